@@ -1,0 +1,135 @@
+// What a machine must offer: KvBackend is all that the caches need, Backend adds what the
+// engine's models need. An engine with kernels of its own implements KvBackend alone.
+//
+// Thread safety: one thread at a time calls into a backend. It may use many inside.
+// Exactness: every call computes each token's result in an order fixed by positions and
+// shapes alone; see docs/design/exactness.md for what an implementation must keep to.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "kvcache/kv.h"
+#include "kvcache/status.h"
+#include "kvcache/tensor.h"
+
+namespace kvcache {
+
+// Memory of a backend, zeroed when new, freed with the object.
+class Buffer {
+ public:
+  virtual ~Buffer() = default;
+  virtual std::byte* data() = 0;  // an address in the backend's memory, 64-byte aligned
+  virtual std::size_t size_bytes() const = 0;
+};
+
+// What a backend's kernels want of a cache.
+struct CacheConfig {
+  KvLayout layout = KvLayout::kPlain;
+  int cell_padding = 1;        // capacity and get()'s history are multiples of this
+  int batch_padding = 1;       // rows of get()'s mask are padded to a multiple of this
+  bool v_transposed = false;   // plain layout only: V[kv_head][v_dim][cell]
+  DType mask_type = DType::kF32;
+  bool operator==(const CacheConfig&) const = default;
+};
+
+// Rotary position embedding: pair i of a head turns by position × inv_freq[i].
+struct RopeParams {
+  enum class Pairing : std::uint8_t {
+    kInterleaved,  // (x[2i], x[2i+1]): llama's GGUF files
+    kHalves,       // (x[i], x[i + dims/2]): NeoX style
+  };
+  Pairing pairing = Pairing::kInterleaved;
+  int dims = 0;                     // leading values of a head that turn; the rest stay
+  std::span<const float> inv_freq;  // [dims / 2], scalings of the model included
+  float magnitude = 1.0f;           // factor on the turned values (YaRN); not used by shifts
+};
+
+struct AttentionOptions {
+  float scale = 1.0f;
+  float soft_cap = 0.0f;         // > 0: scores become cap × tanh(score / cap)
+  std::span<const float> sinks;  // [heads] or empty: a logit in each head's denominator
+};
+
+class KvBackend {
+ public:
+  virtual ~KvBackend() = default;
+
+  virtual std::string_view name() const = 0;
+  virtual CacheConfig preferred_cache_config() const = 0;
+
+  // Ok iff every kernel serves these types at full speed; else kUnsupported, naming the types.
+  virtual Status CheckKvTypes(DType k_type, DType v_type, KvLayout layout) const = 0;
+
+  // `size_bytes` zeroed bytes, or kOutOfMemory with the number.
+  virtual Result<std::unique_ptr<Buffer>> Allocate(std::size_t size_bytes) = 0;
+
+  // Writes a batch's K [k_dim, kv_heads, batch] and V [v_dim, kv_heads, batch] (f32, rows of
+  // any stride) to cells: batch token 0 to the first cell of the first run, and so on.
+  // Converts to the layer's types and layout. REQUIRES: the runs hold `batch` cells in sum.
+  virtual Status StoreKv(const LayerKv& layer, const TensorView& k, const TensorView& v,
+                         std::span<const CellRun> cells) = 0;
+
+  // Copies whole cells within the layer, for compaction and copy-on-write.
+  virtual Status CopyCells(const LayerKv& layer, std::span<const CellMove> moves) = 0;
+
+  // Turns the keys of `cells` by `offset` positions (negative: towards the beginning).
+  virtual Status ShiftKeys(const LayerKv& layer, std::span<const CellRun> cells, Position offset,
+                           const RopeParams& rope) = 0;
+
+  // out[v_dim, heads, batch] = softmax(scale · q·K) · V over what each query sees; a query
+  // that sees nothing gets zeros. q is [k_dim, heads, batch]; heads is a multiple of
+  // kv_heads. All f32, dense. Errors name both sides of a mismatch.
+  virtual Status Attention(const LayerKv& layer, const TensorView& q, const Visibility& visibility,
+                           const AttentionOptions& options, const TensorView& out) = 0;
+};
+
+// A weight matrix in the form that a backend's linear layers read. May refer to the bytes it
+// was made from: those must outlive it.
+class LinearWeight {
+ public:
+  virtual ~LinearWeight() = default;
+  virtual std::int64_t inputs() const = 0;   // K: values of a row
+  virtual std::int64_t outputs() const = 0;  // N: rows
+  virtual DType dtype() const = 0;
+  virtual std::size_t owned_bytes() const = 0;  // beyond the bytes it refers to
+};
+
+// One matrix of a Linear call and where its result goes.
+struct LinearOutput {
+  const LinearWeight* weight = nullptr;
+  TensorView y;  // [outputs, batch], f32, dense
+};
+
+class Backend : public KvBackend {
+ public:
+  // Prepares W, dims {inputs, outputs}, rows dense as in a model file. Row data may be
+  // repacked (then the weight owns a copy of the same size) or used where it lies.
+  virtual Result<std::unique_ptr<LinearWeight>> MakeLinear(const TensorView& w) = 0;
+
+  // y = W x for each output; x is [inputs, batch], f32, dense, the same for all of them.
+  virtual Status Linear(const TensorView& x, std::span<const LinearOutput> outputs) = 0;
+
+  // y[:, i] = row tokens[i] of table (dims {width, rows}, any weight type), as f32.
+  virtual Status Embed(const TensorView& table, std::span<const std::int32_t> tokens,
+                       const TensorView& y) = 0;
+
+  // y = x / rms(x) × weight for each column of x [width, batch]; y may be x.
+  virtual Status RmsNorm(const TensorView& x, const TensorView& weight, float epsilon,
+                         const TensorView& y) = 0;
+
+  // Turns x [head_dim, heads, batch] in place, token i by positions[i].
+  virtual Status Rope(const TensorView& x, std::span<const Position> positions,
+                      const RopeParams& rope) = 0;
+
+  // gate = silu(gate) × up, element by element.
+  virtual Status SwiGlu(const TensorView& gate, const TensorView& up) = 0;
+
+  // x += y, element by element.
+  virtual Status Add(const TensorView& x, const TensorView& y) = 0;
+};
+
+}  // namespace kvcache

@@ -1,0 +1,121 @@
+// The one interface of all cache kinds.
+//
+// A forward pass is: StartForward(batch), which claims cells and fixes what the pass will
+// see; then for each layer SetLayer, Put, and attention over Visible() (fused kernels) or
+// Get() (views and a mask, for any kernel).
+//
+//   cache->StartForward(batch, ForwardMode::kCompute);
+//   for (layer) { cache->SetLayer(layer); cache->Put(k, v); … backend.Attention(…); }
+//
+// Thread safety: a cache belongs to one thread at a time.
+// Errors: after any error the cache is as it was before the call, except where a call says
+// otherwise.
+// Source: Ollama's kvcache package (cache.go, causal.go) has this interface in Go; the
+// differences are listed in docs/design/cells.md.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "kvcache/backend.h"
+#include "kvcache/kv.h"
+#include "kvcache/status.h"
+#include "kvcache/tensor.h"
+
+namespace kvcache {
+
+// An image or sound in the batch; its tokens start at `index`.
+struct MultimodalItem {
+  std::int32_t index = 0;
+  std::uint64_t hash = 0;
+};
+
+// The tokens of one forward pass, in any order, for any sequences.
+struct Batch {
+  std::span<const Position> positions;     // [batch]
+  std::span<const SequenceId> sequences;   // [batch]
+  std::span<const MultimodalItem> items;
+  std::size_t size() const { return positions.size(); }
+};
+
+enum class ForwardMode : std::uint8_t {
+  kCompute,  // claims cells
+  kReserve,  // sizes for the worst case; no metadata changes, Put writes nothing
+};
+
+struct CacheOptions {
+  DType k_type = DType::kF16;
+  DType v_type = DType::kF16;
+  int max_sequences = 1;
+  int capacity = 0;   // tokens per sequence
+  int max_batch = 1;  // tokens of the largest batch
+};
+
+// What Get returns: the cells from the first to the last that any query of the batch sees,
+// and which of them each query sees. Views into the cache, valid until the next StartForward.
+struct History {
+  TensorView k;     // [k_dim, kv_heads, history]
+  TensorView v;     // [v_dim, kv_heads, history], or [history, v_dim, kv_heads] if transposed
+  TensorView mask;  // [history, batch padded]: 0 where visible, -inf elsewhere
+};
+
+// Re-rotates the keys of `cells` in one layer by `offset` positions.
+using ShiftKeysFn = std::function<Status(int layer, const LayerKv& storage,
+                                         std::span<const CellRun> cells, Position offset)>;
+
+class Cache {
+ public:
+  virtual ~Cache() = default;
+
+  // Sizes the cache. Memory for a layer is allocated when it is first written. Called once.
+  // Errors: kInvalidArgument for sizes below one or too large, kUnsupported for dtypes that
+  // the backend's kernels do not serve. `backend` must outlive the cache.
+  virtual Status Init(KvBackend& backend, const CacheOptions& options) = 0;
+
+  // Frees everything, also in the middle of a pass; safe twice.
+  virtual void Close() = 0;
+
+  // Says what kernels want, before Init; setting it twice is an error. Without it the
+  // backend's own wish holds; CacheConfig{} asks for the plain form.
+  virtual Status SetConfig(const CacheConfig& config) = 0;
+
+  // Claims a cell for every token of the batch. Errors: kCacheFull with the numbers;
+  // kInvalidArgument for a batch that is empty, over max_batch, of an unknown sequence, or
+  // with a position that the sequence already holds.
+  virtual Status StartForward(const Batch& batch, ForwardMode mode) = 0;
+
+  // Which layer Put, Get and Visible speak of.
+  virtual void SetLayer(int layer) = 0;
+
+  // Stores the batch's K [k_dim, kv_heads, batch] and V [v_dim, kv_heads, batch], f32, for
+  // the layer. The first Put fixes the layer's shape. Errors: batch size or shape differ.
+  virtual Status Put(const TensorView& k, const TensorView& v) = 0;
+
+  // The layer's history as views with a mask. Only in the plain layout: kUnsupported else.
+  virtual Result<History> Get() = 0;
+
+  // The layer's storage, and what the batch sees of it in closed form. Never fails between
+  // StartForward and the next one; spans are valid that long.
+  virtual Result<LayerKv> Storage() = 0;
+  virtual const Visibility& Visible() const = 0;
+
+  // dst's content is dropped; dst then shares src's cells at positions [0, length). No bytes
+  // move. Errors: unknown sequences. src == dst truncates to length.
+  virtual Status CopyPrefix(SequenceId src, SequenceId dst, Position length) = 0;
+
+  // Can the next token of `sequence` be evaluated at `position`, with all that it must see
+  // still here? That the contents match is the caller's to know.
+  virtual bool CanResume(SequenceId sequence, Position position) const = 0;
+
+  // Drops positions [begin, end); later ones move down by end - begin and their keys are
+  // re-rotated. end = kEndOfSequence truncates. Errors: kUnsupported for a middle range
+  // without a shift function. After an error other than kInvalidArgument or kUnsupported the
+  // caller removes the whole sequence, [0, kEndOfSequence), which never fails.
+  virtual Status Remove(SequenceId sequence, Position begin, Position end) = 0;
+
+  // Bytes of K and V held now, over all layers.
+  virtual std::int64_t AllocatedBytes() const = 0;
+};
+
+}  // namespace kvcache

@@ -1,0 +1,21 @@
+// The CPU: kernels for AVX-512 VNNI down to portable SIMD, chosen at run time.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kvcache/backend.h"
+
+namespace kvcache {
+
+struct CpuOptions {
+  int threads = 0;  // 0: one per core that this process may use
+};
+
+// REQUIRES: threads >= 0. Returns kInvalidArgument for a thread count that is not sensible.
+Result<std::unique_ptr<Backend>> MakeCpuBackend(const CpuOptions& options = {});
+
+// The instruction set that the kernels run with here, such as "AVX3_DL" (AVX-512 with VNNI).
+std::string CpuTargetName();
+
+}  // namespace kvcache

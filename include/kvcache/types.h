@@ -1,0 +1,48 @@
+// The words that every other header uses: sequences, positions, dtypes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string_view>
+
+namespace kvcache {
+
+// One conversation or generation stream. Small and dense: [0, max_sequences).
+enum class SequenceId : std::int32_t {};
+constexpr std::int32_t Index(SequenceId id) { return static_cast<std::int32_t>(id); }
+
+// A token's index in its sequence; arithmetic on it is the point, so it stays an integer.
+using Position = std::int32_t;
+// As the end of a range: to the end of the sequence.
+inline constexpr Position kEndOfSequence = std::numeric_limits<Position>::max();
+
+// Element types of tensors, in model files and in caches. Block types hold `block_size`
+// values in `block_bytes` bytes; for plain types both describe one element.
+enum class DType : std::uint8_t { kF32, kF16, kBF16, kQ8_0, kI8, kI32 };
+
+struct DTypeInfo {
+  std::string_view name;  // as people write it: "f16", "q8_0"
+  int block_size;         // values per block
+  int block_bytes;        // bytes per block
+};
+
+constexpr DTypeInfo InfoOf(DType type) {
+  switch (type) {
+    case DType::kF32: return {"f32", 1, 4};
+    case DType::kF16: return {"f16", 1, 2};
+    case DType::kBF16: return {"bf16", 1, 2};
+    case DType::kQ8_0: return {"q8_0", 32, 34};  // f16 scale, 32 × int8
+    case DType::kI8: return {"i8", 1, 1};
+    case DType::kI32: return {"i32", 1, 4};
+  }
+  return {"unknown", 1, 0};
+}
+
+// Bytes of `count` contiguous values. REQUIRES: count is a multiple of the block size.
+constexpr std::int64_t BytesOf(DType type, std::int64_t count) {
+  const DTypeInfo info = InfoOf(type);
+  return count / info.block_size * info.block_bytes;
+}
+
+}  // namespace kvcache
