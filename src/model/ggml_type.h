@@ -1,0 +1,47 @@
+// The element types that GGUF files name by number, served here or not.
+//
+// Every known type has a name and a size, so that a file can be checked and described whole;
+// the few that have a DType can be computed with. Serving another one is a DType for it and
+// that column of its row in ggml_type.cc.
+//
+// Source: ggml's enum ggml_type and gguf-py's table of quantisation sizes. Numbers that are
+// missing were withdrawn there.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "kvcache/types.h"
+
+namespace kvcache {
+
+// A type's number in a file.
+enum class GgmlType : std::uint32_t {
+  kF32 = 0,
+  kF16 = 1,
+  kQ8_0 = 8,
+  kI8 = 24,
+  kI32 = 26,
+  kBF16 = 30,
+};
+
+struct GgmlTypeInfo {
+  GgmlType type;
+  std::string_view name;       // ggml's name in lower case, as DTypeInfo's: "q4_k"
+  std::int64_t block_size;     // values per block
+  std::int64_t block_bytes;    // bytes per block
+  std::optional<DType> dtype;  // empty: known, not served
+};
+
+// All known types, by ascending number.
+std::span<const GgmlTypeInfo> GgmlTypes();
+
+// nullptr for a number that is not known.
+const GgmlTypeInfo* FindGgmlType(GgmlType type);
+
+// The number that files use for a served type; every DType has one.
+GgmlType GgmlTypeOf(DType dtype);
+
+}  // namespace kvcache
