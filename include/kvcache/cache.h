@@ -7,6 +7,8 @@
 //   cache->StartForward(batch, ForwardMode::kCompute);
 //   for (layer) { cache->SetLayer(layer); cache->Put(k, v); … backend.Attention(…); }
 //
+// The pass lasts until the next successful StartForward, CopyPrefix or Remove, or Close.
+//
 // Thread safety: a cache belongs to one thread at a time.
 // Errors: after any error the cache is as it was before the call, except where a call says
 // otherwise.
@@ -41,7 +43,9 @@ struct Batch {
 
 enum class ForwardMode : std::uint8_t {
   kCompute,  // claims cells
-  kReserve,  // sizes for the worst case; no metadata changes, Put writes nothing
+  // Sizes for the worst case: every query sees every cell, whatever its position. No metadata
+  // changes; Put allocates its layer and writes nothing.
+  kReserve,
 };
 
 struct CacheOptions {
@@ -53,11 +57,11 @@ struct CacheOptions {
 };
 
 // What Get returns: the cells from the first to the last that any query of the batch sees,
-// and which of them each query sees. Views into the cache, valid until the next StartForward.
+// and which of them each query sees. Views into the cache, valid as long as the pass.
 struct History {
   TensorView k;     // [k_dim, kv_heads, history]
   TensorView v;     // [v_dim, kv_heads, history], or [history, v_dim, kv_heads] if transposed
-  TensorView mask;  // [history, batch padded]: 0 where visible, -inf elsewhere
+  TensorView mask;  // [history, batch padded]: 0 where visible, -inf elsewhere; host memory
 };
 
 // Re-rotates the keys of `cells` in one layer by `offset` positions.
@@ -95,9 +99,10 @@ class Cache {
   // The layer's history as views with a mask. Only in the plain layout: kUnsupported else.
   virtual Result<History> Get() = 0;
 
-  // The layer's storage, and what the batch sees of it in closed form. Never fails between
-  // StartForward and the next one; spans are valid that long.
+  // The layer's storage; kNotFound for a layer that was never put.
   virtual Result<LayerKv> Storage() = 0;
+  // What the batch sees, in closed form; empty outside a pass. Spans are valid as long as the
+  // pass.
   virtual const Visibility& Visible() const = 0;
 
   // dst's content is dropped; dst then shares src's cells at positions [0, length). No bytes

@@ -44,6 +44,7 @@ struct LayerKv {
   DType k_type = DType::kF32;
   DType v_type = DType::kF32;
   KvLayout layout = KvLayout::kPlain;
+  bool v_transposed = false;  // plain layout only: V[kv_head][v_dim][cell]
   std::int64_t cells = 0;  // a multiple of kCellTile
   std::byte* k = nullptr;  // KBytes(), in the backend's memory
   std::byte* v = nullptr;  // VBytes()
