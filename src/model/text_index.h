@@ -1,0 +1,61 @@
+// Texts by number, and numbers by text: packed bytes and an open hash table.
+//
+//   bytes_    t h e ▁ t h e a …          all texts one after another
+//   offsets_  0 3 9 10 …                 text i is [offsets_[i], offsets_[i + 1])
+//   slots_    (tag, i) (0, -1) …         linear probing, at most half full
+//
+// The hash is keyed with a number of the process, so that nobody can write a file whose texts
+// all collide.
+//
+// Thread safety: const calls may run concurrently.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvcache/status.h"
+
+namespace kvcache {
+
+class TextIndex {
+ public:
+  TextIndex() = default;
+
+  // Copies the texts. Errors: kCorrupt: a text occurs twice, with both numbers; more than 2^24
+  // texts or 2^31 bytes. Empty texts may recur; Find never returns them.
+  static Result<TextIndex> Make(const std::vector<std::string>& texts);
+
+  std::int32_t size() const { return static_cast<std::int32_t>(offsets_.size()) - 1; }
+  std::size_t max_length() const { return max_length_; }  // bytes of the longest text
+
+  // REQUIRES: 0 <= i < size().
+  std::string_view text(std::int32_t i) const {
+    const std::uint32_t begin = offsets_[static_cast<std::size_t>(i)];
+    return {bytes_.data() + begin, offsets_[static_cast<std::size_t>(i) + 1] - begin};
+  }
+
+  // The number of `text`, -1 if there is none. O(length).
+  std::int32_t Find(std::string_view text) const;
+
+ private:
+  struct Slot {
+    std::uint32_t tag = 0;
+    std::int32_t id = -1;
+  };
+
+  std::size_t Home(std::uint64_t hash) const { return hash & mask_; }
+
+  std::string bytes_;
+  std::vector<std::uint32_t> offsets_{0};
+  std::vector<Slot> slots_;
+  std::uint64_t mask_ = 0;
+  std::size_t max_length_ = 0;
+};
+
+// A keyed 64-bit hash of bytes; the same text has the same hash within a process only.
+std::uint64_t HashText(std::string_view text);
+
+}  // namespace kvcache
