@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kvcache/backend.h"
 
@@ -17,5 +18,8 @@ Result<std::unique_ptr<Backend>> MakeCpuBackend(const CpuOptions& options = {});
 
 // The instruction set that the kernels run with here, such as "AVX3_DL" (AVX-512 with VNNI).
 std::string CpuTargetName();
+
+// All that the kernels could run with here, best first: values for KVCACHE_CPU_TARGET.
+std::vector<std::string> CpuTargetNames();
 
 }  // namespace kvcache

@@ -1,0 +1,108 @@
+#include "backend/cpu/cpu_backend.h"
+
+#include <string>
+#include <utility>
+
+#include "backend/cpu/attention.h"
+#include "backend/cpu/cpu_target.h"
+#include "backend/cpu/elementwise.h"
+#include "backend/cpu/kv_kernels.h"
+#include "backend/cpu/linear.h"
+#include "kvcache/cpu_backend.h"
+#include "platform/aligned_buffer.h"
+
+namespace kvcache {
+namespace cpu {
+namespace {
+
+class HostBuffer final : public Buffer {
+ public:
+  explicit HostBuffer(AlignedBuffer memory) : memory_(std::move(memory)) {}
+  std::byte* data() override { return memory_.data(); }
+  std::size_t size_bytes() const override { return memory_.size_bytes(); }
+
+ private:
+  AlignedBuffer memory_;
+};
+
+}  // namespace
+
+CacheConfig CpuBackend::preferred_cache_config() const {
+  return CacheConfig{.layout = KvLayout::kTiled, .cell_padding = kCellTile};
+}
+
+Status CpuBackend::CheckKvTypes(DType k_type, DType v_type, KvLayout layout) const {
+  return cpu::CheckKvTypes(k_type, v_type, layout);
+}
+
+Result<std::unique_ptr<Buffer>> CpuBackend::Allocate(std::size_t size_bytes) {
+  KVCACHE_ASSIGN_OR_RETURN(AlignedBuffer memory, AlignedBuffer::Make(size_bytes));
+  return std::unique_ptr<Buffer>(std::make_unique<HostBuffer>(std::move(memory)));
+}
+
+Status CpuBackend::StoreKv(const LayerKv& layer, const TensorView& k, const TensorView& v,
+                           std::span<const CellRun> cells) {
+  return cpu::StoreKv(pool_, scratch_, layer, k, v, cells);
+}
+
+Status CpuBackend::CopyCells(const LayerKv& layer, std::span<const CellMove> moves) {
+  return cpu::CopyCells(pool_, layer, moves);
+}
+
+Status CpuBackend::ShiftKeys(const LayerKv& layer, std::span<const CellRun> cells, Position offset,
+                             const RopeParams& rope) {
+  return cpu::ShiftKeys(pool_, scratch_, layer, cells, offset, rope);
+}
+
+Status CpuBackend::Attention(const LayerKv& layer, const TensorView& q,
+                             const Visibility& visibility, const AttentionOptions& options,
+                             const TensorView& out) {
+  return cpu::Attention(pool_, scratch_, layer, q, visibility, options, out);
+}
+
+Result<std::unique_ptr<LinearWeight>> CpuBackend::MakeLinear(const TensorView& w) {
+  return cpu::MakeLinear(pool_, w);
+}
+
+Status CpuBackend::Linear(const TensorView& x, std::span<const LinearOutput> outputs) {
+  return cpu::Linear(pool_, scratch_, x, outputs);
+}
+
+Status CpuBackend::Embed(const TensorView& table, std::span<const std::int32_t> tokens,
+                         const TensorView& y) {
+  return cpu::Embed(pool_, table, tokens, y);
+}
+
+Status CpuBackend::RmsNorm(const TensorView& x, const TensorView& weight, float epsilon,
+                           const TensorView& y) {
+  return cpu::RmsNorm(pool_, x, weight, epsilon, y);
+}
+
+Status CpuBackend::Rope(const TensorView& x, std::span<const Position> positions,
+                        const RopeParams& rope) {
+  return cpu::Rope(pool_, scratch_, x, positions, rope);
+}
+
+Status CpuBackend::SwiGlu(const TensorView& gate, const TensorView& up) {
+  return cpu::SwiGlu(pool_, gate, up);
+}
+
+Status CpuBackend::Add(const TensorView& x, const TensorView& y) {
+  return cpu::Add(pool_, x, y);
+}
+
+}  // namespace cpu
+
+Result<std::unique_ptr<Backend>> MakeCpuBackend(const CpuOptions& options) {
+  constexpr int kMaxThreads = 1024;
+  if (options.threads < 0 || options.threads > kMaxThreads) {
+    return Status(StatusCode::kInvalidArgument, "threads is " + std::to_string(options.threads) +
+                                                    ", must be 0 (all) to " +
+                                                    std::to_string(kMaxThreads));
+  }
+  KVCACHE_RETURN_IF_ERROR(cpu::UseCpuTargetFromEnvironment());
+  const int threads = options.threads == 0 ? AvailableProcessors() : options.threads;
+  return std::unique_ptr<Backend>(std::make_unique<cpu::CpuBackend>(threads));
+}
+
+}  // namespace kvcache

@@ -1,0 +1,49 @@
+// The backend for the processor that the process runs on: a thread pool, a scratch, and
+// kernels, which are free functions in the files beside this one.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "backend/cpu/scratch.h"
+#include "kvcache/backend.h"
+#include "platform/thread_pool.h"
+
+namespace kvcache::cpu {
+
+class CpuBackend final : public Backend {
+ public:
+  // REQUIRES: threads >= 1.
+  explicit CpuBackend(int threads) : pool_(threads) {}
+
+  std::string_view name() const override { return "cpu"; }
+  CacheConfig preferred_cache_config() const override;
+  Status CheckKvTypes(DType k_type, DType v_type, KvLayout layout) const override;
+  Result<std::unique_ptr<Buffer>> Allocate(std::size_t size_bytes) override;
+
+  Status StoreKv(const LayerKv& layer, const TensorView& k, const TensorView& v,
+                 std::span<const CellRun> cells) override;
+  Status CopyCells(const LayerKv& layer, std::span<const CellMove> moves) override;
+  Status ShiftKeys(const LayerKv& layer, std::span<const CellRun> cells, Position offset,
+                   const RopeParams& rope) override;
+  Status Attention(const LayerKv& layer, const TensorView& q, const Visibility& visibility,
+                   const AttentionOptions& options, const TensorView& out) override;
+
+  Result<std::unique_ptr<LinearWeight>> MakeLinear(const TensorView& w) override;
+  Status Linear(const TensorView& x, std::span<const LinearOutput> outputs) override;
+  Status Embed(const TensorView& table, std::span<const std::int32_t> tokens,
+               const TensorView& y) override;
+  Status RmsNorm(const TensorView& x, const TensorView& weight, float epsilon,
+                 const TensorView& y) override;
+  Status Rope(const TensorView& x, std::span<const Position> positions,
+              const RopeParams& rope) override;
+  Status SwiGlu(const TensorView& gate, const TensorView& up) override;
+  Status Add(const TensorView& x, const TensorView& y) override;
+
+ private:
+  ThreadPool pool_;
+  Scratch scratch_;
+};
+
+}  // namespace kvcache::cpu

@@ -1,0 +1,52 @@
+#include "backend/cpu/cpu_target.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "kvcache/cpu_backend.h"
+
+namespace kvcache {
+namespace {
+
+TEST(CpuTargetTest, EachNameThatTheMachineOffersCanBeForced) {
+  const std::vector<std::string> names = CpuTargetNames();
+  ASSERT_FALSE(names.empty());
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    ASSERT_TRUE(cpu::UseCpuTarget(names[i]).ok());
+    EXPECT_EQ(CpuTargetName(), names[i]);
+    EXPECT_EQ(CpuTargetNames().size(), names.size() - i);
+  }
+  ASSERT_TRUE(cpu::UseCpuTarget("").ok());
+  EXPECT_EQ(CpuTargetNames(), names);
+}
+
+TEST(CpuTargetTest, UnknownNameIsAnErrorThatListsTheOthers) {
+  const Status status = cpu::UseCpuTarget("AVX9");
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("'AVX9'"), std::string::npos);
+  EXPECT_NE(status.message().find(CpuTargetName()), std::string::npos);
+}
+
+TEST(MakeCpuBackendTest, RefusesSenselessThreadCounts) {
+  for (const int threads : {-1, 1'000'000}) {
+    const Result<std::unique_ptr<Backend>> backend = MakeCpuBackend({.threads = threads});
+    ASSERT_FALSE(backend.ok());
+    EXPECT_EQ(backend.status().code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(backend.status().message().find(std::to_string(threads)), std::string::npos);
+  }
+}
+
+TEST(MakeCpuBackendTest, AllocatesZeroedMemoryAndSaysWhatItCannot) {
+  const Result<std::unique_ptr<Backend>> backend = MakeCpuBackend({.threads = 2});
+  ASSERT_TRUE(backend.ok());
+  const Result<std::unique_ptr<Buffer>> buffer = (*backend)->Allocate(4096);
+  ASSERT_TRUE(buffer.ok());
+  EXPECT_EQ((*buffer)->size_bytes(), 4096u);
+  for (int i = 0; i < 4096; ++i) ASSERT_EQ((*buffer)->data()[i], std::byte{0});
+  EXPECT_EQ((*backend)->Allocate(std::size_t{1} << 62).status().code(), StatusCode::kOutOfMemory);
+}
+
+}  // namespace
+}  // namespace kvcache

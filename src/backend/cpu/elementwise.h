@@ -1,0 +1,31 @@
+// What a model does to activations between its linear layers; CpuBackend's methods of the same
+// names call these, and kvcache/backend.h says what each computes.
+//
+// Exactness: RMS norms sum in the 16 virtual lanes of docs/design/exactness.md; the rest is
+// element by element and does not depend on where in a vector an element falls.
+// Thread safety: one call at a time per pool and scratch.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "backend/cpu/scratch.h"
+#include "kvcache/backend.h"
+#include "platform/thread_pool.h"
+
+namespace kvcache::cpu {
+
+Status Embed(ThreadPool& pool, const TensorView& table, std::span<const std::int32_t> tokens,
+             const TensorView& y);
+
+Status RmsNorm(ThreadPool& pool, const TensorView& x, const TensorView& weight, float epsilon,
+               const TensorView& y);
+
+Status Rope(ThreadPool& pool, Scratch& scratch, const TensorView& x,
+            std::span<const Position> positions, const RopeParams& rope);
+
+Status SwiGlu(ThreadPool& pool, const TensorView& gate, const TensorView& up);
+
+Status Add(ThreadPool& pool, const TensorView& x, const TensorView& y);
+
+}  // namespace kvcache::cpu

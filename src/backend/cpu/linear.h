@@ -1,0 +1,22 @@
+// Linear layers: y = W x, for weights as model files hold them.
+//
+// Exactness: each output is one chain over K, the same for every batch, tile and thread count;
+// docs/design/exactness.md writes the chains down.
+// Thread safety: one call at a time per pool and scratch; weights are immutable once made.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "backend/cpu/scratch.h"
+#include "kvcache/backend.h"
+#include "platform/thread_pool.h"
+
+namespace kvcache::cpu {
+
+Result<std::unique_ptr<LinearWeight>> MakeLinear(ThreadPool& pool, const TensorView& w);
+
+Status Linear(ThreadPool& pool, Scratch& scratch, const TensorView& x,
+              std::span<const LinearOutput> outputs);
+
+}  // namespace kvcache::cpu

@@ -1,0 +1,77 @@
+#include "platform/aligned_buffer.h"
+
+#include <sys/mman.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <string>
+
+namespace kvcache {
+namespace {
+
+constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
+
+std::size_t RoundUp(std::size_t value, std::size_t to) {
+  return (value + to - 1) / to * to;
+}
+
+Status OutOfMemory(std::size_t size_bytes) {
+  return Status(StatusCode::kOutOfMemory,
+                "cannot allocate " + std::to_string(size_bytes) + " bytes of memory");
+}
+
+// Anonymous memory whose address is a multiple of the huge page size: maps one page more and
+// gives both ends back. Null when the system refuses.
+std::byte* MapHuge(std::size_t mapped_bytes) {
+  const std::size_t span = mapped_bytes + kHugePageBytes;
+  void* const raw = mmap(nullptr, span, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (raw == MAP_FAILED) return nullptr;
+  std::byte* const begin = static_cast<std::byte*>(raw);
+  const std::size_t address = reinterpret_cast<std::uintptr_t>(raw);
+  const std::size_t head = RoundUp(address, kHugePageBytes) - address;
+  if (head > 0) munmap(begin, head);
+  if (head < kHugePageBytes) munmap(begin + head + mapped_bytes, kHugePageBytes - head);
+#if defined(MADV_HUGEPAGE)
+  madvise(begin + head, mapped_bytes, MADV_HUGEPAGE);  // a wish: refusal changes speed alone
+#endif
+  return begin + head;
+}
+
+}  // namespace
+
+Result<AlignedBuffer> AlignedBuffer::Make(std::size_t size_bytes) {
+  if (size_bytes > std::numeric_limits<std::size_t>::max() / 2) return OutOfMemory(size_bytes);
+  if (size_bytes >= kHugePageBytes) {
+    const std::size_t mapped_bytes = RoundUp(size_bytes, kHugePageBytes);
+    std::byte* const data = MapHuge(mapped_bytes);
+    if (data == nullptr) return OutOfMemory(size_bytes);
+    return AlignedBuffer(data, size_bytes, mapped_bytes);
+  }
+  const std::size_t heap_bytes = RoundUp(size_bytes + (size_bytes == 0), kAlignmentBytes);
+  void* const data = std::aligned_alloc(kAlignmentBytes, heap_bytes);
+  if (data == nullptr) return OutOfMemory(size_bytes);
+  std::memset(data, 0, heap_bytes);
+  return AlignedBuffer(static_cast<std::byte*>(data), size_bytes, 0);
+}
+
+AlignedBuffer& AlignedBuffer::operator=(AlignedBuffer&& other) noexcept {
+  if (this == &other) return *this;
+  Release();
+  data_ = std::exchange(other.data_, nullptr);
+  size_bytes_ = std::exchange(other.size_bytes_, 0);
+  mapped_bytes_ = std::exchange(other.mapped_bytes_, 0);
+  return *this;
+}
+
+void AlignedBuffer::Release() {
+  if (mapped_bytes_ > 0) {
+    munmap(data_, mapped_bytes_);
+  } else {
+    std::free(data_);
+  }
+  data_ = nullptr;
+}
+
+}  // namespace kvcache
