@@ -1,11 +1,13 @@
 # How this project declares its targets: sources are found by folder, tests and benchmarks by
 # their file names (_test.cc, _bench.cc), so that adding a file is adding a file.
 
+set(KVCACHE_WARNINGS -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion)
+if(KVCACHE_WERROR)
+  list(APPEND KVCACHE_WARNINGS -Werror)
+endif()
+
 function(kvcache_compile_options target)
-  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion)
-  if(KVCACHE_WERROR)
-    target_compile_options(${target} PRIVATE -Werror)
-  endif()
+  target_compile_options(${target} PRIVATE ${KVCACHE_WARNINGS})
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src)
 endfunction()
 

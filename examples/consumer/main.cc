@@ -1,0 +1,24 @@
+// Another project's program, against an installed kvcache: sizes a cache on the CPU backend
+// and prints what it holds.
+#include <cstdio>
+
+#include "kvcache/causal_cache.h"
+#include "kvcache/cpu_backend.h"
+
+int main() {
+  auto backend = kvcache::MakeCpuBackend({.threads = 1});
+  if (!backend.ok()) {
+    std::fprintf(stderr, "%s\n", backend.status().message().c_str());
+    return 1;
+  }
+  auto cache = kvcache::MakeCausalCache();
+  const kvcache::Status status =
+      cache->Init(**backend, {.max_sequences = 4, .capacity = 1024, .max_batch = 64});
+  if (!status.ok()) {
+    std::fprintf(stderr, "%s\n", status.message().c_str());
+    return 1;
+  }
+  std::printf("kvcache on %s: %lld bytes held\n", kvcache::CpuTargetName().c_str(),
+              static_cast<long long>(cache->AllocatedBytes()));
+  return 0;
+}

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""Checks the text of the repository's files.
+
+Errors: paths of somebody's machine, package registries' addresses, blanks at line ends, tabs,
+a missing newline at the end, a file over 16 MB. A source file of over 500 lines is a warning.
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+MAX_LINES = 500
+MAX_BYTES = 16_000_000
+TEXT = {".h", ".cc", ".py", ".mjs", ".js", ".md", ".txt", ".cmake", ".json", ".sh", ".yml", ""}
+SOURCE = {".h", ".cc", ".py", ".mjs", ".sh"}
+SKIP = {"build", "node_modules", ".git", ".cache", "__pycache__"}
+
+FORBIDDEN = [
+    (re.compile(r"/(?:home|Users)/[a-z]\w*/|/root/|/work/|/tmp/[a-z]+/node_modules"),
+     "a path of somebody's machine"),
+    (re.compile(r"\b(?:registry|deb|archive|snapshot|proxy|pypi|crates)\.[\w-]+\.(?:org|com|io|net|dev)\b"),
+     "a package registry's address"),
+    (re.compile(r'^\s*"resolved": "http'), "a package registry's address"),
+    (re.compile(r"[ \t]+$"), "blanks at the end of the line"),
+    (re.compile(r"^ *\t"), "a tab"),
+]
+
+
+def tracked(root):
+    """What git tracks or would; without git, all files but built ones."""
+    command = ["git", "-C", str(root), "ls-files", "-co", "--exclude-standard"]
+    try:
+        names = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        return [root / name for name in names.splitlines() if (root / name).is_file()]
+    except (OSError, subprocess.CalledProcessError):
+        found = []
+        for folder, folders, names in os.walk(root):
+            folders[:] = [f for f in folders if f not in SKIP]
+            found += [pathlib.Path(folder) / name for name in names]
+        return found
+
+
+def check_file(path, name):
+    errors, warnings = [], []
+    if path.stat().st_size > MAX_BYTES:
+        errors.append(f"{name}: {path.stat().st_size} bytes, over {MAX_BYTES}")
+    if path.suffix not in TEXT:
+        return errors, warnings
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        if path.suffix:
+            errors.append(f"{name}: not UTF-8")
+        return errors, warnings
+    lines = text.split("\n")
+    for number, line in enumerate(lines, 1):
+        errors += [f"{name}:{number}: {why}" for pattern, why in FORBIDDEN if pattern.search(line)]
+    if text and not text.endswith("\n"):
+        errors.append(f"{name}: no newline at the end")
+    if path.suffix in SOURCE and len(lines) > MAX_LINES:
+        warnings.append(f"{name}: {len(lines)} lines; which two things is it?")
+    return errors, warnings
+
+
+def main():
+    root = pathlib.Path(__file__).resolve().parent.parent
+    errors, warnings = [], []
+    for path in sorted(tracked(root)):
+        name = path.relative_to(root).as_posix()
+        if name == "tools/check_text.py":
+            continue  # it spells what it forbids
+        found = check_file(path, name)
+        errors += found[0]
+        warnings += found[1]
+    for line in warnings:
+        print(f"warning: {line}")
+    for line in errors:
+        print(line, file=sys.stderr)
+    print(f"text: {'ok' if not errors else f'{len(errors)} errors'}, {len(warnings)} warnings")
+    return 1 if errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
