@@ -21,6 +21,6 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/kvcacheConfigVersion.cmak
 install(FILES ${PROJECT_BINARY_DIR}/kvcacheConfig.cmake
   ${PROJECT_BINARY_DIR}/kvcacheConfigVersion.cmake COMPONENT library DESTINATION ${package_dir})
 
-if(KVCACHE_BUILD_ENGINE)
+if(TARGET kvcache_cli)
   install(TARGETS kvcache_cli COMPONENT command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
