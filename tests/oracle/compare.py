@@ -1,0 +1,210 @@
+"""Our logits against llama.cpp's and a float64 pass, on random-weight models.
+
+For each shape and weight type: a model from tools/make_model, random prompt tokens, then the
+200 tokens that llama.cpp chooses greedily. All three see the same tokens, with F32 caches:
+
+  float64    tests/oracle/reference.py, on the weights as the file holds them, dequantised
+  llama.cpp  tests/oracle/llama_cpp.mjs
+  ours       kvcache eval --logits
+
+What must hold, and why (KL is the mean over positions, in nats):
+
+  f32        KL(ours ‖ either) < 1e-8. llama.cpp is about 1e-13 from float64 here; 1e-8 is a
+             logit error of about 1e-4.
+  f16        KL(ours ‖ either) < 1e-6. llama.cpp rounds activations to F16: 1e-7.
+  bf16       KL(ours ‖ float64) < 1e-6. llama.cpp rounds activations to BF16 and is itself 4e-6
+             from float64, so from it ours may be 1.1 times as far as float64 is.
+  q8_0       both quantise activations: KL(ours ‖ float64) <= 1.1 KL(llama.cpp ‖ float64).
+  greedy     ours chooses llama.cpp's token wherever llama.cpp's margin between its two best
+             logits exceeds the noise. With s the rms error of llama.cpp's logits against
+             float64, two engines with independent errors of that size differ in such a margin
+             by sqrt(2) * sqrt(2) * s = 2s rms; the noise level is five times that, 10s (six in
+             ten million for Gaussian errors). llama.cpp's own tokens are fed to both, so that
+             one near tie does not hide what follows.
+
+The reference is itself checked: llama.cpp on f32 weights must be within 1e-10 of it.
+"""
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import shutil
+import sys
+
+import numpy as np
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+
+import distance
+from random_models import SHAPES, TYPES, Failure, Shape, make_model, random_tokens, run
+from reference import Llama
+
+PROMPT, GREEDY = 336, 200  # together they cross two of attention's splits of 256
+MIN_ENTROPY = 1.0  # nats; below this a model is so sure that agreement shows nothing
+MIN_CLEAR = GREEDY // 4  # greedy steps whose margin exceeds the noise
+SKIPPED = 77  # the exit status that ctest takes for "skipped"
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+@dataclasses.dataclass
+class Case:
+    shape: Shape
+    type: str
+    model: pathlib.Path
+    tokens: list
+    stem: pathlib.Path  # of the files with logits
+
+    @property
+    def name(self):
+        return f"{self.shape.name} {self.type}"
+
+
+def make_case(args, shape, weight_type, seed):
+    stem = args.work / f"{shape.name}-{weight_type}"
+    model = stem.with_suffix(".gguf")
+    make_model(args.make_model, shape, weight_type, seed, model)
+    return Case(shape, weight_type, model, random_tokens(shape, PROMPT, seed), stem)
+
+
+def ask_llama_cpp(args, cases):
+    """Runs all cases in one process; extends each case's tokens by the greedy ones."""
+    jobs = [{"model": str(case.model), "tokens": case.tokens, "greedy": GREEDY,
+             "logits": f"{case.stem}.llama"} for case in cases]
+    results = json.loads(run([args.node, HERE / "llama_cpp.mjs"], input=json.dumps(jobs)))
+    for case, result in zip(cases, results, strict=True):
+        case.tokens = result["tokens"]
+
+
+def ask_ours(args, case):
+    tokens = pathlib.Path(f"{case.stem}.tokens")
+    tokens.write_text(",".join(map(str, case.tokens)) + "\n")
+    out = pathlib.Path(f"{case.stem}.npy")
+    run([args.kvcache, "eval", case.model, "--tokens-file", tokens, "--logits", out,
+         "--kv-type", "f32", "--json"])
+    logits = np.load(out)
+    expected = (len(case.tokens), case.shape.vocab)
+    if logits.shape != expected or logits.dtype != np.float32:
+        raise Failure(f"{case.name}: {out} is {logits.dtype} {logits.shape},"
+                      f" expected float32 {expected}")
+    return logits
+
+
+def greedy_agreement(ours, oracle, noise):
+    """Of the greedy steps: how many are clear, and at which of those ours chose otherwise."""
+    steps = slice(PROMPT - 1, PROMPT - 1 + GREEDY)
+    clear = distance.top2_margins(oracle[steps]) > noise
+    differs = ours[steps].argmax(axis=1) != oracle[steps].argmax(axis=1)
+    return int(clear.sum()), np.flatnonzero(clear & differs).tolist()
+
+
+def measure(args, case):
+    shape = (len(case.tokens), case.shape.vocab)
+    oracle = np.fromfile(f"{case.stem}.llama", np.float32).reshape(shape)
+    truth = Llama(case.model).logits(case.tokens)
+    ours = ask_ours(args, case)
+    if not np.isfinite(ours).all():
+        raise Failure(f"{case.name}: our logits are not all finite")
+    ours_p, oracle_p, truth_p = map(distance.log_softmax, (ours, oracle, truth))
+    noise = 10 * distance.rms(oracle - truth)
+    clear, wrong = greedy_agreement(ours, oracle, noise)
+    return {
+        "shape": case.shape.name, "type": case.type, "positions": len(case.tokens),
+        "entropy": distance.entropy(truth_p),
+        "kl_ours_truth": distance.mean_kl(ours_p, truth_p),
+        "kl_ours_llama": distance.mean_kl(ours_p, oracle_p),
+        "kl_llama_truth": distance.mean_kl(oracle_p, truth_p),
+        "kl_truth_llama": distance.mean_kl(truth_p, oracle_p),
+        "rms_ours": distance.rms(ours - truth), "rms_llama": distance.rms(oracle - truth),
+        "noise": noise, "greedy_clear": clear, "greedy_wrong": wrong,
+    }
+
+
+def bounds(row):
+    """(what, value, limit) for each distance that must not exceed its limit."""
+    ours_truth = ("KL(ours ‖ float64)", row["kl_ours_truth"])
+    ours_llama = ("KL(ours ‖ llama.cpp)", row["kl_ours_llama"])
+    if row["type"] == "f32":
+        return [(*ours_truth, 1e-8), (*ours_llama, 1e-8),
+                ("KL(llama.cpp ‖ float64)", row["kl_llama_truth"], 1e-10)]
+    if row["type"] == "f16":
+        return [(*ours_truth, 1e-6), (*ours_llama, 1e-6)]
+    if row["type"] == "bf16":
+        return [(*ours_truth, 1e-6), (*ours_llama, 1.1 * row["kl_truth_llama"])]
+    return [(*ours_truth, 1.1 * row["kl_llama_truth"])]
+
+
+def problems(row):
+    """Sentences, one for each thing that does not hold."""
+    found = [f"{what} is {value:.3g}, limit {limit:.3g}"
+             for what, value, limit in bounds(row) if not value <= limit]
+    if row["entropy"] < MIN_ENTROPY:
+        found.append(f"the model is too sure to show anything: entropy {row['entropy']:.2f} nats")
+    if row["greedy_clear"] < MIN_CLEAR:
+        found.append(f"only {row['greedy_clear']} of {GREEDY} greedy steps are clear of the noise")
+    if row["greedy_wrong"]:
+        found.append(f"another greedy token at steps {row['greedy_wrong']} although the margin"
+                     f" exceeds {row['noise']:.2g}")
+    return found
+
+
+HEADING = """{prompt} prompt tokens and {greedy} greedy ones; F32 caches; seed {seed}
+                       mean KL to float64  mean KL   rms error of logits noise   greedy steps
+shape            type  ours      llama.cpp llama.cpp ours      llama.cpp level     clear wrong"""
+
+
+def print_row(row):
+    print(f"{row['shape']:16s} {row['type']:5s} {row['kl_ours_truth']:9.2e} "
+          f"{row['kl_llama_truth']:9.2e} {row['kl_ours_llama']:9.2e} {row['rms_ours']:9.2e} "
+          f"{row['rms_llama']:9.2e} {row['noise']:9.2e} {row['greedy_clear']:5d} "
+          f"{len(row['greedy_wrong']):5d}", flush=True)
+
+
+def find_node():
+    """The Node that was installed beside the oracle, or else the system's; None without."""
+    return shutil.which(HERE / "node_modules/.bin/node") or shutil.which("node")
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--make-model", type=pathlib.Path, required=True)
+    parser.add_argument("--kvcache", type=pathlib.Path, required=True)
+    parser.add_argument("--node", default=find_node())
+    parser.add_argument("--work", type=pathlib.Path, required=True, help="folder for the files")
+    parser.add_argument("--json", type=pathlib.Path, help="write the figures here")
+    parser.add_argument("--seed", type=int, default=1)
+    return parser.parse_args()
+
+
+def check(args):
+    args.work.mkdir(parents=True, exist_ok=True)
+    cases = [make_case(args, shape, weight_type, args.seed + 10 * i + j)
+             for i, shape in enumerate(SHAPES) for j, weight_type in enumerate(TYPES)]
+    ask_llama_cpp(args, cases)
+    print(HEADING.format(prompt=PROMPT, greedy=GREEDY, seed=args.seed))
+    rows, failures = [], []
+    for case in cases:
+        rows.append(measure(args, case))
+        print_row(rows[-1])
+        failures += [f"{case.name}: {problem}" for problem in problems(rows[-1])]
+    if args.json:
+        args.json.write_text(json.dumps({"seed": args.seed, "rows": rows}, indent=1) + "\n")
+    if failures:
+        raise Failure("\n  ".join([f"{len(failures)} checks failed", *failures]))
+
+
+def main():
+    args = parse_arguments()
+    if args.node is None:
+        print("SKIPPED: Node is not installed; ./dev setup installs it, with llama.cpp")
+        sys.exit(SKIPPED)
+    if not (HERE / "node_modules/node-llama-cpp").exists():
+        sys.exit("oracle: llama.cpp is not installed in tests/oracle; run ./dev setup oracle")
+    try:
+        check(args)
+    except Failure as failure:
+        sys.exit(f"oracle: {failure}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""How far apart two engines' answers are: log-probabilities, KL divergence, greedy margins.
+
+All in float64; rows are positions, columns the vocabulary.
+"""
+
+import numpy as np
+
+
+def log_softmax(logits):
+    x = logits.astype(np.float64)
+    x = x - x.max(axis=1, keepdims=True)
+    return x - np.log(np.exp(x).sum(axis=1, keepdims=True))
+
+
+def mean_kl(p, q):
+    """Mean over the rows of KL(p ‖ q) in nats; p and q are log-probabilities."""
+    return float((np.exp(p) * (p - q)).sum(axis=1).mean())
+
+
+def entropy(p):
+    """Mean entropy of the rows in nats: near 0, agreement says little."""
+    return float(-(np.exp(p) * p).sum(axis=1).mean())
+
+
+def rms(difference):
+    return float(np.sqrt(np.mean(np.square(difference))))
+
+
+def top2_margins(logits):
+    """[rows]: by how much the largest logit leads the second largest."""
+    top = np.partition(logits, -2, axis=1)
+    return top[:, -1] - top[:, -2]

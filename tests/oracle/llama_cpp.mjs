@@ -1,0 +1,81 @@
+// llama.cpp's answers on given token ids, through node-llama-cpp: the oracle of compare.py.
+//
+// Usage: node llama_cpp.mjs < JOBS.json > RESULTS.json
+//   job     {"model": path, "tokens": [id, ...], "greedy": n, "logits": out path}
+//   result  {"tokens": [...], "vocab": v}    the job's tokens and the n that followed greedily
+//   out     float32, little-endian, [tokens, vocab]: row i holds the raw logits after token i
+//
+// K and V are kept in F32 and flash attention is off: with these llama.cpp comes closest to the
+// equations. Prompt tokens are evaluated in one batch, greedy ones step by step. A row is
+// written as soon as it is known, so memory is one batch of rows and not the whole result.
+
+import fs from "node:fs";
+import {getLlama} from "node-llama-cpp";
+
+// No sampler may touch the logits: temperature 1 and every filter off.
+const kRawLogits = {
+    generateNext: {logits: true, options: {temperature: 1, topK: 0, topP: 1, minP: 0}}
+};
+const kRowsAtOnce = 64;
+
+function toRow(logits, vocab) {
+    if (logits?.size !== vocab)
+        throw new Error(`llama.cpp gave ${logits?.size} logits for a vocabulary of ${vocab}`);
+    const row = new Float32Array(vocab);
+    for (const [token, value] of logits)
+        row[token] = value;
+    return row;
+}
+
+function argmax(row) {
+    let best = 0;
+    for (let i = 1; i < row.length; i++)
+        if (row[i] > row[best])
+            best = i;
+    return best;
+}
+
+async function evaluate(sequence, tokens, vocab, file) {
+    let last;
+    for (let at = 0; at < tokens.length; at += kRowsAtOnce) {
+        const part = tokens.slice(at, at + kRowsAtOnce).map((token) => [token, kRawLogits]);
+        for (const output of await sequence.controlledEvaluate(part)) {
+            last = toRow(output?.next?.logits, vocab);
+            fs.writeSync(file, last);
+        }
+    }
+    return argmax(last);
+}
+
+async function run(llama, job) {
+    const model = await llama.loadModel({modelPath: job.model, gpuLayers: 0});
+    const context = await model.createContext({
+        contextSize: job.tokens.length + job.greedy + 1,
+        batchSize: kRowsAtOnce,
+        threads: 1,
+        flashAttention: false,
+        experimentalKvCacheKeyType: "F32",
+        experimentalKvCacheValueType: "F32"
+    });
+    const vocab = model.fileInfo.metadata.tokenizer.ggml.tokens.length;
+    const file = fs.openSync(job.logits, "w");
+    const sequence = context.getSequence();
+    const tokens = [...job.tokens];
+    let next = await evaluate(sequence, tokens, vocab, file);
+    for (let i = 0; i < job.greedy; i++) {
+        tokens.push(next);
+        next = await evaluate(sequence, [next], vocab, file);
+    }
+    fs.closeSync(file);
+    await context.dispose();
+    await model.dispose();
+    return {tokens, vocab};
+}
+
+const jobs = JSON.parse(fs.readFileSync(0, "utf8"));
+const llama = await getLlama({gpu: false, build: "never", maxThreads: 2, logLevel: "error"});
+const results = [];
+for (const job of jobs)
+    results.push(await run(llama, job));
+await llama.dispose();
+process.stdout.write(JSON.stringify(results) + "\n");
