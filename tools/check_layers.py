@@ -27,8 +27,13 @@ MAY_INCLUDE = {
     "server": LIBRARY + ["model", "engine"],
     "cli": LIBRARY + ["model", "engine", "server"],
 }
-# Whose headers the installed library may ask for.
-ENGINE_ONLY = ("nlohmann/", "CLI/", "httplib")
+# Which layers may use which library; what tests and benchmarks use is theirs.
+THIRD_PARTY = {
+    "hwy": {"tensor", "backend"},
+    "nlohmann": {"model", "engine", "server", "cli"},
+    "CLI": {"cli"},
+}
+TEST_ONLY = {"gtest", "gmock", "rapidcheck", "benchmark"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]')
 SOURCES = (".h", ".cc")
@@ -46,16 +51,18 @@ def files(root, folder):
     return sorted(p for p in base.rglob("*") if p.suffix in SOURCES) if base.is_dir() else []
 
 
-def layer_error(layer, header):
-    """Why a file of `layer` may not include `header` (the text in quotes), or None."""
-    first = header.split("/")[0]
-    if first == "kvcache" or first == layer:
+def layer_error(layer, mark, header, is_test):
+    """Why a file of `layer` may not include `header`, or None."""
+    first = header.split("/")[0].removesuffix(".h")
+    if first in TEST_ONLY:
+        return None if is_test else "only tests and benchmarks may use it"
+    if first in THIRD_PARTY:
+        return None if is_test or layer in THIRD_PARTY[first] else f"{layer} may not use {first}"
+    if mark == "<" or first in ("kvcache", layer):
         return None
     if first not in MAY_INCLUDE:
-        return "includes are written from src/ or include/: \"layer/file.h\""
-    if first not in MAY_INCLUDE[layer]:
-        return f"{layer} may not know {first}"
-    return None
+        return 'includes are written from src/ or include/: "layer/file.h"'
+    return None if first in MAY_INCLUDE[layer] else f"{layer} may not know {first}"
 
 
 def check(root):
@@ -65,12 +72,9 @@ def check(root):
         if layer not in MAY_INCLUDE:
             errors.append(f"{path}: unknown layer '{layer}'; add it to tools/check_layers.py")
             continue
-        test = path.stem.endswith(("_test", "_bench"))
+        is_test = path.stem.endswith(("_test", "_bench"))
         for number, mark, header in includes(path):
-            error = layer_error(layer, header) if mark == '"' else None
-            if layer in LIBRARY and not test and header.startswith(ENGINE_ONLY):
-                error = "the library may not use the engine's dependencies"
-            # hwy's foreach_target.h includes a file again by its own name.
+            error = layer_error(layer, mark, header, is_test)
             if error:
                 errors.append(f"{path.relative_to(root)}:{number}: {header}: {error}")
     for folder in ("include/kvcache", "examples"):

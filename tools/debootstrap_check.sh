@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# Proves that a fresh Debian 12 needs nothing but this repository: makes a minimal system in a
+# folder, puts a copy of the work tree in it, and runs there what a newcomer runs.
+#
+#   usage (as root): tools/debootstrap_check.sh [--keep] [DIR]
+#
+# DIR is where the system goes (default: a new folder under /tmp); what is there already is
+# used again. --keep leaves it. The mirror, the proxy and local certificates are this machine's.
+# Needs debootstrap. Takes about 15 minutes on two cores.
+set -euo pipefail
+
+repository=$(cd "$(dirname "$0")/.." && pwd)
+keep=no
+if [[ ${1:-} == --keep ]]; then keep=yes; shift; fi
+root=${1:-$(mktemp -d /tmp/kvcache-debian.XXXXXX)}
+home=/opt/kvcache
+
+[[ $(id -u) == 0 ]] || { echo "debootstrap_check: needs root" >&2; exit 1; }
+command -v debootstrap >/dev/null || { echo "debootstrap_check: needs debootstrap" >&2; exit 1; }
+
+cleanup() {
+  local point
+  for point in dev/pts dev sys proc; do
+    mountpoint -q "$root/$point" && umount -l "$root/$point"
+  done
+  [[ $keep == yes ]] || rm -rf --one-file-system "$root"
+}
+trap cleanup EXIT
+
+step() {
+  local start=$SECONDS
+  printf '\n==== %s\n' "$*"
+  "$@"
+  printf '==== took %d s\n' $((SECONDS - start))
+}
+
+mirror() {
+  apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Codename: bookworm' | head -n 1
+}
+
+make_system() {
+  [[ -e $root/etc/debian_version ]] ||
+    debootstrap --variant=minbase bookworm "$root" "${KVCACHE_DEBIAN_MIRROR:-$(mirror)}" > "$root.log" 2>&1 ||
+    { tail -n 20 "$root.log" >&2; exit 1; }
+  mount -t proc proc "$root/proc"
+  mount --rbind /sys "$root/sys" && mount --make-rslave "$root/sys"
+  mount --bind /dev "$root/dev"
+  mount --bind /dev/pts "$root/dev/pts"
+}
+
+# The way to the network, as this machine has it.
+copy_network() {
+  cp -L /etc/resolv.conf /etc/hosts "$root/etc/"
+  apt-config dump --no-empty Acquire::http Acquire::https Acquire::Check-Date \
+    Acquire::Check-Valid-Until > "$root/etc/apt/apt.conf.d/90host"
+  mkdir -p "$root/usr/local/share"
+  [[ ! -d /usr/local/share/ca-certificates ]] ||
+    cp -r /usr/local/share/ca-certificates "$root/usr/local/share/"
+  [[ ! -e $HOME/.npmrc ]] || cp "$HOME/.npmrc" "$root/root/"
+}
+
+copy_repository() {
+  rm -rf "${root:?}$home"
+  mkdir -p "$root$home"
+  git -C "$repository" ls-files -z -co --exclude-standard |
+    (cd "$repository" && xargs -0 sh -c 'for f; do [ ! -e "$f" ] || printf "%s\0" "$f"; done' sh) |
+    tar -C "$repository" --null -T - -cf - | tar -C "$root$home" -xf -
+}
+
+inside() {
+  local pass=() name
+  for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NODE_EXTRA_CA_CERTS; do
+    [[ -z ${!name:-} ]] || pass+=("$name=${!name}")
+  done
+  env -i "${pass[@]}" HOME=/root LANG=C.UTF-8 PATH=/usr/sbin:/usr/bin:/sbin:/bin \
+    chroot "$root" sh -c "cd $home && $*" </dev/null
+}
+
+step make_system
+copy_network
+copy_repository
+step inside './dev run -- -p "Once upon a time" -n 60'
+step inside './dev run -- -p "Once upon a time" -n 20'
+step inside './dev test'
+printf '\nA fresh Debian 12 ran and tested kvcache; the system holds %s.\n' \
+  "$(du -sh --one-file-system "$root" | cut -f1)"
