@@ -1,0 +1,44 @@
+// Building messages: StrCat joins text and numbers, Quoted makes foreign bytes fit to print.
+//
+// Thread safety: free functions without state.
+#pragma once
+
+#include <charconv>
+#include <concepts>
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace kvcache {
+namespace strings_internal {
+
+inline void Append(std::string& out, std::string_view text) {
+  out += text;
+}
+inline void Append(std::string& out, char character) {
+  out += character;
+}
+
+template <typename Number>
+requires((std::integral<Number> || std::floating_point<Number>)&&!std::same_as<Number, bool> &&
+         !std::same_as<Number, char>) void Append(std::string& out, Number number) {
+  char digits[64];
+  const auto end = std::to_chars(digits, digits + sizeof(digits), number).ptr;
+  out.append(digits, end);
+}
+
+}  // namespace strings_internal
+
+// "a", 1, 2.5 -> "a12.5". Floats in the fewest digits that give the same value back.
+template <typename... Parts>
+std::string StrCat(const Parts&... parts) {
+  std::string out;
+  (strings_internal::Append(out, parts), ...);
+  return out;
+}
+
+// 'text' in single quotes; bytes outside printable ASCII as \xNN, the middle of what is longer
+// than `max_bytes` left out: safe to put into a message whatever the bytes are.
+std::string Quoted(std::string_view text, std::size_t max_bytes = 80);
+
+}  // namespace kvcache

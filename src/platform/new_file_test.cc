@@ -1,0 +1,102 @@
+#include "platform/new_file.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+namespace kvcache {
+namespace {
+
+class NewFileTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = testing::TempDir() + "new_file_XXXXXX";
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    directory_ = name;
+    path_ = directory_ + "/file";
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  std::string Content() const {
+    std::ifstream in(path_, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  std::size_t FilesInDirectory() const {
+    const std::filesystem::directory_iterator files(directory_);
+    return static_cast<std::size_t>(std::distance(begin(files), end(files)));
+  }
+  std::string directory_;
+  std::string path_;
+};
+
+std::span<const std::byte> Bytes(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+TEST_F(NewFileTest, AppearsOnCommitAndReplacesTheOldOne) {
+  std::ofstream(path_) << "old";
+  auto file = NewFile::Create(path_, 6);
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  EXPECT_TRUE((*file)->WriteAt(4, Bytes("ef")).ok());
+  EXPECT_TRUE((*file)->WriteAt(0, Bytes("ab")).ok());
+  EXPECT_EQ(Content(), "old");
+  ASSERT_TRUE((*file)->Commit().ok());
+  EXPECT_EQ(Content(), std::string("ab\0\0ef", 6));
+  EXPECT_EQ(FilesInDirectory(), 1u);
+  EXPECT_EQ((*file)->Commit().code(), StatusCode::kInvalidArgument);
+}
+
+TEST_F(NewFileTest, LeavesNothingWithoutCommit) {
+  {
+    auto file = NewFile::Create(path_, 10);
+    ASSERT_TRUE(file.ok());
+    EXPECT_EQ(FilesInDirectory(), 1u);
+  }
+  EXPECT_EQ(FilesInDirectory(), 0u);
+}
+
+TEST_F(NewFileTest, RefusesBytesOutsideItsSize) {
+  auto file = NewFile::Create(path_, 4);
+  ASSERT_TRUE(file.ok());
+  EXPECT_TRUE((*file)->WriteAt(4, {}).ok());
+  for (const std::uint64_t offset : {2ull, 5ull, ~0ull}) {
+    const Status status = (*file)->WriteAt(offset, Bytes("abc"));
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << offset;
+  }
+}
+
+TEST_F(NewFileTest, ErrorsNameThePath) {
+  const auto missing = NewFile::Create(directory_ + "/none/file", 1);
+  ASSERT_FALSE(missing.ok());
+  EXPECT_EQ(missing.status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(missing.status().message(),
+            "cannot create " + directory_ + "/none/file: No such file or directory");
+}
+
+// A size limit stands in for a full disk: the same call fails in the same place.
+TEST_F(NewFileTest, ReportsThatThereIsNoRoomAtOnce) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit limited = before;
+  limited.rlim_cur = 1 << 20;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limited), 0);
+  const auto file = NewFile::Create(path_, 2 << 20);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, handler);
+  ASSERT_FALSE(file.ok());
+  EXPECT_EQ(file.status().code(), StatusCode::kIo);
+  EXPECT_EQ(file.status().message(),
+            "cannot make room for 2097152 bytes in " + path_ + ": File too large");
+  EXPECT_EQ(FilesInDirectory(), 0u);
+}
+
+}  // namespace
+}  // namespace kvcache
