@@ -44,14 +44,14 @@ struct RopeParams {
   };
   Pairing pairing = Pairing::kInterleaved;
   int dims = 0;                     // leading values of a head that turn; the rest stay
-  std::span<const float> inv_freq;  // [dims / 2], scalings of the model included
+  std::span<const float> inv_freq{}; // [dims / 2], scalings of the model included
   float magnitude = 1.0f;           // factor on the turned values (YaRN); not used by shifts
 };
 
 struct AttentionOptions {
   float scale = 1.0f;
   float soft_cap = 0.0f;         // > 0: scores become cap × tanh(score / cap)
-  std::span<const float> sinks;  // [heads] or empty: a logit in each head's denominator
+  std::span<const float> sinks{};// [heads] or empty: a logit in each head's denominator
 };
 
 class KvBackend {

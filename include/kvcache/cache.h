@@ -37,7 +37,7 @@ struct MultimodalItem {
 struct Batch {
   std::span<const Position> positions;     // [batch]
   std::span<const SequenceId> sequences;   // [batch]
-  std::span<const MultimodalItem> items;
+  std::span<const MultimodalItem> items{};
   std::size_t size() const { return positions.size(); }
 };
 

@@ -10,7 +10,7 @@
 namespace kvcache {
 
 struct CausalOptions {
-  ShiftKeysFn shift_keys;  // empty: a middle range cannot be removed
+  ShiftKeysFn shift_keys{};  // empty: a middle range cannot be removed
 };
 
 std::unique_ptr<Cache> MakeCausalCache(CausalOptions options = {});

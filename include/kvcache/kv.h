@@ -83,12 +83,12 @@ struct HistoryRun {
 //   j >  positions[i] - window        where window > 0
 //   j >= positions[i] - positions[i] % chunk   where chunk > 0
 struct Visibility {
-  std::span<const Position> positions;             // [batch]
-  std::span<const std::int32_t> histories_index;   // [batch]: which of `histories`
+  std::span<const Position> positions{};           // [batch]
+  std::span<const std::int32_t> histories_index{}; // [batch]: which of `histories`
   // Per sequence of the batch: its runs, ascending by position, never overlapping. The
   // batch's own tokens are among them.
-  std::span<const std::span<const HistoryRun>> histories;
-  std::span<const std::uint8_t> bidirectional;     // [batch], or empty: none
+  std::span<const std::span<const HistoryRun>> histories{};
+  std::span<const std::uint8_t> bidirectional{};   // [batch], or empty: none
   std::int32_t window = 0;                         // tokens, the query included; 0: all
   std::int32_t chunk = 0;                          // 0: not chunked
 };
