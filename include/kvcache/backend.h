@@ -29,9 +29,9 @@ class Buffer {
 // What a backend's kernels want of a cache.
 struct CacheConfig {
   KvLayout layout = KvLayout::kPlain;
-  int cell_padding = 1;        // capacity and get()'s history are multiples of this
-  int batch_padding = 1;       // rows of get()'s mask are padded to a multiple of this
-  bool v_transposed = false;   // plain layout only: V[kv_head][v_dim][cell]
+  int cell_padding = 1;       // capacity and get()'s history are multiples of this
+  int batch_padding = 1;      // rows of get()'s mask are padded to a multiple of this
+  bool v_transposed = false;  // plain layout only: V[kv_head][v_dim][cell]
   DType mask_type = DType::kF32;
   bool operator==(const CacheConfig&) const = default;
 };
@@ -43,15 +43,15 @@ struct RopeParams {
     kHalves,       // (x[i], x[i + dims/2]): NeoX style
   };
   Pairing pairing = Pairing::kInterleaved;
-  int dims = 0;                     // leading values of a head that turn; the rest stay
-  std::span<const float> inv_freq{}; // [dims / 2], scalings of the model included
-  float magnitude = 1.0f;           // factor on the turned values (YaRN); not used by shifts
+  int dims = 0;                       // leading values of a head that turn; the rest stay
+  std::span<const float> inv_freq{};  // [dims / 2], scalings of the model included
+  float magnitude = 1.0f;             // factor on the turned values (YaRN); not used by shifts
 };
 
 struct AttentionOptions {
   float scale = 1.0f;
-  float soft_cap = 0.0f;         // > 0: scores become cap × tanh(score / cap)
-  std::span<const float> sinks{};// [heads] or empty: a logit in each head's denominator
+  float soft_cap = 0.0f;           // > 0: scores become cap × tanh(score / cap)
+  std::span<const float> sinks{};  // [heads] or empty: a logit in each head's denominator
 };
 
 class KvBackend {

@@ -35,8 +35,8 @@ struct MultimodalItem {
 
 // The tokens of one forward pass, in any order, for any sequences.
 struct Batch {
-  std::span<const Position> positions;     // [batch]
-  std::span<const SequenceId> sequences;   // [batch]
+  std::span<const Position> positions;    // [batch]
+  std::span<const SequenceId> sequences;  // [batch]
   std::span<const MultimodalItem> items{};
   std::size_t size() const { return positions.size(); }
 };

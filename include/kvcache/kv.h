@@ -45,9 +45,9 @@ struct LayerKv {
   DType v_type = DType::kF32;
   KvLayout layout = KvLayout::kPlain;
   bool v_transposed = false;  // plain layout only: V[kv_head][v_dim][cell]
-  std::int64_t cells = 0;  // a multiple of kCellTile
-  std::byte* k = nullptr;  // KBytes(), in the backend's memory
-  std::byte* v = nullptr;  // VBytes()
+  std::int64_t cells = 0;     // a multiple of kCellTile
+  std::byte* k = nullptr;     // KBytes(), in the backend's memory
+  std::byte* v = nullptr;     // VBytes()
 
   std::int64_t KBytes() const { return BytesOf(k_type, cells * shape.kv_heads * shape.k_dim); }
   std::int64_t VBytes() const { return BytesOf(v_type, cells * shape.kv_heads * shape.v_dim); }
@@ -83,14 +83,14 @@ struct HistoryRun {
 //   j >  positions[i] - window        where window > 0
 //   j >= positions[i] - positions[i] % chunk   where chunk > 0
 struct Visibility {
-  std::span<const Position> positions{};           // [batch]
-  std::span<const std::int32_t> histories_index{}; // [batch]: which of `histories`
+  std::span<const Position> positions{};            // [batch]
+  std::span<const std::int32_t> histories_index{};  // [batch]: which of `histories`
   // Per sequence of the batch: its runs, ascending by position, never overlapping. The
   // batch's own tokens are among them.
   std::span<const std::span<const HistoryRun>> histories{};
-  std::span<const std::uint8_t> bidirectional{};   // [batch], or empty: none
-  std::int32_t window = 0;                         // tokens, the query included; 0: all
-  std::int32_t chunk = 0;                          // 0: not chunked
+  std::span<const std::uint8_t> bidirectional{};  // [batch], or empty: none
+  std::int32_t window = 0;                        // tokens, the query included; 0: all
+  std::int32_t chunk = 0;                         // 0: not chunked
 };
 
 }  // namespace kvcache

@@ -72,17 +72,26 @@ class [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}                                       // NOLINT
-  Result(Status status) : status_(std::move(status)) { assert(!status_.ok()); }       // NOLINT
+  Result(T value) : value_(std::move(value)) {}                                  // NOLINT
+  Result(Status status) : status_(std::move(status)) { assert(!status_.ok()); }  // NOLINT
 
   bool ok() const { return value_.has_value(); }
   const Status& status() const { return status_; }
   Status TakeStatus() && { return std::move(status_); }
 
   // REQUIRES: ok().
-  T& value() & { assert(ok()); return *value_; }
-  const T& value() const& { assert(ok()); return *value_; }
-  T&& value() && { assert(ok()); return *std::move(value_); }
+  T& value() & {
+    assert(ok());
+    return *value_;
+  }
+  const T& value() const& {
+    assert(ok());
+    return *value_;
+  }
+  T&& value() && {
+    assert(ok());
+    return *std::move(value_);
+  }
   T& operator*() & { return value(); }
   const T& operator*() const& { return value(); }
   T&& operator*() && { return std::move(*this).value(); }
@@ -97,10 +106,10 @@ class [[nodiscard]] Result {
 }  // namespace kvcache
 
 // Returns from the enclosing function when `expression` (a Status) is an error.
-#define KVCACHE_RETURN_IF_ERROR(expression)                       \
-  do {                                                            \
-    ::kvcache::Status kvcache_status_ = (expression);             \
-    if (!kvcache_status_.ok()) return kvcache_status_;            \
+#define KVCACHE_RETURN_IF_ERROR(expression)            \
+  do {                                                 \
+    ::kvcache::Status kvcache_status_ = (expression);  \
+    if (!kvcache_status_.ok()) return kvcache_status_; \
   } while (false)
 
 #define KVCACHE_CONCAT_INNER_(a, b) a##b

@@ -10,7 +10,9 @@ namespace kvcache {
 
 // One conversation or generation stream. Small and dense: [0, max_sequences).
 enum class SequenceId : std::int32_t {};
-constexpr std::int32_t Index(SequenceId id) { return static_cast<std::int32_t>(id); }
+constexpr std::int32_t Index(SequenceId id) {
+  return static_cast<std::int32_t>(id);
+}
 
 // A token's index in its sequence; arithmetic on it is the point, so it stays an integer.
 using Position = std::int32_t;
