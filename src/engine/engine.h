@@ -1,0 +1,79 @@
+// A model file made ready to run: the file, the backend, the weights, the tokenizer and a cache
+// for a number of sequences.
+//
+// This is the level of forward passes: batches of tokens of any sequences, and logits. One
+// sequence as a growing text is session.h; the generation loop is generate.h.
+//
+// Thread safety: one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "kvcache/backend.h"
+#include "kvcache/cache.h"
+#include "kvcache/status.h"
+#include "model/gguf.h"
+#include "model/model.h"
+#include "model/tokenizer.h"
+
+namespace kvcache {
+
+struct EngineOptions {
+  int threads = 0;  // 0: one per core
+  DType k_type = DType::kF16;
+  DType v_type = DType::kF16;
+  int context = 0;          // tokens per sequence; 0: the model's own, at most kDefaultContext
+  int max_sequences = 1;
+  int prefill_chunk = 512;  // tokens of the largest forward pass
+};
+
+// Contexts that nobody asked for stay below this: a cache is memory.
+inline constexpr int kDefaultContext = 8192;
+
+// The tokens of one forward pass, in any order, for any sequences: three arrays [batch].
+struct EngineBatch {
+  std::span<const std::int32_t> tokens;
+  std::span<const Position> positions;
+  std::span<const SequenceId> sequences;
+};
+
+class Engine {
+ public:
+  // Opens a GGUF file. Errors name the file and what is wrong with it, or the option.
+  static Result<std::unique_ptr<Engine>> Open(const std::string& path,
+                                              const EngineOptions& options);
+
+  const GgufFile& file() const { return *file_; }
+  const ModelInfo& info() const { return model_->info(); }
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+  const EngineOptions& options() const { return options_; }  // with defaults filled in
+  int context() const { return options_.context; }
+  int max_batch() const { return options_.prefill_chunk; }
+  Cache& cache() { return *cache_; }
+  Model& model() { return *model_; }
+
+  // One forward pass of at most max_batch() tokens. Errors: a token that is not in the
+  // vocabulary, those of Cache::StartForward and of the kernels. After an error in the pass
+  // itself (not before it) the batch's sequences must be removed from its first position on.
+  Status Forward(const EngineBatch& batch);
+
+  // Logits [vocabulary, rows.size()] of batch indices of the last Forward.
+  Status Logits(std::span<const std::int32_t> rows, float* logits) {
+    return model_->Logits(rows, logits);
+  }
+
+ private:
+  Engine() = default;
+
+  EngineOptions options_;
+  std::unique_ptr<GgufFile> file_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<Cache> cache_;
+};
+
+}  // namespace kvcache

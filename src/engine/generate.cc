@@ -1,0 +1,163 @@
+#include "engine/generate.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "engine/stop_strings.h"
+#include "model/utf8_stream.h"
+
+namespace kvcache {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double MillisecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+// Tokens to text for the caller: whole characters, without what may begin a stop string.
+class TextOutput {
+ public:
+  TextOutput(const Tokenizer& tokenizer, const GenerateRequest& request, GenerateResult& result)
+      : tokenizer_(tokenizer), request_(request), result_(result), stops_(request.stop) {}
+
+  // Returns false when the text has ended: a stop string, or the caller's wish.
+  bool Push(std::int32_t token) {
+    piece_.clear();
+    whole_.clear();
+    tokenizer_.AppendPiece(token, &piece_);
+    characters_.Push(piece_, &whole_);
+    const bool wanted = Emit(stops_.Push(whole_));
+    if (stops_.stopped()) result_.stop = StopReason::kStopString;
+    return wanted && !stops_.stopped();
+  }
+
+  void Finish() {
+    if (stops_.stopped()) return;
+    whole_.clear();
+    characters_.Flush(&whole_);
+    if (Emit(stops_.Push(whole_))) Emit(stops_.Flush());
+  }
+
+ private:
+  bool Emit(const std::string& text) {
+    if (text.empty()) return true;
+    result_.text += text;
+    if (!request_.on_text || request_.on_text(text)) return true;
+    result_.stop = StopReason::kInterrupted;
+    return false;
+  }
+
+  const Tokenizer& tokenizer_;
+  const GenerateRequest& request_;
+  GenerateResult& result_;
+  Utf8Stream characters_;
+  StopStrings stops_;
+  std::string piece_;  // scratch: a token's bytes
+  std::string whole_;  // scratch: the whole characters they complete
+};
+
+Status CheckRequest(const GenerateRequest& request, const Session& session, const Engine& engine) {
+  KVCACHE_RETURN_IF_ERROR(request.sampling.Check());
+  if (request.prompt.empty()) return {StatusCode::kInvalidArgument, "the prompt is empty"};
+  const std::size_t total = session.tokens().size() + request.prompt.size();
+  if (total > static_cast<std::size_t>(engine.context())) {
+    return {StatusCode::kInvalidArgument,
+            "the prompt has " + std::to_string(request.prompt.size()) + " tokens" +
+                (session.position() > 0 ? " after " + std::to_string(session.position()) : "") +
+                ", the context holds " + std::to_string(engine.context())};
+  }
+  for (const std::string& stop : request.stop) {
+    if (stop.empty()) return {StatusCode::kInvalidArgument, "a stop string is empty"};
+  }
+  return Status::Ok();
+}
+
+// Evaluates the sampled token, making room first where the request wants to go on. Returns
+// false where the context is full and it does not.
+Result<bool> Evaluate(Session& session, Engine& engine, const GenerateRequest& request,
+                      std::int32_t token, GenerateResult& result) {
+  if (session.position() >= engine.context()) {
+    if (request.max_tokens < 0 || engine.context() < 4) return false;
+    const bool has_bos = session.tokens().front() == engine.tokenizer().bos();
+    KVCACHE_ASSIGN_OR_RETURN(const std::int32_t dropped, session.Shift(has_bos ? 1 : 0));
+    (void)dropped;
+    ++result.shifts;
+  }
+  const std::int32_t one[] = {token};
+  KVCACHE_RETURN_IF_ERROR(session.Append(one));
+  ++result.decode_passes;
+  return true;
+}
+
+Status Decode(Session& session, Engine& engine, const GenerateRequest& request, TextOutput& output,
+              Clock::time_point start, GenerateResult& result) {
+  Sampler sampler(request.sampling, engine.info().vocabulary);
+  Clock::time_point first = start;
+  result.stop = StopReason::kLength;
+  while (request.max_tokens < 0 ||
+         result.tokens.size() < static_cast<std::size_t>(request.max_tokens)) {
+    KVCACHE_ASSIGN_OR_RETURN(const std::span<const float> logits, session.LastLogits());
+    const std::int32_t token = sampler.Sample(logits, session.tokens());
+    if (result.first_token_ms == 0.0) {
+      result.first_token_ms = MillisecondsSince(start);
+      first = Clock::now();
+    }
+    if (engine.tokenizer().IsEndOfGeneration(token)) {
+      result.stop = StopReason::kEndOfText;
+      break;
+    }
+    result.tokens.push_back(token);
+    if (!output.Push(token)) break;
+    if (request.interrupt != nullptr && request.interrupt->load(std::memory_order_relaxed)) {
+      result.stop = StopReason::kInterrupted;
+      break;
+    }
+    KVCACHE_ASSIGN_OR_RETURN(const bool room,
+                             Evaluate(session, engine, request, token, result));
+    if (!room) break;
+  }
+  result.decode_ms = MillisecondsSince(first);
+  return Status::Ok();
+}
+
+}  // namespace
+
+std::string_view StopReasonName(StopReason reason) {
+  switch (reason) {
+    case StopReason::kEndOfText: return "eos";
+    case StopReason::kLength: return "length";
+    case StopReason::kStopString: return "stop";
+    case StopReason::kInterrupted: return "interrupted";
+  }
+  return "unknown";
+}
+
+double GenerateResult::PrefillTokensPerSecond() const {
+  return prefill_ms > 0.0 ? prompt_tokens * 1e3 / prefill_ms : 0.0;
+}
+
+double GenerateResult::DecodeTokensPerSecond() const {
+  return decode_passes > 0 && decode_ms > 0.0 ? decode_passes * 1e3 / decode_ms : 0.0;
+}
+
+Result<GenerateResult> Generate(Session& session, Engine& engine, const GenerateRequest& request) {
+  KVCACHE_RETURN_IF_ERROR(CheckRequest(request, session, engine));
+  GenerateResult result;
+  result.prompt_tokens = static_cast<std::int32_t>(request.prompt.size());
+  const Clock::time_point start = Clock::now();
+  const Status prefill = session.Append(request.prompt, {}, request.interrupt);
+  result.prefill_ms = MillisecondsSince(start);
+  if (prefill.code() == StatusCode::kCancelled) {
+    result.stop = StopReason::kInterrupted;
+    return result;
+  }
+  KVCACHE_RETURN_IF_ERROR(prefill);
+  TextOutput output(engine.tokenizer(), request, result);
+  KVCACHE_RETURN_IF_ERROR(Decode(session, engine, request, output, start, result));
+  output.Finish();
+  return result;
+}
+
+}  // namespace kvcache

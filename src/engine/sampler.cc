@@ -1,0 +1,140 @@
+#include "engine/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+namespace kvcache {
+namespace {
+
+Status OutOfRange(const char* name, double value, const char* range) {
+  std::string number = std::to_string(value);
+  return {StatusCode::kInvalidArgument,
+          std::string(name) + " is " + number + ", expected " + range};
+}
+
+bool MoreLikely(const Candidate& a, const Candidate& b) {
+  return a.probability != b.probability ? a.probability > b.probability : a.token < b.token;
+}
+
+}  // namespace
+
+// Written so that NaN fails every check.
+Status SamplingParams::Check() const {
+  if (!(temperature >= 0 && std::isfinite(temperature))) {
+    return OutOfRange("temperature", temperature, "0 or more");
+  }
+  if (top_k < 0) return OutOfRange("top-k", top_k, "0 or more");
+  if (!(top_p > 0 && top_p <= 1)) return OutOfRange("top-p", top_p, "above 0, at most 1");
+  if (!(min_p >= 0 && min_p <= 1)) return OutOfRange("min-p", min_p, "0 to 1");
+  if (!(repeat_penalty > 0 && std::isfinite(repeat_penalty))) {
+    return OutOfRange("repeat penalty", repeat_penalty, "above 0");
+  }
+  if (!std::isfinite(presence_penalty)) {
+    return OutOfRange("presence penalty", presence_penalty, "a number");
+  }
+  if (!std::isfinite(frequency_penalty)) {
+    return OutOfRange("frequency penalty", frequency_penalty, "a number");
+  }
+  if (penalty_window < 0) return OutOfRange("penalty window", penalty_window, "0 or more");
+  return Status::Ok();
+}
+
+Sampler::Sampler(const SamplingParams& params, std::int32_t vocabulary)
+    : params_(params),
+      random_(params.seed),
+      logits_(static_cast<std::size_t>(vocabulary)),
+      counts_(static_cast<std::size_t>(vocabulary)) {
+  candidates_.reserve(static_cast<std::size_t>(vocabulary));
+}
+
+std::span<const Candidate> Sampler::Distribution(std::span<const float> logits,
+                                                 std::span<const std::int32_t> history) {
+  ApplyPenalties(logits, history);
+  const bool greedy = params_.temperature == 0.0f;
+  const std::size_t all = logits_.size();
+  const auto top_k = static_cast<std::size_t>(params_.top_k);
+  KeepTopK(greedy ? 1 : (top_k == 0 ? all : std::min(top_k, all)));
+  Normalise();
+  if (!greedy) KeepTopPAndMinP();
+  return candidates_;
+}
+
+std::int32_t Sampler::Sample(std::span<const float> logits,
+                             std::span<const std::int32_t> history) {
+  const std::span<const Candidate> distribution = Distribution(logits, history);
+  if (distribution.size() == 1) return distribution.front().token;
+  // 53 random bits as a double in [0, 1): the same on every platform, unlike
+  // std::uniform_real_distribution.
+  const double draw = static_cast<double>(random_() >> 11) * 0x1p-53;
+  double sum = 0.0;
+  for (const Candidate& candidate : distribution) {
+    sum += static_cast<double>(candidate.probability);
+    if (draw < sum) return candidate.token;
+  }
+  return distribution.back().token;
+}
+
+void Sampler::ApplyPenalties(std::span<const float> logits,
+                             std::span<const std::int32_t> history) {
+  std::copy(logits.begin(), logits.end(), logits_.begin());
+  const auto window = static_cast<std::size_t>(params_.penalty_window);
+  if (window > 0 && history.size() > window) history = history.last(window);
+  for (const std::int32_t token : history) ++counts_[static_cast<std::size_t>(token)];
+  for (const std::int32_t token : history) {
+    const auto at = static_cast<std::size_t>(token);
+    if (counts_[at] == 0) continue;  // done at an earlier occurrence
+    float& logit = logits_[at];
+    logit = logit > 0 ? logit / params_.repeat_penalty : logit * params_.repeat_penalty;
+    logit -= static_cast<float>(counts_[at]) * params_.frequency_penalty + params_.presence_penalty;
+    counts_[at] = 0;
+  }
+}
+
+// The k largest logits, sorted. A heap of k: one comparison for most of the vocabulary.
+void Sampler::KeepTopK(std::size_t k) {
+  candidates_.clear();
+  for (std::size_t i = 0; i < logits_.size(); ++i) {
+    const Candidate next{static_cast<std::int32_t>(i), logits_[i]};
+    if (candidates_.size() < k) {
+      candidates_.push_back(next);
+      if (candidates_.size() == k) {
+        std::make_heap(candidates_.begin(), candidates_.end(), MoreLikely);
+      }
+    } else if (MoreLikely(next, candidates_.front())) {
+      std::pop_heap(candidates_.begin(), candidates_.end(), MoreLikely);
+      candidates_.back() = next;
+      std::push_heap(candidates_.begin(), candidates_.end(), MoreLikely);
+    }
+  }
+  std::sort(candidates_.begin(), candidates_.end(), MoreLikely);
+}
+
+void Sampler::Normalise() {
+  const float scale = params_.temperature == 0.0f ? 1.0f : 1.0f / params_.temperature;
+  const float largest = candidates_.front().probability;
+  double sum = 0.0;
+  for (Candidate& candidate : candidates_) {
+    candidate.probability = std::exp((candidate.probability - largest) * scale);
+    sum += static_cast<double>(candidate.probability);
+  }
+  for (Candidate& candidate : candidates_) {
+    candidate.probability = static_cast<float>(candidate.probability / sum);
+  }
+}
+
+void Sampler::KeepTopPAndMinP() {
+  const float least = params_.min_p * candidates_.front().probability;
+  std::size_t kept = 0;
+  double sum = 0.0;
+  while (kept < candidates_.size() && (kept == 0 || candidates_[kept].probability >= least)) {
+    sum += static_cast<double>(candidates_[kept++].probability);
+    if (params_.top_p < 1.0f && sum >= static_cast<double>(params_.top_p)) break;
+  }
+  candidates_.resize(kept);
+  for (Candidate& candidate : candidates_) {
+    candidate.probability = static_cast<float>(candidate.probability / sum);
+  }
+}
+
+}  // namespace kvcache

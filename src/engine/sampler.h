@@ -1,0 +1,69 @@
+// From logits to the next token.
+//
+// In this order: penalties on the logits; temperature; the `top_k` most likely; the smallest
+// set of them whose probabilities sum to `top_p`; those at least `min_p` as likely as the most
+// likely; renormalise; draw. Temperature 0 takes the most likely after penalties (of equals
+// the lowest id).
+//
+// Deterministic: the same seed, parameters and logits draw the same tokens on every machine
+// with the same floating-point exp().
+//
+// Thread safety: one thread at a time. No allocation per token.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "kvcache/status.h"
+
+namespace kvcache {
+
+struct SamplingParams {
+  float temperature = 0.8f;        // >= 0
+  std::int32_t top_k = 40;         // 0: all
+  float top_p = 0.95f;             // (0, 1]; 1: off
+  float min_p = 0.05f;             // [0, 1]; 0: off
+  float repeat_penalty = 1.0f;     // > 0; 1: off. Divides positive logits, multiplies negative
+  float presence_penalty = 0.0f;   // subtracted once from a token that occurred
+  float frequency_penalty = 0.0f;  // subtracted per occurrence
+  std::int32_t penalty_window = 64;  // how many of the last tokens penalties look at; 0: all
+  std::uint64_t seed = 0;
+
+  // kInvalidArgument, naming the parameter and its range.
+  Status Check() const;
+};
+
+// A token and its probability.
+struct Candidate {
+  std::int32_t token = 0;
+  float probability = 0.0f;
+};
+
+class Sampler {
+ public:
+  // REQUIRES: params.Check().ok().
+  Sampler(const SamplingParams& params, std::int32_t vocabulary);
+
+  // The distribution that Sample draws from, most likely first (of equals the lowest id);
+  // valid until the next call. `history`: the tokens so far, prompt included.
+  std::span<const Candidate> Distribution(std::span<const float> logits,
+                                          std::span<const std::int32_t> history);
+
+  std::int32_t Sample(std::span<const float> logits, std::span<const std::int32_t> history);
+
+ private:
+  void ApplyPenalties(std::span<const float> logits, std::span<const std::int32_t> history);
+  void KeepTopK(std::size_t k);
+  void Normalise();
+  void KeepTopPAndMinP();
+
+  SamplingParams params_;
+  std::mt19937_64 random_;
+  std::vector<float> logits_;           // [vocabulary], after penalties
+  std::vector<std::int32_t> counts_;    // [vocabulary], all zero between calls
+  std::vector<Candidate> candidates_;   // probability holds the logit until Normalise
+};
+
+}  // namespace kvcache

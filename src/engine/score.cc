@@ -1,0 +1,95 @@
+#include "engine/score.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <numeric>
+#include <string>
+#include <vector>
+
+namespace kvcache {
+namespace {
+
+// Logits of so many tokens at a time: with 128k entries a row takes half a megabyte.
+constexpr std::int32_t kRows = 16;
+
+double LogSumExp(std::span<const float> logits) {
+  const double largest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0.0;
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - largest);
+  return largest + std::log(sum);
+}
+
+// Goes over a pass's logits a few rows at a time.
+class Scorer {
+ public:
+  Scorer(Engine& engine, std::span<const std::int32_t> tokens, const LogitsSink& sink)
+      : engine_(engine),
+        tokens_(tokens),
+        sink_(sink),
+        vocabulary_(static_cast<std::size_t>(engine.info().vocabulary)),
+        logits_(kRows * vocabulary_) {}
+
+  Status Pass(Position first, std::int32_t count) {
+    for (std::int32_t done = 0; done < count; done += kRows) {
+      const std::int32_t rows = std::min(kRows, count - done);
+      std::int32_t indices[kRows];
+      std::iota(indices, indices + rows, done);
+      const std::span all = std::span(logits_).first(static_cast<std::size_t>(rows) * vocabulary_);
+      KVCACHE_RETURN_IF_ERROR(
+          engine_.Logits(std::span(indices).first(static_cast<std::size_t>(rows)), all.data()));
+      for (std::int32_t row = 0; row < rows; ++row) AddRow(first + done + row, row);
+      if (sink_) KVCACHE_RETURN_IF_ERROR(sink_(all));
+    }
+    return Status::Ok();
+  }
+
+  double nll() const { return nll_; }
+
+ private:
+  void AddRow(Position position, std::int32_t row) {
+    const auto next = static_cast<std::size_t>(position) + 1;
+    if (next >= tokens_.size()) return;
+    const auto logits =
+        std::span(logits_).subspan(static_cast<std::size_t>(row) * vocabulary_, vocabulary_);
+    nll_ += LogSumExp(logits) - static_cast<double>(logits[static_cast<std::size_t>(tokens_[next])]);
+  }
+
+  Engine& engine_;
+  std::span<const std::int32_t> tokens_;
+  const LogitsSink& sink_;
+  std::size_t vocabulary_;
+  std::vector<float> logits_;
+  double nll_ = 0.0;
+};
+
+}  // namespace
+
+Result<ScoreResult> Score(Session& session, Engine& engine, std::span<const std::int32_t> tokens,
+                          const LogitsSink& sink, const std::atomic<bool>* interrupt) {
+  if (tokens.empty()) return Status(StatusCode::kInvalidArgument, "there are no tokens to score");
+  for (const std::int32_t token : tokens) {
+    if (token < 0 || token >= engine.info().vocabulary) {
+      return Status(StatusCode::kInvalidArgument,
+                    "token " + std::to_string(token) + " is not in the vocabulary of " +
+                        std::to_string(engine.info().vocabulary));
+    }
+  }
+  Scorer scorer(engine, tokens, sink);
+  const auto start = std::chrono::steady_clock::now();
+  KVCACHE_RETURN_IF_ERROR(session.Append(
+      tokens,
+      [&](Position first, std::int32_t count) { return scorer.Pass(first, count); }, interrupt));
+  const std::chrono::duration<double, std::milli> elapsed =
+      std::chrono::steady_clock::now() - start;
+  ScoreResult result{.tokens = static_cast<std::int32_t>(tokens.size()),
+                     .nll = scorer.nll(),
+                     .perplexity = 0.0,
+                     .prefill_ms = elapsed.count()};
+  if (tokens.size() > 1) {
+    result.perplexity = std::exp(result.nll / static_cast<double>(tokens.size() - 1));
+  }
+  return result;
+}
+
+}  // namespace kvcache

@@ -1,0 +1,92 @@
+#include "engine/session.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+
+namespace kvcache {
+
+Session::Session(Engine& engine, SequenceId sequence)
+    : engine_(engine),
+      sequence_(sequence),
+      positions_(static_cast<std::size_t>(engine.max_batch())),
+      sequences_(static_cast<std::size_t>(engine.max_batch()), sequence),
+      logits_(static_cast<std::size_t>(engine.info().vocabulary)) {
+  tokens_.reserve(static_cast<std::size_t>(engine.context()));
+}
+
+Session::~Session() { (void)engine_.cache().Remove(sequence_, 0, kEndOfSequence).ok(); }
+
+Status Session::Append(std::span<const std::int32_t> tokens, const PassHook& hook,
+                       const std::atomic<bool>* interrupt) {
+  const std::size_t total = tokens_.size() + tokens.size();
+  if (total > static_cast<std::size_t>(engine_.context())) {
+    return {StatusCode::kCacheFull, std::to_string(total) + " tokens do not fit into the context of " +
+                                        std::to_string(engine_.context())};
+  }
+  while (!tokens.empty()) {
+    if (interrupt != nullptr && interrupt->load(std::memory_order_relaxed)) {
+      return {StatusCode::kCancelled, "interrupted"};
+    }
+    const auto count = std::min(tokens.size(), static_cast<std::size_t>(engine_.max_batch()));
+    const Position first = position();
+    Status status = Pass(tokens.first(count));
+    if (status.ok() && hook) status = hook(first, static_cast<std::int32_t>(count));
+    if (!status.ok()) {
+      KVCACHE_RETURN_IF_ERROR(Truncate(first));
+      return status;
+    }
+    tokens = tokens.subspan(count);
+  }
+  return Status::Ok();
+}
+
+Status Session::Pass(std::span<const std::int32_t> tokens) {
+  const std::size_t count = tokens.size();
+  std::iota(positions_.begin(), positions_.begin() + static_cast<std::ptrdiff_t>(count),
+            position());
+  last_pass_tokens_ = 0;
+  const Status status = engine_.Forward({.tokens = tokens,
+                                         .positions = std::span(positions_).first(count),
+                                         .sequences = std::span(sequences_).first(count)});
+  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+  if (status.ok()) last_pass_tokens_ = static_cast<std::int32_t>(count);
+  return status;
+}
+
+Result<std::span<const float>> Session::LastLogits() {
+  const std::int32_t row[] = {last_pass_tokens_ - 1};
+  KVCACHE_RETURN_IF_ERROR(engine_.Logits(row, logits_.data()));
+  return std::span<const float>(logits_);
+}
+
+Result<std::int32_t> Session::Shift(std::int32_t keep) {
+  const std::int32_t dropped = (position() - keep) / 2;
+  if (keep < 0 || dropped < 1) {
+    return Status(StatusCode::kInvalidArgument,
+                  "no room to make: " + std::to_string(position()) + " tokens, of which " +
+                      std::to_string(keep) + " stay");
+  }
+  KVCACHE_RETURN_IF_ERROR(engine_.cache().Remove(sequence_, keep, keep + dropped));
+  tokens_.erase(tokens_.begin() + keep, tokens_.begin() + keep + dropped);
+  return dropped;
+}
+
+Status Session::Truncate(Position length) {
+  if (length < 0 || length >= position()) return Status::Ok();
+  KVCACHE_RETURN_IF_ERROR(engine_.cache().Remove(sequence_, length, kEndOfSequence));
+  tokens_.resize(static_cast<std::size_t>(length));
+  return Status::Ok();
+}
+
+Status Session::ForkFrom(const Session& source, Position length) {
+  if (length < 0 || length > source.position()) {
+    return {StatusCode::kInvalidArgument, "a prefix of " + std::to_string(length) + " of " +
+                                              std::to_string(source.position()) + " tokens"};
+  }
+  KVCACHE_RETURN_IF_ERROR(engine_.cache().CopyPrefix(source.sequence_, sequence_, length));
+  tokens_.assign(source.tokens_.begin(), source.tokens_.begin() + length);
+  return Status::Ok();
+}
+
+}  // namespace kvcache

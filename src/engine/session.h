@@ -1,0 +1,66 @@
+// One sequence as a growing list of evaluated tokens.
+//
+// Thread safety: one thread at a time, the engine's.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace kvcache {
+
+class Session {
+ public:
+  // Speaks for `sequence` of the engine, which must outlive it. REQUIRES: the sequence is
+  // empty, and no other session speaks for it.
+  Session(Engine& engine, SequenceId sequence);
+  // Removes the sequence from the cache.
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // What the cache holds, by position.
+  std::span<const std::int32_t> tokens() const { return tokens_; }
+  Position position() const { return static_cast<Position>(tokens_.size()); }
+
+  // Is told the batch indices and the first token's position after each pass, to read logits.
+  using PassHook = std::function<Status(Position first, std::int32_t count)>;
+
+  // Evaluates `tokens` after those already held, in passes of at most the engine's chunk.
+  // Errors: the context would overflow (nothing is evaluated, the message has the numbers);
+  // those of Engine::Forward and of the hook: passes before the failing one stay, the failing
+  // one is removed. kCancelled between passes once *interrupt is true.
+  Status Append(std::span<const std::int32_t> tokens, const PassHook& hook = {},
+                const std::atomic<bool>* interrupt = nullptr);
+
+  // Logits [vocabulary] after the last token, valid until the next call. REQUIRES: the last
+  // pass of the engine was this session's.
+  Result<std::span<const float>> LastLogits();
+
+  // Makes room at the context's end: drops half of the tokens after the first `keep`, and
+  // moves the later ones down. Returns how many were dropped.
+  Result<std::int32_t> Shift(std::int32_t keep);
+
+  // Drops all from `length` on.
+  Status Truncate(Position length);
+
+  // Drops everything and shares `source`'s first `length` tokens: no bytes move.
+  Status ForkFrom(const Session& source, Position length);
+
+ private:
+  Status Pass(std::span<const std::int32_t> tokens);
+
+  Engine& engine_;
+  SequenceId sequence_;
+  std::vector<std::int32_t> tokens_;
+  std::vector<Position> positions_;      // scratch [max_batch]
+  std::vector<SequenceId> sequences_;    // scratch [max_batch]
+  std::vector<float> logits_;            // [vocabulary]
+  std::int32_t last_pass_tokens_ = 0;
+};
+
+}  // namespace kvcache

@@ -1,0 +1,44 @@
+// The architectures that are known, by their name in general.architecture. A new one is one
+// row here and one file.
+#include "model/gguf.h"
+#include "model/llama.h"
+#include "model/model.h"
+
+namespace kvcache {
+namespace {
+
+using Loader = Result<std::unique_ptr<Model>> (*)(const GgufFile& file, Backend& backend);
+
+struct Architecture {
+  std::string_view name;
+  Loader load;
+};
+
+constexpr Architecture kArchitectures[] = {
+    {"llama", LoadLlama},
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Model>> LoadModel(const GgufFile& file, Backend& backend) {
+  auto name = file.GetString("general.architecture");
+  if (!name.ok()) return std::move(name).TakeStatus().WithContext(file.path());
+  for (const Architecture& architecture : kArchitectures) {
+    if (architecture.name != *name) continue;
+    auto model = architecture.load(file, backend);
+    if (!model.ok()) return std::move(model).TakeStatus().WithContext(file.path());
+    return model;
+  }
+  std::string known;
+  for (const std::string& each : SupportedArchitectures()) known += " " + each;
+  return Status(StatusCode::kUnsupported, file.path() + ": architecture '" + std::string(*name) +
+                                              "' is not known; known are:" + known);
+}
+
+std::vector<std::string> SupportedArchitectures() {
+  std::vector<std::string> names;
+  for (const Architecture& architecture : kArchitectures) names.emplace_back(architecture.name);
+  return names;
+}
+
+}  // namespace kvcache

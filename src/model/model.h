@@ -1,0 +1,68 @@
+// A model: weights bound to a backend, and its forward pass over a cache.
+//
+// One implementation per architecture, one file each (llama.cc, …), registered in
+// architectures.cc. A model keeps no state between passes beyond scratch: all that it
+// remembers is in the cache.
+//
+// Thread safety: one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kvcache/backend.h"
+#include "kvcache/cache.h"
+#include "kvcache/status.h"
+
+namespace kvcache {
+
+class GgufFile;
+
+// What everyone may know of a model.
+struct ModelInfo {
+  std::string architecture;  // as in general.architecture
+  std::string name;          // general.name, or empty
+  int layers = 0;
+  int width = 0;           // values of a token's hidden state
+  int vocabulary = 0;      // rows of the output matrix
+  int context_length = 0;  // that it was trained for
+  std::int64_t parameters = 0;
+  std::vector<KvShape> kv;  // per layer: what its cache keeps per token
+};
+
+class Model {
+ public:
+  virtual ~Model() = default;
+
+  virtual const ModelInfo& info() const = 0;
+
+  // Makes the kind of cache that the layers need, not yet initialised. It refers to the model.
+  virtual std::unique_ptr<Cache> MakeCache() = 0;
+
+  // Sizes the scratch for passes of up to `max_batch` tokens. Call before Forward.
+  virtual Status Reserve(int max_batch) = 0;
+
+  // Evaluates tokens [batch] at `positions`. REQUIRES: cache.StartForward has succeeded for
+  // the same positions. Leaves each token's final hidden state in the model's scratch.
+  virtual Status Forward(std::span<const std::int32_t> tokens, std::span<const Position> positions,
+                         Cache& cache) = 0;
+
+  // Logits [vocabulary, rows.size()] of the given batch indices of the last Forward.
+  virtual Status Logits(std::span<const std::int32_t> rows, float* logits) = 0;
+
+  // Bytes that the weights take beside the mapped file (repacked matrices).
+  virtual std::size_t OwnedWeightBytes() const = 0;
+};
+
+// Reads the architecture from the file and binds its weights. `file` and `backend` must
+// outlive the model. Errors: kUnsupported for an architecture that is not known, a weight type
+// or a setting that is not served; kCorrupt for missing tensors or wrong shapes, by name.
+Result<std::unique_ptr<Model>> LoadModel(const GgufFile& file, Backend& backend);
+
+// The architectures that LoadModel knows.
+std::vector<std::string> SupportedArchitectures();
+
+}  // namespace kvcache
