@@ -41,12 +41,12 @@ Result<std::unique_ptr<Engine>> Engine::Open(const std::string& path,
   }
   chosen.prefill_chunk = std::min(chosen.prefill_chunk, chosen.context * chosen.max_sequences);
   engine->cache_ = engine->model_->MakeCache();
-  KVCACHE_RETURN_IF_ERROR(engine->cache_->Init(*engine->backend_,
-                                               {.k_type = chosen.k_type,
-                                                .v_type = chosen.v_type,
-                                                .max_sequences = chosen.max_sequences,
-                                                .capacity = chosen.context,
-                                                .max_batch = chosen.prefill_chunk}));
+  KVCACHE_RETURN_IF_ERROR(
+      engine->cache_->Init(*engine->backend_, {.k_type = chosen.k_type,
+                                               .v_type = chosen.v_type,
+                                               .max_sequences = chosen.max_sequences,
+                                               .capacity = chosen.context,
+                                               .max_batch = chosen.prefill_chunk}));
   KVCACHE_RETURN_IF_ERROR(engine->model_->Reserve(chosen.prefill_chunk));
   return engine;
 }
@@ -59,9 +59,9 @@ Status Engine::Forward(const EngineBatch& batch) {
                                                 std::to_string(info().vocabulary)};
     }
   }
-  KVCACHE_RETURN_IF_ERROR(
-      cache_->StartForward({.positions = batch.positions, .sequences = batch.sequences, .items = {}},
-                           ForwardMode::kCompute));
+  KVCACHE_RETURN_IF_ERROR(cache_->StartForward(
+      {.positions = batch.positions, .sequences = batch.sequences, .items = {}},
+      ForwardMode::kCompute));
   return model_->Forward(batch.tokens, batch.positions, *cache_);
 }
 

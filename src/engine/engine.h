@@ -25,7 +25,7 @@ struct EngineOptions {
   int threads = 0;  // 0: one per core
   DType k_type = DType::kF16;
   DType v_type = DType::kF16;
-  int context = 0;          // tokens per sequence; 0: the model's own, at most kDefaultContext
+  int context = 0;  // tokens per sequence; 0: the model's own, at most kDefaultContext
   int max_sequences = 1;
   int prefill_chunk = 512;  // tokens of the largest forward pass
 };

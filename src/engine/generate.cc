@@ -114,8 +114,7 @@ Status Decode(Session& session, Engine& engine, const GenerateRequest& request, 
       result.stop = StopReason::kInterrupted;
       break;
     }
-    KVCACHE_ASSIGN_OR_RETURN(const bool room,
-                             Evaluate(session, engine, request, token, result));
+    KVCACHE_ASSIGN_OR_RETURN(const bool room, Evaluate(session, engine, request, token, result));
     if (!room) break;
   }
   result.decode_ms = MillisecondsSince(first);

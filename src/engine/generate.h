@@ -18,7 +18,7 @@ struct GenerateRequest {
   std::vector<std::int32_t> prompt;  // evaluated after what the session holds; not empty
   std::int32_t max_tokens = -1;      // -1: until the context is full; else shifts when it is
   SamplingParams sampling;
-  std::vector<std::string> stop;     // end the text before the first of these
+  std::vector<std::string> stop;  // end the text before the first of these
   // Whole UTF-8 characters as they come. Returning false stops the generation.
   std::function<bool(std::string_view)> on_text;
   const std::atomic<bool>* interrupt = nullptr;  // set by Ctrl-C
@@ -26,7 +26,7 @@ struct GenerateRequest {
 
 enum class StopReason : std::uint8_t {
   kEndOfText,  // the model said so
-  kLength,         // max_tokens, or the context is full
+  kLength,     // max_tokens, or the context is full
   kStopString,
   kInterrupted,
 };
@@ -38,10 +38,10 @@ struct GenerateResult {
   std::vector<std::int32_t> tokens;  // generated, without an end-of-sequence token
   StopReason stop = StopReason::kLength;
   std::int32_t prompt_tokens = 0;
-  std::int32_t shifts = 0;           // how often the context was full
-  double prefill_ms = 0.0;           // the prompt's passes
-  double first_token_ms = 0.0;       // from the call to the first sampled token
-  double decode_ms = 0.0;            // from the first sampled token to the end
+  std::int32_t shifts = 0;      // how often the context was full
+  double prefill_ms = 0.0;      // the prompt's passes
+  double first_token_ms = 0.0;  // from the call to the first sampled token
+  double decode_ms = 0.0;       // from the first sampled token to the end
   std::int32_t decode_passes = 0;
 
   double PrefillTokensPerSecond() const;

@@ -17,8 +17,7 @@ namespace kvcache {
 class NpyWriter {
  public:
   // Errors: kIo with the path and the system's reason, here and below.
-  static Result<NpyWriter> Create(const std::string& path, std::int64_t rows,
-                                  std::int64_t columns);
+  static Result<NpyWriter> Create(const std::string& path, std::int64_t rows, std::int64_t columns);
 
   NpyWriter(NpyWriter&&) = default;
   NpyWriter& operator=(NpyWriter&&) = default;

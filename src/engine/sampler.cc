@@ -60,8 +60,7 @@ std::span<const Candidate> Sampler::Distribution(std::span<const float> logits,
   return candidates_;
 }
 
-std::int32_t Sampler::Sample(std::span<const float> logits,
-                             std::span<const std::int32_t> history) {
+std::int32_t Sampler::Sample(std::span<const float> logits, std::span<const std::int32_t> history) {
   const std::span<const Candidate> distribution = Distribution(logits, history);
   if (distribution.size() == 1) return distribution.front().token;
   // 53 random bits as a double in [0, 1): the same on every platform, unlike
@@ -75,8 +74,7 @@ std::int32_t Sampler::Sample(std::span<const float> logits,
   return distribution.back().token;
 }
 
-void Sampler::ApplyPenalties(std::span<const float> logits,
-                             std::span<const std::int32_t> history) {
+void Sampler::ApplyPenalties(std::span<const float> logits, std::span<const std::int32_t> history) {
   std::copy(logits.begin(), logits.end(), logits_.begin());
   const auto window = static_cast<std::size_t>(params_.penalty_window);
   if (window > 0 && history.size() > window) history = history.last(window);

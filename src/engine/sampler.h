@@ -21,13 +21,13 @@
 namespace kvcache {
 
 struct SamplingParams {
-  float temperature = 0.8f;        // >= 0
-  std::int32_t top_k = 40;         // 0: all
-  float top_p = 0.95f;             // (0, 1]; 1: off
-  float min_p = 0.05f;             // [0, 1]; 0: off
-  float repeat_penalty = 1.0f;     // > 0; 1: off. Divides positive logits, multiplies negative
-  float presence_penalty = 0.0f;   // subtracted once from a token that occurred
-  float frequency_penalty = 0.0f;  // subtracted per occurrence
+  float temperature = 0.8f;          // >= 0
+  std::int32_t top_k = 40;           // 0: all
+  float top_p = 0.95f;               // (0, 1]; 1: off
+  float min_p = 0.05f;               // [0, 1]; 0: off
+  float repeat_penalty = 1.0f;       // > 0; 1: off. Divides positive logits, multiplies negative
+  float presence_penalty = 0.0f;     // subtracted once from a token that occurred
+  float frequency_penalty = 0.0f;    // subtracted per occurrence
   std::int32_t penalty_window = 64;  // how many of the last tokens penalties look at; 0: all
   std::uint64_t seed = 0;
 
@@ -61,9 +61,9 @@ class Sampler {
 
   SamplingParams params_;
   std::mt19937_64 random_;
-  std::vector<float> logits_;           // [vocabulary], after penalties
-  std::vector<std::int32_t> counts_;    // [vocabulary], all zero between calls
-  std::vector<Candidate> candidates_;   // probability holds the logit until Normalise
+  std::vector<float> logits_;          // [vocabulary], after penalties
+  std::vector<std::int32_t> counts_;   // [vocabulary], all zero between calls
+  std::vector<Candidate> candidates_;  // probability holds the logit until Normalise
 };
 
 }  // namespace kvcache

@@ -52,7 +52,8 @@ class Scorer {
     if (next >= tokens_.size()) return;
     const auto logits =
         std::span(logits_).subspan(static_cast<std::size_t>(row) * vocabulary_, vocabulary_);
-    nll_ += LogSumExp(logits) - static_cast<double>(logits[static_cast<std::size_t>(tokens_[next])]);
+    nll_ +=
+        LogSumExp(logits) - static_cast<double>(logits[static_cast<std::size_t>(tokens_[next])]);
   }
 
   Engine& engine_;
@@ -70,16 +71,16 @@ Result<ScoreResult> Score(Session& session, Engine& engine, std::span<const std:
   if (tokens.empty()) return Status(StatusCode::kInvalidArgument, "there are no tokens to score");
   for (const std::int32_t token : tokens) {
     if (token < 0 || token >= engine.info().vocabulary) {
-      return Status(StatusCode::kInvalidArgument,
-                    "token " + std::to_string(token) + " is not in the vocabulary of " +
-                        std::to_string(engine.info().vocabulary));
+      return Status(StatusCode::kInvalidArgument, "token " + std::to_string(token) +
+                                                      " is not in the vocabulary of " +
+                                                      std::to_string(engine.info().vocabulary));
     }
   }
   Scorer scorer(engine, tokens, sink);
   const auto start = std::chrono::steady_clock::now();
   KVCACHE_RETURN_IF_ERROR(session.Append(
-      tokens,
-      [&](Position first, std::int32_t count) { return scorer.Pass(first, count); }, interrupt));
+      tokens, [&](Position first, std::int32_t count) { return scorer.Pass(first, count); },
+      interrupt));
   const std::chrono::duration<double, std::milli> elapsed =
       std::chrono::steady_clock::now() - start;
   ScoreResult result{.tokens = static_cast<std::int32_t>(tokens.size()),

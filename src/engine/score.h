@@ -11,9 +11,9 @@
 namespace kvcache {
 
 struct ScoreResult {
-  std::int32_t tokens = 0;   // evaluated
-  double nll = 0.0;          // -log p, natural, summed over the tokens after the first
-  double perplexity = 0.0;   // exp(nll / (tokens - 1)); 0 for a single token
+  std::int32_t tokens = 0;  // evaluated
+  double nll = 0.0;         // -log p, natural, summed over the tokens after the first
+  double perplexity = 0.0;  // exp(nll / (tokens - 1)); 0 for a single token
   double prefill_ms = 0.0;
 };
 

@@ -15,13 +15,16 @@ Session::Session(Engine& engine, SequenceId sequence)
   tokens_.reserve(static_cast<std::size_t>(engine.context()));
 }
 
-Session::~Session() { (void)engine_.cache().Remove(sequence_, 0, kEndOfSequence).ok(); }
+Session::~Session() {
+  (void)engine_.cache().Remove(sequence_, 0, kEndOfSequence).ok();
+}
 
 Status Session::Append(std::span<const std::int32_t> tokens, const PassHook& hook,
                        const std::atomic<bool>* interrupt) {
   const std::size_t total = tokens_.size() + tokens.size();
   if (total > static_cast<std::size_t>(engine_.context())) {
-    return {StatusCode::kCacheFull, std::to_string(total) + " tokens do not fit into the context of " +
+    return {StatusCode::kCacheFull, std::to_string(total) +
+                                        " tokens do not fit into the context of " +
                                         std::to_string(engine_.context())};
   }
   while (!tokens.empty()) {
@@ -63,9 +66,9 @@ Result<std::span<const float>> Session::LastLogits() {
 Result<std::int32_t> Session::Shift(std::int32_t keep) {
   const std::int32_t dropped = (position() - keep) / 2;
   if (keep < 0 || dropped < 1) {
-    return Status(StatusCode::kInvalidArgument,
-                  "no room to make: " + std::to_string(position()) + " tokens, of which " +
-                      std::to_string(keep) + " stay");
+    return Status(StatusCode::kInvalidArgument, "no room to make: " + std::to_string(position()) +
+                                                    " tokens, of which " + std::to_string(keep) +
+                                                    " stay");
   }
   KVCACHE_RETURN_IF_ERROR(engine_.cache().Remove(sequence_, keep, keep + dropped));
   tokens_.erase(tokens_.begin() + keep, tokens_.begin() + keep + dropped);

@@ -57,9 +57,9 @@ class Session {
   Engine& engine_;
   SequenceId sequence_;
   std::vector<std::int32_t> tokens_;
-  std::vector<Position> positions_;      // scratch [max_batch]
-  std::vector<SequenceId> sequences_;    // scratch [max_batch]
-  std::vector<float> logits_;            // [vocabulary]
+  std::vector<Position> positions_;    // scratch [max_batch]
+  std::vector<SequenceId> sequences_;  // scratch [max_batch]
+  std::vector<float> logits_;          // [vocabulary]
   std::int32_t last_pass_tokens_ = 0;
 };
 

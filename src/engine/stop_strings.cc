@@ -33,6 +33,8 @@ std::string StopStrings::Push(std::string_view piece) {
   return certain;
 }
 
-std::string StopStrings::Flush() { return std::exchange(held_, {}); }
+std::string StopStrings::Flush() {
+  return std::exchange(held_, {});
+}
 
 }  // namespace kvcache

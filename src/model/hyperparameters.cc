@@ -68,8 +68,8 @@ Result<int> VocabularySize(const GgufFile& file) {
     return Status(StatusCode::kCorrupt, "tensor 'token_embd.weight' is missing");
   }
   if (embedding->dims[1] < 1 || embedding->dims[1] > kMaxVocabulary) {
-    return Status(StatusCode::kCorrupt, "tensor 'token_embd.weight' has " +
-                                            std::to_string(embedding->dims[1]) + " rows");
+    return Status(StatusCode::kCorrupt,
+                  "tensor 'token_embd.weight' has " + std::to_string(embedding->dims[1]) + " rows");
   }
   return static_cast<int>(embedding->dims[1]);
 }
@@ -129,9 +129,8 @@ Status ReadNormAndScale(const GgufFile& file, const KeyReader& keys, LayerParams
     return {StatusCode::kCorrupt, key + " is not between 0 and 1"};
   }
   params->norm_epsilon = static_cast<float>(epsilon);
-  KVCACHE_ASSIGN_OR_RETURN(
-      const double scale,
-      file.GetFloatOr(keys.Key("attention.scale"), 1.0 / std::sqrt(params->k_dim)));
+  KVCACHE_ASSIGN_OR_RETURN(const double scale, file.GetFloatOr(keys.Key("attention.scale"),
+                                                               1.0 / std::sqrt(params->k_dim)));
   if (!std::isfinite(scale)) {
     return {StatusCode::kCorrupt, keys.Key("attention.scale") + " is not a number"};
   }

@@ -48,8 +48,7 @@ class Llama final : public Model {
   void FillInfo(const GgufFile& file);
   LlamaScratch Layout(std::int64_t max_batch) const;
   RopeParams Rope() const;
-  Status AttentionBlock(const LlamaLayer& layer, std::span<const Position> positions,
-                        Cache& cache);
+  Status AttentionBlock(const LlamaLayer& layer, std::span<const Position> positions, Cache& cache);
   Status FeedForwardBlock(const LlamaLayer& layer, std::int64_t batch);
 
   Backend& backend_;
@@ -97,8 +96,7 @@ Status Llama::LoadLayer(WeightReader& reader, int index) {
       layer.k, reader.Matrix(prefix + "attn_k.weight", width, layer.kv_heads * params_.k_dim));
   KVCACHE_ASSIGN_OR_RETURN(
       layer.v, reader.Matrix(prefix + "attn_v.weight", width, layer.kv_heads * params_.v_dim));
-  KVCACHE_ASSIGN_OR_RETURN(layer.o,
-                           reader.Matrix(prefix + "attn_output.weight", out_width, width));
+  KVCACHE_ASSIGN_OR_RETURN(layer.o, reader.Matrix(prefix + "attn_output.weight", out_width, width));
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm, reader.Vector(prefix + "ffn_norm.weight", width));
   KVCACHE_ASSIGN_OR_RETURN(layer.gate, reader.Matrix(prefix + "ffn_gate.weight", width, ffn));
   KVCACHE_ASSIGN_OR_RETURN(layer.up, reader.Matrix(prefix + "ffn_up.weight", width, ffn));
@@ -129,11 +127,10 @@ RopeParams Llama::Rope() const {
 }
 
 std::unique_ptr<Cache> Llama::MakeCache() {
-  return MakeCausalCache(
-      {.shift_keys = [this](int, const LayerKv& storage, std::span<const CellRun> cells,
-                            Position offset) {
-        return backend_.ShiftKeys(storage, cells, offset, Rope());
-      }});
+  return MakeCausalCache({.shift_keys = [this](int, const LayerKv& storage,
+                                               std::span<const CellRun> cells, Position offset) {
+    return backend_.ShiftKeys(storage, cells, offset, Rope());
+  }});
 }
 
 LlamaScratch Llama::Layout(std::int64_t max_batch) const {
@@ -211,8 +208,8 @@ Status Llama::AttentionBlock(const LlamaLayer& layer, std::span<const Position> 
   KVCACHE_RETURN_IF_ERROR(backend_.Rope(k, positions, Rope()));
   KVCACHE_RETURN_IF_ERROR(cache.Put(k, v));
   KVCACHE_ASSIGN_OR_RETURN(const LayerKv storage, cache.Storage());
-  KVCACHE_RETURN_IF_ERROR(backend_.Attention(
-      storage, q, cache.Visible(), {.scale = params_.attention_scale, .sinks = {}}, att));
+  KVCACHE_RETURN_IF_ERROR(backend_.Attention(storage, q, cache.Visible(),
+                                             {.scale = params_.attention_scale, .sinks = {}}, att));
   const LinearOutput out[] = {{layer.o.get(), h}};
   KVCACHE_RETURN_IF_ERROR(backend_.Linear(rows(att), out));
   return backend_.Add(x, h);

@@ -32,6 +32,8 @@ class Scratch {
 };
 
 // Values rounded up so that the next piece starts on a cache line.
-constexpr std::int64_t AlignedValues(std::int64_t values) { return (values + 15) / 16 * 16; }
+constexpr std::int64_t AlignedValues(std::int64_t values) {
+  return (values + 15) / 16 * 16;
+}
 
 }  // namespace kvcache

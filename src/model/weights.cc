@@ -11,10 +11,11 @@ std::string Shape(std::int64_t d0, std::int64_t d1) {
 
 }  // namespace
 
-bool WeightReader::Has(std::string_view name) const { return file_.FindTensor(name) != nullptr; }
+bool WeightReader::Has(std::string_view name) const {
+  return file_.FindTensor(name) != nullptr;
+}
 
-Result<TensorView> WeightReader::Take(const std::string& name, std::int64_t d0,
-                                      std::int64_t d1) {
+Result<TensorView> WeightReader::Take(const std::string& name, std::int64_t d0, std::int64_t d1) {
   const GgufTensor* tensor = file_.FindTensor(name);
   if (tensor == nullptr) {
     return Status(StatusCode::kCorrupt, "tensor '" + name + "' is missing");
