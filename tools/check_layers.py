@@ -33,7 +33,8 @@ THIRD_PARTY = {
     "nlohmann": {"model", "engine", "server", "cli"},
     "CLI": {"cli"},
 }
-TEST_ONLY = {"gtest", "gmock", "rapidcheck", "benchmark"}
+# "support" is tests/support: doubles and helpers.
+TEST_ONLY = {"gtest", "gmock", "rapidcheck", "benchmark", "support"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]')
 SOURCES = (".h", ".cc")

@@ -1,0 +1,476 @@
+#include "kvcache/causal_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "support/cache_harness.h"
+#include "support/reference_backend.h"
+
+namespace kvcache {
+namespace {
+
+using testing::KeyAt;
+using testing::KeyContent;
+using testing::MaskRows;
+using testing::PutContents;
+using testing::ReferenceBackend;
+using testing::StartForward;
+using testing::TestToken;
+using testing::ValueAt;
+using testing::ValueContent;
+using Rows = std::vector<std::string>;
+using Tokens = std::vector<TestToken>;
+
+constexpr KvShape kShape{.kv_heads = 2, .k_dim = 4, .v_dim = 3};
+constexpr float kInvFreq[] = {1.0f, 0.25f};
+constexpr RopeParams kRope{.dims = 4, .inv_freq = kInvFreq};
+
+CacheOptions F32Options(int max_sequences, int capacity, int max_batch = 8) {
+  return {DType::kF32, DType::kF32, max_sequences, capacity, max_batch};
+}
+
+class CausalCacheTest : public ::testing::Test {
+ protected:
+  void Open(const CacheOptions& options, const CacheConfig& config = {}) {
+    cache_ = MakeCausalCache(
+        {[this](int, const LayerKv& storage, std::span<const CellRun> cells, Position offset) {
+          return backend_.ShiftKeys(storage, cells, offset, kRope);
+        }});
+    ASSERT_TRUE(cache_->SetConfig(config).ok());
+    const Status status = cache_->Init(backend_, options);
+    ASSERT_TRUE(status.ok()) << status.message();
+  }
+
+  // A whole pass over layer 0; the mask, or the error's name.
+  Rows Forward(const Tokens& tokens) {
+    Status status = StartForward(*cache_, tokens);
+    if (status.ok()) status = PutContents(*cache_, tokens, 0, kShape);
+    if (!status.ok()) return {std::string(StatusCodeName(status.code()))};
+    return Mask();
+  }
+
+  Rows Mask() {
+    auto history = cache_->Get();
+    return history.ok() ? MaskRows(history->mask)
+                        : Rows{std::string(StatusCodeName(history.status().code()))};
+  }
+
+  // The cells of a sequence of the pass, by position: "0@0 1@1" is position 0 in cell 0.
+  std::string Cells(int history = 0) {
+    std::string text;
+    for (const HistoryRun& run : cache_->Visible().histories[history]) {
+      for (int i = 0; i < run.length; ++i) {
+        if (!text.empty()) text += ' ';
+        text += std::to_string(run.position + i) + "@" + std::to_string(run.cell + i);
+      }
+    }
+    return text;
+  }
+
+  ReferenceBackend backend_;
+  std::unique_ptr<Cache> cache_;
+};
+
+// Worked tables: '0' is visible, '.' hidden; a row per token of the batch, a column per cell.
+
+TEST_F(CausalCacheTest, PrefillAndDecodeOfOneSequence) {
+  Open(F32Options(1, 8));
+  EXPECT_EQ(Forward({{0, 0, 10}, {0, 1, 11}, {0, 2, 12}}), (Rows{"0..",  //
+                                                                 "00.",  //
+                                                                 "000"}));
+  EXPECT_EQ(Forward({{0, 3, 13}}), (Rows{"0000"}));
+  EXPECT_EQ(Forward({{0, 4, 14}, {0, 5, 15}}), (Rows{"00000.",  //
+                                                     "000000"}));
+  EXPECT_EQ(Cells(), "0@0 1@1 2@2 3@3 4@4 5@5");
+}
+
+TEST_F(CausalCacheTest, SequencesGrowFromTheirHomesAndSeeThemselvesOnly) {
+  Open(F32Options(2, 4));
+  EXPECT_EQ(Forward({{0, 0, 1}, {1, 0, 2}, {0, 1, 3}, {1, 1, 4}}), (Rows{"0.....",  //
+                                                                         "....0.",  //
+                                                                         "00....",  //
+                                                                         "....00"}));
+  EXPECT_EQ(Cells(0), "0@0 1@1");
+  EXPECT_EQ(Cells(1), "0@4 1@5");
+  // The history begins at the first cell that is seen.
+  EXPECT_EQ(Forward({{1, 2, 5}}), (Rows{"000"}));
+  EXPECT_EQ(Cells(), "0@4 1@5 2@6");
+}
+
+TEST_F(CausalCacheTest, PositionsInAnyOrderSeeByPosition) {
+  Open(F32Options(1, 8));
+  EXPECT_EQ(Forward({{0, 2, 1}, {0, 0, 2}, {0, 1, 3}}), (Rows{"000",  //
+                                                              "0..",  //
+                                                              "00."}));
+  // A gap is filled later: position 4 comes before 3, and 3 does not see it.
+  EXPECT_EQ(Forward({{0, 4, 4}}), (Rows{"000.0"}));
+  EXPECT_EQ(Forward({{0, 3, 5}}), (Rows{"0000"}));
+  EXPECT_EQ(Forward({{0, 5, 6}}), (Rows{"000000"}));
+}
+
+TEST_F(CausalCacheTest, PaddingIsHidden) {
+  CacheConfig config;
+  config.cell_padding = 4;
+  config.batch_padding = 3;
+  Open(F32Options(2, 7), config);                                  // 14 cells become 16
+  EXPECT_EQ(Forward({{1, 0, 1}, {1, 1, 2}}), (Rows{"...0....",     // cell 7 is the first one seen,
+                                                   "...00...",     // 4 the multiple below,
+                                                   "........"}));  // a row of padding
+  EXPECT_EQ(Forward({{0, 0, 3}}), (Rows{"0...", "....", "...."}));
+}
+
+TEST_F(CausalCacheTest, PrefixIsSharedAndGrowsApart) {
+  Open(F32Options(2, 4));
+  Forward({{0, 0, 1}, {0, 1, 2}, {0, 2, 3}});
+  ASSERT_TRUE(cache_->CopyPrefix(SequenceId{0}, SequenceId{1}, 2).ok());
+  // Sequence 1 sees cells 0 and 1, not 2; its own token goes to its home, 4 + 2.
+  EXPECT_EQ(Forward({{1, 2, 9}, {0, 3, 4}}), (Rows{"00....0",  //
+                                                   "0000..."}));
+  // Either may go without the other.
+  ASSERT_TRUE(cache_->Remove(SequenceId{0}, 0, kEndOfSequence).ok());
+  EXPECT_EQ(Forward({{1, 3, 10}}), (Rows{"00....00"}));
+  EXPECT_EQ(Forward({{0, 0, 11}}), (Rows{"0"}));  // home 0 is taken, 2 is the next free cell
+  EXPECT_EQ(Cells(), "0@2");
+}
+
+TEST_F(CausalCacheTest, TruncationFreesCells) {
+  Open(F32Options(1, 4));
+  Forward({{0, 0, 1}, {0, 1, 2}, {0, 2, 3}, {0, 3, 4}});
+  EXPECT_EQ(Forward({{0, 4, 5}}), (Rows{"cache full"}));
+  ASSERT_TRUE(cache_->Remove(SequenceId{0}, 2, kEndOfSequence).ok());
+  EXPECT_EQ(Forward({{0, 2, 6}}), (Rows{"000"}));
+  // An end past the last token is the same.
+  ASSERT_TRUE(cache_->Remove(SequenceId{0}, 1, 3).ok());
+  EXPECT_EQ(Forward({{0, 1, 7}}), (Rows{"00"}));
+  // So is a copy onto itself.
+  ASSERT_TRUE(cache_->CopyPrefix(SequenceId{0}, SequenceId{0}, 1).ok());
+  EXPECT_EQ(Forward({{0, 1, 8}}), (Rows{"00"}));
+}
+
+TEST_F(CausalCacheTest, MiddleRemovalMovesPositionsDownAndTurnsKeys) {
+  Open(F32Options(1, 8));
+  Forward({{0, 0, 10}, {0, 1, 11}, {0, 2, 12}, {0, 3, 13}, {0, 4, 14}});
+  ASSERT_TRUE(cache_->Remove(SequenceId{0}, 1, 3).ok());
+  EXPECT_EQ(Forward({{0, 3, 15}}), (Rows{"0..000"}));
+  EXPECT_EQ(Cells(), "0@0 1@3 2@4 3@5");
+  auto history = cache_->Get();
+  ASSERT_TRUE(history.ok());
+  std::vector<float> turned = KeyContent(13, 0, kShape);
+  testing::TurnKey(std::span(turned).first(4), -2, kRope);
+  for (int d = 0; d < 4; ++d) {
+    EXPECT_EQ(KeyAt(*history, 3, 0, d), turned[d]);
+    EXPECT_EQ(KeyAt(*history, 0, 0, d), KeyContent(10, 0, kShape)[d]);
+  }
+  for (int d = 0; d < 3; ++d) {
+    EXPECT_EQ(ValueAt(*history, false, 3, 0, d), ValueContent(13, 0, kShape)[d]);
+  }
+}
+
+TEST_F(CausalCacheTest, MiddleRemovalCopiesWhatOthersSee) {
+  Open(F32Options(2, 4));
+  Forward({{0, 0, 10}, {0, 1, 11}, {0, 2, 12}});
+  ASSERT_TRUE(cache_->CopyPrefix(SequenceId{0}, SequenceId{1}, 3).ok());
+  ASSERT_TRUE(cache_->Remove(SequenceId{1}, 0, 1).ok());
+  // Sequence 1's tokens were copied to its home; sequence 0 keeps its cells and bytes.
+  EXPECT_EQ(Forward({{1, 2, 13}, {0, 3, 14}}), (Rows{"....000",  //
+                                                     "0000..."}));
+  auto history = cache_->Get();
+  ASSERT_TRUE(history.ok());
+  std::vector<float> turned = KeyContent(11, 0, kShape);
+  testing::TurnKey(std::span(turned).first(4), -1, kRope);
+  for (int d = 0; d < 4; ++d) {
+    EXPECT_EQ(KeyAt(*history, 4, 0, d), turned[d]);
+    EXPECT_EQ(KeyAt(*history, 1, 0, d), KeyContent(11, 0, kShape)[d]);
+  }
+}
+
+TEST_F(CausalCacheTest, MiddleRemovalWithoutRoomForCopiesChangesNothing) {
+  Open(F32Options(2, 2));
+  Forward({{0, 0, 1}, {0, 1, 2}, {0, 2, 3}, {0, 3, 4}});
+  ASSERT_TRUE(cache_->CopyPrefix(SequenceId{0}, SequenceId{1}, 4).ok());
+  const Status status = cache_->Remove(SequenceId{1}, 0, 1);
+  EXPECT_EQ(status.code(), StatusCode::kCacheFull);
+  EXPECT_EQ(status.message(),
+            "moving 3 shared cells needs as many copies, 0 of 4 cells are available");
+  ASSERT_TRUE(cache_->Remove(SequenceId{0}, 3, kEndOfSequence).ok());  // still shares 0..2
+  ASSERT_TRUE(cache_->Remove(SequenceId{1}, 3, kEndOfSequence).ok());
+  EXPECT_EQ(Forward({{1, 3, 5}}), (Rows{"0000"}));
+}
+
+TEST_F(CausalCacheTest, MiddleRemovalNeedsAShiftFunction) {
+  auto cache = MakeCausalCache();
+  ASSERT_TRUE(cache->SetConfig({}).ok());
+  ASSERT_TRUE(cache->Init(backend_, F32Options(1, 8)).ok());
+  ASSERT_TRUE(StartForward(*cache, {{0, 0, 1}, {0, 1, 2}, {0, 2, 3}}).ok());
+  const Status status = cache->Remove(SequenceId{0}, 0, 1);
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  EXPECT_EQ(status.message(),
+            "positions [0, 1) of 3 cannot be removed without a function that shifts keys");
+  EXPECT_EQ(cache->Visible().positions.size(), 3u);  // the pass goes on
+  EXPECT_TRUE(cache->CanResume(SequenceId{0}, 3));
+  EXPECT_TRUE(cache->Remove(SequenceId{0}, 1, 3).ok());  // reaches the end: a truncation
+}
+
+TEST_F(CausalCacheTest, CanResumeUpToTheEnd) {
+  Open(F32Options(2, 8));
+  Forward({{0, 0, 1}, {0, 1, 2}});
+  const struct {
+    int sequence;
+    Position position;
+    bool expected;
+  } kCases[] = {{0, 0, true}, {0, 1, true},  {0, 2, true},  {0, 3, false}, {0, -1, false},
+                {1, 0, true}, {1, 1, false}, {2, 0, false}, {-1, 0, false}};
+  for (const auto& c : kCases) {
+    EXPECT_EQ(cache_->CanResume(SequenceId{c.sequence}, c.position), c.expected)
+        << c.sequence << " " << c.position;
+  }
+}
+
+TEST_F(CausalCacheTest, RefusedBatchesChangeNothing) {
+  Open(F32Options(2, 4, /*max_batch=*/3));
+  ASSERT_EQ(Forward({{0, 0, 1}, {0, 1, 2}}), (Rows{"0.", "00"}));
+  const struct {
+    Tokens tokens;
+    StatusCode code;
+    std::string message;
+  } kCases[] = {
+      {{}, StatusCode::kInvalidArgument, "the batch is empty"},
+      {{{1, 0}, {1, 1}, {1, 2}, {1, 3}},
+       StatusCode::kInvalidArgument,
+       "the batch has 4 tokens, at most 3 are allowed"},
+      {{{2, 0}}, StatusCode::kInvalidArgument, "sequence 2 is not in [0, 2)"},
+      {{{-1, 0}}, StatusCode::kInvalidArgument, "sequence -1 is not in [0, 2)"},
+      {{{0, -1}}, StatusCode::kInvalidArgument, "-1 is not a position"},
+      {{{0, kEndOfSequence}}, StatusCode::kInvalidArgument, "2147483647 is not a position"},
+      {{{0, 2}, {0, 1}},
+       StatusCode::kInvalidArgument,
+       "token 1 of the batch: sequence 0 already holds position 1"},
+  };
+  for (const auto& c : kCases) {
+    const Status status = StartForward(*cache_, c.tokens);
+    EXPECT_EQ(status.code(), c.code) << c.message;
+    EXPECT_EQ(status.message(), c.message);
+    EXPECT_EQ(Mask(), (Rows{"0.", "00"})) << "the pass in progress goes on";
+  }
+  const Status twice = StartForward(*cache_, {{1, 5}, {0, 2}, {1, 5}});
+  EXPECT_EQ(twice.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(Forward({{0, 2, 3}}), (Rows{"000"}));
+}
+
+TEST_F(CausalCacheTest, FullCacheSaysTheNumbers) {
+  Open(F32Options(2, 3));
+  Forward({{0, 0, 1}, {0, 1, 2}, {0, 2, 3}, {0, 3, 4}});  // may use the other's room
+  const Status status = StartForward(*cache_, {{1, 0}, {1, 1}, {1, 2}});
+  EXPECT_EQ(status.code(), StatusCode::kCacheFull);
+  EXPECT_EQ(status.message(),
+            "the batch needs 3 cells, 2 of 6 are free (2 sequences of capacity 3)");
+  EXPECT_EQ(Mask(), (Rows{"0...", "00..", "000.", "0000"}));
+  EXPECT_EQ(Forward({{1, 0, 5}, {1, 1, 6}}), (Rows{"0.", "00"}));
+}
+
+TEST_F(CausalCacheTest, ReservePassSeesEverythingAndChangesNothing) {
+  CacheConfig config;
+  config.cell_padding = 4;
+  config.batch_padding = 4;
+  Open(F32Options(2, 3), config);
+  Forward({{0, 0, 7}});
+  const std::vector<float> before = testing::ReadKey(*cache_->Storage(), 0);
+  const Tokens batch{{0, 0, 8}, {1, 0, 9}};  // a position that is held does not matter
+  ASSERT_TRUE(StartForward(*cache_, batch, ForwardMode::kReserve).ok());
+  ASSERT_TRUE(PutContents(*cache_, batch, 0, kShape).ok());
+  EXPECT_EQ(Mask(), (Rows{"00000000", "00000000", "........", "........"}));
+  EXPECT_EQ(testing::ReadKey(*cache_->Storage(), 0), before);
+  // A layer is made by it, so that what runs later has its memory.
+  EXPECT_EQ(cache_->AllocatedBytes(), 16 * 2 * (4 + 3) * 4);
+  ASSERT_TRUE(PutContents(*cache_, batch, 1, kShape).ok());
+  EXPECT_EQ(cache_->AllocatedBytes(), 2 * 16 * 2 * (4 + 3) * 4);
+  EXPECT_TRUE(cache_->CanResume(SequenceId{0}, 1));
+  EXPECT_FALSE(cache_->CanResume(SequenceId{1}, 1));
+  EXPECT_EQ(Forward({{0, 1, 8}}), (Rows{"00..", "....", "....", "...."}));
+}
+
+TEST_F(CausalCacheTest, LayersDifferInShapeAndAreMadeWhenWritten) {
+  Open(F32Options(1, 16));
+  EXPECT_EQ(cache_->AllocatedBytes(), 0);
+  EXPECT_EQ(backend_.live_bytes(), 0);
+  const Tokens tokens{{0, 0, 1}, {0, 1, 2}};
+  const KvShape other{.kv_heads = 1, .k_dim = 6, .v_dim = 8};
+  ASSERT_TRUE(StartForward(*cache_, tokens).ok());
+  ASSERT_TRUE(PutContents(*cache_, tokens, 3, other).ok());
+  EXPECT_EQ(cache_->AllocatedBytes(), 16 * (6 + 8) * 4);
+  ASSERT_TRUE(PutContents(*cache_, tokens, 0, kShape).ok());
+  EXPECT_EQ(cache_->AllocatedBytes(), 16 * (6 + 8) * 4 + 16 * 2 * (4 + 3) * 4);
+  EXPECT_EQ(backend_.live_bytes(), cache_->AllocatedBytes());
+  EXPECT_EQ(cache_->Storage()->shape, kShape);
+  cache_->SetLayer(3);
+  EXPECT_EQ(cache_->Storage()->shape, other);
+  cache_->SetLayer(2);
+  EXPECT_EQ(cache_->Storage().status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(cache_->Storage().status().message(), "layer 2 was never put");
+  EXPECT_EQ(cache_->Get().status().code(), StatusCode::kNotFound);
+}
+
+TEST_F(CausalCacheTest, RefusedPuts) {
+  Open(F32Options(1, 8));
+  const Tokens tokens{{0, 0, 1}, {0, 1, 2}};
+  EXPECT_EQ(PutContents(*cache_, tokens, 0, kShape).message(), "Put outside a forward pass");
+  ASSERT_TRUE(StartForward(*cache_, tokens).ok());
+  EXPECT_EQ(PutContents(*cache_, {{0, 0, 1}}, 0, kShape).message(),
+            "K has 1 tokens and V 1, the batch has 2");
+  ASSERT_TRUE(PutContents(*cache_, tokens, 0, kShape).ok());
+  EXPECT_EQ(PutContents(*cache_, tokens, 0, {3, 4, 3}).message(),
+            "layer 0 holds 2 heads of 4 and 3 values, given are 3 heads of 4 and 3 values");
+  EXPECT_EQ(PutContents(*cache_, tokens, -1, kShape).message(), "layer -1 is not in [0, 4096)");
+  EXPECT_EQ(PutContents(*cache_, tokens, 4096, kShape).message(), "layer 4096 is not in [0, 4096)");
+  float data[64] = {};
+  const TensorView k = TensorView::Dense(data, DType::kF32, 4, 2, 2);
+  const TensorView one_head = TensorView::Dense(data, DType::kF32, 4, 1, 2);
+  const TensorView half = TensorView::Dense(data, DType::kF16, 4, 2, 2);
+  cache_->SetLayer(0);
+  EXPECT_EQ(cache_->Put(k, one_head).message(), "K has 2 heads, V has 1");
+  EXPECT_EQ(cache_->Put(k, half).message(), "K and V must be f32");
+}
+
+TEST_F(CausalCacheTest, HugeLayersAreRefusedWithoutOverflow) {
+  Open(F32Options(1, 1 << 10));
+  float data[1] = {};
+  TensorView k = TensorView::Dense(data, DType::kF32, 1, 1, 1);
+  k.dims[0] = k.dims[1] = std::int64_t{1} << 30;
+  ASSERT_TRUE(StartForward(*cache_, {{0, 0, 1}}).ok());
+  EXPECT_EQ(cache_->Put(k, k).code(), StatusCode::kOutOfMemory);
+  k.dims[0] = std::int64_t{1} << 31;
+  EXPECT_EQ(cache_->Put(k, k).code(), StatusCode::kInvalidArgument);
+}
+
+TEST_F(CausalCacheTest, ViewsOfEachFormShowTheSameHistory) {
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const bool transposed : {false, true}) {
+      CacheConfig config;
+      config.v_transposed = transposed;
+      config.mask_type = type == DType::kF32 ? DType::kF32 : DType::kF16;
+      Open({type, type, 2, 5, 8}, config);
+      Forward({{1, 1, 21}, {1, 0, 20}, {1, 2, 22}});
+      auto history = cache_->Get();
+      ASSERT_TRUE(history.ok());
+      EXPECT_EQ(MaskRows(history->mask), (Rows{"00.", "0..", "000"}));
+      EXPECT_EQ(history->k.dims, (std::array<std::int64_t, 4>{4, 2, 3, 1}));
+      EXPECT_EQ(history->v.dims, transposed ? (std::array<std::int64_t, 4>{3, 3, 2, 1})
+                                            : (std::array<std::int64_t, 4>{3, 2, 3, 1}));
+      for (int cell = 0; cell < 3; ++cell) {
+        const auto content = static_cast<std::uint32_t>(20 + cell);
+        for (int head = 0; head < 2; ++head) {
+          for (int d = 0; d < 4; ++d) {
+            EXPECT_EQ(KeyAt(*history, cell, head, d),
+                      testing::Rounded(type, KeyContent(content, 0, kShape)[head * 4 + d]));
+          }
+          for (int d = 0; d < 3; ++d) {
+            EXPECT_EQ(ValueAt(*history, transposed, cell, head, d),
+                      testing::Rounded(type, ValueContent(content, 0, kShape)[head * 3 + d]));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CausalCacheTest, TiledLayoutHasNoViews) {
+  CacheConfig config;
+  config.layout = KvLayout::kTiled;
+  Open(F32Options(1, 4), config);
+  EXPECT_EQ(Forward({{0, 0, 1}}), (Rows{"unsupported"}));
+  EXPECT_EQ(cache_->Storage()->layout, KvLayout::kTiled);
+  EXPECT_EQ(cache_->Storage()->cells, 16);
+  EXPECT_EQ(testing::ReadKey(*cache_->Storage(), 0), KeyContent(1, 0, kShape));
+}
+
+TEST_F(CausalCacheTest, InitRefuses) {
+  const struct {
+    CacheOptions options;
+    StatusCode code;
+  } kCases[] = {
+      {F32Options(0, 4), StatusCode::kInvalidArgument},
+      {F32Options(1, 0), StatusCode::kInvalidArgument},
+      {F32Options(1, -5), StatusCode::kInvalidArgument},
+      {F32Options(1, 4, 0), StatusCode::kInvalidArgument},
+      {F32Options(1 << 20, 1 << 20), StatusCode::kInvalidArgument},
+      {{DType::kQ8_0, DType::kF16, 1, 4, 1}, StatusCode::kUnsupported},
+      {{DType::kF16, DType::kI32, 1, 4, 1}, StatusCode::kUnsupported},
+  };
+  auto cache = MakeCausalCache();
+  EXPECT_EQ(StartForward(*cache, {{0, 0}}).message(), "the cache is not initialised");
+  for (const auto& c : kCases) EXPECT_EQ(cache->Init(backend_, c.options).code(), c.code);
+  EXPECT_TRUE(cache->Init(backend_, F32Options(1, 4)).ok());  // none of them left a trace
+  EXPECT_EQ(cache->Init(backend_, F32Options(1, 4)).message(), "the cache was already initialised");
+}
+
+TEST_F(CausalCacheTest, ConfigIsSetOnceAndBeforeInit) {
+  auto cache = MakeCausalCache();
+  CacheConfig bad;
+  bad.cell_padding = 0;
+  EXPECT_EQ(cache->SetConfig(bad).message(), "a padding of 0 is not in [1, 65536]");
+  bad = {.layout = KvLayout::kTiled, .v_transposed = true};
+  EXPECT_EQ(cache->SetConfig(bad).code(), StatusCode::kInvalidArgument);
+  bad = {.mask_type = DType::kI8};
+  EXPECT_EQ(cache->SetConfig(bad).message(), "no masks of type i8");
+  EXPECT_TRUE(cache->SetConfig({}).ok());
+  EXPECT_EQ(cache->SetConfig({}).message(), "the configuration was already set");
+
+  ReferenceBackend tiled(CacheConfig{.layout = KvLayout::kTiled, .cell_padding = 16});
+  auto wished = MakeCausalCache();
+  ASSERT_TRUE(wished->Init(tiled, F32Options(1, 4)).ok());  // the backend's wish
+  EXPECT_EQ(wished->SetConfig({}).message(), "the configuration must be set before Init");
+  ASSERT_TRUE(StartForward(*wished, {{0, 0, 1}}).ok());
+  ASSERT_TRUE(PutContents(*wished, {{0, 0, 1}}, 0, kShape).ok());
+  EXPECT_EQ(wished->Storage()->layout, KvLayout::kTiled);
+}
+
+TEST_F(CausalCacheTest, CloseIsSafeAnywhere) {
+  Open(F32Options(1, 4));
+  ASSERT_TRUE(StartForward(*cache_, {{0, 0, 1}}).ok());
+  ASSERT_TRUE(PutContents(*cache_, {{0, 0, 1}}, 0, kShape).ok());
+  EXPECT_GT(backend_.live_bytes(), 0);
+  for (int i = 0; i < 2; ++i) {
+    cache_->Close();
+    EXPECT_EQ(backend_.live_bytes(), 0);
+    EXPECT_EQ(cache_->AllocatedBytes(), 0);
+    EXPECT_TRUE(cache_->Visible().positions.empty());
+    EXPECT_FALSE(cache_->CanResume(SequenceId{0}, 0));
+    EXPECT_EQ(PutContents(*cache_, {{0, 0, 1}}, 0, kShape).message(), "the cache is closed");
+    EXPECT_EQ(cache_->Remove(SequenceId{0}, 0, kEndOfSequence).message(), "the cache is closed");
+    EXPECT_EQ(Mask(), (Rows{"invalid argument"}));
+  }
+  EXPECT_EQ(cache_->Init(backend_, F32Options(1, 4)).code(), StatusCode::kInvalidArgument);
+}
+
+TEST_F(CausalCacheTest, RefusedRemovalsAndCopies) {
+  Open(F32Options(2, 4));
+  Forward({{0, 0, 1}, {0, 1, 2}});
+  EXPECT_EQ(cache_->Remove(SequenceId{2}, 0, 1).message(), "sequence 2 is not in [0, 2)");
+  EXPECT_EQ(cache_->Remove(SequenceId{0}, -1, 1).message(), "no such range of positions: [-1, 1)");
+  EXPECT_EQ(cache_->Remove(SequenceId{0}, 2, 1).message(), "no such range of positions: [2, 1)");
+  EXPECT_EQ(cache_->CopyPrefix(SequenceId{0}, SequenceId{5}, 1).message(),
+            "sequence 5 is not in [0, 2)");
+  EXPECT_EQ(cache_->CopyPrefix(SequenceId{-3}, SequenceId{0}, 1).message(),
+            "sequence -3 is not in [0, 2)");
+  EXPECT_EQ(cache_->CopyPrefix(SequenceId{0}, SequenceId{1}, -1).message(),
+            "a prefix of length -1");
+  EXPECT_EQ(Mask(), (Rows{"0.", "00"}));
+}
+
+TEST_F(CausalCacheTest, ChangingASequenceEndsThePass) {
+  Open(F32Options(2, 4));
+  const Tokens tokens{{0, 0, 1}, {0, 1, 2}};
+  Forward(tokens);
+  ASSERT_TRUE(cache_->Remove(SequenceId{0}, 1, kEndOfSequence).ok());
+  EXPECT_TRUE(cache_->Visible().positions.empty());
+  EXPECT_EQ(PutContents(*cache_, tokens, 0, kShape).message(), "Put outside a forward pass");
+  EXPECT_EQ(cache_->Get().status().message(), "Get outside a forward pass");
+  EXPECT_TRUE(cache_->Storage().ok());
+}
+
+}  // namespace
+}  // namespace kvcache

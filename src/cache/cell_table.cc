@@ -1,0 +1,163 @@
+#include "cache/cell_table.h"
+
+#include <algorithm>
+#include <cassert>
+#include <new>
+#include <string>
+#include <utility>
+
+namespace kvcache {
+namespace {
+
+// Runs a sequence can have before its list grows. A sequence that grows alone has one; one that
+// fills others' holes may have many, and its list then doubles now and then.
+constexpr std::size_t kInitialRuns = 64;
+
+// Adds {from → to}, one cell, to moves that it may continue.
+void AddCopy(std::vector<CellMove>& copies, std::int32_t from, std::int32_t to) {
+  if (!copies.empty()) {
+    CellMove& last = copies.back();
+    if (last.from + last.length == from && last.to + last.length == to) {
+      ++last.length;
+      return;
+    }
+  }
+  copies.push_back({from, to, 1});
+}
+
+void AddCell(std::vector<CellRun>& runs, std::int32_t cell) {
+  if (!runs.empty() && runs.back().cell + runs.back().length == cell) {
+    ++runs.back().length;
+  } else {
+    runs.push_back({cell, 1});
+  }
+}
+
+}  // namespace
+
+void CellTable::Reset(const CellTableOptions& options) {
+  users_.assign(options.cells, 0);
+  free_.Reset(options.cells);
+  histories_.assign(options.sequences, RunList());
+  for (RunList& history : histories_) {
+    if (!history.Reserve(kInitialRuns)) throw std::bad_alloc();
+  }
+  home_stride_ = options.home_stride;
+}
+
+std::int32_t CellTable::Place(SequenceId id, Position position) const {
+  const std::int32_t previous = position > 0 ? history(id).CellOf(position - 1) : RunList::kNoCell;
+  if (previous != RunList::kNoCell && previous + 1 < cells() && free_.Contains(previous + 1)) {
+    return previous + 1;
+  }
+  const std::int64_t home = (Index(id) * home_stride_ + position) % cells();
+  const std::int32_t cell = free_.NextFrom(static_cast<std::int32_t>(home));
+  return cell != FreeSet::kNone ? cell : free_.NextFrom(0);
+}
+
+std::int32_t CellTable::Claim(SequenceId id, Position position) {
+  assert(free_cells() > 0);
+  const std::int32_t cell = Place(id, position);
+  free_.Erase(cell);
+  users_[cell] = 1;
+  histories_[Index(id)].Insert(position, cell);
+  return cell;
+}
+
+void CellTable::Release(std::int32_t cell, std::int32_t length) {
+  for (std::int32_t i = cell; i < cell + length; ++i) {
+    if (--users_[i] == 0) free_.Insert(i);
+  }
+}
+
+void CellTable::Truncate(SequenceId id, Position length) {
+  const std::span<const HistoryRun> runs = history(id).runs();
+  for (std::size_t i = history(id).FirstEndingAfter(length); i < runs.size(); ++i) {
+    const HistoryRun dropped = Clip(runs[i], length, kEndOfSequence);
+    Release(dropped.cell, dropped.length);
+  }
+  histories_[Index(id)].Truncate(length);
+}
+
+Status CellTable::Share(SequenceId src, SequenceId dst, Position length) {
+  assert(src != dst);
+  RunList& target = histories_[Index(dst)];
+  if (!target.Reserve(history(src).runs().size())) {
+    return {StatusCode::kOutOfMemory, "no memory for the runs of a shared prefix"};
+  }
+  Truncate(dst, 0);
+  for (const HistoryRun& run : history(src).runs()) {
+    const HistoryRun shared = Clip(run, 0, length);
+    if (shared.length == 0) break;
+    for (std::int32_t i = 0; i < shared.length; ++i) ++users_[shared.cell + i];
+    target.Append(shared);
+  }
+  return Status::Ok();
+}
+
+std::int64_t CellTable::CountCells(SequenceId id, Position begin, Position end,
+                                   Sharing sharing) const {
+  std::int64_t count = 0;
+  for (const HistoryRun& run : history(id).runs()) {
+    const HistoryRun part = Clip(run, begin, end);
+    for (std::int32_t i = 0; i < part.length; ++i) {
+      count += (users_[part.cell + i] > 1) == (sharing == Sharing::kShared);
+    }
+  }
+  return count;
+}
+
+// Puts a run that was taken out of the sequence back, `offset` positions lower.
+void CellTable::MoveDown(SequenceId id, const HistoryRun& run, Position offset,
+                         MiddleRemoval& removal) {
+  for (std::int32_t i = 0; i < run.length; ++i) {
+    const Position position = run.position + i - offset;
+    std::int32_t cell = run.cell + i;
+    if (users_[cell] > 1) {  // shared: a key holds its rotation, so this sequence needs its own
+      --users_[cell];
+      const std::int32_t own = Claim(id, position);
+      AddCopy(removal.copies, cell, own);
+      cell = own;
+    } else {
+      histories_[Index(id)].Append({position, cell, 1});
+    }
+    AddCell(removal.shifted, cell);
+  }
+}
+
+Result<MiddleRemoval> CellTable::RemoveMiddle(SequenceId id, Position begin, Position end) {
+  RunList& target = histories_[Index(id)];
+  const std::int64_t needed = CountCells(id, end, kEndOfSequence, Sharing::kShared);
+  // Copies may go to the cells that the removed range gives back.
+  const std::int64_t available = free_cells() + CountCells(id, begin, end, Sharing::kSole);
+  if (needed > available) {
+    return Status(StatusCode::kCacheFull, "moving " + std::to_string(needed) +
+                                              " shared cells needs as many copies, " +
+                                              std::to_string(available) + " of " +
+                                              std::to_string(cells()) + " cells are available");
+  }
+  MiddleRemoval removal;
+  std::vector<HistoryRun> old;
+  try {  // all memory first: what follows cannot fail
+    old.assign(target.runs().begin(), target.runs().end());
+    removal.copies.reserve(needed);
+    removal.shifted.reserve(old.size() + 2 * needed);
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::kOutOfMemory, "no memory to remove a range of positions");
+  }
+  // Each shared cell may split a run in three.
+  if (!target.Reserve(1 + 2 * static_cast<std::size_t>(needed))) {
+    return Status(StatusCode::kOutOfMemory, "no memory to remove a range of positions");
+  }
+  for (const HistoryRun& run : old) {
+    const HistoryRun dropped = Clip(run, begin, end);
+    Release(dropped.cell, dropped.length);
+  }
+  target.Truncate(begin);
+  for (const HistoryRun& run : old) {
+    MoveDown(id, Clip(run, end, kEndOfSequence), end - begin, removal);
+  }
+  return removal;
+}
+
+}  // namespace kvcache

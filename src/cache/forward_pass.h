@@ -1,0 +1,66 @@
+// One forward pass: the batch in order of sequence and position, where its tokens went, and
+// what its queries see.
+//
+// Thread safety: none. Only Reset allocates. Order leaves the pass in progress alone, so that a
+// batch can be refused without ending it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "cache/cell_table.h"
+#include "kvcache/cache.h"
+
+namespace kvcache {
+
+class ForwardPass {
+ public:
+  // A token of the batch; `index` is its place there.
+  struct Token {
+    SequenceId sequence{};
+    Position position = 0;
+    std::int32_t index = 0;
+  };
+
+  // May throw std::bad_alloc.
+  void Reset(int max_batch, int max_sequences);
+
+  // The batch's tokens, ascending by sequence and position; valid until the next call.
+  // REQUIRES: batch.size() <= max_batch.
+  std::span<const Token> Order(const Batch& batch);
+
+  // The pass of the batch last ordered: claims its cells in `cells`, and sees its sequences'
+  // histories there. REQUIRES: all that CellTable::Claim does, for each token.
+  void Begin(CellTable& cells);
+  // A pass of `size` queries that see every cell of `cells`, and claims none.
+  void BeginReserve(std::int32_t size, const CellTable& cells);
+  void End();
+
+  bool active() const { return active_; }
+  bool reserving() const { return reserving_; }
+  std::int32_t size() const { return size_; }
+
+  // The batch's cells, token 0 of the batch first; empty when reserving.
+  std::span<const CellRun> cells() const { return cell_runs_; }
+  const Visibility& visibility() const { return visibility_; }
+
+ private:
+  void ClaimCells(CellTable& cells);
+  void DescribeCells();
+  void DescribeHistories(const CellTable& cells);
+
+  std::vector<Token> ordered_;
+  std::vector<std::int32_t> cell_of_;  // [batch]
+  std::vector<CellRun> cell_runs_;
+  std::vector<Position> positions_;            // [batch]
+  std::vector<std::int32_t> histories_index_;  // [batch]
+  std::vector<std::span<const HistoryRun>> histories_;
+  HistoryRun everything_;  // the one run of a reserving pass
+  Visibility visibility_;
+  std::int32_t size_ = 0;
+  bool active_ = false;
+  bool reserving_ = false;
+};
+
+}  // namespace kvcache

@@ -1,0 +1,98 @@
+#include "cache/layer_store.h"
+
+#include <new>
+#include <string>
+#include <utility>
+
+namespace kvcache {
+namespace {
+
+std::string Describe(const KvShape& shape) {
+  return std::to_string(shape.kv_heads) + " heads of " + std::to_string(shape.k_dim) + " and " +
+         std::to_string(shape.v_dim) + " values";
+}
+
+// Values of all cells in one tensor, or -1 where the bytes would not fit an int64.
+std::int64_t Values(std::int64_t cells, int heads, int dim) {
+  constexpr std::int64_t kMaxValueBytes = 8;
+  std::int64_t values = static_cast<std::int64_t>(heads) * dim;
+  std::int64_t bytes = 0;
+  if (__builtin_mul_overflow(values, cells, &values)) return -1;
+  return __builtin_mul_overflow(values, kMaxValueBytes, &bytes) ? -1 : values;
+}
+
+}  // namespace
+
+void LayerStore::Reset(KvBackend& backend, const LayerKv& prototype) {
+  backend_ = &backend;
+  prototype_ = prototype;
+}
+
+const LayerKv* LayerStore::Find(int layer) const {
+  if (layer < 0 || layer >= size() || layers_[layer].k == nullptr) return nullptr;
+  return &layers_[layer].storage;
+}
+
+Result<LayerKv> LayerStore::Ensure(int layer, const KvShape& shape) {
+  if (const LayerKv* storage = Find(layer); storage != nullptr) {
+    if (storage->shape == shape) return *storage;
+    return Status(StatusCode::kInvalidArgument, "layer " + std::to_string(layer) + " holds " +
+                                                    Describe(storage->shape) + ", given are " +
+                                                    Describe(shape));
+  }
+  if (layer < 0 || layer >= kMaxLayers) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        "layer " + std::to_string(layer) + " is not in [0, " + std::to_string(kMaxLayers) + ")");
+  }
+  Layer made;
+  KVCACHE_RETURN_IF_ERROR(Allocate(shape, made).WithContext("layer " + std::to_string(layer)));
+  if (layer >= size()) {
+    try {
+      layers_.resize(layer + 1);
+    } catch (const std::bad_alloc&) {
+      return Status(StatusCode::kOutOfMemory, "no memory for the list of layers");
+    }
+  }
+  layers_[layer] = std::move(made);
+  return layers_[layer].storage;
+}
+
+Status LayerStore::CheckShape(const KvShape& shape) const {
+  if (shape.kv_heads < 1 || shape.k_dim < 1 || shape.v_dim < 1) {
+    return {StatusCode::kInvalidArgument, "no such shape: " + Describe(shape)};
+  }
+  if (shape.k_dim % InfoOf(prototype_.k_type).block_size != 0 ||
+      shape.v_dim % InfoOf(prototype_.v_type).block_size != 0) {
+    return {StatusCode::kUnsupported, Describe(shape) + " are not whole blocks of " +
+                                          std::string(InfoOf(prototype_.k_type).name) + " and " +
+                                          std::string(InfoOf(prototype_.v_type).name)};
+  }
+  if (Values(prototype_.cells, shape.kv_heads, shape.k_dim) < 0 ||
+      Values(prototype_.cells, shape.kv_heads, shape.v_dim) < 0) {
+    return {StatusCode::kOutOfMemory, Describe(shape) + " in " + std::to_string(prototype_.cells) +
+                                          " cells are more bytes than can be counted"};
+  }
+  return Status::Ok();
+}
+
+Status LayerStore::Allocate(const KvShape& shape, Layer& layer) {
+  KVCACHE_RETURN_IF_ERROR(CheckShape(shape));
+  layer.storage = prototype_;
+  layer.storage.shape = shape;
+  KVCACHE_ASSIGN_OR_RETURN(layer.k, backend_->Allocate(layer.storage.KBytes()));
+  KVCACHE_ASSIGN_OR_RETURN(layer.v, backend_->Allocate(layer.storage.VBytes()));
+  layer.storage.k = layer.k->data();
+  layer.storage.v = layer.v->data();
+  return Status::Ok();
+}
+
+std::int64_t LayerStore::allocated_bytes() const {
+  std::int64_t bytes = 0;
+  for (const Layer& layer : layers_) {
+    if (layer.k != nullptr) bytes += layer.storage.KBytes() + layer.storage.VBytes();
+  }
+  return bytes;
+}
+
+}  // namespace kvcache

@@ -1,0 +1,108 @@
+#include "support/cache_harness.h"
+
+#include <bit>
+#include <cstring>
+
+#include "support/reference_backend.h"
+
+namespace kvcache::testing {
+namespace {
+
+// Spreads its arguments over [-1, 1); different places get different values.
+float Mix(std::uint32_t content, int layer, int kind, int index) {
+  std::uint64_t x = (std::uint64_t{content} << 32) ^ (static_cast<std::uint64_t>(layer) << 20) ^
+                    (static_cast<std::uint64_t>(kind) << 16) ^ static_cast<std::uint64_t>(index);
+  x = (x + 0x9e3779b97f4a7c15u) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return static_cast<float>((x >> 40)) * 0x1p-23f - 1.0f;
+}
+
+std::vector<float> Content(std::uint32_t content, int layer, int kind, int values) {
+  std::vector<float> result;
+  for (int i = 0; i < values; ++i) result.push_back(Mix(content, layer, kind, i));
+  return result;
+}
+
+// A batch's rows, each followed by a gap that nobody may read.
+struct Rows {
+  std::vector<float> values;
+  TensorView view;
+};
+
+Rows SpacedRows(const std::vector<std::vector<float>>& rows, int heads, int dim) {
+  constexpr std::int64_t kGap = 3;
+  const std::int64_t stride = static_cast<std::int64_t>(heads) * dim + kGap;
+  Rows result;
+  result.values.assign(rows.size() * stride, std::bit_cast<float>(0x7fc00000u));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    std::copy(rows[i].begin(), rows[i].end(), result.values.begin() + i * stride);
+  }
+  result.view = TensorView::Dense(result.values.data(), DType::kF32, dim, heads, rows.size());
+  result.view.stride_bytes[2] = stride * static_cast<std::int64_t>(sizeof(float));
+  return result;
+}
+
+std::int64_t Offset(const TensorView& view, std::int64_t a, std::int64_t b, std::int64_t c) {
+  return (a * view.stride_bytes[0] + b * view.stride_bytes[1] + c * view.stride_bytes[2]) /
+         InfoOf(view.dtype).block_bytes;
+}
+
+}  // namespace
+
+std::vector<float> KeyContent(std::uint32_t content, int layer, const KvShape& shape) {
+  return Content(content, layer, 0, shape.kv_heads * shape.k_dim);
+}
+
+std::vector<float> ValueContent(std::uint32_t content, int layer, const KvShape& shape) {
+  return Content(content, layer, 1, shape.kv_heads * shape.v_dim);
+}
+
+Status StartForward(Cache& cache, const std::vector<TestToken>& tokens, ForwardMode mode) {
+  std::vector<Position> positions;
+  std::vector<SequenceId> sequences;
+  for (const TestToken& token : tokens) {
+    positions.push_back(token.position);
+    sequences.push_back(SequenceId{token.sequence});
+  }
+  return cache.StartForward({positions, sequences, {}}, mode);
+}
+
+Status PutContents(Cache& cache, const std::vector<TestToken>& tokens, int layer,
+                   const KvShape& shape) {
+  std::vector<std::vector<float>> keys;
+  std::vector<std::vector<float>> values;
+  for (const TestToken& token : tokens) {
+    keys.push_back(KeyContent(token.content, layer, shape));
+    values.push_back(ValueContent(token.content, layer, shape));
+  }
+  const Rows k = SpacedRows(keys, shape.kv_heads, shape.k_dim);
+  const Rows v = SpacedRows(values, shape.kv_heads, shape.v_dim);
+  cache.SetLayer(layer);
+  return cache.Put(k.view, v.view);
+}
+
+std::vector<std::string> MaskRows(const TensorView& mask) {
+  std::vector<std::string> rows;
+  for (std::int64_t row = 0; row < mask.dims[1]; ++row) {
+    std::string text;
+    for (std::int64_t cell = 0; cell < mask.dims[0]; ++cell) {
+      const float value = LoadValue(mask.dtype, mask.data, Offset(mask, cell, row, 0));
+      const auto bits = std::bit_cast<std::uint32_t>(value);
+      text += bits == 0 ? '0' : bits == 0xff800000u ? '.' : '?';
+    }
+    rows.push_back(text);
+  }
+  return rows;
+}
+
+float KeyAt(const History& history, std::int64_t cell, int head, int d) {
+  return LoadValue(history.k.dtype, history.k.data, Offset(history.k, d, head, cell));
+}
+
+float ValueAt(const History& history, bool transposed, std::int64_t cell, int head, int d) {
+  return LoadValue(
+      history.v.dtype, history.v.data,
+      transposed ? Offset(history.v, cell, d, head) : Offset(history.v, d, head, cell));
+}
+
+}  // namespace kvcache::testing

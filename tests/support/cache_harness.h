@@ -1,0 +1,40 @@
+// What tests of caches need around one: tokens with known contents, and passes in one line.
+//
+// Thread safety: none.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kvcache/cache.h"
+
+namespace kvcache::testing {
+
+// A token of a batch. `content` decides its K and V; equal contents give equal bytes.
+struct TestToken {
+  int sequence = 0;
+  Position position = 0;
+  std::uint32_t content = 0;
+};
+
+// The key and value that a token has in a layer, as f32, all heads after one another.
+std::vector<float> KeyContent(std::uint32_t content, int layer, const KvShape& shape);
+std::vector<float> ValueContent(std::uint32_t content, int layer, const KvShape& shape);
+
+Status StartForward(Cache& cache, const std::vector<TestToken>& tokens,
+                    ForwardMode mode = ForwardMode::kCompute);
+
+// Puts the contents of `tokens`, the batch of the pass in progress, into one layer. The rows
+// lie apart in memory, as those of a fused QKV product do.
+Status PutContents(Cache& cache, const std::vector<TestToken>& tokens, int layer,
+                   const KvShape& shape);
+
+// A mask as rows of text, one character a cell: '0' visible, '.' hidden, '?' anything else.
+std::vector<std::string> MaskRows(const TensorView& mask);
+
+// Value `d` of head `head` in column `cell` of a view that Get returned.
+float KeyAt(const History& history, std::int64_t cell, int head, int d);
+float ValueAt(const History& history, bool transposed, std::int64_t cell, int head, int d);
+
+}  // namespace kvcache::testing

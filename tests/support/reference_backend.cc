@@ -1,0 +1,321 @@
+#include "support/reference_backend.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "tensor/float_conversion.h"
+
+namespace kvcache::testing {
+namespace {
+
+constexpr std::size_t kAlignmentBytes = 64;
+
+class HostBuffer : public Buffer {
+ public:
+  HostBuffer(std::size_t size_bytes, std::shared_ptr<std::int64_t> live_bytes)
+      : size_bytes_(size_bytes), live_bytes_(std::move(live_bytes)) {
+    // Exactly as many bytes as asked for, so that the address sanitizer sees the end.
+    data_ = static_cast<std::byte*>(::operator new(size_bytes, std::align_val_t(kAlignmentBytes)));
+    std::memset(data_, 0, size_bytes);
+    *live_bytes_ += static_cast<std::int64_t>(size_bytes);
+  }
+  HostBuffer(const HostBuffer&) = delete;
+  HostBuffer& operator=(const HostBuffer&) = delete;
+  ~HostBuffer() override {
+    *live_bytes_ -= static_cast<std::int64_t>(size_bytes_);
+    ::operator delete(data_, std::align_val_t(kAlignmentBytes));
+  }
+
+  std::byte* data() override { return data_; }
+  std::size_t size_bytes() const override { return size_bytes_; }
+
+ private:
+  std::byte* data_;
+  std::size_t size_bytes_;
+  std::shared_ptr<std::int64_t> live_bytes_;
+};
+
+Status Broken(const std::string& what) {
+  return {StatusCode::kInternal, "reference: " + what};
+}
+
+bool InRange(const LayerKv& layer, std::int64_t cell, std::int64_t length) {
+  return length > 0 && cell >= 0 && cell + length <= layer.cells;
+}
+
+// The cells of `runs` one by one, or an empty list if one lies outside the layer.
+std::vector<std::int32_t> CellsOf(const LayerKv& layer, std::span<const CellRun> runs) {
+  std::vector<std::int32_t> cells;
+  for (const CellRun& run : runs) {
+    if (!InRange(layer, run.cell, run.length)) return {};
+    for (std::int32_t i = 0; i < run.length; ++i) cells.push_back(run.cell + i);
+  }
+  return cells;
+}
+
+float BatchValue(const TensorView& view, std::int64_t d, std::int64_t head, std::int64_t token) {
+  float value;
+  std::memcpy(&value,
+              view.data + d * view.stride_bytes[0] + head * view.stride_bytes[1] +
+                  token * view.stride_bytes[2],
+              sizeof(value));
+  return value;
+}
+
+bool Overlap(std::span<const CellMove> moves) {
+  for (const CellMove& a : moves) {
+    for (const CellMove& b : moves) {
+      if (a.from < b.to + b.length && b.to < a.from + a.length) return true;
+      if (&a != &b && a.to < b.to + b.length && b.to < a.to + a.length) return true;
+    }
+  }
+  return false;
+}
+
+void CopyCell(const LayerKv& layer, std::int32_t from, std::int32_t to) {
+  for (int head = 0; head < layer.shape.kv_heads; ++head) {
+    for (int d = 0; d < layer.shape.k_dim; ++d) {
+      StoreValue(layer.k_type, layer.k, KIndex(layer, to, head, d),
+                 LoadValue(layer.k_type, layer.k, KIndex(layer, from, head, d)));
+    }
+    for (int d = 0; d < layer.shape.v_dim; ++d) {
+      StoreValue(layer.v_type, layer.v, VIndex(layer, to, head, d),
+                 LoadValue(layer.v_type, layer.v, VIndex(layer, from, head, d)));
+    }
+  }
+}
+
+struct SeenCell {
+  std::int32_t cell;
+  double score;
+};
+
+bool Sees(const Visibility& visibility, std::size_t query, Position position) {
+  const Position own = visibility.positions[query];
+  const bool all = !visibility.bidirectional.empty() && visibility.bidirectional[query] != 0;
+  if (!all && position > own) return false;
+  if (visibility.window > 0 && position <= own - visibility.window) return false;
+  return visibility.chunk == 0 || position >= own - own % visibility.chunk;
+}
+
+std::vector<SeenCell> SeenCells(const Visibility& visibility, std::size_t query) {
+  std::vector<SeenCell> seen;
+  for (const HistoryRun& run : visibility.histories[visibility.histories_index[query]]) {
+    for (std::int32_t i = 0; i < run.length; ++i) {
+      if (Sees(visibility, query, run.position + i)) seen.push_back({run.cell + i, 0.0});
+    }
+  }
+  return seen;
+}
+
+// Turns scores into weights; returns their sum, sinks included.
+double Weigh(std::vector<SeenCell>& seen, const AttentionOptions& options, int head) {
+  double largest = options.sinks.empty() ? -INFINITY : options.sinks[head];
+  for (SeenCell& cell : seen) {
+    if (options.soft_cap > 0) {
+      cell.score = options.soft_cap * std::tanh(cell.score / options.soft_cap);
+    }
+    largest = std::max(largest, cell.score);
+  }
+  double sum = options.sinks.empty() ? 0.0 : std::exp(options.sinks[head] - largest);
+  for (SeenCell& cell : seen) sum += cell.score = std::exp(cell.score - largest);
+  return sum;
+}
+
+}  // namespace
+
+std::int64_t KIndex(const LayerKv& layer, std::int32_t cell, int head, int d) {
+  const std::int64_t dim = layer.shape.k_dim;
+  if (layer.layout == KvLayout::kPlain) {
+    return (std::int64_t{cell} * layer.shape.kv_heads + head) * dim + d;
+  }
+  const std::int64_t tile = head * (layer.cells / kCellTile) + cell / kCellTile;
+  return (tile * dim + d) * kCellTile + cell % kCellTile;
+}
+
+std::int64_t VIndex(const LayerKv& layer, std::int32_t cell, int head, int d) {
+  const std::int64_t dim = layer.shape.v_dim;
+  if (layer.v_transposed) return (head * dim + d) * layer.cells + cell;
+  if (layer.layout == KvLayout::kPlain) {
+    return (std::int64_t{cell} * layer.shape.kv_heads + head) * dim + d;
+  }
+  return (head * layer.cells + cell) * dim + d;
+}
+
+float LoadValue(DType type, const std::byte* base, std::int64_t index) {
+  if (type == DType::kF32) {
+    float value;
+    std::memcpy(&value, base + index * 4, sizeof(value));
+    return value;
+  }
+  std::uint16_t bits;
+  std::memcpy(&bits, base + index * 2, sizeof(bits));
+  return type == DType::kF16 ? F16ToF32(bits) : Bf16ToF32(bits);
+}
+
+void StoreValue(DType type, std::byte* base, std::int64_t index, float value) {
+  if (type == DType::kF32) {
+    std::memcpy(base + index * 4, &value, sizeof(value));
+    return;
+  }
+  const std::uint16_t bits = type == DType::kF16 ? F32ToF16(value) : F32ToBf16(value);
+  std::memcpy(base + index * 2, &bits, sizeof(bits));
+}
+
+std::vector<float> ReadKey(const LayerKv& layer, std::int32_t cell) {
+  std::vector<float> key;
+  for (int head = 0; head < layer.shape.kv_heads; ++head) {
+    for (int d = 0; d < layer.shape.k_dim; ++d) {
+      key.push_back(LoadValue(layer.k_type, layer.k, KIndex(layer, cell, head, d)));
+    }
+  }
+  return key;
+}
+
+std::vector<float> ReadValue(const LayerKv& layer, std::int32_t cell) {
+  std::vector<float> value;
+  for (int head = 0; head < layer.shape.kv_heads; ++head) {
+    for (int d = 0; d < layer.shape.v_dim; ++d) {
+      value.push_back(LoadValue(layer.v_type, layer.v, VIndex(layer, cell, head, d)));
+    }
+  }
+  return value;
+}
+
+float Rounded(DType type, float value) {
+  std::byte bytes[sizeof(float)];
+  StoreValue(type, bytes, 0, value);
+  return LoadValue(type, bytes, 0);
+}
+
+void TurnKey(std::span<float> key, Position offset, const RopeParams& rope) {
+  const int pairs = rope.dims / 2;
+  for (int i = 0; i < pairs; ++i) {
+    const double angle = static_cast<double>(offset) * static_cast<double>(rope.inv_freq[i]);
+    const auto cosine = static_cast<float>(std::cos(angle));
+    const auto sine = static_cast<float>(std::sin(angle));
+    const bool halves = rope.pairing == RopeParams::Pairing::kHalves;
+    float& x = key[halves ? i : 2 * i];
+    float& y = key[halves ? i + pairs : 2 * i + 1];
+    const float turned = x * cosine - y * sine;
+    y = x * sine + y * cosine;
+    x = turned;
+  }
+}
+
+ReferenceBackend::~ReferenceBackend() = default;
+
+bool ReferenceBackend::Fails(Call call) {
+  if (countdown_ == 0 || (failing_ != Call::kAny && failing_ != call)) return false;
+  return --countdown_ == 0;
+}
+
+Status ReferenceBackend::CheckKvTypes(DType k_type, DType v_type, KvLayout) const {
+  for (const DType type : {k_type, v_type}) {
+    if (type != DType::kF32 && type != DType::kF16 && type != DType::kBF16) {
+      return {StatusCode::kUnsupported, "no caches of " + std::string(InfoOf(type).name)};
+    }
+  }
+  return Status::Ok();
+}
+
+Result<std::unique_ptr<Buffer>> ReferenceBackend::Allocate(std::size_t size_bytes) {
+  if (Fails(Call::kAllocate)) {
+    return Status(StatusCode::kOutOfMemory, "asked to refuse " + std::to_string(size_bytes));
+  }
+  return std::unique_ptr<Buffer>(std::make_unique<HostBuffer>(size_bytes, live_bytes_));
+}
+
+Status ReferenceBackend::StoreKv(const LayerKv& layer, const TensorView& k, const TensorView& v,
+                                 std::span<const CellRun> runs) {
+  std::vector<std::int32_t> cells = CellsOf(layer, runs);
+  if (static_cast<std::int64_t>(cells.size()) != k.dims[2]) return Broken("store: cells");
+  const bool fails = Fails(Call::kStore);
+  if (fails) cells.resize(cells.size() / 2);
+  for (std::size_t token = 0; token < cells.size(); ++token) {
+    for (int head = 0; head < layer.shape.kv_heads; ++head) {
+      for (int d = 0; d < layer.shape.k_dim; ++d) {
+        StoreValue(layer.k_type, layer.k, KIndex(layer, cells[token], head, d),
+                   BatchValue(k, d, head, token));
+      }
+      for (int d = 0; d < layer.shape.v_dim; ++d) {
+        StoreValue(layer.v_type, layer.v, VIndex(layer, cells[token], head, d),
+                   BatchValue(v, d, head, token));
+      }
+    }
+  }
+  return fails ? Status(StatusCode::kIo, "asked to fail a store") : Status::Ok();
+}
+
+Status ReferenceBackend::CopyCells(const LayerKv& layer, std::span<const CellMove> moves) {
+  for (const CellMove& move : moves) {
+    if (!InRange(layer, move.from, move.length) || !InRange(layer, move.to, move.length)) {
+      return Broken("copy: range");
+    }
+  }
+  if (Overlap(moves)) return Broken("copy: overlap");
+  const bool fails = Fails(Call::kCopy);
+  for (const CellMove& move : moves) {
+    for (std::int32_t i = 0; i < (fails ? move.length / 2 : move.length); ++i) {
+      CopyCell(layer, move.from + i, move.to + i);
+    }
+  }
+  return fails ? Status(StatusCode::kIo, "asked to fail a copy") : Status::Ok();
+}
+
+Status ReferenceBackend::ShiftKeys(const LayerKv& layer, std::span<const CellRun> runs,
+                                   Position offset, const RopeParams& rope) {
+  std::vector<std::int32_t> cells = CellsOf(layer, runs);
+  if (cells.empty()) return Broken("shift: cells");
+  const bool fails = Fails(Call::kShift);
+  if (fails) cells.resize(cells.size() / 2);
+  for (const std::int32_t cell : cells) {
+    std::vector<float> key = ReadKey(layer, cell);
+    for (int head = 0; head < layer.shape.kv_heads; ++head) {
+      const std::span<float> one(key.data() + head * layer.shape.k_dim, layer.shape.k_dim);
+      TurnKey(one, offset, rope);
+      for (int d = 0; d < layer.shape.k_dim; ++d) {
+        StoreValue(layer.k_type, layer.k, KIndex(layer, cell, head, d), one[d]);
+      }
+    }
+  }
+  return fails ? Status(StatusCode::kIo, "asked to fail a shift") : Status::Ok();
+}
+
+Status ReferenceBackend::Attention(const LayerKv& layer, const TensorView& q,
+                                   const Visibility& visibility, const AttentionOptions& options,
+                                   const TensorView& out) {
+  const auto heads = static_cast<int>(q.dims[1]);
+  if (q.dims[0] != layer.shape.k_dim || heads % layer.shape.kv_heads != 0) {
+    return Broken("attention: shapes");
+  }
+  for (std::size_t query = 0; query < visibility.positions.size(); ++query) {
+    for (int head = 0; head < heads; ++head) {
+      const int kv_head = head / (heads / layer.shape.kv_heads);
+      std::vector<SeenCell> seen = SeenCells(visibility, query);
+      for (SeenCell& cell : seen) {
+        for (int d = 0; d < layer.shape.k_dim; ++d) {
+          const float key = LoadValue(layer.k_type, layer.k, KIndex(layer, cell.cell, kv_head, d));
+          cell.score += static_cast<double>(options.scale) * BatchValue(q, d, head, query) * key;
+        }
+      }
+      const double sum = Weigh(seen, options, head);
+      for (int d = 0; d < layer.shape.v_dim; ++d) {
+        double total = 0.0;
+        for (const SeenCell& cell : seen) {
+          total +=
+              cell.score * LoadValue(layer.v_type, layer.v, VIndex(layer, cell.cell, kv_head, d));
+        }
+        const std::int64_t index =
+            (static_cast<std::int64_t>(query) * heads + head) * layer.shape.v_dim + d;
+        out.as<float>()[index] = seen.empty() ? 0.0f : static_cast<float>(total / sum);
+      }
+    }
+  }
+  return Status::Ok();
+}
+
+}  // namespace kvcache::testing
