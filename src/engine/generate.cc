@@ -146,7 +146,12 @@ Result<GenerateResult> Generate(Session& session, Engine& engine, const Generate
   GenerateResult result;
   result.prompt_tokens = static_cast<std::int32_t>(request.prompt.size());
   const Clock::time_point start = Clock::now();
-  const Status prefill = session.Append(request.prompt, {}, request.interrupt);
+  const Position before = session.position();
+  const auto report = [&](Position first, std::int32_t count) {
+    if (request.on_prefill) request.on_prefill(first + count - before);
+    return Status::Ok();
+  };
+  const Status prefill = session.Append(request.prompt, report, request.interrupt);
   result.prefill_ms = MillisecondsSince(start);
   if (prefill.code() == StatusCode::kCancelled) {
     result.stop = StopReason::kInterrupted;

@@ -21,6 +21,8 @@ struct GenerateRequest {
   std::vector<std::string> stop;  // end the text before the first of these
   // Whole UTF-8 characters as they come. Returning false stops the generation.
   std::function<bool(std::string_view)> on_text;
+  // Is told after each of the prompt's passes how many of its tokens are done.
+  std::function<void(std::int32_t)> on_prefill;
   const std::atomic<bool>* interrupt = nullptr;  // set by Ctrl-C
 };
 

@@ -1,0 +1,139 @@
+#include "engine/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace kvcache {
+namespace {
+
+SamplingParams Plain() {
+  return {.temperature = 1.0f, .top_k = 0, .top_p = 1.0f, .min_p = 0.0f, .penalty_window = 0};
+}
+
+std::vector<Candidate> DistributionOf(const SamplingParams& params, std::vector<float> logits,
+                                      std::vector<std::int32_t> history = {}) {
+  Sampler sampler(params, static_cast<std::int32_t>(logits.size()));
+  const auto d = sampler.Distribution(logits, history);
+  return {d.begin(), d.end()};
+}
+
+std::vector<std::int32_t> TokensOf(const std::vector<Candidate>& candidates) {
+  std::vector<std::int32_t> tokens;
+  for (const Candidate& c : candidates) tokens.push_back(c.token);
+  return tokens;
+}
+
+// Logits whose probabilities at temperature 1 are 0.1, 0.4, 0.2, 0.3.
+const std::vector<float> kLogits = {std::log(1.0f), std::log(4.0f), std::log(2.0f), std::log(3.0f)};
+
+TEST(Sampler, PlainDistributionIsTheSoftmaxSorted) {
+  const auto d = DistributionOf(Plain(), kLogits);
+  EXPECT_EQ(TokensOf(d), (std::vector<std::int32_t>{1, 3, 2, 0}));
+  const float expected[] = {0.4f, 0.3f, 0.2f, 0.1f};
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(d[i].probability, expected[i], 1e-6f);
+}
+
+TEST(Sampler, FiltersKeepWhatTheyPromise) {
+  struct Case {
+    std::string name;
+    std::int32_t top_k;
+    float top_p, min_p;
+    std::vector<std::int32_t> kept;
+  };
+  const Case cases[] = {
+      {"top-k", 2, 1.0f, 0.0f, {1, 3}},
+      {"top-k above the vocabulary", 9, 1.0f, 0.0f, {1, 3, 2, 0}},
+      {"top-p inside the first", 0, 0.1f, 0.0f, {1}},
+      {"top-p needs two", 0, 0.5f, 0.0f, {1, 3}},
+      {"min-p drops below 0.6 of the best", 0, 1.0f, 0.6f, {1, 3}},
+      {"min-p 1 keeps the best", 0, 1.0f, 1.0f, {1}},
+      {"all together", 3, 0.9f, 0.3f, {1, 3, 2}},
+  };
+  for (const Case& c : cases) {
+    SamplingParams params = Plain();
+    params.top_k = c.top_k;
+    params.top_p = c.top_p;
+    params.min_p = c.min_p;
+    const auto d = DistributionOf(params, kLogits);
+    EXPECT_EQ(TokensOf(d), c.kept) << c.name;
+    double sum = 0.0;
+    for (const Candidate& each : d) sum += each.probability;
+    EXPECT_NEAR(sum, 1.0, 1e-6) << c.name;
+  }
+}
+
+TEST(Sampler, TemperatureSharpensAndZeroTakesTheBest) {
+  SamplingParams params = Plain();
+  params.temperature = 0.5f;  // squares the odds
+  EXPECT_NEAR(DistributionOf(params, kLogits)[0].probability, 16.0f / 30.0f, 1e-6f);
+  params.temperature = 0.0f;
+  EXPECT_EQ(TokensOf(DistributionOf(params, kLogits)), std::vector<std::int32_t>{1});
+  EXPECT_EQ(TokensOf(DistributionOf(params, {2.0f, 5.0f, 5.0f})), std::vector<std::int32_t>{1});
+}
+
+TEST(Sampler, Penalties) {
+  SamplingParams params = Plain();
+  params.temperature = 0.0f;
+  params.repeat_penalty = 4.0f;
+  EXPECT_EQ(TokensOf(DistributionOf(params, {1.0f, 3.0f}, {1}))[0], 0) << "3 / 4 < 1";
+  EXPECT_EQ(TokensOf(DistributionOf(params, {-3.0f, -1.0f}, {1}))[0], 0) << "-1 × 4 < -3";
+  params = Plain();
+  params.temperature = 0.0f;
+  params.presence_penalty = 1.5f;
+  EXPECT_EQ(TokensOf(DistributionOf(params, {2.0f, 3.0f}, {1, 1, 1}))[0], 0);
+  params.presence_penalty = 0.0f;
+  params.frequency_penalty = 0.4f;
+  EXPECT_EQ(TokensOf(DistributionOf(params, {2.0f, 3.0f}, {1, 1}))[0], 1) << "3 - 0.8 > 2";
+  EXPECT_EQ(TokensOf(DistributionOf(params, {2.0f, 3.0f}, {1, 1, 1}))[0], 0) << "3 - 1.2 < 2";
+  params.penalty_window = 2;
+  EXPECT_EQ(TokensOf(DistributionOf(params, {2.0f, 3.0f}, {1, 1, 1}))[0], 1) << "two are looked at";
+}
+
+TEST(Sampler, SameSeedSameTokensAndTheDistributionIsDrawn) {
+  SamplingParams params = Plain();
+  params.seed = 7;
+  constexpr int kDraws = 20000;
+  std::vector<std::int32_t> first, second;
+  Sampler a(params, 4), b(params, 4);
+  std::map<std::int32_t, int> counts;
+  for (int i = 0; i < kDraws; ++i) {
+    first.push_back(a.Sample(kLogits, {}));
+    second.push_back(b.Sample(kLogits, {}));
+    ++counts[first.back()];
+  }
+  EXPECT_EQ(first, second);
+  const double expected[] = {0.1, 0.4, 0.2, 0.3};
+  for (int t = 0; t < 4; ++t) {  // five standard deviations
+    EXPECT_NEAR(counts[t] / double{kDraws}, expected[t], 5 * std::sqrt(0.25 / kDraws));
+  }
+}
+
+TEST(Sampler, ParametersOutOfRangeAreNamed) {
+  const auto check = [](auto change, const std::string& name) {
+    SamplingParams params;
+    change(params);
+    const Status status = params.Check();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << name;
+    EXPECT_NE(status.message().find(name), std::string::npos) << status.message();
+  };
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  check([&](auto& p) { p.temperature = -1.0f; }, "temperature");
+  check([&](auto& p) { p.temperature = nan; }, "temperature");
+  check([&](auto& p) { p.top_k = -1; }, "top-k");
+  check([&](auto& p) { p.top_p = 0.0f; }, "top-p");
+  check([&](auto& p) { p.top_p = 1.5f; }, "top-p");
+  check([&](auto& p) { p.min_p = -0.1f; }, "min-p");
+  check([&](auto& p) { p.repeat_penalty = 0.0f; }, "repeat penalty");
+  check([&](auto& p) { p.presence_penalty = nan; }, "presence penalty");
+  check([&](auto& p) { p.frequency_penalty = nan; }, "frequency penalty");
+  check([&](auto& p) { p.penalty_window = -1; }, "penalty window");
+  EXPECT_TRUE(SamplingParams{}.Check().ok());
+}
+
+}  // namespace
+}  // namespace kvcache
