@@ -4,14 +4,13 @@
 //   offsets_  0 3 9 10 …                 text i is [offsets_[i], offsets_[i + 1])
 //   slots_    (tag, i) (0, -1) …         linear probing, at most half full
 //
-// The hash is keyed with a number of the process, so that nobody can write a file whose texts
+// The hash is keyed with numbers of the process, so that nobody can write a file whose texts
 // all collide.
 //
 // Thread safety: const calls may run concurrently.
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,25 +36,25 @@ class TextIndex {
     return {bytes_.data() + begin, offsets_[static_cast<std::size_t>(i) + 1] - begin};
   }
 
-  // The number of `text`, -1 if there is none. O(length).
+  // The number of `text`, -1 if there is none. O(length), O(1) if it is longer than any text.
   std::int32_t Find(std::string_view text) const;
 
  private:
   struct Slot {
     std::uint32_t tag = 0;
-    std::int32_t id = -1;
+    std::int32_t number = -1;
   };
 
-  std::size_t Home(std::uint64_t hash) const { return hash & mask_; }
+  std::uint64_t Hash(std::string_view text) const;
+  Status Pack(const std::vector<std::string>& texts);
+  Status Insert(std::int32_t number);
 
   std::string bytes_;
   std::vector<std::uint32_t> offsets_{0};
   std::vector<Slot> slots_;
-  std::uint64_t mask_ = 0;
+  std::uint64_t mask_ = 0;  // slots - 1
+  std::uint64_t key_ = 0;
   std::size_t max_length_ = 0;
 };
-
-// A keyed 64-bit hash of bytes; the same text has the same hash within a process only.
-std::uint64_t HashText(std::string_view text);
 
 }  // namespace kvcache

@@ -20,22 +20,17 @@
 #include <vector>
 
 #include "kvcache/status.h"
+#include "model/special_tokens.h"
 #include "model/vocabulary.h"
 
 namespace kvcache {
 
 class GgufFile;
-class SpecialTokens;
 
 enum class AddToken : std::uint8_t {
   kPerFile,  // as the vocabulary says
   kNo,
   kYes,  // where the vocabulary has such a token
-};
-
-enum class SpecialText : std::uint8_t {
-  kPlain,  // "</s>" in the text is four characters: text from outside can not end a turn
-  kParse,  // the text of a control or unknown token becomes that token: for chat templates
 };
 
 struct EncodeOptions {
@@ -104,7 +99,7 @@ class Tokenizer {
   // kNoToken if none.
   std::int32_t Find(std::string_view text) const { return vocabulary_.Find(text); }
 
-  // "spm, 32,000 tokens, bos 1, eos 2, …" for `inspect`.
+  // "SentencePiece BPE, 32000 tokens, bos 1, eos 2, unknown 0".
   std::string Describe() const;
 
  protected:
@@ -116,12 +111,15 @@ class Tokenizer {
   // Appends the bytes of a token that is neither control nor unknown.
   virtual void AppendText(std::int32_t token, std::string* out) const = 0;
 
-  // Whether EncodePlain puts a space in front of its text.
-  virtual bool AddsLeadingSpace() const = 0;
+  virtual std::string_view KindName() const = 0;
+
+  // Whether EncodePlain puts a space in front of text that follows `token` (kNoToken: of text
+  // that begins). Decode takes it off there.
+  virtual bool AddsSpaceAfter(std::int32_t token) const = 0;
 
  private:
   Vocabulary vocabulary_;
-  std::unique_ptr<const SpecialTokens> special_tokens_;
+  SpecialTokens special_tokens_;  // refers to vocabulary_
 };
 
 // Errors: kUnsupported: a kind not offered, by its name; kCorrupt: the data contradict each other.

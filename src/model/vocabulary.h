@@ -11,6 +11,7 @@
 // Thread safety: const calls may run concurrently.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -46,6 +47,13 @@ struct SpecialIds {
   std::int32_t unknown = kNoToken;
   std::int32_t separator = kNoToken;
   std::int32_t padding = kNoToken;
+  // To fill in the middle of a text.
+  std::int32_t fim_prefix = kNoToken;
+  std::int32_t fim_suffix = kNoToken;
+  std::int32_t fim_middle = kNoToken;
+  std::int32_t fim_padding = kNoToken;
+  std::int32_t fim_repository = kNoToken;
+  std::int32_t fim_separator = kNoToken;
 };
 
 // `tokenizer.ggml.*`. What is unset takes the kind's default.
@@ -56,11 +64,24 @@ struct TokenizerData {
   std::vector<std::int32_t> types;  // TokenKind as numbers; as many, or none: all normal
 
   std::optional<std::int64_t> bos, eos, eot, eom, unknown, separator, padding;
+  std::optional<std::int64_t> fim_prefix, fim_suffix, fim_middle;
+  std::optional<std::int64_t> fim_padding, fim_repository, fim_separator;
   std::optional<bool> add_bos, add_eos, add_space_prefix;
 
   // Ids of special tokens that swallow the white space before or after them.
   std::vector<std::int64_t> strip_before, strip_after;
 };
+
+// Where a special id comes from, and what follows from it.
+struct SpecialRole {
+  std::string_view key;  // `tokenizer.ggml.` + this
+  std::int32_t SpecialIds::*id;
+  std::optional<std::int64_t> TokenizerData::*given;
+  std::int32_t otherwise;  // where it is not given
+  bool ends_generation;
+  std::vector<std::string_view> texts;  // what such a token is called, where there is no id
+};
+const std::vector<SpecialRole>& SpecialRoles();
 
 class Vocabulary {
  public:
@@ -108,12 +129,18 @@ class Vocabulary {
     return (flags_[static_cast<std::size_t>(token)] & flag) != 0;
   }
   void SetFlag(std::int32_t token, Flag flag);
+  void ClearFlag(std::int32_t token, Flag flag);
+  void SetKind(std::int32_t token, TokenKind kind) {
+    kinds_[static_cast<std::size_t>(token)] = kind;
+  }
   Status SetTokens(const TokenizerData& data);
   Status SetKinds(const TokenizerData& data);
   Status SetStrips(const TokenizerData& data);
   void SetIds(const TokenizerData& data);
   void SetByteTokens();
-  void MarkKnownTexts();  // vocabulary_known_texts.cc
+  void FindRolesByText();
+  void MarkEndOfGeneration();
+  void UnmarkInnerEnds();
   void CollectSpecialTokens();
 
   TextIndex index_;
@@ -121,7 +148,7 @@ class Vocabulary {
   std::vector<TokenKind> kinds_;
   std::vector<std::uint8_t> flags_;
   std::vector<std::int32_t> special_tokens_;
-  std::int32_t byte_tokens_[256];
+  std::array<std::int32_t, 256> byte_tokens_{};
   SpecialIds ids_;
   bool add_bos_ = true;
   bool add_eos_ = false;

@@ -1,0 +1,109 @@
+#include "model/tokenizer.h"
+
+#include <utility>
+
+#include "model/spm_tokenizer.h"
+
+namespace kvcache {
+namespace {
+
+constexpr std::size_t kMaxTextBytes = std::size_t{1} << 30;
+
+bool IsHidden(TokenKind kind) {
+  return kind == TokenKind::kControl || kind == TokenKind::kUnknown;
+}
+
+bool Adds(AddToken wish, bool per_file) {
+  return wish == AddToken::kYes || (wish == AddToken::kPerFile && per_file);
+}
+
+}  // namespace
+
+Tokenizer::Tokenizer(Vocabulary vocabulary)
+    : vocabulary_(std::move(vocabulary)), special_tokens_(vocabulary_) {}
+
+Tokenizer::~Tokenizer() = default;
+
+Result<std::vector<std::int32_t>> Tokenizer::Encode(std::string_view text,
+                                                    const EncodeOptions& options) const {
+  if (text.size() >= kMaxTextBytes) {
+    return Status(StatusCode::kInvalidArgument,
+                  "text of " + std::to_string(text.size()) + " bytes, at most " +
+                      std::to_string(kMaxTextBytes - 1) + " can be encoded at once");
+  }
+  std::vector<std::int32_t> tokens;
+  tokens.reserve(text.size() / 4 + 8);
+  const auto add = [&tokens](std::int32_t token) {
+    if (token != kNoToken) tokens.push_back(token);
+  };
+  if (Adds(options.add_bos, vocabulary_.add_bos())) add(bos());
+  for (const TextPiece& piece : special_tokens_.Cut(text, options.special)) {
+    if (piece.token != kNoToken) {
+      tokens.push_back(piece.token);
+    } else {
+      EncodePlain(text.substr(piece.begin, piece.end - piece.begin), &tokens);
+    }
+  }
+  if (Adds(options.add_eos, vocabulary_.add_eos())) add(eos());
+  return tokens;
+}
+
+Result<std::string> Tokenizer::Decode(std::span<const std::int32_t> tokens,
+                                      const DecodeOptions& options) const {
+  std::string text;
+  const bool strip = options.leading_space == LeadingSpace::kStrip;
+  bool space_added = strip && AddsSpaceAfter(kNoToken);
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    const std::int32_t token = tokens[i];
+    if (!vocabulary_.Has(token)) {
+      return Status(StatusCode::kInvalidArgument,
+                    "token " + std::to_string(token) + " at index " + std::to_string(i) +
+                        " is outside the vocabulary of " + std::to_string(vocabulary_.size()));
+    }
+    const std::size_t before = text.size();
+    AppendPiece(token, &text, options.control);
+    if (strip && AddsSpaceAfter(token)) {
+      space_added = true;
+    } else if (space_added && text.size() > before) {
+      if (text[before] == ' ') text.erase(before, 1);
+      space_added = false;
+    }
+  }
+  return text;
+}
+
+void Tokenizer::AppendPiece(std::int32_t token, std::string* out, ControlText control) const {
+  if (!vocabulary_.Has(token)) return;
+  if (!IsHidden(vocabulary_.kind(token))) return AppendText(token, out);
+  if (control == ControlText::kShown) out->append(vocabulary_.text(token));
+}
+
+std::string Tokenizer::Piece(std::int32_t token, ControlText control) const {
+  std::string piece;
+  AppendPiece(token, &piece, control);
+  return piece;
+}
+
+std::string Tokenizer::Describe() const {
+  std::string text(KindName());
+  text += ", " + std::to_string(vocabulary_.size()) + " tokens";
+  const auto add = [&text](std::string_view name, std::int32_t id) {
+    if (id != kNoToken) text += ", " + std::string(name) + " " + std::to_string(id);
+  };
+  add("bos", bos());
+  add("eos", eos());
+  add("eot", eot());
+  add("unknown", unknown());
+  return text;
+}
+
+Result<std::unique_ptr<Tokenizer>> MakeTokenizer(const TokenizerData& data) {
+  if (data.model != "llama") {
+    return Status(StatusCode::kUnsupported,
+                  "vocabulary of kind '" + data.model + "'; offered: 'llama' (SentencePiece BPE)");
+  }
+  KVCACHE_ASSIGN_OR_RETURN(Vocabulary vocabulary, Vocabulary::Make(data));
+  return std::unique_ptr<Tokenizer>(std::make_unique<SpmTokenizer>(std::move(vocabulary)));
+}
+
+}  // namespace kvcache
