@@ -1,12 +1,113 @@
 #include "backend/cpu/attention.h"
 
-#include "backend/cpu/kv_kernels.h"
+#include <algorithm>
+#include <atomic>
+
+#include "backend/cpu/attention_kernels.h"
 
 namespace kvcache::cpu {
+namespace {
 
-Status Attention(ThreadPool&, Scratch&, const LayerKv& layer, const TensorView&, const Visibility&,
-                 const AttentionOptions&, const TensorView&) {
-  return CheckKvTypes(layer.k_type, layer.v_type, layer.layout);
+// What the tasks of one call need. Scratch: every thread's own piece, then the partial results
+// of all (sequence, KV head, split).
+struct Job {
+  const AttentionCall& call;
+  const Visibility& visibility;
+  AttentionPlan& plan;
+  float* scratch;
+  std::int64_t thread_floats;
+  float* partials;
+
+  float* OfThread(int thread) const { return scratch + thread * thread_floats; }
+};
+
+std::int64_t ThreadFloats(const KvShape& shape, const AttentionPlan& plan) {
+  const std::int64_t block =
+      plan.block_rows() > 0 ? BlockScratchFloats(shape, plan.block_rows()) : 0;
+  return RoundUp<std::int64_t>(std::max(block, SplitScratchFloats(shape)), kCellTile);
+}
+
+void WriteZeros(const AttentionCall& call, std::span<const QueryToken> tokens, int kv_head) {
+  const int group = call.group();
+  for (const QueryToken& token : tokens) {
+    std::fill_n(call.Out(token.index, kv_head * group),
+                std::int64_t{group} * call.layer->shape.v_dim, 0.0f);
+  }
+}
+
+// Whoever finishes a KV head's last split merges them: the merge's order does not depend on it.
+void RunSplit(const Job& job, const AttentionTask& task, int thread) {
+  const SequencePlan& sequence = job.plan.sequences()[static_cast<std::size_t>(task.sequence)];
+  const auto tokens = job.plan.tokens().subspan(static_cast<std::size_t>(sequence.first_token),
+                                                static_cast<std::size_t>(sequence.tokens));
+  if (sequence.splits == 0) return WriteZeros(job.call, tokens, task.kv_head);
+  const std::int64_t split_floats =
+      sequence.tokens * job.call.group() * PartialStride(job.call.layer->shape.v_dim);
+  float* const partials =
+      job.partials + sequence.partials + task.kv_head * sequence.splits * split_floats;
+  AttendSplit({
+      .call = &job.call,
+      .kv_head = task.kv_head,
+      .split = job.plan.splits()[static_cast<std::size_t>(sequence.first_split + task.part)],
+      .runs = job.visibility.histories[static_cast<std::size_t>(sequence.history)],
+      .tokens = tokens,
+      .seen = sequence.seen,
+      .partials = partials + task.part * split_floats,
+      .scratch = job.OfThread(thread),
+  });
+  std::atomic_ref<std::int32_t> waiting(job.plan.Waiting(sequence, task.kv_head));
+  if (waiting.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  MergeSplits({.call = &job.call,
+               .kv_head = task.kv_head,
+               .splits = sequence.splits,
+               .tokens = tokens,
+               .partials = partials});
+}
+
+void RunBlock(const Job& job, const AttentionTask& task, int thread) {
+  const SequencePlan& sequence = job.plan.sequences()[static_cast<std::size_t>(task.sequence)];
+  AttendBlock({
+      .call = &job.call,
+      .kv_head = task.kv_head,
+      .runs = job.visibility.histories[static_cast<std::size_t>(sequence.history)],
+      .tokens = job.plan.BlockOf(sequence, task.part),
+      .scratch = job.OfThread(thread),
+  });
+}
+
+}  // namespace
+
+Status Attention(ThreadPool& pool, Scratch& scratch, AttentionPlan& plan, const LayerKv& layer,
+                 const TensorView& q, const Visibility& visibility, const AttentionOptions& options,
+                 const TensorView& out) {
+  KVCACHE_RETURN_IF_ERROR(CheckAttention(layer, q, visibility, options, out));
+  const AttentionCall call{
+      .layer = &layer,
+      .q = q.as<const float>(),
+      .out = out.as<float>(),
+      .heads = static_cast<int>(q.dims[1]),
+      .scale = options.scale,
+      .soft_cap = options.soft_cap,
+      .sinks = options.sinks.empty() ? nullptr : options.sinks.data(),
+  };
+  plan.Build(layer, call.group(), visibility);
+  const std::int64_t thread_floats = ThreadFloats(layer.shape, plan);
+  const std::int64_t floats = thread_floats * pool.threads() + plan.partial_floats();
+  KVCACHE_ASSIGN_OR_RETURN(std::byte* const memory,
+                           scratch.Reserve(static_cast<std::size_t>(floats) * sizeof(float)));
+  auto* const base = reinterpret_cast<float*>(memory);
+  const Job job{call, visibility, plan, base, thread_floats, base + thread_floats * pool.threads()};
+  pool.ParallelFor(static_cast<std::int64_t>(plan.tasks().size()),
+                   [&](std::int64_t index, int thread) {
+                     const AttentionTask& task = plan.tasks()[static_cast<std::size_t>(index)];
+                     const auto sequence = static_cast<std::size_t>(task.sequence);
+                     if (plan.sequences()[sequence].few) {
+                       RunSplit(job, task, thread);
+                     } else {
+                       RunBlock(job, task, thread);
+                     }
+                   });
+  return Status::Ok();
 }
 
 }  // namespace kvcache::cpu

@@ -57,7 +57,7 @@ Status CpuBackend::ShiftKeys(const LayerKv& layer, std::span<const CellRun> cell
 Status CpuBackend::Attention(const LayerKv& layer, const TensorView& q,
                              const Visibility& visibility, const AttentionOptions& options,
                              const TensorView& out) {
-  return cpu::Attention(pool_, scratch_, layer, q, visibility, options, out);
+  return cpu::Attention(pool_, scratch_, attention_plan_, layer, q, visibility, options, out);
 }
 
 Result<std::unique_ptr<LinearWeight>> CpuBackend::MakeLinear(const TensorView& w) {

@@ -6,6 +6,7 @@
 #include <span>
 #include <string_view>
 
+#include "backend/cpu/attention_plan.h"
 #include "backend/cpu/scratch.h"
 #include "kvcache/backend.h"
 #include "platform/thread_pool.h"
@@ -44,6 +45,7 @@ class CpuBackend final : public Backend {
  private:
   ThreadPool pool_;
   Scratch scratch_;
+  AttentionPlan attention_plan_;
 };
 
 }  // namespace kvcache::cpu

@@ -14,6 +14,12 @@ namespace kvcache::cpu {
 
 Status CheckKvTypes(DType k_type, DType v_type, KvLayout layout);
 
+// Ok, or what is wrong with a layer's description: types, sizes, missing memory.
+Status CheckLayer(const LayerKv& layer);
+
+// Ok, or that [cell, cell + length) is not within the layer; `what` names the call.
+Status CheckCells(const LayerKv& layer, const char* what, std::int64_t cell, std::int64_t length);
+
 Status StoreKv(ThreadPool& pool, Scratch& scratch, const LayerKv& layer, const TensorView& k,
                const TensorView& v, std::span<const CellRun> cells);
 

@@ -1,0 +1,85 @@
+// Attention's kernels behind the choice of the instruction set. Three of them: a split of a
+// few rows, the merge of such splits, and a block of many rows over all of its splits. All
+// perform the chains of docs/design/exactness.md, so it never shows which one ran.
+//
+// Thread safety: functions of their arguments; concurrent calls need their own scratch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "backend/cpu/attention_split.h"
+#include "backend/cpu/kv_storage.h"
+#include "kvcache/kv.h"
+
+namespace kvcache::cpu {
+
+// One query token: where its rows are in q and out, and which positions it sees.
+struct QueryToken {
+  std::int32_t index = 0;  // in the batch
+  PositionRange seen;
+};
+
+// What all tasks of one call share.
+struct AttentionCall {
+  const LayerKv* layer = nullptr;
+  const float* q = nullptr;  // [k_dim, heads, batch]
+  float* out = nullptr;      // [v_dim, heads, batch]
+  int heads = 0;
+  float scale = 1.0f;
+  float soft_cap = 0.0f;         // 0: none
+  const float* sinks = nullptr;  // [heads], or none
+
+  int group() const { return heads / layer->shape.kv_heads; }
+  const float* Query(std::int32_t token, int head) const {
+    return q + (std::int64_t{token} * heads + head) * layer->shape.k_dim;
+  }
+  float* Out(std::int32_t token, int head) const {
+    return out + (std::int64_t{token} * heads + head) * layer->shape.v_dim;
+  }
+};
+
+// A row is (token, head of the group): row = token × group + head. Values of a row as kernels
+// keep them between steps: the sums in the kernel's own lane order, then max and sum.
+constexpr std::int64_t PartialStride(int v_dim) {
+  return RoundUp(v_dim, kCellTile) + kCellTile;
+}
+
+// --- few rows: REQUIRES KvLayout::kTiled.
+
+struct SplitTask {
+  const AttentionCall* call = nullptr;
+  int kv_head = 0;
+  std::int32_t split = 0;
+  std::span<const HistoryRun> runs;
+  std::span<const QueryToken> tokens;
+  PositionRange seen;         // by any of the tokens
+  float* partials = nullptr;  // [rows][PartialStride]
+  float* scratch = nullptr;   // SplitScratchFloats
+};
+std::int64_t SplitScratchFloats(const KvShape& shape);
+void AttendSplit(const SplitTask& task);
+
+struct MergeTask {
+  const AttentionCall* call = nullptr;
+  int kv_head = 0;
+  int splits = 0;
+  std::span<const QueryToken> tokens;
+  float* partials = nullptr;  // [splits][rows][PartialStride], ascending; overwritten
+};
+void MergeSplits(const MergeTask& task);
+
+// --- many rows: any layout.
+
+struct BlockTask {
+  const AttentionCall* call = nullptr;
+  int kv_head = 0;
+  std::span<const HistoryRun> runs;
+  std::span<const QueryToken> tokens;
+  float* scratch = nullptr;  // BlockScratchFloats
+};
+std::int64_t BlockScratchFloats(const KvShape& shape, std::int64_t rows);
+void AttendBlock(const BlockTask& task);
+
+}  // namespace kvcache::cpu

@@ -1,0 +1,202 @@
+// exp and tanh as attention uses them, and the softmax of one split, for every target.
+//
+// Each function is one fixed sequence of operations per element, so that an element's result
+// does not depend on its lane or on the vector's width.
+
+// Included once per target.
+#if defined(KVCACHE_BACKEND_CPU_ATTENTION_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVCACHE_BACKEND_CPU_ATTENTION_MATH_INL_H_
+#undef KVCACHE_BACKEND_CPU_ATTENTION_MATH_INL_H_
+#else
+#define KVCACHE_BACKEND_CPU_ATTENTION_MATH_INL_H_
+#endif
+
+#include <algorithm>
+#include <limits>
+
+#include "backend/cpu/attention_split.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvcache::cpu {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+inline constexpr float kHidden = -std::numeric_limits<float>::infinity();
+
+// Sixteen lanes are one, two or four vectors.
+using DF = hn::CappedTag<float, 16>;
+using VF = hn::Vec<DF>;
+inline constexpr int kLanes = static_cast<int>(hn::MaxLanes(DF()));
+inline constexpr int kVectorsPerTile = kCellTile / kLanes;
+
+// exp(x) for x <= 0; 0 below -87, where results would become subnormal. exp(0) is 1 exactly.
+// x = n ln 2 + r with |r| <= ln(2)/2; 1 + r + r² P(r) with P fitted for the least relative
+// error (3e-9, far below f32's own rounding).
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Exp(D d, V x) {
+  const hn::RebindToSigned<D> di;
+  // Adding 1.5 · 2^23 rounds to an integer and leaves it in the low bits.
+  const V magic = hn::Set(d, 12582912.0f);
+  const V shifted = hn::MulAdd(x, hn::Set(d, 1.44269504f), magic);
+  const V n = hn::Sub(shifted, magic);
+  V r = hn::MulAdd(n, hn::Set(d, -0.693145751953125f), x);
+  r = hn::MulAdd(n, hn::Set(d, -1.42860677e-6f), r);
+  V p = hn::MulAdd(hn::Set(d, 0x1.6a2434p-10f), r, hn::Set(d, 0x1.1239e2p-7f));
+  p = hn::MulAdd(p, r, hn::Set(d, 0x1.5558f2p-5f));
+  p = hn::MulAdd(p, r, hn::Set(d, 0x1.555492p-3f));
+  p = hn::MulAdd(p, r, hn::Set(d, 0x1.fffffcp-2f));
+  const V one = hn::Set(d, 1.0f);
+  p = hn::MulAdd(hn::MulAdd(p, r, one), r, one);
+  const auto power = hn::Add(hn::ShiftLeft<23>(hn::BitCast(di, shifted)), hn::Set(di, 127 << 23));
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.0f)), hn::Mul(p, hn::BitCast(d, power)));
+}
+
+// tanh(x): x + x³ Q(x²) below 0.625, else from exp(-2|x|).
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Tanh(D d, V x) {
+  const V magnitude = hn::Abs(x);
+  const V square = hn::Mul(x, x);
+  V q = hn::MulAdd(hn::Set(d, -0.005704225f), square, hn::Set(d, 0.020638432f));
+  q = hn::MulAdd(q, square, hn::Set(d, -0.05373952f));
+  q = hn::MulAdd(q, square, hn::Set(d, 0.1333144f));
+  q = hn::MulAdd(q, square, hn::Set(d, -0.3333328f));
+  const V small = hn::MulAdd(hn::Mul(x, square), q, x);
+  const V one = hn::Set(d, 1.0f);
+  const V e = Exp(d, hn::Mul(magnitude, hn::Set(d, -2.0f)));
+  const V large = hn::CopySign(hn::Div(hn::Sub(one, e), hn::Add(one, e)), x);
+  return hn::IfThenElse(hn::Lt(magnitude, hn::Set(d, 0.625f)), small, large);
+}
+
+HWY_INLINE float Exp1(float x) {
+  const hn::CappedTag<float, 1> d1;
+  return hn::GetLane(Exp(d1, hn::Set(d1, x)));
+}
+
+HWY_INLINE float MulAdd1(float a, float b, float c) {
+  const hn::CappedTag<float, 1> d1;
+  return hn::GetLane(hn::MulAdd(hn::Set(d1, a), hn::Set(d1, b), hn::Set(d1, c)));
+}
+
+// The sum of the 16 virtual lanes: a tree, 8 apart, then 4, 2, 1.
+HWY_INLINE float FoldLanes(const VF (&lanes)[kVectorsPerTile]) {
+  const DF d;
+  HWY_ALIGN float sum[kCellTile];
+  for (int i = 0; i < kVectorsPerTile; ++i) hn::Store(lanes[i], d, sum + i * kLanes);
+  for (int apart = kCellTile / 2; apart > 0; apart /= 2) {
+    for (int i = 0; i < apart; ++i) sum[i] += sum[i + apart];
+  }
+  return sum[0];
+}
+
+HWY_INLINE void SoftCap(float* scores, RowRange tiles, float cap) {
+  const DF d;
+  const VF cap_v = hn::Set(d, cap);
+  for (int i = tiles.begin; i < tiles.end; i += kLanes) {
+    const VF s = hn::LoadU(d, scores + i);
+    hn::StoreU(hn::Mul(cap_v, Tanh(d, hn::Div(s, cap_v))), d, scores + i);
+  }
+}
+
+// Sets the scores of `tiles` that are not both in `range` and in a segment to -inf.
+HWY_INLINE void HideUnseen(float* scores, RowRange tiles, RowRange range,
+                           std::span<const Segment> segments) {
+  int next = tiles.begin;
+  for (const Segment& segment : segments) {
+    const int first = std::max(range.begin, segment.begin);
+    const int last = std::min(range.end, segment.end);
+    if (first >= last) continue;
+    std::fill(scores + next, scores + first, kHidden);
+    next = last;
+  }
+  std::fill(scores + next, scores + tiles.end, kHidden);
+}
+
+HWY_INLINE float LargestScore(const float* scores, RowRange tiles) {
+  const DF d;
+  VF largest = hn::Set(d, kHidden);
+  for (int i = tiles.begin; i < tiles.end; i += kLanes) {
+    largest = hn::Max(largest, hn::LoadU(d, scores + i));
+  }
+  return hn::GetLane(hn::MaxOfLanes(d, largest));
+}
+
+struct SplitSums {
+  float max = kHidden;  // -inf: nothing was visible
+  float sum = 0.0f;
+};
+
+// Turns the scores of one row into weights: exp(s - max) where visible, +0 in the rest of the
+// 16-position tiles that `range` touches. REQUIRES: range from RangeInSplit, not empty.
+HWY_INLINE SplitSums SoftmaxRow(float* scores, RowRange range, std::span<const Segment> segments,
+                                float soft_cap) {
+  const DF d;
+  const RowRange tiles{range.begin / kCellTile * kCellTile, RoundUp(range.end, kCellTile)};
+  if (soft_cap > 0.0f) SoftCap(scores, tiles, soft_cap);
+  HideUnseen(scores, tiles, range, segments);
+  const float largest = LargestScore(scores, tiles);
+  if (largest == kHidden) return {};
+  const VF largest_v = hn::Set(d, largest);
+  VF sum[kVectorsPerTile];
+  for (VF& lanes : sum) lanes = hn::Zero(d);
+  for (int i = tiles.begin; i < tiles.end; i += kCellTile) {
+    for (int v = 0; v < kVectorsPerTile; ++v) {
+      float* const s = scores + i + v * kLanes;
+      const VF weight = Exp(d, hn::Sub(hn::LoadU(d, s), largest_v));
+      hn::StoreU(weight, d, s);
+      sum[v] = hn::Add(sum[v], weight);
+    }
+  }
+  return {largest, FoldLanes(sum)};
+}
+
+// (into, into_values) of the splits so far, then one split more: the merge of
+// docs/design/exactness.md, `count` values (a multiple of the lanes). A split in which
+// nothing was visible changes nothing.
+HWY_INLINE void MergeSplit(SplitSums split, const float* values, int count, SplitSums& into,
+                           float* into_values) {
+  const DF d;
+  if (split.max == kHidden) return;
+  if (into.max == kHidden) {
+    into = split;
+    std::copy_n(values, count, into_values);
+    return;
+  }
+  const float max = std::max(into.max, split.max);
+  const float keep = Exp1(into.max - max);
+  const float add = Exp1(split.max - max);
+  into = {max, MulAdd1(into.sum, keep, split.sum * add)};
+  const VF keep_v = hn::Set(d, keep);
+  const VF add_v = hn::Set(d, add);
+  for (int i = 0; i < count; i += kLanes) {
+    const VF scaled = hn::Mul(hn::LoadU(d, values + i), add_v);
+    hn::StoreU(hn::MulAdd(hn::LoadU(d, into_values + i), keep_v, scaled), d, into_values + i);
+  }
+}
+
+// A sink is one more split that holds no values; then values / sum, or zeros where nothing
+// was visible. In place.
+HWY_INLINE void FinishRow(SplitSums sums, const float* sink, int count, float* values) {
+  const DF d;
+  if (sums.max == kHidden) {
+    std::fill_n(values, count, 0.0f);
+    return;
+  }
+  float keep = 1.0f;
+  if (sink != nullptr) {
+    const float max = std::max(sums.max, *sink);
+    keep = Exp1(sums.max - max);
+    sums.sum = MulAdd1(sums.sum, keep, Exp1(*sink - max));
+  }
+  const VF keep_v = hn::Set(d, keep);
+  const VF sum = hn::Set(d, sums.sum);
+  for (int i = 0; i < count; i += kLanes) {
+    hn::StoreU(hn::Div(hn::Mul(hn::LoadU(d, values + i), keep_v), sum), d, values + i);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace kvcache::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

@@ -1,0 +1,343 @@
+// Scenes for the tests of attention: sequences with known keys and values, kept in any layout
+// and any cells, and the documented chain of operations written out one value at a time.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kvcache/backend.h"
+#include "kvcache/cpu_backend.h"
+#include "tensor/float_conversion.h"
+
+namespace kvcache::cpu {
+
+inline float RoundToType(DType type, float value) {
+  if (type == DType::kF16) return F16ToF32(F32ToF16(value));
+  if (type == DType::kBF16) return Bf16ToF32(F32ToBf16(value));
+  return value;
+}
+
+// A value in [-1, 1) that depends on all of its coordinates.
+inline float HashValue(std::uint32_t seed, std::int64_t a, std::int64_t b, std::int64_t c) {
+  std::uint64_t x = seed * 0x9e3779b97f4a7c15ull + static_cast<std::uint64_t>(a) * 0x100000001b3ull;
+  for (const std::int64_t part : {b, c}) {
+    x ^= static_cast<std::uint64_t>(part) + 0x9e3779b97f4a7c15ull + (x << 6) + (x >> 2);
+    x *= 0xff51afd7ed558ccdull;
+    x ^= x >> 32;
+  }
+  return static_cast<float>(static_cast<double>(x >> 11) * 0x1p-52 - 1.0);
+}
+
+struct QueryAt {
+  int sequence = 0;
+  Position position = 0;
+  bool bidirectional = false;
+};
+
+struct SceneOptions {
+  KvShape shape{2, 64, 64};
+  int heads = 4;
+  DType k_type = DType::kF16;
+  DType v_type = DType::kF16;
+  KvLayout layout = KvLayout::kTiled;
+  bool v_transposed = false;
+};
+
+// Histories in cells whose other contents are NaN.
+class Scene {
+ public:
+  Scene(SceneOptions options, std::vector<std::vector<HistoryRun>> runs)
+      : options_(options), runs_(std::move(runs)) {
+    std::int64_t cells = 1;
+    for (const auto& sequence : runs_) {
+      for (const HistoryRun& run : sequence) {
+        cells = std::max<std::int64_t>(cells, std::int64_t{run.cell} + run.length);
+      }
+    }
+    layer_.shape = options.shape;
+    layer_.k_type = options.k_type;
+    layer_.v_type = options.v_type;
+    layer_.layout = options.layout;
+    layer_.v_transposed = options.v_transposed;
+    layer_.cells = (cells + 15) / 16 * 16;
+    k_.assign(static_cast<std::size_t>(layer_.KBytes()), std::byte{0xff});
+    v_.assign(static_cast<std::size_t>(layer_.VBytes()), std::byte{0xff});
+    layer_.k = k_.data();
+    layer_.v = v_.data();
+  }
+
+  // The sequence's length is the positions of `lengths`, one run each.
+  static std::vector<std::vector<HistoryRun>> Contiguous(const std::vector<int>& lengths) {
+    std::vector<std::vector<HistoryRun>> runs;
+    std::int32_t cell = 0;
+    for (const int length : lengths) {
+      runs.push_back({{0, cell, length}});
+      cell += (length + 15) / 16 * 16;
+    }
+    return runs;
+  }
+
+  const SceneOptions& options() const { return options_; }
+  const LayerKv& layer() const { return layer_; }
+  const std::vector<std::vector<HistoryRun>>& runs() const { return runs_; }
+
+  float Key(int sequence, Position p, int head, int d) const {
+    return RoundToType(options_.k_type, HashValue(1, sequence * 1000003 + p, head, d));
+  }
+  float Value(int sequence, Position p, int head, int d) const {
+    return RoundToType(options_.v_type, HashValue(2, sequence * 1000003 + p, head, d));
+  }
+  float Query(const QueryAt& at, int head, int d) const {
+    return 2.0f * HashValue(3, at.sequence * 1000003 + at.position, head, d);
+  }
+
+  // Stores every kept position through the backend.
+  void Fill(KvBackend& backend) {
+    const KvShape& shape = options_.shape;
+    for (std::size_t s = 0; s < runs_.size(); ++s) {
+      for (const HistoryRun& run : runs_[s]) {
+        std::vector<float> k;
+        std::vector<float> v;
+        for (int i = 0; i < run.length; ++i) {
+          for (int h = 0; h < shape.kv_heads; ++h) {
+            for (int d = 0; d < shape.k_dim; ++d) {
+              k.push_back(HashValue(1, static_cast<int>(s) * 1000003 + run.position + i, h, d));
+            }
+            for (int d = 0; d < shape.v_dim; ++d) {
+              v.push_back(HashValue(2, static_cast<int>(s) * 1000003 + run.position + i, h, d));
+            }
+          }
+        }
+        const CellRun cells[] = {{run.cell, run.length}};
+        const Status status = backend.StoreKv(
+            layer_,
+            TensorView::Dense(k.data(), DType::kF32, shape.k_dim, shape.kv_heads, run.length),
+            TensorView::Dense(v.data(), DType::kF32, shape.v_dim, shape.kv_heads, run.length),
+            cells);
+        ASSERT_TRUE(status.ok()) << status.message();
+      }
+    }
+  }
+
+  bool Keeps(int sequence, Position p) const {
+    for (const HistoryRun& run : runs_[static_cast<std::size_t>(sequence)]) {
+      if (p >= run.position && p < run.position + run.length) return true;
+    }
+    return false;
+  }
+  Position End(int sequence) const {
+    const auto& runs = runs_[static_cast<std::size_t>(sequence)];
+    return runs.empty() ? 0 : runs.back().position + runs.back().length;
+  }
+
+ private:
+  SceneOptions options_;
+  std::vector<std::vector<HistoryRun>> runs_;
+  LayerKv layer_;
+  std::vector<std::byte> k_;
+  std::vector<std::byte> v_;
+};
+
+// What a call sees and how it weighs.
+struct Rules {
+  std::int32_t window = 0;
+  std::int32_t chunk = 0;
+  float scale = 0.125f;
+  float soft_cap = 0.0f;
+  std::vector<float> sinks = {};
+};
+
+inline bool Sees(const Scene& scene, const Rules& rules, const QueryAt& query, Position p) {
+  if (!scene.Keeps(query.sequence, p)) return false;
+  if (!query.bidirectional && p > query.position) return false;
+  if (rules.window > 0 && p <= query.position - rules.window) return false;
+  return rules.chunk <= 0 || p >= query.position - query.position % rules.chunk;
+}
+
+// Calls Attention; [batch][heads][v_dim].
+inline std::vector<float> Attend(KvBackend& backend, const Scene& scene,
+                                 const std::vector<QueryAt>& batch, const Rules& rules) {
+  const SceneOptions& o = scene.options();
+  std::vector<float> q;
+  std::vector<Position> positions;
+  std::vector<std::int32_t> index;
+  std::vector<std::uint8_t> bidirectional;
+  for (const QueryAt& at : batch) {
+    for (int h = 0; h < o.heads; ++h) {
+      for (int d = 0; d < o.shape.k_dim; ++d) q.push_back(scene.Query(at, h, d));
+    }
+    positions.push_back(at.position);
+    index.push_back(at.sequence);
+    bidirectional.push_back(at.bidirectional ? 1 : 0);
+  }
+  const std::vector<std::span<const HistoryRun>> histories(scene.runs().begin(),
+                                                           scene.runs().end());
+  const Visibility visibility{.positions = positions,
+                              .histories_index = index,
+                              .histories = histories,
+                              .bidirectional = bidirectional,
+                              .window = rules.window,
+                              .chunk = rules.chunk};
+  const auto tokens = static_cast<std::int64_t>(batch.size());
+  std::vector<float> out(batch.size() * static_cast<std::size_t>(o.heads * o.shape.v_dim), -7.0f);
+  const Status status = backend.Attention(
+      scene.layer(), TensorView::Dense(q.data(), DType::kF32, o.shape.k_dim, o.heads, tokens),
+      visibility, {.scale = rules.scale, .soft_cap = rules.soft_cap, .sinks = rules.sinks},
+      TensorView::Dense(out.data(), DType::kF32, o.shape.v_dim, o.heads, tokens));
+  EXPECT_TRUE(status.ok()) << status.message();
+  return out;
+}
+
+// --- the documented chain, one value at a time
+
+// Multiply-add as the target under test has it: fused, or rounded twice.
+struct Arithmetic {
+  bool fused = true;
+  float MulAdd(float a, float b, float c) const { return fused ? std::fma(a, b, c) : a * b + c; }
+
+  float Exp(float x) const {
+    if (x < -87.0f) return 0.0f;
+    const float shifted = MulAdd(x, 1.44269504f, 12582912.0f);
+    const float n = shifted - 12582912.0f;
+    const float r = MulAdd(n, -1.42860677e-6f, MulAdd(n, -0.693145751953125f, x));
+    float p = 0x1.6a2434p-10f;
+    for (const float c :
+         {0x1.1239e2p-7f, 0x1.5558f2p-5f, 0x1.555492p-3f, 0x1.fffffcp-2f, 1.0f, 1.0f}) {
+      p = MulAdd(p, r, c);
+    }
+    return p * std::bit_cast<float>((static_cast<std::int32_t>(n) + 127) << 23);
+  }
+
+  float Tanh(float x) const {
+    if (std::fabs(x) < 0.625f) {
+      const float square = x * x;
+      float q = -0.005704225f;
+      for (const float c : {0.020638432f, -0.05373952f, 0.1333144f, -0.3333328f}) {
+        q = MulAdd(q, square, c);
+      }
+      return MulAdd(x * square, q, x);
+    }
+    const float e = Exp(std::fabs(x) * -2.0f);
+    return std::copysign((1.0f - e) / (1.0f + e), x);
+  }
+};
+
+struct SplitResult {
+  float m = 0.0f;
+  float l = 0.0f;
+  std::vector<float> a = {};
+};
+
+inline SplitResult SplitChain(const Arithmetic& math, const Scene& scene, const Rules& rules,
+                              const QueryAt& query, int head, const std::vector<Position>& seen) {
+  const SceneOptions& o = scene.options();
+  const int kv_head = head / (o.heads / o.shape.kv_heads);
+  std::vector<float> scores;
+  for (const Position p : seen) {
+    float s = 0.0f;
+    for (int d = 0; d < o.shape.k_dim; ++d) {
+      s = math.MulAdd(scene.Query(query, head, d) * rules.scale,
+                      scene.Key(query.sequence, p, kv_head, d), s);
+    }
+    if (rules.soft_cap > 0.0f) s = rules.soft_cap * math.Tanh(s / rules.soft_cap);
+    scores.push_back(s);
+  }
+  SplitResult result{.m = *std::max_element(scores.begin(), scores.end()),
+                     .a = std::vector<float>(static_cast<std::size_t>(o.shape.v_dim))};
+  float lanes[16] = {};
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    const float weight = math.Exp(scores[i] - result.m);
+    lanes[seen[i] % 16] += weight;
+    for (int d = 0; d < o.shape.v_dim; ++d) {
+      float& a = result.a[static_cast<std::size_t>(d)];
+      a = math.MulAdd(weight, scene.Value(query.sequence, seen[i], kv_head, d), a);
+    }
+  }
+  for (int apart = 8; apart > 0; apart /= 2) {
+    for (int i = 0; i < apart; ++i) lanes[i] += lanes[i + apart];
+  }
+  result.l = lanes[0];
+  return result;
+}
+
+// One query and head, after docs/design/exactness.md.
+inline std::vector<float> ChainRow(const Arithmetic& math, const Scene& scene, const Rules& rules,
+                                   const QueryAt& query, int head) {
+  SplitResult total;
+  bool any = false;
+  for (Position base = 0; base < scene.End(query.sequence); base += 256) {
+    std::vector<Position> seen;
+    for (Position p = base; p < base + 256; ++p) {
+      if (Sees(scene, rules, query, p)) seen.push_back(p);
+    }
+    if (seen.empty()) continue;
+    SplitResult split = SplitChain(math, scene, rules, query, head, seen);
+    if (!any) {
+      total = std::move(split);
+      any = true;
+      continue;
+    }
+    const float m = std::max(total.m, split.m);
+    const float keep = math.Exp(total.m - m);
+    const float add = math.Exp(split.m - m);
+    total.m = m;
+    total.l = math.MulAdd(total.l, keep, split.l * add);
+    for (std::size_t d = 0; d < total.a.size(); ++d) {
+      total.a[d] = math.MulAdd(total.a[d], keep, split.a[d] * add);
+    }
+  }
+  if (!any) return std::vector<float>(static_cast<std::size_t>(scene.options().shape.v_dim), 0.0f);
+  float keep = 1.0f;
+  if (!rules.sinks.empty()) {
+    const float sink = rules.sinks[static_cast<std::size_t>(head)];
+    const float m = std::max(total.m, sink);
+    keep = math.Exp(total.m - m);
+    total.l = math.MulAdd(total.l, keep, math.Exp(sink - m));
+  }
+  for (float& a : total.a) a = a * keep / total.l;
+  return total.a;
+}
+
+inline std::vector<float> ChainOf(const Scene& scene, const std::vector<QueryAt>& batch,
+                                  const Rules& rules, const Arithmetic& math = {}) {
+  std::vector<float> out;
+  for (const QueryAt& query : batch) {
+    for (int head = 0; head < scene.options().heads; ++head) {
+      const std::vector<float> row = ChainRow(math, scene, rules, query, head);
+      out.insert(out.end(), row.begin(), row.end());
+    }
+  }
+  return out;
+}
+
+// Equal as bytes; names the first difference.
+inline ::testing::AssertionResult SameBits(const std::vector<float>& a,
+                                           const std::vector<float>& b) {
+  if (a.size() != b.size()) {
+    return ::testing::AssertionFailure() << a.size() << " values against " << b.size();
+  }
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (std::bit_cast<std::uint32_t>(a[i]) != std::bit_cast<std::uint32_t>(b[i])) {
+      return ::testing::AssertionFailure()
+             << "value " << i << " of " << a.size() << ": " << a[i] << " against " << b[i];
+    }
+  }
+  return ::testing::AssertionSuccess();
+}
+
+inline std::unique_ptr<Backend> CpuWithThreads(int threads) {
+  auto backend = MakeCpuBackend({.threads = threads});
+  EXPECT_TRUE(backend.ok());
+  return std::move(backend).value();
+}
+
+}  // namespace kvcache::cpu

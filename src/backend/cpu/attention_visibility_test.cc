@@ -1,0 +1,189 @@
+// Which keys a query weighs: windows, chunks, images, sinks, caps, holes, nothing at all.
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "backend/cpu/attention_testing.h"
+#include "backend/cpu/targets.h"
+#include "gtest/gtest.h"
+#include "hwy/highway.h"
+
+namespace kvcache::cpu {
+namespace {
+
+struct RulesCase {
+  const char* name;
+  Rules rules;
+};
+
+const RulesCase kRules[] = {
+    {"causal", {}},
+    {"window_1", {.window = 1}},
+    {"window_5", {.window = 5}},
+    {"window_256", {.window = 256}},
+    {"window_300", {.window = 300}},
+    {"window_beyond", {.window = 100000}},
+    {"chunk_64", {.chunk = 64}},
+    {"chunk_100", {.chunk = 100}},
+    {"chunk_and_window", {.window = 40, .chunk = 300}},
+    {"soft_cap", {.soft_cap = 2.0f}},
+    {"large_scores", {.scale = 12.0f}},
+    {"capped_large_scores", {.scale = 12.0f, .soft_cap = 30.0f}},
+    {"sinks", {.sinks = {0.5f, -3.0f, 20.0f, -std::numeric_limits<float>::infinity()}}},
+    {"everything",
+     {.window = 270, .chunk = 512, .soft_cap = 5.0f, .sinks = {0.1f, 0.2f, -0.3f, 4.0f}}},
+};
+
+// Sequence 0 has a hole, sequence 1 begins late, sequence 2 is empty.
+std::vector<std::vector<HistoryRun>> WithHoles() {
+  return {
+      {{0, 5, 130}, {180, 200, 20}, {230, 400, 370}}, {{1000, 1005, 100}, {1500, 1200, 40}}, {}};
+}
+
+std::vector<QueryAt> Batch(int tokens) {
+  std::vector<QueryAt> batch;
+  for (int i = 0; i < tokens; ++i) {
+    batch.push_back({0, 599 - i, i % 5 == 2});
+    batch.push_back({1, 1539 - i, i % 7 == 3});
+  }
+  batch.push_back({2, 8});
+  return batch;
+}
+
+class AttentionRules : public ::testing::TestWithParam<RulesCase> {};
+
+TEST_P(AttentionRules, MatchTheChain) {
+  const auto backend = CpuWithThreads(2);
+  for (const KvLayout layout : {KvLayout::kTiled, KvLayout::kPlain}) {
+    Scene scene({{2, 32, 48}, 4, DType::kF16, DType::kF32, layout}, WithHoles());
+    scene.Fill(*backend);
+    for (const int tokens : {1, 6, 50}) {
+      const std::vector<QueryAt> batch = Batch(tokens);
+      EXPECT_TRUE(SameBits(Attend(*backend, scene, batch, GetParam().rules),
+                           ChainOf(scene, batch, GetParam().rules)))
+          << tokens;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Rules, AttentionRules, ::testing::ValuesIn(kRules),
+                         [](const auto& test) { return std::string(test.param.name); });
+
+TEST(AttentionVisibility, NothingVisibleGivesZeros) {
+  const auto backend = CpuWithThreads(2);
+  Scene scene({{1, 16, 24}, 2, DType::kF16, DType::kF16}, {{{50, 0, 30}}, {}});
+  scene.Fill(*backend);
+  const Rules rules{.sinks = {1.0f, 2.0f}};
+  for (const std::size_t tokens : {1u, 40u}) {
+    std::vector<QueryAt> batch(tokens, QueryAt{0, 20});
+    batch.resize(2 * tokens, QueryAt{1, 20});
+    const std::vector<float> out = Attend(*backend, scene, batch, rules);
+    EXPECT_TRUE(SameBits(out, std::vector<float>(out.size(), 0.0f)));
+  }
+}
+
+// A later token of the batch whose value is infinite is nobody else's business.
+TEST(AttentionVisibility, UnseenValuesNeverMatter) {
+  const auto backend = CpuWithThreads(2);
+  for (const int tokens : {3, 60}) {
+    Scene scene({{1, 16, 24}, 2, DType::kF32, DType::kF32}, Scene::Contiguous({300}));
+    scene.Fill(*backend);
+    std::vector<QueryAt> batch;
+    for (int i = 0; i < tokens; ++i) batch.push_back({0, 298 - i});
+    const std::vector<float> expected = Attend(*backend, scene, batch, {});
+    const float infinity = std::numeric_limits<float>::infinity();
+    auto* const values = reinterpret_cast<float*>(scene.layer().v);
+    std::fill_n(values + 299 * 24, 24, infinity);
+    EXPECT_TRUE(SameBits(Attend(*backend, scene, batch, {}), expected));
+    batch.push_back({0, 299});
+    const std::vector<float> out = Attend(*backend, scene, batch, {});
+    EXPECT_FALSE(std::isfinite(out.back()));
+    EXPECT_TRUE(SameBits({out.begin(), out.begin() + static_cast<std::ptrdiff_t>(expected.size())},
+                         expected));
+  }
+}
+
+// Every target of this machine. Those with fused multiply-add agree with each other; the
+// portable one rounds products first.
+TEST(AttentionTargets, MatchTheChain) {
+  const std::vector<std::int64_t> targets = hwy::SupportedAndGeneratedTargets();
+  ASSERT_FALSE(targets.empty());
+  for (const std::int64_t target : targets) {
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    const bool fused = target != HWY_EMU128;
+    const auto backend = CpuWithThreads(2);
+    for (const DType type : {DType::kF16, DType::kBF16, DType::kF32}) {
+      Scene scene({{2, 40, 72}, 6, type, type}, WithHoles());
+      scene.Fill(*backend);
+      const Rules rules{.soft_cap = 3.0f, .sinks = {0.1f, 0.2f, 0.3f, 0.4f, 0.5f, 0.6f}};
+      for (const int tokens : {2, 20}) {
+        const std::vector<QueryAt> batch = Batch(tokens);
+        EXPECT_TRUE(SameBits(Attend(*backend, scene, batch, rules),
+                             ChainOf(scene, batch, rules, {.fused = fused})))
+            << hwy::TargetName(target) << " " << tokens;
+      }
+    }
+  }
+  hwy::SetSupportedTargetsForTest(0);
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+}
+
+struct ErrorCase {
+  const char* name;
+  TensorView q;
+  TensorView out;
+  std::size_t sinks;
+  std::size_t positions;
+  std::int32_t run_cell;
+  const char* message;  // must hold both sides' numbers
+};
+
+TEST(AttentionErrors, NameBothSides) {
+  const auto backend = CpuWithThreads(1);
+  Scene scene({{2, 8, 16}, 4, DType::kF16, DType::kF16}, Scene::Contiguous({32}));
+  std::vector<float> memory(1024);
+  const auto view = [&](std::int64_t d, std::int64_t heads, std::int64_t batch) {
+    return TensorView::Dense(memory.data(), DType::kF32, d, heads, batch);
+  };
+  TensorView f16 = view(8, 4, 3);
+  f16.dtype = DType::kF16;
+  const ErrorCase cases[] = {
+      {"k_dim", view(9, 4, 3), view(16, 4, 3), 0, 3, 0, "head size 9, the cache's k_dim is 8"},
+      {"v_dim", view(8, 4, 3), view(8, 4, 3), 0, 3, 0, "head size 8, the cache's v_dim is 16"},
+      {"heads", view(8, 3, 3), view(16, 3, 3), 0, 3, 0, "3 heads, not a multiple of the cache's 2"},
+      {"batch", view(8, 4, 3), view(16, 4, 2), 0, 3, 0, "[16, 4, 2] and q [8, 4, 3] differ"},
+      {"dtype", f16, view(16, 4, 3), 0, 3, 0, "of type f16 must be dense f32"},
+      {"sinks", view(8, 4, 3), view(16, 4, 3), 2, 3, 0, "2 sinks, q has 4 heads"},
+      {"positions", view(8, 4, 3), view(16, 4, 3), 0, 2, 0, "2 entries, q has 3 tokens"},
+      {"cells", view(8, 4, 3), view(16, 4, 3), 0, 3, 20, "at cell 20, the layer has 32 cells"},
+  };
+  for (const ErrorCase& c : cases) {
+    const std::vector<Position> positions(c.positions, 1);
+    const std::vector<std::int32_t> index(3, 0);
+    const std::vector<float> sinks(c.sinks, 0.0f);
+    const std::vector<HistoryRun> runs = {{0, c.run_cell, 13}};
+    const std::vector<std::span<const HistoryRun>> histories = {runs};
+    const Status status = backend->Attention(scene.layer(), c.q,
+                                             {.positions = positions,
+                                              .histories_index = index,
+                                              .histories = histories,
+                                              .bidirectional = {}},
+                                             {.sinks = sinks}, c.out);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << c.name;
+    EXPECT_NE(status.message().find(c.message), std::string::npos)
+        << c.name << ": " << status.message();
+  }
+}
+
+TEST(AttentionErrors, TypesWithoutKernelsAreRefused) {
+  const auto backend = CpuWithThreads(1);
+  EXPECT_TRUE(backend->CheckKvTypes(DType::kF16, DType::kBF16, KvLayout::kTiled).ok());
+  const Status status = backend->CheckKvTypes(DType::kQ8_0, DType::kF16, KvLayout::kTiled);
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  EXPECT_NE(status.message().find("q8_0"), std::string::npos) << status.message();
+}
+
+}  // namespace
+}  // namespace kvcache::cpu

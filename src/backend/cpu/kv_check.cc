@@ -1,0 +1,49 @@
+// What the kernels over a cache's cells refuse.
+#include <string>
+
+#include "backend/cpu/kv_kernels.h"
+#include "backend/cpu/kv_storage.h"
+
+namespace kvcache::cpu {
+
+// Every layout is served; the tiled one is the fast one (preferred_cache_config).
+Status CheckKvTypes(DType k_type, DType v_type, KvLayout) {
+  if (IsKvType(k_type) && IsKvType(v_type)) return Status::Ok();
+  return Status(StatusCode::kUnsupported, "the CPU has no kernels for K of type " +
+                                              std::string(InfoOf(k_type).name) + " and V of type " +
+                                              std::string(InfoOf(v_type).name) +
+                                              "; it has f32, f16 and bf16");
+}
+
+Status CheckLayer(const LayerKv& layer) {
+  KVCACHE_RETURN_IF_ERROR(CheckKvTypes(layer.k_type, layer.v_type, layer.layout));
+  const KvShape& shape = layer.shape;
+  const bool tiled = layer.layout == KvLayout::kTiled;
+  if (shape.kv_heads < 1 || shape.k_dim < 1 || shape.v_dim < 1 || layer.cells < 0 ||
+      (tiled && layer.cells % kCellTile != 0)) {
+    return Status(StatusCode::kInvalidArgument,
+                  "layer of " + std::to_string(layer.cells) + " cells with " +
+                      std::to_string(shape.kv_heads) + " kv_heads of " +
+                      std::to_string(shape.k_dim) + " and " + std::to_string(shape.v_dim) +
+                      " values; sizes are at least 1, tiled cells a multiple of " +
+                      std::to_string(kCellTile));
+  }
+  if (tiled && layer.v_transposed) {
+    return Status(StatusCode::kInvalidArgument, "transposed V needs the plain layout");
+  }
+  if (layer.cells > 0 && (layer.k == nullptr || layer.v == nullptr)) {
+    return Status(StatusCode::kInvalidArgument,
+                  "layer of " + std::to_string(layer.cells) + " cells has no memory");
+  }
+  return Status::Ok();
+}
+
+Status CheckCells(const LayerKv& layer, const char* what, std::int64_t cell, std::int64_t length) {
+  if (cell >= 0 && length >= 0 && cell + length <= layer.cells) return Status::Ok();
+  return Status(StatusCode::kInvalidArgument, std::string(what) + ": " + std::to_string(length) +
+                                                  " cells from " + std::to_string(cell) +
+                                                  " are not within the layer's " +
+                                                  std::to_string(layer.cells));
+}
+
+}  // namespace kvcache::cpu
