@@ -1,0 +1,96 @@
+// kvcache eval: score given text, and write its logits.
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/command.h"
+#include "cli/engine_flags.h"
+#include "cli/json_report.h"
+#include "cli/model_store.h"
+#include "cli/terminal.h"
+#include "engine/npy_writer.h"
+#include "engine/score.h"
+
+namespace kvcache::cli {
+namespace {
+
+struct EvalFlags {
+  EngineFlags engine;
+  std::string tokens;
+  std::string tokens_file;
+  std::string text_file;
+  std::string logits;
+  bool json = false;
+};
+
+Result<std::vector<std::int32_t>> GivenTokens(const EvalFlags& flags) {
+  if (!flags.text_file.empty()) {
+    KVCACHE_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.text_file));
+    KVCACHE_ASSIGN_OR_RETURN(const auto tokenizer, OpenTokenizer(flags.engine.model()));
+    return tokenizer->Encode(text);
+  }
+  if (flags.tokens_file.empty()) return ParseTokens(flags.tokens);
+  KVCACHE_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.tokens_file));
+  auto tokens = ParseTokens(text);
+  if (!tokens.ok()) return std::move(tokens).TakeStatus().WithContext(flags.tokens_file);
+  return tokens;
+}
+
+Status Report(const EvalFlags& flags, Engine& engine, const ScoreResult& score) {
+  const double rate = score.tokens * 1e3 / score.prefill_ms;
+  if (!flags.json) {
+    (void)std::printf("%s tokens · nll %.6f · perplexity %.6f · %.0f tokens/s\n",
+                      WithThousands(score.tokens).c_str(), score.nll, score.perplexity, rate);
+    return Status::Ok();
+  }
+  PrintJson({{"tokens", score.tokens},
+             {"nll", score.nll},
+             {"perplexity", score.perplexity},
+             {"reuse", ReuseJson(score.tokens)},
+             {"timing", {{"prefill_ms", score.prefill_ms}, {"prefill_tokens_per_s", rate}}},
+             {"memory", MemoryJson(engine)}});
+  return Status::Ok();
+}
+
+// Unless --ctx says otherwise the cache is as large as the tokens need.
+Status Eval(const EvalFlags& flags) {
+  KVCACHE_ASSIGN_OR_RETURN(const auto tokens, GivenTokens(flags));
+  if (tokens.empty()) return {StatusCode::kInvalidArgument, "there are no tokens to score"};
+  KVCACHE_ASSIGN_OR_RETURN(const auto engine,
+                           flags.engine.OpenFor(static_cast<int>(tokens.size())));
+  std::optional<NpyWriter> writer;
+  if (!flags.logits.empty()) {
+    KVCACHE_ASSIGN_OR_RETURN(
+        writer, NpyWriter::Create(flags.logits, static_cast<std::int64_t>(tokens.size()),
+                                  engine->info().vocabulary));
+  }
+  const LogitsSink sink = [&](std::span<const float> rows) { return writer->Write(rows); };
+  Session session(*engine, SequenceId{0});
+  KVCACHE_ASSIGN_OR_RETURN(
+      const ScoreResult score,
+      Score(session, *engine, tokens, writer ? sink : LogitsSink{}, &CatchInterrupt()));
+  if (writer) KVCACHE_RETURN_IF_ERROR(writer->Close());
+  return Report(flags, *engine, score);
+}
+
+}  // namespace
+
+Command AddEval(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("eval", "Score given text: perplexity and logits");
+  const auto flags = std::make_shared<EvalFlags>();
+  flags->engine.Add(*command);
+  CLI::Option_group* source = command->add_option_group("Text", "exactly one of");
+  source->add_option("--tokens", flags->tokens, "token ids, such as 1,450,17")->type_name("IDS");
+  source->add_option("--tokens-file", flags->tokens_file, "a file of token ids")->type_name("F");
+  source->add_option("--text-file", flags->text_file, "a file of text; - is stdin")->type_name("F");
+  source->require_option(1);
+  command
+      ->add_option("--logits", flags->logits,
+                   "write the logits as float32 [tokens, vocabulary]; row i follows token i")
+      ->type_name("OUT.npy");
+  command->add_flag("--json", flags->json, "print one JSON object instead of text");
+  return {command, [flags] { return Eval(*flags); }};
+}
+
+}  // namespace kvcache::cli

@@ -1,0 +1,76 @@
+// kvcache list: the models that can be run by name.
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+
+#include "cli/command.h"
+#include "cli/json_report.h"
+#include "cli/model_store.h"
+#include "cli/terminal.h"
+#include "model/gguf.h"
+
+namespace kvcache::cli {
+namespace {
+
+nlohmann::json Describe(const StoredModel& model) {
+  nlohmann::json row = {{"name", model.name}, {"path", model.path}};
+  const auto file = GgufFile::Open(model.path);
+  if (!file.ok()) {
+    row["error"] = file.status().message();
+    return row;
+  }
+  std::int64_t parameters = 0;
+  for (const GgufTensor& tensor : (*file)->tensors()) parameters += tensor.elements();
+  const auto architecture = (*file)->GetStringOr("general.architecture", "?");
+  row["architecture"] = architecture.ok() ? std::string(*architecture) : "?";
+  row["parameters"] = parameters;
+  row["bytes"] = (*file)->size_bytes();
+  return row;
+}
+
+void PrintRow(const nlohmann::json& row, int name_width) {
+  const std::string name = row["name"];
+  const std::string path = row["path"];
+  if (row.contains("error")) {
+    const std::string error = row["error"];
+    (void)std::printf("%-*s  not readable: %s\n", name_width, name.c_str(), error.c_str());
+    return;
+  }
+  const std::string architecture = row["architecture"];
+  (void)std::printf("%-*s  %-12s  %14s  %10s  %s\n", name_width, name.c_str(), architecture.c_str(),
+                    WithThousands(row["parameters"].get<std::int64_t>()).c_str(),
+                    HumanBytes(row["bytes"].get<std::int64_t>()).c_str(), path.c_str());
+}
+
+Status List(bool json) {
+  const std::vector<StoredModel> models = ListModels();
+  if (!json && models.empty()) {
+    (void)std::printf("no models; put .gguf files into one of these folders:\n");
+    for (const std::string& folder : ModelFolders()) (void)std::printf("  %s\n", folder.c_str());
+    return Status::Ok();
+  }
+  std::size_t name_width = 4;
+  for (const StoredModel& model : models) name_width = std::max(name_width, model.name.size());
+  if (!json) {
+    (void)std::printf("%-*s  %-12s  %14s  %10s  %s\n", static_cast<int>(name_width), "NAME",
+                      "ARCHITECTURE", "PARAMETERS", "SIZE", "FILE");
+  }
+  nlohmann::json rows = nlohmann::json::array();
+  for (const StoredModel& model : models) {
+    rows.push_back(Describe(model));
+    if (!json) PrintRow(rows.back(), static_cast<int>(name_width));
+  }
+  if (json) PrintJson(rows);
+  return Status::Ok();
+}
+
+}  // namespace
+
+Command AddList(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("list", "The models that can be run by name");
+  const auto json = std::make_shared<bool>(false);
+  command->add_flag("--json", *json, "print one JSON array");
+  return {command, [json] { return List(*json); }};
+}
+
+}  // namespace kvcache::cli

@@ -1,0 +1,92 @@
+// kvcache tokenize: text to token ids and back.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/command.h"
+#include "cli/json_report.h"
+#include "cli/model_store.h"
+#include "cli/terminal.h"
+#include "model/tokenizer.h"
+
+namespace kvcache::cli {
+namespace {
+
+struct TokenizeFlags {
+  std::vector<std::string> words;  // [MODEL] TEXT, or [MODEL] with --detokenize
+  std::string ids;
+  bool detokenize = false;
+  bool special = false;
+  bool no_bos = false;
+  bool json = false;
+};
+
+std::string JoinIds(const std::vector<std::int32_t>& ids) {
+  std::string text;
+  for (const std::int32_t id : ids) text += (text.empty() ? "" : ",") + std::to_string(id);
+  return text;
+}
+
+Status Detokenize(const TokenizeFlags& flags, const Tokenizer& tokenizer) {
+  KVCACHE_ASSIGN_OR_RETURN(const auto ids, ParseTokens(flags.ids));
+  KVCACHE_ASSIGN_OR_RETURN(
+      const std::string text,
+      tokenizer.Decode(ids,
+                       {.control = flags.special ? ControlText::kShown : ControlText::kHidden}));
+  if (flags.json) {
+    PrintJson({{"text", text}, {"tokens", ids}});
+  } else {
+    (void)std::fwrite(text.data(), 1, text.size(), stdout);
+    (void)std::fputc('\n', stdout);
+  }
+  return Status::Ok();
+}
+
+Status Encode(const TokenizeFlags& flags, const Tokenizer& tokenizer) {
+  EncodeOptions options;
+  if (flags.no_bos) options.add_bos = AddToken::kNo;
+  if (flags.special) options.special = SpecialText::kParse;
+  KVCACHE_ASSIGN_OR_RETURN(const auto ids, tokenizer.Encode(flags.words.back(), options));
+  if (!flags.json) {
+    (void)std::printf("%s\n", JoinIds(ids).c_str());
+    return Status::Ok();
+  }
+  nlohmann::json pieces = nlohmann::json::array();
+  for (const std::int32_t id : ids) pieces.push_back(tokenizer.Piece(id, ControlText::kShown));
+  PrintJson({{"tokens", ids}, {"pieces", pieces}});
+  return Status::Ok();
+}
+
+Status Tokenize(const TokenizeFlags& flags) {
+  const std::size_t without_model = flags.detokenize ? 0 : 1;
+  const std::string model = flags.words.size() > without_model ? flags.words.front() : "";
+  KVCACHE_ASSIGN_OR_RETURN(const auto tokenizer, OpenTokenizer(model));
+  return flags.detokenize ? Detokenize(flags, *tokenizer) : Encode(flags, *tokenizer);
+}
+
+}  // namespace
+
+Command AddTokenize(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("tokenize", "Text to token ids and back");
+  command->footer("kvcache tokenize [MODEL] TEXT\nkvcache tokenize [MODEL] --detokenize IDS");
+  const auto flags = std::make_shared<TokenizeFlags>();
+  command->add_option("WORDS", flags->words, "the model (default: the one that ships), the text")
+      ->expected(0, 2);
+  auto* ids = command->add_option("--detokenize", flags->ids, "token ids, such as 1,450,17")
+                  ->type_name("IDS");
+  command->add_flag("--special", flags->special,
+                    "the text of special tokens stands for them; shows them in output");
+  command->add_flag("--no-bos", flags->no_bos, "no begin-of-sequence token in front");
+  command->add_flag("--json", flags->json, "print one JSON object");
+  command->final_callback([flags, ids] {
+    flags->detokenize = ids->count() > 0;
+    const std::size_t most = flags->detokenize ? 1 : 2;
+    if (!flags->detokenize && flags->words.empty()) {
+      throw CLI::RequiredError("TEXT or --detokenize");
+    }
+    if (flags->words.size() > most) throw CLI::ExtrasError({flags->words.back()});
+  });
+  return {command, [flags] { return Tokenize(*flags); }};
+}
+
+}  // namespace kvcache::cli

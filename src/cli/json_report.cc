@@ -1,0 +1,37 @@
+#include "cli/json_report.h"
+
+#include <cstdio>
+#include <string>
+
+namespace kvcache::cli {
+
+nlohmann::json ReuseJson(std::int64_t computed) {
+  return {{"matched", 0},
+          {"restored", 0},
+          {"computed", computed},
+          {"tiers", {{"live", 0}, {"memory", 0}, {"disk", 0}, {"remote", 0}}},
+          {"missed", nlohmann::json::array()}};
+}
+
+std::int64_t CacheBytesPerToken(const Engine& engine) {
+  std::int64_t bytes = 0;
+  for (const KvShape& shape : engine.info().kv) {
+    bytes += BytesOf(engine.options().k_type, std::int64_t{shape.kv_heads} * shape.k_dim) +
+             BytesOf(engine.options().v_type, std::int64_t{shape.kv_heads} * shape.v_dim);
+  }
+  return bytes;
+}
+
+nlohmann::json MemoryJson(Engine& engine) {
+  return {{"kv_bytes", engine.cache().AllocatedBytes()},
+          {"kv_bytes_per_token", CacheBytesPerToken(engine)}};
+}
+
+void PrintJson(const nlohmann::json& object) {
+  const std::string line =
+      object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  (void)std::fwrite(line.data(), 1, line.size(), stdout);
+  (void)std::fflush(stdout);
+}
+
+}  // namespace kvcache::cli

@@ -1,0 +1,60 @@
+// kvcache: the command line. Exit status 0: done; 1: it failed, and one line on stderr says
+// what, where and what to do; 2: the command line itself was wrong.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "cli/command.h"
+
+namespace kvcache::cli {
+namespace {
+
+constexpr int kFailed = 1;
+constexpr int kUsage = 2;
+
+int ReportUsage(const CLI::App& app, const CLI::ParseError& error) {
+  if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+  std::string command = "kvcache";
+  for (const CLI::App* sub : app.get_subcommands()) command += " " + sub->get_name();
+  std::fprintf(stderr, "%s: %s; see '%s --help'\n", command.c_str(), error.what(), command.c_str());
+  return kUsage;
+}
+
+int RunChosen(const std::vector<Command>& commands) {
+  for (const Command& command : commands) {
+    if (!command.app->parsed()) continue;
+    const Status status = command.run();
+    if (status.ok()) return 0;
+    std::fprintf(stderr, "kvcache %s: %s\n", command.app->get_name().c_str(),
+                 status.message().c_str());
+    return kFailed;
+  }
+  return 0;
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Runs language models (GGUF) and keeps what they have computed.", "kvcache");
+  app.set_version_flag("--version", "kvcache " KVCACHE_VERSION);
+  app.require_subcommand(1);
+  const std::vector<Command> commands = {AddRun(app), AddEval(app), AddTokenize(app), AddList(app)};
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return ReportUsage(app, error);
+  }
+  return RunChosen(commands);
+}
+
+}  // namespace
+}  // namespace kvcache::cli
+
+int main(int argc, char** argv) {
+  try {
+    return kvcache::cli::Main(argc, argv);
+  } catch (const std::exception& error) {  // std::bad_alloc and the like, from libraries
+    std::fprintf(stderr, "kvcache: %s\n", error.what());
+    return kvcache::cli::kFailed;
+  }
+}

@@ -1,0 +1,85 @@
+#include "cli/model_store.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <utility>
+
+#include "model/gguf.h"
+
+namespace kvcache::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kShippedModel = "story";
+constexpr const char* kSuffix = ".gguf";
+
+void AddUserFolder(std::vector<std::string>* folders) {
+  if (const char* chosen = std::getenv("KVCACHE_MODELS"); chosen != nullptr && *chosen != '\0') {
+    folders->emplace_back(chosen);
+  } else if (const char* data = std::getenv("XDG_DATA_HOME"); data != nullptr && *data != '\0') {
+    folders->push_back(fs::path(data) / "kvcache" / "models");
+  } else if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0') {
+    folders->push_back(fs::path(home) / ".local" / "share" / "kvcache" / "models");
+  }
+}
+
+bool IsModelFile(const fs::path& path) {
+  std::error_code ignored;
+  return path.extension() == kSuffix && !fs::is_directory(path, ignored);
+}
+
+}  // namespace
+
+std::vector<std::string> ModelFolders() {
+  std::vector<std::string> folders;
+  AddUserFolder(&folders);
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  if (error) return folders;
+  const fs::path here = program.parent_path();
+  folders.push_back(here.parent_path() / "share" / "kvcache" / "models");  // PREFIX/bin
+  folders.push_back(here.parent_path().parent_path() / "models");          // build/PRESET
+  return folders;
+}
+
+std::vector<StoredModel> ListModels() {
+  std::map<std::string, std::string> found;
+  for (const std::string& folder : ModelFolders()) {
+    std::error_code error;
+    for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+      if (IsModelFile(it->path())) found.emplace(it->path().stem().string(), it->path().string());
+    }
+  }
+  std::vector<StoredModel> models;
+  for (const auto& [name, path] : found) models.push_back({name, path});
+  return models;
+}
+
+Result<std::string> FindModel(const std::string& model) {
+  const std::string name = model.empty() ? kShippedModel : model;
+  const bool is_path = name.find('/') != std::string::npos || name.ends_with(kSuffix);
+  if (is_path) return name;
+  std::string searched;
+  for (const std::string& folder : ModelFolders()) {
+    const fs::path candidate = fs::path(folder) / (name + kSuffix);
+    std::error_code ignored;
+    if (fs::exists(candidate, ignored)) return candidate.string();
+    searched += " " + folder;
+  }
+  return Status(StatusCode::kNotFound, "no model '" + name + "' in" + searched +
+                                           "; give a .gguf file, or a name that 'kvcache list' "
+                                           "shows");
+}
+
+Result<std::unique_ptr<Tokenizer>> OpenTokenizer(const std::string& model) {
+  KVCACHE_ASSIGN_OR_RETURN(const std::string path, FindModel(model));
+  KVCACHE_ASSIGN_OR_RETURN(const auto file, GgufFile::Open(path));
+  auto tokenizer = MakeTokenizer(*file);
+  if (!tokenizer.ok()) return std::move(tokenizer).TakeStatus().WithContext(path);
+  return tokenizer;
+}
+
+}  // namespace kvcache::cli

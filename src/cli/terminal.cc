@@ -1,0 +1,117 @@
+#include "cli/terminal.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+namespace kvcache::cli {
+namespace {
+
+std::atomic<bool> interrupted{false};
+
+extern "C" void OnInterrupt(int) {
+  interrupted.store(true);
+  (void)std::signal(SIGINT, SIG_DFL);
+}
+
+struct FileCloser {
+  void operator()(std::FILE* file) const {
+    if (file != stdin) (void)std::fclose(file);
+  }
+};
+
+}  // namespace
+
+bool StdinIsTerminal() {
+  return isatty(STDIN_FILENO) != 0;
+}
+bool StdoutIsTerminal() {
+  return isatty(STDOUT_FILENO) != 0;
+}
+bool StderrIsTerminal() {
+  return isatty(STDERR_FILENO) != 0;
+}
+
+std::string WithThousands(std::int64_t number) {
+  std::string text;
+  const std::string digits = std::to_string(number);
+  const std::size_t first_digit = number < 0 ? 1 : 0;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    if (i > first_digit && (digits.size() - i) % 3 == 0) text += ',';
+    text += digits[i];
+  }
+  return text;
+}
+
+std::string HumanBytes(std::int64_t bytes) {
+  constexpr const char* kUnits[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+  if (bytes < 1024) return std::to_string(bytes) + " bytes";
+  auto value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  while (value >= 1024.0 && unit + 1 < std::size(kUnits)) {
+    value /= 1024.0;
+    ++unit;
+  }
+  char text[32];
+  (void)std::snprintf(text, sizeof(text), "%.1f %s", value, kUnits[unit]);
+  return text;
+}
+
+void Progress::Show(const std::string& line) {
+  if (!StderrIsTerminal()) return;
+  (void)std::fprintf(stderr, "\r\033[K%s", line.c_str());
+  shown_ = true;
+}
+
+void Progress::Clear() {
+  if (!shown_) return;
+  (void)std::fprintf(stderr, "\r\033[K");
+  shown_ = false;
+}
+
+const std::atomic<bool>& CatchInterrupt() {
+  (void)std::signal(SIGINT, OnInterrupt);
+  return interrupted;
+}
+
+Result<std::string> ReadTextFile(const std::string& path) {
+  const std::unique_ptr<std::FILE, FileCloser> file(path == "-" ? stdin
+                                                                : std::fopen(path.c_str(), "rb"));
+  const std::string name = path == "-" ? "standard input" : path;
+  if (!file) return Status(StatusCode::kIo, name + ": cannot open: " + std::strerror(errno));
+  std::string text;
+  char block[1 << 16];
+  while (const std::size_t count = std::fread(block, 1, sizeof(block), file.get())) {
+    text.append(block, count);
+  }
+  if (std::ferror(file.get()) != 0) {
+    return Status(StatusCode::kIo, name + ": cannot read: " + std::strerror(errno));
+  }
+  return text;
+}
+
+Result<std::vector<std::int32_t>> ParseTokens(std::string_view text) {
+  std::vector<std::int32_t> tokens;
+  constexpr std::string_view kSeparators = ", \t\r\n";
+  for (std::size_t at = text.find_first_not_of(kSeparators); at != std::string_view::npos;
+       at = text.find_first_not_of(kSeparators, at)) {
+    const std::size_t end = std::min(text.find_first_of(kSeparators, at), text.size());
+    const std::string_view word = text.substr(at, end - at);
+    std::int32_t token = 0;
+    const auto [stop, error] = std::from_chars(word.data(), word.data() + word.size(), token);
+    if (error != std::errc() || stop != word.data() + word.size()) {
+      return Status(StatusCode::kInvalidArgument,
+                    "'" + std::string(word.substr(0, 40)) + "' is not a token id");
+    }
+    tokens.push_back(token);
+    at = end;
+  }
+  return tokens;
+}
+
+}  // namespace kvcache::cli

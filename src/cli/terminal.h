@@ -1,0 +1,45 @@
+// What the commands share in speaking with people: numbers, progress, Ctrl-C, input files.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvcache/status.h"
+
+namespace kvcache::cli {
+
+bool StdinIsTerminal();
+bool StdoutIsTerminal();
+bool StderrIsTerminal();
+
+// 1204 → "1,204".
+std::string WithThousands(std::int64_t number);
+
+// 1.5e9 → "1.4 GiB".
+std::string HumanBytes(std::int64_t bytes);
+
+// A line on stderr that is written over until it is cleared; nothing unless stderr is a
+// terminal.
+class Progress {
+ public:
+  ~Progress() { Clear(); }
+  void Show(const std::string& line);
+  void Clear();
+
+ private:
+  bool shown_ = false;
+};
+
+// True from the first Ctrl-C on; the second one ends the process.
+const std::atomic<bool>& CatchInterrupt();
+
+// The whole file; "-" is standard input. Errors name the path and the system's reason.
+Result<std::string> ReadTextFile(const std::string& path);
+
+// "1,2 3\n4" → {1, 2, 3, 4}. kInvalidArgument names what is not a number.
+Result<std::vector<std::int32_t>> ParseTokens(std::string_view text);
+
+}  // namespace kvcache::cli

@@ -1,0 +1,259 @@
+"""The command line as people and scripts see it: output, errors, exit status.
+
+usage: cli_test.py KVCACHE MAKE_MODEL  (paths of the two programs)
+"""
+
+import json
+import os
+import pathlib
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+KVCACHE = ""
+MAKE_MODEL = ""
+
+
+def run(*args, text_in=None, env=None):
+    """Runs kvcache; returns (status, stdout, stderr)."""
+    done = subprocess.run([KVCACHE, *args], input=text_in, capture_output=True, text=True,
+                          stdin=None if text_in is not None else subprocess.DEVNULL,
+                          timeout=120, env={**os.environ, **(env or {})})
+    return done.returncode, done.stdout, done.stderr
+
+
+class CliTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.dir = pathlib.Path(cls.folder.name)
+        cls.model = str(cls.dir / "random.gguf")
+        subprocess.run([MAKE_MODEL, "--out", cls.model, "--type", "f16", "--layers", "2",
+                        "--width", "64", "--heads", "4", "--kv-heads", "2", "--ffn", "128",
+                        "--vocab", "512", "--context", "256", "--seed", "1"],
+                       check=True, capture_output=True)
+        cls.bytes = pathlib.Path(cls.model).read_bytes()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def file(self, name, data):
+        path = self.dir / name
+        path.write_bytes(data)
+        return str(path)
+
+    def fails(self, args, *words, status=1, **kwargs):
+        """The command fails with one line on stderr that holds all the words."""
+        code, out, err = run(*args, **kwargs)
+        self.assertEqual(code, status, f"{args}: {out}{err}")
+        self.assertEqual(err.count("\n"), 1, f"not one line: {err}")
+        for word in words:
+            self.assertIn(word, err)
+
+    def succeeds(self, *args, **kwargs):
+        code, out, err = run(*args, **kwargs)
+        self.assertEqual(code, 0, err)
+        return out
+
+
+class Usage(CliTest):
+    def test_help_and_version(self):
+        self.assertIn("run", self.succeeds("--help"))
+        for command in ("run", "eval", "tokenize", "inspect", "list"):
+            self.assertIn("--help", self.succeeds(command, "--help"))
+        self.assertRegex(self.succeeds("--version"), r"kvcache \d+\.\d+\.\d+")
+
+    def test_wrong_command_lines(self):
+        self.fails([], "subcommand", status=2)
+        self.fails(["walk"], "walk", status=2)
+        self.fails(["run", "--colour", "red"], "--colour", "kvcache run --help", status=2)
+        self.fails(["run", "-n", "many"], "many", status=2)
+        self.fails(["run", "-n", "-3"], "-3", status=2)
+        self.fails(["run", "--ctx", "0"], "--ctx", status=2)
+        self.fails(["run", "--threads", "0"], "--threads", status=2)
+        self.fails(["run", "-p", "a", "-f", "b"], "-f", status=2)
+        self.fails(["eval"], "Text", status=2)
+        self.fails(["eval", "--tokens", "1", "--text-file", "x"], "Text", status=2)
+        self.fails(["tokenize"], "TEXT", status=2)
+        self.fails(["tokenize", "a", "b", "c"], "c", status=2)
+
+
+class BadModels(CliTest):
+    def test_no_such_file(self):
+        path = str(self.dir / "none.gguf")
+        self.fails(["run", path, "-p", "x"], path, "No such file")
+
+    def test_no_such_name(self):
+        self.fails(["run", "nonesuch", "-p", "x"], "nonesuch", "kvcache list")
+
+    def test_a_folder(self):
+        self.fails(["run", str(self.dir) + "/", "-p", "x"], str(self.dir))
+
+    @unittest.skipIf(os.geteuid() == 0, "root may read everything")
+    def test_unreadable_file(self):
+        path = self.file("unreadable.gguf", self.bytes)
+        os.chmod(path, 0)
+        self.fails(["run", path, "-p", "x"], path, "Permission denied")
+
+    def test_empty_and_foreign_files(self):
+        self.fails(["run", self.file("empty.gguf", b""), "-p", "x"], "empty.gguf")
+        self.fails(["run", self.file("text.gguf", b"hello " * 99), "-p", "x"], "text.gguf", "magic")
+
+    def test_truncated_anywhere(self):
+        for size in (5, 30, 1000, len(self.bytes) // 2, len(self.bytes) - 1):
+            path = self.file("short.gguf", self.bytes[:size])
+            self.fails(["inspect", path], "short.gguf")
+
+    def test_counts_that_cannot_be(self):
+        data = bytearray(self.bytes)
+        struct.pack_into("<Q", data, 8, 2**60)  # tensors
+        self.fails(["run", self.file("counts.gguf", bytes(data)), "-p", "x"], "counts.gguf")
+
+    def test_missing_tensor(self):
+        data = self.bytes.replace(b"blk.0.attn_q.weight", b"blk.0.attn_z.weight")
+        self.fails(["run", self.file("missing.gguf", data), "-p", "x"], "missing.gguf",
+                   "blk.0.attn_q.weight")
+
+    def test_tensor_of_a_type_that_is_not_served(self):
+        name = b"output_norm.weight"
+        at = self.bytes.index(name) + len(name)
+        rank = struct.unpack_from("<I", self.bytes, at)[0]
+        data = bytearray(self.bytes)
+        struct.pack_into("<I", data, at + 4 + 8 * rank, 28)  # F64
+        path = self.file("type.gguf", bytes(data))
+        self.fails(["run", path, "-p", "x"], "type.gguf")
+
+    def test_architecture_that_is_not_known(self):
+        data = self.bytes.replace(b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0xlama", 1)
+        self.assertNotEqual(data, self.bytes)
+        self.fails(["run", self.file("arch.gguf", data), "-p", "x"], "xlama", "llama")
+
+
+class Run(CliTest):
+    def test_bad_input(self):
+        self.fails(["run", self.model, "-p", ""], "prompt is empty")
+        self.fails(["run", self.model, "-f", "/nonexistent/prompt"], "/nonexistent/prompt",
+                   "No such file")
+        self.fails(["run", self.model, "--ctx", "16", "-p", "word " * 100], "prompt has",
+                   "context holds 16")
+        self.fails(["run", self.model, "-p", "x", "--kv-type", "q9"], "q9", "f16")
+        self.fails(["run", self.model, "-p", "x", "--temp", "-1"], "temperature")
+        self.fails(["run", self.model, "-p", "x", "--top-p", "2"], "top-p")
+        self.fails(["run", self.model, "-p", "x", "--stop", ""], "stop string")
+
+    def test_json_and_seed(self):
+        args = ["run", self.model, "-p", "one two", "-n", "20", "--seed", "5", "--json"]
+        first, second = (json.loads(self.succeeds(*args)) for _ in range(2))
+        self.assertEqual(first["text"], second["text"])
+        self.assertEqual(first["tokens"], second["tokens"])
+        self.assertLessEqual(len(first["tokens"]), 20)
+        self.assertEqual(first["reuse"]["computed"], first["prompt_tokens"])
+        self.assertGreater(first["timing"]["ttft_ms"], 0)
+        self.assertGreater(first["memory"]["kv_bytes"], 0)
+        self.assertEqual(first["memory"]["kv_bytes_per_token"], 2 * 2 * 2 * 16 * 2)
+        other = json.loads(self.succeeds(*args[:-3], "--seed", "6", "--json"))
+        self.assertNotEqual(first["tokens"], other["tokens"])
+
+    def test_prompt_from_file_and_pipe_is_the_same(self):
+        path = self.file("prompt.txt", b"one two three")
+        args = ["run", self.model, "-n", "8", "--temp", "0"]
+        text = self.succeeds(*args, "-p", "one two three")
+        self.assertEqual(text, self.succeeds(*args, "-f", path))
+        self.assertEqual(text, self.succeeds(*args, "-f", "-", text_in="one two three"))
+        self.assertEqual(text, self.succeeds(*args, text_in="one two three"))
+
+    def test_context_shift_goes_on(self):
+        result = json.loads(self.succeeds("run", self.model, "-p", "one two", "--ctx", "32", "-n",
+                                          "100", "--temp", "1.5", "--top-k", "0", "--min-p", "0",
+                                          "--top-p", "1", "--seed", "1", "--json"))
+        if result["stop"] == "length":
+            self.assertEqual(len(result["tokens"]), 100)
+            self.assertGreater(result["shifts"], 3)
+
+    def test_context_full_without_a_count_stops(self):
+        result = json.loads(self.succeeds("run", self.model, "-p", "one two", "--ctx", "32",
+                                          "--temp", "1.5", "--seed", "2", "--json"))
+        self.assertLessEqual(result["prompt_tokens"] + len(result["tokens"]), 33)
+        self.assertEqual(result["shifts"], 0)
+
+    def test_stop_string_is_not_printed(self):
+        whole = json.loads(self.succeeds("run", self.model, "-p", "one", "-n", "40", "--seed", "3",
+                                         "--json"))["text"]
+        stop = whole[5:8]
+        cut = json.loads(self.succeeds("run", self.model, "-p", "one", "-n", "40", "--seed", "3",
+                                       "--stop", stop, "--json"))
+        self.assertEqual(cut["stop"], "stop")
+        self.assertEqual(cut["text"], whole[:whole.index(stop)])
+
+    def test_interrupt_keeps_what_was_made(self):
+        process = subprocess.Popen([KVCACHE, "run", self.model, "-p", "one", "-n", "100000000",
+                                    "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   stdin=subprocess.DEVNULL, text=True)
+        time.sleep(1.0)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+        if process.returncode == 0 and json.loads(out)["stop"] == "eos":
+            self.skipTest("the random model ended by itself")
+        self.assertEqual(process.returncode, 0, err)
+        self.assertEqual(json.loads(out)["stop"], "interrupted")
+
+
+class Eval(CliTest):
+    def test_bad_input(self):
+        self.fails(["eval", self.model, "--tokens", "1,x"], "'x'")
+        self.fails(["eval", self.model, "--tokens", ""], "no tokens")
+        self.fails(["eval", self.model, "--tokens", "1,512"], "512")
+        self.fails(["eval", self.model, "--tokens", "1,-1"], "-1")
+        self.fails(["eval", self.model, "--tokens", "1,2,3", "--ctx", "2"], "3 tokens", "2")
+        self.fails(["eval", self.model, "--tokens-file", "/nonexistent"], "/nonexistent")
+        self.fails(["eval", self.model, "--tokens", "1,2", "--logits", "/nonexistent/x.npy"],
+                   "/nonexistent/x.npy", "No such file")
+
+    def test_scores_and_writes_logits(self):
+        out = self.dir / "logits.npy"
+        result = json.loads(self.succeeds("eval", self.model, "--tokens", "1,5,9,300", "--logits",
+                                          str(out), "--json"))
+        self.assertEqual(result["tokens"], 4)
+        self.assertGreater(result["perplexity"], 1)
+        data = out.read_bytes()
+        self.assertIn(b"'shape': (4, 512)", data[:128])
+        self.assertEqual(len(data) % 64, 0)
+        self.assertFalse((self.dir / "logits.npy.partial").exists())
+
+    def test_text_and_its_tokens_score_alike(self):
+        text = self.file("text.txt", b"some words to score")
+        ids = self.succeeds("tokenize", self.model, "some words to score").strip()
+        self.assertEqual(json.loads(self.succeeds("eval", self.model, "--text-file", text,
+                                                  "--json"))["nll"],
+                         json.loads(self.succeeds("eval", self.model, "--tokens", ids,
+                                                  "--json"))["nll"])
+
+
+class Others(CliTest):
+    def test_tokenize_round_trip(self):
+        for text in ("hello world", "naïve café ☕", "日本語", "a\nb\t c"):
+            ids = self.succeeds("tokenize", self.model, text).strip()
+            self.assertEqual(self.succeeds("tokenize", self.model, "--detokenize", ids),
+                             text + "\n")
+        self.fails(["tokenize", self.model, "--detokenize", "9999"], "9999")
+
+    def test_inspect(self):
+        self.assertIn("llama", self.succeeds("inspect", self.model))
+        json.loads(self.succeeds("inspect", self.model, "--json"))
+
+    def test_list_shows_the_store(self):
+        rows = json.loads(self.succeeds("list", "--json", env={"KVCACHE_MODELS": str(self.dir)}))
+        self.assertIn("random", [row["name"] for row in rows])
+        code, out, _ = run("run", "random", "-p", "x", "-n", "1",
+                           env={"KVCACHE_MODELS": str(self.dir)})
+        self.assertEqual(code, 0, out)
+
+
+if __name__ == "__main__":
+    KVCACHE, MAKE_MODEL = sys.argv[1:3]
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
