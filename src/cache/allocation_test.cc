@@ -1,0 +1,131 @@
+// Counts allocations: the token path makes none once it is warm.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "kvcache/causal_cache.h"
+#include "support/cache_harness.h"
+#include "support/reference_backend.h"
+
+namespace {
+std::atomic<std::int64_t> allocations{0};
+}  // namespace
+
+void* operator new(std::size_t size) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  if (void* memory = std::malloc(size != 0 ? size : 1); memory != nullptr) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+
+namespace kvcache {
+namespace {
+
+// Writes nothing, so that what is counted is the cache's.
+class SilentBackend : public testing::ReferenceBackend {
+ public:
+  Status StoreKv(const LayerKv&, const TensorView&, const TensorView&,
+                 std::span<const CellRun>) override {
+    return Status::Ok();
+  }
+};
+
+std::unique_ptr<Cache> Opened(KvBackend& backend, int sequences, int capacity, int max_batch) {
+  auto cache = MakeCausalCache();
+  EXPECT_TRUE(cache->SetConfig({}).ok());
+  EXPECT_TRUE(
+      cache->Init(backend, {DType::kF16, DType::kF16, sequences, capacity, max_batch}).ok());
+  return cache;
+}
+
+// A batch's metadata and K, made outside the counted stretch; V is K.
+struct Inputs {
+  std::vector<Position> positions;
+  std::vector<SequenceId> sequences;
+  std::vector<float> k;
+  TensorView view;
+
+  Inputs(int tokens, int sequence) : k(4 * tokens) {
+    for (int i = 0; i < tokens; ++i) sequences.push_back(SequenceId{sequence});
+    positions.resize(tokens);
+    view = TensorView::Dense(k.data(), DType::kF32, 4, 1, tokens);
+  }
+  Batch batch() const { return {positions, sequences, {}}; }
+};
+
+TEST(AllocationTest, DecodeStepAllocatesNothing) {
+  SilentBackend backend;
+  auto cache = Opened(backend, 3, 256, 4);
+  Inputs inputs(3, 0);
+  inputs.sequences = {SequenceId{0}, SequenceId{1}, SequenceId{2}};
+  // The first step makes the layer and Get's mask.
+  for (Position position = 0; position < 256; ++position) {
+    inputs.positions.assign(3, position);
+    const std::int64_t before = allocations.load();
+    ASSERT_TRUE(cache->StartForward(inputs.batch(), ForwardMode::kCompute).ok());
+    ASSERT_TRUE(cache->Put(inputs.view, inputs.view).ok());
+    const bool seen = cache->Visible().positions.size() == 3 && cache->Storage().ok();
+    const std::int64_t made = allocations.load() - before;
+    ASSERT_TRUE(seen);
+    if (position > 0) {
+      ASSERT_EQ(made, 0) << "at position " << position;
+    } else {
+      ASSERT_GT(made, 0) << "the counter counts";
+    }
+  }
+}
+
+TEST(AllocationTest, AfterAReservePassNothingAllocatesAtAll) {
+  SilentBackend backend;
+  auto cache = Opened(backend, 2, 64, 32);
+  Inputs worst(32, 0);
+  ASSERT_TRUE(cache->StartForward(worst.batch(), ForwardMode::kReserve).ok());
+  ASSERT_TRUE(cache->Put(worst.view, worst.view).ok());
+  ASSERT_TRUE(cache->Get().ok());
+  Inputs prefill(32, 1);
+  for (int i = 0; i < 32; ++i) prefill.positions[i] = 31 - i;  // sorted on the way
+  Inputs decode(1, 1);
+  decode.positions = {32};
+  const std::int64_t before = allocations.load();
+  bool ok = true;
+  for (const Inputs* inputs : {&prefill, &decode}) {
+    ok = ok && cache->StartForward(inputs->batch(), ForwardMode::kCompute).ok();
+    ok = ok && cache->Put(inputs->view, inputs->view).ok() && cache->Get().ok();
+  }
+  const std::int64_t made = allocations.load() - before;
+  EXPECT_TRUE(ok);
+  EXPECT_EQ(made, 0);
+}
+
+TEST(AllocationTest, RewindingAndSharingReuseTheirMemory) {
+  SilentBackend backend;
+  auto cache = Opened(backend, 2, 64, 1);
+  Inputs decode(1, 0);
+  const auto step = [&](int sequence, Position position) {
+    decode.sequences = {SequenceId{sequence}};
+    decode.positions = {position};
+    return cache->StartForward(decode.batch(), ForwardMode::kCompute).ok() &&
+           cache->Put(decode.view, decode.view).ok();
+  };
+  bool ok = step(0, 0) && step(0, 1);
+  const std::int64_t before = allocations.load();
+  for (int round = 0; round < 100; ++round) {
+    ok = ok && cache->CopyPrefix(SequenceId{0}, SequenceId{1}, 2).ok() && step(1, 2);
+    ok = ok && cache->Remove(SequenceId{1}, 1, kEndOfSequence).ok() && step(1, 1);
+  }
+  const std::int64_t made = allocations.load() - before;
+  EXPECT_TRUE(ok);
+  EXPECT_EQ(made, 0);
+}
+
+}  // namespace
+}  // namespace kvcache

@@ -1,0 +1,140 @@
+#include "cache/cell_table.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace kvcache {
+namespace {
+
+using Runs = std::vector<HistoryRun>;
+
+constexpr SequenceId kA{0};
+constexpr SequenceId kB{1};
+
+CellTable Table(std::int32_t cells, std::int32_t sequences, std::int32_t home_stride) {
+  CellTable table;
+  table.Reset({.cells = cells, .sequences = sequences, .home_stride = home_stride});
+  return table;
+}
+
+void Fill(CellTable& table, SequenceId id, Position begin, Position end) {
+  for (Position p = begin; p < end; ++p) {
+    ASSERT_TRUE(table.Reserve(id, 1));
+    table.Claim(id, p);
+  }
+}
+
+Runs RunsOf(const CellTable& table, SequenceId id) {
+  const auto runs = table.history(id).runs();
+  return {runs.begin(), runs.end()};
+}
+
+// Users of each cell, as text: "2210" for cells 0 to 3.
+std::string Users(const CellTable& table) {
+  std::string text;
+  for (std::int32_t cell = 0; cell < table.cells(); ++cell) {
+    text += std::to_string(table.users(cell));
+    EXPECT_EQ(table.IsFree(cell), table.users(cell) == 0) << cell;
+  }
+  return text;
+}
+
+TEST(CellTableTest, PlacesAfterThePredecessorElseAtHomeElseNext) {
+  CellTable table = Table(12, 3, 4);
+  Fill(table, kA, 0, 2);
+  Fill(table, kB, 0, 1);
+  EXPECT_EQ(Users(table), "110010000000");
+  Fill(table, kA, 2, 4);
+  EXPECT_EQ(table.Claim(kA, 4), 5);   // 4 is taken, as is home 4; next free is 5
+  EXPECT_EQ(table.Claim(kA, 5), 6);   // after its predecessor
+  EXPECT_EQ(table.Claim(kB, 7), 11);  // no predecessor: home
+  EXPECT_EQ(table.Claim(kB, 8), 7);   // home 12 is 0 around the end, taken; next free is 7
+  EXPECT_EQ(RunsOf(table, kA), (Runs{{0, 0, 4}, {4, 5, 2}}));
+  EXPECT_EQ(RunsOf(table, kB), (Runs{{0, 4, 1}, {7, 11, 1}, {8, 7, 1}}));
+}
+
+TEST(CellTableTest, FillsHolesWhenNothingElseIsLeft) {
+  CellTable table = Table(6, 2, 3);
+  Fill(table, kA, 0, 6);
+  table.Truncate(kA, 5);
+  table.Truncate(kA, 4);
+  EXPECT_EQ(table.free_cells(), 2);
+  Fill(table, kB, 0, 2);
+  EXPECT_EQ(RunsOf(table, kB), (Runs{{0, 4, 2}}));
+  EXPECT_EQ(table.free_cells(), 0);
+}
+
+TEST(CellTableTest, SharesExactlyThePrefix) {
+  CellTable table = Table(8, 2, 4);
+  Fill(table, kA, 0, 4);
+  Fill(table, kB, 0, 3);
+  ASSERT_TRUE(table.Share(kA, kB, 3).ok());
+  EXPECT_EQ(Users(table), "22210000");  // what B held before is free
+  EXPECT_EQ(RunsOf(table, kB), (Runs{{0, 0, 3}}));
+  table.Truncate(kA, 1);
+  EXPECT_EQ(Users(table), "21100000");
+  ASSERT_TRUE(table.Share(kA, kB, kEndOfSequence).ok());  // all there is
+  EXPECT_EQ(Users(table), "20000000");
+}
+
+TEST(CellTableTest, MiddleRemovalKeepsOwnCellsAndCopiesShared) {
+  CellTable table = Table(16, 2, 8);
+  Fill(table, kA, 0, 6);
+  ASSERT_TRUE(table.Share(kA, kB, 4).ok());
+  Fill(table, kB, 4, 6);  // its own: cells 12 and 13
+  auto removal = table.RemoveMiddle(kB, 1, 2);
+  ASSERT_TRUE(removal.ok());
+  // Positions 2 and 3 were in A's cells 2 and 3; they are now B's 1 and 2, at B's home.
+  EXPECT_EQ(removal->copies, (std::vector<CellMove>{{2, 9, 2}}));
+  EXPECT_EQ(removal->shifted, (std::vector<CellRun>{{9, 2}, {12, 2}}));
+  EXPECT_EQ(RunsOf(table, kB), (Runs{{0, 0, 1}, {1, 9, 2}, {3, 12, 2}}));
+  EXPECT_EQ(RunsOf(table, kA), (Runs{{0, 0, 6}}));
+  EXPECT_EQ(Users(table), "2111110001101100");
+}
+
+TEST(CellTableTest, MiddleRemovalMayCopyIntoWhatItFrees) {
+  CellTable table = Table(4, 2, 2);
+  Fill(table, kA, 0, 2);
+  ASSERT_TRUE(table.Share(kA, kB, 2).ok());
+  // B: 0 and 1 shared, 2 and 3 its own; the cache is full.
+  Fill(table, kB, 2, 4);
+  EXPECT_EQ(table.free_cells(), 0);
+  EXPECT_EQ(table.RemoveMiddle(kB, 0, 1).status().code(), StatusCode::kCacheFull);
+  EXPECT_EQ(Users(table), "2211");
+  table.Truncate(kB, 0);
+  Fill(table, kB, 0, 1);
+  ASSERT_EQ(table.users(2), 1);
+  Fill(table, kB, 1, 2);
+  ASSERT_TRUE(table.Share(kB, kA, 2).ok());
+  table.Truncate(kA, 1);  // A: cell 2; B: cells 2 and 3; one of B's cells is its own
+  Fill(table, kA, 1, 3);
+  EXPECT_EQ(table.free_cells(), 0);
+  auto removal = table.RemoveMiddle(kA, 1, 2);
+  ASSERT_TRUE(removal.ok());  // nothing later is shared
+  EXPECT_TRUE(removal->copies.empty());
+  EXPECT_EQ(table.free_cells(), 1);
+}
+
+TEST(CellTableTest, MiddleRemovalInAFullCacheUsesTheGapForItsCopies) {
+  CellTable table = Table(3, 2, 3);
+  Fill(table, kA, 1, 3);  // cells 1 and 2
+  ASSERT_TRUE(table.Share(kA, kB, 3).ok());
+  Fill(table, kB, 0, 1);  // its own: home 3 % 3 = 0
+  EXPECT_EQ(Users(table), "122");
+  EXPECT_EQ(table.RemoveMiddle(kB, 0, 1).status().message(),
+            "moving 2 shared cells needs as many copies, 1 of 3 cells are available");
+  table.Truncate(kA, 2);
+  table.Truncate(kB, 2);
+  Fill(table, kA, 5, 6);
+  EXPECT_EQ(Users(table), "121");
+  auto removal = table.RemoveMiddle(kB, 0, 1);  // its own cell 0 takes the copy of cell 1
+  ASSERT_TRUE(removal.ok());
+  EXPECT_EQ(removal->copies, (std::vector<CellMove>{{1, 0, 1}}));
+  EXPECT_EQ(RunsOf(table, kB), (Runs{{0, 0, 1}}));
+  EXPECT_EQ(Users(table), "111");
+}
+
+}  // namespace
+}  // namespace kvcache
