@@ -1,0 +1,95 @@
+#include "support/cache_script.h"
+
+#include <array>
+#include <cassert>
+#include <sstream>
+#include <string_view>
+
+namespace kvcache::testing {
+namespace {
+
+using Kind = ScriptStep::Kind;
+
+constexpr std::array<std::string_view, 4> kKinds = {"forward", "reserve", "copy", "remove"};
+constexpr std::array<std::string_view, 5> kCalls = {"allocate", "store", "copy", "shift", "any"};
+
+template <std::size_t kSize>
+std::size_t Find(const std::array<std::string_view, kSize>& names, const std::string& name) {
+  std::size_t i = 0;
+  while (i < kSize && names[i] != name) ++i;
+  assert(i < kSize);
+  return i;
+}
+
+std::string PositionText(Position position) {
+  return position == kEndOfSequence ? "end" : std::to_string(position);
+}
+
+Position ParsePosition(const std::string& text) {
+  return text == "end" ? kEndOfSequence : std::stoi(text);
+}
+
+void Write(const ScriptStep& step, std::ostream& out) {
+  out << kKinds[static_cast<std::size_t>(step.kind)];
+  for (const TestToken& token : step.tokens) {
+    out << ' ' << token.sequence << ':' << PositionText(token.position);
+  }
+  if (!step.layers.empty()) out << " layers";
+  for (const int layer : step.layers) out << ' ' << layer;
+  if (step.kind == Kind::kCopy) {
+    out << ' ' << step.sequence << ' ' << step.target << ' ' << PositionText(step.begin);
+  }
+  if (step.kind == Kind::kRemove) {
+    out << ' ' << step.sequence << ' ' << PositionText(step.begin) << ' ' << PositionText(step.end);
+  }
+  if (step.fail_nth > 0) {
+    out << " fail " << kCalls[static_cast<std::size_t>(step.fail_call)] << ' ' << step.fail_nth;
+  }
+  out << '\n';
+}
+
+ScriptStep ParseStep(std::istream& in) {
+  ScriptStep step;
+  std::string word;
+  in >> word;
+  step.kind = static_cast<Kind>(Find(kKinds, word));
+  std::string begin;
+  std::string end;
+  if (step.kind == Kind::kCopy) in >> step.sequence >> step.target >> begin;
+  if (step.kind == Kind::kRemove) in >> step.sequence >> begin >> end;
+  if (!begin.empty()) step.begin = ParsePosition(begin);
+  if (!end.empty()) step.end = ParsePosition(end);
+  while (in >> word) {
+    if (word == "fail") {
+      in >> word >> step.fail_nth;
+      step.fail_call = static_cast<ReferenceBackend::Call>(Find(kCalls, word));
+    } else if (const std::size_t colon = word.find(':'); colon != std::string::npos) {
+      step.tokens.push_back(
+          {std::stoi(word.substr(0, colon)), ParsePosition(word.substr(colon + 1)), 0});
+    } else if (word != "layers") {
+      step.layers.push_back(std::stoi(word));
+    }
+  }
+  return step;
+}
+
+}  // namespace
+
+std::string ToText(const Script& script) {
+  std::ostringstream out;
+  for (const ScriptStep& step : script) Write(step, out);
+  return out.str();
+}
+
+Script ParseScript(const std::string& text) {
+  Script script;
+  std::istringstream in(text);
+  std::string line;
+  while (std::getline(in, line)) {
+    std::istringstream words(line);
+    if (line.find_first_not_of(' ') != std::string::npos) script.push_back(ParseStep(words));
+  }
+  return script;
+}
+
+}  // namespace kvcache::testing

@@ -1,0 +1,41 @@
+// Scripts of cache calls, as text that people can read, shrink and keep as regression tests.
+//
+//   forward 0:3 0:4 1:0            tokens sequence:position, put in every layer
+//   forward 0:5 layers 0 2         put in these layers only, as if the pass broke off
+//   reserve 0:0 1:0                a reserve pass of two tokens
+//   copy 0 1 5                     positions [0, 5) of sequence 0 to sequence 1
+//   remove 0 2 end                 truncates sequence 0 to two tokens
+//   … fail store 2                 after any of them: the second store of this call fails
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kvcache/types.h"
+#include "support/cache_harness.h"
+#include "support/reference_backend.h"
+
+namespace kvcache::testing {
+
+struct ScriptStep {
+  enum class Kind { kForward, kReserve, kCopy, kRemove };
+
+  Kind kind = Kind::kForward;
+  std::vector<TestToken> tokens{};  // forward, reserve
+  std::vector<int> layers{};        // forward: which are put; empty: all
+  int sequence = 0;                 // remove; copy: from
+  int target = 0;                   // copy: to
+  Position begin = 0;               // remove; copy: the length
+  Position end = 0;                 // remove
+  ReferenceBackend::Call fail_call = ReferenceBackend::Call::kAny;
+  int fail_nth = 0;  // 0: nothing fails
+};
+
+using Script = std::vector<ScriptStep>;
+
+std::string ToText(const Script& script);
+
+// REQUIRES: well-formed text, as ToText writes it.
+Script ParseScript(const std::string& text);
+
+}  // namespace kvcache::testing
