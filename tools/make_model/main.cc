@@ -1,0 +1,98 @@
+// kvcache-make-model: writes a model file of random weights. See README.md here.
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "make_model/make_model.h"
+
+namespace kvcache::make_model {
+namespace {
+
+// The flags that replace a preset's sizes when they are given.
+struct Flags {
+  std::string preset = "tiny";
+  std::optional<int> layers, width, heads, kv_heads, head_dim, ffn, vocab, context;
+  std::optional<float> rope_base;
+  bool tied = false;
+  bool untied = false;
+};
+
+template <typename T>
+void Replace(const std::optional<T>& flag, T& value) {
+  if (flag.has_value()) value = *flag;
+}
+
+Result<Shape> ShapeOf(const Flags& flags) {
+  KVCACHE_ASSIGN_OR_RETURN(Shape shape, PresetShape(flags.preset));
+  Replace(flags.layers, shape.layers);
+  Replace(flags.width, shape.width);
+  Replace(flags.heads, shape.heads);
+  Replace(flags.kv_heads, shape.kv_heads);
+  if (flags.heads.has_value() && !flags.kv_heads.has_value()) shape.kv_heads = shape.heads;
+  if (flags.width.has_value() || flags.heads.has_value()) {
+    shape.head_dim = shape.heads > 0 ? shape.width / shape.heads : 0;
+  }
+  Replace(flags.head_dim, shape.head_dim);
+  Replace(flags.ffn, shape.ffn);
+  Replace(flags.vocab, shape.vocab);
+  Replace(flags.context, shape.context);
+  Replace(flags.rope_base, shape.rope_base);
+  if (flags.tied) shape.output = Output::kTied;
+  if (flags.untied) shape.output = Output::kUntied;
+  return shape;
+}
+
+void AddSizes(CLI::App& app, Flags& flags) {
+  app.add_option("--preset", flags.preset, "tiny (default) or 1b; other flags replace its sizes");
+  app.add_option("--layers", flags.layers, "layers");
+  app.add_option("--width", flags.width, "values per token between layers");
+  app.add_option("--heads", flags.heads, "query heads");
+  app.add_option("--kv-heads", flags.kv_heads, "key and value heads (default: as --heads)");
+  app.add_option("--head-dim", flags.head_dim, "values per head (default: width / heads)");
+  app.add_option("--ffn", flags.ffn, "inner width of the feed-forward part");
+  app.add_option("--vocab", flags.vocab, "tokens, at least 259");
+  app.add_option("--context", flags.context, "tokens that the file claims to serve");
+  app.add_option("--rope-base", flags.rope_base, "base of the rotation's frequencies");
+  auto* tied = app.add_flag("--tied", flags.tied, "the embedding is the output matrix too");
+  app.add_flag("--untied", flags.untied, "an output matrix of its own")->excludes(tied);
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Writes a GGUF model file of random weights.");
+  Request request;
+  Flags flags;
+  std::string path;
+  const std::map<std::string, DType> types = {
+      {"f32", DType::kF32}, {"f16", DType::kF16}, {"bf16", DType::kBF16}, {"q8_0", DType::kQ8_0}};
+  app.add_option("out,--out", path, "the file to write")->required();
+  app.add_option("--arch", request.architecture, "architecture (default: llama)");
+  app.add_option("--type", request.type, "type of the matrices: f32 (default), f16, bf16, q8_0")
+      ->transform(CLI::CheckedTransformer(types).description(""));
+  app.add_option("--seed", request.seed, "which random numbers (default: 1)");
+  app.add_option("--threads", request.threads, "default: one per core; changes no bytes");
+  AddSizes(app, flags);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  const auto shape = ShapeOf(flags);
+  Status status = shape.status();
+  if (status.ok()) {
+    request.shape = *shape;
+    status = MakeModel(request, path);
+  }
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "kvcache-make-model: %s\n", status.message().c_str());
+  return 1;
+}
+
+}  // namespace
+}  // namespace kvcache::make_model
+
+int main(int argc, char** argv) {
+  return kvcache::make_model::Main(argc, argv);
+}

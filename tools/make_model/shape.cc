@@ -1,0 +1,98 @@
+#include "make_model/shape.h"
+
+#include "base/strings.h"
+#include "make_model/vocabulary.h"
+
+namespace kvcache::make_model {
+namespace {
+
+struct Preset {
+  std::string_view name;
+  Shape shape;
+};
+
+const Preset kPresets[] = {
+    {"tiny", Shape{}},
+    // The class of model that people run on a laptop; 1.50 billion parameters.
+    {"1b",
+     {.layers = 16,
+      .width = 2048,
+      .heads = 32,
+      .kv_heads = 8,
+      .head_dim = 64,
+      .ffn = 8192,
+      .vocab = 128000,
+      .context = 32768,
+      .rope_base = 500000.0f}},
+};
+
+struct Bound {
+  std::string_view flag;
+  int value;
+  int least;
+  int most;
+};
+
+Status CheckBounds(const Shape& shape) {
+  const Bound bounds[] = {
+      {"--layers", shape.layers, 1, 1 << 12},
+      {"--width", shape.width, 1, 1 << 20},
+      {"--heads", shape.heads, 1, 1 << 12},
+      {"--kv-heads", shape.kv_heads, 1, shape.heads},
+      {"--head-dim", shape.head_dim, 2, 1 << 12},
+      {"--ffn", shape.ffn, 1, 1 << 22},
+      {"--vocab", shape.vocab, kFixedPieces, kMostPieces},
+      {"--context", shape.context, 1, 1 << 30},
+  };
+  for (const Bound& bound : bounds) {
+    if (bound.value >= bound.least && bound.value <= bound.most) continue;
+    return {StatusCode::kInvalidArgument,
+            StrCat(bound.flag, " ", bound.value, " is not from ", bound.least, " to ", bound.most)};
+  }
+  return Status::Ok();
+}
+
+Status CheckRows(const Shape& shape, DType type) {
+  const int block = InfoOf(type).block_size;
+  const Bound rows[] = {{"--width", shape.width, 0, 0},
+                        {"--heads times --head-dim", shape.heads * shape.head_dim, 0, 0},
+                        {"--ffn", shape.ffn, 0, 0}};
+  for (const Bound& row : rows) {
+    if (row.value % block == 0) continue;
+    return {StatusCode::kInvalidArgument,
+            StrCat(row.flag, " of ", row.value, " is not a multiple of ", block, ", the block of ",
+                   InfoOf(type).name)};
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Result<Shape> PresetShape(const std::string& name) {
+  std::string known;
+  for (const Preset& preset : kPresets) {
+    if (preset.name == name) return preset.shape;
+    known += StrCat(known.empty() ? "" : ", ", preset.name);
+  }
+  return Status(StatusCode::kNotFound,
+                StrCat("there is no preset ", Quoted(name), ", there are: ", known));
+}
+
+Status CheckShape(const Shape& shape, DType type) {
+  KVCACHE_RETURN_IF_ERROR(CheckBounds(shape));
+  if (shape.heads % shape.kv_heads != 0) {
+    return {StatusCode::kInvalidArgument,
+            StrCat("--heads ", shape.heads, " is not a multiple of --kv-heads ", shape.kv_heads)};
+  }
+  if (shape.head_dim % 2 != 0) {
+    return {StatusCode::kInvalidArgument,
+            StrCat("--head-dim ", shape.head_dim, " is odd, and rotations turn pairs")};
+  }
+  if (!(shape.rope_base > 0.0f && shape.rope_base < 1e12f)) {
+    return {StatusCode::kInvalidArgument,
+            StrCat("--rope-base ", shape.rope_base, " is not positive and below 1e12")};
+  }
+  return CheckRows(shape, type);
+}
+
+}  // namespace kvcache::make_model

@@ -1,0 +1,35 @@
+// What a random model is asked to look like.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "kvcache/status.h"
+#include "kvcache/types.h"
+
+namespace kvcache::make_model {
+
+enum class Output : std::uint8_t { kUntied, kTied };  // tied: the embedding is the output too
+
+struct Shape {
+  int layers = 2;
+  int width = 128;
+  int heads = 4;
+  int kv_heads = 2;
+  int head_dim = 32;
+  int ffn = 256;
+  int vocab = 512;
+  Output output = Output::kUntied;
+  int context = 2048;
+  float rope_base = 10000.0f;
+};
+
+// The shape of a preset, or kNotFound with those that there are.
+Result<Shape> PresetShape(const std::string& name);
+
+// kInvalidArgument for a size out of bounds or sizes that contradict each other, naming the
+// flags; `type` is that of the matrices, whose rows must be whole blocks.
+Status CheckShape(const Shape& shape, DType type);
+
+}  // namespace kvcache::make_model

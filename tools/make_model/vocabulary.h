@@ -1,0 +1,19 @@
+// An invented SentencePiece vocabulary of any size, the same for everyone.
+//
+//   0 <unk>, 1 <s>, 2 </s>, 3…258 <0x00>…<0xFF>, then characters and syllables, short ones
+//   first, each with and without the mark of a preceding space; score: minus its number
+//
+// Every longer piece is made of shorter pieces with better scores, so that merging finds it.
+#pragma once
+
+#include "model/gguf_writer.h"
+
+namespace kvcache::make_model {
+
+inline constexpr int kFixedPieces = 3 + 256;
+inline constexpr int kMostPieces = 500000;
+
+// Sets the tokenizer's metadata. REQUIRES: kFixedPieces <= size <= kMostPieces.
+void AddVocabulary(int size, GgufHeader& header);
+
+}  // namespace kvcache::make_model
