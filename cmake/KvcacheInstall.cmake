@@ -1,6 +1,6 @@
 # What `cmake --install` lays down: the library with its public headers and package files
 # (component "library": all that find_package(kvcache) needs, nothing of the engine), and the
-# command (component "command").
+# command with the models that ship (component "command").
 
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
@@ -21,6 +21,8 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/kvcacheConfigVersion.cmak
 install(FILES ${PROJECT_BINARY_DIR}/kvcacheConfig.cmake
   ${PROJECT_BINARY_DIR}/kvcacheConfigVersion.cmake COMPONENT library DESTINATION ${package_dir})
 
-if(TARGET kvcache_cli)
+if(KVCACHE_BUILD_ENGINE)
   install(TARGETS kvcache_cli COMPONENT command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/models/ COMPONENT command
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/kvcache/models FILES_MATCHING PATTERN "*.gguf")
 endif()

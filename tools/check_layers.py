@@ -73,7 +73,7 @@ def check(root):
         if layer not in MAY_INCLUDE:
             errors.append(f"{path}: unknown layer '{layer}'; add it to tools/check_layers.py")
             continue
-        is_test = path.stem.endswith(("_test", "_bench"))
+        is_test = path.stem.endswith(("_test", "_testing", "_bench"))
         for number, mark, header in includes(path):
             error = layer_error(layer, mark, header, is_test)
             if error:
