@@ -80,7 +80,7 @@ Status CpuBackend::RmsNorm(const TensorView& x, const TensorView& weight, float 
 
 Status CpuBackend::Rope(const TensorView& x, std::span<const Position> positions,
                         const RopeParams& rope) {
-  return cpu::Rope(pool_, scratch_, x, positions, rope);
+  return cpu::Rope(pool_, rope_tables_, x, positions, rope);
 }
 
 Status CpuBackend::SwiGlu(const TensorView& gate, const TensorView& up) {

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "backend/cpu/attention_plan.h"
+#include "backend/cpu/rope.h"
 #include "backend/cpu/scratch.h"
 #include "kvcache/backend.h"
 #include "platform/thread_pool.h"
@@ -46,6 +47,7 @@ class CpuBackend final : public Backend {
   ThreadPool pool_;
   Scratch scratch_;
   AttentionPlan attention_plan_;
+  RopeTables rope_tables_;
 };
 
 }  // namespace kvcache::cpu

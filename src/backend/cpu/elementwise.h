@@ -3,13 +3,12 @@
 //
 // Exactness: RMS norms sum in the 16 virtual lanes of docs/design/exactness.md; the rest is
 // element by element and does not depend on where in a vector an element falls.
-// Thread safety: one call at a time per pool and scratch.
+// Thread safety: one call at a time per pool.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
-#include "backend/cpu/scratch.h"
 #include "kvcache/backend.h"
 #include "platform/thread_pool.h"
 
@@ -20,9 +19,6 @@ Status Embed(ThreadPool& pool, const TensorView& table, std::span<const std::int
 
 Status RmsNorm(ThreadPool& pool, const TensorView& x, const TensorView& weight, float epsilon,
                const TensorView& y);
-
-Status Rope(ThreadPool& pool, Scratch& scratch, const TensorView& x,
-            std::span<const Position> positions, const RopeParams& rope);
 
 Status SwiGlu(ThreadPool& pool, const TensorView& gate, const TensorView& up);
 

@@ -1,0 +1,31 @@
+// The inner loops of elementwise.cc and rope.cc, compiled per target.
+//
+// Thread safety: all functions are pure.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kvcache/backend.h"
+#include "kvcache/types.h"
+
+namespace kvcache::cpu::kernel {
+
+// y[i] = value i of a row of any weight type.
+void WidenRow(const std::byte* row, DType dtype, std::int64_t width, float* y);
+
+// y = x / sqrt(mean(x²) + epsilon) × weight: the scale is rounded once, then both products.
+void NormalizeRow(const float* x, const float* weight, float epsilon, std::int64_t width, float* y);
+
+// gate[i] = gate[i] / (1 + exp(-gate[i])) × up[i].
+void SwiGlu(float* gate, const float* up, std::int64_t count);
+
+// x[i] += y[i].
+void Add(float* x, const float* y, std::int64_t count);
+
+// Turns the pairs of one head in place: (a, b) becomes (a·cos - b·sin, a·sin + b·cos), where
+// the second product is rounded and the first fused with the sum.
+void TurnHead(float* head, const float* cosines, const float* sines, std::int64_t pairs,
+              RopeParams::Pairing pairing);
+
+}  // namespace kvcache::cpu::kernel

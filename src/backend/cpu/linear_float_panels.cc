@@ -1,0 +1,302 @@
+#include <algorithm>
+#include <cstring>
+
+#include "backend/cpu/linear_float.h"
+#include "backend/cpu/targets.h"
+#include "backend/cpu/token_tiles.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/linear_float_panels.cc"
+#include "hwy/foreach_target.h"
+// After it, so that it compiles once per target.
+#include "backend/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvcache::cpu::flt {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+using namespace cpu::HWY_NAMESPACE;  // NOLINT(google-build-using-namespace): one idea, two files
+
+// Registers of rows × tokens whose sums stay in registers: 28 of 32, or 12 of 16.
+inline constexpr int kPanelRegs = kLanes == 4 ? 4 : 2;
+inline constexpr std::int64_t kPanelRows = kPanelRegs * kLanes;
+inline constexpr int kTileTokens = kLanes == 16 ? 14 : 6;
+
+// ---- Packed form: [16 virtual lanes in bit-reversed order][steps of the lane][width]
+
+// Behind each lane's values: keeps lanes off each other's cache sets, and takes what a whole
+// vector store writes past a tile that is narrower than the vector.
+constexpr std::int64_t kLanePadFloats = 16;
+
+constexpr std::int64_t Steps(std::int64_t inputs) {
+  return (inputs + kVirtualLanes - 1) / kVirtualLanes;
+}
+// Steps of virtual lane `lane`: the inputs lane, lane + 16, … below `inputs`.
+constexpr std::int64_t LaneSteps(std::int64_t inputs, int lane) {
+  return (inputs - lane + kVirtualLanes - 1) / kVirtualLanes;
+}
+constexpr std::int64_t LaneFloats(std::int64_t inputs, std::int64_t width) {
+  return Steps(inputs) * width + kLanePadFloats;
+}
+constexpr int BitReversed4(int i) {
+  return (i & 1) << 3 | (i & 2) << 1 | (i & 4) >> 1 | (i & 8) >> 3;
+}
+
+// kLanes values, of which block b (of four lanes) are four consecutive inputs of the source row
+// 4b + i. Four of these, transposed within their blocks, are four inputs of kLanes rows.
+template <class Loader, class D>
+HWY_INLINE hn::Vec<D> LoadBlocks(D d, const typename Loader::Stored* const* rows,
+                                 std::int64_t offset) {
+  if constexpr (hn::MaxLanes(D()) == 4) {
+    return Loader::Load(d, rows[0] + offset);
+  } else {
+    const hn::Half<D> half;
+    constexpr int kHalfRows = static_cast<int>(hn::MaxLanes(D())) / 2;
+    return hn::Combine(d, LoadBlocks<Loader>(half, rows + kHalfRows, offset),
+                       LoadBlocks<Loader>(half, rows, offset));
+  }
+}
+
+// Writes inputs k … k + 3 of kLanes source rows to their lanes' places at `step`.
+template <class Loader>
+HWY_INLINE void TransposeFour(const typename Loader::Stored* const* rows, std::int64_t k,
+                              std::int64_t lane_floats, float* packed) {
+  const DF d;
+  const hn::Repartition<double, DF> dd;
+  const VF v0 = LoadBlocks<Loader>(d, rows + 0, k);
+  const VF v1 = LoadBlocks<Loader>(d, rows + 1, k);
+  const VF v2 = LoadBlocks<Loader>(d, rows + 2, k);
+  const VF v3 = LoadBlocks<Loader>(d, rows + 3, k);
+  const auto low01 = hn::BitCast(dd, hn::InterleaveLower(d, v0, v1));
+  const auto low23 = hn::BitCast(dd, hn::InterleaveLower(d, v2, v3));
+  const auto high01 = hn::BitCast(dd, hn::InterleaveUpper(d, v0, v1));
+  const auto high23 = hn::BitCast(dd, hn::InterleaveUpper(d, v2, v3));
+  const VF out[4] = {hn::BitCast(d, hn::InterleaveLower(dd, low01, low23)),
+                     hn::BitCast(d, hn::InterleaveUpper(dd, low01, low23)),
+                     hn::BitCast(d, hn::InterleaveLower(dd, high01, high23)),
+                     hn::BitCast(d, hn::InterleaveUpper(dd, high01, high23))};
+  const int first_lane = static_cast<int>(k % kVirtualLanes);
+  for (int i = 0; i < 4; ++i) {
+    hn::StoreU(out[i], d, packed + BitReversed4(first_lane + i) * lane_floats);
+  }
+}
+
+// Packs `width` source rows (panel rows, or tokens): rows[i] for i < width rounded up to
+// kLanes, the surplus being readable rows of any content. A store may write up to 16 floats
+// past a step's width: the next step, or the pad, comes after it.
+template <class Loader>
+void Pack(const typename Loader::Stored* const* rows, std::int64_t width, std::int64_t inputs,
+          float* packed) {
+  const std::int64_t lane_floats = LaneFloats(inputs, width);
+  const std::int64_t whole = inputs / kVirtualLanes * kVirtualLanes;
+  for (std::int64_t k = 0; k < whole; k += 4) {
+    float* const step = packed + k / kVirtualLanes * width;
+    for (std::int64_t row = 0; row < width; row += kLanes) {
+      TransposeFour<Loader>(rows + row, k, lane_floats, step + row);
+    }
+  }
+  for (std::int64_t k = whole; k < inputs; ++k) {
+    const int lane = static_cast<int>(k % kVirtualLanes);
+    float* const step = packed + BitReversed4(lane) * lane_floats + k / kVirtualLanes * width;
+    const hn::CappedTag<float, 1> d1;
+    for (std::int64_t row = 0; row < width; ++row) {
+      hn::StoreU(Loader::Load(d1, rows[row] + k), d1, step + row);
+    }
+  }
+}
+
+// ---- Activations
+
+std::int64_t PackedTiles(std::int64_t tokens) {
+  return TokenTiles(tokens, kTileTokens).count();
+}
+
+// Floats in front of tile `tile`.
+std::int64_t TileOffset(std::int64_t inputs, const TokenTiles& tiles, std::int64_t tile) {
+  return kVirtualLanes * (Steps(inputs) * tiles.Begin(tile) + tile * kLanePadFloats);
+}
+
+std::int64_t PackedFloats(std::int64_t inputs, std::int64_t tokens) {
+  const TokenTiles tiles(tokens, kTileTokens);
+  return TileOffset(inputs, tiles, tiles.count());
+}
+
+void PackTile(const float* x, std::int64_t inputs, std::int64_t tokens, std::int64_t tile,
+              float* packed) {
+  const TokenTiles tiles(tokens, kTileTokens);
+  const std::int64_t size = tiles.Size(tile);
+  const float* columns[kTileTokens + kLanes];
+  for (int i = 0; i < kTileTokens + kLanes; ++i) {
+    columns[i] = x + (tiles.Begin(tile) + std::min<std::int64_t>(i, size - 1)) * inputs;
+  }
+  Pack<LoadF32>(columns, size, inputs, packed + TileOffset(inputs, tiles, tile));
+}
+
+// ---- Products
+
+template <int kTokens>
+struct Sums {
+  VF v[kTokens][kPanelRegs];
+};
+
+// One virtual lane: chains of `steps` products for all rows and tokens of the tile.
+template <int kTokens>
+HWY_INLINE void RunLane(const float* panel, const float* x, std::int64_t steps,
+                        VF (&sum)[kTokens][kPanelRegs]) {
+  const DF d;
+  KVCACHE_UNROLL
+  for (int t = 0; t < kTokens; ++t) {
+    KVCACHE_UNROLL
+    for (int r = 0; r < kPanelRegs; ++r) sum[t][r] = hn::Zero(d);
+  }
+  for (std::int64_t step = 0; step < steps; ++step) {
+    VF w[kPanelRegs];
+    KVCACHE_UNROLL
+    for (int r = 0; r < kPanelRegs; ++r) w[r] = hn::LoadU(d, panel + r * kLanes);
+    KVCACHE_UNROLL
+    for (int t = 0; t < kTokens; ++t) {
+      const VF v = hn::Set(d, x[t]);
+      KVCACHE_UNROLL
+      for (int r = 0; r < kPanelRegs; ++r) sum[t][r] = hn::MulAdd(w[r], v, sum[t][r]);
+    }
+    panel += kPanelRows;
+    x += kTokens;
+  }
+}
+
+// Adds a finished lane to the partial results that wait for it, as a binary counter carries:
+// after lane number i of the bit-reversed order, one addition per trailing 1 of i.
+template <int kTokens>
+HWY_INLINE void FoldLane(int index, VF (&sum)[kTokens][kPanelRegs], Sums<kTokens>* waiting) {
+  int level = 0;
+  for (; (index >> level & 1) != 0; ++level) {
+    KVCACHE_UNROLL
+    for (int t = 0; t < kTokens; ++t) {
+      KVCACHE_UNROLL
+      for (int r = 0; r < kPanelRegs; ++r) {
+        sum[t][r] = hn::Add(waiting[level].v[t][r], sum[t][r]);
+      }
+    }
+  }
+  KVCACHE_UNROLL
+  for (int t = 0; t < kTokens; ++t) {
+    KVCACHE_UNROLL
+    for (int r = 0; r < kPanelRegs; ++r) waiting[level].v[t][r] = sum[t][r];
+  }
+}
+
+// Writes `rows` of a token's sums.
+HWY_INLINE void StoreRows(const VF (&sum)[kPanelRegs], std::int64_t rows, float* y) {
+  const DF d;
+  if (rows >= kPanelRows) {
+    for (int r = 0; r < kPanelRegs; ++r) hn::StoreU(sum[r], d, y + r * kLanes);
+    return;
+  }
+  HWY_ALIGN float all[kPanelRows];
+  for (int r = 0; r < kPanelRegs; ++r) hn::Store(sum[r], d, all + r * kLanes);
+  std::copy_n(all, rows, y);
+}
+
+template <int kTokens>
+HWY_NOINLINE void MultiplyTile(const float* panel, const float* x, std::int64_t inputs,
+                               std::int64_t rows, std::int64_t y_stride, float* y) {
+  constexpr int kLevels = 5;  // the last holds the total
+  Sums<kTokens> waiting[kLevels];
+  for (int index = 0; index < kVirtualLanes; ++index) {
+    VF sum[kTokens][kPanelRegs];
+    RunLane<kTokens>(panel + index * LaneFloats(inputs, kPanelRows),
+                     x + index * LaneFloats(inputs, kTokens),
+                     LaneSteps(inputs, BitReversed4(index)), sum);
+    FoldLane<kTokens>(index, sum, waiting);
+  }
+  for (int t = 0; t < kTokens; ++t) StoreRows(waiting[kLevels - 1].v[t], rows, y + t * y_stride);
+}
+
+// The tile's size as a compile-time constant.
+template <int kTokens>
+void MultiplyTileOf(const float* panel, const float* x, std::int64_t tokens, std::int64_t inputs,
+                    std::int64_t rows, std::int64_t y_stride, float* y) {
+  if (tokens == kTokens) {
+    MultiplyTile<kTokens>(panel, x, inputs, rows, y_stride, y);
+  } else if constexpr (kTokens > 1) {
+    MultiplyTileOf<kTokens - 1>(panel, x, tokens, inputs, rows, y_stride, y);
+  }
+}
+
+template <class Loader>
+void PackPanel(const Weights& w, std::int64_t row_begin, float* room) {
+  using Stored = typename Loader::Stored;
+  const Stored* rows[kPanelRows];
+  for (std::int64_t i = 0; i < kPanelRows; ++i) {
+    const std::int64_t row = std::min(row_begin + i, w.outputs - 1);
+    rows[i] = reinterpret_cast<const Stored*>(w.rows) + row * w.inputs;
+  }
+  Pack<Loader>(rows, kPanelRows, w.inputs, room);
+}
+
+std::int64_t PanelRows() {
+  return kPanelRows;
+}
+std::int64_t PanelFloats(std::int64_t inputs) {
+  return kVirtualLanes * LaneFloats(inputs, kPanelRows);
+}
+
+void MultiplyPanel(const PanelProduct& product, std::int64_t panel, std::int64_t tile_begin,
+                   std::int64_t tile_end, float* room) {
+  const Weights& w = product.w;
+  const std::int64_t row = panel * kPanelRows;
+  switch (w.dtype) {
+    case DType::kF16: PackPanel<LoadF16>(w, row, room); break;
+    case DType::kBF16: PackPanel<LoadBF16>(w, row, room); break;
+    default: PackPanel<LoadF32>(w, row, room); break;
+  }
+  const TokenTiles tiles(product.tokens, kTileTokens);
+  for (std::int64_t tile = tile_begin; tile < tile_end; ++tile) {
+    MultiplyTileOf<kTileTokens>(room, product.packed + TileOffset(w.inputs, tiles, tile),
+                                tiles.Size(tile), w.inputs, w.outputs - row, w.outputs,
+                                product.y + tiles.Begin(tile) * w.outputs + row);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace kvcache::cpu::flt
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvcache::cpu::flt {
+
+HWY_EXPORT(PanelRows);
+HWY_EXPORT(PanelFloats);
+HWY_EXPORT(PackedTiles);
+HWY_EXPORT(PackedFloats);
+HWY_EXPORT(PackTile);
+HWY_EXPORT(MultiplyPanel);
+
+std::int64_t PanelRows() {
+  return HWY_DYNAMIC_DISPATCH(PanelRows)();
+}
+
+std::int64_t PanelFloats(std::int64_t inputs) {
+  return HWY_DYNAMIC_DISPATCH(PanelFloats)(inputs);
+}
+
+std::int64_t PackedTiles(std::int64_t tokens) {
+  return HWY_DYNAMIC_DISPATCH(PackedTiles)(tokens);
+}
+
+std::int64_t PackedFloats(std::int64_t inputs, std::int64_t tokens) {
+  return HWY_DYNAMIC_DISPATCH(PackedFloats)(inputs, tokens);
+}
+
+void PackTile(const float* x, std::int64_t inputs, std::int64_t tokens, std::int64_t tile,
+              float* packed) {
+  HWY_DYNAMIC_DISPATCH(PackTile)(x, inputs, tokens, tile, packed);
+}
+
+void MultiplyPanel(const PanelProduct& product, std::int64_t panel, std::int64_t tile_begin,
+                   std::int64_t tile_end, float* room) {
+  HWY_DYNAMIC_DISPATCH(MultiplyPanel)(product, panel, tile_begin, tile_end, room);
+}
+
+}  // namespace kvcache::cpu::flt
+#endif  // HWY_ONCE

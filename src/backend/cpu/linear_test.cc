@@ -1,0 +1,324 @@
+#include "backend/cpu/linear.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "backend/cpu/testing.h"
+#include "backend/cpu/token_tiles.h"
+
+namespace kvcache::cpu {
+namespace {
+
+using testing::ForcedTarget;
+using testing::MulAdd;
+using testing::RandomValues;
+using testing::RandomWeights;
+using testing::WeightAt;
+
+// ---- The documented chains, one value at a time
+
+float DotFloat(const std::byte* row, DType dtype, const float* x, std::int64_t inputs,
+               MulAdd mul_add) {
+  std::array<float, 16> lanes{};
+  for (std::int64_t k = 0; k < inputs; ++k) {
+    float& lane = lanes[static_cast<std::size_t>(k % 16)];
+    lane = mul_add(WeightAt(row, dtype, k), x[k], lane);
+  }
+  for (std::size_t half = 8; half > 0; half /= 2) {
+    for (std::size_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+  }
+  return lanes[0];
+}
+
+float DotQ8(const std::byte* row, const float* x, std::int64_t inputs, MulAdd mul_add) {
+  float y = 0.0f;
+  for (std::int64_t b = 0; b < inputs / 32; ++b) {
+    float most = 0.0f;
+    for (int i = 0; i < 32; ++i) most = std::max(most, std::fabs(x[b * 32 + i]));
+    const float x_scale = most / 127.0f;
+    const float inverse = x_scale > 0.0f ? 1.0f / x_scale : 0.0f;
+    std::int32_t sum = 0;
+    for (int i = 0; i < 32; ++i) {
+      const auto q = static_cast<std::int32_t>(std::nearbyintf(x[b * 32 + i] * inverse));
+      sum += q * static_cast<std::int8_t>(row[b * 34 + 2 + i]);
+    }
+    std::uint16_t w_scale;
+    std::memcpy(&w_scale, row + b * 34, 2);
+    y = mul_add(static_cast<float>(sum), F16ToF32(w_scale) * x_scale, y);
+  }
+  return y;
+}
+
+std::vector<float> Reference(const std::vector<std::byte>& weights, DType dtype,
+                             const std::vector<float>& x, std::int64_t inputs, std::int64_t outputs,
+                             MulAdd mul_add) {
+  const std::int64_t tokens = static_cast<std::int64_t>(x.size()) / inputs;
+  std::vector<float> y;
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    for (std::int64_t n = 0; n < outputs; ++n) {
+      const std::byte* const row = weights.data() + n * BytesOf(dtype, inputs);
+      const float* const column = x.data() + t * inputs;
+      y.push_back(dtype == DType::kQ8_0 ? DotQ8(row, column, inputs, mul_add)
+                                        : DotFloat(row, dtype, column, inputs, mul_add));
+    }
+  }
+  return y;
+}
+
+std::vector<float> RunLinear(Backend& backend, const std::vector<std::byte>& weights, DType dtype,
+                             const std::vector<float>& x, std::int64_t inputs,
+                             std::int64_t outputs) {
+  const std::int64_t tokens = static_cast<std::int64_t>(x.size()) / inputs;
+  // Exactly as large as the matrix: reads past a row's end are reads past the allocation.
+  std::vector<std::byte> copy = weights;
+  Result<std::unique_ptr<LinearWeight>> made =
+      backend.MakeLinear(TensorView::Dense(copy.data(), dtype, inputs, outputs));
+  EXPECT_TRUE(made.ok()) << made.status().message();
+  constexpr float kUnwritten = -12345.0f;
+  std::vector<float> y(static_cast<std::size_t>(tokens * outputs) + 1, kUnwritten);
+  std::vector<float> in = x;
+  const LinearOutput output{made->get(), TensorView::Dense(y.data(), DType::kF32, outputs, tokens)};
+  const Status status =
+      backend.Linear(TensorView::Dense(in.data(), DType::kF32, inputs, tokens), {&output, 1});
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_EQ(y.back(), kUnwritten);
+  y.pop_back();
+  return y;
+}
+
+// Index of the first value whose bits differ, or -1.
+std::int64_t FirstDifference(const std::vector<float>& a, const std::vector<float>& b) {
+  if (a.size() != b.size()) return 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (std::memcmp(&a[i], &b[i], sizeof(float)) != 0) return static_cast<std::int64_t>(i);
+  }
+  return -1;
+}
+
+std::unique_ptr<Backend> MakeBackend(int threads) {
+  return std::move(MakeCpuBackend({.threads = threads})).value();
+}
+
+class LinearTest : public ::testing::TestWithParam<std::tuple<DType, std::string>> {
+ protected:
+  DType dtype() const { return std::get<0>(GetParam()); }
+  const std::string& target() const { return std::get<1>(GetParam()); }
+  ForcedTarget forced_{std::get<1>(GetParam())};
+};
+
+struct Shape {
+  std::int64_t inputs;
+  std::int64_t outputs;
+};
+
+std::vector<Shape> ShapesOf(DType dtype) {
+  if (dtype == DType::kQ8_0) return {{32, 1}, {32, 17}, {64, 16}, {96, 50}, {160, 33}, {1024, 97}};
+  return {{1, 1},   {3, 2},   {15, 5},   {16, 4},   {17, 33},
+          {31, 31}, {40, 67}, {100, 32}, {256, 70}, {1001, 37}};
+}
+
+// The chain itself, for every shape of tile that a batch is cut into.
+TEST_P(LinearTest, IsTheDocumentedChainForEveryBatch) {
+  ASSERT_TRUE(forced_.ok());
+  const std::unique_ptr<Backend> backend = MakeBackend(2);
+  for (const auto& [inputs, outputs] : ShapesOf(dtype())) {
+    const auto weights = RandomWeights(dtype(), inputs * outputs, 7);
+    const std::vector<float> x = RandomValues(70 * inputs, 8);
+    const std::vector<float> expected =
+        Reference(weights, dtype(), x, inputs, outputs, MulAdd(target()));
+    for (const int tokens : {1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 14, 15, 16, 27, 29, 70}) {
+      const std::vector<float> some(x.begin(), x.begin() + tokens * inputs);
+      const std::vector<float> wanted(expected.begin(), expected.begin() + tokens * outputs);
+      const auto y = RunLinear(*backend, weights, dtype(), some, inputs, outputs);
+      ASSERT_EQ(FirstDifference(y, wanted), -1)
+          << inputs << " x " << outputs << ", " << tokens << " tokens";
+    }
+  }
+}
+
+// The chain is the right one.
+TEST_P(LinearTest, IsCloseToTheSumInDouble) {
+  ASSERT_TRUE(forced_.ok());
+  const std::unique_ptr<Backend> backend = MakeBackend(1);
+  constexpr std::int64_t kInputs = 512;
+  constexpr std::int64_t kOutputs = 40;
+  const auto weights = RandomWeights(dtype(), kInputs * kOutputs, 1);
+  const std::vector<float> x = RandomValues(kInputs * 20, 2);
+  const auto y = RunLinear(*backend, weights, dtype(), x, kInputs, kOutputs);
+  for (std::int64_t t = 0; t < 20; ++t) {
+    for (std::int64_t n = 0; n < kOutputs; ++n) {
+      double sum = 0.0;
+      double size = 0.0;
+      for (std::int64_t k = 0; k < kInputs; ++k) {
+        const double product =
+            static_cast<double>(WeightAt(weights.data(), dtype(), n * kInputs + k)) *
+            static_cast<double>(x[static_cast<std::size_t>(t * kInputs + k)]);
+        sum += product;
+        size += std::fabs(product);
+      }
+      // Rounding of 512 f32 steps; 8-bit inputs are off by up to half of 1/127 of the largest.
+      const double bound = size * (dtype() == DType::kQ8_0 ? 0.5 / 127 * 2 : 512 * 6e-8);
+      ASSERT_NEAR(y[static_cast<std::size_t>(t * kOutputs + n)], sum, bound);
+    }
+  }
+}
+
+TEST_P(LinearTest, ThreadsDoNotShow) {
+  ASSERT_TRUE(forced_.ok());
+  const std::int64_t inputs = 320;
+  const std::int64_t outputs = 1500;
+  const auto weights = RandomWeights(dtype(), inputs * outputs, 3);
+  for (const int tokens : {1, 5, 40}) {
+    const std::vector<float> x = RandomValues(tokens * inputs, 4);
+    const auto one = RunLinear(*MakeBackend(1), weights, dtype(), x, inputs, outputs);
+    for (const int threads : {2, 3, 8}) {
+      const auto more = RunLinear(*MakeBackend(threads), weights, dtype(), x, inputs, outputs);
+      ASSERT_EQ(FirstDifference(one, more), -1) << threads << " threads, " << tokens << " tokens";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(TypesAndTargets, LinearTest,
+                         ::testing::Combine(::testing::Values(DType::kF32, DType::kF16,
+                                                              DType::kBF16, DType::kQ8_0),
+                                            ::testing::ValuesIn(CpuTargetNames())),
+                         [](const auto& instance) {
+                           return std::string(InfoOf(std::get<0>(instance.param)).name) + "_" +
+                                  std::get<1>(instance.param);
+                         });
+
+// Extreme scales and inputs: zeros, the most negative weight, blocks without a largest value.
+TEST(LinearQ8Test, EdgeValues) {
+  constexpr std::int64_t kInputs = 96;
+  auto weights = RandomWeights(DType::kQ8_0, kInputs * 16, 5);
+  for (int i = 0; i < 32; ++i) weights[static_cast<std::size_t>(2 + i)] = std::byte{0x80};
+  std::vector<float> x = RandomValues(kInputs * 3, 6);
+  std::fill(x.begin(), x.begin() + 32, 0.0f);
+  std::fill(x.begin() + kInputs, x.begin() + kInputs + 32, -1e30f);
+  std::fill(x.begin() + 2 * kInputs, x.begin() + 2 * kInputs + 32, 1e-42f);
+  for (const std::string& target : CpuTargetNames()) {
+    const ForcedTarget forced(target);
+    const auto expected = Reference(weights, DType::kQ8_0, x, kInputs, 16, MulAdd(target));
+    ASSERT_TRUE(forced.ok());
+    const auto y = RunLinear(*MakeBackend(1), weights, DType::kQ8_0, x, kInputs, 16);
+    EXPECT_EQ(FirstDifference(y, expected), -1) << target;
+  }
+}
+
+// One call, outputs of several types and widths.
+TEST(LinearCallTest, ManyOutputsOfOneInput) {
+  const std::unique_ptr<Backend> backend = MakeBackend(3);
+  constexpr std::int64_t kInputs = 128;
+  const std::array<DType, 4> types = {DType::kQ8_0, DType::kF16, DType::kF32, DType::kBF16};
+  for (const int tokens : {1, 20}) {
+    std::vector<float> x = RandomValues(kInputs * tokens, 9);
+    std::vector<std::vector<std::byte>> bytes;
+    std::vector<std::unique_ptr<LinearWeight>> weights;
+    std::vector<std::vector<float>> y;
+    std::vector<LinearOutput> outputs;
+    for (std::size_t i = 0; i < types.size(); ++i) {
+      const auto rows = static_cast<std::int64_t>(10 + 60 * i);
+      bytes.push_back(RandomWeights(types[i], kInputs * rows, static_cast<std::uint32_t>(i)));
+      weights.push_back(std::move(backend->MakeLinear(TensorView::Dense(bytes.back().data(),
+                                                                        types[i], kInputs, rows)))
+                            .value());
+      EXPECT_EQ(weights.back()->inputs(), kInputs);
+      EXPECT_EQ(weights.back()->outputs(), rows);
+      EXPECT_EQ(weights.back()->dtype(), types[i]);
+      EXPECT_EQ(weights.back()->owned_bytes() > 0, types[i] == DType::kQ8_0);
+      y.emplace_back(static_cast<std::size_t>(rows * tokens));
+      outputs.push_back(
+          {weights.back().get(), TensorView::Dense(y.back().data(), DType::kF32, rows, tokens)});
+    }
+    const Status status =
+        backend->Linear(TensorView::Dense(x.data(), DType::kF32, kInputs, tokens), outputs);
+    ASSERT_TRUE(status.ok()) << status.message();
+    for (std::size_t i = 0; i < types.size(); ++i) {
+      const auto alone = RunLinear(*backend, bytes[i], types[i], x, kInputs, weights[i]->outputs());
+      EXPECT_EQ(FirstDifference(y[i], alone), -1) << i;
+    }
+  }
+}
+
+TEST(LinearCallTest, Q8WeightsTakeTheirFileSize) {
+  const std::unique_ptr<Backend> backend = MakeBackend(1);
+  auto bytes = RandomWeights(DType::kQ8_0, 256 * 64, 1);
+  const auto weight = backend->MakeLinear(TensorView::Dense(bytes.data(), DType::kQ8_0, 256, 64));
+  ASSERT_TRUE(weight.ok());
+  EXPECT_EQ((*weight)->owned_bytes(), bytes.size());
+}
+
+// ---- Errors name both sides
+
+struct BadCall {
+  const char* what;
+  std::int64_t x_inputs, x_tokens, y_outputs, y_tokens;
+  DType y_dtype;
+  std::vector<std::string> names;
+};
+
+TEST(LinearCallTest, MismatchesNameBothSides) {
+  const std::unique_ptr<Backend> backend = MakeBackend(1);
+  std::vector<float> memory(64 * 64);
+  const auto weight =
+      std::move(backend->MakeLinear(TensorView::Dense(memory.data(), DType::kF32, 64, 24))).value();
+  const std::vector<BadCall> cases = {
+      {"inputs", 63, 2, 24, 2, DType::kF32, {"inputs", "weight [64, 24]", "x [63, 2]"}},
+      {"outputs", 64, 2, 23, 2, DType::kF32, {"outputs", "weight [64, 24]", "y [23, 2]"}},
+      {"batch", 64, 2, 24, 3, DType::kF32, {"batches", "x [64, 2]", "y [24, 3]"}},
+      {"type", 64, 2, 24, 2, DType::kF16, {"dense f32", "y [24, 2]"}},
+  };
+  for (const BadCall& c : cases) {
+    const LinearOutput output{weight.get(),
+                              TensorView::Dense(memory.data(), c.y_dtype, c.y_outputs, c.y_tokens)};
+    const Status status = backend->Linear(
+        TensorView::Dense(memory.data(), DType::kF32, c.x_inputs, c.x_tokens), {&output, 1});
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << c.what;
+    for (const std::string& name : c.names) {
+      EXPECT_NE(status.message().find(name), std::string::npos)
+          << c.what << ": " << status.message();
+    }
+  }
+}
+
+TEST(LinearCallTest, RefusesWeightsItCannotServe) {
+  const std::unique_ptr<Backend> backend = MakeBackend(1);
+  std::vector<std::byte> memory(1 << 16);
+  const auto code = [&](const TensorView& w) { return backend->MakeLinear(w).status().code(); };
+  EXPECT_EQ(code(TensorView::Dense(memory.data(), DType::kI8, 32, 4)), StatusCode::kUnsupported);
+  EXPECT_EQ(code(TensorView::Dense(memory.data(), DType::kQ8_0, 48, 4)),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(TensorView::Dense(memory.data(), DType::kF32, 0, 4)),
+            StatusCode::kInvalidArgument);
+  TensorView strided = TensorView::Dense(memory.data(), DType::kF32, 32, 4);
+  strided.stride_bytes[1] += 4;
+  EXPECT_EQ(code(strided), StatusCode::kInvalidArgument);
+}
+
+TEST(TokenTilesTest, CoverTheBatchInTilesOfNearlyEqualSize) {
+  for (std::int64_t tokens = 1; tokens <= 100; ++tokens) {
+    for (const std::int64_t most : {1, 2, 6, 14}) {
+      const TokenTiles tiles(tokens, most);
+      EXPECT_EQ(tiles.Begin(0), 0);
+      EXPECT_EQ(tiles.Begin(tiles.count()), tokens);
+      for (std::int64_t i = 0; i < tiles.count(); ++i) {
+        ASSERT_EQ(tiles.Begin(i + 1) - tiles.Begin(i), tiles.Size(i));
+        ASSERT_LE(tiles.Size(i), most);
+        ASSERT_GE(tiles.Size(i), tiles.Size(0) - 1);
+        for (std::int64_t t = tiles.Begin(i); t < tiles.Begin(i + 1); ++t) {
+          ASSERT_EQ(tiles.TileOf(t), i);
+        }
+      }
+    }
+  }
+  EXPECT_EQ(TokenTiles(0, 6).count(), 0);
+}
+
+}  // namespace
+}  // namespace kvcache::cpu
