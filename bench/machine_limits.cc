@@ -1,0 +1,114 @@
+#include "machine_limits.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+#include "backend/cpu/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "machine_limits.cc"
+#include "hwy/foreach_target.h"
+
+// After foreach_target.
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvcache::bench {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// REQUIRES: count is a multiple of 8 vectors.
+std::uint64_t SumWords(const std::uint64_t* words, std::size_t count) {
+  const hn::ScalableTag<std::uint64_t> d;
+  const std::size_t lanes = hn::Lanes(d);
+  auto s0 = hn::Zero(d);
+  auto s1 = s0;
+  auto s2 = s0;
+  auto s3 = s0;
+  for (std::size_t i = 0; i < count; i += 4 * lanes) {
+    s0 = hn::Add(s0, hn::LoadU(d, words + i));
+    s1 = hn::Add(s1, hn::LoadU(d, words + i + lanes));
+    s2 = hn::Add(s2, hn::LoadU(d, words + i + 2 * lanes));
+    s3 = hn::Add(s3, hn::LoadU(d, words + i + 3 * lanes));
+  }
+  return hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3))));
+}
+
+// Twelve chains: enough for two units of a latency of four or five.
+float FmaChains(std::int64_t steps, double* operations) {
+  const hn::ScalableTag<float> d;
+  const auto a = hn::Set(d, 0.999f);
+  const auto b = hn::Set(d, 0.001f);
+  auto s0 = hn::Set(d, 1.0f);
+  auto s1 = s0, s2 = s0, s3 = s0, s4 = s0, s5 = s0;
+  auto s6 = s0, s7 = s0, s8 = s0, s9 = s0, s10 = s0, s11 = s0;
+  for (std::int64_t i = 0; i < steps; ++i) {
+    s0 = hn::MulAdd(s0, a, b);
+    s1 = hn::MulAdd(s1, a, b);
+    s2 = hn::MulAdd(s2, a, b);
+    s3 = hn::MulAdd(s3, a, b);
+    s4 = hn::MulAdd(s4, a, b);
+    s5 = hn::MulAdd(s5, a, b);
+    s6 = hn::MulAdd(s6, a, b);
+    s7 = hn::MulAdd(s7, a, b);
+    s8 = hn::MulAdd(s8, a, b);
+    s9 = hn::MulAdd(s9, a, b);
+    s10 = hn::MulAdd(s10, a, b);
+    s11 = hn::MulAdd(s11, a, b);
+  }
+  *operations = 2.0 * 12.0 * static_cast<double>(hn::Lanes(d)) * static_cast<double>(steps);
+  const auto t0 = hn::Add(hn::Add(s0, s1), hn::Add(s2, s3));
+  const auto t1 = hn::Add(hn::Add(s4, s5), hn::Add(s6, s7));
+  const auto t2 = hn::Add(hn::Add(s8, s9), hn::Add(s10, s11));
+  return hn::GetLane(hn::Add(t0, hn::Add(t1, t2)));
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace kvcache::bench
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvcache::bench {
+HWY_EXPORT(SumWords);
+HWY_EXPORT(FmaChains);
+
+namespace {
+
+std::atomic<std::uint64_t> keep_sum;  // so that the loops have a result
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+double SecondsToRead(ThreadPool& pool, std::span<const std::byte> bytes) {
+  constexpr std::size_t kPiece = std::size_t{1} << 17;
+  const auto* const words = reinterpret_cast<const std::uint64_t*>(bytes.data());
+  const std::size_t count = bytes.size() / 512 * 64;
+  const std::size_t piece = kPiece / sizeof(std::uint64_t);
+  const double start = Now();
+  pool.ParallelFor(
+      static_cast<std::int64_t>((count + piece - 1) / piece), [&](std::int64_t task, int) {
+        const std::size_t begin = static_cast<std::size_t>(task) * piece;
+        keep_sum += HWY_DYNAMIC_DISPATCH(SumWords)(words + begin, std::min(piece, count - begin));
+      });
+  return Now() - start;
+}
+
+double FmaGflops(ThreadPool& pool) {
+  constexpr std::int64_t kSteps = 2'000'000;
+  double operations = 0.0;
+  const double start = Now();
+  pool.ParallelFor(pool.threads(), [&](std::int64_t task, int) {
+    double mine = 0.0;
+    keep_sum += static_cast<std::uint64_t>(HWY_DYNAMIC_DISPATCH(FmaChains)(kSteps, &mine));
+    if (task == 0) operations = mine;
+  });
+  return operations * pool.threads() / (Now() - start) * 1e-9;
+}
+
+}  // namespace kvcache::bench
+#endif  // HWY_ONCE

@@ -1,0 +1,20 @@
+// What the machine can do at most, measured with plain loops: the yardstick of the benchmarks.
+//
+// Thread safety: as ThreadPool's.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "platform/thread_pool.h"
+
+namespace kvcache::bench {
+
+// Sums `bytes` once with vector loads on all threads; returns seconds.
+double SecondsToRead(ThreadPool& pool, std::span<const std::byte> bytes);
+
+// Runs independent chains of f32 fused multiply-adds on all threads for some milliseconds;
+// returns GFLOP/s, an addition and a multiplication each counted.
+double FmaGflops(ThreadPool& pool);
+
+}  // namespace kvcache::bench
