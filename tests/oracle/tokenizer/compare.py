@@ -1,0 +1,47 @@
+"""Our tokenizer against llama.cpp's: ids, pieces, decoded text and which tokens end an answer.
+
+tokenizer_oracle writes vocabularies (as GGUF files without weights) and strings; llama.cpp
+tokenises them (llama_tokenize.mjs); tokenizer_oracle compares. Model files in --models are
+compared too.
+"""
+
+import argparse
+import pathlib
+import shutil
+import subprocess
+import sys
+
+SKIPPED = 77  # the exit status that ctest takes for "skipped"
+HERE = pathlib.Path(__file__).resolve().parent
+ORACLE = HERE.parent
+
+
+def find_node():
+    """The Node that was installed beside the oracle, or else the system's; None without."""
+    return shutil.which(ORACLE / "node_modules/.bin/node") or shutil.which("node")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--program", type=pathlib.Path, required=True, help="tokenizer_oracle")
+    parser.add_argument("--work", type=pathlib.Path, required=True, help="folder for the files")
+    parser.add_argument("--models", type=pathlib.Path, help="folder with *.gguf to compare too")
+    parser.add_argument("--node", default=find_node())
+    args = parser.parse_args()
+    if args.node is None:
+        print("SKIPPED: Node is not installed; ./dev setup installs it, with llama.cpp")
+        sys.exit(SKIPPED)
+    if not (ORACLE / "node_modules/node-llama-cpp").exists():
+        sys.exit("oracle: llama.cpp is not installed in tests/oracle; run ./dev setup oracle")
+    args.work.mkdir(parents=True, exist_ok=True)
+    models = sorted(args.models.glob("*.gguf")) if args.models else []
+    for command in ([args.program, "prepare", args.work, *models],
+                    [args.node, HERE / "llama_tokenize.mjs", args.work],
+                    [args.program, "compare", args.work]):
+        status = subprocess.run(command).returncode
+        if status != 0:
+            sys.exit(f"oracle: `{' '.join(map(str, command))}` gave status {status}")
+
+
+if __name__ == "__main__":
+    main()

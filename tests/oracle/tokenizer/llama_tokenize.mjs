@@ -1,0 +1,36 @@
+// llama.cpp's side of compare.py: tokenises and decodes, through node-llama-cpp.
+//
+// Usage: node llama_tokenize.mjs FOLDER
+//   reads   FOLDER/strings.json   {"models": [path, ...], "strings": [text, ...]}
+//   writes  FOLDER/llama.json     per model {"plain": [[id, ...], ...], "parsed": likewise,
+//                                 "decoded": [text of the plain ids, ...],
+//                                 "pieces": [text of each token], "ends": [id, ...]}
+//
+// model.tokenize with two arguments hands the text to llama_tokenize as it is, without
+// begin-of-sequence; "parsed" lets it take the texts of special tokens for these.
+
+import fs from "node:fs";
+import path from "node:path";
+import {getLlama} from "node-llama-cpp";
+
+const folder = process.argv[2];
+const {models, strings} = JSON.parse(fs.readFileSync(path.join(folder, "strings.json"), "utf8"));
+// Not "error": node-llama-cpp first looks how much memory the weights would need, in vain.
+const llama = await getLlama({gpu: false, build: "never", maxThreads: 1, logLevel: "disabled"});
+const results = [];
+for (const modelPath of models) {
+    const model = await llama.loadModel({modelPath, gpuLayers: 0, vocabOnly: true});
+    const size = model.fileInfo.metadata.tokenizer.ggml.tokens.length;
+    const ids = Array.from({length: size}, (_, id) => id);
+    const plain = strings.map((text) => model.tokenize(text, false));
+    results.push({
+        plain,
+        parsed: strings.map((text) => model.tokenize(text, true)),
+        decoded: plain.map((tokens) => model.detokenize(tokens, false)),
+        pieces: ids.map((id) => model.detokenize([id], true)),
+        ends: ids.filter((id) => model.isEogToken(id))
+    });
+    await model.dispose();
+}
+await llama.dispose();
+fs.writeFileSync(path.join(folder, "llama.json"), JSON.stringify(results));

@@ -1,0 +1,204 @@
+// tokenizer_oracle: our side of compare.py.
+//
+//   tokenizer_oracle prepare FOLDER [MODEL…]   writes vocabularies and strings.json
+//   tokenizer_oracle compare FOLDER            reads strings.json and llama.json
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "model/gguf.h"
+#include "model/tokenizer.h"
+#include "model/utf8_stream.h"
+#include "oracle_strings.h"
+#include "oracle_vocabularies.h"
+
+namespace kvcache {
+namespace {
+
+using Json = nlohmann::json;
+using Ids = std::vector<std::int32_t>;
+
+constexpr std::size_t kFewestStrings = 10000;
+constexpr int kMostShown = 10;
+
+Status Prepare(const std::string& folder, const std::vector<std::string>& models) {
+  Json paths = Json::array();
+  std::vector<TokenizerData> vocabularies;
+  for (auto& [name, data] : OracleVocabularies()) {
+    paths.push_back(folder + "/" + name + ".gguf");
+    KVCACHE_RETURN_IF_ERROR(WriteVocabulary(data, paths.back()));
+    vocabularies.push_back(std::move(data));
+  }
+  for (const std::string& model : models) paths.push_back(model);
+  std::ofstream file(folder + "/strings.json");
+  file << Json{{"models", paths}, {"strings", OracleStrings(vocabularies)}};
+  file.close();
+  return file ? Status::Ok() : Status(StatusCode::kIo, folder + "/strings.json: can not write");
+}
+
+Result<Json> ReadJson(const std::string& path) {
+  std::ifstream file(path);
+  Json json = Json::parse(file, nullptr, false);
+  if (json.is_discarded()) return Status(StatusCode::kCorrupt, path + ": no JSON");
+  return json;
+}
+
+// As JavaScript sees bytes that are no text.
+std::string AsText(std::string_view bytes) {
+  Utf8Stream stream;
+  std::string text;
+  stream.Push(bytes, &text);
+  stream.Flush(&text);
+  return text;
+}
+
+// U+2581 is a space to a vocabulary.
+std::string WithSpaces(std::string text) {
+  for (std::size_t at = 0; (at = text.find("▁", at)) != std::string::npos;) {
+    text.replace(at, std::string_view("▁").size(), " ");
+  }
+  return text;
+}
+
+// Compares one model, and counts and shows what differs.
+class Comparison {
+ public:
+  Comparison(std::string name, const Tokenizer& tokenizer)
+      : name_(std::move(name)), tokenizer_(tokenizer) {}
+
+  void Strings(const std::vector<std::string>& strings, const Json& theirs, SpecialText special) {
+    for (std::size_t i = 0; i < strings.size(); ++i) {
+      const Ids ours = *tokenizer_.Encode(
+          strings[i], {.add_bos = AddToken::kNo, .add_eos = AddToken::kNo, .special = special});
+      const Ids llama = theirs[i].get<Ids>();
+      tokens_ += ours.size();
+      if (ours != llama && special == SpecialText::kPlain && HasHidden(llama)) {
+        ++joined_;  // to a control token: see spm_tokenizer.h. Ours must be the text.
+        Expect(!HasHidden(ours) && *tokenizer_.Decode(ours) == WithSpaces(strings[i]),
+               "string " + Json(strings[i]).dump() + " is not what it decodes to");
+        continue;
+      }
+      Expect(ours == llama, "string " + Json(strings[i]).dump() + ": ours " + Json(ours).dump() +
+                                ", llama.cpp's " + Json(llama).dump());
+    }
+  }
+
+  // There a space is taken off the front only, here after special tokens too: so without them.
+  void Decoded(const std::vector<std::string>& strings, const Json& ids, const Json& theirs) {
+    for (std::size_t i = 0; i < strings.size(); ++i) {
+      const Ids tokens = ids[i].get<Ids>();
+      if (HasSpecial(tokens)) continue;
+      const std::string ours = AsText(*tokenizer_.Decode(tokens));
+      Expect(ours == theirs[i].get<std::string>(),
+             "decoded " + Json(ours).dump() + ", llama.cpp's " + theirs[i].dump());
+    }
+  }
+
+  void Pieces(const Json& theirs) {
+    for (std::int32_t token = 0; token < tokenizer_.vocabulary_size(); ++token) {
+      std::string ours = tokenizer_.Piece(token, ControlText::kShown);
+      if (tokenizer_.vocabulary().add_space_prefix() && ours.starts_with(' ')) ours.erase(0, 1);
+      Expect(AsText(ours) == theirs[static_cast<std::size_t>(token)].get<std::string>(),
+             "piece " + std::to_string(token) + " " + Json(AsText(ours)).dump() + ", llama.cpp's " +
+                 theirs[static_cast<std::size_t>(token)].dump());
+    }
+  }
+
+  void Ends(const Json& theirs) {
+    Ids ours;
+    for (std::int32_t token = 0; token < tokenizer_.vocabulary_size(); ++token) {
+      if (tokenizer_.IsEndOfGeneration(token)) ours.push_back(token);
+    }
+    Expect(ours == theirs.get<Ids>(),
+           "ends " + Json(ours).dump() + ", llama.cpp's " + theirs.dump());
+  }
+
+  // Prints a line; whether all was equal.
+  bool Report() const {
+    std::printf("%-12s %s: %d comparisons, %zu tokens, %d differ", name_.c_str(),
+                tokenizer_.Describe().c_str(), compared_, tokens_, different_);
+    if (joined_ > 0) std::printf(" (not counting %d that llama.cpp joins to <s>)", joined_);
+    std::printf("\n");
+    return different_ == 0;
+  }
+
+ private:
+  bool HasHidden(const Ids& tokens) const {
+    for (const std::int32_t token : tokens) {
+      if (tokenizer_.vocabulary().kind(token) == TokenKind::kControl) return true;
+    }
+    return false;
+  }
+
+  bool HasSpecial(const Ids& tokens) const {
+    for (const std::int32_t token : tokens) {
+      const TokenKind kind = tokenizer_.vocabulary().kind(token);
+      if (kind != TokenKind::kNormal && kind != TokenKind::kByte) return true;
+    }
+    return false;
+  }
+
+  void Expect(bool equal, const std::string& message) {
+    ++compared_;
+    if (equal) return;
+    if (++different_ <= kMostShown) std::printf("%s: %s\n", name_.c_str(), message.c_str());
+  }
+
+  std::string name_;
+  const Tokenizer& tokenizer_;
+  int compared_ = 0;
+  int different_ = 0;
+  int joined_ = 0;
+  std::size_t tokens_ = 0;
+};
+
+Result<bool> CompareModel(const std::string& path, const std::vector<std::string>& strings,
+                          const Json& llama) {
+  KVCACHE_ASSIGN_OR_RETURN(const auto file, GgufFile::Open(path));
+  KVCACHE_ASSIGN_OR_RETURN(const auto tokenizer, MakeTokenizer(*file));
+  Comparison comparison(path.substr(path.rfind('/') + 1), *tokenizer);
+  comparison.Strings(strings, llama.at("plain"), SpecialText::kPlain);
+  comparison.Strings(strings, llama.at("parsed"), SpecialText::kParse);
+  // Without kinds, byte tokens are text to llama.cpp ("<0x0A>"), to us bytes all the same.
+  if (file->Find("tokenizer.ggml.token_type") != nullptr) {
+    comparison.Decoded(strings, llama.at("plain"), llama.at("decoded"));
+    comparison.Pieces(llama.at("pieces"));
+  }
+  comparison.Ends(llama.at("ends"));
+  return comparison.Report();
+}
+
+Status Compare(const std::string& folder) {
+  KVCACHE_ASSIGN_OR_RETURN(const Json input, ReadJson(folder + "/strings.json"));
+  KVCACHE_ASSIGN_OR_RETURN(const Json llama, ReadJson(folder + "/llama.json"));
+  const auto strings = input.at("strings").get<std::vector<std::string>>();
+  std::printf("%zu strings, each plain and with special tokens parsed\n", strings.size());
+  if (strings.size() < kFewestStrings) return Status(StatusCode::kInternal, "too few strings");
+  bool equal = true;
+  for (std::size_t i = 0; i < input.at("models").size(); ++i) {
+    const std::string path = input.at("models")[i];
+    KVCACHE_ASSIGN_OR_RETURN(const bool same, CompareModel(path, strings, llama.at(i)));
+    equal = equal && same;
+  }
+  return equal ? Status::Ok() : Status(StatusCode::kInternal, "the tokenizers differ");
+}
+
+int Main(const std::vector<std::string>& arguments) {
+  Status status(StatusCode::kInvalidArgument, "usage: prepare FOLDER [MODEL...] | compare FOLDER");
+  if (arguments.size() >= 2 && arguments[0] == "prepare") {
+    status = Prepare(arguments[1], {arguments.begin() + 2, arguments.end()});
+  } else if (arguments.size() == 2 && arguments[0] == "compare") {
+    status = Compare(arguments[1]);
+  }
+  if (!status.ok()) std::fprintf(stderr, "tokenizer_oracle: %s\n", status.message().c_str());
+  return status.ok() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace kvcache
+
+int main(int argc, char** argv) {
+  return kvcache::Main({argv + 1, argv + argc});
+}
