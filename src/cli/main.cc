@@ -14,8 +14,14 @@ namespace {
 constexpr int kFailed = 1;
 constexpr int kUsage = 2;
 
-int ReportUsage(const CLI::App& app, const CLI::ParseError& error) {
+// `first`: the first argument, or empty.
+int ReportUsage(const CLI::App& app, const std::string& first, const CLI::ParseError& error) {
   if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+  if (app.get_subcommands().empty() && !first.empty() && first[0] != '-') {
+    std::fprintf(stderr, "kvcache: there is no command '%s'; see 'kvcache --help'\n",
+                 first.c_str());
+    return kUsage;
+  }
   std::string command = "kvcache";
   for (const CLI::App* sub : app.get_subcommands()) command += " " + sub->get_name();
   std::fprintf(stderr, "%s: %s; see '%s --help'\n", command.c_str(), error.what(), command.c_str());
@@ -42,7 +48,7 @@ int Main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return ReportUsage(app, error);
+    return ReportUsage(app, argc > 1 ? argv[1] : "", error);
   }
   return RunChosen(commands);
 }
