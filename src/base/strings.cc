@@ -1,5 +1,7 @@
 #include "base/strings.h"
 
+#include <iterator>
+
 namespace kvcache {
 namespace {
 
@@ -29,6 +31,26 @@ std::string Quoted(std::string_view text, std::size_t max_bytes) {
     AppendPrintable(out, text.substr(text.size() - max_bytes / 2));
   }
   return out + "'";
+}
+
+std::string WithThousands(std::int64_t number) {
+  std::string text = std::to_string(number);
+  const std::size_t first_digit = number < 0 ? 1 : 0;
+  for (std::size_t at = text.size(); at > first_digit + 3;) text.insert(at -= 3, 1, ',');
+  return text;
+}
+
+std::string HumanBytes(std::int64_t bytes) {
+  constexpr std::string_view kUnits[] = {"KiB", "MiB", "GiB", "TiB"};
+  if (bytes < 1024) return StrCat(bytes, " bytes");
+  double value = static_cast<double>(bytes) / 1024.0;
+  std::size_t unit = 0;
+  for (; value >= 1023.95 && unit + 1 < std::size(kUnits); ++unit) value /= 1024.0;
+  char digits[32];
+  const auto end =
+      std::to_chars(digits, digits + sizeof(digits), value, std::chars_format::fixed, 1).ptr;
+  return StrCat(std::string_view(digits, static_cast<std::size_t>(end - digits)), ' ',
+                kUnits[unit]);
 }
 
 }  // namespace kvcache

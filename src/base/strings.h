@@ -1,4 +1,5 @@
-// Building messages: StrCat joins text and numbers, Quoted makes foreign bytes fit to print.
+// Text for people: StrCat joins text and numbers, Quoted makes foreign bytes fit to print, and
+// large numbers get their commas and units.
 //
 // Thread safety: free functions without state.
 #pragma once
@@ -6,6 +7,7 @@
 #include <charconv>
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -40,5 +42,11 @@ std::string StrCat(const Parts&... parts) {
 // 'text' in single quotes; bytes outside printable ASCII as \xNN, the middle of what is longer
 // than `max_bytes` left out: safe to put into a message whatever the bytes are.
 std::string Quoted(std::string_view text, std::size_t max_bytes = 80);
+
+// 1204 -> "1,204".
+std::string WithThousands(std::int64_t number);
+
+// 1500000000 -> "1.4 GiB".
+std::string HumanBytes(std::int64_t bytes);
 
 }  // namespace kvcache

@@ -23,5 +23,24 @@ TEST(Quoted, EscapesAndShortens) {
   EXPECT_EQ(Quoted("abcd", 4), "'abcd'");
 }
 
+TEST(WithThousands, GroupsDigits) {
+  const struct {
+    std::int64_t number;
+    std::string_view text;
+  } kCases[] = {{0, "0"},       {999, "999"},           {1000, "1,000"},    {-1000, "-1,000"},
+                {-999, "-999"}, {1234567, "1,234,567"}, {100000, "100,000"}};
+  for (const auto& c : kCases) EXPECT_EQ(WithThousands(c.number), c.text);
+}
+
+TEST(HumanBytes, PicksTheUnit) {
+  const struct {
+    std::int64_t bytes;
+    std::string_view text;
+  } kCases[] = {{0, "0 bytes"},          {1023, "1023 bytes"},        {1024, "1.0 KiB"},
+                {1500000000, "1.4 GiB"}, {(1 << 20) - 1, "1.0 MiB"},  {1 << 20, "1.0 MiB"},
+                {1ll << 40, "1.0 TiB"},  {5000ll << 40, "5000.0 TiB"}};
+  for (const auto& c : kCases) EXPECT_EQ(HumanBytes(c.bytes), c.text);
+}
+
 }  // namespace
 }  // namespace kvcache

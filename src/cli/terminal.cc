@@ -37,31 +37,6 @@ bool StderrIsTerminal() {
   return isatty(STDERR_FILENO) != 0;
 }
 
-std::string WithThousands(std::int64_t number) {
-  std::string text;
-  const std::string digits = std::to_string(number);
-  const std::size_t first_digit = number < 0 ? 1 : 0;
-  for (std::size_t i = 0; i < digits.size(); ++i) {
-    if (i > first_digit && (digits.size() - i) % 3 == 0) text += ',';
-    text += digits[i];
-  }
-  return text;
-}
-
-std::string HumanBytes(std::int64_t bytes) {
-  constexpr const char* kUnits[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
-  if (bytes < 1024) return std::to_string(bytes) + " bytes";
-  auto value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  while (value >= 1024.0 && unit + 1 < std::size(kUnits)) {
-    value /= 1024.0;
-    ++unit;
-  }
-  char text[32];
-  (void)std::snprintf(text, sizeof(text), "%.1f %s", value, kUnits[unit]);
-  return text;
-}
-
 void Progress::Show(const std::string& line) {
   if (!StderrIsTerminal()) return;
   (void)std::fprintf(stderr, "\r\033[K%s", line.c_str());

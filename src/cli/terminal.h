@@ -1,4 +1,4 @@
-// What the commands share in speaking with people: numbers, progress, Ctrl-C, input files.
+// What the commands share in speaking with people: progress, Ctrl-C, input files.
 #pragma once
 
 #include <atomic>
@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/strings.h"
 #include "kvcache/status.h"
 
 namespace kvcache::cli {
@@ -14,12 +15,6 @@ namespace kvcache::cli {
 bool StdinIsTerminal();
 bool StdoutIsTerminal();
 bool StderrIsTerminal();
-
-// 1204 → "1,204".
-std::string WithThousands(std::int64_t number);
-
-// 1.5e9 → "1.4 GiB".
-std::string HumanBytes(std::int64_t bytes);
 
 // A line on stderr that is written over until it is cleared; nothing unless stderr is a
 // terminal.

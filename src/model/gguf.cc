@@ -75,24 +75,22 @@ Result<TensorView> GgufFile::Tensor(std::string_view name) const {
   const GgufTensor* tensor = FindTensor(name);
   if (tensor == nullptr) {
     return Status(StatusCode::kNotFound,
-                  StrCat(path_, ": tensor ", Quoted(name), " is missing, the file has ",
+                  StrCat("tensor ", Quoted(name), " is missing, the file has ",
                          tensors_.size(), " others"));
   }
-  auto view = tensor->View();
-  if (!view.ok()) return std::move(view).TakeStatus().WithContext(path_);
-  return view;
+  return tensor->View();
 }
 
 Result<const GgufEntry*> GgufFile::Require(std::string_view key, std::string_view expected) const {
   const GgufEntry* entry = Find(key);
   if (entry != nullptr) return entry;
   return Status(StatusCode::kNotFound,
-                StrCat(path_, ": metadata ", Quoted(key), " is missing, expected ", expected));
+                StrCat("metadata ", Quoted(key), " is missing, expected ", expected));
 }
 
 Status GgufFile::WrongType(const GgufEntry& entry, std::string_view expected) const {
   return {StatusCode::kInvalidArgument,
-          StrCat(path_, ": metadata ", Quoted(entry.key), ": expected ", expected, ", found ",
+          StrCat("metadata ", Quoted(entry.key), ": expected ", expected, ", found ",
                  Describe(entry))};
 }
 

@@ -99,32 +99,32 @@ TEST_F(GgufTest, ErrorsNameKeyExpectedAndFound) {
     std::string_view message;
   } kCases[] = {
       {file_->GetString("absent").status(), StatusCode::kNotFound,
-       "m.gguf: metadata 'absent' is missing, expected a string"},
+       "metadata 'absent' is missing, expected a string"},
       {file_->GetString("u32").status(), StatusCode::kInvalidArgument,
-       "m.gguf: metadata 'u32': expected a string, found uint32 7"},
+       "metadata 'u32': expected a string, found uint32 7"},
       {file_->GetUint("i32").status(), StatusCode::kInvalidArgument,
-       "m.gguf: metadata 'i32': expected an unsigned integer, found int32 -3"},
+       "metadata 'i32': expected an unsigned integer, found int32 -3"},
       {file_->GetInt("u64").status(), StatusCode::kInvalidArgument,
-       "m.gguf: metadata 'u64': expected an integer below 2^63, found uint64 "
+       "metadata 'u64': expected an integer below 2^63, found uint64 "
        "18446744073709551615"},
       {file_->GetInt("f32").status(), StatusCode::kInvalidArgument,
-       "m.gguf: metadata 'f32': expected an integer, found float32"},
+       "metadata 'f32': expected an integer, found float32"},
       {file_->GetUint("ints").status(), StatusCode::kInvalidArgument,
-       "m.gguf: metadata 'ints': expected an unsigned integer, found array of 3 int32"},
+       "metadata 'ints': expected an unsigned integer, found array of 3 int32"},
       {file_->GetUint("yes").status(), StatusCode::kInvalidArgument,
-       "m.gguf: metadata 'yes': expected an unsigned integer, found bool"},
+       "metadata 'yes': expected an unsigned integer, found bool"},
       {file_->GetFloat("u32").status(), StatusCode::kInvalidArgument,
-       "m.gguf: metadata 'u32': expected a float, found uint32 7"},
+       "metadata 'u32': expected a float, found uint32 7"},
       {file_->GetBool("u32").status(), StatusCode::kInvalidArgument,
-       "m.gguf: metadata 'u32': expected a bool, found uint32 7"},
+       "metadata 'u32': expected a bool, found uint32 7"},
       {file_->GetStrings("floats").status(), StatusCode::kInvalidArgument,
-       "m.gguf: metadata 'floats': expected an array of strings, found array of 2 float32"},
+       "metadata 'floats': expected an array of strings, found array of 2 float32"},
       {file_->GetInts("u32").status(), StatusCode::kInvalidArgument,
-       "m.gguf: metadata 'u32': expected an array of integers below 2^63, found uint32 7"},
+       "metadata 'u32': expected an array of integers below 2^63, found uint32 7"},
       {file_->GetFloats("ints").status(), StatusCode::kInvalidArgument,
-       "m.gguf: metadata 'ints': expected an array of floats, found array of 3 int32"},
+       "metadata 'ints': expected an array of floats, found array of 3 int32"},
       {file_->GetBools("absent").status(), StatusCode::kNotFound,
-       "m.gguf: metadata 'absent' is missing, expected an array of bools"},
+       "metadata 'absent' is missing, expected an array of bools"},
   };
   for (const auto& c : kCases) {
     EXPECT_EQ(c.status.message(), c.message);
@@ -168,14 +168,14 @@ TEST_F(GgufTest, NamesTypesThatAreNotServed) {
   EXPECT_EQ(tensor->elements(), 512);
   const Status status = file_->Tensor("k").status();
   EXPECT_EQ(status.code(), StatusCode::kUnsupported);
-  EXPECT_EQ(status.message(), "m.gguf: tensor 'k' is of type q4_k, which is not supported");
+  EXPECT_EQ(status.message(), "tensor 'k' is of type q4_k, which is not supported");
 }
 
 TEST_F(GgufTest, MissingTensorsAreNamed) {
   EXPECT_EQ(file_->FindTensor("zz"), nullptr);
   const Status status = file_->Tensor("zz").status();
   EXPECT_EQ(status.code(), StatusCode::kNotFound);
-  EXPECT_EQ(status.message(), "m.gguf: tensor 'zz' is missing, the file has 3 others");
+  EXPECT_EQ(status.message(), "tensor 'zz' is missing, the file has 3 others");
 }
 
 TEST(GgmlType, EveryDTypeHasANumber) {

@@ -1,0 +1,163 @@
+#include "model/inspect.h"
+
+#include <algorithm>
+#include <map>
+#include <string_view>
+#include <vector>
+
+#include "base/strings.h"
+#include "model/hyperparameters.h"
+#include "model/model.h"
+
+namespace kvcache {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::uint64_t kShownElements = 8;  // of an array
+
+json Number(const GgufEntry& entry, std::uint64_t i) {
+  switch (entry.element) {
+    case GgufType::kFloat32: return static_cast<float>(GgufFloatAt(entry, i));
+    case GgufType::kFloat64: return GgufFloatAt(entry, i);
+    case GgufType::kBool: return GgufIntAt(entry, i) != 0;
+    case GgufType::kUint64: return static_cast<std::uint64_t>(GgufIntAt(entry, i));
+    default: return GgufIntAt(entry, i);
+  }
+}
+
+std::vector<json> FirstElements(const GgufEntry& entry) {
+  std::vector<json> elements;
+  const std::uint64_t count = std::min(entry.count, kShownElements);
+  if (entry.element == GgufType::kString) {
+    const GgufStrings strings(entry);
+    for (auto it = strings.begin(); elements.size() < count; ++it) elements.emplace_back(*it);
+  } else {
+    for (std::uint64_t i = 0; i < count; ++i) elements.push_back(Number(entry, i));
+  }
+  return elements;
+}
+
+json Value(const GgufEntry& entry) {
+  std::vector<json> elements = FirstElements(entry);
+  if (entry.type != GgufType::kArray) return elements[0];
+  return {{"array", GgufTypeName(entry.element)},
+          {"count", entry.count},
+          {"first", std::move(elements)}};
+}
+
+json Metadata(const GgufFile& file) {
+  json metadata = json::object();
+  for (const GgufEntry& entry : file.entries()) metadata[std::string(entry.key)] = Value(entry);
+  return metadata;
+}
+
+json Tensors(const GgufFile& file) {
+  json tensors = json::array();
+  for (const GgufTensor& tensor : file.tensors()) {
+    const std::vector<std::int64_t> dims(tensor.dims.begin(), tensor.dims.begin() + tensor.rank);
+    tensors.push_back({{"name", tensor.name},
+                       {"type", tensor.type->name},
+                       {"dims", dims},
+                       {"bytes", tensor.bytes.size()},
+                       {"offset", tensor.offset}});
+  }
+  return tensors;
+}
+
+struct TypeTotal {
+  std::int64_t tensors = 0;
+  std::int64_t parameters = 0;
+  std::int64_t bytes = 0;
+};
+
+json Types(const GgufFile& file) {
+  std::map<const GgmlTypeInfo*, TypeTotal> totals;
+  for (const GgufTensor& tensor : file.tensors()) {
+    TypeTotal& total = totals[tensor.type];
+    total.tensors += 1;
+    total.parameters += tensor.elements();
+    total.bytes += static_cast<std::int64_t>(tensor.bytes.size());
+  }
+  std::vector<std::pair<const GgmlTypeInfo*, TypeTotal>> sorted(totals.begin(), totals.end());
+  std::ranges::stable_sort(sorted, std::greater{},
+                           [](const auto& row) { return row.second.bytes; });
+  json types = json::array();
+  for (const auto& [type, total] : sorted) {
+    types.push_back({{"type", type->name},
+                     {"served", type->dtype.has_value()},
+                     {"tensors", total.tensors},
+                     {"parameters", total.parameters},
+                     {"bytes", total.bytes}});
+  }
+  return types;
+}
+
+// A string of the metadata; null if it is not there, or is none.
+json StringOrNull(const GgufFile& file, std::string_view key) {
+  const auto value = file.GetString(key);
+  return value.ok() ? json(*value) : json();
+}
+
+bool IsSupported(const json& architecture) {
+  const std::vector<std::string> supported = SupportedArchitectures();
+  return architecture.is_string() &&
+         std::ranges::find(supported, architecture.get<std::string>()) != supported.end();
+}
+
+json CacheLayer(const LayerParams& params, std::size_t layer, const InspectOptions& options) {
+  const std::int64_t heads = params.kv_heads[layer];
+  return {{"layer", layer},
+          {"kind", "causal"},
+          {"kv_heads", heads},
+          {"k_dim", params.k_dim},
+          {"v_dim", params.v_dim},
+          {"bytes_per_token", BytesOf(options.k_type, heads * params.k_dim) +
+                                  BytesOf(options.v_type, heads * params.v_dim)}};
+}
+
+json CacheError(const json& architecture, const Status& status) {
+  if (!status.ok()) return {{"error", status.message()}};
+  if (architecture.is_null()) return {{"error", "metadata 'general.architecture' is missing"}};
+  return {{"error",
+           StrCat("architecture ", Quoted(architecture.get<std::string>()), " is not supported")}};
+}
+
+json CacheJson(const GgufFile& file, const json& architecture, const InspectOptions& options) {
+  if (!IsSupported(architecture)) return CacheError(architecture, Status::Ok());
+  const auto params = ReadLayerParams(file, architecture.get<std::string>());
+  if (!params.ok()) return CacheError(architecture, params.status());
+  json layers = json::array();
+  std::int64_t bytes = 0;
+  for (std::size_t layer = 0; layer < params->kv_heads.size(); ++layer) {
+    layers.push_back(CacheLayer(*params, layer, options));
+    bytes += layers.back()["bytes_per_token"].get<std::int64_t>();
+  }
+  return {{"k_type", InfoOf(options.k_type).name},
+          {"v_type", InfoOf(options.v_type).name},
+          {"bytes_per_token", bytes},
+          {"layers", std::move(layers)}};
+}
+
+}  // namespace
+
+json DescribeModelFile(const GgufFile& file, const InspectOptions& options) {
+  std::int64_t parameters = 0;
+  for (const GgufTensor& tensor : file.tensors()) parameters += tensor.elements();
+  json architecture = StringOrNull(file, "general.architecture");
+  json cache = CacheJson(file, architecture, options);
+  const bool supported = IsSupported(architecture);
+  return {{"path", file.path()},
+          {"format", StrCat("GGUF ", file.version())},
+          {"bytes", file.size_bytes()},
+          {"architecture", std::move(architecture)},
+          {"name", StringOrNull(file, "general.name")},
+          {"supported", supported},
+          {"parameters", parameters},
+          {"metadata", Metadata(file)},
+          {"types", Types(file)},
+          {"tensors", Tensors(file)},
+          {"cache", std::move(cache)}};
+}
+
+}  // namespace kvcache

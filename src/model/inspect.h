@@ -1,0 +1,40 @@
+// What a model file holds, for programs (JSON) and for people (text).
+//
+// Thread safety: free functions without state.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "kvcache/types.h"
+#include "model/gguf.h"
+
+namespace kvcache {
+
+struct InspectOptions {
+  DType k_type = DType::kF16;
+  DType v_type = DType::kF16;
+};
+
+// An object with:
+//   path, format ("GGUF 3"), bytes, architecture, name, supported, parameters
+//   metadata  {key: value}; an array as {"array": element type, "count": n, "first": [...]}
+//   types     [{type, served, tensors, parameters, bytes}], the most bytes first
+//   tensors   [{name, type, dims, bytes, offset}], in the file's order
+//   cache     {k_type, v_type, bytes_per_token,
+//              layers: [{layer, kind, kv_heads, k_dim, v_dim, bytes_per_token}]},
+//             or {"error": why it is not known}
+// Never fails: what a broken or foreign file lacks is null or says its error. Strings may hold
+// bytes that are not UTF-8; dump with error_handler_t::replace.
+nlohmann::json DescribeModelFile(const GgufFile& file, const InspectOptions& options = {});
+
+enum class InspectDetail : std::uint8_t {
+  kSummary,
+  kTensors,  // a line for each tensor as well
+};
+
+// The same as lines of text, from what DescribeModelFile() returned.
+std::string DescriptionText(const nlohmann::json& description, InspectDetail detail);
+
+}  // namespace kvcache

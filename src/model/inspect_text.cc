@@ -1,0 +1,126 @@
+#include <algorithm>
+#include <vector>
+
+#include "base/strings.h"
+#include "model/inspect.h"
+
+namespace kvcache {
+namespace {
+
+using nlohmann::json;
+
+// Strings of the file as printable text: no byte of it reaches a terminal as it is.
+std::string Printable(const json& value) {
+  if (value.is_null()) return "-";
+  if (value.is_string()) return Quoted(value.get_ref<const std::string&>(), 60);
+  return value.dump();
+}
+
+std::string ArrayText(const json& value) {
+  std::string text = StrCat(value["count"].get<std::uint64_t>(), " × ",
+                            value["array"].get_ref<const std::string&>(), ": ");
+  for (const json& element : value["first"]) text += Printable(element) + ", ";
+  const bool all = value["first"].size() == value["count"].get<std::uint64_t>();
+  if (!all) return text + "…";
+  text.resize(text.size() - 2);
+  return text;
+}
+
+std::string ValueText(const json& value) {
+  return value.is_object() ? ArrayText(value) : Printable(value);
+}
+
+std::string Thousands(const json& number) {
+  return WithThousands(number.get<std::int64_t>());
+}
+
+std::string Padded(std::string text, std::size_t width) {
+  if (text.size() < width) text.append(width - text.size(), ' ');
+  return text;
+}
+
+std::string Unquoted(const json& value) {
+  const std::string text = Printable(value);
+  return value.is_string() ? text.substr(1, text.size() - 2) : text;
+}
+
+std::string HeadText(const json& d) {
+  return StrCat(Unquoted(d["path"]), "\n  ", Unquoted(d["architecture"]),
+                d["supported"].get<bool>() ? "" : " (not supported)", ", ", Unquoted(d["name"]),
+                "\n  ", Thousands(d["parameters"]), " parameters, ",
+                HumanBytes(d["bytes"].get<std::int64_t>()), ", ",
+                d["format"].get_ref<const std::string&>(), "\n");
+}
+
+// Layers that are alike but for their number.
+bool SameLayer(const json& a, const json& b) {
+  return std::ranges::all_of(a.items(), [&](const auto& item) {
+    return item.key() == "layer" || item.value() == b[item.key()];
+  });
+}
+
+std::string LayersText(const json& layers) {
+  std::string text;
+  for (std::size_t begin = 0, end = 0; begin < layers.size(); begin = end) {
+    while (end < layers.size() && SameLayer(layers[begin], layers[end])) ++end;
+    const json& layer = layers[begin];
+    text += StrCat("  layers ", begin, " to ", end - 1, ": ",
+                   layer["kind"].get_ref<const std::string&>(), ", ", layer["kv_heads"].get<int>(),
+                   " KV heads of ", layer["k_dim"].get<int>(), " + ", layer["v_dim"].get<int>(),
+                   ", ", Thousands(layer["bytes_per_token"]), " bytes per token each\n");
+  }
+  return text;
+}
+
+std::string CacheText(const json& cache) {
+  if (cache.contains("error")) {
+    return StrCat("\ncache\n  not known: ", cache["error"].get_ref<const std::string&>(), "\n");
+  }
+  const auto bytes = cache["bytes_per_token"].get<std::int64_t>();
+  return StrCat("\ncache, K in ", cache["k_type"].get_ref<const std::string&>(), " and V in ",
+                cache["v_type"].get_ref<const std::string&>(), "\n  ", WithThousands(bytes),
+                " bytes per token; 1 GiB holds ", WithThousands((1ll << 30) / bytes), " tokens\n",
+                LayersText(cache["layers"]));
+}
+
+std::string TypesText(const json& types) {
+  std::string text = "\ntensors\n";
+  for (const json& type : types) {
+    text += StrCat("  ", Padded(type["type"].get<std::string>(), 8), "  ",
+                   Thousands(type["tensors"]), " tensors, ", Thousands(type["parameters"]),
+                   " parameters, ", HumanBytes(type["bytes"].get<std::int64_t>()),
+                   type["served"].get<bool>() ? "" : " (type not supported)", "\n");
+  }
+  return text;
+}
+
+std::string TensorsText(const json& tensors) {
+  std::string text;
+  for (const json& tensor : tensors) {
+    text += StrCat("  ", Padded(Unquoted(tensor["name"]), 32), "  ",
+                   Padded(tensor["type"].get<std::string>(), 8), "  ", tensor["dims"].dump(), "\n");
+  }
+  return text;
+}
+
+std::string MetadataText(const json& metadata) {
+  std::size_t width = 0;
+  for (const auto& item : metadata.items()) width = std::max(width, item.key().size());
+  std::string text = "\nmetadata\n";
+  for (const auto& item : metadata.items()) {
+    text += StrCat("  ", Padded(Unquoted(item.key()), std::min<std::size_t>(width, 48)), "  ",
+                   ValueText(item.value()), "\n");
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string DescriptionText(const json& description, InspectDetail detail) {
+  std::string text = HeadText(description) + CacheText(description["cache"]) +
+                     MetadataText(description["metadata"]) + TypesText(description["types"]);
+  if (detail == InspectDetail::kTensors) text += TensorsText(description["tensors"]);
+  return text;
+}
+
+}  // namespace kvcache
