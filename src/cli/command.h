@@ -18,6 +18,7 @@ struct Command {
 Command AddRun(CLI::App& app);
 Command AddEval(CLI::App& app);
 Command AddTokenize(CLI::App& app);
+Command AddInspect(CLI::App& app);
 Command AddList(CLI::App& app);
 
 }  // namespace kvcache::cli

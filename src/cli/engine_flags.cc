@@ -5,8 +5,10 @@
 namespace kvcache::cli {
 namespace {
 
+constexpr const char* kGroup = "Cache and machine";
+
 Result<DType> ParseCacheType(const std::string& flag, const std::string& name) {
-  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0}) {
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
     if (InfoOf(type).name == name) return type;
   }
   return Status(StatusCode::kInvalidArgument,
@@ -15,57 +17,53 @@ Result<DType> ParseCacheType(const std::string& flag, const std::string& name) {
 
 }  // namespace
 
+void CacheTypeFlags::Add(CLI::App& command) {
+  const auto add = [&](const char* name, std::string& value, const char* help) {
+    command.add_option(name, value, help)->group(kGroup)->type_name("T")->capture_default_str();
+  };
+  add("--kv-type", kv_, "type of cached keys and values: f32, f16, bf16");
+  add("--k-type", k_, "type of cached keys alone");
+  add("--v-type", v_, "type of cached values alone");
+}
+
+Result<CacheTypes> CacheTypeFlags::Parse() const {
+  KVCACHE_ASSIGN_OR_RETURN(const DType both, ParseCacheType("--kv-type", kv_));
+  const auto own = [&](const char* flag, const std::string& name) {
+    return name.empty() ? Result<DType>(both) : ParseCacheType(flag, name);
+  };
+  KVCACHE_ASSIGN_OR_RETURN(const DType k, own("--k-type", k_));
+  KVCACHE_ASSIGN_OR_RETURN(const DType v, own("--v-type", v_));
+  return CacheTypes{k, v};
+}
+
 void EngineFlags::Add(CLI::App& command) {
-  command.add_option("MODEL", model_,
-                     "a .gguf file, or a name that 'kvcache list' shows (default: the small "
-                     "model that ships)");
-  const std::string group = "Cache and machine";
-  command.add_option("--ctx", context_, "tokens of context (default: the model's, at most 8,192)")
-      ->check(CLI::Range(1, 1 << 28))
-      ->group(group)
-      ->type_name("N");
-  command.add_option("--kv-type", kv_type_, "type of cached keys and values: f32, f16, bf16")
-      ->group(group)
-      ->type_name("T")
+  command
+      .add_option("MODEL", model_,
+                  "a .gguf file, or a name that 'kvcache list' shows (default: the small model "
+                  "that ships)")
+      ->type_name("");
+  const auto add = [&](const char* name, int& value, int most, const char* help) {
+    return command.add_option(name, value, help)
+        ->check(CLI::Range(1, most))
+        ->group(kGroup)
+        ->type_name("N");
+  };
+  add("--ctx", context_, 1 << 28, "tokens of context (default: the model's, at most 8,192)");
+  types_.Add(command);
+  add("--prefill-chunk", prefill_chunk_, 1 << 16, "tokens per pass over the prompt")
       ->capture_default_str();
-  command.add_option("--k-type", k_type_, "type of cached keys alone")
-      ->group(group)
-      ->type_name("T");
-  command.add_option("--v-type", v_type_, "type of cached values alone")
-      ->group(group)
-      ->type_name("T");
-  command.add_option("--prefill-chunk", prefill_chunk_, "tokens per pass over the prompt")
-      ->check(CLI::Range(1, 1 << 16))
-      ->group(group)
-      ->type_name("N")
-      ->capture_default_str();
-  command.add_option("--threads", threads_, "threads (default: one per core)")
-      ->check(CLI::Range(1, 1024))
-      ->group(group)
-      ->type_name("N");
-}
-
-Result<EngineOptions> EngineFlags::Options() const {
-  EngineOptions options;
-  options.threads = threads_;
-  options.context = context_;
-  options.prefill_chunk = prefill_chunk_;
-  KVCACHE_ASSIGN_OR_RETURN(options.k_type, k_type_.empty() ? ParseCacheType("--kv-type", kv_type_)
-                                                           : ParseCacheType("--k-type", k_type_));
-  KVCACHE_ASSIGN_OR_RETURN(options.v_type, v_type_.empty() ? ParseCacheType("--kv-type", kv_type_)
-                                                           : ParseCacheType("--v-type", v_type_));
-  return options;
-}
-
-Result<std::unique_ptr<Engine>> EngineFlags::Open() const {
-  return OpenFor(0);
+  add("--threads", threads_, 1024, "threads (default: one per core)");
 }
 
 Result<std::unique_ptr<Engine>> EngineFlags::OpenFor(int tokens) const {
-  KVCACHE_ASSIGN_OR_RETURN(EngineOptions options, Options());
-  if (options.context == 0) options.context = tokens;
+  KVCACHE_ASSIGN_OR_RETURN(const CacheTypes types, types_.Parse());
   KVCACHE_ASSIGN_OR_RETURN(const std::string path, FindModel(model_));
-  return Engine::Open(path, options);
+  return Engine::Open(path, {.threads = threads_,
+                             .k_type = types.k,
+                             .v_type = types.v,
+                             .context = context_ == 0 ? tokens : context_,
+                             .max_sequences = 1,
+                             .prefill_chunk = prefill_chunk_});
 }
 
 }  // namespace kvcache::cli

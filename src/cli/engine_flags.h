@@ -9,6 +9,25 @@
 
 namespace kvcache::cli {
 
+struct CacheTypes {
+  DType k = DType::kF16;
+  DType v = DType::kF16;
+};
+
+// --kv-type, --k-type, --v-type.
+class CacheTypeFlags {
+ public:
+  void Add(CLI::App& command);
+
+  // kInvalidArgument names the flag and what it may be.
+  Result<CacheTypes> Parse() const;
+
+ private:
+  std::string kv_ = "f16";
+  std::string k_;
+  std::string v_;
+};
+
 class EngineFlags {
  public:
   // Declares MODEL and the cache options.
@@ -17,18 +36,14 @@ class EngineFlags {
   const std::string& model() const { return model_; }
 
   // Opens what they say. Errors name the flag or the file.
-  Result<std::unique_ptr<Engine>> Open() const;
+  Result<std::unique_ptr<Engine>> Open() const { return OpenFor(0); }
 
-  // The same with a context of at least `tokens` where --ctx does not say otherwise.
+  // The same with a context of `tokens` where --ctx does not say otherwise.
   Result<std::unique_ptr<Engine>> OpenFor(int tokens) const;
 
  private:
-  Result<EngineOptions> Options() const;
-
   std::string model_;
-  std::string kv_type_ = "f16";
-  std::string k_type_;
-  std::string v_type_;
+  CacheTypeFlags types_;
   int context_ = 0;
   int prefill_chunk_ = 512;
   int threads_ = 0;

@@ -44,7 +44,8 @@ int Main(int argc, char** argv) {
   CLI::App app("Runs language models (GGUF) and keeps what they have computed.", "kvcache");
   app.set_version_flag("--version", "kvcache " KVCACHE_VERSION);
   app.require_subcommand(1);
-  const std::vector<Command> commands = {AddRun(app), AddEval(app), AddTokenize(app), AddList(app)};
+  const std::vector<Command> commands = {AddRun(app), AddEval(app), AddTokenize(app),
+                                         AddInspect(app), AddList(app)};
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

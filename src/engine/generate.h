@@ -17,12 +17,12 @@ namespace kvcache {
 struct GenerateRequest {
   std::vector<std::int32_t> prompt;  // evaluated after what the session holds; not empty
   std::int32_t max_tokens = -1;      // -1: until the context is full; else shifts when it is
-  SamplingParams sampling;
-  std::vector<std::string> stop;  // end the text before the first of these
+  SamplingParams sampling = {};
+  std::vector<std::string> stop = {};  // end the text before the first of these
   // Whole UTF-8 characters as they come. Returning false stops the generation.
-  std::function<bool(std::string_view)> on_text;
+  std::function<bool(std::string_view)> on_text = {};
   // Is told after each of the prompt's passes how many of its tokens are done.
-  std::function<void(std::int32_t)> on_prefill;
+  std::function<void(std::int32_t)> on_prefill = {};
   const std::atomic<bool>* interrupt = nullptr;  // set by Ctrl-C
 };
 

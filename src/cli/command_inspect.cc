@@ -1,0 +1,67 @@
+// kvcache inspect: what a model file holds, and what its cache would cost; or this machine.
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "cli/command.h"
+#include "cli/engine_flags.h"
+#include "cli/json_report.h"
+#include "cli/model_store.h"
+#include "kvcache/cpu_backend.h"
+#include "model/gguf.h"
+#include "model/inspect.h"
+
+namespace kvcache::cli {
+namespace {
+
+struct InspectFlags {
+  std::string model;
+  CacheTypeFlags types;
+  bool machine = false;
+  bool tensors = false;
+  bool json = false;
+};
+
+Status InspectMachine(const InspectFlags& flags) {
+  const std::string target = CpuTargetName();
+  if (flags.json) {
+    PrintJson({{"target", target}});
+  } else {
+    (void)std::printf("kernels run with %s\n", target.c_str());
+  }
+  return Status::Ok();
+}
+
+Status Inspect(const InspectFlags& flags) {
+  if (flags.machine) return InspectMachine(flags);
+  KVCACHE_ASSIGN_OR_RETURN(const CacheTypes types, flags.types.Parse());
+  KVCACHE_ASSIGN_OR_RETURN(const std::string path, FindModel(flags.model));
+  KVCACHE_ASSIGN_OR_RETURN(const auto file, GgufFile::Open(path));
+  const nlohmann::json description =
+      DescribeModelFile(*file, {.k_type = types.k, .v_type = types.v});
+  if (flags.json) {
+    PrintJson(description);
+    return Status::Ok();
+  }
+  const std::string text = DescriptionText(
+      description, flags.tensors ? InspectDetail::kTensors : InspectDetail::kSummary);
+  (void)std::fwrite(text.data(), 1, text.size(), stdout);
+  return Status::Ok();
+}
+
+}  // namespace
+
+Command AddInspect(CLI::App& app) {
+  CLI::App* command =
+      app.add_subcommand("inspect", "What a model file holds, and what its cache costs");
+  const auto flags = std::make_shared<InspectFlags>();
+  command->add_option("MODEL", flags->model,
+                      "a .gguf file or a name (default: the one that ships)");
+  flags->types.Add(*command);
+  command->add_flag("--tensors", flags->tensors, "a line for each tensor as well");
+  command->add_flag("--machine", flags->machine, "instead: the instruction set in use here");
+  command->add_flag("--json", flags->json, "print one JSON object");
+  return {command, [flags] { return Inspect(*flags); }};
+}
+
+}  // namespace kvcache::cli

@@ -1,0 +1,208 @@
+// The engine on a small random model: errors that leave things as they were, forks, shifts,
+// interrupts. That logits are right is tests/oracle's; that they are exact, tests/exactness's.
+#include "engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/generate.h"
+#include "engine/score.h"
+#include "engine/session.h"
+#include "make_model/make_model.h"
+
+namespace kvcache {
+namespace {
+
+std::vector<std::int32_t> SomeTokens(int count, std::int32_t first = 3) {
+  std::vector<std::int32_t> tokens;
+  for (int i = 0; i < count; ++i) tokens.push_back(first + (i * 37) % 250);
+  return tokens;
+}
+
+class EngineTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    path_ = new std::string(::testing::TempDir() + "engine_test.gguf");
+    const Status status = WriteTestModel(*path_);
+    ASSERT_TRUE(status.ok()) << status.message();
+  }
+  static void TearDownTestSuite() {
+    std::filesystem::remove(*path_);
+    delete path_;
+  }
+
+  static Status WriteTestModel(const std::string& path);
+
+  static std::unique_ptr<Engine> Open(EngineOptions options = {}) {
+    auto engine = Engine::Open(*path_, options);
+    EXPECT_TRUE(engine.ok()) << engine.status().message();
+    return std::move(engine).value();
+  }
+
+  static std::vector<float> LogitsAfter(Session& session) {
+    const auto logits = session.LastLogits();
+    EXPECT_TRUE(logits.ok());
+    return {logits->begin(), logits->end()};
+  }
+
+  static std::string* path_;
+};
+
+std::string* EngineTest::path_ = nullptr;
+
+Status EngineTest::WriteTestModel(const std::string& path) {
+  return make_model::MakeModel({.type = DType::kF16, .seed = 11}, path);
+}
+
+TEST_F(EngineTest, OptionsOutOfRangeAreNamed) {
+  const auto fails = [](EngineOptions options, const std::string& word) {
+    const auto engine = Engine::Open(*path_, options);
+    ASSERT_FALSE(engine.ok());
+    EXPECT_NE(engine.status().message().find(word), std::string::npos) << engine.status().message();
+  };
+  fails({.context = -1}, "context");
+  fails({.prefill_chunk = 0}, "prefill chunk");
+  fails({.max_sequences = 0}, "sequences");
+  fails({.k_type = DType::kQ8_0}, "q8_0");
+}
+
+TEST_F(EngineTest, ContextOverflowChangesNothing) {
+  const auto engine = Open({.context = 16});
+  Session session(*engine, SequenceId{0});
+  ASSERT_TRUE(session.Append(SomeTokens(10)).ok());
+  const Status status = session.Append(SomeTokens(7));
+  EXPECT_EQ(status.code(), StatusCode::kCacheFull);
+  EXPECT_EQ(status.message(), "17 tokens do not fit into the context of 16");
+  EXPECT_EQ(session.position(), 10);
+  EXPECT_TRUE(session.Append(SomeTokens(6)).ok());
+}
+
+TEST_F(EngineTest, TokenOutsideTheVocabularyIsNamedAndUndone) {
+  const auto engine = Open({.context = 64, .prefill_chunk = 4});
+  Session session(*engine, SequenceId{0});
+  std::vector<std::int32_t> tokens = SomeTokens(6);
+  tokens.push_back(1 << 20);
+  const Status status = session.Append(tokens);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("1048576"), std::string::npos) << status.message();
+  EXPECT_EQ(session.position(), 4) << "the first pass stays, the failing one is undone";
+  EXPECT_TRUE(session.Append(SomeTokens(3)).ok());
+}
+
+TEST_F(EngineTest, ForkSharesAndGivesTheSameBits) {
+  const auto engine = Open({.context = 64, .max_sequences = 2});
+  Session first(*engine, SequenceId{0});
+  Session second(*engine, SequenceId{1});
+  ASSERT_TRUE(first.Append(SomeTokens(20)).ok());
+  ASSERT_TRUE(second.ForkFrom(first, 12).ok());
+  EXPECT_EQ(second.position(), 12);
+  const auto tail = std::vector<std::int32_t>(first.tokens().begin() + 12, first.tokens().end());
+  const std::vector<float> expected = LogitsAfter(first);
+  ASSERT_TRUE(second.Append(tail).ok());
+  EXPECT_EQ(LogitsAfter(second), expected);
+  EXPECT_FALSE(second.ForkFrom(first, 21).ok());
+}
+
+TEST_F(EngineTest, TruncateAndGoOnAnotherWay) {
+  const auto engine = Open({.context = 64});
+  Session session(*engine, SequenceId{0});
+  ASSERT_TRUE(session.Append(SomeTokens(20)).ok());
+  const std::vector<float> expected = LogitsAfter(session);
+  ASSERT_TRUE(session.Append(SomeTokens(9, 40)).ok());
+  ASSERT_TRUE(session.Truncate(19).ok());
+  ASSERT_TRUE(session.Append(std::vector{SomeTokens(20).back()}).ok());
+  EXPECT_EQ(LogitsAfter(session), expected);
+}
+
+TEST_F(EngineTest, ShiftDropsHalfAfterWhatStays) {
+  const auto engine = Open({.context = 32});
+  Session session(*engine, SequenceId{0});
+  const auto tokens = SomeTokens(32);
+  ASSERT_TRUE(session.Append(tokens).ok());
+  const auto dropped = session.Shift(2);
+  ASSERT_TRUE(dropped.ok()) << dropped.status().message();
+  EXPECT_EQ(*dropped, 15);
+  std::vector<std::int32_t> expected(tokens.begin(), tokens.begin() + 2);
+  expected.insert(expected.end(), tokens.begin() + 17, tokens.end());
+  EXPECT_EQ(std::vector<std::int32_t>(session.tokens().begin(), session.tokens().end()), expected);
+  EXPECT_TRUE(session.Append(SomeTokens(15)).ok());
+  EXPECT_FALSE(session.Shift(32).ok()) << "nothing to drop";
+}
+
+TEST_F(EngineTest, GenerateRefusesBadRequests) {
+  const auto engine = Open({.context = 16});
+  Session session(*engine, SequenceId{0});
+  const auto fails = [&](const GenerateRequest& request, const std::string& message) {
+    const auto result = Generate(session, *engine, request);
+    ASSERT_FALSE(result.ok());
+    EXPECT_EQ(result.status().message(), message);
+    EXPECT_EQ(session.position(), 0);
+  };
+  fails({}, "the prompt is empty");
+  fails({.prompt = SomeTokens(17)}, "the prompt has 17 tokens, the context holds 16");
+  fails({.prompt = SomeTokens(2), .stop = {""}}, "a stop string is empty");
+}
+
+TEST_F(EngineTest, GenerateGoesOnBeyondTheContext) {
+  const auto engine = Open({.context = 24});
+  Session session(*engine, SequenceId{0});
+  GenerateRequest request{.prompt = SomeTokens(10), .max_tokens = 100};
+  request.sampling.temperature = 2.0f;
+  request.sampling.top_k = 0;
+  request.sampling.seed = 3;
+  const auto result = Generate(session, *engine, request);
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  ASSERT_EQ(result->stop, StopReason::kLength);
+  EXPECT_EQ(result->tokens.size(), 100u);
+  EXPECT_GT(result->shifts, 5);
+  EXPECT_LE(session.position(), 24);
+}
+
+TEST_F(EngineTest, InterruptBeforeThePromptAndInText) {
+  const auto engine = Open({.context = 64});
+  Session session(*engine, SequenceId{0});
+  std::atomic<bool> interrupt{true};
+  GenerateRequest request{.prompt = SomeTokens(10), .max_tokens = 50, .interrupt = &interrupt};
+  auto result = Generate(session, *engine, request);
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->stop, StopReason::kInterrupted);
+  EXPECT_EQ(session.position(), 0);
+
+  interrupt = false;
+  request.on_text = [](std::string_view) { return false; };
+  result = Generate(session, *engine, request);
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->stop, StopReason::kInterrupted);
+  EXPECT_EQ(session.position(), 10) << "the prompt stays; the last token was not evaluated";
+}
+
+TEST_F(EngineTest, ScoreAddsUpWhatTheSinkSees) {
+  const auto engine = Open({.context = 64, .prefill_chunk = 7});
+  Session session(*engine, SequenceId{0});
+  const auto tokens = SomeTokens(40);
+  std::vector<float> rows;
+  const auto score = Score(session, *engine, tokens, [&](std::span<const float> some) {
+    rows.insert(rows.end(), some.begin(), some.end());
+    return Status::Ok();
+  });
+  ASSERT_TRUE(score.ok()) << score.status().message();
+  const auto vocabulary = static_cast<std::size_t>(engine->info().vocabulary);
+  ASSERT_EQ(rows.size(), tokens.size() * vocabulary);
+  double nll = 0.0;
+  for (std::size_t i = 0; i + 1 < tokens.size(); ++i) {
+    double sum = 0.0;
+    for (std::size_t t = 0; t < vocabulary; ++t) sum += std::exp(double{rows[i * vocabulary + t]});
+    nll += std::log(sum) - rows[i * vocabulary + static_cast<std::size_t>(tokens[i + 1])];
+  }
+  EXPECT_NEAR(score->nll, nll, 1e-6 * nll);
+  EXPECT_NEAR(score->perplexity, std::exp(nll / 39), 1e-6 * score->perplexity);
+}
+
+}  // namespace
+}  // namespace kvcache
