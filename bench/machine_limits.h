@@ -17,4 +17,8 @@ double SecondsToRead(ThreadPool& pool, std::span<const std::byte> bytes);
 // returns GFLOP/s, an addition and a multiplication each counted.
 double FmaGflops(ThreadPool& pool);
 
+// The same with chains of vpdpbusd, dot products of int8; GOP/s, or 0 where the machine has no
+// AVX-512 VNNI. In int8_limit.cc.
+double Int8DotGops(ThreadPool& pool);
+
 }  // namespace kvcache::bench

@@ -1,0 +1,141 @@
+// llama.cpp's speed on one model with one of its CPU builds: the peer's half of peer_bench.py.
+//
+// Usage: node llama_cpp_bench.mjs < JOB.json > RESULT.json
+//   job     {"modules": folder with node-llama-cpp, "model": path, "threads": n,
+//            "flash_attention": bool, "kv_type": "F16", "prompt": [id, ...], "repeats": n,
+//            "depths": [n, ...], "decode_tokens": n, "history": [id, ...], "state": path or null}
+//   result  {"build": name, "prefill_ms": [one per repeat],
+//            "decode_ms": {depth: [one per token]}, "history_ms": {depth: n},
+//            "greedy": [the choice after each of the prompt's last tokens], "margins": [...]}
+//
+// Times are those of llama_decode and its synchronisation alone, as llama-bench takes them; the
+// first pass of each kind is a warm-up and is not in the lists. The history before a depth is
+// evaluated once in batches of 512 and kept in `state`.DEPTH, from where a later run takes it.
+
+import fs from "node:fs";
+import path from "node:path";
+import {pathToFileURL} from "node:url";
+
+const kBatch = 512;
+const kChecked = 16;  // of the prompt's last tokens
+
+const job = JSON.parse(fs.readFileSync(0, "utf8"));
+const entry = path.resolve(job.modules, "node-llama-cpp/dist/index.js");
+const {getLlama} = await import(pathToFileURL(entry).href);
+
+// Sequence 0 by the binding's low-level calls: batches go to llama_decode as they are.
+class Sequence {
+    constructor(context) {
+        this.owner = context.getSequence();  // its collection would empty the sequence
+        this.raw = context._ctx;
+        this.length = 0;
+    }
+
+    // Evaluates tokens after those held, asking for the last one's logits; milliseconds.
+    async append(tokens) {
+        this.raw.initBatch(tokens.length);
+        this.raw.addToBatch(0, this.length, Uint32Array.from(tokens),
+            Uint32Array.of(tokens.length - 1));
+        const start = process.hrtime.bigint();
+        await this.raw.decodeBatch();
+        this.length += tokens.length;
+        return Number(process.hrtime.bigint() - start) / 1e6;
+    }
+
+    truncate(length) {
+        if (!this.raw.removeTokenCellsFromSequence(0, length, -1))
+            throw new Error(`llama.cpp could not truncate to ${length} tokens`);
+        this.length = length;
+    }
+
+    check(where) {
+        const held = this.raw.getSequenceKvCacheMaxPosition(0) + 1;
+        if (held !== this.length)
+            throw new Error(`${where}: llama.cpp holds ${held} tokens instead of ${this.length}`);
+    }
+}
+
+// Greedy choices and margins after the prompt's last tokens, through the public interface.
+async function checkChoices(sequence, tokens) {
+    const top2 = {generateNext: {
+        logits: {filter: {includeTop: 2}}, options: {temperature: 1, topK: 0, topP: 1, minP: 0}
+    }};
+    const checked = Math.min(kChecked, tokens.length);
+    const input = tokens.map((token, i) => i < tokens.length - checked ? token : [token, top2]);
+    const greedy = [], margins = [];
+    for (const output of (await sequence.controlledEvaluate(input)).slice(-checked)) {
+        const [[first, high], [, low]] = [...output.next.logits].sort((a, b) => b[1] - a[1]);
+        greedy.push(first);
+        margins.push(high - low);
+    }
+    await sequence.clearHistory();
+    return {greedy, margins};
+}
+
+async function measurePrefill(sequence) {
+    const times = [];
+    for (let i = 0; i < job.repeats; i++) {
+        sequence.truncate(0);
+        times.push(await sequence.append(job.prompt));
+    }
+    sequence.truncate(0);
+    return times;
+}
+
+async function reachDepth(sequence, depth) {
+    const file = job.state && `${job.state}.${depth}`;
+    if (file && fs.existsSync(file)) {
+        await sequence.raw.loadSequenceStateFromFile(file, 0, depth);
+        sequence.length = depth;
+        sequence.check(file);
+        return 0;
+    }
+    let spent = 0;
+    while (sequence.length < depth) {
+        const end = Math.min(depth, sequence.length + kBatch);
+        spent += await sequence.append(job.history.slice(sequence.length, end));
+    }
+    sequence.check(`depth ${depth}`);
+    if (file && depth > 0)
+        await sequence.raw.saveSequenceStateToFile(file, 0,
+            Uint32Array.from(job.history.slice(0, depth)));
+    return spent;
+}
+
+async function measureDecode(sequence, depth) {
+    const times = [];
+    for (let i = 0; i <= job.decode_tokens; i++)
+        times.push(await sequence.append([job.history[depth + i]]));
+    sequence.truncate(depth);
+    return times.slice(1);
+}
+
+const llama = await getLlama({
+    gpu: false, build: "never", maxThreads: job.threads, logLevel: "error"
+});
+const model = await llama.loadModel({modelPath: job.model, gpuLayers: 0});
+const context = await model.createContext({
+    contextSize: Math.max(job.prompt.length, ...job.depths) + job.decode_tokens + 1,
+    batchSize: kBatch,
+    threads: job.threads,
+    flashAttention: job.flash_attention,
+    experimentalKvCacheKeyType: job.kv_type,
+    experimentalKvCacheValueType: job.kv_type
+});
+const sequence = new Sequence(context);
+const maps = fs.readFileSync("/proc/self/maps", "utf8");
+const result = {
+    build: [...new Set(maps.match(/(?<=libggml-cpu-)\w+/g))].join("+"),
+    ...(await checkChoices(sequence.owner, job.prompt)),
+    decode_ms: {},
+    history_ms: {}
+};
+result.prefill_ms = await measurePrefill(sequence);
+for (const depth of job.depths) {
+    result.history_ms[depth] = await reachDepth(sequence, depth);
+    result.decode_ms[depth] = await measureDecode(sequence, depth);
+}
+await context.dispose();
+await model.dispose();
+await llama.dispose();
+process.stdout.write(JSON.stringify(result) + "\n");

@@ -1,0 +1,256 @@
+"""End to end beside llama.cpp: prefill and decode of a 1B-class model, in one run.
+
+Same file, same tokens, same number of threads, warm file cache, one engine at a time. llama.cpp
+is taken at its best: each figure is the best over its CPU builds that this machine can load and
+over flash attention on and off. Phases, each of which keeps its results in the work folder:
+
+  models   writes the random-weight models (tools/make_model)
+  verify   our logits against llama.cpp's and float64 on a small model (tests/oracle)
+  history  llama.cpp evaluates the history and keeps its state; nothing is timed, so a busy
+           machine will do. 16k tokens take it minutes; only the flash attention setting that
+           is faster at the depth before goes on to the next. The state is made with the first
+           weight type: what K and V hold does not change how fast they are read
+  ours     bench/model_bench: prefill, and decode at each depth, having evaluated the history
+  peer     llama.cpp: prefill, and decode at each depth, in every configuration
+  report   the table, as Markdown and JSON
+
+Run it on a quiet machine: both engines' threads wait by spinning.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+
+import numpy as np
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(ROOT / "tests/support"), str(ROOT / "tests/oracle")]
+
+import report
+from random_models import Failure, Shape, make_model, run
+
+PHASES = ["models", "verify", "history", "ours", "peer", "report"]
+# One per generation, the newest first: the first of them that the machine can load are tried.
+# (The newest is not always the fastest: AVX512-FP16 slows some down at head size 64.)
+BUILDS = ["sapphirerapids", "zen4", "icelake", "skylakex", "alderlake", "haswell"]
+SHAPES = {
+    "1b": Shape("1b", 16, 2048, 32, 8, 64, 8192, 128000, tied=False),
+    "tiny": Shape("tiny", 2, 256, 4, 2, 64, 512, 2048, tied=True),
+}
+DEPTHS = {"1b": [0, 4096, 16384], "tiny": [0, 512, 1024]}
+BUILDS_TRIED = 3
+PROMPT = 512
+SEED = 1
+
+
+class Bench:
+    def __init__(self, args):
+        self.args = args
+        self.shape = SHAPES[args.shape]
+        self.depths = DEPTHS[args.shape]
+        self.make_model = args.build / "tools/make_model/kvcache-make-model"
+        self.work = args.work / args.shape
+        self.work.mkdir(parents=True, exist_ok=True)
+        count = self.depths[-1] + PROMPT
+        self.tokens = np.random.default_rng(SEED).integers(0, self.shape.vocab, count).tolist()
+        self.tokens_file = self.work / "tokens"
+        self.tokens_file.write_text(" ".join(map(str, self.tokens)) + "\n")
+
+    def model(self, weight_type):
+        return self.work / f"{weight_type}.gguf"
+
+    def keep(self, name, result):
+        (self.work / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+
+    def kept(self, name):
+        path = self.work / f"{name}.json"
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def log(self, text):
+        print(text, file=sys.stderr, flush=True)
+
+    # ---- phases ----
+
+    def models(self):
+        for weight_type in self.args.types:
+            if not self.model(weight_type).exists():
+                self.log(f"writing {self.model(weight_type)}")
+                make_model(self.make_model, self.shape, weight_type, SEED,
+                           self.model(weight_type))
+
+    def verify(self):
+        self.log("checking logits on a small model")
+        table = run(["/usr/bin/python3", ROOT / "tests/oracle/compare.py", "--make-model",
+                     self.make_model, "--kvcache",
+                     self.args.build / "kvcache", "--work", self.work / "verify", "--shapes",
+                     "grouped-64", "--types", *self.args.types])
+        self.log(table)
+
+    def history(self):
+        faster = [False, True]
+        for i, depth in enumerate(self.depths[1:], 2):
+            speed = {}
+            for flash in faster:
+                result = self.ask_peer(self.best_build(flash), flash, self.args.types[0],
+                                       self.depths[1:i], repeats=1)
+                speed[flash] = statistics.median(result["decode_ms"][str(depth)])
+                self.log(f"history of {depth}, flash attention {'on' if flash else 'off'}: kept")
+            faster = [min(speed, key=speed.get)]
+
+    def ours(self):
+        for weight_type in self.args.types:
+            self.log(f"ours, {weight_type}")
+            self.warm(self.model(weight_type))
+            output = run([self.args.build / "bench/model_bench", "--model",
+                          self.model(weight_type), "--tokens-file", self.tokens_file, "--threads",
+                          self.args.threads, "--depths", ",".join(map(str, self.depths)),
+                          "--repeats", self.args.repeats])
+            self.keep(f"ours-{weight_type}", json.loads(output))
+
+    def peer(self):
+        for weight_type in self.args.types:
+            self.warm(self.model(weight_type))
+            results = []
+            for build in self.builds():
+                for flash in (False, True):
+                    depths = [d for d in self.depths if d == 0 or self.state(flash, d).exists()]
+                    result = self.ask_peer(build, flash, weight_type, depths, self.args.repeats)
+                    results.append(result)
+                    self.log(f"llama.cpp {weight_type}, {build}, flash attention "
+                             f"{'on' if flash else 'off'}: {report.summary(result, PROMPT)}")
+            self.keep(f"peer-{weight_type}", results)
+
+    def report(self):
+        rows = []
+        for weight_type in self.args.types:
+            ours, peer = self.kept(f"ours-{weight_type}"), self.kept(f"peer-{weight_type}")
+            if ours is None or peer is None:
+                raise Failure(f"{weight_type}: run the phases `ours` and `peer` first")
+            rows += report.rows(self.model(weight_type), weight_type, PROMPT, self.depths, ours,
+                                peer)
+        machine = {**self.kept(f"ours-{self.args.types[0]}")["machine"], **describe_machine()}
+        result = {"machine": machine, "shape": self.shape.__dict__, "seed": SEED, "rows": rows}
+        self.keep("results", result)
+        text = report.markdown(result)
+        (self.work / "results.md").write_text(text)
+        print(text)
+
+    # ---- llama.cpp ----
+
+    def state(self, flash, depth):
+        return self.work / f"state-{'flash' if flash else 'plain'}.{depth}"
+
+    def modules(self, build):
+        """A copy of the package, by links, in which `build` is the only one to load."""
+        folder = self.args.work / "builds" / build / "node_modules"
+        source = (ROOT / "tests/oracle/node_modules").resolve()
+        if not folder.exists():
+            shutil.copytree(source, folder, copy_function=link_or_copy, symlinks=False,
+                            ignore=lambda path, names: other_builds(build, names))
+        return folder
+
+    def builds(self):
+        """The builds that load here, found out once."""
+        known = self.kept("builds")
+        if known is None:
+            known = [build for build in BUILDS if self.loads(build)][:BUILDS_TRIED]
+            if not known:
+                raise Failure("none of llama.cpp's builds loads here; run ./dev setup oracle")
+            self.keep("builds", known)
+        return known
+
+    def loads(self, build):
+        try:
+            return self.ask_peer(build, False, self.args.types[0], [0], 1)["build"] == build
+        except Failure:
+            return False
+
+    def best_build(self, flash):
+        """The one that evaluates a prompt fastest, found out once."""
+        name = f"best-{'flash' if flash else 'plain'}"
+        known = self.kept(name)
+        if known is None:
+            def prefill(build):
+                result = self.ask_peer(build, flash, self.args.types[0], [0], 1)
+                return min(result["prefill_ms"])
+
+            known = min(self.builds(), key=prefill)
+            self.keep(name, known)
+        return known
+
+    def ask_peer(self, build, flash, weight_type, depths, repeats):
+        job = {"modules": str(self.modules(build)), "model": str(self.model(weight_type)),
+               "threads": self.args.threads, "flash_attention": flash, "kv_type": "F16",
+               "prompt": self.tokens[:PROMPT], "repeats": repeats, "depths": depths,
+               "decode_tokens": self.args.decode_tokens, "history": self.tokens,
+               "state": str(self.state(flash, 0).with_suffix(""))}
+        output = run([self.args.node, HERE / "llama_cpp_bench.mjs"], input=json.dumps(job))
+        return {**json.loads(output), "flash_attention": flash}
+
+    def warm(self, path):
+        with open(path, "rb", buffering=0) as file:
+            while file.read(1 << 24):
+                pass
+
+
+def link_or_copy(source, target):
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def other_builds(build, names):
+    """Files of a folder that the copy does without: other CPU builds, and other systems'."""
+    foreign = {name for name in names
+               if name.startswith(("linux-", "mac-", "win-")) and name != "linux-x64"}
+    return foreign | {name for name in names
+                      if name.startswith("libggml-cpu-") and name != f"libggml-cpu-{build}.so"}
+
+
+def describe_machine():
+    info = pathlib.Path("/proc/cpuinfo").read_text()
+    names = [line.split(":", 1)[1].strip() for line in info.splitlines()
+             if line.startswith("model name")]
+    commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"],
+                            capture_output=True, text=True).stdout.strip()
+    return {"cpu": names[0] if names else platform.processor(), "cores": os.cpu_count(),
+            "kernel": platform.release(), "commit": commit, "load_average": os.getloadavg()[0]}
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--phases", nargs="+", choices=PHASES, default=PHASES)
+    parser.add_argument("--types", nargs="+", choices=["q8_0", "f16", "bf16", "f32"],
+                        default=["q8_0", "f16"])
+    parser.add_argument("--shape", choices=SHAPES, default="1b")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--repeats", type=int, default=3, help="timed prefills")
+    parser.add_argument("--decode-tokens", type=int, default=16, help="timed, at each depth")
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/release")
+    parser.add_argument("--work", type=pathlib.Path, default=ROOT / "build/peer")
+    node = ROOT / "tests/oracle/node_modules/.bin/node"
+    parser.add_argument("--node", default=str(node) if node.exists() else "node")
+    return parser.parse_args()
+
+
+def main():
+    args = parse_arguments()
+    try:
+        bench = Bench(args)
+        for phase in args.phases:
+            getattr(bench, phase)()
+    except Failure as failure:
+        sys.exit(f"peer_bench: {failure}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""The logits file of `kvcache eval` is the same, byte for byte, however the work was cut.
+
+For each shape of the random models, each weight type and each cache type: 600 tokens (past two
+of attention's splits of 256, and past a prefill chunk of 512) in chunks of 1, 7, 64 and 512,
+with 1 and 2 threads. What the command line cannot say, company in the batch and shared
+prefixes, is in exactness_test.cc.
+"""
+
+import argparse
+import hashlib
+import itertools
+import pathlib
+import sys
+
+import numpy as np
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+
+from random_models import SHAPES, TYPES, Failure, make_model, random_tokens, run
+
+TOKENS = 600
+CHUNKS = [1, 7, 64, 512]
+THREADS = [1, 2]
+KV_TYPES = ["f32", "f16", "bf16"]
+
+
+def evaluate(args, model, tokens, kv_type, chunk, threads):
+    """The logits file's bytes, having checked that they are finite and not all the same."""
+    out = args.work / "logits.npy"
+    out.unlink(missing_ok=True)
+    run([args.kvcache, "eval", model, "--tokens-file", tokens, "--logits", out, "--kv-type",
+         kv_type, "--prefill-chunk", chunk, "--threads", threads, "--json"])
+    logits = np.load(out, mmap_mode="r")
+    if len(logits) != TOKENS or not np.isfinite(logits).all() or np.ptp(logits[-1]) == 0:
+        raise Failure(f"{out}: {logits.shape} logits that are no answer to {TOKENS} tokens")
+    return out.read_bytes()
+
+
+def first_difference(expected, got):
+    where = next((i for i, (a, b) in enumerate(zip(expected, got)) if a != b), None)
+    return f"{len(got)} bytes for {len(expected)}" if where is None else f"first at byte {where}"
+
+
+def check_model(args, shape, weight_type, kv_type):
+    """Prints a line; returns what differed."""
+    model = args.work / f"{shape.name}-{weight_type}.gguf"
+    make_model(args.make_model, shape, weight_type, args.seed, model)
+    tokens = args.work / f"{shape.name}.tokens"
+    tokens.write_text(",".join(map(str, random_tokens(shape, TOKENS, args.seed))) + "\n")
+    failures = []
+    expected = evaluate(args, model, tokens, kv_type, CHUNKS[0], THREADS[0])
+    for chunk, threads in list(itertools.product(CHUNKS, THREADS))[1:]:
+        got = evaluate(args, model, tokens, kv_type, chunk, threads)
+        if got != expected:
+            failures.append(f"{shape.name}, {weight_type} weights, {kv_type} cache: chunk {chunk}"
+                            f" and {threads} threads differ from chunk 1 and 1 thread,"
+                            f" {first_difference(expected, got)}")
+    digest = hashlib.sha256(expected).hexdigest()[:16]
+    print(f"{shape.name:16s} {weight_type:4s} weights {kv_type:4s} cache: {digest}", flush=True)
+    return failures
+
+
+def check(args):
+    args.work.mkdir(parents=True, exist_ok=True)
+    failures = []
+    for i, (shape, weight_type) in enumerate(itertools.product(SHAPES, TYPES)):
+        # Every pair of weight and cache type is met over the shapes, not in each of them.
+        kv_type = KV_TYPES[(i + i // len(TYPES)) % len(KV_TYPES)]
+        failures += check_model(args, shape, weight_type, kv_type)
+    if failures:
+        raise Failure("\n  ".join([f"{len(failures)} files differ", *failures]))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--make-model", type=pathlib.Path, required=True)
+    parser.add_argument("--kvcache", type=pathlib.Path, required=True)
+    parser.add_argument("--work", type=pathlib.Path, required=True, help="folder for the files")
+    parser.add_argument("--seed", type=int, default=1)
+    try:
+        check(parser.parse_args())
+    except Failure as failure:
+        sys.exit(f"exactness: {failure}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+// A token's logits are the same bits however its history came to be: in chunks of any size, on
+// any number of threads, in company, shared, truncated and evaluated again.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "reference_run.h"
+
+namespace kvcache::exactness {
+namespace {
+
+constexpr int kTokens = 600;
+constexpr SequenceId kFirst{0}, kSecond{1}, kThird{2};
+
+class Exactness : public testing::TestWithParam<ModelCase> {
+ protected:
+  // The plain way: one sequence, one thread, chunks of 64.
+  void SetUp() override {
+    const auto engine = OpenEngine(GetParam(), {});
+    ASSERT_NE(engine, nullptr);
+    tokens_ = RandomTokens(*engine, kTokens, 1);
+    expected_ = EvaluateAlone(*engine, kFirst, tokens_);
+  }
+
+  // Evaluates positions [begin, end) of the tokens as `sequence` and compares every row.
+  void ExpectExact(Engine& engine, SequenceId sequence, Position begin, Position end) {
+    for (Position at = begin; at < end;) {
+      const Position stop = std::min(end, at + engine.max_batch());
+      std::vector<Entry> entries;
+      for (Position p = at; p < stop; ++p) entries.push_back({sequence, p, TokenAt(p)});
+      const std::vector<float> rows = Evaluate(engine, entries);
+      for (Position p = at; p < stop; ++p) ExpectRow(engine, rows, p - at, p);
+      at = stop;
+    }
+  }
+
+  void ExpectRow(const Engine& engine, std::span<const float> rows, Position row, Position p) {
+    ExpectSameRow(engine, rows, static_cast<std::size_t>(row), expected_,
+                  static_cast<std::size_t>(p), "position " + std::to_string(p));
+  }
+
+  std::int32_t TokenAt(Position p) const { return tokens_[static_cast<std::size_t>(p)]; }
+
+  std::vector<std::int32_t> tokens_;
+  std::vector<float> expected_;  // [vocabulary, kTokens]
+};
+
+TEST_P(Exactness, ChunksAndThreads) {
+  for (const int chunk : {1, 7, 64, 512}) {
+    for (const int threads : {1, 2}) {
+      SCOPED_TRACE("chunk " + std::to_string(chunk) + ", threads " + std::to_string(threads));
+      const auto engine = OpenEngine(GetParam(), {.threads = threads, .chunk = chunk});
+      ASSERT_NE(engine, nullptr);
+      ExpectExact(*engine, kFirst, 0, kTokens);
+    }
+  }
+}
+
+// Three sequences advance at their own pace, their tokens shuffled within each batch.
+TEST_P(Exactness, InCompany) {
+  const auto engine = OpenEngine(GetParam(), {.threads = 2, .chunk = 96, .sequences = 3});
+  ASSERT_NE(engine, nullptr);
+  const auto others = RandomTokens(*engine, kTokens, 2);
+  std::mt19937 random(3);
+  Position reached[3] = {0, 0, 0};
+  while (reached[0] < kTokens) {
+    std::vector<Entry> entries;
+    for (const SequenceId sequence : {kFirst, kSecond, kThird}) {
+      Position& at = reached[Index(sequence)];
+      const Position stop = std::min(kTokens, at + static_cast<Position>(random() % 33));
+      for (; at < stop; ++at) {
+        const auto other = others[static_cast<std::size_t>(at)];
+        entries.push_back({sequence, at, sequence == kFirst ? TokenAt(at) : other});
+      }
+    }
+    if (entries.empty()) continue;
+    std::shuffle(entries.begin(), entries.end(), random);
+    const std::vector<float> rows = Evaluate(*engine, entries);
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      if (entries[i].sequence != kFirst) continue;
+      ExpectRow(*engine, rows, static_cast<Position>(i), entries[i].position);
+    }
+  }
+}
+
+TEST_P(Exactness, AfterASharedPrefix) {
+  for (const Position shared : {1, 15, 255, 256, 257, 511, 513}) {
+    SCOPED_TRACE("shared " + std::to_string(shared));
+    const auto engine = OpenEngine(GetParam(), {.threads = 2, .chunk = 128, .sequences = 3});
+    ASSERT_NE(engine, nullptr);
+    ExpectExact(*engine, kFirst, 0, shared + 20);
+    ASSERT_TRUE(engine->cache().CopyPrefix(kFirst, kSecond, shared).ok());
+    // The source goes on, then goes away; the copy is what it was either way.
+    ExpectExact(*engine, kSecond, shared, shared + 10);
+    ExpectExact(*engine, kFirst, shared + 20, shared + 30);
+    ASSERT_TRUE(engine->cache().CopyPrefix(kSecond, kThird, shared + 10).ok());
+    ASSERT_TRUE(engine->cache().Remove(kFirst, 0, kEndOfSequence).ok());
+    ExpectExact(*engine, kSecond, shared + 10, shared + 40);
+    ExpectExact(*engine, kThird, shared + 10, kTokens);
+  }
+}
+
+// Other tokens stood where these come again.
+TEST_P(Exactness, AfterTruncation) {
+  const auto engine = OpenEngine(GetParam(), {.threads = 2, .chunk = 100});
+  ASSERT_NE(engine, nullptr);
+  const auto others = RandomTokens(*engine, kTokens, 4);
+  ExpectExact(*engine, kFirst, 0, 300);
+  for (const Position kept : {290, 256, 255, 17, 1, 0}) {
+    SCOPED_TRACE("kept " + std::to_string(kept));
+    ASSERT_TRUE(engine->cache().Remove(kFirst, kept, kEndOfSequence).ok());
+    std::vector<Entry> wrong;
+    for (Position p = kept; p < kept + 60; ++p) {
+      wrong.push_back({kFirst, p, others[static_cast<std::size_t>(p)]});
+    }
+    Evaluate(*engine, wrong);
+    ASSERT_TRUE(engine->cache().Remove(kFirst, kept, kEndOfSequence).ok());
+    ExpectExact(*engine, kFirst, kept, kept + 300);
+  }
+}
+
+// The sequence's cells end up in many short runs, out of order: it takes turns with others that
+// stand where it wants to be, and come and go.
+TEST_P(Exactness, InScatteredCells) {
+  const auto engine = OpenEngine(GetParam(), {.threads = 2, .chunk = 64, .sequences = 3});
+  ASSERT_NE(engine, nullptr);
+  ExpectExact(*engine, kFirst, 0, 40);
+  for (Position at = 40; at < kTokens; at += 20) {
+    // A copy that goes on takes the cells after the prefix; then the original must jump.
+    ASSERT_TRUE(engine->cache().CopyPrefix(kFirst, kSecond, at).ok());
+    ExpectExact(*engine, kSecond, at, std::min(kTokens, at + 7));
+    ASSERT_TRUE(engine->cache().CopyPrefix(kFirst, kThird, at).ok());
+    ExpectExact(*engine, kThird, at, std::min(kTokens, at + 3));
+    ExpectExact(*engine, kFirst, at, std::min(kTokens, at + 20));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Exactness, testing::ValuesIn(AllCases()),
+                         [](const auto& test) { return CaseName(test.param); });
+
+}  // namespace
+}  // namespace kvcache::exactness

@@ -1,0 +1,139 @@
+// Random operations on several sequences: append in company, fork, truncate, remove. After each
+// pass every row has the bits that its text has when it is evaluated alone.
+//
+// Texts are a common stem of kStem tokens and one of three tails, so what each position must
+// answer is known from three plain runs, whatever was forked from what.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "reference_run.h"
+
+namespace kvcache::exactness {
+namespace {
+
+constexpr int kSequences = 4, kTexts = 3, kLength = 560, kStem = 270, kChunk = 160;
+constexpr int kOperations = 120;
+
+struct Text {
+  std::vector<std::int32_t> tokens;
+  std::vector<float> logits;  // [vocabulary, kLength]
+};
+
+// The plain way: one sequence, one thread, chunks of 64.
+std::vector<Text> MakeTexts(const ModelCase& model) {
+  std::vector<Text> texts(kTexts);
+  const auto engine = OpenEngine(model, {});
+  if (engine == nullptr) return {};
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    texts[i].tokens = RandomTokens(*engine, kLength, static_cast<std::uint32_t>(10 + i));
+    std::copy_n(texts[0].tokens.begin(), kStem, texts[i].tokens.begin());
+    texts[i].logits = EvaluateAlone(*engine, SequenceId{0}, texts[i].tokens);
+    EXPECT_TRUE(engine->cache().Remove(SequenceId{0}, 0, kEndOfSequence).ok());
+  }
+  return texts;
+}
+
+class Walk {
+ public:
+  Walk(Engine& engine, const std::vector<Text>& texts, std::uint32_t seed)
+      : engine_(engine), texts_(texts), random_(seed) {}
+
+  void Step() {
+    switch (Below(6)) {
+      case 0: return Fork(Below(kSequences), Below(kSequences));
+      case 1: return Truncate(Below(kSequences));
+      default: return Append();
+    }
+  }
+
+ private:
+  struct State {
+    int text = 0;
+    Position length = 0;
+  };
+
+  int Below(int limit) { return static_cast<int>(random_() % static_cast<unsigned>(limit)); }
+
+  void Fork(int source, int target) {
+    if (source == target) return;
+    const Position length = Below(states_[source].length + 1);
+    ASSERT_TRUE(engine_.cache().CopyPrefix(SequenceId{source}, SequenceId{target}, length).ok());
+    states_[target] = {states_[source].text, length};
+    MaybeTurn(states_[target]);
+  }
+
+  void Truncate(int sequence) {
+    State& state = states_[sequence];
+    state.length = Below(8) == 0 ? 0 : Below(state.length + 1);
+    ASSERT_TRUE(engine_.cache().Remove(SequenceId{sequence}, state.length, kEndOfSequence).ok());
+    MaybeTurn(state);
+  }
+
+  // Inside the stem a text may still become any other.
+  void MaybeTurn(State& state) {
+    if (state.length <= kStem) state.text = Below(kTexts);
+  }
+
+  void Append() {
+    std::vector<Entry> entries;
+    for (int s = 0; s < kSequences; ++s) {
+      State& state = states_[s];
+      const int most = Below(4) == 0 ? kChunk / kSequences : 5;
+      const Position stop = std::min(kLength, state.length + Below(most + 1));
+      for (; state.length < stop; ++state.length) {
+        const auto& tokens = texts_[static_cast<std::size_t>(state.text)].tokens;
+        entries.push_back(
+            {SequenceId{s}, state.length, tokens[static_cast<std::size_t>(state.length)]});
+      }
+    }
+    if (entries.empty()) return;
+    std::shuffle(entries.begin(), entries.end(), random_);
+    const std::vector<float> rows = Evaluate(engine_, entries);
+    for (std::size_t i = 0; i < entries.size(); ++i) Check(entries[i], rows, i);
+  }
+
+  void Check(const Entry& entry, std::span<const float> rows, std::size_t row) {
+    const int sequence = Index(entry.sequence);
+    const Text& text = texts_[static_cast<std::size_t>(states_[sequence].text)];
+    ExpectSameRow(
+        engine_, rows, row, text.logits, static_cast<std::size_t>(entry.position),
+        "sequence " + std::to_string(sequence) + ", position " + std::to_string(entry.position));
+  }
+
+  Engine& engine_;
+  const std::vector<Text>& texts_;
+  std::mt19937 random_;
+  State states_[kSequences];
+};
+
+class RandomWalk : public testing::TestWithParam<ModelCase> {};
+
+TEST_P(RandomWalk, EveryRowIsExact) {
+  const auto engine =
+      OpenEngine(GetParam(), {.threads = 2, .chunk = kChunk, .sequences = kSequences});
+  const std::vector<Text> texts = MakeTexts(GetParam());
+  ASSERT_NE(engine, nullptr);
+  ASSERT_EQ(texts.size(), kTexts);
+  for (const std::uint32_t seed : {1U, 2U, 3U}) {
+    Walk walk(*engine, texts, seed);
+    for (int i = 0; i < kOperations; ++i) {
+      SCOPED_TRACE("seed " + std::to_string(seed) + ", operation " + std::to_string(i));
+      walk.Step();
+      if (HasFailure()) return;
+    }
+    for (int s = 0; s < kSequences; ++s) {
+      ASSERT_TRUE(engine->cache().Remove(SequenceId{s}, 0, kEndOfSequence).ok());
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, RandomWalk, testing::ValuesIn(AllCases()),
+                         [](const auto& test) { return CaseName(test.param); });
+
+}  // namespace
+}  // namespace kvcache::exactness

@@ -1,0 +1,172 @@
+#include "reference_run.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <random>
+
+namespace kvcache::exactness {
+namespace {
+
+// Grouped queries, head counts and head sizes that no power of two divides, heads that are
+// together wider than the model, one KV head, an odd vocabulary, tied and untied output.
+struct Shape {
+  const char* name;
+  const char* flags;
+};
+constexpr Shape kShapes[] = {
+    {"Grouped64",
+     "--layers 2 --width 128 --heads 4 --kv-heads 2 --head-dim 64 --ffn 256"
+     " --vocab 384 --untied"},
+    {"Nine64",
+     "--layers 2 --width 96 --heads 9 --kv-heads 3 --head-dim 64 --ffn 160"
+     " --vocab 401 --tied"},
+    {"Plain80",
+     "--layers 1 --width 160 --heads 4 --kv-heads 4 --head-dim 80 --ffn 224"
+     " --vocab 512 --untied"},
+    {"OneKv32",
+     "--layers 3 --width 64 --heads 5 --kv-heads 1 --head-dim 32 --ffn 96"
+     " --vocab 333 --tied"},
+    {"Wide128",
+     "--layers 1 --width 128 --heads 6 --kv-heads 2 --head-dim 128 --ffn 192"
+     " --vocab 384 --untied"},
+};
+constexpr DType kWeightTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0};
+constexpr DType kKvTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
+
+std::filesystem::path ModelFolder() {
+  const auto folder =
+      std::filesystem::temp_directory_path() / ("kvcache_exactness." + std::to_string(getpid()));
+  std::filesystem::create_directories(folder);
+  return folder;
+}
+
+// The folder of this process's models, removed at its end.
+class Models final : public testing::Environment {
+ public:
+  void TearDown() override { std::filesystem::remove_all(ModelFolder()); }
+};
+[[maybe_unused]] testing::Environment* const kModels =
+    testing::AddGlobalTestEnvironment(new Models);
+
+bool IsAnswer(std::span<const float> row) {
+  bool varies = false;
+  for (const float value : row) {
+    if (!std::isfinite(value)) return false;
+    varies |= value != row.front();
+  }
+  return varies;
+}
+
+}  // namespace
+
+std::vector<ModelCase> AllCases() {
+  std::vector<ModelCase> cases;
+  for (const DType weights : kWeightTypes) {
+    for (const DType kv : kKvTypes) {
+      const int shape = static_cast<int>(cases.size() % std::size(kShapes));
+      cases.push_back({.shape = shape, .weights = weights, .kv = kv});
+    }
+  }
+  return cases;
+}
+
+std::string CaseName(const ModelCase& model) {
+  return std::string(kShapes[model.shape].name) + "_" + std::string(InfoOf(model.weights).name) +
+         "_kv_" + std::string(InfoOf(model.kv).name);
+}
+
+std::string ModelPath(const ModelCase& model) {
+  const Shape& shape = kShapes[model.shape];
+  const std::string type(InfoOf(model.weights).name);
+  const auto path = ModelFolder() / (std::string(shape.name) + "_" + type + ".gguf");
+  if (!std::filesystem::exists(path)) {
+    const std::string command = std::string("'") + KVCACHE_MAKE_MODEL + "' --type " + type + " " +
+                                shape.flags + " --seed 7 '" + path.string() + "' > /dev/null";
+    EXPECT_EQ(std::system(command.c_str()), 0) << command;
+  }
+  return path.string();
+}
+
+std::unique_ptr<Engine> OpenEngine(const ModelCase& model, const RunOptions& options) {
+  auto engine = Engine::Open(ModelPath(model), {.threads = options.threads,
+                                                .k_type = model.kv,
+                                                .v_type = model.kv,
+                                                .context = kContext,
+                                                .max_sequences = options.sequences,
+                                                .prefill_chunk = options.chunk});
+  if (!engine.ok()) {
+    ADD_FAILURE() << engine.status().message();
+    return nullptr;
+  }
+  return std::move(engine).value();
+}
+
+std::vector<std::int32_t> RandomTokens(const Engine& engine, int count, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(count));
+  for (std::int32_t& token : tokens) {
+    token = static_cast<std::int32_t>(random() % static_cast<unsigned>(engine.info().vocabulary));
+  }
+  return tokens;
+}
+
+std::vector<float> Evaluate(Engine& engine, std::span<const Entry> entries) {
+  std::vector<std::int32_t> tokens, rows;
+  std::vector<Position> positions;
+  std::vector<SequenceId> sequences;
+  for (const Entry& entry : entries) {
+    rows.push_back(static_cast<std::int32_t>(rows.size()));
+    tokens.push_back(entry.token);
+    positions.push_back(entry.position);
+    sequences.push_back(entry.sequence);
+  }
+  const auto vocabulary = static_cast<std::size_t>(engine.info().vocabulary);
+  std::vector<float> logits(vocabulary * entries.size());
+  Status status =
+      engine.Forward({.tokens = tokens, .positions = positions, .sequences = sequences});
+  if (status.ok()) status = engine.Logits(rows, logits.data());
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_TRUE(IsAnswer(std::span(logits).last(vocabulary))) << "the logits are no answer";
+  return status.ok() ? logits : std::vector<float>();
+}
+
+std::vector<float> EvaluateAlone(Engine& engine, SequenceId sequence,
+                                 std::span<const std::int32_t> tokens) {
+  std::vector<float> all;
+  std::vector<Entry> chunk;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    chunk.push_back({sequence, static_cast<Position>(i), tokens[i]});
+    if (chunk.size() == static_cast<std::size_t>(engine.max_batch()) || i + 1 == tokens.size()) {
+      const std::vector<float> rows = Evaluate(engine, chunk);
+      all.insert(all.end(), rows.begin(), rows.end());
+      chunk.clear();
+    }
+  }
+  return all;
+}
+
+void ExpectSameRow(const Engine& engine, std::span<const float> got, std::size_t row,
+                   std::span<const float> expected, std::size_t expected_row,
+                   const std::string& what) {
+  const auto vocabulary = static_cast<std::size_t>(engine.info().vocabulary);
+  ASSERT_LE((row + 1) * vocabulary, got.size()) << what;
+  ASSERT_LE((expected_row + 1) * vocabulary, expected.size()) << what;
+  const float* a = got.data() + row * vocabulary;
+  const float* b = expected.data() + expected_row * vocabulary;
+  if (std::memcmp(a, b, vocabulary * sizeof(float)) == 0) return;
+  std::size_t differing = 0;
+  float largest = 0;
+  for (std::size_t i = 0; i < vocabulary; ++i) {
+    differing += std::memcmp(a + i, b + i, sizeof(float)) != 0;
+    largest = std::max(largest, std::abs(a[i] - b[i]));
+  }
+  ADD_FAILURE() << what << ": " << differing << " of " << vocabulary << " logits differ, by up to "
+                << largest;
+}
+
+}  // namespace kvcache::exactness
