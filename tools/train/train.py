@@ -1,0 +1,184 @@
+#!/usr/bin/python3
+"""Trains the model that ships, from nothing: vocabulary, weights, GGUF file.
+
+  tools/train/train.py --out models/story.gguf
+  tools/train/train.py --size draft --teacher models/story.gguf \\
+      --out models/story-draft.gguf
+
+Training data is drawn as it goes, no story twice. Rows grow longer in stages:
+on short rows with many questions the model learns within minutes to look facts
+up in the story; the longer ones teach it to do so over the whole context. With
+a teacher the loss has the teacher's distribution in it too, which makes the
+small model guess what the large one says.
+
+A checkpoint beside the output lets an interrupted run go on.
+"""
+
+import argparse
+import json
+import os
+import random
+import time
+
+import cpu  # pylint: disable=unused-import  (before torch)
+
+import torch
+from torch.nn import functional
+
+import bpe
+import data
+import export
+import llama
+import optim
+import start
+
+# Rows of a batch and what they hold.
+BARE = (20, data.Mix(96, (0, 0), plain=0, retold=True, kinds=(1, 1),
+                     answer_weight=10))
+DENSE = (10, data.Mix(256, (0, 0), plain=0, retold=True, kinds=(1, 4)))
+DENSER = (5, data.Mix(512, (0, 0), plain=0, retold=True, kinds=(2, 6)))
+DENSEST = (3, data.Mix(1023, (0, 0), plain=0, retold=True, kinds=(3, 6)))
+SHORT = (18, data.Mix(112, (0.45, 0.6), plain=0.02, kinds=(1, 3), people=(3, 4),
+                      answer_weight=10))
+MEDIUM = (10, data.Mix(256, (0.3, 0.6), plain=0.3, kinds=(1, 6)))
+LONG = (6, data.Mix(512, (0.15, 0.5), plain=0, kinds=(2, 6)))
+LONGEST = (3, data.Mix(1023, (0.05, 0.4), plain=0, kinds=(4, 6)))
+
+# (share of all tokens after which the stage ends, kinds of batches with odds)
+STAGES = (
+    (0.06, ((BARE, 4), (SHORT, 1))),
+    (0.22, ((BARE, 1), (DENSE, 2), (SHORT, 3), (MEDIUM, 1))),
+    (0.35, ((DENSE, 3), (DENSER, 1), (SHORT, 2), (MEDIUM, 2), (LONG, 1))),
+    (0.60, ((DENSE, 2), (DENSER, 2), (DENSEST, 2), (SHORT, 1), (MEDIUM, 2), (LONG, 1),
+            (LONGEST, 1))),
+    (0.75, ((DENSER, 1), (DENSEST, 2), (SHORT, 1), (MEDIUM, 2), (LONG, 2), (LONGEST, 2))),
+    (1.00, ((SHORT, 1), (MEDIUM, 3), (LONG, 2), (LONGEST, 3))),
+)
+
+SIZES = {"main": llama.MAIN, "draft": llama.DRAFT}
+
+
+def rate(progress):
+  """Learning rate factor: warm-up, plateau, straight line to nought."""
+  return max(0.0, min(progress / 0.01 + 0.05, 1.0, (1 - progress) / 0.6))
+
+
+class Run:
+  """One training run: everything that a checkpoint holds."""
+
+  def __init__(self, args):
+    self.args = args
+    self.device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.manual_seed(args.seed)
+    self.tokenizer = (export.load_tokenizer(args.teacher) if args.teacher
+                      else bpe.learn())
+    self.model = llama.Llama(SIZES[args.size])
+    start.prepare(self.model)
+    self.model.to(self.device)
+    self.optimiser = optim.Optimiser(self.model, args.matrix_lr, args.other_lr)
+    self.teacher = None
+    if args.teacher:
+      self.teacher = export.load_model(args.teacher).to(self.device)
+    self.step = self.tokens = 0
+    self.seconds = 0.0
+    self.sums = []
+    self._checkpoint = args.out + ".checkpoint"
+    if os.path.exists(self._checkpoint):
+      self._load()
+
+  def train(self):
+    last = time.monotonic()
+    while self.tokens < self.args.tokens:
+      self._one_step()
+      now = time.monotonic()
+      self.seconds, last = self.seconds + now - last, now
+      if self.step % 50 == 0:
+        self._log()
+      if self.step % 100 == 0:
+        self._save()
+    self._log()
+    self._save()
+    export.write_model(self.args.out, self.model, self.tokenizer,
+                       self.args.name or f"kvcache story {self.args.size}")
+
+  def _one_step(self):
+    progress = self.tokens / self.args.tokens
+    _, mixes = next(stage for stage in STAGES if progress < stage[0])
+    # Each step has its own seed, so that a resumed run sees the same rows.
+    seed = f"{self.args.seed} {self.step}"
+    rows, mix = random.Random(seed).choices(
+        [batch for batch, _ in mixes], [odds for _, odds in mixes])[0]
+    stories = data.Stories(self.tokenizer, seed)
+    ids, weights = (torch.from_numpy(a).to(self.device)
+                    for a in stories.batch(mix, rows))
+    loss, stats = self._loss(ids, weights)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+    self.optimiser.step(rate(progress))
+    self.step += 1
+    self.tokens += rows * mix.length
+    self.sums.append(stats)
+
+  def _loss(self, ids, weights):
+    logits = self.model(ids[:, :-1]).flatten(0, 1)
+    targets, weights = ids[:, 1:].flatten(), weights.flatten()
+    each = functional.cross_entropy(logits, targets, reduction="none")
+    with torch.no_grad():
+      value, rest = weights > 1, weights == 1
+      right = logits.argmax(-1) == targets
+      stats = [each[value].mean().item(), each[rest].mean().item(),
+               right[value].float().mean().item()]
+    if self.teacher is not None:
+      each = 0.3 * each + 0.7 * self._distance(ids, logits)
+    return (each * weights).sum() / weights.sum(), stats
+
+  def _distance(self, ids, logits):
+    """Cross entropy with the teacher's distribution, per token."""
+    with torch.no_grad():
+      aim = torch.softmax(self.teacher(ids[:, :-1]).flatten(0, 1), -1)
+    return -(aim * torch.log_softmax(logits, -1)).sum(-1)
+
+  def _log(self):
+    if not self.sums:
+      return
+    value, rest, right = (sum(column) / len(column) for column in zip(*self.sums))
+    self.sums = []
+    line = dict(step=self.step, tokens=self.tokens, seconds=round(self.seconds),
+                value_loss=round(value, 4), text_loss=round(rest, 4),
+                value_right=round(right, 4))
+    print(json.dumps(line), flush=True)
+
+  def _save(self):
+    new = self._checkpoint + ".new"
+    torch.save(dict(model=self.model.state_dict(), step=self.step,
+                    optimiser=self.optimiser.state(), tokens=self.tokens,
+                    seconds=self.seconds), new)
+    os.replace(new, self._checkpoint)
+
+  def _load(self):
+    saved = torch.load(self._checkpoint, map_location=self.device)
+    self.model.load_state_dict(saved["model"])
+    self.optimiser.load_state(saved["optimiser"])
+    self.step, self.tokens = saved["step"], saved["tokens"]
+    self.seconds = saved["seconds"]
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+  parser.add_argument("--out", required=True, help="GGUF file to write")
+  parser.add_argument("--size", choices=SIZES, default="main")
+  parser.add_argument("--teacher", help="GGUF file of a model to imitate")
+  parser.add_argument("--tokens", type=int, default=6_000_000)
+  parser.add_argument("--seed", type=int, default=1)
+  parser.add_argument("--threads", type=int, default=1)
+  parser.add_argument("--matrix_lr", type=float, default=0.02)
+  parser.add_argument("--other_lr", type=float, default=0.004)
+  parser.add_argument("--name", help="general.name of the file")
+  args = parser.parse_args()
+  torch.set_num_threads(args.threads)
+  torch.set_flush_denormal(True)
+  Run(args).train()
+
+
+if __name__ == "__main__":
+  main()
