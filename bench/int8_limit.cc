@@ -31,7 +31,9 @@ __attribute__((target("avx512f,avx512vnni"))) std::int32_t DotChains() {
     c8 = _mm512_dpbusd_epi32(c8, a, b), c9 = _mm512_dpbusd_epi32(c9, a, b);
   }
   for (const __m512i c : {c1, c2, c3, c4, c5, c6, c7, c8, c9}) c0 = _mm512_add_epi32(c0, c);
-  return _mm512_reduce_add_epi32(c0);
+  std::int32_t lanes[16];
+  _mm512_storeu_si512(lanes, c0);
+  return lanes[0];
 }
 
 }  // namespace
