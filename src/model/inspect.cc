@@ -123,10 +123,25 @@ json CacheError(const json& architecture, const Status& status) {
            StrCat("architecture ", Quoted(architecture.get<std::string>()), " is not supported")}};
 }
 
+// Heads whose values are not whole blocks of the cache's type cannot be kept in it.
+Status CheckBlocks(const LayerParams& params, const InspectOptions& options) {
+  const std::pair<DType, int> rows[] = {{options.k_type, params.k_dim},
+                                        {options.v_type, params.v_dim}};
+  for (const auto& [type, dim] : rows) {
+    if (dim % InfoOf(type).block_size == 0) continue;
+    return {StatusCode::kUnsupported,
+            StrCat("heads of ", dim, " values are not whole blocks of ", InfoOf(type).block_size,
+                   " for a cache in ", InfoOf(type).name)};
+  }
+  return Status::Ok();
+}
+
 json CacheJson(const GgufFile& file, const json& architecture, const InspectOptions& options) {
   if (!IsSupported(architecture)) return CacheError(architecture, Status::Ok());
   const auto params = ReadLayerParams(file, architecture.get<std::string>());
   if (!params.ok()) return CacheError(architecture, params.status());
+  const Status blocks = CheckBlocks(*params, options);
+  if (!blocks.ok()) return CacheError(architecture, blocks);
   json layers = json::array();
   std::int64_t bytes = 0;
   for (std::size_t layer = 0; layer < params->kv_heads.size(); ++layer) {

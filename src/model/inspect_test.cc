@@ -81,6 +81,13 @@ TEST(Inspect, SaysWhyTheCacheIsNotKnown) {
             "metadata 'llama.block_count' is missing, expected an integer");
 }
 
+TEST(Inspect, RefusesCacheTypesWhoseBlocksDoNotFit) {
+  const nlohmann::json d = Describe(LlamaHeader(), {.k_type = DType::kQ8_0, .v_type = DType::kF16});
+  EXPECT_EQ(d["cache"]["error"],
+            "heads of 16 values are not whole blocks of 32 for a cache in q8_0");
+  EXPECT_THAT(DescriptionText(d, InspectDetail::kSummary), HasSubstr("cache\n  not known: heads"));
+}
+
 TEST(Inspect, TextIsForPeople) {
   const std::string text = DescriptionText(Describe(LlamaHeader()), InspectDetail::kTensors);
   EXPECT_THAT(text, HasSubstr("m.gguf\n  llama, small\\x1b[31m\n  960 parameters"));
