@@ -33,8 +33,8 @@ THIRD_PARTY = {
     "nlohmann": {"model", "engine", "server", "cli"},
     "CLI": {"cli"},
 }
-# "support" is tests/support: doubles and helpers.
-TEST_ONLY = {"gtest", "gmock", "rapidcheck", "benchmark", "support"}
+# "support" is tests/support: doubles and helpers; "make_model" makes random models for tests.
+TEST_ONLY = {"gtest", "gmock", "rapidcheck", "benchmark", "support", "make_model"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]')
 SOURCES = (".h", ".cc")
