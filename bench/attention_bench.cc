@@ -2,9 +2,11 @@
 // sums the same bytes, prefill against the rate of fused multiply-adds. Each case first checks
 // its result against double precision, then measures limit and kernel in turn.
 //
-//   attention_bench [--threads=N] [--rounds=N] [--filter=TEXT] [--json=FILE]
+//   attention_bench [--threads=N] [--rounds=N] [--filter=TEXT] [--json=FILE] [--clock=cpu]
+//
+// --clock=cpu counts the process's own processor time instead of the wall's, for one thread on
+// a machine that others use too.
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -29,6 +31,7 @@ struct Options {
   int rounds = 15;
   std::string filter;
   std::string json;
+  Clock clock = Clock::kWall;
 };
 
 // `queries` tokens at the end of each of `batch` sequences of `history` tokens.
@@ -196,10 +199,6 @@ class Setting {
   std::vector<float> out_;
 };
 
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 struct Timing {
   double best = 0.0;
   double median = 0.0;
@@ -219,24 +218,25 @@ struct Measured {
 };
 
 // Short cases are repeated within a round, so that a clock reading is not what is measured.
-Measured Measure(ThreadPool& pool, Setting& setting, const Case& c, int rounds) {
+Measured Measure(ThreadPool& pool, Setting& setting, const Case& c, const Options& options) {
+  const Clock clock = options.clock;
   const bool decode = std::string(c.kind) == "decode";
-  const double start = Now();
+  const double start = Seconds(clock);
   setting.Run();
-  const int repeats = std::clamp(static_cast<int>(2e-3 / (Now() - start)), 1, 200);
+  const int repeats = std::clamp(static_cast<int>(2e-3 / (Seconds(clock) - start)), 1, 200);
   std::vector<double> seconds;
   double limit = 0.0;
   const double gigabytes = static_cast<double>(setting.Memory().size()) * 1e-9;
-  for (int round = 0; round < rounds; ++round) {
-    double limit_now = decode ? 0.0 : FmaGflops(pool);
+  for (int round = 0; round < options.rounds; ++round) {
+    double limit_now = decode ? 0.0 : FmaGflops(pool, clock);
     for (int i = 0; decode && i < repeats; ++i) {
-      limit_now = std::max(limit_now, gigabytes / SecondsToRead(pool, setting.Memory()));
+      limit_now = std::max(limit_now, gigabytes / SecondsToRead(pool, setting.Memory(), clock));
     }
     limit = std::max(limit, limit_now);
     for (int i = 0; i < repeats; ++i) {
-      const double begin = Now();
+      const double begin = Seconds(clock);
       setting.Run();
-      seconds.push_back(Now() - begin);
+      seconds.push_back(Seconds(clock) - begin);
     }
   }
   const Timing timing = Summary(seconds);
@@ -283,7 +283,7 @@ bool RunCase(Backend& backend, ThreadPool& pool, const Case& c, const Options& o
     std::fprintf(stderr, "%s: differs from double precision by %g\n", c.Name().c_str(), error);
     return false;
   }
-  const Measured m = Measure(pool, setting, c, options.rounds);
+  const Measured m = Measure(pool, setting, c, options);
   const bool decode = std::string(c.kind) == "decode";
   std::printf("%-56s best %8.3f ms  median %8.3f  p99 %8.3f  %7.1f %s = %3.0f%% of %.1f\n",
               c.Name().c_str(), m.timing.best * 1e3, m.timing.median * 1e3, m.timing.p99 * 1e3,
@@ -305,6 +305,8 @@ bool ParseOptions(int argc, char** argv, Options& options) {
       options.rounds = std::max(1, std::atoi(value.c_str()));
     } else if (name == "--filter") {
       options.filter = value;
+    } else if (name == "--clock" && value == "cpu") {
+      options.clock = Clock::kProcessor;
     } else if (name == "--json") {
       options.json = value;
     } else {

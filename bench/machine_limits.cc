@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstdint>
+#include <ctime>
 
 #include "backend/cpu/targets.h"
 
@@ -37,13 +37,15 @@ std::uint64_t SumWords(const std::uint64_t* words, std::size_t count) {
 }
 
 // Twelve chains: enough for two units of a latency of four or five.
-float FmaChains(std::int64_t steps, double* operations) {
+float FmaChains(float start, std::int64_t steps, double* operations) {
   const hn::ScalableTag<float> d;
   const auto a = hn::Set(d, 0.999f);
   const auto b = hn::Set(d, 0.001f);
-  auto s0 = hn::Set(d, 1.0f);
-  auto s1 = s0, s2 = s0, s3 = s0, s4 = s0, s5 = s0;
-  auto s6 = s0, s7 = s0, s8 = s0, s9 = s0, s10 = s0, s11 = s0;
+  // Different beginnings: equal chains would be computed once.
+  auto s0 = hn::Set(d, start);
+  auto s1 = hn::Add(s0, b), s2 = hn::Add(s1, b), s3 = hn::Add(s2, b), s4 = hn::Add(s3, b);
+  auto s5 = hn::Add(s4, b), s6 = hn::Add(s5, b), s7 = hn::Add(s6, b), s8 = hn::Add(s7, b);
+  auto s9 = hn::Add(s8, b), s10 = hn::Add(s9, b), s11 = hn::Add(s10, b);
   for (std::int64_t i = 0; i < steps; ++i) {
     s0 = hn::MulAdd(s0, a, b);
     s1 = hn::MulAdd(s1, a, b);
@@ -78,36 +80,38 @@ namespace {
 
 std::atomic<std::uint64_t> keep_sum;  // so that the loops have a result
 
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 }  // namespace
 
-double SecondsToRead(ThreadPool& pool, std::span<const std::byte> bytes) {
+double Seconds(Clock clock) {
+  timespec now{};
+  clock_gettime(clock == Clock::kWall ? CLOCK_MONOTONIC : CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+double SecondsToRead(ThreadPool& pool, std::span<const std::byte> bytes, Clock clock) {
   constexpr std::size_t kPiece = std::size_t{1} << 17;
   const auto* const words = reinterpret_cast<const std::uint64_t*>(bytes.data());
   const std::size_t count = bytes.size() / 512 * 64;
   const std::size_t piece = kPiece / sizeof(std::uint64_t);
-  const double start = Now();
+  const double start = Seconds(clock);
   pool.ParallelFor(
       static_cast<std::int64_t>((count + piece - 1) / piece), [&](std::int64_t task, int) {
         const std::size_t begin = static_cast<std::size_t>(task) * piece;
         keep_sum += HWY_DYNAMIC_DISPATCH(SumWords)(words + begin, std::min(piece, count - begin));
       });
-  return Now() - start;
+  return Seconds(clock) - start;
 }
 
-double FmaGflops(ThreadPool& pool) {
-  constexpr std::int64_t kSteps = 2'000'000;
+double FmaGflops(ThreadPool& pool, Clock clock) {
+  constexpr std::int64_t kSteps = 500'000;
   double operations = 0.0;
-  const double start = Now();
+  const double start = Seconds(clock);
   pool.ParallelFor(pool.threads(), [&](std::int64_t task, int) {
     double mine = 0.0;
-    keep_sum += static_cast<std::uint64_t>(HWY_DYNAMIC_DISPATCH(FmaChains)(kSteps, &mine));
+    keep_sum += static_cast<std::uint64_t>(HWY_DYNAMIC_DISPATCH(FmaChains)(2.0f, kSteps, &mine));
     if (task == 0) operations = mine;
   });
-  return operations * pool.threads() / (Now() - start) * 1e-9;
+  return operations * pool.threads() / (Seconds(clock) - start) * 1e-9;
 }
 
 }  // namespace kvcache::bench

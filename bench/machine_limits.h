@@ -10,12 +10,18 @@
 
 namespace kvcache::bench {
 
+enum class Clock {
+  kWall,
+  kProcessor,  // time that this process's threads ran, added up
+};
+double Seconds(Clock clock);
+
 // Sums `bytes` once with vector loads on all threads; returns seconds.
-double SecondsToRead(ThreadPool& pool, std::span<const std::byte> bytes);
+double SecondsToRead(ThreadPool& pool, std::span<const std::byte> bytes, Clock clock);
 
 // Runs independent chains of f32 fused multiply-adds on all threads for some milliseconds;
 // returns GFLOP/s, an addition and a multiplication each counted.
-double FmaGflops(ThreadPool& pool);
+double FmaGflops(ThreadPool& pool, Clock clock);
 
 // The same with chains of vpdpbusd, dot products of int8; GOP/s, or 0 where the machine has no
 // AVX-512 VNNI. In int8_limit.cc.

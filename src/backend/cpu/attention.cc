@@ -45,18 +45,20 @@ void RunSplit(const Job& job, const AttentionTask& task, int thread) {
       sequence.tokens * job.call.group() * PartialStride(job.call.layer->shape.v_dim);
   float* const partials =
       job.partials + sequence.partials + task.kv_head * sequence.splits * split_floats;
-  AttendSplit({
+  const auto split = static_cast<std::size_t>(sequence.first_split + task.part);
+  AttendSplits({
       .call = &job.call,
       .kv_head = task.kv_head,
-      .split = job.plan.splits()[static_cast<std::size_t>(sequence.first_split + task.part)],
+      .splits = task.count,
       .runs = job.visibility.histories[static_cast<std::size_t>(sequence.history)],
       .tokens = tokens,
-      .seen = sequence.seen,
+      .seen = {std::max(sequence.seen.begin, SplitBase(job.plan.splits()[split])),
+               sequence.seen.end},
       .partials = partials + task.part * split_floats,
       .scratch = job.OfThread(thread),
   });
   std::atomic_ref<std::int32_t> waiting(job.plan.Waiting(sequence, task.kv_head));
-  if (waiting.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  if (waiting.fetch_sub(task.count, std::memory_order_acq_rel) != task.count) return;
   MergeSplits({.call = &job.call,
                .kv_head = task.kv_head,
                .splits = sequence.splits,
@@ -90,7 +92,7 @@ Status Attention(ThreadPool& pool, Scratch& scratch, AttentionPlan& plan, const 
       .soft_cap = options.soft_cap,
       .sinks = options.sinks.empty() ? nullptr : options.sinks.data(),
   };
-  plan.Build(layer, call.group(), visibility);
+  plan.Build(layer, call.group(), pool.threads(), visibility);
   const std::int64_t thread_floats = ThreadFloats(layer.shape, plan);
   const std::int64_t floats = thread_floats * pool.threads() + plan.partial_floats();
   KVCACHE_ASSIGN_OR_RETURN(std::byte* const memory,

@@ -1,5 +1,5 @@
-// Attention of few rows: decoding. One task is one KV head's split: its keys and values are
-// read from memory once and serve all rows, four at a time.
+// Attention of few rows: decoding. One task is some neighbouring splits of one KV head: its keys
+// and values are read from memory once and serve all rows, up to eight at a time.
 #include "backend/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -15,7 +15,10 @@ HWY_BEFORE_NAMESPACE();
 namespace kvcache::cpu {
 namespace HWY_NAMESPACE {
 
-inline constexpr int kRowsAtOnce = 4;
+// Rows that share a pass over a split: with more, the products outgrow the registers.
+inline constexpr int kRowsAtOnce = kManyRegisters ? 8 : 4;
+// Keys whose values, at these head sizes, stay in the first-level cache.
+inline constexpr int kKeysAtOnce = 32;
 
 // One group of rows in a split.
 struct Rows {
@@ -36,7 +39,7 @@ struct Buffers {
 template <DType kType, int R>
 void ScoreCells(const Storage<kType>* head, const LayerKv& layer, const Segment& segment,
                 const Buffers& buffers) {
-  constexpr int kTiles = !kManyRegisters ? (R <= 2 ? 2 : 1) : (R == 1 ? 8 : 4);
+  constexpr int kTiles = !kManyRegisters ? (R <= 2 ? 2 : 1) : R == 1 ? 8 : R <= 3 ? 4 : 2;
   const int k_dim = layer.shape.k_dim;
   const int lane = segment.cell % kCellTile;
   const Storage<kType>* tile = head + KeyTile(layer, segment.cell);
@@ -76,19 +79,77 @@ void ScoreSegments(const SplitTask& task, std::span<const Segment> segments,
   for (const Segment& segment : segments) ScoreCells<kType, R>(head, layer, segment, buffers);
 }
 
+// Where a head's values lie: those of cell c at values + c × stride.
+template <DType kType>
+struct HeadCells {
+  const Storage<kType>* values;
+  std::size_t stride;
+  int v_dim;
+  std::span<const Segment> segments;
+};
+
+// WeightValues over all vectors of `keys` neighbouring cells. A last vector that would stick
+// out overlaps the one before: its sums lie in lanes of their own.
+template <DType kType, int R, int NV>
+void WeightCells(const HeadCells<kType>& in, std::int64_t cell, const float* weights, int keys,
+                 float* sums, std::size_t sum_stride) {
+  const Storage<kType>* const v = in.values + static_cast<std::size_t>(cell) * in.stride;
+  const int vectors = (in.v_dim + kLanes - 1) / kLanes;
+  if (in.v_dim < kLanes) {
+    for (int i = 0; i < in.v_dim; ++i) {
+      WeightValues<hn::CappedTag<float, 1>, kType, R, 1>(v + i, in.stride, 0, weights, keys,
+                                                         sums + i, sum_stride);
+    }
+    return;
+  }
+  int i = 0;
+  for (; i + NV <= vectors; i += NV) {
+    const int first = std::min(i * kLanes, in.v_dim - kLanes);
+    const int last = std::min((i + NV - 1) * kLanes, in.v_dim - kLanes);
+    WeightValues<DF, kType, R, NV>(v + first, in.stride, static_cast<std::size_t>(last - first),
+                                   weights, keys, sums + i * kLanes, sum_stride);
+  }
+  for (; i < vectors; ++i) {
+    const int first = std::min(i * kLanes, in.v_dim - kLanes);
+    WeightValues<DF, kType, R, 1>(v + first, in.stride, 0, weights, keys, sums + i * kLanes,
+                                  sum_stride);
+  }
+}
+
+// The same over the positions of `range` that are in segments, ascending.
+template <DType kType, int R, int NV>
+void WeightRange(const HeadCells<kType>& in, RowRange range, const float* weights, float* sums,
+                 std::size_t sum_stride) {
+  for (const Segment& segment : in.segments) {
+    const int end = std::min(range.end, segment.end);
+    for (int j = std::max(range.begin, segment.begin); j < end; j += kKeysAtOnce) {
+      const std::int64_t cell = std::int64_t{segment.cell} + (j - segment.begin);
+      WeightCells<kType, R, NV>(in, cell, weights + j, std::min(kKeysAtOnce, end - j), sums,
+                                sum_stride);
+    }
+  }
+}
+
 template <DType kType, int R>
 void WeightSegments(const SplitTask& task, std::span<const Segment> segments, const Rows& rows,
                     const Buffers& buffers) {
-  constexpr int kVectors = kManyRegisters || R <= 2 ? 4 : 2;
-  constexpr int kKeysAtOnce = 32;
+  constexpr int kVectors = R == 8 ? 2 : kManyRegisters || R <= 2 ? 4 : 2;
   const LayerKv& layer = *task.call->layer;
   const int v_dim = layer.shape.v_dim;
+  const std::size_t stride = static_cast<std::size_t>(PartialStride(v_dim));
   const auto* const head =
       reinterpret_cast<const Storage<kType>*>(layer.v) + HeadValues(layer, task.kv_head);
-  const SplitValues<kType> values{head, static_cast<std::size_t>(v_dim), v_dim, kKeysAtOnce,
-                                  segments};
-  WeightRows<kType, R, kVectors>(values, {rows.ranges, R}, buffers.scores, buffers.sums,
-                                 static_cast<std::size_t>(PartialStride(v_dim)));
+  const HeadCells<kType> cells{head, static_cast<std::size_t>(v_dim), v_dim, segments};
+  std::fill_n(buffers.sums, R * stride, 0.0f);
+  ForRanges(
+      {rows.ranges, R},
+      [&](RowRange range) HWY_ATTR {
+        WeightRange<kType, R, kVectors>(cells, range, buffers.scores, buffers.sums, stride);
+      },
+      [&](std::size_t r, RowRange range) HWY_ATTR {
+        WeightRange<kType, 1, 4>(cells, range, buffers.scores + r * kScoreStride,
+                                 buffers.sums + r * stride, stride);
+      });
 }
 
 template <int R>
@@ -132,37 +193,50 @@ void AttendRows(const SplitTask& task, std::span<const Segment> segments, Rows& 
   }
 }
 
-void AttendSplit(const SplitTask& task) {
+void AttendGroup(const SplitTask& task, std::span<const Segment> segments, Rows& rows,
+                 const Buffers& buffers) {
+  switch (rows.count) {
+    case 1: return AttendRows<1>(task, segments, rows, buffers);
+    case 2: return AttendRows<2>(task, segments, rows, buffers);
+    case 3: return AttendRows<3>(task, segments, rows, buffers);
+    case 4: return AttendRows<4>(task, segments, rows, buffers);
+    default: return AttendRows<kRowsAtOnce>(task, segments, rows, buffers);
+  }
+}
+
+// The next group of rows: eight, four or what is left.
+Rows RowsFrom(const SplitTask& task, int first, std::int32_t split,
+              std::span<const Segment> segments, float* partials) {
   const AttentionCall& call = *task.call;
-  const KvShape& shape = call.layer->shape;
   const int group = call.group();
+  const int left = static_cast<int>(task.tokens.size()) * group - first;
+  const std::int64_t stride = PartialStride(call.layer->shape.v_dim);
+  Rows rows;
+  rows.count = left >= kRowsAtOnce ? kRowsAtOnce : std::min(left, 4);
+  for (int r = 0; r < rows.count; ++r) {
+    const int row = first + r;
+    const QueryToken& token = task.tokens[static_cast<std::size_t>(row / group)];
+    rows.queries[r] = call.Query(token.index, task.kv_head * group + row % group);
+    rows.ranges[r] = RangeInSplit(token.seen, split, segments);
+    rows.partials[r] = partials + row * stride;
+  }
+  return rows;
+}
+
+void AttendSplits(const SplitTask& task) {
+  const KvShape& shape = task.call->layer->shape;
   const std::int64_t stride = PartialStride(shape.v_dim);
-  const int row_count = static_cast<int>(task.tokens.size()) * group;
+  const int row_count = static_cast<int>(task.tokens.size()) * task.call->group();
   float* const scores = task.scratch;
   float* const sums = scores + kRowsAtOnce * kScoreStride;
   const Buffers buffers{sums + kRowsAtOnce * stride, scores, sums};
-  const Position base = SplitBase(task.split);
-  const PositionRange part{std::max(task.seen.begin, base),
-                           static_cast<Position>(std::min<std::int64_t>(
-                               task.seen.end, std::int64_t{base} + kSplitPositions))};
-  SplitWalker walker(task.runs, part);
-  static_cast<void>(walker.Next());
-  const std::span<const Segment> segments = walker.segments();
-  for (int first = 0; first < row_count; first += kRowsAtOnce) {
-    Rows rows;
-    rows.count = std::min(kRowsAtOnce, row_count - first);
-    for (int r = 0; r < rows.count; ++r) {
-      const int row = first + r;
-      const QueryToken& token = task.tokens[static_cast<std::size_t>(row / group)];
-      rows.queries[r] = call.Query(token.index, task.kv_head * group + row % group);
-      rows.ranges[r] = RangeInSplit(token.seen, task.split, segments);
-      rows.partials[r] = task.partials + row * stride;
-    }
-    switch (rows.count) {
-      case 1: AttendRows<1>(task, segments, rows, buffers); break;
-      case 2: AttendRows<2>(task, segments, rows, buffers); break;
-      case 3: AttendRows<3>(task, segments, rows, buffers); break;
-      default: AttendRows<4>(task, segments, rows, buffers); break;
+  SplitWalker walker(task.runs, task.seen);
+  float* partials = task.partials;
+  for (int i = 0; i < task.splits && walker.Next(); ++i, partials += row_count * stride) {
+    for (int first = 0; first < row_count;) {
+      Rows rows = RowsFrom(task, first, walker.split(), walker.segments(), partials);
+      AttendGroup(task, walker.segments(), rows, buffers);
+      first += rows.count;
     }
   }
 }
@@ -209,16 +283,16 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace kvcache::cpu {
-HWY_EXPORT(AttendSplit);
+HWY_EXPORT(AttendSplits);
 HWY_EXPORT(MergeSplits);
 
 std::int64_t SplitScratchFloats(const KvShape& shape) {
-  constexpr std::int64_t kRows = 4;
+  constexpr std::int64_t kRows = 8;  // kRowsAtOnce of any target
   return kRows * (kScoreStride + PartialStride(shape.v_dim) + RoundUp(shape.k_dim, kCellTile));
 }
 
-void AttendSplit(const SplitTask& task) {
-  HWY_DYNAMIC_DISPATCH(AttendSplit)(task);
+void AttendSplits(const SplitTask& task) {
+  HWY_DYNAMIC_DISPATCH(AttendSplits)(task);
 }
 void MergeSplits(const MergeTask& task) {
   HWY_DYNAMIC_DISPATCH(MergeSplits)(task);

@@ -1,6 +1,6 @@
-// Attention's kernels behind the choice of the instruction set. Three of them: a split of a
-// few rows, the merge of such splits, and a block of many rows over all of its splits. All
-// perform the chains of docs/design/exactness.md, so it never shows which one ran.
+// Attention's kernels behind the choice of the instruction set. Three of them: some
+// splits of few rows, the merge of such splits, and a block of many rows over all of its splits.
+// All perform the chains of docs/design/exactness.md, so it never shows which one ran.
 //
 // Thread safety: functions of their arguments; concurrent calls need their own scratch.
 #pragma once
@@ -51,15 +51,15 @@ constexpr std::int64_t PartialStride(int v_dim) {
 struct SplitTask {
   const AttentionCall* call = nullptr;
   int kv_head = 0;
-  std::int32_t split = 0;
+  int splits = 0;  // so many that hold kept positions of `seen`, ascending
   std::span<const HistoryRun> runs;
   std::span<const QueryToken> tokens;
-  PositionRange seen;         // by any of the tokens
-  float* partials = nullptr;  // [rows][PartialStride]
+  PositionRange seen;         // by any of the tokens, from the first split on
+  float* partials = nullptr;  // [splits][rows][PartialStride]
   float* scratch = nullptr;   // SplitScratchFloats
 };
 std::int64_t SplitScratchFloats(const KvShape& shape);
-void AttendSplit(const SplitTask& task);
+void AttendSplits(const SplitTask& task);
 
 struct MergeTask {
   const AttentionCall* call = nullptr;

@@ -15,6 +15,7 @@
 #include <limits>
 
 #include "backend/cpu/attention_split.h"
+#include "backend/cpu/simd-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -24,11 +25,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 inline constexpr float kHidden = -std::numeric_limits<float>::infinity();
 
-// Sixteen lanes are one, two or four vectors.
-using DF = hn::CappedTag<float, 16>;
-using VF = hn::Vec<DF>;
-inline constexpr int kLanes = static_cast<int>(hn::MaxLanes(DF()));
-inline constexpr int kVectorsPerTile = kCellTile / kLanes;
+static_assert(kCellTile == kVirtualLanes);
 
 // exp(x) for x <= 0; 0 below -87, where results would become subnormal. exp(0) is 1 exactly.
 // x = n ln 2 + r with |r| <= ln(2)/2; 1 + r + r² P(r) with P fitted for the least relative
@@ -76,17 +73,6 @@ HWY_INLINE float Exp1(float x) {
 HWY_INLINE float MulAdd1(float a, float b, float c) {
   const hn::CappedTag<float, 1> d1;
   return hn::GetLane(hn::MulAdd(hn::Set(d1, a), hn::Set(d1, b), hn::Set(d1, c)));
-}
-
-// The sum of the 16 virtual lanes: a tree, 8 apart, then 4, 2, 1.
-HWY_INLINE float FoldLanes(const VF (&lanes)[kVectorsPerTile]) {
-  const DF d;
-  HWY_ALIGN float sum[kCellTile];
-  for (int i = 0; i < kVectorsPerTile; ++i) hn::Store(lanes[i], d, sum + i * kLanes);
-  for (int apart = kCellTile / 2; apart > 0; apart /= 2) {
-    for (int i = 0; i < apart; ++i) sum[i] += sum[i + apart];
-  }
-  return sum[0];
 }
 
 HWY_INLINE void SoftCap(float* scores, RowRange tiles, float cap) {
@@ -137,14 +123,14 @@ HWY_INLINE SplitSums SoftmaxRow(float* scores, RowRange range, std::span<const S
   const float largest = LargestScore(scores, tiles);
   if (largest == kHidden) return {};
   const VF largest_v = hn::Set(d, largest);
-  VF sum[kVectorsPerTile];
-  for (VF& lanes : sum) lanes = hn::Zero(d);
+  Lanes16 sum = ZeroLanes();
   for (int i = tiles.begin; i < tiles.end; i += kCellTile) {
-    for (int v = 0; v < kVectorsPerTile; ++v) {
+    KVCACHE_UNROLL
+    for (int v = 0; v < kRegs; ++v) {
       float* const s = scores + i + v * kLanes;
       const VF weight = Exp(d, hn::Sub(hn::LoadU(d, s), largest_v));
       hn::StoreU(weight, d, s);
-      sum[v] = hn::Add(sum[v], weight);
+      sum.r[v] = hn::Add(sum.r[v], weight);
     }
   }
   return {largest, FoldLanes(sum)};

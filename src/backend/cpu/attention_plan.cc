@@ -96,26 +96,35 @@ void AttentionPlan::AddBlockTasks(int kv_heads) {
     const std::int32_t blocks = (sequence.tokens + block_tokens_ - 1) / block_tokens_;
     for (std::int32_t block = blocks - 1; block >= 0; --block) {
       for (std::int32_t head = 0; head < kv_heads; ++head) {
-        tasks_.push_back({static_cast<std::int32_t>(i), head, block});
+        tasks_.push_back({static_cast<std::int32_t>(i), head, block, 0});
       }
     }
   }
 }
 
-void AttentionPlan::AddSplitTasks(int kv_heads) {
+// Neighbouring splits are one task where there are enough: what lies ahead is then fetched for
+// the thread that will use it.
+void AttentionPlan::AddSplitTasks(int kv_heads, int threads) {
+  constexpr std::int64_t kTasksPerThread = 8;
+  constexpr std::int64_t kMostSplits = 8;
+  const std::int64_t all = static_cast<std::int64_t>(splits_.size()) * kv_heads;
+  const auto at_once = static_cast<std::int32_t>(
+      std::clamp<std::int64_t>(all / (threads * kTasksPerThread), 1, kMostSplits));
   for (std::size_t i = 0; i < sequences_.size(); ++i) {
     const SequencePlan& sequence = sequences_[i];
     if (!sequence.few || sequence.tokens == 0) continue;
     for (std::int32_t head = 0; head < kv_heads; ++head) {
       // Without splits one task remains, to write the zeros.
-      for (std::int32_t split = 0; split < std::max(sequence.splits, 1); ++split) {
-        tasks_.push_back({static_cast<std::int32_t>(i), head, split});
+      for (std::int32_t split = 0; split < std::max(sequence.splits, 1); split += at_once) {
+        tasks_.push_back({static_cast<std::int32_t>(i), head, split,
+                          std::min(at_once, sequence.splits - split)});
       }
     }
   }
 }
 
-void AttentionPlan::Build(const LayerKv& layer, int group, const Visibility& visibility) {
+void AttentionPlan::Build(const LayerKv& layer, int group, int threads,
+                          const Visibility& visibility) {
   splits_.clear();
   tasks_.clear();
   waiting_.clear();
@@ -127,7 +136,7 @@ void AttentionPlan::Build(const LayerKv& layer, int group, const Visibility& vis
     if (sequence.tokens > 0) PlanSequence(layer, group, visibility, sequence);
   }
   AddBlockTasks(layer.shape.kv_heads);
-  AddSplitTasks(layer.shape.kv_heads);
+  AddSplitTasks(layer.shape.kv_heads, threads);
 }
 
 std::span<const QueryToken> AttentionPlan::BlockOf(const SequencePlan& sequence, int block) const {

@@ -30,13 +30,14 @@ struct SequencePlan {
 struct AttentionTask {
   std::int32_t sequence = 0;
   std::int32_t kv_head = 0;
-  std::int32_t part = 0;  // few: split, counted from the sequence's first; many: block
+  std::int32_t part = 0;   // few: first split, counted from the sequence's first; many: block
+  std::int32_t count = 0;  // few: splits
 };
 
 class AttentionPlan {
  public:
   // REQUIRES: a visibility that CheckAttention accepted; group = heads / kv_heads.
-  void Build(const LayerKv& layer, int group, const Visibility& visibility);
+  void Build(const LayerKv& layer, int group, int threads, const Visibility& visibility);
 
   std::span<const QueryToken> tokens() const { return tokens_; }
   std::span<const SequencePlan> sequences() const { return sequences_; }
@@ -58,7 +59,7 @@ class AttentionPlan {
                     SequencePlan& sequence);
   void PlanSplits(std::span<const HistoryRun> runs, SequencePlan& sequence);
   void AddBlockTasks(int kv_heads);
-  void AddSplitTasks(int kv_heads);
+  void AddSplitTasks(int kv_heads, int threads);
 
   std::vector<QueryToken> tokens_;  // by sequence, in batch order
   std::vector<SequencePlan> sequences_;
