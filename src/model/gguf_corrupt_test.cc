@@ -102,6 +102,17 @@ TEST(GgufCorrupt, Header) {
   });
 }
 
+// A large file whose count is wrong must not be believed as far as its size would allow.
+TEST(GgufCorrupt, CountsAreBounded) {
+  constexpr std::uint64_t kTooMany = (1 << 20) + 1;
+  Check({
+      {"keys", Raw().Head(0, kTooMany).Zeros(14 * kTooMany), StatusCode::kUnsupported,
+       "1048577 keys: at most 1048576 are supported"},
+      {"tensors", Raw().Head(kTooMany, 0).Zeros(25 * kTooMany), StatusCode::kUnsupported,
+       "1048577 tensors: at most 1048576 are supported"},
+  });
+}
+
 TEST(GgufCorrupt, Keys) {
   const auto one_key = [] { return Raw().Head(0, 1); };
   Check({

@@ -16,7 +16,9 @@ namespace {
 
 constexpr std::uint64_t kDefaultAlignment = 32;
 constexpr std::size_t kMaxKeyBytes = 65535;
-constexpr std::uint64_t kMaxItems = std::numeric_limits<std::int32_t>::max();
+// Far more keys or tensors than any model has, and a bound on what they take in memory.
+constexpr std::uint64_t kMaxItems = 1 << 20;
+constexpr std::uint64_t kMaxAlignment = 1 << 30;
 // The fewest bytes that a key with its value, or a tensor's description, can take.
 constexpr std::uint64_t kMinEntryBytes = 8 + 1 + 4 + 1;
 constexpr std::uint64_t kMinTensorBytes = 8 + 1 + 4 + 4 + 8;
@@ -158,10 +160,13 @@ Status GgufParser::CheckVersion(std::uint32_t version) const {
 
 Status GgufParser::CheckCount(std::string_view what, std::uint64_t count,
                               std::uint64_t min_bytes) const {
-  if (count <= std::min<std::uint64_t>(cursor_.left() / min_bytes, kMaxItems)) return Status::Ok();
-  return Corrupt(StrCat("offset ", cursor_.offset(), ": ", count, " ", what,
-                        " cannot be: each takes at least ", min_bytes, " bytes, ", cursor_.left(),
-                        " are left"));
+  if (count > cursor_.left() / min_bytes) {
+    return Corrupt(StrCat("offset ", cursor_.offset(), ": ", count, " ", what,
+                          " cannot be: each takes at least ", min_bytes, " bytes, ", cursor_.left(),
+                          " are left"));
+  }
+  if (count <= kMaxItems) return Status::Ok();
+  return Unsupported(StrCat(count, " ", what, ": at most ", kMaxItems, " are supported"));
 }
 
 Status GgufParser::ReadEntries() {
@@ -259,7 +264,7 @@ Status GgufParser::ReadAlignment() {
   }
   file_.alignment_ = kDefaultAlignment;
   if (entry != nullptr) file_.alignment_ = static_cast<std::uint64_t>(GgufIntAt(*entry, 0));
-  if (file_.alignment_ >= 8 && file_.alignment_ <= kMaxItems &&
+  if (file_.alignment_ >= 8 && file_.alignment_ <= kMaxAlignment &&
       std::has_single_bit(file_.alignment_)) {
     return Status::Ok();
   }

@@ -80,22 +80,44 @@ TEST_F(NewFileTest, ErrorsNameThePath) {
             "cannot create " + directory_ + "/none/file: No such file or directory");
 }
 
-// A size limit stands in for a full disk: the same call fails in the same place.
+// A size limit stands in for a full disk: the same calls fail in the same places.
+class SizeLimit {
+ public:
+  explicit SizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    EXPECT_EQ(getrlimit(RLIMIT_FSIZE, &before_), 0);
+    rlimit limited = before_;
+    limited.rlim_cur = bytes;
+    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &limited), 0);
+  }
+  ~SizeLimit() {
+    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &before_), 0);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  rlimit before_{};
+  void (*handler_)(int);
+};
+
 TEST_F(NewFileTest, ReportsThatThereIsNoRoomAtOnce) {
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-  rlimit limited = before;
-  limited.rlim_cur = 1 << 20;
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limited), 0);
+  const SizeLimit limit(1 << 20);
   const auto file = NewFile::Create(path_, 2 << 20);
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
-  std::signal(SIGXFSZ, handler);
   ASSERT_FALSE(file.ok());
   EXPECT_EQ(file.status().code(), StatusCode::kIo);
   EXPECT_EQ(file.status().message(),
             "cannot make room for 2097152 bytes in " + path_ + ": File too large");
   EXPECT_EQ(FilesInDirectory(), 0u);
+}
+
+TEST_F(NewFileTest, ReportsAWriteThatFails) {
+  auto file = NewFile::Create(path_, 100);
+  ASSERT_TRUE(file.ok());
+  const SizeLimit limit(50);
+  EXPECT_TRUE((*file)->WriteAt(0, Bytes("x")).ok());
+  // The first bytes still fit: what remains after a short write fails with the reason.
+  const Status status = (*file)->WriteAt(48, Bytes("abcd"));
+  EXPECT_EQ(status.code(), StatusCode::kIo);
+  EXPECT_EQ(status.message(), "cannot write at 50 to " + path_ + ": File too large");
 }
 
 }  // namespace
