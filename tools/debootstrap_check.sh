@@ -4,8 +4,8 @@
 #
 #   usage (as root): tools/debootstrap_check.sh [--keep] [DIR]
 #
-# DIR is where the system goes (default: a new folder under /tmp); what is there already is
-# used again. --keep leaves it. The mirror, the proxy and local certificates are this machine's.
+# DIR is where the system goes (default: a new folder under /tmp). --keep leaves it; given
+# again, it is used as it is, with the work tree copied over. The mirror, the proxy and local certificates are this machine's.
 # Needs debootstrap. Takes about 15 minutes on two cores.
 set -euo pipefail
 
@@ -60,11 +60,10 @@ copy_network() {
 }
 
 copy_repository() {
-  rm -rf "${root:?}$home"
   mkdir -p "$root$home"
   git -C "$repository" ls-files -z -co --exclude-standard |
-    (cd "$repository" && xargs -0 sh -c 'for f; do [ ! -e "$f" ] || printf "%s\0" "$f"; done' sh) |
-    tar -C "$repository" --null -T - -cf - | tar -C "$root$home" -xf -
+    tar -C "$repository" --null -T - --ignore-failed-read -cf - 2>/dev/null |
+    tar -C "$root$home" -xf -
 }
 
 inside() {
