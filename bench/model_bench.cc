@@ -168,8 +168,9 @@ nlohmann::json MeasureMachine(int threads) {
   const std::vector<std::byte> memory(std::size_t{1} << 30, std::byte{1});
   double read = 0.0, fma = 0.0, int8 = 0.0;
   for (int i = 0; i < kTries; ++i) {
-    read = std::max(read, 1e-9 * static_cast<double>(memory.size()) / SecondsToRead(pool, memory));
-    fma = std::max(fma, FmaGflops(pool));
+    read = std::max(read, 1e-9 * static_cast<double>(memory.size()) /
+                              SecondsToRead(pool, memory, Clock::kWall));
+    fma = std::max(fma, FmaGflops(pool, Clock::kWall));
     int8 = std::max(int8, Int8DotGops(pool));
   }
   return {{"threads", threads},    {"target", CpuTargetName()}, {"compiler", __VERSION__},
