@@ -34,19 +34,23 @@ Status CheckTensor(const char* name, const TensorView& view, std::int64_t head_d
   return Status::Ok();
 }
 
+Status RunError(std::size_t history, const HistoryRun& run, const std::string& what) {
+  return Invalid("history " + std::to_string(history) + ": run of " + std::to_string(run.length) +
+                 " at position " + std::to_string(run.position) + what);
+}
+
 Status CheckRuns(const LayerKv& layer, std::span<const HistoryRun> runs, std::size_t history) {
   std::int64_t end = 0;
   for (const HistoryRun& run : runs) {
-    const std::string where = "history " + std::to_string(history) + ": run of " +
-                              std::to_string(run.length) + " at position " +
-                              std::to_string(run.position);
     if (run.length < 1 || run.position < end) {
-      return Invalid(where + " must be ascending and not empty; the one before ends at " +
-                     std::to_string(end));
+      return RunError(
+          history, run,
+          " must be ascending and not empty; the one before ends at " + std::to_string(end));
     }
     if (run.cell < 0 || std::int64_t{run.cell} + run.length > layer.cells) {
-      return Invalid(where + " begins at cell " + std::to_string(run.cell) + ", the layer has " +
-                     std::to_string(layer.cells) + " cells");
+      return RunError(history, run,
+                      " begins at cell " + std::to_string(run.cell) + ", the layer has " +
+                          std::to_string(layer.cells) + " cells");
     }
     end = std::int64_t{run.position} + run.length;
   }
