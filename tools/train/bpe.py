@@ -36,7 +36,8 @@ def corpus_units(stories=4000, seed=0):
   counts = collections.Counter()
   for i in range(stories):
     share = 0.4 if i % 2 else 0.0
-    drawn = generator.story(story.Spec(length=256, question_share=share))
+    drawn = generator.story(story.Spec(
+        length=256, question_share=share, other_forms=0.25))
     text = " " + drawn.text()
     counts.update(spm.units(text.replace(" ", spm.SPACE)))
   return counts

@@ -23,7 +23,7 @@ class Mix:
   kinds: tuple = (6, 6)       # of facts in a story: from, to
   people: tuple = (2, 8)
   retold: bool = False        # no story: bare facts, told again and again
-  other_forms: float = 0.25
+  other_forms: float = 0.0
   mention_rate: float = 0.15
   answer_weight: float = 5.0
 

@@ -147,7 +147,7 @@ class Spec:
   length: int              # of the whole text
   question_share: float    # of the length that questions take; 0: none
   mention_rate: float = 0.15
-  other_forms: float = 0.25  # share of questions in another than the usual form
+  other_forms: float = 0.0  # share of questions in another than the usual form
   people: tuple = (2, 8)   # at least, at most; long stories have more
   kinds: int = 6           # of facts in one story; fewer: harder to tell apart
   held_out: bool = False

@@ -51,7 +51,7 @@ STAGES = (
     (0.35, ((DENSE, 3), (DENSER, 1), (SHORT, 2), (MEDIUM, 2), (LONG, 1))),
     (0.60, ((DENSE, 2), (DENSER, 2), (DENSEST, 2), (SHORT, 1), (MEDIUM, 2), (LONG, 1),
             (LONGEST, 1))),
-    (0.75, ((DENSER, 1), (DENSEST, 2), (SHORT, 1), (MEDIUM, 2), (LONG, 2), (LONGEST, 2))),
+    (0.85, ((DENSER, 1), (DENSEST, 1), (SHORT, 1), (MEDIUM, 3), (LONG, 2), (LONGEST, 2))),
     (1.00, ((SHORT, 1), (MEDIUM, 3), (LONG, 2), (LONGEST, 3))),
 )
 
@@ -152,11 +152,14 @@ class Run:
     new = self._checkpoint + ".new"
     torch.save(dict(model=self.model.state_dict(), step=self.step,
                     optimiser=self.optimiser.state(), tokens=self.tokens,
+                    vocabulary=self.tokenizer.tokens,
                     seconds=self.seconds), new)
     os.replace(new, self._checkpoint)
 
   def _load(self):
     saved = torch.load(self._checkpoint, map_location=self.device)
+    if saved["vocabulary"] != self.tokenizer.tokens:
+      raise ValueError(f"{self._checkpoint} is of another vocabulary")
     self.model.load_state_dict(saved["model"])
     self.optimiser.load_state(saved["optimiser"])
     self.step, self.tokens = saved["step"], saved["tokens"]
