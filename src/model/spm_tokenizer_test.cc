@@ -12,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "model/spm_reference.h"
+
 namespace kvcache {
 namespace {
 
@@ -147,47 +149,6 @@ TEST(SpmTokenizerTest, OddScoresAreOrderedToo) {
   EXPECT_EQ(Encode(*tokenizer, "def"), (Ids{3 + 'd', 263}));
 }
 
-// Joins as the rule says, by looking at all neighbours each time.
-Ids EncodeSlowly(const Vocabulary& v, std::string_view text) {
-  std::string escaped = v.add_space_prefix() && !text.empty() ? "▁" : "";
-  for (const char c : text) c == ' ' ? escaped += "▁" : escaped += c;
-  std::vector<std::string> parts;
-  for (std::size_t i = 0; i < escaped.size(); i += parts.back().size()) {
-    parts.emplace_back(SpmFirstCharacter(std::string_view(escaped).substr(i)));
-  }
-  const auto find = [&v](const std::string& s) {
-    const std::int32_t token = v.Find(s);
-    if (token == kNoToken) return kNoToken;
-    const TokenKind kind = v.kind(token);
-    const bool text_only =
-        kind == TokenKind::kControl || kind == TokenKind::kUnknown || kind == TokenKind::kByte;
-    return text_only ? kNoToken : token;
-  };
-  for (;;) {
-    std::size_t best = parts.size();
-    float best_score = 0;
-    for (std::size_t i = 0; i + 1 < parts.size(); ++i) {
-      const std::int32_t token = find(parts[i] + parts[i + 1]);
-      if (token == kNoToken) continue;
-      if (best < parts.size() && v.score(token) <= best_score) continue;
-      best = i;
-      best_score = v.score(token);
-    }
-    if (best == parts.size()) break;
-    parts[best] += parts[best + 1];
-    parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(best) + 1);
-  }
-  Ids ids;
-  for (const std::string& part : parts) {
-    if (const std::int32_t token = find(part); token != kNoToken) {
-      ids.push_back(token);
-    } else {
-      for (const char c : part) ids.push_back(v.ByteToken(static_cast<std::uint8_t>(c)));
-    }
-  }
-  return ids;
-}
-
 const std::vector<std::string>& Alphabet() {
   static const std::vector<std::string> alphabet = {
       "a", "b", "c", "▁", "é", "中", "\xF0\x9F\x98\x80", "\x80", "\xE2", "<"};
@@ -220,7 +181,8 @@ TEST(SpmTokenizerTest, AgreesWithTheRuleOnRandomVocabularies) {
     const auto tokenizer = MakeOrDie(data);
     for (int i = 0; i < 40; ++i) {
       const std::string text = RandomText(random, i < 36 ? 30 : 300, letters);
-      ASSERT_EQ(Encode(*tokenizer, text), EncodeSlowly(tokenizer->vocabulary(), text)) << text;
+      ASSERT_EQ(Encode(*tokenizer, text), spm_reference::Encode(tokenizer->vocabulary(), text))
+          << text;
     }
   }
 }

@@ -68,9 +68,10 @@ class Tokenizer {
   // The bytes of `tokens`, one after another. They are whole UTF-8 only if the tokens hold whole
   // characters: for output as it comes, AppendPiece into a Utf8Stream.
   // LeadingSpace::kStrip takes one space off where encoding has put one: at the front and after
-  // special tokens. Then Decode(*Encode(text)) == text for every text without U+2581 (which
-  // stands for a space in a vocabulary), if there is a token for each byte and no special token
-  // strips the white space around it. Errors: kInvalidArgument: an id out of range, its index.
+  // special tokens. Then Decode(*Encode(text)) == text for all valid UTF-8 without U+2581 (which
+  // stands for a space in a vocabulary), if there are tokens for U+2581 and for each byte, and no
+  // special token strips the white space around it.
+  // Errors: kInvalidArgument: an id out of range, with its index.
   Result<std::string> Decode(std::span<const std::int32_t> tokens,
                              const DecodeOptions& options = {}) const;
 
