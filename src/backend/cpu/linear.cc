@@ -210,7 +210,7 @@ void Call::PackX() {
   std::int64_t panels = 0;
   for (const LinearOutput& output : outputs_) {
     if (output.weight->dtype() == DType::kQ8_0) continue;
-    panels += (output.weight->outputs() + flt::PanelRows() - 1) / flt::PanelRows();
+    panels += (output.weight->outputs() + flt::PanelRows(inputs_) - 1) / flt::PanelRows(inputs_);
   }
   constexpr std::int64_t kTasksPerThread = 4;
   const std::int64_t wanted = (kTasksPerThread * pool_.threads() + panels - 1) / panels;
@@ -231,7 +231,8 @@ std::int64_t Call::RowsPerTask(const LinearWeight& weight) const {
 
 std::int64_t Call::Tasks(const LinearWeight& weight) const {
   if (weight.dtype() != DType::kQ8_0 && UsesPanels()) {
-    return (weight.outputs() + flt::PanelRows() - 1) / flt::PanelRows() * tile_splits_;
+    return (weight.outputs() + flt::PanelRows(inputs_) - 1) / flt::PanelRows(inputs_) *
+           tile_splits_;
   }
   const std::int64_t rows = RowsPerTask(weight);
   return (weight.outputs() + rows - 1) / rows;

@@ -28,12 +28,12 @@ void MultiplyRows(const Weights& w, const float* x, std::int64_t tokens, float* 
 
 // ---- By panels of rows, for many tokens.
 //
-// A panel holds PanelRows() rows widened to f32, the inputs ordered by virtual lane: all of
-// lane 0, of lane 8, 4, 12, 2, … (bit-reversed), so that finished lanes meet in the order of
-// the tree that folds them. Activations are packed likewise, a tile of tokens side by side.
+// A panel holds rows widened to f32, the inputs ordered by virtual lane: all of lane 0, of
+// lane 8, 4, 12, 2, … (bit-reversed), so that finished lanes meet in the order of the tree that
+// folds them. Activations are packed likewise, a tile of tokens side by side.
 
-std::int64_t PanelRows();
-std::int64_t PanelFloats(std::int64_t inputs);  // room for one packed panel
+std::int64_t PanelRows(std::int64_t inputs);    // rows that one call of MultiplyPanel serves
+std::int64_t PanelFloats(std::int64_t inputs);  // room that it works in
 
 // Room for the packed activations, and their packing, tile by tile in [0, PackedTiles()).
 std::int64_t PackedTiles(std::int64_t tokens);

@@ -134,11 +134,6 @@ void PackTile(const float* x, std::int64_t inputs, std::int64_t tokens, std::int
 
 // ---- Products
 
-template <int kTokens>
-struct Sums {
-  VF v[kTokens][kPanelRegs];
-};
-
 // One virtual lane: chains of `steps` products for all rows and tokens of the tile.
 template <int kTokens>
 HWY_INLINE void RunLane(const float* panel, const float* x, std::int64_t steps,
@@ -164,62 +159,73 @@ HWY_INLINE void RunLane(const float* panel, const float* x, std::int64_t steps,
   }
 }
 
-// Adds a finished lane to the partial results that wait for it, as a binary counter carries:
-// after lane number i of the bit-reversed order, one addition per trailing 1 of i.
+// Partial results of a tile and a panel that wait for their partners in the tree:
+// [level][token][panel row].
+constexpr std::int64_t kLevels = 4;
+constexpr std::int64_t kWaitingFloats = kLevels * kTileTokens * kPanelRows;
+
+// Adds finished lane number `index` of the bit-reversed order to the partial results that wait,
+// as a binary counter carries: one addition per trailing 1 of index. Returns the level at which
+// the sum then waits in turn; kLevels: it is the total.
 template <int kTokens>
-HWY_INLINE void FoldLane(int index, VF (&sum)[kTokens][kPanelRegs], Sums<kTokens>* waiting) {
+HWY_INLINE int FoldLane(int index, const float* waiting, VF (&sum)[kTokens][kPanelRegs]) {
+  const DF d;
   int level = 0;
   for (; (index >> level & 1) != 0; ++level) {
     KVCACHE_UNROLL
     for (int t = 0; t < kTokens; ++t) {
       KVCACHE_UNROLL
       for (int r = 0; r < kPanelRegs; ++r) {
-        sum[t][r] = hn::Add(waiting[level].v[t][r], sum[t][r]);
+        const VF partner = hn::Load(d, waiting + t * kPanelRows + r * kLanes);
+        sum[t][r] = hn::Add(partner, sum[t][r]);
       }
     }
+    waiting += kTokens * kPanelRows;
   }
+  return level;
+}
+
+// A tile of tokens, one panel, one virtual lane.
+struct LaneProduct {
+  int index;           // of the lane, in bit-reversed order
+  std::int64_t steps;  // of its chains
+  const float* panel;
+  const float* x;
+  float* waiting;
+  std::int64_t rows;  // that the panel's part of y has
+  std::int64_t y_stride;
+  float* y;
+};
+
+template <int kTokens>
+HWY_NOINLINE void MultiplyLane(const LaneProduct& lane) {
+  const DF d;
+  VF sum[kTokens][kPanelRegs];
+  RunLane<kTokens>(lane.panel, lane.x, lane.steps, sum);
+  const int level = FoldLane<kTokens>(lane.index, lane.waiting, sum);
+  // The total passes through memory once more: its rows may be fewer than a panel's.
+  float* const waiting = lane.waiting + level % kLevels * kTokens * kPanelRows;
   KVCACHE_UNROLL
   for (int t = 0; t < kTokens; ++t) {
     KVCACHE_UNROLL
-    for (int r = 0; r < kPanelRegs; ++r) waiting[level].v[t][r] = sum[t][r];
+    for (int r = 0; r < kPanelRegs; ++r) {
+      hn::Store(sum[t][r], d, waiting + t * kPanelRows + r * kLanes);
+    }
   }
-}
-
-// Writes `rows` of a token's sums.
-HWY_INLINE void StoreRows(const VF (&sum)[kPanelRegs], std::int64_t rows, float* y) {
-  const DF d;
-  if (rows >= kPanelRows) {
-    for (int r = 0; r < kPanelRegs; ++r) hn::StoreU(sum[r], d, y + r * kLanes);
-    return;
+  if (level < kLevels) return;
+  for (int t = 0; t < kTokens; ++t) {
+    std::copy_n(waiting + t * kPanelRows, std::min(lane.rows, kPanelRows),
+                lane.y + t * lane.y_stride);
   }
-  HWY_ALIGN float all[kPanelRows];
-  for (int r = 0; r < kPanelRegs; ++r) hn::Store(sum[r], d, all + r * kLanes);
-  std::copy_n(all, rows, y);
-}
-
-template <int kTokens>
-HWY_NOINLINE void MultiplyTile(const float* panel, const float* x, std::int64_t inputs,
-                               std::int64_t rows, std::int64_t y_stride, float* y) {
-  constexpr int kLevels = 5;  // the last holds the total
-  Sums<kTokens> waiting[kLevels];
-  for (int index = 0; index < kVirtualLanes; ++index) {
-    VF sum[kTokens][kPanelRegs];
-    RunLane<kTokens>(panel + index * LaneFloats(inputs, kPanelRows),
-                     x + index * LaneFloats(inputs, kTokens),
-                     LaneSteps(inputs, BitReversed4(index)), sum);
-    FoldLane<kTokens>(index, sum, waiting);
-  }
-  for (int t = 0; t < kTokens; ++t) StoreRows(waiting[kLevels - 1].v[t], rows, y + t * y_stride);
 }
 
 // The tile's size as a compile-time constant.
 template <int kTokens>
-void MultiplyTileOf(const float* panel, const float* x, std::int64_t tokens, std::int64_t inputs,
-                    std::int64_t rows, std::int64_t y_stride, float* y) {
+void MultiplyLaneOf(std::int64_t tokens, const LaneProduct& lane) {
   if (tokens == kTokens) {
-    MultiplyTile<kTokens>(panel, x, inputs, rows, y_stride, y);
+    MultiplyLane<kTokens>(lane);
   } else if constexpr (kTokens > 1) {
-    MultiplyTileOf<kTokens - 1>(panel, x, tokens, inputs, rows, y_stride, y);
+    MultiplyLaneOf<kTokens - 1>(tokens, lane);
   }
 }
 
@@ -234,27 +240,76 @@ void PackPanel(const Weights& w, std::int64_t row_begin, float* room) {
   Pack<Loader>(rows, kPanelRows, w.inputs, room);
 }
 
-std::int64_t PanelRows() {
-  return kPanelRows;
+// How the loops are cut. A short row's panel and tile stay in the cache from lane to lane, so
+// tiles are finished one by one. Of long rows only one lane's share does: then lanes are the
+// outer loop, over several tiles, each read once for several panels.
+struct Blocking {
+  std::int64_t panels;  // that a group holds
+  std::int64_t tiles;   // whose partial results wait at the same time
+};
+constexpr std::int64_t kLongRow = 2048;
+constexpr Blocking kShortRows = {1, 1};
+constexpr Blocking kLongRows = {4, 8};
+constexpr Blocking BlockingOf(std::int64_t inputs) {
+  return inputs > kLongRow ? kLongRows : kShortRows;
 }
+
+std::int64_t PanelRows(std::int64_t inputs) {
+  return kPanelRows * BlockingOf(inputs).panels;
+}
+
 std::int64_t PanelFloats(std::int64_t inputs) {
-  return kVirtualLanes * LaneFloats(inputs, kPanelRows);
+  const Blocking blocking = BlockingOf(inputs);
+  return blocking.panels *
+         (kVirtualLanes * LaneFloats(inputs, kPanelRows) + blocking.tiles * kWaitingFloats);
+}
+
+// The tiles [begin, end), at most Blocking::tiles, of the group of panels packed in `room`.
+void MultiplyTiles(const PanelProduct& product, std::int64_t row_begin, std::int64_t begin,
+                   std::int64_t end, float* room) {
+  const Weights& w = product.w;
+  const TokenTiles tiles(product.tokens, kTileTokens);
+  const std::int64_t panel_lane_floats = LaneFloats(w.inputs, kPanelRows);
+  const std::int64_t panels = BlockingOf(w.inputs).panels;
+  float* const waiting = room + panels * kVirtualLanes * panel_lane_floats;
+  for (int index = 0; index < kVirtualLanes; ++index) {
+    for (std::int64_t tile = begin; tile < end; ++tile) {
+      const std::int64_t size = tiles.Size(tile);
+      const float* const x = product.packed + TileOffset(w.inputs, tiles, tile);
+      for (std::int64_t p = 0; p < panels; ++p) {
+        const std::int64_t row = row_begin + p * kPanelRows;
+        if (row >= w.outputs) break;
+        MultiplyLaneOf<kTileTokens>(
+            size, {.index = index,
+                   .steps = LaneSteps(w.inputs, BitReversed4(index)),
+                   .panel = room + (p * kVirtualLanes + index) * panel_lane_floats,
+                   .x = x + index * LaneFloats(w.inputs, size),
+                   .waiting = waiting + ((tile - begin) * panels + p) * kWaitingFloats,
+                   .rows = w.outputs - row,
+                   .y_stride = w.outputs,
+                   .y = product.y + tiles.Begin(tile) * w.outputs + row});
+      }
+    }
+  }
 }
 
 void MultiplyPanel(const PanelProduct& product, std::int64_t panel, std::int64_t tile_begin,
                    std::int64_t tile_end, float* room) {
   const Weights& w = product.w;
-  const std::int64_t row = panel * kPanelRows;
-  switch (w.dtype) {
-    case DType::kF16: PackPanel<LoadF16>(w, row, room); break;
-    case DType::kBF16: PackPanel<LoadBF16>(w, row, room); break;
-    default: PackPanel<LoadF32>(w, row, room); break;
+  const Blocking blocking = BlockingOf(w.inputs);
+  const std::int64_t row_begin = panel * blocking.panels * kPanelRows;
+  for (std::int64_t p = 0; p < blocking.panels; ++p) {
+    const std::int64_t row = row_begin + p * kPanelRows;
+    float* const packed = room + p * kVirtualLanes * LaneFloats(w.inputs, kPanelRows);
+    if (row >= w.outputs) break;
+    switch (w.dtype) {
+      case DType::kF16: PackPanel<LoadF16>(w, row, packed); break;
+      case DType::kBF16: PackPanel<LoadBF16>(w, row, packed); break;
+      default: PackPanel<LoadF32>(w, row, packed); break;
+    }
   }
-  const TokenTiles tiles(product.tokens, kTileTokens);
-  for (std::int64_t tile = tile_begin; tile < tile_end; ++tile) {
-    MultiplyTileOf<kTileTokens>(room, product.packed + TileOffset(w.inputs, tiles, tile),
-                                tiles.Size(tile), w.inputs, w.outputs - row, w.outputs,
-                                product.y + tiles.Begin(tile) * w.outputs + row);
+  for (std::int64_t tile = tile_begin; tile < tile_end; tile += blocking.tiles) {
+    MultiplyTiles(product, row_begin, tile, std::min(tile + blocking.tiles, tile_end), room);
   }
 }
 
@@ -272,8 +327,8 @@ HWY_EXPORT(PackedFloats);
 HWY_EXPORT(PackTile);
 HWY_EXPORT(MultiplyPanel);
 
-std::int64_t PanelRows() {
-  return HWY_DYNAMIC_DISPATCH(PanelRows)();
+std::int64_t PanelRows(std::int64_t inputs) {
+  return HWY_DYNAMIC_DISPATCH(PanelRows)(inputs);
 }
 
 std::int64_t PanelFloats(std::int64_t inputs) {

@@ -7,6 +7,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/linear_float_rows.cc"
+#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 // After it, so that it compiles once per target.
 #include "backend/cpu/simd-inl.h"
@@ -20,6 +21,11 @@ using namespace cpu::HWY_NAMESPACE;  // NOLINT(google-build-using-namespace): on
 // Sums that stay in registers: 4 rows × 6 tokens of 32 registers, or what 16 registers hold.
 inline constexpr int kTileRows = 4;
 inline constexpr int kTileTokens = kRegs == 1 ? 6 : 1;
+
+// How far ahead of its use a row is asked for, in the row or, near its end, in the row that
+// follows in its place: the hardware starts anew with each row. Far enough for memory, near
+// enough to still be in the first cache.
+inline constexpr std::int64_t kPrefetchBytes = 2048;
 
 // The last inputs, which do not fill 16 lanes, copied to where 16 can be read.
 template <class Loader>
@@ -63,7 +69,11 @@ HWY_INLINE void MultiplyTile(const Weights& w, const float* x, std::int64_t row_
   }
   KVCACHE_UNROLL
   for (int t = 0; t < kTokens; ++t) column[t] = x + t * w.inputs;
-  for (std::int64_t k = 0; k + kVirtualLanes <= w.inputs; k += kVirtualLanes) {
+  const std::int64_t distance = std::min<std::int64_t>(w.inputs, kPrefetchBytes / sizeof(Stored));
+  // As many steps at once as a cache line holds, so that each is asked for once.
+  constexpr std::int64_t kLineSteps =
+      std::max<std::int64_t>(1, 64 / (kVirtualLanes * sizeof(Stored)));
+  const auto step = [&](std::int64_t k) HWY_ATTR {
     KVCACHE_UNROLL
     for (int i = 0; i < kRegs; ++i) {
       VF values[kRows];
@@ -78,7 +88,17 @@ HWY_INLINE void MultiplyTile(const Weights& w, const float* x, std::int64_t row_
         }
       }
     }
+  };
+  std::int64_t k = 0;
+  for (; k + kLineSteps * kVirtualLanes <= w.inputs; k += kLineSteps * kVirtualLanes) {
+    const std::int64_t ahead =
+        k < w.inputs - distance ? distance : distance + (kRows - 1) * w.inputs;
+    KVCACHE_UNROLL
+    for (int r = 0; r < kRows; ++r) hwy::Prefetch(row[r] + k + ahead);
+    KVCACHE_UNROLL
+    for (int s = 0; s < kLineSteps; ++s) step(k + s * kVirtualLanes);
   }
+  for (; k + kVirtualLanes <= w.inputs; k += kVirtualLanes) step(k);
   if (w.inputs % kVirtualLanes != 0) AddTails<Loader>(row, column, w.inputs, sum);
   KVCACHE_UNROLL
   for (int t = 0; t < kTokens; ++t) {

@@ -8,6 +8,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/linear_q8.cc"
+#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 // After it, so that they compile once per target.
 #include "backend/cpu/linear_q8_dot-inl.h"
@@ -79,8 +80,26 @@ struct TileInput {
   const std::int32_t* corrections;
 };
 
+// The first tile of tokens to use a panel finds it in memory, the others in the cache.
+enum class Pass { kFirst, kLater };
+
+// The hardware loses its step at page ends and between panels; far enough ahead for memory,
+// near enough to still be in the first cache when its turn comes.
+constexpr std::int64_t kPrefetchBytes = 2048;
+
+template <int kPanels>
+HWY_INLINE void PrefetchAhead(const std::byte* const (&quants)[kPanels]) {
+  KVCACHE_UNROLL
+  for (int p = 0; p < kPanels; ++p) {
+    KVCACHE_UNROLL
+    for (int i = 0; i < kBlockQuantBytes / 64; ++i) {
+      hwy::Prefetch(quants[p] + kPrefetchBytes + i * 64);
+    }
+  }
+}
+
 // One block: exact dot products, then one step of each chain.
-template <int kTokens, int kPanels>
+template <int kTokens, int kPanels, Pass kPass>
 HWY_INLINE void AddBlock(const TileInput& in, std::int64_t block,
                          VF (&sum)[kPanels][kTokens][kPanelRegs]) {
   const DF d;
@@ -92,6 +111,7 @@ HWY_INLINE void AddBlock(const TileInput& in, std::int64_t block,
     scales[p] = pair + block % 2 * (kPairScaleBytes / 2);
     quants[p] = pair + kPairScaleBytes + block % 2 * kBlockQuantBytes;
   }
+  if constexpr (kPass == Pass::kFirst) PrefetchAhead(quants);
   VI dots[kPanels][kTokens][kPanelRegs];
   DotBlock<kTokens, kPanels>(quants, in.values + block * kTokens * kBlock,
                              in.corrections + block * kTokens, dots);
@@ -122,7 +142,7 @@ HWY_INLINE void StoreRows(const VF (&sum)[kPanelRegs], std::int64_t rows, float*
   std::copy_n(all, rows, y);
 }
 
-template <int kTokens, int kPanels>
+template <int kTokens, int kPanels, Pass kPass>
 void MultiplyTile(const Product& product, std::int64_t panel, std::int64_t token) {
   const std::int64_t inputs = product.x.inputs;
   const std::int64_t blocks = inputs / kBlock;
@@ -139,7 +159,7 @@ void MultiplyTile(const Product& product, std::int64_t panel, std::int64_t token
     }
   }
   for (std::int64_t block = 0; block < blocks; ++block) {
-    AddBlock<kTokens, kPanels>(in, block, sum);
+    AddBlock<kTokens, kPanels, kPass>(in, block, sum);
   }
   KVCACHE_UNROLL
   for (int p = 0; p < kPanels; ++p) {
@@ -152,21 +172,23 @@ void MultiplyTile(const Product& product, std::int64_t panel, std::int64_t token
 }
 
 // The tile's size as a compile-time constant.
-template <int kTokens, int kPanels>
+template <int kTokens, int kPanels, Pass kPass>
 void MultiplyTileOf(const Product& product, std::int64_t panel, std::int64_t token,
                     std::int64_t tokens) {
   if (tokens == kTokens) {
-    MultiplyTile<kTokens, kPanels>(product, panel, token);
+    MultiplyTile<kTokens, kPanels, kPass>(product, panel, token);
   } else if constexpr (kTokens > 1) {
-    MultiplyTileOf<kTokens - 1, kPanels>(product, panel, token, tokens);
+    MultiplyTileOf<kTokens - 1, kPanels, kPass>(product, panel, token, tokens);
   }
 }
 
 template <int kPanels>
 void MultiplyAllTokens(const Product& product, std::int64_t panel) {
   const TokenTiles tiles(product.x.tokens, kTileTokens);
-  for (std::int64_t tile = 0; tile < tiles.count(); ++tile) {
-    MultiplyTileOf<kTileTokens, kPanels>(product, panel, tiles.Begin(tile), tiles.Size(tile));
+  MultiplyTileOf<kTileTokens, kPanels, Pass::kFirst>(product, panel, 0, tiles.Size(0));
+  for (std::int64_t tile = 1; tile < tiles.count(); ++tile) {
+    MultiplyTileOf<kTileTokens, kPanels, Pass::kLater>(product, panel, tiles.Begin(tile),
+                                                       tiles.Size(tile));
   }
 }
 

@@ -169,6 +169,25 @@ TEST_P(LinearTest, IsCloseToTheSumInDouble) {
   }
 }
 
+// Rows and batches beyond what one block of the loops holds.
+TEST_P(LinearTest, LongRowsInLargeBatchesAreTheSameChain) {
+  ASSERT_TRUE(forced_.ok());
+  const std::unique_ptr<Backend> backend = MakeBackend(2);
+  constexpr std::int64_t kOutputs = 150;
+  constexpr std::int64_t kTokens = 130;
+  constexpr std::int64_t kChunk = 10;
+  const std::int64_t inputs = dtype() == DType::kQ8_0 ? 2112 : 2103;
+  const auto weights = RandomWeights(dtype(), inputs * kOutputs, 11);
+  const std::vector<float> x = RandomValues(kTokens * inputs, 12);
+  const auto y = RunLinear(*backend, weights, dtype(), x, inputs, kOutputs);
+  for (std::int64_t t = 0; t < kTokens; t += kChunk) {
+    const std::vector<float> chunk(x.begin() + t * inputs, x.begin() + (t + kChunk) * inputs);
+    const auto expected = RunLinear(*backend, weights, dtype(), chunk, inputs, kOutputs);
+    const std::vector<float> actual(y.begin() + t * kOutputs, y.begin() + (t + kChunk) * kOutputs);
+    ASSERT_EQ(FirstDifference(actual, expected), -1) << "tokens from " << t;
+  }
+}
+
 TEST_P(LinearTest, ThreadsDoNotShow) {
   ASSERT_TRUE(forced_.ok());
   const std::int64_t inputs = 320;
