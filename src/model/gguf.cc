@@ -74,9 +74,9 @@ const GgufTensor* GgufFile::FindTensor(std::string_view name) const {
 Result<TensorView> GgufFile::Tensor(std::string_view name) const {
   const GgufTensor* tensor = FindTensor(name);
   if (tensor == nullptr) {
-    return Status(StatusCode::kNotFound,
-                  StrCat("tensor ", Quoted(name), " is missing, the file has ",
-                         tensors_.size(), " others"));
+    return Status(
+        StatusCode::kNotFound,
+        StrCat("tensor ", Quoted(name), " is missing, the file has ", tensors_.size(), " others"));
   }
   return tensor->View();
 }
@@ -89,9 +89,8 @@ Result<const GgufEntry*> GgufFile::Require(std::string_view key, std::string_vie
 }
 
 Status GgufFile::WrongType(const GgufEntry& entry, std::string_view expected) const {
-  return {StatusCode::kInvalidArgument,
-          StrCat("metadata ", Quoted(entry.key), ": expected ", expected, ", found ",
-                 Describe(entry))};
+  return {StatusCode::kInvalidArgument, StrCat("metadata ", Quoted(entry.key), ": expected ",
+                                               expected, ", found ", Describe(entry))};
 }
 
 Result<std::string_view> GgufFile::GetString(std::string_view key) const {

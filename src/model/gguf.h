@@ -76,8 +76,8 @@ class GgufFile {
   Result<TensorView> Tensor(std::string_view name) const;
 
   // Metadata by key: kNotFound if it is missing, kInvalidArgument if it is of another type or
-  // does not fit, naming key, expected and found (callers put the path in front). Integers of any width serve as integers,
-  // both float widths as floats; nothing else converts.
+  // does not fit, naming key, expected and found (callers put the path in front). Integers of any
+  // width serve as integers, both float widths as floats; nothing else converts.
   Result<std::string_view> GetString(std::string_view key) const;
   Result<std::uint64_t> GetUint(std::string_view key) const;
   Result<std::int64_t> GetInt(std::string_view key) const;
