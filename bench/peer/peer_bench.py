@@ -6,10 +6,9 @@ over flash attention on and off. Phases, each of which keeps its results in the 
 
   models   writes the random-weight models (tools/make_model)
   verify   our logits against llama.cpp's and float64 on a small model (tests/oracle)
-  history  llama.cpp evaluates the history and keeps its state; nothing is timed, so a busy
-           machine will do. 16k tokens take it minutes; only the flash attention setting that
-           is faster at the depth before goes on to the next. The state is made with the first
-           weight type: what K and V hold does not change how fast they are read
+  history  llama.cpp's states at each depth, with flash attention on and off (they differ in
+           layout). Nothing is timed, so a busy machine will do. A thin model with a cache of
+           the same shape makes them: what K and V hold does not change how fast they are read
   ours     bench/model_bench: prefill, and decode at each depth, having evaluated the history
   peer     llama.cpp: prefill, and decode at each depth, in every configuration
   report   the table, as Markdown and JSON
@@ -18,6 +17,7 @@ Run it on a quiet machine: both engines' threads wait by spinning.
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import pathlib
@@ -63,8 +63,9 @@ class Bench:
         self.tokens_file = self.work / "tokens"
         self.tokens_file.write_text(" ".join(map(str, self.tokens)) + "\n")
 
-    def model(self, weight_type):
-        return self.work / f"{weight_type}.gguf"
+    def model(self, name):
+        """The model of a weight type, or the thin one."""
+        return self.work / f"{name}.gguf"
 
     def keep(self, name, result):
         (self.work / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
@@ -79,11 +80,13 @@ class Bench:
     # ---- phases ----
 
     def models(self):
-        for weight_type in self.args.types:
-            if not self.model(weight_type).exists():
-                self.log(f"writing {self.model(weight_type)}")
-                make_model(self.make_model, self.shape, weight_type, SEED,
-                           self.model(weight_type))
+        shape = self.shape
+        thin = dataclasses.replace(shape, width=256, heads=shape.kv_heads, ffn=256)
+        wanted = {"thin": (thin, "q8_0"), **{name: (shape, name) for name in self.args.types}}
+        for name, (shape, weight_type) in wanted.items():
+            if not self.model(name).exists():
+                self.log(f"writing {self.model(name)}")
+                make_model(self.make_model, shape, weight_type, SEED, self.model(name))
 
     def verify(self):
         self.log("checking logits on a small model")
@@ -94,15 +97,9 @@ class Bench:
         self.log(table)
 
     def history(self):
-        faster = [False, True]
-        for i, depth in enumerate(self.depths[1:], 2):
-            speed = {}
-            for flash in faster:
-                result = self.ask_peer(self.best_build(flash), flash, self.args.types[0],
-                                       self.depths[1:i], repeats=1)
-                speed[flash] = statistics.median(result["decode_ms"][str(depth)])
-                self.log(f"history of {depth}, flash attention {'on' if flash else 'off'}: kept")
-            faster = [min(speed, key=speed.get)]
+        for flash in (False, True):
+            self.ask_peer(self.builds()[0], flash, "thin", self.depths[1:], repeats=1)
+            self.log(f"history, flash attention {'on' if flash else 'off'}: kept")
 
     def ours(self):
         for weight_type in self.args.types:
@@ -168,25 +165,12 @@ class Bench:
 
     def loads(self, build):
         try:
-            return self.ask_peer(build, False, self.args.types[0], [0], 1)["build"] == build
+            return self.ask_peer(build, False, "thin", [0], 1)["build"] == build
         except Failure:
             return False
 
-    def best_build(self, flash):
-        """The one that evaluates a prompt fastest, found out once."""
-        name = f"best-{'flash' if flash else 'plain'}"
-        known = self.kept(name)
-        if known is None:
-            def prefill(build):
-                result = self.ask_peer(build, flash, self.args.types[0], [0], 1)
-                return min(result["prefill_ms"])
-
-            known = min(self.builds(), key=prefill)
-            self.keep(name, known)
-        return known
-
-    def ask_peer(self, build, flash, weight_type, depths, repeats):
-        job = {"modules": str(self.modules(build)), "model": str(self.model(weight_type)),
+    def ask_peer(self, build, flash, model, depths, repeats):
+        job = {"modules": str(self.modules(build)), "model": str(self.model(model)),
                "threads": self.args.threads, "flash_attention": flash, "kv_type": "F16",
                "prompt": self.tokens[:PROMPT], "repeats": repeats, "depths": depths,
                "decode_tokens": self.args.decode_tokens, "history": self.tokens,

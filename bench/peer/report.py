@@ -117,4 +117,10 @@ def markdown(result):
             f"| {row['weights']} | {what} | {row['ours']:.1f} | {row['peer']:.1f} ({how}) | "
             f"{row['ratio']:.2f}× | {row['limit']:.1f} | {row['share_of_limit']:.0%} "
             f"({row['peer_share_of_limit']:.0%}) |")
+    choices = {row["weights"]: row["choices"] for row in result["rows"]}
+    for weights, same in choices.items():
+        others = "".join(f", one of margin {margin:.2g} is not"
+                         for margin in same["differing_margins"])
+        lines += ["", f"Greedy choices after the prompt's last {same['positions']} tokens, "
+                  f"{weights}: {same['same']} equal to llama.cpp's{others}."]
     return "\n".join(lines) + "\n"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds what the comparison with llama.cpp needs and runs it; peer_bench.py --help says how.
-#   bench/peer/run.sh                                everything: about 20 minutes, 6 GB of disk
+#   bench/peer/run.sh                                everything: about 20 minutes, 7 GB of disk
 #   bench/peer/run.sh --phases models history        beforehand, on a busy machine
 #   bench/peer/run.sh --phases ours peer report      then the measurement itself
 #   bench/peer/run.sh --shape tiny                   a try, in a minute
