@@ -59,11 +59,15 @@ copy_network() {
   [[ ! -e $HOME/.npmrc ]] || cp "$HOME/.npmrc" "$root/root/"
 }
 
+# Copies what git tracks or would; what is there already and differs gets a new time.
 copy_repository() {
   mkdir -p "$root$home"
-  git -C "$repository" ls-files -z -co --exclude-standard |
-    tar -C "$repository" --null -T - --ignore-failed-read -cf - 2>/dev/null |
-    tar -C "$root$home" -xf -
+  cd "$repository"
+  local file
+  git ls-files -z -co --exclude-standard | while IFS= read -r -d '' file; do
+    [[ ! -e $file ]] || cmp -s "$file" "$root$home/$file" ||
+      cp --preserve=mode --parents "$file" "$root$home"
+  done
 }
 
 inside() {
