@@ -7,5 +7,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 ./dev setup build bench oracle
-./dev build release
+mkdir -p build
+cmake --preset release -DKVCACHE_BUILD_BENCH=ON > build/release.configure.log
+cmake --build build/release -j "$(nproc)" --target kvcache_cli kvcache_make_model model_bench >&2
 exec /usr/bin/python3 bench/peer/peer_bench.py "$@"
