@@ -77,8 +77,8 @@ class Usage(CliTest):
         self.fails(["run", "--ctx", "0"], "--ctx", status=2)
         self.fails(["run", "--threads", "0"], "--threads", status=2)
         self.fails(["run", "-p", "a", "-f", "b"], "-f", status=2)
-        self.fails(["eval"], "Text", status=2)
-        self.fails(["eval", "--tokens", "1", "--text-file", "x"], "Text", status=2)
+        self.fails(["eval"], "--tokens", status=2)
+        self.fails(["eval", "--tokens", "1", "--text-file", "x"], "--text-file", status=2)
         self.fails(["tokenize"], "TEXT", status=2)
         self.fails(["tokenize", "a", "b", "c"], "c", status=2)
 
