@@ -86,7 +86,7 @@ class Cache {
 
   // Claims a cell for every token of the batch. Errors: kCacheFull with the numbers;
   // kInvalidArgument for a batch that is empty, over max_batch, of an unknown sequence, or
-  // with a position that the sequence already holds.
+  // with a position that is negative or that the sequence already holds.
   virtual Status StartForward(const Batch& batch, ForwardMode mode) = 0;
 
   // Which layer Put, Get and Visible speak of.
@@ -106,7 +106,8 @@ class Cache {
   virtual const Visibility& Visible() const = 0;
 
   // dst's content is dropped; dst then shares src's cells at positions [0, length). No bytes
-  // move. Errors: unknown sequences. src == dst truncates to length.
+  // move; what src lacks of them dst lacks too. src == dst truncates to length. Errors:
+  // kInvalidArgument for unknown sequences or a negative length, kOutOfMemory.
   virtual Status CopyPrefix(SequenceId src, SequenceId dst, Position length) = 0;
 
   // Can the next token of `sequence` be evaluated at `position`, with all that it must see
@@ -114,9 +115,11 @@ class Cache {
   virtual bool CanResume(SequenceId sequence, Position position) const = 0;
 
   // Drops positions [begin, end); later ones move down by end - begin and their keys are
-  // re-rotated. end = kEndOfSequence truncates. Errors: kUnsupported for a middle range
-  // without a shift function. After an error other than kInvalidArgument or kUnsupported the
-  // caller removes the whole sequence, [0, kEndOfSequence), which never fails.
+  // re-rotated. With none later (end = kEndOfSequence, say) it truncates, which never fails.
+  // Errors that change nothing: kInvalidArgument; kUnsupported for a middle range without a
+  // shift function; kCacheFull, as later cells that other sequences see are copied first.
+  // After any other error the sequence's contents are undefined: the caller
+  // removes it whole, [0, kEndOfSequence). Other sequences are as they were.
   virtual Status Remove(SequenceId sequence, Position begin, Position end) = 0;
 
   // Bytes of K and V held now, over all layers.

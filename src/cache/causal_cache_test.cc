@@ -194,8 +194,7 @@ TEST_F(CausalCacheTest, MiddleRemovalWithoutRoomForCopiesChangesNothing) {
   ASSERT_TRUE(cache_->CopyPrefix(SequenceId{0}, SequenceId{1}, 4).ok());
   const Status status = cache_->Remove(SequenceId{1}, 0, 1);
   EXPECT_EQ(status.code(), StatusCode::kCacheFull);
-  EXPECT_EQ(status.message(),
-            "moving 3 shared cells needs as many copies, 0 of 4 cells are available");
+  EXPECT_EQ(status.message(), "moving 3 shared cells needs as many copies, 0 of 4 cells are free");
   ASSERT_TRUE(cache_->Remove(SequenceId{0}, 3, kEndOfSequence).ok());  // still shares 0..2
   ASSERT_TRUE(cache_->Remove(SequenceId{1}, 3, kEndOfSequence).ok());
   EXPECT_EQ(Forward({{1, 3, 5}}), (Rows{"0000"}));

@@ -95,14 +95,11 @@ Status CellTable::Share(SequenceId src, SequenceId dst, Position length) {
   return Status::Ok();
 }
 
-std::int64_t CellTable::CountCells(SequenceId id, Position begin, Position end,
-                                   Sharing sharing) const {
+std::int64_t CellTable::CountShared(SequenceId id, Position begin) const {
   std::int64_t count = 0;
   for (const HistoryRun& run : history(id).runs()) {
-    const HistoryRun part = Clip(run, begin, end);
-    for (std::int32_t i = 0; i < part.length; ++i) {
-      count += (users_[part.cell + i] > 1) == (sharing == Sharing::kShared);
-    }
+    const HistoryRun part = Clip(run, begin, kEndOfSequence);
+    for (std::int32_t i = 0; i < part.length; ++i) count += users_[part.cell + i] > 1;
   }
   return count;
 }
@@ -127,14 +124,12 @@ void CellTable::MoveDown(SequenceId id, const HistoryRun& run, Position offset,
 
 Result<MiddleRemoval> CellTable::RemoveMiddle(SequenceId id, Position begin, Position end) {
   RunList& target = histories_[Index(id)];
-  const std::int64_t needed = CountCells(id, end, kEndOfSequence, Sharing::kShared);
-  // Copies may go to the cells that the removed range gives back.
-  const std::int64_t available = free_cells() + CountCells(id, begin, end, Sharing::kSole);
-  if (needed > available) {
+  const std::int64_t needed = CountShared(id, end);
+  if (needed > free_cells()) {
     return Status(StatusCode::kCacheFull, "moving " + std::to_string(needed) +
                                               " shared cells needs as many copies, " +
-                                              std::to_string(available) + " of " +
-                                              std::to_string(cells()) + " cells are available");
+                                              std::to_string(free_cells()) + " of " +
+                                              std::to_string(cells()) + " cells are free");
   }
   MiddleRemoval removal;
   std::vector<HistoryRun> old;

@@ -74,8 +74,8 @@ class CellTable {
  private:
   std::int32_t Place(SequenceId id, Position position) const;
   void Release(std::int32_t cell, std::int32_t length);
-  enum class Sharing { kShared, kSole };
-  std::int64_t CountCells(SequenceId id, Position begin, Position end, Sharing sharing) const;
+  // Cells at positions [begin, ∞) that other sequences see too.
+  std::int64_t CountShared(SequenceId id, Position begin) const;
   void MoveDown(SequenceId id, const HistoryRun& run, Position offset, MiddleRemoval& removal);
 
   std::vector<std::int32_t> users_;  // [cells]

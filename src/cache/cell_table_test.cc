@@ -94,46 +94,28 @@ TEST(CellTableTest, MiddleRemovalKeepsOwnCellsAndCopiesShared) {
   EXPECT_EQ(Users(table), "2111110001101100");
 }
 
-TEST(CellTableTest, MiddleRemovalMayCopyIntoWhatItFrees) {
+TEST(CellTableTest, MiddleRemovalNeedsACellForEachSharedOne) {
   CellTable table = Table(4, 2, 2);
-  Fill(table, kA, 0, 2);
-  ASSERT_TRUE(table.Share(kA, kB, 2).ok());
-  // B: 0 and 1 shared, 2 and 3 its own; the cache is full.
-  Fill(table, kB, 2, 4);
-  EXPECT_EQ(table.free_cells(), 0);
-  EXPECT_EQ(table.RemoveMiddle(kB, 0, 1).status().code(), StatusCode::kCacheFull);
-  EXPECT_EQ(Users(table), "2211");
-  table.Truncate(kB, 0);
-  Fill(table, kB, 0, 1);
-  ASSERT_EQ(table.users(2), 1);
-  Fill(table, kB, 1, 2);
-  ASSERT_TRUE(table.Share(kB, kA, 2).ok());
-  table.Truncate(kA, 1);  // A: cell 2; B: cells 2 and 3; one of B's cells is its own
-  Fill(table, kA, 1, 3);
-  EXPECT_EQ(table.free_cells(), 0);
-  auto removal = table.RemoveMiddle(kA, 1, 2);
-  ASSERT_TRUE(removal.ok());  // nothing later is shared
-  EXPECT_TRUE(removal->copies.empty());
-  EXPECT_EQ(table.free_cells(), 1);
+  Fill(table, kA, 0, 3);
+  ASSERT_TRUE(table.Share(kA, kB, 3).ok());
+  EXPECT_EQ(table.RemoveMiddle(kB, 0, 1).status().message(),
+            "moving 2 shared cells needs as many copies, 1 of 4 cells are free");
+  EXPECT_EQ(Users(table), "2220");
+  auto removal = table.RemoveMiddle(kB, 0, 2);  // one is enough for one
+  ASSERT_TRUE(removal.ok());
+  EXPECT_EQ(removal->copies, (std::vector<CellMove>{{2, 3, 1}}));
+  EXPECT_EQ(Users(table), "1111");
 }
 
-TEST(CellTableTest, MiddleRemovalInAFullCacheUsesTheGapForItsCopies) {
-  CellTable table = Table(3, 2, 3);
-  Fill(table, kA, 1, 3);  // cells 1 and 2
-  ASSERT_TRUE(table.Share(kA, kB, 3).ok());
-  Fill(table, kB, 0, 1);  // its own: home 3 % 3 = 0
-  EXPECT_EQ(Users(table), "122");
-  EXPECT_EQ(table.RemoveMiddle(kB, 0, 1).status().message(),
-            "moving 2 shared cells needs as many copies, 1 of 3 cells are available");
-  table.Truncate(kA, 2);
-  table.Truncate(kB, 2);
-  Fill(table, kA, 5, 6);
-  EXPECT_EQ(Users(table), "121");
-  auto removal = table.RemoveMiddle(kB, 0, 1);  // its own cell 0 takes the copy of cell 1
+TEST(CellTableTest, MiddleRemovalOfOwnCellsNeedsNoRoom) {
+  CellTable table = Table(4, 1, 4);
+  Fill(table, kA, 0, 4);
+  auto removal = table.RemoveMiddle(kA, 1, 2);
   ASSERT_TRUE(removal.ok());
-  EXPECT_EQ(removal->copies, (std::vector<CellMove>{{1, 0, 1}}));
-  EXPECT_EQ(RunsOf(table, kB), (Runs{{0, 0, 1}}));
-  EXPECT_EQ(Users(table), "111");
+  EXPECT_TRUE(removal->copies.empty());
+  EXPECT_EQ(removal->shifted, (std::vector<CellRun>{{2, 2}}));
+  EXPECT_EQ(RunsOf(table, kA), (Runs{{0, 0, 1}, {1, 2, 2}}));
+  EXPECT_EQ(table.free_cells(), 1);
 }
 
 }  // namespace

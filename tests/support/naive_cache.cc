@@ -72,16 +72,13 @@ StatusCode NaiveCache::CopyPrefix(int src, int dst, Position length) {
   return StatusCode::kOk;
 }
 
-StatusCode NaiveCache::CheckMiddle(int sequence, Position begin, Position end) const {
+StatusCode NaiveCache::CheckMiddle(int sequence, Position end) const {
   if (!options_.can_shift) return StatusCode::kUnsupported;
-  std::int64_t available = options_.cells - used_cells();
   std::int64_t needed = 0;
   for (const auto& [position, token] : sequences_[sequence]) {
-    const bool shared = token.use_count() > 1;
-    if (position >= begin && position < end && !shared) ++available;
-    if (position >= end && shared) ++needed;
+    needed += position >= end && token.use_count() > 1;
   }
-  return needed > available ? StatusCode::kCacheFull : StatusCode::kOk;
+  return needed > options_.cells - used_cells() ? StatusCode::kCacheFull : StatusCode::kOk;
 }
 
 bool NaiveCache::CanResume(int sequence, Position position) const {

@@ -72,7 +72,7 @@ class NaiveCache {
  private:
   bool Known(int sequence) const { return sequence >= 0 && sequence < options_.sequences; }
   bool MayBegin(const std::vector<TestToken>& batch) const;
-  StatusCode CheckMiddle(int sequence, Position begin, Position end) const;
+  StatusCode CheckMiddle(int sequence, Position end) const;
   void EndPass() { in_pass_ = false; }
 
   Options options_;
@@ -90,7 +90,7 @@ StatusCode NaiveCache::Remove(int sequence, Position begin, Position end, const 
   Sequence& tokens = sequences_[sequence];
   const bool middle = begin < end && end < length(sequence);
   if (middle) {
-    const StatusCode code = CheckMiddle(sequence, begin, end);
+    const StatusCode code = CheckMiddle(sequence, end);
     if (code != StatusCode::kOk) return code;
   }
   EndPass();

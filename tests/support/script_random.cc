@@ -134,8 +134,10 @@ DriverSetup RandomSetup(std::mt19937& random) {
   setup.config.v_transposed = setup.config.layout == KvLayout::kPlain && Percent(random, 40);
   setup.config.mask_type = AnyOf(random, {DType::kF32, DType::kF16});
   setup.can_shift = !Percent(random, 10);
-  // Sometimes long enough for homes to be apart by tiles.
-  if (Percent(random, 10)) setup.options.capacity += 16;
+  if (Percent(random, 10)) {  // long enough for homes to be apart by tiles, and for many words
+    setup.options.capacity += 40;
+    setup.options.max_batch += 40;
+  }
   return setup;
 }
 

@@ -1,0 +1,231 @@
+// What a forward pass costs before any layer runs: claiming cells and describing what is seen.
+//
+//   metadata_bench [--json] [--rounds N]
+//
+// StartForward for a decode step of 64 sequences, a prefill of 512 tokens, and a decode step into
+// a cache whose only free cells are single holes; caches of 1,000 to 1,000,000 cells. The time
+// must not grow with the cells. Each call is timed alone (the clock's own cost, some 30 ns, is
+// included) and its result checked; allocations are counted. No seed: nothing is random.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "kvcache/causal_cache.h"
+#include "kvcache/cpu_backend.h"
+
+namespace {
+std::int64_t allocations = 0;
+}  // namespace
+
+[[gnu::noinline]] void* operator new(std::size_t size) {
+  ++allocations;
+  if (void* memory = std::malloc(size != 0 ? size : 1); memory != nullptr) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+
+namespace kvcache {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+[[noreturn]] void Fail(const std::string& what) {
+  std::fprintf(stderr, "metadata_bench: %s\n", what.c_str());
+  std::exit(1);
+}
+
+void Require(const Status& status) {
+  if (!status.ok()) Fail(status.message());
+}
+
+struct Samples {
+  std::vector<double> us;
+  std::int64_t allocations = 0;
+
+  double Percentile(double share) {
+    std::sort(us.begin(), us.end());
+    return us[static_cast<std::size_t>(share * static_cast<double>(us.size() - 1))];
+  }
+};
+
+// A cache of `sequences` × `capacity` cells and a batch to fill in.
+class Bench {
+ public:
+  Bench(KvBackend& backend, int sequences, int capacity, int max_batch)
+      : cache_(MakeCausalCache()) {
+    Require(cache_->Init(backend, {DType::kF16, DType::kF16, sequences, capacity, max_batch}));
+  }
+
+  Cache& cache() { return *cache_; }
+  void Add(int sequence, Position position) {
+    sequences_.push_back(SequenceId{sequence});
+    positions_.push_back(position);
+  }
+  void Clear() {
+    sequences_.clear();
+    positions_.clear();
+  }
+
+  // Runs the batch; timed when `samples` is given.
+  void Run(Samples* samples) {
+    const Batch batch{positions_, sequences_, {}};
+    const std::int64_t before = allocations;
+    const Clock::time_point start = Clock::now();
+    const Status status = cache_->StartForward(batch, ForwardMode::kCompute);
+    const Clock::time_point end = Clock::now();
+    const std::int64_t made = allocations - before;
+    Require(status);
+    Check();
+    if (samples == nullptr) return;
+    samples->us.push_back(std::chrono::duration<double, std::micro>(end - start).count());
+    samples->allocations += made;
+  }
+
+ private:
+  // Every query is there, and its sequence's history ends at or after it.
+  void Check() const {
+    const Visibility& visible = cache_->Visible();
+    if (visible.positions.size() != positions_.size()) Fail("a query is missing");
+    for (std::size_t i = 0; i < positions_.size(); ++i) {
+      const HistoryRun& last = visible.histories[visible.histories_index[i]].back();
+      if (visible.positions[i] != positions_[i] || last.position + last.length <= positions_[i]) {
+        Fail("a query sees something else");
+      }
+    }
+  }
+
+  std::unique_ptr<Cache> cache_;
+  std::vector<SequenceId> sequences_;
+  std::vector<Position> positions_;
+};
+
+// 64 sequences grow by a token each, from half of their capacity to the end, again and again.
+Samples Decode(KvBackend& backend, int cells, int rounds) {
+  constexpr int kSequences = 64;
+  const int capacity = cells / kSequences;
+  Bench bench(backend, kSequences, capacity, kSequences * capacity);
+  for (int s = 0; s < kSequences; ++s) {
+    for (Position p = 0; p < capacity / 2; ++p) bench.Add(s, p);
+  }
+  bench.Run(nullptr);
+  Samples samples;
+  Position position = capacity / 2;
+  for (int round = -100; round < rounds; ++round) {
+    if (position == capacity) {
+      position = capacity / 2;
+      for (int s = 0; s < kSequences; ++s) {
+        Require(bench.cache().Remove(SequenceId{s}, position, kEndOfSequence));
+      }
+    }
+    bench.Clear();
+    for (int s = 0; s < kSequences; ++s) bench.Add(s, position);
+    bench.Run(round < 0 ? nullptr : &samples);
+    ++position;
+  }
+  return samples;
+}
+
+// 512 tokens of one sequence, while another keeps half of the cells.
+Samples Prefill(KvBackend& backend, int cells, int rounds) {
+  constexpr int kTokens = 512;
+  Bench bench(backend, 2, cells / 2, std::max(cells / 2, kTokens));
+  for (Position p = 0; p < cells / 2; ++p) bench.Add(0, p);
+  bench.Run(nullptr);
+  bench.Clear();
+  for (Position p = 0; p < kTokens; ++p) bench.Add(1, p);
+  Samples samples;
+  for (int round = -10; round < rounds; ++round) {
+    bench.Run(round < 0 ? nullptr : &samples);
+    Require(bench.cache().Remove(SequenceId{1}, 0, kEndOfSequence));
+  }
+  return samples;
+}
+
+// The adversary: sequence 0 holds all but every other one of the last 1,024 cells, so that each
+// token of sequences 1 to 8 opens a run of its own, in a hole far from its home.
+Samples Holes(KvBackend& backend, int cells, int rounds) {
+  constexpr int kSequences = 8;
+  constexpr int kDepth = 48;
+  Bench bench(backend, kSequences + 1, cells / (kSequences + 1) + 1, cells);
+  constexpr int kHoled = 1024;
+  for (Position p = 0; p < cells; p += p < cells - kHoled ? 1 : 2) bench.Add(0, p);
+  bench.Run(nullptr);
+  Samples samples;
+  Position position = 0;
+  for (int round = -100; round < rounds; ++round) {
+    if (position == kDepth) {
+      position = 0;
+      for (int s = 1; s <= kSequences; ++s) {
+        Require(bench.cache().Remove(SequenceId{s}, 0, kEndOfSequence));
+      }
+    }
+    bench.Clear();
+    for (int s = 1; s <= kSequences; ++s) bench.Add(s, position);
+    bench.Run(round < 0 ? nullptr : &samples);
+    ++position;
+  }
+  return samples;
+}
+
+void Print(bool json, const char* name, int cells, Samples samples) {
+  const double best = samples.Percentile(0.0);
+  const double median = samples.Percentile(0.5);
+  const double p99 = samples.Percentile(0.99);
+  const char* format =
+      json ? "{\"name\": \"%s\", \"cells\": %d, \"median_us\": %.3f, \"best_us\": %.3f, "
+             "\"p99_us\": %.3f, \"allocations\": %lld}\n"
+           : "%-24s %9d %10.2f %10.2f %10.2f %12lld\n";
+  std::printf(format, name, cells, median, best, p99, static_cast<long long>(samples.allocations));
+}
+
+int Main(int argc, char** argv) {
+  bool json = false;
+  int rounds = 2000;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--json") == 0) {
+      json = true;
+    } else if (std::strcmp(argv[i], "--rounds") == 0 && i + 1 < argc) {
+      rounds = std::max(1, std::atoi(argv[++i]));
+    } else {
+      Fail("usage: metadata_bench [--json] [--rounds N]");
+    }
+  }
+  auto backend = MakeCpuBackend({.threads = 1});
+  if (!backend.ok()) Fail(backend.status().message());
+  if (!json) {
+    std::printf("machine %s, compiler %s, asserts %s, %d rounds\n", CpuTargetName().c_str(),
+                __VERSION__,
+#ifdef NDEBUG
+                "off",
+#else
+                "on",
+#endif
+                rounds);
+    std::printf("%-24s %9s %10s %10s %10s %12s\n", "StartForward", "cells", "median µs", "best µs",
+                "p99 µs", "allocations");
+  }
+  for (const int cells : {1 << 10, 1 << 14, 1 << 17, 1 << 20}) {
+    Print(json, "decode of 64 sequences", cells, Decode(**backend, cells, rounds));
+    Print(json, "prefill of 512 tokens", cells, Prefill(**backend, cells, rounds));
+    Print(json, "decode of 8 into holes", cells, Holes(**backend, cells, rounds));
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace kvcache
+
+int main(int argc, char** argv) {
+  return kvcache::Main(argc, argv);
+}
