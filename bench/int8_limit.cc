@@ -1,5 +1,4 @@
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 
 #include "machine_limits.h"
@@ -38,15 +37,14 @@ __attribute__((target("avx512f,avx512vnni"))) std::int32_t DotChains() {
 
 }  // namespace
 
-double Int8DotGops(ThreadPool& pool) {
+double Int8DotGops(ThreadPool& pool, Clock clock) {
   if (!__builtin_cpu_supports("avx512vnni")) return 0.0;
-  const auto start = std::chrono::steady_clock::now();
+  const double start = Seconds(clock);
   pool.ParallelFor(pool.threads(), [](std::int64_t, int) { keep_sum += DotChains(); });
-  const std::chrono::duration<double, std::nano> spent = std::chrono::steady_clock::now() - start;
-  return kOperations * pool.threads() / spent.count();
+  return kOperations * pool.threads() / (Seconds(clock) - start) * 1e-9;
 }
 #else
-double Int8DotGops(ThreadPool&) {
+double Int8DotGops(ThreadPool&, Clock) {
   return 0.0;
 }
 #endif

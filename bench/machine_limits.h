@@ -25,6 +25,6 @@ double FmaGflops(ThreadPool& pool, Clock clock);
 
 // The same with chains of vpdpbusd, dot products of int8; GOP/s, or 0 where the machine has no
 // AVX-512 VNNI. In int8_limit.cc.
-double Int8DotGops(ThreadPool& pool);
+double Int8DotGops(ThreadPool& pool, Clock clock = Clock::kWall);
 
 }  // namespace kvcache::bench

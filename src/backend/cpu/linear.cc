@@ -11,8 +11,6 @@
 namespace kvcache::cpu {
 namespace {
 
-// From so many tokens on, packing float weights pays for itself.
-constexpr std::int64_t kMinPanelTokens = 13;
 // Activations of so many values are worth more than one thread.
 constexpr std::int64_t kMinSharedValues = 16'384;
 
@@ -137,7 +135,7 @@ class Call {
   void Run();
 
  private:
-  bool UsesPanels() const { return any_float_ && tokens_ >= kMinPanelTokens; }
+  bool UsesPanels() const { return any_float_ && tokens_ >= flt::kMinPanelTokens; }
   void QuantiseX();
   void PackX();
   std::int64_t RowsPerTask(const LinearWeight& weight) const;

@@ -32,6 +32,9 @@ void MultiplyRows(const Weights& w, const float* x, std::int64_t tokens, float* 
 // lane 8, 4, 12, 2, … (bit-reversed), so that finished lanes meet in the order of the tree that
 // folds them. Activations are packed likewise, a tile of tokens side by side.
 
+// From so many tokens on, packing pays for itself. REQUIRES, for all below: tokens >= this.
+inline constexpr std::int64_t kMinPanelTokens = 29;
+
 std::int64_t PanelRows(std::int64_t inputs);    // rows that one call of MultiplyPanel serves
 std::int64_t PanelFloats(std::int64_t inputs);  // room that it works in
 

@@ -7,6 +7,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/linear_float_panels.cc"
+#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 // After it, so that it compiles once per target.
 #include "backend/cpu/simd-inl.h"
@@ -42,31 +43,34 @@ constexpr int BitReversed4(int i) {
   return (i & 1) << 3 | (i & 2) << 1 | (i & 4) >> 1 | (i & 8) >> 3;
 }
 
-// kLanes values, of which block b (of four lanes) are four consecutive inputs of the source row
-// 4b + i. Four of these, transposed within their blocks, are four inputs of kLanes rows.
-template <class Loader, class D>
-HWY_INLINE hn::Vec<D> LoadBlocks(D d, const typename Loader::Stored* const* rows,
-                                 std::int64_t offset) {
+// Inputs that are transposed at once: a cache line of 16-bit weights. They pass through a small
+// buffer, since rows lie a power of two apart more often than not, and sixteen lines of one
+// cache set would throw each other out before they are used up. Strides keep stores aligned.
+constexpr std::int64_t kChunk = 32;
+constexpr std::int64_t kChunkStride = kChunk + 16;
+
+// kLanes values, of which block b (of four lanes) are four neighbours of row 4b. Four of these,
+// from rows 0 to 3 on, transposed within their blocks, are four inputs of kLanes rows.
+template <class D>
+HWY_INLINE hn::Vec<D> LoadBlocks(D d, const float* p) {
   if constexpr (hn::MaxLanes(D()) == 4) {
-    return Loader::Load(d, rows[0] + offset);
+    return hn::LoadU(d, p);
   } else {
     const hn::Half<D> half;
     constexpr int kHalfRows = static_cast<int>(hn::MaxLanes(D())) / 2;
-    return hn::Combine(d, LoadBlocks<Loader>(half, rows + kHalfRows, offset),
-                       LoadBlocks<Loader>(half, rows, offset));
+    return hn::Combine(d, LoadBlocks(half, p + kHalfRows * kChunkStride), LoadBlocks(half, p));
   }
 }
 
-// Writes inputs k … k + 3 of kLanes source rows to their lanes' places at `step`.
-template <class Loader>
-HWY_INLINE void TransposeFour(const typename Loader::Stored* const* rows, std::int64_t k,
-                              std::int64_t lane_floats, float* packed) {
+// Writes four inputs of kLanes rows to the places of virtual lanes first_lane … + 3.
+HWY_INLINE void TransposeFour(const float* chunk, int first_lane, std::int64_t lane_floats,
+                              float* packed) {
   const DF d;
   const hn::Repartition<double, DF> dd;
-  const VF v0 = LoadBlocks<Loader>(d, rows + 0, k);
-  const VF v1 = LoadBlocks<Loader>(d, rows + 1, k);
-  const VF v2 = LoadBlocks<Loader>(d, rows + 2, k);
-  const VF v3 = LoadBlocks<Loader>(d, rows + 3, k);
+  const VF v0 = LoadBlocks(d, chunk);
+  const VF v1 = LoadBlocks(d, chunk + kChunkStride);
+  const VF v2 = LoadBlocks(d, chunk + 2 * kChunkStride);
+  const VF v3 = LoadBlocks(d, chunk + 3 * kChunkStride);
   const auto low01 = hn::BitCast(dd, hn::InterleaveLower(d, v0, v1));
   const auto low23 = hn::BitCast(dd, hn::InterleaveLower(d, v2, v3));
   const auto high01 = hn::BitCast(dd, hn::InterleaveUpper(d, v0, v1));
@@ -75,9 +79,26 @@ HWY_INLINE void TransposeFour(const typename Loader::Stored* const* rows, std::i
                      hn::BitCast(d, hn::InterleaveUpper(dd, low01, low23)),
                      hn::BitCast(d, hn::InterleaveLower(dd, high01, high23)),
                      hn::BitCast(d, hn::InterleaveUpper(dd, high01, high23))};
-  const int first_lane = static_cast<int>(k % kVirtualLanes);
   for (int i = 0; i < 4; ++i) {
     hn::StoreU(out[i], d, packed + BitReversed4(first_lane + i) * lane_floats);
+  }
+}
+
+// Inputs [k, k + count) of kLanes rows; count is a multiple of 16, at most kChunk.
+template <class Loader>
+HWY_INLINE void PackChunk(const typename Loader::Stored* const* rows, std::int64_t k,
+                          std::int64_t count, std::int64_t width, std::int64_t lane_floats,
+                          float* packed) {
+  const DF d;
+  HWY_ALIGN float chunk[kLanes * kChunkStride];
+  for (std::int64_t row = 0; row < kLanes; ++row) {
+    for (std::int64_t i = 0; i < count; i += kLanes) {
+      hn::Store(Loader::Load(d, rows[row] + k + i), d, chunk + row * kChunkStride + i);
+    }
+  }
+  for (std::int64_t i = 0; i < count; i += 4) {
+    TransposeFour(chunk + i, static_cast<int>(i % kVirtualLanes), lane_floats,
+                  packed + (k + i) / kVirtualLanes * width);
   }
 }
 
@@ -89,10 +110,12 @@ void Pack(const typename Loader::Stored* const* rows, std::int64_t width, std::i
           float* packed) {
   const std::int64_t lane_floats = LaneFloats(inputs, width);
   const std::int64_t whole = inputs / kVirtualLanes * kVirtualLanes;
-  for (std::int64_t k = 0; k < whole; k += 4) {
-    float* const step = packed + k / kVirtualLanes * width;
-    for (std::int64_t row = 0; row < width; row += kLanes) {
-      TransposeFour<Loader>(rows + row, k, lane_floats, step + row);
+  for (std::int64_t k = 0; k < whole; k += kChunk) {
+    // The last rows first: what they write past a step's width, the first rows of the next
+    // step then overwrite.
+    for (std::int64_t row = (width - 1) / kLanes * kLanes; row >= 0; row -= kLanes) {
+      PackChunk<Loader>(rows + row, k, std::min(kChunk, whole - k), width, lane_floats,
+                        packed + row);
     }
   }
   for (std::int64_t k = whole; k < inputs; ++k) {
@@ -134,6 +157,10 @@ void PackTile(const float* x, std::int64_t inputs, std::int64_t tokens, std::int
 
 // ---- Products
 
+// Both streams come from the second cache, or the third for long rows.
+constexpr std::int64_t kAheadSteps = 16;
+constexpr std::int64_t kLineFloats = 16;
+
 // One virtual lane: chains of `steps` products for all rows and tokens of the tile.
 template <int kTokens>
 HWY_INLINE void RunLane(const float* panel, const float* x, std::int64_t steps,
@@ -154,6 +181,10 @@ HWY_INLINE void RunLane(const float* panel, const float* x, std::int64_t steps,
       KVCACHE_UNROLL
       for (int r = 0; r < kPanelRegs; ++r) sum[t][r] = hn::MulAdd(w[r], v, sum[t][r]);
     }
+    for (std::int64_t i = 0; i < kPanelRows; i += kLineFloats) {
+      hwy::Prefetch(panel + kAheadSteps * kPanelRows + i);
+    }
+    hwy::Prefetch(x + kAheadSteps * kTokens);
     panel += kPanelRows;
     x += kTokens;
   }
@@ -219,14 +250,23 @@ HWY_NOINLINE void MultiplyLane(const LaneProduct& lane) {
   }
 }
 
+// The smallest tile of a batch of kMinPanelTokens or more.
+constexpr int SmallestTile() {
+  std::int64_t smallest = kTileTokens;
+  for (std::int64_t tokens = kMinPanelTokens; tokens < 4 * kMinPanelTokens; ++tokens) {
+    const TokenTiles tiles(tokens, kTileTokens);
+    smallest = std::min(smallest, tiles.Size(tiles.count() - 1));
+  }
+  return static_cast<int>(smallest);
+}
+
 // The tile's size as a compile-time constant.
 template <int kTokens>
 void MultiplyLaneOf(std::int64_t tokens, const LaneProduct& lane) {
-  if (tokens == kTokens) {
-    MultiplyLane<kTokens>(lane);
-  } else if constexpr (kTokens > 1) {
-    MultiplyLaneOf<kTokens - 1>(tokens, lane);
+  if constexpr (kTokens > SmallestTile()) {
+    if (tokens < kTokens) return MultiplyLaneOf<kTokens - 1>(tokens, lane);
   }
+  MultiplyLane<kTokens>(lane);
 }
 
 template <class Loader>

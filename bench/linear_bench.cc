@@ -1,0 +1,315 @@
+// Linear layers against the machine's limits: few tokens against the bandwidth of a loop that
+// only sums as many bytes, many against the rate of the instructions that the weights' type
+// allows (int8 dot products, or fused multiply-adds). Each case first checks its result against
+// double precision, then measures limit and kernel in turn.
+//
+// Weights of a case are as many matrices as it takes to leave the caches, multiplied in turn.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kvcache/cpu_backend.h"
+#include "machine_limits.h"
+#include "platform/aligned_buffer.h"
+#include "tensor/float_conversion.h"
+
+namespace kvcache::bench {
+namespace {
+
+struct Options {
+  int threads = AvailableProcessors();
+  int rounds = 7;
+  int decode_megabytes = 768;  // beyond the last cache
+  std::string filter;
+  std::string json;
+  Clock clock = Clock::kWall;
+};
+
+struct Case {
+  DType type;
+  std::int64_t inputs;
+  std::int64_t outputs;
+  std::int64_t tokens;
+
+  bool StreamsWeights() const { return tokens <= 16; }
+  std::int64_t WeightBytes() const { return BytesOf(type, inputs * outputs); }
+  double Operations() const { return 2.0 * static_cast<double>(inputs * outputs * tokens); }
+  std::string Name() const {
+    return std::string(InfoOf(type).name) + " " + std::to_string(inputs) + "x" +
+           std::to_string(outputs) + " tokens " + std::to_string(tokens);
+  }
+};
+
+// The shapes of a model of a billion parameters: projections, a feed-forward layer, the output.
+std::vector<Case> Cases() {
+  std::vector<Case> cases;
+  for (const DType type : {DType::kQ8_0, DType::kF16, DType::kBF16, DType::kF32}) {
+    for (const auto& [inputs, outputs] : std::vector<std::pair<std::int64_t, std::int64_t>>{
+             {2048, 2048}, {2048, 512}, {2048, 8192}, {8192, 2048}, {2048, 128 << 10}}) {
+      const bool vocabulary = outputs > 8192;
+      if (vocabulary && type != DType::kQ8_0 && type != DType::kF16) continue;
+      for (const std::int64_t tokens : {1, 4, 8, 16, 64, 512}) {
+        if (vocabulary && tokens > 1) continue;
+        cases.push_back({type, inputs, outputs, tokens});
+      }
+    }
+  }
+  return cases;
+}
+
+std::uint32_t Hash(std::uint64_t i) {
+  i = (i + 1) * 0x9e3779b97f4a7c15ull;
+  return static_cast<std::uint32_t>((i ^ i >> 29) * 0xbf58476d1ce4e5b9ull >> 32);
+}
+
+// A value in (-1, 1), coarse enough to be exact in every type.
+float Noise(std::uint64_t i) {
+  return static_cast<float>(static_cast<int>(Hash(i) % 255) - 127) / 128.0f;
+}
+
+// A matrix of one case; rows repeat every kPeriod, so that large ones are made quickly.
+class Matrix {
+ public:
+  static constexpr std::int64_t kPeriod = 61;
+
+  explicit Matrix(const Case& c)
+      : case_(c), memory_(AlignedBuffer::Make(static_cast<std::size_t>(c.WeightBytes())).value()) {
+    const std::int64_t row_bytes = BytesOf(c.type, c.inputs);
+    for (std::int64_t row = 0; row < c.outputs; ++row) {
+      std::byte* const bytes = memory_.data() + row * row_bytes;
+      if (row < kPeriod) {
+        FillRow(row, bytes);
+      } else {
+        std::memcpy(bytes, bytes - kPeriod * row_bytes, static_cast<std::size_t>(row_bytes));
+      }
+    }
+  }
+
+  TensorView View() const {
+    return TensorView::Dense(memory_.data(), case_.type, case_.inputs, case_.outputs);
+  }
+  // Value k of a row, exactly as stored.
+  float At(std::int64_t row, std::int64_t k) const {
+    return Noise(static_cast<std::uint64_t>(row % kPeriod * case_.inputs + k));
+  }
+
+ private:
+  void FillRow(std::int64_t row, std::byte* bytes) const {
+    for (std::int64_t k = 0; k < case_.inputs; ++k) Store(At(row, k), k, bytes);
+  }
+  void Store(float value, std::int64_t k, std::byte* bytes) const {
+    const std::uint16_t half = case_.type == DType::kF16 ? F32ToF16(value) : F32ToBf16(value);
+    switch (case_.type) {
+      case DType::kQ8_0: {
+        const std::uint16_t scale = F32ToF16(1.0f / 128.0f);
+        std::memcpy(bytes + k / 32 * 34, &scale, 2);
+        bytes[k / 32 * 34 + 2 + k % 32] = static_cast<std::byte>(static_cast<int>(value * 128.0f));
+        break;
+      }
+      case DType::kF32: std::memcpy(bytes + k * 4, &value, 4); break;
+      default: std::memcpy(bytes + k * 2, &half, 2); break;
+    }
+  }
+
+  Case case_;
+  AlignedBuffer memory_;
+};
+
+// All that a case multiplies: its matrices, one input, one output.
+class Setting {
+ public:
+  Setting(Backend& backend, const Case& c, std::int64_t total_bytes)
+      : backend_(backend), case_(c), matrix_(c) {
+    const std::int64_t copies = std::clamp<std::int64_t>(total_bytes / c.WeightBytes(), 1, 400);
+    // Repacked weights need no copy of the file's bytes; those read in place do.
+    for (std::int64_t i = 0; i < copies; ++i) {
+      if (c.type != DType::kQ8_0) copies_.push_back(std::make_unique<Matrix>(c));
+      const Matrix& source = copies_.empty() ? matrix_ : *copies_.back();
+      weights_.push_back(backend.MakeLinear(source.View()).value());
+    }
+    x_.resize(static_cast<std::size_t>(c.inputs * c.tokens));
+    for (std::size_t i = 0; i < x_.size(); ++i) x_[i] = Noise(i + 777'777);
+    y_.resize(static_cast<std::size_t>(c.outputs * c.tokens));
+  }
+
+  std::size_t copies() const { return weights_.size(); }
+  std::size_t bytes() const { return copies() * static_cast<std::size_t>(case_.WeightBytes()); }
+
+  bool Run() {
+    for (const auto& weight : weights_) {
+      const LinearOutput output{
+          weight.get(), TensorView::Dense(y_.data(), DType::kF32, case_.outputs, case_.tokens)};
+      const Status status = backend_.Linear(
+          TensorView::Dense(x_.data(), DType::kF32, case_.inputs, case_.tokens), {&output, 1});
+      if (!status.ok()) {
+        std::fprintf(stderr, "%s\n", status.message().c_str());
+        return false;
+      }
+    }
+    return true;
+  }
+
+  // The largest difference from double precision over some results, as a share of the sum of
+  // the products' sizes.
+  double Error() const {
+    double worst = 0.0;
+    for (std::uint64_t i = 0; i < 200; ++i) {
+      const std::int64_t n = Hash(2 * i) % case_.outputs;
+      const std::int64_t t = Hash(2 * i + 1) % case_.tokens;
+      double sum = 0.0;
+      double size = 0.0;
+      for (std::int64_t k = 0; k < case_.inputs; ++k) {
+        const double product =
+            static_cast<double>(matrix_.At(n, k)) *
+            static_cast<double>(x_[static_cast<std::size_t>(t * case_.inputs + k)]);
+        sum += product;
+        size += std::fabs(product);
+      }
+      const double y = static_cast<double>(y_[static_cast<std::size_t>(t * case_.outputs + n)]);
+      worst = std::max(worst, std::fabs(y - sum) / size);
+    }
+    return worst;
+  }
+
+ private:
+  Backend& backend_;
+  Case case_;
+  Matrix matrix_;
+  std::vector<std::unique_ptr<Matrix>> copies_;
+  std::vector<std::unique_ptr<LinearWeight>> weights_;
+  std::vector<float> x_;
+  std::vector<float> y_;
+};
+
+struct Measured {
+  double best_seconds = 0.0;  // of one call
+  double median_seconds = 0.0;
+  double p99_seconds = 0.0;
+  double rate = 0.0;   // GB/s or GOP/s, at best
+  double limit = 0.0;  // in the same unit, at best
+};
+
+double Limit(ThreadPool& pool, const Case& c, const AlignedBuffer& memory, Clock clock) {
+  if (!c.StreamsWeights()) {
+    const double dots = c.type == DType::kQ8_0 ? Int8DotGops(pool, clock) : 0.0;
+    return dots > 0.0 ? dots : FmaGflops(pool, clock);
+  }
+  const double seconds = SecondsToRead(pool, {memory.data(), memory.size_bytes()}, clock);
+  return static_cast<double>(memory.size_bytes()) / seconds * 1e-9;
+}
+
+Measured Measure(ThreadPool& pool, Setting& setting, const Case& c, const Options& options) {
+  Measured measured;
+  AlignedBuffer memory;
+  if (c.StreamsWeights()) {
+    memory = AlignedBuffer::Make(setting.bytes()).value();
+    std::memset(memory.data(), 1, memory.size_bytes());
+  }
+  std::vector<double> seconds;
+  for (int round = 0; round < options.rounds; ++round) {
+    measured.limit = std::max(measured.limit, Limit(pool, c, memory, options.clock));
+    const double start = Seconds(options.clock);
+    setting.Run();
+    seconds.push_back((Seconds(options.clock) - start) / static_cast<double>(setting.copies()));
+  }
+  std::sort(seconds.begin(), seconds.end());
+  const std::size_t n = seconds.size();
+  measured.best_seconds = seconds.front();
+  measured.median_seconds = seconds[n / 2];
+  measured.p99_seconds = seconds[std::min(n - 1, n * 99 / 100)];
+  const double work = c.StreamsWeights() ? static_cast<double>(c.WeightBytes()) : c.Operations();
+  measured.rate = work / measured.best_seconds * 1e-9;
+  return measured;
+}
+
+nlohmann::json Json(const Case& c, const Measured& m) {
+  return {{"type", InfoOf(c.type).name},
+          {"inputs", c.inputs},
+          {"outputs", c.outputs},
+          {"tokens", c.tokens},
+          {"best_ms", m.best_seconds * 1e3},
+          {"median_ms", m.median_seconds * 1e3},
+          {"p99_ms", m.p99_seconds * 1e3},
+          {"unit", c.StreamsWeights() ? "GB/s" : "GOP/s"},
+          {"rate", m.rate},
+          {"limit", m.limit},
+          {"share", m.rate / m.limit}};
+}
+
+bool RunCase(Backend& backend, ThreadPool& pool, const Case& c, const Options& options,
+             nlohmann::json& results) {
+  // Eight-bit inputs are off by half of 1/127 of a block's largest at most; f32 chains by less
+  // than 2^-24 a step.
+  const double tolerance =
+      c.type == DType::kQ8_0 ? 4e-3 : 6e-8 * static_cast<double>(c.inputs) / 16.0;
+  const std::int64_t total =
+      c.StreamsWeights() ? std::int64_t{options.decode_megabytes} << 20 : c.WeightBytes();
+  Setting setting(backend, c, total);
+  if (!setting.Run()) return false;
+  if (const double error = setting.Error(); !(error < tolerance)) {
+    std::fprintf(stderr, "%s: differs from double precision by %g, bound %g\n", c.Name().c_str(),
+                 error, tolerance);
+    return false;
+  }
+  const Measured m = Measure(pool, setting, c, options);
+  std::printf("%-28s best %9.3f ms  median %9.3f  p99 %9.3f  %7.1f %s = %3.0f%% of %.1f\n",
+              c.Name().c_str(), m.best_seconds * 1e3, m.median_seconds * 1e3, m.p99_seconds * 1e3,
+              m.rate, c.StreamsWeights() ? "GB/s " : "GOP/s", 100.0 * m.rate / m.limit, m.limit);
+  std::fflush(stdout);
+  results.push_back(Json(c, m));
+  return true;
+}
+
+int Run(const Options& options) {
+  auto backend = MakeCpuBackend({.threads = options.threads});
+  if (!backend.ok()) {
+    std::fprintf(stderr, "%s\n", backend.status().message().c_str());
+    return 1;
+  }
+  ThreadPool pool(options.threads);
+  std::printf("%s, %d threads\n", CpuTargetName().c_str(), options.threads);
+  nlohmann::json results = nlohmann::json::array();
+  for (const Case& c : Cases()) {
+    if (c.Name().find(options.filter) == std::string::npos) continue;
+    if (!RunCase(**backend, pool, c, options, results)) return 1;
+  }
+  if (options.json.empty()) return 0;
+  std::ofstream out(options.json);
+  out << nlohmann::json{{"target", CpuTargetName()},
+                        {"threads", options.threads},
+                        {"clock", options.clock == Clock::kWall ? "wall" : "processor"},
+                        {"cases", results}}
+             .dump(2)
+      << "\n";
+  return out.good() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace kvcache::bench
+
+int main(int argc, char** argv) {
+  kvcache::bench::Options options;
+  bool processor_time = false;
+  CLI::App app("Linear layers against the machine's limits");
+  app.add_option("--threads", options.threads, "threads, the caller included")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--rounds", options.rounds, "measurements of a case")->check(CLI::PositiveNumber);
+  app.add_option("--decode-megabytes", options.decode_megabytes,
+                 "weights that a case of few tokens goes through")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--filter", options.filter, "only cases whose name contains this");
+  app.add_option("--json", options.json, "also write the results to this file");
+  app.add_flag("--processor-time", processor_time,
+               "time that the threads ran, for machines that are not idle; use one thread");
+  CLI11_PARSE(app, argc, argv);
+  if (processor_time) options.clock = kvcache::bench::Clock::kProcessor;
+  return kvcache::bench::Run(options);
+}
