@@ -7,6 +7,8 @@
 namespace kvcache {
 namespace {
 
+constexpr std::size_t kMostSpecialBytes = std::size_t{1} << 22;
+
 Status Corrupt(std::string message) {
   return Status(StatusCode::kCorrupt, std::move(message));
 }
@@ -65,7 +67,7 @@ Result<Vocabulary> Vocabulary::Make(const TokenizerData& data) {
   vocabulary.FindRolesByText();
   vocabulary.MarkEndOfGeneration();
   vocabulary.SetByteTokens();
-  vocabulary.CollectSpecialTokens();
+  KVCACHE_RETURN_IF_ERROR(vocabulary.CollectSpecialTokens());
   KVCACHE_RETURN_IF_ERROR(vocabulary.SetStrips(data));
   vocabulary.add_bos_ = data.add_bos.value_or(true);
   vocabulary.add_eos_ = data.add_eos.value_or(false);
@@ -151,16 +153,24 @@ Status Vocabulary::SetStrips(const TokenizerData& data) {
   return set(data.strip_after, kStripAfter);
 }
 
-void Vocabulary::CollectSpecialTokens() {
+Status Vocabulary::CollectSpecialTokens() {
+  std::size_t bytes = 0;
   for (std::int32_t token = 0; token < size(); ++token) {
     const TokenKind k = kind(token);
     const bool special =
         k == TokenKind::kControl || k == TokenKind::kUnknown || k == TokenKind::kUserDefined;
-    if (special && !text(token).empty()) special_tokens_.push_back(token);
+    if (!special || text(token).empty()) continue;
+    special_tokens_.push_back(token);
+    bytes += text(token).size();
+  }
+  if (bytes > kMostSpecialBytes) {
+    return Corrupt("the texts of the special tokens have " + std::to_string(bytes) +
+                   " bytes, at most " + std::to_string(kMostSpecialBytes) + " are allowed");
   }
   std::stable_sort(
       special_tokens_.begin(), special_tokens_.end(),
       [this](std::int32_t a, std::int32_t b) { return text(a).size() > text(b).size(); });
+  return Status::Ok();
 }
 
 }  // namespace kvcache

@@ -86,7 +86,8 @@ const std::vector<SpecialRole>& SpecialRoles();
 class Vocabulary {
  public:
   // Errors: kCorrupt: no tokens, too many, lengths that differ, two tokens with the same text,
-  // a kind that is no kind, ids to strip at out of range; each with the numbers.
+  // a kind that is no kind, ids to strip at out of range, more than 4 MiB of special tokens
+  // (cutting texts at them takes some 80 times their size); each with the numbers.
   // Cost: O(bytes of all texts).
   static Result<Vocabulary> Make(const TokenizerData& data);
 
@@ -141,7 +142,7 @@ class Vocabulary {
   void FindRolesByText();
   void MarkEndOfGeneration();
   void UnmarkInnerEnds();
-  void CollectSpecialTokens();
+  Status CollectSpecialTokens();
 
   TextIndex index_;
   std::vector<float> scores_;

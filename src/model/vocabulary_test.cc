@@ -40,6 +40,10 @@ TEST(VocabularyTest, RefusesWhatContradictsItself) {
   cases.back().data.types = {-1, 1};
   cases.push_back({Data({"a", "b"}), "white space around token 2 of 2"});
   cases.back().data.strip_after = {2};
+  cases.push_back(
+      {Data({std::string((1 << 22) + 1, 'x')}),
+       "the texts of the special tokens have 4194305 bytes, at most 4194304 are allowed"});
+  cases.back().data.types = {3};
   for (const Case& c : cases) {
     const auto vocabulary = Vocabulary::Make(c.data);
     ASSERT_FALSE(vocabulary.ok()) << c.message;
