@@ -51,15 +51,14 @@ class Stories:
     if mix.retold:
       return self._encode(self._generator.retold(
           mix.length, self._rng.randint(*mix.kinds)), mix)
-    length, share = self._rng.uniform(0.85, 1.0), 0.0
     if self._rng.random() < mix.plain:
-      length = self._rng.uniform(0.35, 1.0)
+      told = dict(length=mix.length, question_share=0.0, tale=True)
     else:
-      share = self._rng.uniform(*mix.question_share)
+      told = dict(length=int(self._rng.uniform(0.85, 1.0) * (mix.length - 2)),
+                  question_share=self._rng.uniform(*mix.question_share))
     drawn = self._generator.story(story.Spec(
-        length=int(length * (mix.length - 2)), question_share=share,
         kinds=self._rng.randint(*mix.kinds), people=mix.people,
-        mention_rate=mix.mention_rate, other_forms=mix.other_forms))
+        mention_rate=mix.mention_rate, other_forms=mix.other_forms, **told))
     return self._encode(drawn.parts(), mix)
 
   def _encode(self, parts, mix):

@@ -60,6 +60,9 @@ The sun was warm and the sky was clear. It was a good day to play.
 |The road was long, but everybody was happy. {A} and {B} sang.
 """.replace("\n", " ").split("|"))
 
+# Scenes in the order in which a tale tells them, about 130 tokens each.
+CHAPTERS = tuple(SCENES[i::4] for i in range(4))
+
 ENDINGS = (
     "In the evening everybody was tired and happy.",
     "Then it was time to go to sleep.",

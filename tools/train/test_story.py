@@ -64,6 +64,19 @@ class StoryTest(unittest.TestCase):
       self.assertLessEqual(story.count_tokens(drawn.text()), 256 + 12)
 
 
+class TaleTest(unittest.TestCase):
+
+  def test_a_tale_tells_nothing_twice_and_ends(self):
+    for drawn in _stories(200, length=256, question_share=0, tale=True):
+      self.assertEqual(len(set(drawn.sentences)), len(drawn.sentences))
+      self.assertTrue(drawn.text().endswith("The end."))
+      self.assertLess(story.count_tokens(drawn.text()), 256)
+
+  def test_nobody_meets_himself(self):
+    for drawn in _stories(200, length=256, question_share=0, tale=True):
+      self.assertIsNone(re.search(r"\b([A-Z]\w+) (helped|asked|and) \1\b", drawn.text()))
+
+
 class HeldOutTest(unittest.TestCase):
 
   def test_training_never_states_a_reserved_combination(self):

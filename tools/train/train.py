@@ -22,6 +22,7 @@ import time
 
 import cpu  # pylint: disable=unused-import  (before torch)
 
+import numpy
 import torch
 from torch.nn import functional
 
@@ -30,6 +31,7 @@ import data
 import export
 import llama
 import optim
+import spm
 import start
 
 # Rows of a batch and what they hold.
@@ -41,18 +43,20 @@ DENSEST = (3, data.Mix(1023, (0, 0), plain=0, retold=True, kinds=(3, 6)))
 SHORT = (18, data.Mix(112, (0.45, 0.6), plain=0.02, kinds=(1, 3), people=(3, 4),
                       answer_weight=10))
 MEDIUM = (10, data.Mix(256, (0.3, 0.6), plain=0.3, kinds=(1, 6)))
+TALES = (10, data.Mix(256, (0, 0), plain=1))
 LONG = (6, data.Mix(512, (0.15, 0.5), plain=0, kinds=(2, 6)))
 LONGEST = (3, data.Mix(1023, (0.05, 0.4), plain=0, kinds=(4, 6)))
 
-# (share of all tokens after which the stage ends, kinds of batches with odds)
+# (share of all tokens after which the stage ends, kinds of batches with odds);
+# who has a teacher needs the last one only.
 STAGES = (
     (0.06, ((BARE, 4), (SHORT, 1))),
     (0.22, ((BARE, 1), (DENSE, 2), (SHORT, 3), (MEDIUM, 1))),
     (0.35, ((DENSE, 3), (DENSER, 1), (SHORT, 2), (MEDIUM, 2), (LONG, 1))),
     (0.60, ((DENSE, 2), (DENSER, 2), (DENSEST, 2), (SHORT, 1), (MEDIUM, 2), (LONG, 1),
             (LONGEST, 1))),
-    (0.85, ((DENSER, 1), (DENSEST, 1), (SHORT, 1), (MEDIUM, 3), (LONG, 2), (LONGEST, 2))),
-    (1.00, ((SHORT, 1), (MEDIUM, 3), (LONG, 2), (LONGEST, 3))),
+    (0.77, ((DENSER, 1), (DENSEST, 1), (SHORT, 1), (MEDIUM, 3), (LONG, 2), (LONGEST, 2))),
+    (1.00, ((SHORT, 1), (MEDIUM, 1), (TALES, 5), (LONG, 1), (LONGEST, 2))),
 )
 
 SIZES = {"main": llama.MAIN, "draft": llama.DRAFT}
@@ -70,8 +74,8 @@ class Run:
     self.args = args
     self.device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(args.seed)
-    self.tokenizer = (export.load_tokenizer(args.teacher) if args.teacher
-                      else bpe.learn())
+    shared = args.vocabulary or args.teacher
+    self.tokenizer = export.load_tokenizer(shared) if shared else bpe.learn()
     self.model = llama.Llama(SIZES[args.size])
     start.prepare(self.model)
     self.model.to(self.device)
@@ -103,7 +107,8 @@ class Run:
 
   def _one_step(self):
     progress = self.tokens / self.args.tokens
-    _, mixes = next(stage for stage in STAGES if progress < stage[0])
+    stages = STAGES[-1:] if self.teacher else STAGES
+    _, mixes = next(stage for stage in stages if progress < stage[0])
     # Each step has its own seed, so that a resumed run sees the same rows.
     seed = f"{self.args.seed} {self.step}"
     rows, mix = random.Random(seed).choices(
@@ -141,7 +146,8 @@ class Run:
   def _log(self):
     if not self.sums:
       return
-    value, rest, right = (sum(column) / len(column) for column in zip(*self.sums))
+    # Batches of tales have no answers: their figures are NaN.
+    value, rest, right = numpy.nanmean(self.sums, 0).tolist()
     self.sums = []
     line = dict(step=self.step, tokens=self.tokens, seconds=round(self.seconds),
                 value_loss=round(value, 4), text_loss=round(rest, 4),
@@ -158,8 +164,7 @@ class Run:
 
   def _load(self):
     saved = torch.load(self._checkpoint, map_location=self.device)
-    if saved["vocabulary"] != self.tokenizer.tokens:
-      raise ValueError(f"{self._checkpoint} is of another vocabulary")
+    self.tokenizer = spm.Tokenizer(saved["vocabulary"][spm.FIRST_PIECE:], [])
     self.model.load_state_dict(saved["model"])
     self.optimiser.load_state(saved["optimiser"])
     self.step, self.tokens = saved["step"], saved["tokens"]
@@ -171,7 +176,8 @@ def main():
   parser.add_argument("--out", required=True, help="GGUF file to write")
   parser.add_argument("--size", choices=SIZES, default="main")
   parser.add_argument("--teacher", help="GGUF file of a model to imitate")
-  parser.add_argument("--tokens", type=int, default=6_000_000)
+  parser.add_argument("--vocabulary", help="GGUF file of a model to share it with")
+  parser.add_argument("--tokens", type=int, default=7_000_000)
   parser.add_argument("--seed", type=int, default=1)
   parser.add_argument("--threads", type=int, default=1)
   parser.add_argument("--matrix_lr", type=float, default=0.02)
