@@ -2,9 +2,9 @@
 # Proves that a fresh Debian 12 needs nothing but this repository: makes a minimal system in a
 # folder, puts a copy of the work tree in it, and runs there what a newcomer runs.
 #
-#   usage (as root): tools/debootstrap_check.sh [--keep] [DIR]
+#   usage (as root): tools/debootstrap_check.sh [--keep] [DIR [COMMAND]]
 #
-# DIR is where the system goes (default: a new folder under /tmp). --keep leaves it; given
+# COMMAND is run there instead, such as './dev check'. DIR is where the system goes (default: a new folder under /tmp). --keep leaves it; given
 # again, it is used as it is, with the work tree copied over. The mirror, the proxy and local certificates are this machine's.
 # Needs debootstrap. Takes about 15 minutes on two cores.
 set -euo pipefail
@@ -82,6 +82,10 @@ inside() {
 step make_system
 copy_network
 copy_repository
+if [[ $# -gt 1 ]]; then
+  step inside "$2"
+  exit
+fi
 step inside './dev run -- -p "Once upon a time" -n 60'
 step inside './dev run -- -p "Once upon a time" -n 20'
 step inside './dev test'
