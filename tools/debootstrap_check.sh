@@ -4,9 +4,10 @@
 #
 #   usage (as root): tools/debootstrap_check.sh [--keep] [DIR [COMMAND]]
 #
-# COMMAND is run there instead, such as './dev check'. DIR is where the system goes (default: a new folder under /tmp). --keep leaves it; given
-# again, it is used as it is, with the work tree copied over. The mirror, the proxy and local certificates are this machine's.
-# Needs debootstrap. Takes about 15 minutes on two cores.
+# COMMAND is run there instead, such as './dev check'. DIR is where the system goes (default: a
+# new folder under /tmp). --keep leaves it; given again, it is used as it is, with the work tree
+# copied over. The mirror, the proxy and local certificates are this machine's. Needs
+# debootstrap. Takes about 15 minutes on two cores.
 set -euo pipefail
 
 repository=$(cd "$(dirname "$0")/.." && pwd)
