@@ -1,0 +1,112 @@
+// The model that ships answers questions about stories it has never seen, through the engine:
+// models/questions.jsonl holds held-out stories (made by tools/train/evaluate.py), each with a
+// question whose answer depends on the story alone.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/generate.h"
+#include "engine/session.h"
+
+namespace kvcache {
+namespace {
+
+const std::string kModels = std::string(KVCACHE_SOURCE_DIR) + "/models/";
+
+struct Tally {
+  int asked = 0;
+  int right = 0;
+  double Share() const { return asked > 0 ? static_cast<double>(right) / asked : 0.0; }
+};
+
+std::unique_ptr<Engine> OpenModel(const std::string& name, EngineOptions options = {}) {
+  auto engine = Engine::Open(kModels + name, options);
+  EXPECT_TRUE(engine.ok()) << engine.status().message();
+  return engine.ok() ? std::move(engine).value() : nullptr;
+}
+
+// What the model says after the prompt, up to `stop`.
+std::string Answer(Engine& engine, const std::string& prompt, const std::string& stop) {
+  const auto tokens = engine.tokenizer().Encode(prompt);
+  EXPECT_TRUE(tokens.ok());
+  Session session(engine, SequenceId{0});
+  GenerateRequest request{.prompt = *tokens, .max_tokens = 24, .stop = {stop}};
+  request.sampling.temperature = 0.0f;
+  const auto result = Generate(session, engine, request);
+  EXPECT_TRUE(result.ok()) << result.status().message();
+  return result.ok() ? result->text : "";
+}
+
+std::string Trimmed(const std::string& text) {
+  const std::size_t begin = text.find_first_not_of(' ');
+  return begin == std::string::npos ? "" : text.substr(begin);
+}
+
+TEST(Story, AnswersQuestionsHundredsOfTokensAfterTheFact) {
+  const auto engine = OpenModel("story.gguf");
+  ASSERT_NE(engine, nullptr);
+  std::ifstream cases(kModels + "questions.jsonl");
+  ASSERT_TRUE(cases) << "models/questions.jsonl is missing";
+  std::map<int, Tally> by_distance;  // lower end of the bucket → tally
+  Tally all, far;
+  for (std::string line; std::getline(cases, line);) {
+    const nlohmann::json one = nlohmann::json::parse(line);
+    const int distance = one["distance_tokens"];
+    const bool right = Trimmed(Answer(*engine, one["prompt"], one["stop"])) == one["answer"];
+    for (Tally* tally : {&all, &by_distance[distance / 100 * 100]}) {
+      ++tally->asked;
+      tally->right += right;
+    }
+    if (distance >= 200) {
+      ++far.asked;
+      far.right += right;
+    }
+  }
+  for (const auto& [from, tally] : by_distance) {
+    std::cout << "  " << from << "+ tokens: " << tally.right << " of " << tally.asked << "\n";
+  }
+  ASSERT_GE(all.asked, 100);
+  ASSERT_GE(far.asked, 30);
+  EXPECT_GE(all.Share(), 0.95) << all.right << " of " << all.asked;
+  EXPECT_GE(far.Share(), 0.95) << far.right << " of " << far.asked << " at 200 tokens or more";
+}
+
+TEST(Story, TellsAStoryThatEnds) {
+  const auto engine = OpenModel("story.gguf");
+  ASSERT_NE(engine, nullptr);
+  const auto prompt = engine->tokenizer().Encode("Once upon a time");
+  ASSERT_TRUE(prompt.ok());
+  int ended = 0;
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    Session session(*engine, SequenceId{0});
+    GenerateRequest request{.prompt = *prompt};
+    request.sampling.seed = seed;
+    const auto result = Generate(session, *engine, request);
+    ASSERT_TRUE(result.ok()) << result.status().message();
+    EXPECT_GT(result->tokens.size(), 20u);
+    ended += result->stop == StopReason::kEndOfText;
+  }
+  EXPECT_GE(ended, 4) << "stories run into the end of the context";
+}
+
+TEST(Story, DraftSharesTheVocabulary) {
+  const auto engine = OpenModel("story.gguf");
+  const auto draft = OpenModel("story-draft.gguf");
+  ASSERT_NE(engine, nullptr);
+  ASSERT_NE(draft, nullptr);
+  EXPECT_LT(draft->info().parameters * 3, engine->info().parameters);
+  ASSERT_EQ(draft->info().vocabulary, engine->info().vocabulary);
+  for (std::int32_t token = 0; token < engine->info().vocabulary; ++token) {
+    ASSERT_EQ(draft->tokenizer().Piece(token), engine->tokenizer().Piece(token)) << token;
+  }
+}
+
+}  // namespace
+}  // namespace kvcache
