@@ -33,6 +33,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT / "tests/support"), str(ROOT / "tests/oracle")]
 
+import llama_state
 import report
 from random_models import Failure, Shape, make_model, run
 
@@ -97,9 +98,16 @@ class Bench:
         self.log(table)
 
     def history(self):
+        first = self.state(False, self.depths[1])
+        if not first.exists():
+            self.ask_peer(self.builds()[0], False, "thin", self.depths[1:2], repeats=1)
+        state = llama_state.read(first)
         for flash in (False, True):
-            self.ask_peer(self.builds()[0], flash, "thin", self.depths[1:], repeats=1)
-            self.log(f"history, flash attention {'on' if flash else 'off'}: kept")
+            for depth in self.depths[1:]:
+                if not self.state(flash, depth).exists():
+                    llama_state.write(self.state(flash, depth), state, depth, int(not flash))
+                    self.log(f"history of {depth}, flash attention "
+                             f"{'on' if flash else 'off'}: kept")
 
     def ours(self):
         for weight_type in self.args.types:
