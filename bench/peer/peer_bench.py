@@ -55,7 +55,7 @@ class Bench:
     def __init__(self, args):
         self.args = args
         self.shape = SHAPES[args.shape]
-        self.depths = DEPTHS[args.shape]
+        self.depths = args.depths or DEPTHS[args.shape]
         self.make_model = args.build / "tools/make_model/kvcache-make-model"
         self.work = args.work / args.shape
         self.work.mkdir(parents=True, exist_ok=True)
@@ -225,6 +225,7 @@ def parse_arguments():
                         default=["q8_0", "f16"])
     parser.add_argument("--shape", choices=SHAPES, default="1b")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--depths", type=int, nargs="+", help="tokens of history, ascending")
     parser.add_argument("--repeats", type=int, default=3, help="timed prefills")
     parser.add_argument("--decode-tokens", type=int, default=16, help="timed, at each depth")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/release")
