@@ -19,7 +19,7 @@ SOURCE = {".h", ".cc", ".py", ".mjs", ".sh"}
 SKIP = {"build", "node_modules", ".git", ".cache", "__pycache__"}
 
 FORBIDDEN = [
-    (re.compile(r"/(?:home|Users)/[a-z]\w*/|(?<!\w)/root/|/work/|/tmp/[a-z]+/node_modules"),
+    (re.compile(r"/(?:home|Users)/[a-z]\w*/|(?<!\w)/root/|/tmp/[a-z]+/node_modules"),
      "a path of somebody's machine"),
     (re.compile(r"\b(?:registry|deb|archive|snapshot|proxy|pypi|crates)\.[\w-]+\.(?:org|com|io|net|dev)\b"),
      "a package registry's address"),
