@@ -8,7 +8,8 @@ over flash attention on and off. Phases, each of which keeps its results in the 
   verify   our logits against llama.cpp's and float64 on a small model (tests/oracle)
   history  llama.cpp's states at each depth, with flash attention on and off (they differ in
            layout). Nothing is timed, so a busy machine will do. A thin model with a cache of
-           the same shape makes them: what K and V hold does not change how fast they are read
+           the same shape evaluates the first depth; the others repeat its cells
+           (llama_state.py): what K and V hold does not change how fast they are read
   ours     bench/model_bench: prefill, and decode at each depth, having evaluated the history
   peer     llama.cpp: prefill, and decode at each depth, in every configuration
   report   the table, as Markdown and JSON
