@@ -1,5 +1,5 @@
-// Attention against the machine's limits: decoding against the bandwidth of a loop that only
-// sums the same bytes, prefill against the rate of fused multiply-adds. Each case first checks
+// Attention against the machine's limits: decoding against the bandwidth of loops that only
+// sum the same bytes, prefill against the rate of fused multiply-adds. Each case first checks
 // its result against double precision, then measures limit and kernel in turn.
 //
 //   attention_bench [--threads=N] [--rounds=N] [--filter=TEXT] [--json=FILE] [--clock=cpu]
@@ -11,13 +11,15 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "backend/cpu/attention.h"
+#include "backend/cpu/kv_kernels.h"
 #include "kvcache/cpu_backend.h"
 #include "machine_limits.h"
+#include "platform/aligned_buffer.h"
 #include "tensor/float_conversion.h"
 
 namespace kvcache::bench {
@@ -67,12 +69,14 @@ float RoundTo(DType type, float x) {
   return type == DType::kBF16 ? Bf16ToF32(F32ToBf16(x)) : x;
 }
 
-// One layer, its queries and their results. The values repeat every kPeriod positions.
+// One layer, its queries and their results. Calls the backend's functions themselves: kernel
+// and limit must run on the same threads, where the scheduler has put them. The values repeat every
+// kPeriod positions.
 class Setting {
  public:
   static constexpr int kPeriod = 64;
 
-  Setting(Backend& backend, const Case& c) : backend_(backend), case_(c) {
+  Setting(ThreadPool& pool, const Case& c) : pool_(pool), case_(c) {
     const std::int64_t cells = std::int64_t{c.batch} * c.history;
     layer_ = {.shape = {kKvHeads, c.head_dim, c.head_dim},
               .k_type = c.type,
@@ -81,13 +85,13 @@ class Setting {
               .v_transposed = false,
               .cells = (cells + kCellTile - 1) / kCellTile * kCellTile};
     const auto bytes = static_cast<std::size_t>(layer_.KBytes() + layer_.VBytes());
-    memory_ = backend.Allocate(bytes).value();
-    layer_.k = memory_->data();
-    layer_.v = memory_->data() + layer_.KBytes();
+    memory_ = AlignedBuffer::Make(bytes).value();
+    layer_.k = memory_.data();
+    layer_.v = memory_.data() + layer_.KBytes();
     Fill();
   }
 
-  std::span<const std::byte> Memory() const { return {memory_->data(), memory_->size_bytes()}; }
+  std::span<const std::byte> Memory() const { return {memory_.data(), memory_.size_bytes()}; }
 
   bool Run() {
     const std::int64_t tokens = static_cast<std::int64_t>(positions_.size());
@@ -95,10 +99,11 @@ class Setting {
                                 .histories_index = index_,
                                 .histories = histories_,
                                 .bidirectional = {}};
-    const Status status = backend_.Attention(
-        layer_, TensorView::Dense(q_.data(), DType::kF32, case_.head_dim, kHeads, tokens),
-        visibility, {.scale = Scale(), .soft_cap = 0.0f, .sinks = {}},
-        TensorView::Dense(out_.data(), DType::kF32, case_.head_dim, kHeads, tokens));
+    const Status status =
+        cpu::Attention(pool_, scratch_, plan_, layer_,
+                       TensorView::Dense(q_.data(), DType::kF32, case_.head_dim, kHeads, tokens),
+                       visibility, {.scale = Scale(), .soft_cap = 0.0f, .sinks = {}},
+                       TensorView::Dense(out_.data(), DType::kF32, case_.head_dim, kHeads, tokens));
     if (!status.ok()) std::fprintf(stderr, "%s\n", status.message().c_str());
     return status.ok();
   }
@@ -154,7 +159,7 @@ class Setting {
     const auto view = [&](std::vector<float>& x) {
       return TensorView::Dense(x.data(), DType::kF32, case_.head_dim, kKvHeads, count);
     };
-    if (!backend_.StoreKv(layer_, view(k), view(v), cells).ok()) std::abort();
+    if (!cpu::StoreKv(pool_, scratch_, layer_, view(k), view(v), cells).ok()) std::abort();
   }
 
   double RowError(std::size_t row) const {
@@ -187,10 +192,12 @@ class Setting {
     return worst;
   }
 
-  Backend& backend_;
+  ThreadPool& pool_;
+  cpu::Scratch scratch_;
+  cpu::AttentionPlan plan_;
   Case case_;
   LayerKv layer_;
-  std::unique_ptr<Buffer> memory_;
+  AlignedBuffer memory_;
   std::vector<HistoryRun> runs_;
   std::vector<std::span<const HistoryRun>> histories_;
   std::vector<Position> positions_;
@@ -217,29 +224,43 @@ struct Measured {
   double limit;  // in the same unit, at best
 };
 
-// Short cases are repeated within a round, so that a clock reading is not what is measured.
+// What the machine reaches at best in `duration`, once at least: GB/s of the faster of two
+// reading loops over the same memory for decoding, else GFLOP/s.
+double Limit(ThreadPool& pool, const Setting& setting, bool decode, double duration, Clock clock) {
+  const double gigabytes = static_cast<double>(setting.Memory().size()) * 1e-9;
+  const double start = Seconds(clock);
+  double best = 0.0;
+  do {
+    if (decode) {
+      for (const Reading reading : {Reading::kPlain, Reading::kFetchingAhead}) {
+        best = std::max(best, gigabytes / SecondsToRead(pool, setting.Memory(), reading, clock));
+      }
+    } else {
+      best = std::max(best, FmaGflops(pool, clock));
+    }
+  } while (Seconds(clock) - start < duration);
+  return best;
+}
+
+// The first look at the limit is long, so that the pool's threads find processors of their own.
 Measured Measure(ThreadPool& pool, Setting& setting, const Case& c, const Options& options) {
+  constexpr double kFirstSeconds = 0.3;
+  constexpr double kRoundSeconds = 0.02;
   const Clock clock = options.clock;
   const bool decode = std::string(c.kind) == "decode";
-  const double start = Seconds(clock);
-  setting.Run();
-  const int repeats = std::clamp(static_cast<int>(2e-3 / (Seconds(clock) - start)), 1, 200);
   std::vector<double> seconds;
-  double limit = 0.0;
-  const double gigabytes = static_cast<double>(setting.Memory().size()) * 1e-9;
+  double limit = Limit(pool, setting, decode, kFirstSeconds, clock);
   for (int round = 0; round < options.rounds; ++round) {
-    double limit_now = decode ? 0.0 : FmaGflops(pool, clock);
-    for (int i = 0; decode && i < repeats; ++i) {
-      limit_now = std::max(limit_now, gigabytes / SecondsToRead(pool, setting.Memory(), clock));
-    }
-    limit = std::max(limit, limit_now);
-    for (int i = 0; i < repeats; ++i) {
+    limit = std::max(limit, Limit(pool, setting, decode, kRoundSeconds, clock));
+    const double start = Seconds(clock);
+    do {
       const double begin = Seconds(clock);
       setting.Run();
       seconds.push_back(Seconds(clock) - begin);
-    }
+    } while (Seconds(clock) - start < kRoundSeconds);
   }
   const Timing timing = Summary(seconds);
+  const double gigabytes = static_cast<double>(setting.Memory().size()) * 1e-9;
   return {timing, (decode ? gigabytes : c.Gflop()) / timing.best, limit};
 }
 
@@ -273,10 +294,10 @@ std::string Json(const Case& c, const Measured& m) {
   return line;
 }
 
-bool RunCase(Backend& backend, ThreadPool& pool, const Case& c, const Options& options,
+bool RunCase(ThreadPool& pool, const Case& c, const Options& options,
              std::vector<std::string>& lines) {
   constexpr double kTolerance = 2e-5;  // values are below 1, weights add up to 1
-  Setting setting(backend, c);
+  Setting setting(pool, c);
   if (!setting.Run()) return false;
   const double error = setting.Error();
   if (!(error < kTolerance)) {
@@ -320,14 +341,12 @@ bool ParseOptions(int argc, char** argv, Options& options) {
 int Main(int argc, char** argv) {
   Options options;
   if (!ParseOptions(argc, argv, options)) return 2;
-  auto backend = MakeCpuBackend({.threads = options.threads});
-  if (!backend.ok()) return 1;
   ThreadPool pool(options.threads);
   std::printf("%s, %d threads\n", CpuTargetName().c_str(), options.threads);
   std::vector<std::string> lines;
   for (const Case& c : Cases()) {
     if (c.Name().find(options.filter) == std::string::npos) continue;
-    if (!RunCase(**backend, pool, c, options, lines)) return 1;
+    if (!RunCase(pool, c, options, lines)) return 1;
   }
   if (options.json.empty()) return 0;
   std::ofstream out(options.json);

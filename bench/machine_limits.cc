@@ -12,6 +12,7 @@
 #include "hwy/foreach_target.h"
 
 // After foreach_target.
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -19,8 +20,11 @@ namespace kvcache::bench {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// REQUIRES: count is a multiple of 8 vectors.
+// REQUIRES: count is a multiple of 4 vectors.
+template <bool kFetchAhead>
 std::uint64_t SumWords(const std::uint64_t* words, std::size_t count) {
+  constexpr std::size_t kAhead = 2048;  // words
+  constexpr std::size_t kLine = 8;
   const hn::ScalableTag<std::uint64_t> d;
   const std::size_t lanes = hn::Lanes(d);
   auto s0 = hn::Zero(d);
@@ -28,12 +32,23 @@ std::uint64_t SumWords(const std::uint64_t* words, std::size_t count) {
   auto s2 = s0;
   auto s3 = s0;
   for (std::size_t i = 0; i < count; i += 4 * lanes) {
+    for (std::size_t line = 0; kFetchAhead && line < 4 * lanes; line += kLine) {
+      hwy::Prefetch(words + std::min(count, i + kAhead) + line);
+    }
     s0 = hn::Add(s0, hn::LoadU(d, words + i));
     s1 = hn::Add(s1, hn::LoadU(d, words + i + lanes));
     s2 = hn::Add(s2, hn::LoadU(d, words + i + 2 * lanes));
     s3 = hn::Add(s3, hn::LoadU(d, words + i + 3 * lanes));
   }
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3))));
+}
+
+std::uint64_t SumPlainly(const std::uint64_t* words, std::size_t count) {
+  return SumWords<false>(words, count);
+}
+
+std::uint64_t SumFetchingAhead(const std::uint64_t* words, std::size_t count) {
+  return SumWords<true>(words, count);
 }
 
 // Twelve chains: enough for two units of a latency of four or five.
@@ -73,7 +88,8 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace kvcache::bench {
-HWY_EXPORT(SumWords);
+HWY_EXPORT(SumPlainly);
+HWY_EXPORT(SumFetchingAhead);
 HWY_EXPORT(FmaChains);
 
 namespace {
@@ -88,17 +104,21 @@ double Seconds(Clock clock) {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-double SecondsToRead(ThreadPool& pool, std::span<const std::byte> bytes, Clock clock) {
+double SecondsToRead(ThreadPool& pool, std::span<const std::byte> bytes, Reading reading,
+                     Clock clock) {
   constexpr std::size_t kPiece = std::size_t{1} << 17;
   const auto* const words = reinterpret_cast<const std::uint64_t*>(bytes.data());
   const std::size_t count = bytes.size() / 512 * 64;
   const std::size_t piece = kPiece / sizeof(std::uint64_t);
   const double start = Seconds(clock);
-  pool.ParallelFor(
-      static_cast<std::int64_t>((count + piece - 1) / piece), [&](std::int64_t task, int) {
-        const std::size_t begin = static_cast<std::size_t>(task) * piece;
-        keep_sum += HWY_DYNAMIC_DISPATCH(SumWords)(words + begin, std::min(piece, count - begin));
-      });
+  pool.ParallelFor(static_cast<std::int64_t>((count + piece - 1) / piece),
+                   [&](std::int64_t task, int) {
+                     const std::size_t begin = static_cast<std::size_t>(task) * piece;
+                     const std::size_t size = std::min(piece, count - begin);
+                     keep_sum += reading == Reading::kPlain
+                                     ? HWY_DYNAMIC_DISPATCH(SumPlainly)(words + begin, size)
+                                     : HWY_DYNAMIC_DISPATCH(SumFetchingAhead)(words + begin, size);
+                   });
   return Seconds(clock) - start;
 }
 

@@ -16,8 +16,13 @@ enum class Clock {
 };
 double Seconds(Clock clock);
 
+// As the processor does by itself, or asking for memory 16 KiB ahead: which one is faster
+// depends on where the bytes are.
+enum class Reading { kPlain, kFetchingAhead };
+
 // Sums `bytes` once with vector loads on all threads; returns seconds.
-double SecondsToRead(ThreadPool& pool, std::span<const std::byte> bytes, Clock clock);
+double SecondsToRead(ThreadPool& pool, std::span<const std::byte> bytes, Reading reading,
+                     Clock clock);
 
 // Runs independent chains of f32 fused multiply-adds on all threads for some milliseconds;
 // returns GFLOP/s, an addition and a multiplication each counted.
