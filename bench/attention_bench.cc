@@ -233,7 +233,7 @@ double Limit(ThreadPool& pool, const Setting& setting, bool decode, double durat
   do {
     if (decode) {
       for (const Reading reading : {Reading::kPlain, Reading::kFetchingAhead}) {
-        best = std::max(best, gigabytes / SecondsToRead(pool, setting.Memory(), reading, clock));
+        best = std::max(best, gigabytes / SecondsToRead(pool, setting.Memory(), clock, reading));
       }
     } else {
       best = std::max(best, FmaGflops(pool, clock));

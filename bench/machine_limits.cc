@@ -104,8 +104,8 @@ double Seconds(Clock clock) {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-double SecondsToRead(ThreadPool& pool, std::span<const std::byte> bytes, Reading reading,
-                     Clock clock) {
+double SecondsToRead(ThreadPool& pool, std::span<const std::byte> bytes, Clock clock,
+                     Reading reading) {
   constexpr std::size_t kPiece = std::size_t{1} << 17;
   const auto* const words = reinterpret_cast<const std::uint64_t*>(bytes.data());
   const std::size_t count = bytes.size() / 512 * 64;

@@ -21,8 +21,8 @@ double Seconds(Clock clock);
 enum class Reading { kPlain, kFetchingAhead };
 
 // Sums `bytes` once with vector loads on all threads; returns seconds.
-double SecondsToRead(ThreadPool& pool, std::span<const std::byte> bytes, Reading reading,
-                     Clock clock);
+double SecondsToRead(ThreadPool& pool, std::span<const std::byte> bytes, Clock clock,
+                     Reading reading = Reading::kPlain);
 
 // Runs independent chains of f32 fused multiply-adds on all threads for some milliseconds;
 // returns GFLOP/s, an addition and a multiplication each counted.

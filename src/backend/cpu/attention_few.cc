@@ -97,8 +97,8 @@ void WeightCells(const HeadCells<kType>& in, std::int64_t cell, const float* wei
   const int vectors = (in.v_dim + kLanes - 1) / kLanes;
   if (in.v_dim < kLanes) {
     for (int i = 0; i < in.v_dim; ++i) {
-      WeightValues<hn::CappedTag<float, 1>, kType, R, 1>(v + i, in.stride, 0, weights, keys,
-                                                         sums + i, sum_stride);
+      WeightValues<hn::CappedTag<float, 1>, kType, R, 1, Stream::kMemory>(
+          v + i, in.stride, 0, weights, keys, sums + i, sum_stride);
     }
     return;
   }
@@ -106,13 +106,14 @@ void WeightCells(const HeadCells<kType>& in, std::int64_t cell, const float* wei
   for (; i + NV <= vectors; i += NV) {
     const int first = std::min(i * kLanes, in.v_dim - kLanes);
     const int last = std::min((i + NV - 1) * kLanes, in.v_dim - kLanes);
-    WeightValues<DF, kType, R, NV>(v + first, in.stride, static_cast<std::size_t>(last - first),
-                                   weights, keys, sums + i * kLanes, sum_stride);
+    WeightValues<DF, kType, R, NV, Stream::kMemory>(v + first, in.stride,
+                                                    static_cast<std::size_t>(last - first), weights,
+                                                    keys, sums + i * kLanes, sum_stride);
   }
   for (; i < vectors; ++i) {
     const int first = std::min(i * kLanes, in.v_dim - kLanes);
-    WeightValues<DF, kType, R, 1>(v + first, in.stride, 0, weights, keys, sums + i * kLanes,
-                                  sum_stride);
+    WeightValues<DF, kType, R, 1, Stream::kMemory>(v + first, in.stride, 0, weights, keys,
+                                                   sums + i * kLanes, sum_stride);
   }
 }
 

@@ -132,7 +132,7 @@ void WeightWide(const Block& block, std::span<const Segment> segments, RowRange 
     const int end = std::min(range.end, segment.end);
     if (begin >= end) continue;
     for (int d = 0; d < block.v_padded; d += kWide) {
-      WeightValues<DF, DType::kF32, R, kWide / kLanes>(
+      WeightValues<DF, DType::kF32, R, kWide / kLanes, Stream::kScratch>(
           block.Wide().Value(begin, d), kWide, kLanes,
           block.buffers.scores + row * kScoreStride + begin, end - begin,
           block.buffers.partial + std::int64_t{row} * block.v_padded + d,

@@ -27,15 +27,23 @@ namespace HWY_NAMESPACE {
 // AVX-512 and NEON have 32 registers, the others 16.
 inline constexpr bool kManyRegisters = HWY_TARGET != HWY_AVX2 && HWY_TARGET != HWY_EMU128;
 
-// How far ahead of the loops memory is fetched: some hundred nanoseconds of their work, and
-// less than half of a first-level cache.
-inline constexpr std::size_t kAheadBytes = 16384;
+// Where a loop's stream comes from: the cache's memory, or scratch that is in a processor's
+// own caches already.
+enum class Stream { kMemory, kScratch };
 
-// Fetches the cache line kAheadBytes after `from`, which may lie past the end of the memory.
+// Fetches what follows `from` in memory, in two steps: far enough ahead to cover memory's
+// latency, into the second-level cache; then a little ahead into the first. One step alone is
+// slower: the first level cannot hold what memory's latency asks for. Past the end of the
+// memory it does nothing.
 template <class T>
 HWY_INLINE void FetchAhead(const T* from) {
-  hwy::Prefetch(
-      reinterpret_cast<const char*>(reinterpret_cast<std::uintptr_t>(from) + kAheadBytes));
+  constexpr std::uintptr_t kFarBytes = 32768;
+  constexpr std::uintptr_t kNearBytes = 4096;
+  const auto address = reinterpret_cast<std::uintptr_t>(from);
+#if HWY_COMPILER_GCC  // Clang too
+  __builtin_prefetch(reinterpret_cast<const char*>(address + kFarBytes), 0, 2);
+#endif
+  hwy::Prefetch(reinterpret_cast<const char*>(address + kNearBytes));
 }
 
 // scores[r][0, 16 NT) = Σ_d q[d][r] k[tile][d][lane] for NT neighbouring tiles.
@@ -78,7 +86,7 @@ HWY_INLINE void ScoreTiles(const Storage<kType>* HWY_RESTRICT k, int k_dim,
 
 // sums[r][i] += Σ_j weights[r][j] v[j][…] for `keys` values `v_stride` apart and NV vectors of
 // them; the last vector lies `last` values from the first one's start.
-template <class D, DType kType, int R, int NV>
+template <class D, DType kType, int R, int NV, Stream kFrom>
 HWY_INLINE void WeightValues(const Storage<kType>* HWY_RESTRICT v, std::size_t v_stride,
                              std::size_t last, const float* HWY_RESTRICT weights, int keys,
                              float* HWY_RESTRICT sums, std::size_t sum_stride) {
@@ -97,7 +105,8 @@ HWY_INLINE void WeightValues(const Storage<kType>* HWY_RESTRICT v, std::size_t v
     value[NV - 1] = LoadWide<kType>(d, v + last);
     KVCACHE_UNROLL
     for (int i = 0; i < NV; ++i) {
-      if (i * lanes * sizeof(*v) % 64 == 0) FetchAhead(v + i * lanes);
+      const bool new_line = i * lanes * sizeof(*v) % 64 == 0;
+      if (kFrom == Stream::kMemory && new_line) FetchAhead(v + i * lanes);
     }
     KVCACHE_UNROLL
     for (int r = 0; r < R; ++r) {
