@@ -7,6 +7,8 @@
 // logits are checked to be finite, and the choices after the prompt's last tokens are printed
 // for comparison, before anything is timed. The history before a depth is really evaluated.
 
+#include <sys/resource.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -41,6 +43,16 @@ double MillisecondsSince(std::chrono::steady_clock::time_point start) {
       .count();
 }
 
+// CPU time that this process has had, of all threads.
+double CpuMilliseconds() {
+  rusage used{};
+  getrusage(RUSAGE_SELF, &used);
+  const auto ms = [](const timeval& time) {
+    return 1e3 * static_cast<double>(time.tv_sec) + 1e-3 * static_cast<double>(time.tv_usec);
+  };
+  return ms(used.ru_utime) + ms(used.ru_stime);
+}
+
 class ModelBench {
  public:
   ModelBench(Engine& engine, const Options& options, std::vector<std::int32_t> tokens)
@@ -53,6 +65,8 @@ class ModelBench {
       KVCACHE_RETURN_IF_ERROR(ReachDepth(depth));
       KVCACHE_RETURN_IF_ERROR(MeasureDecode(depth));
     }
+    // Of the threads' time, what they got: well below 1 says that others ran too.
+    result_["cpu_share"] = cpu_ms_ / (timed_ms_ * options_.threads);
     return result_;
   }
 
@@ -64,7 +78,10 @@ class ModelBench {
         static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin))));
     KVCACHE_ASSIGN_OR_RETURN(const auto logits, session_.LastLogits());
     (void)logits;
-    return MillisecondsSince(start);
+    const double ms = MillisecondsSince(start);
+    timed_ms_ += ms;
+    cpu_ms_ += CpuMilliseconds() - cpu_start;
+    return ms;
   }
 
   Status Check() {
@@ -117,6 +134,7 @@ class ModelBench {
   const std::vector<std::int32_t> tokens_;
   Session session_;
   nlohmann::json result_ = nlohmann::json::object();
+  double timed_ms_ = 0.0, cpu_ms_ = 0.0;
 };
 
 // As many tokens as the file has to hold: white space or commas between them.

@@ -23,6 +23,8 @@ const job = JSON.parse(fs.readFileSync(0, "utf8"));
 const entry = path.resolve(job.modules, "node-llama-cpp/dist/index.js");
 const {getLlama} = await import(pathToFileURL(entry).href);
 
+let timedMs = 0, cpuMs = 0;
+
 // Sequence 0 by the binding's low-level calls: batches go to llama_decode as they are.
 class Sequence {
     constructor(context) {
@@ -36,10 +38,15 @@ class Sequence {
         this.raw.initBatch(tokens.length);
         this.raw.addToBatch(0, this.length, Uint32Array.from(tokens),
             Uint32Array.of(tokens.length - 1));
+        const cpu = process.cpuUsage();
         const start = process.hrtime.bigint();
         await this.raw.decodeBatch();
+        const ms = Number(process.hrtime.bigint() - start) / 1e6;
+        const used = process.cpuUsage(cpu);
+        timedMs += ms;
+        cpuMs += (used.user + used.system) / 1e3;
         this.length += tokens.length;
-        return Number(process.hrtime.bigint() - start) / 1e6;
+        return ms;
     }
 
     truncate(length) {
@@ -123,6 +130,8 @@ const context = await model.createContext({
     experimentalKvCacheValueType: job.kv_type
 });
 const sequence = new Sequence(context);
+if (sequence.raw.getThreads() !== job.threads)
+    throw new Error(`llama.cpp uses ${sequence.raw.getThreads()} threads, not ${job.threads}`);
 const maps = fs.readFileSync("/proc/self/maps", "utf8");
 const result = {
     build: [...new Set(maps.match(/(?<=libggml-cpu-)\w+/g))].join("+"),
@@ -135,6 +144,7 @@ for (const depth of job.depths) {
     result.history_ms[depth] = await reachDepth(sequence, depth);
     result.decode_ms[depth] = await measureDecode(sequence, depth);
 }
+result.cpu_share = cpuMs / (timedMs * job.threads);
 await context.dispose();
 await model.dispose();
 await llama.dispose();

@@ -91,7 +91,8 @@ def rows(model, weight_type, prompt, depths, ours, peer):
             "peer_build": best["build"], "peer_flash_attention": best["flash_attention"],
             "ratio": our_speeds[what] / speed, "limit": limit[what],
             "share_of_limit": our_speeds[what] / limit[what],
-            "peer_share_of_limit": speed / limit[what], "choices": agreement(ours, best)})
+            "peer_share_of_limit": speed / limit[what], "choices": agreement(ours, best),
+            "cpu_share": ours["cpu_share"], "peer_cpu_share": best["cpu_share"]})
     return found
 
 
@@ -123,4 +124,8 @@ def markdown(result):
                          for margin in same["differing_margins"])
         lines += ["", f"Greedy choices after the prompt's last {same['positions']} tokens, "
                   f"{weights}: {same['same']} equal to llama.cpp's{others}."]
+    lines += ["", "Of their threads' time the engines got "
+              f"{min(row['cpu_share'] for row in result['rows']):.0%} and "
+              f"{min(row['peer_cpu_share'] for row in result['rows']):.0%}: less than all means "
+              "that other programs ran."]
     return "\n".join(lines) + "\n"
