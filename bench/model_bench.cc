@@ -73,6 +73,7 @@ class ModelBench {
  private:
   // Times evaluating tokens [begin, end) after those held, to the last one's logits.
   Result<double> Append(int begin, int end) {
+    const double cpu_start = CpuMilliseconds();
     const auto start = std::chrono::steady_clock::now();
     KVCACHE_RETURN_IF_ERROR(session_.Append(std::span(tokens_).subspan(
         static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin))));
