@@ -23,7 +23,7 @@ FORBIDDEN = [
      "a path of somebody's machine"),
     (re.compile(r"\b(?:registry|deb|archive|snapshot|proxy|pypi|crates)\.[\w-]+\.(?:org|com|io|net|dev)\b"),
      "a package registry's address"),
-    (re.compile(r'^\s*"resolved": "http'), "a package registry's address"),
+    (re.compile(r'^\s*"resolved"\s*:\s*"http'), "a package registry's address"),
     (re.compile(r"[ \t]+$"), "blanks at the end of the line"),
     (re.compile(r"^ *\t"), "a tab"),
 ]
