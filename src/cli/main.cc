@@ -1,7 +1,9 @@
 // kvcache: the command line. Exit status 0: done; 1: it failed, and one line on stderr says
 // what, where and what to do; 2: the command line itself was wrong.
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <string>
 #include <vector>
@@ -54,12 +56,22 @@ int Main(int argc, char** argv) {
   return RunChosen(commands);
 }
 
+// What was printed may still be on its way, or may have been refused before: a script that sees
+// 0 must have it all. Returns the exit status.
+int CheckOutput(int status) {
+  const bool flushed = std::fflush(stdout) == 0;
+  const std::string reason = flushed ? "" : std::string(": ") + std::strerror(errno);
+  if ((flushed && std::ferror(stdout) == 0) || status != 0) return status;
+  std::fprintf(stderr, "kvcache: cannot write to standard output%s\n", reason.c_str());
+  return kFailed;
+}
+
 }  // namespace
 }  // namespace kvcache::cli
 
 int main(int argc, char** argv) {
   try {
-    return kvcache::cli::Main(argc, argv);
+    return kvcache::cli::CheckOutput(kvcache::cli::Main(argc, argv));
   } catch (const std::exception& error) {  // std::bad_alloc and the like, from libraries
     std::fprintf(stderr, "kvcache: %s\n", error.what());
     return kvcache::cli::kFailed;

@@ -83,6 +83,32 @@ class Usage(CliTest):
         self.fails(["tokenize", "a", "b", "c"], "c", status=2)
 
 
+class Output(CliTest):
+    """What cannot be written is an error: a script must not take it for done."""
+
+    COMMANDS = (["run", "MODEL", "-p", "one", "-n", "2"],
+                ["run", "MODEL", "-p", "one", "-n", "2", "--json"],
+                ["eval", "MODEL", "--tokens", "1,2,3"], ["eval", "MODEL", "--tokens", "1", "--json"],
+                ["tokenize", "MODEL", "one"], ["inspect", "MODEL"], ["inspect", "MODEL", "--json"],
+                ["list"], ["--help"], ["--version"])
+
+    def check(self, stdout, **kwargs):
+        for args in self.COMMANDS:
+            args = [self.model if arg == "MODEL" else arg for arg in args]
+            done = subprocess.run([KVCACHE, *args], stdin=subprocess.DEVNULL, stdout=stdout,
+                                  stderr=subprocess.PIPE, text=True, timeout=120, **kwargs)
+            self.assertEqual(done.returncode, 1, args)
+            self.assertRegex(done.stderr, "^kvcache: cannot write to standard output[^\n]*\n$")
+
+    @unittest.skipUnless(os.path.exists("/dev/full"), "no /dev/full")
+    def test_full_disk(self):
+        with open("/dev/full", "wb") as full:
+            self.check(full)
+
+    def test_closed(self):
+        self.check(None, preexec_fn=lambda: os.close(1))
+
+
 class BadModels(CliTest):
     def test_no_such_file(self):
         path = str(self.dir / "none.gguf")
