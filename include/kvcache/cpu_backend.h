@@ -13,7 +13,8 @@ struct CpuOptions {
   int threads = 0;  // 0: one per core that this process may use
 };
 
-// REQUIRES: threads >= 0. Returns kInvalidArgument for a thread count that is not sensible.
+// REQUIRES: threads >= 0. Returns kInvalidArgument for a thread count that is not sensible, and
+// kOutOfMemory where the system refuses so many; with 0 it makes do with what it gets.
 Result<std::unique_ptr<Backend>> MakeCpuBackend(const CpuOptions& options = {});
 
 // The instruction set that the kernels run with here, such as "AVX3_DL" (AVX-512 with VNNI).

@@ -2,6 +2,7 @@
 
 #include <cassert>
 #include <chrono>
+#include <exception>
 
 #if defined(__linux__)
 #include <sched.h>
@@ -45,8 +46,12 @@ int AvailableProcessors() {
 ThreadPool::ThreadPool(int threads) : spin_(threads <= AvailableProcessors()) {
   assert(threads >= 1);
   workers_.reserve(static_cast<std::size_t>(threads - 1));
-  for (int thread = 1; thread < threads; ++thread) {
-    workers_.emplace_back([this, thread] { WorkerLoop(thread); });
+  try {
+    for (int thread = 1; thread < threads; ++thread) {
+      workers_.emplace_back([this, thread] { WorkerLoop(thread); });
+    }
+  } catch (const std::exception&) {
+    // A limit on processes or memory. Those that run must be kept: they refer to this object.
   }
 }
 

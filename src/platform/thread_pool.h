@@ -16,7 +16,8 @@ namespace kvcache {
 
 class ThreadPool {
  public:
-  // `threads` threads in all: starts threads - 1 of them. REQUIRES: threads >= 1.
+  // `threads` threads in all: starts threads - 1 of them, or as many as the system allows;
+  // threads() then says how many there are. REQUIRES: threads >= 1.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;

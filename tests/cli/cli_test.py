@@ -6,6 +6,7 @@ usage: cli_test.py KVCACHE MAKE_MODEL  (paths of the two programs)
 import json
 import os
 import pathlib
+import resource
 import signal
 import struct
 import subprocess
@@ -185,6 +186,22 @@ class Run(CliTest):
         self.assertEqual(first["memory"]["kv_bytes_per_token"], 2 * 2 * 2 * 16 * 2)
         other = json.loads(self.succeeds(*args[:-3], "--seed", "6", "--json"))
         self.assertNotEqual(first["tokens"], other["tokens"])
+
+    def test_threads_that_the_system_refuses(self):
+        def limit():  # the stacks of 1,024 threads take 8 GiB of addresses
+            resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, resource.RLIM_INFINITY))
+            resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+
+        def limited(*args):
+            return subprocess.run([KVCACHE, *args], stdin=subprocess.DEVNULL, capture_output=True,
+                                  text=True, timeout=120, preexec_fn=limit)
+
+        if limited("run", self.model, "-p", "one", "-n", "1").returncode != 0:
+            self.skipTest("built to need more memory: a sanitizer")
+        done = limited("run", self.model, "-p", "one", "-n", "1", "--threads", "1024")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertRegex(done.stderr, "^kvcache run: the system allows [0-9]+ of 1024 "
+                         "threads: ask for fewer\n$")
 
     def test_prompt_from_file_and_pipe_is_the_same(self):
         path = self.file("prompt.txt", b"one two three")

@@ -102,7 +102,13 @@ Result<std::unique_ptr<Backend>> MakeCpuBackend(const CpuOptions& options) {
   }
   KVCACHE_RETURN_IF_ERROR(cpu::UseCpuTargetFromEnvironment());
   const int threads = options.threads == 0 ? AvailableProcessors() : options.threads;
-  return std::unique_ptr<Backend>(std::make_unique<cpu::CpuBackend>(threads));
+  auto backend = std::make_unique<cpu::CpuBackend>(threads);
+  if (options.threads > 0 && backend->threads() < threads) {
+    return Status(StatusCode::kOutOfMemory,
+                  "the system allows " + std::to_string(backend->threads()) + " of " +
+                      std::to_string(threads) + " threads: ask for fewer");
+  }
+  return std::unique_ptr<Backend>(std::move(backend));
 }
 
 }  // namespace kvcache

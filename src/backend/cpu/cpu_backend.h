@@ -19,6 +19,9 @@ class CpuBackend final : public Backend {
   // REQUIRES: threads >= 1.
   explicit CpuBackend(int threads) : pool_(threads) {}
 
+  // Fewer than asked for where the system refuses more.
+  int threads() const { return pool_.threads(); }
+
   std::string_view name() const override { return "cpu"; }
   CacheConfig preferred_cache_config() const override;
   Status CheckKvTypes(DType k_type, DType v_type, KvLayout layout) const override;
