@@ -3,6 +3,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 namespace kvcache {
@@ -26,10 +27,18 @@ std::string Header(std::int64_t rows, std::int64_t columns) {
 
 }  // namespace
 
+NpyWriter::NpyWriter(std::string path) : path_(std::move(path)), target_(path_) {
+  std::error_code ignored;
+  const std::filesystem::path real = std::filesystem::canonical(path_, ignored);
+  if (!ignored) target_ = real.string();
+  const auto status = std::filesystem::status(target_, ignored);
+  replaces_ = !std::filesystem::exists(status) || std::filesystem::is_regular_file(status);
+}
+
 Result<NpyWriter> NpyWriter::Create(const std::string& path, std::int64_t rows,
                                     std::int64_t columns) {
-  NpyWriter writer(path, nullptr);
-  writer.file_.reset(std::fopen(writer.PartialPath().c_str(), "wb"));
+  NpyWriter writer(path);
+  writer.file_.reset(std::fopen(writer.WrittenPath().c_str(), "wb"));
   if (!writer.file_) return writer.Failed("cannot create");
   const std::string header = Header(rows, columns);
   if (std::fwrite(header.data(), 1, header.size(), writer.file_.get()) != header.size()) {
@@ -39,9 +48,12 @@ Result<NpyWriter> NpyWriter::Create(const std::string& path, std::int64_t rows,
 }
 
 NpyWriter::~NpyWriter() {
-  if (!file_) return;
+  if (file_) RemovePartial();
+}
+
+void NpyWriter::RemovePartial() {
   file_.reset();
-  (void)std::remove(PartialPath().c_str());
+  if (replaces_) (void)std::remove(WrittenPath().c_str());
 }
 
 Status NpyWriter::Write(std::span<const float> values) {
@@ -52,10 +64,14 @@ Status NpyWriter::Write(std::span<const float> values) {
 }
 
 Status NpyWriter::Close() {
-  if (std::fflush(file_.get()) != 0) return Failed("cannot write");
-  if (std::rename(PartialPath().c_str(), path_.c_str()) != 0) return Failed("cannot rename");
-  file_.reset();
-  return Status::Ok();
+  Status status = Status::Ok();
+  if (std::fclose(file_.release()) != 0) {
+    status = Failed("cannot write");
+  } else if (replaces_ && std::rename(WrittenPath().c_str(), target_.c_str()) != 0) {
+    status = Failed("cannot rename");
+  }
+  if (!status.ok()) RemovePartial();
+  return status;
 }
 
 Status NpyWriter::Failed(const char* what) const {

@@ -1,6 +1,8 @@
 // Writes a float32 matrix row by row as a NumPy .npy file (format 1.0).
 //
-// The file appears under its name only when Close has succeeded: before, it is NAME.partial.
+// The file appears under its name only when Close has succeeded: before, it is NAME.partial. A
+// name that is a link stands for the file it points to. What is no regular file (a pipe, a
+// device) is written to as it is, never replaced.
 // Source: numpy.lib.format's documentation.
 #pragma once
 
@@ -21,7 +23,7 @@ class NpyWriter {
 
   NpyWriter(NpyWriter&&) = default;
   NpyWriter& operator=(NpyWriter&&) = default;
-  ~NpyWriter();  // removes the partial file if Close was not reached
+  ~NpyWriter();  // removes the partial file if Close has not succeeded
 
   // Appends values in row order. REQUIRES: rows × columns in sum before Close.
   Status Write(std::span<const float> values);
@@ -32,11 +34,14 @@ class NpyWriter {
   struct FileCloser {
     void operator()(std::FILE* file) const { (void)std::fclose(file); }
   };
-  NpyWriter(std::string path, std::FILE* file) : path_(std::move(path)), file_(file) {}
-  std::string PartialPath() const { return path_ + ".partial"; }
+  explicit NpyWriter(std::string path);
+  std::string WrittenPath() const { return replaces_ ? target_ + ".partial" : target_; }
+  void RemovePartial();
   Status Failed(const char* what) const;
 
-  std::string path_;
+  std::string path_;      // as given
+  std::string target_;    // what it points to
+  bool replaces_ = true;  // the target, by the partial file; else the target is written to
   std::unique_ptr<std::FILE, FileCloser> file_;
 };
 

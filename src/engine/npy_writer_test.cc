@@ -1,6 +1,9 @@
 #include "engine/npy_writer.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
@@ -51,18 +54,55 @@ TEST(NpyWriter, ErrorsNameThePath) {
             "/nonexistent/folder/x.npy: cannot create: No such file or directory");
 }
 
+Status WriteOne(const std::string& path) {
+  KVCACHE_ASSIGN_OR_RETURN(NpyWriter writer, NpyWriter::Create(path, 1, 1));
+  const float one[] = {1.0f};
+  KVCACHE_RETURN_IF_ERROR(writer.Write(one));
+  return writer.Close();
+}
+
 TEST(NpyWriter, FullDiskIsAnError) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
   // The partial file is a link to a device that is always full.
   const std::string path = ::testing::TempDir() + "full.npy";
   std::filesystem::create_symlink("/dev/full", path + ".partial");
-  auto writer = NpyWriter::Create(path, 1, 1);
-  ASSERT_TRUE(writer.ok());
-  const float one[] = {1.0f};
-  ASSERT_TRUE(writer->Write(one).ok()) << "still in the buffer";
-  const Status status = writer->Close();
+  const Status status = WriteOne(path);
   EXPECT_EQ(status.code(), StatusCode::kIo);
   EXPECT_EQ(status.message(), path + ": cannot write: No space left on device");
+  EXPECT_FALSE(std::filesystem::is_symlink(path + ".partial"));
+}
+
+TEST(NpyWriter, LinksStandForTheirFiles) {
+  const std::string target = ::testing::TempDir() + "linked_to.npy";
+  const std::string link = ::testing::TempDir() + "link.npy";
+  std::ofstream(target) << "before";
+  std::filesystem::create_symlink(target, link);
+  ASSERT_TRUE(WriteOne(link).ok());
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_EQ(Slurp(target).substr(1, 5), "NUMPY");
+  std::filesystem::remove(link);
+  std::filesystem::remove(target);
+}
+
+// Replacing one would take /dev/null from everybody.
+TEST(NpyWriter, DevicesAndPipesAreWrittenToNotReplaced) {
+  const std::string pipe = ::testing::TempDir() + "pipe.npy";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(reader, 0);
+  EXPECT_TRUE(WriteOne(pipe).ok());
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+  char bytes[256];
+  EXPECT_EQ(read(reader, bytes, sizeof(bytes)), 132) << "128 of header, a value";
+  close(reader);
+  std::filesystem::remove(pipe);
+}
+
+TEST(NpyWriter, FoldersAreErrors) {
+  const std::string folder = ::testing::TempDir() + "folder.npy";
+  std::filesystem::create_directory(folder);
+  EXPECT_EQ(WriteOne(folder).message(), folder + ": cannot create: Is a directory");
+  std::filesystem::remove(folder);
 }
 
 }  // namespace
