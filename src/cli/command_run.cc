@@ -1,6 +1,8 @@
 // kvcache run: generate text.
+#include <charconv>
 #include <chrono>
 #include <cstdio>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <random>
@@ -29,6 +31,15 @@ struct RunFlags {
   bool json = false;
 };
 
+// CLI11 takes "-1" and numbers beyond 64 bits for others.
+std::string SeedError(const std::string& text) {
+  std::uint64_t seed = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, seed);
+  if (error == std::errc() && stop == end) return {};
+  return "'" + text + "' is not a whole number from 0 to 2^64 - 1";
+}
+
 void AddSamplingFlags(CLI::App& command, RunFlags& flags) {
   const std::string group = "Sampling";
   SamplingParams& s = flags.sampling;
@@ -43,6 +54,7 @@ void AddSamplingFlags(CLI::App& command, RunFlags& flags) {
   add("--presence-penalty", s.presence_penalty, "R", "subtract R from logits of recent tokens");
   add("--frequency-penalty", s.frequency_penalty, "R", "subtract R for each recent occurrence");
   command.add_option("--seed", flags.seed, "for the same text again (default: a new one)")
+      ->check(CLI::Validator(SeedError, ""))
       ->group(group)
       ->type_name("S");
 }
@@ -57,7 +69,7 @@ void AddFlags(CLI::App& command, RunFlags& flags) {
       .add_option("-n,--max-tokens", flags.max_tokens,
                   "tokens to generate at most; beyond the context, older ones make room "
                   "(default: until the context is full)")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0, std::numeric_limits<std::int32_t>::max()))
       ->type_name("N");
   command.add_option("--stop", flags.stop, "end before this text; may be given several times")
       ->type_name("TEXT")
