@@ -7,6 +7,8 @@
 #include <atomic>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -180,6 +182,60 @@ TEST_F(EngineTest, InterruptBeforeThePromptAndInText) {
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->stop, StopReason::kInterrupted);
   EXPECT_EQ(session.position(), 10) << "the prompt stays; the last token was not evaluated";
+}
+
+// What is held back, as it may begin a stop string, is not handed out after all.
+TEST_F(EngineTest, WhoStopsTheTextIsNotCalledAgain) {
+  const auto engine = Open({.context = 64});
+  Session session(*engine, SequenceId{0});
+  GenerateRequest request{.prompt = SomeTokens(10), .max_tokens = 50};
+  request.sampling.temperature = 0.0f;
+  auto whole = Generate(session, *engine, request);
+  ASSERT_TRUE(whole.ok());
+  ASSERT_GE(whole->text.size(), 2u);
+  // Held back: the last character of what comes first, whatever it is.
+  std::string first;
+  request.on_text = [&](std::string_view text) {
+    first = text;
+    return false;
+  };
+  ASSERT_TRUE(session.Truncate(0).ok());
+  ASSERT_TRUE(Generate(session, *engine, request).ok());
+  ASSERT_GE(first.size(), 2u) << "a text whose first piece can be cut";
+  request.stop = {first.substr(first.size() - 1) + "\x01 never"};
+  int calls = 0;
+  request.on_text = [&](std::string_view) {
+    ++calls;
+    return false;
+  };
+  ASSERT_TRUE(session.Truncate(0).ok());
+  const auto result = Generate(session, *engine, request);
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->stop, StopReason::kInterrupted);
+  EXPECT_EQ(calls, 1);
+}
+
+TEST_F(EngineTest, LogitsThatAreNotNumbersAreAnError) {
+  const std::string path = ::testing::TempDir() + "engine_test_nan.gguf";
+  std::filesystem::copy_file(*path_, path, std::filesystem::copy_options::overwrite_existing);
+  {
+    const auto file = GgufFile::Open(path);
+    ASSERT_TRUE(file.ok());
+    std::fstream bytes(path, std::ios::in | std::ios::out | std::ios::binary);
+    bytes.seekp(static_cast<std::streamoff>((*file)->FindTensor("output_norm.weight")->offset));
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    bytes.write(reinterpret_cast<const char*>(&nan), sizeof(nan));
+  }
+  auto engine = Engine::Open(path, {.context = 64});
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  Session session(**engine, SequenceId{0});
+  const auto result = Generate(session, **engine, {.prompt = SomeTokens(10), .max_tokens = 5});
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().code(), StatusCode::kCorrupt);
+  EXPECT_EQ(
+      result.status().message(),
+      "after 10 tokens the logit of token 0 is not a number: the model's weights are damaged");
+  std::filesystem::remove(path);
 }
 
 TEST_F(EngineTest, ScoreAddsUpWhatTheSinkSees) {

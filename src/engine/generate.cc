@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <utility>
 
 #include "engine/stop_strings.h"
@@ -34,7 +35,7 @@ class TextOutput {
   }
 
   void Finish() {
-    if (stops_.stopped()) return;
+    if (stops_.stopped() || refused_) return;
     whole_.clear();
     characters_.Flush(&whole_);
     if (Emit(stops_.Push(whole_))) Emit(stops_.Flush());
@@ -46,6 +47,7 @@ class TextOutput {
     result_.text += text;
     if (!request_.on_text || request_.on_text(text)) return true;
     result_.stop = StopReason::kInterrupted;
+    refused_ = true;
     return false;
   }
 
@@ -54,8 +56,9 @@ class TextOutput {
   GenerateResult& result_;
   Utf8Stream characters_;
   StopStrings stops_;
-  std::string piece_;  // scratch: a token's bytes
-  std::string whole_;  // scratch: the whole characters they complete
+  bool refused_ = false;  // the caller wants no more
+  std::string piece_;     // scratch: a token's bytes
+  std::string whole_;     // scratch: the whole characters they complete
 };
 
 Status CheckRequest(const GenerateRequest& request, const Session& session, const Engine& engine) {
@@ -91,6 +94,16 @@ Result<bool> Evaluate(Session& session, Engine& engine, const GenerateRequest& r
   return true;
 }
 
+// A model whose weights are damaged must not pass for one that babbles.
+Status CheckLogits(std::span<const float> logits, const Session& session) {
+  const auto bad = std::ranges::find_if(logits, [](float logit) { return std::isnan(logit); });
+  if (bad == logits.end()) return Status::Ok();
+  return {StatusCode::kCorrupt, "after " + std::to_string(session.position()) +
+                                    " tokens the logit of token " +
+                                    std::to_string(bad - logits.begin()) +
+                                    " is not a number: the model's weights are damaged"};
+}
+
 Status Decode(Session& session, Engine& engine, const GenerateRequest& request, TextOutput& output,
               Clock::time_point start, GenerateResult& result) {
   Sampler sampler(request.sampling, engine.info().vocabulary);
@@ -99,6 +112,7 @@ Status Decode(Session& session, Engine& engine, const GenerateRequest& request, 
   while (request.max_tokens < 0 ||
          result.tokens.size() < static_cast<std::size_t>(request.max_tokens)) {
     KVCACHE_ASSIGN_OR_RETURN(const std::span<const float> logits, session.LastLogits());
+    KVCACHE_RETURN_IF_ERROR(CheckLogits(logits, session));
     const std::int32_t token = sampler.Sample(logits, session.tokens());
     if (result.first_token_ms == 0.0) {
       result.first_token_ms = MillisecondsSince(start);

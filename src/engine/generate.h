@@ -19,7 +19,8 @@ struct GenerateRequest {
   std::int32_t max_tokens = -1;      // -1: until the context is full; else shifts when it is
   SamplingParams sampling = {};
   std::vector<std::string> stop = {};  // end the text before the first of these
-  // Whole UTF-8 characters as they come. Returning false stops the generation.
+  // Whole UTF-8 characters as they come. Returning false stops the generation: it is not called
+  // again.
   std::function<bool(std::string_view)> on_text = {};
   // Is told after each of the prompt's passes how many of its tokens are done.
   std::function<void(std::int32_t)> on_prefill = {};
@@ -51,7 +52,8 @@ struct GenerateResult {
 };
 
 // Errors: an empty prompt, a prompt longer than the context (with the numbers), those of
-// Session::Append and SamplingParams::Check. An interrupt is not an error: what was computed
+// Session::Append and SamplingParams::Check; kCorrupt for logits that are not numbers. An
+// interrupt is not an error: what was computed
 // stays in the session. An end-of-sequence token is not evaluated.
 Result<GenerateResult> Generate(Session& session, Engine& engine, const GenerateRequest& request);
 

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 
 namespace kvcache {
 namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 Status OutOfRange(const char* name, double value, const char* range) {
   std::string number = std::to_string(value);
@@ -67,15 +70,20 @@ std::int32_t Sampler::Sample(std::span<const float> logits, std::span<const std:
   // std::uniform_real_distribution.
   const double draw = static_cast<double>(random_() >> 11) * 0x1p-53;
   double sum = 0.0;
+  std::int32_t drawn = distribution.front().token;
   for (const Candidate& candidate : distribution) {
+    if (candidate.probability == 0.0f) break;  // rounding may leave the sum below the draw
+    drawn = candidate.token;
     sum += static_cast<double>(candidate.probability);
-    if (draw < sum) return candidate.token;
+    if (draw < sum) break;
   }
-  return distribution.back().token;
+  return drawn;
 }
 
 void Sampler::ApplyPenalties(std::span<const float> logits, std::span<const std::int32_t> history) {
-  std::copy(logits.begin(), logits.end(), logits_.begin());
+  // A NaN has no place in an order: it is as unlikely as can be.
+  std::transform(logits.begin(), logits.end(), logits_.begin(),
+                 [](float logit) { return std::isnan(logit) ? -kInfinity : logit; });
   const auto window = static_cast<std::size_t>(params_.penalty_window);
   if (window > 0 && history.size() > window) history = history.last(window);
   for (const std::int32_t token : history) ++counts_[static_cast<std::size_t>(token)];
@@ -108,12 +116,14 @@ void Sampler::KeepTopK(std::size_t k) {
   std::sort(candidates_.begin(), candidates_.end(), MoreLikely);
 }
 
+// Infinite logits and temperatures near 0 leave those that are as likely as the best.
 void Sampler::Normalise() {
   const float scale = params_.temperature == 0.0f ? 1.0f : 1.0f / params_.temperature;
   const float largest = candidates_.front().probability;
   double sum = 0.0;
   for (Candidate& candidate : candidates_) {
-    candidate.probability = std::exp((candidate.probability - largest) * scale);
+    const bool best = candidate.probability == largest;
+    candidate.probability = best ? 1.0f : std::exp((candidate.probability - largest) * scale);
     sum += static_cast<double>(candidate.probability);
   }
   for (Candidate& candidate : candidates_) {

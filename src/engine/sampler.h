@@ -3,7 +3,7 @@
 // In this order: penalties on the logits; temperature; the `top_k` most likely; the smallest
 // set of them whose probabilities sum to `top_p`; those at least `min_p` as likely as the most
 // likely; renormalise; draw. Temperature 0 takes the most likely after penalties (of equals
-// the lowest id).
+// the lowest id). A logit that is not a number counts as the least likely.
 //
 // Deterministic: the same seed, parameters and logits draw the same tokens on every machine
 // with the same floating-point exp().

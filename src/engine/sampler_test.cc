@@ -113,6 +113,52 @@ TEST(Sampler, SameSeedSameTokensAndTheDistributionIsDrawn) {
   }
 }
 
+TEST(Sampler, LogitsThatAreNoFiniteNumbers) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  struct Case {
+    std::string name;
+    std::vector<float> logits;
+    std::vector<std::int32_t> order;
+    std::vector<float> probabilities;
+  };
+  const Case cases[] = {
+      {"nan", {kNan, 1.0f, kNan, 1.0f}, {1, 3, 0, 2}, {0.5f, 0.5f, 0.0f, 0.0f}},
+      {"nan first", {kNan, -3.0f}, {1, 0}, {1.0f, 0.0f}},
+      {"infinite", {0.0f, kInf, kNan, kInf}, {1, 3, 0, 2}, {0.5f, 0.5f, 0.0f, 0.0f}},
+      {"hidden", {-kInf, 0.0f}, {1, 0}, {1.0f, 0.0f}},
+      {"nothing else", {kNan, -kInf}, {0, 1}, {0.5f, 0.5f}},
+  };
+  for (const Case& c : cases) {
+    const auto d = DistributionOf(Plain(), c.logits);
+    EXPECT_EQ(TokensOf(d), c.order) << c.name;
+    for (std::size_t i = 0; i < d.size(); ++i) {
+      EXPECT_EQ(d[i].probability, c.probabilities[i]) << c.name << " " << i;
+    }
+    SamplingParams greedy = Plain();
+    greedy.temperature = 0.0f;
+    EXPECT_EQ(DistributionOf(greedy, c.logits)[0].token, c.order[0]) << c.name;
+  }
+}
+
+TEST(Sampler, WhatIsImpossibleIsNeverDrawn) {
+  std::vector<float> logits(4, -std::numeric_limits<float>::infinity());
+  logits[1] = logits[2] = 0.0f;
+  Sampler sampler(Plain(), 4);
+  for (int i = 0; i < 1000; ++i) {
+    const std::int32_t token = sampler.Sample(logits, {});
+    EXPECT_TRUE(token == 1 || token == 2) << token;
+  }
+}
+
+TEST(Sampler, TemperaturesNearZeroTakeTheBest) {
+  SamplingParams params = Plain();
+  params.temperature = 1e-40f;  // its inverse is infinite
+  const auto d = DistributionOf(params, {1.0f, 3.0f, 2.0f});
+  EXPECT_EQ(d[0].token, 1);
+  EXPECT_EQ(d[0].probability, 1.0f);
+}
+
 TEST(Sampler, ParametersOutOfRangeAreNamed) {
   const auto check = [](auto change, const std::string& name) {
     SamplingParams params;
