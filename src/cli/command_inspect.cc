@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cli/command.h"
 #include "cli/engine_flags.h"
@@ -23,12 +24,16 @@ struct InspectFlags {
 };
 
 Status InspectMachine(const InspectFlags& flags) {
-  const std::string target = CpuTargetName();
+  // Refuses what running a model would: a KVCACHE_CPU_TARGET that is none.
+  KVCACHE_RETURN_IF_ERROR(MakeCpuBackend({.threads = 1}).status());
+  const std::vector<std::string> targets = CpuTargetNames();
   if (flags.json) {
-    PrintJson({{"target", target}});
-  } else {
-    (void)std::printf("kernels run with %s\n", target.c_str());
+    PrintJson({{"target", targets.front()}, {"targets", targets}});
+    return Status::Ok();
   }
+  std::string offered;
+  for (const std::string& name : targets) offered += (offered.empty() ? "" : ", ") + name;
+  (void)std::printf("kernels run with %s, of %s\n", targets.front().c_str(), offered.c_str());
   return Status::Ok();
 }
 

@@ -39,7 +39,8 @@ Result<std::unique_ptr<Engine>> Engine::Open(const std::string& path,
   if (chosen.context == 0) {
     chosen.context = std::min(engine->info().context_length, kDefaultContext);
   }
-  chosen.prefill_chunk = std::min(chosen.prefill_chunk, chosen.context * chosen.max_sequences);
+  const std::int64_t cells = std::int64_t{chosen.context} * std::max(chosen.max_sequences, 1);
+  chosen.prefill_chunk = static_cast<int>(std::min<std::int64_t>(chosen.prefill_chunk, cells));
   engine->cache_ = engine->model_->MakeCache();
   KVCACHE_RETURN_IF_ERROR(
       engine->cache_->Init(*engine->backend_, {.k_type = chosen.k_type,

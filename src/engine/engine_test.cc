@@ -71,6 +71,7 @@ TEST_F(EngineTest, OptionsOutOfRangeAreNamed) {
   fails({.context = -1}, "context");
   fails({.prefill_chunk = 0}, "prefill chunk");
   fails({.max_sequences = 0}, "sequences");
+  fails({.context = 1 << 28, .max_sequences = 16}, "16 sequences of capacity 268435456 are more");
   fails({.k_type = DType::kQ8_0}, "q8_0");
 }
 

@@ -310,6 +310,16 @@ class Others(CliTest):
         self.assertIn("llama", self.succeeds("inspect", self.model))
         json.loads(self.succeeds("inspect", self.model, "--json"))
 
+    def test_inspect_the_machine(self):
+        offered = json.loads(self.succeeds("inspect", "--machine", "--json"))["targets"]
+        for name in offered:
+            env = {"KVCACHE_CPU_TARGET": name}
+            found = json.loads(self.succeeds("inspect", "--machine", "--json", env=env))
+            self.assertEqual(found["target"], name)
+            self.assertIn(name, self.succeeds("inspect", "--machine", env=env))
+        for command in (["inspect", "--machine"], ["run", self.model, "-p", "x"]):
+            self.fails(command, "'none'", *offered, env={"KVCACHE_CPU_TARGET": "none"})
+
     def test_list_shows_the_store(self):
         rows = json.loads(self.succeeds("list", "--json", env={"KVCACHE_MODELS": str(self.dir)}))
         self.assertIn("random", [row["name"] for row in rows])
