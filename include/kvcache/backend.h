@@ -87,13 +87,14 @@ class KvBackend {
                            const AttentionOptions& options, const TensorView& out) = 0;
 };
 
-// A weight matrix in the form that a backend's linear layers read. May refer to the bytes it
-// was made from: those must outlive it.
+// A weight matrix, or a stack of matrices of one shape (a layer's experts), in the form that a
+// backend's linear layers read. May refer to the bytes it was made from: those must outlive it.
 class LinearWeight {
  public:
   virtual ~LinearWeight() = default;
-  virtual std::int64_t inputs() const = 0;   // K: values of a row
-  virtual std::int64_t outputs() const = 0;  // N: rows
+  virtual std::int64_t inputs() const = 0;    // K: values of a row
+  virtual std::int64_t outputs() const = 0;   // N: rows of each matrix
+  virtual std::int64_t matrices() const = 0;  // of the stack; mostly 1
   virtual DType dtype() const = 0;
   virtual std::size_t owned_bytes() const = 0;  // beyond the bytes it refers to
 };
@@ -101,17 +102,40 @@ class LinearWeight {
 // One matrix of a Linear call and where its result goes.
 struct LinearOutput {
   const LinearWeight* weight = nullptr;
-  TensorView y;  // [outputs, batch], f32, dense
+  TensorView y;             // [outputs, batch], f32, dense
+  std::int64_t matrix = 0;  // which of the weight's stack
+};
+
+// Activations and all that they are multiplied with.
+struct LinearGroup {
+  TensorView x;  // [inputs, batch], f32, dense
+  std::span<const LinearOutput> outputs;
+};
+
+// How a token's experts follow from its logits, one for each expert.
+struct RouterOptions {
+  int chosen = 1;  // experts of each token
+  enum class Weights : std::uint8_t {
+    kOfAll,     // softmax over all experts
+    kOfChosen,  // the same, then divided by the sum of those chosen
+  };
+  Weights weights = Weights::kOfChosen;
+  float scale = 1.0f;  // factor on all weights
 };
 
 class Backend : public KvBackend {
  public:
-  // Prepares W, dims {inputs, outputs}, rows dense as in a model file. Row data may be
-  // repacked (then the weight owns a copy of the same size) or used where it lies.
+  // Prepares W, dims {inputs, outputs} or {inputs, outputs, matrices}, rows dense as in a model
+  // file. Row data may be repacked (then the weight owns a copy of the same size) or used where
+  // it lies.
   virtual Result<std::unique_ptr<LinearWeight>> MakeLinear(const TensorView& w) = 0;
 
   // y = W x for each output; x is [inputs, batch], f32, dense, the same for all of them.
   virtual Status Linear(const TensorView& x, std::span<const LinearOutput> outputs) = 0;
+
+  // The same for several x at once: the groups' work is shared out together, so that many small
+  // products cost no more to start than one. Each y has the bits that Linear gives it.
+  virtual Status LinearGroups(std::span<const LinearGroup> groups) = 0;
 
   // y[:, i] = row tokens[i] of table (dims {width, rows}, any weight type), as f32.
   virtual Status Embed(const TensorView& table, std::span<const std::int32_t> tokens,
@@ -130,6 +154,24 @@ class Backend : public KvBackend {
 
   // x += y, element by element.
   virtual Status Add(const TensorView& x, const TensorView& y) = 0;
+
+  // x += bias for each column of x [width, batch]; bias is [width].
+  virtual Status AddBias(const TensorView& x, const TensorView& bias) = 0;
+
+  // x *= factors[i] for column i of x [width, batch]; `factors` [batch] is host memory.
+  virtual Status ScaleColumns(const TensorView& x, std::span<const float> factors) = 0;
+
+  // The `chosen` experts with the largest of each token's logits [experts, batch], largest
+  // first, of equal ones that with the lower number first; and their weights. Results, by
+  // token, are host memory [chosen × batch]: the caller forms groups of tokens from them.
+  virtual Status Route(const TensorView& logits, const RouterOptions& options,
+                       std::span<std::int32_t> experts, std::span<float> weights) = 0;
+
+  // out[:, i] = Σ_j weights[i·n + j] × y[:, columns[i·n + j]], ascending j, for each column of
+  // out [width, batch], where n = columns.size() / batch; y is [width, any]. All spans host
+  // memory. `out` may not overlap y.
+  virtual Status Combine(const TensorView& y, std::span<const std::int32_t> columns,
+                         std::span<const float> weights, const TensorView& out) = 0;
 };
 
 }  // namespace kvcache

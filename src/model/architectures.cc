@@ -1,21 +1,22 @@
 // The architectures that are known, by their name in general.architecture. A new one is one
 // row here and one file.
+#include "model/architectures.h"
+
+#include "base/strings.h"
 #include "model/gguf.h"
-#include "model/llama.h"
 #include "model/model.h"
 
 namespace kvcache {
 namespace {
 
-using Loader = Result<std::unique_ptr<Model>> (*)(const GgufFile& file, Backend& backend);
-
 struct Architecture {
   std::string_view name;
-  Loader load;
+  ArchitectureLoader load;
 };
 
 constexpr Architecture kArchitectures[] = {
-    {"llama", LoadLlama},
+    {"llama", LoadLlama}, {"mistral3", LoadMistral3}, {"qwen2", LoadQwen2},
+    {"qwen3", LoadQwen3}, {"qwen3moe", LoadQwen3},
 };
 
 }  // namespace
@@ -25,14 +26,14 @@ Result<std::unique_ptr<Model>> LoadModel(const GgufFile& file, Backend& backend)
   if (!name.ok()) return std::move(name).TakeStatus().WithContext(file.path());
   for (const Architecture& architecture : kArchitectures) {
     if (architecture.name != *name) continue;
-    auto model = architecture.load(file, backend);
+    auto model = architecture.load(file, architecture.name, backend);
     if (!model.ok()) return std::move(model).TakeStatus().WithContext(file.path());
     return model;
   }
   std::string known;
   for (const std::string& each : SupportedArchitectures()) known += " " + each;
-  return Status(StatusCode::kUnsupported, file.path() + ": architecture '" + std::string(*name) +
-                                              "' is not known; known are:" + known);
+  return Status(StatusCode::kUnsupported, StrCat(file.path(), ": architecture ", Quoted(*name),
+                                                 " is not known; known are:", known));
 }
 
 std::vector<std::string> SupportedArchitectures() {

@@ -3,11 +3,10 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "kvcache/status.h"
-#include "model/gguf.h"
+#include "model/key_reader.h"
 
 namespace kvcache {
 
@@ -23,14 +22,23 @@ struct LayerParams {
   std::vector<int> ffn;       // [layers]
   int k_dim = 0;              // values of a head's query and key
   int v_dim = 0;              // values of a head's value
-  int rope_dims = 0;
-  std::vector<float> inv_freq;  // [rope_dims / 2]
   float norm_epsilon = 0.0f;
   float attention_scale = 0.0f;
 };
 
-// Reads `architecture`.* keys. Errors name the key: missing, of another type, out of range, or
-// (kUnsupported) a setting that is not served.
-Result<LayerParams> ReadLayerParams(const GgufFile& file, std::string_view architecture);
+// Errors name the key: missing, of another type, out of range, or (kUnsupported) a setting that
+// is not served.
+Result<LayerParams> ReadLayerParams(KeyReader& keys);
+
+// A mixture of experts, as its keys describe it; count is 0 where there is none.
+struct ExpertParams {
+  int count = 0;
+  int used = 0;  // of each token
+  int ffn = 0;   // inner width of one
+  bool renormalise = true;
+  float weights_scale = 1.0f;
+};
+
+Result<ExpertParams> ReadExpertParams(KeyReader& keys, const LayerParams& params);
 
 }  // namespace kvcache

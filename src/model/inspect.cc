@@ -7,7 +7,9 @@
 
 #include "base/strings.h"
 #include "model/hyperparameters.h"
+#include "model/key_reader.h"
 #include "model/model.h"
+#include "model/rope_scaling.h"
 
 namespace kvcache {
 namespace {
@@ -136,9 +138,35 @@ Status CheckBlocks(const LayerParams& params, const InspectOptions& options) {
   return Status::Ok();
 }
 
+json RopeJson(KeyReader& keys, const LayerParams& params) {
+  const auto rope = ReadRopeSummary(keys, params);
+  if (!rope.ok()) return {{"error", rope.status().message()}};
+  return {{"scaling", rope->scaling},
+          {"factor", rope->factor},
+          {"original_context", rope->original_context}};
+}
+
+json ExpertsJson(KeyReader& keys, const LayerParams& params) {
+  const auto experts = ReadExpertParams(keys, params);
+  if (!experts.ok()) return {{"error", experts.status().message()}};
+  if (experts->count == 0) return nullptr;
+  return {{"count", experts->count}, {"used", experts->used}, {"ffn", experts->ffn}};
+}
+
+// What the keys of an architecture that is known say beside the layers' sizes.
+void AddSettings(const GgufFile& file, const json& architecture, json& description) {
+  if (!IsSupported(architecture)) return;
+  KeyReader keys(file, architecture.get<std::string>());
+  const auto params = ReadLayerParams(keys);
+  if (!params.ok()) return;
+  description["rope"] = RopeJson(keys, *params);
+  description["experts"] = ExpertsJson(keys, *params);
+}
+
 json CacheJson(const GgufFile& file, const json& architecture, const InspectOptions& options) {
   if (!IsSupported(architecture)) return CacheError(architecture, Status::Ok());
-  const auto params = ReadLayerParams(file, architecture.get<std::string>());
+  KeyReader keys(file, architecture.get<std::string>());
+  const auto params = ReadLayerParams(keys);
   if (!params.ok()) return CacheError(architecture, params.status());
   const Status blocks = CheckBlocks(*params, options);
   if (!blocks.ok()) return CacheError(architecture, blocks);
@@ -159,20 +187,23 @@ json CacheJson(const GgufFile& file, const json& architecture, const InspectOpti
 json DescribeModelFile(const GgufFile& file, const InspectOptions& options) {
   std::int64_t parameters = 0;
   for (const GgufTensor& tensor : file.tensors()) parameters += tensor.elements();
-  json architecture = StringOrNull(file, "general.architecture");
+  const json architecture = StringOrNull(file, "general.architecture");
   json cache = CacheJson(file, architecture, options);
-  const bool supported = IsSupported(architecture);
-  return {{"path", file.path()},
-          {"format", StrCat("GGUF ", file.version())},
-          {"bytes", file.size_bytes()},
-          {"architecture", std::move(architecture)},
-          {"name", StringOrNull(file, "general.name")},
-          {"supported", supported},
-          {"parameters", parameters},
-          {"metadata", Metadata(file)},
-          {"types", Types(file)},
-          {"tensors", Tensors(file)},
-          {"cache", std::move(cache)}};
+  json description = {{"path", file.path()},
+                      {"format", StrCat("GGUF ", file.version())},
+                      {"bytes", file.size_bytes()},
+                      {"architecture", architecture},
+                      {"name", StringOrNull(file, "general.name")},
+                      {"supported", IsSupported(architecture)},
+                      {"parameters", parameters},
+                      {"rope", nullptr},
+                      {"experts", nullptr},
+                      {"metadata", Metadata(file)},
+                      {"types", Types(file)},
+                      {"tensors", Tensors(file)},
+                      {"cache", std::move(cache)}};
+  AddSettings(file, architecture, description);
+  return description;
 }
 
 }  // namespace kvcache

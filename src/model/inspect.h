@@ -19,6 +19,8 @@ struct InspectOptions {
 
 // An object with:
 //   path, format ("GGUF 3"), bytes, architecture, name, supported, parameters
+//   rope      {scaling, factor, original_context}, or {"error": …}; null if not known
+//   experts   {count, used, ffn}, or {"error": …}; null if there are none, or if not known
 //   metadata  {key: value}; an array as {"array": element type, "count": n, "first": [...]}
 //   types     [{type, served, tensors, parameters, bytes}], the most bytes first
 //   tensors   [{name, type, dims, bytes, offset}], in the file's order

@@ -70,6 +70,29 @@ TEST(Inspect, CountsTheCacheLayerByLayer) {
   EXPECT_EQ(Describe(LlamaHeader(), mixed)["cache"]["bytes_per_token"], 192 + 384);
 }
 
+TEST(Inspect, SaysHowPositionsAreStretchedAndWhichExpertsThereAre) {
+  const nlohmann::json plain = Describe(LlamaHeader());
+  EXPECT_EQ(plain["rope"],
+            (nlohmann::json{{"scaling", "none"}, {"factor", 1.0}, {"original_context", 128}}));
+  EXPECT_EQ(plain["experts"], nullptr);
+  GgufHeader header = LlamaHeader();
+  header.SetString("llama.rope.scaling.type", "yarn");
+  header.SetFloat32("llama.rope.scaling.factor", 4.0f);
+  header.SetUint32("llama.rope.scaling.original_context_length", 32);
+  header.SetUint32("llama.expert_count", 8);
+  header.SetUint32("llama.expert_used_count", 2);
+  const nlohmann::json d = Describe(header);
+  EXPECT_EQ(d["rope"],
+            (nlohmann::json{{"scaling", "yarn"}, {"factor", 4.0}, {"original_context", 32}}));
+  EXPECT_EQ(d["experts"], (nlohmann::json{{"count", 8}, {"used", 2}, {"ffn", 96}}));
+  EXPECT_THAT(DescriptionText(d, InspectDetail::kSummary),
+              HasSubstr("  positions stretched: yarn, 4 times, first trained for 32\n"
+                        "  8 experts of 96, 2 for each token\n"));
+  GgufHeader other = LlamaHeader();
+  other.SetString("llama.rope.scaling.type", "longrope");
+  EXPECT_EQ(Describe(other)["rope"]["error"], "llama.rope.scaling.type is 'longrope': not served");
+}
+
 TEST(Inspect, SaysWhyTheCacheIsNotKnown) {
   EXPECT_EQ(Describe(GgufHeader())["cache"]["error"], "metadata 'general.architecture' is missing");
   GgufHeader other;

@@ -52,6 +52,28 @@ std::string HeadText(const json& d) {
                 d["format"].get_ref<const std::string&>(), "\n");
 }
 
+// How positions are stretched, and the experts: what makes two files of one family differ.
+std::string SettingsText(const json& d) {
+  std::string text;
+  for (const auto* const setting : {"rope", "experts"}) {
+    if (d[setting].contains("error")) {
+      text += StrCat("  ", d[setting]["error"].get_ref<const std::string&>(), "\n");
+    }
+  }
+  const json& rope = d["rope"];
+  if (rope.contains("scaling") && rope["scaling"] != "none") {
+    text += StrCat("  positions stretched: ", rope["scaling"].get_ref<const std::string&>());
+    if (rope["scaling"] != "llama3") text += StrCat(", ", rope["factor"].get<double>(), " times");
+    text += StrCat(", first trained for ", Thousands(rope["original_context"]), "\n");
+  }
+  const json& experts = d["experts"];
+  if (experts.contains("count")) {
+    text += StrCat("  ", experts["count"].get<int>(), " experts of ", Thousands(experts["ffn"]),
+                   ", ", experts["used"].get<int>(), " for each token\n");
+  }
+  return text;
+}
+
 // Layers that are alike but for their number.
 bool SameLayer(const json& a, const json& b) {
   return std::ranges::all_of(a.items(), [&](const auto& item) {
@@ -117,8 +139,9 @@ std::string MetadataText(const json& metadata) {
 }  // namespace
 
 std::string DescriptionText(const json& description, InspectDetail detail) {
-  std::string text = HeadText(description) + CacheText(description["cache"]) +
-                     MetadataText(description["metadata"]) + TypesText(description["types"]);
+  std::string text = HeadText(description) + SettingsText(description) +
+                     CacheText(description["cache"]) + MetadataText(description["metadata"]) +
+                     TypesText(description["types"]);
   if (detail == InspectDetail::kTensors) text += TensorsText(description["tensors"]);
   return text;
 }

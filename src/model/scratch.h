@@ -21,6 +21,10 @@ class Scratch {
     return Status::Ok();
   }
 
+  std::int64_t values() const {
+    return buffer_ ? static_cast<std::int64_t>(buffer_->size_bytes() / sizeof(float)) : 0;
+  }
+
   // The piece from value `offset` on, as a dense f32 view.
   TensorView At(std::int64_t offset, std::int64_t d0, std::int64_t d1, std::int64_t d2 = 1) const {
     return TensorView::Dense(buffer_->data() + offset * static_cast<std::int64_t>(sizeof(float)),

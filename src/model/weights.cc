@@ -2,11 +2,13 @@
 
 #include <utility>
 
+#include "base/strings.h"
+
 namespace kvcache {
 namespace {
 
-std::string Shape(std::int64_t d0, std::int64_t d1) {
-  return "[" + std::to_string(d0) + ", " + std::to_string(d1) + "]";
+std::string Shape(std::int64_t d0, std::int64_t d1, std::int64_t d2) {
+  return d2 == 1 ? StrCat("[", d0, ", ", d1, "]") : StrCat("[", d0, ", ", d1, ", ", d2, "]");
 }
 
 }  // namespace
@@ -15,31 +17,53 @@ bool WeightReader::Has(std::string_view name) const {
   return file_.FindTensor(name) != nullptr;
 }
 
-Result<TensorView> WeightReader::Take(const std::string& name, std::int64_t d0, std::int64_t d1) {
+Result<TensorView> WeightReader::Take(const std::string& name, std::int64_t d0, std::int64_t d1,
+                                      std::int64_t d2) {
   const GgufTensor* tensor = file_.FindTensor(name);
   if (tensor == nullptr) {
     return Status(StatusCode::kCorrupt, "tensor '" + name + "' is missing");
   }
   const auto& dims = tensor->dims;
-  if (dims[0] != d0 || dims[1] != d1 || dims[2] != 1 || dims[3] != 1) {
-    return Status(StatusCode::kCorrupt, "tensor '" + name + "' has shape " +
-                                            Shape(dims[0], dims[1] * dims[2] * dims[3]) +
-                                            ", expected " + Shape(d0, d1));
+  if (dims[0] != d0 || dims[1] != d1 || dims[2] != d2 || dims[3] != 1) {
+    return Status(StatusCode::kCorrupt, StrCat("tensor '", name, "' has shape ",
+                                               Shape(dims[0], dims[1], dims[2] * dims[3]),
+                                               ", expected ", Shape(d0, d1, d2)));
   }
   used_.insert(name);
   return tensor->View();
 }
 
-Result<std::unique_ptr<LinearWeight>> WeightReader::Matrix(const std::string& name,
-                                                           std::int64_t inputs,
-                                                           std::int64_t outputs) {
-  KVCACHE_ASSIGN_OR_RETURN(const TensorView view, Take(name, inputs, outputs));
+Result<std::unique_ptr<LinearWeight>> WeightReader::Stack(const std::string& name,
+                                                          std::int64_t inputs, std::int64_t outputs,
+                                                          std::int64_t matrices) {
+  KVCACHE_ASSIGN_OR_RETURN(const TensorView view, Take(name, inputs, outputs, matrices));
   auto weight = backend_.MakeLinear(view);
   if (!weight.ok()) return std::move(weight).TakeStatus().WithContext("tensor '" + name + "'");
   const std::size_t owned = (*weight)->owned_bytes();
   if (owned > 0) file_.Drop(*file_.FindTensor(name));
   owned_bytes_ += owned;
   return weight;
+}
+
+Result<std::unique_ptr<LinearWeight>> WeightReader::Matrix(const std::string& name,
+                                                           std::int64_t inputs,
+                                                           std::int64_t outputs) {
+  return Stack(name, inputs, outputs, 1);
+}
+
+Result<Projection> WeightReader::Linear(const std::string& name, std::int64_t inputs,
+                                        std::int64_t outputs, Bias bias) {
+  Projection projection;
+  KVCACHE_ASSIGN_OR_RETURN(projection.weight, Matrix(name + ".weight", inputs, outputs));
+  if (bias == Bias::kRequired || (bias == Bias::kIfPresent && Has(name + ".bias"))) {
+    KVCACHE_ASSIGN_OR_RETURN(projection.bias, Vector(name + ".bias", outputs));
+  }
+  return projection;
+}
+
+Result<Norm> WeightReader::RmsNorm(const std::string& name, std::int64_t width, float epsilon) {
+  KVCACHE_ASSIGN_OR_RETURN(const TensorView weight, Vector(name + ".weight", width));
+  return Norm{weight, epsilon};
 }
 
 Result<TensorView> WeightReader::Table(const std::string& name, std::int64_t inputs,
@@ -55,6 +79,13 @@ Result<TensorView> WeightReader::Vector(const std::string& name, std::int64_t le
                                                 ", expected f32");
   }
   return view;
+}
+
+Result<std::span<const float>> WeightReader::FloatsIfPresent(const std::string& name,
+                                                             std::int64_t length) {
+  if (!Has(name)) return std::span<const float>();
+  KVCACHE_ASSIGN_OR_RETURN(const TensorView view, Vector(name, length));
+  return std::span<const float>(view.as<const float>(), static_cast<std::size_t>(length));
 }
 
 Status WeightReader::CheckAllUsed() const {

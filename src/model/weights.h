@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -15,6 +17,20 @@
 #include "model/gguf.h"
 
 namespace kvcache {
+
+// y = W x + b; the bias may be missing.
+struct Projection {
+  std::unique_ptr<LinearWeight> weight;
+  std::optional<TensorView> bias;  // [outputs]
+};
+
+// y = x / rms(x) × weight.
+struct Norm {
+  TensorView weight;  // [width]
+  float epsilon = 0.0f;
+};
+
+enum class Bias : std::uint8_t { kNone, kRequired, kIfPresent };
 
 class WeightReader {
  public:
@@ -27,11 +43,24 @@ class WeightReader {
   Result<std::unique_ptr<LinearWeight>> Matrix(const std::string& name, std::int64_t inputs,
                                                std::int64_t outputs);
 
+  // A stack of `matrices` of them, of rank 3 in the file: a layer's experts.
+  Result<std::unique_ptr<LinearWeight>> Stack(const std::string& name, std::int64_t inputs,
+                                              std::int64_t outputs, std::int64_t matrices);
+
+  // NAME.weight, and NAME.bias where `bias` wants one.
+  Result<Projection> Linear(const std::string& name, std::int64_t inputs, std::int64_t outputs,
+                            Bias bias = Bias::kNone);
+
+  Result<Norm> RmsNorm(const std::string& name, std::int64_t width, float epsilon);
+
   // A view of the matrix in the file, for row look-ups.
   Result<TensorView> Table(const std::string& name, std::int64_t inputs, std::int64_t outputs);
 
   // A vector of f32 values, where it lies in the file.
   Result<TensorView> Vector(const std::string& name, std::int64_t length);
+
+  // A vector's values, in host memory; empty if there is no such tensor.
+  Result<std::span<const float>> FloatsIfPresent(const std::string& name, std::int64_t length);
 
   // kUnsupported, naming the first tensor of the file that nothing above has taken.
   Status CheckAllUsed() const;
@@ -39,7 +68,8 @@ class WeightReader {
   std::size_t owned_bytes() const { return owned_bytes_; }
 
  private:
-  Result<TensorView> Take(const std::string& name, std::int64_t d0, std::int64_t d1);
+  Result<TensorView> Take(const std::string& name, std::int64_t d0, std::int64_t d1,
+                          std::int64_t d2 = 1);
 
   const GgufFile& file_;
   Backend& backend_;

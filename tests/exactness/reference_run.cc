@@ -35,8 +35,34 @@ constexpr Shape kShapes[] = {
      "--layers 1 --width 128 --heads 6 --kv-heads 2 --head-dim 128 --ffn 192"
      " --vocab 384 --untied"},
 };
+// The other families, with all that they have beside llama's layers: biases, norms of heads, a
+// temperature, stretched positions, experts of which some get no token of a pass.
+constexpr Shape kFamilies[] = {
+    {"Qwen2Yarn",
+     "--arch qwen2 --layers 2 --width 96 --heads 6 --kv-heads 2 --head-dim 32 --ffn 160"
+     " --vocab 333 --tied --rope-scaling yarn --rope-original-context 128"},
+    {"Qwen3",
+     "--arch qwen3 --layers 2 --width 64 --heads 4 --kv-heads 1 --head-dim 48 --ffn 96"
+     " --vocab 384 --tied"},
+    {"Mistral3",
+     "--arch mistral3 --layers 2 --width 96 --heads 3 --kv-heads 3 --head-dim 64 --ffn 128"
+     " --vocab 333 --untied --rope-scaling yarn --rope-original-context 128"},
+    {"LlamaExperts",
+     "--arch llama --layers 2 --width 96 --heads 4 --kv-heads 2 --head-dim 32 --ffn 96"
+     " --vocab 401 --untied --experts 5 --experts-used 2 --expert-ffn 96"
+     " --rope-scaling llama3"},
+    {"Qwen3Moe",
+     "--arch qwen3moe --layers 2 --width 64 --heads 4 --kv-heads 2 --head-dim 32 --ffn 96"
+     " --vocab 384 --tied --experts 40 --experts-used 6 --expert-ffn 32"},
+};
 constexpr DType kWeightTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0};
 constexpr DType kKvTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
+
+const Shape& ShapeOf(const ModelCase& model) {
+  const auto index = static_cast<std::size_t>(model.shape);
+  const std::size_t plain = std::size(kShapes);
+  return index < plain ? kShapes[index] : kFamilies[index - plain];
+}
 
 std::filesystem::path ModelFolder() {
   const auto folder =
@@ -72,38 +98,61 @@ std::vector<ModelCase> AllCases() {
       cases.push_back({.shape = shape, .weights = weights, .kv = kv});
     }
   }
+  // Of the other families each in an arithmetic of floats and one of blocks.
+  for (std::size_t i = 0; i < std::size(kFamilies); ++i) {
+    const int shape = static_cast<int>(std::size(kShapes) + i);
+    const DType floats = i % 2 == 0 ? DType::kF32 : DType::kBF16;
+    cases.push_back({.shape = shape, .weights = floats, .kv = DType::kF16});
+    cases.push_back({.shape = shape, .weights = DType::kQ8_0, .kv = DType::kF32});
+  }
   return cases;
 }
 
 std::string CaseName(const ModelCase& model) {
-  return std::string(kShapes[model.shape].name) + "_" + std::string(InfoOf(model.weights).name) +
-         "_kv_" + std::string(InfoOf(model.kv).name);
+  return std::string(ShapeOf(model).name) + "_" + std::string(InfoOf(model.weights).name) + "_kv_" +
+         std::string(InfoOf(model.kv).name);
 }
 
-std::string ModelPath(const ModelCase& model) {
-  const Shape& shape = kShapes[model.shape];
-  const std::string type(InfoOf(model.weights).name);
-  const auto path = ModelFolder() / (std::string(shape.name) + "_" + type + ".gguf");
+namespace {
+
+std::string WriteModel(const std::string& name, const std::string& flags) {
+  const auto path = ModelFolder() / (name + ".gguf");
   if (!std::filesystem::exists(path)) {
-    const std::string command = std::string("'") + KVCACHE_MAKE_MODEL + "' --type " + type + " " +
-                                shape.flags + " --seed 7 '" + path.string() + "' > /dev/null";
+    const std::string command = std::string("'") + KVCACHE_MAKE_MODEL + "' " + flags +
+                                " --seed 7 '" + path.string() + "' > /dev/null";
     EXPECT_EQ(std::system(command.c_str()), 0) << command;
   }
   return path.string();
 }
 
+std::unique_ptr<Engine> Open(const std::string& path, const EngineOptions& options) {
+  auto engine = Engine::Open(path, options);
+  if (engine.ok()) return std::move(engine).value();
+  ADD_FAILURE() << engine.status().message();
+  return nullptr;
+}
+
+}  // namespace
+
+std::string ModelPath(const ModelCase& model) {
+  const Shape& shape = ShapeOf(model);
+  const std::string type(InfoOf(model.weights).name);
+  return WriteModel(std::string(shape.name) + "_" + type,
+                    std::string(shape.flags) + " --type " + type);
+}
+
 std::unique_ptr<Engine> OpenEngine(const ModelCase& model, const RunOptions& options) {
-  auto engine = Engine::Open(ModelPath(model), {.threads = options.threads,
-                                                .k_type = model.kv,
-                                                .v_type = model.kv,
-                                                .context = kContext,
-                                                .max_sequences = options.sequences,
-                                                .prefill_chunk = options.chunk});
-  if (!engine.ok()) {
-    ADD_FAILURE() << engine.status().message();
-    return nullptr;
-  }
-  return std::move(engine).value();
+  return Open(ModelPath(model), {.threads = options.threads,
+                                 .k_type = model.kv,
+                                 .v_type = model.kv,
+                                 .context = kContext,
+                                 .max_sequences = options.sequences,
+                                 .prefill_chunk = options.chunk});
+}
+
+std::unique_ptr<Engine> OpenFlags(const std::string& name, const std::string& flags) {
+  return Open(WriteModel(name, flags),
+              {.threads = 2, .k_type = DType::kF32, .v_type = DType::kF32, .context = kContext});
 }
 
 std::vector<std::int32_t> RandomTokens(const Engine& engine, int count, std::uint32_t seed) {

@@ -19,7 +19,7 @@ struct ModelCase {
   DType kv = DType::kF32;
 };
 
-// Every pair of weight and cache type, each with one of the shapes.
+// Every pair of weight and cache type, each with one of llama's shapes; and the other families.
 std::vector<ModelCase> AllCases();
 std::string CaseName(const ModelCase& model);  // letters, digits and underscores
 
@@ -38,6 +38,9 @@ inline constexpr int kContext = 640;
 
 // REQUIRES: inside a test; adds a failure and returns null when the model does not open.
 std::unique_ptr<Engine> OpenEngine(const ModelCase& model, const RunOptions& options);
+
+// The same for a model of these flags of kvcache-make-model, in F32 with an F32 cache.
+std::unique_ptr<Engine> OpenFlags(const std::string& name, const std::string& flags);
 
 // `count` tokens that depend on `seed` alone. REQUIRES: count <= kContext.
 std::vector<std::int32_t> RandomTokens(const Engine& engine, int count, std::uint32_t seed);

@@ -12,9 +12,17 @@ def log_softmax(logits):
     return x - np.log(np.exp(x).sum(axis=1, keepdims=True))
 
 
+def kl_rows(p, q):
+    """KL(p ‖ q) of each row in nats; p and q are log-probabilities."""
+    return (np.exp(p) * (p - q)).sum(axis=1)
+
+
 def mean_kl(p, q):
-    """Mean over the rows of KL(p ‖ q) in nats; p and q are log-probabilities."""
-    return float((np.exp(p) * (p - q)).sum(axis=1).mean())
+    return float(kl_rows(p, q).mean())
+
+
+def median_kl(p, q):
+    return float(np.median(kl_rows(p, q)))
 
 
 def entropy(p):

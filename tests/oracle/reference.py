@@ -1,76 +1,100 @@
-"""The llama architecture in float64, from its equations: the truth that both engines approach.
+"""The decoder architectures in float64, from their equations: the truth that both engines approach.
 
     h   = embed[token]
-    h  += Wo · attention(rope(Wq n), rope(Wk n), Wv n)     n = rms(h) * attn_norm
-    h  += Wdown · (silu(Wgate m) * Wup m)                  m = rms(h) * ffn_norm
-    logits = Wout · (rms(h) * output_norm)
+    h  += Wo · attention(rope(q), rope(k), v)              q, k, v = W n (+ b)
+    h  += Wdown · (silu(Wgate m) * Wup m)                  n = rms(h) * attn_norm
+    logits = Wout · (rms(h) * output_norm)                 m = rms(h) * ffn_norm
 
-Sources: Touvron et al. 2023 (LLaMA: RMS norm, SwiGLU, RoPE); Su et al. 2021 (RoPE); Ainslie et
-al. 2023 (grouped-query attention); Llama 3's frequency factors as the file's rope_freqs tensor.
-Nothing is rounded: the K/V cache is float64 too. One sequence, positions from 0.
+    llama, mistral3   turn neighbours; mistral3 also multiplies the query at position p by
+                      1 + s · ln(1 + floor(p / original context))
+    qwen2             turns halves; biases on q, k, v
+    qwen3             turns halves; q and k of each head are normed before
+    experts           the feed-forward part is Σ p_e · expert_e(m) over the experts with the largest
+                      p = softmax(Wrouter m), their p divided by their sum
+
+Sources: Touvron et al. 2023 (LLaMA); Su et al. 2021 (RoPE); Ainslie et al. 2023 (grouped-query
+attention); Jiang et al. 2024 (Mixtral); Yang et al. 2024, 2025 (Qwen2, Qwen3), and Hugging Face's
+modules of these names. Nothing is rounded: the K/V cache is float64 too. One sequence, positions
+from 0.
 """
 
 import sys
 
 import numpy as np
 
+import rope
 from gguf_file import GgufFile
 
+TURN_NEIGHBOURS = {"llama": True, "mistral3": True, "qwen2": False, "qwen3": False,
+                   "qwen3moe": False}
 
-class Llama:
+
+def silu(x):
+    return x / (1 + np.exp(-x))
+
+
+class Decoder:
     """A model held in float64; REQUIRES memory of eight bytes per weight."""
 
     def __init__(self, path):
         self._file = GgufFile(path)
-        meta = self._file.metadata
-        self.layers = meta["llama.block_count"]
-        self.heads = meta["llama.attention.head_count"]
-        self.kv_heads = meta.get("llama.attention.head_count_kv", self.heads)
-        width = meta["llama.embedding_length"]
-        self.head_dim = meta.get("llama.attention.key_length", width // self.heads)
-        self.epsilon = meta["llama.attention.layer_norm_rms_epsilon"]
+        self._meta = self._file.metadata
+        self._prefix = self._meta["general.architecture"]
+        self._neighbours = TURN_NEIGHBOURS[self._prefix]
+        self.layers = self._key("block_count")
+        self.heads = self._key("attention.head_count")
+        self.kv_heads = self._key("attention.head_count_kv", self.heads)
+        self.head_dim = self._key("attention.key_length",
+                                  self._key("embedding_length") // self.heads)
+        self.epsilon = self._key("attention.layer_norm_rms_epsilon")
+        self.experts_used = self._key("expert_used_count", 0)
         self._weights = {name: self._file.tensor(name) for name in self._file.tensors}
-        self._inv_freq = self._frequencies(meta)
+        self._freq, self._magnitude = rope.rotation(
+            self._meta, self._prefix, self._key("rope.dimension_count", self.head_dim),
+            self._weights.get("rope_freqs.weight", 1.0))
 
     def logits(self, tokens):
         """float64 [tokens, vocab]; row i is the answer after token i."""
         embed = self._weights["token_embd.weight"]
         h = embed[np.asarray(tokens)]
         for layer in range(self.layers):
-            h = h + self._attention(layer, self._norm(h, f"blk.{layer}.attn_norm.weight"))
-            h = h + self._feed_forward(layer, self._norm(h, f"blk.{layer}.ffn_norm.weight"))
+            block = f"blk.{layer}."
+            h = h + self._attention(block, self._norm(h, block + "attn_norm"))
+            m = self._norm(h, block + "ffn_norm")
+            routed = block + "ffn_gate_inp.weight" in self._weights
+            h = h + (self._experts(block, m) if routed else self._feed_forward(block, m))
         output = self._weights.get("output.weight", embed)
-        return self._norm(h, "output_norm.weight") @ output.T
+        return self._norm(h, "output_norm") @ output.T
 
-    def _frequencies(self, meta):
-        dims = meta.get("llama.rope.dimension_count", self.head_dim)
-        base = meta.get("llama.rope.freq_base", 10000.0)
-        inv_freq = base ** (-np.arange(0, dims, 2, dtype=np.float64) / dims)
-        return inv_freq / self._weights.get("rope_freqs.weight", 1.0)
+    def _key(self, name, otherwise=None):
+        key = f"{self._prefix}.{name}"
+        return self._meta[key] if otherwise is None else self._meta.get(key, otherwise)
 
-    def _norm(self, x, weight):
+    def _norm(self, x, name):
         rms = np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + self.epsilon)
-        return x / rms * self._weights[weight]
+        return x / rms * self._weights[name + ".weight"]
 
-    def _rope(self, x):
-        """Turns pairs (2i, 2i+1) of x [tokens, heads, head_dim], the order of llama's files."""
-        angles = np.arange(len(x))[:, None] * self._inv_freq
-        cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
-        dims = 2 * len(self._inv_freq)
-        even, odd = x[..., 0:dims:2], x[..., 1:dims:2]
-        turned = x.copy()
-        turned[..., 0:dims:2] = even * cos - odd * sin
-        turned[..., 1:dims:2] = even * sin + odd * cos
-        return turned
+    def _project(self, name, x):
+        return x @ self._weights[name + ".weight"].T + self._weights.get(name + ".bias", 0.0)
 
-    def _attention(self, layer, x):
-        def project(name, heads):
-            y = x @ self._weights[f"blk.{layer}.attn_{name}.weight"].T
-            return y.reshape(len(x), heads, -1)
+    def _turned(self, name, x, heads):
+        y = self._project(name, x).reshape(len(x), heads, -1)
+        if name + "_norm.weight" in self._weights:
+            y = self._norm(y, name + "_norm")
+        return rope.turn(y, self._freq, self._magnitude, self._neighbours)
 
-        q = self._rope(project("q", self.heads))
-        k = self._rope(project("k", self.kv_heads))
-        v = project("v", self.kv_heads)
+    def _temperatures(self, count):
+        scale = self._key("attention.temperature_scale", 0.0)
+        if scale == 0.0:
+            return np.ones(count)
+        context = self._key("rope.scaling.original_context_length")
+        return 1 + scale * np.log(1 + np.arange(count) // context)
+
+    def _attention(self, block, x):
+        q = self._turned(block + "attn_q", x, self.heads)
+        q = q * self._temperatures(len(x))[:, None, None]
+        k = self._turned(block + "attn_k", x, self.kv_heads)
+        v = self._project(block + "attn_v", x).reshape(len(x), self.kv_heads, -1)
         future = np.triu(np.ones((len(x), len(x)), bool), 1)
         out = np.empty((len(x), self.heads, v.shape[-1]))
         for head in range(self.heads):
@@ -79,19 +103,35 @@ class Llama:
             scores[future] = -np.inf
             scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
             out[:, head] = scores / scores.sum(axis=-1, keepdims=True) @ v[:, shared]
-        return out.reshape(len(x), -1) @ self._weights[f"blk.{layer}.attn_output.weight"].T
+        return self._project(block + "attn_output", out.reshape(len(x), -1))
 
-    def _feed_forward(self, layer, x):
-        gate = x @ self._weights[f"blk.{layer}.ffn_gate.weight"].T
-        up = x @ self._weights[f"blk.{layer}.ffn_up.weight"].T
-        return (gate / (1 + np.exp(-gate)) * up) @ self._weights[f"blk.{layer}.ffn_down.weight"].T
+    def _feed_forward(self, block, x):
+        gate, up = self._project(block + "ffn_gate", x), self._project(block + "ffn_up", x)
+        return self._project(block + "ffn_down", silu(gate) * up)
+
+    def _experts(self, block, x):
+        scores = self._project(block + "ffn_gate_inp", x)
+        p = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        p /= p.sum(axis=-1, keepdims=True)
+        chosen = np.argsort(-p, axis=-1, kind="stable")[:, :self.experts_used]
+        share = np.take_along_axis(p, chosen, axis=-1)
+        share /= share.sum(axis=-1, keepdims=True)
+        gate, up, down = (self._weights[f"{block}ffn_{name}_exps.weight"]
+                          for name in ("gate", "up", "down"))
+        out = np.zeros_like(x)
+        for expert in range(p.shape[-1]):
+            token, place = np.nonzero(chosen == expert)
+            m = x[token]
+            y = (silu(m @ gate[expert].T) * (m @ up[expert].T)) @ down[expert].T
+            out[token] += share[token, place][:, None] * y
+        return out
 
 
 def main():
     if len(sys.argv) != 4:
         sys.exit("usage: reference.py MODEL.gguf TOKENS OUT.npy    (TOKENS: 1,2,3)")
     tokens = [int(t) for t in sys.argv[2].split(",")]
-    np.save(sys.argv[3], Llama(sys.argv[1]).logits(tokens))
+    np.save(sys.argv[3], Decoder(sys.argv[1]).logits(tokens))
 
 
 if __name__ == "__main__":

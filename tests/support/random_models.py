@@ -34,6 +34,34 @@ SHAPES = [
 ]
 
 
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """An architecture, and what its files say beside the shape."""
+    name: str
+    architecture: str
+    flags: tuple = ()
+    experts: tuple = ()  # of each layer, of each token
+
+
+# Positions up to a few hundred must meet every part of a ramp: contexts before stretching are
+# short, and the factors as in published models.
+_STRETCHED = ("--rope-original-context", 128, "--rope-factor", 4)
+VARIANTS = [
+    Variant("llama", "llama"),
+    Variant("llama-linear", "llama", ("--rope-scaling", "linear", "--rope-factor", 2.5)),
+    Variant("llama-llama3", "llama", ("--rope-scaling", "llama3", "--rope-base", 500000,
+                                      "--rope-original-context", 512, "--rope-factor", 8)),
+    Variant("llama-yarn", "llama", ("--rope-scaling", "yarn", *_STRETCHED)),
+    Variant("llama-experts", "llama", experts=(8, 2)),
+    Variant("mistral3", "mistral3", ("--rope-scaling", "yarn", *_STRETCHED)),
+    Variant("qwen2", "qwen2", ("--rope-base", 1000000)),
+    Variant("qwen2-yarn", "qwen2", ("--rope-scaling", "yarn", *_STRETCHED)),
+    Variant("qwen3", "qwen3", ("--rope-base", 1000000)),
+    Variant("qwen3moe", "qwen3moe", ("--rope-base", 1000000), experts=(16, 4)),
+]
+LLAMA = VARIANTS[0]
+
+
 class Failure(Exception):
     """A check that did not hold, or a program that did not run; the text says which."""
 
@@ -48,11 +76,23 @@ def run(command, **options):
     return result.stdout
 
 
-def make_model(tool, shape, weight_type, seed, path):
-    run([tool, "--type", weight_type, "--layers", shape.layers, "--width", shape.width,
+def expert_flags(variant, shape):
+    if not variant.experts:
+        return []
+    # Whole blocks of 32 or of 256, as the shape itself. llama's experts have no width of their own.
+    ffn = 256 if shape.ffn % 256 == 0 and shape.width % 256 == 0 else 96
+    if variant.architecture == "llama":
+        ffn = shape.ffn
+    count, used = variant.experts
+    return ["--experts", count, "--experts-used", used, "--expert-ffn", ffn]
+
+
+def make_model(tool, shape, weight_type, seed, path, variant=LLAMA):
+    run([tool, "--arch", variant.architecture, "--type", weight_type,
+         "--layers", shape.layers, "--width", shape.width,
          "--heads", shape.heads, "--kv-heads", shape.kv_heads, "--head-dim", shape.head_dim,
          "--ffn", shape.ffn, "--vocab", shape.vocab, "--tied" if shape.tied else "--untied",
-         "--seed", seed, path])
+         "--seed", seed, *variant.flags, *expert_flags(variant, shape), path])
 
 
 def random_tokens(shape, count, seed):

@@ -1,5 +1,5 @@
-// What an architecture puts into a file: its metadata and its tensors. One .cc file and one
-// row of the table in architecture.cc each.
+// What an architecture puts into a file: its metadata and its tensors. One row of the table in
+// families.cc each.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,18 @@ namespace kvcache::make_model {
 
 struct TensorSpec {
   std::string name;
-  std::vector<std::int64_t> dims;  // fastest first; rank 1 stays f32, rank 2 gets --type
+  std::vector<std::int64_t> dims;  // fastest first; rank 1 stays f32, others get --type
   Distribution distribution = Distribution::kNormal;
   float scale = 1.0f;
+  bool keep_f32 = false;
+  std::vector<float> values = {};  // if not empty: these, instead of random ones
 };
+
+enum class ExpertUse : std::uint8_t { kNone, kAllowed, kNeeded };
 
 struct Architecture {
   std::string_view name;  // general.architecture
+  ExpertUse experts;
   void (*add_metadata)(const Shape& shape, GgufHeader& header);
   std::vector<TensorSpec> (*tensors)(const Shape& shape);  // in the file's order
 };
@@ -30,7 +35,7 @@ struct Architecture {
 // kNotFound, with those that there are.
 Result<const Architecture*> FindArchitecture(std::string_view name);
 
-void AddLlamaMetadata(const Shape& shape, GgufHeader& header);
-std::vector<TensorSpec> LlamaTensors(const Shape& shape);
+// kInvalidArgument if the shape has experts and the architecture none, or the reverse.
+Status CheckExperts(const Architecture& architecture, const Shape& shape);
 
 }  // namespace kvcache::make_model

@@ -15,7 +15,9 @@ namespace {
 struct Flags {
   std::string preset = "tiny";
   std::optional<int> layers, width, heads, kv_heads, head_dim, ffn, vocab, context;
-  std::optional<float> rope_base;
+  std::optional<int> rope_original_context, experts, experts_used, expert_ffn;
+  std::optional<float> rope_base, rope_factor;
+  RopeScaling rope_scaling = RopeScaling::kNone;
   bool tied = false;
   bool untied = false;
 };
@@ -40,6 +42,12 @@ Result<Shape> ShapeOf(const Flags& flags) {
   Replace(flags.vocab, shape.vocab);
   Replace(flags.context, shape.context);
   Replace(flags.rope_base, shape.rope_base);
+  shape.rope_scaling = flags.rope_scaling;
+  Replace(flags.rope_factor, shape.rope_factor);
+  Replace(flags.rope_original_context, shape.rope_original_context);
+  Replace(flags.experts, shape.experts);
+  Replace(flags.experts_used, shape.experts_used);
+  Replace(flags.expert_ffn, shape.expert_ffn);
   if (flags.tied) shape.output = Output::kTied;
   if (flags.untied) shape.output = Output::kUntied;
   return shape;
@@ -60,6 +68,21 @@ void AddSizes(CLI::App& app, Flags& flags) {
   app.add_flag("--untied", flags.untied, "an output matrix of its own")->excludes(tied);
 }
 
+void AddRopeAndExperts(CLI::App& app, Flags& flags) {
+  const std::map<std::string, RopeScaling> scalings = {{"none", RopeScaling::kNone},
+                                                       {"linear", RopeScaling::kLinear},
+                                                       {"llama3", RopeScaling::kLlama3},
+                                                       {"yarn", RopeScaling::kYarn}};
+  app.add_option("--rope-scaling", flags.rope_scaling, "none (default), linear, llama3 or yarn")
+      ->transform(CLI::CheckedTransformer(scalings).description(""));
+  app.add_option("--rope-factor", flags.rope_factor, "by which positions are stretched");
+  app.add_option("--rope-original-context", flags.rope_original_context,
+                 "tokens before stretching, for llama3 and yarn");
+  app.add_option("--experts", flags.experts, "experts of each layer (default: none)");
+  app.add_option("--experts-used", flags.experts_used, "experts of each token");
+  app.add_option("--expert-ffn", flags.expert_ffn, "inner width of an expert");
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("Writes a GGUF model file of random weights.");
   Request request;
@@ -74,6 +97,7 @@ int Main(int argc, char** argv) {
   app.add_option("--seed", request.seed, "which random numbers (default: 1)");
   app.add_option("--threads", request.threads, "default: one per core; changes no bytes");
   AddSizes(app, flags);
+  AddRopeAndExperts(app, flags);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

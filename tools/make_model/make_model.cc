@@ -64,7 +64,7 @@ class Maker {
 
  private:
   DType TypeOf(const TensorSpec& spec) const {
-    return spec.dims.size() == 1 ? DType::kF32 : request_.type;
+    return spec.dims.size() == 1 || spec.keep_f32 ? DType::kF32 : request_.type;
   }
 
   GgufHeader Header() const {
@@ -108,8 +108,13 @@ class Maker {
     const DType type = TypeOf(spec);
     values.resize(chunk.count);
     bytes.resize(static_cast<std::size_t>(BytesOf(type, static_cast<std::int64_t>(chunk.count))));
-    RandomWeights(request_.seed, spec.name)
-        .Fill(spec.distribution, spec.scale, chunk.first, values);
+    if (spec.values.empty()) {
+      RandomWeights(request_.seed, spec.name)
+          .Fill(spec.distribution, spec.scale, chunk.first, values);
+    } else {
+      std::copy_n(spec.values.begin() + static_cast<std::ptrdiff_t>(chunk.first), chunk.count,
+                  values.begin());
+    }
     KVCACHE_RETURN_IF_ERROR(Quantize(type, values, bytes));
     const auto offset = BytesOf(type, static_cast<std::int64_t>(chunk.first));
     return writer_->Write(chunk.tensor, static_cast<std::uint64_t>(offset), bytes);
@@ -135,6 +140,7 @@ Status MakeModel(const Request& request, const std::string& path) {
             StrCat("weights cannot be of type ", InfoOf(request.type).name)};
   }
   KVCACHE_RETURN_IF_ERROR(CheckShape(request.shape, request.type));
+  KVCACHE_RETURN_IF_ERROR(CheckExperts(*architecture, request.shape));
   return Maker(request, *architecture).Make(path);
 }
 

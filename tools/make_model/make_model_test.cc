@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -93,6 +94,49 @@ TEST_F(MakeModelTest, HasTheShapeAskedFor) {
   EXPECT_EQ(file.FindTensor("blk.0.ffn_norm.weight")->type->name, "f32");
 }
 
+TEST_F(MakeModelTest, FamiliesHaveWhatIsTheirOwn) {
+  Request request{.architecture = "qwen3moe", .type = DType::kF16};
+  request.shape.experts = 6;
+  Make(request);
+  auto file = std::move(GgufFile::Open(path_)).value();
+  EXPECT_THAT(file->FindTensor("blk.1.ffn_gate_exps.weight")->dims,
+              testing::ElementsAre(128, 64, 6, 1));
+  EXPECT_THAT(file->FindTensor("blk.1.ffn_down_exps.weight")->dims,
+              testing::ElementsAre(64, 128, 6, 1));
+  EXPECT_EQ(file->FindTensor("blk.1.ffn_up_exps.weight")->type->name, "f16");
+  EXPECT_EQ(file->FindTensor("blk.1.ffn_gate_inp.weight")->type->name, "f32");
+  EXPECT_EQ(file->FindTensor("blk.1.ffn_gate.weight"), nullptr);
+  EXPECT_EQ(file->FindTensor("blk.0.attn_q_norm.weight")->elements(), 32);
+  EXPECT_EQ(*file->GetUint("qwen3moe.expert_used_count"), 2u);
+  EXPECT_EQ(*file->GetUint("qwen3moe.expert_feed_forward_length"), 64u);
+
+  Make({.architecture = "qwen2"});
+  file = std::move(GgufFile::Open(path_)).value();
+  EXPECT_EQ(file->FindTensor("blk.0.attn_q.bias")->elements(), 128);
+  EXPECT_EQ(file->FindTensor("blk.1.attn_v.bias")->elements(), 64);
+}
+
+TEST_F(MakeModelTest, StretchedPositionsAreKeysOrDivisors) {
+  Request request;
+  request.shape.rope_scaling = RopeScaling::kYarn;
+  Make(request);
+  auto file = std::move(GgufFile::Open(path_)).value();
+  EXPECT_EQ(*file->GetString("llama.rope.scaling.type"), "yarn");
+  EXPECT_EQ(*file->GetFloat("llama.rope.scaling.factor"), 4.0);
+  EXPECT_EQ(*file->GetUint("llama.rope.scaling.original_context_length"), 256u);
+
+  request.shape.rope_scaling = RopeScaling::kLlama3;
+  Make(request);
+  file = std::move(GgufFile::Open(path_)).value();
+  EXPECT_EQ(file->Find("llama.rope.scaling.type"), nullptr);
+  const GgufTensor* divisors = file->FindTensor("rope_freqs.weight");
+  ASSERT_EQ(divisors->elements(), 16);
+  const auto* const values = divisors->View()->as<const float>();
+  EXPECT_EQ(values[0], 1.0f);
+  EXPECT_EQ(values[15], 4.0f);
+  EXPECT_TRUE(std::is_sorted(values, values + 16));
+}
+
 TEST_F(MakeModelTest, VocabularyHasDistinctPiecesOfEveryKind) {
   Request request;
   request.shape.vocab = 40000;
@@ -122,7 +166,7 @@ TEST_F(MakeModelTest, RefusesWhatCannotBe) {
     std::string_view message;
     void (*change)(Request&);
   } kCases[] = {
-      {"there is no architecture 'gpt', there are: llama",
+      {"there is no architecture 'gpt', there are: llama, mistral3, qwen2, qwen3, qwen3moe",
        [](Request& r) { r.architecture = "gpt"; }},
       {"weights cannot be of type i8", [](Request& r) { r.type = DType::kI8; }},
       {"--layers 0 is not from 1 to 4096", [](Request& r) { r.shape.layers = 0; }},
@@ -135,6 +179,14 @@ TEST_F(MakeModelTest, RefusesWhatCannotBe) {
       {"--heads times --head-dim of 40 is not a multiple of 32, the block of q8_0",
        [](Request& r) { r.shape.head_dim = 10, r.type = DType::kQ8_0; }},
       {"--rope-base -1 is not positive and below 1e12", [](Request& r) { r.shape.rope_base = -1; }},
+      {"--rope-factor 0 is not positive and below 1e6",
+       [](Request& r) { r.shape.rope_factor = 0; }},
+      {"--experts-used 9 is not from 1 to 8",
+       [](Request& r) { r.shape.experts = 8, r.shape.experts_used = 9; }},
+      {"--expert-ffn of 40 is not a multiple of 32, the block of q8_0",
+       [](Request& r) { r.shape.experts = 8, r.shape.expert_ffn = 40, r.type = DType::kQ8_0; }},
+      {"qwen2 has no --experts", [](Request& r) { r.architecture = "qwen2", r.shape.experts = 4; }},
+      {"qwen3moe needs --experts", [](Request& r) { r.architecture = "qwen3moe"; }},
   };
   for (const auto& c : kCases) {
     Request request;

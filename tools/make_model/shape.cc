@@ -43,6 +43,10 @@ Status CheckBounds(const Shape& shape) {
       {"--ffn", shape.ffn, 1, 1 << 22},
       {"--vocab", shape.vocab, kFixedPieces, kMostPieces},
       {"--context", shape.context, 1, 1 << 30},
+      {"--rope-original-context", shape.rope_original_context, 1, 1 << 30},
+      {"--experts", shape.experts, 0, 1 << 10},
+      {"--experts-used", shape.experts_used, 1, shape.experts > 0 ? shape.experts : 1 << 10},
+      {"--expert-ffn", shape.expert_ffn, 1, 1 << 22},
   };
   for (const Bound& bound : bounds) {
     if (bound.value >= bound.least && bound.value <= bound.most) continue;
@@ -56,7 +60,8 @@ Status CheckRows(const Shape& shape, DType type) {
   const int block = InfoOf(type).block_size;
   const Bound rows[] = {{"--width", shape.width, 0, 0},
                         {"--heads times --head-dim", shape.heads * shape.head_dim, 0, 0},
-                        {"--ffn", shape.ffn, 0, 0}};
+                        {"--ffn", shape.experts > 0 ? 0 : shape.ffn, 0, 0},
+                        {"--expert-ffn", shape.experts > 0 ? shape.expert_ffn : 0, 0, 0}};
   for (const Bound& row : rows) {
     if (row.value % block == 0) continue;
     return {StatusCode::kInvalidArgument,
@@ -91,6 +96,10 @@ Status CheckShape(const Shape& shape, DType type) {
   if (!(shape.rope_base > 0.0f && shape.rope_base < 1e12f)) {
     return {StatusCode::kInvalidArgument,
             StrCat("--rope-base ", shape.rope_base, " is not positive and below 1e12")};
+  }
+  if (!(shape.rope_factor > 0.0f && shape.rope_factor < 1e6f)) {
+    return {StatusCode::kInvalidArgument,
+            StrCat("--rope-factor ", shape.rope_factor, " is not positive and below 1e6")};
   }
   return CheckRows(shape, type);
 }

@@ -12,6 +12,8 @@ namespace kvcache::make_model {
 
 enum class Output : std::uint8_t { kUntied, kTied };  // tied: the embedding is the output too
 
+enum class RopeScaling : std::uint8_t { kNone, kLinear, kLlama3, kYarn };
+
 struct Shape {
   int layers = 2;
   int width = 128;
@@ -23,6 +25,12 @@ struct Shape {
   Output output = Output::kUntied;
   int context = 2048;
   float rope_base = 10000.0f;
+  RopeScaling rope_scaling = RopeScaling::kNone;
+  float rope_factor = 4.0f;
+  int rope_original_context = 256;
+  int experts = 0;  // of each layer; 0: none
+  int experts_used = 2;
+  int expert_ffn = 64;
 };
 
 // The shape of a preset, or kNotFound with those that there are.

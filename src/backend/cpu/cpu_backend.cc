@@ -6,6 +6,7 @@
 #include "backend/cpu/attention.h"
 #include "backend/cpu/cpu_target.h"
 #include "backend/cpu/elementwise.h"
+#include "backend/cpu/experts.h"
 #include "backend/cpu/kv_kernels.h"
 #include "backend/cpu/linear.h"
 #include "kvcache/cpu_backend.h"
@@ -65,7 +66,12 @@ Result<std::unique_ptr<LinearWeight>> CpuBackend::MakeLinear(const TensorView& w
 }
 
 Status CpuBackend::Linear(const TensorView& x, std::span<const LinearOutput> outputs) {
-  return cpu::Linear(pool_, scratch_, x, outputs);
+  const LinearGroup group{x, outputs};
+  return cpu::LinearGroups(pool_, scratch_, {&group, 1});
+}
+
+Status CpuBackend::LinearGroups(std::span<const LinearGroup> groups) {
+  return cpu::LinearGroups(pool_, scratch_, groups);
 }
 
 Status CpuBackend::Embed(const TensorView& table, std::span<const std::int32_t> tokens,
@@ -89,6 +95,24 @@ Status CpuBackend::SwiGlu(const TensorView& gate, const TensorView& up) {
 
 Status CpuBackend::Add(const TensorView& x, const TensorView& y) {
   return cpu::Add(pool_, x, y);
+}
+
+Status CpuBackend::AddBias(const TensorView& x, const TensorView& bias) {
+  return cpu::AddBias(pool_, x, bias);
+}
+
+Status CpuBackend::ScaleColumns(const TensorView& x, std::span<const float> factors) {
+  return cpu::ScaleColumns(pool_, x, factors);
+}
+
+Status CpuBackend::Route(const TensorView& logits, const RouterOptions& options,
+                         std::span<std::int32_t> experts, std::span<float> weights) {
+  return cpu::Route(pool_, logits, options, experts, weights);
+}
+
+Status CpuBackend::Combine(const TensorView& y, std::span<const std::int32_t> columns,
+                           std::span<const float> weights, const TensorView& out) {
+  return cpu::Combine(pool_, y, columns, weights, out);
 }
 
 }  // namespace cpu

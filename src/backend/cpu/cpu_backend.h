@@ -37,6 +37,7 @@ class CpuBackend final : public Backend {
 
   Result<std::unique_ptr<LinearWeight>> MakeLinear(const TensorView& w) override;
   Status Linear(const TensorView& x, std::span<const LinearOutput> outputs) override;
+  Status LinearGroups(std::span<const LinearGroup> groups) override;
   Status Embed(const TensorView& table, std::span<const std::int32_t> tokens,
                const TensorView& y) override;
   Status RmsNorm(const TensorView& x, const TensorView& weight, float epsilon,
@@ -45,6 +46,12 @@ class CpuBackend final : public Backend {
               const RopeParams& rope) override;
   Status SwiGlu(const TensorView& gate, const TensorView& up) override;
   Status Add(const TensorView& x, const TensorView& y) override;
+  Status AddBias(const TensorView& x, const TensorView& bias) override;
+  Status ScaleColumns(const TensorView& x, std::span<const float> factors) override;
+  Status Route(const TensorView& logits, const RouterOptions& options,
+               std::span<std::int32_t> experts, std::span<float> weights) override;
+  Status Combine(const TensorView& y, std::span<const std::int32_t> columns,
+                 std::span<const float> weights, const TensorView& out) override;
 
  private:
   ThreadPool pool_;

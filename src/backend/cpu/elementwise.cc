@@ -135,4 +135,31 @@ Status Add(ThreadPool& pool, const TensorView& x, const TensorView& y) {
   return Status::Ok();
 }
 
+Status AddBias(ThreadPool& pool, const TensorView& x, const TensorView& bias) {
+  if (!IsRowsOf(x, DType::kF32) || !IsDenseF32(bias) || bias.elements() != x.dims[0]) {
+    return Invalid("add bias", "bias " + Describe(bias) + " does not fit x " + Describe(x));
+  }
+  ForParts(pool, x.dims[1], kTaskValues / std::max<std::int64_t>(1, x.dims[0]),
+           [&](std::int64_t begin, std::int64_t end) {
+             for (std::int64_t i = begin; i < end; ++i) {
+               kernel::Add(Row(x, i), bias.as<const float>(), x.dims[0]);
+             }
+           });
+  return Status::Ok();
+}
+
+Status ScaleColumns(ThreadPool& pool, const TensorView& x, std::span<const float> factors) {
+  if (!IsRowsOf(x, DType::kF32) || static_cast<std::int64_t>(factors.size()) != x.dims[1]) {
+    return Invalid("scale columns",
+                   std::to_string(factors.size()) + " factors for x " + Describe(x));
+  }
+  ForParts(pool, x.dims[1], kTaskValues / std::max<std::int64_t>(1, x.dims[0]),
+           [&](std::int64_t begin, std::int64_t end) {
+             for (std::int64_t i = begin; i < end; ++i) {
+               kernel::Scale(Row(x, i), factors[static_cast<std::size_t>(i)], x.dims[0], Row(x, i));
+             }
+           });
+  return Status::Ok();
+}
+
 }  // namespace kvcache::cpu

@@ -24,4 +24,8 @@ Status SwiGlu(ThreadPool& pool, const TensorView& gate, const TensorView& up);
 
 Status Add(ThreadPool& pool, const TensorView& x, const TensorView& y);
 
+Status AddBias(ThreadPool& pool, const TensorView& x, const TensorView& bias);
+
+Status ScaleColumns(ThreadPool& pool, const TensorView& x, std::span<const float> factors);
+
 }  // namespace kvcache::cpu

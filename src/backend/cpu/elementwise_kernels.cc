@@ -65,6 +65,23 @@ void SwiGlu(float* gate, const float* up, std::int64_t count) {
   Zip(gate, up, count, gate, SwiGluOp());
 }
 
+struct TimesOp {
+  float factor;
+  HWY_INLINE VF operator()(VF x, VF) const { return hn::Mul(hn::Set(DF(), factor), x); }
+};
+struct AddTimesOp {
+  float factor;
+  HWY_INLINE VF operator()(VF x, VF y) const { return hn::MulAdd(hn::Set(DF(), factor), x, y); }
+};
+
+void Scale(const float* x, float factor, std::int64_t count, float* y) {
+  Zip(x, x, count, y, TimesOp{factor});
+}
+
+void AddScaled(const float* x, float factor, std::int64_t count, float* y) {
+  Zip(x, y, count, y, AddTimesOp{factor});
+}
+
 // ---- Norm
 
 HWY_INLINE float SumOfSquares(const float* x, std::int64_t width) {
@@ -195,6 +212,8 @@ HWY_EXPORT(WidenRow);
 HWY_EXPORT(NormalizeRow);
 HWY_EXPORT(SwiGlu);
 HWY_EXPORT(Add);
+HWY_EXPORT(Scale);
+HWY_EXPORT(AddScaled);
 HWY_EXPORT(TurnHead);
 
 void WidenRow(const std::byte* row, DType dtype, std::int64_t width, float* y) {
@@ -212,6 +231,14 @@ void SwiGlu(float* gate, const float* up, std::int64_t count) {
 
 void Add(float* x, const float* y, std::int64_t count) {
   HWY_DYNAMIC_DISPATCH(Add)(x, y, count);
+}
+
+void Scale(const float* x, float factor, std::int64_t count, float* y) {
+  HWY_DYNAMIC_DISPATCH(Scale)(x, factor, count, y);
+}
+
+void AddScaled(const float* x, float factor, std::int64_t count, float* y) {
+  HWY_DYNAMIC_DISPATCH(AddScaled)(x, factor, count, y);
 }
 
 void TurnHead(float* head, const float* cosines, const float* sines, std::int64_t pairs,

@@ -23,6 +23,12 @@ void SwiGlu(float* gate, const float* up, std::int64_t count);
 // x[i] += y[i].
 void Add(float* x, const float* y, std::int64_t count);
 
+// y[i] = factor × x[i]; y may be x.
+void Scale(const float* x, float factor, std::int64_t count, float* y);
+
+// y[i] = fma(factor, x[i], y[i]).
+void AddScaled(const float* x, float factor, std::int64_t count, float* y);
+
 // Turns the pairs of one head in place: (a, b) becomes (a·cos - b·sin, a·sin + b·cos), where
 // the second product is rounded and the first fused with the sum.
 void TurnHead(float* head, const float* cosines, const float* sines, std::int64_t pairs,

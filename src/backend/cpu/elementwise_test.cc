@@ -250,6 +250,35 @@ TEST_P(ElementwiseTest, AddAdds) {
   }
 }
 
+TEST_P(ElementwiseTest, BiasesAndFactorsAreByColumn) {
+  const std::unique_ptr<Backend> backend = MakeBackend(2);
+  constexpr std::int64_t kTokens = 50;
+  for (const std::int64_t width : kWidths) {
+    std::vector<float> x = RandomValues(width * kTokens, 1);
+    std::vector<float> bias = RandomValues(width, 2);
+    const std::vector<float> factors = RandomValues(kTokens, 3);
+    std::vector<float> expected;
+    for (std::int64_t i = 0; i < width * kTokens; ++i) {
+      const float sum = x[static_cast<std::size_t>(i)] + bias[static_cast<std::size_t>(i % width)];
+      expected.push_back(factors[static_cast<std::size_t>(i / width)] * sum);
+    }
+    const TensorView view = TensorView::Dense(x.data(), DType::kF32, width, kTokens);
+    ASSERT_TRUE(backend->AddBias(view, TensorView::Dense(bias.data(), DType::kF32, width)).ok());
+    ASSERT_TRUE(backend->ScaleColumns(view, factors).ok());
+    ASSERT_TRUE(SameBits(x.data(), expected.data(), width * kTokens)) << width;
+  }
+}
+
+TEST(AddBiasTest, MismatchesNameBothSides) {
+  const std::unique_ptr<Backend> backend = MakeBackend(1);
+  std::vector<float> memory(64);
+  const TensorView x = TensorView::Dense(memory.data(), DType::kF32, 8, 2);
+  EXPECT_EQ(backend->AddBias(x, TensorView::Dense(memory.data(), DType::kF32, 7)).message(),
+            "add bias: bias f32 [7, 1] does not fit x f32 [8, 2]");
+  EXPECT_EQ(backend->ScaleColumns(x, std::vector<float>(3)).message(),
+            "scale columns: 3 factors for x f32 [8, 2]");
+}
+
 TEST(AddTest, MismatchesNameBothSides) {
   const std::unique_ptr<Backend> backend = MakeBackend(1);
   std::vector<float> memory(64);

@@ -16,7 +16,6 @@ namespace kvcache::cpu {
 
 Result<std::unique_ptr<LinearWeight>> MakeLinear(ThreadPool& pool, const TensorView& w);
 
-Status Linear(ThreadPool& pool, Scratch& scratch, const TensorView& x,
-              std::span<const LinearOutput> outputs);
+Status LinearGroups(ThreadPool& pool, Scratch& scratch, std::span<const LinearGroup> groups);
 
 }  // namespace kvcache::cpu

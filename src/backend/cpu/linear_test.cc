@@ -203,6 +203,52 @@ TEST_P(LinearTest, ThreadsDoNotShow) {
   }
 }
 
+// Groups of one call, each with matrices of its own out of a stack: the bits of separate calls.
+TEST_P(LinearTest, GroupsOverAStackAreSeparateCalls) {
+  ASSERT_TRUE(forced_.ok());
+  const std::unique_ptr<Backend> backend = MakeBackend(2);
+  constexpr std::int64_t kMatrices = 3;
+  const auto [inputs, outputs] = ShapesOf(dtype()).back();
+  auto stack = RandomWeights(dtype(), inputs * outputs * kMatrices, 21);
+  const auto bytes = static_cast<std::ptrdiff_t>(BytesOf(dtype(), inputs * outputs));
+  const auto weight =
+      backend->MakeLinear(TensorView::Dense(stack.data(), dtype(), inputs, outputs, kMatrices));
+  ASSERT_TRUE(weight.ok()) << weight.status().message();
+  EXPECT_EQ((*weight)->matrices(), kMatrices);
+  struct Item {
+    std::vector<float> x, y0, y1;
+    std::array<LinearOutput, 2> outputs;
+  };
+  const int batches[] = {1, 0, 5, 33, 2, 64};
+  std::vector<Item> items(std::size(batches));
+  std::vector<LinearGroup> groups;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    Item& item = items[i];
+    item.x = RandomValues(batches[i] * inputs, static_cast<std::uint32_t>(22 + i));
+    item.y0.resize(static_cast<std::size_t>(batches[i] * outputs));
+    item.y1 = item.y0;
+    const auto view = [&](std::vector<float>& v, std::int64_t width) {
+      return TensorView::Dense(v.data(), DType::kF32, width, batches[i]);
+    };
+    const auto matrix = static_cast<std::int64_t>(i % kMatrices);
+    item.outputs[0] = {weight->get(), view(item.y0, outputs), matrix};
+    item.outputs[1] = {weight->get(), view(item.y1, outputs), kMatrices - 1 - matrix};
+    groups.push_back({view(item.x, inputs), item.outputs});
+  }
+  const Status status = backend->LinearGroups(groups);
+  ASSERT_TRUE(status.ok()) << status.message();
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    if (batches[i] == 0) continue;
+    for (const auto& [y, output] : {std::pair(&items[i].y0, &items[i].outputs[0]),
+                                    std::pair(&items[i].y1, &items[i].outputs[1])}) {
+      const auto* const begin = stack.data() + output->matrix * bytes;
+      const std::vector<std::byte> one(begin, begin + bytes);
+      const auto alone = RunLinear(*backend, one, dtype(), items[i].x, inputs, outputs);
+      ASSERT_EQ(FirstDifference(*y, alone), -1) << "group " << i << ", matrix " << output->matrix;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(TypesAndTargets, LinearTest,
                          ::testing::Combine(::testing::Values(DType::kF32, DType::kF16,
                                                               DType::kBF16, DType::kQ8_0),
@@ -306,6 +352,18 @@ TEST(LinearCallTest, MismatchesNameBothSides) {
   }
 }
 
+TEST(LinearCallTest, RefusesAMatrixThatTheStackLacks) {
+  const std::unique_ptr<Backend> backend = MakeBackend(1);
+  std::vector<float> memory(2 * 8 * 4);
+  const auto weight =
+      std::move(backend->MakeLinear(TensorView::Dense(memory.data(), DType::kF32, 8, 4, 2)))
+          .value();
+  const LinearOutput output{weight.get(), TensorView::Dense(memory.data(), DType::kF32, 4, 1), 2};
+  EXPECT_EQ(
+      backend->Linear(TensorView::Dense(memory.data(), DType::kF32, 8, 1), {&output, 1}).message(),
+      "linear: matrix 2 of a stack of 2: weight [8, 4], x [8, 1], y [4, 1]");
+}
+
 TEST(LinearCallTest, RefusesWeightsItCannotServe) {
   const std::unique_ptr<Backend> backend = MakeBackend(1);
   std::vector<std::byte> memory(1 << 16);
@@ -315,6 +373,11 @@ TEST(LinearCallTest, RefusesWeightsItCannotServe) {
             StatusCode::kInvalidArgument);
   EXPECT_EQ(code(TensorView::Dense(memory.data(), DType::kF32, 0, 4)),
             StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(TensorView::Dense(memory.data(), DType::kF32, 32, 4, 2, 2)),
+            StatusCode::kInvalidArgument);
+  TensorView apart = TensorView::Dense(memory.data(), DType::kF32, 32, 4, 2);
+  apart.stride_bytes[2] += 4;
+  EXPECT_EQ(code(apart), StatusCode::kInvalidArgument);
   TensorView strided = TensorView::Dense(memory.data(), DType::kF32, 32, 4);
   strided.stride_bytes[1] += 4;
   EXPECT_EQ(code(strided), StatusCode::kInvalidArgument);

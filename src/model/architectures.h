@@ -1,0 +1,22 @@
+// The architectures' loaders; the table of their names is in architectures.cc. Each lies in a file
+// of its own, which says what it serves.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "model/model.h"
+
+namespace kvcache {
+
+// `name` is the file's general.architecture: some files serve several.
+using ArchitectureLoader = Result<std::unique_ptr<Model>> (*)(const GgufFile& file,
+                                                              std::string_view name,
+                                                              Backend& backend);
+
+Result<std::unique_ptr<Model>> LoadLlama(const GgufFile&, std::string_view name, Backend&);
+Result<std::unique_ptr<Model>> LoadMistral3(const GgufFile&, std::string_view name, Backend&);
+Result<std::unique_ptr<Model>> LoadQwen2(const GgufFile&, std::string_view name, Backend&);
+Result<std::unique_ptr<Model>> LoadQwen3(const GgufFile&, std::string_view name, Backend&);
+
+}  // namespace kvcache

@@ -1,0 +1,122 @@
+#include "model/decoder.h"
+
+#include <algorithm>
+
+#include "base/strings.h"
+#include "kvcache/causal_cache.h"
+#include "model/gguf.h"
+
+namespace kvcache {
+
+Status Decoder::Load(WeightReader& reader, const GgufFile& file) {
+  const std::int64_t width = params_.width;
+  const std::int64_t vocabulary = params_.vocabulary;
+  KVCACHE_ASSIGN_OR_RETURN(embedding_, reader.Table("token_embd.weight", width, vocabulary));
+  KVCACHE_ASSIGN_OR_RETURN(output_norm_,
+                           reader.RmsNorm("output_norm", width, params_.norm_epsilon));
+  const char* const output = reader.Has("output.weight") ? "output" : "token_embd";
+  KVCACHE_ASSIGN_OR_RETURN(output_, reader.Linear(output, width, vocabulary));
+  for (int i = 0; i < params_.layers; ++i) KVCACHE_RETURN_IF_ERROR(LoadLayer(reader, i));
+  KVCACHE_RETURN_IF_ERROR(reader.CheckAllUsed());
+  owned_weight_bytes_ = reader.owned_bytes();
+  FillInfo(file);
+  return Status::Ok();
+}
+
+void Decoder::FillInfo(const GgufFile& file) {
+  info_ = {.architecture = std::string(architecture_),
+           .name = params_.name,
+           .layers = params_.layers,
+           .width = params_.width,
+           .vocabulary = params_.vocabulary,
+           .context_length = params_.context_length,
+           .parameters = 0,
+           .kv = {}};
+  for (const GgufTensor& tensor : file.tensors()) info_.parameters += tensor.elements();
+  for (const int kv_heads : params_.kv_heads) {
+    info_.kv.push_back({kv_heads, params_.k_dim, params_.v_dim});
+  }
+}
+
+std::unique_ptr<Cache> Decoder::MakeCache() {
+  return MakeCausalCache({.shift_keys = [this](int layer, const LayerKv& storage,
+                                               std::span<const CellRun> cells, Position offset) {
+    return backend_.ShiftKeys(storage, cells, offset, rope(layer));
+  }});
+}
+
+void Decoder::RunLayers(Pass& pass, const TensorView& x) {
+  for (int i = 0; i < params_.layers; ++i) RunLayer(pass, i, x);
+}
+
+Status Decoder::Reserve(int max_batch) {
+  if (max_batch <= max_batch_) return Status::Ok();
+  Pass measure = Pass::Measuring(max_batch);
+  const TensorView x = measure.TakeHidden(params_.width);
+  {
+    const Pass::Scope scope(measure);
+    measure.TakeHidden(params_.width);  // Logits' normed rows
+  }
+  RunLayers(measure, x);
+  KVCACHE_RETURN_IF_ERROR(measure.status());
+  max_batch_ = 0;
+  batch_ = 0;
+  KVCACHE_RETURN_IF_ERROR(scratch_.Reserve(backend_, measure.peak_values()));
+  max_batch_ = max_batch;
+  return Status::Ok();
+}
+
+Status Decoder::Forward(std::span<const std::int32_t> tokens, std::span<const Position> positions,
+                        Cache& cache) {
+  const auto batch = static_cast<std::int64_t>(tokens.size());
+  if (batch == 0 || batch > max_batch_ || positions.size() != tokens.size()) {
+    return {StatusCode::kInvalidArgument,
+            StrCat("a pass of ", batch, " tokens, reserved are ", max_batch_)};
+  }
+  batch_ = 0;
+  Pass pass(backend_, scratch_, &cache, positions);
+  const TensorView x = pass.TakeHidden(params_.width);
+  pass.Embed(embedding_, tokens, x);
+  RunLayers(pass, x);
+  KVCACHE_RETURN_IF_ERROR(pass.status());
+  batch_ = batch;
+  return Status::Ok();
+}
+
+Status Decoder::CheckRows(std::span<const std::int32_t> rows) const {
+  if (static_cast<std::int64_t>(rows.size()) > max_batch_) {
+    return {StatusCode::kInvalidArgument,
+            StrCat("logits of ", rows.size(), " rows, reserved are ", max_batch_)};
+  }
+  for (const std::int32_t row : rows) {
+    if (row >= 0 && row < batch_) continue;
+    return {StatusCode::kInvalidArgument,
+            StrCat("logits of row ", row, " of a pass of ", batch_, " tokens")};
+  }
+  return Status::Ok();
+}
+
+Status Decoder::Logits(std::span<const std::int32_t> rows, float* logits) {
+  KVCACHE_RETURN_IF_ERROR(CheckRows(rows));
+  const auto count = static_cast<std::int64_t>(rows.size());
+  if (count == 0) return Status::Ok();
+  const std::int64_t width = params_.width;
+  const std::int64_t normed = AlignedValues(width * batch_);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t row = rows[static_cast<std::size_t>(i)];
+    KVCACHE_RETURN_IF_ERROR(backend_.RmsNorm(scratch_.At(row * width, width, 1),
+                                             output_norm_.weight, output_norm_.epsilon,
+                                             scratch_.At(normed + i * width, width, 1)));
+  }
+  const LinearOutput out[] = {
+      {output_.weight.get(), TensorView::Dense(logits, DType::kF32, params_.vocabulary, count)}};
+  return backend_.Linear(scratch_.At(normed, width, count), out);
+}
+
+Result<std::unique_ptr<Model>> LoadDecoder(std::unique_ptr<Decoder> decoder, WeightReader& reader,
+                                           const GgufFile& file) {
+  KVCACHE_RETURN_IF_ERROR(decoder->Load(reader, file));
+  return std::unique_ptr<Model>(std::move(decoder));
+}
+
+}  // namespace kvcache

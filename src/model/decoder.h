@@ -1,0 +1,77 @@
+// A stack of layers between an embedding and an output matrix: what all decoder-only families
+// have in common. A family derives from it and says what a layer is:
+//
+//   class Llama final : public Decoder {
+//     Status LoadLayer(WeightReader& reader, int layer) override;        its weights
+//     void RunLayer(Pass& pass, int layer, const TensorView& x) override;  its graph
+//     RopeParams rope(int layer) const override;                         how its keys turn
+//   };
+//
+// Thread safety: one thread at a time.
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "model/hyperparameters.h"
+#include "model/model.h"
+#include "model/pass.h"
+#include "model/scratch.h"
+#include "model/weights.h"
+
+namespace kvcache {
+
+class Decoder : public Model {
+ public:
+  // `architecture` as in general.architecture; a literal.
+  Decoder(Backend& backend, std::string_view architecture, LayerParams params)
+      : backend_(backend), architecture_(architecture), params_(std::move(params)) {}
+
+  // Takes all weights out of the file. Errors name the tensor: missing, of another shape or type,
+  // or not part of the family. Called once.
+  Status Load(WeightReader& reader, const GgufFile& file);
+
+  const ModelInfo& info() const override { return info_; }
+  std::unique_ptr<Cache> MakeCache() override;
+  Status Reserve(int max_batch) override;
+  Status Forward(std::span<const std::int32_t> tokens, std::span<const Position> positions,
+                 Cache& cache) override;
+  Status Logits(std::span<const std::int32_t> rows, float* logits) override;
+  std::size_t OwnedWeightBytes() const override { return owned_weight_bytes_; }
+
+ protected:
+  const LayerParams& params() const { return params_; }
+
+  // Called for layers 0, 1, … in order.
+  virtual Status LoadLayer(WeightReader& reader, int layer) = 0;
+  // Adds the layer's part to x [width, batch].
+  virtual void RunLayer(Pass& pass, int layer, const TensorView& x) = 0;
+  // Valid as long as the model.
+  virtual RopeParams rope(int layer) const = 0;
+
+ private:
+  void FillInfo(const GgufFile& file);
+  void RunLayers(Pass& pass, const TensorView& x);
+  Status CheckRows(std::span<const std::int32_t> rows) const;
+
+  Backend& backend_;
+  std::string_view architecture_;
+  LayerParams params_;
+  ModelInfo info_;
+  TensorView embedding_;  // [width, vocabulary]
+  Norm output_norm_;
+  Projection output_;  // width → vocabulary
+  std::size_t owned_weight_bytes_ = 0;
+
+  // The hidden states come first in it, so that Logits finds them.
+  Scratch scratch_;
+  std::int64_t max_batch_ = 0;
+  std::int64_t batch_ = 0;  // of the last Forward
+};
+
+// The model, loaded.
+Result<std::unique_ptr<Model>> LoadDecoder(std::unique_ptr<Decoder> decoder, WeightReader& reader,
+                                           const GgufFile& file);
+
+}  // namespace kvcache

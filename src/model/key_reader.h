@@ -1,0 +1,60 @@
+// Reads the metadata of one architecture, "ARCHITECTURE.key", with range checks, and remembers
+// what was asked for: a setting that nobody knows is an error instead of a wrong answer.
+//
+// Thread safety: one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvcache/status.h"
+#include "model/gguf.h"
+
+namespace kvcache {
+
+class KeyReader {
+ public:
+  // `file` must outlive it.
+  KeyReader(const GgufFile& file, std::string_view architecture)
+      : file_(file), prefix_(std::string(architecture) + ".") {}
+
+  const GgufFile& file() const { return file_; }
+  std::string Key(std::string_view key) const { return prefix_ + std::string(key); }
+  bool Has(std::string_view key) const;
+
+  // Integers from 1 to `limit`. Errors name the key: kNotFound for a missing one,
+  // kInvalidArgument for one of another type, kCorrupt for one out of range.
+  Result<int> Int(std::string_view key, std::int64_t limit);
+  Result<int> IntOr(std::string_view key, std::int64_t limit, int otherwise);
+
+  // One value for all layers, or an array with one each: [layers].
+  Result<std::vector<int>> PerLayer(std::string_view key, std::int64_t limit, int layers);
+
+  // A finite number.
+  Result<double> Float(std::string_view key);
+  Result<double> FloatOr(std::string_view key, double otherwise);
+  Result<bool> BoolOr(std::string_view key, bool otherwise);
+  Result<std::string_view> StringOr(std::string_view key, std::string_view otherwise);
+
+  // The error for a setting that is not served: "KEY is VALUE: not served".
+  Status Unsupported(std::string_view key) const;
+
+  // kUnsupported, with key and value, for the first setting of the architecture that none of the
+  // above has read, unless it is 0 or false (it is off) or known to say nothing about what is
+  // computed.
+  Status CheckAllUsed() const;
+
+ private:
+  std::string Used(std::string_view key);
+  Result<int> InRange(std::string_view key, std::int64_t value, std::int64_t limit) const;
+  Result<double> Finite(std::string_view key, Result<double> value) const;
+
+  const GgufFile& file_;
+  std::string prefix_;
+  std::set<std::string, std::less<>> used_;
+};
+
+}  // namespace kvcache

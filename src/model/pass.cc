@@ -1,0 +1,87 @@
+#include "model/pass.h"
+
+#include <array>
+#include <cassert>
+#include <string>
+#include <utility>
+
+namespace kvcache {
+namespace {
+
+// Heads one after another: what a linear layer reads and writes.
+TensorView ColumnsOf(const TensorView& view, std::int64_t batch) {
+  return TensorView::Dense(view.data, DType::kF32, view.elements() / batch, batch);
+}
+
+}  // namespace
+
+TensorView Pass::Take(std::int64_t d0, std::int64_t d1, std::int64_t d2) {
+  const std::int64_t at = top_;
+  top_ += AlignedValues(d0 * d1 * d2);
+  peak_ = std::max(peak_, top_);
+  if (!measuring() && top_ > scratch_->values()) {
+    Check({StatusCode::kInternal, "a pass takes " + std::to_string(top_) + " values of scratch, " +
+                                      std::to_string(scratch_->values()) + " are there"});
+    return TensorView::Dense(nullptr, DType::kF32, d0, d1, d2);
+  }
+  return measuring() ? TensorView::Dense(nullptr, DType::kF32, d0, d1, d2)
+                     : scratch_->At(at, d0, d1, d2);
+}
+
+void Pass::Linear(const TensorView& x, std::initializer_list<Product> products) {
+  constexpr std::size_t kMost = 4;
+  assert(products.size() <= kMost);
+  if (!runs()) return;
+  std::array<LinearOutput, kMost> outputs;
+  std::size_t count = 0;
+  for (const Product& product : products) {
+    outputs[count++] = {product.by.weight.get(), ColumnsOf(product.to, batch_)};
+  }
+  Check(backend_->Linear(ColumnsOf(x, batch_), std::span(outputs).first(count)));
+  for (const Product& product : products) {
+    if (!product.by.bias.has_value() || !runs()) continue;
+    Check(backend_->AddBias(ColumnsOf(product.to, batch_), *product.by.bias));
+  }
+}
+
+void Pass::RmsNorm(const TensorView& x, const Norm& norm, const TensorView& y) {
+  if (!runs()) return;
+  const auto rows = [](const TensorView& view) {
+    return TensorView::Dense(view.data, DType::kF32, view.dims[0], view.dims[1] * view.dims[2]);
+  };
+  Check(backend_->RmsNorm(rows(x), norm.weight, norm.epsilon, rows(y)));
+}
+
+void Pass::Embed(const TensorView& table, std::span<const std::int32_t> tokens,
+                 const TensorView& y) {
+  if (runs()) Check(backend_->Embed(table, tokens, y));
+}
+
+void Pass::Add(const TensorView& x, const TensorView& y) {
+  if (runs()) Check(backend_->Add(x, y));
+}
+
+void Pass::SwiGlu(const TensorView& gate, const TensorView& up) {
+  if (runs()) Check(backend_->SwiGlu(gate, up));
+}
+
+void Pass::ScaleTokens(const TensorView& x, std::span<const float> factors) {
+  if (runs()) Check(backend_->ScaleColumns(ColumnsOf(x, batch_), factors));
+}
+
+void Pass::Rope(const TensorView& heads, const RopeParams& rope) {
+  if (runs()) Check(backend_->Rope(heads, positions_, rope));
+}
+
+void Pass::Attention(int layer, const TensorView& q, const TensorView& k, const TensorView& v,
+                     const AttentionOptions& options, const TensorView& out) {
+  if (!runs()) return;
+  cache_->SetLayer(layer);
+  Check(cache_->Put(k, v));
+  if (!runs()) return;
+  auto storage = cache_->Storage();
+  if (!storage.ok()) return Check(std::move(storage).TakeStatus());
+  Check(backend_->Attention(*storage, q, cache_->Visible(), options, out));
+}
+
+}  // namespace kvcache

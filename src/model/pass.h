@@ -1,0 +1,113 @@
+// One forward pass over a batch: the operations that layers are made of, on activations that lie
+// in the model's scratch. A layer's graph is a list of these calls, from top to bottom.
+//
+// Errors. After the first one the calls do nothing more, and status() is that error: a graph needs
+// no error handling of its own.
+//
+// Activations are pieces of one buffer, taken like a stack and given back when a Scope ends. How
+// large it must be is found by running the graph with a pass that measures: it computes nothing
+// and counts what is taken. So a graph must take the same whatever the values are.
+//
+//   x [width, batch] | what a scope took | what a scope inside it took | free
+//
+// Shapes: hidden states are [width, batch], heads [head_dim, heads, batch]; all f32 and dense.
+// Thread safety: one thread at a time.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+
+#include "kvcache/backend.h"
+#include "kvcache/cache.h"
+#include "kvcache/status.h"
+#include "model/scratch.h"
+#include "model/weights.h"
+
+namespace kvcache {
+
+class Pass {
+ public:
+  // A pass over tokens at `positions`. All must outlive it.
+  Pass(Backend& backend, const Scratch& scratch, Cache* cache, std::span<const Position> positions)
+      : backend_(&backend),
+        scratch_(&scratch),
+        cache_(cache),
+        positions_(positions),
+        batch_(static_cast<std::int64_t>(positions.size())) {}
+
+  // One that measures, for batches of `batch` tokens.
+  static Pass Measuring(std::int64_t batch) { return Pass(batch); }
+
+  bool measuring() const { return scratch_ == nullptr; }
+  std::int64_t batch() const { return batch_; }
+  std::span<const Position> positions() const { return positions_; }
+  const Status& status() const { return status_; }
+  std::int64_t peak_values() const { return peak_; }
+
+  // Does the graph go on, with values? False while measuring and after an error.
+  bool runs() const { return scratch_ != nullptr && status_.ok(); }
+  // Makes `status` the pass's, unless it has one already.
+  void Check(Status status) {
+    if (status_.ok()) status_ = std::move(status);
+  }
+
+  // Gives back at its end what was taken since its beginning.
+  class Scope {
+   public:
+    explicit Scope(Pass& pass) : pass_(pass), top_(pass.top_) {}
+    ~Scope() { pass_.top_ = top_; }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Pass& pass_;
+    std::int64_t top_;
+  };
+
+  // Room for d0 × d1 × d2 values, undefined.
+  TensorView Take(std::int64_t d0, std::int64_t d1, std::int64_t d2 = 1);
+  TensorView TakeHidden(std::int64_t width) { return Take(width, batch_); }
+  TensorView TakeHeads(std::int64_t head_dim, std::int64_t heads) {
+    return Take(head_dim, heads, batch_);
+  }
+
+  // ---- Operations
+
+  struct Product {
+    const Projection& by;
+    TensorView to;  // [outputs, batch], or heads of as many values
+  };
+  // to = by · x for each product, x [inputs, batch] or heads; `to` may not be x. At most four.
+  void Linear(const TensorView& x, std::initializer_list<Product> products);
+
+  // y = x / rms(x) × weight over the first dimension of x: of hidden states, or of each head.
+  void RmsNorm(const TensorView& x, const Norm& norm, const TensorView& y);
+
+  void Embed(const TensorView& table, std::span<const std::int32_t> tokens, const TensorView& y);
+  void Add(const TensorView& x, const TensorView& y);                     // x += y
+  void SwiGlu(const TensorView& gate, const TensorView& up);              // gate = silu(gate) × up
+  void ScaleTokens(const TensorView& x, std::span<const float> factors);  // x *= [batch]
+  void Rope(const TensorView& heads, const RopeParams& rope);
+
+  // Puts k and v into the cache as `layer`'s; out = attention of q over what each token sees.
+  void Attention(int layer, const TensorView& q, const TensorView& k, const TensorView& v,
+                 const AttentionOptions& options, const TensorView& out);
+
+  Backend& backend() const { return *backend_; }  // REQUIRES: runs()
+
+ private:
+  explicit Pass(std::int64_t batch) : batch_(batch) {}
+
+  Backend* backend_ = nullptr;
+  const Scratch* scratch_ = nullptr;
+  Cache* cache_ = nullptr;
+  std::span<const Position> positions_;
+  std::int64_t batch_ = 0;
+  std::int64_t top_ = 0;
+  std::int64_t peak_ = 0;
+  Status status_;
+};
+
+}  // namespace kvcache

@@ -1,0 +1,81 @@
+// Keys that are turned to new positions are those that were computed there.
+//
+// In a model of one layer a token's key depends on the token and its position alone. So after a
+// removal in the middle, which turns the later keys, a next token must get the logits that it gets
+// from the shorter text computed afresh, but for rounding: under every way of stretching positions,
+// whose magnitude is in the keys once and must not come in again.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "reference_run.h"
+
+namespace kvcache::exactness {
+namespace {
+
+constexpr int kTokens = 500, kRemoveBegin = 60, kRemoveEnd = 250;
+
+struct Stretching {
+  const char* name;
+  const char* flags;
+};
+constexpr Stretching kStretchings[] = {
+    {"None", "--arch llama"},
+    {"Linear", "--arch llama --rope-scaling linear --rope-factor 2.5"},
+    {"Llama3", "--arch llama --rope-scaling llama3 --rope-factor 8 --rope-original-context 512"},
+    {"Yarn", "--arch llama --rope-scaling yarn --rope-original-context 128"},
+    {"Qwen2Yarn", "--arch qwen2 --rope-scaling yarn --rope-original-context 128"},
+    {"Qwen3", "--arch qwen3"},
+    {"Mistral3", "--arch mistral3 --rope-scaling yarn --rope-original-context 128"},
+};
+
+class Shift : public testing::TestWithParam<Stretching> {
+ protected:
+  std::unique_ptr<Engine> Open() {
+    return OpenFlags(GetParam().name, std::string(GetParam().flags) +
+                                          " --layers 1 --width 128 --heads 4 --kv-heads 2"
+                                          " --head-dim 64 --ffn 128 --vocab 300");
+  }
+};
+
+float LargestDifference(std::span<const float> a, std::span<const float> b) {
+  float largest = 0.0f;
+  for (std::size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
+  return largest;
+}
+
+TEST_P(Shift, TurnedKeysAreThoseComputedThere) {
+  const auto engine = Open();
+  ASSERT_NE(engine, nullptr);
+  const SequenceId sequence{0};
+  std::vector<std::int32_t> tokens = RandomTokens(*engine, kTokens, 3);
+  const auto vocabulary = static_cast<std::size_t>(engine->info().vocabulary);
+  const auto next = [&] {
+    return Evaluate(*engine,
+                    std::vector<Entry>{{sequence, kTokens - kRemoveEnd + kRemoveBegin, 7}});
+  };
+  EvaluateAlone(*engine, sequence, tokens);
+  const std::vector<float> unmoved = Evaluate(*engine, std::vector<Entry>{{sequence, kTokens, 7}});
+  ASSERT_TRUE(engine->cache().Remove(sequence, kTokens, kEndOfSequence).ok());
+  const Status removed = engine->cache().Remove(sequence, kRemoveBegin, kRemoveEnd);
+  ASSERT_TRUE(removed.ok()) << removed.message();
+  const std::vector<float> turned = next();
+
+  ASSERT_TRUE(engine->cache().Remove(sequence, 0, kEndOfSequence).ok());
+  tokens.erase(tokens.begin() + kRemoveBegin, tokens.begin() + kRemoveEnd);
+  EvaluateAlone(*engine, sequence, tokens);
+  const std::vector<float> computed = next();
+  ASSERT_EQ(turned.size(), vocabulary);
+  EXPECT_LT(LargestDifference(turned, computed), 1e-4f);
+  EXPECT_GT(LargestDifference(unmoved, computed), 1e-2f) << "positions matter in this model";
+}
+
+INSTANTIATE_TEST_SUITE_P(Stretchings, Shift, testing::ValuesIn(kStretchings),
+                         [](const auto& test) { return test.param.name; });
+
+}  // namespace
+}  // namespace kvcache::exactness

@@ -1,0 +1,19 @@
+// What the decoder families have in common in a file: the keys and tensors of embedding, attention,
+// feed-forward part and output. A family adds what is its own.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "make_model/architecture.h"
+
+namespace kvcache::make_model {
+
+enum class AttentionExtras : std::uint8_t { kNone, kBiases, kHeadNorms };
+
+void AddDecoderMetadata(std::string_view architecture, const Shape& shape, GgufHeader& header);
+
+// In the file's order. With shape.experts > 0 every layer's feed-forward part is a mixture.
+std::vector<TensorSpec> DecoderTensors(const Shape& shape, AttentionExtras extras);
+
+}  // namespace kvcache::make_model

@@ -1,0 +1,76 @@
+// The families: what each has beside the common parts.
+
+#include "base/strings.h"
+#include "make_model/architecture.h"
+#include "make_model/decoder.h"
+
+namespace kvcache::make_model {
+namespace {
+
+// llama: neither biases nor norms of heads. With experts it is Mixtral's form.
+void AddLlama(const Shape& shape, GgufHeader& header) {
+  AddDecoderMetadata("llama", shape, header);
+}
+std::vector<TensorSpec> PlainTensors(const Shape& shape) {
+  return DecoderTensors(shape, AttentionExtras::kNone);
+}
+
+// mistral3: with YaRN, keys of its own for the ramp, and a magnitude that the model takes back;
+// queries grow with their distance from the start.
+void AddMistral3(const Shape& shape, GgufHeader& header) {
+  AddDecoderMetadata("mistral3", shape, header);
+  if (shape.rope_scaling != RopeScaling::kYarn) return;
+  header.SetFloat32("mistral3.rope.scaling.yarn_beta_fast", 4.0f);
+  header.SetFloat32("mistral3.rope.scaling.yarn_beta_slow", 1.0f);
+  header.SetFloat32("mistral3.rope.scaling.yarn_log_multiplier", 1.0f);
+  header.SetFloat32("mistral3.attention.temperature_scale", 0.1f);
+}
+
+void AddQwen2(const Shape& shape, GgufHeader& header) {
+  AddDecoderMetadata("qwen2", shape, header);
+}
+std::vector<TensorSpec> Qwen2Tensors(const Shape& shape) {
+  return DecoderTensors(shape, AttentionExtras::kBiases);
+}
+
+void AddQwen3(const Shape& shape, GgufHeader& header) {
+  AddDecoderMetadata("qwen3", shape, header);
+}
+void AddQwen3Moe(const Shape& shape, GgufHeader& header) {
+  AddDecoderMetadata("qwen3moe", shape, header);
+}
+std::vector<TensorSpec> Qwen3Tensors(const Shape& shape) {
+  return DecoderTensors(shape, AttentionExtras::kHeadNorms);
+}
+
+constexpr Architecture kArchitectures[] = {
+    {"llama", ExpertUse::kAllowed, AddLlama, PlainTensors},
+    {"mistral3", ExpertUse::kNone, AddMistral3, PlainTensors},
+    {"qwen2", ExpertUse::kNone, AddQwen2, Qwen2Tensors},
+    {"qwen3", ExpertUse::kNone, AddQwen3, Qwen3Tensors},
+    {"qwen3moe", ExpertUse::kNeeded, AddQwen3Moe, Qwen3Tensors},
+};
+
+}  // namespace
+
+Result<const Architecture*> FindArchitecture(std::string_view name) {
+  std::string known;
+  for (const Architecture& architecture : kArchitectures) {
+    if (architecture.name == name) return &architecture;
+    known += StrCat(known.empty() ? "" : ", ", architecture.name);
+  }
+  return Status(StatusCode::kNotFound,
+                StrCat("there is no architecture ", Quoted(name), ", there are: ", known));
+}
+
+Status CheckExperts(const Architecture& architecture, const Shape& shape) {
+  if (architecture.experts == ExpertUse::kNone && shape.experts > 0) {
+    return {StatusCode::kInvalidArgument, StrCat(architecture.name, " has no --experts")};
+  }
+  if (architecture.experts == ExpertUse::kNeeded && shape.experts == 0) {
+    return {StatusCode::kInvalidArgument, StrCat(architecture.name, " needs --experts")};
+  }
+  return Status::Ok();
+}
+
+}  // namespace kvcache::make_model
