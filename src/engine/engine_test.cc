@@ -3,6 +3,7 @@
 #include "engine/engine.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cmath>
@@ -30,7 +31,9 @@ std::vector<std::int32_t> SomeTokens(int count, std::int32_t first = 3) {
 class EngineTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    path_ = new std::string(::testing::TempDir() + "engine_test.gguf");
+    // Tests run as processes side by side: each its own file.
+    path_ =
+        new std::string(::testing::TempDir() + "engine_test." + std::to_string(getpid()) + ".gguf");
     const Status status = WriteTestModel(*path_);
     ASSERT_TRUE(status.ok()) << status.message();
   }
