@@ -12,28 +12,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <new>
 #include <string>
 #include <vector>
 
 #include "kvcache/causal_cache.h"
 #include "kvcache/cpu_backend.h"
-
-namespace {
-std::int64_t allocations = 0;
-}  // namespace
-
-[[gnu::noinline]] void* operator new(std::size_t size) {
-  ++allocations;
-  if (void* memory = std::malloc(size != 0 ? size : 1); memory != nullptr) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
-  std::free(memory);
-}
+#include "support/counting_new.h"
 
 namespace kvcache {
 namespace {
@@ -80,11 +64,11 @@ class Bench {
   // Runs the batch; timed when `samples` is given.
   void Run(Samples* samples) {
     const Batch batch{positions_, sequences_, {}};
-    const std::int64_t before = allocations;
+    const std::int64_t before = testing::Allocations();
     const Clock::time_point start = Clock::now();
     const Status status = cache_->StartForward(batch, ForwardMode::kCompute);
     const Clock::time_point end = Clock::now();
-    const std::int64_t made = allocations - before;
+    const std::int64_t made = testing::Allocations() - before;
     Require(status);
     Check();
     if (samples == nullptr) return;

@@ -76,6 +76,10 @@ class KvBackend {
   // Copies whole cells within the layer, for compaction and copy-on-write.
   virtual Status CopyCells(const LayerKv& layer, std::span<const CellMove> moves) = 0;
 
+  // to = from, value by value, between any of f32, f16 and bf16. REQUIRES: the same dims, no
+  // overlap; rows of any stride, in this backend's memory.
+  virtual Status CopyValues(const TensorView& from, const TensorView& to) = 0;
+
   // Turns the keys of `cells` by `offset` positions (negative: towards the beginning).
   virtual Status ShiftKeys(const LayerKv& layer, std::span<const CellRun> cells, Position offset,
                            const RopeParams& rope) = 0;

@@ -7,13 +7,17 @@
 //   cache->StartForward(batch, ForwardMode::kCompute);
 //   for (layer) { cache->SetLayer(layer); cache->Put(k, v); … backend.Attention(…); }
 //
-// The pass lasts until the next successful StartForward, CopyPrefix or Remove, or Close.
+// The pass lasts until the next successful StartForward, CopyPrefix, Remove or Compact, or Close.
+//
+// Kinds: causal_cache.h, encoder_cache.h, recurrent_cache.h, and wrapper_cache.h for models whose
+// layers need several. A kind of one's own implements this class; tests/support has the kit that
+// checks one.
 //
 // Thread safety: a cache belongs to one thread at a time.
 // Errors: after any error the cache is as it was before the call, except where a call says
 // otherwise.
 // Source: Ollama's kvcache package (cache.go, causal.go) has this interface in Go; the
-// differences are listed in docs/design/cells.md.
+// differences are listed in docs/design/cells.md and kinds.md.
 #pragma once
 
 #include <functional>
@@ -68,6 +72,9 @@ struct History {
 using ShiftKeysFn = std::function<Status(int layer, const LayerKv& storage,
                                          std::span<const CellRun> cells, Position offset)>;
 
+class EncoderCache;
+class RecurrentCache;
+
 class Cache {
  public:
   virtual ~Cache() = default;
@@ -86,11 +93,29 @@ class Cache {
 
   // Claims a cell for every token of the batch. Errors: kCacheFull with the numbers;
   // kInvalidArgument for a batch that is empty, over max_batch, of an unknown sequence, or
-  // with a position that is negative or that the sequence already holds.
-  virtual Status StartForward(const Batch& batch, ForwardMode mode) = 0;
+  // with a position that is negative or that the sequence already holds; kUnsupported for a
+  // batch whose layout the kind does not serve.
+  Status StartForward(const Batch& batch, ForwardMode mode) {
+    KVCACHE_RETURN_IF_ERROR(PrepareForward(batch, mode));
+    BeginForward();
+    return Status::Ok();
+  }
+
+  // StartForward in two halves, so that several caches begin together or not at all. The first
+  // does all that can fail and changes nothing that can be seen; the second cannot fail.
+  virtual Status PrepareForward(const Batch& batch, ForwardMode mode) = 0;
+  // REQUIRES: the call before was a PrepareForward that succeeded; its batch is still there.
+  virtual void BeginForward() = 0;
 
   // Which layer Put, Get and Visible speak of.
   virtual void SetLayer(int layer) = 0;
+  // In a wrapper: which inner cache Put, Get and Visible speak of. Elsewhere it says nothing.
+  virtual void SetLayerType(int /*type*/) {}
+
+  // For the rest of the pass, the queries at these batch indices see later tokens of their
+  // sequence too (image tokens, say) and all others do not. Errors, nothing changed:
+  // kInvalidArgument outside a pass or for an index outside of the batch.
+  virtual Status SetCausal(std::span<const std::int32_t> except) = 0;
 
   // Stores the batch's K [k_dim, kv_heads, batch] and V [v_dim, kv_heads, batch], f32, for
   // the layer. The first Put fixes the layer's shape. Errors: batch size or shape differ.
@@ -107,23 +132,40 @@ class Cache {
 
   // dst's content is dropped; dst then shares src's cells at positions [0, length). No bytes
   // move; what src lacks of them dst lacks too. src == dst truncates to length. Errors:
-  // kInvalidArgument for unknown sequences or a negative length, kOutOfMemory.
+  // kInvalidArgument for unknown sequences or a negative length, kOutOfMemory; in a wrapper dst
+  // may then be empty.
   virtual Status CopyPrefix(SequenceId src, SequenceId dst, Position length) = 0;
 
   // Can the next token of `sequence` be evaluated at `position`, with all that it must see
   // still here? That the contents match is the caller's to know.
   virtual bool CanResume(SequenceId sequence, Position position) const = 0;
 
+  // The most tokens, at most `target`, that the sequence can go back to: Remove(sequence, that,
+  // kEndOfSequence) then succeeds, and the next token is evaluated there. 0: start over.
+  // Recurrent states are prepared for that Remove, which must be the sequence's next change.
+  virtual Position PrepareRestore(SequenceId sequence, Position target) = 0;
+
   // Drops positions [begin, end); later ones move down by end - begin and their keys are
   // re-rotated. With none later (end = kEndOfSequence, say) it truncates, which never fails.
   // Errors that change nothing: kInvalidArgument; kUnsupported for a middle range without a
   // shift function; kCacheFull, as later cells that other sequences see are copied first.
   // After any other error the sequence's contents are undefined: the caller
-  // removes it whole, [0, kEndOfSequence). Other sequences are as they were.
+  // removes it whole, [0, kEndOfSequence), which never fails. Other sequences are as they were.
   virtual Status Remove(SequenceId sequence, Position begin, Position end) = 0;
+  // The error that Remove would return and that changes nothing, or Ok.
+  virtual Status CheckRemove(SequenceId sequence, Position begin, Position end) const = 0;
 
-  // Bytes of K and V held now, over all layers.
+  // Moves what is kept to the first cells, without a hole: for kernels that want dense views.
+  // Nothing else that can be seen changes, but that the pass ends, also on an error. Errors:
+  // kOutOfMemory, and the backend's.
+  virtual Status Compact() = 0;
+
+  // Bytes held now: K and V over all layers, and states.
   virtual std::int64_t AllocatedBytes() const = 0;
+
+  // The part with calls of its own, or null where the kind has none; a wrapper looks inside.
+  virtual EncoderCache* Encoder() { return nullptr; }
+  virtual RecurrentCache* Recurrent() { return nullptr; }
 };
 
 }  // namespace kvcache

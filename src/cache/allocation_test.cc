@@ -1,32 +1,13 @@
 // Counts allocations: the token path makes none once it is warm.
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
 #include <memory>
-#include <new>
 #include <vector>
 
 #include "kvcache/causal_cache.h"
 #include "support/cache_harness.h"
+#include "support/counting_new.h"
 #include "support/reference_backend.h"
-
-namespace {
-std::atomic<std::int64_t> allocations{0};
-}  // namespace
-
-// Not inlined: the compiler would take malloc and free for a mismatched pair.
-[[gnu::noinline]] void* operator new(std::size_t size) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  if (void* memory = std::malloc(size != 0 ? size : 1); memory != nullptr) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
-  std::free(memory);
-}
 
 namespace kvcache {
 namespace {
@@ -71,11 +52,11 @@ TEST(AllocationTest, DecodeStepAllocatesNothing) {
   // The first step makes the layer and Get's mask.
   for (Position position = 0; position < 256; ++position) {
     inputs.positions.assign(3, position);
-    const std::int64_t before = allocations.load();
+    const std::int64_t before = testing::Allocations();
     ASSERT_TRUE(cache->StartForward(inputs.batch(), ForwardMode::kCompute).ok());
     ASSERT_TRUE(cache->Put(inputs.view, inputs.view).ok());
     const bool seen = cache->Visible().positions.size() == 3 && cache->Storage().ok();
-    const std::int64_t made = allocations.load() - before;
+    const std::int64_t made = testing::Allocations() - before;
     ASSERT_TRUE(seen);
     if (position > 0) {
       ASSERT_EQ(made, 0) << "at position " << position;
@@ -96,13 +77,13 @@ TEST(AllocationTest, AfterAReservePassNothingAllocatesAtAll) {
   for (int i = 0; i < 32; ++i) prefill.positions[i] = 31 - i;  // sorted on the way
   Inputs decode(1, 1);
   decode.positions = {32};
-  const std::int64_t before = allocations.load();
+  const std::int64_t before = testing::Allocations();
   bool ok = true;
   for (const Inputs* inputs : {&prefill, &decode}) {
     ok = ok && cache->StartForward(inputs->batch(), ForwardMode::kCompute).ok();
     ok = ok && cache->Put(inputs->view, inputs->view).ok() && cache->Get().ok();
   }
-  const std::int64_t made = allocations.load() - before;
+  const std::int64_t made = testing::Allocations() - before;
   EXPECT_TRUE(ok);
   EXPECT_EQ(made, 0);
 }
@@ -118,12 +99,12 @@ TEST(AllocationTest, RewindingAndSharingReuseTheirMemory) {
            cache->Put(decode.view, decode.view).ok();
   };
   bool ok = step(0, 0) && step(0, 1);
-  const std::int64_t before = allocations.load();
+  const std::int64_t before = testing::Allocations();
   for (int round = 0; round < 100; ++round) {
     ok = ok && cache->CopyPrefix(SequenceId{0}, SequenceId{1}, 2).ok() && step(1, 2);
     ok = ok && cache->Remove(SequenceId{1}, 1, kEndOfSequence).ok() && step(1, 1);
   }
-  const std::int64_t made = allocations.load() - before;
+  const std::int64_t made = testing::Allocations() - before;
   EXPECT_TRUE(ok);
   EXPECT_EQ(made, 0);
 }

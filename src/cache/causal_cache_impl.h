@@ -1,63 +1,80 @@
-// The causal cache's class, for its factory and for tests that look inside.
+// The causal cache's class, for its factory, for kinds that contain one, and for tests that look
+// inside.
 //
 //   CausalCache ── CellTable     who sees which cell
 //               ├─ LayerStore    the bytes
 //               ├─ ForwardPass   the batch in progress
+//               ├─ Retention     what a window lets go of
 //               └─ HistoryMask   the mask, when Get asks
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <string>
 
+#include "cache/cache_checks.h"
 #include "cache/cell_table.h"
 #include "cache/forward_pass.h"
 #include "cache/history_mask.h"
 #include "cache/layer_store.h"
+#include "cache/retention.h"
 #include "kvcache/causal_cache.h"
 
 namespace kvcache {
 
 class CausalCache final : public Cache {
  public:
-  explicit CausalCache(CausalOptions options) : shift_keys_(std::move(options.shift_keys)) {}
+  explicit CausalCache(CausalOptions causal) : causal_(std::move(causal)) {}
 
   Status Init(KvBackend& backend, const CacheOptions& options) override;
   void Close() override;
   Status SetConfig(const CacheConfig& config) override;
-  Status StartForward(const Batch& batch, ForwardMode mode) override;
+  Status PrepareForward(const Batch& batch, ForwardMode mode) override;
+  void BeginForward() override;
   void SetLayer(int layer) override { layer_ = layer; }
+  Status SetCausal(std::span<const std::int32_t> except) override;
   Status Put(const TensorView& k, const TensorView& v) override;
   Result<History> Get() override;
   Result<LayerKv> Storage() override;
   const Visibility& Visible() const override { return pass_.visibility(); }
   Status CopyPrefix(SequenceId src, SequenceId dst, Position length) override;
   bool CanResume(SequenceId sequence, Position position) const override;
+  Position PrepareRestore(SequenceId sequence, Position target) override;
   Status Remove(SequenceId sequence, Position begin, Position end) override;
+  Status CheckRemove(SequenceId sequence, Position begin, Position end) const override;
+  Status Compact() override;
   std::int64_t AllocatedBytes() const override { return layers_.allocated_bytes(); }
 
   const CellTable& cells() const { return cells_; }
+  // The error that Init would return before it allocates.
+  Status CheckInit(const KvBackend& backend, const CacheOptions& options) const;
 
  private:
-  enum class State : std::uint8_t { kNew, kReady, kClosed };
+  enum class Prepared : std::uint8_t { kNothing, kCompute, kReserve };
 
-  Status CheckReady() const;
-  Status CheckSequence(SequenceId id) const;
-  Status CheckBatch(const Batch& batch) const;
   Status CheckPositions(std::span<const ForwardPass::Token> tokens) const;
+  Status CheckRoom(std::int32_t size, std::span<const Eviction> evictions);
   Status ReserveRuns(std::span<const ForwardPass::Token> tokens);
+  bool RemovesMiddle(SequenceId sequence, Position begin, Position end) const;
   Status RemoveMiddle(SequenceId sequence, Position begin, Position end);
+  void EndPass();
   Status EnsureMask();
 
-  ShiftKeysFn shift_keys_;
-  State state_ = State::kNew;
+  CausalOptions causal_;
+  CacheState state_ = CacheState::kNew;
   KvBackend* backend_ = nullptr;
   std::optional<CacheConfig> config_;  // as set, or as the backend wished at Init
   CacheOptions options_;
+  std::string kept_text_;  // the sizes, for messages
   CellTable cells_;
   LayerStore layers_;
   ForwardPass pass_;
+  Retention retention_;
   HistoryMask mask_;
   CellRun masked_cells_;  // what mask_ covers; length 0: to be built for this pass
+  Prepared prepared_ = Prepared::kNothing;
+  std::int32_t prepared_size_ = 0;
   int layer_ = 0;
 };
 

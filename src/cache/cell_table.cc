@@ -9,10 +9,6 @@
 namespace kvcache {
 namespace {
 
-// Runs a sequence can have before its list grows. A sequence that grows alone has one; one that
-// fills others' holes may have many, and its list then doubles now and then.
-constexpr std::size_t kInitialRuns = 64;
-
 // Adds {from → to}, one cell, to moves that it may continue.
 void AddCopy(std::vector<CellMove>& copies, std::int32_t from, std::int32_t to) {
   if (!copies.empty()) {
@@ -43,6 +39,7 @@ void CellTable::Reset(const CellTableOptions& options) {
     if (!history.Reserve(kInitialRuns)) throw std::bad_alloc();
   }
   home_stride_ = options.home_stride;
+  homes_ = options.homes;
 }
 
 std::int32_t CellTable::Place(SequenceId id, Position position) const {
@@ -50,7 +47,8 @@ std::int32_t CellTable::Place(SequenceId id, Position position) const {
   if (previous != RunList::kNoCell && previous + 1 < cells() && free_.Contains(previous + 1)) {
     return previous + 1;
   }
-  const std::int64_t home = (Index(id) * home_stride_ + position) % cells();
+  const std::int64_t offset = homes_ == Homes::kRing ? position % home_stride_ : position;
+  const std::int64_t home = (Index(id) * home_stride_ + offset) % cells();
   const std::int32_t cell = free_.NextFrom(static_cast<std::int32_t>(home));
   return cell != FreeSet::kNone ? cell : free_.NextFrom(0);
 }
@@ -77,6 +75,37 @@ void CellTable::Truncate(SequenceId id, Position length) {
     Release(dropped.cell, dropped.length);
   }
   histories_[Index(id)].Truncate(length);
+}
+
+void CellTable::DropBefore(SequenceId id, Position begin) {
+  for (const HistoryRun& run : history(id).runs()) {
+    if (run.position >= begin) break;
+    const HistoryRun dropped = Clip(run, 0, begin);
+    Release(dropped.cell, dropped.length);
+  }
+  histories_[Index(id)].DropBefore(begin);
+}
+
+std::int32_t CellTable::AddUsers(std::span<const Eviction> evictions, std::int32_t by) {
+  std::int32_t unused = 0;
+  for (const auto& [id, begin] : evictions) {
+    for (const HistoryRun& run : history(id).runs()) {
+      if (run.position >= begin) break;
+      const HistoryRun part = Clip(run, 0, begin);
+      for (std::int32_t i = 0; i < part.length; ++i) {
+        unused += (users_[part.cell + i] += by) == 0;
+      }
+    }
+  }
+  return unused;
+}
+
+// A cell that several of them share becomes free with the last one only, so they are counted
+// by doing it and taking it back.
+std::int32_t CellTable::CountFreed(std::span<const Eviction> evictions) {
+  const std::int32_t freed = AddUsers(evictions, -1);
+  AddUsers(evictions, 1);
+  return freed;
 }
 
 Status CellTable::Share(SequenceId src, SequenceId dst, Position length) {
@@ -122,15 +151,18 @@ void CellTable::MoveDown(SequenceId id, const HistoryRun& run, Position offset,
   }
 }
 
+Status CellTable::CheckRemoveMiddle(SequenceId id, Position end) const {
+  const std::int64_t needed = CountShared(id, end);
+  if (needed <= free_cells()) return Status::Ok();
+  return {StatusCode::kCacheFull,
+          "moving " + std::to_string(needed) + " shared cells needs as many copies, " +
+              std::to_string(free_cells()) + " of " + std::to_string(cells()) + " cells are free"};
+}
+
 Result<MiddleRemoval> CellTable::RemoveMiddle(SequenceId id, Position begin, Position end) {
   RunList& target = histories_[Index(id)];
+  KVCACHE_RETURN_IF_ERROR(CheckRemoveMiddle(id, end));
   const std::int64_t needed = CountShared(id, end);
-  if (needed > free_cells()) {
-    return Status(StatusCode::kCacheFull, "moving " + std::to_string(needed) +
-                                              " shared cells needs as many copies, " +
-                                              std::to_string(free_cells()) + " of " +
-                                              std::to_string(cells()) + " cells are free");
-  }
   MiddleRemoval removal;
   std::vector<HistoryRun> old;
   try {  // all memory first: what follows cannot fail

@@ -7,7 +7,7 @@
 // Invariants: a cell's users equals the number of runs, over all sequences, that cover it; the
 // free set holds exactly the cells without users.
 //
-// Thread safety: none. Allocation: Reset, Reserve, Share and RemoveMiddle only.
+// Thread safety: none. Allocation: Reset, Reserve, Share, RemoveMiddle and PlanCompaction only.
 // Design: docs/design/cells.md.
 #pragma once
 
@@ -22,16 +22,39 @@
 
 namespace kvcache {
 
+// Runs a sequence can have before its list grows. A sequence that grows alone has one; one that
+// fills others' holes may have many, and its list then doubles now and then.
+inline constexpr std::size_t kInitialRuns = 64;
+
+// Where a sequence's tokens go by preference, from the sequence's own first cell on.
+enum class Homes : std::uint8_t {
+  kLine,  // position after position
+  kRing,  // around a stretch of its own: for sequences that lose their oldest tokens
+};
+
 struct CellTableOptions {
   std::int32_t cells = 0;
   std::int32_t sequences = 0;
   std::int32_t home_stride = 0;  // cells between the homes of neighbouring sequences
+  Homes homes = Homes::kLine;
+};
+
+// Positions [0, begin) of a sequence, to be let go.
+struct Eviction {
+  SequenceId sequence{};
+  Position begin = 0;
 };
 
 // What is left to do with the bytes after the middle of a sequence was removed.
 struct MiddleRemoval {
   std::vector<CellMove> copies;  // first: a shared cell's contents, to the sequence's own cell
   std::vector<CellRun> shifted;  // then: the cells whose keys turn
+};
+
+// Moves that leave no hole before the last cell used, and the histories after them.
+struct Compaction {
+  std::vector<CellMove> moves;  // ascending at both ends; from used cells to free ones
+  std::vector<RunList> histories;
 };
 
 class CellTable {
@@ -61,6 +84,11 @@ class CellTable {
 
   // Drops positions [length, ∞).
   void Truncate(SequenceId id, Position length);
+  // Drops positions [0, begin).
+  void DropBefore(SequenceId id, Position begin);
+  // How many cells would become free if all of these happened. O(cells let go).
+  // REQUIRES: each sequence at most once.
+  std::int32_t CountFreed(std::span<const Eviction> evictions);
 
   // dst forgets what it holds and sees src's cells at positions [0, length). O(length).
   // Errors: kOutOfMemory, nothing changed. REQUIRES: src != dst.
@@ -70,8 +98,17 @@ class CellTable {
   // other sequences see too are replaced by cells of the sequence's own.
   // Errors: kCacheFull with the numbers, kOutOfMemory; nothing changed.
   Result<MiddleRemoval> RemoveMiddle(SequenceId id, Position begin, Position end);
+  // The error that it would return for want of cells.
+  Status CheckRemoveMiddle(SequenceId id, Position end) const;
+
+  // How to fill the holes with the last cells used; O(cells). Errors: kOutOfMemory.
+  Result<Compaction> PlanCompaction() const;
+  // Makes it so. REQUIRES: nothing has changed since the plan.
+  void Apply(Compaction compaction);
 
  private:
+  // Adds `by` to the users of the cells that the evictions let go of; how many have none then.
+  std::int32_t AddUsers(std::span<const Eviction> evictions, std::int32_t by);
   std::int32_t Place(SequenceId id, Position position) const;
   void Release(std::int32_t cell, std::int32_t length);
   // Cells at positions [begin, ∞) that other sequences see too.
@@ -82,6 +119,7 @@ class CellTable {
   FreeSet free_;
   std::vector<RunList> histories_;  // [sequences]
   std::int64_t home_stride_ = 0;
+  Homes homes_ = Homes::kLine;
 };
 
 }  // namespace kvcache

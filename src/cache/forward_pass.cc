@@ -13,13 +13,15 @@ bool Before(const ForwardPass::Token& a, const ForwardPass::Token& b) {
 
 }  // namespace
 
-void ForwardPass::Reset(int max_batch, int max_sequences) {
+void ForwardPass::Reset(int max_batch, int max_sequences, const Reach& reach) {
   ordered_.reserve(max_batch);
   cell_of_.resize(max_batch);
   cell_runs_.reserve(max_batch);
   positions_.resize(max_batch);
   histories_index_.resize(max_batch);
   histories_.reserve(std::min(max_batch, max_sequences));
+  bidirectional_.resize(max_batch);
+  reach_ = reach;
 }
 
 std::span<const ForwardPass::Token> ForwardPass::Order(const Batch& batch) {
@@ -71,10 +73,23 @@ void ForwardPass::DescribeHistories(const CellTable& cells) {
     }
     histories_index_[ordered_[i].index] = static_cast<std::int32_t>(histories_.size()) - 1;
   }
+  DescribeVisibility();
+  visibility_.window = reach_.window;
+  visibility_.chunk = reach_.chunk;
+}
+
+void ForwardPass::DescribeVisibility() {
   visibility_ = {};
   visibility_.positions = std::span(positions_).first(size_);
   visibility_.histories_index = std::span(histories_index_).first(size_);
   visibility_.histories = histories_;
+}
+
+void ForwardPass::Exempt(std::span<const std::int32_t> queries) {
+  std::fill_n(bidirectional_.begin(), size_, std::uint8_t{0});
+  for (const std::int32_t query : queries) bidirectional_[query] = 1;
+  visibility_.bidirectional = {};
+  if (!queries.empty()) visibility_.bidirectional = std::span(bidirectional_).first(size_);
 }
 
 void ForwardPass::BeginReserve(std::int32_t size, const CellTable& cells) {
@@ -84,10 +99,7 @@ void ForwardPass::BeginReserve(std::int32_t size, const CellTable& cells) {
   std::fill_n(positions_.begin(), size, cells.cells() - 1);
   std::fill_n(histories_index_.begin(), size, 0);
   histories_.assign(1, std::span(&everything_, 1));
-  visibility_ = {};
-  visibility_.positions = std::span(positions_).first(size);
-  visibility_.histories_index = std::span(histories_index_).first(size);
-  visibility_.histories = histories_;
+  DescribeVisibility();
   active_ = true;
   reserving_ = true;
 }

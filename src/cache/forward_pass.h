@@ -23,8 +23,14 @@ class ForwardPass {
     std::int32_t index = 0;
   };
 
+  // How far a query sees, as in Visibility.
+  struct Reach {
+    std::int32_t window = 0;
+    std::int32_t chunk = 0;
+  };
+
   // May throw std::bad_alloc.
-  void Reset(int max_batch, int max_sequences);
+  void Reset(int max_batch, int max_sequences, const Reach& reach);
 
   // The batch's tokens, ascending by sequence and position; valid until the next call.
   // REQUIRES: batch.size() <= max_batch.
@@ -36,6 +42,9 @@ class ForwardPass {
   // A pass of `size` queries that see every cell of `cells`, and claims none.
   void BeginReserve(std::int32_t size, const CellTable& cells);
   void End();
+
+  // These queries see later positions too, all others do not. REQUIRES: indices of the batch.
+  void Exempt(std::span<const std::int32_t> queries);
 
   bool active() const { return active_; }
   bool reserving() const { return reserving_; }
@@ -49,6 +58,7 @@ class ForwardPass {
   void ClaimCells(CellTable& cells);
   void DescribeCells();
   void DescribeHistories(const CellTable& cells);
+  void DescribeVisibility();
 
   std::vector<Token> ordered_;
   std::vector<std::int32_t> cell_of_;  // [batch]
@@ -56,6 +66,8 @@ class ForwardPass {
   std::vector<Position> positions_;            // [batch]
   std::vector<std::int32_t> histories_index_;  // [batch]
   std::vector<std::span<const HistoryRun>> histories_;
+  std::vector<std::uint8_t> bidirectional_;  // [batch]
+  Reach reach_;
   HistoryRun everything_;  // the one run of a reserving pass
   Visibility visibility_;
   std::int32_t size_ = 0;

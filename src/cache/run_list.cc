@@ -69,6 +69,13 @@ void RunList::Insert(Position position, std::int32_t cell) {
   }
 }
 
+void RunList::DropBefore(Position begin) {
+  auto first = runs_.begin();
+  while (first != runs_.end() && End(*first) <= begin) ++first;
+  runs_.erase(runs_.begin(), first);
+  if (!runs_.empty()) runs_.front() = Clip(runs_.front(), begin, kEndOfSequence);
+}
+
 void RunList::Truncate(Position length) {
   while (!runs_.empty() && runs_.back().position >= length) runs_.pop_back();
   if (!runs_.empty()) runs_.back() = Clip(runs_.back(), 0, length);

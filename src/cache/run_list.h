@@ -40,6 +40,8 @@ class RunList {
   void Append(const HistoryRun& run);
   // Drops positions [length, ∞).
   void Truncate(Position length);
+  // Drops positions [0, begin).
+  void DropBefore(Position begin);
   void Clear() { runs_.clear(); }
   void Swap(RunList& other) { runs_.swap(other.runs_); }
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Plants bugs in a copy of the cache and shows that the random scripts find each of them.
+"""Plants bugs in a copy of the caches and shows that the random scripts find each of them.
 
-Usage: tests/model/mutate.py [--steps 10000] [--only NAME]
+Usage: tests/model/mutate.py [--steps 10000] [--only NAME] [--from NUMBER]
 
 Each mutation replaces one piece of text in one file, in a scratch copy; the work tree is never
-touched. The model test must then fail within --steps steps, else the mutation has survived and
-this exits 1. A text that is no longer there is an error too: mend the list with the code.
-Needs g++ and GoogleTest; takes a few minutes.
+touched. The model test of the kind named with it must then fail within --steps steps, else the
+mutation has survived and this exits 1. A text that is no longer there is an error too: mend the
+list with the code. Needs g++ and GoogleTest; takes some ten minutes.
 """
 
 import argparse
@@ -21,7 +21,8 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 FLAGS = ["-std=c++20", "-O1", "-Iinclude", "-Isrc", "-Itests"]
 
-# name, file, text, replacement
+# name, file, text, replacement; a fifth entry names the kind of cache whose scripts must find it
+# (Full where there is none).
 MUTATIONS = [
     ("truncation keeps one too many", "src/cache/run_list.cc",
      "runs_.back() = Clip(runs_.back(), 0, length)",
@@ -35,7 +36,7 @@ MUTATIONS = [
     ("copy-on-write keeps the old user", "src/cache/cell_table.cc",
      "      --users_[cell];\n", ""),
     ("copies not counted as needed", "src/cache/cell_table.cc",
-     "if (needed > free_cells()) {", "if (needed > free_cells() + 1) {"),
+     "if (needed <= free_cells()) return", "if (needed <= free_cells() + 1) return"),
     ("one cell leaks", "src/cache/cell_table.cc",
      "for (std::int32_t i = cell; i < cell + length; ++i) {",
      "for (std::int32_t i = cell; i + 1 < cell + length; ++i) {"),
@@ -68,7 +69,8 @@ MUTATIONS = [
     ("mask shows the next token", "src/cache/history_mask.cc",
      "kEndOfSequence : position + 1", "kEndOfSequence : position + 2"),
     ("mask of the pass before", "src/cache/causal_cache.cc",
-     "  masked_cells_ = {};\n  return", "  return"),
+     "  prepared_ = Prepared::kNothing;\n  masked_cells_ = {};\n",
+     "  prepared_ = Prepared::kNothing;\n"),
     ("put in sorted order", "src/cache/forward_pass.cc",
      "cell_of_[token.index] =", "cell_of_[&token - ordered_.data()] ="),
     ("queries of the wrong sequence", "src/cache/forward_pass.cc",
@@ -76,35 +78,200 @@ MUTATIONS = [
     ("position held twice", "src/cache/causal_cache.cc",
      "tokens[i - 1].position == position;", "tokens[i - 1].position == position && false;"),
     ("full cache noticed late", "src/cache/causal_cache.cc",
-     "if (cells_.free_cells() < size) {", "if (cells_.free_cells() + 1 < size) {"),
+     "if (room >= size) return", "if (room + 1 >= size) return"),
     ("full cache noticed early", "src/cache/causal_cache.cc",
-     "if (cells_.free_cells() < size) {", "if (cells_.free_cells() <= size) {"),
+     "if (room >= size) return", "if (room > size) return"),
     ("reserve pass writes", "src/cache/causal_cache.cc",
      "if (pass_.reserving()) return Status::Ok();",
      "if (pass_.reserving()) return backend_->StoreKv(storage, k, v,\n"
      "    std::vector<CellRun>{{0, pass_.size()}});"),
     ("resume one too far", "src/cache/causal_cache.cc",
-     "position <= cells_.history(sequence).length();",
-     "position <= cells_.history(sequence).length() + 1;"),
+     "position > history.length()) return false;",
+     "position > history.length() + 1) return false;"),
     ("pass outlives a removal", "src/cache/causal_cache.cc",
-     "    cells_.Truncate(sequence, begin);\n  }\n  pass_.End();\n",
-     "    cells_.Truncate(sequence, begin);\n  }\n"),
+     "cells_.Truncate(sequence, begin);\n  EndPass();\n", "cells_.Truncate(sequence, begin);\n"),
     ("keys turned the wrong way", "src/cache/causal_cache.cc",
      "removal.shifted, begin - end)", "removal.shifted, end - begin)"),
     ("keys of one layer not turned", "src/cache/causal_cache.cc",
      "layer < layers_.size(); ++layer", "layer + 1 < layers_.size(); ++layer"),
     ("a removal without shift function", "src/cache/causal_cache.cc",
-     "if (!shift_keys_) {", "if (!shift_keys_ && begin > 0) {"),
+     "if (!causal_.shift_keys) {", "if (!causal_.shift_keys && begin > 0) {"),
     ("tail removal moves nothing", "src/cache/causal_cache.cc",
-     "if (end < cells_.history(sequence).length()) {",
-     "if (end <= cells_.history(sequence).length() && begin < end) {"),
+     "return begin < end && end < cells_.history(sequence).length();",
+     "return begin < end && end <= cells_.history(sequence).length();"),
     ("layer kept after a refused allocation", "src/cache/layer_store.cc",
      "KVCACHE_ASSIGN_OR_RETURN(layer.v, backend_->Allocate(layer.storage.VBytes()));",
      "auto v = backend_->Allocate(layer.storage.VBytes());\n"
      "  if (!v.ok()) { layers_.resize(9); layers_[8] = std::move(layer); return v.status(); }\n"
      "  layer.v = std::move(*v);"),
-    ("transposed values from the wrong cell", "src/cache/causal_cache.cc",
+    ("transposed values from the wrong cell", "src/cache/layer_views.cc",
      "view.data += cells.cell * view.stride_bytes[0];", "view.data += cells.cell;"),
+    # windows and chunks
+    ("window: one token too wide", "src/cache/history_mask.cc",
+     "position - visibility.window + 1", "position - visibility.window", "Window"),
+    ("window: one token too narrow", "src/cache/history_mask.cc",
+     "position - visibility.window + 1", "position - visibility.window + 2", "Window"),
+    ("window: not said in closed form", "src/cache/forward_pass.cc",
+     "  visibility_.window = reach_.window;\n", "", "Window"),
+    ("chunk: not said in closed form", "src/cache/forward_pass.cc",
+     "  visibility_.chunk = reach_.chunk;\n", "", "Chunk"),
+    ("chunk: begins one too late", "src/cache/history_mask.cc",
+     "position - position % visibility.chunk);", "position - position % visibility.chunk + 1);",
+     "Chunk"),
+    ("eviction one too many", "src/cache/retention.cc",
+     "PlanOne(cells, id, std::int64_t{position} - memory_);",
+     "PlanOne(cells, id, std::int64_t{position} - memory_ + 1);", "Window"),
+    ("eviction one too few", "src/cache/retention.cc",
+     "PlanOne(cells, id, std::int64_t{position} - memory_);",
+     "PlanOne(cells, id, std::int64_t{position} - memory_ - 1);", "Window"),
+    ("eviction from the highest position of the batch", "src/cache/retention.cc",
+     "if (i > 0 && tokens[i - 1].sequence == id) continue;",
+     "if (i + 1 < tokens.size() && tokens[i + 1].sequence == id) continue;", "Window"),
+    ("other sequences never evicted", "src/cache/retention.cc",
+     "  for (const SequenceId id : in_batch_) Grew(id);\n", "", "Window"),
+    ("other sequences keep one too few", "src/cache/retention.cc",
+     "std::int64_t{cells.history(id).length()} - memory_",
+     "std::int64_t{cells.history(id).length()} - memory_ + 1", "Window"),
+    ("a copy is never evicted", "src/cache/causal_cache.cc",
+     "    retention_.Grew(dst);\n", "", "Window"),
+    ("the memory ignored", "src/cache/retention.cc",
+     "causal.memory > 0 ? causal.memory : causal.window", "causal.window", "WindowWithMemory"),
+    ("no cell for the stop token", "src/cache/retention.cc",
+     "causal.window + 1LL", "causal.window + 0LL", "Window"),
+    ("memory at capacity evicts", "src/cache/retention.cc",
+     "memory >= options.capacity ? 0", "memory > options.capacity ? 0", "WindowWithMemory"),
+    ("no room for the batch beside the window", "src/cache/causal_cache.cc",
+     "sequences * memory + options.max_batch;", "sequences * memory + options.max_batch - 1;",
+     "Window"),
+    ("evicted cells counted once too often", "src/cache/cell_table.cc",
+     "unused += (users_[part.cell + i] += by) == 0;",
+     "unused += (users_[part.cell + i] += by) <= 1;", "Window"),
+    ("an eviction that is refused still counts", "src/cache/cell_table.cc",
+     "  AddUsers(evictions, 1);\n", "", "Window"),
+    ("an evicted run is not cut", "src/cache/run_list.cc",
+     "runs_.front() = Clip(runs_.front(), begin, kEndOfSequence);", "(void)begin;", "Window"),
+    ("an evicted cell is not released", "src/cache/cell_table.cc",
+     "const HistoryRun dropped = Clip(run, 0, begin);",
+     "const HistoryRun dropped = Clip(run, 0, begin - 1);", "Window"),
+    ("resume with one token missing", "src/cache/causal_cache.cc",
+     "std::max(0, position - causal_.window + 1);", "std::max(0, position - causal_.window + 2);",
+     "Window"),
+    ("resume wants one token too many", "src/cache/causal_cache.cc",
+     "std::max(0, position - causal_.window + 1);", "std::max(0, position - causal_.window);",
+     "Window"),
+    ("exemption outlives the pass", "src/cache/forward_pass.cc",
+     "  DescribeVisibility();\n  visibility_.window",
+     "  const auto kept = visibility_.bidirectional;\n  DescribeVisibility();\n"
+     "  if (kept.size() == positions_.size()) visibility_.bidirectional = kept;\n"
+     "  visibility_.window"),
+    ("exemption of before stays", "src/cache/forward_pass.cc",
+     "  std::fill_n(bidirectional_.begin(), size_, std::uint8_t{0});\n", ""),
+    ("exemption leaves the mask", "src/cache/causal_cache.cc",
+     "  pass_.Exempt(except);\n  masked_cells_ = {};\n", "  pass_.Exempt(except);\n"),
+    # compaction
+    ("compaction to the wrong hole", "src/cache/cell_compaction.cc",
+     "piece.cell = next->to + (cell - next->from);", "piece.cell = next->to;"),
+    ("compaction leaves users behind", "src/cache/cell_compaction.cc",
+     "std::exchange(users_[from + i], 0)", "users_[from + i]"),
+    ("compaction forgets the bytes", "src/cache/causal_cache.cc",
+     "for (int layer = 0; layer < layers_.size() && !plan.moves.empty(); ++layer) {",
+     "for (int layer = 0; layer + 1 < layers_.size() && !plan.moves.empty(); ++layer) {"),
+    ("compaction before the bytes are there", "src/cache/causal_cache.cc",
+     "  KVCACHE_ASSIGN_OR_RETURN(Compaction plan, cells_.PlanCompaction());\n",
+     "  KVCACHE_ASSIGN_OR_RETURN(Compaction plan, cells_.PlanCompaction());\n"
+     "  cells_.Apply(Compaction(plan));\n  KVCACHE_ASSIGN_OR_RETURN(plan, cells_.PlanCompaction());\n"),
+    ("compaction outlived by the pass", "src/cache/causal_cache.cc",
+     "  EndPass();\n  KVCACHE_ASSIGN_OR_RETURN(Compaction", "  KVCACHE_ASSIGN_OR_RETURN(Compaction"),
+    # encoder
+    ("output of a fork overwritten", "src/cache/encoder_cache.cc",
+     "entries_.owners(output.entry) > 1", "entries_.owners(output.entry) > 2", "Encoder"),
+    ("output leaks", "src/cache/encoder_cache.cc",
+     "if (output.entry != kNone) entries_.Release(output.entry);", "", "Encoder"),
+    ("reserve pass marks an output", "src/cache/encoder_cache.cc",
+     "  if (mode_ == ForwardMode::kReserve) return Status::Ok();\n", "", "Encoder"),
+    ("removal stops short of the item", "src/cache/encoder_cache.cc",
+     "if (output.position < end) {", "if (output.position + 1 < end) {", "Encoder"),
+    ("item does not move down", "src/cache/encoder_cache.cc",
+     "output.position -= end - begin;", "", "Encoder"),
+    ("fork takes an item that it does not reach", "src/cache/encoder_cache.cc",
+     "source.position < length;", "source.position <= length;", "Encoder"),
+    ("half an output stays", "src/cache/encoder_cache.cc",
+     "    Drop(member.sequence);\n    member.put = false;\n", "", "Encoder"),
+    ("oldest item instead of the newest", "src/cache/encoder_cache.cc",
+     "std::max(member.position, position) : position", "member.position : position", "Encoder"),
+    ("wrong sequence chosen", "src/cache/encoder_cache.cc",
+     "current_ = static_cast<std::size_t>(&member - members_.data());", "current_ = 0;", "Encoder"),
+    # recurrent
+    ("stale checkpoint after going back", "src/cache/state_table.cc",
+     "points.checkpoints.back().tokens > tokens) {",
+     "points.checkpoints.back().tokens > tokens + 1) {", "Recurrent"),
+    ("checkpoints too close", "src/cache/state_table.cc",
+     "points.live.tokens - checkpoints.back().tokens < spacing",
+     "points.live.tokens - checkpoints.back().tokens + 1 < spacing", "Recurrent"),
+    ("checkpoint below the minimum", "src/cache/state_table.cc",
+     "points.live.tokens - 1 < minimum", "points.live.tokens < minimum", "Recurrent"),
+    ("newest checkpoint goes first", "src/cache/state_table.cc",
+     "Forget(checkpoints.front());\n    checkpoints.erase(checkpoints.begin());",
+     "Forget(checkpoints.back());\n    checkpoints.pop_back();", "Recurrent"),
+    ("checkpoint without an owner", "src/cache/state_table.cc",
+     "checkpoints.push_back(points.live);\n  Share(points.live);",
+     "checkpoints.push_back(points.live);", "Recurrent"),
+    ("state of before never released", "src/cache/state_table.cc",
+     "  Forget(of(id).before);\n", "  of(id).before = {};\n", "Recurrent"),
+    ("fork takes a later state", "src/cache/state_table.cc",
+     "point.known() && point.tokens <= length;", "point.known() && point.tokens <= length + 1;",
+     "Recurrent"),
+    ("checkpoints stay where they were", "src/cache/state_table.cc",
+     "    point.tokens -= end - begin;\n", "", "Recurrent"),
+    ("a removed checkpoint stays", "src/cache/state_table.cc",
+     "if (point.tokens <= end) return StatePoint{};",
+     "if (point.tokens < end) return StatePoint{};", "Recurrent"),
+    ("a pass that broke off counts", "src/cache/recurrent_cache.cc",
+     "if (--missing_ == 0) Commit();", "if (--missing_ <= 1) Commit();", "Recurrent"),
+    ("a broken pass keeps its cells", "src/cache/recurrent_cache.cc",
+     "for (const std::int32_t cell : to_) states_.Drop(cell);", "", "Recurrent"),
+    ("write into the state that is read", "src/cache/recurrent_cache.cc",
+     "store.Write(index, to_, flat)", "store.Write(index, from_, flat)", "Recurrent"),
+    ("a truncation that was not prepared", "src/cache/recurrent_cache.cc",
+     "prepared_[Index(sequence)] == begin) {\n    return Status::Ok();",
+     "prepared_[Index(sequence)] >= begin) {\n    return Status::Ok();", "Recurrent"),
+    ("a prepared restore outlives a pass", "src/cache/recurrent_cache.cc",
+     "    prepared_[Index(id)] = kNotPrepared;\n", "", "Recurrent"),
+    ("restore above the target", "src/cache/state_table.cc",
+     "point.known() && point.tokens <= target", "point.known() && point.tokens <= target + 1",
+     "Recurrent"),
+    ("uneven batches begin", "src/cache/recurrent_batch.cc",
+     "if (tokens == next_.tokens) return", "if (tokens >= next_.tokens) return", "Recurrent"),
+    ("states are gathered in order of cells", "src/cache/state_store.cc",
+     "Column(gathered, i)));", "Column(gathered, cells.size() - 1 - i)));", "Recurrent"),
+    ("one state scattered twice", "src/cache/state_store.cc",
+     "CopyValues(Column(state, i), View(layer, cells[i], 1))",
+     "CopyValues(Column(state, 0), View(layer, cells[i], 1))", "Recurrent"),
+    ("too many states", "src/cache/recurrent_cache.cc",
+     "if (needed <= most) return", "if (needed <= most + 1) return", "Recurrent"),
+    # wrapper
+    ("forgotten unwind", "src/cache/wrapper_cache.cc",
+     "return ForAll([&](Cache& cache) { return cache.PrepareForward(batch, mode); });",
+     "return ForAll([&](Cache& cache) {\n"
+     "      Status status = cache.PrepareForward(batch, mode);\n"
+     "      if (status.ok() && &cache != caches_.back().get()) {\n"
+     "        cache.BeginForward();\n"
+     "        (void)cache.PrepareForward(batch, ForwardMode::kReserve).ok();\n"
+     "      }\n"
+     "      return status;\n"
+     "    });", "SlidingAndFull"),
+    ("restores not levelled", "src/cache/wrapper_cache.cc",
+     "agreeing = kept >= agreed ? agreeing + 1 : 1;", "agreeing = agreeing + 1;",
+     "RecurrentAndSliding"),
+    ("removal not checked in all", "src/cache/wrapper_cache.cc",
+     "    KVCACHE_RETURN_IF_ERROR(CheckRemove(sequence, begin, end));\n", "",
+     "RecurrentAndSliding"),
+    ("resume where any can", "src/cache/wrapper_cache.cc",
+     "return std::all_of(caches_.begin(), caches_.end(),", "return std::any_of(caches_.begin(), caches_.end(),",
+     "SlidingAndFull"),
+    ("another cache is chosen", "src/cache/wrapper_cache.cc",
+     "static_cast<std::size_t>(type) % caches_.size();", "0 * static_cast<std::size_t>(type);",
+     "SlidingAndFull"),
 ]
 
 
@@ -117,7 +284,7 @@ def sources(folder):
     found = sorted(folder.glob("src/cache/*.cc")) + sorted(folder.glob("tests/support/*.cc"))
     found += sorted(folder.glob("src/base/*.cc"))
     found = [p for p in found if not re.search(r"_(test|bench)\.cc$", p.name)]
-    return found + [folder / "tests/model/causal_model_test.cc"]
+    return found + [folder / "tests/model/kinds_model_test.cc"]
 
 
 def compile_one(folder, source, target_name=None):
@@ -129,15 +296,15 @@ def compile_one(folder, source, target_name=None):
     return target
 
 
-def test(folder, objects, steps):
-    """The model test's output if it failed, or None if it passed."""
+def test(folder, objects, steps, kind):
+    """The output of that kind's model test if it failed, or None if it passed."""
     program = folder / "out" / "model_test"
     result = run(["g++", *map(str, objects), "-o", str(program), "-lgtest_main", "-lgtest",
                   "-lpthread"])
     if result.returncode != 0:
         sys.exit(result.stderr[-3000:])
     try:
-        result = run([str(program), "--gtest_filter=*RandomScripts*"], timeout=120,
+        result = run([str(program), f"--gtest_filter=*RandomScripts*/{kind}"], timeout=120,
                      env={**os.environ, "KVCACHE_MODEL_STEPS": str(steps)})
     except subprocess.TimeoutExpired:
         return "did not end"
@@ -156,6 +323,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=10000)
     parser.add_argument("--only", default="")
+    parser.add_argument("--from", dest="first", type=int, default=1)
     arguments = parser.parse_args()
     survived = 0
     with tempfile.TemporaryDirectory() as scratch:
@@ -164,10 +332,10 @@ def main():
             shutil.copytree(ROOT / part, folder / part)
         (folder / "out").mkdir()
         objects = {p: compile_one(folder, p) for p in sources(folder)}
-        if test(folder, objects.values(), arguments.steps) is not None:
+        if test(folder, objects.values(), arguments.steps, "*") is not None:
             sys.exit("the model test fails without any mutation")
-        for name, file, text, replacement in MUTATIONS:
-            if arguments.only not in name:
+        for number, (name, file, text, replacement, *kind) in enumerate(MUTATIONS, start=1):
+            if arguments.only not in name or number < arguments.first:
                 continue
             path = folder / file
             original = path.read_text(encoding="utf-8")
@@ -175,10 +343,10 @@ def main():
                 sys.exit(f"{name}: {original.count(text)} times in {file}: {text!r}")
             path.write_text(original.replace(text, replacement), encoding="utf-8")
             mutated = {**objects, path: compile_one(folder, path, "mutated")}
-            output = test(folder, mutated.values(), arguments.steps)
+            output = test(folder, mutated.values(), arguments.steps, *(kind or ["Full"]))
             path.write_text(original, encoding="utf-8")
             survived += output is None
-            print(f"{'SURVIVED' if output is None else 'found   '}  {name}: "
+            print(f"{number:3} {'SURVIVED' if output is None else 'found   '}  {name}: "
                   f"{summary(output) if output else ''}", flush=True)
     print(f"{survived} survived")
     return 1 if survived else 0

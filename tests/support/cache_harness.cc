@@ -57,14 +57,27 @@ std::vector<float> ValueContent(std::uint32_t content, int layer, const KvShape&
   return Content(content, layer, 1, shape.kv_heads * shape.v_dim);
 }
 
+std::vector<float> StateContent(std::uint32_t content, int layer, int sort, std::int64_t values) {
+  std::vector<float> result = Content(content, layer, 2 + sort, static_cast<int>(values));
+  for (float& value : result) value = Rounded(DType::kF16, value);
+  return result;
+}
+
 Status StartForward(Cache& cache, const std::vector<TestToken>& tokens, ForwardMode mode) {
+  return StartBatch(cache, {tokens, {}}, mode);
+}
+
+Status StartBatch(Cache& cache, const TestBatch& batch, ForwardMode mode) {
+  const std::vector<TestToken>& tokens = batch.tokens;
+  std::vector<MultimodalItem> items;
+  for (const int index : batch.items) items.push_back({.index = index, .hash = 1});
   std::vector<Position> positions;
   std::vector<SequenceId> sequences;
   for (const TestToken& token : tokens) {
     positions.push_back(token.position);
     sequences.push_back(SequenceId{token.sequence});
   }
-  return cache.StartForward({positions, sequences, {}}, mode);
+  return cache.StartForward({positions, sequences, items}, mode);
 }
 
 Status PutContents(Cache& cache, const std::vector<TestToken>& tokens, int layer,

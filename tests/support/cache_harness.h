@@ -18,17 +18,27 @@ struct TestToken {
   std::uint32_t content = 0;
 };
 
+// The tokens of a pass, and at which of them multimodal items begin.
+struct TestBatch {
+  std::vector<TestToken> tokens;
+  std::vector<int> items{};
+};
+
 // The key and value that a token has in a layer, as f32, all heads after one another.
 std::vector<float> KeyContent(std::uint32_t content, int layer, const KvShape& shape);
 std::vector<float> ValueContent(std::uint32_t content, int layer, const KvShape& shape);
 
 Status StartForward(Cache& cache, const std::vector<TestToken>& tokens,
                     ForwardMode mode = ForwardMode::kCompute);
+Status StartBatch(Cache& cache, const TestBatch& batch, ForwardMode mode = ForwardMode::kCompute);
 
 // Puts the contents of `tokens`, the batch of the pass in progress, into one layer. The rows
 // lie apart in memory, as those of a fused QKV product do.
 Status PutContents(Cache& cache, const std::vector<TestToken>& tokens, int layer,
                    const KvShape& shape);
+
+// `values` numbers in [-1, 1) that `content` decides, alike in f16 and f32.
+std::vector<float> StateContent(std::uint32_t content, int layer, int sort, std::int64_t values);
 
 // A mask as rows of text, one character a cell: '0' visible, '.' hidden, '?' anything else.
 std::vector<std::string> MaskRows(const TensorView& mask);

@@ -10,8 +10,10 @@ namespace {
 
 using Kind = ScriptStep::Kind;
 
-constexpr std::array<std::string_view, 4> kKinds = {"forward", "reserve", "copy", "remove"};
-constexpr std::array<std::string_view, 5> kCalls = {"allocate", "store", "copy", "shift", "any"};
+constexpr std::array<std::string_view, 6> kKinds = {"forward", "reserve", "copy",
+                                                    "remove",  "restore", "compact"};
+constexpr std::array<std::string_view, 6> kCalls = {"allocate", "store",  "copy",
+                                                    "shift",    "values", "any"};
 
 template <std::size_t kSize>
 std::size_t Find(const std::array<std::string_view, kSize>& names, const std::string& name) {
@@ -29,18 +31,27 @@ Position ParsePosition(const std::string& text) {
   return text == "end" ? kEndOfSequence : std::stoi(text);
 }
 
+void WriteList(std::string_view name, const std::vector<int>& list, std::ostream& out) {
+  if (!list.empty()) out << name;
+  for (const int value : list) out << ' ' << value;
+}
+
 void Write(const ScriptStep& step, std::ostream& out) {
   out << kKinds[static_cast<std::size_t>(step.kind)];
   for (const TestToken& token : step.tokens) {
     out << ' ' << token.sequence << ':' << PositionText(token.position);
   }
-  if (!step.layers.empty()) out << " layers";
-  for (const int layer : step.layers) out << ' ' << layer;
+  WriteList(" layers", step.layers, out);
+  WriteList(" except", step.except, out);
+  WriteList(" items", step.items, out);
   if (step.kind == Kind::kCopy) {
     out << ' ' << step.sequence << ' ' << step.target << ' ' << PositionText(step.begin);
   }
   if (step.kind == Kind::kRemove) {
     out << ' ' << step.sequence << ' ' << PositionText(step.begin) << ' ' << PositionText(step.end);
+  }
+  if (step.kind == Kind::kRestore) {
+    out << ' ' << step.sequence << ' ' << PositionText(step.begin);
   }
   if (step.fail_nth > 0) {
     out << " fail " << kCalls[static_cast<std::size_t>(step.fail_call)] << ' ' << step.fail_nth;
@@ -57,8 +68,10 @@ ScriptStep ParseStep(std::istream& in) {
   std::string end;
   if (step.kind == Kind::kCopy) in >> step.sequence >> step.target >> begin;
   if (step.kind == Kind::kRemove) in >> step.sequence >> begin >> end;
+  if (step.kind == Kind::kRestore) in >> step.sequence >> begin;
   if (!begin.empty()) step.begin = ParsePosition(begin);
   if (!end.empty()) step.end = ParsePosition(end);
+  std::vector<int>* list = nullptr;
   while (in >> word) {
     if (word == "fail") {
       in >> word >> step.fail_nth;
@@ -66,8 +79,15 @@ ScriptStep ParseStep(std::istream& in) {
     } else if (const std::size_t colon = word.find(':'); colon != std::string::npos) {
       step.tokens.push_back(
           {std::stoi(word.substr(0, colon)), ParsePosition(word.substr(colon + 1)), 0});
-    } else if (word != "layers") {
-      step.layers.push_back(std::stoi(word));
+    } else if (word == "layers") {
+      list = &step.layers;
+    } else if (word == "except") {
+      list = &step.except;
+    } else if (word == "items") {
+      list = &step.items;
+    } else {
+      assert(list != nullptr);
+      list->push_back(std::stoi(word));
     }
   }
   return step;

@@ -2,9 +2,12 @@
 //
 //   forward 0:3 0:4 1:0            tokens sequence:position, put in every layer
 //   forward 0:5 layers 0 2         put in these layers only, as if the pass broke off
+//   forward 0:6 1:2 except 0 items 1   query 0 sees later tokens too; an item at index 1
 //   reserve 0:0 1:0                a reserve pass of two tokens
 //   copy 0 1 5                     positions [0, 5) of sequence 0 to sequence 1
 //   remove 0 2 end                 truncates sequence 0 to two tokens
+//   restore 0 4                    goes back as far as a restore to four tokens allows
+//   compact
 //   … fail store 2                 after any of them: the second store of this call fails
 #pragma once
 
@@ -18,14 +21,16 @@
 namespace kvcache::testing {
 
 struct ScriptStep {
-  enum class Kind { kForward, kReserve, kCopy, kRemove };
+  enum class Kind { kForward, kReserve, kCopy, kRemove, kRestore, kCompact };
 
   Kind kind = Kind::kForward;
   std::vector<TestToken> tokens{};  // forward, reserve
   std::vector<int> layers{};        // forward: which are put; empty: all
-  int sequence = 0;                 // remove; copy: from
+  std::vector<int> except{};        // forward: SetCausal's, if any
+  std::vector<int> items{};         // forward, reserve: where items begin
+  int sequence = 0;                 // remove, restore; copy: from
   int target = 0;                   // copy: to
-  Position begin = 0;               // remove; copy: the length
+  Position begin = 0;               // remove; copy: the length; restore: the target
   Position end = 0;                 // remove
   ReferenceBackend::Call fail_call = ReferenceBackend::Call::kAny;
   int fail_nth = 0;  // 0: nothing fails

@@ -266,6 +266,23 @@ Status ReferenceBackend::CopyCells(const LayerKv& layer, std::span<const CellMov
   return fails ? Status(StatusCode::kIo, "asked to fail a copy") : Status::Ok();
 }
 
+Status ReferenceBackend::CopyValues(const TensorView& from, const TensorView& to) {
+  if (from.dims != to.dims) return Broken("values: sizes");
+  const bool fails = Fails(Call::kValues);
+  const std::int64_t rows = from.dims[1] * from.dims[2] * from.dims[3];
+  const auto row_of = [](const TensorView& view, std::int64_t row) {
+    return view.data + row % view.dims[1] * view.stride_bytes[1] +
+           row / view.dims[1] % view.dims[2] * view.stride_bytes[2] +
+           row / (view.dims[1] * view.dims[2]) * view.stride_bytes[3];
+  };
+  for (std::int64_t row = 0; row < (fails ? rows / 2 : rows); ++row) {
+    for (std::int64_t i = 0; i < from.dims[0]; ++i) {
+      StoreValue(to.dtype, row_of(to, row), i, LoadValue(from.dtype, row_of(from, row), i));
+    }
+  }
+  return fails ? Status(StatusCode::kIo, "asked to fail a copy of values") : Status::Ok();
+}
+
 Status ReferenceBackend::ShiftKeys(const LayerKv& layer, std::span<const CellRun> runs,
                                    Position offset, const RopeParams& rope) {
   std::vector<std::int32_t> cells = CellsOf(layer, runs);

@@ -34,7 +34,7 @@ void TurnKey(std::span<float> key, Position offset, const RopeParams& rope);
 
 class ReferenceBackend : public KvBackend {
  public:
-  enum class Call : std::uint8_t { kAllocate, kStore, kCopy, kShift, kAny };
+  enum class Call : std::uint8_t { kAllocate, kStore, kCopy, kShift, kValues, kAny };
 
   explicit ReferenceBackend(const CacheConfig& wish = {}) : wish_(wish) {}
   ~ReferenceBackend() override;
@@ -55,6 +55,7 @@ class ReferenceBackend : public KvBackend {
   Status StoreKv(const LayerKv& layer, const TensorView& k, const TensorView& v,
                  std::span<const CellRun> cells) override;
   Status CopyCells(const LayerKv& layer, std::span<const CellMove> moves) override;
+  Status CopyValues(const TensorView& from, const TensorView& to) override;
   Status ShiftKeys(const LayerKv& layer, std::span<const CellRun> cells, Position offset,
                    const RopeParams& rope) override;
   Status Attention(const LayerKv& layer, const TensorView& q, const Visibility& visibility,

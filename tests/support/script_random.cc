@@ -1,7 +1,16 @@
 #include "support/script_random.h"
 
 #include <algorithm>
+#include <memory>
+#include <numeric>
+#include <optional>
 #include <utility>
+#include <vector>
+
+#include "support/causal_twin.h"
+#include "support/encoder_twin.h"
+#include "support/recurrent_twin.h"
+#include "support/wrapper_twin.h"
 
 namespace kvcache::testing {
 namespace {
@@ -23,24 +32,28 @@ T AnyOf(std::mt19937& random, std::initializer_list<T> values) {
   return values.begin()[Between(random, 0, static_cast<int>(values.size()) - 1)];
 }
 
-int AnySequence(const NaiveCache& naive, std::mt19937& random) {
-  if (Percent(random, 1)) return AnyOf(random, {-1, naive.sequences()});
-  return Between(random, 0, naive.sequences() - 1);
+int AnySequence(const DriverSetup& setup, std::mt19937& random) {
+  if (Percent(random, 1)) return AnyOf(random, {-1, setup.options.max_sequences});
+  return Between(random, 0, setup.options.max_sequences - 1);
+}
+
+bool Known(const DriverSetup& setup, int sequence) {
+  return sequence >= 0 && sequence < setup.options.max_sequences;
 }
 
 // Mostly the next tokens of a few sequences, in any order.
-std::vector<TestToken> RandomTokens(const DriverSetup& setup, const NaiveCache& naive,
+std::vector<TestToken> RandomTokens(const DriverSetup& setup, const CacheTwin& twin,
                                     std::mt19937& random) {
   const int most = setup.options.max_batch + (Percent(random, 2) ? 1 : 0);
   const int count = Percent(random, 40) ? 1 : Between(random, Percent(random, 2) ? 0 : 1, most);
   const bool one_sequence = Percent(random, 40);
-  int sequence = AnySequence(naive, random);
-  std::vector<Position> next(naive.sequences());
-  for (int s = 0; s < naive.sequences(); ++s) next[s] = naive.length(s);
+  int sequence = AnySequence(setup, random);
+  std::vector<Position> next(setup.options.max_sequences);
+  for (int s = 0; s < setup.options.max_sequences; ++s) next[s] = twin.length(s);
   std::vector<TestToken> tokens;
   for (int i = 0; i < count; ++i) {
-    if (!one_sequence) sequence = AnySequence(naive, random);
-    const bool known = sequence >= 0 && sequence < naive.sequences();
+    if (!one_sequence) sequence = AnySequence(setup, random);
+    const bool known = Known(setup, sequence);
     Position position = known ? next[sequence] : 0;
     if (Percent(random, 6)) position += Between(random, 1, 3);  // a gap
     if (Percent(random, 6)) position = Between(random, -1, setup.options.capacity + 1);
@@ -51,21 +64,54 @@ std::vector<TestToken> RandomTokens(const DriverSetup& setup, const NaiveCache& 
   return tokens;
 }
 
-ScriptStep RandomForward(const DriverSetup& setup, const NaiveCache& naive, std::mt19937& random) {
+// As many tokens of each of some sequences, side by side.
+std::vector<TestToken> EvenTokens(const DriverSetup& setup, const CacheTwin& twin,
+                                  std::mt19937& random) {
+  std::vector<int> sequences(setup.options.max_sequences);
+  std::iota(sequences.begin(), sequences.end(), 0);
+  std::shuffle(sequences.begin(), sequences.end(), random);
+  const int most = std::min<int>(setup.options.max_batch, setup.options.max_sequences);
+  sequences.resize(Between(random, 1, most));
+  if (Percent(random, 50)) std::sort(sequences.begin(), sequences.end());
+  const int per_sequence =
+      Between(random, 1, setup.options.max_batch / static_cast<int>(sequences.size()));
+  std::vector<TestToken> tokens;
+  for (const int sequence : sequences) {
+    Position position = twin.length(sequence);
+    for (int i = 0; i < per_sequence; ++i) {
+      if (Percent(random, 2)) ++position;
+      tokens.push_back({sequence, position++, 0});
+    }
+  }
+  return tokens;
+}
+
+std::vector<int> SomeIndices(std::size_t size, std::mt19937& random) {
+  std::vector<int> indices;
+  for (std::size_t i = 0; i < size; ++i) {
+    if (Percent(random, 30)) indices.push_back(static_cast<int>(i));
+  }
+  if (Percent(random, 2)) indices.push_back(AnyOf(random, {-1, static_cast<int>(size)}));
+  return indices;
+}
+
+ScriptStep RandomForward(const DriverSetup& setup, const CacheTwin& twin, std::mt19937& random) {
   ScriptStep step{.kind = Percent(random, 8) ? Kind::kReserve : Kind::kForward};
-  step.tokens = RandomTokens(setup, naive, random);
-  if (Percent(random, 12)) {  // the pass breaks off, or skips layers
-    for (int layer = 0; layer < CacheDriver::kLayers; ++layer) {
+  const bool even = twin.wants_even_batches() && Percent(random, 95);
+  step.tokens = even ? EvenTokens(setup, twin, random) : RandomTokens(setup, twin, random);
+  if (Percent(random, 8)) {  // the pass breaks off, or skips layers
+    for (int layer = 0; layer < kTestLayers; ++layer) {
       if (Percent(random, 50)) step.layers.push_back(layer);
     }
   }
+  if (Percent(random, 15)) step.except = SomeIndices(step.tokens.size(), random);
+  if (Percent(random, 15)) step.items = SomeIndices(step.tokens.size(), random);
   return step;
 }
 
-ScriptStep RandomRemove(const NaiveCache& naive, std::mt19937& random) {
-  ScriptStep step{.kind = Kind::kRemove, .sequence = AnySequence(naive, random)};
-  const bool known = step.sequence >= 0 && step.sequence < naive.sequences();
-  const Position length = known ? naive.length(step.sequence) : 3;
+ScriptStep RandomRemove(const DriverSetup& setup, const CacheTwin& twin, std::mt19937& random) {
+  ScriptStep step{.kind = Kind::kRemove, .sequence = AnySequence(setup, random)};
+  const Position length = Known(setup, step.sequence) ? twin.length(step.sequence) : 3;
   if (Percent(random, 15)) {
     step.end = kEndOfSequence;
     return step;
@@ -79,13 +125,21 @@ ScriptStep RandomRemove(const NaiveCache& naive, std::mt19937& random) {
   return step;
 }
 
-ScriptStep RandomCopy(const NaiveCache& naive, std::mt19937& random) {
+ScriptStep RandomRestore(const DriverSetup& setup, const CacheTwin& twin, std::mt19937& random) {
+  ScriptStep step{.kind = Kind::kRestore, .sequence = AnySequence(setup, random)};
+  const Position length = Known(setup, step.sequence) ? twin.length(step.sequence) : 3;
+  step.begin =
+      Percent(random, 40) ? length : Between(random, Percent(random, 2) ? -1 : 0, length + 1);
+  return step;
+}
+
+ScriptStep RandomCopy(const DriverSetup& setup, const CacheTwin& twin, std::mt19937& random) {
   ScriptStep step{.kind = Kind::kCopy,
-                  .sequence = AnySequence(naive, random),
-                  .target = AnySequence(naive, random)};
-  const bool known = step.sequence >= 0 && step.sequence < naive.sequences();
-  const Position length = known ? naive.length(step.sequence) : 1;
+                  .sequence = AnySequence(setup, random),
+                  .target = AnySequence(setup, random)};
+  const Position length = Known(setup, step.sequence) ? twin.length(step.sequence) : 1;
   step.begin = Between(random, Percent(random, 2) ? -1 : 0, length + 1);
+  if (Percent(random, 30)) step.begin = length;
   return step;
 }
 
@@ -112,16 +166,95 @@ bool ShrinkOnce(Script& script, const std::function<bool(const Script&)>& fails)
     Script without_failure = script;
     without_failure[i].fail_nth = 0;
     if (script[i].fail_nth != 0 && keep(std::move(without_failure))) return true;
-    Script all_layers = script;
-    all_layers[i].layers.clear();
-    if (!script[i].layers.empty() && keep(std::move(all_layers))) return true;
+    for (const auto list : {&ScriptStep::layers, &ScriptStep::except, &ScriptStep::items}) {
+      Script without = script;
+      (without[i].*list).clear();
+      if (!(script[i].*list).empty() && keep(std::move(without))) return true;
+    }
   }
   return false;
 }
 
+// What a kind is made of.
+struct TwinParts {
+  std::vector<CausalTwinOptions> causal{};
+  std::optional<RecurrentTwinOptions> recurrent{};
+  int encoder_tokens = 0;  // 0: no encoder
+};
+
+CausalTwinOptions RandomCausal(TestKind kind, const DriverSetup& setup, std::mt19937& random) {
+  CausalTwinOptions causal{.can_shift = !Percent(random, 10)};
+  const bool chunked = kind == TestKind::kChunk;
+  if (chunked) causal.chunk = Between(random, 1, 6);
+  if (kind == TestKind::kFull || (chunked && Percent(random, 60))) return causal;
+  causal.window = Between(random, 1, std::max(2, setup.options.capacity - 2));
+  if (kind != TestKind::kWindow && Percent(random, kind == TestKind::kMemory ? 100 : 30)) {
+    causal.memory = causal.window + Between(random, 0, 4);
+  }
+  return causal;
+}
+
+TwinParts RandomParts(TestKind kind, const DriverSetup& setup, std::mt19937& random) {
+  TwinParts parts;
+  if (kind == TestKind::kEncoder || kind == TestKind::kDecoderAndEncoder) {
+    parts.encoder_tokens = Between(random, 1, 5);
+  }
+  if (kind == TestKind::kRecurrent || kind == TestKind::kRecurrentAndSliding) {
+    parts.recurrent = RecurrentTwinOptions{};
+    RecurrentTwinOptions& recurrent = *parts.recurrent;
+    if (kind == TestKind::kRecurrent && Percent(random, 20)) {
+      recurrent.attention = RandomCausal(TestKind::kMemory, setup, random);
+    }
+    if (Percent(random, 25)) recurrent.conv_dim = recurrent.conv_channels = 0;
+    if (recurrent.conv_dim > 0 && Percent(random, 25)) recurrent.state_size = 0;
+    if (Percent(random, 20)) recurrent.states = Between(random, 1, setup.options.max_sequences);
+    recurrent.checkpoints = {.count = Between(random, 0, 4),
+                             .spacing = Between(random, 1, 4),
+                             .minimum = Between(random, 0, 3)};
+  }
+  if (kind == TestKind::kSlidingAndFull || kind == TestKind::kRecurrentAndSliding) {
+    parts.causal.push_back(RandomCausal(TestKind::kMemory, setup, random));
+  }
+  if (kind == TestKind::kSlidingAndFull || kind == TestKind::kDecoderAndEncoder) {
+    parts.causal.push_back(RandomCausal(TestKind::kFull, setup, random));
+  }
+  if (kind < TestKind::kEncoder) parts.causal.push_back(RandomCausal(kind, setup, random));
+  return parts;
+}
+
+std::unique_ptr<CacheTwin> MakeTwin(const TwinParts& parts, const TwinSetup& setup) {
+  std::vector<std::unique_ptr<CacheTwin>> twins;
+  for (const CausalTwinOptions& causal : parts.causal) {
+    twins.push_back(std::make_unique<CausalTwin>(setup, causal));
+  }
+  if (parts.recurrent.has_value()) {
+    twins.push_back(std::make_unique<RecurrentTwin>(setup, *parts.recurrent));
+  }
+  if (parts.encoder_tokens > 0) {
+    twins.push_back(std::make_unique<EncoderTwin>(setup, parts.encoder_tokens));
+  }
+  if (twins.size() == 1) return std::move(twins.front());
+  return std::make_unique<WrapperTwin>(std::move(twins));
+}
+
 }  // namespace
 
-DriverSetup RandomSetup(std::mt19937& random) {
+std::string NameOf(TestKind kind) {
+  switch (kind) {
+    case TestKind::kFull: return "Full";
+    case TestKind::kWindow: return "Window";
+    case TestKind::kMemory: return "WindowWithMemory";
+    case TestKind::kChunk: return "Chunk";
+    case TestKind::kEncoder: return "Encoder";
+    case TestKind::kRecurrent: return "Recurrent";
+    case TestKind::kSlidingAndFull: return "SlidingAndFull";
+    case TestKind::kDecoderAndEncoder: return "DecoderAndEncoder";
+    case TestKind::kRecurrentAndSliding: return "RecurrentAndSliding";
+  }
+  return "?";
+}
+
+DriverSetup RandomSizes(std::mt19937& random) {
   DriverSetup setup;
   setup.options.max_sequences = Between(random, 1, 4);
   setup.options.capacity = Between(random, 1, 10);
@@ -133,7 +266,6 @@ DriverSetup RandomSetup(std::mt19937& random) {
   setup.config.batch_padding = AnyOf(random, {1, 1, 3, 4});
   setup.config.v_transposed = setup.config.layout == KvLayout::kPlain && Percent(random, 40);
   setup.config.mask_type = AnyOf(random, {DType::kF32, DType::kF16});
-  setup.can_shift = !Percent(random, 10);
   if (Percent(random, 10)) {  // long enough for homes to be apart by tiles, and for many words
     setup.options.capacity += 40;
     setup.options.max_batch += 40;
@@ -141,16 +273,31 @@ DriverSetup RandomSetup(std::mt19937& random) {
   return setup;
 }
 
-ScriptStep RandomStep(const DriverSetup& setup, const NaiveCache& naive, std::mt19937& random) {
+DriverSetup RandomSetup(TestKind kind, std::mt19937& random) {
+  DriverSetup setup = RandomSizes(random);
+  const TwinParts parts = RandomParts(kind, setup, random);
+  for (const auto& causal : parts.causal) setup.kind += ToText(causal) + " ";
+  if (parts.recurrent.has_value()) setup.kind += ToText(*parts.recurrent) + " ";
+  if (parts.encoder_tokens > 0) {
+    setup.kind += "encoder of " + std::to_string(parts.encoder_tokens) + " tokens";
+  }
+  setup.make_twin = [parts](const TwinSetup& twin) { return MakeTwin(parts, twin); };
+  return setup;
+}
+
+ScriptStep RandomStep(const DriverSetup& setup, const CacheTwin& twin, std::mt19937& random) {
   const int choice = Between(random, 1, 100);
-  ScriptStep step = choice <= 52   ? RandomForward(setup, naive, random)
-                    : choice <= 68 ? RandomCopy(naive, random)
-                                   : RandomRemove(naive, random);
+  ScriptStep step = choice <= 54   ? RandomForward(setup, twin, random)
+                    : choice <= 67 ? RandomCopy(setup, twin, random)
+                    : choice <= 83 ? RandomRemove(setup, twin, random)
+                    : choice <= 97 ? RandomRestore(setup, twin, random)
+                                   : ScriptStep{.kind = Kind::kCompact};
   if (Percent(random, 8)) {
+    const bool writes = step.kind == Kind::kForward || step.kind == Kind::kReserve;
     step.fail_nth = Between(random, 1, 4);
-    step.fail_call = step.kind == Kind::kRemove
-                         ? AnyOf(random, {Call::kCopy, Call::kShift, Call::kAny})
-                         : AnyOf(random, {Call::kAllocate, Call::kStore, Call::kAny});
+    step.fail_call = writes
+                         ? AnyOf(random, {Call::kAllocate, Call::kStore, Call::kValues, Call::kAny})
+                         : AnyOf(random, {Call::kCopy, Call::kShift, Call::kAny});
   }
   return step;
 }

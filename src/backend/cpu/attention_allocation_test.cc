@@ -1,29 +1,10 @@
 // Counts allocations: attention and stores make none once they are warm.
-#include <atomic>
 #include <cstdint>
-#include <cstdlib>
-#include <new>
 #include <vector>
 
 #include "backend/cpu/attention_testing.h"
 #include "gtest/gtest.h"
-
-namespace {
-std::atomic<std::int64_t> allocations{0};
-}  // namespace
-
-// Not inlined: the compiler would take malloc and free for a mismatched pair.
-[[gnu::noinline]] void* operator new(std::size_t size) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  if (void* memory = std::malloc(size != 0 ? size : 1); memory != nullptr) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
-  std::free(memory);
-}
+#include "support/counting_new.h"
 
 namespace kvcache::cpu {
 namespace {
@@ -67,10 +48,10 @@ TEST(AttentionAllocation, NoneOnceWarm) {
     Pass warm(scene, tokens, 2000);
     ASSERT_TRUE(warm.Run(*backend, scene).ok());
     Pass shorter(scene, tokens, 1700);
-    const std::int64_t before = allocations.load();
+    const std::int64_t before = testing::Allocations();
     ASSERT_TRUE(warm.Run(*backend, scene).ok());
     ASSERT_TRUE(shorter.Run(*backend, scene).ok());
-    EXPECT_EQ(allocations.load() - before, 0) << tokens;
+    EXPECT_EQ(testing::Allocations() - before, 0) << tokens;
   }
 }
 
@@ -81,9 +62,9 @@ TEST(AttentionAllocation, StoresMakeNone) {
   for (const std::int32_t tokens : {1, 300}) {
     const TensorView view = TensorView::Dense(rows.data(), DType::kF32, 64, 2, tokens);
     const CellRun cells[] = {{7, tokens}};
-    const std::int64_t before = allocations.load();
+    const std::int64_t before = testing::Allocations();
     ASSERT_TRUE(backend->StoreKv(scene.layer(), view, view, cells).ok());
-    EXPECT_EQ(allocations.load() - before, 0) << tokens;
+    EXPECT_EQ(testing::Allocations() - before, 0) << tokens;
   }
 }
 

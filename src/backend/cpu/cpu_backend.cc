@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "backend/cpu/attention.h"
+#include "backend/cpu/copy_values.h"
 #include "backend/cpu/cpu_target.h"
 #include "backend/cpu/elementwise.h"
 #include "backend/cpu/experts.h"
@@ -48,6 +49,10 @@ Status CpuBackend::StoreKv(const LayerKv& layer, const TensorView& k, const Tens
 
 Status CpuBackend::CopyCells(const LayerKv& layer, std::span<const CellMove> moves) {
   return cpu::CopyCells(pool_, layer, moves);
+}
+
+Status CpuBackend::CopyValues(const TensorView& from, const TensorView& to) {
+  return cpu::CopyValues(pool_, from, to);
 }
 
 Status CpuBackend::ShiftKeys(const LayerKv& layer, std::span<const CellRun> cells, Position offset,

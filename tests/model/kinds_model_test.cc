@@ -1,11 +1,10 @@
-// The causal cache against the naive one: random scripts of every call, on small caches of every
-// kind.
+// Every cache kind against its naive twin: random scripts of every call, on small caches.
 //
-//   KVCACHE_MODEL_STEPS=1000000  how many steps in all (default 30,000)
+//   KVCACHE_MODEL_STEPS=1000000  how many steps of each kind (default 10,000)
 //   KVCACHE_MODEL_SEED=7         another seed
 //
-// A difference is shrunk to the shortest script that still shows it; paste that into
-// kRegressions below before mending the bug.
+// A difference is shrunk to the shortest script that still shows it; keep that as a regression
+// test before mending the bug.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -37,60 +36,73 @@ std::string Explain(const DriverSetup& setup, const Script& script) {
 struct Reached {
   std::int64_t steps = 0;
   std::int64_t failures_fired = 0;
-  std::int64_t shared_steps = 0;  // steps at whose end some cell is shared
-  std::int64_t full_steps = 0;    // steps at whose end no cell is free
+  std::int64_t shared = 0;  // steps at whose end some cell is shared
+  std::int64_t full = 0;    // steps at whose end no cell is free
+  std::int64_t evicted = 0;
+  unsigned ever = 0;  // Reach bits
+
+  void Count(const CacheDriver& driver) {
+    const unsigned now = driver.twin().reached();
+    ++steps;
+    failures_fired += driver.last_step_failed();
+    shared += (now & kReachShared) != 0;
+    full += (now & kReachFull) != 0;
+    evicted += (now & kReachEvicted) != 0;
+    ever |= now;
+  }
 };
 
-void Count(const CacheDriver& driver, Reached& reached) {
-  const NaiveCache& naive = driver.naive();
-  std::int64_t positions = 0;
-  for (int s = 0; s < naive.sequences(); ++s) {
-    positions += static_cast<std::int64_t>(naive.sequence(s).size());
-  }
-  ++reached.steps;
-  reached.failures_fired += driver.last_step_failed();
-  reached.shared_steps += positions > naive.used_cells();
-  reached.full_steps += naive.used_cells() == driver.setup().cells();
-}
+class KindsModelTest : public ::testing::TestWithParam<TestKind> {};
 
-TEST(CausalModelTest, RandomScriptsAgreeWithTheNaiveCache) {
-  const std::int64_t steps = FromEnvironment("KVCACHE_MODEL_STEPS", 30000);
+TEST_P(KindsModelTest, RandomScriptsAgreeWithTheNaiveTwin) {
+  const std::int64_t steps = FromEnvironment("KVCACHE_MODEL_STEPS", 10000);
   const auto seed = static_cast<unsigned>(FromEnvironment("KVCACHE_MODEL_SEED", 1));
   std::mt19937 random(seed);
   Reached reached;
   while (reached.steps < steps) {
-    const DriverSetup setup = RandomSetup(random);
+    const DriverSetup setup = RandomSetup(GetParam(), random);
     CacheDriver driver(setup);
     Script script;
     for (int i = 0; i < kStepsPerScript; ++i) {
-      script.push_back(RandomStep(setup, driver.naive(), random));
+      script.push_back(RandomStep(setup, driver.twin(), random));
       if (driver.Step(script.back()).has_value()) {
         FAIL() << "seed " << seed << ", after " << reached.steps << " steps:\n"
                << Explain(setup, script);
       }
-      Count(driver, reached);
+      reached.Count(driver);
     }
     const auto leak = driver.Finish();
     ASSERT_FALSE(leak.has_value()) << *leak << "\n" << ToText(setup) << "\n" << ToText(script);
   }
-  EXPECT_GT(reached.failures_fired * 100, reached.steps);
-  EXPECT_GT(reached.shared_steps * 5, reached.steps);
-  EXPECT_GT(reached.full_steps * 20, reached.steps);
+  const bool has_cells = GetParam() != TestKind::kEncoder;
+  const bool has_states =
+      GetParam() == TestKind::kRecurrent || GetParam() == TestKind::kRecurrentAndSliding;
+  const bool slides = GetParam() == TestKind::kWindow || GetParam() == TestKind::kMemory ||
+                      GetParam() == TestKind::kSlidingAndFull;
+  EXPECT_GT(reached.failures_fired * (has_cells ? 100 : 500), reached.steps);
+  EXPECT_GT(reached.shared * 10, reached.steps);
+  EXPECT_TRUE(!has_cells || reached.full * 100 > reached.steps) << reached.full;
+  EXPECT_TRUE(!slides || reached.evicted * 20 > reached.steps) << reached.evicted;
+  const unsigned states = kReachRestored | kReachTorn;
+  EXPECT_TRUE(!has_states || (reached.ever & states) == states) << reached.ever;
 }
 
-TEST(CausalModelTest, ScriptsSurviveBeingText) {
+INSTANTIATE_TEST_SUITE_P(Kinds, KindsModelTest, ::testing::ValuesIn(kAllKinds),
+                         [](const auto& test) { return NameOf(test.param); });
+
+TEST(ScriptTest, ScriptsSurviveBeingText) {
   std::mt19937 random(3);
-  const DriverSetup setup = RandomSetup(random);
+  const DriverSetup setup = RandomSetup(TestKind::kFull, random);
   CacheDriver driver(setup);
   Script script;
   for (int i = 0; i < 300; ++i) {
-    script.push_back(RandomStep(setup, driver.naive(), random));
+    script.push_back(RandomStep(setup, driver.twin(), random));
     ASSERT_FALSE(driver.Step(script.back()).has_value());
   }
   EXPECT_EQ(ToText(ParseScript(ToText(script))), ToText(script));
 }
 
-TEST(CausalModelTest, ShrinkingKeepsWhatMatters) {
+TEST(ScriptTest, ShrinkingKeepsWhatMatters) {
   const Script script = ParseScript(
       "forward 0:0 0:1\ncopy 0 1 2\nforward 1:2\nremove 0 0 end\nreserve 0:0 fail any 1\n");
   // "Fails" as soon as sequence 1 holds position 2 and was copied to before.

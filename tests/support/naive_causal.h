@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -29,10 +30,11 @@ struct NaiveToken {
   std::vector<std::optional<NaiveContent>> layers;
 };
 
-class NaiveCache {
+class NaiveCausal {
  public:
   using Token = std::shared_ptr<NaiveToken>;
   using Sequence = std::map<Position, Token>;
+  using Turn = std::function<void(int layer, NaiveContent& content)>;
 
   struct Options {
     int sequences = 1;
@@ -40,40 +42,50 @@ class NaiveCache {
     int max_batch = 1;
     int layers = 1;
     bool can_shift = true;
+    int window = 0;
+    int memory = 0;  // tokens kept before the batch; 0: all
+    int chunk = 0;
   };
   struct Query {
     int sequence = 0;
     Position position = 0;
+    bool exempt = false;
   };
 
-  explicit NaiveCache(const Options& options) : options_(options), sequences_(options.sequences) {}
+  explicit NaiveCausal(const Options& options) : options_(options), sequences_(options.sequences) {}
 
-  // Each call answers with the code that the real one must return, and changes nothing unless
-  // that is kOk.
-  StatusCode StartForward(const std::vector<TestToken>& batch, ForwardMode mode);
-  StatusCode CopyPrefix(int src, int dst, Position length);
-  // `turn` is applied to the content of every token that moves, once per layer that has one.
-  template <typename Turn>
-  StatusCode Remove(int sequence, Position begin, Position end, const Turn& turn);
-  bool CanResume(int sequence, Position position) const;
+  // The code that the real one must return; changes nothing.
+  StatusCode Prepare(const std::vector<TestToken>& batch, ForwardMode mode) const;
+  StatusCode CheckCopy(int src, int dst, Position length) const;
+  StatusCode CheckRemove(int sequence, Position begin, Position end) const;
 
+  // REQUIRES: the check said kOk.
+  void Begin(const std::vector<TestToken>& batch, ForwardMode mode);
+  void Exempt(const std::vector<int>& queries);
   // The batch's tokens of the pass in progress now have this content; nullopt: unknown.
   void Put(int layer, const std::vector<std::optional<NaiveContent>>& contents);
+  void Copy(int src, int dst, Position length);
+  // `turn` is applied to the content of every token that moves, once per layer that has one.
+  void Remove(int sequence, Position begin, Position end, const Turn& turn);
+  void EndPass();
+
+  bool CanResume(int sequence, Position position) const;
+  bool Sees(const Query& query, Position position) const;
 
   const Sequence& sequence(int index) const { return sequences_[index]; }
   int sequences() const { return options_.sequences; }
-  std::int64_t used_cells() const;
+  std::int64_t used_cells() const { return UsedCells(sequences_); }
   Position length(int sequence) const;
+  bool Known(int sequence) const { return sequence >= 0 && sequence < options_.sequences; }
 
   bool in_pass() const { return in_pass_; }
   bool reserving() const { return reserving_; }
   const std::vector<Query>& queries() const { return queries_; }
 
  private:
-  bool Known(int sequence) const { return sequence >= 0 && sequence < options_.sequences; }
+  static std::int64_t UsedCells(const std::vector<Sequence>& sequences);
   bool MayBegin(const std::vector<TestToken>& batch) const;
-  StatusCode CheckMiddle(int sequence, Position end) const;
-  void EndPass() { in_pass_ = false; }
+  std::vector<Sequence> AfterEviction(const std::vector<TestToken>& batch) const;
 
   Options options_;
   std::vector<Sequence> sequences_;
@@ -82,31 +94,5 @@ class NaiveCache {
   bool in_pass_ = false;
   bool reserving_ = false;
 };
-
-template <typename Turn>
-StatusCode NaiveCache::Remove(int sequence, Position begin, Position end, const Turn& turn) {
-  if (!Known(sequence) || begin < 0 || end < begin) return StatusCode::kInvalidArgument;
-  batch_.clear();  // so that use_count() counts sequences
-  Sequence& tokens = sequences_[sequence];
-  const bool middle = begin < end && end < length(sequence);
-  if (middle) {
-    const StatusCode code = CheckMiddle(sequence, end);
-    if (code != StatusCode::kOk) return code;
-  }
-  EndPass();
-  if (begin == end && end < length(sequence)) return StatusCode::kOk;
-  Sequence result;
-  for (auto& [position, token] : tokens) {
-    if (position < begin) result[position] = token;
-    if (position < end || end >= length(sequence)) continue;
-    Token moved = std::make_shared<NaiveToken>(*token);  // its own from now on
-    for (std::size_t layer = 0; layer < moved->layers.size(); ++layer) {
-      if (moved->layers[layer].has_value()) turn(static_cast<int>(layer), *moved->layers[layer]);
-    }
-    result[position - (end - begin)] = std::move(moved);
-  }
-  tokens = std::move(result);
-  return StatusCode::kOk;
-}
 
 }  // namespace kvcache::testing

@@ -1,111 +1,21 @@
-// The causal cache when something fails, at every point where something can.
-//
-// Backend calls: each call of each step of random scripts fails once, and the script goes on; the
-// driver compares with the naive cache throughout. Metadata: each allocation of a call fails
-// once; the call says so, and succeeds when repeated, as if nothing had happened.
+// The caches' metadata when an allocation fails: each allocation of a call fails once; the call
+// says so, and succeeds when repeated, as if nothing had happened.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <new>
-#include <random>
-#include <string>
 #include <vector>
 
 #include "cache/causal_cache_impl.h"
-#include "support/cache_driver.h"
-#include "support/script_random.h"
-
-namespace {
-int allocations_until_failure = 0;  // 0: none fails
-}  // namespace
-
-// Not inlined: the compiler would take malloc and free for a mismatched pair.
-[[gnu::noinline]] void* operator new(std::size_t size) {
-  if (allocations_until_failure > 0 && --allocations_until_failure == 0) throw std::bad_alloc();
-  if (void* memory = std::malloc(size != 0 ? size : 1); memory != nullptr) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
-  std::free(memory);
-}
+#include "kvcache/encoder_cache.h"
+#include "kvcache/recurrent_cache.h"
+#include "support/cache_harness.h"
+#include "support/counting_new.h"
+#include "support/reference_backend.h"
 
 namespace kvcache::testing {
 namespace {
-
-using Call = ReferenceBackend::Call;
-
-Script RandomScript(const DriverSetup& setup, int steps, std::mt19937& random) {
-  CacheDriver driver(setup);
-  Script script;
-  for (int i = 0; i < steps; ++i) {
-    script.push_back(RandomStep(setup, driver.naive(), random));
-    script.back().fail_nth = 0;
-    const auto difference = driver.Step(script.back());
-    EXPECT_FALSE(difference.has_value()) << *difference << "\n" << ToText(script);
-  }
-  return script;
-}
-
-// Fails the n-th backend call of step `at`, runs the rest; returns whether there was such a call.
-bool RunWithFailure(const DriverSetup& setup, Script script, std::size_t at, int n) {
-  script[at].fail_call = Call::kAny;
-  script[at].fail_nth = n;
-  CacheDriver driver(setup);
-  bool fired = false;
-  for (std::size_t i = 0; i < script.size(); ++i) {
-    const auto difference = driver.Step(script[i]);
-    if (difference.has_value()) {
-      ADD_FAILURE() << ToText(setup) << "\n" << ToText(script) << "→ " << *difference;
-      return false;
-    }
-    if (i == at) fired = driver.last_step_failed();
-  }
-  EXPECT_FALSE(driver.Finish().has_value());
-  return fired;
-}
-
-TEST(CausalFaultTest, EveryBackendCallOfRandomScriptsFailsOnce) {
-  std::mt19937 random(5);
-  int fired = 0;
-  for (int round = 0; round < 20; ++round) {
-    const DriverSetup setup = RandomSetup(random);
-    const Script script = RandomScript(setup, 30, random);
-    for (std::size_t at = 0; at < script.size(); ++at) {
-      for (int n = 1; RunWithFailure(setup, script, at, n); ++n) ++fired;
-    }
-  }
-  EXPECT_GT(fired, 500);
-}
-
-// Copies and shifts fail in the middle of a removal in each of the layers.
-TEST(CausalFaultTest, EachPointOfASharedMiddleRemoval) {
-  DriverSetup setup;
-  setup.options = {DType::kF32, DType::kF16, 2, 8, 4};
-  const Script script = ParseScript(
-      "forward 0:0 0:1 0:2 0:3\n"
-      "copy 0 1 4\n"
-      "forward 1:4\n"
-      "remove 1 1 2\n"  // copies 2 shared cells, turns 3: in each of 3 layers
-      "forward 0:4 1:0\n"
-      "copy 0 1 3\n");
-  int n = 1;
-  while (RunWithFailure(setup, script, 3, n)) ++n;
-  EXPECT_EQ(n - 1, 2 * CacheDriver::kLayers);
-}
-
-TEST(CausalFaultTest, EachPointOfAFirstPut) {
-  DriverSetup setup;
-  setup.options = {DType::kBF16, DType::kF32, 1, 4, 2};
-  const Script script = ParseScript("forward 0:0 0:1\nremove 0 0 end\nforward 0:0 0:1\n");
-  int n = 1;
-  while (RunWithFailure(setup, script, 0, n)) ++n;
-  EXPECT_EQ(n - 1, 3 * CacheDriver::kLayers);  // K, V, and the store
-}
 
 // Lends memory and does nothing else, so that every allocation seen is the cache's or a buffer.
 class NullBackend : public ReferenceBackend {
@@ -139,10 +49,10 @@ class NullBackend : public ReferenceBackend {
 // failed. Each failure must be reported as such.
 int FailEachAllocation(const std::function<Status()>& call, const std::function<void()>& check) {
   for (int n = 1;; ++n) {
-    allocations_until_failure = n;
+    FailAllocation(n);
     const Status status = call();
-    const bool fired = allocations_until_failure == 0;
-    allocations_until_failure = 0;
+    const bool fired = !AllocationFailurePending();
+    FailAllocation(0);
     if (!fired) {
       EXPECT_TRUE(status.ok()) << status.message();
       return n - 1;
@@ -198,6 +108,35 @@ TEST_F(MetadataFaultTest, Init) {
       [&] { EXPECT_EQ(cache_.cells().cells(), 0); });
   EXPECT_GT(failed, 8);
   EXPECT_TRUE(StartForward(cache_, {{0, 0, 0}}).ok());
+}
+
+// The kinds whose Init is tried again until no allocation fails; each is then in use.
+TEST_F(MetadataFaultTest, InitOfTheOtherKinds) {
+  CausalOptions window{.window = 3};
+  RecurrentOptions recurrent{.layers = {0, 2}, .conv_dim = 2, .conv_channels = 3};
+  std::vector<std::unique_ptr<Cache>> caches;
+  caches.push_back(MakeCausalCache(window));
+  caches.push_back(MakeEncoderCache({.tokens = 4}));
+  caches.push_back(MakeRecurrentCache(recurrent));
+  for (const auto& cache : caches) {
+    ASSERT_TRUE(cache->SetConfig({}).ok());
+    const int failed = FailEachAllocation(
+        [&] {
+          return cache->Init(backend_, {DType::kF32, DType::kF32, 3, 8, 5});
+        },
+        [&] { EXPECT_FALSE(cache->CanResume(SequenceId{0}, 0)); });
+    EXPECT_GT(failed, 3);
+    EXPECT_TRUE(StartForward(*cache, {{0, 0, 0}}).ok());
+  }
+}
+
+TEST_F(MetadataFaultTest, Compaction) {
+  Open(2, 8, 4);
+  ASSERT_TRUE(StartForward(cache_, {{0, 0, 0}, {0, 1, 0}}).ok());
+  ASSERT_TRUE(StartForward(cache_, {{1, 0, 0}}).ok());
+  ASSERT_EQ(Metadata(), (std::vector<std::int64_t>{13, 0, 0, 2, -1, 0, 8, 1, -1}));
+  EXPECT_EQ(FailEach([&] { return cache_.Compact(); }), 4);  // moves, and a list per sequence
+  EXPECT_EQ(Metadata(), (std::vector<std::int64_t>{13, 0, 0, 2, -1, 0, 2, 1, -1}));
 }
 
 TEST_F(MetadataFaultTest, ForwardThatNeedsMoreRuns) {

@@ -1,0 +1,310 @@
+#include "kvcache/encoder_cache.h"
+
+#include <algorithm>
+#include <cassert>
+#include <new>
+#include <numeric>
+#include <string>
+
+#include "cache/encoder_cache_impl.h"
+#include "cache/layer_views.h"
+
+namespace kvcache {
+
+Status EncoderCacheImpl::SetConfig(const CacheConfig& config) {
+  if (state_ != CacheState::kNew) return Invalid("the configuration must be set before Init");
+  if (config_.has_value()) return Invalid("the configuration was already set");
+  KVCACHE_RETURN_IF_ERROR(CheckConfig(config));
+  config_ = config;
+  return Status::Ok();
+}
+
+Status EncoderCacheImpl::Init(KvBackend& backend, const CacheOptions& options) {
+  if (state_ != CacheState::kNew) return Invalid("the cache was already initialised");
+  const CacheConfig config = config_.value_or(backend.preferred_cache_config());
+  KVCACHE_RETURN_IF_ERROR(CheckConfig(config));
+  KVCACHE_RETURN_IF_ERROR(CheckSizes(options));
+  if (encoder_.tokens < 0) {
+    return Invalid("an encoder's output of " + std::to_string(encoder_.tokens) + " tokens");
+  }
+  if (encoder_.tokens == 0) encoder_.tokens = options.capacity;
+  const std::int64_t stride = RoundUp(encoder_.tokens, std::lcm(config.cell_padding, kCellTile));
+  if (stride * options.max_sequences > kMaxCells) {
+    return Invalid(std::to_string(options.max_sequences) + " outputs of " +
+                   std::to_string(encoder_.tokens) + " tokens are more than " +
+                   std::to_string(kMaxCells) + " cells");
+  }
+  KVCACHE_RETURN_IF_ERROR(CheckTypes(backend, options, config));
+  const int members = std::min(options.max_sequences, options.max_batch);
+  try {
+    entries_.Reset(options.max_sequences);
+    outputs_.assign(options.max_sequences, {});
+    member_of_.assign(options.max_sequences, kNone);
+    members_.reserve(members);
+    runs_.reserve(members);
+    histories_.reserve(members);
+    positions_.reserve(options.max_batch);
+    histories_index_.reserve(options.max_batch);
+    bidirectional_.assign(options.max_batch, 1);
+  } catch (const std::bad_alloc&) {
+    return {StatusCode::kOutOfMemory, "no memory for the metadata of " + SizesText(options)};
+  }
+  LayerKv prototype;
+  prototype.k_type = options.k_type;
+  prototype.v_type = options.v_type;
+  prototype.layout = config.layout;
+  prototype.v_transposed = config.v_transposed;
+  prototype.cells = stride * options.max_sequences;
+  stride_ = static_cast<std::int32_t>(stride);
+  layers_.Reset(backend, prototype);
+  backend_ = &backend;
+  config_ = config;
+  options_ = options;
+  state_ = CacheState::kReady;
+  return Status::Ok();
+}
+
+void EncoderCacheImpl::Close() {
+  EndPass();
+  state_ = CacheState::kClosed;
+  layers_ = {};
+  entries_ = {};
+  outputs_ = {};
+  backend_ = nullptr;
+}
+
+void EncoderCacheImpl::EndPass() {
+  active_ = false;
+  prepared_.reset();
+  visibility_ = {};
+}
+
+Status EncoderCacheImpl::PrepareForward(const Batch& batch, ForwardMode mode) {
+  prepared_.reset();
+  KVCACHE_RETURN_IF_ERROR(CheckReady(state_));
+  KVCACHE_RETURN_IF_ERROR(CheckBatch(batch, options_));
+  prepared_ = batch;
+  prepared_mode_ = mode;
+  return Status::Ok();
+}
+
+void EncoderCacheImpl::AddMember(SequenceId sequence, Position position) {
+  std::int32_t& index = member_of_[Index(sequence)];
+  if (index == kNone) {
+    index = static_cast<std::int32_t>(members_.size());
+    members_.push_back({.sequence = sequence, .position = position});
+  } else {
+    members_[index].position = std::min(members_[index].position, position);
+  }
+}
+
+// The newest item of each sequence is the last in the batch; the newest of all chooses.
+void EncoderCacheImpl::NoteItems(const Batch& batch) {
+  std::int32_t newest = -1;
+  for (const MultimodalItem& item : batch.items) {
+    Member& member = members_[member_of_[Index(batch.sequences[item.index])]];
+    const Position position = batch.positions[item.index];
+    member.position = member.has_item ? std::max(member.position, position) : position;
+    member.has_item = true;
+    if (item.index < newest) continue;
+    newest = item.index;
+    current_ = static_cast<std::size_t>(&member - members_.data());
+  }
+}
+
+void EncoderCacheImpl::BeginForward() {
+  assert(prepared_.has_value());
+  if (!prepared_.has_value()) return;
+  const Batch batch = *prepared_;
+  for (const Member& member : members_) member_of_[Index(member.sequence)] = kNone;
+  members_.clear();
+  histories_index_.clear();
+  current_ = 0;
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    AddMember(batch.sequences[i], batch.positions[i]);
+    histories_index_.push_back(member_of_[Index(batch.sequences[i])]);
+  }
+  NoteItems(batch);
+  positions_.assign(batch.positions.begin(), batch.positions.end());
+  active_ = true;
+  mode_ = prepared_mode_;
+  prepared_.reset();
+  DescribeVisibility();
+}
+
+void EncoderCacheImpl::DescribeVisibility() {
+  runs_.resize(members_.size());
+  histories_.resize(members_.size());
+  for (std::size_t i = 0; i < members_.size(); ++i) Describe(i);
+  visibility_ = {};
+  visibility_.positions = positions_;
+  visibility_.histories_index = histories_index_;
+  visibility_.histories = histories_;
+  visibility_.bidirectional = std::span(bidirectional_).first(positions_.size());
+}
+
+// A reserving pass sees as much as there can ever be.
+void EncoderCacheImpl::Describe(std::size_t member) {
+  const CellRun cells = mode_ == ForwardMode::kReserve
+                            ? CellRun{0, encoder_.tokens}
+                            : CellsOf(outputs_[Index(members_[member].sequence)]);
+  runs_[member] = {0, cells.cell, cells.length};
+  histories_[member] = std::span(&runs_[member], cells.length > 0 ? 1 : 0);
+}
+
+CellRun EncoderCacheImpl::CellsOf(const Output& output) const {
+  if (output.entry == kNone) return {};
+  return {output.entry * stride_, output.tokens};
+}
+
+// Nothing to change: every query sees all of its sequence's output anyway.
+Status EncoderCacheImpl::SetCausal(std::span<const std::int32_t> except) {
+  KVCACHE_RETURN_IF_ERROR(CheckReady(state_));
+  if (!active_) return Invalid("SetCausal outside a forward pass");
+  return CheckQueries(except, positions_.size());
+}
+
+Status EncoderCacheImpl::SetSequence(SequenceId sequence) {
+  KVCACHE_RETURN_IF_ERROR(CheckReady(state_));
+  KVCACHE_RETURN_IF_ERROR(CheckSequence(sequence, options_));
+  if (!active_) return Invalid("SetSequence outside a forward pass");
+  const std::int32_t member = member_of_[Index(sequence)];
+  if (member == kNone) {
+    return Invalid("sequence " + std::to_string(Index(sequence)) + " is not in the batch");
+  }
+  current_ = static_cast<std::size_t>(member);
+  return Status::Ok();
+}
+
+void EncoderCacheImpl::Drop(SequenceId sequence) {
+  Output& output = outputs_[Index(sequence)];
+  if (output.entry != kNone) entries_.Release(output.entry);
+  output = {};
+}
+
+// The first Put of a pass makes the sequence's entry its own: what it held is replaced as a
+// whole. Other sequences keep theirs.
+Result<CellRun> EncoderCacheImpl::CellsForPut(Member& member, std::int32_t tokens) {
+  Output& output = outputs_[Index(member.sequence)];
+  if (member.put && output.tokens != tokens) {
+    return Invalid("an output of " + std::to_string(tokens) + " tokens after one of " +
+                   std::to_string(output.tokens) + " in the same pass");
+  }
+  if (!member.put) {
+    if (output.entry == kNone || entries_.owners(output.entry) > 1) {
+      Drop(member.sequence);
+      output.entry = entries_.Take(Index(member.sequence));
+    }
+    output.tokens = tokens;
+    output.position = member.position;
+    member.put = true;
+  }
+  return CellsOf(output);
+}
+
+Status EncoderCacheImpl::Put(const TensorView& k, const TensorView& v) {
+  KVCACHE_RETURN_IF_ERROR(CheckReady(state_));
+  if (!active_) return Invalid("Put outside a forward pass");
+  KVCACHE_ASSIGN_OR_RETURN(const KvShape shape, ShapeOf(k, v, k.dims[2]));
+  if (k.dims[2] < 1 || k.dims[2] > encoder_.tokens) {
+    return {StatusCode::kCacheFull, "an output of " + std::to_string(k.dims[2]) +
+                                        " tokens, there is room for 1 to " +
+                                        std::to_string(encoder_.tokens)};
+  }
+  KVCACHE_ASSIGN_OR_RETURN(const LayerKv storage, layers_.Ensure(layer_, shape));
+  if (mode_ == ForwardMode::kReserve) return Status::Ok();
+  Member& member = members_[current_];
+  KVCACHE_ASSIGN_OR_RETURN(const CellRun cells,
+                           CellsForPut(member, static_cast<std::int32_t>(k.dims[2])));
+  const Status status = backend_->StoreKv(storage, k, v, std::span(&cells, 1));
+  if (!status.ok()) {  // half an output is none
+    Drop(member.sequence);
+    member.put = false;
+  }
+  Describe(current_);
+  return status;
+}
+
+Result<LayerKv> EncoderCacheImpl::Storage() {
+  KVCACHE_RETURN_IF_ERROR(CheckReady(state_));
+  if (const LayerKv* storage = layers_.Find(layer_); storage != nullptr) return *storage;
+  return Status(StatusCode::kNotFound, "layer " + std::to_string(layer_) + " was never put");
+}
+
+Result<History> EncoderCacheImpl::Get() {
+  KVCACHE_ASSIGN_OR_RETURN(const LayerKv storage, Storage());
+  if (!active_) return Invalid("Get outside a forward pass");
+  if (config_->layout != KvLayout::kPlain) {
+    return Status(StatusCode::kUnsupported, "views of the history need the plain layout");
+  }
+  if (histories_[current_].empty()) {
+    return Status(StatusCode::kNotFound, "sequence " +
+                                             std::to_string(Index(members_[current_].sequence)) +
+                                             " has no encoder output");
+  }
+  const CellRun cells{runs_[current_].cell, runs_[current_].length};
+  return History{KeysOf(storage, cells), ValuesOf(storage, cells), TensorView{}};
+}
+
+bool EncoderCacheImpl::EncoderCached(SequenceId sequence) const {
+  return state_ == CacheState::kReady && CheckSequence(sequence, options_).ok() &&
+         outputs_[Index(sequence)].entry != kNone;
+}
+
+Status EncoderCacheImpl::CopyPrefix(SequenceId src, SequenceId dst, Position length) {
+  KVCACHE_RETURN_IF_ERROR(CheckReady(state_));
+  KVCACHE_RETURN_IF_ERROR(CheckSequence(src, options_));
+  KVCACHE_RETURN_IF_ERROR(CheckSequence(dst, options_));
+  KVCACHE_RETURN_IF_ERROR(CheckPrefix(length));
+  EndPass();
+  const Output& source = outputs_[Index(src)];
+  const bool shares = source.entry != kNone && source.position < length;
+  if (src == dst) {
+    if (!shares) Drop(dst);
+    return Status::Ok();
+  }
+  Drop(dst);
+  if (!shares) return Status::Ok();
+  entries_.Share(source.entry);
+  outputs_[Index(dst)] = source;
+  return Status::Ok();
+}
+
+bool EncoderCacheImpl::CanResume(SequenceId sequence, Position position) const {
+  return state_ == CacheState::kReady && CheckSequence(sequence, options_).ok() && position >= 0;
+}
+
+Position EncoderCacheImpl::PrepareRestore(SequenceId sequence, Position target) {
+  return CanResume(sequence, target) ? target : 0;
+}
+
+Status EncoderCacheImpl::CheckRemove(SequenceId sequence, Position begin, Position end) const {
+  KVCACHE_RETURN_IF_ERROR(CheckReady(state_));
+  KVCACHE_RETURN_IF_ERROR(CheckSequence(sequence, options_));
+  return CheckRange(begin, end);
+}
+
+Status EncoderCacheImpl::Remove(SequenceId sequence, Position begin, Position end) {
+  KVCACHE_RETURN_IF_ERROR(CheckRemove(sequence, begin, end));
+  EndPass();
+  Output& output = outputs_[Index(sequence)];
+  if (output.entry == kNone || output.position < begin) return Status::Ok();
+  if (output.position < end) {
+    Drop(sequence);
+  } else {
+    output.position -= end - begin;
+  }
+  return Status::Ok();
+}
+
+Status EncoderCacheImpl::Compact() {
+  KVCACHE_RETURN_IF_ERROR(CheckReady(state_));
+  EndPass();
+  return Status::Ok();
+}
+
+std::unique_ptr<EncoderCache> MakeEncoderCache(const EncoderOptions& options) {
+  return std::make_unique<EncoderCacheImpl>(options);
+}
+
+}  // namespace kvcache

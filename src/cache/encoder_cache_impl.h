@@ -1,0 +1,99 @@
+// The encoder cache's class, for its factory and for tests that look inside.
+//
+//   entry          one output: `stride` neighbouring cells, of which `tokens` are used
+//   sequence       its entry, or none; forks share one, and a Put then takes another
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "cache/cache_checks.h"
+#include "cache/counted_cells.h"
+#include "cache/layer_store.h"
+#include "kvcache/encoder_cache.h"
+
+namespace kvcache {
+
+class EncoderCacheImpl final : public EncoderCache {
+ public:
+  explicit EncoderCacheImpl(const EncoderOptions& encoder) : encoder_(encoder) {}
+
+  Status Init(KvBackend& backend, const CacheOptions& options) override;
+  void Close() override;
+  Status SetConfig(const CacheConfig& config) override;
+  Status PrepareForward(const Batch& batch, ForwardMode mode) override;
+  void BeginForward() override;
+  void SetLayer(int layer) override { layer_ = layer; }
+  Status SetCausal(std::span<const std::int32_t> except) override;
+  Status Put(const TensorView& k, const TensorView& v) override;
+  Result<History> Get() override;
+  Result<LayerKv> Storage() override;
+  const Visibility& Visible() const override { return visibility_; }
+  Status CopyPrefix(SequenceId src, SequenceId dst, Position length) override;
+  bool CanResume(SequenceId sequence, Position position) const override;
+  Position PrepareRestore(SequenceId sequence, Position target) override;
+  Status Remove(SequenceId sequence, Position begin, Position end) override;
+  Status CheckRemove(SequenceId sequence, Position begin, Position end) const override;
+  Status Compact() override;
+  std::int64_t AllocatedBytes() const override { return layers_.allocated_bytes(); }
+  EncoderCache* Encoder() override { return this; }
+
+  Status SetSequence(SequenceId sequence) override;
+  bool EncoderCached(SequenceId sequence) const override;
+
+  const CountedCells& entries() const { return entries_; }
+
+ private:
+  static constexpr std::int32_t kNone = -1;
+
+  struct Output {
+    std::int32_t entry = kNone;
+    std::int32_t tokens = 0;
+    Position position = 0;  // of the token that it came with
+  };
+  // A sequence of the batch.
+  struct Member {
+    SequenceId sequence{};
+    Position position = 0;  // of its newest item, or of its first token
+    bool has_item = false;
+    bool put = false;
+  };
+
+  void AddMember(SequenceId sequence, Position position);
+  void NoteItems(const Batch& batch);
+  void DescribeVisibility();
+  void Describe(std::size_t member);
+  Result<CellRun> CellsForPut(Member& member, std::int32_t tokens);
+  CellRun CellsOf(const Output& output) const;
+  void Drop(SequenceId sequence);
+  void EndPass();
+
+  EncoderOptions encoder_;
+  CacheState state_ = CacheState::kNew;
+  KvBackend* backend_ = nullptr;
+  std::optional<CacheConfig> config_;
+  CacheOptions options_;
+  std::int32_t stride_ = 0;  // cells of an entry
+  LayerStore layers_;
+  CountedCells entries_;
+  std::vector<Output> outputs_;  // [sequences]
+
+  std::optional<Batch> prepared_;
+  ForwardMode prepared_mode_ = ForwardMode::kCompute;
+  ForwardMode mode_ = ForwardMode::kCompute;
+  bool active_ = false;
+  std::vector<Member> members_;                // the pass's sequences
+  std::vector<std::int32_t> member_of_;        // [sequences]: index into members_, or kNone
+  std::size_t current_ = 0;                    // of members_: what SetSequence chose
+  std::vector<Position> positions_;            // [batch]
+  std::vector<std::int32_t> histories_index_;  // [batch]
+  std::vector<HistoryRun> runs_;               // [members]
+  std::vector<std::span<const HistoryRun>> histories_;
+  std::vector<std::uint8_t> bidirectional_;  // [batch]: all
+  Visibility visibility_;
+  int layer_ = 0;
+};
+
+}  // namespace kvcache

@@ -1,0 +1,170 @@
+#include "kvcache/encoder_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "support/cache_harness.h"
+#include "support/reference_backend.h"
+
+namespace kvcache {
+namespace {
+
+using testing::KeyAt;
+using testing::KeyContent;
+using testing::PutContents;
+using testing::ReferenceBackend;
+using testing::StartBatch;
+using testing::StartForward;
+using testing::TestToken;
+
+constexpr KvShape kShape{.kv_heads = 2, .k_dim = 2, .v_dim = 3};
+constexpr SequenceId kFirst{0};
+constexpr SequenceId kSecond{1};
+
+class EncoderCacheTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    cache_ = MakeEncoderCache({.tokens = 5});
+    ASSERT_TRUE(cache_->SetConfig({}).ok());
+    ASSERT_TRUE(cache_->Init(backend_, {DType::kF32, DType::kF32, 3, 8, 4}).ok());
+  }
+
+  // An output of `tokens` tokens, content first, first + 1, …
+  Status Put(std::uint32_t first, int tokens, int layer = 0) {
+    std::vector<TestToken> rows;
+    for (int i = 0; i < tokens; ++i) rows.push_back({0, i, first + static_cast<std::uint32_t>(i)});
+    return PutContents(*cache_, rows, layer, kShape);
+  }
+
+  // What each query of the pass sees: cells, or "-".
+  std::string Seen() {
+    std::string text;
+    const Visibility& visible = cache_->Visible();
+    for (std::size_t i = 0; i < visible.positions.size(); ++i) {
+      const auto runs = visible.histories[visible.histories_index[i]];
+      text += runs.empty()
+                  ? "- "
+                  : std::to_string(runs[0].cell) + "+" + std::to_string(runs[0].length) + " ";
+    }
+    return text;
+  }
+
+  ReferenceBackend backend_;
+  std::unique_ptr<EncoderCache> cache_;
+};
+
+TEST_F(EncoderCacheTest, AnOutputIsSeenByAllQueriesOfItsSequence) {
+  ASSERT_TRUE(StartForward(*cache_, {{0, 0}, {1, 0}, {0, 1}}).ok());
+  EXPECT_FALSE(cache_->EncoderCached(kFirst));
+  EXPECT_EQ(Seen(), "- - - ");
+  ASSERT_TRUE(Put(10, 4).ok());
+  EXPECT_TRUE(cache_->EncoderCached(kFirst));
+  EXPECT_FALSE(cache_->EncoderCached(kSecond));
+  EXPECT_EQ(Seen(), "0+4 - 0+4 ");
+  EXPECT_EQ(cache_->Visible().bidirectional[0], 1) << "positions do not matter";
+  auto history = cache_->Get();
+  ASSERT_TRUE(history.ok());
+  EXPECT_EQ(history->k.dims, (std::array<std::int64_t, 4>{2, 2, 4, 1}));
+  EXPECT_EQ(history->mask.data, nullptr);
+  EXPECT_EQ(KeyAt(*history, 3, 1, 0), KeyContent(13, 0, kShape)[2]);
+  // It stays for later passes, whatever their positions.
+  ASSERT_TRUE(StartForward(*cache_, {{1, 1}, {0, 70}}).ok());
+  EXPECT_EQ(Seen(), "- 0+4 ");
+}
+
+TEST_F(EncoderCacheTest, TheNewestItemChoosesAndGivesThePosition) {
+  const testing::TestBatch batch{{{0, 3}, {1, 6}, {1, 7}, {0, 4}}, {0, 2}};
+  ASSERT_TRUE(StartBatch(*cache_, batch).ok());
+  ASSERT_TRUE(Put(20, 2).ok());  // sequence 1, which has the item at index 2
+  EXPECT_TRUE(cache_->EncoderCached(kSecond));
+  ASSERT_TRUE(cache_->SetSequence(kFirst).ok());
+  ASSERT_TRUE(Put(30, 5).ok());
+  // Removing over an item's position clears the mark: 3 for sequence 0, 7 for sequence 1.
+  ASSERT_TRUE(cache_->Remove(kSecond, 0, 7).ok());  // and this moves it down to 0
+  EXPECT_TRUE(cache_->EncoderCached(kSecond));
+  ASSERT_TRUE(cache_->Remove(kSecond, 1, kEndOfSequence).ok());
+  EXPECT_TRUE(cache_->EncoderCached(kSecond));
+  ASSERT_TRUE(cache_->Remove(kSecond, 0, 1).ok());
+  EXPECT_FALSE(cache_->EncoderCached(kSecond));
+  ASSERT_TRUE(cache_->Remove(kFirst, 4, kEndOfSequence).ok());
+  EXPECT_TRUE(cache_->EncoderCached(kFirst));
+  ASSERT_TRUE(cache_->Remove(kFirst, 3, 4).ok());
+  EXPECT_FALSE(cache_->EncoderCached(kFirst));
+}
+
+TEST_F(EncoderCacheTest, ForksShareUntilOneIsReplaced) {
+  ASSERT_TRUE(StartForward(*cache_, {{0, 2}}).ok());
+  ASSERT_TRUE(Put(10, 3).ok());
+  const std::int64_t bytes = cache_->AllocatedBytes();
+  ASSERT_TRUE(cache_->CopyPrefix(kFirst, kSecond, 3).ok());
+  ASSERT_TRUE(cache_->CopyPrefix(kFirst, SequenceId{2}, 2).ok());  // ends before the item
+  EXPECT_TRUE(cache_->EncoderCached(kSecond));
+  EXPECT_FALSE(cache_->EncoderCached(SequenceId{2}));
+  EXPECT_EQ(cache_->AllocatedBytes(), bytes);
+  ASSERT_TRUE(StartForward(*cache_, {{1, 3}, {0, 3}}).ok());
+  EXPECT_EQ(Seen(), "0+3 0+3 ");
+  ASSERT_TRUE(Put(50, 2).ok());
+  EXPECT_EQ(Seen(), "16+2 0+3 ");
+}
+
+TEST_F(EncoderCacheTest, AReservePassAllocatesAndMarksNothing) {
+  const std::vector<TestToken> tokens{{0, 0}, {1, 0}};
+  ASSERT_TRUE(StartForward(*cache_, tokens, ForwardMode::kReserve).ok());
+  ASSERT_TRUE(Put(10, 5).ok());
+  EXPECT_EQ(cache_->AllocatedBytes(), 3 * 16 * (2 * 2 + 2 * 3) * 4);
+  EXPECT_FALSE(cache_->EncoderCached(kFirst));
+  EXPECT_EQ(Seen(), "0+5 0+5 ") << "the worst case";
+}
+
+TEST_F(EncoderCacheTest, ResumingIsAlwaysPossible) {
+  EXPECT_TRUE(cache_->CanResume(kFirst, 0));
+  EXPECT_TRUE(cache_->CanResume(kFirst, 1000));
+  EXPECT_EQ(cache_->PrepareRestore(kFirst, 17), 17);
+  EXPECT_FALSE(cache_->CanResume(SequenceId{3}, 0));
+  EXPECT_EQ(cache_->PrepareRestore(SequenceId{3}, 5), 0);
+}
+
+TEST_F(EncoderCacheTest, AFailedPutLeavesNoOutput) {
+  ASSERT_TRUE(StartForward(*cache_, {{0, 0}}).ok());
+  ASSERT_TRUE(Put(10, 3).ok());
+  backend_.FailNth(ReferenceBackend::Call::kStore, 1);
+  EXPECT_EQ(Put(10, 3, 1).message(), "asked to fail a store");
+  EXPECT_FALSE(cache_->EncoderCached(kFirst));
+  EXPECT_EQ(Seen(), "- ");
+  ASSERT_TRUE(Put(40, 1).ok());
+  EXPECT_TRUE(cache_->EncoderCached(kFirst));
+}
+
+TEST_F(EncoderCacheTest, Refusals) {
+  EXPECT_EQ(Put(1, 1).message(), "Put outside a forward pass");
+  EXPECT_EQ(cache_->SetSequence(kFirst).message(), "SetSequence outside a forward pass");
+  EXPECT_EQ(cache_->SetCausal({}).message(), "SetCausal outside a forward pass");
+  ASSERT_TRUE(StartForward(*cache_, {{0, 0}}).ok());
+  EXPECT_EQ(cache_->Get().status().message(), "layer 0 was never put");
+  EXPECT_EQ(Put(1, 6).message(), "an output of 6 tokens, there is room for 1 to 5");
+  ASSERT_TRUE(Put(1, 3).ok());
+  EXPECT_EQ(Put(1, 2, 1).message(), "an output of 2 tokens after one of 3 in the same pass");
+  EXPECT_EQ(cache_->SetSequence(kSecond).message(), "sequence 1 is not in the batch");
+  EXPECT_EQ(cache_->SetSequence(SequenceId{9}).message(), "sequence 9 is not in [0, 3)");
+  EXPECT_EQ(StartBatch(*cache_, {{{0, 0}}, {1}}).message(), "an item at index 1 of a batch of 1");
+  EXPECT_EQ(StartForward(*cache_, {{7, 0}}).message(), "sequence 7 is not in [0, 3)");
+  ASSERT_TRUE(StartForward(*cache_, {{1, 0}}).ok());
+  EXPECT_EQ(cache_->Get().status().message(), "sequence 1 has no encoder output");
+  EXPECT_EQ(cache_->Remove(kFirst, 3, 2).message(), "no such range of positions: [3, 2)");
+  EXPECT_EQ(cache_->CopyPrefix(kFirst, kSecond, -1).message(), "a prefix of length -1");
+  cache_->Close();
+  EXPECT_EQ(Put(1, 1).message(), "the cache is closed");
+  EXPECT_FALSE(cache_->EncoderCached(kFirst));
+  EXPECT_EQ(backend_.live_bytes(), 0);
+
+  auto negative = MakeEncoderCache({.tokens = -1});
+  EXPECT_EQ(negative->Init(backend_, {DType::kF32, DType::kF32, 1, 8, 2}).message(),
+            "an encoder's output of -1 tokens");
+  EXPECT_TRUE(MakeEncoderCache()->Init(backend_, {DType::kF32, DType::kF32, 1, 8, 2}).ok());
+}
+
+}  // namespace
+}  // namespace kvcache

@@ -1,0 +1,50 @@
+#include "cache/layer_views.h"
+
+#include <limits>
+#include <string>
+
+#include "cache/cache_checks.h"
+
+namespace kvcache {
+
+Result<KvShape> ShapeOf(const TensorView& k, const TensorView& v, std::int64_t tokens) {
+  if (k.dtype != DType::kF32 || v.dtype != DType::kF32) return Invalid("K and V must be f32");
+  if (k.dims[2] != tokens || v.dims[2] != tokens || k.dims[3] != 1 || v.dims[3] != 1) {
+    return Invalid("K has " + std::to_string(k.dims[2]) + " tokens and V " +
+                   std::to_string(v.dims[2]) + ", the batch has " + std::to_string(tokens));
+  }
+  if (k.dims[1] != v.dims[1]) {
+    return Invalid("K has " + std::to_string(k.dims[1]) + " heads, V has " +
+                   std::to_string(v.dims[1]));
+  }
+  for (const std::int64_t dim : {k.dims[0], v.dims[0], k.dims[1]}) {
+    if (dim < 1 || dim > std::numeric_limits<int>::max()) {
+      return Invalid("a head or its size is " + std::to_string(dim));
+    }
+  }
+  return KvShape{static_cast<int>(k.dims[1]), static_cast<int>(k.dims[0]),
+                 static_cast<int>(v.dims[0])};
+}
+
+TensorView KeysOf(const LayerKv& layer, const CellRun& cells) {
+  TensorView view = TensorView::Dense(layer.k, layer.k_type, layer.shape.k_dim,
+                                      layer.shape.kv_heads, cells.length);
+  view.data += cells.cell * view.stride_bytes[2];
+  return view;
+}
+
+TensorView ValuesOf(const LayerKv& layer, const CellRun& cells) {
+  if (!layer.v_transposed) {
+    TensorView view = TensorView::Dense(layer.v, layer.v_type, layer.shape.v_dim,
+                                        layer.shape.kv_heads, cells.length);
+    view.data += cells.cell * view.stride_bytes[2];
+    return view;
+  }
+  TensorView view = TensorView::Dense(layer.v, layer.v_type, layer.cells, layer.shape.v_dim,
+                                      layer.shape.kv_heads);
+  view.dims[0] = cells.length;
+  view.data += cells.cell * view.stride_bytes[0];
+  return view;
+}
+
+}  // namespace kvcache

@@ -1,0 +1,387 @@
+#include "kvcache/recurrent_cache.h"
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "cache/recurrent_cache_impl.h"
+
+namespace kvcache {
+namespace {
+
+constexpr std::uint8_t kConvBit = 1;
+constexpr std::uint8_t kStateBit = 2;
+
+std::string DimsText(std::span<const std::int64_t> dims) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < dims.size(); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(dims[i]);
+  }
+  return text + "]";
+}
+
+// Do dims multiply to the state's size?
+Status CheckShape(std::int64_t values, std::span<const std::int64_t> dims) {
+  std::int64_t size = 1;
+  for (const std::int64_t dim : dims) {
+    if (dim < 1 || __builtin_mul_overflow(size, dim, &size)) size = -1;
+    if (size < 0) break;
+  }
+  if (dims.size() < TensorView::kMaxRank && size == values) return Status::Ok();
+  return Invalid("a state of shape " + DimsText(dims) + ", it has " + std::to_string(values) +
+                 " values");
+}
+
+// [values, n] seen as [dims…, n]. REQUIRES: CheckShape.
+TensorView Shaped(const TensorView& view, std::span<const std::int64_t> dims) {
+  TensorView shaped = view;
+  std::size_t axis = 0;
+  std::int64_t stride = view.stride_bytes[0];
+  for (; axis < dims.size(); ++axis) {
+    shaped.dims[axis] = dims[axis];
+    shaped.stride_bytes[axis] = stride;
+    stride *= dims[axis];
+  }
+  shaped.dims[axis] = view.dims[1];
+  shaped.stride_bytes[axis] = view.stride_bytes[1];
+  for (++axis; axis < TensorView::kMaxRank; ++axis) {
+    shaped.dims[axis] = 1;
+    shaped.stride_bytes[axis] = view.stride_bytes[1] * view.dims[1];
+  }
+  return shaped;
+}
+
+// A view of any shape with the sequences last seen as [values, n].
+Result<TensorView> Flattened(const TensorView& view, std::int64_t values, std::int64_t sequences) {
+  std::int64_t size = 1;
+  int axis = 0;
+  bool dense = true;
+  for (; axis < TensorView::kMaxRank && size < values; ++axis) {
+    const std::int64_t expected = size * InfoOf(view.dtype).block_bytes;
+    dense = dense && (view.dims[axis] == 1 || view.stride_bytes[axis] == expected);
+    size *= view.dims[axis];
+  }
+  while (axis < TensorView::kMaxRank - 1 && view.dims[axis] == 1) ++axis;
+  const bool one = axis >= TensorView::kMaxRank;
+  if (size != values || !dense || view.elements() != values * sequences ||
+      (one ? 1 : view.dims[axis]) != sequences) {
+    return Invalid("a state of shape " + DimsText(view.dims) + ", expected are " +
+                   std::to_string(values) + " dense values for each of " +
+                   std::to_string(sequences) + " sequences");
+  }
+  TensorView flat = TensorView::Dense(view.data, view.dtype, values, sequences);
+  if (sequences > 1) flat.stride_bytes[1] = view.stride_bytes[axis];
+  return flat;
+}
+
+bool Sane(std::int64_t values) {
+  return values >= 0 && values <= (std::int64_t{1} << 40);
+}
+
+}  // namespace
+
+Status RecurrentCacheImpl::CheckRecurrentOptions(const CacheOptions& options) const {
+  const RecurrentOptions& r = recurrent_;
+  for (const int layer : r.layers) {
+    if (layer < 0 || layer >= LayerStore::kMaxLayers) {
+      return Invalid("layer " + std::to_string(layer) + " is not in [0, " +
+                     std::to_string(LayerStore::kMaxLayers) + ")");
+    }
+    if (std::count(r.layers.begin(), r.layers.end(), layer) != 1) {
+      return Invalid("layer " + std::to_string(layer) + " is recurrent twice");
+    }
+  }
+  if (r.conv_dim < 0 || r.conv_channels < 0 || (r.conv_dim == 0) != (r.conv_channels == 0) ||
+      !Sane(r.state_size)) {
+    return Invalid("a convolution state of " + std::to_string(r.conv_dim) + " x " +
+                   std::to_string(r.conv_channels) + " values or a recurrent state of " +
+                   std::to_string(r.state_size));
+  }
+  if (!r.layers.empty() && r.conv_dim == 0 && r.state_size == 0) {
+    return Invalid("recurrent layers without a state");
+  }
+  if (r.states < 0 || r.states > options.max_sequences) {
+    return Invalid(std::to_string(r.states) + " states for " +
+                   std::to_string(options.max_sequences) + " sequences");
+  }
+  const auto& [count, spacing, minimum] = r.checkpoints;
+  if (count < 0 || spacing < 1 || minimum < 0) {
+    return Invalid(std::to_string(count) + " checkpoints, " + std::to_string(spacing) +
+                   " tokens apart, from position " + std::to_string(minimum) + " on");
+  }
+  return Status::Ok();
+}
+
+Status RecurrentCacheImpl::Init(KvBackend& backend, const CacheOptions& options) {
+  KVCACHE_RETURN_IF_ERROR(CheckSizes(options));
+  KVCACHE_RETURN_IF_ERROR(CheckRecurrentOptions(options));
+  const int pass_sequences = std::min(options.max_sequences, options.max_batch);
+  const StateTable::Options table{.sequences = options.max_sequences,
+                                  .pass_sequences = pass_sequences,
+                                  .states = recurrent_.states,
+                                  .checkpoints = recurrent_.checkpoints};
+  if (StateTable::CellsFor(table) > kMaxCells) {
+    return Invalid(std::to_string(recurrent_.checkpoints.count) + " checkpoints for each of " +
+                   std::to_string(options.max_sequences) + " sequences are too many");
+  }
+  const auto cells = static_cast<std::int32_t>(StateTable::CellsFor(table)) - 1;
+  const auto layers = static_cast<int>(recurrent_.layers.size());
+  KVCACHE_RETURN_IF_ERROR(attention_.CheckInit(backend, options));
+  try {
+    states_.Reset(table);
+    conv_.Reset(backend, std::int64_t{recurrent_.conv_dim} * recurrent_.conv_channels, layers,
+                cells, pass_sequences);
+    state_.Reset(backend, recurrent_.state_size, layers, cells, pass_sequences);
+    batch_.Reset(pass_sequences, options.max_sequences);
+    from_.reserve(pass_sequences);
+    to_.reserve(pass_sequences);
+    updated_.resize(layers);
+    prepared_.assign(options.max_sequences, kNotPrepared);
+    for (int i = 0; i < layers; ++i) {
+      const int layer = recurrent_.layers[i];
+      index_of_layer_.resize(std::max<std::size_t>(index_of_layer_.size(), layer + 1), -1);
+      index_of_layer_[layer] = i;
+    }
+  } catch (const std::bad_alloc&) {
+    return {StatusCode::kOutOfMemory, "no memory for the states of " + SizesText(options)};
+  }
+  options_ = options;
+  return attention_.Init(backend, options);
+}
+
+void RecurrentCacheImpl::Close() {
+  attention_.Close();
+  batch_ = {};
+  from_ = {};
+  to_ = {};
+  conv_ = {};
+  state_ = {};
+  states_ = {};
+}
+
+// The states that the batch's tokens go on from.
+Status RecurrentCacheImpl::CheckStates() const {
+  for (std::size_t i = 0; i < batch_.prepared_sequences().size(); ++i) {
+    const SequenceId id = batch_.prepared_sequences()[i];
+    const StatePoint& live = states_.live(id);
+    const Position length = attention_.cells().history(id).length();
+    const std::string name = "sequence " + std::to_string(Index(id));
+    if (!live.known()) {
+      return {StatusCode::kUnsupported, name + " has no state for its " + std::to_string(length) +
+                                            " tokens: one must be restored first"};
+    }
+    if (length > live.tokens) {
+      return {StatusCode::kUnsupported,
+              name + " holds " + std::to_string(length) + " tokens, its state has " +
+                  std::to_string(live.tokens) + ": a pass broke off and was not removed"};
+    }
+    if (batch_.prepared_first(i) < live.tokens) {
+      return {StatusCode::kUnsupported, name + " goes on at position " +
+                                            std::to_string(batch_.prepared_first(i)) +
+                                            ", its state is at " + std::to_string(live.tokens)};
+    }
+  }
+  return Status::Ok();
+}
+
+Status RecurrentCacheImpl::PrepareForward(const Batch& batch, ForwardMode mode) {
+  KVCACHE_RETURN_IF_ERROR(attention_.PrepareForward(batch, mode));
+  KVCACHE_RETURN_IF_ERROR(batch_.Prepare(batch));
+  prepared_mode_ = mode;
+  if (mode == ForwardMode::kReserve) return Status::Ok();
+  KVCACHE_RETURN_IF_ERROR(CheckStates());
+  const int most = recurrent_.states > 0 ? recurrent_.states : options_.max_sequences;
+  const std::int32_t needed = states_.CountStates(batch_.prepared_sequences());
+  if (needed <= most) return Status::Ok();
+  return {StatusCode::kCacheFull, "the batch of " +
+                                      std::to_string(batch_.prepared_sequences().size()) +
+                                      " sequences comes to " + std::to_string(needed) +
+                                      " recurrent states, there are " + std::to_string(most)};
+}
+
+void RecurrentCacheImpl::BeginForward() {
+  EndPass();
+  attention_.BeginForward();
+  batch_.Begin();
+  mode_ = prepared_mode_;
+  std::fill(updated_.begin(), updated_.end(), std::uint8_t{0});
+  const int sorts = (conv_.values() > 0 ? 1 : 0) + (state_.values() > 0 ? 1 : 0);
+  missing_ = static_cast<std::int32_t>(updated_.size()) * sorts;
+  committed_ = mode_ == ForwardMode::kReserve;
+  std::int32_t last = StateStore::kZeros;
+  for (const SequenceId id : batch_.sequences()) {
+    if (mode_ == ForwardMode::kReserve) {
+      from_.push_back(StateStore::kZeros);
+      to_.push_back(static_cast<std::int32_t>(to_.size()));
+      continue;
+    }
+    prepared_[Index(id)] = kNotPrepared;
+    from_.push_back(states_.live(id).cell);
+    last = states_.Take(id, last);
+    to_.push_back(last);
+  }
+  if (missing_ == 0) Commit();
+}
+
+// The pass counts: what it wrote are the sequences' states.
+void RecurrentCacheImpl::Commit() {
+  if (committed_) return;
+  committed_ = true;
+  for (std::size_t i = 0; i < to_.size(); ++i) {
+    states_.Commit(batch_.sequences()[i], to_[i], batch_.tokens_after(i));
+  }
+}
+
+void RecurrentCacheImpl::EndPass() {
+  if (!committed_) {
+    for (const std::int32_t cell : to_) states_.Drop(cell);
+  }
+  committed_ = true;
+  from_.clear();
+  to_.clear();
+  batch_.End();
+}
+
+Result<int> RecurrentCacheImpl::IndexOf(int layer) const {
+  if (layer >= 0 && static_cast<std::size_t>(layer) < index_of_layer_.size() &&
+      index_of_layer_[layer] >= 0) {
+    return index_of_layer_[layer];
+  }
+  return Invalid("layer " + std::to_string(layer) + " has no recurrent state");
+}
+
+Result<TensorView> RecurrentCacheImpl::Read(StateStore& store, int layer,
+                                            std::span<const std::int64_t> dims) {
+  KVCACHE_ASSIGN_OR_RETURN(const int index, IndexOf(layer));
+  if (from_.empty()) return Invalid("a state outside a forward pass");
+  KVCACHE_RETURN_IF_ERROR(CheckShape(store.values(), dims));
+  KVCACHE_ASSIGN_OR_RETURN(const TensorView view, store.Read(index, from_));
+  return Shaped(view, dims);
+}
+
+Result<TensorView> RecurrentCacheImpl::Next(StateStore& store, int layer,
+                                            std::span<const std::int64_t> dims) {
+  KVCACHE_ASSIGN_OR_RETURN(const int index, IndexOf(layer));
+  if (from_.empty()) return Invalid("a state outside a forward pass");
+  KVCACHE_RETURN_IF_ERROR(CheckShape(store.values(), dims));
+  const auto count = static_cast<std::int32_t>(to_.size());
+  auto view =
+      mode_ == ForwardMode::kReserve ? store.Reserve(index, count) : store.Target(index, to_);
+  if (!view.ok()) return view;
+  return Shaped(*view, dims);
+}
+
+Status RecurrentCacheImpl::Update(StateStore& store, int layer, const TensorView& state) {
+  KVCACHE_ASSIGN_OR_RETURN(const int index, IndexOf(layer));
+  if (from_.empty()) return Invalid("a state outside a forward pass");
+  KVCACHE_ASSIGN_OR_RETURN(const TensorView flat,
+                           Flattened(state, store.values(), static_cast<int>(to_.size())));
+  if (mode_ == ForwardMode::kReserve) return Status::Ok();
+  KVCACHE_RETURN_IF_ERROR(store.Write(index, to_, flat));
+  const std::uint8_t bit = &store == &conv_ ? kConvBit : kStateBit;
+  if ((updated_[index] & bit) != 0) return Status::Ok();
+  updated_[index] |= bit;
+  if (--missing_ == 0) Commit();
+  return Status::Ok();
+}
+
+Result<TensorView> RecurrentCacheImpl::ConvState(int layer) {
+  const std::array<std::int64_t, 2> dims{recurrent_.conv_dim, recurrent_.conv_channels};
+  return Read(conv_, layer, dims);
+}
+Result<TensorView> RecurrentCacheImpl::RecurrentState(int layer,
+                                                      std::span<const std::int64_t> dims) {
+  return Read(state_, layer, dims);
+}
+Result<TensorView> RecurrentCacheImpl::NextConvState(int layer) {
+  const std::array<std::int64_t, 2> dims{recurrent_.conv_dim, recurrent_.conv_channels};
+  return Next(conv_, layer, dims);
+}
+Result<TensorView> RecurrentCacheImpl::NextRecurrentState(int layer,
+                                                          std::span<const std::int64_t> dims) {
+  return Next(state_, layer, dims);
+}
+Status RecurrentCacheImpl::UpdateConvState(int layer, const TensorView& state) {
+  return Update(conv_, layer, state);
+}
+Status RecurrentCacheImpl::UpdateRecurrentState(int layer, const TensorView& state) {
+  return Update(state_, layer, state);
+}
+
+Status RecurrentCacheImpl::CopyPrefix(SequenceId src, SequenceId dst, Position length) {
+  if (src == dst) {
+    KVCACHE_RETURN_IF_ERROR(CheckPrefix(length));
+    return Remove(src, length, kEndOfSequence);
+  }
+  KVCACHE_RETURN_IF_ERROR(attention_.CopyPrefix(src, dst, length));
+  EndPass();
+  states_.Share(src, dst, length);
+  prepared_[Index(dst)] = kNotPrepared;
+  return Status::Ok();
+}
+
+bool RecurrentCacheImpl::CanResume(SequenceId sequence, Position position) const {
+  return attention_.CanResume(sequence, position) &&
+         (position == 0 || states_.Newest(sequence, position) > 0);
+}
+
+// The attention part may need more than a restore point leaves: then an older one may do.
+Position RecurrentCacheImpl::PrepareRestore(SequenceId sequence, Position target) {
+  if (!attention_.CheckRemove(sequence, 0, kEndOfSequence).ok()) return 0;  // no such sequence
+  Position tokens = states_.Newest(sequence, target);
+  while (tokens > 0 && !attention_.CanResume(sequence, tokens)) {
+    tokens = states_.Newest(sequence, tokens - 1);
+  }
+  prepared_[Index(sequence)] = tokens;
+  return tokens;
+}
+
+// Nothing of the sequence is left from `end` on.
+bool RecurrentCacheImpl::Truncates(SequenceId sequence, Position end) const {
+  const StatePoint& live = states_.live(sequence);
+  return end >= attention_.cells().history(sequence).length() &&
+         (!live.known() || end >= live.tokens);
+}
+
+Status RecurrentCacheImpl::CheckRemove(SequenceId sequence, Position begin, Position end) const {
+  KVCACHE_RETURN_IF_ERROR(attention_.CheckRemove(sequence, begin, end));
+  const StatePoint& live = states_.live(sequence);
+  const Position length =
+      live.known() ? live.tokens : attention_.cells().history(sequence).length();
+  if (!Truncates(sequence, end) || begin == 0 || begin >= length ||
+      prepared_[Index(sequence)] == begin) {
+    return Status::Ok();
+  }
+  return {StatusCode::kUnsupported, "sequence " + std::to_string(Index(sequence)) +
+                                        " cannot go back from " + std::to_string(length) +
+                                        " tokens to " + std::to_string(begin) +
+                                        ": no restore was prepared for it"};
+}
+
+Status RecurrentCacheImpl::Remove(SequenceId sequence, Position begin, Position end) {
+  KVCACHE_RETURN_IF_ERROR(CheckRemove(sequence, begin, end));
+  const bool truncates = Truncates(sequence, end);
+  const Status status = attention_.Remove(sequence, begin, end);
+  EndPass();
+  if (truncates) {
+    if (begin == 0 || prepared_[Index(sequence)] == begin) states_.GoBack(sequence, begin);
+  } else if (begin < end) {
+    states_.RemoveMiddle(sequence, begin, end);
+  }
+  prepared_[Index(sequence)] = kNotPrepared;
+  return status;
+}
+
+Status RecurrentCacheImpl::Compact() {
+  EndPass();
+  return attention_.Compact();
+}
+
+std::unique_ptr<RecurrentCache> MakeRecurrentCache(RecurrentOptions options) {
+  return std::make_unique<RecurrentCacheImpl>(std::move(options));
+}
+
+}  // namespace kvcache

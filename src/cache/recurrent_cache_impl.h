@@ -1,0 +1,97 @@
+// The recurrent cache's class, for its factory and for tests that look inside.
+//
+//   RecurrentCacheImpl ── CausalCache        the attention layers
+//                      ├─ StateTable         whose state is where, and where one can go back to
+//                      ├─ StateStore × 2     the bytes: convolution and recurrent states
+//                      └─ RecurrentBatch     the pass's sequences
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "cache/causal_cache_impl.h"
+#include "cache/recurrent_batch.h"
+#include "cache/state_store.h"
+#include "cache/state_table.h"
+#include "kvcache/recurrent_cache.h"
+
+namespace kvcache {
+
+class RecurrentCacheImpl final : public RecurrentCache {
+ public:
+  explicit RecurrentCacheImpl(RecurrentOptions options)
+      : recurrent_(std::move(options)), attention_(recurrent_.attention) {}
+
+  Status Init(KvBackend& backend, const CacheOptions& options) override;
+  void Close() override;
+  Status SetConfig(const CacheConfig& config) override { return attention_.SetConfig(config); }
+  Status PrepareForward(const Batch& batch, ForwardMode mode) override;
+  void BeginForward() override;
+  void SetLayer(int layer) override { attention_.SetLayer(layer); }
+  Status SetCausal(std::span<const std::int32_t> except) override {
+    return attention_.SetCausal(except);
+  }
+  Status Put(const TensorView& k, const TensorView& v) override { return attention_.Put(k, v); }
+  Result<History> Get() override { return attention_.Get(); }
+  Result<LayerKv> Storage() override { return attention_.Storage(); }
+  const Visibility& Visible() const override { return attention_.Visible(); }
+  Status CopyPrefix(SequenceId src, SequenceId dst, Position length) override;
+  bool CanResume(SequenceId sequence, Position position) const override;
+  Position PrepareRestore(SequenceId sequence, Position target) override;
+  Status Remove(SequenceId sequence, Position begin, Position end) override;
+  Status CheckRemove(SequenceId sequence, Position begin, Position end) const override;
+  Status Compact() override;
+  std::int64_t AllocatedBytes() const override {
+    return attention_.AllocatedBytes() + conv_.allocated_bytes() + state_.allocated_bytes();
+  }
+  RecurrentCache* Recurrent() override { return this; }
+
+  std::span<const SequenceId> Sequences() const override { return batch_.sequences(); }
+  std::int32_t TokensPerSequence() const override { return batch_.tokens_per_sequence(); }
+  std::span<const std::int32_t> Slots() const override { return to_; }
+  Result<TensorView> ConvState(int layer) override;
+  Result<TensorView> RecurrentState(int layer, std::span<const std::int64_t> dims) override;
+  Result<TensorView> NextConvState(int layer) override;
+  Result<TensorView> NextRecurrentState(int layer, std::span<const std::int64_t> dims) override;
+  Status UpdateConvState(int layer, const TensorView& state) override;
+  Status UpdateRecurrentState(int layer, const TensorView& state) override;
+
+  const StateTable& states() const { return states_; }
+  const CausalCache& attention() const { return attention_; }
+
+ private:
+  static constexpr Position kNotPrepared = -1;
+
+  Status CheckRecurrentOptions(const CacheOptions& options) const;
+  Status CheckStates() const;
+  Result<int> IndexOf(int layer) const;
+  Result<TensorView> Read(StateStore& store, int layer, std::span<const std::int64_t> dims);
+  Result<TensorView> Next(StateStore& store, int layer, std::span<const std::int64_t> dims);
+  Status Update(StateStore& store, int layer, const TensorView& state);
+  bool Truncates(SequenceId sequence, Position end) const;
+  void ApplyRemove(SequenceId sequence, Position begin, Position end);
+  void Commit();
+  void EndPass();
+
+  RecurrentOptions recurrent_;
+  CausalCache attention_;
+  CacheOptions options_;
+  StateTable states_;
+  StateStore conv_;
+  StateStore state_;
+  RecurrentBatch batch_;
+  std::vector<std::int32_t> from_;  // [sequences of the pass]: the cells before it
+  std::vector<std::int32_t> to_;    // likewise: the cells that it writes
+  // [layers]: which sorts of state were updated in this pass, as bits
+  std::vector<std::uint8_t> updated_;
+  std::int32_t missing_ = 0;  // updates until the pass counts
+  bool committed_ = false;
+  ForwardMode prepared_mode_ = ForwardMode::kCompute;
+  ForwardMode mode_ = ForwardMode::kCompute;
+  std::vector<Position> prepared_;  // [sequences]: what PrepareRestore chose, or kNotPrepared
+  std::vector<int> index_of_layer_;
+};
+
+}  // namespace kvcache

@@ -1,0 +1,53 @@
+// What a cache with a window keeps, and lets go of before a pass claims cells.
+//
+// Of a sequence in the batch go the positions below its lowest one there - memory; of any other,
+// below its length - memory. Only sequences that were written or copied to since can have such
+// positions, so a list of those is all that is looked at.
+//
+// Thread safety: none. Only Reset allocates.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "cache/cell_table.h"
+#include "cache/forward_pass.h"
+#include "kvcache/causal_cache.h"
+
+namespace kvcache {
+
+class Retention {
+ public:
+  // `causal` with the memory that it comes to for these sizes: at least one more than the window
+  // where there are several sequences, 0 where everything is kept. Errors: kInvalidArgument for
+  // options that contradict each other.
+  static Result<std::int32_t> MemoryOf(const CausalOptions& causal, const CacheOptions& options);
+
+  // memory 0: everything is kept. May throw std::bad_alloc.
+  void Reset(std::int32_t memory, int sequences, int max_batch);
+
+  bool keeps_everything() const { return memory_ == 0; }
+
+  // What is to go before these tokens (ascending by sequence and position) are claimed; valid
+  // until the next call. Nothing changes.
+  std::span<const Eviction> Plan(const CellTable& cells,
+                                 std::span<const ForwardPass::Token> tokens);
+  // Lets go of what was last planned.
+  void Evict(CellTable& cells);
+
+  // The sequence may hold more than is to be kept.
+  void Grew(SequenceId id);
+
+ private:
+  void PlanOne(const CellTable& cells, SequenceId id, std::int64_t begin);
+
+  std::int32_t memory_ = 0;
+  std::vector<Eviction> planned_;
+  std::vector<SequenceId> in_batch_;       // of the last plan
+  std::vector<std::uint8_t> planned_for_;  // [sequences]: in in_batch_?
+  std::vector<SequenceId> grown_;
+  std::vector<std::uint8_t> has_grown_;  // [sequences]: in grown_?
+};
+
+}  // namespace kvcache

@@ -1,0 +1,156 @@
+#include "kvcache/wrapper_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kvcache/causal_cache.h"
+#include "kvcache/encoder_cache.h"
+#include "kvcache/recurrent_cache.h"
+#include "support/cache_harness.h"
+#include "support/reference_backend.h"
+
+namespace kvcache {
+namespace {
+
+using testing::MaskRows;
+using testing::PutContents;
+using testing::ReferenceBackend;
+using testing::StartForward;
+using Rows = std::vector<std::string>;
+
+constexpr KvShape kShape{.kv_heads = 1, .k_dim = 2, .v_dim = 2};
+constexpr SequenceId kFirst{0};
+
+class WrapperCacheTest : public ::testing::Test {
+ protected:
+  // Layer 0 slides over a window of 2, layer 1 sees everything.
+  void OpenSliding(int sequences = 1) {
+    WrapperOptions options;
+    options.caches.push_back(MakeCausalCache({.window = 2}));
+    options.caches.push_back(MakeCausalCache());
+    options.cache_of_layer = {0, 1};
+    Open(std::move(options), sequences);
+  }
+  void Open(WrapperOptions options, int sequences, int capacity = 6) {
+    cache_ = MakeWrapperCache(std::move(options));
+    ASSERT_TRUE(cache_->SetConfig({}).ok());
+    ASSERT_TRUE(cache_->Init(backend_, {DType::kF32, DType::kF32, sequences, capacity, 4}).ok());
+  }
+  Rows MaskOf(int layer) {
+    cache_->SetLayer(layer);
+    auto history = cache_->Get();
+    return history.ok() ? MaskRows(history->mask) : Rows{history.status().message()};
+  }
+  Status Forward(const std::vector<testing::TestToken>& tokens) {
+    KVCACHE_RETURN_IF_ERROR(StartForward(*cache_, tokens));
+    KVCACHE_RETURN_IF_ERROR(PutContents(*cache_, tokens, 0, kShape));
+    return PutContents(*cache_, tokens, 1, kShape);
+  }
+
+  ReferenceBackend backend_;
+  std::unique_ptr<Cache> cache_;
+};
+
+TEST_F(WrapperCacheTest, TheLayerChooses) {
+  OpenSliding();
+  ASSERT_TRUE(Forward({{0, 0, 1}, {0, 1, 2}, {0, 2, 3}}).ok());
+  EXPECT_EQ(MaskOf(0), (Rows{"0..", "00.", ".00"}));
+  EXPECT_EQ(MaskOf(1), (Rows{"0..", "00.", "000"}));
+  // 2 + 4 cells beside 6, in tiles of 16 both.
+  EXPECT_EQ(cache_->AllocatedBytes(), 2 * 16 * (2 + 2) * 4);
+}
+
+TEST_F(WrapperCacheTest, APassBeginsInAllOrInNone) {
+  OpenSliding();
+  for (Position p = 0; p < 6; ++p) ASSERT_TRUE(Forward({{0, p, 1}}).ok());
+  const Rows sliding = MaskOf(0);
+  const Rows full = MaskOf(1);
+  // The window has room, the other has not: neither changes, and the pass goes on.
+  const Status status = StartForward(*cache_, {{0, 6, 1}});
+  EXPECT_EQ(status.code(), StatusCode::kCacheFull);
+  EXPECT_EQ(status.message(),
+            "the batch needs 1 cells, 0 of 6 are free (1 sequences of capacity 6)");
+  EXPECT_EQ(MaskOf(0), sliding);
+  EXPECT_EQ(MaskOf(1), full);
+  ASSERT_TRUE(cache_->Remove(kFirst, 5, kEndOfSequence).ok());
+  EXPECT_TRUE(Forward({{0, 5, 1}}).ok());
+  EXPECT_EQ(MaskOf(1), (Rows{"000000"}));
+}
+
+TEST_F(WrapperCacheTest, ResumingIsPossibleWhereAllCan) {
+  OpenSliding();
+  for (Position p = 0; p < 5; ++p) ASSERT_TRUE(Forward({{0, p, 1}}).ok());
+  // The window keeps 2, 3 and 4: going on at 4 needs 3 and itself; at 2, token 1.
+  EXPECT_TRUE(cache_->CanResume(kFirst, 5));
+  EXPECT_TRUE(cache_->CanResume(kFirst, 3));
+  EXPECT_FALSE(cache_->CanResume(kFirst, 2));
+  EXPECT_EQ(cache_->PrepareRestore(kFirst, 3), 3);
+  EXPECT_EQ(cache_->PrepareRestore(kFirst, 2), 0);
+}
+
+TEST_F(WrapperCacheTest, RestoresAreLevelled) {
+  WrapperOptions options;
+  options.caches.push_back(MakeCausalCache());
+  RecurrentOptions recurrent{.layers = {0}, .state_size = 2};
+  recurrent.checkpoints = {.count = 4, .spacing = 3, .minimum = 1};
+  options.caches.push_back(MakeRecurrentCache(recurrent));
+  Open(std::move(options), 1, 20);
+  ASSERT_NE(cache_->Recurrent(), nullptr);
+  EXPECT_EQ(cache_->Encoder(), nullptr);
+  float state[2] = {1.0f, 2.0f};
+  for (Position p = 0; p < 9; ++p) {
+    ASSERT_TRUE(StartForward(*cache_, {{0, p, 1}}).ok());
+    ASSERT_TRUE(cache_->Recurrent()
+                    ->UpdateRecurrentState(0, TensorView::Dense(state, DType::kF32, 2))
+                    .ok());
+  }
+  // Attention could go back to 7, the states only to the checkpoint after 5.
+  EXPECT_EQ(cache_->Remove(kFirst, 7, kEndOfSequence).code(), StatusCode::kUnsupported);
+  EXPECT_TRUE(cache_->CanResume(kFirst, 9)) << "and nothing was removed anywhere";
+  EXPECT_EQ(cache_->PrepareRestore(kFirst, 7), 5);
+  ASSERT_TRUE(cache_->Remove(kFirst, 5, kEndOfSequence).ok());
+  EXPECT_TRUE(StartForward(*cache_, {{0, 5, 1}}).ok());
+}
+
+TEST_F(WrapperCacheTest, TypesChooseWhereALayerHasTwo) {
+  WrapperOptions options;
+  options.caches.push_back(MakeCausalCache());
+  options.caches.push_back(MakeEncoderCache({.tokens = 3}));
+  Open(std::move(options), 1);
+  ASSERT_NE(cache_->Encoder(), nullptr);
+  ASSERT_TRUE(StartForward(*cache_, {{0, 0, 1}}).ok());
+  ASSERT_TRUE(PutContents(*cache_, {{0, 0, 1}}, 0, kShape).ok());
+  cache_->SetLayerType(1);
+  ASSERT_TRUE(PutContents(*cache_, {{0, 0, 7}, {0, 1, 8}}, 0, kShape).ok());
+  EXPECT_TRUE(cache_->Encoder()->EncoderCached(kFirst));
+  EXPECT_EQ(cache_->Get()->k.dims[2], 2);
+  cache_->SetLayerType(0);
+  EXPECT_EQ(cache_->Get()->k.dims[2], 1);
+}
+
+TEST_F(WrapperCacheTest, ARefusedInitCloses) {
+  WrapperOptions options;
+  options.caches.push_back(MakeCausalCache());
+  options.caches.push_back(MakeCausalCache({.window = 4, .memory = 1}));
+  const auto cache = MakeWrapperCache(std::move(options));
+  EXPECT_EQ(cache->Init(backend_, {DType::kF32, DType::kF32, 1, 8, 2}).message(),
+            "a memory of 1 tokens is below the window of 4");
+  EXPECT_EQ(StartForward(*cache, {{0, 0}}).message(), "the cache is closed");
+}
+
+TEST_F(WrapperCacheTest, CopyingOntoItselfTruncates) {
+  OpenSliding(2);
+  ASSERT_TRUE(Forward({{0, 0, 1}, {0, 1, 2}, {0, 2, 3}}).ok());
+  ASSERT_TRUE(cache_->CopyPrefix(kFirst, kFirst, 2).ok());
+  ASSERT_TRUE(Forward({{0, 2, 4}}).ok());
+  EXPECT_EQ(cache_->CopyPrefix(kFirst, SequenceId{2}, 1).message(), "sequence 2 is not in [0, 2)");
+  EXPECT_EQ(cache_->CopyPrefix(kFirst, SequenceId{1}, -1).message(), "a prefix of length -1");
+  EXPECT_EQ(MaskOf(1), (Rows{"000"}));
+}
+
+}  // namespace
+}  // namespace kvcache

@@ -1,0 +1,97 @@
+// Every cache kind when the backend fails, at every point where it can: each call of each step of
+// random scripts fails once, and the script goes on; the driver compares with the naive twin
+// throughout.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <random>
+#include <utility>
+
+#include "support/cache_driver.h"
+#include "support/causal_twin.h"
+#include "support/script_random.h"
+
+namespace kvcache::testing {
+namespace {
+
+using Call = ReferenceBackend::Call;
+
+Script RandomScript(const DriverSetup& setup, int steps, std::mt19937& random) {
+  CacheDriver driver(setup);
+  Script script;
+  for (int i = 0; i < steps; ++i) {
+    script.push_back(RandomStep(setup, driver.twin(), random));
+    script.back().fail_nth = 0;
+    const auto difference = driver.Step(script.back());
+    EXPECT_FALSE(difference.has_value()) << *difference << "\n" << ToText(script);
+  }
+  return script;
+}
+
+// Fails the n-th backend call of step `at`, runs the rest; returns whether there was such a call.
+bool RunWithFailure(const DriverSetup& setup, Script script, std::size_t at, int n) {
+  script[at].fail_call = Call::kAny;
+  script[at].fail_nth = n;
+  CacheDriver driver(setup);
+  bool fired = false;
+  for (std::size_t i = 0; i < script.size(); ++i) {
+    const auto difference = driver.Step(script[i]);
+    if (difference.has_value()) {
+      ADD_FAILURE() << ToText(setup) << "\n" << ToText(script) << "→ " << *difference;
+      return false;
+    }
+    if (i == at) fired = driver.last_step_failed();
+  }
+  EXPECT_FALSE(driver.Finish().has_value());
+  return fired;
+}
+
+class KindsFaultTest : public ::testing::TestWithParam<TestKind> {};
+
+TEST_P(KindsFaultTest, EveryBackendCallOfRandomScriptsFailsOnce) {
+  std::mt19937 random(5);
+  int fired = 0;
+  for (int round = 0; round < 12; ++round) {
+    const DriverSetup setup = RandomSetup(GetParam(), random);
+    const Script script = RandomScript(setup, 30, random);
+    for (std::size_t at = 0; at < script.size(); ++at) {
+      for (int n = 1; RunWithFailure(setup, script, at, n); ++n) ++fired;
+    }
+  }
+  EXPECT_GT(fired, 200);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, KindsFaultTest, ::testing::ValuesIn(kAllKinds),
+                         [](const auto& test) { return NameOf(test.param); });
+
+DriverSetup FullCache(const CacheOptions& options) {
+  return {.options = options, .config = {}, .kind = "causal", .make_twin = [](const TwinSetup& s) {
+            return std::make_unique<CausalTwin>(s, CausalTwinOptions{});
+          }};
+}
+
+// Copies and shifts fail in the middle of a removal in each of the layers.
+TEST(CausalFaultTest, EachPointOfASharedMiddleRemoval) {
+  const DriverSetup setup = FullCache({DType::kF32, DType::kF16, 2, 8, 4});
+  const Script script = ParseScript(
+      "forward 0:0 0:1 0:2 0:3\n"
+      "copy 0 1 4\n"
+      "forward 1:4\n"
+      "remove 1 1 2\n"  // copies 2 shared cells, turns 3: in each of 3 layers
+      "forward 0:4 1:0\n"
+      "copy 0 1 3\n");
+  int n = 1;
+  while (RunWithFailure(setup, script, 3, n)) ++n;
+  EXPECT_EQ(n - 1, 2 * kTestLayers);
+}
+
+TEST(CausalFaultTest, EachPointOfAFirstPut) {
+  const DriverSetup setup = FullCache({DType::kBF16, DType::kF32, 1, 4, 2});
+  const Script script = ParseScript("forward 0:0 0:1\nremove 0 0 end\nforward 0:0 0:1\n");
+  int n = 1;
+  while (RunWithFailure(setup, script, 0, n)) ++n;
+  EXPECT_EQ(n - 1, 3 * kTestLayers);  // K, V, and the store
+}
+
+}  // namespace
+}  // namespace kvcache::testing

@@ -1,0 +1,35 @@
+#include "support/cache_twin.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace kvcache::testing {
+namespace {
+
+constexpr KvShape kShapes[kTestLayers] = {
+    {.kv_heads = 2, .k_dim = 4, .v_dim = 3},
+    {.kv_heads = 1, .k_dim = 2, .v_dim = 4},
+    {.kv_heads = 3, .k_dim = 2, .v_dim = 1},
+};
+
+}  // namespace
+
+const KvShape& TestShape(int layer) {
+  return kShapes[layer];
+}
+
+bool Chosen(const ScriptStep& step, int layer) {
+  return step.layers.empty() ||
+         std::find(step.layers.begin(), step.layers.end(), layer) != step.layers.end();
+}
+
+std::string At(int sequence, Position position) {
+  return "sequence " + std::to_string(sequence) + " position " + std::to_string(position);
+}
+
+std::vector<float> RoundedAll(DType type, std::vector<float> values) {
+  for (float& value : values) value = Rounded(type, value);
+  return values;
+}
+
+}  // namespace kvcache::testing

@@ -1,0 +1,382 @@
+#include "support/causal_twin.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+#include <sstream>
+#include <utility>
+
+namespace kvcache::testing {
+namespace {
+
+constexpr float kInvFreq[] = {0.75f, 0.125f};
+
+// A different rotation for each layer.
+RopeParams RopeOf(int layer) {
+  RopeParams rope;
+  rope.pairing = layer == 0 ? RopeParams::Pairing::kInterleaved : RopeParams::Pairing::kHalves;
+  rope.dims = TestShape(layer).k_dim;
+  rope.inv_freq = std::span(kInvFreq).first(rope.dims / 2);
+  return rope;
+}
+
+// Turned as the cache's shift function turns it, head by head.
+void TurnContent(int layer, DType type, Position offset, NaiveContent& content) {
+  const int dim = TestShape(layer).k_dim;
+  for (int head = 0; head < TestShape(layer).kv_heads; ++head) {
+    TurnKey(std::span(content.key).subspan(head * dim, dim), offset, RopeOf(layer));
+  }
+  content.key = RoundedAll(type, std::move(content.key));
+}
+
+std::int64_t RoundUpTo(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// The words of kvcache/kv.h.
+bool Visible(const Visibility& visible, std::size_t query, Position position) {
+  const Position own = visible.positions[query];
+  const bool exempt = !visible.bidirectional.empty() && visible.bidirectional[query] != 0;
+  return (exempt || position <= own) && (visible.window == 0 || position > own - visible.window) &&
+         (visible.chunk == 0 || position >= own - own % visible.chunk);
+}
+
+// The words of the contract.
+std::int32_t MemoryOf(const CacheOptions& options, const CausalTwinOptions& causal) {
+  if (causal.window == 0) return 0;
+  int memory = causal.memory == 0 ? causal.window : causal.memory;
+  if (options.max_sequences > 1) memory = std::max(memory, causal.window + 1);
+  return memory >= options.capacity ? 0 : memory;
+}
+
+std::int64_t CellsOf(const TwinSetup& setup, std::int32_t memory) {
+  const CacheOptions& options = setup.options;
+  const std::int64_t cells = memory == 0
+                                 ? std::int64_t{options.max_sequences} * options.capacity
+                                 : std::int64_t{options.max_sequences} * memory + options.max_batch;
+  return RoundUpTo(cells, setup.config.cell_padding);
+}
+
+}  // namespace
+
+std::string ToText(const CausalTwinOptions& options) {
+  std::ostringstream out;
+  out << "causal";
+  if (options.window > 0) out << ", window " << options.window;
+  if (options.memory > 0) out << ", memory " << options.memory;
+  if (options.chunk > 0) out << ", chunk " << options.chunk;
+  if (!options.can_shift) out << ", no shift function";
+  return out.str();
+}
+
+CausalTwin::CausalTwin(const TwinSetup& setup, const CausalTwinOptions& causal)
+    : setup_(setup),
+      causal_(causal),
+      memory_(MemoryOf(setup.options, causal)),
+      cells_(CellsOf(setup, memory_)),
+      naive_({.sequences = setup.options.max_sequences,
+              .cells = cells_,
+              .max_batch = setup.options.max_batch,
+              .layers = kTestLayers,
+              .can_shift = causal.can_shift,
+              .window = causal.window,
+              .memory = memory_,
+              .chunk = causal.chunk}) {}
+
+CausalOptions CausalTwin::Options(ReferenceBackend& backend) const {
+  CausalOptions options{.window = causal_.window, .memory = causal_.memory, .chunk = causal_.chunk};
+  if (causal_.can_shift) {
+    options.shift_keys = [&backend](int layer, const LayerKv& storage,
+                                    std::span<const CellRun> cells, Position offset) {
+      return backend.ShiftKeys(storage, cells, offset, RopeOf(layer));
+    };
+  }
+  return options;
+}
+
+std::unique_ptr<Cache> CausalTwin::MakeCache(ReferenceBackend& backend) {
+  auto cache = std::make_unique<CausalCache>(Options(backend));
+  cache_ = cache.get();
+  return cache;
+}
+
+StatusCode CausalTwin::Prepare(const TestBatch& batch, ForwardMode mode) const {
+  const StatusCode code = naive_.Prepare(batch.tokens, mode);
+  if (code == StatusCode::kInvalidArgument) return code;
+  for (const int index : batch.items) {
+    if (index < 0 || static_cast<std::size_t>(index) >= batch.tokens.size()) {
+      return StatusCode::kInvalidArgument;
+    }
+  }
+  return code;
+}
+
+StatusCode CausalTwin::CheckCopy(int src, int dst, Position length) const {
+  return naive_.CheckCopy(src, dst, length);
+}
+
+StatusCode CausalTwin::CheckRemove(int sequence, Position begin, Position end) const {
+  return naive_.CheckRemove(sequence, begin, end);
+}
+
+bool CausalTwin::CanResume(int sequence, Position position) const {
+  return naive_.CanResume(sequence, position);
+}
+
+bool CausalTwin::CanGoBackTo(int sequence, Position length) const {
+  return naive_.CanResume(sequence, length);
+}
+
+void CausalTwin::Begin(const TestBatch& batch, ForwardMode mode) {
+  naive_.Begin(batch.tokens, mode);
+}
+
+void CausalTwin::Copy(int src, int dst, Position length) {
+  naive_.Copy(src, dst, length);
+}
+
+void CausalTwin::Remove(int sequence, Position begin, Position end) {
+  naive_.Remove(sequence, begin, end, [&](int layer, NaiveContent& content) {
+    TurnContent(layer, setup_.options.k_type, begin - end, content);
+  });
+}
+
+Status CausalTwin::RunPass(Cache& cache, const TestBatch& batch, const ScriptStep& step) {
+  for (int layer = 0; layer < kTestLayers; ++layer) {
+    if (Chosen(step, layer)) KVCACHE_RETURN_IF_ERROR(PutLayer(cache, batch.tokens, layer));
+  }
+  return Status::Ok();
+}
+
+Status CausalTwin::PutLayer(Cache& cache, const std::vector<TestToken>& tokens, int layer) {
+  const KvShape& shape = TestShape(layer);
+  const Status status = PutContents(cache, tokens, layer, shape);
+  std::vector<std::optional<NaiveContent>> contents(tokens.size());
+  for (std::size_t i = 0; i < tokens.size() && status.ok(); ++i) {
+    const std::uint32_t content = tokens[i].content;
+    contents[i] = {RoundedAll(setup_.options.k_type, KeyContent(content, layer, shape)),
+                   RoundedAll(setup_.options.v_type, ValueContent(content, layer, shape))};
+  }
+  naive_.Put(layer, contents);
+  // A refused allocation leaves the layer as it was; a store fails in a layer that exists.
+  if (status.code() != StatusCode::kOutOfMemory) written_[layer] = true;
+  return status;
+}
+
+unsigned CausalTwin::reached() const {
+  std::int64_t positions = 0;
+  bool evicted = false;
+  for (int s = 0; s < naive_.sequences(); ++s) {
+    const NaiveCausal::Sequence& tokens = naive_.sequence(s);
+    positions += static_cast<std::int64_t>(tokens.size());
+    evicted = evicted || (memory_ > 0 && naive_.length(s) > memory_ + setup_.options.max_batch);
+  }
+  return (positions > naive_.used_cells() ? kReachShared : 0u) |
+         (naive_.used_cells() == cells_ ? kReachFull : 0u) | (evicted ? kReachEvicted : 0u);
+}
+
+Difference CausalTwin::Check() {
+  for (const auto check : {&CausalTwin::CheckInvariants, &CausalTwin::CheckMemory}) {
+    if (Difference difference = (this->*check)()) return difference;
+  }
+  if (Difference difference = CheckSequences()) return difference;
+  return CheckPass();
+}
+
+Difference CausalTwin::CheckInvariants() const {
+  const CellTable& table = cache_->cells();
+  std::vector<std::int32_t> users(table.cells(), 0);
+  for (int s = 0; s < table.sequences(); ++s) {
+    const auto runs = table.history(SequenceId{s}).runs();
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      if (runs[i].length <= 0 || runs[i].cell < 0 ||
+          runs[i].cell + runs[i].length > table.cells()) {
+        return "a run is empty or outside of the cells in sequence " + std::to_string(s);
+      }
+      if (i > 0 && runs[i].position < RunList::End(runs[i - 1])) return "runs overlap";
+      if (i > 0 && Continues(runs[i - 1], runs[i])) return "runs are not merged";
+      for (int j = 0; j < runs[i].length; ++j) ++users[runs[i].cell + j];
+    }
+  }
+  std::int64_t used = 0;
+  for (std::int32_t cell = 0; cell < table.cells(); ++cell) {
+    if (table.users(cell) != users[cell] || table.IsFree(cell) != (users[cell] == 0)) {
+      return "cell " + std::to_string(cell) + " has " + std::to_string(table.users(cell)) +
+             " users, " + std::to_string(users[cell]) + " runs, and is " +
+             (table.IsFree(cell) ? "free" : "not free");
+    }
+    used += users[cell] > 0;
+  }
+  if (table.cells() != cells_) return "the number of cells";
+  if (used != naive_.used_cells() || used + table.free_cells() != table.cells()) {
+    return std::to_string(used) + " cells used, " + std::to_string(table.free_cells()) +
+           " free, expected " + std::to_string(naive_.used_cells()) + " used of " +
+           std::to_string(table.cells());
+  }
+  return {};
+}
+
+Difference CausalTwin::CheckMemory() const {
+  std::int64_t expected = 0;
+  const std::int64_t cells = RoundUpTo(cells_, std::lcm(kCellTile, setup_.config.cell_padding));
+  for (int layer = 0; layer < kTestLayers; ++layer) {
+    if (!written_[layer]) continue;
+    const KvShape& shape = TestShape(layer);
+    expected += BytesOf(setup_.options.k_type, cells * shape.kv_heads * shape.k_dim) +
+                BytesOf(setup_.options.v_type, cells * shape.kv_heads * shape.v_dim);
+  }
+  if (cache_->AllocatedBytes() == expected) return {};
+  return "AllocatedBytes is " + std::to_string(cache_->AllocatedBytes()) + ", expected " +
+         std::to_string(expected);
+}
+
+Difference CausalTwin::CheckSequences() {
+  std::map<std::int32_t, const NaiveToken*> token_of;  // the same cells hold the same tokens
+  std::set<const NaiveToken*> tokens;
+  for (int s = 0; s < naive_.sequences(); ++s) {
+    std::size_t positions = 0;
+    for (const HistoryRun& run : cache_->cells().history(SequenceId{s}).runs()) {
+      positions += run.length;
+    }
+    if (positions != naive_.sequence(s).size()) {
+      return "sequence " + std::to_string(s) + " holds " + std::to_string(positions) +
+             " positions, expected " + std::to_string(naive_.sequence(s).size());
+    }
+    for (const auto& [position, token] : naive_.sequence(s)) {
+      const std::int32_t cell = cache_->cells().history(SequenceId{s}).CellOf(position);
+      if (cell == RunList::kNoCell) return At(s, position) + " is missing";
+      const bool first_time = tokens.insert(token.get()).second;
+      if (token_of.emplace(cell, token.get()).second != first_time ||
+          token_of[cell] != token.get()) {
+        return At(s, position) + " shares, or should share, cell " + std::to_string(cell);
+      }
+      for (int layer = 0; layer < kTestLayers; ++layer) {
+        cache_->SetLayer(layer);
+        auto storage = cache_->Storage();
+        if (storage.ok() != written_[layer]) return "Storage of layer " + std::to_string(layer);
+        if (!storage.ok()) continue;
+        if (Difference difference = CheckBytes(*storage, layer, cell, *token)) {
+          return At(s, position) + ": " + *difference;
+        }
+      }
+    }
+  }
+  return {};
+}
+
+Difference CausalTwin::CheckBytes(const LayerKv& storage, int layer, std::int32_t cell,
+                                  const NaiveToken& token) const {
+  if (!token.layers[layer].has_value()) return {};
+  const std::string where =
+      " in cell " + std::to_string(cell) + " of layer " + std::to_string(layer);
+  if (ReadKey(storage, cell) != token.layers[layer]->key) return "another key" + where;
+  if (ReadValue(storage, cell) != token.layers[layer]->value) return "another value" + where;
+  return {};
+}
+
+// The cells that a query must see, ascending.
+std::vector<std::int32_t> CausalTwin::ExpectedCells(const NaiveCausal::Query& query) const {
+  std::vector<std::int32_t> cells;
+  if (naive_.reserving()) {
+    cells.resize(cells_);
+    std::iota(cells.begin(), cells.end(), 0);
+    return cells;
+  }
+  const RunList& history = cache_->cells().history(SequenceId{query.sequence});
+  for (const auto& [position, token] : naive_.sequence(query.sequence)) {
+    if (naive_.Sees(query, position)) cells.push_back(history.CellOf(position));
+  }
+  std::sort(cells.begin(), cells.end());
+  return cells;
+}
+
+Difference CausalTwin::CheckPass() {
+  const std::size_t queries = naive_.in_pass() ? naive_.queries().size() : 0;
+  if (cache_->Visible().positions.size() != queries) {
+    return "Visible has " + std::to_string(cache_->Visible().positions.size()) +
+           " queries, expected " + std::to_string(queries);
+  }
+  if (Difference difference = CheckClosedForm()) return difference;
+  for (int layer = 0; layer < kTestLayers; ++layer) {
+    if (!written_[layer]) continue;
+    if (Difference difference = CheckViews(layer)) {
+      return "layer " + std::to_string(layer) + ": " + *difference;
+    }
+  }
+  return {};
+}
+
+Difference CausalTwin::CheckClosedForm() const {
+  const Visibility& visible = cache_->Visible();
+  for (std::size_t i = 0; i < visible.positions.size(); ++i) {
+    std::vector<std::int32_t> cells;
+    for (const HistoryRun& run : visible.histories[visible.histories_index[i]]) {
+      for (int j = 0; j < run.length; ++j) {
+        if (Visible(visible, i, run.position + j)) cells.push_back(run.cell + j);
+      }
+    }
+    std::sort(cells.begin(), cells.end());
+    if (cells != ExpectedCells(naive_.queries()[i])) {
+      return "query " + std::to_string(i) + " does not see what it should";
+    }
+  }
+  return {};
+}
+
+Difference CausalTwin::CheckViews(int layer) {
+  cache_->SetLayer(layer);
+  auto history = cache_->Get();
+  if (!naive_.in_pass() || setup_.config.layout != KvLayout::kPlain) {
+    const StatusCode expected =
+        naive_.in_pass() ? StatusCode::kUnsupported : StatusCode::kInvalidArgument;
+    return history.status().code() == expected ? Difference() : "Get's error";
+  }
+  if (!history.ok()) return "Get: " + history.status().message();
+  const LayerKv storage = *cache_->Storage();
+  const std::int64_t cell_bytes =
+      BytesOf(storage.k_type, storage.shape.kv_heads * storage.shape.k_dim);
+  const std::int64_t first = (history->k.data - storage.k) / cell_bytes;
+  const std::int64_t padding = setup_.config.cell_padding;
+
+  std::set<std::int32_t> seen;
+  std::vector<std::string> rows;
+  const std::int64_t columns = history->mask.dims[0];
+  for (const NaiveCausal::Query& query : naive_.queries()) {
+    std::string row(columns, '.');
+    for (const std::int32_t cell : ExpectedCells(query)) {
+      seen.insert(cell);
+      if (cell < first || cell >= first + columns) return "the history leaves cells out";
+      row[cell - first] = '0';
+    }
+    rows.push_back(row);
+  }
+  while (rows.size() % setup_.config.batch_padding != 0) rows.emplace_back(columns, '.');
+  if (MaskRows(history->mask) != rows) return "the mask";
+  if (first != *seen.begin() / padding * padding ||
+      first + columns != RoundUpTo(*seen.rbegin() + 1, padding)) {
+    return "the history is [" + std::to_string(first) + ", " + std::to_string(first + columns) +
+           ")";
+  }
+  const int along = setup_.config.v_transposed ? 0 : 2;
+  if (history->k.dims[2] != columns || history->v.dims[along] != columns) return "a view's size";
+  for (const std::int32_t cell : seen) {
+    std::vector<float> key;
+    std::vector<float> value;
+    for (int head = 0; head < storage.shape.kv_heads; ++head) {
+      for (int d = 0; d < storage.shape.k_dim; ++d) {
+        key.push_back(KeyAt(*history, cell - first, head, d));
+      }
+      for (int d = 0; d < storage.shape.v_dim; ++d) {
+        value.push_back(ValueAt(*history, setup_.config.v_transposed, cell - first, head, d));
+      }
+    }
+    // The storage itself was compared with the naive cache before.
+    if (key != ReadKey(storage, cell) || value != ReadValue(storage, cell)) {
+      return "a view shows another cell than " + std::to_string(cell);
+    }
+  }
+  return {};
+}
+
+}  // namespace kvcache::testing

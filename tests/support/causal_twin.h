@@ -1,0 +1,77 @@
+// The causal cache and its naive twin: full, windowed, with extra memory, chunked.
+//
+// Compared: each sequence's positions, and its bytes in each layer; which tokens share a cell;
+// what each query sees, in closed form and through views with a mask; the cell table's
+// invariants; the bytes allocated.
+//
+// Thread safety: none.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cache/causal_cache_impl.h"
+#include "support/cache_twin.h"
+#include "support/naive_causal.h"
+
+namespace kvcache::testing {
+
+struct CausalTwinOptions {
+  bool can_shift = true;
+  int window = 0;
+  int memory = 0;
+  int chunk = 0;
+};
+std::string ToText(const CausalTwinOptions& options);
+
+class CausalTwin : public CacheTwin {
+ public:
+  CausalTwin(const TwinSetup& setup, const CausalTwinOptions& causal);
+
+  std::unique_ptr<Cache> MakeCache(ReferenceBackend& backend) override;
+  StatusCode Prepare(const TestBatch& batch, ForwardMode mode) const override;
+  StatusCode CheckCopy(int src, int dst, Position length) const override;
+  StatusCode CheckRemove(int sequence, Position begin, Position end) const override;
+  bool CanResume(int sequence, Position position) const override;
+  bool CanGoBackTo(int sequence, Position length) const override;
+  void Begin(const TestBatch& batch, ForwardMode mode) override;
+  void Exempt(const std::vector<int>& queries) override { naive_.Exempt(queries); }
+  void Copy(int src, int dst, Position length) override;
+  void Remove(int sequence, Position begin, Position end) override;
+  void PrepareRestore(int /*sequence*/, Position /*length*/) override {}
+  void EndPass() override { naive_.EndPass(); }
+  Status RunPass(Cache& cache, const TestBatch& batch, const ScriptStep& step) override;
+  Difference Check() override;
+  Position length(int sequence) const override { return naive_.length(sequence); }
+  unsigned reached() const override;
+
+  // For twins of kinds that contain a causal cache: its options, and to look at `cache` instead.
+  CausalOptions Options(ReferenceBackend& backend) const;
+  void LookAt(const CausalCache& cache) { cache_ = const_cast<CausalCache*>(&cache); }
+
+  const NaiveCausal& naive() const { return naive_; }
+  std::int64_t cells() const { return cells_; }  // that tokens can have
+
+ private:
+  Status PutLayer(Cache& cache, const std::vector<TestToken>& tokens, int layer);
+  Difference CheckInvariants() const;
+  Difference CheckSequences();
+  Difference CheckBytes(const LayerKv& storage, int layer, std::int32_t cell,
+                        const NaiveToken& token) const;
+  Difference CheckMemory() const;
+  Difference CheckPass();
+  Difference CheckClosedForm() const;
+  Difference CheckViews(int layer);
+  std::vector<std::int32_t> ExpectedCells(const NaiveCausal::Query& query) const;
+
+  TwinSetup setup_;
+  CausalTwinOptions causal_;
+  std::int32_t memory_ = 0;  // as the contract computes it; 0: everything
+  std::int64_t cells_ = 0;
+  NaiveCausal naive_;
+  CausalCache* cache_ = nullptr;
+  bool written_[kTestLayers] = {};  // has the layer memory?
+};
+
+}  // namespace kvcache::testing

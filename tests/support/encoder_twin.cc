@@ -1,0 +1,266 @@
+#include "support/encoder_twin.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace kvcache::testing {
+namespace {
+
+// The content of an output's i-th token.
+std::uint32_t TokenContent(std::uint32_t content, int i) {
+  return content * 64 + static_cast<std::uint32_t>(i);
+}
+
+}  // namespace
+
+EncoderTwin::EncoderTwin(const TwinSetup& setup, int tokens)
+    : setup_(setup),
+      tokens_(tokens > 0 ? tokens : setup.options.capacity),
+      outputs_(setup.options.max_sequences),
+      positions_(setup.options.max_sequences),
+      lengths_(setup.options.max_sequences) {}
+
+std::unique_ptr<Cache> EncoderTwin::MakeCache(ReferenceBackend& /*backend*/) {
+  auto cache = std::make_unique<EncoderCacheImpl>(EncoderOptions{tokens_});
+  cache_ = cache.get();
+  return cache;
+}
+
+bool EncoderTwin::Known(int sequence) const {
+  return sequence >= 0 && sequence < setup_.options.max_sequences;
+}
+
+StatusCode EncoderTwin::Prepare(const TestBatch& batch, ForwardMode /*mode*/) const {
+  const std::size_t size = batch.tokens.size();
+  bool good = size > 0 && size <= static_cast<std::size_t>(setup_.options.max_batch);
+  for (const TestToken& token : batch.tokens) {
+    good = good && Known(token.sequence) && token.position >= 0 && token.position != kEndOfSequence;
+  }
+  for (const int index : batch.items) {
+    good = good && index >= 0 && static_cast<std::size_t>(index) < size;
+  }
+  return good ? StatusCode::kOk : StatusCode::kInvalidArgument;
+}
+
+StatusCode EncoderTwin::CheckCopy(int src, int dst, Position length) const {
+  return Known(src) && Known(dst) && length >= 0 ? StatusCode::kOk : StatusCode::kInvalidArgument;
+}
+
+StatusCode EncoderTwin::CheckRemove(int sequence, Position begin, Position end) const {
+  return Known(sequence) && begin >= 0 && end >= begin ? StatusCode::kOk
+                                                       : StatusCode::kInvalidArgument;
+}
+
+bool EncoderTwin::CanResume(int sequence, Position position) const {
+  return Known(sequence) && position >= 0;
+}
+
+bool EncoderTwin::CanGoBackTo(int sequence, Position /*length*/) const {
+  return Known(sequence);
+}
+
+void EncoderTwin::Begin(const TestBatch& batch, ForwardMode mode) {
+  in_pass_ = true;
+  reserving_ = mode == ForwardMode::kReserve;
+  batch_sequences_.clear();
+  notes_.clear();
+  newest_item_.reset();
+  for (const TestToken& token : batch.tokens) {
+    batch_sequences_.push_back(token.sequence);
+    const auto [note, is_new] = notes_.emplace(token.sequence, token.position);
+    note->second = std::min(note->second, token.position);
+    Position& length = lengths_[token.sequence];
+    if (!reserving_) length = std::max(length, token.position + 1);
+  }
+  std::set<int> with_item;
+  for (const int index : batch.items) {
+    const TestToken& token = batch.tokens[index];
+    Position& note = notes_[token.sequence];
+    note =
+        with_item.insert(token.sequence).second ? token.position : std::max(note, token.position);
+  }
+  if (!batch.items.empty()) {
+    newest_item_ = batch.tokens[*std::max_element(batch.items.begin(), batch.items.end())].sequence;
+  }
+}
+
+Status EncoderTwin::RunPass(Cache& cache, const TestBatch& batch, const ScriptStep& step) {
+  std::set<int> put;
+  for (const int index : batch.items) put.insert(batch.tokens[index].sequence);
+  for (const TestToken& token : batch.tokens) {
+    if (token.position == 0) put.insert(token.sequence);
+  }
+  const int chosen = newest_item_.value_or(batch_sequences_.front());
+  for (const int sequence : put) {
+    // The pass begins with one of them chosen.
+    if (put.size() > 1 || sequence != chosen) {
+      KVCACHE_RETURN_IF_ERROR(cache.Encoder()->SetSequence(SequenceId{sequence}));
+    }
+    const std::uint32_t content = batch.tokens.front().content * 8 + sequence;
+    KVCACHE_RETURN_IF_ERROR(PutAll(cache, sequence, content, step));
+  }
+  return Status::Ok();
+}
+
+Status EncoderTwin::PutAll(Cache& cache, int sequence, std::uint32_t content,
+                           const ScriptStep& step) {
+  const int tokens = 1 + static_cast<int>(content % static_cast<unsigned>(tokens_));
+  std::vector<TestToken> rows;
+  for (int i = 0; i < tokens; ++i) rows.push_back({sequence, i, TokenContent(content, i)});
+  bool first = true;
+  for (int layer = 0; layer < kTestLayers; ++layer) {
+    if (!Chosen(step, layer)) continue;
+    const Status status = PutContents(cache, rows, layer, TestShape(layer));
+    if (status.code() != StatusCode::kOutOfMemory) written_[layer] = true;
+    if (!status.ok()) {
+      // A refused allocation has changed nothing; half a store leaves no output.
+      if (!reserving_ && status.code() != StatusCode::kOutOfMemory) outputs_[sequence] = nullptr;
+      return status;
+    }
+    if (reserving_) continue;
+    if (first) {  // what others share stays theirs; what was there is replaced
+      outputs_[sequence] = std::make_shared<Output>();
+    }
+    first = false;
+    outputs_[sequence]->tokens = tokens;
+    outputs_[sequence]->content[layer] = content;
+    positions_[sequence] = notes_[sequence];
+  }
+  return Status::Ok();
+}
+
+void EncoderTwin::Copy(int src, int dst, Position length) {
+  in_pass_ = false;
+  const bool shares = outputs_[src] != nullptr && positions_[src] < length;
+  outputs_[dst] = shares ? outputs_[src] : nullptr;
+  positions_[dst] = positions_[src];
+  lengths_[dst] = std::min(lengths_[src], length);
+}
+
+void EncoderTwin::Remove(int sequence, Position begin, Position end) {
+  in_pass_ = false;
+  Position& position = positions_[sequence];
+  if (outputs_[sequence] != nullptr && position >= begin) {
+    if (position < end) {
+      outputs_[sequence] = nullptr;
+    } else {
+      position -= end - begin;
+    }
+  }
+  Position& length = lengths_[sequence];
+  if (length > begin) length = length > end ? length - (end - begin) : begin;
+}
+
+unsigned EncoderTwin::reached() const {
+  std::set<const Output*> distinct;
+  int all = 0;
+  for (const Shared& output : outputs_) {
+    if (output == nullptr) continue;
+    ++all;
+    distinct.insert(output.get());
+  }
+  return all > static_cast<int>(distinct.size()) ? kReachShared : 0u;
+}
+
+Difference EncoderTwin::Check() {
+  if (Difference difference = CheckMetadata()) return difference;
+  const Visibility& visible = cache_->Visible();
+  if (visible.positions.size() != (in_pass_ ? batch_sequences_.size() : 0)) return "the queries";
+  for (std::size_t query = 0; query < visible.positions.size(); ++query) {
+    if (Difference difference = CheckQuery(query)) {
+      return "encoder, query " + std::to_string(query) + ": " + *difference;
+    }
+  }
+  return {};
+}
+
+Difference EncoderTwin::CheckMetadata() const {
+  std::set<const Output*> distinct;
+  for (int s = -1; s <= setup_.options.max_sequences; ++s) {
+    const bool cached = Known(s) && outputs_[s] != nullptr;
+    if (cached) distinct.insert(outputs_[s].get());
+    if (cache_->EncoderCached(SequenceId{s}) != cached) {
+      return "EncoderCached of sequence " + std::to_string(s);
+    }
+  }
+  const auto free = static_cast<std::size_t>(cache_->entries().free_cells());
+  if (free + distinct.size() != outputs_.size()) {
+    return std::to_string(free) + " outputs are free, " + std::to_string(distinct.size()) + " of " +
+           std::to_string(outputs_.size()) + " are used";
+  }
+  return {};
+}
+
+Difference EncoderTwin::CheckQuery(std::size_t query) {
+  const Visibility& visible = cache_->Visible();
+  const auto runs = visible.histories[visible.histories_index[query]];
+  if (visible.bidirectional.empty() || visible.bidirectional[query] == 0) return "not exempted";
+  if (visible.window != 0 || visible.chunk != 0) return "a window";
+  if (reserving_) {
+    return runs.size() == 1 && runs[0].length == tokens_ ? Difference() : "not the worst case";
+  }
+  const int sequence = batch_sequences_[query];
+  const Output* output = outputs_[sequence].get();
+  if (runs.empty() != (output == nullptr)) return "sees an output, or none";
+  if (output != nullptr &&
+      (runs.size() != 1 || runs[0].position != 0 || runs[0].length != output->tokens)) {
+    return "the output's tokens";
+  }
+  for (int layer = 0; layer < kTestLayers; ++layer) {
+    if (!written_[layer]) continue;
+    Difference difference =
+        output != nullptr ? CheckLayer(layer, *output, runs[0].cell) : Difference();
+    if (!difference.has_value()) difference = CheckGet(layer, sequence, output);
+    if (difference.has_value()) return "layer " + std::to_string(layer) + ": " + *difference;
+  }
+  return {};
+}
+
+Difference EncoderTwin::CheckLayer(int layer, const Output& output, std::int32_t first_cell) {
+  if (output.content[layer] == 0) return {};
+  cache_->SetLayer(layer);
+  const auto storage = cache_->Storage();
+  if (!storage.ok()) return "Storage: " + storage.status().message();
+  for (int i = 0; i < output.tokens; ++i) {
+    const std::uint32_t content = TokenContent(output.content[layer], i);
+    const KvShape& shape = TestShape(layer);
+    if (ReadKey(*storage, first_cell + i) !=
+            RoundedAll(setup_.options.k_type, KeyContent(content, layer, shape)) ||
+        ReadValue(*storage, first_cell + i) !=
+            RoundedAll(setup_.options.v_type, ValueContent(content, layer, shape))) {
+      return "token " + std::to_string(i) + " of the output";
+    }
+  }
+  return {};
+}
+
+Difference EncoderTwin::CheckGet(int layer, int sequence, const Output* output) {
+  cache_->SetLayer(layer);
+  if (!cache_->SetSequence(SequenceId{sequence}).ok()) return "SetSequence";
+  const auto history = cache_->Get();
+  if (setup_.config.layout != KvLayout::kPlain) {
+    return history.status().code() == StatusCode::kUnsupported ? Difference() : "Get's error";
+  }
+  if (output == nullptr) {
+    return history.status().code() == StatusCode::kNotFound ? Difference() : "Get of nothing";
+  }
+  if (!history.ok()) return "Get: " + history.status().message();
+  if (history->mask.data != nullptr) return "a mask";
+  if (history->k.dims[2] != output->tokens) return "a view's size";
+  if (output->content[layer] == 0) return {};
+  for (int i = 0; i < output->tokens; ++i) {
+    const std::vector<float> key =
+        RoundedAll(setup_.options.k_type,
+                   KeyContent(TokenContent(output->content[layer], i), layer, TestShape(layer)));
+    const std::vector<float> value =
+        RoundedAll(setup_.options.v_type,
+                   ValueContent(TokenContent(output->content[layer], i), layer, TestShape(layer)));
+    if (KeyAt(*history, i, 0, 0) != key.front() ||
+        ValueAt(*history, setup_.config.v_transposed, i, 0, 0) != value.front()) {
+      return "a view shows something else";
+    }
+  }
+  return {};
+}
+
+}  // namespace kvcache::testing

@@ -1,0 +1,71 @@
+// The encoder cache and its naive twin.
+//
+// The naive one is a map from sequence to output. An output is put for each sequence with an item
+// in the batch, and for those whose first token is position 0.
+//
+// Thread safety: none.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "cache/encoder_cache_impl.h"
+#include "support/cache_twin.h"
+
+namespace kvcache::testing {
+
+class EncoderTwin : public CacheTwin {
+ public:
+  EncoderTwin(const TwinSetup& setup, int tokens);
+
+  std::unique_ptr<Cache> MakeCache(ReferenceBackend& backend) override;
+  StatusCode Prepare(const TestBatch& batch, ForwardMode mode) const override;
+  StatusCode CheckCopy(int src, int dst, Position length) const override;
+  StatusCode CheckRemove(int sequence, Position begin, Position end) const override;
+  bool CanResume(int sequence, Position position) const override;
+  bool CanGoBackTo(int sequence, Position length) const override;
+  void Begin(const TestBatch& batch, ForwardMode mode) override;
+  void Exempt(const std::vector<int>& /*queries*/) override {}
+  void Copy(int src, int dst, Position length) override;
+  void Remove(int sequence, Position begin, Position end) override;
+  void PrepareRestore(int /*sequence*/, Position /*length*/) override {}
+  void EndPass() override { in_pass_ = false; }
+  Status RunPass(Cache& cache, const TestBatch& batch, const ScriptStep& step) override;
+  Difference Check() override;
+  Position length(int sequence) const override { return lengths_[sequence]; }
+  unsigned reached() const override;
+
+ private:
+  struct Output {
+    int tokens = 0;
+    std::uint32_t content[kTestLayers] = {};  // 0: unknown
+  };
+  using Shared = std::shared_ptr<Output>;
+
+  bool Known(int sequence) const;
+  Status PutAll(Cache& cache, int sequence, std::uint32_t content, const ScriptStep& step);
+  Difference CheckMetadata() const;
+  Difference CheckQuery(std::size_t query);
+  Difference CheckLayer(int layer, const Output& output, std::int32_t first_cell);
+  Difference CheckGet(int layer, int sequence, const Output* output);
+
+  TwinSetup setup_;
+  int tokens_;
+  EncoderCacheImpl* cache_ = nullptr;
+  std::vector<Shared> outputs_;  // [sequences]; null: none
+  // Of the token that the sequence's output came with; not the output's own, as forks may move.
+  std::vector<Position> positions_;
+  std::vector<Position> lengths_;
+  std::vector<int> batch_sequences_;  // of the pass in progress
+  std::map<int, Position> notes_;     // per sequence of the pass: where a new output belongs
+  std::optional<int> newest_item_;    // its sequence
+  bool in_pass_ = false;
+  bool reserving_ = false;
+  bool written_[kTestLayers] = {};
+};
+
+}  // namespace kvcache::testing

@@ -1,0 +1,152 @@
+#include "support/naive_causal.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+namespace kvcache::testing {
+
+std::int64_t NaiveCausal::UsedCells(const std::vector<Sequence>& sequences) {
+  std::set<const NaiveToken*> tokens;
+  for (const Sequence& sequence : sequences) {
+    for (const auto& [position, token] : sequence) tokens.insert(token.get());
+  }
+  return static_cast<std::int64_t>(tokens.size());
+}
+
+Position NaiveCausal::length(int sequence) const {
+  const Sequence& tokens = sequences_[sequence];
+  return tokens.empty() ? 0 : tokens.rbegin()->first + 1;
+}
+
+bool NaiveCausal::MayBegin(const std::vector<TestToken>& batch) const {
+  if (batch.empty() || batch.size() > static_cast<std::size_t>(options_.max_batch)) return false;
+  return std::all_of(batch.begin(), batch.end(), [&](const TestToken& token) {
+    return Known(token.sequence) && token.position >= 0 && token.position != kEndOfSequence;
+  });
+}
+
+// Sequences without the tokens that no query can need.
+std::vector<NaiveCausal::Sequence> NaiveCausal::AfterEviction(
+    const std::vector<TestToken>& batch) const {
+  std::vector<Sequence> kept = sequences_;
+  if (options_.memory == 0) return kept;
+  for (int s = 0; s < options_.sequences; ++s) {
+    Position next = length(s);
+    bool in_batch = false;
+    for (const TestToken& token : batch) {
+      if (token.sequence != s) continue;
+      next = in_batch ? std::min(next, token.position) : token.position;
+      in_batch = true;
+    }
+    std::erase_if(kept[s], [&](const auto& entry) {
+      return entry.first < std::int64_t{next} - options_.memory;
+    });
+  }
+  return kept;
+}
+
+StatusCode NaiveCausal::Prepare(const std::vector<TestToken>& batch, ForwardMode mode) const {
+  if (!MayBegin(batch)) return StatusCode::kInvalidArgument;
+  if (mode == ForwardMode::kReserve) return StatusCode::kOk;
+  std::set<std::pair<int, Position>> added;
+  for (const TestToken& token : batch) {
+    const bool held = sequences_[token.sequence].count(token.position) != 0;
+    if (held || !added.insert({token.sequence, token.position}).second) {
+      return StatusCode::kInvalidArgument;
+    }
+  }
+  const std::int64_t used = UsedCells(AfterEviction(batch));
+  return used + static_cast<std::int64_t>(batch.size()) > options_.cells ? StatusCode::kCacheFull
+                                                                         : StatusCode::kOk;
+}
+
+void NaiveCausal::Begin(const std::vector<TestToken>& batch, ForwardMode mode) {
+  batch_.clear();
+  queries_.clear();
+  in_pass_ = true;
+  reserving_ = mode == ForwardMode::kReserve;
+  if (!reserving_) sequences_ = AfterEviction(batch);
+  for (const TestToken& token : batch) {
+    queries_.push_back({token.sequence, token.position});
+    if (reserving_) continue;
+    auto made = std::make_shared<NaiveToken>();
+    made->layers.resize(options_.layers);
+    sequences_[token.sequence][token.position] = made;
+    batch_.push_back(std::move(made));
+  }
+}
+
+void NaiveCausal::Exempt(const std::vector<int>& queries) {
+  for (Query& query : queries_) query.exempt = false;
+  for (const int query : queries) queries_[query].exempt = true;
+}
+
+bool NaiveCausal::Sees(const Query& query, Position position) const {
+  if (position > query.position && !query.exempt) return false;
+  if (options_.window > 0 && position <= query.position - options_.window) return false;
+  return options_.chunk == 0 || position / options_.chunk >= query.position / options_.chunk;
+}
+
+void NaiveCausal::Put(int layer, const std::vector<std::optional<NaiveContent>>& contents) {
+  for (std::size_t i = 0; i < batch_.size(); ++i) batch_[i]->layers[layer] = contents[i];
+}
+
+void NaiveCausal::EndPass() {
+  in_pass_ = false;
+  batch_.clear();
+}
+
+StatusCode NaiveCausal::CheckCopy(int src, int dst, Position length) const {
+  return Known(src) && Known(dst) && length >= 0 ? StatusCode::kOk : StatusCode::kInvalidArgument;
+}
+
+void NaiveCausal::Copy(int src, int dst, Position length) {
+  EndPass();
+  Sequence shared;
+  for (const auto& [position, token] : sequences_[src]) {
+    if (position < length) shared[position] = token;
+  }
+  sequences_[dst] = std::move(shared);
+}
+
+StatusCode NaiveCausal::CheckRemove(int sequence, Position begin, Position end) const {
+  if (!Known(sequence) || begin < 0 || end < begin) return StatusCode::kInvalidArgument;
+  if (begin == end || end >= length(sequence)) return StatusCode::kOk;
+  if (!options_.can_shift) return StatusCode::kUnsupported;
+  std::int64_t needed = 0;
+  for (const auto& [position, token] : sequences_[sequence]) {
+    int sharers = 0;
+    for (const Sequence& other : sequences_) {
+      sharers += std::any_of(other.begin(), other.end(),
+                             [&](const auto& entry) { return entry.second == token; });
+    }
+    needed += position >= end && sharers > 1;
+  }
+  return needed > options_.cells - used_cells() ? StatusCode::kCacheFull : StatusCode::kOk;
+}
+
+void NaiveCausal::Remove(int sequence, Position begin, Position end, const Turn& turn) {
+  EndPass();
+  Sequence& tokens = sequences_[sequence];
+  if (begin == end && end < length(sequence)) return;
+  Sequence result;
+  for (auto& [position, token] : tokens) {
+    if (position < begin) result[position] = token;
+    if (position < end || end >= length(sequence)) continue;
+    Token moved = std::make_shared<NaiveToken>(*token);  // its own from now on
+    for (std::size_t layer = 0; layer < moved->layers.size(); ++layer) {
+      if (moved->layers[layer].has_value()) turn(static_cast<int>(layer), *moved->layers[layer]);
+    }
+    result[position - (end - begin)] = std::move(moved);
+  }
+  tokens = std::move(result);
+}
+
+bool NaiveCausal::CanResume(int sequence, Position position) const {
+  if (!Known(sequence) || position < 0 || position > length(sequence)) return false;
+  if (options_.memory == 0 || sequences_[sequence].empty()) return true;
+  return sequences_[sequence].begin()->first <= std::max(0, position - options_.window + 1);
+}
+
+}  // namespace kvcache::testing

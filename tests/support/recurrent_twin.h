@@ -1,0 +1,97 @@
+// The recurrent cache and its naive twin: attention as in causal_twin.h, and states.
+//
+// The naive one names every state by a number that its history decides; the number decides the
+// values. A restore point is a number and how many tokens it has taken in.
+//
+// Thread safety: none.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "cache/recurrent_cache_impl.h"
+#include "support/cache_twin.h"
+#include "support/causal_twin.h"
+
+namespace kvcache::testing {
+
+struct RecurrentTwinOptions {
+  CausalTwinOptions attention;
+  int conv_dim = 2;
+  int conv_channels = 3;
+  int state_size = 12;
+  int states = 0;
+  CheckpointOptions checkpoints{.count = 3, .spacing = 2, .minimum = 1};
+};
+std::string ToText(const RecurrentTwinOptions& options);
+
+class RecurrentTwin : public CacheTwin {
+ public:
+  RecurrentTwin(const TwinSetup& setup, const RecurrentTwinOptions& recurrent);
+
+  std::unique_ptr<Cache> MakeCache(ReferenceBackend& backend) override;
+  StatusCode Prepare(const TestBatch& batch, ForwardMode mode) const override;
+  StatusCode CheckCopy(int src, int dst, Position length) const override;
+  StatusCode CheckRemove(int sequence, Position begin, Position end) const override;
+  bool CanResume(int sequence, Position position) const override;
+  bool CanGoBackTo(int sequence, Position length) const override;
+  void Begin(const TestBatch& batch, ForwardMode mode) override;
+  void Exempt(const std::vector<int>& queries) override { attention_.Exempt(queries); }
+  void Copy(int src, int dst, Position length) override;
+  void Remove(int sequence, Position begin, Position end) override;
+  void PrepareRestore(int sequence, Position length) override;
+  void EndPass() override;
+  Status RunPass(Cache& cache, const TestBatch& batch, const ScriptStep& step) override;
+  Difference Check() override;
+  Position length(int sequence) const override { return attention_.length(sequence); }
+  unsigned reached() const override;
+  bool wants_even_batches() const override { return true; }
+
+ private:
+  struct Point {
+    std::uint32_t state = 0;  // 0: zeros
+    Position tokens = 0;
+  };
+  struct Sequence {
+    std::optional<Point> live = Point{};
+    std::optional<Point> before;
+    std::vector<Point> checkpoints;
+    std::optional<Position> prepared;
+  };
+  // A sequence of the pass in progress.
+  struct Member {
+    int sequence = 0;
+    Point from;
+    Point to;
+  };
+  enum Sort { kConv = 0, kState = 1 };
+
+  StatusCode PrepareStates(const TestBatch& batch, ForwardMode mode) const;
+  std::vector<Member> MembersOf(const TestBatch& batch) const;
+  std::int64_t values(int sort) const;
+  Status RunLayer(RecurrentCache& cache, int layer, int sort);
+  Status RunReserve(RecurrentCache& cache, int layer, int sort);
+  void CompareStates(const TensorView& view, int layer, int sort);
+  Status Advance(RecurrentCache& cache, int layer, int sort);
+  void Commit();
+  std::vector<Point> PointsOf(int sequence) const;
+  bool Truncates(int sequence, Position end) const;
+  Difference CheckTable() const;
+  Difference CheckPoints(int sequence) const;
+
+  TwinSetup setup_;
+  RecurrentTwinOptions recurrent_;
+  CausalTwin attention_;
+  RecurrentCacheImpl* cache_ = nullptr;
+  std::vector<Sequence> sequences_;
+  std::vector<Member> members_;
+  bool in_pass_ = false;
+  bool reserving_ = false;
+  bool restored_ = false;
+  bool torn_ = false;
+  Difference seen_;  // a difference found inside a pass
+};
+
+}  // namespace kvcache::testing

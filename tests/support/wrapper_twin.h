@@ -1,0 +1,52 @@
+// A wrapper of several caches, and their naive twins side by side.
+//
+// By definition: every call goes to all, and happens in all or in none.
+//
+// Thread safety: none.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "support/cache_twin.h"
+
+namespace kvcache::testing {
+
+class WrapperTwin : public CacheTwin {
+ public:
+  explicit WrapperTwin(std::vector<std::unique_ptr<CacheTwin>> twins) : twins_(std::move(twins)) {}
+
+  std::unique_ptr<Cache> MakeCache(ReferenceBackend& backend) override;
+  StatusCode Prepare(const TestBatch& batch, ForwardMode mode) const override;
+  StatusCode CheckCopy(int src, int dst, Position length) const override;
+  StatusCode CheckRemove(int sequence, Position begin, Position end) const override;
+  bool CanResume(int sequence, Position position) const override;
+  bool CanGoBackTo(int sequence, Position length) const override;
+  void Begin(const TestBatch& batch, ForwardMode mode) override;
+  void Exempt(const std::vector<int>& queries) override;
+  void Copy(int src, int dst, Position length) override;
+  void Remove(int sequence, Position begin, Position end) override;
+  void PrepareRestore(int sequence, Position length) override;
+  void EndPass() override;
+  Status RunPass(Cache& cache, const TestBatch& batch, const ScriptStep& step) override;
+  Difference Check() override;
+  Position length(int sequence) const override;
+  unsigned reached() const override;
+  bool wants_even_batches() const override;
+
+ private:
+  template <typename Call>
+  StatusCode FirstError(const Call& call) const {
+    for (const auto& twin : twins_) {
+      if (const StatusCode code = call(*twin); code != StatusCode::kOk) return code;
+    }
+    return StatusCode::kOk;
+  }
+
+  std::vector<std::unique_ptr<CacheTwin>> twins_;
+  std::vector<Cache*> caches_;
+  Cache* cache_ = nullptr;
+};
+
+}  // namespace kvcache::testing
