@@ -1,6 +1,5 @@
 #include "model/spm_merge.h"
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <string>
@@ -58,8 +57,10 @@ void SpmNeighbours::Add(std::uint32_t left, std::uint32_t right) {
 void SpmMerge::Run(std::string_view stretch) {
   stretch_ = stretch;
   Split();
-  BuildTree();
-  for (std::uint64_t best = BestPriority(); best != 0; best = BestPriority()) {
+  priorities_.clear();
+  for (std::uint32_t i = 0; i != End(); ++i) priorities_.push_back(PairPriority(i));
+  tree_.Build(priorities_);
+  for (std::uint64_t best = tree_.Max(); best != 0; best = tree_.Max()) {
     Join(~static_cast<std::uint32_t>(best));
   }
 }
@@ -85,43 +86,8 @@ std::uint64_t SpmMerge::PairPriority(std::uint32_t left) {
   return std::uint64_t{scores_.Order(part.pair_token)} << 32 | ~left;
 }
 
-void SpmMerge::BuildTree() {
-  const auto round_up = [](std::uint32_t n) { return (n + kFanOut - 1) / kFanOut * kFanOut; };
-  tree_.clear();
-  levels_.assign(1, 0);
-  for (std::uint32_t i = 0; i != End(); ++i) tree_.push_back(PairPriority(i));
-  tree_.resize(round_up(End()));
-  for (std::uint32_t width = round_up(End()); width > kFanOut;) {
-    const std::uint32_t below = levels_.back();
-    const auto level = static_cast<std::uint32_t>(tree_.size());
-    levels_.push_back(level);
-    for (std::uint32_t i = 0; i < width; i += kFanOut) tree_.push_back(MaxOfGroup(below + i));
-    width = round_up(width / kFanOut);
-    tree_.resize(level + width);
-  }
-}
-
-std::uint64_t SpmMerge::MaxOfGroup(std::uint32_t first) const {
-  return *std::max_element(tree_.begin() + first, tree_.begin() + first + kFanOut);
-}
-
-std::uint64_t SpmMerge::BestPriority() const {
-  return MaxOfGroup(levels_.back());
-}
-
-void SpmMerge::SetPriority(std::uint32_t left, std::uint64_t priority) {
-  tree_[left] = priority;
-  for (std::size_t level = 1; level < levels_.size(); ++level) {
-    const std::uint32_t group = left / kFanOut * kFanOut;
-    left /= kFanOut;
-    const std::uint64_t best = MaxOfGroup(levels_[level - 1] + group);
-    if (tree_[levels_[level] + left] == best) return;
-    tree_[levels_[level] + left] = best;
-  }
-}
-
 void SpmMerge::UpdatePair(std::uint32_t left) {
-  SetPriority(left, PairPriority(left));
+  tree_.Set(left, PairPriority(left));
 }
 
 // The next part becomes part of `left`.
@@ -131,7 +97,7 @@ void SpmMerge::Join(std::uint32_t left) {
   part.token = part.pair_token;
   part.next = parts_[gone].next;
   parts_[part.next].prev = left;
-  SetPriority(gone, 0);
+  tree_.Set(gone, 0);
   UpdatePair(left);
   if (part.prev != kNone) UpdatePair(part.prev);
 }

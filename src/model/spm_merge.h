@@ -2,12 +2,10 @@
 //
 //   characters   t    h    e    r    e        prev/next: a list, joined ones drop out
 //   pairs         th   he   er   re           priority of joining i with its next one, 0: none
-//   level 1      max of pairs [0, 8)     max of [8, 16) …
-//   level 2      max of level 1's [0, 8) …        up to a level of 8 or fewer
 //
 // A priority holds the score above and the character's number, inverted, below; so the largest
-// one is the best score and, among equals, the leftmost. The tree of maxima gives it in one
-// look, and takes a change in O(log n).
+// one is the best score and, among equals, the leftmost. A tree of maxima gives it in one look,
+// and takes a change in O(log n).
 //
 // Thread safety: SpmMerge belongs to one call; the tables are constant.
 #pragma once
@@ -19,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "model/max_tree.h"
 #include "model/vocabulary.h"
 
 namespace kvcache {
@@ -110,7 +109,6 @@ class SpmMerge {
     std::int32_t pair_token;  // of its text with the next one's, where the priority is not 0
   };
   static constexpr std::uint32_t kNone = ~std::uint32_t{0};
-  static constexpr std::uint32_t kFanOut = 8;
 
   std::uint32_t End() const { return static_cast<std::uint32_t>(parts_.size()) - 1; }
   std::string_view TextOf(std::uint32_t i, std::uint32_t j) const {
@@ -119,17 +117,13 @@ class SpmMerge {
   void Split();
   void Join(std::uint32_t left);
   std::uint64_t PairPriority(std::uint32_t left);
-  void BuildTree();
   void UpdatePair(std::uint32_t left);
-  void SetPriority(std::uint32_t left, std::uint64_t priority);
-  std::uint64_t BestPriority() const;
-  std::uint64_t MaxOfGroup(std::uint32_t first) const;
 
   const SpmScores& scores_;
   std::string_view stretch_;
-  std::vector<Part> parts_;            // and one at the end, where the last one ends
-  std::vector<std::uint64_t> tree_;    // level after level, each padded to whole groups
-  std::vector<std::uint32_t> levels_;  // where each level begins in tree_
+  std::vector<Part> parts_;  // and one at the end, where the last one ends
+  std::vector<std::uint64_t> priorities_;
+  MaxTree tree_;
 };
 
 }  // namespace kvcache

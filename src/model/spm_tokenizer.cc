@@ -2,10 +2,10 @@
 
 #include <utility>
 
+#include "model/escaped_space.h"
+
 namespace kvcache {
 namespace {
-
-constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581
 
 bool IsSpecial(TokenKind kind) {
   return kind == TokenKind::kControl || kind == TokenKind::kUnknown ||
@@ -22,13 +22,13 @@ SpmTokenizer::SpmTokenizer(Vocabulary vocabulary)
 
 std::string SpmTokenizer::Escape(std::string_view text) const {
   std::string escaped;
-  escaped.reserve(text.size() + text.size() / 2 + kSpace.size());
-  if (vocabulary().add_space_prefix()) escaped += kSpace;
+  escaped.reserve(text.size() + text.size() / 2 + kEscapedSpace.size());
+  if (vocabulary().add_space_prefix()) escaped += kEscapedSpace;
   for (;;) {
     const std::size_t space = text.find(' ');
     escaped += text.substr(0, space);
     if (space == std::string_view::npos) return escaped;
-    escaped += kSpace;
+    escaped += kEscapedSpace;
     text.remove_prefix(space + 1);
   }
 }
@@ -95,14 +95,7 @@ void SpmTokenizer::AppendText(std::int32_t token, std::string* out) const {
     out->push_back(static_cast<char>(vocabulary().TokenByte(token)));
     return;
   }
-  std::string_view text = vocabulary().text(token);
-  for (;;) {
-    const std::size_t space = text.find(kSpace);
-    out->append(text.substr(0, space));
-    if (space == std::string_view::npos) return;
-    out->push_back(' ');
-    text.remove_prefix(space + kSpace.size());
-  }
+  AppendUnescaped(vocabulary().text(token), out);
 }
 
 // A user-defined token with U+2581 in it may have come about by joining, after which there is
@@ -111,7 +104,7 @@ bool SpmTokenizer::AddsSpaceAfter(std::int32_t token) const {
   if (!vocabulary().add_space_prefix()) return false;
   if (token == kNoToken) return true;
   return IsSpecial(vocabulary().kind(token)) &&
-         vocabulary().text(token).find(kSpace) == std::string_view::npos;
+         vocabulary().text(token).find(kEscapedSpace) == std::string_view::npos;
 }
 
 }  // namespace kvcache

@@ -38,8 +38,9 @@ class SpmTokenizer : public Tokenizer {
   // Cost: O(bytes of the vocabulary's texts).
   explicit SpmTokenizer(Vocabulary vocabulary);
 
- protected:
   std::string_view KindName() const override { return "SentencePiece BPE"; }
+
+ protected:
   void EncodePlain(std::string_view text, std::vector<std::int32_t>* out) const override;
   void AppendText(std::int32_t token, std::string* out) const override;
   bool AddsSpaceAfter(std::int32_t token) const override;

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <bit>
-#include <chrono>
 #include <cstring>
+
+#include "base/keyed_hash.h"
 
 namespace kvcache {
 namespace {
@@ -23,16 +24,6 @@ std::uint64_t Load4(const char* at) {
   return value;
 }
 
-// Both halves of the 128-bit product, folded: every bit of either reaches all of the result.
-std::uint64_t Mix(std::uint64_t a, std::uint64_t b) {
-  __extension__ using Wide = unsigned __int128;
-  const Wide product = static_cast<Wide>(a) * b;
-  return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
-}
-
-constexpr std::uint64_t kOdd1 = 0x9E3779B97F4A7C15;
-constexpr std::uint64_t kOdd2 = 0xD6E8FEB86659FD93;
-
 // Up to 16 bytes as two words that overlap in the middle.
 std::uint64_t HashShort(const char* at, std::size_t length, std::uint64_t key) {
   std::uint64_t a = 0;
@@ -49,19 +40,7 @@ std::uint64_t HashShort(const char* at, std::size_t length, std::uint64_t key) {
     };
     a = byte(0) << 16 | byte(length / 2) << 8 | byte(length - 1);
   }
-  return Mix(a ^ key ^ kOdd1, b ^ Mix(length ^ kOdd2, key));
-}
-
-// The address of a static changes with each process where addresses are randomised, the clock
-// everywhere.
-std::uint64_t ProcessKey() {
-  static const char anchor = 0;
-  static const std::uint64_t key =
-      Mix(reinterpret_cast<std::uintptr_t>(&anchor) ^ kOdd1,
-          static_cast<std::uint64_t>(
-              std::chrono::high_resolution_clock::now().time_since_epoch().count()) ^
-              kOdd2);
-  return key;
+  return MixHash(a ^ key ^ kHashOdd1, b ^ MixHash(length ^ kHashOdd2, key));
 }
 
 }  // namespace
@@ -71,7 +50,7 @@ std::uint64_t TextIndex::Hash(std::string_view text) const {
   std::size_t left = text.size();
   std::uint64_t state = key_;
   for (; left > 16; at += 16, left -= 16) {
-    state = Mix(Load8(at) ^ state ^ kOdd1, Load8(at + 8) ^ Mix(state, kOdd2));
+    state = MixHash(Load8(at) ^ state ^ kHashOdd1, Load8(at + 8) ^ MixHash(state, kHashOdd2));
   }
   return HashShort(at, left, state);
 }
@@ -81,7 +60,7 @@ Result<TextIndex> TextIndex::Make(const std::vector<std::string>& texts) {
   KVCACHE_RETURN_IF_ERROR(index.Pack(texts));
   index.slots_.resize(std::bit_ceil(2 * texts.size() + 2));
   index.mask_ = index.slots_.size() - 1;
-  index.key_ = ProcessKey();
+  index.key_ = ProcessHashKey();
   for (std::int32_t i = 0; i < index.size(); ++i) KVCACHE_RETURN_IF_ERROR(index.Insert(i));
   return index;
 }

@@ -2,7 +2,10 @@
 
 #include <utility>
 
+#include "model/bpe_tokenizer.h"
+#include "model/clean_spaces.h"
 #include "model/spm_tokenizer.h"
+#include "model/unigram_tokenizer.h"
 
 namespace kvcache {
 namespace {
@@ -69,6 +72,7 @@ Result<std::string> Tokenizer::Decode(std::span<const std::int32_t> tokens,
       space_added = false;
     }
   }
+  if (options.cleaning == SpaceCleaning::kPerFile && CleansSpaces()) CleanSpaces(&text);
   return text;
 }
 
@@ -98,9 +102,13 @@ std::string Tokenizer::Describe() const {
 }
 
 Result<std::unique_ptr<Tokenizer>> MakeTokenizer(const TokenizerData& data) {
+  if (data.model == "gpt2") return BpeTokenizer::Make(data);
+  if (data.model == "t5") return UnigramTokenizer::Make(data);
   if (data.model != "llama") {
     return Status(StatusCode::kUnsupported,
-                  "vocabulary of kind '" + data.model + "'; offered: 'llama' (SentencePiece BPE)");
+                  "vocabulary of kind '" + data.model +
+                      "'; offered: 'llama' (SentencePiece BPE), 'gpt2' (byte-level BPE), 't5' "
+                      "(unigram)");
   }
   KVCACHE_ASSIGN_OR_RETURN(Vocabulary vocabulary, Vocabulary::Make(data));
   return std::unique_ptr<Tokenizer>(std::make_unique<SpmTokenizer>(std::move(vocabulary)));

@@ -1,8 +1,9 @@
 // Text to tokens and back: the interface, and the part that all kinds of vocabulary share.
 //
-// A vocabulary comes from a GGUF file (`tokenizer.ggml.*`) or from a TokenizerData. The kind
-// "llama" (SentencePiece BPE with byte fallback, spm_tokenizer.h) is offered here; another kind
-// derives from Tokenizer, implements the two protected calls and joins the factory.
+// A vocabulary comes from a GGUF file (`tokenizer.ggml.*`) or from a TokenizerData. The kinds:
+// "llama" (SentencePiece BPE with byte fallback, spm_tokenizer.h), "gpt2" (byte-level BPE,
+// bpe_tokenizer.h) and "t5" (unigram, unigram_tokenizer.h). Another kind derives from Tokenizer,
+// implements the protected calls and joins the factory.
 //
 // Encoding, in order: the begin-of-sequence token if asked for; the text is cut at special
 // tokens; each piece of plain text between them is handed to the kind's algorithm; the
@@ -49,9 +50,15 @@ enum class LeadingSpace : std::uint8_t {
   kKeep,   // each token's bytes as they are: text that goes on from a prompt
 };
 
+enum class SpaceCleaning : std::uint8_t {
+  kNo,       // the text as it was
+  kPerFile,  // what the kind's makers ask for (clean_spaces.h), as llama.cpp's detokenize does
+};
+
 struct DecodeOptions {
   ControlText control = ControlText::kHidden;
   LeadingSpace leading_space = LeadingSpace::kStrip;
+  SpaceCleaning cleaning = SpaceCleaning::kNo;
 };
 
 class Tokenizer {
@@ -68,9 +75,10 @@ class Tokenizer {
   // The bytes of `tokens`, one after another. They are whole UTF-8 only if the tokens hold whole
   // characters: for output as it comes, AppendPiece into a Utf8Stream.
   // LeadingSpace::kStrip takes one space off where encoding has put one: at the front and after
-  // special tokens. Then Decode(*Encode(text)) == text for all valid UTF-8 without U+2581 (which
-  // stands for a space in a vocabulary), if there are tokens for U+2581 and for each byte, and no
-  // special token strips the white space around it.
+  // special tokens. Then Decode(*Encode(text)) == text for all valid UTF-8 if there are tokens for
+  // each byte, no special token strips the white space around it, and (of kind "llama") there is
+  // a token for U+2581 and none in the text, for which it stands for a space. The kind "t5"
+  // normalises: what it decodes to is the normalised text.
   // Errors: kInvalidArgument: an id out of range, with its index.
   Result<std::string> Decode(std::span<const std::int32_t> tokens,
                              const DecodeOptions& options = {}) const;
@@ -100,6 +108,9 @@ class Tokenizer {
   // kNoToken if none.
   std::int32_t Find(std::string_view text) const { return vocabulary_.Find(text); }
 
+  // "SentencePiece BPE", "byte-level BPE (llama-bpe)", "unigram".
+  virtual std::string_view KindName() const = 0;
+
   // "SentencePiece BPE, 32000 tokens, bos 1, eos 2, unknown 0".
   std::string Describe() const;
 
@@ -112,11 +123,12 @@ class Tokenizer {
   // Appends the bytes of a token that is neither control nor unknown.
   virtual void AppendText(std::int32_t token, std::string* out) const = 0;
 
-  virtual std::string_view KindName() const = 0;
-
   // Whether EncodePlain puts a space in front of text that follows `token` (kNoToken: of text
   // that begins). Decode takes it off there.
   virtual bool AddsSpaceAfter(std::int32_t token) const = 0;
+
+  // What SpaceCleaning::kPerFile means.
+  virtual bool CleansSpaces() const { return false; }
 
  private:
   Vocabulary vocabulary_;

@@ -22,6 +22,25 @@ Status ReadTokens(const GgufFile& file, TokenizerData* data) {
   return Status::Ok();
 }
 
+Status ReadMerges(const GgufFile& file, TokenizerData* data) {
+  KVCACHE_ASSIGN_OR_RETURN(const std::string_view pre, file.GetStringOr(Key("pre"), ""));
+  data->pre = pre;
+  KVCACHE_ASSIGN_OR_RETURN(const GgufStrings merges, file.GetStrings(Key("merges")));
+  data->merges.reserve(merges.size());
+  for (const std::string_view merge : merges) data->merges.emplace_back(merge);
+  return Status::Ok();
+}
+
+// Bytes, as signed or unsigned numbers.
+Status ReadCharsmap(const GgufFile& file, TokenizerData* data) {
+  const std::string key = Key("precompiled_charsmap");
+  if (file.Find(key) == nullptr) return Status::Ok();
+  KVCACHE_ASSIGN_OR_RETURN(const GgufInts bytes, file.GetInts(key));
+  data->charsmap.reserve(bytes.size());
+  for (const std::int64_t byte : bytes) data->charsmap.push_back(static_cast<char>(byte));
+  return Status::Ok();
+}
+
 Status ReadScores(const GgufFile& file, TokenizerData* data) {
   if (file.Find(Key("scores")) == nullptr) return Status::Ok();
   if (auto floats = file.GetFloats(Key("scores")); floats.ok()) {
@@ -66,7 +85,8 @@ Status ReadFlags(const GgufFile& file, TokenizerData* data) {
   };
   KVCACHE_RETURN_IF_ERROR(read("add_bos_token", &data->add_bos));
   KVCACHE_RETURN_IF_ERROR(read("add_eos_token", &data->add_eos));
-  return read("add_space_prefix", &data->add_space_prefix);
+  KVCACHE_RETURN_IF_ERROR(read("add_space_prefix", &data->add_space_prefix));
+  return read("remove_extra_whitespaces", &data->remove_extra_spaces);
 }
 
 // The format has no place for white space to be swallowed; llama.cpp knows by the model's name
@@ -95,7 +115,9 @@ Result<std::unique_ptr<Tokenizer>> MakeTokenizer(const GgufFile& file) {
   TokenizerData data;
   KVCACHE_ASSIGN_OR_RETURN(const std::string_view model, file.GetString(Key("model")));
   data.model = model;
-  if (data.model == "llama") {
+  if (data.model == "gpt2") KVCACHE_RETURN_IF_ERROR(ReadMerges(file, &data));
+  if (data.model == "t5") KVCACHE_RETURN_IF_ERROR(ReadCharsmap(file, &data));
+  if (data.model == "llama" || data.model == "gpt2" || data.model == "t5") {
     KVCACHE_RETURN_IF_ERROR(ReadTokens(file, &data));
     KVCACHE_RETURN_IF_ERROR(ReadScores(file, &data));
     KVCACHE_RETURN_IF_ERROR(ReadTypes(file, &data));

@@ -1,5 +1,7 @@
 #include "model/utf8_stream.h"
 
+#include <cstring>
+
 namespace kvcache {
 namespace {
 
@@ -33,6 +35,10 @@ bool CanFollow(std::uint8_t lead, int count, std::uint8_t byte) {
 
 std::size_t AsciiRun(std::string_view bytes) {
   std::size_t n = 0;
+  for (std::uint64_t word; n + 8 <= bytes.size(); n += 8) {
+    std::memcpy(&word, bytes.data() + n, 8);
+    if ((word & 0x8080808080808080) != 0) break;
+  }
   while (n < bytes.size() && static_cast<std::uint8_t>(bytes[n]) < 0x80) ++n;
   return n;
 }
@@ -69,19 +75,50 @@ void Utf8Stream::Flush(std::string* out) {
   pending_ = 0;
 }
 
-bool IsValidUtf8(std::string_view text) {
-  while (!text.empty()) {
-    const auto lead = static_cast<std::uint8_t>(text.front());
-    const int length = CharacterLength(lead);
-    if (length == 0 || static_cast<std::size_t>(length) > text.size()) return false;
-    for (int i = 1; i < length; ++i) {
-      if (!CanFollow(lead, i, static_cast<std::uint8_t>(text[static_cast<std::size_t>(i)]))) {
-        return false;
-      }
-    }
-    text.remove_prefix(static_cast<std::size_t>(length));
+namespace {
+
+// Bytes of the well-formed character that `text` begins with, 0 if it begins with none.
+std::size_t CharacterAtFront(std::string_view text) {
+  const auto lead = static_cast<std::uint8_t>(text.front());
+  const int length = CharacterLength(lead);
+  if (static_cast<std::size_t>(length) > text.size()) return 0;
+  for (int i = 1; i < length; ++i) {
+    if (!CanFollow(lead, i, static_cast<std::uint8_t>(text[static_cast<std::size_t>(i)]))) return 0;
   }
-  return true;
+  return static_cast<std::size_t>(length);
+}
+
+// Bytes in front of the first one that is part of no character.
+std::size_t ValidPrefix(std::string_view text) {
+  std::size_t at = 0;
+  while (at < text.size()) {
+    at += AsciiRun(text.substr(at));
+    while (at < text.size() && static_cast<std::uint8_t>(text[at]) >= 0x80) {
+      const std::size_t length = CharacterAtFront(text.substr(at));
+      if (length == 0) return at;
+      at += length;
+    }
+  }
+  return at;
+}
+
+}  // namespace
+
+bool IsValidUtf8(std::string_view text) {
+  return ValidPrefix(text) == text.size();
+}
+
+std::string_view MendUtf8(std::string_view text, std::string* mended) {
+  std::size_t valid = ValidPrefix(text);
+  if (valid == text.size()) return text;
+  mended->clear();
+  for (;; valid = ValidPrefix(text)) {
+    mended->append(text.substr(0, valid));
+    text.remove_prefix(valid);
+    if (text.empty()) return *mended;
+    mended->append(kReplacement);
+    text.remove_prefix(1);
+  }
 }
 
 }  // namespace kvcache

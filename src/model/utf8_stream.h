@@ -35,4 +35,9 @@ class Utf8Stream {
 // Whether `text` is well-formed UTF-8: no surrogates, no overlong forms, nothing past U+10FFFF.
 bool IsValidUtf8(std::string_view text);
 
+// `text` itself if it is well-formed; else `*mended`, where U+FFFD stands for each byte that
+// belongs to no well-formed character. (One for each byte, where a Utf8Stream has one for each
+// part of a character: so do the tokenizers that ours equal.)
+std::string_view MendUtf8(std::string_view text, std::string* mended);
+
 }  // namespace kvcache

@@ -134,5 +134,30 @@ TEST(Utf8StreamTest, RandomBytesInRandomPieces) {
   }
 }
 
+TEST(Utf8StreamTest, MendingReplacesEachByteThatIsNoCharacter) {
+  const struct {
+    std::string text;
+    std::string expected;
+  } rows[] = {
+      {"", ""},
+      {"plain é中😀", "plain é中😀"},
+      {"\xE2\x82", "\uFFFD\uFFFD"},
+      {"a\xE2\x82z", "a\uFFFD\uFFFDz"},
+      {"\xC3", "\uFFFD"},
+      {"\x80\xBF", "\uFFFD\uFFFD"},
+      {"\xC0\xAF", "\uFFFD\uFFFD"},                      // overlong
+      {"\xED\xA0\x80", "\uFFFD\uFFFD\uFFFD"},            // a surrogate
+      {"\xF4\x90\x80\x80", "\uFFFD\uFFFD\uFFFD\uFFFD"},  // past the end
+      {"12345678\xFF"
+       "12345678é\xFE",
+       "12345678\uFFFD"
+       "12345678é\uFFFD"},
+  };
+  for (const auto& row : rows) {
+    std::string mended = "old";
+    EXPECT_EQ(MendUtf8(row.text, &mended), row.expected);
+  }
+}
+
 }  // namespace
 }  // namespace kvcache

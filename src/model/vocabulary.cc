@@ -59,19 +59,19 @@ std::string_view TokenKindName(TokenKind kind) {
   return "?";
 }
 
-Result<Vocabulary> Vocabulary::Make(const TokenizerData& data) {
+Result<Vocabulary> Vocabulary::Make(const TokenizerData& data, const VocabularyDefaults& defaults) {
   Vocabulary vocabulary;
   KVCACHE_RETURN_IF_ERROR(vocabulary.SetTokens(data));
   KVCACHE_RETURN_IF_ERROR(vocabulary.SetKinds(data));
-  vocabulary.SetIds(data);
+  vocabulary.SetIds(data, defaults.ids);
   vocabulary.FindRolesByText();
   vocabulary.MarkEndOfGeneration();
   vocabulary.SetByteTokens();
   KVCACHE_RETURN_IF_ERROR(vocabulary.CollectSpecialTokens());
   KVCACHE_RETURN_IF_ERROR(vocabulary.SetStrips(data));
-  vocabulary.add_bos_ = data.add_bos.value_or(true);
-  vocabulary.add_eos_ = data.add_eos.value_or(false);
-  vocabulary.add_space_prefix_ = data.add_space_prefix.value_or(true);
+  vocabulary.add_bos_ = data.add_bos.value_or(defaults.add_bos);
+  vocabulary.add_eos_ = data.add_eos.value_or(defaults.add_eos);
+  vocabulary.add_space_prefix_ = data.add_space_prefix.value_or(defaults.add_space_prefix);
   return vocabulary;
 }
 
@@ -101,17 +101,18 @@ Status Vocabulary::SetKinds(const TokenizerData& data) {
   for (std::int32_t i = 0; i < size(); ++i) {
     TokenKind& kind = kinds_[static_cast<std::size_t>(i)];
     const bool is_byte = ByteOfText(text(i)) >= 0;
-    if (data.types.empty() && is_byte) kind = TokenKind::kByte;
+    if (data.types.empty() && data.model == "llama" && is_byte) kind = TokenKind::kByte;
     // Without a byte it can only mean its text.
     if (kind == TokenKind::kByte && !is_byte) kind = TokenKind::kNormal;
   }
   return Status::Ok();
 }
 
-void Vocabulary::SetIds(const TokenizerData& data) {
+void Vocabulary::SetIds(const TokenizerData& data, const SpecialIds& defaults) {
   for (const SpecialRole& role : SpecialRoles()) {
-    std::int64_t id = (data.*role.given).value_or(role.otherwise);
-    if (id < 0 || id >= size()) id = role.otherwise;
+    const std::int32_t otherwise = defaults.*role.id;
+    std::int64_t id = (data.*role.given).value_or(otherwise);
+    if (id < 0 || id >= size()) id = otherwise;
     ids_.*role.id = id < size() ? static_cast<std::int32_t>(id) : kNoToken;
   }
 }

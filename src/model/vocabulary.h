@@ -4,9 +4,9 @@
 //   Vocabulary      checked, packed, with a hash index from text to id
 //
 // As in llama.cpp (src/llama-vocab.cpp): special ids that are missing or out of range take the
-// defaults of the kind; an empty text belongs to a token that is never found; tokens whose text
-// is known to end an answer ("<|im_end|>") count as control tokens whatever their kind says.
-// Otherwise than there: without kinds, texts of the form "<0x0A>" are byte tokens.
+// defaults of the kind of vocabulary; an empty text belongs to a token that is never found; tokens
+// whose text is known to end an answer ("<|im_end|>") count as control tokens whatever their kind
+// says. Otherwise than there: without kinds, texts of the form "<0x0A>" are byte tokens.
 //
 // Thread safety: const calls may run concurrently.
 #pragma once
@@ -59,17 +59,28 @@ struct SpecialIds {
 // `tokenizer.ggml.*`. What is unset takes the kind's default.
 struct TokenizerData {
   std::string model = "llama";      // the kind of vocabulary
+  std::string pre;                  // of kind "gpt2": the pre-tokenizer's name
   std::vector<std::string> tokens;  // by id; texts in the vocabulary's spelling: "\u2581the"
   std::vector<float> scores;        // as many, or none: all 0
   std::vector<std::int32_t> types;  // TokenKind as numbers; as many, or none: all normal
+  std::vector<std::string> merges;  // of kind "gpt2": "left right", the first ones first
+  std::string charsmap;             // of kind "t5": a normalisation (charsmap.h)
 
   std::optional<std::int64_t> bos, eos, eot, eom, unknown, separator, padding;
   std::optional<std::int64_t> fim_prefix, fim_suffix, fim_middle;
   std::optional<std::int64_t> fim_padding, fim_repository, fim_separator;
-  std::optional<bool> add_bos, add_eos, add_space_prefix;
+  std::optional<bool> add_bos, add_eos, add_space_prefix, remove_extra_spaces;
 
   // Ids of special tokens that swallow the white space before or after them.
   std::vector<std::int64_t> strip_before, strip_after;
+};
+
+// What a kind of vocabulary has where the file does not say. These are those of "llama".
+struct VocabularyDefaults {
+  SpecialIds ids = {.bos = 1, .eos = 2, .unknown = 0};
+  bool add_bos = true;
+  bool add_eos = false;
+  bool add_space_prefix = true;
 };
 
 // Where a special id comes from, and what follows from it.
@@ -77,7 +88,6 @@ struct SpecialRole {
   std::string_view key;  // `tokenizer.ggml.` + this
   std::int32_t SpecialIds::*id;
   std::optional<std::int64_t> TokenizerData::*given;
-  std::int32_t otherwise;  // where it is not given
   bool ends_generation;
   std::vector<std::string_view> texts;  // what such a token is called, where there is no id
 };
@@ -89,7 +99,8 @@ class Vocabulary {
   // a kind that is no kind, ids to strip at out of range, more than 4 MiB of special tokens
   // (cutting texts at them takes some 80 times their size); each with the numbers.
   // Cost: O(bytes of all texts).
-  static Result<Vocabulary> Make(const TokenizerData& data);
+  static Result<Vocabulary> Make(const TokenizerData& data,
+                                 const VocabularyDefaults& defaults = {});
 
   std::int32_t size() const { return static_cast<std::int32_t>(kinds_.size()); }
   bool Has(std::int32_t token) const { return token >= 0 && token < size(); }
@@ -137,7 +148,7 @@ class Vocabulary {
   Status SetTokens(const TokenizerData& data);
   Status SetKinds(const TokenizerData& data);
   Status SetStrips(const TokenizerData& data);
-  void SetIds(const TokenizerData& data);
+  void SetIds(const TokenizerData& data, const SpecialIds& defaults);
   void SetByteTokens();
   void FindRolesByText();
   void MarkEndOfGeneration();

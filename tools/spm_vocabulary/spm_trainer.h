@@ -10,6 +10,9 @@
 // Units", 2016; the layout is that of SentencePiece's model files.
 #pragma once
 
+#include <cstdint>
+#include <map>
+#include <string>
 #include <string_view>
 
 #include "model/tokenizer.h"
@@ -22,6 +25,9 @@ inline constexpr int kFixedTokens = 3 + 256;
 // characters, the frequent ones. The same vocabulary on every machine.
 // REQUIRES: size >= kFixedTokens.
 TokenizerData BuildSpmVocabulary(std::string_view text, int size);
+
+// The words of a text, each with the space in front of it as U+2581, and how often they occur.
+std::map<std::string, std::int64_t> CountSpmWords(std::string_view text);
 
 // Adds a token; kinds as in TokenKind.
 void AddToken(std::string_view text, TokenKind kind, float score, TokenizerData* data);

@@ -2,15 +2,18 @@
 
 tokenizer_oracle writes vocabularies (as GGUF files without weights) and strings; llama.cpp
 tokenises them (llama_tokenize.mjs); tokenizer_oracle compares. Model files in --models are
-compared too.
+compared too. With KVCACHE_SLOW_TESTS=1 there are 100,000 strings for each vocabulary.
 """
 
 import argparse
+import os
 import pathlib
+import resource
 import shutil
 import subprocess
 import sys
 
+FEW_STRINGS = "1000"
 SKIPPED = 77  # the exit status that ctest takes for "skipped"
 HERE = pathlib.Path(__file__).resolve().parent
 ORACLE = HERE.parent
@@ -19,6 +22,12 @@ ORACLE = HERE.parent
 def find_node():
     """The Node that was installed beside the oracle, or else the system's; None without."""
     return shutil.which(ORACLE / "node_modules/.bin/node") or shutil.which("node")
+
+
+def raise_stack_limit():
+    """llama.cpp's regular expressions recurse once for each character."""
+    hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
+    resource.setrlimit(resource.RLIMIT_STACK, (hard, hard))
 
 
 def main():
@@ -35,10 +44,11 @@ def main():
         sys.exit("oracle: llama.cpp is not installed in tests/oracle; run ./dev setup oracle")
     args.work.mkdir(parents=True, exist_ok=True)
     models = sorted(args.models.glob("*.gguf")) if args.models else []
-    for command in ([args.program, "prepare", args.work, *models],
+    count = "100000" if os.environ.get("KVCACHE_SLOW_TESTS") == "1" else FEW_STRINGS
+    for command in ([args.program, "prepare", args.work, count, *models],
                     [args.node, HERE / "llama_tokenize.mjs", args.work],
-                    [args.program, "compare", args.work]):
-        status = subprocess.run(command).returncode
+                    [args.program, "compare", args.work, count]):
+        status = subprocess.run(command, preexec_fn=raise_stack_limit).returncode
         if status != 0:
             sys.exit(f"oracle: `{' '.join(map(str, command))}` gave status {status}")
 

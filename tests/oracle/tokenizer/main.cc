@@ -1,9 +1,11 @@
 // tokenizer_oracle: our side of compare.py.
 //
-//   tokenizer_oracle prepare FOLDER [MODEL…]   writes vocabularies and strings.json
-//   tokenizer_oracle compare FOLDER            reads strings.json and llama.json
+//   tokenizer_oracle prepare FOLDER COUNT [MODEL…]   writes vocabularies and strings.json
+//   tokenizer_oracle compare FOLDER COUNT            reads strings.json and llama.*.json
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -20,20 +22,46 @@ namespace {
 using Json = nlohmann::json;
 using Ids = std::vector<std::int32_t>;
 
-constexpr std::size_t kFewestStrings = 10000;
 constexpr int kMostShown = 10;
 
-Status Prepare(const std::string& folder, const std::vector<std::string>& models) {
+Json Bytes(std::string_view text) {
+  Json bytes = Json::array();
+  for (const char c : text) bytes.push_back(static_cast<std::uint8_t>(c));
+  return bytes;
+}
+
+std::string FromBytes(const Json& bytes) {
+  std::string text;
+  for (const Json& byte : bytes) text.push_back(static_cast<char>(byte.get<std::uint8_t>()));
+  return text;
+}
+
+std::vector<OracleVocabulary> AllVocabularies() {
+  std::vector<OracleVocabulary> all = SpmVocabularies();
+  std::ranges::move(BpeVocabularies(), std::back_inserter(all));
+  std::ranges::move(UnigramVocabularies(), std::back_inserter(all));
+  return all;
+}
+
+Status Prepare(const std::string& folder, std::size_t count,
+               const std::vector<std::string>& models) {
   Json paths = Json::array();
   std::vector<TokenizerData> vocabularies;
-  for (auto& [name, data] : OracleVocabularies()) {
-    paths.push_back(folder + "/" + name + ".gguf");
-    KVCACHE_RETURN_IF_ERROR(WriteVocabulary(data, paths.back()));
+  for (auto& [name, data, every] : AllVocabularies()) {
+    paths.push_back({{"path", folder + "/" + name + ".gguf"}, {"every", every}});
+    KVCACHE_RETURN_IF_ERROR(WriteVocabulary(data, paths.back()["path"]));
     vocabularies.push_back(std::move(data));
   }
-  for (const std::string& model : models) paths.push_back(model);
+  for (const std::string& model : models) paths.push_back({{"path", model}, {"every", 1}});
+  Json seen = Json::array();
+  Json broken = Json::object();
+  for (const OracleString& string : OracleStrings(count, vocabularies)) {
+    // JSON has no place for bytes that are no text.
+    if (string.text != string.seen) broken[std::to_string(seen.size())] = Bytes(string.text);
+    seen.push_back(string.seen);
+  }
   std::ofstream file(folder + "/strings.json");
-  file << Json{{"models", paths}, {"strings", OracleStrings(vocabularies)}};
+  file << Json{{"models", paths}, {"strings", seen}, {"broken", broken}};
   file.close();
   return file ? Status::Ok() : Status(StatusCode::kIo, folder + "/strings.json: can not write");
 }
@@ -68,29 +96,34 @@ class Comparison {
   Comparison(std::string name, const Tokenizer& tokenizer)
       : name_(std::move(name)), tokenizer_(tokenizer) {}
 
-  void Strings(const std::vector<std::string>& strings, const Json& theirs, SpecialText special) {
+  void Strings(const std::vector<OracleString>& strings, const Json& theirs, SpecialText special) {
     for (std::size_t i = 0; i < strings.size(); ++i) {
+      if (KeepsBytes() && strings[i].text != strings[i].seen) continue;
       const Ids ours = *tokenizer_.Encode(
-          strings[i], {.add_bos = AddToken::kNo, .add_eos = AddToken::kNo, .special = special});
+          strings[i].text,
+          {.add_bos = AddToken::kNo, .add_eos = AddToken::kNo, .special = special});
       const Ids llama = theirs[i].get<Ids>();
       tokens_ += ours.size();
       if (ours != llama && special == SpecialText::kPlain && HasHidden(llama)) {
-        ++joined_;  // to a control token: see spm_tokenizer.h. Ours must be the text.
-        Expect(!HasHidden(ours) && *tokenizer_.Decode(ours) == WithSpaces(strings[i]),
-               "string " + Json(strings[i]).dump() + " is not what it decodes to");
+        ++joined_;  // text to a control token: ours must stay the text
+        const std::string decoded = *tokenizer_.Decode(ours);
+        Expect(!HasHidden(ours) &&
+                   decoded == (KeepsBytes() ? WithSpaces(strings[i].seen) : strings[i].seen),
+               "string " + Json(strings[i].seen).dump() + " is not what it decodes to");
         continue;
       }
-      Expect(ours == llama, "string " + Json(strings[i]).dump() + ": ours " + Json(ours).dump() +
-                                ", llama.cpp's " + Json(llama).dump());
+      Expect(ours == llama, "string " + Json(strings[i].seen).dump() + ": ours " +
+                                Json(ours).dump() + ", llama.cpp's " + Json(llama).dump());
     }
   }
 
   // There a space is taken off the front only, here after special tokens too: so without them.
-  void Decoded(const std::vector<std::string>& strings, const Json& ids, const Json& theirs) {
-    for (std::size_t i = 0; i < strings.size(); ++i) {
+  void Decoded(const Json& ids, const Json& theirs) {
+    for (std::size_t i = 0; i < ids.size(); ++i) {
       const Ids tokens = ids[i].get<Ids>();
       if (HasSpecial(tokens)) continue;
-      const std::string ours = AsText(*tokenizer_.Decode(tokens));
+      const std::string ours =
+          AsText(*tokenizer_.Decode(tokens, {.cleaning = SpaceCleaning::kPerFile}));
       Expect(ours == theirs[i].get<std::string>(),
              "decoded " + Json(ours).dump() + ", llama.cpp's " + theirs[i].dump());
     }
@@ -98,7 +131,11 @@ class Comparison {
 
   void Pieces(const Json& theirs) {
     for (std::int32_t token = 0; token < tokenizer_.vocabulary_size(); ++token) {
-      std::string ours = tokenizer_.Piece(token, ControlText::kShown);
+      if (tokenizer_.vocabulary().kind(token) == TokenKind::kUnused) continue;
+      std::string ours =
+          *tokenizer_.Decode(std::span(&token, 1), {.control = ControlText::kShown,
+                                                    .leading_space = LeadingSpace::kKeep,
+                                                    .cleaning = SpaceCleaning::kPerFile});
       if (tokenizer_.vocabulary().add_space_prefix() && ours.starts_with(' ')) ours.erase(0, 1);
       Expect(AsText(ours) == theirs[static_cast<std::size_t>(token)].get<std::string>(),
              "piece " + std::to_string(token) + " " + Json(AsText(ours)).dump() + ", llama.cpp's " +
@@ -117,14 +154,18 @@ class Comparison {
 
   // Prints a line; whether all was equal.
   bool Report() const {
-    std::printf("%-12s %s: %d comparisons, %zu tokens, %d differ", name_.c_str(),
+    std::printf("%-16s %s: %d comparisons, %zu tokens, %d differ", name_.c_str(),
                 tokenizer_.Describe().c_str(), compared_, tokens_, different_);
-    if (joined_ > 0) std::printf(" (not counting %d that llama.cpp joins to <s>)", joined_);
+    if (joined_ > 0)
+      std::printf(" (not counting %d that llama.cpp joins to control tokens)", joined_);
     std::printf("\n");
     return different_ == 0;
   }
 
  private:
+  // Kind "llama" has tokens for bytes that are no text; there, too, but not through JavaScript.
+  bool KeepsBytes() const { return tokenizer_.KindName() == "SentencePiece BPE"; }
+
   bool HasHidden(const Ids& tokens) const {
     for (const std::int32_t token : tokens) {
       if (tokenizer_.vocabulary().kind(token) == TokenKind::kControl) return true;
@@ -154,7 +195,7 @@ class Comparison {
   std::size_t tokens_ = 0;
 };
 
-Result<bool> CompareModel(const std::string& path, const std::vector<std::string>& strings,
+Result<bool> CompareModel(const std::string& path, const std::vector<OracleString>& strings,
                           const Json& llama) {
   KVCACHE_ASSIGN_OR_RETURN(const auto file, GgufFile::Open(path));
   KVCACHE_ASSIGN_OR_RETURN(const auto tokenizer, MakeTokenizer(*file));
@@ -163,34 +204,51 @@ Result<bool> CompareModel(const std::string& path, const std::vector<std::string
   comparison.Strings(strings, llama.at("parsed"), SpecialText::kParse);
   // Without kinds, byte tokens are text to llama.cpp ("<0x0A>"), to us bytes all the same.
   if (file->Find("tokenizer.ggml.token_type") != nullptr) {
-    comparison.Decoded(strings, llama.at("plain"), llama.at("decoded"));
+    comparison.Decoded(llama.at("plain"), llama.at("decoded"));
     comparison.Pieces(llama.at("pieces"));
   }
   comparison.Ends(llama.at("ends"));
   return comparison.Report();
 }
 
-Status Compare(const std::string& folder) {
+std::vector<OracleString> ReadStrings(const Json& input, std::size_t every) {
+  std::vector<OracleString> strings;
+  const Json& seen = input.at("strings");
+  const Json& broken = input.at("broken");
+  for (std::size_t i = 0; i < seen.size(); i += every) {
+    const std::string text = seen[i];
+    const auto at = broken.find(std::to_string(i));
+    strings.push_back({at == broken.end() ? text : FromBytes(*at), text});
+  }
+  return strings;
+}
+
+Status Compare(const std::string& folder, std::size_t count) {
   KVCACHE_ASSIGN_OR_RETURN(const Json input, ReadJson(folder + "/strings.json"));
-  KVCACHE_ASSIGN_OR_RETURN(const Json llama, ReadJson(folder + "/llama.json"));
-  const auto strings = input.at("strings").get<std::vector<std::string>>();
-  std::printf("%zu strings, each plain and with special tokens parsed\n", strings.size());
-  if (strings.size() < kFewestStrings) return Status(StatusCode::kInternal, "too few strings");
+  const std::size_t strings = input.at("strings").size();
+  std::printf("%zu strings, each plain and with special tokens parsed\n", strings);
+  if (strings < count) return Status(StatusCode::kInternal, "too few strings");
   bool equal = true;
   for (std::size_t i = 0; i < input.at("models").size(); ++i) {
-    const std::string path = input.at("models")[i];
-    KVCACHE_ASSIGN_OR_RETURN(const bool same, CompareModel(path, strings, llama.at(i)));
+    const Json& model = input.at("models")[i];
+    KVCACHE_ASSIGN_OR_RETURN(const Json llama,
+                             ReadJson(folder + "/llama." + std::to_string(i) + ".json"));
+    KVCACHE_ASSIGN_OR_RETURN(
+        const bool same,
+        CompareModel(model.at("path"), ReadStrings(input, model.at("every")), llama));
     equal = equal && same;
   }
   return equal ? Status::Ok() : Status(StatusCode::kInternal, "the tokenizers differ");
 }
 
 int Main(const std::vector<std::string>& arguments) {
-  Status status(StatusCode::kInvalidArgument, "usage: prepare FOLDER [MODEL...] | compare FOLDER");
-  if (arguments.size() >= 2 && arguments[0] == "prepare") {
-    status = Prepare(arguments[1], {arguments.begin() + 2, arguments.end()});
-  } else if (arguments.size() == 2 && arguments[0] == "compare") {
-    status = Compare(arguments[1]);
+  Status status(StatusCode::kInvalidArgument,
+                "usage: prepare FOLDER COUNT [MODEL...] | compare FOLDER COUNT");
+  const std::size_t count = arguments.size() > 2 ? std::stoul(arguments[2]) : 0;
+  if (arguments.size() >= 3 && arguments[0] == "prepare") {
+    status = Prepare(arguments[1], count, {arguments.begin() + 3, arguments.end()});
+  } else if (arguments.size() == 3 && arguments[0] == "compare") {
+    status = Compare(arguments[1], count);
   }
   if (!status.ok()) std::fprintf(stderr, "tokenizer_oracle: %s\n", status.message().c_str());
   return status.ok() ? 0 : 1;

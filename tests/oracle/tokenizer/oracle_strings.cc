@@ -4,6 +4,8 @@
 #include <initializer_list>
 #include <string_view>
 
+#include "model/byte_alphabet.h"
+#include "model/escaped_space.h"
 #include "model/utf8_stream.h"
 #include "spm_vocabulary/invented_text.h"
 
@@ -96,7 +98,10 @@ std::string SpecialTexts(InventedText& source) {
 std::string TokenTexts(InventedText& source, const std::vector<TokenizerData>& vocabularies) {
   const TokenizerData& data = vocabularies[source.Below(vocabularies.size())];
   std::string text = Repeat(source, 8, [&] {
-    std::string token = data.tokens[source.Below(data.tokens.size())];
+    const std::string& spelled = data.tokens[source.Below(data.tokens.size())];
+    std::string token;
+    if (data.model == "gpt2") AppendBytesOf(spelled, &token);
+    if (data.model != "gpt2") AppendUnescaped(spelled, &token);
     if (source.Below(3) == 0) token.resize(source.Below(token.size() + 1));  // may break a letter
     return token;
   });
@@ -107,37 +112,90 @@ std::string TokenTexts(InventedText& source, const std::vector<TokenizerData>& v
   return valid;
 }
 
+std::string Contractions(InventedText& source) {
+  std::string text(OneOf(source, {"don", "WE", " it", "I", "é", "", " ", "1", "中", "they"}));
+  text += OneOf(source, {"'", "'", "'", "''", " '", "’", "`"});
+  return text + std::string(OneOf(source, {"s", "S", "t",  "T",  "re", "RE",    "rE", "Ve", "ve",
+                                           "m", "M", "ll", "LL", "lL", "d",     "D",  "r",  "l",
+                                           "v", "ſ", "sé", "x",  "\n", "llama", "ö",  " s"}));
+}
+
+// Words of both cases, within ASCII and beyond.
+std::string MixedCase(InventedText& source) {
+  return Repeat(source, 6, [&] {
+    return std::string(
+        OneOf(source, {"a", "b", "A", "B", "é",      "É",     "ß",    "я", "Я", "中", "ǅ",
+                       "ʰ", "1", "_", "/", "\u0301", "camel", "CASE", " ", ".", "\n"}));
+  });
+}
+
+std::string Signs(InventedText& source) {
+  return Repeat(source, 6, [&] {
+    return std::string(OneOf(source, {"!",  "...", "?!", "//", "/",    "\n",     "\r\n",   " ",
+                                      "  ", "\t",  "。", "、", "—",    "+",      "=>",     "€",
+                                      "x",  "Abc", "é",  "7",  "\x01", "\u200D", "\u0301", "{",
+                                      "}",  "(",   "$",  "`",  "|",    "\u00A0", "\u3000"}));
+  });
+}
+
+// Parts of characters and of what was never one. Each byte counts for itself; what follows a
+// broken part can not complete it.
+OracleString Broken(InventedText& source) {
+  constexpr std::string_view kReplacement = "\uFFFD";
+  OracleString result;
+  for (std::size_t n = 1 + source.Below(6); n > 0; --n) {
+    const std::string whole =
+        source.Below(2) == 0 ? source.Word(0) : "x" + Letter(source) + WhiteSpace(source);
+    const std::string_view part =
+        OneOf(source, {"\x80", "\xBF\xBF", "\xC3", "\xE2\x82", "\xE2", "\xF0\x9F\x98", "\xF0\x9F",
+                       "\xFF", "\xFE\xFE", "\xF8\x88", "\xC3\xC3"});
+    result.text += std::string(part) + whole;
+    for (std::size_t i = 0; i < part.size(); ++i) result.seen += kReplacement;
+    result.seen += whole;
+  }
+  return result;
+}
+
 }  // namespace
 
-std::vector<std::string> OracleStrings(const std::vector<TokenizerData>& vocabularies) {
+std::vector<OracleString> OracleStrings(std::size_t count,
+                                        const std::vector<TokenizerData>& vocabularies) {
+  const bool many = count >= 10000;
   InventedText source(2024);
-  std::vector<std::string> strings = {
-      "", " ", "  ", "\n", "a", std::string(1, '\0'), std::string("a\0b", 3)};
-  const auto add = [&strings](std::size_t count, const std::function<std::string()>& make) {
-    for (; count > 0; --count) strings.push_back(make());
-  };
-  for (std::size_t script = 0; script < Scripts().size(); ++script) {
-    add(40, [&] { return source.Sentence(script); });
-    add(20, [&] { return source.Word(script); });
-  }
-  add(800, [&] { return Repeat(source, 12, [&] { return Letter(source); }); });
-  add(600, [&] { return Repeat(source, 6, [&] { return Marks(source); }); });
-  add(800, [&] { return Repeat(source, 6, [&] { return Emoji(source); }); });
-  add(800, [&] { return source.CodeLine() + "\n" + source.CodeLine(); });
-  add(500, [&] { return Repeat(source, 4, [&] { return Digits(source); }); });
-  add(800, [&] { return Repeat(source, 10, [&] { return WhiteSpace(source); }); });
-  add(1500, [&] { return Repeat(source, 30, [&] { return CodePoint(source); }); });
-  add(1500, [&] { return Repeat(source, 8, [&] { return SpecialTexts(source); }); });
-  add(1500, [&] { return TokenTexts(source, vocabularies); });
-  add(100, [&] { return source.Text(200 + source.Below(4000), 50); });
-  add(4, [&] { return source.Text(30000, 50); });
-  for (const std::string_view letter : {"a", " ", "\n", "中", "😀", "▁"}) {
-    for (const std::size_t n : {3, 17, 64, 1000, 5000}) {
+  std::vector<OracleString> strings;
+  const auto keep = [&strings](std::string text) { strings.push_back({text, text}); };
+  for (const char* text : {"", " ", "  ", "\n", "a"}) keep(text);
+  keep(std::string(1, '\0'));
+  keep(std::string("a\0b", 3));
+  for (const std::string_view letter : {"a", "A", "é", "7", " ", "\n", "!", "中", "😀", "▁"}) {
+    for (const std::size_t n : {3, 17, 64, many ? 3000 : 300}) {
       std::string text;
       for (std::size_t i = 0; i < n; ++i) text += letter;
-      strings.push_back(text);
+      keep(text);
     }
   }
+  for (std::size_t i = 0; i < 4; ++i) keep(source.Text(many ? 30000 : 3000, 50));
+  const std::size_t rounds = (count + 999) / 1000;
+  const auto add = [&](std::size_t per_round, const std::function<std::string()>& make) {
+    for (std::size_t n = per_round * rounds; n > 0; --n) keep(make());
+  };
+  const auto script = [&] { return source.Below(Scripts().size()); };
+  add(180, [&] { return source.Sentence(script()); });
+  add(80, [&] { return source.Word(script()); });
+  add(60, [&] { return Repeat(source, 12, [&] { return Letter(source); }); });
+  add(50, [&] { return Repeat(source, 6, [&] { return Marks(source); }); });
+  add(60, [&] { return Repeat(source, 6, [&] { return Emoji(source); }); });
+  add(60, [&] { return source.CodeLine() + "\n" + source.CodeLine(); });
+  add(50, [&] { return Repeat(source, 4, [&] { return Digits(source); }); });
+  add(60, [&] { return Repeat(source, 10, [&] { return WhiteSpace(source); }); });
+  add(50, [&] { return Repeat(source, 4, [&] { return Contractions(source); }); });
+  add(50, [&] { return MixedCase(source); });
+  add(60, [&] { return Signs(source); });
+  add(100, [&] { return Repeat(source, 30, [&] { return CodePoint(source); }); });
+  add(60, [&] { return Repeat(source, 8, [&] { return SpecialTexts(source); }); });
+  add(90, [&] { return TokenTexts(source, vocabularies); });
+  add(5, [&] { return source.Text(200 + source.Below(4000), 50); });
+  for (std::size_t n = 30 * rounds; n > 0; --n) strings.push_back(Broken(source));
   return strings;
 }
 

@@ -91,9 +91,17 @@ TokenizerData Bare() {
   return data;
 }
 
+void SetBytes(std::string_view key, std::string_view bytes, GgufHeader* header) {
+  header->SetEntry({.key = key,
+                    .type = GgufType::kArray,
+                    .element = GgufType::kUint8,
+                    .count = bytes.size(),
+                    .bytes = std::as_bytes(std::span(bytes))});
+}
+
 }  // namespace
 
-std::vector<std::pair<std::string, TokenizerData>> OracleVocabularies() {
+std::vector<OracleVocabulary> SpmVocabularies() {
   return {{"prose", Prose()}, {"code", Code()}, {"tangle", Tangle()}, {"bare", Bare()}};
 }
 
@@ -114,9 +122,16 @@ Status WriteVocabulary(const TokenizerData& data, const std::string& path) {
     if (!id.has_value()) continue;
     header.SetUint32("tokenizer.ggml." + std::string(role.key), static_cast<std::uint32_t>(*id));
   }
-  if (data.add_bos) header.SetBool("tokenizer.ggml.add_bos_token", *data.add_bos);
-  if (data.add_space_prefix)
-    header.SetBool("tokenizer.ggml.add_space_prefix", *data.add_space_prefix);
+  if (!data.pre.empty()) header.SetString("tokenizer.ggml.pre", data.pre);
+  if (!data.merges.empty()) header.SetStrings("tokenizer.ggml.merges", data.merges);
+  if (!data.charsmap.empty())
+    SetBytes("tokenizer.ggml.precompiled_charsmap", data.charsmap, &header);
+  const auto set_flag = [&header](std::string_view key, std::optional<bool> flag) {
+    if (flag) header.SetBool("tokenizer.ggml." + std::string(key), *flag);
+  };
+  set_flag("add_bos_token", data.add_bos);
+  set_flag("add_space_prefix", data.add_space_prefix);
+  set_flag("remove_extra_whitespaces", data.remove_extra_spaces);
   KVCACHE_ASSIGN_OR_RETURN(auto writer, GgufWriter::Create(path, std::move(header)));
   return writer->Finish();
 }

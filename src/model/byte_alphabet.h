@@ -1,0 +1,27 @@
+// The alphabet in which byte-level vocabularies spell bytes as characters.
+//
+// The 188 bytes that are visible Latin-1 characters stand for themselves, the other 68 (blanks,
+// controls, no-break space, soft hyphen) are U+0100, U+0101, … in order: a space is "Ġ" (U+0120).
+// So a token's text is always text, whatever its bytes are.
+//
+// Source: GPT-2's bytes_to_unicode (openai/gpt-2, src/encoder.py).
+// Thread safety: free functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace kvcache {
+
+// Appends the character for `byte`: one or two bytes of UTF-8.
+void AppendSpelledByte(std::uint8_t byte, std::string* out);
+
+// All bytes of `bytes` in the alphabet.
+std::string SpellBytes(std::string_view bytes);
+
+// Appends the bytes that `spelled` stands for. A character that is not in the alphabet, and
+// what is not UTF-8, is appended as it is: then it returns false.
+bool AppendBytesOf(std::string_view spelled, std::string* out);
+
+}  // namespace kvcache

@@ -1,0 +1,70 @@
+// A SentencePiece normalisation as files hold it: which strings become which others.
+//
+//   4 bytes     n, the size of the trie
+//   n bytes     a double array of 32-bit units, compressed with XOR: the strings to replace
+//   the rest    the replacements, each ended by a zero byte
+//
+//   unit        bits 0-7 the byte that leads here, 8 whether a string ends here, 9 whether the
+//               offset counts in 256s, 10-30 offset; or bit 31 set and the replacement's place
+//   children    of the unit at i lie at i ^ offset ^ byte, its replacement's unit at i ^ offset
+//
+// Source: SentencePiece (src/normalizer.cc) and darts-clone; S. Kanda, "Space- and Time-Efficient
+// String Dictionaries", 2018; llama.cpp, src/llama-vocab.cpp.
+// Thread safety: const calls may run concurrently.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvcache/status.h"
+
+namespace kvcache {
+
+class Charsmap {
+ public:
+  // Replaces nothing.
+  Charsmap() = default;
+
+  // Copies what it needs. Everything that a text can lead to is checked here.
+  // Errors: kCorrupt: sizes that contradict each other, a unit that points outside, replacements
+  // without an end or of more than 1,024 bytes; each with the numbers.
+  // Cost: O(256 units).
+  static Result<Charsmap> Make(std::string_view bytes);
+
+  struct Match {
+    std::size_t bytes = 0;  // of the text; 0: nothing is replaced here
+    std::string_view replacement;
+  };
+
+  // The longest string to be replaced that `text` begins with.
+  Match Longest(std::string_view text) const;
+
+  // Whether this byte stays as it is, whatever ASCII follows it.
+  bool KeepsBeforeAscii(std::uint8_t byte) const { return keeps_[byte]; }
+
+ private:
+  std::uint32_t OffsetOf(std::uint32_t unit) const {
+    return (units_[unit] >> 10) << ((units_[unit] & 0x200) >> 6);
+  }
+  bool IsChild(std::uint32_t unit, std::uint8_t byte) const {
+    return (units_[unit] & 0x800000FF) == byte;
+  }
+  bool EndsHere(std::uint32_t unit) const { return (units_[unit] & 0x100) != 0; }
+
+  Status Check() const;
+  Status CheckReplacement(std::uint32_t unit) const;
+  void FindKept();
+
+  std::vector<std::uint32_t> units_;
+  std::string replacements_;
+  std::array<bool, 256> keeps_ = [] {
+    std::array<bool, 256> all{};
+    all.fill(true);
+    return all;
+  }();
+};
+
+}  // namespace kvcache
