@@ -1,76 +1,156 @@
-// How fast text becomes tokens and tokens become text; and how long a vocabulary takes to load.
+// How fast text becomes tokens and back, for each kind of vocabulary.
 //
-//   tokenizer_bench [--benchmark_filter=…]
+// The vocabularies are trained on invented text (tools/spm_vocabulary). "Words" is text of their
+// own language, "Scripts" every script there is, "Unknown" words they were never trained on,
+// "Prompt2000" a prompt. The runs (one letter, spaces, digits, an emoji) are what makes careless
+// tokenizers quadratic: ten times the bytes must take ten times the time.
 //
-// Words and Scripts are text like that on which the vocabulary (32,000 tokens, trained on
-// invented text) was trained; Unknown is text of other words; Letter is the worst case for the
-// joining: one stretch without a boundary. Every result is checked before it is timed.
+// Before timing, decoding is checked to give the text back (kind "t5" normalises runs of spaces).
 #include <benchmark/benchmark.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "model/tokenizer.h"
+#include "spm_vocabulary/bpe_trainer.h"
+#include "spm_vocabulary/charsmap_builder.h"
 #include "spm_vocabulary/invented_text.h"
 #include "spm_vocabulary/spm_trainer.h"
+#include "spm_vocabulary/unigram_trainer.h"
 
 namespace kvcache {
 namespace {
 
+using benchmark::State;
 using spm_vocabulary::InventedText;
 
 constexpr int kTokens = 32000;
 constexpr std::size_t kTextBytes = 1 << 20;
 
-const TokenizerData& Data() {
-  static const TokenizerData data = [] {
-    TokenizerData trained =
-        spm_vocabulary::BuildSpmVocabulary(InventedText(1).Text(4000000, 50), kTokens);
-    std::string run = "a";
-    for (int n = 2; n <= 32; n *= 2) {
-      run += run;
-      if (Vocabulary::Make(trained)->Find(run) == kNoToken) {
-        spm_vocabulary::AddToken(run, TokenKind::kNormal, -1, &trained);
-      }
+struct Subject {
+  TokenizerData data;
+  std::unique_ptr<Tokenizer> tokenizer;
+};
+
+std::string TrainingText() {
+  return InventedText(1).Text(1500000, 50);
+}
+
+// Runs of letters must have something to merge.
+TokenizerData Spm() {
+  TokenizerData trained = spm_vocabulary::BuildSpmVocabulary(TrainingText(), kTokens);
+  std::string run = "a";
+  for (int n = 2; n <= 32; n *= 2) {
+    run += run;
+    if (Vocabulary::Make(trained)->Find(run) == kNoToken) {
+      spm_vocabulary::AddToken(run, TokenKind::kNormal, -1, &trained);
     }
-    return trained;
-  }();
-  return data;
+  }
+  return trained;
 }
 
-const Tokenizer& Trained() {
-  static const auto tokenizer = *MakeTokenizer(Data());
-  return *tokenizer;
+TokenizerData Bpe(std::string_view pre) {
+  std::string text = TrainingText();
+  for (const char* run : {"a", " ", "7", "\U0001F600"}) {
+    for (int i = 0; i < 64; ++i) text += run;
+    text += "\n";
+  }
+  return spm_vocabulary::BuildBpeVocabulary(text, kTokens, pre, {"<s>", "</s>"});
 }
 
-void CheckRoundTrip(const std::string& text, const std::vector<std::int32_t>& tokens) {
-  if (*Trained().Decode(tokens) == text) return;
-  std::fprintf(stderr, "tokenizer_bench: decoding did not give the text back\n");
-  std::abort();
+TokenizerData Unigram() {
+  TokenizerData trained = spm_vocabulary::BuildUnigramVocabulary(TrainingText(), kTokens);
+  trained.charsmap = spm_vocabulary::BuildCharsmap(spm_vocabulary::UsualReplacements());
+  return trained;
 }
 
-void BM_Encode(benchmark::State& state, const std::string& text) {
-  const auto tokens = *Trained().Encode(text);
-  CheckRoundTrip(text, tokens);
-  for (auto _ : state) benchmark::DoNotOptimize(*Trained().Encode(text));
+TokenizerData Train(const std::string& name) {
+  if (name == "spm") return Spm();
+  return name == "t5" ? Unigram() : Bpe(name);
+}
+
+// Trained on first use: not all are asked for.
+const Subject& Get(const std::string& name) {
+  static std::map<std::string, Subject> subjects;
+  Subject& subject = subjects[name];
+  if (subject.tokenizer != nullptr) return subject;
+  subject.data = Train(name);
+  auto tokenizer = MakeTokenizer(subject.data);
+  if (!tokenizer.ok()) {
+    std::fprintf(stderr, "tokenizer_bench: %s\n", tokenizer.status().message().c_str());
+    std::exit(1);
+  }
+  subject.tokenizer = std::move(*tokenizer);
+  return subject;
+}
+
+std::vector<std::int32_t> CheckedEncode(const Subject& subject, const std::string& text) {
+  std::vector<std::int32_t> tokens = *subject.tokenizer->Encode(text);
+  const bool normalises = subject.data.model == "t5";
+  if (!normalises && *subject.tokenizer->Decode(tokens) != text) {
+    std::fprintf(stderr, "tokenizer_bench: decoding did not give the text back\n");
+    std::exit(1);
+  }
+  return tokens;
+}
+
+void Encode(State& state, const Subject& subject, const std::string& text) {
+  const auto tokens = CheckedEncode(subject, text);
+  for (auto _ : state) benchmark::DoNotOptimize(*subject.tokenizer->Encode(text));
   state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(text.size()));
   state.counters["bytes/token"] =
       static_cast<double>(text.size()) / static_cast<double>(tokens.size());
 }
 
-void BM_Decode(benchmark::State& state, const std::string& text) {
-  const auto tokens = *Trained().Encode(text);
-  CheckRoundTrip(text, tokens);
-  for (auto _ : state) benchmark::DoNotOptimize(*Trained().Decode(tokens));
+void Decode(State& state, const Subject& subject, const std::string& text) {
+  const auto tokens = CheckedEncode(subject, text);
+  for (auto _ : state) benchmark::DoNotOptimize(*subject.tokenizer->Decode(tokens));
   state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(text.size()));
 }
 
-void BM_Load(benchmark::State& state) {
-  const TokenizerData& data = Data();
-  for (auto _ : state) benchmark::DoNotOptimize(*MakeTokenizer(data));
-  state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(data.tokens.size()));
+void Load(State& state, const Subject& subject) {
+  for (auto _ : state) benchmark::DoNotOptimize(*MakeTokenizer(subject.data));
+  const auto tokens = static_cast<std::int64_t>(subject.data.tokens.size());
+  state.SetItemsProcessed(state.iterations() * tokens);
+}
+
+struct Text {
+  std::string name;
+  std::string text;
+};
+
+std::vector<Text> Texts() {
+  std::vector<Text> texts = {{"Words", InventedText(1).Text(kTextBytes, 100)},
+                             {"Scripts", InventedText(1).Text(kTextBytes, 0)},
+                             {"Unknown", InventedText(77).Text(kTextBytes, 100)}};
+  texts.push_back({"Prompt2000", texts[0].text.substr(0, 2000)});
+  const struct {
+    const char* name;
+    const char* unit;
+  } runs[] = {{"Letter", "a"}, {"Spaces", " "}, {"Digits", "7"}, {"Emoji", "\U0001F600"}};
+  for (const auto& run : runs) {
+    for (const std::size_t megabytes : {1, 10}) {
+      std::string text;
+      while (text.size() < megabytes << 20) text += run.unit;
+      texts.push_back({run.name + std::to_string(megabytes) + "MB", std::move(text)});
+    }
+  }
+  return texts;
+}
+
+void Register(const std::string& name, const std::vector<Text>& texts) {
+  using benchmark::RegisterBenchmark;
+  for (const Text& text : texts) {
+    RegisterBenchmark((name + "/Encode/" + text.name).c_str(),
+                      [name, &text](State& state) { Encode(state, Get(name), text.text); });
+  }
+  RegisterBenchmark((name + "/Decode/Words").c_str(),
+                    [name, &texts](State& state) { Decode(state, Get(name), texts[0].text); });
+  RegisterBenchmark((name + "/Load").c_str(), [name](State& state) { Load(state, Get(name)); });
 }
 
 }  // namespace
@@ -78,24 +158,12 @@ void BM_Load(benchmark::State& state) {
 
 int main(int argc, char** argv) {
   using namespace kvcache;
-  using benchmark::RegisterBenchmark;
-  const std::string words = InventedText(1).Text(kTextBytes, 100);
-  const std::string scripts = InventedText(1).Text(kTextBytes, 0);
-  const std::string unknown = InventedText(77).Text(kTextBytes, 100);
-  const std::string prompt = words.substr(0, 2000);
-  RegisterBenchmark("Encode/Words", [&](auto& state) { BM_Encode(state, words); });
-  RegisterBenchmark("Encode/Scripts", [&](auto& state) { BM_Encode(state, scripts); });
-  RegisterBenchmark("Encode/Unknown", [&](auto& state) { BM_Encode(state, unknown); });
-  RegisterBenchmark("Encode/Prompt2000", [&](auto& state) { BM_Encode(state, prompt); });
-  for (const int megabytes : {1, 10}) {
-    RegisterBenchmark(
-        ("Encode/Letter" + std::to_string(megabytes) + "MB").c_str(), [=](auto& state) {
-          BM_Encode(state, std::string(static_cast<std::size_t>(megabytes) << 20, 'a'));
-        });
-  }
-  RegisterBenchmark("Decode/Words", [&](auto& state) { BM_Decode(state, words); });
-  RegisterBenchmark("Load/32k", BM_Load);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  const std::vector<Text> texts = Texts();
+  for (const char* name :
+       {"spm", "llama-bpe", "qwen2", "gpt-2", "gpt-4o", "tekken", "deepseek-v3", "t5"}) {
+    Register(name, texts);
+  }
   benchmark::RunSpecifiedBenchmarks();
 }

@@ -3,11 +3,11 @@
 //
 //   input   flags, number of tokens, then for each: length, score, type, bytes; then the text
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "fuzz_input.h"
 #include "model/spm_reference.h"
 #include "model/tokenizer.h"
 #include "model/utf8_stream.h"
@@ -16,23 +16,6 @@ namespace kvcache {
 namespace {
 
 constexpr std::size_t kMostText = 256;  // the plain rule is slow
-
-void Check(bool holds) {
-  if (!holds) std::abort();
-}
-
-std::uint8_t TakeByte(std::string_view* input) {
-  if (input->empty()) return 0;
-  const auto byte = static_cast<std::uint8_t>(input->front());
-  input->remove_prefix(1);
-  return byte;
-}
-
-std::string TakeText(std::string_view* input, std::size_t length) {
-  const std::string text(input->substr(0, length));
-  input->remove_prefix(text.size());
-  return text;
-}
 
 enum Flag : std::uint8_t { kBase = 1, kScores = 2, kTypes = 4, kSpacePrefix = 8, kStrips = 16 };
 

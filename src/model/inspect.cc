@@ -10,6 +10,7 @@
 #include "model/key_reader.h"
 #include "model/model.h"
 #include "model/rope_scaling.h"
+#include "model/tokenizer.h"
 
 namespace kvcache {
 namespace {
@@ -182,6 +183,23 @@ json CacheJson(const GgufFile& file, const json& architecture, const InspectOpti
           {"layers", std::move(layers)}};
 }
 
+json TokenizerJson(const GgufFile& file) {
+  if (file.Find("tokenizer.ggml.model") == nullptr) return nullptr;
+  const auto made = MakeTokenizer(file);
+  if (!made.ok()) return {{"error", made.status().message()}};
+  const Tokenizer& tokenizer = **made;
+  const auto id = [](std::int32_t token) { return token == kNoToken ? json() : json(token); };
+  return {{"kind", tokenizer.KindName()},
+          {"description", tokenizer.Describe()},
+          {"tokens", tokenizer.vocabulary_size()},
+          {"bos", id(tokenizer.bos())},
+          {"eos", id(tokenizer.eos())},
+          {"eot", id(tokenizer.eot())},
+          {"unknown", id(tokenizer.unknown())},
+          {"add_bos", tokenizer.vocabulary().add_bos()},
+          {"add_eos", tokenizer.vocabulary().add_eos()}};
+}
+
 }  // namespace
 
 json DescribeModelFile(const GgufFile& file, const InspectOptions& options) {
@@ -198,6 +216,7 @@ json DescribeModelFile(const GgufFile& file, const InspectOptions& options) {
                       {"parameters", parameters},
                       {"rope", nullptr},
                       {"experts", nullptr},
+                      {"tokenizer", TokenizerJson(file)},
                       {"metadata", Metadata(file)},
                       {"types", Types(file)},
                       {"tensors", Tensors(file)},

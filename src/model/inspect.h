@@ -21,6 +21,8 @@ struct InspectOptions {
 //   path, format ("GGUF 3"), bytes, architecture, name, supported, parameters
 //   rope      {scaling, factor, original_context}, or {"error": …}; null if not known
 //   experts   {count, used, ffn}, or {"error": …}; null if there are none, or if not known
+//   tokenizer {kind, description, tokens, bos, eos, eot, unknown, add_bos, add_eos}, ids null
+//             where there is none; {"error": why it can not be used}; null without a vocabulary
 //   metadata  {key: value}; an array as {"array": element type, "count": n, "first": [...]}
 //   types     [{type, served, tensors, parameters, bytes}], the most bytes first
 //   tensors   [{name, type, dims, bytes, offset}], in the file's order

@@ -111,6 +111,35 @@ TEST(Inspect, RefusesCacheTypesWhoseBlocksDoNotFit) {
   EXPECT_THAT(DescriptionText(d, InspectDetail::kSummary), HasSubstr("cache\n  not known: heads"));
 }
 
+TEST(Inspect, DescribesTheTokenizer) {
+  EXPECT_EQ(Describe(LlamaHeader())["tokenizer"], nullptr);
+  GgufHeader header = LlamaHeader();
+  header.SetString("tokenizer.ggml.model", "gpt2");
+  header.SetString("tokenizer.ggml.pre", "llama-bpe");
+  header.SetStrings("tokenizer.ggml.tokens", std::vector<std::string>{"a", "b", "ab"});
+  header.SetStrings("tokenizer.ggml.merges", std::vector<std::string>{"a b"});
+  header.SetUint32("tokenizer.ggml.bos_token_id", 2);
+  const nlohmann::json d = Describe(header);
+  EXPECT_EQ(d["tokenizer"]["kind"], "byte-level BPE (llama-bpe)");
+  EXPECT_EQ(d["tokenizer"]["tokens"], 3);
+  EXPECT_EQ(d["tokenizer"]["bos"], 2);
+  EXPECT_EQ(d["tokenizer"]["eos"], nullptr);
+  EXPECT_EQ(d["tokenizer"]["add_bos"], true);
+  EXPECT_THAT(
+      DescriptionText(d, InspectDetail::kSummary),
+      HasSubstr("\ntokenizer\n  byte-level BPE (llama-bpe), 3 tokens, bos 2; bos in front\n"));
+
+  GgufHeader unknown = LlamaHeader();
+  unknown.SetString("tokenizer.ggml.model", "gpt2");
+  unknown.SetString("tokenizer.ggml.pre", "kling\x1b[31mon");
+  unknown.SetStrings("tokenizer.ggml.merges", std::vector<std::string>{"a b"});
+  unknown.SetStrings("tokenizer.ggml.tokens", std::vector<std::string>{"a"});
+  const nlohmann::json error = Describe(unknown);
+  const std::string text = DescriptionText(error, InspectDetail::kSummary);
+  EXPECT_THAT(text, HasSubstr("tokenizer\n  not known: pre-tokenizer 'kling"));
+  EXPECT_EQ(text.find('\x1b'), std::string::npos);
+}
+
 TEST(Inspect, TextIsForPeople) {
   const std::string text = DescriptionText(Describe(LlamaHeader()), InspectDetail::kTensors);
   EXPECT_THAT(text, HasSubstr("m.gguf\n  llama, small\\x1b[31m\n  960 parameters"));

@@ -105,6 +105,17 @@ std::string CacheText(const json& cache) {
                 LayersText(cache["layers"]));
 }
 
+std::string TokenizerText(const json& tokenizer) {
+  if (tokenizer.is_null()) return "";
+  if (tokenizer.contains("error")) {
+    return StrCat("\ntokenizer\n  not known: ", tokenizer["error"].get_ref<const std::string&>(),
+                  "\n");
+  }
+  return StrCat("\ntokenizer\n  ", tokenizer["description"].get_ref<const std::string&>(),
+                tokenizer["add_bos"].get<bool>() ? "; bos in front" : "",
+                tokenizer["add_eos"].get<bool>() ? "; eos at the end" : "", "\n");
+}
+
 std::string TypesText(const json& types) {
   std::string text = "\ntensors\n";
   for (const json& type : types) {
@@ -140,8 +151,8 @@ std::string MetadataText(const json& metadata) {
 
 std::string DescriptionText(const json& description, InspectDetail detail) {
   std::string text = HeadText(description) + SettingsText(description) +
-                     CacheText(description["cache"]) + MetadataText(description["metadata"]) +
-                     TypesText(description["types"]);
+                     CacheText(description["cache"]) + TokenizerText(description["tokenizer"]) +
+                     MetadataText(description["metadata"]) + TypesText(description["types"]);
   if (detail == InspectDetail::kTensors) text += TensorsText(description["tensors"]);
   return text;
 }

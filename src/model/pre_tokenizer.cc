@@ -1,5 +1,7 @@
 #include "model/pre_tokenizer.h"
 
+#include "base/strings.h"
+
 namespace kvcache {
 namespace {
 
@@ -183,8 +185,8 @@ Result<const PreTokenizer*> FindPreTokenizer(std::string_view name) {
     if (known.name == name) return &known;
     names += (names.empty() ? "" : ", ") + std::string(known.name);
   }
-  return Status(StatusCode::kUnsupported, "pre-tokenizer '" + std::string(name.substr(0, 64)) +
-                                              "' is not offered; there are: " + names);
+  return Status(StatusCode::kUnsupported,
+                StrCat("pre-tokenizer ", Quoted(name, 64), " is not offered; there are: ", names));
 }
 
 }  // namespace kvcache

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/keyed_hash.h"
+#include "base/strings.h"
 
 namespace kvcache {
 namespace {
@@ -95,9 +96,8 @@ Status TextIndex::Insert(std::int32_t number) {
   std::uint64_t at = hash & mask_;
   for (; slots_[at].number >= 0; at = (at + 1) & mask_) {
     if (text(slots_[at].number) == added) {
-      return Status(StatusCode::kCorrupt, "'" + std::string(added.substr(0, 64)) + "' is both " +
-                                              std::to_string(slots_[at].number) + " and " +
-                                              std::to_string(number));
+      return Status(StatusCode::kCorrupt,
+                    StrCat(Quoted(added, 64), " is both ", slots_[at].number, " and ", number));
     }
   }
   slots_[at] = {static_cast<std::uint32_t>(hash >> 32), number};

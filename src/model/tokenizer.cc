@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/strings.h"
 #include "model/bpe_tokenizer.h"
 #include "model/clean_spaces.h"
 #include "model/spm_tokenizer.h"
@@ -106,9 +107,9 @@ Result<std::unique_ptr<Tokenizer>> MakeTokenizer(const TokenizerData& data) {
   if (data.model == "t5") return UnigramTokenizer::Make(data);
   if (data.model != "llama") {
     return Status(StatusCode::kUnsupported,
-                  "vocabulary of kind '" + data.model +
-                      "'; offered: 'llama' (SentencePiece BPE), 'gpt2' (byte-level BPE), 't5' "
-                      "(unigram)");
+                  StrCat("vocabulary of kind ", Quoted(data.model, 64),
+                         "; offered: 'llama' (SentencePiece BPE), 'gpt2' (byte-level BPE), 't5' "
+                         "(unigram)"));
   }
   KVCACHE_ASSIGN_OR_RETURN(Vocabulary vocabulary, Vocabulary::Make(data));
   return std::unique_ptr<Tokenizer>(std::make_unique<SpmTokenizer>(std::move(vocabulary)));

@@ -24,8 +24,8 @@ Result<std::unique_ptr<Tokenizer>> FromFile(const std::function<void(GgufHeader*
   return MakeTokenizer(*file);
 }
 
-void SetTokens(GgufHeader* header) {
-  header->SetString("tokenizer.ggml.model", "llama");
+void SetTokens(GgufHeader* header, std::string_view model = "llama") {
+  header->SetString("tokenizer.ggml.model", model);
   header->SetStrings("tokenizer.ggml.tokens",
                      std::vector<std::string>{"<unk>", "<s>", "</s>", "▁a", "a", "<turn>"});
 }
@@ -56,6 +56,39 @@ TEST(TokenizerGgufTest, ReadsAllKeys) {
   EXPECT_EQ(v.ids().padding, kNoToken);
   EXPECT_EQ(v.ids().fim_prefix, 3);
   EXPECT_EQ(*(*tokenizer)->Encode("a"), (Ids{4, 1}));
+}
+
+TEST(TokenizerGgufTest, ReadsByteLevelBpe) {
+  const auto tokenizer = FromFile([](GgufHeader* header) {
+    header->SetString("tokenizer.ggml.model", "gpt2");
+    header->SetString("tokenizer.ggml.pre", "llama-bpe");
+    header->SetStrings("tokenizer.ggml.tokens",
+                       std::vector<std::string>{"a", "b", "Ġ", "ab", "Ġab", "<|eot_id|>", "<s>"});
+    header->SetInts("tokenizer.ggml.token_type", std::vector<std::int32_t>{1, 1, 1, 1, 1, 3, 3});
+    header->SetStrings("tokenizer.ggml.merges", std::vector<std::string>{"a b", "Ġ ab"});
+    header->SetUint32("tokenizer.ggml.bos_token_id", 6);
+  });
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+  EXPECT_EQ((*tokenizer)->Describe(), "byte-level BPE (llama-bpe), 7 tokens, bos 6, eot 5");
+  EXPECT_EQ(*(*tokenizer)->Encode("ab ab"), (Ids{6, 3, 4}));
+  EXPECT_TRUE((*tokenizer)->IsEndOfGeneration(5));
+}
+
+TEST(TokenizerGgufTest, ReadsUnigram) {
+  const auto tokenizer = FromFile([](GgufHeader* header) {
+    header->SetString("tokenizer.ggml.model", "t5");
+    header->SetStrings("tokenizer.ggml.tokens",
+                       std::vector<std::string>{"<pad>", "</s>", "<unk>", "▁a", "a"});
+    header->SetFloats("tokenizer.ggml.scores", std::vector<float>{0, 0, 0, -1, -1});
+    header->SetInts("tokenizer.ggml.token_type", std::vector<std::int32_t>{3, 3, 2, 1, 1});
+    header->SetBool("tokenizer.ggml.add_space_prefix", true);
+    header->SetBool("tokenizer.ggml.remove_extra_whitespaces", true);
+    // An empty trie, and one byte of replacements.
+    header->SetInts("tokenizer.ggml.precompiled_charsmap",
+                    std::vector<std::int32_t>{0, 0, 0, 0, 0});
+  });
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+  EXPECT_EQ(*(*tokenizer)->Encode(" a   aa "), (Ids{3, 3, 4, 1}));
 }
 
 TEST(TokenizerGgufTest, TakesWholeNumbersAsScores) {
@@ -96,6 +129,18 @@ TEST(TokenizerGgufTest, RefusesWithTheKey) {
        "tokenizer.ggml.tokens"},
       {[](GgufHeader* h) { h->SetString("tokenizer.ggml.model", "bert"); },
        StatusCode::kUnsupported, "'bert'"},
+      {[](GgufHeader* h) { SetTokens(h, "gpt2"); }, StatusCode::kNotFound, "tokenizer.ggml.merges"},
+      {[](GgufHeader* h) {
+         SetTokens(h, "gpt2");
+         h->SetString("tokenizer.ggml.pre", "klingon");
+         h->SetStrings("tokenizer.ggml.merges", std::vector<std::string>{"a b"});
+       },
+       StatusCode::kUnsupported, "pre-tokenizer 'klingon' is not offered; there are: "},
+      {[](GgufHeader* h) {
+         SetTokens(h, "t5");
+         h->SetString("tokenizer.ggml.precompiled_charsmap", "abc");
+       },
+       StatusCode::kInvalidArgument, "tokenizer.ggml.precompiled_charsmap"},
       {[](GgufHeader* h) { h->SetUint32("tokenizer.ggml.model", 1); }, StatusCode::kInvalidArgument,
        "tokenizer.ggml.model"},
       {[](GgufHeader* h) {

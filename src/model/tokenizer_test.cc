@@ -27,12 +27,13 @@ std::unique_ptr<Tokenizer> MakeOrDie(const TokenizerData& data) {
 
 TEST(TokenizerTest, AnUnknownKindIsNamed) {
   TokenizerData data = Small();
-  data.model = "gpt2";
+  data.model = "bert";
   const auto tokenizer = MakeTokenizer(data);
   ASSERT_FALSE(tokenizer.ok());
   EXPECT_EQ(tokenizer.status().code(), StatusCode::kUnsupported);
   EXPECT_EQ(tokenizer.status().message(),
-            "vocabulary of kind 'gpt2'; offered: 'llama' (SentencePiece BPE)");
+            "vocabulary of kind 'bert'; offered: 'llama' (SentencePiece BPE), 'gpt2' "
+            "(byte-level BPE), 't5' (unigram)");
 }
 
 TEST(TokenizerTest, BeginAndEndAsTheFileOrTheCallerSays) {

@@ -7,6 +7,7 @@
 
 #include "model/tokenizer.h"
 #include "model/utf8_stream.h"
+#include "spm_vocabulary/bpe_trainer.h"
 #include "spm_vocabulary/invented_text.h"
 #include "spm_vocabulary/spm_trainer.h"
 
@@ -140,6 +141,39 @@ TEST(TokenizerPropertiesTest, AnyBytesGiveIdsInRange) {
     const Tokenizer& tokenizer = Trained(prefix);
     for (const std::int32_t token : Encode(tokenizer, std::string(bytes.begin(), bytes.end()))) {
       RC_ASSERT(tokenizer.vocabulary().Has(token));
+    }
+  }));
+}
+
+const std::vector<std::unique_ptr<Tokenizer>>& ByteLevel() {
+  static const auto all = [] {
+    std::vector<std::unique_ptr<Tokenizer>> tokenizers;
+    const std::string text = InventedText(9).Text(60000, 40);
+    for (const char* pre : {"llama-bpe", "qwen2", "gpt-2", "gpt-4o", "tekken", "deepseek-v3"}) {
+      auto made = MakeTokenizer(spm_vocabulary::BuildBpeVocabulary(text, 1000, pre, {"<turn>"}));
+      EXPECT_TRUE(made.ok()) << made.status().message();
+      tokenizers.push_back(std::move(*made));
+    }
+    return tokenizers;
+  }();
+  return all;
+}
+
+TEST(TokenizerPropertiesTest, ByteLevelDecodingGivesTheTextBackWholeAndAsItComes) {
+  EXPECT_TRUE(rc::check("byte level", [] {
+    const std::string text = *TextWithSpecials();
+    const EncodeOptions options = {.add_bos = AddToken::kNo, .special = SpecialText::kParse};
+    for (const auto& tokenizer : ByteLevel()) {
+      const auto tokens = Encode(*tokenizer, text, options);
+      RC_ASSERT(*tokenizer->Decode(tokens, {.control = ControlText::kShown}) == text);
+      std::string streamed;
+      Utf8Stream stream;
+      for (const std::int32_t token : tokens) {
+        stream.Push(tokenizer->Piece(token, ControlText::kShown), &streamed);
+        RC_ASSERT(IsValidUtf8(streamed));
+      }
+      RC_ASSERT(stream.pending_bytes() == 0);
+      RC_ASSERT(streamed == text);
     }
   }));
 }

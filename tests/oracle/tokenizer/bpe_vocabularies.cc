@@ -17,11 +17,11 @@ using spm_vocabulary::InventedText;
 constexpr int kTokens = 1500;
 constexpr std::size_t kTextBytes = 100000;
 
-// One for each row of stages and set of flags.
+// One for each way of cutting.
 constexpr std::string_view kTrained[] = {
-    "default",   "llama-bpe", "dbrx",      "minicpm5", "gpt-4o",      "tekken",         "qwen2",
-    "stablelm2", "qwen35",    "laguna",    "ufakzeka", "bailingmoe",  "seed-coder",     "gpt-2",
-    "trillion",  "smollm",    "starcoder", "falcon",   "deepseek-v3", "deepseek-coder",
+    "default", "llama-bpe", "minicpm5", "gpt-4o",      "tekken",
+    "qwen2",   "qwen35",    "laguna",   "ufakzeka",    "seed-coder",
+    "gpt-2",   "smollm",    "falcon",   "deepseek-v3", "deepseek-coder",
 };
 
 bool Holds(const TokenizerData& data, const std::string& text) {
@@ -110,16 +110,17 @@ TokenizerData Tangle(std::string_view pre) {
 std::vector<OracleVocabulary> BpeVocabularies() {
   std::vector<OracleVocabulary> all;
   for (const std::string_view pre : kTrained) {
-    all.push_back({"bpe-" + std::string(pre), Trained(pre)});
+    all.push_back({"bpe-" + std::string(pre), Trained(pre), {.every = 2}});
   }
   for (const char* pre : {"gpt-2", "llama-bpe"}) {
-    all.push_back({std::string("tangle-") + pre, Tangle(pre)});
+    all.push_back({std::string("tangle-") + pre, Tangle(pre), {.every = 4}});
   }
   TokenizerData uncut = Uncut();
   for (const PreTokenizer& known : PreTokenizers()) {
     uncut.pre = known.name;
     const bool first = std::ranges::find(kTrained, known.name) != std::end(kTrained);
-    all.push_back({"uncut-" + uncut.pre, uncut, first ? std::size_t{1} : std::size_t{50}});
+    all.push_back({"uncut-" + uncut.pre, uncut,
+                   first ? StringShare{.every = 2, .first = 1} : StringShare{.every = 50}});
   }
   return all;
 }

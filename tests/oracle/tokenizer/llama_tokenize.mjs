@@ -1,9 +1,11 @@
 // llama.cpp's side of compare.py: tokenises and decodes, through node-llama-cpp.
 //
 // Usage: node llama_tokenize.mjs FOLDER
-//   reads   FOLDER/strings.json   {"models": [{"path": p, "every": n}, ...], "strings": [text, ...]}
-//   writes  FOLDER/llama.I.json   for model I, of each n-th string: {"plain": [[id, ...], ...],
-//                                 "parsed": likewise, "decoded": [text of the plain ids, ...],
+//   reads   FOLDER/strings.json   {"models": [{"path": p, "every": n, "first": i}, ...],
+//                                 "strings": [text, ...]}
+//   writes  FOLDER/llama.I.json   for model I, of each n-th string from i on:
+//                                 {"plain": [[id, ...], ...], "parsed": of each fourth of those,
+//                                 "decoded": [text of the plain ids, ...],
 //                                 "pieces": [text of each token], "ends": [id, ...]}
 //
 // model.tokenize with two arguments hands the text to llama_tokenize as it is, without
@@ -17,15 +19,15 @@ const folder = process.argv[2];
 const {models, strings} = JSON.parse(fs.readFileSync(path.join(folder, "strings.json"), "utf8"));
 // Not "error": node-llama-cpp first looks how much memory the weights would need, in vain.
 const llama = await getLlama({gpu: false, build: "never", maxThreads: 1, logLevel: "disabled"});
-for (const [index, {path: modelPath, every}] of models.entries()) {
+for (const [index, {path: modelPath, every, first}] of models.entries()) {
     const model = await llama.loadModel({modelPath, gpuLayers: 0, vocabOnly: true});
     const size = model.fileInfo.metadata.tokenizer.ggml.tokens.length;
     const ids = Array.from({length: size}, (_, id) => id);
-    const some = strings.filter((_, i) => i % every === 0);
+    const some = strings.filter((_, i) => i % every === first);
     const plain = some.map((text) => model.tokenize(text, false));
     fs.writeFileSync(path.join(folder, `llama.${index}.json`), JSON.stringify({
         plain,
-        parsed: some.map((text) => model.tokenize(text, true)),
+        parsed: some.filter((_, i) => i % 4 === 0).map((text) => model.tokenize(text, true)),
         decoded: plain.map((tokens) => model.detokenize(tokens, false)),
         pieces: ids.map((id) => model.detokenize([id], true)),
         ends: ids.filter((id) => model.isEogToken(id))

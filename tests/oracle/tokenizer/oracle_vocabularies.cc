@@ -102,7 +102,8 @@ void SetBytes(std::string_view key, std::string_view bytes, GgufHeader* header) 
 }  // namespace
 
 std::vector<OracleVocabulary> SpmVocabularies() {
-  return {{"prose", Prose()}, {"code", Code()}, {"tangle", Tangle()}, {"bare", Bare()}};
+  return {
+      {"prose", Prose(), {}}, {"code", Code(), {}}, {"tangle", Tangle(), {}}, {"bare", Bare(), {}}};
 }
 
 Status WriteVocabulary(const TokenizerData& data, const std::string& path) {

@@ -8,10 +8,17 @@
 
 namespace kvcache {
 
+// Which of the strings a vocabulary is asked for: each `every`-th from `first` on. Each fourth of
+// those is tried with special tokens parsed, too.
+struct StringShare {
+  std::size_t every = 1;
+  std::size_t first = 0;
+};
+
 struct OracleVocabulary {
   std::string name;
   TokenizerData data;
-  std::size_t every = 1;  // only each so many-th string
+  StringShare share = {};
 };
 
 // Kind "llama":
@@ -23,10 +30,10 @@ struct OracleVocabulary {
 std::vector<OracleVocabulary> SpmVocabularies();
 
 // Kind "gpt2":
-//   bpe-PRE    for each way of cutting, trained on its words
+//   bpe-PRE    for each way of cutting, trained on its words; on half of the strings
 //   tangle-PRE invented merges over few letters
-//   uncut-PRE  merges across all words, under every name there is; for names that only repeat
-//              another's way of cutting on fewer strings
+//   uncut-PRE  merges across all words, under every name there is; on the other half of the
+//              strings, or on a few where a name only repeats another's way of cutting
 std::vector<OracleVocabulary> BpeVocabularies();
 
 // Kind "t5":

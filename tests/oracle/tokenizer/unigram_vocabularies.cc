@@ -43,7 +43,7 @@ TokenizerData Ties() {
 }  // namespace
 
 std::vector<OracleVocabulary> UnigramVocabularies() {
-  return {{"t5", Full()}, {"t5-bare", Bare()}, {"t5-ties", Ties()}};
+  return {{"t5", Full(), {}}, {"t5-bare", Bare(), {}}, {"t5-ties", Ties(), {}}};
 }
 
 }  // namespace kvcache
