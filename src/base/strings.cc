@@ -5,18 +5,30 @@
 namespace kvcache {
 namespace {
 
-void AppendPrintable(std::string& out, std::string_view text) {
+void AppendHex(std::string& out, unsigned char byte) {
   constexpr char kHex[] = "0123456789abcdef";
+  out += "\\x";
+  out += kHex[byte >> 4];
+  out += kHex[byte & 15];
+}
+
+void AppendPrintable(std::string& out, std::string_view text) {
   for (const char character : text) {
     const auto byte = static_cast<unsigned char>(character);
     if (byte >= 0x20 && byte < 0x7f) {
       out += character;
-      continue;
+    } else {
+      AppendHex(out, byte);
     }
-    out += "\\x";
-    out += kHex[byte >> 4];
-    out += kHex[byte & 15];
   }
+}
+
+// Bytes of the control character that `text` begins with; 0: it begins with another.
+std::size_t ControlLength(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  if (byte(0) < 0x20 || byte(0) == 0x7f) return 1;
+  const bool second_half = text.size() > 1 && byte(0) == 0xc2 && (byte(1) & 0xe0) == 0x80;
+  return second_half ? 2 : 0;
 }
 
 }  // namespace
@@ -31,6 +43,17 @@ std::string Quoted(std::string_view text, std::size_t max_bytes) {
     AppendPrintable(out, text.substr(text.size() - max_bytes / 2));
   }
   return out + "'";
+}
+
+std::string OneLine(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const std::size_t control = ControlLength(text);
+    for (std::size_t i = 0; i < control; ++i) AppendHex(out, static_cast<unsigned char>(text[i]));
+    if (control == 0) out += text.front();
+    text.remove_prefix(control == 0 ? 1 : control);
+  }
+  return out;
 }
 
 std::string WithThousands(std::int64_t number) {

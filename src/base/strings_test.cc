@@ -23,6 +23,17 @@ TEST(Quoted, EscapesAndShortens) {
   EXPECT_EQ(Quoted("abcd", 4), "'abcd'");
 }
 
+TEST(OneLine, EscapesControlCharactersAlone) {
+  EXPECT_EQ(OneLine("a b\xc3\xa9\xe2\x98\x95"), "a b\xc3\xa9\xe2\x98\x95");
+  EXPECT_EQ(OneLine(std::string_view("\0\n\x1b[2J\x7f", 7)), "\\x00\\x0a\\x1b[2J\\x7f");
+  EXPECT_EQ(OneLine("\xc2\x9b"
+                    "2J\xc2\xa0\xc2"),
+            "\\xc2\\x9b"
+            "2J\xc2\xa0\xc2");
+  EXPECT_EQ(OneLine("\xff\xfe"), "\xff\xfe");
+  EXPECT_EQ(OneLine(""), "");
+}
+
 TEST(WithThousands, GroupsDigits) {
   const struct {
     std::int64_t number;

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "base/strings.h"
 #include "cli/command.h"
 #include "cli/json_report.h"
 #include "cli/model_store.h"
@@ -29,14 +30,14 @@ nlohmann::json Describe(const StoredModel& model) {
 }
 
 void PrintRow(const nlohmann::json& row, int name_width) {
-  const std::string name = row["name"];
-  const std::string path = row["path"];
+  const std::string name = OneLine(row["name"].get<std::string>());
+  const std::string path = OneLine(row["path"].get<std::string>());
   if (row.contains("error")) {
-    const std::string error = row["error"];
+    const std::string error = OneLine(row["error"].get<std::string>());
     (void)std::printf("%-*s  not readable: %s\n", name_width, name.c_str(), error.c_str());
     return;
   }
-  const std::string architecture = row["architecture"];
+  const std::string architecture = OneLine(row["architecture"].get<std::string>());
   (void)std::printf("%-*s  %-12s  %14s  %10s  %s\n", name_width, name.c_str(), architecture.c_str(),
                     WithThousands(row["parameters"].get<std::int64_t>()).c_str(),
                     HumanBytes(row["bytes"].get<std::int64_t>()).c_str(), path.c_str());

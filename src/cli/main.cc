@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/strings.h"
 #include "cli/command.h"
 
 namespace kvcache::cli {
@@ -36,7 +37,7 @@ int RunChosen(const std::vector<Command>& commands) {
     const Status status = command.run();
     if (status.ok()) return 0;
     std::fprintf(stderr, "kvcache %s: %s\n", command.app->get_name().c_str(),
-                 status.message().c_str());
+                 OneLine(status.message()).c_str());
     return kFailed;
   }
   return 0;

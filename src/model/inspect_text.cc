@@ -96,7 +96,8 @@ std::string LayersText(const json& layers) {
 
 std::string CacheText(const json& cache) {
   if (cache.contains("error")) {
-    return StrCat("\ncache\n  not known: ", cache["error"].get_ref<const std::string&>(), "\n");
+    return StrCat("\ncache\n  not known: ", OneLine(cache["error"].get_ref<const std::string&>()),
+                  "\n");
   }
   const auto bytes = cache["bytes_per_token"].get<std::int64_t>();
   return StrCat("\ncache, K in ", cache["k_type"].get_ref<const std::string&>(), " and V in ",

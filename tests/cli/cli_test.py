@@ -177,6 +177,20 @@ class BadModels(CliTest):
         path = self.file("type.gguf", bytes(data))
         self.fails(["run", path, "-p", "x"], "type.gguf")
 
+    def test_foreign_bytes_stay_off_the_terminal(self):
+        data = self.bytes.replace(b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0l\n\x1b[2", 1)
+        self.assertNotEqual(data, self.bytes)
+        store = self.dir / "store"
+        store.mkdir(exist_ok=True)
+        path = store / "escapes.gguf"
+        path.write_bytes(data)
+        self.fails(["run", str(path), "-p", "x"], "'l\\x0a\\x1b[2'")
+        env = {"KVCACHE_MODELS": str(store)}
+        for args in (["list"], ["inspect", str(path)]):
+            out = self.succeeds(*args, env=env)
+            self.assertIn("l\\x0a\\x1b[2", out)
+            self.assertNotIn("\x1b", out)
+
     def test_architecture_that_is_not_known(self):
         data = self.bytes.replace(b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0xlama", 1)
         self.assertNotEqual(data, self.bytes)
