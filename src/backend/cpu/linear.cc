@@ -109,28 +109,34 @@ Result<std::unique_ptr<LinearWeight>> PackQ8(ThreadPool& pool, const TensorView&
 
 // ---- One call
 
-Status CheckGroup(const TensorView& x, std::span<const LinearOutput> outputs) {
+Status CheckOutput(const TensorView& x, const LinearOutput& output) {
+  const auto* const weight = dynamic_cast<const CpuWeight*>(output.weight);
+  if (weight == nullptr) return Invalid("a weight is not of this backend's MakeLinear");
+  // Made for an error alone: a text is an allocation.
+  const auto invalid = [&](const std::string& what) {
+    return Invalid(what + ": weight " + Size(weight->inputs(), weight->outputs()) + ", x " +
+                   Size(x.dims[0], x.dims[1]) + ", y " + Size(output.y.dims[0], output.y.dims[1]));
+  };
+  if (weight->inputs() != x.dims[0]) return invalid("inputs of weight and x differ");
+  if (weight->outputs() != output.y.dims[0]) return invalid("outputs of weight and y differ");
+  if (output.y.dims[1] != x.dims[1]) return invalid("batches of x and y differ");
+  if (output.y.dtype != DType::kF32 || !IsDenseMatrix(output.y)) {
+    return invalid("y is not a dense f32 matrix");
+  }
+  if (output.matrix < 0 || output.matrix >= weight->matrices()) {
+    return invalid("matrix " + std::to_string(output.matrix) + " of a stack of " +
+                   std::to_string(weight->matrices()));
+  }
+  return Status::Ok();
+}
+
+Status CheckGroup(const LinearGroup& group) {
+  const TensorView& x = group.x;
   if (x.dtype != DType::kF32 || !IsDenseMatrix(x)) {
     return Invalid("x " + Size(x.dims[0], x.dims[1]) + " is not a dense f32 matrix");
   }
-  for (const LinearOutput& output : outputs) {
-    const auto* const weight = dynamic_cast<const CpuWeight*>(output.weight);
-    if (weight == nullptr) return Invalid("a weight is not of this backend's MakeLinear");
-    const std::string sizes = "weight " + Size(weight->inputs(), weight->outputs()) + ", x " +
-                              Size(x.dims[0], x.dims[1]) + ", y " +
-                              Size(output.y.dims[0], output.y.dims[1]);
-    if (weight->inputs() != x.dims[0]) return Invalid("inputs of weight and x differ: " + sizes);
-    if (weight->outputs() != output.y.dims[0]) {
-      return Invalid("outputs of weight and y differ: " + sizes);
-    }
-    if (output.y.dims[1] != x.dims[1]) return Invalid("batches of x and y differ: " + sizes);
-    if (output.y.dtype != DType::kF32 || !IsDenseMatrix(output.y)) {
-      return Invalid("y is not a dense f32 matrix: " + sizes);
-    }
-    if (output.matrix < 0 || output.matrix >= weight->matrices()) {
-      return Invalid("matrix " + std::to_string(output.matrix) + " of a stack of " +
-                     std::to_string(weight->matrices()) + ": " + sizes);
-    }
+  for (const LinearOutput& output : group.outputs) {
+    KVCACHE_RETURN_IF_ERROR(CheckOutput(x, output));
   }
   return Status::Ok();
 }
@@ -403,7 +409,7 @@ Result<std::unique_ptr<LinearWeight>> MakeLinear(ThreadPool& pool, const TensorV
 
 Status LinearGroups(ThreadPool& pool, Scratch& scratch, std::span<const LinearGroup> groups) {
   for (const LinearGroup& group : groups) {
-    KVCACHE_RETURN_IF_ERROR(CheckGroup(group.x, group.outputs));
+    KVCACHE_RETURN_IF_ERROR(CheckGroup(group));
   }
   if (groups.empty()) return Status::Ok();
   Call call(pool, groups);

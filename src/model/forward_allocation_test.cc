@@ -1,0 +1,112 @@
+// Counts allocations: a pass through a model makes none once it is warm, in any family.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <new>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "kvcache/cpu_backend.h"
+#include "make_model/make_model.h"
+#include "model/gguf.h"
+#include "model/model.h"
+
+namespace {
+std::atomic<std::int64_t> allocations{0};
+}  // namespace
+
+// Not inlined: the compiler would take malloc and free for a mismatched pair.
+[[gnu::noinline]] void* operator new(std::size_t size) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  if (void* memory = std::malloc(size != 0 ? size : 1); memory != nullptr) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+
+namespace kvcache {
+namespace {
+
+class ForwardAllocation : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    path_ = ::testing::TempDir() + "forward_allocation." + std::to_string(getpid()) + ".gguf";
+    make_model::Request request{.architecture = GetParam(), .type = DType::kQ8_0};
+    request.shape.rope_scaling = make_model::RopeScaling::kYarn;
+    if (request.architecture == "qwen3moe") request.shape.experts = 12;
+    const Status made = make_model::MakeModel(request, path_);
+    ASSERT_TRUE(made.ok()) << made.message();
+    file_ = std::move(GgufFile::Open(path_)).value();
+    model_ = std::move(LoadModel(*file_, *backend_)).value();
+    cache_ = model_->MakeCache();
+    ASSERT_TRUE(cache_
+                    ->Init(*backend_, {.k_type = DType::kF16,
+                                       .v_type = DType::kF16,
+                                       .max_sequences = 1,
+                                       .capacity = 512,
+                                       .max_batch = kBatch})
+                    .ok());
+    ASSERT_TRUE(model_->Reserve(kBatch).ok());
+  }
+  void TearDown() override { std::filesystem::remove(path_); }
+
+  // Evaluates `count` tokens from `position` on; the inputs are made outside the counted stretch.
+  // Returns how many allocations it made.
+  std::int64_t Pass(Position position, int count) {
+    std::vector<std::int32_t> tokens;
+    std::vector<Position> positions;
+    for (int i = 0; i < count; ++i) {
+      tokens.push_back((position + i) * 37 % 500);
+      positions.push_back(position + i);
+    }
+    const std::vector<SequenceId> sequences(tokens.size(), SequenceId{0});
+    const std::int32_t row[] = {count - 1};
+    const std::int64_t before = allocations.load();
+    Status status = cache_->StartForward(
+        {.positions = positions, .sequences = sequences, .items = {}}, ForwardMode::kCompute);
+    if (status.ok()) status = model_->Forward(tokens, positions, *cache_);
+    if (status.ok()) status = model_->Logits(row, logits_.data());
+    const std::int64_t made = allocations.load() - before;
+    EXPECT_TRUE(status.ok()) << status.message();
+    return made;
+  }
+
+  static constexpr int kBatch = 64;
+  std::string path_;
+  std::unique_ptr<Backend> backend_ = std::move(MakeCpuBackend({.threads = 2})).value();
+  std::unique_ptr<GgufFile> file_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<Cache> cache_;
+  std::vector<float> logits_ = std::vector<float>(512);
+};
+
+// Warm is who has seen passes as large and a history as long.
+TEST_P(ForwardAllocation, NoneOnceWarm) {
+  EXPECT_GT(Pass(0, kBatch), 0) << "the counter counts";
+  for (Position position = kBatch; position < 6 * kBatch; position += kBatch) {
+    Pass(position, kBatch);
+  }
+  Pass(6 * kBatch, 1);
+  ASSERT_TRUE(cache_->Remove(SequenceId{0}, 0, kEndOfSequence).ok());
+  Position position = 0;
+  for (const int count : {1, 1, 17, kBatch, 1, 5, 40, kBatch, kBatch, kBatch, 1, 7, 1}) {
+    EXPECT_EQ(Pass(position, count), 0) << count << " tokens at " << position;
+    position += count;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, ForwardAllocation,
+                         ::testing::Values("llama", "mistral3", "qwen2", "qwen3", "qwen3moe"),
+                         [](const auto& test) { return std::string(test.param); });
+
+}  // namespace
+}  // namespace kvcache

@@ -1,0 +1,120 @@
+// A model when a kernel fails, at every call of a pass and of loading, in every family: the error
+// comes out as it is, and once the pass's tokens are removed the same pass gives the same bits.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kvcache/cpu_backend.h"
+#include "make_model/make_model.h"
+#include "model/gguf.h"
+#include "model/model.h"
+#include "support/failing_backend.h"
+
+namespace kvcache {
+namespace {
+
+using testing::FailingBackend;
+
+class ForwardFault : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    path_ = ::testing::TempDir() + "forward_fault." + std::to_string(getpid()) + ".gguf";
+    make_model::Request request{.architecture = GetParam(), .type = DType::kF16};
+    request.shape.rope_scaling = make_model::RopeScaling::kYarn;
+    if (request.architecture == "qwen3moe") request.shape.experts = 5;
+    const Status made = make_model::MakeModel(request, path_);
+    ASSERT_TRUE(made.ok()) << made.message();
+    file_ = std::move(GgufFile::Open(path_)).value();
+  }
+  void TearDown() override { std::filesystem::remove(path_); }
+
+  Status Load() {
+    auto model = LoadModel(*file_, backend_);
+    if (!model.ok()) return std::move(model).TakeStatus();
+    model_ = std::move(model).value();
+    cache_ = model_->MakeCache();
+    KVCACHE_RETURN_IF_ERROR(cache_->Init(backend_, {.k_type = DType::kF32,
+                                                    .v_type = DType::kF32,
+                                                    .max_sequences = 1,
+                                                    .capacity = 64,
+                                                    .max_batch = 8}));
+    return model_->Reserve(8);
+  }
+
+  // Tokens 0 to 5 in one pass, and the last one's logits.
+  Status Pass(std::vector<float>& logits) {
+    const std::vector<std::int32_t> tokens = {3, 14, 15, 92, 65, 35};
+    const std::vector<Position> positions = {0, 1, 2, 3, 4, 5};
+    const std::vector<SequenceId> sequences(6, SequenceId{0});
+    KVCACHE_RETURN_IF_ERROR(cache_->StartForward(
+        {.positions = positions, .sequences = sequences, .items = {}}, ForwardMode::kCompute));
+    KVCACHE_RETURN_IF_ERROR(model_->Forward(tokens, positions, *cache_));
+    logits.assign(static_cast<std::size_t>(model_->info().vocabulary), 0.0f);
+    const std::int32_t row[] = {5};
+    return model_->Logits(row, logits.data());
+  }
+
+  static void ExpectAsked(const Status& status) {
+    EXPECT_EQ(status.code(), StatusCode::kIo);
+    EXPECT_TRUE(status.message().ends_with(FailingBackend::kMessage)) << status.message();
+  }
+
+  std::string path_;
+  FailingBackend backend_{std::move(MakeCpuBackend({.threads = 1})).value()};
+  std::unique_ptr<GgufFile> file_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<Cache> cache_;
+};
+
+TEST_P(ForwardFault, EachCallOfAPass) {
+  ASSERT_TRUE(Load().ok());
+  std::vector<float> expected, logits;
+  ASSERT_TRUE(Pass(expected).ok());
+  int failed = 0;
+  for (;; ++failed) {
+    ASSERT_TRUE(cache_->Remove(SequenceId{0}, 0, kEndOfSequence).ok());
+    backend_.FailNth(failed + 1);
+    const Status status = Pass(logits);
+    const bool fired = !backend_.failure_pending();
+    backend_.FailNth(0);
+    if (!fired) {
+      ASSERT_TRUE(status.ok()) << status.message();
+      break;
+    }
+    ExpectAsked(status);
+    ASSERT_TRUE(cache_->Remove(SequenceId{0}, 0, kEndOfSequence).ok());
+    ASSERT_TRUE(Pass(logits).ok()) << "after call " << failed + 1;
+    ASSERT_EQ(logits, expected);
+  }
+  EXPECT_EQ(logits, expected);
+  EXPECT_GT(failed, 2 * 13) << "two layers of at least thirteen calls";
+}
+
+TEST_P(ForwardFault, EachCallOfLoading) {
+  int failed = 0;
+  for (;; ++failed) {
+    backend_.FailNth(failed + 1);
+    const Status status = Load();
+    const bool fired = !backend_.failure_pending();
+    backend_.FailNth(0);
+    cache_.reset();
+    model_.reset();
+    if (!fired) {
+      ASSERT_TRUE(status.ok()) << status.message();
+      break;
+    }
+    ExpectAsked(status);
+  }
+  EXPECT_GT(failed, 2 * 7) << "two layers of at least seven matrices";
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, ForwardFault,
+                         ::testing::Values("llama", "mistral3", "qwen2", "qwen3", "qwen3moe"),
+                         [](const auto& test) { return std::string(test.param); });
+
+}  // namespace
+}  // namespace kvcache

@@ -1,0 +1,100 @@
+// A backend that passes every call on to another and fails the one it is told to.
+//
+// Thread safety: one thread at a time, as any backend.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "kvcache/backend.h"
+
+namespace kvcache::testing {
+
+class FailingBackend final : public Backend {
+ public:
+  explicit FailingBackend(std::unique_ptr<Backend> inner) : inner_(std::move(inner)) {}
+
+  // The n-th call from now fails with kIo and this message (1: the next); 0: none does.
+  static constexpr std::string_view kMessage = "asked to fail";
+  void FailNth(int n) { countdown_ = n; }
+  bool failure_pending() const { return countdown_ > 0; }
+
+  std::string_view name() const override { return "failing"; }
+  CacheConfig preferred_cache_config() const override { return inner_->preferred_cache_config(); }
+  Status CheckKvTypes(DType k_type, DType v_type, KvLayout layout) const override {
+    return inner_->CheckKvTypes(k_type, v_type, layout);
+  }
+  Result<std::unique_ptr<Buffer>> Allocate(std::size_t size_bytes) override {
+    if (Fails()) return Failure();
+    return inner_->Allocate(size_bytes);
+  }
+  Status StoreKv(const LayerKv& layer, const TensorView& k, const TensorView& v,
+                 std::span<const CellRun> cells) override {
+    return Fails() ? Failure() : inner_->StoreKv(layer, k, v, cells);
+  }
+  Status CopyCells(const LayerKv& layer, std::span<const CellMove> moves) override {
+    return Fails() ? Failure() : inner_->CopyCells(layer, moves);
+  }
+  Status ShiftKeys(const LayerKv& layer, std::span<const CellRun> cells, Position offset,
+                   const RopeParams& rope) override {
+    return Fails() ? Failure() : inner_->ShiftKeys(layer, cells, offset, rope);
+  }
+  Status Attention(const LayerKv& layer, const TensorView& q, const Visibility& visibility,
+                   const AttentionOptions& options, const TensorView& out) override {
+    return Fails() ? Failure() : inner_->Attention(layer, q, visibility, options, out);
+  }
+  Result<std::unique_ptr<LinearWeight>> MakeLinear(const TensorView& w) override {
+    if (Fails()) return Failure();
+    return inner_->MakeLinear(w);
+  }
+  Status Linear(const TensorView& x, std::span<const LinearOutput> outputs) override {
+    return Fails() ? Failure() : inner_->Linear(x, outputs);
+  }
+  Status LinearGroups(std::span<const LinearGroup> groups) override {
+    return Fails() ? Failure() : inner_->LinearGroups(groups);
+  }
+  Status Embed(const TensorView& table, std::span<const std::int32_t> tokens,
+               const TensorView& y) override {
+    return Fails() ? Failure() : inner_->Embed(table, tokens, y);
+  }
+  Status RmsNorm(const TensorView& x, const TensorView& weight, float epsilon,
+                 const TensorView& y) override {
+    return Fails() ? Failure() : inner_->RmsNorm(x, weight, epsilon, y);
+  }
+  Status Rope(const TensorView& x, std::span<const Position> positions,
+              const RopeParams& rope) override {
+    return Fails() ? Failure() : inner_->Rope(x, positions, rope);
+  }
+  Status SwiGlu(const TensorView& gate, const TensorView& up) override {
+    return Fails() ? Failure() : inner_->SwiGlu(gate, up);
+  }
+  Status Add(const TensorView& x, const TensorView& y) override {
+    return Fails() ? Failure() : inner_->Add(x, y);
+  }
+  Status AddBias(const TensorView& x, const TensorView& bias) override {
+    return Fails() ? Failure() : inner_->AddBias(x, bias);
+  }
+  Status ScaleColumns(const TensorView& x, std::span<const float> factors) override {
+    return Fails() ? Failure() : inner_->ScaleColumns(x, factors);
+  }
+  Status Route(const TensorView& logits, const RouterOptions& options,
+               std::span<std::int32_t> experts, std::span<float> weights) override {
+    return Fails() ? Failure() : inner_->Route(logits, options, experts, weights);
+  }
+  Status Combine(const TensorView& y, std::span<const std::int32_t> columns,
+                 std::span<const float> weights, const TensorView& out) override {
+    return Fails() ? Failure() : inner_->Combine(y, columns, weights, out);
+  }
+
+ private:
+  bool Fails() { return countdown_ > 0 && --countdown_ == 0; }
+  static Status Failure() { return {StatusCode::kIo, std::string(kMessage)}; }
+
+  std::unique_ptr<Backend> inner_;
+  int countdown_ = 0;
+};
+
+}  // namespace kvcache::testing
