@@ -38,6 +38,9 @@ class FailingBackend final : public Backend {
   Status CopyCells(const LayerKv& layer, std::span<const CellMove> moves) override {
     return Fails() ? Failure() : inner_->CopyCells(layer, moves);
   }
+  Status CopyValues(const TensorView& from, const TensorView& to) override {
+    return Fails() ? Failure() : inner_->CopyValues(from, to);
+  }
   Status ShiftKeys(const LayerKv& layer, std::span<const CellRun> cells, Position offset,
                    const RopeParams& rope) override {
     return Fails() ? Failure() : inner_->ShiftKeys(layer, cells, offset, rope);

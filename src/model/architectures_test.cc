@@ -1,0 +1,166 @@
+// What each family takes and refuses: files without data, made tensor by tensor.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kvcache/cpu_backend.h"
+#include "make_model/architecture.h"
+#include "model/gguf.h"
+#include "model/gguf_writer.h"
+#include "model/model.h"
+
+namespace kvcache {
+namespace {
+
+using make_model::Shape;
+using make_model::TensorSpec;
+
+// A family's file, with what a test changes.
+struct Changes {
+  std::function<void(GgufHeader&)> header = [](GgufHeader&) {};
+  std::function<void(std::vector<TensorSpec>&)> tensors = [](std::vector<TensorSpec>&) {};
+};
+
+class ArchitecturesTest : public ::testing::Test {
+ protected:
+  Status Load(std::string_view name, const Shape& shape, const Changes& changes = {}) {
+    const auto* const family = *make_model::FindArchitecture(name);
+    GgufHeader header;
+    header.SetString("general.architecture", name);
+    family->add_metadata(shape, header);
+    changes.header(header);
+    std::vector<TensorSpec> specs = family->tensors(shape);
+    changes.tensors(specs);
+    for (const TensorSpec& spec : specs) header.AddTensor(spec.name, GgmlType::kF32, spec.dims);
+    std::string bytes = *header.Serialize();
+    bytes.resize(bytes.size() + header.data_bytes());
+    const auto file = GgufFile::Parse(std::as_bytes(std::span(bytes.data(), bytes.size())), "m");
+    EXPECT_TRUE(file.ok()) << file.status().message();
+    auto model = LoadModel(**file, *backend_);
+    if (!model.ok()) return std::move(model).TakeStatus();
+    EXPECT_EQ((*model)->info().architecture, name);
+    EXPECT_EQ((*model)->info().kv.size(), 2u);
+    return Status::Ok();
+  }
+
+  static std::function<void(std::vector<TensorSpec>&)> Without(const std::string& name) {
+    return [name](std::vector<TensorSpec>& specs) {
+      EXPECT_EQ(std::erase_if(specs, [&](const TensorSpec& s) { return s.name == name; }), 1u);
+    };
+  }
+  static std::function<void(std::vector<TensorSpec>&)> With(const std::string& name,
+                                                            std::vector<std::int64_t> dims) {
+    return [name, dims](std::vector<TensorSpec>& specs) {
+      specs.push_back({.name = name, .dims = dims});
+    };
+  }
+
+  static Shape Routed() {
+    Shape shape;
+    shape.experts = 4;
+    return shape;
+  }
+
+  std::unique_ptr<Backend> backend_ = std::move(MakeCpuBackend({.threads = 1})).value();
+};
+
+TEST_F(ArchitecturesTest, EachLoads) {
+  for (const std::string& name : SupportedArchitectures()) {
+    const Status status = Load(name, name == "qwen3moe" ? Routed() : Shape());
+    EXPECT_TRUE(status.ok()) << name << ": " << status.message();
+  }
+}
+
+TEST_F(ArchitecturesTest, TensorsAreThoseOfTheFamily) {
+  const struct {
+    const char* name;
+    Shape shape;
+    std::function<void(std::vector<TensorSpec>&)> change;
+    const char* message;
+  } kCases[] = {
+      {"qwen2", {}, Without("blk.1.attn_k.bias"), "m: tensor 'blk.1.attn_k.bias' is missing"},
+      {"qwen3",
+       {},
+       Without("blk.0.attn_q_norm.weight"),
+       "m: tensor 'blk.0.attn_q_norm.weight' is missing"},
+      {"qwen3",
+       {},
+       With("blk.0.attn_q.bias", {128}),
+       "m: tensor 'blk.0.attn_q.bias' is not part of this architecture as known here"},
+      {"llama",
+       {},
+       With("blk.0.attn_q_norm.weight", {32}),
+       "m: tensor 'blk.0.attn_q_norm.weight' is not part of this architecture as known here"},
+      {"qwen3moe", Routed(), Without("blk.1.ffn_up_exps.weight"),
+       "m: tensor 'blk.1.ffn_up_exps.weight' is missing"},
+      {"qwen3moe", Routed(), With("blk.1.ffn_up_shexp.weight", {128, 64}),
+       "m: tensor 'blk.1.ffn_up_shexp.weight' is not part of this architecture as known here"},
+      {"qwen3moe", Routed(),
+       [](std::vector<TensorSpec>& specs) {
+         for (TensorSpec& spec : specs) {
+           if (spec.name == "blk.0.ffn_down_exps.weight") spec.dims = {64, 128, 3};
+         }
+       },
+       "m: tensor 'blk.0.ffn_down_exps.weight' has shape [64, 128, 3], expected [64, 128, 4]"},
+  };
+  for (const auto& c : kCases) {
+    EXPECT_EQ(Load(c.name, c.shape, {.tensors = c.change}).message(), c.message);
+  }
+}
+
+TEST_F(ArchitecturesTest, LlamaTakesBiasesWhereTheyAre) {
+  EXPECT_TRUE(Load("llama", {}, {.tensors = With("blk.0.attn_q.bias", {128})}).ok());
+  EXPECT_TRUE(Load("llama", {}, {.tensors = With("blk.1.attn_output.bias", {128})}).ok());
+}
+
+TEST_F(ArchitecturesTest, SettingsThatNobodyKnowsAreNamedWithTheirValue) {
+  const struct {
+    const char* name;
+    Shape shape;
+    std::function<void(GgufHeader&)> change;
+    const char* message;
+  } kCases[] = {
+      {"llama",
+       {},
+       [](GgufHeader& h) { h.SetUint32("llama.attention.sliding_window", 4096); },
+       "m: llama.attention.sliding_window is 4096: not served"},
+      {"qwen2",
+       {},
+       [](GgufHeader& h) { h.SetBool("qwen2.attention.causal", false); },
+       "m: qwen2.attention.causal is false: not served"},
+      {"qwen3",
+       {},
+       [](GgufHeader& h) { h.SetUint32("qwen3.expert_count", 4); },
+       "m: qwen3.expert_count is 4: not served"},
+      {"qwen3",
+       {},
+       [](GgufHeader& h) { h.SetString("qwen3.rope.scaling.type", "longrope"); },
+       "m: qwen3.rope.scaling.type is 'longrope': not served"},
+      {"qwen3moe", Routed(), [](GgufHeader& h) { h.SetUint32("qwen3moe.expert_gating_func", 2); },
+       "m: qwen3moe.expert_gating_func is 2: not served"},
+      {"qwen3moe", Routed(), [](GgufHeader& h) { h.SetUint32("qwen3moe.expert_shared_count", 1); },
+       "m: qwen3moe.expert_shared_count is 1: not served"},
+      {"mistral3",
+       {},
+       [](GgufHeader& h) { h.SetFloat32("mistral3.rope.scaling.alpha", 2.0f); },
+       "m: mistral3.rope.scaling.alpha is 2: not served"},
+  };
+  for (const auto& c : kCases) {
+    const Status status = Load(c.name, c.shape, {.header = c.change});
+    EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+    EXPECT_EQ(status.message(), c.message);
+  }
+}
+
+TEST_F(ArchitecturesTest, MoreExpertsOfATokenThanThereAreIsAnError) {
+  Shape shape = Routed();
+  shape.experts_used = 5;
+  EXPECT_EQ(Load("qwen3moe", shape).message(),
+            "m: qwen3moe.expert_used_count is 5, expected 1 to 4");
+}
+
+}  // namespace
+}  // namespace kvcache
