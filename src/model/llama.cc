@@ -8,6 +8,7 @@
 // Source: Touvron et al., "LLaMA" (2023); Jiang et al., "Mixtral of experts" (2024); tensor and key
 // names as in the GGUF specification.
 #include <utility>
+#include <vector>
 
 #include "model/architectures.h"
 #include "model/blocks.h"

@@ -4,8 +4,12 @@
 //   1 + b · ln(1 + floor(p / original context))
 //
 // Source: Mistral's published inference code (llama_4_scaling); keys as llama.cpp reads them.
+#include <algorithm>
 #include <cmath>
+#include <new>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "model/architectures.h"
 #include "model/blocks.h"
@@ -23,10 +27,7 @@ class Mistral3 final : public Decoder {
         rope_(std::move(rope)),
         temperature_scale_(temperature_scale) {}
 
-  Status Reserve(int max_batch) override {
-    factors_.resize(static_cast<std::size_t>(max_batch));
-    return Decoder::Reserve(max_batch);
-  }
+  Status Reserve(int max_batch) override;
 
  protected:
   Status LoadLayer(WeightReader& reader, int index) override;
@@ -64,9 +65,18 @@ Status Mistral3::LoadLayer(WeightReader& reader, int index) {
   return Status::Ok();
 }
 
+Status Mistral3::Reserve(int max_batch) {
+  try {
+    factors_.resize(std::max(factors_.size(), static_cast<std::size_t>(max_batch)));
+  } catch (const std::bad_alloc&) {
+    return {StatusCode::kOutOfMemory, "no memory for a batch of " + std::to_string(max_batch)};
+  }
+  return Decoder::Reserve(max_batch);
+}
+
 std::span<const float> Mistral3::Temperatures(std::span<const Position> positions) {
   for (std::size_t i = 0; i < positions.size(); ++i) {
-    const double passed = std::floor(double{1} * positions[i] / rope_.original_context);
+    const double passed = std::floor(1.0 * positions[i] / rope_.original_context);
     factors_[i] = static_cast<float>(1.0 + temperature_scale_ * std::log1p(passed));
   }
   return std::span(factors_).first(positions.size());

@@ -3,6 +3,7 @@
 //
 // Source: Yang et al., "Qwen2 technical report" (2024).
 #include <utility>
+#include <vector>
 
 #include "model/architectures.h"
 #include "model/blocks.h"

@@ -4,6 +4,7 @@
 //
 // Source: Yang et al., "Qwen3 technical report" (2025).
 #include <utility>
+#include <vector>
 
 #include "model/architectures.h"
 #include "model/blocks.h"
