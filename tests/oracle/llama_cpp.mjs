@@ -72,7 +72,16 @@ async function run(llama, job) {
     return {tokens, vocab};
 }
 
-const jobs = JSON.parse(fs.readFileSync(0, "utf8"));
+// Not readFileSync(0): Node may have made standard input non-blocking, and a pause of the writer is
+// then an error.
+async function readInput() {
+    const chunks = [];
+    for await (const chunk of process.stdin)
+        chunks.push(chunk);
+    return Buffer.concat(chunks).toString("utf8");
+}
+
+const jobs = JSON.parse(await readInput());
 const llama = await getLlama({gpu: false, build: "never", maxThreads: 2, logLevel: "error"});
 const results = [];
 for (const job of jobs)
