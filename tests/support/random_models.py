@@ -52,7 +52,7 @@ VARIANTS = [
     Variant("llama-llama3", "llama", ("--rope-scaling", "llama3", "--rope-base", 500000,
                                       "--rope-original-context", 512, "--rope-factor", 8)),
     Variant("llama-yarn", "llama", ("--rope-scaling", "yarn", *_STRETCHED)),
-    Variant("llama-experts", "llama", experts=(8, 2)),
+    Variant("llama-experts", "llama", experts=(8, 4)),
     Variant("mistral3", "mistral3", ("--rope-scaling", "yarn", *_STRETCHED)),
     Variant("qwen2", "qwen2", ("--rope-base", 1000000)),
     Variant("qwen2-yarn", "qwen2", ("--rope-scaling", "yarn", *_STRETCHED)),
