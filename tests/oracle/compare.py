@@ -202,7 +202,7 @@ def parse_arguments():
 
 def check(args):
     args.work.mkdir(parents=True, exist_ok=True)
-    cases = [make_case(args, variant, shape, weight_type, args.seed + 10 * i + j)
+    cases = [make_case(args, variant, variant.fit(shape), weight_type, args.seed + 10 * i + j)
              for variant in VARIANTS if {variant.name, "all"} & set(args.variants)
              for i, shape in enumerate(SHAPES) if shape.name in args.shapes
              for j, weight_type in enumerate(TYPES) if weight_type in args.types]

@@ -41,6 +41,15 @@ class Variant:
     architecture: str
     flags: tuple = ()
     experts: tuple = ()  # of each layer, of each token
+    even_split: bool = False  # llama.cpp wants heads that are together as wide as the model
+
+    def fit(self, shape):
+        """The shape, or the nearest that this architecture has."""
+        if not self.even_split or shape.heads * shape.head_dim == shape.width:
+            return shape
+        head_dim = shape.width // shape.heads
+        return dataclasses.replace(shape, name=shape.name.rsplit("-", 1)[0] + f"-{head_dim}",
+                                   head_dim=head_dim)
 
 
 # Positions up to a few hundred must meet every part of a ramp: contexts before stretching are
@@ -54,8 +63,8 @@ VARIANTS = [
     Variant("llama-yarn", "llama", ("--rope-scaling", "yarn", *_STRETCHED)),
     Variant("llama-experts", "llama", experts=(8, 4)),
     Variant("mistral3", "mistral3", ("--rope-scaling", "yarn", *_STRETCHED)),
-    Variant("qwen2", "qwen2", ("--rope-base", 1000000)),
-    Variant("qwen2-yarn", "qwen2", ("--rope-scaling", "yarn", *_STRETCHED)),
+    Variant("qwen2", "qwen2", ("--rope-base", 1000000), even_split=True),
+    Variant("qwen2-yarn", "qwen2", ("--rope-scaling", "yarn", *_STRETCHED), even_split=True),
     Variant("qwen3", "qwen3", ("--rope-base", 1000000)),
     Variant("qwen3moe", "qwen3moe", ("--rope-base", 1000000), experts=(16, 4)),
 ]
