@@ -8,10 +8,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,7 +21,7 @@
 #include "kvcache/cpu_backend.h"
 #include "machine_limits.h"
 #include "platform/aligned_buffer.h"
-#include "tensor/float_conversion.h"
+#include "tensor/quantize.h"
 
 namespace kvcache::bench {
 namespace {
@@ -48,14 +50,20 @@ struct Case {
   }
 };
 
+bool IsBlockType(DType type) {
+  return InfoOf(type).block_size > 1;
+}
+
 // The shapes of a model of a billion parameters: projections, a feed-forward layer, the output.
 std::vector<Case> Cases() {
   std::vector<Case> cases;
-  for (const DType type : {DType::kQ8_0, DType::kF16, DType::kBF16, DType::kF32}) {
+  for (const DType type :
+       {DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,
+        DType::kQ5_1, DType::kQ8_0, DType::kF16, DType::kBF16, DType::kF32}) {
     for (const auto& [inputs, outputs] : std::vector<std::pair<std::int64_t, std::int64_t>>{
              {2048, 2048}, {2048, 512}, {2048, 8192}, {8192, 2048}, {2048, 128 << 10}}) {
       const bool vocabulary = outputs > 8192;
-      if (vocabulary && type != DType::kQ8_0 && type != DType::kF16) continue;
+      if (vocabulary && !IsBlockType(type) && type != DType::kF16) continue;
       for (const std::int64_t tokens : {1, 4, 8, 16, 64, 512}) {
         if (vocabulary && tokens > 1) continue;
         cases.push_back({type, inputs, outputs, tokens});
@@ -70,7 +78,7 @@ std::uint32_t Hash(std::uint64_t i) {
   return static_cast<std::uint32_t>((i ^ i >> 29) * 0xbf58476d1ce4e5b9ull >> 32);
 }
 
-// A value in (-1, 1), coarse enough to be exact in every type.
+// A value in (-1, 1), coarse enough to be exact in the plain types.
 float Noise(std::uint64_t i) {
   return static_cast<float>(static_cast<int>(Hash(i) % 255) - 127) / 128.0f;
 }
@@ -83,10 +91,11 @@ class Matrix {
   explicit Matrix(const Case& c)
       : case_(c), memory_(AlignedBuffer::Make(static_cast<std::size_t>(c.WeightBytes())).value()) {
     const std::int64_t row_bytes = BytesOf(c.type, c.inputs);
+    values_.resize(static_cast<std::size_t>(kPeriod * c.inputs));
     for (std::int64_t row = 0; row < c.outputs; ++row) {
       std::byte* const bytes = memory_.data() + row * row_bytes;
       if (row < kPeriod) {
-        FillRow(row, bytes);
+        FillRow(row, {bytes, static_cast<std::size_t>(row_bytes)});
       } else {
         std::memcpy(bytes, bytes - kPeriod * row_bytes, static_cast<std::size_t>(row_bytes));
       }
@@ -98,29 +107,23 @@ class Matrix {
   }
   // Value k of a row, exactly as stored.
   float At(std::int64_t row, std::int64_t k) const {
-    return Noise(static_cast<std::uint64_t>(row % kPeriod * case_.inputs + k));
+    return values_[static_cast<std::size_t>(row % kPeriod * case_.inputs + k)];
   }
 
  private:
-  void FillRow(std::int64_t row, std::byte* bytes) const {
-    for (std::int64_t k = 0; k < case_.inputs; ++k) Store(At(row, k), k, bytes);
-  }
-  void Store(float value, std::int64_t k, std::byte* bytes) const {
-    const std::uint16_t half = case_.type == DType::kF16 ? F32ToF16(value) : F32ToBf16(value);
-    switch (case_.type) {
-      case DType::kQ8_0: {
-        const std::uint16_t scale = F32ToF16(1.0f / 128.0f);
-        std::memcpy(bytes + k / 32 * 34, &scale, 2);
-        bytes[k / 32 * 34 + 2 + k % 32] = static_cast<std::byte>(static_cast<int>(value * 128.0f));
-        break;
-      }
-      case DType::kF32: std::memcpy(bytes + k * 4, &value, 4); break;
-      default: std::memcpy(bytes + k * 2, &half, 2); break;
+  void FillRow(std::int64_t row, std::span<std::byte> bytes) {
+    const auto inputs = static_cast<std::size_t>(case_.inputs);
+    const auto first = static_cast<std::size_t>(row) * inputs;
+    const std::span<float> values = std::span(values_).subspan(first, inputs);
+    for (std::size_t k = 0; k < inputs; ++k) values[k] = Noise(first + k);
+    if (!Quantize(case_.type, values, bytes).ok() || !Dequantize(case_.type, bytes, values).ok()) {
+      std::abort();  // every case's type holds these values
     }
   }
 
   Case case_;
   AlignedBuffer memory_;
+  std::vector<float> values_;
 };
 
 // All that a case multiplies: its matrices, one input, one output.
@@ -131,7 +134,7 @@ class Setting {
     const std::int64_t copies = std::clamp<std::int64_t>(total_bytes / c.WeightBytes(), 1, 400);
     // Repacked weights need no copy of the file's bytes; those read in place do.
     for (std::int64_t i = 0; i < copies; ++i) {
-      if (c.type != DType::kQ8_0) copies_.push_back(std::make_unique<Matrix>(c));
+      if (!IsBlockType(c.type)) copies_.push_back(std::make_unique<Matrix>(c));
       const Matrix& source = copies_.empty() ? matrix_ : *copies_.back();
       weights_.push_back(backend.MakeLinear(source.View()).value());
     }
@@ -199,7 +202,7 @@ struct Measured {
 
 double Limit(ThreadPool& pool, const Case& c, const AlignedBuffer& memory, Clock clock) {
   if (!c.StreamsWeights()) {
-    const double dots = c.type == DType::kQ8_0 ? Int8DotGops(pool, clock) : 0.0;
+    const double dots = IsBlockType(c.type) ? Int8DotGops(pool, clock) : 0.0;
     return dots > 0.0 ? dots : FmaGflops(pool, clock);
   }
   const double seconds = SecondsToRead(pool, {memory.data(), memory.size_bytes()}, clock);
@@ -248,8 +251,7 @@ bool RunCase(Backend& backend, ThreadPool& pool, const Case& c, const Options& o
              nlohmann::json& results) {
   // Eight-bit inputs are off by half of 1/127 of a block's largest at most; f32 chains by less
   // than 2^-24 a step.
-  const double tolerance =
-      c.type == DType::kQ8_0 ? 4e-3 : 6e-8 * static_cast<double>(c.inputs) / 16.0;
+  const double tolerance = IsBlockType(c.type) ? 4e-3 : 6e-8 * static_cast<double>(c.inputs) / 16.0;
   const std::int64_t total =
       c.StreamsWeights() ? std::int64_t{options.decode_megabytes} << 20 : c.WeightBytes();
   Setting setting(backend, c, total);

@@ -36,7 +36,7 @@ sys.path[:0] = [str(ROOT / "tests/support"), str(ROOT / "tests/oracle")]
 
 import llama_state
 import report
-from random_models import Failure, Shape, make_model, run
+from random_models import TYPES, Failure, Shape, make_model, run
 
 PHASES = ["models", "verify", "history", "ours", "peer", "report"]
 # One per generation, the newest first: the first of them that the machine can load are tried.
@@ -95,7 +95,7 @@ class Bench:
         table = run(["/usr/bin/python3", ROOT / "tests/oracle/compare.py", "--make-model",
                      self.make_model, "--kvcache",
                      self.args.build / "kvcache", "--work", self.work / "verify", "--shapes",
-                     "grouped-64", "--types", *self.args.types])
+                     "grouped-64", "wide-grouped-64", "--types", *self.args.types])
         self.log(table)
 
     def history(self):
@@ -222,7 +222,7 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--phases", nargs="+", choices=PHASES, default=PHASES)
-    parser.add_argument("--types", nargs="+", choices=["q8_0", "f16", "bf16", "f32"],
+    parser.add_argument("--types", nargs="+", choices=TYPES,
                         default=["q8_0", "f16"])
     parser.add_argument("--shape", choices=SHAPES, default="1b")
     parser.add_argument("--threads", type=int, default=os.cpu_count())

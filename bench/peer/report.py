@@ -2,17 +2,20 @@
 
 Limits, from what the same process measured of the machine:
   decode   read bandwidth / (bytes of the weights + bytes of K and V at that depth)
-  prefill  multiply-adds of the layers at the peak of their kind (int8 dot products for q8_0,
-           f32 FMA for the others), the attention's at the peak of f32 FMA; the output matrix
+  prefill  multiply-adds of the layers at the peak of their kind (int8 dot products for block
+           types, f32 FMA for the others), the attention's at the peak of f32 FMA; the output matrix
            counts for one token
 """
 
 import statistics
 
+from block_types import BLOCK_TYPES
 from gguf_file import GgufFile
 
 KV_BYTES = 2  # f16
-_BYTES_PER_VALUE = {0: 4.0, 1: 2.0, 30: 2.0, 8: 34 / 32}
+_BYTES_PER_VALUE = {0: 4.0, 1: 2.0, 30: 2.0,
+                    **{number: block_bytes / size
+                       for number, (_, size, block_bytes, _) in BLOCK_TYPES.items()}}
 
 
 class ModelCost:
@@ -50,7 +53,7 @@ def macs(info):
 def limits(cost, weight_type, prompt, depths, machine):
     """Tokens per second that the machine allows: {"prefill": x, depth: x}."""
     peak = machine["f32_gflop_per_s"]
-    if weight_type == "q8_0" and machine["int8_gop_per_s"] > 0:
+    if weight_type.startswith("q") and machine["int8_gop_per_s"] > 0:
         peak = machine["int8_gop_per_s"]
     seconds = 2e-9 * ((cost.layer_macs * prompt + cost.head_macs) / peak
                       + cost.attention_macs(prompt) / machine["f32_gflop_per_s"])

@@ -21,7 +21,21 @@ inline constexpr Position kEndOfSequence = std::numeric_limits<Position>::max();
 
 // Element types of tensors, in model files and in caches. Block types hold `block_size`
 // values in `block_bytes` bytes; for plain types both describe one element.
-enum class DType : std::uint8_t { kF32, kF16, kBF16, kQ8_0, kI8, kI32 };
+enum class DType : std::uint8_t {
+  kF32,
+  kF16,
+  kBF16,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+  kI8,
+  kI32,
+};
 
 struct DTypeInfo {
   std::string_view name;  // as people write it: "f16", "q8_0"
@@ -34,7 +48,16 @@ constexpr DTypeInfo InfoOf(DType type) {
     case DType::kF32: return {"f32", 1, 4};
     case DType::kF16: return {"f16", 1, 2};
     case DType::kBF16: return {"bf16", 1, 2};
-    case DType::kQ8_0: return {"q8_0", 32, 34};  // f16 scale, 32 × int8
+    // Blocks of 32: f16 scale, (f16 least value,) quants; src/tensor/quantize_blocks.cc.
+    case DType::kQ4_0: return {"q4_0", 32, 18};
+    case DType::kQ4_1: return {"q4_1", 32, 20};
+    case DType::kQ5_0: return {"q5_0", 32, 22};
+    case DType::kQ5_1: return {"q5_1", 32, 24};
+    case DType::kQ8_0: return {"q8_0", 32, 34};
+    // Super-blocks of 256 with scales of their own in them; src/tensor/quantize_super_blocks.cc.
+    case DType::kQ4_K: return {"q4_k", 256, 144};
+    case DType::kQ5_K: return {"q5_k", 256, 176};
+    case DType::kQ6_K: return {"q6_k", 256, 210};
     case DType::kI8: return {"i8", 1, 1};
     case DType::kI32: return {"i32", 1, 4};
   }

@@ -28,7 +28,7 @@ GgufHeader LlamaHeader() {
   header.SetStrings("tokens", std::vector<std::string>(20, "x"));
   header.AddTensor("token_embd.weight", GgmlType::kQ8_0, {64, 10});
   header.AddTensor("output_norm.weight", GgmlType::kF32, {64});
-  header.AddTensor("blk.0.attn_q.weight", static_cast<GgmlType>(12), {256});
+  header.AddTensor("blk.0.attn_q.weight", static_cast<GgmlType>(10), {256});
   return header;
 }
 
@@ -147,7 +147,7 @@ TEST(Inspect, TextIsForPeople) {
                               "2,796,202 tokens\n"));
   EXPECT_THAT(text, HasSubstr("  layers 0 to 0: causal, 2 KV heads of 16 + 16, 128 bytes"));
   EXPECT_THAT(text, HasSubstr("20 × string: 'x', 'x'"));
-  EXPECT_THAT(text, HasSubstr("  q4_k      1 tensors, 256 parameters, 144 bytes (type not "
+  EXPECT_THAT(text, HasSubstr("  q2_k      1 tensors, 256 parameters, 84 bytes (type not "
                               "supported)\n"));
   EXPECT_THAT(text, HasSubstr("token_embd.weight"));
   EXPECT_EQ(text.find('\x1b'), std::string::npos);

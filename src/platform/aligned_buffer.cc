@@ -12,6 +12,8 @@ namespace kvcache {
 namespace {
 
 constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
+// A multiple of every page size in use.
+constexpr std::size_t kPageBytes = std::size_t{64} << 10;
 
 std::size_t RoundUp(std::size_t value, std::size_t to) {
   return (value + to - 1) / to * to;
@@ -22,8 +24,9 @@ Status OutOfMemory(std::size_t size_bytes) {
                 "cannot allocate " + std::to_string(size_bytes) + " bytes of memory");
 }
 
-// Anonymous memory whose address is a multiple of the huge page size: maps one page more and
-// gives both ends back. Null when the system refuses.
+// Anonymous memory whose address is a multiple of the huge page size: maps one huge page more
+// and gives both ends back. A last part that fills no huge page stays in small ones, and so
+// takes no more memory than it is long. Null when the system refuses.
 std::byte* MapHuge(std::size_t mapped_bytes) {
   const std::size_t span = mapped_bytes + kHugePageBytes;
   void* const raw = mmap(nullptr, span, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -34,7 +37,10 @@ std::byte* MapHuge(std::size_t mapped_bytes) {
   if (head > 0) munmap(begin, head);
   if (head < kHugePageBytes) munmap(begin + head + mapped_bytes, kHugePageBytes - head);
 #if defined(MADV_HUGEPAGE)
-  madvise(begin + head, mapped_bytes, MADV_HUGEPAGE);  // a wish: refusal changes speed alone
+  // Wishes: refusal changes speed alone.
+  const std::size_t huge = mapped_bytes / kHugePageBytes * kHugePageBytes;
+  madvise(begin + head, huge, MADV_HUGEPAGE);
+  if (huge < mapped_bytes) madvise(begin + head + huge, mapped_bytes - huge, MADV_NOHUGEPAGE);
 #endif
   return begin + head;
 }
@@ -44,7 +50,7 @@ std::byte* MapHuge(std::size_t mapped_bytes) {
 Result<AlignedBuffer> AlignedBuffer::Make(std::size_t size_bytes) {
   if (size_bytes > std::numeric_limits<std::size_t>::max() / 2) return OutOfMemory(size_bytes);
   if (size_bytes >= kHugePageBytes) {
-    const std::size_t mapped_bytes = RoundUp(size_bytes, kHugePageBytes);
+    const std::size_t mapped_bytes = RoundUp(size_bytes, kPageBytes);
     std::byte* const data = MapHuge(mapped_bytes);
     if (data == nullptr) return OutOfMemory(size_bytes);
     return AlignedBuffer(data, size_bytes, mapped_bytes);

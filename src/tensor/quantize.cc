@@ -1,75 +1,66 @@
 #include "tensor/quantize.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
 
 #include "base/strings.h"
+#include "tensor/block_codec.h"
 #include "tensor/float_conversion.h"
 
 namespace kvcache {
 namespace {
 
-constexpr std::size_t kBlock = 32;
+using codec::Load;
+using codec::Store;
 
-template <typename T>
-void Store(std::byte* at, T value) {
-  std::memcpy(at, &value, sizeof(value));
-}
-
-template <typename T>
-T Load(const std::byte* at) {
-  T value;
-  std::memcpy(&value, at, sizeof(value));
-  return value;
-}
-
-// std::round without a call per value, so that the compiler turns the loop into vectors.
-std::int8_t RoundHalfAway(float x) {
-  const auto whole = static_cast<std::int32_t>(x);
-  const float rest = x - static_cast<float>(whole);  // exact
-  const std::int32_t up = rest >= 0.5f ? 1 : 0;
-  const std::int32_t down = rest <= -0.5f ? 1 : 0;
-  return static_cast<std::int8_t>(whole + up - down);
-}
-
-// False, with nothing written, if a value is not finite.
-bool QuantizeBlock(const float* values, std::byte* out) {
-  constexpr float kMost = std::numeric_limits<float>::max();
-  float largest = 0.0f;
-  bool finite = true;
-  for (std::size_t i = 0; i < kBlock; ++i) {
-    const float magnitude = std::fabs(values[i]);
-    finite &= magnitude <= kMost;
-    largest = std::max(largest, magnitude);
+// nullptr for types that are not of blocks.
+const codec::BlockCodec* CodecOf(DType type) {
+  switch (type) {
+    case DType::kQ4_0: return &codec::kQ4_0;
+    case DType::kQ4_1: return &codec::kQ4_1;
+    case DType::kQ5_0: return &codec::kQ5_0;
+    case DType::kQ5_1: return &codec::kQ5_1;
+    case DType::kQ8_0: return &codec::kQ8_0;
+    case DType::kQ4_K: return &codec::kQ4_K;
+    case DType::kQ5_K: return &codec::kQ5_K;
+    case DType::kQ6_K: return &codec::kQ6_K;
+    default: return nullptr;
   }
-  if (!finite) return false;
-  const float d = largest / 127.0f;
-  // Where 1/d overflows, f16(d) is zero whatever the quants are.
-  const float inverse = d >= 0x1p-127f ? 1.0f / d : 0.0f;
-  std::int8_t q[kBlock];
-  for (std::size_t i = 0; i < kBlock; ++i) q[i] = RoundHalfAway(values[i] * inverse);
-  Store(out, F32ToF16(d));
-  std::memcpy(out + sizeof(std::uint16_t), q, sizeof(q));
-  return true;
 }
 
-Status QuantizeBlocks(std::span<const float> values, std::span<std::byte> out) {
-  for (std::size_t i = 0; i < values.size() / kBlock; ++i) {
-    if (QuantizeBlock(&values[kBlock * i], &out[34 * i])) continue;
-    return {StatusCode::kInvalidArgument,
-            StrCat("values ", kBlock * i, " to ", kBlock * (i + 1) - 1,
-                   ": q8_0 cannot hold one that is not finite")};
+bool AllFinite(std::span<const float> values) {
+  bool finite = true;
+  for (const float value : values) {
+    finite &= std::fabs(value) <= std::numeric_limits<float>::max();
+  }
+  return finite;
+}
+
+Status EncodeBlocks(DType type, const codec::BlockCodec& block, std::span<const float> values,
+                    std::span<std::byte> out) {
+  const DTypeInfo info = InfoOf(type);
+  const auto size = static_cast<std::size_t>(info.block_size);
+  const auto bytes = static_cast<std::size_t>(info.block_bytes);
+  for (std::size_t i = 0; i < values.size() / size; ++i) {
+    if (!AllFinite(values.subspan(size * i, size))) {
+      return {StatusCode::kInvalidArgument,
+              StrCat("values ", size * i, " to ", size * (i + 1) - 1, ": ", info.name,
+                     " cannot hold one that is not finite")};
+    }
+    block.encode(&values[size * i], &out[bytes * i]);
   }
   return Status::Ok();
 }
 
-void DequantizeBlock(const std::byte* bytes, float* out) {
-  const float d = F16ToF32(Load<std::uint16_t>(bytes));
-  for (std::size_t i = 0; i < kBlock; ++i) {
-    out[i] = d * static_cast<float>(Load<std::int8_t>(bytes + sizeof(std::uint16_t) + i));
+void DecodeBlocks(DType type, const codec::BlockCodec& block, std::span<const std::byte> bytes,
+                  std::span<float> out) {
+  const DTypeInfo info = InfoOf(type);
+  const auto size = static_cast<std::size_t>(info.block_size);
+  const auto block_bytes = static_cast<std::size_t>(info.block_bytes);
+  for (std::size_t i = 0; i < out.size() / size; ++i) {
+    block.decode(&bytes[block_bytes * i], &out[size * i]);
   }
 }
 
@@ -104,11 +95,10 @@ Status Quantize(DType type, std::span<const float> values, std::span<std::byte> 
     case DType::kBF16:
       for (std::size_t i = 0; i < n; ++i) Store(&out[2 * i], F32ToBf16(values[i]));
       return Status::Ok();
-    case DType::kQ8_0: return QuantizeBlocks(values, out);
-    case DType::kI8:
-    case DType::kI32: break;
+    default: break;
   }
-  return NotReal(type);
+  const codec::BlockCodec* const block = CodecOf(type);
+  return block == nullptr ? NotReal(type) : EncodeBlocks(type, *block, values, out);
 }
 
 Status Dequantize(DType type, std::span<const std::byte> bytes, std::span<float> out) {
@@ -124,14 +114,12 @@ Status Dequantize(DType type, std::span<const std::byte> bytes, std::span<float>
     case DType::kBF16:
       for (std::size_t i = 0; i < n; ++i) out[i] = Bf16ToF32(Load<std::uint16_t>(&bytes[2 * i]));
       return Status::Ok();
-    case DType::kQ8_0:
-      for (std::size_t i = 0; i < n / kBlock; ++i)
-        DequantizeBlock(&bytes[34 * i], &out[kBlock * i]);
-      return Status::Ok();
-    case DType::kI8:
-    case DType::kI32: break;
+    default: break;
   }
-  return NotReal(type);
+  const codec::BlockCodec* const block = CodecOf(type);
+  if (block == nullptr) return NotReal(type);
+  DecodeBlocks(type, *block, bytes, out);
+  return Status::Ok();
 }
 
 }  // namespace kvcache

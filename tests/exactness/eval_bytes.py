@@ -16,7 +16,7 @@ import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 
-from random_models import SHAPES, TYPES, Failure, make_model, random_tokens, run
+from random_models import CASES, Failure, make_model, random_tokens, run
 
 TOKENS = 600
 CHUNKS = [1, 7, 64, 512]
@@ -56,16 +56,18 @@ def check_model(args, shape, weight_type, kv_type):
                             f" and {threads} threads differ from chunk 1 and 1 thread,"
                             f" {first_difference(expected, got)}")
     digest = hashlib.sha256(expected).hexdigest()[:16]
-    print(f"{shape.name:16s} {weight_type:4s} weights {kv_type:4s} cache: {digest}", flush=True)
+    print(f"{shape.name:16s} {weight_type:6s} weights {kv_type:4s} cache: {digest}", flush=True)
     return failures
 
 
 def check(args):
     args.work.mkdir(parents=True, exist_ok=True)
     failures = []
-    for i, (shape, weight_type) in enumerate(itertools.product(SHAPES, TYPES)):
+    met = {}
+    for shape, weight_type in CASES:
         # Every pair of weight and cache type is met over the shapes, not in each of them.
-        kv_type = KV_TYPES[(i + i // len(TYPES)) % len(KV_TYPES)]
+        met[weight_type] = met.get(weight_type, -1) + 1
+        kv_type = KV_TYPES[met[weight_type] % len(KV_TYPES)]
         failures += check_model(args, shape, weight_type, kv_type)
     if failures:
         raise Failure("\n  ".join([f"{len(failures)} files differ", *failures]))

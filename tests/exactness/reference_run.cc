@@ -55,10 +55,18 @@ constexpr Shape kFamilies[] = {
      "--arch qwen3moe --layers 2 --width 64 --heads 4 --kv-heads 2 --head-dim 32 --ffn 96"
      " --vocab 384 --tied --experts 40 --experts-used 6 --expert-ffn 32"},
 };
+// Rows of whole super-blocks.
+constexpr Shape kWideShape = {
+    "Wide256",
+    "--layers 2 --width 256 --heads 4 --kv-heads 2 --head-dim 64 --ffn 768 --vocab 400 --tied"};
+constexpr int kWide = static_cast<int>(std::size(kShapes) + std::size(kFamilies));
 constexpr DType kWeightTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0};
+constexpr DType kSmallTypes[] = {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1};
+constexpr DType kSuperTypes[] = {DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
 constexpr DType kKvTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
 
 const Shape& ShapeOf(const ModelCase& model) {
+  if (model.shape == kWide) return kWideShape;
   const auto index = static_cast<std::size_t>(model.shape);
   const std::size_t plain = std::size(kShapes);
   return index < plain ? kShapes[index] : kFamilies[index - plain];
@@ -104,6 +112,14 @@ std::vector<ModelCase> AllCases() {
     const DType floats = i % 2 == 0 ? DType::kF32 : DType::kBF16;
     cases.push_back({.shape = shape, .weights = floats, .kv = DType::kF16});
     cases.push_back({.shape = shape, .weights = DType::kQ8_0, .kv = DType::kF32});
+  }
+  // The other types differ in the linear layers alone: one cache type each will do.
+  for (const DType weights : kSmallTypes) {
+    const int shape = static_cast<int>(cases.size() % std::size(kShapes));
+    cases.push_back({.shape = shape, .weights = weights, .kv = DType::kF16});
+  }
+  for (const DType weights : kSuperTypes) {
+    cases.push_back({.shape = kWide, .weights = weights, .kv = DType::kF16});
   }
   return cases;
 }

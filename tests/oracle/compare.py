@@ -14,7 +14,7 @@ What must hold, and why (KL is the mean over positions, in nats):
   f16, bf16  KL(ours ‖ float64) < 1e-6. llama.cpp rounds activations to the weights' type, which
              puts it up to 1e-6 (f16) and 7e-5 (bf16) from float64. So from llama.cpp ours may be
              1e-6, or 1.1 times as far as float64 is from it where that is more.
-  q8_0       both quantise activations: KL(ours ‖ float64) <= 1.1 KL(llama.cpp ‖ float64).
+  q…         both quantise activations: KL(ours ‖ float64) <= 1.1 KL(llama.cpp ‖ float64).
   experts    of such types: the same of the median position instead of the mean. Where a router
              hesitates between two experts, noise of either engine decides, and one token that
              took the other way costs more than all noise together: the mean would compare how
@@ -43,8 +43,8 @@ import numpy as np
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 
 import distance
-from random_models import (SHAPES, TYPES, VARIANTS, Failure, Shape, Variant, make_model,
-                           random_tokens, run)
+from random_models import (ALL_SHAPES, CASES, TYPES, VARIANTS, Failure, Shape, Variant,
+                           make_model, random_tokens, run)
 from reference import Decoder
 
 PROMPT, GREEDY = 336, 200  # together they cross two of attention's splits of 256
@@ -167,12 +167,12 @@ def problems(row):
 
 
 HEADING = """{prompt} prompt tokens and {greedy} greedy ones; F32 caches; seed {seed}
-                                     mean KL to float64  mean KL   rms error of logits noise   greedy
-variant       shape            type  ours      llama.cpp llama.cpp ours      llama.cpp level     clear wrong"""
+                                      mean KL to float64  mean KL   rms error of logits noise   greedy
+variant       shape            type   ours      llama.cpp llama.cpp ours      llama.cpp level     clear wrong"""
 
 
 def print_row(row):
-    print(f"{row['variant']:13s} {row['shape']:16s} {row['type']:5s} {row['kl_ours_truth']:9.2e} "
+    print(f"{row['variant']:13s} {row['shape']:16s} {row['type']:6s} {row['kl_ours_truth']:9.2e} "
           f"{row['kl_llama_truth']:9.2e} {row['kl_ours_llama']:9.2e} {row['rms_ours']:9.2e} "
           f"{row['rms_llama']:9.2e} {row['noise']:9.2e} {row['greedy_clear']:5d} "
           f"{len(row['greedy_wrong']):5d}", flush=True)
@@ -195,17 +195,18 @@ def parse_arguments():
     parser.add_argument("--variants", nargs="+", choices=[*variants, "all"], default=variants[:1])
     parser.add_argument("--slow", action="store_true",
                         help="takes minutes: skipped unless KVCACHE_SLOW_TESTS is set")
-    parser.add_argument("--shapes", nargs="+", default=[shape.name for shape in SHAPES])
+    parser.add_argument("--shapes", nargs="+", default=[shape.name for shape in ALL_SHAPES])
     parser.add_argument("--types", nargs="+", choices=TYPES, default=TYPES)
     return parser.parse_args()
 
 
 def check(args):
     args.work.mkdir(parents=True, exist_ok=True)
-    cases = [make_case(args, variant, variant.fit(shape), weight_type, args.seed + 10 * i + j)
+    cases = [make_case(args, variant, variant.fit(shape), weight_type,
+                       args.seed + 10 * ALL_SHAPES.index(shape) + TYPES.index(weight_type))
              for variant in VARIANTS if {variant.name, "all"} & set(args.variants)
-             for i, shape in enumerate(SHAPES) if shape.name in args.shapes
-             for j, weight_type in enumerate(TYPES) if weight_type in args.types]
+             for shape, weight_type in CASES
+             if shape.name in args.shapes and weight_type in args.types]
     ask_llama_cpp(args, cases)
     print(HEADING.format(prompt=PROMPT, greedy=GREEDY, seed=args.seed))
     rows, failures = [], []

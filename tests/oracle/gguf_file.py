@@ -10,11 +10,11 @@ import struct
 
 import numpy as np
 
+from block_types import BLOCK_TYPES
+
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?",
             10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
-
-_Q8_0_BLOCK = np.dtype([("scale", "<f2"), ("values", "i1", (32,))])
 
 
 @dataclasses.dataclass
@@ -61,10 +61,11 @@ class GgufFile:
         if info.type == 30:  # BF16: the upper half of an F32
             upper = self._view(start, "<u2", count).astype(np.uint32)
             return (upper << 16).view(np.float32).astype(np.float64)
-        if info.type == 8:
-            blocks = self._view(start, _Q8_0_BLOCK, count // 32)
-            return blocks["values"].astype(np.float64) * blocks["scale"].astype(np.float64)[:, None]
-        raise ValueError(f"tensor type {info.type}: the reference reads F32, F16, BF16 and Q8_0")
+        if info.type in BLOCK_TYPES:
+            _, size, block_bytes, dequantise = BLOCK_TYPES[info.type]
+            return dequantise(self._view(start, "u1", count // size * block_bytes)).astype(
+                np.float64)
+        raise ValueError(f"tensor type {info.type}: the reference does not read it")
 
     def _view(self, start, dtype, count):
         size = np.dtype(dtype).itemsize * count

@@ -10,7 +10,10 @@ import subprocess
 
 import numpy as np
 
-TYPES = ["f32", "f16", "bf16", "q8_0"]
+PLAIN_TYPES = ["f32", "f16", "bf16", "q8_0"]
+SMALL_TYPES = ["q4_0", "q4_1", "q5_0", "q5_1"]
+SUPER_TYPES = ["q4_k", "q5_k", "q6_k", "q4_k_m", "q5_k_m"]
+TYPES = PLAIN_TYPES + SMALL_TYPES + SUPER_TYPES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +35,19 @@ SHAPES = [
     Shape("plain-80", 3, 320, 4, 4, 80, 640, 1200, tied=False),
     Shape("five-of-one-32", 2, 160, 5, 1, 32, 416, 1111, tied=True),
 ]
+
+# Rows of whole super-blocks of 256; in the last one only the feed-forward part's are not, so
+# that types fall back there.
+WIDE_SHAPES = [
+    Shape("wide-grouped-64", 2, 256, 4, 2, 64, 768, 1024, tied=False),
+    Shape("wide-plain-128", 3, 512, 4, 4, 128, 512, 1200, tied=True),
+    Shape("wide-six-of-two", 2, 768, 6, 2, 128, 1024, 1501, tied=False),
+    Shape("wide-but-ffn", 4, 256, 8, 2, 32, 480, 1111, tied=True),
+]
+ALL_SHAPES = SHAPES + WIDE_SHAPES
+CASES = ([(shape, name) for shape in SHAPES for name in PLAIN_TYPES]
+         + [(shape, name) for shape in SHAPES[:3] for name in SMALL_TYPES]
+         + [(shape, name) for shape in WIDE_SHAPES for name in SUPER_TYPES])
 
 
 @dataclasses.dataclass(frozen=True)

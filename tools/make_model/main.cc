@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <map>
 #include <optional>
 #include <string>
 
@@ -83,17 +82,24 @@ void AddRopeAndExperts(CLI::App& app, Flags& flags) {
   app.add_option("--expert-ffn", flags.expert_ffn, "inner width of an expert");
 }
 
+Status Make(const Flags& flags, const std::string& type, Request& request,
+            const std::string& path) {
+  KVCACHE_ASSIGN_OR_RETURN(request.shape, ShapeOf(flags));
+  KVCACHE_ASSIGN_OR_RETURN(const WeightScheme scheme, ParseWeightScheme(type));
+  request.type = scheme.type;
+  request.mix = scheme.mix;
+  return MakeModel(request, path);
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("Writes a GGUF model file of random weights.");
   Request request;
   Flags flags;
   std::string path;
-  const std::map<std::string, DType> types = {
-      {"f32", DType::kF32}, {"f16", DType::kF16}, {"bf16", DType::kBF16}, {"q8_0", DType::kQ8_0}};
+  std::string type = "f32";
   app.add_option("out,--out", path, "the file to write")->required();
   app.add_option("--arch", request.architecture, "architecture (default: llama)");
-  app.add_option("--type", request.type, "type of the matrices: f32 (default), f16, bf16, q8_0")
-      ->transform(CLI::CheckedTransformer(types).description(""));
+  app.add_option("--type", type, "type of the matrices: f32 (default), f16, bf16, q8_0, q4_k_m, …");
   app.add_option("--seed", request.seed, "which random numbers (default: 1)");
   app.add_option("--threads", request.threads, "default: one per core; changes no bytes");
   AddSizes(app, flags);
@@ -103,12 +109,7 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
-  const auto shape = ShapeOf(flags);
-  Status status = shape.status();
-  if (status.ok()) {
-    request.shape = *shape;
-    status = MakeModel(request, path);
-  }
+  const Status status = Make(flags, type, request, path);
   if (status.ok()) return 0;
   std::fprintf(stderr, "kvcache-make-model: %s\n", status.message().c_str());
   return 1;

@@ -31,16 +31,6 @@ std::uint64_t Elements(const TensorSpec& spec) {
   return elements;
 }
 
-// The number in general.file_type that says of what type most tensors are.
-std::uint32_t FileType(DType type) {
-  switch (type) {
-    case DType::kF16: return 1;
-    case DType::kQ8_0: return 7;
-    case DType::kBF16: return 32;
-    default: return 0;
-  }
-}
-
 class Maker {
  public:
   Maker(const Request& request, const Architecture& architecture)
@@ -64,7 +54,12 @@ class Maker {
 
  private:
   DType TypeOf(const TensorSpec& spec) const {
-    return spec.dims.size() == 1 || spec.keep_f32 ? DType::kF32 : request_.type;
+    if (spec.dims.size() == 1 || spec.keep_f32) return DType::kF32;
+    return TypeOfMatrix({request_.type, request_.mix},
+                        {.name = spec.name,
+                         .inputs = spec.dims[0],
+                         .layers = request_.shape.layers,
+                         .tied = request_.shape.output == Output::kTied});
   }
 
   GgufHeader Header() const {
@@ -72,7 +67,7 @@ class Maker {
     header.SetString("general.architecture", architecture_.name);
     header.SetString("general.name",
                      StrCat("random ", architecture_.name, " of seed ", request_.seed));
-    header.SetUint32("general.file_type", FileType(request_.type));
+    header.SetUint32("general.file_type", FileTypeOf({request_.type, request_.mix}));
     header.SetUint32("general.quantization_version", 2);
     architecture_.add_metadata(request_.shape, header);
     AddVocabulary(request_.shape.vocab, header);

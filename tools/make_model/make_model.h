@@ -6,6 +6,7 @@
 
 #include "kvcache/status.h"
 #include "kvcache/types.h"
+#include "make_model/mixture.h"
 #include "make_model/shape.h"
 
 namespace kvcache::make_model {
@@ -13,7 +14,8 @@ namespace kvcache::make_model {
 struct Request {
   std::string architecture = "llama";
   Shape shape = {};
-  DType type = DType::kF32;  // of the matrices: f32, f16, bf16 or q8_0
+  DType type = DType::kF32;  // of the matrices, as far as `mix` and their widths let them
+  Mix mix = Mix::kPure;
   std::uint64_t seed = 1;
   int threads = 0;  // 0: one per core; the file does not depend on it
 };

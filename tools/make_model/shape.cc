@@ -1,5 +1,7 @@
 #include "make_model/shape.h"
 
+#include <algorithm>
+
 #include "base/strings.h"
 #include "make_model/vocabulary.h"
 
@@ -57,7 +59,8 @@ Status CheckBounds(const Shape& shape) {
 }
 
 Status CheckRows(const Shape& shape, DType type) {
-  const int block = InfoOf(type).block_size;
+  // Rows that are no whole super-blocks fall back to a type of blocks of 32.
+  const int block = std::min(InfoOf(type).block_size, 32);
   const Bound rows[] = {{"--width", shape.width, 0, 0},
                         {"--heads times --head-dim", shape.heads * shape.head_dim, 0, 0},
                         {"--ffn", shape.experts > 0 ? 0 : shape.ffn, 0, 0},

@@ -71,8 +71,7 @@ Status CheckTokens(const TensorView& table, std::span<const std::int32_t> tokens
 }
 
 bool IsWeightType(DType dtype) {
-  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16 ||
-         dtype == DType::kQ8_0;
+  return dtype != DType::kI8 && dtype != DType::kI32;
 }
 
 }  // namespace

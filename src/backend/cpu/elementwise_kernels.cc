@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "backend/cpu/targets.h"
+#include "tensor/quantize.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/elementwise_kernels.cc"
@@ -141,12 +142,20 @@ HWY_INLINE void WidenQ8(const std::byte* row, std::int64_t width, float* y) {
   }
 }
 
+// The other block types: a few rows of a table, not worth kernels of their own.
+HWY_INLINE void WidenBlocks(const std::byte* row, DType dtype, std::int64_t width, float* y) {
+  const auto bytes = static_cast<std::size_t>(BytesOf(dtype, width));
+  // Sizes fit, and every weight type converts: it cannot fail.
+  static_cast<void>(Dequantize(dtype, {row, bytes}, {y, static_cast<std::size_t>(width)}).ok());
+}
+
 void WidenRow(const std::byte* row, DType dtype, std::int64_t width, float* y) {
   switch (dtype) {
     case DType::kQ8_0: return WidenQ8(row, width, y);
     case DType::kF16: return WidenAll<LoadF16>(row, width, y);
     case DType::kBF16: return WidenAll<LoadBF16>(row, width, y);
-    default: return WidenAll<LoadF32>(row, width, y);
+    case DType::kF32: return WidenAll<LoadF32>(row, width, y);
+    default: return WidenBlocks(row, dtype, width, y);
   }
 }
 

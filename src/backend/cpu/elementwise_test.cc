@@ -18,7 +18,7 @@ using testing::ForcedTarget;
 using testing::MulAdd;
 using testing::RandomValues;
 using testing::RandomWeights;
-using testing::WeightAt;
+using testing::WeightValues;
 
 constexpr std::array<std::int64_t, 8> kWidths = {1, 3, 4, 15, 16, 17, 100, 1000};
 
@@ -43,11 +43,14 @@ INSTANTIATE_TEST_SUITE_P(Targets, ElementwiseTest, ::testing::ValuesIn(CpuTarget
 
 TEST_P(ElementwiseTest, EmbedWidensRowsOfEveryWeightType) {
   const std::unique_ptr<Backend> backend = MakeBackend(2);
-  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0}) {
-    for (const std::int64_t width : {32, 33, 47, 96, 2048}) {
+  for (const DType dtype :
+       {DType::kF32, DType::kF16, DType::kBF16, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,
+        DType::kQ5_1, DType::kQ8_0, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K}) {
+    for (const std::int64_t width : {32, 33, 47, 96, 256, 2048}) {
       if (width % InfoOf(dtype).block_size != 0) continue;
       constexpr std::int64_t kRows = 9;
       auto table = RandomWeights(dtype, width * kRows, 3);
+      const std::vector<float> values = WeightValues(table, dtype);
       const std::vector<std::int32_t> tokens = {8, 0, 3, 3, 1};
       std::vector<float> y(static_cast<std::size_t>(width) * tokens.size());
       const Status status =
@@ -57,7 +60,7 @@ TEST_P(ElementwiseTest, EmbedWidensRowsOfEveryWeightType) {
       for (std::size_t i = 0; i < y.size(); ++i) {
         const std::int64_t row = tokens[i / static_cast<std::size_t>(width)];
         const float expected =
-            WeightAt(table.data(), dtype, row * width + static_cast<std::int64_t>(i) % width);
+            values[static_cast<std::size_t>(row * width + static_cast<std::int64_t>(i) % width)];
         ASSERT_TRUE(SameBits(&y[i], &expected, 1)) << InfoOf(dtype).name << " " << i;
       }
     }

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "backend/cpu/linear_testing.h"
 #include "backend/cpu/testing.h"
 #include "backend/cpu/token_tiles.h"
 
@@ -19,16 +20,15 @@ using testing::ForcedTarget;
 using testing::MulAdd;
 using testing::RandomValues;
 using testing::RandomWeights;
-using testing::WeightAt;
+using testing::WeightValues;
 
 // ---- The documented chains, one value at a time
 
-float DotFloat(const std::byte* row, DType dtype, const float* x, std::int64_t inputs,
-               MulAdd mul_add) {
+float DotFloat(const float* row, const float* x, std::int64_t inputs, MulAdd mul_add) {
   std::array<float, 16> lanes{};
   for (std::int64_t k = 0; k < inputs; ++k) {
     float& lane = lanes[static_cast<std::size_t>(k % 16)];
-    lane = mul_add(WeightAt(row, dtype, k), x[k], lane);
+    lane = mul_add(row[k], x[k], lane);
   }
   for (std::size_t half = 8; half > 0; half /= 2) {
     for (std::size_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
@@ -36,36 +36,25 @@ float DotFloat(const std::byte* row, DType dtype, const float* x, std::int64_t i
   return lanes[0];
 }
 
-float DotQ8(const std::byte* row, const float* x, std::int64_t inputs, MulAdd mul_add) {
-  float y = 0.0f;
-  for (std::int64_t b = 0; b < inputs / 32; ++b) {
-    float most = 0.0f;
-    for (int i = 0; i < 32; ++i) most = std::max(most, std::fabs(x[b * 32 + i]));
-    const float x_scale = most / 127.0f;
-    const float inverse = x_scale > 0.0f ? 1.0f / x_scale : 0.0f;
-    std::int32_t sum = 0;
-    for (int i = 0; i < 32; ++i) {
-      const auto q = static_cast<std::int32_t>(std::nearbyintf(x[b * 32 + i] * inverse));
-      sum += q * static_cast<std::int8_t>(row[b * 34 + 2 + i]);
-    }
-    std::uint16_t w_scale;
-    std::memcpy(&w_scale, row + b * 34, 2);
-    y = mul_add(static_cast<float>(sum), F16ToF32(w_scale) * x_scale, y);
-  }
-  return y;
+bool IsBlockType(DType dtype) {
+  return InfoOf(dtype).block_size > 1;
 }
 
 std::vector<float> Reference(const std::vector<std::byte>& weights, DType dtype,
                              const std::vector<float>& x, std::int64_t inputs, std::int64_t outputs,
                              MulAdd mul_add) {
   const std::int64_t tokens = static_cast<std::int64_t>(x.size()) / inputs;
-  std::vector<float> y;
-  for (std::int64_t t = 0; t < tokens; ++t) {
-    for (std::int64_t n = 0; n < outputs; ++n) {
-      const std::byte* const row = weights.data() + n * BytesOf(dtype, inputs);
+  std::vector<float> y(static_cast<std::size_t>(tokens * outputs));
+  for (std::int64_t n = 0; n < outputs; ++n) {
+    const std::byte* const bytes = weights.data() + n * BytesOf(dtype, inputs);
+    const testing::BlockRow blocks =
+        IsBlockType(dtype) ? testing::ReadBlockRow(dtype, bytes, inputs) : testing::BlockRow();
+    const std::vector<float> row = WeightValues({bytes, bytes + BytesOf(dtype, inputs)}, dtype);
+    for (std::int64_t t = 0; t < tokens; ++t) {
       const float* const column = x.data() + t * inputs;
-      y.push_back(dtype == DType::kQ8_0 ? DotQ8(row, column, inputs, mul_add)
-                                        : DotFloat(row, dtype, column, inputs, mul_add));
+      y[static_cast<std::size_t>(t * outputs + n)] =
+          IsBlockType(dtype) ? testing::DotBlocks(blocks, column, mul_add)
+                             : DotFloat(row.data(), column, inputs, mul_add);
     }
   }
   return y;
@@ -118,7 +107,10 @@ struct Shape {
 };
 
 std::vector<Shape> ShapesOf(DType dtype) {
-  if (dtype == DType::kQ8_0) return {{32, 1}, {32, 17}, {64, 16}, {96, 50}, {160, 33}, {1024, 97}};
+  if (InfoOf(dtype).block_size == 256) return {{256, 1}, {256, 17}, {512, 50}, {1280, 97}};
+  if (IsBlockType(dtype)) {
+    return {{32, 1}, {32, 17}, {64, 16}, {96, 50}, {160, 33}, {288, 40}, {1024, 97}};
+  }
   return {{1, 1},   {3, 2},   {15, 5},   {16, 4},   {17, 33},
           {31, 31}, {40, 67}, {100, 32}, {256, 70}, {1001, 37}};
 }
@@ -149,6 +141,7 @@ TEST_P(LinearTest, IsCloseToTheSumInDouble) {
   constexpr std::int64_t kInputs = 512;
   constexpr std::int64_t kOutputs = 40;
   const auto weights = RandomWeights(dtype(), kInputs * kOutputs, 1);
+  const std::vector<float> values = WeightValues(weights, dtype());
   const std::vector<float> x = RandomValues(kInputs * 20, 2);
   const auto y = RunLinear(*backend, weights, dtype(), x, kInputs, kOutputs);
   for (std::int64_t t = 0; t < 20; ++t) {
@@ -157,13 +150,13 @@ TEST_P(LinearTest, IsCloseToTheSumInDouble) {
       double size = 0.0;
       for (std::int64_t k = 0; k < kInputs; ++k) {
         const double product =
-            static_cast<double>(WeightAt(weights.data(), dtype(), n * kInputs + k)) *
+            static_cast<double>(values[static_cast<std::size_t>(n * kInputs + k)]) *
             static_cast<double>(x[static_cast<std::size_t>(t * kInputs + k)]);
         sum += product;
         size += std::fabs(product);
       }
       // Rounding of 512 f32 steps; 8-bit inputs are off by up to half of 1/127 of the largest.
-      const double bound = size * (dtype() == DType::kQ8_0 ? 0.5 / 127 * 2 : 512 * 6e-8);
+      const double bound = size * (IsBlockType(dtype()) ? 0.5 / 127 * 2 : 512 * 6e-8);
       ASSERT_NEAR(y[static_cast<std::size_t>(t * kOutputs + n)], sum, bound);
     }
   }
@@ -176,7 +169,9 @@ TEST_P(LinearTest, LongRowsInLargeBatchesAreTheSameChain) {
   constexpr std::int64_t kOutputs = 150;
   constexpr std::int64_t kTokens = 130;
   constexpr std::int64_t kChunk = 10;
-  const std::int64_t inputs = dtype() == DType::kQ8_0 ? 2112 : 2103;
+  const std::int64_t inputs = InfoOf(dtype()).block_size == 256 ? 2304
+                              : IsBlockType(dtype())            ? 2112
+                                                                : 2103;
   const auto weights = RandomWeights(dtype(), inputs * kOutputs, 11);
   const std::vector<float> x = RandomValues(kTokens * inputs, 12);
   const auto y = RunLinear(*backend, weights, dtype(), x, inputs, kOutputs);
@@ -188,9 +183,28 @@ TEST_P(LinearTest, LongRowsInLargeBatchesAreTheSameChain) {
   }
 }
 
+// So many inputs that the batch is taken in two parts.
+TEST_P(LinearTest, BatchesBeyondTheCacheAreTheSameChain) {
+  ASSERT_TRUE(forced_.ok());
+  if (!IsBlockType(dtype())) return;
+  const std::unique_ptr<Backend> backend = MakeBackend(2);
+  constexpr std::int64_t kInputs = 12'288;
+  constexpr std::int64_t kOutputs = 33;
+  constexpr std::int64_t kTokens = 101;
+  const auto weights = RandomWeights(dtype(), kInputs * kOutputs, 13);
+  const std::vector<float> x = RandomValues(kTokens * kInputs, 14);
+  const auto y = RunLinear(*backend, weights, dtype(), x, kInputs, kOutputs);
+  for (const std::int64_t t : {std::int64_t{0}, std::int64_t{50}, kTokens - 1}) {
+    const std::vector<float> one(x.begin() + t * kInputs, x.begin() + (t + 1) * kInputs);
+    const auto expected = RunLinear(*backend, weights, dtype(), one, kInputs, kOutputs);
+    const std::vector<float> actual(y.begin() + t * kOutputs, y.begin() + (t + 1) * kOutputs);
+    ASSERT_EQ(FirstDifference(actual, expected), -1) << "token " << t;
+  }
+}
+
 TEST_P(LinearTest, ThreadsDoNotShow) {
   ASSERT_TRUE(forced_.ok());
-  const std::int64_t inputs = 320;
+  const std::int64_t inputs = InfoOf(dtype()).block_size == 256 ? 256 : 320;
   const std::int64_t outputs = 1500;
   const auto weights = RandomWeights(dtype(), inputs * outputs, 3);
   for (const int tokens : {1, 5, 40}) {
@@ -249,38 +263,50 @@ TEST_P(LinearTest, GroupsOverAStackAreSeparateCalls) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(TypesAndTargets, LinearTest,
-                         ::testing::Combine(::testing::Values(DType::kF32, DType::kF16,
-                                                              DType::kBF16, DType::kQ8_0),
-                                            ::testing::ValuesIn(CpuTargetNames())),
-                         [](const auto& instance) {
-                           return std::string(InfoOf(std::get<0>(instance.param)).name) + "_" +
-                                  std::get<1>(instance.param);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    TypesAndTargets, LinearTest,
+    ::testing::Combine(::testing::Values(DType::kF32, DType::kF16, DType::kBF16, DType::kQ4_0,
+                                         DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
+                                         DType::kQ4_K, DType::kQ5_K, DType::kQ6_K),
+                       ::testing::ValuesIn(CpuTargetNames())),
+    [](const auto& instance) {
+      return std::string(InfoOf(std::get<0>(instance.param)).name) + "_" +
+             std::get<1>(instance.param);
+    });
 
-// Extreme scales and inputs: zeros, the most negative weight, blocks without a largest value.
-TEST(LinearQ8Test, EdgeValues) {
-  constexpr std::int64_t kInputs = 96;
-  auto weights = RandomWeights(DType::kQ8_0, kInputs * 16, 5);
-  for (int i = 0; i < 32; ++i) weights[static_cast<std::size_t>(2 + i)] = std::byte{0x80};
-  std::vector<float> x = RandomValues(kInputs * 3, 6);
-  std::fill(x.begin(), x.begin() + 32, 0.0f);
-  std::fill(x.begin() + kInputs, x.begin() + kInputs + 32, -1e30f);
-  std::fill(x.begin() + 2 * kInputs, x.begin() + 2 * kInputs + 32, 1e-42f);
-  for (const std::string& target : CpuTargetNames()) {
-    const ForcedTarget forced(target);
-    const auto expected = Reference(weights, DType::kQ8_0, x, kInputs, 16, MulAdd(target));
-    ASSERT_TRUE(forced.ok());
-    const auto y = RunLinear(*MakeBackend(1), weights, DType::kQ8_0, x, kInputs, 16);
-    EXPECT_EQ(FirstDifference(y, expected), -1) << target;
+// Extreme inputs beside likely ones: zeros, huge and subnormal values, over every chain's span;
+// weights of all-ones bits, which are the most negative scales and quants and the largest ones.
+TEST(LinearBlocksTest, EdgeValues) {
+  constexpr std::int64_t kInputs = 768;
+  for (const DType dtype : {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
+                            DType::kQ4_K, DType::kQ5_K, DType::kQ6_K}) {
+    auto weights = RandomWeights(dtype, kInputs * 16, 5);
+    const auto block_bytes = static_cast<std::size_t>(InfoOf(dtype).block_bytes);
+    const std::size_t bits_at = dtype == DType::kQ6_K ? 0 : 4;
+    const std::size_t bits_end = dtype == DType::kQ6_K ? 208 : block_bytes;
+    for (std::size_t i = bits_at; i < bits_end; ++i) {
+      weights[i] = dtype == DType::kQ8_0 ? std::byte{0x80} : std::byte{0xff};
+    }
+    std::vector<float> x = RandomValues(kInputs * 3, 6);
+    std::fill(x.begin(), x.begin() + 256, 0.0f);
+    std::fill(x.begin() + kInputs, x.begin() + kInputs + 256, -1e30f);
+    std::fill(x.begin() + 2 * kInputs, x.begin() + 2 * kInputs + 256, 1e-42f);
+    for (const std::string& target : CpuTargetNames()) {
+      const ForcedTarget forced(target);
+      const auto expected = Reference(weights, dtype, x, kInputs, 16, MulAdd(target));
+      ASSERT_TRUE(forced.ok());
+      const auto y = RunLinear(*MakeBackend(1), weights, dtype, x, kInputs, 16);
+      EXPECT_EQ(FirstDifference(y, expected), -1) << InfoOf(dtype).name << " " << target;
+    }
   }
 }
 
 // One call, outputs of several types and widths.
 TEST(LinearCallTest, ManyOutputsOfOneInput) {
   const std::unique_ptr<Backend> backend = MakeBackend(3);
-  constexpr std::int64_t kInputs = 128;
-  const std::array<DType, 4> types = {DType::kQ8_0, DType::kF16, DType::kF32, DType::kBF16};
+  constexpr std::int64_t kInputs = 256;
+  const std::array<DType, 7> types = {DType::kQ8_0, DType::kF16,  DType::kQ4_K, DType::kF32,
+                                      DType::kBF16, DType::kQ6_K, DType::kQ5_1};
   for (const int tokens : {1, 30}) {
     std::vector<float> x = RandomValues(kInputs * tokens, 9);
     std::vector<std::vector<std::byte>> bytes;
@@ -296,7 +322,7 @@ TEST(LinearCallTest, ManyOutputsOfOneInput) {
       EXPECT_EQ(weights.back()->inputs(), kInputs);
       EXPECT_EQ(weights.back()->outputs(), rows);
       EXPECT_EQ(weights.back()->dtype(), types[i]);
-      EXPECT_EQ(weights.back()->owned_bytes() > 0, types[i] == DType::kQ8_0);
+      EXPECT_EQ(weights.back()->owned_bytes() > 0, IsBlockType(types[i]));
       y.emplace_back(static_cast<std::size_t>(rows * tokens));
       outputs.push_back(
           {weights.back().get(), TensorView::Dense(y.back().data(), DType::kF32, rows, tokens)});
@@ -311,12 +337,20 @@ TEST(LinearCallTest, ManyOutputsOfOneInput) {
   }
 }
 
-TEST(LinearCallTest, Q8WeightsTakeTheirFileSize) {
+TEST(LinearCallTest, BlockWeightsTakeTheirFileSize) {
   const std::unique_ptr<Backend> backend = MakeBackend(1);
-  auto bytes = RandomWeights(DType::kQ8_0, 256 * 64, 1);
-  const auto weight = backend->MakeLinear(TensorView::Dense(bytes.data(), DType::kQ8_0, 256, 64));
+  for (const DType dtype : {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
+                            DType::kQ4_K, DType::kQ5_K}) {
+    auto bytes = RandomWeights(dtype, 512 * 64, 1);
+    const auto weight = backend->MakeLinear(TensorView::Dense(bytes.data(), dtype, 512, 64));
+    ASSERT_TRUE(weight.ok());
+    EXPECT_EQ((*weight)->owned_bytes(), bytes.size()) << InfoOf(dtype).name;
+  }
+  // Whole lines: 16 rows × 210 bytes are 52.5 of them.
+  auto bytes = RandomWeights(DType::kQ6_K, 512 * 64, 1);
+  const auto weight = backend->MakeLinear(TensorView::Dense(bytes.data(), DType::kQ6_K, 512, 64));
   ASSERT_TRUE(weight.ok());
-  EXPECT_EQ((*weight)->owned_bytes(), bytes.size());
+  EXPECT_EQ((*weight)->owned_bytes(), bytes.size() / 210 * 212);
 }
 
 // ---- Errors name both sides
@@ -370,6 +404,8 @@ TEST(LinearCallTest, RefusesWeightsItCannotServe) {
   const auto code = [&](const TensorView& w) { return backend->MakeLinear(w).status().code(); };
   EXPECT_EQ(code(TensorView::Dense(memory.data(), DType::kI8, 32, 4)), StatusCode::kUnsupported);
   EXPECT_EQ(code(TensorView::Dense(memory.data(), DType::kQ8_0, 48, 4)),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(TensorView::Dense(memory.data(), DType::kQ4_K, 288, 4)),
             StatusCode::kInvalidArgument);
   EXPECT_EQ(code(TensorView::Dense(memory.data(), DType::kF32, 0, 4)),
             StatusCode::kInvalidArgument);

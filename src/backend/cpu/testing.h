@@ -13,6 +13,7 @@
 #include "kvcache/cpu_backend.h"
 #include "kvcache/types.h"
 #include "tensor/float_conversion.h"
+#include "tensor/quantize.h"
 
 namespace kvcache::cpu::testing {
 
@@ -25,16 +26,29 @@ inline std::vector<float> RandomValues(std::int64_t count, std::uint32_t seed) {
   return values;
 }
 
-// Random weights as a model file holds them, every int8 value among them for Q8_0.
+// Random weights as a model file holds them. Block types: every bit at random but for the f16
+// factors, which get a likely size and, in super-blocks, either sign.
+inline void SetFactors(DType dtype, std::vector<std::byte>& bytes, std::minstd_rand& random) {
+  const auto block_bytes = static_cast<std::size_t>(InfoOf(dtype).block_bytes);
+  const bool two = dtype == DType::kQ4_1 || dtype == DType::kQ5_1 || dtype == DType::kQ4_K ||
+                   dtype == DType::kQ5_K;
+  const std::size_t first = dtype == DType::kQ6_K ? 208 : 0;
+  for (std::size_t block = 0; block < bytes.size(); block += block_bytes) {
+    for (std::size_t i = 0; i < (two ? 2 : 1); ++i) {
+      const float size = static_cast<float>(1 + random() % 1000) * 1e-5f;
+      const bool negative = InfoOf(dtype).block_size == 256 && random() % 4 == 0;
+      const std::uint16_t factor = F32ToF16(negative ? -size : size);
+      std::memcpy(bytes.data() + block + first + 2 * i, &factor, 2);
+    }
+  }
+}
+
 inline std::vector<std::byte> RandomWeights(DType dtype, std::int64_t count, std::uint32_t seed) {
   std::vector<std::byte> bytes(static_cast<std::size_t>(BytesOf(dtype, count)));
   std::minstd_rand random(seed + 1);
-  if (dtype == DType::kQ8_0) {
+  if (InfoOf(dtype).block_size > 1) {
     for (std::byte& byte : bytes) byte = static_cast<std::byte>(random() >> 8);
-    for (std::size_t block = 0; block < bytes.size(); block += 34) {
-      const std::uint16_t scale = F32ToF16(static_cast<float>(1 + random() % 1000) * 1e-5f);
-      std::memcpy(bytes.data() + block, &scale, 2);
-    }
+    SetFactors(dtype, bytes, random);
     return bytes;
   }
   const std::vector<float> values = RandomValues(count, seed);
@@ -49,21 +63,12 @@ inline std::vector<std::byte> RandomWeights(DType dtype, std::int64_t count, std
   return bytes;
 }
 
-// Value i of plain or block-quantised bytes.
-inline float WeightAt(const std::byte* bytes, DType dtype, std::int64_t i) {
-  if (dtype == DType::kF32) {
-    float value;
-    std::memcpy(&value, bytes + i * 4, 4);
-    return value;
-  }
-  std::uint16_t half;
-  if (dtype == DType::kQ8_0) {
-    const std::byte* const block = bytes + i / 32 * 34;
-    std::memcpy(&half, block, 2);
-    return F16ToF32(half) * static_cast<float>(static_cast<std::int8_t>(block[2 + i % 32]));
-  }
-  std::memcpy(&half, bytes + i * 2, 2);
-  return dtype == DType::kF16 ? F16ToF32(half) : Bf16ToF32(half);
+// What the bytes stand for. REQUIRES: whole blocks.
+inline std::vector<float> WeightValues(const std::vector<std::byte>& bytes, DType dtype) {
+  const auto blocks = bytes.size() / static_cast<std::size_t>(InfoOf(dtype).block_bytes);
+  std::vector<float> values(blocks * static_cast<std::size_t>(InfoOf(dtype).block_size));
+  static_cast<void>(Dequantize(dtype, bytes, values).ok());
+  return values;
 }
 
 // A step of a chain as the target takes it: fused where it can, rounded twice where not.

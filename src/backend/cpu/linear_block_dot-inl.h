@@ -1,20 +1,20 @@
-// Dot products of one block of 32 int8 inputs with 16 rows: exact integers on every target.
+// Dot products of int8 inputs, four at a time, with 16 rows: exact integers on every target.
 //
 // Compiled once per target. Each defines
 //   Value        how a quantised input is kept
 //   kTileTokens  tokens, and
 //   kTilePanels  panels whose sums stay in registers
-//   DotBlock     dots[panel][token][16 rows] = correction + Σ unsigned weight × input
-#if defined(KVCACHE_BACKEND_CPU_LINEAR_Q8_DOT_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef KVCACHE_BACKEND_CPU_LINEAR_Q8_DOT_INL_H_
-#undef KVCACHE_BACKEND_CPU_LINEAR_Q8_DOT_INL_H_
+//   DotGroups    dots[panel][token][16 rows] = init[token] + Σ unsigned weight × input
+#if defined(KVCACHE_BACKEND_CPU_LINEAR_BLOCK_DOT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVCACHE_BACKEND_CPU_LINEAR_BLOCK_DOT_INL_H_
+#undef KVCACHE_BACKEND_CPU_LINEAR_BLOCK_DOT_INL_H_
 #else
-#define KVCACHE_BACKEND_CPU_LINEAR_Q8_DOT_INL_H_
+#define KVCACHE_BACKEND_CPU_LINEAR_BLOCK_DOT_INL_H_
 #endif
 
 #include <cstring>
 
-#include "backend/cpu/linear_q8.h"
+#include "backend/cpu/linear_block.h"
 #include "backend/cpu/simd-inl.h"
 
 // Highway 1.0's AVX3_DL compiles with the 256-bit VNNI only; the 512-bit one is asked for here.
@@ -28,11 +28,13 @@
 #endif
 
 KVCACHE_BEFORE_DOT();
-namespace kvcache::cpu::q8 {
+namespace kvcache::cpu::block {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-inline constexpr int kGroups = static_cast<int>(kBlock) / 4;  // of four inputs each
+// Inputs of a token lie kBlock apart from those of the next, whatever part of them is taken.
+// `init` is null for sums from zero, and a compile-time choice for all callers.
+enum class Init : std::uint8_t { kZero, kCorrections };
 
 #if HWY_TARGET == HWY_AVX3_DL
 
@@ -42,20 +44,22 @@ inline constexpr int kTilePanels = 2;
 using Dots = hn::Vec<hn::Full512<std::int32_t>>;
 
 // Panels innermost: an input's broadcast serves them all and leaves its register.
-template <int kTokens, int kPanels>
-HWY_INLINE void DotBlock(const std::byte* const (&quants)[kPanels], const Value* x,
-                         const std::int32_t* corrections, Dots (&dots)[kPanels][kTokens][1]) {
+template <Init kInit, int kGroups, int kTokens, int kPanels>
+HWY_INLINE void DotGroups(const std::uint8_t* const (&quants)[kPanels], const Value* x,
+                          const std::int32_t* init, Dots (&dots)[kPanels][kTokens][1]) {
   __m512i sum[kPanels][kTokens];
   KVCACHE_UNROLL
   for (int t = 0; t < kTokens; ++t) {
     KVCACHE_UNROLL
-    for (int p = 0; p < kPanels; ++p) sum[p][t] = _mm512_set1_epi32(corrections[t]);
+    for (int p = 0; p < kPanels; ++p) {
+      sum[p][t] = kInit == Init::kZero ? _mm512_setzero_si512() : _mm512_set1_epi32(init[t]);
+    }
   }
   KVCACHE_UNROLL
   for (int g = 0; g < kGroups; ++g) {
     __m512i w[kPanels];
     KVCACHE_UNROLL
-    for (int p = 0; p < kPanels; ++p) w[p] = _mm512_load_si512(quants[p] + g * 64);
+    for (int p = 0; p < kPanels; ++p) w[p] = _mm512_load_si512(quants[p] + g * kLine);
     KVCACHE_UNROLL
     for (int t = 0; t < kTokens; ++t) {
       std::int32_t four;
@@ -80,10 +84,9 @@ inline constexpr int kTilePanels = 1;
 
 // Weights and inputs widened to 16 bits; products are added in pairs, two pairs per row, which
 // meet at the end of the block.
-template <int kTokens, int kPanels, class VI, int kPanelRegs>
-HWY_INLINE void DotBlock(const std::byte* const (&quants)[kPanels], const Value* x,
-                         const std::int32_t* corrections,
-                         VI (&dots)[kPanels][kTokens][kPanelRegs]) {
+template <Init kInit, int kGroups, int kTokens, int kPanels, class VI, int kPanelRegs>
+HWY_INLINE void DotGroups(const std::uint8_t* const (&quants)[kPanels], const Value* x,
+                          const std::int32_t* init, VI (&dots)[kPanels][kTokens][kPanelRegs]) {
   static_assert(kPanels == 1);
   using cpu::HWY_NAMESPACE::DF;
   using cpu::HWY_NAMESPACE::kLanes;
@@ -92,7 +95,6 @@ HWY_INLINE void DotBlock(const std::byte* const (&quants)[kPanels], const Value*
   const hn::Repartition<std::int64_t, DF> d64;
   const hn::Rebind<std::uint8_t, decltype(d16)> d8;
   constexpr int kPairRegs = 2 * kPanelRegs;
-  const auto* const bytes = reinterpret_cast<const std::uint8_t*>(quants[0]);
   VI sum0[kTokens][kPairRegs];
   VI sum1[kTokens][kPairRegs];
   KVCACHE_UNROLL
@@ -104,7 +106,7 @@ HWY_INLINE void DotBlock(const std::byte* const (&quants)[kPanels], const Value*
   for (int g = 0; g < kGroups; ++g) {
     KVCACHE_UNROLL
     for (int p = 0; p < kPairRegs; ++p) {
-      const auto w = hn::PromoteTo(d16, hn::LoadU(d8, bytes + g * 64 + p * 2 * kLanes));
+      const auto w = hn::PromoteTo(d16, hn::LoadU(d8, quants[0] + g * kLine + p * 2 * kLanes));
       KVCACHE_UNROLL
       for (int t = 0; t < kTokens; ++t) {
         std::int64_t four;
@@ -116,13 +118,13 @@ HWY_INLINE void DotBlock(const std::byte* const (&quants)[kPanels], const Value*
   }
   KVCACHE_UNROLL
   for (int t = 0; t < kTokens; ++t) {
-    const VI correction = hn::Set(d32, corrections[t]);
+    const VI first = kInit == Init::kZero ? hn::Zero(d32) : hn::Set(d32, init[t]);
     KVCACHE_UNROLL
     for (int r = 0; r < kPanelRegs; ++r) {
       const VI low = hn::RearrangeToOddPlusEven(sum0[t][2 * r], sum1[t][2 * r]);
       const VI high = hn::RearrangeToOddPlusEven(sum0[t][2 * r + 1], sum1[t][2 * r + 1]);
       const VI pairs = hn::Add(hn::ConcatEven(d32, high, low), hn::ConcatOdd(d32, high, low));
-      dots[0][t][r] = hn::Add(pairs, correction);
+      dots[0][t][r] = hn::Add(pairs, first);
     }
   }
 }
@@ -130,7 +132,7 @@ HWY_INLINE void DotBlock(const std::byte* const (&quants)[kPanels], const Value*
 #endif
 
 }  // namespace HWY_NAMESPACE
-}  // namespace kvcache::cpu::q8
+}  // namespace kvcache::cpu::block
 HWY_AFTER_NAMESPACE();
 
-#endif  // KVCACHE_BACKEND_CPU_LINEAR_Q8_DOT_INL_H_
+#endif  // KVCACHE_BACKEND_CPU_LINEAR_BLOCK_DOT_INL_H_

@@ -1,0 +1,95 @@
+// How block-quantised weights lie in memory: panels of 16 rows, cut into chunks of 256 inputs,
+// one stream from end to end.
+//
+//   chunk: | head: the rows' scales | 32 inputs | 32 inputs | … up to 8 |
+//
+// A line is 64 bytes: 16 rows × 4 inputs side by side, as the dot-product instructions take
+// them. G is one of the 8 groups of four inputs that 32 inputs make.
+//
+//   32 inputs of   head, per 32 inputs              body
+//   Q8_0           d: 16 × f16                      8 lines, line G: bytes with the sign turned
+//   Q4_0           d                                4 lines, line G: nibbles of groups G, G + 4
+//   Q4_1           d, then m: 16 × f16              as Q4_0
+//   Q5_0           d                                a line whose bit G of byte (row, k) is the
+//                                                   fifth bit of input 4 G + k; then as Q4_0
+//   Q5_1           d, m                             as Q5_0
+//
+//   256 inputs of  head, of the whole chunk         body, per 32 inputs
+//   Q4_K           d, dmin, then the 12 bytes of    as Q4_0
+//                  scales, each for 16 rows
+//   Q5_K           as Q4_K                          as Q5_0
+//   Q6_K           16 × (16 rows × int8), d,        twice, for 16 inputs: a line whose bits 2 G
+//                  32 bytes unused                  and 2 G + 1 belong to group G of four; 2
+//                                                   lines of nibbles, of groups G and G + 2
+//
+// The same bytes as in the file, but for Q6_K's 32 unused (1%) and the rounding to whole lines
+// of a last, shorter chunk's head.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kvcache/types.h"
+
+namespace kvcache::cpu::block {
+
+inline constexpr std::int64_t kPanelRows = 16;
+inline constexpr std::int64_t kBlock = 32;
+inline constexpr std::int64_t kChunk = 256;
+inline constexpr std::int64_t kChunkBlocks = kChunk / kBlock;
+inline constexpr std::int64_t kLine = 64;
+
+// How many activations share a scale.
+enum class InputScales : std::uint8_t { kPer32, kPer256 };
+
+struct Layout {
+  std::int64_t head_bytes = 0;  // per 32 inputs; 0: no kernels for the type
+  std::int64_t body_bytes = 0;  // per 32 inputs
+  InputScales input_scales = InputScales::kPer32;
+};
+
+constexpr Layout LayoutOf(DType dtype) {
+  switch (dtype) {
+    case DType::kQ4_0: return {32, 4 * kLine, InputScales::kPer32};
+    case DType::kQ4_1: return {64, 4 * kLine, InputScales::kPer32};
+    case DType::kQ5_0: return {32, 5 * kLine, InputScales::kPer32};
+    case DType::kQ5_1: return {64, 5 * kLine, InputScales::kPer32};
+    case DType::kQ8_0: return {32, 8 * kLine, InputScales::kPer32};
+    case DType::kQ4_K: return {32, 4 * kLine, InputScales::kPer256};
+    case DType::kQ5_K: return {32, 5 * kLine, InputScales::kPer256};
+    case DType::kQ6_K: return {40, 6 * kLine, InputScales::kPer256};
+    default: return {};
+  }
+}
+constexpr bool IsBlockType(DType dtype) {
+  return LayoutOf(dtype).head_bytes > 0;
+}
+constexpr InputScales InputScalesOf(DType dtype) {
+  return LayoutOf(dtype).input_scales;
+}
+
+constexpr std::int64_t HeadBytes(DType dtype, std::int64_t blocks) {
+  return (LayoutOf(dtype).head_bytes * blocks + kLine - 1) / kLine * kLine;
+}
+// Of a chunk of `blocks` × 32 inputs, 1 to 8.
+constexpr std::int64_t ChunkBytes(DType dtype, std::int64_t blocks) {
+  return HeadBytes(dtype, blocks) + LayoutOf(dtype).body_bytes * blocks;
+}
+constexpr std::int64_t Chunks(std::int64_t inputs) {
+  return (inputs + kChunk - 1) / kChunk;
+}
+// Blocks of 32 inputs in chunk `chunk`.
+constexpr std::int64_t BlocksOf(std::int64_t inputs, std::int64_t chunk) {
+  return std::min(kChunkBlocks, inputs / kBlock - chunk * kChunkBlocks);
+}
+// REQUIRES: inputs is a multiple of the type's block size.
+constexpr std::int64_t PanelBytes(DType dtype, std::int64_t inputs) {
+  const std::int64_t rest = inputs % kChunk / kBlock;
+  return inputs / kChunk * ChunkBytes(dtype, kChunkBlocks) +
+         (rest > 0 ? ChunkBytes(dtype, rest) : 0);
+}
+constexpr std::int64_t Panels(std::int64_t outputs) {
+  return (outputs + kPanelRows - 1) / kPanelRows;
+}
+
+}  // namespace kvcache::cpu::block

@@ -1,0 +1,60 @@
+// One block of values to and from the bytes of a block type: what Quantize and Dequantize
+// repeat along a row. One pair of functions per type, one file per family:
+//
+//   quantize_blocks.cc        Q4_0, Q4_1, Q5_0, Q5_1, Q8_0     blocks of 32
+//   quantize_super_blocks.cc  Q4_K, Q5_K, Q6_K                 super-blocks of 256
+//
+// Thread safety: free functions without state.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace kvcache::codec {
+
+// `values` and `bytes` are one block's, block_size and block_bytes of DTypeInfo long.
+// REQUIRES of Encode: finite values.
+struct BlockCodec {
+  void (*encode)(const float* values, std::byte* bytes);
+  void (*decode)(const std::byte* bytes, float* values);
+};
+
+extern const BlockCodec kQ4_0;
+extern const BlockCodec kQ4_1;
+extern const BlockCodec kQ5_0;
+extern const BlockCodec kQ5_1;
+extern const BlockCodec kQ8_0;
+extern const BlockCodec kQ4_K;
+extern const BlockCodec kQ5_K;
+extern const BlockCodec kQ6_K;
+
+template <typename T>
+void Store(std::byte* at, T value) {
+  std::memcpy(at, &value, sizeof(value));
+}
+
+template <typename T>
+T Load(const std::byte* at) {
+  T value;
+  std::memcpy(&value, at, sizeof(value));
+  return value;
+}
+
+// std::round without a call per value, so that the compiler turns loops into vectors.
+// REQUIRES: |x| < 2^31.
+inline std::int32_t RoundHalfAway(float x) {
+  const auto whole = static_cast<std::int32_t>(x);
+  const float rest = x - static_cast<float>(whole);  // exact
+  const std::int32_t up = rest >= 0.5f ? 1 : 0;
+  const std::int32_t down = rest <= -0.5f ? 1 : 0;
+  return whole + up - down;
+}
+
+// 1 / d, or 0 where that overflows: then f16(d) is zero, whatever the quants are.
+inline float InverseOf(float d) {
+  const float magnitude = d < 0.0f ? -d : d;
+  return magnitude >= 0x1p-127f ? 1.0f / d : 0.0f;
+}
+
+}  // namespace kvcache::codec

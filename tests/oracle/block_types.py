@@ -1,0 +1,110 @@
+"""What the bytes of block-quantised weights stand for, as float32, for the checks.
+
+Written from the format's definition (ggml's block_* structs and dequantize_row_*) and apart from
+the project's own code, so that a mistake in one does not hide in the other. Every product is
+exact in float32; a difference or sum is rounded once.
+"""
+
+import numpy as np
+
+F32, U8 = np.float32, np.uint8
+
+
+def _fields(data, *fields):
+    """The blocks' fields: (name, dtype, count) each; `data` is whole blocks."""
+    block = np.dtype([(name, kind, (count,)) for name, kind, count in fields])
+    return np.frombuffer(data, block)
+
+
+def _half(blocks, name):
+    return blocks[name].astype(F32)  # [blocks, 1]
+
+
+def _nibbles(packed):
+    """[n, 16] bytes to [n, 32]: lower halves first, then upper ones."""
+    return np.concatenate([packed & 15, packed >> 4], axis=1)
+
+
+def _fifth_bits(high):
+    """[n, 1] little-endian u32 to [n, 32] of 0 or 16."""
+    return ((high >> np.arange(32, dtype=np.uint32)) & 1).astype(U8) << 4
+
+
+def q4_0(data):
+    b = _fields(data, ("d", "<f2", 1), ("q", U8, 16))
+    return _half(b, "d") * (_nibbles(b["q"]).astype(F32) - 8)
+
+
+def q4_1(data):
+    b = _fields(data, ("d", "<f2", 1), ("m", "<f2", 1), ("q", U8, 16))
+    return _half(b, "d") * _nibbles(b["q"]).astype(F32) + _half(b, "m")
+
+
+def q5_0(data):
+    b = _fields(data, ("d", "<f2", 1), ("h", "<u4", 1), ("q", U8, 16))
+    q = _nibbles(b["q"]) | _fifth_bits(b["h"])
+    return _half(b, "d") * (q.astype(F32) - 16)
+
+
+def q5_1(data):
+    b = _fields(data, ("d", "<f2", 1), ("m", "<f2", 1), ("h", "<u4", 1), ("q", U8, 16))
+    q = _nibbles(b["q"]) | _fifth_bits(b["h"])
+    return _half(b, "d") * q.astype(F32) + _half(b, "m")
+
+
+def q8_0(data):
+    b = _fields(data, ("d", "<f2", 1), ("q", "i1", 32))
+    return _half(b, "d") * b["q"].astype(F32)
+
+
+def _scales_of_k(packed):
+    """[n, 12] bytes to eight scales and eight least values of 6 bits."""
+    low, middle, high = packed[:, 0:4], packed[:, 4:8], packed[:, 8:12]
+    scales = np.concatenate([low & 63, (high & 15) | (low >> 6) << 4], axis=1)
+    leasts = np.concatenate([middle & 63, (high >> 4) | (middle >> 6) << 4], axis=1)
+    return scales, leasts
+
+
+def _super_blocks(b, q):
+    """Values of Q4_K and Q5_K from quants [n, 8, 32]."""
+    scales, leasts = _scales_of_k(b["scales"])
+    d = _half(b, "d") * scales.astype(F32)
+    m = _half(b, "dmin") * leasts.astype(F32)
+    return (d[:, :, None] * q.astype(F32) - m[:, :, None]).reshape(len(q), 256)
+
+
+def _nibbles_of_k(packed):
+    """[n, 128] bytes to [n, 8, 32]: each 32 bytes hold two sub-blocks."""
+    four = packed.reshape(-1, 4, 1, 32)
+    return np.concatenate([four & 15, four >> 4], axis=2).reshape(-1, 8, 32)
+
+
+def q4_k(data):
+    b = _fields(data, ("d", "<f2", 1), ("dmin", "<f2", 1), ("scales", U8, 12), ("q", U8, 128))
+    return _super_blocks(b, _nibbles_of_k(b["q"]))
+
+
+def q5_k(data):
+    b = _fields(data, ("d", "<f2", 1), ("dmin", "<f2", 1), ("scales", U8, 12), ("h", U8, 32),
+                ("q", U8, 128))
+    high = (b["h"][:, None, :] >> np.arange(8, dtype=U8)[None, :, None]) & 1
+    return _super_blocks(b, _nibbles_of_k(b["q"]) | high << 4)
+
+
+def q6_k(data):
+    b = _fields(data, ("low", U8, 128), ("high", U8, 64), ("scales", "i1", 16), ("d", "<f2", 1))
+    low = b["low"].reshape(-1, 2, 1, 2, 32)  # half, -, first or second 32, byte
+    low = np.concatenate([low & 15, low >> 4], axis=2).reshape(-1, 2, 4, 32)
+    shifts = np.array([0, 2, 4, 6], U8)[None, None, :, None]
+    high = (b["high"].reshape(-1, 2, 1, 32) >> shifts) & 3
+    q = (low | high << 4).astype(F32) - 32
+    scales = _half(b, "d") * b["scales"].astype(F32)
+    return (scales[:, :, None] * q.reshape(-1, 16, 16)).reshape(-1, 256)
+
+
+# By ggml's number: name, values and bytes of a block, and the function above.
+BLOCK_TYPES = {
+    2: ("q4_0", 32, 18, q4_0), 3: ("q4_1", 32, 20, q4_1), 6: ("q5_0", 32, 22, q5_0),
+    7: ("q5_1", 32, 24, q5_1), 8: ("q8_0", 32, 34, q8_0), 12: ("q4_k", 256, 144, q4_k),
+    13: ("q5_k", 256, 176, q5_k), 14: ("q6_k", 256, 210, q6_k),
+}
