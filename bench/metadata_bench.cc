@@ -3,7 +3,8 @@
 //   metadata_bench [--json] [--rounds N]
 //
 // StartForward for a decode step of 64 sequences, a prefill of 512 tokens, and a decode step into
-// a cache whose only free cells are single holes; caches of 1,000 to 1,000,000 cells. The time
+// a cache whose only free cells are single holes; for windows that slide, for recurrent states
+// and for a wrapper of a window and a full cache; caches of 1,000 to 1,000,000 cells. The time
 // must not grow with the cells. Each call is timed alone (the clock's own cost, some 30 ns, is
 // included) and its result checked; allocations are counted. No seed: nothing is random.
 #include <algorithm>
@@ -13,10 +14,13 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kvcache/causal_cache.h"
 #include "kvcache/cpu_backend.h"
+#include "kvcache/recurrent_cache.h"
+#include "kvcache/wrapper_cache.h"
 #include "support/counting_new.h"
 
 namespace kvcache {
@@ -33,6 +37,8 @@ void Require(const Status& status) {
   if (!status.ok()) Fail(status.message());
 }
 
+constexpr int kStateSize = 16;
+
 struct Samples {
   std::vector<double> us;
   std::int64_t allocations = 0;
@@ -43,11 +49,12 @@ struct Samples {
   }
 };
 
-// A cache of `sequences` × `capacity` cells and a batch to fill in.
+// A cache of `sequences` × `capacity` cells, full if not given, and a batch to fill in.
 class Bench {
  public:
-  Bench(KvBackend& backend, int sequences, int capacity, int max_batch)
-      : cache_(MakeCausalCache()) {
+  Bench(KvBackend& backend, int sequences, int capacity, int max_batch,
+        std::unique_ptr<Cache> cache = MakeCausalCache())
+      : cache_(std::move(cache)) {
     Require(cache_->Init(backend, {DType::kF16, DType::kF16, sequences, capacity, max_batch}));
   }
 
@@ -71,6 +78,7 @@ class Bench {
     const std::int64_t made = testing::Allocations() - before;
     Require(status);
     Check();
+    if (RecurrentCache* states = cache_->Recurrent(); states != nullptr) Update(*states);
     if (samples == nullptr) return;
     samples->us.push_back(std::chrono::duration<double, std::micro>(end - start).count());
     samples->allocations += made;
@@ -87,6 +95,14 @@ class Bench {
         Fail("a query sees something else");
       }
     }
+  }
+
+  // A pass over the one recurrent layer, so that it counts.
+  static void Update(RecurrentCache& states) {
+    constexpr std::int64_t kDims[] = {kStateSize};
+    auto next = states.NextRecurrentState(0, kDims);
+    if (!next.ok()) Fail(next.status().message());
+    Require(states.UpdateRecurrentState(0, *next));
   }
 
   std::unique_ptr<Cache> cache_;
@@ -114,6 +130,75 @@ Samples Decode(KvBackend& backend, int cells, int rounds) {
     }
     bench.Clear();
     for (int s = 0; s < kSequences; ++s) bench.Add(s, position);
+    bench.Run(round < 0 ? nullptr : &samples);
+    ++position;
+  }
+  return samples;
+}
+
+constexpr int kDecoding = 64;
+constexpr int kUnbounded = 1 << 24;  // positions: more than any run here reaches
+
+// A window that makes `cells` cells for 64 sequences and batches of 64.
+int WindowFor(int cells) {
+  return std::max(1, cells / kDecoding - 2);
+}
+
+std::unique_ptr<Cache> SlidingAndFull(int cells) {
+  WrapperOptions options;
+  options.caches.push_back(MakeCausalCache({.window = WindowFor(cells)}));
+  options.caches.push_back(MakeCausalCache());
+  return MakeWrapperCache(std::move(options));
+}
+
+std::unique_ptr<Cache> Recurrent() {
+  return MakeRecurrentCache({.layers = {0}, .state_size = kStateSize});
+}
+
+// 64 sequences that slide: each step claims a cell and lets one go.
+Samples Slide(KvBackend& backend, int cells, int rounds) {
+  Bench bench(backend, kDecoding, kUnbounded, kDecoding,
+              MakeCausalCache({.window = WindowFor(cells)}));
+  Samples samples;
+  const int fill = 2 * WindowFor(cells);
+  for (int position = 0; position < fill + rounds; ++position) {
+    bench.Clear();
+    for (int s = 0; s < kDecoding; ++s) bench.Add(s, position);
+    bench.Run(position < fill ? nullptr : &samples);
+  }
+  return samples;
+}
+
+// 512 tokens of one sequence that slides: 512 others go.
+Samples SlidingPrefill(KvBackend& backend, int cells, int rounds) {
+  constexpr int kTokens = 512;
+  const int window = std::max(1, cells - kTokens);
+  Bench bench(backend, 1, kUnbounded, kTokens, MakeCausalCache({.window = window}));
+  Samples samples;
+  const int fill = cells / kTokens + 2;
+  for (int round = -fill; round < rounds; ++round) {
+    bench.Clear();
+    for (int i = 0; i < kTokens; ++i) bench.Add(0, (round + fill) * kTokens + i);
+    bench.Run(round < 0 ? nullptr : &samples);
+  }
+  return samples;
+}
+
+// 64 sequences grow from nothing to a fixed depth, again and again, in a cache of another kind.
+Samples DecodeIn(KvBackend& backend, int cells, int rounds, std::unique_ptr<Cache> cache) {
+  const int capacity = std::max(16, cells / kDecoding);
+  Bench bench(backend, kDecoding, capacity, kDecoding, std::move(cache));
+  Samples samples;
+  Position position = 0;
+  for (int round = -2 * capacity; round < rounds; ++round) {
+    if (position == capacity) {
+      position = 0;
+      for (int s = 0; s < kDecoding; ++s) {
+        Require(bench.cache().Remove(SequenceId{s}, 0, kEndOfSequence));
+      }
+    }
+    bench.Clear();
+    for (int s = 0; s < kDecoding; ++s) bench.Add(s, position);
     bench.Run(round < 0 ? nullptr : &samples);
     ++position;
   }
@@ -203,6 +288,11 @@ int Main(int argc, char** argv) {
     Print(json, "decode of 64 sequences", cells, Decode(**backend, cells, rounds));
     Print(json, "prefill of 512 tokens", cells, Prefill(**backend, cells, rounds));
     Print(json, "decode of 8 into holes", cells, Holes(**backend, cells, rounds));
+    Print(json, "decode of 64 that slide", cells, Slide(**backend, cells, rounds));
+    Print(json, "prefill that slides", cells, SlidingPrefill(**backend, cells, rounds));
+    Print(json, "decode of 64, recurrent", cells, DecodeIn(**backend, cells, rounds, Recurrent()));
+    Print(json, "decode of 64, wrapper", cells,
+          DecodeIn(**backend, cells, rounds, SlidingAndFull(cells)));
   }
   return 0;
 }

@@ -138,7 +138,7 @@ Status CausalCache::ReserveRuns(std::span<const ForwardPass::Token> tokens) {
 }
 
 Status CausalCache::CheckRoom(std::int32_t size, std::span<const Eviction> evictions) {
-  if (cells_.free_cells() >= size) return Status::Ok();
+  if (cells_.free_cells() >= size || retention_.plan_fits()) return Status::Ok();
   const std::int32_t room = cells_.free_cells() + cells_.CountFreed(evictions);
   if (room >= size) return Status::Ok();
   return {StatusCode::kCacheFull,

@@ -59,7 +59,7 @@ class RecurrentCacheImpl final : public RecurrentCache {
   Status UpdateRecurrentState(int layer, const TensorView& state) override;
 
   const StateTable& states() const { return states_; }
-  const CausalCache& attention() const { return attention_; }
+  CausalCache& attention() { return attention_; }
 
  private:
   static constexpr Position kNotPrepared = -1;

@@ -46,12 +46,14 @@ std::span<const Eviction> Retention::Plan(const CellTable& cells,
                                           std::span<const ForwardPass::Token> tokens) {
   planned_.clear();
   in_batch_.clear();
+  plan_fits_ = !keeps_everything();
   if (keeps_everything()) return planned_;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     const auto& [id, position, index] = tokens[i];
     if (i > 0 && tokens[i - 1].sequence == id) continue;
     in_batch_.push_back(id);
     planned_for_[Index(id)] = 1;
+    plan_fits_ = plan_fits_ && position >= cells.history(id).length();
     PlanOne(cells, id, std::int64_t{position} - memory_);
   }
   for (const SequenceId id : grown_) {

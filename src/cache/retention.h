@@ -33,6 +33,9 @@ class Retention {
   // until the next call. Nothing changes.
   std::span<const Eviction> Plan(const CellTable& cells,
                                  std::span<const ForwardPass::Token> tokens);
+  // Do all sequences of the last plan's batch go on at their ends? Then the batch fits: after the
+  // eviction no sequence keeps more than the memory, and there are cells for that and a batch.
+  bool plan_fits() const { return plan_fits_; }
   // Lets go of what was last planned.
   void Evict(CellTable& cells);
 
@@ -44,6 +47,7 @@ class Retention {
 
   std::int32_t memory_ = 0;
   std::vector<Eviction> planned_;
+  bool plan_fits_ = false;
   std::vector<SequenceId> in_batch_;       // of the last plan
   std::vector<std::uint8_t> planned_for_;  // [sequences]: in in_batch_?
   std::vector<SequenceId> grown_;

@@ -72,7 +72,7 @@ void RunList::Insert(Position position, std::int32_t cell) {
 void RunList::DropBefore(Position begin) {
   auto first = runs_.begin();
   while (first != runs_.end() && End(*first) <= begin) ++first;
-  runs_.erase(runs_.begin(), first);
+  if (first != runs_.begin()) runs_.erase(runs_.begin(), first);
   if (!runs_.empty()) runs_.front() = Clip(runs_.front(), begin, kEndOfSequence);
 }
 

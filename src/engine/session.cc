@@ -36,7 +36,7 @@ Status Session::Append(std::span<const std::int32_t> tokens, const PassHook& hoo
     Status status = Pass(tokens.first(count));
     if (status.ok() && hook) status = hook(first, static_cast<std::int32_t>(count));
     if (!status.ok()) {
-      KVCACHE_RETURN_IF_ERROR(Truncate(first));
+      KVCACHE_RETURN_IF_ERROR(GoBack(first));
       return status;
     }
     tokens = tokens.subspan(count);
@@ -72,14 +72,27 @@ Result<std::int32_t> Session::Shift(std::int32_t keep) {
   }
   KVCACHE_RETURN_IF_ERROR(engine_.cache().Remove(sequence_, keep, keep + dropped));
   tokens_.erase(tokens_.begin() + keep, tokens_.begin() + keep + dropped);
+  KVCACHE_RETURN_IF_ERROR(RestoreTo(position()));
   return dropped;
+}
+
+// As far as the cache can: what a window has let go of and what a state has taken in are gone.
+Status Session::GoBack(Position length) {
+  const Position kept = engine_.cache().PrepareRestore(sequence_, length);
+  KVCACHE_RETURN_IF_ERROR(engine_.cache().Remove(sequence_, kept, kEndOfSequence));
+  tokens_.resize(static_cast<std::size_t>(std::min(kept, position())));
+  return Status::Ok();
+}
+
+Status Session::RestoreTo(Position length) {
+  const std::vector<std::int32_t> wanted(tokens_.begin(), tokens_.begin() + length);
+  KVCACHE_RETURN_IF_ERROR(GoBack(length));
+  return Append(std::span(wanted).subspan(tokens_.size()));
 }
 
 Status Session::Truncate(Position length) {
   if (length < 0 || length >= position()) return Status::Ok();
-  KVCACHE_RETURN_IF_ERROR(engine_.cache().Remove(sequence_, length, kEndOfSequence));
-  tokens_.resize(static_cast<std::size_t>(length));
-  return Status::Ok();
+  return RestoreTo(length);
 }
 
 Status Session::ForkFrom(const Session& source, Position length) {
@@ -89,7 +102,7 @@ Status Session::ForkFrom(const Session& source, Position length) {
   }
   KVCACHE_RETURN_IF_ERROR(engine_.cache().CopyPrefix(source.sequence_, sequence_, length));
   tokens_.assign(source.tokens_.begin(), source.tokens_.begin() + length);
-  return Status::Ok();
+  return RestoreTo(length);
 }
 
 }  // namespace kvcache

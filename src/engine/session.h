@@ -33,7 +33,8 @@ class Session {
   // Evaluates `tokens` after those already held, in passes of at most the engine's chunk.
   // Errors: the context would overflow (nothing is evaluated, the message has the numbers);
   // those of Engine::Forward and of the hook: passes before the failing one stay, the failing
-  // one is removed. kCancelled between passes once *interrupt is true.
+  // one is removed (and tokens before it that the cache cannot go back to the end of). kCancelled
+  // between passes once *interrupt is true.
   Status Append(std::span<const std::int32_t> tokens, const PassHook& hook = {},
                 const std::atomic<bool>* interrupt = nullptr);
 
@@ -45,14 +46,21 @@ class Session {
   // moves the later ones down. Returns how many were dropped.
   Result<std::int32_t> Shift(std::int32_t keep);
 
-  // Drops all from `length` on.
+  // Drops all from `length` on. Where the cache cannot go back that exactly (a window, a recurrent
+  // state), the tokens after the point that it can go back to are evaluated again.
   Status Truncate(Position length);
 
-  // Drops everything and shares `source`'s first `length` tokens: no bytes move.
+  // Drops everything and shares `source`'s first `length` tokens: no bytes move, and tokens are
+  // evaluated again as in Truncate.
   Status ForkFrom(const Session& source, Position length);
 
  private:
   Status Pass(std::span<const std::int32_t> tokens);
+  // Drops tokens until at most `length` are left and the next one can be evaluated.
+  Status GoBack(Position length);
+  // The first `length` tokens, evaluating those again that GoBack lost. REQUIRES: length <=
+  // position().
+  Status RestoreTo(Position length);
 
   Engine& engine_;
   SequenceId sequence_;

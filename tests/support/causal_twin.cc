@@ -7,6 +7,8 @@
 #include <sstream>
 #include <utility>
 
+#include "cache/causal_cache_impl.h"
+
 namespace kvcache::testing {
 namespace {
 

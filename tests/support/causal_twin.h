@@ -11,9 +11,13 @@
 #include <memory>
 #include <vector>
 
-#include "cache/causal_cache_impl.h"
+#include "kvcache/causal_cache.h"
 #include "support/cache_twin.h"
 #include "support/naive_causal.h"
+
+namespace kvcache {
+class CausalCache;
+}
 
 namespace kvcache::testing {
 
@@ -48,7 +52,7 @@ class CausalTwin : public CacheTwin {
 
   // For twins of kinds that contain a causal cache: its options, and to look at `cache` instead.
   CausalOptions Options(ReferenceBackend& backend) const;
-  void LookAt(const CausalCache& cache) { cache_ = const_cast<CausalCache*>(&cache); }
+  void LookAt(CausalCache& cache) { cache_ = &cache; }
 
   const NaiveCausal& naive() const { return naive_; }
   std::int64_t cells() const { return cells_; }  // that tokens can have

@@ -1,0 +1,102 @@
+// A cache kind of one's own, run through the conformance kit.
+//
+// quota_cache.h is the kind. Its twin below says by definition what it must do; the kit makes up
+// scripts of calls, on small caches of every size and form, runs them on both and compares all
+// that can be seen. Then the same with a bug in the kind: the kit must find it, and shrinks the
+// script to the shortest that shows it.
+#include <cstdio>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+
+#include "quota_cache.h"
+#include "support/cache_driver.h"
+#include "support/causal_twin.h"
+#include "support/script_random.h"
+
+namespace {
+
+using kvcache::Cache;
+using kvcache::Position;
+using kvcache::StatusCode;
+using namespace kvcache::testing;
+
+// The kind with an off-by-one.
+class BuggyQuotaCache : public example::QuotaCache {
+ public:
+  using QuotaCache::QuotaCache;
+
+ protected:
+  bool Allows(Position position) const override { return position <= quota_; }
+};
+
+// By definition: what the causal twin says, and no token at or past the quota.
+template <typename Kind>
+class QuotaTwin : public CausalTwin {
+ public:
+  QuotaTwin(const TwinSetup& setup, Position quota) : CausalTwin(setup, {}), quota_(quota) {}
+
+  std::unique_ptr<Cache> MakeCache(ReferenceBackend& backend) override {
+    return std::make_unique<Kind>(CausalTwin::MakeCache(backend), quota_);
+  }
+  StatusCode Prepare(const TestBatch& batch, kvcache::ForwardMode mode) const override {
+    const StatusCode code = CausalTwin::Prepare(batch, mode);
+    if (code != StatusCode::kOk || mode == kvcache::ForwardMode::kReserve) return code;
+    for (const TestToken& token : batch.tokens) {
+      if (token.position >= quota_) return StatusCode::kCacheFull;
+    }
+    return StatusCode::kOk;
+  }
+  bool CanResume(int sequence, Position position) const override {
+    return position < quota_ && CausalTwin::CanResume(sequence, position);
+  }
+
+ private:
+  Position quota_;
+};
+
+template <typename Kind>
+DriverSetup RandomQuotaSetup(std::mt19937& random) {
+  DriverSetup setup = RandomSizes(random);
+  const Position quota = 1 + static_cast<Position>(random() % 8);
+  setup.kind = "quota of " + std::to_string(quota);
+  setup.make_twin = [quota](const TwinSetup& twin) {
+    return std::make_unique<QuotaTwin<Kind>>(twin, quota);
+  };
+  return setup;
+}
+
+// Runs `steps` random steps; the shortest failing script, or "".
+template <typename Kind>
+std::string Check(int steps) {
+  std::mt19937 random(1);
+  for (int done = 0; done < steps;) {
+    const DriverSetup setup = RandomQuotaSetup<Kind>(random);
+    CacheDriver driver(setup);
+    Script script;
+    for (int i = 0; i < 100; ++i, ++done) {
+      script.push_back(RandomStep(setup, driver.twin(), random));
+      if (!driver.Step(script.back()).has_value()) continue;
+      const Script shortest = Shrink(
+          script, [&](const Script& smaller) { return RunScript(setup, smaller).has_value(); });
+      return ToText(setup) + "\n" + ToText(shortest) + RunScript(setup, shortest)->what;
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+int main() {
+  constexpr int kSteps = 20000;
+  const std::string failure = Check<example::QuotaCache>(kSteps);
+  if (!failure.empty()) {
+    std::fprintf(stderr, "custom_kind: %s\n", failure.c_str());
+    return 1;
+  }
+  std::printf("%d steps agree with the twin\n", kSteps);
+  const std::string found = Check<BuggyQuotaCache>(kSteps);
+  std::printf("\nwith a bug in it:\n%s\n", found.c_str());
+  return found.empty() ? 1 : 0;
+}

@@ -1,0 +1,76 @@
+// A cache kind of one's own: another cache, in which no sequence may grow past a quota.
+//
+// The causal cache's cells are one pool: a sequence may take the room that the others do not use.
+// Where users share a machine that may be unfair; this refuses tokens at or past the quota.
+//
+// Everything else goes to the cache inside. Thread safety and errors: as in kvcache/cache.h.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "kvcache/cache.h"
+
+namespace example {
+
+class QuotaCache : public kvcache::Cache {
+ public:
+  QuotaCache(std::unique_ptr<kvcache::Cache> inner, kvcache::Position quota)
+      : inner_(std::move(inner)), quota_(quota) {}
+
+  // Also kCacheFull for a position that the quota does not allow.
+  kvcache::Status PrepareForward(const kvcache::Batch& batch, kvcache::ForwardMode mode) override;
+  // False where the quota is used up.
+  bool CanResume(kvcache::SequenceId sequence, kvcache::Position position) const override {
+    return position < quota_ && inner_->CanResume(sequence, position);
+  }
+
+  kvcache::Status Init(kvcache::KvBackend& backend, const kvcache::CacheOptions& options) override {
+    return inner_->Init(backend, options);
+  }
+  void Close() override { inner_->Close(); }
+  kvcache::Status SetConfig(const kvcache::CacheConfig& config) override {
+    return inner_->SetConfig(config);
+  }
+  void BeginForward() override { inner_->BeginForward(); }
+  void SetLayer(int layer) override { inner_->SetLayer(layer); }
+  void SetLayerType(int type) override { inner_->SetLayerType(type); }
+  kvcache::Status SetCausal(std::span<const std::int32_t> except) override {
+    return inner_->SetCausal(except);
+  }
+  kvcache::Status Put(const kvcache::TensorView& k, const kvcache::TensorView& v) override {
+    return inner_->Put(k, v);
+  }
+  kvcache::Result<kvcache::History> Get() override { return inner_->Get(); }
+  kvcache::Result<kvcache::LayerKv> Storage() override { return inner_->Storage(); }
+  const kvcache::Visibility& Visible() const override { return inner_->Visible(); }
+  kvcache::Status CopyPrefix(kvcache::SequenceId src, kvcache::SequenceId dst,
+                             kvcache::Position length) override {
+    return inner_->CopyPrefix(src, dst, length);
+  }
+  kvcache::Position PrepareRestore(kvcache::SequenceId sequence,
+                                   kvcache::Position target) override {
+    return inner_->PrepareRestore(sequence, target);
+  }
+  kvcache::Status Remove(kvcache::SequenceId sequence, kvcache::Position begin,
+                         kvcache::Position end) override {
+    return inner_->Remove(sequence, begin, end);
+  }
+  kvcache::Status CheckRemove(kvcache::SequenceId sequence, kvcache::Position begin,
+                              kvcache::Position end) const override {
+    return inner_->CheckRemove(sequence, begin, end);
+  }
+  kvcache::Status Compact() override { return inner_->Compact(); }
+  std::int64_t AllocatedBytes() const override { return inner_->AllocatedBytes(); }
+  kvcache::EncoderCache* Encoder() override { return inner_->Encoder(); }
+  kvcache::RecurrentCache* Recurrent() override { return inner_->Recurrent(); }
+
+ protected:
+  // May a sequence hold this position?
+  virtual bool Allows(kvcache::Position position) const { return position < quota_; }
+
+  std::unique_ptr<kvcache::Cache> inner_;
+  kvcache::Position quota_;
+};
+
+}  // namespace example
