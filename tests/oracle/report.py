@@ -13,7 +13,7 @@ HEAD = """# Architectures against llama.cpp and float64
 Random-weight models of each architecture and setting (`tools/make_model`), {shapes} shapes of each
 for every weight type; {tokens} tokens, of which the last 200 were chosen by llama.cpp; K and V in
 F32. `tests/oracle/compare.py` says what is measured and which bounds hold; this page is written by
-`tests/oracle/report.py` from its figures: `./dev test --slow -R oracle.matrix`.
+`tests/oracle/report.py` from its figures, those of the tests oracle.logits and oracle.matrix.
 
 Each row has the worst of its shapes. KL is the mean over positions in nats, of our logits or of
 llama.cpp's against a float64 pass over the same (dequantised) weights; for experts in block types it
