@@ -236,7 +236,11 @@ void MultiplyGroup(const Product& product, std::int64_t panel, const TokenTiles&
     Unpacked w[kPanels];
     KVCACHE_UNROLL
     for (int p = 0; p < kPanels; ++p) {
-      w[p] = Format::Unpack(chunk_at + p * panel_bytes, blocks, room.chunks[p]);
+      ChunkRoom& chunk_room = room.chunks[p];
+      const std::uint8_t* const from = chunk_at + p * panel_bytes;
+      w[p] = {Format::QuantsOf(from, blocks, chunk_room), chunk_room.scales, chunk_room.leasts};
+      Format::UnpackHead(from, chunk_room);
+      for (std::int64_t b = 0; b < blocks; ++b) Format::UnpackBlock(from, blocks, b, chunk_room);
     }
     chunk_at += ChunkBytes(product.dtype, blocks);
     for (std::int64_t tile = group.begin; tile < group.end; ++tile) {
@@ -249,6 +253,79 @@ void MultiplyGroup(const Product& product, std::int64_t panel, const TokenTiles&
   StoreTiles<kPanels>(product, panel, tiles, group, room.y);
 }
 
+// One token: each block is multiplied as soon as it is unpacked, so that memory, unpacking and
+// products overlap.
+template <class Format, int kPanels>
+void MultiplyOneToken(const Product& product, std::int64_t panel, const Room& room) {
+  constexpr Chain kChain = Format::kChain;
+  constexpr bool kPer256 = kChain == Chain::kPer256Of16 || kChain == Chain::kPer256WithLeast;
+  const std::int64_t inputs = product.x.inputs;
+  const std::int64_t panel_bytes = PanelBytes(product.dtype, inputs);
+  const auto* chunk_at =
+      reinterpret_cast<const std::uint8_t*>(product.panels) + panel * panel_bytes;
+  const DF d;
+  Sums<1, kPanels> y;
+  KVCACHE_UNROLL
+  for (int p = 0; p < kPanels; ++p) {
+    KVCACHE_UNROLL
+    for (int r = 0; r < kPanelRegs; ++r) y[p][0][r] = hn::Zero(d);
+  }
+  for (std::int64_t chunk = 0; chunk < Chunks(inputs); ++chunk) {
+    const std::int64_t blocks = BlocksOf(inputs, chunk);
+    const TileInput x = InputOf(product.x, chunk, 0);
+    Unpacked w[kPanels];
+    Sums<1, kPanels> sum;
+    KVCACHE_UNROLL
+    for (int p = 0; p < kPanels; ++p) {
+      ChunkRoom& chunk_room = room.chunks[p];
+      const std::uint8_t* const from = chunk_at + p * panel_bytes;
+      w[p] = {Format::QuantsOf(from, blocks, chunk_room), chunk_room.scales, chunk_room.leasts};
+      Format::UnpackHead(from, chunk_room);
+      KVCACHE_UNROLL
+      for (int r = 0; r < kPanelRegs; ++r) sum[p][0][r] = kPer256 ? hn::Zero(d) : y[p][0][r];
+    }
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      KVCACHE_UNROLL
+      for (int p = 0; p < kPanels; ++p) {
+        Format::UnpackBlock(chunk_at + p * panel_bytes, blocks, b, room.chunks[p]);
+      }
+      if constexpr (kChain == Chain::kPer256Of16) {
+        AddSubBlock<kChain, 4>(w, x, 2 * b, sum);
+        AddSubBlock<kChain, 4>(w, x, 2 * b + 1, sum);
+      } else if constexpr (kPer256) {
+        AddSubBlock<kChain, 8>(w, x, b, sum);
+      } else {
+        AddBlock<kChain>(w, x, b, sum);
+      }
+    }
+    KVCACHE_UNROLL
+    for (int p = 0; p < kPanels; ++p) {
+      KVCACHE_UNROLL
+      for (int r = 0; r < kPanelRegs; ++r) {
+        y[p][0][r] =
+            kPer256 ? hn::MulAdd(sum[p][0][r], hn::Set(d, x.scales[0]), y[p][0][r]) : sum[p][0][r];
+      }
+    }
+    chunk_at += ChunkBytes(product.dtype, blocks);
+  }
+  HWY_ALIGN float rows[kPanelRows];
+  for (int p = 0; p < kPanels; ++p) {
+    for (int r = 0; r < kPanelRegs; ++r) hn::Store(y[p][0][r], d, rows + r * kLanes);
+    const std::int64_t row = (panel + p) * kPanelRows;
+    StoreRows(rows, product.outputs - row, product.y + row);
+  }
+}
+
+template <class Format, int kPanels>
+void MultiplyPanelsOf(const Product& product, std::int64_t panel, const TokenTiles& tiles,
+                      Group group, const Room& room) {
+  if (product.x.tokens == 1) {
+    MultiplyOneToken<Format, kPanels>(product, panel, room);
+  } else {
+    MultiplyGroup<Format, kPanels>(product, panel, tiles, group, room);
+  }
+}
+
 template <class Format>
 void MultiplyFormat(const Product& product, std::int64_t begin, std::int64_t end,
                     const Room& room) {
@@ -258,9 +335,9 @@ void MultiplyFormat(const Product& product, std::int64_t begin, std::int64_t end
     const Group group{tile, std::min(tile + step, tiles.count())};
     std::int64_t panel = begin;
     for (; panel + kTilePanels <= end; panel += kTilePanels) {
-      MultiplyGroup<Format, kTilePanels>(product, panel, tiles, group, room);
+      MultiplyPanelsOf<Format, kTilePanels>(product, panel, tiles, group, room);
     }
-    for (; panel < end; ++panel) MultiplyGroup<Format, 1>(product, panel, tiles, group, room);
+    for (; panel < end; ++panel) MultiplyPanelsOf<Format, 1>(product, panel, tiles, group, room);
   }
 }
 

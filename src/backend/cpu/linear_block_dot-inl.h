@@ -47,12 +47,15 @@ using Dots = hn::Vec<hn::Full512<std::int32_t>>;
 template <Init kInit, int kGroups, int kTokens, int kPanels>
 HWY_INLINE void DotGroups(const std::uint8_t* const (&quants)[kPanels], const Value* x,
                           const std::int32_t* init, Dots (&dots)[kPanels][kTokens][1]) {
-  __m512i sum[kPanels][kTokens];
+  // Few sums would wait for one another: they are halved, and meet at the end.
+  constexpr int kParts = kTokens * kPanels <= 4 ? 2 : 1;
+  __m512i sum[kParts][kPanels][kTokens];
   KVCACHE_UNROLL
   for (int t = 0; t < kTokens; ++t) {
     KVCACHE_UNROLL
     for (int p = 0; p < kPanels; ++p) {
-      sum[p][t] = kInit == Init::kZero ? _mm512_setzero_si512() : _mm512_set1_epi32(init[t]);
+      sum[0][p][t] = kInit == Init::kZero ? _mm512_setzero_si512() : _mm512_set1_epi32(init[t]);
+      sum[kParts - 1][p][t] = kParts == 1 ? sum[0][p][t] : _mm512_setzero_si512();
     }
   }
   KVCACHE_UNROLL
@@ -66,13 +69,19 @@ HWY_INLINE void DotGroups(const std::uint8_t* const (&quants)[kPanels], const Va
       std::memcpy(&four, x + t * kBlock + g * 4, 4);
       const __m512i inputs = _mm512_set1_epi32(four);
       KVCACHE_UNROLL
-      for (int p = 0; p < kPanels; ++p) sum[p][t] = _mm512_dpbusd_epi32(sum[p][t], w[p], inputs);
+      for (int p = 0; p < kPanels; ++p) {
+        __m512i& part = sum[g % kParts][p][t];
+        part = _mm512_dpbusd_epi32(part, w[p], inputs);
+      }
     }
   }
   KVCACHE_UNROLL
   for (int p = 0; p < kPanels; ++p) {
     KVCACHE_UNROLL
-    for (int t = 0; t < kTokens; ++t) dots[p][t][0] = Dots{sum[p][t]};
+    for (int t = 0; t < kTokens; ++t) {
+      const __m512i first = sum[0][p][t];
+      dots[p][t][0] = Dots{kParts == 1 ? first : _mm512_add_epi32(first, sum[kParts - 1][p][t])};
+    }
   }
 }
 

@@ -2,7 +2,9 @@
 //
 // Compiled once per target. Format<DType>, one per type, has
 //   kChain   which chain of docs/design/exactness.md its outputs are
-//   Unpack   from a chunk in the layout of linear_block_layout.h to what a product reads
+//   UnpackHead, UnpackBlock   from a chunk in the layout of linear_block_layout.h to what a
+//            product reads: its scales first, if they are one piece, then 32 inputs at a time
+//   QuantsOf where the product finds the bytes
 //
 // Unpacking costs about as much as multiplying three tokens and is done once for all tokens
 // that come; the room stays in the first cache.
@@ -99,7 +101,7 @@ HWY_INLINE void UnpackLine(V8 nibbles, V8 high, std::uint8_t* out) {
 
 // 32 inputs of four bits, or five.
 template <int kHighBits, int kOffset>
-HWY_INLINE void UnpackBlock(const std::uint8_t* lines, std::uint8_t* out) {
+HWY_INLINE void UnpackBits(const std::uint8_t* lines, std::uint8_t* out) {
   const D8 d;
   KVCACHE_UNROLL
   for (int i = 0; i < kLine; i += kVectorBytes) {
@@ -138,6 +140,11 @@ HWY_INLINE RowFactors LoadFactors(const std::uint8_t* at) {
   return factors;
 }
 
+HWY_INLINE void StoreFactors(const RowFactors& factors, float* out) {
+  KVCACHE_UNROLL
+  for (int r = 0; r < kPanelRegs; ++r) hn::Store(factors.r[r], DF(), out + r * kLanes);
+}
+
 // out = factor × small integer, for 16 rows. The product is exact.
 template <class Small>
 HWY_INLINE void StoreScales(const RowFactors& factors, const Small* small, float* out) {
@@ -170,10 +177,12 @@ HWY_INLINE void UnpackSixBitScales(const std::uint8_t* packed, std::uint8_t* out
 
 // Weights are asked for so far ahead of their use: the hardware loses its step at page ends and
 // between panels.
-inline constexpr std::int64_t kPrefetchBytes = 4096;
+inline constexpr std::int64_t kPrefetchBytes = 2048;
 
-HWY_INLINE void PrefetchAhead(const std::uint8_t* from, std::int64_t bytes) {
-  for (std::int64_t i = 0; i < bytes; i += kLine) hwy::Prefetch(from + kPrefetchBytes + i);
+template <std::int64_t kBytes>
+HWY_INLINE void PrefetchAhead(const std::uint8_t* from) {
+  KVCACHE_UNROLL
+  for (std::int64_t i = 0; i < kBytes; i += kLine) hwy::Prefetch(from + kPrefetchBytes + i);
 }
 
 // 4 or 5 bits in blocks of 32.
@@ -182,49 +191,39 @@ struct SmallBlocks {
   static constexpr bool kHasLeast = LayoutOf(kType).head_bytes == 64;
   static constexpr Chain kChain = kHasLeast ? Chain::kPer32WithLeast : Chain::kPer32;
 
-  static HWY_INLINE Unpacked Unpack(const std::uint8_t* chunk, std::int64_t blocks,
-                                    ChunkRoom& room) {
-    const DF d;
-    const std::uint8_t* const body = chunk + HeadBytes(kType, blocks);
-    PrefetchAhead(chunk, HeadBytes(kType, blocks));
-    for (std::int64_t b = 0; b < blocks; ++b) {
-      const std::uint8_t* const head = chunk + b * LayoutOf(kType).head_bytes;
-      const std::uint8_t* const lines = body + b * LayoutOf(kType).body_bytes;
-      PrefetchAhead(lines, LayoutOf(kType).body_bytes);
-      UnpackBlock<kHighBits, kOffset>(lines, room.quants + b * kBlock * kPanelRows);
-      const RowFactors scales = LoadFactors(head);
-      KVCACHE_UNROLL
-      for (int r = 0; r < kPanelRegs; ++r) {
-        hn::Store(scales.r[r], d, room.scales + b * kPanelRows + r * kLanes);
-      }
-      if constexpr (kHasLeast) {
-        const RowFactors leasts = LoadFactors(head + 2 * kPanelRows);
-        KVCACHE_UNROLL
-        for (int r = 0; r < kPanelRegs; ++r) {
-          hn::Store(leasts.r[r], d, room.leasts + b * kPanelRows + r * kLanes);
-        }
-      }
+  static const std::uint8_t* QuantsOf(const std::uint8_t*, std::int64_t, const ChunkRoom& room) {
+    return room.quants;
+  }
+  static HWY_INLINE void UnpackHead(const std::uint8_t*, ChunkRoom&) {}
+  static HWY_INLINE void UnpackBlock(const std::uint8_t* chunk, std::int64_t blocks, std::int64_t b,
+                                     ChunkRoom& room) {
+    const std::uint8_t* const head = chunk + b * LayoutOf(kType).head_bytes;
+    const std::uint8_t* const lines =
+        chunk + HeadBytes(kType, blocks) + b * LayoutOf(kType).body_bytes;
+    PrefetchAhead<LayoutOf(kType).body_bytes>(lines);
+    UnpackBits<kHighBits, kOffset>(lines, room.quants + b * kBlock * kPanelRows);
+    StoreFactors(LoadFactors(head), room.scales + b * kPanelRows);
+    if constexpr (kHasLeast) {
+      StoreFactors(LoadFactors(head + 2 * kPanelRows), room.leasts + b * kPanelRows);
     }
-    return {room.quants, room.scales, room.leasts};
   }
 };
 
 // Bytes in the file already: only the scales are unpacked.
 struct WholeBytes {
   static constexpr Chain kChain = Chain::kPer32;
+  static constexpr DType kType = DType::kQ8_0;
 
-  static HWY_INLINE Unpacked Unpack(const std::uint8_t* chunk, std::int64_t blocks,
-                                    ChunkRoom& room) {
-    const DF d;
-    PrefetchAhead(chunk, ChunkBytes(DType::kQ8_0, blocks));
-    for (std::int64_t b = 0; b < blocks; ++b) {
-      const RowFactors scales = LoadFactors(chunk + b * 2 * kPanelRows);
-      KVCACHE_UNROLL
-      for (int r = 0; r < kPanelRegs; ++r) {
-        hn::Store(scales.r[r], d, room.scales + b * kPanelRows + r * kLanes);
-      }
-    }
-    return {chunk + HeadBytes(DType::kQ8_0, blocks), room.scales, room.leasts};
+  static const std::uint8_t* QuantsOf(const std::uint8_t* chunk, std::int64_t blocks,
+                                      const ChunkRoom&) {
+    return chunk + HeadBytes(kType, blocks);
+  }
+  static HWY_INLINE void UnpackHead(const std::uint8_t*, ChunkRoom&) {}
+  static HWY_INLINE void UnpackBlock(const std::uint8_t* chunk, std::int64_t blocks, std::int64_t b,
+                                     ChunkRoom& room) {
+    PrefetchAhead<LayoutOf(kType).body_bytes>(chunk + HeadBytes(kType, blocks) +
+                                              b * LayoutOf(kType).body_bytes);
+    StoreFactors(LoadFactors(chunk + b * 2 * kPanelRows), room.scales + b * kPanelRows);
   }
 };
 
@@ -233,42 +232,56 @@ template <DType kType, int kHighBits>
 struct SuperBlocks {
   static constexpr Chain kChain = Chain::kPer256WithLeast;
 
-  static HWY_INLINE Unpacked Unpack(const std::uint8_t* chunk, std::int64_t, ChunkRoom& room) {
+  static const std::uint8_t* QuantsOf(const std::uint8_t*, std::int64_t, const ChunkRoom& room) {
+    return room.quants;
+  }
+  static HWY_INLINE void UnpackHead(const std::uint8_t* chunk, ChunkRoom& room) {
     alignas(64) std::uint8_t small[4 * kLine];
+    PrefetchAhead<HeadBytes(kType, kChunkBlocks)>(chunk);
     UnpackSixBitScales(chunk + kLine, small);
     const RowFactors d = LoadFactors(chunk);
     RowFactors minus_least = LoadFactors(chunk + 2 * kPanelRows);
     KVCACHE_UNROLL
     for (int r = 0; r < kPanelRegs; ++r) minus_least.r[r] = hn::Neg(minus_least.r[r]);
-    PrefetchAhead(chunk, HeadBytes(kType, kChunkBlocks));
-    const std::uint8_t* const body = chunk + HeadBytes(kType, kChunkBlocks);
     for (std::int64_t b = 0; b < kChunkBlocks; ++b) {
-      const std::uint8_t* const lines = body + b * LayoutOf(kType).body_bytes;
-      PrefetchAhead(lines, LayoutOf(kType).body_bytes);
-      UnpackBlock<kHighBits, 0>(lines, room.quants + b * kBlock * kPanelRows);
       StoreScales(d, small + b * kPanelRows, room.scales + b * kPanelRows);
       StoreScales(minus_least, small + 2 * kLine + b * kPanelRows, room.leasts + b * kPanelRows);
     }
-    return {room.quants, room.scales, room.leasts};
+  }
+  static HWY_INLINE void UnpackBlock(const std::uint8_t* chunk, std::int64_t, std::int64_t b,
+                                     ChunkRoom& room) {
+    const std::uint8_t* const lines =
+        chunk + HeadBytes(kType, kChunkBlocks) + b * LayoutOf(kType).body_bytes;
+    PrefetchAhead<LayoutOf(kType).body_bytes>(lines);
+    UnpackBits<kHighBits, 0>(lines, room.quants + b * kBlock * kPanelRows);
   }
 };
 
 // 6 bits in super-blocks with signed scales per 16.
 struct SixBitSuperBlocks {
   static constexpr Chain kChain = Chain::kPer256Of16;
+  static constexpr DType kType = DType::kQ6_K;
+  static constexpr std::int64_t kSub = 16;
 
-  static HWY_INLINE Unpacked Unpack(const std::uint8_t* chunk, std::int64_t, ChunkRoom& room) {
-    constexpr std::int64_t kSubs = kChunk / 16;
-    const RowFactors d = LoadFactors(chunk + kSubs * kPanelRows);
-    const std::uint8_t* const body = chunk + HeadBytes(DType::kQ6_K, kChunkBlocks);
-    PrefetchAhead(chunk, HeadBytes(DType::kQ6_K, kChunkBlocks));
-    for (std::int64_t s = 0; s < kSubs; ++s) {
-      PrefetchAhead(body + s * 3 * kLine, 3 * kLine);
-      UnpackSixBits(body + s * 3 * kLine, room.quants + s * 16 * kPanelRows);
+  static const std::uint8_t* QuantsOf(const std::uint8_t*, std::int64_t, const ChunkRoom& room) {
+    return room.quants;
+  }
+  static HWY_INLINE void UnpackHead(const std::uint8_t* chunk, ChunkRoom& room) {
+    PrefetchAhead<HeadBytes(kType, kChunkBlocks)>(chunk);
+    const RowFactors d = LoadFactors(chunk + kChunk / kSub * kPanelRows);
+    for (std::int64_t s = 0; s < kChunk / kSub; ++s) {
       StoreScales(d, reinterpret_cast<const std::int8_t*>(chunk) + s * kPanelRows,
                   room.scales + s * kPanelRows);
     }
-    return {room.quants, room.scales, room.leasts};
+  }
+  static HWY_INLINE void UnpackBlock(const std::uint8_t* chunk, std::int64_t, std::int64_t b,
+                                     ChunkRoom& room) {
+    constexpr std::int64_t kBody = LayoutOf(kType).body_bytes;
+    const std::uint8_t* const lines = chunk + HeadBytes(kType, kChunkBlocks) + b * kBody;
+    std::uint8_t* const out = room.quants + b * kBlock * kPanelRows;
+    PrefetchAhead<kBody>(lines);
+    UnpackSixBits(lines, out);
+    UnpackSixBits(lines + kBody / 2, out + kSub * kPanelRows);
   }
 };
 
