@@ -22,6 +22,14 @@ std::size_t FindIn(std::string_view text, std::size_t from, std::size_t to,
   return static_cast<std::size_t>(static_cast<const char*>(at) - text.data());
 }
 
+// Whether one of the ranges has a byte in [begin, end).
+bool Touches(std::span<const TextRange> ranges, std::size_t begin, std::size_t end) {
+  const auto after =
+      std::upper_bound(ranges.begin(), ranges.end(), begin,
+                       [](std::size_t at, const TextRange& range) { return at < range.end; });
+  return after != ranges.end() && after->begin < end;
+}
+
 }  // namespace
 
 SpecialTokens::SpecialTokens(const Vocabulary& vocabulary) : vocabulary_(vocabulary) {
@@ -130,21 +138,29 @@ std::vector<std::uint32_t> SpecialTokens::Occurring(std::string_view text,
 }
 
 void SpecialTokens::CutAt(std::string_view text, std::int32_t token,
+                          std::span<const TextRange> foreign,
                           std::vector<TextPiece>* pieces) const {
   const std::string_view wanted = vocabulary_.text(token);
+  const bool anywhere =
+      vocabulary_.kind(token) == TokenKind::kUserDefined && !vocabulary_.IsStructure(token);
   std::vector<TextPiece> result;
   for (const TextPiece& piece : *pieces) {
     std::size_t from = piece.begin;
-    while (piece.token == kNoToken && from < piece.end) {
-      const std::size_t at = FindIn(text, from, piece.end, wanted);
+    std::size_t search = from;
+    while (piece.token == kNoToken && search < piece.end) {
+      const std::size_t at = FindIn(text, search, piece.end, wanted);
       if (at == std::string_view::npos) break;
+      if (!anywhere && Touches(foreign, at, at + wanted.size())) {
+        search = at + 1;
+        continue;
+      }
       std::size_t left = at;
       std::size_t right = at + wanted.size();
       while (vocabulary_.StripsBefore(token) && left > from && IsSpace(text[left - 1])) --left;
       if (left > from) result.push_back({from, left, kNoToken});
       result.push_back({at, right, token});
       while (vocabulary_.StripsAfter(token) && right < piece.end && IsSpace(text[right])) ++right;
-      from = right;
+      from = search = right;
     }
     if (piece.token != kNoToken) {
       result.push_back(piece);
@@ -156,11 +172,21 @@ void SpecialTokens::CutAt(std::string_view text, std::int32_t token,
 }
 
 std::vector<TextPiece> SpecialTokens::Cut(std::string_view text, SpecialText special) const {
+  return Cut(text, special, {});
+}
+
+std::vector<TextPiece> SpecialTokens::CutMarked(std::string_view text,
+                                                std::span<const TextRange> foreign) const {
+  return Cut(text, SpecialText::kParse, foreign);
+}
+
+std::vector<TextPiece> SpecialTokens::Cut(std::string_view text, SpecialText special,
+                                          std::span<const TextRange> foreign) const {
   std::vector<TextPiece> pieces;
   if (text.empty()) return pieces;
   pieces.push_back({0, text.size(), kNoToken});
   for (const std::uint32_t pattern : Occurring(text, special)) {
-    CutAt(text, vocabulary_.special_tokens()[pattern], &pieces);
+    CutAt(text, vocabulary_.special_tokens()[pattern], foreign, &pieces);
   }
   return pieces;
 }

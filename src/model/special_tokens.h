@@ -16,6 +16,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -26,6 +27,13 @@ namespace kvcache {
 enum class SpecialText : std::uint8_t {
   kPlain,  // "</s>" in the text is four characters: text from outside can not end a turn
   kParse,  // the text of a control or unknown token becomes that token: for chat templates
+};
+
+// Bytes [begin, end) of a text.
+struct TextRange {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  bool operator==(const TextRange&) const = default;
 };
 
 // A stretch of the text, or a special token that stood there.
@@ -43,6 +51,10 @@ class SpecialTokens {
   // The pieces of `text` in order. User-defined tokens are found always, the others only with
   // kParse. Cost: O(n) for a text without special tokens, else O(n) for each one that occurs.
   std::vector<TextPiece> Cut(std::string_view text, SpecialText special) const;
+
+  // As with kParse, but what touches a `foreign` range (in order, disjoint) is text: there,
+  // only user-defined tokens that shape no conversation are found.
+  std::vector<TextPiece> CutMarked(std::string_view text, std::span<const TextRange> foreign) const;
 
  private:
   using Node = std::uint32_t;  // 0 is the root; also "none"
@@ -62,7 +74,10 @@ class SpecialTokens {
 
   std::vector<std::uint32_t> Occurring(std::string_view text, SpecialText special) const;
   void Report(Node node, std::vector<bool>* seen, std::vector<std::uint32_t>* found) const;
-  void CutAt(std::string_view text, std::int32_t token, std::vector<TextPiece>* pieces) const;
+  std::vector<TextPiece> Cut(std::string_view text, SpecialText special,
+                             std::span<const TextRange> foreign) const;
+  void CutAt(std::string_view text, std::int32_t token, std::span<const TextRange> foreign,
+             std::vector<TextPiece>* pieces) const;
 
   const Vocabulary& vocabulary_;
   std::array<Node, 256> root_{};        // children of the root, by byte

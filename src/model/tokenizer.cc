@@ -21,6 +21,12 @@ bool Adds(AddToken wish, bool per_file) {
   return wish == AddToken::kYes || (wish == AddToken::kPerFile && per_file);
 }
 
+Status TooLong(std::size_t bytes) {
+  return {StatusCode::kInvalidArgument, "text of " + std::to_string(bytes) + " bytes, at most " +
+                                            std::to_string(kMaxTextBytes - 1) +
+                                            " can be encoded at once"};
+}
+
 }  // namespace
 
 Tokenizer::Tokenizer(Vocabulary vocabulary)
@@ -30,11 +36,7 @@ Tokenizer::~Tokenizer() = default;
 
 Result<std::vector<std::int32_t>> Tokenizer::Encode(std::string_view text,
                                                     const EncodeOptions& options) const {
-  if (text.size() >= kMaxTextBytes) {
-    return Status(StatusCode::kInvalidArgument,
-                  "text of " + std::to_string(text.size()) + " bytes, at most " +
-                      std::to_string(kMaxTextBytes - 1) + " can be encoded at once");
-  }
+  if (text.size() >= kMaxTextBytes) return TooLong(text.size());
   std::vector<std::int32_t> tokens;
   tokens.reserve(text.size() / 4 + 8);
   const auto add = [&tokens](std::int32_t token) {
@@ -50,6 +52,21 @@ Result<std::vector<std::int32_t>> Tokenizer::Encode(std::string_view text,
   }
   if (Adds(options.add_eos, vocabulary_.add_eos())) add(eos());
   return tokens;
+}
+
+Result<MarkedTokens> Tokenizer::EncodeMarked(std::string_view text,
+                                             std::span<const TextRange> foreign) const {
+  if (text.size() >= kMaxTextBytes) return TooLong(text.size());
+  MarkedTokens marked;
+  for (const TextPiece& piece : special_tokens_.CutMarked(text, foreign)) {
+    if (piece.token != kNoToken) {
+      marked.anchors.push_back({piece.begin, marked.tokens.size()});
+      marked.tokens.push_back(piece.token);
+    } else {
+      EncodePlain(text.substr(piece.begin, piece.end - piece.begin), &marked.tokens);
+    }
+  }
+  return marked;
 }
 
 Result<std::string> Tokenizer::Decode(std::span<const std::int32_t> tokens,

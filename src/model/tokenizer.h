@@ -61,6 +61,18 @@ struct DecodeOptions {
   SpaceCleaning cleaning = SpaceCleaning::kNo;
 };
 
+// Where a special token stands: its text begins at `byte`, and it is tokens[index]. What is
+// encoded from there on is encoded the same whatever stands before.
+struct TokenAnchor {
+  std::size_t byte = 0;
+  std::size_t index = 0;
+};
+
+struct MarkedTokens {
+  std::vector<std::int32_t> tokens;
+  std::vector<TokenAnchor> anchors;  // in order
+};
+
 class Tokenizer {
  public:
   virtual ~Tokenizer();
@@ -71,6 +83,14 @@ class Tokenizer {
   // Errors: kInvalidArgument: text of 2^30 bytes or more.
   Result<std::vector<std::int32_t>> Encode(std::string_view text,
                                            const EncodeOptions& options = {}) const;
+
+  // The ids of a prompt whose `foreign` stretches (in order, disjoint) came from outside: the
+  // texts of control tokens become those tokens only where no byte of them is foreign. Nothing
+  // is added at the ends. For a text without foreign stretches, and for foreign ones without
+  // such texts, the ids are those of Encode with SpecialText::kParse.
+  // Errors: as Encode.
+  Result<MarkedTokens> EncodeMarked(std::string_view text,
+                                    std::span<const TextRange> foreign) const;
 
   // The bytes of `tokens`, one after another. They are whole UTF-8 only if the tokens hold whole
   // characters: for output as it comes, AppendPiece into a Utf8Stream.

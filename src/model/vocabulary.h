@@ -112,6 +112,10 @@ class Vocabulary {
   bool StripsBefore(std::int32_t token) const { return HasFlag(token, kStripBefore); }
   bool StripsAfter(std::int32_t token) const { return HasFlag(token, kStripAfter); }
 
+  // Whether it shapes a conversation ("<|start|>") although it counts as user-defined, so that
+  // it is shown: text from outside must not become it where it can be told apart.
+  bool IsStructure(std::int32_t token) const { return HasFlag(token, kStructure); }
+
   // Any id.
   bool IsEndOfGeneration(std::int32_t token) const {
     return Has(token) && HasFlag(token, kEndOfGeneration);
@@ -134,7 +138,12 @@ class Vocabulary {
   bool add_space_prefix() const { return add_space_prefix_; }
 
  private:
-  enum Flag : std::uint8_t { kStripBefore = 1, kStripAfter = 2, kEndOfGeneration = 4 };
+  enum Flag : std::uint8_t {
+    kStripBefore = 1,
+    kStripAfter = 2,
+    kEndOfGeneration = 4,
+    kStructure = 8
+  };
 
   Vocabulary() = default;
   bool HasFlag(std::int32_t token, Flag flag) const {

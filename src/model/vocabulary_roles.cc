@@ -110,7 +110,9 @@ void Vocabulary::MarkEndOfGeneration() {
   }
   for (const std::string_view known : kShownTexts) {
     const std::int32_t token = Find(known);
-    if (token != kNoToken) SetKind(token, TokenKind::kUserDefined);
+    if (token == kNoToken) continue;
+    SetKind(token, TokenKind::kUserDefined);
+    SetFlag(token, kStructure);
   }
   for (const SpecialRole& role : SpecialRoles()) {
     const std::int32_t token = ids_.*role.id;
@@ -126,6 +128,7 @@ void Vocabulary::UnmarkInnerEnds() {
   if (calls && (ends("<|return|>") || ends("<|flush|>")) && ends("<|end|>")) {
     ClearFlag(Find("<|end|>"), kEndOfGeneration);
     SetKind(Find("<|end|>"), TokenKind::kUserDefined);
+    SetFlag(Find("<|end|>"), kStructure);
   }
   if (ends("<|tool_response>") && ends("</s>")) {
     ClearFlag(Find("</s>"), kEndOfGeneration);

@@ -1,0 +1,111 @@
+"""Chat templates here and in Jinja: the same bytes, for templates after the published families
+on many conversations, and for random templates.
+
+usage: compare.py RENDER  (path of kvcache_render_template)
+
+Where Jinja fails, this interpreter must fail, too, or be knowingly more lenient; where Jinja
+renders, it must render the same or say that something is not offered.
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+import unittest
+import warnings
+
+import conversations
+import random_templates
+import reference
+
+HERE = pathlib.Path(__file__).resolve().parent
+TEMPLATES = {path.stem: path.read_text(encoding="utf-8")
+             for path in sorted((HERE / "templates").glob("*.jinja"))}
+RENDER = ""
+RANDOM_TEMPLATES = 400
+# Functions and methods have no text here, which in Jinja is an address in memory.
+NOT_OFFERED = ("is not offered", "cannot be printed")
+
+
+def render_all(cases):
+    """The program's answer to each case."""
+    lines = "".join(json.dumps(case) + "\n" for case in cases)
+    done = subprocess.run([RENDER], input=lines, capture_output=True, text=True, check=True)
+    answers = [json.loads(line) for line in done.stdout.split("\n") if line]
+    assert len(answers) == len(cases), (len(answers), len(cases))
+    return answers
+
+
+def jinja(case):
+    """(text, None) or (None, error)."""
+    try:
+        return reference.render(case), None
+    except Exception as error:  # Jinja's own, and whatever Python raises underneath
+        return None, error
+
+
+class Families(unittest.TestCase):
+    def test_the_same_bytes(self):
+        cases = list(conversations.cases(TEMPLATES))
+        rendered = failed = 0
+        for case, answer in zip(cases, render_all(cases)):
+            text, error = jinja(case)
+            if error is None:
+                self.assertEqual(answer.get("text", answer), text, case["title"])
+                rendered += 1
+            else:
+                self.assertIn("error", answer, f"{case['title']}: Jinja says {error!r}")
+                failed += 1
+        print(f"{len(TEMPLATES)} templates, {rendered} texts equal, {failed} fail in both")
+        self.assertGreater(rendered, failed)
+
+    def test_what_is_foreign(self):
+        """Contents of characters that no template has: exactly they are the foreign ones."""
+        def private(text):
+            return "".join(chr(0xE000 + ord(c) % 64) for c in text)
+
+        cases = []
+        for name, source in TEMPLATES.items():
+            for title, messages in conversations.CONVERSATIONS.items():
+                if any("tool_calls" in m or m["role"] in ("tool", "narrator") or
+                       not isinstance(m["content"], str) for m in messages):
+                    continue
+                cases.append({"title": (name, title), "template": source, "messages": [
+                    {key: text if key == "role" else private(text) for key, text in m.items()}
+                    for m in messages]})
+        shown = 0
+        for case, answer in zip(cases, render_all(cases)):
+            if "error" in answer:
+                continue
+            data = answer["text"].encode()
+            foreign = b"".join(data[begin:end] for begin, end in answer["foreign"]).decode()
+            whole = "".join(c for c in answer["text"] if 0xE000 <= ord(c) < 0xE040)
+            self.assertEqual(foreign, whole, case["title"])
+            shown += len(whole) > 0
+        self.assertGreater(shown, 50)
+
+
+class Random(unittest.TestCase):
+    def test_the_same_bytes(self):
+        cases = list(random_templates.cases(RANDOM_TEMPLATES, "kvcache"))
+        counts = {"equal": 0, "fail in both": 0, "not offered": 0, "more lenient": 0}
+        for case, answer in zip(cases, render_all(cases)):
+            text, error = jinja(case)
+            if error is None and "text" in answer:
+                self.assertEqual(answer["text"], text, case["template"])
+                counts["equal"] += 1
+            elif error is None:
+                self.assertTrue(any(words in answer["error"] for words in NOT_OFFERED),
+                                f"{case['template']!r}: {answer['error']}")
+                counts["not offered"] += 1
+            else:
+                counts["fail in both" if "error" in answer else "more lenient"] += 1
+        print(counts)
+        self.assertGreater(counts["equal"], 0.6 * RANDOM_TEMPLATES)
+        self.assertLess(counts["more lenient"], 0.05 * RANDOM_TEMPLATES)
+
+
+if __name__ == "__main__":
+    RENDER = sys.argv[1]
+    warnings.simplefilter("ignore")  # Python's own, about the code that Jinja makes
+    unittest.main(argv=[sys.argv[0], *sys.argv[2:]])
