@@ -54,6 +54,11 @@ const std::atomic<bool>& CatchInterrupt() {
   return interrupted;
 }
 
+void ForgetInterrupt() {
+  interrupted.store(false);
+  (void)std::signal(SIGINT, OnInterrupt);
+}
+
 Result<std::string> ReadTextFile(const std::string& path) {
   const std::unique_ptr<std::FILE, FileCloser> file(path == "-" ? stdin
                                                                 : std::fopen(path.c_str(), "rb"));

@@ -31,6 +31,9 @@ class Progress {
 // True from the first Ctrl-C on; the second one ends the process.
 const std::atomic<bool>& CatchInterrupt();
 
+// Forgets a Ctrl-C: the next one is the first one again.
+void ForgetInterrupt();
+
 // The whole file; "-" is standard input. Errors name the path and the system's reason.
 Result<std::string> ReadTextFile(const std::string& path);
 

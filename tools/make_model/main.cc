@@ -2,6 +2,8 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -92,6 +94,11 @@ Status Make(const Flags& flags, const std::string& type, Request& request,
   return MakeModel(request, path);
 }
 
+std::string Contents(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("Writes a GGUF model file of random weights.");
   Request request;
@@ -103,6 +110,12 @@ int Main(int argc, char** argv) {
   app.add_option("--type", type, "type of the matrices: f32 (default), f16, bf16, q8_0, q4_k_m, …");
   app.add_option("--seed", request.seed, "which random numbers (default: 1)");
   app.add_option("--threads", request.threads, "default: one per core; changes no bytes");
+  app.add_option("--control", request.control_tokens,
+                 "a control token's text, in place of one of the last tokens; several times")
+      ->allow_extra_args(false);
+  std::string template_path;
+  app.add_option("--chat-template", template_path, "a file with the model's chat template")
+      ->check(CLI::ExistingFile);
   AddSizes(app, flags);
   AddRopeAndExperts(app, flags);
   try {
@@ -110,6 +123,7 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
+  if (!template_path.empty()) request.chat_template = Contents(template_path);
   const Status status = Make(flags, type, request, path);
   if (status.ok()) return 0;
   std::fprintf(stderr, "kvcache-make-model: %s\n", status.message().c_str());

@@ -70,7 +70,10 @@ class Maker {
     header.SetUint32("general.file_type", FileTypeOf({request_.type, request_.mix}));
     header.SetUint32("general.quantization_version", 2);
     architecture_.add_metadata(request_.shape, header);
-    AddVocabulary(request_.shape.vocab, header);
+    AddVocabulary(request_.shape.vocab, request_.control_tokens, header);
+    if (!request_.chat_template.empty()) {
+      header.SetString("tokenizer.chat_template", request_.chat_template);
+    }
     for (const TensorSpec& spec : specs_) {
       header.AddTensor(spec.name, GgmlTypeOf(TypeOf(spec)), spec.dims);
     }
@@ -135,6 +138,12 @@ Status MakeModel(const Request& request, const std::string& path) {
             StrCat("weights cannot be of type ", InfoOf(request.type).name)};
   }
   KVCACHE_RETURN_IF_ERROR(CheckShape(request.shape, request.type));
+  if (request.control_tokens.size() >
+      static_cast<std::size_t>(request.shape.vocab - kFixedPieces)) {
+    return {StatusCode::kInvalidArgument,
+            StrCat(request.control_tokens.size(),
+                   " control tokens do not fit into a vocabulary of ", request.shape.vocab)};
+  }
   KVCACHE_RETURN_IF_ERROR(CheckExperts(*architecture, request.shape));
   return Maker(request, *architecture).Make(path);
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "kvcache/status.h"
 #include "kvcache/types.h"
@@ -17,7 +18,9 @@ struct Request {
   DType type = DType::kF32;  // of the matrices, as far as `mix` and their widths let them
   Mix mix = Mix::kPure;
   std::uint64_t seed = 1;
-  int threads = 0;  // 0: one per core; the file does not depend on it
+  int threads = 0;                               // 0: one per core; the file does not depend on it
+  std::string chat_template = {};                // its text; empty: none
+  std::vector<std::string> control_tokens = {};  // texts, in place of the last tokens
 };
 
 // The bytes of the file at `path` are a function of the request without `threads`. Takes a few

@@ -48,13 +48,16 @@ std::vector<std::string> Pieces(std::size_t size) {
 
 }  // namespace
 
-void AddVocabulary(int size, GgufHeader& header) {
-  const std::vector<std::string> pieces = Pieces(static_cast<std::size_t>(size));
+void AddVocabulary(int size, const std::vector<std::string>& control_tokens, GgufHeader& header) {
+  const std::size_t plain = static_cast<std::size_t>(size) - control_tokens.size();
+  std::vector<std::string> pieces = Pieces(plain);
+  pieces.insert(pieces.end(), control_tokens.begin(), control_tokens.end());
   std::vector<float> scores(pieces.size(), 0.0f);
   std::vector<std::int32_t> types(pieces.size(), kNormal);
   types[0] = kUnknown;
   types[1] = types[2] = kControl;
   for (std::size_t i = 3; i < kFixedPieces; ++i) types[i] = kByte;
+  for (std::size_t i = plain; i < pieces.size(); ++i) types[i] = kControl;
   for (std::size_t i = kFixedPieces; i < pieces.size(); ++i) {
     scores[i] = -static_cast<float>(i - kFixedPieces);
   }

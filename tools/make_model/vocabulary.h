@@ -6,6 +6,9 @@
 // Every longer piece is made of shorter pieces with better scores, so that merging finds it.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "model/gguf_writer.h"
 
 namespace kvcache::make_model {
@@ -13,7 +16,8 @@ namespace kvcache::make_model {
 inline constexpr int kFixedPieces = 3 + 256;
 inline constexpr int kMostPieces = 500000;
 
-// Sets the tokenizer's metadata. REQUIRES: kFixedPieces <= size <= kMostPieces.
-void AddVocabulary(int size, GgufHeader& header);
+// Sets the tokenizer's metadata; the last tokens are control tokens with the given texts.
+// REQUIRES: kFixedPieces + control_tokens.size() <= size <= kMostPieces.
+void AddVocabulary(int size, const std::vector<std::string>& control_tokens, GgufHeader& header);
 
 }  // namespace kvcache::make_model

@@ -1,0 +1,176 @@
+#include "cli/chat_loop.h"
+
+#include <cstdio>
+#include <string>
+#include <utility>
+
+#include "base/strings.h"
+#include "cli/chat_commands.h"
+#include "cli/json_report.h"
+#include "cli/message_reader.h"
+#include "engine/chat.h"
+
+namespace kvcache::cli {
+namespace {
+
+constexpr const char* kMakeRoom =
+    "/forget drops the oldest exchange, /clear all of them; --ctx N makes more room";
+
+// What is said besides answers goes to standard error.
+void Say(const std::string& text) {
+  if (!text.empty()) (void)std::fprintf(stderr, "%s\n", text.c_str());
+}
+
+std::string Welcome(const Chat& chat) {
+  const ChatFormat& format = chat.format();
+  if (format.kind() == ChatFormatKind::kPlain) {
+    return "This model has no chat template: it continues what you write, like a story. /help "
+           "lists commands.";
+  }
+  if (format.kind() == ChatFormatKind::kChatMl) {
+    return "Chat, written as ChatML (built in). /help lists commands.";
+  }
+  return StrCat("Chat, written with ", format.name(), ". /help lists commands.");
+}
+
+class ChatLoop {
+ public:
+  ChatLoop(Engine& engine, const RunFlags& flags, ChatFormat format, double load_ms)
+      : engine_(engine),
+        flags_(flags),
+        chat_(engine, std::move(format)),
+        load_ms_(load_ms),
+        on_terminal_(StdinIsTerminal()),
+        lines_(MakeLineEditor()) {}
+
+  Status Run() {
+    KVCACHE_RETURN_IF_ERROR(flags_.chat.Fill(chat_.input()));
+    Say(Unheard(chat_.format(), chat_.input()));
+    if (on_terminal_) Say(Welcome(chat_));
+    for (;;) {
+      ForgetInterrupt();
+      const Message message = ReadMessage(*lines_);
+      if (message.end == LineEnd::kInterrupted) {
+        if (LeavesAfterInterrupt()) return Status::Ok();
+        continue;
+      }
+      interrupts_ = 0;
+      if (message.end == LineEnd::kEndOfInput) {
+        if (on_terminal_) Say(" ");
+        return Status::Ok();
+      }
+      Status status = Take(message);
+      if (quit_) return status;
+      if (status.ok()) continue;
+      if (!on_terminal_) return status;
+      Say(status.message());
+    }
+  }
+
+ private:
+  // The second Ctrl-C in a row at the prompt.
+  bool LeavesAfterInterrupt() {
+    if (++interrupts_ >= 2) {
+      Say("");
+      return true;
+    }
+    Say("\nCtrl-C again or Ctrl-D ends the chat");
+    return false;
+  }
+
+  Status Take(const Message& message) {
+    std::string text = message.text;
+    if (text.find_first_not_of(" \t\r\n") == std::string::npos) return Status::Ok();
+    if (!message.is_block && IsCommand(text)) return Command(text);
+    if (!message.is_block && text.starts_with("//")) text.erase(0, 1);
+    chat_.input().messages.push_back({{"role", "user"}, {"content", std::move(text)}});
+    return Answer();
+  }
+
+  Status Command(const std::string& text) {
+    std::string say;
+    KVCACHE_ASSIGN_OR_RETURN(const AfterCommand after, RunCommand(text, chat_, flags_, say));
+    Say(say);
+    quit_ = after == AfterCommand::kQuit;
+    return after == AfterCommand::kAnswer ? Answer() : Status::Ok();
+  }
+
+  void DropLastMessage() {
+    auto& messages = chat_.input().messages;
+    messages.erase(messages.end() - 1);
+  }
+
+  Status Answer() {
+    Progress progress;
+    bool begun = false;
+    GenerateRequest request = flags_.MakeRequest(progress, 0);
+    request.on_text = [&](std::string_view text) { return Show(text, progress, begun); };
+    auto turn = chat_.Answer(std::move(request));
+    progress.Clear();
+    if (!turn.ok()) {
+      DropLastMessage();
+      Status status = std::move(turn).TakeStatus();
+      if (status.code() == StatusCode::kUnsupported) return WithAdvice(std::move(status));
+      if (status.code() != StatusCode::kCacheFull) return status;
+      return {status.code(), StrCat(status.message(), "; ", kMakeRoom)};
+    }
+    Report(*turn);
+    const bool nothing =
+        turn->result.stop == StopReason::kInterrupted && turn->result.tokens.empty();
+    if (nothing) {
+      DropLastMessage();
+      Say("interrupted before the answer began; the message is not kept, what was read is");
+    }
+    return Status::Ok();
+  }
+
+  // White space in front of an answer is for the model, not for people.
+  bool Show(std::string_view text, Progress& progress, bool& begun) const {
+    if (flags_.json) return true;
+    if (!begun) {
+      text.remove_prefix(std::min(text.find_first_not_of(" \r\n"), text.size()));
+      if (text.empty()) return true;
+      progress.Clear();
+      begun = true;
+    }
+    (void)std::fwrite(text.data(), 1, text.size(), stdout);
+    return std::fflush(stdout) == 0;
+  }
+
+  void Report(const ChatTurn& turn) {
+    const PromptUse use{turn.kept, turn.dropped, std::string(RewriteText(turn.rewrite))};
+    if (flags_.json) {
+      PrintJson(AnswerJson(engine_, flags_, turn.result, use, std::exchange(load_ms_, 0.0)));
+    } else {
+      (void)std::fputc('\n', stdout);
+      quit_ = std::fflush(stdout) != 0;
+    }
+    if (StderrIsTerminal()) {
+      const bool stopped = turn.result.stop == StopReason::kInterrupted;
+      Say(AnswerSummary(turn.result, use) + (stopped ? " · stopped\n" : "\n"));
+    }
+    if (turn.context_full) {
+      Say(StrCat("the context of ", engine_.context(), " tokens is full, which ended the answer; ",
+                 kMakeRoom));
+    }
+  }
+
+  Engine& engine_;
+  RunFlags flags_;
+  Chat chat_;
+  double load_ms_;
+  const bool on_terminal_;
+  std::unique_ptr<LineEditor> lines_;
+  int interrupts_ = 0;
+  bool quit_ = false;
+};
+
+}  // namespace
+
+Status RunChat(Engine& engine, const RunFlags& flags, double load_ms) {
+  auto format = flags.chat.Format(engine);
+  if (!format.ok()) return WithAdvice(std::move(format).TakeStatus());
+  return ChatLoop(engine, flags, std::move(format).value(), load_ms).Run();
+}
+
+}  // namespace kvcache::cli

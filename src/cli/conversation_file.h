@@ -1,0 +1,26 @@
+// Conversations on disk:
+//
+//   {"version": 1, "messages": [{"role": "user", "content": "…"}, …], "tools": […] or null,
+//    "variables": {…}}
+//
+// A file that is just the array of messages is read, too. A file appears under its name when
+// it is complete.
+//
+// Thread safety: free functions.
+#pragma once
+
+#include <string>
+
+#include "kvcache/status.h"
+#include "model/chat_template/chat_template.h"
+
+namespace kvcache::cli {
+
+// Errors name the path.
+Status SaveConversation(const std::string& path, const ChatInput& input);
+
+// Replaces the messages, and tools and variables where the file has them; else `input` stays
+// as it is. Errors name the path and what is wrong with it.
+Status LoadConversation(const std::string& path, ChatInput& input);
+
+}  // namespace kvcache::cli

@@ -1,0 +1,24 @@
+// Messages out of lines: one line each, but
+//
+//   """             begins a message of several lines, up to the """ that ends one
+//   a \ at the end  goes on in the next line
+//
+// Thread safety: one thread at a time.
+#pragma once
+
+#include <string>
+
+#include "cli/line_editor.h"
+
+namespace kvcache::cli {
+
+struct Message {
+  LineEnd end = LineEnd::kLine;  // kLine: there is a message
+  std::string text;
+  bool is_block = false;  // between """: never a command
+};
+
+// The next message. An unfinished one at the end of input counts.
+Message ReadMessage(LineEditor& lines);
+
+}  // namespace kvcache::cli
