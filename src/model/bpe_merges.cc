@@ -81,11 +81,19 @@ BpeMerges::Merge BpeMerges::Find(BpeSymbol left, BpeSymbol right) const {
 }
 
 void BpeMerges::FillByteMerges() {
+  constexpr int kNoByte = -1;
+  std::vector<std::int16_t> byte_of(static_cast<std::size_t>(tokens_) + parts_.size(), kNoByte);
+  for (std::size_t byte = 0; byte < 256; ++byte) {
+    byte_of[static_cast<std::size_t>(byte_symbols_[byte])] = static_cast<std::int16_t>(byte);
+  }
   byte_merges_.resize(std::size_t{1} << 16);
-  for (std::size_t left = 0; left < 256; ++left) {
-    for (std::size_t right = 0; right < 256; ++right) {
-      byte_merges_[left << 8 | right] = Find(byte_symbols_[left], byte_symbols_[right]);
-    }
+  for (const Slot& slot : slots_) {
+    if (slot.left == kNoSymbol) continue;
+    const int left = byte_of[static_cast<std::size_t>(slot.left)];
+    const int right = byte_of[static_cast<std::size_t>(slot.right)];
+    if (left == kNoByte || right == kNoByte) continue;
+    byte_merges_[static_cast<std::size_t>(left) << 8 | static_cast<std::size_t>(right)] =
+        slot.merge;
   }
 }
 

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace kvcache {
 namespace {
 
 constexpr std::size_t kMostBytes = std::size_t{1} << 24;
-constexpr std::size_t kLongest = 1024;  // so that no text grows out of proportion
+// So that neither a text nor the time for it grows out of proportion.
+constexpr std::size_t kLongest = 256;
 
 Status Corrupt(std::string message) {
   return Status(StatusCode::kCorrupt, "precompiled_charsmap: " + std::move(message));
@@ -36,29 +38,73 @@ Result<Charsmap> Charsmap::Make(std::string_view bytes) {
   return map;
 }
 
-// Goes through all that can be reached.
-Status Charsmap::Check() const {
-  if (units_.empty()) return Status::Ok();
-  std::vector<bool> seen(units_.size());
-  std::vector<std::uint32_t> pending = {OffsetOf(0)};  // where children lie
-  while (!pending.empty()) {
-    const std::uint32_t children = pending.back();
-    pending.pop_back();
-    if ((children | 0xFF) >= units_.size()) {
-      return Corrupt("unit " + std::to_string(children | 0xFF) + " of " +
-                     std::to_string(units_.size()));
-    }
-    for (std::uint32_t byte = 1; byte < 256; ++byte) {
-      const std::uint32_t child = children ^ byte;
-      if (seen[child] || !IsChild(child, static_cast<std::uint8_t>(byte))) continue;
-      seen[child] = true;
-      const std::uint32_t below = child ^ OffsetOf(child);
-      pending.push_back(below);
-      if (below < units_.size() && EndsHere(child))
-        KVCACHE_RETURN_IF_ERROR(CheckReplacement(below));
-    }
+// Goes through all places (where children lie) that can be reached, depth first. Maps share
+// places, but must not go in circles; so how long the strings below a place are is known once
+// all of its children are.
+class Charsmap::Checker {
+ public:
+  explicit Checker(const Charsmap& map) : map_(map), height_(map.units_.size(), kUnseen) {}
+
+  Status Run() {
+    KVCACHE_RETURN_IF_ERROR(Enter(map_.OffsetOf(0)));
+    while (!path_.empty()) KVCACHE_RETURN_IF_ERROR(Step());
+    return Status::Ok();
   }
-  return Status::Ok();
+
+ private:
+  static constexpr std::uint16_t kUnseen = 0xFFFF;
+  static constexpr std::uint16_t kOpen = 0xFFFE;  // on the path
+
+  struct Visit {
+    std::uint32_t place;
+    std::uint32_t byte = 0;     // looked at last
+    std::uint16_t longest = 0;  // of the strings below, so far
+  };
+
+  Status Enter(std::uint32_t place) {
+    if ((place | 0xFF) >= map_.units_.size()) {
+      return Corrupt("unit " + std::to_string(place | 0xFF) + " of " +
+                     std::to_string(map_.units_.size()));
+    }
+    height_[place] = kOpen;
+    path_.push_back({place});
+    return Status::Ok();
+  }
+
+  // Looks at the next child of the last place on the path.
+  Status Step() {
+    Visit& visit = path_.back();
+    if (visit.byte == 255) return Leave();
+    const std::uint32_t child = visit.place ^ ++visit.byte;
+    if (!map_.IsChild(child, static_cast<std::uint8_t>(visit.byte))) return Status::Ok();
+    const std::uint32_t below = child ^ map_.OffsetOf(child);
+    if (below >= map_.units_.size()) return Enter(below);
+    if (map_.EndsHere(child)) KVCACHE_RETURN_IF_ERROR(map_.CheckReplacement(below));
+    if (height_[below] == kOpen) return Corrupt("the trie goes in circles");
+    return height_[below] == kUnseen ? Enter(below) : Note(&visit, height_[below]);
+  }
+
+  Status Leave() {
+    const Visit done = path_.back();
+    path_.pop_back();
+    height_[done.place] = done.longest;
+    return path_.empty() ? Status::Ok() : Note(&path_.back(), done.longest);
+  }
+
+  // A child leads on to strings of up to `height` bytes.
+  static Status Note(Visit* visit, std::uint16_t height) {
+    visit->longest = std::max(visit->longest, static_cast<std::uint16_t>(height + 1));
+    if (visit->longest <= kLongest) return Status::Ok();
+    return Corrupt("a string of more than " + std::to_string(kLongest) + " bytes to replace");
+  }
+
+  const Charsmap& map_;
+  std::vector<std::uint16_t> height_;  // by place
+  std::vector<Visit> path_;
+};
+
+Status Charsmap::Check() const {
+  return units_.empty() ? Status::Ok() : Checker(*this).Run();
 }
 
 Status Charsmap::CheckReplacement(std::uint32_t unit) const {

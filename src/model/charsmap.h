@@ -30,7 +30,7 @@ class Charsmap {
 
   // Copies what it needs. Everything that a text can lead to is checked here.
   // Errors: kCorrupt: sizes that contradict each other, a unit that points outside, replacements
-  // without an end or of more than 1,024 bytes; each with the numbers.
+  // without an end, strings of more than 256 bytes on either side, a trie with circles.
   // Cost: O(256 units).
   static Result<Charsmap> Make(std::string_view bytes);
 
@@ -46,6 +46,8 @@ class Charsmap {
   bool KeepsBeforeAscii(std::uint8_t byte) const { return keeps_[byte]; }
 
  private:
+  class Checker;
+
   std::uint32_t OffsetOf(std::uint32_t unit) const {
     return (units_[unit] >> 10) << ((units_[unit] & 0x200) >> 6);
   }

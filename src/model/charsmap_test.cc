@@ -61,8 +61,17 @@ TEST(CharsmapTest, AnEmptyOneReplacesNothing) {
 TEST(CharsmapTest, RefusesWhatLeadsOutside) {
   auto outside = Units();
   outside[0x80 ^ 'a'] = 0x1000 << 10 | 'a';
+  // A chain: "bb…b", 300 of them.
+  std::vector<std::uint32_t> chain(310 * 256);
+  chain[0] = 256 << 10;
+  for (std::uint32_t place = 1; place <= 300; ++place) {
+    const std::uint32_t child = place * 256 ^ 'b';
+    chain[child] = (child ^ (place + 1) * 256) << 10 | 'b';
+  }
   auto no_place = Units();
   no_place[0x30] = 0x80000005;
+  auto endless = Units();  // "b" leads to where "b" leads
+  endless[0x80 ^ 'b'] = static_cast<std::uint32_t>('b') << 10 | 'b';
   const struct {
     std::string bytes;
     std::string message;
@@ -76,11 +85,13 @@ TEST(CharsmapTest, RefusesWhatLeadsOutside) {
        "a trie of 4294967295 bytes in 4"},
       {Map(std::vector<std::uint32_t>(8), "x"), "unit 255 of 8"},
       {Map(outside, kReplacements), "unit 4351 of 256"},
+      {Map(endless, kReplacements), "the trie goes in circles"},
+      {Map(chain, kReplacements), "a string of more than 256 bytes to replace"},
       {Map(no_place, kReplacements), "replacement at 5 of 5 bytes"},
       {Map(Units(), std::string("X\0\0Y", 4)),
-       "replacement at 3 of more than 1024 bytes, or without an end"},
+       "replacement at 3 of more than 256 bytes, or without an end"},
       {Map(Units(), std::string("X\0\0", 3) + std::string(2000, 'y') + std::string(1, '\0')),
-       "replacement at 3 of more than 1024 bytes, or without an end"},
+       "replacement at 3 of more than 256 bytes, or without an end"},
   };
   for (const auto& row : rows) {
     const auto map = Charsmap::Make(row.bytes);

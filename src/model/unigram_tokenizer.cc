@@ -12,6 +12,7 @@ namespace kvcache {
 namespace {
 
 constexpr float kUnknownPenalty = 10;
+constexpr std::size_t kLongestToken = 1024;  // each place of a text may try as many bytes
 
 VocabularyDefaults Defaults() {
   return {.ids = {.eos = 1, .unknown = 2, .padding = 0},
@@ -23,6 +24,18 @@ VocabularyDefaults Defaults() {
 bool CanBeText(TokenKind kind) {
   return kind == TokenKind::kNormal || kind == TokenKind::kUserDefined ||
          kind == TokenKind::kUnused;
+}
+
+Status CheckLengths(const Vocabulary& vocabulary) {
+  for (std::int32_t token = 0; token < vocabulary.size(); ++token) {
+    const std::size_t bytes = vocabulary.text(token).size();
+    if (bytes <= kLongestToken || !CanBeText(vocabulary.kind(token))) continue;
+    return Status(StatusCode::kCorrupt, "token " + std::to_string(token) + " has " +
+                                            std::to_string(bytes) + " bytes, at most " +
+                                            std::to_string(kLongestToken) +
+                                            " are allowed in a vocabulary of kind 't5'");
+  }
+  return Status::Ok();
 }
 
 // A space that is no U+2581 is never left after normalising.
@@ -202,6 +215,7 @@ Result<std::unique_ptr<Tokenizer>> UnigramTokenizer::Make(const TokenizerData& d
                                             " are allowed in a vocabulary of kind 't5'");
   }
   KVCACHE_ASSIGN_OR_RETURN(Vocabulary vocabulary, Vocabulary::Make(data, Defaults()));
+  KVCACHE_RETURN_IF_ERROR(CheckLengths(vocabulary));
   Charsmap charsmap;
   if (!data.charsmap.empty()) {
     KVCACHE_ASSIGN_OR_RETURN(charsmap, Charsmap::Make(data.charsmap));

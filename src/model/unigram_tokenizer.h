@@ -30,7 +30,8 @@ namespace kvcache {
 class UnigramTokenizer : public Tokenizer {
  public:
   // Errors: kCorrupt: those of Vocabulary::Make and Charsmap::Make; more tokens than
-  // ByteTrie::kMostTokens. Cost: O(bytes of the vocabulary's texts), and that of the charsmap.
+  // ByteTrie::kMostTokens, or one of more than 1,024 bytes. Cost: O(bytes of the vocabulary's
+  // texts), and that of the charsmap.
   static Result<std::unique_ptr<Tokenizer>> Make(const TokenizerData& data);
 
   std::string_view KindName() const override { return "unigram"; }

@@ -118,6 +118,14 @@ TEST(UnigramTokenizerTest, DecodingTakesThePrefixOff) {
   EXPECT_EQ(tokenizer->Piece(3), " a");
 }
 
+TEST(UnigramTokenizerTest, ATokenLongerThanAnyIsRefused) {
+  EXPECT_TRUE(MakeTokenizer(Data({{std::string(1024, 'a'), -1}})).ok());
+  const auto tokenizer = MakeTokenizer(Data({{std::string(1025, 'a'), -1}}));
+  EXPECT_EQ(tokenizer.status().code(), StatusCode::kCorrupt);
+  EXPECT_EQ(tokenizer.status().message(),
+            "token 3 has 1025 bytes, at most 1024 are allowed in a vocabulary of kind 't5'");
+}
+
 TEST(UnigramTokenizerTest, ABrokenCharsmapIsRefused) {
   TokenizerData data = Data({{"a", -1}});
   data.charsmap = "abc";
