@@ -105,7 +105,7 @@ void EncodeFromLeast(const float* values, std::byte* out) {
   const float inverse = InverseOf(d);
   Quants q;
   for (std::size_t i = 0; i < kBlock; ++i) {
-    const auto rounded = static_cast<int>((values[i] - *least) * inverse + 0.5f);
+    const int rounded = RoundHalfAway((values[i] - *least) * inverse);
     q[i] = static_cast<std::uint8_t>(std::min(kMost, rounded));
   }
   Store(out, F32ToF16(d));
