@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <cstring>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -58,8 +58,8 @@ class Raw {
 
 // Parses a copy whose end is the end of an allocation, so that sanitizers see any overrun.
 Status Parse(const std::string& text) {
-  std::vector<std::byte> bytes(text.size());
-  std::memcpy(bytes.data(), text.data(), text.size());
+  const auto text_bytes = std::as_bytes(std::span(text));
+  const std::vector<std::byte> bytes(text_bytes.begin(), text_bytes.end());
   return GgufFile::Parse(bytes, "m.gguf").status();
 }
 
