@@ -35,7 +35,7 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(ROOT / "tests/support"), str(ROOT / "tests/oracle")]
 
 import llama_state
-import report
+import peer_report
 from random_models import TYPES, Failure, Shape, make_model, run
 
 PHASES = ["models", "verify", "history", "ours", "peer", "report"]
@@ -130,7 +130,7 @@ class Bench:
                     result = self.ask_peer(build, flash, weight_type, depths, self.args.repeats)
                     results.append(result)
                     self.log(f"llama.cpp {weight_type}, {build}, flash attention "
-                             f"{'on' if flash else 'off'}: {report.summary(result, PROMPT)}")
+                             f"{'on' if flash else 'off'}: {peer_report.summary(result, PROMPT)}")
             self.keep(f"peer-{weight_type}", results)
 
     def report(self):
@@ -139,12 +139,12 @@ class Bench:
             ours, peer = self.kept(f"ours-{weight_type}"), self.kept(f"peer-{weight_type}")
             if ours is None or peer is None:
                 raise Failure(f"{weight_type}: run the phases `ours` and `peer` first")
-            rows += report.rows(self.model(weight_type), weight_type, PROMPT, self.depths, ours,
+            rows += peer_report.rows(self.model(weight_type), weight_type, PROMPT, self.depths, ours,
                                 peer)
         machine = {**self.kept(f"ours-{self.args.types[0]}")["machine"], **describe_machine()}
         result = {"machine": machine, "shape": self.shape.__dict__, "seed": SEED, "rows": rows}
         self.keep("results", result)
-        text = report.markdown(result)
+        text = peer_report.markdown(result)
         (self.work / "results.md").write_text(text)
         print(text)
 
