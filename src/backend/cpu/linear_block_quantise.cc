@@ -1,3 +1,5 @@
+#include <limits>
+
 #include "backend/cpu/linear_block.h"
 #include "backend/cpu/targets.h"
 #include "backend/cpu/token_tiles.h"
@@ -43,8 +45,9 @@ HWY_INLINE std::int32_t Round(const float* x, float inverse_scale, Value* values
   return hn::GetLane(hn::SumOfLanes(DI(), sum));
 }
 
+// Inputs too small for their scale's inverse to be finite count as zeros.
 HWY_INLINE float Inverse(float scale) {
-  return scale > 0.0f ? 1.0f / scale : 0.0f;
+  return scale >= std::numeric_limits<float>::min() ? 1.0f / scale : 0.0f;
 }
 
 // A token's place in its tile, and the tile's.

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 #include "backend/cpu/testing.h"
@@ -109,7 +110,7 @@ inline float QuantiseInputs(const float* x, std::int64_t count, std::vector<int>
   float most = 0.0f;
   for (std::int64_t i = 0; i < count; ++i) most = std::max(most, std::fabs(x[i]));
   const float scale = most / 127.0f;
-  const float inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+  const float inverse = scale >= std::numeric_limits<float>::min() ? 1.0f / scale : 0.0f;
   q.clear();
   for (std::int64_t i = 0; i < count; ++i) {
     q.push_back(static_cast<int>(std::nearbyintf(x[i] * inverse)));
