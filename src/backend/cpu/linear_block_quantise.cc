@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <limits>
 
 #include "backend/cpu/linear_block.h"
@@ -21,18 +22,24 @@ using cpu::HWY_NAMESPACE::VF;
 using DI = hn::RebindToSigned<DF>;
 using VI = hn::Vec<DI>;
 
+// As integers, magnitudes are in the same order, and a NaN is above all: it must reach the scale
+// rather than get lost, which a maximum of floats leaves to where it stands.
 HWY_INLINE float MaxAbs(const float* x, std::int64_t count) {
   const DF d;
-  VF most = hn::Zero(d);
+  VI most = hn::Zero(DI());
   for (std::int64_t i = 0; i < count; i += kLanes) {
-    most = hn::Max(most, hn::Abs(hn::LoadU(d, x + i)));
+    most = hn::Max(most, hn::BitCast(DI(), hn::Abs(hn::LoadU(d, x + i))));
   }
-  return hn::GetLane(hn::MaxOfLanes(d, most));
+  return hn::GetLane(hn::BitCast(d, hn::MaxOfLanes(DI(), most)));
 }
 
-// Returns the sum of the values.
+// Returns the sum of the values. Zeros for an inverse of 0.
 template <int kCount>
 HWY_INLINE std::int32_t Round(const float* x, float inverse_scale, Value* values) {
+  if (inverse_scale == 0.0f) {
+    std::fill_n(values, kCount, Value{0});
+    return 0;
+  }
   const DF d;
   const hn::Rebind<Value, DF> d_value;
   VI sum = hn::Zero(DI());
@@ -45,9 +52,11 @@ HWY_INLINE std::int32_t Round(const float* x, float inverse_scale, Value* values
   return hn::GetLane(hn::SumOfLanes(DI(), sum));
 }
 
-// Inputs too small for their scale's inverse to be finite count as zeros.
+// Inputs too small for their scale's inverse to be finite count as zeros. So do those of a span
+// that holds no number or an infinity: its scale alone says so.
 HWY_INLINE float Inverse(float scale) {
-  return scale >= std::numeric_limits<float>::min() ? 1.0f / scale : 0.0f;
+  using Limits = std::numeric_limits<float>;
+  return scale >= Limits::min() && scale <= Limits::max() ? 1.0f / scale : 0.0f;
 }
 
 // A token's place in its tile, and the tile's.

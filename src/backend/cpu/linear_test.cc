@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -297,6 +298,41 @@ TEST(LinearBlocksTest, EdgeValues) {
       ASSERT_TRUE(forced.ok());
       const auto y = RunLinear(*MakeBackend(1), weights, dtype, x, kInputs, 16);
       EXPECT_EQ(FirstDifference(y, expected), -1) << InfoOf(dtype).name << " " << target;
+    }
+  }
+}
+
+// A value that is no number must not vanish in quantising, wherever in its span it stands, nor
+// reach other tokens; and subnormal values, whose scale has no inverse, count as zeros.
+TEST(LinearBlocksTest, ValuesThatAreNotFiniteStaySo) {
+  constexpr std::int64_t kInputs = 512;
+  constexpr std::int64_t kOutputs = 16;
+  for (const DType dtype : {DType::kQ8_0, DType::kQ4_1, DType::kQ4_K, DType::kQ6_K}) {
+    const auto weights = RandomWeights(dtype, kInputs * kOutputs, 5);
+    for (const std::string& target : CpuTargetNames()) {
+      const ForcedTarget forced(target);
+      ASSERT_TRUE(forced.ok());
+      const auto backend = MakeBackend(1);
+      const std::vector<float> plain = RandomValues(kInputs * 3, 6);
+      const auto expected = RunLinear(*backend, weights, dtype, plain, kInputs, kOutputs);
+      for (const float bad : {std::numeric_limits<float>::quiet_NaN(), -INFINITY}) {
+        for (const std::size_t at : {0, 17, 31, 256, 511}) {
+          std::vector<float> x = plain;
+          x[kInputs + at] = bad;
+          const auto y = RunLinear(*backend, weights, dtype, x, kInputs, kOutputs);
+          for (std::size_t i = 0; i < y.size(); ++i) {
+            const bool hit = i / kOutputs == 1;
+            EXPECT_TRUE(hit ? std::isnan(y[i]) : y[i] == expected[i])
+                << InfoOf(dtype).name << " " << target << ": " << bad << " at " << at << ", y[" << i
+                << "] is " << y[i];
+          }
+        }
+      }
+      std::vector<float> tiny = plain;
+      for (float& value : tiny) value *= 1e-39f;
+      for (const float y : RunLinear(*backend, weights, dtype, tiny, kInputs, kOutputs)) {
+        EXPECT_EQ(y, 0.0f) << InfoOf(dtype).name << " " << target;
+      }
     }
   }
 }
