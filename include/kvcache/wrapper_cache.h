@@ -24,7 +24,8 @@ struct WrapperOptions {
   std::vector<int> cache_of_layer{};
 };
 
-// REQUIRES: at least one cache, none null; choices that are in range.
+// REQUIRES: at least one cache, none null. After a choice that is out of range Put, Get and Storage
+// are kInvalidArgument.
 std::unique_ptr<Cache> MakeWrapperCache(WrapperOptions options);
 
 }  // namespace kvcache

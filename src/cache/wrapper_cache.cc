@@ -49,18 +49,28 @@ class WrapperCache final : public Cache {
     }
   }
   void SetLayerType(int type) override {
-    assert(type >= 0 && static_cast<std::size_t>(type) < caches_.size());
-    chosen_ = static_cast<std::size_t>(type) % caches_.size();
+    chosen_ = type >= 0 && static_cast<std::size_t>(type) < caches_.size() ? type : kNone;
   }
 
   Status SetCausal(std::span<const std::int32_t> except) override {
     return ForAll([&](Cache& cache) { return cache.SetCausal(except); });
   }
 
-  Status Put(const TensorView& k, const TensorView& v) override { return chosen().Put(k, v); }
-  Result<History> Get() override { return chosen().Get(); }
-  Result<LayerKv> Storage() override { return chosen().Storage(); }
-  const Visibility& Visible() const override { return caches_[chosen_]->Visible(); }
+  Status Put(const TensorView& k, const TensorView& v) override {
+    KVCACHE_RETURN_IF_ERROR(CheckChosen());
+    return caches_[chosen_]->Put(k, v);
+  }
+  Result<History> Get() override {
+    KVCACHE_RETURN_IF_ERROR(CheckChosen());
+    return caches_[chosen_]->Get();
+  }
+  Result<LayerKv> Storage() override {
+    KVCACHE_RETURN_IF_ERROR(CheckChosen());
+    return caches_[chosen_]->Storage();
+  }
+  const Visibility& Visible() const override {
+    return chosen_ == kNone ? nothing_ : caches_[chosen_]->Visible();
+  }
 
   Status CopyPrefix(SequenceId src, SequenceId dst, Position length) override;
   bool CanResume(SequenceId sequence, Position position) const override {
@@ -94,7 +104,13 @@ class WrapperCache final : public Cache {
   RecurrentCache* Recurrent() override { return FirstOf(&Cache::Recurrent); }
 
  private:
-  Cache& chosen() { return *caches_[chosen_]; }
+  static constexpr int kNone = -1;
+
+  Status CheckChosen() const {
+    if (chosen_ != kNone) return Status::Ok();
+    return Invalid("no such layer type: the wrapper has " + std::to_string(caches_.size()) +
+                   " caches");
+  }
 
   template <typename Call>
   Status ForAll(const Call& call) const {
@@ -112,7 +128,8 @@ class WrapperCache final : public Cache {
 
   std::vector<std::unique_ptr<Cache>> caches_;
   std::vector<int> cache_of_layer_;
-  std::size_t chosen_ = 0;
+  int chosen_ = 0;  // of caches_, or kNone
+  Visibility nothing_;
 };
 
 // dst's content is lost whatever happens, so that after an error it is empty in all.

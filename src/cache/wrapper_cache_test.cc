@@ -130,6 +130,13 @@ TEST_F(WrapperCacheTest, TypesChooseWhereALayerHasTwo) {
   EXPECT_EQ(cache_->Get()->k.dims[2], 2);
   cache_->SetLayerType(0);
   EXPECT_EQ(cache_->Get()->k.dims[2], 1);
+  for (const int type : {2, -1}) {
+    cache_->SetLayerType(type);
+    EXPECT_EQ(cache_->Get().status().message(), "no such layer type: the wrapper has 2 caches");
+    EXPECT_EQ(cache_->Storage().status().code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(PutContents(*cache_, {{0, 0, 1}}, 0, kShape).code(), StatusCode::kInvalidArgument);
+    EXPECT_TRUE(cache_->Visible().positions.empty());
+  }
 }
 
 TEST_F(WrapperCacheTest, ARefusedInitCloses) {

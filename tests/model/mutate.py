@@ -80,7 +80,7 @@ MUTATIONS = [
     ("full cache noticed late", "src/cache/causal_cache.cc",
      "if (room >= size) return", "if (room + 1 >= size) return"),
     ("full cache noticed early", "src/cache/causal_cache.cc",
-     "if (room >= size) return", "if (room > size) return"),
+     "if (room >= size) return", "if (room > size) return", "Window"),
     ("reserve pass writes", "src/cache/causal_cache.cc",
      "if (pass_.reserving()) return Status::Ok();",
      "if (pass_.reserving()) return backend_->StoreKv(storage, k, v,\n"
@@ -270,7 +270,7 @@ MUTATIONS = [
      "return std::all_of(caches_.begin(), caches_.end(),", "return std::any_of(caches_.begin(), caches_.end(),",
      "SlidingAndFull"),
     ("another cache is chosen", "src/cache/wrapper_cache.cc",
-     "static_cast<std::size_t>(type) % caches_.size();", "0 * static_cast<std::size_t>(type);",
+     "caches_.size() ? type : kNone;", "caches_.size() ? 0 : kNone;",
      "SlidingAndFull"),
 ]
 

@@ -92,16 +92,24 @@ Difference CacheDriver::RunForward(const ScriptStep& step, Status& status, Statu
   expected = twin_->Prepare(batch, mode);
   if (!status.ok() || expected != StatusCode::kOk) return {};
   twin_->Begin(batch, mode);
-  if (!step.except.empty()) {
-    const std::vector<std::int32_t> except(step.except.begin(), step.except.end());
-    const bool good = std::all_of(except.begin(), except.end(), [&](std::int32_t query) {
-      return query >= 0 && static_cast<std::size_t>(query) < batch.tokens.size();
-    });
-    if (cache_->SetCausal(except).ok() != good) return "SetCausal";
-    if (good && mode == ForwardMode::kCompute) twin_->Exempt(step.except);
-  }
+  // Before the layers run, or once a mask was made.
+  const bool late = next_content_ % 2 == 0;
+  if (!late && !SetCausal(step, batch, mode)) return "SetCausal";
   status = twin_->RunPass(*cache_, batch, step);
-  return {};
+  if (!late || !status.ok()) return {};
+  (void)cache_->Get().ok();
+  return SetCausal(step, batch, mode) ? Difference() : "SetCausal";
+}
+
+bool CacheDriver::SetCausal(const ScriptStep& step, const TestBatch& batch, ForwardMode mode) {
+  if (step.except.empty()) return true;
+  const std::vector<std::int32_t> except(step.except.begin(), step.except.end());
+  const bool good = std::all_of(except.begin(), except.end(), [&](std::int32_t query) {
+    return query >= 0 && static_cast<std::size_t>(query) < batch.tokens.size();
+  });
+  if (cache_->SetCausal(except).ok() != good) return false;
+  if (good && mode == ForwardMode::kCompute) twin_->Exempt(step.except);
+  return true;
 }
 
 // By definition: the most tokens, at most the target, that can be gone back to.

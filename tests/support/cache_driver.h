@@ -21,7 +21,8 @@ namespace kvcache::testing {
 struct DriverSetup {
   CacheOptions options;
   CacheConfig config;
-  std::string kind;  // for messages
+  std::string kind;     // for messages
+  bool hoards = false;  // scripts that remove little: the cache fills up
   std::function<std::unique_ptr<CacheTwin>(const TwinSetup&)> make_twin;
 };
 std::string ToText(const DriverSetup& setup);
@@ -43,6 +44,8 @@ class CacheDriver {
  private:
   Difference Run(const ScriptStep& step, Status& status, StatusCode& expected);
   Difference RunForward(const ScriptStep& step, Status& status, StatusCode& expected);
+  // Does it answer as it should?
+  bool SetCausal(const ScriptStep& step, const TestBatch& batch, ForwardMode mode);
   Difference RunRestore(const ScriptStep& step, Status& status, StatusCode& expected);
   void RunCopy(const ScriptStep& step, Status& status, StatusCode& expected);
   void RunRemove(int sequence, Position begin, Position end, Status& status, StatusCode& expected);

@@ -266,7 +266,8 @@ DriverSetup RandomSizes(std::mt19937& random) {
   setup.config.batch_padding = AnyOf(random, {1, 1, 3, 4});
   setup.config.v_transposed = setup.config.layout == KvLayout::kPlain && Percent(random, 40);
   setup.config.mask_type = AnyOf(random, {DType::kF32, DType::kF16});
-  if (Percent(random, 10)) {  // long enough for homes to be apart by tiles, and for many words
+  setup.hoards = Percent(random, 30);
+  if (Percent(random, 15)) {  // long enough for homes to be apart by tiles, and for many words
     setup.options.capacity += 40;
     setup.options.max_batch += 40;
   }
@@ -286,7 +287,8 @@ DriverSetup RandomSetup(TestKind kind, std::mt19937& random) {
 }
 
 ScriptStep RandomStep(const DriverSetup& setup, const CacheTwin& twin, std::mt19937& random) {
-  const int choice = Between(random, 1, 100);
+  const bool only_grows = setup.hoards && Percent(random, 75);
+  const int choice = Between(random, 1, only_grows ? 58 : 100);
   ScriptStep step = choice <= 54   ? RandomForward(setup, twin, random)
                     : choice <= 67 ? RandomCopy(setup, twin, random)
                     : choice <= 83 ? RandomRemove(setup, twin, random)
