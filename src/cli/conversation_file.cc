@@ -43,7 +43,7 @@ Status LoadConversation(const std::string& path, ChatInput& input) {
   KVCACHE_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
   ordered_json file = ordered_json::parse(text, nullptr, false);
   if (file.is_discarded()) return Wrong(path, "not JSON");
-  if (file.is_array()) file = {{"messages", std::move(file)}};
+  if (file.is_array()) file = ordered_json::object({{"messages", file}});
   if (!file.is_object() || !file.contains("messages")) {
     return Wrong(path, "expected an object with \"messages\", or an array of messages");
   }

@@ -82,7 +82,9 @@ nlohmann::json AnswerJson(Engine& engine, const RunFlags& flags, const GenerateR
   reuse["matched"] = use.kept;
   reuse["restored"] = use.kept;
   reuse["tiers"]["live"] = use.kept;
-  if (use.dropped > 0) reuse["missed"] = {{{"tokens", use.dropped}, {"reason", use.reason}}};
+  if (use.dropped > 0) {
+    reuse["missed"].push_back({{"tokens", use.dropped}, {"reason", use.reason}});
+  }
   return {{"text", result.text},
           {"tokens", result.tokens},
           {"prompt_tokens", result.prompt_tokens + use.kept},

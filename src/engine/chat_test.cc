@@ -1,0 +1,190 @@
+// Conversations over a small random model: what is kept, what is computed, and that both give
+// the same bits.
+#include "engine/chat.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "make_model/make_model.h"
+
+namespace kvcache {
+namespace {
+
+constexpr const char* kTemplate =
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}"
+    "{{ m.content[:cut] if m.role == 'assistant' and cut is defined and not loop.last "
+    "else m.content }}"
+    "{{ '<|im_end|>\\n' }}{% endfor %}{{ '<|im_start|>assistant\\n' }}";
+
+class ChatTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    path_ = new std::string(::testing::TempDir() + "chat_test.gguf");
+    const Status status = make_model::MakeModel({.shape = {.vocab = 700, .context = 512},
+                                                 .threads = 1,
+                                                 .chat_template = kTemplate,
+                                                 .control_tokens = {"<|im_start|>", "<|im_end|>"}},
+                                                *path_);
+    ASSERT_TRUE(status.ok()) << status.message();
+  }
+  static void TearDownTestSuite() {
+    std::filesystem::remove(*path_);
+    delete path_;
+  }
+
+  ChatTest() : engine_(std::move(Engine::Open(*path_, {.threads = 1})).value()) {}
+
+  ChatFormat Format() const {
+    return std::move(ChatFormat::ForModel(engine_->file(), engine_->tokenizer(), ToolUse::kNone))
+        .value();
+  }
+
+  static void Say(Chat& chat, std::string text) {
+    chat.input().messages.push_back({{"role", "user"}, {"content", std::move(text)}});
+  }
+
+  static GenerateRequest Ask(std::int32_t tokens) {
+    GenerateRequest request;
+    request.max_tokens = tokens;
+    request.sampling.seed = 7;
+    return request;
+  }
+
+  static ChatTurn Answer(Chat& chat, std::int32_t tokens = 12) {
+    auto turn = chat.Answer(Ask(tokens));
+    EXPECT_TRUE(turn.ok()) << turn.status().message();
+    return std::move(turn).value();
+  }
+
+  static std::string* path_;
+  std::unique_ptr<Engine> engine_;
+};
+
+std::string* ChatTest::path_ = nullptr;
+
+TEST_F(ChatTest, EachTurnComputesOnlyWhatIsNew) {
+  Chat chat(*engine_, Format());
+  std::int32_t held = 0;
+  for (int turn = 0; turn < 6; ++turn) {
+    Say(chat, "message " + std::to_string(turn));
+    const ChatTurn answer = Answer(chat);
+    EXPECT_EQ(answer.kept, held) << turn;
+    EXPECT_EQ(answer.kept + answer.result.prompt_tokens, answer.prompt_tokens);
+    EXPECT_EQ(answer.dropped, 0) << turn;
+    EXPECT_EQ(answer.rewrite, Rewrite::kNone);
+    held = chat.session().position();
+  }
+}
+
+// The point of it all: the same tokens in one pass of an empty session give the same bits.
+TEST_F(ChatTest, KeptHistoryGivesTheSameBits) {
+  std::vector<std::int32_t> tokens;
+  std::vector<float> warm;
+  {
+    Chat chat(*engine_, Format());
+    for (const char* text : {"one", "two", "three"}) {
+      Say(chat, text);
+      (void)Answer(chat);
+    }
+    tokens.assign(chat.session().tokens().begin(), chat.session().tokens().end());
+    const auto logits = chat.session().LastLogits();
+    ASSERT_TRUE(logits.ok());
+    warm.assign(logits->begin(), logits->end());
+  }
+  Session session(*engine_, SequenceId{0});
+  ASSERT_TRUE(session.Append(tokens).ok());
+  const auto cold = session.LastLogits();
+  ASSERT_TRUE(cold.ok());
+  EXPECT_EQ(warm, std::vector<float>(cold->begin(), cold->end()));
+}
+
+TEST_F(ChatTest, RewrittenTextCostsWhatComesAfterIt) {
+  Chat chat(*engine_, Format());
+  chat.input().variables["cut"] = 1;
+  Say(chat, "one");
+  const ChatTurn first = Answer(chat);
+  ASSERT_GT(first.result.text.size(), 2u);
+  Say(chat, "two");
+  const ChatTurn second = Answer(chat);
+  EXPECT_EQ(second.rewrite, Rewrite::kByTemplate);
+  EXPECT_GE(second.kept, first.prompt_tokens - 1);
+  EXPECT_GT(second.dropped, 0);
+  EXPECT_EQ(second.kept + second.result.prompt_tokens, second.prompt_tokens);
+}
+
+TEST_F(ChatTest, ChangedMessagesKeepTheCommonPrefix) {
+  Chat chat(*engine_, Format());
+  Say(chat, "one");
+  const ChatTurn first = Answer(chat);
+  chat.input().messages.erase(1);  // the answer, to be given again
+  const ChatTurn again = Answer(chat);
+  EXPECT_EQ(again.rewrite, Rewrite::kByCaller);
+  EXPECT_EQ(again.kept, first.prompt_tokens - 1);
+  EXPECT_EQ(again.result.tokens, first.result.tokens);
+  EXPECT_EQ(chat.input().messages.size(), 2u);
+}
+
+TEST_F(ChatTest, FailuresChangeNothing) {
+  Chat chat(*engine_, Format());
+  Say(chat, "one");
+  (void)Answer(chat);
+  const Position held = chat.session().position();
+  const auto before = chat.input().messages;
+  Say(chat, std::string(3000, 'x'));
+  const auto full = chat.Answer(Ask(4));
+  EXPECT_EQ(full.status().code(), StatusCode::kCacheFull);
+  EXPECT_THAT(full.status().message(), ::testing::HasSubstr("the context holds 512"));
+  chat.input().messages = before;
+  Say(chat, "two");
+  EXPECT_EQ(Answer(chat).kept, held);
+}
+
+TEST_F(ChatTest, InterruptedBeforeTheFirstTokenAddsNothing) {
+  Chat chat(*engine_, Format());
+  Say(chat, "one");
+  const std::atomic<bool> interrupted{true};
+  GenerateRequest request = Ask(4);
+  request.interrupt = &interrupted;
+  const auto turn = chat.Answer(std::move(request));
+  ASSERT_TRUE(turn.ok());
+  EXPECT_EQ(turn->result.stop, StopReason::kInterrupted);
+  EXPECT_EQ(chat.input().messages.size(), 1u);
+}
+
+TEST_F(ChatTest, TheContextNeverShifts) {
+  Chat chat(*engine_, Format());
+  Say(chat, "one");
+  GenerateRequest request = Ask(100000);
+  request.sampling.temperature = 0.0f;
+  const auto turn = chat.Answer(std::move(request));
+  ASSERT_TRUE(turn.ok());
+  EXPECT_EQ(turn->result.shifts, 0);
+  EXPECT_LE(chat.session().position(), engine_->context());
+  EXPECT_EQ(turn->context_full, turn->result.stop == StopReason::kLength);
+}
+
+TEST_F(ChatTest, WhatFollowsAStopStringIsNotHistory) {
+  Chat chat(*engine_, Format());
+  Say(chat, "one");
+  const ChatTurn whole = Answer(chat, 20);
+  ASSERT_GT(whole.result.text.size(), 8u);
+  chat.input().messages.erase(1);
+  GenerateRequest request = Ask(20);
+  request.stop = {whole.result.text.substr(4, 2)};
+  const auto cut = chat.Answer(std::move(request));
+  ASSERT_TRUE(cut.ok());
+  EXPECT_EQ(cut->result.stop, StopReason::kStopString);
+  Say(chat, "two");
+  const ChatTurn next = Answer(chat);
+  EXPECT_EQ(next.kept + next.result.prompt_tokens, next.prompt_tokens);
+  // The prompt's tokens say what the messages say, and nothing of the stop string.
+  const auto tokens = chat.session().tokens().first(static_cast<std::size_t>(next.prompt_tokens));
+  const auto text = engine_->tokenizer().Decode(tokens, {ControlText::kShown});
+  EXPECT_THAT(*text, ::testing::HasSubstr("<|im_end|>"));
+}
+
+}  // namespace
+}  // namespace kvcache
