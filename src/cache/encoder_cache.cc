@@ -216,7 +216,7 @@ Status EncoderCacheImpl::Put(const TensorView& k, const TensorView& v) {
   Member& member = members_[current_];
   KVCACHE_ASSIGN_OR_RETURN(const CellRun cells,
                            CellsForPut(member, static_cast<std::int32_t>(k.dims[2])));
-  const Status status = backend_->StoreKv(storage, k, v, std::span(&cells, 1));
+  Status status = backend_->StoreKv(storage, k, v, std::span(&cells, 1));
   if (!status.ok()) {  // half an output is none
     Drop(member.sequence);
     member.put = false;

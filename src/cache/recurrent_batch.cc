@@ -37,7 +37,7 @@ void RecurrentBatch::Reset(int pass_sequences, int sequences) {
 
 Status RecurrentBatch::Prepare(const Batch& batch) {
   next_.Clear();
-  const Status status = Read(batch);
+  Status status = Read(batch);
   for (const SequenceId id : next_.sequences) seen_[Index(id)] = 0;
   return status;
 }

@@ -364,7 +364,7 @@ Status RecurrentCacheImpl::CheckRemove(SequenceId sequence, Position begin, Posi
 Status RecurrentCacheImpl::Remove(SequenceId sequence, Position begin, Position end) {
   KVCACHE_RETURN_IF_ERROR(CheckRemove(sequence, begin, end));
   const bool truncates = Truncates(sequence, end);
-  const Status status = attention_.Remove(sequence, begin, end);
+  Status status = attention_.Remove(sequence, begin, end);
   EndPass();
   if (truncates) {
     if (begin == 0 || prepared_[Index(sequence)] == begin) states_.GoBack(sequence, begin);

@@ -20,7 +20,7 @@ class WrapperCache final : public Cache {
   }
 
   Status Init(KvBackend& backend, const CacheOptions& options) override {
-    const Status status = ForAll([&](Cache& cache) { return cache.Init(backend, options); });
+    Status status = ForAll([&](Cache& cache) { return cache.Init(backend, options); });
     if (!status.ok()) Close();
     return status;
   }
@@ -136,7 +136,7 @@ class WrapperCache final : public Cache {
 Status WrapperCache::CopyPrefix(SequenceId src, SequenceId dst, Position length) {
   if (src == dst) KVCACHE_RETURN_IF_ERROR(CheckRemove(src, std::max(length, 0), kEndOfSequence));
   bool changed = false;
-  const Status status = ForAll([&](Cache& cache) {
+  Status status = ForAll([&](Cache& cache) {
     Status copied = cache.CopyPrefix(src, dst, length);
     changed = changed || copied.ok();
     return copied;

@@ -2,11 +2,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <atomic>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
-#include <new>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -15,23 +12,7 @@
 #include "make_model/make_model.h"
 #include "model/gguf.h"
 #include "model/model.h"
-
-namespace {
-std::atomic<std::int64_t> allocations{0};
-}  // namespace
-
-// Not inlined: the compiler would take malloc and free for a mismatched pair.
-[[gnu::noinline]] void* operator new(std::size_t size) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  if (void* memory = std::malloc(size != 0 ? size : 1); memory != nullptr) return memory;
-  throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
-  std::free(memory);
-}
+#include "support/counting_new.h"
 
 namespace kvcache {
 namespace {
@@ -70,12 +51,12 @@ class ForwardAllocation : public ::testing::TestWithParam<const char*> {
     }
     const std::vector<SequenceId> sequences(tokens.size(), SequenceId{0});
     const std::int32_t row[] = {count - 1};
-    const std::int64_t before = allocations.load();
+    const std::int64_t before = testing::Allocations();
     Status status = cache_->StartForward(
         {.positions = positions, .sequences = sequences, .items = {}}, ForwardMode::kCompute);
     if (status.ok()) status = model_->Forward(tokens, positions, *cache_);
     if (status.ok()) status = model_->Logits(row, logits_.data());
-    const std::int64_t made = allocations.load() - before;
+    const std::int64_t made = testing::Allocations() - before;
     EXPECT_TRUE(status.ok()) << status.message();
     return made;
   }

@@ -19,6 +19,15 @@ std::atomic<int> until_failure{0};  // 0: none fails
   if (void* memory = std::malloc(size != 0 ? size : 1); memory != nullptr) return memory;
   throw std::bad_alloc();
 }
+// The form that containers' temporary buffers use: sanitizers bring their own, which would not
+// go with the delete below.
+[[gnu::noinline]] void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+  try {
+    return operator new(size);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
 [[gnu::noinline]] void operator delete(void* memory) noexcept {
   std::free(memory);
 }
