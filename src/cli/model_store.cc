@@ -54,6 +54,7 @@ std::vector<StoredModel> ListModels() {
     }
   }
   std::vector<StoredModel> models;
+  models.reserve(found.size());
   for (const auto& [name, path] : found) models.push_back({name, path});
   return models;
 }

@@ -49,9 +49,9 @@ Status Session::Pass(std::span<const std::int32_t> tokens) {
   std::iota(positions_.begin(), positions_.begin() + static_cast<std::ptrdiff_t>(count),
             position());
   last_pass_tokens_ = 0;
-  const Status status = engine_.Forward({.tokens = tokens,
-                                         .positions = std::span(positions_).first(count),
-                                         .sequences = std::span(sequences_).first(count)});
+  Status status = engine_.Forward({.tokens = tokens,
+                                   .positions = std::span(positions_).first(count),
+                                   .sequences = std::span(sequences_).first(count)});
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
   if (status.ok()) last_pass_tokens_ = static_cast<std::int32_t>(count);
   return status;

@@ -42,8 +42,8 @@ struct WordRules {
   Contraction suffix = Contraction::kNone;
   std::uint32_t most_digits = 0;  // numbers in one word; 0: all of them, and the lead before them
   UnicodeClass others = kMark | kPunctuation | kSymbol | kOther;
-  std::string_view tail = "";  // ASCII that others take along
-  bool lines = false;          // spaces up to the last end of a line are a word: "\s*[\r\n]+"
+  std::string_view tail{};  // ASCII that others take along
+  bool lines = false;       // spaces up to the last end of a line are a word: "\s*[\r\n]+"
 };
 
 struct CodePoints {
@@ -54,7 +54,7 @@ struct CodePoints {
 // Characters that are taken out of the text as parts of their own: "[…]{1,most}".
 struct RunRules {
   UnicodeClass classes = 0;
-  std::string_view ascii = "";              // and these
+  std::string_view ascii{};                 // and these
   std::span<const CodePoints> ranges = {};  // and these, but for spaces
   std::uint32_t most = ~std::uint32_t{0};
   bool takes_space = false;  // "\s?" in front

@@ -10,7 +10,9 @@ namespace kvcache::jinja {
 Interpreter::Interpreter(const Body& body, std::vector<std::pair<std::string, Value>> variables,
                          Environment env)
     : env_(std::move(env)), body_(body), scope_(std::make_shared<Scope>()) {
-  for (auto& [name, value] : variables) scope_->variables[name] = std::move(value);
+  for (auto& variable : variables) {
+    scope_->variables[std::move(variable.first)] = std::move(variable.second);
+  }
 }
 
 // Macros hold scopes that hold macros, and namespaces may hold themselves: emptied by hand,

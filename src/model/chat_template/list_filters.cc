@@ -65,6 +65,7 @@ Result<std::vector<Value>> Keys(const std::vector<Value>& items, const Value* at
 
 std::vector<Value> InOrder(const std::vector<Value>& items, const std::vector<std::size_t>& order) {
   std::vector<Value> ordered;
+  ordered.reserve(order.size());
   for (const std::size_t at : order) ordered.push_back(items[at]);
   return ordered;
 }
