@@ -49,16 +49,19 @@ bool RunWithFailure(const DriverSetup& setup, Script script, std::size_t at, int
 class KindsFaultTest : public ::testing::TestWithParam<TestKind> {};
 
 TEST_P(KindsFaultTest, EveryBackendCallOfRandomScriptsFailsOnce) {
+  // Kinds differ in how often they call the backend: some need more scripts to show something.
+  constexpr int kLeastFired = 100;
+  constexpr int kMostRounds = 60;
   std::mt19937 random(5);
   int fired = 0;
-  for (int round = 0; round < 6; ++round) {
+  for (int round = 0; round < 6 || (fired <= kLeastFired && round < kMostRounds); ++round) {
     const DriverSetup setup = RandomSetup(GetParam(), random);
     const Script script = RandomScript(setup, 30, random);
     for (std::size_t at = 0; at < script.size(); ++at) {
       for (int n = 1; RunWithFailure(setup, script, at, n); ++n) ++fired;
     }
   }
-  EXPECT_GT(fired, 100);
+  EXPECT_GT(fired, kLeastFired);
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, KindsFaultTest, ::testing::ValuesIn(kAllKinds),

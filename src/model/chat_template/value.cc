@@ -47,7 +47,7 @@ bool Value::Truth() const {
     case Kind::kList: return !items().empty();
     case Kind::kDict: return dict().size() != 0;
     case Kind::kNamespace:
-    case Kind::kCallable: return true;
+    case Kind::kCallable:
     case Kind::kLoop: return true;
   }
   return false;
