@@ -23,13 +23,16 @@ Status CheckOptions(const EngineOptions& options) {
 
 }  // namespace
 
-Result<std::unique_ptr<Engine>> Engine::Open(const std::string& path,
-                                             const EngineOptions& options) {
+Result<std::unique_ptr<Engine>> Engine::Open(const std::string& path, const EngineOptions& options,
+                                             std::unique_ptr<Backend> backend) {
   KVCACHE_RETURN_IF_ERROR(CheckOptions(options));
   std::unique_ptr<Engine> engine(new Engine);
   engine->options_ = options;
   KVCACHE_ASSIGN_OR_RETURN(engine->file_, GgufFile::Open(path));
-  KVCACHE_ASSIGN_OR_RETURN(engine->backend_, MakeCpuBackend({.threads = options.threads}));
+  engine->backend_ = std::move(backend);
+  if (engine->backend_ == nullptr) {
+    KVCACHE_ASSIGN_OR_RETURN(engine->backend_, MakeCpuBackend({.threads = options.threads}));
+  }
   KVCACHE_ASSIGN_OR_RETURN(engine->model_, LoadModel(*engine->file_, *engine->backend_));
   auto tokenizer = MakeTokenizer(*engine->file_);
   if (!tokenizer.ok()) return std::move(tokenizer).TakeStatus().WithContext(path);

@@ -22,7 +22,7 @@
 namespace kvcache {
 
 struct EngineOptions {
-  int threads = 0;  // 0: one per core
+  int threads = 0;  // of the processor's backend; 0: one per core
   DType k_type = DType::kF16;
   DType v_type = DType::kF16;
   int context = 0;  // tokens per sequence; 0: the model's own, at most kDefaultContext
@@ -42,9 +42,10 @@ struct EngineBatch {
 
 class Engine {
  public:
-  // Opens a GGUF file. Errors name the file and what is wrong with it, or the option.
-  static Result<std::unique_ptr<Engine>> Open(const std::string& path,
-                                              const EngineOptions& options);
+  // Opens a GGUF file to run on `backend`; null: this machine's processor. Errors name the file and
+  // what is wrong with it, or the option.
+  static Result<std::unique_ptr<Engine>> Open(const std::string& path, const EngineOptions& options,
+                                              std::unique_ptr<Backend> backend = nullptr);
 
   const GgufFile& file() const { return *file_; }
   const ModelInfo& info() const { return model_->info(); }

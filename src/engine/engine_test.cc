@@ -17,7 +17,9 @@
 #include "engine/generate.h"
 #include "engine/score.h"
 #include "engine/session.h"
+#include "kvcache/cpu_backend.h"
 #include "make_model/make_model.h"
+#include "support/failing_backend.h"
 
 namespace kvcache {
 namespace {
@@ -123,6 +125,27 @@ TEST_F(EngineTest, TruncateAndGoOnAnotherWay) {
   ASSERT_TRUE(session.Append(SomeTokens(9, 40)).ok());
   ASSERT_TRUE(session.Truncate(19).ok());
   ASSERT_TRUE(session.Append(std::vector{SomeTokens(20).back()}).ok());
+  EXPECT_EQ(LogitsAfter(session), expected);
+}
+
+TEST_F(EngineTest, AShiftThatBreaksOffLeavesAnEmptySession) {
+  auto backend = std::make_unique<testing::FailingBackend>(MakeCpuBackend({}).value());
+  testing::FailingBackend& failing = *backend;
+  auto opened = Engine::Open(*path_, {.context = 64}, std::move(backend));
+  ASSERT_TRUE(opened.ok()) << opened.status().message();
+  Engine& engine = **opened;
+  const std::vector<std::int32_t> tokens = SomeTokens(20);
+  Session session(engine, SequenceId{0});
+  ASSERT_TRUE(session.Append(tokens).ok());
+  const std::vector<float> expected = LogitsAfter(session);
+
+  failing.FailNth(2);  // the keys of the second layer
+  const auto dropped = session.Shift(2);
+  ASSERT_FALSE(dropped.ok());
+  EXPECT_EQ(dropped.status().message(), testing::FailingBackend::kMessage);
+  EXPECT_FALSE(failing.failure_pending());
+  EXPECT_EQ(session.position(), 0);
+  ASSERT_TRUE(session.Append(tokens).ok()) << "nothing of it is left in the cache";
   EXPECT_EQ(LogitsAfter(session), expected);
 }
 

@@ -70,7 +70,12 @@ Result<std::int32_t> Session::Shift(std::int32_t keep) {
                                                     " tokens, of which " + std::to_string(keep) +
                                                     " stay");
   }
-  KVCACHE_RETURN_IF_ERROR(engine_.cache().Remove(sequence_, keep, keep + dropped));
+  KVCACHE_RETURN_IF_ERROR(engine_.cache().CheckRemove(sequence_, keep, keep + dropped));
+  const Status removed = engine_.cache().Remove(sequence_, keep, keep + dropped);
+  if (!removed.ok()) {  // some keys were moved and some were not
+    KVCACHE_RETURN_IF_ERROR(GoBack(0));
+    return removed;
+  }
   tokens_.erase(tokens_.begin() + keep, tokens_.begin() + keep + dropped);
   KVCACHE_RETURN_IF_ERROR(RestoreTo(position()));
   return dropped;

@@ -43,7 +43,8 @@ class Session {
   Result<std::span<const float>> LastLogits();
 
   // Makes room at the context's end: drops half of the tokens after the first `keep`, and
-  // moves the later ones down. Returns how many were dropped.
+  // moves the later ones down. Returns how many were dropped. If a kernel fails in the middle of
+  // it the session is empty.
   Result<std::int32_t> Shift(std::int32_t keep);
 
   // Drops all from `length` on. Where the cache cannot go back that exactly (a window, a recurrent

@@ -1,6 +1,9 @@
 // Random operations on several sequences: append in company, fork, truncate, remove. After each
 // pass every row has the bits that its text has when it is evaluated alone.
 //
+// A sequence goes back as far as its cache can: a full history anywhere, a window or a recurrent
+// state to where it can be resumed, in the end to nothing. What it lost is evaluated again.
+//
 // Texts are a common stem of kStem tokens and one of three tails, so what each position must
 // answer is known from three plain runs, whatever was forked from what.
 
@@ -51,6 +54,9 @@ class Walk {
     }
   }
 
+  // How often a sequence went back to something, or was forked with it.
+  int resumed() const { return resumed_; }
+
  private:
   struct State {
     int text = 0;
@@ -61,17 +67,34 @@ class Walk {
 
   void Fork(int source, int target) {
     if (source == target) return;
-    const Position length = Below(states_[source].length + 1);
+    const Position length = Shorter(states_[source].length);
     ASSERT_TRUE(engine_.cache().CopyPrefix(SequenceId{source}, SequenceId{target}, length).ok());
     states_[target] = {states_[source].text, length};
-    MaybeTurn(states_[target]);
+    GoBack(target, length);
   }
 
   void Truncate(int sequence) {
-    State& state = states_[sequence];
-    state.length = Below(8) == 0 ? 0 : Below(state.length + 1);
-    ASSERT_TRUE(engine_.cache().Remove(SequenceId{sequence}, state.length, kEndOfSequence).ok());
-    MaybeTurn(state);
+    GoBack(sequence, Below(8) == 0 ? 0 : Shorter(states_[sequence].length));
+  }
+
+  // Half of the time by a few tokens: what a draft that was not accepted asks for.
+  Position Shorter(Position length) {
+    return Below(2) == 0 ? Below(length + 1) : std::max(0, length - Below(5));
+  }
+
+  void GoBack(int sequence, Position length) {
+    Cache& cache = engine_.cache();
+    const SequenceId id{sequence};
+    const bool anywhere = cache.Recurrent() == nullptr && cache.CanResume(id, length);
+    const Position kept = cache.PrepareRestore(id, length);
+    ASSERT_LE(kept, length);
+    if (anywhere) {
+      ASSERT_EQ(kept, length);
+    }
+    ASSERT_TRUE(cache.Remove(id, kept, kEndOfSequence).ok());
+    states_[sequence].length = kept;
+    resumed_ += kept > 0;
+    MaybeTurn(states_[sequence]);
   }
 
   // Inside the stem a text may still become any other.
@@ -81,20 +104,28 @@ class Walk {
 
   void Append() {
     std::vector<Entry> entries;
+    const bool even = engine_.cache().Recurrent() != nullptr;  // as many tokens of each, in order
+    const int most = Below(4) == 0 ? kChunk / kSequences : 5;
+    const int each = 1 + Below(most);
     for (int s = 0; s < kSequences; ++s) {
-      State& state = states_[s];
-      const int most = Below(4) == 0 ? kChunk / kSequences : 5;
-      const Position stop = std::min(kLength, state.length + Below(most + 1));
-      for (; state.length < stop; ++state.length) {
-        const auto& tokens = texts_[static_cast<std::size_t>(state.text)].tokens;
-        entries.push_back(
-            {SequenceId{s}, state.length, tokens[static_cast<std::size_t>(state.length)]});
-      }
+      const Position length = states_[s].length;
+      const Position stop = even ? length + (Below(2) == 0 ? each : 0) : length + Below(most + 1);
+      if (even && stop > kLength) continue;
+      Extend(s, std::min(kLength, stop), entries);
     }
     if (entries.empty()) return;
-    std::shuffle(entries.begin(), entries.end(), random_);
+    if (!even) std::shuffle(entries.begin(), entries.end(), random_);
     const std::vector<float> rows = Evaluate(engine_, entries);
     for (std::size_t i = 0; i < entries.size(); ++i) Check(entries[i], rows, i);
+  }
+
+  void Extend(int sequence, Position stop, std::vector<Entry>& entries) {
+    State& state = states_[sequence];
+    const auto& tokens = texts_[static_cast<std::size_t>(state.text)].tokens;
+    for (; state.length < stop; ++state.length) {
+      entries.push_back(
+          {SequenceId{sequence}, state.length, tokens[static_cast<std::size_t>(state.length)]});
+    }
   }
 
   void Check(const Entry& entry, std::span<const float> rows, std::size_t row) {
@@ -109,6 +140,7 @@ class Walk {
   const std::vector<Text>& texts_;
   std::mt19937 random_;
   State states_[kSequences];
+  int resumed_ = 0;
 };
 
 class RandomWalk : public testing::TestWithParam<ModelCase> {};
@@ -126,6 +158,7 @@ TEST_P(RandomWalk, EveryRowIsExact) {
       walk.Step();
       if (HasFailure()) return;
     }
+    EXPECT_GT(walk.resumed(), 5);
     for (int s = 0; s < kSequences; ++s) {
       ASSERT_TRUE(engine->cache().Remove(SequenceId{s}, 0, kEndOfSequence).ok());
     }
