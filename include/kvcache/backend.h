@@ -127,6 +127,15 @@ struct RouterOptions {
   float scale = 1.0f;  // factor on all weights
 };
 
+// What stands between the matrices of a feed-forward part.
+enum class Activation : std::uint8_t {
+  kSilu,         // x / (1 + exp(-x))
+  kGelu,         // its tanh form: x / (1 + exp(-2 sqrt(2/pi) (x + 0.044715 x^3)))
+  kRelu,         // max(x, 0)
+  kReluSquared,  // max(x, 0)^2
+  kSigmoid,      // 1 / (1 + exp(-x))
+};
+
 class Backend : public KvBackend {
  public:
   // Prepares W, dims {inputs, outputs} or {inputs, outputs, matrices}, rows dense as in a model
@@ -153,8 +162,22 @@ class Backend : public KvBackend {
   virtual Status Rope(const TensorView& x, std::span<const Position> positions,
                       const RopeParams& rope) = 0;
 
-  // gate = silu(gate) × up, element by element.
-  virtual Status SwiGlu(const TensorView& gate, const TensorView& up) = 0;
+  // gate = activation(gate) × up, element by element.
+  virtual Status Gate(const TensorView& gate, const TensorView& up, Activation activation) = 0;
+
+  // gate = g / (1 + exp(-alpha g)) × (u + 1), element by element, where g is gate but at most
+  // `limit` and u is up but within ±limit: gpt-oss's gate.
+  virtual Status GateClamped(const TensorView& gate, const TensorView& up, float alpha,
+                             float limit) = 0;
+
+  // x = activation(x), element by element.
+  virtual Status Activate(const TensorView& x, Activation activation) = 0;
+
+  // x *= factor.
+  virtual Status Scale(const TensorView& x, float factor) = 0;
+
+  // x = cap × tanh(x / cap), element by element. REQUIRES: cap > 0.
+  virtual Status SoftCap(const TensorView& x, float cap) = 0;
 
   // x += y, element by element.
   virtual Status Add(const TensorView& x, const TensorView& y) = 0;

@@ -49,7 +49,7 @@ void GatedFeedForward::Run(Pass& pass, const TensorView& h, const TensorView& ou
   const TensorView gated = pass.TakeHidden(gate.weight->outputs());
   const TensorView upper = pass.TakeHidden(up.weight->outputs());
   pass.Linear(h, {{gate, gated}, {up, upper}});
-  pass.SwiGlu(gated, upper);
+  pass.Gate(gated, upper, activation);
   pass.Linear(gated, {{down, out}});
 }
 

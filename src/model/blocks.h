@@ -35,9 +35,10 @@ struct AttentionViews {
 };
 AttentionViews TakeAttention(Pass& pass, const AttentionWeights& weights);
 
-// out = Wdown (silu(Wgate h) × (Wup h))
+// out = Wdown (activation(Wgate h) × (Wup h))
 struct GatedFeedForward {
   Projection gate, up, down;
+  Activation activation = Activation::kSilu;
 
   static Result<GatedFeedForward> Load(WeightReader& reader, const std::string& prefix,
                                        std::int64_t width, std::int64_t ffn);

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/strings.h"
-#include "kvcache/causal_cache.h"
 #include "model/gguf.h"
 
 namespace kvcache {
@@ -38,11 +37,17 @@ void Decoder::FillInfo(const GgufFile& file) {
   }
 }
 
+ShiftKeysFn Decoder::ShiftKeys() {
+  return
+      [this](int layer, const LayerKv& storage, std::span<const CellRun> cells, Position offset) {
+        return backend_.ShiftKeys(storage, cells, offset, rope(layer));
+      };
+}
+
 std::unique_ptr<Cache> Decoder::MakeCache() {
-  return MakeCausalCache({.shift_keys = [this](int layer, const LayerKv& storage,
-                                               std::span<const CellRun> cells, Position offset) {
-    return backend_.ShiftKeys(storage, cells, offset, rope(layer));
-  }});
+  std::vector<Reach> reaches;
+  for (int i = 0; i < params_.layers; ++i) reaches.push_back(reach(i));
+  return MakeLayerCaches(reaches, ShiftKeys());
 }
 
 void Decoder::RunLayers(Pass& pass, const TensorView& x) {
@@ -77,6 +82,7 @@ Status Decoder::Forward(std::span<const std::int32_t> tokens, std::span<const Po
   Pass pass(backend_, scratch_, &cache, positions);
   const TensorView x = pass.TakeHidden(params_.width);
   pass.Embed(embedding_, tokens, x);
+  if (params_.embedding_scale != 1.0f) pass.Scale(x, params_.embedding_scale);
   RunLayers(pass, x);
   KVCACHE_RETURN_IF_ERROR(pass.status());
   batch_ = batch;
@@ -108,9 +114,11 @@ Status Decoder::Logits(std::span<const std::int32_t> rows, float* logits) {
                                              output_norm_.weight, output_norm_.epsilon,
                                              scratch_.At(normed + i * width, width, 1)));
   }
-  const LinearOutput out[] = {
-      {output_.weight.get(), TensorView::Dense(logits, DType::kF32, params_.vocabulary, count)}};
-  return backend_.Linear(scratch_.At(normed, width, count), out);
+  const TensorView y = TensorView::Dense(logits, DType::kF32, params_.vocabulary, count);
+  const LinearOutput out[] = {{output_.weight.get(), y}};
+  KVCACHE_RETURN_IF_ERROR(backend_.Linear(scratch_.At(normed, width, count), out));
+  if (params_.logit_scale != 1.0f) KVCACHE_RETURN_IF_ERROR(backend_.Scale(y, params_.logit_scale));
+  return params_.logit_soft_cap > 0.0f ? backend_.SoftCap(y, params_.logit_soft_cap) : Status::Ok();
 }
 
 Result<std::unique_ptr<Model>> LoadDecoder(std::unique_ptr<Decoder> decoder, WeightReader& reader,

@@ -5,6 +5,7 @@
 //     Status LoadLayer(WeightReader& reader, int layer) override;        its weights
 //     void RunLayer(Pass& pass, int layer, const TensorView& x) override;  its graph
 //     RopeParams rope(int layer) const override;                         how its keys turn
+//     Reach reach(int layer) const override;                             how far back it sees
 //   };
 //
 // Thread safety: one thread at a time.
@@ -15,6 +16,7 @@
 #include <utility>
 
 #include "model/hyperparameters.h"
+#include "model/layer_caches.h"
 #include "model/model.h"
 #include "model/pass.h"
 #include "model/scratch.h"
@@ -33,6 +35,8 @@ class Decoder : public Model {
   Status Load(WeightReader& reader, const GgufFile& file);
 
   const ModelInfo& info() const override { return info_; }
+  // Causal caches, one for all layers that see equally far. A family with another kind overrides
+  // it.
   std::unique_ptr<Cache> MakeCache() override;
   Status Reserve(int max_batch) override;
   Status Forward(std::span<const std::int32_t> tokens, std::span<const Position> positions,
@@ -49,6 +53,10 @@ class Decoder : public Model {
   virtual void RunLayer(Pass& pass, int layer, const TensorView& x) = 0;
   // Valid as long as the model.
   virtual RopeParams rope(int layer) const = 0;
+  // How far back the layer's queries see.
+  virtual Reach reach(int /*layer*/) const { return {}; }
+  // Turns a layer's keys by its rope; refers to the model.
+  ShiftKeysFn ShiftKeys();
 
  private:
   void FillInfo(const GgufFile& file);

@@ -140,7 +140,7 @@ void Experts::Run(Pass& pass, ExpertPlan& plan, const TensorView& h, const Tenso
   if (!pass.runs()) return;
   pass.Check(
       backend.LinearGroups(plan.GateAndUp(*gate, *up, batch > 1 ? columns : h, gate_out, up_out)));
-  pass.SwiGlu(gate_out, up_out);
+  pass.Gate(gate_out, up_out, Activation::kSilu);
   if (!pass.runs()) return;
   pass.Check(backend.LinearGroups(plan.Down(*down, gate_out, columns)));
   if (!pass.runs()) return;

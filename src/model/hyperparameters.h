@@ -24,6 +24,9 @@ struct LayerParams {
   int v_dim = 0;              // values of a head's value
   float norm_epsilon = 0.0f;
   float attention_scale = 0.0f;
+  float embedding_scale = 1.0f;  // factor on the embedded tokens
+  float logit_scale = 1.0f;      // factor on the logits
+  float logit_soft_cap = 0.0f;   // > 0: then cap × tanh(logit / cap)
 };
 
 // Errors name the key: missing, of another type, out of range, or (kUnsupported) a setting that

@@ -61,8 +61,24 @@ void Pass::Add(const TensorView& x, const TensorView& y) {
   if (runs()) Check(backend_->Add(x, y));
 }
 
-void Pass::SwiGlu(const TensorView& gate, const TensorView& up) {
-  if (runs()) Check(backend_->SwiGlu(gate, up));
+void Pass::Gate(const TensorView& gate, const TensorView& up, Activation activation) {
+  if (runs()) Check(backend_->Gate(gate, up, activation));
+}
+
+void Pass::GateClamped(const TensorView& gate, const TensorView& up, float alpha, float limit) {
+  if (runs()) Check(backend_->GateClamped(gate, up, alpha, limit));
+}
+
+void Pass::Activate(const TensorView& x, Activation activation) {
+  if (runs()) Check(backend_->Activate(x, activation));
+}
+
+void Pass::Scale(const TensorView& x, float factor) {
+  if (runs()) Check(backend_->Scale(x, factor));
+}
+
+void Pass::SoftCap(const TensorView& x, float cap) {
+  if (runs()) Check(backend_->SoftCap(x, cap));
 }
 
 void Pass::ScaleTokens(const TensorView& x, std::span<const float> factors) {

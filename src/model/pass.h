@@ -86,8 +86,13 @@ class Pass {
   void RmsNorm(const TensorView& x, const Norm& norm, const TensorView& y);
 
   void Embed(const TensorView& table, std::span<const std::int32_t> tokens, const TensorView& y);
-  void Add(const TensorView& x, const TensorView& y);                     // x += y
-  void SwiGlu(const TensorView& gate, const TensorView& up);              // gate = silu(gate) × up
+  void Add(const TensorView& x, const TensorView& y);  // x += y
+  // gate = activation(gate) × up
+  void Gate(const TensorView& gate, const TensorView& up, Activation activation);
+  void GateClamped(const TensorView& gate, const TensorView& up, float alpha, float limit);
+  void Activate(const TensorView& x, Activation activation);              // x = activation(x)
+  void Scale(const TensorView& x, float factor);                          // x *= factor
+  void SoftCap(const TensorView& x, float cap);                           // x = cap tanh(x / cap)
   void ScaleTokens(const TensorView& x, std::span<const float> factors);  // x *= [batch]
   void Rope(const TensorView& heads, const RopeParams& rope);
 

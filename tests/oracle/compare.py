@@ -45,7 +45,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import distance
 from random_models import (ALL_SHAPES, CASES, TYPES, VARIANTS, Failure, Shape, Variant,
                            make_model, random_tokens, run)
-from reference import Decoder
+import reference
 
 PROMPT, GREEDY = 336, 200  # together they cross two of attention's splits of 256
 MIN_ENTROPY = 1.0  # nats; below this a model is so sure that agreement shows nothing
@@ -109,7 +109,7 @@ def greedy_agreement(ours, oracle, noise):
 def measure(args, case):
     shape = (len(case.tokens), case.shape.vocab)
     oracle = np.fromfile(f"{case.stem}.llama", np.float32).reshape(shape)
-    truth = Decoder(case.model).logits(case.tokens)
+    truth = reference.load(case.model).logits(case.tokens)
     ours = ask_ours(args, case)
     if not np.isfinite(ours).all():
         raise Failure(f"{case.name}: our logits are not all finite")

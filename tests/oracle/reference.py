@@ -12,12 +12,16 @@
     experts           the feed-forward part is Σ p_e · expert_e(m) over the experts with the largest
                       p = softmax(Wrouter m), their p divided by their sum
 
+Families that differ in more have a module of their own, with a class that reuses these pieces; MODULES
+says which.
+
 Sources: Touvron et al. 2023 (LLaMA); Su et al. 2021 (RoPE); Ainslie et al. 2023 (grouped-query
 attention); Jiang et al. 2024 (Mixtral); Yang et al. 2024, 2025 (Qwen2, Qwen3), and Hugging Face's
 modules of these names. Nothing is rounded: the K/V cache is float64 too. One sequence, positions
 from 0.
 """
 
+import importlib
 import sys
 
 import numpy as np
@@ -28,9 +32,50 @@ from gguf_file import GgufFile
 TURN_NEIGHBOURS = {"llama": True, "mistral3": True, "qwen2": False, "qwen3": False,
                    "qwen3moe": False}
 
+# Architecture: the module with its class, which is named Reference.
+MODULES = {}
+
 
 def silu(x):
     return x / (1 + np.exp(-x))
+
+
+def seen_keys(count, window=0, chunk=0):
+    """bool [count, count]: does the query of row i see the key of column j?
+
+    `window` counts keys, the query's own included; a chunk begins at its multiples. 0: none.
+    """
+    query, key = np.arange(count)[:, None], np.arange(count)
+    seen = key <= query
+    if window:
+        seen &= query - key < window
+    if chunk:
+        seen &= query // chunk == key // chunk
+    return seen
+
+
+def attend(q, k, v, seen, scale, cap=0.0, sinks=None):
+    """softmax(scale · q · k) · v where seen; q [tokens, heads, dim], k and v with fewer heads.
+
+    `cap`: scores become cap · tanh(score / cap). `sinks` [heads]: a logit of nothing in each
+    head's denominator.
+    """
+    heads, kv_heads = q.shape[1], k.shape[1]
+    out = np.empty((len(q), heads, v.shape[-1]))
+    for head in range(heads):
+        shared = head * kv_heads // heads
+        scores = scale * (q[:, head] @ k[:, shared].T)
+        if cap:
+            scores = cap * np.tanh(scores / cap)
+        scores[~seen] = -np.inf
+        largest = scores.max(axis=-1, keepdims=True)
+        nothing = 0.0
+        if sinks is not None:
+            largest = np.maximum(largest, sinks[head])
+            nothing = np.exp(sinks[head] - largest)
+        scores = np.exp(scores - largest)
+        out[:, head] = scores / (scores.sum(axis=-1, keepdims=True) + nothing) @ v[:, shared]
+    return out
 
 
 class Decoder:
@@ -40,7 +85,7 @@ class Decoder:
         self._file = GgufFile(path)
         self._meta = self._file.metadata
         self._prefix = self._meta["general.architecture"]
-        self._neighbours = TURN_NEIGHBOURS[self._prefix]
+        self._neighbours = TURN_NEIGHBOURS.get(self._prefix, False)  # NeoX's halves are usual
         self.layers = self._key("block_count")
         self.heads = self._key("attention.head_count")
         self.kv_heads = self._key("attention.head_count_kv", self.heads)
@@ -55,20 +100,28 @@ class Decoder:
 
     def logits(self, tokens):
         """float64 [tokens, vocab]; row i is the answer after token i."""
-        embed = self._weights["token_embd.weight"]
-        h = embed[np.asarray(tokens)]
+        h = self._embed(np.asarray(tokens))
         for layer in range(self.layers):
-            block = f"blk.{layer}."
-            h = h + self._attention(block, self._norm(h, block + "attn_norm"))
-            m = self._norm(h, block + "ffn_norm")
-            routed = block + "ffn_gate_inp.weight" in self._weights
-            h = h + (self._experts(block, m) if routed else self._feed_forward(block, m))
-        output = self._weights.get("output.weight", embed)
-        return self._norm(h, "output_norm") @ output.T
+            h = self._layer(h, layer)
+        return self._output(h)
 
     def _key(self, name, otherwise=None):
         key = f"{self._prefix}.{name}"
         return self._meta[key] if otherwise is None else self._meta.get(key, otherwise)
+
+    def _embed(self, tokens):
+        return self._weights["token_embd.weight"][tokens]
+
+    def _output(self, h):
+        output = self._weights.get("output.weight", self._weights["token_embd.weight"])
+        return self._norm(h, "output_norm") @ output.T
+
+    def _layer(self, h, layer):
+        block = f"blk.{layer}."
+        h = h + self._attention(block, self._norm(h, block + "attn_norm"), layer)
+        m = self._norm(h, block + "ffn_norm")
+        routed = block + "ffn_gate_inp.weight" in self._weights
+        return h + (self._experts(block, m) if routed else self._feed_forward(block, m))
 
     def _norm(self, x, name):
         rms = np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + self.epsilon)
@@ -77,11 +130,20 @@ class Decoder:
     def _project(self, name, x):
         return x @ self._weights[name + ".weight"].T + self._weights.get(name + ".bias", 0.0)
 
-    def _turned(self, name, x, heads):
+    def _rotation(self, layer):
+        """(frequencies [dims / 2], factor on what is turned) of a layer."""
+        return self._freq, self._magnitude
+
+    def _seen(self, layer, count):
+        """bool [count, count]: which keys each query of the layer sees."""
+        return seen_keys(count)
+
+    def _turned(self, name, x, heads, layer):
         y = self._project(name, x).reshape(len(x), heads, -1)
         if name + "_norm.weight" in self._weights:
             y = self._norm(y, name + "_norm")
-        return rope.turn(y, self._freq, self._magnitude, self._neighbours)
+        freq, magnitude = self._rotation(layer)
+        return rope.turn(y, freq, magnitude, self._neighbours)
 
     def _temperatures(self, count):
         scale = self._key("attention.temperature_scale", 0.0)
@@ -90,19 +152,12 @@ class Decoder:
         context = self._key("rope.scaling.original_context_length")
         return 1 + scale * np.log(1 + np.arange(count) // context)
 
-    def _attention(self, block, x):
-        q = self._turned(block + "attn_q", x, self.heads)
+    def _attention(self, block, x, layer):
+        q = self._turned(block + "attn_q", x, self.heads, layer)
         q = q * self._temperatures(len(x))[:, None, None]
-        k = self._turned(block + "attn_k", x, self.kv_heads)
+        k = self._turned(block + "attn_k", x, self.kv_heads, layer)
         v = self._project(block + "attn_v", x).reshape(len(x), self.kv_heads, -1)
-        future = np.triu(np.ones((len(x), len(x)), bool), 1)
-        out = np.empty((len(x), self.heads, v.shape[-1]))
-        for head in range(self.heads):
-            shared = head * self.kv_heads // self.heads
-            scores = q[:, head] @ k[:, shared].T / np.sqrt(self.head_dim)
-            scores[future] = -np.inf
-            scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
-            out[:, head] = scores / scores.sum(axis=-1, keepdims=True) @ v[:, shared]
+        out = attend(q, k, v, self._seen(layer, len(x)), 1 / np.sqrt(self.head_dim))
         return self._project(block + "attn_output", out.reshape(len(x), -1))
 
     def _feed_forward(self, block, x):
@@ -127,11 +182,19 @@ class Decoder:
         return out
 
 
+def load(path):
+    """The file's model, as the class of its architecture."""
+    name = GgufFile(path).metadata["general.architecture"]
+    if name in TURN_NEIGHBOURS:
+        return Decoder(path)
+    return importlib.import_module(MODULES[name]).Reference(path)
+
+
 def main():
     if len(sys.argv) != 4:
         sys.exit("usage: reference.py MODEL.gguf TOKENS OUT.npy    (TOKENS: 1,2,3)")
     tokens = [int(t) for t in sys.argv[2].split(",")]
-    np.save(sys.argv[3], Decoder(sys.argv[1]).logits(tokens))
+    np.save(sys.argv[3], load(sys.argv[1]).logits(tokens))
 
 
 if __name__ == "__main__":

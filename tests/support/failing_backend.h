@@ -71,8 +71,21 @@ class FailingBackend final : public Backend {
               const RopeParams& rope) override {
     return Fails() ? Failure() : inner_->Rope(x, positions, rope);
   }
-  Status SwiGlu(const TensorView& gate, const TensorView& up) override {
-    return Fails() ? Failure() : inner_->SwiGlu(gate, up);
+  Status Gate(const TensorView& gate, const TensorView& up, Activation activation) override {
+    return Fails() ? Failure() : inner_->Gate(gate, up, activation);
+  }
+  Status GateClamped(const TensorView& gate, const TensorView& up, float alpha,
+                     float limit) override {
+    return Fails() ? Failure() : inner_->GateClamped(gate, up, alpha, limit);
+  }
+  Status Activate(const TensorView& x, Activation activation) override {
+    return Fails() ? Failure() : inner_->Activate(x, activation);
+  }
+  Status Scale(const TensorView& x, float factor) override {
+    return Fails() ? Failure() : inner_->Scale(x, factor);
+  }
+  Status SoftCap(const TensorView& x, float cap) override {
+    return Fails() ? Failure() : inner_->SoftCap(x, cap);
   }
   Status Add(const TensorView& x, const TensorView& y) override {
     return Fails() ? Failure() : inner_->Add(x, y);

@@ -94,8 +94,25 @@ Status CpuBackend::Rope(const TensorView& x, std::span<const Position> positions
   return cpu::Rope(pool_, rope_tables_, x, positions, rope);
 }
 
-Status CpuBackend::SwiGlu(const TensorView& gate, const TensorView& up) {
-  return cpu::SwiGlu(pool_, gate, up);
+Status CpuBackend::Gate(const TensorView& gate, const TensorView& up, Activation activation) {
+  return cpu::Gate(pool_, gate, up, activation);
+}
+
+Status CpuBackend::GateClamped(const TensorView& gate, const TensorView& up, float alpha,
+                               float limit) {
+  return cpu::GateClamped(pool_, gate, up, alpha, limit);
+}
+
+Status CpuBackend::Activate(const TensorView& x, Activation activation) {
+  return cpu::Activate(pool_, x, activation);
+}
+
+Status CpuBackend::Scale(const TensorView& x, float factor) {
+  return cpu::Scale(pool_, x, factor);
+}
+
+Status CpuBackend::SoftCap(const TensorView& x, float cap) {
+  return cpu::SoftCap(pool_, x, cap);
 }
 
 Status CpuBackend::Add(const TensorView& x, const TensorView& y) {

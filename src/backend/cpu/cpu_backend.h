@@ -45,7 +45,12 @@ class CpuBackend final : public Backend {
                  const TensorView& y) override;
   Status Rope(const TensorView& x, std::span<const Position> positions,
               const RopeParams& rope) override;
-  Status SwiGlu(const TensorView& gate, const TensorView& up) override;
+  Status Gate(const TensorView& gate, const TensorView& up, Activation activation) override;
+  Status GateClamped(const TensorView& gate, const TensorView& up, float alpha,
+                     float limit) override;
+  Status Activate(const TensorView& x, Activation activation) override;
+  Status Scale(const TensorView& x, float factor) override;
+  Status SoftCap(const TensorView& x, float cap) override;
   Status Add(const TensorView& x, const TensorView& y) override;
   Status AddBias(const TensorView& x, const TensorView& bias) override;
   Status ScaleColumns(const TensorView& x, std::span<const float> factors) override;

@@ -61,6 +61,11 @@ Status CheckSameShape(std::string_view operation, const TensorView& a, const Ten
                                 " and " + Describe(b));
 }
 
+Status CheckDense(std::string_view operation, const TensorView& x) {
+  if (IsDenseF32(x)) return Status::Ok();
+  return Invalid(operation, "wants a dense f32 tensor, got " + Describe(x));
+}
+
 Status CheckTokens(const TensorView& table, std::span<const std::int32_t> tokens) {
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     if (tokens[i] >= 0 && tokens[i] < table.dims[1]) continue;
@@ -118,10 +123,45 @@ Status RmsNorm(ThreadPool& pool, const TensorView& x, const TensorView& weight, 
   return Status::Ok();
 }
 
-Status SwiGlu(ThreadPool& pool, const TensorView& gate, const TensorView& up) {
-  KVCACHE_RETURN_IF_ERROR(CheckSameShape("swiglu", gate, up));
+Status Gate(ThreadPool& pool, const TensorView& gate, const TensorView& up, Activation activation) {
+  KVCACHE_RETURN_IF_ERROR(CheckSameShape("gate", gate, up));
   ForParts(pool, gate.elements(), kExpTaskValues, [&](std::int64_t begin, std::int64_t end) {
-    kernel::SwiGlu(gate.as<float>() + begin, up.as<const float>() + begin, end - begin);
+    kernel::Gate(gate.as<float>() + begin, up.as<const float>() + begin, end - begin, activation);
+  });
+  return Status::Ok();
+}
+
+Status GateClamped(ThreadPool& pool, const TensorView& gate, const TensorView& up, float alpha,
+                   float limit) {
+  KVCACHE_RETURN_IF_ERROR(CheckSameShape("gate", gate, up));
+  ForParts(pool, gate.elements(), kExpTaskValues, [&](std::int64_t begin, std::int64_t end) {
+    kernel::GateClamped(gate.as<float>() + begin, up.as<const float>() + begin, end - begin, alpha,
+                        limit);
+  });
+  return Status::Ok();
+}
+
+Status Activate(ThreadPool& pool, const TensorView& x, Activation activation) {
+  KVCACHE_RETURN_IF_ERROR(CheckDense("activate", x));
+  ForParts(pool, x.elements(), kExpTaskValues, [&](std::int64_t begin, std::int64_t end) {
+    kernel::Activate(x.as<float>() + begin, end - begin, activation);
+  });
+  return Status::Ok();
+}
+
+Status Scale(ThreadPool& pool, const TensorView& x, float factor) {
+  KVCACHE_RETURN_IF_ERROR(CheckDense("scale", x));
+  ForParts(pool, x.elements(), kTaskValues, [&](std::int64_t begin, std::int64_t end) {
+    kernel::Scale(x.as<const float>() + begin, factor, end - begin, x.as<float>() + begin);
+  });
+  return Status::Ok();
+}
+
+Status SoftCap(ThreadPool& pool, const TensorView& x, float cap) {
+  KVCACHE_RETURN_IF_ERROR(CheckDense("soft cap", x));
+  if (!(cap > 0.0f)) return Invalid("soft cap", "a cap of " + std::to_string(cap));
+  ForParts(pool, x.elements(), kExpTaskValues, [&](std::int64_t begin, std::int64_t end) {
+    kernel::SoftCap(x.as<float>() + begin, end - begin, cap);
   });
   return Status::Ok();
 }

@@ -20,7 +20,16 @@ Status Embed(ThreadPool& pool, const TensorView& table, std::span<const std::int
 Status RmsNorm(ThreadPool& pool, const TensorView& x, const TensorView& weight, float epsilon,
                const TensorView& y);
 
-Status SwiGlu(ThreadPool& pool, const TensorView& gate, const TensorView& up);
+Status Gate(ThreadPool& pool, const TensorView& gate, const TensorView& up, Activation activation);
+
+Status GateClamped(ThreadPool& pool, const TensorView& gate, const TensorView& up, float alpha,
+                   float limit);
+
+Status Activate(ThreadPool& pool, const TensorView& x, Activation activation);
+
+Status Scale(ThreadPool& pool, const TensorView& x, float factor);
+
+Status SoftCap(ThreadPool& pool, const TensorView& x, float cap);
 
 Status Add(ThreadPool& pool, const TensorView& x, const TensorView& y);
 

@@ -10,6 +10,7 @@
 #define HWY_TARGET_INCLUDE "backend/cpu/elementwise_kernels.cc"
 #include "hwy/foreach_target.h"
 // After it, so that they compile once per target.
+#include "backend/cpu/exp-inl.h"
 #include "backend/cpu/simd-inl.h"
 #include "hwy/contrib/math/math-inl.h"
 
@@ -48,22 +49,8 @@ HWY_INLINE void Zip(const float* a, const float* b, std::int64_t count, float* o
 struct AddOp {
   HWY_INLINE VF operator()(VF a, VF b) const { return hn::Add(a, b); }
 };
-struct SwiGluOp {
-  HWY_INLINE VF operator()(VF gate, VF up) const {
-    const DF d;
-    const VF one = hn::Set(d, 1.0f);
-    // Keeps the exponential finite; below -88 the result is smaller than 1e-36 either way.
-    const VF exp = hn::Exp(d, hn::Min(hn::Neg(gate), hn::Set(d, 88.0f)));
-    return hn::Mul(hn::Div(gate, hn::Add(one, exp)), up);
-  }
-};
-
 void Add(float* x, const float* y, std::int64_t count) {
   Zip(x, y, count, x, AddOp());
-}
-
-void SwiGlu(float* gate, const float* up, std::int64_t count) {
-  Zip(gate, up, count, gate, SwiGluOp());
 }
 
 struct TimesOp {
@@ -81,6 +68,100 @@ void Scale(const float* x, float factor, std::int64_t count, float* y) {
 
 void AddScaled(const float* x, float factor, std::int64_t count, float* y) {
   Zip(x, y, count, y, AddTimesOp{factor});
+}
+
+// ---- Activations
+
+// x / (1 + exp(-t)).
+HWY_INLINE VF OverOnePlusExp(VF x, VF t) {
+  const DF d;
+  // Keeps the exponential finite; below -88 the result is smaller than 1e-36 either way.
+  const VF exp = hn::Exp(d, hn::Min(hn::Neg(t), hn::Set(d, 88.0f)));
+  return hn::Div(x, hn::Add(hn::Set(d, 1.0f), exp));
+}
+
+struct SiluOp {
+  HWY_INLINE VF operator()(VF x) const { return OverOnePlusExp(x, x); }
+};
+// (1 + tanh(u)) / 2 is 1 / (1 + exp(-2u)), without the cancellation.
+struct GeluOp {
+  HWY_INLINE VF operator()(VF x) const {
+    const DF d;
+    const VF cubic = hn::Set(d, 0.07135481627159119f);  // 2 sqrt(2/pi) × 0.044715
+    const VF linear = hn::Set(d, 1.5957691216057308f);  // 2 sqrt(2/pi)
+    return OverOnePlusExp(x, hn::Mul(x, hn::MulAdd(hn::Mul(x, x), cubic, linear)));
+  }
+};
+struct ReluOp {
+  HWY_INLINE VF operator()(VF x) const { return hn::Max(x, hn::Zero(DF())); }
+};
+struct ReluSquaredOp {
+  HWY_INLINE VF operator()(VF x) const {
+    const VF positive = ReluOp()(x);
+    return hn::Mul(positive, positive);
+  }
+};
+struct SigmoidOp {
+  HWY_INLINE VF operator()(VF x) const { return OverOnePlusExp(hn::Set(DF(), 1.0f), x); }
+};
+
+// f(the activation's operation).
+template <class F>
+HWY_INLINE void WithActivation(Activation activation, const F& f) {
+  switch (activation) {
+    case Activation::kSilu: return f(SiluOp());
+    case Activation::kGelu: return f(GeluOp());
+    case Activation::kRelu: return f(ReluOp());
+    case Activation::kReluSquared: return f(ReluSquaredOp());
+    case Activation::kSigmoid: return f(SigmoidOp());
+  }
+}
+
+template <class Op>
+struct GateOp {
+  HWY_INLINE VF operator()(VF gate, VF up) const { return hn::Mul(Op()(gate), up); }
+};
+template <class Op>
+struct ActivateOp {
+  HWY_INLINE VF operator()(VF x, VF) const { return Op()(x); }
+};
+
+void Gate(float* gate, const float* up, std::int64_t count, Activation activation) {
+  WithActivation(activation, [&]<class Op>(Op) { Zip(gate, up, count, gate, GateOp<Op>()); });
+}
+
+void Activate(float* x, std::int64_t count, Activation activation) {
+  WithActivation(activation, [&]<class Op>(Op) { Zip(x, x, count, x, ActivateOp<Op>()); });
+}
+
+struct GateClampedOp {
+  float alpha;
+  float limit;
+  HWY_INLINE VF operator()(VF gate, VF up) const {
+    const DF d;
+    const VF most = hn::Set(d, limit);
+    const VF g = hn::Min(gate, most);
+    const VF u = hn::Max(hn::Min(up, most), hn::Neg(most));
+    const VF opened = OverOnePlusExp(g, hn::Mul(g, hn::Set(d, alpha)));
+    return hn::Mul(opened, hn::Add(u, hn::Set(d, 1.0f)));
+  }
+};
+
+void GateClamped(float* gate, const float* up, std::int64_t count, float alpha, float limit) {
+  Zip(gate, up, count, gate, GateClampedOp{alpha, limit});
+}
+
+struct SoftCapOp {
+  float cap;
+  HWY_INLINE VF operator()(VF x, VF) const {
+    const DF d;
+    const VF most = hn::Set(d, cap);
+    return hn::Mul(most, cpu::HWY_NAMESPACE::Tanh(d, hn::Div(x, most)));
+  }
+};
+
+void SoftCap(float* x, std::int64_t count, float cap) {
+  Zip(x, x, count, x, SoftCapOp{cap});
 }
 
 // ---- Norm
@@ -219,7 +300,10 @@ namespace kvcache::cpu::kernel {
 
 HWY_EXPORT(WidenRow);
 HWY_EXPORT(NormalizeRow);
-HWY_EXPORT(SwiGlu);
+HWY_EXPORT(Gate);
+HWY_EXPORT(GateClamped);
+HWY_EXPORT(Activate);
+HWY_EXPORT(SoftCap);
 HWY_EXPORT(Add);
 HWY_EXPORT(Scale);
 HWY_EXPORT(AddScaled);
@@ -234,8 +318,20 @@ void NormalizeRow(const float* x, const float* weight, float epsilon, std::int64
   HWY_DYNAMIC_DISPATCH(NormalizeRow)(x, weight, epsilon, width, y);
 }
 
-void SwiGlu(float* gate, const float* up, std::int64_t count) {
-  HWY_DYNAMIC_DISPATCH(SwiGlu)(gate, up, count);
+void Gate(float* gate, const float* up, std::int64_t count, Activation activation) {
+  HWY_DYNAMIC_DISPATCH(Gate)(gate, up, count, activation);
+}
+
+void GateClamped(float* gate, const float* up, std::int64_t count, float alpha, float limit) {
+  HWY_DYNAMIC_DISPATCH(GateClamped)(gate, up, count, alpha, limit);
+}
+
+void Activate(float* x, std::int64_t count, Activation activation) {
+  HWY_DYNAMIC_DISPATCH(Activate)(x, count, activation);
+}
+
+void SoftCap(float* x, std::int64_t count, float cap) {
+  HWY_DYNAMIC_DISPATCH(SoftCap)(x, count, cap);
 }
 
 void Add(float* x, const float* y, std::int64_t count) {

@@ -17,8 +17,18 @@ void WidenRow(const std::byte* row, DType dtype, std::int64_t width, float* y);
 // y = x / sqrt(mean(x²) + epsilon) × weight: the scale is rounded once, then both products.
 void NormalizeRow(const float* x, const float* weight, float epsilon, std::int64_t width, float* y);
 
-// gate[i] = gate[i] / (1 + exp(-gate[i])) × up[i].
-void SwiGlu(float* gate, const float* up, std::int64_t count);
+// gate[i] = activation(gate[i]) × up[i].
+void Gate(float* gate, const float* up, std::int64_t count, Activation activation);
+
+// With g = min(gate[i], limit) and u = up[i] within ±limit: gate[i] = g / (1 + exp(-alpha g)) ×
+// (u + 1).
+void GateClamped(float* gate, const float* up, std::int64_t count, float alpha, float limit);
+
+// x[i] = activation(x[i]).
+void Activate(float* x, std::int64_t count, Activation activation);
+
+// x[i] = cap × tanh(x[i] / cap).
+void SoftCap(float* x, std::int64_t count, float cap);
 
 // x[i] += y[i].
 void Add(float* x, const float* y, std::int64_t count);

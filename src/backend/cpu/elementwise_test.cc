@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -219,23 +220,101 @@ TEST(RopeTest, MismatchesNameBothSides) {
   EXPECT_NE(message(3, 6).find("6 dims to turn, inv_freq has 2"), std::string::npos);
 }
 
-// ---- SwiGlu, Add
+// ---- Activations, gates, caps, Add
 
-TEST_P(ElementwiseTest, SwiGluIsCloseAndTheSameAtEveryPlace) {
+struct NamedActivation {
+  const char* name;
+  Activation activation;
+  double (*definition)(double x);
+};
+constexpr NamedActivation kActivations[] = {
+    {"silu", Activation::kSilu, [](double x) { return x / (1.0 + std::exp(-x)); }},
+    // Not the form that the kernel computes.
+    {"gelu", Activation::kGelu,
+     [](double x) {
+       return 0.5 * x * (1.0 + std::tanh(0.7978845608028654 * x * (1.0 + 0.044715 * x * x)));
+     }},
+    {"relu", Activation::kRelu, [](double x) { return std::max(x, 0.0); }},
+    {"relu squared", Activation::kReluSquared,
+     [](double x) { return std::max(x, 0.0) * std::max(x, 0.0); }},
+    {"sigmoid", Activation::kSigmoid, [](double x) { return 1.0 / (1.0 + std::exp(-x)); }},
+};
+
+// A range of sizes, and where exponentials overflow.
+std::vector<float> EdgyValues() {
+  std::vector<float> values = RandomValues(61, 1);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] *= static_cast<float>(i);
+  for (const float edge : {0.0f, -0.0f, 88.5f, -88.5f, 1e18f, -1e18f}) values.push_back(edge);
+  return values;
+}
+
+// Runs `operation` on many values that are all x, checks that they came out alike, and returns one.
+template <typename Operation>
+float SameEverywhere(float x, const Operation& operation) {
+  constexpr std::int64_t kCount = 9'001;  // several tasks, and a tail in the last
+  std::vector<float> values(kCount, x);
+  const Status status = operation(TensorView::Dense(values.data(), DType::kF32, kCount));
+  EXPECT_TRUE(status.ok()) << status.message();
+  EXPECT_TRUE(std::ranges::all_of(values, [&](float y) { return SameBits(&y, &values[0], 1); }))
+      << x;
+  return values[0];
+}
+
+// Far below 0 the definitions vanish and the kernels stay at what their clamped exponential leaves.
+double Tolerance(double expected, float x) {
+  return std::fabs(expected) * 2e-6 + 1e-6 * (x < -80.0f) + 1e-9;
+}
+
+TEST_P(ElementwiseTest, ActivationsAreCloseAndTheSameAtEveryPlace) {
   const std::unique_ptr<Backend> backend = MakeBackend(3);
-  std::vector<float> gates = RandomValues(61, 1);
-  for (std::size_t i = 0; i < gates.size(); ++i) gates[i] *= static_cast<float>(i);
-  for (const float edge : {0.0f, -0.0f, 88.5f, -88.5f, 1e30f, -1e30f}) gates.push_back(edge);
-  for (const float gate : gates) {
-    constexpr std::int64_t kCount = 9'001;  // several tasks, and a tail in the last
-    std::vector<float> x(kCount, gate);
-    std::vector<float> up(kCount, 0.75f);
-    const Status status = backend->SwiGlu(TensorView::Dense(x.data(), DType::kF32, kCount),
-                                          TensorView::Dense(up.data(), DType::kF32, kCount));
-    ASSERT_TRUE(status.ok()) << status.message();
-    for (const float value : x) ASSERT_TRUE(SameBits(&value, &x[0], 1)) << gate;
-    const double expected = gate / (1.0 + std::exp(-static_cast<double>(gate))) * 0.75;
-    EXPECT_NEAR(x[0], expected, std::fabs(expected) * 1e-6 + 1e-6 * (gate < -80.0f)) << gate;
+  std::vector<float> ups(9'001, 0.75f);
+  const TensorView up = TensorView::Dense(ups.data(), DType::kF32, 9'001);
+  for (const NamedActivation& a : kActivations) {
+    for (const float x : EdgyValues()) {
+      SCOPED_TRACE(std::string(a.name) + " of " + std::to_string(x));
+      const double expected = a.definition(x);
+      const float activated = SameEverywhere(
+          x, [&](const TensorView& view) { return backend->Activate(view, a.activation); });
+      EXPECT_NEAR(activated, expected, Tolerance(expected, x));
+      const float gated = SameEverywhere(
+          x, [&](const TensorView& view) { return backend->Gate(view, up, a.activation); });
+      const float product = activated * 0.75f;
+      EXPECT_TRUE(SameBits(&gated, &product, 1)) << gated << " for " << product;
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, ClampedGates) {
+  const std::unique_ptr<Backend> backend = MakeBackend(3);
+  constexpr double kAlpha = 1.702;
+  constexpr double kLimit = 7.0;
+  for (const float up : {0.75f, -9.0f, 100.0f, -1.0f}) {
+    std::vector<float> ups(9'001, up);
+    const TensorView view = TensorView::Dense(ups.data(), DType::kF32, 9'001);
+    for (const float x : EdgyValues()) {
+      const float got = SameEverywhere(x, [&](const TensorView& gate) {
+        return backend->GateClamped(gate, view, 1.702f, 7.0f);
+      });
+      const double g = std::min<double>(x, kLimit);
+      const double u = std::clamp<double>(up, -kLimit, kLimit);
+      const double expected = g / (1.0 + std::exp(-kAlpha * g)) * (u + 1.0);
+      EXPECT_NEAR(got, expected, Tolerance(expected, x) * 8.0) << x << " " << up;
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, SoftCapsAndFactors) {
+  const std::unique_ptr<Backend> backend = MakeBackend(3);
+  for (const float cap : {1.0f, 30.0f, 50.0f}) {
+    for (const float x : EdgyValues()) {
+      const float capped =
+          SameEverywhere(x, [&](const TensorView& view) { return backend->SoftCap(view, cap); });
+      const double expected = double{cap} * std::tanh(double{x} / double{cap});
+      EXPECT_NEAR(capped, expected, std::fabs(expected) * 1e-6) << x;
+      const float scaled =
+          SameEverywhere(x, [&](const TensorView& view) { return backend->Scale(view, cap); });
+      EXPECT_EQ(scaled, x * cap);
+    }
   }
 }
 
@@ -287,9 +366,24 @@ TEST(AddTest, MismatchesNameBothSides) {
   std::vector<float> memory(64);
   const TensorView a = TensorView::Dense(memory.data(), DType::kF32, 8, 2);
   const TensorView b = TensorView::Dense(memory.data(), DType::kF32, 8, 3);
-  for (const Status& status : {backend->Add(a, b), backend->SwiGlu(a, b)}) {
+  for (const Status& status : {backend->Add(a, b), backend->Gate(a, b, Activation::kSilu),
+                               backend->GateClamped(a, b, 1.0f, 7.0f)}) {
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
     EXPECT_NE(status.message().find("f32 [8, 2] and f32 [8, 3]"), std::string::npos);
+  }
+}
+
+TEST(SoftCapTest, OneThatIsNotPositiveAndViewsThatAreNotDenseAreErrors) {
+  const std::unique_ptr<Backend> backend = MakeBackend(1);
+  std::vector<float> memory(64);
+  const TensorView x = TensorView::Dense(memory.data(), DType::kF32, 8, 2);
+  EXPECT_EQ(backend->SoftCap(x, 0.0f).message(), "soft cap: a cap of 0.000000");
+  TensorView gaps = x;
+  gaps.stride_bytes[1] = 64;
+  for (const Status& status : {backend->Activate(gaps, Activation::kRelu),
+                               backend->Scale(gaps, 2.0f), backend->SoftCap(gaps, 1.0f)}) {
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find("wants a dense f32 tensor, got f32 [8, 2]"), std::string::npos);
   }
 }
 
