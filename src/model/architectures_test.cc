@@ -123,10 +123,10 @@ TEST_F(ArchitecturesTest, SettingsThatNobodyKnowsAreNamedWithTheirValue) {
     std::function<void(GgufHeader&)> change;
     const char* message;
   } kCases[] = {
-      {"llama",
+      {"qwen3",
        {},
-       [](GgufHeader& h) { h.SetUint32("llama.attention.sliding_window", 4096); },
-       "m: llama.attention.sliding_window is 4096: not served"},
+       [](GgufHeader& h) { h.SetUint32("qwen3.attention.sliding_window", 4096); },
+       "m: qwen3.attention.sliding_window is 4096: not served"},
       {"qwen2",
        {},
        [](GgufHeader& h) { h.SetBool("qwen2.attention.causal", false); },
@@ -153,6 +153,17 @@ TEST_F(ArchitecturesTest, SettingsThatNobodyKnowsAreNamedWithTheirValue) {
     EXPECT_EQ(status.code(), StatusCode::kUnsupported);
     EXPECT_EQ(status.message(), c.message);
   }
+}
+
+TEST_F(ArchitecturesTest, AWindowOfLlamaCountsAndOneOfQwen2DoesNot) {
+  const auto with_window = [](const char* key, std::uint32_t window) {
+    return [=](GgufHeader& h) { h.SetUint32(key, window); };
+  };
+  EXPECT_TRUE(Load("qwen2", {}, {.header = with_window("qwen2.attention.sliding_window", 4)}).ok());
+  EXPECT_TRUE(Load("llama", {}, {.header = with_window("llama.attention.sliding_window", 0)}).ok());
+  EXPECT_EQ(Load("llama", {}, {.header = with_window("llama.attention.sliding_window", 1U << 31)})
+                .message(),
+            "m: llama.attention.sliding_window is 2147483648, expected 1 to 1073741824");
 }
 
 TEST_F(ArchitecturesTest, MoreExpertsOfATokenThanThereAreIsAnError) {

@@ -46,6 +46,7 @@ ShiftKeysFn Decoder::ShiftKeys() {
 
 std::unique_ptr<Cache> Decoder::MakeCache() {
   std::vector<Reach> reaches;
+  reaches.reserve(static_cast<std::size_t>(params_.layers));
   for (int i = 0; i < params_.layers; ++i) reaches.push_back(reach(i));
   return MakeLayerCaches(reaches, ShiftKeys());
 }

@@ -39,6 +39,9 @@ class KeyReader {
   Result<bool> BoolOr(std::string_view key, bool otherwise);
   Result<std::string_view> StringOr(std::string_view key, std::string_view otherwise);
 
+  // Reads nothing: the family does without this one, whatever it says.
+  void Ignore(std::string_view key) { Used(key); }
+
   // The error for a setting that is not served: "KEY is VALUE: not served".
   Status Unsupported(std::string_view key) const;
 

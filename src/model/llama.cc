@@ -2,11 +2,11 @@
 // mixture of SwiGLU experts. Llama 1 to 3, Mistral, Mixtral, TinyLlama and SmolLM files carry this
 // name in general.architecture.
 //
-// Biases of attention are used where a file has them. A window (Mistral 0.1) is refused: the files
-// that people have do not carry it, and llama.cpp reads none for this architecture.
+// Biases of attention are used where a file has them. A window (attention.sliding_window, Mistral
+// 0.1) is that of all layers.
 //
-// Source: Touvron et al., "LLaMA" (2023); Jiang et al., "Mixtral of experts" (2024); tensor and key
-// names as in the GGUF specification.
+// Source: Touvron et al., "LLaMA" (2023); Jiang et al., "Mistral 7B" (2023) and "Mixtral of
+// experts" (2024); tensor and key names as in the GGUF specification.
 #include <utility>
 #include <vector>
 
@@ -21,13 +21,17 @@ namespace {
 class Llama final : public Decoder {
  public:
   Llama(Backend& backend, std::string_view name, LayerParams params, ExpertParams experts,
-        RopeTable rope)
-      : Decoder(backend, name, std::move(params)), experts_(experts), rope_(std::move(rope)) {}
+        RopeTable rope, int window)
+      : Decoder(backend, name, std::move(params)),
+        experts_(experts),
+        rope_(std::move(rope)),
+        window_(window) {}
 
  protected:
   Status LoadLayer(WeightReader& reader, int index) override;
   void RunLayer(Pass& pass, int index, const TensorView& x) override;
   RopeParams rope(int) const override { return rope_.params(); }
+  Reach reach(int) const override { return {.window = window_}; }
 
  private:
   struct Layer {
@@ -38,6 +42,7 @@ class Llama final : public Decoder {
 
   ExpertParams experts_;
   RopeTable rope_;
+  int window_;
   ExpertPlan plan_;
   std::vector<Layer> layers_;
 };
@@ -88,10 +93,11 @@ Result<std::unique_ptr<Model>> LoadLlama(const GgufFile& file, std::string_view 
   KVCACHE_ASSIGN_OR_RETURN(const ExpertParams experts, ReadExpertParams(keys, params));
   KVCACHE_ASSIGN_OR_RETURN(RopeTable rope,
                            ReadRope(keys, params, RopeParams::Pairing::kInterleaved, weights));
+  KVCACHE_ASSIGN_OR_RETURN(const int window, ReadWindow(keys));
   KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
   return LoadDecoder(
-      std::make_unique<Llama>(backend, name, std::move(params), experts, std::move(rope)), weights,
-      file);
+      std::make_unique<Llama>(backend, name, std::move(params), experts, std::move(rope), window),
+      weights, file);
 }
 
 }  // namespace kvcache

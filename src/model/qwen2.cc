@@ -1,6 +1,9 @@
 // The qwen2 architecture (Qwen 1.5, 2 and 2.5): llama's layers with biases on q, k and v, and the
 // halves of a head turned against each other instead of neighbours.
 //
+// A window in a file (attention.sliding_window) means nothing: the published models state one and
+// say beside it, in use_sliding_window, that they do without.
+//
 // Source: Yang et al., "Qwen2 technical report" (2024).
 #include <utility>
 #include <vector>
@@ -81,6 +84,7 @@ Result<std::unique_ptr<Model>> LoadQwen2(const GgufFile& file, std::string_view 
   KVCACHE_ASSIGN_OR_RETURN(LayerParams params, ReadLayerParams(keys));
   KVCACHE_ASSIGN_OR_RETURN(RopeTable rope,
                            ReadRope(keys, params, RopeParams::Pairing::kHalves, weights));
+  keys.Ignore("attention.sliding_window");
   KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
   return LoadDecoder(std::make_unique<Qwen2>(backend, name, std::move(params), std::move(rope)),
                      weights, file);

@@ -36,7 +36,7 @@ constexpr Shape kShapes[] = {
      " --vocab 384 --untied"},
 };
 // The other families, with all that they have beside llama's layers: biases, norms of heads, a
-// temperature, stretched positions, experts of which some get no token of a pass.
+// temperature, stretched positions, windows, experts of which some get no token of a pass.
 constexpr Shape kFamilies[] = {
     {"Qwen2Yarn",
      "--arch qwen2 --layers 2 --width 96 --heads 6 --kv-heads 2 --head-dim 32 --ffn 160"
@@ -51,6 +51,9 @@ constexpr Shape kFamilies[] = {
      "--arch llama --layers 2 --width 96 --heads 4 --kv-heads 2 --head-dim 32 --ffn 96"
      " --vocab 401 --untied --experts 5 --experts-used 2 --expert-ffn 96"
      " --rope-scaling llama3"},
+    {"LlamaWindow",
+     "--arch llama --layers 3 --width 64 --heads 4 --kv-heads 2 --head-dim 32 --ffn 96"
+     " --vocab 333 --tied --window 75"},
     {"Qwen3Moe",
      "--arch qwen3moe --layers 2 --width 64 --heads 4 --kv-heads 2 --head-dim 32 --ffn 96"
      " --vocab 384 --tied --experts 40 --experts-used 6 --expert-ffn 32"},
@@ -213,6 +216,14 @@ std::vector<float> EvaluateAlone(Engine& engine, SequenceId sequence,
     }
   }
   return all;
+}
+
+Position GoBack(Engine& engine, SequenceId sequence, Position length) {
+  const Position kept = engine.cache().PrepareRestore(sequence, length);
+  EXPECT_LE(kept, length);
+  const Status removed = engine.cache().Remove(sequence, kept, kEndOfSequence);
+  EXPECT_TRUE(removed.ok()) << removed.message();
+  return kept;
 }
 
 void ExpectSameRow(const Engine& engine, std::span<const float> got, std::size_t row,

@@ -60,6 +60,10 @@ std::vector<float> Evaluate(Engine& engine, std::span<const Entry> entries);
 std::vector<float> EvaluateAlone(Engine& engine, SequenceId sequence,
                                  std::span<const std::int32_t> tokens);
 
+// Drops all from `length` on, and as much before it as the cache must let go of, so that the next
+// token can be evaluated: at the position returned.
+Position GoBack(Engine& engine, SequenceId sequence, Position length);
+
 // Adds a test failure unless row `row` of `got` has the bits of row `expected_row` of
 // `expected`; `what` says which token that is.
 void ExpectSameRow(const Engine& engine, std::span<const float> got, std::size_t row,

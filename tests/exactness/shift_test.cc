@@ -17,17 +17,22 @@
 namespace kvcache::exactness {
 namespace {
 
-constexpr int kTokens = 500, kRemoveBegin = 60, kRemoveEnd = 250;
+constexpr int kTokens = 500;
 
 struct Stretching {
   const char* name;
   const char* flags;
+  // What is removed.
+  Position begin = 60;
+  Position end = 250;
 };
 constexpr Stretching kStretchings[] = {
     {"None", "--arch llama"},
     {"Linear", "--arch llama --rope-scaling linear --rope-factor 2.5"},
     {"Llama3", "--arch llama --rope-scaling llama3 --rope-factor 8 --rope-original-context 512"},
     {"Yarn", "--arch llama --rope-scaling yarn --rope-original-context 128"},
+    // Inside what the window keeps, and such that the next query sees keys on both sides.
+    {"Window", "--arch llama --window 200", 380, 430},
     {"Qwen2Yarn", "--arch qwen2 --rope-scaling yarn --rope-original-context 128"},
     {"Qwen3", "--arch qwen3"},
     {"Mistral3", "--arch mistral3 --rope-scaling yarn --rope-original-context 128"},
@@ -56,17 +61,17 @@ TEST_P(Shift, TurnedKeysAreThoseComputedThere) {
   const auto vocabulary = static_cast<std::size_t>(engine->info().vocabulary);
   const auto next = [&] {
     return Evaluate(*engine,
-                    std::vector<Entry>{{sequence, kTokens - kRemoveEnd + kRemoveBegin, 7}});
+                    std::vector<Entry>{{sequence, kTokens - GetParam().end + GetParam().begin, 7}});
   };
   EvaluateAlone(*engine, sequence, tokens);
   const std::vector<float> unmoved = Evaluate(*engine, std::vector<Entry>{{sequence, kTokens, 7}});
   ASSERT_TRUE(engine->cache().Remove(sequence, kTokens, kEndOfSequence).ok());
-  const Status removed = engine->cache().Remove(sequence, kRemoveBegin, kRemoveEnd);
+  const Status removed = engine->cache().Remove(sequence, GetParam().begin, GetParam().end);
   ASSERT_TRUE(removed.ok()) << removed.message();
   const std::vector<float> turned = next();
 
   ASSERT_TRUE(engine->cache().Remove(sequence, 0, kEndOfSequence).ok());
-  tokens.erase(tokens.begin() + kRemoveBegin, tokens.begin() + kRemoveEnd);
+  tokens.erase(tokens.begin() + GetParam().begin, tokens.begin() + GetParam().end);
   EvaluateAlone(*engine, sequence, tokens);
   const std::vector<float> computed = next();
   ASSERT_EQ(turned.size(), vocabulary);

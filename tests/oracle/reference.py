@@ -5,6 +5,7 @@
     h  += Wdown · (silu(Wgate m) * Wup m)                  n = rms(h) * attn_norm
     logits = Wout · (rms(h) * output_norm)                 m = rms(h) * ffn_norm
 
+    llama             a window, if the file has one, is that of all layers
     llama, mistral3   turn neighbours; mistral3 also multiplies the query at position p by
                       1 + s · ln(1 + floor(p / original context))
     qwen2             turns halves; biases on q, k, v
@@ -16,7 +17,7 @@ Families that differ in more have a module of their own, with a class that reuse
 says which.
 
 Sources: Touvron et al. 2023 (LLaMA); Su et al. 2021 (RoPE); Ainslie et al. 2023 (grouped-query
-attention); Jiang et al. 2024 (Mixtral); Yang et al. 2024, 2025 (Qwen2, Qwen3), and Hugging Face's
+attention); Jiang et al. 2023, 2024 (Mistral, Mixtral); Yang et al. 2024, 2025 (Qwen2, Qwen3), and Hugging Face's
 modules of these names. Nothing is rounded: the K/V cache is float64 too. One sequence, positions
 from 0.
 """
@@ -136,7 +137,8 @@ class Decoder:
 
     def _seen(self, layer, count):
         """bool [count, count]: which keys each query of the layer sees."""
-        return seen_keys(count)
+        window = self._key("attention.sliding_window", 0) if self._prefix == "llama" else 0
+        return seen_keys(count, window)
 
     def _turned(self, name, x, heads, layer):
         y = self._project(name, x).reshape(len(x), heads, -1)

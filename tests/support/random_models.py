@@ -58,6 +58,7 @@ class Variant:
     flags: tuple = ()
     experts: tuple = ()  # of each layer, of each token
     even_split: bool = False  # llama.cpp wants heads that are together as wide as the model
+    alone: str = ""  # why llama.cpp is not asked: ours is compared with float64 alone
 
     def fit(self, shape):
         """The shape, or the nearest that this architecture has."""
@@ -78,6 +79,8 @@ VARIANTS = [
                                       "--rope-original-context", 512, "--rope-factor", 8)),
     Variant("llama-yarn", "llama", ("--rope-scaling", "yarn", *_STRETCHED)),
     Variant("llama-experts", "llama", experts=(8, 4)),
+    Variant("llama-window", "llama", ("--window", 100),
+            alone="llama.cpp has no window in this architecture"),
     Variant("mistral3", "mistral3", ("--rope-scaling", "yarn", *_STRETCHED)),
     Variant("qwen2", "qwen2", ("--rope-base", 1000000), even_split=True),
     Variant("qwen2-yarn", "qwen2", ("--rope-scaling", "yarn", *_STRETCHED), even_split=True),

@@ -7,9 +7,12 @@
 namespace kvcache::make_model {
 namespace {
 
-// llama: neither biases nor norms of heads. With experts it is Mixtral's form.
+// llama: neither biases nor norms of heads. With experts it is Mixtral's form, with a window
+// Mistral 0.1's.
 void AddLlama(const Shape& shape, GgufHeader& header) {
   AddDecoderMetadata("llama", shape, header);
+  if (shape.window == 0) return;
+  header.SetUint32("llama.attention.sliding_window", static_cast<std::uint32_t>(shape.window));
 }
 std::vector<TensorSpec> PlainTensors(const Shape& shape) {
   return DecoderTensors(shape, AttentionExtras::kNone);
