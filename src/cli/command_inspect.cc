@@ -39,7 +39,7 @@ Status InspectMachine(const InspectFlags& flags) {
 
 Status Inspect(const InspectFlags& flags) {
   if (flags.machine) return InspectMachine(flags);
-  KVCACHE_ASSIGN_OR_RETURN(const CacheTypes types, flags.types.Parse());
+  const CacheTypes types = flags.types.types();
   KVCACHE_ASSIGN_OR_RETURN(const std::string path, FindModel(flags.model));
   KVCACHE_ASSIGN_OR_RETURN(const auto file, GgufFile::Open(path));
   const nlohmann::json description =

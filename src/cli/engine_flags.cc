@@ -1,5 +1,7 @@
 #include "cli/engine_flags.h"
 
+#include <string>
+
 #include "cli/model_store.h"
 
 namespace kvcache::cli {
@@ -7,33 +9,27 @@ namespace {
 
 constexpr const char* kGroup = "Cache and machine";
 
-Result<DType> ParseCacheType(const std::string& flag, const std::string& name) {
+DType ParseCacheType(const std::string& flag, const std::string& name) {
   for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
     if (InfoOf(type).name == name) return type;
   }
-  return Status(StatusCode::kInvalidArgument,
-                flag + " is '" + name + "', expected f32, f16 or bf16");
+  throw CLI::ValidationError(flag, "'" + name + "' is not f32, f16 or bf16");
 }
 
 }  // namespace
 
 void CacheTypeFlags::Add(CLI::App& command) {
-  const auto add = [&](const char* name, std::string& value, const char* help) {
-    command.add_option(name, value, help)->group(kGroup)->type_name("T")->capture_default_str();
+  const auto add = [&](const std::string& flag, auto& value, const char* help) {
+    command
+        .add_option_function<std::string>(
+            flag, [flag, &value](const std::string& name) { value = ParseCacheType(flag, name); },
+            help)
+        ->group(kGroup)
+        ->type_name("T");
   };
-  add("--kv-type", kv_, "type of cached keys and values: f32, f16, bf16");
+  add("--kv-type", kv_, "type of cached keys and values: f32, f16 (default), bf16");
   add("--k-type", k_, "type of cached keys alone");
   add("--v-type", v_, "type of cached values alone");
-}
-
-Result<CacheTypes> CacheTypeFlags::Parse() const {
-  KVCACHE_ASSIGN_OR_RETURN(const DType both, ParseCacheType("--kv-type", kv_));
-  const auto own = [&](const char* flag, const std::string& name) {
-    return name.empty() ? Result<DType>(both) : ParseCacheType(flag, name);
-  };
-  KVCACHE_ASSIGN_OR_RETURN(const DType k, own("--k-type", k_));
-  KVCACHE_ASSIGN_OR_RETURN(const DType v, own("--v-type", v_));
-  return CacheTypes{k, v};
 }
 
 void EngineFlags::Add(CLI::App& command) {
@@ -56,7 +52,7 @@ void EngineFlags::Add(CLI::App& command) {
 }
 
 Result<std::unique_ptr<Engine>> EngineFlags::OpenFor(int tokens) const {
-  KVCACHE_ASSIGN_OR_RETURN(const CacheTypes types, types_.Parse());
+  const CacheTypes types = types_.types();
   KVCACHE_ASSIGN_OR_RETURN(const std::string path, FindModel(model_));
   return Engine::Open(path, {.threads = threads_,
                              .k_type = types.k,

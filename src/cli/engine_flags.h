@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "engine/engine.h"
@@ -19,13 +20,11 @@ class CacheTypeFlags {
  public:
   void Add(CLI::App& command);
 
-  // kInvalidArgument names the flag and what it may be.
-  Result<CacheTypes> Parse() const;
+  CacheTypes types() const { return {k_.value_or(kv_), v_.value_or(kv_)}; }
 
  private:
-  std::string kv_ = "f16";
-  std::string k_;
-  std::string v_;
+  DType kv_ = DType::kF16;
+  std::optional<DType> k_, v_;
 };
 
 class EngineFlags {

@@ -39,6 +39,14 @@ void AddSamplingFlags(CLI::App& command, RunFlags& flags) {
       ->type_name("S");
 }
 
+void CheckValues(const RunFlags& flags) {
+  const Status sampling = flags.sampling.Check();
+  if (!sampling.ok()) throw CLI::ValidationError(sampling.message());
+  for (const std::string& stop : flags.stop) {
+    if (stop.empty()) throw CLI::ValidationError("a stop string is empty");
+  }
+}
+
 }  // namespace
 
 void RunFlags::Add(CLI::App& command) {
@@ -59,6 +67,7 @@ void RunFlags::Add(CLI::App& command) {
   command.add_flag("--json", json, "print one JSON object per answer instead of text");
   chat.Add(command);
   AddSamplingFlags(command, *this);
+  command.final_callback([this] { CheckValues(*this); });
 }
 
 GenerateRequest RunFlags::MakeRequest(Progress& progress, std::size_t total) const {

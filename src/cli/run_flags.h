@@ -26,6 +26,7 @@ struct RunFlags {
   std::vector<std::string> stop;
   bool json = false;
 
+  // REQUIRES: `command` is parsed while this lives.
   void Add(CLI::App& command);
 
   // What generates an answer with these: without prompt and text sink. The progress of reading

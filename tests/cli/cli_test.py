@@ -204,10 +204,10 @@ class Run(CliTest):
                    "No such file")
         self.fails(["run", self.model, "--ctx", "16", "-p", "word " * 100], "prompt has",
                    "context holds 16")
-        self.fails(["run", self.model, "-p", "x", "--kv-type", "q9"], "q9", "f16")
-        self.fails(["run", self.model, "-p", "x", "--temp", "-1"], "temperature")
-        self.fails(["run", self.model, "-p", "x", "--top-p", "2"], "top-p")
-        self.fails(["run", self.model, "-p", "x", "--stop", ""], "stop string")
+        self.fails(["run", self.model, "-p", "x", "--kv-type", "q9"], "q9", "f16", status=2)
+        self.fails(["run", self.model, "-p", "x", "--temp", "-1"], "temperature", status=2)
+        self.fails(["run", self.model, "-p", "x", "--top-p", "2"], "top-p", status=2)
+        self.fails(["run", self.model, "-p", "x", "--stop", ""], "stop string", status=2)
 
     def test_json_and_seed(self):
         args = ["run", self.model, "-p", "one two", "-n", "20", "--seed", "5", "--json"]
