@@ -52,6 +52,7 @@ Difference CacheDriver::Run(const ScriptStep& step, Status& status, StatusCode& 
   switch (step.kind) {
     case ScriptStep::Kind::kForward:
     case ScriptStep::Kind::kReserve: return RunForward(step, status, expected);
+    case ScriptStep::Kind::kPrepare:
     case ScriptStep::Kind::kRestore: return RunRestore(step, status, expected);
     case ScriptStep::Kind::kCopy: RunCopy(step, status, expected); return {};
     case ScriptStep::Kind::kRemove:
@@ -122,7 +123,9 @@ Difference CacheDriver::RunRestore(const ScriptStep& step, Status& status, Statu
     return "PrepareRestore says " + std::to_string(kept) + ", expected " + std::to_string(best);
   }
   if (known) twin_->PrepareRestore(step.sequence, best);
-  RunRemove(step.sequence, kept, kEndOfSequence, status, expected);
+  if (step.kind == ScriptStep::Kind::kRestore) {
+    RunRemove(step.sequence, kept, kEndOfSequence, status, expected);
+  }
   return {};
 }
 

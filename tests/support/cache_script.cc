@@ -10,8 +10,8 @@ namespace {
 
 using Kind = ScriptStep::Kind;
 
-constexpr std::array<std::string_view, 6> kKinds = {"forward", "reserve", "copy",
-                                                    "remove",  "restore", "compact"};
+constexpr std::array<std::string_view, 7> kKinds = {"forward", "reserve", "copy",   "remove",
+                                                    "prepare", "restore", "compact"};
 constexpr std::array<std::string_view, 6> kCalls = {"allocate", "store",  "copy",
                                                     "shift",    "values", "any"};
 
@@ -50,7 +50,7 @@ void Write(const ScriptStep& step, std::ostream& out) {
   if (step.kind == Kind::kRemove) {
     out << ' ' << step.sequence << ' ' << PositionText(step.begin) << ' ' << PositionText(step.end);
   }
-  if (step.kind == Kind::kRestore) {
+  if (step.kind == Kind::kPrepare || step.kind == Kind::kRestore) {
     out << ' ' << step.sequence << ' ' << PositionText(step.begin);
   }
   if (step.fail_nth > 0) {
@@ -68,7 +68,7 @@ ScriptStep ParseStep(std::istream& in) {
   std::string end;
   if (step.kind == Kind::kCopy) in >> step.sequence >> step.target >> begin;
   if (step.kind == Kind::kRemove) in >> step.sequence >> begin >> end;
-  if (step.kind == Kind::kRestore) in >> step.sequence >> begin;
+  if (step.kind == Kind::kPrepare || step.kind == Kind::kRestore) in >> step.sequence >> begin;
   if (!begin.empty()) step.begin = ParsePosition(begin);
   if (!end.empty()) step.end = ParsePosition(end);
   std::vector<int>* list = nullptr;

@@ -6,7 +6,8 @@
 //   reserve 0:0 1:0                a reserve pass of two tokens
 //   copy 0 1 5                     positions [0, 5) of sequence 0 to sequence 1
 //   remove 0 2 end                 truncates sequence 0 to two tokens
-//   restore 0 4                    goes back as far as a restore to four tokens allows
+//   prepare 0 4                    asks how far a restore to four tokens can go back
+//   restore 0 4                    the same, and goes back to there
 //   compact
 //   … fail store 2                 after any of them: the second store of this call fails
 #pragma once
@@ -21,16 +22,16 @@
 namespace kvcache::testing {
 
 struct ScriptStep {
-  enum class Kind { kForward, kReserve, kCopy, kRemove, kRestore, kCompact };
+  enum class Kind { kForward, kReserve, kCopy, kRemove, kPrepare, kRestore, kCompact };
 
   Kind kind = Kind::kForward;
   std::vector<TestToken> tokens{};  // forward, reserve
   std::vector<int> layers{};        // forward: which are put; empty: all
   std::vector<int> except{};        // forward: SetCausal's, if any
   std::vector<int> items{};         // forward, reserve: where items begin
-  int sequence = 0;                 // remove, restore; copy: from
+  int sequence = 0;                 // remove, prepare, restore; copy: from
   int target = 0;                   // copy: to
-  Position begin = 0;               // remove; copy: the length; restore: the target
+  Position begin = 0;               // remove; copy: the length; prepare, restore: the target
   Position end = 0;                 // remove
   ReferenceBackend::Call fail_call = ReferenceBackend::Call::kAny;
   int fail_nth = 0;  // 0: nothing fails

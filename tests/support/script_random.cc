@@ -125,8 +125,10 @@ ScriptStep RandomRemove(const DriverSetup& setup, const CacheTwin& twin, std::mt
   return step;
 }
 
+// Now and then something else comes between the question and the removal.
 ScriptStep RandomRestore(const DriverSetup& setup, const CacheTwin& twin, std::mt19937& random) {
-  ScriptStep step{.kind = Kind::kRestore, .sequence = AnySequence(setup, random)};
+  const Kind kind = Percent(random, 30) ? Kind::kPrepare : Kind::kRestore;
+  ScriptStep step{.kind = kind, .sequence = AnySequence(setup, random)};
   const Position length = Known(setup, step.sequence) ? twin.length(step.sequence) : 3;
   step.begin =
       Percent(random, 40) ? length : Between(random, Percent(random, 2) ? -1 : 0, length + 1);
