@@ -49,7 +49,8 @@ function(kvcache_program name)
   kvcache_compile_options(${name})
 endfunction()
 
-# kvcache_test(NAME LIBRARIES lib... SOURCES file...): one GoogleTest program.
+# kvcache_test(NAME LIBRARIES lib... SOURCES file...): one GoogleTest program, whose tests have its
+# name as their label.
 function(kvcache_test name)
   cmake_parse_arguments(ARG "" "" "LIBRARIES;SOURCES" ${ARGN})
   if(NOT ARG_SOURCES)
@@ -59,5 +60,5 @@ function(kvcache_test name)
   target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} GTest::gtest GTest::gmock GTest::gtest_main)
   kvcache_compile_options(${name})
   target_compile_definitions(${name} PRIVATE KVCACHE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-  gtest_discover_tests(${name} NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60)
+  gtest_discover_tests(${name} NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60 PROPERTIES LABELS ${name})
 endfunction()
