@@ -304,7 +304,7 @@ def test(folder, objects, steps, kind):
     if result.returncode != 0:
         sys.exit(result.stderr[-3000:])
     try:
-        result = run([str(program), f"--gtest_filter=*RandomScripts*/{kind}"], timeout=120,
+        result = run([str(program), f"--gtest_filter=*KindsModelTest*/{kind}"], timeout=120,
                      env={**os.environ, "KVCACHE_MODEL_STEPS": str(steps)})
     except subprocess.TimeoutExpired:
         return "did not end"

@@ -38,6 +38,7 @@ Difference CacheDriver::Step(const ScriptStep& step) {
   Status status;
   StatusCode expected = StatusCode::kOk;
   Difference difference = Run(step, status, expected);
+  last_status_ = status.code();
   fired_ = step.fail_nth > 0 && !backend_.failure_pending();
   backend_.FailNth(step.fail_call, 0);
   if (difference.has_value()) return difference;

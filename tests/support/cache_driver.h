@@ -40,6 +40,8 @@ class CacheDriver {
   const DriverSetup& setup() const { return setup_; }
   // Did the failure that the last step asked for happen?
   bool last_step_failed() const { return fired_; }
+  // What the cache answered to the last step.
+  StatusCode last_status() const { return last_status_; }
 
  private:
   Difference Run(const ScriptStep& step, Status& status, StatusCode& expected);
@@ -60,6 +62,7 @@ class CacheDriver {
   std::unique_ptr<Cache> cache_;
   std::uint32_t next_content_ = 1;
   bool fired_ = false;
+  StatusCode last_status_ = StatusCode::kOk;
 };
 
 struct ScriptFailure {
