@@ -14,6 +14,7 @@ using ArchitectureLoader = Result<std::unique_ptr<Model>> (*)(const GgufFile& fi
                                                               std::string_view name,
                                                               Backend& backend);
 
+Result<std::unique_ptr<Model>> LoadGemma(const GgufFile&, std::string_view name, Backend&);
 Result<std::unique_ptr<Model>> LoadLlama(const GgufFile&, std::string_view name, Backend&);
 Result<std::unique_ptr<Model>> LoadMistral3(const GgufFile&, std::string_view name, Backend&);
 Result<std::unique_ptr<Model>> LoadQwen2(const GgufFile&, std::string_view name, Backend&);

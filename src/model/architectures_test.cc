@@ -81,6 +81,18 @@ TEST_F(ArchitecturesTest, TensorsAreThoseOfTheFamily) {
     std::function<void(std::vector<TensorSpec>&)> change;
     const char* message;
   } kCases[] = {
+      {"gemma2",
+       {},
+       Without("blk.0.post_attention_norm.weight"),
+       "m: tensor 'blk.0.post_attention_norm.weight' is missing"},
+      {"gemma2",
+       {},
+       With("blk.0.attn_q_norm.weight", {32}),
+       "m: tensor 'blk.0.attn_q_norm.weight' is not part of this architecture as known here"},
+      {"gemma3",
+       {},
+       Without("blk.1.attn_q_norm.weight"),
+       "m: tensor 'blk.1.attn_q_norm.weight' is missing"},
       {"qwen2", {}, Without("blk.1.attn_k.bias"), "m: tensor 'blk.1.attn_k.bias' is missing"},
       {"qwen3",
        {},
@@ -123,6 +135,14 @@ TEST_F(ArchitecturesTest, SettingsThatNobodyKnowsAreNamedWithTheirValue) {
     std::function<void(GgufHeader&)> change;
     const char* message;
   } kCases[] = {
+      {"gemma2",
+       {},
+       [](GgufHeader& h) { h.SetFloat32("gemma2.rope.freq_base_swa", 5e5f); },
+       "m: gemma2.rope.freq_base_swa is 5e+05: not served"},
+      {"gemma3",
+       {},
+       [](GgufHeader& h) { h.SetFloat32("gemma3.attn_logit_softcapping", 50.0f); },
+       "m: gemma3.attn_logit_softcapping is 50: not served"},
       {"qwen3",
        {},
        [](GgufHeader& h) { h.SetUint32("qwen3.attention.sliding_window", 4096); },
@@ -164,6 +184,25 @@ TEST_F(ArchitecturesTest, AWindowOfLlamaCountsAndOneOfQwen2DoesNot) {
   EXPECT_EQ(Load("llama", {}, {.header = with_window("llama.attention.sliding_window", 1U << 31)})
                 .message(),
             "m: llama.attention.sliding_window is 2147483648, expected 1 to 1073741824");
+}
+
+TEST_F(ArchitecturesTest, ValuesThatCannotBeAreErrors) {
+  const struct {
+    const char* name;
+    std::function<void(GgufHeader&)> change;
+    const char* message;
+  } kCases[] = {
+      {"gemma3", [](GgufHeader& h) { h.SetFloat32("gemma3.rope.freq_base_swa", -1.0f); },
+       "m: gemma3.rope.freq_base_swa is -1, expected more than 0"},
+      {"gemma3", [](GgufHeader& h) { h.SetFloat32("gemma3.final_logit_softcapping", -30.0f); },
+       "m: gemma3.final_logit_softcapping is -30, not a cap"},
+      {"gemma3", [](GgufHeader& h) { h.SetInt32("gemma3.attention.sliding_window_pattern", -1); },
+       "m: gemma3.attention.sliding_window_pattern is -1, expected 0 or more"},
+  };
+  for (const auto& c : kCases) {
+    const Status status = Load(c.name, {}, {.header = c.change});
+    EXPECT_EQ(status.message(), c.message);
+  }
 }
 
 TEST_F(ArchitecturesTest, MoreExpertsOfATokenThanThereAreIsAnError) {

@@ -113,7 +113,8 @@ TEST_P(ForwardFault, EachCallOfLoading) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, ForwardFault,
-                         ::testing::Values("llama", "mistral3", "qwen2", "qwen3", "qwen3moe"),
+                         ::testing::Values("gemma2", "gemma3", "llama", "mistral3", "qwen2",
+                                           "qwen3", "qwen3moe"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

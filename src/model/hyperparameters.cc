@@ -86,12 +86,6 @@ Result<LayerParams> ReadLayerParams(KeyReader& keys) {
   return params;
 }
 
-Result<int> ReadWindow(KeyReader& keys) {
-  constexpr std::string_view kWindow = "attention.sliding_window";
-  KVCACHE_ASSIGN_OR_RETURN(const std::int64_t window, keys.file().GetIntOr(keys.Key(kWindow), 0));
-  return window == 0 ? Result<int>(0) : keys.Int(kWindow, 1 << 30);
-}
-
 Result<ExpertParams> ReadExpertParams(KeyReader& keys, const LayerParams& params) {
   constexpr std::int64_t kSoftmax = 1;  // of the numbers that expert_gating_func may have
   ExpertParams experts;

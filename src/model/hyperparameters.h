@@ -33,10 +33,6 @@ struct LayerParams {
 // is not served.
 Result<LayerParams> ReadLayerParams(KeyReader& keys);
 
-// Tokens that a query sees in a layer with a window, its own included: attention.sliding_window; 0
-// where the file has none.
-Result<int> ReadWindow(KeyReader& keys);
-
 // A mixture of experts, as its keys describe it; count is 0 where there is none.
 struct ExpertParams {
   int count = 0;

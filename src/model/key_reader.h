@@ -22,6 +22,9 @@ class KeyReader {
       : file_(file), prefix_(std::string(architecture) + ".") {}
 
   const GgufFile& file() const { return file_; }
+  std::string_view architecture() const {
+    return std::string_view(prefix_).substr(0, prefix_.size() - 1);
+  }
   std::string Key(std::string_view key) const { return prefix_ + std::string(key); }
   bool Has(std::string_view key) const;
 

@@ -14,6 +14,7 @@
 #include "model/blocks.h"
 #include "model/decoder.h"
 #include "model/rope_scaling.h"
+#include "model/window_layers.h"
 
 namespace kvcache {
 namespace {
@@ -21,17 +22,17 @@ namespace {
 class Llama final : public Decoder {
  public:
   Llama(Backend& backend, std::string_view name, LayerParams params, ExpertParams experts,
-        RopeTable rope, int window)
+        RopeTable rope, std::vector<Reach> reaches)
       : Decoder(backend, name, std::move(params)),
         experts_(experts),
         rope_(std::move(rope)),
-        window_(window) {}
+        reaches_(std::move(reaches)) {}
 
  protected:
   Status LoadLayer(WeightReader& reader, int index) override;
   void RunLayer(Pass& pass, int index, const TensorView& x) override;
   RopeParams rope(int) const override { return rope_.params(); }
-  Reach reach(int) const override { return {.window = window_}; }
+  Reach reach(int layer) const override { return reaches_[static_cast<std::size_t>(layer)]; }
 
  private:
   struct Layer {
@@ -42,7 +43,7 @@ class Llama final : public Decoder {
 
   ExpertParams experts_;
   RopeTable rope_;
-  int window_;
+  std::vector<Reach> reaches_;
   ExpertPlan plan_;
   std::vector<Layer> layers_;
 };
@@ -93,11 +94,11 @@ Result<std::unique_ptr<Model>> LoadLlama(const GgufFile& file, std::string_view 
   KVCACHE_ASSIGN_OR_RETURN(const ExpertParams experts, ReadExpertParams(keys, params));
   KVCACHE_ASSIGN_OR_RETURN(RopeTable rope,
                            ReadRope(keys, params, RopeParams::Pairing::kInterleaved, weights));
-  KVCACHE_ASSIGN_OR_RETURN(const int window, ReadWindow(keys));
+  KVCACHE_ASSIGN_OR_RETURN(std::vector<Reach> reaches, ReadReach(keys, params));
   KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
-  return LoadDecoder(
-      std::make_unique<Llama>(backend, name, std::move(params), experts, std::move(rope), window),
-      weights, file);
+  return LoadDecoder(std::make_unique<Llama>(backend, name, std::move(params), experts,
+                                             std::move(rope), std::move(reaches)),
+                     weights, file);
 }
 
 }  // namespace kvcache

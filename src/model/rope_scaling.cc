@@ -138,6 +138,20 @@ Result<RopeTable> ReadRope(KeyReader& keys, const LayerParams& params, RopeParam
   return table;
 }
 
+Result<RopeTable> ReadWindowRope(KeyReader& keys, const LayerParams& params,
+                                 RopeParams::Pairing pairing) {
+  constexpr std::string_view kBase = "rope.freq_base_swa";
+  KVCACHE_ASSIGN_OR_RETURN(const double base, keys.FloatOr(kBase, 1e4));
+  KVCACHE_RETURN_IF_ERROR(CheckPositive(keys, kBase, base));
+  RopeTable table;
+  table.pairing = pairing;
+  table.dims = params.k_dim;
+  for (int i = 0; i < table.dims / 2; ++i) {
+    table.inv_freq.push_back(static_cast<float>(std::pow(base, -2.0 * i / table.dims)));
+  }
+  return table;
+}
+
 Result<RopeSummary> ReadRopeSummary(KeyReader& keys, const LayerParams& params) {
   KVCACHE_ASSIGN_OR_RETURN(const Scaling scaling, ReadScaling(keys, params));
   const bool divided = keys.file().FindTensor("rope_freqs.weight") != nullptr;

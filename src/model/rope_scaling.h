@@ -42,6 +42,11 @@ struct RopeTable {
 Result<RopeTable> ReadRope(KeyReader& keys, const LayerParams& params, RopeParams::Pairing pairing,
                            WeightReader& weights);
 
+// That of layers with a window, where they have their own: base rope.freq_base_swa, 1e4 without it,
+// and no scaling.
+Result<RopeTable> ReadWindowRope(KeyReader& keys, const LayerParams& params,
+                                 RopeParams::Pairing pairing);
+
 // What people may want to know of it.
 struct RopeSummary {
   std::string scaling = "none";  // none, linear, llama3 or yarn

@@ -54,6 +54,12 @@ constexpr Shape kFamilies[] = {
     {"LlamaWindow",
      "--arch llama --layers 3 --width 64 --heads 4 --kv-heads 2 --head-dim 32 --ffn 96"
      " --vocab 333 --tied --window 75"},
+    {"Gemma2",
+     "--arch gemma2 --layers 3 --width 64 --heads 4 --kv-heads 2 --head-dim 32 --ffn 96"
+     " --vocab 333 --tied --window 75"},
+    {"Gemma3",
+     "--arch gemma3 --layers 7 --width 64 --heads 4 --kv-heads 1 --head-dim 48 --ffn 96"
+     " --vocab 333 --tied --window 75 --rope-scaling linear --rope-base 1000000"},
     {"Qwen3Moe",
      "--arch qwen3moe --layers 2 --width 64 --heads 4 --kv-heads 2 --head-dim 32 --ffn 96"
      " --vocab 384 --tied --experts 40 --experts-used 6 --expert-ffn 32"},

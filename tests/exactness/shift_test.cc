@@ -33,6 +33,11 @@ constexpr Stretching kStretchings[] = {
     {"Yarn", "--arch llama --rope-scaling yarn --rope-original-context 128"},
     // Inside what the window keeps, and such that the next query sees keys on both sides.
     {"Window", "--arch llama --window 200", 380, 430},
+    {"Gemma2Window", "--arch gemma2 --window 200", 380, 430},
+    // Each of the two turns in its own way.
+    {"Gemma3Window", "--arch gemma3 --window 200", 380, 430},
+    {"Gemma3Full",
+     "--arch gemma3 --window 200 --window-pattern 1 --rope-scaling linear --rope-base 1000000"},
     {"Qwen2Yarn", "--arch qwen2 --rope-scaling yarn --rope-original-context 128"},
     {"Qwen3", "--arch qwen3"},
     {"Mistral3", "--arch mistral3 --rope-scaling yarn --rope-original-context 128"},

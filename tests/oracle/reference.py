@@ -13,8 +13,8 @@
     experts           the feed-forward part is Σ p_e · expert_e(m) over the experts with the largest
                       p = softmax(Wrouter m), their p divided by their sum
 
-Families that differ in more have a module of their own, with a class that reuses these pieces; MODULES
-says which.
+Families that differ in more have a module of their own, with a class that reuses these pieces;
+MODULES says which.
 
 Sources: Touvron et al. 2023 (LLaMA); Su et al. 2021 (RoPE); Ainslie et al. 2023 (grouped-query
 attention); Jiang et al. 2023, 2024 (Mistral, Mixtral); Yang et al. 2024, 2025 (Qwen2, Qwen3), and Hugging Face's
@@ -34,7 +34,7 @@ TURN_NEIGHBOURS = {"llama": True, "mistral3": True, "qwen2": False, "qwen3": Fal
                    "qwen3moe": False}
 
 # Architecture: the module with its class, which is named Reference.
-MODULES = {}
+MODULES = {"gemma2": "reference_gemma", "gemma3": "reference_gemma"}
 
 
 def silu(x):

@@ -41,10 +41,15 @@ def _yarn(freq, meta, prefix, base, factor):
     return freq / factor * interpolated + freq * (1 - interpolated), scale
 
 
+def plain(base, dims):
+    """Frequencies [dims / 2] without any scaling."""
+    return base ** (-np.arange(0, dims, 2, dtype=np.float64) / dims)
+
+
 def rotation(meta, prefix, dims, divisors):
     """(frequencies [dims / 2], factor on what is turned) of the file with these keys."""
     base = meta.get(prefix + ".rope.freq_base", 10000.0)
-    freq = base ** (-np.arange(0, dims, 2, dtype=np.float64) / dims) / divisors
+    freq = plain(base, dims) / divisors
     kind = meta.get(prefix + ".rope.scaling.type", "none")
     factor = meta.get(prefix + ".rope.scaling.factor", 1.0)
     if kind == "linear":

@@ -60,8 +60,13 @@ class Variant:
     even_split: bool = False  # llama.cpp wants heads that are together as wide as the model
     alone: str = ""  # why llama.cpp is not asked: ours is compared with float64 alone
 
+    rough_gelu: bool = False  # llama.cpp reads GELU from a table of f16
+    layers: int = 0  # so many instead of the shape's
+    apart: bool = False  # takes long: not among "all"
+
     def fit(self, shape):
         """The shape, or the nearest that this architecture has."""
+        shape = dataclasses.replace(shape, layers=self.layers or shape.layers)
         if not self.even_split or shape.heads * shape.head_dim == shape.width:
             return shape
         head_dim = shape.width // shape.heads
@@ -81,6 +86,11 @@ VARIANTS = [
     Variant("llama-experts", "llama", experts=(8, 4)),
     Variant("llama-window", "llama", ("--window", 100),
             alone="llama.cpp has no window in this architecture"),
+    # 400 of 536 tokens lie past the window; gemma3's sixth layer is the first that sees everything.
+    Variant("gemma2", "gemma2", ("--window", 100), rough_gelu=True),
+    Variant("gemma2-27b", "gemma2", ("--window", 100), rough_gelu=True, layers=46, apart=True),
+    Variant("gemma3", "gemma3", ("--window", 100, "--rope-scaling", "linear", "--rope-factor", 8,
+                                 "--rope-base", 1000000), rough_gelu=True, layers=6),
     Variant("mistral3", "mistral3", ("--rope-scaling", "yarn", *_STRETCHED)),
     Variant("qwen2", "qwen2", ("--rope-base", 1000000), even_split=True),
     Variant("qwen2-yarn", "qwen2", ("--rope-scaling", "yarn", *_STRETCHED), even_split=True),

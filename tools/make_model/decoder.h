@@ -6,12 +6,14 @@
 #include <vector>
 
 #include "make_model/architecture.h"
+#include "make_model/tensor_list.h"
 
 namespace kvcache::make_model {
 
-enum class AttentionExtras : std::uint8_t { kNone, kBiases, kHeadNorms };
-
 void AddDecoderMetadata(std::string_view architecture, const Shape& shape, GgufHeader& header);
+
+// attention.sliding_window and its pattern, where the shape has them.
+void AddWindows(std::string_view architecture, const Shape& shape, GgufHeader& header);
 
 // In the file's order. With shape.experts > 0 every layer's feed-forward part is a mixture.
 std::vector<TensorSpec> DecoderTensors(const Shape& shape, AttentionExtras extras);

@@ -1,5 +1,6 @@
 // The families: what each has beside the common parts.
 
+#include "make_model/families.h"
 #include "base/strings.h"
 #include "make_model/architecture.h"
 #include "make_model/decoder.h"
@@ -11,8 +12,7 @@ namespace {
 // Mistral 0.1's.
 void AddLlama(const Shape& shape, GgufHeader& header) {
   AddDecoderMetadata("llama", shape, header);
-  if (shape.window == 0) return;
-  header.SetUint32("llama.attention.sliding_window", static_cast<std::uint32_t>(shape.window));
+  AddWindows("llama", shape, header);
 }
 std::vector<TensorSpec> PlainTensors(const Shape& shape) {
   return DecoderTensors(shape, AttentionExtras::kNone);
@@ -47,6 +47,8 @@ std::vector<TensorSpec> Qwen3Tensors(const Shape& shape) {
 }
 
 constexpr Architecture kArchitectures[] = {
+    {"gemma2", ExpertUse::kNone, AddGemma2, Gemma2Tensors},
+    {"gemma3", ExpertUse::kNone, AddGemma3, Gemma3Tensors},
     {"llama", ExpertUse::kAllowed, AddLlama, PlainTensors},
     {"mistral3", ExpertUse::kNone, AddMistral3, PlainTensors},
     {"qwen2", ExpertUse::kNone, AddQwen2, Qwen2Tensors},

@@ -17,7 +17,8 @@ namespace {
 struct Flags {
   std::string preset = "tiny";
   std::optional<int> layers, width, heads, kv_heads, head_dim, ffn, vocab, context;
-  std::optional<int> rope_original_context, window, experts, experts_used, expert_ffn;
+  std::optional<int> rope_original_context, window, window_pattern, experts, experts_used,
+      expert_ffn;
   std::optional<float> rope_base, rope_factor;
   RopeScaling rope_scaling = RopeScaling::kNone;
   bool tied = false;
@@ -48,6 +49,7 @@ Result<Shape> ShapeOf(const Flags& flags) {
   Replace(flags.rope_factor, shape.rope_factor);
   Replace(flags.rope_original_context, shape.rope_original_context);
   Replace(flags.window, shape.window);
+  Replace(flags.window_pattern, shape.window_pattern);
   Replace(flags.experts, shape.experts);
   Replace(flags.experts_used, shape.experts_used);
   Replace(flags.expert_ffn, shape.expert_ffn);
@@ -83,6 +85,8 @@ void AddRopeAndExperts(CLI::App& app, Flags& flags) {
                  "tokens before stretching, for llama3 and yarn");
   app.add_option("--window", flags.window,
                  "tokens that a query sees in a layer with a window (default: the family's own)");
+  app.add_option("--window-pattern", flags.window_pattern,
+                 "every so many layers see everything, 0: none (default: the family's own)");
   app.add_option("--experts", flags.experts, "experts of each layer (default: none)");
   app.add_option("--experts-used", flags.experts_used, "experts of each token");
   app.add_option("--expert-ffn", flags.expert_ffn, "inner width of an expert");

@@ -46,6 +46,7 @@ Status CheckBounds(const Shape& shape) {
       {"--vocab", shape.vocab, kFixedPieces, kMostPieces},
       {"--context", shape.context, 1, 1 << 30},
       {"--rope-original-context", shape.rope_original_context, 1, 1 << 30},
+      {"--window-pattern", shape.window_pattern, -1, 1 << 12},
       {"--window", shape.window, 0, 1 << 30},
       {"--experts", shape.experts, 0, 1 << 10},
       {"--experts-used", shape.experts_used, 1, shape.experts > 0 ? shape.experts : 1 << 10},

@@ -28,6 +28,7 @@ struct Shape {
   RopeScaling rope_scaling = RopeScaling::kNone;
   float rope_factor = 4.0f;
   int rope_original_context = 256;
+  int window_pattern = -1;  // every so many layers see everything, 0: none; -1: the family's own
   int window = 0;   // tokens that a query sees in a layer with a window; 0: the family's own
   int experts = 0;  // of each layer; 0: none
   int experts_used = 2;

@@ -1,0 +1,17 @@
+// The families that have a file of their own, family_NAME.cc, for the table in families.cc.
+#pragma once
+
+#include <vector>
+
+#include "make_model/architecture.h"
+#include "make_model/decoder.h"
+
+namespace kvcache::make_model {
+
+void AddGemma2(const Shape& shape, GgufHeader& header);
+std::vector<TensorSpec> Gemma2Tensors(const Shape& shape);
+
+void AddGemma3(const Shape& shape, GgufHeader& header);
+std::vector<TensorSpec> Gemma3Tensors(const Shape& shape);
+
+}  // namespace kvcache::make_model
