@@ -13,18 +13,11 @@ nlohmann::json ReuseJson(std::int64_t computed) {
           {"missed", nlohmann::json::array()}};
 }
 
-std::int64_t CacheBytesPerToken(const Engine& engine) {
-  std::int64_t bytes = 0;
-  for (const KvShape& shape : engine.info().kv) {
-    bytes += BytesOf(engine.options().k_type, std::int64_t{shape.kv_heads} * shape.k_dim) +
-             BytesOf(engine.options().v_type, std::int64_t{shape.kv_heads} * shape.v_dim);
-  }
-  return bytes;
-}
-
 nlohmann::json MemoryJson(Engine& engine) {
-  return {{"kv_bytes", engine.cache().AllocatedBytes()},
-          {"kv_bytes_per_token", CacheBytesPerToken(engine)}};
+  const EngineOptions& options = engine.options();
+  return {
+      {"kv_bytes", engine.cache().AllocatedBytes()},
+      {"kv_bytes_per_token", BytesPerToken(engine.info().memory, options.k_type, options.v_type)}};
 }
 
 void PrintJson(const nlohmann::json& object) {

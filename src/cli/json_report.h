@@ -15,8 +15,6 @@ nlohmann::json ReuseJson(std::int64_t computed);
 // Bytes that the cache holds, and what one token takes.
 nlohmann::json MemoryJson(Engine& engine);
 
-std::int64_t CacheBytesPerToken(const Engine& engine);
-
 // One line; bytes that are not UTF-8 become U+FFFD.
 void PrintJson(const nlohmann::json& object);
 

@@ -42,7 +42,7 @@ class ArchitecturesTest : public ::testing::Test {
     auto model = LoadModel(**file, *backend_);
     if (!model.ok()) return std::move(model).TakeStatus();
     EXPECT_EQ((*model)->info().architecture, name);
-    EXPECT_EQ((*model)->info().kv.size(), 2u);
+    EXPECT_EQ((*model)->info().memory.size(), 2u);
     return Status::Ok();
   }
 

@@ -30,11 +30,26 @@ void Decoder::FillInfo(const GgufFile& file) {
            .vocabulary = params_.vocabulary,
            .context_length = params_.context_length,
            .parameters = 0,
-           .kv = {}};
+           .memory = Memory()};
   for (const GgufTensor& tensor : file.tensors()) info_.parameters += tensor.elements();
-  for (const int kv_heads : params_.kv_heads) {
-    info_.kv.push_back({kv_heads, params_.k_dim, params_.v_dim});
+}
+
+std::vector<LayerMemory> Decoder::Memory() const {
+  using Kind = LayerMemory::Kind;
+  std::vector<LayerMemory> layers;
+  for (int i = 0; i < params_.layers; ++i) {
+    const Reach seen = reach(i);
+    layers.push_back(
+        {.layer = i,
+         .kind = seen.window > 0  ? Kind::kSliding
+                 : seen.chunk > 0 ? Kind::kChunked
+                                  : Kind::kFull,
+         .kv = {params_.kv_heads[static_cast<std::size_t>(i)], params_.k_dim, params_.v_dim},
+         .window = seen.window,
+         .kept = KeptOf(seen.window),
+         .chunk = seen.chunk});
   }
+  return layers;
 }
 
 ShiftKeysFn Decoder::ShiftKeys() {

@@ -14,6 +14,7 @@
 #include <memory>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "model/hyperparameters.h"
 #include "model/layer_caches.h"
@@ -55,6 +56,9 @@ class Decoder : public Model {
   virtual RopeParams rope(int layer) const = 0;
   // How far back the layer's queries see.
   virtual Reach reach(int /*layer*/) const { return {}; }
+  // What the layers keep: keys and values as far as each reaches. A family with another cache kind
+  // overrides it.
+  virtual std::vector<LayerMemory> Memory() const;
   // Turns a layer's keys by its rope; refers to the model.
   ShiftKeysFn ShiftKeys();
 

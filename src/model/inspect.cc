@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/strings.h"
+#include "model/describe_model.h"
 #include "model/hyperparameters.h"
 #include "model/key_reader.h"
 #include "model/model.h"
@@ -102,34 +103,37 @@ json StringOrNull(const GgufFile& file, std::string_view key) {
   return value.ok() ? json(*value) : json();
 }
 
-bool IsSupported(const json& architecture) {
-  const std::vector<std::string> supported = SupportedArchitectures();
+// Is its name known? Its file may still be one that cannot be loaded.
+bool IsKnown(const json& architecture) {
+  const std::vector<std::string> known = SupportedArchitectures();
   return architecture.is_string() &&
-         std::ranges::find(supported, architecture.get<std::string>()) != supported.end();
+         std::ranges::find(known, architecture.get<std::string>()) != known.end();
 }
 
-json CacheLayer(const LayerParams& params, std::size_t layer, const InspectOptions& options) {
-  const std::int64_t heads = params.kv_heads[layer];
-  return {{"layer", layer},
-          {"kind", "causal"},
-          {"kv_heads", heads},
-          {"k_dim", params.k_dim},
-          {"v_dim", params.v_dim},
-          {"bytes_per_token", BytesOf(options.k_type, heads * params.k_dim) +
-                                  BytesOf(options.v_type, heads * params.v_dim)}};
-}
-
-json CacheError(const json& architecture, const Status& status) {
-  if (!status.ok()) return {{"error", status.message()}};
-  if (architecture.is_null()) return {{"error", "metadata 'general.architecture' is missing"}};
-  return {{"error",
-           StrCat("architecture ", Quoted(architecture.get<std::string>()), " is not supported")}};
+json LayerJson(const LayerMemory& layer, const InspectOptions& options) {
+  json described = {
+      {"layer", layer.layer},
+      {"kind", NameOf(layer.kind)},
+      {"bytes_per_token", BytesPerToken(layer, options.k_type, options.v_type)},
+      {"bytes_per_sequence", BytesPerSequence(layer, options.k_type, options.v_type)}};
+  if (layer.kind == LayerMemory::Kind::kRecurrent) {
+    described["state_values"] = layer.state_values;
+    return described;
+  }
+  described["kv_heads"] = layer.kv.kv_heads;
+  described["k_dim"] = layer.kv.k_dim;
+  described["v_dim"] = layer.kv.v_dim;
+  if (layer.kind == LayerMemory::Kind::kSliding) {
+    described["window"] = layer.window;
+    described["kept"] = layer.kept;
+  }
+  if (layer.kind == LayerMemory::Kind::kChunked) described["chunk"] = layer.chunk;
+  return described;
 }
 
 // Heads whose values are not whole blocks of the cache's type cannot be kept in it.
-Status CheckBlocks(const LayerParams& params, const InspectOptions& options) {
-  const std::pair<DType, int> rows[] = {{options.k_type, params.k_dim},
-                                        {options.v_type, params.v_dim}};
+Status CheckBlocks(const KvShape& kv, const InspectOptions& options) {
+  const std::pair<DType, int> rows[] = {{options.k_type, kv.k_dim}, {options.v_type, kv.v_dim}};
   for (const auto& [type, dim] : rows) {
     if (dim % InfoOf(type).block_size == 0) continue;
     return {StatusCode::kUnsupported,
@@ -156,7 +160,7 @@ json ExpertsJson(KeyReader& keys, const LayerParams& params) {
 
 // What the keys of an architecture that is known say beside the layers' sizes.
 void AddSettings(const GgufFile& file, const json& architecture, json& description) {
-  if (!IsSupported(architecture)) return;
+  if (!IsKnown(architecture)) return;
   KeyReader keys(file, architecture.get<std::string>());
   const auto params = ReadLayerParams(keys);
   if (!params.ok()) return;
@@ -164,22 +168,18 @@ void AddSettings(const GgufFile& file, const json& architecture, json& descripti
   description["experts"] = ExpertsJson(keys, *params);
 }
 
-json CacheJson(const GgufFile& file, const json& architecture, const InspectOptions& options) {
-  if (!IsSupported(architecture)) return CacheError(architecture, Status::Ok());
-  KeyReader keys(file, architecture.get<std::string>());
-  const auto params = ReadLayerParams(keys);
-  if (!params.ok()) return CacheError(architecture, params.status());
-  const Status blocks = CheckBlocks(*params, options);
-  if (!blocks.ok()) return CacheError(architecture, blocks);
+json CacheJson(const Result<ModelInfo>& model, const InspectOptions& options) {
+  if (!model.ok()) return {{"error", model.status().message()}};
   json layers = json::array();
-  std::int64_t bytes = 0;
-  for (std::size_t layer = 0; layer < params->kv_heads.size(); ++layer) {
-    layers.push_back(CacheLayer(*params, layer, options));
-    bytes += layers.back()["bytes_per_token"].get<std::int64_t>();
+  for (const LayerMemory& layer : model->memory) {
+    const Status blocks = CheckBlocks(layer.kv, options);
+    if (!blocks.ok()) return {{"error", blocks.message()}};
+    layers.push_back(LayerJson(layer, options));
   }
   return {{"k_type", InfoOf(options.k_type).name},
           {"v_type", InfoOf(options.v_type).name},
-          {"bytes_per_token", bytes},
+          {"bytes_per_token", BytesPerToken(model->memory, options.k_type, options.v_type)},
+          {"bytes_per_sequence", BytesPerSequence(model->memory, options.k_type, options.v_type)},
           {"layers", std::move(layers)}};
 }
 
@@ -206,13 +206,13 @@ json DescribeModelFile(const GgufFile& file, const InspectOptions& options) {
   std::int64_t parameters = 0;
   for (const GgufTensor& tensor : file.tensors()) parameters += tensor.elements();
   const json architecture = StringOrNull(file, "general.architecture");
-  json cache = CacheJson(file, architecture, options);
+  const Result<ModelInfo> model = DescribeModel(file);
   json description = {{"path", file.path()},
                       {"format", StrCat("GGUF ", file.version())},
                       {"bytes", file.size_bytes()},
                       {"architecture", architecture},
                       {"name", StringOrNull(file, "general.name")},
-                      {"supported", IsSupported(architecture)},
+                      {"supported", model.ok()},
                       {"parameters", parameters},
                       {"rope", nullptr},
                       {"experts", nullptr},
@@ -220,7 +220,7 @@ json DescribeModelFile(const GgufFile& file, const InspectOptions& options) {
                       {"metadata", Metadata(file)},
                       {"types", Types(file)},
                       {"tensors", Tensors(file)},
-                      {"cache", std::move(cache)}};
+                      {"cache", CacheJson(model, options)}};
   AddSettings(file, architecture, description);
   return description;
 }

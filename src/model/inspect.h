@@ -18,7 +18,7 @@ struct InspectOptions {
 };
 
 // An object with:
-//   path, format ("GGUF 3"), bytes, architecture, name, supported, parameters
+//   path, format ("GGUF 3"), bytes, architecture, name, supported: does it load, parameters
 //   rope      {scaling, factor, original_context}, or {"error": …}; null if not known
 //   experts   {count, used, ffn}, or {"error": …}; null if there are none, or if not known
 //   tokenizer {kind, description, tokens, bos, eos, eot, unknown, add_bos, add_eos}, ids null
@@ -26,9 +26,11 @@ struct InspectOptions {
 //   metadata  {key: value}; an array as {"array": element type, "count": n, "first": [...]}
 //   types     [{type, served, tensors, parameters, bytes}], the most bytes first
 //   tensors   [{name, type, dims, bytes, offset}], in the file's order
-//   cache     {k_type, v_type, bytes_per_token,
-//              layers: [{layer, kind, kv_heads, k_dim, v_dim, bytes_per_token}]},
-//             or {"error": why it is not known}
+//   cache     {k_type, v_type, bytes_per_token, bytes_per_sequence: what does not grow,
+//              layers: [{layer, kind, kv_heads, k_dim, v_dim, bytes_per_token,
+//                        bytes_per_sequence, and of its kind: window and kept, chunk;
+//                        a recurrent layer has state_values instead of heads}]},
+//             or {"error": why the model cannot be loaded}
 // Never fails: what a broken or foreign file lacks is null or says its error. Strings may hold
 // bytes that are not UTF-8; dump with error_handler_t::replace.
 nlohmann::json DescribeModelFile(const GgufFile& file, const InspectOptions& options = {});

@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "make_model/architecture.h"
 #include "model/gguf_writer.h"
 
 namespace kvcache {
@@ -13,8 +15,20 @@ namespace {
 
 using testing::HasSubstr;
 
-// A llama of two layers without most of its tensors: enough to be described.
-GgufHeader LlamaHeader() {
+using make_model::TensorSpec;
+
+// A llama of two layers, the second with more KV heads, as `change` makes it.
+GgufHeader LlamaHeader(const std::function<void(GgufHeader&)>& change = {}) {
+  const make_model::Shape shape{.layers = 2,
+                                .width = 64,
+                                .heads = 4,
+                                .kv_heads = 2,
+                                .head_dim = 16,
+                                .ffn = 96,
+                                .vocab = 10,
+                                .output = make_model::Output::kTied,
+                                .context = 128};
+  const auto* const family = *make_model::FindArchitecture("llama");
   GgufHeader header;
   header.SetString("general.architecture", "llama");
   header.SetString("general.name", "small\x1b[31m");
@@ -23,12 +37,15 @@ GgufHeader LlamaHeader() {
   header.SetUint32("llama.embedding_length", 64);
   header.SetUint32("llama.feed_forward_length", 96);
   header.SetUint32("llama.attention.head_count", 4);
-  header.SetInts("llama.attention.head_count_kv", std::vector<std::int32_t>{2, 4});
   header.SetFloat32("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+  header.SetInts("llama.attention.head_count_kv", std::vector<std::int32_t>{2, 4});
   header.SetStrings("tokens", std::vector<std::string>(20, "x"));
-  header.AddTensor("token_embd.weight", GgmlType::kQ8_0, {64, 10});
-  header.AddTensor("output_norm.weight", GgmlType::kF32, {64});
-  header.AddTensor("blk.0.attn_q.weight", static_cast<GgmlType>(10), {256});
+  if (change) change(header);
+  for (TensorSpec& spec : family->tensors(shape)) {
+    if (spec.name == "blk.1.attn_k.weight" || spec.name == "blk.1.attn_v.weight") spec.dims[1] = 64;
+    const bool table = spec.name == "token_embd.weight";
+    header.AddTensor(spec.name, table ? GgmlType::kQ8_0 : GgmlType::kF32, spec.dims);
+  }
   return header;
 }
 
@@ -46,19 +63,20 @@ TEST(Inspect, DescribesTheFile) {
   EXPECT_EQ(d["format"], "GGUF 3");
   EXPECT_EQ(d["architecture"], "llama");
   EXPECT_EQ(d["supported"], true);
-  EXPECT_EQ(d["parameters"], 640 + 64 + 256);
+  const std::int64_t ffn = 3 * 64 * 96, norms = 5 * 64, queries = 2 * 2 * 64 * 64;
+  const std::int64_t keys = 2 * 64 * (32 + 64);
+  EXPECT_EQ(d["parameters"], 640 + 2 * ffn + norms + queries + keys);
   EXPECT_EQ(d["metadata"]["llama.block_count"], 2);
   EXPECT_EQ(d["metadata"]["tokens"]["count"], 20);
   EXPECT_EQ(d["metadata"]["tokens"]["array"], "string");
   EXPECT_EQ(d["metadata"]["tokens"]["first"].size(), 8u);
   EXPECT_EQ(d["tensors"][0]["dims"], nlohmann::json({64, 10}));
-  EXPECT_EQ(d["types"].size(), 3u);
-  EXPECT_EQ(d["types"][0], (nlohmann::json{{"type", "q8_0"},
+  ASSERT_EQ(d["types"].size(), 2u);
+  EXPECT_EQ(d["types"][1], (nlohmann::json{{"type", "q8_0"},
                                            {"served", true},
                                            {"tensors", 1},
                                            {"parameters", 640},
                                            {"bytes", 680}}));
-  EXPECT_EQ(d["types"][2]["served"], false);
 }
 
 TEST(Inspect, CountsTheCacheLayerByLayer) {
@@ -66,8 +84,21 @@ TEST(Inspect, CountsTheCacheLayerByLayer) {
   EXPECT_EQ(f16["layers"][0]["bytes_per_token"], 2 * 16 * 2 * 2);
   EXPECT_EQ(f16["layers"][1]["bytes_per_token"], 4 * 16 * 2 * 2);
   EXPECT_EQ(f16["bytes_per_token"], 128 + 256);
+  EXPECT_EQ(f16["bytes_per_sequence"], 0);
   const InspectOptions mixed = {.k_type = DType::kF32, .v_type = DType::kF16};
   EXPECT_EQ(Describe(LlamaHeader(), mixed)["cache"]["bytes_per_token"], 192 + 384);
+}
+
+TEST(Inspect, CountsWindowsBySequence) {
+  const nlohmann::json d = Describe(
+      LlamaHeader([](GgufHeader& h) { h.SetUint32("llama.attention.sliding_window", 20); }));
+  EXPECT_EQ(d["cache"]["bytes_per_token"], 0);
+  EXPECT_EQ(d["cache"]["bytes_per_sequence"], 2 * 20 * (128 + 256));
+  EXPECT_EQ(d["cache"]["layers"][1]["kind"], "sliding");
+  EXPECT_THAT(DescriptionText(d, InspectDetail::kSummary),
+              HasSubstr("  0 bytes per token, and 15.0 KiB for each sequence\n"
+                        "  sliding, window 20, 40 kept, 2 KV heads of 16 + 16, 5,120 bytes per "
+                        "sequence\n    layers 0\n"));
 }
 
 TEST(Inspect, SaysHowPositionsAreStretchedAndWhichExpertsThereAre) {
@@ -75,33 +106,44 @@ TEST(Inspect, SaysHowPositionsAreStretchedAndWhichExpertsThereAre) {
   EXPECT_EQ(plain["rope"],
             (nlohmann::json{{"scaling", "none"}, {"factor", 1.0}, {"original_context", 128}}));
   EXPECT_EQ(plain["experts"], nullptr);
-  GgufHeader header = LlamaHeader();
-  header.SetString("llama.rope.scaling.type", "yarn");
-  header.SetFloat32("llama.rope.scaling.factor", 4.0f);
-  header.SetUint32("llama.rope.scaling.original_context_length", 32);
-  header.SetUint32("llama.expert_count", 8);
-  header.SetUint32("llama.expert_used_count", 2);
-  const nlohmann::json d = Describe(header);
+  const nlohmann::json d = Describe(LlamaHeader([](GgufHeader& header) {
+    header.SetString("llama.rope.scaling.type", "yarn");
+    header.SetFloat32("llama.rope.scaling.factor", 4.0f);
+    header.SetUint32("llama.rope.scaling.original_context_length", 32);
+    header.SetUint32("llama.expert_count", 8);
+    header.SetUint32("llama.expert_used_count", 2);
+  }));
   EXPECT_EQ(d["rope"],
             (nlohmann::json{{"scaling", "yarn"}, {"factor", 4.0}, {"original_context", 32}}));
   EXPECT_EQ(d["experts"], (nlohmann::json{{"count", 8}, {"used", 2}, {"ffn", 96}}));
   EXPECT_THAT(DescriptionText(d, InspectDetail::kSummary),
               HasSubstr("  positions stretched: yarn, 4 times, first trained for 32\n"
                         "  8 experts of 96, 2 for each token\n"));
-  GgufHeader other = LlamaHeader();
-  other.SetString("llama.rope.scaling.type", "longrope");
+  const GgufHeader other =
+      LlamaHeader([](GgufHeader& h) { h.SetString("llama.rope.scaling.type", "longrope"); });
   EXPECT_EQ(Describe(other)["rope"]["error"], "llama.rope.scaling.type is 'longrope': not served");
 }
 
-TEST(Inspect, SaysWhyTheCacheIsNotKnown) {
-  EXPECT_EQ(Describe(GgufHeader())["cache"]["error"], "metadata 'general.architecture' is missing");
+TEST(Inspect, SaysWhyTheModelCannotBeLoaded) {
+  const auto error = [](const GgufHeader& header) {
+    const nlohmann::json d = Describe(header);
+    EXPECT_EQ(d["supported"], false);
+    return d["cache"]["error"].get<std::string>();
+  };
+  EXPECT_THAT(error(GgufHeader()), HasSubstr("metadata 'general.architecture' is missing"));
   GgufHeader other;
-  other.SetString("general.architecture", "mamba");
-  EXPECT_EQ(Describe(other)["cache"]["error"], "architecture 'mamba' is not supported");
+  other.SetString("general.architecture", "clip");
+  EXPECT_THAT(error(other), HasSubstr("architecture 'clip' is not known"));
   GgufHeader empty;
   empty.SetString("general.architecture", "llama");
-  EXPECT_EQ(Describe(empty)["cache"]["error"],
-            "metadata 'llama.block_count' is missing, expected an integer");
+  EXPECT_THAT(error(empty),
+              HasSubstr("metadata 'llama.block_count' is missing, expected an integer"));
+  GgufHeader more = LlamaHeader();
+  more.AddTensor("blk.0.attn_q.strange", GgmlType::kF32, {256});
+  EXPECT_THAT(error(more), HasSubstr("tensor 'blk.0.attn_q.strange' is not part"));
+  GgufHeader foreign = LlamaHeader();
+  foreign.AddTensor("blk.0.attn_q.bias", static_cast<GgmlType>(10), {256});
+  EXPECT_EQ(Describe(foreign)["types"][2]["served"], false);
 }
 
 TEST(Inspect, RefusesCacheTypesWhoseBlocksDoNotFit) {
@@ -142,13 +184,13 @@ TEST(Inspect, DescribesTheTokenizer) {
 
 TEST(Inspect, TextIsForPeople) {
   const std::string text = DescriptionText(Describe(LlamaHeader()), InspectDetail::kTensors);
-  EXPECT_THAT(text, HasSubstr("m.gguf\n  llama, small\\x1b[31m\n  960 parameters"));
+  EXPECT_THAT(text, HasSubstr("m.gguf\n  llama, small\\x1b[31m\n  66,496 parameters"));
   EXPECT_THAT(text, HasSubstr("cache, K in f16 and V in f16\n  384 bytes per token; 1 GiB holds "
                               "2,796,202 tokens\n"));
-  EXPECT_THAT(text, HasSubstr("  layers 0 to 0: causal, 2 KV heads of 16 + 16, 128 bytes"));
+  EXPECT_THAT(text,
+              HasSubstr("  full, 2 KV heads of 16 + 16, 128 bytes per token\n    layers 0\n"));
   EXPECT_THAT(text, HasSubstr("20 × string: 'x', 'x'"));
-  EXPECT_THAT(text, HasSubstr("  q2_k      1 tensors, 256 parameters, 84 bytes (type not "
-                              "supported)\n"));
+  EXPECT_THAT(text, HasSubstr("  q8_0      1 tensors, 640 parameters, 680 bytes\n"));
   EXPECT_THAT(text, HasSubstr("token_embd.weight"));
   EXPECT_EQ(text.find('\x1b'), std::string::npos);
   const std::string summary = DescriptionText(Describe(LlamaHeader()), InspectDetail::kSummary);

@@ -81,15 +81,37 @@ bool SameLayer(const json& a, const json& b) {
   });
 }
 
+// "sliding, window 1,024, 2,048 kept", "recurrent, 98,304 bytes per sequence"
+std::string LayerText(const json& layer) {
+  std::string text = layer["kind"].get<std::string>();
+  if (layer.contains("window")) {
+    text +=
+        StrCat(", window ", Thousands(layer["window"]), ", ", Thousands(layer["kept"]), " kept");
+  }
+  if (layer.contains("chunk")) text += StrCat(", chunk ", Thousands(layer["chunk"]));
+  if (layer.contains("kv_heads")) {
+    text += StrCat(", ", layer["kv_heads"].get<int>(), " KV heads of ", layer["k_dim"].get<int>(),
+                   " + ", layer["v_dim"].get<int>());
+  }
+  for (const auto* const per : {"token", "sequence"}) {
+    const json& bytes = layer[StrCat("bytes_per_", per)];
+    if (bytes != 0) text += StrCat(", ", Thousands(bytes), " bytes per ", per);
+  }
+  return text;
+}
+
+// Layers that are alike in one line, however they are mixed.
 std::string LayersText(const json& layers) {
+  std::vector<std::pair<const json*, std::string>> kinds;
+  for (const json& layer : layers) {
+    auto kind =
+        std::ranges::find_if(kinds, [&](const auto& k) { return SameLayer(*k.first, layer); });
+    if (kind == kinds.end()) kind = kinds.insert(kinds.end(), {&layer, ""});
+    kind->second += StrCat(kind->second.empty() ? "" : " ", layer["layer"].get<int>());
+  }
   std::string text;
-  for (std::size_t begin = 0, end = 0; begin < layers.size(); begin = end) {
-    while (end < layers.size() && SameLayer(layers[begin], layers[end])) ++end;
-    const json& layer = layers[begin];
-    text += StrCat("  layers ", begin, " to ", end - 1, ": ",
-                   layer["kind"].get_ref<const std::string&>(), ", ", layer["kv_heads"].get<int>(),
-                   " KV heads of ", layer["k_dim"].get<int>(), " + ", layer["v_dim"].get<int>(),
-                   ", ", Thousands(layer["bytes_per_token"]), " bytes per token each\n");
+  for (const auto& [layer, numbers] : kinds) {
+    text += StrCat("  ", LayerText(*layer), "\n    layers ", numbers, "\n");
   }
   return text;
 }
@@ -99,11 +121,17 @@ std::string CacheText(const json& cache) {
     return StrCat("\ncache\n  not known: ", OneLine(cache["error"].get_ref<const std::string&>()),
                   "\n");
   }
-  const auto bytes = cache["bytes_per_token"].get<std::int64_t>();
-  return StrCat("\ncache, K in ", cache["k_type"].get_ref<const std::string&>(), " and V in ",
-                cache["v_type"].get_ref<const std::string&>(), "\n  ", WithThousands(bytes),
-                " bytes per token; 1 GiB holds ", WithThousands((1ll << 30) / bytes), " tokens\n",
-                LayersText(cache["layers"]));
+  const auto token = cache["bytes_per_token"].get<std::int64_t>();
+  const auto sequence = cache["bytes_per_sequence"].get<std::int64_t>();
+  std::string text = StrCat("\ncache, K in ", cache["k_type"].get_ref<const std::string&>(),
+                            " and V in ", cache["v_type"].get_ref<const std::string&>(), "\n  ");
+  text += StrCat(WithThousands(token), " bytes per token");
+  if (sequence > 0) text += StrCat(", and ", HumanBytes(sequence), " for each sequence");
+  if (token > 0) {
+    const std::int64_t room = std::max<std::int64_t>((1ll << 30) - sequence, 0);
+    text += StrCat("; 1 GiB holds ", WithThousands(room / token), " tokens");
+  }
+  return text + "\n" + LayersText(cache["layers"]);
 }
 
 std::string TokenizerText(const json& tokenizer) {

@@ -12,13 +12,18 @@ namespace kvcache {
 namespace {
 
 std::unique_ptr<Cache> MakeOne(const Reach& reach, const ShiftKeysFn& shift_keys) {
-  const int most = std::numeric_limits<int>::max();
-  const int memory = reach.window > most / 2 ? most : 2 * reach.window;
-  return MakeCausalCache(
-      {.shift_keys = shift_keys, .window = reach.window, .memory = memory, .chunk = reach.chunk});
+  return MakeCausalCache({.shift_keys = shift_keys,
+                          .window = reach.window,
+                          .memory = KeptOf(reach.window),
+                          .chunk = reach.chunk});
 }
 
 }  // namespace
+
+int KeptOf(int window) {
+  const int most = std::numeric_limits<int>::max();
+  return window > most / 2 ? most : 2 * window;
+}
 
 std::unique_ptr<Cache> MakeLayerCaches(std::span<const Reach> reach_of_layer,
                                        const ShiftKeysFn& shift_keys) {

@@ -23,6 +23,9 @@ struct Reach {
   bool operator==(const Reach&) const = default;
 };
 
+// Tokens of each sequence that a cache for a window keeps.
+int KeptOf(int window);
+
 // A causal cache for all layers of equal reach; in a wrapper if there are several, so that SetLayer
 // chooses. Not yet initialised.
 std::unique_ptr<Cache> MakeLayerCaches(std::span<const Reach> reach_of_layer,

@@ -16,6 +16,7 @@
 #include "kvcache/backend.h"
 #include "kvcache/cache.h"
 #include "kvcache/status.h"
+#include "model/layer_memory.h"
 
 namespace kvcache {
 
@@ -30,7 +31,7 @@ struct ModelInfo {
   int vocabulary = 0;      // rows of the output matrix
   int context_length = 0;  // that it was trained for
   std::int64_t parameters = 0;
-  std::vector<KvShape> kv;  // per layer: what its cache keeps per token
+  std::vector<LayerMemory> memory;  // what its layers keep of a text
 };
 
 class Model {

@@ -14,7 +14,7 @@
 
 namespace kvcache::cpu {
 
-class CpuBackend final : public Backend {
+class CpuBackend : public Backend {
  public:
   // REQUIRES: threads >= 1.
   explicit CpuBackend(int threads) : pool_(threads) {}

@@ -99,14 +99,18 @@ Status CheckGroup(const LinearGroup& group) {
 
 }  // namespace
 
-Result<std::unique_ptr<LinearWeight>> MakeLinear(ThreadPool& pool, const TensorView& w) {
+Status CheckLinear(const TensorView& w) {
   const bool plain = w.dtype == DType::kF32 || w.dtype == DType::kF16 || w.dtype == DType::kBF16;
   if (!plain && !block::IsBlockType(w.dtype)) {
-    return Status(StatusCode::kUnsupported,
-                  "linear: no kernels for " + std::string(InfoOf(w.dtype).name) + " weights");
+    return {StatusCode::kUnsupported,
+            "linear: no kernels for " + std::string(InfoOf(w.dtype).name) + " weights"};
   }
-  KVCACHE_RETURN_IF_ERROR(CheckWeight(w));
-  if (!plain) return PackBlocks(pool, w);
+  return CheckWeight(w);
+}
+
+Result<std::unique_ptr<LinearWeight>> MakeLinear(ThreadPool& pool, const TensorView& w) {
+  KVCACHE_RETURN_IF_ERROR(CheckLinear(w));
+  if (block::IsBlockType(w.dtype)) return PackBlocks(pool, w);
   return std::unique_ptr<LinearWeight>(std::make_unique<FloatWeight>(w));
 }
 

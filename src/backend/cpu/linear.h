@@ -14,6 +14,8 @@
 
 namespace kvcache::cpu {
 
+// The error that MakeLinear would return for this type and these dims.
+Status CheckLinear(const TensorView& w);
 Result<std::unique_ptr<LinearWeight>> MakeLinear(ThreadPool& pool, const TensorView& w);
 
 Status LinearGroups(ThreadPool& pool, Scratch& scratch, std::span<const LinearGroup> groups);
