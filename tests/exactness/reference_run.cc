@@ -150,9 +150,24 @@ std::string WriteModel(const std::string& name, const std::string& flags) {
   return path.string();
 }
 
+// "sliding, full": which kinds of cache the layers have.
+std::string CacheKinds(const ModelInfo& info) {
+  std::string kinds;
+  for (const LayerMemory& layer : info.memory) {
+    const std::string kind(NameOf(layer.kind));
+    if (kinds.find(kind) == std::string::npos) kinds += (kinds.empty() ? "" : ", ") + kind;
+  }
+  return kinds;
+}
+
+// The test's report says which architecture it was about.
 std::unique_ptr<Engine> Open(const std::string& path, const EngineOptions& options) {
   auto engine = Engine::Open(path, options);
-  if (engine.ok()) return std::move(engine).value();
+  if (engine.ok()) {
+    testing::Test::RecordProperty("architecture", (*engine)->info().architecture);
+    testing::Test::RecordProperty("cache", CacheKinds((*engine)->info()));
+    return std::move(engine).value();
+  }
   ADD_FAILURE() << engine.status().message();
   return nullptr;
 }

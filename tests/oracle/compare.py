@@ -123,7 +123,7 @@ def measure(args, case):
         raise Failure(f"{case.name}: our logits are not all finite")
     ours_p, truth_p = map(distance.log_softmax, (ours, truth))
     row = {
-        "variant": case.variant.name, "shape": case.shape.name, "type": case.type,
+        "variant": case.variant.name, "architecture": case.variant.architecture, "shape": case.shape.name, "type": case.type,
         "positions": len(case.tokens), "alone": case.variant.alone,
         "entropy": distance.entropy(truth_p),
         "kl_ours_truth": distance.mean_kl(ours_p, truth_p),
