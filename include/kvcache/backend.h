@@ -43,15 +43,25 @@ struct RopeParams {
     kHalves,       // (x[i], x[i + dims/2]): NeoX style
   };
   Pairing pairing = Pairing::kInterleaved;
-  int dims = 0;                       // leading values of a head that turn; the rest stay
+  int dims = 0;                       // neighbouring values of a head that turn; the rest stay
   std::span<const float> inv_freq{};  // [dims / 2], scalings of the model included
   float magnitude = 1.0f;             // factor on the turned values (YaRN); not used by shifts
+  int first = 0;                      // of the `dims` values of a head; those before stay, too
+};
+
+// What is added to a score for the distance between query and key alone, a head's own: value i is
+// for keys at the query's position - past + i; for keys further away the nearest value is taken.
+struct PositionBias {
+  std::span<const float> values{};  // [past + 1 + future, heads], host memory; empty: none
+  int past = 0;
+  int future = 0;
 };
 
 struct AttentionOptions {
   float scale = 1.0f;
   float soft_cap = 0.0f;           // > 0: scores become cap × tanh(score / cap)
   std::span<const float> sinks{};  // [heads] or empty: a logit in each head's denominator
+  PositionBias bias{};             // added to scores, after soft_cap
 };
 
 class KvBackend {
@@ -69,7 +79,8 @@ class KvBackend {
 
   // Writes a batch's K [k_dim, kv_heads, batch] and V [v_dim, kv_heads, batch] (f32, rows of
   // any stride) to cells: batch token 0 to the first cell of the first run, and so on.
-  // Converts to the layer's types and layout. REQUIRES: the runs hold `batch` cells in sum.
+  // Converts to the layer's types and layout. Where the layer has V in K, V has its shape and is
+  // not read. REQUIRES: the runs hold `batch` cells in sum.
   virtual Status StoreKv(const LayerKv& layer, const TensorView& k, const TensorView& v,
                          std::span<const CellRun> cells) = 0;
 
@@ -80,7 +91,8 @@ class KvBackend {
   // overlap; rows of any stride, in this backend's memory.
   virtual Status CopyValues(const TensorView& from, const TensorView& to) = 0;
 
-  // Turns the keys of `cells` by `offset` positions (negative: towards the beginning).
+  // Turns the keys of `cells` by `offset` positions (negative: towards the beginning). Values
+  // that turn may not be V as well.
   virtual Status ShiftKeys(const LayerKv& layer, std::span<const CellRun> cells, Position offset,
                            const RopeParams& rope) = 0;
 
@@ -119,12 +131,26 @@ struct LinearGroup {
 // How a token's experts follow from its logits, one for each expert.
 struct RouterOptions {
   int chosen = 1;  // experts of each token
+  enum class Gate : std::uint8_t {
+    kSoftmax,  // over all experts
+    kSigmoid,  // each expert by itself
+  };
+  Gate gate = Gate::kSoftmax;
   enum class Weights : std::uint8_t {
-    kOfAll,     // softmax over all experts
+    kOfAll,     // what the gate says
     kOfChosen,  // the same, then divided by the sum of those chosen
   };
   Weights weights = Weights::kOfChosen;
   float scale = 1.0f;  // factor on all weights
+  // [experts] or empty: added to what the gate says when experts are chosen, and only then.
+  std::span<const float> choice_bias{};
+  // The experts are so many groups of equal size, and a token's experts come from its best few. A
+  // group is as good as the sum of its `group_best` best experts.
+  int groups = 1;
+  int groups_used = 1;
+  int group_best = 1;
+  // With a bias or groups there are at most so many experts.
+  static constexpr int kMostScored = 1024;
 };
 
 // What stands between the matrices of a feed-forward part.
@@ -188,9 +214,10 @@ class Backend : public KvBackend {
   // x *= factors[i] for column i of x [width, batch]; `factors` [batch] is host memory.
   virtual Status ScaleColumns(const TensorView& x, std::span<const float> factors) = 0;
 
-  // The `chosen` experts with the largest of each token's logits [experts, batch], largest
-  // first, of equal ones that with the lower number first; and their weights. Results, by
-  // token, are host memory [chosen × batch]: the caller forms groups of tokens from them.
+  // The `chosen` experts with the largest of each token's logits [experts, batch] (or as the
+  // options say), largest first, of equal ones that with the lower number first; and their
+  // weights. Results, by token, are host memory [chosen × batch]: the caller forms groups of
+  // tokens from them.
   virtual Status Route(const TensorView& logits, const RouterOptions& options,
                        std::span<std::int32_t> experts, std::span<float> weights) = 0;
 

@@ -22,6 +22,7 @@ Status ExpertPlan::Reserve(std::int64_t batch, int experts, int chosen) {
   try {
     choices_.reserve(slots);
     weights_.reserve(slots);
+    slot_weights_.reserve(slots);
     token_of_slot_.reserve(slots);
     slots_.reserve(slots);
     begin_.assign(static_cast<std::size_t>(experts) + 1, 0);
@@ -65,6 +66,14 @@ void ExpertPlan::Group(std::int64_t batch) {
   begin_[0] = 0;
 }
 
+void ExpertPlan::MoveWeightsToInputs() {
+  slot_weights_.resize(weights_.size());
+  for (std::size_t i = 0; i < weights_.size(); ++i) {
+    slot_weights_[static_cast<std::size_t>(slots_[i])] = weights_[i];
+    weights_[i] = 1.0f;
+  }
+}
+
 std::span<const LinearGroup> ExpertPlan::GateAndUp(const LinearWeight& gate, const LinearWeight& up,
                                                    const TensorView& gathered,
                                                    const TensorView& gate_out,
@@ -106,6 +115,10 @@ Result<Experts> Experts::Load(WeightReader& reader, const std::string& prefix, s
   experts.params = params;
   KVCACHE_ASSIGN_OR_RETURN(experts.router,
                            reader.Linear(prefix + "ffn_gate_inp", width, params.count));
+  if (params.choice_bias) {
+    KVCACHE_ASSIGN_OR_RETURN(experts.choice_bias,
+                             reader.FloatsIfPresent(prefix + "exp_probs_b.bias", params.count));
+  }
   KVCACHE_ASSIGN_OR_RETURN(
       experts.gate, reader.Stack(prefix + "ffn_gate_exps.weight", width, params.ffn, params.count));
   KVCACHE_ASSIGN_OR_RETURN(
@@ -113,6 +126,18 @@ Result<Experts> Experts::Load(WeightReader& reader, const std::string& prefix, s
   KVCACHE_ASSIGN_OR_RETURN(
       experts.down, reader.Stack(prefix + "ffn_down_exps.weight", params.ffn, width, params.count));
   return experts;
+}
+
+RouterOptions Experts::router_options() const {
+  return {.chosen = params.used,
+          .gate = params.gate,
+          .weights = params.renormalise ? RouterOptions::Weights::kOfChosen
+                                        : RouterOptions::Weights::kOfAll,
+          .scale = params.weights_scale,
+          .choice_bias = choice_bias,
+          .groups = params.groups,
+          .groups_used = params.groups_used,
+          .group_best = params.group_best};
 }
 
 void Experts::Run(Pass& pass, ExpertPlan& plan, const TensorView& h, const TensorView& out) const {
@@ -128,18 +153,19 @@ void Experts::Run(Pass& pass, ExpertPlan& plan, const TensorView& h, const Tenso
 
   pass.Linear(h, {{router, logits}});
   if (!pass.runs()) return;
-  const RouterOptions options{.chosen = params.used,
-                              .weights = params.renormalise ? RouterOptions::Weights::kOfChosen
-                                                            : RouterOptions::Weights::kOfAll,
-                              .scale = params.weights_scale};
   Backend& backend = pass.backend();
-  pass.Check(backend.Route(logits, options, plan.Choices(batch), plan.Weights(batch)));
+  pass.Check(backend.Route(logits, router_options(), plan.Choices(batch), plan.Weights(batch)));
   if (!pass.runs()) return;
   plan.Group(batch);
-  if (batch > 1) pass.Embed(h, plan.token_of_slot(), columns);
+  const bool gathers = batch > 1 || params.weigh_input;
+  if (gathers) pass.Embed(h, plan.token_of_slot(), columns);
+  if (params.weigh_input) {
+    plan.MoveWeightsToInputs();
+    if (pass.runs()) pass.Check(backend.ScaleColumns(columns, plan.slot_weights()));
+  }
   if (!pass.runs()) return;
   pass.Check(
-      backend.LinearGroups(plan.GateAndUp(*gate, *up, batch > 1 ? columns : h, gate_out, up_out)));
+      backend.LinearGroups(plan.GateAndUp(*gate, *up, gathers ? columns : h, gate_out, up_out)));
   pass.Gate(gate_out, up_out, Activation::kSilu);
   if (!pass.runs()) return;
   pass.Check(backend.LinearGroups(plan.Down(*down, gate_out, columns)));

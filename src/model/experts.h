@@ -2,6 +2,8 @@
 //
 //   out = Σ_i weight_i · Wdown_e (silu(Wgate_e h) × (Wup_e h)),  e = the token's i-th choice
 //
+// With ExpertParams::weigh_input weights multiply h instead, for each of the token's experts.
+//
 // A pass groups its tokens by expert, so that each expert's weights are read once for all of its
 // tokens, and all experts' products are one parallel region:
 //
@@ -17,6 +19,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -39,6 +42,10 @@ class ExpertPlan {
   // Sorts the choices into slots, by expert and then by token.
   void Group(std::int64_t batch);
 
+  // Moves the weights to slot_weights(), leaving ones: what goes into experts is weighted then.
+  void MoveWeightsToInputs();
+  std::span<const float> slot_weights() const { return slot_weights_; }  // [slots]
+
   std::span<const std::int32_t> token_of_slot() const { return token_of_slot_; }
   // [chosen] of each token, in the order of its choice.
   std::span<const std::int32_t> slots() const { return slots_; }
@@ -57,6 +64,7 @@ class ExpertPlan {
   int chosen_ = 0;
   std::vector<std::int32_t> choices_;        // [chosen × batch]
   std::vector<float> weights_;               // [chosen × batch]
+  std::vector<float> slot_weights_;          // [slots]
   std::vector<std::int32_t> token_of_slot_;  // [slots]
   std::vector<std::int32_t> slots_;          // [chosen × batch]
   std::vector<std::int32_t> begin_;          // [experts + 1]: first slot of each
@@ -68,6 +76,7 @@ class ExpertPlan {
 struct Experts {
   ExpertParams params;
   Projection router;                             // [width] → [experts]
+  std::span<const float> choice_bias;            // [experts] or empty; in the file
   std::unique_ptr<LinearWeight> gate, up, down;  // stacks of params.count
 
   static Result<Experts> Load(WeightReader& reader, const std::string& prefix, std::int64_t width,
@@ -75,6 +84,9 @@ struct Experts {
 
   // out [width, batch] as above; may be h. `plan` is the model's.
   void Run(Pass& pass, ExpertPlan& plan, const TensorView& h, const TensorView& out) const;
+
+ private:
+  RouterOptions router_options() const;
 };
 
 }  // namespace kvcache

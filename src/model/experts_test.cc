@@ -100,15 +100,17 @@ class ExpertsTest : public ::testing::Test {
     std::vector<double> out(kWidth);
     for (int i = 0; i < kChosen; ++i) {
       const auto [logit, e] = logits[static_cast<std::size_t>(i)];
+      const double weight = 1.5 * std::exp(-logit) / sum;
+      const double before = experts_.params.weigh_input ? weight : 1.0;
       std::vector<double> inner;
       for (int f = e * kFfn; f < (e + 1) * kFfn; ++f) {
-        const double gate = Dot(gate_.data() + f * kWidth, h, kWidth);
-        inner.push_back(gate / (1.0 + std::exp(-gate)) * Dot(up_.data() + f * kWidth, h, kWidth));
+        const double gate = before * Dot(gate_.data() + f * kWidth, h, kWidth);
+        const double upper = before * Dot(up_.data() + f * kWidth, h, kWidth);
+        inner.push_back(gate / (1.0 + std::exp(-gate)) * upper);
       }
       for (int d = 0; d < kWidth; ++d) {
         out[static_cast<std::size_t>(d)] +=
-            1.5 * std::exp(-logit) / sum *
-            Dot(down_.data() + (e * kWidth + d) * kFfn, inner.data(), kFfn);
+            weight / before * Dot(down_.data() + (e * kWidth + d) * kFfn, inner.data(), kFfn);
       }
     }
     return out;
@@ -134,11 +136,15 @@ class ExpertsTest : public ::testing::Test {
 TEST_F(ExpertsTest, AreTheWeightedSumOfTheChosen) {
   constexpr std::size_t kTokens = 40;
   const std::vector<float> h = RandomValues(kWidth * kTokens, 5);
-  const std::vector<float> got = Run(h);
-  for (std::size_t t = 0; t < kTokens; ++t) {
-    const std::vector<double> expected = Expected(h.data() + t * kWidth);
-    for (std::size_t d = 0; d < kWidth; ++d) {
-      ASSERT_NEAR(got[t * kWidth + d], expected[d], 1e-3) << "token " << t;
+  for (const bool weigh_input : {false, true}) {
+    experts_.params.weigh_input = weigh_input;
+    const std::vector<float> got = Run(h);
+    for (std::size_t t = 0; t < kTokens; ++t) {
+      const std::vector<double> expected = Expected(h.data() + t * kWidth);
+      for (std::size_t d = 0; d < kWidth; ++d) {
+        ASSERT_NEAR(got[t * kWidth + d], expected[d], 1e-3)
+            << "token " << t << ", input weighted: " << weigh_input;
+      }
     }
   }
 }
@@ -146,14 +152,17 @@ TEST_F(ExpertsTest, AreTheWeightedSumOfTheChosen) {
 TEST_F(ExpertsTest, CompanyDoesNotShow) {
   constexpr std::size_t kTokens = 90;
   const std::vector<float> h = RandomValues(kWidth * kTokens, 6);
-  const std::vector<float> together = Run(h);
-  for (const std::size_t batch : {1u, 2u, 30u}) {
-    for (std::size_t t = 0; t < kTokens; t += batch) {
-      const auto begin = h.begin() + static_cast<std::ptrdiff_t>(t * kWidth);
-      const auto got = Run({begin, begin + static_cast<std::ptrdiff_t>(batch * kWidth)});
-      ASSERT_EQ(std::memcmp(got.data(), together.data() + t * kWidth, got.size() * sizeof(float)),
-                0)
-          << batch << " from " << t;
+  for (const bool weigh_input : {false, true}) {
+    experts_.params.weigh_input = weigh_input;
+    const std::vector<float> together = Run(h);
+    for (const std::size_t batch : {1u, 2u, 30u}) {
+      for (std::size_t t = 0; t < kTokens; t += batch) {
+        const auto begin = h.begin() + static_cast<std::ptrdiff_t>(t * kWidth);
+        const auto got = Run({begin, begin + static_cast<std::ptrdiff_t>(batch * kWidth)});
+        ASSERT_EQ(std::memcmp(got.data(), together.data() + t * kWidth, got.size() * sizeof(float)),
+                  0)
+            << batch << " from " << t << ", input weighted: " << weigh_input;
+      }
     }
   }
 }

@@ -60,6 +60,31 @@ Status ReadNormAndScale(KeyReader& keys, LayerParams* params) {
   return causal ? Status::Ok() : keys.Unsupported("attention.causal");
 }
 
+Status ReadGate(KeyReader& keys, const ExpertRules& rules, ExpertParams* experts) {
+  // Of the numbers that the key may have.
+  constexpr std::int64_t kSoftmax = 1;
+  constexpr std::int64_t kSigmoid = 2;
+  KVCACHE_ASSIGN_OR_RETURN(const int gating, keys.IntOr("expert_gating_func", 255, kSoftmax));
+  if (gating == kSigmoid && rules.sigmoid) {
+    experts->gate = RouterOptions::Gate::kSigmoid;
+    return Status::Ok();
+  }
+  return gating == kSoftmax ? Status::Ok() : keys.Unsupported("expert_gating_func");
+}
+
+Status ReadGroups(KeyReader& keys, ExpertParams* experts) {
+  KVCACHE_ASSIGN_OR_RETURN(experts->groups, keys.IntOr("expert_group_count", experts->count, 1));
+  KVCACHE_ASSIGN_OR_RETURN(experts->groups_used,
+                           keys.IntOr("expert_group_used_count", experts->groups, experts->groups));
+  const int size = experts->count / experts->groups;
+  if (experts->count % experts->groups == 0 && experts->used <= experts->groups_used * size) {
+    return Status::Ok();
+  }
+  return {StatusCode::kCorrupt, StrCat(keys.Key("expert_group_count"), " is ", experts->groups,
+                                       " with ", experts->groups_used, " used, for ", experts->used,
+                                       " of ", experts->count, " experts")};
+}
+
 }  // namespace
 
 Result<LayerParams> ReadLayerParams(KeyReader& keys) {
@@ -86,8 +111,8 @@ Result<LayerParams> ReadLayerParams(KeyReader& keys) {
   return params;
 }
 
-Result<ExpertParams> ReadExpertParams(KeyReader& keys, const LayerParams& params) {
-  constexpr std::int64_t kSoftmax = 1;  // of the numbers that expert_gating_func may have
+Result<ExpertParams> ReadExpertParams(KeyReader& keys, const LayerParams& params,
+                                      const ExpertRules& rules) {
   ExpertParams experts;
   KVCACHE_ASSIGN_OR_RETURN(const std::int64_t count,
                            keys.file().GetIntOr(keys.Key("expert_count"), 0));
@@ -96,11 +121,12 @@ Result<ExpertParams> ReadExpertParams(KeyReader& keys, const LayerParams& params
   KVCACHE_ASSIGN_OR_RETURN(experts.used, keys.Int("expert_used_count", experts.count));
   KVCACHE_ASSIGN_OR_RETURN(experts.ffn,
                            keys.IntOr("expert_feed_forward_length", 8 * kMaxWidth, params.ffn[0]));
-  KVCACHE_ASSIGN_OR_RETURN(experts.renormalise, keys.BoolOr("expert_weights_norm", true));
+  KVCACHE_ASSIGN_OR_RETURN(experts.renormalise,
+                           keys.BoolOr("expert_weights_norm", rules.renormalise));
   KVCACHE_ASSIGN_OR_RETURN(const double scale, keys.FloatOr("expert_weights_scale", 1.0));
   experts.weights_scale = scale == 0.0 ? 1.0f : static_cast<float>(scale);
-  KVCACHE_ASSIGN_OR_RETURN(const int gating, keys.IntOr("expert_gating_func", 255, kSoftmax));
-  if (gating != kSoftmax) return keys.Unsupported("expert_gating_func");
+  KVCACHE_RETURN_IF_ERROR(ReadGate(keys, rules, &experts));
+  if (rules.groups) KVCACHE_RETURN_IF_ERROR(ReadGroups(keys, &experts));
   return experts;
 }
 

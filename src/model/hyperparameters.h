@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "kvcache/backend.h"
 #include "kvcache/status.h"
 #include "model/key_reader.h"
 
@@ -38,10 +39,24 @@ struct ExpertParams {
   int count = 0;
   int used = 0;  // of each token
   int ffn = 0;   // inner width of one
+  RouterOptions::Gate gate = RouterOptions::Gate::kSoftmax;
   bool renormalise = true;
   float weights_scale = 1.0f;
+  bool choice_bias = false;  // exp_probs_b.bias may be there: see RouterOptions
+  int groups = 1;
+  int groups_used = 1;
+  int group_best = 1;
+  bool weigh_input = false;  // weights multiply what goes into an expert, not what comes out
 };
 
-Result<ExpertParams> ReadExpertParams(KeyReader& keys, const LayerParams& params);
+// What a family's files may ask for beside a softmax over all experts.
+struct ExpertRules {
+  bool sigmoid = false;     // expert_gating_func 2
+  bool groups = false;      // expert_group_count, expert_group_used_count
+  bool renormalise = true;  // where expert_weights_norm is missing
+};
+
+Result<ExpertParams> ReadExpertParams(KeyReader& keys, const LayerParams& params,
+                                      const ExpertRules& rules = {});
 
 }  // namespace kvcache

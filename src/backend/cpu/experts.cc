@@ -1,7 +1,9 @@
 #include "backend/cpu/experts.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "backend/cpu/elementwise_kernels.h"
@@ -44,34 +46,140 @@ bool Contains(std::span<const std::int32_t> taken, std::int32_t expert) {
   return std::ranges::find(taken, expert) != taken.end();
 }
 
-// The untaken expert with the largest logit, the first of equal ones. A logit that is not a
-// number is never larger, but something is always chosen.
-std::int32_t Best(std::span<const float> logits, std::span<const std::int32_t> taken) {
+// The untaken one with the largest score, the first of equal ones. A score that is not a number
+// is never larger, but something is always chosen.
+template <typename T>
+std::int32_t Best(std::span<const T> scores, std::span<const std::int32_t> taken) {
   std::int32_t best = -1;
-  for (std::int32_t i = 0; i < static_cast<std::int32_t>(logits.size()); ++i) {
+  for (std::int32_t i = 0; i < static_cast<std::int32_t>(scores.size()); ++i) {
     if (Contains(taken, i)) continue;
-    if (best < 0 || logits[static_cast<std::size_t>(i)] > logits[static_cast<std::size_t>(best)]) {
+    if (best < 0 || scores[static_cast<std::size_t>(i)] > scores[static_cast<std::size_t>(best)]) {
       best = i;
     }
   }
   return best;
 }
 
+template <typename T>
+void Choose(std::span<const T> scores, std::span<std::int32_t> chosen) {
+  for (std::size_t i = 0; i < chosen.size(); ++i) chosen[i] = Best(scores, chosen.first(i));
+}
+
+// What the gate makes of a token's logits: exp or sigmoid of each, in double. A share is that
+// divided by `sum` (softmax), or itself.
+class Gate {
+ public:
+  Gate(std::span<const float> logits, RouterOptions::Gate kind) : logits_(logits), kind_(kind) {
+    if (kind_ == RouterOptions::Gate::kSigmoid) return;
+    largest_ = logits_[static_cast<std::size_t>(Best(logits_, {}))];
+  }
+
+  double operator()(std::int32_t expert) const {
+    const double logit = logits_[static_cast<std::size_t>(expert)];
+    return kind_ == RouterOptions::Gate::kSigmoid ? 1.0 / (1.0 + std::exp(-logit))
+                                                  : std::exp(logit - largest_);
+  }
+
+  // What the values of all experts are to be divided by: their sum, ascending by expert.
+  double SumOfAll() const {
+    if (kind_ == RouterOptions::Gate::kSigmoid) return 1.0;
+    double sum = 0.0;
+    for (std::size_t i = 0; i < logits_.size(); ++i) sum += (*this)(static_cast<std::int32_t>(i));
+    return sum;
+  }
+
+ private:
+  std::span<const float> logits_;
+  RouterOptions::Gate kind_;
+  double largest_ = 0.0;
+};
+
+// Is the choice by something other than the logits' order?
+bool IsScored(const RouterOptions& options) {
+  return !options.choice_bias.empty() || options.groups > 1;
+}
+
+constexpr double kExcluded = -std::numeric_limits<double>::infinity();
+
+// Excludes all groups but the best.
+void ExcludeGroups(const RouterOptions& options, std::span<double> scores) {
+  const std::size_t size = scores.size() / static_cast<std::size_t>(options.groups);
+  std::array<double, RouterOptions::kMostScored> of_group;
+  std::array<std::int32_t, RouterOptions::kMostScored> memory;
+  for (std::size_t group = 0; group < static_cast<std::size_t>(options.groups); ++group) {
+    const std::span<std::int32_t> best =
+        std::span(memory).first(static_cast<std::size_t>(options.group_best));
+    const std::span<const double> members = scores.subspan(group * size, size);
+    Choose(members, best);
+    of_group[group] = 0.0;
+    for (const std::int32_t i : best) of_group[group] += members[static_cast<std::size_t>(i)];
+  }
+  const std::span<std::int32_t> used =
+      std::span(memory).first(static_cast<std::size_t>(options.groups_used));
+  const auto groups = static_cast<std::size_t>(options.groups);
+  Choose(std::span<const double>(of_group).first(groups), used);
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    if (!Contains(used, static_cast<std::int32_t>(i / size))) scores[i] = kExcluded;
+  }
+}
+
+void ChooseByScore(const Gate& gate, std::size_t all, const RouterOptions& options,
+                   std::span<std::int32_t> experts) {
+  std::array<double, RouterOptions::kMostScored> memory;
+  const std::span<double> scores = std::span(memory).first(all);
+  const double sum = gate.SumOfAll();
+  for (std::size_t i = 0; i < all; ++i) {
+    scores[i] = gate(static_cast<std::int32_t>(i)) / sum;
+    if (!options.choice_bias.empty()) scores[i] += double{options.choice_bias[i]};
+  }
+  if (options.groups > 1) ExcludeGroups(options, scores);
+  Choose(std::span<const double>(scores), experts);
+}
+
 void RouteToken(std::span<const float> logits, const RouterOptions& options,
                 std::span<std::int32_t> experts, std::span<float> weights) {
-  for (std::size_t i = 0; i < experts.size(); ++i) experts[i] = Best(logits, experts.first(i));
-  const auto logit = [&](std::int32_t e) { return double{logits[static_cast<std::size_t>(e)]}; };
-  const double largest = logit(experts[0]);
+  // What keeps a sum of sigmoids from being nothing.
+  constexpr double kLeastSum = 1e-20;
+  const Gate gate(logits, options.gate);
+  if (IsScored(options)) {
+    ChooseByScore(gate, logits.size(), options, experts);
+  } else {
+    Choose(logits, experts);
+  }
   double sum = 0.0;
   if (options.weights == RouterOptions::Weights::kOfChosen) {
-    for (const std::int32_t expert : experts) sum += std::exp(logit(expert) - largest);
+    for (const std::int32_t expert : experts) sum += gate(expert);
+    sum = std::max(sum, kLeastSum);
   } else {
-    for (const float each : logits) sum += std::exp(double{each} - largest);
+    sum = gate.SumOfAll();
   }
   for (std::size_t i = 0; i < experts.size(); ++i) {
-    weights[i] =
-        static_cast<float>(std::exp(logit(experts[i]) - largest) / sum * double{options.scale});
+    weights[i] = static_cast<float>(gate(experts[i]) / sum * double{options.scale});
   }
+}
+
+Status CheckScored(const RouterOptions& options, std::int64_t experts) {
+  if (!IsScored(options)) return Status::Ok();
+  if (experts > RouterOptions::kMostScored) {
+    return {StatusCode::kUnsupported,
+            "route: " + std::to_string(experts) + " experts with a bias or groups, at most " +
+                std::to_string(RouterOptions::kMostScored) + " are served"};
+  }
+  if (!options.choice_bias.empty() &&
+      static_cast<std::int64_t>(options.choice_bias.size()) != experts) {
+    return Invalid("route: " + std::to_string(options.choice_bias.size()) + " biases for " +
+                   std::to_string(experts) + " experts");
+  }
+  const std::int64_t size = options.groups > 0 ? experts / options.groups : 0;
+  if (options.groups < 1 || experts % options.groups != 0 || options.groups_used < 1 ||
+      options.groups_used > options.groups || options.group_best < 1 || options.group_best > size ||
+      options.chosen > options.groups_used * size) {
+    return Invalid("route: " + std::to_string(options.chosen) + " of " + std::to_string(experts) +
+                   " experts from " + std::to_string(options.groups_used) + " of " +
+                   std::to_string(options.groups) + " groups by their " +
+                   std::to_string(options.group_best) + " best");
+  }
+  return Status::Ok();
 }
 
 Status CheckCombine(const TensorView& y, std::span<const std::int32_t> columns,
@@ -107,6 +215,7 @@ Status Route(ThreadPool& pool, const TensorView& logits, const RouterOptions& op
                    std::to_string(weights.size()) + " weights");
   }
   const std::int64_t all = logits.dims[0];
+  KVCACHE_RETURN_IF_ERROR(CheckScored(options, all));
   ForColumns(pool, logits.dims[1], kTaskExps / all, [&](std::int64_t token) {
     const std::size_t at = static_cast<std::size_t>(token) * count;
     RouteToken({Column(logits, token), static_cast<std::size_t>(all)}, options,

@@ -65,6 +65,88 @@ TEST(RouteTest, WeightsAreSharesOfAllOrOfTheChosen) {
   EXPECT_FLOAT_EQ(of_chosen[1], static_cast<float>(2.5 * std::exp(1.0) / two));
 }
 
+TEST(RouteTest, SigmoidsAreEachExpertsOwn) {
+  const auto backend = MakeBackend(1);
+  const std::vector<float> logits = {0.5f, -0.25f, 2.0f, 1.0f};
+  const auto sigmoid = [](double x) { return 1.0 / (1.0 + std::exp(-x)); };
+  RouterOptions options{.chosen = 2,
+                        .gate = RouterOptions::Gate::kSigmoid,
+                        .weights = RouterOptions::Weights::kOfAll,
+                        .scale = 2.0f};
+  const Routed own = RouteAll(*backend, logits, 1, options);
+  EXPECT_EQ(own.experts, (std::vector<std::int32_t>{2, 3}));
+  EXPECT_FLOAT_EQ(own.weights[0], static_cast<float>(2.0 * sigmoid(2.0)));
+  EXPECT_FLOAT_EQ(own.weights[1], static_cast<float>(2.0 * sigmoid(1.0)));
+  options.weights = RouterOptions::Weights::kOfChosen;
+  const Routed shares = RouteAll(*backend, logits, 1, options);
+  EXPECT_FLOAT_EQ(shares.weights[0] + shares.weights[1], 2.0f);
+  EXPECT_FLOAT_EQ(shares.weights[0] / shares.weights[1],
+                  static_cast<float>(sigmoid(2.0) / sigmoid(1.0)));
+}
+
+TEST(RouteTest, ABiasDecidesWhoIsChosenAndNotTheWeights) {
+  const auto backend = MakeBackend(1);
+  const std::vector<float> logits = {0.5f, -0.25f, 2.0f, 1.0f};
+  const std::vector<float> bias = {0.0f, 0.9f, 0.0f, -0.5f};
+  for (const auto gate : {RouterOptions::Gate::kSigmoid, RouterOptions::Gate::kSoftmax}) {
+    const RouterOptions options{
+        .chosen = 2, .gate = gate, .weights = RouterOptions::Weights::kOfAll, .choice_bias = bias};
+    const Routed routed = RouteAll(*backend, logits, 1, options);
+    EXPECT_EQ(routed.experts, (std::vector<std::int32_t>{1, 2}));
+    RouterOptions all = options;
+    all.chosen = 4;
+    all.choice_bias = {};
+    const Routed unbiased = RouteAll(*backend, logits, 1, all);
+    ASSERT_EQ(unbiased.experts, (std::vector<std::int32_t>{2, 3, 0, 1}));
+    EXPECT_EQ(routed.weights[0], unbiased.weights[3]);
+    EXPECT_EQ(routed.weights[1], unbiased.weights[0]);
+  }
+}
+
+// Three groups of three. By its best expert group 2 leads, by its two best group 0 does.
+TEST(RouteTest, ExpertsComeFromTheBestGroups) {
+  const auto backend = MakeBackend(1);
+  const std::vector<float> logits = {1.0f, 1.1f, -9.0f, 0.8f, 0.7f, 0.9f, -9.0f, 2.0f, -9.0f};
+  RouterOptions options{
+      .chosen = 2, .gate = RouterOptions::Gate::kSigmoid, .groups = 3, .groups_used = 1};
+  EXPECT_EQ(RouteAll(*backend, logits, 1, options).experts, (std::vector<std::int32_t>{7, 6}));
+  options.group_best = 2;
+  EXPECT_EQ(RouteAll(*backend, logits, 1, options).experts, (std::vector<std::int32_t>{1, 0}));
+  options.groups_used = 2;
+  EXPECT_EQ(RouteAll(*backend, logits, 1, options).experts, (std::vector<std::int32_t>{1, 0}));
+  options.chosen = 6;
+  EXPECT_EQ(RouteAll(*backend, logits, 1, options).experts,
+            (std::vector<std::int32_t>{1, 0, 5, 3, 4, 2}));
+}
+
+TEST(RouteTest, BiasesAndGroupsMustFitTheExperts) {
+  const auto backend = MakeBackend(1);
+  const std::vector<float> three(3);
+  const struct {
+    RouterOptions options;
+    std::int64_t experts;
+    const char* message;
+  } kCases[] = {
+      {{.choice_bias = three}, 4, "route: 3 biases for 4 experts"},
+      {{.groups = 3}, 4, "route: 1 of 4 experts from 1 of 3 groups by their 1 best"},
+      {{.groups = 2, .groups_used = 3},
+       4,
+       "route: 1 of 4 experts from 3 of 2 groups by their 1 best"},
+      {{.groups = 2, .group_best = 3},
+       4,
+       "route: 1 of 4 experts from 1 of 2 groups by their 3 best"},
+      {{.chosen = 3, .groups = 2}, 4, "route: 3 of 4 experts from 1 of 2 groups by their 1 best"},
+      {{.groups = 2}, 1026, "route: 1026 experts with a bias or groups, at most 1024 are served"},
+  };
+  for (const auto& c : kCases) {
+    std::vector<float> logits(static_cast<std::size_t>(c.experts));
+    std::vector<std::int32_t> experts(static_cast<std::size_t>(c.options.chosen));
+    std::vector<float> weights(experts.size());
+    const TensorView view = TensorView::Dense(logits.data(), DType::kF32, c.experts);
+    EXPECT_EQ(backend->Route(view, c.options, experts, weights).message(), c.message);
+  }
+}
+
 // What a token gets depends on it alone.
 TEST(RouteTest, NeitherCompanyNorThreadsShow) {
   constexpr std::int64_t kExperts = 37;
