@@ -60,7 +60,8 @@ Result<std::unique_ptr<kvcache::Buffer>> TinyBackend::Allocate(std::size_t size_
 
 Status TinyBackend::StoreKv(const LayerKv& layer, const TensorView& k, const TensorView& v,
                             std::span<const kvcache::CellRun> cells) {
-  const auto& [heads, k_dim, v_dim] = layer.shape;
+  const auto& [heads, k_dim, v_dim, v_in_k] = layer.shape;
+  if (v_in_k) return {StatusCode::kUnsupported, "the tiny backend keeps V beside K"};
   std::int64_t token = 0;
   for (const kvcache::CellRun& run : cells) {
     for (std::int32_t i = 0; i < run.length; ++i, ++token) {
@@ -76,7 +77,7 @@ Status TinyBackend::StoreKv(const LayerKv& layer, const TensorView& k, const Ten
 }
 
 Status TinyBackend::CopyCells(const LayerKv& layer, std::span<const kvcache::CellMove> moves) {
-  const auto& [heads, k_dim, v_dim] = layer.shape;
+  const auto& [heads, k_dim, v_dim, v_in_k] = layer.shape;
   for (const kvcache::CellMove& move : moves) {
     std::copy_n(CellAt(layer.k, move.from, heads, k_dim), move.length * heads * k_dim,
                 CellAt(layer.k, move.to, heads, k_dim));
@@ -107,7 +108,7 @@ Status TinyBackend::CopyValues(const TensorView& from, const TensorView& to) {
 
 Status TinyBackend::ShiftKeys(const LayerKv& layer, std::span<const kvcache::CellRun> cells,
                               kvcache::Position offset, const kvcache::RopeParams& rope) {
-  const auto& [heads, k_dim, v_dim] = layer.shape;
+  const auto& [heads, k_dim, v_dim, v_in_k] = layer.shape;
   for (const kvcache::CellRun& run : cells) {
     for (std::int32_t i = 0; i < run.length * heads; ++i) {
       float* key = CellAt(layer.k, run.cell, heads, k_dim) + i * k_dim;

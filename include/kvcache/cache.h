@@ -64,7 +64,8 @@ struct CacheOptions {
 // and which of them each query sees. Views into the cache, valid as long as the pass.
 struct History {
   TensorView k;     // [k_dim, kv_heads, history]
-  TensorView v;     // [v_dim, kv_heads, history], or [history, v_dim, kv_heads] if transposed
+  TensorView v;     // [v_dim, kv_heads, history], or [history, v_dim, kv_heads] if transposed;
+                    // where V is in K, the first values of each key in any case
   TensorView mask;  // [history, batch padded]: 0 where visible, -inf elsewhere; host memory
 };
 
@@ -118,7 +119,8 @@ class Cache {
   virtual Status SetCausal(std::span<const std::int32_t> except) = 0;
 
   // Stores the batch's K [k_dim, kv_heads, batch] and V [v_dim, kv_heads, batch], f32, for
-  // the layer. The first Put fixes the layer's shape. Errors: batch size or shape differ.
+  // the layer; or K alone, with ValuesInKeys(k, v_dim) as V. The first Put fixes the layer's
+  // shape. Errors: batch size or shape differ.
   virtual Status Put(const TensorView& k, const TensorView& v) = 0;
 
   // The layer's history as views with a mask. Only in the plain layout: kUnsupported else.

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <span>
 
+#include "kvcache/tensor.h"
 #include "kvcache/types.h"
 
 namespace kvcache {
@@ -35,6 +36,8 @@ struct KvShape {
   int kv_heads = 0;
   int k_dim = 0;  // values of one head's key
   int v_dim = 0;  // values of one head's value
+  // The value is the first v_dim values of the key, which are not kept a second time.
+  bool v_in_k = false;
   bool operator==(const KvShape&) const = default;
 };
 
@@ -47,11 +50,25 @@ struct LayerKv {
   bool v_transposed = false;  // plain layout only: V[kv_head][v_dim][cell]
   std::int64_t cells = 0;     // a multiple of kCellTile
   std::byte* k = nullptr;     // KBytes(), in the backend's memory
-  std::byte* v = nullptr;     // VBytes()
+  std::byte* v = nullptr;     // VBytes(); none where V is in K
 
   std::int64_t KBytes() const { return BytesOf(k_type, cells * shape.kv_heads * shape.k_dim); }
-  std::int64_t VBytes() const { return BytesOf(v_type, cells * shape.kv_heads * shape.v_dim); }
+  std::int64_t VBytes() const {
+    return shape.v_in_k ? 0 : BytesOf(v_type, cells * shape.kv_heads * shape.v_dim);
+  }
 };
+
+// A batch's V that is the first `v_dim` values of each of its keys `k`: Cache::Put keeps K alone,
+// and attention reads V from it. Latent attention (DeepSeek) is such.
+inline TensorView ValuesInKeys(const TensorView& k, std::int64_t v_dim) {
+  TensorView view;
+  view.dims = k.dims;
+  view.dims[0] = v_dim;
+  return view;
+}
+inline bool AreInKeys(const TensorView& v) {
+  return v.data == nullptr && v.stride_bytes[0] == 0;
+}
 
 // `length` consecutive cells from `cell`.
 struct CellRun {

@@ -9,7 +9,7 @@ namespace {
 
 std::string Describe(const KvShape& shape) {
   return std::to_string(shape.kv_heads) + " heads of " + std::to_string(shape.k_dim) + " and " +
-         std::to_string(shape.v_dim) + " values";
+         std::to_string(shape.v_dim) + " values" + (shape.v_in_k ? " in the same" : "");
 }
 
 // Values of all cells in one tensor, or -1 where the bytes would not fit an int64.
@@ -63,7 +63,7 @@ Status LayerStore::CheckShape(const KvShape& shape) const {
     return {StatusCode::kInvalidArgument, "no such shape: " + Describe(shape)};
   }
   if (shape.k_dim % InfoOf(prototype_.k_type).block_size != 0 ||
-      shape.v_dim % InfoOf(prototype_.v_type).block_size != 0) {
+      (!shape.v_in_k && shape.v_dim % InfoOf(prototype_.v_type).block_size != 0)) {
     return {StatusCode::kUnsupported, Describe(shape) + " are not whole blocks of " +
                                           std::string(InfoOf(prototype_.k_type).name) + " and " +
                                           std::string(InfoOf(prototype_.v_type).name)};
@@ -81,8 +81,13 @@ Status LayerStore::Allocate(const KvShape& shape, Layer& layer) {
   layer.storage = prototype_;
   layer.storage.shape = shape;
   KVCACHE_ASSIGN_OR_RETURN(layer.k, backend_->Allocate(layer.storage.KBytes()));
-  KVCACHE_ASSIGN_OR_RETURN(layer.v, backend_->Allocate(layer.storage.VBytes()));
   layer.storage.k = layer.k->data();
+  if (shape.v_in_k) {
+    layer.storage.v_type = layer.storage.k_type;
+    layer.storage.v_transposed = false;
+    return Status::Ok();
+  }
+  KVCACHE_ASSIGN_OR_RETURN(layer.v, backend_->Allocate(layer.storage.VBytes()));
   layer.storage.v = layer.v->data();
   return Status::Ok();
 }

@@ -22,8 +22,12 @@ Result<KvShape> ShapeOf(const TensorView& k, const TensorView& v, std::int64_t t
       return Invalid("a head or its size is " + std::to_string(dim));
     }
   }
+  if (AreInKeys(v) && v.dims[0] > k.dims[0]) {
+    return Invalid("V of " + std::to_string(v.dims[0]) + " values in K of " +
+                   std::to_string(k.dims[0]));
+  }
   return KvShape{static_cast<int>(k.dims[1]), static_cast<int>(k.dims[0]),
-                 static_cast<int>(v.dims[0])};
+                 static_cast<int>(v.dims[0]), AreInKeys(v)};
 }
 
 TensorView KeysOf(const LayerKv& layer, const CellRun& cells) {
@@ -34,6 +38,11 @@ TensorView KeysOf(const LayerKv& layer, const CellRun& cells) {
 }
 
 TensorView ValuesOf(const LayerKv& layer, const CellRun& cells) {
+  if (layer.shape.v_in_k) {
+    TensorView view = KeysOf(layer, cells);
+    view.dims[0] = layer.shape.v_dim;
+    return view;
+  }
   if (!layer.v_transposed) {
     TensorView view = TensorView::Dense(layer.v, layer.v_type, layer.shape.v_dim,
                                         layer.shape.kv_heads, cells.length);

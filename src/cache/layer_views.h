@@ -12,7 +12,7 @@
 namespace kvcache {
 
 // The shape of K [k_dim, kv_heads, tokens] and V [v_dim, kv_heads, tokens], f32, of `tokens`
-// tokens each. Errors: kInvalidArgument, with both sides.
+// tokens each; V may be in K. Errors: kInvalidArgument, with both sides.
 Result<KvShape> ShapeOf(const TensorView& k, const TensorView& v, std::int64_t tokens);
 
 // Views over neighbouring cells of a layer in the plain layout.

@@ -54,7 +54,14 @@ std::vector<float> KeyContent(std::uint32_t content, int layer, const KvShape& s
 }
 
 std::vector<float> ValueContent(std::uint32_t content, int layer, const KvShape& shape) {
-  return Content(content, layer, 1, shape.kv_heads * shape.v_dim);
+  if (!shape.v_in_k) return Content(content, layer, 1, shape.kv_heads * shape.v_dim);
+  const std::vector<float> key = KeyContent(content, layer, shape);
+  std::vector<float> value;
+  for (int head = 0; head < shape.kv_heads; ++head) {
+    const auto first = key.begin() + head * shape.k_dim;
+    value.insert(value.end(), first, first + shape.v_dim);
+  }
+  return value;
 }
 
 std::vector<float> StateContent(std::uint32_t content, int layer, int sort, std::int64_t values) {
@@ -91,6 +98,7 @@ Status PutContents(Cache& cache, const std::vector<TestToken>& tokens, int layer
   const Rows k = SpacedRows(keys, shape.kv_heads, shape.k_dim);
   const Rows v = SpacedRows(values, shape.kv_heads, shape.v_dim);
   cache.SetLayer(layer);
+  if (shape.v_in_k) return cache.Put(k.view, ValuesInKeys(k.view, shape.v_dim));
   return cache.Put(k.view, v.view);
 }
 

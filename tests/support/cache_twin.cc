@@ -9,13 +9,17 @@ namespace {
 constexpr KvShape kShapes[kTestLayers] = {
     {.kv_heads = 2, .k_dim = 4, .v_dim = 3},
     {.kv_heads = 1, .k_dim = 2, .v_dim = 4},
-    {.kv_heads = 3, .k_dim = 2, .v_dim = 1},
+    {.kv_heads = 3, .k_dim = 3, .v_dim = 1, .v_in_k = true},
 };
 
 }  // namespace
 
 const KvShape& TestShape(int layer) {
   return kShapes[layer];
+}
+
+DType ValueType(const TwinSetup& setup, int layer) {
+  return TestShape(layer).v_in_k ? setup.options.k_type : setup.options.v_type;
 }
 
 bool Chosen(const ScriptStep& step, int layer) {

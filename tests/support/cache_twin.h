@@ -82,9 +82,11 @@ enum Reach : unsigned {
   kReachTorn = 16,     // a pass broke off
 };
 
-// The layers that every twin writes, and their shapes.
+// The layers that every twin writes, and their shapes. The last one has V in K.
 inline constexpr int kTestLayers = 3;
 const KvShape& TestShape(int layer);
+// The type that the layer's values are kept in: that of K where they are in K.
+DType ValueType(const TwinSetup& setup, int layer);
 // Is the layer among those that the step puts?
 bool Chosen(const ScriptStep& step, int layer);
 

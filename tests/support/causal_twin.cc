@@ -18,7 +18,9 @@ constexpr float kInvFreq[] = {0.75f, 0.125f};
 RopeParams RopeOf(int layer) {
   RopeParams rope;
   rope.pairing = layer == 0 ? RopeParams::Pairing::kInterleaved : RopeParams::Pairing::kHalves;
-  rope.dims = TestShape(layer).k_dim;
+  const KvShape& shape = TestShape(layer);
+  rope.first = shape.v_in_k ? shape.v_dim : 0;
+  rope.dims = shape.k_dim - rope.first;
   rope.inv_freq = std::span(kInvFreq).first(rope.dims / 2);
   return rope;
 }
@@ -158,7 +160,7 @@ Status CausalTwin::PutLayer(Cache& cache, const std::vector<TestToken>& tokens, 
   for (std::size_t i = 0; i < tokens.size() && status.ok(); ++i) {
     const std::uint32_t content = tokens[i].content;
     contents[i] = {RoundedAll(setup_.options.k_type, KeyContent(content, layer, shape)),
-                   RoundedAll(setup_.options.v_type, ValueContent(content, layer, shape))};
+                   RoundedAll(ValueType(setup_, layer), ValueContent(content, layer, shape))};
   }
   naive_.Put(layer, contents);
   // A refused allocation leaves the layer as it was; a store fails in a layer that exists.
@@ -225,8 +227,9 @@ Difference CausalTwin::CheckMemory() const {
   for (int layer = 0; layer < kTestLayers; ++layer) {
     if (!written_[layer]) continue;
     const KvShape& shape = TestShape(layer);
-    expected += BytesOf(setup_.options.k_type, cells * shape.kv_heads * shape.k_dim) +
-                BytesOf(setup_.options.v_type, cells * shape.kv_heads * shape.v_dim);
+    expected += BytesOf(setup_.options.k_type, cells * shape.kv_heads * shape.k_dim);
+    if (shape.v_in_k) continue;
+    expected += BytesOf(setup_.options.v_type, cells * shape.kv_heads * shape.v_dim);
   }
   if (cache_->AllocatedBytes() == expected) return {};
   return "AllocatedBytes is " + std::to_string(cache_->AllocatedBytes()) + ", expected " +
@@ -360,7 +363,7 @@ Difference CausalTwin::CheckViews(int layer) {
     return "the history is [" + std::to_string(first) + ", " + std::to_string(first + columns) +
            ")";
   }
-  const int along = setup_.config.v_transposed ? 0 : 2;
+  const int along = storage.v_transposed ? 0 : 2;
   if (history->k.dims[2] != columns || history->v.dims[along] != columns) return "a view's size";
   for (const std::int32_t cell : seen) {
     std::vector<float> key;
@@ -370,7 +373,7 @@ Difference CausalTwin::CheckViews(int layer) {
         key.push_back(KeyAt(*history, cell - first, head, d));
       }
       for (int d = 0; d < storage.shape.v_dim; ++d) {
-        value.push_back(ValueAt(*history, setup_.config.v_transposed, cell - first, head, d));
+        value.push_back(ValueAt(*history, storage.v_transposed, cell - first, head, d));
       }
     }
     // The storage itself was compared with the naive cache before.

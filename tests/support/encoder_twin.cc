@@ -227,7 +227,7 @@ Difference EncoderTwin::CheckLayer(int layer, const Output& output, std::int32_t
     if (ReadKey(*storage, first_cell + i) !=
             RoundedAll(setup_.options.k_type, KeyContent(content, layer, shape)) ||
         ReadValue(*storage, first_cell + i) !=
-            RoundedAll(setup_.options.v_type, ValueContent(content, layer, shape))) {
+            RoundedAll(ValueType(setup_, layer), ValueContent(content, layer, shape))) {
       return "token " + std::to_string(i) + " of the output";
     }
   }
@@ -253,10 +253,10 @@ Difference EncoderTwin::CheckGet(int layer, int sequence, const Output* output) 
         RoundedAll(setup_.options.k_type,
                    KeyContent(TokenContent(output->content[layer], i), layer, TestShape(layer)));
     const std::vector<float> value =
-        RoundedAll(setup_.options.v_type,
+        RoundedAll(ValueType(setup_, layer),
                    ValueContent(TokenContent(output->content[layer], i), layer, TestShape(layer)));
     if (KeyAt(*history, i, 0, 0) != key.front() ||
-        ValueAt(*history, setup_.config.v_transposed, i, 0, 0) != value.front()) {
+        ValueAt(*history, cache_->Storage()->v_transposed, i, 0, 0) != value.front()) {
       return "a view shows something else";
     }
   }

@@ -81,6 +81,7 @@ void CopyCell(const LayerKv& layer, std::int32_t from, std::int32_t to) {
       StoreValue(layer.k_type, layer.k, KIndex(layer, to, head, d),
                  LoadValue(layer.k_type, layer.k, KIndex(layer, from, head, d)));
     }
+    if (layer.shape.v_in_k) continue;
     for (int d = 0; d < layer.shape.v_dim; ++d) {
       StoreValue(layer.v_type, layer.v, VIndex(layer, to, head, d),
                  LoadValue(layer.v_type, layer.v, VIndex(layer, from, head, d)));
@@ -90,6 +91,7 @@ void CopyCell(const LayerKv& layer, std::int32_t from, std::int32_t to) {
 
 struct SeenCell {
   std::int32_t cell;
+  Position position;
   double score;
 };
 
@@ -105,19 +107,28 @@ std::vector<SeenCell> SeenCells(const Visibility& visibility, std::size_t query)
   std::vector<SeenCell> seen;
   for (const HistoryRun& run : visibility.histories[visibility.histories_index[query]]) {
     for (std::int32_t i = 0; i < run.length; ++i) {
-      if (Sees(visibility, query, run.position + i)) seen.push_back({run.cell + i, 0.0});
+      if (Sees(visibility, query, run.position + i))
+        seen.push_back({run.cell + i, run.position + i, 0.0});
     }
   }
   return seen;
 }
 
+double BiasOf(const PositionBias& bias, int head, Position distance) {
+  if (bias.values.empty()) return 0.0;
+  const int index = std::clamp(distance, -bias.past, bias.future) + bias.past;
+  return bias.values[static_cast<std::size_t>(head * (bias.past + 1 + bias.future) + index)];
+}
+
 // Turns scores into weights; returns their sum, sinks included.
-double Weigh(std::vector<SeenCell>& seen, const AttentionOptions& options, int head) {
+double Weigh(std::vector<SeenCell>& seen, const AttentionOptions& options, int head,
+             Position query) {
   double largest = options.sinks.empty() ? -INFINITY : options.sinks[head];
   for (SeenCell& cell : seen) {
     if (options.soft_cap > 0) {
       cell.score = options.soft_cap * std::tanh(cell.score / options.soft_cap);
     }
+    cell.score += BiasOf(options.bias, head, cell.position - query);
     largest = std::max(largest, cell.score);
   }
   double sum = options.sinks.empty() ? 0.0 : std::exp(options.sinks[head] - largest);
@@ -137,6 +148,7 @@ std::int64_t KIndex(const LayerKv& layer, std::int32_t cell, int head, int d) {
 }
 
 std::int64_t VIndex(const LayerKv& layer, std::int32_t cell, int head, int d) {
+  if (layer.shape.v_in_k) return KIndex(layer, cell, head, d);
   const std::int64_t dim = layer.shape.v_dim;
   if (layer.v_transposed) return (head * dim + d) * layer.cells + cell;
   if (layer.layout == KvLayout::kPlain) {
@@ -175,11 +187,16 @@ std::vector<float> ReadKey(const LayerKv& layer, std::int32_t cell) {
   return key;
 }
 
+float LoadV(const LayerKv& layer, std::int32_t cell, int head, int d) {
+  return LoadValue(layer.v_type, layer.shape.v_in_k ? layer.k : layer.v,
+                   VIndex(layer, cell, head, d));
+}
+
 std::vector<float> ReadValue(const LayerKv& layer, std::int32_t cell) {
   std::vector<float> value;
   for (int head = 0; head < layer.shape.kv_heads; ++head) {
     for (int d = 0; d < layer.shape.v_dim; ++d) {
-      value.push_back(LoadValue(layer.v_type, layer.v, VIndex(layer, cell, head, d)));
+      value.push_back(LoadV(layer, cell, head, d));
     }
   }
   return value;
@@ -198,8 +215,8 @@ void TurnKey(std::span<float> key, Position offset, const RopeParams& rope) {
     const auto cosine = static_cast<float>(std::cos(angle));
     const auto sine = static_cast<float>(std::sin(angle));
     const bool halves = rope.pairing == RopeParams::Pairing::kHalves;
-    float& x = key[halves ? i : 2 * i];
-    float& y = key[halves ? i + pairs : 2 * i + 1];
+    float& x = key[rope.first + (halves ? i : 2 * i)];
+    float& y = key[rope.first + (halves ? i + pairs : 2 * i + 1)];
     const float turned = x * cosine - y * sine;
     y = x * sine + y * cosine;
     x = turned;
@@ -241,6 +258,7 @@ Status ReferenceBackend::StoreKv(const LayerKv& layer, const TensorView& k, cons
         StoreValue(layer.k_type, layer.k, KIndex(layer, cells[token], head, d),
                    BatchValue(k, d, head, token));
       }
+      if (layer.shape.v_in_k) continue;
       for (int d = 0; d < layer.shape.v_dim; ++d) {
         StoreValue(layer.v_type, layer.v, VIndex(layer, cells[token], head, d),
                    BatchValue(v, d, head, token));
@@ -319,12 +337,11 @@ Status ReferenceBackend::Attention(const LayerKv& layer, const TensorView& q,
           cell.score += static_cast<double>(options.scale) * BatchValue(q, d, head, query) * key;
         }
       }
-      const double sum = Weigh(seen, options, head);
+      const double sum = Weigh(seen, options, head, visibility.positions[query]);
       for (int d = 0; d < layer.shape.v_dim; ++d) {
         double total = 0.0;
         for (const SeenCell& cell : seen) {
-          total +=
-              cell.score * LoadValue(layer.v_type, layer.v, VIndex(layer, cell.cell, kv_head, d));
+          total += cell.score * LoadV(layer, cell.cell, kv_head, d);
         }
         const std::int64_t index =
             (static_cast<std::int64_t>(query) * heads + head) * layer.shape.v_dim + d;

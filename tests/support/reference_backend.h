@@ -20,6 +20,7 @@ namespace kvcache::testing {
 std::int64_t KIndex(const LayerKv& layer, std::int32_t cell, int head, int d);
 std::int64_t VIndex(const LayerKv& layer, std::int32_t cell, int head, int d);
 float LoadValue(DType type, const std::byte* base, std::int64_t index);
+float LoadV(const LayerKv& layer, std::int32_t cell, int head, int d);  // wherever V is
 void StoreValue(DType type, std::byte* base, std::int64_t index, float value);
 
 // A cell's key and value, all heads after one another.

@@ -91,6 +91,7 @@ Status Attention(ThreadPool& pool, Scratch& scratch, AttentionPlan& plan, const 
       .scale = options.scale,
       .soft_cap = options.soft_cap,
       .sinks = options.sinks.empty() ? nullptr : options.sinks.data(),
+      .bias = options.bias,
   };
   plan.Build(layer, call.group(), pool.threads(), visibility);
   const std::int64_t thread_floats = ThreadFloats(layer.shape, plan);

@@ -91,6 +91,19 @@ Status CheckVisibility(const LayerKv& layer, std::int64_t batch, const Visibilit
   return Status::Ok();
 }
 
+Status CheckBias(const PositionBias& bias, std::int64_t heads) {
+  constexpr int kMost = 1 << 24;  // so that sums of distances stay inside 32 bits
+  if (bias.values.empty()) return Status::Ok();
+  const std::int64_t distances = std::int64_t{bias.past} + 1 + bias.future;
+  if (bias.past >= 0 && bias.future >= 0 && distances <= kMost &&
+      static_cast<std::int64_t>(bias.values.size()) == heads * distances) {
+    return Status::Ok();
+  }
+  return Invalid("a bias of " + std::to_string(bias.values.size()) + " values for " +
+                 std::to_string(heads) + " heads, " + std::to_string(bias.past) +
+                 " positions back and " + std::to_string(bias.future) + " forward");
+}
+
 }  // namespace
 
 Status CheckAttention(const LayerKv& layer, const TensorView& q, const Visibility& visibility,
@@ -111,6 +124,7 @@ Status CheckAttention(const LayerKv& layer, const TensorView& q, const Visibilit
     return Invalid("there are " + std::to_string(options.sinks.size()) + " sinks, q has " +
                    std::to_string(heads) + " heads");
   }
+  KVCACHE_RETURN_IF_ERROR(CheckBias(options.bias, heads));
   return CheckVisibility(layer, q.dims[2], visibility);
 }
 

@@ -9,6 +9,7 @@
 // After foreach_target.
 #include "backend/cpu/attention_kernels.h"
 #include "backend/cpu/attention_micro-inl.h"
+#include "backend/cpu/attention_widen-inl.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -25,13 +26,15 @@ struct Rows {
   int count = 0;
   const float* queries[kRowsAtOnce] = {};
   RowRange ranges[kRowsAtOnce] = {};
+  RowBias biases[kRowsAtOnce] = {};
   float* partials[kRowsAtOnce] = {};
 };
 
 struct Buffers {
-  float* q;       // [k_dim][kRowsAtOnce]
-  float* scores;  // [kRowsAtOnce][kScoreStride]
-  float* sums;    // [kRowsAtOnce][PartialStride]
+  float* q;          // [k_dim][kRowsAtOnce]
+  float* scores;     // [kRowsAtOnce][kScoreStride]
+  float* sums;       // [kRowsAtOnce][PartialStride]
+  WideSplit values;  // where V is in K: the split's values as rows
 };
 
 // Scores of the cells that hold positions [begin, end) of one segment. The first tile may
@@ -162,9 +165,27 @@ void Score(const SplitTask& task, std::span<const Segment> segments, const Buffe
   }
 }
 
+// V in K: in a tile of keys lanes are cells, and sums need lanes of values.
+template <int R>
+void WeightInKeys(const SplitTask& task, std::span<const Segment> segments, const Rows& rows,
+                  const Buffers& buffers) {
+  const auto stride = static_cast<std::size_t>(PartialStride(task.call->layer->shape.v_dim));
+  std::fill_n(buffers.sums, R * stride, 0.0f);
+  ForRanges(
+      {rows.ranges, R},
+      [&](RowRange range) HWY_ATTR {
+        WeightWide<R>(buffers.values, segments, range, buffers.scores, buffers.sums, stride);
+      },
+      [&](std::size_t r, RowRange range) HWY_ATTR {
+        WeightWide<1>(buffers.values, segments, range, buffers.scores + r * kScoreStride,
+                      buffers.sums + r * stride, stride);
+      });
+}
+
 template <int R>
 void Weight(const SplitTask& task, std::span<const Segment> segments, const Rows& rows,
             const Buffers& buffers) {
+  if (task.call->layer->shape.v_in_k) return WeightInKeys<R>(task, segments, rows, buffers);
   switch (task.call->layer->v_type) {
     case DType::kF16: return WeightSegments<DType::kF16, R>(task, segments, rows, buffers);
     case DType::kBF16: return WeightSegments<DType::kBF16, R>(task, segments, rows, buffers);
@@ -182,8 +203,8 @@ void AttendRows(const SplitTask& task, std::span<const Segment> segments, Rows& 
   SplitSums sums[R];
   for (int r = 0; r < R; ++r) {
     if (rows.ranges[r].empty()) continue;
-    sums[r] =
-        SoftmaxRow(buffers.scores + r * kScoreStride, rows.ranges[r], segments, call.soft_cap);
+    sums[r] = SoftmaxRow(buffers.scores + r * kScoreStride, rows.ranges[r], segments, call.soft_cap,
+                         rows.biases[r]);
     if (sums[r].max == kHidden) rows.ranges[r] = {};
   }
   Weight<R>(task, segments, rows, buffers);
@@ -217,8 +238,10 @@ Rows RowsFrom(const SplitTask& task, int first, std::int32_t split,
   for (int r = 0; r < rows.count; ++r) {
     const int row = first + r;
     const QueryToken& token = task.tokens[static_cast<std::size_t>(row / group)];
-    rows.queries[r] = call.Query(token.index, task.kv_head * group + row % group);
+    const int head = task.kv_head * group + row % group;
+    rows.queries[r] = call.Query(token.index, head);
     rows.ranges[r] = RangeInSplit(token.seen, split, segments);
+    rows.biases[r] = call.BiasIn(token, head, split);
     rows.partials[r] = partials + row * stride;
   }
   return rows;
@@ -230,10 +253,18 @@ void AttendSplits(const SplitTask& task) {
   const int row_count = static_cast<int>(task.tokens.size()) * task.call->group();
   float* const scores = task.scratch;
   float* const sums = scores + kRowsAtOnce * kScoreStride;
-  const Buffers buffers{sums + kRowsAtOnce * stride, scores, sums};
+  float* const values = sums + kRowsAtOnce * stride;
+  const int v_padded = shape.v_in_k ? RoundUp(shape.v_dim, kValuePadding) : 0;
+  const Buffers buffers{values + kSplitPositions * v_padded,
+                        scores,
+                        sums,
+                        {task.call->layer, task.kv_head, nullptr, values, v_padded}};
+  // Lanes past v_dim are multiplied but never used; they must not be slow to multiply.
+  if (v_padded > shape.v_dim) std::fill_n(values, kSplitPositions * v_padded, 0.0f);
   SplitWalker walker(task.runs, task.seen);
   float* partials = task.partials;
   for (int i = 0; i < task.splits && walker.Next(); ++i, partials += row_count * stride) {
+    if (shape.v_in_k) WidenAllValues(buffers.values, walker.segments());
     for (int first = 0; first < row_count;) {
       Rows rows = RowsFrom(task, first, walker.split(), walker.segments(), partials);
       AttendGroup(task, walker.segments(), rows, buffers);
@@ -242,10 +273,11 @@ void AttendSplits(const SplitTask& task) {
   }
 }
 
-// From a kernel's lane order: the last vector may overlap the one before.
-void CopyRow(const float* sums, int v_dim, float* out) {
+// From a kernel's lane order: the last vector may overlap the one before, but for V in K.
+void CopyRow(const float* sums, const KvShape& shape, float* out) {
   const DF d;
-  if (v_dim < kLanes) {
+  const int v_dim = shape.v_dim;
+  if (v_dim < kLanes || shape.v_in_k) {
     std::copy_n(sums, v_dim, out);
     return;
   }
@@ -274,7 +306,7 @@ void MergeSplits(const MergeTask& task) {
     const int head = task.kv_head * group + static_cast<int>(row % group);
     FinishRow(sums, call.sinks == nullptr ? nullptr : call.sinks + head, count, into);
     const QueryToken& token = task.tokens[static_cast<std::size_t>(row / group)];
-    CopyRow(into, v_dim, call.Out(token.index, head));
+    CopyRow(into, call.layer->shape, call.Out(token.index, head));
   }
 }
 
@@ -289,7 +321,10 @@ HWY_EXPORT(MergeSplits);
 
 std::int64_t SplitScratchFloats(const KvShape& shape) {
   constexpr std::int64_t kRows = 8;  // kRowsAtOnce of any target
-  return kRows * (kScoreStride + PartialStride(shape.v_dim) + RoundUp(shape.k_dim, kCellTile));
+  const std::int64_t values =
+      shape.v_in_k ? std::int64_t{kSplitPositions} * RoundUp(shape.v_dim, kValuePadding) : 0;
+  return kRows * (kScoreStride + PartialStride(shape.v_dim) + RoundUp(shape.k_dim, kCellTile)) +
+         values;
 }
 
 void AttendSplits(const SplitTask& task) {

@@ -11,6 +11,7 @@
 
 #include "backend/cpu/attention_split.h"
 #include "backend/cpu/kv_storage.h"
+#include "kvcache/backend.h"
 #include "kvcache/kv.h"
 
 namespace kvcache::cpu {
@@ -18,6 +19,7 @@ namespace kvcache::cpu {
 // One query token: where its rows are in q and out, and which positions it sees.
 struct QueryToken {
   std::int32_t index = 0;  // in the batch
+  Position position = 0;
   PositionRange seen;
 };
 
@@ -30,6 +32,15 @@ struct AttentionCall {
   float scale = 1.0f;
   float soft_cap = 0.0f;         // 0: none
   const float* sinks = nullptr;  // [heads], or none
+  PositionBias bias;
+
+  // What a head adds to the scores of a query's keys in a split.
+  RowBias BiasIn(const QueryToken& token, int head, std::int32_t split) const {
+    if (bias.values.empty()) return {};
+    const int count = bias.past + 1 + bias.future;
+    return {bias.values.data() + std::int64_t{head} * count,
+            std::int64_t{SplitBase(split)} - token.position + bias.past, count - 1};
+  }
 
   int group() const { return heads / layer->shape.kv_heads; }
   const float* Query(std::int32_t token, int head) const {
@@ -45,6 +56,10 @@ struct AttentionCall {
 constexpr std::int64_t PartialStride(int v_dim) {
   return RoundUp(v_dim, kCellTile) + kCellTile;
 }
+
+// Widened values of a row are padded to whole pairs of the widest vectors; a partial's row holds
+// as many.
+inline constexpr int kValuePadding = 2 * kCellTile;
 
 // --- few rows: REQUIRES KvLayout::kTiled.
 

@@ -21,9 +21,6 @@ namespace kvcache::cpu {
 
 // Rows of a group: with two vectors of keys or values, what fits into the registers.
 inline constexpr int kMaxGroupRows = 12;
-// Values are padded to whole pairs of the widest vectors.
-inline constexpr int kValuePadding = 2 * kCellTile;
-
 // A block's scratch, cut from one piece.
 struct BlockBuffers {
   float* keys;     // one split's, see attention_widen-inl.h
@@ -124,30 +121,21 @@ void ScoreGroup(const Block& block, const GroupInSplit& rows) {
   }
 }
 
-// All values of R rows' weighted sums over the segments' part of `range`, W at a time.
+// All values of R rows' weighted sums over the segments' part of `range`.
 template <int R>
-void WeightWide(const Block& block, std::span<const Segment> segments, RowRange range, int row) {
-  for (const Segment& segment : segments) {
-    const int begin = std::max(range.begin, segment.begin);
-    const int end = std::min(range.end, segment.end);
-    if (begin >= end) continue;
-    for (int d = 0; d < block.v_padded; d += kWide) {
-      WeightValues<DF, DType::kF32, R, kWide / kLanes, Stream::kScratch>(
-          block.Wide().Value(begin, d), kWide, kLanes,
-          block.buffers.scores + row * kScoreStride + begin, end - begin,
-          block.buffers.partial + std::int64_t{row} * block.v_padded + d,
-          static_cast<std::size_t>(block.v_padded));
-    }
-  }
+void WeightRows(const Block& block, std::span<const Segment> segments, RowRange range, int row) {
+  WeightWide<R>(block.Wide(), segments, range, block.buffers.scores + row * kScoreStride,
+                block.buffers.partial + std::int64_t{row} * block.v_padded,
+                static_cast<std::size_t>(block.v_padded));
 }
 
 void WeightGroup(const Block& block, std::span<const Segment> segments, const GroupInSplit& rows) {
   std::fill_n(block.buffers.partial, std::int64_t{kGroupRows} * block.v_padded, 0.0f);
   ForRanges(
       {rows.ranges, static_cast<std::size_t>(rows.count)},
-      [&](RowRange range) HWY_ATTR { WeightWide<kGroupRows>(block, segments, range, 0); },
+      [&](RowRange range) HWY_ATTR { WeightRows<kGroupRows>(block, segments, range, 0); },
       [&](std::size_t r, RowRange range)
-          HWY_ATTR { WeightWide<1>(block, segments, range, static_cast<int>(r)); });
+          HWY_ATTR { WeightRows<1>(block, segments, range, static_cast<int>(r)); });
 }
 
 void MergeGroup(const Block& block, const GroupInSplit& rows) {
@@ -162,6 +150,13 @@ void MergeGroup(const Block& block, const GroupInSplit& rows) {
   }
 }
 
+RowBias BiasOf(const Block& block, int row, std::int32_t split) {
+  const AttentionCall& call = *block.call;
+  const int group = call.group();
+  const QueryToken& token = block.task->tokens[static_cast<std::size_t>(row / group)];
+  return call.BiasIn(token, block.task->kv_head * group + row % group, split);
+}
+
 void AttendGroup(const Block& block, int first, std::int32_t split,
                  std::span<const Segment> segments) {
   GroupInSplit rows{.first = first, .count = std::min(kGroupRows, block.rows - first)};
@@ -171,7 +166,7 @@ void AttendGroup(const Block& block, int first, std::int32_t split,
   for (int r = 0; r < rows.count; ++r) {
     if (rows.ranges[r].empty()) continue;
     rows.sums[r] = SoftmaxRow(block.buffers.scores + r * kScoreStride, rows.ranges[r], segments,
-                              block.call->soft_cap);
+                              block.call->soft_cap, BiasOf(block, first + r, split));
     if (rows.sums[r].max == kHidden) rows.ranges[r] = {};
   }
   WeightGroup(block, segments, rows);
@@ -243,7 +238,8 @@ void AttendBlock(const BlockTask& task) {
   }
   StartBlock(block);
   for (SplitWalker walker(task.runs, seen); walker.Next();) {
-    Widen(block.Wide(), walker.segments());
+    WidenAllKeys(block.Wide(), walker.segments());
+    WidenAllValues(block.Wide(), walker.segments());
     for (int first = 0; first < rows; first += kGroupRows) {
       AttendGroup(block, first, walker.split(), walker.segments());
     }

@@ -72,13 +72,20 @@ struct SplitSums {
   float sum = 0.0f;
 };
 
+HWY_INLINE void AddBias(float* scores, RowRange range, const RowBias& bias) {
+  for (int p = range.begin; p < range.end; ++p) {
+    scores[p] += bias.values[std::clamp<std::int64_t>(bias.zero + p, 0, bias.last)];
+  }
+}
+
 // Turns the scores of one row into weights: exp(s - max) where visible, +0 in the rest of the
 // 16-position tiles that `range` touches. REQUIRES: range from RangeInSplit, not empty.
 HWY_INLINE SplitSums SoftmaxRow(float* scores, RowRange range, std::span<const Segment> segments,
-                                float soft_cap) {
+                                float soft_cap, const RowBias& bias) {
   const DF d;
   const RowRange tiles{range.begin / kCellTile * kCellTile, RoundUp(range.end, kCellTile)};
   if (soft_cap > 0.0f) SoftCap(scores, tiles, soft_cap);
+  if (bias.values != nullptr) AddBias(scores, range, bias);
   HideUnseen(scores, tiles, range, segments);
   const float largest = LargestScore(scores, tiles);
   if (largest == kHidden) return {};

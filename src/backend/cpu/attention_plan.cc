@@ -48,7 +48,7 @@ void AttentionPlan::AddTokens(const Visibility& visibility) {
     SequencePlan& sequence = sequences_[static_cast<std::size_t>(visibility.histories_index[i])];
     const PositionRange seen = SeenBy(visibility, i);
     tokens_[static_cast<std::size_t>(sequence.first_token + sequence.tokens)] = {
-        static_cast<std::int32_t>(i), seen};
+        static_cast<std::int32_t>(i), visibility.positions[i], seen};
     ++sequence.tokens;
     sequence.seen.begin = std::min(sequence.seen.begin, seen.begin);
     sequence.seen.end = std::max(sequence.seen.end, seen.end);

@@ -43,6 +43,14 @@ struct PositionRange {
   Position end = 0;
 };
 
+// What is added to a row's scores in a split: to that of position p, values[zero + p], or the
+// first or last of them.
+struct RowBias {
+  const float* values = nullptr;  // none: nothing
+  std::int64_t zero = 0;
+  std::int64_t last = 0;
+};
+
 // What a split's first position is.
 constexpr Position SplitBase(std::int32_t split) {
   return split * kSplitPositions;

@@ -65,14 +65,14 @@ class Scene {
     }
     layer_.shape = options.shape;
     layer_.k_type = options.k_type;
-    layer_.v_type = options.v_type;
+    layer_.v_type = options.shape.v_in_k ? options.k_type : options.v_type;
     layer_.layout = options.layout;
     layer_.v_transposed = options.v_transposed;
     layer_.cells = (cells + 15) / 16 * 16;
     k_.assign(static_cast<std::size_t>(layer_.KBytes()), std::byte{0xff});
     v_.assign(static_cast<std::size_t>(layer_.VBytes()), std::byte{0xff});
     layer_.k = k_.data();
-    layer_.v = v_.data();
+    layer_.v = options.shape.v_in_k ? nullptr : v_.data();
   }
 
   // The sequence's length is the positions of `lengths`, one run each.
@@ -94,6 +94,7 @@ class Scene {
     return RoundToType(options_.k_type, HashValue(1, sequence * 1000003 + p, head, d));
   }
   float Value(int sequence, Position p, int head, int d) const {
+    if (options_.shape.v_in_k) return Key(sequence, p, head, d);
     return RoundToType(options_.v_type, HashValue(2, sequence * 1000003 + p, head, d));
   }
   float Query(const QueryAt& at, int head, int d) const {
@@ -118,10 +119,13 @@ class Scene {
           }
         }
         const CellRun cells[] = {{run.cell, run.length}};
+        const TensorView keys =
+            TensorView::Dense(k.data(), DType::kF32, shape.k_dim, shape.kv_heads, run.length);
         const Status status = backend.StoreKv(
-            layer_,
-            TensorView::Dense(k.data(), DType::kF32, shape.k_dim, shape.kv_heads, run.length),
-            TensorView::Dense(v.data(), DType::kF32, shape.v_dim, shape.kv_heads, run.length),
+            layer_, keys,
+            shape.v_in_k
+                ? ValuesInKeys(keys, shape.v_dim)
+                : TensorView::Dense(v.data(), DType::kF32, shape.v_dim, shape.kv_heads, run.length),
             cells);
         ASSERT_TRUE(status.ok()) << status.message();
       }
@@ -154,6 +158,9 @@ struct Rules {
   float scale = 0.125f;
   float soft_cap = 0.0f;
   std::vector<float> sinks = {};
+  std::vector<float> bias = {};  // [past + 1 + future, heads]
+  int past = 0;
+  int future = 0;
 };
 
 inline bool Sees(const Scene& scene, const Rules& rules, const QueryAt& query, Position p) {
@@ -191,7 +198,11 @@ inline std::vector<float> Attend(KvBackend& backend, const Scene& scene,
   std::vector<float> out(batch.size() * static_cast<std::size_t>(o.heads * o.shape.v_dim), -7.0f);
   const Status status = backend.Attention(
       scene.layer(), TensorView::Dense(q.data(), DType::kF32, o.shape.k_dim, o.heads, tokens),
-      visibility, {.scale = rules.scale, .soft_cap = rules.soft_cap, .sinks = rules.sinks},
+      visibility,
+      {.scale = rules.scale,
+       .soft_cap = rules.soft_cap,
+       .sinks = rules.sinks,
+       .bias = {.values = rules.bias, .past = rules.past, .future = rules.future}},
       TensorView::Dense(out.data(), DType::kF32, o.shape.v_dim, o.heads, tokens));
   EXPECT_TRUE(status.ok()) << status.message();
   return out;
@@ -249,6 +260,11 @@ inline SplitResult SplitChain(const Arithmetic& math, const Scene& scene, const 
                       scene.Key(query.sequence, p, kv_head, d), s);
     }
     if (rules.soft_cap > 0.0f) s = rules.soft_cap * math.Tanh(s / rules.soft_cap);
+    if (!rules.bias.empty()) {
+      const int distance = std::clamp(p - query.position, -rules.past, rules.future);
+      const int first = head * (rules.past + 1 + rules.future);
+      s += rules.bias[static_cast<std::size_t>(first + rules.past + distance)];
+    }
     scores.push_back(s);
   }
   SplitResult result{.m = *std::max_element(scores.begin(), scores.end()),

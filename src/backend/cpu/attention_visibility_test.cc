@@ -17,6 +17,16 @@ struct RulesCase {
   Rules rules;
 };
 
+// With a bias of four heads' own.
+Rules WithBias(Rules rules, int past, int future) {
+  rules.past = past;
+  rules.future = future;
+  for (int i = 0; i < 4 * (past + 1 + future); ++i) {
+    rules.bias.push_back(3.0f * HashValue(9, i, past, future));
+  }
+  return rules;
+}
+
 const RulesCase kRules[] = {
     {"causal", {}},
     {"window_1", {.window = 1}},
@@ -31,6 +41,9 @@ const RulesCase kRules[] = {
     {"large_scores", {.scale = 12.0f}},
     {"capped_large_scores", {.scale = 12.0f, .soft_cap = 30.0f}},
     {"sinks", {.sinks = {0.5f, -3.0f, 20.0f, -std::numeric_limits<float>::infinity()}}},
+    {"biased", WithBias({}, 30, 7)},
+    {"biased_from_behind", WithBias({.window = 120}, 128, 0)},
+    {"biased_ahead", WithBias({.soft_cap = 3.0f}, 0, 300)},
     {"everything",
      {.window = 270, .chunk = 512, .soft_cap = 5.0f, .sinks = {0.1f, 0.2f, -0.3f, 4.0f}}},
 };
@@ -56,13 +69,15 @@ class AttentionRules : public ::testing::TestWithParam<RulesCase> {};
 TEST_P(AttentionRules, MatchTheChain) {
   const auto backend = CpuWithThreads(2);
   for (const KvLayout layout : {KvLayout::kTiled, KvLayout::kPlain}) {
-    Scene scene({{2, 32, 48}, 4, DType::kF16, DType::kF32, layout}, WithHoles());
-    scene.Fill(*backend);
-    for (const int tokens : {1, 6, 50}) {
-      const std::vector<QueryAt> batch = Batch(tokens);
-      EXPECT_TRUE(SameBits(Attend(*backend, scene, batch, GetParam().rules),
-                           ChainOf(scene, batch, GetParam().rules)))
-          << tokens;
+    for (const KvShape& shape : {KvShape{2, 32, 48}, KvShape{2, 48, 36, true}}) {
+      Scene scene({shape, 4, DType::kF16, DType::kF32, layout}, WithHoles());
+      scene.Fill(*backend);
+      for (const int tokens : {1, 6, 50}) {
+        const std::vector<QueryAt> batch = Batch(tokens);
+        EXPECT_TRUE(SameBits(Attend(*backend, scene, batch, GetParam().rules),
+                             ChainOf(scene, batch, GetParam().rules)))
+            << tokens;
+      }
     }
   }
 }
@@ -115,14 +130,16 @@ TEST(AttentionTargets, MatchTheChain) {
     const bool fused = target != HWY_EMU128;
     const auto backend = CpuWithThreads(2);
     for (const DType type : {DType::kF16, DType::kBF16, DType::kF32}) {
-      Scene scene({{2, 40, 72}, 6, type, type}, WithHoles());
-      scene.Fill(*backend);
       const Rules rules{.soft_cap = 3.0f, .sinks = {0.1f, 0.2f, 0.3f, 0.4f, 0.5f, 0.6f}};
-      for (const int tokens : {2, 20}) {
-        const std::vector<QueryAt> batch = Batch(tokens);
-        EXPECT_TRUE(SameBits(Attend(*backend, scene, batch, rules),
-                             ChainOf(scene, batch, rules, {.fused = fused})))
-            << hwy::TargetName(target) << " " << tokens;
+      for (const KvShape& shape : {KvShape{2, 40, 72}, KvShape{2, 56, 43, true}}) {
+        Scene scene({shape, 6, type, type}, WithHoles());
+        scene.Fill(*backend);
+        for (const int tokens : {2, 20}) {
+          const std::vector<QueryAt> batch = Batch(tokens);
+          EXPECT_TRUE(SameBits(Attend(*backend, scene, batch, rules),
+                               ChainOf(scene, batch, rules, {.fused = fused})))
+              << hwy::TargetName(target) << " " << tokens << " v_in_k " << shape.v_in_k;
+        }
       }
     }
   }
@@ -175,6 +192,31 @@ TEST(AttentionErrors, NameBothSides) {
     EXPECT_NE(status.message().find(c.message), std::string::npos)
         << c.name << ": " << status.message();
   }
+}
+
+TEST(AttentionErrors, BiasesFitTheHeads) {
+  const auto backend = CpuWithThreads(1);
+  Scene scene({{2, 8, 16}, 4, DType::kF16, DType::kF16}, Scene::Contiguous({32}));
+  std::vector<float> memory(1024);
+  const std::vector<Position> positions = {1};
+  const std::vector<std::int32_t> index = {0};
+  const std::vector<std::span<const HistoryRun>> histories = {scene.runs()[0]};
+  const Visibility visibility{.positions = positions,
+                              .histories_index = index,
+                              .histories = histories,
+                              .bidirectional = {}};
+  const auto attend = [&](std::size_t values, int past, int future) {
+    return backend
+        ->Attention(scene.layer(), TensorView::Dense(memory.data(), DType::kF32, 8, 4), visibility,
+                    {.bias = {std::span(memory).first(values), past, future}},
+                    TensorView::Dense(memory.data() + 512, DType::kF32, 16, 4))
+        .message();
+  };
+  EXPECT_EQ(attend(24, 3, 2), "");
+  EXPECT_EQ(attend(23, 3, 2),
+            "attention: a bias of 23 values for 4 heads, 3 positions back and 2 forward");
+  EXPECT_EQ(attend(4, 1, -1),
+            "attention: a bias of 4 values for 4 heads, 1 positions back and -1 forward");
 }
 
 TEST(AttentionErrors, TypesWithoutKernelsAreRefused) {

@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <span>
 
+#include "backend/cpu/attention_micro-inl.h"
 #include "backend/cpu/attention_split.h"
 #include "backend/cpu/kv_convert-inl.h"
 #include "backend/cpu/simd-inl.h"
@@ -106,18 +107,29 @@ void WidenKeys(const WideSplit& wide, std::span<const Segment> segments) {
   }
 }
 
-// Rows of values: the tiled and the token-major layout differ in where a cell's row is.
+// Where a head's values are rows, cell after cell. Token-major keys may have them in front.
+template <DType kType>
+struct ValueRows {
+  const Storage<kType>* first;
+  std::int64_t stride;
+
+  ValueRows(const LayerKv& layer, int kv_head) {
+    const bool tiled = layer.layout == KvLayout::kTiled;
+    const std::int64_t dim = layer.shape.v_in_k ? layer.shape.k_dim : layer.shape.v_dim;
+    stride = tiled ? dim : dim * layer.shape.kv_heads;
+    first = reinterpret_cast<const Storage<kType>*>(layer.shape.v_in_k ? layer.k : layer.v) +
+            (tiled ? HeadValues(layer, kv_head) : kv_head * dim);
+  }
+};
+
 template <DType kType>
 void WidenValueRows(const WideSplit& wide, const Segment& segment) {
   const DF d;
   const hn::CappedTag<float, 1> d1;
-  const LayerKv& layer = *wide.layer;
-  const std::int64_t v_dim = layer.shape.v_dim;
-  const bool tiled = layer.layout == KvLayout::kTiled;
-  const std::int64_t first = tiled ? HeadValues(layer, wide.kv_head) : wide.kv_head * v_dim;
-  const std::int64_t stride = tiled ? v_dim : v_dim * layer.shape.kv_heads;
-  const auto* row =
-      reinterpret_cast<const Storage<kType>*>(layer.v) + first + segment.cell * stride;
+  const std::int64_t v_dim = wide.layer->shape.v_dim;
+  const ValueRows<kType> rows(*wide.layer, wide.kv_head);
+  const std::int64_t stride = rows.stride;
+  const auto* row = rows.first + segment.cell * stride;
   for (int position = segment.begin; position < segment.end; ++position, row += stride) {
     std::int64_t i = 0;
     for (; i + kLanes <= v_dim; i += kLanes) {
@@ -140,10 +152,76 @@ void WidenTransposedValues(const WideSplit& wide, const Segment& segment) {
   }
 }
 
+// Four values of each cell of a tile of keys, from lanes of cells to rows of values: 4 × 4
+// transpositions within each 128 bits.
+template <DType kType>
+HWY_INLINE void TransposeFour(const Storage<kType>* HWY_RESTRICT keys, float* HWY_RESTRICT rows) {
+  const DF d;
+  const hn::Repartition<std::uint64_t, DF> d64;
+  const auto pairs = [&](VF v) HWY_ATTR { return hn::BitCast(d64, v); };
+  KVCACHE_UNROLL
+  for (int lane = 0; lane < kCellTile; lane += kLanes) {
+    const VF a0 = LoadWide<kType>(d, keys + lane);
+    const VF a1 = LoadWide<kType>(d, keys + kCellTile + lane);
+    const VF a2 = LoadWide<kType>(d, keys + 2 * kCellTile + lane);
+    const VF a3 = LoadWide<kType>(d, keys + 3 * kCellTile + lane);
+    const auto lower01 = pairs(hn::InterleaveLower(d, a0, a1));
+    const auto upper01 = pairs(hn::InterleaveUpper(d, a0, a1));
+    const auto lower23 = pairs(hn::InterleaveLower(d, a2, a3));
+    const auto upper23 = pairs(hn::InterleaveUpper(d, a2, a3));
+    // [4][kLanes / 4][4]: of each 128 bits the first cell, of each the second, …
+    float* const to = rows + lane * 4;
+    hn::Store(hn::BitCast(d, hn::InterleaveLower(d64, lower01, lower23)), d, to);
+    hn::Store(hn::BitCast(d, hn::InterleaveUpper(d64, lower01, lower23)), d, to + kLanes);
+    hn::Store(hn::BitCast(d, hn::InterleaveLower(d64, upper01, upper23)), d, to + 2 * kLanes);
+    hn::Store(hn::BitCast(d, hn::InterleaveUpper(d64, upper01, upper23)), d, to + 3 * kLanes);
+  }
+}
+
+// Values in a tile of keys, at the positions from `position` on that are in [begin, end).
+template <DType kType>
+void WidenTileValues(const WideSplit& wide, const Storage<kType>* tile, int position, int begin,
+                     int end) {
+  const hn::CappedTag<float, 1> d1;
+  const int v_dim = wide.layer->shape.v_dim;
+  const int first = std::max(begin - position, 0);
+  const int last = std::min(end - position, kCellTile);
+  HWY_ALIGN float rows[4 * kCellTile];
+  int i = 0;
+  for (; i + 4 <= v_dim; i += 4) {
+    TransposeFour<kType>(tile + i * kCellTile, rows);
+    for (int cell = first; cell < last; ++cell) {
+      const int in_vector = cell % kLanes;
+      std::copy_n(rows + cell / kLanes * kLanes * 4 + in_vector % 4 * kLanes + in_vector / 4 * 4, 4,
+                  wide.Value(position + cell, i));
+    }
+  }
+  for (; i < v_dim; ++i) {
+    for (int cell = first; cell < last; ++cell) {
+      *wide.Value(position + cell, i) =
+          hn::GetLane(LoadWide<kType>(d1, tile + i * kCellTile + cell));
+    }
+  }
+}
+
+template <DType kType>
+void WidenValuesInTiles(const WideSplit& wide, const Segment& segment) {
+  const LayerKv& layer = *wide.layer;
+  const Storage<kType>* tile = reinterpret_cast<const Storage<kType>*>(layer.k) +
+                               HeadKeys(layer, wide.kv_head) + KeyTile(layer, segment.cell);
+  for (int position = segment.begin - segment.cell % kCellTile; position < segment.end;
+       position += kCellTile, tile += layer.shape.k_dim * kCellTile) {
+    WidenTileValues<kType>(wide, tile, position, segment.begin, segment.end);
+  }
+}
+
 template <DType kType>
 void WidenValues(const WideSplit& wide, std::span<const Segment> segments) {
+  const bool in_tiles = wide.layer->shape.v_in_k && wide.layer->layout == KvLayout::kTiled;
   for (const Segment& segment : segments) {
-    if (wide.layer->v_transposed) {
+    if (in_tiles) {
+      WidenValuesInTiles<kType>(wide, segment);
+    } else if (wide.layer->v_transposed) {
       WidenTransposedValues<kType>(wide, segment);
     } else {
       WidenValueRows<kType>(wide, segment);
@@ -151,16 +229,35 @@ void WidenValues(const WideSplit& wide, std::span<const Segment> segments) {
   }
 }
 
-inline void Widen(const WideSplit& wide, std::span<const Segment> segments) {
+inline void WidenAllKeys(const WideSplit& wide, std::span<const Segment> segments) {
   switch (wide.layer->k_type) {
-    case DType::kF16: WidenKeys<DType::kF16>(wide, segments); break;
-    case DType::kBF16: WidenKeys<DType::kBF16>(wide, segments); break;
-    default: WidenKeys<DType::kF32>(wide, segments); break;
+    case DType::kF16: return WidenKeys<DType::kF16>(wide, segments);
+    case DType::kBF16: return WidenKeys<DType::kBF16>(wide, segments);
+    default: return WidenKeys<DType::kF32>(wide, segments);
   }
+}
+
+inline void WidenAllValues(const WideSplit& wide, std::span<const Segment> segments) {
   switch (wide.layer->v_type) {
-    case DType::kF16: WidenValues<DType::kF16>(wide, segments); break;
-    case DType::kBF16: WidenValues<DType::kBF16>(wide, segments); break;
-    default: WidenValues<DType::kF32>(wide, segments); break;
+    case DType::kF16: return WidenValues<DType::kF16>(wide, segments);
+    case DType::kBF16: return WidenValues<DType::kBF16>(wide, segments);
+    default: return WidenValues<DType::kF32>(wide, segments);
+  }
+}
+
+// The sums of R rows over the segments' part of `range`, W values at a time: those of row r from
+// sums + r × sum_stride on, v_padded of them.
+template <int R>
+void WeightWide(const WideSplit& wide, std::span<const Segment> segments, RowRange range,
+                const float* weights, float* sums, std::size_t sum_stride) {
+  for (const Segment& segment : segments) {
+    const int begin = std::max(range.begin, segment.begin);
+    const int end = std::min(range.end, segment.end);
+    if (begin >= end) continue;
+    for (int d = 0; d < wide.v_padded; d += kWide) {
+      WeightValues<DF, DType::kF32, R, kWide / kLanes, Stream::kScratch>(
+          wide.Value(begin, d), kWide, kLanes, weights + begin, end - begin, sums + d, sum_stride);
+    }
   }
 }
 

@@ -28,10 +28,17 @@ Status CheckLayer(const LayerKv& layer) {
                       " values; sizes are at least 1, tiled cells a multiple of " +
                       std::to_string(kCellTile));
   }
+  if (shape.v_in_k &&
+      (shape.v_dim > shape.k_dim || layer.v_type != layer.k_type || layer.v_transposed)) {
+    return Status(StatusCode::kInvalidArgument,
+                  "values of " + std::to_string(shape.v_dim) + " in keys of " +
+                      std::to_string(shape.k_dim) +
+                      ": must be no more, of one type, and not transposed");
+  }
   if (tiled && layer.v_transposed) {
     return Status(StatusCode::kInvalidArgument, "transposed V needs the plain layout");
   }
-  if (layer.cells > 0 && (layer.k == nullptr || layer.v == nullptr)) {
+  if (layer.cells > 0 && (layer.k == nullptr || (layer.v == nullptr && !shape.v_in_k))) {
     return Status(StatusCode::kInvalidArgument,
                   "layer of " + std::to_string(layer.cells) + " cells has no memory");
   }

@@ -40,6 +40,7 @@ void CopyRows(std::byte* base, DType type, std::int64_t row, const CellMove& mov
 
 void CopyTiled(const LayerKv& layer, int kv_head, const CellMove& move) {
   CopyTiledKeys(layer, kv_head, move);
+  if (layer.shape.v_in_k) return;
   CopyRows(layer.v + BytesOf(layer.v_type, HeadValues(layer, kv_head)), layer.v_type,
            layer.shape.v_dim, move);
 }
@@ -47,6 +48,7 @@ void CopyTiled(const LayerKv& layer, int kv_head, const CellMove& move) {
 void CopyPlain(const LayerKv& layer, const CellMove& move) {
   const std::int64_t heads = layer.shape.kv_heads;
   CopyRows(layer.k, layer.k_type, heads * layer.shape.k_dim, move);
+  if (layer.shape.v_in_k) return;
   if (!layer.v_transposed) return CopyRows(layer.v, layer.v_type, heads * layer.shape.v_dim, move);
   for (std::int64_t row = 0; row < heads * layer.shape.v_dim; ++row) {
     CopyRows(layer.v + BytesOf(layer.v_type, row * layer.cells), layer.v_type, 1, move);

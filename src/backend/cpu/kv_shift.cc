@@ -28,16 +28,17 @@ struct ShiftTask {
   int kv_head;
   std::int64_t begin;
   std::int64_t end;
+  int first;  // value that turns
   int pairs;
   RopeParams::Pairing pairing;
   const float* cosines;  // [pairs]
   const float* sines;    // [pairs]
 
   std::int64_t First(int i) const {
-    return pairing == RopeParams::Pairing::kInterleaved ? 2 * i : i;
+    return first + (pairing == RopeParams::Pairing::kInterleaved ? 2 * i : i);
   }
   std::int64_t Second(int i) const {
-    return pairing == RopeParams::Pairing::kInterleaved ? 2 * i + 1 : i + pairs;
+    return first + (pairing == RopeParams::Pairing::kInterleaved ? 2 * i + 1 : i + pairs);
   }
 };
 
@@ -140,13 +141,20 @@ namespace {
 
 Status CheckShift(const LayerKv& layer, std::span<const CellRun> cells, const RopeParams& rope) {
   KVCACHE_RETURN_IF_ERROR(CheckLayer(layer));
-  if (rope.dims < 0 || rope.dims % 2 != 0 || rope.dims > layer.shape.k_dim ||
+  if (rope.dims < 0 || rope.dims % 2 != 0 || rope.first < 0 ||
+      rope.first + std::int64_t{rope.dims} > layer.shape.k_dim ||
       rope.inv_freq.size() != static_cast<std::size_t>(rope.dims) / 2) {
     return Status(StatusCode::kInvalidArgument,
                   "shift: " + std::to_string(rope.dims) + " turning values with " +
                       std::to_string(rope.inv_freq.size()) +
                       " frequencies; must be even, at most k_dim (" +
                       std::to_string(layer.shape.k_dim) + "), with one frequency per pair");
+  }
+  if (layer.shape.v_in_k && rope.dims > 0 && rope.first < layer.shape.v_dim) {
+    return Status(StatusCode::kInvalidArgument, "shift: values from " + std::to_string(rope.first) +
+                                                    " turn, of which the first " +
+                                                    std::to_string(layer.shape.v_dim) +
+                                                    " of a key are its value");
   }
   for (const CellRun& run : cells) {
     KVCACHE_RETURN_IF_ERROR(CheckCells(layer, "shift", run.cell, run.length));
@@ -178,8 +186,8 @@ Status ShiftKeys(ThreadPool& pool, Scratch& scratch, const LayerKv& layer,
       const std::int64_t piece = first + task % pieces * kCellsAtOnce;
       HWY_DYNAMIC_DISPATCH(ShiftHead)
       ({&layer, static_cast<int>(task / pieces), std::max<std::int64_t>(piece, run.cell),
-        std::min(piece + kCellsAtOnce, end), static_cast<int>(pairs), rope.pairing, cosines,
-        sines});
+        std::min(piece + kCellsAtOnce, end), rope.first, static_cast<int>(pairs), rope.pairing,
+        cosines, sines});
     });
   }
   return Status::Ok();

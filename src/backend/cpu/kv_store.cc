@@ -120,6 +120,7 @@ void StoreCells(const StoreTask& task) {
     case DType::kBF16: StoreKeys<DType::kBF16>(task); break;
     default: StoreKeys<DType::kF32>(task); break;
   }
+  if (task.layer->shape.v_in_k) return;
   switch (task.layer->v_type) {
     case DType::kF16: StoreValues<DType::kF16>(task); break;
     case DType::kBF16: StoreValues<DType::kBF16>(task); break;
@@ -162,6 +163,16 @@ Status CheckInput(const char* name, const TensorView& view, std::int64_t head_di
   return Status::Ok();
 }
 
+Status CheckInKeys(const LayerKv& layer, const TensorView& v, std::int64_t batch) {
+  if (AreInKeys(v) && v.dims[0] == layer.shape.v_dim && v.dims[1] == layer.shape.kv_heads &&
+      v.dims[2] == batch) {
+    return Status::Ok();
+  }
+  return Invalid("v is " + Dims(v) + (AreInKeys(v) ? " in k" : "") + ", the cells have [" +
+                 std::to_string(layer.shape.v_dim) + ", " + std::to_string(layer.shape.kv_heads) +
+                 ", " + std::to_string(batch) + "] in k");
+}
+
 Status CheckStore(const LayerKv& layer, const TensorView& k, const TensorView& v,
                   std::span<const CellRun> cells) {
   KVCACHE_RETURN_IF_ERROR(CheckLayer(layer));
@@ -171,6 +182,7 @@ Status CheckStore(const LayerKv& layer, const TensorView& k, const TensorView& v
     batch += run.length;
   }
   KVCACHE_RETURN_IF_ERROR(CheckInput("k", k, layer.shape.k_dim, layer.shape.kv_heads, batch));
+  if (layer.shape.v_in_k) return CheckInKeys(layer, v, batch);
   return CheckInput("v", v, layer.shape.v_dim, layer.shape.kv_heads, batch);
 }
 

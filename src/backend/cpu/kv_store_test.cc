@@ -17,6 +17,7 @@ struct KvCase {
   bool transposed;
   DType k_type;
   DType v_type;
+  bool in_keys = false;  // V is in K
 };
 
 const KvCase kCases[] = {
@@ -27,6 +28,8 @@ const KvCase kCases[] = {
     {"plain_f32", KvLayout::kPlain, false, DType::kF32, DType::kF32},
     {"plain_bf16", KvLayout::kPlain, false, DType::kBF16, DType::kF16},
     {"transposed_f16", KvLayout::kPlain, true, DType::kF16, DType::kF16},
+    {"tiled_in_keys", KvLayout::kTiled, false, DType::kF16, DType::kF16, true},
+    {"plain_in_keys", KvLayout::kPlain, false, DType::kBF16, DType::kBF16, true},
 };
 
 constexpr KvShape kShape{3, 70, 19};
@@ -42,7 +45,7 @@ float ReadOne(DType type, const std::byte* base, std::int64_t index) {
 class Storage1 {
  public:
   explicit Storage1(const KvCase& c) {
-    layer_ = {.shape = kShape,
+    layer_ = {.shape = {kShape.kv_heads, kShape.k_dim, kShape.v_dim, c.in_keys},
               .k_type = c.k_type,
               .v_type = c.v_type,
               .layout = c.layout,
@@ -51,7 +54,7 @@ class Storage1 {
     k_.assign(static_cast<std::size_t>(layer_.KBytes()), std::byte{0});
     v_.assign(static_cast<std::size_t>(layer_.VBytes()), std::byte{0});
     layer_.k = k_.data();
-    layer_.v = v_.data();
+    layer_.v = c.in_keys ? nullptr : v_.data();
   }
   const LayerKv& layer() const { return layer_; }
 
@@ -63,6 +66,7 @@ class Storage1 {
     return ReadOne(layer_.k_type, layer_.k, index);
   }
   float Value(std::int64_t cell, int head, int d) const {
+    if (layer_.shape.v_in_k) return Key(cell, head, d);
     std::int64_t index = (cell * kShape.kv_heads + head) * kShape.v_dim + d;
     if (layer_.layout == KvLayout::kTiled) index = (head * kCells + cell) * kShape.v_dim + d;
     if (layer_.v_transposed) index = (head * kShape.v_dim + d) * kCells + cell;
@@ -87,6 +91,7 @@ class Storage1 {
     TensorView v = k;
     v.data += kShape.k_dim * sizeof(float);
     v.dims[0] = kShape.v_dim;
+    if (layer_.shape.v_in_k) v = ValuesInKeys(k, kShape.v_dim);
     return backend.StoreKv(layer_, k, v, cells);
   }
 
@@ -105,7 +110,8 @@ class Storage1 {
         ASSERT_EQ(Key(cell, h, d), RoundToType(layer_.k_type, key)) << cell << " " << h << " " << d;
       }
       for (int d = 0; d < kShape.v_dim; ++d) {
-        const float value = seed == 0 ? 0.0f : ValueOf(seed, made_for, h, d);
+        const auto made = layer_.shape.v_in_k ? KeyOf : ValueOf;
+        const float value = seed == 0 ? 0.0f : made(seed, made_for, h, d);
         ASSERT_EQ(Value(cell, h, d), RoundToType(layer_.v_type, value)) << cell << " " << h;
       }
     }
@@ -150,12 +156,14 @@ TEST_P(KvKernels, CopyMovesWholeCells) {
 TEST_P(KvKernels, ShiftTurnsItsCellsAndNoOthers) {
   const auto backend = CpuWithThreads(2);
   const std::vector<float> inv_freq = {1.0f, 0.3f, 0.01f, 2.5e-4f};
+  // What turns first, and in another place: never what is V as well.
+  const int begin = GetParam().in_keys ? kShape.v_dim : 0;
   for (const auto pairing : {RopeParams::Pairing::kInterleaved, RopeParams::Pairing::kHalves}) {
-    for (const Position offset : {-37, 5000}) {
+    for (const auto& [offset, first] : {std::pair{-37, begin}, {5000, begin}, {5000, 62}}) {
       Storage1 storage(GetParam());
       ASSERT_TRUE(storage.Store(*backend, {{0, kCells}}, 7).ok());
       const std::vector<CellRun> cells = {{5, 44}, {63, 2}};
-      const RopeParams rope{.pairing = pairing, .dims = 8, .inv_freq = inv_freq};
+      const RopeParams rope{.pairing = pairing, .dims = 8, .inv_freq = inv_freq, .first = first};
       ASSERT_TRUE(backend->ShiftKeys(storage.layer(), cells, offset, rope).ok());
       const double unit = GetParam().k_type == DType::kF32   ? 0x1p-24
                           : GetParam().k_type == DType::kF16 ? 0x1p-11
@@ -165,8 +173,8 @@ TEST_P(KvKernels, ShiftTurnsItsCellsAndNoOthers) {
         for (int h = 0; h < kShape.kv_heads; ++h) {
           for (int i = 0; i < 4; ++i) {
             const bool interleaved = pairing == RopeParams::Pairing::kInterleaved;
-            const int da = interleaved ? 2 * i : i;
-            const int db = interleaved ? 2 * i + 1 : i + 4;
+            const int da = first + (interleaved ? 2 * i : i);
+            const int db = first + (interleaved ? 2 * i + 1 : i + 4);
             const double a = RoundToType(GetParam().k_type, Storage1::KeyOf(7, cell, h, da));
             const double b = RoundToType(GetParam().k_type, Storage1::KeyOf(7, cell, h, db));
             const double angle =
@@ -176,7 +184,8 @@ TEST_P(KvKernels, ShiftTurnsItsCellsAndNoOthers) {
             ASSERT_NEAR(storage.Key(cell, h, da), a * std::cos(angle) - b * std::sin(angle), bound);
             ASSERT_NEAR(storage.Key(cell, h, db), a * std::sin(angle) + b * std::cos(angle), bound);
           }
-          for (int d = 8; d < kShape.k_dim; ++d) {
+          for (int d = 0; d < kShape.k_dim; ++d) {
+            if (d >= first && d < first + 8) continue;
             ASSERT_EQ(storage.Key(cell, h, d),
                       RoundToType(GetParam().k_type, Storage1::KeyOf(7, cell, h, d)));
           }
@@ -283,6 +292,34 @@ TEST(KvKernelsErrors, NameBothSides) {
   EXPECT_NE(message(backend->ShiftKeys(storage.layer(), two, 1, {.dims = 8, .inv_freq = inv_freq}))
                 .find("8 turning values with 3 frequencies"),
             std::string::npos);
+  EXPECT_NE(message(backend->ShiftKeys(storage.layer(), two, 1,
+                                       {.dims = 6, .inv_freq = inv_freq, .first = 65}))
+                .find("6 turning values with 3 frequencies"),
+            std::string::npos);
+}
+
+TEST(KvKernelsErrors, ValuesInKeysDoNotTurnAndAreGivenAsSuch) {
+  const auto backend = CpuWithThreads(1);
+  const Storage1 storage(kCases[7]);
+  ASSERT_EQ(storage.layer().VBytes(), 0);
+  const std::vector<float> inv_freq(3);
+  const CellRun two[] = {{94, 2}};
+  EXPECT_EQ(backend
+                ->ShiftKeys(storage.layer(), two, 1,
+                            {.dims = 6, .inv_freq = inv_freq, .first = kShape.v_dim - 1})
+                .message(),
+            "shift: values from 18 turn, of which the first 19 of a key are its value");
+  std::vector<float> memory(4096);
+  const TensorView k = TensorView::Dense(memory.data(), DType::kF32, 70, 3, 2);
+  const TensorView v = TensorView::Dense(memory.data(), DType::kF32, 19, 3, 2);
+  EXPECT_EQ(backend->StoreKv(storage.layer(), k, v, two).message(),
+            "store: v is [19, 3, 2], the cells have [19, 3, 2] in k");
+  EXPECT_EQ(backend->StoreKv(storage.layer(), k, ValuesInKeys(k, 20), two).message(),
+            "store: v is [20, 3, 2] in k, the cells have [19, 3, 2] in k");
+  LayerKv wide = storage.layer();
+  wide.shape.v_dim = 71;
+  EXPECT_EQ(backend->StoreKv(wide, k, ValuesInKeys(k, 71), two).message(),
+            "values of 71 in keys of 70: must be no more, of one type, and not transposed");
 }
 
 }  // namespace

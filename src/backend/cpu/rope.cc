@@ -43,9 +43,11 @@ Status Check(const TensorView& x, std::span<const Position> positions, const Rop
     return invalid("x has " + std::to_string(x.dims[2]) + " tokens, positions has " +
                    std::to_string(positions.size()));
   }
-  if (rope.dims < 0 || rope.dims % 2 != 0 || rope.dims > x.dims[0]) {
-    return invalid(std::to_string(rope.dims) + " dims to turn in heads of " +
-                   std::to_string(x.dims[0]) + " values");
+  if (rope.dims < 0 || rope.dims % 2 != 0 || rope.first < 0 ||
+      std::int64_t{rope.first} + rope.dims > x.dims[0]) {
+    return invalid(std::to_string(rope.dims) + " dims to turn" +
+                   (rope.first == 0 ? "" : " from " + std::to_string(rope.first)) +
+                   " in heads of " + std::to_string(x.dims[0]) + " values");
   }
   if (static_cast<std::int64_t>(rope.inv_freq.size()) != rope.dims / 2) {
     return invalid(std::to_string(rope.dims) + " dims to turn, inv_freq has " +
@@ -99,8 +101,9 @@ Status Rope(ThreadPool& pool, RopeTables& tables, const TensorView& x,
   ForTokens(pool, x.dims[2], per_task, [&](std::int64_t token) {
     for (std::int64_t head = 0; head < x.dims[1]; ++head) {
       std::byte* const values = x.data + token * x.stride_bytes[2] + head * x.stride_bytes[1];
-      kernel::TurnHead(reinterpret_cast<float*>(values), table.cosines.data() + token * pairs,
-                       table.sines.data() + token * pairs, pairs, rope.pairing);
+      kernel::TurnHead(reinterpret_cast<float*>(values) + rope.first,
+                       table.cosines.data() + token * pairs, table.sines.data() + token * pairs,
+                       pairs, rope.pairing);
     }
   });
   return Status::Ok();
