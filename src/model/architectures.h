@@ -15,7 +15,9 @@ using ArchitectureLoader = Result<std::unique_ptr<Model>> (*)(const GgufFile& fi
                                                               Backend& backend);
 
 Result<std::unique_ptr<Model>> LoadGemma(const GgufFile&, std::string_view name, Backend&);
+Result<std::unique_ptr<Model>> LoadDeepSeek2(const GgufFile&, std::string_view name, Backend&);
 Result<std::unique_ptr<Model>> LoadLlama(const GgufFile&, std::string_view name, Backend&);
+Result<std::unique_ptr<Model>> LoadLlama4(const GgufFile&, std::string_view name, Backend&);
 Result<std::unique_ptr<Model>> LoadMistral3(const GgufFile&, std::string_view name, Backend&);
 Result<std::unique_ptr<Model>> LoadQwen2(const GgufFile&, std::string_view name, Backend&);
 Result<std::unique_ptr<Model>> LoadQwen3(const GgufFile&, std::string_view name, Backend&);

@@ -69,7 +69,9 @@ class ArchitecturesTest : public ::testing::Test {
 
 TEST_F(ArchitecturesTest, EachLoads) {
   for (const std::string& name : SupportedArchitectures()) {
-    const Status status = Load(name, name == "qwen3moe" ? Routed() : Shape());
+    const auto experts = (*make_model::FindArchitecture(name))->experts;
+    const Status status =
+        Load(name, experts == make_model::ExpertUse::kNeeded ? Routed() : Shape());
     EXPECT_TRUE(status.ok()) << name << ": " << status.message();
   }
 }
@@ -117,6 +119,14 @@ TEST_F(ArchitecturesTest, TensorsAreThoseOfTheFamily) {
          }
        },
        "m: tensor 'blk.0.ffn_down_exps.weight' has shape [64, 128, 3], expected [64, 128, 4]"},
+      {"llama4", Routed(), Without("blk.1.ffn_up_shexp.weight"),
+       "m: tensor 'blk.1.ffn_up_shexp.weight' is missing"},
+      {"llama4", Routed(), With("blk.0.ffn_gate_inp.weight", {128, 4}),
+       "m: tensor 'blk.0.ffn_gate_inp.weight' is not part of this architecture as known here"},
+      {"deepseek2", Routed(), With("blk.0.attn_kv_b.weight", {64, 256}),
+       "m: tensor 'blk.0.attn_kv_b.weight' is not part of this architecture as known here"},
+      {"deepseek2", Routed(), Without("blk.1.attn_v_b.weight"),
+       "m: tensor 'blk.1.attn_v_b.weight' is missing"},
   };
   for (const auto& c : kCases) {
     EXPECT_EQ(Load(c.name, c.shape, {.tensors = c.change}).message(), c.message);
@@ -163,6 +173,20 @@ TEST_F(ArchitecturesTest, SettingsThatNobodyKnowsAreNamedWithTheirValue) {
        "m: qwen3moe.expert_gating_func is 2: not served"},
       {"qwen3moe", Routed(), [](GgufHeader& h) { h.SetUint32("qwen3moe.expert_shared_count", 1); },
        "m: qwen3moe.expert_shared_count is 1: not served"},
+      {"llama4", Routed(),
+       [](GgufHeader& h) { h.SetUint32("llama4.attention.sliding_window", 4096); },
+       "m: llama4.attention.sliding_window is 4096: not served"},
+      {"llama4", Routed(), [](GgufHeader& h) { h.SetBool("llama4.expert_weights_norm", true); },
+       "m: llama4.expert_weights_norm is true: not served"},
+      {"deepseek2", Routed(),
+       [](GgufHeader& h) { h.SetFloat32("deepseek2.attention.temperature_scale", 0.1f); },
+       "m: deepseek2.attention.temperature_scale is 0.1: not served"},
+      {"deepseek2", Routed(),
+       [](GgufHeader& h) {
+         h.SetString("deepseek2.rope.scaling.type", "linear");
+         h.SetFloat32("deepseek2.rope.scaling.factor", 4.0f);
+       },
+       "m: deepseek2.rope.scaling.type is 'linear': not served"},
       {"mistral3",
        {},
        [](GgufHeader& h) { h.SetFloat32("mistral3.rope.scaling.alpha", 2.0f); },
@@ -203,6 +227,42 @@ TEST_F(ArchitecturesTest, ValuesThatCannotBeAreErrors) {
     const Status status = Load(c.name, {}, {.header = c.change});
     EXPECT_EQ(status.message(), c.message);
   }
+}
+
+TEST_F(ArchitecturesTest, LayersThatAllSeeEverythingNeedNoChunk) {
+  const auto no_window = [](GgufHeader& h) { h.SetUint32("llama4.attention.sliding_window", 0); };
+  EXPECT_TRUE(Load("llama4", Routed(), {.header = no_window}).ok());
+}
+
+TEST_F(ArchitecturesTest, LatentSizesMustAgree) {
+  Shape whole = Routed();
+  whole.family.whole_kv = true;
+  EXPECT_TRUE(Load("deepseek2", whole).ok());
+  EXPECT_EQ(Load("deepseek2", whole,
+                 {.header =
+                      [](GgufHeader& h) {
+                        h.SetUint32("deepseek2.attention.key_length_mla", 64);
+                        h.SetUint32("deepseek2.attention.value_length_mla", 32);
+                      }})
+                .message(),
+            "m: layer 0 has 4 heads and 4 KV heads, expected 4 and 1");
+  Shape grouped = Routed();
+  grouped.family.expert_groups = 3;
+  EXPECT_EQ(Load("deepseek2", grouped).message(),
+            "m: deepseek2.expert_group_count is 3 with 1 used, for 2 of 4 experts");
+}
+
+// Yarn says by how much queries and keys shrink, in files of this family.
+TEST_F(ArchitecturesTest, LatentAttentionWithYarnNeedsItsMultiplier) {
+  Shape shape = Routed();
+  shape.rope_scaling = make_model::RopeScaling::kYarn;
+  EXPECT_TRUE(Load("deepseek2", shape).ok());
+  shape.rope_scaling = make_model::RopeScaling::kNone;
+  const auto yarn = [](GgufHeader& h) {
+    h.SetString("deepseek2.rope.scaling.type", "yarn");
+    h.SetFloat32("deepseek2.rope.scaling.factor", 4.0f);
+  };
+  EXPECT_EQ(Load("deepseek2", shape, {.header = yarn}).code(), StatusCode::kNotFound);
 }
 
 TEST_F(ArchitecturesTest, MoreExpertsOfATokenThanThereAreIsAnError) {

@@ -36,11 +36,12 @@ AttentionViews TakeAttention(Pass& pass, const AttentionWeights& weights) {
 }
 
 Result<GatedFeedForward> GatedFeedForward::Load(WeightReader& reader, const std::string& prefix,
-                                                std::int64_t width, std::int64_t ffn) {
+                                                std::int64_t width, std::int64_t ffn,
+                                                const std::string& suffix) {
   GatedFeedForward block;
-  KVCACHE_ASSIGN_OR_RETURN(block.gate, reader.Linear(prefix + "ffn_gate", width, ffn));
-  KVCACHE_ASSIGN_OR_RETURN(block.up, reader.Linear(prefix + "ffn_up", width, ffn));
-  KVCACHE_ASSIGN_OR_RETURN(block.down, reader.Linear(prefix + "ffn_down", ffn, width));
+  KVCACHE_ASSIGN_OR_RETURN(block.gate, reader.Linear(prefix + "ffn_gate" + suffix, width, ffn));
+  KVCACHE_ASSIGN_OR_RETURN(block.up, reader.Linear(prefix + "ffn_up" + suffix, width, ffn));
+  KVCACHE_ASSIGN_OR_RETURN(block.down, reader.Linear(prefix + "ffn_down" + suffix, ffn, width));
   return block;
 }
 

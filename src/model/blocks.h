@@ -40,8 +40,10 @@ struct GatedFeedForward {
   Projection gate, up, down;
   Activation activation = Activation::kSilu;
 
+  // PREFIXffn_gateSUFFIX and so on.
   static Result<GatedFeedForward> Load(WeightReader& reader, const std::string& prefix,
-                                       std::int64_t width, std::int64_t ffn);
+                                       std::int64_t width, std::int64_t ffn,
+                                       const std::string& suffix = "");
   void Run(Pass& pass, const TensorView& h, const TensorView& out) const;  // out may be h
 };
 

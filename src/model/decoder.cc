@@ -39,15 +39,15 @@ std::vector<LayerMemory> Decoder::Memory() const {
   std::vector<LayerMemory> layers;
   for (int i = 0; i < params_.layers; ++i) {
     const Reach seen = reach(i);
-    layers.push_back(
-        {.layer = i,
-         .kind = seen.window > 0  ? Kind::kSliding
-                 : seen.chunk > 0 ? Kind::kChunked
-                                  : Kind::kFull,
-         .kv = {params_.kv_heads[static_cast<std::size_t>(i)], params_.k_dim, params_.v_dim},
-         .window = seen.window,
-         .kept = KeptOf(seen.window),
-         .chunk = seen.chunk});
+    layers.push_back({.layer = i,
+                      .kind = seen.window > 0  ? Kind::kSliding
+                              : seen.chunk > 0 ? Kind::kChunked
+                                               : Kind::kFull,
+                      .kv = {params_.kv_heads[static_cast<std::size_t>(i)], params_.k_dim,
+                             params_.v_dim, params_.v_in_k},
+                      .window = seen.window,
+                      .kept = KeptOf(seen.window),
+                      .chunk = seen.chunk});
   }
   return layers;
 }

@@ -23,6 +23,7 @@ struct LayerParams {
   std::vector<int> ffn;       // [layers]
   int k_dim = 0;              // values of a head's query and key
   int v_dim = 0;              // values of a head's value
+  bool v_in_k = false;        // see KvShape
   float norm_epsilon = 0.0f;
   float attention_scale = 0.0f;
   float embedding_scale = 1.0f;  // factor on the embedded tokens

@@ -123,6 +123,7 @@ json LayerJson(const LayerMemory& layer, const InspectOptions& options) {
   described["kv_heads"] = layer.kv.kv_heads;
   described["k_dim"] = layer.kv.k_dim;
   described["v_dim"] = layer.kv.v_dim;
+  if (layer.kv.v_in_k) described["v_in_k"] = true;
   if (layer.kind == LayerMemory::Kind::kSliding) {
     described["window"] = layer.window;
     described["kept"] = layer.kept;

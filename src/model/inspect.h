@@ -29,6 +29,7 @@ struct InspectOptions {
 //   cache     {k_type, v_type, bytes_per_token, bytes_per_sequence: what does not grow,
 //              layers: [{layer, kind, kv_heads, k_dim, v_dim, bytes_per_token,
 //                        bytes_per_sequence, and of its kind: window and kept, chunk;
+//                        v_in_k where the value is in the key;
 //                        a recurrent layer has state_values instead of heads}]},
 //             or {"error": why the model cannot be loaded}
 // Never fails: what a broken or foreign file lacks is null or says its error. Strings may hold

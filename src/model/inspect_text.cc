@@ -90,8 +90,9 @@ std::string LayerText(const json& layer) {
   }
   if (layer.contains("chunk")) text += StrCat(", chunk ", Thousands(layer["chunk"]));
   if (layer.contains("kv_heads")) {
-    text += StrCat(", ", layer["kv_heads"].get<int>(), " KV heads of ", layer["k_dim"].get<int>(),
-                   " + ", layer["v_dim"].get<int>());
+    text +=
+        StrCat(", ", layer["kv_heads"].get<int>(), " KV heads of ", layer["k_dim"].get<int>(),
+               layer.contains("v_in_k") ? ", values within: " : " + ", layer["v_dim"].get<int>());
   }
   for (const auto* const per : {"token", "sequence"}) {
     const json& bytes = layer[StrCat("bytes_per_", per)];

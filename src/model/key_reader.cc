@@ -62,6 +62,11 @@ Result<int> KeyReader::IntOr(std::string_view key, std::int64_t limit, int other
   return Has(key) ? Int(key, limit) : Result<int>(otherwise);
 }
 
+Result<int> KeyReader::IntOrZero(std::string_view key, std::int64_t limit) {
+  KVCACHE_ASSIGN_OR_RETURN(const std::int64_t value, file_.GetIntOr(Used(key), 0));
+  return value == 0 ? Result<int>(0) : InRange(key, value, limit);
+}
+
 Result<std::vector<int>> KeyReader::PerLayer(std::string_view key, std::int64_t limit, int layers) {
   const GgufEntry* entry = file_.Find(Used(key));
   if (entry == nullptr || entry->type != GgufType::kArray) {

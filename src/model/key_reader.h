@@ -33,6 +33,9 @@ class KeyReader {
   Result<int> Int(std::string_view key, std::int64_t limit);
   Result<int> IntOr(std::string_view key, std::int64_t limit, int otherwise);
 
+  // 0 where the key is missing or 0, else as Int.
+  Result<int> IntOrZero(std::string_view key, std::int64_t limit);
+
   // One value for all layers, or an array with one each: [layers].
   Result<std::vector<int>> PerLayer(std::string_view key, std::int64_t limit, int layers);
 

@@ -6,8 +6,8 @@ namespace kvcache {
 namespace {
 
 std::int64_t BytesOfCell(const KvShape& kv, DType k_type, DType v_type) {
-  return BytesOf(k_type, std::int64_t{kv.kv_heads} * kv.k_dim) +
-         BytesOf(v_type, std::int64_t{kv.kv_heads} * kv.v_dim);
+  const LayerKv cell{.shape = kv, .k_type = k_type, .v_type = v_type, .cells = 1};
+  return cell.KBytes() + cell.VBytes();
 }
 
 }  // namespace

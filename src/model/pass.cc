@@ -61,6 +61,10 @@ void Pass::Add(const TensorView& x, const TensorView& y) {
   if (runs()) Check(backend_->Add(x, y));
 }
 
+void Pass::Copy(const TensorView& from, const TensorView& to) {
+  if (runs()) Check(backend_->CopyValues(from, to));
+}
+
 void Pass::Gate(const TensorView& gate, const TensorView& up, Activation activation) {
   if (runs()) Check(backend_->Gate(gate, up, activation));
 }

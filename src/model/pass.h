@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <span>
+#include <utility>
 
 #include "kvcache/backend.h"
 #include "kvcache/cache.h"
@@ -26,6 +27,19 @@
 #include "model/weights.h"
 
 namespace kvcache {
+
+// Values [first, first + count) of each row.
+inline TensorView Part(TensorView view, std::int64_t first, std::int64_t count) {
+  view.data += first * view.stride_bytes[0];
+  view.dims[0] = count;
+  return view;
+}
+// [a, b, c] as [a, c, b]: heads of tokens as tokens of heads, and back.
+inline TensorView Swapped(TensorView view) {
+  std::swap(view.dims[1], view.dims[2]);
+  std::swap(view.stride_bytes[1], view.stride_bytes[2]);
+  return view;
+}
 
 class Pass {
  public:
@@ -87,6 +101,8 @@ class Pass {
 
   void Embed(const TensorView& table, std::span<const std::int32_t> tokens, const TensorView& y);
   void Add(const TensorView& x, const TensorView& y);  // x += y
+  // to = from, of the same sizes; rows of any stride, as parts and permutations have them.
+  void Copy(const TensorView& from, const TensorView& to);
   // gate = activation(gate) × up
   void Gate(const TensorView& gate, const TensorView& up, Activation activation);
   void GateClamped(const TensorView& gate, const TensorView& up, float alpha, float limit);

@@ -60,6 +60,18 @@ constexpr Shape kFamilies[] = {
     {"Gemma3",
      "--arch gemma3 --layers 7 --width 64 --heads 4 --kv-heads 1 --head-dim 48 --ffn 96"
      " --vocab 333 --tied --window 75 --rope-scaling linear --rope-base 1000000"},
+    {"DeepSeek2",
+     "--arch deepseek2 --layers 2 --width 64 --heads 5 --head-dim 32 --ffn 96 --vocab 333 --tied"
+     " --kv-rank 64 --q-rank 32 --rope-dims 16 --dense-layers 1 --experts 8 --experts-used 3"
+     " --expert-ffn 32 --sigmoid-experts --expert-groups 4 --expert-groups-used 2"
+     " --rope-scaling yarn --rope-original-context 128"},
+    {"DeepSeek2Old",
+     "--arch deepseek2 --layers 2 --width 64 --heads 3 --head-dim 32 --ffn 96 --vocab 384 --untied"
+     " --kv-rank 32 --rope-dims 16 --dense-layers 2 --experts 4 --expert-ffn 32 --whole-kv"},
+    {"Llama4",
+     "--arch llama4 --layers 4 --width 64 --heads 4 --kv-heads 2 --head-dim 32 --ffn 96"
+     " --vocab 333 --tied --experts 6 --experts-used 2 --expert-ffn 32 --chunk 100"
+     " --temperature-length 50"},
     {"Qwen3Moe",
      "--arch qwen3moe --layers 2 --width 64 --heads 4 --kv-heads 2 --head-dim 32 --ffn 96"
      " --vocab 384 --tied --experts 40 --experts-used 6 --expert-ffn 32"},

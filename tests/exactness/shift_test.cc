@@ -38,6 +38,11 @@ constexpr Stretching kStretchings[] = {
     {"Gemma3Window", "--arch gemma3 --window 200", 380, 430},
     {"Gemma3Full",
      "--arch gemma3 --window 200 --window-pattern 1 --rope-scaling linear --rope-base 1000000"},
+    {"DeepSeek2",
+     "--arch deepseek2 --experts 4 --expert-ffn 64 --rope-scaling yarn --rope-original-context "
+     "128"},
+    {"DeepSeek2Old", "--arch deepseek2 --experts 4 --expert-ffn 64 --whole-kv"},
+    {"Llama4Chunks", "--arch llama4 --experts 4 --expert-ffn 64 --chunk 70"},
     {"Qwen2Yarn", "--arch qwen2 --rope-scaling yarn --rope-original-context 128"},
     {"Qwen3", "--arch qwen3"},
     {"Mistral3", "--arch mistral3 --rope-scaling yarn --rope-original-context 128"},

@@ -59,14 +59,16 @@ class Variant:
     experts: tuple = ()  # of each layer, of each token
     even_split: bool = False  # llama.cpp wants heads that are together as wide as the model
     alone: str = ""  # why llama.cpp is not asked: ours is compared with float64 alone
-
     rough_gelu: bool = False  # llama.cpp reads GELU from a table of f16
     layers: int = 0  # so many instead of the shape's
+    head_step: int = 1  # head sizes are multiples of it
     apart: bool = False  # takes long: not among "all"
 
     def fit(self, shape):
         """The shape, or the nearest that this architecture has."""
-        shape = dataclasses.replace(shape, layers=self.layers or shape.layers)
+        head_dim = -(-shape.head_dim // self.head_step) * self.head_step
+        shape = dataclasses.replace(shape, layers=self.layers or shape.layers,
+                                    head_dim=head_dim)
         if not self.even_split or shape.heads * shape.head_dim == shape.width:
             return shape
         head_dim = shape.width // shape.heads
@@ -77,6 +79,8 @@ class Variant:
 # Positions up to a few hundred must meet every part of a ramp: contexts before stretching are
 # short, and the factors as in published models.
 _STRETCHED = ("--rope-original-context", 128, "--rope-factor", 4)
+# Whole blocks of 32 lie along the latent vectors and along heads.
+_LATENT = ("--kv-rank", 96, "--rope-dims", 32, "--dense-layers", 1)
 VARIANTS = [
     Variant("llama", "llama"),
     Variant("llama-linear", "llama", ("--rope-scaling", "linear", "--rope-factor", 2.5)),
@@ -91,6 +95,23 @@ VARIANTS = [
     Variant("gemma2-27b", "gemma2", ("--window", 100), rough_gelu=True, layers=46, apart=True),
     Variant("gemma3", "gemma3", ("--window", 100, "--rope-scaling", "linear", "--rope-factor", 8,
                                  "--rope-base", 1000000), rough_gelu=True, layers=6),
+    Variant("llama4", "llama4", ("--rope-base", 500000), experts=(8, 2), layers=4),
+    Variant("llama4-chunks", "llama4", ("--chunk", 96, "--temperature-length", 50,
+                                        "--expert-step", 1), experts=(8, 1), layers=5,
+            alone="llama.cpp's chunk and temperature are those of the published models"),
+    Variant("deepseek2-v2", "deepseek2", (*_LATENT, "--q-rank", 128, "--shared-experts", 2,
+                                          "--rope-scaling", "yarn", *_STRETCHED),
+            experts=(8, 3), head_step=32),
+    Variant("deepseek2-lite", "deepseek2", _LATENT, experts=(8, 3), head_step=32),
+    Variant("deepseek2-v3", "deepseek2", (*_LATENT, "--q-rank", 96, "--sigmoid-experts",
+                                          "--expert-groups", 4, "--expert-groups-used", 2),
+            experts=(16, 3), head_step=32),
+    Variant("deepseek2-old", "deepseek2", (*_LATENT, "--q-rank", 64, "--whole-kv"),
+            experts=(8, 3), head_step=32),
+    Variant("deepseek2-groups", "deepseek2", (*_LATENT, "--expert-groups", 4,
+                                              "--expert-groups-used", 2),
+            experts=(16, 3), head_step=32,
+            alone="llama.cpp takes a group for its two best experts, V2 for its best"),
     Variant("mistral3", "mistral3", ("--rope-scaling", "yarn", *_STRETCHED)),
     Variant("qwen2", "qwen2", ("--rope-base", 1000000), even_split=True),
     Variant("qwen2-yarn", "qwen2", ("--rope-scaling", "yarn", *_STRETCHED), even_split=True),

@@ -5,7 +5,7 @@
 
 namespace kvcache::make_model {
 
-void AddDecoderMetadata(std::string_view architecture, const Shape& shape, GgufHeader& header) {
+void AddSizeMetadata(std::string_view architecture, const Shape& shape, GgufHeader& header) {
   const auto set = [&](std::string_view key, int value) {
     header.SetUint32(StrCat(architecture, ".", key), static_cast<std::uint32_t>(value));
   };
@@ -15,10 +15,6 @@ void AddDecoderMetadata(std::string_view architecture, const Shape& shape, GgufH
   set("feed_forward_length", shape.ffn);
   set("vocab_size", shape.vocab);
   set("attention.head_count", shape.heads);
-  set("attention.head_count_kv", shape.kv_heads);
-  set("attention.key_length", shape.head_dim);
-  set("attention.value_length", shape.head_dim);
-  set("rope.dimension_count", shape.head_dim);
   header.SetFloat32(StrCat(architecture, ".attention.layer_norm_rms_epsilon"), 1e-5f);
   header.SetFloat32(StrCat(architecture, ".rope.freq_base"), shape.rope_base);
   if (shape.experts > 0) {
@@ -27,6 +23,17 @@ void AddDecoderMetadata(std::string_view architecture, const Shape& shape, GgufH
     if (shape.expert_ffn != shape.ffn) set("expert_feed_forward_length", shape.expert_ffn);
   }
   AddRopeScaling(architecture, shape, header);
+}
+
+void AddDecoderMetadata(std::string_view architecture, const Shape& shape, GgufHeader& header) {
+  const auto set = [&](std::string_view key, int value) {
+    header.SetUint32(StrCat(architecture, ".", key), static_cast<std::uint32_t>(value));
+  };
+  AddSizeMetadata(architecture, shape, header);
+  set("attention.head_count_kv", shape.kv_heads);
+  set("attention.key_length", shape.head_dim);
+  set("attention.value_length", shape.head_dim);
+  set("rope.dimension_count", shape.head_dim);
 }
 
 void AddWindows(std::string_view architecture, const Shape& shape, GgufHeader& header) {

@@ -10,6 +10,9 @@
 
 namespace kvcache::make_model {
 
+// All but what heads keep in the cache and how they turn.
+void AddSizeMetadata(std::string_view architecture, const Shape& shape, GgufHeader& header);
+// All.
 void AddDecoderMetadata(std::string_view architecture, const Shape& shape, GgufHeader& header);
 
 // attention.sliding_window and its pattern, where the shape has them.

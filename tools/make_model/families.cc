@@ -50,6 +50,8 @@ constexpr Architecture kArchitectures[] = {
     {"gemma2", ExpertUse::kNone, AddGemma2, Gemma2Tensors},
     {"gemma3", ExpertUse::kNone, AddGemma3, Gemma3Tensors},
     {"llama", ExpertUse::kAllowed, AddLlama, PlainTensors},
+    {"deepseek2", ExpertUse::kNeeded, AddDeepSeek2, DeepSeek2Tensors},
+    {"llama4", ExpertUse::kNeeded, AddLlama4, Llama4Tensors},
     {"mistral3", ExpertUse::kNone, AddMistral3, PlainTensors},
     {"qwen2", ExpertUse::kNone, AddQwen2, Qwen2Tensors},
     {"qwen3", ExpertUse::kNone, AddQwen3, Qwen3Tensors},

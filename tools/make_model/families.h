@@ -8,6 +8,12 @@
 
 namespace kvcache::make_model {
 
+void AddLlama4(const Shape& shape, GgufHeader& header);
+std::vector<TensorSpec> Llama4Tensors(const Shape& shape);
+
+void AddDeepSeek2(const Shape& shape, GgufHeader& header);
+std::vector<TensorSpec> DeepSeek2Tensors(const Shape& shape);
+
 void AddGemma2(const Shape& shape, GgufHeader& header);
 std::vector<TensorSpec> Gemma2Tensors(const Shape& shape);
 

@@ -21,6 +21,7 @@ struct Flags {
       expert_ffn;
   std::optional<float> rope_base, rope_factor;
   RopeScaling rope_scaling = RopeScaling::kNone;
+  FamilyShape family;
   bool tied = false;
   bool untied = false;
 };
@@ -53,6 +54,7 @@ Result<Shape> ShapeOf(const Flags& flags) {
   Replace(flags.experts, shape.experts);
   Replace(flags.experts_used, shape.experts_used);
   Replace(flags.expert_ffn, shape.expert_ffn);
+  shape.family = flags.family;
   if (flags.tied) shape.output = Output::kTied;
   if (flags.untied) shape.output = Output::kUntied;
   return shape;
@@ -92,6 +94,25 @@ void AddRopeAndExperts(CLI::App& app, Flags& flags) {
   app.add_option("--expert-ffn", flags.expert_ffn, "inner width of an expert");
 }
 
+void AddFamilies(CLI::App& app, FamilyShape& family) {
+  app.add_option("--chunk", family.chunk,
+                 "llama4: tokens of a chunk (default: the key is missing)");
+  app.add_option("--expert-step", family.expert_step,
+                 "llama4: every so many layers have experts (default: 2)");
+  app.add_option("--temperature-length", family.temperature_length,
+                 "llama4: tokens after which queries grow (default: the key is missing)");
+  app.add_option("--kv-rank", family.kv_rank, "deepseek2: values of the latent vector (64)");
+  app.add_option("--q-rank", family.q_rank, "deepseek2: of queries' latent vector (none)");
+  app.add_option("--rope-dims", family.rope_dims,
+                 "deepseek2: values that turn, beside a head (32)");
+  app.add_option("--dense-layers", family.dense_layers, "deepseek2: layers without experts (0)");
+  app.add_option("--shared-experts", family.shared_experts, "deepseek2: of each layer (1)");
+  app.add_option("--expert-groups", family.expert_groups, "deepseek2: groups of experts (none)");
+  app.add_option("--expert-groups-used", family.expert_groups_used, "deepseek2: best groups (1)");
+  app.add_flag("--sigmoid-experts", family.sigmoid_experts, "deepseek2: gated as in V3");
+  app.add_flag("--whole-kv", family.whole_kv, "deepseek2: keys and values as in old files");
+}
+
 Status Make(const Flags& flags, const std::string& type, Request& request,
             const std::string& path) {
   KVCACHE_ASSIGN_OR_RETURN(request.shape, ShapeOf(flags));
@@ -125,6 +146,7 @@ int Main(int argc, char** argv) {
       ->check(CLI::ExistingFile);
   AddSizes(app, flags);
   AddRopeAndExperts(app, flags);
+  AddFamilies(app, flags.family);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

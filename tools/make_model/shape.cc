@@ -51,6 +51,16 @@ Status CheckBounds(const Shape& shape) {
       {"--experts", shape.experts, 0, 1 << 10},
       {"--experts-used", shape.experts_used, 1, shape.experts > 0 ? shape.experts : 1 << 10},
       {"--expert-ffn", shape.expert_ffn, 1, 1 << 22},
+      {"--kv-rank", shape.family.kv_rank, 0, 1 << 16},
+      {"--q-rank", shape.family.q_rank, 0, 1 << 16},
+      {"--rope-dims", shape.family.rope_dims, 0, 1 << 16},
+      {"--dense-layers", shape.family.dense_layers, 0, shape.layers},
+      {"--shared-experts", shape.family.shared_experts, 0, 1 << 10},
+      {"--expert-groups", shape.family.expert_groups, 0, shape.experts},
+      {"--expert-groups-used", shape.family.expert_groups_used, 0, shape.family.expert_groups},
+      {"--chunk", shape.family.chunk, 0, 1 << 28},
+      {"--expert-step", shape.family.expert_step, 0, 1 << 12},
+      {"--temperature-length", shape.family.temperature_length, 0, 1 << 28},
   };
   for (const Bound& bound : bounds) {
     if (bound.value >= bound.least && bound.value <= bound.most) continue;

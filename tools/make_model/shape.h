@@ -14,6 +14,22 @@ enum class Output : std::uint8_t { kUntied, kTied };  // tied: the embedding is 
 
 enum class RopeScaling : std::uint8_t { kNone, kLinear, kLlama3, kYarn };
 
+// What some families have alone; 0: what they have by default.
+struct FamilyShape {
+  int chunk = 0;               // llama4: tokens of a chunk
+  int expert_step = 0;         // llama4: every so many layers have experts
+  int temperature_length = 0;  // llama4: tokens after which queries grow
+  int kv_rank = 0;             // deepseek2: values of a token's latent vector
+  int q_rank = 0;              // deepseek2: of queries' latent vector; 0: they have none
+  int rope_dims = 0;           // deepseek2: of a head's query, beside its head_dim
+  int dense_layers = 0;        // deepseek2: the first ones, without experts
+  int shared_experts = 0;      // deepseek2: of each layer
+  int expert_groups = 0;       // deepseek2: out of which experts are chosen
+  int expert_groups_used = 0;
+  bool sigmoid_experts = false;  // deepseek2: and a bias for their choice, as V3
+  bool whole_kv = false;         // deepseek2: the form of old files, which is not absorbed
+};
+
 struct Shape {
   int layers = 2;
   int width = 128;
@@ -33,6 +49,7 @@ struct Shape {
   int experts = 0;  // of each layer; 0: none
   int experts_used = 2;
   int expert_ffn = 64;
+  FamilyShape family = {};
 };
 
 // The shape of a preset, or kNotFound with those that there are.

@@ -47,7 +47,7 @@ void TensorList::FeedForward(const std::string& block, int ffn, const std::strin
          PerRoot(embedding_ * kFfnGain, ffn));
 }
 
-void TensorList::Experts(const std::string& block, float router_deviation) {
+void TensorList::Experts(const std::string& block, float gain) {
   const float in = PerRoot(1.0f, shape_.width);
   const auto stack = [&](const char* name, int inputs, int outputs, float scale) {
     all_.push_back({block + name, {inputs, outputs, shape_.experts}, Distribution::kNormal, scale});
@@ -55,12 +55,12 @@ void TensorList::Experts(const std::string& block, float router_deviation) {
   all_.push_back({.name = block + "ffn_gate_inp.weight",
                   .dims = {shape_.width, shape_.experts},
                   .distribution = Distribution::kNormal,
-                  .scale = PerRoot(router_deviation, shape_.width),
+                  .scale = PerRoot(kRouterDeviation, shape_.width),
                   .keep_f32 = true});
   stack("ffn_gate_exps.weight", shape_.width, shape_.expert_ffn, in);
   stack("ffn_up_exps.weight", shape_.width, shape_.expert_ffn, in);
   stack("ffn_down_exps.weight", shape_.expert_ffn, shape_.width,
-        PerRoot(embedding_ * kFfnGain, shape_.expert_ffn));
+        PerRoot(embedding_ * gain, shape_.expert_ffn));
 }
 
 void TensorList::Embedding() {

@@ -10,8 +10,7 @@
 //
 // A router's logits spread by 4: the first choices then lead clearly, and an expert that one
 // engine's noise puts in and another's leaves out has a weight of a few hundredths. Trained
-// routers are about as sure. They stay f32 in files of every type, as converters leave them. Where
-// experts are gated by sigmoids logits spread by 1.5: wider, and all chosen ones weigh about 1.
+// routers are about as sure. They stay f32 in files of every type, as converters leave them.
 #pragma once
 
 #include <string>
@@ -28,11 +27,13 @@ inline constexpr float kLogitDeviation = 2.5f;
 inline constexpr float kScoreDeviation = 1.5f;
 inline constexpr float kBiasDeviation = 0.5f;
 inline constexpr float kRouterDeviation = 4.0f;
-inline constexpr float kSigmoidRouterDeviation = 1.5f;
 // Per layer, in units of the embedding. Attention averages values and so shrinks them; the mean
 // square of silu(a)·b for normal a, b is about 0.36.
 inline constexpr float kAttentionGain = 1.5f;
 inline constexpr float kFfnGain = 1.2f;
+// Of experts whose weights do not fall with their rank: who comes last then counts as much as the
+// first, and noise decides who that is.
+inline constexpr float kEqualExpertGain = 0.3f;
 
 // scale / √inputs
 float PerRoot(float scale, int inputs);
@@ -59,7 +60,7 @@ class TensorList {
   void Embedding();  // and what is beside it once: the divisors of the rotation
   void Attention(const std::string& block, AttentionExtras extras);  // its norm included
   void FeedForward(const std::string& block, int ffn, const std::string& suffix = "");
-  void Experts(const std::string& block, float router_deviation = kRouterDeviation);
+  void Experts(const std::string& block, float gain = kFfnGain);
   void Output();                     // the last norm, and the output where it is not tied
   void All(AttentionExtras extras);  // a whole decoder
 
