@@ -101,6 +101,32 @@ TEST(Inspect, CountsWindowsBySequence) {
                         "sequence\n    layers 0\n"));
 }
 
+// Layers that have other keys than those before them.
+TEST(Inspect, CountsLayersOfSeveralKinds) {
+  const auto file_of = [](std::string_view name, int layers) {
+    make_model::Shape shape;
+    shape.layers = layers;
+    shape.experts = 4;
+    const auto* const family = *make_model::FindArchitecture(name);
+    GgufHeader header;
+    header.SetString("general.architecture", name);
+    family->add_metadata(shape, header);
+    for (const make_model::TensorSpec& spec : family->tensors(shape)) {
+      header.AddTensor(spec.name, GgmlType::kF32, spec.dims);
+    }
+    return header;
+  };
+  EXPECT_THAT(DescriptionText(Describe(file_of("llama4", 4)), InspectDetail::kSummary),
+              HasSubstr("  chunked, chunk 8,192, 2 KV heads of 32 + 32, 256 bytes per token\n"
+                        "    layers 0 1 2\n"
+                        "  full, 2 KV heads of 32 + 32, 256 bytes per token\n    layers 3\n"));
+  const nlohmann::json latent = Describe(file_of("deepseek2", 2));
+  EXPECT_EQ(latent["cache"]["bytes_per_token"], 2 * 96 * 2);  // K alone, f16
+  EXPECT_THAT(DescriptionText(latent, InspectDetail::kSummary),
+              HasSubstr("  full, 1 KV heads of 96, values within: 64, 192 bytes per token\n"
+                        "    layers 0 1\n"));
+}
+
 TEST(Inspect, SaysHowPositionsAreStretchedAndWhichExpertsThereAre) {
   const nlohmann::json plain = Describe(LlamaHeader());
   EXPECT_EQ(plain["rope"],
