@@ -3,6 +3,7 @@
 import torch
 
 import gguf_file as gguf
+import lfm2
 import llama
 import spm
 
@@ -12,14 +13,18 @@ _FILE_TYPE_Q8_0 = 7
 def write_model(path, model, tokenizer, name):
   tensors = {key: value.detach().float().cpu().numpy()
              for key, value in model.state_dict().items()}
-  metadata = {**_general(name), **_shape(model.config), **_vocabulary(tokenizer)}
+  architecture = "lfm2" if isinstance(model, lfm2.Lfm2) else "llama"
+  metadata = {**_general(name, architecture), **_shape(model.config, architecture),
+              **_vocabulary(tokenizer)}
   gguf.write(path, metadata, tensors)
 
 
 def load_model(path):
   """The model of a file that `write_model` wrote, with dequantised weights."""
   metadata, tensors = gguf.read(path)
-  model = llama.Llama(_config(metadata))
+  architecture = metadata["general.architecture"]
+  make = {"lfm2": lfm2.Lfm2, "llama": llama.Llama}[architecture]
+  model = make(_config(metadata, architecture))
   model.load_state_dict({key: torch.from_numpy(value)
                          for key, value in tensors.items()})
   return model.eval().requires_grad_(False)
@@ -31,9 +36,14 @@ def load_tokenizer(path):
   return spm.Tokenizer(tokens[spm.FIRST_PIECE:], [])
 
 
-def _general(name):
+def make_model(config):
+  """The architecture that the configuration belongs to, not trained."""
+  return lfm2.Lfm2(config) if isinstance(config, lfm2.Config) else llama.Llama(config)
+
+
+def _general(name, architecture):
   return {
-      "general.architecture": gguf.string("llama"),
+      "general.architecture": gguf.string(architecture),
       "general.name": gguf.string(name),
       "general.license": gguf.string("MIT"),
       "general.file_type": gguf.u32(_FILE_TYPE_Q8_0),
@@ -41,32 +51,49 @@ def _general(name):
   }
 
 
-def _shape(config):
-  return {
-      "llama.block_count": gguf.u32(config.layers),
-      "llama.context_length": gguf.u32(config.context),
-      "llama.embedding_length": gguf.u32(config.width),
-      "llama.feed_forward_length": gguf.u32(config.hidden),
-      "llama.attention.head_count": gguf.u32(config.heads),
-      "llama.attention.head_count_kv": gguf.u32(config.kv_heads),
-      "llama.attention.layer_norm_rms_epsilon": gguf.f32(config.eps),
-      "llama.rope.dimension_count": gguf.u32(config.head_size),
-      "llama.rope.freq_base": gguf.f32(config.rope_base),
-      "llama.vocab_size": gguf.u32(config.vocab),
+def _shape(config, architecture):
+  shape = {
+      "block_count": gguf.u32(config.layers),
+      "context_length": gguf.u32(config.context),
+      "embedding_length": gguf.u32(config.width),
+      "feed_forward_length": gguf.u32(config.hidden),
+      "attention.head_count": gguf.u32(config.heads),
+      "attention.head_count_kv": gguf.u32(config.kv_heads),
+      "attention.layer_norm_rms_epsilon": gguf.f32(config.eps),
+      "rope.dimension_count": gguf.u32(config.head_size),
+      "rope.freq_base": gguf.f32(config.rope_base),
+      "vocab_size": gguf.u32(config.vocab),
   }
+  if architecture == "lfm2":
+    # A layer without keys is one with a convolution.
+    shape["attention.head_count_kv"] = gguf.array(
+        gguf.I32, [config.kv_heads if has else 0 for has in config.attention])
+    shape["shortconv.l_cache"] = gguf.u32(config.taps)
+  if config.window:
+    shape["attention.sliding_window"] = gguf.u32(config.window)
+    shape["attention.sliding_window_pattern"] = gguf.array(gguf.BOOL, config.windowed)
+  return {f"{architecture}.{key}": value for key, value in shape.items()}
 
 
-def _config(metadata):
-  return llama.Config(
-      vocab=metadata["llama.vocab_size"],
-      width=metadata["llama.embedding_length"],
-      layers=metadata["llama.block_count"],
-      heads=metadata["llama.attention.head_count"],
-      kv_heads=metadata["llama.attention.head_count_kv"],
-      hidden=metadata["llama.feed_forward_length"],
-      context=metadata["llama.context_length"],
-      rope_base=metadata["llama.rope.freq_base"],
-      eps=float(f"{metadata['llama.attention.layer_norm_rms_epsilon']:.6g}"))
+def _config(metadata, architecture):
+  def key(name, otherwise=None):
+    return metadata.get(f"{architecture}.{name}", otherwise)
+  kv_heads = key("attention.head_count_kv")
+  sizes = dict(
+      vocab=key("vocab_size"),
+      width=key("embedding_length"),
+      layers=key("block_count"),
+      heads=key("attention.head_count"),
+      kv_heads=max(kv_heads) if isinstance(kv_heads, list) else kv_heads,
+      hidden=key("feed_forward_length"),
+      context=key("context_length"),
+      rope_base=key("rope.freq_base"),
+      eps=float(f"{key('attention.layer_norm_rms_epsilon'):.6g}"))
+  if architecture == "lfm2":
+    return lfm2.Config(**sizes, taps=key("shortconv.l_cache"),
+                       attention=tuple(heads > 0 for heads in kv_heads))
+  return llama.Config(**sizes, window=key("attention.sliding_window", 0),
+                      windowed=tuple(key("attention.sliding_window_pattern", ())))
 
 
 def _vocabulary(tokenizer):

@@ -67,13 +67,13 @@ def _pack_value(value):
 
 def write(path, metadata, tensors):
   """metadata: name -> Value. tensors: name -> f32 array; those of two axes
-  become Q8_0, the others stay F32."""
+  whose rows are whole blocks become Q8_0, the others stay F32."""
   head = [MAGIC, struct.pack("<IQQ", VERSION, len(tensors), len(metadata))]
   for name, value in metadata.items():
     head += [_pack(STRING, name), _pack_value(value)]
   body, offset = [], 0
   for name, values in tensors.items():
-    is_matrix = values.ndim == 2
+    is_matrix = values.ndim == 2 and values.shape[1] % q8_0.BLOCK == 0
     data = q8_0.quantise(values) if is_matrix else values.astype("<f4").tobytes()
     head += [_pack(STRING, name), struct.pack("<I", values.ndim)]
     head += [struct.pack("<Q", n) for n in reversed(values.shape)]

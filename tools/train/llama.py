@@ -1,7 +1,8 @@
 """The llama architecture in PyTorch, as llama.cpp computes it.
 
 RMSNorm, rotary positions on interleaved pairs (x[2i], x[2i+1]) over the whole
-head, grouped-query attention, SwiGLU, and the embedding as output matrix.
+head, grouped-query attention, SwiGLU, and the embedding as output matrix. Layers
+may see a window of the last tokens only.
 Module names are those of GGUF tensors, so that exporting is a walk.
 """
 
@@ -12,6 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 
+_HIDDEN = -1e9
 _CHUNK = 128  # queries at a time, so that scores stay in the cache
 
 
@@ -26,6 +28,8 @@ class Config:
   context: int = 1024
   rope_base: float = 10000.0
   eps: float = 1e-5
+  window: int = 0          # tokens that a query of a windowed layer sees
+  windowed: tuple = ()     # of each layer: has it a window? Empty: none has
 
   @property
   def head_size(self):
@@ -34,6 +38,7 @@ class Config:
 
 MAIN = Config()
 DRAFT = Config(width=128, layers=2, heads=4, kv_heads=2, hidden=256)
+WINDOW = Config(window=64, windowed=(True, False, True, True))
 
 
 class RmsNorm(nn.Module):
@@ -77,27 +82,53 @@ class Block(nn.Module):
     v = self.attn_v(x).view(rows, length, c.kv_heads, c.head_size)
     if past is not None:
       k, v = past.append(k, v)
-    # Query heads of one group are stacked along the queries.
-    group = c.heads // c.kv_heads
-    q = q.view(rows, length, c.kv_heads, group, c.head_size) * c.head_size ** -0.5
-    q = q.permute(0, 2, 3, 1, 4).reshape(rows * c.kv_heads, group, length, -1)
-    k = k.permute(0, 2, 3, 1).reshape(rows * c.kv_heads, c.head_size, -1)
-    v = v.permute(0, 2, 1, 3).reshape(rows * c.kv_heads, -1, c.head_size)
-    out = torch.cat([_attend(q[:, :, i:i + _CHUNK], k, v, mask[i:i + _CHUNK])
-                     for i in range(0, length, _CHUNK)], 2)
-    out = out.view(rows, c.kv_heads, group, length, -1)
-    return self.attn_output(out.permute(0, 3, 1, 2, 4).reshape(x.shape))
+    return self.attn_output(attention(q, k, v, mask))
+
+
+def attention(q, k, v, mask):
+  """q [rows, queries, heads, size], k and v [rows, keys, kv heads, size], mask
+  [queries, keys] of 0 and a large negative number -> [rows, queries, width]."""
+  rows, length, heads, size = q.shape
+  kv_heads = k.shape[2]
+  # Query heads of one group are stacked along the queries.
+  group = heads // kv_heads
+  q = q.view(rows, length, kv_heads, group, size) * size ** -0.5
+  q = q.permute(0, 2, 3, 1, 4).reshape(rows * kv_heads, group, length, -1)
+  k = k.permute(0, 2, 3, 1).reshape(rows * kv_heads, size, -1)
+  v = v.permute(0, 2, 1, 3).reshape(rows * kv_heads, -1, size)
+  out = torch.cat([_attend(q[:, :, i:i + _CHUNK], k, v, mask[i:i + _CHUNK])
+                   for i in range(0, length, _CHUNK)], 2)
+  out = out.view(rows, kv_heads, group, length, -1)
+  return out.permute(0, 3, 1, 2, 4).reshape(rows, length, heads * size)
 
 
 def _attend(q, k, v, mask):
   """q [n, group, queries, size], k [n, size, keys], v [n, keys, size]; keys
-  beyond the last query are left out, so their cost is not paid."""
+  that no query sees are left out at both ends, so their cost is not paid."""
   n, group, queries, size = q.shape
-  keys = mask.shape[1] - int((mask[-1] < 0).sum())
-  scores = torch.bmm(q.reshape(n, group * queries, size), k[:, :, :keys])
-  scores = scores.view(n, group, queries, keys).add_(mask[:, :keys])
-  weights = torch.softmax(scores, -1).view(n, group * queries, keys)
-  return torch.bmm(weights, v[:, :keys]).view(n, group, queries, size)
+  seen = (mask == 0).any(0).nonzero()
+  first, end = int(seen[0]), int(seen[-1]) + 1
+  scores = torch.bmm(q.reshape(n, group * queries, size), k[:, :, first:end])
+  scores = scores.view(n, group, queries, -1).add_(mask[:, first:end])
+  weights = torch.softmax(scores, -1).view(n, group * queries, -1)
+  return torch.bmm(weights, v[:, first:end]).view(n, group, queries, size)
+
+
+def rotation(config):
+  """Complex factors [context, 1, head size / 2] that turn pairs."""
+  angle = torch.arange(config.context).double()[:, None] * (
+      config.rope_base ** (-torch.arange(0, config.head_size, 2).double()
+                           / config.head_size))
+  turn = torch.polar(torch.ones_like(angle), angle).to(torch.complex64)
+  return turn[:, None, :]
+
+
+def visibility(context, window=0):
+  """Mask [context, context]: 0 for what a query sees."""
+  mask = torch.full((context, context), _HIDDEN).triu(1)
+  if window:
+    mask += torch.full((context, context), _HIDDEN).tril(-window)
+  return mask
 
 
 class Llama(nn.Module):
@@ -109,13 +140,9 @@ class Llama(nn.Module):
     self.blk = nn.ModuleList(Block(config) for _ in range(config.layers))
     self.output_norm = RmsNorm(config.width, config.eps)
     self._init_weights()
-    angle = torch.arange(config.context).double()[:, None] * (
-        config.rope_base ** (-torch.arange(0, config.head_size, 2).double()
-                             / config.head_size))
-    turn = torch.polar(torch.ones_like(angle), angle).to(torch.complex64)
-    self.register_buffer("_turn", turn[:, None, :], persistent=False)
-    mask = torch.full((config.context, config.context), -1e9).triu(1)
-    self.register_buffer("_mask", mask, persistent=False)
+    self.register_buffer("_turn", rotation(config), persistent=False)
+    for name, window in (("_mask", 0), ("_window", config.window)):
+      self.register_buffer(name, visibility(config.context, window), persistent=False)
 
   def _init_weights(self):
     nn.init.normal_(self.token_embd.weight, std=0.02)
@@ -131,7 +158,8 @@ class Llama(nn.Module):
     end = start + ids.shape[1]
     x = self.token_embd(ids)
     for i, block in enumerate(self.blk):
-      x = block(x, self._turn[start:end], self._mask[start:end, :end],
+      mask = self._window if any(self.config.windowed[i:i + 1]) else self._mask
+      x = block(x, self._turn[start:end], mask[start:end, :end],
                 past.layers[i] if past is not None else None)
     if past is not None:
       past.length = end
@@ -143,10 +171,11 @@ class Llama(nn.Module):
 
 
 class LayerPast:
-  """Keys and values of one layer."""
+  """What one layer keeps: keys and values, or a convolution's last inputs."""
 
   def __init__(self):
     self._k = self._v = None
+    self._inputs = None
 
   def append(self, k, v):
     if self._k is not None:
@@ -154,10 +183,16 @@ class LayerPast:
     self._k, self._v = k, v
     return k, v
 
+  def last(self, count):
+    return None if self._inputs is None else self._inputs[:, -count:]
+
+  def keep(self, inputs):
+    self._inputs = inputs
+
   def copy(self):
     """Shares the tensors: appending never changes them."""
     other = LayerPast()
-    other._k, other._v = self._k, self._v
+    other._k, other._v, other._inputs = self._k, self._v, self._inputs
     return other
 
 

@@ -10,26 +10,68 @@ import torch
 import bpe
 import export
 import gguf_file
+import lfm2
 import llama
 import q8_0
 import start
 
-_TINY = llama.Config(width=64, layers=2, heads=4, kv_heads=2, hidden=96, context=64)
+_SIZES = dict(width=64, layers=2, heads=4, kv_heads=2, hidden=96, context=300)
+_TINY = llama.Config(**_SIZES)
+_WINDOW = llama.Config(**_SIZES, window=20, windowed=(True, False))
+_HYBRID = lfm2.Config(**_SIZES, taps=4, attention=(False, True))
+_EACH = (_TINY, _WINDOW, _HYBRID)
+
+
+def _random_model(config):
+  """With every parameter drawn, so that none stands at its neutral start."""
+  torch.manual_seed(1)
+  model = export.make_model(config).eval().requires_grad_(False)
+  for p in model.parameters():
+    p.add_(torch.randn_like(p) * 0.1)
+  return model
 
 
 class ModelTest(unittest.TestCase):
 
   def test_decoding_token_by_token_is_the_whole_pass(self):
+    for config in _EACH:
+      with self.subTest(config=config):
+        model = _random_model(config)
+        ids = torch.randint(0, 1024, (2, 200))
+        past = llama.Past(config)
+        steps = [model(ids[:, :150], past)]
+        steps += [model(ids[:, i:i + 1], past) for i in range(150, 200)]
+        self.assertLess((torch.cat(steps, 1) - model(ids)).abs().max().item(), 1e-4)
+
+  def test_a_window_hides_what_is_before_it(self):
+    model = _random_model(llama.Config(**_SIZES, window=20, windowed=(True, True)))
+    ids = torch.randint(0, 1024, (1, 100))
+    other = ids.clone()
+    other[0, 10] = (other[0, 10] + 1) % 1024
+    moved = (model(ids) - model(other)).abs().amax(-1)[0]
+    # Two layers: what stood at 10 reaches 10 + 2 * 19.
+    self.assertGreater(moved[48].item(), 0)
+    self.assertEqual(moved[49:].max().item(), 0)
+
+  def test_a_hybrid_starts_like_its_teacher(self):
+    """Where layer 0 looks back by fixed distances, taps do the same."""
     torch.manual_seed(1)
-    model = llama.Llama(llama.Config(width=64, layers=2, heads=4, kv_heads=2,
-                                     hidden=96, context=300)).eval()
-    ids = torch.randint(0, 1024, (2, 200))
-    past = llama.Past(model.config)
+    teacher = llama.Llama(llama.MAIN).eval()
+    start.prepare(teacher)
+    model = lfm2.Lfm2(lfm2.HYBRID).eval()
+    ids = torch.randint(259, 1024, (1, 200))
+    lfm2.from_llama(model, teacher, ids[0])
     with torch.no_grad():
-      steps = [model(ids[:, :150], past)]
-      steps += [model(ids[:, i:i + 1], past) for i in range(150, 200)]
-      whole = model(ids)
-    self.assertLess((torch.cat(steps, 1) - whole).abs().max().item(), 1e-4)
+      x = teacher.token_embd(ids)
+      turn, mask = teacher._turn[:200], teacher._mask[:200, :200]
+      wanted = teacher.blk[0](x, turn, mask) - x
+      alike = []
+      for weights in (model.blk[0].shortconv.conv.weight, torch.zeros(1)):
+        model.blk[0].shortconv.conv.weight[:] = weights
+        got = model.blk[0](model.token_embd(ids), turn, mask) - x
+        alike.append(torch.cosine_similarity(wanted[0, 10:], got[0, 10:], -1).mean().item())
+    self.assertGreater(alike[0], 0.85)
+    self.assertLess(alike[1], 0.5)
 
   def test_first_layer_looks_back(self):
     """After `prepare`, a token's state tells what stood before it."""
@@ -65,8 +107,12 @@ class Q8Test(unittest.TestCase):
 class FileTest(unittest.TestCase):
 
   def test_a_written_model_reads_back(self):
-    torch.manual_seed(2)
-    model, tokenizer = llama.Llama(_TINY), bpe.learn()
+    for config in _EACH:
+      with self.subTest(config=config):
+        self._write_and_read(config)
+
+  def _write_and_read(self, config):
+    model, tokenizer = _random_model(config), bpe.learn()
     with tempfile.TemporaryDirectory() as folder:
       path = os.path.join(folder, "tiny.gguf")
       export.write_model(path, model, tokenizer, "tiny")
@@ -76,11 +122,13 @@ class FileTest(unittest.TestCase):
       export.write_model(path + "2", again, words, "tiny")
       with open(path, "rb") as a, open(path + "2", "rb") as b:
         first, second = a.read(), b.read()
-    self.assertEqual(metadata["general.architecture"], "llama")
-    self.assertEqual(metadata["llama.attention.head_count_kv"], 2)
+    hybrid = config is _HYBRID
+    self.assertEqual(metadata["general.architecture"], "lfm2" if hybrid else "llama")
+    heads = "lfm2" if hybrid else "llama"
+    self.assertEqual(metadata[heads + ".attention.head_count_kv"], [0, 2] if hybrid else 2)
     self.assertEqual(metadata["tokenizer.ggml.bos_token_id"], 1)
     self.assertEqual(set(tensors), set(model.state_dict()))
-    self.assertEqual(again.config, _TINY)
+    self.assertEqual(again.config, config)
     self.assertEqual((words.tokens, words.scores, words.types),
                      (tokenizer.tokens, tokenizer.scores, tokenizer.types))
     # Quantising what was quantised changes next to nothing.

@@ -4,12 +4,17 @@
   tools/train/train.py --out models/story.gguf
   tools/train/train.py --size draft --teacher models/story.gguf \\
       --out models/story-draft.gguf
+  tools/train/train.py --size window --start models/story.gguf \\
+      --out models/story-window.gguf
+  tools/train/train.py --size hybrid --start models/story.gguf \\
+      --out models/story-hybrid.gguf
 
 Training data is drawn as it goes, no story twice. Rows grow longer in stages:
 on short rows with many questions the model learns within minutes to look facts
 up in the story; the longer ones teach it to do so over the whole context. With
 a teacher the loss has the teacher's distribution in it too, which makes the
-small model guess what the large one says.
+small model guess what the large one says. One that starts where another model is
+has the last stages alone, at a lower rate, and that model as its teacher.
 
 A checkpoint beside the output lets an interrupted run go on.
 """
@@ -29,10 +34,12 @@ from torch.nn import functional
 import bpe
 import data
 import export
+import lfm2
 import llama
 import optim
 import spm
 import start
+import story
 
 # Rows of a batch and what they hold.
 BARE = (20, data.Mix(96, (0, 0), plain=0, retold=True, kinds=(1, 1),
@@ -48,7 +55,12 @@ LONG = (6, data.Mix(512, (0.15, 0.5), plain=0, kinds=(2, 6)))
 LONGEST = (3, data.Mix(1023, (0.05, 0.4), plain=0, kinds=(4, 6)))
 
 # (share of all tokens after which the stage ends, kinds of batches with odds);
-# who has a teacher needs the last one only.
+# who has a teacher needs the last one only, who starts elsewhere these.
+RESUMED = (
+    (0.70, ((DENSE, 2), (DENSER, 2), (DENSEST, 2), (SHORT, 1), (MEDIUM, 2), (LONG, 1),
+            (LONGEST, 2))),
+    (1.00, ((DENSER, 1), (SHORT, 1), (MEDIUM, 1), (TALES, 2), (LONG, 2), (LONGEST, 2))),
+)
 STAGES = (
     (0.06, ((BARE, 4), (SHORT, 1))),
     (0.22, ((BARE, 1), (DENSE, 2), (SHORT, 3), (MEDIUM, 1))),
@@ -59,12 +71,22 @@ STAGES = (
     (1.00, ((SHORT, 1), (MEDIUM, 1), (TALES, 5), (LONG, 1), (LONGEST, 2))),
 )
 
-SIZES = {"main": llama.MAIN, "draft": llama.DRAFT}
+SIZES = {"main": llama.MAIN, "draft": llama.DRAFT, "window": llama.WINDOW,
+         "hybrid": lfm2.HYBRID}
 
 
 def rate(progress):
   """Learning rate factor: warm-up, plateau, straight line to nought."""
   return max(0.0, min(progress / 0.01 + 0.05, 1.0, (1 - progress) / 0.6))
+
+
+def begin_at(model, other, tokenizer):
+  """Gives `model` the weights of a trained llama of the same sizes."""
+  if isinstance(model, lfm2.Lfm2):
+    drawn = story.Generator("start").story(story.Spec(length=900, question_share=0.2))
+    lfm2.from_llama(model, other, torch.tensor([spm.BOS] + tokenizer.encode(drawn.text())))
+  else:
+    model.load_state_dict(other.state_dict())
 
 
 class Run:
@@ -74,15 +96,20 @@ class Run:
     self.args = args
     self.device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(args.seed)
-    shared = args.vocabulary or args.teacher
+    shared = args.vocabulary or args.teacher or args.start
     self.tokenizer = export.load_tokenizer(shared) if shared else bpe.learn()
-    self.model = llama.Llama(SIZES[args.size])
-    start.prepare(self.model)
-    self.model.to(self.device)
-    self.optimiser = optim.Optimiser(self.model, args.matrix_lr, args.other_lr)
+    self.model = export.make_model(SIZES[args.size])
     self.teacher = None
-    if args.teacher:
-      self.teacher = export.load_model(args.teacher).to(self.device)
+    if args.teacher or args.start:
+      self.teacher = export.load_model(args.teacher or args.start)
+    if args.start:
+      begin_at(self.model, self.teacher, self.tokenizer)
+    else:
+      start.prepare(self.model)
+    self.model.to(self.device)
+    if self.teacher:
+      self.teacher.to(self.device)
+    self.optimiser = optim.Optimiser(self.model, args.matrix_lr, args.other_lr)
     self.step = self.tokens = 0
     self.seconds = 0.0
     self.sums = []
@@ -107,7 +134,7 @@ class Run:
 
   def _one_step(self):
     progress = self.tokens / self.args.tokens
-    stages = STAGES[-1:] if self.teacher else STAGES
+    stages = RESUMED if self.args.start else STAGES[-1:] if self.teacher else STAGES
     _, mixes = next(stage for stage in stages if progress < stage[0])
     # Each step has its own seed, so that a resumed run sees the same rows.
     seed = f"{self.args.seed} {self.step}"
@@ -176,6 +203,7 @@ def main():
   parser.add_argument("--out", required=True, help="GGUF file to write")
   parser.add_argument("--size", choices=SIZES, default="main")
   parser.add_argument("--teacher", help="GGUF file of a model to imitate")
+  parser.add_argument("--start", help="GGUF file of a model to start from and to imitate")
   parser.add_argument("--vocabulary", help="GGUF file of a model to share it with")
   parser.add_argument("--tokens", type=int, default=7_000_000)
   parser.add_argument("--seed", type=int, default=1)
