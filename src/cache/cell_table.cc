@@ -29,6 +29,10 @@ void AddCell(std::vector<CellRun>& runs, std::int32_t cell) {
   }
 }
 
+// Rings of sequences that grow in step, a power of two apart, would all meet in the same few cache
+// lines of the tables here. So each begins an odd number of lines after the one before it.
+constexpr std::int64_t kRingTurn = 5 * 64 / sizeof(std::int32_t);
+
 }  // namespace
 
 void CellTable::Reset(const CellTableOptions& options) {
@@ -42,14 +46,21 @@ void CellTable::Reset(const CellTableOptions& options) {
   homes_ = options.homes;
 }
 
+std::int32_t CellTable::HomeOf(SequenceId id, Position position) const {
+  const std::int64_t ring = position + std::int64_t{Index(id)} * kRingTurn;
+  const std::int64_t offset = homes_ == Homes::kRing ? ring % home_stride_ : position;
+  return static_cast<std::int32_t>((Index(id) * home_stride_ + offset) % cells());
+}
+
 std::int32_t CellTable::Place(SequenceId id, Position position) const {
+  const std::int32_t home = HomeOf(id, position);
+  // A ring that ran on over its end would take the next one's cells.
+  if (homes_ == Homes::kRing && free_.Contains(home)) return home;
   const std::int32_t previous = position > 0 ? history(id).CellOf(position - 1) : RunList::kNoCell;
   if (previous != RunList::kNoCell && previous + 1 < cells() && free_.Contains(previous + 1)) {
     return previous + 1;
   }
-  const std::int64_t offset = homes_ == Homes::kRing ? position % home_stride_ : position;
-  const std::int64_t home = (Index(id) * home_stride_ + offset) % cells();
-  const std::int32_t cell = free_.NextFrom(static_cast<std::int32_t>(home));
+  const std::int32_t cell = free_.NextFrom(home);
   return cell != FreeSet::kNone ? cell : free_.NextFrom(0);
 }
 

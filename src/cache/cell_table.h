@@ -78,7 +78,8 @@ class CellTable {
   }
 
   // Gives position `position` of the sequence a cell and returns it: the one after its
-  // predecessor's, else its home, else the next free one after that, around the end.
+  // predecessor's, else its home, else the next free one after that, around the end. In a ring its
+  // home comes first.
   // REQUIRES: not held; a free cell; room reserved.
   std::int32_t Claim(SequenceId id, Position position);
 
@@ -109,6 +110,7 @@ class CellTable {
  private:
   // Adds `by` to the users of the cells that the evictions let go of; how many have none then.
   std::int32_t AddUsers(std::span<const Eviction> evictions, std::int32_t by);
+  std::int32_t HomeOf(SequenceId id, Position position) const;
   std::int32_t Place(SequenceId id, Position position) const;
   void Release(std::int32_t cell, std::int32_t length);
   // Cells at positions [begin, ∞) that other sequences see too.

@@ -118,5 +118,32 @@ TEST(CellTableTest, MiddleRemovalOfOwnCellsNeedsNoRoom) {
   EXPECT_EQ(table.free_cells(), 1);
 }
 
+// Neighbours that slide, at all distances from one another: none runs on into the next one's cells.
+TEST(CellTable, RingsStayApart) {
+  constexpr std::int32_t kStride = 64, kSequences = 3;
+  for (Position apart = 0; apart < kStride; ++apart) {
+    CellTable table;
+    table.Reset({.cells = kStride * kSequences,
+                 .sequences = kSequences,
+                 .home_stride = kStride,
+                 .homes = Homes::kRing});
+    for (Position position = 0; position < 3 * kStride; ++position) {
+      for (std::int32_t s = 0; s < kSequences; ++s) {
+        table.DropBefore(SequenceId{s}, position + apart * s - (kStride - 1));
+      }
+      for (std::int32_t s = 0; s < kSequences; ++s) {
+        Fill(table, SequenceId{s}, position + apart * s, position + apart * s + 1);
+      }
+      for (std::int32_t s = 0; s < kSequences; ++s) {
+        for (const HistoryRun& run : RunsOf(table, SequenceId{s})) {
+          ASSERT_EQ(run.cell / kStride, s) << apart << " apart, round " << position;
+          ASSERT_EQ((run.cell + run.length - 1) / kStride, s) << apart << " apart";
+        }
+        ASSERT_LE(RunsOf(table, SequenceId{s}).size(), 2u);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kvcache
