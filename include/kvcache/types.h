@@ -33,6 +33,7 @@ enum class DType : std::uint8_t {
   kQ4_K,
   kQ5_K,
   kQ6_K,
+  kMXFP4,
   kI8,
   kI32,
 };
@@ -58,6 +59,8 @@ constexpr DTypeInfo InfoOf(DType type) {
     case DType::kQ4_K: return {"q4_k", 256, 144};
     case DType::kQ5_K: return {"q5_k", 256, 176};
     case DType::kQ6_K: return {"q6_k", 256, 210};
+    // Blocks of 32: a power of two, then floats of four bits; src/tensor/quantize_mxfp4.cc.
+    case DType::kMXFP4: return {"mxfp4", 32, 17};
     case DType::kI8: return {"i8", 1, 1};
     case DType::kI32: return {"i32", 1, 4};
   }

@@ -41,7 +41,7 @@ constexpr GgmlTypeInfo kTypes[] = {
     {GgmlType::kBF16, "bf16", 1, 2, DType::kBF16},
     {Number(34), "tq1_0", 256, 54, {}},
     {Number(35), "tq2_0", 256, 66, {}},
-    {Number(39), "mxfp4", 32, 17, {}},
+    {GgmlType::kMXFP4, "mxfp4", 32, 17, DType::kMXFP4},
     {Number(40), "nvfp4", 64, 36, {}},
     {Number(41), "q1_0", 128, 18, {}},
     {Number(42), "q2_0", 64, 18, {}},

@@ -32,6 +32,7 @@ enum class GgmlType : std::uint32_t {
   kI8 = 24,
   kI32 = 26,
   kBF16 = 30,
+  kMXFP4 = 39,
 };
 
 struct GgmlTypeInfo {

@@ -181,7 +181,7 @@ TEST_F(GgufTest, MissingTensorsAreNamed) {
 TEST(GgmlType, EveryDTypeHasANumber) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ4_0, DType::kQ4_1,
                             DType::kQ5_0, DType::kQ5_1, DType::kQ8_0, DType::kQ4_K, DType::kQ5_K,
-                            DType::kQ6_K, DType::kI8, DType::kI32}) {
+                            DType::kQ6_K, DType::kMXFP4, DType::kI8, DType::kI32}) {
     const GgmlTypeInfo* info = FindGgmlType(GgmlTypeOf(dtype));
     ASSERT_NE(info, nullptr);
     EXPECT_EQ(info->name, InfoOf(dtype).name);

@@ -2,6 +2,7 @@
 // repeat along a row. One pair of functions per type, one file per family:
 //
 //   quantize_blocks.cc        Q4_0, Q4_1, Q5_0, Q5_1, Q8_0     blocks of 32
+//   quantize_mxfp4.cc         MXFP4                            blocks of 32
 //   quantize_super_blocks.cc  Q4_K, Q5_K, Q6_K                 super-blocks of 256
 //
 // Thread safety: free functions without state.
@@ -28,6 +29,7 @@ extern const BlockCodec kQ8_0;
 extern const BlockCodec kQ4_K;
 extern const BlockCodec kQ5_K;
 extern const BlockCodec kQ6_K;
+extern const BlockCodec kMXFP4;
 
 template <typename T>
 void Store(std::byte* at, T value) {

@@ -26,6 +26,7 @@ const codec::BlockCodec* CodecOf(DType type) {
     case DType::kQ4_K: return &codec::kQ4_K;
     case DType::kQ5_K: return &codec::kQ5_K;
     case DType::kQ6_K: return &codec::kQ6_K;
+    case DType::kMXFP4: return &codec::kMXFP4;
     default: return nullptr;
   }
 }

@@ -1,7 +1,8 @@
 // Rows of f32 to and from the weight types, for tools and loaders (kernels have their own).
 //
 // F16 and BF16 round to nearest even. What the bytes of block types stand for, and how they are
-// chosen, is written where it is done: quantize_blocks.cc and quantize_super_blocks.cc. Q8_0,
+// chosen, is written where it is done: quantize_blocks.cc, quantize_super_blocks.cc and
+// quantize_mxfp4.cc. Q8_0,
 // per block of 32 values x:
 //   d = max|x| / 127,   q = round(x · (1/d)), halves away from zero,   stored: f16(d), 32 × q
 // in f32 throughout, q from the unrounded d; a block of zeros has d = 0. These are the bits of

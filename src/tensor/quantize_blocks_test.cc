@@ -15,8 +15,9 @@
 namespace kvcache {
 namespace {
 
-constexpr DType kBlockTypes[] = {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,
-                                 DType::kQ8_0, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+constexpr DType kBlockTypes[] = {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,
+                                 DType::kQ5_1, DType::kQ8_0, DType::kQ4_K,
+                                 DType::kQ5_K, DType::kQ6_K, DType::kMXFP4};
 
 std::size_t BlockSize(DType type) {
   return static_cast<std::size_t>(InfoOf(type).block_size);
@@ -91,6 +92,25 @@ TEST(BlockTypes, Q5_1ByHand) {
     EXPECT_EQ(values[i], 2.0f * static_cast<float>(i + (i == 3 ? 16 : 0)) + 100.0f);
     EXPECT_EQ(values[i + 16], 2.0f * static_cast<float>(15 - i + (i == 14 ? 16 : 0)) + 100.0f);
   }
+}
+
+// Nibbles count up in the lower halves and down in the upper ones.
+TEST(BlockTypes, Mxfp4ByHand) {
+  constexpr float kValues[] = {0.0f, 0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
+                               0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+  for (const int exponent : {-3, 0, 5}) {
+    Block block(DType::kMXFP4);
+    FillNibbles(1, block.Byte(0, static_cast<unsigned>(127 + exponent)));
+    const auto values = block.Values();
+    for (int i = 0; i < 16; ++i) {
+      EXPECT_EQ(values[i], std::ldexp(kValues[i], exponent));
+      EXPECT_EQ(values[i + 16], std::ldexp(kValues[15 - i], exponent));
+    }
+  }
+  // The smallest powers, and the one that the specification gives no value.
+  EXPECT_EQ(Block(DType::kMXFP4).Byte(1, 1).Values()[0], 0x1p-128f);
+  EXPECT_EQ(Block(DType::kMXFP4).Byte(0, 1).Byte(1, 7).Values()[0], 0x6p-126f);
+  EXPECT_EQ(Block(DType::kMXFP4).Byte(0, 255).Byte(1, 1).Values()[0], 0x1p127f);
 }
 
 // sc_0 = 1, m_0 = 2; sc_4 = 33 and m_4 = 17, whose upper two bits are bytes 0's and 4's.
@@ -178,7 +198,8 @@ TEST_P(BlockTypesTest, ErrorsAreSmallBesideTheValues) {
     for (std::size_t i = 0; i < values.size(); ++i) {
       error += std::pow(static_cast<double>(back[i] - values[i]) / static_cast<double>(size), 2);
     }
-    EXPECT_LT(std::sqrt(error / static_cast<double>(values.size())), 0.12) << size;
+    const double most = GetParam() == DType::kMXFP4 ? 0.13 : 0.12;
+    EXPECT_LT(std::sqrt(error / static_cast<double>(values.size())), most) << size;
   }
 }
 

@@ -82,7 +82,8 @@ constexpr Shape kWideShape = {
     "--layers 2 --width 256 --heads 4 --kv-heads 2 --head-dim 64 --ffn 768 --vocab 400 --tied"};
 constexpr int kWide = static_cast<int>(std::size(kShapes) + std::size(kFamilies));
 constexpr DType kWeightTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0};
-constexpr DType kSmallTypes[] = {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1};
+constexpr DType kSmallTypes[] = {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,
+                                 DType::kMXFP4};
 constexpr DType kSuperTypes[] = {DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
 constexpr DType kKvTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
 

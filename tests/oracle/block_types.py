@@ -102,9 +102,19 @@ def q6_k(data):
     return (scales[:, :, None] * q.reshape(-1, 16, 16)).reshape(-1, 256)
 
 
+_FLOATS_OF_FOUR_BITS = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6], F32)
+
+
+def mxfp4(data):
+    b = _fields(data, ("e", U8, 1), ("q", U8, 16))
+    # Halved, so that every power is a float; doubled, so that no value rounds.
+    half_power = np.ldexp(F32(0.5), b["e"].astype(np.int32) - 127)
+    return half_power * (2 * _FLOATS_OF_FOUR_BITS[_nibbles(b["q"])])
+
+
 # By ggml's number: name, values and bytes of a block, and the function above.
 BLOCK_TYPES = {
     2: ("q4_0", 32, 18, q4_0), 3: ("q4_1", 32, 20, q4_1), 6: ("q5_0", 32, 22, q5_0),
     7: ("q5_1", 32, 24, q5_1), 8: ("q8_0", 32, 34, q8_0), 12: ("q4_k", 256, 144, q4_k),
-    13: ("q5_k", 256, 176, q5_k), 14: ("q6_k", 256, 210, q6_k),
+    13: ("q5_k", 256, 176, q5_k), 14: ("q6_k", 256, 210, q6_k), 39: ("mxfp4", 32, 17, mxfp4),
 }

@@ -11,7 +11,7 @@ import subprocess
 import numpy as np
 
 PLAIN_TYPES = ["f32", "f16", "bf16", "q8_0"]
-SMALL_TYPES = ["q4_0", "q4_1", "q5_0", "q5_1"]
+SMALL_TYPES = ["q4_0", "q4_1", "q5_0", "q5_1", "mxfp4"]
 SUPER_TYPES = ["q4_k", "q5_k", "q6_k", "q4_k_m", "q5_k_m"]
 TYPES = PLAIN_TYPES + SMALL_TYPES + SUPER_TYPES
 
@@ -81,6 +81,7 @@ class Variant:
 _STRETCHED = ("--rope-original-context", 128, "--rope-factor", 4)
 # Whole blocks of 32 lie along the latent vectors and along heads.
 _LATENT = ("--kv-rank", 96, "--rope-dims", 32, "--dense-layers", 1)
+_GEMMA3_ROPE = ("--rope-scaling", "linear", "--rope-factor", 8, "--rope-base", 1000000)
 VARIANTS = [
     Variant("llama", "llama"),
     Variant("llama-linear", "llama", ("--rope-scaling", "linear", "--rope-factor", 2.5)),
@@ -93,8 +94,10 @@ VARIANTS = [
     # 400 of 536 tokens lie past the window; gemma3's sixth layer is the first that sees everything.
     Variant("gemma2", "gemma2", ("--window", 100), rough_gelu=True),
     Variant("gemma2-27b", "gemma2", ("--window", 100), rough_gelu=True, layers=46, apart=True),
-    Variant("gemma3", "gemma3", ("--window", 100, "--rope-scaling", "linear", "--rope-factor", 8,
-                                 "--rope-base", 1000000), rough_gelu=True, layers=6),
+    Variant("gemma3", "gemma3", ("--window", 100, *_GEMMA3_ROPE), rough_gelu=True, layers=6),
+    # Fewer layers add up less noise, which types of four bits need for clear greedy steps.
+    Variant("gemma3-of-3", "gemma3", ("--window", 100, "--window-pattern", 3, *_GEMMA3_ROPE),
+            rough_gelu=True, layers=3),
     Variant("llama4", "llama4", ("--rope-base", 500000), experts=(8, 2), layers=4),
     Variant("llama4-chunks", "llama4", ("--chunk", 96, "--temperature-length", 50,
                                         "--expert-step", 1), experts=(8, 1), layers=5,

@@ -15,13 +15,21 @@ struct Named {
 };
 
 constexpr Named kSchemes[] = {
-    {"f32", {DType::kF32, Mix::kPure}, 0},        {"f16", {DType::kF16, Mix::kPure}, 1},
-    {"bf16", {DType::kBF16, Mix::kPure}, 32},     {"q4_0", {DType::kQ4_0, Mix::kPure}, 2},
-    {"q4_1", {DType::kQ4_1, Mix::kPure}, 3},      {"q5_0", {DType::kQ5_0, Mix::kPure}, 8},
-    {"q5_1", {DType::kQ5_1, Mix::kPure}, 9},      {"q8_0", {DType::kQ8_0, Mix::kPure}, 7},
-    {"q4_k", {DType::kQ4_K, Mix::kPure}, 14},     {"q5_k", {DType::kQ5_K, Mix::kPure}, 16},
-    {"q6_k", {DType::kQ6_K, Mix::kPure}, 18},     {"q4_k_m", {DType::kQ4_K, Mix::kMedium}, 15},
+    {"f32", {DType::kF32, Mix::kPure}, 0},
+    {"f16", {DType::kF16, Mix::kPure}, 1},
+    {"bf16", {DType::kBF16, Mix::kPure}, 32},
+    {"q4_0", {DType::kQ4_0, Mix::kPure}, 2},
+    {"q4_1", {DType::kQ4_1, Mix::kPure}, 3},
+    {"q5_0", {DType::kQ5_0, Mix::kPure}, 8},
+    {"q5_1", {DType::kQ5_1, Mix::kPure}, 9},
+    {"q8_0", {DType::kQ8_0, Mix::kPure}, 7},
+    {"q4_k", {DType::kQ4_K, Mix::kPure}, 14},
+    {"q5_k", {DType::kQ5_K, Mix::kPure}, 16},
+    {"q6_k", {DType::kQ6_K, Mix::kPure}, 18},
+    {"q4_k_m", {DType::kQ4_K, Mix::kMedium}, 15},
     {"q5_k_m", {DType::kQ5_K, Mix::kMedium}, 17},
+    {"mxfp4", {DType::kMXFP4, Mix::kPure}, 38},
+    {"mxfp4_moe", {DType::kMXFP4, Mix::kExperts}, 38},
 };
 
 // The first and last eighth of the layers, and every third between.
@@ -38,6 +46,9 @@ int LayerOf(std::string_view name) {
 DType WithoutFallback(const WeightScheme& scheme, const MatrixPlace& matrix) {
   if (scheme.mix == Mix::kPure) return scheme.type;
   const std::string_view name = matrix.name;
+  if (scheme.mix == Mix::kExperts) {
+    return name.find("_exps.") != name.npos ? scheme.type : DType::kQ8_0;
+  }
   if (name == "output.weight" || (matrix.tied && name == "token_embd.weight")) {
     return DType::kQ6_K;
   }

@@ -11,8 +11,9 @@
 namespace kvcache::make_model {
 
 enum class Mix : std::uint8_t {
-  kPure,    // every matrix has the type
-  kMedium,  // the matrices that suffer most have q6_k: what q4_k_m and q5_k_m files have
+  kPure,     // every matrix has the type
+  kExperts,  // experts have it, other matrices q8_0: what mxfp4_moe files have
+  kMedium,   // the matrices that suffer most have q6_k: what q4_k_m and q5_k_m files have
 };
 
 // What --type says.
@@ -21,7 +22,7 @@ struct WeightScheme {
   Mix mix = Mix::kPure;
 };
 
-// kInvalidArgument, with the names that there are: a dtype's, or q4_k_m, q5_k_m.
+// kInvalidArgument, with the names that there are: a dtype's, or q4_k_m, q5_k_m, mxfp4_moe.
 Result<WeightScheme> ParseWeightScheme(const std::string& name);
 
 // The number in general.file_type that says of what type most tensors are.

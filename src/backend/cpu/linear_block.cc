@@ -349,6 +349,7 @@ void MultiplyPanels(const Product& product, std::int64_t begin, std::int64_t end
     case DType::kQ4_1: return MultiplyFormat<Format<DType::kQ4_1>>(product, begin, end, room);
     case DType::kQ5_0: return MultiplyFormat<Format<DType::kQ5_0>>(product, begin, end, room);
     case DType::kQ5_1: return MultiplyFormat<Format<DType::kQ5_1>>(product, begin, end, room);
+    case DType::kMXFP4: return MultiplyFormat<Format<DType::kMXFP4>>(product, begin, end, room);
     case DType::kQ4_K: return MultiplyFormat<Format<DType::kQ4_K>>(product, begin, end, room);
     case DType::kQ5_K: return MultiplyFormat<Format<DType::kQ5_K>>(product, begin, end, room);
     case DType::kQ6_K: return MultiplyFormat<Format<DType::kQ6_K>>(product, begin, end, room);

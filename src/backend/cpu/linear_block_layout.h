@@ -14,6 +14,8 @@
 //                                                   fifth bit of input 4 G + k; then as Q4_0
 //   Q5_1           d, m                             as Q5_0
 //
+//   MXFP4          e: 16 bytes                      as Q4_0
+//
 //   256 inputs of  head, of the whole chunk         body, per 32 inputs
 //   Q4_K           d, dmin, then the 12 bytes of    as Q4_0
 //                  scales, each for 16 rows
@@ -55,6 +57,7 @@ constexpr Layout LayoutOf(DType dtype) {
     case DType::kQ5_0: return {32, 5 * kLine, InputScales::kPer32};
     case DType::kQ5_1: return {64, 5 * kLine, InputScales::kPer32};
     case DType::kQ8_0: return {32, 8 * kLine, InputScales::kPer32};
+    case DType::kMXFP4: return {16, 4 * kLine, InputScales::kPer32};
     case DType::kQ4_K: return {32, 4 * kLine, InputScales::kPer256};
     case DType::kQ5_K: return {32, 5 * kLine, InputScales::kPer256};
     case DType::kQ6_K: return {40, 6 * kLine, InputScales::kPer256};

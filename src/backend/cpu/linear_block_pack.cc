@@ -68,6 +68,16 @@ void PackBlock(DType dtype, const std::byte* block, std::byte* head, std::byte* 
   }
 }
 
+// One exponent byte a block, then nibbles. `head` is where this row's first exponent goes.
+void PackMxfp4(const std::byte* values, std::int64_t blocks, std::byte* head, std::byte* words) {
+  constexpr Layout kLayout = LayoutOf(DType::kMXFP4);
+  for (std::int64_t b = 0; b < blocks; ++b) {
+    const std::byte* const block = values + b * InfoOf(DType::kMXFP4).block_bytes;
+    head[b * kLayout.head_bytes] = block[0];
+    PackNibbles(block + 1, words + b * kLayout.body_bytes);
+  }
+}
+
 // ---- Super-blocks of 256
 
 // Pairs the lower (or upper) nibbles of 32 bytes anew: inputs i and i + 16 of the same 32.
@@ -143,6 +153,7 @@ void PackRow(DType dtype, const std::byte* values, std::int64_t blocks, std::int
   if (layout.input_scales == InputScales::kPer256) {
     return PackWithLeast(dtype, values, chunk, words, row);
   }
+  if (dtype == DType::kMXFP4) return PackMxfp4(values, blocks, chunk + row, words);
   for (std::int64_t b = 0; b < blocks; ++b) {
     PackBlock(dtype, values + b * InfoOf(dtype).block_bytes,
               chunk + b * layout.head_bytes + row * 2, words + b * layout.body_bytes);

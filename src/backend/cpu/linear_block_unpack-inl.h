@@ -209,6 +209,61 @@ struct SmallBlocks {
   }
 };
 
+// Floats of four bits: nibbles index their doubled values, and the scale is half the power of two.
+struct FourBitFloats {
+  static constexpr Chain kChain = Chain::kPer32;
+  static constexpr DType kType = DType::kMXFP4;
+
+  static const std::uint8_t* QuantsOf(const std::uint8_t*, std::int64_t, const ChunkRoom& room) {
+    return room.quants;
+  }
+  static HWY_INLINE void UnpackHead(const std::uint8_t*, ChunkRoom&) {}
+  static HWY_INLINE void UnpackBlock(const std::uint8_t* chunk, std::int64_t blocks, std::int64_t b,
+                                     ChunkRoom& room) {
+    const std::uint8_t* const lines =
+        chunk + HeadBytes(kType, blocks) + b * LayoutOf(kType).body_bytes;
+    PrefetchAhead<LayoutOf(kType).body_bytes>(lines);
+    UnpackValues(lines, room.quants + b * kBlock * kPanelRows);
+    StorePowers(chunk + b * kPanelRows, room.scales + b * kPanelRows);
+  }
+
+ private:
+  // As their value plus 128.
+  static HWY_INLINE void UnpackValues(const std::uint8_t* lines, std::uint8_t* out) {
+    alignas(16) static constexpr std::uint8_t kValues[16] = {
+        128, 129, 130, 131, 132, 134, 136, 140, 128, 127, 126, 125, 124, 122, 120, 116};
+    const D8 d;
+    const V8 values = hn::LoadDup128(d, kValues);
+    KVCACHE_UNROLL
+    for (int g = 0; g < 4; ++g) {
+      KVCACHE_UNROLL
+      for (int i = 0; i < kLine; i += kVectorBytes) {
+        const V8 nibbles = hn::Load(d, lines + g * kLine + i);
+        hn::Store(hn::TableLookupBytes(values, ShiftedBits<0>(nibbles, 15)), d,
+                  out + g * kLine + i);
+        hn::Store(hn::TableLookupBytes(values, ShiftedBits<-4>(nibbles, 15)), d,
+                  out + (g + 4) * kLine + i);
+      }
+    }
+  }
+
+  // 2^(e - 128) of 16 rows, subnormal for e of 0 and 1.
+  static HWY_INLINE void StorePowers(const std::uint8_t* exponents, float* out) {
+    const DI d;
+    const VI one = hn::Set(d, 1);
+    const VI smallest = hn::Set(d, 0x00200000);
+    KVCACHE_UNROLL
+    for (int r = 0; r < kPanelRegs; ++r) {
+      const hn::Rebind<std::uint8_t, DF> d8;
+      const VI e = hn::PromoteTo(d, hn::LoadU(d8, exponents + r * kLanes));
+      const VI normal = hn::ShiftLeft<23>(hn::Sub(e, one));
+      const VI small = hn::IfThenElse(hn::Eq(e, one), hn::Add(smallest, smallest), smallest);
+      const VI bits = hn::IfThenElse(hn::Gt(e, one), normal, small);
+      hn::Store(hn::BitCast(DF(), bits), DF(), out + r * kLanes);
+    }
+  }
+};
+
 // Bytes in the file already: only the scales are unpacked.
 struct WholeBytes {
   static constexpr Chain kChain = Chain::kPer32;
@@ -296,6 +351,8 @@ template <>
 struct Format<DType::kQ5_0> : SmallBlocks<DType::kQ5_0, 1, 128 - 16> {};
 template <>
 struct Format<DType::kQ5_1> : SmallBlocks<DType::kQ5_1, 1, 128> {};
+template <>
+struct Format<DType::kMXFP4> : FourBitFloats {};
 template <>
 struct Format<DType::kQ8_0> : WholeBytes {};
 template <>

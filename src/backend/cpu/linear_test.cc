@@ -268,7 +268,7 @@ INSTANTIATE_TEST_SUITE_P(
     TypesAndTargets, LinearTest,
     ::testing::Combine(::testing::Values(DType::kF32, DType::kF16, DType::kBF16, DType::kQ4_0,
                                          DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
-                                         DType::kQ4_K, DType::kQ5_K, DType::kQ6_K),
+                                         DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kMXFP4),
                        ::testing::ValuesIn(CpuTargetNames())),
     [](const auto& instance) {
       return std::string(InfoOf(std::get<0>(instance.param)).name) + "_" +
@@ -280,7 +280,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(LinearBlocksTest, EdgeValues) {
   constexpr std::int64_t kInputs = 768;
   for (const DType dtype : {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
-                            DType::kQ4_K, DType::kQ5_K, DType::kQ6_K}) {
+                            DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kMXFP4}) {
     auto weights = RandomWeights(dtype, kInputs * 16, 5);
     const auto block_bytes = static_cast<std::size_t>(InfoOf(dtype).block_bytes);
     const std::size_t bits_at = dtype == DType::kQ6_K ? 0 : 4;
@@ -337,6 +337,26 @@ TEST(LinearBlocksTest, ValuesThatAreNotFiniteStaySo) {
   }
 }
 
+// Every exponent that a block of MXFP4 may have: the scale is that power of two, to the bit.
+TEST(LinearBlocksTest, EveryPowerOfMxfp4) {
+  constexpr std::int64_t kInputs = 32;
+  constexpr std::int64_t kOutputs = 256;
+  auto weights = RandomWeights(DType::kMXFP4, kInputs * kOutputs, 5);
+  for (std::size_t e = 0; e < kOutputs; ++e) weights[17 * e] = static_cast<std::byte>(e);
+  std::vector<float> x = RandomValues(kInputs * 3, 6);
+  for (std::size_t i = 0; i < kInputs; ++i) {
+    x[i] *= 0x1p-100f;
+    x[kInputs + i] *= 0x1p100f;
+  }
+  for (const std::string& target : CpuTargetNames()) {
+    const ForcedTarget forced(target);
+    const auto expected = Reference(weights, DType::kMXFP4, x, kInputs, kOutputs, MulAdd(target));
+    ASSERT_TRUE(forced.ok());
+    const auto y = RunLinear(*MakeBackend(1), weights, DType::kMXFP4, x, kInputs, kOutputs);
+    EXPECT_EQ(FirstDifference(y, expected), -1) << target;
+  }
+}
+
 // One call, outputs of several types and widths.
 TEST(LinearCallTest, ManyOutputsOfOneInput) {
   const std::unique_ptr<Backend> backend = MakeBackend(3);
@@ -376,7 +396,7 @@ TEST(LinearCallTest, ManyOutputsOfOneInput) {
 TEST(LinearCallTest, BlockWeightsTakeTheirFileSize) {
   const std::unique_ptr<Backend> backend = MakeBackend(1);
   for (const DType dtype : {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
-                            DType::kQ4_K, DType::kQ5_K}) {
+                            DType::kQ4_K, DType::kQ5_K, DType::kMXFP4}) {
     auto bytes = RandomWeights(dtype, 512 * 64, 1);
     const auto weight = backend->MakeLinear(TensorView::Dense(bytes.data(), dtype, 512, 64));
     ASSERT_TRUE(weight.ok());

@@ -37,6 +37,16 @@ inline int ByteAt(const std::byte* bytes, std::int64_t i) {
   return static_cast<int>(bytes[i]);
 }
 
+// A power of two, then nibbles that stand for these halves.
+inline void AppendMxfp4(const std::byte* block, BlockRow& row) {
+  constexpr int kHalves[] = {0, 1, 2, 3, 4, 6, 8, 12};
+  row.scale.push_back(std::ldexp(0.5f, ByteAt(block, 0) - 127));
+  for (int i = 0; i < 32; ++i) {
+    const int nibble = ByteAt(block, 1 + i % 16) >> (i / 16 * 4) & 15;
+    row.q.push_back(nibble < 8 ? kHalves[nibble] : -kHalves[nibble - 8]);
+  }
+}
+
 // Blocks of 32: f16 d, (f16 m,) (32 fifth bits,) nibbles or bytes.
 inline void AppendBlock(DType dtype, const std::byte* block, BlockRow& row) {
   const bool five = dtype == DType::kQ5_0 || dtype == DType::kQ5_1;
@@ -96,6 +106,8 @@ inline BlockRow ReadBlockRow(DType dtype, const std::byte* bytes, std::int64_t i
     const std::byte* const block = bytes + BytesOf(dtype, i);
     if (dtype == DType::kQ6_K) {
       AppendQ6K(block, row);
+    } else if (dtype == DType::kMXFP4) {
+      AppendMxfp4(block, row);
     } else if (row.per_256) {
       AppendSuperBlock(dtype, block, row);
     } else {

@@ -26,12 +26,18 @@ inline std::vector<float> RandomValues(std::int64_t count, std::uint32_t seed) {
   return values;
 }
 
-// Random weights as a model file holds them. Block types: every bit at random but for the f16
+// Random weights as a model file holds them. Block types: every bit at random but for the
 // factors, which get a likely size and, in super-blocks, either sign.
 inline void SetFactors(DType dtype, std::vector<std::byte>& bytes, std::minstd_rand& random) {
   const auto block_bytes = static_cast<std::size_t>(InfoOf(dtype).block_bytes);
   const bool two = dtype == DType::kQ4_1 || dtype == DType::kQ5_1 || dtype == DType::kQ4_K ||
                    dtype == DType::kQ5_K;
+  if (dtype == DType::kMXFP4) {
+    for (std::size_t block = 0; block < bytes.size(); block += block_bytes) {
+      bytes[block] = static_cast<std::byte>(110 + random() % 10);
+    }
+    return;
+  }
   const std::size_t first = dtype == DType::kQ6_K ? 208 : 0;
   for (std::size_t block = 0; block < bytes.size(); block += block_bytes) {
     for (std::size_t i = 0; i < (two ? 2 : 1); ++i) {

@@ -19,7 +19,7 @@ from block_types import BLOCK_TYPES
 
 BLOCKS = 4096
 LIMITS = {"q4_0": 0.105, "q4_1": 0.085, "q5_0": 0.05, "q5_1": 0.04, "q8_0": 0.006,
-          "q4_k": 0.08, "q5_k": 0.04, "q6_k": 0.025}
+          "q4_k": 0.08, "q5_k": 0.04, "q6_k": 0.025, "mxfp4": 0.13}
 
 
 def convert(program, what, name, data):

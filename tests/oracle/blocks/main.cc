@@ -35,7 +35,7 @@ Status Convert(const std::string& what, DType type, const std::string& in, std::
 
 int Main(const std::string& what, const std::string& name) {
   for (const DType type : {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
-                           DType::kQ4_K, DType::kQ5_K, DType::kQ6_K}) {
+                           DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kMXFP4}) {
     if (InfoOf(type).name != name) continue;
     const std::string in(std::istreambuf_iterator<char>(std::cin), {});
     std::string out;
