@@ -15,6 +15,16 @@ TensorView Columns(const TensorView& view, std::int32_t begin, std::int32_t end)
                            end - begin);
 }
 
+// Adds each slot its expert's row of `bias`, by way of `rows`, room for as many.
+void AddBiases(Pass& pass, const ExpertPlan& plan, const std::optional<TensorView>& bias,
+               const TensorView& rows, const TensorView& columns) {
+  if (!bias.has_value()) return;
+  const TensorView gathered =
+      TensorView::Dense(rows.data, DType::kF32, columns.dims[0], columns.dims[1]);
+  pass.Embed(*bias, plan.expert_of_slot(), gathered);
+  pass.Add(columns, gathered);
+}
+
 }  // namespace
 
 Status ExpertPlan::Reserve(std::int64_t batch, int experts, int chosen) {
@@ -24,6 +34,7 @@ Status ExpertPlan::Reserve(std::int64_t batch, int experts, int chosen) {
     weights_.reserve(slots);
     slot_weights_.reserve(slots);
     token_of_slot_.reserve(slots);
+    expert_of_slot_.reserve(slots);
     slots_.reserve(slots);
     begin_.assign(static_cast<std::size_t>(experts) + 1, 0);
     const std::size_t groups = std::min(slots, static_cast<std::size_t>(experts));
@@ -51,6 +62,7 @@ std::span<float> ExpertPlan::Weights(std::int64_t batch) {
 void ExpertPlan::Group(std::int64_t batch) {
   const auto slots = static_cast<std::size_t>(batch * chosen_);
   token_of_slot_.resize(slots);
+  expert_of_slot_.resize(slots);
   slots_.resize(slots);
   // begin_[e + 1] counts expert e, then is its end; filling moves begin_[e] up to its end.
   std::ranges::fill(begin_, 0);
@@ -59,6 +71,7 @@ void ExpertPlan::Group(std::int64_t batch) {
   for (std::size_t i = 0; i < slots; ++i) {
     const std::int32_t slot = begin_[static_cast<std::size_t>(choices_[i])]++;
     slots_[i] = slot;
+    expert_of_slot_[static_cast<std::size_t>(slot)] = choices_[i];
     token_of_slot_[static_cast<std::size_t>(slot)] =
         static_cast<std::int32_t>(i / static_cast<std::size_t>(chosen_));
   }
@@ -114,7 +127,8 @@ Result<Experts> Experts::Load(WeightReader& reader, const std::string& prefix, s
   Experts experts;
   experts.params = params;
   KVCACHE_ASSIGN_OR_RETURN(experts.router,
-                           reader.Linear(prefix + "ffn_gate_inp", width, params.count));
+                           reader.Linear(prefix + "ffn_gate_inp", width, params.count,
+                                         params.biases ? Bias::kRequired : Bias::kNone));
   if (params.choice_bias) {
     KVCACHE_ASSIGN_OR_RETURN(experts.choice_bias,
                              reader.FloatsIfPresent(prefix + "exp_probs_b.bias", params.count));
@@ -125,6 +139,7 @@ Result<Experts> Experts::Load(WeightReader& reader, const std::string& prefix, s
       experts.up, reader.Stack(prefix + "ffn_up_exps.weight", width, params.ffn, params.count));
   KVCACHE_ASSIGN_OR_RETURN(
       experts.down, reader.Stack(prefix + "ffn_down_exps.weight", params.ffn, width, params.count));
+  if (params.biases) KVCACHE_RETURN_IF_ERROR(experts.LoadBiases(reader, prefix, width));
   return experts;
 }
 
@@ -140,6 +155,24 @@ RouterOptions Experts::router_options() const {
           .group_best = params.group_best};
 }
 
+Status Experts::LoadBiases(WeightReader& reader, const std::string& prefix, std::int64_t width) {
+  const auto load = [&](const char* name, std::int64_t outputs) {
+    return reader.Table(prefix + name, outputs, params.count);
+  };
+  KVCACHE_ASSIGN_OR_RETURN(gate_bias, load("ffn_gate_exps.bias", params.ffn));
+  KVCACHE_ASSIGN_OR_RETURN(up_bias, load("ffn_up_exps.bias", params.ffn));
+  KVCACHE_ASSIGN_OR_RETURN(down_bias, load("ffn_down_exps.bias", width));
+  return Status::Ok();
+}
+
+void Experts::Gate(Pass& pass, const TensorView& gate_out, const TensorView& up_out) const {
+  if (params.gate_limit > 0.0f) {
+    pass.GateClamped(gate_out, up_out, params.gate_alpha, params.gate_limit);
+  } else {
+    pass.Gate(gate_out, up_out, params.activation);
+  }
+}
+
 void Experts::Run(Pass& pass, ExpertPlan& plan, const TensorView& h, const TensorView& out) const {
   const Pass::Scope scope(pass);
   const std::int64_t batch = pass.batch();
@@ -150,6 +183,8 @@ void Experts::Run(Pass& pass, ExpertPlan& plan, const TensorView& h, const Tenso
   const TensorView columns = pass.Take(h.dims[0], slots);
   const TensorView gate_out = pass.Take(params.ffn, slots);
   const TensorView up_out = pass.Take(params.ffn, slots);
+  const std::int64_t widest = std::max<std::int64_t>(h.dims[0], params.ffn);
+  const TensorView biases = pass.Take(params.biases ? widest : 0, slots);
 
   pass.Linear(h, {{router, logits}});
   if (!pass.runs()) return;
@@ -166,9 +201,12 @@ void Experts::Run(Pass& pass, ExpertPlan& plan, const TensorView& h, const Tenso
   if (!pass.runs()) return;
   pass.Check(
       backend.LinearGroups(plan.GateAndUp(*gate, *up, gathers ? columns : h, gate_out, up_out)));
-  pass.Gate(gate_out, up_out, Activation::kSilu);
+  AddBiases(pass, plan, gate_bias, biases, gate_out);
+  AddBiases(pass, plan, up_bias, biases, up_out);
+  Gate(pass, gate_out, up_out);
   if (!pass.runs()) return;
   pass.Check(backend.LinearGroups(plan.Down(*down, gate_out, columns)));
+  AddBiases(pass, plan, down_bias, biases, columns);
   if (!pass.runs()) return;
   pass.Check(backend.Combine(columns, plan.slots(), plan.Weights(batch), out));
 }

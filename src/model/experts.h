@@ -1,6 +1,9 @@
 // A mixture of experts: a router chooses some of many small feed-forward networks for each token.
 //
-//   out = Σ_i weight_i · Wdown_e (silu(Wgate_e h) × (Wup_e h)),  e = the token's i-th choice
+//   out = Σ_i weight_i · Wdown_e (activation(Wgate_e h) × (Wup_e h)),  e = the token's i-th choice
+//
+// With ExpertParams::biases each product has its expert's added; with a gate_limit the gate is
+// gpt-oss's.
 //
 // With ExpertParams::weigh_input weights multiply h instead, for each of the token's experts.
 //
@@ -19,6 +22,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -47,6 +51,7 @@ class ExpertPlan {
   std::span<const float> slot_weights() const { return slot_weights_; }  // [slots]
 
   std::span<const std::int32_t> token_of_slot() const { return token_of_slot_; }
+  std::span<const std::int32_t> expert_of_slot() const { return expert_of_slot_; }
   // [chosen] of each token, in the order of its choice.
   std::span<const std::int32_t> slots() const { return slots_; }
 
@@ -62,12 +67,13 @@ class ExpertPlan {
  private:
   int experts_ = 0;
   int chosen_ = 0;
-  std::vector<std::int32_t> choices_;        // [chosen × batch]
-  std::vector<float> weights_;               // [chosen × batch]
-  std::vector<float> slot_weights_;          // [slots]
-  std::vector<std::int32_t> token_of_slot_;  // [slots]
-  std::vector<std::int32_t> slots_;          // [chosen × batch]
-  std::vector<std::int32_t> begin_;          // [experts + 1]: first slot of each
+  std::vector<std::int32_t> choices_;         // [chosen × batch]
+  std::vector<float> weights_;                // [chosen × batch]
+  std::vector<float> slot_weights_;           // [slots]
+  std::vector<std::int32_t> token_of_slot_;   // [slots]
+  std::vector<std::int32_t> expert_of_slot_;  // [slots]
+  std::vector<std::int32_t> slots_;           // [chosen × batch]
+  std::vector<std::int32_t> begin_;           // [experts + 1]: first slot of each
   std::vector<LinearOutput> outputs_;
   std::vector<LinearGroup> groups_;
 };
@@ -78,6 +84,8 @@ struct Experts {
   Projection router;                             // [width] → [experts]
   std::span<const float> choice_bias;            // [experts] or empty; in the file
   std::unique_ptr<LinearWeight> gate, up, down;  // stacks of params.count
+  // [outputs, experts], with params.biases.
+  std::optional<TensorView> gate_bias, up_bias, down_bias;
 
   static Result<Experts> Load(WeightReader& reader, const std::string& prefix, std::int64_t width,
                               const ExpertParams& params);
@@ -87,6 +95,8 @@ struct Experts {
 
  private:
   RouterOptions router_options() const;
+  Status LoadBiases(WeightReader& reader, const std::string& prefix, std::int64_t width);
+  void Gate(Pass& pass, const TensorView& gate_out, const TensorView& up_out) const;
 };
 
 }  // namespace kvcache

@@ -3,12 +3,14 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "kvcache/cpu_backend.h"
+#include "make_model/architecture.h"
 #include "make_model/make_model.h"
 #include "model/gguf.h"
 #include "model/model.h"
@@ -25,7 +27,8 @@ class ForwardFault : public ::testing::TestWithParam<const char*> {
     path_ = ::testing::TempDir() + "forward_fault." + std::to_string(getpid()) + ".gguf";
     make_model::Request request{.architecture = GetParam(), .type = DType::kF16};
     request.shape.rope_scaling = make_model::RopeScaling::kYarn;
-    if (request.architecture == "qwen3moe") request.shape.experts = 5;
+    const auto* const family = *make_model::FindArchitecture(request.architecture);
+    if (family->experts == make_model::ExpertUse::kNeeded) request.shape.experts = 5;
     const Status made = make_model::MakeModel(request, path_);
     ASSERT_TRUE(made.ok()) << made.message();
     file_ = std::move(GgufFile::Open(path_)).value();
@@ -113,9 +116,13 @@ TEST_P(ForwardFault, EachCallOfLoading) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, ForwardFault,
-                         ::testing::Values("gemma2", "gemma3", "llama", "mistral3", "qwen2",
-                                           "qwen3", "qwen3moe"),
-                         [](const auto& test) { return std::string(test.param); });
+                         ::testing::Values("gemma2", "gemma3", "gpt-oss", "llama", "mistral3",
+                                           "qwen2", "qwen3", "qwen3moe"),
+                         [](const auto& test) {
+                           std::string name = test.param;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace kvcache

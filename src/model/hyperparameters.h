@@ -48,6 +48,10 @@ struct ExpertParams {
   int groups_used = 1;
   int group_best = 1;
   bool weigh_input = false;  // weights multiply what goes into an expert, not what comes out
+  Activation activation = Activation::kSilu;
+  float gate_limit = 0.0f;  // > 0: gpt-oss's gate, Backend::GateClamped with gate_alpha
+  float gate_alpha = 0.0f;
+  bool biases = false;  // of the router, and of each expert's matrices
 };
 
 // What a family's files may ask for beside a softmax over all experts.

@@ -83,7 +83,10 @@ Result<TensorView> WeightReader::Vector(const std::string& name, std::int64_t le
 
 Result<std::span<const float>> WeightReader::FloatsIfPresent(const std::string& name,
                                                              std::int64_t length) {
-  if (!Has(name)) return std::span<const float>();
+  return Has(name) ? Floats(name, length) : std::span<const float>();
+}
+
+Result<std::span<const float>> WeightReader::Floats(const std::string& name, std::int64_t length) {
   KVCACHE_ASSIGN_OR_RETURN(const TensorView view, Vector(name, length));
   return std::span<const float>(view.as<const float>(), static_cast<std::size_t>(length));
 }

@@ -59,7 +59,10 @@ class WeightReader {
   // A vector of f32 values, where it lies in the file.
   Result<TensorView> Vector(const std::string& name, std::int64_t length);
 
-  // A vector's values, in host memory; empty if there is no such tensor.
+  // A vector's values, in host memory.
+  Result<std::span<const float>> Floats(const std::string& name, std::int64_t length);
+
+  // The same; empty if there is no such tensor.
   Result<std::span<const float>> FloatsIfPresent(const std::string& name, std::int64_t length);
 
   // kUnsupported, naming the first tensor of the file that nothing above has taken.

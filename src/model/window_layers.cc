@@ -10,20 +10,24 @@ namespace {
 constexpr std::string_view kWindow = "attention.sliding_window";
 constexpr std::string_view kPattern = "attention.sliding_window_pattern";
 
+constexpr int kRequired = -1;
+
 // What an architecture's files mean where they do not say.
 struct Rule {
   std::string_view architecture;
-  int window;  // 0: none without the key
+  int window;  // 0: none without the key, kRequired: the key must be there
   int period;  // every so many layers see everything; 0: none
   bool fixed;  // the pattern is no key of this architecture
 };
 constexpr Rule kRules[] = {
     {"gemma2", 4096, 2, false},
     {"gemma3", 0, 6, false},
+    {"gpt-oss", kRequired, 2, false},
     {"llama", 0, 0, true},
 };
 
 Result<int> ReadWindow(KeyReader& keys, const Rule& rule) {
+  if (rule.window == kRequired) return keys.Int(kWindow, 1 << 30);
   KVCACHE_ASSIGN_OR_RETURN(const std::int64_t window,
                            keys.file().GetIntOr(keys.Key(kWindow), rule.window));
   if (window == 0) keys.Ignore(kWindow);

@@ -72,6 +72,10 @@ constexpr Shape kFamilies[] = {
      "--arch llama4 --layers 4 --width 64 --heads 4 --kv-heads 2 --head-dim 32 --ffn 96"
      " --vocab 333 --tied --experts 6 --experts-used 2 --expert-ffn 32 --chunk 100"
      " --temperature-length 50"},
+    {"GptOss",
+     "--arch gpt-oss --layers 3 --width 64 --heads 4 --kv-heads 2 --head-dim 32 --ffn 96"
+     " --vocab 333 --window 75 --experts 12 --experts-used 3 --expert-ffn 64"
+     " --rope-scaling yarn --rope-original-context 128 --rope-factor 32"},
     {"Qwen3Moe",
      "--arch qwen3moe --layers 2 --width 64 --heads 4 --kv-heads 2 --head-dim 32 --ffn 96"
      " --vocab 384 --tied --experts 40 --experts-used 6 --expert-ffn 32"},

@@ -43,6 +43,9 @@ constexpr Stretching kStretchings[] = {
      "128"},
     {"DeepSeek2Old", "--arch deepseek2 --experts 4 --expert-ffn 64 --whole-kv"},
     {"Llama4Chunks", "--arch llama4 --experts 4 --expert-ffn 64 --chunk 70"},
+    {"GptOssFull",
+     "--arch gpt-oss --window-pattern 1 --experts 4 --rope-scaling yarn --rope-original-context 128"
+     " --rope-factor 32"},
     {"Qwen2Yarn", "--arch qwen2 --rope-scaling yarn --rope-original-context 128"},
     {"Qwen3", "--arch qwen3"},
     {"Mistral3", "--arch mistral3 --rope-scaling yarn --rope-original-context 128"},

@@ -115,6 +115,8 @@ VARIANTS = [
                                               "--expert-groups-used", 2),
             experts=(16, 3), head_step=32,
             alone="llama.cpp takes a group for its two best experts, V2 for its best"),
+    Variant("gpt-oss", "gpt-oss", ("--window", 100, "--rope-base", 150000, "--rope-scaling", "yarn",
+                                   *_STRETCHED), experts=(16, 4)),
     Variant("mistral3", "mistral3", ("--rope-scaling", "yarn", *_STRETCHED)),
     Variant("qwen2", "qwen2", ("--rope-base", 1000000), even_split=True),
     Variant("qwen2-yarn", "qwen2", ("--rope-scaling", "yarn", *_STRETCHED), even_split=True),

@@ -1,0 +1,92 @@
+"""gemma4 in float64, without experts.
+
+    h   = √width · embed[token]
+    h  += rms(Wo · attention) * post_attention_norm
+    h  += rms(Wdown · (gelu(Wgate m) * Wup m)) * post_ffw_norm
+    h  += rms(Wproj · (gelu(Wingate h) * input)) * post_norm      where layers have inputs
+    h  *= layer_output_scale
+    logits = cap(Wout · (rms(h) * output_norm))
+
+    attention  q and k of each head normed, then turned; v normed without a weight; scores are q · k.
+               Where there is no V matrix v is made of the K matrix's product. Window layers have a
+               head size and frequencies of their own. The last layers take k and v of the last own
+               layer of their kind
+    input      of layer i: (rms((Wmodel · h0 / √width)_i) * norm + √P · table[token]_i) / √2, with h0
+               the scaled embedding and P values for each layer
+
+Sources: Hugging Face's modeling_gemma4.py; names and keys as llama.cpp's converter writes them.
+"""
+
+import numpy as np
+
+import reference
+import rope
+from reference_gemma import cap, gelu
+
+
+class Reference(reference.Decoder):
+    def __init__(self, path):
+        super().__init__(path)
+        self.width = self._key("embedding_length")
+        self.window = self._key("attention.sliding_window")
+        self.windowed = self._key("attention.sliding_window_pattern")
+        self.window_dim = self._key("attention.key_length_swa", self.head_dim)
+        self.own = self.layers - self._key("attention.shared_kv_layers", 0)
+        self.input_width = self._key("embedding_length_per_layer_input", 0)
+
+    def _per_layer(self, key, layer):
+        value = self._key(key)
+        return value[layer] if isinstance(value, list) else value
+
+    def logits(self, tokens):
+        tokens = np.asarray(tokens)
+        h = np.sqrt(self.width) * self._weights["token_embd.weight"][tokens]
+        inputs = self._inputs(h, tokens) if self.input_width else None
+        kept = {}
+        for layer in range(self.layers):
+            h = self._gemma_layer(h, layer, kept, None if inputs is None else inputs[:, layer])
+        return cap(self._output(h), self._key("final_logit_softcapping", 0.0))
+
+    def _inputs(self, h, tokens):
+        shape = (len(tokens), self.layers, self.input_width)
+        p = self._project("per_layer_model_proj", h / np.sqrt(self.width)).reshape(shape)
+        e = np.sqrt(self.input_width) * self._weights["per_layer_token_embd.weight"][tokens]
+        return (self._norm(p, "per_layer_proj_norm") + e.reshape(shape)) / np.sqrt(2)
+
+    def _gemma_layer(self, h, layer, kept, layer_input):
+        block = f"blk.{layer}."
+        y = self._attend(block, self._norm(h, block + "attn_norm"), layer, kept)
+        h = h + self._norm(y, block + "post_attention_norm")
+        m = self._norm(h, block + "ffn_norm")
+        gate, up = self._project(block + "ffn_gate", m), self._project(block + "ffn_up", m)
+        y = self._project(block + "ffn_down", gelu(gate) * up)
+        h = h + self._norm(y, block + "post_ffw_norm")
+        if layer_input is not None:
+            y = gelu(self._project(block + "inp_gate", h)) * layer_input
+            h = h + self._norm(self._project(block + "proj", y), block + "post_norm")
+        return h * self._weights.get(block + "layer_output_scale.weight", 1.0)
+
+    def _rotation(self, layer):
+        if self.windowed[layer]:
+            return rope.plain(self._key("rope.freq_base_swa", 10000.0), self.window_dim), 1.0
+        return super()._rotation(layer)
+
+    def _own_keys_and_values(self, block, x, layer):
+        kv_heads = self._per_layer("attention.head_count_kv", layer)
+        k = self._project(block + "attn_k", x).reshape(len(x), kv_heads, -1)
+        v = k
+        if block + "attn_v.weight" in self._weights:
+            v = self._project(block + "attn_v", x).reshape(len(x), kv_heads, -1)
+        v = v / np.sqrt(np.mean(v * v, axis=-1, keepdims=True) + self.epsilon)
+        k = rope.turn(self._norm(k, block + "attn_k_norm"), *self._rotation(layer), False)
+        return k, v
+
+    def _attend(self, block, x, layer, kept):
+        kind = self.windowed[layer]
+        if layer < self.own:
+            kept[kind] = self._own_keys_and_values(block, x, layer)
+        q = self._project(block + "attn_q", x).reshape(len(x), self.heads, -1)
+        q = rope.turn(self._norm(q, block + "attn_q_norm"), *self._rotation(layer), False)
+        seen = reference.seen_keys(len(x), self.window if kind else 0)
+        out = reference.attend(q, *kept[kind], seen, 1.0)
+        return self._project(block + "attn_output", out.reshape(len(x), -1))
