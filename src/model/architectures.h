@@ -16,6 +16,7 @@ using ArchitectureLoader = Result<std::unique_ptr<Model>> (*)(const GgufFile& fi
 
 Result<std::unique_ptr<Model>> LoadGemma(const GgufFile&, std::string_view name, Backend&);
 Result<std::unique_ptr<Model>> LoadDeepSeek2(const GgufFile&, std::string_view name, Backend&);
+Result<std::unique_ptr<Model>> LoadGemma4(const GgufFile&, std::string_view name, Backend&);
 Result<std::unique_ptr<Model>> LoadGptOss(const GgufFile&, std::string_view name, Backend&);
 Result<std::unique_ptr<Model>> LoadLlama(const GgufFile&, std::string_view name, Backend&);
 Result<std::unique_ptr<Model>> LoadLlama4(const GgufFile&, std::string_view name, Backend&);

@@ -1,6 +1,7 @@
 // What each family takes and refuses: files without data, made tensor by tensor.
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
@@ -36,13 +37,18 @@ class ArchitecturesTest : public ::testing::Test {
     changes.tensors(specs);
     for (const TensorSpec& spec : specs) header.AddTensor(spec.name, GgmlType::kF32, spec.dims);
     std::string bytes = *header.Serialize();
-    bytes.resize(bytes.size() + header.data_bytes());
+    const std::size_t data = bytes.size();
+    bytes.resize(data + header.data_bytes());
+    for (std::size_t i = 0; i < specs.size(); ++i) {  // zeros, but where values matter
+      std::memcpy(bytes.data() + data + header.tensors()[i].offset, specs[i].values.data(),
+                  specs[i].values.size() * sizeof(float));
+    }
     const auto file = GgufFile::Parse(std::as_bytes(std::span(bytes.data(), bytes.size())), "m");
     EXPECT_TRUE(file.ok()) << file.status().message();
     auto model = LoadModel(**file, *backend_);
     if (!model.ok()) return std::move(model).TakeStatus();
     EXPECT_EQ((*model)->info().architecture, name);
-    EXPECT_EQ((*model)->info().memory.size(), 2u);
+    EXPECT_EQ((*model)->info().memory.size(), static_cast<std::size_t>(shape.layers));
     return Status::Ok();
   }
 
@@ -95,6 +101,14 @@ TEST_F(ArchitecturesTest, TensorsAreThoseOfTheFamily) {
        {},
        Without("blk.1.attn_q_norm.weight"),
        "m: tensor 'blk.1.attn_q_norm.weight' is missing"},
+      {"gemma4",
+       {},
+       With("blk.0.ffn_gate_inp.weight", {128, 4}),
+       "m: tensor 'blk.0.ffn_gate_inp.weight' is not part of this architecture as known here"},
+      {"gemma4",
+       {},
+       Without("blk.0.inp_gate.weight"),
+       "m: tensor 'blk.0.inp_gate.weight' is missing"},
       {"gpt-oss", Routed(), Without("blk.1.attn_sinks.weight"),
        "m: tensor 'blk.1.attn_sinks.weight' is missing"},
       {"gpt-oss", Routed(), Without("blk.0.ffn_up_exps.bias"),
@@ -212,6 +226,18 @@ TEST_F(ArchitecturesTest, AWindowOfLlamaCountsAndOneOfQwen2DoesNot) {
   EXPECT_EQ(Load("llama", {}, {.header = with_window("llama.attention.sliding_window", 1U << 31)})
                 .message(),
             "m: llama.attention.sliding_window is 2147483648, expected 1 to 1073741824");
+}
+
+// A layer that shares keys and values has no matrices for them, and needs a layer to share with.
+TEST_F(ArchitecturesTest, Gemma4SharesWithTheLastLayerOfItsKind) {
+  Shape shape;
+  shape.layers = 4;
+  EXPECT_EQ(Load("gemma4", shape, {.tensors = With("blk.2.attn_k.weight", {128, 64})}).message(),
+            "m: tensor 'blk.2.attn_k.weight' is not part of this architecture as known here");
+  shape.window_pattern = 3;  // of w w . w the first two keep their own
+  EXPECT_EQ(Load("gemma4", shape).message(),
+            "m: gemma4.attention.shared_kv_layers is 2: layer 2 has no layer of its kind to share"
+            " with");
 }
 
 TEST_F(ArchitecturesTest, ValuesThatCannotBeAreErrors) {

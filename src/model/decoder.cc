@@ -15,6 +15,7 @@ Status Decoder::Load(WeightReader& reader, const GgufFile& file) {
                            reader.RmsNorm("output_norm", width, params_.norm_epsilon));
   const char* const output = reader.Has("output.weight") ? "output" : "token_embd";
   KVCACHE_ASSIGN_OR_RETURN(output_, reader.Linear(output, width, vocabulary));
+  KVCACHE_RETURN_IF_ERROR(LoadModelTensors(reader));
   for (int i = 0; i < params_.layers; ++i) KVCACHE_RETURN_IF_ERROR(LoadLayer(reader, i));
   KVCACHE_RETURN_IF_ERROR(reader.CheckAllUsed());
   owned_weight_bytes_ = reader.owned_bytes();
@@ -66,7 +67,7 @@ std::unique_ptr<Cache> Decoder::MakeCache() {
   return MakeLayerCaches(reaches, ShiftKeys());
 }
 
-void Decoder::RunLayers(Pass& pass, const TensorView& x) {
+void Decoder::RunLayers(Pass& pass, std::span<const std::int32_t>, const TensorView& x) {
   for (int i = 0; i < params_.layers; ++i) RunLayer(pass, i, x);
 }
 
@@ -78,7 +79,7 @@ Status Decoder::Reserve(int max_batch) {
     const Pass::Scope scope(measure);
     measure.TakeHidden(params_.width);  // Logits' normed rows
   }
-  RunLayers(measure, x);
+  RunLayers(measure, {}, x);
   KVCACHE_RETURN_IF_ERROR(measure.status());
   max_batch_ = 0;
   batch_ = 0;
@@ -99,7 +100,7 @@ Status Decoder::Forward(std::span<const std::int32_t> tokens, std::span<const Po
   const TensorView x = pass.TakeHidden(params_.width);
   pass.Embed(embedding_, tokens, x);
   if (params_.embedding_scale != 1.0f) pass.Scale(x, params_.embedding_scale);
-  RunLayers(pass, x);
+  RunLayers(pass, tokens, x);
   KVCACHE_RETURN_IF_ERROR(pass.status());
   batch_ = batch;
   return Status::Ok();

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -48,10 +49,15 @@ class Decoder : public Model {
  protected:
   const LayerParams& params() const { return params_; }
 
+  // What is there once, beside the common parts; called before the layers.
+  virtual Status LoadModelTensors(WeightReader& /*reader*/) { return Status::Ok(); }
   // Called for layers 0, 1, … in order.
   virtual Status LoadLayer(WeightReader& reader, int layer) = 0;
   // Adds the layer's part to x [width, batch].
   virtual void RunLayer(Pass& pass, int layer, const TensorView& x) = 0;
+  // All layers, after the embedding. A family that needs something for all of them first overrides
+  // it; `tokens` is empty while measuring.
+  virtual void RunLayers(Pass& pass, std::span<const std::int32_t> tokens, const TensorView& x);
   // Valid as long as the model.
   virtual RopeParams rope(int layer) const = 0;
   // How far back the layer's queries see.
@@ -64,7 +70,6 @@ class Decoder : public Model {
 
  private:
   void FillInfo(const GgufFile& file);
-  void RunLayers(Pass& pass, const TensorView& x);
   Status CheckRows(std::span<const std::int32_t> rows) const;
 
   Backend& backend_;

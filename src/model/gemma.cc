@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/strings.h"
 #include "model/architectures.h"
 #include "model/blocks.h"
 #include "model/decoder.h"
@@ -116,13 +115,6 @@ void Gemma::RunLayer(Pass& pass, int index, const TensorView& x) {
   pass.Add(x, h);
 }
 
-// 0: none.
-Result<float> ReadCap(KeyReader& keys, std::string_view key, double otherwise) {
-  KVCACHE_ASSIGN_OR_RETURN(const double cap, keys.FloatOr(key, otherwise));
-  if (cap >= 0.0 && cap < 1e30) return static_cast<float>(cap);
-  return Status(StatusCode::kCorrupt, StrCat(keys.Key(key), " is ", cap, ", not a cap"));
-}
-
 // In the 27B models queries are scaled by the width per head and not by the head's size.
 void ScaleQueries(const KeyReader& keys, int layers_of_27b, LayerParams* params) {
   if (params->layers != layers_of_27b || keys.Has("attention.scale")) return;
@@ -132,17 +124,19 @@ void ScaleQueries(const KeyReader& keys, int layers_of_27b, LayerParams* params)
 
 Status ReadGemma2(KeyReader& keys, LayerParams* params, GemmaParams* gemma) {
   ScaleQueries(keys, 46, params);
-  KVCACHE_ASSIGN_OR_RETURN(gemma->soft_cap, ReadCap(keys, "attn_logit_softcapping", 50.0));
-  KVCACHE_ASSIGN_OR_RETURN(params->logit_soft_cap, ReadCap(keys, "final_logit_softcapping", 30.0));
+  KVCACHE_ASSIGN_OR_RETURN(gemma->soft_cap, ReadSoftCap(keys, "attn_logit_softcapping", 50.0));
+  KVCACHE_ASSIGN_OR_RETURN(params->logit_soft_cap,
+                           ReadSoftCap(keys, "final_logit_softcapping", 30.0));
   return Status::Ok();
 }
 
 Status ReadGemma3(KeyReader& keys, LayerParams* params, GemmaParams* gemma) {
   ScaleQueries(keys, 62, params);
   gemma->head_norms = true;
-  KVCACHE_ASSIGN_OR_RETURN(params->logit_soft_cap, ReadCap(keys, "final_logit_softcapping", 0.0));
+  KVCACHE_ASSIGN_OR_RETURN(params->logit_soft_cap,
+                           ReadSoftCap(keys, "final_logit_softcapping", 0.0));
   KVCACHE_ASSIGN_OR_RETURN(gemma->window_rope,
-                           ReadWindowRope(keys, *params, RopeParams::Pairing::kHalves));
+                           ReadWindowRope(keys, params->k_dim, RopeParams::Pairing::kHalves));
   return Status::Ok();
 }
 

@@ -130,4 +130,10 @@ Result<ExpertParams> ReadExpertParams(KeyReader& keys, const LayerParams& params
   return experts;
 }
 
+Result<float> ReadSoftCap(KeyReader& keys, std::string_view key, double otherwise) {
+  KVCACHE_ASSIGN_OR_RETURN(const double cap, keys.FloatOr(key, otherwise));
+  if (cap >= 0.0 && cap < 1e30) return static_cast<float>(cap);
+  return Status(StatusCode::kCorrupt, StrCat(keys.Key(key), " is ", cap, ", not a cap"));
+}
+
 }  // namespace kvcache

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kvcache/backend.h"
@@ -34,6 +35,9 @@ struct LayerParams {
 // Errors name the key: missing, of another type, out of range, or (kUnsupported) a setting that
 // is not served.
 Result<LayerParams> ReadLayerParams(KeyReader& keys);
+
+// A cap as in LayerParams::logit_soft_cap; 0: none. Errors name the key.
+Result<float> ReadSoftCap(KeyReader& keys, std::string_view key, double otherwise);
 
 // A mixture of experts, as its keys describe it; count is 0 where there is none.
 struct ExpertParams {

@@ -93,15 +93,25 @@ void Pass::Rope(const TensorView& heads, const RopeParams& rope) {
   if (runs()) Check(backend_->Rope(heads, positions_, rope));
 }
 
-void Pass::Attention(int layer, const TensorView& q, const TensorView& k, const TensorView& v,
-                     const AttentionOptions& options, const TensorView& out) {
+void Pass::Put(int layer, const TensorView& k, const TensorView& v) {
   if (!runs()) return;
   cache_->SetLayer(layer);
   Check(cache_->Put(k, v));
+}
+
+void Pass::Attend(int layer, const TensorView& q, const AttentionOptions& options,
+                  const TensorView& out) {
   if (!runs()) return;
+  cache_->SetLayer(layer);
   auto storage = cache_->Storage();
   if (!storage.ok()) return Check(std::move(storage).TakeStatus());
   Check(backend_->Attention(*storage, q, cache_->Visible(), options, out));
+}
+
+void Pass::Attention(int layer, const TensorView& q, const TensorView& k, const TensorView& v,
+                     const AttentionOptions& options, const TensorView& out) {
+  Put(layer, k, v);
+  Attend(layer, q, options, out);
 }
 
 }  // namespace kvcache

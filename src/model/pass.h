@@ -41,6 +41,11 @@ inline TensorView Swapped(TensorView view) {
   return view;
 }
 
+// All of a token's values as one column: [d0 · d1, d2]. REQUIRES: dense.
+inline TensorView Flat(const TensorView& view) {
+  return TensorView::Dense(view.data, view.dtype, view.dims[0] * view.dims[1], view.dims[2]);
+}
+
 class Pass {
  public:
   // A pass over tokens at `positions`. All must outlive it.
@@ -112,7 +117,12 @@ class Pass {
   void ScaleTokens(const TensorView& x, std::span<const float> factors);  // x *= [batch]
   void Rope(const TensorView& heads, const RopeParams& rope);
 
-  // Puts k and v into the cache as `layer`'s; out = attention of q over what each token sees.
+  // Puts k and v into the cache as `layer`'s.
+  void Put(int layer, const TensorView& k, const TensorView& v);
+  // out = attention of q over what each token sees of `layer`'s keys and values.
+  void Attend(int layer, const TensorView& q, const AttentionOptions& options,
+              const TensorView& out);
+  // Both: puts k and v into the cache as `layer`'s; out = attention of q over what each token sees.
   void Attention(int layer, const TensorView& q, const TensorView& k, const TensorView& v,
                  const AttentionOptions& options, const TensorView& out);
 

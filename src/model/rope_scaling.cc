@@ -27,6 +27,11 @@ Status CheckPositive(const KeyReader& keys, std::string_view key, double value) 
   return {StatusCode::kCorrupt, StrCat(keys.Key(key), " is ", value, ", expected more than 0")};
 }
 
+Status CheckEven(const KeyReader& keys, std::string_view key, int value) {
+  if (value % 2 == 0) return Status::Ok();
+  return {StatusCode::kCorrupt, StrCat(keys.Key(key), " is ", value, ", not even")};
+}
+
 Status ReadYarn(KeyReader& keys, Scaling* scaling) {
   KVCACHE_ASSIGN_OR_RETURN(const double extrapolation,
                            keys.FloatOr("rope.scaling.yarn_ext_factor", -1.0));
@@ -115,10 +120,7 @@ Result<RopeTable> ReadRope(KeyReader& keys, const LayerParams& params, RopeParam
   table.pairing = pairing;
   KVCACHE_ASSIGN_OR_RETURN(table.dims,
                            keys.IntOr("rope.dimension_count", params.k_dim, params.k_dim));
-  if (table.dims % 2 != 0) {
-    return Status(StatusCode::kCorrupt,
-                  StrCat(keys.Key("rope.dimension_count"), " is ", table.dims, ", not even"));
-  }
+  KVCACHE_RETURN_IF_ERROR(CheckEven(keys, "rope.dimension_count", table.dims));
   KVCACHE_ASSIGN_OR_RETURN(const std::span<const float> divisors,
                            weights.FloatsIfPresent("rope_freqs.weight", table.dims / 2));
   KVCACHE_RETURN_IF_ERROR(CheckDivisors(divisors));
@@ -138,14 +140,14 @@ Result<RopeTable> ReadRope(KeyReader& keys, const LayerParams& params, RopeParam
   return table;
 }
 
-Result<RopeTable> ReadWindowRope(KeyReader& keys, const LayerParams& params,
-                                 RopeParams::Pairing pairing) {
+Result<RopeTable> ReadWindowRope(KeyReader& keys, int head_dim, RopeParams::Pairing pairing) {
   constexpr std::string_view kBase = "rope.freq_base_swa";
   KVCACHE_ASSIGN_OR_RETURN(const double base, keys.FloatOr(kBase, 1e4));
   KVCACHE_RETURN_IF_ERROR(CheckPositive(keys, kBase, base));
   RopeTable table;
   table.pairing = pairing;
-  table.dims = params.k_dim;
+  KVCACHE_ASSIGN_OR_RETURN(table.dims, keys.IntOr("rope.dimension_count_swa", head_dim, head_dim));
+  KVCACHE_RETURN_IF_ERROR(CheckEven(keys, "rope.dimension_count_swa", table.dims));
   for (int i = 0; i < table.dims / 2; ++i) {
     table.inv_freq.push_back(static_cast<float>(std::pow(base, -2.0 * i / table.dims)));
   }

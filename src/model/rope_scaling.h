@@ -42,10 +42,9 @@ struct RopeTable {
 Result<RopeTable> ReadRope(KeyReader& keys, const LayerParams& params, RopeParams::Pairing pairing,
                            WeightReader& weights);
 
-// That of layers with a window, where they have their own: base rope.freq_base_swa, 1e4 without it,
-// and no scaling.
-Result<RopeTable> ReadWindowRope(KeyReader& keys, const LayerParams& params,
-                                 RopeParams::Pairing pairing);
+// That of layers with a window, where they have their own, for heads of `head_dim`: base
+// rope.freq_base_swa, 1e4 without it, over rope.dimension_count_swa values, and no scaling.
+Result<RopeTable> ReadWindowRope(KeyReader& keys, int head_dim, RopeParams::Pairing pairing);
 
 // What people may want to know of it.
 struct RopeSummary {

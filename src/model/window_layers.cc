@@ -16,12 +16,13 @@ constexpr int kRequired = -1;
 struct Rule {
   std::string_view architecture;
   int window;  // 0: none without the key, kRequired: the key must be there
-  int period;  // every so many layers see everything; 0: none
+  int period;  // every so many layers see everything; 0: none; kRequired: the key must be there
   bool fixed;  // the pattern is no key of this architecture
 };
 constexpr Rule kRules[] = {
     {"gemma2", 4096, 2, false},
     {"gemma3", 0, 6, false},
+    {"gemma4", kRequired, kRequired, false},
     {"gpt-oss", kRequired, 2, false},
     {"llama", 0, 0, true},
 };
@@ -47,6 +48,9 @@ Result<std::vector<bool>> ReadArray(KeyReader& keys, int layers) {
 Result<std::vector<bool>> ReadPattern(KeyReader& keys, const Rule& rule, int layers) {
   const GgufEntry* const entry = keys.file().Find(keys.Key(kPattern));
   std::int64_t period = rule.period;
+  if (entry == nullptr && period == kRequired) {
+    return Status(StatusCode::kCorrupt, keys.Key(kPattern) + " is missing");
+  }
   if (entry != nullptr && !rule.fixed) {
     keys.Ignore(kPattern);
     if (entry->type == GgufType::kArray) return ReadArray(keys, layers);

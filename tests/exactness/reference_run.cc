@@ -72,6 +72,9 @@ constexpr Shape kFamilies[] = {
      "--arch llama4 --layers 4 --width 64 --heads 4 --kv-heads 2 --head-dim 32 --ffn 96"
      " --vocab 333 --tied --experts 6 --experts-used 2 --expert-ffn 32 --chunk 100"
      " --temperature-length 50"},
+    {"Gemma4",
+     "--arch gemma4 --layers 5 --width 64 --heads 4 --kv-heads 2 --head-dim 64 --ffn 96"
+     " --vocab 333 --tied --window 75"},
     {"GptOss",
      "--arch gpt-oss --layers 3 --width 64 --heads 4 --kv-heads 2 --head-dim 32 --ffn 96"
      " --vocab 333 --window 75 --experts 12 --experts-used 3 --expert-ffn 64"

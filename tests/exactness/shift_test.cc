@@ -43,6 +43,8 @@ constexpr Stretching kStretchings[] = {
      "128"},
     {"DeepSeek2Old", "--arch deepseek2 --experts 4 --expert-ffn 64 --whole-kv"},
     {"Llama4Chunks", "--arch llama4 --experts 4 --expert-ffn 64 --chunk 70"},
+    {"Gemma4Window", "--arch gemma4 --window 200", 380, 430},
+    {"Gemma4Full", "--arch gemma4 --window 200 --window-pattern 1 --rope-base 1000000"},
     {"GptOssFull",
      "--arch gpt-oss --window-pattern 1 --experts 4 --rope-scaling yarn --rope-original-context 128"
      " --rope-factor 32"},

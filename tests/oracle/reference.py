@@ -35,7 +35,7 @@ TURN_NEIGHBOURS = {"llama": True, "mistral3": True, "qwen2": False, "qwen3": Fal
 
 # Architecture: the module with its class, which is named Reference.
 MODULES = {"deepseek2": "reference_deepseek2", "gemma2": "reference_gemma",
-           "gemma3": "reference_gemma", "gpt-oss": "reference_gpt_oss",
+           "gemma3": "reference_gemma", "gemma4": "reference_gemma4", "gpt-oss": "reference_gpt_oss",
            "llama4": "reference_llama4"}
 
 

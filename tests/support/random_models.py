@@ -115,6 +115,8 @@ VARIANTS = [
                                               "--expert-groups-used", 2),
             experts=(16, 3), head_step=32,
             alone="llama.cpp takes a group for its two best experts, V2 for its best"),
+    # The third and the fourth layer share with the first and the second.
+    Variant("gemma4", "gemma4", ("--window", 100, "--rope-base", 1000000), rough_gelu=True, layers=4),
     Variant("gpt-oss", "gpt-oss", ("--window", 100, "--rope-base", 150000, "--rope-scaling", "yarn",
                                    *_STRETCHED), experts=(16, 4)),
     Variant("mistral3", "mistral3", ("--rope-scaling", "yarn", *_STRETCHED)),

@@ -49,6 +49,7 @@ std::vector<TensorSpec> Qwen3Tensors(const Shape& shape) {
 constexpr Architecture kArchitectures[] = {
     {"gemma2", ExpertUse::kNone, AddGemma2, Gemma2Tensors},
     {"gemma3", ExpertUse::kNone, AddGemma3, Gemma3Tensors},
+    {"gemma4", ExpertUse::kNone, AddGemma4, Gemma4Tensors},
     {"gpt-oss", ExpertUse::kNeeded, AddGptOss, GptOssTensors},
     {"llama", ExpertUse::kAllowed, AddLlama, PlainTensors},
     {"deepseek2", ExpertUse::kNeeded, AddDeepSeek2, DeepSeek2Tensors},

@@ -20,6 +20,9 @@ std::vector<TensorSpec> Gemma2Tensors(const Shape& shape);
 void AddGemma3(const Shape& shape, GgufHeader& header);
 std::vector<TensorSpec> Gemma3Tensors(const Shape& shape);
 
+void AddGemma4(const Shape& shape, GgufHeader& header);
+std::vector<TensorSpec> Gemma4Tensors(const Shape& shape);
+
 void AddGptOss(const Shape& shape, GgufHeader& header);
 std::vector<TensorSpec> GptOssTensors(const Shape& shape);
 

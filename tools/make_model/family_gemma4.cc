@@ -1,0 +1,124 @@
+// gemma4: gemma3's norms; window layers with heads half as large (but not below 32) and more KV
+// heads; full layers without V; inputs for each layer; of four layers or more the second half
+// shares keys and values.
+//
+// Every other layer sees everything, or as --window-pattern says. Scores are not scaled: norms of q
+// and k bring them to their size. Of the full layers' pairs half do not turn, as in the published
+// models three quarters do not.
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "base/strings.h"
+#include "make_model/families.h"
+
+namespace kvcache::make_model {
+namespace {
+
+constexpr float kAdded = 0.4f * kLogitDeviation;  // three times a layer
+constexpr int kInputWidth = 32;
+constexpr int kWindow = 512;
+
+bool IsWindowed(const Shape& shape, int layer) {
+  const int period = shape.window_pattern < 0 ? 2 : shape.window_pattern;
+  return period == 0 || layer % period < period - 1;
+}
+int WindowDim(const Shape& shape) {
+  return shape.head_dim > 32 ? shape.head_dim / 4 * 2 : shape.head_dim;
+}
+int HeadDim(const Shape& shape, int layer) {
+  return IsWindowed(shape, layer) ? WindowDim(shape) : shape.head_dim;
+}
+int KvHeads(const Shape& shape, int layer) {
+  return IsWindowed(shape, layer) ? shape.heads : shape.kv_heads;
+}
+int OwnLayers(const Shape& shape) {
+  return shape.layers < 4 ? shape.layers : shape.layers - shape.layers / 2;
+}
+void AddPerLayer(const Shape& shape, GgufHeader& header) {
+  const auto layers = static_cast<std::size_t>(shape.layers);
+  std::vector<std::int32_t> kv_heads;
+  const auto windowed = std::make_unique<bool[]>(layers);
+  for (int layer = 0; layer < shape.layers; ++layer) {
+    kv_heads.push_back(KvHeads(shape, layer));
+    windowed[static_cast<std::size_t>(layer)] = IsWindowed(shape, layer);
+  }
+  header.SetInts("gemma4.attention.head_count_kv", kv_heads);
+  header.SetBools("gemma4.attention.sliding_window_pattern",
+                  std::span<const bool>(windowed.get(), layers));
+}
+
+void AddAttention(const Shape& shape, int layer, const std::string& block, TensorList& list) {
+  const int dim = HeadDim(shape, layer);
+  const int queries = shape.heads * dim;
+  const int keys = KvHeads(shape, layer) * dim;
+  const float in = PerRoot(1.0f, shape.width);
+  const float size = std::sqrt(PerRoot(kScoreDeviation, dim));
+  list.Norm(block + "attn_norm.weight");
+  list.Matrix(block + "attn_q.weight", shape.width, queries, in);
+  list.Vector(block + "attn_q_norm.weight", dim, Distribution::kNorm, size);
+  if (layer < OwnLayers(shape)) {
+    list.Matrix(block + "attn_k.weight", shape.width, keys, in);
+    list.Vector(block + "attn_k_norm.weight", dim, Distribution::kNorm, size);
+    if (IsWindowed(shape, layer)) list.Matrix(block + "attn_v.weight", shape.width, keys, in);
+  }
+  list.Matrix(block + "attn_output.weight", queries, shape.width, PerRoot(1.0f, queries));
+  list.Vector(block + "post_attention_norm.weight", shape.width, Distribution::kNorm, kAdded);
+}
+
+void AddInput(const Shape& shape, const std::string& block, TensorList& list) {
+  list.Matrix(block + "inp_gate.weight", shape.width, kInputWidth,
+              PerRoot(1.0f / kLogitDeviation, shape.width));
+  list.Matrix(block + "proj.weight", kInputWidth, shape.width, PerRoot(1.0f, kInputWidth));
+  list.Vector(block + "post_norm.weight", shape.width, Distribution::kNorm, kAdded);
+}
+
+}  // namespace
+
+void AddGemma4(const Shape& shape, GgufHeader& header) {
+  AddSizeMetadata("gemma4", shape, header);
+  const auto set = [&](std::string_view key, int value) {
+    header.SetUint32(StrCat("gemma4.", key), static_cast<std::uint32_t>(value));
+  };
+  set("attention.sliding_window", shape.window > 0 ? shape.window : kWindow);
+  set("attention.shared_kv_layers", shape.layers - OwnLayers(shape));
+  set("embedding_length_per_layer_input", kInputWidth);
+  set("attention.key_length", shape.head_dim);
+  set("attention.value_length", shape.head_dim);
+  set("rope.dimension_count", shape.head_dim);
+  set("attention.key_length_swa", WindowDim(shape));
+  set("attention.value_length_swa", WindowDim(shape));
+  set("rope.dimension_count_swa", WindowDim(shape));
+  header.SetFloat32("gemma4.rope.freq_base_swa", 10000.0f);
+  header.SetFloat32("gemma4.final_logit_softcapping", 20.0f);
+  AddPerLayer(shape, header);
+}
+
+std::vector<TensorSpec> Gemma4Tensors(const Shape& shape) {
+  Shape tied = shape;
+  tied.output = Output::kTied;
+  TensorList list(tied);
+  list.Embedding();
+  const int inputs = kInputWidth * shape.layers;
+  list.Matrix("per_layer_token_embd.weight", inputs, shape.vocab, PerRoot(1.0f, kInputWidth));
+  list.Matrix("per_layer_model_proj.weight", shape.width, inputs, 1.0f);
+  list.Vector("per_layer_proj_norm.weight", kInputWidth, Distribution::kNorm, 1.0f);
+  std::vector<float> divisors(static_cast<std::size_t>(shape.head_dim / 2), 1.0f);
+  std::fill(divisors.begin() + shape.head_dim / 4, divisors.end(), 1e30f);
+  list.Add({.name = "rope_freqs.weight", .dims = {shape.head_dim / 2}, .values = divisors});
+  for (int layer = 0; layer < shape.layers; ++layer) {
+    const std::string block = StrCat("blk.", layer, ".");
+    AddAttention(shape, layer, block, list);
+    list.Norm(block + "ffn_norm.weight");
+    list.FeedForward(block, shape.ffn);
+    list.Vector(block + "post_ffw_norm.weight", shape.width, Distribution::kNorm, kAdded);
+    AddInput(shape, block, list);
+    list.Add({.name = block + "layer_output_scale.weight",
+              .dims = {1},
+              .values = {layer % 2 == 0 ? 0.75f : 1.25f}});
+  }
+  list.Output();
+  return list.Take();
+}
+
+}  // namespace kvcache::make_model
