@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "kvcache/kv.h"
+#include "kvcache/recurrence.h"
 #include "kvcache/status.h"
 #include "kvcache/tensor.h"
 
@@ -208,6 +209,9 @@ class Backend : public KvBackend {
   // x += y, element by element.
   virtual Status Add(const TensorView& x, const TensorView& y) = 0;
 
+  // x *= y, element by element; or, with y [1, batch], column i of x [width, batch] by y[i].
+  virtual Status Multiply(const TensorView& x, const TensorView& y) = 0;
+
   // x += bias for each column of x [width, batch]; bias is [width].
   virtual Status AddBias(const TensorView& x, const TensorView& bias) = 0;
 
@@ -226,6 +230,23 @@ class Backend : public KvBackend {
   // memory. `out` may not overlap y.
   virtual Status Combine(const TensorView& y, std::span<const std::int32_t> columns,
                          std::span<const float> weights, const TensorView& out) = 0;
+
+  // ---- Recurrent layers: kvcache/recurrence.h says how sequences lie in a batch. All f32.
+
+  // y = the short convolution of x [channels, batch] along each sequence; rows of any stride, y
+  // apart from x. Takes the inputs before the pass, and leaves those of its last steps.
+  virtual Status ShortConv(const TensorView& x, const ConvTaps& taps, const StateViews& inputs,
+                           const TensorView& y) = 0;
+
+  // steps = ln(1 + exp(raw + bias)), decays = exp(rates × steps), each [heads, batch]; bias and
+  // rates [heads]. steps may be raw.
+  virtual Status DecayRates(const TensorView& raw, const TensorView& bias, const TensorView& rates,
+                            const TensorView& steps, const TensorView& decays) = 0;
+
+  // out[v_dim, heads, batch] = S q for each token, after each head's state S has taken the token
+  // in by the rule. Tokens of a sequence are taken one after another.
+  virtual Status StateScan(const ScanInputs& inputs, const ScanOptions& options,
+                           const StateViews& states, const TensorView& out) = 0;
 };
 
 }  // namespace kvcache

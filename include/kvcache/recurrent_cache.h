@@ -51,6 +51,10 @@ struct RecurrentOptions {
 
 class RecurrentCache : public Cache {
  public:
+  // Which checkpoints are kept, instead of what the options said; before Init, which checks them.
+  // kInvalidArgument after it.
+  virtual Status SetCheckpoints(const CheckpointOptions& checkpoints) = 0;
+
   // The batch's sequences, in its order; empty outside a pass, as are the slots.
   virtual std::span<const SequenceId> Sequences() const = 0;
   virtual std::int32_t TokensPerSequence() const = 0;

@@ -115,6 +115,12 @@ Status RecurrentCacheImpl::CheckRecurrentOptions(const CacheOptions& options) co
   return Status::Ok();
 }
 
+Status RecurrentCacheImpl::SetCheckpoints(const CheckpointOptions& checkpoints) {
+  if (options_.capacity > 0) return Invalid("checkpoints are chosen before Init");
+  recurrent_.checkpoints = checkpoints;
+  return Status::Ok();
+}
+
 Status RecurrentCacheImpl::Init(KvBackend& backend, const CacheOptions& options) {
   KVCACHE_RETURN_IF_ERROR(CheckSizes(options));
   KVCACHE_RETURN_IF_ERROR(CheckRecurrentOptions(options));

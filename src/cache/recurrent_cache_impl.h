@@ -48,6 +48,7 @@ class RecurrentCacheImpl final : public RecurrentCache {
   }
   RecurrentCache* Recurrent() override { return this; }
 
+  Status SetCheckpoints(const CheckpointOptions& checkpoints) override;
   std::span<const SequenceId> Sequences() const override { return batch_.sequences(); }
   std::int32_t TokensPerSequence() const override { return batch_.tokens_per_sequence(); }
   std::span<const std::int32_t> Slots() const override { return to_; }

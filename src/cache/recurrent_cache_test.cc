@@ -177,6 +177,19 @@ TEST_F(RecurrentCacheTest, APassThatBrokeOffIsTakenBack) {
   Decode(0, 4, 6);
 }
 
+TEST_F(RecurrentCacheTest, CheckpointsAreChosenBeforeInit) {
+  RecurrentOptions options;
+  options.layers = {kLayer};
+  options.state_size = 4;
+  cache_ = MakeRecurrentCache(options);
+  ASSERT_TRUE(cache_->SetConfig({}).ok());
+  ASSERT_TRUE(cache_->SetCheckpoints({.spacing = 3, .minimum = 1}).ok());
+  ASSERT_TRUE(cache_->Init(backend_, {DType::kF32, DType::kF32, 1, 100, 64}).ok());
+  Decode(0, 0, 9);
+  EXPECT_EQ(cache_->PrepareRestore(kFirst, 6), 5) << "checkpoints after 2, 5, 8";
+  EXPECT_EQ(cache_->SetCheckpoints({}).message(), "checkpoints are chosen before Init");
+}
+
 TEST_F(RecurrentCacheTest, MiddleRemovalMovesCheckpoints) {
   Open({.checkpoints = {.spacing = 2, .minimum = 1}});
   Decode(0, 0, 9);  // checkpoints after 2, 4, 6, 8

@@ -48,6 +48,9 @@ void EngineFlags::Add(CLI::App& command) {
   types_.Add(command);
   add("--prefill-chunk", prefill_chunk_, 1 << 16, "tokens per pass over the prompt")
       ->capture_default_str();
+  add("--checkpoint-spacing", checkpoints_.spacing, 1 << 28,
+      "tokens between two checkpoints of a recurrent state, at least")
+      ->capture_default_str();
   add("--threads", threads_, 1024, "threads (default: one per core)");
 }
 
@@ -59,7 +62,8 @@ Result<std::unique_ptr<Engine>> EngineFlags::OpenFor(int tokens) const {
                              .v_type = types.v,
                              .context = context_ == 0 ? tokens : context_,
                              .max_sequences = 1,
-                             .prefill_chunk = prefill_chunk_});
+                             .prefill_chunk = prefill_chunk_,
+                             .checkpoints = checkpoints_});
 }
 
 }  // namespace kvcache::cli

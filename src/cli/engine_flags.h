@@ -46,6 +46,7 @@ class EngineFlags {
   int context_ = 0;
   int prefill_chunk_ = 512;
   int threads_ = 0;
+  CheckpointOptions checkpoints_;
 };
 
 }  // namespace kvcache::cli

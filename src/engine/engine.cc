@@ -45,6 +45,9 @@ Result<std::unique_ptr<Engine>> Engine::Open(const std::string& path, const Engi
   const std::int64_t cells = std::int64_t{chosen.context} * std::max(chosen.max_sequences, 1);
   chosen.prefill_chunk = static_cast<int>(std::min<std::int64_t>(chosen.prefill_chunk, cells));
   engine->cache_ = engine->model_->MakeCache();
+  if (RecurrentCache* const states = engine->cache_->Recurrent(); states != nullptr) {
+    KVCACHE_RETURN_IF_ERROR(states->SetCheckpoints(chosen.checkpoints));
+  }
   KVCACHE_RETURN_IF_ERROR(
       engine->cache_->Init(*engine->backend_, {.k_type = chosen.k_type,
                                                .v_type = chosen.v_type,

@@ -14,6 +14,7 @@
 
 #include "kvcache/backend.h"
 #include "kvcache/cache.h"
+#include "kvcache/recurrent_cache.h"
 #include "kvcache/status.h"
 #include "model/gguf.h"
 #include "model/model.h"
@@ -28,6 +29,8 @@ struct EngineOptions {
   int context = 0;  // tokens per sequence; 0: the model's own, at most kDefaultContext
   int max_sequences = 1;
   int prefill_chunk = 512;  // tokens of the largest forward pass
+  // Of recurrent states, after passes: what a sequence of such a model can go back to.
+  CheckpointOptions checkpoints{};
 };
 
 // Contexts that nobody asked for stay below this: a cache is memory.
@@ -56,9 +59,12 @@ class Engine {
   Cache& cache() { return *cache_; }
   Model& model() { return *model_; }
 
-  // One forward pass of at most max_batch() tokens. Errors: a token that is not in the
-  // vocabulary, those of Cache::StartForward and of the kernels. After an error in the pass
-  // itself (not before it) the batch's sequences must be removed from its first position on.
+  // One forward pass of at most max_batch() tokens. In a model with recurrent layers the batch
+  // gives each of its sequences the same number of tokens, side by side and ascending; it is
+  // refused otherwise (kUnsupported), not split, as Logits reads what one pass left. Errors: a
+  // token that is not in the vocabulary, those of Cache::StartForward and of the kernels. After an
+  // error in the pass itself (not before it) the batch's sequences must be removed from its first
+  // position on.
   Status Forward(const EngineBatch& batch);
 
   // Logits [vocabulary, rows.size()] of batch indices of the last Forward.

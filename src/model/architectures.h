@@ -18,10 +18,13 @@ Result<std::unique_ptr<Model>> LoadGemma(const GgufFile&, std::string_view name,
 Result<std::unique_ptr<Model>> LoadDeepSeek2(const GgufFile&, std::string_view name, Backend&);
 Result<std::unique_ptr<Model>> LoadGemma4(const GgufFile&, std::string_view name, Backend&);
 Result<std::unique_ptr<Model>> LoadGptOss(const GgufFile&, std::string_view name, Backend&);
+Result<std::unique_ptr<Model>> LoadGraniteHybrid(const GgufFile&, std::string_view name, Backend&);
+Result<std::unique_ptr<Model>> LoadLfm2(const GgufFile&, std::string_view name, Backend&);
 Result<std::unique_ptr<Model>> LoadLlama(const GgufFile&, std::string_view name, Backend&);
 Result<std::unique_ptr<Model>> LoadLlama4(const GgufFile&, std::string_view name, Backend&);
 Result<std::unique_ptr<Model>> LoadMistral3(const GgufFile&, std::string_view name, Backend&);
 Result<std::unique_ptr<Model>> LoadQwen2(const GgufFile&, std::string_view name, Backend&);
 Result<std::unique_ptr<Model>> LoadQwen3(const GgufFile&, std::string_view name, Backend&);
+Result<std::unique_ptr<Model>> LoadQwen3Next(const GgufFile&, std::string_view name, Backend&);
 
 }  // namespace kvcache

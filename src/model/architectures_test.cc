@@ -145,6 +145,31 @@ TEST_F(ArchitecturesTest, TensorsAreThoseOfTheFamily) {
        "m: tensor 'blk.0.attn_kv_b.weight' is not part of this architecture as known here"},
       {"deepseek2", Routed(), Without("blk.1.attn_v_b.weight"),
        "m: tensor 'blk.1.attn_v_b.weight' is missing"},
+      {"lfm2",
+       {},
+       Without("blk.0.shortconv.conv.weight"),
+       "m: tensor 'blk.0.shortconv.conv.weight' is missing"},
+      {"lfm2",
+       {},
+       [](std::vector<TensorSpec>& specs) {
+         for (TensorSpec& spec : specs) {
+           if (spec.name == "blk.0.shortconv.in_proj.weight") spec.dims = {128, 256};
+         }
+       },
+       "m: tensor 'blk.0.shortconv.in_proj.weight' has shape [128, 256], expected [128, 384]"},
+      {"lfm2",
+       {},
+       With("blk.1.shortconv.conv.weight", {3, 128}),
+       "m: tensor 'blk.1.shortconv.conv.weight' is not part of this architecture as known here"},
+      {"qwen3next", Routed(), Without("blk.0.ssm_a"), "m: tensor 'blk.0.ssm_a' is missing"},
+      {"qwen3next", Routed(), Without("blk.1.ffn_gate_inp_shexp.weight"),
+       "m: tensor 'blk.1.ffn_gate_inp_shexp.weight' is missing"},
+      {"granitehybrid",
+       {},
+       Without("blk.0.ssm_norm.weight"),
+       "m: tensor 'blk.0.ssm_norm.weight' is missing"},
+      {"granitehybrid", Routed(), Without("blk.0.ffn_up_shexp.weight"),
+       "m: tensor 'blk.0.ffn_up_shexp.weight' is missing"},
   };
   for (const auto& c : kCases) {
     EXPECT_EQ(Load(c.name, c.shape, {.tensors = c.change}).message(), c.message);
@@ -293,6 +318,29 @@ TEST_F(ArchitecturesTest, LatentAttentionWithYarnNeedsItsMultiplier) {
     h.SetFloat32("deepseek2.rope.scaling.factor", 4.0f);
   };
   EXPECT_EQ(Load("deepseek2", shape, {.header = yarn}).code(), StatusCode::kNotFound);
+}
+
+// Sizes of states that contradict each other, or that nothing serves.
+TEST_F(ArchitecturesTest, StatesAreChecked) {
+  const auto message = [&](const char* name, const Shape& shape, int heads, int groups) {
+    Shape changed = shape;
+    changed.family.state_heads = heads;
+    changed.family.state_groups = groups;
+    return Load(name, changed).message();
+  };
+  EXPECT_EQ(message("qwen3next", Routed(), 6, 4),
+            "m: qwen3next.ssm.inner_size of 192, 6 heads and 4 groups do not divide");
+  EXPECT_EQ(message("qwen3next", Routed(), 6, 12),
+            "m: qwen3next.ssm.group_count is 12, expected 1 to 6");
+  EXPECT_EQ(
+      Load("qwen3", {}, {.header = [](GgufHeader& h) { h.SetUint32("qwen3.ssm.conv_kernel", 4); }})
+          .message(),
+      "m: qwen3.ssm.conv_kernel is 4: not served");
+  EXPECT_EQ(
+      Load("granitehybrid", {},
+           {.header = [](GgufHeader& h) { h.SetFloat32("granitehybrid.ssm.dt_b_c_rms", 1.0f); }})
+          .message(),
+      "m: granitehybrid.ssm.dt_b_c_rms is 1: not served");
 }
 
 TEST_F(ArchitecturesTest, MoreExpertsOfATokenThanThereAreIsAnError) {

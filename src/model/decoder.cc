@@ -11,8 +11,8 @@ Status Decoder::Load(WeightReader& reader, const GgufFile& file) {
   const std::int64_t width = params_.width;
   const std::int64_t vocabulary = params_.vocabulary;
   KVCACHE_ASSIGN_OR_RETURN(embedding_, reader.Table("token_embd.weight", width, vocabulary));
-  KVCACHE_ASSIGN_OR_RETURN(output_norm_,
-                           reader.RmsNorm("output_norm", width, params_.norm_epsilon));
+  KVCACHE_ASSIGN_OR_RETURN(
+      output_norm_, reader.RmsNorm(std::string(output_norm_name()), width, params_.norm_epsilon));
   const char* const output = reader.Has("output.weight") ? "output" : "token_embd";
   KVCACHE_ASSIGN_OR_RETURN(output_, reader.Linear(output, width, vocabulary));
   KVCACHE_RETURN_IF_ERROR(LoadModelTensors(reader));

@@ -60,6 +60,8 @@ class Decoder : public Model {
   virtual void RunLayers(Pass& pass, std::span<const std::int32_t> tokens, const TensorView& x);
   // Valid as long as the model.
   virtual RopeParams rope(int layer) const = 0;
+  // The tensor with the last norm's weight, but for ".weight".
+  virtual std::string_view output_norm_name() const { return "output_norm"; }
   // How far back the layer's queries see.
   virtual Reach reach(int /*layer*/) const { return {}; }
   // What the layers keep: keys and values as far as each reaches. A family with another cache kind

@@ -23,7 +23,9 @@ class ForwardAllocation : public ::testing::TestWithParam<const char*> {
     path_ = ::testing::TempDir() + "forward_allocation." + std::to_string(getpid()) + ".gguf";
     make_model::Request request{.architecture = GetParam(), .type = DType::kQ8_0};
     request.shape.rope_scaling = make_model::RopeScaling::kYarn;
-    if (request.architecture == "qwen3moe") request.shape.experts = 12;
+    if (request.architecture == "qwen3moe" || request.architecture == "qwen3next") {
+      request.shape.experts = 12;
+    }
     const Status made = make_model::MakeModel(request, path_);
     ASSERT_TRUE(made.ok()) << made.message();
     file_ = std::move(GgufFile::Open(path_)).value();
@@ -86,7 +88,8 @@ TEST_P(ForwardAllocation, NoneOnceWarm) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, ForwardAllocation,
-                         ::testing::Values("llama", "mistral3", "qwen2", "qwen3", "qwen3moe"),
+                         ::testing::Values("granitehybrid", "lfm2", "llama", "mistral3", "qwen2",
+                                           "qwen3", "qwen3moe", "qwen3next"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

@@ -116,8 +116,9 @@ TEST_P(ForwardFault, EachCallOfLoading) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, ForwardFault,
-                         ::testing::Values("gemma2", "gemma3", "gemma4", "gpt-oss", "llama",
-                                           "mistral3", "qwen2", "qwen3", "qwen3moe"),
+                         ::testing::Values("gemma2", "gemma3", "gemma4", "gpt-oss", "granitehybrid",
+                                           "lfm2", "llama", "mistral3", "qwen2", "qwen3",
+                                           "qwen3moe", "qwen3next"),
                          [](const auto& test) {
                            std::string name = test.param;
                            std::ranges::replace(name, '-', '_');

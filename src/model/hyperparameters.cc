@@ -28,6 +28,7 @@ Result<int> VocabularySize(const GgufFile& file) {
 
 Status CheckHeads(const LayerParams& params) {
   for (std::size_t i = 0; i < params.heads.size(); ++i) {
+    if (params.kv_heads[i] == 0) continue;  // a recurrent layer
     if (params.heads[i] % params.kv_heads[i] != 0) {
       return {StatusCode::kCorrupt,
               StrCat("layer ", i, " has ", params.heads[i], " heads, not a multiple of its ",
@@ -87,7 +88,7 @@ Status ReadGroups(KeyReader& keys, ExpertParams* experts) {
 
 }  // namespace
 
-Result<LayerParams> ReadLayerParams(KeyReader& keys) {
+Result<LayerParams> ReadLayerParams(KeyReader& keys, LayerKinds kinds) {
   LayerParams params;
   KVCACHE_ASSIGN_OR_RETURN(const std::string_view name,
                            keys.file().GetStringOr("general.name", ""));
@@ -100,8 +101,9 @@ Result<LayerParams> ReadLayerParams(KeyReader& keys) {
                            keys.PerLayer("attention.head_count", kMaxWidth, params.layers));
   params.kv_heads = params.heads;
   if (keys.Has("attention.head_count_kv")) {
-    KVCACHE_ASSIGN_OR_RETURN(params.kv_heads,
-                             keys.PerLayer("attention.head_count_kv", kMaxWidth, params.layers));
+    const int least = kinds == LayerKinds::kHybrid ? 0 : 1;
+    KVCACHE_ASSIGN_OR_RETURN(
+        params.kv_heads, keys.PerLayer("attention.head_count_kv", kMaxWidth, params.layers, least));
   }
   KVCACHE_ASSIGN_OR_RETURN(params.ffn,
                            keys.PerLayer("feed_forward_length", 8 * kMaxWidth, params.layers));

@@ -32,9 +32,14 @@ struct LayerParams {
   float logit_soft_cap = 0.0f;   // > 0: then cap × tanh(logit / cap)
 };
 
+enum class LayerKinds : std::uint8_t {
+  kAttention,  // every layer has KV heads
+  kHybrid,     // those without any are recurrent
+};
+
 // Errors name the key: missing, of another type, out of range, or (kUnsupported) a setting that
 // is not served.
-Result<LayerParams> ReadLayerParams(KeyReader& keys);
+Result<LayerParams> ReadLayerParams(KeyReader& keys, LayerKinds kinds = LayerKinds::kAttention);
 
 // A cap as in LayerParams::logit_soft_cap; 0: none. Errors name the key.
 Result<float> ReadSoftCap(KeyReader& keys, std::string_view key, double otherwise);
@@ -42,8 +47,9 @@ Result<float> ReadSoftCap(KeyReader& keys, std::string_view key, double otherwis
 // A mixture of experts, as its keys describe it; count is 0 where there is none.
 struct ExpertParams {
   int count = 0;
-  int used = 0;  // of each token
-  int ffn = 0;   // inner width of one
+  int used = 0;        // of each token
+  int ffn = 0;         // inner width of one
+  int shared_ffn = 0;  // of one that all tokens go through, where a family has it; 0: none
   RouterOptions::Gate gate = RouterOptions::Gate::kSoftmax;
   bool renormalise = true;
   float weights_scale = 1.0f;

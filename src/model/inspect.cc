@@ -163,7 +163,7 @@ json ExpertsJson(KeyReader& keys, const LayerParams& params) {
 void AddSettings(const GgufFile& file, const json& architecture, json& description) {
   if (!IsKnown(architecture)) return;
   KeyReader keys(file, architecture.get<std::string>());
-  const auto params = ReadLayerParams(keys);
+  const auto params = ReadLayerParams(keys, LayerKinds::kHybrid);
   if (!params.ok()) return;
   description["rope"] = RopeJson(keys, *params);
   description["experts"] = ExpertsJson(keys, *params);

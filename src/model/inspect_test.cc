@@ -127,6 +127,23 @@ TEST(Inspect, CountsLayersOfSeveralKinds) {
                         "    layers 0 1\n"));
 }
 
+TEST(Inspect, CountsStatesBySequence) {
+  const make_model::Shape shape{.layers = 3, .width = 64, .kv_heads = 2, .head_dim = 16};
+  const auto* const family = *make_model::FindArchitecture("lfm2");
+  GgufHeader header;
+  header.SetString("general.architecture", "lfm2");
+  family->add_metadata(shape, header);
+  for (TensorSpec& spec : family->tensors(shape)) {
+    header.AddTensor(spec.name, GgmlType::kF32, spec.dims);
+  }
+  const nlohmann::json d = Describe(header);
+  EXPECT_EQ(d["cache"]["bytes_per_token"], 2 * 16 * 2 * 2);
+  EXPECT_EQ(d["cache"]["bytes_per_sequence"], 2 * 2 * 64 * 4) << "two inputs of two layers";
+  EXPECT_EQ(d["rope"]["scaling"], "none");
+  EXPECT_THAT(DescriptionText(d, InspectDetail::kSummary),
+              HasSubstr("  recurrent, 512 bytes per sequence\n    layers 0 2\n"));
+}
+
 TEST(Inspect, SaysHowPositionsAreStretchedAndWhichExpertsThereAre) {
   const nlohmann::json plain = Describe(LlamaHeader());
   EXPECT_EQ(plain["rope"],

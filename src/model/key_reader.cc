@@ -48,9 +48,11 @@ std::string KeyReader::Used(std::string_view key) {
   return whole;
 }
 
-Result<int> KeyReader::InRange(std::string_view key, std::int64_t value, std::int64_t limit) const {
-  if (value >= 1 && value <= limit) return static_cast<int>(value);
-  return Status(StatusCode::kCorrupt, StrCat(Key(key), " is ", value, ", expected 1 to ", limit));
+Result<int> KeyReader::InRange(std::string_view key, std::int64_t value, std::int64_t limit,
+                               int least) const {
+  if (value >= least && value <= limit) return static_cast<int>(value);
+  return Status(StatusCode::kCorrupt,
+                StrCat(Key(key), " is ", value, ", expected ", least, " to ", limit));
 }
 
 Result<int> KeyReader::Int(std::string_view key, std::int64_t limit) {
@@ -67,7 +69,8 @@ Result<int> KeyReader::IntOrZero(std::string_view key, std::int64_t limit) {
   return value == 0 ? Result<int>(0) : InRange(key, value, limit);
 }
 
-Result<std::vector<int>> KeyReader::PerLayer(std::string_view key, std::int64_t limit, int layers) {
+Result<std::vector<int>> KeyReader::PerLayer(std::string_view key, std::int64_t limit, int layers,
+                                             int least) {
   const GgufEntry* entry = file_.Find(Used(key));
   if (entry == nullptr || entry->type != GgufType::kArray) {
     KVCACHE_ASSIGN_OR_RETURN(const int value, Int(key, limit));
@@ -80,7 +83,7 @@ Result<std::vector<int>> KeyReader::PerLayer(std::string_view key, std::int64_t 
   }
   std::vector<int> values;
   for (const std::int64_t value : array) {
-    KVCACHE_ASSIGN_OR_RETURN(const int checked, InRange(key, value, limit));
+    KVCACHE_ASSIGN_OR_RETURN(const int checked, InRange(key, value, limit, least));
     values.push_back(checked);
   }
   return values;

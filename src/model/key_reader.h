@@ -36,8 +36,9 @@ class KeyReader {
   // 0 where the key is missing or 0, else as Int.
   Result<int> IntOrZero(std::string_view key, std::int64_t limit);
 
-  // One value for all layers, or an array with one each: [layers].
-  Result<std::vector<int>> PerLayer(std::string_view key, std::int64_t limit, int layers);
+  // One value for all layers, or an array with one each: [layers]. Values from `least` on.
+  Result<std::vector<int>> PerLayer(std::string_view key, std::int64_t limit, int layers,
+                                    int least = 1);
 
   // A finite number.
   Result<double> Float(std::string_view key);
@@ -58,7 +59,8 @@ class KeyReader {
 
  private:
   std::string Used(std::string_view key);
-  Result<int> InRange(std::string_view key, std::int64_t value, std::int64_t limit) const;
+  Result<int> InRange(std::string_view key, std::int64_t value, std::int64_t limit,
+                      int least = 1) const;
   Result<double> Finite(std::string_view key, Result<double> value) const;
 
   const GgufFile& file_;

@@ -2,8 +2,11 @@
 
 #include <array>
 #include <cassert>
+#include <optional>
 #include <string>
 #include <utility>
+
+#include "kvcache/recurrent_cache.h"
 
 namespace kvcache {
 namespace {
@@ -13,7 +16,37 @@ TensorView ColumnsOf(const TensorView& view, std::int64_t batch) {
   return TensorView::Dense(view.data, DType::kF32, view.elements() / batch, batch);
 }
 
+// The rows of a view, which lie evenly apart; nothing where they do not.
+std::optional<TensorView> RowsOf(const TensorView& view) {
+  TensorView rows = TensorView::Dense(view.data, DType::kF32, view.dims[0],
+                                      view.dims[1] * view.dims[2] * view.dims[3]);
+  const auto [s0, s1, s2, s3] = view.stride_bytes;
+  rows.stride_bytes[1] = view.dims[1] == 1 ? s2 : s1;
+  const bool even = view.dims[1] == 1 || view.dims[2] == 1 || s2 == view.dims[1] * s1;
+  return even && view.dims[3] == 1 ? std::optional(rows) : std::nullopt;
+}
+
+// While a pass measures there is no memory to point into.
+TensorView Moved(TensorView view, std::int64_t bytes) {
+  if (view.data != nullptr) view.data += bytes;
+  return view;
+}
+
 }  // namespace
+
+TensorView Pass::HeadsOf(const TensorView& x, std::int64_t offset, std::int64_t dim,
+                         std::int64_t heads) const {
+  TensorView view = TensorView::Dense(x.data, DType::kF32, dim, heads, batch_);
+  view.stride_bytes[2] = BytesOf(DType::kF32, x.elements() / batch_);
+  return Moved(view, BytesOf(DType::kF32, offset));
+}
+
+TensorView Pass::EveryOther(const TensorView& x, std::int64_t first) {
+  TensorView view = x;
+  view.dims[1] /= 2;
+  view.stride_bytes[1] *= 2;
+  return Moved(view, first * x.stride_bytes[1]);
+}
 
 TensorView Pass::Take(std::int64_t d0, std::int64_t d1, std::int64_t d2) {
   const std::int64_t at = top_;
@@ -46,15 +79,21 @@ void Pass::Linear(const TensorView& x, std::initializer_list<Product> products) 
 
 void Pass::RmsNorm(const TensorView& x, const Norm& norm, const TensorView& y) {
   if (!runs()) return;
-  const auto rows = [](const TensorView& view) {
-    return TensorView::Dense(view.data, DType::kF32, view.dims[0], view.dims[1] * view.dims[2]);
-  };
-  Check(backend_->RmsNorm(rows(x), norm.weight, norm.epsilon, rows(y)));
+  const std::optional<TensorView> from = RowsOf(x);
+  const std::optional<TensorView> to = RowsOf(y);
+  if (!from.has_value() || !to.has_value()) {
+    return Check({StatusCode::kInternal, "a norm of rows that do not lie evenly apart"});
+  }
+  Check(backend_->RmsNorm(*from, norm.weight, norm.epsilon, *to));
 }
 
 void Pass::Embed(const TensorView& table, std::span<const std::int32_t> tokens,
                  const TensorView& y) {
   if (runs()) Check(backend_->Embed(table, tokens, y));
+}
+
+void Pass::Multiply(const TensorView& x, const TensorView& y) {
+  if (runs()) Check(backend_->Multiply(x, y));
 }
 
 void Pass::Add(const TensorView& x, const TensorView& y) {
@@ -112,6 +151,36 @@ void Pass::Attention(int layer, const TensorView& q, const TensorView& k, const 
                      const AttentionOptions& options, const TensorView& out) {
   Put(layer, k, v);
   Attend(layer, q, options, out);
+}
+
+void Pass::ShortConv(int layer, const TensorView& x, const ConvTaps& taps, const TensorView& y) {
+  if (!runs()) return;
+  RecurrentCache& cache = *cache_->Recurrent();
+  auto before = cache.ConvState(layer);
+  if (!before.ok()) return Check(std::move(before).TakeStatus());
+  auto after = cache.NextConvState(layer);
+  if (!after.ok()) return Check(std::move(after).TakeStatus());
+  Check(backend_->ShortConv(x, taps, {.before = *before, .after = *after}, y));
+  if (runs()) Check(cache.UpdateConvState(layer, *after));
+}
+
+void Pass::DecayRates(const TensorView& raw, const TensorView& bias, const TensorView& rates,
+                      const TensorView& steps, const TensorView& decays) {
+  if (runs()) Check(backend_->DecayRates(raw, bias, rates, steps, decays));
+}
+
+void Pass::Scan(int layer, const ScanInputs& inputs, const ScanOptions& options,
+                const TensorView& out) {
+  if (!runs()) return;
+  RecurrentCache& cache = *cache_->Recurrent();
+  const std::array<std::int64_t, 3> dims{inputs.values.dims[0], inputs.keys.dims[0],
+                                         inputs.values.dims[1]};
+  auto before = cache.RecurrentState(layer, dims);
+  if (!before.ok()) return Check(std::move(before).TakeStatus());
+  auto after = cache.NextRecurrentState(layer, dims);
+  if (!after.ok()) return Check(std::move(after).TakeStatus());
+  Check(backend_->StateScan(inputs, options, {.before = *before, .after = *after}, out));
+  if (runs()) Check(cache.UpdateRecurrentState(layer, *after));
 }
 
 }  // namespace kvcache

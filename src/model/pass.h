@@ -92,6 +92,15 @@ class Pass {
     return Take(head_dim, heads, batch_);
   }
 
+  // ---- Views of activations
+
+  // Values [offset, offset + dim × heads) of each column of x, as heads [dim, heads, batch]. x is
+  // dense: hidden states, or heads.
+  TensorView HeadsOf(const TensorView& x, std::int64_t offset, std::int64_t dim,
+                     std::int64_t heads) const;
+  // Heads first, first + 2, … of x [dim, 2 × heads, batch], dense. REQUIRES: first is 0 or 1.
+  static TensorView EveryOther(const TensorView& x, std::int64_t first);
+
   // ---- Operations
 
   struct Product {
@@ -102,12 +111,14 @@ class Pass {
   void Linear(const TensorView& x, std::initializer_list<Product> products);
 
   // y = x / rms(x) × weight over the first dimension of x: of hidden states, or of each head.
+  // Either may be HeadsOf or EveryOther of something, if its rows lie evenly apart.
   void RmsNorm(const TensorView& x, const Norm& norm, const TensorView& y);
 
   void Embed(const TensorView& table, std::span<const std::int32_t> tokens, const TensorView& y);
   void Add(const TensorView& x, const TensorView& y);  // x += y
   // to = from, of the same sizes; rows of any stride, as parts and permutations have them.
   void Copy(const TensorView& from, const TensorView& to);
+  void Multiply(const TensorView& x, const TensorView& y);  // x *= y, which may be [1, batch]
   // gate = activation(gate) × up
   void Gate(const TensorView& gate, const TensorView& up, Activation activation);
   void GateClamped(const TensorView& gate, const TensorView& up, float alpha, float limit);
@@ -125,6 +136,15 @@ class Pass {
   // Both: puts k and v into the cache as `layer`'s; out = attention of q over what each token sees.
   void Attention(int layer, const TensorView& q, const TensorView& k, const TensorView& v,
                  const AttentionOptions& options, const TensorView& out);
+
+  // Recurrent layers: the layer's states are read from the cache, and written to it.
+  // y = the short convolution of x [channels, batch]; y is not x.
+  void ShortConv(int layer, const TensorView& x, const ConvTaps& taps, const TensorView& y);
+  // steps = ln(1 + exp(raw + bias)), decays = exp(rates × steps); steps may be raw.
+  void DecayRates(const TensorView& raw, const TensorView& bias, const TensorView& rates,
+                  const TensorView& steps, const TensorView& decays);
+  // out = what each token finds in the layer's state (kvcache/recurrence.h).
+  void Scan(int layer, const ScanInputs& inputs, const ScanOptions& options, const TensorView& out);
 
   Backend& backend() const { return *backend_; }  // REQUIRES: runs()
 

@@ -1,5 +1,6 @@
 #include "model/weights.h"
 
+#include <numeric>
 #include <utility>
 
 #include "base/strings.h"
@@ -61,6 +62,26 @@ Result<Projection> WeightReader::Linear(const std::string& name, std::int64_t in
   return projection;
 }
 
+Result<std::vector<Projection>> WeightReader::LinearParts(
+    const std::string& name, std::int64_t inputs, std::initializer_list<std::int64_t> parts) {
+  const std::string whole = name + ".weight";
+  const std::int64_t outputs = std::accumulate(parts.begin(), parts.end(), std::int64_t{0});
+  KVCACHE_ASSIGN_OR_RETURN(TensorView rows, Take(whole, inputs, outputs));
+  std::vector<Projection> projections;
+  std::size_t owned = 0;
+  for (const std::int64_t part : parts) {
+    rows.dims[1] = part;
+    auto weight = backend_.MakeLinear(rows);
+    if (!weight.ok()) return std::move(weight).TakeStatus().WithContext("tensor '" + whole + "'");
+    owned += (*weight)->owned_bytes();
+    projections.push_back({std::move(*weight), std::nullopt});
+    rows.data += part * rows.stride_bytes[1];
+  }
+  if (owned > 0) file_.Drop(*file_.FindTensor(whole));
+  owned_bytes_ += owned;
+  return projections;
+}
+
 Result<Norm> WeightReader::RmsNorm(const std::string& name, std::int64_t width, float epsilon) {
   KVCACHE_ASSIGN_OR_RETURN(const TensorView weight, Vector(name + ".weight", width));
   return Norm{weight, epsilon};
@@ -72,7 +93,12 @@ Result<TensorView> WeightReader::Table(const std::string& name, std::int64_t inp
 }
 
 Result<TensorView> WeightReader::Vector(const std::string& name, std::int64_t length) {
-  KVCACHE_ASSIGN_OR_RETURN(const TensorView view, Take(name, length, 1));
+  return FloatTable(name, length, 1);
+}
+
+Result<TensorView> WeightReader::FloatTable(const std::string& name, std::int64_t inputs,
+                                            std::int64_t outputs) {
+  KVCACHE_ASSIGN_OR_RETURN(const TensorView view, Take(name, inputs, outputs));
   if (view.dtype != DType::kF32) {
     return Status(StatusCode::kUnsupported, "tensor '" + name + "' has type " +
                                                 std::string(InfoOf(view.dtype).name) +

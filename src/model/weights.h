@@ -5,12 +5,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <set>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kvcache/backend.h"
 #include "kvcache/status.h"
@@ -51,10 +53,17 @@ class WeightReader {
   Result<Projection> Linear(const std::string& name, std::int64_t inputs, std::int64_t outputs,
                             Bias bias = Bias::kNone);
 
+  // NAME.weight, whose rows are `parts` of so many outputs, one after another: a projection each.
+  Result<std::vector<Projection>> LinearParts(const std::string& name, std::int64_t inputs,
+                                              std::initializer_list<std::int64_t> parts);
+
   Result<Norm> RmsNorm(const std::string& name, std::int64_t width, float epsilon);
 
   // A view of the matrix in the file, for row look-ups.
   Result<TensorView> Table(const std::string& name, std::int64_t inputs, std::int64_t outputs);
+
+  // A matrix of f32 values, where it lies in the file.
+  Result<TensorView> FloatTable(const std::string& name, std::int64_t inputs, std::int64_t outputs);
 
   // A vector of f32 values, where it lies in the file.
   Result<TensorView> Vector(const std::string& name, std::int64_t length);

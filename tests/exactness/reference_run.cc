@@ -36,7 +36,8 @@ constexpr Shape kShapes[] = {
      " --vocab 384 --untied"},
 };
 // The other families, with all that they have beside llama's layers: biases, norms of heads, a
-// temperature, stretched positions, windows, experts of which some get no token of a pass.
+// temperature, stretched positions, windows, recurrent
+// states, experts of which some get no token of a pass.
 constexpr Shape kFamilies[] = {
     {"Qwen2Yarn",
      "--arch qwen2 --layers 2 --width 96 --heads 6 --kv-heads 2 --head-dim 32 --ffn 160"
@@ -82,6 +83,16 @@ constexpr Shape kFamilies[] = {
     {"Qwen3Moe",
      "--arch qwen3moe --layers 2 --width 64 --heads 4 --kv-heads 2 --head-dim 32 --ffn 96"
      " --vocab 384 --tied --experts 40 --experts-used 6 --expert-ffn 32"},
+    {"Lfm2",
+     "--arch lfm2 --layers 3 --width 96 --heads 6 --kv-heads 2 --head-dim 16 --ffn 160"
+     " --vocab 333 --tied"},
+    {"Qwen3Next",
+     "--arch qwen3next --layers 3 --width 64 --heads 4 --kv-heads 2 --head-dim 32 --ffn 96"
+     " --vocab 384 --tied --experts 10 --experts-used 3 --expert-ffn 32 --state-dim 20"
+     " --state-heads 8"},
+    {"GraniteHybrid",
+     "--arch granitehybrid --layers 3 --width 96 --heads 3 --kv-heads 1 --head-dim 32 --ffn 96"
+     " --vocab 333 --untied --state-dim 24 --attention-step 3"},
 };
 // Rows of whole super-blocks.
 constexpr Shape kWideShape = {
@@ -207,7 +218,8 @@ std::unique_ptr<Engine> OpenEngine(const ModelCase& model, const RunOptions& opt
                                  .v_type = model.kv,
                                  .context = kContext,
                                  .max_sequences = options.sequences,
-                                 .prefill_chunk = options.chunk});
+                                 .prefill_chunk = options.chunk,
+                                 .checkpoints = {.spacing = options.checkpoint_spacing}});
 }
 
 std::unique_ptr<Engine> OpenFlags(const std::string& name, const std::string& flags) {

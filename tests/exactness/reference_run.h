@@ -31,6 +31,7 @@ struct RunOptions {
   int threads = 1;
   int chunk = 64;
   int sequences = 1;
+  int checkpoint_spacing = 40;  // of recurrent states, so that texts go past several
 };
 
 // Room for kContext tokens per sequence: past two of attention's splits of 256.

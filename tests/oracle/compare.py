@@ -99,7 +99,7 @@ def ask_ours(args, case):
     tokens.write_text(",".join(map(str, case.tokens)) + "\n")
     out = pathlib.Path(f"{case.stem}.npy")
     run([args.kvcache, "eval", case.model, "--tokens-file", tokens, "--logits", out,
-         "--kv-type", "f32", "--json"])
+         "--kv-type", "f32", "--json", *case.variant.eval_flags])
     logits = np.load(out)
     expected = (len(case.tokens), case.shape.vocab)
     if logits.shape != expected or logits.dtype != np.float32:

@@ -36,7 +36,8 @@ TURN_NEIGHBOURS = {"llama": True, "mistral3": True, "qwen2": False, "qwen3": Fal
 # Architecture: the module with its class, which is named Reference.
 MODULES = {"deepseek2": "reference_deepseek2", "gemma2": "reference_gemma",
            "gemma3": "reference_gemma", "gemma4": "reference_gemma4", "gpt-oss": "reference_gpt_oss",
-           "llama4": "reference_llama4"}
+           "granitehybrid": "reference_granitehybrid", "lfm2": "reference_lfm2",
+           "llama4": "reference_llama4", "qwen3next": "reference_qwen3next"}
 
 
 def silu(x):
@@ -84,6 +85,9 @@ def attend(q, k, v, seen, scale, cap=0.0, sinks=None):
 class Decoder:
     """A model held in float64; REQUIRES memory of eight bytes per weight."""
 
+    OUTPUT_NORM = "output_norm"  # by what names a family's norms go
+    FFN_NORM = "ffn_norm"
+
     def __init__(self, path):
         self._file = GgufFile(path)
         self._meta = self._file.metadata
@@ -117,12 +121,12 @@ class Decoder:
 
     def _output(self, h):
         output = self._weights.get("output.weight", self._weights["token_embd.weight"])
-        return self._norm(h, "output_norm") @ output.T
+        return self._norm(h, self.OUTPUT_NORM) @ output.T
 
     def _layer(self, h, layer):
         block = f"blk.{layer}."
         h = h + self._attention(block, self._norm(h, block + "attn_norm"), layer)
-        m = self._norm(h, block + "ffn_norm")
+        m = self._norm(h, block + self.FFN_NORM)
         routed = block + "ffn_gate_inp.weight" in self._weights
         return h + (self._experts(block, m) if routed else self._feed_forward(block, m))
 

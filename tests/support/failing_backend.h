@@ -90,6 +90,9 @@ class FailingBackend final : public Backend {
   Status Add(const TensorView& x, const TensorView& y) override {
     return Fails() ? Failure() : inner_->Add(x, y);
   }
+  Status Multiply(const TensorView& x, const TensorView& y) override {
+    return Fails() ? Failure() : inner_->Multiply(x, y);
+  }
   Status AddBias(const TensorView& x, const TensorView& bias) override {
     return Fails() ? Failure() : inner_->AddBias(x, bias);
   }
@@ -103,6 +106,18 @@ class FailingBackend final : public Backend {
   Status Combine(const TensorView& y, std::span<const std::int32_t> columns,
                  std::span<const float> weights, const TensorView& out) override {
     return Fails() ? Failure() : inner_->Combine(y, columns, weights, out);
+  }
+  Status ShortConv(const TensorView& x, const ConvTaps& taps, const StateViews& inputs,
+                   const TensorView& y) override {
+    return Fails() ? Failure() : inner_->ShortConv(x, taps, inputs, y);
+  }
+  Status DecayRates(const TensorView& raw, const TensorView& bias, const TensorView& rates,
+                    const TensorView& steps, const TensorView& decays) override {
+    return Fails() ? Failure() : inner_->DecayRates(raw, bias, rates, steps, decays);
+  }
+  Status StateScan(const ScanInputs& inputs, const ScanOptions& options, const StateViews& states,
+                   const TensorView& out) override {
+    return Fails() ? Failure() : inner_->StateScan(inputs, options, states, out);
   }
 
  private:

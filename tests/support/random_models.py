@@ -59,6 +59,7 @@ class Variant:
     experts: tuple = ()  # of each layer, of each token
     even_split: bool = False  # llama.cpp wants heads that are together as wide as the model
     alone: str = ""  # why llama.cpp is not asked: ours is compared with float64 alone
+    eval_flags: tuple = ()  # of our `kvcache eval`
     rough_gelu: bool = False  # llama.cpp reads GELU from a table of f16
     layers: int = 0  # so many instead of the shape's
     head_step: int = 1  # head sizes are multiples of it
@@ -82,6 +83,8 @@ _STRETCHED = ("--rope-original-context", 128, "--rope-factor", 4)
 # Whole blocks of 32 lie along the latent vectors and along heads.
 _LATENT = ("--kv-rank", 96, "--rope-dims", 32, "--dense-layers", 1)
 _GEMMA3_ROPE = ("--rope-scaling", "linear", "--rope-factor", 8, "--rope-base", 1000000)
+# Recurrent states are passed on from pass to pass, and several checkpoints are kept on the way.
+_CHECKPOINTS = ("--prefill-chunk", 48, "--checkpoint-spacing", 64)
 VARIANTS = [
     Variant("llama", "llama"),
     Variant("llama-linear", "llama", ("--rope-scaling", "linear", "--rope-factor", 2.5)),
@@ -124,6 +127,12 @@ VARIANTS = [
     Variant("qwen2-yarn", "qwen2", ("--rope-scaling", "yarn", *_STRETCHED), even_split=True),
     Variant("qwen3", "qwen3", ("--rope-base", 1000000)),
     Variant("qwen3moe", "qwen3moe", ("--rope-base", 1000000), experts=(16, 4)),
+    Variant("lfm2", "lfm2", ("--rope-base", 1000000), even_split=True, eval_flags=_CHECKPOINTS),
+    Variant("qwen3next", "qwen3next", ("--rope-base", 1000000), experts=(16, 4),
+            eval_flags=_CHECKPOINTS),
+    Variant("granitehybrid", "granitehybrid", eval_flags=_CHECKPOINTS),
+    Variant("granitehybrid-experts", "granitehybrid", ("--turns",), experts=(8, 4),
+            eval_flags=_CHECKPOINTS),
 ]
 LLAMA = VARIANTS[0]
 
@@ -145,9 +154,10 @@ def run(command, **options):
 def expert_flags(variant, shape):
     if not variant.experts:
         return []
-    # Whole blocks of 32 or of 256, as the shape itself. llama's experts have no width of their own.
+    # Whole blocks of 32 or of 256, as the shape itself. Some families' experts have no width of their
+    # own.
     ffn = 256 if shape.ffn % 256 == 0 and shape.width % 256 == 0 else 96
-    if variant.architecture == "llama":
+    if variant.architecture in ("llama", "granitehybrid"):
         ffn = shape.ffn
     count, used = variant.experts
     return ["--experts", count, "--experts-used", used, "--expert-ffn", ffn]

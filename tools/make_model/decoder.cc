@@ -1,39 +1,80 @@
 #include "make_model/decoder.h"
 
+#include <span>
+
 #include "base/strings.h"
 #include "make_model/rope_scaling.h"
 
 namespace kvcache::make_model {
 
-void AddSizeMetadata(std::string_view architecture, const Shape& shape, GgufHeader& header) {
-  const auto set = [&](std::string_view key, int value) {
-    header.SetUint32(StrCat(architecture, ".", key), static_cast<std::uint32_t>(value));
-  };
-  set("block_count", shape.layers);
-  set("context_length", shape.context);
-  set("embedding_length", shape.width);
-  set("feed_forward_length", shape.ffn);
-  set("vocab_size", shape.vocab);
-  set("attention.head_count", shape.heads);
-  header.SetFloat32(StrCat(architecture, ".attention.layer_norm_rms_epsilon"), 1e-5f);
-  header.SetFloat32(StrCat(architecture, ".rope.freq_base"), shape.rope_base);
-  if (shape.experts > 0) {
-    set("expert_count", shape.experts);
-    set("expert_used_count", shape.experts_used);
-    if (shape.expert_ffn != shape.ffn) set("expert_feed_forward_length", shape.expert_ffn);
+namespace {
+
+// Sets ARCHITECTURE.key.
+class Keys {
+ public:
+  Keys(std::string_view architecture, GgufHeader& header)
+      : architecture_(architecture), header_(header) {}
+
+  void Set(std::string_view key, int value) {
+    header_.SetUint32(StrCat(architecture_, ".", key), static_cast<std::uint32_t>(value));
   }
+  void Set(std::string_view key, float value) {
+    header_.SetFloat32(StrCat(architecture_, ".", key), value);
+  }
+  void Set(std::string_view key, std::span<const std::int32_t> values) {
+    header_.SetInts(StrCat(architecture_, ".", key), values);
+  }
+
+ private:
+  std::string_view architecture_;
+  GgufHeader& header_;
+};
+
+void AddSizes(Keys& keys, const Shape& shape) {
+  keys.Set("block_count", shape.layers);
+  keys.Set("context_length", shape.context);
+  keys.Set("embedding_length", shape.width);
+  keys.Set("feed_forward_length", shape.ffn);
+  keys.Set("vocab_size", shape.vocab);
+  keys.Set("attention.head_count", shape.heads);
+}
+
+void AddHeads(Keys& keys, const Shape& shape, const DecoderKeys& own) {
+  if (own.kv_heads.empty()) {
+    keys.Set("attention.head_count_kv", shape.kv_heads);
+  } else {
+    keys.Set("attention.head_count_kv", std::span(own.kv_heads));
+  }
+  keys.Set("attention.key_length", shape.head_dim);
+  keys.Set("attention.value_length", shape.head_dim);
+  keys.Set("rope.dimension_count", own.rope_dims > 0 ? own.rope_dims : shape.head_dim);
+}
+
+void AddNormsAndExperts(Keys& keys, const Shape& shape) {
+  keys.Set("attention.layer_norm_rms_epsilon", 1e-5f);
+  keys.Set("rope.freq_base", shape.rope_base);
+  if (shape.experts == 0) return;
+  keys.Set("expert_count", shape.experts);
+  keys.Set("expert_used_count", shape.experts_used);
+  if (shape.expert_ffn != shape.ffn) keys.Set("expert_feed_forward_length", shape.expert_ffn);
+}
+
+}  // namespace
+
+void AddSizeMetadata(std::string_view architecture, const Shape& shape, GgufHeader& header) {
+  Keys keys(architecture, header);
+  AddSizes(keys, shape);
+  AddNormsAndExperts(keys, shape);
   AddRopeScaling(architecture, shape, header);
 }
 
-void AddDecoderMetadata(std::string_view architecture, const Shape& shape, GgufHeader& header) {
-  const auto set = [&](std::string_view key, int value) {
-    header.SetUint32(StrCat(architecture, ".", key), static_cast<std::uint32_t>(value));
-  };
-  AddSizeMetadata(architecture, shape, header);
-  set("attention.head_count_kv", shape.kv_heads);
-  set("attention.key_length", shape.head_dim);
-  set("attention.value_length", shape.head_dim);
-  set("rope.dimension_count", shape.head_dim);
+void AddDecoderMetadata(std::string_view architecture, const Shape& shape, GgufHeader& header,
+                        const DecoderKeys& own) {
+  Keys keys(architecture, header);
+  AddSizes(keys, shape);
+  AddHeads(keys, shape, own);
+  AddNormsAndExperts(keys, shape);
+  AddRopeScaling(architecture, shape, header);
 }
 
 void AddWindows(std::string_view architecture, const Shape& shape, GgufHeader& header) {

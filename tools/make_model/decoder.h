@@ -12,8 +12,14 @@ namespace kvcache::make_model {
 
 // All but what heads keep in the cache and how they turn.
 void AddSizeMetadata(std::string_view architecture, const Shape& shape, GgufHeader& header);
+// Where a family's values are not the shape's.
+struct DecoderKeys {
+  std::vector<std::int32_t> kv_heads = {};  // of each layer; empty: the shape's for all
+  int rope_dims = 0;                        // of a head that turn; 0: all
+};
 // All.
-void AddDecoderMetadata(std::string_view architecture, const Shape& shape, GgufHeader& header);
+void AddDecoderMetadata(std::string_view architecture, const Shape& shape, GgufHeader& header,
+                        const DecoderKeys& keys = {});
 
 // attention.sliding_window and its pattern, where the shape has them.
 void AddWindows(std::string_view architecture, const Shape& shape, GgufHeader& header);

@@ -47,17 +47,20 @@ std::vector<TensorSpec> Qwen3Tensors(const Shape& shape) {
 }
 
 constexpr Architecture kArchitectures[] = {
+    {"deepseek2", ExpertUse::kNeeded, AddDeepSeek2, DeepSeek2Tensors},
     {"gemma2", ExpertUse::kNone, AddGemma2, Gemma2Tensors},
     {"gemma3", ExpertUse::kNone, AddGemma3, Gemma3Tensors},
     {"gemma4", ExpertUse::kNone, AddGemma4, Gemma4Tensors},
     {"gpt-oss", ExpertUse::kNeeded, AddGptOss, GptOssTensors},
+    {"granitehybrid", ExpertUse::kAllowed, AddGraniteHybrid, GraniteHybridTensors},
+    {"lfm2", ExpertUse::kNone, AddLfm2, Lfm2Tensors},
     {"llama", ExpertUse::kAllowed, AddLlama, PlainTensors},
-    {"deepseek2", ExpertUse::kNeeded, AddDeepSeek2, DeepSeek2Tensors},
     {"llama4", ExpertUse::kNeeded, AddLlama4, Llama4Tensors},
     {"mistral3", ExpertUse::kNone, AddMistral3, PlainTensors},
     {"qwen2", ExpertUse::kNone, AddQwen2, Qwen2Tensors},
     {"qwen3", ExpertUse::kNone, AddQwen3, Qwen3Tensors},
     {"qwen3moe", ExpertUse::kNeeded, AddQwen3Moe, Qwen3Tensors},
+    {"qwen3next", ExpertUse::kNeeded, AddQwen3Next, Qwen3NextTensors},
 };
 
 }  // namespace

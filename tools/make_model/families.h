@@ -19,6 +19,14 @@ std::vector<TensorSpec> Gemma2Tensors(const Shape& shape);
 
 void AddGemma3(const Shape& shape, GgufHeader& header);
 std::vector<TensorSpec> Gemma3Tensors(const Shape& shape);
+void AddLfm2(const Shape& shape, GgufHeader& header);
+std::vector<TensorSpec> Lfm2Tensors(const Shape& shape);
+
+void AddQwen3Next(const Shape& shape, GgufHeader& header);
+std::vector<TensorSpec> Qwen3NextTensors(const Shape& shape);
+
+void AddGraniteHybrid(const Shape& shape, GgufHeader& header);
+std::vector<TensorSpec> GraniteHybridTensors(const Shape& shape);
 
 void AddGemma4(const Shape& shape, GgufHeader& header);
 std::vector<TensorSpec> Gemma4Tensors(const Shape& shape);

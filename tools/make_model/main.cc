@@ -111,6 +111,15 @@ void AddFamilies(CLI::App& app, FamilyShape& family) {
   app.add_option("--expert-groups-used", family.expert_groups_used, "deepseek2: best groups (1)");
   app.add_flag("--sigmoid-experts", family.sigmoid_experts, "deepseek2: gated as in V3");
   app.add_flag("--whole-kv", family.whole_kv, "deepseek2: keys and values as in old files");
+  app.add_option("--attention-step", family.attention_step,
+                 "lfm2, qwen3next, granitehybrid: every so many layers are attention (default: 2)");
+  app.add_option("--state-dim", family.state_dim,
+                 "qwen3next, granitehybrid: values of a key of the state (default: 32)");
+  app.add_option("--state-heads", family.state_heads,
+                 "qwen3next, granitehybrid: heads of the state (default: 8)");
+  app.add_option("--state-groups", family.state_groups,
+                 "qwen3next, granitehybrid: groups of heads with a key of their own (default: 2)");
+  app.add_flag("--turns", family.turns, "granitehybrid: queries and keys are rotated");
 }
 
 Status Make(const Flags& flags, const std::string& type, Request& request,

@@ -61,6 +61,10 @@ Status CheckBounds(const Shape& shape) {
       {"--chunk", shape.family.chunk, 0, 1 << 28},
       {"--expert-step", shape.family.expert_step, 0, 1 << 12},
       {"--temperature-length", shape.family.temperature_length, 0, 1 << 28},
+      {"--attention-step", shape.family.attention_step, 0, 1 << 12},
+      {"--state-dim", shape.family.state_dim, 0, 1 << 12},
+      {"--state-heads", shape.family.state_heads, 0, 1 << 12},
+      {"--state-groups", shape.family.state_groups, 0, 1 << 12},
   };
   for (const Bound& bound : bounds) {
     if (bound.value >= bound.least && bound.value <= bound.most) continue;

@@ -28,6 +28,11 @@ struct FamilyShape {
   int expert_groups_used = 0;
   bool sigmoid_experts = false;  // deepseek2: and a bias for their choice, as V3
   bool whole_kv = false;         // deepseek2: the form of old files, which is not absorbed
+  int attention_step = 0;        // hybrids: every so many layers are attention
+  int state_dim = 0;             // hybrids: values of a key of the state
+  int state_heads = 0;           // hybrids: heads of the state
+  int state_groups = 0;          // hybrids: groups of heads with keys of their own
+  bool turns = false;            // granitehybrid: queries and keys turn
 };
 
 struct Shape {

@@ -72,8 +72,8 @@ void TensorList::Embedding() {
                   .values = divisors});
 }
 
-void TensorList::Output() {
-  Norm("output_norm.weight", Distribution::kSignedNorm);
+void TensorList::Output(const std::string& norm) {
+  Norm(norm, Distribution::kSignedNorm);
   if (shape_.output == make_model::Output::kUntied) {
     Matrix("output.weight", shape_.width, shape_.vocab, PerRoot(kLogitDeviation, shape_.width));
   }

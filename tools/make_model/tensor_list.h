@@ -61,7 +61,8 @@ class TensorList {
   void Attention(const std::string& block, AttentionExtras extras);  // its norm included
   void FeedForward(const std::string& block, int ffn, const std::string& suffix = "");
   void Experts(const std::string& block, float gain = kFfnGain);
-  void Output();                     // the last norm, and the output where it is not tied
+  // The last norm, and the output where it is not tied.
+  void Output(const std::string& norm = "output_norm.weight");
   void All(AttentionExtras extras);  // a whole decoder
 
   std::vector<TensorSpec> Take() { return std::move(all_); }

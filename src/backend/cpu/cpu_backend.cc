@@ -10,6 +10,7 @@
 #include "backend/cpu/experts.h"
 #include "backend/cpu/kv_kernels.h"
 #include "backend/cpu/linear.h"
+#include "backend/cpu/recurrence.h"
 #include "kvcache/cpu_backend.h"
 #include "platform/aligned_buffer.h"
 
@@ -119,6 +120,10 @@ Status CpuBackend::Add(const TensorView& x, const TensorView& y) {
   return cpu::Add(pool_, x, y);
 }
 
+Status CpuBackend::Multiply(const TensorView& x, const TensorView& y) {
+  return cpu::Multiply(pool_, x, y);
+}
+
 Status CpuBackend::AddBias(const TensorView& x, const TensorView& bias) {
   return cpu::AddBias(pool_, x, bias);
 }
@@ -135,6 +140,22 @@ Status CpuBackend::Route(const TensorView& logits, const RouterOptions& options,
 Status CpuBackend::Combine(const TensorView& y, std::span<const std::int32_t> columns,
                            std::span<const float> weights, const TensorView& out) {
   return cpu::Combine(pool_, y, columns, weights, out);
+}
+
+Status CpuBackend::ShortConv(const TensorView& x, const ConvTaps& taps, const StateViews& inputs,
+                             const TensorView& y) {
+  return cpu::ShortConv(pool_, x, taps, inputs, y);
+}
+
+Status CpuBackend::DecayRates(const TensorView& raw, const TensorView& bias,
+                              const TensorView& rates, const TensorView& steps,
+                              const TensorView& decays) {
+  return cpu::DecayRates(pool_, raw, bias, rates, steps, decays);
+}
+
+Status CpuBackend::StateScan(const ScanInputs& inputs, const ScanOptions& options,
+                             const StateViews& states, const TensorView& out) {
+  return cpu::StateScan(pool_, inputs, options, states, out);
 }
 
 }  // namespace cpu

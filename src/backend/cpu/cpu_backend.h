@@ -52,12 +52,20 @@ class CpuBackend : public Backend {
   Status Scale(const TensorView& x, float factor) override;
   Status SoftCap(const TensorView& x, float cap) override;
   Status Add(const TensorView& x, const TensorView& y) override;
+  Status Multiply(const TensorView& x, const TensorView& y) override;
   Status AddBias(const TensorView& x, const TensorView& bias) override;
   Status ScaleColumns(const TensorView& x, std::span<const float> factors) override;
   Status Route(const TensorView& logits, const RouterOptions& options,
                std::span<std::int32_t> experts, std::span<float> weights) override;
   Status Combine(const TensorView& y, std::span<const std::int32_t> columns,
                  std::span<const float> weights, const TensorView& out) override;
+
+  Status ShortConv(const TensorView& x, const ConvTaps& taps, const StateViews& inputs,
+                   const TensorView& y) override;
+  Status DecayRates(const TensorView& raw, const TensorView& bias, const TensorView& rates,
+                    const TensorView& steps, const TensorView& decays) override;
+  Status StateScan(const ScanInputs& inputs, const ScanOptions& options, const StateViews& states,
+                   const TensorView& out) override;
 
  private:
   ThreadPool pool_;

@@ -174,6 +174,17 @@ Status Add(ThreadPool& pool, const TensorView& x, const TensorView& y) {
   return Status::Ok();
 }
 
+Status Multiply(ThreadPool& pool, const TensorView& x, const TensorView& y) {
+  if (y.dims[0] == 1 && x.dims[0] != 1 && IsDenseF32(y)) {
+    return ScaleColumns(pool, x, {y.as<const float>(), static_cast<std::size_t>(y.elements())});
+  }
+  KVCACHE_RETURN_IF_ERROR(CheckSameShape("multiply", x, y));
+  ForParts(pool, x.elements(), kTaskValues, [&](std::int64_t begin, std::int64_t end) {
+    kernel::Multiply(x.as<float>() + begin, y.as<const float>() + begin, end - begin);
+  });
+  return Status::Ok();
+}
+
 Status AddBias(ThreadPool& pool, const TensorView& x, const TensorView& bias) {
   if (!IsRowsOf(x, DType::kF32) || !IsDenseF32(bias) || bias.elements() != x.dims[0]) {
     return Invalid("add bias", "bias " + Describe(bias) + " does not fit x " + Describe(x));

@@ -33,6 +33,8 @@ Status SoftCap(ThreadPool& pool, const TensorView& x, float cap);
 
 Status Add(ThreadPool& pool, const TensorView& x, const TensorView& y);
 
+Status Multiply(ThreadPool& pool, const TensorView& x, const TensorView& y);
+
 Status AddBias(ThreadPool& pool, const TensorView& x, const TensorView& bias);
 
 Status ScaleColumns(ThreadPool& pool, const TensorView& x, std::span<const float> factors);

@@ -46,9 +46,16 @@ HWY_INLINE void Zip(const float* a, const float* b, std::int64_t count, float* o
   }
 }
 
+struct MultiplyOp {
+  HWY_INLINE VF operator()(VF a, VF b) const { return hn::Mul(a, b); }
+};
 struct AddOp {
   HWY_INLINE VF operator()(VF a, VF b) const { return hn::Add(a, b); }
 };
+void Multiply(float* x, const float* y, std::int64_t count) {
+  Zip(x, y, count, x, MultiplyOp());
+}
+
 void Add(float* x, const float* y, std::int64_t count) {
   Zip(x, y, count, x, AddOp());
 }
@@ -304,6 +311,7 @@ HWY_EXPORT(Gate);
 HWY_EXPORT(GateClamped);
 HWY_EXPORT(Activate);
 HWY_EXPORT(SoftCap);
+HWY_EXPORT(Multiply);
 HWY_EXPORT(Add);
 HWY_EXPORT(Scale);
 HWY_EXPORT(AddScaled);
@@ -332,6 +340,10 @@ void Activate(float* x, std::int64_t count, Activation activation) {
 
 void SoftCap(float* x, std::int64_t count, float cap) {
   HWY_DYNAMIC_DISPATCH(SoftCap)(x, count, cap);
+}
+
+void Multiply(float* x, const float* y, std::int64_t count) {
+  HWY_DYNAMIC_DISPATCH(Multiply)(x, y, count);
 }
 
 void Add(float* x, const float* y, std::int64_t count) {

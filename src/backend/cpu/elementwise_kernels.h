@@ -33,6 +33,9 @@ void SoftCap(float* x, std::int64_t count, float cap);
 // x[i] += y[i].
 void Add(float* x, const float* y, std::int64_t count);
 
+// x[i] *= y[i].
+void Multiply(float* x, const float* y, std::int64_t count);
+
 // y[i] = factor × x[i]; y may be x.
 void Scale(const float* x, float factor, std::int64_t count, float* y);
 

@@ -332,6 +332,27 @@ TEST_P(ElementwiseTest, AddAdds) {
   }
 }
 
+TEST_P(ElementwiseTest, MultiplyMultipliesValuesOrColumns) {
+  const std::unique_ptr<Backend> backend = MakeBackend(2);
+  constexpr std::int64_t kTokens = 40;
+  for (const std::int64_t width : kWidths) {
+    for (const std::int64_t each : {width, std::int64_t{1}}) {
+      std::vector<float> x = RandomValues(width * kTokens, 1);
+      std::vector<float> y = RandomValues(each * kTokens, 2);
+      std::vector<float> expected;
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        const std::size_t column = i / static_cast<std::size_t>(width);
+        expected.push_back(x[i] * y[each == 1 ? column : i]);
+      }
+      const Status status =
+          backend->Multiply(TensorView::Dense(x.data(), DType::kF32, width, kTokens),
+                            TensorView::Dense(y.data(), DType::kF32, each, kTokens));
+      ASSERT_TRUE(status.ok()) << status.message();
+      ASSERT_TRUE(SameBits(x.data(), expected.data(), width * kTokens)) << width << " " << each;
+    }
+  }
+}
+
 TEST_P(ElementwiseTest, BiasesAndFactorsAreByColumn) {
   const std::unique_ptr<Backend> backend = MakeBackend(2);
   constexpr std::int64_t kTokens = 50;

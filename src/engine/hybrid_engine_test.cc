@@ -1,0 +1,107 @@
+// The engine on a model with recurrent layers: batches that it refuses, and sessions that go back
+// to a checkpoint and evaluate the rest again. That logits are exact is tests/exactness's.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/session.h"
+#include "make_model/make_model.h"
+
+namespace kvcache {
+namespace {
+
+constexpr int kChunk = 16;
+
+std::vector<std::int32_t> SomeTokens(int count, int first = 3) {
+  std::vector<std::int32_t> tokens;
+  for (int i = 0; i < count; ++i) tokens.push_back(first + i * 37 % 250);
+  return tokens;
+}
+
+class HybridEngine : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    path_ = ::testing::TempDir() + "hybrid_engine." + std::to_string(getpid()) + ".gguf";
+    make_model::Request request{.architecture = GetParam(), .type = DType::kF32};
+    if (request.architecture == "qwen3next") request.shape.experts = 4;
+    const Status made = make_model::MakeModel(request, path_);
+    ASSERT_TRUE(made.ok()) << made.message();
+    engine_ = std::move(Engine::Open(path_, {.threads = 2,
+                                             .context = 256,
+                                             .max_sequences = 3,
+                                             .prefill_chunk = kChunk,
+                                             .checkpoints = {.spacing = 2 * kChunk}}))
+                  .value();
+  }
+  void TearDown() override { std::filesystem::remove(path_); }
+
+  // A text of its own, evaluated in one go.
+  std::vector<float> Expected(std::span<const std::int32_t> tokens) {
+    Session session(*engine_, SequenceId{2});
+    EXPECT_TRUE(session.Append(tokens).ok());
+    return Logits(session);
+  }
+  static std::vector<float> Logits(Session& session) {
+    const auto logits = session.LastLogits();
+    EXPECT_TRUE(logits.ok()) << logits.status().message();
+    return {logits->begin(), logits->end()};
+  }
+
+  std::string path_;
+  std::unique_ptr<Engine> engine_;
+};
+
+TEST_P(HybridEngine, SessionsGoBackAndFork) {
+  const std::vector<std::int32_t> tokens = SomeTokens(100);
+  std::vector<std::int32_t> other(tokens.begin(), tokens.begin() + 57);
+  for (const std::int32_t token : SomeTokens(20, 7)) other.push_back(token);
+  const std::vector<float> expected = Expected(other);
+  const std::vector<float> straight = Expected(tokens);
+
+  Session session(*engine_, SequenceId{0});
+  ASSERT_TRUE(session.Append(tokens).ok());
+  EXPECT_EQ(Logits(session), straight);
+  EXPECT_EQ(engine_->cache().PrepareRestore(SequenceId{0}, 57), 2 * kChunk) << "a checkpoint";
+
+  Session fork(*engine_, SequenceId{1});
+  ASSERT_TRUE(fork.ForkFrom(session, 57).ok());
+  EXPECT_EQ(fork.position(), 57);
+  ASSERT_TRUE(fork.Append(std::span(other).subspan(57)).ok());
+  EXPECT_EQ(Logits(fork), expected);
+
+  ASSERT_TRUE(session.Truncate(57).ok());
+  EXPECT_EQ(session.position(), 57);
+  ASSERT_TRUE(session.Append(std::span(other).subspan(57)).ok());
+  EXPECT_EQ(Logits(session), expected);
+}
+
+TEST_P(HybridEngine, RefusesBatchesThatDoNotGiveEachTheSame) {
+  const std::vector<std::int32_t> tokens = {3, 4, 5};
+  const auto forward = [&](std::vector<int> positions, std::vector<int> sequences) {
+    std::vector<Position> at(positions.begin(), positions.end());
+    std::vector<SequenceId> of;
+    for (const int sequence : sequences) of.push_back(SequenceId{sequence});
+    return engine_->Forward(
+        {.tokens = std::span(tokens).first(at.size()), .positions = at, .sequences = of});
+  };
+  const Status uneven = forward({0, 1, 0}, {0, 0, 1});
+  EXPECT_EQ(uneven.code(), StatusCode::kUnsupported);
+  EXPECT_EQ(uneven.message(),
+            "a batch for recurrent layers: sequence 0 has 2 tokens and sequence 1 has 1; each must "
+            "have as many");
+  EXPECT_EQ(forward({1, 0}, {0, 0}).code(), StatusCode::kUnsupported);
+  EXPECT_TRUE(forward({0, 0}, {1, 0}).ok()) << "nothing of the others was left behind";
+  EXPECT_TRUE(forward({1, 1, 0}, {0, 1, 2}).ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, HybridEngine,
+                         ::testing::Values("granitehybrid", "lfm2", "qwen3next"),
+                         [](const auto& test) { return std::string(test.param); });
+
+}  // namespace
+}  // namespace kvcache

@@ -1,0 +1,90 @@
+// granitehybrid: Mamba-2 layers, twice as wide inside as the model, and every so many layers
+// attention, whose positions mostly do not turn; factors on the embedding, on what a layer adds and
+// under the logits.
+#include <cmath>
+
+#include "base/strings.h"
+#include "make_model/families.h"
+#include "make_model/hybrid.h"
+
+namespace kvcache::make_model {
+namespace {
+
+constexpr float kMambaGain = 1.0f;
+// Much the same, so that layers matter as much as elsewhere.
+constexpr float kEmbeddingScale = 0.7f;
+constexpr float kResidualScale = 0.5f;
+constexpr float kLogitScale = 1.25f;
+
+// Heads of 32 values, as many as twice the width holds.
+HybridSizes MambaSizes(const Shape& shape) {
+  HybridSizes sizes = HybridSizesOf(shape);
+  sizes.v_dim = 32;
+  sizes.heads = 2 * shape.width / sizes.v_dim;
+  return sizes;
+}
+
+void AddMamba(const Shape& shape, const std::string& block, TensorList& list) {
+  const HybridSizes sizes = MambaSizes(shape);
+  const int inner = sizes.inner();
+  list.Matrix(block + "ssm_in.weight", shape.width, inner + sizes.channels() + sizes.heads,
+              PerRoot(1.0f, shape.width));
+  AddTaps(list, block + "ssm_conv1d.weight", sizes.taps, sizes.channels());
+  list.Vector(block + "ssm_conv1d.bias", sizes.channels(), Distribution::kNormal, kBiasDeviation);
+  list.Vector(block + "ssm_dt.bias", sizes.heads, Distribution::kNormal, kBiasDeviation);
+  AddRates(list, block + "ssm_a", {1, sizes.heads});
+  list.Add({.name = block + "ssm_d",
+            .dims = {1, sizes.heads},
+            .distribution = Distribution::kNorm,
+            .keep_f32 = true});
+  list.Add({.name = block + "ssm_norm.weight",
+            .dims = {inner / sizes.groups, sizes.groups},
+            .distribution = Distribution::kNorm,
+            .keep_f32 = true});
+  list.Matrix(block + "ssm_out.weight", inner, shape.width,
+              PerRoot(list.embedding() * kMambaGain, inner));
+}
+
+}  // namespace
+
+void AddGraniteHybrid(const Shape& shape, GgufHeader& header) {
+  AddDecoderMetadata("granitehybrid", shape, header, {.kv_heads = KvHeadsByLayer(shape)});
+  AddStateMetadata("granitehybrid", MambaSizes(shape), header);
+  const auto set = [&](std::string_view key, float value) {
+    header.SetFloat32(StrCat("granitehybrid.", key), value);
+  };
+  set("embedding_scale", kEmbeddingScale);
+  set("residual_scale", kResidualScale);
+  set("logit_scale", kLogitScale);
+  set("attention.scale", 1.2f / std::sqrt(static_cast<float>(shape.head_dim)));
+  header.SetBool("granitehybrid.rope.scaling.finetuned", shape.family.turns);
+  if (shape.experts > 0) {
+    header.SetUint32("granitehybrid.expert_shared_feed_forward_length",
+                     static_cast<std::uint32_t>(shape.ffn));
+  }
+}
+
+std::vector<TensorSpec> GraniteHybridTensors(const Shape& shape) {
+  TensorList list(shape);
+  list.Embedding();
+  for (int layer = 0; layer < shape.layers; ++layer) {
+    const std::string block = StrCat("blk.", layer, ".");
+    if (IsAttention(shape, layer)) {
+      list.Attention(block, AttentionExtras::kNone);
+    } else {
+      list.Norm(block + "attn_norm.weight");
+      AddMamba(shape, block, list);
+    }
+    list.Norm(block + "ffn_norm.weight");
+    if (shape.experts > 0) {
+      list.Experts(block);
+      list.FeedForward(block, shape.ffn, "_shexp");
+    } else {
+      list.FeedForward(block, shape.ffn);
+    }
+  }
+  list.Output();
+  return list.Take();
+}
+
+}  // namespace kvcache::make_model
