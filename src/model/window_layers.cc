@@ -17,14 +17,10 @@ struct Rule {
   std::string_view architecture;
   int window;  // 0: none without the key, kRequired: the key must be there
   int period;  // every so many layers see everything; 0: none; kRequired: the key must be there
-  bool fixed;  // the pattern is no key of this architecture
 };
 constexpr Rule kRules[] = {
-    {"gemma2", 4096, 2, false},
-    {"gemma3", 0, 6, false},
-    {"gemma4", kRequired, kRequired, false},
-    {"gpt-oss", kRequired, 2, false},
-    {"llama", 0, 0, true},
+    {"gemma2", 4096, 2},       {"gemma3", 0, 6}, {"gemma4", kRequired, kRequired},
+    {"gpt-oss", kRequired, 2}, {"llama", 0, 0},
 };
 
 Result<int> ReadWindow(KeyReader& keys, const Rule& rule) {
@@ -51,7 +47,7 @@ Result<std::vector<bool>> ReadPattern(KeyReader& keys, const Rule& rule, int lay
   if (entry == nullptr && period == kRequired) {
     return Status(StatusCode::kCorrupt, keys.Key(kPattern) + " is missing");
   }
-  if (entry != nullptr && !rule.fixed) {
+  if (entry != nullptr) {
     keys.Ignore(kPattern);
     if (entry->type == GgufType::kArray) return ReadArray(keys, layers);
     KVCACHE_ASSIGN_OR_RETURN(period, keys.file().GetInt(entry->key));

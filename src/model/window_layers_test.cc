@@ -46,6 +46,13 @@ TEST(WindowLayersTest, FamiliesHaveTheirOwnPatterns) {
   EXPECT_EQ(Read("llama", 2, kNothing).of_layer, (W{0, 0}));
   EXPECT_EQ(Read("llama", 3, Window("llama", 9)).of_layer, (W{9, 9, 9}));
   EXPECT_EQ(Read("llama", 2, Window("llama", 0)).of_layer, (W{0, 0}));
+  EXPECT_EQ(Read("llama", 3,
+                 [](GgufHeader& h) {
+                   Window("llama", 9)(h);
+                   h.SetUint32("llama.attention.sliding_window_pattern", 2);
+                 })
+                .of_layer,
+            (W{9, 0, 9}));
   EXPECT_EQ(Read("gpt-oss", 3, Window("gpt-oss", 9)).of_layer, (W{9, 0, 9}));
   EXPECT_NE(Read("gpt-oss", 3, kNothing).error.find("gpt-oss.attention.sliding_window"),
             std::string::npos);

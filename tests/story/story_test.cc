@@ -1,13 +1,16 @@
-// The model that ships answers questions about stories it has never seen, through the engine:
+// The models that ship answer questions about stories they have never seen, through the engine:
 // models/questions.jsonl holds held-out stories (made by tools/train/evaluate.py), each with a
-// question whose answer depends on the story alone.
+// question whose answer depends on the story alone. So each kind of cache that they use holds what
+// it should.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iostream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -49,8 +52,23 @@ std::string Trimmed(const std::string& text) {
   return begin == std::string::npos ? "" : text.substr(begin);
 }
 
-TEST(Story, AnswersQuestionsHundredsOfTokensAfterTheFact) {
-  const auto engine = OpenModel("story.gguf");
+// A model and the kinds of cache that its layers have.
+struct ShippedModel {
+  const char* name;
+  std::set<LayerMemory::Kind> kinds;
+};
+class Story : public ::testing::TestWithParam<ShippedModel> {};
+
+TEST_P(Story, HasTheCachesThatItIsThereFor) {
+  const auto engine = OpenModel(GetParam().name);
+  ASSERT_NE(engine, nullptr);
+  std::set<LayerMemory::Kind> kinds;
+  for (const LayerMemory& layer : engine->info().memory) kinds.insert(layer.kind);
+  EXPECT_EQ(kinds, GetParam().kinds);
+}
+
+TEST_P(Story, AnswersQuestionsHundredsOfTokensAfterTheFact) {
+  const auto engine = OpenModel(GetParam().name);
   ASSERT_NE(engine, nullptr);
   std::ifstream cases(kModels + "questions.jsonl");
   ASSERT_TRUE(cases) << "models/questions.jsonl is missing";
@@ -78,8 +96,8 @@ TEST(Story, AnswersQuestionsHundredsOfTokensAfterTheFact) {
   EXPECT_GE(far.Share(), 0.95) << far.right << " of " << far.asked << " at 200 tokens or more";
 }
 
-TEST(Story, TellsAStoryThatEnds) {
-  const auto engine = OpenModel("story.gguf");
+TEST_P(Story, TellsAStoryThatEnds) {
+  const auto engine = OpenModel(GetParam().name);
   ASSERT_NE(engine, nullptr);
   const auto prompt = engine->tokenizer().Encode("Once upon a time");
   ASSERT_TRUE(prompt.ok());
@@ -96,7 +114,20 @@ TEST(Story, TellsAStoryThatEnds) {
   EXPECT_GE(ended, 4) << "stories run into the end of the context";
 }
 
-TEST(Story, DraftSharesTheVocabulary) {
+using Kind = LayerMemory::Kind;
+INSTANTIATE_TEST_SUITE_P(
+    Models, Story,
+    ::testing::Values(ShippedModel{"story.gguf", {Kind::kFull}},
+                      ShippedModel{"story-window.gguf", {Kind::kSliding, Kind::kFull}},
+                      ShippedModel{"story-hybrid.gguf", {Kind::kRecurrent, Kind::kFull}}),
+    [](const auto& test) {
+      std::string name = test.param.name;
+      std::replace_if(
+          name.begin(), name.end(), [](char c) { return c == '-' || c == '.'; }, '_');
+      return name;
+    });
+
+TEST(StoryDraft, SharesTheVocabulary) {
   const auto engine = OpenModel("story.gguf");
   const auto draft = OpenModel("story-draft.gguf");
   ASSERT_NE(engine, nullptr);
