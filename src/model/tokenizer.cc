@@ -4,6 +4,7 @@
 
 #include "base/strings.h"
 #include "model/bpe_tokenizer.h"
+#include "model/character_bpe_tokenizer.h"
 #include "model/clean_spaces.h"
 #include "model/spm_tokenizer.h"
 #include "model/unigram_tokenizer.h"
@@ -122,11 +123,12 @@ std::string Tokenizer::Describe() const {
 Result<std::unique_ptr<Tokenizer>> MakeTokenizer(const TokenizerData& data) {
   if (data.model == "gpt2") return BpeTokenizer::Make(data);
   if (data.model == "t5") return UnigramTokenizer::Make(data);
+  if (data.model == "gemma4") return CharacterBpeTokenizer::Make(data);
   if (data.model != "llama") {
     return Status(StatusCode::kUnsupported,
                   StrCat("vocabulary of kind ", Quoted(data.model, 64),
                          "; offered: 'llama' (SentencePiece BPE), 'gpt2' (byte-level BPE), 't5' "
-                         "(unigram)"));
+                         "(unigram), 'gemma4' (character BPE)"));
   }
   KVCACHE_ASSIGN_OR_RETURN(Vocabulary vocabulary, Vocabulary::Make(data));
   return std::unique_ptr<Tokenizer>(std::make_unique<SpmTokenizer>(std::move(vocabulary)));

@@ -2,7 +2,8 @@
 //
 // A vocabulary comes from a GGUF file (`tokenizer.ggml.*`) or from a TokenizerData. The kinds:
 // "llama" (SentencePiece BPE with byte fallback, spm_tokenizer.h), "gpt2" (byte-level BPE,
-// bpe_tokenizer.h) and "t5" (unigram, unigram_tokenizer.h). Another kind derives from Tokenizer,
+// bpe_tokenizer.h), "t5" (unigram, unigram_tokenizer.h) and "gemma4" (BPE over characters,
+// character_bpe_tokenizer.h). Another kind derives from Tokenizer,
 // implements the protected calls and joins the factory.
 //
 // Encoding, in order: the begin-of-sequence token if asked for; the text is cut at special

@@ -115,9 +115,12 @@ Result<std::unique_ptr<Tokenizer>> MakeTokenizer(const GgufFile& file) {
   TokenizerData data;
   KVCACHE_ASSIGN_OR_RETURN(const std::string_view model, file.GetString(Key("model")));
   data.model = model;
-  if (data.model == "gpt2") KVCACHE_RETURN_IF_ERROR(ReadMerges(file, &data));
+  if (data.model == "gpt2" || data.model == "gemma4") {
+    KVCACHE_RETURN_IF_ERROR(ReadMerges(file, &data));
+  }
   if (data.model == "t5") KVCACHE_RETURN_IF_ERROR(ReadCharsmap(file, &data));
-  if (data.model == "llama" || data.model == "gpt2" || data.model == "t5") {
+  const auto& kinds = {"llama", "gpt2", "t5", "gemma4"};
+  if (std::ranges::find(kinds, data.model) != std::end(kinds)) {
     KVCACHE_RETURN_IF_ERROR(ReadTokens(file, &data));
     KVCACHE_RETURN_IF_ERROR(ReadScores(file, &data));
     KVCACHE_RETURN_IF_ERROR(ReadTypes(file, &data));

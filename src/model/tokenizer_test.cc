@@ -33,7 +33,7 @@ TEST(TokenizerTest, AnUnknownKindIsNamed) {
   EXPECT_EQ(tokenizer.status().code(), StatusCode::kUnsupported);
   EXPECT_EQ(tokenizer.status().message(),
             "vocabulary of kind 'bert'; offered: 'llama' (SentencePiece BPE), 'gpt2' "
-            "(byte-level BPE), 't5' (unigram)");
+            "(byte-level BPE), 't5' (unigram), 'gemma4' (character BPE)");
 }
 
 TEST(TokenizerTest, BeginAndEndAsTheFileOrTheCallerSays) {

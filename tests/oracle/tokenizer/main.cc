@@ -40,6 +40,7 @@ std::vector<OracleVocabulary> AllVocabularies() {
   std::vector<OracleVocabulary> all = SpmVocabularies();
   std::ranges::move(BpeVocabularies(), std::back_inserter(all));
   std::ranges::move(UnigramVocabularies(), std::back_inserter(all));
+  std::ranges::move(GemmaVocabularies(), std::back_inserter(all));
   return all;
 }
 

@@ -42,6 +42,10 @@ std::vector<OracleVocabulary> BpeVocabularies();
 //   t5-ties    many equal scores; a space in front, spaces kept
 std::vector<OracleVocabulary> UnigramVocabularies();
 
+// Kind "gemma4":
+//   gemma4     5,000 tokens, and merges for every way to cut one in two
+std::vector<OracleVocabulary> GemmaVocabularies();
+
 // A GGUF file with the vocabulary and no tensors.
 Status WriteVocabulary(const TokenizerData& data, const std::string& path);
 
