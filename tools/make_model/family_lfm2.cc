@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kTaps = 3;
 // A product of three normal values, one of them a sum over taps: its mean square is about 2.
-constexpr float kConvGain = 0.9f;
+constexpr float kConvGain = 0.6f;
 
 void AddConvolution(const Shape& shape, const std::string& block, TensorList& list) {
   list.Norm(block + "attn_norm.weight");
