@@ -168,6 +168,10 @@ class ChatLoop {
 }  // namespace
 
 Status RunChat(Engine& engine, const RunFlags& flags, double load_ms) {
+  if (engine.has_encoder()) {
+    return {StatusCode::kUnsupported,
+            "a model with an encoder answers one text and does not chat: give it one with -p"};
+  }
   auto format = flags.chat.Format(engine);
   if (!format.ok()) return WithAdvice(std::move(format).TakeStatus());
   return ChatLoop(engine, flags, std::move(format).value(), load_ms).Run();

@@ -1,4 +1,5 @@
 // kvcache eval: score given text, and write its logits.
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,6 +21,8 @@ struct EvalFlags {
   std::string tokens;
   std::string tokens_file;
   std::string text_file;
+  std::string encoded;
+  std::string encoded_file;
   std::string logits;
   bool json = false;
 };
@@ -35,6 +38,26 @@ Result<std::vector<std::int32_t>> GivenTokens(const EvalFlags& flags) {
   auto tokens = ParseTokens(text);
   if (!tokens.ok()) return std::move(tokens).TakeStatus().WithContext(flags.tokens_file);
   return tokens;
+}
+
+// What an encoder reads first; nothing where no flag says.
+Result<std::vector<std::int32_t>> EncodedTokens(const EvalFlags& flags) {
+  if (!flags.encoded.empty()) {
+    KVCACHE_ASSIGN_OR_RETURN(const auto tokenizer, OpenTokenizer(flags.engine.model()));
+    return tokenizer->Encode(flags.encoded);
+  }
+  if (flags.encoded_file.empty()) return std::vector<std::int32_t>();
+  KVCACHE_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.encoded_file));
+  auto tokens = ParseTokens(text);
+  if (!tokens.ok()) return std::move(tokens).TakeStatus().WithContext(flags.encoded_file);
+  return tokens;
+}
+
+Status CheckEncoder(const Engine& engine, bool encodes) {
+  if (engine.has_encoder() == encodes) return Status::Ok();
+  return {StatusCode::kInvalidArgument,
+          encodes ? "the model has no encoder that could read a text first"
+                  : "the model's encoder reads a text first: say which with --encode"};
 }
 
 Status Report(const EvalFlags& flags, Engine& engine, const ScoreResult& score) {
@@ -57,16 +80,20 @@ Status Report(const EvalFlags& flags, Engine& engine, const ScoreResult& score) 
 Status Eval(const EvalFlags& flags) {
   KVCACHE_ASSIGN_OR_RETURN(const auto tokens, GivenTokens(flags));
   if (tokens.empty()) return {StatusCode::kInvalidArgument, "there are no tokens to score"};
+  KVCACHE_ASSIGN_OR_RETURN(const auto encoded, EncodedTokens(flags));
+  const std::size_t count = tokens.size() + (encoded.empty() ? 0 : 1);
   KVCACHE_ASSIGN_OR_RETURN(const auto engine,
-                           flags.engine.OpenFor(static_cast<int>(tokens.size())));
+                           flags.engine.OpenFor(static_cast<int>(std::max(count, encoded.size()))));
+  KVCACHE_RETURN_IF_ERROR(CheckEncoder(*engine, !encoded.empty()));
   std::optional<NpyWriter> writer;
   if (!flags.logits.empty()) {
-    KVCACHE_ASSIGN_OR_RETURN(
-        writer, NpyWriter::Create(flags.logits, static_cast<std::int64_t>(tokens.size()),
-                                  engine->info().vocabulary));
+    KVCACHE_ASSIGN_OR_RETURN(writer,
+                             NpyWriter::Create(flags.logits, static_cast<std::int64_t>(count),
+                                               engine->info().vocabulary));
   }
   const LogitsSink sink = [&](std::span<const float> rows) { return writer->Write(rows); };
   Session session(*engine, SequenceId{0});
+  if (!encoded.empty()) KVCACHE_RETURN_IF_ERROR(session.Encode(encoded));
   KVCACHE_ASSIGN_OR_RETURN(
       const ScoreResult score,
       Score(session, *engine, tokens, writer ? sink : LogitsSink{}, &CatchInterrupt()));
@@ -85,9 +112,17 @@ Command AddEval(CLI::App& app) {
   source->add_option("--tokens-file", flags->tokens_file, "a file of token ids")->type_name("F");
   source->add_option("--text-file", flags->text_file, "a file of text; - is stdin")->type_name("F");
   source->require_option(1);
+  auto* encode = command->add_option("--encode", flags->encoded,
+                                     "the text that a model's encoder reads first");
+  encode->type_name("TEXT");
+  command
+      ->add_option("--encode-tokens-file", flags->encoded_file, "the same as a file of token ids")
+      ->type_name("F")
+      ->excludes(encode);
   command
       ->add_option("--logits", flags->logits,
-                   "write the logits as float32 [tokens, vocabulary]; row i follows token i")
+                   "write the logits as float32 [tokens, vocabulary]; row i follows token i, after "
+                   "a decoder's first one")
       ->type_name("OUT.npy");
   command->add_flag("--json", flags->json, "print one JSON object instead of text");
   return {command, [flags] { return Eval(*flags); }};

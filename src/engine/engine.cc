@@ -58,17 +58,65 @@ Result<std::unique_ptr<Engine>> Engine::Open(const std::string& path, const Engi
   return engine;
 }
 
-Status Engine::Forward(const EngineBatch& batch) {
-  for (const std::int32_t token : batch.tokens) {
-    if (token < 0 || token >= info().vocabulary) {
+Status Engine::CheckTokens(std::span<const std::int32_t> tokens) const {
+  for (const std::int32_t token : tokens) {
+    if (token < 0 || token >= info().embedded) {
       return {StatusCode::kInvalidArgument, "token " + std::to_string(token) +
                                                 " is not in the vocabulary of " +
-                                                std::to_string(info().vocabulary)};
+                                                std::to_string(info().embedded)};
     }
   }
+  return Status::Ok();
+}
+
+Status Engine::Encode(std::span<const std::int32_t> tokens, SequenceId sequence) {
+  KVCACHE_RETURN_IF_ERROR(CheckTokens(tokens));
+  if (has_encoder() && tokens.size() > static_cast<std::size_t>(context())) {
+    return {StatusCode::kCacheFull, std::to_string(tokens.size()) +
+                                        " tokens do not fit into the context of " +
+                                        std::to_string(context())};
+  }
+  const std::int32_t start[] = {info().decoder_start};
+  const Position positions[] = {0};
+  const SequenceId sequences[] = {sequence};
   KVCACHE_RETURN_IF_ERROR(cache_->StartForward(
-      {.positions = batch.positions, .sequences = batch.sequences, .items = {}},
+      {.positions = positions, .sequences = sequences, .items = {}}, ForwardMode::kCompute));
+  KVCACHE_RETURN_IF_ERROR(model_->Encode(tokens, sequence, *cache_));
+  return model_->Forward(start, positions, *cache_);
+}
+
+Status Engine::CheckImages(const EngineBatch& batch) const {
+  for (const EngineImage& image : batch.images) {
+    const auto at = static_cast<std::size_t>(image.index);
+    if (image.index < 0 || at >= batch.sequences.size() || at >= batch.positions.size()) {
+      return {StatusCode::kInvalidArgument, "an image at index " + std::to_string(image.index) +
+                                                " of a batch of " +
+                                                std::to_string(batch.tokens.size())};
+    }
+    for (std::size_t i = 0; i < std::min(batch.sequences.size(), batch.positions.size()); ++i) {
+      if (batch.sequences[i] != batch.sequences[at] || batch.positions[i] >= batch.positions[at]) {
+        continue;
+      }
+      return {StatusCode::kInvalidArgument,
+              "an image at position " + std::to_string(batch.positions[at]) +
+                  " in a pass that begins before it, at " + std::to_string(batch.positions[i])};
+    }
+  }
+  return Status::Ok();
+}
+
+Status Engine::Forward(const EngineBatch& batch) {
+  KVCACHE_RETURN_IF_ERROR(CheckTokens(batch.tokens));
+  KVCACHE_RETURN_IF_ERROR(CheckImages(batch));
+  items_.clear();
+  for (const EngineImage& image : batch.images) items_.push_back({image.index, image.hash});
+  KVCACHE_RETURN_IF_ERROR(cache_->StartForward(
+      {.positions = batch.positions, .sequences = batch.sequences, .items = items_},
       ForwardMode::kCompute));
+  for (const EngineImage& image : batch.images) {
+    const SequenceId sequence = batch.sequences[static_cast<std::size_t>(image.index)];
+    KVCACHE_RETURN_IF_ERROR(model_->EncodeStates(image.states, sequence, *cache_));
+  }
   return model_->Forward(batch.tokens, batch.positions, *cache_);
 }
 

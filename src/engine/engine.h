@@ -11,6 +11,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "kvcache/backend.h"
 #include "kvcache/cache.h"
@@ -36,11 +37,19 @@ struct EngineOptions {
 // Contexts that nobody asked for stay below this: a cache is memory.
 inline constexpr int kDefaultContext = 8192;
 
+// An image: what a vision model made of it, for the text model's layers that look at images.
+struct EngineImage {
+  std::int32_t index = 0;  // of its token in the batch, its sequence's first one there
+  TensorView states;       // [width, any number], dense f32
+  std::uint64_t hash = 0;  // of what it shows
+};
+
 // The tokens of one forward pass, in any order, for any sequences: three arrays [batch].
 struct EngineBatch {
   std::span<const std::int32_t> tokens;
   std::span<const Position> positions;
   std::span<const SequenceId> sequences;
+  std::span<const EngineImage> images{};
 };
 
 class Engine {
@@ -61,11 +70,21 @@ class Engine {
 
   // One forward pass of at most max_batch() tokens. In a model with recurrent layers the batch
   // gives each of its sequences the same number of tokens, side by side and ascending; it is
-  // refused otherwise (kUnsupported), not split, as Logits reads what one pass left. Errors: a
-  // token that is not in the vocabulary, those of Cache::StartForward and of the kernels. After an
-  // error in the pass itself (not before it) the batch's sequences must be removed from its first
-  // position on.
+  // refused otherwise (kUnsupported), not split, as Logits reads what one pass left. An image is
+  // seen by its token and those after it, until the next one: the image's token must be the first
+  // of its sequence in the pass, or what stands before would see another image in another cut.
+  // Errors: a token that is not in the vocabulary, those of Cache::StartForward and of the kernels.
+  // After an error in the pass itself (not before it) the batch's sequences must be removed from
+  // its first position on.
   Status Forward(const EngineBatch& batch);
+
+  // Does the model read a text as a whole first? Then a sequence begins with Encode.
+  bool has_encoder() const { return info().decoder_start >= 0; }
+
+  // Lets the encoder read `tokens`, at most context() of them, for the empty sequence `sequence`,
+  // and evaluates its first token, info().decoder_start, at position 0. Errors as in Forward;
+  // kUnsupported without an encoder.
+  Status Encode(std::span<const std::int32_t> tokens, SequenceId sequence);
 
   // Logits [vocabulary, rows.size()] of batch indices of the last Forward.
   Status Logits(std::span<const std::int32_t> rows, float* logits) {
@@ -75,12 +94,16 @@ class Engine {
  private:
   Engine() = default;
 
+  Status CheckTokens(std::span<const std::int32_t> tokens) const;
+  Status CheckImages(const EngineBatch& batch) const;
+
   EngineOptions options_;
   std::unique_ptr<GgufFile> file_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<Cache> cache_;
+  std::vector<MultimodalItem> items_;  // scratch
 };
 
 }  // namespace kvcache

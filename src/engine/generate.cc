@@ -165,7 +165,10 @@ Result<GenerateResult> Generate(Session& session, Engine& engine, const Generate
     if (request.on_prefill) request.on_prefill(first + count - before);
     return Status::Ok();
   };
-  const Status prefill = session.Append(request.prompt, report, request.interrupt);
+  const bool encodes = engine.has_encoder() && before == 0;
+  const Status prefill = encodes ? session.Encode(request.prompt)
+                                 : session.Append(request.prompt, report, request.interrupt);
+  if (encodes && request.on_prefill) request.on_prefill(result.prompt_tokens);
   result.prefill_ms = MillisecondsSince(start);
   if (prefill.code() == StatusCode::kCancelled) {
     result.stop = StopReason::kInterrupted;

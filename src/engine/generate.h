@@ -15,8 +15,10 @@
 namespace kvcache {
 
 struct GenerateRequest {
-  std::vector<std::int32_t> prompt;  // evaluated after what the session holds; not empty
-  std::int32_t max_tokens = -1;      // -1: until the context is full; else shifts when it is
+  // Evaluated after what the session holds; not empty. An empty session of a model with an encoder
+  // lets that read it.
+  std::vector<std::int32_t> prompt;
+  std::int32_t max_tokens = -1;  // -1: until the context is full; else shifts when it is
   SamplingParams sampling = {};
   std::vector<std::string> stop = {};  // end the text before the first of these
   // Whole UTF-8 characters as they come. Returning false stops the generation: it is not called

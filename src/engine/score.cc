@@ -76,19 +76,23 @@ Result<ScoreResult> Score(Session& session, Engine& engine, std::span<const std:
                                                       std::to_string(engine.info().vocabulary));
     }
   }
-  Scorer scorer(engine, tokens, sink);
+  std::vector<std::int32_t> all(session.tokens().begin(), session.tokens().end());
+  const bool begun = !all.empty();
+  all.insert(all.end(), tokens.begin(), tokens.end());
+  Scorer scorer(engine, all, sink);
   const auto start = std::chrono::steady_clock::now();
+  if (begun) KVCACHE_RETURN_IF_ERROR(scorer.Pass(0, 1));
   KVCACHE_RETURN_IF_ERROR(session.Append(
       tokens, [&](Position first, std::int32_t count) { return scorer.Pass(first, count); },
       interrupt));
   const std::chrono::duration<double, std::milli> elapsed =
       std::chrono::steady_clock::now() - start;
-  ScoreResult result{.tokens = static_cast<std::int32_t>(tokens.size()),
+  ScoreResult result{.tokens = static_cast<std::int32_t>(all.size()),
                      .nll = scorer.nll(),
                      .perplexity = 0.0,
                      .prefill_ms = elapsed.count()};
-  if (tokens.size() > 1) {
-    result.perplexity = std::exp(result.nll / static_cast<double>(tokens.size() - 1));
+  if (all.size() > 1) {
+    result.perplexity = std::exp(result.nll / static_cast<double>(all.size() - 1));
   }
   return result;
 }

@@ -19,8 +19,27 @@ Session::~Session() {
   (void)engine_.cache().Remove(sequence_, 0, kEndOfSequence).ok();
 }
 
+Status Session::Encode(std::span<const std::int32_t> text) {
+  if (!tokens_.empty()) {
+    return {StatusCode::kInvalidArgument, "a text to encode comes before all else, not after " +
+                                              std::to_string(position()) + " tokens"};
+  }
+  last_pass_tokens_ = 0;
+  Status status = engine_.Encode(text, sequence_);
+  if (!status.ok()) {
+    KVCACHE_RETURN_IF_ERROR(engine_.cache().Remove(sequence_, 0, kEndOfSequence));
+    return status;
+  }
+  tokens_.push_back(engine_.info().decoder_start);
+  last_pass_tokens_ = 1;
+  return Status::Ok();
+}
+
 Status Session::Append(std::span<const std::int32_t> tokens, const PassHook& hook,
                        const std::atomic<bool>* interrupt) {
+  if (engine_.has_encoder() && tokens_.empty() && !tokens.empty()) {
+    return {StatusCode::kInvalidArgument, "this model's encoder reads a text first"};
+  }
   const std::size_t total = tokens_.size() + tokens.size();
   if (total > static_cast<std::size_t>(engine_.context())) {
     return {StatusCode::kCacheFull, std::to_string(total) +
@@ -64,6 +83,11 @@ Result<std::span<const float>> Session::LastLogits() {
 }
 
 Result<std::int32_t> Session::Shift(std::int32_t keep) {
+  if (engine_.has_encoder()) {
+    return Status(StatusCode::kUnsupported,
+                  "the context of " + std::to_string(engine_.context()) +
+                      " tokens is full, and a model with an encoder cannot leave out what it said");
+  }
   const std::int32_t dropped = (position() - keep) / 2;
   if (keep < 0 || dropped < 1) {
     return Status(StatusCode::kInvalidArgument, "no room to make: " + std::to_string(position()) +

@@ -31,12 +31,17 @@ class Session {
   using PassHook = std::function<Status(Position first, std::int32_t count)>;
 
   // Evaluates `tokens` after those already held, in passes of at most the engine's chunk.
-  // Errors: the context would overflow (nothing is evaluated, the message has the numbers);
+  // Errors: the context would overflow (nothing is evaluated, the message has the numbers); a model
+  // with an encoder has read nothing yet;
   // those of Engine::Forward and of the hook: passes before the failing one stay, the failing
   // one is removed (and tokens before it that the cache cannot go back to the end of). kCancelled
   // between passes once *interrupt is true.
   Status Append(std::span<const std::int32_t> tokens, const PassHook& hook = {},
                 const std::atomic<bool>* interrupt = nullptr);
+
+  // Lets a model's encoder read a text; the session then holds the decoder's first token. Errors:
+  // the session is not empty; those of Engine::Encode, after which it is empty.
+  Status Encode(std::span<const std::int32_t> text);
 
   // Logits [vocabulary] after the last token, valid until the next call. REQUIRES: the last
   // pass of the engine was this session's.
@@ -44,7 +49,7 @@ class Session {
 
   // Makes room at the context's end: drops half of the tokens after the first `keep`, and
   // moves the later ones down. Returns how many were dropped. If a kernel fails in the middle of
-  // it the session is empty.
+  // it the session is empty. kUnsupported for a model with an encoder.
   Result<std::int32_t> Shift(std::int32_t keep);
 
   // Drops all from `length` on. Where the cache cannot go back that exactly (a window, a recurrent

@@ -20,11 +20,22 @@ constexpr Architecture kArchitectures[] = {
     {"gpt-oss", LoadGptOss},      {"granitehybrid", LoadGraniteHybrid},
     {"lfm2", LoadLfm2},           {"llama", LoadLlama},
     {"llama4", LoadLlama4},       {"mistral3", LoadMistral3},
-    {"qwen2", LoadQwen2},         {"qwen3", LoadQwen3},
-    {"qwen3moe", LoadQwen3},      {"qwen3next", LoadQwen3Next},
+    {"mllama", LoadMllama},       {"qwen2", LoadQwen2},
+    {"qwen3", LoadQwen3},         {"qwen3moe", LoadQwen3},
+    {"qwen3next", LoadQwen3Next}, {"t5", LoadT5},
 };
 
 }  // namespace
+
+Status Model::Encode(std::span<const std::int32_t> /*tokens*/, SequenceId /*sequence*/,
+                     Cache& /*cache*/) {
+  return {StatusCode::kUnsupported, "the architecture " + info().architecture + " has no encoder"};
+}
+
+Status Model::EncodeStates(const TensorView& /*states*/, SequenceId /*sequence*/,
+                           Cache& /*cache*/) {
+  return {StatusCode::kUnsupported, "the architecture " + info().architecture + " takes no images"};
+}
 
 Result<std::unique_ptr<Model>> LoadModel(const GgufFile& file, Backend& backend) {
   auto name = file.GetString("general.architecture");

@@ -23,8 +23,10 @@ Result<std::unique_ptr<Model>> LoadLfm2(const GgufFile&, std::string_view name, 
 Result<std::unique_ptr<Model>> LoadLlama(const GgufFile&, std::string_view name, Backend&);
 Result<std::unique_ptr<Model>> LoadLlama4(const GgufFile&, std::string_view name, Backend&);
 Result<std::unique_ptr<Model>> LoadMistral3(const GgufFile&, std::string_view name, Backend&);
+Result<std::unique_ptr<Model>> LoadMllama(const GgufFile&, std::string_view name, Backend&);
 Result<std::unique_ptr<Model>> LoadQwen2(const GgufFile&, std::string_view name, Backend&);
 Result<std::unique_ptr<Model>> LoadQwen3(const GgufFile&, std::string_view name, Backend&);
 Result<std::unique_ptr<Model>> LoadQwen3Next(const GgufFile&, std::string_view name, Backend&);
+Result<std::unique_ptr<Model>> LoadT5(const GgufFile&, std::string_view name, Backend&);
 
 }  // namespace kvcache

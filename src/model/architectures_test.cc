@@ -48,7 +48,9 @@ class ArchitecturesTest : public ::testing::Test {
     auto model = LoadModel(**file, *backend_);
     if (!model.ok()) return std::move(model).TakeStatus();
     EXPECT_EQ((*model)->info().architecture, name);
-    EXPECT_EQ((*model)->info().memory.size(), static_cast<std::size_t>(shape.layers));
+    // Beside self-attention's, what a decoder keeps of its encoder's output.
+    const int kinds = (*model)->info().decoder_start < 0 ? 1 : 2;
+    EXPECT_EQ((*model)->info().memory.size(), static_cast<std::size_t>(shape.layers * kinds));
     return Status::Ok();
   }
 
@@ -143,6 +145,14 @@ TEST_F(ArchitecturesTest, TensorsAreThoseOfTheFamily) {
        "m: tensor 'blk.0.ffn_gate_inp.weight' is not part of this architecture as known here"},
       {"deepseek2", Routed(), With("blk.0.attn_kv_b.weight", {64, 256}),
        "m: tensor 'blk.0.attn_kv_b.weight' is not part of this architecture as known here"},
+      {"t5",
+       {},
+       Without("dec.blk.1.cross_attn_norm.weight"),
+       "m: tensor 'dec.blk.1.cross_attn_norm.weight' is missing"},
+      {"t5",
+       {},
+       With("enc.blk.1.attn_rel_b.weight", {4, 32}),
+       "m: tensor 'enc.blk.1.attn_rel_b.weight' is not part of this architecture as known here"},
       {"deepseek2", Routed(), Without("blk.1.attn_v_b.weight"),
        "m: tensor 'blk.1.attn_v_b.weight' is missing"},
       {"lfm2",
@@ -282,6 +292,31 @@ TEST_F(ArchitecturesTest, ValuesThatCannotBeAreErrors) {
     const Status status = Load(c.name, {}, {.header = c.change});
     EXPECT_EQ(status.message(), c.message);
   }
+}
+
+// Files of whole models have the vision part beside the text's.
+TEST_F(ArchitecturesTest, WhatMakesImagesStatesIsLeftOut) {
+  Changes changes;
+  changes.header = [](GgufHeader& h) { h.SetUint32("mllama.vision.block_count", 32); };
+  changes.tensors = With("v.blk.0.attn_q.weight", {64, 64});
+  EXPECT_TRUE(Load("mllama", {}, changes).ok());
+  EXPECT_TRUE(Load("mllama", {}, {.tensors = With("mm.0.weight", {64, 128})}).ok());
+  EXPECT_EQ(Load("mllama", {}, {.tensors = Without("blk.1.cross_attn_mlp_gate")}).message(),
+            "m: tensor 'blk.1.cross_attn_mlp_gate' is missing");
+  EXPECT_EQ(Load("mllama", {},
+                 {.header =
+                      [](GgufHeader& h) {
+                        h.SetUint32("mllama.vision.image_size", 16000);
+                        h.SetUint32("mllama.vision.patch_size", 1);
+                        h.SetUint32("mllama.vision.max_num_tiles", 4);
+                      }})
+                .message(),
+            "m: mllama.vision.image_size is 16000: 1024000004 tokens");
+}
+
+// T5's own files have them, and nothing uses them.
+TEST_F(ArchitecturesTest, BiasesOfCrossAttentionAreLeftOut) {
+  EXPECT_TRUE(Load("t5", {}, {.tensors = With("dec.blk.0.cross_attn_rel_b.weight", {4, 32})}).ok());
 }
 
 TEST_F(ArchitecturesTest, LayersThatAllSeeEverythingNeedNoChunk) {

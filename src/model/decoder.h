@@ -48,6 +48,8 @@ class Decoder : public Model {
 
  protected:
   const LayerParams& params() const { return params_; }
+  Backend& backend() const { return backend_; }
+  const TensorView& embedding() const { return embedding_; }  // [width, vocabulary]
 
   // What is there once, beside the common parts; called before the layers.
   virtual Status LoadModelTensors(WeightReader& /*reader*/) { return Status::Ok(); }

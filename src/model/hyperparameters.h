@@ -18,6 +18,7 @@ struct LayerParams {
   int layers = 0;
   int width = 0;
   int vocabulary = 0;
+  int embedded = 0;  // tokens that have an embedding; 0: as many
   int context_length = 0;
   std::vector<int> heads;     // [layers]
   std::vector<int> kv_heads;  // [layers]
@@ -27,9 +28,10 @@ struct LayerParams {
   bool v_in_k = false;        // see KvShape
   float norm_epsilon = 0.0f;
   float attention_scale = 0.0f;
-  float embedding_scale = 1.0f;  // factor on the embedded tokens
-  float logit_scale = 1.0f;      // factor on the logits
-  float logit_soft_cap = 0.0f;   // > 0: then cap × tanh(logit / cap)
+  std::int32_t decoder_start = -1;  // see ModelInfo
+  float embedding_scale = 1.0f;     // factor on the embedded tokens
+  float logit_scale = 1.0f;         // factor on the logits
+  float logit_soft_cap = 0.0f;      // > 0: then cap × tanh(logit / cap)
 };
 
 enum class LayerKinds : std::uint8_t {

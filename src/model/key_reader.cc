@@ -110,6 +110,13 @@ Result<std::string_view> KeyReader::StringOr(std::string_view key, std::string_v
   return file_.GetStringOr(Used(key), otherwise);
 }
 
+void KeyReader::IgnoreAll(std::string_view prefix) {
+  const std::string whole = Key(prefix);
+  for (const GgufEntry& entry : file_.entries()) {
+    if (entry.key.starts_with(whole)) used_.emplace(entry.key);
+  }
+}
+
 Status KeyReader::Unsupported(std::string_view key) const {
   const GgufEntry* entry = file_.Find(Key(key));
   return {

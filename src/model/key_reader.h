@@ -49,6 +49,11 @@ class KeyReader {
   // Reads nothing: the family does without this one, whatever it says.
   void Ignore(std::string_view key) { Used(key); }
 
+  // The same for all keys that begin so.
+  void IgnoreAll(std::string_view prefix);
+  // An array of integers.
+  Result<GgufInts> Ints(std::string_view key) { return file_.GetInts(Used(key)); }
+
   // The error for a setting that is not served: "KEY is VALUE: not served".
   Status Unsupported(std::string_view key) const;
 

@@ -29,8 +29,11 @@ struct ModelInfo {
   int layers = 0;
   int width = 0;           // values of a token's hidden state
   int vocabulary = 0;      // rows of the output matrix
+  int embedded = 0;        // tokens that can be evaluated: at least as many
   int context_length = 0;  // that it was trained for
   std::int64_t parameters = 0;
+  // Of a model with an encoder: the token that every text of its decoder begins with. Else -1.
+  std::int32_t decoder_start = -1;
   std::vector<LayerMemory> memory;  // what its layers keep of a text
 };
 
@@ -45,6 +48,16 @@ class Model {
 
   // Sizes the scratch for passes of up to `max_batch` tokens. Call before Forward.
   virtual Status Reserve(int max_batch) = 0;
+
+  // What the encoder of a model that has one makes of a whole text, for the decoder's tokens of
+  // `sequence` to look at. REQUIRES: cache.StartForward has succeeded for a batch with tokens of
+  // `sequence`; that batch's Forward comes next. The output stays as long as the first of those
+  // tokens. Errors: kUnsupported for a model without an encoder; kCacheFull with the numbers.
+  virtual Status Encode(std::span<const std::int32_t> tokens, SequenceId sequence, Cache& cache);
+
+  // The same of an output that the caller has, such as an image's: states [width, any number],
+  // dense f32 in the backend's memory. It stays as long as the token of the batch's item.
+  virtual Status EncodeStates(const TensorView& states, SequenceId sequence, Cache& cache);
 
   // Evaluates tokens [batch] at `positions`. REQUIRES: cache.StartForward has succeeded for
   // the same positions. Leaves each token's final hidden state in the model's scratch.

@@ -183,4 +183,27 @@ void Pass::Scan(int layer, const ScanInputs& inputs, const ScanOptions& options,
   if (runs()) Check(cache.UpdateRecurrentState(layer, *after));
 }
 
+void Pass::CrossAttention(int layer, int type, const KvShape& shape, const TensorView& q,
+                          const AttentionOptions& options, const TensorView& out) {
+  if (!runs()) return;
+  cache_->SetLayer(layer);
+  cache_->SetLayerType(type);
+  auto storage = cache_->Storage();
+  // Before the first output of all there are no cells, and nobody sees any.
+  const LayerKv nothing{.shape = shape};
+  if (!storage.ok() && storage.status().code() != StatusCode::kNotFound) {
+    return Check(std::move(storage).TakeStatus());
+  }
+  Check(backend_->Attention(storage.ok() ? *storage : nothing, q, cache_->Visible(), options, out));
+}
+
+void Pass::WhoLooks(std::span<float> looks) {
+  if (!runs()) return;
+  const Visibility& visible = cache_->Visible();
+  for (std::size_t i = 0; i < looks.size(); ++i) {
+    const auto history = static_cast<std::size_t>(visible.histories_index[i]);
+    looks[i] = visible.histories[history].empty() ? 0.0f : 1.0f;
+  }
+}
+
 }  // namespace kvcache

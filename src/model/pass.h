@@ -146,6 +146,14 @@ class Pass {
   // out = what each token finds in the layer's state (kvcache/recurrence.h).
   void Scan(int layer, const ScanInputs& inputs, const ScanOptions& options, const TensorView& out);
 
+  // out = attention of q over the outputs that an encoder made for the tokens' sequences, in the
+  // cache's layer type `type`; zeros where there is none. `shape` is that of the outputs.
+  void CrossAttention(int layer, int type, const KvShape& shape, const TensorView& q,
+                      const AttentionOptions& options, const TensorView& out);
+
+  // 1 for each token whose sequence has an output, 0 for the others: of the last CrossAttention.
+  void WhoLooks(std::span<float> looks);
+
   Backend& backend() const { return *backend_; }  // REQUIRES: runs()
 
  private:

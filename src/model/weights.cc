@@ -117,6 +117,26 @@ Result<std::span<const float>> WeightReader::Floats(const std::string& name, std
   return std::span<const float>(view.as<const float>(), static_cast<std::size_t>(length));
 }
 
+Result<std::vector<float>> WeightReader::Values(const std::string& name, std::int64_t inputs,
+                                                std::int64_t outputs) {
+  KVCACHE_ASSIGN_OR_RETURN(const TensorView view, Take(name, inputs, outputs));
+  if (InfoOf(view.dtype).block_size > 1) {
+    return Status(StatusCode::kUnsupported, "tensor '" + name + "' has type " +
+                                                std::string(InfoOf(view.dtype).name) +
+                                                ", expected f32, f16 or bf16");
+  }
+  std::vector<float> values(static_cast<std::size_t>(inputs * outputs));
+  const TensorView to = TensorView::Dense(values.data(), DType::kF32, inputs, outputs);
+  KVCACHE_RETURN_IF_ERROR(backend_.CopyValues(view, to));
+  return values;
+}
+
+void WeightReader::IgnoreAll(std::string_view prefix) {
+  for (const GgufTensor& tensor : file_.tensors()) {
+    if (tensor.name.starts_with(prefix)) used_.emplace(tensor.name);
+  }
+}
+
 Status WeightReader::CheckAllUsed() const {
   for (const GgufTensor& tensor : file_.tensors()) {
     if (used_.find(tensor.name) == used_.end()) {

@@ -74,6 +74,15 @@ class WeightReader {
   // The same; empty if there is no such tensor.
   Result<std::span<const float>> FloatsIfPresent(const std::string& name, std::int64_t length);
 
+  // The values of a table of f32, f16 or bf16, row by row, in host memory.
+  Result<std::vector<float>> Values(const std::string& name, std::int64_t inputs,
+                                    std::int64_t outputs);
+
+  // The family does without this tensor.
+  void Ignore(const std::string& name) { used_.insert(name); }
+  // The same for all whose names begin so.
+  void IgnoreAll(std::string_view prefix);
+
   // kUnsupported, naming the first tensor of the file that nothing above has taken.
   Status CheckAllUsed() const;
 

@@ -222,9 +222,14 @@ std::unique_ptr<Engine> OpenEngine(const ModelCase& model, const RunOptions& opt
                                  .checkpoints = {.spacing = options.checkpoint_spacing}});
 }
 
-std::unique_ptr<Engine> OpenFlags(const std::string& name, const std::string& flags) {
-  return Open(WriteModel(name, flags),
-              {.threads = 2, .k_type = DType::kF32, .v_type = DType::kF32, .context = kContext});
+std::unique_ptr<Engine> OpenFlags(const std::string& name, const std::string& flags,
+                                  const RunOptions& options) {
+  return Open(WriteModel(name, flags), {.threads = options.threads,
+                                        .k_type = DType::kF32,
+                                        .v_type = DType::kF32,
+                                        .context = kContext,
+                                        .max_sequences = options.sequences,
+                                        .prefill_chunk = options.chunk});
 }
 
 std::vector<std::int32_t> RandomTokens(const Engine& engine, int count, std::uint32_t seed) {

@@ -41,7 +41,8 @@ inline constexpr int kContext = 640;
 std::unique_ptr<Engine> OpenEngine(const ModelCase& model, const RunOptions& options);
 
 // The same for a model of these flags of kvcache-make-model, in F32 with an F32 cache.
-std::unique_ptr<Engine> OpenFlags(const std::string& name, const std::string& flags);
+std::unique_ptr<Engine> OpenFlags(const std::string& name, const std::string& flags,
+                                  const RunOptions& options = {.threads = 2, .chunk = 512});
 
 // `count` tokens that depend on `seed` alone. REQUIRES: count <= kContext.
 std::vector<std::int32_t> RandomTokens(const Engine& engine, int count, std::uint32_t seed);

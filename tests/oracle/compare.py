@@ -71,6 +71,10 @@ class Case:
     tokens: list
     stem: pathlib.Path  # of the files with logits
 
+    def parts(self):
+        """What an encoder reads, none for most variants, and what follows."""
+        return self.tokens[:self.variant.encoded], self.tokens[self.variant.encoded:]
+
     @property
     def name(self):
         return f"{self.variant.name} {self.shape.name} {self.type}"
@@ -96,12 +100,18 @@ def ask_llama_cpp(args, cases):
 
 def ask_ours(args, case):
     tokens = pathlib.Path(f"{case.stem}.tokens")
-    tokens.write_text(",".join(map(str, case.tokens)) + "\n")
     out = pathlib.Path(f"{case.stem}.npy")
+    encoded, decoded = case.parts()
+    tokens.write_text(",".join(map(str, decoded)) + "\n")
+    flags = []
+    if encoded:
+        text = pathlib.Path(f"{case.stem}.encoded")
+        text.write_text(",".join(map(str, encoded)) + "\n")
+        flags = ["--encode-tokens-file", text]
     run([args.kvcache, "eval", case.model, "--tokens-file", tokens, "--logits", out,
-         "--kv-type", "f32", "--json", *case.variant.eval_flags])
+         "--kv-type", "f32", "--json", *case.variant.eval_flags, *flags])
     logits = np.load(out)
-    expected = (len(case.tokens), case.shape.vocab)
+    expected = (len(decoded) + bool(encoded), case.shape.vocab)
     if logits.shape != expected or logits.dtype != np.float32:
         raise Failure(f"{case.name}: {out} is {logits.dtype} {logits.shape},"
                       f" expected float32 {expected}")
@@ -117,7 +127,9 @@ def greedy_agreement(ours, oracle, noise):
 
 
 def measure(args, case):
-    truth = reference.load(case.model).logits(case.tokens)
+    encoded, decoded = case.parts()
+    model = reference.load(case.model)
+    truth = model.logits(decoded, encoded) if encoded else model.logits(decoded)
     ours = ask_ours(args, case)
     if not np.isfinite(ours).all():
         raise Failure(f"{case.name}: our logits are not all finite")

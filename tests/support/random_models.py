@@ -63,6 +63,7 @@ class Variant:
     rough_gelu: bool = False  # llama.cpp reads GELU from a table of f16
     layers: int = 0  # so many instead of the shape's
     head_step: int = 1  # head sizes are multiples of it
+    encoded: int = 0  # of the tokens, so many are what an encoder reads; then a decoder begins
     apart: bool = False  # takes long: not among "all"
 
     def fit(self, shape):
@@ -133,6 +134,11 @@ VARIANTS = [
     Variant("granitehybrid", "granitehybrid", eval_flags=_CHECKPOINTS),
     Variant("granitehybrid-experts", "granitehybrid", ("--turns",), experts=(8, 4),
             eval_flags=_CHECKPOINTS),
+    # Both halves go past the furthest distance that counts, and past a split of 256.
+    Variant("t5", "t5", ("--decoder-layers", 3), encoded=270,
+            alone="the bindings have no call for an encoder"),
+    Variant("t5-relu", "t5", ("--ungated",), encoded=270,
+            alone="the bindings have no call for an encoder"),
 ]
 LLAMA = VARIANTS[0]
 

@@ -56,11 +56,13 @@ constexpr Architecture kArchitectures[] = {
     {"lfm2", ExpertUse::kNone, AddLfm2, Lfm2Tensors},
     {"llama", ExpertUse::kAllowed, AddLlama, PlainTensors},
     {"llama4", ExpertUse::kNeeded, AddLlama4, Llama4Tensors},
+    {"mllama", ExpertUse::kNone, AddMllama, MllamaTensors},
     {"mistral3", ExpertUse::kNone, AddMistral3, PlainTensors},
     {"qwen2", ExpertUse::kNone, AddQwen2, Qwen2Tensors},
     {"qwen3", ExpertUse::kNone, AddQwen3, Qwen3Tensors},
     {"qwen3moe", ExpertUse::kNeeded, AddQwen3Moe, Qwen3Tensors},
     {"qwen3next", ExpertUse::kNeeded, AddQwen3Next, Qwen3NextTensors},
+    {"t5", ExpertUse::kNone, AddT5, T5Tensors},
 };
 
 }  // namespace

@@ -34,4 +34,10 @@ std::vector<TensorSpec> Gemma4Tensors(const Shape& shape);
 void AddGptOss(const Shape& shape, GgufHeader& header);
 std::vector<TensorSpec> GptOssTensors(const Shape& shape);
 
+void AddMllama(const Shape& shape, GgufHeader& header);
+std::vector<TensorSpec> MllamaTensors(const Shape& shape);
+
+void AddT5(const Shape& shape, GgufHeader& header);
+std::vector<TensorSpec> T5Tensors(const Shape& shape);
+
 }  // namespace kvcache::make_model

@@ -110,6 +110,8 @@ void AddFamilies(CLI::App& app, FamilyShape& family) {
   app.add_option("--expert-groups", family.expert_groups, "deepseek2: groups of experts (none)");
   app.add_option("--expert-groups-used", family.expert_groups_used, "deepseek2: best groups (1)");
   app.add_flag("--sigmoid-experts", family.sigmoid_experts, "deepseek2: gated as in V3");
+  app.add_option("--decoder-layers", family.decoder_layers, "t5: of the decoder (as --layers)");
+  app.add_flag("--ungated", family.ungated, "t5: feed-forward parts with ReLU");
   app.add_flag("--whole-kv", family.whole_kv, "deepseek2: keys and values as in old files");
   app.add_option("--attention-step", family.attention_step,
                  "lfm2, qwen3next, granitehybrid: every so many layers are attention (default: 2)");

@@ -58,6 +58,7 @@ Status CheckBounds(const Shape& shape) {
       {"--shared-experts", shape.family.shared_experts, 0, 1 << 10},
       {"--expert-groups", shape.family.expert_groups, 0, shape.experts},
       {"--expert-groups-used", shape.family.expert_groups_used, 0, shape.family.expert_groups},
+      {"--decoder-layers", shape.family.decoder_layers, 0, 1 << 12},
       {"--chunk", shape.family.chunk, 0, 1 << 28},
       {"--expert-step", shape.family.expert_step, 0, 1 << 12},
       {"--temperature-length", shape.family.temperature_length, 0, 1 << 28},

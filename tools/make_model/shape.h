@@ -27,6 +27,8 @@ struct FamilyShape {
   int expert_groups = 0;       // deepseek2: out of which experts are chosen
   int expert_groups_used = 0;
   bool sigmoid_experts = false;  // deepseek2: and a bias for their choice, as V3
+  int decoder_layers = 0;        // t5: of the decoder; 0: as many as the encoder's
+  bool ungated = false;          // t5: a feed-forward part with ReLU instead of GELU's gate
   bool whole_kv = false;         // deepseek2: the form of old files, which is not absorbed
   int attention_step = 0;        // hybrids: every so many layers are attention
   int state_dim = 0;             // hybrids: values of a key of the state
