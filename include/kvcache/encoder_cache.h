@@ -5,6 +5,9 @@
 // stores replaces the sequence's output and stays until the sequence drops the token that it
 // came with: the newest multimodal item of the batch, or else the batch's first position.
 //
+// A sequence cannot go back to where it saw an output that another has replaced: PrepareRestore
+// then says the token of the first one that was.
+//
 //   cache->StartForward(batch, mode);
 //   for (SequenceId s : sequences with a new image) { encoder->SetSequence(s); Put(k, v); }
 //   backend.Attention(storage, q, cache->Visible(), …);   all sequences of the batch at once

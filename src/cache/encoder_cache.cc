@@ -179,7 +179,7 @@ Status EncoderCacheImpl::SetSequence(SequenceId sequence) {
 void EncoderCacheImpl::Drop(SequenceId sequence) {
   Output& output = outputs_[Index(sequence)];
   if (output.entry != kNone) entries_.Release(output.entry);
-  output = {};
+  output = {.first_gone = output.first_gone};
 }
 
 // The first Put of a pass makes the sequence's entry its own: what it held is replaced as a
@@ -191,6 +191,9 @@ Result<CellRun> EncoderCacheImpl::CellsForPut(Member& member, std::int32_t token
                    std::to_string(output.tokens) + " in the same pass");
   }
   if (!member.put) {
+    if (output.entry != kNone && output.position < member.position) {
+      output.first_gone = std::min(output.first_gone, output.position);
+    }
     if (output.entry == kNone || entries_.owners(output.entry) > 1) {
       Drop(member.sequence);
       output.entry = entries_.Take(Index(member.sequence));
@@ -259,23 +262,32 @@ Status EncoderCacheImpl::CopyPrefix(SequenceId src, SequenceId dst, Position len
   EndPass();
   const Output& source = outputs_[Index(src)];
   const bool shares = source.entry != kNone && source.position < length;
-  if (src == dst) {
-    if (!shares) Drop(dst);
-    return Status::Ok();
+  const Position first_gone = source.first_gone < length ? source.first_gone : kEndOfSequence;
+  if (src != dst) {
+    Drop(dst);
+    if (shares) {
+      entries_.Share(source.entry);
+      outputs_[Index(dst)] = source;
+    }
+  } else if (!shares) {
+    Drop(dst);
   }
-  Drop(dst);
-  if (!shares) return Status::Ok();
-  entries_.Share(source.entry);
-  outputs_[Index(dst)] = source;
+  outputs_[Index(dst)].first_gone = first_gone;
   return Status::Ok();
 }
 
 bool EncoderCacheImpl::CanResume(SequenceId sequence, Position position) const {
-  return state_ == CacheState::kReady && CheckSequence(sequence, options_).ok() && position >= 0;
+  if (state_ != CacheState::kReady || !CheckSequence(sequence, options_).ok() || position < 0) {
+    return false;
+  }
+  const Output& output = outputs_[Index(sequence)];
+  return position <= output.first_gone || (output.entry != kNone && position > output.position);
 }
 
 Position EncoderCacheImpl::PrepareRestore(SequenceId sequence, Position target) {
-  return CanResume(sequence, target) ? target : 0;
+  if (CanResume(sequence, target)) return target;
+  const bool known = state_ == CacheState::kReady && CheckSequence(sequence, options_).ok();
+  return known && target > 0 ? outputs_[Index(sequence)].first_gone : 0;
 }
 
 Status EncoderCacheImpl::CheckRemove(SequenceId sequence, Position begin, Position end) const {
@@ -288,6 +300,13 @@ Status EncoderCacheImpl::Remove(SequenceId sequence, Position begin, Position en
   KVCACHE_RETURN_IF_ERROR(CheckRemove(sequence, begin, end));
   EndPass();
   Output& output = outputs_[Index(sequence)];
+  if (output.first_gone != kEndOfSequence && output.first_gone >= begin) {
+    if (end == kEndOfSequence) {
+      output.first_gone = kEndOfSequence;
+    } else {
+      output.first_gone = std::max(begin, output.first_gone - (end - begin));
+    }
+  }
   if (output.entry == kNone || output.position < begin) return Status::Ok();
   if (output.position < end) {
     Drop(sequence);

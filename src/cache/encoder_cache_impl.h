@@ -52,6 +52,9 @@ class EncoderCacheImpl final : public EncoderCache {
     std::int32_t entry = kNone;
     std::int32_t tokens = 0;
     Position position = 0;  // of the token that it came with
+    // Of the first output that another replaced; kEndOfSequence: none was. What came after it, up
+    // to the present one, cannot be gone on from.
+    Position first_gone = kEndOfSequence;
   };
   // A sequence of the batch.
   struct Member {

@@ -119,12 +119,35 @@ TEST_F(EncoderCacheTest, AReservePassAllocatesAndMarksNothing) {
   EXPECT_EQ(Seen(), "0+5 0+5 ") << "the worst case";
 }
 
-TEST_F(EncoderCacheTest, ResumingIsAlwaysPossible) {
+TEST_F(EncoderCacheTest, ResumingIsPossibleWhateverIsThere) {
   EXPECT_TRUE(cache_->CanResume(kFirst, 0));
   EXPECT_TRUE(cache_->CanResume(kFirst, 1000));
   EXPECT_EQ(cache_->PrepareRestore(kFirst, 17), 17);
   EXPECT_FALSE(cache_->CanResume(SequenceId{3}, 0));
   EXPECT_EQ(cache_->PrepareRestore(SequenceId{3}, 5), 0);
+}
+
+// What came between two outputs saw one that is gone.
+TEST_F(EncoderCacheTest, NothingGoesOnFromWhatSawAReplacedOutput) {
+  ASSERT_TRUE(StartForward(*cache_, {{0, 2}}).ok());
+  ASSERT_TRUE(Put(10, 3).ok());
+  ASSERT_TRUE(StartForward(*cache_, {{0, 7}}).ok());
+  ASSERT_TRUE(Put(20, 3).ok());
+  EXPECT_TRUE(cache_->CanResume(kFirst, 8));
+  EXPECT_FALSE(cache_->CanResume(kFirst, 7));
+  EXPECT_FALSE(cache_->CanResume(kFirst, 3));
+  EXPECT_TRUE(cache_->CanResume(kFirst, 2)) << "where the first one can be given again";
+  EXPECT_EQ(cache_->PrepareRestore(kFirst, 6), 2);
+  // A fork that ends there lacks both.
+  ASSERT_TRUE(cache_->CopyPrefix(kFirst, kSecond, 5).ok());
+  EXPECT_FALSE(cache_->EncoderCached(kSecond));
+  EXPECT_FALSE(cache_->CanResume(kSecond, 5));
+  ASSERT_TRUE(cache_->Remove(kSecond, 2, kEndOfSequence).ok());
+  EXPECT_TRUE(cache_->CanResume(kSecond, 5));
+  // Positions move with what is removed before them.
+  ASSERT_TRUE(cache_->Remove(kFirst, 0, 1).ok());
+  EXPECT_EQ(cache_->PrepareRestore(kFirst, 6), 1);
+  EXPECT_EQ(cache_->PrepareRestore(kFirst, 7), 7);
 }
 
 TEST_F(EncoderCacheTest, AFailedPutLeavesNoOutput) {

@@ -168,14 +168,27 @@ TEST_F(ImageExactness, AfterForksAndGoingBack) {
   for (const Position shared : {17, 90, 91, 256, 289}) {
     SCOPED_TRACE("shared " + std::to_string(shared));
     ASSERT_TRUE(engine->cache().CopyPrefix(kFirst, kSecond, shared).ok());
-    // Up to the next image: what it replaces is gone.
-    const Position end = std::min(shared + 60, kNextImageAt);
-    EvaluateAll(*engine, kSecond, shared, end);
-    ASSERT_EQ(GoBack(*engine, kSecond, shared + 5), shared + 5);
-    EvaluateAll(*engine, kSecond, shared + 5, end);
+    EvaluateAll(*engine, kSecond, shared, shared + 60);
+    // Behind the next image the first one is gone, and has to be given again.
+    const bool replaced = shared + 60 > kNextImageAt;
+    const Position from = GoBack(*engine, kSecond, shared + 5);
+    ASSERT_EQ(from, replaced ? kImageAt : shared + 5);
+    EvaluateAll(*engine, kSecond, from, shared + 60);
   }
   ASSERT_EQ(GoBack(*engine, kFirst, 50), 50);
   EvaluateAll(*engine, kFirst, 50, kTokens);
+}
+
+// A fork that ends between two images has lost what it must see, too.
+TEST_F(ImageExactness, AForkBetweenImagesGoesBackToTheFirst) {
+  const auto engine = Open({.threads = 2, .chunk = 128, .sequences = 2});
+  ASSERT_NE(engine, nullptr);
+  EvaluateAll(*engine, kFirst, 0, 350);
+  ASSERT_TRUE(engine->cache().CopyPrefix(kFirst, kSecond, 200).ok());
+  EXPECT_FALSE(engine->cache().CanResume(kSecond, 200));
+  ASSERT_EQ(GoBack(*engine, kSecond, 200), kImageAt);
+  EvaluateAll(*engine, kSecond, kImageAt, kTokens);
+  EvaluateAll(*engine, kFirst, 350, kTokens);
 }
 
 // What comes after is the same however it is cut, and depends on the image still.

@@ -18,7 +18,8 @@ EncoderTwin::EncoderTwin(const TwinSetup& setup, int tokens)
       tokens_(tokens > 0 ? tokens : setup.options.capacity),
       outputs_(setup.options.max_sequences),
       positions_(setup.options.max_sequences),
-      lengths_(setup.options.max_sequences) {}
+      lengths_(setup.options.max_sequences),
+      first_gone_(setup.options.max_sequences, kEndOfSequence) {}
 
 std::unique_ptr<Cache> EncoderTwin::MakeCache(ReferenceBackend& /*backend*/) {
   auto cache = std::make_unique<EncoderCacheImpl>(EncoderOptions{tokens_});
@@ -51,12 +52,20 @@ StatusCode EncoderTwin::CheckRemove(int sequence, Position begin, Position end) 
                                                        : StatusCode::kInvalidArgument;
 }
 
+// What a token there must see is the newest output before it: the present one, or none.
 bool EncoderTwin::CanResume(int sequence, Position position) const {
-  return Known(sequence) && position >= 0;
+  if (!Known(sequence) || position < 0) return false;
+  const bool sees = outputs_[sequence] != nullptr && positions_[sequence] < position;
+  return sees || position <= first_gone_[sequence];
 }
 
-bool EncoderTwin::CanGoBackTo(int sequence, Position /*length*/) const {
-  return Known(sequence);
+bool EncoderTwin::CanGoBackTo(int sequence, Position length) const {
+  return CanResume(sequence, length);
+}
+
+void EncoderTwin::NoteGone(int sequence) {
+  if (outputs_[sequence] == nullptr || positions_[sequence] >= notes_[sequence]) return;
+  first_gone_[sequence] = std::min(first_gone_[sequence], positions_[sequence]);
 }
 
 void EncoderTwin::Begin(const TestBatch& batch, ForwardMode mode) {
@@ -112,6 +121,7 @@ Status EncoderTwin::PutAll(Cache& cache, int sequence, std::uint32_t content,
     if (!Chosen(step, layer)) continue;
     const Status status = PutContents(cache, rows, layer, TestShape(layer));
     if (status.code() != StatusCode::kOutOfMemory) written_[layer] = true;
+    if (first && !reserving_ && status.code() != StatusCode::kOutOfMemory) NoteGone(sequence);
     if (!status.ok()) {
       // A refused allocation has changed nothing; half a store leaves no output.
       if (!reserving_ && status.code() != StatusCode::kOutOfMemory) outputs_[sequence] = nullptr;
@@ -133,12 +143,17 @@ void EncoderTwin::Copy(int src, int dst, Position length) {
   in_pass_ = false;
   const bool shares = outputs_[src] != nullptr && positions_[src] < length;
   outputs_[dst] = shares ? outputs_[src] : nullptr;
+  first_gone_[dst] = first_gone_[src] < length ? first_gone_[src] : kEndOfSequence;
   positions_[dst] = positions_[src];
   lengths_[dst] = std::min(lengths_[src], length);
 }
 
 void EncoderTwin::Remove(int sequence, Position begin, Position end) {
   in_pass_ = false;
+  Position& gone = first_gone_[sequence];
+  if (gone != kEndOfSequence && gone >= begin) {
+    gone = end == kEndOfSequence ? kEndOfSequence : std::max(begin, gone - (end - begin));
+  }
   Position& position = positions_[sequence];
   if (outputs_[sequence] != nullptr && position >= begin) {
     if (position < end) {

@@ -47,6 +47,8 @@ class EncoderTwin : public CacheTwin {
   using Shared = std::shared_ptr<Output>;
 
   bool Known(int sequence) const;
+  // The sequence's output is about to be replaced.
+  void NoteGone(int sequence);
   Status PutAll(Cache& cache, int sequence, std::uint32_t content, const ScriptStep& step);
   Difference CheckMetadata() const;
   Difference CheckQuery(std::size_t query);
@@ -60,6 +62,8 @@ class EncoderTwin : public CacheTwin {
   // Of the token that the sequence's output came with; not the output's own, as forks may move.
   std::vector<Position> positions_;
   std::vector<Position> lengths_;
+  // Of the first output that another replaced; kEndOfSequence: none.
+  std::vector<Position> first_gone_;
   std::vector<int> batch_sequences_;  // of the pass in progress
   std::map<int, Position> notes_;     // per sequence of the pass: where a new output belongs
   std::optional<int> newest_item_;    // its sequence
