@@ -15,14 +15,23 @@ struct Architecture {
 };
 
 constexpr Architecture kArchitectures[] = {
-    {"deepseek2", LoadDeepSeek2}, {"gemma2", LoadGemma},
-    {"gemma3", LoadGemma},        {"gemma4", LoadGemma4},
-    {"gpt-oss", LoadGptOss},      {"granitehybrid", LoadGraniteHybrid},
-    {"lfm2", LoadLfm2},           {"llama", LoadLlama},
-    {"llama4", LoadLlama4},       {"mistral3", LoadMistral3},
-    {"mllama", LoadMllama},       {"qwen2", LoadQwen2},
-    {"qwen3", LoadQwen3},         {"qwen3moe", LoadQwen3},
-    {"qwen3next", LoadQwen3Next}, {"t5", LoadT5},
+    {"deepseek2", LoadDeepSeek2},
+    {"gemma2", LoadGemma},
+    {"gemma3", LoadGemma},
+    {"gemma4", LoadGemma4},
+    {"gpt-oss", LoadGptOss},
+    {"granitehybrid", LoadGraniteHybrid},
+    {"lfm2", LoadLfm2},
+    {"lfm2moe", LoadLfm2},
+    {"llama", LoadLlama},
+    {"llama4", LoadLlama4},
+    {"mistral3", LoadMistral3},
+    {"mllama", LoadMllama},
+    {"qwen2", LoadQwen2},
+    {"qwen3", LoadQwen3},
+    {"qwen3moe", LoadQwen3},
+    {"qwen3next", LoadQwen3Next},
+    {"t5", LoadT5},
 };
 
 }  // namespace

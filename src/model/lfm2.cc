@@ -1,9 +1,11 @@
-// The lfm2 architecture (Liquid's LFM2): most layers are short convolutions between two gates,
+// The lfm2 and lfm2moe architectures (Liquid's LFM2): most layers are short convolutions between
+// two gates,
 //
 //   (b, c, x) = Win n        y = Wout (c × conv(b × x))
 //
 // the others grouped-query attention with norms of heads; every layer has a gated feed-forward
-// part. A layer with 0 KV heads is a convolution.
+// part. A layer with 0 KV heads is a convolution. In lfm2moe all but the first layers have experts,
+// gated by sigmoids and chosen with a bias.
 //
 // Source: Liquid AI, "LFM2 technical report" (2025), and transformers' modeling_lfm2.
 #include <utility>
@@ -21,8 +23,9 @@ namespace {
 class Lfm2 final : public HybridDecoder {
  public:
   Lfm2(Backend& backend, std::string_view name, LayerParams params, RecurrentParams recurrent,
-       RopeTable rope)
+       ExpertParams experts, RopeTable rope)
       : HybridDecoder(backend, name, std::move(params), std::move(recurrent)),
+        experts_(experts),
         rope_(std::move(rope)) {}
 
  protected:
@@ -44,7 +47,7 @@ class Lfm2 final : public HybridDecoder {
   struct Layer {
     Norm mixer_norm, ffn_norm;  // [width]
     std::variant<Convolution, Attention> mixer;
-    GatedFeedForward ffn;
+    FeedForward ffn;
   };
 
   Result<Convolution> LoadConvolution(WeightReader& reader, const std::string& prefix) const;
@@ -53,7 +56,9 @@ class Lfm2 final : public HybridDecoder {
   void RunMixer(Pass& pass, int index, const Convolution& mixer, const TensorView& h);
   void RunMixer(Pass& pass, int index, const Attention& mixer, const TensorView& h);
 
+  ExpertParams experts_;
   RopeTable rope_;
+  ExpertPlan plan_;
   std::vector<Layer> layers_;
 };
 
@@ -94,9 +99,7 @@ Status Lfm2::LoadLayer(WeightReader& reader, int index) {
   }
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm,
                            reader.RmsNorm(prefix + "ffn_norm", p.width, p.norm_epsilon));
-  KVCACHE_ASSIGN_OR_RETURN(
-      layer.ffn,
-      GatedFeedForward::Load(reader, prefix, p.width, p.ffn[static_cast<std::size_t>(index)]));
+  KVCACHE_ASSIGN_OR_RETURN(layer.ffn, FeedForward::Load(reader, p, experts_, index));
   layers_.push_back(std::move(layer));
   return Status::Ok();
 }
@@ -135,8 +138,18 @@ void Lfm2::RunLayer(Pass& pass, int index, const TensorView& x) {
   pass.Add(x, h);
 
   pass.RmsNorm(x, layer.ffn_norm, h);
-  layer.ffn.Run(pass, h, h);
+  layer.ffn.Run(pass, plan_, h, h);
   pass.Add(x, h);
+}
+
+Result<ExpertParams> ReadExperts(KeyReader& keys, const LayerParams& params) {
+  KVCACHE_ASSIGN_OR_RETURN(ExpertParams experts, ReadExpertParams(keys, params, {.sigmoid = true}));
+  if (experts.count == 0) return keys.Unsupported("expert_count");
+  experts.choice_bias = true;
+  // Which layers they are is told by their tensors.
+  KVCACHE_ASSIGN_OR_RETURN([[maybe_unused]] const int dense,
+                           keys.IntOrZero("leading_dense_block_count", params.layers));
+  return experts;
 }
 
 }  // namespace
@@ -147,11 +160,15 @@ Result<std::unique_ptr<Model>> LoadLfm2(const GgufFile& file, std::string_view n
   WeightReader weights(file, backend);
   KVCACHE_ASSIGN_OR_RETURN(LayerParams params, ReadLayerParams(keys, LayerKinds::kHybrid));
   KVCACHE_ASSIGN_OR_RETURN(RecurrentParams recurrent, ReadRecurrentParams(keys, &params));
+  ExpertParams experts;
+  if (name == "lfm2moe") {
+    KVCACHE_ASSIGN_OR_RETURN(experts, ReadExperts(keys, params));
+  }
   KVCACHE_ASSIGN_OR_RETURN(RopeTable rope,
                            ReadRope(keys, params, RopeParams::Pairing::kHalves, weights));
   KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
   return LoadDecoder(std::make_unique<Lfm2>(backend, name, std::move(params), std::move(recurrent),
-                                            std::move(rope)),
+                                            experts, std::move(rope)),
                      weights, file);
 }
 

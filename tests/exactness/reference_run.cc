@@ -86,6 +86,9 @@ constexpr Shape kFamilies[] = {
     {"Lfm2",
      "--arch lfm2 --layers 3 --width 96 --heads 6 --kv-heads 2 --head-dim 16 --ffn 160"
      " --vocab 333 --tied"},
+    {"Lfm2Moe",
+     "--arch lfm2moe --layers 3 --width 64 --heads 4 --kv-heads 1 --head-dim 16 --ffn 96"
+     " --vocab 333 --untied --experts 9 --experts-used 3 --expert-ffn 64 --dense-layers 1"},
     {"Qwen3Next",
      "--arch qwen3next --layers 3 --width 64 --heads 4 --kv-heads 2 --head-dim 32 --ffn 96"
      " --vocab 384 --tied --experts 10 --experts-used 3 --expert-ffn 32 --state-dim 20"

@@ -37,6 +37,7 @@ TURN_NEIGHBOURS = {"llama": True, "mistral3": True, "qwen2": False, "qwen3": Fal
 MODULES = {"deepseek2": "reference_deepseek2", "gemma2": "reference_gemma",
            "gemma3": "reference_gemma", "gemma4": "reference_gemma4", "gpt-oss": "reference_gpt_oss",
            "granitehybrid": "reference_granitehybrid", "lfm2": "reference_lfm2",
+           "lfm2moe": "reference_lfm2",
            "llama4": "reference_llama4", "mllama": "reference_mllama",
            "qwen3next": "reference_qwen3next", "t5": "reference_t5"}
 

@@ -129,6 +129,8 @@ VARIANTS = [
     Variant("qwen3", "qwen3", ("--rope-base", 1000000)),
     Variant("qwen3moe", "qwen3moe", ("--rope-base", 1000000), experts=(16, 4)),
     Variant("lfm2", "lfm2", ("--rope-base", 1000000), even_split=True, eval_flags=_CHECKPOINTS),
+    Variant("lfm2moe", "lfm2moe", ("--rope-base", 1000000, "--dense-layers", 1), experts=(16, 4),
+            even_split=True, eval_flags=_CHECKPOINTS),
     Variant("qwen3next", "qwen3next", ("--rope-base", 1000000), experts=(16, 4),
             eval_flags=_CHECKPOINTS),
     Variant("granitehybrid", "granitehybrid", eval_flags=_CHECKPOINTS),

@@ -54,6 +54,7 @@ constexpr Architecture kArchitectures[] = {
     {"gpt-oss", ExpertUse::kNeeded, AddGptOss, GptOssTensors},
     {"granitehybrid", ExpertUse::kAllowed, AddGraniteHybrid, GraniteHybridTensors},
     {"lfm2", ExpertUse::kNone, AddLfm2, Lfm2Tensors},
+    {"lfm2moe", ExpertUse::kNeeded, AddLfm2Moe, Lfm2Tensors},
     {"llama", ExpertUse::kAllowed, AddLlama, PlainTensors},
     {"llama4", ExpertUse::kNeeded, AddLlama4, Llama4Tensors},
     {"mllama", ExpertUse::kNone, AddMllama, MllamaTensors},

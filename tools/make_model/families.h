@@ -20,6 +20,7 @@ std::vector<TensorSpec> Gemma2Tensors(const Shape& shape);
 void AddGemma3(const Shape& shape, GgufHeader& header);
 std::vector<TensorSpec> Gemma3Tensors(const Shape& shape);
 void AddLfm2(const Shape& shape, GgufHeader& header);
+void AddLfm2Moe(const Shape& shape, GgufHeader& header);
 std::vector<TensorSpec> Lfm2Tensors(const Shape& shape);
 
 void AddQwen3Next(const Shape& shape, GgufHeader& header);

@@ -1,5 +1,5 @@
-// lfm2: short convolutions between two gates, and every so many layers attention with norms of
-// heads. The last norm goes by another name.
+// lfm2 and lfm2moe: short convolutions between two gates, and every so many layers attention with
+// norms of heads. The last norm goes by another name.
 #include <cmath>
 
 #include "base/strings.h"
@@ -29,6 +29,18 @@ void AddLfm2(const Shape& shape, GgufHeader& header) {
   header.SetUint32("lfm2.shortconv.l_cache", kTaps);
 }
 
+void AddLfm2Moe(const Shape& shape, GgufHeader& header) {
+  constexpr int kSigmoid = 2;
+  AddDecoderMetadata("lfm2moe", shape, header, {.kv_heads = KvHeadsByLayer(shape)});
+  const auto set = [&](std::string_view key, int value) {
+    header.SetUint32(StrCat("lfm2moe.", key), static_cast<std::uint32_t>(value));
+  };
+  set("shortconv.l_cache", kTaps);
+  set("leading_dense_block_count", shape.family.dense_layers);
+  set("expert_gating_func", kSigmoid);
+  if (shape.expert_ffn == shape.ffn) set("expert_feed_forward_length", shape.expert_ffn);
+}
+
 std::vector<TensorSpec> Lfm2Tensors(const Shape& shape) {
   TensorList list(shape);
   list.Embedding();
@@ -40,7 +52,12 @@ std::vector<TensorSpec> Lfm2Tensors(const Shape& shape) {
       AddConvolution(shape, block, list);
     }
     list.Norm(block + "ffn_norm.weight");
-    list.FeedForward(block, shape.ffn);
+    if (shape.experts == 0 || layer < shape.family.dense_layers) {
+      list.FeedForward(block, shape.ffn);
+    } else {
+      list.Experts(block, kEqualExpertGain);
+      list.Vector(block + "exp_probs_b.bias", shape.experts, Distribution::kNormal, 0.1f);
+    }
   }
   list.Output("token_embd_norm.weight");
   return list.Take();
