@@ -140,6 +140,7 @@ std::unique_ptr<Cache> Mllama::MakeCache() {
 
 std::vector<LayerMemory> Mllama::Memory() const {
   std::vector<LayerMemory> layers;
+  layers.reserve(static_cast<std::size_t>(params().layers));
   for (int i = 0; i < params().layers; ++i) {
     layers.push_back({.layer = i,
                       .kind = IsCross(i) ? LayerMemory::Kind::kCross : LayerMemory::Kind::kFull,
