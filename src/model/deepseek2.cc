@@ -154,6 +154,11 @@ Result<ExpertParams> ReadExperts(KeyReader& keys, const LayerParams& params) {
       ExpertParams experts,
       ReadExpertParams(keys, params, {.sigmoid = true, .groups = true, .renormalise = false}));
   if (experts.count == 0) return Status(StatusCode::kUnsupported, "deepseek2 without experts");
+  // Files of GLM 4.7 Flash do not say it; only routers by sigmoid have a bias for the choice.
+  const std::string bias = LayerPrefix(params.layers - 1) + "exp_probs_b.bias";
+  if (!keys.Has("expert_gating_func") && keys.file().FindTensor(bias) != nullptr) {
+    experts.gate = RouterOptions::Gate::kSigmoid;
+  }
   experts.choice_bias = true;
   const int size = experts.count / experts.groups;
   experts.group_best = experts.gate == RouterOptions::Gate::kSigmoid ? std::min(2, size) : 1;

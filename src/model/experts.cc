@@ -124,6 +124,12 @@ std::span<const LinearGroup> ExpertPlan::Down(const LinearWeight& down, const Te
 
 Result<Experts> Experts::Load(WeightReader& reader, const std::string& prefix, std::int64_t width,
                               const ExpertParams& params) {
+  const bool scored = params.choice_bias || params.groups > 1;
+  if (scored && params.count > RouterOptions::kMostScored) {
+    return Status(StatusCode::kUnsupported,
+                  StrCat(params.count, " experts with a bias or groups, at most ",
+                         RouterOptions::kMostScored, " are served"));
+  }
   Experts experts;
   experts.params = params;
   KVCACHE_ASSIGN_OR_RETURN(experts.router,

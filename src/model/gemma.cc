@@ -118,8 +118,8 @@ void Gemma::RunLayer(Pass& pass, int index, const TensorView& x) {
 // In the 27B models queries are scaled by the width per head and not by the head's size.
 void ScaleQueries(const KeyReader& keys, int layers_of_27b, LayerParams* params) {
   if (params->layers != layers_of_27b || keys.Has("attention.scale")) return;
-  const int width_per_head = params->width / params->heads[0];
-  params->attention_scale = 1.0f / std::sqrt(static_cast<float>(width_per_head));
+  const double width_per_head = 1.0 * params->width / params->heads[0];
+  params->attention_scale = static_cast<float>(1.0 / std::sqrt(width_per_head));
 }
 
 Status ReadGemma2(KeyReader& keys, LayerParams* params, GemmaParams* gemma) {
@@ -154,6 +154,7 @@ Result<std::unique_ptr<Model>> LoadGemma(const GgufFile& file, std::string_view 
                            ReadRope(keys, params, RopeParams::Pairing::kHalves, weights));
   const auto read = name == "gemma2" ? ReadGemma2 : ReadGemma3;
   KVCACHE_RETURN_IF_ERROR(read(keys, &params, &gemma));
+  IgnoreOtherSenses(keys, weights);
   KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
   return LoadDecoder(std::make_unique<Gemma>(backend, name, std::move(params), std::move(gemma)),
                      weights, file);

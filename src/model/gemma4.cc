@@ -133,7 +133,13 @@ Status Gemma4::LoadAttention(WeightReader& reader, int index, Layer* layer) cons
   KVCACHE_ASSIGN_OR_RETURN(layer->q, reader.Linear(prefix + "q", p.width, queries));
   KVCACHE_ASSIGN_OR_RETURN(layer->q_norm, reader.RmsNorm(prefix + "q_norm", dim, p.norm_epsilon));
   KVCACHE_ASSIGN_OR_RETURN(layer->o, reader.Linear(prefix + "output", queries, p.width));
-  if (index >= gemma_.own_layers) return Status::Ok();
+  if (index >= gemma_.own_layers) {
+    // Files from before llama.cpp left them out have them still.
+    for (const char* const unused : {"k.weight", "v.weight", "k_norm.weight"}) {
+      reader.Ignore(prefix + unused);
+    }
+    return Status::Ok();
+  }
   KVCACHE_ASSIGN_OR_RETURN(layer->k, reader.Linear(prefix + "k", p.width, keys));
   KVCACHE_ASSIGN_OR_RETURN(layer->k_norm, reader.RmsNorm(prefix + "k_norm", dim, p.norm_epsilon));
   if (!reader.Has(prefix + "v.weight")) return Status::Ok();
@@ -208,8 +214,7 @@ void Gemma4::AddInput(Pass& pass, int index, const TensorView& x) const {
   const TensorView gated = pass.TakeHidden(gemma_.input_width);
   const TensorView own = pass.TakeHidden(gemma_.input_width);
   const TensorView back = pass.TakeHidden(params().width);
-  TensorView from = inputs_;
-  from.data += index * from.stride_bytes[1];
+  TensorView from = Moved(inputs_, index * inputs_.stride_bytes[1]);
   from.dims = {inputs_.dims[0], inputs_.dims[2], 1, 1};
   from.stride_bytes[1] = inputs_.stride_bytes[2];
   pass.Copy(from, own);
@@ -328,6 +333,7 @@ Result<std::unique_ptr<Model>> LoadGemma4(const GgufFile& file, std::string_view
                            ReadRope(keys, params, RopeParams::Pairing::kHalves, weights));
   KVCACHE_ASSIGN_OR_RETURN(gemma.window_rope,
                            ReadWindowRope(keys, gemma.window_dim, RopeParams::Pairing::kHalves));
+  IgnoreOtherSenses(keys, weights);
   KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
   return LoadDecoder(std::make_unique<Gemma4>(backend, name, std::move(params), std::move(gemma)),
                      weights, file);

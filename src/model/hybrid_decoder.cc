@@ -7,7 +7,7 @@ namespace kvcache {
 std::unique_ptr<Cache> HybridDecoder::MakeCache() {
   RecurrentOptions options;
   options.layers = recurrent_.layers;
-  options.conv_dim = recurrent_.taps - 1;
+  options.conv_dim = recurrent_.taps > 0 ? recurrent_.taps - 1 : 0;
   options.conv_channels = recurrent_.channels;
   options.state_size = recurrent_.state_size();
   options.attention.shift_keys = ShiftKeys();

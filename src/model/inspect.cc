@@ -153,7 +153,7 @@ json RopeJson(KeyReader& keys, const LayerParams& params) {
 }
 
 json ExpertsJson(KeyReader& keys, const LayerParams& params) {
-  const auto experts = ReadExpertParams(keys, params);
+  const auto experts = ReadExpertParams(keys, params, {.sigmoid = true, .groups = true});
   if (!experts.ok()) return {{"error", experts.status().message()}};
   if (experts->count == 0) return nullptr;
   return {{"count", experts->count}, {"used", experts->used}, {"ffn", experts->ffn}};

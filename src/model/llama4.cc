@@ -185,6 +185,7 @@ Result<std::unique_ptr<Model>> LoadLlama4(const GgufFile& file, std::string_view
   KVCACHE_ASSIGN_OR_RETURN(const Llama4Params own, ReadOwn(keys, experts));
   KVCACHE_ASSIGN_OR_RETURN(RopeTable rope,
                            ReadRope(keys, params, RopeParams::Pairing::kInterleaved, weights));
+  IgnoreOtherSenses(keys, weights);
   KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
   return LoadDecoder(
       std::make_unique<Llama4>(backend, name, std::move(params), experts, own, std::move(rope)),

@@ -306,10 +306,8 @@ Result<std::unique_ptr<Model>> LoadMllama(const GgufFile& file, std::string_view
   KVCACHE_ASSIGN_OR_RETURN(MllamaParams own, ReadOwn(keys, params));
   KVCACHE_ASSIGN_OR_RETURN(RopeTable rope,
                            ReadRope(keys, params, RopeParams::Pairing::kInterleaved, weights));
-  keys.IgnoreAll("vision.");
+  IgnoreOtherSenses(keys, weights);
   KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
-  weights.IgnoreAll("v.");
-  weights.IgnoreAll("mm.");
   // The embedding has rows that no answer has: an image's token.
   if (const GgufTensor* const output = file.FindTensor("output.weight"); output != nullptr) {
     params.embedded = params.vocabulary;

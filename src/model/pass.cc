@@ -26,12 +26,6 @@ std::optional<TensorView> RowsOf(const TensorView& view) {
   return even && view.dims[3] == 1 ? std::optional(rows) : std::nullopt;
 }
 
-// While a pass measures there is no memory to point into.
-TensorView Moved(TensorView view, std::int64_t bytes) {
-  if (view.data != nullptr) view.data += bytes;
-  return view;
-}
-
 }  // namespace
 
 TensorView Pass::HeadsOf(const TensorView& x, std::int64_t offset, std::int64_t dim,

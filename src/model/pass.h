@@ -28,9 +28,14 @@
 
 namespace kvcache {
 
+// The view, so many bytes on. While a pass measures there is no memory to point into.
+inline TensorView Moved(TensorView view, std::int64_t bytes) {
+  if (view.data != nullptr) view.data += bytes;
+  return view;
+}
 // Values [first, first + count) of each row.
 inline TensorView Part(TensorView view, std::int64_t first, std::int64_t count) {
-  view.data += first * view.stride_bytes[0];
+  view = Moved(view, first * view.stride_bytes[0]);
   view.dims[0] = count;
   return view;
 }

@@ -42,12 +42,16 @@ Status ReadState(KeyReader& keys, RecurrentParams* recurrent) {
   return Status::Ok();
 }
 
+bool HasStates(std::string_view architecture) {
+  return architecture == "qwen3next" || architecture == "granitehybrid";
+}
+
 }  // namespace
 
 Result<RecurrentParams> ReadRecurrentParams(KeyReader& keys, LayerParams* params) {
   RecurrentParams recurrent;
-  const bool convolves = keys.Has("shortconv.l_cache");
-  if (!convolves && !keys.Has("ssm.conv_kernel")) return recurrent;
+  const bool convolves = keys.architecture() == "lfm2" || keys.architecture() == "lfm2moe";
+  if (!convolves && !HasStates(keys.architecture())) return recurrent;
   KVCACHE_RETURN_IF_ERROR(MarkLayers(keys, params, &recurrent));
   if (convolves) {
     KVCACHE_ASSIGN_OR_RETURN(recurrent.taps, keys.Int("shortconv.l_cache", kMaxTaps));

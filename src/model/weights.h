@@ -17,6 +17,7 @@
 #include "kvcache/backend.h"
 #include "kvcache/status.h"
 #include "model/gguf.h"
+#include "model/key_reader.h"
 
 namespace kvcache {
 
@@ -97,5 +98,8 @@ class WeightReader {
   std::set<std::string, std::less<>> used_;
   std::size_t owned_bytes_ = 0;
 };
+
+// Files of models that see and hear may hold the parts for that, too: what a text needs none of.
+void IgnoreOtherSenses(KeyReader& keys, WeightReader& weights);
 
 }  // namespace kvcache

@@ -99,7 +99,10 @@ TEST_P(Exactness, AfterASharedPrefix) {
     ExpectExact(*engine, kFirst, 0, shared + 20);
     ASSERT_TRUE(engine->cache().CopyPrefix(kFirst, kSecond, shared).ok());
     // The source goes on, then goes away; the copy is what it was either way.
-    ExpectExact(*engine, kSecond, GoBack(*engine, kSecond, shared), shared + 10);
+    const Position kept = GoBack(*engine, kSecond, shared);
+    const bool has_checkpoint = engine->cache().Recurrent() != nullptr && shared >= 255;
+    EXPECT_TRUE(kept > 0 || !has_checkpoint);
+    ExpectExact(*engine, kSecond, kept, shared + 10);
     ExpectExact(*engine, kFirst, shared + 20, shared + 30);
     ASSERT_TRUE(engine->cache().CopyPrefix(kSecond, kThird, shared + 10).ok());
     ASSERT_TRUE(engine->cache().Remove(kFirst, 0, kEndOfSequence).ok());
