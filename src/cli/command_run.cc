@@ -24,7 +24,11 @@ bool IsChat(const RunFlags& flags) {
 
 Result<std::string> ReadPrompt(const RunFlags& flags) {
   if (flags.prompt) return *flags.prompt;
-  return ReadTextFile(flags.prompt_file.empty() ? "-" : flags.prompt_file);
+  KVCACHE_ASSIGN_OR_RETURN(std::string text,
+                           ReadTextFile(flags.prompt_file.empty() ? "-" : flags.prompt_file));
+  // Editors and echo end a file with it; nobody means it.
+  if (text.ends_with('\n')) text.pop_back();
+  return text;
 }
 
 // The text goes to standard output as it comes; a reader that has gone ends the generation.

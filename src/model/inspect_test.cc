@@ -98,7 +98,7 @@ TEST(Inspect, CountsWindowsBySequence) {
   EXPECT_THAT(DescriptionText(d, InspectDetail::kSummary),
               HasSubstr("  0 bytes per token, and 15.0 KiB for each sequence\n"
                         "  sliding, window 20, 40 kept, 2 KV heads of 16 + 16, 5,120 bytes per "
-                        "sequence\n    layers 0\n"));
+                        "layer and sequence\n    layers 0\n"));
 }
 
 // Layers that have other keys than those before them.
@@ -116,15 +116,17 @@ TEST(Inspect, CountsLayersOfSeveralKinds) {
     }
     return header;
   };
-  EXPECT_THAT(DescriptionText(Describe(file_of("llama4", 4)), InspectDetail::kSummary),
-              HasSubstr("  chunked, chunk 8,192, 2 KV heads of 32 + 32, 256 bytes per token\n"
-                        "    layers 0 1 2\n"
-                        "  full, 2 KV heads of 32 + 32, 256 bytes per token\n    layers 3\n"));
+  EXPECT_THAT(
+      DescriptionText(Describe(file_of("llama4", 4)), InspectDetail::kSummary),
+      HasSubstr("  chunked, chunk 8,192, 2 KV heads of 32 + 32, 256 bytes per layer and token\n"
+                "    layers 0 1 2\n"
+                "  full, 2 KV heads of 32 + 32, 256 bytes per layer and token\n    layers 3\n"));
   const nlohmann::json latent = Describe(file_of("deepseek2", 2));
   EXPECT_EQ(latent["cache"]["bytes_per_token"], 2 * 96 * 2);  // K alone, f16
-  EXPECT_THAT(DescriptionText(latent, InspectDetail::kSummary),
-              HasSubstr("  full, 1 KV heads of 96, values within: 64, 192 bytes per token\n"
-                        "    layers 0 1\n"));
+  EXPECT_THAT(
+      DescriptionText(latent, InspectDetail::kSummary),
+      HasSubstr("  full, 1 KV heads of 96, values within: 64, 192 bytes per layer and token\n"
+                "    layers 0 1\n"));
 }
 
 TEST(Inspect, CountsStatesBySequence) {
@@ -141,7 +143,7 @@ TEST(Inspect, CountsStatesBySequence) {
   EXPECT_EQ(d["cache"]["bytes_per_sequence"], 2 * 2 * 64 * 4) << "two inputs of two layers";
   EXPECT_EQ(d["rope"]["scaling"], "none");
   EXPECT_THAT(DescriptionText(d, InspectDetail::kSummary),
-              HasSubstr("  recurrent, 512 bytes per sequence\n    layers 0 2\n"));
+              HasSubstr("  recurrent, 512 bytes per layer and sequence\n    layers 0 2\n"));
 }
 
 TEST(Inspect, SaysHowPositionsAreStretchedAndWhichExpertsThereAre) {
@@ -230,8 +232,9 @@ TEST(Inspect, TextIsForPeople) {
   EXPECT_THAT(text, HasSubstr("m.gguf\n  llama, small\\x1b[31m\n  66,496 parameters"));
   EXPECT_THAT(text, HasSubstr("cache, K in f16 and V in f16\n  384 bytes per token; 1 GiB holds "
                               "2,796,202 tokens\n"));
-  EXPECT_THAT(text,
-              HasSubstr("  full, 2 KV heads of 16 + 16, 128 bytes per token\n    layers 0\n"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("  full, 2 KV heads of 16 + 16, 128 bytes per layer and token\n    layers 0\n"));
   EXPECT_THAT(text, HasSubstr("20 × string: 'x', 'x'"));
   EXPECT_THAT(text, HasSubstr("  q8_0      1 tensors, 640 parameters, 680 bytes\n"));
   EXPECT_THAT(text, HasSubstr("token_embd.weight"));

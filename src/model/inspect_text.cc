@@ -96,7 +96,7 @@ std::string LayerText(const json& layer) {
   }
   for (const auto* const per : {"token", "sequence"}) {
     const json& bytes = layer[StrCat("bytes_per_", per)];
-    if (bytes != 0) text += StrCat(", ", Thousands(bytes), " bytes per ", per);
+    if (bytes != 0) text += StrCat(", ", Thousands(bytes), " bytes per layer and ", per);
   }
   return text;
 }
