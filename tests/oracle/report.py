@@ -26,7 +26,9 @@ of all logits are the same: in chunks of 1, 7, 64 and 512 tokens, on 1 and 2 thr
 with other sequences; after forks; after rewinds; in scattered cells; after random appends, forks and
 rewinds of four sequences. *Moved* counts models whose keys, turned to other positions by a removal
 in the middle, answer like those computed there (within 1e-4: turned keys are rounded once more, so
-their bits differ by design).
+their bits differ by design; recurrent states take in what was before, so there is nothing to compare).
+t5 and mllama, whose layers look at what an encoder put, have tests of their own for forks and rewinds
+(`tests/exactness/encoder_test.cc`, `image_test.cc`).
 """
 
 # What the exactness checks show of a model, and the tests that show it.
@@ -41,7 +43,8 @@ HEAD = """
 Random-weight models of each architecture and setting (`tools/make_model`), {shapes} shapes of each
 for every weight type; {tokens} tokens, of which the last 200 were chosen by llama.cpp; K and V in
 F32. `tests/oracle/compare.py` says what is measured and which bounds hold; the figures are those of
-the tests oracle.logits and oracle.matrix.
+the tests oracle.logits and oracle.matrix (`./dev report`), or, where a type has two shapes only, of
+oracle.architectures, which are part of `./dev test`.
 
 Each row has the worst of its shapes. KL is the mean over positions in nats, of our logits or of
 llama.cpp's against a float64 pass over the same (dequantised) weights; for experts in block types it
