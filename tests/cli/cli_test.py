@@ -209,6 +209,17 @@ class Run(CliTest):
         self.fails(["run", self.model, "-p", "x", "--top-p", "2"], "top-p", status=2)
         self.fails(["run", self.model, "-p", "x", "--stop", ""], "stop string", status=2)
 
+    def test_a_final_newline_is_no_part_of_the_prompt(self):
+        args = ["run", self.model, "-n", "1", "--temp", "0", "--json"]
+        plain = json.loads(self.succeeds(*args, "-p", "one two"))["prompt_tokens"]
+        self.assertEqual(json.loads(self.succeeds(*args, text_in="one two\n"))["prompt_tokens"],
+                         plain)
+        path = self.file("prompt.txt", b"one two\n")
+        self.assertEqual(json.loads(self.succeeds(*args, "-f", path))["prompt_tokens"], plain)
+        more = json.loads(self.succeeds(*args, text_in="one two\n\n"))["prompt_tokens"]
+        self.assertGreater(more, plain)
+        self.fails(["run", self.model, "-f", self.file("newline.txt", b"\n")], "prompt is empty")
+
     def test_json_and_seed(self):
         args = ["run", self.model, "-p", "one two", "-n", "20", "--seed", "5", "--json"]
         first, second = (json.loads(self.succeeds(*args)) for _ in range(2))
