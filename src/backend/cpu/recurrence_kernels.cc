@@ -10,6 +10,7 @@
 #include "hwy/foreach_target.h"
 // After it, so that they compile once per target.
 #include "backend/cpu/simd-inl.h"
+#include "backend/cpu/squares-inl.h"
 #include "hwy/contrib/math/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -75,20 +76,6 @@ void Convolve(const ConvBlock& block) {
 }
 
 // ---- Scan
-
-HWY_INLINE float SumOfSquares(const float* x, std::int64_t width) {
-  Lanes16 sum = ZeroLanes();
-  std::int64_t i = 0;
-  for (; i + kVirtualLanes <= width; i += kVirtualLanes) {
-    MulAddLanes<LoadF32, LoadF32>(x + i, x + i, sum);
-  }
-  if (i < width) {
-    HWY_ALIGN float tail[kVirtualLanes] = {};
-    std::memcpy(tail, x + i, static_cast<std::size_t>(width - i) * sizeof(float));
-    MulAddFirstLanes<LoadF32, LoadF32>(tail, tail, static_cast<int>(width - i), sum);
-  }
-  return FoldLanes(sum);
-}
 
 // What a token's keys and queries are multiplied with.
 struct Factors {
