@@ -19,7 +19,7 @@
 #include "model/blocks.h"
 #include "model/hybrid_decoder.h"
 #include "model/rope_scaling.h"
-#include "model/shared_expert.h"
+#include "model/shared_experts.h"
 
 namespace kvcache {
 namespace {

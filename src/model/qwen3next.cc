@@ -21,7 +21,7 @@
 #include "model/blocks.h"
 #include "model/hybrid_decoder.h"
 #include "model/rope_scaling.h"
-#include "model/shared_expert.h"
+#include "model/shared_experts.h"
 
 namespace kvcache {
 namespace {
@@ -61,8 +61,7 @@ class Qwen3Next final : public HybridDecoder {
   struct Layer {
     Norm mixer_norm, ffn_norm;  // [width]
     std::variant<DeltaNet, Attention> mixer;
-    Experts experts;
-    SharedExpert shared;
+    SharedExperts ffn;
   };
 
   Result<DeltaNet> LoadDeltaNet(WeightReader& reader, const std::string& prefix) const;
@@ -70,7 +69,6 @@ class Qwen3Next final : public HybridDecoder {
   // Both: h becomes the layer's answer to it.
   void RunMixer(Pass& pass, int index, const DeltaNet& mixer, const TensorView& h);
   void RunMixer(Pass& pass, int index, const Attention& mixer, const TensorView& h);
-  void RunFeedForward(Pass& pass, const Layer& layer, const TensorView& h);
 
   ExpertParams experts_;
   RopeTable rope_;
@@ -127,10 +125,9 @@ Status Qwen3Next::LoadLayer(WeightReader& reader, int index) {
   }
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm,
                            reader.RmsNorm(prefix + "post_attention_norm", p.width, p.norm_epsilon));
-  KVCACHE_ASSIGN_OR_RETURN(layer.experts, Experts::Load(reader, prefix, p.width, experts_));
-  KVCACHE_ASSIGN_OR_RETURN(
-      layer.shared,
-      SharedExpert::Load(reader, prefix, p.width, experts_.shared_ffn, SharedExpertGate::kSigmoid));
+  KVCACHE_ASSIGN_OR_RETURN(layer.ffn,
+                           SharedExperts::Routed(reader, p, experts_, experts_.shared_ffn, index,
+                                                 SharedExpertGate::kSigmoid));
   layers_.push_back(std::move(layer));
   return Status::Ok();
 }
@@ -193,15 +190,6 @@ void Qwen3Next::RunMixer(Pass& pass, int index, const Attention& mixer, const Te
   pass.Linear(gate, {{mixer.o, h}});
 }
 
-// h becomes what the token's experts and the shared one make of it.
-void Qwen3Next::RunFeedForward(Pass& pass, const Layer& layer, const TensorView& h) {
-  const Pass::Scope scope(pass);
-  const TensorView routed = pass.TakeHidden(params().width);
-  layer.experts.Run(pass, plan_, h, routed);
-  layer.shared.Run(pass, h, h);
-  pass.Add(h, routed);
-}
-
 void Qwen3Next::RunLayer(Pass& pass, int index, const TensorView& x) {
   const Layer& layer = layers_[static_cast<std::size_t>(index)];
   const Pass::Scope scope(pass);
@@ -211,7 +199,7 @@ void Qwen3Next::RunLayer(Pass& pass, int index, const TensorView& x) {
   pass.Add(x, h);
 
   pass.RmsNorm(x, layer.ffn_norm, h);
-  RunFeedForward(pass, layer, h);
+  layer.ffn.Run(pass, plan_, h, h);
   pass.Add(x, h);
 }
 
