@@ -83,6 +83,8 @@ class EditedLines : public LineEditor {
     ended_ = LineEnd::kLine;
     line.clear();
     int count = 0;
+    // Raw before the prompt is seen: what is typed at once is then never the terminal's to take.
+    (void)el_set(edit_, EL_PREP_TERM, 1);
     const char* typed = el_gets(edit_, &count);
     if (ended_ == LineEnd::kInterrupted) {
       (void)el_set(edit_, EL_UNBUFFERED, 0);
