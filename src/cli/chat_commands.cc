@@ -31,6 +31,10 @@ bool HasSystem(const ordered_json& messages) {
   return !messages.empty() && HasRole(messages.front(), "system");
 }
 
+std::string Counted(const ordered_json& messages) {
+  return StrCat(messages.size(), messages.size() == 1 ? " message" : " messages");
+}
+
 Result<AfterCommand> Help(const Request& request);
 
 Result<AfterCommand> Clear(const Request& request) {
@@ -44,14 +48,14 @@ Result<AfterCommand> Clear(const Request& request) {
 Result<AfterCommand> Save(const Request& request) {
   if (request.argument.empty()) return Wrong("/save needs a file's name");
   KVCACHE_RETURN_IF_ERROR(SaveConversation(request.argument, request.chat.input()));
-  request.say = StrCat(request.messages().size(), " messages saved to ", request.argument);
+  request.say = StrCat(Counted(request.messages()), " saved to ", request.argument);
   return AfterCommand::kReadOn;
 }
 
 Result<AfterCommand> Load(const Request& request) {
   if (request.argument.empty()) return Wrong("/load needs a file's name");
   KVCACHE_RETURN_IF_ERROR(LoadConversation(request.argument, request.chat.input()));
-  request.say = StrCat(request.messages().size(), " messages loaded from ", request.argument);
+  request.say = StrCat(Counted(request.messages()), " loaded from ", request.argument);
   return AfterCommand::kReadOn;
 }
 
@@ -92,7 +96,7 @@ Result<AfterCommand> Forget(const Request& request) {
   messages.erase(messages.begin() + static_cast<std::ptrdiff_t>(first),
                  messages.begin() + static_cast<std::ptrdiff_t>(last));
   request.say = StrCat("the oldest ", forgotten, forgotten == 1 ? " exchange is" : " exchanges are",
-                       " forgotten, ", messages.size(), " messages are left");
+                       " forgotten; left: ", Counted(messages));
   return AfterCommand::kReadOn;
 }
 

@@ -106,7 +106,7 @@ Status Eval(const EvalFlags& flags) {
 Command AddEval(CLI::App& app) {
   CLI::App* command = app.add_subcommand("eval", "Score given text: perplexity and logits");
   const auto flags = std::make_shared<EvalFlags>();
-  flags->engine.Add(*command);
+  flags->engine.Add(*command, "what the text needs");
   CLI::Option_group* source = command->add_option_group("Text", "exactly one of");
   source->add_option("--tokens", flags->tokens, "token ids, such as 1,450,17")->type_name("IDS");
   source->add_option("--tokens-file", flags->tokens_file, "a file of token ids")->type_name("F");

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/strings.h"
 #include "cli/chat_loop.h"
 #include "cli/command.h"
 #include "cli/json_report.h"
@@ -52,9 +53,24 @@ Status Report(Engine& engine, const RunFlags& flags, const GenerateResult& resul
   return Status::Ok();
 }
 
+// What to do about a prompt that does not fit.
+std::string AdviceOnLength(const Engine& engine) {
+  const int own = engine.info().context_length;
+  if (own > engine.context()) return StrCat("; the model can do more: --ctx up to ", own);
+  return "; the model was made for no more: shorten the prompt";
+}
+
+Status CheckFits(const Engine& engine, std::size_t tokens) {
+  if (tokens <= static_cast<std::size_t>(engine.context())) return Status::Ok();
+  return {StatusCode::kInvalidArgument,
+          StrCat("the prompt has ", tokens, " tokens, the context holds ", engine.context(),
+                 AdviceOnLength(engine))};
+}
+
 // A text that the model goes on with.
 Status Continue(Engine& engine, const RunFlags& flags, const std::string& text, double load_ms) {
   KVCACHE_ASSIGN_OR_RETURN(std::vector<std::int32_t> prompt, engine.tokenizer().Encode(text));
+  KVCACHE_RETURN_IF_ERROR(CheckFits(engine, prompt.size()));
   Session session(engine, SequenceId{0});
   Progress progress;
   GenerateRequest request = flags.MakeRequest(progress, prompt.size());
@@ -86,6 +102,9 @@ Status AnswerOne(Engine& engine, const RunFlags& flags, ChatFormat format, const
   auto turn = chat.Answer(std::move(request));
   if (!turn.ok()) {
     Status status = std::move(turn).TakeStatus();
+    if (status.code() == StatusCode::kCacheFull) {
+      return {status.code(), status.message() + AdviceOnLength(engine)};
+    }
     return status.code() == StatusCode::kUnsupported ? WithAdvice(std::move(status)) : status;
   }
   progress.Clear();

@@ -1,7 +1,9 @@
 #include "cli/engine_flags.h"
 
+#include <cstdio>
 #include <string>
 
+#include "base/strings.h"
 #include "cli/model_store.h"
 
 namespace kvcache::cli {
@@ -32,19 +34,19 @@ void CacheTypeFlags::Add(CLI::App& command) {
   add("--v-type", v_, "type of cached values alone");
 }
 
-void EngineFlags::Add(CLI::App& command) {
+void EngineFlags::Add(CLI::App& command, const std::string& default_context) {
   command
       .add_option("MODEL", model_,
                   "a .gguf file, or a name that 'kvcache list' shows (default: the small model "
                   "that ships)")
       ->type_name("");
-  const auto add = [&](const char* name, int& value, int most, const char* help) {
+  const auto add = [&](const char* name, int& value, int most, const std::string& help) {
     return command.add_option(name, value, help)
         ->check(CLI::Range(1, most))
         ->group(kGroup)
         ->type_name("N");
   };
-  add("--ctx", context_, 1 << 28, "tokens of context (default: the model's, at most 8,192)");
+  add("--ctx", context_, 1 << 28, "tokens of context (default: " + default_context + ")");
   types_.Add(command);
   add("--prefill-chunk", prefill_chunk_, 1 << 16, "tokens per pass over the prompt")
       ->capture_default_str();
@@ -57,13 +59,21 @@ void EngineFlags::Add(CLI::App& command) {
 Result<std::unique_ptr<Engine>> EngineFlags::OpenFor(int tokens) const {
   const CacheTypes types = types_.types();
   KVCACHE_ASSIGN_OR_RETURN(const std::string path, FindModel(model_));
-  return Engine::Open(path, {.threads = threads_,
-                             .k_type = types.k,
-                             .v_type = types.v,
-                             .context = context_ == 0 ? tokens : context_,
-                             .max_sequences = 1,
-                             .prefill_chunk = prefill_chunk_,
-                             .checkpoints = checkpoints_});
+  KVCACHE_ASSIGN_OR_RETURN(auto engine,
+                           Engine::Open(path, {.threads = threads_,
+                                               .k_type = types.k,
+                                               .v_type = types.v,
+                                               .context = context_ == 0 ? tokens : context_,
+                                               .max_sequences = 1,
+                                               .prefill_chunk = prefill_chunk_,
+                                               .checkpoints = checkpoints_}));
+  if (const int own = engine->info().context_length; context_ > own) {
+    (void)std::fprintf(stderr,
+                       "kvcache: the model was made for %s tokens of context: beyond them, with "
+                       "--ctx %d, its answers may be poor\n",
+                       WithThousands(own).c_str(), context_);
+  }
+  return engine;
 }
 
 }  // namespace kvcache::cli

@@ -29,8 +29,8 @@ class CacheTypeFlags {
 
 class EngineFlags {
  public:
-  // Declares MODEL and the cache options.
-  void Add(CLI::App& command);
+  // Declares MODEL and the cache options; `default_context` says what --ctx is without it.
+  void Add(CLI::App& command, const std::string& default_context = "the model's, at most 8,192");
 
   const std::string& model() const { return model_; }
 

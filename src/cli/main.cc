@@ -1,6 +1,7 @@
 // kvcache: the command line. Exit status 0: done; 1: it failed, and one line on stderr says
 // what, where and what to do; 2: the command line itself was wrong.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -43,16 +44,31 @@ int RunChosen(const std::vector<Command>& commands) {
   return 0;
 }
 
+// `kvcache` alone, and `kvcache help [COMMAND]` as `kvcache [COMMAND] --help`.
+std::vector<std::string> ArgumentsOf(int argc, char** argv, const std::vector<Command>& commands) {
+  std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+  const bool help = arguments.empty() || arguments[0] == "help";
+  if (!help) return arguments;
+  if (!arguments.empty()) arguments.erase(arguments.begin());
+  const bool known = arguments.empty() ||
+                     std::any_of(commands.begin(), commands.end(), [&](const Command& command) {
+                       return command.app->get_name() == arguments[0];
+                     });
+  if (known) arguments.emplace_back("--help");
+  return arguments;
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("Runs language models (GGUF) and keeps what they have computed.", "kvcache");
   app.set_version_flag("--version", "kvcache " KVCACHE_VERSION);
   app.require_subcommand(1);
   const std::vector<Command> commands = {AddRun(app), AddEval(app), AddTokenize(app),
                                          AddInspect(app), AddList(app)};
+  const std::vector<std::string> arguments = ArgumentsOf(argc, argv, commands);
   try {
-    app.parse(argc, argv);
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // as CLI11 wants
   } catch (const CLI::ParseError& error) {
-    return ReportUsage(app, argc > 1 ? argv[1] : "", error);
+    return ReportUsage(app, arguments[0], error);
   }
   return RunChosen(commands);
 }

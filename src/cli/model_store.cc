@@ -70,9 +70,11 @@ Result<std::string> FindModel(const std::string& model) {
     if (fs::exists(candidate, ignored)) return candidate.string();
     searched += " " + folder;
   }
+  const bool is_text = name.find(' ') != std::string::npos;
   return Status(StatusCode::kNotFound, "no model '" + name + "' in" + searched +
                                            "; give a .gguf file, or a name that 'kvcache list' "
-                                           "shows");
+                                           "shows" +
+                                           (is_text ? "; a prompt goes after -p" : ""));
 }
 
 Result<std::unique_ptr<Tokenizer>> OpenTokenizer(const std::string& model) {

@@ -115,7 +115,8 @@ std::string AnswerSummary(const GenerateResult& result, const PromptUse& use) {
   if (use.kept > 0) text += StrCat(WithThousands(use.kept), " kept, ");
   text += StrCat(WithThousands(result.prompt_tokens), " computed");
   if (use.dropped > 0) {
-    text += StrCat(" (", use.reason, ": ", WithThousands(use.dropped), " of no use)");
+    text +=
+        StrCat(" (", use.reason, ": ", WithThousands(use.dropped), " in the cache did not fit)");
   }
   char rates[96];
   (void)std::snprintf(rates, sizeof(rates), " · first token %.0f ms · %.0f tokens/s",

@@ -34,7 +34,7 @@ struct RunFlags {
   GenerateRequest MakeRequest(Progress& progress, std::size_t total) const;
 };
 
-// How many of a prompt's tokens were kept, and how many were of no use, and why.
+// How many of a prompt's tokens were kept, and how many in the cache did not fit, and why.
 struct PromptUse {
   std::int32_t kept = 0;
   std::int32_t dropped = 0;

@@ -120,7 +120,7 @@ class Piped(ChatTest):
                                             f"/think off\n/set temp 0\n//slash\n/clear\n"
                                             f"/save {path}\n/quit\nnever\n")
         for words in ("/forget [N]", "Be brief.", "the oldest 1 exchange is forgotten",
-                      "the system message stays", "messages saved"):
+                      "the system message stays", "message saved"):
             self.assertIn(words, err)
         saved = json.loads(path.read_text())
         self.assertEqual(saved["messages"], [{"role": "system", "content": "Be brief."}])
@@ -288,7 +288,7 @@ class Terminal(ChatTest):
                         r"tokens: [\d,]+ kept, [\d,]+ computed .* · stopped"):
             self.expect("> ")
             self.type(f"/load {talk}\n")
-            self.expect("1 messages loaded")
+            self.expect("1 message loaded")
             self.expect("> ")
             self.type("/retry\n")
             self.expect("reading the prompt: [0-9]+,[0-9]+ tokens")

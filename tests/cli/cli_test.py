@@ -67,13 +67,16 @@ class CliTest(unittest.TestCase):
 class Usage(CliTest):
     def test_help_and_version(self):
         self.assertIn("run", self.succeeds("--help"))
+        self.assertEqual(self.succeeds(), self.succeeds("--help"))
+        self.assertEqual(self.succeeds("help"), self.succeeds("--help"))
         for command in ("run", "eval", "tokenize", "inspect", "list"):
             self.assertIn("--help", self.succeeds(command, "--help"))
+            self.assertEqual(self.succeeds("help", command), self.succeeds(command, "--help"))
         self.assertRegex(self.succeeds("--version"), r"kvcache \d+\.\d+\.\d+")
 
     def test_wrong_command_lines(self):
-        self.fails([], "subcommand", status=2)
         self.fails(["walk"], "walk", status=2)
+        self.fails(["help", "walk"], "walk", status=2)
         self.fails(["run", "--colour", "red"], "--colour", "kvcache run --help", status=2)
         self.fails(["run", "-n", "many"], "many", status=2)
         self.fails(["run", "-n", "-3"], "-3 not in range 0 to 2147483647", status=2)
@@ -203,7 +206,10 @@ class Run(CliTest):
         self.fails(["run", self.model, "-f", "/nonexistent/prompt"], "/nonexistent/prompt",
                    "No such file")
         self.fails(["run", self.model, "--ctx", "16", "-p", "word " * 100], "prompt has",
-                   "context holds 16")
+                   "context holds 16", "--ctx up to")
+        _, _, err = run("run", self.model, "-p", "Hi", "-n", "1", "--ctx", "100000")
+        self.assertIn("the model was made for 256 tokens", err)
+        self.fails(["run", "Once upon a time"], "goes after -p", text_in="x")
         self.fails(["run", self.model, "-p", "x", "--kv-type", "q9"], "q9", "f16", status=2)
         self.fails(["run", self.model, "-p", "x", "--temp", "-1"], "temperature", status=2)
         self.fails(["run", self.model, "-p", "x", "--top-p", "2"], "top-p", status=2)
