@@ -209,7 +209,7 @@ TEST(GgufCorrupt, Tensors) {
        "tensor 1 of 1: 't': offset 45: dimension 1 of 2147483648 makes too many values"},
       {"bytes overflow", one({1ull << 62}, f32, 0).Align().Zeros(64), StatusCode::kCorrupt,
        "tensor 't': its 4611686018427387904 blocks of 4 bytes at 0 of the data do not fit: the "
-       "data begins at 64 in a file of 128 bytes"},
+       "data begins at 64 in a file of 128 bytes, which seems cut short"},
       {"unknown type", one({32}, static_cast<GgmlType>(4), 0).Align(), StatusCode::kUnsupported,
        "tensor 1 of 1: 't': offset 45: type 4 is not known"},
       {"half a block", one({48, 2}, GgmlType::kQ8_0, 0).Align().Zeros(102), StatusCode::kCorrupt,
@@ -219,13 +219,13 @@ TEST(GgufCorrupt, Tensors) {
        "tensor 't': its offset 4 is not a multiple of the alignment 32"},
       {"past the end", one({8}, f32, 64).Align().Zeros(64), StatusCode::kCorrupt,
        "tensor 't': its 8 blocks of 4 bytes at 64 of the data do not fit: the data begins at 64 "
-       "in a file of 128 bytes"},
+       "in a file of 128 bytes, which seems cut short"},
       {"offset overflows", one({8}, f32, ~0ull - 31).Align().Zeros(64), StatusCode::kCorrupt,
        "tensor 't': its 8 blocks of 4 bytes at 18446744073709551584 of the data do not fit: the "
-       "data begins at 64 in a file of 128 bytes"},
+       "data begins at 64 in a file of 128 bytes, which seems cut short"},
       {"no data", one({8}, f32, 0), StatusCode::kCorrupt,
        "tensor 't': its 8 blocks of 4 bytes at 0 of the data do not fit: the data begins at 64 in "
-       "a file of 57 bytes"},
+       "a file of 57 bytes, which seems cut short"},
       {"twice",
        Raw().Head(2, 0).Tensor("t", {1}, f32, 0).Tensor("t", {1}, f32, 32).Align().Zeros(64),
        StatusCode::kCorrupt, "tensor 't' occurs twice"},

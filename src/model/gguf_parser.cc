@@ -371,7 +371,7 @@ Status GgufParser::PlaceTensor(GgufTensor& tensor) const {
   if (blocks > left / block_bytes) {
     return Corrupt(StrCat("its ", blocks, " blocks of ", block_bytes, " bytes at ", tensor.offset,
                           " of the data do not fit: the data begins at ", file_.data_offset_,
-                          " in a file of ", size, " bytes"));
+                          " in a file of ", size, " bytes, which seems cut short"));
   }
   tensor.offset += file_.data_offset_;
   tensor.bytes = file_.bytes_.subspan(tensor.offset, blocks * block_bytes);
