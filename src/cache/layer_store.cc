@@ -62,6 +62,11 @@ Status LayerStore::CheckShape(const KvShape& shape) const {
   if (shape.kv_heads < 1 || shape.k_dim < 1 || shape.v_dim < 1) {
     return {StatusCode::kInvalidArgument, "no such shape: " + Describe(shape)};
   }
+  if (shape.v_in_k && InfoOf(prototype_.k_type).block_size > 1) {
+    return {StatusCode::kUnsupported, "keys of type " +
+                                          std::string(InfoOf(prototype_.k_type).name) +
+                                          " cannot hold values as well: " + Describe(shape)};
+  }
   if (shape.k_dim % InfoOf(prototype_.k_type).block_size != 0 ||
       (!shape.v_in_k && shape.v_dim % InfoOf(prototype_.v_type).block_size != 0)) {
     return {StatusCode::kUnsupported, Describe(shape) + " are not whole blocks of " +

@@ -23,7 +23,7 @@
 // Attention turns the query in the same way, and their product is as it was.
 //
 // Thread safety: free functions without state. Units: bytes, unless a name says otherwise.
-// REQUIRES of all: a block type of IsKvBlockType, and dims that are multiples of kKvBlock.
+// REQUIRES of all that take a type and dims: IsKvBlockType, and multiples of kKvBlock.
 #pragma once
 
 #include <cstddef>
@@ -43,7 +43,7 @@ constexpr bool IsKvBlockType(DType type) {
   return type == DType::kQ8_0 || type == DType::kQ4_0;
 }
 
-// Where a head's stream of tiles begins within LayerKv::k or v.
+// Where a head's stream of tiles begins within LayerKv::k or v, of any type.
 constexpr std::int64_t BlockHeadKeys(const LayerKv& layer, std::int64_t kv_head) {
   return BytesOf(layer.k_type, kv_head * layer.cells * layer.shape.k_dim);
 }

@@ -1,18 +1,53 @@
 // What the kernels over a cache's cells refuse.
 #include <string>
 
+#include "backend/cpu/kv_blocks.h"
 #include "backend/cpu/kv_kernels.h"
 #include "backend/cpu/kv_storage.h"
 
 namespace kvcache::cpu {
 
-// Every layout is served; the tiled one is the fast one (preferred_cache_config).
-Status CheckKvTypes(DType k_type, DType v_type, KvLayout) {
-  if (IsKvType(k_type) && IsKvType(v_type)) return Status::Ok();
-  return Status(StatusCode::kUnsupported, "the CPU has no kernels for K of type " +
-                                              std::string(InfoOf(k_type).name) + " and V of type " +
-                                              std::string(InfoOf(v_type).name) +
-                                              "; it has f32, f16 and bf16");
+namespace {
+
+std::string TypesText(DType k_type, DType v_type) {
+  return "K of type " + std::string(InfoOf(k_type).name) + " and V of type " +
+         std::string(InfoOf(v_type).name);
+}
+
+// Blocks are of 32 values along a head, and a key that lies turned has no value in it.
+Status CheckBlocks(const LayerKv& layer) {
+  const KvShape& shape = layer.shape;
+  const bool k_blocks = IsKvBlockType(layer.k_type);
+  const bool v_blocks = IsKvBlockType(layer.v_type);
+  if (k_blocks && shape.v_in_k) {
+    return Status(
+        StatusCode::kUnsupported,
+        "keys of type " + std::string(InfoOf(layer.k_type).name) + " cannot hold values as well");
+  }
+  if ((k_blocks && shape.k_dim % kKvBlock != 0) || (v_blocks && shape.v_dim % kKvBlock != 0)) {
+    return Status(StatusCode::kUnsupported,
+                  "keys of " + std::to_string(shape.k_dim) + " and values of " +
+                      std::to_string(shape.v_dim) + " values are not whole blocks of " +
+                      std::to_string(kKvBlock) + ": " + TypesText(layer.k_type, layer.v_type));
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+// Every layout is served, but for blocks; the tiled one is the fast one (preferred_cache_config).
+Status CheckKvTypes(DType k_type, DType v_type, KvLayout layout) {
+  const auto served = [](DType type) { return IsKvType(type) || IsKvBlockType(type); };
+  if (!served(k_type) || !served(v_type)) {
+    return Status(StatusCode::kUnsupported, "the CPU has no kernels for " +
+                                                TypesText(k_type, v_type) +
+                                                "; it has f32, f16, bf16, q8_0 and q4_0");
+  }
+  if (layout != KvLayout::kTiled && (IsKvBlockType(k_type) || IsKvBlockType(v_type))) {
+    return Status(StatusCode::kUnsupported,
+                  TypesText(k_type, v_type) + ": the CPU keeps blocks in the tiled layout alone");
+  }
+  return Status::Ok();
 }
 
 Status CheckLayer(const LayerKv& layer) {
@@ -28,6 +63,7 @@ Status CheckLayer(const LayerKv& layer) {
                       " values; sizes are at least 1, tiled cells a multiple of " +
                       std::to_string(kCellTile));
   }
+  KVCACHE_RETURN_IF_ERROR(CheckBlocks(layer));
   if (shape.v_in_k &&
       (shape.v_dim > shape.k_dim || layer.v_type != layer.k_type || layer.v_transposed)) {
     return Status(StatusCode::kInvalidArgument,

@@ -2,31 +2,70 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backend/cpu/kv_blocks.h"
 #include "backend/cpu/kv_kernels.h"
 #include "backend/cpu/kv_storage.h"
 
 namespace kvcache::cpu {
 namespace {
 
-// One head's keys in tiles: as many lanes at a time as lie side by side at both ends.
-void CopyTiledKeys(const LayerKv& layer, int kv_head, const CellMove& move) {
-  const std::int64_t bytes = InfoOf(layer.k_type).block_bytes;
+// Part of a tile: `rows` rows, each with `bytes` neighbouring bytes of every cell.
+struct TilePart {
+  std::int64_t rows;
+  std::int64_t bytes;
+};
+
+// One head's tiles in LayerKv::k or v: parts one after another.
+struct Tiles {
+  std::byte* head;
+  TilePart parts[2];
+
+  std::int64_t TileBytes() const {
+    return kCellTile * (parts[0].rows * parts[0].bytes + parts[1].rows * parts[1].bytes);
+  }
+};
+
+Tiles KeyTiles(const LayerKv& layer, int kv_head) {
   const std::int64_t k_dim = layer.shape.k_dim;
-  std::byte* const head = layer.k + HeadKeys(layer, kv_head) * bytes;
+  std::byte* const head = layer.k + BlockHeadKeys(layer, kv_head);
+  if (!IsKvBlockType(layer.k_type)) return {head, {{k_dim, InfoOf(layer.k_type).block_bytes}, {}}};
+  return {head, {{CodeBytes(layer.k_type, k_dim) / 4, 4}, {k_dim / kKvBlock, 2}}};
+}
+
+// REQUIRES: V of a block type.
+Tiles ValueTiles(const LayerKv& layer, int kv_head) {
+  const std::int64_t v_dim = layer.shape.v_dim;
+  return {layer.v + BlockHeadValues(layer, kv_head),
+          {{1, CodeBytes(layer.v_type, v_dim)}, {1, v_dim / kKvBlock * 2}}};
+}
+
+// Cells from lane `from` of a tile to lane `to` of another, as many as lie side by side in both.
+void CopyLanes(const Tiles& tiles, const std::byte* source, std::int64_t from, std::byte* target,
+               std::int64_t to, std::int64_t lanes) {
+  for (const TilePart& part : tiles.parts) {
+    for (std::int64_t row = 0; row < part.rows; ++row) {
+      std::memcpy(target + to * part.bytes, source + from * part.bytes,
+                  static_cast<std::size_t>(lanes * part.bytes));
+      source += kCellTile * part.bytes;
+      target += kCellTile * part.bytes;
+    }
+  }
+}
+
+void CopyTiles(const Tiles& tiles, const CellMove& move) {
+  const std::int64_t tile_bytes = tiles.TileBytes();
   for (std::int64_t i = 0; i < move.length;) {
     const std::int64_t from = move.from + i;
     const std::int64_t to = move.to + i;
     const std::int64_t lanes =
         std::min({std::int64_t{kCellTile} - from % kCellTile,
                   std::int64_t{kCellTile} - to % kCellTile, std::int64_t{move.length} - i});
-    const std::byte* source = head + (KeyTile(layer, from) + from % kCellTile) * bytes;
-    std::byte* target = head + (KeyTile(layer, to) + to % kCellTile) * bytes;
-    const std::int64_t rows = lanes == kCellTile ? 1 : k_dim;  // whole tiles lie in one piece
-    const std::int64_t row_bytes = lanes == kCellTile ? k_dim * kCellTile * bytes : lanes * bytes;
-    for (std::int64_t d = 0; d < rows; ++d) {
-      std::memcpy(target, source, static_cast<std::size_t>(row_bytes));
-      source += kCellTile * bytes;
-      target += kCellTile * bytes;
+    const std::byte* const source = tiles.head + from / kCellTile * tile_bytes;
+    std::byte* const target = tiles.head + to / kCellTile * tile_bytes;
+    if (lanes == kCellTile) {  // whole tiles lie in one piece
+      std::memcpy(target, source, static_cast<std::size_t>(tile_bytes));
+    } else {
+      CopyLanes(tiles, source, from % kCellTile, target, to % kCellTile, lanes);
     }
     i += lanes;
   }
@@ -39,8 +78,9 @@ void CopyRows(std::byte* base, DType type, std::int64_t row, const CellMove& mov
 }
 
 void CopyTiled(const LayerKv& layer, int kv_head, const CellMove& move) {
-  CopyTiledKeys(layer, kv_head, move);
+  CopyTiles(KeyTiles(layer, kv_head), move);
   if (layer.shape.v_in_k) return;
+  if (IsKvBlockType(layer.v_type)) return CopyTiles(ValueTiles(layer, kv_head), move);
   CopyRows(layer.v + BytesOf(layer.v_type, HeadValues(layer, kv_head)), layer.v_type,
            layer.shape.v_dim, move);
 }

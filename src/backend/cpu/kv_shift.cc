@@ -3,6 +3,10 @@
 //
 // In f32, rounded to the storage type once. Lanes and single values take the same operations,
 // so both layouts hold the same bits afterwards.
+//
+// Keys of block types are read, turned back by their Hadamard matrix, turned by the positions,
+// turned by the matrix again and quantised anew: all of a key's values round once more, those that
+// do not turn as well. Each key by itself, so that its bits do not depend on which others move.
 #include <cmath>
 #include <string>
 #include <utility>
@@ -15,6 +19,8 @@
 #include "hwy/foreach_target.h"
 
 // After foreach_target.
+#include "backend/cpu/hadamard-inl.h"
+#include "backend/cpu/kv_block_rows-inl.h"
 #include "backend/cpu/kv_convert-inl.h"
 #include "hwy/highway.h"
 
@@ -33,6 +39,7 @@ struct ShiftTask {
   RopeParams::Pairing pairing;
   const float* cosines;  // [pairs]
   const float* sines;    // [pairs]
+  float* row;            // [k_dim], scratch: where K is of a block type
 
   std::int64_t First(int i) const {
     return first + (pairing == RopeParams::Pairing::kInterleaved ? 2 * i : i);
@@ -121,8 +128,32 @@ void ShiftTyped(const ShiftTask& task) {
   }
 }
 
+template <DType kType>
+void ShiftBlocks(const ShiftTask& task) {
+  const LayerKv& layer = *task.layer;
+  const std::int64_t k_dim = layer.shape.k_dim;
+  const hn::CappedTag<float, 1> d1;
+  std::byte* const head = layer.k + BlockHeadKeys(layer, task.kv_head);
+  for (std::int64_t cell = task.begin; cell < task.end; ++cell) {
+    std::byte* const tile = head + BlockTile(kType, k_dim, cell);
+    LoadBlockKey<kType>(tile, cell % kCellTile, k_dim, task.row);
+    TurnKey(task.row, k_dim);  // back: the matrix is its own inverse
+    for (int i = 0; i < task.pairs; ++i) {
+      auto a = hn::LoadU(d1, task.row + task.First(i));
+      auto b = hn::LoadU(d1, task.row + task.Second(i));
+      Turn(d1, task.cosines[i], task.sines[i], a, b);
+      hn::StoreU(a, d1, task.row + task.First(i));
+      hn::StoreU(b, d1, task.row + task.Second(i));
+    }
+    TurnKey(task.row, k_dim);
+    StoreBlockKey<kType>(task.row, k_dim, tile, cell % kCellTile);
+  }
+}
+
 void ShiftHead(const ShiftTask& task) {
   switch (task.layer->k_type) {
+    case DType::kQ8_0: return ShiftBlocks<DType::kQ8_0>(task);
+    case DType::kQ4_0: return ShiftBlocks<DType::kQ4_0>(task);
     case DType::kF16: return ShiftTyped<DType::kF16>(task);
     case DType::kBF16: return ShiftTyped<DType::kBF16>(task);
     default: return ShiftTyped<DType::kF32>(task);
@@ -168,9 +199,15 @@ Status ShiftKeys(ThreadPool& pool, Scratch& scratch, const LayerKv& layer,
                  std::span<const CellRun> cells, Position offset, const RopeParams& rope) {
   KVCACHE_RETURN_IF_ERROR(CheckShift(layer, cells, rope));
   const std::size_t pairs = rope.inv_freq.size();
-  KVCACHE_ASSIGN_OR_RETURN(std::byte* const memory, scratch.Reserve(2 * pairs * sizeof(float)));
+  const bool blocks = IsKvBlockType(layer.k_type);
+  if (blocks && (offset == 0 || pairs == 0))
+    return Status::Ok();  // or they would round for nothing
+  const std::int64_t row = blocks ? layer.shape.k_dim : 0;
+  const std::size_t floats = 2 * pairs + static_cast<std::size_t>(row * pool.threads());
+  KVCACHE_ASSIGN_OR_RETURN(std::byte* const memory, scratch.Reserve(floats * sizeof(float)));
   auto* const cosines = reinterpret_cast<float*>(memory);
   float* const sines = cosines + pairs;
+  float* const rows = sines + pairs;
   for (std::size_t i = 0; i < pairs; ++i) {
     const double angle = static_cast<double>(offset) * static_cast<double>(rope.inv_freq[i]);
     cosines[i] = static_cast<float>(std::cos(angle));
@@ -182,12 +219,12 @@ Status ShiftKeys(ThreadPool& pool, Scratch& scratch, const LayerKv& layer,
     const std::int64_t first = run.cell / kCellTile * kCellTile;
     const std::int64_t end = std::int64_t{run.cell} + run.length;
     const std::int64_t pieces = (end - first + kCellsAtOnce - 1) / kCellsAtOnce;
-    pool.ParallelFor(pieces * layer.shape.kv_heads, [&](std::int64_t task, int) {
+    pool.ParallelFor(pieces * layer.shape.kv_heads, [&](std::int64_t task, int thread) {
       const std::int64_t piece = first + task % pieces * kCellsAtOnce;
       HWY_DYNAMIC_DISPATCH(ShiftHead)
       ({&layer, static_cast<int>(task / pieces), std::max<std::int64_t>(piece, run.cell),
         std::min(piece + kCellsAtOnce, end), rope.first, static_cast<int>(pairs), rope.pairing,
-        cosines, sines});
+        cosines, sines, rows + thread * row});
     });
   }
   return Status::Ok();

@@ -1,4 +1,7 @@
-// Writing a batch's keys and values into cells: conversion and layout in one step.
+// Writing a batch's keys and values into cells: conversion and layout in one step. A cell's bytes
+// are all that is written, so tasks may share a tile.
+#include <algorithm>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -10,6 +13,8 @@
 #include "hwy/foreach_target.h"
 
 // After foreach_target.
+#include "backend/cpu/hadamard-inl.h"
+#include "backend/cpu/kv_block_rows-inl.h"
 #include "backend/cpu/kv_convert-inl.h"
 #include "hwy/highway.h"
 
@@ -26,6 +31,7 @@ struct StoreTask {
   std::int64_t token;
   std::int64_t cell;
   std::int64_t count;
+  float* turned;  // [k_dim], scratch: where K is of a block type
 
   const float* Row(const TensorView& view, std::int64_t i) const {
     return reinterpret_cast<const float*>(view.data + kv_head * view.stride_bytes[1] +
@@ -114,14 +120,44 @@ void StoreValues(const StoreTask& task) {
   }
 }
 
+template <DType kType>
+void StoreBlockKeys(const StoreTask& task) {
+  const LayerKv& layer = *task.layer;
+  const std::int64_t k_dim = layer.shape.k_dim;
+  std::byte* const head = layer.k + BlockHeadKeys(layer, task.kv_head);
+  for (std::int64_t i = 0; i < task.count; ++i) {
+    const std::int64_t cell = task.cell + i;
+    std::memcpy(task.turned, task.Row(*task.k, i), static_cast<std::size_t>(k_dim) * sizeof(float));
+    TurnKey(task.turned, k_dim);
+    StoreBlockKey<kType>(task.turned, k_dim, head + BlockTile(kType, k_dim, cell),
+                         cell % kCellTile);
+  }
+}
+
+template <DType kType>
+void StoreBlockValues(const StoreTask& task) {
+  const LayerKv& layer = *task.layer;
+  const std::int64_t v_dim = layer.shape.v_dim;
+  std::byte* const head = layer.v + BlockHeadValues(layer, task.kv_head);
+  for (std::int64_t i = 0; i < task.count; ++i) {
+    const std::int64_t cell = task.cell + i;
+    StoreBlockValue<kType>(task.Row(*task.v, i), v_dim, head + BlockTile(kType, v_dim, cell),
+                           cell % kCellTile);
+  }
+}
+
 void StoreCells(const StoreTask& task) {
   switch (task.layer->k_type) {
+    case DType::kQ8_0: StoreBlockKeys<DType::kQ8_0>(task); break;
+    case DType::kQ4_0: StoreBlockKeys<DType::kQ4_0>(task); break;
     case DType::kF16: StoreKeys<DType::kF16>(task); break;
     case DType::kBF16: StoreKeys<DType::kBF16>(task); break;
     default: StoreKeys<DType::kF32>(task); break;
   }
   if (task.layer->shape.v_in_k) return;
   switch (task.layer->v_type) {
+    case DType::kQ8_0: StoreBlockValues<DType::kQ8_0>(task); break;
+    case DType::kQ4_0: StoreBlockValues<DType::kQ4_0>(task); break;
     case DType::kF16: StoreValues<DType::kF16>(task); break;
     case DType::kBF16: StoreValues<DType::kBF16>(task); break;
     default: StoreValues<DType::kF32>(task); break;
@@ -186,17 +222,18 @@ Status CheckStore(const LayerKv& layer, const TensorView& k, const TensorView& v
   return CheckInput("v", v, layer.shape.v_dim, layer.shape.kv_heads, batch);
 }
 
-// The tokens [begin, end) of one head, run by run.
-void StoreTokens(const LayerKv& layer, const TensorView& k, const TensorView& v,
-                 std::span<const CellRun> cells, int kv_head, std::int64_t begin,
+// The tokens [begin, end) of the task's head, run by run.
+void StoreTokens(StoreTask task, std::span<const CellRun> cells, std::int64_t begin,
                  std::int64_t end) {
   std::int64_t token = 0;
   for (const CellRun& run : cells) {
     const std::int64_t first = std::max(token, begin);
     const std::int64_t last = std::min(token + run.length, end);
     if (first < last) {
-      HWY_DYNAMIC_DISPATCH(StoreCells)
-      ({&layer, &k, &v, kv_head, first, run.cell + (first - token), last - first});
+      task.token = first;
+      task.cell = run.cell + (first - token);
+      task.count = last - first;
+      HWY_DYNAMIC_DISPATCH(StoreCells)(task);
     }
     token += run.length;
     if (token >= end) return;
@@ -205,17 +242,28 @@ void StoreTokens(const LayerKv& layer, const TensorView& k, const TensorView& v,
 
 }  // namespace
 
-Status StoreKv(ThreadPool& pool, Scratch&, const LayerKv& layer, const TensorView& k,
+Status StoreKv(ThreadPool& pool, Scratch& scratch, const LayerKv& layer, const TensorView& k,
                const TensorView& v, std::span<const CellRun> cells) {
   KVCACHE_RETURN_IF_ERROR(CheckStore(layer, k, v, cells));
   constexpr std::int64_t kTokensAtOnce = 64;
   constexpr std::int64_t kValuesWorthThreads = 16384;
   const std::int64_t batch = k.dims[2];
   const std::int64_t blocks = (batch + kTokensAtOnce - 1) / kTokensAtOnce;
-  const auto store = [&](std::int64_t task, int) {
+  const std::int64_t row = IsKvBlockType(layer.k_type) ? layer.shape.k_dim : 0;
+  KVCACHE_ASSIGN_OR_RETURN(std::byte* const memory,
+                           scratch.Reserve(static_cast<std::size_t>(row * pool.threads()) * 4));
+  auto* const turned = reinterpret_cast<float*>(memory);
+  const auto store = [&](std::int64_t task, int thread) {
     const std::int64_t begin = task % blocks * kTokensAtOnce;
-    StoreTokens(layer, k, v, cells, static_cast<int>(task / blocks), begin,
-                std::min(begin + kTokensAtOnce, batch));
+    StoreTokens({.layer = &layer,
+                 .k = &k,
+                 .v = &v,
+                 .kv_head = static_cast<int>(task / blocks),
+                 .token = 0,
+                 .cell = 0,
+                 .count = 0,
+                 .turned = turned + thread * row},
+                cells, begin, std::min(begin + kTokensAtOnce, batch));
   };
   const std::int64_t tasks = blocks * layer.shape.kv_heads;
   if (k.elements() + v.elements() >= kValuesWorthThreads) {
