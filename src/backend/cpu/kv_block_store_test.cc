@@ -79,8 +79,8 @@ class Tiles {
   }
 
   const LayerKv& layer() const { return layer_; }
-  const Bytes& k() const { return k_; }
-  const Bytes& v() const { return v_; }
+  Bytes k() const { return k_; }
+  Bytes v() const { return v_; }
 
   Bytes Key(std::int64_t cell, int head) const {
     const std::int64_t dim = layer_.shape.k_dim;

@@ -1,0 +1,180 @@
+// Writing keys and values into cells, per cache type: what a token costs for one layer, beside the
+// time that a plain copy of the same f32 rows takes. Each case first checks that a batch leaves the
+// bytes that its tokens leave one at a time.
+//
+//   store_bench [--threads=N] [--rounds=N] [--filter=TEXT] [--clock=cpu]
+//
+// --clock=cpu counts the process's own processor time instead of the wall's.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "backend/cpu/kv_kernels.h"
+#include "kvcache/cpu_backend.h"
+#include "machine_limits.h"
+
+namespace kvcache::bench {
+namespace {
+
+constexpr int kKvHeads = 8;
+constexpr int kCells = 1024;
+
+struct Options {
+  int threads = 1;
+  int rounds = 15;
+  std::string filter;
+  Clock clock = Clock::kWall;
+};
+
+struct Case {
+  DType type;
+  int head_dim;
+  int tokens;
+
+  std::string Name() const {
+    return std::string(InfoOf(type).name) + " head " + std::to_string(head_dim) + " tokens " +
+           std::to_string(tokens);
+  }
+};
+
+// A layer and a batch for it.
+class Setting {
+ public:
+  Setting(ThreadPool& pool, const Case& c) : pool_(pool), case_(c) {
+    layer_ = {.shape = {kKvHeads, c.head_dim, c.head_dim},
+              .k_type = c.type,
+              .v_type = c.type,
+              .layout = KvLayout::kTiled,
+              .v_transposed = false,
+              .cells = kCells};
+    bytes_.resize(static_cast<std::size_t>(layer_.KBytes() + layer_.VBytes()));
+    layer_.k = bytes_.data();
+    layer_.v = bytes_.data() + layer_.KBytes();
+    rows_.resize(2 * Values());
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+      rows_[i] = static_cast<float>(i * 2654435761u % 1000003) * 3e-6f - 1.5f;
+    }
+    copy_.resize(rows_.size());
+  }
+
+  bool Store() { return StoreTokens(0, case_.tokens); }
+  void Copy() { std::memcpy(copy_.data(), rows_.data(), rows_.size() * sizeof(float)); }
+
+  bool Agrees() {
+    std::fill(bytes_.begin(), bytes_.end(), std::byte{0});
+    for (int i = case_.tokens - 1; i >= 0; --i) {
+      if (!StoreTokens(i, 1)) return false;
+    }
+    const std::vector<std::byte> one_by_one = bytes_;
+    std::fill(bytes_.begin(), bytes_.end(), std::byte{0});
+    return Store() && bytes_ == one_by_one;
+  }
+
+ private:
+  std::size_t Values() const {
+    return static_cast<std::size_t>(case_.tokens) * kKvHeads *
+           static_cast<std::size_t>(case_.head_dim);
+  }
+  bool StoreTokens(int first, int count) {
+    const auto view = [&](float* rows) {
+      return TensorView::Dense(rows + std::int64_t{first} * kKvHeads * case_.head_dim, DType::kF32,
+                               case_.head_dim, kKvHeads, count);
+    };
+    const CellRun cells[] = {{5 + first, count}};
+    const Status status = cpu::StoreKv(pool_, scratch_, layer_, view(rows_.data()),
+                                       view(rows_.data() + Values()), cells);
+    if (!status.ok()) std::fprintf(stderr, "%s\n", status.message().c_str());
+    return status.ok();
+  }
+
+  ThreadPool& pool_;
+  cpu::Scratch scratch_;
+  Case case_;
+  LayerKv layer_;
+  std::vector<std::byte> bytes_;
+  std::vector<float> rows_;
+  std::vector<float> copy_;
+};
+
+// The best time of one call, in seconds.
+template <class Call>
+double Best(const Options& options, const Call& call) {
+  constexpr double kRoundSeconds = 0.02;
+  double best = 1e9;
+  for (int round = 0; round < options.rounds; ++round) {
+    int calls = 0;
+    const double start = Seconds(options.clock);
+    double now = start;
+    for (; now - start < kRoundSeconds; now = Seconds(options.clock)) {
+      for (int i = 0; i < 16; ++i, ++calls) call();
+    }
+    best = std::min(best, (now - start) / calls);
+  }
+  return best;
+}
+
+bool RunCase(ThreadPool& pool, const Case& c, const Options& options) {
+  Setting setting(pool, c);
+  if (!setting.Agrees()) {
+    std::fprintf(stderr, "%s: a batch is not its tokens\n", c.Name().c_str());
+    return false;
+  }
+  const double copy = Best(options, [&] { setting.Copy(); });
+  const double store = Best(options, [&] { static_cast<void>(setting.Store()); });
+  const double values = 2.0 * c.tokens * kKvHeads * c.head_dim;
+  std::printf("%-28s %9.1f us  %6.3f ns per value  %5.2f times a copy\n", c.Name().c_str(),
+              store * 1e6, store * 1e9 / values, store / copy);
+  std::fflush(stdout);
+  return true;
+}
+
+bool ParseOptions(int argc, char** argv, Options& options) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    const std::size_t equals = argument.find('=');
+    const std::string value = equals == std::string::npos ? "" : argument.substr(equals + 1);
+    const std::string name = argument.substr(0, equals);
+    if (name == "--threads") {
+      options.threads = std::max(1, std::atoi(value.c_str()));
+    } else if (name == "--rounds") {
+      options.rounds = std::max(1, std::atoi(value.c_str()));
+    } else if (name == "--filter") {
+      options.filter = value;
+    } else if (name == "--clock" && value == "cpu") {
+      options.clock = Clock::kProcessor;
+    } else {
+      std::fprintf(stderr, "unknown option %s\n", argument.c_str());
+      return false;
+    }
+  }
+  return true;
+}
+
+int Main(int argc, char** argv) {
+  Options options;
+  if (!ParseOptions(argc, argv, options)) return 2;
+  ThreadPool pool(options.threads);
+  std::printf("%s, %d threads, K and V of %d heads\n", CpuTargetName().c_str(), options.threads,
+              kKvHeads);
+  for (const int head_dim : {64, 128}) {
+    for (const int tokens : {1, 512}) {
+      for (const DType type :
+           {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0}) {
+        const Case c{type, head_dim, tokens};
+        if (c.Name().find(options.filter) == std::string::npos) continue;
+        if (!RunCase(pool, c, options)) return 1;
+      }
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace kvcache::bench
+
+int main(int argc, char** argv) {
+  return kvcache::bench::Main(argc, argv);
+}
