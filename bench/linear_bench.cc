@@ -234,7 +234,9 @@ Measured Measure(ThreadPool& pool, Setting& setting, const Case& c, const Option
 }
 
 nlohmann::json Json(const Case& c, const Measured& m) {
-  return {{"type", InfoOf(c.type).name},
+  return {{"name", c.Name()},
+          {"kind", "linear"},
+          {"type", InfoOf(c.type).name},
           {"inputs", c.inputs},
           {"outputs", c.outputs},
           {"tokens", c.tokens},
@@ -285,11 +287,17 @@ int Run(const Options& options) {
   }
   if (options.json.empty()) return 0;
   std::ofstream out(options.json);
-  out << nlohmann::json{{"target", CpuTargetName()},
-                        {"threads", options.threads},
-                        {"clock", options.clock == Clock::kWall ? "wall" : "processor"},
+  out << nlohmann::json{{"format", "kvcache-bench 1"},
+                        {"bench", "linear"},
+                        {"machine",
+                         {{"target", CpuTargetName()},
+                          {"threads", options.threads},
+                          {"compiler", __VERSION__}}},
+                        {"settings",
+                         {{"rounds", options.rounds},
+                          {"clock", options.clock == Clock::kWall ? "wall" : "processor"}}},
                         {"cases", results}}
-             .dump(2)
+             .dump(1)
       << "\n";
   return out.good() ? 0 : 1;
 }
@@ -308,7 +316,7 @@ int main(int argc, char** argv) {
                  "weights that a case of few tokens goes through")
       ->check(CLI::PositiveNumber);
   app.add_option("--filter", options.filter, "only cases whose name contains this");
-  app.add_option("--json", options.json, "also write the results to this file");
+  app.add_option("--json", options.json, "also write the results to this file (bench/README.md)");
   app.add_flag("--processor-time", processor_time,
                "time that the threads ran, for machines that are not idle; use one thread");
   CLI11_PARSE(app, argc, argv);

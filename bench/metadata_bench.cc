@@ -1,18 +1,20 @@
 // What a forward pass costs before any layer runs: claiming cells and describing what is seen.
 //
-//   metadata_bench [--json] [--rounds N]
+//   metadata_bench [--rounds=N] [--json=FILE]      the file: bench/README.md
 //
 // StartForward for a decode step of 64 sequences, a prefill of 512 tokens, and a decode step into
 // a cache whose only free cells are single holes; for windows that slide, for recurrent states
 // and for a wrapper of a window and a full cache; caches of 1,000 to 1,000,000 cells. The time
 // must not grow with the cells. Each call is timed alone (the clock's own cost, some 30 ns, is
 // included) and its result checked; allocations are counted. No seed: nothing is random.
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
+#include <fstream>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -247,54 +249,73 @@ Samples Holes(KvBackend& backend, int cells, int rounds) {
   return samples;
 }
 
-void Print(bool json, const char* name, int cells, Samples samples) {
+void Print(const char* name, int cells, Samples samples, nlohmann::json& cases) {
   const double best = samples.Percentile(0.0);
   const double median = samples.Percentile(0.5);
   const double p99 = samples.Percentile(0.99);
-  const char* format =
-      json ? "{\"name\": \"%s\", \"cells\": %d, \"median_us\": %.3f, \"best_us\": %.3f, "
-             "\"p99_us\": %.3f, \"allocations\": %lld}\n"
-           : "%-24s %9d %10.2f %10.2f %10.2f %12lld\n";
-  std::printf(format, name, cells, median, best, p99, static_cast<long long>(samples.allocations));
+  std::printf("%-24s %9d %10.2f %10.2f %10.2f %12lld\n", name, cells, median, best, p99,
+              static_cast<long long>(samples.allocations));
+  cases.push_back({{"name", name + (" in " + std::to_string(cells)) + " cells"},
+                   {"kind", name},
+                   {"cells", cells},
+                   {"best_ms", best * 1e-3},
+                   {"median_ms", median * 1e-3},
+                   {"p99_ms", p99 * 1e-3},
+                   {"allocations", samples.allocations}});
+}
+
+nlohmann::json Measure(KvBackend& backend, int rounds) {
+  nlohmann::json cases = nlohmann::json::array();
+  for (const int cells : {1 << 10, 1 << 14, 1 << 17, 1 << 20}) {
+    const auto print = [&](const char* name, Samples samples) {
+      Print(name, cells, std::move(samples), cases);
+    };
+    print("decode of 64 sequences", Decode(backend, cells, rounds));
+    print("prefill of 512 tokens", Prefill(backend, cells, rounds));
+    print("decode of 8 into holes", Holes(backend, cells, rounds));
+    print("decode of 64 that slide", Slide(backend, cells, rounds));
+    print("prefill that slides", SlidingPrefill(backend, cells, rounds));
+    print("decode of 64, recurrent", DecodeIn(backend, cells, rounds, Recurrent()));
+    print("decode of 64, wrapper", DecodeIn(backend, cells, rounds, SlidingAndFull(cells)));
+  }
+  return cases;
 }
 
 int Main(int argc, char** argv) {
-  bool json = false;
+  std::string file;
   int rounds = 2000;
-  for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--json") == 0) {
-      json = true;
-    } else if (std::strcmp(argv[i], "--rounds") == 0 && i + 1 < argc) {
-      rounds = std::max(1, std::atoi(argv[++i]));
-    } else {
-      Fail("usage: metadata_bench [--json] [--rounds N]");
-    }
-  }
+  CLI::App app("What a forward pass costs before any layer runs");
+  app.add_option("--rounds", rounds, "timed calls of a case")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--json", file, "also write the results to this file");
+  CLI11_PARSE(app, argc, argv);
   auto backend = MakeCpuBackend({.threads = 1});
   if (!backend.ok()) Fail(backend.status().message());
-  if (!json) {
-    std::printf("machine %s, compiler %s, asserts %s, %d rounds\n", CpuTargetName().c_str(),
-                __VERSION__,
 #ifdef NDEBUG
-                "off",
+  const char* const asserts = "off";
 #else
-                "on",
+  const char* const asserts = "on";
 #endif
-                rounds);
-    std::printf("%-24s %9s %10s %10s %10s %12s\n", "StartForward", "cells", "median µs", "best µs",
-                "p99 µs", "allocations");
-  }
-  for (const int cells : {1 << 10, 1 << 14, 1 << 17, 1 << 20}) {
-    Print(json, "decode of 64 sequences", cells, Decode(**backend, cells, rounds));
-    Print(json, "prefill of 512 tokens", cells, Prefill(**backend, cells, rounds));
-    Print(json, "decode of 8 into holes", cells, Holes(**backend, cells, rounds));
-    Print(json, "decode of 64 that slide", cells, Slide(**backend, cells, rounds));
-    Print(json, "prefill that slides", cells, SlidingPrefill(**backend, cells, rounds));
-    Print(json, "decode of 64, recurrent", cells, DecodeIn(**backend, cells, rounds, Recurrent()));
-    Print(json, "decode of 64, wrapper", cells,
-          DecodeIn(**backend, cells, rounds, SlidingAndFull(cells)));
-  }
-  return 0;
+  std::printf("machine %s, compiler %s, asserts %s, %d rounds\n", CpuTargetName().c_str(),
+              __VERSION__, asserts, rounds);
+  std::printf("%-24s %9s %10s %10s %10s %12s\n", "StartForward", "cells", "median µs", "best µs",
+              "p99 µs", "allocations");
+  nlohmann::json cases = Measure(**backend, rounds);
+  if (file.empty()) return 0;
+  std::ofstream out(file);
+  out << nlohmann::json{{"format", "kvcache-bench 1"},
+                        {"bench", "metadata"},
+                        {"machine",
+                         {{"target", CpuTargetName()},
+                          {"threads", 1},
+                          {"compiler", __VERSION__},
+                          {"asserts", asserts}}},
+                        {"settings", {{"rounds", rounds}}},
+                        {"cases", std::move(cases)}}
+             .dump(1)
+      << "\n";
+  return out.good() ? 0 : 1;
 }
 
 }  // namespace

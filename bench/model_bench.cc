@@ -5,7 +5,9 @@
 //
 // Tokens come from a file, so that a peer can be given the same ones (bench/peer). The first
 // logits are checked to be finite, and the choices after the prompt's last tokens are printed
-// for comparison, before anything is timed. The history before a depth is really evaluated.
+// for comparison, before anything is timed. The history before a depth is evaluated, but beyond
+// --evaluate tokens the cells of those are repeated; the output says how many were which.
+// Reads are timed before and after each depth, as a machine's bandwidth may change meanwhile.
 
 #include <sys/resource.h>
 
@@ -15,13 +17,15 @@
 #include <cmath>
 #include <fstream>
 #include <iostream>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "engine/engine.h"
-#include "engine/session.h"
+#include "growing_sequence.h"
 #include "kvcache/cpu_backend.h"
 #include "machine_limits.h"
 #include "platform/thread_pool.h"
@@ -32,10 +36,19 @@ namespace {
 constexpr std::int32_t kChecked = 16;  // of the prompt's last tokens
 
 struct Options {
-  std::string model, tokens_file, kv_type = "f16";
+  std::string model, tokens_file, k_type = "f16", v_type = "f16";
   int threads = static_cast<int>(std::thread::hardware_concurrency());
   int prompt = 512, repeats = 5, decode_tokens = 32;
-  std::vector<int> depths = {0, 4096, 16384};
+  int evaluate = std::numeric_limits<int>::max();
+  std::vector<int> depths = {0, 4096, 16384}, prefill_depths = {0};
+
+  int Deepest() const {
+    const int decode = depths.empty() ? 0 : *std::max_element(depths.begin(), depths.end());
+    const int prefill = prefill_depths.empty()
+                            ? 0
+                            : *std::max_element(prefill_depths.begin(), prefill_depths.end());
+    return std::max(decode + decode_tokens + 1, prefill + prompt);
+  }
 };
 
 double MillisecondsSince(std::chrono::steady_clock::time_point start) {
@@ -53,17 +66,53 @@ double CpuMilliseconds() {
   return ms(used.ru_utime) + ms(used.ru_stime);
 }
 
+// The machine's read bandwidth, of 1 GiB; the best of several tries: on shared machines they
+// differ. A pool of its own each time: an idle one's threads must not spin beside an engine's.
+class ReadLimit {
+ public:
+  explicit ReadLimit(int threads)
+      : threads_(threads), memory_(std::size_t{1} << 30, std::byte{1}) {}
+
+  double GigabytesPerSecond() const {
+    constexpr int kTries = 5;
+    ThreadPool pool(threads_);
+    double best = 0.0;
+    for (int i = 0; i < kTries; ++i) {
+      for (const Reading reading : {Reading::kPlain, Reading::kFetchingAhead}) {
+        best = std::max(best, 1e-9 * static_cast<double>(memory_.size()) /
+                                  SecondsToRead(pool, memory_, Clock::kWall, reading));
+      }
+    }
+    return best;
+  }
+
+ private:
+  int threads_;
+  std::vector<std::byte> memory_;
+};
+
 class ModelBench {
  public:
-  ModelBench(Engine& engine, const Options& options, std::vector<std::int32_t> tokens)
-      : engine_(engine), options_(options), tokens_(std::move(tokens)), session_(engine, {}) {}
+  ModelBench(Engine& engine, Backend& backend, const Options& options, const ReadLimit& limit,
+             std::vector<std::int32_t> tokens)
+      : engine_(engine),
+        options_(options),
+        limit_(limit),
+        tokens_(std::move(tokens)),
+        logits_(static_cast<std::size_t>(engine.info().vocabulary)),
+        sequence_(engine, backend) {}
 
   Result<nlohmann::json> Run() {
     KVCACHE_RETURN_IF_ERROR(Check());
-    KVCACHE_RETURN_IF_ERROR(MeasurePrefill());
-    for (const int depth : options_.depths) {
+    std::set<int> depths(options_.depths.begin(), options_.depths.end());
+    depths.insert(options_.prefill_depths.begin(), options_.prefill_depths.end());
+    for (const int depth : depths) {
       KVCACHE_RETURN_IF_ERROR(ReachDepth(depth));
-      KVCACHE_RETURN_IF_ERROR(MeasureDecode(depth));
+      const double before = limit_.GigabytesPerSecond();
+      if (IsIn(options_.depths, depth)) KVCACHE_RETURN_IF_ERROR(MeasureDecode(depth));
+      if (IsIn(options_.prefill_depths, depth)) KVCACHE_RETURN_IF_ERROR(MeasurePrefill(depth));
+      result_["read_gb_per_s"][std::to_string(depth)] =
+          std::max(before, limit_.GigabytesPerSecond());
     }
     // Of the threads' time, what they got: well below 1 says that others ran too.
     result_["cpu_share"] = cpu_ms_ / (timed_ms_ * options_.threads);
@@ -71,14 +120,21 @@ class ModelBench {
   }
 
  private:
-  // Times evaluating tokens [begin, end) after those held, to the last one's logits.
-  Result<double> Append(int begin, int end) {
+  static bool IsIn(const std::vector<int>& depths, int depth) {
+    return std::find(depths.begin(), depths.end(), depth) != depths.end();
+  }
+
+  // Times evaluating `count` tokens after those held, to the last one's logits. The file's
+  // tokens begin anew where they end.
+  Result<double> Append(int count) {
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(count));
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      tokens[i] = tokens_[(static_cast<std::size_t>(sequence_.length()) + i) % tokens_.size()];
+    }
     const double cpu_start = CpuMilliseconds();
     const auto start = std::chrono::steady_clock::now();
-    KVCACHE_RETURN_IF_ERROR(session_.Append(std::span(tokens_).subspan(
-        static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin))));
-    KVCACHE_ASSIGN_OR_RETURN(const auto logits, session_.LastLogits());
-    (void)logits;
+    KVCACHE_RETURN_IF_ERROR(sequence_.Append(tokens));
+    KVCACHE_RETURN_IF_ERROR(sequence_.LastLogits(logits_));
     const double ms = MillisecondsSince(start);
     timed_ms_ += ms;
     cpu_ms_ += CpuMilliseconds() - cpu_start;
@@ -86,54 +142,60 @@ class ModelBench {
   }
 
   Status Check() {
-    const auto vocabulary = static_cast<std::size_t>(engine_.info().vocabulary);
-    std::vector<float> row(vocabulary);
     const auto choose = [&](Position first, std::int32_t count) {
       for (std::int32_t i = std::max(0, options_.prompt - kChecked - first); i < count; ++i) {
-        KVCACHE_RETURN_IF_ERROR(engine_.Logits({&i, 1}, row.data()));
-        if (!std::all_of(row.begin(), row.end(), [](float x) { return std::isfinite(x); })) {
+        KVCACHE_RETURN_IF_ERROR(engine_.Logits({&i, 1}, logits_.data()));
+        if (!std::all_of(logits_.begin(), logits_.end(),
+                         [](float x) { return std::isfinite(x); })) {
           return Status(StatusCode::kInternal, "logits that are not finite");
         }
-        result_["greedy"].push_back(std::max_element(row.begin(), row.end()) - row.begin());
+        result_["greedy"].push_back(std::max_element(logits_.begin(), logits_.end()) -
+                                    logits_.begin());
       }
       return Status::Ok();
     };
-    KVCACHE_RETURN_IF_ERROR(session_.Append(
+    KVCACHE_RETURN_IF_ERROR(sequence_.Append(
         std::span(tokens_).first(static_cast<std::size_t>(options_.prompt)), choose));
-    return session_.Truncate(0);
+    return sequence_.Truncate(0);
   }
 
-  Status MeasurePrefill() {
+  Status MeasurePrefill(int depth) {
     for (int i = 0; i < options_.repeats; ++i) {
-      KVCACHE_ASSIGN_OR_RETURN(const double ms, Append(0, options_.prompt));
-      result_["prefill_ms"].push_back(ms);
-      KVCACHE_RETURN_IF_ERROR(session_.Truncate(0));
+      KVCACHE_ASSIGN_OR_RETURN(const double ms, Append(options_.prompt));
+      result_["prefill_ms"][std::to_string(depth)].push_back(ms);
+      KVCACHE_RETURN_IF_ERROR(sequence_.Truncate(depth));
     }
     return Status::Ok();
   }
 
   Status ReachDepth(int depth) {
-    double spent = 0.0;
-    if (session_.position() < depth) {
-      KVCACHE_ASSIGN_OR_RETURN(spent, Append(session_.position(), depth));
+    const auto start = std::chrono::steady_clock::now();
+    const int evaluated = std::min(depth, options_.evaluate);
+    if (sequence_.length() < evaluated) {
+      KVCACHE_RETURN_IF_ERROR(Append(evaluated - sequence_.length()).status());
     }
-    result_["history_ms"][std::to_string(depth)] = spent;
+    KVCACHE_RETURN_IF_ERROR(sequence_.Repeat(depth));
+    result_["history"][std::to_string(depth)] = {{"evaluated", evaluated},
+                                                 {"repeated", depth - evaluated},
+                                                 {"ms", MillisecondsSince(start)}};
     return Status::Ok();
   }
 
   Status MeasureDecode(int depth) {
     nlohmann::json& times = result_["decode_ms"][std::to_string(depth)];
     for (int i = 0; i <= options_.decode_tokens; ++i) {
-      KVCACHE_ASSIGN_OR_RETURN(const double ms, Append(depth + i, depth + i + 1));
+      KVCACHE_ASSIGN_OR_RETURN(const double ms, Append(1));
       if (i > 0) times.push_back(ms);  // the first one warms up
     }
-    return session_.Truncate(depth);
+    return sequence_.Truncate(depth);
   }
 
   Engine& engine_;
   const Options& options_;
+  const ReadLimit& limit_;
   const std::vector<std::int32_t> tokens_;
-  Session session_;
+  std::vector<float> logits_;
+  GrowingSequence sequence_;
   nlohmann::json result_ = nlohmann::json::object();
   double timed_ms_ = 0.0, cpu_ms_ = 0.0;
 };
@@ -156,39 +218,44 @@ Result<std::vector<std::int32_t>> ReadTokens(const std::string& path, int needed
 }
 
 Result<DType> ParseKvType(const std::string& name) {
-  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0}) {
     if (InfoOf(type).name == name) return type;
   }
-  return Status(StatusCode::kInvalidArgument, "--kv-type is f32, f16 or bf16, not " + name);
+  return Status(StatusCode::kInvalidArgument,
+                "a cache's type is f32, f16, bf16, q8_0 or q4_0, not " + name);
 }
 
-Result<nlohmann::json> BenchModel(const Options& options) {
-  KVCACHE_ASSIGN_OR_RETURN(const DType kv_type, ParseKvType(options.kv_type));
-  const int deepest = *std::max_element(options.depths.begin(), options.depths.end());
-  const int context = std::max(deepest + options.decode_tokens + 1, options.prompt);
-  KVCACHE_ASSIGN_OR_RETURN(auto tokens, ReadTokens(options.tokens_file, context));
+Result<nlohmann::json> BenchModel(const Options& options, const ReadLimit& limit) {
+  KVCACHE_ASSIGN_OR_RETURN(const DType k_type, ParseKvType(options.k_type));
+  KVCACHE_ASSIGN_OR_RETURN(const DType v_type, ParseKvType(options.v_type));
+  const int context = std::max(options.Deepest(), options.prompt);
+  KVCACHE_ASSIGN_OR_RETURN(auto tokens, ReadTokens(options.tokens_file, options.prompt));
   const auto start = std::chrono::steady_clock::now();
-  KVCACHE_ASSIGN_OR_RETURN(auto engine, Engine::Open(options.model, {.threads = options.threads,
-                                                                     .k_type = kv_type,
-                                                                     .v_type = kv_type,
-                                                                     .context = context}));
+  KVCACHE_ASSIGN_OR_RETURN(auto owned, MakeCpuBackend({.threads = options.threads}));
+  Backend& backend = *owned;
+  KVCACHE_ASSIGN_OR_RETURN(
+      auto engine,
+      Engine::Open(
+          options.model,
+          {.threads = options.threads, .k_type = k_type, .v_type = v_type, .context = context},
+          std::move(owned)));
   const double load_ms = MillisecondsSince(start);
-  KVCACHE_ASSIGN_OR_RETURN(auto result, ModelBench(*engine, options, std::move(tokens)).Run());
+  KVCACHE_ASSIGN_OR_RETURN(auto result,
+                           ModelBench(*engine, backend, options, limit, std::move(tokens)).Run());
   result["load_ms"] = load_ms;
+  result["k_type"] = options.k_type;
+  result["v_type"] = options.v_type;
   result["owned_weight_bytes"] = engine->model().OwnedWeightBytes();
   result["kv_bytes"] = engine->cache().AllocatedBytes();
   return result;
 }
 
-// The best of several tries: on shared machines they differ.
-nlohmann::json MeasureMachine(int threads) {
+nlohmann::json MeasureMachine(int threads, const ReadLimit& limit) {
   constexpr int kTries = 5;
+  const double read = limit.GigabytesPerSecond();
   ThreadPool pool(threads);
-  const std::vector<std::byte> memory(std::size_t{1} << 30, std::byte{1});
-  double read = 0.0, fma = 0.0, int8 = 0.0;
+  double fma = 0.0, int8 = 0.0;
   for (int i = 0; i < kTries; ++i) {
-    read = std::max(read, 1e-9 * static_cast<double>(memory.size()) /
-                              SecondsToRead(pool, memory, Clock::kWall));
     fma = std::max(fma, FmaGflops(pool, Clock::kWall));
     int8 = std::max(int8, Int8DotGops(pool));
   }
@@ -201,18 +268,27 @@ int Main(int argc, char** argv) {
   CLI::App app("Times a model's prefill and decode, and the machine's limits");
   app.add_option("--model", options.model, "a GGUF file; without it, the limits alone");
   app.add_option("--tokens-file", options.tokens_file, "token ids of the prompt and history");
-  app.add_option("--kv-type", options.kv_type, "type of the cache")->capture_default_str();
+  app.add_option("--k-type", options.k_type, "type of the cache's keys")->capture_default_str();
+  app.add_option("--v-type", options.v_type, "type of its values")->capture_default_str();
   app.add_option("--threads", options.threads)->capture_default_str()->check(CLI::PositiveNumber);
   app.add_option("--prompt", options.prompt, "tokens of the prefill")->capture_default_str();
   app.add_option("--repeats", options.repeats, "timed prefills")->capture_default_str();
   app.add_option("--decode-tokens", options.decode_tokens, "per depth")->capture_default_str();
-  app.add_option("--depths", options.depths, "ascending")->delimiter(',')->capture_default_str();
+  app.add_option("--depths", options.depths, "of decode, in tokens of history")
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--prefill-depths", options.prefill_depths, "of prefill")
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--evaluate", options.evaluate, "tokens of history; deeper ones are repeated")
+      ->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
 
   nlohmann::json output;
-  output["machine"] = MeasureMachine(options.threads);
+  const ReadLimit limit(options.threads);
+  output["machine"] = MeasureMachine(options.threads, limit);
   if (!options.model.empty()) {
-    auto result = BenchModel(options);
+    auto result = BenchModel(options, limit);
     if (!result.ok()) {
       std::cerr << "model_bench: " << result.status().message() << '\n';
       return 1;

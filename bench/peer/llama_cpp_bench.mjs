@@ -3,13 +3,15 @@
 // Usage: node llama_cpp_bench.mjs < JOB.json > RESULT.json
 //   job     {"modules": folder with node-llama-cpp, "model": path, "threads": n,
 //            "flash_attention": bool, "kv_type": "F16", "prompt": [id, ...], "repeats": n,
-//            "depths": [n, ...], "decode_tokens": n, "history": [id, ...], "state": path or null}
-//   result  {"build": name, "prefill_ms": [one per repeat],
+//            "depths": [n, ...], "prefill_depths": [n, ...], "decode_tokens": n,
+//            "history": [id, ...], "state": path or null}
+//   result  {"build": name, "prefill_ms": {depth: [one per repeat]},
 //            "decode_ms": {depth: [one per token]}, "history_ms": {depth: n},
 //            "greedy": [the choice after each of the prompt's last tokens], "margins": [...]}
 //
 // Times are those of llama_decode and its synchronisation alone, as llama-bench takes them; the
-// first pass of each kind is a warm-up and is not in the lists. The history before a depth is
+// first pass of decode at each depth is a warm-up and is not in the lists, and the choices are
+// found before prefill. The history before a depth is
 // evaluated once in batches of 512 and kept in `state`.DEPTH, from where a later run takes it.
 
 import fs from "node:fs";
@@ -79,13 +81,12 @@ async function checkChoices(sequence, tokens) {
     return {greedy, margins};
 }
 
-async function measurePrefill(sequence) {
+async function measurePrefill(sequence, depth) {
     const times = [];
     for (let i = 0; i < job.repeats; i++) {
-        sequence.truncate(0);
         times.push(await sequence.append(job.prompt));
+        sequence.truncate(depth);
     }
-    sequence.truncate(0);
     return times;
 }
 
@@ -122,7 +123,8 @@ const llama = await getLlama({
 });
 const model = await llama.loadModel({modelPath: job.model, gpuLayers: 0});
 const context = await model.createContext({
-    contextSize: Math.max(job.prompt.length, ...job.depths) + job.decode_tokens + 1,
+    contextSize: Math.max(0, ...job.prefill_depths, ...job.depths) + job.prompt.length +
+        job.decode_tokens + 1,
     batchSize: kBatch,
     threads: job.threads,
     flashAttention: job.flash_attention,
@@ -136,13 +138,17 @@ const maps = fs.readFileSync("/proc/self/maps", "utf8");
 const result = {
     build: [...new Set(maps.match(/(?<=libggml-cpu-)\w+/g))].join("+"),
     ...(await checkChoices(sequence.owner, job.prompt)),
+    prefill_ms: {},
     decode_ms: {},
     history_ms: {}
 };
-result.prefill_ms = await measurePrefill(sequence);
-for (const depth of job.depths) {
+const depths = [...new Set([...job.prefill_depths, ...job.depths])].sort((a, b) => a - b);
+for (const depth of depths) {
     result.history_ms[depth] = await reachDepth(sequence, depth);
-    result.decode_ms[depth] = await measureDecode(sequence, depth);
+    if (job.depths.includes(depth))
+        result.decode_ms[depth] = await measureDecode(sequence, depth);
+    if (job.prefill_depths.includes(depth))
+        result.prefill_ms[depth] = await measurePrefill(sequence, depth);
 }
 result.cpu_share = cpuMs / (timedMs * job.threads);
 await context.dispose();

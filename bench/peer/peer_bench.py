@@ -1,17 +1,20 @@
 """End to end beside llama.cpp: prefill and decode of a 1B-class model, in one run.
 
-Same file, same tokens, same number of threads, warm file cache, one engine at a time. llama.cpp
-is taken at its best: each figure is the best over its CPU builds that this machine can load and
-over flash attention on and off. Phases, each of which keeps its results in the work folder:
+Same file, same tokens, same number of threads, warm file cache, one engine at a time, the same
+type of keys and values on both sides. llama.cpp is taken at its best: each figure is the best
+over its CPU builds that this machine can load and over flash attention on and off (block types
+of V want it on). Phases, each of which keeps its results in the work folder:
 
   models   writes the random-weight models (tools/make_model)
   verify   our logits against llama.cpp's and float64 on a small model (tests/oracle)
   history  llama.cpp's states at each depth, with flash attention on and off (they differ in
            layout). Nothing is timed, so a busy machine will do. A thin model with a cache of
-           the same shape evaluates the first depth; the others repeat its cells
+           the same shape evaluates the first tokens; the others repeat their cells
            (llama_state.py): what K and V hold does not change how fast they are read
-  ours     bench/model_bench: prefill, and decode at each depth, having evaluated the history
-  peer     llama.cpp: prefill, and decode at each depth, in every configuration
+  ours     bench/model_bench: decode and prefill at each depth; the history beyond --evaluate
+           tokens is repeated, too
+  peer     llama.cpp: decode at each depth in every configuration, prefill too; prefill at a
+           depth, which takes long, with the build that was the fastest without history
   report   the table, as Markdown and JSON
 
 Run it on a quiet machine: both engines' threads wait by spinning.
@@ -47,6 +50,8 @@ SHAPES = {
     "tiny": Shape("tiny", 2, 256, 4, 2, 64, 512, 2048, tied=True),
 }
 DEPTHS = {"1b": [0, 4096, 16384], "tiny": [0, 512, 1024]}
+EVALUATED = 1024  # tokens of llama.cpp's first history, at most
+KV_TYPES = ["f16", "q8_0", "q4_0"]
 BUILDS_TRIED = 3
 PROMPT = 512
 SEED = 1
@@ -56,11 +61,17 @@ class Bench:
     def __init__(self, args):
         self.args = args
         self.shape = SHAPES[args.shape]
-        self.depths = args.depths or DEPTHS[args.shape]
+        self.depths = DEPTHS[args.shape] if args.depths is None else args.depths
+        self.deep = [depth for depth in self.depths if depth > 0]
+        self.prefill_depths = [0, *args.prefill_depths]
+        for depth in args.prefill_depths:
+            if depth not in self.depths:
+                raise Failure(f"--prefill-depths: {depth} is not among the depths {self.depths}")
+        self.pairs = [(weights, kv) for weights in args.types for kv in args.kv_types]
         self.make_model = args.build / "tools/make_model/kvcache-make-model"
         self.work = args.work / args.shape
         self.work.mkdir(parents=True, exist_ok=True)
-        count = self.depths[-1] + PROMPT
+        count = max(self.depths) + PROMPT + args.decode_tokens + 1
         self.tokens = np.random.default_rng(SEED).integers(0, self.shape.vocab, count).tolist()
         self.tokens_file = self.work / "tokens"
         self.tokens_file.write_text(" ".join(map(str, self.tokens)) + "\n")
@@ -99,50 +110,62 @@ class Bench:
         self.log(table)
 
     def history(self):
-        first = self.state(False, self.depths[1])
-        if not first.exists():
-            self.ask_peer(self.builds()[0], False, "thin", self.depths[1:2], repeats=1)
-        state = llama_state.read(first)
-        for flash in (False, True):
-            for depth in self.depths[1:]:
-                if not self.state(flash, depth).exists():
-                    llama_state.write(self.state(flash, depth), state, depth, int(not flash))
-                    self.log(f"history of {depth}, flash attention "
-                             f"{'on' if flash else 'off'}: kept")
+        for kv in self.args.kv_types:
+            wanted = [self.state(flash, kv, depth) for flash in self.flash_settings(kv)
+                      for depth in self.deep]
+            if all(path.exists() for path in wanted):
+                continue
+            evaluated = min(EVALUATED, self.deep[0])
+            first = self.state(self.flash_settings(kv)[0], kv, evaluated)
+            if not first.exists():
+                self.ask_peer(self.builds()[0], self.flash_settings(kv)[0], "thin", kv,
+                              depths=[evaluated], repeats=1)
+            state = llama_state.read(first)
+            for flash in self.flash_settings(kv):
+                for depth in self.deep:
+                    if not self.state(flash, kv, depth).exists():
+                        llama_state.write(self.state(flash, kv, depth), state, depth,
+                                          int(not flash))
+                        self.log(f"history of {depth} in {kv}, flash attention "
+                                 f"{on_off(flash)}: kept")
 
     def ours(self):
-        for weight_type in self.args.types:
-            self.log(f"ours, {weight_type}")
-            self.warm(self.model(weight_type))
-            output = run([self.args.build / "bench/model_bench", "--model",
-                          self.model(weight_type), "--tokens-file", self.tokens_file, "--threads",
-                          self.args.threads, "--depths", ",".join(map(str, self.depths)),
+        for weights, kv in self.pairs:
+            self.log(f"ours, {weights}, {kv} cache")
+            self.warm(self.model(weights))
+            output = run([self.args.build / "bench/model_bench", "--model", self.model(weights),
+                          "--tokens-file", self.tokens_file, "--threads", self.args.threads,
+                          "--k-type", kv, "--v-type", kv, "--evaluate", self.args.evaluate,
+                          "--depths", ",".join(map(str, self.depths)), "--prefill-depths",
+                          ",".join(map(str, self.prefill_depths)),
                           "--repeats", self.args.repeats])
-            self.keep(f"ours-{weight_type}", json.loads(output))
+            self.keep(f"ours-{weights}{suffix(kv)}", json.loads(output))
 
     def peer(self):
-        for weight_type in self.args.types:
-            self.warm(self.model(weight_type))
-            results = []
-            for build in self.builds():
-                for flash in (False, True):
-                    depths = [d for d in self.depths if d == 0 or self.state(flash, d).exists()]
-                    result = self.ask_peer(build, flash, weight_type, depths, self.args.repeats)
-                    results.append(result)
-                    self.log(f"llama.cpp {weight_type}, {build}, flash attention "
-                             f"{'on' if flash else 'off'}: {peer_report.summary(result, PROMPT)}")
-            self.keep(f"peer-{weight_type}", results)
+        for weights, kv in self.pairs:
+            self.warm(self.model(weights))
+            results = [self.ask_and_tell(build, flash, weights, kv, depths=self.depths,
+                                         prefill_depths=[0], repeats=self.args.repeats)
+                       for build in self.builds() for flash in self.flash_settings(kv)]
+            for flash in self.flash_settings(kv) if self.args.prefill_depths else []:
+                best = max((r for r in results if r["flash_attention"] == flash),
+                           key=lambda r: peer_report.speeds(r, PROMPT)["prefill", 0])
+                results.append(self.ask_and_tell(
+                    best["build"], flash, weights, kv, depths=[],
+                    prefill_depths=self.args.prefill_depths, repeats=1))
+            self.keep(f"peer-{weights}{suffix(kv)}", results)
 
     def report(self):
         rows = []
-        for weight_type in self.args.types:
-            ours, peer = self.kept(f"ours-{weight_type}"), self.kept(f"peer-{weight_type}")
+        for weights, kv in self.pairs:
+            ours, peer = (self.kept(f"{who}-{weights}{suffix(kv)}") for who in ("ours", "peer"))
             if ours is None or peer is None:
-                raise Failure(f"{weight_type}: run the phases `ours` and `peer` first")
-            rows += peer_report.rows(self.model(weight_type), weight_type, PROMPT, self.depths, ours,
-                                peer)
-        machine = {**self.kept(f"ours-{self.args.types[0]}")["machine"], **describe_machine()}
-        result = {"machine": machine, "shape": self.shape.__dict__, "seed": SEED, "rows": rows}
+                raise Failure(f"{weights} with a cache of {kv}: run the phases `ours` and `peer` "
+                              "first")
+            rows += peer_report.rows(self.model(weights), weights, kv, PROMPT, ours, peer)
+        first = self.kept(f"ours-{self.pairs[0][0]}{suffix(self.pairs[0][1])}")
+        result = peer_report.result({**first["machine"], **describe_machine()},
+                                    self.shape.__dict__, SEED, rows)
         self.keep("results", result)
         text = peer_report.markdown(result)
         (self.work / "results.md").write_text(text)
@@ -150,8 +173,11 @@ class Bench:
 
     # ---- llama.cpp ----
 
-    def state(self, flash, depth):
-        return self.work / f"state-{'flash' if flash else 'plain'}.{depth}"
+    def flash_settings(self, kv):
+        return (False, True) if kv == "f16" else (True,)
+
+    def state(self, flash, kv, depth):
+        return self.work / f"state-{'flash' if flash else 'plain'}{suffix(kv)}.{depth}"
 
     def modules(self, build):
         """A copy of the package, by links, in which `build` is the only one to load."""
@@ -174,16 +200,23 @@ class Bench:
 
     def loads(self, build):
         try:
-            return self.ask_peer(build, False, "thin", [0], 1)["build"] == build
+            return self.ask_peer(build, False, "thin", "f16", repeats=1)["build"] == build
         except Failure:
             return False
 
-    def ask_peer(self, build, flash, model, depths, repeats):
+    def ask_and_tell(self, build, flash, weights, kv, **what):
+        result = self.ask_peer(build, flash, weights, kv, **what)
+        self.log(f"llama.cpp {weights}, {kv} cache, {build}, flash attention {on_off(flash)}: "
+                 f"{peer_report.summary(result, PROMPT)}")
+        return result
+
+    def ask_peer(self, build, flash, model, kv, repeats, depths=(), prefill_depths=(0,)):
         job = {"modules": str(self.modules(build)), "model": str(self.model(model)),
-               "threads": self.args.threads, "flash_attention": flash, "kv_type": "F16",
-               "prompt": self.tokens[:PROMPT], "repeats": repeats, "depths": depths,
+               "threads": self.args.threads, "flash_attention": flash, "kv_type": kv.upper(),
+               "prompt": self.tokens[:PROMPT], "repeats": repeats, "depths": list(depths),
+               "prefill_depths": list(prefill_depths),
                "decode_tokens": self.args.decode_tokens, "history": self.tokens,
-               "state": str(self.state(flash, 0).with_suffix(""))}
+               "state": str(self.state(flash, kv, 0).with_suffix(""))}
         output = run([self.args.node, HERE / "llama_cpp_bench.mjs"], input=json.dumps(job))
         return {**json.loads(output), "flash_attention": flash}
 
@@ -191,6 +224,15 @@ class Bench:
         with open(path, "rb", buffering=0) as file:
             while file.read(1 << 24):
                 pass
+
+
+def on_off(flag):
+    return "on" if flag else "off"
+
+
+def suffix(kv):
+    """Of file names: what tells caches of a type from those of f16."""
+    return "" if kv == "f16" else f"-{kv}"
 
 
 def link_or_copy(source, target):
@@ -226,7 +268,13 @@ def parse_arguments():
                         default=["q8_0", "f16"])
     parser.add_argument("--shape", choices=SHAPES, default="1b")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--kv-types", nargs="+", choices=KV_TYPES, default=["f16"],
+                        help="of K and V, on both sides")
     parser.add_argument("--depths", type=int, nargs="+", help="tokens of history, ascending")
+    parser.add_argument("--prefill-depths", type=int, nargs="*", default=[],
+                        help="those of the depths at which prefill is measured, too")
+    parser.add_argument("--evaluate", type=int, default=1 << 30,
+                        help="of our history, so many tokens; the others are repeated")
     parser.add_argument("--repeats", type=int, default=3, help="timed prefills")
     parser.add_argument("--decode-tokens", type=int, default=16, help="timed, at each depth")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/release")

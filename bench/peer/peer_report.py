@@ -1,10 +1,10 @@
 """From times to the table: speeds, the machine's limits, and what share of them is reached.
 
 Limits, from what the same process measured of the machine:
-  decode   read bandwidth / (bytes of the weights + bytes of K and V at that depth)
+  decode   read bandwidth, as it was at that depth / (bytes of the weights + bytes of K and V)
   prefill  multiply-adds of the layers at the peak of their kind (int8 dot products for block
-           types, f32 FMA for the others), the attention's at the peak of f32 FMA; the output matrix
-           counts for one token
+           types, f32 FMA for the others); of the attention q·K likewise, by the type of K, and p·V
+           at the peak of f32 FMA; the output matrix counts for one token
 """
 
 import statistics
@@ -12,7 +12,7 @@ import statistics
 from block_types import BLOCK_TYPES
 from gguf_file import GgufFile
 
-KV_BYTES = 2  # f16
+KV_BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
 _BYTES_PER_VALUE = {0: 4.0, 1: 2.0, 30: 2.0,
                     **{number: block_bytes / size
                        for number, (_, size, block_bytes, _) in BLOCK_TYPES.items()}}
@@ -29,7 +29,7 @@ class ModelCost:
         width = meta["llama.embedding_length"]
         self.head_dim = meta.get("llama.attention.key_length", width // self.heads)
         kv_heads = meta.get("llama.attention.head_count_kv", self.heads)
-        self.kv_bytes = 2 * self.layers * kv_heads * self.head_dim * KV_BYTES
+        self.kv_values = 2 * self.layers * kv_heads * self.head_dim  # of a token
         matrices = {name: info for name, info in file.tensors.items() if len(info.dims) == 2}
         head = "output.weight" if "output.weight" in matrices else "token_embd.weight"
         layers = [info for name, info in matrices.items() if name.startswith("blk.")]
@@ -38,39 +38,47 @@ class ModelCost:
         self.weight_bytes = sum(macs(info) * _BYTES_PER_VALUE[info.type]
                                 for info in [*layers, matrices[head]])
 
-    def decode_bytes(self, depth):
-        return self.weight_bytes + depth * self.kv_bytes
+    def decode_bytes(self, depth, kv):
+        return self.weight_bytes + depth * self.kv_values * KV_BYTES[kv]
 
-    def attention_macs(self, tokens):
-        """Of a prefill from position 0, causal: q·K and p·V over half of the pairs."""
-        return 2 * self.layers * self.heads * self.head_dim * tokens * (tokens + 1) / 2
+    def attention_macs(self, tokens, depth):
+        """Of a prefill after `depth` tokens, causal: q·K, and as many again for p·V."""
+        return self.layers * self.heads * self.head_dim * tokens * (depth + (tokens + 1) / 2)
 
 
 def macs(info):
     return info.dims[0] * info.dims[1]
 
 
-def limits(cost, weight_type, prompt, depths, machine):
-    """Tokens per second that the machine allows: {"prefill": x, depth: x}."""
-    peak = machine["f32_gflop_per_s"]
-    if weight_type.startswith("q") and machine["int8_gop_per_s"] > 0:
-        peak = machine["int8_gop_per_s"]
-    seconds = 2e-9 * ((cost.layer_macs * prompt + cost.head_macs) / peak
-                      + cost.attention_macs(prompt) / machine["f32_gflop_per_s"])
-    found = {depth: machine["read_gb_per_s"] * 1e9 / cost.decode_bytes(depth) for depth in depths}
-    return {"prefill": prompt / seconds, **found}
+def peak(kind, machine):
+    """The best rate of multiply-adds on values of a type, in 10^9 operations per second."""
+    int8 = machine["int8_gop_per_s"]
+    return int8 if kind.startswith("q") and int8 > 0 else machine["f32_gflop_per_s"]
+
+
+def limit(cost, weights, kv, prompt, ours, what, depth):
+    """Tokens per second that the machine allows."""
+    machine = ours["machine"]
+    if what == "decode":
+        return ours["read_gb_per_s"][str(depth)] * 1e9 / cost.decode_bytes(depth, kv)
+    attention = cost.attention_macs(prompt, depth)
+    seconds = 2e-9 * ((cost.layer_macs * prompt + cost.head_macs) / peak(weights, machine)
+                      + attention / peak(kv, machine) + attention / peak("f32", machine))
+    return prompt / seconds
 
 
 def speeds(result, prompt):
-    """Median tokens per second: {"prefill": x, depth: x}."""
-    found = {int(depth): 1e3 / statistics.median(times)
-             for depth, times in result["decode_ms"].items()}
-    return {"prefill": prompt * 1e3 / statistics.median(result["prefill_ms"]), **found}
+    """Median tokens per second: {(what, depth): x}."""
+    decode = {("decode", int(depth)): 1e3 / statistics.median(times)
+              for depth, times in result["decode_ms"].items()}
+    prefill = {("prefill", int(depth)): prompt * 1e3 / statistics.median(times)
+               for depth, times in result["prefill_ms"].items()}
+    return {**prefill, **decode}
 
 
 def summary(result, prompt):
-    return ", ".join(f"{what if what == 'prefill' else f'decode at {what}'} {speed:.1f}"
-                     for what, speed in speeds(result, prompt).items()) + " tokens/s"
+    return ", ".join(f"{what} at {depth} {speed:.1f}"
+                     for (what, depth), speed in speeds(result, prompt).items()) + " tokens/s"
 
 
 def agreement(ours, peer):
@@ -80,27 +88,52 @@ def agreement(ours, peer):
             "differing_margins": [margin for a, b, margin in pairs if a != b]}
 
 
-def rows(model, weight_type, prompt, depths, ours, peer):
-    """One row per figure: ours, the peer at its best and how, the limit."""
-    limit = limits(ModelCost(model), weight_type, prompt, depths, ours["machine"])
-    our_speeds = speeds(ours, prompt)
-    found = []
-    for what in ["prefill", *depths]:
-        best = max((p for p in peer if what in speeds(p, prompt)),
-                   key=lambda p: speeds(p, prompt)[what])
-        speed = speeds(best, prompt)[what]
-        found.append({
-            "weights": weight_type, "what": what, "ours": our_speeds[what], "peer": speed,
-            "peer_build": best["build"], "peer_flash_attention": best["flash_attention"],
-            "ratio": our_speeds[what] / speed, "limit": limit[what],
-            "share_of_limit": our_speeds[what] / limit[what],
-            "peer_share_of_limit": speed / limit[what], "choices": agreement(ours, best),
-            "cpu_share": ours["cpu_share"], "peer_cpu_share": best["cpu_share"]})
+def case(model, weights, kv, prompt, ours, what, depth):
+    """One figure of ours, in the format of bench/README.md."""
+    times = sorted(ours[f"{what}_ms"][str(depth)])
+    tokens = prompt if what == "prefill" else 1
+    rate = tokens * 1e3 / statistics.median(times)
+    allowed = limit(ModelCost(model), weights, kv, prompt, ours, what, depth)
+    return {"name": f"{what} at {depth}, {weights} weights, {kv} cache", "kind": what,
+            "history": depth, "queries": tokens, "weights": weights, "type": kv,
+            "history_repeated": ours["history"][str(depth)]["repeated"],
+            "best_ms": times[0], "median_ms": statistics.median(times),
+            "p99_ms": times[min(len(times) - 1, len(times) * 99 // 100)],
+            "rate": rate, "unit": "tokens/s", "rate_of": "median", "limit": allowed,
+            "share": rate / allowed, "read_gb_per_s": ours["read_gb_per_s"][str(depth)],
+            "cpu_share": ours["cpu_share"]}
+
+
+def cases(model, weights, kv, prompt, ours):
+    order = sorted(speeds(ours, prompt), key=lambda key: (key[0] != "prefill", key[1]))
+    return [case(model, weights, kv, prompt, ours, *key) for key in order]
+
+
+def rows(model, weights, kv, prompt, ours, peer):
+    """Our cases with the peer at its best, and how that was."""
+    found = cases(model, weights, kv, prompt, ours)
+    for row in found:
+        key = row["kind"], row["history"]
+        measured = [p for p in peer if key in speeds(p, prompt)]
+        if not measured:
+            continue
+        best = max(measured, key=lambda p: speeds(p, prompt)[key])
+        speed = speeds(best, prompt)[key]
+        row["peers"] = {"llama.cpp": {
+            "rate": speed, "ratio": row["rate"] / speed, "share": speed / row["limit"],
+            "build": best["build"], "flash_attention": best["flash_attention"],
+            "cpu_share": best["cpu_share"], "choices": agreement(ours, best)}}
     return found
 
 
+def result(machine, shape, seed, rows):
+    return {"format": "kvcache-bench 1", "bench": "llama_cpp", "machine": machine,
+            "settings": {"shape": shape, "seed": seed}, "cases": rows}
+
+
 def markdown(result):
-    machine, shape = result["machine"], result["shape"]
+    machine, shape = result["machine"], result["settings"]["shape"]
+    rows = [row for row in result["cases"] if "peers" in row]
     lines = [
         f"{machine['cpu']}, {machine['threads']} threads of {machine['cores']} cores, kernel "
         f"{machine['kernel']}; kernels for {machine['target']}, compiler {machine['compiler']}, "
@@ -109,26 +142,28 @@ def markdown(result):
         f"int8 dot products {machine['int8_gop_per_s']:.0f} GOP/s. Model: {shape['layers']} "
         f"layers, width {shape['width']}, {shape['heads']} heads over {shape['kv_heads']} K/V "
         f"heads of {shape['head_dim']}, FFN {shape['ffn']}, vocabulary {shape['vocab']}, random "
-        f"weights of seed {result['seed']}; f16 cache. Medians, tokens per second.",
+        f"weights of seed {result['settings']['seed']}. Medians, tokens per second.",
         "",
-        "| weights | | kvcache | llama.cpp at its best | ratio | limit | share of the limit"
-        " (llama.cpp's) |",
-        "|---|---|---:|---:|---:|---:|---:|"]
-    for row in result["rows"]:
-        what = "prefill 512" if row["what"] == "prefill" else f"decode at {row['what']:,}"
-        how = f"{row['peer_build']}, flash {'on' if row['peer_flash_attention'] else 'off'}"
+        "| weights | cache | | kvcache | llama.cpp at its best | ratio | limit | share of the"
+        " limit (llama.cpp's) |",
+        "|---|---|---|---:|---:|---:|---:|---:|"]
+    for row in rows:
+        peer = row["peers"]["llama.cpp"]
+        tokens = f" {row['queries']}" if row["kind"] == "prefill" else ""
+        how = f"{peer['build']}, flash {'on' if peer['flash_attention'] else 'off'}"
         lines.append(
-            f"| {row['weights']} | {what} | {row['ours']:.1f} | {row['peer']:.1f} ({how}) | "
-            f"{row['ratio']:.2f}× | {row['limit']:.1f} | {row['share_of_limit']:.0%} "
-            f"({row['peer_share_of_limit']:.0%}) |")
-    choices = {row["weights"]: row["choices"] for row in result["rows"]}
-    for weights, same in choices.items():
+            f"| {row['weights']} | {row['type']} | {row['kind']}{tokens} at {row['history']:,} | "
+            f"{row['rate']:.1f} | {peer['rate']:.1f} ({how}) | {peer['ratio']:.2f}× | "
+            f"{row['limit']:.1f} | {row['share']:.0%} ({peer['share']:.0%}) |")
+    choices = {(row["weights"], row["type"]): row["peers"]["llama.cpp"]["choices"]
+               for row in rows}
+    for (weights, kv), same in choices.items():
         others = "".join(f", one of margin {margin:.2g} is not"
                          for margin in same["differing_margins"])
         lines += ["", f"Greedy choices after the prompt's last {same['positions']} tokens, "
-                  f"{weights}: {same['same']} equal to llama.cpp's{others}."]
+                  f"{weights} with a cache of {kv}: {same['same']} equal to llama.cpp's{others}."]
     lines += ["", "Of their threads' time the engines got "
-              f"{min(row['cpu_share'] for row in result['rows']):.0%} and "
-              f"{min(row['peer_cpu_share'] for row in result['rows']):.0%}: less than all means "
-              "that other programs ran."]
+              f"{min(row['cpu_share'] for row in rows):.0%} and "
+              f"{min(row['peers']['llama.cpp']['cpu_share'] for row in rows):.0%}: less than all "
+              "means that other programs ran."]
     return "\n".join(lines) + "\n"

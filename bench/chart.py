@@ -1,0 +1,160 @@
+"""A line chart as SVG: the same bytes for the same numbers, readable on light and dark pages.
+
+Colours follow the reader's scheme (prefers-color-scheme) and are told apart by colour-blind
+readers, too; each line carries its name at its right end, so there is no legend to look up.
+"""
+
+import dataclasses
+import html
+import math
+
+WIDTH, HEIGHT = 760, 430
+LEFT, RIGHT, TOP, BOTTOM = 62, 168, 58, 52
+LABEL_STEP = 16  # pixels between two names at the least
+# Light, dark.
+COLOURS = {
+    "page": ("#ffffff", "#14181f"), "ink": ("#1c2430", "#e6e9ee"), "faint": ("#66707f", "#98a2b3"),
+    "grid": ("#e3e7ec", "#2b323d"),
+    "blue": ("#0b6bb8", "#5db1f5"), "orange": ("#c2540a", "#f59b56"),
+    "green": ("#0a7d5a", "#43c796"), "purple": ("#8a3f9e", "#cf8fe0"), "grey": ("#7a828e", "#8d97a6"),
+}
+DASHES = {"solid": "", "limit": "6 4", "peer": "2 4"}
+
+
+@dataclasses.dataclass
+class Line:
+    name: str
+    points: list  # [(x, y)]
+    colour: str
+    style: str = "solid"
+
+
+@dataclasses.dataclass
+class Chart:
+    title: str
+    subtitle: str
+    x_label: str
+    y_label: str
+    lines: list
+    x_ticks: list  # values
+    y_log: bool = False
+
+    def svg(self):
+        self.lines = [line for line in self.lines if line.points]
+        self.top_value = nice_top(max(y for line in self.lines for _, y in line.points))
+        self.low_value = 10 ** math.floor(math.log10(
+            min(y for line in self.lines for _, y in line.points))) if self.y_log else 0
+        parts = [head(self.title), text(LEFT, 24, self.title, "title"),
+                 text(LEFT, 42, self.subtitle, "note"), *self.axes(),
+                 *(part for line in self.lines for part in self.drawn(line)), *self.names()]
+        return "\n".join([*parts, "</svg>"]) + "\n"
+
+    # ---- scales: 0, then doublings ----
+
+    def x(self, value):
+        low, high = (math.log2(1 + v / 1024) for v in (self.x_ticks[0], self.x_ticks[-1]))
+        share = (math.log2(1 + value / 1024) - low) / (high - low)
+        return LEFT + share * (WIDTH - LEFT - RIGHT)
+
+    def y(self, value):
+        low, high, at = self.low_value, self.top_value, value
+        if self.y_log:
+            low, high, at = math.log10(low), math.log10(high), math.log10(value)
+        return HEIGHT - BOTTOM - (at - low) / (high - low) * (HEIGHT - TOP - BOTTOM)
+
+    def y_ticks(self):
+        if not self.y_log:
+            step = tick_step(self.top_value)
+            return [i * step for i in range(int(self.top_value / step + 0.5) + 1)]
+        decades = range(round(math.log10(self.low_value)), math.ceil(math.log10(self.top_value)))
+        ticks = [m * 10.0 ** d for d in decades for m in (1, 2, 5)] + [10.0 ** (decades[-1] + 1)]
+        return [tick for tick in ticks if tick <= self.top_value * 1.001]
+
+    # ---- parts ----
+
+    def axes(self):
+        for tick in self.y_ticks():
+            y = self.y(tick)
+            yield f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>'
+            yield text(LEFT - 8, y + 4, f"{tick:g}", "tick end")
+        for tick in self.x_ticks:
+            yield f'<path class="grid" d="M{self.x(tick):.1f} {TOP}V{HEIGHT - BOTTOM}"/>'
+            yield text(self.x(tick), HEIGHT - BOTTOM + 18, tokens(tick), "tick middle")
+        yield text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, self.x_label, "tick middle")
+        yield (f'<text class="tick middle" transform="translate(16 {(TOP + HEIGHT - BOTTOM) / 2:.1f})'
+               f' rotate(-90)">{html.escape(self.y_label)}</text>')
+
+    def drawn(self, line):
+        where = [(self.x(x), self.y(y)) for x, y in line.points]
+        path = "L".join(f"{x:.1f} {y:.1f}" for x, y in where)
+        dash = f' stroke-dasharray="{DASHES[line.style]}"' if DASHES[line.style] else ""
+        yield f'<path class="line s-{line.colour}"{dash} d="M{path}"/>'
+        if line.style != "limit":
+            for (x, y), (tick, value) in zip(where, line.points):
+                yield (f'<circle class="f-{line.colour}" cx="{x:.1f}" cy="{y:.1f}" r="3">'
+                       f"<title>{html.escape(line.name)}, {tokens(tick)}: {value:.3g}</title>"
+                       "</circle>")
+
+    def names(self):
+        """Each line's name at its end, pushed apart where they would overlap."""
+        ends = sorted((self.y(line.points[-1][1]), i) for i, line in enumerate(self.lines))
+        placed, at = [], -math.inf
+        for y, i in ends:
+            at = max(y, at + LABEL_STEP)
+            placed.append([at, y, self.lines[i]])
+        over = placed[-1][0] - (HEIGHT - BOTTOM)
+        if over > 0:  # up again from the bottom
+            limit = HEIGHT - BOTTOM
+            for each in reversed(placed):
+                each[0] = min(each[0], limit)
+                limit = each[0] - LABEL_STEP
+        for at, y, line in placed:
+            x = self.x(line.points[-1][0])
+            edge = WIDTH - RIGHT + 8
+            yield (f'<path class="lead s-{line.colour}" d="M{x + 4:.1f} {y:.1f}L{edge:.1f} '
+                   f'{at:.1f}H{edge + 4:.1f}"/>')
+            yield text(edge + 8, at + 4, line.name, f"name f-{line.colour}")
+
+
+def head(title):
+    def scheme(which):
+        out = [".page{fill:%s}" % COLOURS["page"][which],
+               ".title{fill:%s}" % COLOURS["ink"][which],
+               ".note,.tick{fill:%s}" % COLOURS["faint"][which],
+               ".grid{stroke:%s}" % COLOURS["grid"][which]]
+        for name, pair in COLOURS.items():
+            if name not in ("page", "ink", "faint", "grid"):
+                out += [".f-%s{fill:%s}" % (name, pair[which]),
+                        ".s-%s{stroke:%s}" % (name, pair[which])]
+        return "".join(out)
+
+    return "\n".join([
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
+        f'height="{HEIGHT}" role="img" aria-label="{html.escape(title)}">',
+        "<style>",
+        "text{font-family:system-ui,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;font-size:12px}"
+        ".title{font-size:15px;font-weight:600}.name{font-size:12px;font-weight:600}"
+        ".end{text-anchor:end}.middle{text-anchor:middle}.grid{fill:none;stroke-width:1}"
+        ".line{fill:none;stroke-width:2.2;stroke-linejoin:round}"
+        ".lead{fill:none;stroke-width:1;opacity:.45}",
+        scheme(0), "@media (prefers-color-scheme:dark){" + scheme(1) + "}", "</style>",
+        f'<rect class="page" width="{WIDTH}" height="{HEIGHT}" rx="6"/>'])
+
+
+def text(x, y, content, kind):
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{html.escape(content)}</text>'
+
+
+def tokens(count):
+    return f"{count // 1024}k" if count >= 1024 and count % 1024 == 0 else str(count)
+
+
+def tick_step(top):
+    """About five steps of 1, 2 or 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(top / 4))
+    return next(m * power for m in (1, 2, 5, 10) if m * power >= top / 6)
+
+
+def nice_top(highest):
+    step = tick_step(highest)
+    return step * math.ceil(highest / step)

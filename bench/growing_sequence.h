@@ -1,0 +1,55 @@
+// One sequence of an engine as the benchmarks want it: evaluated tokens, then copies of them.
+//
+// What keys and values hold does not change how fast they are read, so the history of a deep decode
+// need not be evaluated: the cells of a real one are repeated, in cells of their own.
+//
+// Thread safety: one thread at a time, the engine's.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace kvcache::bench {
+
+class GrowingSequence {
+ public:
+  // Sequence 0 of the engine, which must be empty; `backend` is the engine's. Both outlive this.
+  GrowingSequence(Engine& engine, Backend& backend) : engine_(engine), backend_(backend) {}
+
+  Position length() const { return length_; }
+
+  // Is told the first token's position and the batch's size after each pass, to read logits.
+  using PassHook = std::function<Status(Position first, std::int32_t count)>;
+
+  // Evaluates `tokens` after those held, in passes of at most the engine's chunk.
+  Status Append(std::span<const std::int32_t> tokens, const PassHook& hook = {});
+
+  // Logits [vocabulary] after the last token. REQUIRES: the last call was Append.
+  Status LastLogits(std::span<float> logits);
+
+  // Lengthens the sequence to `length` tokens by copies of those held, over and over, in every
+  // layer. kUnsupported unless every layer keeps all of its history; kInvalidArgument if nothing is
+  // held.
+  Status Repeat(Position length);
+
+  // Drops all from `length` on.
+  Status Truncate(Position length);
+
+ private:
+  Status Claim(Position begin, Position end);
+  std::int32_t CellOf(Position position, std::int32_t* left) const;
+  std::vector<CellMove> Moves(Position held) const;
+
+  Engine& engine_;
+  Backend& backend_;
+  Position length_ = 0;
+  std::int32_t last_pass_ = 0;  // tokens
+  std::vector<Position> positions_;
+  std::vector<SequenceId> sequences_;
+};
+
+}  // namespace kvcache::bench

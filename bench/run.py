@@ -1,0 +1,106 @@
+"""Runs the benchmarks and keeps what they find; ./dev bench builds them and starts this.
+
+Every result is checked before it is timed. Each benchmark writes one file, OUT/NAME.json, in the
+format of bench/README.md: its cases beside the limits that the same machine reached in the same
+run, and beside a peer where one is there. Run it on a quiet machine: threads wait by spinning.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+import time
+
+from suite import BENCHES, ROOT, Run, machine
+
+FORMAT = "kvcache-bench 1"
+
+
+def describe_machine():
+    names = [line.split(":", 1)[1].strip()
+             for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+             if line.startswith("model name")]
+    commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"],
+                            capture_output=True, text=True, check=False).stdout.strip()
+    return {"cpu": names[0] if names else platform.machine(), "cores": os.cpu_count(),
+            "kernel": platform.release(), "commit": commit, "load_average": os.getloadavg()[0]}
+
+
+def summary(case):
+    """One line for people."""
+    text = f"  {case['name']:<44}"
+    if "median_ms" in case:
+        text += f" median {case['median_ms']:10.3f} ms"
+    if "rate" in case:
+        text += f"  {case['rate']:9.1f} {case['unit']}"
+    if "limit" in case:
+        text += f" = {case['share']:4.0%} of {case['limit']:.1f}"
+    for name, peer in case.get("peers", {}).items():
+        text += f"; {peer['ratio']:.1f}× {name}"
+    return text
+
+
+def run_one(name, run, out):
+    """Runs a benchmark and writes its file; returns seconds."""
+    start = time.monotonic()
+    found = {**describe_machine(), **machine(run)}
+    cases = BENCHES[name][0](run)
+    seconds = time.monotonic() - start
+    path = out / f"{name}.json"
+    path.write_text(json.dumps(
+        {"format": FORMAT, "bench": name, "machine": found,
+         "settings": {"quick": run.quick, "seconds": round(seconds, 1)}, "cases": cases},
+        indent=1) + "\n")
+    for case in cases:
+        if "peers" in case or name in ("decode", "prefill"):  # programs tell the others themselves
+            print(summary(case))
+    print(f"{len(cases)} cases in {path}, {seconds:.0f} s", flush=True)
+    return seconds
+
+
+def parse_arguments():
+    listed = "\n".join(f"  {name:<11}{what}" for name, (_, what) in BENCHES.items())
+    parser = argparse.ArgumentParser(
+        prog="./dev bench", description=__doc__, epilog=f"benchmarks:\n{listed}",
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="some of them; default: all")
+    parser.add_argument("--quick", action="store_true", help="a try: small shapes, about a minute")
+    parser.add_argument("--no-peer", dest="peer", action="store_false", help="without ggml")
+    parser.add_argument("--kv-types", nargs="+", default=["f16", "q8_0"], metavar="TYPE",
+                        help="of the models' caches (default: f16 q8_0)")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build/bench")
+    parser.add_argument("--models", type=pathlib.Path, default=ROOT / "build/peer",
+                        help="where the models are, or are written (1.6 GB)")
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/release")
+    arguments = sys.argv[1:]
+    rest = arguments[arguments.index("--") + 1:] if "--" in arguments else []
+    args = parser.parse_args(arguments[:len(arguments) - len(rest) - ("--" in arguments)])
+    args.rest = rest  # for the programs themselves
+    for name in args.names:
+        if name not in BENCHES:
+            parser.error(f"there is no benchmark '{name}'; there are: {' '.join(BENCHES)}")
+    return args
+
+
+def main():
+    args = parse_arguments()
+    args.out.mkdir(parents=True, exist_ok=True)
+    run = Run(args, lambda text: print(text, file=sys.stderr, flush=True))
+    names, failed = args.names or list(BENCHES), []
+    for i, name in enumerate(names, 1):
+        print(f"\033[1m== {name}: {BENCHES[name][1]} ({i} of {len(names)})\033[0m", flush=True)
+        try:
+            run_one(name, run, args.out)
+        except (subprocess.CalledProcessError, RuntimeError) as error:
+            print(f"{name} failed: {error}", file=sys.stderr)
+            failed.append(name)
+    if failed:
+        sys.exit("failed: " + " ".join(failed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""The benchmarks that `./dev bench` runs: what each is asked, and its cases in the one format of
+bench/README.md. Every program checks its results before it times them, and fails otherwise."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent
+sys.path[:0] = [str(HERE / "peer"), str(ROOT / "tests/support"), str(ROOT / "tests/oracle")]
+
+MODEL_SEED, PROMPT = 1, 512
+DEPTHS = [0, 1024, 4096, 16384, 32768, 65536, 131072]
+EVALUATED = 2048  # tokens of a deep history; the others are copies of them
+PREFILL_DEPTHS = [0, 4096, 16384]
+
+
+class Run:
+    """What a benchmark needs to know: where programs are and may write, and how long to take."""
+
+    def __init__(self, args, log):
+        self.build, self.work, self.models = args.build, args.out / "work", args.models
+        self.threads, self.quick, self.extra, self.log = args.threads, args.quick, args.rest, log
+        self.with_peer, self.kv_types = args.peer, args.kv_types
+        self.work.mkdir(parents=True, exist_ok=True)
+
+    def program(self, name, *options):
+        """Runs a benchmark; its lines go to the terminal as they come."""
+        command = list(map(str, [self.build / "bench" / name, *options, *self.extra]))
+        subprocess.run(command, check=True, stdout=sys.stderr)
+
+    def output(self, program, *options):
+        """Runs a program whose standard output is its result."""
+        command = list(map(str, [self.build / program, *options]))
+        return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+    def json_file(self, name, *options):
+        path = self.work / f"{name}.json"
+        self.program(name, *options, f"--json={path}")
+        return json.loads(path.read_text())
+
+
+def machine(run):
+    """What this machine allows, measured now."""
+    return json.loads(run.output("bench/model_bench", "--threads", run.threads))["machine"]
+
+
+# ---- attention, linear layers, metadata, tokenizers ----------------------------------------
+
+
+def attention(run):
+    filters = ["head 128 f16", "head 128 q8_0"] if run.quick and not run.extra else [""]
+    options = [f"--threads={run.threads}", "--rounds=3" if run.quick else "--rounds=15"]
+    cases = []
+    for text in filters:
+        cases += run.json_file("attention_bench", *options, f"--filter={text}")["cases"]
+    for case in cases:
+        case.setdefault("rate_of", "best")
+        case.setdefault("unit", "GB/s" if case["kind"] == "decode" else "GFLOP/s")
+        case["name"] = " ".join(str(case[key]) for key in
+                                ("kind", "history", "queries", "batch", "head_dim", "type"))
+    if run.with_peer:
+        import attention_peer
+        if attention_peer.available():
+            seconds = 0.1 if run.quick else 0.3
+            results = attention_peer.measure(cases, run.threads, seconds, run.log)
+            attention_peer.add_peer(cases, results)
+        else:
+            run.log("attention: no ggml beside it; ./dev setup oracle installs it")
+    return cases
+
+
+def linear(run):
+    quick = ["--filter=q8_0 2048x8192", "--rounds=3", "--decode-megabytes=128"]
+    options = [f"--threads={run.threads}", *(quick if run.quick and not run.extra else [])]
+    return [{**case, "rate_of": "best"} for case in run.json_file("linear_bench", *options)["cases"]]
+
+
+def metadata(run):
+    return run.json_file("metadata_bench", "--rounds=100" if run.quick else "--rounds=2000")["cases"]
+
+
+def tokenizer(run):
+    path = run.work / "tokenizer_bench.json"
+    quick = ["--benchmark_filter=^llama-bpe/.*(Words|Scripts)$", "--benchmark_min_time=0.05"]
+    run.program("tokenizer_bench", f"--benchmark_out={path}", "--benchmark_out_format=json",
+                *(quick if run.quick and not run.extra else []))
+    cases = []
+    for found in json.loads(path.read_text())["benchmarks"]:
+        scale = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3}[found["time_unit"]]
+        case = {"name": found["name"], "median_ms": found["cpu_time"] * scale}
+        if "bytes_per_second" in found:
+            case |= {"rate": found["bytes_per_second"] / 2**20, "unit": "MiB/s"}
+        cases.append({**case, "rate_of": "median"})
+    return cases
+
+
+# ---- a whole model -------------------------------------------------------------------------
+
+
+def bench_model(run):
+    """The model of 1B class (quick: a tiny one) in Q8_0, written once; and a file of tokens."""
+    import numpy
+    import peer_bench
+    from random_models import make_model
+    shape = peer_bench.SHAPES["tiny" if run.quick else "1b"]
+    folder = run.models / shape.name
+    folder.mkdir(parents=True, exist_ok=True)
+    model = folder / "q8_0.gguf"
+    if not model.exists():
+        run.log(f"writing {model}")
+        make_model(run.build / "tools/make_model/kvcache-make-model", shape, "q8_0", MODEL_SEED,
+                   model)
+    tokens = run.work / "tokens"
+    ids = numpy.random.default_rng(MODEL_SEED).integers(0, shape.vocab, 2 * EVALUATED)
+    tokens.write_text(" ".join(map(str, ids)) + "\n")
+    return model, tokens
+
+
+def model_cases(run, kv, *options):
+    import peer_report
+    model, tokens = bench_model(run)
+    run.log(f"{model.parent.name}, q8_0 weights, {kv} cache")
+    with open(model, "rb", buffering=0) as file:  # into the page cache
+        while file.read(1 << 24):
+            pass
+    result = json.loads(run.output(
+        "bench/model_bench", "--model", model, "--tokens-file", tokens, "--threads", run.threads,
+        "--k-type", kv, "--v-type", kv, "--evaluate", EVALUATED, "--prompt", PROMPT, *options,
+        *run.extra))
+    cases = peer_report.cases(model, "q8_0", kv, PROMPT, result)
+    for case in cases:
+        case["model"] = model.parent.name
+    return cases
+
+
+def decode(run):
+    depths = [0, 1024, 4096] if run.quick else DEPTHS
+    options = ["--depths", ",".join(map(str, depths)), "--prefill-depths", 0, "--repeats", 1,
+               "--decode-tokens", 16]
+    return [case for kv in run.kv_types for case in model_cases(run, kv, *options)
+            if case["kind"] == "decode"]
+
+
+def prefill(run):
+    depths = [0, 1024] if run.quick else PREFILL_DEPTHS
+    options = ["--prefill-depths", ",".join(map(str, depths)), "--depths", 0, "--repeats", 3,
+               "--decode-tokens", 1]
+    return [case for kv in run.kv_types for case in model_cases(run, kv, *options)
+            if case["kind"] == "prefill"]
+
+
+BENCHES = {
+    "attention": (attention, "the attention kernels, beside ggml's"),
+    "decode": (decode, "a 1B-class model's next token, over contexts of 0 to 131,072"),
+    "prefill": (prefill, "the same model's prompts of 512, after 0 to 16,384 tokens"),
+    "linear": (linear, "matrix products, by the weights' type"),
+    "metadata": (metadata, "what a pass costs before any layer runs"),
+    "tokenizer": (tokenizer, "text to tokens and back"),
+}
