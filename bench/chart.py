@@ -96,24 +96,30 @@ class Chart:
                        "</circle>")
 
     def names(self):
-        """Each line's name at its end, pushed apart where they would overlap."""
-        ends = sorted((self.y(line.points[-1][1]), i) for i, line in enumerate(self.lines))
-        placed, at = [], -math.inf
-        for y, i in ends:
-            at = max(y, at + LABEL_STEP)
-            placed.append([at, y, self.lines[i]])
-        over = placed[-1][0] - (HEIGHT - BOTTOM)
-        if over > 0:  # up again from the bottom
-            limit = HEIGHT - BOTTOM
-            for each in reversed(placed):
-                each[0] = min(each[0], limit)
-                limit = each[0] - LABEL_STEP
-        for at, y, line in placed:
-            x = self.x(line.points[-1][0])
-            edge = WIDTH - RIGHT + 8
-            yield (f'<path class="lead s-{line.colour}" d="M{x + 4:.1f} {y:.1f}L{edge:.1f} '
-                   f'{at:.1f}H{edge + 4:.1f}"/>')
-            yield text(edge + 8, at + 4, line.name, f"name f-{line.colour}")
+        """Each line's name: in the margin, or behind the end of a line that ends before it."""
+        edge = WIDTH - RIGHT
+        for inside in (True, False):
+            mine = [line for line in self.lines
+                    if (self.x(line.points[-1][0]) < edge - 1) == inside]
+            for at, line in apart([(self.y(line.points[-1][1]), line) for line in mine]):
+                x, y = self.x(line.points[-1][0]), self.y(line.points[-1][1])
+                start = x + 4 if inside else edge + 8
+                yield (f'<path class="lead s-{line.colour}" d="M{x + 4:.1f} {y:.1f}L{start:.1f} '
+                       f'{at:.1f}H{start + 4:.1f}"/>')
+                yield text(start + 8, at + 4, line.name, f"name f-{line.colour}")
+
+
+def apart(wanted):
+    """[(y, line)] as near to the wanted y as LABEL_STEP between them allows."""
+    placed, at = [], -math.inf
+    for y, line in sorted(wanted, key=lambda pair: pair[0]):
+        at = max(y, at + LABEL_STEP)
+        placed.append((at, line))
+    lowest = HEIGHT - BOTTOM
+    for i in reversed(range(len(placed))):  # up again from the bottom
+        placed[i] = (min(placed[i][0], lowest), placed[i][1])
+        lowest = placed[i][0] - LABEL_STEP
+    return placed
 
 
 def head(title):

@@ -1,0 +1,229 @@
+"""The figures and tables of docs/performance.md, from the results beside them.
+
+  book.py            writes docs/performance/*.svg, and the tables in docs/performance.md
+  book.py --check    says what would change, and fails if anything would
+
+docs/performance/*.json are results of `./dev bench` and bench/peer/run.sh as they were written
+(bench/README.md has the format). A table stands between `<!-- table: NAME -->` and
+`<!-- end -->`; what is written by hand stands around it.
+"""
+
+import argparse
+import json
+import pathlib
+import re
+import sys
+
+from chart import Chart, Line
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FORMAT = "kvcache-bench 1"
+COLOURS = {"f16": "blue", "q8_0": "orange", "q4_0": "green", "bf16": "purple", "f32": "grey"}
+TYPES = list(COLOURS)
+CONTEXTS = [0, 1024, 4096, 16384, 32768, 65536, 131072]
+
+
+class Book:
+    def __init__(self, folder):
+        self.results = {path.stem: json.loads(path.read_text())
+                        for path in sorted(folder.glob("*.json"))}
+        for name, result in self.results.items():
+            check_format(name, result)
+
+    def cases(self, bench, **wanted):
+        """A benchmark's cases that have these values, by history and type; none without a file."""
+        found = [case for case in self.results.get(bench, {"cases": []})["cases"]
+                 if all(case.get(key) == value for key, value in wanted.items())
+                 and case.get("window", 0) == 0 and case.get("type") in TYPES]
+        return sorted(found, key=lambda case: (TYPES.index(case["type"]), case["history"]))
+
+    def machine(self, bench):
+        m = self.results[bench]["machine"]
+        return (f"{m['cpu']}, {m['threads']} threads of {m['cores']} cores, kernels for "
+                f"{m['target']}, compiler {m['compiler']}. Reads {m['read_gb_per_s']:.1f} GB/s, f32 "
+                f"FMA {m['f32_gflop_per_s']:.0f} GFLOP/s, int8 dot products "
+                f"{m['int8_gop_per_s']:.0f} GOP/s, right before it.")
+
+
+def check_format(name, result):
+    """Refuses what is not a result, or does not agree with itself."""
+    if result.get("format") != FORMAT:
+        sys.exit(f"{name}.json: its format is {result.get('format')!r}, not {FORMAT!r}")
+    names = [case["name"] for case in result["cases"]]
+    twice = {case for case in names if names.count(case) > 1}
+    if twice:
+        sys.exit(f"{name}.json: two cases have one name: {sorted(twice)[0]!r}")
+    for case in result["cases"]:
+        if "share" in case and abs(case["share"] - case["rate"] / case["limit"]) > 2e-3:
+            sys.exit(f"{name}.json: {case['name']}: share {case['share']} is not "
+                     f"{case['rate']} / {case['limit']}")
+
+
+def points(cases, of=lambda case: case["rate"]):
+    return [(case["history"], of(case)) for case in cases]
+
+
+# ---- figures -------------------------------------------------------------------------------
+
+
+def attention_decode(book):
+    lines = []
+    for kind in TYPES[:3]:
+        cases = book.cases("attention", kind="decode", queries=1, batch=1, head_dim=128, type=kind)
+        if kind == "f16":
+            lines.append(Line("reading alone", points(cases, lambda case: case["limit"]), "grey",
+                              "limit"))
+        lines.append(Line(f"kvcache {kind}", points(cases), COLOURS[kind]))
+        peer = [case for case in cases if "ggml, heads layout" in case.get("peers", {})]
+        lines.append(Line(f"ggml {kind}", points(
+            peer, lambda case: case["peers"]["ggml, heads layout"]["rate"]), COLOURS[kind], "peer"))
+    return Chart("Decode attention: how fast history is read",
+                 "32 query heads over 8 K/V heads of 128, one query; ggml in its better layout",
+                 "history, tokens", "GB/s of keys and values", lines, CONTEXTS[1:])
+
+
+def by_context(book, kind, title, subtitle):
+    lines = []
+    for cache in TYPES[:3]:
+        cases = book.cases(kind, kind=kind, type=cache)
+        lines.append(Line(f"limit, {cache} cache", points(cases, lambda case: case["limit"]),
+                          COLOURS[cache], "limit"))
+        lines.append(Line(f"kvcache, {cache} cache", points(cases), COLOURS[cache]))
+        peer = [case for case in book.cases("llama_cpp", kind=kind, type=cache, weights="q8_0")
+                if "peers" in case]
+        lines.append(Line(f"llama.cpp, {cache} cache", points(
+            peer, lambda case: case["peers"]["llama.cpp"]["rate"]), COLOURS[cache], "peer"))
+    histories = {x for line in lines for x, _ in line.points}
+    return Chart(title, subtitle, "tokens of context before", "tokens per second", lines,
+                 [c for c in CONTEXTS if c <= max(histories, default=0)])
+
+
+def decode_context(book):
+    return by_context(book, "decode", "Decode over context",
+                      "1B-class model, Q8_0 weights; limit: (weights + history) at the bandwidth of "
+                      "the same run")
+
+
+def prefill_depth(book):
+    return by_context(book, "prefill", "Prefill of 512 tokens over context",
+                      "1B-class model, Q8_0 weights; limit: all multiply-adds at the peak of their "
+                      "kind")
+
+
+FIGURES = {"attention_decode": attention_decode, "decode_context": decode_context,
+           "prefill_depth": prefill_depth}
+
+
+# ---- tables --------------------------------------------------------------------------------
+
+
+def table(columns, rows):
+    lines = ["| " + " | ".join(columns) + " |",
+             "|" + "|".join("---" if i == 0 else "---:" for i in range(len(columns))) + "|"]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def attention_table(book, kind):
+    rows = []
+    for case in book.cases("attention", kind=kind, batch=1, head_dim=128):
+        if kind == "decode" and case["queries"] > 1:
+            continue
+        peers = [case.get("peers", {}).get(f"ggml, {layout} layout")
+                 for layout in ("default", "heads")]
+        rows.append([f"{case['type']}, {case['history']:,}", f"{case['rate']:.1f}",
+                     f"{case['limit']:.1f}", f"{case['share']:.0%}",
+                     *(f"{p['rate']:.2f} ({p['ratio']:.1f}×)" if p else "" for p in peers)])
+    unit = "GB/s" if kind == "decode" else "GFLOP/s"
+    return table([f"{kind}: type, history", f"kvcache, {unit}", "limit", "share",
+                  "ggml, llama.cpp's layout", "ggml, its better layout"], rows)
+
+
+def batch_table(book):
+    rows = [[f"{case['type']}, {case['batch']} × {case['history']:,}, head {case['head_dim']}",
+             f"{case['rate']:.1f}", f"{case['limit']:.1f}", f"{case['share']:.0%}"]
+            for case in book.cases("attention", kind="decode") if case["batch"] > 1]
+    return table(["type, sequences × history", "GB/s", "limit", "share"], rows)
+
+
+def context_table(book, kind):
+    rows = []
+    for case in book.cases(kind, kind=kind):
+        rows.append([f"{case['type']}, {case['history']:,}", f"{case['rate']:.1f}",
+                     f"{case['limit']:.1f}", f"{case['share']:.0%}",
+                     f"{case['read_gb_per_s']:.1f}", f"{case['history_repeated']:,}"])
+    return table(["cache, context", "tokens/s", "limit", "share", "reads, GB/s",
+                  "of it repeated"], rows)
+
+
+def llama_cpp_table(book):
+    rows = []
+    for case in book.cases("llama_cpp"):
+        if "peers" not in case:
+            continue
+        peer = case["peers"]["llama.cpp"]
+        flash = "on" if peer["flash_attention"] else "off"
+        what = "prefill 512" if case["kind"] == "prefill" else "decode"
+        rows.append([f"{case['weights']}, {case['type']} cache, {what} at {case['history']:,}",
+                     f"{case['rate']:.1f}", f"{peer['rate']:.1f} ({peer['build']}, flash {flash})",
+                     f"{peer['ratio']:.2f}×", f"{case['limit']:.1f}",
+                     f"{case['share']:.0%} ({peer['share']:.0%})"])
+    return table(["weights, cache, what", "kvcache", "llama.cpp at its best", "ratio", "limit",
+                  "share (llama.cpp's)"], rows)
+
+
+def metadata_table(book):
+    cases = book.results["metadata"]["cases"]
+    sizes = sorted({case["cells"] for case in cases})
+    found = {(case["kind"], case["cells"]): case for case in cases}
+    rows = [[kind, *(f"{1e3 * found[kind, size]['median_ms']:.2f}" for size in sizes)]
+            for kind in dict.fromkeys(case["kind"] for case in cases)]
+    return table(["µs, median", *(f"{size:,} cells" for size in sizes)], rows)
+
+
+TABLES = {
+    "attention decode": lambda book: attention_table(book, "decode"),
+    "attention prefill": lambda book: attention_table(book, "prefill"),
+    "attention batches": batch_table,
+    "decode": lambda book: context_table(book, "decode"),
+    "prefill": lambda book: context_table(book, "prefill"),
+    "llama.cpp": llama_cpp_table,
+    "metadata": metadata_table,
+    "attention machine": lambda book: book.machine("attention"),
+    "decode machine": lambda book: book.machine("decode"),
+    "llama.cpp machine": lambda book: book.machine("llama_cpp"),
+}
+
+
+def with_tables(book, text):
+    def fill(match):
+        name = match.group(1)
+        if name not in TABLES:
+            sys.exit(f"docs/performance.md: there is no table {name!r}; there are: "
+                     + ", ".join(TABLES))
+        return f"<!-- table: {name} -->\n{TABLES[name](book)}\n<!-- end -->"
+    return re.sub(r"<!-- table: (.+?) -->\n.*?<!-- end -->", fill, text, flags=re.DOTALL)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="change nothing")
+    parser.add_argument("--page", type=pathlib.Path, default=ROOT / "docs/performance.md")
+    args = parser.parse_args()
+    folder = args.page.with_suffix("")
+    book = Book(folder)
+    charts = {name: figure(book) for name, figure in FIGURES.items()}
+    wanted = {folder / f"{name}.svg": chart.svg() for name, chart in charts.items()
+              if any(line.points for line in chart.lines)}
+    wanted[args.page] = with_tables(book, args.page.read_text())
+    stale = [path for path, content in wanted.items()
+             if not path.exists() or path.read_text() != content]
+    for path in stale:
+        print(f"{path}: {'differs from the results beside it' if args.check else 'written'}")
+        if not args.check:
+            path.write_text(wanted[path])
+    return 1 if stale and args.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
