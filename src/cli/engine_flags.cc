@@ -12,10 +12,10 @@ namespace {
 constexpr const char* kGroup = "Cache and machine";
 
 DType ParseCacheType(const std::string& flag, const std::string& name) {
-  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0}) {
     if (InfoOf(type).name == name) return type;
   }
-  throw CLI::ValidationError(flag, "'" + name + "' is not f32, f16 or bf16");
+  throw CLI::ValidationError(flag, "'" + name + "' is not f32, f16, bf16, q8_0 or q4_0");
 }
 
 }  // namespace
@@ -29,7 +29,7 @@ void CacheTypeFlags::Add(CLI::App& command) {
         ->group(kGroup)
         ->type_name("T");
   };
-  add("--kv-type", kv_, "type of cached keys and values: f32, f16 (default), bf16");
+  add("--kv-type", kv_, "type of cached keys and values: f32, f16 (default), bf16, q8_0, q4_0");
   add("--k-type", k_, "type of cached keys alone");
   add("--v-type", v_, "type of cached values alone");
 }

@@ -34,6 +34,8 @@ Result<std::unique_ptr<Engine>> Engine::Open(const std::string& path, const Engi
     KVCACHE_ASSIGN_OR_RETURN(engine->backend_, MakeCpuBackend({.threads = options.threads}));
   }
   KVCACHE_ASSIGN_OR_RETURN(engine->model_, LoadModel(*engine->file_, *engine->backend_));
+  KVCACHE_RETURN_IF_ERROR(
+      CheckCacheTypes(engine->info().memory, options.k_type, options.v_type).WithContext(path));
   auto tokenizer = MakeTokenizer(*engine->file_);
   if (!tokenizer.ok()) return std::move(tokenizer).TakeStatus().WithContext(path);
   engine->tokenizer_ = std::move(tokenizer).value();

@@ -77,7 +77,7 @@ TEST_F(EngineTest, OptionsOutOfRangeAreNamed) {
   fails({.prefill_chunk = 0}, "prefill chunk");
   fails({.max_sequences = 0}, "sequences");
   fails({.context = 1 << 28, .max_sequences = 16}, "16 sequences of capacity 268435456 are more");
-  fails({.k_type = DType::kQ8_0}, "q8_0");
+  fails({.k_type = DType::kQ5_0}, "q5_0");
 }
 
 TEST_F(EngineTest, ContextOverflowChangesNothing) {

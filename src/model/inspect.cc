@@ -132,18 +132,6 @@ json LayerJson(const LayerMemory& layer, const InspectOptions& options) {
   return described;
 }
 
-// Heads whose values are not whole blocks of the cache's type cannot be kept in it.
-Status CheckBlocks(const KvShape& kv, const InspectOptions& options) {
-  const std::pair<DType, int> rows[] = {{options.k_type, kv.k_dim}, {options.v_type, kv.v_dim}};
-  for (const auto& [type, dim] : rows) {
-    if (dim % InfoOf(type).block_size == 0) continue;
-    return {StatusCode::kUnsupported,
-            StrCat("heads of ", dim, " values are not whole blocks of ", InfoOf(type).block_size,
-                   " for a cache in ", InfoOf(type).name)};
-  }
-  return Status::Ok();
-}
-
 json RopeJson(KeyReader& keys, const LayerParams& params) {
   const auto rope = ReadRopeSummary(keys, params);
   if (!rope.ok()) return {{"error", rope.status().message()}};
@@ -171,10 +159,10 @@ void AddSettings(const GgufFile& file, const json& architecture, json& descripti
 
 json CacheJson(const Result<ModelInfo>& model, const InspectOptions& options) {
   if (!model.ok()) return {{"error", model.status().message()}};
+  const Status types = CheckCacheTypes(model->memory, options.k_type, options.v_type);
+  if (!types.ok()) return {{"error", types.message()}};
   json layers = json::array();
   for (const LayerMemory& layer : model->memory) {
-    const Status blocks = CheckBlocks(layer.kv, options);
-    if (!blocks.ok()) return {{"error", blocks.message()}};
     layers.push_back(LayerJson(layer, options));
   }
   return {{"k_type", InfoOf(options.k_type).name},

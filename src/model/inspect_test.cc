@@ -127,6 +127,11 @@ TEST(Inspect, CountsLayersOfSeveralKinds) {
       DescriptionText(latent, InspectDetail::kSummary),
       HasSubstr("  full, 1 KV heads of 96, values within: 64, 192 bytes per layer and token\n"
                 "    layers 0 1\n"));
+  const InspectOptions blocks = {.k_type = DType::kQ8_0, .v_type = DType::kQ8_0};
+  EXPECT_EQ(Describe(file_of("deepseek2", 2), blocks)["cache"]["error"],
+            "layer 0 cannot have its values within its keys in a cache with K in q8_0; K in f16, "
+            "bf16 or f32 holds them");
+  EXPECT_EQ(Describe(file_of("llama", 2), blocks)["cache"]["bytes_per_token"], 2 * 2 * 2 * 34);
 }
 
 TEST(Inspect, CountsStatesBySequence) {
@@ -194,8 +199,10 @@ TEST(Inspect, SaysWhyTheModelCannotBeLoaded) {
 TEST(Inspect, RefusesCacheTypesWhoseBlocksDoNotFit) {
   const nlohmann::json d = Describe(LlamaHeader(), {.k_type = DType::kQ8_0, .v_type = DType::kF16});
   EXPECT_EQ(d["cache"]["error"],
-            "heads of 16 values are not whole blocks of 32 for a cache in q8_0");
-  EXPECT_THAT(DescriptionText(d, InspectDetail::kSummary), HasSubstr("cache\n  not known: heads"));
+            "layer 0 has heads of 16 values, which are not whole blocks of 32 in a cache with K in "
+            "q8_0; K in f16, bf16 or f32 holds them");
+  EXPECT_THAT(DescriptionText(d, InspectDetail::kSummary),
+              HasSubstr("cache\n  not known: layer 0"));
 }
 
 TEST(Inspect, DescribesTheTokenizer) {

@@ -1,6 +1,9 @@
 #include "model/layer_memory.h"
 
 #include <numeric>
+#include <string>
+
+#include "base/strings.h"
 
 namespace kvcache {
 namespace {
@@ -10,7 +13,32 @@ std::int64_t BytesOfCell(const KvShape& kv, DType k_type, DType v_type) {
   return cell.KBytes() + cell.VBytes();
 }
 
+Status Refused(const LayerMemory& layer, char part, DType type, const std::string& why) {
+  return {StatusCode::kUnsupported,
+          StrCat("layer ", layer.layer, " ", why, " in a cache with ", part, " in ",
+                 InfoOf(type).name, "; ", part, " in f16, bf16 or f32 holds them")};
+}
+
+Status CheckRow(const LayerMemory& layer, char part, DType type, int dim) {
+  const int block = InfoOf(type).block_size;
+  if (dim % block == 0) return Status::Ok();
+  return Refused(layer, part, type,
+                 StrCat("has heads of ", dim, " values, which are not whole blocks of ", block));
+}
+
 }  // namespace
+
+Status CheckCacheTypes(std::span<const LayerMemory> layers, DType k_type, DType v_type) {
+  for (const LayerMemory& layer : layers) {
+    if (layer.kind == LayerMemory::Kind::kRecurrent) continue;
+    if (layer.kv.v_in_k && InfoOf(k_type).block_size > 1) {
+      return Refused(layer, 'K', k_type, "cannot have its values within its keys");
+    }
+    KVCACHE_RETURN_IF_ERROR(CheckRow(layer, 'K', k_type, layer.kv.k_dim));
+    if (!layer.kv.v_in_k) KVCACHE_RETURN_IF_ERROR(CheckRow(layer, 'V', v_type, layer.kv.v_dim));
+  }
+  return Status::Ok();
+}
 
 std::string_view NameOf(LayerMemory::Kind kind) {
   switch (kind) {

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "kvcache/kv.h"
+#include "kvcache/status.h"
 
 namespace kvcache {
 
@@ -31,6 +32,10 @@ struct LayerMemory {
 };
 
 std::string_view NameOf(LayerMemory::Kind kind);  // "full", "sliding", …
+
+// Ok, or kUnsupported for the first layer that a cache of these types cannot hold, with what can:
+// block types hold whole blocks of a head, and no keys that their values are in.
+Status CheckCacheTypes(std::span<const LayerMemory> layers, DType k_type, DType v_type);
 
 // Bytes that a layer takes for each token of a text, and for each sequence whatever its length; an
 // encoder's output is in neither.

@@ -210,7 +210,8 @@ class Run(CliTest):
         _, _, err = run("run", self.model, "-p", "Hi", "-n", "1", "--ctx", "100000")
         self.assertIn("the model was made for 256 tokens", err)
         self.fails(["run", "Once upon a time"], "goes after -p", text_in="x")
-        self.fails(["run", self.model, "-p", "x", "--kv-type", "q9"], "q9", "f16", status=2)
+        self.fails(["run", self.model, "-p", "x", "--kv-type", "q9"], "q9", "f16", "q8_0",
+                   status=2)
         self.fails(["run", self.model, "-p", "x", "--temp", "-1"], "temperature", status=2)
         self.fails(["run", self.model, "-p", "x", "--top-p", "2"], "top-p", status=2)
         self.fails(["run", self.model, "-p", "x", "--stop", ""], "stop string", status=2)
