@@ -2,14 +2,17 @@
 // time that a plain copy of the same f32 rows takes. Each case first checks that a batch leaves the
 // bytes that its tokens leave one at a time.
 //
-//   store_bench [--threads=N] [--rounds=N] [--filter=TEXT] [--clock=cpu]
+//   store_bench [--threads=N] [--rounds=N] [--filter=TEXT] [--json=FILE] [--clock=cpu]
 //
 // --clock=cpu counts the process's own processor time instead of the wall's.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/cpu/kv_kernels.h"
@@ -26,6 +29,7 @@ struct Options {
   int threads = 1;
   int rounds = 15;
   std::string filter;
+  std::string json;
   Clock clock = Clock::kWall;
 };
 
@@ -116,7 +120,7 @@ double Best(const Options& options, const Call& call) {
   return best;
 }
 
-bool RunCase(ThreadPool& pool, const Case& c, const Options& options) {
+bool RunCase(ThreadPool& pool, const Case& c, const Options& options, nlohmann::json& cases) {
   Setting setting(pool, c);
   if (!setting.Agrees()) {
     std::fprintf(stderr, "%s: a batch is not its tokens\n", c.Name().c_str());
@@ -128,7 +132,35 @@ bool RunCase(ThreadPool& pool, const Case& c, const Options& options) {
   std::printf("%-28s %9.1f us  %6.3f ns per value  %5.2f times a copy\n", c.Name().c_str(),
               store * 1e6, store * 1e9 / values, store / copy);
   std::fflush(stdout);
+  // The rows that are read, f32, over the time; the limit is copying them.
+  const double gigabytes = values * sizeof(float) * 1e-9;
+  cases.push_back({{"name", c.Name()},
+                   {"kind", "store"},
+                   {"type", InfoOf(c.type).name},
+                   {"head_dim", c.head_dim},
+                   {"tokens", c.tokens},
+                   {"best_ms", store * 1e3},
+                   {"rate", gigabytes / store},
+                   {"unit", "GB/s"},
+                   {"rate_of", "best"},
+                   {"limit", gigabytes / copy},
+                   {"share", copy / store}});
   return true;
+}
+
+bool WriteJson(const Options& options, nlohmann::json cases) {
+  std::ofstream out(options.json);
+  out << nlohmann::json{{"format", "kvcache-bench 1"},
+                        {"bench", "store"},
+                        {"machine",
+                         {{"target", CpuTargetName()},
+                          {"threads", options.threads},
+                          {"compiler", __VERSION__}}},
+                        {"settings", {{"rounds", options.rounds}}},
+                        {"cases", std::move(cases)}}
+             .dump(1)
+      << "\n";
+  return out.good();
 }
 
 bool ParseOptions(int argc, char** argv, Options& options) {
@@ -143,6 +175,8 @@ bool ParseOptions(int argc, char** argv, Options& options) {
       options.rounds = std::max(1, std::atoi(value.c_str()));
     } else if (name == "--filter") {
       options.filter = value;
+    } else if (name == "--json") {
+      options.json = value;
     } else if (name == "--clock" && value == "cpu") {
       options.clock = Clock::kProcessor;
     } else {
@@ -159,17 +193,18 @@ int Main(int argc, char** argv) {
   ThreadPool pool(options.threads);
   std::printf("%s, %d threads, K and V of %d heads\n", CpuTargetName().c_str(), options.threads,
               kKvHeads);
+  nlohmann::json cases = nlohmann::json::array();
   for (const int head_dim : {64, 128}) {
     for (const int tokens : {1, 512}) {
       for (const DType type :
            {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0}) {
         const Case c{type, head_dim, tokens};
         if (c.Name().find(options.filter) == std::string::npos) continue;
-        if (!RunCase(pool, c, options)) return 1;
+        if (!RunCase(pool, c, options, cases)) return 1;
       }
     }
   }
-  return 0;
+  return options.json.empty() || WriteJson(options, std::move(cases)) ? 0 : 1;
 }
 
 }  // namespace

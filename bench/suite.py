@@ -77,6 +77,10 @@ def linear(run):
     return [{**case, "rate_of": "best"} for case in run.json_file("linear_bench", *options)["cases"]]
 
 
+def store(run):
+    return run.json_file("store_bench", *(["--rounds=2"] if run.quick else []))["cases"]
+
+
 def metadata(run):
     return run.json_file("metadata_bench", "--rounds=100" if run.quick else "--rounds=2000")["cases"]
 
@@ -156,6 +160,7 @@ BENCHES = {
     "decode": (decode, "a 1B-class model's next token, over contexts of 0 to 131,072"),
     "prefill": (prefill, "the same model's prompts of 512, after 0 to 16,384 tokens"),
     "linear": (linear, "matrix products, by the weights' type"),
+    "store": (store, "writing keys and values into the cache, by type"),
     "metadata": (metadata, "what a pass costs before any layer runs"),
     "tokenizer": (tokenizer, "text to tokens and back"),
 }

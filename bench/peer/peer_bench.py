@@ -190,6 +190,8 @@ class Bench:
 
     def builds(self):
         """The builds that load here, found out once."""
+        if self.args.builds:
+            return self.args.builds
         known = self.kept("builds")
         if known is None:
             known = [build for build in BUILDS if self.loads(build)][:BUILDS_TRIED]
@@ -279,6 +281,8 @@ def parse_arguments():
     parser.add_argument("--decode-tokens", type=int, default=16, help="timed, at each depth")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/release")
     parser.add_argument("--work", type=pathlib.Path, default=ROOT / "build/peer")
+    parser.add_argument("--builds", nargs="+", choices=BUILDS,
+                        help="of llama.cpp's, these alone (default: the newest that load here)")
     node = ROOT / "tests/oracle/node_modules/.bin/node"
     parser.add_argument("--node", default=str(node) if node.exists() else "node")
     return parser.parse_args()
