@@ -15,9 +15,8 @@ import re
 import sys
 
 from chart import Chart, Line
+from machine_facts import FORMAT, ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-FORMAT = "kvcache-bench 1"
 COLOURS = {"f16": "blue", "q8_0": "orange", "q4_0": "green", "bf16": "purple", "f32": "grey"}
 TYPES = list(COLOURS)
 CONTEXTS = [0, 1024, 4096, 16384, 32768, 65536, 131072]

@@ -9,25 +9,12 @@ import argparse
 import json
 import os
 import pathlib
-import platform
 import subprocess
 import sys
 import time
 
-from suite import BENCHES, ROOT, Run, machine
-
-FORMAT = "kvcache-bench 1"
-
-
-def describe_machine():
-    names = [line.split(":", 1)[1].strip()
-             for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines()
-             if line.startswith("model name")]
-    commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"],
-                            capture_output=True, text=True, check=False).stdout.strip()
-    return {"cpu": names[0] if names else platform.machine(), "cores": os.cpu_count(),
-            "kernel": platform.release(), "commit": commit, "load_average": os.getloadavg()[0]}
-
+from machine_facts import FORMAT, ROOT, describe_machine
+from suite import BENCHES, Run, machine
 
 def summary(case):
     """One line for people."""

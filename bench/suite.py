@@ -6,8 +6,9 @@ import pathlib
 import subprocess
 import sys
 
+from machine_facts import ROOT
+
 HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parent
 sys.path[:0] = [str(HERE / "peer"), str(ROOT / "tests/support"), str(ROOT / "tests/oracle")]
 
 MODEL_SEED, PROMPT = 1, 512

@@ -25,9 +25,7 @@ import dataclasses
 import json
 import os
 import pathlib
-import platform
 import shutil
-import statistics
 import subprocess
 import sys
 
@@ -35,10 +33,11 @@ import numpy as np
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(ROOT / "tests/support"), str(ROOT / "tests/oracle")]
+sys.path[:0] = [str(ROOT / each) for each in ("bench", "tests/support", "tests/oracle")]
 
 import llama_state
 import peer_report
+from machine_facts import describe_machine
 from random_models import TYPES, Failure, Shape, make_model, run
 
 PHASES = ["models", "verify", "history", "ours", "peer", "report"]
@@ -250,16 +249,6 @@ def other_builds(build, names):
                if name.startswith(("linux-", "mac-", "win-")) and name != "linux-x64"}
     return foreign | {name for name in names
                       if name.startswith("libggml-cpu-") and name != f"libggml-cpu-{build}.so"}
-
-
-def describe_machine():
-    info = pathlib.Path("/proc/cpuinfo").read_text()
-    names = [line.split(":", 1)[1].strip() for line in info.splitlines()
-             if line.startswith("model name")]
-    commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"],
-                            capture_output=True, text=True).stdout.strip()
-    return {"cpu": names[0] if names else platform.processor(), "cores": os.cpu_count(),
-            "kernel": platform.release(), "commit": commit, "load_average": os.getloadavg()[0]}
 
 
 def parse_arguments():

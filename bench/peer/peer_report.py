@@ -11,6 +11,7 @@ import statistics
 
 from block_types import BLOCK_TYPES
 from gguf_file import GgufFile
+from machine_facts import FORMAT
 
 KV_BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
 _BYTES_PER_VALUE = {0: 4.0, 1: 2.0, 30: 2.0,
@@ -127,7 +128,7 @@ def rows(model, weights, kv, prompt, ours, peer):
 
 
 def result(machine, shape, seed, rows):
-    return {"format": "kvcache-bench 1", "bench": "llama_cpp", "machine": machine,
+    return {"format": FORMAT, "bench": "llama_cpp", "machine": machine,
             "settings": {"shape": shape, "seed": seed}, "cases": rows}
 
 

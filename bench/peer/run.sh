@@ -4,6 +4,8 @@
 #   bench/peer/run.sh --phases models history        beforehand, on a busy machine
 #   bench/peer/run.sh --phases ours peer report      then the measurement itself
 #   bench/peer/run.sh --shape tiny                   a try, in a minute
+#   bench/peer/run.sh --kv-types f16 q8_0 --prefill-depths 16384
+#                                                    caches of both types; prefill at depth, too
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 ./dev setup build bench oracle
