@@ -24,7 +24,9 @@ struct Job {
 std::int64_t ThreadFloats(const KvShape& shape, const AttentionPlan& plan) {
   const std::int64_t block =
       plan.block_rows() > 0 ? BlockScratchFloats(shape, plan.block_rows()) : 0;
-  return RoundUp<std::int64_t>(std::max(block, SplitScratchFloats(shape)), kCellTile);
+  const std::int64_t split =
+      plan.split_rows() > 0 ? SplitScratchFloats(shape, plan.split_rows()) : 0;
+  return RoundUp<std::int64_t>(std::max(block, split), kCellTile);
 }
 
 void WriteZeros(const AttentionCall& call, std::span<const QueryToken> tokens, int kv_head) {

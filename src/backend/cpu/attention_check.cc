@@ -3,7 +3,6 @@
 #include <string>
 
 #include "backend/cpu/attention_plan.h"
-#include "backend/cpu/kv_blocks.h"
 #include "backend/cpu/kv_kernels.h"
 
 namespace kvcache::cpu {
@@ -110,9 +109,6 @@ Status CheckBias(const PositionBias& bias, std::int64_t heads) {
 Status CheckAttention(const LayerKv& layer, const TensorView& q, const Visibility& visibility,
                       const AttentionOptions& options, const TensorView& out) {
   KVCACHE_RETURN_IF_ERROR(CheckLayer(layer));
-  if (IsKvBlockType(layer.k_type) || IsKvBlockType(layer.v_type)) {
-    return {StatusCode::kUnsupported, "attention: no kernels over blocks yet"};
-  }
   KVCACHE_RETURN_IF_ERROR(CheckTensor("q", q, layer.shape.k_dim, "k_dim"));
   KVCACHE_RETURN_IF_ERROR(CheckTensor("out", out, layer.shape.v_dim, "v_dim"));
   const std::int64_t heads = q.dims[1];

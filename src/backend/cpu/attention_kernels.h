@@ -71,9 +71,9 @@ struct SplitTask {
   std::span<const QueryToken> tokens;
   PositionRange seen;         // by any of the tokens, from the first split on
   float* partials = nullptr;  // [splits][rows][PartialStride]
-  float* scratch = nullptr;   // SplitScratchFloats
+  float* scratch = nullptr;   // SplitScratchFloats of as many rows
 };
-std::int64_t SplitScratchFloats(const KvShape& shape);
+std::int64_t SplitScratchFloats(const KvShape& shape, std::int64_t rows);
 void AttendSplits(const SplitTask& task);
 
 struct MergeTask {

@@ -10,6 +10,8 @@
 #include "hwy/foreach_target.h"
 
 // After foreach_target.
+#include "backend/cpu/attention_block_keys-inl.h"
+#include "backend/cpu/attention_block_widen-inl.h"
 #include "backend/cpu/attention_kernels.h"
 #include "backend/cpu/attention_micro-inl.h"
 #include "backend/cpu/attention_widen-inl.h"
@@ -27,7 +29,8 @@ struct BlockBuffers {
   float* values;   // likewise
   float* scores;   // [kMaxGroupRows][kScoreStride]
   float* partial;  // [kMaxGroupRows][v_padded]: one split's weighted sums
-  float* q;        // [groups][k_dim][group rows]
+  float* q;        // packed queries, k_dim floats a row: [groups][k_dim][group rows], or codes
+  float* turned;   // [k_dim]
   float* sums;     // [rows][v_padded]: over the splits so far
   float* row_max;  // [rows]
   float* row_sum;  // [rows]
@@ -36,11 +39,14 @@ struct BlockBuffers {
 }  // namespace kvcache::cpu
 #endif
 
-HWY_BEFORE_NAMESPACE();
+KVCACHE_BEFORE_DOT();
 namespace kvcache::cpu {
 namespace HWY_NAMESPACE {
 
 inline constexpr int kGroupRows = kManyRegisters ? kMaxGroupRows : 6;
+// Rows whose integer sums and scores fit into the registers with two tiles of keys in blocks.
+inline constexpr int kBlockRows = 6;
+static_assert(kGroupRows % kBlockRows == 0);
 
 struct Block {
   const AttentionCall* call;
@@ -113,7 +119,23 @@ void FindRanges(const Block& block, std::int32_t split, std::span<const Segment>
   }
 }
 
+// Keys in blocks: two tiles of sixteen positions at a time.
+void ScoreBlockGroup(const Block& block, const GroupInSplit& rows) {
+  constexpr int kKeys = 2 * kCellTile;
+  const std::int64_t k_dim = block.call->layer->shape.k_dim;
+  const auto* const keys = reinterpret_cast<const std::uint8_t*>(block.buffers.keys);
+  for (int row = 0; row < rows.count; row += kBlockRows) {
+    const BlockQueries<kBlockRows> q(block.buffers.q + (rows.first + row) * k_dim, k_dim);
+    for (int key = rows.any.begin / kKeys * kKeys; key < rows.any.end; key += kKeys) {
+      ScoreBlockTiles<DType::kQ8_0, kBlockRows, 2, Stream::kScratch>(
+          keys + key / kCellTile * WideTileBytes(k_dim), k_dim, q,
+          block.buffers.scores + row * kScoreStride + key, kScoreStride);
+    }
+  }
+}
+
 void ScoreGroup(const Block& block, const GroupInSplit& rows) {
+  if (IsKvBlockType(block.call->layer->k_type)) return ScoreBlockGroup(block, rows);
   const std::int64_t k_dim = block.call->layer->shape.k_dim;
   for (int key = rows.any.begin / kWide * kWide; key < rows.any.end; key += kWide) {
     ScoreKeys(block.buffers.keys + key * k_dim, static_cast<int>(k_dim),
@@ -175,20 +197,37 @@ void AttendGroup(const Block& block, int first, std::int32_t split,
 
 // --- the block
 
-void StartBlock(const Block& block) {
+template <int R>
+void PackGroup(const Block& block, int first) {
   const AttentionCall& call = *block.call;
   const int group = call.group();
-  const int k_dim = call.layer->shape.k_dim;
-  for (int first = 0; first < block.rows; first += kGroupRows) {
-    const int count = std::min(kGroupRows, block.rows - first);
-    const float* queries[kGroupRows] = {};
-    for (int r = 0; r < count; ++r) {
-      const int row = first + r;
-      const QueryToken& token = block.task->tokens[static_cast<std::size_t>(row / group)];
-      queries[r] = call.Query(token.index, block.task->kv_head * group + row % group);
+  const std::int64_t k_dim = call.layer->shape.k_dim;
+  const int count = std::min(R, block.rows - first);
+  const float* queries[R] = {};
+  for (int r = 0; r < count; ++r) {
+    const int row = first + r;
+    const QueryToken& token = block.task->tokens[static_cast<std::size_t>(row / group)];
+    queries[r] = call.Query(token.index, block.task->kv_head * group + row % group);
+  }
+  float* const q = block.buffers.q + first * k_dim;
+  if (IsKvBlockType(call.layer->k_type)) {
+    PackBlockQueries<R>(queries, count, k_dim, call.scale, CodeOffset(call.layer->k_type),
+                        block.buffers.turned, q);
+  } else {
+    PackQueries<R>(queries, count, static_cast<int>(k_dim), call.scale, q);
+  }
+}
+
+void StartBlock(const Block& block) {
+  const AttentionCall& call = *block.call;
+  if (IsKvBlockType(call.layer->k_type)) {
+    for (int first = 0; first < block.rows; first += kBlockRows) {
+      PackGroup<kBlockRows>(block, first);
     }
-    PackQueries<kGroupRows>(queries, count, k_dim, call.scale,
-                            block.buffers.q + static_cast<std::int64_t>(first) * k_dim);
+  } else {
+    for (int first = 0; first < block.rows; first += kGroupRows) {
+      PackGroup<kGroupRows>(block, first);
+    }
   }
   std::fill_n(block.buffers.row_max, block.rows, kHidden);
   std::fill_n(block.buffers.row_sum, block.rows, 0.0f);
@@ -220,7 +259,8 @@ BlockBuffers CutScratch(float* scratch, const KvShape& shape, int rows, int v_pa
   buffers.partial = buffers.scores + kMaxGroupRows * kScoreStride;
   buffers.sums = buffers.partial + kMaxGroupRows * v_padded;
   buffers.q = buffers.sums + std::int64_t{rows} * v_padded;
-  buffers.row_max = buffers.q + q_rows * shape.k_dim;
+  buffers.turned = buffers.q + q_rows * shape.k_dim;
+  buffers.row_max = buffers.turned + RoundUp(shape.k_dim, kCellTile);
   buffers.row_sum = buffers.row_max + rows;
   return buffers;
 }
@@ -238,8 +278,8 @@ void AttendBlock(const BlockTask& task) {
   }
   StartBlock(block);
   for (SplitWalker walker(task.runs, seen); walker.Next();) {
-    WidenAllKeys(block.Wide(), walker.segments());
-    WidenAllValues(block.Wide(), walker.segments());
+    WidenSplitKeys(block.Wide(), walker.segments());
+    WidenSplitValues(block.Wide(), walker.segments());
     for (int first = 0; first < rows; first += kGroupRows) {
       AttendGroup(block, first, walker.split(), walker.segments());
     }
@@ -259,7 +299,8 @@ std::int64_t BlockScratchFloats(const KvShape& shape, std::int64_t rows) {
   const std::int64_t v_padded = RoundUp(shape.v_dim, kValuePadding);
   const std::int64_t split = kSplitPositions * (shape.k_dim + v_padded);
   const std::int64_t group = kMaxGroupRows * (kScoreStride + v_padded);
-  const std::int64_t all = rows * (v_padded + 2) + (rows + kMaxGroupRows) * shape.k_dim;
+  const std::int64_t all = rows * (v_padded + 2) + (rows + kMaxGroupRows) * shape.k_dim +
+                           RoundUp(shape.k_dim, kCellTile);
   return RoundUp<std::int64_t>(split + group + all, kCellTile);
 }
 

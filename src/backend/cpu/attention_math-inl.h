@@ -13,6 +13,7 @@
 
 #include "backend/cpu/attention_split.h"
 #include "backend/cpu/exp-inl.h"
+#include "backend/cpu/kv_storage.h"
 #include "backend/cpu/simd-inl.h"
 #include "hwy/highway.h"
 

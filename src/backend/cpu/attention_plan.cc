@@ -80,6 +80,7 @@ void AttentionPlan::PlanSequence(const LayerKv& layer, int group, const Visibili
         block_rows_, std::int64_t{std::min(sequence.tokens, block_tokens_)} * group);
     return;
   }
+  split_rows_ = std::max(split_rows_, rows);
   PlanSplits(visibility.histories[static_cast<std::size_t>(sequence.history)], sequence);
   sequence.first_merge = static_cast<std::int32_t>(waiting_.size());
   waiting_.insert(waiting_.end(), static_cast<std::size_t>(kv_heads), sequence.splits);
@@ -130,6 +131,7 @@ void AttentionPlan::Build(const LayerKv& layer, int group, int threads,
   waiting_.clear();
   block_tokens_ = std::max(1, kBlockRows / group);
   block_rows_ = 0;
+  split_rows_ = 0;
   partial_floats_ = 0;
   GroupTokens(visibility);
   for (SequencePlan& sequence : sequences_) {

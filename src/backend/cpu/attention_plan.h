@@ -45,6 +45,7 @@ class AttentionPlan {
   std::span<const AttentionTask> tasks() const { return tasks_; }
   int block_tokens() const { return block_tokens_; }
   std::int64_t block_rows() const { return block_rows_; }          // of the largest block
+  std::int64_t split_rows() const { return split_rows_; }          // most of one sequence's few
   std::int64_t partial_floats() const { return partial_floats_; }  // of all sequences
   // Splits that a (sequence, KV head) still waits for; tasks count it down atomically.
   std::int32_t& Waiting(const SequencePlan& sequence, int kv_head) {
@@ -68,6 +69,7 @@ class AttentionPlan {
   std::vector<std::int32_t> waiting_;
   int block_tokens_ = 1;
   std::int64_t block_rows_ = 0;
+  std::int64_t split_rows_ = 0;
   std::int64_t partial_floats_ = 0;
 };
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/cpu/attention_chain_testing.h"
 #include "backend/cpu/attention_testing.h"
 #include "gtest/gtest.h"
 

@@ -1,5 +1,5 @@
 // Scenes for the tests of attention: sequences with known keys and values, kept in any layout
-// and any cells, and the documented chain of operations written out one value at a time.
+// and any cells.
 #pragma once
 
 #include <algorithm>
@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/cpu/kv_blocks_testing.h"
 #include "gtest/gtest.h"
 #include "kvcache/backend.h"
 #include "kvcache/cpu_backend.h"
@@ -90,11 +91,18 @@ class Scene {
   const LayerKv& layer() const { return layer_; }
   const std::vector<std::vector<HistoryRun>>& runs() const { return runs_; }
 
+  // As the cache keeps it; keys of block types turned.
   float Key(int sequence, Position p, int head, int d) const {
+    if (IsKvBlockType(options_.k_type)) {
+      return StoredKey(layer_, head, CellOf(sequence, p), d).Value();
+    }
     return RoundToType(options_.k_type, HashValue(1, sequence * 1000003 + p, head, d));
   }
   float Value(int sequence, Position p, int head, int d) const {
     if (options_.shape.v_in_k) return Key(sequence, p, head, d);
+    if (IsKvBlockType(options_.v_type)) {
+      return StoredValue(layer_, head, CellOf(sequence, p), d).Value();
+    }
     return RoundToType(options_.v_type, HashValue(2, sequence * 1000003 + p, head, d));
   }
   float Query(const QueryAt& at, int head, int d) const {
@@ -137,6 +145,15 @@ class Scene {
       if (p >= run.position && p < run.position + run.length) return true;
     }
     return false;
+  }
+  // REQUIRES: Keeps.
+  std::int64_t CellOf(int sequence, Position p) const {
+    for (const HistoryRun& run : runs_[static_cast<std::size_t>(sequence)]) {
+      if (p >= run.position && p < run.position + run.length) {
+        return std::int64_t{run.cell} + (p - run.position);
+      }
+    }
+    return -1;
   }
   Position End(int sequence) const {
     const auto& runs = runs_[static_cast<std::size_t>(sequence)];
@@ -205,133 +222,6 @@ inline std::vector<float> Attend(KvBackend& backend, const Scene& scene,
        .bias = {.values = rules.bias, .past = rules.past, .future = rules.future}},
       TensorView::Dense(out.data(), DType::kF32, o.shape.v_dim, o.heads, tokens));
   EXPECT_TRUE(status.ok()) << status.message();
-  return out;
-}
-
-// --- the documented chain, one value at a time
-
-// Multiply-add as the target under test has it: fused, or rounded twice.
-struct Arithmetic {
-  bool fused = true;
-  float MulAdd(float a, float b, float c) const { return fused ? std::fma(a, b, c) : a * b + c; }
-
-  float Exp(float x) const {
-    if (x < -87.0f) return 0.0f;
-    const float shifted = MulAdd(x, 1.44269504f, 12582912.0f);
-    const float n = shifted - 12582912.0f;
-    const float r = MulAdd(n, -1.42860677e-6f, MulAdd(n, -0.693145751953125f, x));
-    float p = 0x1.6a2434p-10f;
-    for (const float c :
-         {0x1.1239e2p-7f, 0x1.5558f2p-5f, 0x1.555492p-3f, 0x1.fffffcp-2f, 1.0f, 1.0f}) {
-      p = MulAdd(p, r, c);
-    }
-    return p * std::bit_cast<float>((static_cast<std::int32_t>(n) + 127) << 23);
-  }
-
-  float Tanh(float x) const {
-    if (std::fabs(x) < 0.625f) {
-      const float square = x * x;
-      float q = -0.005704225f;
-      for (const float c : {0.020638432f, -0.05373952f, 0.1333144f, -0.3333328f}) {
-        q = MulAdd(q, square, c);
-      }
-      return MulAdd(x * square, q, x);
-    }
-    const float e = Exp(std::fabs(x) * -2.0f);
-    return std::copysign((1.0f - e) / (1.0f + e), x);
-  }
-};
-
-struct SplitResult {
-  float m = 0.0f;
-  float l = 0.0f;
-  std::vector<float> a = {};
-};
-
-inline SplitResult SplitChain(const Arithmetic& math, const Scene& scene, const Rules& rules,
-                              const QueryAt& query, int head, const std::vector<Position>& seen) {
-  const SceneOptions& o = scene.options();
-  const int kv_head = head / (o.heads / o.shape.kv_heads);
-  std::vector<float> scores;
-  for (const Position p : seen) {
-    float s = 0.0f;
-    for (int d = 0; d < o.shape.k_dim; ++d) {
-      s = math.MulAdd(scene.Query(query, head, d) * rules.scale,
-                      scene.Key(query.sequence, p, kv_head, d), s);
-    }
-    if (rules.soft_cap > 0.0f) s = rules.soft_cap * math.Tanh(s / rules.soft_cap);
-    if (!rules.bias.empty()) {
-      const int distance = std::clamp(p - query.position, -rules.past, rules.future);
-      const int first = head * (rules.past + 1 + rules.future);
-      s += rules.bias[static_cast<std::size_t>(first + rules.past + distance)];
-    }
-    scores.push_back(s);
-  }
-  SplitResult result{.m = *std::max_element(scores.begin(), scores.end()),
-                     .a = std::vector<float>(static_cast<std::size_t>(o.shape.v_dim))};
-  float lanes[16] = {};
-  for (std::size_t i = 0; i < seen.size(); ++i) {
-    const float weight = math.Exp(scores[i] - result.m);
-    lanes[seen[i] % 16] += weight;
-    for (int d = 0; d < o.shape.v_dim; ++d) {
-      float& a = result.a[static_cast<std::size_t>(d)];
-      a = math.MulAdd(weight, scene.Value(query.sequence, seen[i], kv_head, d), a);
-    }
-  }
-  for (int apart = 8; apart > 0; apart /= 2) {
-    for (int i = 0; i < apart; ++i) lanes[i] += lanes[i + apart];
-  }
-  result.l = lanes[0];
-  return result;
-}
-
-// One query and head, after docs/design/exactness.md.
-inline std::vector<float> ChainRow(const Arithmetic& math, const Scene& scene, const Rules& rules,
-                                   const QueryAt& query, int head) {
-  SplitResult total;
-  bool any = false;
-  for (Position base = 0; base < scene.End(query.sequence); base += 256) {
-    std::vector<Position> seen;
-    for (Position p = base; p < base + 256; ++p) {
-      if (Sees(scene, rules, query, p)) seen.push_back(p);
-    }
-    if (seen.empty()) continue;
-    SplitResult split = SplitChain(math, scene, rules, query, head, seen);
-    if (!any) {
-      total = std::move(split);
-      any = true;
-      continue;
-    }
-    const float m = std::max(total.m, split.m);
-    const float keep = math.Exp(total.m - m);
-    const float add = math.Exp(split.m - m);
-    total.m = m;
-    total.l = math.MulAdd(total.l, keep, split.l * add);
-    for (std::size_t d = 0; d < total.a.size(); ++d) {
-      total.a[d] = math.MulAdd(total.a[d], keep, split.a[d] * add);
-    }
-  }
-  if (!any) return std::vector<float>(static_cast<std::size_t>(scene.options().shape.v_dim), 0.0f);
-  float keep = 1.0f;
-  if (!rules.sinks.empty()) {
-    const float sink = rules.sinks[static_cast<std::size_t>(head)];
-    const float m = std::max(total.m, sink);
-    keep = math.Exp(total.m - m);
-    total.l = math.MulAdd(total.l, keep, math.Exp(sink - m));
-  }
-  for (float& a : total.a) a = a * keep / total.l;
-  return total.a;
-}
-
-inline std::vector<float> ChainOf(const Scene& scene, const std::vector<QueryAt>& batch,
-                                  const Rules& rules, const Arithmetic& math = {}) {
-  std::vector<float> out;
-  for (const QueryAt& query : batch) {
-    for (int head = 0; head < scene.options().heads; ++head) {
-      const std::vector<float> row = ChainRow(math, scene, rules, query, head);
-      out.insert(out.end(), row.begin(), row.end());
-    }
-  }
   return out;
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/cpu/attention_chain_testing.h"
 #include "backend/cpu/attention_testing.h"
 #include "backend/cpu/targets.h"
 #include "gtest/gtest.h"
@@ -66,18 +67,25 @@ std::vector<QueryAt> Batch(int tokens) {
 
 class AttentionRules : public ::testing::TestWithParam<RulesCase> {};
 
+const SceneOptions kKept[] = {
+    {{2, 32, 48}, 4, DType::kF16, DType::kF32, KvLayout::kTiled},
+    {{2, 32, 48}, 4, DType::kF16, DType::kF32, KvLayout::kPlain},
+    {{2, 48, 36, true}, 4, DType::kF16, DType::kF32, KvLayout::kTiled},
+    {{2, 48, 36, true}, 4, DType::kF16, DType::kF32, KvLayout::kPlain},
+    {{2, 32, 64}, 4, DType::kQ8_0, DType::kQ4_0, KvLayout::kTiled},
+    {{2, 96, 32}, 4, DType::kQ4_0, DType::kQ8_0, KvLayout::kTiled},
+};
+
 TEST_P(AttentionRules, MatchTheChain) {
   const auto backend = CpuWithThreads(2);
-  for (const KvLayout layout : {KvLayout::kTiled, KvLayout::kPlain}) {
-    for (const KvShape& shape : {KvShape{2, 32, 48}, KvShape{2, 48, 36, true}}) {
-      Scene scene({shape, 4, DType::kF16, DType::kF32, layout}, WithHoles());
-      scene.Fill(*backend);
-      for (const int tokens : {1, 6, 50}) {
-        const std::vector<QueryAt> batch = Batch(tokens);
-        EXPECT_TRUE(SameBits(Attend(*backend, scene, batch, GetParam().rules),
-                             ChainOf(scene, batch, GetParam().rules)))
-            << tokens;
-      }
+  for (const SceneOptions& kept : kKept) {
+    Scene scene(kept, WithHoles());
+    scene.Fill(*backend);
+    for (const int tokens : {1, 6, 50}) {
+      const std::vector<QueryAt> batch = Batch(tokens);
+      EXPECT_TRUE(SameBits(Attend(*backend, scene, batch, GetParam().rules),
+                           ChainOf(scene, batch, GetParam().rules)))
+          << tokens << " " << InfoOf(kept.k_type).name << " " << kept.shape.k_dim;
     }
   }
 }
@@ -129,16 +137,22 @@ TEST(AttentionTargets, MatchTheChain) {
     hwy::GetChosenTarget().Update(hwy::SupportedTargets());
     const bool fused = target != HWY_EMU128;
     const auto backend = CpuWithThreads(2);
-    for (const DType type : {DType::kF16, DType::kBF16, DType::kF32}) {
-      const Rules rules{.soft_cap = 3.0f, .sinks = {0.1f, 0.2f, 0.3f, 0.4f, 0.5f, 0.6f}};
-      for (const KvShape& shape : {KvShape{2, 40, 72}, KvShape{2, 56, 43, true}}) {
+    const Rules rules{.soft_cap = 3.0f, .sinks = {0.1f, 0.2f, 0.3f, 0.4f, 0.5f, 0.6f}};
+    for (const DType type : {DType::kF16, DType::kBF16, DType::kF32, DType::kQ8_0, DType::kQ4_0}) {
+      const bool blocks = type == DType::kQ8_0 || type == DType::kQ4_0;
+      for (const bool v_in_k : {false, true}) {
+        if (blocks && v_in_k) continue;
+        const KvShape shape = blocks   ? KvShape{2, 64, 96}
+                              : v_in_k ? KvShape{2, 56, 43, true}
+                                       : KvShape{2, 40, 72};
         Scene scene({shape, 6, type, type}, WithHoles());
         scene.Fill(*backend);
-        for (const int tokens : {2, 20}) {
+        for (const int tokens : {1, 2, 20}) {
           const std::vector<QueryAt> batch = Batch(tokens);
           EXPECT_TRUE(SameBits(Attend(*backend, scene, batch, rules),
                                ChainOf(scene, batch, rules, {.fused = fused})))
-              << hwy::TargetName(target) << " " << tokens << " v_in_k " << shape.v_in_k;
+              << hwy::TargetName(target) << " " << InfoOf(type).name << " " << tokens << " v_in_k "
+              << v_in_k;
         }
       }
     }
