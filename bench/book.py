@@ -32,9 +32,8 @@ class Book:
     def cases(self, bench, **wanted):
         """A benchmark's cases that have these values, by history and type; none without a file."""
         found = [case for case in self.results.get(bench, {"cases": []})["cases"]
-                 if all(case.get(key) == value for key, value in wanted.items())
-                 and case.get("window", 0) == 0 and case.get("type") in TYPES]
-        return sorted(found, key=lambda case: (TYPES.index(case["type"]), case["history"]))
+                 if all(case.get(key) == value for key, value in wanted.items())]
+        return sorted(found, key=lambda case: (order(case.get("type")), case["history"]))
 
     def machine(self, bench):
         m = self.results[bench]["machine"]
@@ -56,6 +55,11 @@ def check_format(name, result):
         if "share" in case and abs(case["share"] - case["rate"] / case["limit"]) > 2e-3:
             sys.exit(f"{name}.json: {case['name']}: share {case['share']} is not "
                      f"{case['rate']} / {case['limit']}")
+
+
+def order(kind):
+    """Of types: mixed ones last."""
+    return TYPES.index(kind) if kind in TYPES else len(TYPES)
 
 
 def points(cases, of=lambda case: case["rate"]):
@@ -125,7 +129,7 @@ def table(columns, rows):
 def attention_table(book, kind):
     rows = []
     for case in book.cases("attention", kind=kind, batch=1, head_dim=128):
-        if kind == "decode" and case["queries"] > 1:
+        if case["type"] not in TYPES or (kind == "decode" and case["queries"] > 1):
             continue
         peers = [case.get("peers", {}).get(f"ggml, {layout} layout")
                  for layout in ("default", "heads")]
@@ -137,11 +141,38 @@ def attention_table(book, kind):
                   "ggml, llama.cpp's layout", "ggml, its better layout"], rows)
 
 
+def attention_row(case, what):
+    return [what, f"{case['rate']:.1f} {case['unit']}", f"{case['limit']:.1f}",
+            f"{case['share']:.0%}"]
+
+
 def batch_table(book):
-    rows = [[f"{case['type']}, {case['batch']} × {case['history']:,}, head {case['head_dim']}",
-             f"{case['rate']:.1f}", f"{case['limit']:.1f}", f"{case['share']:.0%}"]
-            for case in book.cases("attention", kind="decode") if case["batch"] > 1]
-    return table(["type, sequences × history", "GB/s", "limit", "share"], rows)
+    """Several sequences, several query tokens, heads of 64."""
+    rows = [attention_row(case, f"{case['type']}, {case['batch']} × {case['history']:,}, "
+                          f"{case['queries']} quer{'y' if case['queries'] == 1 else 'ies'}, head "
+                          f"{case['head_dim']}")
+            for case in book.cases("attention", kind="decode")
+            if case["type"] in TYPES
+            and (case["batch"] > 1 or case["queries"] > 1 or case["head_dim"] != 128)]
+    return table(["type, sequences × history", "kvcache", "limit", "share"], rows)
+
+
+def mixed_table(book):
+    rows = [attention_row(case, f"K {case['k_type']}, V {case['v_type']}, {case['kind']} at "
+                          f"{case['history']:,}")
+            for case in book.cases("attention") if case["type"] not in TYPES]
+    return table(["types", "kvcache", "limit", "share"], rows)
+
+
+def window_table(book):
+    found = {}
+    for case in book.cases("attention", kind="window"):
+        found.setdefault((case["type"], case["window"]), []).append(case)
+    rows = [[f"{kind}, {window:,} at {far['history']:,}", f"{1e3 * far['median_ms']:.0f}",
+             f"{1e3 * near['median_ms']:.0f} at {near['history']:,}",
+             f"{far['median_ms'] / near['median_ms']:.2f}"]
+            for (kind, window), (near, far) in found.items()]
+    return table(["type, window", "µs", "µs nearer", "ratio"], rows)
 
 
 def context_table(book, kind):
@@ -183,6 +214,8 @@ TABLES = {
     "attention decode": lambda book: attention_table(book, "decode"),
     "attention prefill": lambda book: attention_table(book, "prefill"),
     "attention batches": batch_table,
+    "attention mixed types": mixed_table,
+    "attention windows": window_table,
     "decode": lambda book: context_table(book, "decode"),
     "prefill": lambda book: context_table(book, "prefill"),
     "llama.cpp": llama_cpp_table,

@@ -56,8 +56,8 @@ def parse_arguments():
     parser.add_argument("names", nargs="*", metavar="NAME", help="some of them; default: all")
     parser.add_argument("--quick", action="store_true", help="a try: small shapes, about a minute")
     parser.add_argument("--no-peer", dest="peer", action="store_false", help="without ggml")
-    parser.add_argument("--kv-types", nargs="+", default=["f16", "q8_0"], metavar="TYPE",
-                        help="of the models' caches (default: f16 q8_0)")
+    parser.add_argument("--kv-types", nargs="+", metavar="TYPE",
+                        help="of keys and values (default: attention's all, a model's f16 q8_0)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build/bench")
     parser.add_argument("--models", type=pathlib.Path, default=ROOT / "build/peer",

@@ -14,6 +14,7 @@ sys.path[:0] = [str(HERE / "peer"), str(ROOT / "tests/support"), str(ROOT / "tes
 MODEL_SEED, PROMPT = 1, 512
 DEPTHS = [0, 1024, 4096, 16384, 32768, 65536, 131072]
 EVALUATED = 2048  # tokens of a deep history; the others are copies of them
+MODEL_KV_TYPES = ["f16", "q8_0"]
 PREFILL_DEPTHS = [0, 4096, 16384]
 
 
@@ -51,7 +52,8 @@ def machine(run):
 
 
 def attention(run):
-    filters = ["head 128 f16", "head 128 q8_0"] if run.quick and not run.extra else [""]
+    kinds = run.kv_types or (["f16", "q8_0"] if run.quick else [])
+    filters = [f"head 128 {kind}" for kind in kinds] if kinds and not run.extra else [""]
     options = [f"--threads={run.threads}", "--rounds=3" if run.quick else "--rounds=15"]
     cases = []
     for text in filters:
@@ -59,8 +61,8 @@ def attention(run):
     for case in cases:
         case.setdefault("rate_of", "best")
         case.setdefault("unit", "GB/s" if case["kind"] == "decode" else "GFLOP/s")
-        case["name"] = " ".join(str(case[key]) for key in
-                                ("kind", "history", "queries", "batch", "head_dim", "type"))
+        case.setdefault("name", " ".join(str(case[key]) for key in (
+            "kind", "history", "queries", "batch", "head_dim", "type")))
     if run.with_peer:
         import attention_peer
         if attention_peer.available():
@@ -144,7 +146,7 @@ def decode(run):
     depths = [0, 1024, 4096] if run.quick else DEPTHS
     options = ["--depths", ",".join(map(str, depths)), "--prefill-depths", 0, "--repeats", 1,
                "--decode-tokens", 16]
-    return [case for kv in run.kv_types for case in model_cases(run, kv, *options)
+    return [case for kv in run.kv_types or MODEL_KV_TYPES for case in model_cases(run, kv, *options)
             if case["kind"] == "decode"]
 
 
@@ -152,7 +154,7 @@ def prefill(run):
     depths = [0, 1024] if run.quick else PREFILL_DEPTHS
     options = ["--prefill-depths", ",".join(map(str, depths)), "--depths", 0, "--repeats", 3,
                "--decode-tokens", 1]
-    return [case for kv in run.kv_types for case in model_cases(run, kv, *options)
+    return [case for kv in run.kv_types or MODEL_KV_TYPES for case in model_cases(run, kv, *options)
             if case["kind"] == "prefill"]
 
 

@@ -68,7 +68,8 @@ def screen(specs, threads, log):
             log(f"ggml, {build}: {len(results)} short cases")
         for result in results:
             key = (result["kind"], result["type"], result["layout"])
-            best[key] = max(best.get(key, (0.0, "")), (result["rate"], build))
+            rate = result["work"] / result["best_ms"]
+            best[key] = max(best.get(key, (0.0, "")), (rate, build))
     if not best:
         raise RuntimeError("none of ggml's builds runs here")
     return {key: build for key, (_, build) in best.items()}
@@ -97,14 +98,18 @@ def measure(cases, threads, seconds, log):
 
 
 def add_peer(cases, results):
-    """Sets case["peers"] to ggml's figures, by layout, with our ratio to each."""
+    """Sets case["peers"] to ggml's figures, by layout, with our ratio to each: both of the median
+    times, or both of the best ones, as the case's own rate is."""
     for case in filter(comparable, cases):
-        found = [r for r in results if r["type"] == kv_type(case)
-                 and all(r[key] == case[key] for key in KEYS[:-1])]
-        case["peers"] = {f"ggml, {r['layout']} layout": {
-            "build": r["build"], "best_ms": r["best_ms"], "median_ms": r["median_ms"],
-            "p99_ms": r["p99_ms"], "rate": r["rate"], "error": r["error"],
-            "ratio": r["best_ms"] / case["best_ms"]} for r in found}
+        time = f"{case.get('rate_of', 'best')}_ms"
+        case["peers"] = {}
+        for found in results:
+            if found["type"] != kv_type(case) or any(found[key] != case[key] for key in KEYS[:-1]):
+                continue
+            case["peers"][f"ggml, {found['layout']} layout"] = {
+                **{key: found[key] for key in ("build", "best_ms", "median_ms", "p99_ms", "runs",
+                                               "layers", "error")},
+                "rate": found["work"] / found[time] * 1e3, "ratio": found[time] / case[time]}
 
 
 def main():

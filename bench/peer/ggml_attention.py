@@ -1,7 +1,8 @@
 """ggml's flash attention on one of its CPU builds, timed alone: the peer's half of
 attention_peer.py, which starts one process per build.
 
-  ggml_attention.py --libraries FOLDER --build NAME [--threads N] [--seconds X] [--flat] < CASES.json
+  ggml_attention.py --libraries FOLDER --build NAME [--threads N] [--seconds X] [--flat] [--cold-megabytes N]
+                    < CASES.json
 
 CASES is [{"kind": "decode" or "prefill", "history": n, "queries": n, "batch": 1, "head_dim": n,
 "type": "f16", "layouts": [...]}, ...]: `queries` tokens at the end of a history of so many, K
@@ -18,6 +19,10 @@ K's dot product wants, and when it decodes over f16 it adds up the weighted valu
 sum stands still once it is some thousand times what is added, so a history whose positions
 all weigh the same comes out wrong by more than its values are worth (--flat shows by how much and
 refuses nothing); the histories timed have most of their weight on PERIOD positions.
+
+Decoding goes through so many equal layers that they hold --cold-megabytes together, as in a model,
+whose other layers pass through the processor's caches before one is read again; times are of one
+of them.
 """
 
 import argparse
@@ -36,6 +41,7 @@ SHADED = 32  # leading values of each key that take weight from it, except in on
 LAYOUTS = ("default", "heads")
 TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 8, "bf16": 30}  # ggml's numbers
 PREC_F32 = 10
+MOST_LAYERS = 500  # ggml's graphs have room for 2,048 nodes
 TOLERANCE = 8e-3  # values are below 1
 
 
@@ -125,7 +131,7 @@ def decode(kind, data):
 class Case:
     """The graph of one case in one layout, its values, and what they should give."""
 
-    def __init__(self, ggml, spec, layout, flat):
+    def __init__(self, ggml, spec, layout, flat, cold_bytes):
         self.ggml, self.spec = ggml, spec
         self.dim, self.cells, self.queries = spec["head_dim"], spec["history"], spec["queries"]
         self.kind = spec["type"]
@@ -140,23 +146,38 @@ class Case:
         self.bright_at = self.cells // 3 // PERIOD * PERIOD
         self.q = random.uniform(-3, 3, (HEADS, self.queries, self.dim)).astype(np.float32)
         self.q[:, :, :SHADED] = 4
-        self.context = ggml.init(InitParams(1 << 20, None, True))
+        cold = cold_bytes if spec["kind"] == "decode" else 0
+        self.layers = max(1, min(MOST_LAYERS, -(-cold // self.kv_bytes())))
+        self.context = ggml.init(InitParams(1 << 22, None, True))
+        self.build(layout)
+
+    def build(self, layout):
+        ggml = self.ggml
         q = self.tensor("f32", self.dim, self.queries, HEADS)
-        if layout == "default":
-            stored = [self.tensor(self.kind, self.dim, KV_HEADS, self.cells) for _ in "kv"]
-            views = [ggml.permute(self.context, each, 0, 2, 1, 3) for each in stored]
-        else:
-            stored = views = [self.tensor(self.kind, self.dim, self.cells, KV_HEADS) for _ in "kv"]
         mask = self.tensor("f16", self.cells, self.queries, 1)
-        self.out = ggml.flash_attn_ext(self.context, q, *views, mask, self.scale(), 0.0, 0.0)
-        ggml.flash_attn_ext_set_prec(self.out, PREC_F32)
         self.graph = ggml.new_graph(self.context)
-        ggml.build_forward_expand(self.graph, self.out)
+        stored = []
+        for _ in range(self.layers):
+            stored.append([self.stored(layout) for _ in "kv"])
+            views = stored[-1]
+            if layout == "default":
+                views = [ggml.permute(self.context, each, 0, 2, 1, 3) for each in views]
+            self.out = ggml.flash_attn_ext(self.context, q, *views, mask, self.scale(), 0.0, 0.0)
+            ggml.flash_attn_ext_set_prec(self.out, PREC_F32)
+            ggml.build_forward_expand(self.graph, self.out)
         self.buffer = ggml.backend_alloc_ctx_tensors(self.context, ggml.backend)
         ggml.array(q)[:] = self.q.reshape(-1).view(np.uint8)
         ggml.array(mask)[:] = self.visible().reshape(-1).view(np.uint8)
-        for tensor, rows in zip(stored, (self.rows, self.values)):
+        for tensor, rows in zip(stored[0], (self.rows, self.values)):
             self.fill(ggml.array(tensor), rows, layout)
+        for layer in stored[1:]:
+            for tensor, first in zip(layer, stored[0]):
+                ggml.array(tensor)[:] = ggml.array(first)
+
+    def stored(self, layout):
+        if layout == "default":
+            return self.tensor(self.kind, self.dim, KV_HEADS, self.cells)
+        return self.tensor(self.kind, self.dim, self.cells, KV_HEADS)
 
     def tensor(self, kind, *dims):
         return self.ggml.new_tensor_4d(self.context, TYPES[kind], *dims, 1)
@@ -226,31 +247,29 @@ class Case:
 
 
 def timed(case):
-    """Milliseconds of one run."""
+    """Milliseconds of one layer."""
     begin = time.perf_counter()
     case.run()
-    return 1e3 * (time.perf_counter() - begin)
+    return 1e3 * (time.perf_counter() - begin) / case.layers
 
 
 def measure(case, first, seconds):
-    """Milliseconds of the runs of so many seconds, ascending: three at least, but a case whose
-    first run, the checked one, took longer than all that is not run again."""
-    if first > 3e3 * seconds:
+    """Milliseconds of the runs of so many seconds, ascending: two at least, but a case whose
+    first run, the checked one, took much longer than all that is not run again."""
+    if first * case.layers > 1e4 * seconds:
         return [first]
     times, start = [], time.perf_counter()
-    while len(times) < 3 or time.perf_counter() - start < seconds:
+    while len(times) < 2 or time.perf_counter() - start < seconds:
         times.append(timed(case))
     return sorted(times)
 
 
 def report(case, spec, build, layout, error, times):
-    rate = case.work() / times[0] * 1e3
     return {**spec, "name": f"{spec['kind']} {spec['history']} {spec['type']} {layout}",
             "build": build, "layout": layout,
             "best_ms": times[0], "median_ms": times[len(times) // 2],
-            "p99_ms": times[min(len(times) - 1, len(times) * 99 // 100)], "rate": rate,
-            "unit": "GB/s" if spec["kind"] == "decode" else "GFLOP/s", "runs": len(times),
-            "error": error}
+            "p99_ms": times[min(len(times) - 1, len(times) * 99 // 100)],
+            "work": case.work(), "runs": len(times), "layers": case.layers, "error": error}
 
 
 def main():
@@ -260,12 +279,13 @@ def main():
     parser.add_argument("--build", required=True)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=0.5, help="per case and layout")
+    parser.add_argument("--cold-megabytes", type=int, default=512)
     parser.add_argument("--flat", action="store_true", help="all positions weigh about the same")
     args = parser.parse_args()
     ggml = Ggml(args.libraries, args.build, args.threads)
     for spec in json.load(sys.stdin):
         for layout in spec.pop("layouts", LAYOUTS):
-            case = Case(ggml, spec, layout, args.flat)
+            case = Case(ggml, spec, layout, args.flat, args.cold_megabytes << 20)
             first = timed(case)
             error = case.error()
             if not (error < TOLERANCE or args.flat):
