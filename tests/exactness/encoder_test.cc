@@ -19,6 +19,7 @@ constexpr SequenceId kFirst{0}, kSecond{1}, kThird{2};
 struct EncoderCase {
   const char* name;
   const char* flags;
+  DType kv = DType::kF32;
 };
 constexpr EncoderCase kCases[] = {
     {"Gated",
@@ -27,12 +28,21 @@ constexpr EncoderCase kCases[] = {
     {"ReluQ8",
      "--arch t5 --layers 3 --decoder-layers 2 --width 64 --heads 4 --head-dim 32 --ffn 96"
      " --vocab 384 --untied --ungated --type q8_0"},
+    {"GatedCacheQ8",
+     "--arch t5 --layers 2 --decoder-layers 2 --width 96 --heads 3 --head-dim 32 --ffn 128"
+     " --vocab 333 --tied",
+     DType::kQ8_0},
+    {"ReluCacheQ4",
+     "--arch t5 --layers 2 --decoder-layers 2 --width 64 --heads 2 --head-dim 64 --ffn 96"
+     " --vocab 384 --untied --ungated --type q8_0",
+     DType::kQ4_0},
 };
 
 class EncoderExactness : public testing::TestWithParam<EncoderCase> {
  protected:
   std::unique_ptr<Engine> Open(const RunOptions& options) {
-    return OpenFlags(std::string("Encoder") + GetParam().name, GetParam().flags, options);
+    return OpenFlags(std::string("Encoder") + GetParam().name, GetParam().flags, options,
+                     GetParam().kv);
   }
 
   // One sequence, one thread, chunks of 64.

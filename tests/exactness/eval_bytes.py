@@ -1,6 +1,7 @@
 """The logits file of `kvcache eval` is the same, byte for byte, however the work was cut.
 
-For each shape of the random models, each weight type and each cache type: 600 tokens (past two
+For each shape of the random models, each weight type and each cache type (blocks where a head holds
+whole ones): 600 tokens (past two
 of attention's splits of 256, and past a prefill chunk of 512) in chunks of 1, 7, 64 and 512,
 with 1 and 2 threads. What the command line cannot say, company in the batch and shared
 prefixes, is in exactness_test.cc.
@@ -16,20 +17,23 @@ import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 
-from random_models import CASES, Failure, make_model, random_tokens, run
+from random_models import ALL_SHAPES, CASES, Failure, make_model, random_tokens, run
 
 TOKENS = 600
 CHUNKS = [1, 7, 64, 512]
 THREADS = [1, 2]
 KV_TYPES = ["f32", "f16", "bf16"]
+BLOCK_TYPES = [("q8_0", "q8_0"), ("q4_0", "q4_0"), ("q8_0", "q4_0"), ("q4_0", "f16")]
+BLOCK = 32  # values of a head that share a scale
 
 
-def evaluate(args, model, tokens, kv_type, chunk, threads):
+def evaluate(args, model, tokens, kv_types, chunk, threads):
     """The logits file's bytes, having checked that they are finite and not all the same."""
     out = args.work / "logits.npy"
     out.unlink(missing_ok=True)
-    run([args.kvcache, "eval", model, "--tokens-file", tokens, "--logits", out, "--kv-type",
-         kv_type, "--prefill-chunk", chunk, "--threads", threads, "--json"])
+    run([args.kvcache, "eval", model, "--tokens-file", tokens, "--logits", out, "--k-type",
+         kv_types[0], "--v-type", kv_types[1], "--prefill-chunk", chunk, "--threads", threads,
+         "--json"])
     logits = np.load(out, mmap_mode="r")
     if len(logits) != TOKENS or not np.isfinite(logits).all() or np.ptp(logits[-1]) == 0:
         raise Failure(f"{out}: {logits.shape} logits that are no answer to {TOKENS} tokens")
@@ -41,22 +45,23 @@ def first_difference(expected, got):
     return f"{len(got)} bytes for {len(expected)}" if where is None else f"first at byte {where}"
 
 
-def check_model(args, shape, weight_type, kv_type):
+def check_model(args, shape, weight_type, kv_types):
     """Prints a line; returns what differed."""
     model = args.work / f"{shape.name}-{weight_type}.gguf"
     make_model(args.make_model, shape, weight_type, args.seed, model)
     tokens = args.work / f"{shape.name}.tokens"
     tokens.write_text(",".join(map(str, random_tokens(shape, TOKENS, args.seed))) + "\n")
     failures = []
-    expected = evaluate(args, model, tokens, kv_type, CHUNKS[0], THREADS[0])
+    cache = "/".join(dict.fromkeys(kv_types))
+    expected = evaluate(args, model, tokens, kv_types, CHUNKS[0], THREADS[0])
     for chunk, threads in list(itertools.product(CHUNKS, THREADS))[1:]:
-        got = evaluate(args, model, tokens, kv_type, chunk, threads)
+        got = evaluate(args, model, tokens, kv_types, chunk, threads)
         if got != expected:
-            failures.append(f"{shape.name}, {weight_type} weights, {kv_type} cache: chunk {chunk}"
+            failures.append(f"{shape.name}, {weight_type} weights, {cache} cache: chunk {chunk}"
                             f" and {threads} threads differ from chunk 1 and 1 thread,"
                             f" {first_difference(expected, got)}")
     digest = hashlib.sha256(expected).hexdigest()[:16]
-    print(f"{shape.name:16s} {weight_type:6s} weights {kv_type:4s} cache: {digest}", flush=True)
+    print(f"{shape.name:16s} {weight_type:6s} weights {cache:9s} cache: {digest}", flush=True)
     return failures
 
 
@@ -68,7 +73,11 @@ def check(args):
         # Every pair of weight and cache type is met over the shapes, not in each of them.
         met[weight_type] = met.get(weight_type, -1) + 1
         kv_type = KV_TYPES[met[weight_type] % len(KV_TYPES)]
-        failures += check_model(args, shape, weight_type, kv_type)
+        failures += check_model(args, shape, weight_type, (kv_type, kv_type))
+    whole = [shape for shape in ALL_SHAPES if shape.head_dim % BLOCK == 0]
+    for i, shape in enumerate(whole):
+        failures += check_model(args, shape, "f32" if i % 2 == 0 else "q8_0",
+                                BLOCK_TYPES[i % len(BLOCK_TYPES)])
     if failures:
         raise Failure("\n  ".join([f"{len(failures)} files differ", *failures]))
 

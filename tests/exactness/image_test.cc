@@ -38,10 +38,10 @@ Image RandomImage(const Engine& engine, int tokens, unsigned seed) {
   return image;
 }
 
-class ImageExactness : public testing::Test {
+class ImageExactness : public testing::TestWithParam<DType> {  // of the cache
  protected:
   std::unique_ptr<Engine> Open(const RunOptions& options) {
-    return OpenFlags("Images", kFlags, options);
+    return OpenFlags("Images", kFlags, options, GetParam());
   }
 
   void SetUp() override {
@@ -115,7 +115,7 @@ class ImageExactness : public testing::Test {
   std::vector<float> expected_;  // [vocabulary, kTokens]
 };
 
-TEST_F(ImageExactness, ChunksAndThreads) {
+TEST_P(ImageExactness, ChunksAndThreads) {
   for (const int chunk : {1, 7, 512}) {
     for (const int threads : {1, 2}) {
       SCOPED_TRACE("chunk " + std::to_string(chunk) + ", threads " + std::to_string(threads));
@@ -127,7 +127,7 @@ TEST_F(ImageExactness, ChunksAndThreads) {
 }
 
 // The second looks at another image, the third at none.
-TEST_F(ImageExactness, InCompany) {
+TEST_P(ImageExactness, InCompany) {
   const auto engine = Open({.threads = 2, .chunk = 200, .sequences = 3});
   ASSERT_NE(engine, nullptr);
   const Image other = RandomImage(*engine, 100, 5);
@@ -161,7 +161,7 @@ TEST_F(ImageExactness, InCompany) {
   }
 }
 
-TEST_F(ImageExactness, AfterForksAndGoingBack) {
+TEST_P(ImageExactness, AfterForksAndGoingBack) {
   const auto engine = Open({.threads = 2, .chunk = 128, .sequences = 3});
   ASSERT_NE(engine, nullptr);
   EvaluateAll(*engine, kFirst, 0, 290);
@@ -180,7 +180,7 @@ TEST_F(ImageExactness, AfterForksAndGoingBack) {
 }
 
 // A fork that ends between two images has lost what it must see, too.
-TEST_F(ImageExactness, AForkBetweenImagesGoesBackToTheFirst) {
+TEST_P(ImageExactness, AForkBetweenImagesGoesBackToTheFirst) {
   const auto engine = Open({.threads = 2, .chunk = 128, .sequences = 2});
   ASSERT_NE(engine, nullptr);
   EvaluateAll(*engine, kFirst, 0, 350);
@@ -192,7 +192,7 @@ TEST_F(ImageExactness, AForkBetweenImagesGoesBackToTheFirst) {
 }
 
 // What comes after is the same however it is cut, and depends on the image still.
-TEST_F(ImageExactness, AfterARemovalInTheMiddle) {
+TEST_P(ImageExactness, AfterARemovalInTheMiddle) {
   std::vector<float> once;
   for (const int chunk : {1, 64}) {
     const auto engine = Open({.threads = 2, .chunk = chunk});
@@ -217,7 +217,7 @@ TEST_F(ImageExactness, AfterARemovalInTheMiddle) {
   }
 }
 
-TEST_F(ImageExactness, AnImageInsideOfAPassIsRefused) {
+TEST_P(ImageExactness, AnImageInsideOfAPassIsRefused) {
   const auto engine = Open({});
   ASSERT_NE(engine, nullptr);
   const std::vector<std::int32_t> tokens = {5, 6, 7};
@@ -231,6 +231,10 @@ TEST_F(ImageExactness, AnImageInsideOfAPassIsRefused) {
           .message(),
       "an image at position 2 in a pass that begins before it, at 0");
 }
+
+INSTANTIATE_TEST_SUITE_P(CacheTypes, ImageExactness,
+                         testing::Values(DType::kF32, DType::kQ8_0, DType::kQ4_0),
+                         [](const auto& test) { return std::string(InfoOf(test.param).name); });
 
 }  // namespace
 }  // namespace kvcache::exactness

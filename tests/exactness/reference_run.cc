@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -141,6 +142,41 @@ bool IsAnswer(std::span<const float> row) {
 
 }  // namespace
 
+namespace {
+
+int Family(std::string_view name) {
+  const auto found =
+      std::find_if(std::begin(kFamilies), std::end(kFamilies),
+                   [&](const Shape& shape) { return std::string_view(shape.name) == name; });
+  return static_cast<int>(std::size(kShapes) + (found - std::begin(kFamilies)));
+}
+
+// Caches of block types, and mixed with others: in llama's shapes, and where scores or what is
+// seen differ from llama's. Shapes whose heads are no whole blocks are refused (engine's tests).
+std::vector<ModelCase> BlockCases() {
+  constexpr DType kF16 = DType::kF16, kQ8 = DType::kQ8_0, kQ4 = DType::kQ4_0;
+  return {
+      {.shape = 0, .weights = DType::kF32, .kv = kQ8, .v = kQ8},
+      {.shape = 0, .weights = DType::kQ8_0, .kv = kQ4, .v = kF16},
+      {.shape = 1, .weights = DType::kF16, .kv = kQ4, .v = kQ4},
+      {.shape = 1, .weights = DType::kQ4_0, .kv = kF16, .v = kQ8},
+      {.shape = 3, .weights = DType::kBF16, .kv = kQ8, .v = kQ4},
+      {.shape = 3, .weights = DType::kF32, .kv = DType::kF32, .v = kQ4},
+      {.shape = 4, .weights = DType::kQ8_0, .kv = kQ4, .v = kQ8},
+      {.shape = 4, .weights = DType::kF32, .kv = kQ8, .v = DType::kBF16},
+      {.shape = Family("LlamaWindow"), .weights = DType::kF32, .kv = kQ8, .v = kQ4},
+      {.shape = Family("Gemma2"), .weights = DType::kQ8_0, .kv = kQ4, .v = kQ4},
+      {.shape = Family("Llama4"), .weights = DType::kF32, .kv = kQ4, .v = kQ8},
+      {.shape = Family("Gemma4"), .weights = DType::kBF16, .kv = kQ8, .v = kQ8},
+      {.shape = Family("GptOss"), .weights = DType::kMXFP4, .kv = kQ8, .v = kQ4},
+      {.shape = Family("DeepSeek2Old"), .weights = DType::kF32, .kv = kF16, .v = kQ8},
+      {.shape = Family("Qwen3Next"), .weights = DType::kF32, .kv = kQ4, .v = kQ4},
+      {.shape = Family("GraniteHybrid"), .weights = DType::kQ8_0, .kv = kQ8, .v = kQ8},
+  };
+}
+
+}  // namespace
+
 std::vector<ModelCase> AllCases() {
   std::vector<ModelCase> cases;
   for (const DType weights : kWeightTypes) {
@@ -164,12 +200,15 @@ std::vector<ModelCase> AllCases() {
   for (const DType weights : kSuperTypes) {
     cases.push_back({.shape = kWide, .weights = weights, .kv = DType::kF16});
   }
+  const std::vector<ModelCase> blocks = BlockCases();
+  cases.insert(cases.end(), blocks.begin(), blocks.end());
   return cases;
 }
 
 std::string CaseName(const ModelCase& model) {
   return std::string(ShapeOf(model).name) + "_" + std::string(InfoOf(model.weights).name) + "_kv_" +
-         std::string(InfoOf(model.kv).name);
+         std::string(InfoOf(model.kv).name) +
+         (model.v ? "_" + std::string(InfoOf(*model.v).name) : "");
 }
 
 namespace {
@@ -218,7 +257,7 @@ std::string ModelPath(const ModelCase& model) {
 std::unique_ptr<Engine> OpenEngine(const ModelCase& model, const RunOptions& options) {
   return Open(ModelPath(model), {.threads = options.threads,
                                  .k_type = model.kv,
-                                 .v_type = model.kv,
+                                 .v_type = model.v.value_or(model.kv),
                                  .context = kContext,
                                  .max_sequences = options.sequences,
                                  .prefill_chunk = options.chunk,
@@ -226,10 +265,10 @@ std::unique_ptr<Engine> OpenEngine(const ModelCase& model, const RunOptions& opt
 }
 
 std::unique_ptr<Engine> OpenFlags(const std::string& name, const std::string& flags,
-                                  const RunOptions& options) {
+                                  const RunOptions& options, DType kv) {
   return Open(WriteModel(name, flags), {.threads = options.threads,
-                                        .k_type = DType::kF32,
-                                        .v_type = DType::kF32,
+                                        .k_type = kv,
+                                        .v_type = kv,
                                         .context = kContext,
                                         .max_sequences = options.sequences,
                                         .prefill_chunk = options.chunk});

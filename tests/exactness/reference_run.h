@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,9 +18,11 @@ struct ModelCase {
   int shape = 0;
   DType weights = DType::kF32;
   DType kv = DType::kF32;
+  std::optional<DType> v = {};  // of the cache's values alone
 };
 
-// Every pair of weight and cache type, each with one of llama's shapes; and the other families.
+// Every pair of weight and cache type, each with one of llama's shapes; the other families; and
+// caches of block types.
 std::vector<ModelCase> AllCases();
 std::string CaseName(const ModelCase& model);  // letters, digits and underscores
 
@@ -40,9 +43,10 @@ inline constexpr int kContext = 640;
 // REQUIRES: inside a test; adds a failure and returns null when the model does not open.
 std::unique_ptr<Engine> OpenEngine(const ModelCase& model, const RunOptions& options);
 
-// The same for a model of these flags of kvcache-make-model, in F32 with an F32 cache.
+// The same for a model of these flags of kvcache-make-model, in F32 with a cache of one type.
 std::unique_ptr<Engine> OpenFlags(const std::string& name, const std::string& flags,
-                                  const RunOptions& options = {.threads = 2, .chunk = 512});
+                                  const RunOptions& options = {.threads = 2, .chunk = 512},
+                                  DType kv = DType::kF32);
 
 // `count` tokens that depend on `seed` alone. REQUIRES: count <= kContext.
 std::vector<std::int32_t> RandomTokens(const Engine& engine, int count, std::uint32_t seed);
