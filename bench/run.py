@@ -30,22 +30,30 @@ def summary(case):
     return text
 
 
-def run_one(name, run, out):
-    """Runs a benchmark and writes its file; returns seconds."""
+def kept(path, cases):
+    """Of a file's cases those that were not measured anew."""
+    names = {case["name"] for case in cases}
+    old = json.loads(path.read_text())["cases"] if path.exists() else []
+    return [case for case in old if case["name"] not in names]
+
+
+def run_one(name, run, args):
+    """Runs a benchmark and writes its file."""
     start = time.monotonic()
     found = {**describe_machine(), **machine(run)}
     cases = BENCHES[name][0](run)
     seconds = time.monotonic() - start
-    path = out / f"{name}.json"
+    path = args.out / f"{name}.json"
+    others = kept(path, cases) if args.append else []
     path.write_text(json.dumps(
         {"format": FORMAT, "bench": name, "machine": found,
-         "settings": {"quick": run.quick, "seconds": round(seconds, 1)}, "cases": cases},
+         "settings": {"quick": run.quick, "seconds": round(seconds, 1)},
+         "cases": others + cases},
         indent=1) + "\n")
     for case in cases:
         if "peers" in case or name in ("decode", "prefill"):  # programs tell the others themselves
             print(summary(case))
     print(f"{len(cases)} cases in {path}, {seconds:.0f} s", flush=True)
-    return seconds
 
 
 def parse_arguments():
@@ -55,6 +63,8 @@ def parse_arguments():
         formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="some of them; default: all")
     parser.add_argument("--quick", action="store_true", help="a try: small shapes, about a minute")
+    parser.add_argument("--append", action="store_true",
+                        help="keep those cases of a file that are not measured anew")
     parser.add_argument("--no-peer", dest="peer", action="store_false", help="without ggml")
     parser.add_argument("--kv-types", nargs="+", metavar="TYPE",
                         help="of keys and values (default: attention's all, a model's f16 q8_0)")
@@ -81,7 +91,7 @@ def main():
     for i, name in enumerate(names, 1):
         print(f"\033[1m== {name}: {BENCHES[name][1]} ({i} of {len(names)})\033[0m", flush=True)
         try:
-            run_one(name, run, args.out)
+            run_one(name, run, args)
         except (subprocess.CalledProcessError, RuntimeError) as error:
             print(f"{name} failed: {error}", file=sys.stderr)
             failed.append(name)

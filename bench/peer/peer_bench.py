@@ -143,16 +143,19 @@ class Bench:
     def peer(self):
         for weights, kv in self.pairs:
             self.warm(self.model(weights))
-            results = [self.ask_and_tell(build, flash, weights, kv, depths=self.depths,
-                                         prefill_depths=[0], repeats=self.args.repeats)
-                       for build in self.builds() for flash in self.flash_settings(kv)]
+            name = f"peer-{weights}{suffix(kv)}"
+            results = (self.kept(name) or []) if self.args.append else []
+            results += [self.ask_and_tell(build, flash, weights, kv, depths=self.depths,
+                                          prefill_depths=[0], repeats=self.args.repeats)
+                        for build in self.builds() for flash in self.flash_settings(kv)]
             for flash in self.flash_settings(kv) if self.args.prefill_depths else []:
-                best = max((r for r in results if r["flash_attention"] == flash),
+                best = max((r for r in results
+                            if r["flash_attention"] == flash and "0" in r["prefill_ms"]),
                            key=lambda r: peer_report.speeds(r, PROMPT)["prefill", 0])
                 results.append(self.ask_and_tell(
                     best["build"], flash, weights, kv, depths=[],
                     prefill_depths=self.args.prefill_depths, repeats=1))
-            self.keep(f"peer-{weights}{suffix(kv)}", results)
+            self.keep(name, results)
 
     def report(self):
         rows = []
@@ -258,6 +261,8 @@ def parse_arguments():
     parser.add_argument("--types", nargs="+", choices=TYPES,
                         default=["q8_0", "f16"])
     parser.add_argument("--shape", choices=SHAPES, default="1b")
+    parser.add_argument("--append", action="store_true",
+                        help="llama.cpp's figures beside those that were kept, of other builds, say")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--kv-types", nargs="+", choices=KV_TYPES, default=["f16"],
                         help="of K and V, on both sides")
