@@ -176,18 +176,22 @@ def window_table(book):
 
 
 def context_table(book, kind):
+    found = {(case["history"], case["type"]): case for case in book.cases(kind, kind=kind)}
+    kinds = sorted({cache for _, cache in found}, key=order)
     rows = []
-    for case in book.cases(kind, kind=kind):
-        rows.append([f"{case['type']}, {case['history']:,}", f"{case['rate']:.1f}",
-                     f"{case['limit']:.1f}", f"{case['share']:.0%}",
-                     f"{case['read_gb_per_s']:.1f}", f"{case['history_repeated']:,}"])
-    return table(["cache, context", "tokens/s", "limit", "share", "reads, GB/s",
+    for history in sorted({history for history, _ in found}):
+        cases = [found.get((history, cache)) for cache in kinds]
+        rows.append([f"{history:,}", *(f"{c['rate']:.1f} of {c['limit']:.1f}, {c['share']:.0%}"
+                                       if c else "" for c in cases),
+                     f"{max(c['history_repeated'] for c in cases if c):,}"])
+    return table(["context", *(f"{cache} cache, tokens/s of limit" for cache in kinds),
                   "of it repeated"], rows)
 
 
 def llama_cpp_table(book):
     rows = []
-    for case in book.cases("llama_cpp"):
+    for case in sorted(book.cases("llama_cpp"),
+                       key=lambda c: (c["weights"] != "q8_0", order(c["type"]), c["kind"])):
         if "peers" not in case:
             continue
         peer = case["peers"]["llama.cpp"]

@@ -1,0 +1,70 @@
+"""docs/performance.md: its figures and tables come from the results beside it, byte by byte, and
+what does not is found."""
+
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs/performance.md"
+
+
+def check(page):
+    done = subprocess.run([sys.executable, ROOT / "bench/book.py", "--check", "--page", page],
+                          capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+class BookTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.page = pathlib.Path(self.folder.name) / "performance.md"
+        shutil.copy(PAGE, self.page)
+        self.results = self.page.with_suffix("")
+        shutil.copytree(PAGE.with_suffix(""), self.results)
+
+    def change(self, name, change):
+        path = self.results / name
+        result = json.loads(path.read_text())
+        change(result)
+        path.write_text(json.dumps(result))
+
+    def test_what_is_committed_is_what_the_results_give(self):
+        self.assertEqual(check(PAGE), (0, ""))
+        self.assertTrue(list(PAGE.with_suffix("").glob("*.svg")))
+
+    def test_another_result_is_another_figure_and_table(self):
+        def faster(result):
+            for case in result["cases"]:
+                case["rate"] *= 1.1
+                case["share"] *= 1.1
+
+        self.change("attention.json", faster)
+        status, said = check(self.page)
+        self.assertEqual(status, 1)
+        self.assertIn("attention_decode.svg: differs", said)
+        self.assertIn("performance.md: differs", said)
+
+    def test_a_share_that_is_not_rate_over_limit_is_refused(self):
+        def wrong(result):
+            result["cases"][0]["share"] += 0.1
+
+        self.change("attention.json", wrong)
+        status, said = check(self.page)
+        self.assertEqual(status, 1)
+        self.assertIn("share", said)
+
+    def test_a_file_of_another_format_is_refused(self):
+        self.change("attention.json", lambda result: result.pop("format"))
+        status, said = check(self.page)
+        self.assertEqual(status, 1)
+        self.assertIn("format", said)
+
+
+if __name__ == "__main__":
+    unittest.main()
