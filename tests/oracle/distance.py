@@ -21,10 +21,6 @@ def mean_kl(p, q):
     return float(kl_rows(p, q).mean())
 
 
-def median_kl(p, q):
-    return float(np.median(kl_rows(p, q)))
-
-
 def entropy(p):
     """Mean entropy of the rows in nats: near 0, agreement says little."""
     return float(-(np.exp(p) * p).sum(axis=1).mean())
