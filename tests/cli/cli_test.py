@@ -216,6 +216,17 @@ class Run(CliTest):
         self.fails(["run", self.model, "-p", "x", "--top-p", "2"], "top-p", status=2)
         self.fails(["run", self.model, "-p", "x", "--stop", ""], "stop string", status=2)
 
+    def test_a_cache_in_blocks(self):
+        model = str(self.dir / "heads-of-32.gguf")
+        subprocess.run([MAKE_MODEL, model, "--layers", "2", "--heads", "4", "--kv-heads", "2",
+                        "--head-dim", "32", "--vocab", "512"], check=True, capture_output=True)
+        args = ["-p", "one two", "-n", "4", "--temp", "0", "--k-type", "q8_0", "--v-type", "q4_0"]
+        report = json.loads(self.succeeds("run", model, *args, "--json"))
+        values = 2 * 2 * 32  # of a token's keys: layers, heads, head size
+        self.assertEqual(report["memory"]["kv_bytes_per_token"], values // 32 * (34 + 18))
+        self.fails(["run", self.model, *args], "layer 0 has heads of 16 values", "K in q8_0",
+                   "K in f16, bf16 or f32 holds them")
+
     def test_a_final_newline_is_no_part_of_the_prompt(self):
         args = ["run", self.model, "-n", "1", "--temp", "0", "--json"]
         plain = json.loads(self.succeeds(*args, "-p", "one two"))["prompt_tokens"]

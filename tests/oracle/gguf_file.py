@@ -37,6 +37,7 @@ class GgufFile:
         for _ in range(value_count):
             key = self._string()
             self.metadata[key] = self._value(self._unpack("<I")[0])
+        self.infos_start = self._at
         self.tensors = {}
         for _ in range(tensor_count):
             name = self._string()

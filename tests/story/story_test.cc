@@ -67,8 +67,9 @@ TEST_P(Story, HasTheCachesThatItIsThereFor) {
   EXPECT_EQ(kinds, GetParam().kinds);
 }
 
-TEST_P(Story, AnswersQuestionsHundredsOfTokensAfterTheFact) {
-  const auto engine = OpenModel(GetParam().name);
+// All questions, answered with a cache of these types.
+void ExpectRightAnswers(const char* model, DType k_type, DType v_type) {
+  const auto engine = OpenModel(model, {.k_type = k_type, .v_type = v_type});
   ASSERT_NE(engine, nullptr);
   std::ifstream cases(kModels + "questions.jsonl");
   ASSERT_TRUE(cases) << "models/questions.jsonl is missing";
@@ -94,6 +95,15 @@ TEST_P(Story, AnswersQuestionsHundredsOfTokensAfterTheFact) {
   ASSERT_GE(far.asked, 30);
   EXPECT_GE(all.Share(), 0.95) << all.right << " of " << all.asked;
   EXPECT_GE(far.Share(), 0.95) << far.right << " of " << far.asked << " at 200 tokens or more";
+}
+
+TEST_P(Story, AnswersQuestionsHundredsOfTokensAfterTheFact) {
+  ExpectRightAnswers(GetParam().name, DType::kF16, DType::kF16);
+}
+
+// Two fifths of the bytes, and hardly an answer is lost.
+TEST_P(Story, AnswersThemFromACacheInBlocks) {
+  ExpectRightAnswers(GetParam().name, DType::kQ8_0, DType::kQ4_0);
 }
 
 TEST_P(Story, TellsAStoryThatEnds) {

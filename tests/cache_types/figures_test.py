@@ -1,0 +1,58 @@
+"""The figures of docs/cache-types.md are those of this build: a few of its texts are evaluated
+again with a few pairs of types, and the perplexity over them is the recorded one as it is printed.
+"""
+
+import argparse
+import json
+import math
+import pathlib
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools/cache_quality"))
+
+import measure
+import subjects
+
+PAIRS = [("f32", "f32"), ("f16", "f16"), ("q8_0", "q8_0"), ("q8_0", "q4_0"), ("q4_0", "q4_0")]
+TEXTS = 2
+# Targets without fused multiply-add, and other processors, round in other places.
+ALIKE, ELSEWHERE = {"AVX3_DL", "AVX3", "AVX2"}, 2e-3
+
+
+def figures_differ(recorded, measured, tokens, exact):
+    was, now = (math.exp(nll / tokens) for nll in (recorded, measured))
+    if exact:
+        return f"{was:.4f}" != f"{now:.4f}"
+    return abs(now / was - 1) > ELSEWHERE
+
+
+def check(kvcache):
+    recorded = json.loads((ROOT / "docs/cache-types.json").read_text())
+    target = json.loads(measure.run(kvcache, "inspect", "--machine", "--json"))["target"]
+    exact = {target, recorded["target"]} <= ALIKE
+    failures = []
+    with tempfile.TemporaryDirectory() as folder:
+        texts = subjects.story_texts(pathlib.Path(folder))[:TEXTS]
+        for pair in PAIRS:
+            reports = [measure.evaluate(kvcache, subjects.STORY, text, pair)[0] for text in texts]
+            measured = sum(report["nll"] for report in reports)
+            tokens = sum(report["tokens"] - 1 for report in reports)
+            was = sum(recorded["turned"]["story"]["/".join(pair)]["nll"][:TEXTS])
+            print(f"{'/'.join(pair)}: nll {measured:.6f}, recorded {was:.6f}")
+            if figures_differ(was, measured, tokens, exact):
+                failures.append("/".join(pair))
+    if failures:
+        sys.exit(f"docs/cache-types.json is not of this build for {', '.join(failures)}: "
+                 "tools/cache_quality/README.md says how it is made")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kvcache", type=pathlib.Path, required=True)
+    check(parser.parse_args().kvcache)
+
+
+if __name__ == "__main__":
+    main()

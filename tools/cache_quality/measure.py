@@ -1,0 +1,138 @@
+#!/usr/bin/python3
+"""Measures what each type of the cache does to a model's answers: docs/cache-types.json.
+
+  tools/cache_quality/measure.py --kvcache build/release/kvcache \\
+      --make-model build/release/kvcache-make-model --out docs/cache-types.json
+
+Runs the command line for every pair of types (K, V) and compares with the same model's answers
+from a cache in f32, on the same machine. All is one thread, and exact: the same build gives the
+same figures again. --unturned records, beside them, what a build measures whose keys are not
+turned by the Hadamard matrix (kv_blocks.h); tools/cache_quality/README.md says how that is made.
+
+Of each pair, over all positions of all texts: `nll` per text as the command says it; `kl`, the
+mean of KL(f32's distribution || this one) in nats; `agree`, the share of positions at which the
+likeliest token is f32's; `answers`, how many questions of models/questions.jsonl are answered
+right, greedily; `bytes_per_token`.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+
+import subjects
+
+TYPES = ["f32", "f16", "bf16", "q8_0", "q4_0"]
+PAIRS = [(k, v) for k in TYPES for v in TYPES]
+KEY_PAIRS = [("f32", "f32"), ("q8_0", "f32"), ("q4_0", "f32")]
+# Enlarged keys are the same in floats, to the bit.
+TURNED = {"story": PAIRS, "widened": PAIRS, "random-64": PAIRS, "random-128": PAIRS,
+          "outliers": KEY_PAIRS}
+UNTURNED = {name: KEY_PAIRS for name in TURNED if name != "story"}
+FORMAT = "kvcache-cache-types 1"
+
+
+def run(kvcache, *arguments, **kwargs):
+    done = subprocess.run([str(a) for a in (kvcache, *arguments)], capture_output=True, text=True,
+                          check=False, **kwargs)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, arguments))}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def types(pair):
+    return ["--k-type", pair[0], "--v-type", pair[1], "--threads", "1"]
+
+
+def evaluate(kvcache, model, text, pair, logits=None):
+    """The command's report; the logits [tokens, vocabulary] where a file for them is given."""
+    wanted = [] if logits is None else ["--logits", logits]
+    report = json.loads(run(kvcache, "eval", model, *text, *types(pair), *wanted, "--json"))
+    return report, None if logits is None else np.load(logits)
+
+
+def log_softmax(logits):
+    logits = logits.astype(np.float64)
+    logits -= logits.max(axis=1, keepdims=True)
+    return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+
+
+def right_answers(kvcache, model, questions, pair):
+    right = 0
+    for question in questions:
+        said = run(kvcache, "run", model, "-f", "-", "--raw", "--temp", "0", "-n", "24", "--stop",
+                   question["stop"], *types(pair), input=question["prompt"])
+        right += said.strip() == question["answer"]
+    return right
+
+
+def measure_pair(kvcache, subject, pair, expected, work):
+    """What a pair does to a subject; `expected` holds the log-probabilities from f32, by text."""
+    figures = {"nll": []}
+    distances, agrees = [], []
+    for i, text in enumerate(subject.texts):
+        report, logits = evaluate(kvcache, subject.model, text, pair, work / "logits.npy")
+        figures["nll"].append(report["nll"])
+        figures["bytes_per_token"] = report["memory"]["kv_bytes_per_token"]
+        got = log_softmax(logits)
+        if len(expected) == i:
+            expected.append(got)
+        distances.append((np.exp(expected[i]) * (expected[i] - got)).sum(axis=1))
+        agrees.append(expected[i].argmax(axis=1) == got.argmax(axis=1))
+    figures["kl"] = max(0.0, float(np.concatenate(distances).mean()))
+    figures["agree"] = float(np.concatenate(agrees).mean())
+    if subject.questions:
+        figures["answers"] = right_answers(kvcache, subject.model, subject.questions, pair)
+    return figures
+
+
+def measure(args, pairs_of):
+    """{subject: {"K/V": figures}} for {subject: pairs}, the first of which is f32's."""
+    with tempfile.TemporaryDirectory() as folder:
+        work = pathlib.Path(folder)
+        all_subjects = subjects.make_subjects(args.make_model, work)
+        results = {}
+        for name, pairs in pairs_of.items():
+            expected, results[name] = [], {}
+            for pair in pairs:
+                figures = measure_pair(args.kvcache, all_subjects[name], pair, expected, work)
+                results[name]["/".join(pair)] = figures
+                print(f"{name:10s} {'/'.join(pair):10s} nll {sum(figures['nll']):10.3f} kl"
+                      f" {figures['kl']:.2e} agree {figures['agree']:.4f} answers"
+                      f" {figures.get('answers', '-')}", flush=True)
+            results[name]["tokens"] = sum(map(len, expected))
+    return results
+
+
+def to_text(results):
+    """JSON with a line for each pair of types."""
+    if not isinstance(results, dict) or "nll" in results:
+        return json.dumps(results)
+    lines = [f"{json.dumps(key)}: {to_text(value)}" for key, value in results.items()]
+    return "{\n" + ",\n".join(lines) + "\n}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kvcache", type=pathlib.Path, required=True)
+    parser.add_argument("--make-model", type=pathlib.Path, required=True)
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--unturned", action="store_true", help="of a build that turns no keys")
+    args = parser.parse_args()
+    results = json.loads(args.out.read_text()) if args.out.exists() else {}
+    results["format"] = FORMAT
+    if args.unturned:
+        results["unturned"] = measure(args, UNTURNED)
+    else:
+        machine = json.loads(run(args.kvcache, "inspect", "--machine", "--json"))
+        results["target"] = machine["target"]
+        results["turned"] = measure(args, TURNED)
+    args.out.write_text(to_text(results) + "\n")
+
+
+if __name__ == "__main__":
+    main()
