@@ -43,28 +43,32 @@ HEAD = """
 Random-weight models of each architecture and setting (`tools/make_model`), {shapes} shapes of each
 for every weight type; {tokens} tokens, of which the last 200 were chosen by llama.cpp; K and V in
 F32. `tests/oracle/compare.py` says what is measured and which bounds hold; the figures are those of
-the tests oracle.logits and oracle.matrix (`./dev report`), or, where a type has two shapes only, of
-oracle.architectures, which are part of `./dev test`.
+the tests oracle.logits and oracle.matrix (`./dev report`). `./dev test` has two shapes of three types
+of each setting (oracle.architectures).
 
 Each row has the worst of its shapes. KL is the mean over positions in nats, of our logits or of
 llama.cpp's against a float64 pass over the same (dequantised) weights; for experts in block types it
-is the median position's, as compare.py explains. *Ratio* is the largest of ours to llama.cpp's in
+is the median position's, of four models where one's says too little, as compare.py explains. *Ratio* is the largest of ours to llama.cpp's in
 one shape. *Greedy* counts the steps at which llama.cpp's margin exceeds its own noise, and those of
 them at which ours chose another token. What llama.cpp does not know is compared with float64 alone,
 over tokens that are all random.
 """
 
 
+def takes_median(row):
+    return row["experts"] and row["type"] not in ("f32", "f16", "bf16")
+
+
 def distances(row):
     """(ours, llama.cpp's): the pair that the bound of the row's type is about."""
-    if row["experts"] and row["type"].startswith("q"):
+    if takes_median(row):
         return row["median_ours_truth"], row.get("median_llama_truth")
     return row["kl_ours_truth"], row.get("kl_llama_truth")
 
 
 def line(name, rows):
     ours, llama = zip(*map(distances, rows))
-    median = " (median)" if rows[0]["experts"] and name.startswith("q") else ""
+    median = " (median)" if takes_median(rows[0]) else ""
     if rows[0].get("alone"):
         return f"| {name}{median} | {len(rows)} | {max(ours):.1e} | | | | |"
     ratio = max(a / b for a, b in zip(ours, llama))
