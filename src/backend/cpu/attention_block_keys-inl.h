@@ -113,7 +113,8 @@ HWY_INLINE __m512i KeyLine(const std::uint8_t* block, int group) {
 // dots of R rows with block b of NT tiles, `tile_bytes` apart.
 template <DType kType, int R, int NT, Stream kFrom>
 HWY_INLINE void DotBlock(const std::uint8_t* block, std::int64_t tile_bytes,
-                         const BlockQueries<R>& q, std::int64_t b, __m512i (&dots)[R][NT]) {
+                         const BlockQueries<R>& q, std::int64_t b, Fetch& fetch,
+                         __m512i (&dots)[R][NT]) {
   KVCACHE_UNROLL
   for (int r = 0; r < R; ++r) {
     KVCACHE_UNROLL
@@ -123,11 +124,8 @@ HWY_INLINE void DotBlock(const std::uint8_t* block, std::int64_t tile_bytes,
   for (int g = 0; g < 8; ++g) {
     __m512i keys[NT];
     KVCACHE_UNROLL
-    for (int t = 0; t < NT; ++t) {
-      keys[t] = KeyLine<kType>(block + t * tile_bytes, g);
-      const bool new_line = kType == DType::kQ8_0 || g < 4;
-      if (kFrom == Stream::kMemory && new_line) FetchAhead(block + t * tile_bytes + g * 64);
-    }
+    for (int t = 0; t < NT; ++t) keys[t] = KeyLine<kType>(block + t * tile_bytes, g);
+    if (kFrom == Stream::kMemory) fetch.Next<NT>();
     KVCACHE_UNROLL
     for (int r = 0; r < R; ++r) {
       std::int32_t four;
@@ -143,7 +141,7 @@ HWY_INLINE void DotBlock(const std::uint8_t* block, std::int64_t tile_bytes,
 template <DType kType, int R, int NT, Stream kFrom>
 HWY_INLINE void ScoreBlockTiles(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
                                 const BlockQueries<R>& q, float* HWY_RESTRICT scores,
-                                std::size_t score_stride) {
+                                std::size_t score_stride, std::ptrdiff_t far = Fetch::kFar) {
   const DF d;
   const std::int64_t tile_bytes = BlockTileBytes(kType, k_dim);
   const std::int64_t block_bytes = CodeBytes(kType, kKvBlock) * kCellTile;
@@ -153,15 +151,15 @@ HWY_INLINE void ScoreBlockTiles(const std::uint8_t* HWY_RESTRICT tile, std::int6
     KVCACHE_UNROLL
     for (int t = 0; t < NT; ++t) sum[r][t] = hn::Zero(d);
   }
+  Fetch fetch = Fetch::Ahead(tile, NT * tile_bytes / (k_dim / kKeyGroup), far);
   const std::uint8_t* scales = tile + TileScales(kType, k_dim);
   for (std::int64_t b = 0; b < k_dim / kKvBlock; ++b, scales += kCellTile * 2) {
     __m512i dots[R][NT];
-    DotBlock<kType, R, NT, kFrom>(tile + b * block_bytes, tile_bytes, q, b, dots);
+    DotBlock<kType, R, NT, kFrom>(tile + b * block_bytes, tile_bytes, q, b, fetch, dots);
     KVCACHE_UNROLL
     for (int t = 0; t < NT; ++t) {
       const std::uint8_t* const from = scales + t * tile_bytes;
       const VF scale = WidenF16(d, reinterpret_cast<const std::uint16_t*>(from));
-      if (kFrom == Stream::kMemory) FetchAhead(from);
       KVCACHE_UNROLL
       for (int r = 0; r < R; ++r) {
         const VF both = hn::Mul(scale, hn::Set(d, q.scales[b * R + r]));
@@ -240,8 +238,8 @@ void ScoreBlockTile(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
 // scores[r][0, 16 NT) for NT neighbouring tiles.
 template <DType kType, int R, int NT, Stream>
 void ScoreBlockTiles(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
-                     const BlockQueries<R>& q, float* HWY_RESTRICT scores,
-                     std::size_t score_stride) {
+                     const BlockQueries<R>& q, float* HWY_RESTRICT scores, std::size_t score_stride,
+                     std::ptrdiff_t = Fetch::kFar) {
   for (int t = 0; t < NT; ++t) {
     ScoreBlockTile<kType, R>(tile + t * BlockTileBytes(kType, k_dim), k_dim, q,
                              scores + t * kCellTile, score_stride);

@@ -23,11 +23,40 @@ namespace HWY_NAMESPACE {
 
 inline constexpr int kBlockRegs = static_cast<int>(kKvBlock) / kLanes;
 
+// A block's scale, and what bytes that are put into floats of 2^15 and more have to lose times it.
+struct BlockScale {
+  static constexpr float kOffset = -(32768.0f + 128.0f);
+  float scale;
+  float offset;  // kOffset · scale, exact: 9 bits times 11
+};
+
 // The 32 values of one cell's block.
 template <DType kType>
-HWY_INLINE void LoadBlock(const std::uint8_t* codes, float scale, VF (&values)[kBlockRegs]) {
+HWY_INLINE void LoadBlock(const std::uint8_t* codes, const BlockScale& scale,
+                          VF (&values)[kBlockRegs]) {
   const DF d;
-  const VF factor = hn::Set(d, scale);
+  const VF factor = hn::Set(d, scale.scale);
+#if HWY_TARGET == HWY_AVX3_DL
+  if constexpr (kType == DType::kQ8_0) {
+    // A byte from 0 to 255 as the second of a float's is that float's value above 2^15, so one
+    // permutation converts it; an exact multiply-add does the rest.
+    const __m512i powers = _mm512_set1_epi32(0x47000000);
+    const __m512i lanes = hn::ShiftLeft<8>(hn::Iota(hn::RebindToUnsigned<DF>(), 0u)).raw;
+    const __m512i next = _mm512_add_epi32(lanes, _mm512_set1_epi32(16 << 8));
+    const __m256i bytes = _mm256_xor_si256(
+        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes)), _mm256_set1_epi8(-128));
+    const __m512i both = _mm512_castsi256_si512(bytes);
+    constexpr __mmask64 kSecond = 0x2222222222222222u;
+    const VF offset = hn::Set(d, scale.offset);
+    const auto value = [&](__m512i from) HWY_ATTR {
+      const __m512i bits = _mm512_mask_permutexvar_epi8(powers, kSecond, from, both);
+      return hn::MulAdd(VF{_mm512_castsi512_ps(bits)}, factor, offset);
+    };
+    values[0] = value(lanes);
+    values[1] = value(next);
+    return;
+  }
+#endif
   if constexpr (kType == DType::kQ8_0) {
     const hn::RebindToSigned<DF> di;
     const hn::Rebind<std::int8_t, DF> d8;
@@ -61,26 +90,30 @@ HWY_INLINE void LoadBlock(const std::uint8_t* codes, float scale, VF (&values)[k
   }
 }
 
-// Some neighbouring cells of one tile, from a block on.
+// Neighbouring cells, from a block on. Codes of a tile's cells lie `stride` apart, the next tile's
+// first cell lies `last_stride` behind a tile's last.
 struct BlockCells {
   const std::uint8_t* codes;  // of the first cell
-  const float* scales;        // likewise
-  std::int64_t code_stride;   // from cell to cell
+  const BlockScale* scales;   // likewise, `scale_stride` apart
+  std::int64_t stride;
+  std::int64_t last_stride;
   std::int64_t scale_stride;
-  int cells;
-  const std::uint8_t* ahead;  // what to fetch memory ahead of, and how much per cell
-  std::int64_t ahead_stride;
+  int lane;  // of the first cell
+  int count;
 };
 
 // sums[r][i] += Σ_j weights[r][j] value[j][i] for the 32 NB values of NB blocks.
 template <DType kType, int R, int NB>
 HWY_INLINE void WeightBlocks(const BlockCells& in, const float* HWY_RESTRICT weights,
-                             float* HWY_RESTRICT sums, std::size_t sum_stride) {
+                             float* HWY_RESTRICT sums, std::size_t sum_stride, Fetch fetch,
+                             Fetch keys) {
+  constexpr int kLines = static_cast<int>(NB * CodeBytes(kType, kKvBlock) + 63) / 64;
   constexpr int kMostRows = std::max(1, (kManyRegisters ? 24 : 12) / kBlockRegs);
   if constexpr (R > kMostRows) {
-    WeightBlocks<kType, kMostRows, NB>(in, weights, sums, sum_stride);
+    WeightBlocks<kType, kMostRows, NB>(in, weights, sums, sum_stride, fetch, keys);
     return WeightBlocks<kType, R - kMostRows, NB>(in, weights + kMostRows * kScoreStride,
-                                                  sums + kMostRows * sum_stride, sum_stride);
+                                                  sums + kMostRows * sum_stride, sum_stride, fetch,
+                                                  keys);
   }
   constexpr int kVectors = NB * kBlockRegs;
   const DF d;
@@ -91,9 +124,9 @@ HWY_INLINE void WeightBlocks(const BlockCells& in, const float* HWY_RESTRICT wei
     for (int i = 0; i < kVectors; ++i) sum[r][i] = hn::LoadU(d, sums + r * sum_stride + i * kLanes);
   }
   const std::uint8_t* codes = in.codes;
-  const float* scales = in.scales;
-  const std::uint8_t* ahead = in.ahead;
-  for (int j = 0; j < in.cells; ++j) {
+  const BlockScale* scales = in.scales;
+  int lane = in.lane;
+  for (int j = 0; j < in.count; ++j) {
     KVCACHE_UNROLL
     for (int b = 0; b < NB; ++b) {
       VF value[kBlockRegs];
@@ -108,10 +141,11 @@ HWY_INLINE void WeightBlocks(const BlockCells& in, const float* HWY_RESTRICT wei
         }
       }
     }
-    FetchAhead(ahead);
-    codes += in.code_stride;
+    fetch.Next<kLines>();
+    keys.NextFar<NB>();
+    ++lane;
+    codes += lane % kCellTile == 0 ? in.last_stride : in.stride;
     scales += in.scale_stride;
-    ahead += in.ahead_stride;
   }
   KVCACHE_UNROLL
   for (int r = 0; r < R; ++r) {
@@ -120,64 +154,65 @@ HWY_INLINE void WeightBlocks(const BlockCells& in, const float* HWY_RESTRICT wei
   }
 }
 
-// Where one head's values lie, and room for a tile's scales as f32.
+// Where one head's values and keys lie, and room for a split's scales as f32.
 struct BlockValues {
   const std::uint8_t* head;
+  const std::uint8_t* keys;
+  std::int64_t key_bytes;  // of a cell
   std::int64_t v_dim;
-  float* scales;  // [16 cells][v_dim / 32]
+  BlockScale* scales;  // [up to kSplitPositions cells][v_dim / 32]
 
   BlockValues(const LayerKv& layer, int kv_head, float* room)
       : head(reinterpret_cast<const std::uint8_t*>(layer.v) + BlockHeadValues(layer, kv_head)),
+        keys(reinterpret_cast<const std::uint8_t*>(layer.k) +
+             BytesOf(layer.k_type, kv_head * layer.cells * layer.shape.k_dim)),
+        key_bytes(BytesOf(layer.k_type, kCellTile * layer.shape.k_dim) / kCellTile),
         v_dim(layer.shape.v_dim),
-        scales(room) {}
+        scales(reinterpret_cast<BlockScale*>(room)) {}
+
+  // `count` cells from `cell`, blocks from b, whose scales have been widened.
+  template <DType kType>
+  BlockCells From(std::int64_t cell, std::int64_t b, int count) const {
+    const std::int64_t stride = CodeBytes(kType, v_dim);
+    const int lane = static_cast<int>(cell % kCellTile);
+    return {.codes = head + BlockTile(kType, v_dim, cell) + ValueCodes(kType, v_dim, lane) +
+                     b * CodeBytes(kType, kKvBlock),
+            .scales = scales + b,
+            .stride = stride,
+            .last_stride = BlockTileBytes(kType, v_dim) - (kCellTile - 1) * stride,
+            .scale_stride = v_dim / kKvBlock,
+            .lane = lane,
+            .count = count};
+  }
 };
 
-// The sums over `count` neighbouring cells of one tile, all values.
-template <DType kType, int R>
-void WeightBlockTile(const BlockValues& in, std::int64_t cell, int count, const float* weights,
-                     float* sums, std::size_t sum_stride) {
-  constexpr int kAtOnce = std::clamp((kManyRegisters ? 16 : 8) / (R * kBlockRegs), 1, 4);  // blocks
-  const std::int64_t blocks = in.v_dim / kKvBlock;
-  const std::int64_t lane = cell % kCellTile;
-  const std::uint8_t* const tile = in.head + BlockTile(kType, in.v_dim, cell);
-  const std::uint8_t* const scales = tile + ValueScale(kType, in.v_dim, 0, lane);
-  WidenRow<DType::kF16>(reinterpret_cast<const std::uint16_t*>(scales),
-                        static_cast<std::size_t>(count * blocks), in.scales);
-  // Each pass over the cells asks for its share of what lies ahead.
-  const std::int64_t passes = blocks / kAtOnce + blocks % kAtOnce;
-  const std::int64_t share = BlockTileBytes(kType, in.v_dim) / passes;
-  BlockCells cells{.codes = tile + ValueCodes(kType, in.v_dim, lane),
-                   .scales = in.scales,
-                   .code_stride = CodeBytes(kType, in.v_dim),
-                   .scale_stride = blocks,
-                   .cells = count,
-                   .ahead = tile,
-                   .ahead_stride = share / kCellTile};
-  const auto go_on = [&](int by) {
-    cells.codes += by * CodeBytes(kType, kKvBlock);
-    cells.scales += by;
-    cells.ahead += share;
-    sums += by * kKvBlock;
-  };
-  std::int64_t b = 0;
-  for (; b + kAtOnce <= blocks; b += kAtOnce, go_on(kAtOnce)) {
-    WeightBlocks<kType, R, kAtOnce>(cells, weights, sums, sum_stride);
+HWY_INLINE void StoreScales(const std::uint8_t* from, std::int64_t count, BlockScale* to) {
+  const DF d;
+  const hn::CappedTag<float, 1> d1;
+  const auto* const scales = reinterpret_cast<const std::uint16_t*>(from);
+  auto* const pairs = reinterpret_cast<float*>(to);
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    const VF scale = WidenF16(d, scales + i);
+    hn::StoreInterleaved2(scale, hn::Mul(scale, hn::Set(d, BlockScale::kOffset)), d, pairs + 2 * i);
   }
-  for (; b < blocks; ++b, go_on(1)) WeightBlocks<kType, R, 1>(cells, weights, sums, sum_stride);
+  for (; i < count; ++i) {
+    const float scale = hn::GetLane(WidenF16(d1, scales + i));
+    to[i] = {scale, scale * BlockScale::kOffset};
+  }
 }
 
-// The same over the positions of `range` that are in segments, ascending.
-template <DType kType, int R>
-void WeightBlockRange(const BlockValues& in, std::span<const Segment> segments, RowRange range,
-                      const float* weights, float* sums, std::size_t sum_stride) {
-  for (const Segment& segment : segments) {
-    const int end = std::min(range.end, segment.end);
-    for (int j = std::max(range.begin, segment.begin); j < end;) {
-      const std::int64_t cell = std::int64_t{segment.cell} + (j - segment.begin);
-      const int count = std::min(kCellTile - static_cast<int>(cell % kCellTile), end - j);
-      WeightBlockTile<kType, R>(in, cell, count, weights + j, sums, sum_stride);
-      j += count;
-    }
+// Scales of `count` neighbouring cells, at in.scales.
+template <DType kType>
+void WidenScales(const BlockValues& in, std::int64_t cell, int count) {
+  const std::int64_t blocks = in.v_dim / kKvBlock;
+  for (int done = 0; done < count;) {
+    const std::int64_t lane = (cell + done) % kCellTile;
+    const int part = std::min(kCellTile - static_cast<int>(lane), count - done);
+    const std::uint8_t* const from =
+        in.head + BlockTile(kType, in.v_dim, cell + done) + ValueScale(kType, in.v_dim, 0, lane);
+    StoreScales(from, part * blocks, in.scales + done * blocks);
+    done += part;
   }
 }
 

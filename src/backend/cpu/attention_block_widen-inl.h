@@ -110,8 +110,9 @@ void WidenBlockValues(const WideSplit& wide, std::span<const Segment> segments) 
         const auto* const scale =
             reinterpret_cast<const std::uint16_t*>(tile + ValueScale(kType, v_dim, b, lane));
         VF values[kBlockRegs];
+        const float factor = hn::GetLane(WidenF16(d1, scale));
         LoadBlock<kType>(tile + ValueCodes(kType, v_dim, lane) + b * CodeBytes(kType, kKvBlock),
-                         hn::GetLane(WidenF16(d1, scale)), values);
+                         {factor, factor * BlockScale::kOffset}, values);
         KVCACHE_UNROLL
         for (int i = 0; i < kBlockRegs; ++i) {
           hn::Store(values[i], d, wide.Value(position, b * kKvBlock + i * kLanes));

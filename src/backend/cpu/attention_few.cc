@@ -17,9 +17,9 @@
 #define KVCACHE_BACKEND_CPU_ATTENTION_FEW_ONCE_
 namespace kvcache::cpu {
 
-// Of a tile of values in blocks.
+// BlockScale's of a split's values in blocks.
 constexpr std::int64_t BlockScaleFloats(const KvShape& shape) {
-  return RoundUp<std::int64_t>(kCellTile * (shape.v_dim / kKvBlock), kCellTile);
+  return 2 * kSplitPositions * (shape.v_dim / kKvBlock);
 }
 
 }  // namespace kvcache::cpu
@@ -46,7 +46,7 @@ struct Buffers {
   float* turned;        // [k_dim]
   float* scores;        // [kRowsAtOnce][kScoreStride]
   float* sums;          // [kRowsAtOnce][PartialStride]
-  float* block_scales;  // a tile's of values, if they are in blocks
+  float* block_scales;  // a split's, of values in blocks
   WideSplit values;     // where V is in K: the split's values as rows
 };
 
@@ -68,7 +68,7 @@ void AttendRows(const SplitTask& task, std::span<const Segment> segments, Rows& 
   const AttentionCall& call = *task.call;
   const LayerKv& layer = *call.layer;
   const std::int64_t stride = PartialStride(layer.shape.v_dim);
-  ScoreAllSegments<R>(layer, task.kv_head, segments, rows.q, buffers.scores);
+  ScoreAllSegments<R>(layer, task.kv_head, {segments, rows.q, buffers.scores});
   SplitSums sums[R];
   for (int r = 0; r < R; ++r) {
     if (rows.ranges[r].empty()) continue;
@@ -179,20 +179,20 @@ Buffers CutScratch(const SplitTask& task) {
 }
 
 void AttendSplits(const SplitTask& task) {
-  const KvShape& shape = task.call->layer->shape;
+  const LayerKv& layer = *task.call->layer;
   const int row_count = RowCount(task);
   const Buffers buffers = CutScratch(task);
   PackRows(task, buffers);
   SplitWalker walker(task.runs, task.seen);
   float* partials = task.partials;
   for (int i = 0; i < task.splits && walker.Next(); ++i) {
-    if (shape.v_in_k) WidenAllValues(buffers.values, walker.segments());
+    if (layer.shape.v_in_k) WidenAllValues(buffers.values, walker.segments());
     for (int first = 0; first < row_count;) {
       Rows rows = RowsFrom(task, first, walker.split(), walker.segments(), buffers, partials);
       AttendGroup(task, walker.segments(), rows, buffers);
       first += rows.count;
     }
-    partials += row_count * PartialStride(shape.v_dim);
+    partials += row_count * PartialStride(layer.shape.v_dim);
   }
 }
 

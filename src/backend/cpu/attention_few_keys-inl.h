@@ -20,12 +20,19 @@ KVCACHE_BEFORE_DOT();
 namespace kvcache::cpu {
 namespace HWY_NAMESPACE {
 
+// Values in blocks take more arithmetic than memory, keys the reverse: so the sums of a split ask
+// for the keys of the next (attention_few_values-inl.h).
+inline bool SumsFetchKeys(const LayerKv& layer) {
+  return IsKvBlockType(layer.v_type);
+}
+
 // One head's keys.
 template <DType kType>
 class KeyTiles {
  public:
   KeyTiles(const LayerKv& layer, int kv_head)
-      : k_dim_(layer.shape.k_dim),
+      : far_(SumsFetchKeys(layer) ? Fetch::kNear : Fetch::kFar),
+        k_dim_(layer.shape.k_dim),
         tile_bytes_(BytesOf(kType, kCellTile * layer.shape.k_dim)),
         head_(layer.k + BytesOf(kType, kv_head * layer.cells * layer.shape.k_dim)) {}
 
@@ -45,14 +52,15 @@ class KeyTiles {
     if constexpr (IsKvBlockType(kType)) {
       ScoreBlockTiles<kType, R, NT, Stream::kMemory>(reinterpret_cast<const std::uint8_t*>(tile),
                                                      k_dim_, BlockQueries<R>(q, k_dim_), scores,
-                                                     score_stride);
+                                                     score_stride, far_);
     } else {
       ScoreTiles<kType, R, NT>(reinterpret_cast<const Storage<kType>*>(tile), k_dim_, q, scores,
-                               score_stride);
+                               score_stride, far_);
     }
   }
 
  private:
+  std::ptrdiff_t far_;
   int k_dim_;
   std::int64_t tile_bytes_;
   const std::byte* head_;
@@ -90,23 +98,27 @@ void ScoreCells(const KeyTiles<kType>& keys, const Segment& segment, float* q, f
   }
 }
 
+// R rows, all cells of the segments.
+struct ScoredRows {
+  std::span<const Segment> segments;
+  float* q;       // R packed queries
+  float* scores;  // [R][kScoreStride]
+};
+
 template <DType kType, int R>
-void ScoreSegments(const LayerKv& layer, int kv_head, std::span<const Segment> segments, float* q,
-                   float* scores) {
+void ScoreSegments(const LayerKv& layer, int kv_head, const ScoredRows& rows) {
   const KeyTiles<kType> keys(layer, kv_head);
-  for (const Segment& segment : segments) ScoreCells<R>(keys, segment, q, scores);
+  for (const Segment& segment : rows.segments) ScoreCells<R>(keys, segment, rows.q, rows.scores);
 }
 
-// Scores of R rows against all cells of the segments.
 template <int R>
-void ScoreAllSegments(const LayerKv& layer, int kv_head, std::span<const Segment> segments,
-                      float* q, float* scores) {
+void ScoreAllSegments(const LayerKv& layer, int kv_head, const ScoredRows& rows) {
   switch (layer.k_type) {
-    case DType::kF16: return ScoreSegments<DType::kF16, R>(layer, kv_head, segments, q, scores);
-    case DType::kBF16: return ScoreSegments<DType::kBF16, R>(layer, kv_head, segments, q, scores);
-    case DType::kQ8_0: return ScoreSegments<DType::kQ8_0, R>(layer, kv_head, segments, q, scores);
-    case DType::kQ4_0: return ScoreSegments<DType::kQ4_0, R>(layer, kv_head, segments, q, scores);
-    default: return ScoreSegments<DType::kF32, R>(layer, kv_head, segments, q, scores);
+    case DType::kF16: return ScoreSegments<DType::kF16, R>(layer, kv_head, rows);
+    case DType::kBF16: return ScoreSegments<DType::kBF16, R>(layer, kv_head, rows);
+    case DType::kQ8_0: return ScoreSegments<DType::kQ8_0, R>(layer, kv_head, rows);
+    case DType::kQ4_0: return ScoreSegments<DType::kQ4_0, R>(layer, kv_head, rows);
+    default: return ScoreSegments<DType::kF32, R>(layer, kv_head, rows);
   }
 }
 

@@ -41,23 +41,29 @@ void WeightCells(const HeadCells<kType>& in, std::int64_t cell, const float* wei
   const int vectors = (in.v_dim + kLanes - 1) / kLanes;
   if (in.v_dim < kLanes) {
     for (int i = 0; i < in.v_dim; ++i) {
-      WeightValues<hn::CappedTag<float, 1>, kType, R, 1, Stream::kMemory>(
+      WeightValues<hn::CappedTag<float, 1>, kType, R, 1, Stream::kScratch>(
           v + i, in.stride, 0, weights, keys, sums + i, sum_stride);
     }
     return;
   }
+  // Each pass over the keys asks for its share of their successors.
+  const auto fetch = [&](int i, int count) {
+    const auto row = static_cast<std::ptrdiff_t>(in.stride * sizeof(*v));
+    const std::ptrdiff_t share = row * count / vectors;
+    return Fetch::Ahead(reinterpret_cast<const char*>(v) + row * i / vectors * keys, share);
+  };
   int i = 0;
   for (; i + NV <= vectors; i += NV) {
     const int first = std::min(i * kLanes, in.v_dim - kLanes);
     const int last = std::min((i + NV - 1) * kLanes, in.v_dim - kLanes);
-    WeightValues<DF, kType, R, NV, Stream::kMemory>(v + first, in.stride,
-                                                    static_cast<std::size_t>(last - first), weights,
-                                                    keys, sums + i * kLanes, sum_stride);
+    WeightValues<DF, kType, R, NV, Stream::kMemory>(
+        v + first, in.stride, static_cast<std::size_t>(last - first), weights, keys,
+        sums + i * kLanes, sum_stride, fetch(i, NV));
   }
   for (; i < vectors; ++i) {
     const int first = std::min(i * kLanes, in.v_dim - kLanes);
     WeightValues<DF, kType, R, 1, Stream::kMemory>(v + first, in.stride, 0, weights, keys,
-                                                   sums + i * kLanes, sum_stride);
+                                                   sums + i * kLanes, sum_stride, fetch(i, 1));
   }
 }
 
@@ -71,6 +77,49 @@ void WeightRange(const HeadCells<kType>& in, RowRange range, const float* weight
       const std::int64_t cell = std::int64_t{segment.cell} + (j - segment.begin);
       WeightCells<kType, R, NV>(in, cell, weights + j, std::min(kKeysAtOnce, end - j), sums,
                                 sum_stride);
+    }
+  }
+}
+
+// All blocks of `count` neighbouring cells.
+template <DType kType, int R>
+void WeightBlockCells(const BlockValues& in, std::int64_t cell, int count, const float* weights,
+                      float* sums, std::size_t sum_stride) {
+  constexpr int kAtOnce = std::clamp((kManyRegisters ? 16 : 8) / (R * kBlockRegs), 1, 4);  // blocks
+  const int blocks = static_cast<int>(in.v_dim / kKvBlock);
+  WidenScales<kType>(in, cell, count);
+  // Each pass over the cells asks for its share of their successors.
+  const std::int64_t bytes = BlockTileBytes(kType, in.v_dim) / kCellTile;  // of a cell
+  const std::uint8_t* const first = in.head + cell * bytes;
+  const auto fetch = [&](int b, int at_once) {
+    return Fetch::Ahead(first + bytes * b / blocks * count, bytes * at_once / blocks);
+  };
+  // And, where the history goes on in the cells behind these, for the next split's keys.
+  const auto fetch_keys = [&](int b, int at_once) {
+    const std::int64_t next = cell + kSplitPositions + std::int64_t{b} * count / blocks;
+    return Fetch::Ahead(in.keys + next * in.key_bytes, in.key_bytes * at_once / blocks);
+  };
+  int b = 0;
+  for (; b + kAtOnce <= blocks; b += kAtOnce) {
+    WeightBlocks<kType, R, kAtOnce>(in.From<kType>(cell, b, count), weights, sums + b * kKvBlock,
+                                    sum_stride, fetch(b, kAtOnce), fetch_keys(b, kAtOnce));
+  }
+  for (; b < blocks; ++b) {
+    WeightBlocks<kType, R, 1>(in.From<kType>(cell, b, count), weights, sums + b * kKvBlock,
+                              sum_stride, fetch(b, 1), fetch_keys(b, 1));
+  }
+}
+
+// The same over the positions of `range` that are in segments, ascending.
+template <DType kType, int R>
+void WeightBlockRange(const BlockValues& in, std::span<const Segment> segments, RowRange range,
+                      const float* weights, float* sums, std::size_t sum_stride) {
+  constexpr int kCellsAtOnce = 64;
+  for (const Segment& segment : segments) {
+    const int end = std::min(range.end, segment.end);
+    for (int j = std::max(range.begin, segment.begin); j < end; j += kCellsAtOnce) {
+      WeightBlockCells<kType, R>(in, std::int64_t{segment.cell} + (j - segment.begin),
+                                 std::min(kCellsAtOnce, end - j), weights + j, sums, sum_stride);
     }
   }
 }
@@ -124,7 +173,7 @@ void WeightBlockSegments(const BlockValues& values, const WeightedRows& rows) {
       });
 }
 
-// `room` holds a tile's scales, BlockScaleFloats.
+// `room` holds a split's scales, BlockScaleFloats.
 template <int R>
 void WeightAllSegments(const LayerKv& layer, int kv_head, const WeightedRows& rows, float* room) {
   const BlockValues blocks(layer, kv_head, room);

@@ -80,7 +80,8 @@ HWY_INLINE void AddBias(float* scores, RowRange range, const RowBias& bias) {
 }
 
 // Turns the scores of one row into weights: exp(s - max) where visible, +0 in the rest of the
-// 16-position tiles that `range` touches. REQUIRES: range from RangeInSplit, not empty.
+// 16-position tiles that `range` touches. REQUIRES: range from
+// RangeInSplit, not empty.
 HWY_INLINE SplitSums SoftmaxRow(float* scores, RowRange range, std::span<const Segment> segments,
                                 float soft_cap, const RowBias& bias) {
   const DF d;

@@ -31,27 +31,56 @@ inline constexpr bool kManyRegisters = HWY_TARGET != HWY_AVX2 && HWY_TARGET != H
 // own caches already.
 enum class Stream { kMemory, kScratch };
 
-// Fetches what follows `from` in memory, in two steps: far enough ahead to cover memory's
-// latency, into the second-level cache; then a little ahead into the first. One step alone is
-// slower: the first level cannot hold what memory's latency asks for. Past the end of the
-// memory it does nothing.
-template <class T>
-HWY_INLINE void FetchAhead(const T* from) {
-  constexpr std::uintptr_t kFarBytes = 32768;
-  constexpr std::uintptr_t kNearBytes = 4096;
-  const auto address = reinterpret_cast<std::uintptr_t>(from);
+// A loop asks for what follows in memory, in two steps: far enough ahead to cover memory's latency,
+// into the second-level cache; then a little ahead into the first. One step alone is slower: the
+// first level cannot hold what memory's latency asks for, and the hardware's own streams do not
+// run ahead far enough while a loop computes. Past the end of the memory a request does nothing.
+struct Fetch {
+  static constexpr std::ptrdiff_t kNear = 4096;
+  static constexpr std::ptrdiff_t kFar = 32768;
+
+  std::uintptr_t at = 0;
+  std::ptrdiff_t step = 0;
+  std::ptrdiff_t far = kFar;  // kNear: somebody else has done that
+
+  // What follows `from`, `step` bytes for each step of the loop.
+  template <class T>
+  static HWY_INLINE Fetch Ahead(const T* from, std::ptrdiff_t step, std::ptrdiff_t far = kFar) {
+    return {reinterpret_cast<std::uintptr_t>(from), step, far};
+  }
+
+  static HWY_INLINE void IntoSecondLevel(std::uintptr_t address) {
 #if HWY_COMPILER_GCC  // Clang too
-  __builtin_prefetch(reinterpret_cast<const char*>(address + kFarBytes), 0, 2);
+    __builtin_prefetch(reinterpret_cast<const char*>(address), 0, 2);
 #endif
-  hwy::Prefetch(reinterpret_cast<const char*>(address + kNearBytes));
-}
+  }
+
+  // kLines of each, evenly over a step.
+  template <int kLines>
+  HWY_INLINE void Next() {
+    KVCACHE_UNROLL
+    for (int i = 0; i < kLines; ++i) {
+      const std::uintptr_t address = at + i * (step / kLines);
+      hwy::Prefetch(reinterpret_cast<const char*>(address + kNear));
+      IntoSecondLevel(address + far);
+    }
+    at += step;
+  }
+  template <int kLines>
+  HWY_INLINE void NextFar() {
+    KVCACHE_UNROLL
+    for (int i = 0; i < kLines; ++i) IntoSecondLevel(at + i * (step / kLines));
+    at += step;
+  }
+};
 
 // scores[r][0, 16 NT) = Σ_d q[d][r] k[tile][d][lane] for NT neighbouring tiles.
 template <DType kType, int R, int NT>
 HWY_INLINE void ScoreTiles(const Storage<kType>* HWY_RESTRICT k, int k_dim,
                            const float* HWY_RESTRICT q, float* HWY_RESTRICT scores,
-                           std::size_t score_stride) {
+                           std::size_t score_stride, std::ptrdiff_t far) {
   constexpr int kVectors = NT * kRegs;
+  constexpr int kStep = NT * kCellTile * static_cast<int>(sizeof(Storage<kType>));
   const DF d;
   const std::size_t tile_size = static_cast<std::size_t>(k_dim) * kCellTile;
   VF sum[R][kVectors];
@@ -60,14 +89,15 @@ HWY_INLINE void ScoreTiles(const Storage<kType>* HWY_RESTRICT k, int k_dim,
     KVCACHE_UNROLL
     for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::Zero(d);
   }
+  Fetch fetch = Fetch::Ahead(k, kStep, far);
   for (int i = 0; i < k_dim; ++i, k += kCellTile, q += R) {
     VF key[kVectors];
     KVCACHE_UNROLL
     for (int v = 0; v < kVectors; ++v) {
       const std::size_t tile = static_cast<std::size_t>(v / kRegs);
       key[v] = LoadWide<kType>(d, k + tile * tile_size + v % kRegs * kLanes);
-      if (v % kRegs == 0) FetchAhead(k + tile * tile_size);
     }
+    fetch.Next<(kStep + 63) / 64>();
     KVCACHE_UNROLL
     for (int r = 0; r < R; ++r) {
       const VF query = hn::Set(d, q[r]);
@@ -89,7 +119,9 @@ HWY_INLINE void ScoreTiles(const Storage<kType>* HWY_RESTRICT k, int k_dim,
 template <class D, DType kType, int R, int NV, Stream kFrom>
 HWY_INLINE void WeightValues(const Storage<kType>* HWY_RESTRICT v, std::size_t v_stride,
                              std::size_t last, const float* HWY_RESTRICT weights, int keys,
-                             float* HWY_RESTRICT sums, std::size_t sum_stride) {
+                             float* HWY_RESTRICT sums, std::size_t sum_stride, Fetch fetch = {}) {
+  constexpr int kLines =
+      (NV * static_cast<int>(hn::MaxLanes(D()) * sizeof(Storage<kType>)) + 63) / 64;
   const D d;
   const std::size_t lanes = hn::Lanes(d);
   hn::Vec<D> sum[R][NV];
@@ -103,11 +135,7 @@ HWY_INLINE void WeightValues(const Storage<kType>* HWY_RESTRICT v, std::size_t v
     KVCACHE_UNROLL
     for (int i = 0; i + 1 < NV; ++i) value[i] = LoadWide<kType>(d, v + i * lanes);
     value[NV - 1] = LoadWide<kType>(d, v + last);
-    KVCACHE_UNROLL
-    for (int i = 0; i < NV; ++i) {
-      const bool new_line = i * lanes * sizeof(*v) % 64 == 0;
-      if (kFrom == Stream::kMemory && new_line) FetchAhead(v + i * lanes);
-    }
+    if (kFrom == Stream::kMemory) fetch.Next<kLines>();
     KVCACHE_UNROLL
     for (int r = 0; r < R; ++r) {
       const auto weight = hn::Set(d, weights[r * kScoreStride + j]);

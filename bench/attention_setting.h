@@ -1,0 +1,99 @@
+// What attention_bench measures: layers of a cache with known keys and values, queries over
+// them, and what their results are in double precision.
+//
+// Thread safety: as ThreadPool's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/cpu/attention.h"
+#include "backend/cpu/scratch.h"
+#include "kvcache/kv.h"
+#include "platform/aligned_buffer.h"
+#include "platform/thread_pool.h"
+
+namespace kvcache::bench {
+
+// `queries` tokens at the end of each of `batch` sequences of `history` tokens, which see the
+// last `window` of them (0: all).
+struct AttentionCase {
+  std::string kind;  // "decode", "window" or "prefill"
+  int history = 0;
+  int queries = 1;
+  int batch = 1;
+  int head_dim = 128;
+  DType k_type = DType::kF16;
+  DType v_type = DType::kF16;
+  int window = 0;
+
+  static constexpr int kHeads = 32;
+  static constexpr int kKvHeads = 8;
+
+  bool prefill() const { return kind == "prefill"; }
+  std::string Type() const;  // "f16", or "q8_0-f16": that of K, then that of V
+  std::string Name() const;
+  // Multiplications and additions of one of the two products over what causality lets a query
+  // see, in units of 1e9.
+  double GigaOperations() const;
+  // Of keys and values that are needed, once each, in one layer.
+  std::int64_t NeededBytes() const;
+  std::int64_t LayerBytes() const;  // of all its cells
+};
+
+// Some equal layers, which take turns: as in a model, whose other layers and weights pass through
+// the processor's caches before a layer is read again. Values repeat every kPeriod positions.
+// Calls the backend's functions themselves: kernel and limit must run on the same threads, where
+// the scheduler has put them.
+class AttentionSetting {
+ public:
+  // So many layers that they hold `cold_bytes` together, one at least. `ok()` says whether there
+  // was memory for them.
+  AttentionSetting(ThreadPool& pool, const AttentionCase& c, std::int64_t cold_bytes);
+
+  bool ok() const { return memory_.data() != nullptr; }
+  int layers() const { return layers_; }
+
+  // Attention over the next layer.
+  bool Run();
+
+  // The bytes that some runs read, or as many others that lie in the same way.
+  std::span<const std::byte> Memory() const;
+
+  // The largest difference from double precision over some rows, in values below 1.
+  double Error() const;
+  // How far they may be apart.
+  double Tolerance() const;
+
+ private:
+  static constexpr int kPeriod = 64;
+
+  float Scale() const;
+  void Store();
+  void Repeat(std::byte* head, std::int64_t period_bytes, std::int64_t bytes);
+  void AddQueries();
+  double Key(int cell, int kv_head, int d) const;
+  double Value(int cell, int kv_head, int d) const;
+  std::vector<double> Query(std::size_t row) const;
+  double RowError(std::size_t row) const;
+
+  ThreadPool& pool_;
+  cpu::Scratch scratch_;
+  cpu::AttentionPlan plan_;
+  AttentionCase case_;
+  int layers_ = 1;
+  int next_ = 0;
+  LayerKv layer_;  // the first
+  AlignedBuffer memory_;
+  std::vector<HistoryRun> runs_;
+  std::vector<std::span<const HistoryRun>> histories_;
+  std::vector<Position> positions_;
+  std::vector<std::int32_t> index_;
+  std::vector<float> q_;
+  std::vector<float> out_;
+};
+
+}  // namespace kvcache::bench
