@@ -1,4 +1,5 @@
-// Counts allocations: a pass through a model makes none once it is warm, in any family.
+// Counts allocations: a pass through a model makes none once it is warm, in any family, and with
+// any kind of cache type.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -6,6 +7,7 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "kvcache/cpu_backend.h"
@@ -17,11 +19,14 @@
 namespace kvcache {
 namespace {
 
-class ForwardAllocation : public ::testing::TestWithParam<const char*> {
+// An architecture, and the type of its cache.
+using Case = std::tuple<const char*, DType>;
+
+class ForwardAllocation : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
     path_ = ::testing::TempDir() + "forward_allocation." + std::to_string(getpid()) + ".gguf";
-    make_model::Request request{.architecture = GetParam(), .type = DType::kQ8_0};
+    make_model::Request request{.architecture = std::get<0>(GetParam()), .type = DType::kQ8_0};
     request.shape.rope_scaling = make_model::RopeScaling::kYarn;
     if (request.architecture == "qwen3moe" || request.architecture == "qwen3next") {
       request.shape.experts = 12;
@@ -32,8 +37,8 @@ class ForwardAllocation : public ::testing::TestWithParam<const char*> {
     model_ = std::move(LoadModel(*file_, *backend_)).value();
     cache_ = model_->MakeCache();
     ASSERT_TRUE(cache_
-                    ->Init(*backend_, {.k_type = DType::kF16,
-                                       .v_type = DType::kF16,
+                    ->Init(*backend_, {.k_type = std::get<1>(GetParam()),
+                                       .v_type = std::get<1>(GetParam()),
                                        .max_sequences = 1,
                                        .capacity = 512,
                                        .max_batch = kBatch})
@@ -87,10 +92,21 @@ TEST_P(ForwardAllocation, NoneOnceWarm) {
   }
 }
 
+std::string NameOfCase(const ::testing::TestParamInfo<Case>& test) {
+  const std::string type(InfoOf(std::get<1>(test.param)).name);
+  return std::string(std::get<0>(test.param)) + "_" + type;
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, ForwardAllocation,
-                         ::testing::Values("granitehybrid", "lfm2", "llama", "mistral3", "qwen2",
-                                           "qwen3", "qwen3moe", "qwen3next"),
-                         [](const auto& test) { return std::string(test.param); });
+                         ::testing::Combine(::testing::Values("granitehybrid", "lfm2", "llama",
+                                                              "mistral3", "qwen2", "qwen3",
+                                                              "qwen3moe", "qwen3next"),
+                                            ::testing::Values(DType::kF16)),
+                         NameOfCase);
+INSTANTIATE_TEST_SUITE_P(Blocks, ForwardAllocation,
+                         ::testing::Values(Case("llama", DType::kQ8_0), Case("llama", DType::kQ4_0),
+                                           Case("qwen3next", DType::kQ8_0)),
+                         NameOfCase);
 
 }  // namespace
 }  // namespace kvcache

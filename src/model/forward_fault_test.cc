@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "kvcache/cpu_backend.h"
@@ -21,11 +22,14 @@ namespace {
 
 using testing::FailingBackend;
 
-class ForwardFault : public ::testing::TestWithParam<const char*> {
+// An architecture, and the type of its cache.
+using Case = std::tuple<const char*, DType>;
+
+class ForwardFault : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
     path_ = ::testing::TempDir() + "forward_fault." + std::to_string(getpid()) + ".gguf";
-    make_model::Request request{.architecture = GetParam(), .type = DType::kF16};
+    make_model::Request request{.architecture = std::get<0>(GetParam()), .type = DType::kF16};
     request.shape.rope_scaling = make_model::RopeScaling::kYarn;
     const auto* const family = *make_model::FindArchitecture(request.architecture);
     if (family->experts == make_model::ExpertUse::kNeeded) request.shape.experts = 5;
@@ -40,8 +44,8 @@ class ForwardFault : public ::testing::TestWithParam<const char*> {
     if (!model.ok()) return std::move(model).TakeStatus();
     model_ = std::move(model).value();
     cache_ = model_->MakeCache();
-    KVCACHE_RETURN_IF_ERROR(cache_->Init(backend_, {.k_type = DType::kF32,
-                                                    .v_type = DType::kF32,
+    KVCACHE_RETURN_IF_ERROR(cache_->Init(backend_, {.k_type = std::get<1>(GetParam()),
+                                                    .v_type = std::get<1>(GetParam()),
                                                     .max_sequences = 1,
                                                     .capacity = 64,
                                                     .max_batch = 8}));
@@ -115,15 +119,24 @@ TEST_P(ForwardFault, EachCallOfLoading) {
   EXPECT_GT(failed, 2 * 7) << "two layers of at least seven matrices";
 }
 
+std::string NameOfCase(const ::testing::TestParamInfo<Case>& test) {
+  std::string name = std::get<0>(test.param);
+  std::ranges::replace(name, '-', '_');
+  return name + "_" + std::string(InfoOf(std::get<1>(test.param)).name);
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, ForwardFault,
-                         ::testing::Values("gemma2", "gemma3", "gemma4", "gpt-oss", "granitehybrid",
-                                           "lfm2", "llama", "mistral3", "qwen2", "qwen3",
-                                           "qwen3moe", "qwen3next"),
-                         [](const auto& test) {
-                           std::string name = test.param;
-                           std::ranges::replace(name, '-', '_');
-                           return name;
-                         });
+                         ::testing::Combine(::testing::Values("gemma2", "gemma3", "gemma4",
+                                                              "gpt-oss", "granitehybrid", "lfm2",
+                                                              "llama", "mistral3", "qwen2", "qwen3",
+                                                              "qwen3moe", "qwen3next"),
+                                            ::testing::Values(DType::kF32)),
+                         NameOfCase);
+INSTANTIATE_TEST_SUITE_P(Blocks, ForwardFault,
+                         ::testing::Values(Case("llama", DType::kQ8_0),
+                                           Case("gemma2", DType::kQ4_0),
+                                           Case("granitehybrid", DType::kQ8_0)),
+                         NameOfCase);
 
 }  // namespace
 }  // namespace kvcache
