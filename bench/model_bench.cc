@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <iostream>
 #include <limits>
@@ -28,6 +29,7 @@
 #include "growing_sequence.h"
 #include "kvcache/cpu_backend.h"
 #include "machine_limits.h"
+#include "platform/aligned_buffer.h"
 #include "platform/thread_pool.h"
 
 namespace kvcache::bench {
@@ -71,7 +73,9 @@ double CpuMilliseconds() {
 class ReadLimit {
  public:
   explicit ReadLimit(int threads)
-      : threads_(threads), memory_(std::size_t{1} << 30, std::byte{1}) {}
+      : threads_(threads), memory_(AlignedBuffer::Make(std::size_t{1} << 30).value()) {
+    std::memset(memory_.data(), 1, memory_.size_bytes());
+  }
 
   double GigabytesPerSecond() const {
     constexpr int kTries = 5;
@@ -79,8 +83,9 @@ class ReadLimit {
     double best = 0.0;
     for (int i = 0; i < kTries; ++i) {
       for (const Reading reading : {Reading::kPlain, Reading::kFetchingAhead}) {
-        best = std::max(best, 1e-9 * static_cast<double>(memory_.size()) /
-                                  SecondsToRead(pool, memory_, Clock::kWall, reading));
+        best = std::max(best, 1e-9 * static_cast<double>(memory_.size_bytes()) /
+                                  SecondsToRead(pool, {memory_.data(), memory_.size_bytes()},
+                                                Clock::kWall, reading));
       }
     }
     return best;
@@ -88,7 +93,7 @@ class ReadLimit {
 
  private:
   int threads_;
-  std::vector<std::byte> memory_;
+  AlignedBuffer memory_;  // in large pages where there are any, as weights and histories are
 };
 
 class ModelBench {
