@@ -52,8 +52,12 @@ def machine(run):
 
 
 def attention(run):
-    kinds = run.kv_types or (["f16", "q8_0"] if run.quick else [])
-    filters = [f"head 128 {kind}" for kind in kinds] if kinds and not run.extra else [""]
+    filters = [f"head 128 {kind}" for kind in run.kv_types or []] or [""]
+    if run.quick:
+        filters = [f"history {shape} batch 1 head 128 {kind}" for kind in run.kv_types or MODEL_KV_TYPES
+                   for shape in ("4096 queries 1", "512 queries 512")]
+    if run.extra:
+        filters = [""]
     options = [f"--threads={run.threads}", "--rounds=3" if run.quick else "--rounds=15"]
     cases = []
     for text in filters:
