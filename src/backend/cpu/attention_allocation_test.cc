@@ -1,9 +1,13 @@
-// Counts allocations: attention and stores make none once they are warm.
+// Counts allocations and locks: attention and stores make none once they are warm, whatever the
+// cache's types. (Threads of the pool wait on atomics, spinning and then asleep.)
 #include <cstdint>
+#include <mutex>
+#include <optional>
 #include <vector>
 
 #include "backend/cpu/attention_testing.h"
 #include "gtest/gtest.h"
+#include "support/counting_locks.h"
 #include "support/counting_new.h"
 
 namespace kvcache::cpu {
@@ -40,31 +44,70 @@ struct Pass {
   }
 };
 
-TEST(AttentionAllocation, NoneOnceWarm) {
+struct Types {
+  DType k;
+  DType v;
+};
+
+constexpr Types kTypes[] = {{DType::kF16, DType::kF16},
+                            {DType::kF32, DType::kBF16},
+                            {DType::kQ8_0, DType::kQ8_0},
+                            {DType::kQ4_0, DType::kQ4_0},
+                            {DType::kQ8_0, DType::kF16}};
+
+struct Counts {
+  std::int64_t allocations = testing::Allocations();
+  std::optional<std::int64_t> locks = testing::Locks();
+  bool operator==(const Counts&) const = default;
+};
+
+// That the count counts, where there is one.
+TEST(AttentionAllocation, LocksAreCounted) {
+  const std::optional<std::int64_t> before = testing::Locks();
+  if (!before.has_value()) GTEST_SKIP() << "locks cannot be counted here";
+  std::mutex mutex;
+  mutex.lock();
+  mutex.unlock();
+  EXPECT_GE(*testing::Locks(), *before + 1);
+}
+
+TEST(AttentionAllocation, NeitherAllocationsNorLocksOnceWarm) {
   const auto backend = CpuWithThreads(2);
-  Scene scene({{2, 64, 64}, 4, DType::kF16, DType::kF16}, Scene::Contiguous({2000}));
-  scene.Fill(*backend);
-  for (const int tokens : {1, 300}) {
-    Pass warm(scene, tokens, 2000);
-    ASSERT_TRUE(warm.Run(*backend, scene).ok());
-    Pass shorter(scene, tokens, 1700);
-    const std::int64_t before = testing::Allocations();
-    ASSERT_TRUE(warm.Run(*backend, scene).ok());
-    ASSERT_TRUE(shorter.Run(*backend, scene).ok());
-    EXPECT_EQ(testing::Allocations() - before, 0) << tokens;
+  for (const Types& types : kTypes) {
+    Scene scene({{2, 64, 64}, 4, types.k, types.v}, Scene::Contiguous({2000}));
+    scene.Fill(*backend);
+    for (const int tokens : {1, 300}) {
+      Pass warm(scene, tokens, 2000);
+      ASSERT_TRUE(warm.Run(*backend, scene).ok());
+      Pass shorter(scene, tokens, 1700);
+      const Counts before;
+      ASSERT_TRUE(warm.Run(*backend, scene).ok());
+      ASSERT_TRUE(shorter.Run(*backend, scene).ok());
+      const Counts after;
+      EXPECT_EQ(after.allocations - before.allocations, 0)
+          << tokens << " " << InfoOf(types.k).name << " " << InfoOf(types.v).name;
+      EXPECT_EQ(after.locks, before.locks)
+          << tokens << " " << InfoOf(types.k).name << " " << InfoOf(types.v).name;
+    }
   }
 }
 
 TEST(AttentionAllocation, StoresMakeNone) {
   const auto backend = CpuWithThreads(2);
-  Scene scene({{2, 64, 64}, 4, DType::kF16, DType::kF16}, Scene::Contiguous({2000}));
-  std::vector<float> rows(2 * 64 * 300);
-  for (const std::int32_t tokens : {1, 300}) {
-    const TensorView view = TensorView::Dense(rows.data(), DType::kF32, 64, 2, tokens);
-    const CellRun cells[] = {{7, tokens}};
-    const std::int64_t before = testing::Allocations();
-    ASSERT_TRUE(backend->StoreKv(scene.layer(), view, view, cells).ok());
-    EXPECT_EQ(testing::Allocations() - before, 0) << tokens;
+  for (const Types& types : kTypes) {
+    Scene scene({{2, 64, 64}, 4, types.k, types.v}, Scene::Contiguous({2000}));
+    std::vector<float> rows(2 * 64 * 300);
+    const auto store = [&](std::int32_t tokens) {
+      const TensorView view = TensorView::Dense(rows.data(), DType::kF32, 64, 2, tokens);
+      const CellRun cells[] = {{7, tokens}};
+      return backend->StoreKv(scene.layer(), view, view, cells);
+    };
+    ASSERT_TRUE(store(300).ok());
+    for (const std::int32_t tokens : {1, 300}) {
+      const Counts before;
+      ASSERT_TRUE(store(tokens).ok());
+      EXPECT_EQ(Counts(), before) << tokens << " " << InfoOf(types.k).name;
+    }
   }
 }
 
