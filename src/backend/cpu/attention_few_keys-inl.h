@@ -85,16 +85,13 @@ void ScoreCells(const KeyTiles<kType>& keys, const Segment& segment, float* q, f
     tile += keys.tile_bytes();
   }
   int tiles = (segment.end - position + kCellTile - 1) / kCellTile;
-  while (tiles > 0) {
-    const int done = tiles >= kTiles ? kTiles : 1;
-    if (tiles >= kTiles) {
-      keys.template Score<R, kTiles>(tile, q, scores + position, kScoreStride);
-    } else {
-      keys.template Score<R, 1>(tile, q, scores + position, kScoreStride);
-    }
-    tiles -= done;
-    position += done * kCellTile;
-    tile += done * keys.tile_bytes();
+  for (; tiles >= kTiles; tiles -= kTiles, position += kTiles * kCellTile) {
+    keys.template Score<R, kTiles>(tile, q, scores + position, kScoreStride);
+    tile += kTiles * keys.tile_bytes();
+  }
+  for (; tiles > 0; --tiles, position += kCellTile) {
+    keys.template Score<R, 1>(tile, q, scores + position, kScoreStride);
+    tile += keys.tile_bytes();
   }
 }
 
