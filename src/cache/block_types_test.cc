@@ -72,9 +72,13 @@ Bytes CellBytes(const LayerKv& layer, std::int64_t cell) {
     for (std::int64_t line = 0; line < cpu::CodeBytes(layer.k_type, k_dim) / 4; ++line) {
       take(k + cpu::KeyCodes(line, lane), 4);
     }
-    take(v + cpu::ValueCodes(layer.v_type, v_dim, lane), cpu::CodeBytes(layer.v_type, v_dim));
-    for (int b = 0; b < k_dim / 32; ++b) take(k + cpu::KeyScale(layer.k_type, k_dim, b, lane), 2);
-    for (int b = 0; b < v_dim / 32; ++b) take(v + cpu::ValueScale(layer.v_type, v_dim, b, lane), 2);
+    for (int b = 0; b < v_dim / 32; ++b) {
+      for (std::int64_t i = 0; i < cpu::CodeBytes(layer.v_type, 32); ++i) {
+        take(v + cpu::ValueCode(layer.v_type, b, i, lane), 1);
+      }
+    }
+    for (int b = 0; b < k_dim / 32; ++b) take(k + cpu::BlockScale(layer.k_type, k_dim, b, lane), 2);
+    for (int b = 0; b < v_dim / 32; ++b) take(v + cpu::BlockScale(layer.v_type, v_dim, b, lane), 2);
   }
   return bytes;
 }

@@ -56,6 +56,7 @@ void RunSplit(const Job& job, const AttentionTask& task, int thread) {
       .tokens = tokens,
       .seen = {std::max(sequence.seen.begin, SplitBase(job.plan.splits()[split])),
                sequence.seen.end},
+      .first = task.part == 0,
       .partials = partials + task.part * split_floats,
       .scratch = job.OfThread(thread),
   });
@@ -64,6 +65,7 @@ void RunSplit(const Job& job, const AttentionTask& task, int thread) {
   MergeSplits({.call = &job.call,
                .kv_head = task.kv_head,
                .splits = sequence.splits,
+               .merged = sequence.first_task,
                .tokens = tokens,
                .partials = partials});
 }

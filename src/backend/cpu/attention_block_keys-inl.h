@@ -17,8 +17,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 
+#include "backend/cpu/attention_block_codes-inl.h"
 #include "backend/cpu/attention_micro-inl.h"
 #include "backend/cpu/hadamard-inl.h"
 #include "backend/cpu/kv_blocks.h"
@@ -47,41 +47,31 @@ struct BlockQueries {
   }
 };
 
-// What a key's codes are more than the integers they stand for.
-constexpr std::int32_t CodeOffset(DType type) {
-  return type == DType::kQ8_0 ? 128 : 8;
-}
-
-// Returns the scale; `sum` is that of the codes. A block that holds no number or an infinity has
-// codes of zero: its scale says it. So has one too small for its scale's inverse.
+// Returns the scale; `sum` is that of the codes.
 HWY_INLINE float QuantiseQueryBlock(const float* x, QueryCode* codes, std::int32_t& sum) {
-  using Limits = std::numeric_limits<float>;
   const DF d;
   const hn::RebindToSigned<DF> di;
   const hn::Rebind<QueryCode, DF> d_code;
-  // As integers, magnitudes are in the same order, and what is not a number is above all.
-  auto most = hn::Zero(di);
-  for (int i = 0; i < kKvBlock; i += kLanes) {
-    most = hn::Max(most, hn::BitCast(di, hn::Abs(hn::LoadU(d, x + i))));
-  }
-  const float scale = hn::GetLane(hn::BitCast(d, hn::MaxOfLanes(di, most))) / 127.0f;
-  const bool usable = scale >= Limits::min() && scale <= Limits::max();
-  const VF inverse = hn::Set(d, usable ? 1.0f / scale : 0.0f);
+  Largest most;
+  for (int i = 0; i < kKvBlock; i += kLanes) most.Add(hn::LoadU(d, x + i));
+  const Quantiser quantiser = Quantiser::Of(most.Or(0.0f), 127.0f);
   auto total = hn::Zero(di);
   for (int i = 0; i < kKvBlock; i += kLanes) {
-    const VF scaled = usable ? hn::Mul(hn::LoadU(d, x + i), inverse) : hn::Zero(d);
+    const VF scaled = quantiser.inverse == 0.0f
+                          ? hn::Zero(d)
+                          : hn::Mul(hn::LoadU(d, x + i), hn::Set(d, quantiser.inverse));
     const auto rounded = hn::NearestInt(scaled);
     total = hn::Add(total, rounded);
     hn::StoreU(hn::DemoteTo(d_code, rounded), d_code, codes + i);
   }
   sum = hn::GetLane(hn::SumOfLanes(di, total));
-  return scale;
+  return quantiser.unit;
 }
 
 // The queries of R rows; rows from `rows` on repeat the first. `turned` is room for one of them.
 template <int R>
 void PackBlockQueries(const float* const* queries, int rows, std::int64_t k_dim, float scale,
-                      std::int32_t offset, float* turned, float* room) {
+                      std::uint32_t offset, float* turned, float* room) {
   const BlockQueries<R> to(room, k_dim);
   for (int r = 0; r < R; ++r) {
     const float* const query = queries[r < rows ? r : 0];
@@ -91,7 +81,7 @@ void PackBlockQueries(const float* const* queries, int rows, std::int64_t k_dim,
       std::int32_t sum = 0;
       to.scales[b * R + r] =
           QuantiseQueryBlock(turned + b * kKvBlock, to.codes + (b * R + r) * kKvBlock, sum);
-      to.corrections[b * R + r] = -offset * sum;
+      to.corrections[b * R + r] = -static_cast<std::int32_t>(offset) * sum;
     }
   }
 }
@@ -125,7 +115,7 @@ HWY_INLINE void DotBlock(const std::uint8_t* block, std::int64_t tile_bytes,
     __m512i keys[NT];
     KVCACHE_UNROLL
     for (int t = 0; t < NT; ++t) keys[t] = KeyLine<kType>(block + t * tile_bytes, g);
-    if (kFrom == Stream::kMemory) fetch.Next<NT>();
+    if (kFrom == Stream::kMemory) fetch.NextNear<NT>();
     KVCACHE_UNROLL
     for (int r = 0; r < R; ++r) {
       std::int32_t four;
@@ -141,7 +131,7 @@ HWY_INLINE void DotBlock(const std::uint8_t* block, std::int64_t tile_bytes,
 template <DType kType, int R, int NT, Stream kFrom>
 HWY_INLINE void ScoreBlockTiles(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
                                 const BlockQueries<R>& q, float* HWY_RESTRICT scores,
-                                std::size_t score_stride, std::ptrdiff_t far = Fetch::kFar) {
+                                std::size_t score_stride, Successors* next = nullptr) {
   const DF d;
   const std::int64_t tile_bytes = BlockTileBytes(kType, k_dim);
   const std::int64_t block_bytes = CodeBytes(kType, kKvBlock) * kCellTile;
@@ -151,11 +141,12 @@ HWY_INLINE void ScoreBlockTiles(const std::uint8_t* HWY_RESTRICT tile, std::int6
     KVCACHE_UNROLL
     for (int t = 0; t < NT; ++t) sum[r][t] = hn::Zero(d);
   }
-  Fetch fetch = Fetch::Ahead(tile, NT * tile_bytes / (k_dim / kKeyGroup), far);
+  Fetch fetch = Fetch::Ahead(tile, NT * tile_bytes / (k_dim / kKeyGroup));
   const std::uint8_t* scales = tile + TileScales(kType, k_dim);
   for (std::int64_t b = 0; b < k_dim / kKvBlock; ++b, scales += kCellTile * 2) {
     __m512i dots[R][NT];
     DotBlock<kType, R, NT, kFrom>(tile + b * block_bytes, tile_bytes, q, b, fetch, dots);
+    if (kFrom == Stream::kMemory) next->Request<NT*(kPacedLines<kType> + 1)>();
     KVCACHE_UNROLL
     for (int t = 0; t < NT; ++t) {
       const std::uint8_t* const from = scales + t * tile_bytes;
@@ -177,18 +168,6 @@ HWY_INLINE void ScoreBlockTiles(const std::uint8_t* HWY_RESTRICT tile, std::int6
 }
 
 #else
-
-// A block of one tile with a byte for each code.
-template <DType kType>
-HWY_INLINE const std::uint8_t* BlockCodes(const std::uint8_t* block, std::uint8_t* room) {
-  if constexpr (kType == DType::kQ8_0) return block;
-  constexpr std::int64_t kHalf = 4 * 64;
-  for (std::int64_t i = 0; i < kHalf; ++i) {
-    room[i] = block[i] & 15;
-    room[i + kHalf] = block[i] >> 4;
-  }
-  return room;
-}
 
 template <int kRows, int R>
 HWY_INLINE void ScoreBlock(const std::uint8_t* codes, const std::uint8_t* scales, std::int64_t b,
@@ -223,7 +202,7 @@ void ScoreBlockTile(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
   for (std::int64_t b = 0; b < k_dim / kKvBlock; ++b) {
     const std::uint8_t* const codes =
         BlockCodes<kType>(tile + b * kCellTile * CodeBytes(kType, kKvBlock), room);
-    const std::uint8_t* const scales = tile + KeyScale(kType, k_dim, b, 0);
+    const std::uint8_t* const scales = tile + BlockScale(kType, k_dim, b, 0);
     int r = 0;
     for (; r + 2 <= R; r += 2) ScoreBlock<2, R>(codes, scales, b, q, r, sum);
     if constexpr (R % 2 == 1) ScoreBlock<1, R>(codes, scales, b, q, r, sum);
@@ -239,7 +218,7 @@ void ScoreBlockTile(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
 template <DType kType, int R, int NT, Stream>
 void ScoreBlockTiles(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
                      const BlockQueries<R>& q, float* HWY_RESTRICT scores, std::size_t score_stride,
-                     std::ptrdiff_t = Fetch::kFar) {
+                     Successors* = nullptr) {
   for (int t = 0; t < NT; ++t) {
     ScoreBlockTile<kType, R>(tile + t * BlockTileBytes(kType, k_dim), k_dim, q,
                              scores + t * kCellTile, score_stride);

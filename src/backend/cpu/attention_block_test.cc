@@ -109,9 +109,9 @@ TEST(AttentionBlocks, UnseenCellsNeverMatter) {
       auto* const k = scene.layer().k + BlockTile(type, 32, 299);
       auto* const v = scene.layer().v + BlockTile(type, 64, 299);
       const std::uint16_t nan = 0x7e00;
-      std::memcpy(k + KeyScale(type, 32, 0, 299 % 16), &nan, sizeof nan);
+      std::memcpy(k + BlockScale(type, 32, 0, 299 % 16), &nan, sizeof nan);
       for (int b = 0; b < 2; ++b) {
-        std::memcpy(v + ValueScale(type, 64, b, 299 % 16), &nan, sizeof nan);
+        std::memcpy(v + BlockScale(type, 64, b, 299 % 16), &nan, sizeof nan);
       }
       EXPECT_TRUE(SameBits(Attend(*backend, scene, batch, {}), expected));
       EXPECT_TRUE(std::isnan(Attend(*backend, scene, {{0, 299}}, {})[0]));

@@ -1,5 +1,14 @@
-// Values of block types as f32, exactly (a small integer times an f16), and R rows' weighted sums
-// of them, for every target.
+// R rows' weighted sums of values of block types, for every target: exact sums of integers, and so
+// the same however they are made.
+//
+// Of one split, with weights p_j, and block b's scales d_jb and codes c_ji:
+//   w_j = p_j · d_jb, 0 where p_j is 0      u = max |w_j| / 32512
+//   q_j = w_j · (1/u), one rounding to the nearest integer, to even
+//   a_i = float(Σ_j q_j c_ji) · u
+// As two digits, q = 256 high + low with both from -128 to 127, q_j goes through dot products of
+// bytes; 32512 leaves room for the rounding in them. The sums stay below 2^31.
+//
+// A position that a row does not see has a weight of 0 and adds nothing, whatever its codes are.
 
 // Included once per target.
 #if defined(KVCACHE_BACKEND_CPU_ATTENTION_BLOCK_VALUES_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -10,210 +19,371 @@
 #endif
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
+#include <cstring>
+#include <span>
 
+#include "backend/cpu/attention_block_codes-inl.h"
+#include "backend/cpu/attention_kernels.h"
 #include "backend/cpu/attention_micro-inl.h"
+#include "backend/cpu/attention_split.h"
 #include "backend/cpu/kv_blocks.h"
+#include "backend/cpu/linear_block_dot-inl.h"
 #include "backend/cpu/simd-inl.h"
 #include "hwy/highway.h"
 
-HWY_BEFORE_NAMESPACE();
+KVCACHE_BEFORE_DOT();
 namespace kvcache::cpu {
 namespace HWY_NAMESPACE {
 
-inline constexpr int kBlockRegs = static_cast<int>(kKvBlock) / kLanes;
+inline constexpr float kMostWeight = 127 * 256;
 
-// A block's scale, and what bytes that are put into floats of 2^15 and more have to lose times it.
-struct BlockScale {
-  static constexpr float kOffset = -(32768.0f + 128.0f);
-  float scale;
-  float offset;  // kOffset · scale, exact: 9 bits times 11
+// What R rows weigh and where their sums go.
+struct WeightedRows {
+  std::span<const Segment> segments;
+  std::span<const RowRange> ranges;  // [R]
+  const float* weights;              // [R][kScoreStride]
+  float* sums;                       // [R][sum_stride]
+  std::size_t sum_stride;
 };
 
-// The 32 values of one cell's block.
-template <DType kType>
-HWY_INLINE void LoadBlock(const std::uint8_t* codes, const BlockScale& scale,
-                          VF (&values)[kBlockRegs]) {
-  const DF d;
-  const VF factor = hn::Set(d, scale.scale);
-#if HWY_TARGET == HWY_AVX3_DL
-  if constexpr (kType == DType::kQ8_0) {
-    // A byte from 0 to 255 as the second of a float's is that float's value above 2^15, so one
-    // permutation converts it; an exact multiply-add does the rest.
-    const __m512i powers = _mm512_set1_epi32(0x47000000);
-    const __m512i lanes = hn::ShiftLeft<8>(hn::Iota(hn::RebindToUnsigned<DF>(), 0u)).raw;
-    const __m512i next = _mm512_add_epi32(lanes, _mm512_set1_epi32(16 << 8));
-    const __m256i bytes = _mm256_xor_si256(
-        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes)), _mm256_set1_epi8(-128));
-    const __m512i both = _mm512_castsi256_si512(bytes);
-    constexpr __mmask64 kSecond = 0x2222222222222222u;
-    const VF offset = hn::Set(d, scale.offset);
-    const auto value = [&](__m512i from) HWY_ATTR {
-      const __m512i bits = _mm512_mask_permutexvar_epi8(powers, kSecond, from, both);
-      return hn::MulAdd(VF{_mm512_castsi512_ps(bits)}, factor, offset);
-    };
-    values[0] = value(lanes);
-    values[1] = value(next);
-    return;
+// Tiles of one head's values.
+struct ValueTiles {
+  const std::uint8_t* head;
+  std::int64_t v_dim;
+  std::uint32_t offset;  // what codes are more than the integers they stand for
+  Successors* next;      // where values come from memory
+
+  std::int64_t blocks() const { return v_dim / kKvBlock; }
+};
+
+// Room for the steps between weights and sums.
+template <int R>
+struct BlockRoom {
+  float* weights;       // [R][kScoreStride]: a segment's, a tile's lanes side by side
+  std::uint8_t* codes;  // [tiles][R][kWeightBytes]: the same as integers, times one block's scales
+  Quantiser* units;     // [blocks][R]
+
+  explicit BlockRoom(float* room)
+      : weights(room),
+        codes(reinterpret_cast<std::uint8_t*>(room + R * kScoreStride)),
+        units(reinterpret_cast<Quantiser*>(room + 2 * R * kScoreStride)) {}
+};
+
+// Neighbouring tiles, and what R rows' weights of their cells are.
+template <int R>
+struct WeightedTiles {
+  const std::uint8_t* first;
+  int count;
+  BlockRoom<R> room;
+};
+
+// --- weights as integers
+
+// Calls visit(tiles) for the cells of each segment that any row sees.
+template <DType kType, int R, class Visit>
+HWY_INLINE void ForTiles(const ValueTiles& values, const WeightedRows& rows,
+                         const BlockRoom<R>& room, const Visit& visit) {
+  RowRange any{kSplitPositions, 0};
+  for (const RowRange& range : rows.ranges) {
+    if (range.empty()) continue;
+    any = {std::min(any.begin, range.begin), std::max(any.end, range.end)};
   }
-#endif
-  if constexpr (kType == DType::kQ8_0) {
-    const hn::RebindToSigned<DF> di;
-    const hn::Rebind<std::int8_t, DF> d8;
-    KVCACHE_UNROLL
-    for (int i = 0; i < kBlockRegs; ++i) {
-      const auto code = hn::LoadU(d8, reinterpret_cast<const std::int8_t*>(codes) + i * kLanes);
-      values[i] = hn::Mul(hn::ConvertTo(d, hn::PromoteTo(di, code)), factor);
+  for (const Segment& segment : rows.segments) {
+    const int begin = std::max(any.begin, segment.begin);
+    const int end = std::min(any.end, segment.end);
+    if (begin >= end) continue;
+    const std::int64_t cell = std::int64_t{segment.cell} + (begin - segment.begin);
+    const int lane = static_cast<int>(cell % kCellTile);
+    const int count = (lane + end - begin + kCellTile - 1) / kCellTile;
+    for (int r = 0; r < R; ++r) {
+      float* const to = room.weights + r * kScoreStride;
+      const int first = std::clamp(rows.ranges[static_cast<std::size_t>(r)].begin, begin, end);
+      const int last = std::clamp(rows.ranges[static_cast<std::size_t>(r)].end, first, end);
+      std::fill_n(to, lane + first - begin, 0.0f);
+      std::copy(rows.weights + r * kScoreStride + first, rows.weights + r * kScoreStride + last,
+                to + lane + first - begin);
+      std::fill(to + lane + last - begin, to + count * kCellTile, 0.0f);
     }
-  } else {
-    const hn::RebindToUnsigned<DF> du;
-    const hn::Rebind<std::uint8_t, DF> d8;
-#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
-    // All sixteen values that a code can be fill a register: codes choose from it, by their
-    // lowest four bits.
-    const VF table = hn::Mul(hn::Iota(d, -8.0f), factor);
-    const auto both = hn::PromoteTo(du, hn::LoadU(d8, codes));
-    values[0] = VF{_mm512_permutexvar_ps(both.raw, table.raw)};
-    values[1] = VF{_mm512_permutexvar_ps(hn::ShiftRight<4>(both).raw, table.raw)};
-#else
-    const hn::RebindToSigned<DF> di;
-    const auto value = [&](auto code) HWY_ATTR {
-      return hn::Mul(hn::ConvertTo(d, hn::Sub(hn::BitCast(di, code), hn::Set(di, 8))), factor);
-    };
-    KVCACHE_UNROLL
-    for (int i = 0; i < kRegs; ++i) {
-      const auto both = hn::PromoteTo(du, hn::LoadU(d8, codes + i * kLanes));
-      values[i] = value(hn::And(both, hn::Set(du, 15u)));
-      values[kRegs + i] = value(hn::ShiftRight<4>(both));
-    }
-#endif
+    visit(WeightedTiles<R>{values.head + BlockTile(kType, values.v_dim, cell), count, room});
   }
 }
 
-// Neighbouring cells, from a block on. Codes of a tile's cells lie `stride` apart, the next tile's
-// first cell lies `last_stride` behind a tile's last.
-struct BlockCells {
-  const std::uint8_t* codes;  // of the first cell
-  const BlockScale* scales;   // likewise, `scale_stride` apart
-  std::int64_t stride;
-  std::int64_t last_stride;
-  std::int64_t scale_stride;
-  int lane;  // of the first cell
-  int count;
-};
+template <DType kType>
+HWY_INLINE VF ScalesOf(const std::uint8_t* tile, std::int64_t v_dim, std::int64_t block, int lane) {
+  return WidenF16(
+      DF(), reinterpret_cast<const std::uint16_t*>(tile + BlockScale(kType, v_dim, block, lane)));
+}
 
-// sums[r][i] += Σ_j weights[r][j] value[j][i] for the 32 NB values of NB blocks.
-template <DType kType, int R, int NB>
-HWY_INLINE void WeightBlocks(const BlockCells& in, const float* HWY_RESTRICT weights,
-                             float* HWY_RESTRICT sums, std::size_t sum_stride, Fetch fetch,
-                             Fetch keys) {
-  constexpr int kLines = static_cast<int>(NB * CodeBytes(kType, kKvBlock) + 63) / 64;
-  constexpr int kMostRows = std::max(1, (kManyRegisters ? 24 : 12) / kBlockRegs);
-  if constexpr (R > kMostRows) {
-    WeightBlocks<kType, kMostRows, NB>(in, weights, sums, sum_stride, fetch, keys);
-    return WeightBlocks<kType, R - kMostRows, NB>(in, weights + kMostRows * kScoreStride,
-                                                  sums + kMostRows * sum_stride, sum_stride, fetch,
-                                                  keys);
-  }
-  constexpr int kVectors = NB * kBlockRegs;
+// units[b][r].unit becomes the largest weight times scale so far.
+template <DType kType, int R, Stream kFrom>
+void FindLargest(const ValueTiles& values, const WeightedTiles<R>& tiles) {
   const DF d;
-  VF sum[R][kVectors];
-  KVCACHE_UNROLL
-  for (int r = 0; r < R; ++r) {
-    KVCACHE_UNROLL
-    for (int i = 0; i < kVectors; ++i) sum[r][i] = hn::LoadU(d, sums + r * sum_stride + i * kLanes);
-  }
-  const std::uint8_t* codes = in.codes;
-  const BlockScale* scales = in.scales;
-  int lane = in.lane;
-  for (int j = 0; j < in.count; ++j) {
-    KVCACHE_UNROLL
-    for (int b = 0; b < NB; ++b) {
-      VF value[kBlockRegs];
-      LoadBlock<kType>(codes + b * CodeBytes(kType, kKvBlock), scales[b], value);
+  const std::int64_t tile_bytes = BlockTileBytes(kType, values.v_dim);
+  for (std::int64_t b = 0; b < values.blocks(); ++b) {
+    Largest most[R];
+    const std::uint8_t* tile = tiles.first;
+    for (int t = 0; t < tiles.count; ++t, tile += tile_bytes) {
+      if (kFrom == Stream::kMemory) values.next->Request<kPacedLines<kType>>();
       KVCACHE_UNROLL
-      for (int r = 0; r < R; ++r) {
-        const VF weight = hn::Set(d, weights[r * kScoreStride + j]);
+      for (int v = 0; v < kRegs; ++v) {
+        const VF scale = ScalesOf<kType>(tile, values.v_dim, b, v * kLanes);
+        const float* const weights = tiles.room.weights + t * kCellTile + v * kLanes;
         KVCACHE_UNROLL
-        for (int i = 0; i < kBlockRegs; ++i) {
-          VF& to = sum[r][b * kBlockRegs + i];
-          to = hn::MulAdd(weight, value[i], to);
+        for (int r = 0; r < R; ++r) {
+          const VF weight = hn::LoadU(d, weights + r * kScoreStride);
+          most[r].Add(hn::IfThenElseZero(hn::Ne(weight, hn::Zero(d)), hn::Mul(weight, scale)));
         }
       }
     }
-    fetch.Next<kLines>();
-    keys.NextFar<NB>();
-    ++lane;
-    codes += lane % kCellTile == 0 ? in.last_stride : in.stride;
-    scales += in.scale_stride;
+    for (int r = 0; r < R; ++r) {
+      float& unit = tiles.room.units[b * R + r].unit;
+      unit = most[r].Or(unit);
+    }
   }
+}
+
+// A float of 1.5 · 2^23 and a small integer has that integer in its lowest bits: adding rounds to
+// it.
+inline constexpr float kIntegers = 12582912.0f;
+
+using VWeight = hn::Vec<hn::RebindToSigned<DF>>;
+
+#if HWY_TARGET == HWY_AVX3_DL
+
+// A tile's codes of a row: for each four cells, their low digits and their high ones. Whatever is
+// 128 more has the high digit in its second byte.
+inline constexpr float kIntegersBegin = kIntegers + 128.0f;
+inline constexpr std::size_t kWeightBytes = 64;
+inline constexpr std::size_t kQuadBytes = kWeightBytes / 4;
+
+HWY_INLINE void StoreCodes(VWeight codes, int, std::uint8_t* to) {
+  const __m512i digits = _mm512_xor_si512(codes.raw, _mm512_set1_epi32(128));
+  const __m512i order =
+      _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 2, 2, 2, 2, 2, 2, 2));
+  _mm512_storeu_si512(to, _mm512_shuffle_epi8(digits, order));
+}
+
+#else
+
+// A tile's codes of a row, 16 bits each; DotGroups takes rows a block apart.
+inline constexpr float kIntegersBegin = kIntegers;
+inline constexpr std::size_t kWeightBytes = kKvBlock * sizeof(std::int16_t);
+
+HWY_INLINE void StoreCodes(VWeight codes, int lane, std::uint8_t* to) {
+  const hn::RebindToSigned<DF> di;
+  const hn::Rebind<std::int16_t, DF> d16;
+  const VWeight integers = hn::Sub(codes, hn::BitCast(di, hn::Set(DF(), kIntegersBegin)));
+  hn::StoreU(hn::DemoteTo(d16, integers), d16, reinterpret_cast<std::int16_t*>(to) + lane);
+}
+
+#endif
+
+// Writes the codes of R rows' weights times block b's scales; sums[r] is Σ of them. What a row does
+// not see is 0, whatever the scale.
+template <DType kType, int R, Stream kFrom>
+HWY_INLINE void QuantiseWeights(const ValueTiles& values, const WeightedTiles<R>& tiles,
+                                std::int64_t b, std::uint32_t (&sums)[R]) {
+  const DF d;
+  const hn::RebindToSigned<DF> di;
+  const VF begin = hn::Set(d, kIntegersBegin);
+  const std::int64_t tile_bytes = BlockTileBytes(kType, values.v_dim);
+  VF inverse[R];
+  VWeight sum[R];
   KVCACHE_UNROLL
   for (int r = 0; r < R; ++r) {
-    KVCACHE_UNROLL
-    for (int i = 0; i < kVectors; ++i) hn::StoreU(sum[r][i], d, sums + r * sum_stride + i * kLanes);
+    inverse[r] = hn::Set(d, tiles.room.units[b * R + r].inverse);
+    sum[r] = hn::Zero(di);
+  }
+  const std::uint8_t* tile = tiles.first;
+  std::uint8_t* to = tiles.room.codes;
+  for (int t = 0; t < tiles.count; ++t, tile += tile_bytes, to += R * kWeightBytes) {
+    if (kFrom == Stream::kMemory) values.next->Request<kPacedLines<kType> + 1>();
+    for (int lane = 0; lane < kCellTile; lane += kLanes) {
+      const VF scale = ScalesOf<kType>(tile, values.v_dim, b, lane);
+      const float* const weights = tiles.room.weights + t * kCellTile + lane;
+      KVCACHE_UNROLL
+      for (int r = 0; r < R; ++r) {
+        const VF weight = hn::LoadU(d, weights + r * kScoreStride);
+        const VF scaled = hn::IfThenElseZero(hn::Ne(weight, hn::Zero(d)), hn::Mul(weight, scale));
+        const VWeight codes = hn::BitCast(di, hn::MulAdd(scaled, inverse[r], begin));
+        sum[r] = hn::Add(sum[r], codes);
+        StoreCodes(codes, lane, to + static_cast<std::size_t>(r) * kWeightBytes);
+      }
+    }
+  }
+  const auto cells = static_cast<std::uint32_t>(tiles.count * kCellTile);
+  KVCACHE_UNROLL
+  for (int r = 0; r < R; ++r) {
+    sums[r] = static_cast<std::uint32_t>(hn::GetLane(hn::SumOfLanes(di, sum[r]))) -
+              cells * std::bit_cast<std::uint32_t>(kIntegersBegin);
   }
 }
 
-// Where one head's values and keys lie, and room for a split's scales as f32.
-struct BlockValues {
-  const std::uint8_t* head;
-  const std::uint8_t* keys;
-  std::int64_t key_bytes;  // of a cell
-  std::int64_t v_dim;
-  BlockScale* scales;  // [up to kSplitPositions cells][v_dim / 32]
+#if HWY_TARGET == HWY_AVX3_DL
 
-  BlockValues(const LayerKv& layer, int kv_head, float* room)
-      : head(reinterpret_cast<const std::uint8_t*>(layer.v) + BlockHeadValues(layer, kv_head)),
-        keys(reinterpret_cast<const std::uint8_t*>(layer.k) +
-             BytesOf(layer.k_type, kv_head * layer.cells * layer.shape.k_dim)),
-        key_bytes(BytesOf(layer.k_type, kCellTile * layer.shape.k_dim) / kCellTile),
-        v_dim(layer.shape.v_dim),
-        scales(reinterpret_cast<BlockScale*>(room)) {}
-
-  // `count` cells from `cell`, blocks from b, whose scales have been widened.
-  template <DType kType>
-  BlockCells From(std::int64_t cell, std::int64_t b, int count) const {
-    const std::int64_t stride = CodeBytes(kType, v_dim);
-    const int lane = static_cast<int>(cell % kCellTile);
-    return {.codes = head + BlockTile(kType, v_dim, cell) + ValueCodes(kType, v_dim, lane) +
-                     b * CodeBytes(kType, kKvBlock),
-            .scales = scales + b,
-            .stride = stride,
-            .last_stride = BlockTileBytes(kType, v_dim) - (kCellTile - 1) * stride,
-            .scale_stride = v_dim / kKvBlock,
-            .lane = lane,
-            .count = count};
-  }
-};
-
-HWY_INLINE void StoreScales(const std::uint8_t* from, std::int64_t count, BlockScale* to) {
-  const DF d;
-  const hn::CappedTag<float, 1> d1;
-  const auto* const scales = reinterpret_cast<const std::uint16_t*>(from);
-  auto* const pairs = reinterpret_cast<float*>(to);
-  std::int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    const VF scale = WidenF16(d, scales + i);
-    hn::StoreInterleaved2(scale, hn::Mul(scale, hn::Set(d, BlockScale::kOffset)), d, pairs + 2 * i);
-  }
-  for (; i < count; ++i) {
-    const float scale = hn::GetLane(WidenF16(d1, scales + i));
-    to[i] = {scale, scale * BlockScale::kOffset};
-  }
-}
-
-// Scales of `count` neighbouring cells, at in.scales.
+// The 16 values `half` of a block for four cells.
 template <DType kType>
-void WidenScales(const BlockValues& in, std::int64_t cell, int count) {
-  const std::int64_t blocks = in.v_dim / kKvBlock;
-  for (int done = 0; done < count;) {
-    const std::int64_t lane = (cell + done) % kCellTile;
-    const int part = std::min(kCellTile - static_cast<int>(lane), count - done);
-    const std::uint8_t* const from =
-        in.head + BlockTile(kType, in.v_dim, cell + done) + ValueScale(kType, in.v_dim, 0, lane);
-    StoreScales(from, part * blocks, in.scales + done * blocks);
-    done += part;
+HWY_INLINE __m512i ValueLine(const std::uint8_t* block, int quad, int half) {
+  if constexpr (kType == DType::kQ8_0) {
+    return _mm512_loadu_si512(block + (half * 4 + quad) * 64);
+  } else {
+    const __m512i both = _mm512_loadu_si512(block + quad * 64);
+    const __m512i codes = half == 0 ? both : _mm512_srli_epi16(both, 4);
+    return _mm512_and_si512(codes, _mm512_set1_epi8(15));
   }
+}
+
+HWY_INLINE __m512i FourWeights(const std::uint8_t* codes) {
+  std::int32_t four;
+  std::memcpy(&four, codes, 4);
+  return _mm512_set1_epi32(four);
+}
+
+// Adds what kRows rows from row `first` weigh of block b to their sums.
+template <DType kType, int R, int kRows, Stream kFrom>
+HWY_INLINE void AddProducts(const ValueTiles& values, const WeightedTiles<R>& tiles, std::int64_t b,
+                            int first, const std::uint32_t (&code_sums)[R], float* sums,
+                            std::size_t sum_stride) {
+  const std::int64_t tile_bytes = BlockTileBytes(kType, values.v_dim);
+  const std::uint8_t* block = tiles.first + b * CodeBytes(kType, kKvBlock) * kCellTile;
+  const std::uint8_t* codes = tiles.room.codes + static_cast<std::size_t>(first) * kWeightBytes;
+  __m512i low[kRows][2];
+  __m512i high[kRows][2];
+  KVCACHE_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    KVCACHE_UNROLL
+    for (int half = 0; half < 2; ++half) low[r][half] = high[r][half] = _mm512_setzero_si512();
+  }
+  for (int t = 0; t < tiles.count; ++t, block += tile_bytes, codes += R * kWeightBytes) {
+    KVCACHE_UNROLL
+    for (int quad = 0; quad < 4; ++quad) {
+      __m512i value[2];
+      KVCACHE_UNROLL
+      for (int half = 0; half < 2; ++half) value[half] = ValueLine<kType>(block, quad, half);
+      if (kFrom == Stream::kMemory) values.next->Request<kPacedLines<kType>>();
+      KVCACHE_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        const std::uint8_t* const four =
+            codes + static_cast<std::size_t>(r) * kWeightBytes + quad * kQuadBytes;
+        const __m512i lows = FourWeights(four);
+        const __m512i highs = FourWeights(four + 4);
+        KVCACHE_UNROLL
+        for (int half = 0; half < 2; ++half) {
+          low[r][half] = _mm512_dpbusd_epi32(low[r][half], value[half], lows);
+          high[r][half] = _mm512_dpbusd_epi32(high[r][half], value[half], highs);
+        }
+      }
+    }
+  }
+  KVCACHE_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    const __m512i correction =
+        _mm512_set1_epi32(static_cast<std::int32_t>(-values.offset * code_sums[first + r]));
+    KVCACHE_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      float* const to = sums + (first + r) * sum_stride + b * kKvBlock + half * 16;
+      const __m512i both = _mm512_add_epi32(_mm512_slli_epi32(high[r][half], 8), low[r][half]);
+      const __m512i all = _mm512_add_epi32(_mm512_loadu_si512(to), correction);
+      _mm512_storeu_si512(to, _mm512_add_epi32(all, both));
+    }
+  }
+}
+
+// Rows whose sums fit into the registers.
+template <int R>
+inline constexpr int kRowsInRegisters = R == 8 ? 4 : R;
+
+#else
+
+// Adds what kRows rows from row `first` weigh of block b to their sums.
+template <DType kType, int R, int kRows, Stream kFrom>
+HWY_INLINE void AddProducts(const ValueTiles& values, const WeightedTiles<R>& tiles, std::int64_t b,
+                            int first, const std::uint32_t (&code_sums)[R], float* sums,
+                            std::size_t sum_stride) {
+  const DF d;
+  const hn::RebindToSigned<DF> di;
+  const std::int64_t tile_bytes = BlockTileBytes(kType, values.v_dim);
+  const std::uint8_t* block = tiles.first + b * CodeBytes(kType, kKvBlock) * kCellTile;
+  const auto* codes = reinterpret_cast<const std::int16_t*>(tiles.room.codes) + first * kKvBlock;
+  HWY_ALIGN std::uint8_t room[kKvBlock * kCellTile];
+  const auto add = [&](int r, int i, auto more) HWY_ATTR {
+    float* const to = sums + (first + r) * sum_stride + b * kKvBlock + i;
+    const auto sum = hn::Add(hn::BitCast(di, hn::LoadU(d, to)), more);
+    hn::StoreU(hn::BitCast(d, sum), d, to);
+  };
+  for (int t = 0; t < tiles.count; ++t, block += tile_bytes, codes += R * kKvBlock) {
+    const std::uint8_t* const bytes = BlockCodes<kType>(block, room);
+    for (int half = 0; half < 2; ++half) {
+      const std::uint8_t* const lines[1] = {bytes + half * kKvBlock / 2 * kCellTile};
+      hn::Vec<hn::RebindToSigned<DF>> dots[1][kRows][kRegs];
+      block::HWY_NAMESPACE::DotGroups<block::HWY_NAMESPACE::Init::kZero, 4, kRows, 1>(
+          lines, codes, nullptr, dots);
+      for (int r = 0; r < kRows; ++r) {
+        for (int v = 0; v < kRegs; ++v) add(r, half * 16 + v * kLanes, dots[0][r][v]);
+      }
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    const auto correction =
+        hn::Set(di, static_cast<std::int32_t>(-values.offset * code_sums[first + r]));
+    for (int i = 0; i < kKvBlock; i += kLanes) add(r, i, correction);
+  }
+}
+
+template <int R>
+inline constexpr int kRowsInRegisters = R % 2 == 0 ? 2 : 1;
+
+#endif
+
+// --- sums
+
+// From integers, which the floats' bits are, to what they stand for.
+template <int R>
+void ScaleSums(const ValueTiles& values, const BlockRoom<R>& room, float* sums,
+               std::size_t sum_stride) {
+  const DF d;
+  const hn::RebindToSigned<DF> di;
+  for (int r = 0; r < R; ++r) {
+    for (std::int64_t i = 0; i < values.v_dim; i += kLanes) {
+      float* const at = sums + r * sum_stride + i;
+      const VF unit = hn::Set(d, room.units[i / kKvBlock * R + r].unit);
+      const VF sum = hn::ConvertTo(d, hn::BitCast(di, hn::LoadU(d, at)));
+      hn::StoreU(hn::Mul(sum, unit), d, at);
+    }
+  }
+}
+
+// rows.sums[r][0, v_dim) of R rows. `space` holds BlockRoomFloats.
+template <DType kType, int R, Stream kFrom>
+void WeightBlocks(const ValueTiles& values, const WeightedRows& rows, float* space) {
+  constexpr int kRows = kRowsInRegisters<R>;
+  static_assert(kWeightBytes == kCellTile * sizeof(float) && R % kRows == 0 && R <= kMostBlockRows);
+  const BlockRoom<R> room(space);
+  const std::int64_t blocks = values.blocks();
+  std::fill_n(room.units, blocks * R, Quantiser{});
+  ForTiles<kType>(values, rows, room,
+                  [&](const auto& tiles) HWY_ATTR { FindLargest<kType, R, kFrom>(values, tiles); });
+  for (std::int64_t i = 0; i < blocks * R; ++i) {
+    room.units[i] = Quantiser::Of(room.units[i].unit, kMostWeight);
+  }
+  for (int r = 0; r < R; ++r) {
+    std::fill_n(rows.sums + r * rows.sum_stride, rows.sum_stride, 0.0f);
+  }
+  ForTiles<kType>(values, rows, room, [&](const auto& tiles) HWY_ATTR {
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      std::uint32_t code_sums[R];
+      QuantiseWeights<kType, R, kFrom>(values, tiles, b, code_sums);
+      AddProducts<kType, R, kRows, kFrom>(values, tiles, b, 0, code_sums, rows.sums,
+                                          rows.sum_stride);
+      for (int first = kRows; first < R; first += kRows) {
+        AddProducts<kType, R, kRows, Stream::kScratch>(values, tiles, b, first, code_sums,
+                                                       rows.sums, rows.sum_stride);
+      }
+    }
+  });
+  ScaleSums<R>(values, room, rows.sums, rows.sum_stride);
 }
 
 }  // namespace HWY_NAMESPACE

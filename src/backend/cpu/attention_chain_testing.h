@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "backend/cpu/attention_testing.h"
@@ -141,6 +142,32 @@ struct SplitResult {
   std::vector<float> a = {};
 };
 
+// What the weights of one split say of value d, where values are in blocks: weights times scales
+// as integers of one unit.
+inline float BlockSum(const Arithmetic& math, const Scene& scene, const QueryAt& query, int kv_head,
+                      const std::vector<Position>& seen, const std::vector<float>& weights, int d) {
+  std::vector<float> scaled;
+  std::vector<std::int32_t> codes;
+  float most = 0.0f;
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    const std::int64_t cell = scene.CellOf(query.sequence, seen[i]);
+    const StoredInBlock value = StoredValue(scene.layer(), kv_head, cell, d);
+    scaled.push_back(weights[i] == 0.0f ? 0.0f : weights[i] * value.scale);
+    codes.push_back(value.code);
+    most = std::max(most, std::fabs(scaled.back()));
+  }
+  const float unit = most / 32512.0f;
+  if (unit < std::numeric_limits<float>::min()) return 0.0f;
+  const float inverse = 1.0f / unit;
+  constexpr float kIntegers = 12582912.0f;  // where floats are integers
+  std::int64_t sum = 0;
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    const float rounded = math.MulAdd(scaled[i], inverse, kIntegers) - kIntegers;
+    sum += static_cast<std::int64_t>(rounded) * codes[i];
+  }
+  return static_cast<float>(sum) * unit;
+}
+
 inline SplitResult SplitChain(const Arithmetic& math, const Scene& scene, const Rules& rules,
                               const QueryAt& query, int head, const std::vector<Position>& seen) {
   const SceneOptions& o = scene.options();
@@ -160,12 +187,19 @@ inline SplitResult SplitChain(const Arithmetic& math, const Scene& scene, const 
   SplitResult result{.m = *std::max_element(scores.begin(), scores.end()),
                      .a = std::vector<float>(static_cast<std::size_t>(o.shape.v_dim))};
   float lanes[16] = {};
+  std::vector<float> weights;
   for (std::size_t i = 0; i < seen.size(); ++i) {
-    const float weight = math.Exp(scores[i] - result.m);
-    lanes[seen[i] % 16] += weight;
-    for (int d = 0; d < o.shape.v_dim; ++d) {
-      float& a = result.a[static_cast<std::size_t>(d)];
-      a = math.MulAdd(weight, scene.Value(query.sequence, seen[i], kv_head, d), a);
+    weights.push_back(math.Exp(scores[i] - result.m));
+    lanes[seen[i] % 16] += weights.back();
+  }
+  for (int d = 0; d < o.shape.v_dim; ++d) {
+    float& a = result.a[static_cast<std::size_t>(d)];
+    if (IsKvBlockType(o.v_type)) {
+      a = BlockSum(math, scene, query, kv_head, seen, weights, d);
+      continue;
+    }
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+      a = math.MulAdd(weights[i], scene.Value(query.sequence, seen[i], kv_head, d), a);
     }
   }
   for (int apart = 8; apart > 0; apart /= 2) {

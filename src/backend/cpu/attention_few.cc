@@ -13,18 +13,6 @@
 #include "backend/cpu/attention_widen-inl.h"
 #include "hwy/highway.h"
 
-#ifndef KVCACHE_BACKEND_CPU_ATTENTION_FEW_ONCE_
-#define KVCACHE_BACKEND_CPU_ATTENTION_FEW_ONCE_
-namespace kvcache::cpu {
-
-// BlockScale's of a split's values in blocks.
-constexpr std::int64_t BlockScaleFloats(const KvShape& shape) {
-  return 2 * kSplitPositions * (shape.v_dim / kKvBlock);
-}
-
-}  // namespace kvcache::cpu
-#endif
-
 KVCACHE_BEFORE_DOT();
 namespace kvcache::cpu {
 namespace HWY_NAMESPACE {
@@ -38,16 +26,17 @@ struct Rows {
   float* q = nullptr;  // packed
   RowRange ranges[kRowsAtOnce] = {};
   RowBias biases[kRowsAtOnce] = {};
+  bool merge = false;  // into the partial results that are there
   float* partials[kRowsAtOnce] = {};
 };
 
 struct Buffers {
-  float* q;             // all rows' packed queries, group by group, k_dim floats a row
-  float* turned;        // [k_dim]
-  float* scores;        // [kRowsAtOnce][kScoreStride]
-  float* sums;          // [kRowsAtOnce][PartialStride]
-  float* block_scales;  // a split's, of values in blocks
-  WideSplit values;     // where V is in K: the split's values as rows
+  float* q;          // all rows' packed queries, group by group, k_dim floats a row
+  float* turned;     // [k_dim]
+  float* scores;     // [kRowsAtOnce][kScoreStride]
+  float* sums;       // [kRowsAtOnce][PartialStride]
+  float* room;       // BlockRoomFloats
+  WideSplit values;  // where V is in K: the split's values as rows
 };
 
 // V in K: in a tile of keys lanes are cells, and sums need lanes of values.
@@ -62,18 +51,46 @@ void WeightInKeys(const WideSplit& values, const WeightedRows& rows) {
       });
 }
 
+// A partial result ends with its max and its sum.
+SplitSums SumsOf(const float* partial, std::int64_t stride) {
+  return {partial[stride - kCellTile], partial[stride - kCellTile + 1]};
+}
+void SetSums(const SplitSums& sums, std::int64_t stride, float* partial) {
+  partial[stride - kCellTile] = sums.max;
+  partial[stride - kCellTile + 1] = sums.sum;
+}
+
+// A split more for the partial result of the splits before it.
+void MergePartial(const SplitSums& split, const float* values, std::int64_t stride, float* into) {
+  SplitSums sums = SumsOf(into, stride);
+  MergeSplit(split, values, static_cast<int>(stride) - kCellTile, sums, into);
+  SetSums(sums, stride, into);
+}
+
+// Where history goes on in the cells behind this split's.
+Successors NextSplit(const LayerKv& layer, int kv_head, std::span<const Segment> segments) {
+  const Segment& last = segments.back();
+  const std::int64_t tile = (std::int64_t{last.cell} + last.end - last.begin) / kCellTile;
+  const std::int64_t k_bytes = BytesOf(layer.k_type, kCellTile * layer.shape.k_dim);
+  const std::int64_t v_bytes = BytesOf(layer.v_type, kCellTile * layer.shape.v_dim);
+  constexpr std::int64_t kTiles = kSplitPositions / kCellTile;
+  return {{layer.k + BlockHeadKeys(layer, kv_head) + tile * k_bytes, kTiles * k_bytes},
+          {layer.v + BlockHeadValues(layer, kv_head) + tile * v_bytes, kTiles * v_bytes}};
+}
+
 template <int R>
 void AttendRows(const SplitTask& task, std::span<const Segment> segments, Rows& rows,
                 const Buffers& buffers) {
   const AttentionCall& call = *task.call;
   const LayerKv& layer = *call.layer;
   const std::int64_t stride = PartialStride(layer.shape.v_dim);
-  ScoreAllSegments<R>(layer, task.kv_head, {segments, rows.q, buffers.scores});
+  Successors next = NextSplit(layer, task.kv_head, segments);
+  ScoreAllSegments<R>(layer, task.kv_head, {segments, rows.q, buffers.scores, &next});
   SplitSums sums[R];
   for (int r = 0; r < R; ++r) {
     if (rows.ranges[r].empty()) continue;
     sums[r] = SoftmaxRow(buffers.scores + r * kScoreStride, rows.ranges[r], segments, call.soft_cap,
-                         rows.biases[r]);
+                         rows.biases[r], [&]() HWY_ATTR { next.Request<2>(); });
     if (sums[r].max == kHidden) rows.ranges[r] = {};
   }
   const WeightedRows weighted{
@@ -81,12 +98,16 @@ void AttendRows(const SplitTask& task, std::span<const Segment> segments, Rows& 
   if (layer.shape.v_in_k) {
     WeightInKeys<R>(buffers.values, weighted);
   } else {
-    WeightAllSegments<R>(layer, task.kv_head, weighted, buffers.block_scales);
+    WeightAllSegments<R>(layer, task.kv_head, weighted, buffers.room, &next);
   }
   for (int r = 0; r < R; ++r) {
-    std::copy_n(buffers.sums + r * stride, stride - kCellTile, rows.partials[r]);
-    rows.partials[r][stride - kCellTile] = sums[r].max;
-    rows.partials[r][stride - kCellTile + 1] = sums[r].sum;
+    const float* const values = buffers.sums + r * stride;
+    if (rows.merge) {
+      MergePartial(sums[r], values, stride, rows.partials[r]);
+    } else {
+      std::copy_n(values, stride - kCellTile, rows.partials[r]);
+      SetSums(sums[r], stride, rows.partials[r]);
+    }
   }
 }
 
@@ -170,8 +191,8 @@ Buffers CutScratch(const SplitTask& task) {
   buffers.sums = buffers.scores + kRowsAtOnce * kScoreStride;
   float* const values = buffers.sums + kRowsAtOnce * PartialStride(shape.v_dim);
   buffers.values = {task.call->layer, task.kv_head, nullptr, values, v_padded};
-  buffers.block_scales = values + kSplitPositions * v_padded;
-  buffers.turned = buffers.block_scales + BlockScaleFloats(shape);
+  buffers.room = values + kSplitPositions * v_padded;
+  buffers.turned = buffers.room + BlockRoomFloats(shape.v_dim);
   buffers.q = buffers.turned + RoundUp(shape.k_dim, kCellTile);
   // Lanes past v_dim are multiplied but never used; they must not be slow to multiply.
   if (v_padded > shape.v_dim) std::fill_n(values, kSplitPositions * v_padded, 0.0f);
@@ -189,10 +210,11 @@ void AttendSplits(const SplitTask& task) {
     if (layer.shape.v_in_k) WidenAllValues(buffers.values, walker.segments());
     for (int first = 0; first < row_count;) {
       Rows rows = RowsFrom(task, first, walker.split(), walker.segments(), buffers, partials);
+      rows.merge = task.first && i > 0;
       AttendGroup(task, walker.segments(), rows, buffers);
       first += rows.count;
     }
-    partials += row_count * PartialStride(layer.shape.v_dim);
+    if (!task.first) partials += row_count * PartialStride(layer.shape.v_dim);
   }
 }
 
@@ -218,14 +240,11 @@ void MergeSplits(const MergeTask& task) {
   const std::int64_t rows = static_cast<std::int64_t>(task.tokens.size()) * group;
   for (std::int64_t row = 0; row < rows; ++row) {
     float* const into = task.partials + row * stride;
-    const auto sums_of = [&](const float* partial) {
-      return SplitSums{partial[stride - kCellTile], partial[stride - kCellTile + 1]};
-    };
-    SplitSums sums = sums_of(into);
-    for (int split = 1; split < task.splits; ++split) {
+    for (int split = task.merged; split < task.splits; ++split) {
       const float* const partial = into + split * rows * stride;
-      MergeSplit(sums_of(partial), partial, count, sums, into);
+      MergePartial(SumsOf(partial, stride), partial, stride, into);
     }
+    const SplitSums sums = SumsOf(into, stride);
     const int head = task.kv_head * group + static_cast<int>(row % group);
     FinishRow(sums, call.sinks == nullptr ? nullptr : call.sinks + head, count, into);
     const QueryToken& token = task.tokens[static_cast<std::size_t>(row / group)];
@@ -246,8 +265,8 @@ std::int64_t SplitScratchFloats(const KvShape& shape, std::int64_t rows) {
   constexpr std::int64_t kRows = 8;  // kRowsAtOnce of any target
   const std::int64_t values =
       shape.v_in_k ? std::int64_t{kSplitPositions} * RoundUp(shape.v_dim, kValuePadding) : 0;
-  return kRows * (kScoreStride + PartialStride(shape.v_dim)) + values + BlockScaleFloats(shape) +
-         RoundUp(shape.k_dim, kCellTile) + rows * shape.k_dim;
+  return kRows * (kScoreStride + PartialStride(shape.v_dim)) + values +
+         BlockRoomFloats(shape.v_dim) + RoundUp(shape.k_dim, kCellTile) + rows * shape.k_dim;
 }
 
 void AttendSplits(const SplitTask& task) {

@@ -20,19 +20,12 @@ KVCACHE_BEFORE_DOT();
 namespace kvcache::cpu {
 namespace HWY_NAMESPACE {
 
-// Values in blocks take more arithmetic than memory, keys the reverse: so the sums of a split ask
-// for the keys of the next (attention_few_values-inl.h).
-inline bool SumsFetchKeys(const LayerKv& layer) {
-  return IsKvBlockType(layer.v_type);
-}
-
 // One head's keys.
 template <DType kType>
 class KeyTiles {
  public:
   KeyTiles(const LayerKv& layer, int kv_head)
-      : far_(SumsFetchKeys(layer) ? Fetch::kNear : Fetch::kFar),
-        k_dim_(layer.shape.k_dim),
+      : k_dim_(layer.shape.k_dim),
         tile_bytes_(BytesOf(kType, kCellTile * layer.shape.k_dim)),
         head_(layer.k + BytesOf(kType, kv_head * layer.cells * layer.shape.k_dim)) {}
 
@@ -48,19 +41,19 @@ class KeyTiles {
 
   // scores[r][0, 16 NT) of the tiles from `tile` on. `q` holds R packed queries.
   template <int R, int NT>
-  void Score(const std::byte* tile, float* q, float* scores, std::size_t score_stride) const {
+  void Score(const std::byte* tile, float* q, float* scores, std::size_t score_stride,
+             Successors* next) const {
     if constexpr (IsKvBlockType(kType)) {
       ScoreBlockTiles<kType, R, NT, Stream::kMemory>(reinterpret_cast<const std::uint8_t*>(tile),
                                                      k_dim_, BlockQueries<R>(q, k_dim_), scores,
-                                                     score_stride, far_);
+                                                     score_stride, next);
     } else {
       ScoreTiles<kType, R, NT>(reinterpret_cast<const Storage<kType>*>(tile), k_dim_, q, scores,
-                               score_stride, far_);
+                               score_stride);
     }
   }
 
  private:
-  std::ptrdiff_t far_;
   int k_dim_;
   std::int64_t tile_bytes_;
   const std::byte* head_;
@@ -69,14 +62,15 @@ class KeyTiles {
 // Scores of the cells that hold positions [begin, end) of one segment, at scores[r][position].
 // The first tile may begin before them: what it has there must not reach the scores.
 template <int R, DType kType>
-void ScoreCells(const KeyTiles<kType>& keys, const Segment& segment, float* q, float* scores) {
+void ScoreCells(const KeyTiles<kType>& keys, const Segment& segment, float* q, float* scores,
+                Successors* next) {
   constexpr int kTiles = KeyTiles<kType>::template AtOnce<R>();
   const int lane = segment.cell % kCellTile;
   const std::byte* tile = keys.Tile(segment.cell);
   int position = segment.begin;
   if (lane != 0) {
     HWY_ALIGN float first[R * kCellTile];
-    keys.template Score<R, 1>(tile, q, first, kCellTile);
+    keys.template Score<R, 1>(tile, q, first, kCellTile, next);
     const int count = std::min(kCellTile - lane, segment.end - position);
     for (int r = 0; r < R; ++r) {
       std::copy_n(first + r * kCellTile + lane, count, scores + r * kScoreStride + position);
@@ -86,11 +80,11 @@ void ScoreCells(const KeyTiles<kType>& keys, const Segment& segment, float* q, f
   }
   int tiles = (segment.end - position + kCellTile - 1) / kCellTile;
   for (; tiles >= kTiles; tiles -= kTiles, position += kTiles * kCellTile) {
-    keys.template Score<R, kTiles>(tile, q, scores + position, kScoreStride);
+    keys.template Score<R, kTiles>(tile, q, scores + position, kScoreStride, next);
     tile += kTiles * keys.tile_bytes();
   }
   for (; tiles > 0; --tiles, position += kCellTile) {
-    keys.template Score<R, 1>(tile, q, scores + position, kScoreStride);
+    keys.template Score<R, 1>(tile, q, scores + position, kScoreStride, next);
     tile += keys.tile_bytes();
   }
 }
@@ -100,12 +94,15 @@ struct ScoredRows {
   std::span<const Segment> segments;
   float* q;       // R packed queries
   float* scores;  // [R][kScoreStride]
+  Successors* next;
 };
 
 template <DType kType, int R>
 void ScoreSegments(const LayerKv& layer, int kv_head, const ScoredRows& rows) {
   const KeyTiles<kType> keys(layer, kv_head);
-  for (const Segment& segment : rows.segments) ScoreCells<R>(keys, segment, rows.q, rows.scores);
+  for (const Segment& segment : rows.segments) {
+    ScoreCells<R>(keys, segment, rows.q, rows.scores, rows.next);
+  }
 }
 
 template <int R>
@@ -126,7 +123,7 @@ void PackQueriesFor(const LayerKv& layer, const float* const* queries, int rows,
                     float* turned, float* q) {
   const int k_dim = layer.shape.k_dim;
   if (IsKvBlockType(layer.k_type)) {
-    const std::int32_t offset = CodeOffset(layer.k_type);
+    const std::uint32_t offset = CodeOffset(layer.k_type);
     return PackBlockQueries<R>(queries, rows, k_dim, scale, offset, turned, q);
   }
   PackQueries<R>(queries, rows, k_dim, scale, q);

@@ -16,7 +16,7 @@
 #include "backend/cpu/attention_micro-inl.h"
 #include "backend/cpu/attention_split.h"
 
-HWY_BEFORE_NAMESPACE();
+KVCACHE_BEFORE_DOT();
 namespace kvcache::cpu {
 namespace HWY_NAMESPACE {
 
@@ -81,58 +81,6 @@ void WeightRange(const HeadCells<kType>& in, RowRange range, const float* weight
   }
 }
 
-// All blocks of `count` neighbouring cells.
-template <DType kType, int R>
-void WeightBlockCells(const BlockValues& in, std::int64_t cell, int count, const float* weights,
-                      float* sums, std::size_t sum_stride) {
-  constexpr int kAtOnce = std::clamp((kManyRegisters ? 16 : 8) / (R * kBlockRegs), 1, 4);  // blocks
-  const int blocks = static_cast<int>(in.v_dim / kKvBlock);
-  WidenScales<kType>(in, cell, count);
-  // Each pass over the cells asks for its share of their successors.
-  const std::int64_t bytes = BlockTileBytes(kType, in.v_dim) / kCellTile;  // of a cell
-  const std::uint8_t* const first = in.head + cell * bytes;
-  const auto fetch = [&](int b, int at_once) {
-    return Fetch::Ahead(first + bytes * b / blocks * count, bytes * at_once / blocks);
-  };
-  // And, where the history goes on in the cells behind these, for the next split's keys.
-  const auto fetch_keys = [&](int b, int at_once) {
-    const std::int64_t next = cell + kSplitPositions + std::int64_t{b} * count / blocks;
-    return Fetch::Ahead(in.keys + next * in.key_bytes, in.key_bytes * at_once / blocks);
-  };
-  int b = 0;
-  for (; b + kAtOnce <= blocks; b += kAtOnce) {
-    WeightBlocks<kType, R, kAtOnce>(in.From<kType>(cell, b, count), weights, sums + b * kKvBlock,
-                                    sum_stride, fetch(b, kAtOnce), fetch_keys(b, kAtOnce));
-  }
-  for (; b < blocks; ++b) {
-    WeightBlocks<kType, R, 1>(in.From<kType>(cell, b, count), weights, sums + b * kKvBlock,
-                              sum_stride, fetch(b, 1), fetch_keys(b, 1));
-  }
-}
-
-// The same over the positions of `range` that are in segments, ascending.
-template <DType kType, int R>
-void WeightBlockRange(const BlockValues& in, std::span<const Segment> segments, RowRange range,
-                      const float* weights, float* sums, std::size_t sum_stride) {
-  constexpr int kCellsAtOnce = 64;
-  for (const Segment& segment : segments) {
-    const int end = std::min(range.end, segment.end);
-    for (int j = std::max(range.begin, segment.begin); j < end; j += kCellsAtOnce) {
-      WeightBlockCells<kType, R>(in, std::int64_t{segment.cell} + (j - segment.begin),
-                                 std::min(kCellsAtOnce, end - j), weights + j, sums, sum_stride);
-    }
-  }
-}
-
-// What R rows weigh and where their sums go.
-struct WeightedRows {
-  std::span<const Segment> segments;
-  std::span<const RowRange> ranges;  // [R]
-  const float* weights;              // [R][kScoreStride]
-  float* sums;                       // [R][sum_stride]
-  std::size_t sum_stride;
-};
-
 // together(range, weights, sums) for what all rows see, alone(…) for each row's rest.
 template <int R, class Together, class Alone>
 HWY_INLINE void WeighInParts(const WeightedRows& rows, const Together& together,
@@ -161,27 +109,20 @@ void WeightSegments(const LayerKv& layer, int kv_head, const WeightedRows& rows)
           HWY_ATTR { WeightRange<kType, 1, 4>(cells, range, weights, sums, rows.sum_stride); });
 }
 
-template <DType kType, int R>
-void WeightBlockSegments(const BlockValues& values, const WeightedRows& rows) {
-  WeighInParts<R>(
-      rows,
-      [&](RowRange range, const float* weights, float* sums) HWY_ATTR {
-        WeightBlockRange<kType, R>(values, rows.segments, range, weights, sums, rows.sum_stride);
-      },
-      [&](RowRange range, const float* weights, float* sums) HWY_ATTR {
-        WeightBlockRange<kType, 1>(values, rows.segments, range, weights, sums, rows.sum_stride);
-      });
-}
-
-// `room` holds a split's scales, BlockScaleFloats.
+// `room` holds BlockRoomFloats.
 template <int R>
-void WeightAllSegments(const LayerKv& layer, int kv_head, const WeightedRows& rows, float* room) {
-  const BlockValues blocks(layer, kv_head, room);
+void WeightAllSegments(const LayerKv& layer, int kv_head, const WeightedRows& rows, float* room,
+                       Successors* next) {
+  const auto blocks = [&] {
+    const auto* const v = reinterpret_cast<const std::uint8_t*>(layer.v);
+    return ValueTiles{v + BlockHeadValues(layer, kv_head), layer.shape.v_dim,
+                      CodeOffset(layer.v_type), next};
+  };
   switch (layer.v_type) {
     case DType::kF16: return WeightSegments<DType::kF16, R>(layer, kv_head, rows);
     case DType::kBF16: return WeightSegments<DType::kBF16, R>(layer, kv_head, rows);
-    case DType::kQ8_0: return WeightBlockSegments<DType::kQ8_0, R>(blocks, rows);
-    case DType::kQ4_0: return WeightBlockSegments<DType::kQ4_0, R>(blocks, rows);
+    case DType::kQ8_0: return WeightBlocks<DType::kQ8_0, R, Stream::kMemory>(blocks(), rows, room);
+    case DType::kQ4_0: return WeightBlocks<DType::kQ4_0, R, Stream::kMemory>(blocks(), rows, room);
     default: return WeightSegments<DType::kF32, R>(layer, kv_head, rows);
   }
 }

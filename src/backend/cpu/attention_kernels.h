@@ -10,6 +10,7 @@
 #include <span>
 
 #include "backend/cpu/attention_split.h"
+#include "backend/cpu/kv_blocks.h"
 #include "backend/cpu/kv_storage.h"
 #include "kvcache/backend.h"
 #include "kvcache/kv.h"
@@ -61,6 +62,12 @@ constexpr std::int64_t PartialStride(int v_dim) {
 // as many.
 inline constexpr int kValuePadding = 2 * kCellTile;
 
+// Rows whose sums of values in blocks are made at once, and the room that this takes, in floats.
+inline constexpr std::int64_t kMostBlockRows = 8;
+constexpr std::int64_t BlockRoomFloats(int v_dim) {
+  return kMostBlockRows * (2 * kScoreStride + 2 * (v_dim / kKvBlock));
+}
+
 // --- few rows: REQUIRES KvLayout::kTiled.
 
 struct SplitTask {
@@ -70,7 +77,8 @@ struct SplitTask {
   std::span<const HistoryRun> runs;
   std::span<const QueryToken> tokens;
   PositionRange seen;         // by any of the tokens, from the first split on
-  float* partials = nullptr;  // [splits][rows][PartialStride]
+  bool first = false;         // no splits come before these: they are merged
+  float* partials = nullptr;  // [splits, of the first 1][rows][PartialStride]
   float* scratch = nullptr;   // SplitScratchFloats of as many rows
 };
 std::int64_t SplitScratchFloats(const KvShape& shape, std::int64_t rows);
@@ -80,6 +88,7 @@ struct MergeTask {
   const AttentionCall* call = nullptr;
   int kv_head = 0;
   int splits = 0;
+  int merged = 0;  // of them already, in the first place
   std::span<const QueryToken> tokens;
   float* partials = nullptr;  // [splits][rows][PartialStride], ascending; overwritten
 };

@@ -11,6 +11,7 @@
 
 // After foreach_target.
 #include "backend/cpu/attention_block_keys-inl.h"
+#include "backend/cpu/attention_block_values-inl.h"
 #include "backend/cpu/attention_block_widen-inl.h"
 #include "backend/cpu/attention_kernels.h"
 #include "backend/cpu/attention_micro-inl.h"
@@ -29,6 +30,7 @@ struct BlockBuffers {
   float* values;   // likewise
   float* scores;   // [kMaxGroupRows][kScoreStride]
   float* partial;  // [kMaxGroupRows][v_padded]: one split's weighted sums
+  float* room;     // BlockRoomFloats
   float* q;        // packed queries, k_dim floats a row: [groups][k_dim][group rows], or codes
   float* turned;   // [k_dim]
   float* sums;     // [rows][v_padded]: over the splits so far
@@ -151,7 +153,27 @@ void WeightRows(const Block& block, std::span<const Segment> segments, RowRange 
                 static_cast<std::size_t>(block.v_padded));
 }
 
+// Values in blocks, which lie by position.
+void WeightBlockGroup(const Block& block, const GroupInSplit& rows) {
+  const LayerKv& layer = *block.call->layer;
+  const ValueTiles values{reinterpret_cast<const std::uint8_t*>(block.buffers.values),
+                          layer.shape.v_dim, CodeOffset(layer.v_type), nullptr};
+  const Segment all{rows.any.begin, rows.any.end, rows.any.begin};
+  const auto stride = static_cast<std::size_t>(block.v_padded);
+  for (int row = 0; row < rows.count; row += kBlockRows) {
+    WeightBlocks<DType::kQ8_0, kBlockRows, Stream::kScratch>(
+        values,
+        {{&all, 1},
+         {rows.ranges + row, kBlockRows},
+         block.buffers.scores + row * kScoreStride,
+         block.buffers.partial + row * block.v_padded,
+         stride},
+        block.buffers.room);
+  }
+}
+
 void WeightGroup(const Block& block, std::span<const Segment> segments, const GroupInSplit& rows) {
+  if (IsKvBlockType(block.call->layer->v_type)) return WeightBlockGroup(block, rows);
   std::fill_n(block.buffers.partial, std::int64_t{kGroupRows} * block.v_padded, 0.0f);
   ForRanges(
       {rows.ranges, static_cast<std::size_t>(rows.count)},
@@ -188,7 +210,7 @@ void AttendGroup(const Block& block, int first, std::int32_t split,
   for (int r = 0; r < rows.count; ++r) {
     if (rows.ranges[r].empty()) continue;
     rows.sums[r] = SoftmaxRow(block.buffers.scores + r * kScoreStride, rows.ranges[r], segments,
-                              block.call->soft_cap, BiasOf(block, first + r, split));
+                              block.call->soft_cap, BiasOf(block, first + r, split), [] {});
     if (rows.sums[r].max == kHidden) rows.ranges[r] = {};
   }
   WeightGroup(block, segments, rows);
@@ -257,7 +279,8 @@ BlockBuffers CutScratch(float* scratch, const KvShape& shape, int rows, int v_pa
   buffers.values = buffers.keys + std::int64_t{kSplitPositions} * shape.k_dim;
   buffers.scores = buffers.values + std::int64_t{kSplitPositions} * v_padded;
   buffers.partial = buffers.scores + kMaxGroupRows * kScoreStride;
-  buffers.sums = buffers.partial + kMaxGroupRows * v_padded;
+  buffers.room = buffers.partial + kMaxGroupRows * v_padded;
+  buffers.sums = buffers.room + BlockRoomFloats(shape.v_dim);
   buffers.q = buffers.sums + std::int64_t{rows} * v_padded;
   buffers.turned = buffers.q + q_rows * shape.k_dim;
   buffers.row_max = buffers.turned + RoundUp(shape.k_dim, kCellTile);
@@ -301,7 +324,7 @@ std::int64_t BlockScratchFloats(const KvShape& shape, std::int64_t rows) {
   const std::int64_t group = kMaxGroupRows * (kScoreStride + v_padded);
   const std::int64_t all = rows * (v_padded + 2) + (rows + kMaxGroupRows) * shape.k_dim +
                            RoundUp(shape.k_dim, kCellTile);
-  return RoundUp<std::int64_t>(split + group + all, kCellTile);
+  return RoundUp<std::int64_t>(split + group + BlockRoomFloats(shape.v_dim) + all, kCellTile);
 }
 
 void AttendBlock(const BlockTask& task) {

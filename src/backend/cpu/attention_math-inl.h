@@ -81,9 +81,10 @@ HWY_INLINE void AddBias(float* scores, RowRange range, const RowBias& bias) {
 
 // Turns the scores of one row into weights: exp(s - max) where visible, +0 in the rest of the
 // 16-position tiles that `range` touches. REQUIRES: range from
-// RangeInSplit, not empty.
+// RangeInSplit, not empty. each_tile() is called in between.
+template <class EachTile>
 HWY_INLINE SplitSums SoftmaxRow(float* scores, RowRange range, std::span<const Segment> segments,
-                                float soft_cap, const RowBias& bias) {
+                                float soft_cap, const RowBias& bias, const EachTile& each_tile) {
   const DF d;
   const RowRange tiles{range.begin / kCellTile * kCellTile, RoundUp(range.end, kCellTile)};
   if (soft_cap > 0.0f) SoftCap(scores, tiles, soft_cap);
@@ -94,6 +95,7 @@ HWY_INLINE SplitSums SoftmaxRow(float* scores, RowRange range, std::span<const S
   const VF largest_v = hn::Set(d, largest);
   Lanes16 sum = ZeroLanes();
   for (int i = tiles.begin; i < tiles.end; i += kCellTile) {
+    each_tile();
     KVCACHE_UNROLL
     for (int v = 0; v < kRegs; ++v) {
       float* const s = scores + i + v * kLanes;

@@ -41,12 +41,11 @@ struct Fetch {
 
   std::uintptr_t at = 0;
   std::ptrdiff_t step = 0;
-  std::ptrdiff_t far = kFar;  // kNear: somebody else has done that
 
   // What follows `from`, `step` bytes for each step of the loop.
   template <class T>
-  static HWY_INLINE Fetch Ahead(const T* from, std::ptrdiff_t step, std::ptrdiff_t far = kFar) {
-    return {reinterpret_cast<std::uintptr_t>(from), step, far};
+  static HWY_INLINE Fetch Ahead(const T* from, std::ptrdiff_t step) {
+    return {reinterpret_cast<std::uintptr_t>(from), step};
   }
 
   static HWY_INLINE void IntoSecondLevel(std::uintptr_t address) {
@@ -62,23 +61,62 @@ struct Fetch {
     for (int i = 0; i < kLines; ++i) {
       const std::uintptr_t address = at + i * (step / kLines);
       hwy::Prefetch(reinterpret_cast<const char*>(address + kNear));
-      IntoSecondLevel(address + far);
+      IntoSecondLevel(address + kFar);
     }
     at += step;
   }
   template <int kLines>
-  HWY_INLINE void NextFar() {
+  HWY_INLINE void NextNear() {
     KVCACHE_UNROLL
-    for (int i = 0; i < kLines; ++i) IntoSecondLevel(at + i * (step / kLines));
+    for (int i = 0; i < kLines; ++i) {
+      hwy::Prefetch(reinterpret_cast<const char*>(at + i * (step / kLines) + kNear));
+    }
     at += step;
   }
 };
+
+// What the next split reads, asked for into the second-level cache while this one is computed: a
+// few lines in each step, so that memory is never idle. A phase that asked for all it reads at once
+// would wait for memory itself, and memory for the phases after it.
+class Successors {
+ public:
+  struct Stretch {
+    const void* first = nullptr;
+    std::int64_t bytes = 0;
+  };
+  Successors(Stretch first, Stretch second)
+      : at_(reinterpret_cast<std::uintptr_t>(first.first)),
+        end_(at_ + static_cast<std::uintptr_t>(first.bytes)),
+        second_(reinterpret_cast<std::uintptr_t>(second.first)) {}
+
+  template <int kLines>
+  HWY_INLINE void Request() {
+    KVCACHE_UNROLL
+    for (int i = 0; i < kLines; ++i) Fetch::IntoSecondLevel(at_ + i * 64);
+    at_ += kLines * 64;
+    if (at_ >= end_) Turn();
+  }
+
+ private:
+  void Turn() {
+    at_ = second_;
+    end_ = ~std::uintptr_t{0};
+  }
+
+  std::uintptr_t at_;
+  std::uintptr_t end_;
+  std::uintptr_t second_;
+};
+
+// Lines for each step of arithmetic with values in blocks.
+template <DType kType>
+inline constexpr int kPacedLines = kType == DType::kQ8_0 ? 2 : 1;
 
 // scores[r][0, 16 NT) = Σ_d q[d][r] k[tile][d][lane] for NT neighbouring tiles.
 template <DType kType, int R, int NT>
 HWY_INLINE void ScoreTiles(const Storage<kType>* HWY_RESTRICT k, int k_dim,
                            const float* HWY_RESTRICT q, float* HWY_RESTRICT scores,
-                           std::size_t score_stride, std::ptrdiff_t far) {
+                           std::size_t score_stride) {
   constexpr int kVectors = NT * kRegs;
   constexpr int kStep = NT * kCellTile * static_cast<int>(sizeof(Storage<kType>));
   const DF d;
@@ -89,7 +127,7 @@ HWY_INLINE void ScoreTiles(const Storage<kType>* HWY_RESTRICT k, int k_dim,
     KVCACHE_UNROLL
     for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::Zero(d);
   }
-  Fetch fetch = Fetch::Ahead(k, kStep, far);
+  Fetch fetch = Fetch::Ahead(k, kStep);
   for (int i = 0; i < k_dim; ++i, k += kCellTile, q += R) {
     VF key[kVectors];
     KVCACHE_UNROLL

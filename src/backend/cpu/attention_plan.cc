@@ -103,17 +103,20 @@ void AttentionPlan::AddBlockTasks(int kv_heads) {
   }
 }
 
-// Neighbouring splits are one task where there are enough: what lies ahead is then fetched for
-// the thread that will use it.
+// Neighbouring splits are one task: what lies ahead is then fetched for the thread that will use
+// it, and the first of a KV head's tasks leaves one partial result in all.
 void AttentionPlan::AddSplitTasks(int kv_heads, int threads) {
-  constexpr std::int64_t kTasksPerThread = 8;
-  constexpr std::int64_t kMostSplits = 8;
+  constexpr std::int64_t kTasksPerThread = 4;
   const std::int64_t all = static_cast<std::int64_t>(splits_.size()) * kv_heads;
-  const auto at_once = static_cast<std::int32_t>(
-      std::clamp<std::int64_t>(all / (threads * kTasksPerThread), 1, kMostSplits));
+  const auto at_once =
+      static_cast<std::int32_t>(std::max<std::int64_t>(all / (threads * kTasksPerThread), 1));
+  // There can be more of them for a shorter history: room for the most.
+  tasks_.reserve(tasks_.size() + sequences_.size() * static_cast<std::size_t>(kv_heads) +
+                 static_cast<std::size_t>(2 * threads * kTasksPerThread));
   for (std::size_t i = 0; i < sequences_.size(); ++i) {
-    const SequencePlan& sequence = sequences_[i];
+    SequencePlan& sequence = sequences_[i];
     if (!sequence.few || sequence.tokens == 0) continue;
+    sequence.first_task = std::min(at_once, sequence.splits);
     for (std::int32_t head = 0; head < kv_heads; ++head) {
       // Without splits one task remains, to write the zeros.
       for (std::int32_t split = 0; split < std::max(sequence.splits, 1); split += at_once) {

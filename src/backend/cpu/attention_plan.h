@@ -23,6 +23,7 @@ struct SequencePlan {
   PositionRange seen;            // by any token
   std::int32_t first_split = 0;  // few: in splits()
   std::int32_t splits = 0;       // few: how many hold something that may be seen
+  std::int32_t first_task = 0;   // few: splits of a KV head's first task
   std::int64_t partials = 0;     // few: floats before this sequence's in the scratch
   std::int32_t first_merge = 0;  // few: in merges
 };

@@ -19,6 +19,7 @@
 #include <cstring>
 #include <limits>
 
+#include "backend/cpu/attention_block_codes-inl.h"
 #include "backend/cpu/kv_blocks.h"
 #include "backend/cpu/kv_convert-inl.h"
 #include "backend/cpu/simd-inl.h"
@@ -33,14 +34,11 @@ namespace HWY_NAMESPACE {
 using DCode = hn::RebindToSigned<DF>;
 using VCode = hn::Vec<DCode>;
 
-// As integers, magnitudes are in the same order, and infinities and NaN are above all.
 HWY_INLINE float LargestMagnitude(const float* x) {
-  VCode most = hn::Zero(DCode());
+  Largest most;
   KVCACHE_UNROLL
-  for (int i = 0; i < kKvBlock; i += kLanes) {
-    most = hn::Max(most, hn::BitCast(DCode(), hn::Abs(hn::LoadU(DF(), x + i))));
-  }
-  return hn::GetLane(hn::BitCast(DF(), hn::MaxOfLanes(DCode(), most)));
+  for (int i = 0; i < kKvBlock; i += kLanes) most.Add(hn::LoadU(DF(), x + i));
+  return most.Or(0.0f);
 }
 
 // The first value of that magnitude; +0 where all are zero.
@@ -74,8 +72,8 @@ HWY_INLINE VCode CodesOf(const float* x, float inverse) {
   }
 }
 
-// Codes of a block in the form of a value's: CodeBytes(kType, kKvBlock) of them. Returns the
-// scale, not yet rounded to f16.
+// Codes of a block in the order of their values, CodeBytes(kType, kKvBlock) of them; q4_0's have
+// value i and 16 + i in a byte. Returns the scale, not yet rounded to f16.
 template <DType kType>
 HWY_INLINE float QuantiseBlock(const float* x, std::uint8_t* codes) {
   constexpr bool kBytes = kType == DType::kQ8_0;
@@ -142,9 +140,9 @@ HWY_INLINE float LoadBlockScale(const std::byte* at) {
 
 // ---- One cell of a tile, `lane`
 
-// Four codes of a key as they lie in a line: q8_0's with their signs moved up to unsigned.
+// Four codes as they lie in a tile: q8_0's with their signs moved up to unsigned.
 template <DType kType>
-inline constexpr std::uint32_t kKeyCodeFlip = kType == DType::kQ8_0 ? 0x80808080u : 0u;
+inline constexpr std::uint32_t kCodeFlip = kType == DType::kQ8_0 ? 0x80808080u : 0u;
 
 // A key that is turned already.
 template <DType kType>
@@ -157,10 +155,10 @@ void StoreBlockKey(const float* row, std::int64_t k_dim, std::byte* tile, std::i
     for (std::int64_t line = 0; line < kLines; ++line) {
       std::uint32_t four;
       std::memcpy(&four, codes + 4 * line, 4);
-      four ^= kKeyCodeFlip<kType>;
+      four ^= kCodeFlip<kType>;
       std::memcpy(tile + KeyCodes(b * kLines + line, lane), &four, 4);
     }
-    StoreBlockScale(scale, tile + KeyScale(kType, k_dim, b, lane));
+    StoreBlockScale(scale, tile + BlockScale(kType, k_dim, b, lane));
   }
 }
 
@@ -173,21 +171,26 @@ void LoadBlockKey(const std::byte* tile, std::int64_t lane, std::int64_t k_dim, 
     for (std::int64_t line = 0; line < kLines; ++line) {
       std::uint32_t four;
       std::memcpy(&four, tile + KeyCodes(b * kLines + line, lane), 4);
-      four ^= kKeyCodeFlip<kType>;
+      four ^= kCodeFlip<kType>;
       std::memcpy(codes + 4 * line, &four, 4);
     }
-    const float scale = LoadBlockScale(tile + KeyScale(kType, k_dim, b, lane));
+    const float scale = LoadBlockScale(tile + BlockScale(kType, k_dim, b, lane));
     DequantiseBlock<kType>(codes, scale, row + b * kKvBlock);
   }
 }
 
 template <DType kType>
 void StoreBlockValue(const float* row, std::int64_t v_dim, std::byte* tile, std::int64_t lane) {
-  auto* const codes = reinterpret_cast<std::uint8_t*>(tile) + ValueCodes(kType, v_dim, lane);
+  constexpr std::int64_t kCodes = CodeBytes(kType, kKvBlock);
+  constexpr auto kFlip = static_cast<std::uint8_t>(kCodeFlip<kType>);
   for (std::int64_t b = 0; b < v_dim / kKvBlock; ++b) {
-    const float scale =
-        QuantiseBlock<kType>(row + b * kKvBlock, codes + b * CodeBytes(kType, kKvBlock));
-    StoreBlockScale(scale, tile + ValueScale(kType, v_dim, b, lane));
+    alignas(16) std::uint8_t codes[kKvBlock];
+    const float scale = QuantiseBlock<kType>(row + b * kKvBlock, codes);
+    KVCACHE_UNROLL
+    for (std::int64_t i = 0; i < kCodes; ++i) {
+      tile[ValueCode(kType, b, i, lane)] = std::byte{static_cast<std::uint8_t>(codes[i] ^ kFlip)};
+    }
+    StoreBlockScale(scale, tile + BlockScale(kType, v_dim, b, lane));
   }
 }
 

@@ -106,11 +106,15 @@ class Tiles {
     const std::int64_t dim = layer_.shape.v_dim;
     const std::int64_t lane = cell % 16;
     const std::byte* const tile = Tile(v_, layer_.v_type, dim, cell, head);
-    const std::int64_t codes = layer_.v_type == DType::kQ8_0 ? 32 : 16;
+    const bool bytes = layer_.v_type == DType::kQ8_0;
+    const std::int64_t codes = bytes ? 32 : 16;
     return Blocks(layer_.v_type, dim, [&](std::int64_t block, std::byte* out) {
-      const std::int64_t at = lane * (dim / 32) + block;
-      std::memcpy(out, tile + 16 * (dim / 32) * codes + at * 2, 2);
-      std::memcpy(out + 2, tile + at * codes, static_cast<std::size_t>(codes));
+      std::memcpy(out, tile + dim / 32 * codes * 16 + (block * 16 + lane) * 2, 2);
+      for (std::int64_t i = 0; i < codes; ++i) {
+        const std::int64_t quads = bytes ? (block * 2 + i / 16) * 4 : block * 4;
+        const std::byte code = tile[((quads + lane / 4) * 16 + i % 16) * 4 + lane % 4];
+        out[2 + i] = bytes ? code ^ std::byte{0x80} : code;
+      }
     });
   }
 

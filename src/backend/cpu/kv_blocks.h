@@ -2,20 +2,18 @@
 // head's dims, with an f16 scale each. A tile is 16 cells of one head; all its codes come first,
 // then all its scales, in BytesOf(type, 16 × dim) bytes:
 //
-//   K q8_0   u8  codes[k_dim/4][16 cells][4]       value/scale + 128
-//   K q4_0   u8  codes[k_dim/32][4][16 cells][4]   byte (b, g, cell, i): in its low half the code
-//   of
-//                                                  value 32b + 4g + i, in its high half that of
-//                                                  32b + 16 + 4g + i; codes are value/scale + 8
-//   both     f16 scales[k_dim/32][16 cells]
+//   K q8_0   u8  codes[k_dim/32][8][16 cells][4]    byte (b, g, cell, i): value 32b + 4g + i
+//   K q4_0   u8  codes[k_dim/32][4][16 cells][4]    its low half likewise, its high half 16 on
+//   V q8_0   u8  codes[v_dim/32][2][4][16][4]       byte (b, h, q, i, c): cell 4q + c, value
+//                                                   32b + 16h + i
+//   V q4_0   u8  codes[v_dim/32][4][16][4]          byte (b, q, i, c): its low half as with h = 0,
+//                                                   its high half as with h = 1
+//   scales   f16 scales[dim/32][16 cells]           of all
 //
-//   V q8_0   i8  codes[16 cells][v_dim]            value/scale
-//   V q4_0   u8  codes[16 cells][v_dim/32][16]     byte (cell, b, i): value 32b + i in its low
-//   half,
-//                                                  32b + 16 + i in its high half, + 8 as above
-//   both     f16 scales[16 cells][v_dim/32]
+// A code is value/scale + 128, of q4_0 value/scale + 8.
 //
-// So 64 bytes of a key's codes are four values of each of the 16 cells, a 32-bit lane per cell.
+// So a 32-bit lane of codes is what one step of a dot product takes: of keys four values of a cell,
+// as scores sum over values; of values four cells, as weighted sums are over cells.
 // Tiles follow one another by cell, heads are outermost: as the other types' (kv_storage.h).
 //
 // Keys lie turned: a head's key is multiplied by an orthonormal Hadamard matrix before it is
@@ -69,24 +67,25 @@ constexpr std::int64_t TileScales(DType type, std::int64_t dim) {
   return kCellTile * CodeBytes(type, dim);
 }
 
-// The four bytes of a cell in line `line`, of CodeBytes(type, k_dim) / 4 lines. q8_0: line g has
+// A key's four bytes in line `line`, of CodeBytes(type, k_dim) / 4 lines. q8_0: line g has
 // values 4g to 4g + 3. q4_0: line 4b + g has values 32b + 4g and 32b + 16 + 4g, and three after
 // each.
 constexpr std::int64_t KeyCodes(std::int64_t line, std::int64_t lane) {
   return (line * kCellTile + lane) * 4;
 }
-constexpr std::int64_t KeyScale(DType type, std::int64_t k_dim, std::int64_t block,
-                                std::int64_t lane) {
-  return TileScales(type, k_dim) + (block * kCellTile + lane) * 2;
+
+// Byte i of a value's block, of CodeBytes(type, kKvBlock). A line of 64 bytes is 16 of them, of
+// four cells.
+constexpr std::int64_t ValueCode(DType type, std::int64_t block, std::int64_t i,
+                                 std::int64_t lane) {
+  const std::int64_t line = (block * CodeBytes(type, kKvBlock) + i) / 16 * (kCellTile / 4);
+  return (line + lane / 4) * 64 + i % 16 * 4 + lane % 4;
 }
 
-// The first of a cell's codes, CodeBytes(type, v_dim) in one piece; and a scale.
-constexpr std::int64_t ValueCodes(DType type, std::int64_t v_dim, std::int64_t lane) {
-  return lane * CodeBytes(type, v_dim);
-}
-constexpr std::int64_t ValueScale(DType type, std::int64_t v_dim, std::int64_t block,
+// Of a key or a value.
+constexpr std::int64_t BlockScale(DType type, std::int64_t dim, std::int64_t block,
                                   std::int64_t lane) {
-  return TileScales(type, v_dim) + (lane * (v_dim / kKvBlock) + block) * 2;
+  return TileScales(type, dim) + (block * kCellTile + lane) * 2;
 }
 
 // The largest power of two that divides a key's dims: the size of the matrix that turns it, as

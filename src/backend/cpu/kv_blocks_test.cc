@@ -33,7 +33,7 @@ TEST(KvBlocks, KeysUseEachByteOnce) {
         for (int line = 0; line < CodeBytes(type, dim) / 4; ++line) {
           uses.Take(KeyCodes(line, lane), 4);
         }
-        for (int b = 0; b < dim / kKvBlock; ++b) uses.Take(KeyScale(type, dim, b, lane), 2);
+        for (int b = 0; b < dim / kKvBlock; ++b) uses.Take(BlockScale(type, dim, b, lane), 2);
       }
       EXPECT_TRUE(uses.AllOnce()) << InfoOf(type).name << " " << dim;
     }
@@ -45,8 +45,12 @@ TEST(KvBlocks, ValuesUseEachByteOnce) {
     for (const std::int64_t dim : {32, 64, 96, 128, 576}) {
       Uses uses(type, dim);
       for (int lane = 0; lane < kCellTile; ++lane) {
-        uses.Take(ValueCodes(type, dim, lane), CodeBytes(type, dim));
-        for (int b = 0; b < dim / kKvBlock; ++b) uses.Take(ValueScale(type, dim, b, lane), 2);
+        for (int b = 0; b < dim / kKvBlock; ++b) {
+          for (int i = 0; i < CodeBytes(type, kKvBlock); ++i) {
+            uses.Take(ValueCode(type, b, i, lane), 1);
+          }
+          uses.Take(BlockScale(type, dim, b, lane), 2);
+        }
       }
       EXPECT_TRUE(uses.AllOnce()) << InfoOf(type).name << " " << dim;
     }
@@ -69,12 +73,15 @@ TEST(KvBlocks, TilesFollowOneAnotherWithinHeads) {
   EXPECT_EQ(BlockHeadValues(layer, 3), layer.VBytes());
 }
 
-// A line of keys' codes is one 32-bit lane per cell.
+// A line of keys' codes is one 32-bit lane per cell, a line of values' one per value.
 TEST(KvBlocks, LinesAreSixtyFourBytes) {
+  EXPECT_EQ(ValueCode(DType::kQ8_0, 1, 0, 0) - ValueCode(DType::kQ8_0, 0, 0, 0), 512);
+  EXPECT_EQ(ValueCode(DType::kQ8_0, 0, 17, 6), 5 * 64 + 4 + 2);
+  EXPECT_EQ(ValueCode(DType::kQ4_0, 1, 3, 6), 5 * 64 + 12 + 2);
   EXPECT_EQ(KeyCodes(1, 0) - KeyCodes(0, 0), 64);
   EXPECT_EQ(KeyCodes(0, 15), 60);
-  EXPECT_EQ(KeyScale(DType::kQ8_0, 64, 0, 0), KeyCodes(16, 0));
-  EXPECT_EQ(KeyScale(DType::kQ4_0, 64, 1, 3), KeyCodes(8, 0) + 32 + 6);
+  EXPECT_EQ(BlockScale(DType::kQ8_0, 64, 0, 0), KeyCodes(16, 0));
+  EXPECT_EQ(BlockScale(DType::kQ4_0, 64, 1, 3), KeyCodes(8, 0) + 32 + 6);
 }
 
 }  // namespace

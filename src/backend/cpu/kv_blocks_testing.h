@@ -22,6 +22,12 @@ inline float ScaleAt(const std::uint8_t* at) {
   return F16ToF32(scale);
 }
 
+// Value d of a block's, whose code is `byte` or half of it.
+inline StoredInBlock StoredCode(DType type, const std::uint8_t* scale, std::uint8_t byte, int d) {
+  if (type == DType::kQ8_0) return {ScaleAt(scale), byte - 128};
+  return {ScaleAt(scale), (d % 32 < 16 ? byte & 15 : byte >> 4) - 8};
+}
+
 // Value d of a head's key in a cell, turned as it is kept.
 inline StoredInBlock StoredKey(const LayerKv& layer, int head, std::int64_t cell, int d) {
   const DType type = layer.k_type;
@@ -29,10 +35,9 @@ inline StoredInBlock StoredKey(const LayerKv& layer, int head, std::int64_t cell
   const std::int64_t lane = cell % kCellTile;
   const auto* const tile = reinterpret_cast<const std::uint8_t*>(layer.k) +
                            BlockHeadKeys(layer, head) + BlockTile(type, dim, cell);
-  const float scale = ScaleAt(tile + KeyScale(type, dim, d / kKvBlock, lane));
-  if (type == DType::kQ8_0) return {scale, tile[KeyCodes(d / 4, lane) + d % 4] - 128};
-  const std::uint8_t both = tile[KeyCodes(d / 32 * 4 + d % 16 / 4, lane) + d % 4];
-  return {scale, (d % 32 < 16 ? both & 15 : both >> 4) - 8};
+  const std::int64_t line = type == DType::kQ8_0 ? d / 4 : d / 32 * 4 + d % 16 / 4;
+  return StoredCode(type, tile + BlockScale(type, dim, d / kKvBlock, lane),
+                    tile[KeyCodes(line, lane) + d % 4], d);
 }
 
 // Value d of a head's value in a cell.
@@ -42,11 +47,9 @@ inline StoredInBlock StoredValue(const LayerKv& layer, int head, std::int64_t ce
   const std::int64_t lane = cell % kCellTile;
   const auto* const tile = reinterpret_cast<const std::uint8_t*>(layer.v) +
                            BlockHeadValues(layer, head) + BlockTile(type, dim, cell);
-  const float scale = ScaleAt(tile + ValueScale(type, dim, d / kKvBlock, lane));
-  const std::uint8_t* const codes = tile + ValueCodes(type, dim, lane);
-  if (type == DType::kQ8_0) return {scale, static_cast<std::int8_t>(codes[d])};
-  const std::uint8_t both = codes[d / 32 * 16 + d % 16];
-  return {scale, (d % 32 < 16 ? both & 15 : both >> 4) - 8};
+  const std::int64_t i = type == DType::kQ8_0 ? d % 32 : d % 16;
+  return StoredCode(type, tile + BlockScale(type, dim, d / kKvBlock, lane),
+                    tile[ValueCode(type, d / kKvBlock, i, lane)], d);
 }
 
 }  // namespace kvcache::cpu

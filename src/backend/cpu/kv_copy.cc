@@ -9,63 +9,62 @@
 namespace kvcache::cpu {
 namespace {
 
-// Part of a tile: `rows` rows, each with `bytes` neighbouring bytes of every cell.
-struct TilePart {
-  std::int64_t rows;
-  std::int64_t bytes;
+// Lanes [from, from + count) of a tile of `source` to lanes from `to` of one of `target`.
+struct LaneMove {
+  const std::byte* source;
+  std::byte* target;
+  std::int64_t from;
+  std::int64_t to;
+  std::int64_t count;
 };
 
-// One head's tiles in LayerKv::k or v: parts one after another.
-struct Tiles {
-  std::byte* head;
-  TilePart parts[2];
-
-  std::int64_t TileBytes() const {
-    return kCellTile * (parts[0].rows * parts[0].bytes + parts[1].rows * parts[1].bytes);
+// `rows` rows from `offset` of a tile, each with `bytes` neighbouring bytes of every cell.
+void CopyRowLanes(const LaneMove& move, std::int64_t offset, std::int64_t rows,
+                  std::int64_t bytes) {
+  for (std::int64_t row = 0; row < rows; ++row, offset += kCellTile * bytes) {
+    std::memcpy(move.target + offset + move.to * bytes, move.source + offset + move.from * bytes,
+                static_cast<std::size_t>(move.count * bytes));
   }
-};
-
-Tiles KeyTiles(const LayerKv& layer, int kv_head) {
-  const std::int64_t k_dim = layer.shape.k_dim;
-  std::byte* const head = layer.k + BlockHeadKeys(layer, kv_head);
-  if (!IsKvBlockType(layer.k_type)) return {head, {{k_dim, InfoOf(layer.k_type).block_bytes}, {}}};
-  return {head, {{CodeBytes(layer.k_type, k_dim) / 4, 4}, {k_dim / kKvBlock, 2}}};
 }
 
-// REQUIRES: V of a block type.
-Tiles ValueTiles(const LayerKv& layer, int kv_head) {
-  const std::int64_t v_dim = layer.shape.v_dim;
-  return {layer.v + BlockHeadValues(layer, kv_head),
-          {{1, CodeBytes(layer.v_type, v_dim)}, {1, v_dim / kKvBlock * 2}}};
+void CopyScaleLanes(const LaneMove& move, DType type, std::int64_t dim) {
+  CopyRowLanes(move, TileScales(type, dim), dim / kKvBlock, 2);
 }
 
-// Cells from lane `from` of a tile to lane `to` of another, as many as lie side by side in both.
-void CopyLanes(const Tiles& tiles, const std::byte* source, std::int64_t from, std::byte* target,
-               std::int64_t to, std::int64_t lanes) {
-  for (const TilePart& part : tiles.parts) {
-    for (std::int64_t row = 0; row < part.rows; ++row) {
-      std::memcpy(target + to * part.bytes, source + from * part.bytes,
-                  static_cast<std::size_t>(lanes * part.bytes));
-      source += kCellTile * part.bytes;
-      target += kCellTile * part.bytes;
+void CopyKeyLanes(const LaneMove& move, DType type, std::int64_t k_dim) {
+  if (!IsKvBlockType(type)) return CopyRowLanes(move, 0, k_dim, InfoOf(type).block_bytes);
+  CopyRowLanes(move, 0, CodeBytes(type, k_dim) / 4, 4);
+  CopyScaleLanes(move, type, k_dim);
+}
+
+void CopyValueLanes(const LaneMove& move, DType type, std::int64_t v_dim) {
+  for (std::int64_t b = 0; b < v_dim / kKvBlock; ++b) {
+    for (std::int64_t i = 0; i < CodeBytes(type, kKvBlock); ++i) {
+      for (std::int64_t lane = 0; lane < move.count; ++lane) {
+        move.target[ValueCode(type, b, i, move.to + lane)] =
+            move.source[ValueCode(type, b, i, move.from + lane)];
+      }
     }
   }
+  CopyScaleLanes(move, type, v_dim);
 }
 
-void CopyTiles(const Tiles& tiles, const CellMove& move) {
-  const std::int64_t tile_bytes = tiles.TileBytes();
+// copy_lanes(LaneMove) for parts of tiles; whole ones lie in one piece.
+template <class CopyLanes>
+void CopyTiles(std::byte* head, std::int64_t tile_bytes, const CellMove& move,
+               const CopyLanes& copy_lanes) {
   for (std::int64_t i = 0; i < move.length;) {
     const std::int64_t from = move.from + i;
     const std::int64_t to = move.to + i;
     const std::int64_t lanes =
         std::min({std::int64_t{kCellTile} - from % kCellTile,
                   std::int64_t{kCellTile} - to % kCellTile, std::int64_t{move.length} - i});
-    const std::byte* const source = tiles.head + from / kCellTile * tile_bytes;
-    std::byte* const target = tiles.head + to / kCellTile * tile_bytes;
-    if (lanes == kCellTile) {  // whole tiles lie in one piece
+    const std::byte* const source = head + from / kCellTile * tile_bytes;
+    std::byte* const target = head + to / kCellTile * tile_bytes;
+    if (lanes == kCellTile) {
       std::memcpy(target, source, static_cast<std::size_t>(tile_bytes));
     } else {
-      CopyLanes(tiles, source, from % kCellTile, target, to % kCellTile, lanes);
+      copy_lanes(LaneMove{source, target, from % kCellTile, to % kCellTile, lanes});
     }
     i += lanes;
   }
@@ -78,11 +77,16 @@ void CopyRows(std::byte* base, DType type, std::int64_t row, const CellMove& mov
 }
 
 void CopyTiled(const LayerKv& layer, int kv_head, const CellMove& move) {
-  CopyTiles(KeyTiles(layer, kv_head), move);
-  if (layer.shape.v_in_k) return;
-  if (IsKvBlockType(layer.v_type)) return CopyTiles(ValueTiles(layer, kv_head), move);
-  CopyRows(layer.v + BytesOf(layer.v_type, HeadValues(layer, kv_head)), layer.v_type,
-           layer.shape.v_dim, move);
+  const auto& [kv_heads, k_dim, v_dim, v_in_k] = layer.shape;
+  CopyTiles(layer.k + BlockHeadKeys(layer, kv_head), BlockTileBytes(layer.k_type, k_dim), move,
+            [&](const LaneMove& lanes) { CopyKeyLanes(lanes, layer.k_type, k_dim); });
+  if (v_in_k) return;
+  if (IsKvBlockType(layer.v_type)) {
+    return CopyTiles(layer.v + BlockHeadValues(layer, kv_head), BlockTileBytes(layer.v_type, v_dim),
+                     move,
+                     [&](const LaneMove& lanes) { CopyValueLanes(lanes, layer.v_type, v_dim); });
+  }
+  CopyRows(layer.v + BytesOf(layer.v_type, HeadValues(layer, kv_head)), layer.v_type, v_dim, move);
 }
 
 void CopyPlain(const LayerKv& layer, const CellMove& move) {
