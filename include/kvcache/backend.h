@@ -92,8 +92,8 @@ class KvBackend {
   // overlap; rows of any stride, in this backend's memory.
   virtual Status CopyValues(const TensorView& from, const TensorView& to) = 0;
 
-  // Turns the keys of `cells` by `offset` positions (negative: towards the beginning). Values
-  // that turn may not be V as well.
+  // Turns the keys of `cells` by `offset` positions (negative: towards the beginning) and rounds
+  // them to the layer's type once more. Values that turn may not be V as well.
   virtual Status ShiftKeys(const LayerKv& layer, std::span<const CellRun> cells, Position offset,
                            const RopeParams& rope) = 0;
 

@@ -28,6 +28,8 @@ enum class KvLayout : std::uint8_t {
   // What the fused kernels read. Heads are outermost, so that one head's history is one
   // stream; sixteen keys lie side by side, so that a dot product has a key in each lane:
   //   K[kv_head][cell / 16][k_dim][cell % 16]   V[kv_head][cell][v_dim]
+  // Block types (q8_0, q4_0) lie in this layout alone: in tiles of sixteen cells of a head, codes
+  // first, then scales, in an order of the backend's own; keys turned by a Hadamard matrix.
   kTiled,
 };
 

@@ -21,11 +21,11 @@ struct Job {
   float* OfThread(int thread) const { return scratch + thread * thread_floats; }
 };
 
-std::int64_t ThreadFloats(const KvShape& shape, const AttentionPlan& plan) {
+std::int64_t ThreadFloats(const LayerKv& layer, const AttentionPlan& plan) {
   const std::int64_t block =
-      plan.block_rows() > 0 ? BlockScratchFloats(shape, plan.block_rows()) : 0;
+      plan.block_rows() > 0 ? BlockScratchFloats(layer, plan.block_rows()) : 0;
   const std::int64_t split =
-      plan.split_rows() > 0 ? SplitScratchFloats(shape, plan.split_rows()) : 0;
+      plan.split_rows() > 0 ? SplitScratchFloats(layer, plan.split_rows()) : 0;
   return RoundUp<std::int64_t>(std::max(block, split), kCellTile);
 }
 
@@ -98,7 +98,7 @@ Status Attention(ThreadPool& pool, Scratch& scratch, AttentionPlan& plan, const 
       .bias = options.bias,
   };
   plan.Build(layer, call.group(), pool.threads(), visibility);
-  const std::int64_t thread_floats = ThreadFloats(layer.shape, plan);
+  const std::int64_t thread_floats = ThreadFloats(layer, plan);
   const std::int64_t floats = thread_floats * pool.threads() + plan.partial_floats();
   KVCACHE_ASSIGN_OR_RETURN(std::byte* const memory,
                            scratch.Reserve(static_cast<std::size_t>(floats) * sizeof(float)));

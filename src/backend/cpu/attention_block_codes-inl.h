@@ -9,7 +9,6 @@
 #define KVCACHE_BACKEND_CPU_ATTENTION_BLOCK_CODES_INL_H_
 #endif
 
-#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <limits>
@@ -29,9 +28,8 @@ class Largest {
   HWY_INLINE Largest() : most_(hn::Zero(DI())) {}
   HWY_INLINE void Add(VF x) { most_ = hn::Max(most_, hn::BitCast(DI(), hn::Abs(x))); }
 
-  HWY_INLINE float Or(float other) const {
-    const std::int32_t most = hn::GetLane(hn::MaxOfLanes(DI(), most_));
-    return std::bit_cast<float>(std::max(most, std::bit_cast<std::int32_t>(other)));
+  HWY_INLINE float Get() const {
+    return std::bit_cast<float>(hn::GetLane(hn::MaxOfLanes(DI(), most_)));
   }
 
  private:

@@ -54,7 +54,7 @@ HWY_INLINE float QuantiseQueryBlock(const float* x, QueryCode* codes, std::int32
   const hn::Rebind<QueryCode, DF> d_code;
   Largest most;
   for (int i = 0; i < kKvBlock; i += kLanes) most.Add(hn::LoadU(d, x + i));
-  const Quantiser quantiser = Quantiser::Of(most.Or(0.0f), 127.0f);
+  const Quantiser quantiser = Quantiser::Of(most.Get(), 127.0f);
   auto total = hn::Zero(di);
   for (int i = 0; i < kKvBlock; i += kLanes) {
     const VF scaled = quantiser.inverse == 0.0f

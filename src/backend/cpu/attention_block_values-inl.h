@@ -54,94 +54,92 @@ struct ValueTiles {
   std::int64_t v_dim;
   std::uint32_t offset;  // what codes are more than the integers they stand for
   Successors* next;      // where values come from memory
-
-  std::int64_t blocks() const { return v_dim / kKvBlock; }
 };
 
-// Room for the steps between weights and sums.
-template <int R>
-struct BlockRoom {
-  float* weights;       // [R][kScoreStride]: a segment's, a tile's lanes side by side
-  std::uint8_t* codes;  // [tiles][R][kWeightBytes]: the same as integers, times one block's scales
-  Quantiser* units;     // [blocks][R]
-
-  explicit BlockRoom(float* room)
-      : weights(room),
-        codes(reinterpret_cast<std::uint8_t*>(room + R * kScoreStride)),
-        units(reinterpret_cast<Quantiser*>(room + 2 * R * kScoreStride)) {}
-};
-
-// Neighbouring tiles, and what R rows' weights of their cells are.
+// The tiles whose cells any of R rows sees, in the order of positions. Lanes are a tile's cells.
 template <int R>
 struct WeightedTiles {
-  const std::uint8_t* first;
-  int count;
-  BlockRoom<R> room;
+  float* weights;   // [count][R][16], 0 where a row does not see the cell
+  float* products;  // [count][R][16]: the same times a block's scales, then their codes
+  int count = 0;
+  const std::uint8_t* tiles[kSplitPositions];  // no more than there are positions
+
+  explicit WeightedTiles(float* room)
+      : weights(room), products(room + std::int64_t{kSplitPositions} * R * kCellTile) {}
+
+  float* Products(int tile, int row) const { return products + (tile * R + row) * kCellTile; }
 };
 
-// --- weights as integers
+// --- what rows see
 
-// Calls visit(tiles) for the cells of each segment that any row sees.
-template <DType kType, int R, class Visit>
-HWY_INLINE void ForTiles(const ValueTiles& values, const WeightedRows& rows,
-                         const BlockRoom<R>& room, const Visit& visit) {
+// A tile's weights of one row, whose position of lane 0 may lie before `seen`.
+HWY_INLINE void CopyWeights(const float* weights, int position, RowRange seen, float* to) {
+  const DF d;
+  if (position >= seen.begin && position + kCellTile <= seen.end) {
+    KVCACHE_UNROLL
+    for (int lane = 0; lane < kCellTile; lane += kLanes) {
+      hn::Store(hn::LoadU(d, weights + position + lane), d, to + lane);
+    }
+    return;
+  }
+  for (int lane = 0; lane < kCellTile; ++lane) {
+    const int at = position + lane;
+    to[lane] = at >= seen.begin && at < seen.end ? weights[at] : 0.0f;
+  }
+}
+
+template <DType kType, int R>
+void GatherWeights(const ValueTiles& values, const WeightedRows& rows, WeightedTiles<R>& to) {
   RowRange any{kSplitPositions, 0};
   for (const RowRange& range : rows.ranges) {
     if (range.empty()) continue;
     any = {std::min(any.begin, range.begin), std::max(any.end, range.end)};
   }
   for (const Segment& segment : rows.segments) {
-    const int begin = std::max(any.begin, segment.begin);
-    const int end = std::min(any.end, segment.end);
-    if (begin >= end) continue;
-    const std::int64_t cell = std::int64_t{segment.cell} + (begin - segment.begin);
-    const int lane = static_cast<int>(cell % kCellTile);
-    const int count = (lane + end - begin + kCellTile - 1) / kCellTile;
+    const RowRange part{std::max(any.begin, segment.begin), std::min(any.end, segment.end)};
+    if (part.empty()) continue;
+    RowRange seen[R];
     for (int r = 0; r < R; ++r) {
-      float* const to = room.weights + r * kScoreStride;
-      const int first = std::clamp(rows.ranges[static_cast<std::size_t>(r)].begin, begin, end);
-      const int last = std::clamp(rows.ranges[static_cast<std::size_t>(r)].end, first, end);
-      std::fill_n(to, lane + first - begin, 0.0f);
-      std::copy(rows.weights + r * kScoreStride + first, rows.weights + r * kScoreStride + last,
-                to + lane + first - begin);
-      std::fill(to + lane + last - begin, to + count * kCellTile, 0.0f);
+      const RowRange& range = rows.ranges[static_cast<std::size_t>(r)];
+      seen[r] = {std::max(range.begin, part.begin), std::min(range.end, part.end)};
     }
-    visit(WeightedTiles<R>{values.head + BlockTile(kType, values.v_dim, cell), count, room});
+    const std::int64_t cell = std::int64_t{segment.cell} + (part.begin - segment.begin);
+    const std::uint8_t* tile = values.head + BlockTile(kType, values.v_dim, cell);
+    for (int position = part.begin - static_cast<int>(cell % kCellTile); position < part.end;
+         position += kCellTile, tile += BlockTileBytes(kType, values.v_dim)) {
+      for (int r = 0; r < R; ++r) {
+        CopyWeights(rows.weights + r * kScoreStride, position, seen[r],
+                    to.weights + (to.count * R + r) * kCellTile);
+      }
+      to.tiles[to.count++] = tile;
+    }
   }
 }
 
-template <DType kType>
-HWY_INLINE VF ScalesOf(const std::uint8_t* tile, std::int64_t v_dim, std::int64_t block, int lane) {
-  return WidenF16(
-      DF(), reinterpret_cast<const std::uint16_t*>(tile + BlockScale(kType, v_dim, block, lane)));
-}
+// --- weights as integers
 
-// units[b][r].unit becomes the largest weight times scale so far.
+// Multiplies the weights with block b's scales. What a row does not see is 0, whatever the scale.
 template <DType kType, int R, Stream kFrom>
-void FindLargest(const ValueTiles& values, const WeightedTiles<R>& tiles) {
+HWY_INLINE void MultiplyScales(const ValueTiles& values, const WeightedTiles<R>& tiles,
+                               std::int64_t b, Quantiser (&units)[R]) {
   const DF d;
-  const std::int64_t tile_bytes = BlockTileBytes(kType, values.v_dim);
-  for (std::int64_t b = 0; b < values.blocks(); ++b) {
-    Largest most[R];
-    const std::uint8_t* tile = tiles.first;
-    for (int t = 0; t < tiles.count; ++t, tile += tile_bytes) {
-      if (kFrom == Stream::kMemory) values.next->Request<kPacedLines<kType>>();
+  Largest most[R];
+  for (int t = 0; t < tiles.count; ++t) {
+    if (kFrom == Stream::kMemory) values.next->Request<kPacedLines<kType>>();
+    for (int lane = 0; lane < kCellTile; lane += kLanes) {
+      const std::uint8_t* const scales = tiles.tiles[t] + BlockScale(kType, values.v_dim, b, lane);
+      const VF scale = WidenF16(d, reinterpret_cast<const std::uint16_t*>(scales));
       KVCACHE_UNROLL
-      for (int v = 0; v < kRegs; ++v) {
-        const VF scale = ScalesOf<kType>(tile, values.v_dim, b, v * kLanes);
-        const float* const weights = tiles.room.weights + t * kCellTile + v * kLanes;
-        KVCACHE_UNROLL
-        for (int r = 0; r < R; ++r) {
-          const VF weight = hn::LoadU(d, weights + r * kScoreStride);
-          most[r].Add(hn::IfThenElseZero(hn::Ne(weight, hn::Zero(d)), hn::Mul(weight, scale)));
-        }
+      for (int r = 0; r < R; ++r) {
+        const VF weight = hn::Load(d, tiles.weights + (t * R + r) * kCellTile + lane);
+        const VF product = hn::IfThenElseZero(hn::Ne(weight, hn::Zero(d)), hn::Mul(weight, scale));
+        most[r].Add(product);
+        hn::Store(product, d, tiles.Products(t, r) + lane);
       }
     }
-    for (int r = 0; r < R; ++r) {
-      float& unit = tiles.room.units[b * R + r].unit;
-      unit = most[r].Or(unit);
-    }
   }
+  KVCACHE_UNROLL
+  for (int r = 0; r < R; ++r) units[r] = Quantiser::Of(most[r].Get(), kMostWeight);
 }
 
 // A float of 1.5 · 2^23 and a small integer has that integer in its lowest bits: adding rounds to
@@ -152,64 +150,59 @@ using VWeight = hn::Vec<hn::RebindToSigned<DF>>;
 
 #if HWY_TARGET == HWY_AVX3_DL
 
-// A tile's codes of a row: for each four cells, their low digits and their high ones. Whatever is
-// 128 more has the high digit in its second byte.
+// A tile's codes of a row: for each four cells their low digits, then their high ones. What is 128
+// more than an integer has the high digit as its second byte.
 inline constexpr float kIntegersBegin = kIntegers + 128.0f;
-inline constexpr std::size_t kWeightBytes = 64;
-inline constexpr std::size_t kQuadBytes = kWeightBytes / 4;
+inline constexpr int kCodeFloats = kLanes;  // that a vector of codes takes
 
-HWY_INLINE void StoreCodes(VWeight codes, int, std::uint8_t* to) {
+HWY_INLINE void StoreCodes(VWeight codes, float* to) {
   const __m512i digits = _mm512_xor_si512(codes.raw, _mm512_set1_epi32(128));
   const __m512i order =
       _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 2, 2, 2, 2, 2, 2, 2));
-  _mm512_storeu_si512(to, _mm512_shuffle_epi8(digits, order));
+  _mm512_store_si512(to, _mm512_shuffle_epi8(digits, order));
 }
 
 #else
 
-// A tile's codes of a row, 16 bits each; DotGroups takes rows a block apart.
+// A tile's codes of a row: 16 bits each, in half of the room.
 inline constexpr float kIntegersBegin = kIntegers;
-inline constexpr std::size_t kWeightBytes = kKvBlock * sizeof(std::int16_t);
+inline constexpr int kCodeFloats = kLanes / 2;  // that a vector of codes takes
 
-HWY_INLINE void StoreCodes(VWeight codes, int lane, std::uint8_t* to) {
+HWY_INLINE void StoreCodes(VWeight codes, float* to) {
   const hn::RebindToSigned<DF> di;
   const hn::Rebind<std::int16_t, DF> d16;
   const VWeight integers = hn::Sub(codes, hn::BitCast(di, hn::Set(DF(), kIntegersBegin)));
-  hn::StoreU(hn::DemoteTo(d16, integers), d16, reinterpret_cast<std::int16_t*>(to) + lane);
+  hn::StoreU(hn::DemoteTo(d16, integers), d16, reinterpret_cast<std::int16_t*>(to));
 }
 
 #endif
 
-// Writes the codes of R rows' weights times block b's scales; sums[r] is Σ of them. What a row does
-// not see is 0, whatever the scale.
+// Codes take the place of products; sums[r] is Σ of them.
 template <DType kType, int R, Stream kFrom>
-HWY_INLINE void QuantiseWeights(const ValueTiles& values, const WeightedTiles<R>& tiles,
-                                std::int64_t b, std::uint32_t (&sums)[R]) {
+HWY_INLINE void QuantiseProducts(const ValueTiles& values, const WeightedTiles<R>& tiles,
+                                 const Quantiser (&units)[R], std::uint32_t (&sums)[R]) {
   const DF d;
   const hn::RebindToSigned<DF> di;
   const VF begin = hn::Set(d, kIntegersBegin);
-  const std::int64_t tile_bytes = BlockTileBytes(kType, values.v_dim);
   VF inverse[R];
   VWeight sum[R];
   KVCACHE_UNROLL
   for (int r = 0; r < R; ++r) {
-    inverse[r] = hn::Set(d, tiles.room.units[b * R + r].inverse);
+    inverse[r] = hn::Set(d, units[r].inverse);
     sum[r] = hn::Zero(di);
   }
-  const std::uint8_t* tile = tiles.first;
-  std::uint8_t* to = tiles.room.codes;
-  for (int t = 0; t < tiles.count; ++t, tile += tile_bytes, to += R * kWeightBytes) {
+  for (int t = 0; t < tiles.count; ++t) {
     if (kFrom == Stream::kMemory) values.next->Request<kPacedLines<kType> + 1>();
-    for (int lane = 0; lane < kCellTile; lane += kLanes) {
-      const VF scale = ScalesOf<kType>(tile, values.v_dim, b, lane);
-      const float* const weights = tiles.room.weights + t * kCellTile + lane;
+    KVCACHE_UNROLL
+    for (int r = 0; r < R; ++r) {
+      float* const products = tiles.Products(t, r);
+      // Codes are no longer than products, so what is still to come is not overwritten.
       KVCACHE_UNROLL
-      for (int r = 0; r < R; ++r) {
-        const VF weight = hn::LoadU(d, weights + r * kScoreStride);
-        const VF scaled = hn::IfThenElseZero(hn::Ne(weight, hn::Zero(d)), hn::Mul(weight, scale));
-        const VWeight codes = hn::BitCast(di, hn::MulAdd(scaled, inverse[r], begin));
+      for (int v = 0; v < kRegs; ++v) {
+        const VF product = hn::Load(d, products + v * kLanes);
+        const VWeight codes = hn::BitCast(di, hn::MulAdd(product, inverse[r], begin));
         sum[r] = hn::Add(sum[r], codes);
-        StoreCodes(codes, lane, to + static_cast<std::size_t>(r) * kWeightBytes);
+        StoreCodes(codes, products + v * kCodeFloats);
       }
     }
   }
@@ -220,6 +213,8 @@ HWY_INLINE void QuantiseWeights(const ValueTiles& values, const WeightedTiles<R>
               cells * std::bit_cast<std::uint32_t>(kIntegersBegin);
   }
 }
+
+// --- sums
 
 #if HWY_TARGET == HWY_AVX3_DL
 
@@ -235,28 +230,30 @@ HWY_INLINE __m512i ValueLine(const std::uint8_t* block, int quad, int half) {
   }
 }
 
-HWY_INLINE __m512i FourWeights(const std::uint8_t* codes) {
+HWY_INLINE __m512i FourWeights(const float* codes) {
   std::int32_t four;
   std::memcpy(&four, codes, 4);
   return _mm512_set1_epi32(four);
 }
 
-// Adds what kRows rows from row `first` weigh of block b to their sums.
+// sums[r] of block b for kRows rows from row `first`, as integers.
 template <DType kType, int R, int kRows, Stream kFrom>
-HWY_INLINE void AddProducts(const ValueTiles& values, const WeightedTiles<R>& tiles, std::int64_t b,
-                            int first, const std::uint32_t (&code_sums)[R], float* sums,
-                            std::size_t sum_stride) {
-  const std::int64_t tile_bytes = BlockTileBytes(kType, values.v_dim);
-  const std::uint8_t* block = tiles.first + b * CodeBytes(kType, kKvBlock) * kCellTile;
-  const std::uint8_t* codes = tiles.room.codes + static_cast<std::size_t>(first) * kWeightBytes;
+HWY_INLINE void SumProducts(const ValueTiles& values, const WeightedTiles<R>& tiles, std::int64_t b,
+                            int first, const std::uint32_t (&code_sums)[R], VWeight (&sums)[R][2]) {
   __m512i low[kRows][2];
   __m512i high[kRows][2];
   KVCACHE_UNROLL
   for (int r = 0; r < kRows; ++r) {
+    const __m512i correction =
+        _mm512_set1_epi32(static_cast<std::int32_t>(-values.offset * code_sums[first + r]));
     KVCACHE_UNROLL
-    for (int half = 0; half < 2; ++half) low[r][half] = high[r][half] = _mm512_setzero_si512();
+    for (int half = 0; half < 2; ++half) {
+      low[r][half] = correction;
+      high[r][half] = _mm512_setzero_si512();
+    }
   }
-  for (int t = 0; t < tiles.count; ++t, block += tile_bytes, codes += R * kWeightBytes) {
+  for (int t = 0; t < tiles.count; ++t) {
+    const std::uint8_t* const block = tiles.tiles[t] + b * CodeBytes(kType, kKvBlock) * kCellTile;
     KVCACHE_UNROLL
     for (int quad = 0; quad < 4; ++quad) {
       __m512i value[2];
@@ -265,10 +262,9 @@ HWY_INLINE void AddProducts(const ValueTiles& values, const WeightedTiles<R>& ti
       if (kFrom == Stream::kMemory) values.next->Request<kPacedLines<kType>>();
       KVCACHE_UNROLL
       for (int r = 0; r < kRows; ++r) {
-        const std::uint8_t* const four =
-            codes + static_cast<std::size_t>(r) * kWeightBytes + quad * kQuadBytes;
+        const float* const four = tiles.Products(t, first + r) + quad * 4;
         const __m512i lows = FourWeights(four);
-        const __m512i highs = FourWeights(four + 4);
+        const __m512i highs = FourWeights(four + 1);
         KVCACHE_UNROLL
         for (int half = 0; half < 2; ++half) {
           low[r][half] = _mm512_dpbusd_epi32(low[r][half], value[half], lows);
@@ -279,14 +275,10 @@ HWY_INLINE void AddProducts(const ValueTiles& values, const WeightedTiles<R>& ti
   }
   KVCACHE_UNROLL
   for (int r = 0; r < kRows; ++r) {
-    const __m512i correction =
-        _mm512_set1_epi32(static_cast<std::int32_t>(-values.offset * code_sums[first + r]));
     KVCACHE_UNROLL
     for (int half = 0; half < 2; ++half) {
-      float* const to = sums + (first + r) * sum_stride + b * kKvBlock + half * 16;
       const __m512i both = _mm512_add_epi32(_mm512_slli_epi32(high[r][half], 8), low[r][half]);
-      const __m512i all = _mm512_add_epi32(_mm512_loadu_si512(to), correction);
-      _mm512_storeu_si512(to, _mm512_add_epi32(all, both));
+      sums[first + r][half] = VWeight{both};
     }
   }
 }
@@ -297,38 +289,34 @@ inline constexpr int kRowsInRegisters = R == 8 ? 4 : R;
 
 #else
 
-// Adds what kRows rows from row `first` weigh of block b to their sums.
-template <DType kType, int R, int kRows, Stream kFrom>
-HWY_INLINE void AddProducts(const ValueTiles& values, const WeightedTiles<R>& tiles, std::int64_t b,
-                            int first, const std::uint32_t (&code_sums)[R], float* sums,
-                            std::size_t sum_stride) {
-  const DF d;
+// sums[r] of block b for kRows rows from row `first`, as integers.
+template <DType kType, int R, int kRows, Stream>
+HWY_INLINE void SumProducts(const ValueTiles& values, const WeightedTiles<R>& tiles, std::int64_t b,
+                            int first, const std::uint32_t (&code_sums)[R],
+                            VWeight (&sums)[R][2 * kRegs]) {
   const hn::RebindToSigned<DF> di;
-  const std::int64_t tile_bytes = BlockTileBytes(kType, values.v_dim);
-  const std::uint8_t* block = tiles.first + b * CodeBytes(kType, kKvBlock) * kCellTile;
-  const auto* codes = reinterpret_cast<const std::int16_t*>(tiles.room.codes) + first * kKvBlock;
   HWY_ALIGN std::uint8_t room[kKvBlock * kCellTile];
-  const auto add = [&](int r, int i, auto more) HWY_ATTR {
-    float* const to = sums + (first + r) * sum_stride + b * kKvBlock + i;
-    const auto sum = hn::Add(hn::BitCast(di, hn::LoadU(d, to)), more);
-    hn::StoreU(hn::BitCast(d, sum), d, to);
-  };
-  for (int t = 0; t < tiles.count; ++t, block += tile_bytes, codes += R * kKvBlock) {
-    const std::uint8_t* const bytes = BlockCodes<kType>(block, room);
+  for (int r = first; r < first + kRows; ++r) {
+    const auto correction = static_cast<std::int32_t>(-values.offset * code_sums[r]);
+    for (int v = 0; v < 2 * kRegs; ++v) sums[r][v] = hn::Set(di, correction);
+  }
+  static_assert(kRows == 1 || kKvBlock * sizeof(std::int16_t) == kCellTile * sizeof(float));
+  for (int t = 0; t < tiles.count; ++t) {
+    const std::uint8_t* const bytes =
+        BlockCodes<kType>(tiles.tiles[t] + b * CodeBytes(kType, kKvBlock) * kCellTile, room);
+    const auto* const codes = reinterpret_cast<const std::int16_t*>(tiles.Products(t, first));
     for (int half = 0; half < 2; ++half) {
       const std::uint8_t* const lines[1] = {bytes + half * kKvBlock / 2 * kCellTile};
-      hn::Vec<hn::RebindToSigned<DF>> dots[1][kRows][kRegs];
+      VWeight dots[1][kRows][kRegs];
       block::HWY_NAMESPACE::DotGroups<block::HWY_NAMESPACE::Init::kZero, 4, kRows, 1>(
           lines, codes, nullptr, dots);
       for (int r = 0; r < kRows; ++r) {
-        for (int v = 0; v < kRegs; ++v) add(r, half * 16 + v * kLanes, dots[0][r][v]);
+        for (int v = 0; v < kRegs; ++v) {
+          VWeight& sum = sums[first + r][half * kRegs + v];
+          sum = hn::Add(sum, dots[0][r][v]);
+        }
       }
     }
-  }
-  for (int r = 0; r < kRows; ++r) {
-    const auto correction =
-        hn::Set(di, static_cast<std::int32_t>(-values.offset * code_sums[first + r]));
-    for (int i = 0; i < kKvBlock; i += kLanes) add(r, i, correction);
   }
 }
 
@@ -337,53 +325,32 @@ inline constexpr int kRowsInRegisters = R % 2 == 0 ? 2 : 1;
 
 #endif
 
-// --- sums
-
-// From integers, which the floats' bits are, to what they stand for.
-template <int R>
-void ScaleSums(const ValueTiles& values, const BlockRoom<R>& room, float* sums,
-               std::size_t sum_stride) {
-  const DF d;
-  const hn::RebindToSigned<DF> di;
-  for (int r = 0; r < R; ++r) {
-    for (std::int64_t i = 0; i < values.v_dim; i += kLanes) {
-      float* const at = sums + r * sum_stride + i;
-      const VF unit = hn::Set(d, room.units[i / kKvBlock * R + r].unit);
-      const VF sum = hn::ConvertTo(d, hn::BitCast(di, hn::LoadU(d, at)));
-      hn::StoreU(hn::Mul(sum, unit), d, at);
-    }
-  }
-}
-
-// rows.sums[r][0, v_dim) of R rows. `space` holds BlockRoomFloats.
+// rows.sums[r][0, v_dim) of R rows. `room` holds BlockRoomFloats.
 template <DType kType, int R, Stream kFrom>
-void WeightBlocks(const ValueTiles& values, const WeightedRows& rows, float* space) {
+void WeightBlocks(const ValueTiles& values, const WeightedRows& rows, float* room) {
   constexpr int kRows = kRowsInRegisters<R>;
-  static_assert(kWeightBytes == kCellTile * sizeof(float) && R % kRows == 0 && R <= kMostBlockRows);
-  const BlockRoom<R> room(space);
-  const std::int64_t blocks = values.blocks();
-  std::fill_n(room.units, blocks * R, Quantiser{});
-  ForTiles<kType>(values, rows, room,
-                  [&](const auto& tiles) HWY_ATTR { FindLargest<kType, R, kFrom>(values, tiles); });
-  for (std::int64_t i = 0; i < blocks * R; ++i) {
-    room.units[i] = Quantiser::Of(room.units[i].unit, kMostWeight);
-  }
-  for (int r = 0; r < R; ++r) {
-    std::fill_n(rows.sums + r * rows.sum_stride, rows.sum_stride, 0.0f);
-  }
-  ForTiles<kType>(values, rows, room, [&](const auto& tiles) HWY_ATTR {
-    for (std::int64_t b = 0; b < blocks; ++b) {
-      std::uint32_t code_sums[R];
-      QuantiseWeights<kType, R, kFrom>(values, tiles, b, code_sums);
-      AddProducts<kType, R, kRows, kFrom>(values, tiles, b, 0, code_sums, rows.sums,
-                                          rows.sum_stride);
-      for (int first = kRows; first < R; first += kRows) {
-        AddProducts<kType, R, kRows, Stream::kScratch>(values, tiles, b, first, code_sums,
-                                                       rows.sums, rows.sum_stride);
+  static_assert(R % kRows == 0 && R <= kMostBlockRows);
+  const DF d;
+  WeightedTiles<R> tiles(room);
+  GatherWeights<kType>(values, rows, tiles);
+  for (std::int64_t b = 0; b < values.v_dim / kKvBlock; ++b) {
+    Quantiser units[R];
+    std::uint32_t code_sums[R];
+    VWeight sums[R][2 * kRegs];
+    MultiplyScales<kType, R, kFrom>(values, tiles, b, units);
+    QuantiseProducts<kType, R, kFrom>(values, tiles, units, code_sums);
+    SumProducts<kType, R, kRows, kFrom>(values, tiles, b, 0, code_sums, sums);
+    for (int first = kRows; first < R; first += kRows) {
+      SumProducts<kType, R, kRows, Stream::kScratch>(values, tiles, b, first, code_sums, sums);
+    }
+    for (int r = 0; r < R; ++r) {
+      float* const to = rows.sums + r * rows.sum_stride + b * kKvBlock;
+      for (int v = 0; v < 2 * kRegs; ++v) {
+        const VF sum = hn::Mul(hn::ConvertTo(d, sums[r][v]), hn::Set(d, units[r].unit));
+        hn::StoreU(sum, d, to + v * kLanes);
       }
     }
-  });
-  ScaleSums<R>(values, room, rows.sums, rows.sum_stride);
+  }
 }
 
 }  // namespace HWY_NAMESPACE

@@ -184,15 +184,16 @@ Rows RowsFrom(const SplitTask& task, int first, std::int32_t split,
 }
 
 Buffers CutScratch(const SplitTask& task) {
-  const KvShape& shape = task.call->layer->shape;
+  const LayerKv& layer = *task.call->layer;
+  const KvShape& shape = layer.shape;
   const int v_padded = shape.v_in_k ? RoundUp(shape.v_dim, kValuePadding) : 0;
   Buffers buffers;
   buffers.scores = task.scratch;
   buffers.sums = buffers.scores + kRowsAtOnce * kScoreStride;
   float* const values = buffers.sums + kRowsAtOnce * PartialStride(shape.v_dim);
-  buffers.values = {task.call->layer, task.kv_head, nullptr, values, v_padded};
+  buffers.values = {&layer, task.kv_head, nullptr, values, v_padded};
   buffers.room = values + kSplitPositions * v_padded;
-  buffers.turned = buffers.room + BlockRoomFloats(shape.v_dim);
+  buffers.turned = buffers.room + BlockRoomFloats(layer);
   buffers.q = buffers.turned + RoundUp(shape.k_dim, kCellTile);
   // Lanes past v_dim are multiplied but never used; they must not be slow to multiply.
   if (v_padded > shape.v_dim) std::fill_n(values, kSplitPositions * v_padded, 0.0f);
@@ -261,12 +262,13 @@ namespace kvcache::cpu {
 HWY_EXPORT(AttendSplits);
 HWY_EXPORT(MergeSplits);
 
-std::int64_t SplitScratchFloats(const KvShape& shape, std::int64_t rows) {
+std::int64_t SplitScratchFloats(const LayerKv& layer, std::int64_t rows) {
+  const KvShape& shape = layer.shape;
   constexpr std::int64_t kRows = 8;  // kRowsAtOnce of any target
   const std::int64_t values =
       shape.v_in_k ? std::int64_t{kSplitPositions} * RoundUp(shape.v_dim, kValuePadding) : 0;
-  return kRows * (kScoreStride + PartialStride(shape.v_dim)) + values +
-         BlockRoomFloats(shape.v_dim) + RoundUp(shape.k_dim, kCellTile) + rows * shape.k_dim;
+  return kRows * (kScoreStride + PartialStride(shape.v_dim)) + values + BlockRoomFloats(layer) +
+         RoundUp(shape.k_dim, kCellTile) + rows * shape.k_dim;
 }
 
 void AttendSplits(const SplitTask& task) {

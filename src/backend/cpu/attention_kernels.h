@@ -64,8 +64,8 @@ inline constexpr int kValuePadding = 2 * kCellTile;
 
 // Rows whose sums of values in blocks are made at once, and the room that this takes, in floats.
 inline constexpr std::int64_t kMostBlockRows = 8;
-constexpr std::int64_t BlockRoomFloats(int v_dim) {
-  return kMostBlockRows * (2 * kScoreStride + 2 * (v_dim / kKvBlock));
+constexpr std::int64_t BlockRoomFloats(const LayerKv& layer) {
+  return IsKvBlockType(layer.v_type) ? 2 * kMostBlockRows * kSplitPositions * kCellTile : 0;
 }
 
 // --- few rows: REQUIRES KvLayout::kTiled.
@@ -81,7 +81,7 @@ struct SplitTask {
   float* partials = nullptr;  // [splits, of the first 1][rows][PartialStride]
   float* scratch = nullptr;   // SplitScratchFloats of as many rows
 };
-std::int64_t SplitScratchFloats(const KvShape& shape, std::int64_t rows);
+std::int64_t SplitScratchFloats(const LayerKv& layer, std::int64_t rows);
 void AttendSplits(const SplitTask& task);
 
 struct MergeTask {
@@ -103,7 +103,7 @@ struct BlockTask {
   std::span<const QueryToken> tokens;
   float* scratch = nullptr;  // BlockScratchFloats
 };
-std::int64_t BlockScratchFloats(const KvShape& shape, std::int64_t rows);
+std::int64_t BlockScratchFloats(const LayerKv& layer, std::int64_t rows);
 void AttendBlock(const BlockTask& task);
 
 }  // namespace kvcache::cpu

@@ -49,6 +49,7 @@ inline constexpr int kGroupRows = kManyRegisters ? kMaxGroupRows : 6;
 // Rows whose integer sums and scores fit into the registers with two tiles of keys in blocks.
 inline constexpr int kBlockRows = 6;
 static_assert(kGroupRows % kBlockRows == 0);
+inline constexpr int kValueRows = kGroupRows % 4 == 0 ? 4 : 2;
 
 struct Block {
   const AttentionCall* call;
@@ -160,11 +161,11 @@ void WeightBlockGroup(const Block& block, const GroupInSplit& rows) {
                           layer.shape.v_dim, CodeOffset(layer.v_type), nullptr};
   const Segment all{rows.any.begin, rows.any.end, rows.any.begin};
   const auto stride = static_cast<std::size_t>(block.v_padded);
-  for (int row = 0; row < rows.count; row += kBlockRows) {
-    WeightBlocks<DType::kQ8_0, kBlockRows, Stream::kScratch>(
+  for (int row = 0; row < rows.count; row += kValueRows) {
+    WeightBlocks<DType::kQ8_0, kValueRows, Stream::kScratch>(
         values,
         {{&all, 1},
-         {rows.ranges + row, kBlockRows},
+         {rows.ranges + row, kValueRows},
          block.buffers.scores + row * kScoreStride,
          block.buffers.partial + row * block.v_padded,
          stride},
@@ -272,7 +273,8 @@ void FinishBlock(const Block& block) {
   }
 }
 
-BlockBuffers CutScratch(float* scratch, const KvShape& shape, int rows, int v_padded) {
+BlockBuffers CutScratch(float* scratch, const LayerKv& layer, int rows, int v_padded) {
+  const KvShape& shape = layer.shape;
   const std::int64_t q_rows = RoundUp(rows, kGroupRows);
   BlockBuffers buffers;
   buffers.keys = scratch;
@@ -280,7 +282,7 @@ BlockBuffers CutScratch(float* scratch, const KvShape& shape, int rows, int v_pa
   buffers.scores = buffers.values + std::int64_t{kSplitPositions} * v_padded;
   buffers.partial = buffers.scores + kMaxGroupRows * kScoreStride;
   buffers.room = buffers.partial + kMaxGroupRows * v_padded;
-  buffers.sums = buffers.room + BlockRoomFloats(shape.v_dim);
+  buffers.sums = buffers.room + BlockRoomFloats(layer);
   buffers.q = buffers.sums + std::int64_t{rows} * v_padded;
   buffers.turned = buffers.q + q_rows * shape.k_dim;
   buffers.row_max = buffers.turned + RoundUp(shape.k_dim, kCellTile);
@@ -292,8 +294,8 @@ void AttendBlock(const BlockTask& task) {
   const KvShape& shape = task.call->layer->shape;
   const int rows = static_cast<int>(task.tokens.size()) * task.call->group();
   const int v_padded = RoundUp(shape.v_dim, kValuePadding);
-  const Block block{task.call, &task, CutScratch(task.scratch, shape, rows, v_padded), rows,
-                    v_padded};
+  const Block block{task.call, &task, CutScratch(task.scratch, *task.call->layer, rows, v_padded),
+                    rows, v_padded};
   PositionRange seen{kEndOfSequence, 0};
   for (const QueryToken& token : task.tokens) {
     seen.begin = std::min(seen.begin, token.seen.begin);
@@ -318,13 +320,14 @@ HWY_AFTER_NAMESPACE();
 namespace kvcache::cpu {
 HWY_EXPORT(AttendBlock);
 
-std::int64_t BlockScratchFloats(const KvShape& shape, std::int64_t rows) {
+std::int64_t BlockScratchFloats(const LayerKv& layer, std::int64_t rows) {
+  const KvShape& shape = layer.shape;
   const std::int64_t v_padded = RoundUp(shape.v_dim, kValuePadding);
   const std::int64_t split = kSplitPositions * (shape.k_dim + v_padded);
   const std::int64_t group = kMaxGroupRows * (kScoreStride + v_padded);
   const std::int64_t all = rows * (v_padded + 2) + (rows + kMaxGroupRows) * shape.k_dim +
                            RoundUp(shape.k_dim, kCellTile);
-  return RoundUp<std::int64_t>(split + group + BlockRoomFloats(shape.v_dim) + all, kCellTile);
+  return RoundUp<std::int64_t>(split + group + BlockRoomFloats(layer) + all, kCellTile);
 }
 
 void AttendBlock(const BlockTask& task) {

@@ -38,7 +38,7 @@ HWY_INLINE float LargestMagnitude(const float* x) {
   Largest most;
   KVCACHE_UNROLL
   for (int i = 0; i < kKvBlock; i += kLanes) most.Add(hn::LoadU(DF(), x + i));
-  return most.Or(0.0f);
+  return most.Get();
 }
 
 // The first value of that magnitude; +0 where all are zero.
