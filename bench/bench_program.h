@@ -18,7 +18,7 @@ struct ProgramOptions {
   int threads = AvailableProcessors();
   int rounds = 15;
   std::string target;  // that was asked for
-  std::regex filter;
+  std::regex filter{"."};
   std::string json;
   Clock clock = Clock::kWall;
 
