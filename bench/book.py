@@ -19,6 +19,7 @@ from machine_facts import FORMAT, ROOT
 
 COLOURS = {"f16": "blue", "q8_0": "orange", "q4_0": "green", "bf16": "purple", "f32": "grey"}
 TYPES = list(COLOURS)
+READING = ["attention", "targets", "decode"]  # whose limit is reading, other than of prefill
 CONTEXTS = [0, 1024, 4096, 16384, 32768, 65536, 131072]
 
 
@@ -52,9 +53,16 @@ def check_format(name, result):
     if twice:
         sys.exit(f"{name}.json: two cases have one name: {sorted(twice)[0]!r}")
     for case in result["cases"]:
-        if "share" in case and abs(case["share"] - case["rate"] / case["limit"]) > 2e-3:
-            sys.exit(f"{name}.json: {case['name']}: share {case['share']} is not "
-                     f"{case['rate']} / {case['limit']}")
+        check_shares(name, case)
+
+
+def check_shares(name, case):
+    if name in READING and case["kind"] != "prefill" and "plain_limit" not in case:
+        sys.exit(f"{name}.json: {case['name']}: without plain_limit; measure it anew")
+    for share, limit in (("share", "limit"), ("plain_share", "plain_limit")):
+        if share in case and abs(case[share] - case["rate"] / case[limit]) > 2e-3:
+            sys.exit(f"{name}.json: {case['name']}: {share} {case[share]} is not "
+                     f"{case['rate']} / {case[limit]}")
 
 
 def order(kind):
@@ -126,42 +134,63 @@ def table(columns, rows):
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
+LIMITS = ["limit", "share", "share of plain loop"]
+
+
+def against_limits(case):
+    """Columns of LIMITS; prefill has no plain loop."""
+    plain = f"{case['plain_share']:.0%}" if "plain_share" in case else ""
+    return [f"{case['limit']:.1f}", f"{case['share']:.0%}", plain]
+
+
 def attention_table(book, kind):
     rows = []
-    for case in book.cases("attention", kind=kind, batch=1, head_dim=128):
+    limits = LIMITS if kind == "decode" else LIMITS[:2]
+    for case in book.cases("attention", kind=kind, batch=1):
         if case["type"] not in TYPES or (kind == "decode" and case["queries"] > 1):
             continue
         peers = [case.get("peers", {}).get(f"ggml, {layout} layout")
                  for layout in ("default", "heads")]
-        rows.append([f"{case['type']}, {case['history']:,}", f"{case['rate']:.1f}",
-                     f"{case['limit']:.1f}", f"{case['share']:.0%}",
+        head = "" if case["head_dim"] == 128 else f", heads of {case['head_dim']}"
+        rows.append([f"{case['type']}, {case['history']:,}{head}", f"{case['rate']:.1f}",
+                     *against_limits(case)[:len(limits)],
                      *(f"{p['rate']:.2f} ({p['ratio']:.1f}×)" if p else "" for p in peers)])
     unit = "GB/s" if kind == "decode" else "GFLOP/s"
-    return table([f"{kind}: type, history", f"kvcache, {unit}", "limit", "share",
+    return table([f"{kind}: type, history", f"kvcache, {unit}", *limits,
                   "ggml, llama.cpp's layout", "ggml, its better layout"], rows)
 
 
 def attention_row(case, what):
-    return [what, f"{case['rate']:.1f} {case['unit']}", f"{case['limit']:.1f}",
-            f"{case['share']:.0%}"]
+    return [what, f"{case['rate']:.1f} {case['unit']}", *against_limits(case)]
 
 
 def batch_table(book):
-    """Several sequences, several query tokens, heads of 64."""
+    """Several sequences, several query tokens."""
     rows = [attention_row(case, f"{case['type']}, {case['batch']} × {case['history']:,}, "
-                          f"{case['queries']} quer{'y' if case['queries'] == 1 else 'ies'}, head "
-                          f"{case['head_dim']}")
+                          f"{case['queries']} quer{'y' if case['queries'] == 1 else 'ies'}")
             for case in book.cases("attention", kind="decode")
-            if case["type"] in TYPES
-            and (case["batch"] > 1 or case["queries"] > 1 or case["head_dim"] != 128)]
-    return table(["type, sequences × history", "kvcache", "limit", "share"], rows)
+            if case["type"] in TYPES and (case["batch"] > 1 or case["queries"] > 1)]
+    return table(["type, sequences × history", "kvcache", *LIMITS], rows)
 
 
 def mixed_table(book):
     rows = [attention_row(case, f"K {case['k_type']}, V {case['v_type']}, {case['kind']} at "
                           f"{case['history']:,}")
             for case in book.cases("attention") if case["type"] not in TYPES]
-    return table(["types", "kvcache", "limit", "share"], rows)
+    return table(["types", "kvcache", *LIMITS], rows)
+
+
+def targets_table(book):
+    """Those of the machine, best first, as the file has them."""
+    cases = book.results.get("targets", {"cases": []})["cases"]
+    found = {(case["target"], case["type"], case["kind"]): case for case in cases}
+    rows = []
+    for target, kind in dict.fromkeys((target, kind) for target, kind, _ in found):
+        decode, prefill = (found[target, kind, what] for what in ("decode", "prefill"))
+        rows.append([f"{target}, {kind}", f"{decode['rate']:.1f}", *against_limits(decode),
+                     f"{prefill['rate']:.1f}", *against_limits(prefill)[:2]])
+    return table(["instruction set, type", "decode, GB/s", *LIMITS, "prefill, GFLOP/s",
+                  *LIMITS[:2]], rows)
 
 
 def window_table(book):
@@ -175,14 +204,18 @@ def window_table(book):
     return table(["type, window", "µs", "µs nearer", "ratio"], rows)
 
 
+def of_limit(case):
+    plain = f" ({case['plain_share']:.0%})" if "plain_share" in case else ""
+    return f"{case['rate']:.1f} of {case['limit']:.1f}, {case['share']:.0%}{plain}"
+
+
 def context_table(book, kind):
     found = {(case["history"], case["type"]): case for case in book.cases(kind, kind=kind)}
     kinds = sorted({cache for _, cache in found}, key=order)
     rows = []
     for history in sorted({history for history, _ in found}):
         cases = [found.get((history, cache)) for cache in kinds]
-        rows.append([f"{history:,}", *(f"{c['rate']:.1f} of {c['limit']:.1f}, {c['share']:.0%}"
-                                       if c else "" for c in cases),
+        rows.append([f"{history:,}", *(of_limit(case) if case else "" for case in cases),
                      f"{max(c['history_repeated'] for c in cases if c):,}"])
     return table(["context", *(f"{cache} cache, tokens/s of limit" for cache in kinds),
                   "of it repeated"], rows)
@@ -220,11 +253,13 @@ TABLES = {
     "attention batches": batch_table,
     "attention mixed types": mixed_table,
     "attention windows": window_table,
+    "attention targets": targets_table,
     "decode": lambda book: context_table(book, "decode"),
     "prefill": lambda book: context_table(book, "prefill"),
     "llama.cpp": llama_cpp_table,
     "metadata": metadata_table,
     "attention machine": lambda book: book.machine("attention"),
+    "targets machine": lambda book: book.machine("targets"),
     "decode machine": lambda book: book.machine("decode"),
     "llama.cpp machine": lambda book: book.machine("llama_cpp"),
 }

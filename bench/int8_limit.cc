@@ -38,7 +38,7 @@ __attribute__((target("avx512f,avx512vnni"))) std::int32_t DotChains() {
 }  // namespace
 
 double Int8DotGops(ThreadPool& pool, Clock clock) {
-  if (!__builtin_cpu_supports("avx512vnni")) return 0.0;
+  if (TargetInUse() != "AVX3_DL") return 0.0;
   const double start = Seconds(clock);
   pool.ParallelFor(pool.threads(), [](std::int64_t, int) { keep_sum += DotChains(); });
   return kOperations * pool.threads() / (Seconds(clock) - start) * 1e-9;

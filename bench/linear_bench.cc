@@ -10,7 +10,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -18,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench_program.h"
 #include "kvcache/cpu_backend.h"
 #include "machine_limits.h"
 #include "platform/aligned_buffer.h"
@@ -26,13 +26,8 @@
 namespace kvcache::bench {
 namespace {
 
-struct Options {
-  int threads = AvailableProcessors();
-  int rounds = 7;
+struct Options : ProgramOptions {
   int decode_megabytes = 768;  // beyond the last cache
-  std::string filter;
-  std::string json;
-  Clock clock = Clock::kWall;
 };
 
 struct Case {
@@ -193,11 +188,9 @@ class Setting {
 };
 
 struct Measured {
-  double best_seconds = 0.0;  // of one call
-  double median_seconds = 0.0;
-  double p99_seconds = 0.0;
-  double rate = 0.0;   // GB/s or GOP/s, at best
-  double limit = 0.0;  // in the same unit, at best
+  Timing timing;
+  double rate;   // GB/s or GOP/s, at best
+  double limit;  // in the same unit, at best
 };
 
 double Limit(ThreadPool& pool, const Case& c, const AlignedBuffer& memory, Clock clock) {
@@ -210,43 +203,38 @@ double Limit(ThreadPool& pool, const Case& c, const AlignedBuffer& memory, Clock
 }
 
 Measured Measure(ThreadPool& pool, Setting& setting, const Case& c, const Options& options) {
-  Measured measured;
   AlignedBuffer memory;
   if (c.StreamsWeights()) {
     memory = AlignedBuffer::Make(setting.bytes()).value();
     std::memset(memory.data(), 1, memory.size_bytes());
   }
+  double limit = 0.0;
   std::vector<double> seconds;
   for (int round = 0; round < options.rounds; ++round) {
-    measured.limit = std::max(measured.limit, Limit(pool, c, memory, options.clock));
+    limit = std::max(limit, Limit(pool, c, memory, options.clock));
     const double start = Seconds(options.clock);
     setting.Run();
     seconds.push_back((Seconds(options.clock) - start) / static_cast<double>(setting.copies()));
   }
-  std::sort(seconds.begin(), seconds.end());
-  const std::size_t n = seconds.size();
-  measured.best_seconds = seconds.front();
-  measured.median_seconds = seconds[n / 2];
-  measured.p99_seconds = seconds[std::min(n - 1, n * 99 / 100)];
+  const Timing timing(std::move(seconds));
   const double work = c.StreamsWeights() ? static_cast<double>(c.WeightBytes()) : c.Operations();
-  measured.rate = work / measured.best_seconds * 1e-9;
-  return measured;
+  return {timing, work / timing.best * 1e-9, limit};
 }
 
 nlohmann::json Json(const Case& c, const Measured& m) {
-  return {{"name", c.Name()},
-          {"kind", "linear"},
-          {"type", InfoOf(c.type).name},
-          {"inputs", c.inputs},
-          {"outputs", c.outputs},
-          {"tokens", c.tokens},
-          {"best_ms", m.best_seconds * 1e3},
-          {"median_ms", m.median_seconds * 1e3},
-          {"p99_ms", m.p99_seconds * 1e3},
-          {"unit", c.StreamsWeights() ? "GB/s" : "GOP/s"},
-          {"rate", m.rate},
-          {"limit", m.limit},
-          {"share", m.rate / m.limit}};
+  nlohmann::json json = m.timing.Json();
+  json.update({{"name", c.Name()},
+               {"kind", "linear"},
+               {"type", InfoOf(c.type).name},
+               {"inputs", c.inputs},
+               {"outputs", c.outputs},
+               {"tokens", c.tokens},
+               {"rate", m.rate},
+               {"unit", c.StreamsWeights() ? "GB/s" : "GOP/s"},
+               {"rate_of", "best"},
+               {"limit", m.limit},
+               {"share", m.rate / m.limit}});
+  return json;
 }
 
 bool RunCase(Backend& backend, ThreadPool& pool, const Case& c, const Options& options,
@@ -265,7 +253,7 @@ bool RunCase(Backend& backend, ThreadPool& pool, const Case& c, const Options& o
   }
   const Measured m = Measure(pool, setting, c, options);
   std::printf("%-28s best %9.3f ms  median %9.3f  p99 %9.3f  %7.1f %s = %3.0f%% of %.1f\n",
-              c.Name().c_str(), m.best_seconds * 1e3, m.median_seconds * 1e3, m.p99_seconds * 1e3,
+              c.Name().c_str(), m.timing.best * 1e3, m.timing.median * 1e3, m.timing.p99 * 1e3,
               m.rate, c.StreamsWeights() ? "GB/s " : "GOP/s", 100.0 * m.rate / m.limit, m.limit);
   std::fflush(stdout);
   results.push_back(Json(c, m));
@@ -279,27 +267,15 @@ int Run(const Options& options) {
     return 1;
   }
   ThreadPool pool(options.threads);
-  std::printf("%s, %d threads\n", CpuTargetName().c_str(), options.threads);
+  std::printf("%s, %d threads\n", TargetInUse().c_str(), options.threads);
   nlohmann::json results = nlohmann::json::array();
   for (const Case& c : Cases()) {
-    if (c.Name().find(options.filter) == std::string::npos) continue;
+    if (!options.Wants(c.Name())) continue;
     if (!RunCase(**backend, pool, c, options, results)) return 1;
   }
-  if (options.json.empty()) return 0;
-  std::ofstream out(options.json);
-  out << nlohmann::json{{"format", "kvcache-bench 1"},
-                        {"bench", "linear"},
-                        {"machine",
-                         {{"target", CpuTargetName()},
-                          {"threads", options.threads},
-                          {"compiler", __VERSION__}}},
-                        {"settings",
-                         {{"rounds", options.rounds},
-                          {"clock", options.clock == Clock::kWall ? "wall" : "processor"}}},
-                        {"cases", results}}
-             .dump(1)
-      << "\n";
-  return out.good() ? 0 : 1;
+  const bool written = WriteResult(options.json, {"linear", MachineFacts(options.threads),
+                                                  options.Settings(), std::move(results)});
+  return written ? 0 : 1;
 }
 
 }  // namespace
@@ -307,19 +283,12 @@ int Run(const Options& options) {
 
 int main(int argc, char** argv) {
   kvcache::bench::Options options;
-  bool processor_time = false;
+  options.rounds = 7;
   CLI::App app("Linear layers against the machine's limits");
-  app.add_option("--threads", options.threads, "threads, the caller included")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--rounds", options.rounds, "measurements of a case")->check(CLI::PositiveNumber);
+  kvcache::bench::AddOptions(app, options);
   app.add_option("--decode-megabytes", options.decode_megabytes,
                  "weights that a case of few tokens goes through")
       ->check(CLI::PositiveNumber);
-  app.add_option("--filter", options.filter, "only cases whose name contains this");
-  app.add_option("--json", options.json, "also write the results to this file (bench/README.md)");
-  app.add_flag("--processor-time", processor_time,
-               "time that the threads ran, for machines that are not idle; use one thread");
   CLI11_PARSE(app, argc, argv);
-  if (processor_time) options.clock = kvcache::bench::Clock::kProcessor;
   return kvcache::bench::Run(options);
 }

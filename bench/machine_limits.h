@@ -1,14 +1,19 @@
-// What the machine can do at most, measured with plain loops: the yardstick of the benchmarks.
+// What the machine can do at most with the instruction set in use, measured with small loops: the
+// yardstick of the benchmarks.
 //
 // Thread safety: as ThreadPool's.
 #pragma once
 
 #include <cstddef>
 #include <span>
+#include <string>
 
 #include "platform/thread_pool.h"
 
 namespace kvcache::bench {
+
+// The instruction set that calls are sent to now, such as "AVX3_DL".
+std::string TargetInUse();
 
 enum class Clock {
   kWall,
@@ -16,8 +21,8 @@ enum class Clock {
 };
 double Seconds(Clock clock);
 
-// As the processor does by itself, or asking for memory 16 KiB ahead: which one is faster
-// depends on where the bytes are.
+// As anybody would write it, where the processor fetches ahead by itself, or asking for memory
+// 16 KiB ahead: which one is faster depends on where the bytes are.
 enum class Reading { kPlain, kFetchingAhead };
 
 // Sums `bytes` once with vector loads on all threads; returns seconds.
@@ -28,8 +33,9 @@ double SecondsToRead(ThreadPool& pool, std::span<const std::byte> bytes, Clock c
 // returns GFLOP/s, an addition and a multiplication each counted.
 double FmaGflops(ThreadPool& pool, Clock clock);
 
-// The same with chains of vpdpbusd, dot products of int8; GOP/s, or 0 where the machine has no
-// AVX-512 VNNI. In int8_limit.cc.
+// The same with chains of vpdpbusd, dot products of int8; GOP/s, or 0 where the instruction set in
+// use is without AVX-512 VNNI: kernels then multiply integers of 16 bits, at the rate of f32 FMA.
+// In int8_limit.cc.
 double Int8DotGops(ThreadPool& pool, Clock clock = Clock::kWall);
 
 }  // namespace kvcache::bench

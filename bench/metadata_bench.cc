@@ -12,13 +12,13 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "bench_program.h"
 #include "kvcache/causal_cache.h"
 #include "kvcache/cpu_backend.h"
 #include "kvcache/recurrent_cache.h"
@@ -292,30 +292,15 @@ int Main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   auto backend = MakeCpuBackend({.threads = 1});
   if (!backend.ok()) Fail(backend.status().message());
-#ifdef NDEBUG
-  const char* const asserts = "off";
-#else
-  const char* const asserts = "on";
-#endif
-  std::printf("machine %s, compiler %s, asserts %s, %d rounds\n", CpuTargetName().c_str(),
-              __VERSION__, asserts, rounds);
+  const nlohmann::json machine = bench::MachineFacts(1);
+  std::printf("machine %s, compiler %s, asserts %s, %d rounds\n", bench::TargetInUse().c_str(),
+              __VERSION__, machine["asserts"].get<std::string>().c_str(), rounds);
   std::printf("%-24s %9s %10s %10s %10s %12s\n", "StartForward", "cells", "median µs", "best µs",
               "p99 µs", "allocations");
   nlohmann::json cases = Measure(**backend, rounds);
-  if (file.empty()) return 0;
-  std::ofstream out(file);
-  out << nlohmann::json{{"format", "kvcache-bench 1"},
-                        {"bench", "metadata"},
-                        {"machine",
-                         {{"target", CpuTargetName()},
-                          {"threads", 1},
-                          {"compiler", __VERSION__},
-                          {"asserts", asserts}}},
-                        {"settings", {{"rounds", rounds}}},
-                        {"cases", std::move(cases)}}
-             .dump(1)
-      << "\n";
-  return out.good() ? 0 : 1;
+  const bool written =
+      bench::WriteResult(file, {"metadata", machine, {{"rounds", rounds}}, std::move(cases)});
+  return written ? 0 : 1;
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ import time
 from machine_facts import FORMAT, ROOT, describe_machine
 from suite import BENCHES, Run, machine
 
+
 def summary(case):
     """One line for people."""
     text = f"  {case['name']:<44}"
@@ -40,13 +41,15 @@ def kept(path, cases):
 def run_one(name, run, args):
     """Runs a benchmark and writes its file."""
     start = time.monotonic()
-    found = {**describe_machine(), **machine(run)}
+    run.machine = {**describe_machine(), **machine(run)}
     cases = BENCHES[name][0](run)
+    if not cases:
+        raise RuntimeError("no case is asked for")
     seconds = time.monotonic() - start
     path = args.out / f"{name}.json"
     others = kept(path, cases) if args.append else []
     path.write_text(json.dumps(
-        {"format": FORMAT, "bench": name, "machine": found,
+        {"format": FORMAT, "bench": name, "machine": run.machine,
          "settings": {"quick": run.quick, "seconds": round(seconds, 1)},
          "cases": others + cases},
         indent=1) + "\n")
@@ -67,7 +70,7 @@ def parse_arguments():
                         help="keep those cases of a file that are not measured anew")
     parser.add_argument("--no-peer", dest="peer", action="store_false", help="without ggml")
     parser.add_argument("--kv-types", nargs="+", metavar="TYPE",
-                        help="of keys and values (default: attention's all, a model's f16 q8_0)")
+                        help="of keys and values (default: attention's all, else f16 q8_0 q4_0)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build/bench")
     parser.add_argument("--models", type=pathlib.Path, default=ROOT / "build/peer",

@@ -1,21 +1,16 @@
 // Writing keys and values into cells, per cache type: what a token costs for one layer, beside the
 // time that a plain copy of the same f32 rows takes. Each case first checks that a batch leaves the
 // bytes that its tokens leave one at a time.
-//
-//   store_bench [--threads=N] [--rounds=N] [--filter=TEXT] [--json=FILE] [--clock=cpu]
-//
-// --clock=cpu counts the process's own processor time instead of the wall's.
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "backend/cpu/kv_kernels.h"
+#include "bench_program.h"
 #include "kvcache/cpu_backend.h"
 #include "machine_limits.h"
 
@@ -24,14 +19,6 @@ namespace {
 
 constexpr int kKvHeads = 8;
 constexpr int kCells = 1024;
-
-struct Options {
-  int threads = 1;
-  int rounds = 15;
-  std::string filter;
-  std::string json;
-  Clock clock = Clock::kWall;
-};
 
 struct Case {
   DType type;
@@ -105,7 +92,7 @@ class Setting {
 
 // The best time of one call, in seconds.
 template <class Call>
-double Best(const Options& options, const Call& call) {
+double Best(const ProgramOptions& options, const Call& call) {
   constexpr double kRoundSeconds = 0.02;
   double best = 1e9;
   for (int round = 0; round < options.rounds; ++round) {
@@ -120,7 +107,8 @@ double Best(const Options& options, const Call& call) {
   return best;
 }
 
-bool RunCase(ThreadPool& pool, const Case& c, const Options& options, nlohmann::json& cases) {
+bool RunCase(ThreadPool& pool, const Case& c, const ProgramOptions& options,
+             nlohmann::json& cases) {
   Setting setting(pool, c);
   if (!setting.Agrees()) {
     std::fprintf(stderr, "%s: a batch is not its tokens\n", c.Name().c_str());
@@ -148,50 +136,14 @@ bool RunCase(ThreadPool& pool, const Case& c, const Options& options, nlohmann::
   return true;
 }
 
-bool WriteJson(const Options& options, nlohmann::json cases) {
-  std::ofstream out(options.json);
-  out << nlohmann::json{{"format", "kvcache-bench 1"},
-                        {"bench", "store"},
-                        {"machine",
-                         {{"target", CpuTargetName()},
-                          {"threads", options.threads},
-                          {"compiler", __VERSION__}}},
-                        {"settings", {{"rounds", options.rounds}}},
-                        {"cases", std::move(cases)}}
-             .dump(1)
-      << "\n";
-  return out.good();
-}
-
-bool ParseOptions(int argc, char** argv, Options& options) {
-  for (int i = 1; i < argc; ++i) {
-    const std::string argument = argv[i];
-    const std::size_t equals = argument.find('=');
-    const std::string value = equals == std::string::npos ? "" : argument.substr(equals + 1);
-    const std::string name = argument.substr(0, equals);
-    if (name == "--threads") {
-      options.threads = std::max(1, std::atoi(value.c_str()));
-    } else if (name == "--rounds") {
-      options.rounds = std::max(1, std::atoi(value.c_str()));
-    } else if (name == "--filter") {
-      options.filter = value;
-    } else if (name == "--json") {
-      options.json = value;
-    } else if (name == "--clock" && value == "cpu") {
-      options.clock = Clock::kProcessor;
-    } else {
-      std::fprintf(stderr, "unknown option %s\n", argument.c_str());
-      return false;
-    }
-  }
-  return true;
-}
-
 int Main(int argc, char** argv) {
-  Options options;
-  if (!ParseOptions(argc, argv, options)) return 2;
+  ProgramOptions options;
+  options.threads = 1;
+  CLI::App app("Writing keys and values into cells, beside copying the same rows");
+  AddOptions(app, options);
+  CLI11_PARSE(app, argc, argv);
   ThreadPool pool(options.threads);
-  std::printf("%s, %d threads, K and V of %d heads\n", CpuTargetName().c_str(), options.threads,
+  std::printf("%s, %d threads, K and V of %d heads\n", TargetInUse().c_str(), options.threads,
               kKvHeads);
   nlohmann::json cases = nlohmann::json::array();
   for (const int head_dim : {64, 128}) {
@@ -199,12 +151,14 @@ int Main(int argc, char** argv) {
       for (const DType type :
            {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0}) {
         const Case c{type, head_dim, tokens};
-        if (c.Name().find(options.filter) == std::string::npos) continue;
+        if (!options.Wants(c.Name())) continue;
         if (!RunCase(pool, c, options, cases)) return 1;
       }
     }
   }
-  return options.json.empty() || WriteJson(options, std::move(cases)) ? 0 : 1;
+  const bool written = WriteResult(
+      options.json, {"store", MachineFacts(options.threads), options.Settings(), std::move(cases)});
+  return written ? 0 : 1;
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ sys.path[:0] = [str(HERE / "peer"), str(ROOT / "tests/support"), str(ROOT / "tes
 MODEL_SEED, PROMPT = 1, 512
 DEPTHS = [0, 1024, 4096, 16384, 32768, 65536, 131072]
 EVALUATED = 2048  # tokens of a deep history; the others are copies of them
-MODEL_KV_TYPES = ["f16", "q8_0"]
+MAIN_KV_TYPES = ["f16", "q8_0", "q4_0"]
 PREFILL_DEPTHS = [0, 4096, 16384]
 
 
@@ -25,6 +25,7 @@ class Run:
         self.build, self.work, self.models = args.build, args.out / "work", args.models
         self.threads, self.quick, self.extra, self.log = args.threads, args.quick, args.rest, log
         self.with_peer, self.kv_types = args.peer, args.kv_types
+        self.machine = {}  # what machine() found
         self.work.mkdir(parents=True, exist_ok=True)
 
     def program(self, name, *options):
@@ -39,6 +40,7 @@ class Run:
 
     def json_file(self, name, *options):
         path = self.work / f"{name}.json"
+        path.unlink(missing_ok=True)  # an old one must not pass for this run's
         self.program(name, *options, f"--json={path}")
         return json.loads(path.read_text())
 
@@ -51,22 +53,23 @@ def machine(run):
 # ---- attention, linear layers, metadata, tokenizers ----------------------------------------
 
 
-def attention(run):
-    filters = [f"head 128 {kind}" for kind in run.kv_types or []] or [""]
+def attention_filter(run):
+    """A pattern of the names of attention_bench's cases."""
     if run.quick:
-        filters = [f"history {shape} batch 1 head 128 {kind}" for kind in run.kv_types or MODEL_KV_TYPES
-                   for shape in ("4096 queries 1", "512 queries 512")]
-    if run.extra:
-        filters = [""]
-    options = [f"--threads={run.threads}", "--rounds=3" if run.quick else "--rounds=15"]
-    cases = []
-    for text in filters:
-        cases += run.json_file("attention_bench", *options, f"--filter={text}")["cases"]
-    for case in cases:
-        case.setdefault("rate_of", "best")
-        case.setdefault("unit", "GB/s" if case["kind"] == "decode" else "GFLOP/s")
-        case.setdefault("name", " ".join(str(case[key]) for key in (
-            "kind", "history", "queries", "batch", "head_dim", "type")))
+        return one_sequence(run, decode=4096, prefill=512)
+    return f" ({'|'.join(run.kv_types)})(-|$)" if run.kv_types else "."
+
+
+def one_sequence(run, decode, prefill):
+    """The cases of one sequence with histories of so many tokens, K and V of the same type."""
+    shapes = f"(decode history {decode} queries 1|prefill history {prefill} queries 512)"
+    return f"^{shapes} batch 1 head 128 ({'|'.join(run.kv_types or MAIN_KV_TYPES)})$"
+
+
+def attention(run):
+    cases = run.json_file("attention_bench", f"--threads={run.threads}",
+                          f"--rounds={3 if run.quick else 15}",
+                          f"--filter={attention_filter(run)}")["cases"]
     if run.with_peer:
         import attention_peer
         if attention_peer.available():
@@ -78,10 +81,22 @@ def attention(run):
     return cases
 
 
+def targets(run):
+    """All that the machine has; the portable one is slow, and looked at less often."""
+    cases = []
+    for target in run.machine["targets"]:
+        short = run.quick or target == "EMU128"
+        shapes = {"decode": 4096, "prefill": 512} if run.quick else {"decode": 16384, "prefill": 4608}
+        cases += run.json_file("attention_bench", f"--threads={run.threads}", f"--target={target}",
+                               f"--rounds={3 if short else 15}",
+                               f"--filter={one_sequence(run, **shapes)}")["cases"]
+    return cases
+
+
 def linear(run):
     quick = ["--filter=q8_0 2048x8192", "--rounds=3", "--decode-megabytes=128"]
     options = [f"--threads={run.threads}", *(quick if run.quick and not run.extra else [])]
-    return [{**case, "rate_of": "best"} for case in run.json_file("linear_bench", *options)["cases"]]
+    return run.json_file("linear_bench", *options)["cases"]
 
 
 def store(run):
@@ -150,7 +165,7 @@ def decode(run):
     depths = [0, 1024, 4096] if run.quick else DEPTHS
     options = ["--depths", ",".join(map(str, depths)), "--prefill-depths", 0, "--repeats", 1,
                "--decode-tokens", 16]
-    return [case for kv in run.kv_types or MODEL_KV_TYPES for case in model_cases(run, kv, *options)
+    return [case for kv in run.kv_types or MAIN_KV_TYPES for case in model_cases(run, kv, *options)
             if case["kind"] == "decode"]
 
 
@@ -158,12 +173,13 @@ def prefill(run):
     depths = [0, 1024] if run.quick else PREFILL_DEPTHS
     options = ["--prefill-depths", ",".join(map(str, depths)), "--depths", 0, "--repeats", 3,
                "--decode-tokens", 1]
-    return [case for kv in run.kv_types or MODEL_KV_TYPES for case in model_cases(run, kv, *options)
+    return [case for kv in run.kv_types or MAIN_KV_TYPES for case in model_cases(run, kv, *options)
             if case["kind"] == "prefill"]
 
 
 BENCHES = {
     "attention": (attention, "the attention kernels, beside ggml's"),
+    "targets": (targets, "the attention kernels, with each instruction set of the machine"),
     "decode": (decode, "a 1B-class model's next token, over contexts of 0 to 131,072"),
     "prefill": (prefill, "the same model's prompts of 512, after 0 to 16,384 tokens"),
     "linear": (linear, "matrix products, by the weights' type"),

@@ -1,10 +1,12 @@
 """From times to the table: speeds, the machine's limits, and what share of them is reached.
 
 Limits, from what the same process measured of the machine:
-  decode   read bandwidth, as it was at that depth / (bytes of the weights + bytes of K and V)
+  decode   read bandwidth, as it was at that depth / (bytes of the weights + bytes of K and V);
+           of the better of two ways to read, and beside it of the plain loop alone
   prefill  multiply-adds of the layers at the peak of their kind (int8 dot products for block
            types, f32 FMA for the others); of the attention q·K likewise, by the type of K, and p·V
-           at the peak of f32 FMA; the output matrix counts for one token
+           by that of V, whose weights of 16 bits take two int8 dot products; the output matrix
+           counts for one token
 """
 
 import statistics
@@ -51,10 +53,11 @@ def macs(info):
     return info.dims[0] * info.dims[1]
 
 
-def peak(kind, machine):
-    """The best rate of multiply-adds on values of a type, in 10^9 operations per second."""
+def peak(kind, machine, dots=1):
+    """The best rate of multiply-adds on values of a type, in 10^9 operations per second; those of
+    block types are so many int8 dot products each."""
     int8 = machine["int8_gop_per_s"]
-    return int8 if kind.startswith("q") and int8 > 0 else machine["f32_gflop_per_s"]
+    return int8 / dots if kind.startswith("q") and int8 > 0 else machine["f32_gflop_per_s"]
 
 
 def limit(cost, weights, kv, prompt, ours, what, depth):
@@ -64,7 +67,7 @@ def limit(cost, weights, kv, prompt, ours, what, depth):
         return ours["read_gb_per_s"][str(depth)] * 1e9 / cost.decode_bytes(depth, kv)
     attention = cost.attention_macs(prompt, depth)
     seconds = 2e-9 * ((cost.layer_macs * prompt + cost.head_macs) / peak(weights, machine)
-                      + attention / peak(kv, machine) + attention / peak("f32", machine))
+                      + attention / peak(kv, machine) + attention / peak(kv, machine, dots=2))
     return prompt / seconds
 
 
@@ -95,14 +98,19 @@ def case(model, weights, kv, prompt, ours, what, depth):
     tokens = prompt if what == "prefill" else 1
     rate = tokens * 1e3 / statistics.median(times)
     allowed = limit(ModelCost(model), weights, kv, prompt, ours, what, depth)
-    return {"name": f"{what} at {depth}, {weights} weights, {kv} cache", "kind": what,
-            "history": depth, "queries": tokens, "weights": weights, "type": kv,
-            "history_repeated": ours["history"][str(depth)]["repeated"],
-            "best_ms": times[0], "median_ms": statistics.median(times),
-            "p99_ms": times[min(len(times) - 1, len(times) * 99 // 100)],
-            "rate": rate, "unit": "tokens/s", "rate_of": "median", "limit": allowed,
-            "share": rate / allowed, "read_gb_per_s": ours["read_gb_per_s"][str(depth)],
-            "cpu_share": ours["cpu_share"]}
+    found = {"name": f"{what} at {depth}, {weights} weights, {kv} cache", "kind": what,
+             "history": depth, "queries": tokens, "weights": weights, "type": kv,
+             "history_repeated": ours["history"][str(depth)]["repeated"],
+             "best_ms": times[0], "median_ms": statistics.median(times),
+             "p99_ms": times[min(len(times) - 1, len(times) * 99 // 100)],
+             "rate": rate, "unit": "tokens/s", "rate_of": "median", "limit": allowed,
+             "share": rate / allowed, "cpu_share": ours["cpu_share"]}
+    if what == "decode":
+        best, plain = (ours[key][str(depth)] for key in ("read_gb_per_s", "plain_read_gb_per_s"))
+        plain_limit = allowed * plain / best
+        found |= {"plain_limit": plain_limit, "plain_share": rate / plain_limit,
+                  "read_gb_per_s": best, "plain_read_gb_per_s": plain}
+    return found
 
 
 def cases(model, weights, kv, prompt, ours):

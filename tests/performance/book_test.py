@@ -41,8 +41,8 @@ class BookTest(unittest.TestCase):
     def test_another_result_is_another_figure_and_table(self):
         def faster(result):
             for case in result["cases"]:
-                case["rate"] *= 1.1
-                case["share"] *= 1.1
+                for key in {"rate", "share", "plain_share"} & case.keys():
+                    case[key] *= 1.1
 
         self.change("attention.json", faster)
         status, said = check(self.page)
@@ -51,13 +51,29 @@ class BookTest(unittest.TestCase):
         self.assertIn("performance.md: differs", said)
 
     def test_a_share_that_is_not_rate_over_limit_is_refused(self):
-        def wrong(result):
-            result["cases"][0]["share"] += 0.1
+        for share in ("share", "plain_share"):
+            with self.subTest(share):
+                def wrong(result):
+                    next(c for c in result["cases"] if share in c)[share] += 0.1
 
-        self.change("attention.json", wrong)
-        status, said = check(self.page)
-        self.assertEqual(status, 1)
-        self.assertIn("share", said)
+                self.change("attention.json", wrong)
+                status, said = check(self.page)
+                self.assertEqual(status, 1)
+                self.assertIn(f": {share} ", said)
+                shutil.copy(PAGE.with_suffix("") / "attention.json", self.results)
+
+    def test_decoding_without_the_plain_loop_is_refused(self):
+        for name in ("attention", "targets", "decode"):
+            with self.subTest(name):
+                def forget(result):
+                    next(c for c in result["cases"] if c["kind"] == "decode").pop("plain_limit")
+
+                self.change(f"{name}.json", forget)
+                status, said = check(self.page)
+                self.assertEqual(status, 1)
+                self.assertIn(f"{name}.json", said)
+                self.assertIn("plain_limit", said)
+                shutil.copy(PAGE.with_suffix("") / f"{name}.json", self.results)
 
     def test_a_file_of_another_format_is_refused(self):
         self.change("attention.json", lambda result: result.pop("format"))
