@@ -162,7 +162,7 @@ nlohmann::json Json(const AttentionCase& c, const Measured& m, const std::string
                {"k_type", InfoOf(c.k_type).name},
                {"v_type", InfoOf(c.v_type).name},
                {"window", c.window},
-               {"target", TargetInUse()},
+               {"target", CpuTargetName()},
                {"rate", m.rate},
                {"unit", c.prefill() ? "GFLOP/s" : "GB/s"},
                {"rate_of", "median"},
@@ -219,7 +219,7 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   ThreadPool pool(options.threads);
-  std::printf("%s, %d threads\n", TargetInUse().c_str(), options.threads);
+  std::printf("%s, %d threads\n", CpuTargetName().c_str(), options.threads);
   nlohmann::json results = nlohmann::json::array();
   for (const AttentionCase& c : Cases()) {
     if (!options.Wants(c.Name())) continue;

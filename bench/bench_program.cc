@@ -18,14 +18,6 @@ void UseTarget(const std::string& name) {
   if (!status.ok()) throw CLI::ValidationError(status.message());
 }
 
-// Highway 1.0 goes back to the best target when asked what there is, so it is told again.
-std::vector<std::string> TargetNames() {
-  const std::string used = TargetInUse();
-  std::vector<std::string> names = CpuTargetNames();
-  static_cast<void>(cpu::UseCpuTarget(used).ok());
-  return names;
-}
-
 std::regex Pattern(const std::string& text) {
   try {
     return std::regex(text);
@@ -82,8 +74,8 @@ nlohmann::json MachineFacts(int threads) {
   const char* const asserts = "on";
 #endif
   return {{"threads", threads},
-          {"target", TargetInUse()},
-          {"targets", TargetNames()},
+          {"target", CpuTargetName()},
+          {"targets", CpuTargetNames()},
           {"compiler", __VERSION__},
           {"asserts", asserts}};
 }

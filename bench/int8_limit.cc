@@ -1,6 +1,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "kvcache/cpu_backend.h"
 #include "machine_limits.h"
 
 #if defined(__x86_64__)
@@ -38,7 +39,7 @@ __attribute__((target("avx512f,avx512vnni"))) std::int32_t DotChains() {
 }  // namespace
 
 double Int8DotGops(ThreadPool& pool, Clock clock) {
-  if (TargetInUse() != "AVX3_DL") return 0.0;
+  if (CpuTargetName() != "AVX3_DL") return 0.0;
   const double start = Seconds(clock);
   pool.ParallelFor(pool.threads(), [](std::int64_t, int) { keep_sum += DotChains(); });
   return kOperations * pool.threads() / (Seconds(clock) - start) * 1e-9;

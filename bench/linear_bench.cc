@@ -267,7 +267,7 @@ int Run(const Options& options) {
     return 1;
   }
   ThreadPool pool(options.threads);
-  std::printf("%s, %d threads\n", TargetInUse().c_str(), options.threads);
+  std::printf("%s, %d threads\n", CpuTargetName().c_str(), options.threads);
   nlohmann::json results = nlohmann::json::array();
   for (const Case& c : Cases()) {
     if (!options.Wants(c.Name())) continue;

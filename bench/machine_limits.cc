@@ -20,10 +20,6 @@ namespace kvcache::bench {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-const char* NameOfTarget() {
-  return hwy::TargetName(HWY_TARGET);
-}
-
 // REQUIRES: count is a multiple of 4 vectors.
 template <bool kFetchAhead>
 std::uint64_t SumWords(const std::uint64_t* words, std::size_t count) {
@@ -92,7 +88,6 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace kvcache::bench {
-HWY_EXPORT(NameOfTarget);
 HWY_EXPORT(SumPlainly);
 HWY_EXPORT(SumFetchingAhead);
 HWY_EXPORT(FmaChains);
@@ -102,10 +97,6 @@ namespace {
 std::atomic<std::uint64_t> keep_sum;  // so that the loops have a result
 
 }  // namespace
-
-std::string TargetInUse() {
-  return HWY_DYNAMIC_DISPATCH(NameOfTarget)();
-}
 
 double Seconds(Clock clock) {
   timespec now{};

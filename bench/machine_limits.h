@@ -6,14 +6,10 @@
 
 #include <cstddef>
 #include <span>
-#include <string>
 
 #include "platform/thread_pool.h"
 
 namespace kvcache::bench {
-
-// The instruction set that calls are sent to now, such as "AVX3_DL".
-std::string TargetInUse();
 
 enum class Clock {
   kWall,

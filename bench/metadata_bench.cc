@@ -293,7 +293,7 @@ int Main(int argc, char** argv) {
   auto backend = MakeCpuBackend({.threads = 1});
   if (!backend.ok()) Fail(backend.status().message());
   const nlohmann::json machine = bench::MachineFacts(1);
-  std::printf("machine %s, compiler %s, asserts %s, %d rounds\n", bench::TargetInUse().c_str(),
+  std::printf("machine %s, compiler %s, asserts %s, %d rounds\n", CpuTargetName().c_str(),
               __VERSION__, machine["asserts"].get<std::string>().c_str(), rounds);
   std::printf("%-24s %9s %10s %10s %10s %12s\n", "StartForward", "cells", "median µs", "best µs",
               "p99 µs", "allocations");

@@ -143,7 +143,7 @@ int Main(int argc, char** argv) {
   AddOptions(app, options);
   CLI11_PARSE(app, argc, argv);
   ThreadPool pool(options.threads);
-  std::printf("%s, %d threads, K and V of %d heads\n", TargetInUse().c_str(), options.threads,
+  std::printf("%s, %d threads, K and V of %d heads\n", CpuTargetName().c_str(), options.threads,
               kKvHeads);
   nlohmann::json cases = nlohmann::json::array();
   for (const int head_dim : {64, 128}) {

@@ -1,16 +1,39 @@
+// Compiled once per target for the name of the one in use, which dispatch alone knows.
 #include "backend/cpu/cpu_target.h"
 
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "backend/cpu/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/cpu_target.cc"
+#include "hwy/foreach_target.h"
+
+// After foreach_target.
 #include "hwy/highway.h"
 #include "kvcache/cpu_backend.h"
 
+HWY_BEFORE_NAMESPACE();
+namespace kvcache::cpu {
+namespace HWY_NAMESPACE {
+
+std::int64_t TargetInUse() {
+  return HWY_TARGET;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace kvcache::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 namespace kvcache {
 namespace cpu {
+HWY_EXPORT(TargetInUse);
+
 namespace {
 
 // Highway's test for AVX3_DL and the compiler's flag for it name two VNNI extensions; the
@@ -23,15 +46,29 @@ std::int64_t TargetsWithoutTheirVnni() {
 #endif
 }
 
+// All that this machine can run, best first. Asked once, before any is disabled: Highway 1.0
+// forgets what is disabled, until the next call of DisableTargets, when it is asked again.
+const std::vector<std::int64_t>& MachineTargets() {
+  static const std::vector<std::int64_t> targets = [] {
+    std::vector<std::int64_t> all = hwy::SupportedAndGeneratedTargets();
+    std::erase_if(all, [](std::int64_t t) { return (t & TargetsWithoutTheirVnni()) != 0; });
+    hwy::DisableTargets(TargetsWithoutTheirVnni());
+    return all;
+  }();
+  return targets;
+}
+
+// Targets of lower bits than the best allowed are better ones.
+std::atomic<std::int64_t> best_allowed = 1;
+
 }  // namespace
 
 Status UseCpuTarget(std::string_view name) {
-  hwy::DisableTargets(TargetsWithoutTheirVnni());
-  if (name.empty()) return Status::Ok();
   std::string names;
-  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    if (name == hwy::TargetName(target)) {
-      hwy::DisableTargets(TargetsWithoutTheirVnni() | (target - 1));  // lower bits are better
+  for (const std::int64_t target : MachineTargets()) {
+    if (name.empty() || name == hwy::TargetName(target)) {
+      best_allowed = target;
+      hwy::DisableTargets(TargetsWithoutTheirVnni() | (target - 1));
       return Status::Ok();
     }
     names += std::string(names.empty() ? "" : ", ") + hwy::TargetName(target);
@@ -53,14 +90,16 @@ Status UseCpuTargetFromEnvironment() {
 std::vector<std::string> CpuTargetNames() {
   static_cast<void>(cpu::UseCpuTargetFromEnvironment().ok());
   std::vector<std::string> names;
-  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    names.emplace_back(hwy::TargetName(target));
+  for (const std::int64_t target : cpu::MachineTargets()) {
+    if (target >= cpu::best_allowed) names.emplace_back(hwy::TargetName(target));
   }
   return names;
 }
 
 std::string CpuTargetName() {
-  return CpuTargetNames().front();
+  static_cast<void>(cpu::UseCpuTargetFromEnvironment().ok());
+  return hwy::TargetName(HWY_DYNAMIC_DISPATCH(cpu::TargetInUse)());
 }
 
 }  // namespace kvcache
+#endif  // HWY_ONCE

@@ -17,6 +17,7 @@ TEST(CpuTargetTest, EachNameThatTheMachineOffersCanBeForced) {
     ASSERT_TRUE(cpu::UseCpuTarget(names[i]).ok());
     EXPECT_EQ(CpuTargetName(), names[i]);
     EXPECT_EQ(CpuTargetNames().size(), names.size() - i);
+    EXPECT_EQ(CpuTargetName(), names[i]) << "asking for the others changes nothing";
   }
   ASSERT_TRUE(cpu::UseCpuTarget("").ok());
   EXPECT_EQ(CpuTargetNames(), names);
