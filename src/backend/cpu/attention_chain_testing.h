@@ -142,30 +142,36 @@ struct SplitResult {
   std::vector<float> a = {};
 };
 
-// What the weights of one split say of value d, where values are in blocks: weights times scales
-// as integers of one unit.
-inline float BlockSum(const Arithmetic& math, const Scene& scene, const QueryAt& query, int kv_head,
-                      const std::vector<Position>& seen, const std::vector<float>& weights, int d) {
+// What the weights of one split say of a block of values: weights times scales as integers of one
+// unit. REQUIRES: finite scales.
+inline void BlockSums(const Arithmetic& math, const Scene& scene, const QueryAt& query, int kv_head,
+                      const std::vector<Position>& seen, const std::vector<float>& weights,
+                      int block, std::vector<float>& sums) {
+  const int first = block * static_cast<int>(kKvBlock);
   std::vector<float> scaled;
-  std::vector<std::int32_t> codes;
   float most = 0.0f;
   for (std::size_t i = 0; i < seen.size(); ++i) {
     const std::int64_t cell = scene.CellOf(query.sequence, seen[i]);
-    const StoredInBlock value = StoredValue(scene.layer(), kv_head, cell, d);
-    scaled.push_back(weights[i] == 0.0f ? 0.0f : weights[i] * value.scale);
-    codes.push_back(value.code);
+    const float scale = StoredValue(scene.layer(), kv_head, cell, first).scale;
+    scaled.push_back(weights[i] == 0.0f ? 0.0f : weights[i] * scale);
     most = std::max(most, std::fabs(scaled.back()));
   }
   const float unit = most / 32512.0f;
-  if (unit < std::numeric_limits<float>::min()) return 0.0f;
-  const float inverse = 1.0f / unit;
+  const float inverse = unit < std::numeric_limits<float>::min() ? 0.0f : 1.0f / unit;
   constexpr float kIntegers = 12582912.0f;  // where floats are integers
-  std::int64_t sum = 0;
+  std::vector<std::int64_t> totals(kKvBlock);
   for (std::size_t i = 0; i < seen.size(); ++i) {
     const float rounded = math.MulAdd(scaled[i], inverse, kIntegers) - kIntegers;
-    sum += static_cast<std::int64_t>(rounded) * codes[i];
+    const std::int64_t cell = scene.CellOf(query.sequence, seen[i]);
+    for (int d = 0; d < kKvBlock; ++d) {
+      totals[static_cast<std::size_t>(d)] +=
+          static_cast<std::int64_t>(rounded) *
+          StoredValue(scene.layer(), kv_head, cell, first + d).code;
+    }
   }
-  return static_cast<float>(sum) * unit;
+  for (std::size_t d = 0; d < totals.size(); ++d) {
+    sums[static_cast<std::size_t>(first) + d] = static_cast<float>(totals[d]) * unit;
+  }
 }
 
 inline SplitResult SplitChain(const Arithmetic& math, const Scene& scene, const Rules& rules,
@@ -192,12 +198,12 @@ inline SplitResult SplitChain(const Arithmetic& math, const Scene& scene, const 
     weights.push_back(math.Exp(scores[i] - result.m));
     lanes[seen[i] % 16] += weights.back();
   }
-  for (int d = 0; d < o.shape.v_dim; ++d) {
+  const bool blocks = IsKvBlockType(o.v_type);
+  for (int b = 0; blocks && b < o.shape.v_dim / kKvBlock; ++b) {
+    BlockSums(math, scene, query, kv_head, seen, weights, b, result.a);
+  }
+  for (int d = 0; !blocks && d < o.shape.v_dim; ++d) {
     float& a = result.a[static_cast<std::size_t>(d)];
-    if (IsKvBlockType(o.v_type)) {
-      a = BlockSum(math, scene, query, kv_head, seen, weights, d);
-      continue;
-    }
     for (std::size_t i = 0; i < seen.size(); ++i) {
       a = math.MulAdd(weights[i], scene.Value(query.sequence, seen[i], kv_head, d), a);
     }

@@ -11,12 +11,6 @@
 namespace kvcache::cpu {
 namespace {
 
-std::vector<QueryAt> Range(int sequence, Position begin, Position end) {
-  std::vector<QueryAt> batch;
-  for (Position p = begin; p < end; ++p) batch.push_back({sequence, p});
-  return batch;
-}
-
 struct ShapeCase {
   const char* name;
   KvShape shape;
@@ -69,18 +63,6 @@ Scene TwoSequences(KvBackend& backend) {
   return scene;
 }
 
-std::vector<float> InPieces(KvBackend& backend, const Scene& scene,
-                            const std::vector<QueryAt>& batch, std::size_t piece) {
-  std::vector<float> all;
-  for (std::size_t i = 0; i < batch.size(); i += piece) {
-    const auto end = batch.begin() + static_cast<std::ptrdiff_t>(std::min(i + piece, batch.size()));
-    const std::vector<QueryAt> part(batch.begin() + static_cast<std::ptrdiff_t>(i), end);
-    const std::vector<float> out = Attend(backend, scene, part, {});
-    all.insert(all.end(), out.begin(), out.end());
-  }
-  return all;
-}
-
 TEST(Attention, BatchCompositionDoesNotShow) {
   const auto backend = CpuWithThreads(2);
   const Scene scene = TwoSequences(*backend);
@@ -121,20 +103,6 @@ TEST(Attention, ThreadsDoNotShow) {
       EXPECT_TRUE(SameBits(Attend(*backend, scene, batch, {}), expected)) << threads;
     }
   }
-}
-
-// The same 700 positions: in runs that begin and end anywhere in a tile, in single cells, and
-// in runs whose order in memory is reversed.
-std::vector<std::vector<HistoryRun>> Scattered(int kind) {
-  std::vector<HistoryRun> runs;
-  if (kind == 0) {
-    runs = {{0, 1000, 100}, {100, 3, 211}, {311, 517, 1}, {312, 600, 388}};
-  } else if (kind == 1) {
-    for (Position p = 0; p < 700; ++p) runs.push_back({p, (p * 37) % 701, 1});
-  } else {
-    for (Position p = 0; p < 700; p += 28) runs.push_back({p, 700 - 28 - p, 28});
-  }
-  return {runs};
 }
 
 TEST(Attention, CellsDoNotShow) {

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <span>
@@ -52,6 +53,26 @@ struct SceneOptions {
   KvLayout layout = KvLayout::kTiled;
   bool v_transposed = false;
 };
+
+inline std::vector<QueryAt> Range(int sequence, Position begin, Position end) {
+  std::vector<QueryAt> batch;
+  for (Position p = begin; p < end; ++p) batch.push_back({sequence, p});
+  return batch;
+}
+
+// The same 700 positions: in runs that begin and end anywhere in a tile, in single cells, and
+// in runs whose order in memory is reversed.
+inline std::vector<std::vector<HistoryRun>> Scattered(int kind) {
+  std::vector<HistoryRun> runs;
+  if (kind == 0) {
+    runs = {{0, 1000, 100}, {100, 3, 211}, {311, 517, 1}, {312, 600, 388}};
+  } else if (kind == 1) {
+    for (Position p = 0; p < 700; ++p) runs.push_back({p, (p * 37) % 701, 1});
+  } else {
+    for (Position p = 0; p < 700; p += 28) runs.push_back({p, 700 - 28 - p, 28});
+  }
+  return {runs};
+}
 
 // Histories in cells whose other contents are NaN.
 class Scene {
@@ -140,20 +161,11 @@ class Scene {
     }
   }
 
-  bool Keeps(int sequence, Position p) const {
-    for (const HistoryRun& run : runs_[static_cast<std::size_t>(sequence)]) {
-      if (p >= run.position && p < run.position + run.length) return true;
-    }
-    return false;
-  }
+  bool Keeps(int sequence, Position p) const { return RunOf(sequence, p) != nullptr; }
   // REQUIRES: Keeps.
   std::int64_t CellOf(int sequence, Position p) const {
-    for (const HistoryRun& run : runs_[static_cast<std::size_t>(sequence)]) {
-      if (p >= run.position && p < run.position + run.length) {
-        return std::int64_t{run.cell} + (p - run.position);
-      }
-    }
-    return -1;
+    const HistoryRun& run = *RunOf(sequence, p);
+    return std::int64_t{run.cell} + (p - run.position);
   }
   Position End(int sequence) const {
     const auto& runs = runs_[static_cast<std::size_t>(sequence)];
@@ -161,6 +173,16 @@ class Scene {
   }
 
  private:
+  // Null: the position is not kept.
+  const HistoryRun* RunOf(int sequence, Position p) const {
+    const auto& runs = runs_[static_cast<std::size_t>(sequence)];
+    const auto next = std::partition_point(
+        runs.begin(), runs.end(), [&](const HistoryRun& run) { return run.position <= p; });
+    if (next == runs.begin()) return nullptr;
+    const HistoryRun& run = *std::prev(next);
+    return p < run.position + run.length ? &run : nullptr;
+  }
+
   SceneOptions options_;
   std::vector<std::vector<HistoryRun>> runs_;
   LayerKv layer_;
@@ -223,6 +245,19 @@ inline std::vector<float> Attend(KvBackend& backend, const Scene& scene,
       TensorView::Dense(out.data(), DType::kF32, o.shape.v_dim, o.heads, tokens));
   EXPECT_TRUE(status.ok()) << status.message();
   return out;
+}
+
+// The same in calls of `piece` tokens.
+inline std::vector<float> InPieces(KvBackend& backend, const Scene& scene,
+                                   const std::vector<QueryAt>& batch, std::size_t piece) {
+  std::vector<float> all;
+  for (std::size_t i = 0; i < batch.size(); i += piece) {
+    const auto end = batch.begin() + static_cast<std::ptrdiff_t>(std::min(i + piece, batch.size()));
+    const std::vector<QueryAt> part(batch.begin() + static_cast<std::ptrdiff_t>(i), end);
+    const std::vector<float> out = Attend(backend, scene, part, {});
+    all.insert(all.end(), out.begin(), out.end());
+  }
+  return all;
 }
 
 // Equal as bytes; names the first difference.

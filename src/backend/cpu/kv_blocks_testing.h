@@ -40,16 +40,46 @@ inline StoredInBlock StoredKey(const LayerKv& layer, int head, std::int64_t cell
                     tile[KeyCodes(line, lane) + d % 4], d);
 }
 
-// Value d of a head's value in a cell.
-inline StoredInBlock StoredValue(const LayerKv& layer, int head, std::int64_t cell, int d) {
+// Where a block of a head's value in a cell keeps its scale, and value d its code.
+struct ValuePlace {
+  std::uint8_t* tile;
+  std::int64_t scale;
+  std::int64_t code;
+};
+
+inline ValuePlace PlaceOfValue(const LayerKv& layer, int head, std::int64_t cell, int d) {
   const DType type = layer.v_type;
   const std::int64_t dim = layer.shape.v_dim;
   const std::int64_t lane = cell % kCellTile;
-  const auto* const tile = reinterpret_cast<const std::uint8_t*>(layer.v) +
-                           BlockHeadValues(layer, head) + BlockTile(type, dim, cell);
   const std::int64_t i = type == DType::kQ8_0 ? d % 32 : d % 16;
-  return StoredCode(type, tile + BlockScale(type, dim, d / kKvBlock, lane),
-                    tile[ValueCode(type, d / kKvBlock, i, lane)], d);
+  return {reinterpret_cast<std::uint8_t*>(layer.v) + BlockHeadValues(layer, head) +
+              BlockTile(type, dim, cell),
+          BlockScale(type, dim, d / kKvBlock, lane), ValueCode(type, d / kKvBlock, i, lane)};
+}
+
+// Value d of a head's value in a cell.
+inline StoredInBlock StoredValue(const LayerKv& layer, int head, std::int64_t cell, int d) {
+  const ValuePlace at = PlaceOfValue(layer, head, cell, d);
+  return StoredCode(layer.v_type, at.tile + at.scale, at.tile[at.code], d);
+}
+
+// Of the block that holds value d.
+inline void SetValueScale(const LayerKv& layer, int head, std::int64_t cell, int d, float scale) {
+  const ValuePlace at = PlaceOfValue(layer, head, cell, d);
+  const std::uint16_t half = F32ToF16(scale);
+  std::memcpy(at.tile + at.scale, &half, sizeof half);
+}
+
+inline void SetValueCode(const LayerKv& layer, int head, std::int64_t cell, int d, int code) {
+  const ValuePlace at = PlaceOfValue(layer, head, cell, d);
+  std::uint8_t& byte = at.tile[at.code];
+  if (layer.v_type == DType::kQ8_0) {
+    byte = static_cast<std::uint8_t>(code + 128);
+  } else if (d % 32 < 16) {
+    byte = static_cast<std::uint8_t>((byte & 0xf0) | (code + 8));
+  } else {
+    byte = static_cast<std::uint8_t>((byte & 0x0f) | (code + 8) << 4);
+  }
 }
 
 }  // namespace kvcache::cpu
