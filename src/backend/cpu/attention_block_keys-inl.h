@@ -146,7 +146,13 @@ HWY_INLINE void ScoreBlockTiles(const std::uint8_t* HWY_RESTRICT tile, std::int6
   for (std::int64_t b = 0; b < k_dim / kKvBlock; ++b, scales += kCellTile * 2) {
     __m512i dots[R][NT];
     DotBlock<kType, R, NT, kFrom>(tile + b * block_bytes, tile_bytes, q, b, fetch, dots);
-    if (kFrom == Stream::kMemory) next->Request<NT*(kPacedLines<kType> + 1)>();
+    if (kFrom == Stream::kMemory) {
+      if (next->AreKeysAlone()) {
+        next->Request<NT * kBlockLines<kType>>();
+      } else {
+        next->Request<NT*(kPacedLines<kType> + 1)>();
+      }
+    }
     KVCACHE_UNROLL
     for (int t = 0; t < NT; ++t) {
       const std::uint8_t* const from = scales + t * tile_bytes;
@@ -173,7 +179,7 @@ template <int kRows, int R>
 HWY_INLINE void ScoreBlock(const std::uint8_t* codes, const std::uint8_t* scales, std::int64_t b,
                            const BlockQueries<R>& q, int first, VF (&sum)[R][kRegs]) {
   const DF d;
-  hn::Vec<hn::RebindToSigned<DF> > dots[1][kRows][kRegs];
+  hn::Vec<hn::RebindToSigned<DF>> dots[1][kRows][kRegs];
   const std::uint8_t* const quants[1] = {codes};
   const std::int64_t row = b * R + first;
   block::HWY_NAMESPACE::DotGroups<block::HWY_NAMESPACE::Init::kCorrections, 8, kRows, 1>(

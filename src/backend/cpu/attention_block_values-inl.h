@@ -177,6 +177,15 @@ HWY_INLINE void StoreCodes(VWeight codes, float* to) {
 
 #endif
 
+// Lanes may hold anything where a product is not a number, so the sum wraps.
+HWY_INLINE std::uint32_t WrappingSum(VWeight codes) {
+  HWY_ALIGN std::int32_t lanes[kLanes];
+  hn::Store(codes, hn::RebindToSigned<DF>(), lanes);
+  std::uint32_t sum = 0;
+  for (const std::int32_t lane : lanes) sum += static_cast<std::uint32_t>(lane);
+  return sum;
+}
+
 // Codes take the place of products; sums[r] is Σ of them.
 template <DType kType, int R, Stream kFrom>
 HWY_INLINE void QuantiseProducts(const ValueTiles& values, const WeightedTiles<R>& tiles,
@@ -209,8 +218,7 @@ HWY_INLINE void QuantiseProducts(const ValueTiles& values, const WeightedTiles<R
   const auto cells = static_cast<std::uint32_t>(tiles.count * kCellTile);
   KVCACHE_UNROLL
   for (int r = 0; r < R; ++r) {
-    sums[r] = static_cast<std::uint32_t>(hn::GetLane(hn::SumOfLanes(di, sum[r]))) -
-              cells * std::bit_cast<std::uint32_t>(kIntegersBegin);
+    sums[r] = WrappingSum(sum[r]) - cells * std::bit_cast<std::uint32_t>(kIntegersBegin);
   }
 }
 

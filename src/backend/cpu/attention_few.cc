@@ -67,15 +67,23 @@ void MergePartial(const SplitSums& split, const float* values, std::int64_t stri
   SetSums(sums, stride, into);
 }
 
-// Where history goes on in the cells behind this split's.
+// What the next split reads of block types, where history goes on in the cells behind this one's;
+// scores and sums of the others ask for themselves.
 Successors NextSplit(const LayerKv& layer, int kv_head, std::span<const Segment> segments) {
+  constexpr std::int64_t kTiles = kSplitPositions / kCellTile;
   const Segment& last = segments.back();
   const std::int64_t tile = (std::int64_t{last.cell} + last.end - last.begin) / kCellTile;
-  const std::int64_t k_bytes = BytesOf(layer.k_type, kCellTile * layer.shape.k_dim);
-  const std::int64_t v_bytes = BytesOf(layer.v_type, kCellTile * layer.shape.v_dim);
-  constexpr std::int64_t kTiles = kSplitPositions / kCellTile;
-  return {{layer.k + BlockHeadKeys(layer, kv_head) + tile * k_bytes, kTiles * k_bytes},
-          {layer.v + BlockHeadValues(layer, kv_head) + tile * v_bytes, kTiles * v_bytes}};
+  const auto stretch = [&](const std::byte* base, DType type, std::int64_t dim) {
+    const std::int64_t bytes = BytesOf(type, kCellTile * dim);  // of a tile
+    const std::int64_t first = BytesOf(type, kv_head * layer.cells * dim) + tile * bytes;
+    return Successors::Stretch{
+        reinterpret_cast<std::uintptr_t>(base) + static_cast<std::uintptr_t>(first),
+        kTiles * bytes};
+  };
+  const auto keys = stretch(layer.k, layer.k_type, layer.shape.k_dim);
+  if (!IsKvBlockType(layer.v_type)) return {keys, {}};
+  const auto values = stretch(layer.v, layer.v_type, layer.shape.v_dim);
+  return IsKvBlockType(layer.k_type) ? Successors(keys, values) : Successors(values, {});
 }
 
 template <int R>
@@ -90,7 +98,9 @@ void AttendRows(const SplitTask& task, std::span<const Segment> segments, Rows& 
   for (int r = 0; r < R; ++r) {
     if (rows.ranges[r].empty()) continue;
     sums[r] = SoftmaxRow(buffers.scores + r * kScoreStride, rows.ranges[r], segments, call.soft_cap,
-                         rows.biases[r], [&]() HWY_ATTR { next.Request<2>(); });
+                         rows.biases[r], [&]() HWY_ATTR {
+                           if (IsKvBlockType(layer.v_type)) next.Request<2>();
+                         });
     if (sums[r].max == kHidden) rows.ranges[r] = {};
   }
   const WeightedRows weighted{

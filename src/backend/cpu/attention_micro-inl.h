@@ -81,36 +81,46 @@ struct Fetch {
 class Successors {
  public:
   struct Stretch {
-    const void* first = nullptr;
+    std::uintptr_t first = 0;
     std::int64_t bytes = 0;
   };
   Successors(Stretch first, Stretch second)
-      : at_(reinterpret_cast<std::uintptr_t>(first.first)),
-        end_(at_ + static_cast<std::uintptr_t>(first.bytes)),
-        second_(reinterpret_cast<std::uintptr_t>(second.first)) {}
+      : at_(first.first), end_(End(first)), second_(second), alone_(second.bytes == 0) {}
 
+  // Where there are no values to follow, keys ask for all of the next ones themselves.
+  bool AreKeysAlone() const { return alone_; }
+
+  // At the end of both it stays where it is.
   template <int kLines>
   HWY_INLINE void Request() {
     KVCACHE_UNROLL
     for (int i = 0; i < kLines; ++i) Fetch::IntoSecondLevel(at_ + i * 64);
-    at_ += kLines * 64;
-    if (at_ >= end_) Turn();
+    if (at_ < end_) at_ += kLines * 64;
+    if (at_ >= end_ && second_.bytes > 0) Turn();
   }
 
  private:
+  static std::uintptr_t End(const Stretch& stretch) {
+    return stretch.first + static_cast<std::uintptr_t>(stretch.bytes);
+  }
   void Turn() {
-    at_ = second_;
-    end_ = ~std::uintptr_t{0};
+    at_ = second_.first;
+    end_ = End(second_);
+    second_ = {};
   }
 
   std::uintptr_t at_;
   std::uintptr_t end_;
-  std::uintptr_t second_;
+  Stretch second_;
+  bool alone_;
 };
 
 // Lines for each step of arithmetic with values in blocks.
 template <DType kType>
 inline constexpr int kPacedLines = kType == DType::kQ8_0 ? 2 : 1;
+// All lines of a tile's block, scales and all.
+template <DType kType>
+inline constexpr int kBlockLines = kType == DType::kQ8_0 ? 9 : 5;
 
 // scores[r][0, 16 NT) = Σ_d q[d][r] k[tile][d][lane] for NT neighbouring tiles.
 template <DType kType, int R, int NT>

@@ -69,6 +69,8 @@ Status UseCpuTarget(std::string_view name) {
     if (name.empty() || name == hwy::TargetName(target)) {
       best_allowed = target;
       hwy::DisableTargets(TargetsWithoutTheirVnni() | (target - 1));
+      // Chosen here and now: the first of concurrent kernels would choose in passing.
+      hwy::GetChosenTarget().Update(hwy::SupportedTargets());
       return Status::Ok();
     }
     names += std::string(names.empty() ? "" : ", ") + hwy::TargetName(target);

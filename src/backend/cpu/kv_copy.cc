@@ -77,10 +77,11 @@ void CopyRows(std::byte* base, DType type, std::int64_t row, const CellMove& mov
 }
 
 void CopyTiled(const LayerKv& layer, int kv_head, const CellMove& move) {
-  const auto& [kv_heads, k_dim, v_dim, v_in_k] = layer.shape;
+  const std::int64_t k_dim = layer.shape.k_dim;
+  const std::int64_t v_dim = layer.shape.v_dim;
   CopyTiles(layer.k + BlockHeadKeys(layer, kv_head), BlockTileBytes(layer.k_type, k_dim), move,
             [&](const LaneMove& lanes) { CopyKeyLanes(lanes, layer.k_type, k_dim); });
-  if (v_in_k) return;
+  if (layer.shape.v_in_k) return;
   if (IsKvBlockType(layer.v_type)) {
     return CopyTiles(layer.v + BlockHeadValues(layer, kv_head), BlockTileBytes(layer.v_type, v_dim),
                      move,
