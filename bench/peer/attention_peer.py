@@ -15,11 +15,12 @@ import pathlib
 import subprocess
 import sys
 
+from ggml_builds import BUILDS
+
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 LIBRARIES = ROOT / "tests/oracle/node_modules/@node-llama-cpp/linux-x64/bins/linux-x64"
-# One per generation, the newest first: the first of them that the machine can load are tried.
-BUILDS = ["sapphirerapids", "zen4", "icelake", "skylakex", "alderlake", "haswell"]
+# The first builds that the machine can load are tried.
 BUILDS_TRIED = 3
 SCREENED_HISTORY = 4096
 TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")

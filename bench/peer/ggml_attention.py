@@ -35,6 +35,8 @@ import time
 
 import numpy as np
 
+import ggml_builds
+
 HEADS, KV_HEADS = 32, 8
 PERIOD = 64  # positions after which values repeat
 SHADED = 32  # leading values of each key that take weight from it, except in one period
@@ -56,7 +58,7 @@ class Ggml:
         pointer, size, number, real = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64,
                                        ctypes.c_float)
         self.base = ctypes.CDLL(str(folder / "libggml-base.so"), mode=ctypes.RTLD_GLOBAL)
-        self.cpu = ctypes.CDLL(str(folder / f"libggml-cpu-{build}.so"))
+        self.cpu = ctypes.CDLL(str(ggml_builds.library(folder, build)))
         declared = {
             self.base: {
                 "init": (pointer, [InitParams]), "free": (None, [pointer]),

@@ -37,13 +37,11 @@ sys.path[:0] = [str(ROOT / each) for each in ("bench", "tests/support", "tests/o
 
 import llama_state
 import peer_report
+from ggml_builds import BUILDS
 from machine_facts import describe_machine
 from random_models import TYPES, Failure, Shape, make_model, run
 
 PHASES = ["models", "verify", "history", "ours", "peer", "report"]
-# One per generation, the newest first: the first of them that the machine can load are tried.
-# (The newest is not always the fastest: AVX512-FP16 slows some down at head size 64.)
-BUILDS = ["sapphirerapids", "zen4", "icelake", "skylakex", "alderlake", "haswell"]
 SHAPES = {
     "1b": Shape("1b", 16, 2048, 32, 8, 64, 8192, 128000, tied=False),
     "tiny": Shape("tiny", 2, 256, 4, 2, 64, 512, 2048, tied=True),
@@ -51,6 +49,8 @@ SHAPES = {
 DEPTHS = {"1b": [0, 4096, 16384], "tiny": [0, 512, 1024]}
 EVALUATED = 1024  # tokens of llama.cpp's first history, at most
 KV_TYPES = ["f16", "q8_0", "q4_0"]
+# The first that the machine can load; the newest is not always the fastest: AVX512-FP16 slows some
+# down at head size 64.
 BUILDS_TRIED = 3
 PROMPT = 512
 SEED = 1
@@ -188,6 +188,8 @@ class Bench:
         if not folder.exists():
             shutil.copytree(source, folder, copy_function=link_or_copy, symlinks=False,
                             ignore=lambda path, names: other_builds(build, names))
+            for library in folder.rglob(f"amx-{build}.so"):
+                library.rename(library.with_name(f"libggml-cpu-{build}.so"))
         return folder
 
     def builds(self):

@@ -1,4 +1,4 @@
-// How one attention call is cut into tasks: by (sequence, KV head, split) where a sequence has
+// How one attention call is cut into tasks: by (sequence, KV head, splits) where a sequence has
 // few rows, by (sequence, KV head, block of query tokens) where it has many.
 //
 // The cut decides speed alone; results are the same for any (docs/design/exactness.md).
