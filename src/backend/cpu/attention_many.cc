@@ -1,6 +1,6 @@
 // Attention of many rows: prefill. One task is one KV head and a block of query tokens; it
-// goes through the block's splits in ascending order, widens each split's keys and values once (to f32,
-// or of block types to bytes), and multiplies them with groups of rows held in registers.
+// goes through the block's splits in ascending order, widens each split's keys and values once (to
+// f32, or of block types to bytes), and multiplies them with groups of rows held in registers.
 //
 // Also the path for the plain layouts: widening hides where keys and values lie.
 #include "backend/cpu/targets.h"
