@@ -67,6 +67,27 @@ TEST(AttentionBlocks, NeitherPiecesNorCellsNorThreadsShow) {
   }
 }
 
+// One thread takes several splits as one task, whose first merges as it goes; three threads take
+// one at a time here.
+TEST(AttentionBlocks, TasksOfSeveralSplitsMergeAsTheChainDoes) {
+  const auto one = CpuWithThreads(1);
+  const auto three = CpuWithThreads(3);
+  for (const DType type : {DType::kF16, DType::kQ8_0, DType::kQ4_0}) {
+    Scene scene({{2, 32, 32}, 4, type, type}, Scene::Contiguous({2100}));
+    scene.Fill(*one);
+    for (const int tokens : {1, 4}) {
+      for (const int window : {0, 1500}) {
+        const std::vector<QueryAt> batch = Range(0, 2100 - tokens, 2100);
+        const Rules rules{.window = window};
+        const std::vector<float> expected = ChainOf(scene, batch, rules);
+        EXPECT_TRUE(SameBits(Attend(*one, scene, batch, rules), expected))
+            << tokens << " " << window;
+        EXPECT_TRUE(SameBits(Attend(*three, scene, batch, rules), expected));
+      }
+    }
+  }
+}
+
 // What the kernel may not read: a key and a value right behind those that a query sees.
 TEST(AttentionBlocks, UnseenCellsNeverMatter) {
   const auto backend = CpuWithThreads(2);
