@@ -14,6 +14,7 @@ struct Job {
   const AttentionCall& call;
   const Visibility& visibility;
   AttentionPlan& plan;
+  int threads;
   float* scratch;
   std::int64_t thread_floats;
   float* partials;
@@ -37,8 +38,30 @@ void WriteZeros(const AttentionCall& call, std::span<const QueryToken> tokens, i
   }
 }
 
+std::span<const HistoryRun> RunsOf(const Job& job, const SequencePlan& sequence) {
+  return job.visibility.histories[static_cast<std::size_t>(sequence.history)];
+}
+
+// What is seen from a task's first split on.
+PositionRange SeenFrom(const Job& job, const SequencePlan& sequence, const AttentionTask& task) {
+  const auto split = static_cast<std::size_t>(sequence.first_split + task.part);
+  return {std::max(sequence.seen.begin, SplitBase(job.plan.splits()[split])), sequence.seen.end};
+}
+
+// Where the thread that runs task `index` will probably go on: with as many tasks for each thread.
+SplitPlace PlaceAfter(const Job& job, std::int64_t index) {
+  const std::span<const AttentionTask> tasks = job.plan.tasks();
+  const auto last = static_cast<std::int64_t>(tasks.size()) - 1;
+  const AttentionTask& task = tasks[static_cast<std::size_t>(std::min(index + job.threads, last))];
+  const SequencePlan& sequence = job.plan.sequences()[static_cast<std::size_t>(task.sequence)];
+  if (sequence.splits == 0) return {};
+  SplitWalker walker(RunsOf(job, sequence), SeenFrom(job, sequence, task));
+  return walker.Next() ? SplitPlace{task.kv_head, walker.segments().front().cell} : SplitPlace{};
+}
+
 // Whoever finishes a KV head's last split merges them: the merge's order does not depend on it.
-void RunSplit(const Job& job, const AttentionTask& task, int thread) {
+void RunSplit(const Job& job, std::int64_t index, int thread) {
+  const AttentionTask& task = job.plan.tasks()[static_cast<std::size_t>(index)];
   const SequencePlan& sequence = job.plan.sequences()[static_cast<std::size_t>(task.sequence)];
   const auto tokens = job.plan.tokens().subspan(static_cast<std::size_t>(sequence.first_token),
                                                 static_cast<std::size_t>(sequence.tokens));
@@ -47,16 +70,15 @@ void RunSplit(const Job& job, const AttentionTask& task, int thread) {
       sequence.tokens * job.call.group() * PartialStride(job.call.layer->shape.v_dim);
   float* const partials =
       job.partials + sequence.partials + task.kv_head * sequence.splits * split_floats;
-  const auto split = static_cast<std::size_t>(sequence.first_split + task.part);
   AttendSplits({
       .call = &job.call,
       .kv_head = task.kv_head,
       .splits = task.count,
-      .runs = job.visibility.histories[static_cast<std::size_t>(sequence.history)],
+      .runs = RunsOf(job, sequence),
       .tokens = tokens,
-      .seen = {std::max(sequence.seen.begin, SplitBase(job.plan.splits()[split])),
-               sequence.seen.end},
+      .seen = SeenFrom(job, sequence, task),
       .first = task.part == 0,
+      .then = PlaceAfter(job, index),
       .partials = partials + task.part * split_floats,
       .scratch = job.OfThread(thread),
   });
@@ -75,7 +97,7 @@ void RunBlock(const Job& job, const AttentionTask& task, int thread) {
   AttendBlock({
       .call = &job.call,
       .kv_head = task.kv_head,
-      .runs = job.visibility.histories[static_cast<std::size_t>(sequence.history)],
+      .runs = RunsOf(job, sequence),
       .tokens = job.plan.BlockOf(sequence, task.part),
       .scratch = job.OfThread(thread),
   });
@@ -103,13 +125,19 @@ Status Attention(ThreadPool& pool, Scratch& scratch, AttentionPlan& plan, const 
   KVCACHE_ASSIGN_OR_RETURN(std::byte* const memory,
                            scratch.Reserve(static_cast<std::size_t>(floats) * sizeof(float)));
   auto* const base = reinterpret_cast<float*>(memory);
-  const Job job{call, visibility, plan, base, thread_floats, base + thread_floats * pool.threads()};
+  const Job job{.call = call,
+                .visibility = visibility,
+                .plan = plan,
+                .threads = pool.threads(),
+                .scratch = base,
+                .thread_floats = thread_floats,
+                .partials = base + thread_floats * pool.threads()};
   pool.ParallelFor(static_cast<std::int64_t>(plan.tasks().size()),
                    [&](std::int64_t index, int thread) {
                      const AttentionTask& task = plan.tasks()[static_cast<std::size_t>(index)];
                      const auto sequence = static_cast<std::size_t>(task.sequence);
                      if (plan.sequences()[sequence].few) {
-                       RunSplit(job, task, thread);
+                       RunSplit(job, index, thread);
                      } else {
                        RunBlock(job, task, thread);
                      }

@@ -115,7 +115,7 @@ HWY_INLINE void DotBlock(const std::uint8_t* block, std::int64_t tile_bytes,
     __m512i keys[NT];
     KVCACHE_UNROLL
     for (int t = 0; t < NT; ++t) keys[t] = KeyLine<kType>(block + t * tile_bytes, g);
-    if (kFrom == Stream::kMemory) fetch.NextNear<NT>();
+    if (kFrom == Stream::kMemory) fetch.NextIntoFirstLevel<NT>();
     KVCACHE_UNROLL
     for (int r = 0; r < R; ++r) {
       std::int32_t four;

@@ -67,15 +67,13 @@ void MergePartial(const SplitSums& split, const float* values, std::int64_t stri
   SetSums(sums, stride, into);
 }
 
-// What the next split reads of block types, where history goes on in the cells behind this one's;
-// scores and sums of the others ask for themselves.
-Successors NextSplit(const LayerKv& layer, int kv_head, std::span<const Segment> segments) {
+// What the next split reads of block types; scores and sums of the others ask for themselves.
+Successors NextSplit(const LayerKv& layer, const SplitPlace& place) {
   constexpr std::int64_t kTiles = kSplitPositions / kCellTile;
-  const Segment& last = segments.back();
-  const std::int64_t tile = (std::int64_t{last.cell} + last.end - last.begin) / kCellTile;
   const auto stretch = [&](const std::byte* base, DType type, std::int64_t dim) {
     const std::int64_t bytes = BytesOf(type, kCellTile * dim);  // of a tile
-    const std::int64_t first = BytesOf(type, kv_head * layer.cells * dim) + tile * bytes;
+    const std::int64_t first =
+        BytesOf(type, place.kv_head * layer.cells * dim) + place.cell / kCellTile * bytes;
     return Successors::Stretch{
         reinterpret_cast<std::uintptr_t>(base) + static_cast<std::uintptr_t>(first),
         kTiles * bytes};
@@ -86,13 +84,19 @@ Successors NextSplit(const LayerKv& layer, int kv_head, std::span<const Segment>
   return IsKvBlockType(layer.k_type) ? Successors(keys, values) : Successors(values, {});
 }
 
+// Where the task goes on after these segments: history mostly does in the cells behind them.
+SplitPlace PlaceAfter(const SplitTask& task, int split, std::span<const Segment> segments) {
+  if (split + 1 == task.splits) return task.then;
+  const Segment& last = segments.back();
+  return {task.kv_head, std::int64_t{last.cell} + last.end - last.begin};
+}
+
 template <int R>
-void AttendRows(const SplitTask& task, std::span<const Segment> segments, Rows& rows,
-                const Buffers& buffers) {
+void AttendRows(const SplitTask& task, std::span<const Segment> segments, Successors next,
+                Rows& rows, const Buffers& buffers) {
   const AttentionCall& call = *task.call;
   const LayerKv& layer = *call.layer;
   const std::int64_t stride = PartialStride(layer.shape.v_dim);
-  Successors next = NextSplit(layer, task.kv_head, segments);
   ScoreAllSegments<R>(layer, task.kv_head, {segments, rows.q, buffers.scores, &next});
   SplitSums sums[R];
   for (int r = 0; r < R; ++r) {
@@ -121,14 +125,14 @@ void AttendRows(const SplitTask& task, std::span<const Segment> segments, Rows& 
   }
 }
 
-void AttendGroup(const SplitTask& task, std::span<const Segment> segments, Rows& rows,
-                 const Buffers& buffers) {
+void AttendGroup(const SplitTask& task, std::span<const Segment> segments, const Successors& next,
+                 Rows& rows, const Buffers& buffers) {
   switch (rows.count) {
-    case 1: return AttendRows<1>(task, segments, rows, buffers);
-    case 2: return AttendRows<2>(task, segments, rows, buffers);
-    case 3: return AttendRows<3>(task, segments, rows, buffers);
-    case 4: return AttendRows<4>(task, segments, rows, buffers);
-    default: return AttendRows<kRowsAtOnce>(task, segments, rows, buffers);
+    case 1: return AttendRows<1>(task, segments, next, rows, buffers);
+    case 2: return AttendRows<2>(task, segments, next, rows, buffers);
+    case 3: return AttendRows<3>(task, segments, next, rows, buffers);
+    case 4: return AttendRows<4>(task, segments, next, rows, buffers);
+    default: return AttendRows<kRowsAtOnce>(task, segments, next, rows, buffers);
   }
 }
 
@@ -218,11 +222,12 @@ void AttendSplits(const SplitTask& task) {
   SplitWalker walker(task.runs, task.seen);
   float* partials = task.partials;
   for (int i = 0; i < task.splits && walker.Next(); ++i) {
+    const Successors next = NextSplit(layer, PlaceAfter(task, i, walker.segments()));
     if (layer.shape.v_in_k) WidenAllValues(buffers.values, walker.segments());
     for (int first = 0; first < row_count;) {
       Rows rows = RowsFrom(task, first, walker.split(), walker.segments(), buffers, partials);
       rows.merge = task.first && i > 0;
-      AttendGroup(task, walker.segments(), rows, buffers);
+      AttendGroup(task, walker.segments(), next, rows, buffers);
       first += rows.count;
     }
     if (!task.first) partials += row_count * PartialStride(layer.shape.v_dim);

@@ -20,8 +20,9 @@ KVCACHE_BEFORE_DOT();
 namespace kvcache::cpu {
 namespace HWY_NAMESPACE {
 
-// Keys whose values, at these head sizes, stay in the first-level cache.
-inline constexpr int kKeysAtOnce = 32;
+// Values of neighbouring cells that are weighed together: several passes over them read them from
+// the first-level cache, and each is long enough for the hardware's own streams.
+inline constexpr int kBytesAtOnce = 16384;
 
 // Where a head's values lie: those of cell c at values + c × stride.
 template <DType kType>
@@ -71,11 +72,13 @@ void WeightCells(const HeadCells<kType>& in, std::int64_t cell, const float* wei
 template <DType kType, int R, int NV>
 void WeightRange(const HeadCells<kType>& in, RowRange range, const float* weights, float* sums,
                  std::size_t sum_stride) {
+  const int at_once =
+      std::max(kBytesAtOnce / (in.v_dim * static_cast<int>(sizeof(Storage<kType>))), kCellTile);
   for (const Segment& segment : in.segments) {
     const int end = std::min(range.end, segment.end);
-    for (int j = std::max(range.begin, segment.begin); j < end; j += kKeysAtOnce) {
+    for (int j = std::max(range.begin, segment.begin); j < end; j += at_once) {
       const std::int64_t cell = std::int64_t{segment.cell} + (j - segment.begin);
-      WeightCells<kType, R, NV>(in, cell, weights + j, std::min(kKeysAtOnce, end - j), sums,
+      WeightCells<kType, R, NV>(in, cell, weights + j, std::min(at_once, end - j), sums,
                                 sum_stride);
     }
   }

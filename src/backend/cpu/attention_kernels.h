@@ -70,6 +70,12 @@ constexpr std::int64_t BlockRoomFloats(const LayerKv& layer) {
 
 // --- few rows: REQUIRES KvLayout::kTiled.
 
+// Where a split's keys and values begin.
+struct SplitPlace {
+  int kv_head = 0;
+  std::int64_t cell = 0;
+};
+
 struct SplitTask {
   const AttentionCall* call = nullptr;
   int kv_head = 0;
@@ -78,6 +84,7 @@ struct SplitTask {
   std::span<const QueryToken> tokens;
   PositionRange seen;         // by any of the tokens, from the first split on
   bool first = false;         // no splits come before these: they are merged
+  SplitPlace then;            // what this thread will probably read next
   float* partials = nullptr;  // [splits, of the first 1][rows][PartialStride]
   float* scratch = nullptr;   // SplitScratchFloats of as many rows
 };

@@ -31,13 +31,14 @@ inline constexpr bool kManyRegisters = HWY_TARGET != HWY_AVX2 && HWY_TARGET != H
 // own caches already.
 enum class Stream { kMemory, kScratch };
 
-// A loop asks for what follows in memory, in two steps: far enough ahead to cover memory's latency,
-// into the second-level cache; then a little ahead into the first. One step alone is slower: the
-// first level cannot hold what memory's latency asks for, and the hardware's own streams do not
-// run ahead far enough while a loop computes. Past the end of the memory a request does nothing.
+// A loop asks for what follows in memory: the hardware's own streams do not run ahead far enough
+// while a loop computes. One level is enough, the second, whose requests are many; the first has
+// few fill buffers, and what memory keeps waiting there delays the loop's own reads. Only what has
+// been asked into the second level long before is worth bringing to the first. Past the end of the
+// memory a request does nothing.
 struct Fetch {
-  static constexpr std::ptrdiff_t kNear = 4096;
-  static constexpr std::ptrdiff_t kFar = 32768;
+  static constexpr std::ptrdiff_t kFirstLevelAhead = 4096;
+  static constexpr std::ptrdiff_t kSecondLevelAhead = 24576;
 
   std::uintptr_t at = 0;
   std::ptrdiff_t step = 0;
@@ -54,22 +55,18 @@ struct Fetch {
 #endif
   }
 
-  // kLines of each, evenly over a step.
+  // kLines each, evenly over a step.
   template <int kLines>
-  HWY_INLINE void Next() {
+  HWY_INLINE void NextIntoSecondLevel() {
     KVCACHE_UNROLL
-    for (int i = 0; i < kLines; ++i) {
-      const std::uintptr_t address = at + i * (step / kLines);
-      hwy::Prefetch(reinterpret_cast<const char*>(address + kNear));
-      IntoSecondLevel(address + kFar);
-    }
+    for (int i = 0; i < kLines; ++i) IntoSecondLevel(at + i * (step / kLines) + kSecondLevelAhead);
     at += step;
   }
   template <int kLines>
-  HWY_INLINE void NextNear() {
+  HWY_INLINE void NextIntoFirstLevel() {
     KVCACHE_UNROLL
     for (int i = 0; i < kLines; ++i) {
-      hwy::Prefetch(reinterpret_cast<const char*>(at + i * (step / kLines) + kNear));
+      hwy::Prefetch(reinterpret_cast<const char*>(at + i * (step / kLines) + kFirstLevelAhead));
     }
     at += step;
   }
@@ -145,7 +142,7 @@ HWY_INLINE void ScoreTiles(const Storage<kType>* HWY_RESTRICT k, int k_dim,
       const std::size_t tile = static_cast<std::size_t>(v / kRegs);
       key[v] = LoadWide<kType>(d, k + tile * tile_size + v % kRegs * kLanes);
     }
-    fetch.Next<(kStep + 63) / 64>();
+    fetch.NextIntoSecondLevel<(kStep + 63) / 64>();
     KVCACHE_UNROLL
     for (int r = 0; r < R; ++r) {
       const VF query = hn::Set(d, q[r]);
@@ -183,7 +180,7 @@ HWY_INLINE void WeightValues(const Storage<kType>* HWY_RESTRICT v, std::size_t v
     KVCACHE_UNROLL
     for (int i = 0; i + 1 < NV; ++i) value[i] = LoadWide<kType>(d, v + i * lanes);
     value[NV - 1] = LoadWide<kType>(d, v + last);
-    if (kFrom == Stream::kMemory) fetch.Next<kLines>();
+    if (kFrom == Stream::kMemory) fetch.NextIntoSecondLevel<kLines>();
     KVCACHE_UNROLL
     for (int r = 0; r < R; ++r) {
       const auto weight = hn::Set(d, weights[r * kScoreStride + j]);
