@@ -141,7 +141,8 @@ HWY_INLINE void ScoreBlockTiles(const std::uint8_t* HWY_RESTRICT tile, std::int6
     KVCACHE_UNROLL
     for (int t = 0; t < NT; ++t) sum[r][t] = hn::Zero(d);
   }
-  Fetch fetch = Fetch::Ahead(tile, NT * tile_bytes / (k_dim / kKeyGroup));
+  Fetch fetch{reinterpret_cast<std::uintptr_t>(tile) + Fetch::kFirstLevelAhead,
+              NT * tile_bytes / (k_dim / kKeyGroup)};
   const std::uint8_t* scales = tile + TileScales(kType, k_dim);
   for (std::int64_t b = 0; b < k_dim / kKvBlock; ++b, scales += kCellTile * 2) {
     __m512i dots[R][NT];

@@ -67,33 +67,49 @@ void MergePartial(const SplitSums& split, const float* values, std::int64_t stri
   SetSums(sums, stride, into);
 }
 
-// What the next split reads of block types; scores and sums of the others ask for themselves.
+// Where history mostly goes on: in the cells behind these.
+SplitPlace PlaceBehind(int kv_head, std::span<const Segment> segments) {
+  const Segment& last = segments.back();
+  return {kv_head, std::int64_t{last.cell} + last.end - last.begin};
+}
+
+std::uintptr_t TileAt(const std::byte* base, DType type, std::int64_t dim, const LayerKv& layer,
+                      const SplitPlace& place) {
+  const std::int64_t values =
+      (place.kv_head * layer.cells + place.cell / kCellTile * kCellTile) * dim;
+  return reinterpret_cast<std::uintptr_t>(base) +
+         static_cast<std::uintptr_t>(BytesOf(type, values));
+}
+std::uintptr_t KeysAt(const LayerKv& layer, const SplitPlace& place) {
+  return TileAt(layer.k, layer.k_type, layer.shape.k_dim, layer, place);
+}
+std::uintptr_t ValuesAt(const LayerKv& layer, const SplitPlace& place) {
+  return TileAt(layer.v, layer.v_type, layer.shape.v_dim, layer, place);
+}
+
+// What the next split reads, if it begins at `place`.
 Successors NextSplit(const LayerKv& layer, const SplitPlace& place) {
-  constexpr std::int64_t kTiles = kSplitPositions / kCellTile;
-  const auto stretch = [&](const std::byte* base, DType type, std::int64_t dim) {
-    const std::int64_t bytes = BytesOf(type, kCellTile * dim);  // of a tile
-    const std::int64_t first =
-        BytesOf(type, place.kv_head * layer.cells * dim) + place.cell / kCellTile * bytes;
-    return Successors::Stretch{
-        reinterpret_cast<std::uintptr_t>(base) + static_cast<std::uintptr_t>(first),
-        kTiles * bytes};
-  };
-  const auto keys = stretch(layer.k, layer.k_type, layer.shape.k_dim);
+  const KvShape& shape = layer.shape;
+  const Successors::Stretch keys{KeysAt(layer, place),
+                                 BytesOf(layer.k_type, kSplitPositions * shape.k_dim)};
   if (!IsKvBlockType(layer.v_type)) return {keys, {}};
-  const auto values = stretch(layer.v, layer.v_type, layer.shape.v_dim);
+  const Successors::Stretch values{ValuesAt(layer, place),
+                                   BytesOf(layer.v_type, kSplitPositions * shape.v_dim)};
   return IsKvBlockType(layer.k_type) ? Successors(keys, values) : Successors(values, {});
 }
 
-// Where the task goes on after these segments: history mostly does in the cells behind them.
-SplitPlace PlaceAfter(const SplitTask& task, int split, std::span<const Segment> segments) {
-  if (split + 1 == task.splits) return task.then;
-  const Segment& last = segments.back();
-  return {task.kv_head, std::int64_t{last.cell} + last.end - last.begin};
+Upcoming UpcomingOf(const SplitTask& task, int split, std::span<const Segment> segments) {
+  const LayerKv& layer = *task.call->layer;
+  const SplitPlace behind = PlaceBehind(task.kv_head, segments);
+  if (split + 1 < task.splits) return {NextSplit(layer, behind), {}, {}};
+  return {NextSplit(layer, task.then),
+          {KeysAt(layer, behind), KeysAt(layer, task.then)},
+          {ValuesAt(layer, behind), ValuesAt(layer, task.then)}};
 }
 
 template <int R>
-void AttendRows(const SplitTask& task, std::span<const Segment> segments, Successors next,
-                Rows& rows, const Buffers& buffers) {
+void AttendRows(const SplitTask& task, std::span<const Segment> segments, Upcoming next, Rows& rows,
+                const Buffers& buffers) {
   const AttentionCall& call = *task.call;
   const LayerKv& layer = *call.layer;
   const std::int64_t stride = PartialStride(layer.shape.v_dim);
@@ -103,7 +119,7 @@ void AttendRows(const SplitTask& task, std::span<const Segment> segments, Succes
     if (rows.ranges[r].empty()) continue;
     sums[r] = SoftmaxRow(buffers.scores + r * kScoreStride, rows.ranges[r], segments, call.soft_cap,
                          rows.biases[r], [&]() HWY_ATTR {
-                           if (IsKvBlockType(layer.v_type)) next.Request<2>();
+                           if (IsKvBlockType(layer.v_type)) next.blocks.Request<2>();
                          });
     if (sums[r].max == kHidden) rows.ranges[r] = {};
   }
@@ -125,7 +141,7 @@ void AttendRows(const SplitTask& task, std::span<const Segment> segments, Succes
   }
 }
 
-void AttendGroup(const SplitTask& task, std::span<const Segment> segments, const Successors& next,
+void AttendGroup(const SplitTask& task, std::span<const Segment> segments, const Upcoming& next,
                  Rows& rows, const Buffers& buffers) {
   switch (rows.count) {
     case 1: return AttendRows<1>(task, segments, next, rows, buffers);
@@ -222,7 +238,7 @@ void AttendSplits(const SplitTask& task) {
   SplitWalker walker(task.runs, task.seen);
   float* partials = task.partials;
   for (int i = 0; i < task.splits && walker.Next(); ++i) {
-    const Successors next = NextSplit(layer, PlaceAfter(task, i, walker.segments()));
+    const Upcoming next = UpcomingOf(task, i, walker.segments());
     if (layer.shape.v_in_k) WidenAllValues(buffers.values, walker.segments());
     for (int first = 0; first < row_count;) {
       Rows rows = RowsFrom(task, first, walker.split(), walker.segments(), buffers, partials);

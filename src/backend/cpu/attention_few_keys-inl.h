@@ -24,8 +24,9 @@ namespace HWY_NAMESPACE {
 template <DType kType>
 class KeyTiles {
  public:
-  KeyTiles(const LayerKv& layer, int kv_head)
-      : k_dim_(layer.shape.k_dim),
+  KeyTiles(const LayerKv& layer, int kv_head, const Turn& turn)
+      : turn_(turn),
+        k_dim_(layer.shape.k_dim),
         tile_bytes_(BytesOf(kType, kCellTile * layer.shape.k_dim)),
         head_(layer.k + BytesOf(kType, kv_head * layer.cells * layer.shape.k_dim)) {}
 
@@ -48,12 +49,14 @@ class KeyTiles {
                                                      k_dim_, BlockQueries<R>(q, k_dim_), scores,
                                                      score_stride, next);
     } else {
+      constexpr auto kStep = static_cast<std::ptrdiff_t>(NT * kCellTile * sizeof(Storage<kType>));
       ScoreTiles<kType, R, NT>(reinterpret_cast<const Storage<kType>*>(tile), k_dim_, q, scores,
-                               score_stride);
+                               score_stride, turn_.Ahead(tile, kStep));
     }
   }
 
  private:
+  Turn turn_;
   int k_dim_;
   std::int64_t tile_bytes_;
   const std::byte* head_;
@@ -94,14 +97,14 @@ struct ScoredRows {
   std::span<const Segment> segments;
   float* q;       // R packed queries
   float* scores;  // [R][kScoreStride]
-  Successors* next;
+  Upcoming* next;
 };
 
 template <DType kType, int R>
 void ScoreSegments(const LayerKv& layer, int kv_head, const ScoredRows& rows) {
-  const KeyTiles<kType> keys(layer, kv_head);
+  const KeyTiles<kType> keys(layer, kv_head, rows.next->keys);
   for (const Segment& segment : rows.segments) {
-    ScoreCells<R>(keys, segment, rows.q, rows.scores, rows.next);
+    ScoreCells<R>(keys, segment, rows.q, rows.scores, &rows.next->blocks);
   }
 }
 

@@ -31,6 +31,7 @@ struct HeadCells {
   std::size_t stride;
   int v_dim;
   std::span<const Segment> segments;
+  Turn turn;
 };
 
 // WeightValues over all vectors of `keys` neighbouring cells. A last vector that would stick
@@ -51,7 +52,7 @@ void WeightCells(const HeadCells<kType>& in, std::int64_t cell, const float* wei
   const auto fetch = [&](int i, int count) {
     const auto row = static_cast<std::ptrdiff_t>(in.stride * sizeof(*v));
     const std::ptrdiff_t share = row * count / vectors;
-    return Fetch::Ahead(reinterpret_cast<const char*>(v) + row * i / vectors * keys, share);
+    return in.turn.Ahead(reinterpret_cast<const char*>(v) + row * i / vectors * keys, share);
   };
   int i = 0;
   for (; i + NV <= vectors; i += NV) {
@@ -97,12 +98,12 @@ HWY_INLINE void WeighInParts(const WeightedRows& rows, const Together& together,
 }
 
 template <DType kType, int R>
-void WeightSegments(const LayerKv& layer, int kv_head, const WeightedRows& rows) {
+void WeightSegments(const LayerKv& layer, int kv_head, const WeightedRows& rows, const Turn& turn) {
   constexpr int kVectors = R == 8 ? 2 : kManyRegisters || R <= 2 ? 4 : 2;
   const int v_dim = layer.shape.v_dim;
   const auto* const head =
       reinterpret_cast<const Storage<kType>*>(layer.v) + HeadValues(layer, kv_head);
-  const HeadCells<kType> cells{head, static_cast<std::size_t>(v_dim), v_dim, rows.segments};
+  const HeadCells<kType> cells{head, static_cast<std::size_t>(v_dim), v_dim, rows.segments, turn};
   WeighInParts<R>(
       rows,
       [&](RowRange range, const float* weights, float* sums) HWY_ATTR {
@@ -115,18 +116,18 @@ void WeightSegments(const LayerKv& layer, int kv_head, const WeightedRows& rows)
 // `room` holds BlockRoomFloats.
 template <int R>
 void WeightAllSegments(const LayerKv& layer, int kv_head, const WeightedRows& rows, float* room,
-                       Successors* next) {
+                       Upcoming* next) {
   const auto blocks = [&] {
     const auto* const v = reinterpret_cast<const std::uint8_t*>(layer.v);
     return ValueTiles{v + BlockHeadValues(layer, kv_head), layer.shape.v_dim,
-                      CodeOffset(layer.v_type), next};
+                      CodeOffset(layer.v_type), &next->blocks};
   };
   switch (layer.v_type) {
-    case DType::kF16: return WeightSegments<DType::kF16, R>(layer, kv_head, rows);
-    case DType::kBF16: return WeightSegments<DType::kBF16, R>(layer, kv_head, rows);
+    case DType::kF16: return WeightSegments<DType::kF16, R>(layer, kv_head, rows, next->values);
+    case DType::kBF16: return WeightSegments<DType::kBF16, R>(layer, kv_head, rows, next->values);
     case DType::kQ8_0: return WeightBlocks<DType::kQ8_0, R, Stream::kMemory>(blocks(), rows, room);
     case DType::kQ4_0: return WeightBlocks<DType::kQ4_0, R, Stream::kMemory>(blocks(), rows, room);
-    default: return WeightSegments<DType::kF32, R>(layer, kv_head, rows);
+    default: return WeightSegments<DType::kF32, R>(layer, kv_head, rows, next->values);
   }
 }
 

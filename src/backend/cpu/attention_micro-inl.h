@@ -41,13 +41,7 @@ struct Fetch {
   static constexpr std::ptrdiff_t kSecondLevelAhead = 24576;
 
   std::uintptr_t at = 0;
-  std::ptrdiff_t step = 0;
-
-  // What follows `from`, `step` bytes for each step of the loop.
-  template <class T>
-  static HWY_INLINE Fetch Ahead(const T* from, std::ptrdiff_t step) {
-    return {reinterpret_cast<std::uintptr_t>(from), step};
-  }
+  std::ptrdiff_t step = 0;  // bytes for each step of the loop
 
   static HWY_INLINE void IntoSecondLevel(std::uintptr_t address) {
 #if HWY_COMPILER_GCC  // Clang too
@@ -59,16 +53,28 @@ struct Fetch {
   template <int kLines>
   HWY_INLINE void NextIntoSecondLevel() {
     KVCACHE_UNROLL
-    for (int i = 0; i < kLines; ++i) IntoSecondLevel(at + i * (step / kLines) + kSecondLevelAhead);
+    for (int i = 0; i < kLines; ++i) IntoSecondLevel(at + i * (step / kLines));
     at += step;
   }
   template <int kLines>
   HWY_INLINE void NextIntoFirstLevel() {
     KVCACHE_UNROLL
     for (int i = 0; i < kLines; ++i) {
-      hwy::Prefetch(reinterpret_cast<const char*>(at + i * (step / kLines) + kFirstLevelAhead));
+      hwy::Prefetch(reinterpret_cast<const char*>(at + i * (step / kLines)));
     }
     at += step;
+  }
+};
+
+// Where a stream ends and where it goes on, for what is asked for ahead.
+struct Turn {
+  std::uintptr_t end = UINTPTR_MAX;
+  std::uintptr_t then = 0;
+
+  template <class T>
+  HWY_INLINE Fetch Ahead(const T* from, std::ptrdiff_t step) const {
+    const std::uintptr_t at = reinterpret_cast<std::uintptr_t>(from) + Fetch::kSecondLevelAhead;
+    return {at < end ? at : at - end + then, step};
   }
 };
 
@@ -112,6 +118,13 @@ class Successors {
   bool alone_;
 };
 
+// What a split asks for of the next: all of it where types are blocks; else its beginnings.
+struct Upcoming {
+  Successors blocks;
+  Turn keys;
+  Turn values;
+};
+
 // Lines for each step of arithmetic with values in blocks.
 template <DType kType>
 inline constexpr int kPacedLines = kType == DType::kQ8_0 ? 2 : 1;
@@ -123,9 +136,9 @@ inline constexpr int kBlockLines = kType == DType::kQ8_0 ? 9 : 5;
 template <DType kType, int R, int NT>
 HWY_INLINE void ScoreTiles(const Storage<kType>* HWY_RESTRICT k, int k_dim,
                            const float* HWY_RESTRICT q, float* HWY_RESTRICT scores,
-                           std::size_t score_stride) {
+                           std::size_t score_stride, Fetch fetch) {
   constexpr int kVectors = NT * kRegs;
-  constexpr int kStep = NT * kCellTile * static_cast<int>(sizeof(Storage<kType>));
+  constexpr int kLines = (NT * kCellTile * static_cast<int>(sizeof(Storage<kType>)) + 63) / 64;
   const DF d;
   const std::size_t tile_size = static_cast<std::size_t>(k_dim) * kCellTile;
   VF sum[R][kVectors];
@@ -134,7 +147,6 @@ HWY_INLINE void ScoreTiles(const Storage<kType>* HWY_RESTRICT k, int k_dim,
     KVCACHE_UNROLL
     for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::Zero(d);
   }
-  Fetch fetch = Fetch::Ahead(k, kStep);
   for (int i = 0; i < k_dim; ++i, k += kCellTile, q += R) {
     VF key[kVectors];
     KVCACHE_UNROLL
@@ -142,7 +154,7 @@ HWY_INLINE void ScoreTiles(const Storage<kType>* HWY_RESTRICT k, int k_dim,
       const std::size_t tile = static_cast<std::size_t>(v / kRegs);
       key[v] = LoadWide<kType>(d, k + tile * tile_size + v % kRegs * kLanes);
     }
-    fetch.NextIntoSecondLevel<(kStep + 63) / 64>();
+    fetch.NextIntoSecondLevel<kLines>();
     KVCACHE_UNROLL
     for (int r = 0; r < R; ++r) {
       const VF query = hn::Set(d, q[r]);
