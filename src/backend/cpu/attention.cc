@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 
 #include "backend/cpu/attention_kernels.h"
 
@@ -9,7 +10,7 @@ namespace kvcache::cpu {
 namespace {
 
 // What the tasks of one call need. Scratch: every thread's own piece, then the partial results
-// of all (sequence, KV head, split).
+// of all (sequence, KV head).
 struct Job {
   const AttentionCall& call;
   const Visibility& visibility;
@@ -42,21 +43,25 @@ std::span<const HistoryRun> RunsOf(const Job& job, const SequencePlan& sequence)
   return job.visibility.histories[static_cast<std::size_t>(sequence.history)];
 }
 
-// What is seen from a task's first split on.
-PositionRange SeenFrom(const Job& job, const SequencePlan& sequence, const AttentionTask& task) {
+// What is seen from a task's first split on, and before the split behind its last one.
+std::int64_t SeenFrom(const Job& job, const SequencePlan& sequence, const AttentionTask& task) {
   const auto split = static_cast<std::size_t>(sequence.first_split + task.part);
-  return {std::max(sequence.seen.begin, SplitBase(job.plan.splits()[split])), sequence.seen.end};
+  return std::max(sequence.seen.begin, SplitBase(job.plan.splits()[split]));
+}
+std::int64_t SeenUntil(const Job& job, const SequencePlan& sequence, const AttentionTask& task) {
+  const std::int32_t part = task.part + task.count;
+  if (part == sequence.splits) return sequence.seen.end;
+  return SplitBase(job.plan.splits()[static_cast<std::size_t>(sequence.first_split + part)]);
 }
 
-// Where the thread that runs task `index` will probably go on: with as many tasks for each thread.
-SplitPlace PlaceAfter(const Job& job, std::int64_t index) {
+// Where the thread that runs task `index` probably goes on: with as many tasks for each thread.
+std::optional<CellOfHead> PlaceAfter(const Job& job, std::int64_t index) {
   const std::span<const AttentionTask> tasks = job.plan.tasks();
-  const auto last = static_cast<std::int64_t>(tasks.size()) - 1;
-  const AttentionTask& task = tasks[static_cast<std::size_t>(std::min(index + job.threads, last))];
+  const auto after = static_cast<std::size_t>(index + job.threads);
+  if (after >= tasks.size() || tasks[after].count == 0) return std::nullopt;
+  const AttentionTask& task = tasks[after];
   const SequencePlan& sequence = job.plan.sequences()[static_cast<std::size_t>(task.sequence)];
-  if (sequence.splits == 0) return {};
-  SplitWalker walker(RunsOf(job, sequence), SeenFrom(job, sequence, task));
-  return walker.Next() ? SplitPlace{task.kv_head, walker.segments().front().cell} : SplitPlace{};
+  return CellOfHead{task.kv_head, FirstCell(RunsOf(job, sequence), SeenFrom(job, sequence, task))};
 }
 
 // Whoever finishes a KV head's last split merges them: the merge's order does not depend on it.
@@ -66,28 +71,30 @@ void RunSplit(const Job& job, std::int64_t index, int thread) {
   const auto tokens = job.plan.tokens().subspan(static_cast<std::size_t>(sequence.first_token),
                                                 static_cast<std::size_t>(sequence.tokens));
   if (sequence.splits == 0) return WriteZeros(job.call, tokens, task.kv_head);
-  const std::int64_t split_floats =
+  const std::int64_t partial_floats =
       sequence.tokens * job.call.group() * PartialStride(job.call.layer->shape.v_dim);
-  float* const partials =
-      job.partials + sequence.partials + task.kv_head * sequence.splits * split_floats;
+  float* const partials = job.partials + sequence.partials +
+                          std::int64_t{task.kv_head} * sequence.partials_of_head() * partial_floats;
+  const std::int64_t before = task.part == 0 ? 0 : task.part - sequence.merged + 1;
+  const std::span<const HistoryRun> runs = RunsOf(job, sequence);
   AttendSplits({
       .call = &job.call,
       .kv_head = task.kv_head,
       .splits = task.count,
-      .runs = RunsOf(job, sequence),
+      .runs = runs,
       .tokens = tokens,
-      .seen = SeenFrom(job, sequence, task),
+      .seen = {static_cast<Position>(SeenFrom(job, sequence, task)), sequence.seen.end},
       .first = task.part == 0,
+      .end = {task.kv_head, EndCell(runs, SeenUntil(job, sequence, task))},
       .then = PlaceAfter(job, index),
-      .partials = partials + task.part * split_floats,
+      .partials = partials + before * partial_floats,
       .scratch = job.OfThread(thread),
   });
   std::atomic_ref<std::int32_t> waiting(job.plan.Waiting(sequence, task.kv_head));
   if (waiting.fetch_sub(task.count, std::memory_order_acq_rel) != task.count) return;
   MergeSplits({.call = &job.call,
                .kv_head = task.kv_head,
-               .splits = sequence.splits,
-               .merged = sequence.first_task,
+               .count = sequence.partials_of_head(),
                .tokens = tokens,
                .partials = partials});
 }

@@ -67,28 +67,19 @@ void MergePartial(const SplitSums& split, const float* values, std::int64_t stri
   SetSums(sums, stride, into);
 }
 
-// Where history mostly goes on: in the cells behind these.
-SplitPlace PlaceBehind(int kv_head, std::span<const Segment> segments) {
-  const Segment& last = segments.back();
-  return {kv_head, std::int64_t{last.cell} + last.end - last.begin};
+std::uintptr_t KeysAt(const LayerKv& layer, const CellOfHead& place) {
+  const std::int64_t bytes =
+      BlockHeadKeys(layer, place.kv_head) + BlockTile(layer.k_type, layer.shape.k_dim, place.cell);
+  return reinterpret_cast<std::uintptr_t>(layer.k) + static_cast<std::uintptr_t>(bytes);
+}
+std::uintptr_t ValuesAt(const LayerKv& layer, const CellOfHead& place) {
+  const std::int64_t bytes = BlockHeadValues(layer, place.kv_head) +
+                             BlockTile(layer.v_type, layer.shape.v_dim, place.cell);
+  return reinterpret_cast<std::uintptr_t>(layer.v) + static_cast<std::uintptr_t>(bytes);
 }
 
-std::uintptr_t TileAt(const std::byte* base, DType type, std::int64_t dim, const LayerKv& layer,
-                      const SplitPlace& place) {
-  const std::int64_t values =
-      (place.kv_head * layer.cells + place.cell / kCellTile * kCellTile) * dim;
-  return reinterpret_cast<std::uintptr_t>(base) +
-         static_cast<std::uintptr_t>(BytesOf(type, values));
-}
-std::uintptr_t KeysAt(const LayerKv& layer, const SplitPlace& place) {
-  return TileAt(layer.k, layer.k_type, layer.shape.k_dim, layer, place);
-}
-std::uintptr_t ValuesAt(const LayerKv& layer, const SplitPlace& place) {
-  return TileAt(layer.v, layer.v_type, layer.shape.v_dim, layer, place);
-}
-
-// What the next split reads, if it begins at `place`.
-Successors NextSplit(const LayerKv& layer, const SplitPlace& place) {
+// What a split that begins there reads of block types.
+Successors SplitAt(const LayerKv& layer, const CellOfHead& place) {
   const KvShape& shape = layer.shape;
   const Successors::Stretch keys{KeysAt(layer, place),
                                  BytesOf(layer.k_type, kSplitPositions * shape.k_dim)};
@@ -98,13 +89,22 @@ Successors NextSplit(const LayerKv& layer, const SplitPlace& place) {
   return IsKvBlockType(layer.k_type) ? Successors(keys, values) : Successors(values, {});
 }
 
-Upcoming UpcomingOf(const SplitTask& task, int split, std::span<const Segment> segments) {
+// History mostly goes on in the cells behind these.
+std::optional<CellOfHead> PlaceAfter(const SplitTask& task, int split,
+                                     std::span<const Segment> segments) {
+  if (split + 1 == task.splits) return task.then;
+  const Segment& last = segments.back();
+  return CellOfHead{task.kv_head, std::int64_t{last.cell} + last.end - last.begin};
+}
+
+// Where tiles of the task's last cells end, and where its thread goes on; without such a place
+// loops ask for what lies behind the task.
+Upcoming StreamsOf(const SplitTask& task) {
   const LayerKv& layer = *task.call->layer;
-  const SplitPlace behind = PlaceBehind(task.kv_head, segments);
-  if (split + 1 < task.splits) return {NextSplit(layer, behind), {}, {}};
-  return {NextSplit(layer, task.then),
-          {KeysAt(layer, behind), KeysAt(layer, task.then)},
-          {ValuesAt(layer, behind), ValuesAt(layer, task.then)}};
+  const CellOfHead end{task.end.kv_head, RoundUp<std::int64_t>(task.end.cell, kCellTile)};
+  const CellOfHead then = task.then.value_or(end);
+  return {
+      {}, {KeysAt(layer, end), KeysAt(layer, then)}, {ValuesAt(layer, end), ValuesAt(layer, then)}};
 }
 
 template <int R>
@@ -236,14 +236,17 @@ void AttendSplits(const SplitTask& task) {
   const Buffers buffers = CutScratch(task);
   PackRows(task, buffers);
   SplitWalker walker(task.runs, task.seen);
+  Upcoming upcoming = StreamsOf(task);
   float* partials = task.partials;
   for (int i = 0; i < task.splits && walker.Next(); ++i) {
-    const Upcoming next = UpcomingOf(task, i, walker.segments());
+    const std::optional<CellOfHead> after = PlaceAfter(task, i, walker.segments());
+    if (after) upcoming.blocks = SplitAt(layer, *after);
     if (layer.shape.v_in_k) WidenAllValues(buffers.values, walker.segments());
     for (int first = 0; first < row_count;) {
       Rows rows = RowsFrom(task, first, walker.split(), walker.segments(), buffers, partials);
       rows.merge = task.first && i > 0;
-      AttendGroup(task, walker.segments(), next, rows, buffers);
+      AttendGroup(task, walker.segments(), upcoming, rows, buffers);
+      upcoming.blocks = {};  // asked for by the first group
       first += rows.count;
     }
     if (!task.first) partials += row_count * PartialStride(layer.shape.v_dim);
@@ -272,8 +275,8 @@ void MergeSplits(const MergeTask& task) {
   const std::int64_t rows = static_cast<std::int64_t>(task.tokens.size()) * group;
   for (std::int64_t row = 0; row < rows; ++row) {
     float* const into = task.partials + row * stride;
-    for (int split = task.merged; split < task.splits; ++split) {
-      const float* const partial = into + split * rows * stride;
+    for (int i = 1; i < task.count; ++i) {
+      const float* const partial = into + i * rows * stride;
       MergePartial(SumsOf(partial, stride), partial, stride, into);
     }
     const SplitSums sums = SumsOf(into, stride);

@@ -24,8 +24,8 @@ namespace HWY_NAMESPACE {
 template <DType kType>
 class KeyTiles {
  public:
-  KeyTiles(const LayerKv& layer, int kv_head, const Turn& turn)
-      : turn_(turn),
+  KeyTiles(const LayerKv& layer, int kv_head, const StreamEnd& stream)
+      : stream_(stream),
         k_dim_(layer.shape.k_dim),
         tile_bytes_(BytesOf(kType, kCellTile * layer.shape.k_dim)),
         head_(layer.k + BytesOf(kType, kv_head * layer.cells * layer.shape.k_dim)) {}
@@ -51,12 +51,12 @@ class KeyTiles {
     } else {
       constexpr auto kStep = static_cast<std::ptrdiff_t>(NT * kCellTile * sizeof(Storage<kType>));
       ScoreTiles<kType, R, NT>(reinterpret_cast<const Storage<kType>*>(tile), k_dim_, q, scores,
-                               score_stride, turn_.Ahead(tile, kStep));
+                               score_stride, Fetch::Ahead(tile, NT * tile_bytes_, kStep, stream_));
     }
   }
 
  private:
-  Turn turn_;
+  StreamEnd stream_;
   int k_dim_;
   std::int64_t tile_bytes_;
   const std::byte* head_;

@@ -31,7 +31,7 @@ struct HeadCells {
   std::size_t stride;
   int v_dim;
   std::span<const Segment> segments;
-  Turn turn;
+  StreamEnd stream;
 };
 
 // WeightValues over all vectors of `keys` neighbouring cells. A last vector that would stick
@@ -52,7 +52,8 @@ void WeightCells(const HeadCells<kType>& in, std::int64_t cell, const float* wei
   const auto fetch = [&](int i, int count) {
     const auto row = static_cast<std::ptrdiff_t>(in.stride * sizeof(*v));
     const std::ptrdiff_t share = row * count / vectors;
-    return in.turn.Ahead(reinterpret_cast<const char*>(v) + row * i / vectors * keys, share);
+    return Fetch::Ahead(reinterpret_cast<const char*>(v) + row * i / vectors * keys, row * keys,
+                        share, in.stream);
   };
   int i = 0;
   for (; i + NV <= vectors; i += NV) {
@@ -98,12 +99,13 @@ HWY_INLINE void WeighInParts(const WeightedRows& rows, const Together& together,
 }
 
 template <DType kType, int R>
-void WeightSegments(const LayerKv& layer, int kv_head, const WeightedRows& rows, const Turn& turn) {
+void WeightSegments(const LayerKv& layer, int kv_head, const WeightedRows& rows,
+                    const StreamEnd& stream) {
   constexpr int kVectors = R == 8 ? 2 : kManyRegisters || R <= 2 ? 4 : 2;
   const int v_dim = layer.shape.v_dim;
   const auto* const head =
       reinterpret_cast<const Storage<kType>*>(layer.v) + HeadValues(layer, kv_head);
-  const HeadCells<kType> cells{head, static_cast<std::size_t>(v_dim), v_dim, rows.segments, turn};
+  const HeadCells<kType> cells{head, static_cast<std::size_t>(v_dim), v_dim, rows.segments, stream};
   WeighInParts<R>(
       rows,
       [&](RowRange range, const float* weights, float* sums) HWY_ATTR {

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "backend/cpu/attention_split.h"
@@ -70,8 +71,8 @@ constexpr std::int64_t BlockRoomFloats(const LayerKv& layer) {
 
 // --- few rows: REQUIRES KvLayout::kTiled.
 
-// Where a split's keys and values begin.
-struct SplitPlace {
+// Where keys and values are read: a head's cell.
+struct CellOfHead {
   int kv_head = 0;
   std::int64_t cell = 0;
 };
@@ -82,11 +83,12 @@ struct SplitTask {
   int splits = 0;  // so many that hold kept positions of `seen`, ascending
   std::span<const HistoryRun> runs;
   std::span<const QueryToken> tokens;
-  PositionRange seen;         // by any of the tokens, from the first split on
-  bool first = false;         // no splits come before these: they are merged
-  SplitPlace then;            // what this thread will probably read next
-  float* partials = nullptr;  // [splits, of the first 1][rows][PartialStride]
-  float* scratch = nullptr;   // SplitScratchFloats of as many rows
+  PositionRange seen;              // by any of the tokens, from the first split on
+  bool first = false;              // no splits come before these: they are merged
+  CellOfHead end;                  // behind the last cell
+  std::optional<CellOfHead> then;  // what the thread will probably read next
+  float* partials = nullptr;       // [splits, of the first 1][rows][PartialStride]
+  float* scratch = nullptr;        // SplitScratchFloats of as many rows
 };
 std::int64_t SplitScratchFloats(const LayerKv& layer, std::int64_t rows);
 void AttendSplits(const SplitTask& task);
@@ -94,10 +96,9 @@ void AttendSplits(const SplitTask& task);
 struct MergeTask {
   const AttentionCall* call = nullptr;
   int kv_head = 0;
-  int splits = 0;
-  int merged = 0;  // of them already, in the first place
+  int count = 0;  // of partial results
   std::span<const QueryToken> tokens;
-  float* partials = nullptr;  // [splits][rows][PartialStride], ascending; overwritten
+  float* partials = nullptr;  // [count][rows][PartialStride], ascending; overwritten
 };
 void MergeSplits(const MergeTask& task);
 

@@ -31,17 +31,43 @@ inline constexpr bool kManyRegisters = HWY_TARGET != HWY_AVX2 && HWY_TARGET != H
 // own caches already.
 enum class Stream { kMemory, kScratch };
 
+// Where what a task reads of keys or of values ends, and where its thread goes on to read.
+struct StreamEnd {
+  // Far more than a loop asks ahead: what lies further behind the end is another piece of history.
+  static constexpr std::uintptr_t kReach = 1 << 18;
+
+  std::uintptr_t end = 0;
+  std::uintptr_t then = 0;
+
+  // `address`, or what is read instead of what lies behind the end.
+  HWY_INLINE std::uintptr_t Continue(std::uintptr_t address) const {
+    const std::uintptr_t behind = address - end;
+    return behind < kReach ? then + behind : address;
+  }
+};
+
 // A loop asks for what follows in memory: the hardware's own streams do not run ahead far enough
-// while a loop computes. One level is enough, the second, whose requests are many; the first has
-// few fill buffers, and what memory keeps waiting there delays the loop's own reads. Only what has
-// been asked into the second level long before is worth bringing to the first. Past the end of the
-// memory a request does nothing.
+// while a loop computes. Into the second level: the first level's few fill buffers are then left to
+// what the loop itself reads (docs/design/attention.md has the measurements). Only what has been
+// asked into the second level before is worth bringing to the first. Whatever the address, a
+// request changes no result.
 struct Fetch {
   static constexpr std::ptrdiff_t kFirstLevelAhead = 4096;
   static constexpr std::ptrdiff_t kSecondLevelAhead = 24576;
 
   std::uintptr_t at = 0;
   std::ptrdiff_t step = 0;  // bytes for each step of the loop
+  StreamEnd stream = {};
+
+  // For a loop that reads the `bytes` from `from` on, `step` of them in each step, wherever in
+  // them: it asks for what lies behind them all.
+  template <class T>
+  static HWY_INLINE Fetch Ahead(const T* from, std::ptrdiff_t bytes, std::ptrdiff_t step,
+                                const StreamEnd& stream) {
+    const std::ptrdiff_t ahead = std::max(kSecondLevelAhead, bytes);
+    return {reinterpret_cast<std::uintptr_t>(from) + static_cast<std::uintptr_t>(ahead), step,
+            stream};
+  }
 
   static HWY_INLINE void IntoSecondLevel(std::uintptr_t address) {
 #if HWY_COMPILER_GCC  // Clang too
@@ -53,76 +79,69 @@ struct Fetch {
   template <int kLines>
   HWY_INLINE void NextIntoSecondLevel() {
     KVCACHE_UNROLL
-    for (int i = 0; i < kLines; ++i) IntoSecondLevel(at + i * (step / kLines));
-    at += step;
+    for (int i = 0; i < kLines; ++i) {
+      IntoSecondLevel(stream.Continue(at + static_cast<std::uintptr_t>(i * (step / kLines))));
+    }
+    at += static_cast<std::uintptr_t>(step);
   }
   template <int kLines>
   HWY_INLINE void NextIntoFirstLevel() {
     KVCACHE_UNROLL
     for (int i = 0; i < kLines; ++i) {
-      hwy::Prefetch(reinterpret_cast<const char*>(at + i * (step / kLines)));
+      hwy::Prefetch(
+          reinterpret_cast<const char*>(at + static_cast<std::uintptr_t>(i * (step / kLines))));
     }
-    at += step;
+    at += static_cast<std::uintptr_t>(step);
   }
 };
 
-// Where a stream ends and where it goes on, for what is asked for ahead.
-struct Turn {
-  std::uintptr_t end = UINTPTR_MAX;
-  std::uintptr_t then = 0;
-
-  template <class T>
-  HWY_INLINE Fetch Ahead(const T* from, std::ptrdiff_t step) const {
-    const std::uintptr_t at = reinterpret_cast<std::uintptr_t>(from) + Fetch::kSecondLevelAhead;
-    return {at < end ? at : at - end + then, step};
-  }
-};
-
-// What the next split reads, asked for into the second-level cache while this one is computed: a
-// few lines in each step, so that memory is never idle. A phase that asked for all it reads at once
-// would wait for memory itself, and memory for the phases after it.
+// What the next split reads of block types, asked for into the second-level cache while this one
+// is computed: a few lines in each step, so that memory is never idle. A phase that asked for all
+// it reads at once would wait for memory itself, and memory for the phases after it.
 class Successors {
  public:
   struct Stretch {
     std::uintptr_t first = 0;
     std::int64_t bytes = 0;
   };
+  Successors() = default;  // none
   Successors(Stretch first, Stretch second)
       : at_(first.first), end_(End(first)), second_(second), alone_(second.bytes == 0) {}
 
   // Where there are no values to follow, keys ask for all of the next ones themselves.
   bool AreKeysAlone() const { return alone_; }
 
-  // At the end of both it stays where it is.
   template <int kLines>
   HWY_INLINE void Request() {
+    if (at_ >= end_) return;
     KVCACHE_UNROLL
     for (int i = 0; i < kLines; ++i) Fetch::IntoSecondLevel(at_ + i * 64);
-    if (at_ < end_) at_ += kLines * 64;
-    if (at_ >= end_ && second_.bytes > 0) Turn();
+    at_ += kLines * 64;
+    if (at_ >= end_ && second_.bytes > 0) GoOn();
   }
 
  private:
   static std::uintptr_t End(const Stretch& stretch) {
     return stretch.first + static_cast<std::uintptr_t>(stretch.bytes);
   }
-  void Turn() {
+  void GoOn() {
     at_ = second_.first;
     end_ = End(second_);
     second_ = {};
   }
 
-  std::uintptr_t at_;
-  std::uintptr_t end_;
+  std::uintptr_t at_ = 0;
+  std::uintptr_t end_ = 0;
   Stretch second_;
-  bool alone_;
+  bool alone_ = false;
 };
 
-// What a split asks for of the next: all of it where types are blocks; else its beginnings.
+// What a split's loops ask for: of block types the next split, evenly; of the others what lies
+// ahead of each loop, up to the end of what the task reads and then of what follows it.
 struct Upcoming {
   Successors blocks;
-  Turn keys;
-  Turn values;
+  StreamEnd keys;
+  StreamEnd values;
 };
 
 // Lines for each step of arithmetic with values in blocks.

@@ -84,8 +84,6 @@ void AttentionPlan::PlanSequence(const LayerKv& layer, int group, const Visibili
   PlanSplits(visibility.histories[static_cast<std::size_t>(sequence.history)], sequence);
   sequence.first_merge = static_cast<std::int32_t>(waiting_.size());
   waiting_.insert(waiting_.end(), static_cast<std::size_t>(kv_heads), sequence.splits);
-  sequence.partials = partial_floats_;
-  partial_floats_ += sequence.splits * rows * kv_heads * PartialStride(layer.shape.v_dim);
 }
 
 // The last block of a sequence sees the most: it comes first, so that no thread is left alone
@@ -105,7 +103,8 @@ void AttentionPlan::AddBlockTasks(int kv_heads) {
 
 // Neighbouring splits are one task: what lies ahead is then fetched for the thread that will use
 // it, and the first of a KV head's tasks leaves one partial result in all.
-void AttentionPlan::AddSplitTasks(int kv_heads, int threads) {
+void AttentionPlan::AddSplitTasks(const LayerKv& layer, int group, int threads) {
+  const int kv_heads = layer.shape.kv_heads;
   constexpr std::int64_t kTasksPerThread = 4;
   const std::int64_t all = static_cast<std::int64_t>(splits_.size()) * kv_heads;
   const auto at_once =
@@ -116,7 +115,10 @@ void AttentionPlan::AddSplitTasks(int kv_heads, int threads) {
   for (std::size_t i = 0; i < sequences_.size(); ++i) {
     SequencePlan& sequence = sequences_[i];
     if (!sequence.few || sequence.tokens == 0) continue;
-    sequence.first_task = std::min(at_once, sequence.splits);
+    sequence.merged = std::min(at_once, sequence.splits);
+    sequence.partials = partial_floats_;
+    partial_floats_ += std::int64_t{sequence.partials_of_head()} * sequence.tokens * group *
+                       kv_heads * PartialStride(layer.shape.v_dim);
     for (std::int32_t head = 0; head < kv_heads; ++head) {
       // Without splits one task remains, to write the zeros.
       for (std::int32_t split = 0; split < std::max(sequence.splits, 1); split += at_once) {
@@ -141,7 +143,7 @@ void AttentionPlan::Build(const LayerKv& layer, int group, int threads,
     if (sequence.tokens > 0) PlanSequence(layer, group, visibility, sequence);
   }
   AddBlockTasks(layer.shape.kv_heads);
-  AddSplitTasks(layer.shape.kv_heads, threads);
+  AddSplitTasks(layer, group, threads);
 }
 
 std::span<const QueryToken> AttentionPlan::BlockOf(const SequencePlan& sequence, int block) const {

@@ -23,9 +23,12 @@ struct SequencePlan {
   PositionRange seen;            // by any token
   std::int32_t first_split = 0;  // few: in splits()
   std::int32_t splits = 0;       // few: how many hold something that may be seen
-  std::int32_t first_task = 0;   // few: splits of a KV head's first task
+  std::int32_t merged = 0;       // few: splits of a KV head's first task, which merges them
   std::int64_t partials = 0;     // few: floats before this sequence's in the scratch
-  std::int32_t first_merge = 0;  // few: in merges
+  std::int32_t first_merge = 0;  // few: of the KV heads that wait, in the plan
+
+  // few: partial results of a KV head, one of the first task's splits and one of each other.
+  std::int32_t partials_of_head() const { return splits - merged + 1; }
 };
 
 struct AttentionTask {
@@ -61,7 +64,7 @@ class AttentionPlan {
                     SequencePlan& sequence);
   void PlanSplits(std::span<const HistoryRun> runs, SequencePlan& sequence);
   void AddBlockTasks(int kv_heads);
-  void AddSplitTasks(int kv_heads, int threads);
+  void AddSplitTasks(const LayerKv& layer, int group, int threads);
 
   std::vector<QueryToken> tokens_;  // by sequence, in batch order
   std::vector<SequencePlan> sequences_;

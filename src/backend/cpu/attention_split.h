@@ -73,6 +73,20 @@ inline RowRange RangeInSplit(PositionRange seen, std::int32_t split,
   return range;
 }
 
+// Cells of the first kept position from `begin` on, and behind the last one before `end`.
+// REQUIRES: there is one.
+inline std::int64_t FirstCell(std::span<const HistoryRun> runs, std::int64_t begin) {
+  const auto run = std::partition_point(runs.begin(), runs.end(), [&](const HistoryRun& r) {
+    return std::int64_t{r.position} + r.length <= begin;
+  });
+  return run->cell + std::max<std::int64_t>(begin - run->position, 0);
+}
+inline std::int64_t EndCell(std::span<const HistoryRun> runs, std::int64_t end) {
+  const auto run = std::prev(std::partition_point(
+      runs.begin(), runs.end(), [&](const HistoryRun& r) { return r.position < end; }));
+  return run->cell + std::min<std::int64_t>(end - run->position, run->length);
+}
+
 // Goes through the splits that hold kept positions of `seen`, ascending.
 //
 //   for (SplitWalker walker(runs, seen); walker.Next();) { walker.split(), walker.segments() }
