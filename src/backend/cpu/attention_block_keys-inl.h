@@ -101,10 +101,9 @@ HWY_INLINE __m512i KeyLine(const std::uint8_t* block, int group) {
 }
 
 // dots of R rows with block b of NT tiles, `tile_bytes` apart.
-template <DType kType, int R, int NT, Stream kFrom>
+template <DType kType, int R, int NT>
 HWY_INLINE void DotBlock(const std::uint8_t* block, std::int64_t tile_bytes,
-                         const BlockQueries<R>& q, std::int64_t b, Fetch& fetch,
-                         __m512i (&dots)[R][NT]) {
+                         const BlockQueries<R>& q, std::int64_t b, __m512i (&dots)[R][NT]) {
   KVCACHE_UNROLL
   for (int r = 0; r < R; ++r) {
     KVCACHE_UNROLL
@@ -115,7 +114,6 @@ HWY_INLINE void DotBlock(const std::uint8_t* block, std::int64_t tile_bytes,
     __m512i keys[NT];
     KVCACHE_UNROLL
     for (int t = 0; t < NT; ++t) keys[t] = KeyLine<kType>(block + t * tile_bytes, g);
-    if (kFrom == Stream::kMemory) fetch.NextIntoFirstLevel<NT>();
     KVCACHE_UNROLL
     for (int r = 0; r < R; ++r) {
       std::int32_t four;
@@ -141,17 +139,15 @@ HWY_INLINE void ScoreBlockTiles(const std::uint8_t* HWY_RESTRICT tile, std::int6
     KVCACHE_UNROLL
     for (int t = 0; t < NT; ++t) sum[r][t] = hn::Zero(d);
   }
-  Fetch fetch{reinterpret_cast<std::uintptr_t>(tile) + Fetch::kFirstLevelAhead,
-              NT * tile_bytes / (k_dim / kKeyGroup)};
   const std::uint8_t* scales = tile + TileScales(kType, k_dim);
   for (std::int64_t b = 0; b < k_dim / kKvBlock; ++b, scales += kCellTile * 2) {
     __m512i dots[R][NT];
-    DotBlock<kType, R, NT, kFrom>(tile + b * block_bytes, tile_bytes, q, b, fetch, dots);
+    DotBlock<kType, R, NT>(tile + b * block_bytes, tile_bytes, q, b, dots);
     if (kFrom == Stream::kMemory) {
       if (next->AreKeysAlone()) {
         next->Request<NT * kBlockLines<kType>>();
       } else {
-        next->Request<NT*(kPacedLines<kType> + 1)>();
+        next->Request<NT * Pace<kType>::kKeys>();
       }
     }
     KVCACHE_UNROLL

@@ -125,7 +125,7 @@ HWY_INLINE void MultiplyScales(const ValueTiles& values, const WeightedTiles<R>&
   const DF d;
   Largest most[R];
   for (int t = 0; t < tiles.count; ++t) {
-    if (kFrom == Stream::kMemory) values.next->Request<kPacedLines<kType>>();
+    if (kFrom == Stream::kMemory) values.next->Request<Pace<kType>::kScales>();
     for (int lane = 0; lane < kCellTile; lane += kLanes) {
       const std::uint8_t* const scales = tiles.tiles[t] + BlockScale(kType, values.v_dim, b, lane);
       const VF scale = WidenF16(d, reinterpret_cast<const std::uint16_t*>(scales));
@@ -201,7 +201,7 @@ HWY_INLINE void QuantiseProducts(const ValueTiles& values, const WeightedTiles<R
     sum[r] = hn::Zero(di);
   }
   for (int t = 0; t < tiles.count; ++t) {
-    if (kFrom == Stream::kMemory) values.next->Request<kPacedLines<kType> + 1>();
+    if (kFrom == Stream::kMemory) values.next->Request<Pace<kType>::kCodes>();
     KVCACHE_UNROLL
     for (int r = 0; r < R; ++r) {
       float* const products = tiles.Products(t, r);
@@ -267,7 +267,7 @@ HWY_INLINE void SumProducts(const ValueTiles& values, const WeightedTiles<R>& ti
       __m512i value[2];
       KVCACHE_UNROLL
       for (int half = 0; half < 2; ++half) value[half] = ValueLine<kType>(block, quad, half);
-      if (kFrom == Stream::kMemory) values.next->Request<kPacedLines<kType>>();
+      if (kFrom == Stream::kMemory) values.next->Request<Pace<kType>::kSums>();
       KVCACHE_UNROLL
       for (int r = 0; r < kRows; ++r) {
         const float* const four = tiles.Products(t, first + r) + quad * 4;

@@ -48,12 +48,10 @@ struct StreamEnd {
 
 // A loop asks for what follows in memory: the hardware's own streams do not run ahead far enough
 // while a loop computes. Into the second level: the first level's few fill buffers are then left to
-// what the loop itself reads (docs/design/attention.md has the measurements). Only what has been
-// asked into the second level before is worth bringing to the first. Whatever the address, a
-// request changes no result.
+// what the loop itself reads (docs/design/attention.md has the measurements). Whatever the address,
+// a request changes no result.
 struct Fetch {
-  static constexpr std::ptrdiff_t kFirstLevelAhead = 4096;
-  static constexpr std::ptrdiff_t kSecondLevelAhead = 24576;
+  static constexpr std::ptrdiff_t kAhead = 24576;
 
   std::uintptr_t at = 0;
   std::ptrdiff_t step = 0;  // bytes for each step of the loop
@@ -64,7 +62,7 @@ struct Fetch {
   template <class T>
   static HWY_INLINE Fetch Ahead(const T* from, std::ptrdiff_t bytes, std::ptrdiff_t step,
                                 const StreamEnd& stream) {
-    const std::ptrdiff_t ahead = std::max(kSecondLevelAhead, bytes);
+    const std::ptrdiff_t ahead = std::max(kAhead, bytes);
     return {reinterpret_cast<std::uintptr_t>(from) + static_cast<std::uintptr_t>(ahead), step,
             stream};
   }
@@ -75,21 +73,12 @@ struct Fetch {
 #endif
   }
 
-  // kLines each, evenly over a step.
+  // kLines, evenly over a step.
   template <int kLines>
-  HWY_INLINE void NextIntoSecondLevel() {
+  HWY_INLINE void Next() {
     KVCACHE_UNROLL
     for (int i = 0; i < kLines; ++i) {
       IntoSecondLevel(stream.Continue(at + static_cast<std::uintptr_t>(i * (step / kLines))));
-    }
-    at += static_cast<std::uintptr_t>(step);
-  }
-  template <int kLines>
-  HWY_INLINE void NextIntoFirstLevel() {
-    KVCACHE_UNROLL
-    for (int i = 0; i < kLines; ++i) {
-      hwy::Prefetch(
-          reinterpret_cast<const char*>(at + static_cast<std::uintptr_t>(i * (step / kLines))));
     }
     at += static_cast<std::uintptr_t>(step);
   }
@@ -144,9 +133,24 @@ struct Upcoming {
   StreamEnd values;
 };
 
-// Lines for each step of arithmetic with values in blocks.
+// Lines for each step, such that four rows' requests for the next split end when this one does:
+// earlier and memory is idle for the rest, later and some are never made.
 template <DType kType>
-inline constexpr int kPacedLines = kType == DType::kQ8_0 ? 2 : 1;
+struct Pace;
+template <>
+struct Pace<DType::kQ8_0> {
+  static constexpr int kKeys = 5;  // a tile's block
+  static constexpr int kScales = 1;
+  static constexpr int kCodes = 1;
+  static constexpr int kSums = 2;  // four cells
+};
+template <>
+struct Pace<DType::kQ4_0> {
+  static constexpr int kKeys = 1;
+  static constexpr int kScales = 1;
+  static constexpr int kCodes = 1;
+  static constexpr int kSums = 1;
+};
 // All lines of a tile's block, scales and all.
 template <DType kType>
 inline constexpr int kBlockLines = kType == DType::kQ8_0 ? 9 : 5;
@@ -173,7 +177,7 @@ HWY_INLINE void ScoreTiles(const Storage<kType>* HWY_RESTRICT k, int k_dim,
       const std::size_t tile = static_cast<std::size_t>(v / kRegs);
       key[v] = LoadWide<kType>(d, k + tile * tile_size + v % kRegs * kLanes);
     }
-    fetch.NextIntoSecondLevel<kLines>();
+    fetch.Next<kLines>();
     KVCACHE_UNROLL
     for (int r = 0; r < R; ++r) {
       const VF query = hn::Set(d, q[r]);
@@ -211,7 +215,7 @@ HWY_INLINE void WeightValues(const Storage<kType>* HWY_RESTRICT v, std::size_t v
     KVCACHE_UNROLL
     for (int i = 0; i + 1 < NV; ++i) value[i] = LoadWide<kType>(d, v + i * lanes);
     value[NV - 1] = LoadWide<kType>(d, v + last);
-    if (kFrom == Stream::kMemory) fetch.NextIntoSecondLevel<kLines>();
+    if (kFrom == Stream::kMemory) fetch.Next<kLines>();
     KVCACHE_UNROLL
     for (int r = 0; r < R; ++r) {
       const auto weight = hn::Set(d, weights[r * kScoreStride + j]);
