@@ -17,7 +17,6 @@
 
 #include "backend/cpu/attention_math-inl.h"
 #include "backend/cpu/kv_convert-inl.h"
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -25,7 +25,7 @@ struct SequencePlan {
   std::int32_t splits = 0;       // few: how many hold something that may be seen
   std::int32_t merged = 0;       // few: splits of a KV head's first task, which merges them
   std::int64_t partials = 0;     // few: floats before this sequence's in the scratch
-  std::int32_t first_merge = 0;  // few: of the KV heads that wait, in the plan
+  std::int32_t first_merge = 0;  // few: its first KV head among all that wait
 
   // few: partial results of a KV head, one of the first task's splits and one of each other.
   std::int32_t partials_of_head() const { return splits - merged + 1; }

@@ -49,7 +49,7 @@ constexpr std::int64_t BlockHeadValues(const LayerKv& layer, std::int64_t kv_hea
   return BytesOf(layer.v_type, kv_head * layer.cells * layer.shape.v_dim);
 }
 
-// The size of a tile, and where within its head the tile of cell `cell` begins.
+// The size of a tile, and where within its head the tile of cell `cell` begins; of any type.
 constexpr std::int64_t BlockTileBytes(DType type, std::int64_t dim) {
   return BytesOf(type, kCellTile * dim);
 }
