@@ -122,7 +122,8 @@ constexpr Pair kOtherTypes[] = {{DType::kBF16, DType::kBF16}, {DType::kF32, DTyp
                                 {DType::kQ8_0, DType::kQ4_0}, {DType::kQ4_0, DType::kQ8_0}};
 
 // Of heads of 128 values: decoding over growing histories, a batch of sequences, five query
-// tokens (speculation), prefill, and a window at two positions.
+// tokens (speculation), sequences that share all but their end (a tree of drafts, or one prompt),
+// prefill, and a window at two positions.
 void AddCases(DType type, std::vector<AttentionCase>& cases) {
   constexpr std::int64_t kMostBytes = 6'000'000'000;
   const auto add = [&](const char* kind, int history, int queries, int batch, int window = 0) {
@@ -132,6 +133,9 @@ void AddCases(DType type, std::vector<AttentionCase>& cases) {
   for (const int history : {1024, 4096, 16384, 32768, 65536, 131072}) add("decode", history, 1, 1);
   for (const int history : {1024, 4096, 16384, 32768, 131072}) add("decode", history, 1, 16);
   add("decode", 16384, 5, 1);
+  for (const int batch : {4, 16}) {
+    cases.push_back({"shared", 32768, 1, batch, 128, type, type, 0, 32768 - 64});
+  }
   for (const int history : {512, 4608, 33280}) add("prefill", history, 512, 1);
   for (const int history : {8192, 100000}) add("window", history, 1, 1, 4096);
 }
@@ -162,6 +166,7 @@ nlohmann::json Json(const AttentionCase& c, const Measured& m, const std::string
                {"k_type", InfoOf(c.k_type).name},
                {"v_type", InfoOf(c.v_type).name},
                {"window", c.window},
+               {"shared", c.shared},
                {"target", CpuTargetName()},
                {"rate", m.rate},
                {"unit", c.prefill() ? "GFLOP/s" : "GB/s"},

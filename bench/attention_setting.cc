@@ -49,8 +49,9 @@ double AttentionCase::GigaOperations() const {
 }
 
 std::int64_t AttentionCase::NeededBytes() const {
-  const std::int64_t tokens = window > 0 ? std::min(window, history) : history;
-  const std::int64_t values = batch * tokens * kKvHeads * head_dim;
+  const std::int64_t tokens =
+      window > 0 ? std::int64_t{batch} * std::min(window, history) : Cells();
+  const std::int64_t values = tokens * kKvHeads * head_dim;
   return BytesOf(k_type, values) + BytesOf(v_type, values);
 }
 
@@ -63,8 +64,8 @@ std::int64_t AttentionCase::LayerBytes() const {
 AttentionSetting::AttentionSetting(ThreadPool& pool, const AttentionCase& c,
                                    std::int64_t cold_bytes)
     : pool_(pool), case_(c) {
-  const std::int64_t cells = std::int64_t{c.batch} * c.history;
-  if (cells % kCellTile != 0) std::abort();
+  const std::int64_t cells = c.Cells();
+  if (cells % kCellTile != 0 || c.shared % kPeriod != 0) std::abort();
   layers_ = static_cast<int>((cold_bytes + c.LayerBytes() - 1) / c.LayerBytes());
   layers_ = std::max(layers_, 1);
   layer_ = {.shape = {AttentionCase::kKvHeads, c.head_dim, c.head_dim},
@@ -116,9 +117,11 @@ void AttentionSetting::Repeat(std::byte* head, std::int64_t period_bytes, std::i
 void AttentionSetting::AddQueries() {
   runs_.resize(static_cast<std::size_t>(case_.batch));
   for (int s = 0; s < case_.batch; ++s) {
-    auto& run = runs_[static_cast<std::size_t>(s)];
-    run = {0, s * case_.history, case_.history};
-    histories_.emplace_back(&run, 1);
+    const std::int32_t own = case_.history - case_.shared;
+    auto& runs = runs_[static_cast<std::size_t>(s)];
+    runs = {{{0, 0, case_.shared}, {case_.shared, case_.shared + s * own, own}}};
+    histories_.push_back(case_.shared > 0 ? std::span<const HistoryRun>(runs)
+                                          : std::span<const HistoryRun>(runs).last(1));
     for (int i = 0; i < case_.queries; ++i) {
       positions_.push_back(case_.history - case_.queries + i);
       index_.push_back(s);

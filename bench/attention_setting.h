@@ -4,6 +4,7 @@
 // Thread safety: as ThreadPool's.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -19,9 +20,9 @@
 namespace kvcache::bench {
 
 // `queries` tokens at the end of each of `batch` sequences of `history` tokens, which see the
-// last `window` of them (0: all).
+// last `window` of them (0: all). The first `shared` of them are those of every sequence.
 struct AttentionCase {
-  std::string kind;  // "decode", "window" or "prefill"
+  std::string kind;  // "decode", "shared", "window" or "prefill"
   int history = 0;
   int queries = 1;
   int batch = 1;
@@ -29,6 +30,7 @@ struct AttentionCase {
   DType k_type = DType::kF16;
   DType v_type = DType::kF16;
   int window = 0;
+  int shared = 0;
 
   static constexpr int kHeads = 32;
   static constexpr int kKvHeads = 8;
@@ -39,6 +41,7 @@ struct AttentionCase {
   // Multiplications and additions of one of the two products over what causality lets a query
   // see, in units of 1e9.
   double GigaOperations() const;
+  std::int64_t Cells() const { return shared + std::int64_t{batch} * (history - shared); }
   // Of keys and values that are needed, once each, in one layer.
   std::int64_t NeededBytes() const;
   std::int64_t LayerBytes() const;  // of all its cells
@@ -88,7 +91,7 @@ class AttentionSetting {
   int next_ = 0;
   LayerKv layer_;  // the first
   AlignedBuffer memory_;
-  std::vector<HistoryRun> runs_;
+  std::vector<std::array<HistoryRun, 2>> runs_;
   std::vector<std::span<const HistoryRun>> histories_;
   std::vector<Position> positions_;
   std::vector<std::int32_t> index_;

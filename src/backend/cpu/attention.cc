@@ -43,64 +43,108 @@ std::span<const HistoryRun> RunsOf(const Job& job, const SequencePlan& sequence)
   return job.visibility.histories[static_cast<std::size_t>(sequence.history)];
 }
 
-// What is seen from a task's first split on, and before the split behind its last one.
-std::int64_t SeenFrom(const Job& job, const SequencePlan& sequence, const AttentionTask& task) {
-  const auto split = static_cast<std::size_t>(sequence.first_split + task.part);
-  return std::max(sequence.seen.begin, SplitBase(job.plan.splits()[split]));
+std::span<const HistoryRun> RunsOf(const Job& job, const Stretch& stretch) {
+  return RunsOf(job, job.plan.SequencesOf(stretch).front());
 }
-std::int64_t SeenUntil(const Job& job, const SequencePlan& sequence, const AttentionTask& task) {
+
+const Stretch& StretchAt(const Job& job, std::int32_t index) {
+  return job.plan.stretches()[static_cast<std::size_t>(index)];
+}
+
+// What is seen from a task's first split on, and before the split behind its last one.
+std::int64_t SeenFrom(const Job& job, const Stretch& stretch, const AttentionTask& task) {
+  const auto split = static_cast<std::size_t>(stretch.first_split + task.part);
+  return std::max(stretch.seen.begin, SplitBase(job.plan.splits()[split]));
+}
+std::int64_t SeenUntil(const Job& job, const Stretch& stretch, const AttentionTask& task) {
   const std::int32_t part = task.part + task.count;
-  if (part == sequence.splits) return sequence.seen.end;
-  return SplitBase(job.plan.splits()[static_cast<std::size_t>(sequence.first_split + part)]);
+  if (part == stretch.splits) return stretch.seen.end;
+  return SplitBase(job.plan.splits()[static_cast<std::size_t>(stretch.first_split + part)]);
 }
 
 // Where the thread that runs task `index` probably goes on: with as many tasks for each thread.
 std::optional<CellOfHead> PlaceAfter(const Job& job, std::int64_t index) {
   const std::span<const AttentionTask> tasks = job.plan.tasks();
   const auto after = static_cast<std::size_t>(index + job.threads);
-  if (after >= tasks.size() || tasks[after].count == 0) return std::nullopt;
+  if (after >= tasks.size() || tasks[after].kind != AttentionTask::Kind::kSplits) {
+    return std::nullopt;
+  }
   const AttentionTask& task = tasks[after];
-  const SequencePlan& sequence = job.plan.sequences()[static_cast<std::size_t>(task.sequence)];
-  return CellOfHead{task.kv_head, FirstCell(RunsOf(job, sequence), SeenFrom(job, sequence, task))};
+  const Stretch& stretch = StretchAt(job, task.of);
+  return CellOfHead{task.kv_head, FirstCell(RunsOf(job, stretch), SeenFrom(job, stretch, task))};
 }
 
-// Whoever finishes a KV head's last split merges them: the merge's order does not depend on it.
-void RunSplit(const Job& job, std::int64_t index, int thread) {
+// Of all rows of the stretch.
+std::int64_t PartialFloats(const Job& job, const Stretch& stretch) {
+  return std::int64_t{stretch.tokens} * job.call.group() *
+         PartialStride(job.call.layer->shape.v_dim);
+}
+float* PartialsOf(const Job& job, const Stretch& stretch, int kv_head) {
+  return job.partials + stretch.partials +
+         std::int64_t{kv_head} * stretch.partials_of_head() * PartialFloats(job, stretch);
+}
+
+// What a stretch has for one of its sequences.
+PartialResults ResultsFor(const Job& job, const Stretch& stretch, const SequencePlan& sequence,
+                          int kv_head) {
+  const std::int64_t row =
+      std::int64_t{sequence.first_token - stretch.first_token} * job.call.group();
+  return {PartialsOf(job, stretch, kv_head) + row * PartialStride(job.call.layer->shape.v_dim),
+          stretch.partials_of_head(), PartialFloats(job, stretch)};
+}
+
+// The first of the sequence's results, into which those of `index` and of the stretches before it
+// are merged, in ascending order.
+float* MergeUntil(const Job& job, std::int32_t index, const SequencePlan& sequence,
+                  const MergeTask& task) {
+  const Stretch& stretch = StretchAt(job, index);
+  PartialResults results = ResultsFor(job, stretch, sequence, task.kv_head);
+  float* into = results.first;
+  if (stretch.before < 0) {
+    results = {into + results.distance, results.count - 1, results.distance};
+  } else {
+    into = MergeUntil(job, stretch.before, sequence, task);
+  }
+  MergeSplits(task, results, into);
+  return into;
+}
+
+void Merge(const Job& job, const SequencePlan& sequence, int kv_head) {
+  const MergeTask task{
+      .call = &job.call, .kv_head = kv_head, .tokens = job.plan.TokensOf(sequence)};
+  FinishRows(task, MergeUntil(job, sequence.last_stretch, sequence, task));
+}
+
+// Whoever finishes the last split of a sequence and KV head merges: the merge's order does not
+// depend on it.
+void RunSplits(const Job& job, std::int64_t index, int thread) {
   const AttentionTask& task = job.plan.tasks()[static_cast<std::size_t>(index)];
-  const SequencePlan& sequence = job.plan.sequences()[static_cast<std::size_t>(task.sequence)];
-  const auto tokens = job.plan.tokens().subspan(static_cast<std::size_t>(sequence.first_token),
-                                                static_cast<std::size_t>(sequence.tokens));
-  if (sequence.splits == 0) return WriteZeros(job.call, tokens, task.kv_head);
-  const std::int64_t partial_floats =
-      sequence.tokens * job.call.group() * PartialStride(job.call.layer->shape.v_dim);
-  float* const partials = job.partials + sequence.partials +
-                          std::int64_t{task.kv_head} * sequence.partials_of_head() * partial_floats;
-  const std::int64_t before = task.part == 0 ? 0 : task.part - sequence.merged + 1;
-  const std::span<const HistoryRun> runs = RunsOf(job, sequence);
+  const Stretch& stretch = StretchAt(job, task.of);
+  const std::span<const HistoryRun> runs = RunsOf(job, stretch);
+  const std::int64_t before = task.part == 0 ? 0 : task.part - stretch.merged + 1;
   AttendSplits({
       .call = &job.call,
       .kv_head = task.kv_head,
       .splits = task.count,
       .runs = runs,
-      .tokens = tokens,
-      .seen = {static_cast<Position>(SeenFrom(job, sequence, task)), sequence.seen.end},
-      .first = task.part == 0,
-      .end = {task.kv_head, EndCell(runs, SeenUntil(job, sequence, task))},
+      .tokens = job.plan.TokensOf(stretch),
+      .seen = {static_cast<Position>(SeenFrom(job, stretch, task)), stretch.seen.end},
+      .merge = stretch.before < 0 && task.part == 0,
+      .end = {task.kv_head, EndCell(runs, SeenUntil(job, stretch, task))},
       .then = PlaceAfter(job, index),
-      .partials = partials + before * partial_floats,
+      .partials = PartialsOf(job, stretch, task.kv_head) + before * PartialFloats(job, stretch),
       .scratch = job.OfThread(thread),
   });
-  std::atomic_ref<std::int32_t> waiting(job.plan.Waiting(sequence, task.kv_head));
-  if (waiting.fetch_sub(task.count, std::memory_order_acq_rel) != task.count) return;
-  MergeSplits({.call = &job.call,
-               .kv_head = task.kv_head,
-               .count = sequence.partials_of_head(),
-               .tokens = tokens,
-               .partials = partials});
+  for (const SequencePlan& sequence : job.plan.SequencesOf(stretch)) {
+    std::atomic_ref<std::int32_t> waiting(job.plan.Waiting(sequence, task.kv_head));
+    if (waiting.fetch_sub(task.count, std::memory_order_acq_rel) == task.count) {
+      Merge(job, sequence, task.kv_head);
+    }
+  }
 }
 
 void RunBlock(const Job& job, const AttentionTask& task, int thread) {
-  const SequencePlan& sequence = job.plan.sequences()[static_cast<std::size_t>(task.sequence)];
+  const SequencePlan& sequence = job.plan.sequences()[static_cast<std::size_t>(task.of)];
   AttendBlock({
       .call = &job.call,
       .kv_head = task.kv_head,
@@ -108,6 +152,17 @@ void RunBlock(const Job& job, const AttentionTask& task, int thread) {
       .tokens = job.plan.BlockOf(sequence, task.part),
       .scratch = job.OfThread(thread),
   });
+}
+
+void RunTask(const Job& job, std::int64_t index, int thread) {
+  const AttentionTask& task = job.plan.tasks()[static_cast<std::size_t>(index)];
+  switch (task.kind) {
+    case AttentionTask::Kind::kBlock: return RunBlock(job, task, thread);
+    case AttentionTask::Kind::kSplits: return RunSplits(job, index, thread);
+    case AttentionTask::Kind::kZeros:
+      const auto& sequence = job.plan.sequences()[static_cast<std::size_t>(task.of)];
+      return WriteZeros(job.call, job.plan.TokensOf(sequence), task.kv_head);
+  }
 }
 
 }  // namespace
@@ -140,15 +195,7 @@ Status Attention(ThreadPool& pool, Scratch& scratch, AttentionPlan& plan, const 
                 .thread_floats = thread_floats,
                 .partials = base + thread_floats * pool.threads()};
   pool.ParallelFor(static_cast<std::int64_t>(plan.tasks().size()),
-                   [&](std::int64_t index, int thread) {
-                     const AttentionTask& task = plan.tasks()[static_cast<std::size_t>(index)];
-                     const auto sequence = static_cast<std::size_t>(task.sequence);
-                     if (plan.sequences()[sequence].few) {
-                       RunSplit(job, index, thread);
-                     } else {
-                       RunBlock(job, task, thread);
-                     }
-                   });
+                   [&](std::int64_t index, int thread) { RunTask(job, index, thread); });
   return Status::Ok();
 }
 

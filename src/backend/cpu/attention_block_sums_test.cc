@@ -11,10 +11,8 @@
 #include "backend/cpu/attention_chain_testing.h"
 #include "backend/cpu/attention_testing.h"
 #include "backend/cpu/kv_blocks_testing.h"
-#include "backend/cpu/targets.h"
 #include "backend/cpu/testing.h"
 #include "gtest/gtest.h"
-#include "hwy/highway.h"
 
 namespace kvcache::cpu {
 namespace {
@@ -83,9 +81,6 @@ void OnEveryTarget(const Scene& scene, const std::vector<QueryAt>& batch, const 
                  std::to_string(scene.options().heads) + " heads");
     const ForcedTarget forced(target);
     ASSERT_TRUE(forced.ok());
-    // Highway chooses at the first call of a kernel, by way of the best target there is, which
-    // another thread would take if it called one meanwhile.
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
     check(target, Attend(*CpuWithThreads(2), scene, batch, rules));
   }
 }

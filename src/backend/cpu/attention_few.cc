@@ -244,12 +244,12 @@ void AttendSplits(const SplitTask& task) {
     if (layer.shape.v_in_k) WidenAllValues(buffers.values, walker.segments());
     for (int first = 0; first < row_count;) {
       Rows rows = RowsFrom(task, first, walker.split(), walker.segments(), buffers, partials);
-      rows.merge = task.first && i > 0;
+      rows.merge = task.merge && i > 0;
       AttendGroup(task, walker.segments(), upcoming, rows, buffers);
       upcoming.blocks = {};  // asked for by the first group
       first += rows.count;
     }
-    if (!task.first) partials += row_count * PartialStride(layer.shape.v_dim);
+    if (!task.merge) partials += row_count * PartialStride(layer.shape.v_dim);
   }
 }
 
@@ -266,24 +266,30 @@ void CopyRow(const float* sums, const KvShape& shape, float* out) {
   }
 }
 
-void MergeSplits(const MergeTask& task) {
+void MergeSplits(const MergeTask& task, const PartialResults& results, float* into) {
+  const std::int64_t stride = PartialStride(task.call->layer->shape.v_dim);
+  const std::int64_t rows = static_cast<std::int64_t>(task.tokens.size()) * task.call->group();
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const float* partial = results.first + row * stride;
+    for (int i = 0; i < results.count; ++i, partial += results.distance) {
+      MergePartial(SumsOf(partial, stride), partial, stride, into + row * stride);
+    }
+  }
+}
+
+void FinishRows(const MergeTask& task, float* merged) {
   const AttentionCall& call = *task.call;
   const int v_dim = call.layer->shape.v_dim;
   const int group = call.group();
   const int count = RoundUp(v_dim, kLanes);
   const std::int64_t stride = PartialStride(v_dim);
-  const std::int64_t rows = static_cast<std::int64_t>(task.tokens.size()) * group;
-  for (std::int64_t row = 0; row < rows; ++row) {
-    float* const into = task.partials + row * stride;
-    for (int i = 1; i < task.count; ++i) {
-      const float* const partial = into + i * rows * stride;
-      MergePartial(SumsOf(partial, stride), partial, stride, into);
+  for (const QueryToken& token : task.tokens) {
+    for (int head = task.kv_head * group; head < (task.kv_head + 1) * group; ++head) {
+      const float* const sink = call.sinks == nullptr ? nullptr : call.sinks + head;
+      FinishRow(SumsOf(merged, stride), sink, count, merged);
+      CopyRow(merged, call.layer->shape, call.Out(token.index, head));
+      merged += stride;
     }
-    const SplitSums sums = SumsOf(into, stride);
-    const int head = task.kv_head * group + static_cast<int>(row % group);
-    FinishRow(sums, call.sinks == nullptr ? nullptr : call.sinks + head, count, into);
-    const QueryToken& token = task.tokens[static_cast<std::size_t>(row / group)];
-    CopyRow(into, call.layer->shape, call.Out(token.index, head));
   }
 }
 
@@ -295,6 +301,7 @@ HWY_AFTER_NAMESPACE();
 namespace kvcache::cpu {
 HWY_EXPORT(AttendSplits);
 HWY_EXPORT(MergeSplits);
+HWY_EXPORT(FinishRows);
 
 std::int64_t SplitScratchFloats(const LayerKv& layer, std::int64_t rows) {
   const KvShape& shape = layer.shape;
@@ -308,8 +315,11 @@ std::int64_t SplitScratchFloats(const LayerKv& layer, std::int64_t rows) {
 void AttendSplits(const SplitTask& task) {
   HWY_DYNAMIC_DISPATCH(AttendSplits)(task);
 }
-void MergeSplits(const MergeTask& task) {
-  HWY_DYNAMIC_DISPATCH(MergeSplits)(task);
+void MergeSplits(const MergeTask& task, const PartialResults& results, float* into) {
+  HWY_DYNAMIC_DISPATCH(MergeSplits)(task, results, into);
+}
+void FinishRows(const MergeTask& task, float* merged) {
+  HWY_DYNAMIC_DISPATCH(FinishRows)(task, merged);
 }
 
 }  // namespace kvcache::cpu

@@ -84,23 +84,32 @@ struct SplitTask {
   std::span<const HistoryRun> runs;
   std::span<const QueryToken> tokens;
   PositionRange seen;              // by any of the tokens, from the first split on
-  bool first = false;              // no splits come before these: they are merged
+  bool merge = false;              // no splits come before these: they leave one partial result
   CellOfHead end;                  // behind the last cell
   std::optional<CellOfHead> then;  // what the thread will probably read next
-  float* partials = nullptr;       // [splits, of the first 1][rows][PartialStride]
+  float* partials = nullptr;       // [splits, or 1 if merged][rows][PartialStride]
   float* scratch = nullptr;        // SplitScratchFloats of as many rows
 };
 std::int64_t SplitScratchFloats(const LayerKv& layer, std::int64_t rows);
 void AttendSplits(const SplitTask& task);
 
+// Of the same rows, one behind the other, ascending.
+struct PartialResults {
+  float* first = nullptr;  // [rows][PartialStride]
+  int count = 0;
+  std::int64_t distance = 0;  // floats from one to the next
+};
+
+// Of the rows of some tokens.
 struct MergeTask {
   const AttentionCall* call = nullptr;
   int kv_head = 0;
-  int count = 0;  // of partial results
   std::span<const QueryToken> tokens;
-  float* partials = nullptr;  // [count][rows][PartialStride], ascending; overwritten
 };
-void MergeSplits(const MergeTask& task);
+// Merges results into that of the splits before them, [rows][PartialStride].
+void MergeSplits(const MergeTask& task, const PartialResults& results, float* into);
+// Writes the merged rows to the call's output; overwrites `merged`.
+void FinishRows(const MergeTask& task, float* merged);
 
 // --- many rows: any layout.
 

@@ -74,7 +74,8 @@ inline std::vector<std::vector<HistoryRun>> Scattered(int kind) {
   return {runs};
 }
 
-// Histories in cells whose other contents are NaN.
+// Histories in cells whose other contents are NaN. Where histories share a cell, it holds the token
+// of the first of them.
 class Scene {
  public:
   Scene(SceneOptions options, std::vector<std::vector<HistoryRun>> runs)
@@ -91,6 +92,7 @@ class Scene {
     layer_.layout = options.layout;
     layer_.v_transposed = options.v_transposed;
     layer_.cells = (cells + 15) / 16 * 16;
+    NameTokens();
     k_.assign(static_cast<std::size_t>(layer_.KBytes()), std::byte{0xff});
     v_.assign(static_cast<std::size_t>(layer_.VBytes()), std::byte{0xff});
     layer_.k = k_.data();
@@ -117,14 +119,14 @@ class Scene {
     if (IsKvBlockType(options_.k_type)) {
       return StoredKey(layer_, head, CellOf(sequence, p), d).Value();
     }
-    return RoundToType(options_.k_type, HashValue(1, sequence * 1000003 + p, head, d));
+    return RoundToType(options_.k_type, HashValue(1, TokenAt(CellOf(sequence, p)), head, d));
   }
   float Value(int sequence, Position p, int head, int d) const {
     if (options_.shape.v_in_k) return Key(sequence, p, head, d);
     if (IsKvBlockType(options_.v_type)) {
       return StoredValue(layer_, head, CellOf(sequence, p), d).Value();
     }
-    return RoundToType(options_.v_type, HashValue(2, sequence * 1000003 + p, head, d));
+    return RoundToType(options_.v_type, HashValue(2, TokenAt(CellOf(sequence, p)), head, d));
   }
   float Query(const QueryAt& at, int head, int d) const {
     return 2.0f * HashValue(3, at.sequence * 1000003 + at.position, head, d);
@@ -133,18 +135,15 @@ class Scene {
   // Stores every kept position through the backend.
   void Fill(KvBackend& backend) {
     const KvShape& shape = options_.shape;
-    for (std::size_t s = 0; s < runs_.size(); ++s) {
-      for (const HistoryRun& run : runs_[s]) {
+    for (const auto& sequence : runs_) {
+      for (const HistoryRun& run : sequence) {
         std::vector<float> k;
         std::vector<float> v;
         for (int i = 0; i < run.length; ++i) {
+          const std::int64_t token = TokenAt(run.cell + i);
           for (int h = 0; h < shape.kv_heads; ++h) {
-            for (int d = 0; d < shape.k_dim; ++d) {
-              k.push_back(HashValue(1, static_cast<int>(s) * 1000003 + run.position + i, h, d));
-            }
-            for (int d = 0; d < shape.v_dim; ++d) {
-              v.push_back(HashValue(2, static_cast<int>(s) * 1000003 + run.position + i, h, d));
-            }
+            for (int d = 0; d < shape.k_dim; ++d) k.push_back(HashValue(1, token, h, d));
+            for (int d = 0; d < shape.v_dim; ++d) v.push_back(HashValue(2, token, h, d));
           }
         }
         const CellRun cells[] = {{run.cell, run.length}};
@@ -173,6 +172,22 @@ class Scene {
   }
 
  private:
+  // What a token's values follow from: the sequence and position that first kept its cell.
+  void NameTokens() {
+    tokens_.assign(static_cast<std::size_t>(layer_.cells), kNone);
+    for (std::size_t s = 0; s < runs_.size(); ++s) {
+      for (const HistoryRun& run : runs_[s]) {
+        for (int i = 0; i < run.length; ++i) {
+          std::int64_t& token = tokens_[static_cast<std::size_t>(run.cell + i)];
+          if (token == kNone) token = static_cast<std::int64_t>(s) * 1000003 + run.position + i;
+        }
+      }
+    }
+  }
+  std::int64_t TokenAt(std::int64_t cell) const { return tokens_[static_cast<std::size_t>(cell)]; }
+
+  static constexpr std::int64_t kNone = -1;
+
   // Null: the position is not kept.
   const HistoryRun* RunOf(int sequence, Position p) const {
     const auto& runs = runs_[static_cast<std::size_t>(sequence)];
@@ -185,6 +200,7 @@ class Scene {
 
   SceneOptions options_;
   std::vector<std::vector<HistoryRun>> runs_;
+  std::vector<std::int64_t> tokens_;  // [cells]
   LayerKv layer_;
   std::vector<std::byte> k_;
   std::vector<std::byte> v_;

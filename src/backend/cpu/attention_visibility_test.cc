@@ -6,9 +6,8 @@
 
 #include "backend/cpu/attention_chain_testing.h"
 #include "backend/cpu/attention_testing.h"
-#include "backend/cpu/targets.h"
+#include "backend/cpu/testing.h"
 #include "gtest/gtest.h"
-#include "hwy/highway.h"
 
 namespace kvcache::cpu {
 namespace {
@@ -130,12 +129,10 @@ TEST(AttentionVisibility, UnseenValuesNeverMatter) {
 // Every target of this machine. Those with fused multiply-add agree with each other; the
 // portable one rounds products first.
 TEST(AttentionTargets, MatchTheChain) {
-  const std::vector<std::int64_t> targets = hwy::SupportedAndGeneratedTargets();
-  ASSERT_FALSE(targets.empty());
-  for (const std::int64_t target : targets) {
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-    const bool fused = target != HWY_EMU128;
+  for (const std::string& target : CpuTargetNames()) {
+    const testing::ForcedTarget forced(target);
+    ASSERT_TRUE(forced.ok());
+    const bool fused = target != "EMU128";
     const auto backend = CpuWithThreads(2);
     const Rules rules{.soft_cap = 3.0f, .sinks = {0.1f, 0.2f, 0.3f, 0.4f, 0.5f, 0.6f}};
     for (const DType type : {DType::kF16, DType::kBF16, DType::kF32, DType::kQ8_0, DType::kQ4_0}) {
@@ -151,14 +148,12 @@ TEST(AttentionTargets, MatchTheChain) {
           const std::vector<QueryAt> batch = Batch(tokens);
           EXPECT_TRUE(SameBits(Attend(*backend, scene, batch, rules),
                                ChainOf(scene, batch, rules, {.fused = fused})))
-              << hwy::TargetName(target) << " " << InfoOf(type).name << " " << tokens << " v_in_k "
+              << target << " " << InfoOf(type).name << " " << tokens << " v_in_k "
               << v_in_k;
         }
       }
     }
   }
-  hwy::SetSupportedTargetsForTest(0);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
 }
 
 struct ErrorCase {

@@ -4,9 +4,8 @@
 #include <vector>
 
 #include "backend/cpu/attention_testing.h"
-#include "backend/cpu/targets.h"
+#include "backend/cpu/testing.h"
 #include "gtest/gtest.h"
-#include "hwy/highway.h"
 
 namespace kvcache::cpu {
 namespace {
@@ -234,9 +233,9 @@ TEST(KvKernelsExactness, NarrowingRoundsToNearestEven) {
                            3.3895314e38f,
                            0x1p-133f};
   constexpr int kDim = sizeof(special) / sizeof(special[0]);
-  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  for (const std::string& target : CpuTargetNames()) {
+    const testing::ForcedTarget forced(target);
+    ASSERT_TRUE(forced.ok());
     const auto backend = CpuWithThreads(1);
     for (const DType type : {DType::kF16, DType::kBF16}) {
       std::vector<std::uint16_t> k(16 * kDim);
@@ -256,14 +255,12 @@ TEST(KvKernelsExactness, NarrowingRoundsToNearestEven) {
         const std::uint16_t expected =
             type == DType::kF16 ? F32ToF16(special[d]) : F32ToBf16(special[d]);
         EXPECT_EQ(k[static_cast<std::size_t>(d * 16 + 2)], expected)
-            << hwy::TargetName(target) << d;
+            << target << d;
         EXPECT_EQ(v[static_cast<std::size_t>(2 * kDim + d)], expected)
-            << hwy::TargetName(target) << d;
+            << target << d;
       }
     }
   }
-  hwy::SetSupportedTargetsForTest(0);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
 }
 
 TEST(KvKernelsErrors, NameBothSides) {
