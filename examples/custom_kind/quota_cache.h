@@ -38,6 +38,10 @@ class QuotaCache : public kvcache::Cache {
   kvcache::Status SetCausal(std::span<const std::int32_t> except) override {
     return inner_->SetCausal(except);
   }
+  kvcache::Status PrepareKeep(std::span<const std::int32_t> last) override {
+    return inner_->PrepareKeep(last);
+  }
+  void FinishKeep() override { inner_->FinishKeep(); }
   kvcache::Status Put(const kvcache::TensorView& k, const kvcache::TensorView& v) override {
     return inner_->Put(k, v);
   }

@@ -7,7 +7,8 @@
 //   cache->StartForward(batch, ForwardMode::kCompute);
 //   for (layer) { cache->SetLayer(layer); cache->Put(k, v); … backend.Attention(…); }
 //
-// The pass lasts until the next successful StartForward, CopyPrefix, Remove or Compact, or Close.
+// The pass lasts until the next successful StartForward, KeepPaths, CopyPrefix, Remove or Compact, or
+// Close.
 //
 // Kinds: causal_cache.h, encoder_cache.h, recurrent_cache.h, and wrapper_cache.h for models whose
 // layers need several. A kind of one's own implements this class; tests/support has the kit that
@@ -42,6 +43,12 @@ struct Batch {
   std::span<const Position> positions;    // [batch]
   std::span<const SequenceId> sequences;  // [batch]
   std::span<const MultimodalItem> items{};
+  // [batch], or empty. Where it is given, the tokens are drafts: token i follows token parents[i] of
+  // the batch, one of its sequence that comes before it; or, with -1, what its sequence keeps.
+  // Its position is the next one. Tokens that follow the same one are alternatives: a token sees
+  // the path that leads to it, and of the other drafts nothing. When the pass ends the sequences
+  // are as they were before it, but for what KeepPaths keeps.
+  std::span<const std::int32_t> parents{};
   std::size_t size() const { return positions.size(); }
 };
 
@@ -94,8 +101,8 @@ class Cache {
 
   // Claims a cell for every token of the batch. Errors: kCacheFull with the numbers;
   // kInvalidArgument for a batch that is empty, over max_batch, of an unknown sequence, or
-  // with a position that is negative or that the sequence already holds; kUnsupported for a
-  // batch whose layout the kind does not serve.
+  // with a position that is negative or that the sequence already holds, or for parents that are
+  // no trees; kUnsupported for a batch whose layout the kind does not serve, drafts among them.
   Status StartForward(const Batch& batch, ForwardMode mode) {
     KVCACHE_RETURN_IF_ERROR(PrepareForward(batch, mode));
     BeginForward();
@@ -115,8 +122,26 @@ class Cache {
 
   // For the rest of the pass, the queries at these batch indices see later tokens of their
   // sequence too (image tokens, say) and all others do not. Errors, nothing changed:
-  // kInvalidArgument outside a pass or for an index outside of the batch.
+  // kInvalidArgument outside a pass or for an index outside of the batch; kUnsupported for drafts.
   virtual Status SetCausal(std::span<const std::int32_t> except) = 0;
+
+  // Ends a pass of drafts. Of each of these tokens (indices of the batch, at most one of a sequence)
+  // its sequence keeps the path that leads there, itself included, as if that alone had been the
+  // batch; the cells of a path move together. All other drafts are let go of. Errors:
+  // kInvalidArgument, nothing changed, outside a pass of drafts, for an index outside of the batch,
+  // for two of one sequence; the backend's, after which no draft is kept.
+  Status KeepPaths(std::span<const std::int32_t> last) {
+    KVCACHE_RETURN_IF_ERROR(PrepareKeep(last));
+    FinishKeep();
+    return Status::Ok();
+  }
+  // KeepPaths in two halves, so that several caches keep the same or nothing: the first does all
+  // that can fail, and ends the pass where the backend does; the second cannot fail.
+  virtual Status PrepareKeep(std::span<const std::int32_t> /*last*/) {
+    return {StatusCode::kUnsupported, "this kind of cache takes no drafts"};
+  }
+  // REQUIRES: the call before was a PrepareKeep that succeeded.
+  virtual void FinishKeep() {}
 
   // Stores the batch's K [k_dim, kv_heads, batch] and V [v_dim, kv_heads, batch], f32, for
   // the layer; or K alone, with ValuesInKeys(k, v_dim) as V. The first Put fixes the layer's

@@ -51,6 +51,41 @@ Status CheckSequence(SequenceId id, const CacheOptions& options) {
                  std::to_string(options.max_sequences) + ")");
 }
 
+namespace {
+
+// Whether token i of the drafts follows what it says.
+Status CheckParent(const Batch& batch, std::size_t i) {
+  const std::int32_t parent = batch.parents[i];
+  const std::string name = "draft " + std::to_string(i) + " of the batch";
+  if (parent == Drafts::kNone) return Status::Ok();
+  if (parent < 0 || static_cast<std::size_t>(parent) >= i) {
+    return Invalid(name + " follows token " + std::to_string(parent) +
+                   ", which does not come before it");
+  }
+  if (batch.sequences[parent] != batch.sequences[i]) {
+    return Invalid(name + " follows token " + std::to_string(parent) + " of another sequence, " +
+                   std::to_string(Index(batch.sequences[parent])));
+  }
+  if (std::int64_t{batch.positions[parent]} + 1 != batch.positions[i]) {
+    return Invalid(name + " is at position " + std::to_string(batch.positions[i]) +
+                   ", the token that it follows at " + std::to_string(batch.positions[parent]));
+  }
+  return Status::Ok();
+}
+
+Status CheckDrafts(const Batch& batch) {
+  if (batch.parents.empty()) return Status::Ok();
+  if (batch.parents.size() != batch.size()) {
+    return Invalid("the batch has " + std::to_string(batch.size()) + " tokens and " +
+                   std::to_string(batch.parents.size()) + " parents");
+  }
+  if (!batch.items.empty()) return Invalid("there are items among drafts");
+  for (std::size_t i = 0; i < batch.size(); ++i) KVCACHE_RETURN_IF_ERROR(CheckParent(batch, i));
+  return Status::Ok();
+}
+
+}  // namespace
+
 Status CheckBatch(const Batch& batch, const CacheOptions& options) {
   if (batch.sequences.size() != batch.size()) {
     return Invalid("the batch has " + std::to_string(batch.size()) + " positions and " +
@@ -73,17 +108,19 @@ Status CheckBatch(const Batch& batch, const CacheOptions& options) {
                      std::to_string(batch.size()));
     }
   }
-  return Status::Ok();
+  return CheckDrafts(batch);
 }
 
-Status CheckQueries(std::span<const std::int32_t> queries, std::int64_t batch) {
+Status CheckQueries(std::span<const std::int32_t> queries, const Drafts& drafts,
+                    std::int64_t batch) {
   for (const std::int32_t query : queries) {
     if (query < 0 || query >= batch) {
       return Invalid("query " + std::to_string(query) + " is not in the batch of " +
                      std::to_string(batch));
     }
   }
-  return Status::Ok();
+  if (queries.empty() || drafts.empty()) return Status::Ok();
+  return {StatusCode::kUnsupported, "drafts see the path that leads to them, nothing later"};
 }
 
 Status CheckRange(Position begin, Position end) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "cache/drafts.h"
 #include "kvcache/cache.h"
 
 namespace kvcache {
@@ -35,10 +36,11 @@ Status CheckSizes(const CacheOptions& options);  // each at least one
 // Types that the backend serves in this form.
 Status CheckTypes(const KvBackend& backend, const CacheOptions& options, const CacheConfig& config);
 Status CheckSequence(SequenceId id, const CacheOptions& options);
-// Sizes, sequences, positions and items.
+// Sizes, sequences, positions, items, and which drafts follow which.
 Status CheckBatch(const Batch& batch, const CacheOptions& options);
-// SetCausal's indices.
-Status CheckQueries(std::span<const std::int32_t> queries, std::int64_t batch);
+// SetCausal's indices, in a pass of these drafts, if any.
+Status CheckQueries(std::span<const std::int32_t> queries, const Drafts& drafts,
+                    std::int64_t batch);
 Status CheckRange(Position begin, Position end);
 Status CheckPrefix(Position length);
 

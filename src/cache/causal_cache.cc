@@ -28,6 +28,7 @@ std::int64_t CellsFor(const CacheOptions& options, std::int32_t memory) {
 CellTableOptions TableFor(const CacheOptions& options, std::int32_t memory, std::int64_t cells) {
   CellTableOptions table{.cells = static_cast<std::int32_t>(cells),
                          .sequences = options.max_sequences,
+                         .drafts = options.max_batch,
                          .home_stride = WholeTiles(options.capacity)};
   if (memory == 0) return table;
   const std::int32_t share = table.cells / options.max_sequences;
@@ -72,12 +73,14 @@ Status CausalCache::Init(KvBackend& backend, const CacheOptions& options) {
   const std::int64_t cells = RoundUp(CellsFor(options, memory), config.cell_padding);
   try {
     cells_.Reset(TableFor(options, memory, cells));
-    pass_.Reset(options.max_batch, options.max_sequences, {causal_.window, causal_.chunk});
+    pass_.Reset(options.max_batch, {causal_.window, causal_.chunk});
+    keeping_.Reset(options.max_batch);
     retention_.Reset(memory, options.max_sequences, options.max_batch);
     kept_text_ = KeptText(options, memory);
   } catch (const std::bad_alloc&) {
     cells_ = {};
     pass_ = {};
+    keeping_ = {};
     retention_ = {};
     return {StatusCode::kOutOfMemory, "no memory for the metadata of " + SizesText(options)};
   }
@@ -99,6 +102,7 @@ void CausalCache::Close() {
   state_ = CacheState::kClosed;
   EndPass();
   pass_ = {};
+  keeping_ = {};
   mask_ = {};
   layers_ = {};
   cells_ = {};
@@ -107,8 +111,22 @@ void CausalCache::Close() {
 }
 
 void CausalCache::EndPass() {
+  cells_.DropDrafts();
   pass_.End();
   prepared_ = Prepared::kNothing;
+}
+
+// The first drafts of a tree go on where their sequence ends.
+Status CausalCache::CheckRoots(const Batch& batch) const {
+  for (std::size_t i = 0; i < batch.parents.size(); ++i) {
+    const Position length = cells_.history(batch.sequences[i]).length();
+    if (batch.parents[i] != Drafts::kNone || batch.positions[i] == length) continue;
+    return Invalid("draft " + std::to_string(i) + " of the batch is at position " +
+                   std::to_string(batch.positions[i]) + ", sequence " +
+                   std::to_string(Index(batch.sequences[i])) + " goes on at " +
+                   std::to_string(length));
+  }
+  return Status::Ok();
 }
 
 Status CausalCache::CheckPositions(std::span<const ForwardPass::Token> tokens) const {
@@ -138,8 +156,9 @@ Status CausalCache::ReserveRuns(std::span<const ForwardPass::Token> tokens) {
 }
 
 Status CausalCache::CheckRoom(std::int32_t size, std::span<const Eviction> evictions) {
-  if (cells_.free_cells() >= size || retention_.plan_fits()) return Status::Ok();
-  const std::int32_t room = cells_.free_cells() + cells_.CountFreed(evictions);
+  const std::int32_t free = cells_.cells_without_drafts();
+  if (free >= size || retention_.plan_fits()) return Status::Ok();
+  const std::int32_t room = free + cells_.CountFreed(evictions);
   if (room >= size) return Status::Ok();
   return {StatusCode::kCacheFull,
           "the batch needs " + std::to_string(size) + " cells, " + std::to_string(room) + " of " +
@@ -156,15 +175,17 @@ Status CausalCache::PrepareForward(const Batch& batch, ForwardMode mode) {
     return Status::Ok();
   }
   const std::span<const ForwardPass::Token> tokens = pass_.Order(batch);
-  KVCACHE_RETURN_IF_ERROR(CheckPositions(tokens));
+  KVCACHE_RETURN_IF_ERROR(batch.parents.empty() ? CheckPositions(tokens) : CheckRoots(batch));
   KVCACHE_RETURN_IF_ERROR(CheckRoom(prepared_size_, retention_.Plan(cells_, tokens)));
   KVCACHE_RETURN_IF_ERROR(ReserveRuns(tokens));
+  KVCACHE_RETURN_IF_ERROR(pass_.PrepareDrafts(batch, cells_));
   prepared_ = Prepared::kCompute;
   return Status::Ok();
 }
 
 void CausalCache::BeginForward() {
   assert(prepared_ != Prepared::kNothing);
+  cells_.DropDrafts();
   if (prepared_ == Prepared::kReserve) {
     pass_.BeginReserve(prepared_size_, cells_);
   } else if (prepared_ == Prepared::kCompute) {
@@ -178,10 +199,35 @@ void CausalCache::BeginForward() {
 Status CausalCache::SetCausal(std::span<const std::int32_t> except) {
   KVCACHE_RETURN_IF_ERROR(CheckReady(state_));
   if (!pass_.active()) return Invalid("SetCausal outside a forward pass");
-  KVCACHE_RETURN_IF_ERROR(CheckQueries(except, pass_.size()));
+  KVCACHE_RETURN_IF_ERROR(CheckQueries(except, pass_.drafts(), pass_.size()));
   pass_.Exempt(except);
   masked_cells_ = {};
   return Status::Ok();
+}
+
+// Bytes of a path move to the first cells of its sequence's drafts, so that no history is cut to
+// pieces by drafts that were there.
+Status CausalCache::PrepareKeep(std::span<const std::int32_t> last) {
+  KVCACHE_RETURN_IF_ERROR(CheckReady(state_));
+  prepared_ = Prepared::kNothing;
+  KVCACHE_RETURN_IF_ERROR(pass_.drafts().CheckChosen(last));
+  keeping_.Plan(pass_, last);
+  for (int layer = 0; layer < layers_.size(); ++layer) {
+    const LayerKv* const storage = layers_.Find(layer);
+    if (storage == nullptr) continue;
+    const Status status = keeping_.MoveBytes(*backend_, *storage);
+    if (status.ok()) continue;
+    EndPass();
+    return status;
+  }
+  return Status::Ok();
+}
+
+void CausalCache::FinishKeep() {
+  for (const auto& [sequence, position, cell] : keeping_.kept()) {
+    cells_.KeepDraft(sequence, position, cell);
+  }
+  EndPass();
 }
 
 Status CausalCache::Put(const TensorView& k, const TensorView& v) {

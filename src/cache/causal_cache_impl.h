@@ -4,6 +4,7 @@
 //   CausalCache ── CellTable     who sees which cell
 //               ├─ LayerStore    the bytes
 //               ├─ ForwardPass   the batch in progress
+//               ├─ Keeping       which of its drafts stay
 //               ├─ Retention     what a window lets go of
 //               └─ HistoryMask   the mask, when Get asks
 #pragma once
@@ -17,6 +18,7 @@
 #include "cache/cell_table.h"
 #include "cache/forward_pass.h"
 #include "cache/history_mask.h"
+#include "cache/keeping.h"
 #include "cache/layer_store.h"
 #include "cache/retention.h"
 #include "kvcache/causal_cache.h"
@@ -34,6 +36,8 @@ class CausalCache final : public Cache {
   void BeginForward() override;
   void SetLayer(int layer) override { layer_ = layer; }
   Status SetCausal(std::span<const std::int32_t> except) override;
+  Status PrepareKeep(std::span<const std::int32_t> last) override;
+  void FinishKeep() override;
   Status Put(const TensorView& k, const TensorView& v) override;
   Result<History> Get() override;
   Result<LayerKv> Storage() override;
@@ -53,6 +57,7 @@ class CausalCache final : public Cache {
  private:
   enum class Prepared : std::uint8_t { kNothing, kCompute, kReserve };
 
+  Status CheckRoots(const Batch& batch) const;
   Status CheckPositions(std::span<const ForwardPass::Token> tokens) const;
   Status CheckRoom(std::int32_t size, std::span<const Eviction> evictions);
   Status ReserveRuns(std::span<const ForwardPass::Token> tokens);
@@ -70,6 +75,7 @@ class CausalCache final : public Cache {
   CellTable cells_;
   LayerStore layers_;
   ForwardPass pass_;
+  Keeping keeping_;
   Retention retention_;
   HistoryMask mask_;
   CellRun masked_cells_;  // what mask_ covers; length 0: to be built for this pass

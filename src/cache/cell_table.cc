@@ -38,6 +38,8 @@ constexpr std::int64_t kRingTurn = 5 * 64 / sizeof(std::int32_t);
 void CellTable::Reset(const CellTableOptions& options) {
   users_.assign(options.cells, 0);
   free_.Reset(options.cells);
+  drafts_.clear();
+  drafts_.reserve(options.drafts);
   histories_.assign(options.sequences, RunList());
   for (RunList& history : histories_) {
     if (!history.Reserve(kInitialRuns)) throw std::bad_alloc();
@@ -52,11 +54,10 @@ std::int32_t CellTable::HomeOf(SequenceId id, Position position) const {
   return static_cast<std::int32_t>((Index(id) * home_stride_ + offset) % cells());
 }
 
-std::int32_t CellTable::Place(SequenceId id, Position position) const {
+std::int32_t CellTable::Place(SequenceId id, Position position, std::int32_t previous) const {
   const std::int32_t home = HomeOf(id, position);
   // A ring that ran on over its end would take the next one's cells.
   if (homes_ == Homes::kRing && free_.Contains(home)) return home;
-  const std::int32_t previous = position > 0 ? history(id).CellOf(position - 1) : RunList::kNoCell;
   if (previous != RunList::kNoCell && previous + 1 < cells() && free_.Contains(previous + 1)) {
     return previous + 1;
   }
@@ -66,11 +67,31 @@ std::int32_t CellTable::Place(SequenceId id, Position position) const {
 
 std::int32_t CellTable::Claim(SequenceId id, Position position) {
   assert(free_cells() > 0);
-  const std::int32_t cell = Place(id, position);
+  const std::int32_t previous = position > 0 ? history(id).CellOf(position - 1) : RunList::kNoCell;
+  const std::int32_t cell = Place(id, position, previous);
   free_.Erase(cell);
   users_[cell] = 1;
   histories_[Index(id)].Insert(position, cell);
   return cell;
+}
+
+std::int32_t CellTable::ClaimDraft(SequenceId id, Position position, std::int32_t previous) {
+  assert(free_cells() > 0 && drafts_.size() < drafts_.capacity());
+  const std::int32_t cell = Place(id, position, previous);
+  free_.Erase(cell);
+  users_[cell] = 1;
+  drafts_.push_back(cell);
+  return cell;
+}
+
+void CellTable::KeepDraft(SequenceId id, Position position, std::int32_t cell) {
+  ++users_[cell];
+  histories_[Index(id)].Append({position, cell, 1});
+}
+
+void CellTable::DropDrafts() {
+  for (const std::int32_t cell : drafts_) Release(cell, 1);
+  drafts_.clear();
 }
 
 void CellTable::Release(std::int32_t cell, std::int32_t length) {
@@ -164,10 +185,10 @@ void CellTable::MoveDown(SequenceId id, const HistoryRun& run, Position offset,
 
 Status CellTable::CheckRemoveMiddle(SequenceId id, Position end) const {
   const std::int64_t needed = CountShared(id, end);
-  if (needed <= free_cells()) return Status::Ok();
+  if (needed <= cells_without_drafts()) return Status::Ok();
   return {StatusCode::kCacheFull,
           "moving " + std::to_string(needed) + " shared cells needs as many copies, " +
-              std::to_string(free_cells()) + " of " + std::to_string(cells()) + " cells are free"};
+              std::to_string(cells_without_drafts()) + " of " + std::to_string(cells()) + " cells are free"};
 }
 
 Result<MiddleRemoval> CellTable::RemoveMiddle(SequenceId id, Position begin, Position end) {
@@ -187,6 +208,7 @@ Result<MiddleRemoval> CellTable::RemoveMiddle(SequenceId id, Position begin, Pos
   if (!target.Reserve(1 + 2 * static_cast<std::size_t>(needed))) {
     return Status(StatusCode::kOutOfMemory, "no memory to remove a range of positions");
   }
+  DropDrafts();
   for (const HistoryRun& run : old) {
     const HistoryRun dropped = Clip(run, begin, end);
     Release(dropped.cell, dropped.length);

@@ -3,15 +3,17 @@
 //   users     0 2 2 1 1 0 0 …        in how many sequences a cell is seen; 0: free
 //   free set  the cells with no users, as a tree of bitmaps
 //   history   per sequence, its runs of (position, cell, length)
+//   drafts    cells of tokens that no sequence keeps yet
 //
-// Invariants: a cell's users equals the number of runs, over all sequences, that cover it; the
-// free set holds exactly the cells without users.
+// Invariants: a cell's users equals the number of runs, over all sequences, that cover it, and one
+// more for a draft; the free set holds exactly the cells without users.
 //
 // Thread safety: none. Allocation: Reset, Reserve, Share, RemoveMiddle and PlanCompaction only.
 // Design: docs/design/cells.md.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "cache/free_set.h"
@@ -35,6 +37,7 @@ enum class Homes : std::uint8_t {
 struct CellTableOptions {
   std::int32_t cells = 0;
   std::int32_t sequences = 0;
+  std::int32_t drafts = 0;       // at most, at once
   std::int32_t home_stride = 0;  // cells between the homes of neighbouring sequences
   Homes homes = Homes::kLine;
 };
@@ -83,6 +86,21 @@ class CellTable {
   // REQUIRES: not held; a free cell; room reserved.
   std::int32_t Claim(SequenceId id, Position position);
 
+  // Gives a token that no sequence keeps a cell: by preference the one after `previous`, that of the
+  // token before it. REQUIRES: a free cell; fewer drafts than there may be.
+  std::int32_t ClaimDraft(SequenceId id, Position position, std::int32_t previous);
+  // In the order in which they were claimed.
+  std::span<const std::int32_t> drafts() const { return drafts_; }
+  // The sequence sees `cell`, which a draft has, at its end.
+  // REQUIRES: position >= history(id).length(); room reserved.
+  void KeepDraft(SequenceId id, Position position, std::int32_t cell);
+  // Drafts lose their cells; those that a sequence sees stay.
+  void DropDrafts();
+  // Free, or as soon as the drafts are dropped. REQUIRES: none of them is kept.
+  std::int32_t cells_without_drafts() const {
+    return free_cells() + static_cast<std::int32_t>(drafts_.size());
+  }
+
   // Drops positions [length, ∞).
   void Truncate(SequenceId id, Position length);
   // Drops positions [0, begin).
@@ -96,7 +114,7 @@ class CellTable {
   Status Share(SequenceId src, SequenceId dst, Position length);
 
   // Drops positions [begin, end) and moves later ones down by end - begin. Later cells that
-  // other sequences see too are replaced by cells of the sequence's own.
+  // other sequences see too are replaced by cells of the sequence's own. Drafts are dropped.
   // Errors: kCacheFull with the numbers, kOutOfMemory; nothing changed.
   Result<MiddleRemoval> RemoveMiddle(SequenceId id, Position begin, Position end);
   // The error that it would return for want of cells.
@@ -111,7 +129,8 @@ class CellTable {
   // Adds `by` to the users of the cells that the evictions let go of; how many have none then.
   std::int32_t AddUsers(std::span<const Eviction> evictions, std::int32_t by);
   std::int32_t HomeOf(SequenceId id, Position position) const;
-  std::int32_t Place(SequenceId id, Position position) const;
+  // `previous`: the cell of the token before, or RunList::kNoCell.
+  std::int32_t Place(SequenceId id, Position position, std::int32_t previous) const;
   void Release(std::int32_t cell, std::int32_t length);
   // Cells at positions [begin, ∞) that other sequences see too.
   std::int64_t CountShared(SequenceId id, Position begin) const;
@@ -119,6 +138,7 @@ class CellTable {
 
   std::vector<std::int32_t> users_;  // [cells]
   FreeSet free_;
+  std::vector<std::int32_t> drafts_;
   std::vector<RunList> histories_;  // [sequences]
   std::int64_t home_stride_ = 0;
   Homes homes_ = Homes::kLine;

@@ -44,6 +44,7 @@ Status EncoderCacheImpl::Init(KvBackend& backend, const CacheOptions& options) {
     runs_.reserve(members);
     histories_.reserve(members);
     positions_.reserve(options.max_batch);
+    drafts_.Reset(options.max_batch);
     histories_index_.reserve(options.max_batch);
     bidirectional_.assign(options.max_batch, 1);
   } catch (const std::bad_alloc&) {
@@ -75,6 +76,7 @@ void EncoderCacheImpl::Close() {
 
 void EncoderCacheImpl::EndPass() {
   active_ = false;
+  drafts_.Clear();
   prepared_.reset();
   visibility_ = {};
 }
@@ -125,6 +127,8 @@ void EncoderCacheImpl::BeginForward() {
     histories_index_.push_back(member_of_[Index(batch.sequences[i])]);
   }
   NoteItems(batch);
+  drafts_.Clear();
+  if (prepared_mode_ == ForwardMode::kCompute) drafts_.Set(batch);
   positions_.assign(batch.positions.begin(), batch.positions.end());
   active_ = true;
   mode_ = prepared_mode_;
@@ -161,7 +165,13 @@ CellRun EncoderCacheImpl::CellsOf(const Output& output) const {
 Status EncoderCacheImpl::SetCausal(std::span<const std::int32_t> except) {
   KVCACHE_RETURN_IF_ERROR(CheckReady(state_));
   if (!active_) return Invalid("SetCausal outside a forward pass");
-  return CheckQueries(except, positions_.size());
+  return CheckQueries(except, drafts_, positions_.size());
+}
+
+// An output is not a draft's: there is nothing to keep, or to let go of.
+Status EncoderCacheImpl::PrepareKeep(std::span<const std::int32_t> last) {
+  KVCACHE_RETURN_IF_ERROR(CheckReady(state_));
+  return drafts_.CheckChosen(last);
 }
 
 Status EncoderCacheImpl::SetSequence(SequenceId sequence) {
@@ -208,6 +218,9 @@ Result<CellRun> EncoderCacheImpl::CellsForPut(Member& member, std::int32_t token
 Status EncoderCacheImpl::Put(const TensorView& k, const TensorView& v) {
   KVCACHE_RETURN_IF_ERROR(CheckReady(state_));
   if (!active_) return Invalid("Put outside a forward pass");
+  if (!drafts_.empty()) {
+    return {StatusCode::kUnsupported, "an encoder's output among drafts"};
+  }
   KVCACHE_ASSIGN_OR_RETURN(const KvShape shape, ShapeOf(k, v, k.dims[2]));
   if (k.dims[2] < 1 || k.dims[2] > encoder_.tokens) {
     return {StatusCode::kCacheFull, "an output of " + std::to_string(k.dims[2]) +

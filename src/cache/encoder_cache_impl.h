@@ -11,6 +11,7 @@
 
 #include "cache/cache_checks.h"
 #include "cache/counted_cells.h"
+#include "cache/drafts.h"
 #include "cache/layer_store.h"
 #include "kvcache/encoder_cache.h"
 
@@ -27,6 +28,8 @@ class EncoderCacheImpl final : public EncoderCache {
   void BeginForward() override;
   void SetLayer(int layer) override { layer_ = layer; }
   Status SetCausal(std::span<const std::int32_t> except) override;
+  Status PrepareKeep(std::span<const std::int32_t> last) override;
+  void FinishKeep() override { EndPass(); }
   Status Put(const TensorView& k, const TensorView& v) override;
   Result<History> Get() override;
   Result<LayerKv> Storage() override;
@@ -87,6 +90,7 @@ class EncoderCacheImpl final : public EncoderCache {
   ForwardMode prepared_mode_ = ForwardMode::kCompute;
   ForwardMode mode_ = ForwardMode::kCompute;
   bool active_ = false;
+  Drafts drafts_;
   std::vector<Member> members_;                // the pass's sequences
   std::vector<std::int32_t> member_of_;        // [sequences]: index into members_, or kNone
   std::size_t current_ = 0;                    // of members_: what SetSequence chose

@@ -2,24 +2,29 @@
 
 #include <algorithm>
 #include <cassert>
+#include <new>
+#include <string>
 #include <tuple>
+#include <utility>
 
 namespace kvcache {
 namespace {
 
 bool Before(const ForwardPass::Token& a, const ForwardPass::Token& b) {
-  return std::tie(a.sequence, a.position) < std::tie(b.sequence, b.position);
+  return std::tie(a.sequence, a.position, a.index) < std::tie(b.sequence, b.position, b.index);
 }
 
 }  // namespace
 
-void ForwardPass::Reset(int max_batch, int max_sequences, const Reach& reach) {
+void ForwardPass::Reset(int max_batch, const Reach& reach) {
   ordered_.reserve(max_batch);
   cell_of_.resize(max_batch);
   cell_runs_.reserve(max_batch);
   positions_.resize(max_batch);
   histories_index_.resize(max_batch);
-  histories_.reserve(std::min(max_batch, max_sequences));
+  histories_.reserve(max_batch);
+  drafts_.Reset(max_batch);
+  next_drafts_.Reset(max_batch);
   bidirectional_.resize(max_batch);
   reach_ = reach;
 }
@@ -37,19 +42,54 @@ std::span<const ForwardPass::Token> ForwardPass::Order(const Batch& batch) {
   return ordered_;
 }
 
+// At worst each token of a path starts a run.
+Status ForwardPass::PrepareDrafts(const Batch& batch, const CellTable& cells) {
+  next_drafts_.Set(batch);
+  std::size_t runs = 0;
+  for (std::int32_t path = 0; !next_drafts_.empty() && path < next_drafts_.paths(); ++path) {
+    const std::int32_t leaf = next_drafts_.leaf(path);
+    const RunList& history = cells.history(next_drafts_.sequence(leaf));
+    runs += history.runs().size() + next_drafts_.position(leaf) + 1 - history.length();
+  }
+  next_path_runs_.clear();
+  try {
+    if (runs > next_path_runs_.capacity()) next_path_runs_.reserve(2 * runs);
+  } catch (const std::bad_alloc&) {
+    return {StatusCode::kOutOfMemory, "no memory for the histories of " +
+                                          std::to_string(next_drafts_.paths()) + " paths"};
+  }
+  return Status::Ok();
+}
+
 void ForwardPass::Begin(CellTable& cells) {
   size_ = static_cast<std::int32_t>(ordered_.size());
+  std::swap(drafts_, next_drafts_);
   ClaimCells(cells);
   DescribeCells();
-  DescribeHistories(cells);
+  if (drafts_.empty()) {
+    DescribeHistories(cells);
+  } else {
+    DescribePaths(cells);
+  }
+  DescribeVisibility();
+  visibility_.window = reach_.window;
+  visibility_.chunk = reach_.chunk;
   active_ = true;
   reserving_ = false;
 }
 
 void ForwardPass::ClaimCells(CellTable& cells) {
   for (const Token& token : ordered_) {
-    cell_of_[token.index] = cells.Claim(token.sequence, token.position);
     positions_[token.index] = token.position;
+    if (drafts_.empty()) {
+      cell_of_[token.index] = cells.Claim(token.sequence, token.position);
+      continue;
+    }
+    const std::int32_t parent = drafts_.parent(token.index);  // claimed before
+    const std::int32_t previous = parent != Drafts::kNone
+                                      ? cell_of_[parent]
+                                      : cells.history(token.sequence).CellOf(token.position - 1);
+    cell_of_[token.index] = cells.ClaimDraft(token.sequence, token.position, previous);
   }
 }
 
@@ -73,9 +113,28 @@ void ForwardPass::DescribeHistories(const CellTable& cells) {
     }
     histories_index_[ordered_[i].index] = static_cast<std::int32_t>(histories_.size()) - 1;
   }
-  DescribeVisibility();
-  visibility_.window = reach_.window;
-  visibility_.chunk = reach_.chunk;
+}
+
+// A path's history is its sequence's, and then the path.
+void ForwardPass::DescribePaths(const CellTable& cells) {
+  std::swap(path_runs_, next_path_runs_);
+  histories_.clear();
+  for (std::int32_t path = 0; path < drafts_.paths(); ++path) {
+    const std::size_t first = path_runs_.size();
+    const std::int32_t leaf = drafts_.leaf(path);
+    const auto kept = cells.history(drafts_.sequence(leaf)).runs();
+    path_runs_.insert(path_runs_.end(), kept.begin(), kept.end());
+    for (const std::int32_t token : drafts_.PathTo(leaf)) {
+      const HistoryRun run{positions_[token], cell_of_[token], 1};
+      if (path_runs_.size() > first && Continues(path_runs_.back(), run)) {
+        ++path_runs_.back().length;
+      } else {
+        path_runs_.push_back(run);
+      }
+    }
+    histories_.push_back(std::span<const HistoryRun>(path_runs_).subspan(first));
+  }
+  for (std::int32_t i = 0; i < size_; ++i) histories_index_[i] = drafts_.path_of(i);
 }
 
 void ForwardPass::DescribeVisibility() {
@@ -95,6 +154,7 @@ void ForwardPass::Exempt(std::span<const std::int32_t> queries) {
 void ForwardPass::BeginReserve(std::int32_t size, const CellTable& cells) {
   size_ = size;
   cell_runs_.clear();
+  drafts_.Clear();
   everything_ = {0, 0, cells.cells()};
   std::fill_n(positions_.begin(), size, cells.cells() - 1);
   std::fill_n(histories_index_.begin(), size, 0);
@@ -106,6 +166,7 @@ void ForwardPass::BeginReserve(std::int32_t size, const CellTable& cells) {
 
 void ForwardPass::End() {
   active_ = false;
+  drafts_.Clear();
   size_ = 0;
   visibility_ = {};
 }

@@ -1,8 +1,8 @@
 // One forward pass: the batch in order of sequence and position, where its tokens went, and
-// what its queries see.
+// what its queries see. Of a pass of drafts every path is a history of its own.
 //
-// Thread safety: none. Only Reset allocates. Order leaves the pass in progress alone, so that a
-// batch can be refused without ending it.
+// Thread safety: none. Only Reset and PrepareDrafts allocate. Order and PrepareDrafts leave the pass
+// in progress alone, so that a batch can be refused without ending it.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cache/cell_table.h"
+#include "cache/drafts.h"
 #include "kvcache/cache.h"
 
 namespace kvcache {
@@ -30,14 +31,17 @@ class ForwardPass {
   };
 
   // May throw std::bad_alloc.
-  void Reset(int max_batch, int max_sequences, const Reach& reach);
+  void Reset(int max_batch, const Reach& reach);
 
   // The batch's tokens, ascending by sequence and position; valid until the next call.
   // REQUIRES: batch.size() <= max_batch.
   std::span<const Token> Order(const Batch& batch);
 
-  // The pass of the batch last ordered: claims its cells in `cells`, and sees its sequences'
-  // histories there. REQUIRES: all that CellTable::Claim does, for each token.
+  // Makes room for the paths of the batch, if it is one of drafts. Errors: kOutOfMemory.
+  Status PrepareDrafts(const Batch& batch, const CellTable& cells);
+
+  // The pass of the batch last ordered and prepared: claims its cells in `cells`, and sees its
+  // sequences' histories there. REQUIRES: all that CellTable::Claim does, for each token.
   void Begin(CellTable& cells);
   // A pass of `size` queries that see every cell of `cells`, and claims none.
   void BeginReserve(std::int32_t size, const CellTable& cells);
@@ -52,12 +56,16 @@ class ForwardPass {
 
   // The batch's cells, token 0 of the batch first; empty when reserving.
   std::span<const CellRun> cells() const { return cell_runs_; }
+  std::int32_t cell_of(std::int32_t token) const { return cell_of_[token]; }
+  // Of this pass; empty in others.
+  Drafts& drafts() { return drafts_; }
   const Visibility& visibility() const { return visibility_; }
 
  private:
   void ClaimCells(CellTable& cells);
   void DescribeCells();
   void DescribeHistories(const CellTable& cells);
+  void DescribePaths(const CellTable& cells);
   void DescribeVisibility();
 
   std::vector<Token> ordered_;
@@ -67,6 +75,10 @@ class ForwardPass {
   std::vector<std::int32_t> histories_index_;  // [batch]
   std::vector<std::span<const HistoryRun>> histories_;
   std::vector<std::uint8_t> bidirectional_;  // [batch]
+  Drafts drafts_;
+  Drafts next_drafts_;                 // of the batch last prepared
+  std::vector<HistoryRun> path_runs_;  // of all paths, one after another
+  std::vector<HistoryRun> next_path_runs_;
   Reach reach_;
   HistoryRun everything_;  // the one run of a reserving pass
   Visibility visibility_;

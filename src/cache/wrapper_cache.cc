@@ -56,6 +56,18 @@ class WrapperCache final : public Cache {
     return ForAll([&](Cache& cache) { return cache.SetCausal(except); });
   }
 
+  // What is wrong with `last` the first cache says, and goes on. Where a backend fails, the pass
+  // has ended in one cache, and must in all.
+  Status PrepareKeep(std::span<const std::int32_t> last) override {
+    const bool in_pass = InPass();
+    Status status = ForAll([&](Cache& cache) { return cache.PrepareKeep(last); });
+    if (in_pass && !InPass()) EndPass();
+    return status;
+  }
+  void FinishKeep() override {
+    for (const auto& cache : caches_) cache->FinishKeep();
+  }
+
   Status Put(const TensorView& k, const TensorView& v) override {
     KVCACHE_RETURN_IF_ERROR(CheckChosen());
     return caches_[chosen_]->Put(k, v);
@@ -110,6 +122,15 @@ class WrapperCache final : public Cache {
     if (chosen_ != kNone) return Status::Ok();
     return Invalid("no such layer type: the wrapper has " + std::to_string(caches_.size()) +
                    " caches");
+  }
+
+  bool InPass() const {
+    return std::none_of(caches_.begin(), caches_.end(),
+                        [](const auto& cache) { return cache->Visible().positions.empty(); });
+  }
+  // By a removal that removes nothing.
+  void EndPass() {
+    for (const auto& cache : caches_) (void)cache->Remove(SequenceId{0}, 0, 0).ok();
   }
 
   template <typename Call>

@@ -113,7 +113,10 @@ Status Engine::Forward(const EngineBatch& batch) {
   items_.clear();
   for (const EngineImage& image : batch.images) items_.push_back({image.index, image.hash});
   KVCACHE_RETURN_IF_ERROR(cache_->StartForward(
-      {.positions = batch.positions, .sequences = batch.sequences, .items = items_},
+      {.positions = batch.positions,
+       .sequences = batch.sequences,
+       .items = items_,
+       .parents = batch.parents},
       ForwardMode::kCompute));
   for (const EngineImage& image : batch.images) {
     const SequenceId sequence = batch.sequences[static_cast<std::size_t>(image.index)];

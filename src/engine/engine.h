@@ -44,12 +44,14 @@ struct EngineImage {
   std::uint64_t hash = 0;  // of what it shows
 };
 
-// The tokens of one forward pass, in any order, for any sequences: three arrays [batch].
+// The tokens of one forward pass, in any order, for any sequences: three arrays [batch]. What drafts
+// leave behind, cache().KeepPaths says.
 struct EngineBatch {
   std::span<const std::int32_t> tokens;
   std::span<const Position> positions;
   std::span<const SequenceId> sequences;
   std::span<const EngineImage> images{};
+  std::span<const std::int32_t> parents{};  // [batch] or empty: drafts, as in Batch
 };
 
 class Engine {

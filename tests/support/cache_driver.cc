@@ -63,6 +63,7 @@ Difference CacheDriver::Run(const ScriptStep& step, Status& status, StatusCode& 
       status = cache_->Compact();
       twin_->EndPass();
       return {};
+    case ScriptStep::Kind::kKeep: RunKeep(step, status, expected); return {};
   }
   return {};
 }
@@ -88,7 +89,7 @@ Difference CacheDriver::CheckCall(const Status& status, StatusCode expected) con
 Difference CacheDriver::RunForward(const ScriptStep& step, Status& status, StatusCode& expected) {
   const ForwardMode mode =
       step.kind == ScriptStep::Kind::kReserve ? ForwardMode::kReserve : ForwardMode::kCompute;
-  TestBatch batch{step.tokens, step.items};
+  TestBatch batch{step.tokens, step.items, step.parents};
   for (TestToken& token : batch.tokens) token.content = next_content_++;
   status = StartBatch(*cache_, batch, mode);
   expected = twin_->Prepare(batch, mode);
@@ -108,7 +109,7 @@ bool CacheDriver::SetCausal(const ScriptStep& step, const TestBatch& batch, Forw
   const std::vector<std::int32_t> except(step.except.begin(), step.except.end());
   const bool good = std::all_of(except.begin(), except.end(), [&](std::int32_t query) {
     return query >= 0 && static_cast<std::size_t>(query) < batch.tokens.size();
-  });
+  }) && (batch.parents.empty() || mode == ForwardMode::kReserve);
   if (cache_->SetCausal(except).ok() != good) return false;
   if (good && mode == ForwardMode::kCompute) twin_->Exempt(step.except);
   return true;
@@ -128,6 +129,18 @@ Difference CacheDriver::RunRestore(const ScriptStep& step, Status& status, Statu
     RunRemove(step.sequence, kept, kEndOfSequence, status, expected);
   }
   return {};
+}
+
+// After an error of the backend no draft is kept.
+void CacheDriver::RunKeep(const ScriptStep& step, Status& status, StatusCode& expected) {
+  expected = twin_->CheckKeep(step.chosen);
+  status = cache_->KeepPaths(step.chosen);
+  if (expected != StatusCode::kOk) return;
+  if (status.ok()) {
+    twin_->Keep(step.chosen);
+  } else {
+    twin_->EndPass();
+  }
 }
 
 void CacheDriver::RunCopy(const ScriptStep& step, Status& status, StatusCode& expected) {

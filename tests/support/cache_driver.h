@@ -49,6 +49,7 @@ class CacheDriver {
   // Does it answer as it should?
   bool SetCausal(const ScriptStep& step, const TestBatch& batch, ForwardMode mode);
   Difference RunRestore(const ScriptStep& step, Status& status, StatusCode& expected);
+  void RunKeep(const ScriptStep& step, Status& status, StatusCode& expected);
   void RunCopy(const ScriptStep& step, Status& status, StatusCode& expected);
   void RunRemove(int sequence, Position begin, Position end, Status& status, StatusCode& expected);
   Difference RemoveBroken(int sequence);

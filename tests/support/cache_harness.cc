@@ -70,6 +70,19 @@ std::vector<float> StateContent(std::uint32_t content, int layer, int sort, std:
   return result;
 }
 
+bool AreTrees(const TestBatch& batch) {
+  if (batch.parents.empty()) return true;
+  if (batch.parents.size() != batch.tokens.size() || !batch.items.empty()) return false;
+  for (int i = 0; i < static_cast<int>(batch.parents.size()); ++i) {
+    const int parent = batch.parents[i];
+    if (parent == -1) continue;
+    if (parent < -1 || parent >= i) return false;
+    if (batch.tokens[parent].sequence != batch.tokens[i].sequence) return false;
+    if (batch.tokens[parent].position + 1 != batch.tokens[i].position) return false;
+  }
+  return true;
+}
+
 Status StartForward(Cache& cache, const std::vector<TestToken>& tokens, ForwardMode mode) {
   return StartBatch(cache, {tokens, {}}, mode);
 }
@@ -84,7 +97,7 @@ Status StartBatch(Cache& cache, const TestBatch& batch, ForwardMode mode) {
     positions.push_back(token.position);
     sequences.push_back(SequenceId{token.sequence});
   }
-  return cache.StartForward({positions, sequences, items}, mode);
+  return cache.StartForward({positions, sequences, items, batch.parents}, mode);
 }
 
 Status PutContents(Cache& cache, const std::vector<TestToken>& tokens, int layer,

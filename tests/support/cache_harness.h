@@ -22,7 +22,11 @@ struct TestToken {
 struct TestBatch {
   std::vector<TestToken> tokens;
   std::vector<int> items{};
+  std::vector<int> parents{};  // empty: no drafts
 };
+
+// Do the parents, if any, make trees, as kvcache/cache.h says?
+bool AreTrees(const TestBatch& batch);
 
 // The key and value that a token has in a layer, as f32, all heads after one another.
 std::vector<float> KeyContent(std::uint32_t content, int layer, const KvShape& shape);

@@ -10,8 +10,8 @@ namespace {
 
 using Kind = ScriptStep::Kind;
 
-constexpr std::array<std::string_view, 7> kKinds = {"forward", "reserve", "copy",   "remove",
-                                                    "prepare", "restore", "compact"};
+constexpr std::array<std::string_view, 8> kKinds = {"forward", "reserve", "copy",   "remove",
+                                                    "prepare", "restore", "compact", "keep"};
 constexpr std::array<std::string_view, 6> kCalls = {"allocate", "store",  "copy",
                                                     "shift",    "values", "any"};
 
@@ -44,6 +44,8 @@ void Write(const ScriptStep& step, std::ostream& out) {
   WriteList(" layers", step.layers, out);
   WriteList(" except", step.except, out);
   WriteList(" items", step.items, out);
+  WriteList(" parents", step.parents, out);
+  WriteList("", step.chosen, out);
   if (step.kind == Kind::kCopy) {
     out << ' ' << step.sequence << ' ' << step.target << ' ' << PositionText(step.begin);
   }
@@ -71,7 +73,7 @@ ScriptStep ParseStep(std::istream& in) {
   if (step.kind == Kind::kPrepare || step.kind == Kind::kRestore) in >> step.sequence >> begin;
   if (!begin.empty()) step.begin = ParsePosition(begin);
   if (!end.empty()) step.end = ParsePosition(end);
-  std::vector<int>* list = nullptr;
+  std::vector<int>* list = step.kind == Kind::kKeep ? &step.chosen : nullptr;
   while (in >> word) {
     if (word == "fail") {
       in >> word >> step.fail_nth;
@@ -85,6 +87,8 @@ ScriptStep ParseStep(std::istream& in) {
       list = &step.except;
     } else if (word == "items") {
       list = &step.items;
+    } else if (word == "parents") {
+      list = &step.parents;
     } else {
       assert(list != nullptr);
       list->push_back(std::stoi(word));

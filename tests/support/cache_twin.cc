@@ -1,6 +1,7 @@
 #include "support/cache_twin.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 namespace kvcache::testing {
@@ -25,6 +26,16 @@ DType ValueType(const TwinSetup& setup, int layer) {
 bool Chosen(const ScriptStep& step, int layer) {
   return step.layers.empty() ||
          std::find(step.layers.begin(), step.layers.end(), layer) != step.layers.end();
+}
+
+StatusCode CheckChosen(const std::vector<int>& drafts, const std::vector<int>& last) {
+  std::set<int> sequences;
+  bool good = !drafts.empty();
+  for (const int token : last) {
+    good = good && token >= 0 && token < static_cast<int>(drafts.size()) &&
+           sequences.insert(drafts[token]).second;
+  }
+  return good ? StatusCode::kOk : StatusCode::kInvalidArgument;
 }
 
 std::string At(int sequence, Position position) {

@@ -42,6 +42,7 @@ class CacheTwin {
 
   // --- by definition: the code that each call must return; nothing changes
   virtual StatusCode Prepare(const TestBatch& batch, ForwardMode mode) const = 0;
+  virtual StatusCode CheckKeep(const std::vector<int>& last) const = 0;
   virtual StatusCode CheckCopy(int src, int dst, Position length) const = 0;
   virtual StatusCode CheckRemove(int sequence, Position begin, Position end) const = 0;
   virtual bool CanResume(int sequence, Position position) const = 0;
@@ -52,6 +53,7 @@ class CacheTwin {
   // --- the calls themselves, on the naive one alone. REQUIRES: the check said kOk.
   virtual void Begin(const TestBatch& batch, ForwardMode mode) = 0;
   virtual void Exempt(const std::vector<int>& queries) = 0;
+  virtual void Keep(const std::vector<int>& last) = 0;
   virtual void Copy(int src, int dst, Position length) = 0;
   virtual void Remove(int sequence, Position begin, Position end) = 0;
   virtual void PrepareRestore(int sequence, Position length) = 0;  // what the real one chose
@@ -66,6 +68,8 @@ class CacheTwin {
 
   // How many positions of the sequence are known, for the scripts' sake.
   virtual Position length(int sequence) const = 0;
+  // The sequence of each token of a pass of drafts; empty in others. For the scripts' sake, too.
+  virtual std::vector<int> drafts() const = 0;
   // What scripts ought to reach: shared tokens, a full cache, tokens that were let go of, restored
   // states, whatever matters to the kind. Bits; see Reach.
   virtual unsigned reached() const = 0;
@@ -80,6 +84,7 @@ enum Reach : unsigned {
   kReachEvicted = 4,   // a sequence's first tokens are gone
   kReachRestored = 8,  // a state was restored
   kReachTorn = 16,     // a pass broke off
+  kReachForked = 32,   // two drafts follow the same token
 };
 
 // The layers that every twin writes, and their shapes. The last one has V in K.
@@ -89,6 +94,9 @@ const KvShape& TestShape(int layer);
 DType ValueType(const TwinSetup& setup, int layer);
 // Is the layer among those that the step puts?
 bool Chosen(const ScriptStep& step, int layer);
+
+// The code for KeepPaths(last) after a pass of these drafts.
+StatusCode CheckChosen(const std::vector<int>& drafts, const std::vector<int>& last);
 
 std::string At(int sequence, Position position);
 std::vector<float> RoundedAll(DType type, std::vector<float> values);

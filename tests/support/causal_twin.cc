@@ -106,7 +106,7 @@ std::unique_ptr<Cache> CausalTwin::MakeCache(ReferenceBackend& backend) {
 }
 
 StatusCode CausalTwin::Prepare(const TestBatch& batch, ForwardMode mode) const {
-  const StatusCode code = naive_.Prepare(batch.tokens, mode);
+  const StatusCode code = naive_.Prepare(batch, mode);
   if (code == StatusCode::kInvalidArgument) return code;
   for (const int index : batch.items) {
     if (index < 0 || static_cast<std::size_t>(index) >= batch.tokens.size()) {
@@ -114,6 +114,10 @@ StatusCode CausalTwin::Prepare(const TestBatch& batch, ForwardMode mode) const {
     }
   }
   return code;
+}
+
+StatusCode CausalTwin::CheckKeep(const std::vector<int>& last) const {
+  return CheckChosen(naive_.drafts(), last);
 }
 
 StatusCode CausalTwin::CheckCopy(int src, int dst, Position length) const {
@@ -133,7 +137,7 @@ bool CausalTwin::CanGoBackTo(int sequence, Position length) const {
 }
 
 void CausalTwin::Begin(const TestBatch& batch, ForwardMode mode) {
-  naive_.Begin(batch.tokens, mode);
+  naive_.Begin(batch, mode);
 }
 
 void CausalTwin::Copy(int src, int dst, Position length) {
@@ -171,13 +175,20 @@ Status CausalTwin::PutLayer(Cache& cache, const std::vector<TestToken>& tokens, 
 unsigned CausalTwin::reached() const {
   std::int64_t positions = 0;
   bool evicted = false;
+  std::set<std::pair<int, Position>> drafted;
+  bool forked = false;
+  for (const NaiveCausal::Query& query : naive_.queries()) {
+    if (query.path.empty()) continue;
+    forked = forked || !drafted.insert({query.sequence, query.position}).second;
+  }
   for (int s = 0; s < naive_.sequences(); ++s) {
     const NaiveCausal::Sequence& tokens = naive_.sequence(s);
     positions += static_cast<std::int64_t>(tokens.size());
     evicted = evicted || (memory_ > 0 && naive_.length(s) > memory_ + setup_.options.max_batch);
   }
   return (positions > naive_.used_cells() ? kReachShared : 0u) |
-         (naive_.used_cells() == cells_ ? kReachFull : 0u) | (evicted ? kReachEvicted : 0u);
+         (naive_.used_cells() == cells_ ? kReachFull : 0u) | (evicted ? kReachEvicted : 0u) |
+         (forked ? kReachForked : 0u);
 }
 
 Difference CausalTwin::Check() {
@@ -203,6 +214,11 @@ Difference CausalTwin::CheckInvariants() const {
       for (int j = 0; j < runs[i].length; ++j) ++users[runs[i].cell + j];
     }
   }
+  if (table.drafts().size() != naive_.drafts().size()) {
+    return std::to_string(table.drafts().size()) + " drafts, expected " +
+           std::to_string(naive_.drafts().size());
+  }
+  for (const std::int32_t cell : table.drafts()) ++users[cell];
   std::int64_t used = 0;
   for (std::int32_t cell = 0; cell < table.cells(); ++cell) {
     if (table.users(cell) != users[cell] || table.IsFree(cell) != (users[cell] == 0)) {
@@ -280,6 +296,20 @@ Difference CausalTwin::CheckBytes(const LayerKv& storage, int layer, std::int32_
   return {};
 }
 
+// Of the pass's drafts, which were claimed in the order of sequence and position.
+std::vector<std::int32_t> CausalTwin::DraftCells() const {
+  const std::vector<NaiveCausal::Query>& queries = naive_.queries();
+  std::vector<std::size_t> order(naive_.drafts().size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    return std::pair(queries[a].sequence, queries[a].position) <
+           std::pair(queries[b].sequence, queries[b].position);
+  });
+  std::vector<std::int32_t> cells(order.size());
+  for (std::size_t i = 0; i < order.size(); ++i) cells[order[i]] = cache_->cells().drafts()[i];
+  return cells;
+}
+
 // The cells that a query must see, ascending.
 std::vector<std::int32_t> CausalTwin::ExpectedCells(const NaiveCausal::Query& query) const {
   std::vector<std::int32_t> cells;
@@ -291,6 +321,9 @@ std::vector<std::int32_t> CausalTwin::ExpectedCells(const NaiveCausal::Query& qu
   const RunList& history = cache_->cells().history(SequenceId{query.sequence});
   for (const auto& [position, token] : naive_.sequence(query.sequence)) {
     if (naive_.Sees(query, position)) cells.push_back(history.CellOf(position));
+  }
+  for (const int draft : query.path) {
+    if (naive_.Sees(query, naive_.queries()[draft].position)) cells.push_back(DraftCells()[draft]);
   }
   std::sort(cells.begin(), cells.end());
   return cells;

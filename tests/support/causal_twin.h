@@ -35,12 +35,14 @@ class CausalTwin : public CacheTwin {
 
   std::unique_ptr<Cache> MakeCache(ReferenceBackend& backend) override;
   StatusCode Prepare(const TestBatch& batch, ForwardMode mode) const override;
+  StatusCode CheckKeep(const std::vector<int>& last) const override;
   StatusCode CheckCopy(int src, int dst, Position length) const override;
   StatusCode CheckRemove(int sequence, Position begin, Position end) const override;
   bool CanResume(int sequence, Position position) const override;
   bool CanGoBackTo(int sequence, Position length) const override;
   void Begin(const TestBatch& batch, ForwardMode mode) override;
   void Exempt(const std::vector<int>& queries) override { naive_.Exempt(queries); }
+  void Keep(const std::vector<int>& last) override { naive_.Keep(last); }
   void Copy(int src, int dst, Position length) override;
   void Remove(int sequence, Position begin, Position end) override;
   void PrepareRestore(int /*sequence*/, Position /*length*/) override {}
@@ -48,6 +50,7 @@ class CausalTwin : public CacheTwin {
   Status RunPass(Cache& cache, const TestBatch& batch, const ScriptStep& step) override;
   Difference Check() override;
   Position length(int sequence) const override { return naive_.length(sequence); }
+  std::vector<int> drafts() const override { return naive_.drafts(); }
   unsigned reached() const override;
 
   // For twins of kinds that contain a causal cache: its options, and to look at `cache` instead.
@@ -67,6 +70,7 @@ class CausalTwin : public CacheTwin {
   Difference CheckPass();
   Difference CheckClosedForm() const;
   Difference CheckViews(int layer);
+  std::vector<std::int32_t> DraftCells() const;
   std::vector<std::int32_t> ExpectedCells(const NaiveCausal::Query& query) const;
 
   TwinSetup setup_;

@@ -33,7 +33,8 @@ bool EncoderTwin::Known(int sequence) const {
 
 StatusCode EncoderTwin::Prepare(const TestBatch& batch, ForwardMode /*mode*/) const {
   const std::size_t size = batch.tokens.size();
-  bool good = size > 0 && size <= static_cast<std::size_t>(setup_.options.max_batch);
+  bool good =
+      size > 0 && size <= static_cast<std::size_t>(setup_.options.max_batch) && AreTrees(batch);
   for (const TestToken& token : batch.tokens) {
     good = good && Known(token.sequence) && token.position >= 0 && token.position != kEndOfSequence;
   }
@@ -41,6 +42,10 @@ StatusCode EncoderTwin::Prepare(const TestBatch& batch, ForwardMode /*mode*/) co
     good = good && index >= 0 && static_cast<std::size_t>(index) < size;
   }
   return good ? StatusCode::kOk : StatusCode::kInvalidArgument;
+}
+
+StatusCode EncoderTwin::CheckKeep(const std::vector<int>& last) const {
+  return CheckChosen(drafts(), last);
 }
 
 StatusCode EncoderTwin::CheckCopy(int src, int dst, Position length) const {
@@ -69,8 +74,10 @@ void EncoderTwin::NoteGone(int sequence) {
 }
 
 void EncoderTwin::Begin(const TestBatch& batch, ForwardMode mode) {
+  EndPass();
   in_pass_ = true;
   reserving_ = mode == ForwardMode::kReserve;
+  if (!reserving_ && !batch.parents.empty()) drafts_ = batch.tokens;
   batch_sequences_.clear();
   notes_.clear();
   newest_item_.reset();
@@ -79,7 +86,7 @@ void EncoderTwin::Begin(const TestBatch& batch, ForwardMode mode) {
     const auto [note, is_new] = notes_.emplace(token.sequence, token.position);
     note->second = std::min(note->second, token.position);
     Position& length = lengths_[token.sequence];
-    if (!reserving_) length = std::max(length, token.position + 1);
+    if (!reserving_ && drafts_.empty()) length = std::max(length, token.position + 1);
   }
   std::set<int> with_item;
   for (const int index : batch.items) {
@@ -93,7 +100,28 @@ void EncoderTwin::Begin(const TestBatch& batch, ForwardMode mode) {
   }
 }
 
+void EncoderTwin::EndPass() {
+  in_pass_ = false;
+  drafts_.clear();
+}
+
+std::vector<int> EncoderTwin::drafts() const {
+  std::vector<int> sequences;
+  for (const TestToken& draft : drafts_) sequences.push_back(draft.sequence);
+  return sequences;
+}
+
+void EncoderTwin::Keep(const std::vector<int>& last) {
+  for (const int token : last) {
+    lengths_[drafts_[token].sequence] =
+        std::max(lengths_[drafts_[token].sequence], drafts_[token].position + 1);
+  }
+  EndPass();
+}
+
+// Drafts bring no outputs.
 Status EncoderTwin::RunPass(Cache& cache, const TestBatch& batch, const ScriptStep& step) {
+  if (!drafts_.empty()) return Status::Ok();
   std::set<int> put;
   for (const int index : batch.items) put.insert(batch.tokens[index].sequence);
   for (const TestToken& token : batch.tokens) {
@@ -140,7 +168,7 @@ Status EncoderTwin::PutAll(Cache& cache, int sequence, std::uint32_t content,
 }
 
 void EncoderTwin::Copy(int src, int dst, Position length) {
-  in_pass_ = false;
+  EndPass();
   const bool shares = outputs_[src] != nullptr && positions_[src] < length;
   outputs_[dst] = shares ? outputs_[src] : nullptr;
   first_gone_[dst] = first_gone_[src] < length ? first_gone_[src] : kEndOfSequence;
@@ -149,7 +177,7 @@ void EncoderTwin::Copy(int src, int dst, Position length) {
 }
 
 void EncoderTwin::Remove(int sequence, Position begin, Position end) {
-  in_pass_ = false;
+  EndPass();
   Position& gone = first_gone_[sequence];
   if (gone != kEndOfSequence && gone >= begin) {
     gone = end == kEndOfSequence ? kEndOfSequence : std::max(begin, gone - (end - begin));

@@ -24,19 +24,22 @@ class EncoderTwin : public CacheTwin {
 
   std::unique_ptr<Cache> MakeCache(ReferenceBackend& backend) override;
   StatusCode Prepare(const TestBatch& batch, ForwardMode mode) const override;
+  StatusCode CheckKeep(const std::vector<int>& last) const override;
   StatusCode CheckCopy(int src, int dst, Position length) const override;
   StatusCode CheckRemove(int sequence, Position begin, Position end) const override;
   bool CanResume(int sequence, Position position) const override;
   bool CanGoBackTo(int sequence, Position length) const override;
   void Begin(const TestBatch& batch, ForwardMode mode) override;
   void Exempt(const std::vector<int>& /*queries*/) override {}
+  void Keep(const std::vector<int>& last) override;
   void Copy(int src, int dst, Position length) override;
   void Remove(int sequence, Position begin, Position end) override;
   void PrepareRestore(int /*sequence*/, Position /*length*/) override {}
-  void EndPass() override { in_pass_ = false; }
+  void EndPass() override;
   Status RunPass(Cache& cache, const TestBatch& batch, const ScriptStep& step) override;
   Difference Check() override;
   Position length(int sequence) const override { return lengths_[sequence]; }
+  std::vector<int> drafts() const override;
   unsigned reached() const override;
 
  private:
@@ -67,6 +70,7 @@ class EncoderTwin : public CacheTwin {
   std::vector<int> batch_sequences_;  // of the pass in progress
   std::map<int, Position> notes_;     // per sequence of the pass: where a new output belongs
   std::optional<int> newest_item_;    // its sequence
+  std::vector<TestToken> drafts_;     // of the pass in progress
   bool in_pass_ = false;
   bool reserving_ = false;
   bool written_[kTestLayers] = {};

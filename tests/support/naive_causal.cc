@@ -19,11 +19,35 @@ Position NaiveCausal::length(int sequence) const {
   return tokens.empty() ? 0 : tokens.rbegin()->first + 1;
 }
 
-bool NaiveCausal::MayBegin(const std::vector<TestToken>& batch) const {
-  if (batch.empty() || batch.size() > static_cast<std::size_t>(options_.max_batch)) return false;
-  return std::all_of(batch.begin(), batch.end(), [&](const TestToken& token) {
+bool NaiveCausal::MayBegin(const TestBatch& batch) const {
+  const std::vector<TestToken>& tokens = batch.tokens;
+  if (tokens.empty() || tokens.size() > static_cast<std::size_t>(options_.max_batch)) return false;
+  return AreTrees(batch) && std::all_of(tokens.begin(), tokens.end(), [&](const TestToken& token) {
     return Known(token.sequence) && token.position >= 0 && token.position != kEndOfSequence;
   });
+}
+
+// Are the positions free, or, of drafts, those where sequences go on?
+bool NaiveCausal::MayAdd(const TestBatch& batch) const {
+  std::set<std::pair<int, Position>> added;
+  for (std::size_t i = 0; i < batch.tokens.size(); ++i) {
+    const TestToken& token = batch.tokens[i];
+    if (!batch.parents.empty()) {
+      if (batch.parents[i] == -1 && token.position != length(token.sequence)) return false;
+      continue;
+    }
+    if (sequences_[token.sequence].count(token.position) != 0) return false;
+    if (!added.insert({token.sequence, token.position}).second) return false;
+  }
+  return true;
+}
+
+std::vector<int> NaiveCausal::drafts() const {
+  std::vector<int> sequences;
+  for (const Query& query : queries_) {
+    if (drafting_) sequences.push_back(query.sequence);
+  }
+  return sequences;
 }
 
 // Sequences without the tokens that no query can need.
@@ -46,35 +70,46 @@ std::vector<NaiveCausal::Sequence> NaiveCausal::AfterEviction(
   return kept;
 }
 
-StatusCode NaiveCausal::Prepare(const std::vector<TestToken>& batch, ForwardMode mode) const {
+StatusCode NaiveCausal::Prepare(const TestBatch& batch, ForwardMode mode) const {
   if (!MayBegin(batch)) return StatusCode::kInvalidArgument;
   if (mode == ForwardMode::kReserve) return StatusCode::kOk;
-  std::set<std::pair<int, Position>> added;
-  for (const TestToken& token : batch) {
-    const bool held = sequences_[token.sequence].count(token.position) != 0;
-    if (held || !added.insert({token.sequence, token.position}).second) {
-      return StatusCode::kInvalidArgument;
-    }
-  }
-  const std::int64_t used = UsedCells(AfterEviction(batch));
-  return used + static_cast<std::int64_t>(batch.size()) > options_.cells ? StatusCode::kCacheFull
-                                                                         : StatusCode::kOk;
+  if (!MayAdd(batch)) return StatusCode::kInvalidArgument;
+  const std::int64_t used = UsedCells(AfterEviction(batch.tokens));
+  const auto more = static_cast<std::int64_t>(batch.tokens.size());
+  return used + more > options_.cells ? StatusCode::kCacheFull : StatusCode::kOk;
 }
 
-void NaiveCausal::Begin(const std::vector<TestToken>& batch, ForwardMode mode) {
-  batch_.clear();
+void NaiveCausal::Begin(const TestBatch& batch, ForwardMode mode) {
+  EndPass();
   queries_.clear();
   in_pass_ = true;
   reserving_ = mode == ForwardMode::kReserve;
-  if (!reserving_) sequences_ = AfterEviction(batch);
-  for (const TestToken& token : batch) {
+  drafting_ = !reserving_ && !batch.parents.empty();
+  if (!reserving_) sequences_ = AfterEviction(batch.tokens);
+  for (std::size_t i = 0; i < batch.tokens.size(); ++i) {
+    const TestToken& token = batch.tokens[i];
     queries_.push_back({token.sequence, token.position});
     if (reserving_) continue;
     auto made = std::make_shared<NaiveToken>();
     made->layers.resize(options_.layers);
-    sequences_[token.sequence][token.position] = made;
+    if (drafting_) {
+      std::vector<int>& path = queries_.back().path;
+      if (batch.parents[i] >= 0) path = queries_[batch.parents[i]].path;
+      path.push_back(static_cast<int>(i));
+    } else {
+      sequences_[token.sequence][token.position] = made;
+    }
     batch_.push_back(std::move(made));
   }
+}
+
+void NaiveCausal::Keep(const std::vector<int>& last) {
+  for (const int token : last) {
+    for (const int draft : queries_[token].path) {
+      sequences_[queries_[draft].sequence][queries_[draft].position] = batch_[draft];
+    }
+  }
+  EndPass();
 }
 
 void NaiveCausal::Exempt(const std::vector<int>& queries) {
@@ -94,6 +129,7 @@ void NaiveCausal::Put(int layer, const std::vector<std::optional<NaiveContent>>&
 
 void NaiveCausal::EndPass() {
   in_pass_ = false;
+  drafting_ = false;
   batch_.clear();
 }
 
@@ -123,7 +159,8 @@ StatusCode NaiveCausal::CheckRemove(int sequence, Position begin, Position end) 
     }
     needed += position >= end && sharers > 1;
   }
-  return needed > options_.cells - used_cells() ? StatusCode::kCacheFull : StatusCode::kOk;
+  return needed > options_.cells - UsedCells(sequences_) ? StatusCode::kCacheFull
+                                                         : StatusCode::kOk;
 }
 
 void NaiveCausal::Remove(int sequence, Position begin, Position end, const Turn& turn) {

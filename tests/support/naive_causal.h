@@ -50,17 +50,19 @@ class NaiveCausal {
     int sequence = 0;
     Position position = 0;
     bool exempt = false;
+    std::vector<int> path{};  // drafts, of the batch, that it sees beside its sequence
   };
 
   explicit NaiveCausal(const Options& options) : options_(options), sequences_(options.sequences) {}
 
   // The code that the real one must return; changes nothing.
-  StatusCode Prepare(const std::vector<TestToken>& batch, ForwardMode mode) const;
+  StatusCode Prepare(const TestBatch& batch, ForwardMode mode) const;
   StatusCode CheckCopy(int src, int dst, Position length) const;
   StatusCode CheckRemove(int sequence, Position begin, Position end) const;
 
   // REQUIRES: the check said kOk.
-  void Begin(const std::vector<TestToken>& batch, ForwardMode mode);
+  void Begin(const TestBatch& batch, ForwardMode mode);
+  void Keep(const std::vector<int>& last);
   void Exempt(const std::vector<int>& queries);
   // The batch's tokens of the pass in progress now have this content; nullopt: unknown.
   void Put(int layer, const std::vector<std::optional<NaiveContent>>& contents);
@@ -74,7 +76,11 @@ class NaiveCausal {
 
   const Sequence& sequence(int index) const { return sequences_[index]; }
   int sequences() const { return options_.sequences; }
-  std::int64_t used_cells() const { return UsedCells(sequences_); }
+  std::int64_t used_cells() const {
+    return UsedCells(sequences_) + static_cast<std::int64_t>(drafts().size());
+  }
+  // The sequence of each of the pass's drafts.
+  std::vector<int> drafts() const;
   Position length(int sequence) const;
   bool Known(int sequence) const { return sequence >= 0 && sequence < options_.sequences; }
 
@@ -84,7 +90,8 @@ class NaiveCausal {
 
  private:
   static std::int64_t UsedCells(const std::vector<Sequence>& sequences);
-  bool MayBegin(const std::vector<TestToken>& batch) const;
+  bool MayBegin(const TestBatch& batch) const;
+  bool MayAdd(const TestBatch& batch) const;
   std::vector<Sequence> AfterEviction(const std::vector<TestToken>& batch) const;
 
   Options options_;
@@ -92,6 +99,7 @@ class NaiveCausal {
   std::vector<Token> batch_;  // of the pass in progress, empty when reserving
   std::vector<Query> queries_;
   bool in_pass_ = false;
+  bool drafting_ = false;
   bool reserving_ = false;
 };
 

@@ -74,7 +74,8 @@ std::vector<RecurrentTwin::Member> RecurrentTwin::MembersOf(const TestBatch& bat
 
 StatusCode RecurrentTwin::Prepare(const TestBatch& batch, ForwardMode mode) const {
   const StatusCode code = attention_.Prepare(batch, mode);
-  return code == StatusCode::kOk ? PrepareStates(batch, mode) : code;
+  if (code != StatusCode::kOk) return code;
+  return batch.parents.empty() ? PrepareStates(batch, mode) : StatusCode::kUnsupported;
 }
 
 StatusCode RecurrentTwin::PrepareStates(const TestBatch& batch, ForwardMode mode) const {

@@ -86,6 +86,47 @@ std::vector<TestToken> EvenTokens(const DriverSetup& setup, const CacheTwin& twi
   return tokens;
 }
 
+// Trees behind a few sequences; now and then something is wrong with them.
+void AddDrafts(const DriverSetup& setup, const CacheTwin& twin, std::mt19937& random,
+               ScriptStep& step) {
+  const int count = Between(random, 1, setup.options.max_batch);
+  const int sequences = Between(random, 1, std::min(2, setup.options.max_sequences));
+  const int first = Between(random, 0, setup.options.max_sequences - 1);
+  for (int i = 0; i < count; ++i) {
+    const int sequence =
+        (first + Between(random, 0, sequences - 1)) % setup.options.max_sequences;
+    std::vector<int> parents = {-1};
+    for (int j = 0; j < i; ++j) {
+      if (step.tokens[j].sequence == sequence) parents.push_back(j);
+    }
+    const int parent = Percent(random, 1)
+                           ? Between(random, -2, count)
+                           : parents[Between(random, 0, static_cast<int>(parents.size()) - 1)];
+    Position position = twin.length(sequence);
+    if (parent >= 0 && parent < i) position = step.tokens[parent].position + 1;
+    if (Percent(random, 1)) position += AnyOf(random, {-1, 1});
+    step.tokens.push_back({sequence, position, 0});
+    step.parents.push_back(parent);
+  }
+  if (Percent(random, 1)) step.parents.pop_back();
+}
+
+// Of some sequences a path; now and then two, or of a token that is not there.
+ScriptStep RandomKeep(const CacheTwin& twin, std::mt19937& random) {
+  ScriptStep step{.kind = Kind::kKeep};
+  const std::vector<int> drafts = twin.drafts();
+  std::vector<int> sequences;
+  for (int i = static_cast<int>(drafts.size()) - 1; i >= 0; --i) {
+    const bool taken =
+        std::find(sequences.begin(), sequences.end(), drafts[i]) != sequences.end();
+    if (!Percent(random, taken ? 1 : 50)) continue;
+    sequences.push_back(drafts[i]);
+    step.chosen.push_back(i);
+  }
+  if (Percent(random, 2)) step.chosen.push_back(AnyOf(random, {-1, static_cast<int>(drafts.size())}));
+  return step;
+}
+
 std::vector<int> SomeIndices(std::size_t size, std::mt19937& random) {
   std::vector<int> indices;
   for (std::size_t i = 0; i < size; ++i) {
@@ -98,14 +139,20 @@ std::vector<int> SomeIndices(std::size_t size, std::mt19937& random) {
 ScriptStep RandomForward(const DriverSetup& setup, const CacheTwin& twin, std::mt19937& random) {
   ScriptStep step{.kind = Percent(random, 8) ? Kind::kReserve : Kind::kForward};
   const bool even = twin.wants_even_batches() && Percent(random, 95);
-  step.tokens = even ? EvenTokens(setup, twin, random) : RandomTokens(setup, twin, random);
+  if (Percent(random, twin.wants_even_batches() ? 2 : 25)) {
+    AddDrafts(setup, twin, random, step);
+  } else {
+    step.tokens = even ? EvenTokens(setup, twin, random) : RandomTokens(setup, twin, random);
+  }
   if (Percent(random, 8)) {  // the pass breaks off, or skips layers
     for (int layer = 0; layer < kTestLayers; ++layer) {
       if (Percent(random, 50)) step.layers.push_back(layer);
     }
   }
   if (Percent(random, 15)) step.except = SomeIndices(step.tokens.size(), random);
-  if (Percent(random, 15)) step.items = SomeIndices(step.tokens.size(), random);
+  if (Percent(random, step.parents.empty() ? 15 : 1)) {
+    step.items = SomeIndices(step.tokens.size(), random);
+  }
   return step;
 }
 
@@ -162,13 +209,18 @@ bool ShrinkOnce(Script& script, const std::function<bool(const Script&)>& fails)
   for (std::size_t i = 0; i < script.size(); ++i) {
     for (std::size_t token = 0; token < script[i].tokens.size(); ++token) {
       Script smaller = script;
+      if (!script[i].parents.empty()) {  // from the end: those before may have followers
+        if (token + 1 < script[i].tokens.size()) continue;
+        smaller[i].parents.pop_back();
+      }
       smaller[i].tokens.erase(smaller[i].tokens.begin() + token);
       if (keep(std::move(smaller))) return true;
     }
     Script without_failure = script;
     without_failure[i].fail_nth = 0;
     if (script[i].fail_nth != 0 && keep(std::move(without_failure))) return true;
-    for (const auto list : {&ScriptStep::layers, &ScriptStep::except, &ScriptStep::items}) {
+    for (const auto list : {&ScriptStep::layers, &ScriptStep::except, &ScriptStep::items,
+                            &ScriptStep::chosen}) {
       Script without = script;
       (without[i].*list).clear();
       if (!(script[i].*list).empty() && keep(std::move(without))) return true;
@@ -289,9 +341,11 @@ DriverSetup RandomSetup(TestKind kind, std::mt19937& random) {
 }
 
 ScriptStep RandomStep(const DriverSetup& setup, const CacheTwin& twin, std::mt19937& random) {
+  const bool keeps = twin.drafts().empty() ? Percent(random, 1) : Percent(random, 60);
   const bool only_grows = setup.hoards && Percent(random, 75);
   const int choice = Between(random, 1, only_grows ? 58 : 100);
-  ScriptStep step = choice <= 54   ? RandomForward(setup, twin, random)
+  ScriptStep step = keeps          ? RandomKeep(twin, random)
+                    : choice <= 54   ? RandomForward(setup, twin, random)
                     : choice <= 67 ? RandomCopy(setup, twin, random)
                     : choice <= 83 ? RandomRemove(setup, twin, random)
                     : choice <= 97 ? RandomRestore(setup, twin, random)

@@ -21,6 +21,10 @@ StatusCode WrapperTwin::Prepare(const TestBatch& batch, ForwardMode mode) const 
   return FirstError([&](const CacheTwin& twin) { return twin.Prepare(batch, mode); });
 }
 
+StatusCode WrapperTwin::CheckKeep(const std::vector<int>& last) const {
+  return FirstError([&](const CacheTwin& twin) { return twin.CheckKeep(last); });
+}
+
 StatusCode WrapperTwin::CheckCopy(int src, int dst, Position length) const {
   return FirstError([&](const CacheTwin& twin) { return twin.CheckCopy(src, dst, length); });
 }
@@ -45,6 +49,10 @@ void WrapperTwin::Begin(const TestBatch& batch, ForwardMode mode) {
 
 void WrapperTwin::Exempt(const std::vector<int>& queries) {
   for (const auto& twin : twins_) twin->Exempt(queries);
+}
+
+void WrapperTwin::Keep(const std::vector<int>& last) {
+  for (const auto& twin : twins_) twin->Keep(last);
 }
 
 void WrapperTwin::Copy(int src, int dst, Position length) {

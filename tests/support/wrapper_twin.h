@@ -19,12 +19,14 @@ class WrapperTwin : public CacheTwin {
 
   std::unique_ptr<Cache> MakeCache(ReferenceBackend& backend) override;
   StatusCode Prepare(const TestBatch& batch, ForwardMode mode) const override;
+  StatusCode CheckKeep(const std::vector<int>& last) const override;
   StatusCode CheckCopy(int src, int dst, Position length) const override;
   StatusCode CheckRemove(int sequence, Position begin, Position end) const override;
   bool CanResume(int sequence, Position position) const override;
   bool CanGoBackTo(int sequence, Position length) const override;
   void Begin(const TestBatch& batch, ForwardMode mode) override;
   void Exempt(const std::vector<int>& queries) override;
+  void Keep(const std::vector<int>& last) override;
   void Copy(int src, int dst, Position length) override;
   void Remove(int sequence, Position begin, Position end) override;
   void PrepareRestore(int sequence, Position length) override;
@@ -32,6 +34,7 @@ class WrapperTwin : public CacheTwin {
   Status RunPass(Cache& cache, const TestBatch& batch, const ScriptStep& step) override;
   Difference Check() override;
   Position length(int sequence) const override;
+  std::vector<int> drafts() const override { return twins_.front()->drafts(); }
   unsigned reached() const override;
   bool wants_even_batches() const override;
 

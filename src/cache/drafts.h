@@ -1,0 +1,58 @@
+// The drafts of a pass: tokens that follow a kept history or each other, as trees. Their sequences
+// keep none of them unless a path is chosen.
+//
+//   history … 7 ─ 8a ─ 9a ─ 10a        parents  -1  -1   0   1   0   2
+//               │    └ 9c              tokens   8a  8b  9a  9b  9c 10a
+//               └ 8b ─ 9b              paths    8a 9a 10a,  8b 9b,  8a 9c
+//
+// A path goes from a history's end to a leaf. Every token is on one of which it is not just
+// passed through: its own.
+//
+// Thread safety: none. Only Reset allocates.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kvcache/cache.h"
+
+namespace kvcache {
+
+class Drafts {
+ public:
+  static constexpr std::int32_t kNone = -1;
+
+  // May throw std::bad_alloc.
+  void Reset(int max_batch);
+
+  // The batch's tokens; none if it has no parents. REQUIRES: CheckBatch accepted it.
+  void Set(const Batch& batch);
+  void Clear() { parents_.clear(); }
+
+  bool empty() const { return parents_.empty(); }
+  std::int32_t size() const { return static_cast<std::int32_t>(parents_.size()); }
+  std::int32_t parent(std::int32_t token) const { return parents_[token]; }
+  SequenceId sequence(std::int32_t token) const { return sequences_[token]; }
+  Position position(std::int32_t token) const { return positions_[token]; }
+
+  std::int32_t paths() const { return static_cast<std::int32_t>(leaves_.size()); }
+  std::int32_t leaf(std::int32_t path) const { return leaves_[path]; }
+  std::int32_t path_of(std::int32_t token) const { return path_of_[token]; }
+
+  // The tokens from the history's end to `token`; valid until the next call.
+  std::span<const std::int32_t> PathTo(std::int32_t token);
+
+  // What Cache::KeepPaths refuses. O(tokens chosen, squared).
+  Status CheckChosen(std::span<const std::int32_t> chosen) const;
+
+ private:
+  std::vector<std::int32_t> parents_;  // [batch]
+  std::vector<SequenceId> sequences_;  // [batch]
+  std::vector<Position> positions_;    // [batch]
+  std::vector<std::int32_t> path_of_;  // [batch]
+  std::vector<std::int32_t> leaves_;   // [paths]
+  std::vector<std::int32_t> path_;     // scratch
+};
+
+}  // namespace kvcache

@@ -1,0 +1,80 @@
+#include "cache/keeping.h"
+
+#include <algorithm>
+
+namespace kvcache {
+namespace {
+
+bool Overlap(std::int32_t a, std::int32_t b, std::int32_t b_length) {
+  return a >= b && a < b + b_length;
+}
+
+}  // namespace
+
+void Keeping::Reset(int max_batch) {
+  kept_.reserve(max_batch);
+  moves_.reserve(max_batch);
+  calls_.reserve(max_batch);
+  cells_.reserve(max_batch);
+}
+
+void Keeping::Plan(ForwardPass& pass, std::span<const std::int32_t> last) {
+  kept_.clear();
+  moves_.clear();
+  calls_.clear();
+  for (const std::int32_t token : last) KeepPath(pass, token);
+  if (!moves_.empty()) calls_.push_back(moves_.size());
+}
+
+// A path whose cells ascend moves to the first of its sequence's. None then moves onto a cell of
+// the path that has yet to move. One whose cells do not ascend, for want of room, stays.
+void Keeping::KeepPath(ForwardPass& pass, std::int32_t last) {
+  Drafts& drafts = pass.drafts();
+  const SequenceId sequence = drafts.sequence(last);
+  cells_.clear();
+  for (std::int32_t i = 0; i < drafts.size(); ++i) {
+    if (drafts.sequence(i) == sequence) cells_.push_back(pass.cell_of(i));
+  }
+  std::sort(cells_.begin(), cells_.end());
+  const std::span<const std::int32_t> path = drafts.PathTo(last);
+  const bool moves = std::is_sorted(path.begin(), path.end(), [&](std::int32_t a, std::int32_t b) {
+    return pass.cell_of(a) < pass.cell_of(b);
+  });
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    const std::int32_t from = pass.cell_of(path[i]);
+    const std::int32_t to = moves ? cells_[i] : from;
+    kept_.push_back({sequence, drafts.position(path[i]), to});
+    if (to != from) Move(from, to);
+  }
+}
+
+// What one call copies must not overlap: a move onto a cell that another of the call reads is left
+// to the next one.
+void Keeping::Move(std::int32_t from, std::int32_t to) {
+  const std::size_t first = calls_.empty() ? 0 : calls_.back();
+  const bool apart = std::all_of(
+      moves_.begin() + first, moves_.end(), [&](const CellMove& move) {
+        return !Overlap(to, move.from, move.length) && !Overlap(from, move.to, move.length);
+      });
+  if (!apart) calls_.push_back(moves_.size());
+  const bool goes_on = apart && moves_.size() > first &&
+                       moves_.back().from + moves_.back().length == from &&
+                       moves_.back().to + moves_.back().length == to;
+  if (goes_on) {
+    ++moves_.back().length;
+  } else {
+    moves_.push_back({from, to, 1});
+  }
+}
+
+Status Keeping::MoveBytes(KvBackend& backend, const LayerKv& layer) const {
+  std::size_t first = 0;
+  for (const std::size_t end : calls_) {
+    KVCACHE_RETURN_IF_ERROR(
+        backend.CopyCells(layer, std::span(moves_).subspan(first, end - first)));
+    first = end;
+  }
+  return Status::Ok();
+}
+
+}  // namespace kvcache

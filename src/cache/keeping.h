@@ -1,0 +1,48 @@
+// Which drafts of a pass their sequences keep, and where these move, so that a path that was
+// chosen lies as it would if it alone had been the batch.
+//
+//   cells    8a 8b 9a 9b 9c 10a .        the path to 9c is kept     8a 9c . . . . .
+//
+// Thread safety: none. Only Reset allocates.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "cache/forward_pass.h"
+#include "kvcache/backend.h"
+
+namespace kvcache {
+
+class Keeping {
+ public:
+  // A draft that its sequence keeps, and its cell once bytes have moved.
+  struct Kept {
+    SequenceId sequence{};
+    Position position = 0;
+    std::int32_t cell = 0;
+  };
+
+  // May throw std::bad_alloc.
+  void Reset(int max_batch);
+
+  // The paths that lead to `last`. REQUIRES: Drafts::CheckChosen accepted it.
+  void Plan(ForwardPass& pass, std::span<const std::int32_t> last);
+  // Ascending by position in each sequence.
+  std::span<const Kept> kept() const { return kept_; }
+
+  // Moves the bytes of one layer; of drafts alone.
+  Status MoveBytes(KvBackend& backend, const LayerKv& layer) const;
+
+ private:
+  void KeepPath(ForwardPass& pass, std::int32_t last);
+  void Move(std::int32_t from, std::int32_t to);
+
+  std::vector<Kept> kept_;
+  std::vector<CellMove> moves_;
+  std::vector<std::size_t> calls_;   // where in moves_ each call ends
+  std::vector<std::int32_t> cells_;  // scratch: of a sequence's drafts
+};
+
+}  // namespace kvcache
