@@ -193,6 +193,23 @@ def targets_table(book):
                   *LIMITS[:2]], rows)
 
 
+def shared_table(book):
+    """Sequences that share all but their end, beside as many that share nothing."""
+    rows = []
+    shared = book.cases("attention", kind="shared")
+    for kind in dict.fromkeys(case["type"] for case in shared):
+        found = {case["batch"]: case for case in shared if case["type"] == kind}
+        history = found[16]["history"]
+        apart = {case["batch"]: case
+                 for case in book.cases("attention", kind="decode", type=kind, history=history,
+                                        queries=1, head_dim=128)}
+        rows.append([kind, *(f"{case['median_ms']:.1f}" for case in (
+            apart[1], found[4], found[16], apart[16])),
+            f"{apart[16]['median_ms'] / found[16]['median_ms']:.1f}×"])
+    return table(["type", "1 sequence, ms", "4 that share", "16 that share", "16 that do not",
+                  "of 16, sharing is faster"], rows)
+
+
 def window_table(book):
     found = {}
     for case in book.cases("attention", kind="window"):
@@ -252,6 +269,7 @@ TABLES = {
     "attention prefill": lambda book: attention_table(book, "prefill"),
     "attention batches": batch_table,
     "attention mixed types": mixed_table,
+    "attention shared": shared_table,
     "attention windows": window_table,
     "attention targets": targets_table,
     "decode": lambda book: context_table(book, "decode"),

@@ -7,8 +7,8 @@
 //   cache->StartForward(batch, ForwardMode::kCompute);
 //   for (layer) { cache->SetLayer(layer); cache->Put(k, v); … backend.Attention(…); }
 //
-// The pass lasts until the next successful StartForward, KeepPaths, CopyPrefix, Remove or Compact, or
-// Close.
+// The pass lasts until the next successful StartForward, KeepPaths, CopyPrefix, Remove or Compact,
+// or Close.
 //
 // Kinds: causal_cache.h, encoder_cache.h, recurrent_cache.h, and wrapper_cache.h for models whose
 // layers need several. A kind of one's own implements this class; tests/support has the kit that
@@ -43,8 +43,8 @@ struct Batch {
   std::span<const Position> positions;    // [batch]
   std::span<const SequenceId> sequences;  // [batch]
   std::span<const MultimodalItem> items{};
-  // [batch], or empty. Where it is given, the tokens are drafts: token i follows token parents[i] of
-  // the batch, one of its sequence that comes before it; or, with -1, what its sequence keeps.
+  // [batch], or empty. Where it is given, the tokens are drafts: token i follows token parents[i]
+  // of the batch, one of its sequence that comes before it; or, with -1, what its sequence keeps.
   // Its position is the next one. Tokens that follow the same one are alternatives: a token sees
   // the path that leads to it, and of the other drafts nothing. When the pass ends the sequences
   // are as they were before it, but for what KeepPaths keeps.
@@ -125,9 +125,9 @@ class Cache {
   // kInvalidArgument outside a pass or for an index outside of the batch; kUnsupported for drafts.
   virtual Status SetCausal(std::span<const std::int32_t> except) = 0;
 
-  // Ends a pass of drafts. Of each of these tokens (indices of the batch, at most one of a sequence)
-  // its sequence keeps the path that leads there, itself included, as if that alone had been the
-  // batch; the cells of a path move together. All other drafts are let go of. Errors:
+  // Ends a pass of drafts. Of each of these tokens (indices of the batch, at most one of a
+  // sequence) its sequence keeps the path that leads there, itself included, as if that alone had
+  // been the batch; the cells of a path move together. All other drafts are let go of. Errors:
   // kInvalidArgument, nothing changed, outside a pass of drafts, for an index outside of the batch,
   // for two of one sequence; the backend's, after which no draft is kept.
   Status KeepPaths(std::span<const std::int32_t> last) {

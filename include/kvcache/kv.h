@@ -104,8 +104,9 @@ struct HistoryRun {
 struct Visibility {
   std::span<const Position> positions{};            // [batch]
   std::span<const std::int32_t> histories_index{};  // [batch]: which of `histories`
-  // Per sequence of the batch: its runs, ascending by position, never overlapping. The
-  // batch's own tokens are among them.
+  // Per sequence of the batch, or, of drafts, per path to a leaf of their trees: its runs,
+  // ascending by position, never overlapping. The batch's own tokens are among them. Histories may
+  // have cells in common, which a kernel may read once for all of them.
   std::span<const std::span<const HistoryRun>> histories{};
   std::span<const std::uint8_t> bidirectional{};  // [batch], or empty: none
   std::int32_t window = 0;                        // tokens, the query included; 0: all

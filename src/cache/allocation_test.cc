@@ -19,6 +19,7 @@ class SilentBackend : public testing::ReferenceBackend {
                  std::span<const CellRun>) override {
     return Status::Ok();
   }
+  Status CopyCells(const LayerKv&, std::span<const CellMove>) override { return Status::Ok(); }
 };
 
 std::unique_ptr<Cache> Opened(KvBackend& backend, int sequences, int capacity, int max_batch) {
@@ -41,7 +42,7 @@ struct Inputs {
     positions.resize(tokens);
     view = TensorView::Dense(k.data(), DType::kF32, 4, 1, tokens);
   }
-  Batch batch() const { return {positions, sequences, {}}; }
+  Batch batch() const { return {positions, sequences}; }
 };
 
 TEST(AllocationTest, DecodeStepAllocatesNothing) {
@@ -83,6 +84,32 @@ TEST(AllocationTest, AfterAReservePassNothingAllocatesAtAll) {
     ok = ok && cache->StartForward(inputs->batch(), ForwardMode::kCompute).ok();
     ok = ok && cache->Put(inputs->view, inputs->view).ok() && cache->Get().ok();
   }
+  const std::int64_t made = testing::Allocations() - before;
+  EXPECT_TRUE(ok);
+  EXPECT_EQ(made, 0);
+}
+
+// Eight drafts in three paths, of which two tokens are kept, round after round.
+TEST(AllocationTest, DraftsReuseTheirMemory) {
+  SilentBackend backend;
+  auto cache = Opened(backend, 2, 256, 8);
+  Inputs drafts(8, 0);
+  const std::vector<std::int32_t> parents = {-1, -1, 0, 1, 1, 2, 3, 4};
+  const std::vector<std::int32_t> last = {4};
+  const auto round = [&](Position length) {
+    for (std::size_t i = 0; i < parents.size(); ++i) {
+      drafts.positions[i] = parents[i] < 0 ? length : drafts.positions[parents[i]] + 1;
+    }
+    const Batch batch{.positions = drafts.positions,
+                      .sequences = drafts.sequences,
+                      .items = {},
+                      .parents = parents};
+    return cache->StartForward(batch, ForwardMode::kCompute).ok() &&
+           cache->Put(drafts.view, drafts.view).ok() && cache->KeepPaths(last).ok();
+  };
+  bool ok = round(0) && round(2);
+  const std::int64_t before = testing::Allocations();
+  for (Position length = 4; length < 240; length += 2) ok = ok && round(length);
   const std::int64_t made = testing::Allocations() - before;
   EXPECT_TRUE(ok);
   EXPECT_EQ(made, 0);

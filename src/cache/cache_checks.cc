@@ -56,19 +56,20 @@ namespace {
 // Whether token i of the drafts follows what it says.
 Status CheckParent(const Batch& batch, std::size_t i) {
   const std::int32_t parent = batch.parents[i];
-  const std::string name = "draft " + std::to_string(i) + " of the batch";
+  const auto wrong = [&](const std::string& what) {
+    return Invalid("draft " + std::to_string(i) + " of the batch " + what);
+  };
   if (parent == Drafts::kNone) return Status::Ok();
   if (parent < 0 || static_cast<std::size_t>(parent) >= i) {
-    return Invalid(name + " follows token " + std::to_string(parent) +
-                   ", which does not come before it");
+    return wrong("follows token " + std::to_string(parent) + ", which does not come before it");
   }
   if (batch.sequences[parent] != batch.sequences[i]) {
-    return Invalid(name + " follows token " + std::to_string(parent) + " of another sequence, " +
-                   std::to_string(Index(batch.sequences[parent])));
+    return wrong("follows token " + std::to_string(parent) + " of another sequence, " +
+                 std::to_string(Index(batch.sequences[parent])));
   }
   if (std::int64_t{batch.positions[parent]} + 1 != batch.positions[i]) {
-    return Invalid(name + " is at position " + std::to_string(batch.positions[i]) +
-                   ", the token that it follows at " + std::to_string(batch.positions[parent]));
+    return wrong("is at position " + std::to_string(batch.positions[i]) +
+                 ", the token that it follows at " + std::to_string(batch.positions[parent]));
   }
   return Status::Ok();
 }

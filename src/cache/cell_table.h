@@ -86,8 +86,8 @@ class CellTable {
   // REQUIRES: not held; a free cell; room reserved.
   std::int32_t Claim(SequenceId id, Position position);
 
-  // Gives a token that no sequence keeps a cell: by preference the one after `previous`, that of the
-  // token before it. REQUIRES: a free cell; fewer drafts than there may be.
+  // Gives a token that no sequence keeps a cell: by preference the one after `previous`, that of
+  // the token before it. REQUIRES: a free cell; fewer drafts than there may be.
   std::int32_t ClaimDraft(SequenceId id, Position position, std::int32_t previous);
   // In the order in which they were claimed.
   std::span<const std::int32_t> drafts() const { return drafts_; }

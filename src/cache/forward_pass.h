@@ -1,8 +1,8 @@
 // One forward pass: the batch in order of sequence and position, where its tokens went, and
 // what its queries see. Of a pass of drafts every path is a history of its own.
 //
-// Thread safety: none. Only Reset and PrepareDrafts allocate. Order and PrepareDrafts leave the pass
-// in progress alone, so that a batch can be refused without ending it.
+// Thread safety: none. Only Reset and PrepareDrafts allocate. Order and PrepareDrafts leave the
+// pass in progress alone, so that a batch can be refused without ending it.
 #pragma once
 
 #include <cstdint>

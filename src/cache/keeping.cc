@@ -52,10 +52,9 @@ void Keeping::KeepPath(ForwardPass& pass, std::int32_t last) {
 // to the next one.
 void Keeping::Move(std::int32_t from, std::int32_t to) {
   const std::size_t first = calls_.empty() ? 0 : calls_.back();
-  const bool apart = std::all_of(
-      moves_.begin() + first, moves_.end(), [&](const CellMove& move) {
-        return !Overlap(to, move.from, move.length) && !Overlap(from, move.to, move.length);
-      });
+  const bool apart = std::all_of(moves_.begin() + first, moves_.end(), [&](const CellMove& move) {
+    return !Overlap(to, move.from, move.length) && !Overlap(from, move.to, move.length);
+  });
   if (!apart) calls_.push_back(moves_.size());
   const bool goes_on = apart && moves_.size() > first &&
                        moves_.back().from + moves_.back().length == from &&

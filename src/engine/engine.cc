@@ -112,12 +112,11 @@ Status Engine::Forward(const EngineBatch& batch) {
   KVCACHE_RETURN_IF_ERROR(CheckImages(batch));
   items_.clear();
   for (const EngineImage& image : batch.images) items_.push_back({image.index, image.hash});
-  KVCACHE_RETURN_IF_ERROR(cache_->StartForward(
-      {.positions = batch.positions,
-       .sequences = batch.sequences,
-       .items = items_,
-       .parents = batch.parents},
-      ForwardMode::kCompute));
+  KVCACHE_RETURN_IF_ERROR(cache_->StartForward({.positions = batch.positions,
+                                                .sequences = batch.sequences,
+                                                .items = items_,
+                                                .parents = batch.parents},
+                                               ForwardMode::kCompute));
   for (const EngineImage& image : batch.images) {
     const SequenceId sequence = batch.sequences[static_cast<std::size_t>(image.index)];
     KVCACHE_RETURN_IF_ERROR(model_->EncodeStates(image.states, sequence, *cache_));

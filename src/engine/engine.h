@@ -44,8 +44,8 @@ struct EngineImage {
   std::uint64_t hash = 0;  // of what it shows
 };
 
-// The tokens of one forward pass, in any order, for any sequences: three arrays [batch]. What drafts
-// leave behind, cache().KeepPaths says.
+// The tokens of one forward pass, in any order, for any sequences: three arrays [batch]. What
+// drafts leave behind, cache().KeepPaths says.
 struct EngineBatch {
   std::span<const std::int32_t> tokens;
   std::span<const Position> positions;

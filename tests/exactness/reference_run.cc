@@ -283,7 +283,8 @@ std::vector<std::int32_t> RandomTokens(const Engine& engine, int count, std::uin
   return tokens;
 }
 
-std::vector<float> Evaluate(Engine& engine, std::span<const Entry> entries) {
+std::vector<float> Evaluate(Engine& engine, std::span<const Entry> entries,
+                            std::span<const std::int32_t> parents) {
   std::vector<std::int32_t> tokens, rows;
   std::vector<Position> positions;
   std::vector<SequenceId> sequences;
@@ -295,8 +296,8 @@ std::vector<float> Evaluate(Engine& engine, std::span<const Entry> entries) {
   }
   const auto vocabulary = static_cast<std::size_t>(engine.info().vocabulary);
   std::vector<float> logits(vocabulary * entries.size());
-  Status status =
-      engine.Forward({.tokens = tokens, .positions = positions, .sequences = sequences});
+  Status status = engine.Forward(
+      {.tokens = tokens, .positions = positions, .sequences = sequences, .parents = parents});
   if (status.ok()) status = engine.Logits(rows, logits.data());
   EXPECT_TRUE(status.ok()) << status.message();
   EXPECT_TRUE(IsAnswer(std::span(logits).last(vocabulary))) << "the logits are no answer";

@@ -59,8 +59,9 @@ struct Entry {
 };
 
 // One forward pass; logits [vocabulary] of every entry, in order. Adds a test failure and
-// returns nothing on an error.
-std::vector<float> Evaluate(Engine& engine, std::span<const Entry> entries);
+// returns nothing on an error. With parents the entries are drafts.
+std::vector<float> Evaluate(Engine& engine, std::span<const Entry> entries,
+                            std::span<const std::int32_t> parents = {});
 
 // Logits [vocabulary, tokens.size()] of an only sequence, in the engine's chunks.
 std::vector<float> EvaluateAlone(Engine& engine, SequenceId sequence,

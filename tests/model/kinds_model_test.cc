@@ -110,6 +110,15 @@ const SeldomScript kSeldomScripts[] = {
      "forward 2:3 2:4 2:5 2:6 2:7 2:8 2:9 2:10\n"
      "forward 0:10 0:11 0:12 2:2\n",
      StatusCode::kCacheFull},
+    // Two cells that another sequence sees must be copied, and one is free.
+    {TestKind::kFull,
+     {.max_sequences = 2, .capacity = 3, .max_batch = 3},
+     {},
+     "forward 0:0 0:1 0:2\n"
+     "copy 0 1 3\n"
+     "forward 0:3 0:4\n"
+     "remove 1 0 1\n",
+     StatusCode::kCacheFull},
 };
 
 TEST_P(KindsModelTest, SeldomScriptsAgreeWithTheNaiveTwin) {

@@ -107,9 +107,12 @@ Difference CacheDriver::RunForward(const ScriptStep& step, Status& status, Statu
 bool CacheDriver::SetCausal(const ScriptStep& step, const TestBatch& batch, ForwardMode mode) {
   if (step.except.empty()) return true;
   const std::vector<std::int32_t> except(step.except.begin(), step.except.end());
-  const bool good = std::all_of(except.begin(), except.end(), [&](std::int32_t query) {
-    return query >= 0 && static_cast<std::size_t>(query) < batch.tokens.size();
-  }) && (batch.parents.empty() || mode == ForwardMode::kReserve);
+  const bool good =
+      std::all_of(except.begin(), except.end(),
+                  [&](std::int32_t query) {
+                    return query >= 0 && static_cast<std::size_t>(query) < batch.tokens.size();
+                  }) &&
+      (batch.parents.empty() || mode == ForwardMode::kReserve);
   if (cache_->SetCausal(except).ok() != good) return false;
   if (good && mode == ForwardMode::kCompute) twin_->Exempt(step.except);
   return true;

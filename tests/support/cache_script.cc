@@ -10,7 +10,7 @@ namespace {
 
 using Kind = ScriptStep::Kind;
 
-constexpr std::array<std::string_view, 8> kKinds = {"forward", "reserve", "copy",   "remove",
+constexpr std::array<std::string_view, 8> kKinds = {"forward", "reserve", "copy",    "remove",
                                                     "prepare", "restore", "compact", "keep"};
 constexpr std::array<std::string_view, 6> kCalls = {"allocate", "store",  "copy",
                                                     "shift",    "values", "any"};

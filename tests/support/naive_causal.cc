@@ -23,8 +23,8 @@ bool NaiveCausal::MayBegin(const TestBatch& batch) const {
   const std::vector<TestToken>& tokens = batch.tokens;
   if (tokens.empty() || tokens.size() > static_cast<std::size_t>(options_.max_batch)) return false;
   return AreTrees(batch) && std::all_of(tokens.begin(), tokens.end(), [&](const TestToken& token) {
-    return Known(token.sequence) && token.position >= 0 && token.position != kEndOfSequence;
-  });
+           return Known(token.sequence) && token.position >= 0 && token.position != kEndOfSequence;
+         });
 }
 
 // Are the positions free, or, of drafts, those where sequences go on?
@@ -159,8 +159,7 @@ StatusCode NaiveCausal::CheckRemove(int sequence, Position begin, Position end) 
     }
     needed += position >= end && sharers > 1;
   }
-  return needed > options_.cells - UsedCells(sequences_) ? StatusCode::kCacheFull
-                                                         : StatusCode::kOk;
+  return needed > options_.cells - UsedCells(sequences_) ? StatusCode::kCacheFull : StatusCode::kOk;
 }
 
 void NaiveCausal::Remove(int sequence, Position begin, Position end, const Turn& turn) {

@@ -93,8 +93,7 @@ void AddDrafts(const DriverSetup& setup, const CacheTwin& twin, std::mt19937& ra
   const int sequences = Between(random, 1, std::min(2, setup.options.max_sequences));
   const int first = Between(random, 0, setup.options.max_sequences - 1);
   for (int i = 0; i < count; ++i) {
-    const int sequence =
-        (first + Between(random, 0, sequences - 1)) % setup.options.max_sequences;
+    const int sequence = (first + Between(random, 0, sequences - 1)) % setup.options.max_sequences;
     std::vector<int> parents = {-1};
     for (int j = 0; j < i; ++j) {
       if (step.tokens[j].sequence == sequence) parents.push_back(j);
@@ -117,13 +116,13 @@ ScriptStep RandomKeep(const CacheTwin& twin, std::mt19937& random) {
   const std::vector<int> drafts = twin.drafts();
   std::vector<int> sequences;
   for (int i = static_cast<int>(drafts.size()) - 1; i >= 0; --i) {
-    const bool taken =
-        std::find(sequences.begin(), sequences.end(), drafts[i]) != sequences.end();
+    const bool taken = std::find(sequences.begin(), sequences.end(), drafts[i]) != sequences.end();
     if (!Percent(random, taken ? 1 : 50)) continue;
     sequences.push_back(drafts[i]);
     step.chosen.push_back(i);
   }
-  if (Percent(random, 2)) step.chosen.push_back(AnyOf(random, {-1, static_cast<int>(drafts.size())}));
+  if (Percent(random, 2))
+    step.chosen.push_back(AnyOf(random, {-1, static_cast<int>(drafts.size())}));
   return step;
 }
 
@@ -139,7 +138,7 @@ std::vector<int> SomeIndices(std::size_t size, std::mt19937& random) {
 ScriptStep RandomForward(const DriverSetup& setup, const CacheTwin& twin, std::mt19937& random) {
   ScriptStep step{.kind = Percent(random, 8) ? Kind::kReserve : Kind::kForward};
   const bool even = twin.wants_even_batches() && Percent(random, 95);
-  if (Percent(random, twin.wants_even_batches() ? 2 : 25)) {
+  if (Percent(random, twin.wants_even_batches() ? 1 : 15)) {
     AddDrafts(setup, twin, random, step);
   } else {
     step.tokens = even ? EvenTokens(setup, twin, random) : RandomTokens(setup, twin, random);
@@ -219,8 +218,8 @@ bool ShrinkOnce(Script& script, const std::function<bool(const Script&)>& fails)
     Script without_failure = script;
     without_failure[i].fail_nth = 0;
     if (script[i].fail_nth != 0 && keep(std::move(without_failure))) return true;
-    for (const auto list : {&ScriptStep::layers, &ScriptStep::except, &ScriptStep::items,
-                            &ScriptStep::chosen}) {
+    for (const auto list :
+         {&ScriptStep::layers, &ScriptStep::except, &ScriptStep::items, &ScriptStep::chosen}) {
       Script without = script;
       (without[i].*list).clear();
       if (!(script[i].*list).empty() && keep(std::move(without))) return true;
@@ -345,7 +344,7 @@ ScriptStep RandomStep(const DriverSetup& setup, const CacheTwin& twin, std::mt19
   const bool only_grows = setup.hoards && Percent(random, 75);
   const int choice = Between(random, 1, only_grows ? 58 : 100);
   ScriptStep step = keeps          ? RandomKeep(twin, random)
-                    : choice <= 54   ? RandomForward(setup, twin, random)
+                    : choice <= 54 ? RandomForward(setup, twin, random)
                     : choice <= 67 ? RandomCopy(setup, twin, random)
                     : choice <= 83 ? RandomRemove(setup, twin, random)
                     : choice <= 97 ? RandomRestore(setup, twin, random)

@@ -86,8 +86,8 @@ void AttentionPlan::AddTokens(const Visibility& visibility) {
 // What sequences share is read as it lies, for as many rows as they have together.
 void AttentionPlan::ChooseFew(const LayerKv& layer, int group, const Visibility& visibility) {
   if (layer.layout != KvLayout::kTiled) return;
-  most_shared_tokens_ =
-      static_cast<std::int32_t>(std::max<std::int64_t>(kSharedQueries / layer.shape.k_dim / group, 1));
+  most_shared_tokens_ = static_cast<std::int32_t>(
+      std::max<std::int64_t>(kSharedQueries / layer.shape.k_dim / group, 1));
   for (std::size_t i = 0; i < sequences_.size(); ++i) {
     SequencePlan& sequence = sequences_[i];
     sequence.few = sequence.tokens == 1 || sequence.tokens * group <= kFewRows;
@@ -119,8 +119,9 @@ void AttentionPlan::AddSplits(std::span<const HistoryRun> runs, Stretch& stretch
 
 // What any of the branch's tokens sees before `end` and behind the splits that it has.
 void AttentionPlan::AddStretch(const Visibility& visibility, Position end, Branch& branch) {
-  const auto members = std::span(sequences_).subspan(
-      static_cast<std::size_t>(branch.first), static_cast<std::size_t>(branch.end - branch.first));
+  const auto members = std::span(sequences_)
+                           .subspan(static_cast<std::size_t>(branch.first),
+                                    static_cast<std::size_t>(branch.end - branch.first));
   Stretch stretch{.before = branch.last_stretch,
                   .first_sequence = branch.first,
                   .sequences = branch.end - branch.first,
@@ -161,8 +162,8 @@ void AttentionPlan::AddBranch(const Visibility& visibility, Branch branch) {
   std::int32_t part_tokens = 0;
   for (std::int32_t i = branch.first; i < branch.end; ++i) {
     const SequencePlan& sequence = sequences_[static_cast<std::size_t>(i)];
-    const bool cut = too_many ? part_tokens + sequence.tokens > most_shared_tokens_
-                              : sequence.shared == shared;
+    const bool cut =
+        too_many ? part_tokens + sequence.tokens > most_shared_tokens_ : sequence.shared == shared;
     if (i > branch.first && cut) {
       part.end = i;
       AddBranch(visibility, part);

@@ -23,15 +23,15 @@ namespace kvcache::cpu {
 
 // One sequence's share of the batch.
 struct SequencePlan {
-  std::int32_t history = 0;       // index into Visibility::histories
-  std::int32_t first_token = 0;   // in tokens()
+  std::int32_t history = 0;      // index into Visibility::histories
+  std::int32_t first_token = 0;  // in tokens()
   std::int32_t tokens = 0;
   bool few = false;
-  PositionRange seen{};           // by any token
-  std::int32_t shared = 0;        // few: whole splits in common with the sequence before
-  std::int32_t last_stretch = -1; // few: index into stretches(); -1: nothing is seen
-  std::int32_t splits = 0;        // few: of all its stretches
-  std::int32_t first_merge = 0;   // few: its first KV head among all that wait
+  PositionRange seen{};            // by any token
+  std::int32_t shared = 0;         // few: whole splits in common with the sequence before
+  std::int32_t last_stretch = -1;  // few: index into stretches(); -1: nothing is seen
+  std::int32_t splits = 0;         // few: of all its stretches
+  std::int32_t first_merge = 0;    // few: its first KV head among all that wait
 };
 
 // Neighbouring splits and the sequences that have them in common, mostly one.
@@ -39,13 +39,13 @@ struct Stretch {
   std::int32_t before = -1;         // the stretch whose splits come before these; -1: none
   std::int32_t first_sequence = 0;  // in sequences()
   std::int32_t sequences = 0;
-  std::int32_t first_token = 0;     // in tokens(): all of these sequences
+  std::int32_t first_token = 0;  // in tokens(): all of these sequences
   std::int32_t tokens = 0;
-  PositionRange seen{};             // of its positions, by any token
-  std::int32_t first_split = 0;     // in splits()
-  std::int32_t splits = 0;          // how many hold something that may be seen; 1 at least
-  std::int32_t merged = 1;          // splits of a KV head's first task; it merges them
-  std::int64_t partials = 0;        // floats before this stretch's in the scratch
+  PositionRange seen{};          // of its positions, by any token
+  std::int32_t first_split = 0;  // in splits()
+  std::int32_t splits = 0;       // how many hold something that may be seen; 1 at least
+  std::int32_t merged = 1;       // splits of a KV head's first task; it merges them
+  std::int64_t partials = 0;     // floats before this stretch's in the scratch
 
   // Partial results of a KV head, one of the first task's splits and one of each other.
   std::int32_t partials_of_head() const { return splits - merged + 1; }
@@ -54,7 +54,7 @@ struct Stretch {
 struct AttentionTask {
   enum class Kind : std::uint8_t { kBlock, kSplits, kZeros };
   Kind kind = Kind::kBlock;
-  std::int32_t of = 0;     // splits: a stretch; else a sequence
+  std::int32_t of = 0;  // splits: a stretch; else a sequence
   std::int32_t kv_head = 0;
   std::int32_t part = 0;   // splits: the first, counted from the stretch's; block: which
   std::int32_t count = 0;  // splits: how many
@@ -92,7 +92,8 @@ class AttentionPlan {
   }
 
  private:
-  // Some neighbouring sequences, the splits that are planned for them, and the last stretch of these.
+  // Some neighbouring sequences, the splits that are planned for them, and the last stretch of
+  // these.
   struct Branch {
     std::int32_t first = 0;
     std::int32_t end = 0;

@@ -248,8 +248,8 @@ TEST(AttentionPlan, SharedSplitsAreReadOnce) {
 TEST(AttentionPlan, ForksOfForksAreReadOnceEach) {
   const Runs trunk = {{0, 0, 2560}};
   const Runs left = Fork(trunk, 1024, 5000, 1536);
-  const std::vector<Runs> histories = {trunk, Fork(trunk, 2048, 9000, 10), left,
-                                       Fork(left, 2304, 9100, 10), {{0, 20000, 512}}};
+  const std::vector<Runs> histories = {
+      trunk, Fork(trunk, 2048, 9000, 10), left, Fork(left, 2304, 9100, 10), {{0, 20000, 512}}};
   const AttentionPlan plan = PlanOf(histories, 1);
   // 4 of all but the last; 4 of the first two and 2 + 1 of their own; 5 of the next and 1 + 1.
   EXPECT_EQ(plan.splits().size(), 4u + (4u + 2u + 1u) + (5u + 1u + 1u) + 2u);

@@ -148,8 +148,7 @@ TEST(AttentionTargets, MatchTheChain) {
           const std::vector<QueryAt> batch = Batch(tokens);
           EXPECT_TRUE(SameBits(Attend(*backend, scene, batch, rules),
                                ChainOf(scene, batch, rules, {.fused = fused})))
-              << target << " " << InfoOf(type).name << " " << tokens << " v_in_k "
-              << v_in_k;
+              << target << " " << InfoOf(type).name << " " << tokens << " v_in_k " << v_in_k;
         }
       }
     }

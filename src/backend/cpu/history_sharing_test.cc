@@ -52,7 +52,8 @@ Runs RandomRuns(std::mt19937& random) {
   Position position = static_cast<Position>(random() % 2);
   while (position < 20 && random() % 6 != 0) {
     const auto length = static_cast<std::int32_t>(1 + random() % 4);
-    runs.push_back({position, static_cast<std::int32_t>(position + 50 * (random() % 4 == 0)), length});
+    runs.push_back(
+        {position, static_cast<std::int32_t>(position + 50 * (random() % 4 == 0)), length});
     position += length + static_cast<std::int32_t>(random() % 4 == 0);
   }
   return runs;

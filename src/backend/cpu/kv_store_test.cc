@@ -254,10 +254,8 @@ TEST(KvKernelsExactness, NarrowingRoundsToNearestEven) {
       for (int d = 0; d < kDim; ++d) {
         const std::uint16_t expected =
             type == DType::kF16 ? F32ToF16(special[d]) : F32ToBf16(special[d]);
-        EXPECT_EQ(k[static_cast<std::size_t>(d * 16 + 2)], expected)
-            << target << d;
-        EXPECT_EQ(v[static_cast<std::size_t>(2 * kDim + d)], expected)
-            << target << d;
+        EXPECT_EQ(k[static_cast<std::size_t>(d * 16 + 2)], expected) << target << d;
+        EXPECT_EQ(v[static_cast<std::size_t>(2 * kDim + d)], expected) << target << d;
       }
     }
   }

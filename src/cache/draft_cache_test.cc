@@ -1,0 +1,246 @@
+// Passes of drafts, on caches small enough to check by hand.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kvcache/causal_cache.h"
+#include "kvcache/encoder_cache.h"
+#include "kvcache/recurrent_cache.h"
+#include "kvcache/wrapper_cache.h"
+#include "support/cache_harness.h"
+#include "support/reference_backend.h"
+
+namespace kvcache {
+namespace {
+
+using testing::KeyContent;
+using testing::MaskRows;
+using testing::PutContents;
+using testing::ReadKey;
+using testing::ReferenceBackend;
+using testing::StartBatch;
+using testing::TestBatch;
+using testing::TestToken;
+using Rows = std::vector<std::string>;
+
+constexpr KvShape kShape{.kv_heads = 2, .k_dim = 4, .v_dim = 3};
+
+// Behind three tokens of sequence 0:  a ─ c ─ f
+//                                     │ └ d
+//                                     └ b ─ e
+const TestBatch kTree{{{0, 3, 30}, {0, 3, 31}, {0, 4, 32}, {0, 4, 33}, {0, 4, 34}, {0, 5, 35}},
+                      {},
+                      {-1, -1, 0, 0, 1, 2}};
+
+class DraftCacheTest : public ::testing::Test {
+ protected:
+  void Open(std::unique_ptr<Cache> cache, int sequences = 2, int capacity = 16) {
+    cache_ = std::move(cache);
+    ASSERT_TRUE(cache_->SetConfig({}).ok());
+    ASSERT_TRUE(cache_->Init(backend_, {DType::kF32, DType::kF32, sequences, capacity, 8}).ok());
+  }
+
+  // A whole pass over layers 0 and 1; the error's message, or nothing.
+  std::string Forward(const TestBatch& batch) {
+    Status status = StartBatch(*cache_, batch);
+    for (int layer = 0; layer < 2 && status.ok(); ++layer) {
+      status = PutContents(*cache_, batch.tokens, layer, kShape);
+    }
+    return status.message();
+  }
+  std::string Begin() { return Forward({{{0, 0, 20}, {0, 1, 21}, {0, 2, 22}}}); }
+
+  Rows Mask() {
+    auto history = cache_->Get();
+    return history.ok() ? MaskRows(history->mask) : Rows{history.status().message()};
+  }
+
+  std::string Keep(std::vector<std::int32_t> last) { return cache_->KeepPaths(last).message(); }
+
+  // What the sequence's next token, of content 99, sees: position, cell and content of each key.
+  std::string Next(int sequence, Position position) {
+    const std::string error = Forward({{{sequence, position, 99}}});
+    if (!error.empty()) return error;
+    std::string text;
+    for (const HistoryRun& run : cache_->Visible().histories[0]) {
+      for (int i = 0; i < run.length; ++i) {
+        text += std::to_string(run.position + i) + "@" + std::to_string(run.cell + i) + "=" +
+                ContentOf(run.cell + i) + " ";
+      }
+    }
+    return text;
+  }
+
+  std::string ContentOf(std::int32_t cell) {
+    const LayerKv storage = *cache_->Storage();
+    for (std::uint32_t content = 20; content < 100; ++content) {
+      if (ReadKey(storage, cell) == KeyContent(content, 1, kShape)) return std::to_string(content);
+    }
+    return "?";
+  }
+
+  ReferenceBackend backend_;
+  std::unique_ptr<Cache> cache_;
+};
+
+TEST_F(DraftCacheTest, ADraftSeesThePathThatLeadsToIt) {
+  Open(MakeCausalCache());
+  ASSERT_EQ(Begin(), "");
+  ASSERT_EQ(Forward(kTree), "");
+  EXPECT_EQ(Mask(),
+            (Rows{"0000.....", "000.0....", "0000.0...", "0000..0..", "000.0..0.", "0000.0..0"}));
+  // Three paths: a c f, b e and a d.
+  EXPECT_EQ(cache_->Visible().histories.size(), 3u);
+}
+
+TEST_F(DraftCacheTest, ThePathThatIsKeptMovesTogether) {
+  const std::vector<std::pair<std::int32_t, std::string>> kept = {
+      {0, "0@0=20 1@1=21 2@2=22 3@3=30 4@4=99 "},
+      {1, "0@0=20 1@1=21 2@2=22 3@3=31 4@4=99 "},
+      {3, "0@0=20 1@1=21 2@2=22 3@3=30 4@4=33 5@5=99 "},
+      {4, "0@0=20 1@1=21 2@2=22 3@3=31 4@4=34 5@5=99 "},
+      {5, "0@0=20 1@1=21 2@2=22 3@3=30 4@4=32 5@5=35 6@6=99 "},
+  };
+  for (const auto& [last, next] : kept) {
+    Open(MakeCausalCache());
+    ASSERT_EQ(Begin(), "");
+    ASSERT_EQ(Forward(kTree), "");
+    ASSERT_EQ(Keep({last}), "");
+    EXPECT_TRUE(cache_->Visible().positions.empty()) << "the pass has ended";
+    const Position position = kTree.tokens[static_cast<std::size_t>(last)].position + 1;
+    EXPECT_EQ(Next(0, position), next);
+    EXPECT_EQ(cache_->Visible().histories[0].size(), 1u);
+  }
+}
+
+TEST_F(DraftCacheTest, WithoutAWordNothingIsKept) {
+  const std::string next = "0@0=20 1@1=21 2@2=22 3@3=99 ";
+  Open(MakeCausalCache());
+  ASSERT_EQ(Begin(), "");
+  ASSERT_EQ(Forward(kTree), "");
+  EXPECT_EQ(Next(0, 3), next);
+  ASSERT_TRUE(cache_->Remove(SequenceId{0}, 3, kEndOfSequence).ok());
+  ASSERT_EQ(Forward(kTree), "");
+  ASSERT_EQ(Keep({}), "");
+  EXPECT_EQ(Next(0, 3), next);
+  ASSERT_TRUE(cache_->Remove(SequenceId{0}, 3, kEndOfSequence).ok());
+  ASSERT_EQ(Forward(kTree), "");
+  ASSERT_TRUE(cache_->CopyPrefix(SequenceId{0}, SequenceId{1}, 9).ok());
+  EXPECT_EQ(Next(1, 3), "0@0=20 1@1=21 2@2=22 3@3=99 ");
+}
+
+TEST_F(DraftCacheTest, SequencesChooseApart) {
+  Open(MakeCausalCache());
+  ASSERT_EQ(Forward({{{0, 0, 20}, {1, 0, 40}}}), "");
+  const TestBatch drafts{
+      {{1, 1, 41}, {0, 1, 21}, {1, 1, 42}, {0, 2, 22}, {1, 2, 43}}, {}, {-1, -1, -1, 1, 2}};
+  ASSERT_EQ(Forward(drafts), "");
+  ASSERT_EQ(Keep({4, 1}), "");
+  EXPECT_EQ(Next(0, 2), "0@0=20 1@1=21 2@2=99 ");
+  EXPECT_EQ(Next(1, 3), "0@16=40 1@17=42 2@18=43 3@19=99 ");
+}
+
+TEST_F(DraftCacheTest, DraftsOfTheLastPassTakeNoRoom) {
+  Open(MakeCausalCache(), 1, 9);
+  ASSERT_EQ(Begin(), "");
+  ASSERT_EQ(Forward(kTree), "");
+  ASSERT_EQ(Forward(kTree), "") << "the cells of the drafts before are free";
+  EXPECT_EQ(Forward({{{0, 3, 1}, {0, 3, 1}, {0, 3, 1}, {0, 3, 1}, {0, 3, 1}, {0, 3, 1}, {0, 3, 1}},
+                     {},
+                     {-1, -1, -1, -1, -1, -1, -1}}),
+            "the batch needs 7 cells, 6 of 9 are free (1 sequences of capacity 9)");
+  EXPECT_EQ(Mask().size(), 6u) << "the pass goes on";
+}
+
+TEST_F(DraftCacheTest, RefusedDraftsSayWhy) {
+  Open(MakeCausalCache());
+  ASSERT_EQ(Begin(), "");
+  const std::vector<std::pair<TestBatch, std::string>> refused = {
+      {{{{0, 3}, {0, 4}}, {}, {-1}}, "the batch has 2 tokens and 1 parents"},
+      {{{{0, 3}, {0, 4}}, {0}, {-1, 0}}, "there are items among drafts"},
+      {{{{0, 3}, {0, 4}}, {}, {-1, 1}},
+       "draft 1 of the batch follows token 1, which does not come before it"},
+      {{{{0, 3}, {0, 4}}, {}, {-2, 0}},
+       "draft 0 of the batch follows token -2, which does not come before it"},
+      {{{{0, 3}, {1, 4}}, {}, {-1, 0}},
+       "draft 1 of the batch follows token 0 of another sequence, 0"},
+      {{{{0, 3}, {0, 5}}, {}, {-1, 0}},
+       "draft 1 of the batch is at position 5, the token that it follows at 3"},
+      {{{{0, 3}, {0, 4}}, {}, {-1, -1}},
+       "draft 1 of the batch is at position 4, sequence 0 goes on at 3"},
+  };
+  for (const auto& [batch, message] : refused) EXPECT_EQ(Forward(batch), message);
+  EXPECT_EQ(Mask().size(), 3u) << "the pass goes on";
+}
+
+TEST_F(DraftCacheTest, RefusedChoicesSayWhyAndChangeNothing) {
+  Open(MakeCausalCache());
+  EXPECT_EQ(Keep({0}), "paths are kept of a pass of drafts alone");
+  ASSERT_EQ(Begin(), "");
+  EXPECT_EQ(Keep({0}), "paths are kept of a pass of drafts alone");
+  ASSERT_EQ(Forward(kTree), "");
+  EXPECT_EQ(Keep({6}), "draft 6 is not in the batch of 6");
+  EXPECT_EQ(Keep({-1}), "draft -1 is not in the batch of 6");
+  EXPECT_EQ(Keep({0, 4}), "drafts 0 and 4 are both of sequence 0");
+  const std::vector<std::int32_t> first = {0};
+  EXPECT_EQ(cache_->SetCausal(first).code(), StatusCode::kUnsupported);
+  EXPECT_EQ(Mask().size(), 6u);
+  EXPECT_EQ(Keep({5}), "");
+}
+
+TEST_F(DraftCacheTest, AfterAFailedMoveNothingIsKept) {
+  for (const bool wrapped : {false, true}) {
+    if (wrapped) {
+      WrapperOptions options;
+      for (int i = 0; i < 2; ++i) options.caches.push_back(MakeCausalCache());
+      options.cache_of_layer = {0, 1};
+      Open(MakeWrapperCache(std::move(options)));
+    } else {
+      Open(MakeCausalCache());
+    }
+    ASSERT_EQ(Begin(), "");
+    ASSERT_EQ(Forward(kTree), "");
+    // The second: of the second layer, or of the wrapper's second cache.
+    backend_.FailNth(ReferenceBackend::Call::kCopy, 2);
+    EXPECT_FALSE(cache_->KeepPaths(std::vector<std::int32_t>{3}).ok());
+    EXPECT_TRUE(cache_->Visible().positions.empty());
+    EXPECT_EQ(Next(0, 3), "0@0=20 1@1=21 2@2=22 3@3=99 ");
+    cache_->SetLayer(0);
+    EXPECT_EQ(cache_->Visible().positions.size(), 1u);
+  }
+}
+
+TEST_F(DraftCacheTest, AWindowSlidesOverPaths) {
+  Open(MakeCausalCache({.window = 2}), 1);
+  ASSERT_EQ(Begin(), "");
+  ASSERT_EQ(Forward(kTree), "");
+  const Visibility& visible = cache_->Visible();
+  // Of the path a c f the query f sees c and itself.
+  EXPECT_EQ(visible.window, 2);
+  EXPECT_EQ(visible.positions[5], 5);
+  ASSERT_EQ(Keep({5}), "");
+  EXPECT_TRUE(cache_->CanResume(SequenceId{0}, 6));
+  EXPECT_EQ(Next(0, 6).substr(0, 2), "4@");
+}
+
+TEST_F(DraftCacheTest, RecurrentLayersTakeNone) {
+  Open(MakeRecurrentCache({.layers = {0}, .state_size = 1}));
+  EXPECT_EQ(Forward(kTree).substr(0, 5), "draft") << "the sequence is empty";
+  const Status status = StartBatch(*cache_, {{{0, 0, 1}}, {}, {-1}});
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  EXPECT_EQ(status.message(), "recurrent layers take no drafts: a state has one past");
+}
+
+TEST_F(DraftCacheTest, EncoderOutputsAreNoDrafts) {
+  Open(MakeEncoderCache({.tokens = 4}));
+  ASSERT_TRUE(StartBatch(*cache_, kTree).ok());
+  const Status status = PutContents(*cache_, {{0, 0, 1}}, 0, kShape);
+  EXPECT_EQ(status.message(), "an encoder's output among drafts");
+  EXPECT_EQ(Keep({0, 1}), "drafts 0 and 1 are both of sequence 0");
+  EXPECT_EQ(Keep({3}), "");
+}
+
+}  // namespace
+}  // namespace kvcache
