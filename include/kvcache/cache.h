@@ -47,7 +47,8 @@ struct Batch {
   // of the batch, one of its sequence that comes before it; or, with -1, what its sequence keeps.
   // Its position is the next one. Tokens that follow the same one are alternatives: a token sees
   // the path that leads to it, and of the other drafts nothing. When the pass ends the sequences
-  // are as they were before it, but for what KeepPaths keeps.
+  // hold none of them, but for what KeepPaths keeps. (A window lets go of what it would for one
+  // token at the sequence's end.)
   std::span<const std::int32_t> parents{};
   std::size_t size() const { return positions.size(); }
 };
@@ -129,14 +130,15 @@ class Cache {
   // sequence) its sequence keeps the path that leads there, itself included, as if that alone had
   // been the batch; the cells of a path move together. All other drafts are let go of. Errors:
   // kInvalidArgument, nothing changed, outside a pass of drafts, for an index outside of the batch,
-  // for two of one sequence; the backend's, after which no draft is kept.
+  // for two of one sequence; the backend's, with any other code, after which no draft is kept.
   Status KeepPaths(std::span<const std::int32_t> last) {
     KVCACHE_RETURN_IF_ERROR(PrepareKeep(last));
     FinishKeep();
     return Status::Ok();
   }
   // KeepPaths in two halves, so that several caches keep the same or nothing: the first does all
-  // that can fail, and ends the pass where the backend does; the second cannot fail.
+  // that can fail, and ends the pass unless it refuses; the second cannot fail. Without the second
+  // no draft is kept.
   virtual Status PrepareKeep(std::span<const std::int32_t> /*last*/) {
     return {StatusCode::kUnsupported, "this kind of cache takes no drafts"};
   }

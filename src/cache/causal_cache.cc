@@ -112,6 +112,7 @@ void CausalCache::Close() {
 
 void CausalCache::EndPass() {
   cells_.DropDrafts();
+  keeping_.Clear();
   pass_.End();
   prepared_ = Prepared::kNothing;
 }
@@ -143,15 +144,22 @@ Status CausalCache::CheckPositions(std::span<const ForwardPass::Token> tokens) c
   return Status::Ok();
 }
 
-// At worst each token starts a run.
+// At worst each token starts a run. The batch may yet be refused, here or by another cache: then
+// the pass in progress must find its runs where they are now.
 Status CausalCache::ReserveRuns(std::span<const ForwardPass::Token> tokens) {
+  bool moved = false;
   for (std::size_t begin = 0, end = 0; begin < tokens.size(); begin = end) {
-    while (end < tokens.size() && tokens[end].sequence == tokens[begin].sequence) ++end;
-    if (!cells_.Reserve(tokens[begin].sequence, end - begin)) {
-      return {StatusCode::kOutOfMemory, "no memory for the runs of sequence " +
-                                            std::to_string(Index(tokens[begin].sequence))};
+    const SequenceId sequence = tokens[begin].sequence;
+    while (end < tokens.size() && tokens[end].sequence == sequence) ++end;
+    const HistoryRun* const runs = cells_.history(sequence).runs().data();
+    if (!cells_.Reserve(sequence, end - begin)) {
+      if (moved) pass_.Follow(cells_);
+      return {StatusCode::kOutOfMemory,
+              "no memory for the runs of sequence " + std::to_string(Index(sequence))};
     }
+    moved = moved || cells_.history(sequence).runs().data() != runs;
   }
+  if (moved) pass_.Follow(cells_);
   return Status::Ok();
 }
 
@@ -206,19 +214,25 @@ Status CausalCache::SetCausal(std::span<const std::int32_t> except) {
 }
 
 // Bytes of a path move to the first cells of its sequence's drafts, so that no history is cut to
-// pieces by drafts that were there.
+// pieces by drafts that were there. Once they have, there is nothing left to attend to: the pass
+// is over, and its drafts wait.
 Status CausalCache::PrepareKeep(std::span<const std::int32_t> last) {
   KVCACHE_RETURN_IF_ERROR(CheckReady(state_));
-  prepared_ = Prepared::kNothing;
   KVCACHE_RETURN_IF_ERROR(pass_.drafts().CheckChosen(last));
-  keeping_.Plan(pass_, last);
+  keeping_.Plan(pass_, cells_, last);
+  pass_.End();
+  prepared_ = Prepared::kNothing;
   for (int layer = 0; layer < layers_.size(); ++layer) {
     const LayerKv* const storage = layers_.Find(layer);
     if (storage == nullptr) continue;
     const Status status = keeping_.MoveBytes(*backend_, *storage);
     if (status.ok()) continue;
     EndPass();
-    return status;
+    // Not to be mistaken for a refusal, which changes nothing.
+    const bool refusal =
+        status.code() == StatusCode::kInvalidArgument || status.code() == StatusCode::kUnsupported;
+    return Status(refusal ? StatusCode::kInternal : status.code(),
+                  "moving the path that is kept: " + status.message());
   }
   return Status::Ok();
 }

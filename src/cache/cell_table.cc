@@ -75,9 +75,33 @@ std::int32_t CellTable::Claim(SequenceId id, Position position) {
   return cell;
 }
 
+// Siblings have one home: a ring's next cells are theirs, around its own end.
+std::int32_t CellTable::PlaceDraft(SequenceId id, Position position, std::int32_t previous) const {
+  if (homes_ == Homes::kRing) {
+    const std::int32_t home = HomeOf(id, position);
+    const std::int64_t end = RingOf(id) + home_stride_;
+    std::int32_t cell = free_.NextFrom(home);
+    if (cell != FreeSet::kNone && cell < end) return cell;
+    cell = free_.NextFrom(RingOf(id));
+    if (cell != FreeSet::kNone && cell < home) return cell;
+  }
+  return Place(id, position, previous);
+}
+
+std::int64_t CellTable::Rank(SequenceId id, Position position, std::int32_t cell) const {
+  const std::int32_t home = HomeOf(id, position);
+  if (homes_ == Homes::kRing) {
+    const bool inside = cell >= RingOf(id) && cell < RingOf(id) + home_stride_;
+    return inside ? (cell - home + home_stride_) % home_stride_ : home_stride_ + cell;
+  }
+  const std::int32_t previous = position > 0 ? history(id).CellOf(position - 1) : RunList::kNoCell;
+  const std::int32_t first = previous == RunList::kNoCell ? home : previous + 1;
+  return (cell - first + cells()) % cells();
+}
+
 std::int32_t CellTable::ClaimDraft(SequenceId id, Position position, std::int32_t previous) {
   assert(free_cells() > 0 && drafts_.size() < drafts_.capacity());
-  const std::int32_t cell = Place(id, position, previous);
+  const std::int32_t cell = PlaceDraft(id, position, previous);
   free_.Erase(cell);
   users_[cell] = 1;
   drafts_.push_back(cell);

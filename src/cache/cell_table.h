@@ -87,8 +87,11 @@ class CellTable {
   std::int32_t Claim(SequenceId id, Position position);
 
   // Gives a token that no sequence keeps a cell: by preference the one after `previous`, that of
-  // the token before it. REQUIRES: a free cell; fewer drafts than there may be.
+  // the token before it; in a ring the next one from its home. REQUIRES: a free cell; fewer drafts
+  // than there may be.
   std::int32_t ClaimDraft(SequenceId id, Position position, std::int32_t previous);
+  // How early a cell comes for tokens from `position` on, the sequence's next one: 0 is best.
+  std::int64_t Rank(SequenceId id, Position position, std::int32_t cell) const;
   // In the order in which they were claimed.
   std::span<const std::int32_t> drafts() const { return drafts_; }
   // The sequence sees `cell`, which a draft has, at its end.
@@ -129,8 +132,13 @@ class CellTable {
   // Adds `by` to the users of the cells that the evictions let go of; how many have none then.
   std::int32_t AddUsers(std::span<const Eviction> evictions, std::int32_t by);
   std::int32_t HomeOf(SequenceId id, Position position) const;
+  // The first cell of the sequence's stretch of a ring.
+  std::int32_t RingOf(SequenceId id) const {
+    return static_cast<std::int32_t>(Index(id) * home_stride_);
+  }
   // `previous`: the cell of the token before, or RunList::kNoCell.
   std::int32_t Place(SequenceId id, Position position, std::int32_t previous) const;
+  std::int32_t PlaceDraft(SequenceId id, Position position, std::int32_t previous) const;
   void Release(std::int32_t cell, std::int32_t length);
   // Cells at positions [begin, ∞) that other sequences see too.
   std::int64_t CountShared(SequenceId id, Position begin) const;

@@ -23,6 +23,7 @@ void ForwardPass::Reset(int max_batch, const Reach& reach) {
   positions_.resize(max_batch);
   histories_index_.resize(max_batch);
   histories_.reserve(max_batch);
+  history_sequences_.reserve(max_batch);
   drafts_.Reset(max_batch);
   next_drafts_.Reset(max_batch);
   bidirectional_.resize(max_batch);
@@ -107,9 +108,11 @@ void ForwardPass::DescribeCells() {
 // After all cells are claimed: claiming moves a sequence's runs.
 void ForwardPass::DescribeHistories(const CellTable& cells) {
   histories_.clear();
+  history_sequences_.clear();
   for (std::size_t i = 0; i < ordered_.size(); ++i) {
     if (i == 0 || ordered_[i].sequence != ordered_[i - 1].sequence) {
       histories_.push_back(cells.history(ordered_[i].sequence).runs());
+      history_sequences_.push_back(ordered_[i].sequence);
     }
     histories_index_[ordered_[i].index] = static_cast<std::int32_t>(histories_.size()) - 1;
   }
@@ -162,6 +165,13 @@ void ForwardPass::BeginReserve(std::int32_t size, const CellTable& cells) {
   DescribeVisibility();
   active_ = true;
   reserving_ = true;
+}
+
+void ForwardPass::Follow(const CellTable& cells) {
+  if (!active_ || reserving_ || !drafts_.empty()) return;
+  for (std::size_t i = 0; i < histories_.size(); ++i) {
+    histories_[i] = cells.history(history_sequences_[i]).runs();
+  }
 }
 
 void ForwardPass::End() {

@@ -46,6 +46,8 @@ class ForwardPass {
   // A pass of `size` queries that see every cell of `cells`, and claims none.
   void BeginReserve(std::int32_t size, const CellTable& cells);
   void End();
+  // The pass goes on although lists of runs have moved to other memory.
+  void Follow(const CellTable& cells);
 
   // These queries see later positions too, all others do not. REQUIRES: indices of the batch.
   void Exempt(std::span<const std::int32_t> queries);
@@ -74,7 +76,8 @@ class ForwardPass {
   std::vector<Position> positions_;            // [batch]
   std::vector<std::int32_t> histories_index_;  // [batch]
   std::vector<std::span<const HistoryRun>> histories_;
-  std::vector<std::uint8_t> bidirectional_;  // [batch]
+  std::vector<SequenceId> history_sequences_;  // of a pass without drafts
+  std::vector<std::uint8_t> bidirectional_;    // [batch]
   Drafts drafts_;
   Drafts next_drafts_;                 // of the batch last prepared
   std::vector<HistoryRun> path_runs_;  // of all paths, one after another

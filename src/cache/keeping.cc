@@ -18,27 +18,36 @@ void Keeping::Reset(int max_batch) {
   cells_.reserve(max_batch);
 }
 
-void Keeping::Plan(ForwardPass& pass, std::span<const std::int32_t> last) {
+void Keeping::Clear() {
   kept_.clear();
   moves_.clear();
   calls_.clear();
-  for (const std::int32_t token : last) KeepPath(pass, token);
+}
+
+void Keeping::Plan(ForwardPass& pass, const CellTable& cells, std::span<const std::int32_t> last) {
+  Clear();
+  for (const std::int32_t token : last) KeepPath(pass, cells, token);
   if (!moves_.empty()) calls_.push_back(moves_.size());
 }
 
-// A path whose cells ascend moves to the first of its sequence's. None then moves onto a cell of
-// the path that has yet to move. One whose cells do not ascend, for want of room, stays.
-void Keeping::KeepPath(ForwardPass& pass, std::int32_t last) {
+// A path whose cells ascend in the order in which a sequence takes cells moves to the first of its
+// sequence's drafts; none then moves onto a cell of the path that has yet to move. Another one
+// stays: cells were scarce.
+void Keeping::KeepPath(ForwardPass& pass, const CellTable& cells, std::int32_t last) {
   Drafts& drafts = pass.drafts();
   const SequenceId sequence = drafts.sequence(last);
   cells_.clear();
   for (std::int32_t i = 0; i < drafts.size(); ++i) {
     if (drafts.sequence(i) == sequence) cells_.push_back(pass.cell_of(i));
   }
-  std::sort(cells_.begin(), cells_.end());
   const std::span<const std::int32_t> path = drafts.PathTo(last);
+  const Position first = drafts.position(path.front());
+  const auto before = [&](std::int32_t a, std::int32_t b) {
+    return cells.Rank(sequence, first, a) < cells.Rank(sequence, first, b);
+  };
+  std::sort(cells_.begin(), cells_.end(), before);
   const bool moves = std::is_sorted(path.begin(), path.end(), [&](std::int32_t a, std::int32_t b) {
-    return pass.cell_of(a) < pass.cell_of(b);
+    return before(pass.cell_of(a), pass.cell_of(b));
   });
   for (std::size_t i = 0; i < path.size(); ++i) {
     const std::int32_t from = pass.cell_of(path[i]);

@@ -28,7 +28,8 @@ class Keeping {
   void Reset(int max_batch);
 
   // The paths that lead to `last`. REQUIRES: Drafts::CheckChosen accepted it.
-  void Plan(ForwardPass& pass, std::span<const std::int32_t> last);
+  void Plan(ForwardPass& pass, const CellTable& cells, std::span<const std::int32_t> last);
+  void Clear();
   // Ascending by position in each sequence.
   std::span<const Kept> kept() const { return kept_; }
 
@@ -36,7 +37,7 @@ class Keeping {
   Status MoveBytes(KvBackend& backend, const LayerKv& layer) const;
 
  private:
-  void KeepPath(ForwardPass& pass, std::int32_t last);
+  void KeepPath(ForwardPass& pass, const CellTable& cells, std::int32_t last);
   void Move(std::int32_t from, std::int32_t to);
 
   std::vector<Kept> kept_;

@@ -194,10 +194,10 @@ Status RecurrentCacheImpl::CheckStates() const {
 }
 
 Status RecurrentCacheImpl::PrepareForward(const Batch& batch, ForwardMode mode) {
-  KVCACHE_RETURN_IF_ERROR(attention_.PrepareForward(batch, mode));
   if (!batch.parents.empty()) {
     return {StatusCode::kUnsupported, "recurrent layers take no drafts: a state has one past"};
   }
+  KVCACHE_RETURN_IF_ERROR(attention_.PrepareForward(batch, mode));
   KVCACHE_RETURN_IF_ERROR(batch_.Prepare(batch));
   prepared_mode_ = mode;
   if (mode == ForwardMode::kReserve) return Status::Ok();

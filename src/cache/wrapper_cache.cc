@@ -56,13 +56,18 @@ class WrapperCache final : public Cache {
     return ForAll([&](Cache& cache) { return cache.SetCausal(except); });
   }
 
-  // What is wrong with `last` the first cache says, and goes on. Where a backend fails, the pass
-  // has ended in one cache, and must in all.
+  // What the first cache refuses has changed nothing. After any other error no cache keeps
+  // anything.
   Status PrepareKeep(std::span<const std::int32_t> last) override {
-    const bool in_pass = InPass();
-    Status status = ForAll([&](Cache& cache) { return cache.PrepareKeep(last); });
-    if (in_pass && !InPass()) EndPass();
-    return status;
+    for (const auto& cache : caches_) {
+      Status status = cache->PrepareKeep(last);
+      if (status.ok()) continue;
+      const bool refused = status.code() == StatusCode::kInvalidArgument ||
+                           status.code() == StatusCode::kUnsupported;
+      if (!refused || cache != caches_.front()) EndPass();
+      return status;
+    }
+    return Status::Ok();
   }
   void FinishKeep() override {
     for (const auto& cache : caches_) cache->FinishKeep();
@@ -124,10 +129,6 @@ class WrapperCache final : public Cache {
                    " caches");
   }
 
-  bool InPass() const {
-    return std::none_of(caches_.begin(), caches_.end(),
-                        [](const auto& cache) { return cache->Visible().positions.empty(); });
-  }
   // By a removal that removes nothing.
   void EndPass() {
     for (const auto& cache : caches_) (void)cache->Remove(SequenceId{0}, 0, 0).ok();

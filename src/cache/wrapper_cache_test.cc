@@ -159,5 +159,26 @@ TEST_F(WrapperCacheTest, CopyingOntoItselfTruncates) {
   EXPECT_EQ(MaskOf(1), (Rows{"000"}));
 }
 
+// What one cache made room for before another refused must not take the pass its runs away.
+TEST_F(WrapperCacheTest, ARefusedBatchLeavesWhatThePassSees) {
+  WrapperOptions options;
+  options.caches.push_back(MakeCausalCache());
+  options.caches.push_back(MakeRecurrentCache({.layers = {1}, .state_size = 2}));
+  options.cache_of_layer = {0, 1};
+  cache_ = MakeWrapperCache(std::move(options));
+  ASSERT_TRUE(cache_->Init(backend_, {DType::kF32, DType::kF32, 2, 200, 150}).ok());
+  std::vector<testing::TestToken> tokens = {{0, 0, 1}};
+  ASSERT_TRUE(StartForward(*cache_, tokens).ok());
+  tokens.clear();
+  for (Position p = 1; p < 120; ++p) tokens.push_back({0, p, 1});
+  tokens.push_back({1, 0, 1});
+  ASSERT_EQ(StartForward(*cache_, tokens).code(), StatusCode::kUnsupported) << "an uneven batch";
+  cache_->SetLayer(0);
+  const Visibility& visible = cache_->Visible();
+  ASSERT_EQ(visible.histories.size(), 1u);
+  ASSERT_EQ(visible.histories[0].size(), 1u);
+  EXPECT_EQ(visible.histories[0][0], (HistoryRun{0, 0, 1}));
+}
+
 }  // namespace
 }  // namespace kvcache

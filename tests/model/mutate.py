@@ -285,7 +285,7 @@ MUTATIONS = [
      "    if (status.ok()) continue;\n    EndPass();", "    if (status.ok()) continue;"),
     # wrapper
     ("the pass outlives a move that failed in another cache", "src/cache/wrapper_cache.cc",
-     "    if (in_pass && !InPass()) EndPass();\n", "", "SlidingAndFull"),
+     "if (!refused || cache != caches_.front()) EndPass();", "", "SlidingAndFull"),
     ("forgotten unwind", "src/cache/wrapper_cache.cc",
      "return ForAll([&](Cache& cache) { return cache.PrepareForward(batch, mode); });",
      "return ForAll([&](Cache& cache) {\n"

@@ -73,9 +73,9 @@ std::vector<RecurrentTwin::Member> RecurrentTwin::MembersOf(const TestBatch& bat
 }
 
 StatusCode RecurrentTwin::Prepare(const TestBatch& batch, ForwardMode mode) const {
+  if (!batch.parents.empty()) return StatusCode::kUnsupported;
   const StatusCode code = attention_.Prepare(batch, mode);
-  if (code != StatusCode::kOk) return code;
-  return batch.parents.empty() ? PrepareStates(batch, mode) : StatusCode::kUnsupported;
+  return code == StatusCode::kOk ? PrepareStates(batch, mode) : code;
 }
 
 StatusCode RecurrentTwin::PrepareStates(const TestBatch& batch, ForwardMode mode) const {

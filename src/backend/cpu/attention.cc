@@ -10,7 +10,7 @@ namespace kvcache::cpu {
 namespace {
 
 // What the tasks of one call need. Scratch: every thread's own piece, then the partial results
-// of all (sequence, KV head).
+// of all (stretch, KV head).
 struct Job {
   const AttentionCall& call;
   const Visibility& visibility;

@@ -1,5 +1,6 @@
 // Counts allocations and locks: attention and stores make none once they are warm, whatever the
 // cache's types. (Threads of the pool wait on atomics, spinning and then asleep.)
+#include <array>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -18,17 +19,27 @@ struct Pass {
   std::vector<Position> positions;
   std::vector<std::int32_t> index;
   std::vector<HistoryRun> runs;
+  std::vector<std::array<HistoryRun, 2>> forks;
   std::vector<std::span<const HistoryRun>> histories;
   std::vector<float> q;
   std::vector<float> out;
 
-  Pass(const Scene& scene, int tokens, Position length)
+  // With branches: each token is a path of its own, behind all but the last 40.
+  Pass(const Scene& scene, int tokens, Position length, bool branches = false)
       : runs{{0, 0, length}},
         histories{runs},
         q(static_cast<std::size_t>(tokens * scene.options().heads * 64), 0.5f),
         out(q.size()) {
     for (int i = 0; i < tokens; ++i) positions.push_back(length - tokens + i);
     index.assign(positions.size(), 0);
+    if (!branches) return;
+    const Position shared = length - 40;
+    for (int i = 0; i < tokens; ++i) {
+      forks.push_back({{{0, 0, shared}, {shared, shared + i, 1}}});
+      positions[static_cast<std::size_t>(i)] = shared;
+      index[static_cast<std::size_t>(i)] = i;
+    }
+    histories.assign(forks.begin(), forks.end());
   }
 
   Status Run(KvBackend& backend, const Scene& scene) {
@@ -76,10 +87,11 @@ TEST(AttentionAllocation, NeitherAllocationsNorLocksOnceWarm) {
   for (const Types& types : kTypes) {
     Scene scene({{2, 64, 64}, 4, types.k, types.v}, Scene::Contiguous({2000}));
     scene.Fill(*backend);
-    for (const int tokens : {1, 300}) {
-      Pass warm(scene, tokens, 2000);
+    for (const int tokens : {1, 20, 300}) {
+      const bool branches = tokens == 20;
+      Pass warm(scene, tokens, 2000, branches);
       ASSERT_TRUE(warm.Run(*backend, scene).ok());
-      Pass shorter(scene, tokens, 1700);
+      Pass shorter(scene, tokens, 1700, branches);
       const Counts before;
       ASSERT_TRUE(warm.Run(*backend, scene).ok());
       ASSERT_TRUE(shorter.Run(*backend, scene).ok());

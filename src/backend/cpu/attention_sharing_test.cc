@@ -207,23 +207,47 @@ TEST(AttentionTrees, SiblingsNeverMatter) {
 
 // --- what is read how often
 
-AttentionPlan PlanOf(const std::vector<Runs>& histories, int tokens, std::int32_t window = 0) {
-  const LayerKv layer{.shape = {2, 64, 64}, .layout = KvLayout::kTiled, .cells = 1 << 20};
+struct PlanCase {
+  std::vector<Runs> histories;
+  std::vector<QueryAt> batch;
+  std::int32_t window = 0;
+  std::int32_t chunk = 0;
+  int threads = 2;
+};
+
+AttentionPlan PlanOf(const PlanCase& c) {
+  const LayerKv layer{.shape = {8, 128, 128},
+                      .k_type = DType::kF16,
+                      .v_type = DType::kF16,
+                      .layout = KvLayout::kTiled,
+                      .cells = 1 << 20};
   std::vector<Position> positions;
   std::vector<std::int32_t> index;
-  for (const QueryAt& query : LastOf(histories, tokens)) {
+  for (const QueryAt& query : c.batch) {
     positions.push_back(query.position);
     index.push_back(query.sequence);
   }
-  const std::vector<std::span<const HistoryRun>> spans(histories.begin(), histories.end());
+  const std::vector<std::span<const HistoryRun>> spans(c.histories.begin(), c.histories.end());
   AttentionPlan plan;
-  plan.Build(layer, 4, 2,
+  plan.Build(layer, 4, c.threads,
              {.positions = positions,
               .histories_index = index,
               .histories = spans,
               .bidirectional = {},
-              .window = window});
+              .window = c.window,
+              .chunk = c.chunk});
   return plan;
+}
+
+AttentionPlan PlanOf(const std::vector<Runs>& histories, int tokens, std::int32_t window = 0) {
+  return PlanOf({histories, LastOf(histories, tokens), window});
+}
+
+// The most sequences that read something together.
+int Together(const AttentionPlan& plan) {
+  std::int32_t most = 0;
+  for (const Stretch& stretch : plan.stretches()) most = std::max(most, stretch.sequences);
+  return most;
 }
 
 std::vector<Runs> Siblings(Position shared, int count) {
@@ -256,18 +280,83 @@ TEST(AttentionPlan, ForksOfForksAreReadOnceEach) {
   EXPECT_EQ(plan.stretches().size(), 8u);
 }
 
-// As queries of all are read again in each split, there is an end to how many share one reading.
+// As queries of all are gone through in each split, there is an end to how many read together.
 TEST(AttentionPlan, RowsThatShareAreBounded) {
   const AttentionPlan plan = PlanOf(Siblings(10000, 600), 1);
-  constexpr std::int64_t kMost = 65536 / 64;
-  EXPECT_LE(plan.split_rows(), kMost);
-  EXPECT_EQ(plan.splits().size(), 39u * 3 + 600u);
+  EXPECT_EQ(plan.split_rows(), 256);
+  EXPECT_EQ(plan.splits().size(), 39u * 10 + 600u);  // 64 sequences of 4 rows, ten times
+  // Pieces are of parts that share more: 50 and 50, not 64 and 36.
+  std::vector<Runs> histories;
+  for (int trunk = 0; trunk < 2; ++trunk) {
+    const Runs runs = {{0, 0, 2560}, {2560, 10000 + 10000 * trunk, 2560}};
+    for (int i = 0; i < 50; ++i) {
+      histories.push_back(Fork(runs, 5120, 40000 + 64 * (50 * trunk + i), 9));
+    }
+  }
+  const AttentionPlan halves = PlanOf(histories, 1);
+  EXPECT_EQ(halves.splits().size(), 2u * 20 + 100u);
 }
 
-TEST(AttentionPlan, LongRunsOfTokensAreBlocks) {
-  for (const SequencePlan& sequence : PlanOf(Siblings(10000, 2), 300).sequences()) {
-    EXPECT_FALSE(sequence.few);
+// One split of all rows is the least task: with many threads there must be enough of them.
+TEST(AttentionPlan, ManyThreadsShareLess) {
+  std::vector<Runs> histories;
+  for (int i = 0; i < 128; ++i) histories.push_back({{0, 0, 256}, {256, 1000 + 64 * i, 44}});
+  PlanCase c{histories, LastOf(histories, 1)};
+  EXPECT_EQ(Together(PlanOf(c)), 64);
+  c.threads = 64;
+  EXPECT_LE(Together(PlanOf(c)), 8);
+}
+
+// What follows a shared stretch leaves a partial result per split: a short prefix is not worth it.
+TEST(AttentionPlan, ShortPrefixesOfLongHistoriesAreReadByEachOne) {
+  std::vector<Runs> histories;
+  for (int i = 0; i < 16; ++i) histories.push_back({{0, 0, 256}, {256, 20000 + 33000 * i, 32768}});
+  const AttentionPlan plan = PlanOf(histories, 1);
+  EXPECT_EQ(Together(plan), 1);
+  // One partial result for each task of each head, some of them of its end.
+  EXPECT_LE(plan.partial_floats(), 2 * 16 * 8 * 4 * PartialStride(128));
+  for (Runs& runs : histories) runs = Fork(runs, 8192, 0, 0);
+  EXPECT_EQ(Together(PlanOf(histories, 1)), 1);
+  for (int i = 0; i < 16; ++i) {
+    histories[static_cast<std::size_t>(i)] = {{0, 0, 8192}, {8192, 20000 + 33000 * i, 8192}};
   }
+  EXPECT_EQ(Together(PlanOf(histories, 1)), 16);
+}
+
+// Nothing that both lack is shared, and nobody pays for what he does not see.
+TEST(AttentionPlan, WhatIsNotSeenIsNotShared) {
+  EXPECT_EQ(Together(PlanOf({{{4000, 0, 100}}, {{8000, 5000, 100}}}, 1, 90)), 1);
+  EXPECT_EQ(Together(PlanOf({{}, {{8000, 5000, 100}}}, 1)), 1);
+  const Runs trunk = {{0, 0, 30000}};
+  const std::vector<Runs> histories = {trunk, Fork(trunk, 20000, 40000, 11)};
+  EXPECT_EQ(Together(PlanOf({histories, {{0, 29999}, {1, 20010}}})), 2);
+  const AttentionPlan chunked = PlanOf({histories, {{0, 29999}, {1, 20010}}, 0, 8192});
+  EXPECT_EQ(Together(chunked), 1);
+  EXPECT_EQ(chunked.splits().size(), 22u + 15u);
+}
+
+// Sequences of many rows are bound by arithmetic: they are blocks, and part nobody else.
+TEST(AttentionPlan, LongRunsOfTokensAreBlocks) {
+  for (const int tokens : {9, 60, 150, 300}) {
+    for (const SequencePlan& sequence : PlanOf(Siblings(10000, 2), tokens).sequences()) {
+      EXPECT_FALSE(sequence.few) << tokens;
+    }
+  }
+  const Runs trunk = {{0, 0, 10000}};
+  const std::vector<Runs> histories = {Fork(trunk, 9000, 20000, 5), Fork(trunk, 9000, 20100, 600),
+                                       Fork(trunk, 9000, 20800, 5)};
+  std::vector<QueryAt> batch = Range(1, 9000, 9600);
+  batch.push_back({0, 9004});
+  batch.push_back({2, 9004});
+  EXPECT_EQ(Together(PlanOf({histories, batch})), 2);
+}
+
+// The scenes that the chain is compared with do share.
+TEST(AttentionPlan, ForksShare) {
+  const AttentionPlan plan = PlanOf(Forks(), 1);
+  const auto several = std::count_if(plan.stretches().begin(), plan.stretches().end(),
+                                     [](const Stretch& stretch) { return stretch.sequences > 1; });
+  EXPECT_GE(several, 4);
 }
 
 }  // namespace
