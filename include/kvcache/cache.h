@@ -130,7 +130,8 @@ class Cache {
   // sequence) its sequence keeps the path that leads there, itself included, as if that alone had
   // been the batch; the cells of a path move together. All other drafts are let go of. Errors:
   // kInvalidArgument, nothing changed, outside a pass of drafts, for an index outside of the batch,
-  // for two of one sequence; the backend's, with any other code, after which no draft is kept.
+  // for two of one sequence; kUnsupported, nothing changed, from a kind that takes no drafts; the
+  // backend's, with any other code, after which no draft is kept.
   Status KeepPaths(std::span<const std::int32_t> last) {
     KVCACHE_RETURN_IF_ERROR(PrepareKeep(last));
     FinishKeep();
@@ -156,7 +157,7 @@ class Cache {
   // The layer's storage; kNotFound for a layer that was never put.
   virtual Result<LayerKv> Storage() = 0;
   // What the batch sees, in closed form; empty outside a pass. Spans are valid as long as the
-  // pass.
+  // pass, those inside of others until the next PrepareForward: it may move them.
   virtual const Visibility& Visible() const = 0;
 
   // dst's content is dropped; dst then shares src's cells at positions [0, length). No bytes

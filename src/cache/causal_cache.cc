@@ -194,6 +194,7 @@ Status CausalCache::PrepareForward(const Batch& batch, ForwardMode mode) {
 void CausalCache::BeginForward() {
   assert(prepared_ != Prepared::kNothing);
   cells_.DropDrafts();
+  keeping_.Clear();
   if (prepared_ == Prepared::kReserve) {
     pass_.BeginReserve(prepared_size_, cells_);
   } else if (prepared_ == Prepared::kCompute) {

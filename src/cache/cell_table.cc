@@ -92,11 +92,12 @@ std::int64_t CellTable::Rank(SequenceId id, Position position, std::int32_t cell
   const std::int32_t home = HomeOf(id, position);
   if (homes_ == Homes::kRing) {
     const bool inside = cell >= RingOf(id) && cell < RingOf(id) + home_stride_;
-    return inside ? (cell - home + home_stride_) % home_stride_ : home_stride_ + cell;
+    if (inside) return (cell - home + home_stride_) % home_stride_;
+    return home_stride_ + (std::int64_t{cell} - home + cells()) % cells();
   }
   const std::int32_t previous = position > 0 ? history(id).CellOf(position - 1) : RunList::kNoCell;
   const std::int32_t first = previous == RunList::kNoCell ? home : previous + 1;
-  return (cell - first + cells()) % cells();
+  return (std::int64_t{cell} - first + cells()) % cells();
 }
 
 std::int32_t CellTable::ClaimDraft(SequenceId id, Position position, std::int32_t previous) {

@@ -263,7 +263,9 @@ TEST_F(DraftCacheTest, AWrapperKeepsNothingWhereOneCacheCannot) {
   Open(MakeWrapperCache(std::move(options)));
   ASSERT_EQ(Begin(), "");
   ASSERT_EQ(Forward(kTree), "");
-  EXPECT_EQ(Keep({3}), "this kind of cache takes no drafts");
+  const Status status = cache_->KeepPaths(std::vector<std::int32_t>{3});
+  EXPECT_EQ(status.message(), "this kind of cache takes no drafts");
+  EXPECT_EQ(status.code(), StatusCode::kInternal) << "no refusal: the pass is over";
   EXPECT_EQ(Keep({3}), "paths are kept of a pass of drafts alone");
   EXPECT_EQ(Next(0, 3), "0@0=20 1@1=21 2@2=22 3@3=99 ");
 }
@@ -278,6 +280,25 @@ TEST_F(DraftCacheTest, WithoutTheSecondHalfNothingIsKept) {
   EXPECT_TRUE(cache_->Visible().positions.empty());
   EXPECT_FALSE(cache_->Get().ok());
   EXPECT_EQ(Next(0, 3), "0@0=20 1@1=21 2@2=22 3@3=99 ");
+}
+
+TEST_F(DraftCacheTest, AWrapperEndsThePassInAllWithTheFirstHalf) {
+  WrapperOptions options;
+  options.caches.push_back(MakeEncoderCache({.tokens = 4}));
+  options.caches.push_back(MakeCausalCache());
+  options.cache_of_layer = {1, 1};
+  Open(MakeWrapperCache(std::move(options)));
+  ASSERT_EQ(Begin(), "");
+  ASSERT_EQ(Forward(kTree), "");
+  const std::vector<std::int32_t> last = {3};
+  ASSERT_TRUE(cache_->PrepareKeep(last).ok());
+  for (const int type : {0, 1}) {
+    cache_->SetLayerType(type);
+    EXPECT_TRUE(cache_->Visible().positions.empty());
+  }
+  EXPECT_EQ(cache_->PrepareKeep(last).code(), StatusCode::kInvalidArgument);
+  cache_->FinishKeep();
+  EXPECT_EQ(Next(0, 5), "0@0=20 1@1=21 2@2=22 3@3=30 4@4=33 5@5=99 ");
 }
 
 // Round after round, past the end of the ring: histories stay whole, where a sequence's share of

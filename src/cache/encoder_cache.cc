@@ -171,7 +171,9 @@ Status EncoderCacheImpl::SetCausal(std::span<const std::int32_t> except) {
 // An output is not a draft's: there is nothing to keep, or to let go of.
 Status EncoderCacheImpl::PrepareKeep(std::span<const std::int32_t> last) {
   KVCACHE_RETURN_IF_ERROR(CheckReady(state_));
-  return drafts_.CheckChosen(last);
+  KVCACHE_RETURN_IF_ERROR(drafts_.CheckChosen(last));
+  EndPass();
+  return Status::Ok();
 }
 
 Status EncoderCacheImpl::SetSequence(SequenceId sequence) {

@@ -29,7 +29,7 @@ class EncoderCacheImpl final : public EncoderCache {
   void SetLayer(int layer) override { layer_ = layer; }
   Status SetCausal(std::span<const std::int32_t> except) override;
   Status PrepareKeep(std::span<const std::int32_t> last) override;
-  void FinishKeep() override { EndPass(); }
+  void FinishKeep() override {}
   Status Put(const TensorView& k, const TensorView& v) override;
   Result<History> Get() override;
   Result<LayerKv> Storage() override;

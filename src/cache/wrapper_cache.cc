@@ -57,15 +57,16 @@ class WrapperCache final : public Cache {
   }
 
   // What the first cache refuses has changed nothing. After any other error no cache keeps
-  // anything.
+  // anything, and what another one refuses is no refusal to the caller.
   Status PrepareKeep(std::span<const std::int32_t> last) override {
     for (const auto& cache : caches_) {
       Status status = cache->PrepareKeep(last);
       if (status.ok()) continue;
       const bool refused = status.code() == StatusCode::kInvalidArgument ||
                            status.code() == StatusCode::kUnsupported;
-      if (!refused || cache != caches_.front()) EndPass();
-      return status;
+      if (refused && cache == caches_.front()) return status;
+      EndPass();
+      return refused ? Status(StatusCode::kInternal, status.message()) : status;
     }
     return Status::Ok();
   }

@@ -253,7 +253,7 @@ MUTATIONS = [
      "if (needed <= most) return", "if (needed <= most + 1) return", "Recurrent"),
     # drafts
     ("drafts outlive their pass", "src/cache/causal_cache.cc",
-     "  cells_.DropDrafts();\n  if (prepared_", "  if (prepared_"),
+     "  cells_.DropDrafts();\n  keeping_.Clear();\n  if (prepared_", "  if (prepared_"),
     ("drafts take room from the next batch", "src/cache/causal_cache.cc",
      "const std::int32_t free = cells_.cells_without_drafts();",
      "const std::int32_t free = cells_.free_cells();"),
@@ -285,7 +285,7 @@ MUTATIONS = [
      "    if (status.ok()) continue;\n    EndPass();", "    if (status.ok()) continue;"),
     # wrapper
     ("the pass outlives a move that failed in another cache", "src/cache/wrapper_cache.cc",
-     "if (!refused || cache != caches_.front()) EndPass();", "", "SlidingAndFull"),
+     "      EndPass();\n      return refused", "      return refused", "SlidingAndFull"),
     ("forgotten unwind", "src/cache/wrapper_cache.cc",
      "return ForAll([&](Cache& cache) { return cache.PrepareForward(batch, mode); });",
      "return ForAll([&](Cache& cache) {\n"

@@ -53,6 +53,10 @@ Status CheckRuns(const LayerKv& layer, std::span<const HistoryRun> runs, std::si
                           std::to_string(layer.cells) + " cells");
     }
     end = std::int64_t{run.position} + run.length;
+    if (end > kEndOfSequence) {
+      return RunError(history, run,
+                      " goes past the last position, " + std::to_string(kEndOfSequence - 1));
+    }
   }
   return Status::Ok();
 }

@@ -89,7 +89,7 @@ const SceneOptions kKept[] = {
 
 class AttentionSharing : public ::testing::TestWithParam<RulesCase> {};
 
-// 1 and 6 tokens share as few rows; 40 of a sequence are many where it shares nothing.
+// 1 and 6 tokens are few rows, which share; 40 of a sequence are many.
 TEST_P(AttentionSharing, MatchesTheChain) {
   const auto one = CpuWithThreads(1);
   const auto three = CpuWithThreads(3);
@@ -213,14 +213,15 @@ struct PlanCase {
   std::int32_t window = 0;
   std::int32_t chunk = 0;
   int threads = 2;
+  LayerKv layer = {.shape = {8, 128, 128},
+                   .k_type = DType::kF16,
+                   .v_type = DType::kF16,
+                   .layout = KvLayout::kTiled,
+                   .cells = 1 << 20};
+  int group = 4;
 };
 
 AttentionPlan PlanOf(const PlanCase& c) {
-  const LayerKv layer{.shape = {8, 128, 128},
-                      .k_type = DType::kF16,
-                      .v_type = DType::kF16,
-                      .layout = KvLayout::kTiled,
-                      .cells = 1 << 20};
   std::vector<Position> positions;
   std::vector<std::int32_t> index;
   for (const QueryAt& query : c.batch) {
@@ -229,7 +230,7 @@ AttentionPlan PlanOf(const PlanCase& c) {
   }
   const std::vector<std::span<const HistoryRun>> spans(c.histories.begin(), c.histories.end());
   AttentionPlan plan;
-  plan.Build(layer, 4, c.threads,
+  plan.Build(c.layer, c.group, c.threads,
              {.positions = positions,
               .histories_index = index,
               .histories = spans,
@@ -323,6 +324,18 @@ TEST(AttentionPlan, ShortPrefixesOfLongHistoriesAreReadByEachOne) {
   EXPECT_EQ(Together(PlanOf(histories, 1)), 16);
 }
 
+// 64 histories of 64k tokens behind 16k shared ones would leave 300 MB of partial results.
+TEST(AttentionPlan, PartialResultsAreBounded) {
+  std::vector<Runs> histories;
+  for (int i = 0; i < 64; ++i)
+    histories.push_back({{0, 0, 16384}, {16384, 65536 * (i + 1), 65536}});
+  EXPECT_EQ(Together(PlanOf(histories, 1)), 1);
+  histories.resize(16);
+  const AttentionPlan plan = PlanOf(histories, 1);
+  EXPECT_EQ(Together(plan), 16);
+  EXPECT_LE(plan.partial_floats() * 4, 256 << 20);
+}
+
 // Nothing that both lack is shared, and nobody pays for what he does not see.
 TEST(AttentionPlan, WhatIsNotSeenIsNotShared) {
   EXPECT_EQ(Together(PlanOf({{{4000, 0, 100}}, {{8000, 5000, 100}}}, 1, 90)), 1);
@@ -353,10 +366,21 @@ TEST(AttentionPlan, LongRunsOfTokensAreBlocks) {
 
 // The scenes that the chain is compared with do share.
 TEST(AttentionPlan, ForksShare) {
-  const AttentionPlan plan = PlanOf(Forks(), 1);
-  const auto several = std::count_if(plan.stretches().begin(), plan.stretches().end(),
-                                     [](const Stretch& stretch) { return stretch.sequences > 1; });
-  EXPECT_GE(several, 4);
+  for (const SceneOptions& kept : kKept) {
+    if (kept.layout != KvLayout::kTiled) continue;
+    for (const int threads : {1, 3}) {
+      const Scene scene(kept, Forks());
+      const AttentionPlan plan = PlanOf({.histories = Forks(),
+                                         .batch = LastOf(Forks(), 1),
+                                         .threads = threads,
+                                         .layer = scene.layer(),
+                                         .group = kept.heads / kept.shape.kv_heads});
+      const auto several =
+          std::count_if(plan.stretches().begin(), plan.stretches().end(),
+                        [](const Stretch& stretch) { return stretch.sequences > 1; });
+      EXPECT_GE(several, 3) << InfoOf(kept.k_type).name << " " << threads;
+    }
+  }
 }
 
 }  // namespace

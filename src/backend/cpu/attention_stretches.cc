@@ -16,6 +16,8 @@ constexpr std::int64_t kMostQueryValues = 1 << 16;
 // With more threads than such rows leave tasks for, fewer.
 constexpr std::int64_t kLeastRows = 8;
 constexpr std::int64_t kTasksPerThread = 4;
+// Of partial results behind shared stretches, in all.
+constexpr std::int64_t kMostPartialBytes = 256 << 20;
 
 std::span<const HistoryRun> RunsOf(const StretchCall& call, const SequencePlan& sequence) {
   return call.visibility.histories[static_cast<std::size_t>(sequence.history)];
@@ -71,24 +73,27 @@ void Stretches::BoundRows(const StretchCall& call, std::span<const SequencePlan>
 // What it saves: all readings but one. What it costs: partial results of the splits behind it,
 // written and read, as the first stretch's alone are merged on the way; and rows that see nothing
 // there, each about an eighth of a split's reading.
-bool Stretches::Pays(const StretchCall& call, const Branch& branch, std::int32_t shared) const {
+bool Stretches::Pays(const StretchCall& call, const Branch& branch, std::int32_t shared) {
   constexpr std::int64_t kAll = std::numeric_limits<std::int32_t>::max();
   const std::int64_t split_bytes = SplitBytes(call.layer);
   const std::int64_t partial_bytes =
-      branch.last_stretch < 0
-          ? 2 * PartialStride(call.layer.shape.v_dim) * std::int64_t{sizeof(float)}
-          : 0;
+      branch.last_stretch < 0 ? PartialStride(call.layer.shape.v_dim) * std::int64_t{sizeof(float)}
+                              : 0;
   PositionRange seen{kEndOfSequence, 0};
   for (const SequencePlan& sequence : branch.sequences) seen = Union(seen, sequence.seen);
   const std::int64_t once = SplitsIn(seen, branch.splits, shared);
   std::int64_t saved = -once * split_bytes;
+  std::int64_t partials = 0;
   for (const SequencePlan& sequence : branch.sequences) {
     const std::int64_t rows = std::int64_t{sequence.tokens} * call.group;
     const std::int64_t own = SplitsIn(sequence.seen, branch.splits, shared);
     saved += own * split_bytes - rows * (once - own) * (split_bytes / 8);
-    saved -= rows * SplitsIn(sequence.seen, shared, kAll) * partial_bytes;
+    partials += rows * SplitsIn(sequence.seen, shared, kAll) * partial_bytes;
   }
-  return saved > 0;
+  const std::int64_t of_all_heads = partials * call.layer.shape.kv_heads;
+  if (saved <= 2 * partials || of_all_heads > partials_left_) return false;
+  partials_left_ -= of_all_heads;
+  return true;
 }
 
 void Stretches::AddSplits(std::span<const HistoryRun> runs, Stretch& stretch) {
@@ -177,6 +182,7 @@ void Stretches::Build(const StretchCall& call, std::span<SequencePlan> sequences
   if (few.empty()) return;
   CompareNeighbours(call, few);
   BoundRows(call, few);
+  partials_left_ = kMostPartialBytes;
   AddBranch(call, {.sequences = few});
 }
 

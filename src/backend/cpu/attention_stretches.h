@@ -86,7 +86,7 @@ class Stretches {
 
   void CompareNeighbours(const StretchCall& call, std::span<SequencePlan> few);
   void BoundRows(const StretchCall& call, std::span<const SequencePlan> few);
-  bool Pays(const StretchCall& call, const Branch& branch, std::int32_t shared) const;
+  bool Pays(const StretchCall& call, const Branch& branch, std::int32_t shared);
   void AddBranch(const StretchCall& call, Branch branch);
   void AddPieces(const StretchCall& call, const Branch& branch, std::int32_t shared);
   void AddStretch(const StretchCall& call, Position end, Branch& branch);
@@ -94,7 +94,8 @@ class Stretches {
 
   std::vector<Stretch> stretches_;
   std::vector<std::int32_t> splits_;
-  std::int32_t most_tokens_ = 0;  // of a stretch of several sequences
+  std::int32_t most_tokens_ = 0;    // of a stretch of several sequences
+  std::int64_t partials_left_ = 0;  // bytes that splits behind shared ones may yet leave
 };
 
 }  // namespace kvcache::cpu

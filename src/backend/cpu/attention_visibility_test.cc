@@ -202,6 +202,33 @@ TEST(AttentionErrors, NameBothSides) {
   }
 }
 
+TEST(AttentionErrors, RunsEndAtTheLastPosition) {
+  const auto backend = CpuWithThreads(1);
+  for (const bool past : {false, true}) {
+    Scene scene({{1, 8, 8}, 1, DType::kF16, DType::kF16}, Scene::Contiguous({32}));
+    scene.Fill(*backend);
+    std::vector<float> memory(16, 1.0f);
+    const std::vector<Position> positions = {kEndOfSequence - 1};
+    const std::vector<std::int32_t> index = {0};
+    const std::vector<HistoryRun> runs = {{kEndOfSequence - 20, 0, past ? 21 : 20}};
+    const std::vector<std::span<const HistoryRun>> histories = {runs};
+    const Status status =
+        backend->Attention(scene.layer(), TensorView::Dense(memory.data(), DType::kF32, 8, 1),
+                           {.positions = positions,
+                            .histories_index = index,
+                            .histories = histories,
+                            .bidirectional = {}},
+                           {}, TensorView::Dense(memory.data() + 8, DType::kF32, 8, 1));
+    EXPECT_EQ(status.ok(), !past) << status.message();
+    EXPECT_EQ(memory[8] == 1.0f, past) << "written unless refused";
+    if (past) {
+      EXPECT_EQ(status.message(),
+                "attention: history 0: run of 21 at position 2147483627 goes past the last "
+                "position, 2147483646");
+    }
+  }
+}
+
 TEST(AttentionErrors, BiasesFitTheHeads) {
   const auto backend = CpuWithThreads(1);
   Scene scene({{2, 8, 16}, 4, DType::kF16, DType::kF16}, Scene::Contiguous({32}));
