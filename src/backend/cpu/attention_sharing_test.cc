@@ -351,9 +351,9 @@ TEST(AttentionPlan, WhatIsNotSeenIsNotShared) {
 // Sequences of many rows are bound by arithmetic: they are blocks, and part nobody else.
 TEST(AttentionPlan, LongRunsOfTokensAreBlocks) {
   for (const int tokens : {9, 60, 150, 300}) {
-    for (const SequencePlan& sequence : PlanOf(Siblings(10000, 2), tokens).sequences()) {
-      EXPECT_FALSE(sequence.few) << tokens;
-    }
+    const AttentionPlan plan = PlanOf(Siblings(10000, 2), tokens);
+    EXPECT_EQ(plan.sequences().size(), 2u);
+    for (const SequencePlan& sequence : plan.sequences()) EXPECT_FALSE(sequence.few) << tokens;
   }
   const Runs trunk = {{0, 0, 10000}};
   const std::vector<Runs> histories = {Fork(trunk, 9000, 20000, 5), Fork(trunk, 9000, 20100, 600),
