@@ -135,7 +135,10 @@ Status Run() {
   const std::vector<std::string> words = {"garden", "garage", "river"};
   for (const std::string& word : words) last.push_back(guesses.Guess(word, kLength));
   KVCACHE_ASSIGN_OR_RETURN(const auto outputs, layer->Pass(kStory, guesses));
-  std::printf("%zu guesses of 17 letters, evaluated as %zu\n", words.size(), guesses.text.size());
+  std::size_t letters = 0;
+  for (const std::string& word : words) letters += word.size();
+  std::printf("%zu guesses, %zu letters in all, evaluated as %zu\n", words.size(), letters,
+              guesses.text.size());
   for (std::size_t i = 0; i < words.size(); ++i) {
     Show("guess: " + words[i], RowOf(outputs, static_cast<std::size_t>(last[i])));
   }

@@ -45,9 +45,11 @@ struct Batch {
   std::span<const MultimodalItem> items{};
   // [batch], or empty. Where it is given, the tokens are drafts: token i follows token parents[i]
   // of the batch, one of its sequence that comes before it; or, with -1, what its sequence keeps.
-  // Its position is the next one. Tokens that follow the same one are alternatives: a token sees
+  // Its position is the next one; there are no items. Tokens that follow the same one are
+  // alternatives: a token sees
   // the path that leads to it, and of the other drafts nothing. When the pass ends the sequences
-  // hold none of them, but for what KeepPaths keeps. (A window lets go of what it would for one
+  // hold none of them, but for what KeepPaths keeps: of a sequence with one way on, too, whose
+  // tokens beside others' trees are a path like any. (A window lets go of what it would for one
   // token at the sequence's end.)
   std::span<const std::int32_t> parents{};
   std::size_t size() const { return positions.size(); }
@@ -64,7 +66,9 @@ struct CacheOptions {
   DType k_type = DType::kF16;
   DType v_type = DType::kF16;
   int max_sequences = 1;
-  int capacity = 0;   // tokens per sequence
+  // Tokens per sequence. Cells are one pool of max_sequences × capacity: a sequence may take what
+  // others leave, and drafts take theirs from it while their pass lasts.
+  int capacity = 0;
   int max_batch = 1;  // tokens of the largest batch
 };
 
@@ -130,8 +134,7 @@ class Cache {
   // sequence) its sequence keeps the path that leads there, itself included, as if that alone had
   // been the batch; the cells of a path move together. All other drafts are let go of. Errors:
   // kInvalidArgument, nothing changed, outside a pass of drafts, for an index outside of the batch,
-  // for two of one sequence; kUnsupported, nothing changed, from a kind that takes no drafts; the
-  // backend's, with any other code, after which no draft is kept.
+  // for two of one sequence; the backend's, with any other code, after which no draft is kept.
   Status KeepPaths(std::span<const std::int32_t> last) {
     KVCACHE_RETURN_IF_ERROR(PrepareKeep(last));
     FinishKeep();
@@ -141,7 +144,7 @@ class Cache {
   // that can fail, and ends the pass unless it refuses; the second cannot fail. Without the second
   // no draft is kept.
   virtual Status PrepareKeep(std::span<const std::int32_t> /*last*/) {
-    return {StatusCode::kUnsupported, "this kind of cache takes no drafts"};
+    return {StatusCode::kInvalidArgument, "this kind of cache takes no drafts"};
   }
   // REQUIRES: the call before was a PrepareKeep that succeeded.
   virtual void FinishKeep() {}

@@ -61,7 +61,8 @@ Status CheckParent(const Batch& batch, std::size_t i) {
   };
   if (parent == Drafts::kNone) return Status::Ok();
   if (parent < 0 || static_cast<std::size_t>(parent) >= i) {
-    return wrong("follows token " + std::to_string(parent) + ", which does not come before it");
+    return wrong("follows token " + std::to_string(parent) +
+                 ", which does not come before it; -1 is the sequence's end");
   }
   if (batch.sequences[parent] != batch.sequences[i]) {
     return wrong("follows token " + std::to_string(parent) + " of another sequence, " +
@@ -80,7 +81,7 @@ Status CheckDrafts(const Batch& batch) {
     return Invalid("the batch has " + std::to_string(batch.size()) + " tokens and " +
                    std::to_string(batch.parents.size()) + " parents");
   }
-  if (!batch.items.empty()) return Invalid("there are items among drafts");
+  if (!batch.items.empty()) return Invalid("a batch of drafts has multimodal items");
   for (std::size_t i = 0; i < batch.size(); ++i) KVCACHE_RETURN_IF_ERROR(CheckParent(batch, i));
   return Status::Ok();
 }

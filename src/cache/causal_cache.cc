@@ -133,9 +133,13 @@ Status CausalCache::CheckRoots(const Batch& batch) const {
 Status CausalCache::CheckPositions(std::span<const ForwardPass::Token> tokens) const {
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     const auto& [sequence, position, index] = tokens[i];
-    const bool repeated =
-        i > 0 && tokens[i - 1].sequence == sequence && tokens[i - 1].position == position;
-    if (repeated || cells_.history(sequence).CellOf(position) != RunList::kNoCell) {
+    if (i > 0 && tokens[i - 1].sequence == sequence && tokens[i - 1].position == position) {
+      return Invalid("tokens " + std::to_string(tokens[i - 1].index) + " and " +
+                     std::to_string(index) + " of the batch are both at position " +
+                     std::to_string(position) + " of sequence " + std::to_string(Index(sequence)) +
+                     "; alternatives need parents");
+    }
+    if (cells_.history(sequence).CellOf(position) != RunList::kNoCell) {
       return Invalid("token " + std::to_string(index) + " of the batch: sequence " +
                      std::to_string(Index(sequence)) + " already holds position " +
                      std::to_string(position));
@@ -230,8 +234,7 @@ Status CausalCache::PrepareKeep(std::span<const std::int32_t> last) {
     if (status.ok()) continue;
     EndPass();
     // Not to be mistaken for a refusal, which changes nothing.
-    const bool refusal =
-        status.code() == StatusCode::kInvalidArgument || status.code() == StatusCode::kUnsupported;
+    const bool refusal = status.code() == StatusCode::kInvalidArgument;
     return Status(refusal ? StatusCode::kInternal : status.code(),
                   "moving the path that is kept: " + status.message());
   }

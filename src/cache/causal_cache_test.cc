@@ -248,6 +248,10 @@ TEST_F(CausalCacheTest, RefusedBatchesChangeNothing) {
       {{{0, 2}, {0, 1}},
        StatusCode::kInvalidArgument,
        "token 1 of the batch: sequence 0 already holds position 1"},
+      {{{0, 2}, {1, 0}, {0, 2}},
+       StatusCode::kInvalidArgument,
+       "tokens 0 and 2 of the batch are both at position 2 of sequence 0; alternatives need "
+       "parents"},
   };
   for (const auto& c : kCases) {
     const Status status = StartForward(*cache_, c.tokens);

@@ -27,6 +27,9 @@ using Rows = std::vector<std::string>;
 
 constexpr KvShape kShape{.kv_heads = 2, .k_dim = 4, .v_dim = 3};
 
+constexpr const char* kNoPass =
+    "no pass of drafts is under way: none has begun, or another call has ended it";
+
 // Behind three tokens of sequence 0:  a ─ c ─ f
 //                                     │ └ d
 //                                     └ b ─ e
@@ -160,11 +163,13 @@ TEST_F(DraftCacheTest, RefusedDraftsSayWhy) {
   ASSERT_EQ(Begin(), "");
   const std::vector<std::pair<TestBatch, std::string>> refused = {
       {{{{0, 3}, {0, 4}}, {}, {-1}}, "the batch has 2 tokens and 1 parents"},
-      {{{{0, 3}, {0, 4}}, {0}, {-1, 0}}, "there are items among drafts"},
+      {{{{0, 3}, {0, 4}}, {0}, {-1, 0}}, "a batch of drafts has multimodal items"},
       {{{{0, 3}, {0, 4}}, {}, {-1, 1}},
-       "draft 1 of the batch follows token 1, which does not come before it"},
+       "draft 1 of the batch follows token 1, which does not come before it; -1 is the "
+       "sequence's end"},
       {{{{0, 3}, {0, 4}}, {}, {-2, 0}},
-       "draft 0 of the batch follows token -2, which does not come before it"},
+       "draft 0 of the batch follows token -2, which does not come before it; -1 is the "
+       "sequence's end"},
       {{{{0, 3}, {1, 4}}, {}, {-1, 0}},
        "draft 1 of the batch follows token 0 of another sequence, 0"},
       {{{{0, 3}, {0, 5}}, {}, {-1, 0}},
@@ -178,13 +183,14 @@ TEST_F(DraftCacheTest, RefusedDraftsSayWhy) {
 
 TEST_F(DraftCacheTest, RefusedChoicesSayWhyAndChangeNothing) {
   Open(MakeCausalCache());
-  EXPECT_EQ(Keep({0}), "paths are kept of a pass of drafts alone");
+  EXPECT_EQ(Keep({0}), kNoPass);
   ASSERT_EQ(Begin(), "");
-  EXPECT_EQ(Keep({0}), "paths are kept of a pass of drafts alone");
+  EXPECT_EQ(Keep({0}), kNoPass);
   ASSERT_EQ(Forward(kTree), "");
   EXPECT_EQ(Keep({6}), "draft 6 is not in the batch of 6");
   EXPECT_EQ(Keep({-1}), "draft -1 is not in the batch of 6");
-  EXPECT_EQ(Keep({0, 4}), "drafts 0 and 4 are both of sequence 0");
+  EXPECT_EQ(Keep({0, 4}),
+            "drafts 0 and 4 are both of sequence 0, which keeps one path, given by its last token");
   const std::vector<std::int32_t> first = {0};
   EXPECT_EQ(cache_->SetCausal(first).code(), StatusCode::kUnsupported);
   EXPECT_EQ(Mask().size(), 6u);
@@ -266,7 +272,7 @@ TEST_F(DraftCacheTest, AWrapperKeepsNothingWhereOneCacheCannot) {
   const Status status = cache_->KeepPaths(std::vector<std::int32_t>{3});
   EXPECT_EQ(status.message(), "this kind of cache takes no drafts");
   EXPECT_EQ(status.code(), StatusCode::kInternal) << "no refusal: the pass is over";
-  EXPECT_EQ(Keep({3}), "paths are kept of a pass of drafts alone");
+  EXPECT_EQ(Keep({3}), kNoPass);
   EXPECT_EQ(Next(0, 3), "0@0=20 1@1=21 2@2=22 3@3=99 ");
 }
 
@@ -276,7 +282,7 @@ TEST_F(DraftCacheTest, WithoutTheSecondHalfNothingIsKept) {
   ASSERT_EQ(Begin(), "");
   ASSERT_EQ(Forward(kTree), "");
   ASSERT_TRUE(cache_->PrepareKeep(last).ok());
-  EXPECT_EQ(cache_->PrepareKeep(last).message(), "paths are kept of a pass of drafts alone");
+  EXPECT_EQ(cache_->PrepareKeep(last).message(), kNoPass);
   EXPECT_TRUE(cache_->Visible().positions.empty());
   EXPECT_FALSE(cache_->Get().ok());
   EXPECT_EQ(Next(0, 3), "0@0=20 1@1=21 2@2=22 3@3=99 ");
@@ -347,6 +353,7 @@ TEST_F(DraftCacheTest, RecurrentLayersTakeNone) {
   const Status status = StartBatch(*cache_, {{{0, 0, 1}}, {}, {-1}});
   EXPECT_EQ(status.code(), StatusCode::kUnsupported);
   EXPECT_EQ(status.message(), "recurrent layers take no drafts: a state has one past");
+  EXPECT_EQ(cache_->KeepPaths({}).code(), StatusCode::kInvalidArgument);
 }
 
 TEST_F(DraftCacheTest, EncoderOutputsAreNoDrafts) {
@@ -354,7 +361,8 @@ TEST_F(DraftCacheTest, EncoderOutputsAreNoDrafts) {
   ASSERT_TRUE(StartBatch(*cache_, kTree).ok());
   const Status status = PutContents(*cache_, {{0, 0, 1}}, 0, kShape);
   EXPECT_EQ(status.message(), "an encoder's output among drafts");
-  EXPECT_EQ(Keep({0, 1}), "drafts 0 and 1 are both of sequence 0");
+  EXPECT_EQ(Keep({0, 1}),
+            "drafts 0 and 1 are both of sequence 0, which keeps one path, given by its last token");
   EXPECT_EQ(Keep({3}), "");
 }
 

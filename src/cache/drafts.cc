@@ -46,7 +46,9 @@ std::span<const std::int32_t> Drafts::PathTo(std::int32_t token) {
 }
 
 Status Drafts::CheckChosen(std::span<const std::int32_t> chosen) const {
-  if (empty()) return Invalid("paths are kept of a pass of drafts alone");
+  if (empty()) {
+    return Invalid("no pass of drafts is under way: none has begun, or another call has ended it");
+  }
   for (std::size_t i = 0; i < chosen.size(); ++i) {
     if (chosen[i] < 0 || chosen[i] >= size()) {
       return Invalid("draft " + std::to_string(chosen[i]) + " is not in the batch of " +
@@ -55,7 +57,8 @@ Status Drafts::CheckChosen(std::span<const std::int32_t> chosen) const {
     for (std::size_t j = 0; j < i; ++j) {
       if (sequence(chosen[j]) != sequence(chosen[i])) continue;
       return Invalid("drafts " + std::to_string(chosen[j]) + " and " + std::to_string(chosen[i]) +
-                     " are both of sequence " + std::to_string(Index(sequence(chosen[i]))));
+                     " are both of sequence " + std::to_string(Index(sequence(chosen[i]))) +
+                     ", which keeps one path, given by its last token");
     }
   }
   return Status::Ok();

@@ -62,8 +62,7 @@ class WrapperCache final : public Cache {
     for (const auto& cache : caches_) {
       Status status = cache->PrepareKeep(last);
       if (status.ok()) continue;
-      const bool refused = status.code() == StatusCode::kInvalidArgument ||
-                           status.code() == StatusCode::kUnsupported;
+      const bool refused = status.code() == StatusCode::kInvalidArgument;
       if (refused && cache == caches_.front()) return status;
       EndPass();
       return refused ? Status(StatusCode::kInternal, status.message()) : status;

@@ -35,7 +35,7 @@ class RecurrentTwin : public CacheTwin {
   StatusCode Prepare(const TestBatch& batch, ForwardMode mode) const override;
   // Passes of drafts are refused, so that there is never one to keep of.
   StatusCode CheckKeep(const std::vector<int>& /*last*/) const override {
-    return StatusCode::kUnsupported;
+    return StatusCode::kInvalidArgument;
   }
   StatusCode CheckCopy(int src, int dst, Position length) const override;
   StatusCode CheckRemove(int sequence, Position begin, Position end) const override;
