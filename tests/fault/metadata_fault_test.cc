@@ -149,6 +149,26 @@ TEST_F(MetadataFaultTest, ForwardThatNeedsMoreRuns) {
   EXPECT_EQ(FailEach([&] { return cache_.StartForward(batch, ForwardMode::kCompute); }), 1);
 }
 
+// Room for the paths, and none is taken by what was refused; keeping one then needs no memory.
+TEST_F(MetadataFaultTest, DraftsBehindManyRuns) {
+  Open(2, 400, 8);
+  FillWithGaps(40);
+  std::vector<Position> positions = {79, 79, 80, 80};
+  const std::vector<SequenceId> sequences(positions.size(), SequenceId{0});
+  const std::vector<std::int32_t> parents = {-1, -1, 0, 1};
+  const Batch batch{positions, sequences, {}, parents};
+  EXPECT_EQ(FailEach([&] { return cache_.StartForward(batch, ForwardMode::kCompute); }), 1);
+  EXPECT_EQ(cache_.Visible().histories.size(), 2u);
+  const std::vector<std::int32_t> last = {3};
+  FailAllocation(1);
+  const bool kept = cache_.KeepPaths(last).ok();
+  const bool asked = !AllocationFailurePending();
+  FailAllocation(0);
+  EXPECT_TRUE(kept);
+  EXPECT_FALSE(asked);
+  EXPECT_EQ(cache_.cells().history(SequenceId{0}).length(), 81);
+}
+
 TEST_F(MetadataFaultTest, CopyOfManyRuns) {
   Open(2, 400, 1);
   FillWithGaps(100);
