@@ -45,12 +45,11 @@ struct Batch {
   std::span<const MultimodalItem> items{};
   // [batch], or empty. Where it is given, the tokens are drafts: token i follows token parents[i]
   // of the batch, one of its sequence that comes before it; or, with -1, what its sequence keeps.
-  // Its position is the next one; there are no items. Tokens that follow the same one are
-  // alternatives: a token sees
+  // Its position is the next one. Tokens that follow the same one are alternatives: a token sees
   // the path that leads to it, and of the other drafts nothing. When the pass ends the sequences
-  // hold none of them, but for what KeepPaths keeps: of a sequence with one way on, too, whose
-  // tokens beside others' trees are a path like any. (A window lets go of what it would for one
-  // token at the sequence's end.)
+  // hold none of them but what KeepPaths keeps; that goes for a sequence without alternatives,
+  // too. There are no items. (A window lets go of what it would for one token at the sequence's
+  // end.)
   std::span<const std::int32_t> parents{};
   std::size_t size() const { return positions.size(); }
 };

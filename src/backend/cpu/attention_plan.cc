@@ -24,10 +24,6 @@ PositionRange SeenBy(const Visibility& visibility, std::size_t token) {
   return {static_cast<Position>(begin), static_cast<Position>(end)};
 }
 
-PositionRange Union(PositionRange a, PositionRange b) {
-  return {std::min(a.begin, b.begin), std::max(a.end, b.end)};
-}
-
 }  // namespace
 
 // The histories that have tokens.
@@ -112,7 +108,6 @@ void AttentionPlan::AddBlockTasks(int kv_heads, int group) {
 // costs its reading, beyond that its rows.
 void AttentionPlan::AddSplitTasks(const LayerKv& layer, int group, int threads) {
   const int kv_heads = layer.shape.kv_heads;
-  constexpr std::int64_t kTasksPerThread = 4;
   const std::int64_t tasks = threads * kTasksPerThread;
   const auto weight = [&](const Stretch& stretch) {
     return std::max<std::int64_t>(std::int64_t{stretch.tokens} * group, 8);

@@ -42,6 +42,10 @@ struct PositionRange {
   Position begin = 0;
   Position end = 0;
 };
+// From the first of both to the last.
+constexpr PositionRange Union(PositionRange a, PositionRange b) {
+  return {std::min(a.begin, b.begin), std::max(a.end, b.end)};
+}
 
 // What is added to a row's scores in a split: to that of position p, values[zero + p], or the
 // first or last of them.

@@ -15,16 +15,11 @@ constexpr std::int64_t kMostRows = 256;
 constexpr std::int64_t kMostQueryValues = 1 << 16;
 // With more threads than such rows leave tasks for, fewer.
 constexpr std::int64_t kLeastRows = 8;
-constexpr std::int64_t kTasksPerThread = 4;
 // Of partial results behind shared stretches, in all.
 constexpr std::int64_t kMostPartialBytes = 256 << 20;
 
 std::span<const HistoryRun> RunsOf(const StretchCall& call, const SequencePlan& sequence) {
   return call.visibility.histories[static_cast<std::size_t>(sequence.history)];
-}
-
-PositionRange Union(PositionRange a, PositionRange b) {
-  return {std::min(a.begin, b.begin), std::max(a.end, b.end)};
 }
 
 // Splits that `seen` touches, of those in [begin, end).

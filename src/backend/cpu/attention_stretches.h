@@ -20,6 +20,9 @@
 
 namespace kvcache::cpu {
 
+// So many tasks of splits let threads of unequal speed end together.
+inline constexpr std::int64_t kTasksPerThread = 4;
+
 // One sequence's share of the batch.
 struct SequencePlan {
   std::int32_t history = 0;      // index into Visibility::histories
