@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/strings.h"
+#include "platform/mapped_file_faults.h"
 #include "platform/os_error.h"
 
 namespace kvcache {
@@ -59,7 +60,9 @@ Result<MappedFile> MappedFile::Open(const std::string& path) {
   if (size_bytes == 0) return MappedFile(path, nullptr, 0);
   void* data = mmap(nullptr, size_bytes, PROT_READ, MAP_PRIVATE, fd.get(), 0);
   if (data == MAP_FAILED) return OsError("map", path, errno);
-  return MappedFile(path, static_cast<const std::byte*>(data), size_bytes);
+  MappedFile file(path, static_cast<const std::byte*>(data), size_bytes);
+  AddMappedRange(file.bytes(), path);
+  return file;
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
@@ -75,7 +78,9 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), size_bytes_);
+  if (data_ == nullptr) return;
+  RemoveMappedRange(bytes());
+  munmap(const_cast<std::byte*>(data_), size_bytes_);
 }
 
 void MappedFile::WillNeed(std::span<const std::byte> range) const {

@@ -3,7 +3,8 @@
 // The pages belong to the operating system: a range that nobody reads takes no memory, and
 // reading it for the first time may wait for the disk. The mapping is private, so a file that
 // is replaced by rename keeps its old bytes here; one that is *cut short* by another process
-// while mapped makes a read past its new end fatal (SIGBUS), as with every mapped file.
+// while mapped makes a read past its new end fatal (SIGBUS), as with every mapped file;
+// mapped_file_faults.h lets a program say which file it was.
 //
 // Thread safety: const calls from any number of threads. Move-only; owns the mapping.
 #pragma once

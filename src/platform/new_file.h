@@ -1,7 +1,13 @@
 // A file that appears under its name only when it is complete.
 //
-// Bytes go to a neighbour with a temporary name, which Commit() makes durable and renames; one
-// that is never committed is removed. Whoever reads the name sees the old file or the new one.
+// Bytes go to a file without a name in the same directory; Commit() makes them durable and gives
+// the file its name. Whoever reads the name sees the old file or the new one. An uncommitted file
+// vanishes with the object or with the process, however that ends. Where the file system has no
+// nameless files, the temporary name is `NAME.tmp-` and random digits, and only a killed process
+// leaves it behind.
+//
+// A symbolic link stays and its target is replaced. A file that is replaced hands its permission
+// bits to the new one, and its owner where the system allows that.
 //
 // Thread safety: WriteAt from any number of threads at once; the rest from one.
 #pragma once
@@ -16,11 +22,14 @@
 
 namespace kvcache {
 
+struct OutputTarget;
+
 class NewFile {
  public:
   // Makes room for `size_bytes` zero bytes at once where the file system can, so that a full
   // disk is known before the work. Errors: kIo with the operating system's words, kNotFound
-  // for a directory that is not there; all name the path.
+  // for a directory that is not there, kInvalidArgument for a device or pipe, which cannot be
+  // replaced; all name the path.
   static Result<std::unique_ptr<NewFile>> Create(const std::string& path, std::uint64_t size_bytes);
 
   NewFile(const NewFile&) = delete;
@@ -38,16 +47,17 @@ class NewFile {
   std::uint64_t size_bytes() const { return size_bytes_; }
 
  private:
-  NewFile(std::string path, std::string temporary, int fd, std::uint64_t size_bytes)
-      : path_(std::move(path)),
-        temporary_(std::move(temporary)),
-        fd_(fd),
-        size_bytes_(size_bytes) {}
+  NewFile(std::string path, std::string target, std::uint64_t size_bytes)
+      : path_(std::move(path)), target_(std::move(target)), size_bytes_(size_bytes) {}
 
-  const std::string path_;
-  const std::string temporary_;
-  int fd_;  // -1 once committed
+  Status Open(const OutputTarget& target);
+  Status Name();
+
+  const std::string path_;    // as given
+  const std::string target_;  // after its symbolic links
   const std::uint64_t size_bytes_;
+  std::string temporary_;  // the name until Commit; empty while the file has none
+  int fd_ = -1;            // -1 once committed
 };
 
 }  // namespace kvcache

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -57,9 +58,48 @@ TEST_F(NewFileTest, LeavesNothingWithoutCommit) {
   {
     auto file = NewFile::Create(path_, 10);
     ASSERT_TRUE(file.ok());
-    EXPECT_EQ(FilesInDirectory(), 1u);
   }
   EXPECT_EQ(FilesInDirectory(), 0u);
+}
+
+TEST_F(NewFileTest, HasNoNameBeforeCommit) {
+  const auto file = NewFile::Create(path_, 10);
+  ASSERT_TRUE(file.ok());
+  EXPECT_EQ(FilesInDirectory(), 0u) << "what a killed process would leave behind";
+}
+
+TEST_F(NewFileTest, KeepsPermissionsAndLinks) {
+  std::ofstream(path_) << "old";
+  ASSERT_EQ(chmod(path_.c_str(), 0640), 0);
+  std::filesystem::create_symlink("file", directory_ + "/link");
+  auto file = NewFile::Create(directory_ + "/link", 3);
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  ASSERT_TRUE((*file)->WriteAt(0, Bytes("new")).ok());
+  ASSERT_TRUE((*file)->Commit().ok());
+  EXPECT_TRUE(std::filesystem::is_symlink(directory_ + "/link"));
+  EXPECT_EQ(Content(), "new");
+  struct stat info {};
+  ASSERT_EQ(stat(path_.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 07777, 0640u);
+}
+
+TEST_F(NewFileTest, RefusesWhatCannotBeReplaced) {
+  const auto device = NewFile::Create("/dev/null", 1);
+  ASSERT_FALSE(device.ok());
+  EXPECT_EQ(device.status().message(), "cannot replace /dev/null: it is not a regular file");
+  const auto folder = NewFile::Create(directory_, 1);
+  ASSERT_FALSE(folder.ok());
+  EXPECT_EQ(folder.status().message(), "cannot create " + directory_ + ": Is a directory");
+  std::filesystem::create_symlink("circle", directory_ + "/circle");
+  EXPECT_EQ(NewFile::Create(directory_ + "/circle", 1).status().code(), StatusCode::kIo);
+}
+
+TEST_F(NewFileTest, RefusesAFileThatMayNotBeWritten) {
+  if (geteuid() == 0) GTEST_SKIP() << "root may write everything";
+  std::ofstream(path_) << "old";
+  ASSERT_EQ(chmod(path_.c_str(), 0400), 0);
+  EXPECT_EQ(NewFile::Create(path_, 1).status().message(),
+            "cannot write to " + path_ + ": Permission denied");
 }
 
 TEST_F(NewFileTest, RefusesBytesOutsideItsSize) {

@@ -1,0 +1,44 @@
+#include "platform/output_target.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+
+#include "platform/os_error.h"
+
+namespace kvcache {
+namespace {
+
+constexpr int kMostLinks = 40;  // as Linux has it
+
+}  // namespace
+
+Result<OutputTarget> ResolveOutput(const std::string& path) {
+  namespace fs = std::filesystem;
+  OutputTarget target{.path = path};
+  struct stat info {};
+  for (int links = 0;; ++links) {
+    if (lstat(target.path.c_str(), &info) != 0) {
+      if (errno != ENOENT) return OsError("create", path, errno);
+      return target;  // whether its directory exists is found when the file is created
+    }
+    if (!S_ISLNK(info.st_mode)) break;
+    if (links == kMostLinks) return OsError("create", path, ELOOP);
+    std::error_code error;
+    const fs::path link = fs::read_symlink(target.path, error);
+    if (error) return OsError("read the link", path, error.value());
+    target.path = (fs::path(target.path).parent_path() / link).string();
+  }
+  if (S_ISDIR(info.st_mode)) return OsError("create", path, EISDIR);
+  if (access(target.path.c_str(), W_OK) != 0) return OsError("write to", path, errno);
+  target.exists = true;
+  target.regular = S_ISREG(info.st_mode);
+  target.mode = info.st_mode & 07777;
+  target.owner = info.st_uid;
+  target.group = info.st_gid;
+  return target;
+}
+
+}  // namespace kvcache

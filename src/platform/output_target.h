@@ -1,0 +1,28 @@
+// Resolves the path that a program writes to.
+//
+// Thread safety: free functions.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+#include "kvcache/status.h"
+
+namespace kvcache {
+
+// A path after its symbolic links are followed, and what is there now.
+struct OutputTarget {
+  std::string path;      // no symbolic link, even where a link points to nothing
+  bool exists = false;   // something has that name
+  bool regular = false;  // it is a regular file
+  mode_t mode = 0;       // its permission bits
+  uid_t owner = 0;
+  gid_t group = 0;
+};
+
+// Errors name `path`: it is a directory; the file is there and may not be written; links that
+// form a circle; the operating system's reason.
+Result<OutputTarget> ResolveOutput(const std::string& path);
+
+}  // namespace kvcache
