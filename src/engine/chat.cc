@@ -152,9 +152,6 @@ Result<ChatTurn> Chat::Answer(GenerateRequest request) {
   if (request.max_tokens > room) request.max_tokens = -1;  // until the context is full
   for (std::string& stop : format_.Stops()) request.stop.push_back(std::move(stop));
   KVCACHE_ASSIGN_OR_RETURN(turn.result, Generate(session_, engine_, request));
-  if (turn.result.stop == StopReason::kInterrupted && turn.result.tokens.empty()) {
-    turn.result.prompt_tokens = session_.position() - turn.kept;  // as far as it came
-  }
   turn.context_full =
       turn.result.stop == StopReason::kLength && session_.position() >= engine_.context();
   Remember(turn.result);

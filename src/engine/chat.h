@@ -34,7 +34,7 @@ enum class Rewrite : std::uint8_t {
 };
 
 struct ChatTurn {
-  GenerateResult result;           // its prompt_tokens are those computed
+  GenerateResult result;           // its prompt_tokens are those that were not kept
   std::int32_t prompt_tokens = 0;  // of the whole prompt
   std::int32_t kept = 0;           // of them, found in the cache
   std::int32_t dropped = 0;        // in the cache, but of no use

@@ -71,7 +71,9 @@ Status Engine::CheckTokens(std::span<const std::int32_t> tokens) const {
   return Status::Ok();
 }
 
-Status Engine::Encode(std::span<const std::int32_t> tokens, SequenceId sequence) {
+Status Engine::Encode(std::span<const std::int32_t> tokens, SequenceId sequence,
+                      const std::atomic<bool>* interrupt) {
+  model_->SetInterrupt(interrupt);
   KVCACHE_RETURN_IF_ERROR(CheckTokens(tokens));
   if (has_encoder() && tokens.size() > static_cast<std::size_t>(context())) {
     return {StatusCode::kCacheFull, std::to_string(tokens.size()) +
@@ -108,6 +110,7 @@ Status Engine::CheckImages(const EngineBatch& batch) const {
 }
 
 Status Engine::Forward(const EngineBatch& batch) {
+  model_->SetInterrupt(batch.interrupt);
   KVCACHE_RETURN_IF_ERROR(CheckTokens(batch.tokens));
   KVCACHE_RETURN_IF_ERROR(CheckImages(batch));
   items_.clear();

@@ -7,6 +7,7 @@
 // Thread safety: one thread at a time.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -52,6 +53,8 @@ struct EngineBatch {
   std::span<const SequenceId> sequences;
   std::span<const EngineImage> images{};
   std::span<const std::int32_t> parents{};  // [batch] or empty: drafts, as in Batch
+  // Forward ends early, with kCancelled, once *interrupt is true; null: never.
+  const std::atomic<bool>* interrupt = nullptr;
 };
 
 class Engine {
@@ -86,7 +89,8 @@ class Engine {
   // Lets the encoder read `tokens`, at most context() of them, for the empty sequence `sequence`,
   // and evaluates its first token, info().decoder_start, at position 0. Errors as in Forward;
   // kUnsupported without an encoder.
-  Status Encode(std::span<const std::int32_t> tokens, SequenceId sequence);
+  Status Encode(std::span<const std::int32_t> tokens, SequenceId sequence,
+                const std::atomic<bool>* interrupt = nullptr);
 
   // Logits [vocabulary, rows.size()] of batch indices of the last Forward.
   Status Logits(std::span<const std::int32_t> rows, float* logits) {

@@ -211,6 +211,43 @@ TEST_F(EngineTest, InterruptBeforeThePromptAndInText) {
   EXPECT_EQ(session.position(), 10) << "the prompt stays; the last token was not evaluated";
 }
 
+// An interrupt ends a pass in the middle: the passes before it stay, and the report counts them.
+TEST_F(EngineTest, InterruptInAPassOfThePrompt) {
+  auto owned =
+      std::make_unique<testing::FailingBackend>(std::move(MakeCpuBackend({.threads = 1})).value());
+  testing::FailingBackend& backend = *owned;
+  auto opened = Engine::Open(*path_, {.context = 64, .prefill_chunk = 4}, std::move(owned));
+  ASSERT_TRUE(opened.ok());
+  Engine& engine = **opened;
+  Session session(engine, SequenceId{0});
+  std::atomic<bool> interrupt{false};
+  GenerateRequest request{.prompt = SomeTokens(10), .max_tokens = 4, .interrupt = &interrupt};
+  request.sampling.temperature = 0.0f;
+  request.on_prefill = [&](std::int32_t done) {
+    if (done == 4) backend.SetAtNth(3, &interrupt);  // of the second pass
+  };
+  auto result = Generate(session, engine, request);
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  EXPECT_EQ(result->stop, StopReason::kInterrupted);
+  EXPECT_EQ(session.position(), 4);
+  EXPECT_EQ(result->prompt_tokens, 10);
+  EXPECT_EQ(result->computed_tokens, 4);
+
+  // What was computed is of use: the rest of the prompt gives the answer of a run without a stop.
+  interrupt = false;
+  request.on_prefill = {};
+  request.prompt.erase(request.prompt.begin(), request.prompt.begin() + 4);
+  result = Generate(session, engine, request);
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->computed_tokens, 6);
+  const std::vector<std::int32_t> tokens = result->tokens;
+  ASSERT_TRUE(session.Truncate(0).ok());
+  request.prompt = SomeTokens(10);
+  result = Generate(session, engine, request);
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->tokens, tokens);
+}
+
 // What is held back, as it may begin a stop string, is not handed out after all.
 TEST_F(EngineTest, WhoStopsTheTextIsNotCalledAgain) {
   const auto engine = Open({.context = 64});
@@ -259,9 +296,14 @@ TEST_F(EngineTest, LogitsThatAreNotNumbersAreAnError) {
   const auto result = Generate(session, **engine, {.prompt = SomeTokens(10), .max_tokens = 5});
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.status().code(), StatusCode::kCorrupt);
-  EXPECT_EQ(
-      result.status().message(),
-      "after 10 tokens the logit of token 0 is not a number: the model's weights are damaged");
+  EXPECT_EQ(result.status().message(), path +
+                                           ": after 10 tokens the logit of token 0 is not a "
+                                           "number: the model's weights are damaged");
+  ASSERT_TRUE(session.Truncate(0).ok());
+  EXPECT_EQ(Score(session, **engine, SomeTokens(3)).status().message(),
+            path +
+                ": after 1 token the logit of token 0 is not a number: the model's weights are "
+                "damaged");
   std::filesystem::remove(path);
 }
 

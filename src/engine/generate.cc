@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <utility>
 
+#include "engine/check_logits.h"
 #include "engine/stop_strings.h"
 #include "model/utf8_stream.h"
 
@@ -94,16 +94,6 @@ Result<bool> Evaluate(Session& session, Engine& engine, const GenerateRequest& r
   return true;
 }
 
-// A model whose weights are damaged must not pass for one that babbles.
-Status CheckLogits(std::span<const float> logits, const Session& session) {
-  const auto bad = std::ranges::find_if(logits, [](float logit) { return std::isnan(logit); });
-  if (bad == logits.end()) return Status::Ok();
-  return {StatusCode::kCorrupt, "after " + std::to_string(session.position()) +
-                                    " tokens the logit of token " +
-                                    std::to_string(bad - logits.begin()) +
-                                    " is not a number: the model's weights are damaged"};
-}
-
 Status Decode(Session& session, Engine& engine, const GenerateRequest& request, TextOutput& output,
               Clock::time_point start, GenerateResult& result) {
   Sampler sampler(request.sampling, engine.info().vocabulary);
@@ -112,7 +102,7 @@ Status Decode(Session& session, Engine& engine, const GenerateRequest& request, 
   while (request.max_tokens < 0 ||
          result.tokens.size() < static_cast<std::size_t>(request.max_tokens)) {
     KVCACHE_ASSIGN_OR_RETURN(const std::span<const float> logits, session.LastLogits());
-    KVCACHE_RETURN_IF_ERROR(CheckLogits(logits, session));
+    KVCACHE_RETURN_IF_ERROR(CheckLogits(engine, logits, session.position()));
     const std::int32_t token = sampler.Sample(logits, session.tokens());
     if (result.first_token_ms == 0.0) {
       result.first_token_ms = MillisecondsSince(start);
@@ -148,7 +138,7 @@ std::string_view StopReasonName(StopReason reason) {
 }
 
 double GenerateResult::PrefillTokensPerSecond() const {
-  return prefill_ms > 0.0 ? prompt_tokens * 1e3 / prefill_ms : 0.0;
+  return prefill_ms > 0.0 ? computed_tokens * 1e3 / prefill_ms : 0.0;
 }
 
 double GenerateResult::DecodeTokensPerSecond() const {
@@ -166,10 +156,13 @@ Result<GenerateResult> Generate(Session& session, Engine& engine, const Generate
     return Status::Ok();
   };
   const bool encodes = engine.has_encoder() && before == 0;
-  const Status prefill = encodes ? session.Encode(request.prompt)
+  const Status prefill = encodes ? session.Encode(request.prompt, request.interrupt)
                                  : session.Append(request.prompt, report, request.interrupt);
   if (encodes && request.on_prefill) request.on_prefill(result.prompt_tokens);
   result.prefill_ms = MillisecondsSince(start);
+  result.computed_tokens = encodes && prefill.ok()
+                               ? result.prompt_tokens
+                               : std::max<std::int32_t>(0, session.position() - before);
   if (prefill.code() == StatusCode::kCancelled) {
     result.stop = StopReason::kInterrupted;
     return result;

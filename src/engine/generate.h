@@ -42,11 +42,12 @@ struct GenerateResult {
   std::string text;
   std::vector<std::int32_t> tokens;  // generated, without an end-of-sequence token
   StopReason stop = StopReason::kLength;
-  std::int32_t prompt_tokens = 0;
-  std::int32_t shifts = 0;      // how often the context was full
-  double prefill_ms = 0.0;      // the prompt's passes
-  double first_token_ms = 0.0;  // from the call to the first sampled token
-  double decode_ms = 0.0;       // from the first sampled token to the end
+  std::int32_t prompt_tokens = 0;    // of the request
+  std::int32_t computed_tokens = 0;  // of them, evaluated: all, unless interrupted before
+  std::int32_t shifts = 0;           // how often the context was full
+  double prefill_ms = 0.0;           // the prompt's passes
+  double first_token_ms = 0.0;       // from the call to the first sampled token
+  double decode_ms = 0.0;            // from the first sampled token to the end
   std::int32_t decode_passes = 0;
 
   double PrefillTokensPerSecond() const;
@@ -55,8 +56,8 @@ struct GenerateResult {
 
 // Errors: an empty prompt, a prompt longer than the context (with the numbers), those of
 // Session::Append and SamplingParams::Check; kCorrupt for logits that are not numbers. An
-// interrupt is not an error: what was computed
-// stays in the session. An end-of-sequence token is not evaluated.
+// interrupt is not an error: what was computed stays in the session. An end-of-sequence token is
+// not evaluated.
 Result<GenerateResult> Generate(Session& session, Engine& engine, const GenerateRequest& request);
 
 }  // namespace kvcache

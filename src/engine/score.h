@@ -22,7 +22,8 @@ using LogitsSink = std::function<Status(std::span<const float> rows)>;
 
 // Evaluates `tokens` in an empty session, or in one that has let an encoder read a text and is
 // empty otherwise: its first token is then the first one scored. Errors: no tokens, more than the
-// context, those of the passes and of the sink; kCancelled when interrupted.
+// context, those of the passes and of the sink; kCorrupt for logits that are not numbers;
+// kCancelled when interrupted.
 Result<ScoreResult> Score(Session& session, Engine& engine, std::span<const std::int32_t> tokens,
                           const LogitsSink& sink = {},
                           const std::atomic<bool>* interrupt = nullptr);

@@ -19,13 +19,13 @@ Session::~Session() {
   (void)engine_.cache().Remove(sequence_, 0, kEndOfSequence).ok();
 }
 
-Status Session::Encode(std::span<const std::int32_t> text) {
+Status Session::Encode(std::span<const std::int32_t> text, const std::atomic<bool>* interrupt) {
   if (!tokens_.empty()) {
     return {StatusCode::kInvalidArgument, "a text to encode comes before all else, not after " +
                                               std::to_string(position()) + " tokens"};
   }
   last_pass_tokens_ = 0;
-  Status status = engine_.Encode(text, sequence_);
+  Status status = engine_.Encode(text, sequence_, interrupt);
   if (!status.ok()) {
     KVCACHE_RETURN_IF_ERROR(engine_.cache().Remove(sequence_, 0, kEndOfSequence));
     return status;
@@ -52,7 +52,7 @@ Status Session::Append(std::span<const std::int32_t> tokens, const PassHook& hoo
     }
     const auto count = std::min(tokens.size(), static_cast<std::size_t>(engine_.max_batch()));
     const Position first = position();
-    Status status = Pass(tokens.first(count));
+    Status status = Pass(tokens.first(count), interrupt);
     if (status.ok() && hook) status = hook(first, static_cast<std::int32_t>(count));
     if (!status.ok()) {
       KVCACHE_RETURN_IF_ERROR(GoBack(first));
@@ -63,14 +63,15 @@ Status Session::Append(std::span<const std::int32_t> tokens, const PassHook& hoo
   return Status::Ok();
 }
 
-Status Session::Pass(std::span<const std::int32_t> tokens) {
+Status Session::Pass(std::span<const std::int32_t> tokens, const std::atomic<bool>* interrupt) {
   const std::size_t count = tokens.size();
   std::iota(positions_.begin(), positions_.begin() + static_cast<std::ptrdiff_t>(count),
             position());
   last_pass_tokens_ = 0;
   Status status = engine_.Forward({.tokens = tokens,
                                    .positions = std::span(positions_).first(count),
-                                   .sequences = std::span(sequences_).first(count)});
+                                   .sequences = std::span(sequences_).first(count),
+                                   .interrupt = interrupt});
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
   if (status.ok()) last_pass_tokens_ = static_cast<std::int32_t>(count);
   return status;

@@ -35,13 +35,13 @@ class Session {
   // with an encoder has read nothing yet;
   // those of Engine::Forward and of the hook: passes before the failing one stay, the failing
   // one is removed (and tokens before it that the cache cannot go back to the end of). kCancelled
-  // between passes once *interrupt is true.
+  // once *interrupt is true, also in the middle of a pass, which is removed then.
   Status Append(std::span<const std::int32_t> tokens, const PassHook& hook = {},
                 const std::atomic<bool>* interrupt = nullptr);
 
   // Lets a model's encoder read a text; the session then holds the decoder's first token. Errors:
   // the session is not empty; those of Engine::Encode, after which it is empty.
-  Status Encode(std::span<const std::int32_t> text);
+  Status Encode(std::span<const std::int32_t> text, const std::atomic<bool>* interrupt = nullptr);
 
   // Logits [vocabulary] after the last token, valid until the next call. REQUIRES: the last
   // pass of the engine was this session's.
@@ -61,7 +61,7 @@ class Session {
   Status ForkFrom(const Session& source, Position length);
 
  private:
-  Status Pass(std::span<const std::int32_t> tokens);
+  Status Pass(std::span<const std::int32_t> tokens, const std::atomic<bool>* interrupt);
   // Drops tokens until at most `length` are left and the next one can be evaluated.
   Status GoBack(Position length);
   // The first `length` tokens, evaluating those again that GoBack lost. REQUIRES: length <=

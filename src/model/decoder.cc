@@ -99,7 +99,7 @@ Status Decoder::Forward(std::span<const std::int32_t> tokens, std::span<const Po
             StrCat("a pass of ", batch, " tokens, reserved are ", max_batch_)};
   }
   batch_ = 0;
-  Pass pass(backend_, scratch_, &cache, positions);
+  Pass pass(backend_, scratch_, &cache, positions, interrupt());
   const TensorView x = pass.TakeHidden(params_.width);
   pass.Embed(embedding_, tokens, x);
   if (params_.embedding_scale != 1.0f) pass.Scale(x, params_.embedding_scale);

@@ -80,7 +80,7 @@ class ExpertsTest : public ::testing::Test {
     EXPECT_TRUE(measure.status().ok());
     EXPECT_TRUE(scratch_.Reserve(*backend_, measure.peak_values()).ok());
     const std::vector<Position> positions(static_cast<std::size_t>(batch));
-    Pass pass(*backend_, scratch_, nullptr, positions);
+    Pass pass(*backend_, scratch_, nullptr, positions, nullptr);
     const TensorView view = TensorView::Dense(h.data(), DType::kF32, kWidth, batch);
     experts_.Run(pass, plan_, view, view);
     EXPECT_TRUE(pass.status().ok()) << pass.status().message();

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -99,6 +100,31 @@ TEST_P(ForwardFault, EachCallOfAPass) {
   }
   EXPECT_EQ(logits, expected);
   EXPECT_GT(failed, 2 * 13) << "two layers of at least thirteen calls";
+}
+
+// An interrupt between any two calls of a pass is such a failure, with kCancelled.
+TEST_P(ForwardFault, InterruptAfterEachCallOfAPass) {
+  ASSERT_TRUE(Load().ok());
+  std::vector<float> expected, logits;
+  ASSERT_TRUE(Pass(expected).ok());
+  std::atomic<bool> interrupt{false};
+  int interrupted = 0;
+  for (;; ++interrupted) {
+    ASSERT_TRUE(cache_->Remove(SequenceId{0}, 0, kEndOfSequence).ok());
+    interrupt = false;
+    model_->SetInterrupt(&interrupt);
+    backend_.SetAtNth(interrupted + 1, &interrupt);
+    const Status status = Pass(logits);
+    model_->SetInterrupt(nullptr);
+    backend_.SetAtNth(0, nullptr);
+    if (status.ok()) break;  // the flag came after the pass's last operation, or not at all
+    EXPECT_EQ(status.code(), StatusCode::kCancelled);
+    ASSERT_TRUE(cache_->Remove(SequenceId{0}, 0, kEndOfSequence).ok());
+    ASSERT_TRUE(Pass(logits).ok()) << "after call " << interrupted + 1;
+    ASSERT_EQ(logits, expected);
+  }
+  EXPECT_EQ(logits, expected);
+  EXPECT_GE(interrupted, 2 * 12) << "two layers; what follows the last one is not of the pass";
 }
 
 TEST_P(ForwardFault, EachCallOfLoading) {

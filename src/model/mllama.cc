@@ -262,7 +262,8 @@ Status Mllama::EncodeStates(const TensorView& states, SequenceId sequence, Cache
   KVCACHE_RETURN_IF_ERROR(encoder->SetSequence(sequence));
   KVCACHE_RETURN_IF_ERROR(ReserveStates(states.dims[1]));
   const auto tokens = static_cast<std::size_t>(states.dims[1]);
-  Pass pass(backend(), states_scratch_, nullptr, std::span(states_positions_).first(tokens));
+  Pass pass(backend(), states_scratch_, nullptr, std::span(states_positions_).first(tokens),
+            interrupt());
   PutStates(pass, states, encoder);
   return pass.status();
 }

@@ -7,6 +7,7 @@
 // Thread safety: one thread at a time.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -43,6 +44,10 @@ class Model {
 
   virtual const ModelInfo& info() const = 0;
 
+  // Encode, EncodeStates and Forward end early, with kCancelled, once *interrupt is true; null:
+  // never. A pass that ended early has failed in the middle, as if a kernel had.
+  void SetInterrupt(const std::atomic<bool>* interrupt) { interrupt_ = interrupt; }
+
   // Makes the kind of cache that the layers need, not yet initialised. It refers to the model.
   virtual std::unique_ptr<Cache> MakeCache() = 0;
 
@@ -69,6 +74,12 @@ class Model {
 
   // Bytes that the weights take beside the mapped file (repacked matrices).
   virtual std::size_t OwnedWeightBytes() const = 0;
+
+ protected:
+  const std::atomic<bool>* interrupt() const { return interrupt_; }
+
+ private:
+  const std::atomic<bool>* interrupt_ = nullptr;
 };
 
 // Reads the architecture from the file and binds its weights. `file` and `backend` must

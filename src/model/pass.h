@@ -15,6 +15,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <initializer_list>
 #include <span>
@@ -53,12 +54,15 @@ inline TensorView Flat(const TensorView& view) {
 
 class Pass {
  public:
-  // A pass over tokens at `positions`. All must outlive it.
-  Pass(Backend& backend, const Scratch& scratch, Cache* cache, std::span<const Position> positions)
+  // A pass over tokens at `positions`. All must outlive it. Once *interrupt is true, the pass ends
+  // before its next operation, with kCancelled; null: never.
+  Pass(Backend& backend, const Scratch& scratch, Cache* cache, std::span<const Position> positions,
+       const std::atomic<bool>* interrupt)
       : backend_(&backend),
         scratch_(&scratch),
         cache_(cache),
         positions_(positions),
+        interrupt_(interrupt),
         batch_(static_cast<std::int64_t>(positions.size())) {}
 
   // One that measures, for batches of `batch` tokens.
@@ -70,8 +74,14 @@ class Pass {
   const Status& status() const { return status_; }
   std::int64_t peak_values() const { return peak_; }
 
-  // Does the graph go on, with values? False while measuring and after an error.
-  bool runs() const { return scratch_ != nullptr && status_.ok(); }
+  // Does the graph go on, with values? False while measuring, after an error and after an
+  // interrupt.
+  bool runs() {
+    if (scratch_ == nullptr || !status_.ok()) return false;
+    if (interrupt_ == nullptr || !interrupt_->load(std::memory_order_relaxed)) return true;
+    status_ = {StatusCode::kCancelled, "interrupted"};
+    return false;
+  }
   // Makes `status` the pass's, unless it has one already.
   void Check(Status status) {
     if (status_.ok()) status_ = std::move(status);
@@ -168,6 +178,7 @@ class Pass {
   const Scratch* scratch_ = nullptr;
   Cache* cache_ = nullptr;
   std::span<const Position> positions_;
+  const std::atomic<bool>* interrupt_ = nullptr;
   std::int64_t batch_ = 0;
   std::int64_t top_ = 0;
   std::int64_t peak_ = 0;

@@ -296,7 +296,8 @@ Status T5::Encode(std::span<const std::int32_t> tokens, SequenceId sequence, Cac
   if (tokens.empty()) return {StatusCode::kInvalidArgument, "there is no text to encode"};
   KVCACHE_RETURN_IF_ERROR(encoder->SetSequence(sequence));
   KVCACHE_RETURN_IF_ERROR(ReserveEncoder(static_cast<std::int64_t>(tokens.size())));
-  Pass pass(backend(), encoder_scratch_, nullptr, std::span(positions_).first(tokens.size()));
+  Pass pass(backend(), encoder_scratch_, nullptr, std::span(positions_).first(tokens.size()),
+            interrupt());
   const TensorView x = pass.TakeHidden(params().width);
   RunEncoder(pass, tokens, x);
   PutOutput(pass, x, *encoder, cache);

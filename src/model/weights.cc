@@ -89,7 +89,11 @@ Result<Norm> WeightReader::RmsNorm(const std::string& name, std::int64_t width, 
 
 Result<TensorView> WeightReader::Table(const std::string& name, std::int64_t inputs,
                                        std::int64_t outputs) {
-  return Take(name, inputs, outputs);
+  KVCACHE_ASSIGN_OR_RETURN(const TensorView view, Take(name, inputs, outputs));
+  // Looks up no rows, so that a type that is not served is found here and not in a pass.
+  const TensorView none = TensorView::Dense(nullptr, DType::kF32, inputs, 0);
+  KVCACHE_RETURN_IF_ERROR(backend_.Embed(view, {}, none).WithContext("tensor '" + name + "'"));
+  return view;
 }
 
 Result<TensorView> WeightReader::Vector(const std::string& name, std::int64_t length) {

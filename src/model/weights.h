@@ -60,7 +60,7 @@ class WeightReader {
 
   Result<Norm> RmsNorm(const std::string& name, std::int64_t width, float epsilon);
 
-  // A view of the matrix in the file, for row look-ups.
+  // A view of the matrix in the file, for Backend::Embed, which serves its type.
   Result<TensorView> Table(const std::string& name, std::int64_t inputs, std::int64_t outputs);
 
   // A matrix of f32 values, where it lies in the file.

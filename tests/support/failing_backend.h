@@ -3,6 +3,7 @@
 // Thread safety: one thread at a time, as any backend.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <span>
 #include <string>
@@ -21,6 +22,12 @@ class FailingBackend final : public Backend {
   static constexpr std::string_view kMessage = "asked to fail";
   void FailNth(int n) { countdown_ = n; }
   bool failure_pending() const { return countdown_ > 0; }
+
+  // The n-th call from now sets *flag and succeeds; 0: none does.
+  void SetAtNth(int n, std::atomic<bool>* flag) {
+    flag_countdown_ = n;
+    flag_ = flag;
+  }
 
   std::string_view name() const override { return "failing"; }
   CacheConfig preferred_cache_config() const override { return inner_->preferred_cache_config(); }
@@ -121,11 +128,16 @@ class FailingBackend final : public Backend {
   }
 
  private:
-  bool Fails() { return countdown_ > 0 && --countdown_ == 0; }
+  bool Fails() {
+    if (flag_countdown_ > 0 && --flag_countdown_ == 0) flag_->store(true);
+    return countdown_ > 0 && --countdown_ == 0;
+  }
   static Status Failure() { return {StatusCode::kIo, std::string(kMessage)}; }
 
   std::unique_ptr<Backend> inner_;
   int countdown_ = 0;
+  int flag_countdown_ = 0;
+  std::atomic<bool>* flag_ = nullptr;
 };
 
 }  // namespace kvcache::testing

@@ -60,8 +60,9 @@ Result<ChatFormat> ChatFormat::ForModel(const GgufFile& file, const Tokenizer& t
     const bool chatml = IsControl(tokenizer, kStartMark) && IsControl(tokenizer, kEndMark);
     return BuiltIn(chatml ? "chatml" : "plain", tokenizer);
   }
-  KVCACHE_ASSIGN_OR_RETURN(const std::string_view source, file.GetString(key));
-  return Make(ChatFormatKind::kModel, StrCat("the model's template (", key, ")"), source,
+  const auto source = file.GetString(key);
+  if (!source.ok()) return Status(source.status()).WithContext(file.path());
+  return Make(ChatFormatKind::kModel, StrCat("the model's template (", key, ")"), *source,
               tokenizer);
 }
 

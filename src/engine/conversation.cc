@@ -1,0 +1,111 @@
+#include "engine/conversation.h"
+
+#include <cstdint>
+#include <utility>
+
+#include "base/strings.h"
+#include "engine/json_text.h"
+
+namespace kvcache {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr int kVersion = 1;
+
+Status Wrong(std::string message) {
+  return {StatusCode::kInvalidArgument, std::move(message)};
+}
+
+std::string OneLineJson(const ordered_json& value) {
+  return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+}
+
+Status CheckVersion(const ordered_json& file) {
+  const auto version = file.find("version");
+  if (version == file.end() || *version == kVersion) return Status::Ok();
+  return Wrong(StrCat("\"version\" is ", OneLineJson(*version), "; this program reads ", kVersion));
+}
+
+// What templates and people call the text of a message: a string, a list of parts, or nothing.
+Status CheckMessage(const ordered_json& message, std::size_t number) {
+  if (!message.is_object()) {
+    return Wrong(StrCat("message ", number, " is not an object but ", message.type_name()));
+  }
+  const auto role = message.find("role");
+  if (role == message.end() || !role->is_string()) {
+    return Wrong(StrCat("message ", number, " has no \"role\" that is a string"));
+  }
+  const auto content = message.find("content");
+  const bool readable =
+      content == message.end() || content->is_string() || content->is_null() || content->is_array();
+  if (readable) return Status::Ok();
+  return Wrong(StrCat("the \"content\" of message ", number, " is ", content->type_name(),
+                      "; it is a string, an array of parts or null"));
+}
+
+Status CheckMessages(const ordered_json& messages) {
+  if (!messages.is_array()) {
+    return Wrong(StrCat("\"messages\" is not an array but ", messages.type_name()));
+  }
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    KVCACHE_RETURN_IF_ERROR(CheckMessage(messages[i], i + 1));
+  }
+  return Status::Ok();
+}
+
+Status CheckTools(const ordered_json& tools) {
+  if (tools.is_null()) return Status::Ok();
+  if (!tools.is_array()) {
+    return Wrong(StrCat("tools are an array of objects, not ", tools.type_name()));
+  }
+  for (std::size_t i = 0; i < tools.size(); ++i) {
+    if (tools[i].is_object()) continue;
+    return Wrong(StrCat("tool ", i + 1, " is not an object (with \"type\" and \"function\") but ",
+                        tools[i].type_name()));
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+std::string ConversationText(const ChatInput& input) {
+  std::string text = StrCat("{\"version\": ", kVersion, ",\n \"messages\": [");
+  std::string_view separator = "\n  ";
+  for (const ordered_json& message : input.messages) {
+    text += StrCat(separator, OneLineJson(message));
+    separator = ",\n  ";
+  }
+  return StrCat(text, "],\n \"tools\": ", OneLineJson(input.tools),
+                ",\n \"variables\": ", OneLineJson(input.variables), "}\n");
+}
+
+Status ReadConversation(std::string_view text, ChatInput& input) {
+  KVCACHE_ASSIGN_OR_RETURN(ordered_json file, ParseJson(text));
+  if (file.is_array()) file = ordered_json::object({{"messages", std::move(file)}});
+  if (!file.is_object() || !file.contains("messages")) {
+    return Wrong("expected an object with \"messages\", or an array of messages");
+  }
+  ordered_json tools = file.contains("tools") ? file["tools"] : input.tools;
+  ordered_json variables = file.contains("variables") ? file["variables"] : input.variables;
+  KVCACHE_RETURN_IF_ERROR(CheckVersion(file));
+  KVCACHE_RETURN_IF_ERROR(CheckMessages(file["messages"]));
+  KVCACHE_RETURN_IF_ERROR(CheckTools(tools));
+  if (!variables.is_object()) {
+    return Wrong(StrCat("\"variables\" is not an object but ", variables.type_name()));
+  }
+  input.messages = std::move(file["messages"]);
+  input.tools = std::move(tools);
+  input.variables = std::move(variables);
+  return Status::Ok();
+}
+
+Result<ordered_json> ReadTools(std::string_view text) {
+  KVCACHE_ASSIGN_OR_RETURN(ordered_json tools, ParseJson(text));
+  if (tools.is_object()) tools = ordered_json::array({std::move(tools)});
+  KVCACHE_RETURN_IF_ERROR(CheckTools(tools));
+  if (tools.is_null()) return Wrong("expected an array of tools, not null");
+  return tools;
+}
+
+}  // namespace kvcache

@@ -1,0 +1,113 @@
+#include "engine/conversation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "engine/json_text.h"
+
+namespace kvcache {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string Nested(int depth) {
+  return std::string(static_cast<std::size_t>(depth), '[') +
+         std::string(static_cast<std::size_t>(depth), ']');
+}
+
+TEST(JsonText, NestingIsBounded) {
+  EXPECT_TRUE(ParseJson(Nested(kMaxJsonNesting)).ok());
+  for (const int depth : {kMaxJsonNesting + 1, 1'000'000}) {
+    const auto deep = ParseJson(Nested(depth));
+    EXPECT_EQ(deep.status().code(), StatusCode::kUnsupported);
+    EXPECT_EQ(deep.status().message(), "JSON is nested deeper than 100 levels");
+  }
+  EXPECT_TRUE(ParseJson('"' + std::string(1000, '[') + '"').ok()) << "brackets in a string";
+  EXPECT_TRUE(ParseJson("\"\\\"" + std::string(1000, '{') + '"').ok()) << "after a quote in it";
+}
+
+TEST(JsonText, TheNumberOfValuesIsBounded) {
+  const auto list = [](std::size_t values) {
+    std::string text = "[0";
+    for (std::size_t i = 1; i < values; ++i) text += ",0";
+    return text + "]";
+  };
+  EXPECT_TRUE(ParseJson(list(kMaxJsonValues - 1)).ok());
+  const auto many = ParseJson(list(kMaxJsonValues));
+  EXPECT_EQ(many.status().message(), "JSON has more than 1,048,576 values");
+  EXPECT_TRUE(ParseJson('"' + std::string(2 * kMaxJsonValues, ',') + '"').ok());
+}
+
+TEST(JsonText, ErrorsSayWhere) {
+  const auto wrong = ParseJson("{\"a\":\n 1,}");
+  EXPECT_EQ(wrong.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(wrong.status().message(), HasSubstr("not JSON: parse error at line 2, column"));
+  for (const char* const text : {"", "1e999", "\"\xff\"", "\"\\ud800\"", "[1] 2", "nul", "\"\\"}) {
+    EXPECT_THAT(ParseJson(text).status().message(), HasSubstr("not JSON")) << text;
+  }
+}
+
+TEST(Conversation, IsReadBackAsItWasWritten) {
+  ChatInput input;
+  input.messages = {{{"role", "system"}, {"content", "Be brief."}},
+                    {{"role", "user"}, {"content", nlohmann::ordered_json::array({"a\n", 1})}},
+                    {{"role", "assistant"}, {"content", nullptr}, {"tool_calls", {{{"id", "x"}}}}}};
+  input.tools = nlohmann::ordered_json::array({{{"type", "function"}}});
+  input.variables = {{"enable_thinking", false}};
+  const std::string text = ConversationText(input);
+  ChatInput again;
+  ASSERT_TRUE(ReadConversation(text, again).ok());
+  EXPECT_EQ(again.messages, input.messages);
+  EXPECT_EQ(again.tools, input.tools);
+  EXPECT_EQ(again.variables, input.variables);
+  EXPECT_EQ(ConversationText(again), text);
+}
+
+TEST(Conversation, KeepsToolsAndVariablesThatTheTextDoesNotHave) {
+  ChatInput input;
+  input.tools = nlohmann::ordered_json::array({{{"type", "function"}}});
+  input.variables = {{"x", 1}};
+  ASSERT_TRUE(ReadConversation(R"([{"role": "user", "content": "hi"}])", input).ok());
+  EXPECT_EQ(input.messages.size(), 1u);
+  EXPECT_EQ(input.tools.size(), 1u);
+  EXPECT_EQ(input.variables.size(), 1u);
+  ASSERT_TRUE(ReadConversation(R"({"messages": [], "tools": null})", input).ok());
+  EXPECT_TRUE(input.tools.is_null());
+}
+
+TEST(Conversation, ErrorsSayWhatIsWrongAndChangeNothing) {
+  constexpr const char* kCases[][2] = {
+      {"5", "expected an object with \"messages\""},
+      {"{}", "expected an object with \"messages\""},
+      {R"({"messages": {}})", "\"messages\" is not an array but object"},
+      {R"({"messages": [], "version": 2})", "\"version\" is 2; this program reads 1"},
+      {R"({"messages": [], "version": "1"})", "\"version\" is \"1\""},
+      {"[5]", "message 1 is not an object but number"},
+      {R"([{"role": "user"}, {"content": "x"}])", "message 2 has no \"role\""},
+      {R"([{"role": null}])", "message 1 has no \"role\" that is a string"},
+      {R"([{"role": "user", "content": {}}])", "the \"content\" of message 1 is object"},
+      {R"({"messages": [], "tools": {}})", "tools are an array of objects, not object"},
+      {R"({"messages": [], "tools": [null]})", "tool 1 is not an object"},
+      {R"({"messages": [], "variables": 1})", "\"variables\" is not an object but number"}};
+  for (const auto& [text, words] : kCases) {
+    ChatInput input;
+    input.messages = {{{"role", "user"}, {"content", "before"}}};
+    const Status status = ReadConversation(text, input);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << text;
+    EXPECT_THAT(status.message(), HasSubstr(words)) << text;
+    EXPECT_EQ(input.messages.size(), 1u);
+  }
+}
+
+TEST(Conversation, ReadsTools) {
+  EXPECT_EQ(ReadTools(R"([{"type": "function"}])")->size(), 1u);
+  EXPECT_EQ(ReadTools(R"({"type": "function"})")->size(), 1u) << "one stands for a list of one";
+  EXPECT_FALSE(ReadTools("null").ok());
+  EXPECT_FALSE(ReadTools("[[]]").ok());
+  EXPECT_FALSE(ReadTools("\"x\"").ok());
+}
+
+}  // namespace
+}  // namespace kvcache
