@@ -4,6 +4,8 @@
 
 #include "base/strings.h"
 #include "cli/terminal.h"
+#include "engine/conversation.h"
+#include "engine/json_text.h"
 
 namespace kvcache::cli {
 namespace {
@@ -13,28 +15,32 @@ using nlohmann::ordered_json;
 constexpr const char* kGroup = "Chat";
 constexpr const char* kThinking = "enable_thinking";
 
-Result<ordered_json> ReadTools(const std::string& path) {
-  KVCACHE_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
-  ordered_json tools = ordered_json::parse(text, nullptr, false);
-  if (tools.is_object()) tools = ordered_json::array({std::move(tools)});
-  if (tools.is_array()) return tools;
-  return Status(StatusCode::kInvalidArgument,
-                StrCat(path,
-                       ": expected a JSON array of tools (objects with \"type\" and "
-                       "\"function\")"));
+constexpr std::size_t kMaxTemplateBytes = std::size_t{1} << 20;
+
+Result<ordered_json> ReadToolsFile(const std::string& path) {
+  KVCACHE_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxJsonBytes));
+  auto tools = ReadTools(text);
+  if (!tools.ok()) return std::move(tools).TakeStatus().WithContext(path);
+  return tools;
 }
 
-// NAME=VALUE, where a VALUE that is JSON is that, and all else is text.
+// An empty string, or why the text is no assignment.
+std::string VariableError(const std::string& assignment) {
+  const std::size_t equals = assignment.find('=');
+  if (equals != std::string::npos && equals != 0) return {};
+  return StrCat(Quoted(assignment), " is not of the form NAME=VALUE");
+}
+
+// A VALUE that is JSON is that, and all else is text. REQUIRES: VariableError is empty.
 Status SetVariable(const std::string& assignment, ordered_json& variables) {
   const std::size_t equals = assignment.find('=');
-  if (equals == std::string::npos || equals == 0) {
-    return {StatusCode::kInvalidArgument,
-            StrCat("--var ", Quoted(assignment), " is not of the form NAME=VALUE")};
-  }
   const std::string value = assignment.substr(equals + 1);
-  ordered_json parsed = ordered_json::parse(value, nullptr, false);
-  if (parsed.is_discarded()) parsed = value;
-  variables[assignment.substr(0, equals)] = std::move(parsed);
+  auto parsed = ParseJson(value);
+  if (parsed.status().code() == StatusCode::kUnsupported) {
+    return std::move(parsed).TakeStatus().WithContext(
+        StrCat("--var ", Quoted(assignment.substr(0, equals))));
+  }
+  variables[assignment.substr(0, equals)] = parsed.ok() ? std::move(*parsed) : ordered_json(value);
   return Status::Ok();
 }
 
@@ -53,7 +59,12 @@ void ChatFlags::Add(CLI::App& command) {
   }
   auto* raw_flag = command.add_flag("--raw", raw, "the prompt as it is, without a template");
   raw_flag->group(kGroup);
-  add("--system", system, "TEXT", "the system message");
+  command
+      .add_flag("--special", special,
+                "with --raw: the text of a special token in the prompt stands for the token")
+      ->group(kGroup)
+      ->needs(raw_flag);
+  add("--system", system, "TEXT", "the system message")->excludes(raw_flag);
   add("--tools", tools_file, "FILE", "JSON of the tools that the model may call")
       ->excludes(raw_flag);
   add("--chat-template", chat_template, "T",
@@ -61,6 +72,7 @@ void ChatFlags::Add(CLI::App& command) {
       ->excludes(raw_flag);
   add("--var", variables, "NAME=VALUE", "a variable for the template; may be given several times")
       ->allow_extra_args(false)
+      ->check(CLI::Validator(VariableError, ""))
       ->excludes(raw_flag);
   auto* think_flag =
       command.add_flag("--think", think, "ask for reasoning (the variable enable_thinking)");
@@ -80,7 +92,7 @@ Result<ChatFormat> ChatFlags::Format(const Engine& engine) const {
   }
   auto built_in = ChatFormat::BuiltIn(chat_template, tokenizer);
   if (built_in.ok()) return built_in;
-  auto source = ReadTextFile(chat_template);
+  auto source = ReadTextFile(chat_template, kMaxTemplateBytes);
   if (source.ok()) return ChatFormat::FromSource(*source, chat_template, tokenizer);
   return Status(source.status().code(),
                 StrCat("--chat-template is chatml, plain or a file: ", source.status().message()));
@@ -89,7 +101,7 @@ Result<ChatFormat> ChatFlags::Format(const Engine& engine) const {
 Status ChatFlags::Fill(ChatInput& input) const {
   if (system) input.messages.push_back({{"role", "system"}, {"content", *system}});
   if (!tools_file.empty()) {
-    KVCACHE_ASSIGN_OR_RETURN(input.tools, ReadTools(tools_file));
+    KVCACHE_ASSIGN_OR_RETURN(input.tools, ReadToolsFile(tools_file));
   }
   if (think || no_think) input.variables[kThinking] = think;
   for (const std::string& assignment : variables) {

@@ -12,8 +12,9 @@
 namespace kvcache::cli {
 
 struct ChatFlags {
-  bool chat = false;  // even where standard input is no terminal
-  bool raw = false;   // no template
+  bool chat = false;     // even where standard input is no terminal
+  bool raw = false;      // no template
+  bool special = false;  // the prompt's special tokens count: a prompt of one's own making
   std::optional<std::string> system;
   std::string tools_file;
   std::string chat_template;  // chatml, plain or a file; empty: as the model says

@@ -1,12 +1,16 @@
 // kvcache eval: score given text, and write its logits.
 #include <algorithm>
+#include <atomic>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/strings.h"
 #include "cli/command.h"
 #include "cli/engine_flags.h"
+#include "cli/flag_checks.h"
 #include "cli/json_report.h"
 #include "cli/model_store.h"
 #include "cli/terminal.h"
@@ -21,23 +25,29 @@ struct EvalFlags {
   std::string tokens;
   std::string tokens_file;
   std::string text_file;
+  bool special = false;
   std::string encoded;
   std::string encoded_file;
   std::string logits;
   bool json = false;
 };
 
+Result<std::vector<std::int32_t>> TokensOfFile(const std::string& path) {
+  KVCACHE_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
+  auto tokens = ParseTokens(text);
+  if (!tokens.ok()) return std::move(tokens).TakeStatus().WithContext(path);
+  return tokens;
+}
+
 Result<std::vector<std::int32_t>> GivenTokens(const EvalFlags& flags) {
   if (!flags.text_file.empty()) {
     KVCACHE_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.text_file));
     KVCACHE_ASSIGN_OR_RETURN(const auto tokenizer, OpenTokenizer(flags.engine.model()));
-    return tokenizer->Encode(text);
+    const SpecialText special = flags.special ? SpecialText::kParse : SpecialText::kPlain;
+    return tokenizer->Encode(text, {.special = special});
   }
   if (flags.tokens_file.empty()) return ParseTokens(flags.tokens);
-  KVCACHE_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.tokens_file));
-  auto tokens = ParseTokens(text);
-  if (!tokens.ok()) return std::move(tokens).TakeStatus().WithContext(flags.tokens_file);
-  return tokens;
+  return TokensOfFile(flags.tokens_file);
 }
 
 // What an encoder reads first; nothing where no flag says.
@@ -47,10 +57,7 @@ Result<std::vector<std::int32_t>> EncodedTokens(const EvalFlags& flags) {
     return tokenizer->Encode(flags.encoded);
   }
   if (flags.encoded_file.empty()) return std::vector<std::int32_t>();
-  KVCACHE_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(flags.encoded_file));
-  auto tokens = ParseTokens(text);
-  if (!tokens.ok()) return std::move(tokens).TakeStatus().WithContext(flags.encoded_file);
-  return tokens;
+  return TokensOfFile(flags.encoded_file);
 }
 
 Status CheckEncoder(const Engine& engine, bool encodes) {
@@ -62,6 +69,11 @@ Status CheckEncoder(const Engine& engine, bool encodes) {
 
 Status Report(const EvalFlags& flags, Engine& engine, const ScoreResult& score) {
   const double rate = score.tokens * 1e3 / score.prefill_ms;
+  const bool scored = score.tokens > 1;
+  if (!flags.json && !scored) {
+    (void)std::printf("1 token · nothing to score: nothing comes before a first token\n");
+    return Status::Ok();
+  }
   if (!flags.json) {
     (void)std::printf("%s tokens · nll %.6f · perplexity %.6f · %.0f tokens/s\n",
                       WithThousands(score.tokens).c_str(), score.nll, score.perplexity, rate);
@@ -69,7 +81,7 @@ Status Report(const EvalFlags& flags, Engine& engine, const ScoreResult& score) 
   }
   PrintJson({{"tokens", score.tokens},
              {"nll", score.nll},
-             {"perplexity", score.perplexity},
+             {"perplexity", scored ? nlohmann::json(score.perplexity) : nlohmann::json()},
              {"reuse", ReuseJson(score.tokens)},
              {"timing", {{"prefill_ms", score.prefill_ms}, {"prefill_tokens_per_s", rate}}},
              {"memory", MemoryJson(engine)}});
@@ -85,6 +97,7 @@ Status Eval(const EvalFlags& flags) {
   KVCACHE_ASSIGN_OR_RETURN(const auto engine,
                            flags.engine.OpenFor(static_cast<int>(std::max(count, encoded.size()))));
   KVCACHE_RETURN_IF_ERROR(CheckEncoder(*engine, !encoded.empty()));
+  const std::atomic<bool>& interrupt = CatchInterrupt();
   std::optional<NpyWriter> writer;
   if (!flags.logits.empty()) {
     KVCACHE_ASSIGN_OR_RETURN(writer,
@@ -93,12 +106,15 @@ Status Eval(const EvalFlags& flags) {
   }
   const LogitsSink sink = [&](std::span<const float> rows) { return writer->Write(rows); };
   Session session(*engine, SequenceId{0});
-  if (!encoded.empty()) KVCACHE_RETURN_IF_ERROR(session.Encode(encoded));
-  KVCACHE_ASSIGN_OR_RETURN(
-      const ScoreResult score,
-      Score(session, *engine, tokens, writer ? sink : LogitsSink{}, &CatchInterrupt()));
+  if (!encoded.empty()) KVCACHE_RETURN_IF_ERROR(session.Encode(encoded, &interrupt));
+  const auto score = Score(session, *engine, tokens, writer ? sink : LogitsSink{}, &interrupt);
+  if (score.status().code() == StatusCode::kCancelled) {
+    return {StatusCode::kCancelled, StrCat("interrupted after ", WithThousands(session.position()),
+                                           " of ", WithThousands(std::ssize(tokens)), " tokens")};
+  }
+  KVCACHE_RETURN_IF_ERROR(score.status());
   if (writer) KVCACHE_RETURN_IF_ERROR(writer->Close());
-  return Report(flags, *engine, score);
+  return Report(flags, *engine, *score);
 }
 
 }  // namespace
@@ -112,6 +128,8 @@ Command AddEval(CLI::App& app) {
   source->add_option("--tokens-file", flags->tokens_file, "a file of token ids")->type_name("F");
   source->add_option("--text-file", flags->text_file, "a file of text; - is stdin")->type_name("F");
   source->require_option(1);
+  command->add_flag("--special", flags->special,
+                    "the text of a special token in --text-file stands for the token");
   auto* encode = command->add_option("--encode", flags->encoded,
                                      "the text that a model's encoder reads first");
   encode->type_name("TEXT");
@@ -125,6 +143,8 @@ Command AddEval(CLI::App& app) {
                    "a decoder's first one")
       ->type_name("OUT.npy");
   command->add_flag("--json", flags->json, "print one JSON object instead of text");
+  RefuseEmptyValues(*command, {});
+  RefuseEmptyValues(*source, {"--tokens"});
   return {command, [flags] { return Eval(*flags); }};
 }
 

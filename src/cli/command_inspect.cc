@@ -6,6 +6,7 @@
 
 #include "cli/command.h"
 #include "cli/engine_flags.h"
+#include "cli/flag_checks.h"
 #include "cli/json_report.h"
 #include "cli/model_store.h"
 #include "kvcache/cpu_backend.h"
@@ -66,6 +67,7 @@ Command AddInspect(CLI::App& app) {
   command->add_flag("--tensors", flags->tensors, "a line for each tensor as well");
   command->add_flag("--machine", flags->machine, "instead: the instruction set in use here");
   command->add_flag("--json", flags->json, "print one JSON object");
+  RefuseEmptyValues(*command, {});
   return {command, [flags] { return Inspect(*flags); }};
 }
 

@@ -10,6 +10,7 @@
 #include "cli/chat_loop.h"
 #include "cli/command.h"
 #include "cli/json_report.h"
+#include "cli/model_store.h"
 #include "cli/run_flags.h"
 #include "engine/chat.h"
 
@@ -40,11 +41,20 @@ void ShowText(GenerateRequest& request) {
   };
 }
 
+// A Ctrl-C before the first token leaves no answer.
+Status CheckAnswered(const GenerateResult& result) {
+  if (result.stop != StopReason::kInterrupted || !result.tokens.empty()) return Status::Ok();
+  return {StatusCode::kCancelled,
+          StrCat("interrupted after ", WithThousands(result.computed_tokens), " of ",
+                 WithThousands(result.prompt_tokens), " prompt tokens; there is no answer")};
+}
+
 Status Report(Engine& engine, const RunFlags& flags, const GenerateResult& result, double load_ms) {
   if (flags.json) {
     PrintJson(AnswerJson(engine, flags, result, {}, load_ms));
-    return Status::Ok();
+    return CheckAnswered(result);
   }
+  KVCACHE_RETURN_IF_ERROR(CheckAnswered(result));
   (void)std::fputc('\n', stdout);
   (void)std::fflush(stdout);
   if (StderrIsTerminal()) {
@@ -69,7 +79,10 @@ Status CheckFits(const Engine& engine, std::size_t tokens) {
 
 // A text that the model goes on with.
 Status Continue(Engine& engine, const RunFlags& flags, const std::string& text, double load_ms) {
-  KVCACHE_ASSIGN_OR_RETURN(std::vector<std::int32_t> prompt, engine.tokenizer().Encode(text));
+  const EncodeOptions options{.special =
+                                  flags.chat.special ? SpecialText::kParse : SpecialText::kPlain};
+  KVCACHE_ASSIGN_OR_RETURN(std::vector<std::int32_t> prompt,
+                           engine.tokenizer().Encode(text, options));
   KVCACHE_RETURN_IF_ERROR(CheckFits(engine, prompt.size()));
   Session session(engine, SequenceId{0});
   Progress progress;
@@ -123,6 +136,7 @@ Status RunPrompt(Engine& engine, const RunFlags& flags, const std::string& text,
 Status Run(RunFlags& flags) {
   const Clock::time_point start = Clock::now();
   KVCACHE_RETURN_IF_ERROR(flags.sampling.Check());
+  KVCACHE_RETURN_IF_ERROR(FindModel(flags.engine.model()).status());
   const bool is_chat = IsChat(flags);
   std::string text;
   if (!is_chat) {

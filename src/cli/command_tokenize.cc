@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "base/strings.h"
 #include "cli/command.h"
 #include "cli/json_report.h"
 #include "cli/model_store.h"
@@ -57,7 +58,18 @@ Status Encode(const TokenizeFlags& flags, const Tokenizer& tokenizer) {
   return Status::Ok();
 }
 
+// "kvcache tokenize model.gguf" is a model without its text, not a text.
+Status CheckText(const TokenizeFlags& flags) {
+  const bool is_model =
+      !flags.detokenize && flags.words.size() == 1 && flags.words.front().ends_with(".gguf");
+  if (!is_model) return Status::Ok();
+  return {StatusCode::kInvalidArgument,
+          StrCat("the text is missing after the model ", flags.words.front(),
+                 ": kvcache tokenize MODEL TEXT")};
+}
+
 Status Tokenize(const TokenizeFlags& flags) {
+  KVCACHE_RETURN_IF_ERROR(CheckText(flags));
   const std::size_t without_model = flags.detokenize ? 0 : 1;
   const std::string model = flags.words.size() > without_model ? flags.words.front() : "";
   KVCACHE_ASSIGN_OR_RETURN(const auto tokenizer, OpenTokenizer(model));
@@ -70,8 +82,13 @@ Command AddTokenize(CLI::App& app) {
   CLI::App* command = app.add_subcommand("tokenize", "Text to token ids and back");
   command->footer("kvcache tokenize [MODEL] TEXT\nkvcache tokenize [MODEL] --detokenize IDS");
   const auto flags = std::make_shared<TokenizeFlags>();
-  command->add_option("WORDS", flags->words, "the model (default: the one that ships), the text")
-      ->expected(0, 2);
+  // Two options of one word each: in a list of words the library takes "[a,b]" for two.
+  const auto add_word = [&](const char* name, const char* help) {
+    command->add_option_function<std::string>(
+        name, [flags](const std::string& word) { flags->words.push_back(word); }, help);
+  };
+  add_word("MODEL", "a .gguf file or a name (default: the one that ships)");
+  add_word("TEXT", "the text; alone, it is the first word");
   auto* ids = command->add_option("--detokenize", flags->ids, "token ids, such as 1,450,17")
                   ->type_name("IDS");
   command->add_flag("--special", flags->special,

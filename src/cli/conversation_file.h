@@ -1,10 +1,5 @@
-// Conversations on disk:
-//
-//   {"version": 1, "messages": [{"role": "user", "content": "…"}, …], "tools": […] or null,
-//    "variables": {…}}
-//
-// A file that is just the array of messages is read, too. A file appears under its name when
-// it is complete.
+// Conversations on disk (engine/conversation.h has the format). A file appears under its name when
+// it is complete; a device or pipe is written to as it is.
 //
 // Thread safety: free functions.
 #pragma once

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/strings.h"
+#include "cli/flag_checks.h"
 #include "cli/model_store.h"
 
 namespace kvcache::cli {
@@ -42,6 +43,7 @@ void EngineFlags::Add(CLI::App& command, const std::string& default_context) {
       ->type_name("");
   const auto add = [&](const char* name, int& value, int most, const std::string& help) {
     return command.add_option(name, value, help)
+        ->check(WholeNumber())
         ->check(CLI::Range(1, most))
         ->group(kGroup)
         ->type_name("N");
@@ -67,11 +69,11 @@ Result<std::unique_ptr<Engine>> EngineFlags::OpenFor(int tokens) const {
                                                .max_sequences = 1,
                                                .prefill_chunk = prefill_chunk_,
                                                .checkpoints = checkpoints_}));
-  if (const int own = engine->info().context_length; context_ > own) {
+  if (const int own = engine->info().context_length; engine->context() > own) {
     (void)std::fprintf(stderr,
-                       "kvcache: the model was made for %s tokens of context: beyond them, with "
-                       "--ctx %d, its answers may be poor\n",
-                       WithThousands(own).c_str(), context_);
+                       "kvcache: the model was made for %s tokens of context; beyond them, up to "
+                       "%s, its answers may be poor\n",
+                       WithThousands(own).c_str(), WithThousands(engine->context()).c_str());
   }
   return engine;
 }

@@ -11,6 +11,8 @@
 
 #include "base/strings.h"
 #include "cli/command.h"
+#include "cli/terminal.h"
+#include "platform/mapped_file_faults.h"
 
 namespace kvcache::cli {
 namespace {
@@ -35,7 +37,9 @@ int ReportUsage(const CLI::App& app, const std::string& first, const CLI::ParseE
 int RunChosen(const std::vector<Command>& commands) {
   for (const Command& command : commands) {
     if (!command.app->parsed()) continue;
+    ReportCutFiles();
     const Status status = command.run();
+    EndByTermination();
     if (status.ok()) return 0;
     std::fprintf(stderr, "kvcache %s: %s\n", command.app->get_name().c_str(),
                  OneLine(status.message()).c_str());

@@ -3,9 +3,11 @@
 #include <charconv>
 #include <cstdio>
 #include <limits>
+#include <type_traits>
 #include <utility>
 
 #include "base/strings.h"
+#include "cli/flag_checks.h"
 #include "cli/json_report.h"
 
 namespace kvcache::cli {
@@ -24,7 +26,12 @@ void AddSamplingFlags(CLI::App& command, RunFlags& flags) {
   const std::string group = "Sampling";
   SamplingParams& s = flags.sampling;
   const auto add = [&](const char* name, auto& value, const char* type, const char* help) {
-    command.add_option(name, value, help)->group(group)->type_name(type)->capture_default_str();
+    command.add_option(name, value, help)
+        ->check(std::is_integral_v<std::remove_reference_t<decltype(value)>> ? WholeNumber()
+                                                                             : DecimalNumber())
+        ->group(group)
+        ->type_name(type)
+        ->capture_default_str();
   };
   add("--temp", s.temperature, "T", "temperature; 0 takes the most likely token");
   add("--top-k", s.top_k, "K", "draw from the K most likely; 0: all");
@@ -59,6 +66,7 @@ void RunFlags::Add(CLI::App& command) {
       .add_option("-n,--max-tokens", max_tokens,
                   "tokens to generate at most; beyond the context, older ones make room, but "
                   "not in a chat (default: until the context is full)")
+      ->check(WholeNumber())
       ->check(CLI::Range(0, std::numeric_limits<std::int32_t>::max()))
       ->type_name("N");
   command.add_option("--stop", stop, "end before this text; may be given several times")
@@ -67,6 +75,7 @@ void RunFlags::Add(CLI::App& command) {
   command.add_flag("--json", json, "print one JSON object per answer instead of text");
   chat.Add(command);
   AddSamplingFlags(command, *this);
+  RefuseEmptyValues(command, {"--prompt", "--system", "--stop"});
   command.final_callback([this] { CheckValues(*this); });
 }
 
@@ -87,7 +96,7 @@ GenerateRequest RunFlags::MakeRequest(Progress& progress, std::size_t total) con
 
 nlohmann::json AnswerJson(Engine& engine, const RunFlags& flags, const GenerateResult& result,
                           const PromptUse& use, double load_ms) {
-  nlohmann::json reuse = ReuseJson(result.prompt_tokens);
+  nlohmann::json reuse = ReuseJson(result.computed_tokens);
   reuse["matched"] = use.kept;
   reuse["restored"] = use.kept;
   reuse["tiers"]["live"] = use.kept;
@@ -113,11 +122,12 @@ nlohmann::json AnswerJson(Engine& engine, const RunFlags& flags, const GenerateR
 std::string AnswerSummary(const GenerateResult& result, const PromptUse& use) {
   std::string text = StrCat("prompt ", WithThousands(result.prompt_tokens + use.kept), " tokens: ");
   if (use.kept > 0) text += StrCat(WithThousands(use.kept), " kept, ");
-  text += StrCat(WithThousands(result.prompt_tokens), " computed");
+  text += StrCat(WithThousands(result.computed_tokens), " computed");
   if (use.dropped > 0) {
     text +=
         StrCat(" (", use.reason, ": ", WithThousands(use.dropped), " in the cache did not fit)");
   }
+  if (result.computed_tokens < result.prompt_tokens) return text;  // there is no first token
   char rates[96];
   (void)std::snprintf(rates, sizeof(rates), " · first token %.0f ms · %.0f tokens/s",
                       result.first_token_ms, result.DecodeTokensPerSecond());

@@ -13,10 +13,23 @@ namespace kvcache::cli {
 namespace {
 
 std::atomic<bool> interrupted{false};
+std::atomic<int> termination{0};  // the signal that asked the program to end
 
-extern "C" void OnInterrupt(int) {
+extern "C" void OnSignal(int signal) {
+  if (signal != SIGINT) termination.store(signal);
   interrupted.store(true);
-  (void)std::signal(SIGINT, SIG_DFL);
+  (void)std::signal(signal, SIG_DFL);
+}
+
+// Without SA_RESTART: a wait for a pipe's reader ends, too.
+void Catch(int signal) {
+  struct sigaction before {};
+  (void)sigaction(signal, nullptr, &before);
+  if (signal != SIGINT && before.sa_handler == SIG_IGN) return;  // nohup
+  struct sigaction action {};
+  action.sa_handler = &OnSignal;
+  (void)sigemptyset(&action.sa_mask);
+  (void)sigaction(signal, &action, nullptr);
 }
 
 struct FileCloser {
@@ -50,16 +63,31 @@ void Progress::Clear() {
 }
 
 const std::atomic<bool>& CatchInterrupt() {
-  (void)std::signal(SIGINT, OnInterrupt);
+  Catch(SIGINT);
+  if (!Terminated()) {
+    Catch(SIGTERM);
+    Catch(SIGHUP);
+  }
   return interrupted;
 }
 
 void ForgetInterrupt() {
+  if (Terminated()) return;
   interrupted.store(false);
-  (void)std::signal(SIGINT, OnInterrupt);
+  Catch(SIGINT);
 }
 
-Result<std::string> ReadTextFile(const std::string& path) {
+bool Terminated() {
+  return termination.load() != 0;
+}
+
+void EndByTermination() {
+  if (!Terminated()) return;
+  (void)std::signal(termination.load(), SIG_DFL);
+  (void)std::raise(termination.load());
+}
+
+Result<std::string> ReadTextFile(const std::string& path, std::size_t max_bytes) {
   const std::unique_ptr<std::FILE, FileCloser> file(path == "-" ? stdin
                                                                 : std::fopen(path.c_str(), "rb"));
   const std::string name = path == "-" ? "standard input" : path;
@@ -67,6 +95,11 @@ Result<std::string> ReadTextFile(const std::string& path) {
   std::string text;
   char block[1 << 16];
   while (const std::size_t count = std::fread(block, 1, sizeof(block), file.get())) {
+    if (count > max_bytes - text.size()) {
+      return Status(StatusCode::kInvalidArgument,
+                    StrCat(name, ": more than ", HumanBytes(static_cast<std::int64_t>(max_bytes)),
+                           ", which is the most that is read"));
+    }
     text.append(block, count);
   }
   if (std::ferror(file.get()) != 0) {

@@ -28,14 +28,26 @@ class Progress {
   bool shown_ = false;
 };
 
-// True from the first Ctrl-C on; the second one ends the process.
+// True from the first Ctrl-C, SIGTERM or SIGHUP on; the second one ends the process. A system call
+// that waits ends with EINTR.
 const std::atomic<bool>& CatchInterrupt();
 
 // Forgets a Ctrl-C: the next one is the first one again.
 void ForgetInterrupt();
 
-// The whole file; "-" is standard input. Errors name the path and the system's reason.
-Result<std::string> ReadTextFile(const std::string& path);
+// Has SIGTERM or SIGHUP come? Then the program is to clean up and end.
+bool Terminated();
+
+// Ends the process by the signal that asked for it, if one did: its parent sees which.
+void EndByTermination();
+
+// Larger files are refused, so that an endless one (a device, a pipe) does not fill the memory.
+inline constexpr std::size_t kMaxTextBytes = std::size_t{256} << 20;
+inline constexpr std::size_t kMaxJsonBytes = std::size_t{16} << 20;
+
+// The whole file; "-" is standard input. Errors name the path and the system's reason, or
+// `max_bytes`.
+Result<std::string> ReadTextFile(const std::string& path, std::size_t max_bytes = kMaxTextBytes);
 
 // "1,2 3\n4" → {1, 2, 3, 4}. kInvalidArgument names what is not a number.
 Result<std::vector<std::int32_t>> ParseTokens(std::string_view text);

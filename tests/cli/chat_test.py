@@ -211,11 +211,13 @@ class Prompted(ChatTest):
         for flags in (["--raw", "--think"], ["--think", "--no-think"], ["-p", "x", "--chat"],
                       ["--raw", "--chat-template", "chatml"]):
             self.assertEqual(self.run_prompt(self.chat, *flags)[0], 2)
-        for flags, word in ((["--tools", "/nonexistent"], "/nonexistent"),
-                            (["--chat-template", "/nonexistent"], "/nonexistent"),
-                            (["--var", "x"], "NAME=VALUE")):
+        for flags, word, wanted in ((["--tools", "/nonexistent"], "/nonexistent", 1),
+                                    (["--chat-template", "/nonexistent"], "/nonexistent", 1),
+                                    (["--var", "x"], "NAME=VALUE", 2),
+                                    (["--raw", "--system", "x"], "--raw excludes --system", 2),
+                                    (["--special"], "--special requires --raw", 2)):
             status, _, err = self.run_prompt(self.chat, "-p", "x", *flags)
-            self.assertEqual(status, 1)
+            self.assertEqual(status, wanted)
             self.assertIn(word, err)
 
 
@@ -284,8 +286,8 @@ class Terminal(ChatTest):
         talk = self.dir / "long.json"
         talk.write_text(json.dumps([{"role": "user", "content": "word " * 16000}]))
         self.open(self.chat, "--ctx", "100000", "--prefill-chunk", "1")
-        for pattern in (r"prompt [\d,]+ tokens: [\d,]+ computed .* · stopped",
-                        r"tokens: [\d,]+ kept, [\d,]+ computed .* · stopped"):
+        for pattern in (r"prompt [\d,]+ tokens: [\d,]+ computed.* · stopped",
+                        r"tokens: [\d,]+ kept, [\d,]+ computed.* · stopped"):
             self.expect("> ")
             self.type(f"/load {talk}\n")
             self.expect("1 message loaded")

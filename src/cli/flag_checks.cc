@@ -1,0 +1,54 @@
+#include "cli/flag_checks.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <functional>
+#include <string>
+
+#include "base/strings.h"
+
+namespace kvcache::cli {
+namespace {
+
+std::string WholeNumberError(const std::string& text) {
+  const bool negative = text.starts_with('-');
+  const std::string_view digits = std::string_view(text).substr(negative ? 1 : 0);
+  const bool decimal = !digits.empty() && std::all_of(digits.begin(), digits.end(),
+                                                      [](char c) { return c >= '0' && c <= '9'; });
+  if (decimal && (digits.size() == 1 || digits.front() != '0')) return {};
+  return StrCat(Quoted(text), " is not a whole number in decimal");
+}
+
+std::string DecimalNumberError(const std::string& text) {
+  double number = 0.0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  if (error == std::errc() && stop == end && std::isfinite(number)) return {};
+  return StrCat(Quoted(text), " is not a number in decimal");
+}
+
+std::string EmptyError(const std::string& text) {
+  return text.empty() ? "its value is empty" : "";
+}
+
+}  // namespace
+
+CLI::Validator WholeNumber() {
+  return {WholeNumberError, ""};
+}
+
+CLI::Validator DecimalNumber() {
+  return {DecimalNumberError, ""};
+}
+
+void RefuseEmptyValues(CLI::App& command, std::initializer_list<std::string_view> allowed) {
+  for (CLI::Option* const option : command.get_options(std::function<bool(CLI::Option*)>())) {
+    const bool takes_value = option->get_items_expected_max() > 0;
+    const bool may_be_empty =
+        std::find(allowed.begin(), allowed.end(), option->get_name()) != allowed.end();
+    if (takes_value && !may_be_empty) option->check(CLI::Validator(EmptyError, ""));
+  }
+}
+
+}  // namespace kvcache::cli

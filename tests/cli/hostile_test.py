@@ -1,0 +1,402 @@
+"""The command line in careless and hostile hands: nothing crashes, hangs, is lost or is silently
+wrong.
+
+usage: hostile_test.py KVCACHE MAKE_MODEL  (paths of the two programs)
+"""
+
+import json
+import os
+import pathlib
+import signal
+import stat
+import struct
+import subprocess
+import threading
+import time
+import unittest
+
+import program
+from program import CliTest, run
+
+DEEP = 300_000
+
+
+def nested(depth):
+    return "[" * depth + "]" * depth
+
+
+class Json(CliTest):
+    def chat(self, lines, status=0):
+        code, _, err = run("run", self.model, "--chat", "-n", "1", text_in=lines)
+        self.assertEqual(code, status, err)
+        return err
+
+    def test_deep_json_is_refused(self):
+        deep = self.file("deep.json", nested(DEEP).encode())
+        self.fails(["run", self.model, "-p", "x", "-n", "1", "--tools", deep], deep,
+                   "deeper than 100 levels")
+        self.assertIn("deeper than 100 levels", self.chat(f"/load {deep}\n", status=1))
+        values = self.file("values.json", b"[" + b"[]," * 2_000_000 + b"[]]")
+        self.fails(["run", self.model, "-p", "x", "--tools", values], values,
+                   "more than 1,048,576 values")
+        self.fails(["run", self.model, "-p", "x", "--var", "x=" + nested(30_000)], "--var 'x'",
+                   "deeper than 100 levels")
+
+    def test_a_saved_conversation_is_as_large_as_the_loaded_one(self):
+        inner = nested(90)
+        text = json.dumps([{"role": "user", "content": "x", "more": 0}])
+        text = text.replace(": 0}", ": [" + ",".join([inner] * 100) + "]}")
+        before, after = self.dir / "before.json", self.dir / "after.json"
+        before.write_text(text)
+        self.chat(f"/load {before}\n/save {after}\n")
+        self.assertLess(after.stat().st_size, 2 * len(text))
+        self.assertEqual(json.loads(after.read_text())["messages"], json.loads(text))
+
+    def test_errors_name_the_file_the_place_and_the_rule(self):
+        cases = (("[", "not JSON", "line 1"), ('{"messages": 5}', "not an array but number"),
+                 ('{"messages": [], "version": 2}', '"version" is 2', "reads 1"),
+                 ('[{"role": 5}]', "message 1", '"role"'), ("[[]]", "message 1", "not an object"),
+                 ('[{"role": "user", "content": {}}]', "message 1", "is object"),
+                 ('{"messages": [], "tools": [1]}', "tool 1", "not an object"),
+                 ('{"messages": [], "variables": []}', '"variables"', "not an object"),
+                 ('[{"role": "user", "content": 1e999}]', "not JSON"), ('"\\ud800"', "not JSON"))
+        for text, *words in cases:
+            path = self.file("wrong.json", text.encode())
+            err = self.chat(f"/load {path}\n", status=1)
+            for word in (path, *words):
+                self.assertIn(word, err)
+        self.fails(["run", self.model, "-p", "x", "--tools", self.file("t.json", b"[5]")], "t.json",
+                   "tool 1")
+
+
+class OutputFiles(CliTest):
+    """Files are replaced whole or not at all, and stay what they were."""
+
+    def save(self, path, status=0):
+        code, _, err = run("run", self.model, "--chat", text_in=f"/system Be brief.\n/save {path}\n")
+        self.assertEqual(code, status, err)
+        return err
+
+    def logits(self, path):
+        self.succeeds("eval", self.model, "--tokens", "1,2,3", "--logits", str(path))
+
+    def writers(self):
+        return (self.save, lambda data: b"Be brief." in data), (
+            self.logits, lambda data: data.startswith(b"\x93NUMPY"))
+
+    def test_permissions_stay(self):
+        for write, is_new in self.writers():
+            path = self.dir / "private"
+            path.write_bytes(b"before")
+            path.chmod(0o600)
+            write(path)
+            self.assertTrue(is_new(path.read_bytes()))
+            self.assertEqual(stat.S_IMODE(path.stat().st_mode), 0o600)
+
+    def test_links_stay(self):
+        for write, is_new in self.writers():
+            target, link = self.dir / "target", self.dir / "link"
+            for there in (True, False):  # a link to nothing, too
+                if there:
+                    target.write_bytes(b"before")
+                else:
+                    target.unlink()
+                link.unlink(missing_ok=True)
+                link.symlink_to("target")
+                write(link)
+                self.assertTrue(link.is_symlink())
+                self.assertTrue(is_new(target.read_bytes()))
+        (self.dir / "circle").symlink_to("circle")
+        self.assertIn("Too many levels", self.save(self.dir / "circle", status=1))
+
+    def device(self, name, minor):
+        """A device that a wrong program can replace without harm: its own, where root runs this."""
+        if os.geteuid() != 0:
+            return f"/dev/{name}"
+        path = self.dir / name
+        try:
+            os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, minor))
+            path.open("wb").close()
+        except OSError as error:
+            self.skipTest(f"no devices here: {error}")
+        return str(path)
+
+    def test_devices_and_pipes_are_written_to(self):
+        null = self.device("null", 3)
+        for write, is_new in self.writers():
+            write(null)
+            self.assertTrue(stat.S_ISCHR(os.stat(null).st_mode))
+            pipe = self.dir / "pipe"
+            pipe.unlink(missing_ok=True)
+            os.mkfifo(pipe)
+            read = []
+            reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+            reader.start()
+            write(pipe)
+            reader.join(timeout=60)
+            self.assertTrue(is_new(read[0]))
+            self.assertTrue(stat.S_ISFIFO(pipe.stat().st_mode))
+
+    def test_a_full_device_is_an_error(self):
+        full = self.device("full", 7)
+        self.fails(["eval", self.model, "--tokens", "1,2", "--logits", full], full,
+                   "No space left")
+        self.assertIn("No space left", self.save(full, status=1))
+
+    def test_no_name_beside_the_output_is_touched(self):
+        victim = self.dir / "victim"
+        victim.write_bytes(b"untouched")
+        for name in ("out.npy.partial", "out.npy.tmp"):
+            (self.dir / name).symlink_to(victim)
+        self.logits(self.dir / "out.npy")
+        self.assertEqual(victim.read_bytes(), b"untouched")
+        os.remove(self.dir / "out.npy.partial")
+        os.mkfifo(self.dir / "out.npy.partial")
+        self.logits(self.dir / "out.npy")
+
+    def test_a_folder_and_a_missing_folder(self):
+        self.assertIn("Is a directory", self.save(self.dir, status=1))
+        self.assertIn("/nonexistent/x", self.save("/nonexistent/x", status=1))
+
+    def start_long_eval(self, out):
+        tokens = self.file("long.txt", b"1 2 3 4 " * 4000)
+        return subprocess.Popen([program.KVCACHE, "eval", self.model, "--tokens-file", tokens,
+                                 "--logits", str(out), "--prefill-chunk", "16", "--threads", "1"],
+                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                stdin=subprocess.DEVNULL, text=True)
+
+    def test_a_terminated_run_leaves_nothing(self):
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL):
+            folder = self.dir / f"left.{number}"
+            folder.mkdir()
+            process = self.start_long_eval(folder / "out.npy")
+            wait_until(lambda: writes_into(process.pid, folder) or process.poll() is not None)
+            process.send_signal(number)
+            _, err = process.communicate(timeout=60)
+            wanted = 1 if number == signal.SIGINT else -number
+            self.assertEqual(process.returncode, wanted, err)
+            self.assertEqual(list(folder.iterdir()), [])
+
+    def test_two_runs_to_one_output(self):
+        out = self.dir / "both.npy"
+        runs = [self.start_long_eval(out) for _ in range(2)]
+        self.assertEqual([process.wait(timeout=120) for process in runs], [0, 0])
+        for process in runs:
+            process.stderr.close()
+        both = out.read_bytes()
+        one = self.start_long_eval(out)
+        one.communicate(timeout=120)
+        self.assertEqual(out.read_bytes(), both)
+
+
+def writes_into(pid, folder):
+    """Does the process have a file of the folder open, named or not?"""
+    try:
+        fds = list(pathlib.Path(f"/proc/{pid}/fd").iterdir())
+        return any(os.readlink(fd).startswith(str(folder)) for fd in fds)
+    except OSError:
+        return False
+
+
+def wait_until(holds, seconds=60):
+    end = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > end:
+            raise AssertionError("waited in vain")
+        time.sleep(0.01)
+
+
+class Inputs(CliTest):
+    def test_endless_files_are_refused(self):
+        for args in (["run", self.model, "-f"], ["eval", self.model, "--text-file"],
+                     ["eval", self.model, "--tokens-file"],
+                     ["run", self.model, "-p", "x", "--tools"],
+                     ["run", self.model, "-p", "x", "--chat-template"]):
+            self.fails([*args, "/dev/zero"], "/dev/zero: more than ", "MiB", "the most that is read")
+        code, _, err = run("run", self.model, "--chat", text_in="/load /dev/zero\n")
+        self.assertEqual(code, 1)
+        self.assertIn("/dev/zero: more than 16.0 MiB", err)
+
+    def test_a_model_cut_short_while_it_runs(self):
+        path = self.file("cut.gguf", self.bytes)
+        process = subprocess.Popen([program.KVCACHE, "run", path, "--chat", "-n", "2"],
+                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True)
+        process.stdin.write("hello\n")
+        process.stdin.flush()
+        process.stdout.readline()  # the model is loaded
+        os.truncate(path, 4096)
+        _, err = process.communicate("hello again\n", timeout=60)
+        self.assertEqual(process.returncode, 1, err)
+        self.assertEqual(err, f"kvcache: {path} was cut short while it was in use\n")
+
+    def test_damaged_weights(self):
+        """NaN in the last norm's weights: eval refuses them as run does, by the file's name."""
+        data = bytearray(self.bytes)
+        name = b"output_norm.weight"
+        at = self.bytes.index(name) + len(name)
+        rank = struct.unpack_from("<I", data, at)[0]
+        offset = struct.unpack_from("<Q", data, at + 4 + 8 * rank + 4)[0]
+        size = sum(4 * 64 if b"norm" in n else 0 for n in (name,))
+        start = self.tensor_data() + offset
+        data[start:start + size] = struct.pack("<f", float("nan")) * (size // 4)
+        path = self.file("damaged.gguf", bytes(data))
+        for args in (["run", path, "-p", "x"], ["eval", path, "--tokens", "1,2,3"],
+                     ["eval", path, "--tokens", "1", "--json"]):
+            self.fails(args, path, "not a number", "damaged")
+
+    def tensor_data(self):
+        """The offset of the tensors' data: all of a file behind its last header."""
+        report = json.loads(self.succeeds("inspect", self.model, "--json"))
+        sizes = sum(tensor["bytes"] for tensor in report["tensors"])
+        padded = sum((tensor["bytes"] + 31) // 32 * 32 for tensor in report["tensors"])
+        self.assertIn(len(self.bytes) - padded, range(len(self.bytes) - sizes + 1))
+        return len(self.bytes) - padded
+
+    def test_a_template_that_is_no_text(self):
+        zeros = self.file("zeros.jinja", bytes(4))
+        path = self.make("typed.gguf", "--chat-template", zeros)
+        data = bytearray(pathlib.Path(path).read_bytes())
+        key = b"tokenizer.chat_template"
+        at = data.index(key) + len(key)
+        self.assertEqual(struct.unpack_from("<IQI", data, at), (8, 4, 0))  # a string of 4 bytes
+        struct.pack_into("<I", data, at, 9)  # as an array: no values of type 4
+        wrong = self.file("typed.gguf", bytes(data))
+        self.fails(["run", wrong, "-p", "x"], wrong, "tokenizer.chat_template")
+
+    def test_weights_that_no_kernel_serves(self):
+        path = self.make("experts.gguf", "--arch", "gpt-oss", "--experts", "4", "--type", "f32")
+        data = bytearray(pathlib.Path(path).read_bytes())
+        name = b"blk.0.ffn_down_exps.bias"
+        at = data.index(name) + len(name)
+        rank = struct.unpack_from("<I", data, at)[0]
+        struct.pack_into("<I", data, at + 4 + 8 * rank, 24)  # I8
+        wrong = self.file("experts.gguf", bytes(data))
+        self.fails(["eval", wrong, "--tokens", "1,2"], wrong, name.decode(), "i8")
+        self.assertNotIn("can be run", self.succeeds("inspect", wrong))
+
+
+class Flags(CliTest):
+    def test_brackets_are_text(self):
+        for text in ("[INST]", "[a,b]", "[]", "["):
+            ids = self.succeeds("tokenize", self.model, text).strip()
+            self.assertEqual(self.succeeds("tokenize", self.model, "--detokenize", ids), text + "\n")
+            whole = json.loads(self.succeeds("run", self.model, "-p", text, "--raw", "-n", "1",
+                                             "--json"))
+            self.assertEqual(whole["prompt_tokens"], len(ids.split(",")))
+            self.succeeds("run", self.model, "-p", "x", "-n", "1", "--stop", text)
+            self.succeeds("run", self.model, "-p", "x", "-n", "1", "--var", f"x={text}")
+
+    def test_an_empty_value_is_an_error(self):
+        """An unset variable of a shell is not 0."""
+        for flag in ("--temp", "--top-k", "--top-p", "--min-p", "--repeat-penalty", "--seed",
+                     "--max-tokens", "--presence-penalty", "--frequency-penalty", "--ctx", "--prefill-chunk",
+                     "--threads", "--checkpoint-spacing", "--kv-type", "--k-type", "--v-type",
+                     "--tools", "--chat-template", "--var"):
+            self.fails(["run", self.model, "-p", "x", flag, ""], flag, status=2)
+        self.fails(["run", self.model, "-f", ""], "--file", "empty", status=2)
+        self.fails(["run", "", "-p", "x"], "MODEL", "empty", status=2)
+        for flag in ("--logits", "--encode", "--encode-tokens-file"):
+            self.fails(["eval", self.model, "--tokens", "1", flag, ""], flag, "empty", status=2)
+        for flag in ("--text-file", "--tokens-file"):
+            self.fails(["eval", self.model, flag, ""], flag, "empty", status=2)
+
+    def test_numbers_are_decimal(self):
+        for flag, values in (("--ctx", ("010", "0x10", "1e3", "+5", " 5", "5 ", "5k")),
+                             ("--top-k", ("010", "0x1", "1.5")),
+                             ("--temp", ("nan", "inf", "-inf", "0x1p3", "1,5", "1e999", " 1"))):
+            for value in values:
+                self.fails(["run", self.model, "-p", "x", flag, value], flag, f"'{value}'",
+                           "in decimal", status=2)
+
+    def test_flags_that_would_be_ignored(self):
+        self.fails(["run", self.model, "-p", "x", "--raw", "--system", "y"], "--raw", "--system",
+                   status=2)
+        self.fails(["run", self.model, "-p", "x", "--var", "x"], "'x'", "NAME=VALUE", status=2)
+
+    def test_what_was_meant(self):
+        self.fails(["tokenize", self.model], "text is missing", self.model, "MODEL TEXT")
+        self.fails(["run", "tell me a story"], "no model 'tell me a story'", "goes after -p",
+                   text_in="")
+
+    def test_special_text_is_asked_for(self):
+        model = self.make("marks.gguf", "--control", "<|im_start|>")
+        def tokens(*args):
+            return json.loads(self.succeeds(*args, "--json"))
+        plain = tokens("run", model, "-p", "<|im_start|>", "--raw", "-n", "0")["prompt_tokens"]
+        special = tokens("run", model, "-p", "<|im_start|>", "--raw", "--special", "-n", "0")
+        self.assertEqual(special["prompt_tokens"], 2)  # after the beginning of the text
+        self.assertGreater(plain, 5)
+        text = self.file("special.txt", b"<|im_start|>")
+        self.assertEqual(tokens("eval", model, "--text-file", text)["tokens"], plain)
+        self.assertEqual(tokens("eval", model, "--text-file", text, "--special")["tokens"], 2)
+
+
+class Scores(CliTest):
+    def test_one_token_has_no_perplexity(self):
+        self.assertIn("nothing to score", self.succeeds("eval", self.model, "--tokens", "5"))
+        report = json.loads(self.succeeds("eval", self.model, "--tokens", "5", "--json"))
+        self.assertIsNone(report["perplexity"])
+        self.assertEqual(report["nll"], 0)
+
+    def test_beyond_the_models_context(self):
+        for tokens, warned in ((256, False), (300, True)):
+            path = self.file("many.txt", b"7 " * tokens)
+            code, _, err = run("eval", self.model, "--tokens-file", path)
+            self.assertEqual(code, 0)
+            self.assertEqual("the model was made for 256 tokens" in err, warned)
+
+
+class Interrupts(CliTest):
+    """A prompt of one chunk, which takes long: Ctrl-C ends it in the middle, and the report is of
+    what was computed."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.slow = cls.make("slow.gguf", "--layers", "12", "--width", "256", "--ffn", "1024",
+                            "--context", "65536")
+        cls.prompt = str(cls.dir / "prompt.txt")
+        pathlib.Path(cls.prompt).write_text("word " * 3200)
+
+    def interrupted(self, *args):
+        process = subprocess.Popen([program.KVCACHE, *args, "--threads", "1", "--ctx", "20000",
+                                    "--prefill-chunk", "20000"], stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        wait_until(lambda: catches_interrupts(process.pid) or process.poll() is not None)
+        time.sleep(0.3)  # into the pass; before it the report is the same
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+        return process.returncode, out, err
+
+    def test_run(self):
+        code, out, err = self.interrupted("run", self.slow, "-f", self.prompt)
+        self.assertEqual((code, out), (1, ""), err)
+        self.assertRegex(err, r"^kvcache run: interrupted after 0 of [\d,]+ prompt tokens")
+
+    def test_run_json(self):
+        code, out, err = self.interrupted("run", self.slow, "-f", self.prompt, "--json")
+        report = json.loads(out)
+        self.assertEqual((code, report["stop"]), (1, "interrupted"), err)
+        self.assertEqual(report["reuse"]["computed"], 0)
+        self.assertGreater(report["prompt_tokens"], 3000)
+        self.assertEqual(report["timing"]["prefill_tokens_per_s"], 0)
+        self.assertEqual(report["timing"]["ttft_ms"], 0)
+
+    def test_eval(self):
+        code, out, err = self.interrupted("eval", self.slow, "--text-file", self.prompt)
+        self.assertEqual((code, out), (1, ""), err)
+        self.assertRegex(err, r"^kvcache eval: interrupted after 0 of [\d,]+ tokens")
+
+
+def catches_interrupts(pid):
+    try:
+        with open(f"/proc/{pid}/status") as lines:
+            caught = [line for line in lines if line.startswith("SigCgt")][0]
+    except (OSError, IndexError):
+        return False
+    return int(caught.split()[1], 16) >> (signal.SIGINT - 1) & 1 == 1
+
+
+if __name__ == "__main__":
+    program.main()

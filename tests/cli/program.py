@@ -1,0 +1,72 @@
+"""Runs the program as people and scripts do: shared by the tests of the command line."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+KVCACHE = ""
+MAKE_MODEL = ""
+
+
+def run(*args, text_in=None, env=None):
+    """Runs kvcache; returns (status, stdout, stderr)."""
+    done = subprocess.run([KVCACHE, *args], input=text_in, capture_output=True, text=True,
+                          stdin=None if text_in is not None else subprocess.DEVNULL,
+                          timeout=120, env={**os.environ, **(env or {})})
+    return done.returncode, done.stdout, done.stderr
+
+
+class CliTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.dir = pathlib.Path(cls.folder.name)
+        cls.model = cls.make("random.gguf", "--vocab", "512", "--context", "256")
+        cls.bytes = pathlib.Path(cls.model).read_bytes()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    @classmethod
+    def make(cls, name, *flags):
+        """A model of random weights; later flags replace earlier ones."""
+        shape = {"--type": "f16", "--layers": "2", "--width": "64", "--heads": "4",
+                 "--kv-heads": "2", "--ffn": "128", "--vocab": "700", "--context": "1024",
+                 "--seed": "1"}
+        extra = list(flags)
+        for flag in list(shape):
+            if flag in extra:
+                del shape[flag]
+        path = str(cls.dir / name)
+        subprocess.run([MAKE_MODEL, "--out", path, *sum(shape.items(), ()), *extra], check=True,
+                       capture_output=True)
+        return path
+
+    def file(self, name, data):
+        path = self.dir / name
+        path.write_bytes(data)
+        return str(path)
+
+    def fails(self, args, *words, status=1, **kwargs):
+        """The command fails with one line on stderr that holds all the words."""
+        code, out, err = run(*args, **kwargs)
+        self.assertEqual(code, status, f"{args}: {out}{err}")
+        self.assertEqual(err.count("\n"), 1, f"not one line: {err}")
+        for word in words:
+            self.assertIn(word, err)
+
+    def succeeds(self, *args, **kwargs):
+        code, out, err = run(*args, **kwargs)
+        self.assertEqual(code, 0, err)
+        return out
+
+
+def main():
+    """Takes the paths of the two programs from the command line, then runs the tests."""
+    global KVCACHE, MAKE_MODEL
+    KVCACHE, MAKE_MODEL = sys.argv[1:3]
+    unittest.main(module="__main__", argv=[sys.argv[0], *sys.argv[3:]])
