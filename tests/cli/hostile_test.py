@@ -332,6 +332,15 @@ class Flags(CliTest):
         self.assertEqual(tokens("eval", model, "--text-file", text, "--special")["tokens"], 2)
 
 
+class Terminals(CliTest):
+    def test_json_has_no_control_characters(self):
+        text = "a\x1b[31m\x07\x7f\u009b1m\u0085é\u00a0b"
+        ids = self.succeeds("tokenize", self.model, text).strip()
+        out = self.succeeds("tokenize", self.model, "--detokenize", ids, "--json")
+        self.assertEqual(json.loads(out)["text"], text)
+        self.assertNotRegex(out.rstrip("\n"), "[\x00-\x1f\x7f-\x9f]")
+
+
 class Scores(CliTest):
     def test_one_token_has_no_perplexity(self):
         self.assertIn("nothing to score", self.succeeds("eval", self.model, "--tokens", "5"))
