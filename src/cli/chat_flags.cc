@@ -114,12 +114,12 @@ std::string Unheard(const ChatFormat& format, const ChatInput& input) {
   std::string warnings;
   const auto check = [&](bool given, std::string_view variable, std::string_view what) {
     if (!given || format.Mentions(variable)) return;
-    warnings += StrCat(format.name(), " has no place for ", what, ": the model will not see ",
-                       what == "tools" ? "them" : "it", "\n");
+    warnings += StrCat(OneLine(format.name()), " has no place for ", what,
+                       ": the model will not see ", what == "tools" ? "them" : "it", "\n");
   };
   check(!input.tools.is_null(), "tools", "tools");
   for (const auto& [name, value] : input.variables.items()) {
-    check(true, name, StrCat("the variable '", name, "'"));
+    check(true, name, StrCat("the variable ", Quoted(name)));
   }
   return warnings;
 }

@@ -5,9 +5,11 @@
 #include <utility>
 
 #include "base/strings.h"
+#include "cli/answer_output.h"
 #include "cli/chat_commands.h"
 #include "cli/json_report.h"
 #include "cli/message_reader.h"
+#include "cli/shown_text.h"
 #include "engine/chat.h"
 
 namespace kvcache::cli {
@@ -16,9 +18,9 @@ namespace {
 constexpr const char* kMakeRoom =
     "/forget drops the oldest exchange, /clear all of them; --ctx N makes more room";
 
-// What is said besides answers goes to standard error.
+// All but answers goes to standard error.
 void Say(const std::string& text) {
-  if (!text.empty()) (void)std::fprintf(stderr, "%s\n", text.c_str());
+  if (!text.empty()) (void)std::fprintf(stderr, "%s\n", Shown(text).c_str());
 }
 
 std::string Welcome(const Chat& chat) {
@@ -63,7 +65,7 @@ class ChatLoop {
       if (quit_) return status;
       if (status.ok()) continue;
       if (!on_terminal_) return status;
-      Say(status.message());
+      Say(OneLine(status.message()));
     }
   }
 
@@ -103,8 +105,9 @@ class ChatLoop {
   Status Answer() {
     Progress progress;
     bool begun = false;
+    AnswerOutput output;
     GenerateRequest request = flags_.MakeRequest(progress, 0);
-    request.on_text = [&](std::string_view text) { return Show(text, progress, begun); };
+    request.on_text = [&](std::string_view text) { return Show(text, progress, begun, output); };
     auto turn = chat_.Answer(std::move(request));
     progress.Clear();
     if (!turn.ok()) {
@@ -125,7 +128,7 @@ class ChatLoop {
   }
 
   // White space in front of an answer is for the model, not for people.
-  bool Show(std::string_view text, Progress& progress, bool& begun) const {
+  bool Show(std::string_view text, Progress& progress, bool& begun, AnswerOutput& output) const {
     if (flags_.json) return true;
     if (!begun) {
       text.remove_prefix(std::min(text.find_first_not_of(" \r\n"), text.size()));
@@ -133,8 +136,7 @@ class ChatLoop {
       progress.Clear();
       begun = true;
     }
-    (void)std::fwrite(text.data(), 1, text.size(), stdout);
-    return std::fflush(stdout) == 0;
+    return output.Write(text);
   }
 
   void Report(const ChatTurn& turn) {

@@ -9,6 +9,7 @@
 #include "cli/flag_checks.h"
 #include "cli/json_report.h"
 #include "cli/model_store.h"
+#include "cli/shown_text.h"
 #include "kvcache/cpu_backend.h"
 #include "model/gguf.h"
 #include "model/inspect.h"
@@ -49,8 +50,8 @@ Status Inspect(const InspectFlags& flags) {
     PrintJson(description);
     return Status::Ok();
   }
-  const std::string text = DescriptionText(
-      description, flags.tensors ? InspectDetail::kTensors : InspectDetail::kSummary);
+  const std::string text = Shown(DescriptionText(
+      description, flags.tensors ? InspectDetail::kTensors : InspectDetail::kSummary));
   (void)std::fwrite(text.data(), 1, text.size(), stdout);
   return Status::Ok();
 }

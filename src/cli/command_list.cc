@@ -47,7 +47,9 @@ Status List(bool json) {
   const std::vector<StoredModel> models = ListModels();
   if (!json && models.empty()) {
     (void)std::printf("no models; put .gguf files into one of these folders:\n");
-    for (const std::string& folder : ModelFolders()) (void)std::printf("  %s\n", folder.c_str());
+    for (const std::string& folder : ModelFolders()) {
+      (void)std::printf("  %s\n", OneLine(folder).c_str());
+    }
     return Status::Ok();
   }
   std::size_t name_width = 4;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/strings.h"
+#include "cli/answer_output.h"
 #include "cli/chat_loop.h"
 #include "cli/command.h"
 #include "cli/json_report.h"
@@ -35,9 +36,8 @@ Result<std::string> ReadPrompt(const RunFlags& flags) {
 
 // The text goes to standard output as it comes; a reader that has gone ends the generation.
 void ShowText(GenerateRequest& request) {
-  request.on_text = [](std::string_view text) {
-    (void)std::fwrite(text.data(), 1, text.size(), stdout);
-    return std::fflush(stdout) == 0;
+  request.on_text = [output = AnswerOutput()](std::string_view text) mutable {
+    return output.Write(text);
   };
 }
 
@@ -89,7 +89,7 @@ Status Continue(Engine& engine, const RunFlags& flags, const std::string& text, 
   GenerateRequest request = flags.MakeRequest(progress, prompt.size());
   request.prompt = std::move(prompt);
   if (!flags.json) {
-    if (StdoutIsTerminal()) (void)std::fwrite(text.data(), 1, text.size(), stdout);
+    if (StdoutIsTerminal()) (void)AnswerOutput().Write(text);
     ShowText(request);
   }
   KVCACHE_ASSIGN_OR_RETURN(const GenerateResult result, Generate(session, engine, request));

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/strings.h"
+#include "cli/answer_output.h"
 #include "cli/command.h"
 #include "cli/json_report.h"
 #include "cli/model_store.h"
@@ -37,7 +38,7 @@ Status Detokenize(const TokenizeFlags& flags, const Tokenizer& tokenizer) {
   if (flags.json) {
     PrintJson({{"text", text}, {"tokens", ids}});
   } else {
-    (void)std::fwrite(text.data(), 1, text.size(), stdout);
+    (void)AnswerOutput().Write(text);
     (void)std::fputc('\n', stdout);
   }
   return Status::Ok();

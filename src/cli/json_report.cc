@@ -2,8 +2,32 @@
 
 #include <cstdio>
 #include <string>
+#include <string_view>
 
 namespace kvcache::cli {
+namespace {
+
+// JSON escapes U+0000 to U+001F; a terminal obeys U+007F to U+009F, too.
+std::string WithoutControls(std::string_view json) {
+  constexpr char kHex[] = "0123456789abcdef";
+  std::string out;
+  out.reserve(json.size());
+  for (std::size_t i = 0; i < json.size(); ++i) {
+    auto byte = static_cast<unsigned char>(json[i]);
+    const bool is_c1 = byte == 0xc2 && i + 1 < json.size() && (json[i + 1] & 0x60) == 0;
+    if (!is_c1 && byte != 0x7f) {
+      out += json[i];
+      continue;
+    }
+    if (is_c1) byte = static_cast<unsigned char>(json[++i]);
+    out += "\\u00";
+    out += kHex[byte >> 4];
+    out += kHex[byte & 15];
+  }
+  return out;
+}
+
+}  // namespace
 
 nlohmann::json ReuseJson(std::int64_t computed) {
   return {{"matched", 0},
@@ -20,34 +44,9 @@ nlohmann::json MemoryJson(Engine& engine) {
       {"kv_bytes_per_token", BytesPerToken(engine.info().memory, options.k_type, options.v_type)}};
 }
 
-namespace {
-
-// The library escapes controls below U+0020 alone; a terminal obeys U+007F to U+009F, too. They
-// stand in strings only.
-std::string EscapeControls(const std::string& json) {
-  std::string out;
-  out.reserve(json.size());
-  for (std::size_t i = 0; i < json.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(json[i]);
-    const auto next = static_cast<unsigned char>(i + 1 < json.size() ? json[i + 1] : 0);
-    const bool is_control = byte == 0x7f || (byte == 0xc2 && next >= 0x80 && next < 0xa0);
-    if (!is_control) {
-      out += json[i];
-      continue;
-    }
-    char escape[8];
-    (void)std::snprintf(escape, sizeof(escape), "\\u%04x", byte == 0x7f ? byte : next);
-    out += escape;
-    if (byte != 0x7f) ++i;
-  }
-  return out;
-}
-
-}  // namespace
-
 void PrintJson(const nlohmann::json& object) {
   const std::string line =
-      EscapeControls(object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)) + "\n";
+      WithoutControls(object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)) + "\n";
   (void)std::fwrite(line.data(), 1, line.size(), stdout);
   (void)std::fflush(stdout);
 }

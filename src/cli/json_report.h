@@ -15,7 +15,7 @@ nlohmann::json ReuseJson(std::int64_t computed);
 // Bytes that the cache holds, and what one token takes.
 nlohmann::json MemoryJson(Engine& engine);
 
-// One line; bytes that are not UTF-8 become U+FFFD, and control characters are escaped.
+// One line without control characters; bytes that are not UTF-8 become U+FFFD.
 void PrintJson(const nlohmann::json& object);
 
 }  // namespace kvcache::cli

@@ -25,12 +25,13 @@ int ReportUsage(const CLI::App& app, const std::string& first, const CLI::ParseE
   if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
   if (app.get_subcommands().empty() && !first.empty() && first[0] != '-') {
     std::fprintf(stderr, "kvcache: there is no command '%s'; see 'kvcache --help'\n",
-                 first.c_str());
+                 OneLine(first).c_str());
     return kUsage;
   }
   std::string command = "kvcache";
   for (const CLI::App* sub : app.get_subcommands()) command += " " + sub->get_name();
-  std::fprintf(stderr, "%s: %s; see '%s --help'\n", command.c_str(), error.what(), command.c_str());
+  std::fprintf(stderr, "%s: %s; see '%s --help'\n", command.c_str(), OneLine(error.what()).c_str(),
+               command.c_str());
   return kUsage;
 }
 
@@ -94,7 +95,7 @@ int main(int argc, char** argv) {
   try {
     return kvcache::cli::CheckOutput(kvcache::cli::Main(argc, argv));
   } catch (const std::exception& error) {  // std::bad_alloc and the like, from libraries
-    std::fprintf(stderr, "kvcache: %s\n", error.what());
+    std::fprintf(stderr, "kvcache: %s\n", kvcache::OneLine(error.what()).c_str());
     return kvcache::cli::kFailed;
   }
 }
