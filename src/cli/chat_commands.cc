@@ -1,14 +1,20 @@
 #include "cli/chat_commands.h"
 
 #include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <limits>
 
 #include "base/strings.h"
 #include "cli/conversation_file.h"
+#include "cli/message_json.h"
 
 namespace kvcache::cli {
 namespace {
 
 using nlohmann::ordered_json;
+
+constexpr std::string_view kBlanks = " \t\r\n";
 
 struct Request {
   std::string argument;
@@ -21,10 +27,6 @@ struct Request {
 
 Status Wrong(std::string message) {
   return {StatusCode::kInvalidArgument, std::move(message)};
-}
-
-bool HasRole(const ordered_json& message, std::string_view role) {
-  return message.value("role", "") == role;
 }
 
 bool HasSystem(const ordered_json& messages) {
@@ -45,17 +47,27 @@ Result<AfterCommand> Clear(const Request& request) {
   return AfterCommand::kReadOn;
 }
 
+// Refuses what is no name of a file that `command` could mean.
+Status CheckFileName(std::string_view command, const std::string& name) {
+  if (name.empty()) return Wrong(StrCat(command, " needs a file's name"));
+  if (name.find('\0') == std::string::npos) return Status::Ok();
+  return Wrong(StrCat(command, ": the file's name ", Quoted(name), " has a NUL byte"));
+}
+
 Result<AfterCommand> Save(const Request& request) {
-  if (request.argument.empty()) return Wrong("/save needs a file's name");
+  KVCACHE_RETURN_IF_ERROR(CheckFileName("/save", request.argument));
   KVCACHE_RETURN_IF_ERROR(SaveConversation(request.argument, request.chat.input()));
-  request.say = StrCat(Counted(request.messages()), " saved to ", request.argument);
+  request.say = StrCat(Counted(request.messages()), " saved to ", OneLine(request.argument));
   return AfterCommand::kReadOn;
 }
 
 Result<AfterCommand> Load(const Request& request) {
-  if (request.argument.empty()) return Wrong("/load needs a file's name");
+  KVCACHE_RETURN_IF_ERROR(CheckFileName("/load", request.argument));
+  if (request.argument == "-") {
+    return Wrong("/load -: standard input is the chat's own; ./- is a file of that name");
+  }
   KVCACHE_RETURN_IF_ERROR(LoadConversation(request.argument, request.chat.input()));
-  request.say = StrCat(Counted(request.messages()), " loaded from ", request.argument);
+  request.say = StrCat(Counted(request.messages()), " loaded from ", OneLine(request.argument));
   return AfterCommand::kReadOn;
 }
 
@@ -63,13 +75,21 @@ Result<AfterCommand> System(const Request& request) {
   ordered_json& messages = request.messages();
   if (request.argument.empty()) {
     request.say =
-        HasSystem(messages) ? messages.front().value("content", "") : "there is no system message";
+        HasSystem(messages) ? ContentText(messages.front()) : "there is no system message";
     return AfterCommand::kReadOn;
   }
   if (!HasSystem(messages)) messages.insert(messages.begin(), ordered_json::object());
   messages.front() = {{"role", "system"}, {"content", request.argument}};
   request.say = "the system message is set";
   return AfterCommand::kReadOn;
+}
+
+// Whether all of `text` is a number that fits into `number`, which it then is.
+template <typename Number>
+bool ParseNumber(std::string_view text, Number& number) {
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  return error == std::errc() && stop == end;
 }
 
 // The index of the next user's message at or after `at`; the end if there is none.
@@ -79,17 +99,15 @@ std::size_t NextTurn(const ordered_json& messages, std::size_t at) {
 }
 
 Result<AfterCommand> Forget(const Request& request) {
-  int count = 1;
+  std::int64_t count = 1;
   const std::string& argument = request.argument;
-  const auto [end, error] =
-      std::from_chars(argument.data(), argument.data() + argument.size(), count);
-  if (!argument.empty() && (error != std::errc() || count < 1)) {
-    return Wrong("/forget takes how many exchanges");
+  if (!argument.empty() && (!ParseNumber(argument, count) || count < 1)) {
+    return Wrong(StrCat("/forget takes a number of exchanges, 1 or more, not ", Quoted(argument)));
   }
   ordered_json& messages = request.messages();
   const std::size_t first = HasSystem(messages) ? 1 : 0;
   std::size_t last = NextTurn(messages, first);
-  int forgotten = 0;
+  std::int64_t forgotten = 0;
   for (; forgotten < count && last < messages.size(); ++forgotten) {
     last = NextTurn(messages, last + 1);
   }
@@ -114,7 +132,7 @@ Result<AfterCommand> Retry(const Request& request) {
 
 Result<AfterCommand> Think(const Request& request) {
   if (request.argument != "on" && request.argument != "off") {
-    return Wrong("/think takes on or off");
+    return Wrong(StrCat("/think takes on or off, not ", Quoted(request.argument)));
   }
   request.chat.input().variables["enable_thinking"] = request.argument == "on";
   request.say = Unheard(request.chat.format(), request.chat.input());
@@ -122,47 +140,70 @@ Result<AfterCommand> Think(const Request& request) {
   return AfterCommand::kReadOn;
 }
 
-Result<double> Number(std::string_view text) {
-  double number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) {
-    return Wrong(StrCat(Quoted(text), " is not a number"));
-  }
-  return number;
+// A setting of /set; `set` returns false for a text that is no value of it.
+struct Setting {
+  std::string_view name;
+  std::string_view rule;
+  bool (*set)(std::string_view text, RunFlags& flags);
+};
+
+template <float SamplingParams::*kMember>
+bool SetFloat(std::string_view text, RunFlags& flags) {
+  float number = 0;
+  if (!ParseNumber(text, number) || !std::isfinite(number)) return false;
+  flags.sampling.*kMember = number;
+  return true;
 }
 
+template <typename Whole>
+bool SetWhole(std::string_view text, Whole least, Whole& value) {
+  Whole number = 0;
+  if (!ParseNumber(text, number) || number < least) return false;
+  value = number;
+  return true;
+}
+
+bool SetTopK(std::string_view text, RunFlags& flags) {
+  return SetWhole(text, std::numeric_limits<std::int32_t>::min(), flags.sampling.top_k);
+}
+bool SetSeed(std::string_view text, RunFlags& flags) {
+  return SetWhole(text, std::uint64_t{0}, flags.sampling.seed);
+}
+bool SetMaxTokens(std::string_view text, RunFlags& flags) {
+  return SetWhole(text, -1, flags.max_tokens);
+}
+
+constexpr Setting kSettings[] = {
+    {"temp", "a number", SetFloat<&SamplingParams::temperature>},
+    {"top-k", "a whole number", SetTopK},
+    {"top-p", "a number", SetFloat<&SamplingParams::top_p>},
+    {"min-p", "a number", SetFloat<&SamplingParams::min_p>},
+    {"repeat-penalty", "a number", SetFloat<&SamplingParams::repeat_penalty>},
+    {"seed", "a whole number from 0 to 2^64 - 1", SetSeed},
+    {"n", "a whole number of tokens from 0 to 2^31 - 1, or -1 for no limit", SetMaxTokens},
+};
+
 Result<AfterCommand> Set(const Request& request) {
-  const std::size_t space = request.argument.find(' ');
-  if (space == std::string::npos) {
+  const std::string_view argument = request.argument;
+  const std::size_t blank = argument.find_first_of(kBlanks);
+  if (blank == std::string_view::npos) {
     return Wrong(
         "/set takes one of temp, top-k, top-p, min-p, repeat-penalty, seed, n, and a "
         "number");
   }
-  const std::string name = request.argument.substr(0, space);
-  KVCACHE_ASSIGN_OR_RETURN(const double number,
-                           Number(std::string_view(request.argument).substr(space + 1)));
-  if (!(number > -1e9 && number < 1e15)) return Wrong("such a number cannot be");
-  SamplingParams sampling = request.flags.sampling;
-  if (name == "temp") {
-    sampling.temperature = static_cast<float>(number);
-  } else if (name == "top-k") {
-    sampling.top_k = static_cast<std::int32_t>(std::min(number, 1e9));
-  } else if (name == "top-p") {
-    sampling.top_p = static_cast<float>(number);
-  } else if (name == "min-p") {
-    sampling.min_p = static_cast<float>(number);
-  } else if (name == "repeat-penalty") {
-    sampling.repeat_penalty = static_cast<float>(number);
-  } else if (name == "seed" && number >= 0) {
-    sampling.seed = static_cast<std::uint64_t>(number);
-  } else if (name == "n") {
-    request.flags.max_tokens = static_cast<std::int32_t>(std::clamp(number, -1.0, 1e9));
-  } else {
-    return Wrong(StrCat("/set knows no ", Quoted(name)));
+  const std::string_view name = argument.substr(0, blank);
+  const std::string_view value = argument.substr(argument.find_first_not_of(kBlanks, blank));
+  for (const Setting& setting : kSettings) {
+    if (setting.name != name) continue;
+    RunFlags changed = request.flags;
+    if (!setting.set(value, changed)) {
+      return Wrong(StrCat("/set ", name, " takes ", setting.rule, ", not ", Quoted(value)));
+    }
+    KVCACHE_RETURN_IF_ERROR(changed.sampling.Check());
+    request.flags = std::move(changed);
+    return AfterCommand::kReadOn;
   }
-  KVCACHE_RETURN_IF_ERROR(sampling.Check());
-  request.flags.sampling = sampling;
-  return AfterCommand::kReadOn;
+  return Wrong(StrCat("/set knows no ", Quoted(name)));
 }
 
 Result<AfterCommand> Quit(const Request&) {
@@ -214,18 +255,20 @@ bool IsCommand(std::string_view text) {
 Result<AfterCommand> RunCommand(std::string_view text, Chat& chat, RunFlags& flags,
                                 std::string& say) {
   text.remove_prefix(1);
-  const std::size_t end = std::min(text.find_first_of(" \n"), text.size());
+  const std::size_t end = std::min(text.find_first_of(kBlanks), text.size());
   const std::string_view name = text.substr(0, end);
-  const std::size_t begin = std::min(text.find_first_not_of(" \n", end), text.size());
+  const std::size_t begin = std::min(text.find_first_not_of(kBlanks, end), text.size());
   std::string argument(text.substr(begin));
-  while (argument.ends_with(' ')) argument.pop_back();
+  argument.resize(argument.find_last_not_of(kBlanks) + 1);
   for (const NamedCommand& command : kCommands) {
     if (command.name != name) continue;
+    if (command.argument.empty() && !argument.empty()) {
+      return Wrong(StrCat("/", name, " takes nothing behind it, not ", Quoted(argument)));
+    }
     return command.run({std::move(argument), chat, flags, say});
   }
-  return Wrong(StrCat("there is no command /", name,
-                      "; /help lists them, // begins a message "
-                      "with a slash"));
+  return Wrong(StrCat("there is no command ", Quoted(StrCat("/", name)),
+                      "; /help lists them, // begins a message with a slash"));
 }
 
 }  // namespace kvcache::cli
