@@ -9,6 +9,7 @@
 #include "cli/chat_commands.h"
 #include "cli/json_report.h"
 #include "cli/message_reader.h"
+#include "cli/paste_mode.h"
 #include "cli/shown_text.h"
 #include "engine/chat.h"
 
@@ -53,7 +54,7 @@ class ChatLoop {
       ForgetInterrupt();
       const Message message = ReadMessage(*lines_);
       if (message.end == LineEnd::kInterrupted) {
-        if (LeavesAfterInterrupt()) return Status::Ok();
+        if (Terminated() || LeavesAfterInterrupt()) return Status::Ok();
         continue;
       }
       interrupts_ = 0;
@@ -83,8 +84,8 @@ class ChatLoop {
   Status Take(const Message& message) {
     std::string text = message.text;
     if (text.find_first_not_of(" \t\r\n") == std::string::npos) return Status::Ok();
-    if (!message.is_block && IsCommand(text)) return Command(text);
-    if (!message.is_block && text.starts_with("//")) text.erase(0, 1);
+    if (!message.is_verbatim && IsCommand(text)) return Command(text);
+    if (!message.is_verbatim && text.starts_with("//")) text.erase(0, 1);
     chat_.input().messages.push_back({{"role", "user"}, {"content", std::move(text)}});
     return Answer();
   }
@@ -103,6 +104,7 @@ class ChatLoop {
   }
 
   Status Answer() {
+    const PasteMode paste_mode;  // a paste during the answer waits, marked, for the next line
     Progress progress;
     bool begun = false;
     AnswerOutput output;
@@ -118,6 +120,7 @@ class ChatLoop {
       return {status.code(), StrCat(status.message(), "; ", kMakeRoom)};
     }
     Report(*turn);
+    if (turn->result.stop == StopReason::kInterrupted) lines_->DropTypedAhead();
     const bool nothing =
         turn->result.stop == StopReason::kInterrupted && turn->result.tokens.empty();
     if (nothing) {

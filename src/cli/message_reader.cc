@@ -1,5 +1,10 @@
 #include "cli/message_reader.h"
 
+#include <string_view>
+#include <utility>
+
+#include "base/strings.h"
+
 namespace kvcache::cli {
 namespace {
 
@@ -7,48 +12,69 @@ constexpr const char* kPrompt = "> ";
 constexpr const char* kMorePrompt = ". ";
 constexpr std::string_view kQuotes = "\"\"\"";
 
-Message ReadBlock(LineEditor& lines, std::string first) {
+// `first`: the line that begins the block, without its quotes.
+Message ReadBlock(LineEditor& lines, TypedLine first) {
   Message message{LineEnd::kLine, {}, true};
-  std::string line = std::move(first);
+  TypedLine line = std::move(first);
   for (bool begins = true;; begins = false) {
     if (!begins) {
       const LineEnd end = lines.Read(kMorePrompt, line);
       if (end == LineEnd::kInterrupted) return {end, {}, false};
       if (end == LineEnd::kEndOfInput) return message;
     }
-    const bool ends = line.ends_with(kQuotes);
-    if (ends) line.resize(line.size() - kQuotes.size());
+    const bool ends = line.EndsTyped(kQuotes);
+    if (ends) line.text.resize(line.text.size() - kQuotes.size());
     // A line with nothing but the quotes adds no newline.
-    const bool is_bare_mark = line.empty() && (begins || ends);
+    const bool is_bare_mark = line.text.empty() && (begins || ends);
     if (!is_bare_mark) {
       if (!message.text.empty()) message.text += '\n';
-      message.text += line;
+      message.text += line.text;
     }
     if (ends) return message;
   }
 }
 
+// A line, and those that it goes on in.
+Message ReadLines(LineEditor& lines, TypedLine line) {
+  Message message;
+  message.is_verbatim = line.has_paste && !line.MayBeCommand() && !line.BeginsTyped("//");
+  bool goes_on = line.EndsTyped("\\");
+  message.text = std::move(line.text);
+  while (goes_on) {
+    message.text.back() = '\n';
+    const LineEnd end = lines.Read(kMorePrompt, line);
+    if (end == LineEnd::kInterrupted) return {end, {}, false};
+    if (end == LineEnd::kEndOfInput) break;
+    goes_on = line.EndsTyped("\\");
+    message.text += line.text;
+  }
+  return message;
+}
+
+// The message as a typed line that gives it again.
+std::string AsTyped(const Message& message) {
+  const std::string& text = message.text;
+  const bool has_meaning =
+      text.starts_with('/') || text.starts_with(kQuotes) || text.ends_with('\\');
+  if (!message.is_verbatim || !has_meaning) return text;
+  return StrCat(kQuotes, text, kQuotes);
+}
+
 }  // namespace
 
 Message ReadMessage(LineEditor& lines) {
+  TypedLine line;
+  const LineEnd end = lines.Read(kPrompt, line);
+  if (end != LineEnd::kLine) return {end, {}, false};
   Message message;
-  std::string line;
-  message.end = lines.Read(kPrompt, line);
-  if (message.end != LineEnd::kLine) return message;
-  if (line.starts_with(kQuotes)) {
-    message = ReadBlock(lines, line.substr(kQuotes.size()));
+  if (line.BeginsTyped(kQuotes)) {
+    line.text.erase(0, kQuotes.size());
+    if (line.has_paste) line.typed_head -= kQuotes.size();
+    message = ReadBlock(lines, std::move(line));
   } else {
-    message.text = std::move(line);
-    while (message.text.ends_with('\\')) {
-      message.text.back() = '\n';
-      const LineEnd end = lines.Read(kMorePrompt, line);
-      if (end == LineEnd::kInterrupted) return {end, {}, false};
-      if (end == LineEnd::kEndOfInput) break;
-      message.text += line;
-    }
+    message = ReadLines(lines, std::move(line));
   }
-  lines.Remember(message.is_block ? std::string(kQuotes) + message.text + std::string(kQuotes)
-                                  : message.text);
+  if (message.end == LineEnd::kLine) lines.Remember(AsTyped(message));
   return message;
 }
 

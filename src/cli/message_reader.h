@@ -3,6 +3,8 @@
 //   """             begins a message of several lines, up to the """ that ends one
 //   a \ at the end  goes on in the next line
 //
+// Only typed marks count, and only a typed line is a command: what is pasted is text.
+//
 // Thread safety: one thread at a time.
 #pragma once
 
@@ -15,7 +17,8 @@ namespace kvcache::cli {
 struct Message {
   LineEnd end = LineEnd::kLine;  // kLine: there is a message
   std::string text;
-  bool is_block = false;  // between """: never a command
+  // Between """, or pasted: never a command, and a // at its beginning stays.
+  bool is_verbatim = false;
 };
 
 // The next message. An unfinished one at the end of input counts.

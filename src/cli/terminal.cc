@@ -9,6 +9,8 @@
 #include <cstring>
 #include <memory>
 
+#include "cli/paste_mode.h"
+
 namespace kvcache::cli {
 namespace {
 
@@ -18,7 +20,7 @@ std::atomic<int> termination{0};  // the signal that asked the program to end
 extern "C" void OnSignal(int signal) {
   if (signal != SIGINT) termination.store(signal);
   interrupted.store(true);
-  (void)std::signal(signal, SIG_DFL);
+  (void)std::signal(signal, EndBySignal);  // the second one
 }
 
 // Without SA_RESTART: a wait for a pipe's reader ends, too.

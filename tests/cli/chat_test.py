@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import unittest
 
@@ -148,6 +149,100 @@ class Piped(ChatTest):
             _, err = self.run_chat(self.chat, f"/load {path}\n", status=1)
             self.assertIn(str(path), err)
 
+    def test_arguments_of_commands(self):
+        for text, words in (("/forget 2x", "'2x'"), ("/forget 0", "1 or more"),
+                            ("/forget -1", "'-1'"), ("/clear now", "/clear takes nothing"),
+                            ("/retry x", "'x'"), ("/quit please", "'please'"),
+                            ("/think maybe", "'maybe'"), ("/set seed -1", "'-1'"),
+                            ("/set seed 1.5", "'1.5'"), ("/set top-k 2.5", "'2.5'"),
+                            ("/set n 7 8", "'7 8'"), ("/set n -2", "'-2'"),
+                            ("/set temp nan", "'nan'"), ("/set warmth 1", "'warmth'"),
+                            ("/load -", "standard input"), ("/save a\0b", "NUL")):
+            _, err = self.run_chat(self.chat, text + "\n", status=1)
+            self.assertIn(words, err, text)
+            self.assertEqual(err.count("\n"), 1, err)
+        self.run_chat(self.chat, "/set\ttemp  0\n/set seed 18446744073709551615\n/set n -1\n"
+                                 "/set n 4\n/forget 3 \n")
+
+    def test_line_ends_and_nul_bytes(self):
+        path = self.dir / "ends.json"
+        self.run_chat(self.chat, f'one\r\n"""two\r\nthree"""\r\nfo\0ur\n/save {path}\r\n/quit\r\n')
+        contents = [m["content"] for m in json.loads(path.read_text())["messages"]
+                    if m["role"] == "user"]
+        self.assertEqual(contents, ["one", "two\nthree", "fo\0ur"])
+
+    def test_a_long_line_is_read_in_blocks(self):
+        with subprocess.Popen([KVCACHE, "run", self.chat, "--chat"], stdin=subprocess.PIPE,
+                              stderr=subprocess.PIPE) as chat:
+            def reads():  # once an answer is there, all before it is read
+                chat.stdin.write(b"/system\n")
+                chat.stdin.flush()
+                self.assertEqual(chat.stderr.readline(), b"there is no system message\n")
+                with open(f"/proc/{chat.pid}/io", encoding="ascii") as io:
+                    return int(re.search(r"syscr: (\d+)", io.read())[1])
+
+            if not os.path.exists(f"/proc/{chat.pid}/io"):
+                self.skipTest("the system counts no calls")
+            before = reads()
+            chat.stdin.write(b" " * 2_000_000 + b"\n")
+            self.assertLess(reads() - before, 5_000)
+            chat.stdin.close()
+            self.assertEqual(chat.wait(), 0)
+
+    def test_system_messages_of_other_types(self):
+        for content, shown in (([{"type": "text", "text": "x"}, {"type": "text", "text": "y"}],
+                                "x\ny\n"),
+                               ([{"type": "image"}, "z"], '{"type":"image"}\nz\n'), (None, ""),
+                               (5, "5\n"), ({"a": [1]}, '{"a":[1]}\n'), ("plain", "plain\n")):
+            path = self.dir / "parts.json"
+            path.write_text(json.dumps({"version": ["?"], "messages": [
+                {"role": "system", "content": content}, {"role": "user"}]}))
+            _, err = self.run_chat(self.chat, f"/load {path}\n/system\n/forget\n/clear\n")
+            self.assertIn(f"loaded from {path}\n{shown}the oldest 1 exchange is forgotten", err)
+
+    def test_loaded_json_of_other_types_is_no_end(self):
+        """What a template makes of it is its own; the chat says so in a line."""
+        for file in ({"messages": [{"role": "user", "content": content}
+                                   for content in (None, 5, {"a": 1}, ["b"], True)]},
+                     {"messages": [{"role": "user", "content": "x", "tool_calls": 5}],
+                      "tools": [1, None, "x"], "version": {}},
+                     {"messages": [{"role": "user", "content": "x"}],
+                      "variables": {"": 1, "messages": 2, "a b": None, "loop": 3}}):
+            path = self.dir / "types.json"
+            path.write_text(json.dumps(file))
+            done = subprocess.run([KVCACHE, "run", self.chat, "--chat", "-n", "4"],
+                                  input=f"/load {path}\n/save {path}\n/retry\n", text=True,
+                                  capture_output=True, timeout=60)
+            self.assertIn(done.returncode, (0, 1), done.stderr)
+            self.assertNotIn("json.exception", done.stderr)
+            self.assertEqual(json.loads(path.read_text())["messages"], file["messages"])
+        for role in (None, 5, ["user"]):
+            path.write_text(json.dumps([{"role": role, "content": "x"}]))
+            _, err = self.run_chat(self.chat, f"/load {path}\n", status=1)
+            self.assertIn("message 1 has no \"role\"", err)
+
+    def test_no_control_characters_are_said(self):
+        evil = "\x1b]0;owned\x07\x9b31m\r\x7f"
+        path = self.dir / f"ev{evil.replace('/', '')}il.json"
+        path.write_text(json.dumps({"messages": [{"role": "system", "content": evil + "\n\tb"}],
+                                    "variables": {evil: 1, "enable_thinking": True}}))
+        template = self.dir / "evil.jinja"
+        template.write_text("{{ raise_exception(messages[0].content) }}")
+        lines = f"/load {path}\n/system\n/think on\n/save {path}\n"
+        _, err = self.run_chat(self.chat, lines)
+        self.assert_no_controls(err)
+        self.assertIn("\\x1b]0;owned\\x07\\xc2\\x9b31m", err)
+        self.assertIn("has no place for the variable '\\x1b]0;owned", err)
+        for text, flags in ((f"/dance{evil}\n", []), (f"/load {evil}\n", []),
+                            (f"/set {evil} 1\n", []), (f"/load {path}\n/system {evil}\nx\n",
+                                                       ["--chat-template", str(template)])):
+            _, err = self.run_chat(self.chat, text, *flags, status=1)
+            self.assert_no_controls(err)
+            self.assertIn("\\x1b", err)
+
+    def assert_no_controls(self, text):
+        self.assertNotRegex(text, "[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
     def test_full_context(self):
         _, err = self.run_chat(self.chat, "word " * 80 + "\n", "--ctx", "64", status=1)
         self.assertRegex(err, r"conversation has \d+ tokens, the context holds 64; /forget")
@@ -221,13 +316,29 @@ class Prompted(ChatTest):
             self.assertIn(word, err)
 
 
-class Terminal(ChatTest):
-    def open(self, model, *flags):
+class TerminalTest(ChatTest):
+    def start(self, *arguments, stderr=None):
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             os.environ["TERM"] = "xterm"
-            os.execv(KVCACHE, [KVCACHE, "run", model, "-n", "6", "--seed", "3", *flags])
+            if stderr:
+                os.dup2(os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+            os.execv(KVCACHE, [KVCACHE, *arguments])
+        os.set_blocking(self.fd, False)
+        self.addCleanup(self.kill, self.pid)
         self.seen = ""
+        self.all = ""  # that was ever seen
+
+    @staticmethod
+    def kill(pid):
+        try:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        except (ProcessLookupError, ChildProcessError):
+            pass  # it has ended
+
+    def open(self, model, *flags, **options):
+        self.start("run", model, "-n", "6", "--seed", "3", *flags, **options)
 
     def expect(self, pattern, seconds=30):
         """Waits until the pattern is seen after what was seen last."""
@@ -244,26 +355,38 @@ class Terminal(ChatTest):
                 data = b""
             self.assertTrue(data, f"no {pattern!r} in {self.seen!r}")
             self.seen += data.decode(errors="replace")
+            self.all += data.decode(errors="replace")
 
     def type(self, text):
-        os.write(self.fd, text.encode())
+        data = text.encode() if isinstance(text, str) else text
+        while data:
+            self.assertTrue(select.select([], [self.fd], [], 30)[1], "the chat reads nothing")
+            try:
+                data = data[os.write(self.fd, data[:4096]):]
+            except BlockingIOError:
+                pass
 
     def ends(self):
         end = time.monotonic() + 30
         while time.monotonic() < end:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
+            while select.select([self.fd], [], [], 0 if pid else 0.05)[0]:
+                try:
+                    data = os.read(self.fd, 65536)
+                except OSError:
+                    data = b""
+                if not data:
+                    break
+                self.all += data.decode(errors="replace")
             if pid:
                 os.close(self.fd)
                 return os.waitstatus_to_exitcode(status)
-            if select.select([self.fd], [], [], 0.05)[0]:
-                try:
-                    os.read(self.fd, 65536)
-                except OSError:
-                    pass
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
-        return self.fail("the chat does not end")
+        return self.fail(f"the chat does not end: {self.all[-2000:]!r}")
 
+
+class Terminal(TerminalTest):
     def test_a_conversation(self):
         self.open(self.chat)
         self.expect("Chat, written with the model's template")
@@ -313,6 +436,263 @@ class Terminal(ChatTest):
         self.expect("> ")
         self.type("/bye\n")
         self.assertEqual(self.ends(), 0)
+
+    def test_half_a_character_leaves_the_enter(self):
+        self.open(self.chat)
+        for half in (b"a\xc3", b"b\xe2\x82", b"\xf0\x9f\x98"):
+            self.expect("> ")
+            self.type(half + b"\n")
+            self.expect("first token")
+        self.expect("> ")
+        self.type("\x04")
+        self.assertEqual(self.ends(), 0)
+
+    def test_answers_cannot_control_the_terminal(self):
+        """A random model at a high temperature writes any bytes."""
+        flags = ("run", self.plain, "--raw", "-p", "A\x1b[2JB\x9b31mC\td\ne", "--temp", "1000",
+                 "--top-k", "0", "--top-p", "1", "--min-p", "0", "-n", "300", "--seed")
+        control = "[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+        for seed in range(100):
+            piped = subprocess.run([KVCACHE, *flags, str(seed)], capture_output=True, check=True)
+            if re.search(control, piped.stdout.decode()):
+                break
+        self.start(*flags, str(seed))
+        self.expect("first token")
+        self.assertEqual(self.ends(), 0)
+        self.assertIn("A\\x1b[2JB\\xc2\\x9b31mC\td\r\ne", self.all)
+        answer = self.all.replace("\r\n", "\n").replace("\r\x1b[K", "")
+        self.assertNotRegex(answer, control)
+
+    def test_detokenized_text_cannot_control_the_terminal(self):
+        ids = subprocess.run([KVCACHE, "tokenize", self.plain, "--no-bos", "\x1b[2J"],
+                             capture_output=True, check=True, text=True).stdout.strip()
+        flags = ("tokenize", self.plain, "--detokenize", ids)
+        piped = subprocess.run([KVCACHE, *flags], capture_output=True, check=True)
+        self.assertIn(b"\x1b[2J", piped.stdout)
+        self.start(*flags)
+        self.expect(re.escape("\\x1b[2J"))
+        self.assertEqual(self.ends(), 0)
+
+
+ON, OFF = "\x1b[?2004h", "\x1b[?2004l"
+
+
+def pasted(text):
+    return "\x1b[200~" + text.replace("\n", "\r") + "\x1b[201~"
+
+
+def in_each_editor(test):
+    """Calls `test` with a chat in each editor, and ends the chat afterwards."""
+    def run(self):
+        for editor in ("libedit", "simple"):
+            with self.subTest(editor=editor):
+                log = None if editor == "libedit" else str(self.dir / "stderr.txt")
+                self.open(self.chat, stderr=log)
+                test(self)
+                self.prompt()
+                self.type("\x04")
+                self.assertEqual(self.ends(), 0)
+                self.assertLess(self.all.rindex(ON), self.all.rindex(OFF))
+    return run
+
+
+class Pasted(TerminalTest):
+    """Standard error is a file in the simple editor's tests: libedit needs a terminal there."""
+
+    def prompt(self):
+        self.expect(re.escape(ON) + "(?!.*" + re.escape(OFF) + ")")
+
+    def answered(self):
+        """The answer has a PasteMode of its own."""
+        self.expect(re.escape(OFF))
+        self.expect(re.escape(ON) + "[\\s\\S]*?" + re.escape(OFF))
+
+    def contents(self):
+        """What the user's messages are, by a typed command."""
+        path = self.dir / "said.json"
+        path.unlink(missing_ok=True)
+        self.prompt()
+        self.type(f"/save {path}\n")
+        self.expect(re.escape(OFF))
+        self.prompt()
+        self.type("\n")
+        self.expect(re.escape(OFF))
+        return [m["content"] for m in json.loads(path.read_text())["messages"]
+                if m["role"] == "user"]
+
+    @in_each_editor
+    def test_a_paste_is_one_message(self):
+        victim = self.dir / "victim.json"
+        texts = [f"/save {victim}", f"first\n/save {victim}\n/quit\nlast",
+                 '"""quoted"""', '"""', "ends with \\", "//comment", "\t# grüße €😀\n\n- b"]
+        for text in texts:
+            self.prompt()
+            self.type(pasted(text))
+            self.type("\r")
+            self.answered()
+        self.assertEqual(self.contents(), texts)
+        self.assertFalse(victim.exists())
+
+    @in_each_editor
+    def test_typed_text_around_a_paste(self):
+        talk = self.dir / "talk.json"
+        talk.write_text('[{"role": "user", "content": "loaded"}]')
+        self.prompt()
+        self.type("/load ")
+        self.type(pasted(f"{talk}\n"))  # a copied line
+        self.type("\r")
+        self.expect(re.escape(OFF))
+        for before, paste, after in (("see ", "/quit\n", " there"), ("//", "quit", ""),
+                                     ('"""', 'a"""\nb', '"""'), ("/qu", "it", "")):
+            self.prompt()
+            self.type(before)
+            self.type(pasted(paste))
+            self.type(after + "\r")
+            self.answered()
+        self.prompt()
+        self.type(pasted("goes") + "\\\r")
+        self.prompt()
+        self.type("on\r")
+        self.answered()
+        self.assertEqual(self.contents(), ["loaded", "see /quit\n there", "/quit",
+                                           'a"""\nb', "/quit", "goes\non"])
+
+    @in_each_editor
+    def test_control_characters_in_a_paste(self):
+        text = "a\x1b]0;owned\x07\x9b31m\x03\x04\x15\x1a\x13\x16\x08\x7fz"
+        self.prompt()
+        self.type(pasted(text))
+        self.type("\r")
+        self.answered()
+        self.assertEqual(self.contents(), [text])
+        self.assertNotRegex(self.all, "\x1b]0;|\x9b|\x03|\x15|\x1a")
+
+    @in_each_editor
+    def test_an_end_mark_in_a_paste(self):
+        """What follows it at once may be the paste's: no command."""
+        victim = self.dir / "victim.json"
+        self.prompt()
+        self.type(pasted(f"a\x1b[201~\n/save {victim}\n/quit\nb"))
+        for _ in range(3):
+            self.answered()
+        self.type("\r")
+        self.answered()
+        self.assertEqual(self.contents(), ["a", f"/save {victim}", "/quit", "b"])
+        self.assertFalse(victim.exists())
+
+    @in_each_editor
+    def test_a_paste_without_its_end(self):
+        self.prompt()
+        self.type("\x1b[200~never ends\r/quit\r")
+        self.type("\x03")
+        self.expect(re.escape(OFF))
+        self.prompt()
+        self.type("typed\n")
+        self.answered()
+        self.assertEqual(self.contents(), ["typed"])
+
+    @in_each_editor
+    def test_a_large_paste(self):
+        line = "word " * 20 + "\n"
+        self.prompt()
+        self.type(pasted(line * 20_000))
+        self.type("\r")
+        self.answered()
+        self.assertEqual(self.contents(), [])  # more than the context holds
+
+    def test_a_paste_during_an_answer(self):
+        talk = self.dir / "long.json"
+        talk.write_text(json.dumps([{"role": "user", "content": "word " * 3000}]))
+        victim = self.dir / "victim.json"
+        self.open(self.chat, "--ctx", "100000", "--prefill-chunk", "1")
+        self.expect("> ")
+        self.type(f"/load {talk}\n")
+        self.expect("1 message loaded")
+        self.expect("> ")
+        self.type("/retry\n")
+        self.expect("reading the prompt")
+        self.type(pasted(f"/save {victim}\n/quit\n"))
+        self.expect("first token")
+        self.expect("> ")
+        self.type("\r")
+        self.expect("first token")
+        self.expect("> ")
+        self.assertFalse(victim.exists())
+        self.type("\x04")
+        self.assertEqual(self.ends(), 0)
+
+    def test_history_brings_text_back(self):
+        victim = self.dir / "victim.json"
+        texts = [f"/save {victim}\n/quit", "two\nlines", '"""', "ends \\", "//x"]
+        self.open(self.chat)
+        for text in texts:
+            self.prompt()
+            self.type(pasted(text))
+            self.type("\r")
+            self.answered()
+            self.prompt()
+            self.type("\x1b[A")
+            self.type("\r")
+            self.answered()
+        self.assertEqual(self.contents(), [text for text in texts for _ in "ab"])
+        self.assertFalse(victim.exists())
+        self.prompt()
+        self.type("\x04")
+        self.assertEqual(self.ends(), 0)
+
+    @in_each_editor
+    def test_a_dropped_paste_leaves_commands(self):
+        self.prompt()
+        self.type(pasted("oh no"))
+        self.expect("oh no")
+        self.type("\x15")  # Ctrl-U empties the line
+        self.type("/save\r")
+        self.expect(re.escape(OFF))
+        self.assertEqual(self.contents(), [])
+
+    def test_every_exit_ends_the_mode(self):
+        for keys, status in ((["\x04"], 0), (["/bye\n"], 0), (["\x03", "\x03"], 0),
+                             ([signal.SIGTERM], -signal.SIGTERM),
+                             ([signal.SIGHUP], -signal.SIGHUP), (["\x1c"], -signal.SIGQUIT)):
+            for log in (None, str(self.dir / "stderr.txt")):
+                self.open(self.chat, stderr=log)
+                for key in keys:
+                    self.prompt()
+                    modes = termios.tcgetattr(self.fd)
+                    self.assertFalse(modes[3] & termios.ICANON)
+                    if isinstance(key, str):
+                        self.type(key)
+                    else:
+                        os.kill(self.pid, key)
+                self.assertEqual(self.ends(), status)
+                self.assertRegex(self.all, re.escape(OFF) + "[^\x1b]*$", keys)
+
+    def is_pending(self, number):
+        with open(f"/proc/{self.pid}/status", encoding="ascii") as status:
+            masks = re.findall(r"(?:SigPnd|ShdPnd):\s*([0-9a-f]+)", status.read())
+        return any(int(mask, 16) >> number - 1 & 1 for mask in masks)
+
+    def test_the_second_interrupt_of_an_answer_ends_the_mode(self):
+        talk = self.dir / "long.json"
+        talk.write_text(json.dumps([{"role": "user", "content": "word " * 20000}]))
+        self.open(self.chat, "--ctx", "200000", "--prefill-chunk", "4096")
+        for _ in range(20):
+            self.expect("> ")
+            self.type(f"/load {talk}\n")
+            self.expect("1 message loaded")
+            self.expect("> ")
+            self.type("/retry\n")
+            self.expect("reading the prompt")
+            for _ in "12":
+                os.kill(self.pid, signal.SIGINT)
+                while self.is_pending(signal.SIGINT):
+                    pass
+            try:
+                self.expect("Ctrl-C again")  # the answer ended before the second one
+            except AssertionError:
+                break
+        self.assertEqual(self.ends(), -signal.SIGINT)
+        self.assertRegex(self.all, re.escape(OFF) + "[^\x1b]*$")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,13 @@
+// A simple editor for terminals without libedit: backspace, Ctrl-U, pastes; no history.
+#pragma once
+
+#include <memory>
+
+#include "cli/line_editor.h"
+
+namespace kvcache::cli {
+
+// For standard input, a terminal.
+std::unique_ptr<LineEditor> MakeTerminalLines();
+
+}  // namespace kvcache::cli
