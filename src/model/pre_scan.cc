@@ -1,5 +1,6 @@
 #include "model/pre_scan.h"
 
+#include <algorithm>
 #include <array>
 
 namespace kvcache {
@@ -151,10 +152,10 @@ bool Holds(const RunRules& rules, const char* at, const Character& c) {
   if (c.bytes == 1) return rules.ascii.find(*at) != std::string_view::npos;
   if (rules.ranges.empty() || c.kind == kWhite) return false;
   const std::uint32_t code_point = DecodeUtf8(at).code_point;
-  for (const CodePoints& range : rules.ranges) {
-    if (code_point >= range.first && code_point <= range.last) return true;
-  }
-  return false;
+  const auto range =
+      std::lower_bound(rules.ranges.begin(), rules.ranges.end(), code_point,
+                       [](const CodePoints& r, std::uint32_t point) { return r.last < point; });
+  return range != rules.ranges.end() && code_point >= range->first;
 }
 
 const char* RunEnd(const RunRules& rules, const char* at, const char* end) {
@@ -257,6 +258,16 @@ const char* NextThreeDigits(const CutStage&, const char* at, const char* end) {
     ++at;
   } while (at != end && !IsThreeDigits(at, end));
   return at;
+}
+
+const char* NextTrailingSpaces(const CutStage&, const char* at, const char* end) {
+  const char* spaces = at;  // where the last run of them begins
+  for (const char* next = at; next != end;) {
+    const Character c = CharacterAt(next);
+    next += c.bytes;
+    if (c.kind != kWhite) spaces = next;
+  }
+  return spaces == at ? end : spaces;
 }
 
 const char* NextLine(const CutStage&, const char* at, const char* end) {

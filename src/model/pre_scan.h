@@ -55,7 +55,7 @@ struct CodePoints {
 struct RunRules {
   UnicodeClass classes = 0;
   std::string_view ascii{};                 // and these
-  std::span<const CodePoints> ranges = {};  // and these, but for spaces
+  std::span<const CodePoints> ranges = {};  // and these, ascending, but for spaces
   std::uint32_t most = ~std::uint32_t{0};
   bool takes_space = false;  // "\s?" in front
 };
@@ -77,6 +77,8 @@ const char* NextRun(const CutStage& stage, const char* at, const char* end);
 const char* NextDeepSeekPart(const CutStage& stage, const char* at, const char* end);
 // "[0-9][0-9][0-9]".
 const char* NextThreeDigits(const CutStage& stage, const char* at, const char* end);
+// "\s+$": the spaces at the end of a part.
+const char* NextTrailingSpaces(const CutStage& stage, const char* at, const char* end);
 // "[^\n]+|[\n]+".
 const char* NextLine(const CutStage& stage, const char* at, const char* end);
 

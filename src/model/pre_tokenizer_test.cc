@@ -44,6 +44,17 @@ TEST(PreTokenizerTest, CutsWordsWithWhatStandsBeforeThem) {
   });
 }
 
+TEST(PreTokenizerTest, DeepSeekLlmCutsAtSignsAndAtTheEndOfSpaces) {
+  ExpectCuts({
+      {"deepseek-llm", "Hello world.\r\n", {"Hello", " world", ".", "\r", "\n"}},
+      {"deepseek-llm", "a  b  ", {"a", " ", " b", "  "}},
+      {"deepseek-llm", "né (x)", {"n", "é", " (", "x", ")"}},
+      {"deepseek-llm", "一二 三12 ٣x", {"一二", " ", "三", "12", " ", "٣", "x"}},
+      {"deepseek-llm", "Привет мир", {"Привет", " мир"}},
+      {"deepseek-llm", "！“x”\u3000。", {"！", "“", "x", "”", "\u3000", "。"}},
+  });
+}
+
 TEST(PreTokenizerTest, CutsContractions) {
   ExpectCuts({
       {"gpt-2", "don't WE'LL", {"don", "'t", " WE", "'", "LL"}},

@@ -19,9 +19,9 @@ constexpr std::size_t kTextBytes = 100000;
 
 // One for each way of cutting.
 constexpr std::string_view kTrained[] = {
-    "default", "llama-bpe", "minicpm5", "gpt-4o",      "tekken",
-    "qwen2",   "qwen35",    "laguna",   "ufakzeka",    "seed-coder",
-    "gpt-2",   "smollm",    "falcon",   "deepseek-v3", "deepseek-coder",
+    "default", "llama-bpe",   "minicpm5",       "gpt-4o",       "tekken", "qwen2",
+    "qwen35",  "laguna",      "ufakzeka",       "seed-coder",   "gpt-2",  "smollm",
+    "falcon",  "deepseek-v3", "deepseek-coder", "deepseek-llm",
 };
 
 bool Holds(const TokenizerData& data, const std::string& text) {
