@@ -103,6 +103,10 @@ Result<ChatText> ChatTemplate::Render(const ChatInput& input, std::uint64_t work
   return ChatText{text.bytes(), text.Foreign()};
 }
 
+const std::vector<std::string>& ChatTemplate::literals() const {
+  return parsed_->literals;
+}
+
 bool ChatTemplate::Mentions(std::string_view variable) const {
   return parsed_->names.contains(variable);
 }

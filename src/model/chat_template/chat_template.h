@@ -7,8 +7,8 @@
 //
 // Every byte of the prompt is either the template's (its text, its strings, the begin- and
 // end-of-sequence texts, the roles by their usual names) or foreign: contents, tool calls,
-// tools, variables. Tokenizing the foreign stretches as plain text (Tokenizer::EncodeMarked)
-// keeps the promise that what people, tools and models write cannot become a control token.
+// tools, variables, and whatever is computed from them. Tokenizer::EncodeMarked makes structure
+// tokens of the template's bytes alone, so what people, tools and models write never becomes one.
 //
 // Rendering is bounded in time, memory and depth, whatever the template does.
 //
@@ -78,6 +78,10 @@ class ChatTemplate {
 
   // Whether the template speaks of a variable: one without "tools" ignores tools.
   bool Mentions(std::string_view variable) const;
+
+  // The template's own texts, in the order of its source: its text and the strings that it
+  // prints, joined where nothing else is printed between them; other strings one by one.
+  const std::vector<std::string>& literals() const;
 
  private:
   explicit ChatTemplate(std::unique_ptr<const jinja::ParsedTemplate> parsed);

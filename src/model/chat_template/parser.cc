@@ -5,6 +5,7 @@
 
 #include "base/strings.h"
 #include "model/chat_template/expression_parser.h"
+#include "model/chat_template/literals.h"
 
 namespace kvcache::jinja {
 namespace {
@@ -16,6 +17,7 @@ class Parser {
 
   Result<ParsedTemplate> Run() {
     KVCACHE_ASSIGN_OR_RETURN(parsed_.body, ParseBody({}));
+    parsed_.literals = LiteralsOf(parsed_.body);
     return std::move(parsed_);
   }
 

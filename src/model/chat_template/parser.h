@@ -10,6 +10,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kvcache/status.h"
 #include "model/chat_template/syntax.h"
@@ -22,6 +23,7 @@ inline constexpr std::size_t kMaxSourceBytes = std::size_t{1} << 20;
 struct ParsedTemplate {
   Body body;
   std::set<std::string, std::less<>> names;  // all that the template speaks of
+  std::vector<std::string> literals;         // its own texts (literals.h)
 };
 
 Result<ParsedTemplate> ParseTemplate(std::string_view source);
