@@ -25,10 +25,11 @@ Result<std::vector<const Value*>> Bind(const Arguments& arguments,
     bound[i] = &arguments.positional[i];
   }
   for (const auto& [name, value] : arguments.named) {
-    const auto found = std::find(names.begin(), names.end(), name);
-    if (found == names.end()) return Wrong(StrCat("there is no argument ", Quoted(name)));
+    const auto found = std::find(names.begin(), names.end(), name.bytes());
+    if (found == names.end()) return Wrong(StrCat("there is no argument ", Quoted(name.bytes())));
     const Value*& place = bound[static_cast<std::size_t>(found - names.begin())];
-    if (place != nullptr) return Wrong(StrCat("argument ", Quoted(name), " is given twice"));
+    if (place != nullptr)
+      return Wrong(StrCat("argument ", Quoted(name.bytes()), " is given twice"));
     place = &value;
   }
   for (std::size_t i = 0; i < required; ++i) {

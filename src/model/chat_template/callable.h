@@ -38,10 +38,11 @@ struct Loop {
   int nesting = 1;
 };
 
-// What a call is given.
+// The arguments of a call. A name carries marks: `f(**tool)` takes names from outside, and
+// `kwargs` and dict() make them texts again.
 struct Arguments {
   std::vector<Value> positional;
-  std::vector<std::pair<std::string, Value>> named;
+  std::vector<std::pair<MarkedText, Value>> named;
 };
 
 // The arguments as values of the parameters `names`; nullptr for those not given.

@@ -151,32 +151,92 @@ TEST(ChatTemplate, CyclesAreLetGo) {
             ".");
 }
 
-TEST(ChatTemplate, ForeignRangesAreExact) {
-  const auto ranges = [](std::string_view source, const ChatInput& input) {
-    const auto text = ChatTemplate::Parse(source)->Render(input);
-    std::string shown;
-    std::size_t at = 0;
-    for (const TextRange& range : text->foreign) {
-      shown += text->text.substr(at, range.begin - at) + "[" +
-               text->text.substr(range.begin, range.end - range.begin) + "]";
-      at = range.end;
-    }
-    return shown + text->text.substr(at);
+// The text with its foreign stretches in brackets.
+std::string Ranges(std::string_view source, const ChatInput& input) {
+  const auto parsed = ChatTemplate::Parse(source);
+  if (!parsed.ok()) return parsed.status().message();
+  const auto text = parsed->Render(input);
+  if (!text.ok()) return text.status().message();
+  std::string shown;
+  std::size_t at = 0;
+  for (const TextRange& range : text->foreign) {
+    shown += text->text.substr(at, range.begin - at) + "[" +
+             text->text.substr(range.begin, range.end - range.begin) + "]";
+    at = range.end;
+  }
+  return shown + text->text.substr(at);
+}
+
+// Nothing that a template can do with a foreign text makes it the template's.
+TEST(ChatTemplate, ForeignTextIsNotLaundered) {
+  ChatInput input = OneMessage("<x>\na");
+  input.variables = {{"when", "<x>"},   {"day", "<%d>"},      {"tool", {{"<x>", "v"}}},
+                     {"percent", "%%"}, {"twice", "%s|%s"},   {"zeros", "%05d"},
+                     {"n", 7},          {"tail", "\x96\x81"}, {"quote", "\x80"}};
+  const struct {
+    const char* source;
+    const char* shown;
+  } cases[] = {
+      {"{{ strftime_now(when) }}", "[<x>]"},
+      {"{{ strftime_now(format='a' + day) }}", "[a<02>]"},
+      {"{{ strftime_now('%d') }}", "02"},
+      {"{% macro f() %}{{ kwargs | list | first }}{% endmacro %}{{ f(**tool) }}", "[<x>]"},
+      {"{% macro f() %}{{ kwargs }}{% endmacro %}{{ f(**tool) }}", "[{'<x>': 'v'}]"},
+      {"{% macro f() %}{{ kwargs | list | first }}{% endmacro %}{{ f(mine=1) }}", "mine"},
+      {"{{ dict(**tool) | list | first }}", "[<x>]"},
+      {"{{ dict(**tool) | tojson }}", "[{\"<x>\": \"v\"}]"},
+      {"{{ dict(tool).items() | list }}", "[[('<x>', 'v')]]"},
+      {"{{ '%s' | format(**tool) }}", "[{'<x>': 'v'}]"},
+      {"{{ percent % () }}", "[%]"},
+      {"{{ '%%' % () }}", "%"},
+      {"{{ twice % (eos_token, eos_token) }}", "[</s>|</s>]"},
+      {"{{ twice | format(eos_token, bos_token) }}", "[</s>|<s>]"},
+      {"{{ zeros % 7 }}", "[00007]"},
+      {"{{ '%03d' % n }}", "007"},
+      {"{{ messages[0].content | indent(2) }}", "[<x>\n]  [a]"},
+      {"{{ ('\xE2' ~ tail) | upper }}", "[\xE2\x96\x81]"},
+      {"{{ ('\xC2' ~ quote) | tojson(ensure_ascii=true) }}", "[\"\\u0080\"]"},
+      {"{{ [('\xC2' ~ quote)] }}", "[['\\x80']]"},
+      {"{{ messages[0].content | string | list | sort | join | upper | lower }}", "[\n<>ax]"},
+      {"{{ [when, when] | unique | first ~ ([when] | max) ~ (tool | dictsort) }}",
+       "[<x><x>[('<x>', 'v')]]"},
+      {"{% for k in tool %}{{ loop.cycle(k, 'a') ~ k[::-1] ~ k.replace('x', '') }}{% endfor %}",
+       "[<x>>x<<>]"},
+      {"{{ namespace(**tool)['<x>'] ~ (tool | attr('<x>')) ~ ([tool] | map(attribute=when) | join) "
+       "}}",
+       "[vv]"},
+      {"{% set x = namespace(a=when) %}{% filter upper %}{{ x.a }}{% endfilter %}", "[<X>]"},
   };
+  for (const auto& test : cases) {
+    EXPECT_EQ(Ranges(test.source, input), test.shown) << test.source;
+  }
+}
+
+TEST(ChatTemplate, LiteralsAreTheTemplatesOwnTexts) {
+  const auto parsed = ChatTemplate::Parse(
+      "<|im_{{ 'st' ~ 'art' }}|>{{ '<|' + x + '|>' }}{% if 'a' in y %}\nb{% endif %}"
+      "{% set z = 'c' + 'd' %}{{ f('e', g='h') if 'i' else 'j' }}k{# l #}");
+  ASSERT_TRUE(parsed.ok()) << parsed.status().message();
+  EXPECT_THAT(parsed->literals(),
+              ::testing::UnorderedElementsAre("<|im_start|><|", "|>b", "a", "cd", "e", "g", "h",
+                                              "i", "j", "k"));
+}
+
+TEST(ChatTemplate, ForeignRangesAreExact) {
   const ChatInput hi = OneMessage("hi");
-  EXPECT_EQ(ranges("<{{ messages[0].content }}>", hi), "<[hi]>");
-  EXPECT_EQ(ranges("{{ '<' + messages[0].role + '|' + messages[0].content + '>' }}", hi),
+  EXPECT_EQ(Ranges("<{{ messages[0].content }}>", hi), "<[hi]>");
+  EXPECT_EQ(Ranges("{{ '<' + messages[0].role + '|' + messages[0].content + '>' }}", hi),
             "<user|[hi]>");
-  EXPECT_EQ(ranges("{{ messages[0].content ~ 7 ~ loop_index }}", hi), "[hi]7");
-  EXPECT_EQ(ranges("{{ messages[0] | tojson }}", hi), R"([{"role": "]user[", "content": "hi"}])");
-  EXPECT_EQ(ranges("{% set x %}a{{ messages[0].content }}b{% endset %}{{ x[1:] | upper }}", hi),
+  EXPECT_EQ(Ranges("{{ messages[0].content ~ 7 ~ loop_index }}", hi), "[hi]7");
+  EXPECT_EQ(Ranges("{{ messages[0] | tojson }}", hi), R"([{"role": "]user[", "content": "hi"}])");
+  EXPECT_EQ(Ranges("{% set x %}a{{ messages[0].content }}b{% endset %}{{ x[1:] | upper }}", hi),
             "[HI]B");
-  EXPECT_EQ(ranges("{{ 'a,b'.split(',') | join(messages[0].content) }}", hi), "a[hi]b");
-  EXPECT_EQ(ranges("{{ messages[0].content.replace('i', '<i>') }}", hi), "[h]<i>");
+  EXPECT_EQ(Ranges("{{ 'a,b'.split(',') | join(messages[0].content) }}", hi), "a[hi]b");
+  EXPECT_EQ(Ranges("{{ messages[0].content.replace('i', '<i>') }}", hi), "[h]<i>");
   ChatInput odd = Input(ordered_json::array({Message("narrator", "x")}));
-  EXPECT_EQ(ranges("<{{ messages[0].role }}>", odd), "<[narrator]>");
+  EXPECT_EQ(Ranges("<{{ messages[0].role }}>", odd), "<[narrator]>");
   odd.variables = {{"when", "now"}};
-  EXPECT_EQ(ranges("{{ when }}", odd), "[now]");
+  EXPECT_EQ(Ranges("{{ when }}", odd), "[now]");
 }
 
 TEST(ChatTemplate, InputThatIsNone) {

@@ -107,7 +107,7 @@ Result<Arguments> Interpreter::GivenTo(const Expression& call) {
   }
   for (const auto& [name, expression] : call.named) {
     KVCACHE_ASSIGN_OR_RETURN(Value value, Evaluate(*expression));
-    arguments.named.emplace_back(name, std::move(value));
+    arguments.named.emplace_back(MarkedText(name, Origin::kTemplate), std::move(value));
   }
   if (call.rest) {
     KVCACHE_ASSIGN_OR_RETURN(const Value rest, Evaluate(*call.rest));
@@ -121,7 +121,7 @@ Result<Arguments> Interpreter::GivenTo(const Expression& call) {
     for (const auto& [key, value] : rest.dict().items()) {
       if (!key.IsText()) return At(call.place, Wrong("arguments have names"));
       KVCACHE_RETURN_IF_ERROR(At(call.place, env_.budget.Spend(Budget::kItem)));
-      arguments.named.emplace_back(key.bytes(), value);
+      arguments.named.emplace_back(key.text(), value);
     }
   }
   return arguments;

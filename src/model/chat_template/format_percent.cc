@@ -21,6 +21,7 @@ struct Directive {
   int width = 0;
   int precision = -1;
   char type = 0;
+  Origin origin = Origin::kTemplate;  // foreign if one of its bytes is
 };
 
 class PercentFormatter {
@@ -64,6 +65,7 @@ class PercentFormatter {
 
   Result<Directive> Parse() {
     Directive directive;
+    const std::size_t begin = at_;
     ++at_;
     if (Now() == '(') {
       const std::size_t end = format_.bytes().find(')', at_);
@@ -85,6 +87,7 @@ class PercentFormatter {
     }
     directive.type = Now();
     if (directive.type != 0) ++at_;
+    directive.origin = format_.OriginOf(begin, at_);
     return directive;
   }
 
@@ -102,7 +105,7 @@ class PercentFormatter {
   Status One() {
     KVCACHE_ASSIGN_OR_RETURN(const Directive directive, Parse());
     if (directive.type == '%') {
-      out_.Append("%", Origin::kTemplate);
+      out_.Append("%", directive.origin);
       return Status::Ok();
     }
     KVCACHE_ASSIGN_OR_RETURN(const Value value, Take(directive));
@@ -111,9 +114,14 @@ class PercentFormatter {
     const auto width = static_cast<std::size_t>(directive.width);
     const std::string blanks(width > length ? width - length : 0, ' ');
     KVCACHE_RETURN_IF_ERROR(budget_.Spend(text.Footprint() + blanks.size()));
-    if (!directive.left) out_.Append(blanks, Origin::kTemplate);
-    out_.Append(text);
-    if (directive.left) out_.Append(blanks, Origin::kTemplate);
+    if (!directive.left) out_.Append(blanks, directive.origin);
+    // A directive from outside could repeat the template's own marks.
+    if (directive.origin == Origin::kForeign) {
+      out_.Append(text.bytes(), Origin::kForeign);
+    } else {
+      out_.Append(text);
+    }
+    if (directive.left) out_.Append(blanks, directive.origin);
     return Status::Ok();
   }
 
@@ -161,11 +169,12 @@ class PercentFormatter {
   }
 
   template <typename T>
-  static MarkedText Print(const std::string& format, T number) {
+  static MarkedText Print(const Directive& directive, std::string_view conversion, T number) {
+    const std::string format = Format(directive, conversion);
     std::string text(static_cast<std::size_t>(2 * kMaxWidth + 400), '\0');
     const int length = std::snprintf(text.data(), text.size(), format.c_str(), number);
     text.resize(static_cast<std::size_t>(std::max(length, 0)));
-    return {text, Origin::kTemplate};
+    return {text, directive.origin};
   }
 
   static Result<MarkedText> Whole(const Directive& directive, const Value& value) {
@@ -179,10 +188,10 @@ class PercentFormatter {
       return Wrong("an integer of more than 64 bits");
     }
     const auto whole = value.IsInteger() ? value.integer() : static_cast<std::int64_t>(number);
-    if (decimal) return Print(Format(directive, "lld"), static_cast<long long>(whole));
+    if (decimal) return Print(directive, "lld", static_cast<long long>(whole));
     if (whole < 0) return NotOffered("format of a negative number", "%x");
     const char conversion[] = {'l', 'l', directive.type};
-    return Print(Format(directive, std::string_view(conversion, 3)),
+    return Print(directive, std::string_view(conversion, 3),
                  static_cast<unsigned long long>(whole));
   }
 
@@ -191,7 +200,7 @@ class PercentFormatter {
       return Wrong(StrCat("'%", std::string_view(&directive.type, 1), "' takes a number, not ",
                           value.KindName()));
     }
-    return Print(Format(directive, std::string_view(&directive.type, 1)), value.number());
+    return Print(directive, std::string_view(&directive.type, 1), value.number());
   }
 
   const MarkedText& format_;

@@ -42,7 +42,7 @@ Result<Dict> Gather(const Arguments& arguments, Environment& env) {
     }
   }
   for (const auto& [name, value] : arguments.named) {
-    KVCACHE_RETURN_IF_ERROR(AddItem(dict, Value::Literal(name), value, env.budget));
+    KVCACHE_RETURN_IF_ERROR(AddItem(dict, Value(name), value, env.budget));
   }
   return dict;
 }
@@ -79,7 +79,8 @@ Result<Value> StrftimeNow(const Arguments& arguments, Environment& env) {
   const std::string marked = format.bytes() + "|";
   const std::size_t size = std::strftime(text, sizeof(text), marked.c_str(), &env.now);
   if (size == 0) return Wrong("a format that gives more than 64 KiB");
-  return MakeText(MarkedText(std::string_view(text, size - 1), Origin::kTemplate), env.budget);
+  const Origin origin = format.OriginOf(0, format.size());
+  return MakeText(MarkedText(std::string_view(text, size - 1), origin), env.budget);
 }
 
 struct Function {

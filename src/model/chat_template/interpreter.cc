@@ -232,7 +232,7 @@ Status Interpreter::CallBlock(const Statement& statement) {
   KVCACHE_ASSIGN_OR_RETURN(const Value callee, Evaluate(*call.parts[0]));
   KVCACHE_ASSIGN_OR_RETURN(Arguments arguments, GivenTo(call));
   KVCACHE_ASSIGN_OR_RETURN(Value caller, MakeMacro(statement));
-  arguments.named.emplace_back("caller", std::move(caller));
+  arguments.named.emplace_back(MarkedText("caller", Origin::kTemplate), std::move(caller));
   KVCACHE_ASSIGN_OR_RETURN(const Value value,
                            At(call.place, CallValue(callee, std::move(arguments))));
   KVCACHE_ASSIGN_OR_RETURN(const MarkedText text, At(statement.place, TextOf(value, env_.budget)));
@@ -269,7 +269,7 @@ namespace {
 // Takes the argument of this name out of those given by name.
 Value TakeNamed(Arguments& arguments, std::string_view name, bool* found) {
   for (auto it = arguments.named.begin(); it != arguments.named.end(); ++it) {
-    if (it->first != name) continue;
+    if (it->first.bytes() != name) continue;
     Value value = std::move(it->second);
     arguments.named.erase(it);
     *found = true;
@@ -307,12 +307,12 @@ Status Interpreter::BindMacro(const Statement& macro, Arguments& arguments, Scop
   if (macro.uses_kwargs) {
     Dict named;
     for (auto& [name, value] : arguments.named) {
-      KVCACHE_RETURN_IF_ERROR(AddItem(named, Value::Literal(name), value, env_.budget));
+      KVCACHE_RETURN_IF_ERROR(AddItem(named, Value(name), value, env_.budget));
     }
     scope.variables["kwargs"] = MakeDict(std::move(named));
   } else if (!arguments.named.empty()) {
     return Wrong(StrCat("macro '", macro.name, "' takes no argument ",
-                        Quoted(arguments.named.front().first)));
+                        Quoted(arguments.named.front().first.bytes())));
   }
   const std::size_t given = arguments.positional.size();
   if (macro.uses_varargs) {

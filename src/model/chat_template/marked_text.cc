@@ -1,5 +1,7 @@
 #include "model/chat_template/marked_text.h"
 
+#include <algorithm>
+
 namespace kvcache::jinja {
 
 // Makes room in the marks for `count` bytes that are about to be added.
@@ -13,6 +15,14 @@ void MarkedText::Mark(Origin origin, std::size_t count) {
     marks_.assign(bytes_.size(), static_cast<char>(origin_));
   }
   marks_.append(count, static_cast<char>(origin));
+}
+
+Origin MarkedText::OriginOf(std::size_t begin, std::size_t end) const {
+  if (marks_.empty()) return begin < end ? origin_ : Origin::kTemplate;
+  const auto at = [this](std::size_t i) { return marks_.begin() + static_cast<std::ptrdiff_t>(i); };
+  const bool foreign =
+      std::find(at(begin), at(end), static_cast<char>(Origin::kForeign)) != at(end);
+  return foreign ? Origin::kForeign : Origin::kTemplate;
 }
 
 void MarkedText::Append(std::string_view bytes, Origin origin) {

@@ -36,6 +36,9 @@ class MarkedText {
   Origin origin(std::size_t at) const {
     return marks_.empty() ? origin_ : static_cast<Origin>(marks_[at]);
   }
+  // Foreign if one of the bytes [begin, end) is. What is computed from them (a character's upper
+  // case, an escape, a formatted date) gets this mark. REQUIRES: begin <= end <= size().
+  Origin OriginOf(std::size_t begin, std::size_t end) const;
 
   void Append(std::string_view bytes, Origin origin);
   void Append(const MarkedText& text) { Append(text, 0, text.size()); }

@@ -97,9 +97,10 @@ MarkedText MapCase(const MarkedText& text, Case to) {
     } else {
       AppendUtf8(upper ? TheUnicode().Upper(c) : TheUnicode().Lower(c), character);
     }
-    mapped.Append(character, text.origin(at));
+    const std::size_t next = at + CharacterBytes(text.bytes(), at);
+    mapped.Append(character, text.OriginOf(at, next));
     before = c;
-    at += CharacterBytes(text.bytes(), at);
+    at = next;
   }
   return mapped;
 }
@@ -132,12 +133,12 @@ MarkedText QuotedText(const MarkedText& text) {
     const std::size_t next = at + CharacterBytes(text.bytes(), at);
     const std::uint32_t c = CodePoint(text.bytes(), at);
     if (c == static_cast<unsigned char>(quote) || c == '\\') {
-      quoted.Append("\\", text.origin(at));
+      quoted.Append("\\", text.OriginOf(at, next));
       quoted.Append(text, at, next);
     } else if (IsPrintable(c)) {
       quoted.Append(text, at, next);
     } else {
-      quoted.Append(Escape(c), text.origin(at));
+      quoted.Append(Escape(c), text.OriginOf(at, next));
     }
     at = next;
   }

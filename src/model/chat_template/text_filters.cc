@@ -101,9 +101,11 @@ Result<Value> Indent(Call call) {
   ended.Append("\n", Origin::kTemplate);
   MarkedText out;
   bool first = true;
+  std::size_t last = 0;  // the end of the line before, without its line break
   for (const TextRange& line : SplitLines(ended.bytes(), false)) {
     KVCACHE_RETURN_IF_ERROR(call.budget().Spend(by.Footprint() + 1));
-    if (!first) out.Append("\n", Origin::kTemplate);
+    if (!first) out.Append("\n", ended.OriginOf(last, line.begin));
+    last = line.end;
     const bool indents =
         first ? TruthOr(given[1], false) : TruthOr(given[2], false) || line.begin < line.end;
     if (indents) out.Append(by);
@@ -121,7 +123,7 @@ Result<Value> Format(Call call) {
   if (!call.arguments.named.empty()) {
     Dict dict;
     for (const auto& [name, value] : call.arguments.named) {
-      KVCACHE_RETURN_IF_ERROR(AddItem(dict, Value::Literal(name), value, call.budget()));
+      KVCACHE_RETURN_IF_ERROR(AddItem(dict, Value(name), value, call.budget()));
     }
     return FormatPercent(format, MakeDict(std::move(dict)), call.budget());
   }

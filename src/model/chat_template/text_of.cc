@@ -140,7 +140,7 @@ class Json {
     for (std::size_t at = 0; at < text.size();) {
       const std::size_t next = at + CharacterBytes(text.bytes(), at);
       const std::uint32_t c = CodePoint(text.bytes(), at);
-      if (!Escape(c, text.origin(at), style_.ascii, out)) out.Append(text, at, next);
+      if (!Escape(c, text.OriginOf(at, next), style_.ascii, out)) out.Append(text, at, next);
       at = next;
     }
     AddMark("\"", out);
