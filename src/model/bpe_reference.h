@@ -59,11 +59,7 @@ class Reference {
   // The token that text may become.
   std::int32_t Token(const std::string& bytes) const {
     const std::int32_t token = vocabulary_.Find(SpellBytes(bytes));
-    if (token == kNoToken) return kNoToken;
-    const TokenKind kind = vocabulary_.kind(token);
-    const bool hidden =
-        kind == TokenKind::kControl || kind == TokenKind::kUnknown || kind == TokenKind::kByte;
-    return hidden ? kNoToken : token;
+    return token != kNoToken && vocabulary_.CanBeMerged(token) ? token : kNoToken;
   }
 
   std::vector<std::string> Merged(std::string_view word) const {

@@ -12,15 +12,11 @@ VocabularyDefaults Defaults(const PreTokenizer& pre) {
   return {.ids = {}, .add_bos = pre.add_bos, .add_eos = false, .add_space_prefix = false};
 }
 
-bool CanBeText(TokenKind kind) {
-  return kind != TokenKind::kControl && kind != TokenKind::kUnknown && kind != TokenKind::kByte;
-}
-
 // By token: the bytes that it stands for; empty where text can not become it.
 Result<TextIndex> Words(const Vocabulary& vocabulary) {
   std::vector<std::string> words(static_cast<std::size_t>(vocabulary.size()));
   for (std::int32_t token = 0; token < vocabulary.size(); ++token) {
-    if (!CanBeText(vocabulary.kind(token))) continue;
+    if (!vocabulary.CanBeMerged(token)) continue;
     std::string& word = words[static_cast<std::size_t>(token)];
     if (!AppendBytesOf(vocabulary.text(token), &word)) word.clear();
   }

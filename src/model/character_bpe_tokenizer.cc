@@ -15,16 +15,12 @@ namespace {
 constexpr VocabularyDefaults kDefaults = {
     .ids = {}, .add_bos = true, .add_eos = false, .add_space_prefix = false};
 
-bool CanBeText(TokenKind kind) {
-  return kind != TokenKind::kControl && kind != TokenKind::kUnknown && kind != TokenKind::kByte;
-}
-
 // By token: its text where text can become it; a byte token's byte where no other token is that.
 Result<TextIndex> Words(const Vocabulary& vocabulary) {
   std::vector<std::string> words(static_cast<std::size_t>(vocabulary.size()));
   std::array<bool, 256> taken{};
   for (std::int32_t token = 0; token < vocabulary.size(); ++token) {
-    if (!CanBeText(vocabulary.kind(token))) continue;
+    if (!vocabulary.CanBeMerged(token)) continue;
     const std::string_view text = vocabulary.text(token);
     words[static_cast<std::size_t>(token)] = text;
     if (text.size() == 1) taken[static_cast<std::uint8_t>(text[0])] = true;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "model/token_shape.h"
+
 namespace kvcache {
 namespace {
 
@@ -28,6 +30,11 @@ bool Touches(std::span<const TextRange> ranges, std::size_t begin, std::size_t e
       std::upper_bound(ranges.begin(), ranges.end(), begin,
                        [](std::size_t at, const TextRange& range) { return at < range.end; });
   return after != ranges.end() && after->begin < end;
+}
+
+// Whether a template that writes the text of a user-defined token makes it structure.
+bool MayBeStructure(std::string_view text) {
+  return ShapeOf(text) != TokenShape::kWords;
 }
 
 }  // namespace
@@ -117,9 +124,8 @@ void SpecialTokens::Report(Node node, std::vector<bool>* seen,
   }
 }
 
-// The special tokens that stand somewhere in `text` and count, by their order.
-std::vector<std::uint32_t> SpecialTokens::Occurring(std::string_view text,
-                                                    SpecialText special) const {
+// The special tokens that stand somewhere in `text`, by their order.
+std::vector<std::uint32_t> SpecialTokens::Occurring(std::string_view text) const {
   std::vector<std::uint32_t> found;
   std::vector<bool> seen;
   Node node = 0;
@@ -128,21 +134,15 @@ std::vector<std::uint32_t> SpecialTokens::Occurring(std::string_view text,
     node = node == 0 ? root_[byte] : Step(node, byte);
     if (reported_[node] != 0) Report(node, &seen, &found);
   }
-  if (special == SpecialText::kPlain) {
-    std::erase_if(found, [this](std::uint32_t pattern) {
-      return vocabulary_.kind(vocabulary_.special_tokens()[pattern]) != TokenKind::kUserDefined;
-    });
-  }
   std::sort(found.begin(), found.end());
   return found;
 }
 
+// Cuts `token` out of the pieces that are text, but not where it touches a range of `foreign`.
 void SpecialTokens::CutAt(std::string_view text, std::int32_t token,
                           std::span<const TextRange> foreign,
                           std::vector<TextPiece>* pieces) const {
   const std::string_view wanted = vocabulary_.text(token);
-  const bool anywhere =
-      vocabulary_.kind(token) == TokenKind::kUserDefined && !vocabulary_.IsStructure(token);
   std::vector<TextPiece> result;
   for (const TextPiece& piece : *pieces) {
     std::size_t from = piece.begin;
@@ -150,7 +150,7 @@ void SpecialTokens::CutAt(std::string_view text, std::int32_t token,
     while (piece.token == kNoToken && search < piece.end) {
       const std::size_t at = FindIn(text, search, piece.end, wanted);
       if (at == std::string_view::npos) break;
-      if (!anywhere && Touches(foreign, at, at + wanted.size())) {
+      if (Touches(foreign, at, at + wanted.size())) {
         search = at + 1;
         continue;
       }
@@ -172,22 +172,61 @@ void SpecialTokens::CutAt(std::string_view text, std::int32_t token,
 }
 
 std::vector<TextPiece> SpecialTokens::Cut(std::string_view text, SpecialText special) const {
-  return Cut(text, special, {});
-}
-
-std::vector<TextPiece> SpecialTokens::CutMarked(std::string_view text,
-                                                std::span<const TextRange> foreign) const {
-  return Cut(text, SpecialText::kParse, foreign);
-}
-
-std::vector<TextPiece> SpecialTokens::Cut(std::string_view text, SpecialText special,
-                                          std::span<const TextRange> foreign) const {
   std::vector<TextPiece> pieces;
   if (text.empty()) return pieces;
   pieces.push_back({0, text.size(), kNoToken});
-  for (const std::uint32_t pattern : Occurring(text, special)) {
-    CutAt(text, vocabulary_.special_tokens()[pattern], foreign, &pieces);
+  for (const std::uint32_t pattern : Occurring(text)) {
+    const std::int32_t token = TokenOf(pattern);
+    if (special == SpecialText::kPlain && vocabulary_.IsStructure(token)) continue;
+    CutAt(text, token, {}, &pieces);
   }
+  return pieces;
+}
+
+std::vector<std::int32_t> SpecialTokens::InLiterals(std::span<const std::string> literals) const {
+  std::vector<std::int32_t> tokens;
+  for (const std::string& literal : literals) {
+    for (const std::uint32_t pattern : Occurring(literal)) {
+      const std::int32_t token = TokenOf(pattern);
+      if (!vocabulary_.IsStructure(token) && MayBeStructure(vocabulary_.text(token))) {
+        tokens.push_back(token);
+      }
+    }
+  }
+  std::sort(tokens.begin(), tokens.end());
+  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
+  return tokens;
+}
+
+// Whether the template wrote `token` in `text`, so that it is structure.
+bool SpecialTokens::IsStructureIn(std::string_view text, std::span<const TextRange> foreign,
+                                  std::int32_t token) const {
+  const std::string_view wanted = vocabulary_.text(token);
+  if (!MayBeStructure(wanted)) return false;
+  for (std::size_t at = 0; (at = FindIn(text, at, text.size(), wanted)) != text.npos; ++at) {
+    if (!Touches(foreign, at, at + wanted.size())) return true;
+  }
+  return false;
+}
+
+std::vector<TextPiece> SpecialTokens::CutMarked(std::string_view text,
+                                                std::span<const TextRange> foreign,
+                                                std::span<const std::int32_t> in_literals) const {
+  if (foreign.empty()) return Cut(text, SpecialText::kParse);
+  std::vector<TextPiece> pieces;
+  pieces.push_back({0, text.size(), kNoToken});
+  std::vector<std::int32_t> texts;
+  for (const std::uint32_t pattern : Occurring(text)) {
+    const std::int32_t token = TokenOf(pattern);
+    if (vocabulary_.IsStructure(token) ||
+        std::binary_search(in_literals.begin(), in_literals.end(), token) ||
+        IsStructureIn(text, foreign, token)) {
+      CutAt(text, token, foreign, &pieces);
+    } else {
+      texts.push_back(token);
+    }
+  }
+  for (const std::int32_t token : texts) CutAt(text, token, {}, &pieces);
   return pieces;
 }
 

@@ -9,7 +9,12 @@
 // of encoding. So an automaton (Aho and Corasick, 1975) reads the text once and says which of
 // them occur at all: usually none.
 //
-// Source of the rule: llama.cpp, src/llama-vocab.cpp.
+// Structure (control tokens, and user-defined ones that look like marks: Vocabulary::IsStructure)
+// is found only where it is asked for: with kParse, or in the stretches of a marked text that its
+// template wrote. Other user-defined tokens are text and found everywhere.
+//
+// Source of the rule: llama.cpp, src/llama-vocab.cpp, where user-defined tokens are found
+// everywhere whatever they look like.
 // Thread safety: const calls may run concurrently.
 #pragma once
 
@@ -17,6 +22,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -26,7 +32,7 @@ namespace kvcache {
 
 enum class SpecialText : std::uint8_t {
   kPlain,  // "</s>" in the text is four characters: text from outside can not end a turn
-  kParse,  // the text of a control or unknown token becomes that token: for chat templates
+  kParse,  // the text of a structure token becomes that token: for chat templates
 };
 
 // Bytes [begin, end) of a text.
@@ -48,13 +54,21 @@ class SpecialTokens {
   // Keeps the reference. Cost: O(bytes of the special tokens' texts).
   explicit SpecialTokens(const Vocabulary& vocabulary);
 
-  // The pieces of `text` in order. User-defined tokens are found always, the others only with
-  // kParse. Cost: O(n) for a text without special tokens, else O(n) for each one that occurs.
+  // The pieces of `text` in order. Structure tokens are found only with kParse, other user-defined
+  // ones always. Cost: O(n) for a text without special tokens, else O(n) for each one that occurs.
   std::vector<TextPiece> Cut(std::string_view text, SpecialText special) const;
 
-  // As with kParse, but what touches a `foreign` range (in order, disjoint) is text: there,
-  // only user-defined tokens that shape no conversation are found.
-  std::vector<TextPiece> CutMarked(std::string_view text, std::span<const TextRange> foreign) const;
+  // The tokens that are text by themselves and occur in one of a template's `literals`: they are
+  // structure to that template. Tokens of shape kWords (white space, words) are not among them.
+  // Ascending.
+  std::vector<std::int32_t> InLiterals(std::span<const std::string> literals) const;
+
+  // As with kParse, but structure tokens are found only where they touch no `foreign` range (in
+  // order, disjoint), and before all others, so that no text takes a part of them. Structure are
+  // here also the tokens of `in_literals` (from InLiterals), and those of a shape other than
+  // kWords that occur in `text` outside of the foreign ranges.
+  std::vector<TextPiece> CutMarked(std::string_view text, std::span<const TextRange> foreign,
+                                   std::span<const std::int32_t> in_literals) const;
 
  private:
   using Node = std::uint32_t;  // 0 is the root; also "none"
@@ -72,10 +86,13 @@ class SpecialTokens {
   Node Step(Node node, std::uint8_t byte) const;
   std::size_t EdgeSlot(std::uint64_t key) const;
 
-  std::vector<std::uint32_t> Occurring(std::string_view text, SpecialText special) const;
+  std::vector<std::uint32_t> Occurring(std::string_view text) const;
+  std::int32_t TokenOf(std::uint32_t pattern) const {
+    return vocabulary_.special_tokens()[pattern];
+  }
   void Report(Node node, std::vector<bool>* seen, std::vector<std::uint32_t>* found) const;
-  std::vector<TextPiece> Cut(std::string_view text, SpecialText special,
-                             std::span<const TextRange> foreign) const;
+  bool IsStructureIn(std::string_view text, std::span<const TextRange> foreign,
+                     std::int32_t token) const;
   void CutAt(std::string_view text, std::int32_t token, std::span<const TextRange> foreign,
              std::vector<TextPiece>* pieces) const;
 

@@ -63,6 +63,32 @@ TEST(SpecialTokensTest, CutsByLengthThenFromTheLeft) {
   }
 }
 
+TEST(SpecialTokensTest, StructureOnlyWhereTheTemplateWroteIt) {
+  TokenizerData data;
+  data.tokens = {"<unk>", "<s>", "</s>", "[A]", "<h1>", "<|b|>", "##", "\n\n", "]<"};
+  data.types = {2,        kControl,     kControl,     kUserDefined, kUserDefined,
+                kControl, kUserDefined, kUserDefined, kUserDefined};
+  const Vocabulary vocabulary = MakeVocabulary(data);
+  const SpecialTokens special(vocabulary);
+  const std::string text = "[A] <h1><|b|>##\n\n";
+  EXPECT_EQ(Show(text, special.Cut(text, SpecialText::kPlain)), "[A] |[4]|<|b|>|[6]|[7]");
+  EXPECT_EQ(Show(text, special.Cut(text, SpecialText::kParse)), "[3]| |[4]|[5]|[6]|[7]");
+  const std::vector<TextRange> all = {{0, text.size()}};
+  EXPECT_EQ(Show(text, special.CutMarked(text, all, {})), "[A] |[4]|<|b|>|[6]|[7]");
+  EXPECT_EQ(special.InLiterals(std::vector<std::string>{"x<h1>", "#", "[A]\n\n<|b|>", "##"}),
+            (std::vector<std::int32_t>{4, 6}));
+  const std::vector<std::int32_t> in_literals = {4, 6};
+  EXPECT_EQ(Show(text, special.CutMarked(text, all, in_literals)), "[A] <h1><|b|>##|[7]");
+  // A token that the template writes in this text is structure in it.
+  const std::string twice = "##x##";
+  const std::vector<TextRange> tail = {{2, 5}};
+  EXPECT_EQ(Show(twice, special.CutMarked(twice, tail, {})), "[6]|x##");
+  // Text takes no part of a mark, however long it is.
+  const std::string beside = "]<|b|>";
+  const std::vector<TextRange> first = {{0, 1}};
+  EXPECT_EQ(Show(beside, special.CutMarked(beside, first, {})), "]|[5]");
+}
+
 TEST(SpecialTokensTest, SwallowsWhiteSpaceAroundWhereAsked) {
   TokenizerData data;
   data.tokens = {"<unk>", "<l>", "<r>", "<b>"};

@@ -15,16 +15,12 @@ std::uint32_t OrderOf(float score) {
   return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
 }
 
-bool CanBeJoinedTo(TokenKind kind) {
-  return kind != TokenKind::kControl && kind != TokenKind::kUnknown && kind != TokenKind::kByte;
-}
-
 }  // namespace
 
 SpmScores::SpmScores(const Vocabulary& vocabulary) : vocabulary_(&vocabulary) {
   order_.resize(static_cast<std::size_t>(vocabulary.size()));
   for (std::int32_t token = 0; token < vocabulary.size(); ++token) {
-    if (CanBeJoinedTo(vocabulary.kind(token))) {
+    if (vocabulary.CanBeMerged(token)) {
       order_[static_cast<std::size_t>(token)] = OrderOf(vocabulary.score(token));
     }
   }

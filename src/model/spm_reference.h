@@ -18,11 +18,7 @@ namespace kvcache::spm_reference {
 // The token that joining may give for `text`.
 inline std::int32_t Find(const Vocabulary& vocabulary, const std::string& text) {
   const std::int32_t token = vocabulary.Find(text);
-  if (token == kNoToken) return kNoToken;
-  const TokenKind kind = vocabulary.kind(token);
-  const bool never_joined =
-      kind == TokenKind::kControl || kind == TokenKind::kUnknown || kind == TokenKind::kByte;
-  return never_joined ? kNoToken : token;
+  return token != kNoToken && vocabulary.CanBeMerged(token) ? token : kNoToken;
 }
 
 inline std::vector<std::string> Characters(std::string_view text) {

@@ -56,10 +56,11 @@ Result<std::vector<std::int32_t>> Tokenizer::Encode(std::string_view text,
 }
 
 Result<MarkedTokens> Tokenizer::EncodeMarked(std::string_view text,
-                                             std::span<const TextRange> foreign) const {
+                                             std::span<const TextRange> foreign,
+                                             std::span<const std::int32_t> in_literals) const {
   if (text.size() >= kMaxTextBytes) return TooLong(text.size());
   MarkedTokens marked;
-  for (const TextPiece& piece : special_tokens_.CutMarked(text, foreign)) {
+  for (const TextPiece& piece : special_tokens_.CutMarked(text, foreign, in_literals)) {
     if (piece.token != kNoToken) {
       marked.anchors.push_back({piece.begin, marked.tokens.size()});
       marked.tokens.push_back(piece.token);

@@ -9,7 +9,8 @@
 // Encoding, in order: the begin-of-sequence token if asked for; the text is cut at special
 // tokens; each piece of plain text between them is handed to the kind's algorithm; the
 // end-of-sequence token if asked for. Token ids equal those of llama.cpp
-// (src/llama-vocab.cpp), which tests/oracle/tokenizer checks.
+// (src/llama-vocab.cpp), which tests/oracle/tokenizer checks, but for one rule: user-defined
+// tokens that look like marks ("[INST]") are treated like control tokens (special_tokens.h).
 //
 // Thread safety: const calls may run concurrently.
 #pragma once
@@ -86,12 +87,18 @@ class Tokenizer {
                                            const EncodeOptions& options = {}) const;
 
   // The ids of a prompt whose `foreign` stretches (in order, disjoint) came from outside: the
-  // texts of control tokens become those tokens only where no byte of them is foreign. Nothing
-  // is added at the ends. For a text without foreign stretches, and for foreign ones without
-  // such texts, the ids are those of Encode with SpecialText::kParse.
+  // texts of structure tokens (special_tokens.h) become those tokens only where no byte of them
+  // is foreign. `in_literals` (from InLiterals) are further tokens that are structure to the
+  // template. Nothing is added at the ends. For a text without foreign stretches, and for foreign
+  // ones without such texts, the ids are those of Encode with SpecialText::kParse.
   // Errors: as Encode.
-  Result<MarkedTokens> EncodeMarked(std::string_view text,
-                                    std::span<const TextRange> foreign) const;
+  Result<MarkedTokens> EncodeMarked(std::string_view text, std::span<const TextRange> foreign,
+                                    std::span<const std::int32_t> in_literals = {}) const;
+
+  // Text tokens that a template with these literals makes structure (SpecialTokens::InLiterals).
+  std::vector<std::int32_t> InLiterals(std::span<const std::string> literals) const {
+    return special_tokens_.InLiterals(literals);
+  }
 
   // The bytes of `tokens`, one after another. They are whole UTF-8 only if the tokens hold whole
   // characters: for output as it comes, AppendPiece into a Utf8Stream.
@@ -114,8 +121,10 @@ class Tokenizer {
                    ControlText control = ControlText::kHidden) const;
   std::string Piece(std::int32_t token, ControlText control = ControlText::kHidden) const;
 
-  // Texts, kinds, scores, special ids, flags.
+  // Texts, kinds, scores, special ids, flags, notes.
   const Vocabulary& vocabulary() const { return vocabulary_; }
+  // Lines for people about special ids of the file that are out of range.
+  const std::vector<std::string>& notes() const { return vocabulary_.notes(); }
   std::int32_t vocabulary_size() const { return vocabulary_.size(); }
   std::int32_t bos() const { return vocabulary_.ids().bos; }
   std::int32_t eos() const { return vocabulary_.ids().eos; }

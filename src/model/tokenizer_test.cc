@@ -65,6 +65,28 @@ TEST(TokenizerTest, SpecialTextsOnlyWhereParsed) {
   EXPECT_EQ(*tokenizer->Encode("a\n\na"), (Ids{kBos, kSpaceA, kBreak, kSpaceA}));
 }
 
+// User-defined, but no text; and joining the parts of its text does not give it.
+TEST(TokenizerTest, MarksOfAnyTypeOnlyWhereParsed) {
+  for (const char* kind : {"llama", "gpt2", "gemma4", "t5"}) {
+    TokenizerData data;
+    data.model = kind;
+    data.pre = "gpt-2";
+    data.tokens = {"<unk>", "<s>", "</s>", "[", "A", "]", "[A", "[A]", "<h1>"};
+    data.types = {2, 3, 3, 1, 1, 1, 1, 4, 4};
+    data.scores.assign(data.tokens.size(), 0.0f);
+    data.merges = {"[ A", "[A ]"};
+    data.bos = 1;
+    data.add_space_prefix = false;
+    const auto tokenizer = MakeOrDie(data);
+    const EncodeOptions bare = {.add_bos = AddToken::kNo, .add_eos = AddToken::kNo};
+    EncodeOptions parse = bare;
+    parse.special = SpecialText::kParse;
+    EXPECT_EQ(*tokenizer->Encode("[A]<h1>", parse), (Ids{7, 8})) << kind;
+    const Ids plain = *tokenizer->Encode("[A]<h1>", bare);
+    EXPECT_TRUE(plain == (Ids{6, 5, 8}) || plain == (Ids{3, 4, 5, 8})) << kind;
+  }
+}
+
 TEST(TokenizerTest, DecodingUndoesTheAddedSpaces) {
   const auto tokenizer = MakeOrDie(Small());
   const EncodeOptions parse = {.special = SpecialText::kParse};

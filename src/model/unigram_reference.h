@@ -35,11 +35,6 @@ inline std::string Normalise(std::string_view text, bool prefix, bool merge) {
   return normalised;
 }
 
-inline bool CanBeText(TokenKind kind) {
-  return kind == TokenKind::kNormal || kind == TokenKind::kUserDefined ||
-         kind == TokenKind::kUnused;
-}
-
 inline float UnknownScore(const Vocabulary& vocabulary) {
   float worst = std::numeric_limits<float>::max();
   for (std::int32_t token = 0; token < vocabulary.size(); ++token) {
@@ -69,7 +64,8 @@ inline std::vector<std::int32_t> Encode(const Vocabulary& vocabulary, std::strin
     for (std::int32_t token = 0; token < vocabulary.size(); ++token) {
       const std::string_view piece = vocabulary.text(token);
       const TokenKind kind = vocabulary.kind(token);
-      if (piece.empty() || !CanBeText(kind) || !rest.starts_with(piece)) continue;
+      if (piece.empty() || !vocabulary.CanBeMerged(token) || !rest.starts_with(piece)) continue;
+      if (kind == TokenKind::kUndefined) continue;
       has_character = has_character || piece.size() == length;
       offer(piece.size(), token, kind == TokenKind::kUserDefined ? 0 : vocabulary.score(token));
     }

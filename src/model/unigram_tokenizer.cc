@@ -21,15 +21,14 @@ VocabularyDefaults Defaults() {
           .add_space_prefix = false};
 }
 
-bool CanBeText(TokenKind kind) {
-  return kind == TokenKind::kNormal || kind == TokenKind::kUserDefined ||
-         kind == TokenKind::kUnused;
+bool CanBeText(const Vocabulary& vocabulary, std::int32_t token) {
+  return vocabulary.CanBeMerged(token) && vocabulary.kind(token) != TokenKind::kUndefined;
 }
 
 Status CheckLengths(const Vocabulary& vocabulary) {
   for (std::int32_t token = 0; token < vocabulary.size(); ++token) {
     const std::size_t bytes = vocabulary.text(token).size();
-    if (bytes <= kLongestToken || !CanBeText(vocabulary.kind(token))) continue;
+    if (bytes <= kLongestToken || !CanBeText(vocabulary, token)) continue;
     return Status(StatusCode::kCorrupt, "token " + std::to_string(token) + " has " +
                                             std::to_string(bytes) + " bytes, at most " +
                                             std::to_string(kLongestToken) +
@@ -43,7 +42,7 @@ ByteTrie MakeTrie(const Vocabulary& vocabulary) {
   std::vector<std::pair<std::string, std::int32_t>> texts;
   for (std::int32_t token = 0; token < vocabulary.size(); ++token) {
     const std::string_view text = vocabulary.text(token);
-    if (!CanBeText(vocabulary.kind(token)) || text.empty()) continue;
+    if (!CanBeText(vocabulary, token) || text.empty()) continue;
     if (text.find(' ') != std::string_view::npos) continue;
     std::string unescaped;
     AppendUnescaped(text, &unescaped);

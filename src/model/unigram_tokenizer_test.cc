@@ -92,11 +92,13 @@ TEST(UnigramTokenizerTest, SpacesFollowTheFlags) {
 }
 
 TEST(UnigramTokenizerTest, UserDefinedTokensAreFoundAndCostNothing) {
-  TokenizerData data = Data({{"a", -1}, {"<x>", -9}, {"unused", -1}});
+  TokenizerData data = Data({{"a", -1}, {"<b>", -9}, {"unused", -1}, {"<x>", -9}});
   data.types[4] = 4;
   data.types[5] = 5;
+  data.types[6] = 4;
   const auto tokenizer = MakeOrDie(data);
-  EXPECT_EQ(Encode(*tokenizer, "a<x>a"), (Ids{3, 4, 3}));
+  EXPECT_EQ(Encode(*tokenizer, "a<b>a"), (Ids{3, 4, 3}));
+  EXPECT_EQ(Encode(*tokenizer, "a<x>a"), (Ids{3, 2, 3}));  // a mark
   EXPECT_EQ(Encode(*tokenizer, "unused"), (Ids{5}));
 }
 

@@ -4,10 +4,16 @@
 #include <cstddef>
 #include <iterator>
 
+#include "base/strings.h"
+#include "model/token_shape.h"
+
 namespace kvcache {
 namespace {
 
 constexpr std::size_t kMostSpecialBytes = std::size_t{1} << 22;
+
+// kNoToken as files that know only unsigned numbers write it.
+constexpr std::int64_t kNoTokenUnsigned = 0xFFFFFFFF;
 
 Status Corrupt(std::string message) {
   return Status(StatusCode::kCorrupt, std::move(message));
@@ -66,6 +72,7 @@ Result<Vocabulary> Vocabulary::Make(const TokenizerData& data, const VocabularyD
   vocabulary.SetIds(data, defaults.ids);
   vocabulary.FindRolesByText();
   vocabulary.MarkEndOfGeneration();
+  vocabulary.MarkStructure();
   vocabulary.SetByteTokens();
   KVCACHE_RETURN_IF_ERROR(vocabulary.CollectSpecialTokens());
   KVCACHE_RETURN_IF_ERROR(vocabulary.SetStrips(data));
@@ -110,10 +117,17 @@ Status Vocabulary::SetKinds(const TokenizerData& data) {
 
 void Vocabulary::SetIds(const TokenizerData& data, const SpecialIds& defaults) {
   for (const SpecialRole& role : SpecialRoles()) {
-    const std::int32_t otherwise = defaults.*role.id;
-    std::int64_t id = (data.*role.given).value_or(otherwise);
-    if (id < 0 || id >= size()) id = otherwise;
-    ids_.*role.id = id < size() ? static_cast<std::int32_t>(id) : kNoToken;
+    const std::int32_t otherwise = defaults.*role.id < size() ? defaults.*role.id : kNoToken;
+    const std::int64_t given = (data.*role.given).value_or(kNoToken);
+    const bool in_range = given >= 0 && given < size();
+    ids_.*role.id = in_range ? static_cast<std::int32_t>(given) : otherwise;
+    if (in_range || given == kNoToken || given == kNoTokenUnsigned) continue;
+    notes_.push_back(StrCat("tokenizer.ggml.", role.key, " is ", given, ", but the vocabulary has ",
+                            size(), " tokens; ",
+                            otherwise == kNoToken
+                                ? "no token"
+                                : StrCat("token ", otherwise, " (", Quoted(text(otherwise)), ")"),
+                            " is used"));
   }
 }
 
@@ -152,6 +166,25 @@ Status Vocabulary::SetStrips(const TokenizerData& data) {
   };
   KVCACHE_RETURN_IF_ERROR(set(data.strip_before, kStripBefore));
   return set(data.strip_after, kStripAfter);
+}
+
+void Vocabulary::MarkStructure() {
+  std::vector<bool> has_part(kinds_.size());
+  for (const SpecialRole& role : SpecialRoles()) {
+    const std::int32_t token = ids_.*role.id;
+    if (token != kNoToken) has_part[static_cast<std::size_t>(token)] = true;
+  }
+  for (std::int32_t token = 0; token < size(); ++token) {
+    const TokenKind k = kind(token);
+    const bool hidden = k == TokenKind::kControl || k == TokenKind::kUnknown;
+    const bool part = has_part[static_cast<std::size_t>(token)];
+    const bool user_defined = k == TokenKind::kUserDefined;
+    const TokenShape shape = user_defined || part ? ShapeOf(text(token)) : TokenShape::kWords;
+    const bool other = user_defined && shape == TokenShape::kOther;
+    const bool structure = hidden || shape == TokenShape::kMark || (other && part);
+    if (structure) SetFlag(token, kStructure);
+    if (structure || other || k == TokenKind::kByte) SetFlag(token, kNeverMerged);
+  }
 }
 
 Status Vocabulary::CollectSpecialTokens() {

@@ -6,7 +6,9 @@
 // As in llama.cpp (src/llama-vocab.cpp): special ids that are missing or out of range take the
 // defaults of the kind of vocabulary; an empty text belongs to a token that is never found; tokens
 // whose text is known to end an answer ("<|im_end|>") count as control tokens whatever their kind
-// says. Otherwise than there: without kinds, texts of the form "<0x0A>" are byte tokens.
+// says. Otherwise than there: without kinds, texts of the form "<0x0A>" are byte tokens; ids out of
+// range leave a note; user-defined tokens that look like marks ("[INST]") are structure, which
+// text from outside never becomes (IsStructure).
 //
 // Thread safety: const calls may run concurrently.
 #pragma once
@@ -31,7 +33,7 @@ enum class TokenKind : std::uint8_t {
   kNormal = 1,
   kUnknown = 2,      // stands for what the vocabulary can not say
   kControl = 3,      // <s>, </s>, <|im_end|>: no text of its own
-  kUserDefined = 4,  // found in any text before all else
+  kUserDefined = 4,  // found before all else: in any text, or structure (token_shape.h)
   kUnused = 5,
   kByte = 6,  // "<0x0A>": one byte
 };
@@ -112,9 +114,14 @@ class Vocabulary {
   bool StripsBefore(std::int32_t token) const { return HasFlag(token, kStripBefore); }
   bool StripsAfter(std::int32_t token) const { return HasFlag(token, kStripAfter); }
 
-  // Whether it shapes a conversation ("<|start|>") although it counts as user-defined, so that
-  // it is shown: text from outside must not become it where it can be told apart.
+  // Whether the token shapes conversations: a control or unknown token, a user-defined one that
+  // looks like a mark or that has a part (bos, eos, …). Text from outside never becomes it.
   bool IsStructure(std::int32_t token) const { return HasFlag(token, kStructure); }
+
+  // Whether merging the pieces of a text may give the token. Not structure and bytes; nor
+  // user-defined tokens of shape kOther, which are found before anything is merged, or are
+  // structure to the template.
+  bool CanBeMerged(std::int32_t token) const { return !HasFlag(token, kNeverMerged); }
 
   // Any id.
   bool IsEndOfGeneration(std::int32_t token) const {
@@ -133,6 +140,9 @@ class Vocabulary {
   std::uint8_t TokenByte(std::int32_t token) const;
 
   const SpecialIds& ids() const { return ids_; }
+  // A line for each special id of the file that is out of range: the id, the size, the token used
+  // instead. -1 and 4294967295 mean "none" and leave no line.
+  const std::vector<std::string>& notes() const { return notes_; }
   bool add_bos() const { return add_bos_; }
   bool add_eos() const { return add_eos_; }
   bool add_space_prefix() const { return add_space_prefix_; }
@@ -142,7 +152,8 @@ class Vocabulary {
     kStripBefore = 1,
     kStripAfter = 2,
     kEndOfGeneration = 4,
-    kStructure = 8
+    kStructure = 8,
+    kNeverMerged = 16
   };
 
   Vocabulary() = default;
@@ -162,6 +173,7 @@ class Vocabulary {
   void FindRolesByText();
   void MarkEndOfGeneration();
   void UnmarkInnerEnds();
+  void MarkStructure();
   Status CollectSpecialTokens();
 
   TextIndex index_;
@@ -171,6 +183,7 @@ class Vocabulary {
   std::vector<std::int32_t> special_tokens_;
   std::array<std::int32_t, 256> byte_tokens_{};
   SpecialIds ids_;
+  std::vector<std::string> notes_;
   bool add_bos_ = true;
   bool add_eos_ = false;
   bool add_space_prefix_ = true;

@@ -112,7 +112,6 @@ void Vocabulary::MarkEndOfGeneration() {
     const std::int32_t token = Find(known);
     if (token == kNoToken) continue;
     SetKind(token, TokenKind::kUserDefined);
-    SetFlag(token, kStructure);
   }
   for (const SpecialRole& role : SpecialRoles()) {
     const std::int32_t token = ids_.*role.id;
@@ -128,7 +127,6 @@ void Vocabulary::UnmarkInnerEnds() {
   if (calls && (ends("<|return|>") || ends("<|flush|>")) && ends("<|end|>")) {
     ClearFlag(Find("<|end|>"), kEndOfGeneration);
     SetKind(Find("<|end|>"), TokenKind::kUserDefined);
-    SetFlag(Find("<|end|>"), kStructure);
   }
   if (ends("<|tool_response>") && ends("</s>")) {
     ClearFlag(Find("</s>"), kEndOfGeneration);

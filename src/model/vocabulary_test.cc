@@ -78,6 +78,43 @@ TEST(VocabularyTest, IdsOutOfRangeTakeTheDefaultOrAreNone) {
   EXPECT_EQ(v.ids().padding, kNoToken);
 }
 
+TEST(VocabularyTest, IdsOutOfRangeLeaveNotes) {
+  TokenizerData data = Data({"<unk>", "<s>", "</s>", "a", "b"});
+  data.bos = 5000;
+  data.eos = 4294967295;  // none
+  data.unknown = -1;      // none
+  data.padding = 5;
+  data.fim_prefix = -7;
+  const Vocabulary v = MakeOrDie(data);
+  EXPECT_EQ(v.ids().bos, 1);
+  EXPECT_EQ(v.ids().eos, 2);
+  EXPECT_EQ(v.notes(),
+            (std::vector<std::string>{
+                "tokenizer.ggml.bos_token_id is 5000, but the vocabulary has 5 tokens; token 1 "
+                "('<s>') is used",
+                "tokenizer.ggml.padding_token_id is 5, but the vocabulary has 5 tokens; no token "
+                "is used",
+                "tokenizer.ggml.fim_pre_token_id is -7, but the vocabulary has 5 tokens; no token "
+                "is used"}));
+  EXPECT_TRUE(MakeOrDie(Data({"a"})).notes().empty());
+}
+
+TEST(VocabularyTest, StructureIsToldByTypeShapeAndPart) {
+  TokenizerData data = Data(
+      {"<unk>", "<s>", "</s>", "[INST]", "<h1>", "\n\n", "###", "$$", "word", "<|x|>", "<0x0A>"});
+  data.types = {2, 4, 3, 4, 4, 4, 4, 4, 1, 1, 6};
+  data.padding = 7;
+  const Vocabulary v = MakeOrDie(data);
+  const std::vector<bool> structure = {true,  true, true,  true,  false, false,
+                                       false, true, false, false, false};
+  const std::vector<bool> merged = {false, false, false, false, false, true,
+                                    false, false, true,  true,  false};
+  for (std::int32_t token = 0; token < v.size(); ++token) {
+    EXPECT_EQ(v.IsStructure(token), structure[static_cast<std::size_t>(token)]) << token;
+    EXPECT_EQ(v.CanBeMerged(token), merged[static_cast<std::size_t>(token)]) << token;
+  }
+}
+
 TEST(VocabularyTest, ByteTokensWithAndWithoutKinds) {
   TokenizerData data = Data({"<unk>", "<0x0A>", "<0xE2>", "x", "\xFF", "<0x0a>"});
   const Vocabulary untyped = MakeOrDie(data);

@@ -90,9 +90,10 @@ Result<ChatPrompt> ChatFormat::Write(ChatInput input) const {
   auto rendered = template_.Render(input);
   if (!rendered.ok()) return std::move(rendered).TakeStatus().WithContext(name_);
   ChatPrompt prompt;
-  KVCACHE_ASSIGN_OR_RETURN(prompt.marked,
-                           tokenizer_->EncodeMarked(rendered->text, rendered->foreign));
+  KVCACHE_ASSIGN_OR_RETURN(
+      prompt.marked, tokenizer_->EncodeMarked(rendered->text, rendered->foreign, in_literals_));
   prompt.text = std::move(rendered->text);
+  prompt.foreign = std::move(rendered->foreign);
   std::vector<std::int32_t>& tokens = prompt.marked.tokens;
   const std::int32_t bos = tokenizer_->bos();
   const bool wants_bos = tokenizer_->vocabulary().add_bos() && bos != kNoToken;

@@ -7,6 +7,9 @@
 //
 // A model without a template gets ChatML if its vocabulary has the two markers, else plain.
 //
+// Tokens that the template's literals hold are structure to it (SpecialTokens::InLiterals): they
+// come from the template alone, whatever their type.
+//
 // Thread safety: const calls may run concurrently.
 #pragma once
 
@@ -29,6 +32,7 @@ enum class ToolUse : std::uint8_t { kNone, kTools };
 
 struct ChatPrompt {
   std::string text;
+  std::vector<TextRange> foreign;  // the stretches that are not the template's
   MarkedTokens marked;  // with the begin-of-sequence token where the vocabulary wants one
 };
 
@@ -61,7 +65,11 @@ class ChatFormat {
 
  private:
   ChatFormat(ChatFormatKind kind, std::string name, ChatTemplate parsed, const Tokenizer& tokenizer)
-      : kind_(kind), name_(std::move(name)), template_(std::move(parsed)), tokenizer_(&tokenizer) {}
+      : kind_(kind),
+        name_(std::move(name)),
+        template_(std::move(parsed)),
+        tokenizer_(&tokenizer),
+        in_literals_(tokenizer.InLiterals(template_.literals())) {}
 
   static Result<ChatFormat> Make(ChatFormatKind kind, std::string name, std::string_view source,
                                  const Tokenizer& tokenizer);
@@ -70,6 +78,7 @@ class ChatFormat {
   std::string name_;
   ChatTemplate template_;
   const Tokenizer* tokenizer_;
+  std::vector<std::int32_t> in_literals_;  // tokens that are structure to this template
 };
 
 }  // namespace kvcache

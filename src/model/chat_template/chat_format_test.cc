@@ -8,7 +8,7 @@
 namespace kvcache {
 namespace {
 
-enum class Marks { kNone, kControl };
+enum class Marks { kNone, kControl, kUserDefined };
 
 // Letters, and ChatML's marks where asked for.
 std::unique_ptr<Tokenizer> MakeLetters(Marks marks) {
@@ -23,11 +23,14 @@ std::unique_ptr<Tokenizer> MakeLetters(Marks marks) {
   add("</s>", 3);
   for (char c = ' '; c <= '~'; ++c) add(std::string(1, c), 1);
   add("\n", 1);
-  if (marks == Marks::kControl) {
-    add("<|im_start|>", 3);
-    add("<|im_end|>", 3);
-    add("<|start|>", 3);  // shown in output, so the vocabulary calls it user-defined
+  if (marks != Marks::kNone) {
+    const int type = marks == Marks::kControl ? 3 : 4;
+    add("<|im_start|>", type);
+    add("<|im_end|>", type);
+    add("<|start|>", type);  // shown in output, so the vocabulary calls it user-defined
     add("<think>", 4);
+    add("<h1>", 4);
+    add("::", 4);
   }
   data.add_space_prefix = false;
   data.add_bos = true;
@@ -44,8 +47,8 @@ std::ptrdiff_t Count(const ChatPrompt& prompt, std::int32_t token) {
   return std::count(prompt.marked.tokens.begin(), prompt.marked.tokens.end(), token);
 }
 
-TEST(ChatFormat, TextOfMessagesNeverBecomesAControlToken) {
-  const auto tokenizer = MakeLetters(Marks::kControl);
+void ExpectTextOfMessagesIsText(Marks marks) {
+  const auto tokenizer = MakeLetters(marks);
   const auto format = ChatFormat::BuiltIn("chatml", *tokenizer);
   ASSERT_TRUE(format.ok());
   const std::int32_t start = tokenizer->Find("<|im_start|>");
@@ -62,8 +65,34 @@ TEST(ChatFormat, TextOfMessagesNeverBecomesAControlToken) {
     const auto decoded = tokenizer->Decode(prompt->marked.tokens, {ControlText::kShown});
     EXPECT_EQ(*decoded, "<s>" + prompt->text) << text;  // not a byte is lost
   }
-  // What the vocabulary says is found in any text is, as everywhere.
-  EXPECT_EQ(Count(*format->Write(Say("<think>")), tokenizer->Find("<think>")), 1);
+  EXPECT_EQ(Count(*format->Write(Say("<think>")), tokenizer->Find("<think>")), 0);
+  // Text that the vocabulary has as one token is found everywhere.
+  EXPECT_EQ(Count(*format->Write(Say("<h1>")), tokenizer->Find("<h1>")), 1);
+}
+
+TEST(ChatFormat, TextOfMessagesNeverBecomesAControlToken) {
+  ExpectTextOfMessagesIsText(Marks::kControl);
+  ExpectTextOfMessagesIsText(Marks::kUserDefined);
+}
+
+// Any text is structure to a template that writes it.
+TEST(ChatFormat, TextThatTheTemplateWritesIsStructureToIt) {
+  const auto tokenizer = MakeLetters(Marks::kControl);
+  const std::int32_t colons = tokenizer->Find("::");
+  const struct {
+    const char* source;
+    int count;
+  } cases[] = {
+      {"{{ messages[0].content }}", 1},
+      {"::{{ messages[0].content }}", 1},
+      {"{{ ':' + ':' + messages[0].content }}", 1},
+      {"{{ messages[0].content }}{% if tools %}:{{ ':' }}{% endif %}", 0},
+      {"{{ messages[0].content }}{{ bos_token.replace(bos_token, ':') * 2 }}", 1},
+  };
+  for (const auto& test : cases) {
+    const auto format = ChatFormat::FromSource(test.source, "test", *tokenizer);
+    EXPECT_EQ(Count(*format->Write(Say("a::b")), colons), test.count) << test.source;
+  }
 }
 
 TEST(ChatFormat, NoControlTokenAcrossABorder) {

@@ -72,6 +72,16 @@ TokenizerData Uncut() {
   return data;
 }
 
+// Marks and HTML tags, all user-defined.
+TokenizerData Marks() {
+  TokenizerData data = BuildBpeVocabulary(TrainingText(), 500, "qwen2", {"<s>", "</s>"});
+  for (const char* text : {"<|im_start|>", "<|im_end|", "[INST]", "[/INST]", "<b>", "##", "\n\n"}) {
+    AddToken(text, TokenKind::kUserDefined, &data);
+  }
+  SetEnds(&data);
+  return data;
+}
+
 // Merges in no order that training would give, many of them twice; a control token ("cab") that
 // they lead to; tokens that none leads to.
 TokenizerData Tangle(std::string_view pre) {
@@ -115,6 +125,7 @@ std::vector<OracleVocabulary> BpeVocabularies() {
   for (const char* pre : {"gpt-2", "llama-bpe"}) {
     all.push_back({std::string("tangle-") + pre, Tangle(pre), {.every = 4}});
   }
+  all.push_back({"bpe-marks", Marks(), {.every = 4}});
   TokenizerData uncut = Uncut();
   for (const PreTokenizer& known : PreTokenizers()) {
     uncut.pre = known.name;

@@ -1,8 +1,11 @@
 // llama.cpp's side of compare.py: tokenises and decodes, through node-llama-cpp.
 //
 // Usage: node llama_tokenize.mjs FOLDER
-//   reads   FOLDER/strings.json   {"models": [{"path": p, "every": n, "first": i}, ...],
+//   reads   FOLDER/strings.json   {"models": [{"path": p, "every": n, "first": i, "plain": q},
+//                                             ...],
 //                                 "strings": [text, ...]}
+//                                 "plain", if it is there: the model for plain text, whose
+//                                 user-defined marks are control tokens
 //   writes  FOLDER/llama.I.json   for model I, of each n-th string from i on:
 //                                 {"plain": [[id, ...], ...], "parsed": of each fourth of those,
 //                                 "decoded": [text of the plain ids, ...],
@@ -19,12 +22,16 @@ const folder = process.argv[2];
 const {models, strings} = JSON.parse(fs.readFileSync(path.join(folder, "strings.json"), "utf8"));
 // Not "error": node-llama-cpp first looks how much memory the weights would need, in vain.
 const llama = await getLlama({gpu: false, build: "never", maxThreads: 1, logLevel: "disabled"});
-for (const [index, {path: modelPath, every, first}] of models.entries()) {
+for (const [index, {path: modelPath, every, first, plain: plainPath}] of models.entries()) {
     const model = await llama.loadModel({modelPath, gpuLayers: 0, vocabOnly: true});
     const size = model.fileInfo.metadata.tokenizer.ggml.tokens.length;
     const ids = Array.from({length: size}, (_, id) => id);
     const some = strings.filter((_, i) => i % every === first);
-    const plain = some.map((text) => model.tokenize(text, false));
+    const forPlain = plainPath == null
+        ? model
+        : await llama.loadModel({modelPath: plainPath, gpuLayers: 0, vocabOnly: true});
+    const plain = some.map((text) => forPlain.tokenize(text, false));
+    if (plainPath != null) await forPlain.dispose();
     fs.writeFileSync(path.join(folder, `llama.${index}.json`), JSON.stringify({
         plain,
         parsed: some.filter((_, i) => i % 4 === 0).map((text) => model.tokenize(text, true)),

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,21 @@ std::vector<OracleVocabulary> AllVocabularies() {
   return all;
 }
 
+// The vocabulary with its user-defined marks as control tokens, which llama.cpp does not find in
+// plain text: what these are here, whatever their type. Nothing if there are none.
+Result<std::optional<TokenizerData>> WithControlMarks(const TokenizerData& data) {
+  KVCACHE_ASSIGN_OR_RETURN(const auto tokenizer, MakeTokenizer(data));
+  TokenizerData control = data;
+  bool has_marks = false;
+  for (std::size_t i = 0; i < control.types.size(); ++i) {
+    const bool mark = control.types[i] == static_cast<std::int32_t>(TokenKind::kUserDefined) &&
+                      tokenizer->vocabulary().IsStructure(static_cast<std::int32_t>(i));
+    if (mark) control.types[i] = static_cast<std::int32_t>(TokenKind::kControl);
+    has_marks = has_marks || mark;
+  }
+  return has_marks ? std::optional(std::move(control)) : std::nullopt;
+}
+
 Status Prepare(const std::string& folder, std::size_t count,
                const std::vector<std::string>& models) {
   Json paths = Json::array();
@@ -52,6 +68,11 @@ Status Prepare(const std::string& folder, std::size_t count,
     paths.push_back(
         {{"path", folder + "/" + name + ".gguf"}, {"every", share.every}, {"first", share.first}});
     KVCACHE_RETURN_IF_ERROR(WriteVocabulary(data, paths.back()["path"]));
+    KVCACHE_ASSIGN_OR_RETURN(const auto control, WithControlMarks(data));
+    if (control) {
+      paths.back()["plain"] = folder + "/" + name + ".control-marks.gguf";
+      KVCACHE_RETURN_IF_ERROR(WriteVocabulary(*control, paths.back()["plain"]));
+    }
     vocabularies.push_back(std::move(data));
   }
   for (const std::string& model : models)
@@ -172,7 +193,7 @@ class Comparison {
 
   bool HasHidden(const Ids& tokens) const {
     for (const std::int32_t token : tokens) {
-      if (tokenizer_.vocabulary().kind(token) == TokenKind::kControl) return true;
+      if (token != tokenizer_.unknown() && tokenizer_.vocabulary().IsStructure(token)) return true;
     }
     return false;
   }

@@ -87,12 +87,46 @@ std::string CodePoint(InventedText& source) {
 }
 
 std::string SpecialTexts(InventedText& source) {
-  return std::string(OneOf(
-      source,
-      {"<s>",    "</s>",   "<unk>",  "<|im_start|>", "<|im_end|>", "<|im_end|", "user\n", " ",
-       "  ",     "\n",     "\n\n",   "\n\n\n",       "<",          "</",        "s>",     "|>",
-       "<0x0A>", "<0x41>", "[INST]", "[/INST]",      "[INST",      "hello",     "ab",     "abc",
-       "bcd",    "abcd",   "",       "\t",           "é",          "<s",        "<s><s>", "▁"}));
+  return std::string(OneOf(source, {"<s>",
+                                    "</s>",
+                                    "<unk>",
+                                    "<|im_start|>",
+                                    "<|im_end|>",
+                                    "<|im_end|",
+                                    "user\n",
+                                    " ",
+                                    "  ",
+                                    "\n",
+                                    "\n\n",
+                                    "\n\n\n",
+                                    "<",
+                                    "</",
+                                    "s>",
+                                    "|>",
+                                    "<0x0A>",
+                                    "<0x41>",
+                                    "[INST]",
+                                    "[/INST]",
+                                    "[INST",
+                                    "hello",
+                                    "ab",
+                                    "abc",
+                                    "bcd",
+                                    "abcd",
+                                    "",
+                                    "\t",
+                                    "é",
+                                    "<s",
+                                    "<s><s>",
+                                    "▁",
+                                    "<b>",
+                                    "</b>",
+                                    "</table>",
+                                    "##",
+                                    "###",
+                                    "<|channel>",
+                                    "<extra_id_0>",
+                                    "[INST]<b>"}));
 }
 
 std::string TokenTexts(InventedText& source, const std::vector<TokenizerData>& vocabularies) {

@@ -34,6 +34,16 @@ TokenizerData Prose() {
   return data;
 }
 
+// As many files have it: marks and HTML tags are user-defined.
+TokenizerData Marks() {
+  TokenizerData data = BuildSpmVocabulary(InventedText(12).Text(200000, 30), 3000);
+  for (const char* text : {"<|im_start|>", "<|im_end|", "[INST]", "[/INST]", "<s><s>", "<b>",
+                           "</table>", "##", "\n\n"}) {
+    AddIfNew(text, TokenKind::kUserDefined, 0, &data);
+  }
+  return data;
+}
+
 TokenizerData Code() {
   InventedText source(2);
   std::string text;
@@ -102,8 +112,11 @@ void SetBytes(std::string_view key, std::string_view bytes, GgufHeader* header) 
 }  // namespace
 
 std::vector<OracleVocabulary> SpmVocabularies() {
-  return {
-      {"prose", Prose(), {}}, {"code", Code(), {}}, {"tangle", Tangle(), {}}, {"bare", Bare(), {}}};
+  return {{"prose", Prose(), {}},
+          {"code", Code(), {}},
+          {"tangle", Tangle(), {}},
+          {"bare", Bare(), {}},
+          {"marks", Marks(), {}}};
 }
 
 Status WriteVocabulary(const TokenizerData& data, const std::string& path) {

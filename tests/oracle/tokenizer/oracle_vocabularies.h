@@ -26,12 +26,14 @@ struct OracleVocabulary {
 //   code     3,000 tokens from programs; no space in front; runs of white space user-defined
 //   tangle   invented tokens over few letters, with many equal scores, unreachable tokens and
 //            all kinds: what no training would give
+//   marks    marks ("[INST]") and HTML tags, all user-defined
 //   bare     no scores, no kinds, no bytes beyond ASCII
 std::vector<OracleVocabulary> SpmVocabularies();
 
 // Kind "gpt2":
 //   bpe-PRE    for each way of cutting, trained on its words; on half of the strings
 //   tangle-PRE invented merges over few letters
+//   bpe-marks  marks and HTML tags, all user-defined
 //   uncut-PRE  merges across all words, under every name there is; on the other half of the
 //              strings, or on a few where a name only repeats another's way of cutting
 std::vector<OracleVocabulary> BpeVocabularies();

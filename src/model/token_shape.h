@@ -1,0 +1,30 @@
+// Tells by its text whether a user-defined token is a mark of a conversation's structure or a
+// piece of text.
+//
+// GGUF has two types for tokens that are found in a text before all else: control (3) and
+// user-defined (4). Published files use type 4 for text (runs of white space, HTML tags) and for
+// structure ("<tool_call>" in Qwen 3, "<|channel>" in Gemma 4, "[INST]" and "<|im_start|>" in
+// many conversions). Only the text of the token tells which. A mark that is taken for text lets
+// a user end a turn; text that is taken for a mark costs some ids that differ from llama.cpp's.
+// So what is in doubt is a mark.
+//
+// Thread safety: free functions.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace kvcache {
+
+enum class TokenShape : std::uint8_t {
+  kWords,  // letters, digits and white space, or one character: always text
+  kOther,  // "</table>", "###", "USER:": text, unless the template writes it
+  kMark,   // "<|user|>", "[INST]", "<｜Assistant｜>", "{name}", "|||EMAIL|||": structure
+};
+
+// A mark begins with an opening bracket or bar and ends with a closing one, with a letter or a
+// digit between them, and is no tag of an HTML element in lower case ("<h1>", "</td>", "<br/>").
+// White space and U+2581 around it do not count.
+TokenShape ShapeOf(std::string_view text);
+
+}  // namespace kvcache
