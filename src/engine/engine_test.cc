@@ -19,6 +19,7 @@
 #include "engine/session.h"
 #include "kvcache/cpu_backend.h"
 #include "make_model/make_model.h"
+#include "model/gguf_writer.h"
 #include "support/failing_backend.h"
 
 namespace kvcache {
@@ -78,6 +79,44 @@ TEST_F(EngineTest, OptionsOutOfRangeAreNamed) {
   fails({.max_sequences = 0}, "sequences");
   fails({.context = 1 << 28, .max_sequences = 16}, "16 sequences of capacity 268435456 are more");
   fails({.k_type = DType::kQ5_0}, "q5_0");
+}
+
+// The test's model with the first `count` tokens of its vocabulary.
+Status WriteWithTokens(const std::string& from, std::size_t count, const std::string& to) {
+  KVCACHE_ASSIGN_OR_RETURN(const auto file, GgufFile::Open(from));
+  GgufHeader header;
+  for (const GgufEntry& entry : file->entries()) {
+    if (!entry.key.starts_with("tokenizer.ggml.")) header.SetEntry(entry);
+  }
+  KVCACHE_ASSIGN_OR_RETURN(const GgufStrings all, file->GetStrings("tokenizer.ggml.tokens"));
+  std::vector<std::string> tokens;
+  for (const std::string_view token : all) {
+    if (tokens.size() < count) tokens.emplace_back(token);
+  }
+  header.SetString("tokenizer.ggml.model", "llama");
+  header.SetStrings("tokenizer.ggml.tokens", tokens);
+  for (const GgufTensor& tensor : file->tensors()) {
+    header.AddTensor(tensor.name, tensor.type->type,
+                     std::span(tensor.dims.data(), static_cast<std::size_t>(tensor.rank)));
+  }
+  KVCACHE_ASSIGN_OR_RETURN(const auto writer, GgufWriter::Create(to, std::move(header)));
+  for (std::size_t i = 0; i < file->tensors().size(); ++i) {
+    KVCACHE_RETURN_IF_ERROR(writer->Write(i, 0, file->tensors()[i].bytes));
+  }
+  return writer->Finish();
+}
+
+TEST_F(EngineTest, RefusesAVocabularyOfAnotherSize) {
+  const std::string path = *path_ + ".cut";
+  const Status written = WriteWithTokens(*path_, 5, path);
+  ASSERT_TRUE(written.ok()) << written.message();
+  const auto engine = Engine::Open(path, {});
+  ASSERT_FALSE(engine.ok());
+  EXPECT_EQ(engine.status().code(), StatusCode::kCorrupt);
+  EXPECT_EQ(engine.status().message(), path + ": the vocabulary has 5 tokens, but the output has " +
+                                           std::to_string(Open()->info().vocabulary) +
+                                           " rows; there must be one row for each token");
+  std::filesystem::remove(path);
 }
 
 TEST_F(EngineTest, ContextOverflowChangesNothing) {

@@ -4,6 +4,7 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/cpu/linear.h"
+#include "base/strings.h"
 
 namespace kvcache {
 namespace {
@@ -40,6 +41,13 @@ Result<ModelInfo> DescribeModel(const GgufFile& file) {
   DescribingBackend backend;
   KVCACHE_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model, LoadModel(file, backend));
   return model->info();
+}
+
+Status CheckTokenCount(const ModelInfo& info, const Tokenizer& tokenizer) {
+  if (tokenizer.vocabulary_size() == info.vocabulary) return Status::Ok();
+  return {StatusCode::kCorrupt,
+          StrCat("the vocabulary has ", tokenizer.vocabulary_size(), " tokens, but the output has ",
+                 info.vocabulary, " rows; there must be one row for each token")};
 }
 
 }  // namespace kvcache

@@ -172,9 +172,9 @@ json CacheJson(const Result<ModelInfo>& model, const InspectOptions& options) {
           {"layers", std::move(layers)}};
 }
 
-json TokenizerJson(const GgufFile& file) {
-  if (file.Find("tokenizer.ggml.model") == nullptr) return nullptr;
-  const auto made = MakeTokenizer(file);
+using MadeTokenizer = Result<std::unique_ptr<Tokenizer>>;
+
+json TokenizerJson(const MadeTokenizer& made) {
   if (!made.ok()) return {{"error", made.status().message()}};
   const Tokenizer& tokenizer = **made;
   const auto id = [](std::int32_t token) { return token == kNoToken ? json() : json(token); };
@@ -186,7 +186,15 @@ json TokenizerJson(const GgufFile& file) {
           {"eot", id(tokenizer.eot())},
           {"unknown", id(tokenizer.unknown())},
           {"add_bos", tokenizer.vocabulary().add_bos()},
-          {"add_eos", tokenizer.vocabulary().add_eos()}};
+          {"add_eos", tokenizer.vocabulary().add_eos()},
+          {"notes", tokenizer.notes()}};
+}
+
+// The model, unless its vocabulary does not fit.
+Result<ModelInfo> DescribeLoadable(const GgufFile& file, const MadeTokenizer& tokenizer) {
+  KVCACHE_ASSIGN_OR_RETURN(ModelInfo info, DescribeModel(file));
+  if (tokenizer.ok()) KVCACHE_RETURN_IF_ERROR(CheckTokenCount(info, **tokenizer));
+  return info;
 }
 
 }  // namespace
@@ -195,7 +203,9 @@ json DescribeModelFile(const GgufFile& file, const InspectOptions& options) {
   std::int64_t parameters = 0;
   for (const GgufTensor& tensor : file.tensors()) parameters += tensor.elements();
   const json architecture = StringOrNull(file, "general.architecture");
-  const Result<ModelInfo> model = DescribeModel(file);
+  const bool has_tokenizer = file.Find("tokenizer.ggml.model") != nullptr;
+  const MadeTokenizer tokenizer = MakeTokenizer(file);
+  const Result<ModelInfo> model = DescribeLoadable(file, tokenizer);
   json description = {{"path", file.path()},
                       {"format", StrCat("GGUF ", file.version())},
                       {"bytes", file.size_bytes()},
@@ -205,7 +215,7 @@ json DescribeModelFile(const GgufFile& file, const InspectOptions& options) {
                       {"parameters", parameters},
                       {"rope", nullptr},
                       {"experts", nullptr},
-                      {"tokenizer", TokenizerJson(file)},
+                      {"tokenizer", has_tokenizer ? TokenizerJson(tokenizer) : json()},
                       {"metadata", Metadata(file)},
                       {"types", Types(file)},
                       {"tensors", Tensors(file)},

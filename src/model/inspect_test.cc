@@ -223,6 +223,17 @@ TEST(Inspect, DescribesTheTokenizer) {
       DescriptionText(d, InspectDetail::kSummary),
       HasSubstr("\ntokenizer\n  byte-level BPE (llama-bpe), 3 tokens, bos 2; bos in front\n"));
 
+  // Not as many tokens as rows; and an id that is none of them.
+  EXPECT_EQ(d["supported"], false);
+  EXPECT_THAT(d["cache"]["error"].get<std::string>(),
+              HasSubstr("the vocabulary has 3 tokens, but the output has "));
+  header.SetUint32("tokenizer.ggml.eos_token_id", 7);
+  const nlohmann::json noted = Describe(header);
+  EXPECT_EQ(noted["tokenizer"]["notes"].size(), 1);
+  EXPECT_THAT(DescriptionText(noted, InspectDetail::kSummary),
+              HasSubstr("\n  tokenizer.ggml.eos_token_id is 7, but the vocabulary has 3 tokens; no "
+                        "token is used\n"));
+
   GgufHeader unknown = LlamaHeader();
   unknown.SetString("tokenizer.ggml.model", "gpt2");
   unknown.SetString("tokenizer.ggml.pre", "kling\x1b[31mon");

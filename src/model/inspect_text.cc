@@ -141,9 +141,14 @@ std::string TokenizerText(const json& tokenizer) {
     return StrCat("\ntokenizer\n  not known: ", tokenizer["error"].get_ref<const std::string&>(),
                   "\n");
   }
-  return StrCat("\ntokenizer\n  ", tokenizer["description"].get_ref<const std::string&>(),
-                tokenizer["add_bos"].get<bool>() ? "; bos in front" : "",
-                tokenizer["add_eos"].get<bool>() ? "; eos at the end" : "", "\n");
+  std::string text =
+      StrCat("\ntokenizer\n  ", tokenizer["description"].get_ref<const std::string&>(),
+             tokenizer["add_bos"].get<bool>() ? "; bos in front" : "",
+             tokenizer["add_eos"].get<bool>() ? "; eos at the end" : "", "\n");
+  for (const json& note : tokenizer["notes"]) {
+    text += StrCat("  ", note.get_ref<const std::string&>(), "\n");
+  }
+  return text;
 }
 
 std::string TypesText(const json& types) {
