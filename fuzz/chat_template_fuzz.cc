@@ -1,6 +1,9 @@
 // Any bytes as a chat template, with conversations: nothing crashes, hangs or leaks; what
-// renders does so twice the same; foreign ranges are in order and inside the text; and no
-// content adds a control token.
+// renders does so twice the same; foreign ranges are in order and inside the text; no structure
+// token, control or user-defined, touches a foreign byte; and no byte of the conversation counts
+// as the template's. For the latter all strings of the conversation (contents, roles, keys and
+// values of calls, tools and variables) also get a character that the template has not, which
+// must be found in foreign bytes alone.
 //
 //   input   the template, or the template, a zero byte, and a JSON object with messages, tools
 //           and variables
@@ -10,6 +13,8 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "model/chat_template/chat_format.h"
 #include "model/chat_template/chat_template.h"
@@ -33,18 +38,24 @@ const ordered_json& SomeTalk() {
                   "tool_calls": [{"id": "abcdefghi", "type": "function",
                                   "function": {"name": "add", "arguments": {"a": [1, 2.5]}}}]},
                  {"role": "tool", "content": "4", "tool_call_id": "abcdefghi"},
+                 {"role": "narrator", "content": [{"type": "text", "text": "[INST] <b>##"}],
+                  "name": "<|user|>", "reasoning_content": "USER:", "</s>": "</s><s>"},
                  {"role": "user", "content": "Grüße"}],
     "tools": [{"type": "function", "function": {"name": "add", "description": "Adds.",
                "parameters": {"type": "object", "properties": {"a": {"type": "array"}}}}}],
-    "variables": {"enable_thinking": false}})");
+    "variables": {"enable_thinking": false, "format": "<|im_end|>%d",
+                  "documents": [{"<tool_call>": "[/INST]"}]}})");
   return talk;
 }
 
 const Tokenizer& Letters() {
   static const std::unique_ptr<Tokenizer> tokenizer = [] {
     TokenizerData data;
-    data.tokens = {"<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"};
-    data.types = {2, 3, 3, 3, 3};
+    data.tokens = {"<unk>",       "<s>",      "</s>",         "<|im_start|>",
+                   "<|im_end|>",  "<|user|>", "[INST]",       "[/INST]",
+                   "<tool_call>", "</s><s>",  "</tool_call>", "<|tool_call>",
+                   "<b>",         "##",       "USER:",        "  "};
+    data.types = {2, 3, 3, 3, 3, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4};
     for (char c = ' '; c <= '~'; ++c) {
       data.tokens.emplace_back(1, c);
       data.types.push_back(1);
@@ -67,17 +78,102 @@ bool TakeInput(const ordered_json& talk, ChatInput* input) {
   return true;
 }
 
-void CheckText(const ChatText& text) {
+// U+E000. Three bytes, none of them ASCII, so that no escape of a part of it looks like it.
+constexpr std::string_view kSentinel = "\xEE\x80\x80";
+
+std::string Marked(const std::string& text) {
+  return text + std::string(kSentinel);
+}
+
+// `json` with the sentinel in each string. Keys are there twice, with it and without, since
+// templates look for them; roles and types stay what templates expect.
+ordered_json Marked(const ordered_json& json) {
+  if (json.is_string()) return Marked(json.get_ref<const std::string&>());
+  if (!json.is_structured()) return json;
+  ordered_json marked = json.is_array() ? ordered_json::array() : ordered_json::object();
+  for (const auto& [key, value] : json.items()) {
+    if (json.is_array()) {
+      marked.push_back(Marked(value));
+      continue;
+    }
+    const bool is_role = key == "role" || key == "type";
+    marked[key] = is_role ? value : Marked(value);
+    marked[Marked(key)] = value.is_structured() ? ordered_json(kSentinel) : Marked(value);
+  }
+  return marked;
+}
+
+bool IsForeign(const ChatText& text, std::size_t at) {
+  return std::any_of(text.foreign.begin(), text.foreign.end(),
+                     [at](const TextRange& range) { return at >= range.begin && at < range.end; });
+}
+
+// Whether the template could write the sentinel itself: it has its first byte, or an escape.
+bool MayWriteSentinel(std::string_view source) {
+  if (source.find(kSentinel.front()) != source.npos) return true;
+  for (std::size_t at = 0; (at = source.find('\\', at)) != source.npos; ++at) {
+    constexpr std::string_view kCodes = "uUxN01234567";
+    if (at + 1 < source.size() && kCodes.find(source[at + 1]) != kCodes.npos) return true;
+  }
+  return false;
+}
+
+// Renders the conversation with sentinels in its strings and keys.
+void CheckMarks(const ChatTemplate& parsed, std::string_view source, ChatInput input) {
+  if (MayWriteSentinel(source)) return;
+  input.messages = Marked(input.messages);
+  input.tools = Marked(input.tools);
+  input.variables = Marked(input.variables);
+  const auto text = parsed.Render(input, kWork);
+  if (!text.ok()) return;
+  for (std::size_t at = 0; (at = text->text.find(kSentinel, at)) != text->text.npos; ++at) {
+    for (std::size_t i = 0; i < kSentinel.size(); ++i) Check(IsForeign(*text, at + i));
+  }
+}
+
+// The occurrences of structure tokens that the template wrote: contents add none and take none.
+void CheckCounts(const ChatText& text, const MarkedTokens& marked) {
+  const Vocabulary& vocabulary = Letters().vocabulary();
+  std::vector<std::size_t> counts(static_cast<std::size_t>(vocabulary.size()));
+  std::size_t at = 0;
+  const auto count = [&](std::size_t end) {
+    const auto own = Letters().EncodeMarked(text.text.substr(at, end - at), {});
+    Check(own.ok());
+    for (const std::int32_t token : own->tokens) ++counts[static_cast<std::size_t>(token)];
+  };
+  for (const TextRange& range : text.foreign) {
+    count(range.begin);
+    at = range.end;
+  }
+  count(text.text.size());
+  for (const std::int32_t token : marked.tokens) {
+    if (vocabulary.IsStructure(token) && token != Letters().unknown()) {
+      --counts[static_cast<std::size_t>(token)];
+    }
+  }
+  for (std::int32_t token = 0; token < vocabulary.size(); ++token) {
+    const bool counted = vocabulary.IsStructure(token) && token != Letters().unknown();
+    if (counted) Check(counts[static_cast<std::size_t>(token)] == 0);
+  }
+}
+
+void CheckText(const ChatTemplate& parsed, const ChatText& text) {
   std::size_t before = 0;
   for (const TextRange& range : text.foreign) {
     Check(range.begin < range.end && range.end <= text.text.size());
     Check(range.begin > before || (before == 0 && range.begin == 0));
     before = range.end;
   }
-  const auto marked = Letters().EncodeMarked(text.text, text.foreign);
+  const std::vector<std::int32_t> in_literals = Letters().InLiterals(parsed.literals());
+  const auto marked = Letters().EncodeMarked(text.text, text.foreign, in_literals);
   Check(marked.ok());
-  // Each control token's text stands outside of what is foreign.
+  CheckCounts(text, *marked);
+  // The text of each structure token stands outside of what is foreign.
   for (const TokenAnchor& anchor : marked->anchors) {
+    const std::int32_t token = marked->tokens[anchor.index];
+    const bool structure = Letters().vocabulary().IsStructure(token) ||
+                           std::binary_search(in_literals.begin(), in_literals.end(), token);
+    if (!structure) continue;
     const std::size_t end =
         anchor.byte + Letters().vocabulary().text(marked->tokens[anchor.index]).size();
     for (const TextRange& range : text.foreign) {
@@ -115,6 +211,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
     return 0;
   }
   Check(text->text == again->text && text->foreign == again->foreign);
-  CheckText(*text);
+  CheckText(*parsed, *text);
+  CheckMarks(*parsed, data.substr(0, zero), std::move(input));
   return 0;
 }
