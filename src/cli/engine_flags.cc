@@ -69,6 +69,7 @@ Result<std::unique_ptr<Engine>> EngineFlags::OpenFor(int tokens) const {
                                                .max_sequences = 1,
                                                .prefill_chunk = prefill_chunk_,
                                                .checkpoints = checkpoints_}));
+  PrintNotes(path, engine->tokenizer());
   if (const int own = engine->info().context_length; engine->context() > own) {
     (void)std::fprintf(stderr,
                        "kvcache: the model was made for %s tokens of context; beyond them, up to "

@@ -1,11 +1,13 @@
 #include "cli/model_store.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <utility>
 
+#include "base/strings.h"
 #include "model/gguf.h"
 
 namespace kvcache::cli {
@@ -75,6 +77,12 @@ Result<std::string> FindModel(const std::string& model) {
                                            "; give a .gguf file, or a name that 'kvcache list' "
                                            "shows" +
                                            (is_text ? "; a prompt goes after -p" : ""));
+}
+
+void PrintNotes(const std::string& model, const Tokenizer& tokenizer) {
+  for (const std::string& note : tokenizer.notes()) {
+    (void)std::fprintf(stderr, "kvcache: %s\n", OneLine(StrCat(model, ": ", note)).c_str());
+  }
 }
 
 Result<std::unique_ptr<Tokenizer>> OpenTokenizer(const std::string& model) {

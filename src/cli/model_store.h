@@ -26,6 +26,9 @@ std::vector<StoredModel> ListModels();
 // kNotFound says where was looked.
 Result<std::string> FindModel(const std::string& model);
 
+// Writes what is odd about the vocabulary of MODEL to standard error, a line each.
+void PrintNotes(const std::string& model, const Tokenizer& tokenizer);
+
 // The tokenizer of MODEL, without its weights.
 Result<std::unique_ptr<Tokenizer>> OpenTokenizer(const std::string& model);
 

@@ -193,10 +193,9 @@ class Piped(ChatTest):
         for content, shown in (([{"type": "text", "text": "x"}, {"type": "text", "text": "y"}],
                                 "x\ny\n"),
                                ([{"type": "image"}, "z"], '{"type":"image"}\nz\n'), (None, ""),
-                               (5, "5\n"), ({"a": [1]}, '{"a":[1]}\n'), ("plain", "plain\n")):
+                               ([5, {"a": [1]}], '5\n{"a":[1]}\n'), ("plain", "plain\n")):
             path = self.dir / "parts.json"
-            path.write_text(json.dumps({"version": ["?"], "messages": [
-                {"role": "system", "content": content}, {"role": "user"}]}))
+            path.write_text(json.dumps([{"role": "system", "content": content}, {"role": "user"}]))
             _, err = self.run_chat(self.chat, f"/load {path}\n/system\n/forget\n/clear\n")
             self.assertIn(f"loaded from {path}\n{shown}the oldest 1 exchange is forgotten", err)
 

@@ -264,6 +264,19 @@ class Inputs(CliTest):
         wrong = self.file("typed.gguf", bytes(data))
         self.fails(["run", wrong, "-p", "x"], wrong, "tokenizer.chat_template")
 
+    def test_special_ids_out_of_range(self):
+        data = bytearray(self.bytes)
+        key = b"tokenizer.ggml.bos_token_id"
+        at = self.bytes.index(key) + len(key)
+        self.assertEqual(struct.unpack_from("<I", data, at)[0], 4)  # a u32
+        struct.pack_into("<I", data, at + 4, 5000)
+        path = self.file("bos.gguf", bytes(data))
+        for args in (["run", path, "-p", "x", "-n", "1"], ["tokenize", path, "x"]):
+            code, _, err = run(*args)
+            self.assertEqual(code, 0, err)
+            self.assertIn(f"{path}: tokenizer.ggml.bos_token_id is 5000", err)
+            self.assertIn("512 tokens", err)
+
     def test_weights_that_no_kernel_serves(self):
         path = self.make("experts.gguf", "--arch", "gpt-oss", "--experts", "4", "--type", "f32")
         data = bytearray(pathlib.Path(path).read_bytes())
