@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "backend/cpu/kv_blocks_testing.h"
-#include "backend/cpu/kv_kernels.h"
+#include "backend/cpu/kv/kv_blocks_testing.h"
+#include "backend/cpu/kv/kv_kernels.h"
 #include "tensor/float_conversion.h"
 
 namespace kvcache::bench {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cpu/attention.h"
+#include "backend/cpu/attention/attention.h"
 #include "backend/cpu/scratch.h"
 #include "kvcache/kv.h"
 #include "platform/aligned_buffer.h"

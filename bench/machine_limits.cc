@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <ctime>
 
-#include "backend/cpu/targets.h"
+#include "backend/cpu/simd/targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "machine_limits.cc"

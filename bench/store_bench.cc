@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "backend/cpu/kv_kernels.h"
+#include "backend/cpu/kv/kv_kernels.h"
 #include "bench_program.h"
 #include "kvcache/cpu_backend.h"
 #include "machine_limits.h"

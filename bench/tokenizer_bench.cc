@@ -15,12 +15,12 @@
 #include <string>
 #include <vector>
 
-#include "model/tokenizer.h"
 #include "spm_vocabulary/bpe_trainer.h"
 #include "spm_vocabulary/charsmap_builder.h"
 #include "spm_vocabulary/invented_text.h"
 #include "spm_vocabulary/spm_trainer.h"
 #include "spm_vocabulary/unigram_trainer.h"
+#include "tokenizer/tokenizer.h"
 
 namespace kvcache {
 namespace {

@@ -1,4 +1,4 @@
-# How this project declares its targets: sources are found by folder, tests and benchmarks by
+# How this project declares its targets. Sources are found by folder, tests and benchmarks by
 # their file names (_test.cc, _bench.cc), so that adding a file is adding a file.
 
 set(KVCACHE_WARNINGS -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion)
@@ -12,41 +12,65 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   list(APPEND KVCACHE_WARNINGS -Wno-restrict)
 endif()
 
+# kvcache_compile_options(TARGET): a program or library that may see all of src/: tests,
+# benchmarks, tools. The layers themselves are declared with kvcache_layer.
 function(kvcache_compile_options target)
   target_compile_options(${target} PRIVATE ${KVCACHE_WARNINGS})
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src)
 endfunction()
 
-# kvcache_sources(OUT layer...): the layers' sources, without tests and benchmarks.
+# kvcache_sources(OUT folder...): the sources of src/FOLDER, without tests and benchmarks.
 function(kvcache_sources out)
   set(all)
-  foreach(layer IN LISTS ARGN)
-    file(GLOB_RECURSE found CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${layer}/*.cc)
+  foreach(folder IN LISTS ARGN)
+    file(GLOB_RECURSE found CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${folder}/*.cc)
     list(FILTER found EXCLUDE REGEX "_(test|bench)\\.cc$")
     list(APPEND all ${found})
   endforeach()
   set(${out} ${all} PARENT_SCOPE)
 endfunction()
 
-# kvcache_library(NAME LAYERS layer...)
+# kvcache_layer(NAME USES layer... LIBRARIES target...)
+#
+# Declares src/NAME as a layer. Its sources find the public headers, their own folder and the
+# folders in USES. Any other include fails to compile: each layer has an include root of its own,
+# BUILD/include_roots/NAME, which holds nothing but a link to src/NAME.
+function(kvcache_layer name)
+  cmake_parse_arguments(ARG "" "" "USES;LIBRARIES" ${ARGN})
+  set(root ${PROJECT_BINARY_DIR}/include_roots/${name})
+  file(MAKE_DIRECTORY ${root})
+  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/src/${name} ${root}/${name} SYMBOLIC)
+
+  kvcache_sources(sources ${name})
+  add_library(kvcache_${name}_layer OBJECT ${sources})
+  target_include_directories(kvcache_${name}_layer PRIVATE ${PROJECT_SOURCE_DIR}/include)
+  foreach(layer IN ITEMS ${name} ${ARG_USES})
+    target_include_directories(kvcache_${name}_layer PRIVATE
+      ${PROJECT_BINARY_DIR}/include_roots/${layer})
+  endforeach()
+  target_link_libraries(kvcache_${name}_layer PRIVATE ${ARG_LIBRARIES})
+  target_compile_options(kvcache_${name}_layer PRIVATE ${KVCACHE_WARNINGS})
+  if(BUILD_SHARED_LIBS)
+    set_target_properties(kvcache_${name}_layer PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  endif()
+endfunction()
+
+# kvcache_objects(OUT layer...): the object files of layers, as sources of a library or program.
+function(kvcache_objects out)
+  list(TRANSFORM ARGN REPLACE "(.+)" "$<TARGET_OBJECTS:kvcache_\\1_layer>" OUTPUT_VARIABLE objects)
+  set(${out} ${objects} PARENT_SCOPE)
+endfunction()
+
+# kvcache_library(NAME LAYERS layer...): a library of layers, with the public headers.
 function(kvcache_library name)
   cmake_parse_arguments(ARG "" "" "LAYERS" ${ARGN})
-  kvcache_sources(sources ${ARG_LAYERS})
-  add_library(${name} ${sources})
+  kvcache_objects(objects ${ARG_LAYERS})
+  add_library(${name} ${objects})
+  set_target_properties(${name} PROPERTIES LINKER_LANGUAGE CXX)
   add_library(kvcache::${name} ALIAS ${name})
   target_include_directories(${name} PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:include>)
   target_compile_features(${name} PUBLIC cxx_std_20)
-  kvcache_compile_options(${name})
-endfunction()
-
-# kvcache_program(TARGET OUTPUT file-name LAYERS layer...)
-function(kvcache_program name)
-  cmake_parse_arguments(ARG "" "OUTPUT" "LAYERS" ${ARGN})
-  kvcache_sources(sources ${ARG_LAYERS})
-  add_executable(${name} ${sources})
-  set_target_properties(${name} PROPERTIES OUTPUT_NAME ${ARG_OUTPUT})
-  kvcache_compile_options(${name})
 endfunction()
 
 # kvcache_test(NAME LIBRARIES lib... SOURCES file...): one GoogleTest program, whose tests have its

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "fuzz_input.h"
-#include "model/bpe_reference.h"
-#include "model/tokenizer.h"
+#include "tokenizer/bpe_reference.h"
+#include "tokenizer/tokenizer.h"
 
 namespace kvcache {
 namespace {

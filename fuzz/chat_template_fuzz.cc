@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "model/chat_template/chat_format.h"
-#include "model/chat_template/chat_template.h"
+#include "chat_template/chat_format.h"
+#include "chat_template/chat_template.h"
 
 namespace kvcache {
 namespace {

@@ -5,10 +5,10 @@
 #include <string>
 #include <string_view>
 
+#include "chat_template/chat_template.h"
 #include "engine/conversation.h"
 #include "engine/json_text.h"
 #include "fuzz_input.h"
-#include "model/chat_template/chat_template.h"
 
 namespace kvcache {
 namespace {

@@ -7,9 +7,9 @@
 #include <span>
 #include <string>
 
+#include "gguf/gguf.h"
+#include "inspect/inspect.h"
 #include "kvcache/cpu_backend.h"
-#include "model/gguf.h"
-#include "model/inspect.h"
 #include "model/model.h"
 
 namespace kvcache {

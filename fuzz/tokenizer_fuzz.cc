@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "fuzz_input.h"
-#include "model/spm_reference.h"
-#include "model/tokenizer.h"
-#include "model/utf8_stream.h"
+#include "tokenizer/spm_reference.h"
+#include "tokenizer/tokenizer.h"
+#include "tokenizer/utf8_stream.h"
 
 namespace kvcache {
 namespace {

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "fuzz_input.h"
-#include "model/tokenizer.h"
-#include "model/unigram_reference.h"
-#include "model/utf8_stream.h"
+#include "tokenizer/tokenizer.h"
+#include "tokenizer/unigram_reference.h"
+#include "tokenizer/utf8_stream.h"
 
 namespace kvcache {
 namespace {

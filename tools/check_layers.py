@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Checks that includes point downward only, as docs/design says.
+"""Checks what the compiler does not: includes of tests, third parties, public headers, examples.
 
-A layer is a folder under src/. It may include itself and the layers below it; the library
-(up to store) knows nothing of the engine, and public headers know nothing of src/.
+A layer is a folder under src/. CMakeLists.txt says which layers it may include, and a wrong include
+does not compile. Here the same rule holds for unit tests beside the sources, which see all of src/.
 Prints every include that breaks a rule; exits 1 if there is one.
 """
 
@@ -13,6 +13,7 @@ import sys
 # Each layer and what it may include, besides itself and the public headers.
 BELOW_CACHE = ["base", "platform", "tensor", "backend"]
 LIBRARY = BELOW_CACHE + ["cache", "prefix", "store"]
+FORMATS = ["gguf", "tokenizer", "chat_template"]
 MAY_INCLUDE = {
     "base": [],
     "platform": ["base"],
@@ -22,15 +23,19 @@ MAY_INCLUDE = {
     "cache": BELOW_CACHE,
     "prefix": ["base", "platform"],
     "store": ["base", "platform"],
-    "model": LIBRARY,
-    "engine": LIBRARY + ["model"],
-    "server": LIBRARY + ["model", "engine"],
-    "cli": LIBRARY + ["model", "engine", "server"],
+    "gguf": ["base", "platform", "tensor"],
+    "tokenizer": ["base", "platform", "gguf"],
+    "chat_template": ["base", "platform", "gguf", "tokenizer"],
+    "model": LIBRARY + ["gguf"],
+    "inspect": ["base", "platform", "gguf", "tokenizer", "model"],
+    "engine": LIBRARY + FORMATS + ["model"],
+    "server": LIBRARY + FORMATS + ["model", "inspect", "engine"],
+    "cli": LIBRARY + FORMATS + ["model", "inspect", "engine", "server"],
 }
 # Which layers may use which library; what tests and benchmarks use is theirs.
 THIRD_PARTY = {
     "hwy": {"tensor", "backend"},
-    "nlohmann": {"model", "engine", "server", "cli"},
+    "nlohmann": {"chat_template", "inspect", "engine", "server", "cli"},
     "CLI": {"cli"},
 }
 # "support" is tests/support: doubles and helpers; "make_model" makes random models for tests.

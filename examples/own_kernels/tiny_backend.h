@@ -11,8 +11,8 @@
 #include <span>
 #include <string_view>
 
-#include "kvcache/backend.h"
 #include "kvcache/cache.h"
+#include "kvcache/kv_backend.h"
 
 namespace example {
 

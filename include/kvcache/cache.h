@@ -25,8 +25,8 @@
 #include <memory>
 #include <span>
 
-#include "kvcache/backend.h"
 #include "kvcache/kv.h"
+#include "kvcache/kv_backend.h"
 #include "kvcache/status.h"
 #include "kvcache/tensor.h"
 

@@ -17,6 +17,11 @@ struct CpuOptions {
 // kOutOfMemory where the system refuses so many; with 0 it makes do with what it gets.
 Result<std::unique_ptr<Backend>> MakeCpuBackend(const CpuOptions& options = {});
 
+// A backend that accepts the weights that MakeCpuBackend accepts and keeps nothing of them but
+// their shapes: it tells whether a model can be loaded and what its cache takes, in no time.
+// REQUIRES: its weights are not multiplied with.
+std::unique_ptr<Backend> MakeShapeBackend();
+
 // The instruction set that the kernels run with here, such as "AVX3_DL" (AVX-512 with VNNI).
 std::string CpuTargetName();
 

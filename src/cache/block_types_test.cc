@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cpu/kv_blocks.h"
+#include "backend/cpu/kv/kv_blocks.h"
 #include "cache/causal_cache_impl.h"
 #include "kvcache/cpu_backend.h"
 #include "kvcache/encoder_cache.h"

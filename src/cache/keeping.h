@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "cache/forward_pass.h"
-#include "kvcache/backend.h"
+#include "kvcache/kv_backend.h"
 
 namespace kvcache {
 

@@ -8,8 +8,8 @@
 #include <memory>
 #include <vector>
 
-#include "kvcache/backend.h"
 #include "kvcache/kv.h"
+#include "kvcache/kv_backend.h"
 #include "kvcache/status.h"
 
 namespace kvcache {

@@ -14,7 +14,7 @@
 #include <span>
 #include <vector>
 
-#include "kvcache/backend.h"
+#include "kvcache/kv_backend.h"
 #include "kvcache/status.h"
 #include "kvcache/tensor.h"
 

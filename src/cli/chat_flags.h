@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "chat_template/chat_format.h"
 #include "engine/engine.h"
-#include "model/chat_template/chat_format.h"
 
 namespace kvcache::cli {
 

@@ -10,9 +10,9 @@
 #include "cli/json_report.h"
 #include "cli/model_store.h"
 #include "cli/shown_text.h"
+#include "gguf/gguf.h"
+#include "inspect/inspect.h"
 #include "kvcache/cpu_backend.h"
-#include "model/gguf.h"
-#include "model/inspect.h"
 
 namespace kvcache::cli {
 namespace {

@@ -8,7 +8,7 @@
 #include "cli/json_report.h"
 #include "cli/model_store.h"
 #include "cli/terminal.h"
-#include "model/gguf.h"
+#include "gguf/gguf.h"
 
 namespace kvcache::cli {
 namespace {

@@ -9,7 +9,7 @@
 #include "cli/json_report.h"
 #include "cli/model_store.h"
 #include "cli/terminal.h"
-#include "model/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 namespace kvcache::cli {
 namespace {

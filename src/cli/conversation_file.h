@@ -6,8 +6,8 @@
 
 #include <string>
 
+#include "chat_template/chat_template.h"
 #include "kvcache/status.h"
-#include "model/chat_template/chat_template.h"
 
 namespace kvcache::cli {
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/strings.h"
-#include "model/gguf.h"
+#include "gguf/gguf.h"
 
 namespace kvcache::cli {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kvcache/status.h"
-#include "model/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 namespace kvcache::cli {
 

@@ -20,8 +20,8 @@
 #include <string>
 #include <vector>
 
+#include "chat_template/chat_format.h"
 #include "engine/generate.h"
-#include "model/chat_template/chat_format.h"
 
 namespace kvcache {
 

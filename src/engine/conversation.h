@@ -16,8 +16,8 @@
 #include <string>
 #include <string_view>
 
+#include "chat_template/chat_template.h"
 #include "kvcache/status.h"
-#include "model/chat_template/chat_template.h"
 
 namespace kvcache {
 

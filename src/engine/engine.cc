@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "kvcache/cpu_backend.h"
-#include "model/describe_model.h"
 
 namespace kvcache {
 namespace {
@@ -40,7 +39,7 @@ Result<std::unique_ptr<Engine>> Engine::Open(const std::string& path, const Engi
   auto tokenizer = MakeTokenizer(*engine->file_);
   if (!tokenizer.ok()) return std::move(tokenizer).TakeStatus().WithContext(path);
   engine->tokenizer_ = std::move(tokenizer).value();
-  KVCACHE_RETURN_IF_ERROR(CheckTokenCount(engine->info(), *engine->tokenizer_).WithContext(path));
+  KVCACHE_RETURN_IF_ERROR(CheckTokenCount(engine->info(), engine->tokenizer_->vocabulary_size()).WithContext(path));
 
   EngineOptions& chosen = engine->options_;
   if (chosen.context == 0) {

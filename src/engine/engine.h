@@ -14,13 +14,13 @@
 #include <string>
 #include <vector>
 
+#include "gguf/gguf.h"
 #include "kvcache/backend.h"
 #include "kvcache/cache.h"
 #include "kvcache/recurrent_cache.h"
 #include "kvcache/status.h"
-#include "model/gguf.h"
 #include "model/model.h"
-#include "model/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 namespace kvcache {
 

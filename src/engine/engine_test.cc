@@ -17,9 +17,9 @@
 #include "engine/generate.h"
 #include "engine/score.h"
 #include "engine/session.h"
+#include "gguf/gguf_writer.h"
 #include "kvcache/cpu_backend.h"
 #include "make_model/make_model.h"
-#include "model/gguf_writer.h"
 #include "support/failing_backend.h"
 
 namespace kvcache {

@@ -10,9 +10,9 @@
 #include <tuple>
 #include <vector>
 
+#include "gguf/gguf.h"
 #include "kvcache/cpu_backend.h"
 #include "make_model/make_model.h"
-#include "model/gguf.h"
 #include "model/model.h"
 #include "support/counting_new.h"
 

@@ -11,10 +11,10 @@
 #include <tuple>
 #include <vector>
 
+#include "gguf/gguf.h"
 #include "kvcache/cpu_backend.h"
 #include "make_model/architecture.h"
 #include "make_model/make_model.h"
-#include "model/gguf.h"
 #include "model/model.h"
 #include "support/failing_backend.h"
 

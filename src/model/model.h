@@ -87,6 +87,11 @@ class Model {
 // or a setting that is not served; kCorrupt for missing tensors or wrong shapes, by name.
 Result<std::unique_ptr<Model>> LoadModel(const GgufFile& file, Backend& backend);
 
+// Ok if the output has one row for each of `tokens` of the vocabulary, else kCorrupt with both
+// numbers. llama.cpp has the same rule: it takes the number of rows from the vocabulary. The
+// embedding may have more rows (mllama's has eight for images).
+Status CheckTokenCount(const ModelInfo& info, std::int32_t tokens);
+
 // The architectures that LoadModel knows.
 std::vector<std::string> SupportedArchitectures();
 

@@ -9,7 +9,7 @@
 #include <iostream>
 #include <string>
 
-#include "model/chat_template/chat_template.h"
+#include "chat_template/chat_template.h"
 
 namespace kvcache {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "model/chat_template/chat_template.h"
+#include "chat_template/chat_template.h"
 
 namespace kvcache {
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "model/chat_template/chat_format.h"
+#include "chat_template/chat_format.h"
 #include "structure_cases.h"
 #include "structure_vocabularies.h"
 

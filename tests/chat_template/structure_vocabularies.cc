@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <set>
 
-#include "model/byte_alphabet.h"
+#include "tokenizer/byte_alphabet.h"
 
 namespace kvcache {
 

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kvcache/backend.h"
+#include "kvcache/kv_backend.h"
 
 namespace kvcache::testing {
 

@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "model/tokenizer.h"
-#include "model/utf8_stream.h"
 #include "spm_vocabulary/bpe_trainer.h"
 #include "spm_vocabulary/invented_text.h"
 #include "spm_vocabulary/spm_trainer.h"
+#include "tokenizer/tokenizer.h"
+#include "tokenizer/utf8_stream.h"
 
 namespace kvcache {
 namespace {

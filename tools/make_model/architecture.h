@@ -7,10 +7,10 @@
 #include <string_view>
 #include <vector>
 
+#include "gguf/gguf_writer.h"
 #include "kvcache/status.h"
 #include "make_model/random_weights.h"
 #include "make_model/shape.h"
-#include "model/gguf_writer.h"
 
 namespace kvcache::make_model {
 

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "base/strings.h"
+#include "gguf/gguf_writer.h"
 #include "make_model/architecture.h"
 #include "make_model/random_weights.h"
 #include "make_model/vocabulary.h"
-#include "model/gguf_writer.h"
 #include "tensor/quantize.h"
 
 namespace kvcache::make_model {

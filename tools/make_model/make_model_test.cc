@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "base/strings.h"
+#include "gguf/gguf.h"
 #include "make_model/random_weights.h"
-#include "model/gguf.h"
 #include "tensor/quantize.h"
 
 namespace kvcache::make_model {

@@ -4,8 +4,8 @@
 #include <string_view>
 #include <vector>
 
+#include "gguf/gguf_writer.h"
 #include "make_model/shape.h"
-#include "model/gguf_writer.h"
 
 namespace kvcache::make_model {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "model/gguf_writer.h"
+#include "gguf/gguf_writer.h"
 
 namespace kvcache::make_model {
 

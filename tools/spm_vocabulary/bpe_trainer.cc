@@ -3,9 +3,9 @@
 #include <map>
 #include <unordered_set>
 
-#include "model/byte_alphabet.h"
-#include "model/pre_tokenizer.h"
 #include "spm_vocabulary/pair_trainer.h"
+#include "tokenizer/byte_alphabet.h"
+#include "tokenizer/pre_tokenizer.h"
 
 namespace kvcache::spm_vocabulary {
 namespace {

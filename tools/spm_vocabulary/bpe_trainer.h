@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "model/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 namespace kvcache::spm_vocabulary {
 

@@ -1,4 +1,4 @@
-// Writes normalisations as SentencePiece's files hold them (model/charsmap.h).
+// Writes normalisations as SentencePiece's files hold them (tokenizer/charsmap.h).
 #pragma once
 
 #include <map>

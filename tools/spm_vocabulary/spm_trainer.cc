@@ -7,9 +7,9 @@
 #include <unordered_set>
 #include <vector>
 
-#include "model/escaped_space.h"
-#include "model/spm_merge.h"
 #include "spm_vocabulary/pair_trainer.h"
+#include "tokenizer/escaped_space.h"
+#include "tokenizer/spm_merge.h"
 
 namespace kvcache::spm_vocabulary {
 namespace {

@@ -15,7 +15,7 @@
 #include <string>
 #include <string_view>
 
-#include "model/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 namespace kvcache::spm_vocabulary {
 

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "model/spm_merge.h"
 #include "spm_vocabulary/pair_trainer.h"
 #include "spm_vocabulary/spm_trainer.h"
+#include "tokenizer/spm_merge.h"
 
 namespace kvcache::spm_vocabulary {
 namespace {

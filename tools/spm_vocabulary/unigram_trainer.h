@@ -10,7 +10,7 @@
 
 #include <string_view>
 
-#include "model/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 namespace kvcache::spm_vocabulary {
 

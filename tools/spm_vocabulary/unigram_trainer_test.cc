@@ -4,9 +4,9 @@
 
 #include <string>
 
-#include "model/charsmap.h"
 #include "spm_vocabulary/charsmap_builder.h"
 #include "spm_vocabulary/invented_text.h"
+#include "tokenizer/charsmap.h"
 
 namespace kvcache::spm_vocabulary {
 namespace {

@@ -3,14 +3,14 @@
 #include <string>
 #include <utility>
 
-#include "backend/cpu/attention.h"
-#include "backend/cpu/copy_values.h"
+#include "backend/cpu/attention/attention.h"
 #include "backend/cpu/cpu_target.h"
-#include "backend/cpu/elementwise.h"
-#include "backend/cpu/experts.h"
-#include "backend/cpu/kv_kernels.h"
-#include "backend/cpu/linear.h"
-#include "backend/cpu/recurrence.h"
+#include "backend/cpu/kv/kv_kernels.h"
+#include "backend/cpu/linear/linear.h"
+#include "backend/cpu/ops/copy_values.h"
+#include "backend/cpu/ops/elementwise.h"
+#include "backend/cpu/ops/experts.h"
+#include "backend/cpu/ops/recurrence.h"
 #include "kvcache/cpu_backend.h"
 #include "platform/aligned_buffer.h"
 

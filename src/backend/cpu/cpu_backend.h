@@ -6,8 +6,8 @@
 #include <span>
 #include <string_view>
 
-#include "backend/cpu/attention_plan.h"
-#include "backend/cpu/rope.h"
+#include "backend/cpu/attention/attention_plan.h"
+#include "backend/cpu/ops/rope.h"
 #include "backend/cpu/scratch.h"
 #include "kvcache/backend.h"
 #include "platform/thread_pool.h"

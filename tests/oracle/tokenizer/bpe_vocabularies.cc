@@ -1,12 +1,12 @@
 #include <algorithm>
 #include <random>
 
-#include "model/byte_alphabet.h"
-#include "model/pre_tokenizer.h"
 #include "oracle_vocabularies.h"
 #include "spm_vocabulary/bpe_trainer.h"
 #include "spm_vocabulary/invented_text.h"
 #include "spm_vocabulary/spm_trainer.h"
+#include "tokenizer/byte_alphabet.h"
+#include "tokenizer/pre_tokenizer.h"
 
 namespace kvcache {
 namespace {

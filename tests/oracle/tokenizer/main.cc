@@ -11,11 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "model/gguf.h"
-#include "model/tokenizer.h"
-#include "model/utf8_stream.h"
+#include "gguf/gguf.h"
 #include "oracle_strings.h"
 #include "oracle_vocabularies.h"
+#include "tokenizer/tokenizer.h"
+#include "tokenizer/utf8_stream.h"
 
 namespace kvcache {
 namespace {

@@ -4,10 +4,10 @@
 #include <initializer_list>
 #include <string_view>
 
-#include "model/byte_alphabet.h"
-#include "model/escaped_space.h"
-#include "model/utf8_stream.h"
 #include "spm_vocabulary/invented_text.h"
+#include "tokenizer/byte_alphabet.h"
+#include "tokenizer/escaped_space.h"
+#include "tokenizer/utf8_stream.h"
 
 namespace kvcache {
 namespace {

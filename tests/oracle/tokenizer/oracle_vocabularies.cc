@@ -4,7 +4,7 @@
 #include <random>
 #include <set>
 
-#include "model/gguf_writer.h"
+#include "gguf/gguf_writer.h"
 #include "spm_vocabulary/invented_text.h"
 #include "spm_vocabulary/spm_trainer.h"
 

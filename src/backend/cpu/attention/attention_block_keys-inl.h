@@ -1,0 +1,237 @@
+// Scores against keys of block types, for every target: queries quantised as the keys are, and
+// dot products of small integers, which are exact and so the same however they are made.
+//
+// A score is one chain over the blocks of 32 values, ascending, by fused multiply-add from +0:
+//   s = fma(float(dot), k_scale · q_scale, s)
+// A query is scaled, turned (hadamard-inl.h) and quantised per block as activations are:
+// scale max|q| / 127, values rounded to nearest even.
+
+// Included once per target.
+#if defined(KVCACHE_BACKEND_CPU_ATTENTION_BLOCK_KEYS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVCACHE_BACKEND_CPU_ATTENTION_BLOCK_KEYS_INL_H_
+#undef KVCACHE_BACKEND_CPU_ATTENTION_BLOCK_KEYS_INL_H_
+#else
+#define KVCACHE_BACKEND_CPU_ATTENTION_BLOCK_KEYS_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "backend/cpu/attention/attention_block_codes-inl.h"
+#include "backend/cpu/attention/attention_micro-inl.h"
+#include "backend/cpu/kv/hadamard-inl.h"
+#include "backend/cpu/kv/kv_blocks.h"
+#include "backend/cpu/linear/linear_block_dot-inl.h"
+#include "backend/cpu/simd/simd-inl.h"
+#include "hwy/highway.h"
+
+KVCACHE_BEFORE_DOT();
+namespace kvcache::cpu {
+namespace HWY_NAMESPACE {
+
+using QueryCode = block::HWY_NAMESPACE::Value;
+
+// R rows' quantised queries, in the room that they have as f32, k_dim floats each.
+template <int R>
+struct BlockQueries {
+  QueryCode* codes;           // [k_dim / 32][R][32]
+  float* scales;              // [k_dim / 32][R]
+  std::int32_t* corrections;  // [k_dim / 32][R]: what sums of codes with their offset begin with
+
+  BlockQueries(float* room, std::int64_t k_dim) {
+    static_assert(sizeof(QueryCode) <= 2);
+    codes = reinterpret_cast<QueryCode*>(room);
+    scales = room + R * k_dim / 2;
+    corrections = reinterpret_cast<std::int32_t*>(scales + R * k_dim / kKvBlock);
+  }
+};
+
+// Returns the scale; `sum` is that of the codes.
+HWY_INLINE float QuantiseQueryBlock(const float* x, QueryCode* codes, std::int32_t& sum) {
+  const DF d;
+  const hn::RebindToSigned<DF> di;
+  const hn::Rebind<QueryCode, DF> d_code;
+  Largest most;
+  for (int i = 0; i < kKvBlock; i += kLanes) most.Add(hn::LoadU(d, x + i));
+  const Quantiser quantiser = Quantiser::Of(most.Get(), 127.0f);
+  auto total = hn::Zero(di);
+  for (int i = 0; i < kKvBlock; i += kLanes) {
+    const VF scaled = quantiser.inverse == 0.0f
+                          ? hn::Zero(d)
+                          : hn::Mul(hn::LoadU(d, x + i), hn::Set(d, quantiser.inverse));
+    const auto rounded = hn::NearestInt(scaled);
+    total = hn::Add(total, rounded);
+    hn::StoreU(hn::DemoteTo(d_code, rounded), d_code, codes + i);
+  }
+  sum = hn::GetLane(hn::SumOfLanes(di, total));
+  return quantiser.unit;
+}
+
+// The queries of R rows; rows from `rows` on repeat the first. `turned` is room for one of them.
+template <int R>
+void PackBlockQueries(const float* const* queries, int rows, std::int64_t k_dim, float scale,
+                      std::uint32_t offset, float* turned, float* room) {
+  const BlockQueries<R> to(room, k_dim);
+  for (int r = 0; r < R; ++r) {
+    const float* const query = queries[r < rows ? r : 0];
+    for (std::int64_t d = 0; d < k_dim; ++d) turned[d] = query[d] * scale;
+    TurnKey(turned, k_dim);
+    for (std::int64_t b = 0; b < k_dim / kKvBlock; ++b) {
+      std::int32_t sum = 0;
+      to.scales[b * R + r] =
+          QuantiseQueryBlock(turned + b * kKvBlock, to.codes + (b * R + r) * kKvBlock, sum);
+      to.corrections[b * R + r] = -static_cast<std::int32_t>(offset) * sum;
+    }
+  }
+}
+
+#if HWY_TARGET == HWY_AVX3_DL
+
+// Line `group` of the eight of a block: values 4 group … 4 group + 3 of sixteen cells.
+template <DType kType>
+HWY_INLINE __m512i KeyLine(const std::uint8_t* block, int group) {
+  if constexpr (kType == DType::kQ8_0) {
+    return _mm512_loadu_si512(block + group * 64);
+  } else {
+    const __m512i both = _mm512_loadu_si512(block + group % 4 * 64);
+    const __m512i codes = group < 4 ? both : _mm512_srli_epi16(both, 4);
+    return _mm512_and_si512(codes, _mm512_set1_epi8(15));
+  }
+}
+
+// dots of R rows with block b of NT tiles, `tile_bytes` apart.
+template <DType kType, int R, int NT>
+HWY_INLINE void DotBlock(const std::uint8_t* block, std::int64_t tile_bytes,
+                         const BlockQueries<R>& q, std::int64_t b, __m512i (&dots)[R][NT]) {
+  KVCACHE_UNROLL
+  for (int r = 0; r < R; ++r) {
+    KVCACHE_UNROLL
+    for (int t = 0; t < NT; ++t) dots[r][t] = _mm512_set1_epi32(q.corrections[b * R + r]);
+  }
+  KVCACHE_UNROLL
+  for (int g = 0; g < 8; ++g) {
+    __m512i keys[NT];
+    KVCACHE_UNROLL
+    for (int t = 0; t < NT; ++t) keys[t] = KeyLine<kType>(block + t * tile_bytes, g);
+    KVCACHE_UNROLL
+    for (int r = 0; r < R; ++r) {
+      std::int32_t four;
+      std::memcpy(&four, q.codes + (b * R + r) * kKvBlock + g * 4, 4);
+      const __m512i query = _mm512_set1_epi32(four);
+      KVCACHE_UNROLL
+      for (int t = 0; t < NT; ++t) dots[r][t] = _mm512_dpbusd_epi32(dots[r][t], keys[t], query);
+    }
+  }
+}
+
+// scores[r][0, 16 NT) for NT neighbouring tiles.
+template <DType kType, int R, int NT, Stream kFrom>
+HWY_INLINE void ScoreBlockTiles(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
+                                const BlockQueries<R>& q, float* HWY_RESTRICT scores,
+                                std::size_t score_stride, Successors* next = nullptr) {
+  const DF d;
+  const std::int64_t tile_bytes = BlockTileBytes(kType, k_dim);
+  const std::int64_t block_bytes = CodeBytes(kType, kKvBlock) * kCellTile;
+  VF sum[R][NT];
+  KVCACHE_UNROLL
+  for (int r = 0; r < R; ++r) {
+    KVCACHE_UNROLL
+    for (int t = 0; t < NT; ++t) sum[r][t] = hn::Zero(d);
+  }
+  const std::uint8_t* scales = tile + TileScales(kType, k_dim);
+  for (std::int64_t b = 0; b < k_dim / kKvBlock; ++b, scales += kCellTile * 2) {
+    __m512i dots[R][NT];
+    DotBlock<kType, R, NT>(tile + b * block_bytes, tile_bytes, q, b, dots);
+    if (kFrom == Stream::kMemory) {
+      if (next->AreKeysAlone()) {
+        next->Request<NT * kBlockLines<kType>>();
+      } else {
+        next->Request<NT * Pace<kType>::kKeys>();
+      }
+    }
+    KVCACHE_UNROLL
+    for (int t = 0; t < NT; ++t) {
+      const std::uint8_t* const from = scales + t * tile_bytes;
+      const VF scale = WidenF16(d, reinterpret_cast<const std::uint16_t*>(from));
+      KVCACHE_UNROLL
+      for (int r = 0; r < R; ++r) {
+        const VF both = hn::Mul(scale, hn::Set(d, q.scales[b * R + r]));
+        sum[r][t] = hn::MulAdd(VF{_mm512_cvtepi32_ps(dots[r][t])}, both, sum[r][t]);
+      }
+    }
+  }
+  KVCACHE_UNROLL
+  for (int r = 0; r < R; ++r) {
+    KVCACHE_UNROLL
+    for (int t = 0; t < NT; ++t) {
+      hn::StoreU(sum[r][t], d, scores + r * score_stride + t * kCellTile);
+    }
+  }
+}
+
+#else
+
+template <int kRows, int R>
+HWY_INLINE void ScoreBlock(const std::uint8_t* codes, const std::uint8_t* scales, std::int64_t b,
+                           const BlockQueries<R>& q, int first, VF (&sum)[R][kRegs]) {
+  const DF d;
+  hn::Vec<hn::RebindToSigned<DF>> dots[1][kRows][kRegs];
+  const std::uint8_t* const quants[1] = {codes};
+  const std::int64_t row = b * R + first;
+  block::HWY_NAMESPACE::DotGroups<block::HWY_NAMESPACE::Init::kCorrections, 8, kRows, 1>(
+      quants, q.codes + row * kKvBlock, q.corrections + row, dots);
+  KVCACHE_UNROLL
+  for (int v = 0; v < kRegs; ++v) {
+    const VF scale = WidenF16(d, reinterpret_cast<const std::uint16_t*>(scales) + v * kLanes);
+    KVCACHE_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      const VF both = hn::Mul(scale, hn::Set(d, q.scales[row + r]));
+      sum[first + r][v] = hn::MulAdd(hn::ConvertTo(d, dots[0][r][v]), both, sum[first + r][v]);
+    }
+  }
+}
+
+template <DType kType, int R>
+void ScoreBlockTile(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
+                    const BlockQueries<R>& q, float* HWY_RESTRICT scores,
+                    std::size_t score_stride) {
+  const DF d;
+  HWY_ALIGN std::uint8_t room[8 * 64];
+  VF sum[R][kRegs];
+  for (int r = 0; r < R; ++r) {
+    for (int v = 0; v < kRegs; ++v) sum[r][v] = hn::Zero(d);
+  }
+  for (std::int64_t b = 0; b < k_dim / kKvBlock; ++b) {
+    const std::uint8_t* const codes =
+        BlockCodes<kType>(tile + b * kCellTile * CodeBytes(kType, kKvBlock), room);
+    const std::uint8_t* const scales = tile + BlockScale(kType, k_dim, b, 0);
+    int r = 0;
+    for (; r + 2 <= R; r += 2) ScoreBlock<2, R>(codes, scales, b, q, r, sum);
+    if constexpr (R % 2 == 1) ScoreBlock<1, R>(codes, scales, b, q, r, sum);
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int v = 0; v < kRegs; ++v) {
+      hn::StoreU(sum[r][v], d, scores + r * score_stride + v * kLanes);
+    }
+  }
+}
+
+// scores[r][0, 16 NT) for NT neighbouring tiles.
+template <DType kType, int R, int NT, Stream>
+void ScoreBlockTiles(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
+                     const BlockQueries<R>& q, float* HWY_RESTRICT scores, std::size_t score_stride,
+                     Successors* = nullptr) {
+  for (int t = 0; t < NT; ++t) {
+    ScoreBlockTile<kType, R>(tile + t * BlockTileBytes(kType, k_dim), k_dim, q,
+                             scores + t * kCellTile, score_stride);
+  }
+}
+
+#endif
+
+}  // namespace HWY_NAMESPACE
+}  // namespace kvcache::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

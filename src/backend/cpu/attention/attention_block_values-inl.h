@@ -1,0 +1,368 @@
+// R rows' weighted sums of values of block types, for every target: exact sums of integers, and so
+// the same however they are made.
+//
+// Of one split, with weights p_j, and block b's scales d_jb and codes c_ji:
+//   w_j = p_j · d_jb, 0 where p_j is 0      u = max |w_j| / 32512
+//   q_j = w_j · (1/u), one rounding to the nearest integer, to even
+//   a_i = float(Σ_j q_j c_ji) · u
+// As two digits, q = 256 high + low with both from -128 to 127, q_j goes through dot products of
+// bytes; 32512 leaves room for the rounding in them. The sums stay below 2^31.
+//
+// A position that a row does not see has a weight of 0 and adds nothing, whatever its codes are.
+
+// Included once per target.
+#if defined(KVCACHE_BACKEND_CPU_ATTENTION_BLOCK_VALUES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVCACHE_BACKEND_CPU_ATTENTION_BLOCK_VALUES_INL_H_
+#undef KVCACHE_BACKEND_CPU_ATTENTION_BLOCK_VALUES_INL_H_
+#else
+#define KVCACHE_BACKEND_CPU_ATTENTION_BLOCK_VALUES_INL_H_
+#endif
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "backend/cpu/attention/attention_block_codes-inl.h"
+#include "backend/cpu/attention/attention_kernels.h"
+#include "backend/cpu/attention/attention_micro-inl.h"
+#include "backend/cpu/attention/attention_split.h"
+#include "backend/cpu/kv/kv_blocks.h"
+#include "backend/cpu/linear/linear_block_dot-inl.h"
+#include "backend/cpu/simd/simd-inl.h"
+#include "hwy/highway.h"
+
+KVCACHE_BEFORE_DOT();
+namespace kvcache::cpu {
+namespace HWY_NAMESPACE {
+
+inline constexpr float kMostWeight = 127 * 256;
+
+// What R rows weigh and where their sums go.
+struct WeightedRows {
+  std::span<const Segment> segments;
+  std::span<const RowRange> ranges;  // [R]
+  const float* weights;              // [R][kScoreStride]
+  float* sums;                       // [R][sum_stride]
+  std::size_t sum_stride;
+};
+
+// Tiles of one head's values.
+struct ValueTiles {
+  const std::uint8_t* head;
+  std::int64_t v_dim;
+  std::uint32_t offset;  // what codes are more than the integers they stand for
+  Successors* next;      // where values come from memory
+};
+
+// The tiles whose cells any of R rows sees, in the order of positions. Lanes are a tile's cells.
+template <int R>
+struct WeightedTiles {
+  float* weights;   // [count][R][16], 0 where a row does not see the cell
+  float* products;  // [count][R][16]: the same times a block's scales, then their codes
+  int count = 0;
+  const std::uint8_t* tiles[kSplitPositions];  // no more than there are positions
+
+  explicit WeightedTiles(float* room)
+      : weights(room), products(room + std::int64_t{kSplitPositions} * R * kCellTile) {}
+
+  float* Products(int tile, int row) const { return products + (tile * R + row) * kCellTile; }
+};
+
+// --- what rows see
+
+// A tile's weights of one row, whose position of lane 0 may lie before `seen`.
+HWY_INLINE void CopyWeights(const float* weights, int position, RowRange seen, float* to) {
+  const DF d;
+  if (position >= seen.begin && position + kCellTile <= seen.end) {
+    KVCACHE_UNROLL
+    for (int lane = 0; lane < kCellTile; lane += kLanes) {
+      hn::Store(hn::LoadU(d, weights + position + lane), d, to + lane);
+    }
+    return;
+  }
+  for (int lane = 0; lane < kCellTile; ++lane) {
+    const int at = position + lane;
+    to[lane] = at >= seen.begin && at < seen.end ? weights[at] : 0.0f;
+  }
+}
+
+template <DType kType, int R>
+void GatherWeights(const ValueTiles& values, const WeightedRows& rows, WeightedTiles<R>& to) {
+  RowRange any{kSplitPositions, 0};
+  for (const RowRange& range : rows.ranges) {
+    if (range.empty()) continue;
+    any = {std::min(any.begin, range.begin), std::max(any.end, range.end)};
+  }
+  for (const Segment& segment : rows.segments) {
+    const RowRange part{std::max(any.begin, segment.begin), std::min(any.end, segment.end)};
+    if (part.empty()) continue;
+    RowRange seen[R];
+    for (int r = 0; r < R; ++r) {
+      const RowRange& range = rows.ranges[static_cast<std::size_t>(r)];
+      seen[r] = {std::max(range.begin, part.begin), std::min(range.end, part.end)};
+    }
+    const std::int64_t cell = std::int64_t{segment.cell} + (part.begin - segment.begin);
+    const std::uint8_t* tile = values.head + BlockTile(kType, values.v_dim, cell);
+    for (int position = part.begin - static_cast<int>(cell % kCellTile); position < part.end;
+         position += kCellTile, tile += BlockTileBytes(kType, values.v_dim)) {
+      for (int r = 0; r < R; ++r) {
+        CopyWeights(rows.weights + r * kScoreStride, position, seen[r],
+                    to.weights + (to.count * R + r) * kCellTile);
+      }
+      to.tiles[to.count++] = tile;
+    }
+  }
+}
+
+// --- weights as integers
+
+// Multiplies the weights with block b's scales. What a row does not see is 0, whatever the scale.
+template <DType kType, int R, Stream kFrom>
+HWY_INLINE void MultiplyScales(const ValueTiles& values, const WeightedTiles<R>& tiles,
+                               std::int64_t b, Quantiser (&units)[R]) {
+  const DF d;
+  Largest most[R];
+  for (int t = 0; t < tiles.count; ++t) {
+    if (kFrom == Stream::kMemory) values.next->Request<Pace<kType>::kScales>();
+    for (int lane = 0; lane < kCellTile; lane += kLanes) {
+      const std::uint8_t* const scales = tiles.tiles[t] + BlockScale(kType, values.v_dim, b, lane);
+      const VF scale = WidenF16(d, reinterpret_cast<const std::uint16_t*>(scales));
+      KVCACHE_UNROLL
+      for (int r = 0; r < R; ++r) {
+        const VF weight = hn::Load(d, tiles.weights + (t * R + r) * kCellTile + lane);
+        const VF product = hn::IfThenElseZero(hn::Ne(weight, hn::Zero(d)), hn::Mul(weight, scale));
+        most[r].Add(product);
+        hn::Store(product, d, tiles.Products(t, r) + lane);
+      }
+    }
+  }
+  KVCACHE_UNROLL
+  for (int r = 0; r < R; ++r) units[r] = Quantiser::Of(most[r].Get(), kMostWeight);
+}
+
+// A float of 1.5 · 2^23 and a small integer has that integer in its lowest bits: adding rounds to
+// it.
+inline constexpr float kIntegers = 12582912.0f;
+
+using VWeight = hn::Vec<hn::RebindToSigned<DF>>;
+
+#if HWY_TARGET == HWY_AVX3_DL
+
+// A tile's codes of a row: for each four cells their low digits, then their high ones. What is 128
+// more than an integer has the high digit as its second byte.
+inline constexpr float kIntegersBegin = kIntegers + 128.0f;
+inline constexpr int kCodeFloats = kLanes;  // that a vector of codes takes
+
+HWY_INLINE void StoreCodes(VWeight codes, float* to) {
+  const __m512i digits = _mm512_xor_si512(codes.raw, _mm512_set1_epi32(128));
+  const __m512i order =
+      _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 2, 2, 2, 2, 2, 2, 2));
+  _mm512_store_si512(to, _mm512_shuffle_epi8(digits, order));
+}
+
+#else
+
+// A tile's codes of a row: 16 bits each, in half of the room.
+inline constexpr float kIntegersBegin = kIntegers;
+inline constexpr int kCodeFloats = kLanes / 2;  // that a vector of codes takes
+
+HWY_INLINE void StoreCodes(VWeight codes, float* to) {
+  const hn::RebindToSigned<DF> di;
+  const hn::Rebind<std::int16_t, DF> d16;
+  const VWeight integers = hn::Sub(codes, hn::BitCast(di, hn::Set(DF(), kIntegersBegin)));
+  hn::StoreU(hn::DemoteTo(d16, integers), d16, reinterpret_cast<std::int16_t*>(to));
+}
+
+#endif
+
+// Lanes may hold anything where a product is not a number, so the sum wraps.
+HWY_INLINE std::uint32_t WrappingSum(VWeight codes) {
+  HWY_ALIGN std::int32_t lanes[kLanes];
+  hn::Store(codes, hn::RebindToSigned<DF>(), lanes);
+  std::uint32_t sum = 0;
+  for (const std::int32_t lane : lanes) sum += static_cast<std::uint32_t>(lane);
+  return sum;
+}
+
+// Codes take the place of products; sums[r] is Σ of them.
+template <DType kType, int R, Stream kFrom>
+HWY_INLINE void QuantiseProducts(const ValueTiles& values, const WeightedTiles<R>& tiles,
+                                 const Quantiser (&units)[R], std::uint32_t (&sums)[R]) {
+  const DF d;
+  const hn::RebindToSigned<DF> di;
+  const VF begin = hn::Set(d, kIntegersBegin);
+  VF inverse[R];
+  VWeight sum[R];
+  KVCACHE_UNROLL
+  for (int r = 0; r < R; ++r) {
+    inverse[r] = hn::Set(d, units[r].inverse);
+    sum[r] = hn::Zero(di);
+  }
+  for (int t = 0; t < tiles.count; ++t) {
+    if (kFrom == Stream::kMemory) values.next->Request<Pace<kType>::kCodes>();
+    KVCACHE_UNROLL
+    for (int r = 0; r < R; ++r) {
+      float* const products = tiles.Products(t, r);
+      // Codes are no longer than products, so what is still to come is not overwritten.
+      KVCACHE_UNROLL
+      for (int v = 0; v < kRegs; ++v) {
+        const VF product = hn::Load(d, products + v * kLanes);
+        const VWeight codes = hn::BitCast(di, hn::MulAdd(product, inverse[r], begin));
+        sum[r] = hn::Add(sum[r], codes);
+        StoreCodes(codes, products + v * kCodeFloats);
+      }
+    }
+  }
+  const auto cells = static_cast<std::uint32_t>(tiles.count * kCellTile);
+  KVCACHE_UNROLL
+  for (int r = 0; r < R; ++r) {
+    sums[r] = WrappingSum(sum[r]) - cells * std::bit_cast<std::uint32_t>(kIntegersBegin);
+  }
+}
+
+// --- sums
+
+#if HWY_TARGET == HWY_AVX3_DL
+
+// The 16 values `half` of a block for four cells.
+template <DType kType>
+HWY_INLINE __m512i ValueLine(const std::uint8_t* block, int quad, int half) {
+  if constexpr (kType == DType::kQ8_0) {
+    return _mm512_loadu_si512(block + (half * 4 + quad) * 64);
+  } else {
+    const __m512i both = _mm512_loadu_si512(block + quad * 64);
+    const __m512i codes = half == 0 ? both : _mm512_srli_epi16(both, 4);
+    return _mm512_and_si512(codes, _mm512_set1_epi8(15));
+  }
+}
+
+HWY_INLINE __m512i FourWeights(const float* codes) {
+  std::int32_t four;
+  std::memcpy(&four, codes, 4);
+  return _mm512_set1_epi32(four);
+}
+
+// sums[r] of block b for kRows rows from row `first`, as integers.
+template <DType kType, int R, int kRows, Stream kFrom>
+HWY_INLINE void SumProducts(const ValueTiles& values, const WeightedTiles<R>& tiles, std::int64_t b,
+                            int first, const std::uint32_t (&code_sums)[R], VWeight (&sums)[R][2]) {
+  __m512i low[kRows][2];
+  __m512i high[kRows][2];
+  KVCACHE_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    const __m512i correction =
+        _mm512_set1_epi32(static_cast<std::int32_t>(-values.offset * code_sums[first + r]));
+    KVCACHE_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      low[r][half] = correction;
+      high[r][half] = _mm512_setzero_si512();
+    }
+  }
+  for (int t = 0; t < tiles.count; ++t) {
+    const std::uint8_t* const block = tiles.tiles[t] + b * CodeBytes(kType, kKvBlock) * kCellTile;
+    KVCACHE_UNROLL
+    for (int quad = 0; quad < 4; ++quad) {
+      __m512i value[2];
+      KVCACHE_UNROLL
+      for (int half = 0; half < 2; ++half) value[half] = ValueLine<kType>(block, quad, half);
+      if (kFrom == Stream::kMemory) values.next->Request<Pace<kType>::kSums>();
+      KVCACHE_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        const float* const four = tiles.Products(t, first + r) + quad * 4;
+        const __m512i lows = FourWeights(four);
+        const __m512i highs = FourWeights(four + 1);
+        KVCACHE_UNROLL
+        for (int half = 0; half < 2; ++half) {
+          low[r][half] = _mm512_dpbusd_epi32(low[r][half], value[half], lows);
+          high[r][half] = _mm512_dpbusd_epi32(high[r][half], value[half], highs);
+        }
+      }
+    }
+  }
+  KVCACHE_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    KVCACHE_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const __m512i both = _mm512_add_epi32(_mm512_slli_epi32(high[r][half], 8), low[r][half]);
+      sums[first + r][half] = VWeight{both};
+    }
+  }
+}
+
+// Rows whose sums fit into the registers.
+template <int R>
+inline constexpr int kRowsInRegisters = R == 8 ? 4 : R;
+
+#else
+
+// sums[r] of block b for kRows rows from row `first`, as integers.
+template <DType kType, int R, int kRows, Stream>
+HWY_INLINE void SumProducts(const ValueTiles& values, const WeightedTiles<R>& tiles, std::int64_t b,
+                            int first, const std::uint32_t (&code_sums)[R],
+                            VWeight (&sums)[R][2 * kRegs]) {
+  const hn::RebindToSigned<DF> di;
+  HWY_ALIGN std::uint8_t room[kKvBlock * kCellTile];
+  for (int r = first; r < first + kRows; ++r) {
+    const auto correction = static_cast<std::int32_t>(-values.offset * code_sums[r]);
+    for (int v = 0; v < 2 * kRegs; ++v) sums[r][v] = hn::Set(di, correction);
+  }
+  static_assert(kRows == 1 || kKvBlock * sizeof(std::int16_t) == kCellTile * sizeof(float));
+  for (int t = 0; t < tiles.count; ++t) {
+    const std::uint8_t* const bytes =
+        BlockCodes<kType>(tiles.tiles[t] + b * CodeBytes(kType, kKvBlock) * kCellTile, room);
+    const auto* const codes = reinterpret_cast<const std::int16_t*>(tiles.Products(t, first));
+    for (int half = 0; half < 2; ++half) {
+      const std::uint8_t* const lines[1] = {bytes + half * kKvBlock / 2 * kCellTile};
+      VWeight dots[1][kRows][kRegs];
+      block::HWY_NAMESPACE::DotGroups<block::HWY_NAMESPACE::Init::kZero, 4, kRows, 1>(
+          lines, codes, nullptr, dots);
+      for (int r = 0; r < kRows; ++r) {
+        for (int v = 0; v < kRegs; ++v) {
+          VWeight& sum = sums[first + r][half * kRegs + v];
+          sum = hn::Add(sum, dots[0][r][v]);
+        }
+      }
+    }
+  }
+}
+
+template <int R>
+inline constexpr int kRowsInRegisters = R % 2 == 0 ? 2 : 1;
+
+#endif
+
+// rows.sums[r][0, v_dim) of R rows. `room` holds BlockRoomFloats.
+template <DType kType, int R, Stream kFrom>
+void WeightBlocks(const ValueTiles& values, const WeightedRows& rows, float* room) {
+  constexpr int kRows = kRowsInRegisters<R>;
+  static_assert(R % kRows == 0 && R <= kMostBlockRows);
+  const DF d;
+  WeightedTiles<R> tiles(room);
+  GatherWeights<kType>(values, rows, tiles);
+  for (std::int64_t b = 0; b < values.v_dim / kKvBlock; ++b) {
+    Quantiser units[R];
+    std::uint32_t code_sums[R];
+    VWeight sums[R][2 * kRegs];
+    MultiplyScales<kType, R, kFrom>(values, tiles, b, units);
+    QuantiseProducts<kType, R, kFrom>(values, tiles, units, code_sums);
+    SumProducts<kType, R, kRows, kFrom>(values, tiles, b, 0, code_sums, sums);
+    for (int first = kRows; first < R; first += kRows) {
+      SumProducts<kType, R, kRows, Stream::kScratch>(values, tiles, b, first, code_sums, sums);
+    }
+    for (int r = 0; r < R; ++r) {
+      float* const to = rows.sums + r * rows.sum_stride + b * kKvBlock;
+      for (int v = 0; v < 2 * kRegs; ++v) {
+        const VF sum = hn::Mul(hn::ConvertTo(d, sums[r][v]), hn::Set(d, units[r].unit));
+        hn::StoreU(sum, d, to + v * kLanes);
+      }
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace kvcache::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

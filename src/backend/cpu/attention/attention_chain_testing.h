@@ -1,0 +1,268 @@
+// Attention's documented chain of operations (docs/design/exactness.md), written out one value at
+// a time: what the kernels' results are compared with, as bytes.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "backend/cpu/attention/attention_testing.h"
+#include "backend/cpu/kv/kv_blocks_testing.h"
+
+namespace kvcache::cpu {
+
+// Multiply-add as the target under test has it: fused, or rounded twice.
+struct Arithmetic {
+  bool fused = true;
+  float MulAdd(float a, float b, float c) const { return fused ? std::fma(a, b, c) : a * b + c; }
+
+  float Exp(float x) const {
+    if (x < -87.0f) return 0.0f;
+    const float shifted = MulAdd(x, 1.44269504f, 12582912.0f);
+    const float n = shifted - 12582912.0f;
+    const float r = MulAdd(n, -1.42860677e-6f, MulAdd(n, -0.693145751953125f, x));
+    float p = 0x1.6a2434p-10f;
+    for (const float c :
+         {0x1.1239e2p-7f, 0x1.5558f2p-5f, 0x1.555492p-3f, 0x1.fffffcp-2f, 1.0f, 1.0f}) {
+      p = MulAdd(p, r, c);
+    }
+    return p * std::bit_cast<float>((static_cast<std::int32_t>(n) + 127) << 23);
+  }
+
+  float Tanh(float x) const {
+    if (std::fabs(x) < 0.625f) {
+      const float square = x * x;
+      float q = -0.005704225f;
+      for (const float c : {0.020638432f, -0.05373952f, 0.1333144f, -0.3333328f}) {
+        q = MulAdd(q, square, c);
+      }
+      return MulAdd(x * square, q, x);
+    }
+    const float e = Exp(std::fabs(x) * -2.0f);
+    return std::copysign((1.0f - e) / (1.0f + e), x);
+  }
+};
+
+// A query as keys of block types are scored with it: scaled, turned, quantised per 32 values.
+struct QuantisedQuery {
+  std::vector<std::int32_t> codes;  // [k_dim]
+  std::vector<float> scales;        // [k_dim / 32]
+};
+
+inline void TurnChain(std::vector<float>& x) {
+  const auto dim = static_cast<std::int64_t>(x.size());
+  const std::int64_t size = HadamardSize(dim);
+  for (std::int64_t half = 1; half < size; half *= 2) {
+    for (std::int64_t i = 0; i < dim; ++i) {
+      if ((i & half) != 0) continue;
+      float& a = x[static_cast<std::size_t>(i)];
+      float& b = x[static_cast<std::size_t>(i + half)];
+      const float sum = a + b;
+      b = a - b;
+      a = sum;
+    }
+  }
+  const auto factor = static_cast<float>(1.0 / std::sqrt(static_cast<double>(size)));
+  for (float& value : x) value *= factor;
+}
+
+inline QuantisedQuery QuantiseChain(const Scene& scene, float scale, const QueryAt& query,
+                                    int head) {
+  std::vector<float> x;
+  for (int d = 0; d < scene.options().shape.k_dim; ++d) {
+    x.push_back(scene.Query(query, head, d) * scale);
+  }
+  TurnChain(x);
+  QuantisedQuery q;
+  for (std::size_t from = 0; from < x.size(); from += kKvBlock) {
+    float most = 0.0f;
+    for (std::size_t i = from; i < from + kKvBlock; ++i) most = std::max(most, std::fabs(x[i]));
+    const float unit = most / 127.0f;
+    const float inverse = unit > 0.0f ? 1.0f / unit : 0.0f;
+    q.scales.push_back(unit);
+    for (std::size_t i = from; i < from + kKvBlock; ++i) {
+      q.codes.push_back(static_cast<std::int32_t>(std::nearbyint(x[i] * inverse)));
+    }
+  }
+  return q;
+}
+
+// Scores before soft-cap and bias.
+class ScoreChain {
+ public:
+  ScoreChain(const Arithmetic& math, const Scene& scene, float scale, const QueryAt& query,
+             int head)
+      : math_(math), scene_(scene), scale_(scale), query_(query), head_(head) {
+    if (IsKvBlockType(scene.options().k_type)) q_ = QuantiseChain(scene, scale, query, head);
+  }
+
+  float Of(Position p) const {
+    const SceneOptions& o = scene_.options();
+    const int kv_head = head_ / (o.heads / o.shape.kv_heads);
+    if (IsKvBlockType(o.k_type)) return OfBlocks(p, kv_head);
+    float s = 0.0f;
+    for (int d = 0; d < o.shape.k_dim; ++d) {
+      s = math_.MulAdd(scene_.Query(query_, head_, d) * scale_,
+                       scene_.Key(query_.sequence, p, kv_head, d), s);
+    }
+    return s;
+  }
+
+ private:
+  float OfBlocks(Position p, int kv_head) const {
+    const std::int64_t cell = scene_.CellOf(query_.sequence, p);
+    float s = 0.0f;
+    for (int b = 0; b < static_cast<int>(q_.scales.size()); ++b) {
+      std::int32_t dot = 0;
+      float scale = 0.0f;
+      for (int d = b * static_cast<int>(kKvBlock); d < (b + 1) * kKvBlock; ++d) {
+        const StoredInBlock key = StoredKey(scene_.layer(), kv_head, cell, d);
+        dot += key.code * q_.codes[static_cast<std::size_t>(d)];
+        scale = key.scale;
+      }
+      s = math_.MulAdd(static_cast<float>(dot), scale * q_.scales[static_cast<std::size_t>(b)], s);
+    }
+    return s;
+  }
+
+  const Arithmetic& math_;
+  const Scene& scene_;
+  float scale_;
+  QueryAt query_;
+  int head_;
+  QuantisedQuery q_;
+};
+
+struct SplitResult {
+  float m = 0.0f;
+  float l = 0.0f;
+  std::vector<float> a = {};
+};
+
+// What the weights of one split say of a block of values: weights times scales as integers of one
+// unit. REQUIRES: finite scales.
+inline void BlockSums(const Arithmetic& math, const Scene& scene, const QueryAt& query, int kv_head,
+                      const std::vector<Position>& seen, const std::vector<float>& weights,
+                      int block, std::vector<float>& sums) {
+  const int first = block * static_cast<int>(kKvBlock);
+  std::vector<float> scaled;
+  float most = 0.0f;
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    const std::int64_t cell = scene.CellOf(query.sequence, seen[i]);
+    const float scale = StoredValue(scene.layer(), kv_head, cell, first).scale;
+    scaled.push_back(weights[i] == 0.0f ? 0.0f : weights[i] * scale);
+    most = std::max(most, std::fabs(scaled.back()));
+  }
+  const float unit = most / 32512.0f;
+  const float inverse = unit < std::numeric_limits<float>::min() ? 0.0f : 1.0f / unit;
+  constexpr float kIntegers = 12582912.0f;  // where floats are integers
+  std::vector<std::int64_t> totals(kKvBlock);
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    const float rounded = math.MulAdd(scaled[i], inverse, kIntegers) - kIntegers;
+    const std::int64_t cell = scene.CellOf(query.sequence, seen[i]);
+    for (int d = 0; d < kKvBlock; ++d) {
+      totals[static_cast<std::size_t>(d)] +=
+          static_cast<std::int64_t>(rounded) *
+          StoredValue(scene.layer(), kv_head, cell, first + d).code;
+    }
+  }
+  for (std::size_t d = 0; d < totals.size(); ++d) {
+    sums[static_cast<std::size_t>(first) + d] = static_cast<float>(totals[d]) * unit;
+  }
+}
+
+inline SplitResult SplitChain(const Arithmetic& math, const Scene& scene, const Rules& rules,
+                              const QueryAt& query, int head, const std::vector<Position>& seen) {
+  const SceneOptions& o = scene.options();
+  const int kv_head = head / (o.heads / o.shape.kv_heads);
+  const ScoreChain chain(math, scene, rules.scale, query, head);
+  std::vector<float> scores;
+  for (const Position p : seen) {
+    float s = chain.Of(p);
+    if (rules.soft_cap > 0.0f) s = rules.soft_cap * math.Tanh(s / rules.soft_cap);
+    if (!rules.bias.empty()) {
+      const int distance = std::clamp(p - query.position, -rules.past, rules.future);
+      const int first = head * (rules.past + 1 + rules.future);
+      s += rules.bias[static_cast<std::size_t>(first + rules.past + distance)];
+    }
+    scores.push_back(s);
+  }
+  SplitResult result{.m = *std::max_element(scores.begin(), scores.end()),
+                     .a = std::vector<float>(static_cast<std::size_t>(o.shape.v_dim))};
+  float lanes[16] = {};
+  std::vector<float> weights;
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    weights.push_back(math.Exp(scores[i] - result.m));
+    lanes[seen[i] % 16] += weights.back();
+  }
+  const bool blocks = IsKvBlockType(o.v_type);
+  for (int b = 0; blocks && b < o.shape.v_dim / kKvBlock; ++b) {
+    BlockSums(math, scene, query, kv_head, seen, weights, b, result.a);
+  }
+  for (int d = 0; !blocks && d < o.shape.v_dim; ++d) {
+    float& a = result.a[static_cast<std::size_t>(d)];
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+      a = math.MulAdd(weights[i], scene.Value(query.sequence, seen[i], kv_head, d), a);
+    }
+  }
+  for (int apart = 8; apart > 0; apart /= 2) {
+    for (int i = 0; i < apart; ++i) lanes[i] += lanes[i + apart];
+  }
+  result.l = lanes[0];
+  return result;
+}
+
+// One query and head, after docs/design/exactness.md.
+inline std::vector<float> ChainRow(const Arithmetic& math, const Scene& scene, const Rules& rules,
+                                   const QueryAt& query, int head) {
+  SplitResult total;
+  bool any = false;
+  for (Position base = 0; base < scene.End(query.sequence); base += 256) {
+    std::vector<Position> seen;
+    for (Position p = base; p < base + 256; ++p) {
+      if (Sees(scene, rules, query, p)) seen.push_back(p);
+    }
+    if (seen.empty()) continue;
+    SplitResult split = SplitChain(math, scene, rules, query, head, seen);
+    if (!any) {
+      total = std::move(split);
+      any = true;
+      continue;
+    }
+    const float m = std::max(total.m, split.m);
+    const float keep = math.Exp(total.m - m);
+    const float add = math.Exp(split.m - m);
+    total.m = m;
+    total.l = math.MulAdd(total.l, keep, split.l * add);
+    for (std::size_t d = 0; d < total.a.size(); ++d) {
+      total.a[d] = math.MulAdd(total.a[d], keep, split.a[d] * add);
+    }
+  }
+  if (!any) return std::vector<float>(static_cast<std::size_t>(scene.options().shape.v_dim), 0.0f);
+  float keep = 1.0f;
+  if (!rules.sinks.empty()) {
+    const float sink = rules.sinks[static_cast<std::size_t>(head)];
+    const float m = std::max(total.m, sink);
+    keep = math.Exp(total.m - m);
+    total.l = math.MulAdd(total.l, keep, math.Exp(sink - m));
+  }
+  for (float& a : total.a) a = a * keep / total.l;
+  return total.a;
+}
+
+inline std::vector<float> ChainOf(const Scene& scene, const std::vector<QueryAt>& batch,
+                                  const Rules& rules, const Arithmetic& math = {}) {
+  std::vector<float> out;
+  for (const QueryAt& query : batch) {
+    for (int head = 0; head < scene.options().heads; ++head) {
+      const std::vector<float> row = ChainRow(math, scene, rules, query, head);
+      out.insert(out.end(), row.begin(), row.end());
+    }
+  }
+  return out;
+}
+
+}  // namespace kvcache::cpu

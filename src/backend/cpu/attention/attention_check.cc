@@ -1,0 +1,135 @@
+// What KvBackend::Attention refuses.
+#include <algorithm>
+#include <string>
+
+#include "backend/cpu/attention/attention_plan.h"
+#include "backend/cpu/kv/kv_kernels.h"
+
+namespace kvcache::cpu {
+namespace {
+
+Status Invalid(std::string message) {
+  return Status(StatusCode::kInvalidArgument, "attention: " + std::move(message));
+}
+
+std::string Dims(const TensorView& view) {
+  return "[" + std::to_string(view.dims[0]) + ", " + std::to_string(view.dims[1]) + ", " +
+         std::to_string(view.dims[2]) + "]";
+}
+
+Status CheckTensor(const char* name, const TensorView& view, std::int64_t head_dim,
+                   const char* head_dim_name) {
+  if (view.dims[0] != head_dim) {
+    return Invalid(std::string(name) + " " + Dims(view) + " has head size " +
+                   std::to_string(view.dims[0]) + ", the cache's " + head_dim_name + " is " +
+                   std::to_string(head_dim));
+  }
+  const std::int64_t row = view.dims[0] * std::int64_t{sizeof(float)};
+  const bool dense = view.dims[3] == 1 && view.stride_bytes[0] == std::int64_t{sizeof(float)} &&
+                     view.stride_bytes[1] == row && view.stride_bytes[2] == row * view.dims[1];
+  if (view.dtype != DType::kF32 || !dense) {
+    return Invalid(std::string(name) + " " + Dims(view) + " of type " +
+                   std::string(InfoOf(view.dtype).name) + " must be dense f32 of rank 3");
+  }
+  return Status::Ok();
+}
+
+Status RunError(std::size_t history, const HistoryRun& run, const std::string& what) {
+  return Invalid("history " + std::to_string(history) + ": run of " + std::to_string(run.length) +
+                 " at position " + std::to_string(run.position) + what);
+}
+
+Status CheckRuns(const LayerKv& layer, std::span<const HistoryRun> runs, std::size_t history) {
+  std::int64_t end = 0;
+  for (const HistoryRun& run : runs) {
+    if (run.length < 1 || run.position < end) {
+      return RunError(
+          history, run,
+          " must be ascending and not empty; the one before ends at " + std::to_string(end));
+    }
+    if (run.cell < 0 || std::int64_t{run.cell} + run.length > layer.cells) {
+      return RunError(history, run,
+                      " begins at cell " + std::to_string(run.cell) + ", the layer has " +
+                          std::to_string(layer.cells) + " cells");
+    }
+    end = std::int64_t{run.position} + run.length;
+    if (end > kEndOfSequence) {
+      return RunError(history, run,
+                      " goes past the last position, " + std::to_string(kEndOfSequence - 1));
+    }
+  }
+  return Status::Ok();
+}
+
+Status CheckVisibility(const LayerKv& layer, std::int64_t batch, const Visibility& visibility) {
+  const auto differs = [&](const char* name, std::size_t size) {
+    return Invalid(std::string(name) + " has " + std::to_string(size) + " entries, q has " +
+                   std::to_string(batch) + " tokens");
+  };
+  const auto tokens = static_cast<std::size_t>(batch);
+  if (visibility.positions.size() != tokens)
+    return differs("positions", visibility.positions.size());
+  if (visibility.histories_index.size() != tokens) {
+    return differs("histories_index", visibility.histories_index.size());
+  }
+  if (!visibility.bidirectional.empty() && visibility.bidirectional.size() != tokens) {
+    return differs("bidirectional", visibility.bidirectional.size());
+  }
+  if (visibility.window < 0 || visibility.chunk < 0) {
+    return Invalid("window " + std::to_string(visibility.window) + " and chunk " +
+                   std::to_string(visibility.chunk) + " must not be negative");
+  }
+  for (std::size_t i = 0; i < tokens; ++i) {
+    const std::int64_t history = visibility.histories_index[i];
+    const auto count = static_cast<std::int64_t>(visibility.histories.size());
+    if (history < 0 || history >= count || visibility.positions[i] < 0 ||
+        visibility.positions[i] == kEndOfSequence) {
+      return Invalid("token " + std::to_string(i) + " is at position " +
+                     std::to_string(visibility.positions[i]) + " of history " +
+                     std::to_string(history) + "; there are " + std::to_string(count));
+    }
+  }
+  for (std::size_t i = 0; i < visibility.histories.size(); ++i) {
+    KVCACHE_RETURN_IF_ERROR(CheckRuns(layer, visibility.histories[i], i));
+  }
+  return Status::Ok();
+}
+
+Status CheckBias(const PositionBias& bias, std::int64_t heads) {
+  constexpr int kMost = 1 << 24;  // so that sums of distances stay inside 32 bits
+  if (bias.values.empty()) return Status::Ok();
+  const std::int64_t distances = std::int64_t{bias.past} + 1 + bias.future;
+  if (bias.past >= 0 && bias.future >= 0 && distances <= kMost &&
+      static_cast<std::int64_t>(bias.values.size()) == heads * distances) {
+    return Status::Ok();
+  }
+  return Invalid("a bias of " + std::to_string(bias.values.size()) + " values for " +
+                 std::to_string(heads) + " heads, " + std::to_string(bias.past) +
+                 " positions back and " + std::to_string(bias.future) + " forward");
+}
+
+}  // namespace
+
+Status CheckAttention(const LayerKv& layer, const TensorView& q, const Visibility& visibility,
+                      const AttentionOptions& options, const TensorView& out) {
+  KVCACHE_RETURN_IF_ERROR(CheckLayer(layer));
+  KVCACHE_RETURN_IF_ERROR(CheckTensor("q", q, layer.shape.k_dim, "k_dim"));
+  KVCACHE_RETURN_IF_ERROR(CheckTensor("out", out, layer.shape.v_dim, "v_dim"));
+  const std::int64_t heads = q.dims[1];
+  if (heads < 1 || heads % layer.shape.kv_heads != 0) {
+    return Invalid("q " + Dims(q) + " has " + std::to_string(heads) +
+                   " heads, not a multiple of the cache's " + std::to_string(layer.shape.kv_heads) +
+                   " kv_heads");
+  }
+  if (out.dims[1] != heads || out.dims[2] != q.dims[2]) {
+    return Invalid("out " + Dims(out) + " and q " + Dims(q) + " differ in heads or batch");
+  }
+  if (!options.sinks.empty() && static_cast<std::int64_t>(options.sinks.size()) != heads) {
+    return Invalid("there are " + std::to_string(options.sinks.size()) + " sinks, q has " +
+                   std::to_string(heads) + " heads");
+  }
+  KVCACHE_RETURN_IF_ERROR(CheckBias(options.bias, heads));
+  return CheckVisibility(layer, q.dims[2], visibility);
+}
+
+}  // namespace kvcache::cpu

@@ -1,0 +1,326 @@
+// Attention of few rows: decoding. One task is some neighbouring splits of one KV head: its keys
+// and values are read from memory once and serve all rows, up to eight at a time.
+#include "backend/cpu/simd/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/attention/attention_few.cc"
+#include "hwy/foreach_target.h"
+
+// After foreach_target.
+#include "backend/cpu/attention/attention_few_keys-inl.h"
+#include "backend/cpu/attention/attention_few_values-inl.h"
+#include "backend/cpu/attention/attention_kernels.h"
+#include "backend/cpu/attention/attention_widen-inl.h"
+#include "hwy/highway.h"
+
+KVCACHE_BEFORE_DOT();
+namespace kvcache::cpu {
+namespace HWY_NAMESPACE {
+
+// Rows that share a pass over a split: with more, the products outgrow the registers.
+inline constexpr int kRowsAtOnce = kManyRegisters ? 8 : 4;
+
+// One group of rows in a split.
+struct Rows {
+  int count = 0;
+  float* q = nullptr;  // packed
+  RowRange ranges[kRowsAtOnce] = {};
+  RowBias biases[kRowsAtOnce] = {};
+  bool merge = false;  // into the partial results that are there
+  float* partials[kRowsAtOnce] = {};
+};
+
+struct Buffers {
+  float* q;          // all rows' packed queries, group by group, k_dim floats a row
+  float* turned;     // [k_dim]
+  float* scores;     // [kRowsAtOnce][kScoreStride]
+  float* sums;       // [kRowsAtOnce][PartialStride]
+  float* room;       // BlockRoomFloats
+  WideSplit values;  // where V is in K: the split's values as rows
+};
+
+// V in K: in a tile of keys lanes are cells, and sums need lanes of values.
+template <int R>
+void WeightInKeys(const WideSplit& values, const WeightedRows& rows) {
+  WeighInParts<R>(
+      rows,
+      [&](RowRange range, const float* weights, float* sums)
+          HWY_ATTR { WeightWide<R>(values, rows.segments, range, weights, sums, rows.sum_stride); },
+      [&](RowRange range, const float* weights, float* sums) HWY_ATTR {
+        WeightWide<1>(values, rows.segments, range, weights, sums, rows.sum_stride);
+      });
+}
+
+// A partial result ends with its max and its sum.
+SplitSums SumsOf(const float* partial, std::int64_t stride) {
+  return {partial[stride - kCellTile], partial[stride - kCellTile + 1]};
+}
+void SetSums(const SplitSums& sums, std::int64_t stride, float* partial) {
+  partial[stride - kCellTile] = sums.max;
+  partial[stride - kCellTile + 1] = sums.sum;
+}
+
+// A split more for the partial result of the splits before it.
+void MergePartial(const SplitSums& split, const float* values, std::int64_t stride, float* into) {
+  SplitSums sums = SumsOf(into, stride);
+  MergeSplit(split, values, static_cast<int>(stride) - kCellTile, sums, into);
+  SetSums(sums, stride, into);
+}
+
+std::uintptr_t KeysAt(const LayerKv& layer, const CellOfHead& place) {
+  const std::int64_t bytes =
+      BlockHeadKeys(layer, place.kv_head) + BlockTile(layer.k_type, layer.shape.k_dim, place.cell);
+  return reinterpret_cast<std::uintptr_t>(layer.k) + static_cast<std::uintptr_t>(bytes);
+}
+std::uintptr_t ValuesAt(const LayerKv& layer, const CellOfHead& place) {
+  const std::int64_t bytes = BlockHeadValues(layer, place.kv_head) +
+                             BlockTile(layer.v_type, layer.shape.v_dim, place.cell);
+  return reinterpret_cast<std::uintptr_t>(layer.v) + static_cast<std::uintptr_t>(bytes);
+}
+
+// What a split that begins there reads of block types.
+Successors SplitAt(const LayerKv& layer, const CellOfHead& place) {
+  const KvShape& shape = layer.shape;
+  const Successors::Stretch keys{KeysAt(layer, place),
+                                 BytesOf(layer.k_type, kSplitPositions * shape.k_dim)};
+  if (!IsKvBlockType(layer.v_type)) return {keys, {}};
+  const Successors::Stretch values{ValuesAt(layer, place),
+                                   BytesOf(layer.v_type, kSplitPositions * shape.v_dim)};
+  return IsKvBlockType(layer.k_type) ? Successors(keys, values) : Successors(values, {});
+}
+
+// History mostly goes on in the cells behind these.
+std::optional<CellOfHead> PlaceAfter(const SplitTask& task, int split,
+                                     std::span<const Segment> segments) {
+  if (split + 1 == task.splits) return task.then;
+  const Segment& last = segments.back();
+  return CellOfHead{task.kv_head, std::int64_t{last.cell} + last.end - last.begin};
+}
+
+// Where tiles of the task's last cells end, and where its thread goes on; without such a place
+// loops ask for what lies behind the task.
+Upcoming StreamsOf(const SplitTask& task) {
+  const LayerKv& layer = *task.call->layer;
+  const CellOfHead end{task.end.kv_head, RoundUp<std::int64_t>(task.end.cell, kCellTile)};
+  const CellOfHead then = task.then.value_or(end);
+  return {
+      {}, {KeysAt(layer, end), KeysAt(layer, then)}, {ValuesAt(layer, end), ValuesAt(layer, then)}};
+}
+
+template <int R>
+void AttendRows(const SplitTask& task, std::span<const Segment> segments, Upcoming next, Rows& rows,
+                const Buffers& buffers) {
+  const AttentionCall& call = *task.call;
+  const LayerKv& layer = *call.layer;
+  const std::int64_t stride = PartialStride(layer.shape.v_dim);
+  ScoreAllSegments<R>(layer, task.kv_head, {segments, rows.q, buffers.scores, &next});
+  SplitSums sums[R];
+  for (int r = 0; r < R; ++r) {
+    if (rows.ranges[r].empty()) continue;
+    sums[r] = SoftmaxRow(buffers.scores + r * kScoreStride, rows.ranges[r], segments, call.soft_cap,
+                         rows.biases[r], [&]() HWY_ATTR {
+                           if (IsKvBlockType(layer.v_type)) next.blocks.Request<2>();
+                         });
+    if (sums[r].max == kHidden) rows.ranges[r] = {};
+  }
+  const WeightedRows weighted{
+      segments, {rows.ranges, R}, buffers.scores, buffers.sums, static_cast<std::size_t>(stride)};
+  if (layer.shape.v_in_k) {
+    WeightInKeys<R>(buffers.values, weighted);
+  } else {
+    WeightAllSegments<R>(layer, task.kv_head, weighted, buffers.room, &next);
+  }
+  for (int r = 0; r < R; ++r) {
+    const float* const values = buffers.sums + r * stride;
+    if (rows.merge) {
+      MergePartial(sums[r], values, stride, rows.partials[r]);
+    } else {
+      std::copy_n(values, stride - kCellTile, rows.partials[r]);
+      SetSums(sums[r], stride, rows.partials[r]);
+    }
+  }
+}
+
+void AttendGroup(const SplitTask& task, std::span<const Segment> segments, const Upcoming& next,
+                 Rows& rows, const Buffers& buffers) {
+  switch (rows.count) {
+    case 1: return AttendRows<1>(task, segments, next, rows, buffers);
+    case 2: return AttendRows<2>(task, segments, next, rows, buffers);
+    case 3: return AttendRows<3>(task, segments, next, rows, buffers);
+    case 4: return AttendRows<4>(task, segments, next, rows, buffers);
+    default: return AttendRows<kRowsAtOnce>(task, segments, next, rows, buffers);
+  }
+}
+
+// How many of `left` rows are the next group: eight, four or what is left.
+constexpr int GroupOf(int left) {
+  return left >= kRowsAtOnce ? kRowsAtOnce : std::min(left, 4);
+}
+
+int RowCount(const SplitTask& task) {
+  return static_cast<int>(task.tokens.size()) * task.call->group();
+}
+
+const QueryToken& TokenOf(const SplitTask& task, int row) {
+  return task.tokens[static_cast<std::size_t>(row / task.call->group())];
+}
+
+int HeadOf(const SplitTask& task, int row) {
+  return task.kv_head * task.call->group() + row % task.call->group();
+}
+
+template <int R>
+void PackGroup(const SplitTask& task, int first, const Buffers& buffers) {
+  const LayerKv& layer = *task.call->layer;
+  const float* queries[R];
+  for (int r = 0; r < R; ++r) {
+    queries[r] = task.call->Query(TokenOf(task, first + r).index, HeadOf(task, first + r));
+  }
+  PackQueriesFor<R>(layer, queries, R, task.call->scale, buffers.turned,
+                    buffers.q + std::int64_t{first} * layer.shape.k_dim);
+}
+
+// Once for all splits of the task.
+void PackRows(const SplitTask& task, const Buffers& buffers) {
+  const int row_count = RowCount(task);
+  for (int first = 0; first < row_count;) {
+    const int count = GroupOf(row_count - first);
+    switch (count) {
+      case 1: PackGroup<1>(task, first, buffers); break;
+      case 2: PackGroup<2>(task, first, buffers); break;
+      case 3: PackGroup<3>(task, first, buffers); break;
+      case 4: PackGroup<4>(task, first, buffers); break;
+      default: PackGroup<kRowsAtOnce>(task, first, buffers); break;
+    }
+    first += count;
+  }
+}
+
+Rows RowsFrom(const SplitTask& task, int first, std::int32_t split,
+              std::span<const Segment> segments, const Buffers& buffers, float* partials) {
+  const AttentionCall& call = *task.call;
+  const KvShape& shape = call.layer->shape;
+  Rows rows;
+  rows.count = GroupOf(RowCount(task) - first);
+  rows.q = buffers.q + std::int64_t{first} * shape.k_dim;
+  for (int r = 0; r < rows.count; ++r) {
+    const int row = first + r;
+    const QueryToken& token = TokenOf(task, row);
+    rows.ranges[r] = RangeInSplit(token.seen, split, segments);
+    rows.biases[r] = call.BiasIn(token, HeadOf(task, row), split);
+    rows.partials[r] = partials + row * PartialStride(shape.v_dim);
+  }
+  return rows;
+}
+
+Buffers CutScratch(const SplitTask& task) {
+  const LayerKv& layer = *task.call->layer;
+  const KvShape& shape = layer.shape;
+  const int v_padded = shape.v_in_k ? RoundUp(shape.v_dim, kValuePadding) : 0;
+  Buffers buffers;
+  buffers.scores = task.scratch;
+  buffers.sums = buffers.scores + kRowsAtOnce * kScoreStride;
+  float* const values = buffers.sums + kRowsAtOnce * PartialStride(shape.v_dim);
+  buffers.values = {&layer, task.kv_head, nullptr, values, v_padded};
+  buffers.room = values + kSplitPositions * v_padded;
+  buffers.turned = buffers.room + BlockRoomFloats(layer);
+  buffers.q = buffers.turned + RoundUp(shape.k_dim, kCellTile);
+  // Lanes past v_dim are multiplied but never used; they must not be slow to multiply.
+  if (v_padded > shape.v_dim) std::fill_n(values, kSplitPositions * v_padded, 0.0f);
+  return buffers;
+}
+
+void AttendSplits(const SplitTask& task) {
+  const LayerKv& layer = *task.call->layer;
+  const int row_count = RowCount(task);
+  const Buffers buffers = CutScratch(task);
+  PackRows(task, buffers);
+  SplitWalker walker(task.runs, task.seen);
+  Upcoming upcoming = StreamsOf(task);
+  float* partials = task.partials;
+  for (int i = 0; i < task.splits && walker.Next(); ++i) {
+    const std::optional<CellOfHead> after = PlaceAfter(task, i, walker.segments());
+    if (after) upcoming.blocks = SplitAt(layer, *after);
+    if (layer.shape.v_in_k) WidenAllValues(buffers.values, walker.segments());
+    for (int first = 0; first < row_count;) {
+      Rows rows = RowsFrom(task, first, walker.split(), walker.segments(), buffers, partials);
+      rows.merge = task.merge && i > 0;
+      AttendGroup(task, walker.segments(), upcoming, rows, buffers);
+      upcoming.blocks = {};  // asked for by the first group
+      first += rows.count;
+    }
+    if (!task.merge) partials += row_count * PartialStride(layer.shape.v_dim);
+  }
+}
+
+// From a kernel's lane order: the last vector may overlap the one before, but for V in K.
+void CopyRow(const float* sums, const KvShape& shape, float* out) {
+  const DF d;
+  const int v_dim = shape.v_dim;
+  if (v_dim < kLanes || shape.v_in_k) {
+    std::copy_n(sums, v_dim, out);
+    return;
+  }
+  for (int i = 0; i * kLanes < v_dim; ++i) {
+    hn::StoreU(hn::LoadU(d, sums + i * kLanes), d, out + std::min(i * kLanes, v_dim - kLanes));
+  }
+}
+
+void MergeSplits(const MergeTask& task, const PartialResults& results, float* into) {
+  const std::int64_t stride = PartialStride(task.call->layer->shape.v_dim);
+  const std::int64_t rows = static_cast<std::int64_t>(task.tokens.size()) * task.call->group();
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const float* partial = results.first + row * stride;
+    for (int i = 0; i < results.count; ++i, partial += results.distance) {
+      MergePartial(SumsOf(partial, stride), partial, stride, into + row * stride);
+    }
+  }
+}
+
+void FinishRows(const MergeTask& task, float* merged) {
+  const AttentionCall& call = *task.call;
+  const int v_dim = call.layer->shape.v_dim;
+  const int group = call.group();
+  const int count = RoundUp(v_dim, kLanes);
+  const std::int64_t stride = PartialStride(v_dim);
+  for (const QueryToken& token : task.tokens) {
+    for (int head = task.kv_head * group; head < (task.kv_head + 1) * group; ++head) {
+      const float* const sink = call.sinks == nullptr ? nullptr : call.sinks + head;
+      FinishRow(SumsOf(merged, stride), sink, count, merged);
+      CopyRow(merged, call.layer->shape, call.Out(token.index, head));
+      merged += stride;
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace kvcache::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvcache::cpu {
+HWY_EXPORT(AttendSplits);
+HWY_EXPORT(MergeSplits);
+HWY_EXPORT(FinishRows);
+
+std::int64_t SplitScratchFloats(const LayerKv& layer, std::int64_t rows) {
+  const KvShape& shape = layer.shape;
+  constexpr std::int64_t kRows = 8;  // kRowsAtOnce of any target
+  const std::int64_t values =
+      shape.v_in_k ? std::int64_t{kSplitPositions} * RoundUp(shape.v_dim, kValuePadding) : 0;
+  return kRows * (kScoreStride + PartialStride(shape.v_dim)) + values + BlockRoomFloats(layer) +
+         RoundUp(shape.k_dim, kCellTile) + rows * shape.k_dim;
+}
+
+void AttendSplits(const SplitTask& task) {
+  HWY_DYNAMIC_DISPATCH(AttendSplits)(task);
+}
+void MergeSplits(const MergeTask& task, const PartialResults& results, float* into) {
+  HWY_DYNAMIC_DISPATCH(MergeSplits)(task, results, into);
+}
+void FinishRows(const MergeTask& task, float* merged) {
+  HWY_DYNAMIC_DISPATCH(FinishRows)(task, merged);
+}
+
+}  // namespace kvcache::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,159 @@
+// The softmax of one split, and how splits meet, for every target.
+
+// Included once per target.
+#if defined(KVCACHE_BACKEND_CPU_ATTENTION_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVCACHE_BACKEND_CPU_ATTENTION_MATH_INL_H_
+#undef KVCACHE_BACKEND_CPU_ATTENTION_MATH_INL_H_
+#else
+#define KVCACHE_BACKEND_CPU_ATTENTION_MATH_INL_H_
+#endif
+
+#include <algorithm>
+#include <limits>
+
+#include "backend/cpu/attention/attention_split.h"
+#include "backend/cpu/kv/kv_storage.h"
+#include "backend/cpu/simd/exp-inl.h"
+#include "backend/cpu/simd/simd-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvcache::cpu {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+inline constexpr float kHidden = -std::numeric_limits<float>::infinity();
+
+static_assert(kCellTile == kVirtualLanes);
+
+HWY_INLINE float Exp1(float x) {
+  const hn::CappedTag<float, 1> d1;
+  return hn::GetLane(Exp(d1, hn::Set(d1, x)));
+}
+
+HWY_INLINE float MulAdd1(float a, float b, float c) {
+  const hn::CappedTag<float, 1> d1;
+  return hn::GetLane(hn::MulAdd(hn::Set(d1, a), hn::Set(d1, b), hn::Set(d1, c)));
+}
+
+HWY_INLINE void SoftCap(float* scores, RowRange tiles, float cap) {
+  const DF d;
+  const VF cap_v = hn::Set(d, cap);
+  for (int i = tiles.begin; i < tiles.end; i += kLanes) {
+    const VF s = hn::LoadU(d, scores + i);
+    hn::StoreU(hn::Mul(cap_v, Tanh(d, hn::Div(s, cap_v))), d, scores + i);
+  }
+}
+
+// Sets the scores of `tiles` that are not both in `range` and in a segment to -inf.
+HWY_INLINE void HideUnseen(float* scores, RowRange tiles, RowRange range,
+                           std::span<const Segment> segments) {
+  int next = tiles.begin;
+  for (const Segment& segment : segments) {
+    const int first = std::max(range.begin, segment.begin);
+    const int last = std::min(range.end, segment.end);
+    if (first >= last) continue;
+    std::fill(scores + next, scores + first, kHidden);
+    next = last;
+  }
+  std::fill(scores + next, scores + tiles.end, kHidden);
+}
+
+HWY_INLINE float LargestScore(const float* scores, RowRange tiles) {
+  const DF d;
+  VF largest = hn::Set(d, kHidden);
+  for (int i = tiles.begin; i < tiles.end; i += kLanes) {
+    largest = hn::Max(largest, hn::LoadU(d, scores + i));
+  }
+  return hn::GetLane(hn::MaxOfLanes(d, largest));
+}
+
+struct SplitSums {
+  float max = kHidden;  // -inf: nothing was visible
+  float sum = 0.0f;
+};
+
+HWY_INLINE void AddBias(float* scores, RowRange range, const RowBias& bias) {
+  for (int p = range.begin; p < range.end; ++p) {
+    scores[p] += bias.values[std::clamp<std::int64_t>(bias.zero + p, 0, bias.last)];
+  }
+}
+
+// Turns the scores of one row into weights: exp(s - max) where visible, +0 in the rest of the
+// 16-position tiles that `range` touches. REQUIRES: range from
+// RangeInSplit, not empty. each_tile() is called in between.
+template <class EachTile>
+HWY_INLINE SplitSums SoftmaxRow(float* scores, RowRange range, std::span<const Segment> segments,
+                                float soft_cap, const RowBias& bias, const EachTile& each_tile) {
+  const DF d;
+  const RowRange tiles{range.begin / kCellTile * kCellTile, RoundUp(range.end, kCellTile)};
+  if (soft_cap > 0.0f) SoftCap(scores, tiles, soft_cap);
+  if (bias.values != nullptr) AddBias(scores, range, bias);
+  HideUnseen(scores, tiles, range, segments);
+  const float largest = LargestScore(scores, tiles);
+  if (largest == kHidden) return {};
+  const VF largest_v = hn::Set(d, largest);
+  Lanes16 sum = ZeroLanes();
+  for (int i = tiles.begin; i < tiles.end; i += kCellTile) {
+    each_tile();
+    KVCACHE_UNROLL
+    for (int v = 0; v < kRegs; ++v) {
+      float* const s = scores + i + v * kLanes;
+      const VF weight = Exp(d, hn::Sub(hn::LoadU(d, s), largest_v));
+      hn::StoreU(weight, d, s);
+      sum.r[v] = hn::Add(sum.r[v], weight);
+    }
+  }
+  return {largest, FoldLanes(sum)};
+}
+
+// (into, into_values) of the splits so far, then one split more: the merge of
+// docs/design/exactness.md, `count` values (a multiple of the lanes). A split in which
+// nothing was visible changes nothing.
+HWY_INLINE void MergeSplit(SplitSums split, const float* values, int count, SplitSums& into,
+                           float* into_values) {
+  const DF d;
+  if (split.max == kHidden) return;
+  if (into.max == kHidden) {
+    into = split;
+    std::copy_n(values, count, into_values);
+    return;
+  }
+  const float max = std::max(into.max, split.max);
+  const float keep = Exp1(into.max - max);
+  const float add = Exp1(split.max - max);
+  into = {max, MulAdd1(into.sum, keep, split.sum * add)};
+  const VF keep_v = hn::Set(d, keep);
+  const VF add_v = hn::Set(d, add);
+  for (int i = 0; i < count; i += kLanes) {
+    const VF scaled = hn::Mul(hn::LoadU(d, values + i), add_v);
+    hn::StoreU(hn::MulAdd(hn::LoadU(d, into_values + i), keep_v, scaled), d, into_values + i);
+  }
+}
+
+// A sink is one more split that holds no values; then values / sum, or zeros where nothing
+// was visible. In place.
+HWY_INLINE void FinishRow(SplitSums sums, const float* sink, int count, float* values) {
+  const DF d;
+  if (sums.max == kHidden) {
+    std::fill_n(values, count, 0.0f);
+    return;
+  }
+  float keep = 1.0f;
+  if (sink != nullptr) {
+    const float max = std::max(sums.max, *sink);
+    keep = Exp1(sums.max - max);
+    sums.sum = MulAdd1(sums.sum, keep, Exp1(*sink - max));
+  }
+  const VF keep_v = hn::Set(d, keep);
+  const VF sum = hn::Set(d, sums.sum);
+  for (int i = 0; i < count; i += kLanes) {
+    hn::StoreU(hn::Div(hn::Mul(hn::LoadU(d, values + i), keep_v), sum), d, values + i);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace kvcache::cpu
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

@@ -1,0 +1,119 @@
+// The matrix that turns keys: what it is, its inverse, and one order of operations everywhere.
+#include <bit>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "backend/cpu/simd/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/kv/hadamard_test.cc"
+#include "hwy/foreach_target.h"
+
+// After foreach_target.
+#include "backend/cpu/kv/hadamard-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvcache::cpu {
+namespace HWY_NAMESPACE {
+
+void Turn(float* row, std::int64_t dim) {
+  TurnKey(row, dim);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace kvcache::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include "backend/cpu/testing.h"
+#include "gtest/gtest.h"
+
+namespace kvcache::cpu {
+HWY_EXPORT(Turn);
+
+namespace {
+
+std::vector<float> Turned(std::vector<float> row) {
+  HWY_DYNAMIC_DISPATCH(Turn)(row.data(), static_cast<std::int64_t>(row.size()));
+  return row;
+}
+
+// The order that the header states, one value at a time.
+std::vector<float> TurnedByTheBook(std::vector<float> row) {
+  const auto dim = static_cast<std::int64_t>(row.size());
+  const std::int64_t size = HadamardSize(dim);
+  const auto factor = static_cast<float>(1.0 / std::sqrt(static_cast<double>(size)));
+  for (float* part = row.data(); part < row.data() + dim; part += size) {
+    for (std::int64_t half = 1; half < size; half *= 2) {
+      for (std::int64_t i = 0; i < size; ++i) {
+        if ((i & half) != 0) continue;
+        const float a = part[i];
+        const float b = part[i + half];
+        part[i] = a + b;
+        part[i + half] = a - b;
+      }
+    }
+    for (std::int64_t i = 0; i < size; ++i) part[i] *= factor;
+  }
+  return row;
+}
+
+std::vector<float> TimesTheMatrix(const std::vector<float>& row) {
+  const std::int64_t size = HadamardSize(static_cast<std::int64_t>(row.size()));
+  std::vector<float> product(row.size());
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    const std::size_t part = i / static_cast<std::size_t>(size) * static_cast<std::size_t>(size);
+    double sum = 0.0;
+    for (std::size_t j = 0; j < static_cast<std::size_t>(size); ++j) {
+      const bool negative = std::popcount((i - part) & j) % 2 != 0;
+      sum += static_cast<double>(negative ? -row[part + j] : row[part + j]);
+    }
+    product[i] = static_cast<float>(sum / std::sqrt(static_cast<double>(size)));
+  }
+  return product;
+}
+
+constexpr std::int64_t kDims[] = {32, 64, 96, 128, 160, 256, 512, 576};
+
+TEST(Hadamard, SizeIsThePowerOfTwoThatDivides) {
+  EXPECT_EQ(HadamardSize(32), 32);
+  EXPECT_EQ(HadamardSize(96), 32);
+  EXPECT_EQ(HadamardSize(128), 128);
+  EXPECT_EQ(HadamardSize(192), 64);
+  EXPECT_EQ(HadamardSize(576), 64);
+}
+
+TEST(Hadamard, IsTheMatrix) {
+  for (const std::int64_t dim : kDims) {
+    const std::vector<float> row = testing::RandomValues(dim, 3);
+    const std::vector<float> turned = Turned(row);
+    const std::vector<float> expected = TimesTheMatrix(row);
+    // A sum of up to 512 values below 1.7 by pairs, then over √512: nine roundings.
+    for (std::size_t i = 0; i < row.size(); ++i) ASSERT_NEAR(turned[i], expected[i], 5e-6) << dim;
+  }
+}
+
+TEST(Hadamard, TurningTwiceGivesTheRowBack) {
+  for (const std::int64_t dim : kDims) {
+    const std::vector<float> row = testing::RandomValues(dim, 4);
+    const std::vector<float> twice = Turned(Turned(row));
+    for (std::size_t i = 0; i < row.size(); ++i) ASSERT_NEAR(twice[i], row[i], 5e-6) << dim;
+  }
+}
+
+TEST(Hadamard, SameBitsOnEveryTarget) {
+  for (const std::string& target : CpuTargetNames()) {
+    const testing::ForcedTarget forced(target);
+    ASSERT_TRUE(forced.ok()) << target;
+    for (const std::int64_t dim : kDims) {
+      const std::vector<float> row = testing::RandomValues(dim, 5);
+      EXPECT_EQ(Turned(row), TurnedByTheBook(row)) << target << " " << dim;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvcache::cpu
+#endif  // HWY_ONCE

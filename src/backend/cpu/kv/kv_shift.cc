@@ -1,0 +1,234 @@
+// Turning stored keys by a number of positions, so that a history can move without being
+// computed again. A key that was stored turned by p then counts as one turned by p + offset.
+//
+// In f32, rounded to the storage type once. Lanes and single values take the same operations,
+// so both layouts hold the same bits afterwards.
+//
+// Keys of block types are read, turned back by their Hadamard matrix, turned by the positions,
+// turned by the matrix again and quantised anew: all of a key's values round once more, those that
+// do not turn as well. Each key by itself, so that its bits do not depend on which others move.
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "backend/cpu/kv/kv_kernels.h"
+#include "backend/cpu/simd/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/kv/kv_shift.cc"
+#include "hwy/foreach_target.h"
+
+// After foreach_target.
+#include "backend/cpu/kv/hadamard-inl.h"
+#include "backend/cpu/kv/kv_block_rows-inl.h"
+#include "backend/cpu/kv/kv_convert-inl.h"
+#include "hwy/highway.h"
+
+#ifndef KVCACHE_BACKEND_CPU_KV_SHIFT_ONCE_
+#define KVCACHE_BACKEND_CPU_KV_SHIFT_ONCE_
+namespace kvcache::cpu {
+
+// One head's cells [begin, end). Pair i of a key is its values First(i) and Second(i).
+struct ShiftTask {
+  const LayerKv* layer;
+  int kv_head;
+  std::int64_t begin;
+  std::int64_t end;
+  int first;  // value that turns
+  int pairs;
+  RopeParams::Pairing pairing;
+  const float* cosines;  // [pairs]
+  const float* sines;    // [pairs]
+  float* row;            // [k_dim], scratch: where K is of a block type
+
+  std::int64_t First(int i) const {
+    return first + (pairing == RopeParams::Pairing::kInterleaved ? 2 * i : i);
+  }
+  std::int64_t Second(int i) const {
+    return first + (pairing == RopeParams::Pairing::kInterleaved ? 2 * i + 1 : i + pairs);
+  }
+};
+
+}  // namespace kvcache::cpu
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace kvcache::cpu {
+namespace HWY_NAMESPACE {
+
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE void Turn(D d, float cosine, float sine, V& a, V& b) {
+  const V c = hn::Set(d, cosine);
+  const V s = hn::Set(d, sine);
+  const V turned = hn::MulSub(a, c, hn::Mul(b, s));
+  b = hn::MulAdd(a, s, hn::Mul(b, c));
+  a = turned;
+}
+
+// Lanes [first, last) of one tile; the others keep what they hold.
+template <DType kType>
+void ShiftTile(const ShiftTask& task, Storage<kType>* tile, int first, int last) {
+  const hn::CappedTag<float, kCellTile> d;
+  using V = hn::Vec<decltype(d)>;
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  for (int lane = 0; lane < kCellTile; lane += lanes) {
+    const auto index = hn::Iota(d, static_cast<float>(lane));
+    const auto inside = hn::And(hn::Ge(index, hn::Set(d, static_cast<float>(first))),
+                                hn::Lt(index, hn::Set(d, static_cast<float>(last))));
+    for (int i = 0; i < task.pairs; ++i) {
+      Storage<kType>* const pa = tile + task.First(i) * kCellTile + lane;
+      Storage<kType>* const pb = tile + task.Second(i) * kCellTile + lane;
+      const V a = LoadWide<kType>(d, pa);
+      const V b = LoadWide<kType>(d, pb);
+      V turned_a = a;
+      V turned_b = b;
+      Turn(d, task.cosines[i], task.sines[i], turned_a, turned_b);
+      StoreNarrow<kType>(d, hn::IfThenElse(inside, turned_a, a), pa);
+      StoreNarrow<kType>(d, hn::IfThenElse(inside, turned_b, b), pb);
+    }
+  }
+}
+
+template <DType kType>
+void ShiftTiled(const ShiftTask& task) {
+  const LayerKv& layer = *task.layer;
+  auto* const head = reinterpret_cast<Storage<kType>*>(layer.k) + HeadKeys(layer, task.kv_head);
+  for (std::int64_t cell = task.begin; cell < task.end;) {
+    const int first = static_cast<int>(cell % kCellTile);
+    const int count = static_cast<int>(std::min<std::int64_t>(kCellTile - first, task.end - cell));
+    ShiftTile<kType>(task, head + KeyTile(layer, cell), first, first + count);
+    cell += count;
+  }
+}
+
+template <DType kType>
+void ShiftPlain(const ShiftTask& task) {
+  const LayerKv& layer = *task.layer;
+  const hn::CappedTag<float, 1> d1;
+  auto* const keys = reinterpret_cast<Storage<kType>*>(layer.k);
+  for (std::int64_t cell = task.begin; cell < task.end; ++cell) {
+    Storage<kType>* const key =
+        keys + (cell * layer.shape.kv_heads + task.kv_head) * layer.shape.k_dim;
+    for (int i = 0; i < task.pairs; ++i) {
+      auto a = LoadWide<kType>(d1, key + task.First(i));
+      auto b = LoadWide<kType>(d1, key + task.Second(i));
+      Turn(d1, task.cosines[i], task.sines[i], a, b);
+      StoreNarrow<kType>(d1, a, key + task.First(i));
+      StoreNarrow<kType>(d1, b, key + task.Second(i));
+    }
+  }
+}
+
+template <DType kType>
+void ShiftTyped(const ShiftTask& task) {
+  if (task.layer->layout == KvLayout::kTiled) {
+    ShiftTiled<kType>(task);
+  } else {
+    ShiftPlain<kType>(task);
+  }
+}
+
+template <DType kType>
+void ShiftBlocks(const ShiftTask& task) {
+  const LayerKv& layer = *task.layer;
+  const std::int64_t k_dim = layer.shape.k_dim;
+  const hn::CappedTag<float, 1> d1;
+  std::byte* const head = layer.k + BlockHeadKeys(layer, task.kv_head);
+  for (std::int64_t cell = task.begin; cell < task.end; ++cell) {
+    std::byte* const tile = head + BlockTile(kType, k_dim, cell);
+    LoadBlockKey<kType>(tile, cell % kCellTile, k_dim, task.row);
+    TurnKey(task.row, k_dim);  // back: the matrix is its own inverse
+    for (int i = 0; i < task.pairs; ++i) {
+      auto a = hn::LoadU(d1, task.row + task.First(i));
+      auto b = hn::LoadU(d1, task.row + task.Second(i));
+      Turn(d1, task.cosines[i], task.sines[i], a, b);
+      hn::StoreU(a, d1, task.row + task.First(i));
+      hn::StoreU(b, d1, task.row + task.Second(i));
+    }
+    TurnKey(task.row, k_dim);
+    StoreBlockKey<kType>(task.row, k_dim, tile, cell % kCellTile);
+  }
+}
+
+void ShiftHead(const ShiftTask& task) {
+  switch (task.layer->k_type) {
+    case DType::kQ8_0: return ShiftBlocks<DType::kQ8_0>(task);
+    case DType::kQ4_0: return ShiftBlocks<DType::kQ4_0>(task);
+    case DType::kF16: return ShiftTyped<DType::kF16>(task);
+    case DType::kBF16: return ShiftTyped<DType::kBF16>(task);
+    default: return ShiftTyped<DType::kF32>(task);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace kvcache::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvcache::cpu {
+HWY_EXPORT(ShiftHead);
+
+namespace {
+
+Status CheckShift(const LayerKv& layer, std::span<const CellRun> cells, const RopeParams& rope) {
+  KVCACHE_RETURN_IF_ERROR(CheckLayer(layer));
+  if (rope.dims < 0 || rope.dims % 2 != 0 || rope.first < 0 ||
+      rope.first + std::int64_t{rope.dims} > layer.shape.k_dim ||
+      rope.inv_freq.size() != static_cast<std::size_t>(rope.dims) / 2) {
+    return Status(StatusCode::kInvalidArgument,
+                  "shift: " + std::to_string(rope.dims) + " turning values with " +
+                      std::to_string(rope.inv_freq.size()) +
+                      " frequencies; must be even, at most k_dim (" +
+                      std::to_string(layer.shape.k_dim) + "), with one frequency per pair");
+  }
+  if (layer.shape.v_in_k && rope.dims > 0 && rope.first < layer.shape.v_dim) {
+    return Status(StatusCode::kInvalidArgument, "shift: values from " + std::to_string(rope.first) +
+                                                    " turn, of which the first " +
+                                                    std::to_string(layer.shape.v_dim) +
+                                                    " of a key are its value");
+  }
+  for (const CellRun& run : cells) {
+    KVCACHE_RETURN_IF_ERROR(CheckCells(layer, "shift", run.cell, run.length));
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status ShiftKeys(ThreadPool& pool, Scratch& scratch, const LayerKv& layer,
+                 std::span<const CellRun> cells, Position offset, const RopeParams& rope) {
+  KVCACHE_RETURN_IF_ERROR(CheckShift(layer, cells, rope));
+  const std::size_t pairs = rope.inv_freq.size();
+  const bool blocks = IsKvBlockType(layer.k_type);
+  if (blocks && (offset == 0 || pairs == 0))
+    return Status::Ok();  // or they would round for nothing
+  const std::int64_t row = blocks ? layer.shape.k_dim : 0;
+  const std::size_t floats = 2 * pairs + static_cast<std::size_t>(row * pool.threads());
+  KVCACHE_ASSIGN_OR_RETURN(std::byte* const memory, scratch.Reserve(floats * sizeof(float)));
+  auto* const cosines = reinterpret_cast<float*>(memory);
+  float* const sines = cosines + pairs;
+  float* const rows = sines + pairs;
+  for (std::size_t i = 0; i < pairs; ++i) {
+    const double angle = static_cast<double>(offset) * static_cast<double>(rope.inv_freq[i]);
+    cosines[i] = static_cast<float>(std::cos(angle));
+    sines[i] = static_cast<float>(std::sin(angle));
+  }
+  constexpr std::int64_t kCellsAtOnce = 16 * kCellTile;
+  for (const CellRun& run : cells) {
+    // Pieces begin at tiles: two threads never write to one.
+    const std::int64_t first = run.cell / kCellTile * kCellTile;
+    const std::int64_t end = std::int64_t{run.cell} + run.length;
+    const std::int64_t pieces = (end - first + kCellsAtOnce - 1) / kCellsAtOnce;
+    pool.ParallelFor(pieces * layer.shape.kv_heads, [&](std::int64_t task, int thread) {
+      const std::int64_t piece = first + task % pieces * kCellsAtOnce;
+      HWY_DYNAMIC_DISPATCH(ShiftHead)
+      ({&layer, static_cast<int>(task / pieces), std::max<std::int64_t>(piece, run.cell),
+        std::min(piece + kCellsAtOnce, end), rope.first, static_cast<int>(pairs), rope.pairing,
+        cosines, sines, rows + thread * row});
+    });
+  }
+  return Status::Ok();
+}
+
+}  // namespace kvcache::cpu
+#endif  // HWY_ONCE

@@ -1,0 +1,278 @@
+// Writing a batch's keys and values into cells: conversion and layout in one step. A cell's bytes
+// are all that is written, so tasks may share a tile.
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "backend/cpu/kv/kv_kernels.h"
+#include "backend/cpu/simd/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/kv/kv_store.cc"
+#include "hwy/foreach_target.h"
+
+// After foreach_target.
+#include "backend/cpu/kv/hadamard-inl.h"
+#include "backend/cpu/kv/kv_block_rows-inl.h"
+#include "backend/cpu/kv/kv_convert-inl.h"
+#include "hwy/highway.h"
+
+#ifndef KVCACHE_BACKEND_CPU_KV_STORE_ONCE_
+#define KVCACHE_BACKEND_CPU_KV_STORE_ONCE_
+namespace kvcache::cpu {
+
+// `count` batch tokens from `token`, in cells from `cell`, of one head.
+struct StoreTask {
+  const LayerKv* layer;
+  const TensorView* k;
+  const TensorView* v;
+  int kv_head;
+  std::int64_t token;
+  std::int64_t cell;
+  std::int64_t count;
+  float* turned;  // [k_dim], scratch: where K is of a block type
+
+  const float* Row(const TensorView& view, std::int64_t i) const {
+    return reinterpret_cast<const float*>(view.data + kv_head * view.stride_bytes[1] +
+                                          (token + i) * view.stride_bytes[2]);
+  }
+};
+
+}  // namespace kvcache::cpu
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace kvcache::cpu {
+namespace HWY_NAMESPACE {
+
+// Keys of neighbouring cells of one tile: narrowed row by row, then written lane by lane.
+template <DType kType>
+void StoreTilePart(const StoreTask& task, std::int64_t first, std::int64_t count) {
+  constexpr std::int64_t kAtOnce = 64;
+  const LayerKv& layer = *task.layer;
+  const std::int64_t k_dim = layer.shape.k_dim;
+  const std::int64_t cell = task.cell + first;
+  Storage<kType>* const tile = reinterpret_cast<Storage<kType>*>(layer.k) +
+                               HeadKeys(layer, task.kv_head) + KeyTile(layer, cell) +
+                               cell % kCellTile;
+  HWY_ALIGN Storage<kType> rows[kCellTile][kAtOnce];
+  for (std::int64_t d = 0; d < k_dim; d += kAtOnce) {
+    const std::int64_t dims = std::min(kAtOnce, k_dim - d);
+    for (std::int64_t i = 0; i < count; ++i) {
+      NarrowRow<kType>(task.Row(*task.k, first + i) + d, static_cast<std::size_t>(dims), rows[i]);
+    }
+    for (std::int64_t j = 0; j < dims; ++j) {
+      Storage<kType>* const lanes = tile + (d + j) * kCellTile;
+      for (std::int64_t i = 0; i < count; ++i) lanes[i] = rows[i][j];
+    }
+  }
+}
+
+template <DType kType>
+void StoreTiledKeys(const StoreTask& task) {
+  for (std::int64_t i = 0; i < task.count;) {
+    const std::int64_t lane = (task.cell + i) % kCellTile;
+    const std::int64_t count = std::min(task.count - i, kCellTile - lane);
+    StoreTilePart<kType>(task, i, count);
+    i += count;
+  }
+}
+
+template <DType kType>
+void StoreKeys(const StoreTask& task) {
+  const LayerKv& layer = *task.layer;
+  if (layer.layout == KvLayout::kTiled) return StoreTiledKeys<kType>(task);
+  const std::int64_t k_dim = layer.shape.k_dim;
+  auto* const keys = reinterpret_cast<Storage<kType>*>(layer.k);
+  for (std::int64_t i = 0; i < task.count; ++i) {
+    const std::int64_t row = (task.cell + i) * layer.shape.kv_heads + task.kv_head;
+    NarrowRow<kType>(task.Row(*task.k, i), static_cast<std::size_t>(k_dim), keys + row * k_dim);
+  }
+}
+
+template <DType kType>
+void StoreTransposedValues(const StoreTask& task) {
+  const LayerKv& layer = *task.layer;
+  const hn::CappedTag<float, 1> d1;
+  auto* const head =
+      reinterpret_cast<Storage<kType>*>(layer.v) + HeadValues(layer, task.kv_head) + task.cell;
+  for (std::int64_t i = 0; i < task.count; ++i) {
+    const float* const row = task.Row(*task.v, i);
+    for (std::int64_t d = 0; d < layer.shape.v_dim; ++d) {
+      StoreNarrow<kType>(d1, hn::Set(d1, row[d]), head + d * layer.cells + i);
+    }
+  }
+}
+
+template <DType kType>
+void StoreValues(const StoreTask& task) {
+  const LayerKv& layer = *task.layer;
+  if (layer.v_transposed) return StoreTransposedValues<kType>(task);
+  const std::int64_t v_dim = layer.shape.v_dim;
+  const bool tiled = layer.layout == KvLayout::kTiled;
+  const std::int64_t first = tiled ? HeadValues(layer, task.kv_head) : task.kv_head * v_dim;
+  const std::int64_t stride = tiled ? v_dim : v_dim * layer.shape.kv_heads;
+  auto* const values = reinterpret_cast<Storage<kType>*>(layer.v) + first;
+  for (std::int64_t i = 0; i < task.count; ++i) {
+    NarrowRow<kType>(task.Row(*task.v, i), static_cast<std::size_t>(v_dim),
+                     values + (task.cell + i) * stride);
+  }
+}
+
+template <DType kType>
+void StoreBlockKeys(const StoreTask& task) {
+  const LayerKv& layer = *task.layer;
+  const std::int64_t k_dim = layer.shape.k_dim;
+  std::byte* const head = layer.k + BlockHeadKeys(layer, task.kv_head);
+  for (std::int64_t i = 0; i < task.count; ++i) {
+    const std::int64_t cell = task.cell + i;
+    std::memcpy(task.turned, task.Row(*task.k, i), static_cast<std::size_t>(k_dim) * sizeof(float));
+    TurnKey(task.turned, k_dim);
+    StoreBlockKey<kType>(task.turned, k_dim, head + BlockTile(kType, k_dim, cell),
+                         cell % kCellTile);
+  }
+}
+
+template <DType kType>
+void StoreBlockValues(const StoreTask& task) {
+  const LayerKv& layer = *task.layer;
+  const std::int64_t v_dim = layer.shape.v_dim;
+  std::byte* const head = layer.v + BlockHeadValues(layer, task.kv_head);
+  for (std::int64_t i = 0; i < task.count; ++i) {
+    const std::int64_t cell = task.cell + i;
+    StoreBlockValue<kType>(task.Row(*task.v, i), v_dim, head + BlockTile(kType, v_dim, cell),
+                           cell % kCellTile);
+  }
+}
+
+void StoreCells(const StoreTask& task) {
+  switch (task.layer->k_type) {
+    case DType::kQ8_0: StoreBlockKeys<DType::kQ8_0>(task); break;
+    case DType::kQ4_0: StoreBlockKeys<DType::kQ4_0>(task); break;
+    case DType::kF16: StoreKeys<DType::kF16>(task); break;
+    case DType::kBF16: StoreKeys<DType::kBF16>(task); break;
+    default: StoreKeys<DType::kF32>(task); break;
+  }
+  if (task.layer->shape.v_in_k) return;
+  switch (task.layer->v_type) {
+    case DType::kQ8_0: StoreBlockValues<DType::kQ8_0>(task); break;
+    case DType::kQ4_0: StoreBlockValues<DType::kQ4_0>(task); break;
+    case DType::kF16: StoreValues<DType::kF16>(task); break;
+    case DType::kBF16: StoreValues<DType::kBF16>(task); break;
+    default: StoreValues<DType::kF32>(task); break;
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace kvcache::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvcache::cpu {
+HWY_EXPORT(StoreCells);
+
+namespace {
+
+Status Invalid(std::string message) {
+  return Status(StatusCode::kInvalidArgument, "store: " + std::move(message));
+}
+
+std::string Dims(const TensorView& view) {
+  return "[" + std::to_string(view.dims[0]) + ", " + std::to_string(view.dims[1]) + ", " +
+         std::to_string(view.dims[2]) + "]";
+}
+
+Status CheckInput(const char* name, const TensorView& view, std::int64_t head_dim,
+                  std::int64_t kv_heads, std::int64_t batch) {
+  if (view.dims[0] != head_dim || view.dims[1] != kv_heads || view.dims[2] != batch ||
+      view.dims[3] != 1) {
+    return Invalid(std::string(name) + " is " + Dims(view) + ", the cells want [" +
+                   std::to_string(head_dim) + ", " + std::to_string(kv_heads) + ", " +
+                   std::to_string(batch) + "]");
+  }
+  if (view.dtype != DType::kF32 || view.stride_bytes[0] != std::int64_t{sizeof(float)}) {
+    return Invalid(std::string(name) + " is of type " + std::string(InfoOf(view.dtype).name) +
+                   " with " + std::to_string(view.stride_bytes[0]) +
+                   " bytes between values, must be f32 with 4");
+  }
+  return Status::Ok();
+}
+
+Status CheckInKeys(const LayerKv& layer, const TensorView& v, std::int64_t batch) {
+  if (AreInKeys(v) && v.dims[0] == layer.shape.v_dim && v.dims[1] == layer.shape.kv_heads &&
+      v.dims[2] == batch) {
+    return Status::Ok();
+  }
+  return Invalid("v is " + Dims(v) + (AreInKeys(v) ? " in k" : "") + ", the cells have [" +
+                 std::to_string(layer.shape.v_dim) + ", " + std::to_string(layer.shape.kv_heads) +
+                 ", " + std::to_string(batch) + "] in k");
+}
+
+Status CheckStore(const LayerKv& layer, const TensorView& k, const TensorView& v,
+                  std::span<const CellRun> cells) {
+  KVCACHE_RETURN_IF_ERROR(CheckLayer(layer));
+  std::int64_t batch = 0;
+  for (const CellRun& run : cells) {
+    KVCACHE_RETURN_IF_ERROR(CheckCells(layer, "store", run.cell, run.length));
+    batch += run.length;
+  }
+  KVCACHE_RETURN_IF_ERROR(CheckInput("k", k, layer.shape.k_dim, layer.shape.kv_heads, batch));
+  if (layer.shape.v_in_k) return CheckInKeys(layer, v, batch);
+  return CheckInput("v", v, layer.shape.v_dim, layer.shape.kv_heads, batch);
+}
+
+// The tokens [begin, end) of the task's head, run by run.
+void StoreTokens(StoreTask task, std::span<const CellRun> cells, std::int64_t begin,
+                 std::int64_t end) {
+  std::int64_t token = 0;
+  for (const CellRun& run : cells) {
+    const std::int64_t first = std::max(token, begin);
+    const std::int64_t last = std::min(token + run.length, end);
+    if (first < last) {
+      task.token = first;
+      task.cell = run.cell + (first - token);
+      task.count = last - first;
+      HWY_DYNAMIC_DISPATCH(StoreCells)(task);
+    }
+    token += run.length;
+    if (token >= end) return;
+  }
+}
+
+}  // namespace
+
+Status StoreKv(ThreadPool& pool, Scratch& scratch, const LayerKv& layer, const TensorView& k,
+               const TensorView& v, std::span<const CellRun> cells) {
+  KVCACHE_RETURN_IF_ERROR(CheckStore(layer, k, v, cells));
+  constexpr std::int64_t kTokensAtOnce = 64;
+  constexpr std::int64_t kValuesWorthThreads = 16384;
+  const std::int64_t batch = k.dims[2];
+  const std::int64_t blocks = (batch + kTokensAtOnce - 1) / kTokensAtOnce;
+  const std::int64_t row = IsKvBlockType(layer.k_type) ? layer.shape.k_dim : 0;
+  KVCACHE_ASSIGN_OR_RETURN(std::byte* const memory,
+                           scratch.Reserve(static_cast<std::size_t>(row * pool.threads()) * 4));
+  auto* const turned = reinterpret_cast<float*>(memory);
+  const auto store = [&](std::int64_t task, int thread) {
+    const std::int64_t begin = task % blocks * kTokensAtOnce;
+    StoreTokens({.layer = &layer,
+                 .k = &k,
+                 .v = &v,
+                 .kv_head = static_cast<int>(task / blocks),
+                 .token = 0,
+                 .cell = 0,
+                 .count = 0,
+                 .turned = turned + thread * row},
+                cells, begin, std::min(begin + kTokensAtOnce, batch));
+  };
+  const std::int64_t tasks = blocks * layer.shape.kv_heads;
+  if (k.elements() + v.elements() >= kValuesWorthThreads) {
+    pool.ParallelFor(tasks, store);
+  } else {
+    for (std::int64_t task = 0; task < tasks; ++task) store(task, 0);
+  }
+  return Status::Ok();
+}
+
+}  // namespace kvcache::cpu
+#endif  // HWY_ONCE

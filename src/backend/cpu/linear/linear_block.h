@@ -1,0 +1,62 @@
+// Linear layers with block-quantised weights, repacked into panels of 16 rows; activations are
+// quantised per call. docs/design/block-weights.md says how a type is added.
+//
+// Exactness: each output is the chain of its family in docs/design/exactness.md over all blocks
+// in ascending order, from +0, whatever the number of tokens. The integers in it are exact.
+// Thread safety: all functions are pure.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "backend/cpu/linear/linear_block_layout.h"
+#include "kvcache/types.h"
+
+namespace kvcache::cpu::block {
+
+// Writes a panel of `rows` (1 to 16) rows of `inputs` values, as a model file holds them. Rows
+// that are not there are zero.
+void PackPanel(DType dtype, const std::byte* file_rows, std::int64_t rows, std::int64_t inputs,
+               std::byte* panel);
+
+// Activations of a call in integers. Tokens are cut into tiles; a chunk of 256 inputs holds all
+// tiles, so that a chunk of weights meets one stream:
+//
+//   values       [chunk][tile][32 inputs][token of the tile][32]
+//   scales       kPer32: [chunk][tile][32 inputs][token]       x = scale × value
+//                kPer256: [chunk][token]
+//   corrections  -128 × a sum of values. kPer32: [chunk][tile][32 inputs][token]
+//                kPer256: [chunk][tile][16 inputs][token]
+//   sums         [chunk][tile][32 inputs][token]; of the values, kPer32: times scale
+struct QuantisedX {
+  static constexpr std::int64_t kMaxValueBytes = 2;
+  // int8 where the target has int8 dot products, int16 elsewhere.
+  std::byte* values = nullptr;  // [tokens × inputs], room for kMaxValueBytes each
+  float* scales = nullptr;
+  std::int32_t* corrections = nullptr;
+  float* sums = nullptr;
+  std::int64_t inputs = 0;
+  std::int64_t tokens = 0;
+  InputScales kind = InputScales::kPer32;
+
+  // Bytes of all arrays, and their places from `base`, which is 64-byte aligned.
+  std::int64_t Bytes() const;
+  void Place(std::byte* base);
+};
+
+// Quantises the column x [inputs] of token `token`.
+void QuantiseToken(const float* x, std::int64_t token, const QuantisedX& out);
+
+// y[t * outputs + n] for all tokens t and the rows n < outputs of panels [begin, end). `room`
+// holds RoomBytes(tokens), 64-byte aligned. REQUIRES: x.kind is InputScalesOf(dtype).
+struct Product {
+  DType dtype = DType::kQ8_0;
+  const std::byte* panels = nullptr;
+  std::int64_t outputs = 0;
+  QuantisedX x;
+  float* y = nullptr;
+};
+std::int64_t RoomBytes(std::int64_t tokens);
+void MultiplyPanels(const Product& product, std::int64_t begin, std::int64_t end, std::byte* room);
+
+}  // namespace kvcache::cpu::block

@@ -1,0 +1,182 @@
+#include <array>
+#include <cstring>
+
+#include "backend/cpu/linear/linear_block.h"
+
+namespace kvcache::cpu::block {
+namespace {
+
+constexpr int kGroups = 8;  // of four inputs, in 32
+using Groups = std::array<std::uint32_t, kGroups>;
+
+constexpr std::uint32_t kLowNibbles = 0x0f0f0f0fu;
+constexpr std::uint32_t kHighNibbles = ~kLowNibbles;
+
+std::uint32_t LoadWord(const std::byte* at) {
+  std::uint32_t word;
+  std::memcpy(&word, at, sizeof(word));
+  return word;
+}
+
+Groups LoadGroups(const std::byte* at) {
+  Groups groups;
+  std::memcpy(groups.data(), at, sizeof(groups));
+  return groups;
+}
+
+// One row's part of the panel's chunk: line `line` of `lines`, this row's four bytes.
+void StoreWord(std::byte* lines, int line, std::uint32_t word) {
+  std::memcpy(lines + line * kLine, &word, sizeof(word));
+}
+
+// The four bits of `nibble` to bit `bit` of four bytes.
+std::uint32_t Spread(std::uint32_t nibble, int bit) {
+  return (nibble * 0x00204081u & 0x01010101u) << bit;
+}
+
+// ---- Blocks of 32: `lines` is where this row's words of the body begin
+
+// 16 bytes of nibbles: the file pairs inputs i and i + 16 as the panel does.
+void PackNibbles(const std::byte* nibbles, std::byte* lines) {
+  for (int g = 0; g < kGroups / 2; ++g) StoreWord(lines, g, LoadWord(nibbles + g * 4));
+}
+
+void PackFifthBits(std::uint32_t high, std::byte* lines) {
+  std::uint32_t word = 0;
+  for (int g = 0; g < kGroups; ++g) word |= Spread(high >> (4 * g) & 15u, g);
+  StoreWord(lines, 0, word);
+}
+
+// One file block: `scales` scales (d, or d and m) to the head, the rest to the body.
+void PackBlock(DType dtype, const std::byte* block, std::byte* head, std::byte* lines) {
+  const bool has_least = LayoutOf(dtype).head_bytes == 64;
+  std::memcpy(head, block, 2);
+  if (has_least) std::memcpy(head + 2 * kPanelRows, block + 2, 2);
+  const std::byte* const quants = block + (has_least ? 4 : 2);
+  switch (dtype) {
+    case DType::kQ8_0:
+      for (int g = 0; g < kGroups; ++g) {
+        StoreWord(lines, g, LoadWord(quants + g * 4) ^ 0x80808080u);
+      }
+      break;
+    case DType::kQ5_0:
+    case DType::kQ5_1:
+      PackFifthBits(LoadWord(quants), lines);
+      PackNibbles(quants + 4, lines + kLine);
+      break;
+    default: PackNibbles(quants, lines); break;
+  }
+}
+
+// One exponent byte a block, then nibbles. `head` is where this row's first exponent goes.
+void PackMxfp4(const std::byte* values, std::int64_t blocks, std::byte* head, std::byte* words) {
+  constexpr Layout kLayout = LayoutOf(DType::kMXFP4);
+  for (std::int64_t b = 0; b < blocks; ++b) {
+    const std::byte* const block = values + b * InfoOf(DType::kMXFP4).block_bytes;
+    head[b * kLayout.head_bytes] = block[0];
+    PackNibbles(block + 1, words + b * kLayout.body_bytes);
+  }
+}
+
+// ---- Super-blocks of 256
+
+// Pairs the lower (or upper) nibbles of 32 bytes anew: inputs i and i + 16 of the same 32.
+void PackHalfNibbles(const Groups& bytes, bool upper, std::byte* lines) {
+  for (int g = 0; g < kGroups / 2; ++g) {
+    const std::uint32_t a = bytes[static_cast<std::size_t>(g)];
+    const std::uint32_t b = bytes[static_cast<std::size_t>(g + kGroups / 2)];
+    StoreWord(lines, g,
+              upper ? (a >> 4 & kLowNibbles) | (b & kHighNibbles)
+                    : (a & kLowNibbles) | (b & kLowNibbles) << 4);
+  }
+}
+
+// Q4_K and Q5_K: d, dmin, 12 bytes of scales, (32 bytes of fifth bits,) nibbles.
+void PackWithLeast(DType dtype, const std::byte* super, std::byte* head, std::byte* words,
+                   std::int64_t row) {
+  constexpr int kScales = 12;
+  std::memcpy(head + row * 2, super, 2);
+  std::memcpy(head + 2 * kPanelRows + row * 2, super + 2, 2);
+  for (int i = 0; i < kScales; ++i) head[kLine + i * kPanelRows + row] = super[4 + i];
+
+  const bool fifth = dtype == DType::kQ5_K;
+  const std::byte* const high_at = super + 4 + kScales;
+  const std::byte* const nibbles = high_at + (fifth ? kBlock : 0);
+  const Groups high = fifth ? LoadGroups(high_at) : Groups{};
+  for (int j = 0; j < kChunkBlocks; ++j) {
+    std::byte* lines = words + j * LayoutOf(dtype).body_bytes;
+    if (fifth) {
+      std::uint32_t word = 0;
+      for (int g = 0; g < kGroups; ++g) {
+        word |= (high[static_cast<std::size_t>(g)] >> j & 0x01010101u) << g;
+      }
+      StoreWord(lines, 0, word);
+      lines += kLine;
+    }
+    PackHalfNibbles(LoadGroups(nibbles + j / 2 * kBlock), j % 2 == 1, lines);
+  }
+}
+
+// Q6_K: nibbles, two high bits, 16 scales, d.
+void PackQ6K(const std::byte* super, std::byte* head, std::byte* words, std::int64_t row) {
+  constexpr int kSubs = 16;
+  for (int i = 0; i < kSubs; ++i) head[i * kPanelRows + row] = super[192 + i];
+  std::memcpy(head + kSubs * kPanelRows + row * 2, super + 208, 2);
+  for (int j = 0; j < kChunkBlocks; ++j) {
+    const int half = j / 4;
+    const int quarter = j % 4;
+    const Groups nibbles = LoadGroups(super + half * 64 + quarter % 2 * 32);
+    const Groups high = LoadGroups(super + 128 + half * 32);
+    const auto nibble = [&](int g) {
+      return nibbles[static_cast<std::size_t>(g)] >> (quarter / 2 * 4) & kLowNibbles;
+    };
+    for (int s = 0; s < 2; ++s) {  // 16 inputs each
+      std::byte* const lines = words + j * LayoutOf(DType::kQ6_K).body_bytes + s * 3 * kLine;
+      std::uint32_t word = 0;
+      for (int g = 0; g < 4; ++g) {
+        const std::uint32_t bits = high[static_cast<std::size_t>(4 * s + g)] >> (2 * quarter);
+        word |= (bits & 0x03030303u) << (2 * g);
+      }
+      StoreWord(lines, 0, word);
+      StoreWord(lines, 1, nibble(4 * s) | nibble(4 * s + 2) << 4);
+      StoreWord(lines, 2, nibble(4 * s + 1) | nibble(4 * s + 3) << 4);
+    }
+  }
+}
+
+// One row's values of a chunk.
+void PackRow(DType dtype, const std::byte* values, std::int64_t blocks, std::int64_t row,
+             std::byte* chunk) {
+  const Layout layout = LayoutOf(dtype);
+  std::byte* const words = chunk + HeadBytes(dtype, blocks) + row * 4;
+  if (dtype == DType::kQ6_K) return PackQ6K(values, chunk, words, row);
+  if (layout.input_scales == InputScales::kPer256) {
+    return PackWithLeast(dtype, values, chunk, words, row);
+  }
+  if (dtype == DType::kMXFP4) return PackMxfp4(values, blocks, chunk + row, words);
+  for (std::int64_t b = 0; b < blocks; ++b) {
+    PackBlock(dtype, values + b * InfoOf(dtype).block_bytes,
+              chunk + b * layout.head_bytes + row * 2, words + b * layout.body_bytes);
+  }
+}
+
+}  // namespace
+
+void PackPanel(DType dtype, const std::byte* file_rows, std::int64_t rows, std::int64_t inputs,
+               std::byte* panel) {
+  if (rows < kPanelRows) {
+    std::memset(panel, 0, static_cast<std::size_t>(PanelBytes(dtype, inputs)));
+  }
+  const std::int64_t row_bytes = BytesOf(dtype, inputs);
+  std::byte* to = panel;
+  for (std::int64_t chunk = 0; chunk < Chunks(inputs); ++chunk) {
+    const std::int64_t blocks = BlocksOf(inputs, chunk);
+    const std::byte* const from = file_rows + BytesOf(dtype, chunk * kChunk);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      PackRow(dtype, from + row * row_bytes, blocks, row, to);
+    }
+    to += ChunkBytes(dtype, blocks);
+  }
+}
+
+}  // namespace kvcache::cpu::block

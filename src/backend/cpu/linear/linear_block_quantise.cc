@@ -1,0 +1,166 @@
+#include <algorithm>
+#include <limits>
+
+#include "backend/cpu/attention/token_tiles.h"
+#include "backend/cpu/linear/linear_block.h"
+#include "backend/cpu/simd/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/linear/linear_block_quantise.cc"
+#include "hwy/foreach_target.h"
+// After it, so that they compile once per target.
+#include "backend/cpu/linear/linear_block_dot-inl.h"
+#include "backend/cpu/simd/simd-inl.h"
+
+KVCACHE_BEFORE_DOT();
+namespace kvcache::cpu::block {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+using cpu::HWY_NAMESPACE::DF;
+using cpu::HWY_NAMESPACE::kLanes;
+using cpu::HWY_NAMESPACE::VF;
+using DI = hn::RebindToSigned<DF>;
+using VI = hn::Vec<DI>;
+
+// As integers, magnitudes are in the same order, and a NaN is above all: it must reach the scale
+// rather than get lost, which a maximum of floats leaves to where it stands.
+HWY_INLINE float MaxAbs(const float* x, std::int64_t count) {
+  const DF d;
+  VI most = hn::Zero(DI());
+  for (std::int64_t i = 0; i < count; i += kLanes) {
+    most = hn::Max(most, hn::BitCast(DI(), hn::Abs(hn::LoadU(d, x + i))));
+  }
+  return hn::GetLane(hn::BitCast(d, hn::MaxOfLanes(DI(), most)));
+}
+
+// Returns the sum of the values. Zeros for an inverse of 0.
+template <int kCount>
+HWY_INLINE std::int32_t Round(const float* x, float inverse_scale, Value* values) {
+  if (inverse_scale == 0.0f) {
+    std::fill_n(values, kCount, Value{0});
+    return 0;
+  }
+  const DF d;
+  const hn::Rebind<Value, DF> d_value;
+  VI sum = hn::Zero(DI());
+  for (int i = 0; i < kCount; i += kLanes) {
+    const VF scaled = hn::Mul(hn::LoadU(d, x + i), hn::Set(d, inverse_scale));
+    const VI rounded = hn::NearestInt(scaled);
+    sum = hn::Add(sum, rounded);
+    hn::StoreU(hn::DemoteTo(d_value, rounded), d_value, values + i);
+  }
+  return hn::GetLane(hn::SumOfLanes(DI(), sum));
+}
+
+// Inputs too small for their scale's inverse to be finite count as zeros. So do those of a span
+// that holds no number or an infinity: its scale alone says so.
+HWY_INLINE float Inverse(float scale) {
+  using Limits = std::numeric_limits<float>;
+  return scale >= Limits::min() && scale <= Limits::max() ? 1.0f / scale : 0.0f;
+}
+
+// A token's place in its tile, and the tile's.
+struct Place {
+  std::int64_t begin;  // the tile's first token
+  std::int64_t size;   // its tokens
+  std::int64_t at;     // the token's index in it
+};
+
+// 32 inputs: `block` counts those of the token, `blocks` those of its chunk.
+void Quantise32(const float* x, std::int64_t block, const Place& place, const QuantisedX& out) {
+  const std::int64_t chunk = block / kChunkBlocks;
+  const std::int64_t spot = chunk * kChunkBlocks * out.tokens +
+                            place.begin * BlocksOf(out.inputs, chunk) +
+                            block % kChunkBlocks * place.size + place.at;
+  Value* const values = reinterpret_cast<Value*>(out.values) + spot * kBlock;
+  const float scale = MaxAbs(x, kBlock) / 127.0f;
+  const std::int32_t sum = Round<kBlock>(x, Inverse(scale), values);
+  out.scales[spot] = scale;
+  out.corrections[spot] = -128 * sum;
+  out.sums[spot] = scale * static_cast<float>(sum);
+}
+
+void Quantise256(const float* x, std::int64_t chunk, const Place& place, const QuantisedX& out) {
+  const float scale = MaxAbs(x, kChunk) / 127.0f;
+  const float inverse = Inverse(scale);
+  const std::int64_t before = chunk * out.tokens + place.begin;  // in chunks of a token
+  out.scales[before + place.at] = scale;
+  for (std::int64_t b = 0; b < kChunkBlocks; ++b) {
+    constexpr std::int64_t kHalf = kBlock / 2;
+    const std::int64_t spot = before * kChunkBlocks + b * place.size + place.at;
+    Value* const values = reinterpret_cast<Value*>(out.values) + spot * kBlock;
+    std::int32_t sum = 0;
+    for (std::int64_t half = 0; half < 2; ++half) {
+      const std::int32_t part =
+          Round<kHalf>(x + b * kBlock + half * kHalf, inverse, values + half * kHalf);
+      out.corrections[before * 2 * kChunkBlocks + (2 * b + half) * place.size + place.at] =
+          -128 * part;
+      sum += part;
+    }
+    out.sums[spot] = static_cast<float>(sum);
+  }
+}
+
+void QuantiseToken(const float* x, std::int64_t token, const QuantisedX& out) {
+  const TokenTiles tiles(out.tokens, kTileTokens);
+  const std::int64_t tile = tiles.TileOf(token);
+  const Place place{tiles.Begin(tile), tiles.Size(tile), token - tiles.Begin(tile)};
+  if (out.kind == InputScales::kPer32) {
+    for (std::int64_t b = 0; b < out.inputs / kBlock; ++b) {
+      Quantise32(x + b * kBlock, b, place, out);
+    }
+    return;
+  }
+  for (std::int64_t c = 0; c < out.inputs / kChunk; ++c) Quantise256(x + c * kChunk, c, place, out);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace kvcache::cpu::block
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvcache::cpu::block {
+namespace {
+
+struct Sizes {
+  std::int64_t values;
+  std::int64_t scales;
+  std::int64_t corrections;
+  std::int64_t sums;
+};
+
+constexpr std::int64_t Aligned(std::int64_t bytes) {
+  return (bytes + 63) / 64 * 64;
+}
+
+Sizes SizesOf(const QuantisedX& x) {
+  const std::int64_t count = x.tokens * x.inputs;
+  const bool per_32 = x.kind == InputScales::kPer32;
+  return {Aligned(count * QuantisedX::kMaxValueBytes),
+          Aligned(count / (per_32 ? kBlock : kChunk) * 4),
+          Aligned(count / (per_32 ? kBlock : kBlock / 2) * 4), Aligned(count / kBlock * 4)};
+}
+
+}  // namespace
+
+std::int64_t QuantisedX::Bytes() const {
+  const Sizes sizes = SizesOf(*this);
+  return sizes.values + sizes.scales + sizes.corrections + sizes.sums;
+}
+
+void QuantisedX::Place(std::byte* base) {
+  const Sizes sizes = SizesOf(*this);
+  values = base;
+  scales = reinterpret_cast<float*>(base += sizes.values);
+  corrections = reinterpret_cast<std::int32_t*>(base += sizes.scales);
+  sums = reinterpret_cast<float*>(base + sizes.corrections);
+}
+
+HWY_EXPORT(QuantiseToken);
+
+void QuantiseToken(const float* x, std::int64_t token, const QuantisedX& out) {
+  HWY_DYNAMIC_DISPATCH(QuantiseToken)(x, token, out);
+}
+
+}  // namespace kvcache::cpu::block
+#endif  // HWY_ONCE

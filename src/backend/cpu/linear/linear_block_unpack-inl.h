@@ -1,0 +1,369 @@
+// A chunk of a panel as bytes and f32 scales: all that the formats differ in.
+//
+// Compiled once per target. Format<DType>, one per type, has
+//   kChain   which chain of docs/design/exactness.md its outputs are
+//   UnpackHead, UnpackBlock   from a chunk in the layout of linear_block_layout.h to what a
+//            product reads: its scales first, if they are one piece, then 32 inputs at a time
+//   QuantsOf where the product finds the bytes
+//
+// Unpacking costs about as much as multiplying three tokens and is done once for all tokens
+// that come; the room stays in the first cache.
+#if defined(KVCACHE_BACKEND_CPU_LINEAR_BLOCK_UNPACK_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVCACHE_BACKEND_CPU_LINEAR_BLOCK_UNPACK_INL_H_
+#undef KVCACHE_BACKEND_CPU_LINEAR_BLOCK_UNPACK_INL_H_
+#else
+#define KVCACHE_BACKEND_CPU_LINEAR_BLOCK_UNPACK_INL_H_
+#endif
+
+#include "backend/cpu/linear/linear_block_dot-inl.h"
+#include "backend/cpu/linear/linear_block_layout.h"
+#include "backend/cpu/simd/simd-inl.h"
+#include "hwy/cache_control.h"
+
+KVCACHE_BEFORE_DOT();
+namespace kvcache::cpu::block {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+using cpu::HWY_NAMESPACE::DF;
+using cpu::HWY_NAMESPACE::kLanes;
+using cpu::HWY_NAMESPACE::LoadF16;
+using cpu::HWY_NAMESPACE::VF;
+using DI = hn::RebindToSigned<DF>;
+using VI = hn::Vec<DI>;
+using D8 = hn::Repartition<std::uint8_t, DF>;
+using V8 = hn::Vec<D8>;
+
+inline constexpr int kPanelRegs = static_cast<int>(kPanelRows) / kLanes;
+inline constexpr int kVectorBytes = 4 * kLanes;
+
+enum class Chain : std::uint8_t {
+  kPer32,            // y = fma(float(dot), d_w · d_x, y) for each 32 inputs
+  kPer32WithLeast,   // and y = fma(m_w, d_x · Σ q_x, y)
+  kPer256WithLeast,  // a = fma(float(dot), s, a), a = fma(-least, Σ q_x, a) for each 32 inputs from
+                     // a = +0, then y = fma(a, d_x, y) for each 256
+  kPer256Of16,  // the same with scales per 16 inputs and no least values
+};
+
+// What a product reads of a panel's chunk. Bytes stand for themselves in chain
+// kPer256WithLeast, for themselves minus 128 in the others.
+struct Unpacked {
+  const std::uint8_t* quants;  // [group of four inputs][16 rows][4]
+  const float* scales;         // [32 inputs, or 16][16 rows]
+  const float* leasts;         // [32 inputs][16 rows], for the chains that have them
+};
+
+struct ChunkRoom {
+  alignas(64) std::uint8_t quants[kChunk * kPanelRows];
+  alignas(64) float scales[kChunk / 16 * kPanelRows];
+  alignas(64) float leasts[kChunkBlocks * kPanelRows];
+};
+
+// ---- Bits
+
+// Moves every byte's bits to the left (or, below zero, to the right). Bits of neighbours come
+// in: to be masked.
+template <int kLeft>
+HWY_INLINE V8 Shifted(V8 v) {
+  const hn::Repartition<std::uint16_t, D8> d16;
+  if constexpr (kLeft > 0) {
+    return hn::BitCast(D8(), hn::ShiftLeft<kLeft>(hn::BitCast(d16, v)));
+  } else if constexpr (kLeft < 0) {
+    return hn::BitCast(D8(), hn::ShiftRight<-kLeft>(hn::BitCast(d16, v)));
+  } else {
+    return v;
+  }
+}
+
+template <int kLeft>
+HWY_INLINE V8 ShiftedBits(V8 v, std::uint8_t mask) {
+  return hn::And(Shifted<kLeft>(v), hn::Set(D8(), mask));
+}
+
+// The groups of a line of nibbles, to group kGroup and, from the upper ones, kGroup + kApart of
+// `out`, with kHighBits bits above each from `high` and kOffset added.
+template <int kGroup, int kApart, int kHighBits, int kOffset>
+HWY_INLINE void UnpackLine(V8 nibbles, V8 high, std::uint8_t* out) {
+  const D8 d;
+  V8 low_group = ShiftedBits<0>(nibbles, 15);
+  V8 high_group = ShiftedBits<-4>(nibbles, 15);
+  if constexpr (kHighBits > 0) {
+    constexpr auto kMask = static_cast<std::uint8_t>(((1 << kHighBits) - 1) << 4);
+    low_group = hn::Or(low_group, ShiftedBits<4 - kGroup * kHighBits>(high, kMask));
+    high_group = hn::Or(high_group, ShiftedBits<4 - (kGroup + kApart) * kHighBits>(high, kMask));
+  }
+  if constexpr (kOffset > 0) {
+    low_group = hn::Add(low_group, hn::Set(d, static_cast<std::uint8_t>(kOffset)));
+    high_group = hn::Add(high_group, hn::Set(d, static_cast<std::uint8_t>(kOffset)));
+  }
+  hn::Store(low_group, d, out + kGroup * kLine);
+  hn::Store(high_group, d, out + (kGroup + kApart) * kLine);
+}
+
+// 32 inputs of four bits, or five.
+template <int kHighBits, int kOffset>
+HWY_INLINE void UnpackBits(const std::uint8_t* lines, std::uint8_t* out) {
+  const D8 d;
+  KVCACHE_UNROLL
+  for (int i = 0; i < kLine; i += kVectorBytes) {
+    const V8 high = kHighBits > 0 ? hn::Load(d, lines + i) : hn::Zero(d);
+    const std::uint8_t* const nibbles = lines + (kHighBits > 0 ? kLine : 0) + i;
+    UnpackLine<0, 4, kHighBits, kOffset>(hn::Load(d, nibbles), high, out + i);
+    UnpackLine<1, 4, kHighBits, kOffset>(hn::Load(d, nibbles + kLine), high, out + i);
+    UnpackLine<2, 4, kHighBits, kOffset>(hn::Load(d, nibbles + 2 * kLine), high, out + i);
+    UnpackLine<3, 4, kHighBits, kOffset>(hn::Load(d, nibbles + 3 * kLine), high, out + i);
+  }
+}
+
+// 16 inputs of six bits, as their value plus 96: -32 is 128 - 32.
+HWY_INLINE void UnpackSixBits(const std::uint8_t* lines, std::uint8_t* out) {
+  const D8 d;
+  KVCACHE_UNROLL
+  for (int i = 0; i < kLine; i += kVectorBytes) {
+    const V8 high = hn::Load(d, lines + i);
+    UnpackLine<0, 2, 2, 96>(hn::Load(d, lines + kLine + i), high, out + i);
+    UnpackLine<1, 2, 2, 96>(hn::Load(d, lines + 2 * kLine + i), high, out + i);
+  }
+}
+
+// ---- Scales
+
+// 16 × f16.
+struct RowFactors {
+  VF r[kPanelRegs];
+};
+HWY_INLINE RowFactors LoadFactors(const std::uint8_t* at) {
+  RowFactors factors;
+  KVCACHE_UNROLL
+  for (int r = 0; r < kPanelRegs; ++r) {
+    factors.r[r] = LoadF16::Load(DF(), reinterpret_cast<const hwy::float16_t*>(at) + r * kLanes);
+  }
+  return factors;
+}
+
+HWY_INLINE void StoreFactors(const RowFactors& factors, float* out) {
+  KVCACHE_UNROLL
+  for (int r = 0; r < kPanelRegs; ++r) hn::Store(factors.r[r], DF(), out + r * kLanes);
+}
+
+// out = factor × small integer, for 16 rows. The product is exact.
+template <class Small>
+HWY_INLINE void StoreScales(const RowFactors& factors, const Small* small, float* out) {
+  const DF d;
+  KVCACHE_UNROLL
+  for (int r = 0; r < kPanelRegs; ++r) {
+    const auto bytes = hn::LoadU(hn::Rebind<Small, DF>(), small + r * kLanes);
+    const VF scale = hn::ConvertTo(d, hn::PromoteTo(DI(), bytes));
+    hn::Store(hn::Mul(factors.r[r], scale), d, out + r * kLanes);
+  }
+}
+
+// The 12 bytes of scales of 16 rows to 8 × sc, then 8 × m: what is written on them in
+// src/tensor/quantize_super_blocks.cc.
+HWY_INLINE void UnpackSixBitScales(const std::uint8_t* packed, std::uint8_t* out) {
+  const D8 d;
+  KVCACHE_UNROLL
+  for (int i = 0; i < kLine; i += kVectorBytes) {
+    const V8 a = hn::Load(d, packed + i);
+    const V8 b = hn::Load(d, packed + kLine + i);
+    const V8 c = hn::Load(d, packed + 2 * kLine + i);
+    hn::Store(ShiftedBits<0>(a, 63), d, out + i);
+    hn::Store(hn::Or(ShiftedBits<0>(c, 15), ShiftedBits<-2>(a, 48)), d, out + kLine + i);
+    hn::Store(ShiftedBits<0>(b, 63), d, out + 2 * kLine + i);
+    hn::Store(hn::Or(ShiftedBits<-4>(c, 15), ShiftedBits<-2>(b, 48)), d, out + 3 * kLine + i);
+  }
+}
+
+// ---- Formats
+
+// Weights are asked for so far ahead of their use: the hardware loses its step at page ends and
+// between panels.
+inline constexpr std::int64_t kPrefetchBytes = 2048;
+
+template <std::int64_t kBytes>
+HWY_INLINE void PrefetchAhead(const std::uint8_t* from) {
+  KVCACHE_UNROLL
+  for (std::int64_t i = 0; i < kBytes; i += kLine) hwy::Prefetch(from + kPrefetchBytes + i);
+}
+
+// 4 or 5 bits in blocks of 32.
+template <DType kType, int kHighBits, int kOffset>
+struct SmallBlocks {
+  static constexpr bool kHasLeast = LayoutOf(kType).head_bytes == 64;
+  static constexpr Chain kChain = kHasLeast ? Chain::kPer32WithLeast : Chain::kPer32;
+
+  static const std::uint8_t* QuantsOf(const std::uint8_t*, std::int64_t, const ChunkRoom& room) {
+    return room.quants;
+  }
+  static HWY_INLINE void UnpackHead(const std::uint8_t*, ChunkRoom&) {}
+  static HWY_INLINE void UnpackBlock(const std::uint8_t* chunk, std::int64_t blocks, std::int64_t b,
+                                     ChunkRoom& room) {
+    const std::uint8_t* const head = chunk + b * LayoutOf(kType).head_bytes;
+    const std::uint8_t* const lines =
+        chunk + HeadBytes(kType, blocks) + b * LayoutOf(kType).body_bytes;
+    PrefetchAhead<LayoutOf(kType).body_bytes>(lines);
+    UnpackBits<kHighBits, kOffset>(lines, room.quants + b * kBlock * kPanelRows);
+    StoreFactors(LoadFactors(head), room.scales + b * kPanelRows);
+    if constexpr (kHasLeast) {
+      StoreFactors(LoadFactors(head + 2 * kPanelRows), room.leasts + b * kPanelRows);
+    }
+  }
+};
+
+// Floats of four bits: nibbles index their doubled values, and the scale is half the power of two.
+struct FourBitFloats {
+  static constexpr Chain kChain = Chain::kPer32;
+  static constexpr DType kType = DType::kMXFP4;
+
+  static const std::uint8_t* QuantsOf(const std::uint8_t*, std::int64_t, const ChunkRoom& room) {
+    return room.quants;
+  }
+  static HWY_INLINE void UnpackHead(const std::uint8_t*, ChunkRoom&) {}
+  static HWY_INLINE void UnpackBlock(const std::uint8_t* chunk, std::int64_t blocks, std::int64_t b,
+                                     ChunkRoom& room) {
+    const std::uint8_t* const lines =
+        chunk + HeadBytes(kType, blocks) + b * LayoutOf(kType).body_bytes;
+    PrefetchAhead<LayoutOf(kType).body_bytes>(lines);
+    UnpackValues(lines, room.quants + b * kBlock * kPanelRows);
+    StorePowers(chunk + b * kPanelRows, room.scales + b * kPanelRows);
+  }
+
+ private:
+  // As their value plus 128.
+  static HWY_INLINE void UnpackValues(const std::uint8_t* lines, std::uint8_t* out) {
+    alignas(16) static constexpr std::uint8_t kValues[16] = {
+        128, 129, 130, 131, 132, 134, 136, 140, 128, 127, 126, 125, 124, 122, 120, 116};
+    const D8 d;
+    const V8 values = hn::LoadDup128(d, kValues);
+    KVCACHE_UNROLL
+    for (int g = 0; g < 4; ++g) {
+      KVCACHE_UNROLL
+      for (int i = 0; i < kLine; i += kVectorBytes) {
+        const V8 nibbles = hn::Load(d, lines + g * kLine + i);
+        hn::Store(hn::TableLookupBytes(values, ShiftedBits<0>(nibbles, 15)), d,
+                  out + g * kLine + i);
+        hn::Store(hn::TableLookupBytes(values, ShiftedBits<-4>(nibbles, 15)), d,
+                  out + (g + 4) * kLine + i);
+      }
+    }
+  }
+
+  // 2^(e - 128) of 16 rows, subnormal for e of 0 and 1.
+  static HWY_INLINE void StorePowers(const std::uint8_t* exponents, float* out) {
+    const DI d;
+    const VI one = hn::Set(d, 1);
+    const VI smallest = hn::Set(d, 0x00200000);
+    KVCACHE_UNROLL
+    for (int r = 0; r < kPanelRegs; ++r) {
+      const hn::Rebind<std::uint8_t, DF> d8;
+      const VI e = hn::PromoteTo(d, hn::LoadU(d8, exponents + r * kLanes));
+      const VI normal = hn::ShiftLeft<23>(hn::Sub(e, one));
+      const VI small = hn::IfThenElse(hn::Eq(e, one), hn::Add(smallest, smallest), smallest);
+      const VI bits = hn::IfThenElse(hn::Gt(e, one), normal, small);
+      hn::Store(hn::BitCast(DF(), bits), DF(), out + r * kLanes);
+    }
+  }
+};
+
+// Bytes in the file already: only the scales are unpacked.
+struct WholeBytes {
+  static constexpr Chain kChain = Chain::kPer32;
+  static constexpr DType kType = DType::kQ8_0;
+
+  static const std::uint8_t* QuantsOf(const std::uint8_t* chunk, std::int64_t blocks,
+                                      const ChunkRoom&) {
+    return chunk + HeadBytes(kType, blocks);
+  }
+  static HWY_INLINE void UnpackHead(const std::uint8_t*, ChunkRoom&) {}
+  static HWY_INLINE void UnpackBlock(const std::uint8_t* chunk, std::int64_t blocks, std::int64_t b,
+                                     ChunkRoom& room) {
+    PrefetchAhead<LayoutOf(kType).body_bytes>(chunk + HeadBytes(kType, blocks) +
+                                              b * LayoutOf(kType).body_bytes);
+    StoreFactors(LoadFactors(chunk + b * 2 * kPanelRows), room.scales + b * kPanelRows);
+  }
+};
+
+// 4 or 5 bits in super-blocks with scales and least values per 32.
+template <DType kType, int kHighBits>
+struct SuperBlocks {
+  static constexpr Chain kChain = Chain::kPer256WithLeast;
+
+  static const std::uint8_t* QuantsOf(const std::uint8_t*, std::int64_t, const ChunkRoom& room) {
+    return room.quants;
+  }
+  static HWY_INLINE void UnpackHead(const std::uint8_t* chunk, ChunkRoom& room) {
+    alignas(64) std::uint8_t small[4 * kLine];
+    PrefetchAhead<HeadBytes(kType, kChunkBlocks)>(chunk);
+    UnpackSixBitScales(chunk + kLine, small);
+    const RowFactors d = LoadFactors(chunk);
+    RowFactors minus_least = LoadFactors(chunk + 2 * kPanelRows);
+    KVCACHE_UNROLL
+    for (int r = 0; r < kPanelRegs; ++r) minus_least.r[r] = hn::Neg(minus_least.r[r]);
+    for (std::int64_t b = 0; b < kChunkBlocks; ++b) {
+      StoreScales(d, small + b * kPanelRows, room.scales + b * kPanelRows);
+      StoreScales(minus_least, small + 2 * kLine + b * kPanelRows, room.leasts + b * kPanelRows);
+    }
+  }
+  static HWY_INLINE void UnpackBlock(const std::uint8_t* chunk, std::int64_t, std::int64_t b,
+                                     ChunkRoom& room) {
+    const std::uint8_t* const lines =
+        chunk + HeadBytes(kType, kChunkBlocks) + b * LayoutOf(kType).body_bytes;
+    PrefetchAhead<LayoutOf(kType).body_bytes>(lines);
+    UnpackBits<kHighBits, 0>(lines, room.quants + b * kBlock * kPanelRows);
+  }
+};
+
+// 6 bits in super-blocks with signed scales per 16.
+struct SixBitSuperBlocks {
+  static constexpr Chain kChain = Chain::kPer256Of16;
+  static constexpr DType kType = DType::kQ6_K;
+  static constexpr std::int64_t kSub = 16;
+
+  static const std::uint8_t* QuantsOf(const std::uint8_t*, std::int64_t, const ChunkRoom& room) {
+    return room.quants;
+  }
+  static HWY_INLINE void UnpackHead(const std::uint8_t* chunk, ChunkRoom& room) {
+    PrefetchAhead<HeadBytes(kType, kChunkBlocks)>(chunk);
+    const RowFactors d = LoadFactors(chunk + kChunk / kSub * kPanelRows);
+    for (std::int64_t s = 0; s < kChunk / kSub; ++s) {
+      StoreScales(d, reinterpret_cast<const std::int8_t*>(chunk) + s * kPanelRows,
+                  room.scales + s * kPanelRows);
+    }
+  }
+  static HWY_INLINE void UnpackBlock(const std::uint8_t* chunk, std::int64_t, std::int64_t b,
+                                     ChunkRoom& room) {
+    constexpr std::int64_t kBody = LayoutOf(kType).body_bytes;
+    const std::uint8_t* const lines = chunk + HeadBytes(kType, kChunkBlocks) + b * kBody;
+    std::uint8_t* const out = room.quants + b * kBlock * kPanelRows;
+    PrefetchAhead<kBody>(lines);
+    UnpackSixBits(lines, out);
+    UnpackSixBits(lines + kBody / 2, out + kSub * kPanelRows);
+  }
+};
+
+template <DType kType>
+struct Format;
+// Without least values, bytes stand for themselves minus 128.
+template <>
+struct Format<DType::kQ4_0> : SmallBlocks<DType::kQ4_0, 0, 128 - 8> {};
+template <>
+struct Format<DType::kQ4_1> : SmallBlocks<DType::kQ4_1, 0, 128> {};
+template <>
+struct Format<DType::kQ5_0> : SmallBlocks<DType::kQ5_0, 1, 128 - 16> {};
+template <>
+struct Format<DType::kQ5_1> : SmallBlocks<DType::kQ5_1, 1, 128> {};
+template <>
+struct Format<DType::kMXFP4> : FourBitFloats {};
+template <>
+struct Format<DType::kQ8_0> : WholeBytes {};
+template <>
+struct Format<DType::kQ4_K> : SuperBlocks<DType::kQ4_K, 0> {};
+template <>
+struct Format<DType::kQ5_K> : SuperBlocks<DType::kQ5_K, 1> {};
+template <>
+struct Format<DType::kQ6_K> : SixBitSuperBlocks {};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace kvcache::cpu::block
+HWY_AFTER_NAMESPACE();
+
+#endif  // KVCACHE_BACKEND_CPU_LINEAR_BLOCK_UNPACK_INL_H_

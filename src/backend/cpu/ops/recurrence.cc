@@ -1,0 +1,235 @@
+#include "backend/cpu/ops/recurrence.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+
+#include "backend/cpu/ops/recurrence_kernels.h"
+
+namespace kvcache::cpu {
+namespace {
+
+constexpr std::int64_t kFloat = sizeof(float);
+// Columns of a state that are a task: with 128 keys, 32 KB that stay in the first cache from one
+// token to the next.
+constexpr std::int64_t kScanColumns = 64;
+constexpr std::int64_t kRateValues = 2'048;  // two exponentials and a logarithm each
+
+Status Invalid(std::string_view operation, const std::string& message) {
+  return {StatusCode::kInvalidArgument, std::string(operation) + ": " + message};
+}
+
+std::string Describe(const TensorView& view) {
+  std::string text = std::string(InfoOf(view.dtype).name) + " [";
+  for (int i = 0; i < TensorView::kMaxRank; ++i) {
+    if (i >= 2 && view.dims[i] == 1) break;
+    text += (i == 0 ? "" : ", ") + std::to_string(view.dims[i]);
+  }
+  return text + "]";
+}
+
+using Dims = std::array<std::int64_t, TensorView::kMaxRank>;
+
+// f32 of these sizes, the first `dense` dimensions without gaps.
+bool IsF32(const TensorView& view, const Dims& dims, int dense) {
+  if (view.dtype != DType::kF32 || view.dims != dims) return false;
+  std::int64_t stride = kFloat;
+  for (int i = 0; i < dense; ++i) {
+    if (view.dims[i] != 1 && view.stride_bytes[i] != stride) return false;
+    stride *= view.dims[i];
+  }
+  return true;
+}
+
+float* At(const TensorView& view, std::int64_t i1, std::int64_t i2 = 0, std::int64_t i3 = 0) {
+  return reinterpret_cast<float*>(view.data + i1 * view.stride_bytes[1] +
+                                  i2 * view.stride_bytes[2] + i3 * view.stride_bytes[3]);
+}
+
+std::int64_t Stride(const TensorView& view, int axis) {
+  return view.stride_bytes[axis] / kFloat;
+}
+
+// Tokens of each sequence; 0 where they cannot be shared out evenly.
+std::int64_t TokensEach(std::int64_t batch, std::int64_t sequences) {
+  return sequences > 0 && batch % sequences == 0 ? batch / sequences : 0;
+}
+
+// ---- Convolution
+
+std::string DescribeConv(const TensorView& x, const ConvTaps& taps, const StateViews& inputs,
+                         const TensorView& y) {
+  return "x " + Describe(x) + ", y " + Describe(y) + ", taps " + Describe(taps.taps) + ", inputs " +
+         Describe(inputs.before) + " and " + Describe(inputs.after);
+}
+
+Status CheckConv(const TensorView& x, const ConvTaps& taps, const StateViews& inputs,
+                 const TensorView& y) {
+  const std::int64_t steps = taps.taps.dims[0];
+  const std::int64_t channels = x.dims[0];
+  const std::int64_t sequences = inputs.before.dims[2];
+  const Dims state{steps - 1, channels, sequences, 1};
+  if (steps < 2 || steps > kernel::kConvSteps) {
+    return {StatusCode::kUnsupported, "short convolution: " + std::to_string(steps) +
+                                          " steps, served are 2 to " +
+                                          std::to_string(kernel::kConvSteps)};
+  }
+  if (!IsF32(x, {channels, x.dims[1], 1, 1}, 1) || !IsF32(y, x.dims, 1) ||
+      !IsF32(taps.taps, {steps, channels, 1, 1}, 2) || !IsF32(inputs.before, state, 2) ||
+      !IsF32(inputs.after, state, 2)) {
+    return Invalid("short convolution", "shapes do not fit: " + DescribeConv(x, taps, inputs, y));
+  }
+  if (taps.bias.has_value() && !IsF32(*taps.bias, {channels, 1, 1, 1}, 1)) {
+    return Invalid("short convolution", "bias " + Describe(*taps.bias) + " for x " + Describe(x));
+  }
+  if (TokensEach(x.dims[1], sequences) > 0) return Status::Ok();
+  return Invalid("short convolution",
+                 "the batch cannot be shared out: " + DescribeConv(x, taps, inputs, y));
+}
+
+// ---- Scan
+
+struct ScanSizes {
+  std::int64_t k_dim, v_dim, groups, heads, batch, sequences;
+
+  explicit ScanSizes(const ScanInputs& inputs, const StateViews& states)
+      : k_dim(inputs.keys.dims[0]),
+        v_dim(inputs.values.dims[0]),
+        groups(inputs.keys.dims[1]),
+        heads(inputs.values.dims[1]),
+        batch(inputs.values.dims[2]),
+        sequences(states.before.dims[3]) {}
+};
+
+Status CheckScan(const ScanInputs& inputs, const ScanOptions& options, const StateViews& states,
+                 const TensorView& out) {
+  const ScanSizes size(inputs, states);
+  const Dims keys{size.k_dim, size.groups, size.batch, 1};
+  const Dims values{size.v_dim, size.heads, size.batch, 1};
+  const Dims rates{size.heads, size.batch, 1, 1};
+  const Dims state{size.v_dim, size.k_dim, size.heads, size.sequences};
+  if (!IsF32(inputs.keys, keys, 1) || !IsF32(inputs.queries, keys, 1) ||
+      !IsF32(inputs.values, values, 1) || !IsF32(out, values, 1)) {
+    return Invalid("state scan", "keys " + Describe(inputs.keys) + ", queries " +
+                                     Describe(inputs.queries) + ", values " +
+                                     Describe(inputs.values) + " and out " + Describe(out) +
+                                     " do not fit");
+  }
+  if (!IsF32(inputs.decays, rates, 1) || !IsF32(inputs.steps, rates, 1) ||
+      !IsF32(states.before, state, 3) || !IsF32(states.after, state, 3)) {
+    return Invalid("state scan", "decays " + Describe(inputs.decays) + ", steps " +
+                                     Describe(inputs.steps) + ", states " +
+                                     Describe(states.before) + " and " + Describe(states.after) +
+                                     " for values " + Describe(inputs.values));
+  }
+  if (size.groups < 1 || size.heads % size.groups != 0 ||
+      (!options.skip.empty() && static_cast<std::int64_t>(options.skip.size()) != size.heads)) {
+    return Invalid("state scan", std::to_string(size.heads) + " heads share " +
+                                     std::to_string(size.groups) + " groups of keys, and have " +
+                                     std::to_string(options.skip.size()) + " skip factors");
+  }
+  if (TokensEach(size.batch, size.sequences) > 0) return Status::Ok();
+  return Invalid("state scan", "a batch of " + std::to_string(size.batch) + " tokens for " +
+                                   std::to_string(size.sequences) + " sequences");
+}
+
+// Columns from `column` on of head `head` of sequence `sequence`.
+kernel::ScanBlock BlockOf(const ScanInputs& inputs, const ScanOptions& options,
+                          const StateViews& states, const TensorView& out, std::int64_t sequence,
+                          std::int64_t head, std::int64_t column) {
+  const ScanSizes size(inputs, states);
+  const std::int64_t tokens = size.batch / size.sequences;
+  const std::int64_t first = sequence * tokens;
+  const std::int64_t group = head / (size.heads / size.groups);
+  return {.key = At(inputs.keys, group, first),
+          .key_stride = Stride(inputs.keys, 2),
+          .query = At(inputs.queries, group, first),
+          .query_stride = Stride(inputs.queries, 2),
+          .value = At(inputs.values, head, first) + column,
+          .value_stride = Stride(inputs.values, 2),
+          .decay = At(inputs.decays, first) + head,
+          .decay_stride = Stride(inputs.decays, 1),
+          .step = At(inputs.steps, first) + head,
+          .step_stride = Stride(inputs.steps, 1),
+          .out = At(out, head, first) + column,
+          .out_stride = Stride(out, 2),
+          .before = At(states.before, 0, head, sequence) + column,
+          .after = At(states.after, 0, head, sequence) + column,
+          .v_dim = size.v_dim,
+          .k_dim = size.k_dim,
+          .columns = std::min(kScanColumns, size.v_dim - column),
+          .tokens = tokens,
+          .rule = options.rule,
+          .norm_epsilon = options.norm_epsilon,
+          .query_scale = options.query_scale,
+          .skip = options.skip.empty() ? nullptr : &options.skip[static_cast<std::size_t>(head)]};
+}
+
+}  // namespace
+
+Status ShortConv(ThreadPool& pool, const TensorView& x, const ConvTaps& taps,
+                 const StateViews& inputs, const TensorView& y) {
+  KVCACHE_RETURN_IF_ERROR(CheckConv(x, taps, inputs, y));
+  const std::int64_t channels = x.dims[0];
+  const std::int64_t steps = taps.taps.dims[0];
+  const std::int64_t sequences = inputs.before.dims[2];
+  const std::int64_t tokens = x.dims[1] / sequences;
+  const std::int64_t blocks = (channels + kernel::kConvBlock - 1) / kernel::kConvBlock;
+  pool.ParallelFor(sequences * blocks, [&](std::int64_t task, int) {
+    const std::int64_t sequence = task / blocks;
+    const std::int64_t channel = task % blocks * kernel::kConvBlock;
+    kernel::Convolve(
+        {.x = At(x, sequence * tokens) + channel,
+         .x_stride = Stride(x, 1),
+         .y = At(y, sequence * tokens) + channel,
+         .y_stride = Stride(y, 1),
+         .tokens = tokens,
+         .taps = At(taps.taps, channel),
+         .bias = taps.bias.has_value() ? taps.bias->as<const float>() + channel : nullptr,
+         .before = At(inputs.before, channel, sequence),
+         .after = At(inputs.after, channel, sequence),
+         .steps = static_cast<int>(steps),
+         .channels =
+             static_cast<int>(std::min<std::int64_t>(kernel::kConvBlock, channels - channel))});
+  });
+  return Status::Ok();
+}
+
+Status StateScan(ThreadPool& pool, const ScanInputs& inputs, const ScanOptions& options,
+                 const StateViews& states, const TensorView& out) {
+  KVCACHE_RETURN_IF_ERROR(CheckScan(inputs, options, states, out));
+  const ScanSizes size(inputs, states);
+  const std::int64_t blocks = (size.v_dim + kScanColumns - 1) / kScanColumns;
+  pool.ParallelFor(size.sequences * size.heads * blocks, [&](std::int64_t task, int) {
+    const std::int64_t head = task / blocks;
+    kernel::Scan(BlockOf(inputs, options, states, out, head / size.heads, head % size.heads,
+                         task % blocks * kScanColumns));
+  });
+  return Status::Ok();
+}
+
+Status DecayRates(ThreadPool& pool, const TensorView& raw, const TensorView& bias,
+                  const TensorView& rates, const TensorView& steps, const TensorView& decays) {
+  const std::int64_t heads = raw.dims[0];
+  const std::int64_t batch = raw.dims[1];
+  const Dims each{heads, batch, 1, 1};
+  const Dims vector{heads, 1, 1, 1};
+  if (heads < 1 || !IsF32(raw, each, 1) || !IsF32(steps, each, 1) || !IsF32(decays, each, 1) ||
+      !IsF32(bias, vector, 1) || !IsF32(rates, vector, 1)) {
+    return Invalid("decay rates", "bias " + Describe(bias) + " and rates " + Describe(rates) +
+                                      " do not fit " + Describe(raw) + ", " + Describe(steps) +
+                                      " and " + Describe(decays));
+  }
+  const std::int64_t columns = std::max<std::int64_t>(1, kRateValues / heads);
+  pool.ParallelFor((batch + columns - 1) / columns, [&](std::int64_t task, int) {
+    const std::int64_t end = std::min(batch, (task + 1) * columns);
+    for (std::int64_t i = task * columns; i < end; ++i) {
+      kernel::DecayRates(At(raw, i), bias.as<const float>(), rates.as<const float>(), heads,
+                         At(steps, i), At(decays, i));
+    }
+  });
+  return Status::Ok();
+}
+
+}  // namespace kvcache::cpu

@@ -1,0 +1,231 @@
+#include "backend/cpu/ops/recurrence_kernels.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "backend/cpu/simd/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/ops/recurrence_kernels.cc"
+#include "hwy/foreach_target.h"
+// After it, so that they compile once per target.
+#include "backend/cpu/simd/simd-inl.h"
+#include "backend/cpu/simd/squares-inl.h"
+#include "hwy/contrib/math/math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace kvcache::cpu::kernel {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+using namespace cpu::HWY_NAMESPACE;  // NOLINT(google-build-using-namespace): one idea, two files
+
+using D1 = hn::CappedTag<float, 1>;
+
+// ---- Convolution
+
+// A block's taps and the inputs before the pass, with the channels along memory.
+struct ConvWindow {
+  HWY_ALIGN float taps[kConvSteps * kConvBlock];
+  HWY_ALIGN float inputs[(kConvSteps - 1) * kConvBlock];
+};
+
+void Turn(const float* from, int rows, int channels, float* to) {
+  for (int c = 0; c < channels; ++c) {
+    for (int row = 0; row < rows; ++row) to[row * kConvBlock + c] = from[c * rows + row];
+  }
+}
+
+// The inputs of token t, which may lie before the pass.
+HWY_INLINE const float* InputsOf(const ConvBlock& block, const ConvWindow& window, std::int64_t t) {
+  return t < 0 ? window.inputs + (t + block.steps - 1) * kConvBlock : block.x + t * block.x_stride;
+}
+
+template <class D>
+HWY_INLINE void ConvolveFrom(D d, int c, const ConvBlock& block, const ConvWindow& window,
+                             const float* const* inputs, float* y) {
+  auto sum = hn::Zero(d);
+  for (int j = 0; j < block.steps; ++j) {
+    sum = hn::MulAdd(hn::LoadU(d, window.taps + j * kConvBlock + c), hn::LoadU(d, inputs[j] + c),
+                     sum);
+  }
+  if (block.bias != nullptr) sum = hn::Add(sum, hn::LoadU(d, block.bias + c));
+  hn::StoreU(sum, d, y + c);
+}
+
+void Convolve(const ConvBlock& block) {
+  ConvWindow window;
+  Turn(block.taps, block.steps, block.channels, window.taps);
+  Turn(block.before, block.steps - 1, block.channels, window.inputs);
+  const float* inputs[kConvSteps];
+  for (std::int64_t t = 0; t < block.tokens; ++t) {
+    for (int j = 0; j < block.steps; ++j) {
+      inputs[j] = InputsOf(block, window, t - block.steps + 1 + j);
+    }
+    float* const y = block.y + t * block.y_stride;
+    int c = 0;
+    for (; c + kLanes <= block.channels; c += kLanes) {
+      ConvolveFrom(DF(), c, block, window, inputs, y);
+    }
+    for (; c < block.channels; ++c) ConvolveFrom(D1(), c, block, window, inputs, y);
+  }
+  const int kept = block.steps - 1;
+  for (int row = 0; row < kept; ++row) {
+    const float* const input = InputsOf(block, window, block.tokens - kept + row);
+    for (int c = 0; c < block.channels; ++c) block.after[c * kept + row] = input[c];
+  }
+}
+
+// ---- Scan
+
+// What a token's keys and queries are multiplied with.
+struct Factors {
+  float key = 1.0f;
+  float query = 1.0f;
+};
+
+HWY_INLINE Factors FactorsOf(const ScanBlock& block, const float* key, const float* query) {
+  if (!(block.norm_epsilon > 0.0f)) return {1.0f, block.query_scale};
+  const auto inverse = [&](const float* x) {
+    return 1.0f / std::sqrt(SumOfSquares(x, block.k_dim) + block.norm_epsilon);
+  };
+  return {inverse(key), inverse(query) * block.query_scale};
+}
+
+// kRegs vectors of columns from `column` on. Everything of a column is one chain of its own, so
+// neither the vector's width nor the number of them shows.
+template <class D, int kRegs, class V = hn::Vec<D>>
+HWY_INLINE void ScanToken(D d, const ScanBlock& b, std::int64_t t, std::int64_t column,
+                          const float* from) {
+  constexpr std::int64_t kStep = static_cast<std::int64_t>(hn::MaxLanes(D()));
+  const float* const key = b.key + t * b.key_stride;
+  const float* const query = b.query + t * b.query_stride;
+  const float decay = b.decay[t * b.decay_stride];
+  const float step = b.step[t * b.step_stride];
+  const Factors factors = FactorsOf(b, key, query);
+  V values[kRegs];
+  V taken[kRegs];  // what is added to the state along the key
+  KVCACHE_UNROLL
+  for (int r = 0; r < kRegs; ++r) {
+    values[r] = hn::LoadU(d, b.value + t * b.value_stride + column + r * kStep);
+  }
+  if (b.rule == ScanRule::kDelta) {
+    V held[kRegs];
+    KVCACHE_UNROLL
+    for (int r = 0; r < kRegs; ++r) held[r] = hn::Zero(d);
+    for (std::int64_t k = 0; k < b.k_dim; ++k) {
+      const V each = hn::Set(d, key[k]);
+      const float* const row = from + k * b.v_dim + column;
+      KVCACHE_UNROLL
+      for (int r = 0; r < kRegs; ++r) {
+        held[r] = hn::MulAdd(hn::LoadU(d, row + r * kStep), each, held[r]);
+      }
+    }
+    const V decayed = hn::Set(d, decay * factors.key);
+    KVCACHE_UNROLL
+    for (int r = 0; r < kRegs; ++r) taken[r] = hn::NegMulAdd(held[r], decayed, values[r]);
+  } else {
+    KVCACHE_UNROLL
+    for (int r = 0; r < kRegs; ++r) taken[r] = values[r];
+  }
+  const V weight = hn::Set(d, step * factors.key);
+  const V keep = hn::Set(d, decay);
+  V sums[kRegs];
+  KVCACHE_UNROLL
+  for (int r = 0; r < kRegs; ++r) {
+    taken[r] = hn::Mul(taken[r], weight);
+    sums[r] = hn::Zero(d);
+  }
+  for (std::int64_t k = 0; k < b.k_dim; ++k) {
+    const V by_key = hn::Set(d, key[k]);
+    const V by_query = hn::Set(d, query[k]);
+    const std::int64_t at = k * b.v_dim + column;
+    KVCACHE_UNROLL
+    for (int r = 0; r < kRegs; ++r) {
+      const V kept = hn::Mul(hn::LoadU(d, from + at + r * kStep), keep);
+      const V now = hn::MulAdd(by_key, taken[r], kept);
+      hn::StoreU(now, d, b.after + at + r * kStep);
+      sums[r] = hn::MulAdd(now, by_query, sums[r]);
+    }
+  }
+  const V scale = hn::Set(d, factors.query);
+  KVCACHE_UNROLL
+  for (int r = 0; r < kRegs; ++r) {
+    V out = hn::Mul(sums[r], scale);
+    if (b.skip != nullptr) out = hn::MulAdd(hn::Set(d, *b.skip), values[r], out);
+    hn::StoreU(out, d, b.out + t * b.out_stride + column + r * kStep);
+  }
+}
+
+// As many columns as fill whole groups of kRegs vectors; returns where the rest begins.
+template <class D, int kRegs>
+HWY_INLINE std::int64_t ScanColumns(D d, const ScanBlock& block, std::int64_t column) {
+  constexpr std::int64_t kGroup = kRegs * static_cast<std::int64_t>(hn::MaxLanes(D()));
+  for (; column + kGroup <= block.columns; column += kGroup) {
+    const float* from = block.before;
+    for (std::int64_t t = 0; t < block.tokens; ++t) {
+      ScanToken<D, kRegs>(d, block, t, column, from);
+      from = block.after;
+    }
+  }
+  return column;
+}
+
+void Scan(const ScanBlock& block) {
+  std::int64_t column = ScanColumns<DF, 4>(DF(), block, 0);
+  column = ScanColumns<DF, 1>(DF(), block, column);
+  ScanColumns<D1, 1>(D1(), block, column);
+}
+
+// ---- Decay
+
+// ln(1 + exp(x)) as max(x, 0) + ln(1 + exp(-|x|)), whose exponential stays finite.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V SoftPlus(D d, V x) {
+  const V small = hn::Log1p(d, hn::Exp(d, hn::Neg(hn::Abs(x))));
+  return hn::Add(hn::Max(x, hn::Zero(d)), small);
+}
+
+template <class D>
+HWY_INLINE void RatesFrom(D d, std::int64_t i, const float* raw, const float* bias,
+                          const float* rates, float* steps, float* decays) {
+  const auto step = SoftPlus(d, hn::Add(hn::LoadU(d, raw + i), hn::LoadU(d, bias + i)));
+  const auto exponent = hn::Mul(hn::LoadU(d, rates + i), step);
+  // Rates are negative; a file that has others gets a large number, not an undefined one.
+  const auto decay = hn::Exp(d, hn::Min(exponent, hn::Set(d, 88.0f)));
+  hn::StoreU(step, d, steps + i);
+  hn::StoreU(decay, d, decays + i);
+}
+
+void DecayRates(const float* raw, const float* bias, const float* rates, std::int64_t count,
+                float* steps, float* decays) {
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) RatesFrom(DF(), i, raw, bias, rates, steps, decays);
+  for (; i < count; ++i) RatesFrom(D1(), i, raw, bias, rates, steps, decays);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace kvcache::cpu::kernel
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace kvcache::cpu::kernel {
+
+HWY_EXPORT(Convolve);
+HWY_EXPORT(Scan);
+HWY_EXPORT(DecayRates);
+
+void Convolve(const ConvBlock& block) {
+  HWY_DYNAMIC_DISPATCH(Convolve)(block);
+}
+
+void Scan(const ScanBlock& block) {
+  HWY_DYNAMIC_DISPATCH(Scan)(block);
+}
+
+void DecayRates(const float* raw, const float* bias, const float* rates, std::int64_t count,
+                float* steps, float* decays) {
+  HWY_DYNAMIC_DISPATCH(DecayRates)(raw, bias, rates, count, steps, decays);
+}
+
+}  // namespace kvcache::cpu::kernel
+#endif  // HWY_ONCE

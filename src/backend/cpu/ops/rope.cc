@@ -1,0 +1,112 @@
+#include "backend/cpu/ops/rope.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "backend/cpu/ops/elementwise_kernels.h"
+
+namespace kvcache::cpu {
+namespace {
+
+// Values that are worth a task of their own.
+constexpr std::int64_t kTaskValues = 8'192;
+constexpr std::int64_t kTaskAngles = 256;
+
+std::int64_t TokensPerTask(std::int64_t values_per_token, std::int64_t task_values) {
+  return std::max<std::int64_t>(1, task_values / std::max<std::int64_t>(1, values_per_token));
+}
+
+// body(token) for all tokens, several to a task.
+template <typename Body>
+void ForTokens(ThreadPool& pool, std::int64_t tokens, std::int64_t per_task, const Body& body) {
+  pool.ParallelFor((tokens + per_task - 1) / per_task, [&](std::int64_t task, int) {
+    const std::int64_t end = std::min(tokens, (task + 1) * per_task);
+    for (std::int64_t token = task * per_task; token < end; ++token) body(token);
+  });
+}
+
+bool Holds(const RopeTables::Table& table, std::span<const Position> positions,
+           const RopeParams& rope) {
+  return table.magnitude == rope.magnitude && std::ranges::equal(table.positions, positions) &&
+         std::ranges::equal(table.inv_freq, rope.inv_freq);
+}
+
+Status Check(const TensorView& x, std::span<const Position> positions, const RopeParams& rope) {
+  const auto invalid = [](const std::string& message) {
+    return Status(StatusCode::kInvalidArgument, "rope: " + message);
+  };
+  if (x.dtype != DType::kF32 || x.dims[3] != 1 || x.stride_bytes[0] != 4) {
+    return invalid("x is not f32 [head_dim, heads, batch] with adjacent values");
+  }
+  if (static_cast<std::int64_t>(positions.size()) != x.dims[2]) {
+    return invalid("x has " + std::to_string(x.dims[2]) + " tokens, positions has " +
+                   std::to_string(positions.size()));
+  }
+  if (rope.dims < 0 || rope.dims % 2 != 0 || rope.first < 0 ||
+      std::int64_t{rope.first} + rope.dims > x.dims[0]) {
+    return invalid(std::to_string(rope.dims) + " dims to turn" +
+                   (rope.first == 0 ? "" : " from " + std::to_string(rope.first)) +
+                   " in heads of " + std::to_string(x.dims[0]) + " values");
+  }
+  if (static_cast<std::int64_t>(rope.inv_freq.size()) != rope.dims / 2) {
+    return invalid(std::to_string(rope.dims) + " dims to turn, inv_freq has " +
+                   std::to_string(rope.inv_freq.size()) + " values");
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+const RopeTables::Table& RopeTables::Find(ThreadPool& pool, std::span<const Position> positions,
+                                          const RopeParams& rope) {
+  for (std::size_t i = 0; i < tables_.size(); ++i) {
+    if (!Holds(tables_[i], positions, rope)) continue;
+    last_used_ = i;
+    return tables_[i];
+  }
+  last_used_ = 1 - last_used_;
+  Table& table = tables_[last_used_];
+  table.positions.assign(positions.begin(), positions.end());
+  table.inv_freq.assign(rope.inv_freq.begin(), rope.inv_freq.end());
+  table.magnitude = rope.magnitude;
+  Fill(pool, table);
+  return table;
+}
+
+void RopeTables::Fill(ThreadPool& pool, Table& table) {
+  const std::size_t pairs = table.inv_freq.size();
+  table.cosines.resize(table.positions.size() * pairs);
+  table.sines.resize(table.positions.size() * pairs);
+  const auto tokens = static_cast<std::int64_t>(table.positions.size());
+  const auto values = static_cast<std::int64_t>(pairs);
+  ForTokens(pool, tokens, TokensPerTask(values, kTaskAngles), [&](std::int64_t token) {
+    const double position = table.positions[static_cast<std::size_t>(token)];
+    for (std::size_t i = 0; i < pairs; ++i) {
+      const double angle = position * static_cast<double>(table.inv_freq[i]);
+      const std::size_t at = static_cast<std::size_t>(token) * pairs + i;
+      table.cosines[at] = static_cast<float>(std::cos(angle) * table.magnitude);
+      table.sines[at] = static_cast<float>(std::sin(angle) * table.magnitude);
+    }
+  });
+}
+
+Status Rope(ThreadPool& pool, RopeTables& tables, const TensorView& x,
+            std::span<const Position> positions, const RopeParams& rope) {
+  KVCACHE_RETURN_IF_ERROR(Check(x, positions, rope));
+  const std::int64_t pairs = rope.dims / 2;
+  if (pairs == 0 || positions.empty()) return Status::Ok();
+  const RopeTables::Table& table = tables.Find(pool, positions, rope);
+  const std::int64_t per_task = TokensPerTask(x.dims[0] * x.dims[1], kTaskValues);
+  ForTokens(pool, x.dims[2], per_task, [&](std::int64_t token) {
+    for (std::int64_t head = 0; head < x.dims[1]; ++head) {
+      std::byte* const values = x.data + token * x.stride_bytes[2] + head * x.stride_bytes[1];
+      kernel::TurnHead(reinterpret_cast<float*>(values) + rope.first,
+                       table.cosines.data() + token * pairs, table.sines.data() + token * pairs,
+                       pairs, rope.pairing);
+    }
+  });
+  return Status::Ok();
+}
+
+}  // namespace kvcache::cpu

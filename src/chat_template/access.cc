@@ -1,0 +1,206 @@
+// Attributes, items and slices.
+#include <algorithm>
+#include <limits>
+
+#include "base/strings.h"
+#include "chat_template/builtins.h"
+#include "chat_template/python_text.h"
+
+namespace kvcache::jinja {
+namespace {
+
+Value NoAttribute(const Value& object, std::string_view name) {
+  return Value::Missing(StrCat(object.KindName(), " has no attribute ", Quoted(name)));
+}
+
+// Attributes of `loop`. nullptr-like: an undefined value where it has none.
+Value LoopAttribute(const Value& object, std::string_view name) {
+  const Loop& loop = object.loop();
+  const auto index = static_cast<std::int64_t>(loop.index);
+  const auto length = static_cast<std::int64_t>(loop.items.size());
+  if (name == "index") return Value(index + 1);
+  if (name == "index0") return Value(index);
+  if (name == "revindex") return Value(length - index);
+  if (name == "revindex0") return Value(length - index - 1);
+  if (name == "first") return Value::Bool(index == 0);
+  if (name == "last") return Value::Bool(index + 1 == length);
+  if (name == "length") return Value(length);
+  if (name == "depth") return Value(std::int64_t{loop.depth});
+  if (name == "depth0") return Value(std::int64_t{loop.depth} - 1);
+  if (name == "previtem") {
+    return index > 0 ? loop.items[loop.index - 1] : Value::Missing("there is no previous item");
+  }
+  if (name == "nextitem") {
+    return index + 1 < length ? loop.items[loop.index + 1]
+                              : Value::Missing("there is no next item");
+  }
+  return NoAttribute(object, name);
+}
+
+// What Python has and templates must not use, or have no use for.
+bool IsKnownElsewhere(const Value& object, std::string_view name) {
+  const auto in = [name](std::initializer_list<std::string_view> names) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  if (name.starts_with("__")) return true;
+  switch (object.kind()) {
+    case Value::Kind::kText:
+      return in({"casefold", "center",    "encode",       "expandtabs", "format",      "format_map",
+                 "isascii",  "isdecimal", "isidentifier", "isnumeric",  "isprintable", "istitle",
+                 "ljust",    "maketrans", "partition",    "rindex",     "rjust",       "rpartition",
+                 "swapcase", "translate", "zfill"});
+    case Value::Kind::kList:
+      return in(
+          {"append", "clear", "copy", "extend", "insert", "pop", "remove", "reverse", "sort"});
+    case Value::Kind::kDict:
+      return in({"clear", "fromkeys", "pop", "popitem", "setdefault", "update"});
+    case Value::Kind::kLoop: return in({"changed"});
+    default: return false;
+  }
+}
+
+Result<Value> Method(const Value& object, std::string_view name, Environment& env) {
+  KVCACHE_RETURN_IF_ERROR(env.budget.Spend(Budget::kItem));
+  Callable method;
+  method.kind = Callable::Kind::kMethod;
+  method.name = std::string(name);
+  method.self = object;
+  method.nesting = 1 + object.Nesting();
+  if (method.nesting > kMaxNesting) return Wrong("values are nested too deep");
+  return Value(std::make_shared<const Callable>(std::move(method)));
+}
+
+// A method or a loop's or namespace's attribute; undefined if it is none of them.
+Result<Value> OwnAttribute(const Value& object, std::string_view name, Environment& env) {
+  if (HasMethod(object, name)) return Method(object, name, env);
+  if (IsKnownElsewhere(object, name)) {
+    return NotOffered(StrCat("attribute of ", object.KindName()), name);
+  }
+  if (object.is(Value::Kind::kLoop)) return LoopAttribute(object, name);
+  if (object.is(Value::Kind::kNamespace)) {
+    const Value* value = object.space().Find(name);
+    if (value != nullptr) return *value;
+  }
+  return NoAttribute(object, name);
+}
+
+Result<Value> TextItem(const MarkedText& text, std::int64_t index, Environment& env) {
+  KVCACHE_RETURN_IF_ERROR(env.budget.Spend(text.size() + Budget::kItem));
+  const std::vector<std::size_t> at = CharacterOffsets(text.bytes());
+  const auto count = static_cast<std::int64_t>(at.size()) - 1;
+  if (index < 0) index += count;
+  if (index < 0 || index >= count) {
+    return Value::Missing(StrCat("a text of ", count, " characters has no character ", index));
+  }
+  const auto i = static_cast<std::size_t>(index);
+  return MakeText(text.Substring(at[i], at[i + 1]), env.budget);
+}
+
+Value ListItem(const std::vector<Value>& items, std::int64_t index) {
+  const auto count = static_cast<std::int64_t>(items.size());
+  const std::int64_t at = index < 0 ? index + count : index;
+  if (at >= 0 && at < count) return items[static_cast<std::size_t>(at)];
+  return Value::Missing(StrCat("a list of ", count, " has no item ", index));
+}
+
+struct Range {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  std::int64_t step = 1;
+};
+
+// Python's slice.indices for a sequence of `length`.
+Result<Range> Indices(const Value& begin, const Value& end, const Value& step,
+                      std::int64_t length) {
+  const auto given = [](const Value& value) { return !value.IsUndefined() && !value.IsNone(); };
+  Range range;
+  range.step = given(step) ? step.integer() : 1;
+  if (range.step == 0) return Wrong("a slice's step is 0");
+  const std::int64_t lowest = range.step > 0 ? 0 : -1;
+  const std::int64_t highest = range.step > 0 ? length : length - 1;
+  const auto clamp = [&](const Value& value, std::int64_t otherwise) {
+    if (!given(value)) return otherwise;
+    std::int64_t at = value.integer();
+    if (at < 0) at = at < -length ? lowest : at + length;
+    return std::clamp(at, lowest, std::max(lowest, highest));
+  };
+  range.begin = clamp(begin, range.step > 0 ? lowest : highest);
+  range.end = clamp(end, range.step > 0 ? highest : lowest);
+  return range;
+}
+
+// The indices that the range names, in order.
+std::vector<std::size_t> Picked(const Range& range) {
+  std::vector<std::size_t> picked;
+  std::int64_t at = range.begin;
+  while (range.step > 0 ? at < range.end : at > range.end) {
+    picked.push_back(static_cast<std::size_t>(at));
+    if (range.step > 0 ? range.step > range.end - at : range.step < range.end - at) break;
+    at += range.step;
+  }
+  return picked;
+}
+
+Result<Value> SliceText(const MarkedText& text, const Value& begin, const Value& end,
+                        const Value& step, Environment& env) {
+  KVCACHE_RETURN_IF_ERROR(env.budget.Spend(2 * text.size()));
+  const std::vector<std::size_t> at = CharacterOffsets(text.bytes());
+  KVCACHE_ASSIGN_OR_RETURN(const Range range,
+                           Indices(begin, end, step, static_cast<std::int64_t>(at.size()) - 1));
+  if (range.step == 1) {
+    const auto first = static_cast<std::size_t>(range.begin);
+    const auto last = static_cast<std::size_t>(std::max(range.begin, range.end));
+    return MakeText(text.Substring(at[first], at[last]), env.budget);
+  }
+  MarkedText out;
+  for (const std::size_t i : Picked(range)) out.Append(text, at[i], at[i + 1]);
+  return MakeText(std::move(out), env.budget);
+}
+
+}  // namespace
+
+Result<Value> GetAttribute(const Value& object, std::string_view name, Environment& env) {
+  if (object.IsUndefined()) return Wrong(object.why());
+  KVCACHE_ASSIGN_OR_RETURN(Value own, OwnAttribute(object, name, env));
+  if (!own.IsUndefined() || !object.IsDict()) return own;
+  const Value* item = object.dict().Find(name);
+  return item != nullptr ? *item : own;
+}
+
+Result<Value> GetItem(const Value& object, const Value& key, Environment& env) {
+  if (object.IsUndefined()) return Wrong(object.why());
+  if (object.IsDict()) {
+    KVCACHE_ASSIGN_OR_RETURN(const std::string hashed, HashKey(key, env.budget));
+    const Value* item = object.dict().FindKey(hashed);
+    if (item != nullptr) return *item;
+  }
+  if (key.IsInteger()) {
+    if (object.IsList()) return ListItem(object.items(), key.integer());
+    if (object.IsText()) return TextItem(object.text(), key.integer(), env);
+  }
+  if (key.IsText()) return OwnAttribute(object, key.bytes(), env);
+  return Value::Missing(StrCat(object.KindName(), " has no item for ", key.KindName()));
+}
+
+Result<Value> GetSlice(const Value& object, const Value& begin, const Value& end, const Value& step,
+                       Environment& env) {
+  if (object.IsUndefined()) return Wrong(object.why());
+  for (const Value* value : {&begin, &end, &step}) {
+    if (!value->IsUndefined() && !value->IsNone() && !value->IsInteger()) {
+      return Value::Missing(StrCat("a slice's bounds are integers, not ", value->KindName()));
+    }
+  }
+  if (object.IsText()) return SliceText(object.text(), begin, end, step, env);
+  if (!object.IsList()) {
+    return Value::Missing(StrCat(object.KindName(), " cannot be sliced"));
+  }
+  KVCACHE_ASSIGN_OR_RETURN(
+      const Range range,
+      Indices(begin, end, step, static_cast<std::int64_t>(object.items().size())));
+  KVCACHE_RETURN_IF_ERROR(env.budget.Spend(object.items().size() * Budget::kStep));
+  std::vector<Value> items;
+  for (const std::size_t i : Picked(range)) items.push_back(object.items()[i]);
+  return MakeList(std::move(items), env.budget, object.list().kind);
+}
+
+}  // namespace kvcache::jinja

@@ -1,0 +1,43 @@
+#include "chat_template/callable.h"
+
+#include <algorithm>
+
+#include "base/strings.h"
+
+namespace kvcache::jinja {
+namespace {
+
+Status Wrong(std::string message) {
+  return {StatusCode::kInvalidArgument, std::move(message)};
+}
+
+}  // namespace
+
+Result<std::vector<const Value*>> Bind(const Arguments& arguments,
+                                       std::initializer_list<std::string_view> names,
+                                       std::size_t required) {
+  if (arguments.positional.size() > names.size()) {
+    return Wrong(StrCat(arguments.positional.size(), " arguments are given, at most ", names.size(),
+                        " are taken"));
+  }
+  std::vector<const Value*> bound(names.size(), nullptr);
+  for (std::size_t i = 0; i < arguments.positional.size(); ++i) {
+    bound[i] = &arguments.positional[i];
+  }
+  for (const auto& [name, value] : arguments.named) {
+    const auto found = std::find(names.begin(), names.end(), name.bytes());
+    if (found == names.end()) return Wrong(StrCat("there is no argument ", Quoted(name.bytes())));
+    const Value*& place = bound[static_cast<std::size_t>(found - names.begin())];
+    if (place != nullptr)
+      return Wrong(StrCat("argument ", Quoted(name.bytes()), " is given twice"));
+    place = &value;
+  }
+  for (std::size_t i = 0; i < required; ++i) {
+    if (bound[i] == nullptr) {
+      return Wrong(StrCat("argument ", Quoted(names.begin()[i]), " is missing"));
+    }
+  }
+  return bound;
+}
+
+}  // namespace kvcache::jinja

@@ -1,0 +1,54 @@
+// What a template can call, and the loop that it is in.
+//
+// Thread safety: as value.h.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "chat_template/value.h"
+
+namespace kvcache::jinja {
+
+struct Statement;
+struct Scope;
+
+struct Callable {
+  enum class Kind : std::uint8_t {
+    kFunction,  // a global: range, namespace, raise_exception, …
+    kMethod,    // of a text, list, dict or loop: `self`
+    kMacro,     // `macro`, which lives as long as the template, in `scope`
+  };
+  Kind kind = Kind::kFunction;
+  std::string name;
+  Value self;
+  const Statement* macro = nullptr;
+  std::shared_ptr<Scope> scope;
+  Value caller;  // undefined, or the macro that {% call %} hands over
+  int nesting = 0;
+};
+
+// The variable `loop`. Its index moves while the loop runs.
+struct Loop {
+  std::vector<Value> items;
+  std::size_t index = 0;
+  int depth = 1;
+  int nesting = 1;
+};
+
+// The arguments of a call. A name carries marks: `f(**tool)` takes names from outside, and
+// `kwargs` and dict() make them texts again.
+struct Arguments {
+  std::vector<Value> positional;
+  std::vector<std::pair<MarkedText, Value>> named;
+};
+
+// The arguments as values of the parameters `names`; nullptr for those not given.
+// Errors: too many, one that has no such name or is given twice, fewer than `required`.
+Result<std::vector<const Value*>> Bind(const Arguments& arguments,
+                                       std::initializer_list<std::string_view> names,
+                                       std::size_t required = 0);
+
+}  // namespace kvcache::jinja

@@ -1,0 +1,114 @@
+#include "chat_template/chat_template.h"
+
+#include <utility>
+
+#include "base/strings.h"
+#include "chat_template/interpreter.h"
+#include "chat_template/parser.h"
+#include "chat_template/value_json.h"
+
+namespace kvcache {
+namespace {
+
+using nlohmann::ordered_json;
+
+// What a rendering may do for each byte of its input: templates look at contents many times.
+constexpr std::uint64_t kWorkPerByte = 256;
+
+std::tm LocalTime() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  (void)localtime_r(&now, &local);
+  return local;
+}
+
+Status CheckMessages(const ordered_json& messages) {
+  if (!messages.is_array()) {
+    return {StatusCode::kInvalidArgument,
+            StrCat("messages are an array, not ", messages.type_name())};
+  }
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const ordered_json& message = messages[i];
+    if (!message.is_object() || !message.contains("role") || !message["role"].is_string()) {
+      return {StatusCode::kInvalidArgument,
+              StrCat("message ", i + 1, " of ", messages.size(), " has no \"role\"")};
+    }
+  }
+  return Status::Ok();
+}
+
+Status CheckInput(const ChatInput& input) {
+  KVCACHE_RETURN_IF_ERROR(CheckMessages(input.messages));
+  if (!input.tools.is_null() && !input.tools.is_array()) {
+    return {StatusCode::kInvalidArgument, "tools are an array of objects"};
+  }
+  if (!input.variables.is_object()) {
+    return {StatusCode::kInvalidArgument, "variables are an object of names and values"};
+  }
+  return Status::Ok();
+}
+
+using Variables = std::vector<std::pair<std::string, jinja::Value>>;
+
+Result<Variables> MakeVariables(const ChatInput& input, jinja::Budget& budget) {
+  Variables variables;
+  const auto add = [&](const std::string& name, const ordered_json& json, jinja::Roles roles) {
+    auto value = jinja::FromJson(json, roles, budget);
+    if (!value.ok()) return std::move(value).TakeStatus().WithContext(name);
+    variables.emplace_back(name, std::move(value).value());
+    return Status::Ok();
+  };
+  // Later ones replace earlier ones.
+  for (const auto& [name, value] : input.variables.items()) {
+    KVCACHE_RETURN_IF_ERROR(add(name, value, jinja::Roles::kForeign));
+  }
+  KVCACHE_RETURN_IF_ERROR(add("messages", input.messages, jinja::Roles::kKnownAreTrusted));
+  KVCACHE_RETURN_IF_ERROR(add("tools", input.tools, jinja::Roles::kForeign));
+  if (!input.variables.contains("documents")) {
+    variables.emplace_back("documents", jinja::Value::None());
+  }
+  variables.emplace_back("add_generation_prompt",
+                         jinja::Value::Bool(input.generation_prompt == GenerationPrompt::kAdd));
+  variables.emplace_back("bos_token", jinja::Value::Literal(input.bos));
+  variables.emplace_back("eos_token", jinja::Value::Literal(input.eos));
+  return variables;
+}
+
+}  // namespace
+
+ChatTemplate::ChatTemplate(std::unique_ptr<const jinja::ParsedTemplate> parsed)
+    : parsed_(std::move(parsed)) {}
+ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
+ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
+ChatTemplate::~ChatTemplate() = default;
+
+Result<ChatTemplate> ChatTemplate::Parse(std::string_view source) {
+  KVCACHE_ASSIGN_OR_RETURN(jinja::ParsedTemplate parsed, jinja::ParseTemplate(source));
+  return ChatTemplate(std::make_unique<const jinja::ParsedTemplate>(std::move(parsed)));
+}
+
+Result<ChatText> ChatTemplate::Render(const ChatInput& input, std::uint64_t work) const {
+  KVCACHE_RETURN_IF_ERROR(CheckInput(input));
+  // What the input is made of does not count against the template.
+  constexpr std::uint64_t kInputLimit = std::uint64_t{1} << 33;
+  jinja::Budget for_input(kInputLimit);
+  KVCACHE_ASSIGN_OR_RETURN(Variables variables, MakeVariables(input, for_input));
+  const std::uint64_t limit = work + for_input.spent() / 64 * kWorkPerByte;
+  jinja::Environment env{
+      .budget = jinja::Budget(limit),
+      .now = input.now ? *input.now : LocalTime(),
+  };
+  jinja::Interpreter interpreter(parsed_->body, std::move(variables), std::move(env));
+  KVCACHE_ASSIGN_OR_RETURN(const jinja::MarkedText text, interpreter.Run());
+  return ChatText{text.bytes(), text.Foreign()};
+}
+
+const std::vector<std::string>& ChatTemplate::literals() const {
+  return parsed_->literals;
+}
+
+bool ChatTemplate::Mentions(std::string_view variable) const {
+  return parsed_->names.contains(variable);
+}
+
+}  // namespace kvcache

@@ -1,0 +1,331 @@
+#include "chat_template/interpreter.h"
+
+#include <utility>
+
+#include "base/strings.h"
+#include "chat_template/place_status.h"
+
+namespace kvcache::jinja {
+
+Interpreter::Interpreter(const Body& body, std::vector<std::pair<std::string, Value>> variables,
+                         Environment env)
+    : env_(std::move(env)), body_(body), scope_(std::make_shared<Scope>()) {
+  for (auto& variable : variables) {
+    scope_->variables[std::move(variable.first)] = std::move(variable.second);
+  }
+}
+
+// Macros hold scopes that hold macros, and namespaces may hold themselves: emptied by hand,
+// while all of them are held here, so that nothing recurses.
+Interpreter::~Interpreter() {
+  for (const auto& scope : captured_) scope->variables.clear();
+  for (const auto& space : env_.spaces) space->attributes.clear();
+}
+
+Result<MarkedText> Interpreter::Run() {
+  MarkedText text;
+  out_ = &text;
+  KVCACHE_RETURN_IF_ERROR(Execute(body_).status());
+  return text;
+}
+
+namespace {
+
+// A scope inside the current one, while this lives.
+class Inner {
+ public:
+  Inner(std::shared_ptr<Scope>& current, std::shared_ptr<Scope> parent)
+      : current_(current), outer_(current) {
+    current = std::make_shared<Scope>();
+    current->parent = std::move(parent);
+  }
+  ~Inner() { current_ = std::move(outer_); }
+  Inner(const Inner&) = delete;
+  Inner& operator=(const Inner&) = delete;
+
+ private:
+  std::shared_ptr<Scope>& current_;
+  std::shared_ptr<Scope> outer_;
+};
+
+}  // namespace
+
+Result<Interpreter::Flow> Interpreter::Execute(const Body& body) {
+  for (const Statement& statement : body) {
+    KVCACHE_RETURN_IF_ERROR(At(statement.place, env_.budget.Spend(Budget::kStep)));
+    if (depth_ >= kMaxEvaluationDepth) return TooDeep(statement.place);
+    ++depth_;
+    auto flow = ExecuteOne(statement);
+    --depth_;
+    if (!flow.ok() || *flow != Flow::kNext) return flow;
+  }
+  return Flow::kNext;
+}
+
+Result<Interpreter::Flow> Interpreter::ExecuteOne(const Statement& statement) {
+  Status status;
+  switch (statement.kind) {
+    case StatementKind::kData: status = Emit(statement.value.text(), statement.place); break;
+    case StatementKind::kPrint: status = Print(statement); break;
+    case StatementKind::kIf: return If(statement);
+    case StatementKind::kFor: return For(statement);
+    case StatementKind::kSet: status = Set(statement); break;
+    case StatementKind::kSetBlock: status = SetBlock(statement); break;
+    case StatementKind::kMacro: {
+      KVCACHE_ASSIGN_OR_RETURN(Value macro, MakeMacro(statement));
+      scope_->variables[statement.name] = std::move(macro);
+      break;
+    }
+    case StatementKind::kCall: status = CallBlock(statement); break;
+    case StatementKind::kFilter: status = FilterBlock(statement); break;
+    case StatementKind::kWith: return With(statement);
+    case StatementKind::kGeneration: {
+      const Inner inner(scope_, scope_);
+      return Execute(statement.body);
+    }
+    case StatementKind::kBreak: return Flow::kBreak;
+    case StatementKind::kContinue: return Flow::kContinue;
+  }
+  KVCACHE_RETURN_IF_ERROR(status);
+  return Flow::kNext;
+}
+
+Status Interpreter::Emit(const MarkedText& text, Place place) {
+  KVCACHE_RETURN_IF_ERROR(At(place, env_.budget.Spend(text.Footprint())));
+  out_->Append(text);
+  return Status::Ok();
+}
+
+Status Interpreter::Print(const Statement& statement) {
+  KVCACHE_ASSIGN_OR_RETURN(const Value value, Evaluate(*statement.expression));
+  KVCACHE_ASSIGN_OR_RETURN(const MarkedText text, At(statement.place, TextOf(value, env_.budget)));
+  return Emit(text, statement.place);
+}
+
+Result<Interpreter::Flow> Interpreter::If(const Statement& statement) {
+  for (const Branch& branch : statement.branches) {
+    if (branch.condition) {
+      KVCACHE_ASSIGN_OR_RETURN(const Value value, Evaluate(*branch.condition));
+      if (!value.Truth()) continue;
+    }
+    return Execute(branch.body);
+  }
+  return Flow::kNext;
+}
+
+// What the loop goes over, without what its condition leaves out.
+Result<std::vector<Value>> Interpreter::LoopItems(const Statement& statement) {
+  KVCACHE_ASSIGN_OR_RETURN(const Value value, Evaluate(*statement.expression));
+  KVCACHE_ASSIGN_OR_RETURN(std::vector<Value> items,
+                           At(statement.place, Iterate(value, env_.budget)));
+  if (!statement.condition) return items;
+  std::vector<Value> kept;
+  for (Value& item : items) {
+    const Inner inner(scope_, scope_);
+    KVCACHE_RETURN_IF_ERROR(Assign(*statement.target, item));
+    KVCACHE_ASSIGN_OR_RETURN(const Value holds, Evaluate(*statement.condition));
+    if (holds.Truth()) kept.push_back(std::move(item));
+  }
+  return kept;
+}
+
+Result<Interpreter::Flow> Interpreter::For(const Statement& statement) {
+  auto loop = std::make_shared<Loop>();
+  KVCACHE_ASSIGN_OR_RETURN(loop->items, LoopItems(statement));
+  if (loop->items.empty()) {
+    const Inner inner(scope_, scope_);
+    return Execute(statement.otherwise);
+  }
+  KVCACHE_RETURN_IF_ERROR(
+      At(statement.place, env_.budget.Spend(loop->items.size() * Budget::kItem)));
+  for (const Value& item : loop->items) loop->nesting = std::max(loop->nesting, 1 + item.Nesting());
+  if (loop->nesting > kMaxNesting) return TooDeep(statement.place);
+  for (; loop->index < loop->items.size(); ++loop->index) {
+    const Inner inner(scope_, scope_);
+    KVCACHE_RETURN_IF_ERROR(At(statement.place, env_.budget.Spend(Budget::kItem)));
+    scope_->variables["loop"] = Value(std::shared_ptr<const Loop>(loop));
+    KVCACHE_RETURN_IF_ERROR(Assign(*statement.target, loop->items[loop->index]));
+    KVCACHE_ASSIGN_OR_RETURN(const Flow flow, Execute(statement.body));
+    if (flow == Flow::kBreak) break;
+  }
+  return Flow::kNext;
+}
+
+Status Interpreter::Assign(const Expression& target, Value value) {
+  if (target.kind == ExpressionKind::kName) {
+    KVCACHE_RETURN_IF_ERROR(At(target.place, env_.budget.Spend(Budget::kItem)));
+    scope_->variables[target.name] = std::move(value);
+    return Status::Ok();
+  }
+  if (target.kind == ExpressionKind::kAttribute) {
+    KVCACHE_ASSIGN_OR_RETURN(const Value space, Evaluate(*target.parts[0]));
+    if (!space.is(Value::Kind::kNamespace)) {
+      return At(target.place,
+                Wrong(StrCat("attributes of a namespace can be set, not of ", space.KindName())));
+    }
+    KVCACHE_RETURN_IF_ERROR(At(target.place, env_.budget.Spend(2 * Budget::kItem)));
+    if (Value* known = space.space().Find(target.name)) {
+      *known = std::move(value);
+    } else {
+      space.space().attributes.emplace_back(target.name, std::move(value));
+    }
+    return Status::Ok();
+  }
+  KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> items,
+                           At(target.place, Iterate(value, env_.budget)));
+  if (items.size() != target.parts.size()) {
+    return At(target.place,
+              Wrong(StrCat(items.size(), " values for ", target.parts.size(), " names")));
+  }
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    KVCACHE_RETURN_IF_ERROR(Assign(*target.parts[i], items[i]));
+  }
+  return Status::Ok();
+}
+
+Status Interpreter::Set(const Statement& statement) {
+  KVCACHE_ASSIGN_OR_RETURN(Value value, Evaluate(*statement.expression));
+  return Assign(*statement.target, std::move(value));
+}
+
+Result<MarkedText> Interpreter::Capture(const Body& body) {
+  MarkedText text;
+  MarkedText* const outer = std::exchange(out_, &text);
+  const Inner inner(scope_, scope_);
+  const auto flow = Execute(body);
+  out_ = outer;
+  KVCACHE_RETURN_IF_ERROR(flow.status());
+  return text;
+}
+
+Status Interpreter::SetBlock(const Statement& statement) {
+  KVCACHE_ASSIGN_OR_RETURN(MarkedText text, Capture(statement.body));
+  Value value(std::move(text));
+  if (statement.expression) {
+    KVCACHE_ASSIGN_OR_RETURN(value, Filter(*statement.expression, &value));
+  }
+  return Assign(*statement.target, std::move(value));
+}
+
+Status Interpreter::FilterBlock(const Statement& statement) {
+  KVCACHE_ASSIGN_OR_RETURN(MarkedText text, Capture(statement.body));
+  const Value input(std::move(text));
+  KVCACHE_ASSIGN_OR_RETURN(const Value value, Filter(*statement.expression, &input));
+  KVCACHE_ASSIGN_OR_RETURN(const MarkedText filtered,
+                           At(statement.place, TextOf(value, env_.budget)));
+  return Emit(filtered, statement.place);
+}
+
+Result<Value> Interpreter::MakeMacro(const Statement& statement) {
+  KVCACHE_RETURN_IF_ERROR(At(statement.place, env_.budget.Spend(8 * Budget::kItem)));
+  if (captured_.empty() || captured_.back() != scope_) captured_.push_back(scope_);
+  Callable macro;
+  macro.kind = Callable::Kind::kMacro;
+  macro.name = statement.name;
+  macro.macro = &statement;
+  macro.scope = scope_;
+  return Value(std::make_shared<const Callable>(std::move(macro)));
+}
+
+Status Interpreter::CallBlock(const Statement& statement) {
+  const Expression& call = *statement.expression;
+  KVCACHE_ASSIGN_OR_RETURN(const Value callee, Evaluate(*call.parts[0]));
+  KVCACHE_ASSIGN_OR_RETURN(Arguments arguments, GivenTo(call));
+  KVCACHE_ASSIGN_OR_RETURN(Value caller, MakeMacro(statement));
+  arguments.named.emplace_back(MarkedText("caller", Origin::kTemplate), std::move(caller));
+  KVCACHE_ASSIGN_OR_RETURN(const Value value,
+                           At(call.place, CallValue(callee, std::move(arguments))));
+  KVCACHE_ASSIGN_OR_RETURN(const MarkedText text, At(statement.place, TextOf(value, env_.budget)));
+  return Emit(text, statement.place);
+}
+
+Result<Interpreter::Flow> Interpreter::With(const Statement& statement) {
+  std::vector<Value> values;
+  for (const auto& [target, expression] : statement.assignments) {
+    KVCACHE_ASSIGN_OR_RETURN(Value value, Evaluate(*expression));
+    values.push_back(std::move(value));
+  }
+  const Inner inner(scope_, scope_);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    KVCACHE_RETURN_IF_ERROR(Assign(*statement.assignments[i].first, std::move(values[i])));
+  }
+  return Execute(statement.body);
+}
+
+// ---- Macros: a scope like the others, so they are here ----
+
+Result<Value> Interpreter::CallMacro(const Callable& macro, Arguments arguments) {
+  const Statement& statement = *macro.macro;
+  if (depth_ >= kMaxEvaluationDepth) return TooDeep(statement.place);
+  KVCACHE_RETURN_IF_ERROR(env_.budget.Spend(4 * Budget::kItem));
+  const Inner inner(scope_, macro.scope);
+  KVCACHE_RETURN_IF_ERROR(BindMacro(statement, arguments, *scope_));
+  KVCACHE_ASSIGN_OR_RETURN(MarkedText text, Capture(statement.body));
+  return Value(std::move(text));
+}
+
+namespace {
+
+// Takes the argument of this name out of those given by name.
+Value TakeNamed(Arguments& arguments, std::string_view name, bool* found) {
+  for (auto it = arguments.named.begin(); it != arguments.named.end(); ++it) {
+    if (it->first.bytes() != name) continue;
+    Value value = std::move(it->second);
+    arguments.named.erase(it);
+    *found = true;
+    return value;
+  }
+  *found = false;
+  return Value();
+}
+
+}  // namespace
+
+Status Interpreter::BindMacro(const Statement& macro, Arguments& arguments, Scope& scope) {
+  const std::size_t count = macro.parameters.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    const Parameter& parameter = macro.parameters[i];
+    Value& value = scope.variables[parameter.name];
+    if (i < arguments.positional.size()) {
+      value = arguments.positional[i];
+      continue;
+    }
+    bool found = false;
+    value = TakeNamed(arguments, parameter.name, &found);
+    if (found) continue;
+    value = Value::Missing(StrCat("parameter ", Quoted(parameter.name), " was not provided"));
+    if (parameter.otherwise) {
+      KVCACHE_ASSIGN_OR_RETURN(Value otherwise, Evaluate(*parameter.otherwise));
+      scope.variables[parameter.name] = std::move(otherwise);
+    }
+  }
+  if (macro.uses_caller) {
+    bool found = false;
+    Value caller = TakeNamed(arguments, "caller", &found);
+    scope.variables["caller"] = found ? std::move(caller) : Value::Missing("no caller defined");
+  }
+  if (macro.uses_kwargs) {
+    Dict named;
+    for (auto& [name, value] : arguments.named) {
+      KVCACHE_RETURN_IF_ERROR(AddItem(named, Value(name), value, env_.budget));
+    }
+    scope.variables["kwargs"] = MakeDict(std::move(named));
+  } else if (!arguments.named.empty()) {
+    return Wrong(StrCat("macro '", macro.name, "' takes no argument ",
+                        Quoted(arguments.named.front().first.bytes())));
+  }
+  const std::size_t given = arguments.positional.size();
+  if (macro.uses_varargs) {
+    const auto begin =
+        arguments.positional.begin() + static_cast<std::ptrdiff_t>(std::min(count, given));
+    KVCACHE_ASSIGN_OR_RETURN(
+        Value rest, MakeList({begin, arguments.positional.end()}, env_.budget, ListKind::kTuple));
+    scope.variables["varargs"] = std::move(rest);
+  } else if (given > count) {
+    return Wrong(
+        StrCat("macro '", macro.name, "' takes at most ", count, " arguments, not ", given));
+  }
+  return Status::Ok();
+}
+
+}  // namespace kvcache::jinja

@@ -1,0 +1,92 @@
+// Runs a parsed template over variables: a walk over its tree.
+//
+// Bounded: the budget counts steps and bytes, and statements, expressions and macros nest at
+// most kMaxEvaluationDepth deep, whatever the template does.
+//
+// Thread safety: one Interpreter, one thread, one Run.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "chat_template/builtins.h"
+#include "chat_template/syntax.h"
+
+namespace kvcache::jinja {
+
+inline constexpr int kMaxEvaluationDepth = 500;
+
+struct Scope {
+  std::unordered_map<std::string, Value> variables;
+  std::shared_ptr<Scope> parent;
+};
+
+class Interpreter {
+ public:
+  // Keeps `body`. `variables`: name and value.
+  Interpreter(const Body& body, std::vector<std::pair<std::string, Value>> variables,
+              Environment env);
+  ~Interpreter();
+  Interpreter(const Interpreter&) = delete;
+  Interpreter& operator=(const Interpreter&) = delete;
+
+  // The text. Errors name line and column: kInvalidArgument for what goes wrong in the template
+  // or what it raises, kUnsupported for what is not offered or exceeds a bound.
+  Result<MarkedText> Run();
+
+ private:
+  enum class Flow : std::uint8_t { kNext, kBreak, kContinue };
+
+  // ---- Statements (interpreter.cc) ----
+  Result<Flow> Execute(const Body& body);
+  Result<Flow> ExecuteOne(const Statement& statement);
+  Status Print(const Statement& statement);
+  Result<Flow> If(const Statement& statement);
+  Result<Flow> For(const Statement& statement);
+  Result<std::vector<Value>> LoopItems(const Statement& statement);
+  Status Set(const Statement& statement);
+  Status SetBlock(const Statement& statement);
+  Status CallBlock(const Statement& statement);
+  Status FilterBlock(const Statement& statement);
+  Result<Flow> With(const Statement& statement);
+  Result<Value> MakeMacro(const Statement& statement);
+  Status Assign(const Expression& target, Value value);
+  // Runs `body` in a scope of its own and gives its text.
+  Result<MarkedText> Capture(const Body& body);
+  Status Emit(const MarkedText& text, Place place);
+
+  // ---- Expressions (evaluate.cc) ----
+  Result<Value> Evaluate(const Expression& expression);
+  Result<Value> EvaluateKind(const Expression& expression);
+  Result<Value> Name(const Expression& expression);
+  Result<Value> Items(const Expression& expression);
+  Result<Value> DictLiteral(const Expression& expression);
+  Result<Value> Member(const Expression& expression);
+  Result<Value> Slice(const Expression& expression);
+  Result<Value> Call(const Expression& expression);
+  Result<Value> Filter(const Expression& expression, const Value* input);
+  Result<Value> Test(const Expression& expression);
+  Result<Value> Concat(const Expression& expression);
+  Result<Value> Unary(const Expression& expression);
+  Result<Value> Binary(const Expression& expression);
+  Result<Value> Compare(const Expression& expression);
+  Result<bool> CompareTwo(const std::string& name, const Value& a, const Value& b);
+  Result<Value> AndOr(const Expression& expression);
+  Result<Value> Conditional(const Expression& expression);
+  Result<Arguments> GivenTo(const Expression& call);
+  Result<Value> CallValue(const Value& callee, Arguments arguments);
+  Result<Value> CallMacro(const Callable& macro, Arguments arguments);
+  Status BindMacro(const Statement& macro, Arguments& arguments, Scope& scope);
+
+  Environment env_;
+  const Body& body_;
+  std::shared_ptr<Scope> scope_;
+  std::vector<std::shared_ptr<Scope>> captured_;  // by macros: they may refer to themselves
+  MarkedText* out_ = nullptr;
+  int depth_ = 0;
+  int loop_depth_ = 0;
+};
+
+}  // namespace kvcache::jinja

@@ -1,0 +1,64 @@
+#include "chat_template/marked_text.h"
+
+#include <algorithm>
+
+namespace kvcache::jinja {
+
+// Makes room in the marks for `count` bytes that are about to be added.
+void MarkedText::Mark(Origin origin, std::size_t count) {
+  if (bytes_.empty()) {
+    origin_ = origin;
+    return;
+  }
+  if (marks_.empty()) {
+    if (origin == origin_) return;
+    marks_.assign(bytes_.size(), static_cast<char>(origin_));
+  }
+  marks_.append(count, static_cast<char>(origin));
+}
+
+Origin MarkedText::OriginOf(std::size_t begin, std::size_t end) const {
+  if (marks_.empty()) return begin < end ? origin_ : Origin::kTemplate;
+  const auto at = [this](std::size_t i) { return marks_.begin() + static_cast<std::ptrdiff_t>(i); };
+  const bool foreign =
+      std::find(at(begin), at(end), static_cast<char>(Origin::kForeign)) != at(end);
+  return foreign ? Origin::kForeign : Origin::kTemplate;
+}
+
+void MarkedText::Append(std::string_view bytes, Origin origin) {
+  if (bytes.empty()) return;
+  Mark(origin, bytes.size());
+  bytes_.append(bytes);
+}
+
+void MarkedText::Append(const MarkedText& text, std::size_t begin, std::size_t end) {
+  const std::string_view bytes(text.bytes_);
+  if (text.marks_.empty()) return Append(bytes.substr(begin, end - begin), text.origin_);
+  while (begin < end) {
+    std::size_t run = begin + 1;
+    while (run < end && text.marks_[run] == text.marks_[begin]) ++run;
+    Append(bytes.substr(begin, run - begin), text.origin(begin));
+    begin = run;
+  }
+}
+
+MarkedText MarkedText::Substring(std::size_t begin, std::size_t end) const {
+  MarkedText part;
+  part.Append(*this, begin, end);
+  return part;
+}
+
+std::vector<TextRange> MarkedText::Foreign() const {
+  std::vector<TextRange> ranges;
+  for (std::size_t at = 0; at < size(); ++at) {
+    if (origin(at) != Origin::kForeign) continue;
+    if (!ranges.empty() && ranges.back().end == at) {
+      ++ranges.back().end;
+    } else {
+      ranges.push_back({at, at + 1});
+    }
+  }
+  return ranges;
+}
+
+}  // namespace kvcache::jinja

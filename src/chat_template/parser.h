@@ -1,0 +1,31 @@
+// Tokens to statements: Jinja's grammar, without template inheritance, includes and
+// translations, which chat templates cannot have.
+//
+// Errors name the construct with line and column: kCorrupt where the text is no template,
+// kUnsupported where it is one that this interpreter does not offer.
+//
+// Thread safety: free functions.
+#pragma once
+
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "chat_template/syntax.h"
+#include "kvcache/status.h"
+
+namespace kvcache::jinja {
+
+inline constexpr int kMaxSyntaxDepth = 100;  // expressions in expressions, tags in tags
+inline constexpr std::size_t kMaxSourceBytes = std::size_t{1} << 20;
+
+struct ParsedTemplate {
+  Body body;
+  std::set<std::string, std::less<>> names;  // all that the template speaks of
+  std::vector<std::string> literals;         // its own texts (literals.h)
+};
+
+Result<ParsedTemplate> ParseTemplate(std::string_view source);
+
+}  // namespace kvcache::jinja

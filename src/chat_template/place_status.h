@@ -1,0 +1,30 @@
+// Puts line and column in front of an error that a value or builtin reported without.
+//
+// Thread safety: free functions.
+#pragma once
+
+#include <utility>
+
+#include "base/strings.h"
+#include "chat_template/lexer.h"
+
+namespace kvcache::jinja {
+
+inline Status At(Place place, Status status) {
+  // Errors from macros that were called have theirs already.
+  if (status.ok() || status.message().starts_with("line ")) return status;
+  return std::move(status).WithContext(PlaceText(place));
+}
+
+template <typename T>
+Result<T> At(Place place, Result<T> result) {
+  if (result.ok()) return result;
+  return At(place, std::move(result).TakeStatus());
+}
+
+inline Status TooDeep(Place place) {
+  return {StatusCode::kUnsupported,
+          StrCat(PlaceText(place), ": macros, tags and expressions are nested too deep")};
+}
+
+}  // namespace kvcache::jinja

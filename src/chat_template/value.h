@@ -1,0 +1,184 @@
+// The values that a chat template computes with: Python's, as far as templates see them.
+//
+// Values are immutable but for namespaces, so lists and dicts form no cycles, and how deep they
+// nest is known when they are made (kMaxNesting). Texts carry marks (marked_text.h); equality
+// and order look at the bytes alone.
+//
+// Thread safety: copies share what they hold; one thread at a time per rendering.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "chat_template/budget.h"
+#include "chat_template/marked_text.h"
+#include "kvcache/status.h"
+
+namespace kvcache::jinja {
+
+class Value;
+struct List;
+class Dict;
+struct Namespace;
+struct Callable;
+struct Loop;
+
+inline constexpr int kMaxNesting = 100;  // lists in lists; JSON deeper than this is refused
+
+// What a name without a value gives: prints as nothing, and says `why` when it is used.
+struct Undefined {
+  std::shared_ptr<const std::string> why;
+};
+
+class Value {
+ public:
+  // The order of the variant below.
+  enum class Kind : std::uint8_t {
+    kUndefined,
+    kNone,
+    kBool,
+    kInt,
+    kFloat,
+    kText,
+    kList,  // tuples too
+    kDict,
+    kNamespace,
+    kCallable,
+    kLoop,
+  };
+
+  Value() : Value(Undefined{}) {}
+  explicit Value(Undefined undefined) : data_(std::move(undefined)) {}
+  explicit Value(std::int64_t number) : data_(number) {}
+  explicit Value(double number) : data_(number) {}
+  explicit Value(MarkedText text) : data_(std::make_shared<const MarkedText>(std::move(text))) {}
+  explicit Value(std::shared_ptr<const List> list) : data_(std::move(list)) {}
+  explicit Value(std::shared_ptr<const Dict> dict) : data_(std::move(dict)) {}
+  explicit Value(std::shared_ptr<Namespace> space) : data_(std::move(space)) {}
+  explicit Value(std::shared_ptr<const Callable> callable) : data_(std::move(callable)) {}
+  explicit Value(std::shared_ptr<const Loop> loop) : data_(std::move(loop)) {}
+
+  static Value None() { return Value(Data(std::monostate())); }
+  static Value Bool(bool value) { return Value(Data(value)); }
+  // The template's own text.
+  static Value Literal(std::string_view bytes) {
+    return Value(MarkedText(bytes, Origin::kTemplate));
+  }
+  static Value Missing(std::string why) {
+    return Value(Undefined{std::make_shared<const std::string>(std::move(why))});
+  }
+
+  Kind kind() const { return static_cast<Kind>(data_.index()); }
+  bool is(Kind kind) const { return this->kind() == kind; }
+  bool IsUndefined() const { return is(Kind::kUndefined); }
+  bool IsNone() const { return is(Kind::kNone); }
+  bool IsText() const { return is(Kind::kText); }
+  bool IsList() const { return is(Kind::kList); }
+  bool IsDict() const { return is(Kind::kDict); }
+  // Python's int: whole numbers and truth values.
+  bool IsInteger() const { return is(Kind::kInt) || is(Kind::kBool); }
+  bool IsNumber() const { return IsInteger() || is(Kind::kFloat); }
+
+  // REQUIRES of these: that kind.
+  bool boolean() const { return std::get<bool>(data_); }
+  std::int64_t integer() const;  // IsInteger()
+  double number() const;         // IsNumber()
+  const MarkedText& text() const { return *std::get<std::shared_ptr<const MarkedText>>(data_); }
+  const std::string& bytes() const { return text().bytes(); }
+  const List& list() const { return *std::get<std::shared_ptr<const List>>(data_); }
+  const std::vector<Value>& items() const;
+  const Dict& dict() const { return *std::get<std::shared_ptr<const Dict>>(data_); }
+  Namespace& space() const { return *std::get<std::shared_ptr<Namespace>>(data_); }
+  const Callable& callable() const { return *std::get<std::shared_ptr<const Callable>>(data_); }
+  const Loop& loop() const { return *std::get<std::shared_ptr<const Loop>>(data_); }
+  // Why an undefined value is: "'x' is undefined".
+  std::string why() const;
+
+  bool Truth() const;
+
+  // 0 for what holds nothing, else one more than the deepest of what it holds.
+  int Nesting() const;
+
+  // "text", "list", … for messages.
+  std::string_view KindName() const;
+
+ private:
+  using Data = std::variant<Undefined, std::monostate, bool, std::int64_t, double,
+                            std::shared_ptr<const MarkedText>, std::shared_ptr<const List>,
+                            std::shared_ptr<const Dict>, std::shared_ptr<Namespace>,
+                            std::shared_ptr<const Callable>, std::shared_ptr<const Loop>>;
+  explicit Value(Data data) : data_(std::move(data)) {}
+
+  Data data_;
+};
+
+enum class ListKind : std::uint8_t { kList, kTuple };
+
+struct List {
+  std::vector<Value> items;
+  ListKind kind = ListKind::kList;
+  int nesting = 1;
+};
+
+// Keys in the order they came, found through a hash.
+class Dict {
+ public:
+  using Item = std::pair<Value, Value>;
+  const std::vector<Item>& items() const { return items_; }
+  std::size_t size() const { return items_.size(); }
+
+  // nullptr if there is none.
+  const Value* Find(std::string_view key) const;
+  const Value* FindKey(const std::string& hashed) const;
+
+  // REQUIRES: `hashed` is HashKey of `key`. A later value replaces an earlier one.
+  void Set(Value key, const std::string& hashed, Value value);
+
+  int nesting() const { return nesting_; }
+
+ private:
+  std::vector<Item> items_;
+  std::unordered_map<std::string, std::size_t> index_;  // by HashKey
+  int nesting_ = 1;
+};
+
+// Whoever makes one keeps it until the end of the rendering, when all are emptied: they alone
+// can refer to themselves.
+struct Namespace {
+  std::vector<std::pair<std::string, Value>> attributes;
+  Value* Find(std::string_view name);
+};
+
+// A list or tuple of `items`. Charges their memory. Errors: nested too deep, the budget.
+Result<Value> MakeList(std::vector<Value> items, Budget& budget, ListKind kind = ListKind::kList);
+
+// Adds to `dict`, charging the memory. Errors: a key that cannot be one, nesting, the budget.
+Status AddItem(Dict& dict, Value key, Value value, Budget& budget);
+Value MakeDict(Dict dict);
+
+// A text of `bytes` whose memory is charged.
+Result<Value> MakeText(MarkedText text, Budget& budget);
+
+// Equal keys give equal strings: 1, 1.0 and true are one key. Errors: lists and dicts are no keys.
+Result<std::string> HashKey(const Value& key, Budget& budget);
+
+// Python's ==. Charges what it looks at.
+Result<bool> Equal(const Value& a, const Value& b, Budget& budget);
+
+// Python's <: numbers, texts, lists. Errors: kinds that have no order between them.
+Result<bool> Less(const Value& a, const Value& b, Budget& budget);
+
+// Python's `needle in haystack`.
+Result<bool> Contains(const Value& haystack, const Value& needle, Budget& budget);
+
+// The values that a for loop over `value` sees: characters, items, keys; none of what is
+// undefined. Errors: numbers and the like.
+Result<std::vector<Value>> Iterate(const Value& value, Budget& budget);
+
+}  // namespace kvcache::jinja

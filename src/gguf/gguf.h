@@ -1,0 +1,121 @@
+// GGUF model files, versions 2 and 3, little-endian: metadata and tensors, read in place.
+//
+//   | magic, version, counts | key, type, value … | name, dims, type, offset … | pad | data |
+//
+// Open() checks everything before it returns: all later reads stay inside the file and a
+// hostile file costs time and memory proportional to its size at most. What it refuses, with
+// the byte offset and the key or tensor: bytes missing anywhere; counts, lengths and products
+// that cannot be; unknown types; keys or tensors that occur twice; tensors that overlap, lie
+// unaligned, or reach past the end; arrays of arrays (no writer makes them).
+//
+// Views (strings, arrays, tensors) point into the mapping and live as long as the GgufFile.
+//
+// Thread safety: const calls from any number of threads.
+// Source: ggml's docs/gguf.md; stricter than ggml's reader in the points above, laxer in that
+// gaps between tensors and tensors in any order are taken.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gguf/ggml_type.h"
+#include "gguf/gguf_value.h"
+#include "kvcache/status.h"
+#include "kvcache/tensor.h"
+#include "platform/mapped_file.h"
+
+namespace kvcache {
+
+struct GgufTensor {
+  std::string_view name;
+  const GgmlTypeInfo* type = nullptr;            // never null
+  int rank = 0;                                  // 0 (one value) to 4
+  std::array<std::int64_t, 4> dims{1, 1, 1, 1};  // fastest first; 1 from `rank` on
+  std::uint64_t offset = 0;                      // in the file
+  std::span<const std::byte> bytes;              // dense
+
+  std::int64_t elements() const { return dims[0] * dims[1] * dims[2] * dims[3]; }
+
+  // The data where it lies, aligned to the file's alignment. The memory is read-only although
+  // TensorView cannot say so. kUnsupported, with name and type, for a type without DType.
+  Result<TensorView> View() const;
+};
+
+class GgufFile {
+ public:
+  // Maps and checks the file. Errors: those of MappedFile::Open; kCorrupt for bytes that break
+  // the format, kUnsupported for version 1, big-endian files and unknown tensor types. All
+  // begin with the path.
+  static Result<std::unique_ptr<GgufFile>> Open(const std::string& path);
+
+  // The same over memory that outlives the result; `path` is for messages only.
+  static Result<std::unique_ptr<GgufFile>> Parse(std::span<const std::byte> bytes,
+                                                 std::string path);
+
+  const std::string& path() const { return path_; }
+  std::uint64_t size_bytes() const { return bytes_.size(); }
+  std::uint32_t version() const { return version_; }
+  std::uint64_t alignment() const { return alignment_; }
+  std::uint64_t data_offset() const { return data_offset_; }
+
+  // In the file's order.
+  std::span<const GgufEntry> entries() const { return entries_; }
+  std::span<const GgufTensor> tensors() const { return tensors_; }
+
+  // nullptr if there is none. O(log n).
+  const GgufEntry* Find(std::string_view key) const;
+  const GgufTensor* FindTensor(std::string_view name) const;
+
+  // The tensor's View(), or kNotFound with its name.
+  Result<TensorView> Tensor(std::string_view name) const;
+
+  // Metadata by key: kNotFound if it is missing, kInvalidArgument if it is of another type or
+  // does not fit, naming key, expected and found (callers put the path in front). Integers of any
+  // width serve as integers, both float widths as floats; nothing else converts.
+  Result<std::string_view> GetString(std::string_view key) const;
+  Result<std::uint64_t> GetUint(std::string_view key) const;
+  Result<std::int64_t> GetInt(std::string_view key) const;
+  Result<double> GetFloat(std::string_view key) const;
+  Result<bool> GetBool(std::string_view key) const;
+  Result<GgufStrings> GetStrings(std::string_view key) const;
+  Result<GgufInts> GetInts(std::string_view key) const;
+  Result<GgufFloats> GetFloats(std::string_view key) const;
+  Result<GgufBools> GetBools(std::string_view key) const;
+
+  // The same with a value for a missing key; a wrong type is an error all the same.
+  Result<std::string_view> GetStringOr(std::string_view key, std::string_view otherwise) const;
+  Result<std::uint64_t> GetUintOr(std::string_view key, std::uint64_t otherwise) const;
+  Result<std::int64_t> GetIntOr(std::string_view key, std::int64_t otherwise) const;
+  Result<double> GetFloatOr(std::string_view key, double otherwise) const;
+  Result<bool> GetBoolOr(std::string_view key, bool otherwise) const;
+
+  // Hints about a tensor's pages (MappedFile's); nothing for Parse()d memory.
+  void WillNeed(const GgufTensor& tensor) const { mapping_.WillNeed(tensor.bytes); }
+  void Drop(const GgufTensor& tensor) const { mapping_.Drop(tensor.bytes); }
+
+ private:
+  friend class GgufParser;
+  GgufFile() = default;
+
+  Result<const GgufEntry*> Require(std::string_view key, std::string_view expected) const;
+  Status WrongType(const GgufEntry& entry, std::string_view expected) const;
+
+  std::string path_;
+  MappedFile mapping_;
+  std::span<const std::byte> bytes_;
+  std::uint32_t version_ = 0;
+  std::uint64_t alignment_ = 0;
+  std::uint64_t data_offset_ = 0;
+  std::vector<GgufEntry> entries_;
+  std::vector<GgufTensor> tensors_;
+  std::vector<std::uint32_t> entries_by_key_;   // indices, sorted
+  std::vector<std::uint32_t> tensors_by_name_;  // indices, sorted
+};
+
+}  // namespace kvcache

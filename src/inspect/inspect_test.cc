@@ -1,0 +1,265 @@
+#include "inspect/inspect.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gguf/gguf_writer.h"
+#include "make_model/architecture.h"
+
+namespace kvcache {
+namespace {
+
+using testing::HasSubstr;
+
+using make_model::TensorSpec;
+
+// A llama of two layers, the second with more KV heads, as `change` makes it.
+GgufHeader LlamaHeader(const std::function<void(GgufHeader&)>& change = {}) {
+  const make_model::Shape shape{.layers = 2,
+                                .width = 64,
+                                .heads = 4,
+                                .kv_heads = 2,
+                                .head_dim = 16,
+                                .ffn = 96,
+                                .vocab = 10,
+                                .output = make_model::Output::kTied,
+                                .context = 128};
+  const auto* const family = *make_model::FindArchitecture("llama");
+  GgufHeader header;
+  header.SetString("general.architecture", "llama");
+  header.SetString("general.name", "small\x1b[31m");
+  header.SetUint32("llama.block_count", 2);
+  header.SetUint32("llama.context_length", 128);
+  header.SetUint32("llama.embedding_length", 64);
+  header.SetUint32("llama.feed_forward_length", 96);
+  header.SetUint32("llama.attention.head_count", 4);
+  header.SetFloat32("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+  header.SetInts("llama.attention.head_count_kv", std::vector<std::int32_t>{2, 4});
+  header.SetStrings("tokens", std::vector<std::string>(20, "x"));
+  if (change) change(header);
+  for (TensorSpec& spec : family->tensors(shape)) {
+    if (spec.name == "blk.1.attn_k.weight" || spec.name == "blk.1.attn_v.weight") spec.dims[1] = 64;
+    const bool table = spec.name == "token_embd.weight";
+    header.AddTensor(spec.name, table ? GgmlType::kQ8_0 : GgmlType::kF32, spec.dims);
+  }
+  return header;
+}
+
+nlohmann::json Describe(const GgufHeader& header, const InspectOptions& options = {}) {
+  std::string bytes = *header.Serialize();
+  bytes.resize(bytes.size() + header.data_bytes());
+  const auto file = GgufFile::Parse(std::as_bytes(std::span(bytes.data(), bytes.size())), "m.gguf");
+  EXPECT_TRUE(file.ok()) << file.status().message();
+  return DescribeModelFile(**file, options);
+}
+
+TEST(Inspect, DescribesTheFile) {
+  const nlohmann::json d = Describe(LlamaHeader());
+  EXPECT_EQ(d["path"], "m.gguf");
+  EXPECT_EQ(d["format"], "GGUF 3");
+  EXPECT_EQ(d["architecture"], "llama");
+  EXPECT_EQ(d["supported"], true);
+  const std::int64_t ffn = 3 * 64 * 96, norms = 5 * 64, queries = 2 * 2 * 64 * 64;
+  const std::int64_t keys = 2 * 64 * (32 + 64);
+  EXPECT_EQ(d["parameters"], 640 + 2 * ffn + norms + queries + keys);
+  EXPECT_EQ(d["metadata"]["llama.block_count"], 2);
+  EXPECT_EQ(d["metadata"]["tokens"]["count"], 20);
+  EXPECT_EQ(d["metadata"]["tokens"]["array"], "string");
+  EXPECT_EQ(d["metadata"]["tokens"]["first"].size(), 8u);
+  EXPECT_EQ(d["tensors"][0]["dims"], nlohmann::json({64, 10}));
+  ASSERT_EQ(d["types"].size(), 2u);
+  EXPECT_EQ(d["types"][1], (nlohmann::json{{"type", "q8_0"},
+                                           {"served", true},
+                                           {"tensors", 1},
+                                           {"parameters", 640},
+                                           {"bytes", 680}}));
+}
+
+TEST(Inspect, CountsTheCacheLayerByLayer) {
+  const nlohmann::json f16 = Describe(LlamaHeader())["cache"];
+  EXPECT_EQ(f16["layers"][0]["bytes_per_token"], 2 * 16 * 2 * 2);
+  EXPECT_EQ(f16["layers"][1]["bytes_per_token"], 4 * 16 * 2 * 2);
+  EXPECT_EQ(f16["bytes_per_token"], 128 + 256);
+  EXPECT_EQ(f16["bytes_per_sequence"], 0);
+  const InspectOptions mixed = {.k_type = DType::kF32, .v_type = DType::kF16};
+  EXPECT_EQ(Describe(LlamaHeader(), mixed)["cache"]["bytes_per_token"], 192 + 384);
+}
+
+TEST(Inspect, CountsWindowsBySequence) {
+  const nlohmann::json d = Describe(
+      LlamaHeader([](GgufHeader& h) { h.SetUint32("llama.attention.sliding_window", 20); }));
+  EXPECT_EQ(d["cache"]["bytes_per_token"], 0);
+  EXPECT_EQ(d["cache"]["bytes_per_sequence"], 2 * 20 * (128 + 256));
+  EXPECT_EQ(d["cache"]["layers"][1]["kind"], "sliding");
+  EXPECT_THAT(DescriptionText(d, InspectDetail::kSummary),
+              HasSubstr("  0 bytes per token, and 15.0 KiB for each sequence\n"
+                        "  sliding, window 20, 40 kept, 2 KV heads of 16 + 16, 5,120 bytes per "
+                        "layer and sequence\n    layers 0\n"));
+}
+
+// Layers that have other keys than those before them.
+TEST(Inspect, CountsLayersOfSeveralKinds) {
+  const auto file_of = [](std::string_view name, int layers) {
+    make_model::Shape shape;
+    shape.layers = layers;
+    shape.experts = 4;
+    const auto* const family = *make_model::FindArchitecture(name);
+    GgufHeader header;
+    header.SetString("general.architecture", name);
+    family->add_metadata(shape, header);
+    for (const make_model::TensorSpec& spec : family->tensors(shape)) {
+      header.AddTensor(spec.name, GgmlType::kF32, spec.dims);
+    }
+    return header;
+  };
+  EXPECT_THAT(
+      DescriptionText(Describe(file_of("llama4", 4)), InspectDetail::kSummary),
+      HasSubstr("  chunked, chunk 8,192, 2 KV heads of 32 + 32, 256 bytes per layer and token\n"
+                "    layers 0 1 2\n"
+                "  full, 2 KV heads of 32 + 32, 256 bytes per layer and token\n    layers 3\n"));
+  const nlohmann::json latent = Describe(file_of("deepseek2", 2));
+  EXPECT_EQ(latent["cache"]["bytes_per_token"], 2 * 96 * 2);  // K alone, f16
+  EXPECT_THAT(
+      DescriptionText(latent, InspectDetail::kSummary),
+      HasSubstr("  full, 1 KV heads of 96, values within: 64, 192 bytes per layer and token\n"
+                "    layers 0 1\n"));
+  const InspectOptions blocks = {.k_type = DType::kQ8_0, .v_type = DType::kQ8_0};
+  EXPECT_EQ(Describe(file_of("deepseek2", 2), blocks)["cache"]["error"],
+            "layer 0 cannot have its values within its keys in a cache with K in q8_0; K in f16, "
+            "bf16 or f32 holds them");
+  EXPECT_EQ(Describe(file_of("llama", 2), blocks)["cache"]["bytes_per_token"], 2 * 2 * 2 * 34);
+}
+
+TEST(Inspect, CountsStatesBySequence) {
+  const make_model::Shape shape{.layers = 3, .width = 64, .kv_heads = 2, .head_dim = 16};
+  const auto* const family = *make_model::FindArchitecture("lfm2");
+  GgufHeader header;
+  header.SetString("general.architecture", "lfm2");
+  family->add_metadata(shape, header);
+  for (TensorSpec& spec : family->tensors(shape)) {
+    header.AddTensor(spec.name, GgmlType::kF32, spec.dims);
+  }
+  const nlohmann::json d = Describe(header);
+  EXPECT_EQ(d["cache"]["bytes_per_token"], 2 * 16 * 2 * 2);
+  EXPECT_EQ(d["cache"]["bytes_per_sequence"], 2 * 2 * 64 * 4) << "two inputs of two layers";
+  EXPECT_EQ(d["rope"]["scaling"], "none");
+  EXPECT_THAT(DescriptionText(d, InspectDetail::kSummary),
+              HasSubstr("  recurrent, 512 bytes per layer and sequence\n    layers 0 2\n"));
+}
+
+TEST(Inspect, SaysHowPositionsAreStretchedAndWhichExpertsThereAre) {
+  const nlohmann::json plain = Describe(LlamaHeader());
+  EXPECT_EQ(plain["rope"],
+            (nlohmann::json{{"scaling", "none"}, {"factor", 1.0}, {"original_context", 128}}));
+  EXPECT_EQ(plain["experts"], nullptr);
+  const nlohmann::json d = Describe(LlamaHeader([](GgufHeader& header) {
+    header.SetString("llama.rope.scaling.type", "yarn");
+    header.SetFloat32("llama.rope.scaling.factor", 4.0f);
+    header.SetUint32("llama.rope.scaling.original_context_length", 32);
+    header.SetUint32("llama.expert_count", 8);
+    header.SetUint32("llama.expert_used_count", 2);
+  }));
+  EXPECT_EQ(d["rope"],
+            (nlohmann::json{{"scaling", "yarn"}, {"factor", 4.0}, {"original_context", 32}}));
+  EXPECT_EQ(d["experts"], (nlohmann::json{{"count", 8}, {"used", 2}, {"ffn", 96}}));
+  EXPECT_THAT(DescriptionText(d, InspectDetail::kSummary),
+              HasSubstr("  positions stretched: yarn, 4 times, first trained for 32\n"
+                        "  8 experts of 96, 2 for each token\n"));
+  const GgufHeader other =
+      LlamaHeader([](GgufHeader& h) { h.SetString("llama.rope.scaling.type", "longrope"); });
+  EXPECT_EQ(Describe(other)["rope"]["error"], "llama.rope.scaling.type is 'longrope': not served");
+}
+
+TEST(Inspect, SaysWhyTheModelCannotBeLoaded) {
+  const auto error = [](const GgufHeader& header) {
+    const nlohmann::json d = Describe(header);
+    EXPECT_EQ(d["supported"], false);
+    return d["cache"]["error"].get<std::string>();
+  };
+  EXPECT_THAT(error(GgufHeader()), HasSubstr("metadata 'general.architecture' is missing"));
+  GgufHeader other;
+  other.SetString("general.architecture", "clip");
+  EXPECT_THAT(error(other), HasSubstr("architecture 'clip' is not known"));
+  GgufHeader empty;
+  empty.SetString("general.architecture", "llama");
+  EXPECT_THAT(error(empty),
+              HasSubstr("metadata 'llama.block_count' is missing, expected an integer"));
+  GgufHeader more = LlamaHeader();
+  more.AddTensor("blk.0.attn_q.strange", GgmlType::kF32, {256});
+  EXPECT_THAT(error(more), HasSubstr("tensor 'blk.0.attn_q.strange' is not part"));
+  GgufHeader foreign = LlamaHeader();
+  foreign.AddTensor("blk.0.attn_q.bias", static_cast<GgmlType>(10), {256});
+  EXPECT_EQ(Describe(foreign)["types"][2]["served"], false);
+}
+
+TEST(Inspect, RefusesCacheTypesWhoseBlocksDoNotFit) {
+  const nlohmann::json d = Describe(LlamaHeader(), {.k_type = DType::kQ8_0, .v_type = DType::kF16});
+  EXPECT_EQ(d["cache"]["error"],
+            "layer 0 has heads of 16 values, which are not whole blocks of 32 in a cache with K in "
+            "q8_0; K in f16, bf16 or f32 holds them");
+  EXPECT_THAT(DescriptionText(d, InspectDetail::kSummary),
+              HasSubstr("cache\n  not known: layer 0"));
+}
+
+TEST(Inspect, DescribesTheTokenizer) {
+  EXPECT_EQ(Describe(LlamaHeader())["tokenizer"], nullptr);
+  GgufHeader header = LlamaHeader();
+  header.SetString("tokenizer.ggml.model", "gpt2");
+  header.SetString("tokenizer.ggml.pre", "llama-bpe");
+  header.SetStrings("tokenizer.ggml.tokens", std::vector<std::string>{"a", "b", "ab"});
+  header.SetStrings("tokenizer.ggml.merges", std::vector<std::string>{"a b"});
+  header.SetUint32("tokenizer.ggml.bos_token_id", 2);
+  const nlohmann::json d = Describe(header);
+  EXPECT_EQ(d["tokenizer"]["kind"], "byte-level BPE (llama-bpe)");
+  EXPECT_EQ(d["tokenizer"]["tokens"], 3);
+  EXPECT_EQ(d["tokenizer"]["bos"], 2);
+  EXPECT_EQ(d["tokenizer"]["eos"], nullptr);
+  EXPECT_EQ(d["tokenizer"]["add_bos"], true);
+  EXPECT_THAT(
+      DescriptionText(d, InspectDetail::kSummary),
+      HasSubstr("\ntokenizer\n  byte-level BPE (llama-bpe), 3 tokens, bos 2; bos in front\n"));
+
+  // Not as many tokens as rows; and an id that is none of them.
+  EXPECT_EQ(d["supported"], false);
+  EXPECT_THAT(d["cache"]["error"].get<std::string>(),
+              HasSubstr("the vocabulary has 3 tokens, but the output has "));
+  header.SetUint32("tokenizer.ggml.eos_token_id", 7);
+  const nlohmann::json noted = Describe(header);
+  EXPECT_EQ(noted["tokenizer"]["notes"].size(), 1);
+  EXPECT_THAT(DescriptionText(noted, InspectDetail::kSummary),
+              HasSubstr("\n  tokenizer.ggml.eos_token_id is 7, but the vocabulary has 3 tokens; no "
+                        "token is used\n"));
+
+  GgufHeader unknown = LlamaHeader();
+  unknown.SetString("tokenizer.ggml.model", "gpt2");
+  unknown.SetString("tokenizer.ggml.pre", "kling\x1b[31mon");
+  unknown.SetStrings("tokenizer.ggml.merges", std::vector<std::string>{"a b"});
+  unknown.SetStrings("tokenizer.ggml.tokens", std::vector<std::string>{"a"});
+  const nlohmann::json error = Describe(unknown);
+  const std::string text = DescriptionText(error, InspectDetail::kSummary);
+  EXPECT_THAT(text, HasSubstr("tokenizer\n  not known: pre-tokenizer 'kling"));
+  EXPECT_EQ(text.find('\x1b'), std::string::npos);
+}
+
+TEST(Inspect, TextIsForPeople) {
+  const std::string text = DescriptionText(Describe(LlamaHeader()), InspectDetail::kTensors);
+  EXPECT_THAT(text, HasSubstr("m.gguf\n  llama, small\\x1b[31m\n  66,496 parameters"));
+  EXPECT_THAT(text, HasSubstr("cache, K in f16 and V in f16\n  384 bytes per token; 1 GiB holds "
+                              "2,796,202 tokens\n"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("  full, 2 KV heads of 16 + 16, 128 bytes per layer and token\n    layers 0\n"));
+  EXPECT_THAT(text, HasSubstr("20 × string: 'x', 'x'"));
+  EXPECT_THAT(text, HasSubstr("  q8_0      1 tensors, 640 parameters, 680 bytes\n"));
+  EXPECT_THAT(text, HasSubstr("token_embd.weight"));
+  EXPECT_EQ(text.find('\x1b'), std::string::npos);
+  const std::string summary = DescriptionText(Describe(LlamaHeader()), InspectDetail::kSummary);
+  EXPECT_EQ(summary.find("token_embd.weight"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace kvcache

@@ -1,0 +1,392 @@
+// What each family takes and refuses: files without data, made tensor by tensor.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gguf/gguf.h"
+#include "gguf/gguf_writer.h"
+#include "kvcache/cpu_backend.h"
+#include "make_model/architecture.h"
+#include "model/model.h"
+
+namespace kvcache {
+namespace {
+
+using make_model::Shape;
+using make_model::TensorSpec;
+
+// A family's file, with what a test changes.
+struct Changes {
+  std::function<void(GgufHeader&)> header = [](GgufHeader&) {};
+  std::function<void(std::vector<TensorSpec>&)> tensors = [](std::vector<TensorSpec>&) {};
+};
+
+class ArchitecturesTest : public ::testing::Test {
+ protected:
+  Status Load(std::string_view name, const Shape& shape, const Changes& changes = {}) {
+    const auto* const family = *make_model::FindArchitecture(name);
+    GgufHeader header;
+    header.SetString("general.architecture", name);
+    family->add_metadata(shape, header);
+    changes.header(header);
+    std::vector<TensorSpec> specs = family->tensors(shape);
+    changes.tensors(specs);
+    for (const TensorSpec& spec : specs) header.AddTensor(spec.name, GgmlType::kF32, spec.dims);
+    std::string bytes = *header.Serialize();
+    const std::size_t data = bytes.size();
+    bytes.resize(data + header.data_bytes());
+    for (std::size_t i = 0; i < specs.size(); ++i) {
+      if (specs[i].values.empty()) continue;  // zeros: values matter in few
+      std::memcpy(bytes.data() + data + header.tensors()[i].offset, specs[i].values.data(),
+                  specs[i].values.size() * sizeof(float));
+    }
+    const auto file = GgufFile::Parse(std::as_bytes(std::span(bytes.data(), bytes.size())), "m");
+    EXPECT_TRUE(file.ok()) << file.status().message();
+    auto model = LoadModel(**file, *backend_);
+    if (!model.ok()) return std::move(model).TakeStatus();
+    EXPECT_EQ((*model)->info().architecture, name);
+    // Beside self-attention's, what a decoder keeps of its encoder's output.
+    const int kinds = (*model)->info().decoder_start < 0 ? 1 : 2;
+    EXPECT_EQ((*model)->info().memory.size(), static_cast<std::size_t>(shape.layers * kinds));
+    return Status::Ok();
+  }
+
+  static std::function<void(std::vector<TensorSpec>&)> Without(const std::string& name) {
+    return [name](std::vector<TensorSpec>& specs) {
+      EXPECT_EQ(std::erase_if(specs, [&](const TensorSpec& s) { return s.name == name; }), 1u);
+    };
+  }
+  static std::function<void(std::vector<TensorSpec>&)> With(const std::string& name,
+                                                            std::vector<std::int64_t> dims) {
+    return [name, dims](std::vector<TensorSpec>& specs) {
+      specs.push_back({.name = name, .dims = dims});
+    };
+  }
+
+  static Shape Routed() {
+    Shape shape;
+    shape.experts = 4;
+    return shape;
+  }
+
+  std::unique_ptr<Backend> backend_ = std::move(MakeCpuBackend({.threads = 1})).value();
+};
+
+TEST_F(ArchitecturesTest, EachLoads) {
+  for (const std::string& name : SupportedArchitectures()) {
+    const auto experts = (*make_model::FindArchitecture(name))->experts;
+    const Status status =
+        Load(name, experts == make_model::ExpertUse::kNeeded ? Routed() : Shape());
+    EXPECT_TRUE(status.ok()) << name << ": " << status.message();
+  }
+}
+
+TEST_F(ArchitecturesTest, TensorsAreThoseOfTheFamily) {
+  const struct {
+    const char* name;
+    Shape shape;
+    std::function<void(std::vector<TensorSpec>&)> change;
+    const char* message;
+  } kCases[] = {
+      {"gemma2",
+       {},
+       Without("blk.0.post_attention_norm.weight"),
+       "m: tensor 'blk.0.post_attention_norm.weight' is missing"},
+      {"gemma2",
+       {},
+       With("blk.0.attn_q_norm.weight", {32}),
+       "m: tensor 'blk.0.attn_q_norm.weight' is not part of this architecture as known here"},
+      {"gemma3",
+       {},
+       Without("blk.1.attn_q_norm.weight"),
+       "m: tensor 'blk.1.attn_q_norm.weight' is missing"},
+      {"gemma4",
+       {},
+       With("blk.0.ffn_gate_inp.weight", {128, 4}),
+       "m: tensor 'blk.0.ffn_gate_inp.weight' is not part of this architecture as known here"},
+      {"gemma4",
+       {},
+       Without("blk.0.inp_gate.weight"),
+       "m: tensor 'blk.0.inp_gate.weight' is missing"},
+      {"gpt-oss", Routed(), Without("blk.1.attn_sinks.weight"),
+       "m: tensor 'blk.1.attn_sinks.weight' is missing"},
+      {"gpt-oss", Routed(), Without("blk.0.ffn_up_exps.bias"),
+       "m: tensor 'blk.0.ffn_up_exps.bias' is missing"},
+      {"qwen2", {}, Without("blk.1.attn_k.bias"), "m: tensor 'blk.1.attn_k.bias' is missing"},
+      {"qwen3",
+       {},
+       Without("blk.0.attn_q_norm.weight"),
+       "m: tensor 'blk.0.attn_q_norm.weight' is missing"},
+      {"qwen3",
+       {},
+       With("blk.0.attn_q.bias", {128}),
+       "m: tensor 'blk.0.attn_q.bias' is not part of this architecture as known here"},
+      {"llama",
+       {},
+       With("blk.0.attn_q_norm.weight", {32}),
+       "m: tensor 'blk.0.attn_q_norm.weight' is not part of this architecture as known here"},
+      {"qwen3moe", Routed(), Without("blk.1.ffn_up_exps.weight"),
+       "m: tensor 'blk.1.ffn_up_exps.weight' is missing"},
+      {"qwen3moe", Routed(), With("blk.1.ffn_up_shexp.weight", {128, 64}),
+       "m: tensor 'blk.1.ffn_up_shexp.weight' is not part of this architecture as known here"},
+      {"qwen3moe", Routed(),
+       [](std::vector<TensorSpec>& specs) {
+         for (TensorSpec& spec : specs) {
+           if (spec.name == "blk.0.ffn_down_exps.weight") spec.dims = {64, 128, 3};
+         }
+       },
+       "m: tensor 'blk.0.ffn_down_exps.weight' has shape [64, 128, 3], expected [64, 128, 4]"},
+      {"llama4", Routed(), Without("blk.1.ffn_up_shexp.weight"),
+       "m: tensor 'blk.1.ffn_up_shexp.weight' is missing"},
+      {"llama4", Routed(), With("blk.0.ffn_gate_inp.weight", {128, 4}),
+       "m: tensor 'blk.0.ffn_gate_inp.weight' is not part of this architecture as known here"},
+      {"deepseek2", Routed(), With("blk.0.attn_kv_b.weight", {64, 256}),
+       "m: tensor 'blk.0.attn_kv_b.weight' is not part of this architecture as known here"},
+      {"t5",
+       {},
+       Without("dec.blk.1.cross_attn_norm.weight"),
+       "m: tensor 'dec.blk.1.cross_attn_norm.weight' is missing"},
+      {"t5",
+       {},
+       With("enc.blk.1.attn_rel_b.weight", {4, 32}),
+       "m: tensor 'enc.blk.1.attn_rel_b.weight' is not part of this architecture as known here"},
+      {"deepseek2", Routed(), Without("blk.1.attn_v_b.weight"),
+       "m: tensor 'blk.1.attn_v_b.weight' is missing"},
+      {"lfm2",
+       {},
+       Without("blk.0.shortconv.conv.weight"),
+       "m: tensor 'blk.0.shortconv.conv.weight' is missing"},
+      {"lfm2",
+       {},
+       [](std::vector<TensorSpec>& specs) {
+         for (TensorSpec& spec : specs) {
+           if (spec.name == "blk.0.shortconv.in_proj.weight") spec.dims = {128, 256};
+         }
+       },
+       "m: tensor 'blk.0.shortconv.in_proj.weight' has shape [128, 256], expected [128, 384]"},
+      {"lfm2",
+       {},
+       With("blk.1.shortconv.conv.weight", {3, 128}),
+       "m: tensor 'blk.1.shortconv.conv.weight' is not part of this architecture as known here"},
+      {"qwen3next", Routed(), Without("blk.0.ssm_a"), "m: tensor 'blk.0.ssm_a' is missing"},
+      {"qwen3next", Routed(), Without("blk.1.ffn_gate_inp_shexp.weight"),
+       "m: tensor 'blk.1.ffn_gate_inp_shexp.weight' is missing"},
+      {"granitehybrid",
+       {},
+       Without("blk.0.ssm_norm.weight"),
+       "m: tensor 'blk.0.ssm_norm.weight' is missing"},
+      {"granitehybrid", Routed(), Without("blk.0.ffn_up_shexp.weight"),
+       "m: tensor 'blk.0.ffn_up_shexp.weight' is missing"},
+  };
+  for (const auto& c : kCases) {
+    EXPECT_EQ(Load(c.name, c.shape, {.tensors = c.change}).message(), c.message);
+  }
+}
+
+TEST_F(ArchitecturesTest, LlamaTakesBiasesWhereTheyAre) {
+  EXPECT_TRUE(Load("llama", {}, {.tensors = With("blk.0.attn_q.bias", {128})}).ok());
+  EXPECT_TRUE(Load("llama", {}, {.tensors = With("blk.1.attn_output.bias", {128})}).ok());
+}
+
+TEST_F(ArchitecturesTest, SettingsThatNobodyKnowsAreNamedWithTheirValue) {
+  const struct {
+    const char* name;
+    Shape shape;
+    std::function<void(GgufHeader&)> change;
+    const char* message;
+  } kCases[] = {
+      {"gemma2",
+       {},
+       [](GgufHeader& h) { h.SetFloat32("gemma2.rope.freq_base_swa", 5e5f); },
+       "m: gemma2.rope.freq_base_swa is 5e+05: not served"},
+      {"gemma3",
+       {},
+       [](GgufHeader& h) { h.SetFloat32("gemma3.attn_logit_softcapping", 50.0f); },
+       "m: gemma3.attn_logit_softcapping is 50: not served"},
+      {"qwen3",
+       {},
+       [](GgufHeader& h) { h.SetUint32("qwen3.attention.sliding_window", 4096); },
+       "m: qwen3.attention.sliding_window is 4096: not served"},
+      {"qwen2",
+       {},
+       [](GgufHeader& h) { h.SetBool("qwen2.attention.causal", false); },
+       "m: qwen2.attention.causal is false: not served"},
+      {"qwen3",
+       {},
+       [](GgufHeader& h) { h.SetUint32("qwen3.expert_count", 4); },
+       "m: qwen3.expert_count is 4: not served"},
+      {"qwen3",
+       {},
+       [](GgufHeader& h) { h.SetString("qwen3.rope.scaling.type", "longrope"); },
+       "m: qwen3.rope.scaling.type is 'longrope': not served"},
+      {"qwen3moe", Routed(), [](GgufHeader& h) { h.SetUint32("qwen3moe.expert_gating_func", 2); },
+       "m: qwen3moe.expert_gating_func is 2: not served"},
+      {"qwen3moe", Routed(), [](GgufHeader& h) { h.SetUint32("qwen3moe.expert_shared_count", 1); },
+       "m: qwen3moe.expert_shared_count is 1: not served"},
+      {"llama4", Routed(),
+       [](GgufHeader& h) { h.SetUint32("llama4.attention.sliding_window", 4096); },
+       "m: llama4.attention.sliding_window is 4096: not served"},
+      {"llama4", Routed(), [](GgufHeader& h) { h.SetBool("llama4.expert_weights_norm", true); },
+       "m: llama4.expert_weights_norm is true: not served"},
+      {"deepseek2", Routed(),
+       [](GgufHeader& h) { h.SetFloat32("deepseek2.attention.temperature_scale", 0.1f); },
+       "m: deepseek2.attention.temperature_scale is 0.1: not served"},
+      {"deepseek2", Routed(),
+       [](GgufHeader& h) {
+         h.SetString("deepseek2.rope.scaling.type", "linear");
+         h.SetFloat32("deepseek2.rope.scaling.factor", 4.0f);
+       },
+       "m: deepseek2.rope.scaling.type is 'linear': not served"},
+      {"mistral3",
+       {},
+       [](GgufHeader& h) { h.SetFloat32("mistral3.rope.scaling.alpha", 2.0f); },
+       "m: mistral3.rope.scaling.alpha is 2: not served"},
+  };
+  for (const auto& c : kCases) {
+    const Status status = Load(c.name, c.shape, {.header = c.change});
+    EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+    EXPECT_EQ(status.message(), c.message);
+  }
+}
+
+TEST_F(ArchitecturesTest, AWindowOfLlamaCountsAndOneOfQwen2DoesNot) {
+  const auto with_window = [](const char* key, std::uint32_t window) {
+    return [=](GgufHeader& h) { h.SetUint32(key, window); };
+  };
+  EXPECT_TRUE(Load("qwen2", {}, {.header = with_window("qwen2.attention.sliding_window", 4)}).ok());
+  EXPECT_TRUE(Load("llama", {}, {.header = with_window("llama.attention.sliding_window", 0)}).ok());
+  EXPECT_EQ(Load("llama", {}, {.header = with_window("llama.attention.sliding_window", 1U << 31)})
+                .message(),
+            "m: llama.attention.sliding_window is 2147483648, expected 1 to 1073741824");
+}
+
+// A layer that shares keys and values needs no matrices for them (older files have them) but a
+// layer to share with.
+TEST_F(ArchitecturesTest, Gemma4SharesWithTheLastLayerOfItsKind) {
+  Shape shape;
+  shape.layers = 4;
+  EXPECT_TRUE(Load("gemma4", shape).ok());
+  EXPECT_TRUE(Load("gemma4", shape, {.tensors = With("blk.2.attn_k.weight", {128, 64})}).ok());
+  EXPECT_TRUE(Load("gemma4", shape, {.tensors = With("v.patch_embd.weight", {128, 64})}).ok());
+  shape.window_pattern = 3;  // of w w . w the first two keep their own
+  EXPECT_EQ(Load("gemma4", shape).message(),
+            "m: gemma4.attention.shared_kv_layers is 2: layer 2 has no layer of its kind to share"
+            " with");
+}
+
+TEST_F(ArchitecturesTest, ValuesThatCannotBeAreErrors) {
+  const struct {
+    const char* name;
+    std::function<void(GgufHeader&)> change;
+    const char* message;
+  } kCases[] = {
+      {"gemma3", [](GgufHeader& h) { h.SetFloat32("gemma3.rope.freq_base_swa", -1.0f); },
+       "m: gemma3.rope.freq_base_swa is -1, expected more than 0"},
+      {"gemma3", [](GgufHeader& h) { h.SetFloat32("gemma3.final_logit_softcapping", -30.0f); },
+       "m: gemma3.final_logit_softcapping is -30, not a cap"},
+      {"gemma3", [](GgufHeader& h) { h.SetInt32("gemma3.attention.sliding_window_pattern", -1); },
+       "m: gemma3.attention.sliding_window_pattern is -1, expected 0 or more"},
+  };
+  for (const auto& c : kCases) {
+    const Status status = Load(c.name, {}, {.header = c.change});
+    EXPECT_EQ(status.message(), c.message);
+  }
+}
+
+// Files of whole models have the vision part beside the text's.
+TEST_F(ArchitecturesTest, WhatMakesImagesStatesIsLeftOut) {
+  Changes changes;
+  changes.header = [](GgufHeader& h) { h.SetUint32("mllama.vision.block_count", 32); };
+  changes.tensors = With("v.blk.0.attn_q.weight", {64, 64});
+  EXPECT_TRUE(Load("mllama", {}, changes).ok());
+  EXPECT_TRUE(Load("mllama", {}, {.tensors = With("mm.0.weight", {64, 128})}).ok());
+  EXPECT_EQ(Load("mllama", {}, {.tensors = Without("blk.1.cross_attn_mlp_gate")}).message(),
+            "m: tensor 'blk.1.cross_attn_mlp_gate' is missing");
+  EXPECT_EQ(Load("mllama", {},
+                 {.header =
+                      [](GgufHeader& h) {
+                        h.SetUint32("mllama.vision.image_size", 16000);
+                        h.SetUint32("mllama.vision.patch_size", 1);
+                        h.SetUint32("mllama.vision.max_num_tiles", 4);
+                      }})
+                .message(),
+            "m: mllama.vision.image_size is 16000: 1024000004 tokens");
+}
+
+// T5's own files have them, and nothing uses them.
+TEST_F(ArchitecturesTest, BiasesOfCrossAttentionAreLeftOut) {
+  EXPECT_TRUE(Load("t5", {}, {.tensors = With("dec.blk.0.cross_attn_rel_b.weight", {4, 32})}).ok());
+}
+
+TEST_F(ArchitecturesTest, LayersThatAllSeeEverythingNeedNoChunk) {
+  const auto no_window = [](GgufHeader& h) { h.SetUint32("llama4.attention.sliding_window", 0); };
+  EXPECT_TRUE(Load("llama4", Routed(), {.header = no_window}).ok());
+}
+
+TEST_F(ArchitecturesTest, LatentSizesMustAgree) {
+  Shape whole = Routed();
+  whole.family.whole_kv = true;
+  EXPECT_TRUE(Load("deepseek2", whole).ok());
+  EXPECT_EQ(Load("deepseek2", whole,
+                 {.header =
+                      [](GgufHeader& h) {
+                        h.SetUint32("deepseek2.attention.key_length_mla", 64);
+                        h.SetUint32("deepseek2.attention.value_length_mla", 32);
+                      }})
+                .message(),
+            "m: layer 0 has 4 heads and 4 KV heads, expected 4 and 1");
+  Shape grouped = Routed();
+  grouped.family.expert_groups = 3;
+  EXPECT_EQ(Load("deepseek2", grouped).message(),
+            "m: deepseek2.expert_group_count is 3 with 1 used, for 2 of 4 experts");
+}
+
+// Yarn says by how much queries and keys shrink, in files of this family.
+TEST_F(ArchitecturesTest, LatentAttentionWithYarnNeedsItsMultiplier) {
+  Shape shape = Routed();
+  shape.rope_scaling = make_model::RopeScaling::kYarn;
+  EXPECT_TRUE(Load("deepseek2", shape).ok());
+  shape.rope_scaling = make_model::RopeScaling::kNone;
+  const auto yarn = [](GgufHeader& h) {
+    h.SetString("deepseek2.rope.scaling.type", "yarn");
+    h.SetFloat32("deepseek2.rope.scaling.factor", 4.0f);
+  };
+  EXPECT_EQ(Load("deepseek2", shape, {.header = yarn}).code(), StatusCode::kNotFound);
+}
+
+// Sizes of states that contradict each other, or that nothing serves.
+TEST_F(ArchitecturesTest, StatesAreChecked) {
+  const auto message = [&](const char* name, const Shape& shape, int heads, int groups) {
+    Shape changed = shape;
+    changed.family.state_heads = heads;
+    changed.family.state_groups = groups;
+    return Load(name, changed).message();
+  };
+  EXPECT_EQ(message("qwen3next", Routed(), 6, 4),
+            "m: qwen3next.ssm.inner_size of 192, 6 heads and 4 groups do not divide");
+  EXPECT_EQ(message("qwen3next", Routed(), 6, 12),
+            "m: qwen3next.ssm.group_count is 12, expected 1 to 6");
+  EXPECT_EQ(
+      Load("qwen3", {}, {.header = [](GgufHeader& h) { h.SetUint32("qwen3.ssm.conv_kernel", 4); }})
+          .message(),
+      "m: qwen3.ssm.conv_kernel is 4: not served");
+  EXPECT_EQ(
+      Load("granitehybrid", {},
+           {.header = [](GgufHeader& h) { h.SetFloat32("granitehybrid.ssm.dt_b_c_rms", 1.0f); }})
+          .message(),
+      "m: granitehybrid.ssm.dt_b_c_rms is 1: not served");
+}
+
+TEST_F(ArchitecturesTest, MoreExpertsOfATokenThanThereAreIsAnError) {
+  Shape shape = Routed();
+  shape.experts_used = 5;
+  EXPECT_EQ(Load("qwen3moe", shape).message(),
+            "m: qwen3moe.expert_used_count is 5, expected 1 to 4");
+}
+
+}  // namespace
+}  // namespace kvcache

@@ -1,0 +1,163 @@
+// The gemma2 and gemma3 architectures: embeddings scaled by √width, GELU gates, a norm behind
+// attention and one behind the feed-forward part, beside those before them; layers with a window
+// between layers that see everything.
+//
+// gemma2 caps scores and logits softly, cap · tanh(x / cap). gemma3 norms each head's query and key
+// instead, and its window layers turn by frequencies of their own, unscaled.
+//
+// Norms' weights are w + 1 of the published form: converters add the 1.
+//
+// Source: "Gemma 2" (2024) and "Gemma 3 technical report" (2025); the query's scale of the largest
+// ones as in the published configurations (query_pre_attn_scalar), which files do not carry.
+#include <cmath>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "model/families/architectures.h"
+#include "model/graph/blocks.h"
+#include "model/graph/decoder.h"
+#include "model/graph/window_layers.h"
+#include "model/load/rope_scaling.h"
+
+namespace kvcache {
+namespace {
+
+// What the two differ in.
+struct GemmaParams {
+  std::vector<Reach> reaches;
+  RopeTable rope;                        // of layers that see everything
+  std::optional<RopeTable> window_rope;  // of the others, where they have their own
+  float soft_cap = 0.0f;                 // of scores
+  bool head_norms = false;
+};
+
+class Gemma final : public Decoder {
+ public:
+  Gemma(Backend& backend, std::string_view name, LayerParams params, GemmaParams gemma)
+      : Decoder(backend, name, std::move(params)), gemma_(std::move(gemma)) {}
+
+ protected:
+  Status LoadLayer(WeightReader& reader, int index) override;
+  void RunLayer(Pass& pass, int index, const TensorView& x) override;
+  Reach reach(int layer) const override { return gemma_.reaches[static_cast<std::size_t>(layer)]; }
+  RopeParams rope(int layer) const override {
+    const bool own = gemma_.window_rope.has_value() && reach(layer).window > 0;
+    return (own ? *gemma_.window_rope : gemma_.rope).params();
+  }
+
+ private:
+  struct Layer {
+    Norm attn_norm, attn_post_norm, ffn_norm, ffn_post_norm;  // [width]
+    std::optional<Norm> q_norm, k_norm;                       // [head]
+    AttentionWeights attention;
+    GatedFeedForward ffn;
+  };
+
+  void Attend(Pass& pass, int index, const TensorView& h) const;
+
+  GemmaParams gemma_;
+  std::vector<Layer> layers_;
+};
+
+Status Gemma::LoadLayer(WeightReader& reader, int index) {
+  const std::string prefix = LayerPrefix(index);
+  const LayerParams& p = params();
+  const auto norm = [&](const char* name, std::int64_t width) {
+    return reader.RmsNorm(prefix + name, width, p.norm_epsilon);
+  };
+  Layer layer;
+  KVCACHE_ASSIGN_OR_RETURN(layer.attn_norm, norm("attn_norm", p.width));
+  KVCACHE_ASSIGN_OR_RETURN(layer.attention, AttentionWeights::Load(reader, p, index));
+  if (gemma_.head_norms) {
+    KVCACHE_ASSIGN_OR_RETURN(layer.q_norm, norm("attn_q_norm", p.k_dim));
+    KVCACHE_ASSIGN_OR_RETURN(layer.k_norm, norm("attn_k_norm", p.k_dim));
+  }
+  KVCACHE_ASSIGN_OR_RETURN(layer.attn_post_norm, norm("post_attention_norm", p.width));
+  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm, norm("ffn_norm", p.width));
+  KVCACHE_ASSIGN_OR_RETURN(
+      layer.ffn,
+      GatedFeedForward::Load(reader, prefix, p.width, p.ffn[static_cast<std::size_t>(index)]));
+  layer.ffn.activation = Activation::kGelu;
+  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_post_norm, norm("post_ffw_norm", p.width));
+  layers_.push_back(std::move(layer));
+  return Status::Ok();
+}
+
+// h = Wo attention(h)
+void Gemma::Attend(Pass& pass, int index, const TensorView& h) const {
+  const Layer& layer = layers_[static_cast<std::size_t>(index)];
+  const AttentionWeights& w = layer.attention;
+  const Pass::Scope scope(pass);
+  const auto [q, k, v, att] = TakeAttention(pass, w);
+  pass.Linear(h, {{w.q, q}, {w.k, k}, {w.v, v}});
+  if (layer.q_norm) pass.RmsNorm(q, *layer.q_norm, q);
+  if (layer.k_norm) pass.RmsNorm(k, *layer.k_norm, k);
+  pass.Rope(q, rope(index));
+  pass.Rope(k, rope(index));
+  pass.Attention(index, q, k, v, {.scale = params().attention_scale, .soft_cap = gemma_.soft_cap},
+                 att);
+  pass.Linear(att, {{w.o, h}});
+}
+
+void Gemma::RunLayer(Pass& pass, int index, const TensorView& x) {
+  const Layer& layer = layers_[static_cast<std::size_t>(index)];
+  const Pass::Scope scope(pass);
+  const TensorView h = pass.TakeHidden(params().width);
+  pass.RmsNorm(x, layer.attn_norm, h);
+  Attend(pass, index, h);
+  pass.RmsNorm(h, layer.attn_post_norm, h);
+  pass.Add(x, h);
+
+  pass.RmsNorm(x, layer.ffn_norm, h);
+  layer.ffn.Run(pass, h, h);
+  pass.RmsNorm(h, layer.ffn_post_norm, h);
+  pass.Add(x, h);
+}
+
+// In the 27B models queries are scaled by the width per head and not by the head's size.
+void ScaleQueries(const KeyReader& keys, int layers_of_27b, LayerParams* params) {
+  if (params->layers != layers_of_27b || keys.Has("attention.scale")) return;
+  const double width_per_head = 1.0 * params->width / params->heads[0];
+  params->attention_scale = static_cast<float>(1.0 / std::sqrt(width_per_head));
+}
+
+Status ReadGemma2(KeyReader& keys, LayerParams* params, GemmaParams* gemma) {
+  ScaleQueries(keys, 46, params);
+  KVCACHE_ASSIGN_OR_RETURN(gemma->soft_cap, ReadSoftCap(keys, "attn_logit_softcapping", 50.0));
+  KVCACHE_ASSIGN_OR_RETURN(params->logit_soft_cap,
+                           ReadSoftCap(keys, "final_logit_softcapping", 30.0));
+  return Status::Ok();
+}
+
+Status ReadGemma3(KeyReader& keys, LayerParams* params, GemmaParams* gemma) {
+  ScaleQueries(keys, 62, params);
+  gemma->head_norms = true;
+  KVCACHE_ASSIGN_OR_RETURN(params->logit_soft_cap,
+                           ReadSoftCap(keys, "final_logit_softcapping", 0.0));
+  KVCACHE_ASSIGN_OR_RETURN(gemma->window_rope,
+                           ReadWindowRope(keys, params->k_dim, RopeParams::Pairing::kHalves));
+  return Status::Ok();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Model>> LoadGemma(const GgufFile& file, std::string_view name,
+                                         Backend& backend) {
+  KeyReader keys(file, name);
+  WeightReader weights(file, backend);
+  KVCACHE_ASSIGN_OR_RETURN(LayerParams params, ReadLayerParams(keys));
+  params.embedding_scale = std::sqrt(static_cast<float>(params.width));
+  GemmaParams gemma;
+  KVCACHE_ASSIGN_OR_RETURN(gemma.reaches, ReadReach(keys, params));
+  KVCACHE_ASSIGN_OR_RETURN(gemma.rope,
+                           ReadRope(keys, params, RopeParams::Pairing::kHalves, weights));
+  const auto read = name == "gemma2" ? ReadGemma2 : ReadGemma3;
+  KVCACHE_RETURN_IF_ERROR(read(keys, &params, &gemma));
+  IgnoreOtherSenses(keys, weights);
+  KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
+  return LoadDecoder(std::make_unique<Gemma>(backend, name, std::move(params), std::move(gemma)),
+                     weights, file);
+}
+
+}  // namespace kvcache

@@ -1,0 +1,342 @@
+// The gemma4 architecture: gemma3's layers, where
+//
+//   - layers with a window have heads of a size and a rotation of their own;
+//   - values are normed without a weight, and scores are not scaled;
+//   - a layer without a V matrix takes the K matrix's product for it, from before norm and
+//   rotation;
+//   - the last layers (attention.shared_kv_layers) have queries alone: they attend over what the
+//     last layer of their kind before them has kept;
+//   - with embedding_length_per_layer_input each layer is given a vector of its own, from the token
+//     and from the first hidden state, which it gates at its end;
+//   - a layer's result may be scaled (layer_output_scale).
+//
+//   per layer:  e = √P · table[token],  p = rms(Wmodel x / √width) × weight,  input = (p + e) / √2
+//               x += rms(Wproj (gelu(Wgate x) × input)) × weight
+//
+// Mixtures of experts (the 26B model) are not served: their tensors are refused by name.
+//
+// Source: Google's published configuration and code in Hugging Face's modeling_gemma4.py; keys and
+// tensors as llama.cpp writes and reads them.
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/strings.h"
+#include "model/families/architectures.h"
+#include "model/graph/blocks.h"
+#include "model/graph/decoder.h"
+#include "model/graph/window_layers.h"
+#include "model/load/rope_scaling.h"
+
+namespace kvcache {
+namespace {
+
+struct Gemma4Params {
+  std::vector<Reach> reaches;
+  RopeTable rope;         // of layers that see everything
+  RopeTable window_rope;  // of the others
+  int window_dim = 0;     // head size in layers with a window; LayerParams has the others'
+  int own_layers = 0;     // layers with keys and values of their own
+  int input_width = 0;    // P; 0: layers have no inputs of their own
+};
+
+class Gemma4 final : public Decoder {
+ public:
+  Gemma4(Backend& backend, std::string_view name, LayerParams params, Gemma4Params gemma)
+      : Decoder(backend, name, std::move(params)),
+        gemma_(std::move(gemma)),
+        ones_(static_cast<std::size_t>(std::max(this->params().v_dim, gemma_.window_dim)), 1.0f) {}
+
+ protected:
+  Status LoadModelTensors(WeightReader& reader) override;
+  Status LoadLayer(WeightReader& reader, int index) override;
+  void RunLayers(Pass& pass, std::span<const std::int32_t> tokens, const TensorView& x) override;
+  void RunLayer(Pass& pass, int index, const TensorView& x) override;
+  Reach reach(int layer) const override { return gemma_.reaches[static_cast<std::size_t>(layer)]; }
+  RopeParams rope(int layer) const override {
+    return (reach(layer).window > 0 ? gemma_.window_rope : gemma_.rope).params();
+  }
+  std::vector<LayerMemory> Memory() const override;
+
+ private:
+  struct InputGate {
+    Projection gate, back;  // width → P → width
+    Norm post_norm;
+  };
+  struct Layer {
+    Norm attn_norm, attn_post_norm, ffn_norm, ffn_post_norm;  // [width]
+    Norm q_norm, k_norm;                                      // [head]
+    Projection q, o;
+    std::optional<Projection> k, v;
+    GatedFeedForward ffn;
+    std::optional<InputGate> input;
+    float scale = 1.0f;  // of the result
+  };
+
+  int head_dim(int layer) const {
+    return reach(layer).window > 0 ? gemma_.window_dim : params().k_dim;
+  }
+  int KeptBy(int layer) const;  // the layer whose keys and values it attends over
+  Status LoadAttention(WeightReader& reader, int index, Layer* layer) const;
+  Status LoadInput(WeightReader& reader, int index, Layer* layer) const;
+  void Attend(Pass& pass, int index, const TensorView& h) const;
+  void PutKeysAndValues(Pass& pass, int index, const TensorView& h) const;
+  void AddInput(Pass& pass, int index, const TensorView& x) const;
+
+  Gemma4Params gemma_;
+  std::vector<float> ones_;  // the weight of a norm without one
+  TensorView input_table_;   // [P · layers, vocabulary]
+  Projection input_model_;   // width → P · layers
+  Norm input_norm_;          // [P]
+  TensorView inputs_;        // of the pass that runs: [P, layers, batch]
+  std::vector<Layer> layers_;
+};
+
+int Gemma4::KeptBy(int layer) const {
+  int kept_by = std::min(layer, gemma_.own_layers - 1);
+  while (kept_by > 0 && reach(kept_by) != reach(layer)) --kept_by;
+  return kept_by;
+}
+
+std::vector<LayerMemory> Gemma4::Memory() const {
+  std::vector<LayerMemory> layers = Decoder::Memory();
+  for (LayerMemory& layer : layers) {
+    layer.kv.k_dim = layer.kv.v_dim = head_dim(layer.layer);
+    if (layer.layer >= gemma_.own_layers) layer.kv.kv_heads = 0;
+  }
+  return layers;
+}
+
+// ---- Loading
+
+Status Gemma4::LoadModelTensors(WeightReader& reader) {
+  if (gemma_.input_width == 0) return Status::Ok();
+  const std::int64_t all = std::int64_t{gemma_.input_width} * params().layers;
+  KVCACHE_ASSIGN_OR_RETURN(input_table_,
+                           reader.Table("per_layer_token_embd.weight", all, params().vocabulary));
+  KVCACHE_ASSIGN_OR_RETURN(input_model_,
+                           reader.Linear("per_layer_model_proj", params().width, all));
+  KVCACHE_ASSIGN_OR_RETURN(input_norm_, reader.RmsNorm("per_layer_proj_norm", gemma_.input_width,
+                                                       params().norm_epsilon));
+  return Status::Ok();
+}
+
+Status Gemma4::LoadAttention(WeightReader& reader, int index, Layer* layer) const {
+  const std::string prefix = LayerPrefix(index) + "attn_";
+  const LayerParams& p = params();
+  const auto at = static_cast<std::size_t>(index);
+  const std::int64_t dim = head_dim(index);
+  const std::int64_t queries = p.heads[at] * dim;
+  const std::int64_t keys = p.kv_heads[at] * dim;
+  KVCACHE_ASSIGN_OR_RETURN(layer->q, reader.Linear(prefix + "q", p.width, queries));
+  KVCACHE_ASSIGN_OR_RETURN(layer->q_norm, reader.RmsNorm(prefix + "q_norm", dim, p.norm_epsilon));
+  KVCACHE_ASSIGN_OR_RETURN(layer->o, reader.Linear(prefix + "output", queries, p.width));
+  if (index >= gemma_.own_layers) {
+    // Files from before llama.cpp left them out have them still.
+    for (const char* const unused : {"k.weight", "v.weight", "k_norm.weight"}) {
+      reader.Ignore(prefix + unused);
+    }
+    return Status::Ok();
+  }
+  KVCACHE_ASSIGN_OR_RETURN(layer->k, reader.Linear(prefix + "k", p.width, keys));
+  KVCACHE_ASSIGN_OR_RETURN(layer->k_norm, reader.RmsNorm(prefix + "k_norm", dim, p.norm_epsilon));
+  if (!reader.Has(prefix + "v.weight")) return Status::Ok();
+  KVCACHE_ASSIGN_OR_RETURN(layer->v, reader.Linear(prefix + "v", p.width, keys));
+  return Status::Ok();
+}
+
+Status Gemma4::LoadInput(WeightReader& reader, int index, Layer* layer) const {
+  if (gemma_.input_width == 0) return Status::Ok();
+  const std::string prefix = LayerPrefix(index);
+  const LayerParams& p = params();
+  InputGate input;
+  KVCACHE_ASSIGN_OR_RETURN(input.gate,
+                           reader.Linear(prefix + "inp_gate", p.width, gemma_.input_width));
+  KVCACHE_ASSIGN_OR_RETURN(input.back, reader.Linear(prefix + "proj", gemma_.input_width, p.width));
+  KVCACHE_ASSIGN_OR_RETURN(input.post_norm,
+                           reader.RmsNorm(prefix + "post_norm", p.width, p.norm_epsilon));
+  layer->input = std::move(input);
+  return Status::Ok();
+}
+
+Status Gemma4::LoadLayer(WeightReader& reader, int index) {
+  const std::string prefix = LayerPrefix(index);
+  const LayerParams& p = params();
+  const auto norm = [&](const char* name) {
+    return reader.RmsNorm(prefix + name, p.width, p.norm_epsilon);
+  };
+  Layer layer;
+  KVCACHE_ASSIGN_OR_RETURN(layer.attn_norm, norm("attn_norm"));
+  KVCACHE_RETURN_IF_ERROR(LoadAttention(reader, index, &layer));
+  KVCACHE_ASSIGN_OR_RETURN(layer.attn_post_norm, norm("post_attention_norm"));
+  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm, norm("ffn_norm"));
+  KVCACHE_ASSIGN_OR_RETURN(
+      layer.ffn,
+      GatedFeedForward::Load(reader, prefix, p.width, p.ffn[static_cast<std::size_t>(index)]));
+  layer.ffn.activation = Activation::kGelu;
+  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_post_norm, norm("post_ffw_norm"));
+  KVCACHE_RETURN_IF_ERROR(LoadInput(reader, index, &layer));
+  KVCACHE_ASSIGN_OR_RETURN(const std::span<const float> scale,
+                           reader.FloatsIfPresent(prefix + "layer_output_scale.weight", 1));
+  if (!scale.empty()) layer.scale = scale[0];
+  layers_.push_back(std::move(layer));
+  return Status::Ok();
+}
+
+// ---- The graph
+
+void Gemma4::RunLayers(Pass& pass, std::span<const std::int32_t> tokens, const TensorView& x) {
+  if (gemma_.input_width == 0) return Decoder::RunLayers(pass, tokens, x);
+  const Pass::Scope scope(pass);
+  const float width = static_cast<float>(params().width);
+  inputs_ = pass.TakeHeads(gemma_.input_width, params().layers);
+  const TensorView all = Flat(inputs_);
+  pass.Linear(x, {{input_model_, all}});
+  pass.Scale(all, 1.0f / std::sqrt(width));
+  pass.RmsNorm(inputs_, input_norm_, inputs_);
+  {
+    const Pass::Scope tables(pass);
+    const TensorView embedded = pass.TakeHidden(all.dims[0]);
+    pass.Embed(input_table_, tokens, embedded);
+    pass.Scale(embedded, std::sqrt(static_cast<float>(gemma_.input_width)));
+    pass.Add(all, embedded);
+  }
+  pass.Scale(all, 1.0f / std::sqrt(2.0f));
+  Decoder::RunLayers(pass, tokens, x);
+}
+
+// x += rms(Wproj (gelu(Wgate x) × the layer's input))
+void Gemma4::AddInput(Pass& pass, int index, const TensorView& x) const {
+  const InputGate& input = *layers_[static_cast<std::size_t>(index)].input;
+  const Pass::Scope scope(pass);
+  const TensorView gated = pass.TakeHidden(gemma_.input_width);
+  const TensorView own = pass.TakeHidden(gemma_.input_width);
+  const TensorView back = pass.TakeHidden(params().width);
+  TensorView from = Moved(inputs_, index * inputs_.stride_bytes[1]);
+  from.dims = {inputs_.dims[0], inputs_.dims[2], 1, 1};
+  from.stride_bytes[1] = inputs_.stride_bytes[2];
+  pass.Copy(from, own);
+  pass.Linear(x, {{input.gate, gated}});
+  pass.Gate(gated, own, Activation::kGelu);
+  pass.Linear(gated, {{input.back, back}});
+  pass.RmsNorm(back, input.post_norm, back);
+  pass.Add(x, back);
+}
+
+void Gemma4::PutKeysAndValues(Pass& pass, int index, const TensorView& h) const {
+  const Layer& layer = layers_[static_cast<std::size_t>(index)];
+  const int kv_heads = params().kv_heads[static_cast<std::size_t>(index)];
+  const int dim = head_dim(index);
+  const Pass::Scope scope(pass);
+  const TensorView k = pass.TakeHeads(dim, kv_heads);
+  const TensorView v = pass.TakeHeads(dim, kv_heads);
+  const Norm unweighted{TensorView::Dense(const_cast<float*>(ones_.data()), DType::kF32, dim),
+                        params().norm_epsilon};
+  if (layer.v) {
+    pass.Linear(h, {{*layer.k, k}, {*layer.v, v}});
+    pass.RmsNorm(v, unweighted, v);
+  } else {
+    pass.Linear(h, {{*layer.k, k}});
+    pass.RmsNorm(k, unweighted, v);
+  }
+  pass.RmsNorm(k, layer.k_norm, k);
+  pass.Rope(k, rope(index));
+  pass.Put(index, k, v);
+}
+
+// h = Wo attention(h)
+void Gemma4::Attend(Pass& pass, int index, const TensorView& h) const {
+  const Layer& layer = layers_[static_cast<std::size_t>(index)];
+  const int heads = params().heads[static_cast<std::size_t>(index)];
+  const int dim = head_dim(index);
+  if (layer.k) PutKeysAndValues(pass, index, h);
+  const Pass::Scope scope(pass);
+  const TensorView q = pass.TakeHeads(dim, heads);
+  const TensorView att = pass.TakeHeads(dim, heads);
+  pass.Linear(h, {{layer.q, q}});
+  pass.RmsNorm(q, layer.q_norm, q);
+  pass.Rope(q, rope(index));
+  pass.Attend(KeptBy(index), q, {.scale = params().attention_scale}, att);
+  pass.Linear(att, {{layer.o, h}});
+}
+
+void Gemma4::RunLayer(Pass& pass, int index, const TensorView& x) {
+  const Layer& layer = layers_[static_cast<std::size_t>(index)];
+  const Pass::Scope scope(pass);
+  const TensorView h = pass.TakeHidden(params().width);
+  pass.RmsNorm(x, layer.attn_norm, h);
+  Attend(pass, index, h);
+  pass.RmsNorm(h, layer.attn_post_norm, h);
+  pass.Add(x, h);
+
+  pass.RmsNorm(x, layer.ffn_norm, h);
+  layer.ffn.Run(pass, h, h);
+  pass.RmsNorm(h, layer.ffn_post_norm, h);
+  pass.Add(x, h);
+
+  if (layer.input) AddInput(pass, index, x);
+  if (layer.scale != 1.0f) pass.Scale(x, layer.scale);
+}
+
+// ---- Keys
+
+Status ReadHeads(KeyReader& keys, const LayerParams& params, Gemma4Params* gemma) {
+  KVCACHE_ASSIGN_OR_RETURN(gemma->window_dim,
+                           keys.IntOr("attention.key_length_swa", 8192, params.k_dim));
+  KVCACHE_ASSIGN_OR_RETURN(const int window_v_dim,
+                           keys.IntOr("attention.value_length_swa", 8192, params.v_dim));
+  if (params.k_dim != params.v_dim) return keys.Unsupported("attention.value_length");
+  return gemma->window_dim == window_v_dim ? Status::Ok()
+                                           : keys.Unsupported("attention.value_length_swa");
+}
+
+// Layers that share need one of their kind before them.
+Status ReadSharing(KeyReader& keys, const LayerParams& params, Gemma4Params* gemma) {
+  constexpr std::string_view kShared = "attention.shared_kv_layers";
+  KVCACHE_ASSIGN_OR_RETURN(const std::int64_t shared, keys.file().GetIntOr(keys.Key(kShared), 0));
+  keys.Ignore(kShared);
+  if (shared < 0 || shared >= params.layers) {
+    return {StatusCode::kCorrupt,
+            StrCat(keys.Key(kShared), " is ", shared, ", expected 0 to ", params.layers - 1)};
+  }
+  gemma->own_layers = params.layers - static_cast<int>(shared);
+  const auto own = gemma->reaches.begin() + gemma->own_layers;
+  for (auto layer = own; layer != gemma->reaches.end(); ++layer) {
+    if (std::find(gemma->reaches.begin(), own, *layer) != own) continue;
+    return {StatusCode::kCorrupt,
+            StrCat(keys.Key(kShared), " is ", shared, ": layer ", layer - gemma->reaches.begin(),
+                   " has no layer of its kind to share with")};
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Model>> LoadGemma4(const GgufFile& file, std::string_view name,
+                                          Backend& backend) {
+  KeyReader keys(file, name);
+  WeightReader weights(file, backend);
+  KVCACHE_ASSIGN_OR_RETURN(LayerParams params, ReadLayerParams(keys));
+  params.embedding_scale = std::sqrt(static_cast<float>(params.width));
+  if (!keys.Has("attention.scale")) params.attention_scale = 1.0f;
+  KVCACHE_ASSIGN_OR_RETURN(params.logit_soft_cap,
+                           ReadSoftCap(keys, "final_logit_softcapping", 0.0));
+  Gemma4Params gemma;
+  KVCACHE_ASSIGN_OR_RETURN(gemma.reaches, ReadReach(keys, params));
+  KVCACHE_RETURN_IF_ERROR(ReadHeads(keys, params, &gemma));
+  KVCACHE_RETURN_IF_ERROR(ReadSharing(keys, params, &gemma));
+  KVCACHE_ASSIGN_OR_RETURN(gemma.input_width,
+                           keys.IntOrZero("embedding_length_per_layer_input", 1 << 16));
+  KVCACHE_ASSIGN_OR_RETURN(gemma.rope,
+                           ReadRope(keys, params, RopeParams::Pairing::kHalves, weights));
+  KVCACHE_ASSIGN_OR_RETURN(gemma.window_rope,
+                           ReadWindowRope(keys, gemma.window_dim, RopeParams::Pairing::kHalves));
+  IgnoreOtherSenses(keys, weights);
+  KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
+  return LoadDecoder(std::make_unique<Gemma4>(backend, name, std::move(params), std::move(gemma)),
+                     weights, file);
+}
+
+}  // namespace kvcache

@@ -1,0 +1,93 @@
+// The qwen2 architecture (Qwen 1.5, 2 and 2.5): llama's layers with biases on q, k and v, and the
+// halves of a head turned against each other instead of neighbours.
+//
+// A window in a file (attention.sliding_window) means nothing: the published models state one and
+// say beside it, in use_sliding_window, that they do without.
+//
+// Source: Yang et al., "Qwen2 technical report" (2024).
+#include <utility>
+#include <vector>
+
+#include "model/families/architectures.h"
+#include "model/graph/blocks.h"
+#include "model/graph/decoder.h"
+#include "model/load/rope_scaling.h"
+
+namespace kvcache {
+namespace {
+
+class Qwen2 final : public Decoder {
+ public:
+  Qwen2(Backend& backend, std::string_view name, LayerParams params, RopeTable rope)
+      : Decoder(backend, name, std::move(params)), rope_(std::move(rope)) {}
+
+ protected:
+  Status LoadLayer(WeightReader& reader, int index) override;
+  void RunLayer(Pass& pass, int index, const TensorView& x) override;
+  RopeParams rope(int) const override { return rope_.params(); }
+
+ private:
+  struct Layer {
+    Norm attn_norm, ffn_norm;
+    AttentionWeights attention;
+    GatedFeedForward ffn;
+  };
+
+  RopeTable rope_;
+  std::vector<Layer> layers_;
+};
+
+Status Qwen2::LoadLayer(WeightReader& reader, int index) {
+  const std::string prefix = LayerPrefix(index);
+  const LayerParams& p = params();
+  Layer layer;
+  KVCACHE_ASSIGN_OR_RETURN(layer.attn_norm,
+                           reader.RmsNorm(prefix + "attn_norm", p.width, p.norm_epsilon));
+  KVCACHE_ASSIGN_OR_RETURN(layer.attention,
+                           AttentionWeights::Load(reader, p, index, Bias::kRequired));
+  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm,
+                           reader.RmsNorm(prefix + "ffn_norm", p.width, p.norm_epsilon));
+  KVCACHE_ASSIGN_OR_RETURN(
+      layer.ffn,
+      GatedFeedForward::Load(reader, prefix, p.width, p.ffn[static_cast<std::size_t>(index)]));
+  layers_.push_back(std::move(layer));
+  return Status::Ok();
+}
+
+void Qwen2::RunLayer(Pass& pass, int index, const TensorView& x) {
+  const Layer& layer = layers_[static_cast<std::size_t>(index)];
+  const Pass::Scope scope(pass);
+  const TensorView h = pass.TakeHidden(params().width);
+  {
+    const AttentionWeights& w = layer.attention;
+    const Pass::Scope attention(pass);
+    const auto [q, k, v, att] = TakeAttention(pass, w);
+    pass.RmsNorm(x, layer.attn_norm, h);
+    pass.Linear(h, {{w.q, q}, {w.k, k}, {w.v, v}});
+    pass.Rope(q, rope_.params());
+    pass.Rope(k, rope_.params());
+    pass.Attention(index, q, k, v, {.scale = params().attention_scale}, att);
+    pass.Linear(att, {{w.o, h}});
+    pass.Add(x, h);
+  }
+  pass.RmsNorm(x, layer.ffn_norm, h);
+  layer.ffn.Run(pass, h, h);
+  pass.Add(x, h);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Model>> LoadQwen2(const GgufFile& file, std::string_view name,
+                                         Backend& backend) {
+  KeyReader keys(file, name);
+  WeightReader weights(file, backend);
+  KVCACHE_ASSIGN_OR_RETURN(LayerParams params, ReadLayerParams(keys));
+  KVCACHE_ASSIGN_OR_RETURN(RopeTable rope,
+                           ReadRope(keys, params, RopeParams::Pairing::kHalves, weights));
+  keys.Ignore("attention.sliding_window");
+  KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
+  return LoadDecoder(std::make_unique<Qwen2>(backend, name, std::move(params), std::move(rope)),
+                     weights, file);
+}
+
+}  // namespace kvcache

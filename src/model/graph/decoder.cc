@@ -1,0 +1,150 @@
+#include "model/graph/decoder.h"
+
+#include <algorithm>
+
+#include "base/strings.h"
+#include "gguf/gguf.h"
+
+namespace kvcache {
+
+Status Decoder::Load(WeightReader& reader, const GgufFile& file) {
+  const std::int64_t width = params_.width;
+  const std::int64_t vocabulary = params_.vocabulary;
+  const std::int64_t embedded = std::max(params_.embedded, params_.vocabulary);
+  KVCACHE_ASSIGN_OR_RETURN(embedding_, reader.Table("token_embd.weight", width, embedded));
+  KVCACHE_ASSIGN_OR_RETURN(
+      output_norm_, reader.RmsNorm(std::string(output_norm_name()), width, params_.norm_epsilon));
+  const char* const output = reader.Has("output.weight") ? "output" : "token_embd";
+  KVCACHE_ASSIGN_OR_RETURN(output_, reader.Linear(output, width, vocabulary));
+  KVCACHE_RETURN_IF_ERROR(LoadModelTensors(reader));
+  for (int i = 0; i < params_.layers; ++i) KVCACHE_RETURN_IF_ERROR(LoadLayer(reader, i));
+  KVCACHE_RETURN_IF_ERROR(reader.CheckAllUsed());
+  owned_weight_bytes_ = reader.owned_bytes();
+  FillInfo(file);
+  return Status::Ok();
+}
+
+void Decoder::FillInfo(const GgufFile& file) {
+  info_ = {.architecture = std::string(architecture_),
+           .name = params_.name,
+           .layers = params_.layers,
+           .width = params_.width,
+           .vocabulary = params_.vocabulary,
+           .embedded = std::max(params_.embedded, params_.vocabulary),
+           .context_length = params_.context_length,
+           .parameters = 0,
+           .decoder_start = params_.decoder_start,
+           .memory = Memory()};
+  for (const GgufTensor& tensor : file.tensors()) info_.parameters += tensor.elements();
+}
+
+std::vector<LayerMemory> Decoder::Memory() const {
+  using Kind = LayerMemory::Kind;
+  std::vector<LayerMemory> layers;
+  for (int i = 0; i < params_.layers; ++i) {
+    const Reach seen = reach(i);
+    layers.push_back({.layer = i,
+                      .kind = seen.window > 0  ? Kind::kSliding
+                              : seen.chunk > 0 ? Kind::kChunked
+                                               : Kind::kFull,
+                      .kv = {params_.kv_heads[static_cast<std::size_t>(i)], params_.k_dim,
+                             params_.v_dim, params_.v_in_k},
+                      .window = seen.window,
+                      .kept = KeptOf(seen.window),
+                      .chunk = seen.chunk});
+  }
+  return layers;
+}
+
+ShiftKeysFn Decoder::ShiftKeys() {
+  return
+      [this](int layer, const LayerKv& storage, std::span<const CellRun> cells, Position offset) {
+        return backend_.ShiftKeys(storage, cells, offset, rope(layer));
+      };
+}
+
+std::unique_ptr<Cache> Decoder::MakeCache() {
+  std::vector<Reach> reaches;
+  reaches.reserve(static_cast<std::size_t>(params_.layers));
+  for (int i = 0; i < params_.layers; ++i) reaches.push_back(reach(i));
+  return MakeLayerCaches(reaches, ShiftKeys());
+}
+
+void Decoder::RunLayers(Pass& pass, std::span<const std::int32_t>, const TensorView& x) {
+  for (int i = 0; i < params_.layers; ++i) RunLayer(pass, i, x);
+}
+
+Status Decoder::Reserve(int max_batch) {
+  if (max_batch <= max_batch_) return Status::Ok();
+  Pass measure = Pass::Measuring(max_batch);
+  const TensorView x = measure.TakeHidden(params_.width);
+  {
+    const Pass::Scope scope(measure);
+    measure.TakeHidden(params_.width);  // Logits' normed rows
+  }
+  RunLayers(measure, {}, x);
+  KVCACHE_RETURN_IF_ERROR(measure.status());
+  max_batch_ = 0;
+  batch_ = 0;
+  KVCACHE_RETURN_IF_ERROR(scratch_.Reserve(backend_, measure.peak_values()));
+  max_batch_ = max_batch;
+  return Status::Ok();
+}
+
+Status Decoder::Forward(std::span<const std::int32_t> tokens, std::span<const Position> positions,
+                        Cache& cache) {
+  const auto batch = static_cast<std::int64_t>(tokens.size());
+  if (batch == 0 || batch > max_batch_ || positions.size() != tokens.size()) {
+    return {StatusCode::kInvalidArgument,
+            StrCat("a pass of ", batch, " tokens, reserved are ", max_batch_)};
+  }
+  batch_ = 0;
+  Pass pass(backend_, scratch_, &cache, positions, interrupt());
+  const TensorView x = pass.TakeHidden(params_.width);
+  pass.Embed(embedding_, tokens, x);
+  if (params_.embedding_scale != 1.0f) pass.Scale(x, params_.embedding_scale);
+  RunLayers(pass, tokens, x);
+  KVCACHE_RETURN_IF_ERROR(pass.status());
+  batch_ = batch;
+  return Status::Ok();
+}
+
+Status Decoder::CheckRows(std::span<const std::int32_t> rows) const {
+  if (static_cast<std::int64_t>(rows.size()) > max_batch_) {
+    return {StatusCode::kInvalidArgument,
+            StrCat("logits of ", rows.size(), " rows, reserved are ", max_batch_)};
+  }
+  for (const std::int32_t row : rows) {
+    if (row >= 0 && row < batch_) continue;
+    return {StatusCode::kInvalidArgument,
+            StrCat("logits of row ", row, " of a pass of ", batch_, " tokens")};
+  }
+  return Status::Ok();
+}
+
+Status Decoder::Logits(std::span<const std::int32_t> rows, float* logits) {
+  KVCACHE_RETURN_IF_ERROR(CheckRows(rows));
+  const auto count = static_cast<std::int64_t>(rows.size());
+  if (count == 0) return Status::Ok();
+  const std::int64_t width = params_.width;
+  const std::int64_t normed = AlignedValues(width * batch_);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t row = rows[static_cast<std::size_t>(i)];
+    KVCACHE_RETURN_IF_ERROR(backend_.RmsNorm(scratch_.At(row * width, width, 1),
+                                             output_norm_.weight, output_norm_.epsilon,
+                                             scratch_.At(normed + i * width, width, 1)));
+  }
+  const TensorView y = TensorView::Dense(logits, DType::kF32, params_.vocabulary, count);
+  const LinearOutput out[] = {{output_.weight.get(), y}};
+  KVCACHE_RETURN_IF_ERROR(backend_.Linear(scratch_.At(normed, width, count), out));
+  if (params_.logit_scale != 1.0f) KVCACHE_RETURN_IF_ERROR(backend_.Scale(y, params_.logit_scale));
+  return params_.logit_soft_cap > 0.0f ? backend_.SoftCap(y, params_.logit_soft_cap) : Status::Ok();
+}
+
+Result<std::unique_ptr<Model>> LoadDecoder(std::unique_ptr<Decoder> decoder, WeightReader& reader,
+                                           const GgufFile& file) {
+  KVCACHE_RETURN_IF_ERROR(decoder->Load(reader, file));
+  return std::unique_ptr<Model>(std::move(decoder));
+}
+
+}  // namespace kvcache

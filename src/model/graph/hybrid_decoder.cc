@@ -1,0 +1,28 @@
+#include "model/graph/hybrid_decoder.h"
+
+#include "kvcache/recurrent_cache.h"
+
+namespace kvcache {
+
+std::unique_ptr<Cache> HybridDecoder::MakeCache() {
+  RecurrentOptions options;
+  options.layers = recurrent_.layers;
+  options.conv_dim = recurrent_.taps > 0 ? recurrent_.taps - 1 : 0;
+  options.conv_channels = recurrent_.channels;
+  options.state_size = recurrent_.state_size();
+  options.attention.shift_keys = ShiftKeys();
+  return MakeRecurrentCache(std::move(options));
+}
+
+std::vector<LayerMemory> HybridDecoder::Memory() const {
+  const std::int64_t inputs = std::int64_t{recurrent_.taps - 1} * recurrent_.channels;
+  std::vector<LayerMemory> layers = Decoder::Memory();
+  for (const int layer : recurrent_.layers) {
+    layers[static_cast<std::size_t>(layer)] = {.layer = layer,
+                                               .kind = LayerMemory::Kind::kRecurrent,
+                                               .state_values = inputs + recurrent_.state_size()};
+  }
+  return layers;
+}
+
+}  // namespace kvcache

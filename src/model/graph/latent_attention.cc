@@ -1,0 +1,151 @@
+#include "model/graph/latent_attention.h"
+
+#include <utility>
+
+namespace kvcache {
+namespace {
+
+// One of the heads' matrices [d0, tokens].
+TensorView OfHead(const TensorView& view, std::int64_t head) {
+  return TensorView::Dense(view.data + head * view.stride_bytes[2], DType::kF32, view.dims[0],
+                           view.dims[1]);
+}
+
+// The same for each of `heads` heads: [d0, 1, tokens] as [d0, heads, tokens].
+TensorView Repeated(TensorView view, std::int64_t heads) {
+  view.dims[1] = heads;
+  view.stride_bytes[1] = 0;
+  return view;
+}
+
+}  // namespace
+
+KvShape LatentShape::kv() const {
+  if (absorbed) {
+    return {1, static_cast<int>(rank + rope), static_cast<int>(rank), true};
+  }
+  return {static_cast<int>(heads), static_cast<int>(query()), static_cast<int>(value)};
+}
+
+Result<LatentAttention> LatentAttention::Load(WeightReader& reader, const std::string& prefix,
+                                              const LatentShape& shape) {
+  const LatentShape& s = shape;
+  LatentAttention a;
+  a.shape_ = s;
+  std::string query = prefix + "attn_q";
+  if (s.q_rank > 0) {
+    KVCACHE_ASSIGN_OR_RETURN(a.q_down_, reader.Linear(prefix + "attn_q_a", s.width, s.q_rank));
+    KVCACHE_ASSIGN_OR_RETURN(a.q_norm_,
+                             reader.RmsNorm(prefix + "attn_q_a_norm", s.q_rank, s.norm_epsilon));
+    query += "_b";
+  }
+  KVCACHE_ASSIGN_OR_RETURN(
+      a.q_up_, reader.Linear(query, s.q_rank > 0 ? s.q_rank : s.width, s.heads * s.query()));
+  KVCACHE_ASSIGN_OR_RETURN(a.down_,
+                           reader.Linear(prefix + "attn_kv_a_mqa", s.width, s.rank + s.rope));
+  KVCACHE_ASSIGN_OR_RETURN(a.norm_,
+                           reader.RmsNorm(prefix + "attn_kv_a_norm", s.rank, s.norm_epsilon));
+  if (s.absorbed) {
+    KVCACHE_ASSIGN_OR_RETURN(a.k_up_,
+                             reader.Stack(prefix + "attn_k_b.weight", s.plain, s.rank, s.heads));
+    KVCACHE_ASSIGN_OR_RETURN(a.v_up_,
+                             reader.Stack(prefix + "attn_v_b.weight", s.rank, s.value, s.heads));
+  } else {
+    KVCACHE_ASSIGN_OR_RETURN(
+        a.kv_up_, reader.Linear(prefix + "attn_kv_b", s.rank, s.heads * (s.plain + s.value)));
+  }
+  KVCACHE_ASSIGN_OR_RETURN(a.o_, reader.Linear(prefix + "attn_output", s.heads * s.value, s.width));
+  a.outputs_.resize(static_cast<std::size_t>(s.heads));
+  a.groups_.resize(static_cast<std::size_t>(s.heads));
+  return a;
+}
+
+void LatentAttention::Queries(Pass& pass, const TensorView& h, RopeParams rope,
+                              const TensorView& q) const {
+  const Pass::Scope scope(pass);
+  if (q_down_.has_value()) {
+    const TensorView low = pass.TakeHidden(shape_.q_rank);
+    pass.Linear(h, {{*q_down_, low}});
+    pass.RmsNorm(low, q_norm_, low);
+    pass.Linear(low, {{q_up_, q}});
+  } else {
+    pass.Linear(h, {{q_up_, q}});
+  }
+  rope.first = static_cast<int>(shape_.plain);
+  pass.Rope(q, rope);
+}
+
+// latent [rank + rope, 1, batch] = [c | t]; normed [rank, batch] = c once more, dense.
+void LatentAttention::Latents(Pass& pass, const TensorView& h, RopeParams rope,
+                              const TensorView& latent, const TensorView& normed) const {
+  pass.Linear(h, {{down_, latent}});
+  const TensorView c = Part(latent, 0, shape_.rank);
+  pass.Copy(c, normed);
+  pass.RmsNorm(normed, norm_, normed);
+  pass.Copy(normed, c);
+  rope.first = static_cast<int>(shape_.rank);
+  pass.Rope(latent, rope);
+}
+
+void LatentAttention::EachHead(Pass& pass, const LinearWeight& stack, const TensorView& x,
+                               const TensorView& y) {
+  if (!pass.runs()) return;
+  for (std::size_t head = 0; head < groups_.size(); ++head) {
+    const auto index = static_cast<std::int64_t>(head);
+    outputs_[head] = {&stack, OfHead(y, index), index};
+    groups_[head] = {OfHead(x, index), std::span(outputs_).subspan(head, 1)};
+  }
+  pass.Check(pass.backend().LinearGroups(groups_));
+}
+
+void LatentAttention::Absorbed(Pass& pass, int layer, const TensorView& q, const TensorView& latent,
+                               float scale, const TensorView& answer) {
+  const LatentShape& s = shape_;
+  const std::int64_t batch = pass.batch();
+  // By head, tokens beside each other: what the heads' matrices read and write.
+  const TensorView plain = pass.Take(s.plain, batch, s.heads);
+  const TensorView looked_up = pass.Take(s.rank, batch, s.heads);
+  const TensorView answers = pass.Take(s.value, batch, s.heads);
+  const TensorView absorbed = pass.TakeHeads(s.rank + s.rope, s.heads);
+  const TensorView sums = pass.TakeHeads(s.rank, s.heads);
+  pass.Copy(Swapped(Part(q, 0, s.plain)), plain);
+  EachHead(pass, *k_up_, plain, looked_up);
+  pass.Copy(Swapped(looked_up), Part(absorbed, 0, s.rank));
+  pass.Copy(Part(q, s.plain, s.rope), Part(absorbed, s.rank, s.rope));
+  pass.Attention(layer, absorbed, latent, ValuesInKeys(latent, s.rank), {.scale = scale}, sums);
+  pass.Copy(Swapped(sums), looked_up);
+  EachHead(pass, *v_up_, looked_up, answers);
+  pass.Copy(Swapped(answers), answer);
+}
+
+void LatentAttention::Expanded(Pass& pass, int layer, const TensorView& q, const TensorView& latent,
+                               const TensorView& c, float scale, const TensorView& answer) const {
+  const LatentShape& s = shape_;
+  const TensorView both = pass.TakeHeads(s.plain + s.value, s.heads);
+  const TensorView k = pass.TakeHeads(s.query(), s.heads);
+  const TensorView v = pass.TakeHeads(s.value, s.heads);
+  pass.Linear(c, {{kv_up_, both}});
+  pass.Copy(Part(both, 0, s.plain), Part(k, 0, s.plain));
+  pass.Copy(Repeated(Part(latent, s.rank, s.rope), s.heads), Part(k, s.plain, s.rope));
+  pass.Copy(Part(both, s.plain, s.value), v);
+  pass.Attention(layer, q, k, v, {.scale = scale}, answer);
+}
+
+void LatentAttention::Run(Pass& pass, int layer, const TensorView& h, RopeParams rope, float scale,
+                          const TensorView& out) {
+  const Pass::Scope scope(pass);
+  const TensorView q = pass.TakeHeads(shape_.query(), shape_.heads);
+  const TensorView latent = pass.TakeHeads(shape_.rank + shape_.rope, 1);
+  const TensorView c = pass.TakeHeads(shape_.rank, 1);
+  const TensorView answer = pass.TakeHeads(shape_.value, shape_.heads);
+  Queries(pass, h, rope, q);
+  Latents(pass, h, rope, latent, c);
+  if (shape_.absorbed) {
+    Absorbed(pass, layer, q, latent, scale, answer);
+  } else {
+    Expanded(pass, layer, q, latent, c, scale, answer);
+  }
+  pass.Linear(answer, {{o_, out}});
+}
+
+}  // namespace kvcache

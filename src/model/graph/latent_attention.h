@@ -1,0 +1,82 @@
+// Multi-head latent attention: a token's keys and values, of all heads, come out of one vector c of
+// `rank` values and of `rope` values that turn, t.
+//
+//   q_h = [n_h | r_h]      [c | t] = Wa x, c normed        score of head h: n_h · (Wk_h c) + r_h ·
+//   t
+//
+// Absorbed, heads look up c itself, and the cache keeps [c | t] once for all of them:
+//
+//   score   = (Wk_hᵀ n_h) · c + r_h · t        one KV head, whose key is [c | t] and whose value is
+//   c answer  = Wv_h Σ p c
+//
+// Old files have Wk and Wv in one matrix, by rows of c. There every head's key and value are made
+// and kept, as its transpose cannot be had out of blocks.
+//
+// Source: DeepSeek-AI, "DeepSeek-V2" (2024), section 2.1 and appendix C; tensor names as llama.cpp
+// writes them.
+// Thread safety: one thread at a time.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/graph/pass.h"
+#include "model/load/weights.h"
+
+namespace kvcache {
+
+struct LatentShape {
+  std::int64_t width = 0;
+  std::int64_t heads = 0;
+  std::int64_t q_rank = 0;  // 0: queries are made from x at once
+  std::int64_t rank = 0;    // values of c
+  std::int64_t plain = 0;   // values of n_h
+  std::int64_t rope = 0;    // values of r_h and t
+  std::int64_t value = 0;   // values of a head's answer
+  bool absorbed = true;
+  float norm_epsilon = 0.0f;
+
+  std::int64_t query() const { return plain + rope; }
+  // What the cache keeps of a token.
+  KvShape kv() const;
+  // Where in a key of the cache the turning values begin.
+  int first_turned() const { return static_cast<int>(absorbed ? rank : plain); }
+};
+
+class LatentAttention {
+ public:
+  static Result<LatentAttention> Load(WeightReader& reader, const std::string& prefix,
+                                      const LatentShape& shape);
+
+  // out [width, batch] = the layer's answer to h [width, batch]; out may be h. `rope` is that of
+  // the first pair that turns.
+  void Run(Pass& pass, int layer, const TensorView& h, RopeParams rope, float scale,
+           const TensorView& out);
+
+ private:
+  void Queries(Pass& pass, const TensorView& h, RopeParams rope, const TensorView& q) const;
+  void Latents(Pass& pass, const TensorView& h, RopeParams rope, const TensorView& latent,
+               const TensorView& normed) const;
+  void Absorbed(Pass& pass, int layer, const TensorView& q, const TensorView& latent, float scale,
+                const TensorView& answer);
+  void Expanded(Pass& pass, int layer, const TensorView& q, const TensorView& latent,
+                const TensorView& c, float scale, const TensorView& answer) const;
+  // y[:, :, h] = matrix h of `stack` · x[:, :, h]
+  void EachHead(Pass& pass, const LinearWeight& stack, const TensorView& x, const TensorView& y);
+
+  LatentShape shape_;
+  std::optional<Projection> q_down_;
+  Norm q_norm_;
+  Projection q_up_;
+  Projection down_;                            // x → [c | t]
+  Norm norm_;                                  // of c
+  std::unique_ptr<LinearWeight> k_up_, v_up_;  // absorbed: a matrix of each head
+  Projection kv_up_;                           // else
+  Projection o_;
+  std::vector<LinearOutput> outputs_;  // [heads]
+  std::vector<LinearGroup> groups_;    // [heads]
+};
+
+}  // namespace kvcache

@@ -1,0 +1,44 @@
+#include "model/graph/layer_caches.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "kvcache/causal_cache.h"
+#include "kvcache/wrapper_cache.h"
+
+namespace kvcache {
+namespace {
+
+std::unique_ptr<Cache> MakeOne(const Reach& reach, const ShiftKeysFn& shift_keys) {
+  return MakeCausalCache({.shift_keys = shift_keys,
+                          .window = reach.window,
+                          .memory = KeptOf(reach.window),
+                          .chunk = reach.chunk});
+}
+
+}  // namespace
+
+int KeptOf(int window) {
+  const int most = std::numeric_limits<int>::max();
+  return window > most / 2 ? most : 2 * window;
+}
+
+std::unique_ptr<Cache> MakeLayerCaches(std::span<const Reach> reach_of_layer,
+                                       const ShiftKeysFn& shift_keys) {
+  std::vector<Reach> kinds;
+  WrapperOptions options;
+  for (const Reach& reach : reach_of_layer) {
+    auto kind = std::ranges::find(kinds, reach);
+    if (kind == kinds.end()) {
+      kind = kinds.insert(kinds.end(), reach);
+      options.caches.push_back(MakeOne(reach, shift_keys));
+    }
+    options.cache_of_layer.push_back(static_cast<int>(kind - kinds.begin()));
+  }
+  if (options.caches.size() == 1) return std::move(options.caches.front());
+  return MakeWrapperCache(std::move(options));
+}
+
+}  // namespace kvcache

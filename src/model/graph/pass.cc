@@ -1,0 +1,203 @@
+#include "model/graph/pass.h"
+
+#include <array>
+#include <cassert>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "kvcache/recurrent_cache.h"
+
+namespace kvcache {
+namespace {
+
+// Heads one after another: what a linear layer reads and writes.
+TensorView ColumnsOf(const TensorView& view, std::int64_t batch) {
+  return TensorView::Dense(view.data, DType::kF32, view.elements() / batch, batch);
+}
+
+// The rows of a view, which lie evenly apart; nothing where they do not.
+std::optional<TensorView> RowsOf(const TensorView& view) {
+  TensorView rows = TensorView::Dense(view.data, DType::kF32, view.dims[0],
+                                      view.dims[1] * view.dims[2] * view.dims[3]);
+  const auto [s0, s1, s2, s3] = view.stride_bytes;
+  rows.stride_bytes[1] = view.dims[1] == 1 ? s2 : s1;
+  const bool even = view.dims[1] == 1 || view.dims[2] == 1 || s2 == view.dims[1] * s1;
+  return even && view.dims[3] == 1 ? std::optional(rows) : std::nullopt;
+}
+
+}  // namespace
+
+TensorView Pass::HeadsOf(const TensorView& x, std::int64_t offset, std::int64_t dim,
+                         std::int64_t heads) const {
+  TensorView view = TensorView::Dense(x.data, DType::kF32, dim, heads, batch_);
+  view.stride_bytes[2] = BytesOf(DType::kF32, x.elements() / batch_);
+  return Moved(view, BytesOf(DType::kF32, offset));
+}
+
+TensorView Pass::EveryOther(const TensorView& x, std::int64_t first) {
+  TensorView view = x;
+  view.dims[1] /= 2;
+  view.stride_bytes[1] *= 2;
+  return Moved(view, first * x.stride_bytes[1]);
+}
+
+TensorView Pass::Take(std::int64_t d0, std::int64_t d1, std::int64_t d2) {
+  const std::int64_t at = top_;
+  top_ += AlignedValues(d0 * d1 * d2);
+  peak_ = std::max(peak_, top_);
+  if (!measuring() && top_ > scratch_->values()) {
+    Check({StatusCode::kInternal, "a pass takes " + std::to_string(top_) + " values of scratch, " +
+                                      std::to_string(scratch_->values()) + " are there"});
+    return TensorView::Dense(nullptr, DType::kF32, d0, d1, d2);
+  }
+  return measuring() ? TensorView::Dense(nullptr, DType::kF32, d0, d1, d2)
+                     : scratch_->At(at, d0, d1, d2);
+}
+
+void Pass::Linear(const TensorView& x, std::initializer_list<Product> products) {
+  constexpr std::size_t kMost = 4;
+  assert(products.size() <= kMost);
+  if (!runs()) return;
+  std::array<LinearOutput, kMost> outputs;
+  std::size_t count = 0;
+  for (const Product& product : products) {
+    outputs[count++] = {product.by.weight.get(), ColumnsOf(product.to, batch_)};
+  }
+  Check(backend_->Linear(ColumnsOf(x, batch_), std::span(outputs).first(count)));
+  for (const Product& product : products) {
+    if (!product.by.bias.has_value() || !runs()) continue;
+    Check(backend_->AddBias(ColumnsOf(product.to, batch_), *product.by.bias));
+  }
+}
+
+void Pass::RmsNorm(const TensorView& x, const Norm& norm, const TensorView& y) {
+  if (!runs()) return;
+  const std::optional<TensorView> from = RowsOf(x);
+  const std::optional<TensorView> to = RowsOf(y);
+  if (!from.has_value() || !to.has_value()) {
+    return Check({StatusCode::kInternal, "a norm of rows that do not lie evenly apart"});
+  }
+  Check(backend_->RmsNorm(*from, norm.weight, norm.epsilon, *to));
+}
+
+void Pass::Embed(const TensorView& table, std::span<const std::int32_t> tokens,
+                 const TensorView& y) {
+  if (runs()) Check(backend_->Embed(table, tokens, y));
+}
+
+void Pass::Multiply(const TensorView& x, const TensorView& y) {
+  if (runs()) Check(backend_->Multiply(x, y));
+}
+
+void Pass::Add(const TensorView& x, const TensorView& y) {
+  if (runs()) Check(backend_->Add(x, y));
+}
+
+void Pass::Copy(const TensorView& from, const TensorView& to) {
+  if (runs()) Check(backend_->CopyValues(from, to));
+}
+
+void Pass::Gate(const TensorView& gate, const TensorView& up, Activation activation) {
+  if (runs()) Check(backend_->Gate(gate, up, activation));
+}
+
+void Pass::GateClamped(const TensorView& gate, const TensorView& up, float alpha, float limit) {
+  if (runs()) Check(backend_->GateClamped(gate, up, alpha, limit));
+}
+
+void Pass::Activate(const TensorView& x, Activation activation) {
+  if (runs()) Check(backend_->Activate(x, activation));
+}
+
+void Pass::Scale(const TensorView& x, float factor) {
+  if (runs()) Check(backend_->Scale(x, factor));
+}
+
+void Pass::SoftCap(const TensorView& x, float cap) {
+  if (runs()) Check(backend_->SoftCap(x, cap));
+}
+
+void Pass::ScaleTokens(const TensorView& x, std::span<const float> factors) {
+  if (runs()) Check(backend_->ScaleColumns(ColumnsOf(x, batch_), factors));
+}
+
+void Pass::Rope(const TensorView& heads, const RopeParams& rope) {
+  if (runs()) Check(backend_->Rope(heads, positions_, rope));
+}
+
+void Pass::Put(int layer, const TensorView& k, const TensorView& v) {
+  if (!runs()) return;
+  cache_->SetLayer(layer);
+  Check(cache_->Put(k, v));
+}
+
+void Pass::Attend(int layer, const TensorView& q, const AttentionOptions& options,
+                  const TensorView& out) {
+  if (!runs()) return;
+  cache_->SetLayer(layer);
+  auto storage = cache_->Storage();
+  if (!storage.ok()) return Check(std::move(storage).TakeStatus());
+  Check(backend_->Attention(*storage, q, cache_->Visible(), options, out));
+}
+
+void Pass::Attention(int layer, const TensorView& q, const TensorView& k, const TensorView& v,
+                     const AttentionOptions& options, const TensorView& out) {
+  Put(layer, k, v);
+  Attend(layer, q, options, out);
+}
+
+void Pass::ShortConv(int layer, const TensorView& x, const ConvTaps& taps, const TensorView& y) {
+  if (!runs()) return;
+  RecurrentCache& cache = *cache_->Recurrent();
+  auto before = cache.ConvState(layer);
+  if (!before.ok()) return Check(std::move(before).TakeStatus());
+  auto after = cache.NextConvState(layer);
+  if (!after.ok()) return Check(std::move(after).TakeStatus());
+  Check(backend_->ShortConv(x, taps, {.before = *before, .after = *after}, y));
+  if (runs()) Check(cache.UpdateConvState(layer, *after));
+}
+
+void Pass::DecayRates(const TensorView& raw, const TensorView& bias, const TensorView& rates,
+                      const TensorView& steps, const TensorView& decays) {
+  if (runs()) Check(backend_->DecayRates(raw, bias, rates, steps, decays));
+}
+
+void Pass::Scan(int layer, const ScanInputs& inputs, const ScanOptions& options,
+                const TensorView& out) {
+  if (!runs()) return;
+  RecurrentCache& cache = *cache_->Recurrent();
+  const std::array<std::int64_t, 3> dims{inputs.values.dims[0], inputs.keys.dims[0],
+                                         inputs.values.dims[1]};
+  auto before = cache.RecurrentState(layer, dims);
+  if (!before.ok()) return Check(std::move(before).TakeStatus());
+  auto after = cache.NextRecurrentState(layer, dims);
+  if (!after.ok()) return Check(std::move(after).TakeStatus());
+  Check(backend_->StateScan(inputs, options, {.before = *before, .after = *after}, out));
+  if (runs()) Check(cache.UpdateRecurrentState(layer, *after));
+}
+
+void Pass::CrossAttention(int layer, int type, const KvShape& shape, const TensorView& q,
+                          const AttentionOptions& options, const TensorView& out) {
+  if (!runs()) return;
+  cache_->SetLayer(layer);
+  cache_->SetLayerType(type);
+  auto storage = cache_->Storage();
+  // Before the first output of all there are no cells, and nobody sees any.
+  const LayerKv nothing{.shape = shape};
+  if (!storage.ok() && storage.status().code() != StatusCode::kNotFound) {
+    return Check(std::move(storage).TakeStatus());
+  }
+  Check(backend_->Attention(storage.ok() ? *storage : nothing, q, cache_->Visible(), options, out));
+}
+
+void Pass::WhoLooks(std::span<float> looks) {
+  if (!runs()) return;
+  const Visibility& visible = cache_->Visible();
+  for (std::size_t i = 0; i < looks.size(); ++i) {
+    const auto history = static_cast<std::size_t>(visible.histories_index[i]);
+    looks[i] = visible.histories[history].empty() ? 0.0f : 1.0f;
+  }
+}
+
+}  // namespace kvcache

@@ -1,0 +1,42 @@
+// Which of a model's layers are recurrent, and what their states hold, from a file's metadata.
+//
+//   key                        means
+//   attention.head_count_kv    an array: layers with 0 are recurrent
+//   full_attention_interval    every so-manieth layer is attention (qwen3next; 4 if missing)
+//   shortconv.l_cache          taps of a short convolution over all of the width (lfm2)
+//   ssm.conv_kernel            taps; ssm.inner_size + 2 · group_count · state_size channels
+//   ssm.state_size             values of a key: a head's state is [inner_size / heads, state_size]
+//   ssm.time_step_rank         heads of the state
+//   ssm.group_count            groups of heads that share keys and queries
+//
+// Thread safety: a value.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "kvcache/status.h"
+#include "model/load/hyperparameters.h"
+#include "model/load/key_reader.h"
+
+namespace kvcache {
+
+struct RecurrentParams {
+  std::vector<int> layers{};  // the recurrent ones, ascending; empty: there are none
+  int taps = 0;               // of the convolution, the token's own included
+  int channels = 0;
+  int k_dim = 0;   // values of a key; 0: the layers have no state beside the convolution's
+  int v_dim = 0;   // values of a head's input and output
+  int heads = 0;   // of the state
+  int groups = 0;  // of heads
+
+  std::int64_t state_size() const { return std::int64_t{v_dim} * k_dim * heads; }
+  int inner() const { return v_dim * heads; }
+  int key_width() const { return k_dim * groups; }
+};
+
+// Sets `params->kv_heads` of recurrent layers to 0. REQUIRES: params as ReadLayerParams gives them
+// with LayerKinds::kHybrid. Files of families without recurrent layers give empty ones.
+Result<RecurrentParams> ReadRecurrentParams(KeyReader& keys, LayerParams* params);
+
+}  // namespace kvcache

@@ -1,0 +1,78 @@
+#include "model/graph/window_layers.h"
+
+#include <algorithm>
+
+#include "base/strings.h"
+
+namespace kvcache {
+namespace {
+
+constexpr std::string_view kWindow = "attention.sliding_window";
+constexpr std::string_view kPattern = "attention.sliding_window_pattern";
+
+constexpr int kRequired = -1;
+
+// What an architecture's files mean where they do not say.
+struct Rule {
+  std::string_view architecture;
+  int window;  // 0: none without the key, kRequired: the key must be there
+  int period;  // every so many layers see everything; 0: none; kRequired: the key must be there
+};
+constexpr Rule kRules[] = {
+    {"gemma2", 4096, 2},       {"gemma3", 0, 6}, {"gemma4", kRequired, kRequired},
+    {"gpt-oss", kRequired, 2}, {"llama", 0, 0},
+};
+
+Result<int> ReadWindow(KeyReader& keys, const Rule& rule) {
+  if (rule.window == kRequired) return keys.Int(kWindow, 1 << 30);
+  KVCACHE_ASSIGN_OR_RETURN(const std::int64_t window,
+                           keys.file().GetIntOr(keys.Key(kWindow), rule.window));
+  if (window == 0) keys.Ignore(kWindow);
+  if (window == 0 || !keys.Has(kWindow)) return static_cast<int>(window);
+  return keys.Int(kWindow, 1 << 30);
+}
+
+Result<std::vector<bool>> ReadArray(KeyReader& keys, int layers) {
+  KVCACHE_ASSIGN_OR_RETURN(const GgufBools windowed, keys.file().GetBools(keys.Key(kPattern)));
+  if (windowed.size() == static_cast<std::size_t>(layers)) {
+    return std::vector<bool>(windowed.begin(), windowed.end());
+  }
+  return Status(StatusCode::kCorrupt, StrCat(keys.Key(kPattern), " has ", windowed.size(),
+                                             " values for ", layers, " layers"));
+}
+
+Result<std::vector<bool>> ReadPattern(KeyReader& keys, const Rule& rule, int layers) {
+  const GgufEntry* const entry = keys.file().Find(keys.Key(kPattern));
+  std::int64_t period = rule.period;
+  if (entry == nullptr && period == kRequired) {
+    return Status(StatusCode::kCorrupt, keys.Key(kPattern) + " is missing");
+  }
+  if (entry != nullptr) {
+    keys.Ignore(kPattern);
+    if (entry->type == GgufType::kArray) return ReadArray(keys, layers);
+    KVCACHE_ASSIGN_OR_RETURN(period, keys.file().GetInt(entry->key));
+    if (period < 0) {
+      return Status(StatusCode::kCorrupt,
+                    StrCat(entry->key, " is ", period, ", expected 0 or more"));
+    }
+  }
+  std::vector<bool> windowed;
+  windowed.reserve(static_cast<std::size_t>(layers));
+  for (int i = 0; i < layers; ++i) windowed.push_back(period == 0 || i % period < period - 1);
+  return windowed;
+}
+
+}  // namespace
+
+Result<std::vector<Reach>> ReadReach(KeyReader& keys, const LayerParams& params) {
+  std::vector<Reach> reaches(static_cast<std::size_t>(params.layers));
+  const auto* const rule = std::ranges::find(kRules, keys.architecture(), &Rule::architecture);
+  if (rule == std::end(kRules)) return reaches;
+  KVCACHE_ASSIGN_OR_RETURN(const int window, ReadWindow(keys, *rule));
+  KVCACHE_ASSIGN_OR_RETURN(const std::vector<bool> windowed,
+                           ReadPattern(keys, *rule, params.layers));
+  for (std::size_t i = 0; i < reaches.size(); ++i) reaches[i].window = windowed[i] ? window : 0;
+  return reaches;
+}
+
+}  // namespace kvcache

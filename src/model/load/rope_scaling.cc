@@ -1,0 +1,166 @@
+#include "model/load/rope_scaling.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "base/strings.h"
+
+namespace kvcache {
+namespace {
+
+// The scaling's keys, with the values that they have when they are missing.
+struct Scaling {
+  std::string_view type = "none";  // what is left of it: none where the factor is 1
+  double base = 1e4;
+  double factor = 1.0;
+  double attn_factor = 1.0;    // on the magnitude
+  double extrapolation = 0.0;  // YaRN: share of the ramp that holds; 0: linear
+  double beta_fast = 32.0;     // turns within the original context, of the fastest scaled pair
+  double beta_slow = 1.0;
+  double log_multiplier = 0.0;  // of a magnitude that the model itself takes back
+  int original_context = 0;
+};
+
+Status CheckPositive(const KeyReader& keys, std::string_view key, double value) {
+  if (value > 0.0) return Status::Ok();
+  return {StatusCode::kCorrupt, StrCat(keys.Key(key), " is ", value, ", expected more than 0")};
+}
+
+Status CheckEven(const KeyReader& keys, std::string_view key, int value) {
+  if (value % 2 == 0) return Status::Ok();
+  return {StatusCode::kCorrupt, StrCat(keys.Key(key), " is ", value, ", not even")};
+}
+
+Status ReadYarn(KeyReader& keys, Scaling* scaling) {
+  KVCACHE_ASSIGN_OR_RETURN(const double extrapolation,
+                           keys.FloatOr("rope.scaling.yarn_ext_factor", -1.0));
+  scaling->extrapolation = extrapolation < 0.0 ? 1.0 : extrapolation;
+  KVCACHE_ASSIGN_OR_RETURN(scaling->beta_fast, keys.FloatOr("rope.scaling.yarn_beta_fast", 32.0));
+  KVCACHE_ASSIGN_OR_RETURN(scaling->beta_slow, keys.FloatOr("rope.scaling.yarn_beta_slow", 1.0));
+  KVCACHE_RETURN_IF_ERROR(CheckPositive(keys, "rope.scaling.yarn_beta_fast", scaling->beta_fast));
+  KVCACHE_RETURN_IF_ERROR(CheckPositive(keys, "rope.scaling.yarn_beta_slow", scaling->beta_slow));
+  KVCACHE_ASSIGN_OR_RETURN(scaling->log_multiplier,
+                           keys.FloatOr("rope.scaling.yarn_log_multiplier", 0.0));
+  KVCACHE_ASSIGN_OR_RETURN(const double attn_factor,
+                           keys.FloatOr("rope.scaling.yarn_attn_factor", 1.0));
+  return attn_factor == 1.0 ? Status::Ok() : keys.Unsupported("rope.scaling.yarn_attn_factor");
+}
+
+Status ReadFactor(KeyReader& keys, Scaling* scaling) {
+  // The old name of the same.
+  KVCACHE_ASSIGN_OR_RETURN(const double linear, keys.FloatOr("rope.scale_linear", 0.0));
+  KVCACHE_ASSIGN_OR_RETURN(const double factor, keys.FloatOr("rope.scaling.factor", linear));
+  if (factor == 0.0) return Status::Ok();  // it is off
+  scaling->factor = factor;
+  return CheckPositive(keys, "rope.scaling.factor", factor);
+}
+
+Result<Scaling> ReadScaling(KeyReader& keys, const LayerParams& params) {
+  Scaling scaling;
+  KVCACHE_ASSIGN_OR_RETURN(const std::string_view type,
+                           keys.StringOr("rope.scaling.type", "linear"));
+  KVCACHE_ASSIGN_OR_RETURN(scaling.base, keys.FloatOr("rope.freq_base", 1e4));
+  KVCACHE_RETURN_IF_ERROR(CheckPositive(keys, "rope.freq_base", scaling.base));
+  KVCACHE_RETURN_IF_ERROR(ReadFactor(keys, &scaling));
+  KVCACHE_ASSIGN_OR_RETURN(scaling.attn_factor, keys.FloatOr("rope.scaling.attn_factor", 1.0));
+  KVCACHE_ASSIGN_OR_RETURN(
+      scaling.original_context,
+      keys.IntOr("rope.scaling.original_context_length", 1 << 28, params.context_length));
+  KVCACHE_ASSIGN_OR_RETURN([[maybe_unused]] const bool finetuned,
+                           keys.BoolOr("rope.scaling.finetuned", false));
+  if (type == "none") {
+    scaling.factor = 1.0;
+  } else if (type == "yarn") {
+    KVCACHE_RETURN_IF_ERROR(ReadYarn(keys, &scaling));
+    if (scaling.base <= 1.0) return keys.Unsupported("rope.freq_base");
+  } else if (type != "linear") {
+    return keys.Unsupported("rope.scaling.type");
+  }
+  scaling.type = scaling.factor == 1.0 ? "none" : type;
+  return scaling;
+}
+
+// The pair, as a real number, that turns `turns` times within the original context.
+double PairOfTurns(const Scaling& scaling, int dims, double turns) {
+  return dims * std::log(scaling.original_context / (turns * 2.0 * std::numbers::pi)) /
+         (2.0 * std::log(scaling.base));
+}
+
+// 1 for pairs that keep their frequency, 0 for those that are stretched.
+double KeptShare(const Scaling& scaling, int dims, int pair) {
+  if (scaling.extrapolation == 0.0) return 0.0;
+  const double low = std::max(0.0, std::floor(PairOfTurns(scaling, dims, scaling.beta_fast)));
+  const double high =
+      std::min(dims - 1.0, std::ceil(PairOfTurns(scaling, dims, scaling.beta_slow)));
+  const double ramp = std::clamp((pair - low) / std::max(0.001, high - low), 0.0, 1.0);
+  return (1.0 - ramp) * scaling.extrapolation;
+}
+
+double Magnitude(const Scaling& scaling) {
+  if (scaling.extrapolation == 0.0 || scaling.factor <= 1.0) return scaling.attn_factor;
+  const double log_factor = 0.1 * std::log(scaling.factor);
+  return scaling.attn_factor * (1.0 + log_factor) / (1.0 + scaling.log_multiplier * log_factor);
+}
+
+Status CheckDivisors(std::span<const float> divisors) {
+  for (std::size_t i = 0; i < divisors.size(); ++i) {
+    if (std::isfinite(divisors[i]) && divisors[i] > 0.0f) continue;
+    return {StatusCode::kCorrupt, StrCat("tensor 'rope_freqs.weight' has ", divisors[i], " at ", i,
+                                         ", expected more than 0")};
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Result<RopeTable> ReadRope(KeyReader& keys, const LayerParams& params, RopeParams::Pairing pairing,
+                           WeightReader& weights) {
+  RopeTable table;
+  table.pairing = pairing;
+  KVCACHE_ASSIGN_OR_RETURN(table.dims,
+                           keys.IntOr("rope.dimension_count", params.k_dim, params.k_dim));
+  KVCACHE_RETURN_IF_ERROR(CheckEven(keys, "rope.dimension_count", table.dims));
+  KVCACHE_ASSIGN_OR_RETURN(const std::span<const float> divisors,
+                           weights.FloatsIfPresent("rope_freqs.weight", table.dims / 2));
+  KVCACHE_RETURN_IF_ERROR(CheckDivisors(divisors));
+  KVCACHE_ASSIGN_OR_RETURN(const Scaling scaling, ReadScaling(keys, params));
+  for (int i = 0; i < table.dims / 2; ++i) {
+    const double divisor = divisors.empty() ? 1.0 : divisors[static_cast<std::size_t>(i)];
+    const double frequency = std::pow(scaling.base, -2.0 * i / table.dims) / divisor;
+    const double kept = KeptShare(scaling, table.dims, i);
+    table.inv_freq.push_back(
+        static_cast<float>(frequency * (1.0 - kept) / scaling.factor + frequency * kept));
+    if (std::isfinite(table.inv_freq.back())) continue;
+    return Status(StatusCode::kCorrupt,
+                  StrCat(keys.Key("rope.scaling.factor"), " is ", scaling.factor, ": too small"));
+  }
+  table.magnitude = static_cast<float>(Magnitude(scaling));
+  table.original_context = scaling.original_context;
+  return table;
+}
+
+Result<RopeTable> ReadWindowRope(KeyReader& keys, int head_dim, RopeParams::Pairing pairing) {
+  constexpr std::string_view kBase = "rope.freq_base_swa";
+  KVCACHE_ASSIGN_OR_RETURN(const double base, keys.FloatOr(kBase, 1e4));
+  KVCACHE_RETURN_IF_ERROR(CheckPositive(keys, kBase, base));
+  RopeTable table;
+  table.pairing = pairing;
+  KVCACHE_ASSIGN_OR_RETURN(table.dims, keys.IntOr("rope.dimension_count_swa", head_dim, head_dim));
+  KVCACHE_RETURN_IF_ERROR(CheckEven(keys, "rope.dimension_count_swa", table.dims));
+  for (int i = 0; i < table.dims / 2; ++i) {
+    table.inv_freq.push_back(static_cast<float>(std::pow(base, -2.0 * i / table.dims)));
+  }
+  return table;
+}
+
+Result<RopeSummary> ReadRopeSummary(KeyReader& keys, const LayerParams& params) {
+  KVCACHE_ASSIGN_OR_RETURN(const Scaling scaling, ReadScaling(keys, params));
+  const bool divided = keys.file().FindTensor("rope_freqs.weight") != nullptr;
+  return RopeSummary{
+      .scaling = std::string(scaling.type == "none" && divided ? "llama3" : scaling.type),
+      .factor = scaling.factor,
+      .original_context = scaling.original_context};
+}
+
+}  // namespace kvcache

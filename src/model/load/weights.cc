@@ -1,0 +1,159 @@
+#include "model/load/weights.h"
+
+#include <numeric>
+#include <utility>
+
+#include "base/strings.h"
+
+namespace kvcache {
+namespace {
+
+std::string Shape(std::int64_t d0, std::int64_t d1, std::int64_t d2) {
+  return d2 == 1 ? StrCat("[", d0, ", ", d1, "]") : StrCat("[", d0, ", ", d1, ", ", d2, "]");
+}
+
+}  // namespace
+
+bool WeightReader::Has(std::string_view name) const {
+  return file_.FindTensor(name) != nullptr;
+}
+
+Result<TensorView> WeightReader::Take(const std::string& name, std::int64_t d0, std::int64_t d1,
+                                      std::int64_t d2) {
+  const GgufTensor* tensor = file_.FindTensor(name);
+  if (tensor == nullptr) {
+    return Status(StatusCode::kCorrupt, "tensor '" + name + "' is missing");
+  }
+  const auto& dims = tensor->dims;
+  if (dims[0] != d0 || dims[1] != d1 || dims[2] != d2 || dims[3] != 1) {
+    return Status(StatusCode::kCorrupt, StrCat("tensor '", name, "' has shape ",
+                                               Shape(dims[0], dims[1], dims[2] * dims[3]),
+                                               ", expected ", Shape(d0, d1, d2)));
+  }
+  used_.insert(name);
+  return tensor->View();
+}
+
+Result<std::unique_ptr<LinearWeight>> WeightReader::Stack(const std::string& name,
+                                                          std::int64_t inputs, std::int64_t outputs,
+                                                          std::int64_t matrices) {
+  KVCACHE_ASSIGN_OR_RETURN(const TensorView view, Take(name, inputs, outputs, matrices));
+  auto weight = backend_.MakeLinear(view);
+  if (!weight.ok()) return std::move(weight).TakeStatus().WithContext("tensor '" + name + "'");
+  const std::size_t owned = (*weight)->owned_bytes();
+  if (owned > 0) file_.Drop(*file_.FindTensor(name));
+  owned_bytes_ += owned;
+  return weight;
+}
+
+Result<std::unique_ptr<LinearWeight>> WeightReader::Matrix(const std::string& name,
+                                                           std::int64_t inputs,
+                                                           std::int64_t outputs) {
+  return Stack(name, inputs, outputs, 1);
+}
+
+Result<Projection> WeightReader::Linear(const std::string& name, std::int64_t inputs,
+                                        std::int64_t outputs, Bias bias) {
+  Projection projection;
+  KVCACHE_ASSIGN_OR_RETURN(projection.weight, Matrix(name + ".weight", inputs, outputs));
+  if (bias == Bias::kRequired || (bias == Bias::kIfPresent && Has(name + ".bias"))) {
+    KVCACHE_ASSIGN_OR_RETURN(projection.bias, Vector(name + ".bias", outputs));
+  }
+  return projection;
+}
+
+Result<std::vector<Projection>> WeightReader::LinearParts(
+    const std::string& name, std::int64_t inputs, std::initializer_list<std::int64_t> parts) {
+  const std::string whole = name + ".weight";
+  const std::int64_t outputs = std::accumulate(parts.begin(), parts.end(), std::int64_t{0});
+  KVCACHE_ASSIGN_OR_RETURN(TensorView rows, Take(whole, inputs, outputs));
+  std::vector<Projection> projections;
+  std::size_t owned = 0;
+  for (const std::int64_t part : parts) {
+    rows.dims[1] = part;
+    auto weight = backend_.MakeLinear(rows);
+    if (!weight.ok()) return std::move(weight).TakeStatus().WithContext("tensor '" + whole + "'");
+    owned += (*weight)->owned_bytes();
+    projections.push_back({std::move(*weight), std::nullopt});
+    rows.data += part * rows.stride_bytes[1];
+  }
+  if (owned > 0) file_.Drop(*file_.FindTensor(whole));
+  owned_bytes_ += owned;
+  return projections;
+}
+
+Result<Norm> WeightReader::RmsNorm(const std::string& name, std::int64_t width, float epsilon) {
+  KVCACHE_ASSIGN_OR_RETURN(const TensorView weight, Vector(name + ".weight", width));
+  return Norm{weight, epsilon};
+}
+
+Result<TensorView> WeightReader::Table(const std::string& name, std::int64_t inputs,
+                                       std::int64_t outputs) {
+  KVCACHE_ASSIGN_OR_RETURN(const TensorView view, Take(name, inputs, outputs));
+  // Looks up no rows, so that a type that is not served is found here and not in a pass.
+  const TensorView none = TensorView::Dense(nullptr, DType::kF32, inputs, 0);
+  KVCACHE_RETURN_IF_ERROR(backend_.Embed(view, {}, none).WithContext("tensor '" + name + "'"));
+  return view;
+}
+
+Result<TensorView> WeightReader::Vector(const std::string& name, std::int64_t length) {
+  return FloatTable(name, length, 1);
+}
+
+Result<TensorView> WeightReader::FloatTable(const std::string& name, std::int64_t inputs,
+                                            std::int64_t outputs) {
+  KVCACHE_ASSIGN_OR_RETURN(const TensorView view, Take(name, inputs, outputs));
+  if (view.dtype != DType::kF32) {
+    return Status(StatusCode::kUnsupported, "tensor '" + name + "' has type " +
+                                                std::string(InfoOf(view.dtype).name) +
+                                                ", expected f32");
+  }
+  return view;
+}
+
+Result<std::span<const float>> WeightReader::FloatsIfPresent(const std::string& name,
+                                                             std::int64_t length) {
+  return Has(name) ? Floats(name, length) : std::span<const float>();
+}
+
+Result<std::span<const float>> WeightReader::Floats(const std::string& name, std::int64_t length) {
+  KVCACHE_ASSIGN_OR_RETURN(const TensorView view, Vector(name, length));
+  return std::span<const float>(view.as<const float>(), static_cast<std::size_t>(length));
+}
+
+Result<std::vector<float>> WeightReader::Values(const std::string& name, std::int64_t inputs,
+                                                std::int64_t outputs) {
+  KVCACHE_ASSIGN_OR_RETURN(const TensorView view, Take(name, inputs, outputs));
+  if (InfoOf(view.dtype).block_size > 1) {
+    return Status(StatusCode::kUnsupported, "tensor '" + name + "' has type " +
+                                                std::string(InfoOf(view.dtype).name) +
+                                                ", expected f32, f16 or bf16");
+  }
+  std::vector<float> values(static_cast<std::size_t>(inputs * outputs));
+  const TensorView to = TensorView::Dense(values.data(), DType::kF32, inputs, outputs);
+  KVCACHE_RETURN_IF_ERROR(backend_.CopyValues(view, to));
+  return values;
+}
+
+void WeightReader::IgnoreAll(std::string_view prefix) {
+  for (const GgufTensor& tensor : file_.tensors()) {
+    if (tensor.name.starts_with(prefix)) used_.emplace(tensor.name);
+  }
+}
+
+Status WeightReader::CheckAllUsed() const {
+  for (const GgufTensor& tensor : file_.tensors()) {
+    if (used_.find(tensor.name) == used_.end()) {
+      return {StatusCode::kUnsupported, "tensor '" + std::string(tensor.name) +
+                                            "' is not part of this architecture as known here"};
+    }
+  }
+  return Status::Ok();
+}
+
+void IgnoreOtherSenses(KeyReader& keys, WeightReader& weights) {
+  for (const char* const prefix : {"vision.", "audio."}) keys.IgnoreAll(prefix);
+  for (const char* const prefix : {"v.", "a.", "mm."}) weights.IgnoreAll(prefix);
+}
+
+}  // namespace kvcache

@@ -1,0 +1,111 @@
+// The merges of a byte-level BPE vocabulary, as numbers.
+//
+//   "Ġ t"     rank 0     symbol(" ") + symbol("t")  -> symbol(" t")
+//   "h e"     rank 1     …
+//
+// A symbol is a byte string that merging may come by. A token's symbol is its id; strings that
+// are no tokens (or only control tokens', which plain text must not become) have numbers from
+// the vocabulary's size on. Such a symbol is left over only where a vocabulary is odd: then the
+// two parts that its first merge joins stand for it.
+//
+// Thread safety: const calls may run concurrently.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/keyed_hash.h"
+#include "kvcache/status.h"
+#include "tokenizer/text_index.h"
+
+namespace kvcache {
+
+using BpeSymbol = std::int32_t;
+inline constexpr BpeSymbol kNoSymbol = -1;
+
+class BpeMerges {
+ public:
+  static constexpr std::uint32_t kNoRank = ~std::uint32_t{0};
+
+  // What becomes of two neighbours: the lower rank goes first.
+  struct Merge {
+    std::uint32_t rank = kNoRank;
+    BpeSymbol result = kNoSymbol;
+  };
+
+  BpeMerges() = default;
+
+  // `merges` are a file's lines, each two spelled strings (byte_alphabet.h) and a space between
+  // them; those that can not be (no space, characters that are no bytes) never apply; of equal
+  // ones the first counts. `tokens` are the bytes of the tokens that text may become.
+  // Errors: kCorrupt: more than 2^24 merges. Cost: O(bytes of all merges).
+  static Result<BpeMerges> Make(const std::vector<std::string>& merges, const TextIndex& tokens);
+
+  BpeSymbol SymbolOf(std::uint8_t byte) const { return byte_symbols_[byte]; }
+
+  // Of two single bytes.
+  Merge FindBytes(std::uint8_t left, std::uint8_t right) const {
+    return byte_merges_[std::size_t{left} << 8 | right];
+  }
+  Merge Find(BpeSymbol left, BpeSymbol right) const;
+
+  // Merges that count.
+  std::size_t size() const { return size_; }
+
+  // Visits the tokens that stand for a symbol, from left to right: itself if it is a token.
+  // Visits kNoSymbol for a byte without a token.
+  template <typename Visitor>
+  void ForEachToken(BpeSymbol symbol, const Visitor& visit) const {
+    if (symbol < tokens_) return visit(symbol);
+    std::vector<BpeSymbol> pending = {symbol};
+    while (!pending.empty()) {
+      symbol = pending.back();
+      pending.pop_back();
+      const Parts parts = symbol < tokens_ ? Parts{} : PartsOf(symbol);
+      if (parts.left == kNoSymbol) {
+        visit(symbol < tokens_ ? symbol : kNoSymbol);
+      } else {
+        pending.push_back(parts.right);
+        pending.push_back(parts.left);
+      }
+    }
+  }
+
+ private:
+  struct Slot {
+    BpeSymbol left = kNoSymbol;
+    BpeSymbol right = kNoSymbol;
+    Merge merge;
+  };
+  struct Parts {
+    BpeSymbol left = kNoSymbol;
+    BpeSymbol right = kNoSymbol;
+  };
+  struct KeyedHash {
+    std::size_t operator()(const std::string& text) const;
+  };
+
+  Parts PartsOf(BpeSymbol symbol) const {
+    return parts_[static_cast<std::size_t>(symbol - tokens_)];
+  }
+  BpeSymbol Intern(const std::string& text, const TextIndex& tokens);
+  void Add(std::uint32_t rank, const std::string& merge, const TextIndex& tokens);
+  std::size_t SlotOf(BpeSymbol left, BpeSymbol right) const;
+  void FillByteMerges();
+
+  BpeSymbol tokens_ = 0;  // symbols below are tokens
+  std::array<BpeSymbol, 256> byte_symbols_{};
+  std::vector<Merge> byte_merges_;  // by two bytes
+  std::vector<Slot> slots_;         // linear probing, at most half full
+  std::uint64_t mask_ = 0;
+  std::uint64_t key_ = 0;
+  std::size_t size_ = 0;
+  std::vector<Parts> parts_;  // of symbols that are no tokens
+  std::unordered_map<std::string, BpeSymbol, KeyedHash> others_;
+};
+
+}  // namespace kvcache

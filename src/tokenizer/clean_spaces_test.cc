@@ -1,0 +1,41 @@
+#include "tokenizer/clean_spaces.h"
+
+#include <gtest/gtest.h>
+
+namespace kvcache {
+namespace {
+
+TEST(CleanSpacesTest, TakesOutTheListedSpacesAndNoOthers) {
+  const struct {
+    const char* text;
+    const char* expected;
+  } rows[] = {
+      {"", ""},
+      {" ", " "},
+      {"a b", "a b"},
+      {"a .", "a."},
+      {" .", "."},
+      {"a  .", "a ."},
+      {"what ? no ! , .", "what? no!,."},
+      {"a . ;", "a. ;"},
+      {"a ' b", "a'b"},
+      {"a ' ' b", "a'' b"},
+      {"a '", "a '"},
+      {"it 's", "it's"},
+      {"I 'm", "I'm"},
+      {"we 're they 've", "we're they've"},
+      {"he 'll he 'd isn 't", "he 'll he 'd isn 't"},
+      {"'s", "'s"},
+      {" 'r", " 'r"},
+      {"a ' s", "a's"},  // the second pass makes it so
+      {"é .", "é."},
+  };
+  for (const auto& row : rows) {
+    std::string text = row.text;
+    CleanSpaces(&text);
+    EXPECT_EQ(text, row.expected) << row.text;
+  }
+}
+
+}  // namespace
+}  // namespace kvcache

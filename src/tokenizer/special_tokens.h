@@ -1,0 +1,109 @@
+// Cutting a text at special tokens.
+//
+// The longest special token goes first (the lower id first among equals): all its occurrences
+// are cut out from left to right; then the next one looks at what is left. So for the tokens
+// "ab" and "bcd", "abcd" is "a" and bcd. A token that strips takes the white space beside it,
+// as far as the piece of text goes, out of the text.
+//
+// Asking each of a vocabulary's thousands of special tokens would cost far more than the rest
+// of encoding. So an automaton (Aho and Corasick, 1975) reads the text once and says which of
+// them occur at all: usually none.
+//
+// Structure (control tokens, and user-defined ones that look like marks: Vocabulary::IsStructure)
+// is found only where it is asked for: with kParse, or in the stretches of a marked text that its
+// template wrote. Other user-defined tokens are text and found everywhere.
+//
+// Source of the rule: llama.cpp, src/llama-vocab.cpp, where user-defined tokens are found
+// everywhere whatever they look like.
+// Thread safety: const calls may run concurrently.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tokenizer/vocabulary.h"
+
+namespace kvcache {
+
+enum class SpecialText : std::uint8_t {
+  kPlain,  // "</s>" in the text is four characters: text from outside can not end a turn
+  kParse,  // the text of a structure token becomes that token: for chat templates
+};
+
+// Bytes [begin, end) of a text.
+struct TextRange {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  bool operator==(const TextRange&) const = default;
+};
+
+// A stretch of the text, or a special token that stood there.
+struct TextPiece {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  std::int32_t token = kNoToken;  // kNoToken: plain text, not empty
+};
+
+class SpecialTokens {
+ public:
+  // Keeps the reference. Cost: O(bytes of the special tokens' texts).
+  explicit SpecialTokens(const Vocabulary& vocabulary);
+
+  // The pieces of `text` in order. Structure tokens are found only with kParse, other user-defined
+  // ones always. Cost: O(n) for a text without special tokens, else O(n) for each one that occurs.
+  std::vector<TextPiece> Cut(std::string_view text, SpecialText special) const;
+
+  // The tokens that are text by themselves and occur in one of a template's `literals`: they are
+  // structure to that template. Tokens of shape kWords (white space, words) are not among them.
+  // Ascending.
+  std::vector<std::int32_t> InLiterals(std::span<const std::string> literals) const;
+
+  // As with kParse, but structure tokens are found only where they touch no `foreign` range (in
+  // order, disjoint), and before all others, so that no text takes a part of them. Structure are
+  // here also the tokens of `in_literals` (from InLiterals), and those of a shape other than
+  // kWords that occur in `text` outside of the foreign ranges.
+  std::vector<TextPiece> CutMarked(std::string_view text, std::span<const TextRange> foreign,
+                                   std::span<const std::int32_t> in_literals) const;
+
+ private:
+  using Node = std::uint32_t;  // 0 is the root; also "none"
+  static constexpr std::uint32_t kNoPattern = ~std::uint32_t{0};
+
+  struct Edge {
+    std::uint64_t key = 0;  // node << 8 | byte, plus 1; 0: free
+    Node to = 0;
+  };
+
+  void AddPattern(std::uint32_t pattern, std::string_view text);
+  void Link();
+  Node Child(Node node, std::uint8_t byte) const;
+  Node AddChild(Node node, std::uint8_t byte);
+  Node Step(Node node, std::uint8_t byte) const;
+  std::size_t EdgeSlot(std::uint64_t key) const;
+
+  std::vector<std::uint32_t> Occurring(std::string_view text) const;
+  std::int32_t TokenOf(std::uint32_t pattern) const {
+    return vocabulary_.special_tokens()[pattern];
+  }
+  void Report(Node node, std::vector<bool>* seen, std::vector<std::uint32_t>* found) const;
+  bool IsStructureIn(std::string_view text, std::span<const TextRange> foreign,
+                     std::int32_t token) const;
+  void CutAt(std::string_view text, std::int32_t token, std::span<const TextRange> foreign,
+             std::vector<TextPiece>* pieces) const;
+
+  const Vocabulary& vocabulary_;
+  std::array<Node, 256> root_{};        // children of the root, by byte
+  std::vector<Edge> edges_;             // the others: hash table, linear probing
+  std::vector<std::uint32_t> pattern_;  // by node: index into special_tokens(), or none
+  std::vector<Node> parent_;            // by node
+  std::vector<std::uint8_t> byte_;      // by node: of the edge that leads to it
+  std::vector<Node> suffix_;            // by node: longest proper suffix in the tree
+  std::vector<Node> reported_;          // by node: itself or nearest suffix with a pattern
+};
+
+}  // namespace kvcache

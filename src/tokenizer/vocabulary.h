@@ -1,0 +1,192 @@
+// What a vocabulary says: the texts of the tokens, their scores and kinds, the special ids.
+//
+//   TokenizerData   as read from a file or written by hand: nothing checked
+//   Vocabulary      checked, packed, with a hash index from text to id
+//
+// As in llama.cpp (src/llama-vocab.cpp): special ids that are missing or out of range take the
+// defaults of the kind of vocabulary; an empty text belongs to a token that is never found; tokens
+// whose text is known to end an answer ("<|im_end|>") count as control tokens whatever their kind
+// says. Otherwise than there: without kinds, texts of the form "<0x0A>" are byte tokens; ids out of
+// range leave a note; user-defined tokens that look like marks ("[INST]") are structure, which
+// text from outside never becomes (IsStructure).
+//
+// Thread safety: const calls may run concurrently.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvcache/status.h"
+#include "tokenizer/text_index.h"
+
+namespace kvcache {
+
+inline constexpr std::int32_t kNoToken = -1;
+
+// The numbers are GGUF's (`tokenizer.ggml.token_type`).
+enum class TokenKind : std::uint8_t {
+  kUndefined = 0,
+  kNormal = 1,
+  kUnknown = 2,      // stands for what the vocabulary can not say
+  kControl = 3,      // <s>, </s>, <|im_end|>: no text of its own
+  kUserDefined = 4,  // found before all else: in any text, or structure (token_shape.h)
+  kUnused = 5,
+  kByte = 6,  // "<0x0A>": one byte
+};
+
+// "normal", "control", …
+std::string_view TokenKindName(TokenKind kind);
+
+struct SpecialIds {
+  std::int32_t bos = kNoToken;
+  std::int32_t eos = kNoToken;
+  std::int32_t eot = kNoToken;  // end of turn
+  std::int32_t eom = kNoToken;  // end of message
+  std::int32_t unknown = kNoToken;
+  std::int32_t separator = kNoToken;
+  std::int32_t padding = kNoToken;
+  // To fill in the middle of a text.
+  std::int32_t fim_prefix = kNoToken;
+  std::int32_t fim_suffix = kNoToken;
+  std::int32_t fim_middle = kNoToken;
+  std::int32_t fim_padding = kNoToken;
+  std::int32_t fim_repository = kNoToken;
+  std::int32_t fim_separator = kNoToken;
+};
+
+// `tokenizer.ggml.*`. What is unset takes the kind's default.
+struct TokenizerData {
+  std::string model = "llama";      // the kind of vocabulary
+  std::string pre;                  // of kind "gpt2": the pre-tokenizer's name
+  std::vector<std::string> tokens;  // by id; texts in the vocabulary's spelling: "\u2581the"
+  std::vector<float> scores;        // as many, or none: all 0
+  std::vector<std::int32_t> types;  // TokenKind as numbers; as many, or none: all normal
+  std::vector<std::string> merges;  // of kind "gpt2": "left right", the first ones first
+  std::string charsmap;             // of kind "t5": a normalisation (charsmap.h)
+
+  std::optional<std::int64_t> bos, eos, eot, eom, unknown, separator, padding;
+  std::optional<std::int64_t> fim_prefix, fim_suffix, fim_middle;
+  std::optional<std::int64_t> fim_padding, fim_repository, fim_separator;
+  std::optional<bool> add_bos, add_eos, add_space_prefix, remove_extra_spaces;
+
+  // Ids of special tokens that swallow the white space before or after them.
+  std::vector<std::int64_t> strip_before, strip_after;
+};
+
+// What a kind of vocabulary has where the file does not say. These are those of "llama".
+struct VocabularyDefaults {
+  SpecialIds ids = {.bos = 1, .eos = 2, .unknown = 0};
+  bool add_bos = true;
+  bool add_eos = false;
+  bool add_space_prefix = true;
+};
+
+// Where a special id comes from, and what follows from it.
+struct SpecialRole {
+  std::string_view key;  // `tokenizer.ggml.` + this
+  std::int32_t SpecialIds::*id;
+  std::optional<std::int64_t> TokenizerData::*given;
+  bool ends_generation;
+  std::vector<std::string_view> texts;  // what such a token is called, where there is no id
+};
+const std::vector<SpecialRole>& SpecialRoles();
+
+class Vocabulary {
+ public:
+  // Errors: kCorrupt: no tokens, too many, lengths that differ, two tokens with the same text,
+  // a kind that is no kind, ids to strip at out of range, more than 4 MiB of special tokens
+  // (cutting texts at them takes some 80 times their size); each with the numbers.
+  // Cost: O(bytes of all texts).
+  static Result<Vocabulary> Make(const TokenizerData& data,
+                                 const VocabularyDefaults& defaults = {});
+
+  std::int32_t size() const { return static_cast<std::int32_t>(kinds_.size()); }
+  bool Has(std::int32_t token) const { return token >= 0 && token < size(); }
+
+  // REQUIRES for these: Has(token).
+  std::string_view text(std::int32_t token) const { return index_.text(token); }
+  float score(std::int32_t token) const { return scores_[static_cast<std::size_t>(token)]; }
+  TokenKind kind(std::int32_t token) const { return kinds_[static_cast<std::size_t>(token)]; }
+  bool StripsBefore(std::int32_t token) const { return HasFlag(token, kStripBefore); }
+  bool StripsAfter(std::int32_t token) const { return HasFlag(token, kStripAfter); }
+
+  // Whether the token shapes conversations: a control or unknown token, a user-defined one that
+  // looks like a mark or that has a part (bos, eos, …). Text from outside never becomes it.
+  bool IsStructure(std::int32_t token) const { return HasFlag(token, kStructure); }
+
+  // Whether merging the pieces of a text may give the token. Not structure and bytes; nor
+  // user-defined tokens of shape kOther, which are found before anything is merged, or are
+  // structure to the template.
+  bool CanBeMerged(std::int32_t token) const { return !HasFlag(token, kNeverMerged); }
+
+  // Any id.
+  bool IsEndOfGeneration(std::int32_t token) const {
+    return Has(token) && HasFlag(token, kEndOfGeneration);
+  }
+
+  // The token with exactly this text, kNoToken if none.
+  std::int32_t Find(std::string_view text) const { return index_.Find(text); }
+
+  // Control, unknown and user-defined tokens, the longest texts first, then by id.
+  const std::vector<std::int32_t>& special_tokens() const { return special_tokens_; }
+
+  // The token that stands for a byte: "<0x0A>", else the byte itself, else kNoToken.
+  std::int32_t ByteToken(std::uint8_t byte) const { return byte_tokens_[byte]; }
+  // The byte of a byte token. REQUIRES: kind(token) == kByte.
+  std::uint8_t TokenByte(std::int32_t token) const;
+
+  const SpecialIds& ids() const { return ids_; }
+  // A line for each special id of the file that is out of range: the id, the size, the token used
+  // instead. -1 and 4294967295 mean "none" and leave no line.
+  const std::vector<std::string>& notes() const { return notes_; }
+  bool add_bos() const { return add_bos_; }
+  bool add_eos() const { return add_eos_; }
+  bool add_space_prefix() const { return add_space_prefix_; }
+
+ private:
+  enum Flag : std::uint8_t {
+    kStripBefore = 1,
+    kStripAfter = 2,
+    kEndOfGeneration = 4,
+    kStructure = 8,
+    kNeverMerged = 16
+  };
+
+  Vocabulary() = default;
+  bool HasFlag(std::int32_t token, Flag flag) const {
+    return (flags_[static_cast<std::size_t>(token)] & flag) != 0;
+  }
+  void SetFlag(std::int32_t token, Flag flag);
+  void ClearFlag(std::int32_t token, Flag flag);
+  void SetKind(std::int32_t token, TokenKind kind) {
+    kinds_[static_cast<std::size_t>(token)] = kind;
+  }
+  Status SetTokens(const TokenizerData& data);
+  Status SetKinds(const TokenizerData& data);
+  Status SetStrips(const TokenizerData& data);
+  void SetIds(const TokenizerData& data, const SpecialIds& defaults);
+  void SetByteTokens();
+  void FindRolesByText();
+  void MarkEndOfGeneration();
+  void UnmarkInnerEnds();
+  void MarkStructure();
+  Status CollectSpecialTokens();
+
+  TextIndex index_;
+  std::vector<float> scores_;
+  std::vector<TokenKind> kinds_;
+  std::vector<std::uint8_t> flags_;
+  std::vector<std::int32_t> special_tokens_;
+  std::array<std::int32_t, 256> byte_tokens_{};
+  SpecialIds ids_;
+  std::vector<std::string> notes_;
+  bool add_bos_ = true;
+  bool add_eos_ = false;
+  bool add_space_prefix_ = true;
+};
+
+}  // namespace kvcache

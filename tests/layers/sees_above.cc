@@ -1,0 +1,2 @@
+// A cache must not see the processor's backend: any backend serves it.
+#include "backend/cpu/cpu_backend.h"
