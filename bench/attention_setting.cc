@@ -142,7 +142,7 @@ bool AttentionSetting::Run() {
     return TensorView::Dense(x.data(), DType::kF32, case_.head_dim, AttentionCase::kHeads, tokens);
   };
   const Visibility visibility{.positions = positions_,
-                              .histories_index = index_,
+                              .history_of_query = index_,
                               .histories = histories_,
                               .bidirectional = {},
                               .window = case_.window};

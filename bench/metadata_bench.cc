@@ -92,7 +92,7 @@ class Bench {
     const Visibility& visible = cache_->Visible();
     if (visible.positions.size() != positions_.size()) Fail("a query is missing");
     for (std::size_t i = 0; i < positions_.size(); ++i) {
-      const HistoryRun& last = visible.histories[visible.histories_index[i]].back();
+      const HistoryRun& last = visible.histories[visible.history_of_query[i]].back();
       if (visible.positions[i] != positions_[i] || last.position + last.length <= positions_[i]) {
         Fail("a query sees something else");
       }

@@ -38,14 +38,14 @@ class QuotaCache : public kvcache::Cache {
   kvcache::Status SetCausal(std::span<const std::int32_t> except) override {
     return inner_->SetCausal(except);
   }
-  kvcache::Status PrepareKeep(std::span<const std::int32_t> last) override {
-    return inner_->PrepareKeep(last);
+  kvcache::Status PrepareAccept(std::span<const std::int32_t> last) override {
+    return inner_->PrepareAccept(last);
   }
-  void FinishKeep() override { inner_->FinishKeep(); }
+  void FinishAccept() override { inner_->FinishAccept(); }
   kvcache::Status Put(const kvcache::TensorView& k, const kvcache::TensorView& v) override {
     return inner_->Put(k, v);
   }
-  kvcache::Result<kvcache::History> Get() override { return inner_->Get(); }
+  kvcache::Result<kvcache::DenseKv> Get() override { return inner_->Get(); }
   kvcache::Result<kvcache::LayerKv> Storage() override { return inner_->Storage(); }
   const kvcache::Visibility& Visible() const override { return inner_->Visible(); }
   kvcache::Status CopyPrefix(kvcache::SequenceId src, kvcache::SequenceId dst,

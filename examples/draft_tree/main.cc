@@ -144,7 +144,7 @@ Status Run() {
   }
 
   // It was the garage. The story goes on behind it as if nothing else had been there.
-  KVCACHE_RETURN_IF_ERROR(layer->cache().KeepPaths(std::span(last).subspan(1, 1)));
+  KVCACHE_RETURN_IF_ERROR(layer->cache().AcceptDrafts(std::span(last).subspan(1, 1)));
   const Letters more = Letters::Plain(".", kLength + 6);
   KVCACHE_ASSIGN_OR_RETURN(const auto kept, layer->Pass(kStory, more));
   Show("kept: garage.", RowOf(kept, 0));

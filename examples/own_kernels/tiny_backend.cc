@@ -129,7 +129,7 @@ Status TinyBackend::Attention(const LayerKv&, const TensorView&, const kvcache::
   return {StatusCode::kUnsupported, "the tiny backend has no fused attention: use Get()"};
 }
 
-void Attend(const TensorView& q, const kvcache::History& history, float scale,
+void Attend(const TensorView& q, const kvcache::DenseKv& history, float scale,
             const TensorView& out) {
   const std::int64_t cells = history.k.dims[2];
   const std::int64_t group = q.dims[1] / history.k.dims[1];

@@ -39,7 +39,7 @@ class TinyBackend : public kvcache::KvBackend {
 };
 
 // out[head_dim, heads, batch] = softmax(scale · q·K + mask) · V, heads a multiple of K's.
-void Attend(const kvcache::TensorView& q, const kvcache::History& history, float scale,
+void Attend(const kvcache::TensorView& q, const kvcache::DenseKv& history, float scale,
             const kvcache::TensorView& out);
 
 }  // namespace example

@@ -121,7 +121,7 @@ Status TinyModel::Attention(const Layer& layer, Cache& cache,
                              static_cast<std::int64_t>(positions.size()));
   };
   KVCACHE_RETURN_IF_ERROR(cache.Put(view(k, kKvHeads), view(v, kKvHeads)));
-  KVCACHE_ASSIGN_OR_RETURN(const kvcache::History history, cache.Get());
+  KVCACHE_ASSIGN_OR_RETURN(const kvcache::DenseKv history, cache.Get());
   std::vector<float> out(q.size());
   Attend(view(q, kHeads), history, 1.0f / std::sqrt(float{kHeadDim}), view(out, kHeads));
   Add(x, Multiply(layer.o, out, kWidth));

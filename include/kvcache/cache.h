@@ -7,8 +7,8 @@
 //   cache->StartForward(batch, ForwardMode::kCompute);
 //   for (layer) { cache->SetLayer(layer); cache->Put(k, v); … backend.Attention(…); }
 //
-// The pass lasts until the next successful StartForward, KeepPaths, CopyPrefix, Remove or Compact,
-// or Close.
+// The pass lasts until the next successful StartForward, AcceptDrafts, CopyPrefix, Remove or
+// Compact, or Close.
 //
 // Kinds: causal_cache.h, encoder_cache.h, recurrent_cache.h, and wrapper_cache.h for models whose
 // layers need several. A kind of one's own implements this class; tests/support has the kit that
@@ -47,7 +47,7 @@ struct Batch {
   // of the batch, one of its sequence that comes before it; or, with -1, what its sequence keeps.
   // Its position is the next one. Tokens that follow the same one are alternatives: a token sees
   // the path that leads to it, and of the other drafts nothing. When the pass ends the sequences
-  // hold none of them but what KeepPaths keeps; that goes for a sequence without alternatives,
+  // hold none of them but what AcceptDrafts keeps; that goes for a sequence without alternatives,
   // too. There are no items. (A window lets go of what it would for one token at the sequence's
   // end.)
   std::span<const std::int32_t> parents{};
@@ -73,7 +73,7 @@ struct CacheOptions {
 
 // What Get returns: the cells from the first to the last that any query of the batch sees,
 // and which of them each query sees. Views into the cache, valid as long as the pass.
-struct History {
+struct DenseKv {
   TensorView k;     // [k_dim, kv_heads, history]
   TensorView v;     // [v_dim, kv_heads, history], or [history, v_dim, kv_heads] if transposed;
                     // where V is in K, the first values of each key in any case
@@ -134,19 +134,19 @@ class Cache {
   // been the batch; the cells of a path move together. All other drafts are let go of. Errors:
   // kInvalidArgument, nothing changed, outside a pass of drafts, for an index outside of the batch,
   // for two of one sequence; the backend's, with any other code, after which no draft is kept.
-  Status KeepPaths(std::span<const std::int32_t> last) {
-    KVCACHE_RETURN_IF_ERROR(PrepareKeep(last));
-    FinishKeep();
+  Status AcceptDrafts(std::span<const std::int32_t> last) {
+    KVCACHE_RETURN_IF_ERROR(PrepareAccept(last));
+    FinishAccept();
     return Status::Ok();
   }
-  // KeepPaths in two halves, so that several caches keep the same or nothing: the first does all
+  // AcceptDrafts in two halves, so that several caches keep the same or nothing: the first does all
   // that can fail, and ends the pass unless it refuses; the second cannot fail. Without the second
   // no draft is kept.
-  virtual Status PrepareKeep(std::span<const std::int32_t> /*last*/) {
+  virtual Status PrepareAccept(std::span<const std::int32_t> /*last*/) {
     return {StatusCode::kInvalidArgument, "this kind of cache takes no drafts"};
   }
-  // REQUIRES: the call before was a PrepareKeep that succeeded.
-  virtual void FinishKeep() {}
+  // REQUIRES: the call before was a PrepareAccept that succeeded.
+  virtual void FinishAccept() {}
 
   // Stores the batch's K [k_dim, kv_heads, batch] and V [v_dim, kv_heads, batch], f32, for
   // the layer; or K alone, with ValuesInKeys(k, v_dim) as V. The first Put fixes the layer's
@@ -154,7 +154,7 @@ class Cache {
   virtual Status Put(const TensorView& k, const TensorView& v) = 0;
 
   // The layer's history as views with a mask. Only in the plain layout: kUnsupported else.
-  virtual Result<History> Get() = 0;
+  virtual Result<DenseKv> Get() = 0;
 
   // The layer's storage; kNotFound for a layer that was never put.
   virtual Result<LayerKv> Storage() = 0;

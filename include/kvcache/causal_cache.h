@@ -21,7 +21,7 @@ struct CausalOptions {
   int window = 0;            // tokens that a query sees, itself included; 0: all
   // Tokens kept of a sequence with a window; 0: as many as the window. With several sequences
   // one more than the window at least. At or above the capacity: everything is kept.
-  int memory = 0;
+  int retained_tokens = 0;
   int chunk = 0;  // a query sees no further back than position / chunk × chunk; 0: not chunked
 };
 

@@ -102,8 +102,8 @@ struct HistoryRun {
 //   j >  positions[i] - window        where window > 0
 //   j >= positions[i] - positions[i] % chunk   where chunk > 0
 struct Visibility {
-  std::span<const Position> positions{};            // [batch]
-  std::span<const std::int32_t> histories_index{};  // [batch]: which of `histories`
+  std::span<const Position> positions{};             // [batch]
+  std::span<const std::int32_t> history_of_query{};  // [batch]: which of `histories`
   // Per sequence of the batch, or, of drafts, per path to a leaf of their trees: its runs,
   // ascending by position, never overlapping. The batch's own tokens are among them. Histories may
   // have cells in common, which a kernel may read once for all of them.

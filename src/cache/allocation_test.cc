@@ -105,7 +105,7 @@ TEST(AllocationTest, DraftsReuseTheirMemory) {
                       .items = {},
                       .parents = parents};
     return cache->StartForward(batch, ForwardMode::kCompute).ok() &&
-           cache->Put(drafts.view, drafts.view).ok() && cache->KeepPaths(last).ok();
+           cache->Put(drafts.view, drafts.view).ok() && cache->AcceptDrafts(last).ok();
   };
   bool ok = round(0) && round(2);
   const std::int64_t before = testing::Allocations();

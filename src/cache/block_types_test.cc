@@ -205,7 +205,7 @@ class Causal {
 };
 
 TEST_P(BlockTypes, CausalCachesKeepEachTokensBytes) {
-  const CausalOptions kinds[] = {{}, {.window = 12, .memory = 40}, {.chunk = 16}};
+  const CausalOptions kinds[] = {{}, {.window = 12, .retained_tokens = 40}, {.chunk = 16}};
   for (const CausalOptions& kind : kinds) {
     Causal causal(*backend_, kind, Options(Causal::kSequences, 64));
     std::minstd_rand random(3);
@@ -262,7 +262,7 @@ TEST_P(BlockTypes, AnEncodersOutputsAreReplacedAlone) {
     const Visibility& visible = cache->Visible();
     int seen = 0;
     for (const HistoryRun& run :
-         visible.histories[static_cast<std::size_t>(visible.histories_index[query])]) {
+         visible.histories[static_cast<std::size_t>(visible.history_of_query[query])]) {
       for (int i = 0; i < run.length; ++i, ++seen) {
         const LayerKv storage = *cache->Storage();
         const Token token{first + static_cast<std::uint32_t>(seen), {}};

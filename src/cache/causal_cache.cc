@@ -13,7 +13,7 @@
 namespace kvcache {
 namespace {
 
-// Homes on tile boundaries put a token in the lane of its position.
+// Placement on tile boundaries put a token in the lane of its position.
 std::int32_t WholeTiles(std::int32_t cells) {
   return cells < kCellTile ? cells : cells / kCellTile * kCellTile;
 }
@@ -32,7 +32,7 @@ CellTableOptions TableFor(const CacheOptions& options, std::int32_t memory, std:
                          .home_stride = WholeTiles(options.capacity)};
   if (memory == 0) return table;
   const std::int32_t share = table.cells / options.max_sequences;
-  table.homes = Homes::kRing;
+  table.placement = Placement::kRing;
   table.home_stride = WholeTiles(share) > memory ? WholeTiles(share) : share;
   return table;
 }
@@ -58,7 +58,7 @@ Status CausalCache::CheckInit(const KvBackend& backend, const CacheOptions& opti
   const CacheConfig config = config_.value_or(backend.preferred_cache_config());
   KVCACHE_RETURN_IF_ERROR(CheckConfig(config));
   KVCACHE_RETURN_IF_ERROR(CheckSizes(options));
-  KVCACHE_ASSIGN_OR_RETURN(const std::int32_t memory, Retention::MemoryOf(causal_, options));
+  KVCACHE_ASSIGN_OR_RETURN(const std::int32_t memory, WindowEviction::MemoryOf(causal_, options));
   if (CellsFor(options, memory) > kMaxCells) {
     return Invalid(KeptText(options, memory) + " are more than " + std::to_string(kMaxCells) +
                    " cells");
@@ -69,19 +69,19 @@ Status CausalCache::CheckInit(const KvBackend& backend, const CacheOptions& opti
 Status CausalCache::Init(KvBackend& backend, const CacheOptions& options) {
   KVCACHE_RETURN_IF_ERROR(CheckInit(backend, options));
   const CacheConfig config = config_.value_or(backend.preferred_cache_config());
-  KVCACHE_ASSIGN_OR_RETURN(const std::int32_t memory, Retention::MemoryOf(causal_, options));
+  KVCACHE_ASSIGN_OR_RETURN(const std::int32_t memory, WindowEviction::MemoryOf(causal_, options));
   const std::int64_t cells = RoundUp(CellsFor(options, memory), config.cell_padding);
   try {
     cells_.Reset(TableFor(options, memory, cells));
     pass_.Reset(options.max_batch, {causal_.window, causal_.chunk});
-    keeping_.Reset(options.max_batch);
-    retention_.Reset(memory, options.max_sequences, options.max_batch);
+    acceptance_.Reset(options.max_batch);
+    eviction_.Reset(memory, options.max_sequences, options.max_batch);
     kept_text_ = KeptText(options, memory);
   } catch (const std::bad_alloc&) {
     cells_ = {};
     pass_ = {};
-    keeping_ = {};
-    retention_ = {};
+    acceptance_ = {};
+    eviction_ = {};
     return {StatusCode::kOutOfMemory, "no memory for the metadata of " + SizesText(options)};
   }
   LayerKv prototype;
@@ -102,17 +102,17 @@ void CausalCache::Close() {
   state_ = CacheState::kClosed;
   EndPass();
   pass_ = {};
-  keeping_ = {};
+  acceptance_ = {};
   mask_ = {};
   layers_ = {};
   cells_ = {};
-  retention_ = {};
+  eviction_ = {};
   backend_ = nullptr;
 }
 
 void CausalCache::EndPass() {
   cells_.DropDrafts();
-  keeping_.Clear();
+  acceptance_.Clear();
   pass_.End();
   prepared_ = Prepared::kNothing;
 }
@@ -157,19 +157,19 @@ Status CausalCache::ReserveRuns(std::span<const ForwardPass::Token> tokens) {
     while (end < tokens.size() && tokens[end].sequence == sequence) ++end;
     const HistoryRun* const runs = cells_.history(sequence).runs().data();
     if (!cells_.Reserve(sequence, end - begin)) {
-      if (moved) pass_.Follow(cells_);
+      if (moved) pass_.Rebind(cells_);
       return {StatusCode::kOutOfMemory,
               "no memory for the runs of sequence " + std::to_string(Index(sequence))};
     }
     moved = moved || cells_.history(sequence).runs().data() != runs;
   }
-  if (moved) pass_.Follow(cells_);
+  if (moved) pass_.Rebind(cells_);
   return Status::Ok();
 }
 
 Status CausalCache::CheckRoom(std::int32_t size, std::span<const Eviction> evictions) {
   const std::int32_t free = cells_.cells_without_drafts();
-  if (free >= size || retention_.plan_fits()) return Status::Ok();
+  if (free >= size || eviction_.plan_fits()) return Status::Ok();
   const std::int32_t room = free + cells_.CountFreed(evictions);
   if (room >= size) return Status::Ok();
   return {StatusCode::kCacheFull,
@@ -188,7 +188,7 @@ Status CausalCache::PrepareForward(const Batch& batch, ForwardMode mode) {
   }
   const std::span<const ForwardPass::Token> tokens = pass_.Order(batch);
   KVCACHE_RETURN_IF_ERROR(batch.parents.empty() ? CheckPositions(tokens) : CheckRoots(batch));
-  KVCACHE_RETURN_IF_ERROR(CheckRoom(prepared_size_, retention_.Plan(cells_, tokens)));
+  KVCACHE_RETURN_IF_ERROR(CheckRoom(prepared_size_, eviction_.Plan(cells_, tokens)));
   KVCACHE_RETURN_IF_ERROR(ReserveRuns(tokens));
   KVCACHE_RETURN_IF_ERROR(pass_.PrepareDrafts(batch, cells_));
   prepared_ = Prepared::kCompute;
@@ -198,11 +198,11 @@ Status CausalCache::PrepareForward(const Batch& batch, ForwardMode mode) {
 void CausalCache::BeginForward() {
   assert(prepared_ != Prepared::kNothing);
   cells_.DropDrafts();
-  keeping_.Clear();
+  acceptance_.Clear();
   if (prepared_ == Prepared::kReserve) {
     pass_.BeginReserve(prepared_size_, cells_);
   } else if (prepared_ == Prepared::kCompute) {
-    retention_.Evict(cells_);
+    eviction_.Evict(cells_);
     pass_.Begin(cells_);
   }
   prepared_ = Prepared::kNothing;
@@ -213,7 +213,7 @@ Status CausalCache::SetCausal(std::span<const std::int32_t> except) {
   KVCACHE_RETURN_IF_ERROR(CheckReady(state_));
   if (!pass_.active()) return Invalid("SetCausal outside a forward pass");
   KVCACHE_RETURN_IF_ERROR(CheckQueries(except, pass_.drafts(), pass_.size()));
-  pass_.Exempt(except);
+  pass_.SetNonCausal(except);
   masked_cells_ = {};
   return Status::Ok();
 }
@@ -221,16 +221,16 @@ Status CausalCache::SetCausal(std::span<const std::int32_t> except) {
 // Bytes of a path move to the first cells of its sequence's drafts, so that no history is cut to
 // pieces by drafts that were there. Once they have, there is nothing left to attend to: the pass
 // is over, and its drafts wait.
-Status CausalCache::PrepareKeep(std::span<const std::int32_t> last) {
+Status CausalCache::PrepareAccept(std::span<const std::int32_t> last) {
   KVCACHE_RETURN_IF_ERROR(CheckReady(state_));
   KVCACHE_RETURN_IF_ERROR(pass_.drafts().CheckChosen(last));
-  keeping_.Plan(pass_, cells_, last);
+  acceptance_.Plan(pass_, cells_, last);
   pass_.End();
   prepared_ = Prepared::kNothing;
   for (int layer = 0; layer < layers_.size(); ++layer) {
     const LayerKv* const storage = layers_.Find(layer);
     if (storage == nullptr) continue;
-    const Status status = keeping_.MoveBytes(*backend_, *storage);
+    const Status status = acceptance_.MoveBytes(*backend_, *storage);
     if (status.ok()) continue;
     EndPass();
     // Not to be mistaken for a refusal, which changes nothing.
@@ -241,8 +241,8 @@ Status CausalCache::PrepareKeep(std::span<const std::int32_t> last) {
   return Status::Ok();
 }
 
-void CausalCache::FinishKeep() {
-  for (const auto& [sequence, position, cell] : keeping_.kept()) {
+void CausalCache::FinishAccept() {
+  for (const auto& [sequence, position, cell] : acceptance_.accepted()) {
     cells_.KeepDraft(sequence, position, cell);
   }
   EndPass();
@@ -272,14 +272,14 @@ Status CausalCache::EnsureMask() {
   return Status::Ok();
 }
 
-Result<History> CausalCache::Get() {
+Result<DenseKv> CausalCache::Get() {
   KVCACHE_ASSIGN_OR_RETURN(const LayerKv storage, Storage());
   if (!pass_.active()) return Invalid("Get outside a forward pass");
   if (config_->layout != KvLayout::kPlain) {
     return Status(StatusCode::kUnsupported, "views of the history need the plain layout");
   }
   KVCACHE_RETURN_IF_ERROR(EnsureMask());
-  return History{KeysOf(storage, masked_cells_), ValuesOf(storage, masked_cells_), mask_.view()};
+  return DenseKv{KeysOf(storage, masked_cells_), ValuesOf(storage, masked_cells_), mask_.view()};
 }
 
 Status CausalCache::CopyPrefix(SequenceId src, SequenceId dst, Position length) {
@@ -291,7 +291,7 @@ Status CausalCache::CopyPrefix(SequenceId src, SequenceId dst, Position length) 
     cells_.Truncate(dst, length);
   } else {
     KVCACHE_RETURN_IF_ERROR(cells_.Share(src, dst, length));
-    retention_.Grew(dst);
+    eviction_.MarkGrown(dst);
   }
   EndPass();
   return Status::Ok();
@@ -303,7 +303,7 @@ bool CausalCache::CanResume(SequenceId sequence, Position position) const {
   if (state_ != CacheState::kReady || !cells_.Knows(sequence)) return false;
   const RunList& history = cells_.history(sequence);
   if (position < 0 || position > history.length()) return false;
-  if (retention_.keeps_everything() || history.empty()) return true;
+  if (eviction_.keeps_everything() || history.empty()) return true;
   return history.runs().front().position <= std::max(0, position - causal_.window + 1);
 }
 

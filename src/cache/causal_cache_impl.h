@@ -4,8 +4,8 @@
 //   CausalCache ── CellTable     who sees which cell
 //               ├─ LayerStore    the bytes
 //               ├─ ForwardPass   the batch in progress
-//               ├─ Keeping       which of its drafts stay
-//               ├─ Retention     what a window lets go of
+//               ├─ DraftAcceptance       which of its drafts stay
+//               ├─ WindowEviction     what a window lets go of
 //               └─ HistoryMask   the mask, when Get asks
 #pragma once
 
@@ -16,11 +16,11 @@
 
 #include "cache/cache_checks.h"
 #include "cache/cell_table.h"
+#include "cache/draft_acceptance.h"
 #include "cache/forward_pass.h"
 #include "cache/history_mask.h"
-#include "cache/keeping.h"
 #include "cache/layer_store.h"
-#include "cache/retention.h"
+#include "cache/window_eviction.h"
 #include "kvcache/causal_cache.h"
 
 namespace kvcache {
@@ -36,10 +36,10 @@ class CausalCache final : public Cache {
   void BeginForward() override;
   void SetLayer(int layer) override { layer_ = layer; }
   Status SetCausal(std::span<const std::int32_t> except) override;
-  Status PrepareKeep(std::span<const std::int32_t> last) override;
-  void FinishKeep() override;
+  Status PrepareAccept(std::span<const std::int32_t> last) override;
+  void FinishAccept() override;
   Status Put(const TensorView& k, const TensorView& v) override;
-  Result<History> Get() override;
+  Result<DenseKv> Get() override;
   Result<LayerKv> Storage() override;
   const Visibility& Visible() const override { return pass_.visibility(); }
   Status CopyPrefix(SequenceId src, SequenceId dst, Position length) override;
@@ -75,8 +75,8 @@ class CausalCache final : public Cache {
   CellTable cells_;
   LayerStore layers_;
   ForwardPass pass_;
-  Keeping keeping_;
-  Retention retention_;
+  DraftAcceptance acceptance_;
+  WindowEviction eviction_;
   HistoryMask mask_;
   CellRun masked_cells_;  // what mask_ covers; length 0: to be built for this pass
   Prepared prepared_ = Prepared::kNothing;

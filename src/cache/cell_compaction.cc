@@ -85,7 +85,7 @@ void CellTable::Apply(Compaction compaction) {
   if (compaction.moves.empty()) return;
   for (const auto& [from, to, length] : compaction.moves) {
     for (std::int32_t i = 0; i < length; ++i) {
-      users_[to + i] = std::exchange(users_[from + i], 0);
+      ref_counts_[to + i] = std::exchange(ref_counts_[from + i], 0);
       free_.Erase(to + i);
       free_.Insert(from + i);
     }

@@ -36,7 +36,7 @@ constexpr std::int64_t kRingTurn = 5 * 64 / sizeof(std::int32_t);
 }  // namespace
 
 void CellTable::Reset(const CellTableOptions& options) {
-  users_.assign(options.cells, 0);
+  ref_counts_.assign(options.cells, 0);
   free_.Reset(options.cells);
   drafts_.clear();
   drafts_.reserve(options.drafts);
@@ -45,19 +45,19 @@ void CellTable::Reset(const CellTableOptions& options) {
     if (!history.Reserve(kInitialRuns)) throw std::bad_alloc();
   }
   home_stride_ = options.home_stride;
-  homes_ = options.homes;
+  placement_ = options.placement;
 }
 
-std::int32_t CellTable::HomeOf(SequenceId id, Position position) const {
+std::int32_t CellTable::PreferredCell(SequenceId id, Position position) const {
   const std::int64_t ring = position + std::int64_t{Index(id)} * kRingTurn;
-  const std::int64_t offset = homes_ == Homes::kRing ? ring % home_stride_ : position;
+  const std::int64_t offset = placement_ == Placement::kRing ? ring % home_stride_ : position;
   return static_cast<std::int32_t>((Index(id) * home_stride_ + offset) % cells());
 }
 
 std::int32_t CellTable::Place(SequenceId id, Position position, std::int32_t previous) const {
-  const std::int32_t home = HomeOf(id, position);
+  const std::int32_t home = PreferredCell(id, position);
   // A ring that ran on over its end would take the next one's cells.
-  if (homes_ == Homes::kRing && free_.Contains(home)) return home;
+  if (placement_ == Placement::kRing && free_.Contains(home)) return home;
   if (previous != RunList::kNoCell && previous + 1 < cells() && free_.Contains(previous + 1)) {
     return previous + 1;
   }
@@ -70,15 +70,15 @@ std::int32_t CellTable::Claim(SequenceId id, Position position) {
   const std::int32_t previous = position > 0 ? history(id).CellOf(position - 1) : RunList::kNoCell;
   const std::int32_t cell = Place(id, position, previous);
   free_.Erase(cell);
-  users_[cell] = 1;
+  ref_counts_[cell] = 1;
   histories_[Index(id)].Insert(position, cell);
   return cell;
 }
 
 // Siblings have one home: a ring's next cells are theirs, around its own end.
 std::int32_t CellTable::PlaceDraft(SequenceId id, Position position, std::int32_t previous) const {
-  if (homes_ == Homes::kRing) {
-    const std::int32_t home = HomeOf(id, position);
+  if (placement_ == Placement::kRing) {
+    const std::int32_t home = PreferredCell(id, position);
     const std::int64_t end = RingOf(id) + home_stride_;
     std::int32_t cell = free_.NextFrom(home);
     if (cell != FreeSet::kNone && cell < end) return cell;
@@ -89,8 +89,8 @@ std::int32_t CellTable::PlaceDraft(SequenceId id, Position position, std::int32_
 }
 
 std::int64_t CellTable::Rank(SequenceId id, Position position, std::int32_t cell) const {
-  const std::int32_t home = HomeOf(id, position);
-  if (homes_ == Homes::kRing) {
+  const std::int32_t home = PreferredCell(id, position);
+  if (placement_ == Placement::kRing) {
     const bool inside = cell >= RingOf(id) && cell < RingOf(id) + home_stride_;
     if (inside) return (cell - home + home_stride_) % home_stride_;
     return home_stride_ + (std::int64_t{cell} - home + cells()) % cells();
@@ -104,13 +104,13 @@ std::int32_t CellTable::ClaimDraft(SequenceId id, Position position, std::int32_
   assert(free_cells() > 0 && drafts_.size() < drafts_.capacity());
   const std::int32_t cell = PlaceDraft(id, position, previous);
   free_.Erase(cell);
-  users_[cell] = 1;
+  ref_counts_[cell] = 1;
   drafts_.push_back(cell);
   return cell;
 }
 
 void CellTable::KeepDraft(SequenceId id, Position position, std::int32_t cell) {
-  ++users_[cell];
+  ++ref_counts_[cell];
   histories_[Index(id)].Append({position, cell, 1});
 }
 
@@ -121,7 +121,7 @@ void CellTable::DropDrafts() {
 
 void CellTable::Release(std::int32_t cell, std::int32_t length) {
   for (std::int32_t i = cell; i < cell + length; ++i) {
-    if (--users_[i] == 0) free_.Insert(i);
+    if (--ref_counts_[i] == 0) free_.Insert(i);
   }
 }
 
@@ -150,7 +150,7 @@ std::int32_t CellTable::AddUsers(std::span<const Eviction> evictions, std::int32
       if (run.position >= begin) break;
       const HistoryRun part = Clip(run, 0, begin);
       for (std::int32_t i = 0; i < part.length; ++i) {
-        unused += (users_[part.cell + i] += by) == 0;
+        unused += (ref_counts_[part.cell + i] += by) == 0;
       }
     }
   }
@@ -175,7 +175,7 @@ Status CellTable::Share(SequenceId src, SequenceId dst, Position length) {
   for (const HistoryRun& run : history(src).runs()) {
     const HistoryRun shared = Clip(run, 0, length);
     if (shared.length == 0) break;
-    for (std::int32_t i = 0; i < shared.length; ++i) ++users_[shared.cell + i];
+    for (std::int32_t i = 0; i < shared.length; ++i) ++ref_counts_[shared.cell + i];
     target.Append(shared);
   }
   return Status::Ok();
@@ -185,7 +185,7 @@ std::int64_t CellTable::CountShared(SequenceId id, Position begin) const {
   std::int64_t count = 0;
   for (const HistoryRun& run : history(id).runs()) {
     const HistoryRun part = Clip(run, begin, kEndOfSequence);
-    for (std::int32_t i = 0; i < part.length; ++i) count += users_[part.cell + i] > 1;
+    for (std::int32_t i = 0; i < part.length; ++i) count += ref_counts_[part.cell + i] > 1;
   }
   return count;
 }
@@ -196,8 +196,9 @@ void CellTable::MoveDown(SequenceId id, const HistoryRun& run, Position offset,
   for (std::int32_t i = 0; i < run.length; ++i) {
     const Position position = run.position + i - offset;
     std::int32_t cell = run.cell + i;
-    if (users_[cell] > 1) {  // shared: a key holds its rotation, so this sequence needs its own
-      --users_[cell];
+    if (ref_counts_[cell] >
+        1) {  // shared: a key holds its rotation, so this sequence needs its own
+      --ref_counts_[cell];
       const std::int32_t own = Claim(id, position);
       AddCopy(removal.copies, cell, own);
       cell = own;

@@ -1,12 +1,12 @@
 // Who uses which cell: the metadata of a cache, without its bytes.
 //
-//   users     0 2 2 1 1 0 0 …        in how many sequences a cell is seen; 0: free
-//   free set  the cells with no users, as a tree of bitmaps
+//   ref_count     0 2 2 1 1 0 0 …        in how many sequences a cell is seen; 0: free
+//   free set  the cells with no ref_count, as a tree of bitmaps
 //   history   per sequence, its runs of (position, cell, length)
 //   drafts    cells of tokens that no sequence keeps yet
 //
-// Invariants: a cell's users equals the number of runs, over all sequences, that cover it, and one
-// more for a draft; the free set holds exactly the cells without users.
+// Invariants: a cell's ref_count equals the number of runs, over all sequences, that cover it, and
+// one more for a draft; the free set holds exactly the cells without ref_count.
 //
 // Thread safety: none. Allocation: Reset, Reserve, Share, RemoveMiddle and PlanCompaction only.
 // Design: docs/design/cells.md.
@@ -29,7 +29,7 @@ namespace kvcache {
 inline constexpr std::size_t kInitialRuns = 64;
 
 // Where a sequence's tokens go by preference, from the sequence's own first cell on.
-enum class Homes : std::uint8_t {
+enum class Placement : std::uint8_t {
   kLine,  // position after position
   kRing,  // around a stretch of its own: for sequences that lose their oldest tokens
 };
@@ -39,7 +39,7 @@ struct CellTableOptions {
   std::int32_t sequences = 0;
   std::int32_t drafts = 0;       // at most, at once
   std::int32_t home_stride = 0;  // cells between the homes of neighbouring sequences
-  Homes homes = Homes::kLine;
+  Placement placement = Placement::kLine;
 };
 
 // Positions [0, begin) of a sequence, to be let go.
@@ -65,11 +65,11 @@ class CellTable {
   // All cells free, all sequences empty. May throw std::bad_alloc.
   void Reset(const CellTableOptions& options);
 
-  std::int32_t cells() const { return static_cast<std::int32_t>(users_.size()); }
+  std::int32_t cells() const { return static_cast<std::int32_t>(ref_counts_.size()); }
   std::int32_t sequences() const { return static_cast<std::int32_t>(histories_.size()); }
   std::int32_t free_cells() const { return free_.count(); }
   bool IsFree(std::int32_t cell) const { return free_.Contains(cell); }
-  std::int32_t users(std::int32_t cell) const { return users_[cell]; }
+  std::int32_t ref_count(std::int32_t cell) const { return ref_counts_[cell]; }
 
   bool Knows(SequenceId id) const { return Index(id) >= 0 && Index(id) < sequences(); }
   // REQUIRES, here and below: Knows(id).
@@ -129,9 +129,9 @@ class CellTable {
   void Apply(Compaction compaction);
 
  private:
-  // Adds `by` to the users of the cells that the evictions let go of; how many have none then.
+  // Adds `by` to the ref_count of the cells that the evictions let go of; how many have none then.
   std::int32_t AddUsers(std::span<const Eviction> evictions, std::int32_t by);
-  std::int32_t HomeOf(SequenceId id, Position position) const;
+  std::int32_t PreferredCell(SequenceId id, Position position) const;
   // The first cell of the sequence's stretch of a ring.
   std::int32_t RingOf(SequenceId id) const {
     return static_cast<std::int32_t>(Index(id) * home_stride_);
@@ -144,12 +144,12 @@ class CellTable {
   std::int64_t CountShared(SequenceId id, Position begin) const;
   void MoveDown(SequenceId id, const HistoryRun& run, Position offset, MiddleRemoval& removal);
 
-  std::vector<std::int32_t> users_;  // [cells]
+  std::vector<std::int32_t> ref_counts_;  // [cells]
   FreeSet free_;
   std::vector<std::int32_t> drafts_;
   std::vector<RunList> histories_;  // [sequences]
   std::int64_t home_stride_ = 0;
-  Homes homes_ = Homes::kLine;
+  Placement placement_ = Placement::kLine;
 };
 
 }  // namespace kvcache

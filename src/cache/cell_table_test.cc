@@ -35,8 +35,8 @@ Runs RunsOf(const CellTable& table, SequenceId id) {
 std::string Users(const CellTable& table) {
   std::string text;
   for (std::int32_t cell = 0; cell < table.cells(); ++cell) {
-    text += std::to_string(table.users(cell));
-    EXPECT_EQ(table.IsFree(cell), table.users(cell) == 0) << cell;
+    text += std::to_string(table.ref_count(cell));
+    EXPECT_EQ(table.IsFree(cell), table.ref_count(cell) == 0) << cell;
   }
   return text;
 }
@@ -126,7 +126,7 @@ TEST(CellTable, RingsStayApart) {
     table.Reset({.cells = kStride * kSequences,
                  .sequences = kSequences,
                  .home_stride = kStride,
-                 .homes = Homes::kRing});
+                 .placement = Placement::kRing});
     for (Position position = 0; position < 3 * kStride; ++position) {
       for (std::int32_t s = 0; s < kSequences; ++s) {
         table.DropBefore(SequenceId{s}, position + apart * s - (kStride - 1));

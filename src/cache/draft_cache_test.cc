@@ -61,7 +61,7 @@ class DraftCacheTest : public ::testing::Test {
     return history.ok() ? MaskRows(history->mask) : Rows{history.status().message()};
   }
 
-  std::string Keep(std::vector<std::int32_t> last) { return cache_->KeepPaths(last).message(); }
+  std::string Keep(std::vector<std::int32_t> last) { return cache_->AcceptDrafts(last).message(); }
 
   // What the sequence's next token, of content 99, sees: position, cell and content of each key.
   std::string Next(int sequence, Position position) {
@@ -211,7 +211,7 @@ TEST_F(DraftCacheTest, AfterAFailedMoveNothingIsKept) {
     ASSERT_EQ(Forward(kTree), "");
     // The second: of the second layer, or of the wrapper's second cache.
     backend_.FailNth(ReferenceBackend::Call::kCopy, 2);
-    EXPECT_FALSE(cache_->KeepPaths(std::vector<std::int32_t>{3}).ok());
+    EXPECT_FALSE(cache_->AcceptDrafts(std::vector<std::int32_t>{3}).ok());
     EXPECT_TRUE(cache_->Visible().positions.empty());
     EXPECT_EQ(Next(0, 3), "0@0=20 1@1=21 2@2=22 3@3=99 ");
     cache_->SetLayer(0);
@@ -236,7 +236,7 @@ class Undecided : public Cache {
     return inner_->SetCausal(except);
   }
   Status Put(const TensorView& k, const TensorView& v) override { return inner_->Put(k, v); }
-  Result<History> Get() override { return inner_->Get(); }
+  Result<DenseKv> Get() override { return inner_->Get(); }
   Result<LayerKv> Storage() override { return inner_->Storage(); }
   const Visibility& Visible() const override { return inner_->Visible(); }
   Status CopyPrefix(SequenceId src, SequenceId dst, Position length) override {
@@ -269,7 +269,7 @@ TEST_F(DraftCacheTest, AWrapperKeepsNothingWhereOneCacheCannot) {
   Open(MakeWrapperCache(std::move(options)));
   ASSERT_EQ(Begin(), "");
   ASSERT_EQ(Forward(kTree), "");
-  const Status status = cache_->KeepPaths(std::vector<std::int32_t>{3});
+  const Status status = cache_->AcceptDrafts(std::vector<std::int32_t>{3});
   EXPECT_EQ(status.message(), "this kind of cache takes no drafts");
   EXPECT_EQ(status.code(), StatusCode::kInternal) << "no refusal: the pass is over";
   EXPECT_EQ(Keep({3}), kNoPass);
@@ -281,8 +281,8 @@ TEST_F(DraftCacheTest, WithoutTheSecondHalfNothingIsKept) {
   Open(MakeCausalCache());
   ASSERT_EQ(Begin(), "");
   ASSERT_EQ(Forward(kTree), "");
-  ASSERT_TRUE(cache_->PrepareKeep(last).ok());
-  EXPECT_EQ(cache_->PrepareKeep(last).message(), kNoPass);
+  ASSERT_TRUE(cache_->PrepareAccept(last).ok());
+  EXPECT_EQ(cache_->PrepareAccept(last).message(), kNoPass);
   EXPECT_TRUE(cache_->Visible().positions.empty());
   EXPECT_FALSE(cache_->Get().ok());
   EXPECT_EQ(Next(0, 3), "0@0=20 1@1=21 2@2=22 3@3=99 ");
@@ -297,13 +297,13 @@ TEST_F(DraftCacheTest, AWrapperEndsThePassInAllWithTheFirstHalf) {
   ASSERT_EQ(Begin(), "");
   ASSERT_EQ(Forward(kTree), "");
   const std::vector<std::int32_t> last = {3};
-  ASSERT_TRUE(cache_->PrepareKeep(last).ok());
+  ASSERT_TRUE(cache_->PrepareAccept(last).ok());
   for (const int type : {0, 1}) {
     cache_->SetLayerType(type);
     EXPECT_TRUE(cache_->Visible().positions.empty());
   }
-  EXPECT_EQ(cache_->PrepareKeep(last).code(), StatusCode::kInvalidArgument);
-  cache_->FinishKeep();
+  EXPECT_EQ(cache_->PrepareAccept(last).code(), StatusCode::kInvalidArgument);
+  cache_->FinishAccept();
   EXPECT_EQ(Next(0, 5), "0@0=20 1@1=21 2@2=22 3@3=30 4@4=33 5@5=99 ");
 }
 
@@ -353,7 +353,7 @@ TEST_F(DraftCacheTest, RecurrentLayersTakeNone) {
   const Status status = StartBatch(*cache_, {{{0, 0, 1}}, {}, {-1}});
   EXPECT_EQ(status.code(), StatusCode::kUnsupported);
   EXPECT_EQ(status.message(), "recurrent layers take no drafts: a state has one past");
-  EXPECT_EQ(cache_->KeepPaths({}).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(cache_->AcceptDrafts({}).code(), StatusCode::kInvalidArgument);
 }
 
 TEST_F(DraftCacheTest, EncoderOutputsAreNoDrafts) {

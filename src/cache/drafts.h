@@ -43,7 +43,7 @@ class Drafts {
   // The tokens from the history's end to `token`; valid until the next call.
   std::span<const std::int32_t> PathTo(std::int32_t token);
 
-  // What Cache::KeepPaths refuses. O(tokens chosen, squared).
+  // What Cache::AcceptDrafts refuses. O(tokens chosen, squared).
   Status CheckChosen(std::span<const std::int32_t> chosen) const;
 
  private:

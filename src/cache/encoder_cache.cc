@@ -45,7 +45,7 @@ Status EncoderCacheImpl::Init(KvBackend& backend, const CacheOptions& options) {
     histories_.reserve(members);
     positions_.reserve(options.max_batch);
     drafts_.Reset(options.max_batch);
-    histories_index_.reserve(options.max_batch);
+    history_of_query_.reserve(options.max_batch);
     bidirectional_.assign(options.max_batch, 1);
   } catch (const std::bad_alloc&) {
     return {StatusCode::kOutOfMemory, "no memory for the metadata of " + SizesText(options)};
@@ -120,11 +120,11 @@ void EncoderCacheImpl::BeginForward() {
   const Batch batch = *prepared_;
   for (const Member& member : members_) member_of_[Index(member.sequence)] = kNone;
   members_.clear();
-  histories_index_.clear();
+  history_of_query_.clear();
   current_ = 0;
   for (std::size_t i = 0; i < batch.size(); ++i) {
     AddMember(batch.sequences[i], batch.positions[i]);
-    histories_index_.push_back(member_of_[Index(batch.sequences[i])]);
+    history_of_query_.push_back(member_of_[Index(batch.sequences[i])]);
   }
   NoteItems(batch);
   drafts_.Clear();
@@ -142,7 +142,7 @@ void EncoderCacheImpl::DescribeVisibility() {
   for (std::size_t i = 0; i < members_.size(); ++i) Describe(i);
   visibility_ = {};
   visibility_.positions = positions_;
-  visibility_.histories_index = histories_index_;
+  visibility_.history_of_query = history_of_query_;
   visibility_.histories = histories_;
   visibility_.bidirectional = std::span(bidirectional_).first(positions_.size());
 }
@@ -169,7 +169,7 @@ Status EncoderCacheImpl::SetCausal(std::span<const std::int32_t> except) {
 }
 
 // An output is not a draft's: there is nothing to keep, or to let go of.
-Status EncoderCacheImpl::PrepareKeep(std::span<const std::int32_t> last) {
+Status EncoderCacheImpl::PrepareAccept(std::span<const std::int32_t> last) {
   KVCACHE_RETURN_IF_ERROR(CheckReady(state_));
   KVCACHE_RETURN_IF_ERROR(drafts_.CheckChosen(last));
   EndPass();
@@ -206,7 +206,7 @@ Result<CellRun> EncoderCacheImpl::CellsForPut(Member& member, std::int32_t token
     if (output.entry != kNone && output.position < member.position) {
       output.first_gone = std::min(output.first_gone, output.position);
     }
-    if (output.entry == kNone || entries_.owners(output.entry) > 1) {
+    if (output.entry == kNone || entries_.ref_count(output.entry) > 1) {
       Drop(member.sequence);
       output.entry = entries_.Take(Index(member.sequence));
     }
@@ -249,7 +249,7 @@ Result<LayerKv> EncoderCacheImpl::Storage() {
   return Status(StatusCode::kNotFound, "layer " + std::to_string(layer_) + " was never put");
 }
 
-Result<History> EncoderCacheImpl::Get() {
+Result<DenseKv> EncoderCacheImpl::Get() {
   KVCACHE_ASSIGN_OR_RETURN(const LayerKv storage, Storage());
   if (!active_) return Invalid("Get outside a forward pass");
   if (config_->layout != KvLayout::kPlain) {
@@ -261,7 +261,7 @@ Result<History> EncoderCacheImpl::Get() {
                                              " has no encoder output");
   }
   const CellRun cells{runs_[current_].cell, runs_[current_].length};
-  return History{KeysOf(storage, cells), ValuesOf(storage, cells), TensorView{}};
+  return DenseKv{KeysOf(storage, cells), ValuesOf(storage, cells), TensorView{}};
 }
 
 bool EncoderCacheImpl::EncoderCached(SequenceId sequence) const {

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "cache/cache_checks.h"
-#include "cache/counted_cells.h"
 #include "cache/drafts.h"
 #include "cache/layer_store.h"
+#include "cache/ref_counted_cells.h"
 #include "kvcache/encoder_cache.h"
 
 namespace kvcache {
@@ -28,10 +28,10 @@ class EncoderCacheImpl final : public EncoderCache {
   void BeginForward() override;
   void SetLayer(int layer) override { layer_ = layer; }
   Status SetCausal(std::span<const std::int32_t> except) override;
-  Status PrepareKeep(std::span<const std::int32_t> last) override;
-  void FinishKeep() override {}
+  Status PrepareAccept(std::span<const std::int32_t> last) override;
+  void FinishAccept() override {}
   Status Put(const TensorView& k, const TensorView& v) override;
-  Result<History> Get() override;
+  Result<DenseKv> Get() override;
   Result<LayerKv> Storage() override;
   const Visibility& Visible() const override { return visibility_; }
   Status CopyPrefix(SequenceId src, SequenceId dst, Position length) override;
@@ -46,7 +46,7 @@ class EncoderCacheImpl final : public EncoderCache {
   Status SetSequence(SequenceId sequence) override;
   bool EncoderCached(SequenceId sequence) const override;
 
-  const CountedCells& entries() const { return entries_; }
+  const RefCountedCells& entries() const { return entries_; }
 
  private:
   static constexpr std::int32_t kNone = -1;
@@ -83,7 +83,7 @@ class EncoderCacheImpl final : public EncoderCache {
   CacheOptions options_;
   std::int32_t stride_ = 0;  // cells of an entry
   LayerStore layers_;
-  CountedCells entries_;
+  RefCountedCells entries_;
   std::vector<Output> outputs_;  // [sequences]
 
   std::optional<Batch> prepared_;
@@ -91,12 +91,12 @@ class EncoderCacheImpl final : public EncoderCache {
   ForwardMode mode_ = ForwardMode::kCompute;
   bool active_ = false;
   Drafts drafts_;
-  std::vector<Member> members_;                // the pass's sequences
-  std::vector<std::int32_t> member_of_;        // [sequences]: index into members_, or kNone
-  std::size_t current_ = 0;                    // of members_: what SetSequence chose
-  std::vector<Position> positions_;            // [batch]
-  std::vector<std::int32_t> histories_index_;  // [batch]
-  std::vector<HistoryRun> runs_;               // [members]
+  std::vector<Member> members_;                 // the pass's sequences
+  std::vector<std::int32_t> member_of_;         // [sequences]: index into members_, or kNone
+  std::size_t current_ = 0;                     // of members_: what SetSequence chose
+  std::vector<Position> positions_;             // [batch]
+  std::vector<std::int32_t> history_of_query_;  // [batch]
+  std::vector<HistoryRun> runs_;                // [members]
   std::vector<std::span<const HistoryRun>> histories_;
   std::vector<std::uint8_t> bidirectional_;  // [batch]: all
   Visibility visibility_;

@@ -44,7 +44,7 @@ class EncoderCacheTest : public ::testing::Test {
     std::string text;
     const Visibility& visible = cache_->Visible();
     for (std::size_t i = 0; i < visible.positions.size(); ++i) {
-      const auto runs = visible.histories[visible.histories_index[i]];
+      const auto runs = visible.histories[visible.history_of_query[i]];
       text += runs.empty()
                   ? "- "
                   : std::to_string(runs[0].cell) + "+" + std::to_string(runs[0].length) + " ";

@@ -21,7 +21,7 @@ void ForwardPass::Reset(int max_batch, const Reach& reach) {
   cell_of_.resize(max_batch);
   cell_runs_.reserve(max_batch);
   positions_.resize(max_batch);
-  histories_index_.resize(max_batch);
+  history_of_query_.resize(max_batch);
   histories_.reserve(max_batch);
   history_sequences_.reserve(max_batch);
   drafts_.Reset(max_batch);
@@ -114,7 +114,7 @@ void ForwardPass::DescribeHistories(const CellTable& cells) {
       histories_.push_back(cells.history(ordered_[i].sequence).runs());
       history_sequences_.push_back(ordered_[i].sequence);
     }
-    histories_index_[ordered_[i].index] = static_cast<std::int32_t>(histories_.size()) - 1;
+    history_of_query_[ordered_[i].index] = static_cast<std::int32_t>(histories_.size()) - 1;
   }
 }
 
@@ -137,17 +137,17 @@ void ForwardPass::DescribePaths(const CellTable& cells) {
     }
     histories_.push_back(std::span<const HistoryRun>(path_runs_).subspan(first));
   }
-  for (std::int32_t i = 0; i < size_; ++i) histories_index_[i] = drafts_.path_of(i);
+  for (std::int32_t i = 0; i < size_; ++i) history_of_query_[i] = drafts_.path_of(i);
 }
 
 void ForwardPass::DescribeVisibility() {
   visibility_ = {};
   visibility_.positions = std::span(positions_).first(size_);
-  visibility_.histories_index = std::span(histories_index_).first(size_);
+  visibility_.history_of_query = std::span(history_of_query_).first(size_);
   visibility_.histories = histories_;
 }
 
-void ForwardPass::Exempt(std::span<const std::int32_t> queries) {
+void ForwardPass::SetNonCausal(std::span<const std::int32_t> queries) {
   std::fill_n(bidirectional_.begin(), size_, std::uint8_t{0});
   for (const std::int32_t query : queries) bidirectional_[query] = 1;
   visibility_.bidirectional = {};
@@ -160,14 +160,14 @@ void ForwardPass::BeginReserve(std::int32_t size, const CellTable& cells) {
   drafts_.Clear();
   everything_ = {0, 0, cells.cells()};
   std::fill_n(positions_.begin(), size, cells.cells() - 1);
-  std::fill_n(histories_index_.begin(), size, 0);
+  std::fill_n(history_of_query_.begin(), size, 0);
   histories_.assign(1, std::span(&everything_, 1));
   DescribeVisibility();
   active_ = true;
   reserving_ = true;
 }
 
-void ForwardPass::Follow(const CellTable& cells) {
+void ForwardPass::Rebind(const CellTable& cells) {
   if (!active_ || reserving_ || !drafts_.empty()) return;
   for (std::size_t i = 0; i < histories_.size(); ++i) {
     histories_[i] = cells.history(history_sequences_[i]).runs();

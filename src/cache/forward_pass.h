@@ -47,10 +47,10 @@ class ForwardPass {
   void BeginReserve(std::int32_t size, const CellTable& cells);
   void End();
   // The pass goes on although lists of runs have moved to other memory.
-  void Follow(const CellTable& cells);
+  void Rebind(const CellTable& cells);
 
   // These queries see later positions too, all others do not. REQUIRES: indices of the batch.
-  void Exempt(std::span<const std::int32_t> queries);
+  void SetNonCausal(std::span<const std::int32_t> queries);
 
   bool active() const { return active_; }
   bool reserving() const { return reserving_; }
@@ -73,8 +73,8 @@ class ForwardPass {
   std::vector<Token> ordered_;
   std::vector<std::int32_t> cell_of_;  // [batch]
   std::vector<CellRun> cell_runs_;
-  std::vector<Position> positions_;            // [batch]
-  std::vector<std::int32_t> histories_index_;  // [batch]
+  std::vector<Position> positions_;             // [batch]
+  std::vector<std::int32_t> history_of_query_;  // [batch]
   std::vector<std::span<const HistoryRun>> histories_;
   std::vector<SequenceId> history_sequences_;  // of a pass without drafts
   std::vector<std::uint8_t> bidirectional_;    // [batch]

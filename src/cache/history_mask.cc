@@ -15,7 +15,7 @@ constexpr std::uint32_t kMinusInfinityF32 = 0xFF800000u;
 constexpr std::uint16_t kMinusInfinityF16 = 0xFC00u;
 
 std::span<const HistoryRun> HistoryOf(const Visibility& visibility, std::size_t i) {
-  return visibility.histories[visibility.histories_index[i]];
+  return visibility.histories[visibility.history_of_query[i]];
 }
 
 template <typename T>

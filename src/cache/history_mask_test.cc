@@ -33,7 +33,7 @@ TEST_P(HistoryMaskTest, IsAsWorkedOutByHand) {
   const std::vector<std::int32_t> index(c.positions.size(), 0);
   const std::vector<std::span<const HistoryRun>> histories = {kRuns};
   Visibility visibility{.positions = c.positions,
-                        .histories_index = index,
+                        .history_of_query = index,
                         .histories = histories,
                         .bidirectional = c.bidirectional,
                         .window = c.window,
@@ -72,7 +72,7 @@ TEST(HistoryMaskTest, SequencesDoNotSeeEachOther) {
   const std::vector<std::span<const HistoryRun>> histories = {a, b};
   const std::vector<Position> positions = {1, 1};
   const std::vector<std::int32_t> index = {1, 0};
-  Visibility visibility{.positions = positions, .histories_index = index, .histories = histories};
+  Visibility visibility{.positions = positions, .history_of_query = index, .histories = histories};
   const CellRun cells = VisibleCells(visibility, 1);
   HistoryMask mask;
   ASSERT_TRUE(mask.Build(visibility, cells, 2, DType::kF32).ok());

@@ -34,7 +34,7 @@ class RecurrentCacheImpl final : public RecurrentCache {
     return attention_.SetCausal(except);
   }
   Status Put(const TensorView& k, const TensorView& v) override { return attention_.Put(k, v); }
-  Result<History> Get() override { return attention_.Get(); }
+  Result<DenseKv> Get() override { return attention_.Get(); }
   Result<LayerKv> Storage() override { return attention_.Storage(); }
   const Visibility& Visible() const override { return attention_.Visible(); }
   Status CopyPrefix(SequenceId src, SequenceId dst, Position length) override;

@@ -14,7 +14,7 @@
 #include <span>
 #include <vector>
 
-#include "cache/counted_cells.h"
+#include "cache/ref_counted_cells.h"
 #include "kvcache/recurrent_cache.h"
 #include "kvcache/types.h"
 
@@ -45,7 +45,7 @@ class StateTable {
   // May throw std::bad_alloc.
   void Reset(const Options& options);
 
-  const CountedCells& cells() const { return cells_; }
+  const RefCountedCells& cells() const { return cells_; }
   // The sequence's state; not known after a fork at an earlier token.
   const StatePoint& live(SequenceId id) const { return of(id).live; }
   const StatePoint& before(SequenceId id) const { return of(id).before; }
@@ -88,7 +88,7 @@ class StateTable {
   void AddCheckpoint(Points& points);
 
   Options options_;
-  CountedCells cells_;
+  RefCountedCells cells_;
   std::vector<Points> points_;           // [sequences]
   std::vector<std::int32_t> live_uses_;  // [cells]: sequences whose live state it is
   std::int32_t live_states_ = 0;         // cells with live uses, the zeros aside

@@ -96,7 +96,7 @@ TEST_F(WindowTest, ARingKeepsWindowAndBatch) {
 }
 
 TEST_F(WindowTest, MemoryIsKeptButNotSeen) {
-  Open({.window = 2, .memory = 4}, 1, 100, 1);
+  Open({.window = 2, .retained_tokens = 4}, 1, 100, 1);
   EXPECT_EQ(cache_->cells().cells(), 4 + 1);
   Decode(0, 6);
   EXPECT_EQ(Cells(0), "1@1 2@2 3@3 4@4 5@0");
@@ -129,12 +129,12 @@ TEST_F(WindowTest, AnotherSequenceIsMeasuredFromItsEnd) {
 }
 
 TEST_F(WindowTest, ASharedCellStaysForWhoStillSeesIt) {
-  Open({.window = 2, .memory = 3}, 2, 100, 4);
+  Open({.window = 2, .retained_tokens = 3}, 2, 100, 4);
   ASSERT_TRUE(StartForward(*cache_, {{0, 0}, {0, 1}, {0, 2}}).ok());
   ASSERT_TRUE(cache_->CopyPrefix(SequenceId{0}, SequenceId{1}, 3).ok());
   for (Position p = 3; p < 6; ++p) ASSERT_TRUE(StartForward(*cache_, {{0, p}}).ok());
   EXPECT_EQ(Cells(1), "0@0 1@1 2@2");
-  EXPECT_EQ(cache_->cells().users(0), 1);
+  EXPECT_EQ(cache_->cells().ref_count(0), 1);
   EXPECT_EQ(Forward({{1, 3}}), (Rows{"0.....0"}));  // 2 in cell 2, and itself at its home
 }
 
@@ -155,7 +155,7 @@ TEST_F(WindowTest, EvictionMakesRoomBeforeTheClaim) {
 }
 
 TEST_F(WindowTest, MemoryAtCapacityKeepsEverythingBehindTheSameMask) {
-  Open({.window = 2, .memory = 8}, 1, 8, 4);
+  Open({.window = 2, .retained_tokens = 8}, 1, 8, 4);
   EXPECT_EQ(cache_->cells().cells(), 8);
   Decode(0, 5);
   EXPECT_EQ(Forward({{0, 5}}), (Rows{"00"}));
@@ -220,7 +220,7 @@ TEST_F(WindowTest, PaddingRoundsTheRingUp) {
 
 // A removed middle moves what is kept down; what had been let go of does not come back.
 TEST_F(WindowTest, MiddleRemovalAndTheWindow) {
-  Open({.window = 3, .memory = 5}, 1, 100, 1);
+  Open({.window = 3, .retained_tokens = 5}, 1, 100, 1);
   Decode(0, 10);
   EXPECT_EQ(Cells(0).substr(0, 3), "4@4");
   ASSERT_TRUE(cache_->Remove(SequenceId{0}, 1, 3).ok());  // was gone already: all moves down
@@ -248,8 +248,8 @@ TEST_F(WindowTest, RefusedOptions) {
     CausalOptions causal;
     std::string message;
   } kCases[] = {
-      {{.window = 4, .memory = 3}, "a memory of 3 tokens is below the window of 4"},
-      {{.memory = 3}, "a memory of 3 tokens without a window"},
+      {{.window = 4, .retained_tokens = 3}, "a memory of 3 tokens is below the window of 4"},
+      {{.retained_tokens = 3}, "a memory of 3 tokens without a window"},
       {{.window = -1}, "a window of -1, a memory of 0 or a chunk of 0 tokens is negative"},
       {{.chunk = -2}, "a window of 0, a memory of 0 or a chunk of -2 tokens is negative"},
   };

@@ -58,9 +58,9 @@ class WrapperCache final : public Cache {
 
   // What the first cache refuses has changed nothing. After any other error no cache keeps
   // anything, and what another one refuses is no refusal to the caller.
-  Status PrepareKeep(std::span<const std::int32_t> last) override {
+  Status PrepareAccept(std::span<const std::int32_t> last) override {
     for (const auto& cache : caches_) {
-      Status status = cache->PrepareKeep(last);
+      Status status = cache->PrepareAccept(last);
       if (status.ok()) continue;
       const bool refused = status.code() == StatusCode::kInvalidArgument;
       if (refused && cache == caches_.front()) return status;
@@ -69,15 +69,15 @@ class WrapperCache final : public Cache {
     }
     return Status::Ok();
   }
-  void FinishKeep() override {
-    for (const auto& cache : caches_) cache->FinishKeep();
+  void FinishAccept() override {
+    for (const auto& cache : caches_) cache->FinishAccept();
   }
 
   Status Put(const TensorView& k, const TensorView& v) override {
     KVCACHE_RETURN_IF_ERROR(CheckChosen());
     return caches_[chosen_]->Put(k, v);
   }
-  Result<History> Get() override {
+  Result<DenseKv> Get() override {
     KVCACHE_RETURN_IF_ERROR(CheckChosen());
     return caches_[chosen_]->Get();
   }

@@ -142,7 +142,7 @@ TEST_F(WrapperCacheTest, TypesChooseWhereALayerHasTwo) {
 TEST_F(WrapperCacheTest, ARefusedInitCloses) {
   WrapperOptions options;
   options.caches.push_back(MakeCausalCache());
-  options.caches.push_back(MakeCausalCache({.window = 4, .memory = 1}));
+  options.caches.push_back(MakeCausalCache({.window = 4, .retained_tokens = 1}));
   const auto cache = MakeWrapperCache(std::move(options));
   EXPECT_EQ(cache->Init(backend_, {DType::kF32, DType::kF32, 1, 8, 2}).message(),
             "a memory of 1 tokens is below the window of 4");

@@ -39,7 +39,8 @@ Result<std::unique_ptr<Engine>> Engine::Open(const std::string& path, const Engi
   auto tokenizer = MakeTokenizer(*engine->file_);
   if (!tokenizer.ok()) return std::move(tokenizer).TakeStatus().WithContext(path);
   engine->tokenizer_ = std::move(tokenizer).value();
-  KVCACHE_RETURN_IF_ERROR(CheckTokenCount(engine->info(), engine->tokenizer_->vocabulary_size()).WithContext(path));
+  KVCACHE_RETURN_IF_ERROR(
+      CheckTokenCount(engine->info(), engine->tokenizer_->vocabulary_size()).WithContext(path));
 
   EngineOptions& chosen = engine->options_;
   if (chosen.context == 0) {
@@ -63,10 +64,10 @@ Result<std::unique_ptr<Engine>> Engine::Open(const std::string& path, const Engi
 
 Status Engine::CheckTokens(std::span<const std::int32_t> tokens) const {
   for (const std::int32_t token : tokens) {
-    if (token < 0 || token >= info().embedded) {
+    if (token < 0 || token >= info().embedding_rows) {
       return {StatusCode::kInvalidArgument, "token " + std::to_string(token) +
                                                 " is not in the vocabulary of " +
-                                                std::to_string(info().embedded)};
+                                                std::to_string(info().embedding_rows)};
     }
   }
   return Status::Ok();

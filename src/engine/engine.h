@@ -46,7 +46,7 @@ struct EngineImage {
 };
 
 // The tokens of one forward pass, in any order, for any sequences: three arrays [batch]. What
-// drafts leave behind, cache().KeepPaths says.
+// drafts leave behind, cache().AcceptDrafts says.
 struct EngineBatch {
   std::span<const std::int32_t> tokens;
   std::span<const Position> positions;

@@ -193,7 +193,8 @@ json TokenizerJson(const MadeTokenizer& made) {
 // The model, unless its vocabulary does not fit.
 Result<ModelInfo> DescribeLoadable(const GgufFile& file, const MadeTokenizer& tokenizer) {
   KVCACHE_ASSIGN_OR_RETURN(ModelInfo info, DescribeModel(file));
-  if (tokenizer.ok()) KVCACHE_RETURN_IF_ERROR(CheckTokenCount(info, (*tokenizer)->vocabulary_size()));
+  if (tokenizer.ok())
+    KVCACHE_RETURN_IF_ERROR(CheckTokenCount(info, (*tokenizer)->vocabulary_size()));
   return info;
 }
 

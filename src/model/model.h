@@ -30,7 +30,7 @@ struct ModelInfo {
   int layers = 0;
   int width = 0;           // values of a token's hidden state
   int vocabulary = 0;      // rows of the output matrix
-  int embedded = 0;        // tokens that can be evaluated: at least as many
+  int embedding_rows = 0;  // tokens that can be evaluated: at least as many
   int context_length = 0;  // that it was trained for
   std::int64_t parameters = 0;
   // Of a model with an encoder: the token that every text of its decoder begins with. Else -1.

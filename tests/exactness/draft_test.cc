@@ -167,7 +167,7 @@ TEST_P(DraftExactness, WhatIsKeptIsExact) {
     };
     keep(path, first);
     keep(other, second);
-    const Status status = engine_->cache().KeepPaths(last);
+    const Status status = engine_->cache().AcceptDrafts(last);
     ASSERT_TRUE(status.ok()) << status.message();
     if (round % 4 == 0) {  // a plain token in between
       Read(kFirst, first, first + 1);

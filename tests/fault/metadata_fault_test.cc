@@ -161,7 +161,7 @@ TEST_F(MetadataFaultTest, DraftsBehindManyRuns) {
   EXPECT_EQ(cache_.Visible().histories.size(), 2u);
   const std::vector<std::int32_t> last = {3};
   FailAllocation(1);
-  const bool kept = cache_.KeepPaths(last).ok();
+  const bool kept = cache_.AcceptDrafts(last).ok();
   const bool asked = !AllocationFailurePending();
   FailAllocation(0);
   EXPECT_TRUE(kept);

@@ -102,7 +102,7 @@ const SeldomScript kSeldomScripts[] = {
     // batch goes back into a gap, so that what the window keeps does not bound what is held.
     {TestKind::kWindow,
      {.max_sequences = 4, .capacity = 40, .max_batch = 8},
-     {.window = 1, .memory = 2},
+     {.window = 1, .retained_tokens = 2},
      "forward 0:0 0:1\n"
      "copy 0 1 2\n"
      "forward 3:0 3:1\n"

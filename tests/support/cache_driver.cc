@@ -114,7 +114,7 @@ bool CacheDriver::SetCausal(const ScriptStep& step, const TestBatch& batch, Forw
                   }) &&
       (batch.parents.empty() || mode == ForwardMode::kReserve);
   if (cache_->SetCausal(except).ok() != good) return false;
-  if (good && mode == ForwardMode::kCompute) twin_->Exempt(step.except);
+  if (good && mode == ForwardMode::kCompute) twin_->SetNonCausal(step.except);
   return true;
 }
 
@@ -137,7 +137,7 @@ Difference CacheDriver::RunRestore(const ScriptStep& step, Status& status, Statu
 // After an error of the backend no draft is kept.
 void CacheDriver::RunKeep(const ScriptStep& step, Status& status, StatusCode& expected) {
   expected = twin_->CheckKeep(step.chosen);
-  status = cache_->KeepPaths(step.chosen);
+  status = cache_->AcceptDrafts(step.chosen);
   if (expected != StatusCode::kOk) return;
   if (status.ok()) {
     twin_->Keep(step.chosen);

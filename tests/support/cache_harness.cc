@@ -129,11 +129,11 @@ std::vector<std::string> MaskRows(const TensorView& mask) {
   return rows;
 }
 
-float KeyAt(const History& history, std::int64_t cell, int head, int d) {
+float KeyAt(const DenseKv& history, std::int64_t cell, int head, int d) {
   return LoadValue(history.k.dtype, history.k.data, Offset(history.k, d, head, cell));
 }
 
-float ValueAt(const History& history, bool transposed, std::int64_t cell, int head, int d) {
+float ValueAt(const DenseKv& history, bool transposed, std::int64_t cell, int head, int d) {
   return LoadValue(
       history.v.dtype, history.v.data,
       transposed ? Offset(history.v, cell, d, head) : Offset(history.v, d, head, cell));

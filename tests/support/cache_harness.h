@@ -48,7 +48,7 @@ std::vector<float> StateContent(std::uint32_t content, int layer, int sort, std:
 std::vector<std::string> MaskRows(const TensorView& mask);
 
 // Value `d` of head `head` in column `cell` of a view that Get returned.
-float KeyAt(const History& history, std::int64_t cell, int head, int d);
-float ValueAt(const History& history, bool transposed, std::int64_t cell, int head, int d);
+float KeyAt(const DenseKv& history, std::int64_t cell, int head, int d);
+float ValueAt(const DenseKv& history, bool transposed, std::int64_t cell, int head, int d);
 
 }  // namespace kvcache::testing

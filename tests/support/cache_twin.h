@@ -52,7 +52,7 @@ class CacheTwin {
 
   // --- the calls themselves, on the naive one alone. REQUIRES: the check said kOk.
   virtual void Begin(const TestBatch& batch, ForwardMode mode) = 0;
-  virtual void Exempt(const std::vector<int>& queries) = 0;
+  virtual void SetNonCausal(const std::vector<int>& queries) = 0;
   virtual void Keep(const std::vector<int>& last) = 0;
   virtual void Copy(int src, int dst, Position length) = 0;
   virtual void Remove(int sequence, Position begin, Position end) = 0;
@@ -95,7 +95,7 @@ DType ValueType(const TwinSetup& setup, int layer);
 // Is the layer among those that the step puts?
 bool Chosen(const ScriptStep& step, int layer);
 
-// The code for KeepPaths(last) after a pass of these drafts.
+// The code for AcceptDrafts(last) after a pass of these drafts.
 StatusCode CheckChosen(const std::vector<int>& drafts, const std::vector<int>& last);
 
 std::string At(int sequence, Position position);

@@ -49,7 +49,7 @@ bool Visible(const Visibility& visible, std::size_t query, Position position) {
 // The words of the contract.
 std::int32_t MemoryOf(const CacheOptions& options, const CausalTwinOptions& causal) {
   if (causal.window == 0) return 0;
-  int memory = causal.memory == 0 ? causal.window : causal.memory;
+  int memory = causal.retained_tokens == 0 ? causal.window : causal.retained_tokens;
   if (options.max_sequences > 1) memory = std::max(memory, causal.window + 1);
   return memory >= options.capacity ? 0 : memory;
 }
@@ -68,7 +68,7 @@ std::string ToText(const CausalTwinOptions& options) {
   std::ostringstream out;
   out << "causal";
   if (options.window > 0) out << ", window " << options.window;
-  if (options.memory > 0) out << ", memory " << options.memory;
+  if (options.retained_tokens > 0) out << ", retained " << options.retained_tokens;
   if (options.chunk > 0) out << ", chunk " << options.chunk;
   if (!options.can_shift) out << ", no shift function";
   return out.str();
@@ -89,7 +89,8 @@ CausalTwin::CausalTwin(const TwinSetup& setup, const CausalTwinOptions& causal)
               .chunk = causal.chunk}) {}
 
 CausalOptions CausalTwin::Options(ReferenceBackend& backend) const {
-  CausalOptions options{.window = causal_.window, .memory = causal_.memory, .chunk = causal_.chunk};
+  CausalOptions options{
+      .window = causal_.window, .retained_tokens = causal_.retained_tokens, .chunk = causal_.chunk};
   if (causal_.can_shift) {
     options.shift_keys = [&backend](int layer, const LayerKv& storage,
                                     std::span<const CellRun> cells, Position offset) {
@@ -201,7 +202,7 @@ Difference CausalTwin::Check() {
 
 Difference CausalTwin::CheckInvariants() const {
   const CellTable& table = cache_->cells();
-  std::vector<std::int32_t> users(table.cells(), 0);
+  std::vector<std::int32_t> ref_count(table.cells(), 0);
   for (int s = 0; s < table.sequences(); ++s) {
     const auto runs = table.history(SequenceId{s}).runs();
     for (std::size_t i = 0; i < runs.size(); ++i) {
@@ -211,22 +212,22 @@ Difference CausalTwin::CheckInvariants() const {
       }
       if (i > 0 && runs[i].position < RunList::End(runs[i - 1])) return "runs overlap";
       if (i > 0 && Continues(runs[i - 1], runs[i])) return "runs are not merged";
-      for (int j = 0; j < runs[i].length; ++j) ++users[runs[i].cell + j];
+      for (int j = 0; j < runs[i].length; ++j) ++ref_count[runs[i].cell + j];
     }
   }
   if (table.drafts().size() != naive_.drafts().size()) {
     return std::to_string(table.drafts().size()) + " drafts, expected " +
            std::to_string(naive_.drafts().size());
   }
-  for (const std::int32_t cell : table.drafts()) ++users[cell];
+  for (const std::int32_t cell : table.drafts()) ++ref_count[cell];
   std::int64_t used = 0;
   for (std::int32_t cell = 0; cell < table.cells(); ++cell) {
-    if (table.users(cell) != users[cell] || table.IsFree(cell) != (users[cell] == 0)) {
-      return "cell " + std::to_string(cell) + " has " + std::to_string(table.users(cell)) +
-             " users, " + std::to_string(users[cell]) + " runs, and is " +
+    if (table.ref_count(cell) != ref_count[cell] || table.IsFree(cell) != (ref_count[cell] == 0)) {
+      return "cell " + std::to_string(cell) + " has " + std::to_string(table.ref_count(cell)) +
+             " ref_count, " + std::to_string(ref_count[cell]) + " runs, and is " +
              (table.IsFree(cell) ? "free" : "not free");
     }
-    used += users[cell] > 0;
+    used += ref_count[cell] > 0;
   }
   if (table.cells() != cells_) return "the number of cells";
   if (used != naive_.used_cells() || used + table.free_cells() != table.cells()) {
@@ -349,7 +350,7 @@ Difference CausalTwin::CheckClosedForm() const {
   const Visibility& visible = cache_->Visible();
   for (std::size_t i = 0; i < visible.positions.size(); ++i) {
     std::vector<std::int32_t> cells;
-    for (const HistoryRun& run : visible.histories[visible.histories_index[i]]) {
+    for (const HistoryRun& run : visible.histories[visible.history_of_query[i]]) {
       for (int j = 0; j < run.length; ++j) {
         if (Visible(visible, i, run.position + j)) cells.push_back(run.cell + j);
       }

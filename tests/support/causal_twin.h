@@ -24,7 +24,7 @@ namespace kvcache::testing {
 struct CausalTwinOptions {
   bool can_shift = true;
   int window = 0;
-  int memory = 0;
+  int retained_tokens = 0;
   int chunk = 0;
 };
 std::string ToText(const CausalTwinOptions& options);
@@ -41,7 +41,7 @@ class CausalTwin : public CacheTwin {
   bool CanResume(int sequence, Position position) const override;
   bool CanGoBackTo(int sequence, Position length) const override;
   void Begin(const TestBatch& batch, ForwardMode mode) override;
-  void Exempt(const std::vector<int>& queries) override { naive_.Exempt(queries); }
+  void SetNonCausal(const std::vector<int>& queries) override { naive_.SetNonCausal(queries); }
   void Keep(const std::vector<int>& last) override { naive_.Keep(last); }
   void Copy(int src, int dst, Position length) override;
   void Remove(int sequence, Position begin, Position end) override;

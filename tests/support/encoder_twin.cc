@@ -236,7 +236,7 @@ Difference EncoderTwin::CheckMetadata() const {
 
 Difference EncoderTwin::CheckQuery(std::size_t query) {
   const Visibility& visible = cache_->Visible();
-  const auto runs = visible.histories[visible.histories_index[query]];
+  const auto runs = visible.histories[visible.history_of_query[query]];
   if (visible.bidirectional.empty() || visible.bidirectional[query] == 0) return "not exempted";
   if (visible.window != 0 || visible.chunk != 0) return "a window";
   if (reserving_) {

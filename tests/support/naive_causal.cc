@@ -112,7 +112,7 @@ void NaiveCausal::Keep(const std::vector<int>& last) {
   EndPass();
 }
 
-void NaiveCausal::Exempt(const std::vector<int>& queries) {
+void NaiveCausal::SetNonCausal(const std::vector<int>& queries) {
   for (Query& query : queries_) query.exempt = false;
   for (const int query : queries) queries_[query].exempt = true;
 }

@@ -63,7 +63,7 @@ class NaiveCausal {
   // REQUIRES: the check said kOk.
   void Begin(const TestBatch& batch, ForwardMode mode);
   void Keep(const std::vector<int>& last);
-  void Exempt(const std::vector<int>& queries);
+  void SetNonCausal(const std::vector<int>& queries);
   // The batch's tokens of the pass in progress now have this content; nullopt: unknown.
   void Put(int layer, const std::vector<std::optional<NaiveContent>>& contents);
   void Copy(int src, int dst, Position length);

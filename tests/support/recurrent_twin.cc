@@ -371,7 +371,7 @@ Difference RecurrentTwin::CheckPoints(int sequence) const {
 // Owners as counted are owners as there are; equal states lie in one cell.
 Difference RecurrentTwin::CheckTable() const {
   const StateTable& table = cache_->states();
-  std::vector<std::int32_t> owners(table.cells().size(), 0);
+  std::vector<std::int32_t> ref_count(table.cells().size(), 0);
   ++owners[StateStore::kZeros];
   for (int s = 0; s < setup_.options.max_sequences; ++s) {
     const SequenceId id{s};
@@ -387,9 +387,9 @@ Difference RecurrentTwin::CheckTable() const {
   }
   std::int32_t free = 0;
   for (std::int32_t cell = 0; cell < table.cells().size(); ++cell) {
-    if (table.cells().owners(cell) != owners[cell]) {
+    if (table.cells().ref_count(cell) != owners[cell]) {
       return "state cell " + std::to_string(cell) + " has " +
-             std::to_string(table.cells().owners(cell)) + " owners, expected " +
+             std::to_string(table.cells().ref_count(cell)) + " owners, expected " +
              std::to_string(owners[cell]);
     }
     free += owners[cell] == 0;

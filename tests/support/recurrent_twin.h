@@ -42,7 +42,7 @@ class RecurrentTwin : public CacheTwin {
   bool CanResume(int sequence, Position position) const override;
   bool CanGoBackTo(int sequence, Position length) const override;
   void Begin(const TestBatch& batch, ForwardMode mode) override;
-  void Exempt(const std::vector<int>& queries) override { attention_.Exempt(queries); }
+  void SetNonCausal(const std::vector<int>& queries) override { attention_.SetNonCausal(queries); }
   void Keep(const std::vector<int>& /*last*/) override {}
   void Copy(int src, int dst, Position length) override;
   void Remove(int sequence, Position begin, Position end) override;

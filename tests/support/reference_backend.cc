@@ -105,7 +105,7 @@ bool Sees(const Visibility& visibility, std::size_t query, Position position) {
 
 std::vector<SeenCell> SeenCells(const Visibility& visibility, std::size_t query) {
   std::vector<SeenCell> seen;
-  for (const HistoryRun& run : visibility.histories[visibility.histories_index[query]]) {
+  for (const HistoryRun& run : visibility.histories[visibility.history_of_query[query]]) {
     for (std::int32_t i = 0; i < run.length; ++i) {
       if (Sees(visibility, query, run.position + i))
         seen.push_back({run.cell + i, run.position + i, 0.0});

@@ -242,7 +242,7 @@ CausalTwinOptions RandomCausal(TestKind kind, const DriverSetup& setup, std::mt1
   if (kind == TestKind::kFull || (chunked && Percent(random, 60))) return causal;
   causal.window = Between(random, 1, std::max(2, setup.options.capacity - 2));
   if (kind != TestKind::kWindow && Percent(random, kind == TestKind::kMemory ? 100 : 30)) {
-    causal.memory = causal.window + Between(random, 0, 4);
+    causal.retained_tokens = causal.window + Between(random, 0, 4);
   }
   return causal;
 }

@@ -47,8 +47,8 @@ void WrapperTwin::Begin(const TestBatch& batch, ForwardMode mode) {
   for (const auto& twin : twins_) twin->Begin(batch, mode);
 }
 
-void WrapperTwin::Exempt(const std::vector<int>& queries) {
-  for (const auto& twin : twins_) twin->Exempt(queries);
+void WrapperTwin::SetNonCausal(const std::vector<int>& queries) {
+  for (const auto& twin : twins_) twin->SetNonCausal(queries);
 }
 
 void WrapperTwin::Keep(const std::vector<int>& last) {

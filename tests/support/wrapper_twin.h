@@ -25,7 +25,7 @@ class WrapperTwin : public CacheTwin {
   bool CanResume(int sequence, Position position) const override;
   bool CanGoBackTo(int sequence, Position length) const override;
   void Begin(const TestBatch& batch, ForwardMode mode) override;
-  void Exempt(const std::vector<int>& queries) override;
+  void SetNonCausal(const std::vector<int>& queries) override;
   void Keep(const std::vector<int>& last) override;
   void Copy(int src, int dst, Position length) override;
   void Remove(int sequence, Position begin, Position end) override;

@@ -311,8 +311,9 @@ Result<std::unique_ptr<Model>> LoadMllama(const GgufFile& file, std::string_view
   KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
   // The embedding has rows that no answer has: an image's token.
   if (const GgufTensor* const output = file.FindTensor("output.weight"); output != nullptr) {
-    params.embedded = params.vocabulary;
-    params.vocabulary = static_cast<int>(std::min<std::int64_t>(output->dims[1], params.embedded));
+    params.embedding_rows = params.vocabulary;
+    params.vocabulary =
+        static_cast<int>(std::min<std::int64_t>(output->dims[1], params.embedding_rows));
   }
   return LoadDecoder(
       std::make_unique<Mllama>(backend, name, std::move(params), std::move(own), std::move(rope)),

@@ -10,7 +10,7 @@ namespace kvcache {
 Status Decoder::Load(WeightReader& reader, const GgufFile& file) {
   const std::int64_t width = params_.width;
   const std::int64_t vocabulary = params_.vocabulary;
-  const std::int64_t embedded = std::max(params_.embedded, params_.vocabulary);
+  const std::int64_t embedded = std::max(params_.embedding_rows, params_.vocabulary);
   KVCACHE_ASSIGN_OR_RETURN(embedding_, reader.Table("token_embd.weight", width, embedded));
   KVCACHE_ASSIGN_OR_RETURN(
       output_norm_, reader.RmsNorm(std::string(output_norm_name()), width, params_.norm_epsilon));
@@ -30,7 +30,7 @@ void Decoder::FillInfo(const GgufFile& file) {
            .layers = params_.layers,
            .width = params_.width,
            .vocabulary = params_.vocabulary,
-           .embedded = std::max(params_.embedded, params_.vocabulary),
+           .embedding_rows = std::max(params_.embedding_rows, params_.vocabulary),
            .context_length = params_.context_length,
            .parameters = 0,
            .decoder_start = params_.decoder_start,

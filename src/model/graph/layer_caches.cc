@@ -14,7 +14,7 @@ namespace {
 std::unique_ptr<Cache> MakeOne(const Reach& reach, const ShiftKeysFn& shift_keys) {
   return MakeCausalCache({.shift_keys = shift_keys,
                           .window = reach.window,
-                          .memory = KeptOf(reach.window),
+                          .retained_tokens = KeptOf(reach.window),
                           .chunk = reach.chunk});
 }
 

@@ -195,7 +195,7 @@ void Pass::WhoLooks(std::span<float> looks) {
   if (!runs()) return;
   const Visibility& visible = cache_->Visible();
   for (std::size_t i = 0; i < looks.size(); ++i) {
-    const auto history = static_cast<std::size_t>(visible.histories_index[i]);
+    const auto history = static_cast<std::size_t>(visible.history_of_query[i]);
     looks[i] = visible.histories[history].empty() ? 0.0f : 1.0f;
   }
 }

@@ -13,7 +13,7 @@ Status TextAttention::Reserve(KvBackend& backend, const KvShape& shape, std::int
   KVCACHE_ASSIGN_OR_RETURN(k_, backend.Allocate(static_cast<std::size_t>(layer.KBytes())));
   KVCACHE_ASSIGN_OR_RETURN(v_, backend.Allocate(static_cast<std::size_t>(layer.VBytes())));
   try {
-    histories_index_.assign(static_cast<std::size_t>(layer.cells), 0);
+    history_of_query_.assign(static_cast<std::size_t>(layer.cells), 0);
     bidirectional_.assign(static_cast<std::size_t>(layer.cells), 1);
   } catch (const std::bad_alloc&) {
     return {StatusCode::kOutOfMemory, "no memory for a text of " + std::to_string(tokens)};
@@ -34,12 +34,13 @@ void TextAttention::Run(Pass& pass, const TensorView& q, const TensorView& k, co
   if (!pass.runs()) return;
   const HistoryRun runs[] = {{0, 0, length}};
   const std::span<const HistoryRun> histories[] = {runs};
-  pass.Check(pass.backend().Attention(layer_, q,
-                                      {.positions = pass.positions(),
-                                       .histories_index = std::span(histories_index_).first(tokens),
-                                       .histories = histories,
-                                       .bidirectional = std::span(bidirectional_).first(tokens)},
-                                      options, out));
+  pass.Check(
+      pass.backend().Attention(layer_, q,
+                               {.positions = pass.positions(),
+                                .history_of_query = std::span(history_of_query_).first(tokens),
+                                .histories = histories,
+                                .bidirectional = std::span(bidirectional_).first(tokens)},
+                               options, out));
 }
 
 }  // namespace kvcache

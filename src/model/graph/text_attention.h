@@ -27,8 +27,8 @@ class TextAttention {
  private:
   LayerKv layer_;
   std::unique_ptr<Buffer> k_, v_;
-  std::vector<std::int32_t> histories_index_;  // [tokens], all 0
-  std::vector<std::uint8_t> bidirectional_;    // [tokens], all 1
+  std::vector<std::int32_t> history_of_query_;  // [tokens], all 0
+  std::vector<std::uint8_t> bidirectional_;     // [tokens], all 1
 };
 
 }  // namespace kvcache

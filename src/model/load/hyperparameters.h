@@ -18,7 +18,7 @@ struct LayerParams {
   int layers = 0;
   int width = 0;
   int vocabulary = 0;
-  int embedded = 0;  // tokens that have an embedding; 0: as many
+  int embedding_rows = 0;  // tokens that have an embedding; 0: as many
   int context_length = 0;
   std::vector<int> heads;     // [layers]
   std::vector<int> kv_heads;  // [layers]

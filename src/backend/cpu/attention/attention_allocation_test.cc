@@ -48,7 +48,7 @@ struct Pass {
     return backend.Attention(scene.layer(),
                              TensorView::Dense(q.data(), DType::kF32, 64, heads, tokens),
                              {.positions = positions,
-                              .histories_index = index,
+                              .history_of_query = index,
                               .histories = histories,
                               .bidirectional = {}},
                              {}, TensorView::Dense(out.data(), DType::kF32, 64, heads, tokens));

@@ -1,7 +1,7 @@
 // One split's keys and values of block types, indexed by position, from any cells: the form that
-// attention_many.cc multiplies. Codes stay codes, a byte each, in tiles of sixteen positions laid
-// out as q8_0's tiles of cells are (kv_blocks.h). What lies at positions that no segment holds is
-// left from before.
+// attention_prefill.cc multiplies. Codes stay codes, a byte each, in tiles of sixteen positions
+// laid out as q8_0's tiles of cells are (kv_blocks.h). What lies at positions that no segment holds
+// is left from before.
 
 // Included once per target.
 #if defined(KVCACHE_BACKEND_CPU_ATTENTION_BLOCK_WIDEN_INL_H_) == defined(HWY_TARGET_TOGGLE)

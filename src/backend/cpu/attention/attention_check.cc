@@ -69,8 +69,8 @@ Status CheckVisibility(const LayerKv& layer, std::int64_t batch, const Visibilit
   const auto tokens = static_cast<std::size_t>(batch);
   if (visibility.positions.size() != tokens)
     return differs("positions", visibility.positions.size());
-  if (visibility.histories_index.size() != tokens) {
-    return differs("histories_index", visibility.histories_index.size());
+  if (visibility.history_of_query.size() != tokens) {
+    return differs("history_of_query", visibility.history_of_query.size());
   }
   if (!visibility.bidirectional.empty() && visibility.bidirectional.size() != tokens) {
     return differs("bidirectional", visibility.bidirectional.size());
@@ -80,7 +80,7 @@ Status CheckVisibility(const LayerKv& layer, std::int64_t batch, const Visibilit
                    std::to_string(visibility.chunk) + " must not be negative");
   }
   for (std::size_t i = 0; i < tokens; ++i) {
-    const std::int64_t history = visibility.histories_index[i];
+    const std::int64_t history = visibility.history_of_query[i];
     const auto count = static_cast<std::int64_t>(visibility.histories.size());
     if (history < 0 || history >= count || visibility.positions[i] < 0 ||
         visibility.positions[i] == kEndOfSequence) {

@@ -30,7 +30,7 @@ PositionRange SeenBy(const Visibility& visibility, std::size_t token) {
 void AttentionPlan::ListSequences(const Visibility& visibility) {
   sequences_.clear();
   sequence_of_.assign(visibility.histories.size(), -1);
-  for (const std::int32_t history : visibility.histories_index) {
+  for (const std::int32_t history : visibility.history_of_query) {
     std::int32_t& sequence = sequence_of_[static_cast<std::size_t>(history)];
     if (sequence < 0) {
       sequence = static_cast<std::int32_t>(sequences_.size());
@@ -71,7 +71,7 @@ void AttentionPlan::AddTokens(const Visibility& visibility) {
   }
   tokens_.resize(visibility.positions.size());
   for (std::size_t i = 0; i < tokens_.size(); ++i) {
-    const auto history = static_cast<std::size_t>(visibility.histories_index[i]);
+    const auto history = static_cast<std::size_t>(visibility.history_of_query[i]);
     SequencePlan& sequence = sequences_[static_cast<std::size_t>(sequence_of_[history])];
     const PositionRange seen = SeenBy(visibility, i);
     tokens_[static_cast<std::size_t>(sequence.first_token + sequence.tokens)] = {

@@ -232,7 +232,7 @@ AttentionPlan PlanOf(const PlanCase& c) {
   AttentionPlan plan;
   plan.Build(c.layer, c.group, c.threads,
              {.positions = positions,
-              .histories_index = index,
+              .history_of_query = index,
               .histories = spans,
               .bidirectional = {},
               .window = c.window,

@@ -244,7 +244,7 @@ inline std::vector<float> Attend(KvBackend& backend, const Scene& scene,
   const std::vector<std::span<const HistoryRun>> histories(scene.runs().begin(),
                                                            scene.runs().end());
   const Visibility visibility{.positions = positions,
-                              .histories_index = index,
+                              .history_of_query = index,
                               .histories = histories,
                               .bidirectional = bidirectional,
                               .window = rules.window,

@@ -192,7 +192,7 @@ TEST(AttentionErrors, NameBothSides) {
     const std::vector<std::span<const HistoryRun>> histories = {runs};
     const Status status = backend->Attention(scene.layer(), c.q,
                                              {.positions = positions,
-                                              .histories_index = index,
+                                              .history_of_query = index,
                                               .histories = histories,
                                               .bidirectional = {}},
                                              {.sinks = sinks}, c.out);
@@ -215,7 +215,7 @@ TEST(AttentionErrors, RunsEndAtTheLastPosition) {
     const Status status =
         backend->Attention(scene.layer(), TensorView::Dense(memory.data(), DType::kF32, 8, 1),
                            {.positions = positions,
-                            .histories_index = index,
+                            .history_of_query = index,
                             .histories = histories,
                             .bidirectional = {}},
                            {}, TensorView::Dense(memory.data() + 8, DType::kF32, 8, 1));
@@ -237,7 +237,7 @@ TEST(AttentionErrors, BiasesFitTheHeads) {
   const std::vector<std::int32_t> index = {0};
   const std::vector<std::span<const HistoryRun>> histories = {scene.runs()[0]};
   const Visibility visibility{.positions = positions,
-                              .histories_index = index,
+                              .history_of_query = index,
                               .histories = histories,
                               .bidirectional = {}};
   const auto attend = [&](std::size_t values, int past, int future) {

@@ -1,5 +1,5 @@
 // One split's keys and values of one head, widened to f32 and indexed by position, from any
-// layout and any cells: the form that attention_many.cc multiplies.
+// layout and any cells: the form that attention_prefill.cc multiplies.
 //
 //   keys    [kSplitPositions / W][k_dim][W]     W positions side by side
 //   values  [padded v_dim / W][kSplitPositions][W]     W values side by side

@@ -1,4 +1,4 @@
-#include "cache/keeping.h"
+#include "cache/draft_acceptance.h"
 
 #include <algorithm>
 
@@ -11,29 +11,30 @@ bool Overlap(std::int32_t a, std::int32_t b, std::int32_t b_length) {
 
 }  // namespace
 
-void Keeping::Reset(int max_batch) {
-  kept_.reserve(max_batch);
+void DraftAcceptance::Reset(int max_batch) {
+  accepted_.reserve(max_batch);
   moves_.reserve(max_batch);
   calls_.reserve(max_batch);
   cells_.reserve(max_batch);
 }
 
-void Keeping::Clear() {
-  kept_.clear();
+void DraftAcceptance::Clear() {
+  accepted_.clear();
   moves_.clear();
   calls_.clear();
 }
 
-void Keeping::Plan(ForwardPass& pass, const CellTable& cells, std::span<const std::int32_t> last) {
+void DraftAcceptance::Plan(ForwardPass& pass, const CellTable& cells,
+                           std::span<const std::int32_t> last) {
   Clear();
-  for (const std::int32_t token : last) KeepPath(pass, cells, token);
+  for (const std::int32_t token : last) AcceptPath(pass, cells, token);
   if (!moves_.empty()) calls_.push_back(moves_.size());
 }
 
 // A path whose cells ascend in the order in which a sequence takes cells moves to the first of its
 // sequence's drafts; none then moves onto a cell of the path that has yet to move. Another one
 // stays: cells were scarce.
-void Keeping::KeepPath(ForwardPass& pass, const CellTable& cells, std::int32_t last) {
+void DraftAcceptance::AcceptPath(ForwardPass& pass, const CellTable& cells, std::int32_t last) {
   Drafts& drafts = pass.drafts();
   const SequenceId sequence = drafts.sequence(last);
   cells_.clear();
@@ -52,14 +53,14 @@ void Keeping::KeepPath(ForwardPass& pass, const CellTable& cells, std::int32_t l
   for (std::size_t i = 0; i < path.size(); ++i) {
     const std::int32_t from = pass.cell_of(path[i]);
     const std::int32_t to = moves ? cells_[i] : from;
-    kept_.push_back({sequence, drafts.position(path[i]), to});
+    accepted_.push_back({sequence, drafts.position(path[i]), to});
     if (to != from) Move(from, to);
   }
 }
 
 // What one call copies must not overlap: a move onto a cell that another of the call reads is left
 // to the next one.
-void Keeping::Move(std::int32_t from, std::int32_t to) {
+void DraftAcceptance::Move(std::int32_t from, std::int32_t to) {
   const std::size_t first = calls_.empty() ? 0 : calls_.back();
   const bool apart = std::all_of(moves_.begin() + first, moves_.end(), [&](const CellMove& move) {
     return !Overlap(to, move.from, move.length) && !Overlap(from, move.to, move.length);
@@ -75,7 +76,7 @@ void Keeping::Move(std::int32_t from, std::int32_t to) {
   }
 }
 
-Status Keeping::MoveBytes(KvBackend& backend, const LayerKv& layer) const {
+Status DraftAcceptance::MoveBytes(KvBackend& backend, const LayerKv& layer) const {
   std::size_t first = 0;
   for (const std::size_t end : calls_) {
     KVCACHE_RETURN_IF_ERROR(

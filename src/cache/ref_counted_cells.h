@@ -11,17 +11,17 @@
 
 namespace kvcache {
 
-class CountedCells {
+class RefCountedCells {
  public:
   // May throw std::bad_alloc.
   void Reset(std::int32_t cells) {
-    owners_.assign(cells, 0);
+    ref_counts_.assign(cells, 0);
     free_.Reset(cells);
   }
 
-  std::int32_t size() const { return static_cast<std::int32_t>(owners_.size()); }
+  std::int32_t size() const { return static_cast<std::int32_t>(ref_counts_.size()); }
   std::int32_t free_cells() const { return free_.count(); }
-  std::int32_t owners(std::int32_t cell) const { return owners_[cell]; }
+  std::int32_t ref_count(std::int32_t cell) const { return ref_counts_[cell]; }
 
   // A cell without owners at or after `from`, around the end, which now has one.
   // REQUIRES: there is one.
@@ -30,18 +30,18 @@ class CountedCells {
     if (cell == FreeSet::kNone) cell = free_.NextFrom(0);
     assert(cell != FreeSet::kNone);
     free_.Erase(cell);
-    owners_[cell] = 1;
+    ref_counts_[cell] = 1;
     return cell;
   }
 
   // REQUIRES, of both: the cell has an owner.
-  void Share(std::int32_t cell) { ++owners_[cell]; }
+  void Share(std::int32_t cell) { ++ref_counts_[cell]; }
   void Release(std::int32_t cell) {
-    if (--owners_[cell] == 0) free_.Insert(cell);
+    if (--ref_counts_[cell] == 0) free_.Insert(cell);
   }
 
  private:
-  std::vector<std::int32_t> owners_;  // [cells]
+  std::vector<std::int32_t> ref_counts_;  // [cells]
   FreeSet free_;
 };
 

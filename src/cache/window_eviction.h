@@ -17,7 +17,7 @@
 
 namespace kvcache {
 
-class Retention {
+class WindowEviction {
  public:
   // `causal` with the memory that it comes to for these sizes: at least one more than the window
   // where there are several sequences, 0 where everything is kept. Errors: kInvalidArgument for
@@ -40,7 +40,7 @@ class Retention {
   void Evict(CellTable& cells);
 
   // The sequence may hold more than is to be kept.
-  void Grew(SequenceId id);
+  void MarkGrown(SequenceId id);
 
  private:
   void PlanOne(const CellTable& cells, SequenceId id, std::int64_t begin);

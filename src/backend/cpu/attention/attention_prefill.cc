@@ -6,7 +6,7 @@
 #include "backend/cpu/simd/targets.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "backend/cpu/attention/attention_many.cc"
+#define HWY_TARGET_INCLUDE "backend/cpu/attention/attention_prefill.cc"
 #include "hwy/foreach_target.h"
 
 // After foreach_target.

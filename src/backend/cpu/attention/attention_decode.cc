@@ -3,12 +3,12 @@
 #include "backend/cpu/simd/targets.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "backend/cpu/attention/attention_few.cc"
+#define HWY_TARGET_INCLUDE "backend/cpu/attention/attention_decode.cc"
 #include "hwy/foreach_target.h"
 
 // After foreach_target.
-#include "backend/cpu/attention/attention_few_keys-inl.h"
-#include "backend/cpu/attention/attention_few_values-inl.h"
+#include "backend/cpu/attention/attention_decode_keys-inl.h"
+#include "backend/cpu/attention/attention_decode_values-inl.h"
 #include "backend/cpu/attention/attention_kernels.h"
 #include "backend/cpu/attention/attention_widen-inl.h"
 #include "hwy/highway.h"

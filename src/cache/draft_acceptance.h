@@ -15,10 +15,10 @@
 
 namespace kvcache {
 
-class Keeping {
+class DraftAcceptance {
  public:
   // A draft that its sequence keeps, and its cell once bytes have moved.
-  struct Kept {
+  struct Accepted {
     SequenceId sequence{};
     Position position = 0;
     std::int32_t cell = 0;
@@ -31,16 +31,16 @@ class Keeping {
   void Plan(ForwardPass& pass, const CellTable& cells, std::span<const std::int32_t> last);
   void Clear();
   // Ascending by position in each sequence.
-  std::span<const Kept> kept() const { return kept_; }
+  std::span<const Accepted> accepted() const { return accepted_; }
 
   // Moves the bytes of one layer; of drafts alone.
   Status MoveBytes(KvBackend& backend, const LayerKv& layer) const;
 
  private:
-  void KeepPath(ForwardPass& pass, const CellTable& cells, std::int32_t last);
+  void AcceptPath(ForwardPass& pass, const CellTable& cells, std::int32_t last);
   void Move(std::int32_t from, std::int32_t to);
 
-  std::vector<Kept> kept_;
+  std::vector<Accepted> accepted_;
   std::vector<CellMove> moves_;
   std::vector<std::size_t> calls_;   // where in moves_ each call ends
   std::vector<std::int32_t> cells_;  // scratch: of a sequence's drafts
