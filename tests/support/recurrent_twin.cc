@@ -368,31 +368,31 @@ Difference RecurrentTwin::CheckPoints(int sequence) const {
   return {};
 }
 
-// Owners as counted are owners as there are; equal states lie in one cell.
+// Compares the reference counts with the references that exist; equal states share one cell.
 Difference RecurrentTwin::CheckTable() const {
   const StateTable& table = cache_->states();
-  std::vector<std::int32_t> ref_count(table.cells().size(), 0);
-  ++owners[StateStore::kZeros];
+  std::vector<std::int32_t> ref_counts(table.cells().size(), 0);
+  ++ref_counts[StateStore::kZeros];
   for (int s = 0; s < setup_.options.max_sequences; ++s) {
     const SequenceId id{s};
     std::vector<StatePoint> points(table.checkpoints(id).begin(), table.checkpoints(id).end());
     points.push_back(table.live(id));
     points.push_back(table.before(id));
     for (const StatePoint& point : points) {
-      if (point.known()) ++owners[point.cell];
+      if (point.known()) ++ref_counts[point.cell];
     }
   }
   if (!reserving_ && !members_.empty()) {
-    for (const std::int32_t cell : cache_->Slots()) ++owners[cell];
+    for (const std::int32_t cell : cache_->Slots()) ++ref_counts[cell];
   }
   std::int32_t free = 0;
   for (std::int32_t cell = 0; cell < table.cells().size(); ++cell) {
-    if (table.cells().ref_count(cell) != owners[cell]) {
+    if (table.cells().ref_count(cell) != ref_counts[cell]) {
       return "state cell " + std::to_string(cell) + " has " +
-             std::to_string(table.cells().ref_count(cell)) + " owners, expected " +
-             std::to_string(owners[cell]);
+             std::to_string(table.cells().ref_count(cell)) + " references, expected " +
+             std::to_string(ref_counts[cell]);
     }
-    free += owners[cell] == 0;
+    free += ref_counts[cell] == 0;
   }
   return free == table.cells().free_cells() ? Difference() : "the number of free state cells";
 }
