@@ -28,7 +28,7 @@ struct ModelInfo {
   std::string architecture;  // as in general.architecture
   std::string name;          // general.name, or empty
   int layers = 0;
-  int width = 0;           // values of a token's hidden state
+  int hidden_size = 0;     // values of a token's hidden state
   int vocabulary = 0;      // rows of the output matrix
   int embedding_rows = 0;  // tokens that can be evaluated: at least as many
   int context_length = 0;  // that it was trained for
@@ -60,8 +60,8 @@ class Model {
   // tokens. Errors: kUnsupported for a model without an encoder; kCacheFull with the numbers.
   virtual Status Encode(std::span<const std::int32_t> tokens, SequenceId sequence, Cache& cache);
 
-  // The same of an output that the caller has, such as an image's: states [width, any number],
-  // dense f32 in the backend's memory. It stays as long as the token of the batch's item.
+  // The same of an output that the caller has, such as an image's: states [hidden_size, any
+  // number], dense f32 in the backend's memory. It stays as long as the token of the batch's item.
   virtual Status EncodeStates(const TensorView& states, SequenceId sequence, Cache& cache);
 
   // Evaluates tokens [batch] at `positions`. REQUIRES: cache.StartForward has succeeded for

@@ -20,7 +20,7 @@ constexpr int kTokens = 400;
 constexpr Position kImageAt = 90, kNextImageAt = 300;
 constexpr SequenceId kFirst{0}, kSecond{1}, kThird{2};
 constexpr const char* kFlags =
-    "--arch mllama --layers 4 --width 96 --heads 4 --kv-heads 2 --head-dim 32 --ffn 128"
+    "--arch mllama --layers 4 --hidden_size 96 --heads 4 --kv-heads 2 --head-dim 32 --ffn 128"
     " --vocab 333 --untied";
 
 struct Image {
@@ -32,9 +32,10 @@ Image RandomImage(const Engine& engine, int tokens, unsigned seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
   Image image;
-  image.values.resize(static_cast<std::size_t>(tokens * engine.info().width));
+  image.values.resize(static_cast<std::size_t>(tokens * engine.info().hidden_size));
   for (float& value : image.values) value = normal(random);
-  image.states = TensorView::Dense(image.values.data(), DType::kF32, engine.info().width, tokens);
+  image.states =
+      TensorView::Dense(image.values.data(), DType::kF32, engine.info().hidden_size, tokens);
   return image;
 }
 

@@ -65,20 +65,20 @@ void AddExpertKeys(const Shape& shape, GgufHeader& header) {
 
 void AddAttention(const Shape& shape, const std::string& block, TensorList& list) {
   const Sizes sizes(shape);
-  const float in = PerRoot(1.0f, shape.width);
+  const float in = PerRoot(1.0f, shape.hidden_size);
   const float from_latent = PerRoot(1.0f, sizes.rank);
   const int q_rank = shape.family.q_rank;
   const int queries = shape.heads * sizes.query;
   list.Norm(block + "attn_norm.weight");
   if (q_rank > 0) {
-    list.Matrix(block + "attn_q_a.weight", shape.width, q_rank, in);
+    list.Matrix(block + "attn_q_a.weight", shape.hidden_size, q_rank, in);
     list.Vector(block + "attn_q_a_norm.weight", q_rank, Distribution::kNorm, 1.0f);
     list.Matrix(block + "attn_q_b.weight", q_rank, queries, PerRoot(kScoreDeviation, q_rank));
   } else {
-    list.Matrix(block + "attn_q.weight", shape.width, queries,
-                PerRoot(kScoreDeviation, shape.width));
+    list.Matrix(block + "attn_q.weight", shape.hidden_size, queries,
+                PerRoot(kScoreDeviation, shape.hidden_size));
   }
-  list.Matrix(block + "attn_kv_a_mqa.weight", shape.width, sizes.rank + sizes.rope, in);
+  list.Matrix(block + "attn_kv_a_mqa.weight", shape.hidden_size, sizes.rank + sizes.rope, in);
   list.Vector(block + "attn_kv_a_norm.weight", sizes.rank, Distribution::kNorm, 1.0f);
   if (shape.family.whole_kv) {
     list.Matrix(block + "attn_kv_b.weight", sizes.rank, shape.heads * 2 * shape.head_dim,
@@ -94,7 +94,7 @@ void AddAttention(const Shape& shape, const std::string& block, TensorList& list
               from_latent});
   }
   const int answers = shape.heads * shape.head_dim;
-  list.Matrix(block + "attn_output.weight", answers, shape.width,
+  list.Matrix(block + "attn_output.weight", answers, shape.hidden_size,
               PerRoot(list.embedding() * kAttentionGain, answers));
 }
 

@@ -23,10 +23,11 @@ std::vector<TensorSpec> GemmaTensors(Shape shape, AttentionExtras extras) {
   for (int layer = 0; layer < shape.layers; ++layer) {
     const std::string block = StrCat("blk.", layer, ".");
     list.Attention(block, extras);
-    list.Vector(block + "post_attention_norm.weight", shape.width, Distribution::kNorm, kAdded);
+    list.Vector(block + "post_attention_norm.weight", shape.hidden_size, Distribution::kNorm,
+                kAdded);
     list.Norm(block + "ffn_norm.weight");
     list.FeedForward(block, shape.ffn);
-    list.Vector(block + "post_ffw_norm.weight", shape.width, Distribution::kNorm, kAdded);
+    list.Vector(block + "post_ffw_norm.weight", shape.hidden_size, Distribution::kNorm, kAdded);
   }
   list.Output();
   return list.Take();

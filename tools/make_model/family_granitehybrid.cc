@@ -20,15 +20,15 @@ constexpr float kLogitScale = 1.25f;
 HybridSizes MambaSizes(const Shape& shape) {
   HybridSizes sizes = HybridSizesOf(shape);
   sizes.v_dim = 32;
-  sizes.heads = 2 * shape.width / sizes.v_dim;
+  sizes.heads = 2 * shape.hidden_size / sizes.v_dim;
   return sizes;
 }
 
 void AddMamba(const Shape& shape, const std::string& block, TensorList& list) {
   const HybridSizes sizes = MambaSizes(shape);
   const int inner = sizes.inner();
-  list.Matrix(block + "ssm_in.weight", shape.width, inner + sizes.channels() + sizes.heads,
-              PerRoot(1.0f, shape.width));
+  list.Matrix(block + "ssm_in.weight", shape.hidden_size, inner + sizes.channels() + sizes.heads,
+              PerRoot(1.0f, shape.hidden_size));
   AddTaps(list, block + "ssm_conv1d.weight", sizes.taps, sizes.channels());
   list.Vector(block + "ssm_conv1d.bias", sizes.channels(), Distribution::kNormal, kBiasDeviation);
   list.Vector(block + "ssm_dt.bias", sizes.heads, Distribution::kNormal, kBiasDeviation);
@@ -41,7 +41,7 @@ void AddMamba(const Shape& shape, const std::string& block, TensorList& list) {
             .dims = {inner / sizes.groups, sizes.groups},
             .distribution = Distribution::kNorm,
             .keep_f32 = true});
-  list.Matrix(block + "ssm_out.weight", inner, shape.width,
+  list.Matrix(block + "ssm_out.weight", inner, shape.hidden_size,
               PerRoot(list.embedding() * kMambaGain, inner));
 }
 

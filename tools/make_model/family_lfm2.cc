@@ -15,11 +15,11 @@ constexpr float kConvGain = 0.6f;
 
 void AddConvolution(const Shape& shape, const std::string& block, TensorList& list) {
   list.Norm(block + "attn_norm.weight");
-  list.Matrix(block + "shortconv.in_proj.weight", shape.width, 3 * shape.width,
-              PerRoot(1.0f, shape.width));
-  AddTaps(list, block + "shortconv.conv.weight", kTaps, shape.width);
-  list.Matrix(block + "shortconv.out_proj.weight", shape.width, shape.width,
-              PerRoot(list.embedding() * kConvGain, shape.width));
+  list.Matrix(block + "shortconv.in_proj.weight", shape.hidden_size, 3 * shape.hidden_size,
+              PerRoot(1.0f, shape.hidden_size));
+  AddTaps(list, block + "shortconv.conv.weight", kTaps, shape.hidden_size);
+  list.Matrix(block + "shortconv.out_proj.weight", shape.hidden_size, shape.hidden_size,
+              PerRoot(list.embedding() * kConvGain, shape.hidden_size));
 }
 
 }  // namespace

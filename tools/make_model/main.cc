@@ -34,12 +34,12 @@ void Replace(const std::optional<T>& flag, T& value) {
 Result<Shape> ShapeOf(const Flags& flags) {
   KVCACHE_ASSIGN_OR_RETURN(Shape shape, PresetShape(flags.preset));
   Replace(flags.layers, shape.layers);
-  Replace(flags.width, shape.width);
+  Replace(flags.hidden_size, shape.hidden_size);
   Replace(flags.heads, shape.heads);
   Replace(flags.kv_heads, shape.kv_heads);
   if (flags.heads.has_value() && !flags.kv_heads.has_value()) shape.kv_heads = shape.heads;
-  if (flags.width.has_value() || flags.heads.has_value()) {
-    shape.head_dim = shape.heads > 0 ? shape.width / shape.heads : 0;
+  if (flags.hidden_size.has_value() || flags.heads.has_value()) {
+    shape.head_dim = shape.heads > 0 ? shape.hidden_size / shape.heads : 0;
   }
   Replace(flags.head_dim, shape.head_dim);
   Replace(flags.ffn, shape.ffn);
@@ -63,7 +63,7 @@ Result<Shape> ShapeOf(const Flags& flags) {
 void AddSizes(CLI::App& app, Flags& flags) {
   app.add_option("--preset", flags.preset, "tiny (default) or 1b; other flags replace its sizes");
   app.add_option("--layers", flags.layers, "layers");
-  app.add_option("--width", flags.width, "values per token between layers");
+  app.add_option("--width", flags.hidden_size, "values per token between layers");
   app.add_option("--heads", flags.heads, "query heads");
   app.add_option("--kv-heads", flags.kv_heads, "key and value heads (default: as --heads)");
   app.add_option("--head-dim", flags.head_dim, "values per head (default: width / heads)");

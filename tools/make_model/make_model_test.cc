@@ -67,7 +67,7 @@ TEST_F(MakeModelTest, HasTheBytesThatItAlwaysHad) {
 TEST_F(MakeModelTest, HasTheShapeAskedFor) {
   Request request{.type = DType::kQ8_0};
   request.shape = {.layers = 3,
-                   .width = 96,
+                   .hidden_size = 96,
                    .heads = 6,
                    .kv_heads = 2,
                    .head_dim = 32,

@@ -18,7 +18,7 @@ const Preset kPresets[] = {
     // The class of model that people run on a laptop; 1.50 billion parameters.
     {"1b",
      {.layers = 16,
-      .width = 2048,
+      .hidden_size = 2048,
       .heads = 32,
       .kv_heads = 8,
       .head_dim = 64,
@@ -38,7 +38,7 @@ struct Bound {
 Status CheckBounds(const Shape& shape) {
   const Bound bounds[] = {
       {"--layers", shape.layers, 1, 1 << 12},
-      {"--width", shape.width, 1, 1 << 20},
+      {"--width", shape.hidden_size, 1, 1 << 20},
       {"--heads", shape.heads, 1, 1 << 12},
       {"--kv-heads", shape.kv_heads, 1, shape.heads},
       {"--head-dim", shape.head_dim, 2, 1 << 12},
@@ -78,7 +78,7 @@ Status CheckBounds(const Shape& shape) {
 Status CheckRows(const Shape& shape, DType type) {
   // Rows that are no whole super-blocks fall back to a type of blocks of 32.
   const int block = std::min(InfoOf(type).block_size, 32);
-  const Bound rows[] = {{"--width", shape.width, 0, 0},
+  const Bound rows[] = {{"--width", shape.hidden_size, 0, 0},
                         {"--heads times --head-dim", shape.heads * shape.head_dim, 0, 0},
                         {"--ffn", shape.experts > 0 ? 0 : shape.ffn, 0, 0},
                         {"--expert-ffn", shape.experts > 0 ? shape.expert_ffn : 0, 0, 0}};

@@ -39,7 +39,7 @@ struct FamilyShape {
 
 struct Shape {
   int layers = 2;
-  int width = 128;
+  int hidden_size = 128;
   int heads = 4;
   int kv_heads = 2;
   int head_dim = 32;

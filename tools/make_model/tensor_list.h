@@ -54,7 +54,7 @@ class TensorList {
   }
   // A norm of hidden states.
   void Norm(std::string name, Distribution distribution = Distribution::kNorm) {
-    Vector(std::move(name), shape_.width, distribution, 1.0f);
+    Vector(std::move(name), shape_.hidden_size, distribution, 1.0f);
   }
 
   void Embedding();  // and what is beside it once: the divisors of the rotation

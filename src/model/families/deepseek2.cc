@@ -67,10 +67,10 @@ Status DeepSeek2::LoadLayer(WeightReader& reader, int index) {
   const LayerParams& p = params();
   Layer layer;
   KVCACHE_ASSIGN_OR_RETURN(layer.attn_norm,
-                           reader.RmsNorm(prefix + "attn_norm", p.width, p.norm_epsilon));
+                           reader.RmsNorm(prefix + "attn_norm", p.hidden_size, p.norm_epsilon));
   KVCACHE_ASSIGN_OR_RETURN(layer.attention, LatentAttention::Load(reader, prefix, own_.attention));
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm,
-                           reader.RmsNorm(prefix + "ffn_norm", p.width, p.norm_epsilon));
+                           reader.RmsNorm(prefix + "ffn_norm", p.hidden_size, p.norm_epsilon));
   if (index < own_.dense_layers) {
     KVCACHE_ASSIGN_OR_RETURN(layer.ffn, SharedExperts::Dense(reader, p, index));
   } else {
@@ -84,7 +84,7 @@ Status DeepSeek2::LoadLayer(WeightReader& reader, int index) {
 void DeepSeek2::RunLayer(Pass& pass, int index, const TensorView& x) {
   Layer& layer = layers_[static_cast<std::size_t>(index)];
   const Pass::Scope scope(pass);
-  const TensorView h = pass.TakeHidden(params().width);
+  const TensorView h = pass.TakeHidden(params().hidden_size);
   pass.RmsNorm(x, layer.attn_norm, h);
   layer.attention.Run(pass, index, h, rope_.params(), params().attention_scale, h);
   pass.Add(x, h);
@@ -103,7 +103,7 @@ Status CheckSizes(KeyReader& keys, const LayerParams& params, const LatentShape&
 
 Result<LatentShape> ReadLatentShape(KeyReader& keys, const LayerParams& params) {
   constexpr int kMost = 1 << 16;
-  LatentShape shape{.width = params.width, .norm_epsilon = params.norm_epsilon};
+  LatentShape shape{.hidden_size = params.hidden_size, .norm_epsilon = params.norm_epsilon};
   KVCACHE_ASSIGN_OR_RETURN(shape.q_rank, keys.IntOrZero("attention.q_lora_rank", kMost));
   KVCACHE_ASSIGN_OR_RETURN(shape.rank, keys.Int("attention.kv_lora_rank", kMost));
   shape.absorbed = keys.Has("attention.key_length_mla");

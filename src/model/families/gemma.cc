@@ -1,4 +1,4 @@
-// The gemma2 and gemma3 architectures: embeddings scaled by √width, GELU gates, a norm behind
+// The gemma2 and gemma3 architectures: embeddings scaled by √hidden_size, GELU gates, a norm behind
 // attention and one behind the feed-forward part, beside those before them; layers with a window
 // between layers that see everything.
 //
@@ -48,7 +48,7 @@ class Gemma final : public Decoder {
 
  private:
   struct Layer {
-    Norm attn_norm, attn_post_norm, ffn_norm, ffn_post_norm;  // [width]
+    Norm attn_norm, attn_post_norm, ffn_norm, ffn_post_norm;  // [hidden_size]
     std::optional<Norm> q_norm, k_norm;                       // [head]
     AttentionWeights attention;
     GatedFeedForward ffn;
@@ -63,23 +63,23 @@ class Gemma final : public Decoder {
 Status Gemma::LoadLayer(WeightReader& reader, int index) {
   const std::string prefix = LayerPrefix(index);
   const LayerParams& p = params();
-  const auto norm = [&](const char* name, std::int64_t width) {
-    return reader.RmsNorm(prefix + name, width, p.norm_epsilon);
+  const auto norm = [&](const char* name, std::int64_t size) {
+    return reader.RmsNorm(prefix + name, size, p.norm_epsilon);
   };
   Layer layer;
-  KVCACHE_ASSIGN_OR_RETURN(layer.attn_norm, norm("attn_norm", p.width));
+  KVCACHE_ASSIGN_OR_RETURN(layer.attn_norm, norm("attn_norm", p.hidden_size));
   KVCACHE_ASSIGN_OR_RETURN(layer.attention, AttentionWeights::Load(reader, p, index));
   if (gemma_.head_norms) {
     KVCACHE_ASSIGN_OR_RETURN(layer.q_norm, norm("attn_q_norm", p.k_dim));
     KVCACHE_ASSIGN_OR_RETURN(layer.k_norm, norm("attn_k_norm", p.k_dim));
   }
-  KVCACHE_ASSIGN_OR_RETURN(layer.attn_post_norm, norm("post_attention_norm", p.width));
-  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm, norm("ffn_norm", p.width));
-  KVCACHE_ASSIGN_OR_RETURN(
-      layer.ffn,
-      GatedFeedForward::Load(reader, prefix, p.width, p.ffn[static_cast<std::size_t>(index)]));
+  KVCACHE_ASSIGN_OR_RETURN(layer.attn_post_norm, norm("post_attention_norm", p.hidden_size));
+  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm, norm("ffn_norm", p.hidden_size));
+  KVCACHE_ASSIGN_OR_RETURN(layer.ffn,
+                           GatedFeedForward::Load(reader, prefix, p.hidden_size,
+                                                  p.ffn[static_cast<std::size_t>(index)]));
   layer.ffn.activation = Activation::kGelu;
-  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_post_norm, norm("post_ffw_norm", p.width));
+  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_post_norm, norm("post_ffw_norm", p.hidden_size));
   layers_.push_back(std::move(layer));
   return Status::Ok();
 }
@@ -103,7 +103,7 @@ void Gemma::Attend(Pass& pass, int index, const TensorView& h) const {
 void Gemma::RunLayer(Pass& pass, int index, const TensorView& x) {
   const Layer& layer = layers_[static_cast<std::size_t>(index)];
   const Pass::Scope scope(pass);
-  const TensorView h = pass.TakeHidden(params().width);
+  const TensorView h = pass.TakeHidden(params().hidden_size);
   pass.RmsNorm(x, layer.attn_norm, h);
   Attend(pass, index, h);
   pass.RmsNorm(h, layer.attn_post_norm, h);
@@ -115,11 +115,11 @@ void Gemma::RunLayer(Pass& pass, int index, const TensorView& x) {
   pass.Add(x, h);
 }
 
-// In the 27B models queries are scaled by the width per head and not by the head's size.
+// In the 27B models queries are scaled by the hidden size per head and not by the head's size.
 void ScaleQueries(const KeyReader& keys, int layers_of_27b, LayerParams* params) {
   if (params->layers != layers_of_27b || keys.Has("attention.scale")) return;
-  const double width_per_head = 1.0 * params->width / params->heads[0];
-  params->attention_scale = static_cast<float>(1.0 / std::sqrt(width_per_head));
+  const double size_per_head = 1.0 * params->hidden_size / params->heads[0];
+  params->attention_scale = static_cast<float>(1.0 / std::sqrt(size_per_head));
 }
 
 Status ReadGemma2(KeyReader& keys, LayerParams* params, GemmaParams* gemma) {
@@ -147,7 +147,7 @@ Result<std::unique_ptr<Model>> LoadGemma(const GgufFile& file, std::string_view 
   KeyReader keys(file, name);
   WeightReader weights(file, backend);
   KVCACHE_ASSIGN_OR_RETURN(LayerParams params, ReadLayerParams(keys));
-  params.embedding_scale = std::sqrt(static_cast<float>(params.width));
+  params.embedding_scale = std::sqrt(static_cast<float>(params.hidden_size));
   GemmaParams gemma;
   KVCACHE_ASSIGN_OR_RETURN(gemma.reaches, ReadReach(keys, params));
   KVCACHE_ASSIGN_OR_RETURN(gemma.rope,

@@ -10,7 +10,8 @@
 //     and from the first hidden state, which it gates at its end;
 //   - a layer's result may be scaled (layer_output_scale).
 //
-//   per layer:  e = √P · table[token],  p = rms(Wmodel x / √width) × weight,  input = (p + e) / √2
+//   per layer:  e = √P · table[token],  p = rms(Wmodel x / √hidden_size) × weight,  input = (p + e)
+//   / √2
 //               x += rms(Wproj (gelu(Wgate x) × input)) × weight
 //
 // Mixtures of experts (the 26B model) are not served: their tensors are refused by name.
@@ -39,7 +40,7 @@ struct Gemma4Params {
   RopeTable window_rope;  // of the others
   int window_dim = 0;     // head size in layers with a window; LayerParams has the others'
   int own_layers = 0;     // layers with keys and values of their own
-  int input_width = 0;    // P; 0: layers have no inputs of their own
+  int input_size = 0;     // P; 0: layers have no inputs of their own
 };
 
 class Gemma4 final : public Decoder {
@@ -62,11 +63,11 @@ class Gemma4 final : public Decoder {
 
  private:
   struct InputGate {
-    Projection gate, back;  // width → P → width
+    Projection gate, back;  // hidden_size → P → hidden_size
     Norm post_norm;
   };
   struct Layer {
-    Norm attn_norm, attn_post_norm, ffn_norm, ffn_post_norm;  // [width]
+    Norm attn_norm, attn_post_norm, ffn_norm, ffn_post_norm;  // [hidden_size]
     Norm q_norm, k_norm;                                      // [head]
     Projection q, o;
     std::optional<Projection> k, v;
@@ -88,7 +89,7 @@ class Gemma4 final : public Decoder {
   Gemma4Params gemma_;
   std::vector<float> ones_;  // the weight of a norm without one
   TensorView input_table_;   // [P · layers, vocabulary]
-  Projection input_model_;   // width → P · layers
+  Projection input_model_;   // hidden_size → P · layers
   Norm input_norm_;          // [P]
   TensorView inputs_;        // of the pass that runs: [P, layers, batch]
   std::vector<Layer> layers_;
@@ -112,14 +113,14 @@ std::vector<LayerMemory> Gemma4::Memory() const {
 // ---- Loading
 
 Status Gemma4::LoadModelTensors(WeightReader& reader) {
-  if (gemma_.input_width == 0) return Status::Ok();
-  const std::int64_t all = std::int64_t{gemma_.input_width} * params().layers;
+  if (gemma_.input_size == 0) return Status::Ok();
+  const std::int64_t all = std::int64_t{gemma_.input_size} * params().layers;
   KVCACHE_ASSIGN_OR_RETURN(input_table_,
                            reader.Table("per_layer_token_embd.weight", all, params().vocabulary));
   KVCACHE_ASSIGN_OR_RETURN(input_model_,
-                           reader.Linear("per_layer_model_proj", params().width, all));
-  KVCACHE_ASSIGN_OR_RETURN(input_norm_, reader.RmsNorm("per_layer_proj_norm", gemma_.input_width,
-                                                       params().norm_epsilon));
+                           reader.Linear("per_layer_model_proj", params().hidden_size, all));
+  KVCACHE_ASSIGN_OR_RETURN(
+      input_norm_, reader.RmsNorm("per_layer_proj_norm", gemma_.input_size, params().norm_epsilon));
   return Status::Ok();
 }
 
@@ -130,9 +131,9 @@ Status Gemma4::LoadAttention(WeightReader& reader, int index, Layer* layer) cons
   const std::int64_t dim = head_dim(index);
   const std::int64_t queries = p.heads[at] * dim;
   const std::int64_t keys = p.kv_heads[at] * dim;
-  KVCACHE_ASSIGN_OR_RETURN(layer->q, reader.Linear(prefix + "q", p.width, queries));
+  KVCACHE_ASSIGN_OR_RETURN(layer->q, reader.Linear(prefix + "q", p.hidden_size, queries));
   KVCACHE_ASSIGN_OR_RETURN(layer->q_norm, reader.RmsNorm(prefix + "q_norm", dim, p.norm_epsilon));
-  KVCACHE_ASSIGN_OR_RETURN(layer->o, reader.Linear(prefix + "output", queries, p.width));
+  KVCACHE_ASSIGN_OR_RETURN(layer->o, reader.Linear(prefix + "output", queries, p.hidden_size));
   if (index >= gemma_.own_layers) {
     // Files from before llama.cpp left them out have them still.
     for (const char* const unused : {"k.weight", "v.weight", "k_norm.weight"}) {
@@ -140,23 +141,24 @@ Status Gemma4::LoadAttention(WeightReader& reader, int index, Layer* layer) cons
     }
     return Status::Ok();
   }
-  KVCACHE_ASSIGN_OR_RETURN(layer->k, reader.Linear(prefix + "k", p.width, keys));
+  KVCACHE_ASSIGN_OR_RETURN(layer->k, reader.Linear(prefix + "k", p.hidden_size, keys));
   KVCACHE_ASSIGN_OR_RETURN(layer->k_norm, reader.RmsNorm(prefix + "k_norm", dim, p.norm_epsilon));
   if (!reader.Has(prefix + "v.weight")) return Status::Ok();
-  KVCACHE_ASSIGN_OR_RETURN(layer->v, reader.Linear(prefix + "v", p.width, keys));
+  KVCACHE_ASSIGN_OR_RETURN(layer->v, reader.Linear(prefix + "v", p.hidden_size, keys));
   return Status::Ok();
 }
 
 Status Gemma4::LoadInput(WeightReader& reader, int index, Layer* layer) const {
-  if (gemma_.input_width == 0) return Status::Ok();
+  if (gemma_.input_size == 0) return Status::Ok();
   const std::string prefix = LayerPrefix(index);
   const LayerParams& p = params();
   InputGate input;
   KVCACHE_ASSIGN_OR_RETURN(input.gate,
-                           reader.Linear(prefix + "inp_gate", p.width, gemma_.input_width));
-  KVCACHE_ASSIGN_OR_RETURN(input.back, reader.Linear(prefix + "proj", gemma_.input_width, p.width));
+                           reader.Linear(prefix + "inp_gate", p.hidden_size, gemma_.input_size));
+  KVCACHE_ASSIGN_OR_RETURN(input.back,
+                           reader.Linear(prefix + "proj", gemma_.input_size, p.hidden_size));
   KVCACHE_ASSIGN_OR_RETURN(input.post_norm,
-                           reader.RmsNorm(prefix + "post_norm", p.width, p.norm_epsilon));
+                           reader.RmsNorm(prefix + "post_norm", p.hidden_size, p.norm_epsilon));
   layer->input = std::move(input);
   return Status::Ok();
 }
@@ -165,16 +167,16 @@ Status Gemma4::LoadLayer(WeightReader& reader, int index) {
   const std::string prefix = LayerPrefix(index);
   const LayerParams& p = params();
   const auto norm = [&](const char* name) {
-    return reader.RmsNorm(prefix + name, p.width, p.norm_epsilon);
+    return reader.RmsNorm(prefix + name, p.hidden_size, p.norm_epsilon);
   };
   Layer layer;
   KVCACHE_ASSIGN_OR_RETURN(layer.attn_norm, norm("attn_norm"));
   KVCACHE_RETURN_IF_ERROR(LoadAttention(reader, index, &layer));
   KVCACHE_ASSIGN_OR_RETURN(layer.attn_post_norm, norm("post_attention_norm"));
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm, norm("ffn_norm"));
-  KVCACHE_ASSIGN_OR_RETURN(
-      layer.ffn,
-      GatedFeedForward::Load(reader, prefix, p.width, p.ffn[static_cast<std::size_t>(index)]));
+  KVCACHE_ASSIGN_OR_RETURN(layer.ffn,
+                           GatedFeedForward::Load(reader, prefix, p.hidden_size,
+                                                  p.ffn[static_cast<std::size_t>(index)]));
   layer.ffn.activation = Activation::kGelu;
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn_post_norm, norm("post_ffw_norm"));
   KVCACHE_RETURN_IF_ERROR(LoadInput(reader, index, &layer));
@@ -188,19 +190,19 @@ Status Gemma4::LoadLayer(WeightReader& reader, int index) {
 // ---- The graph
 
 void Gemma4::RunLayers(Pass& pass, std::span<const std::int32_t> tokens, const TensorView& x) {
-  if (gemma_.input_width == 0) return Decoder::RunLayers(pass, tokens, x);
+  if (gemma_.input_size == 0) return Decoder::RunLayers(pass, tokens, x);
   const Pass::Scope scope(pass);
-  const float width = static_cast<float>(params().width);
-  inputs_ = pass.TakeHeads(gemma_.input_width, params().layers);
+  const float hidden_size = static_cast<float>(params().hidden_size);
+  inputs_ = pass.TakeHeads(gemma_.input_size, params().layers);
   const TensorView all = Flat(inputs_);
   pass.Linear(x, {{input_model_, all}});
-  pass.Scale(all, 1.0f / std::sqrt(width));
+  pass.Scale(all, 1.0f / std::sqrt(hidden_size));
   pass.RmsNorm(inputs_, input_norm_, inputs_);
   {
     const Pass::Scope tables(pass);
     const TensorView embedded = pass.TakeHidden(all.dims[0]);
     pass.Embed(input_table_, tokens, embedded);
-    pass.Scale(embedded, std::sqrt(static_cast<float>(gemma_.input_width)));
+    pass.Scale(embedded, std::sqrt(static_cast<float>(gemma_.input_size)));
     pass.Add(all, embedded);
   }
   pass.Scale(all, 1.0f / std::sqrt(2.0f));
@@ -211,9 +213,9 @@ void Gemma4::RunLayers(Pass& pass, std::span<const std::int32_t> tokens, const T
 void Gemma4::AddInput(Pass& pass, int index, const TensorView& x) const {
   const InputGate& input = *layers_[static_cast<std::size_t>(index)].input;
   const Pass::Scope scope(pass);
-  const TensorView gated = pass.TakeHidden(gemma_.input_width);
-  const TensorView own = pass.TakeHidden(gemma_.input_width);
-  const TensorView back = pass.TakeHidden(params().width);
+  const TensorView gated = pass.TakeHidden(gemma_.input_size);
+  const TensorView own = pass.TakeHidden(gemma_.input_size);
+  const TensorView back = pass.TakeHidden(params().hidden_size);
   TensorView from = Moved(inputs_, index * inputs_.stride_bytes[1]);
   from.dims = {inputs_.dims[0], inputs_.dims[2], 1, 1};
   from.stride_bytes[1] = inputs_.stride_bytes[2];
@@ -265,7 +267,7 @@ void Gemma4::Attend(Pass& pass, int index, const TensorView& h) const {
 void Gemma4::RunLayer(Pass& pass, int index, const TensorView& x) {
   const Layer& layer = layers_[static_cast<std::size_t>(index)];
   const Pass::Scope scope(pass);
-  const TensorView h = pass.TakeHidden(params().width);
+  const TensorView h = pass.TakeHidden(params().hidden_size);
   pass.RmsNorm(x, layer.attn_norm, h);
   Attend(pass, index, h);
   pass.RmsNorm(h, layer.attn_post_norm, h);
@@ -319,7 +321,7 @@ Result<std::unique_ptr<Model>> LoadGemma4(const GgufFile& file, std::string_view
   KeyReader keys(file, name);
   WeightReader weights(file, backend);
   KVCACHE_ASSIGN_OR_RETURN(LayerParams params, ReadLayerParams(keys));
-  params.embedding_scale = std::sqrt(static_cast<float>(params.width));
+  params.embedding_scale = std::sqrt(static_cast<float>(params.hidden_size));
   if (!keys.Has("attention.scale")) params.attention_scale = 1.0f;
   KVCACHE_ASSIGN_OR_RETURN(params.logit_soft_cap,
                            ReadSoftCap(keys, "final_logit_softcapping", 0.0));
@@ -327,7 +329,7 @@ Result<std::unique_ptr<Model>> LoadGemma4(const GgufFile& file, std::string_view
   KVCACHE_ASSIGN_OR_RETURN(gemma.reaches, ReadReach(keys, params));
   KVCACHE_RETURN_IF_ERROR(ReadHeads(keys, params, &gemma));
   KVCACHE_RETURN_IF_ERROR(ReadSharing(keys, params, &gemma));
-  KVCACHE_ASSIGN_OR_RETURN(gemma.input_width,
+  KVCACHE_ASSIGN_OR_RETURN(gemma.input_size,
                            keys.IntOrZero("embedding_length_per_layer_input", 1 << 16));
   KVCACHE_ASSIGN_OR_RETURN(gemma.rope,
                            ReadRope(keys, params, RopeParams::Pairing::kHalves, weights));

@@ -60,15 +60,15 @@ Status GptOss::LoadLayer(WeightReader& reader, int index) {
   const LayerParams& p = params();
   Layer layer;
   KVCACHE_ASSIGN_OR_RETURN(layer.attn_norm,
-                           reader.RmsNorm(prefix + "attn_norm", p.width, p.norm_epsilon));
+                           reader.RmsNorm(prefix + "attn_norm", p.hidden_size, p.norm_epsilon));
   KVCACHE_ASSIGN_OR_RETURN(
       layer.attention, AttentionWeights::Load(reader, p, index, Bias::kRequired, Bias::kRequired));
   KVCACHE_ASSIGN_OR_RETURN(layer.sinks, reader.Floats(prefix + "attn_sinks.weight",
                                                       p.heads[static_cast<std::size_t>(index)]));
   // Behind attention, which is before the feed-forward part.
-  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm,
-                           reader.RmsNorm(prefix + "post_attention_norm", p.width, p.norm_epsilon));
-  KVCACHE_ASSIGN_OR_RETURN(layer.ffn, Experts::Load(reader, prefix, p.width, experts_));
+  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm, reader.RmsNorm(prefix + "post_attention_norm",
+                                                          p.hidden_size, p.norm_epsilon));
+  KVCACHE_ASSIGN_OR_RETURN(layer.ffn, Experts::Load(reader, prefix, p.hidden_size, experts_));
   layers_.push_back(std::move(layer));
   return Status::Ok();
 }
@@ -76,7 +76,7 @@ Status GptOss::LoadLayer(WeightReader& reader, int index) {
 void GptOss::RunLayer(Pass& pass, int index, const TensorView& x) {
   const Layer& layer = layers_[static_cast<std::size_t>(index)];
   const Pass::Scope scope(pass);
-  const TensorView h = pass.TakeHidden(params().width);
+  const TensorView h = pass.TakeHidden(params().hidden_size);
   {
     const AttentionWeights& w = layer.attention;
     const Pass::Scope attention(pass);

@@ -54,7 +54,7 @@ class GraniteHybrid final : public HybridDecoder {
     Projection out;
   };
   struct Layer {
-    Norm mixer_norm, ffn_norm;  // [width]
+    Norm mixer_norm, ffn_norm;  // [hidden_size]
     std::variant<Mamba, AttentionWeights> mixer;
     FeedForward ffn;
     std::optional<SharedExpert> shared;
@@ -77,11 +77,11 @@ class GraniteHybrid final : public HybridDecoder {
 
 Result<GraniteHybrid::Mamba> GraniteHybrid::LoadMamba(WeightReader& reader,
                                                       const std::string& prefix) const {
-  const std::int64_t width = params().width;
+  const std::int64_t hidden_size = params().hidden_size;
   const RecurrentParams& r = recurrent();
   Mamba m;
   KVCACHE_ASSIGN_OR_RETURN(
-      m.in, reader.LinearParts(prefix + "ssm_in", width, {r.inner(), r.channels, r.heads}));
+      m.in, reader.LinearParts(prefix + "ssm_in", hidden_size, {r.inner(), r.channels, r.heads}));
   KVCACHE_ASSIGN_OR_RETURN(m.conv.taps,
                            reader.FloatTable(prefix + "ssm_conv1d.weight", r.taps, r.channels));
   if (reader.Has(prefix + "ssm_conv1d.bias")) {
@@ -99,7 +99,7 @@ Result<GraniteHybrid::Mamba> GraniteHybrid::LoadMamba(WeightReader& reader,
     std::byte* const weight = norms.data + group * norms.stride_bytes[1];
     m.norms.push_back({TensorView::Dense(weight, DType::kF32, each), params().norm_epsilon});
   }
-  KVCACHE_ASSIGN_OR_RETURN(m.out, reader.Linear(prefix + "ssm_out", r.inner(), width));
+  KVCACHE_ASSIGN_OR_RETURN(m.out, reader.Linear(prefix + "ssm_out", r.inner(), hidden_size));
   return m;
 }
 
@@ -108,7 +108,7 @@ Status GraniteHybrid::LoadLayer(WeightReader& reader, int index) {
   const LayerParams& p = params();
   Layer layer;
   KVCACHE_ASSIGN_OR_RETURN(layer.mixer_norm,
-                           reader.RmsNorm(prefix + "attn_norm", p.width, p.norm_epsilon));
+                           reader.RmsNorm(prefix + "attn_norm", p.hidden_size, p.norm_epsilon));
   if (IsRecurrent(index)) {
     KVCACHE_ASSIGN_OR_RETURN(layer.mixer, LoadMamba(reader, prefix));
   } else {
@@ -116,12 +116,12 @@ Status GraniteHybrid::LoadLayer(WeightReader& reader, int index) {
         layer.mixer, AttentionWeights::Load(reader, p, index, Bias::kIfPresent, Bias::kIfPresent));
   }
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm,
-                           reader.RmsNorm(prefix + "ffn_norm", p.width, p.norm_epsilon));
+                           reader.RmsNorm(prefix + "ffn_norm", p.hidden_size, p.norm_epsilon));
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn, FeedForward::Load(reader, p, experts_, index));
   if (experts_.shared_ffn > 0) {
-    KVCACHE_ASSIGN_OR_RETURN(
-        layer.shared,
-        SharedExpert::Load(reader, prefix, p.width, experts_.shared_ffn, SharedExpertGate::kNone));
+    KVCACHE_ASSIGN_OR_RETURN(layer.shared,
+                             SharedExpert::Load(reader, prefix, p.hidden_size, experts_.shared_ffn,
+                                                SharedExpertGate::kNone));
   }
   layers_.push_back(std::move(layer));
   return Status::Ok();
@@ -143,7 +143,7 @@ void GraniteHybrid::RunMixer(Pass& pass, int index, const Mamba& mixer, const Te
   pass.DecayRates(steps, mixer.dt_bias, mixer.rates, steps, decays);
   pass.Scan(index,
             {.keys = pass.HeadsOf(xbc, r.inner(), r.k_dim, r.groups),
-             .queries = pass.HeadsOf(xbc, r.inner() + r.key_width(), r.k_dim, r.groups),
+             .queries = pass.HeadsOf(xbc, r.inner() + r.key_size(), r.k_dim, r.groups),
              .values = pass.HeadsOf(xbc, 0, r.v_dim, r.heads),
              .decays = decays,
              .steps = steps},
@@ -172,7 +172,7 @@ void GraniteHybrid::RunMixer(Pass& pass, int index, const AttentionWeights& w,
 void GraniteHybrid::RunFeedForward(Pass& pass, const Layer& layer, const TensorView& h) {
   if (!layer.shared.has_value()) return layer.ffn.Run(pass, plan_, h, h);
   const Pass::Scope scope(pass);
-  const TensorView routed = pass.TakeHidden(params().width);
+  const TensorView routed = pass.TakeHidden(params().hidden_size);
   layer.ffn.Run(pass, plan_, h, routed);
   layer.shared->Run(pass, h, h);
   pass.Add(h, routed);
@@ -186,7 +186,7 @@ void GraniteHybrid::AddScaled(Pass& pass, const TensorView& x, const TensorView&
 void GraniteHybrid::RunLayer(Pass& pass, int index, const TensorView& x) {
   const Layer& layer = layers_[static_cast<std::size_t>(index)];
   const Pass::Scope scope(pass);
-  const TensorView h = pass.TakeHidden(params().width);
+  const TensorView h = pass.TakeHidden(params().hidden_size);
   pass.RmsNorm(x, layer.mixer_norm, h);
   std::visit([&](const auto& mixer) { RunMixer(pass, index, mixer, h); }, layer.mixer);
   AddScaled(pass, x, h);

@@ -45,7 +45,7 @@ class Lfm2 final : public HybridDecoder {
     Norm q_norm, k_norm;  // [head]
   };
   struct Layer {
-    Norm mixer_norm, ffn_norm;  // [width]
+    Norm mixer_norm, ffn_norm;  // [hidden_size]
     std::variant<Convolution, Attention> mixer;
     FeedForward ffn;
   };
@@ -64,13 +64,14 @@ class Lfm2 final : public HybridDecoder {
 
 Result<Lfm2::Convolution> Lfm2::LoadConvolution(WeightReader& reader,
                                                 const std::string& prefix) const {
-  const std::int64_t width = params().width;
+  const std::int64_t hidden_size = params().hidden_size;
   Convolution c;
-  KVCACHE_ASSIGN_OR_RETURN(
-      c.in, reader.LinearParts(prefix + "shortconv.in_proj", width, {width, width, width}));
-  KVCACHE_ASSIGN_OR_RETURN(
-      c.taps.taps, reader.FloatTable(prefix + "shortconv.conv.weight", recurrent().taps, width));
-  KVCACHE_ASSIGN_OR_RETURN(c.out, reader.Linear(prefix + "shortconv.out_proj", width, width));
+  KVCACHE_ASSIGN_OR_RETURN(c.in, reader.LinearParts(prefix + "shortconv.in_proj", hidden_size,
+                                                    {hidden_size, hidden_size, hidden_size}));
+  KVCACHE_ASSIGN_OR_RETURN(c.taps.taps, reader.FloatTable(prefix + "shortconv.conv.weight",
+                                                          recurrent().taps, hidden_size));
+  KVCACHE_ASSIGN_OR_RETURN(c.out,
+                           reader.Linear(prefix + "shortconv.out_proj", hidden_size, hidden_size));
   return c;
 }
 
@@ -91,14 +92,14 @@ Status Lfm2::LoadLayer(WeightReader& reader, int index) {
   const LayerParams& p = params();
   Layer layer;
   KVCACHE_ASSIGN_OR_RETURN(layer.mixer_norm,
-                           reader.RmsNorm(prefix + "attn_norm", p.width, p.norm_epsilon));
+                           reader.RmsNorm(prefix + "attn_norm", p.hidden_size, p.norm_epsilon));
   if (IsRecurrent(index)) {
     KVCACHE_ASSIGN_OR_RETURN(layer.mixer, LoadConvolution(reader, prefix));
   } else {
     KVCACHE_ASSIGN_OR_RETURN(layer.mixer, LoadAttention(reader, prefix, index));
   }
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm,
-                           reader.RmsNorm(prefix + "ffn_norm", p.width, p.norm_epsilon));
+                           reader.RmsNorm(prefix + "ffn_norm", p.hidden_size, p.norm_epsilon));
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn, FeedForward::Load(reader, p, experts_, index));
   layers_.push_back(std::move(layer));
   return Status::Ok();
@@ -106,9 +107,9 @@ Status Lfm2::LoadLayer(WeightReader& reader, int index) {
 
 void Lfm2::RunMixer(Pass& pass, int index, const Convolution& mixer, const TensorView& h) {
   const Pass::Scope scope(pass);
-  const TensorView b = pass.TakeHidden(params().width);
-  const TensorView c = pass.TakeHidden(params().width);
-  const TensorView x = pass.TakeHidden(params().width);
+  const TensorView b = pass.TakeHidden(params().hidden_size);
+  const TensorView c = pass.TakeHidden(params().hidden_size);
+  const TensorView x = pass.TakeHidden(params().hidden_size);
   pass.Linear(h, {{mixer.in[0], b}, {mixer.in[1], c}, {mixer.in[2], x}});
   pass.Multiply(x, b);
   pass.ShortConv(index, x, mixer.taps, h);
@@ -132,7 +133,7 @@ void Lfm2::RunMixer(Pass& pass, int index, const Attention& mixer, const TensorV
 void Lfm2::RunLayer(Pass& pass, int index, const TensorView& x) {
   const Layer& layer = layers_[static_cast<std::size_t>(index)];
   const Pass::Scope scope(pass);
-  const TensorView h = pass.TakeHidden(params().width);
+  const TensorView h = pass.TakeHidden(params().hidden_size);
   pass.RmsNorm(x, layer.mixer_norm, h);
   std::visit([&](const auto& mixer) { RunMixer(pass, index, mixer, h); }, layer.mixer);
   pass.Add(x, h);

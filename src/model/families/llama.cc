@@ -52,12 +52,13 @@ Status Llama::LoadLayer(WeightReader& reader, int index) {
   const std::string prefix = LayerPrefix(index);
   Layer layer;
   KVCACHE_ASSIGN_OR_RETURN(
-      layer.attn_norm, reader.RmsNorm(prefix + "attn_norm", params().width, params().norm_epsilon));
+      layer.attn_norm,
+      reader.RmsNorm(prefix + "attn_norm", params().hidden_size, params().norm_epsilon));
   KVCACHE_ASSIGN_OR_RETURN(
       layer.attention,
       AttentionWeights::Load(reader, params(), index, Bias::kIfPresent, Bias::kIfPresent));
-  KVCACHE_ASSIGN_OR_RETURN(
-      layer.ffn_norm, reader.RmsNorm(prefix + "ffn_norm", params().width, params().norm_epsilon));
+  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm, reader.RmsNorm(prefix + "ffn_norm", params().hidden_size,
+                                                          params().norm_epsilon));
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn, FeedForward::Load(reader, params(), experts_, index));
   layers_.push_back(std::move(layer));
   return Status::Ok();
@@ -66,7 +67,7 @@ Status Llama::LoadLayer(WeightReader& reader, int index) {
 void Llama::RunLayer(Pass& pass, int index, const TensorView& x) {
   const Layer& layer = layers_[static_cast<std::size_t>(index)];
   const Pass::Scope scope(pass);
-  const TensorView h = pass.TakeHidden(params().width);
+  const TensorView h = pass.TakeHidden(params().hidden_size);
   {
     const AttentionWeights& w = layer.attention;
     const Pass::Scope attention(pass);

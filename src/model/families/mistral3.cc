@@ -54,13 +54,13 @@ Status Mistral3::LoadLayer(WeightReader& reader, int index) {
   const LayerParams& p = params();
   Layer layer;
   KVCACHE_ASSIGN_OR_RETURN(layer.attn_norm,
-                           reader.RmsNorm(prefix + "attn_norm", p.width, p.norm_epsilon));
+                           reader.RmsNorm(prefix + "attn_norm", p.hidden_size, p.norm_epsilon));
   KVCACHE_ASSIGN_OR_RETURN(layer.attention, AttentionWeights::Load(reader, p, index));
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm,
-                           reader.RmsNorm(prefix + "ffn_norm", p.width, p.norm_epsilon));
-  KVCACHE_ASSIGN_OR_RETURN(
-      layer.ffn,
-      GatedFeedForward::Load(reader, prefix, p.width, p.ffn[static_cast<std::size_t>(index)]));
+                           reader.RmsNorm(prefix + "ffn_norm", p.hidden_size, p.norm_epsilon));
+  KVCACHE_ASSIGN_OR_RETURN(layer.ffn,
+                           GatedFeedForward::Load(reader, prefix, p.hidden_size,
+                                                  p.ffn[static_cast<std::size_t>(index)]));
   layers_.push_back(std::move(layer));
   return Status::Ok();
 }
@@ -85,7 +85,7 @@ std::span<const float> Mistral3::Temperatures(std::span<const Position> position
 void Mistral3::RunLayer(Pass& pass, int index, const TensorView& x) {
   const Layer& layer = layers_[static_cast<std::size_t>(index)];
   const Pass::Scope scope(pass);
-  const TensorView h = pass.TakeHidden(params().width);
+  const TensorView h = pass.TakeHidden(params().hidden_size);
   {
     const AttentionWeights& w = layer.attention;
     const Pass::Scope attention(pass);

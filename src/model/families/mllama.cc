@@ -97,10 +97,12 @@ Status Mllama::LoadCross(WeightReader& reader, int index, Layer* layer) {
   a.kv_heads = p.kv_heads[static_cast<std::size_t>(index)];
   a.k_dim = p.k_dim;
   a.v_dim = p.v_dim;
-  KVCACHE_ASSIGN_OR_RETURN(a.q, reader.Linear(prefix + "q_proj", p.width, a.heads * a.k_dim));
-  KVCACHE_ASSIGN_OR_RETURN(a.k, reader.Linear(prefix + "k_proj", p.width, a.kv_heads * a.k_dim));
-  KVCACHE_ASSIGN_OR_RETURN(a.v, reader.Linear(prefix + "v_proj", p.width, a.kv_heads * a.v_dim));
-  KVCACHE_ASSIGN_OR_RETURN(a.o, reader.Linear(prefix + "o_proj", a.heads * a.v_dim, p.width));
+  KVCACHE_ASSIGN_OR_RETURN(a.q, reader.Linear(prefix + "q_proj", p.hidden_size, a.heads * a.k_dim));
+  KVCACHE_ASSIGN_OR_RETURN(a.k,
+                           reader.Linear(prefix + "k_proj", p.hidden_size, a.kv_heads * a.k_dim));
+  KVCACHE_ASSIGN_OR_RETURN(a.v,
+                           reader.Linear(prefix + "v_proj", p.hidden_size, a.kv_heads * a.v_dim));
+  KVCACHE_ASSIGN_OR_RETURN(a.o, reader.Linear(prefix + "o_proj", a.heads * a.v_dim, p.hidden_size));
   KVCACHE_ASSIGN_OR_RETURN(layer->q_norm,
                            reader.RmsNorm(prefix + "q_norm", p.k_dim, p.norm_epsilon));
   KVCACHE_ASSIGN_OR_RETURN(layer->k_norm,
@@ -115,17 +117,17 @@ Status Mllama::LoadLayer(WeightReader& reader, int index) {
   const LayerParams& p = params();
   Layer layer;
   KVCACHE_ASSIGN_OR_RETURN(layer.attn_norm,
-                           reader.RmsNorm(prefix + "attn_norm", p.width, p.norm_epsilon));
+                           reader.RmsNorm(prefix + "attn_norm", p.hidden_size, p.norm_epsilon));
   if (IsCross(index)) {
     KVCACHE_RETURN_IF_ERROR(LoadCross(reader, index, &layer));
   } else {
     KVCACHE_ASSIGN_OR_RETURN(layer.attention, AttentionWeights::Load(reader, p, index));
   }
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm,
-                           reader.RmsNorm(prefix + "ffn_norm", p.width, p.norm_epsilon));
-  KVCACHE_ASSIGN_OR_RETURN(
-      layer.ffn,
-      GatedFeedForward::Load(reader, prefix, p.width, p.ffn[static_cast<std::size_t>(index)]));
+                           reader.RmsNorm(prefix + "ffn_norm", p.hidden_size, p.norm_epsilon));
+  KVCACHE_ASSIGN_OR_RETURN(layer.ffn,
+                           GatedFeedForward::Load(reader, prefix, p.hidden_size,
+                                                  p.ffn[static_cast<std::size_t>(index)]));
   layers_.push_back(std::move(layer));
   return Status::Ok();
 }
@@ -161,7 +163,7 @@ Status Mllama::Reserve(int max_batch) {
 void Mllama::RunSelf(Pass& pass, int index, const Layer& layer, const TensorView& x) {
   const AttentionWeights& w = layer.attention;
   const Pass::Scope scope(pass);
-  const TensorView h = pass.TakeHidden(params().width);
+  const TensorView h = pass.TakeHidden(params().hidden_size);
   {
     const Pass::Scope attention(pass);
     const auto [q, k, v, att] = TakeAttention(pass, w);
@@ -181,7 +183,7 @@ void Mllama::RunSelf(Pass& pass, int index, const Layer& layer, const TensorView
 void Mllama::RunCross(Pass& pass, int index, const Layer& layer, const TensorView& x) {
   const AttentionWeights& w = layer.attention;
   const Pass::Scope scope(pass);
-  const TensorView h = pass.TakeHidden(params().width);
+  const TensorView h = pass.TakeHidden(params().hidden_size);
   const std::span<float> has_image =
       std::span(has_image_).first(pass.measuring() ? 0 : static_cast<std::size_t>(pass.batch()));
   {
@@ -251,13 +253,13 @@ Status Mllama::EncodeStates(const TensorView& states, SequenceId sequence, Cache
     return {StatusCode::kInvalidArgument, "the cache has no room for an image"};
   }
   const TensorView dense =
-      TensorView::Dense(states.data, DType::kF32, params().width, states.dims[1]);
+      TensorView::Dense(states.data, DType::kF32, params().hidden_size, states.dims[1]);
   if (states.dims != dense.dims || states.stride_bytes != dense.stride_bytes ||
       states.dtype != DType::kF32 || states.dims[1] < 1) {
     return {StatusCode::kInvalidArgument, StrCat("states [", states.dims[0], ", ", states.dims[1],
                                                  "] of an image are not dense "
-                                                 "f32 of width ",
-                                                 params().width)};
+                                                 "f32 of hidden size ",
+                                                 params().hidden_size)};
   }
   KVCACHE_RETURN_IF_ERROR(encoder->SetSequence(sequence));
   KVCACHE_RETURN_IF_ERROR(ReserveStates(states.dims[1]));

@@ -27,7 +27,7 @@ class Qwen3 final : public Decoder {
 
  private:
   struct Layer {
-    Norm attn_norm, ffn_norm;  // [width]
+    Norm attn_norm, ffn_norm;  // [hidden_size]
     Norm q_norm, k_norm;       // [head]
     AttentionWeights attention;
     FeedForward ffn;
@@ -42,15 +42,15 @@ class Qwen3 final : public Decoder {
 Status Qwen3::LoadLayer(WeightReader& reader, int index) {
   const std::string prefix = LayerPrefix(index);
   const LayerParams& p = params();
-  const auto norm = [&](const char* name, std::int64_t width) {
-    return reader.RmsNorm(prefix + name, width, p.norm_epsilon);
+  const auto norm = [&](const char* name, std::int64_t size) {
+    return reader.RmsNorm(prefix + name, size, p.norm_epsilon);
   };
   Layer layer;
-  KVCACHE_ASSIGN_OR_RETURN(layer.attn_norm, norm("attn_norm", p.width));
+  KVCACHE_ASSIGN_OR_RETURN(layer.attn_norm, norm("attn_norm", p.hidden_size));
   KVCACHE_ASSIGN_OR_RETURN(layer.attention, AttentionWeights::Load(reader, p, index));
   KVCACHE_ASSIGN_OR_RETURN(layer.q_norm, norm("attn_q_norm", p.k_dim));
   KVCACHE_ASSIGN_OR_RETURN(layer.k_norm, norm("attn_k_norm", p.k_dim));
-  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm, norm("ffn_norm", p.width));
+  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm, norm("ffn_norm", p.hidden_size));
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn, FeedForward::Load(reader, p, experts_, index));
   layers_.push_back(std::move(layer));
   return Status::Ok();
@@ -59,7 +59,7 @@ Status Qwen3::LoadLayer(WeightReader& reader, int index) {
 void Qwen3::RunLayer(Pass& pass, int index, const TensorView& x) {
   const Layer& layer = layers_[static_cast<std::size_t>(index)];
   const Pass::Scope scope(pass);
-  const TensorView h = pass.TakeHidden(params().width);
+  const TensorView h = pass.TakeHidden(params().hidden_size);
   {
     const AttentionWeights& w = layer.attention;
     const Pass::Scope attention(pass);

@@ -59,7 +59,7 @@ class Qwen3Next final : public HybridDecoder {
     Norm q_norm, k_norm;    // [head]
   };
   struct Layer {
-    Norm mixer_norm, ffn_norm;  // [width]
+    Norm mixer_norm, ffn_norm;  // [hidden_size]
     std::variant<DeltaNet, Attention> mixer;
     SharedExperts ffn;
   };
@@ -78,19 +78,19 @@ class Qwen3Next final : public HybridDecoder {
 
 Result<Qwen3Next::DeltaNet> Qwen3Next::LoadDeltaNet(WeightReader& reader,
                                                     const std::string& prefix) const {
-  const std::int64_t width = params().width;
+  const std::int64_t hidden_size = params().hidden_size;
   const RecurrentParams& r = recurrent();
   DeltaNet net;
-  KVCACHE_ASSIGN_OR_RETURN(net.qkv, reader.Linear(prefix + "attn_qkv", width, r.channels));
-  KVCACHE_ASSIGN_OR_RETURN(net.z, reader.Linear(prefix + "attn_gate", width, r.inner()));
-  KVCACHE_ASSIGN_OR_RETURN(net.ba, reader.Linear(prefix + "ssm_ba", width, 2 * r.heads));
+  KVCACHE_ASSIGN_OR_RETURN(net.qkv, reader.Linear(prefix + "attn_qkv", hidden_size, r.channels));
+  KVCACHE_ASSIGN_OR_RETURN(net.z, reader.Linear(prefix + "attn_gate", hidden_size, r.inner()));
+  KVCACHE_ASSIGN_OR_RETURN(net.ba, reader.Linear(prefix + "ssm_ba", hidden_size, 2 * r.heads));
   KVCACHE_ASSIGN_OR_RETURN(net.conv.taps,
                            reader.FloatTable(prefix + "ssm_conv1d.weight", r.taps, r.channels));
   KVCACHE_ASSIGN_OR_RETURN(net.dt_bias, reader.Vector(prefix + "ssm_dt.bias", r.heads));
   KVCACHE_ASSIGN_OR_RETURN(net.rates, reader.Vector(prefix + "ssm_a", r.heads));
   KVCACHE_ASSIGN_OR_RETURN(net.norm,
                            reader.RmsNorm(prefix + "ssm_norm", r.v_dim, params().norm_epsilon));
-  KVCACHE_ASSIGN_OR_RETURN(net.out, reader.Linear(prefix + "ssm_out", r.inner(), width));
+  KVCACHE_ASSIGN_OR_RETURN(net.out, reader.Linear(prefix + "ssm_out", r.inner(), hidden_size));
   return net;
 }
 
@@ -101,10 +101,10 @@ Result<Qwen3Next::Attention> Qwen3Next::LoadAttention(WeightReader& reader,
   const std::int64_t queries = std::int64_t{p.heads[at]} * p.k_dim;
   const std::int64_t keys = std::int64_t{p.kv_heads[at]} * p.k_dim;
   Attention a;
-  KVCACHE_ASSIGN_OR_RETURN(a.q, reader.Linear(prefix + "attn_q", p.width, 2 * queries));
-  KVCACHE_ASSIGN_OR_RETURN(a.k, reader.Linear(prefix + "attn_k", p.width, keys));
-  KVCACHE_ASSIGN_OR_RETURN(a.v, reader.Linear(prefix + "attn_v", p.width, keys));
-  KVCACHE_ASSIGN_OR_RETURN(a.o, reader.Linear(prefix + "attn_output", queries, p.width));
+  KVCACHE_ASSIGN_OR_RETURN(a.q, reader.Linear(prefix + "attn_q", p.hidden_size, 2 * queries));
+  KVCACHE_ASSIGN_OR_RETURN(a.k, reader.Linear(prefix + "attn_k", p.hidden_size, keys));
+  KVCACHE_ASSIGN_OR_RETURN(a.v, reader.Linear(prefix + "attn_v", p.hidden_size, keys));
+  KVCACHE_ASSIGN_OR_RETURN(a.o, reader.Linear(prefix + "attn_output", queries, p.hidden_size));
   KVCACHE_ASSIGN_OR_RETURN(a.q_norm,
                            reader.RmsNorm(prefix + "attn_q_norm", p.k_dim, p.norm_epsilon));
   KVCACHE_ASSIGN_OR_RETURN(a.k_norm,
@@ -117,14 +117,14 @@ Status Qwen3Next::LoadLayer(WeightReader& reader, int index) {
   const LayerParams& p = params();
   Layer layer;
   KVCACHE_ASSIGN_OR_RETURN(layer.mixer_norm,
-                           reader.RmsNorm(prefix + "attn_norm", p.width, p.norm_epsilon));
+                           reader.RmsNorm(prefix + "attn_norm", p.hidden_size, p.norm_epsilon));
   if (IsRecurrent(index)) {
     KVCACHE_ASSIGN_OR_RETURN(layer.mixer, LoadDeltaNet(reader, prefix));
   } else {
     KVCACHE_ASSIGN_OR_RETURN(layer.mixer, LoadAttention(reader, prefix, index));
   }
-  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm,
-                           reader.RmsNorm(prefix + "post_attention_norm", p.width, p.norm_epsilon));
+  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm, reader.RmsNorm(prefix + "post_attention_norm",
+                                                          p.hidden_size, p.norm_epsilon));
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn,
                            SharedExperts::Routed(reader, p, experts_, experts_.shared_ffn, index,
                                                  SharedExpertGate::kSigmoid));
@@ -153,9 +153,9 @@ void Qwen3Next::RunMixer(Pass& pass, int index, const DeltaNet& mixer, const Ten
   pass.Activate(beta, Activation::kSigmoid);
   pass.DecayRates(steps, mixer.dt_bias, mixer.rates, steps, decays);
   pass.Scan(index,
-            {.keys = pass.HeadsOf(qkv, r.key_width(), r.k_dim, r.groups),
+            {.keys = pass.HeadsOf(qkv, r.key_size(), r.k_dim, r.groups),
              .queries = pass.HeadsOf(qkv, 0, r.k_dim, r.groups),
-             .values = pass.HeadsOf(qkv, 2 * r.key_width(), r.v_dim, r.heads),
+             .values = pass.HeadsOf(qkv, 2 * r.key_size(), r.v_dim, r.heads),
              .decays = decays,
              .steps = beta},
             {.rule = ScanRule::kDelta,
@@ -193,7 +193,7 @@ void Qwen3Next::RunMixer(Pass& pass, int index, const Attention& mixer, const Te
 void Qwen3Next::RunLayer(Pass& pass, int index, const TensorView& x) {
   const Layer& layer = layers_[static_cast<std::size_t>(index)];
   const Pass::Scope scope(pass);
-  const TensorView h = pass.TakeHidden(params().width);
+  const TensorView h = pass.TakeHidden(params().hidden_size);
   pass.RmsNorm(x, layer.mixer_norm, h);
   std::visit([&](const auto& mixer) { RunMixer(pass, index, mixer, h); }, layer.mixer);
   pass.Add(x, h);

@@ -7,7 +7,7 @@
 //   decoder  x += attention(rms(x)); x += attention(rms(x)) over the encoder's output; x +=
 //   ffn(rms(x))
 //
-// An output matrix that is the embedding has its logits divided by √width.
+// An output matrix that is the embedding has its logits divided by √hidden_size.
 //
 // The middle of a text cannot be removed, so a full context is the end: keys that do not turn could
 // move, but what the encoder made hangs on the first token.
@@ -106,16 +106,16 @@ Result<T5Attention> T5::LoadAttention(WeightReader& reader, const std::string& p
   const LayerParams& p = params();
   T5Attention attention;
   KVCACHE_ASSIGN_OR_RETURN(attention.norm,
-                           reader.RmsNorm(prefix + "_norm", p.width, p.norm_epsilon));
+                           reader.RmsNorm(prefix + "_norm", p.hidden_size, p.norm_epsilon));
   AttentionWeights& a = attention.weights;
   a.heads = p.heads[0];
   a.kv_heads = p.kv_heads[0];
   a.k_dim = p.k_dim;
   a.v_dim = p.v_dim;
-  KVCACHE_ASSIGN_OR_RETURN(a.q, reader.Linear(prefix + "_q", p.width, a.heads * a.k_dim));
-  KVCACHE_ASSIGN_OR_RETURN(a.k, reader.Linear(prefix + "_k", p.width, a.kv_heads * a.k_dim));
-  KVCACHE_ASSIGN_OR_RETURN(a.v, reader.Linear(prefix + "_v", p.width, a.kv_heads * a.v_dim));
-  KVCACHE_ASSIGN_OR_RETURN(a.o, reader.Linear(prefix + "_o", a.heads * a.v_dim, p.width));
+  KVCACHE_ASSIGN_OR_RETURN(a.q, reader.Linear(prefix + "_q", p.hidden_size, a.heads * a.k_dim));
+  KVCACHE_ASSIGN_OR_RETURN(a.k, reader.Linear(prefix + "_k", p.hidden_size, a.kv_heads * a.k_dim));
+  KVCACHE_ASSIGN_OR_RETURN(a.v, reader.Linear(prefix + "_v", p.hidden_size, a.kv_heads * a.v_dim));
+  KVCACHE_ASSIGN_OR_RETURN(a.o, reader.Linear(prefix + "_o", a.heads * a.v_dim, p.hidden_size));
   return attention;
 }
 
@@ -123,12 +123,13 @@ Result<T5FeedForward> T5::LoadFeedForward(WeightReader& reader, const std::strin
   const LayerParams& p = params();
   const std::int64_t inner = p.ffn[0];
   T5FeedForward ffn;
-  KVCACHE_ASSIGN_OR_RETURN(ffn.norm, reader.RmsNorm(prefix + "ffn_norm", p.width, p.norm_epsilon));
+  KVCACHE_ASSIGN_OR_RETURN(ffn.norm,
+                           reader.RmsNorm(prefix + "ffn_norm", p.hidden_size, p.norm_epsilon));
   if (reader.Has(prefix + "ffn_gate.weight")) {
-    KVCACHE_ASSIGN_OR_RETURN(ffn.gate, reader.Linear(prefix + "ffn_gate", p.width, inner));
+    KVCACHE_ASSIGN_OR_RETURN(ffn.gate, reader.Linear(prefix + "ffn_gate", p.hidden_size, inner));
   }
-  KVCACHE_ASSIGN_OR_RETURN(ffn.up, reader.Linear(prefix + "ffn_up", p.width, inner));
-  KVCACHE_ASSIGN_OR_RETURN(ffn.down, reader.Linear(prefix + "ffn_down", inner, p.width));
+  KVCACHE_ASSIGN_OR_RETURN(ffn.up, reader.Linear(prefix + "ffn_up", p.hidden_size, inner));
+  KVCACHE_ASSIGN_OR_RETURN(ffn.down, reader.Linear(prefix + "ffn_down", inner, p.hidden_size));
   return ffn;
 }
 
@@ -150,7 +151,7 @@ Status T5::LoadEncoder(WeightReader& reader) {
     encoder_.push_back(std::move(layer));
   }
   KVCACHE_ASSIGN_OR_RETURN(encoder_norm_,
-                           reader.RmsNorm("enc.output_norm", p.width, p.norm_epsilon));
+                           reader.RmsNorm("enc.output_norm", p.hidden_size, p.norm_epsilon));
   return Status::Ok();
 }
 
@@ -205,7 +206,7 @@ void T5::RunFeedForward(Pass& pass, const T5FeedForward& ffn, const TensorView& 
 void T5::RunLayer(Pass& pass, int index, const TensorView& x) {
   const Layer& layer = layers_[static_cast<std::size_t>(index)];
   const Pass::Scope scope(pass);
-  const TensorView h = pass.TakeHidden(params().width);
+  const TensorView h = pass.TakeHidden(params().hidden_size);
   {
     const AttentionWeights& w = layer.self.weights;
     const Pass::Scope attention(pass);
@@ -232,7 +233,7 @@ void T5::RunLayer(Pass& pass, int index, const TensorView& x) {
 
 void T5::RunEncoder(Pass& pass, std::span<const std::int32_t> tokens, const TensorView& x) {
   const Pass::Scope scope(pass);
-  const TensorView h = pass.TakeHidden(params().width);
+  const TensorView h = pass.TakeHidden(params().hidden_size);
   pass.Embed(embedding(), tokens, x);
   for (const Layer& layer : encoder_) {
     {
@@ -268,7 +269,7 @@ void T5::PutOutput(Pass& pass, const TensorView& output, EncoderCache& encoder, 
 Status T5::ReserveEncoder(std::int64_t tokens) {
   if (tokens <= encoder_room_) return Status::Ok();
   Pass measure = Pass::Measuring(tokens);
-  const TensorView x = measure.TakeHidden(params().width);
+  const TensorView x = measure.TakeHidden(params().hidden_size);
   RunEncoder(measure, {}, x);
   {
     const Pass::Scope scope(measure);
@@ -298,7 +299,7 @@ Status T5::Encode(std::span<const std::int32_t> tokens, SequenceId sequence, Cac
   KVCACHE_RETURN_IF_ERROR(ReserveEncoder(static_cast<std::int64_t>(tokens.size())));
   Pass pass(backend(), encoder_scratch_, nullptr, std::span(positions_).first(tokens.size()),
             interrupt());
-  const TensorView x = pass.TakeHidden(params().width);
+  const TensorView x = pass.TakeHidden(params().hidden_size);
   RunEncoder(pass, tokens, x);
   PutOutput(pass, x, *encoder, cache);
   return pass.status();
@@ -314,7 +315,7 @@ Result<T5Params> ReadOwn(KeyReader& keys, LayerParams* params) {
   const auto layers = static_cast<std::size_t>(params->layers);
   for (std::vector<int>* const each : {&params->heads, &params->kv_heads, &params->ffn}) {
     if (std::ranges::adjacent_find(*each, std::not_equal_to<>()) != each->end()) {
-      return Status(StatusCode::kUnsupported, "t5 layers that differ in heads or inner width");
+      return Status(StatusCode::kUnsupported, "t5 layers that differ in heads or inner size");
     }
     each->assign(layers, each->front());
   }
@@ -338,7 +339,8 @@ Result<std::unique_ptr<Model>> LoadT5(const GgufFile& file, std::string_view nam
   KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
   params.attention_scale = 1.0f;
   if (!weights.Has("output.weight")) {
-    params.logit_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(params.width)));
+    params.logit_scale =
+        static_cast<float>(1.0 / std::sqrt(static_cast<double>(params.hidden_size)));
   }
   auto model = std::make_unique<T5>(backend, name, std::move(params), own);
   KVCACHE_RETURN_IF_ERROR(model->LoadEncoder(weights));

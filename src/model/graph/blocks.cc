@@ -19,12 +19,14 @@ Result<AttentionWeights> AttentionWeights::Load(WeightReader& reader, const Laye
   a.kv_heads = params.kv_heads[at];
   a.k_dim = params.k_dim;
   a.v_dim = params.v_dim;
-  const std::int64_t width = params.width;
-  KVCACHE_ASSIGN_OR_RETURN(a.q, reader.Linear(prefix + "q", width, a.heads * a.k_dim, bias));
-  KVCACHE_ASSIGN_OR_RETURN(a.k, reader.Linear(prefix + "k", width, a.kv_heads * a.k_dim, bias));
-  KVCACHE_ASSIGN_OR_RETURN(a.v, reader.Linear(prefix + "v", width, a.kv_heads * a.v_dim, bias));
-  KVCACHE_ASSIGN_OR_RETURN(a.o,
-                           reader.Linear(prefix + "output", a.heads * a.v_dim, width, output_bias));
+  const std::int64_t hidden_size = params.hidden_size;
+  KVCACHE_ASSIGN_OR_RETURN(a.q, reader.Linear(prefix + "q", hidden_size, a.heads * a.k_dim, bias));
+  KVCACHE_ASSIGN_OR_RETURN(a.k,
+                           reader.Linear(prefix + "k", hidden_size, a.kv_heads * a.k_dim, bias));
+  KVCACHE_ASSIGN_OR_RETURN(a.v,
+                           reader.Linear(prefix + "v", hidden_size, a.kv_heads * a.v_dim, bias));
+  KVCACHE_ASSIGN_OR_RETURN(
+      a.o, reader.Linear(prefix + "output", a.heads * a.v_dim, hidden_size, output_bias));
   return a;
 }
 
@@ -36,12 +38,14 @@ AttentionViews TakeAttention(Pass& pass, const AttentionWeights& weights) {
 }
 
 Result<GatedFeedForward> GatedFeedForward::Load(WeightReader& reader, const std::string& prefix,
-                                                std::int64_t width, std::int64_t ffn,
+                                                std::int64_t hidden_size, std::int64_t ffn,
                                                 const std::string& suffix) {
   GatedFeedForward block;
-  KVCACHE_ASSIGN_OR_RETURN(block.gate, reader.Linear(prefix + "ffn_gate" + suffix, width, ffn));
-  KVCACHE_ASSIGN_OR_RETURN(block.up, reader.Linear(prefix + "ffn_up" + suffix, width, ffn));
-  KVCACHE_ASSIGN_OR_RETURN(block.down, reader.Linear(prefix + "ffn_down" + suffix, ffn, width));
+  KVCACHE_ASSIGN_OR_RETURN(block.gate,
+                           reader.Linear(prefix + "ffn_gate" + suffix, hidden_size, ffn));
+  KVCACHE_ASSIGN_OR_RETURN(block.up, reader.Linear(prefix + "ffn_up" + suffix, hidden_size, ffn));
+  KVCACHE_ASSIGN_OR_RETURN(block.down,
+                           reader.Linear(prefix + "ffn_down" + suffix, ffn, hidden_size));
   return block;
 }
 
@@ -58,11 +62,12 @@ Result<FeedForward> FeedForward::Load(WeightReader& reader, const LayerParams& p
                                       const ExpertParams& experts, int layer) {
   const std::string prefix = LayerPrefix(layer);
   if (experts.count > 0 && reader.Has(prefix + "ffn_gate_inp.weight")) {
-    KVCACHE_ASSIGN_OR_RETURN(Experts block, Experts::Load(reader, prefix, params.width, experts));
+    KVCACHE_ASSIGN_OR_RETURN(Experts block,
+                             Experts::Load(reader, prefix, params.hidden_size, experts));
     return FeedForward{std::move(block)};
   }
   KVCACHE_ASSIGN_OR_RETURN(GatedFeedForward block,
-                           GatedFeedForward::Load(reader, prefix, params.width,
+                           GatedFeedForward::Load(reader, prefix, params.hidden_size,
                                                   params.ffn[static_cast<std::size_t>(layer)]));
   return FeedForward{std::move(block)};
 }

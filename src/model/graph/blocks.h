@@ -21,8 +21,8 @@ struct AttentionWeights {
   std::int64_t kv_heads = 0;
   std::int64_t k_dim = 0;
   std::int64_t v_dim = 0;
-  Projection q, k, v;  // width → heads × dim
-  Projection o;        // heads × v_dim → width
+  Projection q, k, v;  // hidden_size → heads × dim
+  Projection o;        // heads × v_dim → hidden_size
 
   // `bias` is that of q, k and v; `output_bias` that of o.
   static Result<AttentionWeights> Load(WeightReader& reader, const LayerParams& params, int layer,
@@ -42,7 +42,7 @@ struct GatedFeedForward {
 
   // PREFIXffn_gateSUFFIX and so on.
   static Result<GatedFeedForward> Load(WeightReader& reader, const std::string& prefix,
-                                       std::int64_t width, std::int64_t ffn,
+                                       std::int64_t hidden_size, std::int64_t ffn,
                                        const std::string& suffix = "");
   void Run(Pass& pass, const TensorView& h, const TensorView& out) const;  // out may be h
 };

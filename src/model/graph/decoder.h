@@ -49,13 +49,13 @@ class Decoder : public Model {
  protected:
   const LayerParams& params() const { return params_; }
   Backend& backend() const { return backend_; }
-  const TensorView& embedding() const { return embedding_; }  // [width, vocabulary]
+  const TensorView& embedding() const { return embedding_; }  // [hidden_size, vocabulary]
 
   // What is there once, beside the common parts; called before the layers.
   virtual Status LoadModelTensors(WeightReader& /*reader*/) { return Status::Ok(); }
   // Called for layers 0, 1, … in order.
   virtual Status LoadLayer(WeightReader& reader, int layer) = 0;
-  // Adds the layer's part to x [width, batch].
+  // Adds the layer's part to x [hidden_size, batch].
   virtual void RunLayer(Pass& pass, int layer, const TensorView& x) = 0;
   // All layers, after the embedding. A family that needs something for all of them first overrides
   // it; `tokens` is empty while measuring.
@@ -80,9 +80,9 @@ class Decoder : public Model {
   std::string_view architecture_;
   LayerParams params_;
   ModelInfo info_;
-  TensorView embedding_;  // [width, vocabulary]
+  TensorView embedding_;  // [hidden_size, vocabulary]
   Norm output_norm_;
-  Projection output_;  // width → vocabulary
+  Projection output_;  // hidden_size → vocabulary
   std::size_t owned_weight_bytes_ = 0;
 
   // The hidden states come first in it, so that Logits finds them.

@@ -122,8 +122,8 @@ std::span<const LinearGroup> ExpertPlan::Down(const LinearWeight& down, const Te
   return groups_;
 }
 
-Result<Experts> Experts::Load(WeightReader& reader, const std::string& prefix, std::int64_t width,
-                              const ExpertParams& params) {
+Result<Experts> Experts::Load(WeightReader& reader, const std::string& prefix,
+                              std::int64_t hidden_size, const ExpertParams& params) {
   const bool scored = params.choice_bias || params.groups > 1;
   if (scored && params.count > RouterOptions::kMostScored) {
     return Status(StatusCode::kUnsupported,
@@ -133,19 +133,19 @@ Result<Experts> Experts::Load(WeightReader& reader, const std::string& prefix, s
   Experts experts;
   experts.params = params;
   KVCACHE_ASSIGN_OR_RETURN(experts.router,
-                           reader.Linear(prefix + "ffn_gate_inp", width, params.count,
+                           reader.Linear(prefix + "ffn_gate_inp", hidden_size, params.count,
                                          params.biases ? Bias::kRequired : Bias::kNone));
   if (params.choice_bias) {
     KVCACHE_ASSIGN_OR_RETURN(experts.choice_bias,
                              reader.FloatsIfPresent(prefix + "exp_probs_b.bias", params.count));
   }
-  KVCACHE_ASSIGN_OR_RETURN(
-      experts.gate, reader.Stack(prefix + "ffn_gate_exps.weight", width, params.ffn, params.count));
-  KVCACHE_ASSIGN_OR_RETURN(
-      experts.up, reader.Stack(prefix + "ffn_up_exps.weight", width, params.ffn, params.count));
-  KVCACHE_ASSIGN_OR_RETURN(
-      experts.down, reader.Stack(prefix + "ffn_down_exps.weight", params.ffn, width, params.count));
-  if (params.biases) KVCACHE_RETURN_IF_ERROR(experts.LoadBiases(reader, prefix, width));
+  KVCACHE_ASSIGN_OR_RETURN(experts.gate, reader.Stack(prefix + "ffn_gate_exps.weight", hidden_size,
+                                                      params.ffn, params.count));
+  KVCACHE_ASSIGN_OR_RETURN(experts.up, reader.Stack(prefix + "ffn_up_exps.weight", hidden_size,
+                                                    params.ffn, params.count));
+  KVCACHE_ASSIGN_OR_RETURN(experts.down, reader.Stack(prefix + "ffn_down_exps.weight", params.ffn,
+                                                      hidden_size, params.count));
+  if (params.biases) KVCACHE_RETURN_IF_ERROR(experts.LoadBiases(reader, prefix, hidden_size));
   return experts;
 }
 
@@ -161,13 +161,14 @@ RouterOptions Experts::router_options() const {
           .group_best = params.group_best};
 }
 
-Status Experts::LoadBiases(WeightReader& reader, const std::string& prefix, std::int64_t width) {
+Status Experts::LoadBiases(WeightReader& reader, const std::string& prefix,
+                           std::int64_t hidden_size) {
   const auto load = [&](const char* name, std::int64_t outputs) {
     return reader.Table(prefix + name, outputs, params.count);
   };
   KVCACHE_ASSIGN_OR_RETURN(gate_bias, load("ffn_gate_exps.bias", params.ffn));
   KVCACHE_ASSIGN_OR_RETURN(up_bias, load("ffn_up_exps.bias", params.ffn));
-  KVCACHE_ASSIGN_OR_RETURN(down_bias, load("ffn_down_exps.bias", width));
+  KVCACHE_ASSIGN_OR_RETURN(down_bias, load("ffn_down_exps.bias", hidden_size));
   return Status::Ok();
 }
 

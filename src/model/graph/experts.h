@@ -55,8 +55,8 @@ class ExpertPlan {
   // [chosen] of each token, in the order of its choice.
   std::span<const std::int32_t> slots() const { return slots_; }
 
-  // h · gate and up for all slots: gathered [width, slots] is h's columns by slot. A pass of one
-  // token needs no gathering: h itself is multiplied with all of its experts at once.
+  // h · gate and up for all slots: gathered [hidden_size, slots] is h's columns by slot. A pass of
+  // one token needs no gathering: h itself is multiplied with all of its experts at once.
   std::span<const LinearGroup> GateAndUp(const LinearWeight& gate, const LinearWeight& up,
                                          const TensorView& gathered, const TensorView& gate_out,
                                          const TensorView& up_out);
@@ -81,21 +81,21 @@ class ExpertPlan {
 // One layer's router and experts.
 struct Experts {
   ExpertParams params;
-  Projection router;                             // [width] → [experts]
+  Projection router;                             // [hidden_size] → [experts]
   std::span<const float> choice_bias;            // [experts] or empty; in the file
   std::unique_ptr<LinearWeight> gate, up, down;  // stacks of params.count
   // [outputs, experts], with params.biases.
   std::optional<TensorView> gate_bias, up_bias, down_bias;
 
-  static Result<Experts> Load(WeightReader& reader, const std::string& prefix, std::int64_t width,
-                              const ExpertParams& params);
+  static Result<Experts> Load(WeightReader& reader, const std::string& prefix,
+                              std::int64_t hidden_size, const ExpertParams& params);
 
-  // out [width, batch] as above; may be h. `plan` is the model's.
+  // out [hidden_size, batch] as above; may be h. `plan` is the model's.
   void Run(Pass& pass, ExpertPlan& plan, const TensorView& h, const TensorView& out) const;
 
  private:
   RouterOptions router_options() const;
-  Status LoadBiases(WeightReader& reader, const std::string& prefix, std::int64_t width);
+  Status LoadBiases(WeightReader& reader, const std::string& prefix, std::int64_t hidden_size);
   void Gate(Pass& pass, const TensorView& gate_out, const TensorView& up_out) const;
 };
 

@@ -34,15 +34,16 @@ Result<LatentAttention> LatentAttention::Load(WeightReader& reader, const std::s
   a.shape_ = s;
   std::string query = prefix + "attn_q";
   if (s.q_rank > 0) {
-    KVCACHE_ASSIGN_OR_RETURN(a.q_down_, reader.Linear(prefix + "attn_q_a", s.width, s.q_rank));
+    KVCACHE_ASSIGN_OR_RETURN(a.q_down_,
+                             reader.Linear(prefix + "attn_q_a", s.hidden_size, s.q_rank));
     KVCACHE_ASSIGN_OR_RETURN(a.q_norm_,
                              reader.RmsNorm(prefix + "attn_q_a_norm", s.q_rank, s.norm_epsilon));
     query += "_b";
   }
   KVCACHE_ASSIGN_OR_RETURN(
-      a.q_up_, reader.Linear(query, s.q_rank > 0 ? s.q_rank : s.width, s.heads * s.query()));
+      a.q_up_, reader.Linear(query, s.q_rank > 0 ? s.q_rank : s.hidden_size, s.heads * s.query()));
   KVCACHE_ASSIGN_OR_RETURN(a.down_,
-                           reader.Linear(prefix + "attn_kv_a_mqa", s.width, s.rank + s.rope));
+                           reader.Linear(prefix + "attn_kv_a_mqa", s.hidden_size, s.rank + s.rope));
   KVCACHE_ASSIGN_OR_RETURN(a.norm_,
                            reader.RmsNorm(prefix + "attn_kv_a_norm", s.rank, s.norm_epsilon));
   if (s.absorbed) {
@@ -54,7 +55,8 @@ Result<LatentAttention> LatentAttention::Load(WeightReader& reader, const std::s
     KVCACHE_ASSIGN_OR_RETURN(
         a.kv_up_, reader.Linear(prefix + "attn_kv_b", s.rank, s.heads * (s.plain + s.value)));
   }
-  KVCACHE_ASSIGN_OR_RETURN(a.o_, reader.Linear(prefix + "attn_output", s.heads * s.value, s.width));
+  KVCACHE_ASSIGN_OR_RETURN(a.o_,
+                           reader.Linear(prefix + "attn_output", s.heads * s.value, s.hidden_size));
   a.outputs_.resize(static_cast<std::size_t>(s.heads));
   a.groups_.resize(static_cast<std::size_t>(s.heads));
   return a;

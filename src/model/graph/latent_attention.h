@@ -28,7 +28,7 @@
 namespace kvcache {
 
 struct LatentShape {
-  std::int64_t width = 0;
+  std::int64_t hidden_size = 0;
   std::int64_t heads = 0;
   std::int64_t q_rank = 0;  // 0: queries are made from x at once
   std::int64_t rank = 0;    // values of c
@@ -50,8 +50,8 @@ class LatentAttention {
   static Result<LatentAttention> Load(WeightReader& reader, const std::string& prefix,
                                       const LatentShape& shape);
 
-  // out [width, batch] = the layer's answer to h [width, batch]; out may be h. `rope` is that of
-  // the first pair that turns.
+  // out [hidden_size, batch] = the layer's answer to h [hidden_size, batch]; out may be h. `rope`
+  // is that of the first pair that turns.
   void Run(Pass& pass, int layer, const TensorView& h, RopeParams rope, float scale,
            const TensorView& out);
 

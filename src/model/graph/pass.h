@@ -8,10 +8,10 @@
 // large it must be is found by running the graph with a pass that measures: it computes nothing
 // and counts what is taken. So a graph must take the same whatever the values are.
 //
-//   x [width, batch] | what a scope took | what a scope inside it took | free
+//   x [hidden_size, batch] | what a scope took | what a scope inside it took | free
 //
-// Shapes: hidden states are [width, batch], heads [head_dim, heads, batch]; all f32 and dense.
-// Thread safety: one thread at a time.
+// Shapes: hidden states are [hidden_size, batch], heads [head_dim, heads, batch]; all f32 and
+// dense. Thread safety: one thread at a time.
 #pragma once
 
 #include <algorithm>
@@ -102,7 +102,7 @@ class Pass {
 
   // Room for d0 × d1 × d2 values, undefined.
   TensorView Take(std::int64_t d0, std::int64_t d1, std::int64_t d2 = 1);
-  TensorView TakeHidden(std::int64_t width) { return Take(width, batch_); }
+  TensorView TakeHidden(std::int64_t size) { return Take(size, batch_); }
   TensorView TakeHeads(std::int64_t head_dim, std::int64_t heads) {
     return Take(head_dim, heads, batch_);
   }

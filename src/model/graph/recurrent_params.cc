@@ -38,7 +38,7 @@ Status ReadState(KeyReader& keys, RecurrentParams* recurrent) {
                    recurrent->groups, " groups do not divide")};
   }
   recurrent->v_dim = inner / recurrent->heads;
-  recurrent->channels = inner + 2 * recurrent->key_width();
+  recurrent->channels = inner + 2 * recurrent->key_size();
   return Status::Ok();
 }
 
@@ -55,7 +55,7 @@ Result<RecurrentParams> ReadRecurrentParams(KeyReader& keys, LayerParams* params
   KVCACHE_RETURN_IF_ERROR(MarkLayers(keys, params, &recurrent));
   if (convolves) {
     KVCACHE_ASSIGN_OR_RETURN(recurrent.taps, keys.Int("shortconv.l_cache", kMaxTaps));
-    recurrent.channels = params->width;
+    recurrent.channels = params->hidden_size;
   } else {
     KVCACHE_RETURN_IF_ERROR(ReadState(keys, &recurrent));
   }

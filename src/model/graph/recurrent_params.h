@@ -3,7 +3,7 @@
 //   key                        means
 //   attention.head_count_kv    an array: layers with 0 are recurrent
 //   full_attention_interval    every so-manieth layer is attention (qwen3next; 4 if missing)
-//   shortconv.l_cache          taps of a short convolution over all of the width (lfm2)
+//   shortconv.l_cache          taps of a short convolution over all of the hidden size (lfm2)
 //   ssm.conv_kernel            taps; ssm.inner_size + 2 · group_count · state_size channels
 //   ssm.state_size             values of a key: a head's state is [inner_size / heads, state_size]
 //   ssm.time_step_rank         heads of the state
@@ -32,7 +32,7 @@ struct RecurrentParams {
 
   std::int64_t state_size() const { return std::int64_t{v_dim} * k_dim * heads; }
   int inner() const { return v_dim * heads; }
-  int key_width() const { return k_dim * groups; }
+  int key_size() const { return k_dim * groups; }
 };
 
 // Sets `params->kv_heads` of recurrent layers to 0. REQUIRES: params as ReadLayerParams gives them

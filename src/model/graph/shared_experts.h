@@ -21,10 +21,11 @@ enum class SharedExpertGate : std::uint8_t { kNone, kSigmoid };
 // ffn_down_shexp, ffn_gate_inp_shexp.
 struct SharedExpert {
   GatedFeedForward ffn;
-  std::optional<Projection> gate;  // width → 1
+  std::optional<Projection> gate;  // hidden_size → 1
 
   static Result<SharedExpert> Load(WeightReader& reader, const std::string& prefix,
-                                   std::int64_t width, std::int64_t inner, SharedExpertGate gate);
+                                   std::int64_t hidden_size, std::int64_t inner,
+                                   SharedExpertGate gate);
   void Run(Pass& pass, const TensorView& h, const TensorView& out) const;  // out may be h
 };
 
@@ -32,7 +33,7 @@ struct SharedExperts {
   std::optional<Experts> routed;
   SharedExpert everyones;  // without a router: ffn_…
 
-  // A layer with a router, whose shared network has inner width `shared_ffn`.
+  // A layer with a router, whose shared network has inner size `shared_ffn`.
   static Result<SharedExperts> Routed(WeightReader& reader, const LayerParams& params,
                                       const ExpertParams& experts, std::int64_t shared_ffn,
                                       int layer, SharedExpertGate gate = SharedExpertGate::kNone);

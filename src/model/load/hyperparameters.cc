@@ -9,7 +9,7 @@ namespace {
 
 // Bounds far above any model, so that products of two of them stay far inside 64 bits.
 constexpr std::int64_t kMaxLayers = 4096;
-constexpr std::int64_t kMaxWidth = 1 << 20;
+constexpr std::int64_t kMaxHiddenSize = 1 << 20;
 constexpr std::int64_t kMaxVocabulary = 1 << 24;
 constexpr std::int64_t kMaxExperts = 1 << 16;
 
@@ -39,11 +39,11 @@ Status CheckHeads(const LayerParams& params) {
 }
 
 Status ReadHeadSizes(KeyReader& keys, LayerParams* params) {
-  const int even_split = params->width / params->heads[0];
+  const int even_split = params->hidden_size / params->heads[0];
   KVCACHE_ASSIGN_OR_RETURN(params->k_dim, keys.IntOr("attention.key_length", 8192, even_split));
   KVCACHE_ASSIGN_OR_RETURN(params->v_dim, keys.IntOr("attention.value_length", 8192, even_split));
   if (params->k_dim >= 1) return Status::Ok();
-  return {StatusCode::kCorrupt, StrCat(keys.Key("embedding_length"), " is ", params->width,
+  return {StatusCode::kCorrupt, StrCat(keys.Key("embedding_length"), " is ", params->hidden_size,
                                        ", less than the ", params->heads[0], " heads")};
 }
 
@@ -94,19 +94,19 @@ Result<LayerParams> ReadLayerParams(KeyReader& keys, LayerKinds kinds) {
                            keys.file().GetStringOr("general.name", ""));
   params.name = std::string(name);
   KVCACHE_ASSIGN_OR_RETURN(params.layers, keys.Int("block_count", kMaxLayers));
-  KVCACHE_ASSIGN_OR_RETURN(params.width, keys.Int("embedding_length", kMaxWidth));
+  KVCACHE_ASSIGN_OR_RETURN(params.hidden_size, keys.Int("embedding_length", kMaxHiddenSize));
   KVCACHE_ASSIGN_OR_RETURN(params.context_length, keys.Int("context_length", 1 << 28));
   KVCACHE_ASSIGN_OR_RETURN(params.vocabulary, VocabularySize(keys.file()));
   KVCACHE_ASSIGN_OR_RETURN(params.heads,
-                           keys.PerLayer("attention.head_count", kMaxWidth, params.layers));
+                           keys.PerLayer("attention.head_count", kMaxHiddenSize, params.layers));
   params.kv_heads = params.heads;
   if (keys.Has("attention.head_count_kv")) {
     const int least = kinds == LayerKinds::kHybrid ? 0 : 1;
-    KVCACHE_ASSIGN_OR_RETURN(
-        params.kv_heads, keys.PerLayer("attention.head_count_kv", kMaxWidth, params.layers, least));
+    KVCACHE_ASSIGN_OR_RETURN(params.kv_heads, keys.PerLayer("attention.head_count_kv",
+                                                            kMaxHiddenSize, params.layers, least));
   }
   KVCACHE_ASSIGN_OR_RETURN(params.ffn,
-                           keys.PerLayer("feed_forward_length", 8 * kMaxWidth, params.layers));
+                           keys.PerLayer("feed_forward_length", 8 * kMaxHiddenSize, params.layers));
   KVCACHE_RETURN_IF_ERROR(CheckHeads(params));
   KVCACHE_RETURN_IF_ERROR(ReadHeadSizes(keys, &params));
   KVCACHE_RETURN_IF_ERROR(ReadNormAndScale(keys, &params));
@@ -121,8 +121,8 @@ Result<ExpertParams> ReadExpertParams(KeyReader& keys, const LayerParams& params
   if (count == 0) return experts;
   KVCACHE_ASSIGN_OR_RETURN(experts.count, keys.Int("expert_count", kMaxExperts));
   KVCACHE_ASSIGN_OR_RETURN(experts.used, keys.Int("expert_used_count", experts.count));
-  KVCACHE_ASSIGN_OR_RETURN(experts.ffn,
-                           keys.IntOr("expert_feed_forward_length", 8 * kMaxWidth, params.ffn[0]));
+  KVCACHE_ASSIGN_OR_RETURN(
+      experts.ffn, keys.IntOr("expert_feed_forward_length", 8 * kMaxHiddenSize, params.ffn[0]));
   KVCACHE_ASSIGN_OR_RETURN(experts.renormalise,
                            keys.BoolOr("expert_weights_norm", rules.renormalise));
   KVCACHE_ASSIGN_OR_RETURN(const double scale, keys.FloatOr("expert_weights_scale", 1.0));

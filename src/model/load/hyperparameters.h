@@ -16,7 +16,7 @@ namespace kvcache {
 struct LayerParams {
   std::string name;
   int layers = 0;
-  int width = 0;
+  int hidden_size = 0;
   int vocabulary = 0;
   int embedding_rows = 0;  // tokens that have an embedding; 0: as many
   int context_length = 0;
@@ -50,7 +50,7 @@ Result<float> ReadSoftCap(KeyReader& keys, std::string_view key, double otherwis
 struct ExpertParams {
   int count = 0;
   int used = 0;        // of each token
-  int ffn = 0;         // inner width of one
+  int ffn = 0;         // inner size of one
   int shared_ffn = 0;  // of one that all tokens go through, where a family has it; 0: none
   RouterOptions::Gate gate = RouterOptions::Gate::kSoftmax;
   bool renormalise = true;

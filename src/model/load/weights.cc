@@ -82,8 +82,8 @@ Result<std::vector<Projection>> WeightReader::LinearParts(
   return projections;
 }
 
-Result<Norm> WeightReader::RmsNorm(const std::string& name, std::int64_t width, float epsilon) {
-  KVCACHE_ASSIGN_OR_RETURN(const TensorView weight, Vector(name + ".weight", width));
+Result<Norm> WeightReader::RmsNorm(const std::string& name, std::int64_t size, float epsilon) {
+  KVCACHE_ASSIGN_OR_RETURN(const TensorView weight, Vector(name + ".weight", size));
   return Norm{weight, epsilon};
 }
 

@@ -29,7 +29,7 @@ struct Projection {
 
 // y = x / rms(x) × weight.
 struct Norm {
-  TensorView weight;  // [width]
+  TensorView weight;  // [size]
   float epsilon = 0.0f;
 };
 
@@ -58,7 +58,7 @@ class WeightReader {
   Result<std::vector<Projection>> LinearParts(const std::string& name, std::int64_t inputs,
                                               std::initializer_list<std::int64_t> parts);
 
-  Result<Norm> RmsNorm(const std::string& name, std::int64_t width, float epsilon);
+  Result<Norm> RmsNorm(const std::string& name, std::int64_t size, float epsilon);
 
   // A view of the matrix in the file, for Backend::Embed, which serves its type.
   Result<TensorView> Table(const std::string& name, std::int64_t inputs, std::int64_t outputs);
