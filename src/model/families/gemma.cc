@@ -25,7 +25,7 @@ namespace {
 
 // What the two differ in.
 struct GemmaParams {
-  std::vector<Reach> reaches;
+  std::vector<AttentionSpan> spans;
   RopeTable rope;                        // of layers that see everything
   std::optional<RopeTable> window_rope;  // of the others, where they have their own
   float soft_cap = 0.0f;                 // of scores
@@ -40,9 +40,11 @@ class Gemma final : public Decoder {
  protected:
   Status LoadLayer(WeightReader& reader, int index) override;
   void RunLayer(Pass& pass, int index, const TensorView& x) override;
-  Reach reach(int layer) const override { return gemma_.reaches[static_cast<std::size_t>(layer)]; }
+  AttentionSpan attention_span(int layer) const override {
+    return gemma_.spans[static_cast<std::size_t>(layer)];
+  }
   RopeParams rope(int layer) const override {
-    const bool own = gemma_.window_rope.has_value() && reach(layer).window > 0;
+    const bool own = gemma_.window_rope.has_value() && attention_span(layer).window > 0;
     return (own ? *gemma_.window_rope : gemma_.rope).params();
   }
 
@@ -149,7 +151,7 @@ Result<std::unique_ptr<Model>> LoadGemma(const GgufFile& file, std::string_view 
   KVCACHE_ASSIGN_OR_RETURN(LayerParams params, ReadLayerParams(keys));
   params.embedding_scale = std::sqrt(static_cast<float>(params.hidden_size));
   GemmaParams gemma;
-  KVCACHE_ASSIGN_OR_RETURN(gemma.reaches, ReadReach(keys, params));
+  KVCACHE_ASSIGN_OR_RETURN(gemma.spans, ReadAttentionSpans(keys, params));
   KVCACHE_ASSIGN_OR_RETURN(gemma.rope,
                            ReadRope(keys, params, RopeParams::Pairing::kHalves, weights));
   const auto read = name == "gemma2" ? ReadGemma2 : ReadGemma3;

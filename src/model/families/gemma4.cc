@@ -35,7 +35,7 @@ namespace kvcache {
 namespace {
 
 struct Gemma4Params {
-  std::vector<Reach> reaches;
+  std::vector<AttentionSpan> spans;
   RopeTable rope;         // of layers that see everything
   RopeTable window_rope;  // of the others
   int window_dim = 0;     // head size in layers with a window; LayerParams has the others'
@@ -55,9 +55,11 @@ class Gemma4 final : public Decoder {
   Status LoadLayer(WeightReader& reader, int index) override;
   void RunLayers(Pass& pass, std::span<const std::int32_t> tokens, const TensorView& x) override;
   void RunLayer(Pass& pass, int index, const TensorView& x) override;
-  Reach reach(int layer) const override { return gemma_.reaches[static_cast<std::size_t>(layer)]; }
+  AttentionSpan attention_span(int layer) const override {
+    return gemma_.spans[static_cast<std::size_t>(layer)];
+  }
   RopeParams rope(int layer) const override {
-    return (reach(layer).window > 0 ? gemma_.window_rope : gemma_.rope).params();
+    return (attention_span(layer).window > 0 ? gemma_.window_rope : gemma_.rope).params();
   }
   std::vector<LayerMemory> Memory() const override;
 
@@ -77,7 +79,7 @@ class Gemma4 final : public Decoder {
   };
 
   int head_dim(int layer) const {
-    return reach(layer).window > 0 ? gemma_.window_dim : params().k_dim;
+    return attention_span(layer).window > 0 ? gemma_.window_dim : params().k_dim;
   }
   int KeptBy(int layer) const;  // the layer whose keys and values it attends over
   Status LoadAttention(WeightReader& reader, int index, Layer* layer) const;
@@ -97,7 +99,7 @@ class Gemma4 final : public Decoder {
 
 int Gemma4::KeptBy(int layer) const {
   int kept_by = std::min(layer, gemma_.own_layers - 1);
-  while (kept_by > 0 && reach(kept_by) != reach(layer)) --kept_by;
+  while (kept_by > 0 && attention_span(kept_by) != attention_span(layer)) --kept_by;
   return kept_by;
 }
 
@@ -304,11 +306,11 @@ Status ReadSharing(KeyReader& keys, const LayerParams& params, Gemma4Params* gem
             StrCat(keys.Key(kShared), " is ", shared, ", expected 0 to ", params.layers - 1)};
   }
   gemma->own_layers = params.layers - static_cast<int>(shared);
-  const auto own = gemma->reaches.begin() + gemma->own_layers;
-  for (auto layer = own; layer != gemma->reaches.end(); ++layer) {
-    if (std::find(gemma->reaches.begin(), own, *layer) != own) continue;
+  const auto own = gemma->spans.begin() + gemma->own_layers;
+  for (auto layer = own; layer != gemma->spans.end(); ++layer) {
+    if (std::find(gemma->spans.begin(), own, *layer) != own) continue;
     return {StatusCode::kCorrupt,
-            StrCat(keys.Key(kShared), " is ", shared, ": layer ", layer - gemma->reaches.begin(),
+            StrCat(keys.Key(kShared), " is ", shared, ": layer ", layer - gemma->spans.begin(),
                    " has no layer of its kind to share with")};
   }
   return Status::Ok();
@@ -326,7 +328,7 @@ Result<std::unique_ptr<Model>> LoadGemma4(const GgufFile& file, std::string_view
   KVCACHE_ASSIGN_OR_RETURN(params.logit_soft_cap,
                            ReadSoftCap(keys, "final_logit_softcapping", 0.0));
   Gemma4Params gemma;
-  KVCACHE_ASSIGN_OR_RETURN(gemma.reaches, ReadReach(keys, params));
+  KVCACHE_ASSIGN_OR_RETURN(gemma.spans, ReadAttentionSpans(keys, params));
   KVCACHE_RETURN_IF_ERROR(ReadHeads(keys, params, &gemma));
   KVCACHE_RETURN_IF_ERROR(ReadSharing(keys, params, &gemma));
   KVCACHE_ASSIGN_OR_RETURN(gemma.input_size,

@@ -28,17 +28,19 @@ constexpr float kGateAlpha = 1.702f;
 class GptOss final : public Decoder {
  public:
   GptOss(Backend& backend, std::string_view name, LayerParams params, ExpertParams experts,
-         RopeTable rope, std::vector<Reach> reaches)
+         RopeTable rope, std::vector<AttentionSpan> spans)
       : Decoder(backend, name, std::move(params)),
         experts_(experts),
         rope_(std::move(rope)),
-        reaches_(std::move(reaches)) {}
+        spans_(std::move(spans)) {}
 
  protected:
   Status LoadLayer(WeightReader& reader, int index) override;
   void RunLayer(Pass& pass, int index, const TensorView& x) override;
   RopeParams rope(int) const override { return rope_.params(); }
-  Reach reach(int layer) const override { return reaches_[static_cast<std::size_t>(layer)]; }
+  AttentionSpan attention_span(int layer) const override {
+    return spans_[static_cast<std::size_t>(layer)];
+  }
 
  private:
   struct Layer {
@@ -50,7 +52,7 @@ class GptOss final : public Decoder {
 
   ExpertParams experts_;
   RopeTable rope_;
-  std::vector<Reach> reaches_;
+  std::vector<AttentionSpan> spans_;
   ExpertPlan plan_;
   std::vector<Layer> layers_;
 };
@@ -101,7 +103,7 @@ Result<std::unique_ptr<Model>> LoadGptOss(const GgufFile& file, std::string_view
   KeyReader keys(file, name);
   WeightReader weights(file, backend);
   KVCACHE_ASSIGN_OR_RETURN(LayerParams params, ReadLayerParams(keys));
-  KVCACHE_ASSIGN_OR_RETURN(std::vector<Reach> reaches, ReadReach(keys, params));
+  KVCACHE_ASSIGN_OR_RETURN(std::vector<AttentionSpan> spans, ReadAttentionSpans(keys, params));
   KVCACHE_ASSIGN_OR_RETURN(ExpertParams experts, ReadExpertParams(keys, params));
   if (experts.count == 0) {
     return Status(StatusCode::kCorrupt, keys.Key("expert_count") + " is missing");
@@ -113,7 +115,7 @@ Result<std::unique_ptr<Model>> LoadGptOss(const GgufFile& file, std::string_view
                            ReadRope(keys, params, RopeParams::Pairing::kHalves, weights));
   KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
   return LoadDecoder(std::make_unique<GptOss>(backend, name, std::move(params), experts,
-                                              std::move(rope), std::move(reaches)),
+                                              std::move(rope), std::move(spans)),
                      weights, file);
 }
 

@@ -22,17 +22,19 @@ namespace {
 class Llama final : public Decoder {
  public:
   Llama(Backend& backend, std::string_view name, LayerParams params, ExpertParams experts,
-        RopeTable rope, std::vector<Reach> reaches)
+        RopeTable rope, std::vector<AttentionSpan> spans)
       : Decoder(backend, name, std::move(params)),
         experts_(experts),
         rope_(std::move(rope)),
-        reaches_(std::move(reaches)) {}
+        spans_(std::move(spans)) {}
 
  protected:
   Status LoadLayer(WeightReader& reader, int index) override;
   void RunLayer(Pass& pass, int index, const TensorView& x) override;
   RopeParams rope(int) const override { return rope_.params(); }
-  Reach reach(int layer) const override { return reaches_[static_cast<std::size_t>(layer)]; }
+  AttentionSpan attention_span(int layer) const override {
+    return spans_[static_cast<std::size_t>(layer)];
+  }
 
  private:
   struct Layer {
@@ -43,7 +45,7 @@ class Llama final : public Decoder {
 
   ExpertParams experts_;
   RopeTable rope_;
-  std::vector<Reach> reaches_;
+  std::vector<AttentionSpan> spans_;
   ExpertPlan plan_;
   std::vector<Layer> layers_;
 };
@@ -95,10 +97,10 @@ Result<std::unique_ptr<Model>> LoadLlama(const GgufFile& file, std::string_view 
   KVCACHE_ASSIGN_OR_RETURN(const ExpertParams experts, ReadExpertParams(keys, params));
   KVCACHE_ASSIGN_OR_RETURN(RopeTable rope,
                            ReadRope(keys, params, RopeParams::Pairing::kInterleaved, weights));
-  KVCACHE_ASSIGN_OR_RETURN(std::vector<Reach> reaches, ReadReach(keys, params));
+  KVCACHE_ASSIGN_OR_RETURN(std::vector<AttentionSpan> spans, ReadAttentionSpans(keys, params));
   KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
   return LoadDecoder(std::make_unique<Llama>(backend, name, std::move(params), experts,
-                                             std::move(rope), std::move(reaches)),
+                                             std::move(rope), std::move(spans)),
                      weights, file);
 }
 

@@ -51,7 +51,9 @@ class Llama4 final : public Decoder {
   Status LoadLayer(WeightReader& reader, int index) override;
   void RunLayer(Pass& pass, int index, const TensorView& x) override;
   RopeParams rope(int layer) const override { return Turns(layer) ? rope_.params() : RopeParams{}; }
-  Reach reach(int layer) const override { return {.chunk = Turns(layer) ? own_.chunk : 0}; }
+  AttentionSpan attention_span(int layer) const override {
+    return {.chunk = Turns(layer) ? own_.chunk : 0};
+  }
 
  private:
   struct Layer {

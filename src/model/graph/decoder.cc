@@ -42,7 +42,7 @@ std::vector<LayerMemory> Decoder::Memory() const {
   using Kind = LayerMemory::Kind;
   std::vector<LayerMemory> layers;
   for (int i = 0; i < params_.layers; ++i) {
-    const Reach seen = reach(i);
+    const AttentionSpan seen = attention_span(i);
     layers.push_back({.layer = i,
                       .kind = seen.window > 0  ? Kind::kSliding
                               : seen.chunk > 0 ? Kind::kChunked
@@ -64,10 +64,10 @@ ShiftKeysFn Decoder::ShiftKeys() {
 }
 
 std::unique_ptr<Cache> Decoder::MakeCache() {
-  std::vector<Reach> reaches;
-  reaches.reserve(static_cast<std::size_t>(params_.layers));
-  for (int i = 0; i < params_.layers; ++i) reaches.push_back(reach(i));
-  return MakeLayerCaches(reaches, ShiftKeys());
+  std::vector<AttentionSpan> spans;
+  spans.reserve(static_cast<std::size_t>(params_.layers));
+  for (int i = 0; i < params_.layers; ++i) spans.push_back(attention_span(i));
+  return MakeLayerCaches(spans, ShiftKeys());
 }
 
 void Decoder::RunLayers(Pass& pass, std::span<const std::int32_t>, const TensorView& x) {

@@ -5,7 +5,8 @@
 //     Status LoadLayer(WeightReader& reader, int layer) override;        its weights
 //     void RunLayer(Pass& pass, int layer, const TensorView& x) override;  its graph
 //     RopeParams rope(int layer) const override;                         how its keys turn
-//     Reach reach(int layer) const override;                             how far back it sees
+//     AttentionSpan attention_span(int layer) const override;                             how far
+//     back it sees
 //   };
 //
 // Thread safety: one thread at a time.
@@ -65,8 +66,8 @@ class Decoder : public Model {
   // The tensor with the last norm's weight, but for ".weight".
   virtual std::string_view output_norm_name() const { return "output_norm"; }
   // How far back the layer's queries see.
-  virtual Reach reach(int /*layer*/) const { return {}; }
-  // What the layers keep: keys and values as far as each reaches. A family with another cache kind
+  virtual AttentionSpan attention_span(int /*layer*/) const { return {}; }
+  // What the layers keep: keys and values as far as each spans. A family with another cache kind
   // overrides it.
   virtual std::vector<LayerMemory> Memory() const;
   // Turns a layer's keys by its rope; refers to the model.

@@ -17,10 +17,10 @@
 namespace kvcache {
 
 // What a layer's queries see, as in CausalOptions; all of it where both are 0.
-struct Reach {
+struct AttentionSpan {
   int window = 0;  // tokens, the query's own included
   int chunk = 0;
-  bool operator==(const Reach&) const = default;
+  bool operator==(const AttentionSpan&) const = default;
 };
 
 // Tokens of each sequence that a cache for a window keeps.
@@ -28,7 +28,7 @@ int KeptOf(int window);
 
 // A causal cache for all layers of equal reach; in a wrapper if there are several, so that SetLayer
 // chooses. Not yet initialised.
-std::unique_ptr<Cache> MakeLayerCaches(std::span<const Reach> reach_of_layer,
+std::unique_ptr<Cache> MakeLayerCaches(std::span<const AttentionSpan> span_of_layer,
                                        const ShiftKeysFn& shift_keys);
 
 }  // namespace kvcache

@@ -64,15 +64,15 @@ Result<std::vector<bool>> ReadPattern(KeyReader& keys, const Rule& rule, int lay
 
 }  // namespace
 
-Result<std::vector<Reach>> ReadReach(KeyReader& keys, const LayerParams& params) {
-  std::vector<Reach> reaches(static_cast<std::size_t>(params.layers));
+Result<std::vector<AttentionSpan>> ReadAttentionSpans(KeyReader& keys, const LayerParams& params) {
+  std::vector<AttentionSpan> spans(static_cast<std::size_t>(params.layers));
   const auto* const rule = std::ranges::find(kRules, keys.architecture(), &Rule::architecture);
-  if (rule == std::end(kRules)) return reaches;
+  if (rule == std::end(kRules)) return spans;
   KVCACHE_ASSIGN_OR_RETURN(const int window, ReadWindow(keys, *rule));
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<bool> windowed,
                            ReadPattern(keys, *rule, params.layers));
-  for (std::size_t i = 0; i < reaches.size(); ++i) reaches[i].window = windowed[i] ? window : 0;
-  return reaches;
+  for (std::size_t i = 0; i < spans.size(); ++i) spans[i].window = windowed[i] ? window : 0;
+  return spans;
 }
 
 }  // namespace kvcache

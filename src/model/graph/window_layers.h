@@ -24,6 +24,6 @@ namespace kvcache {
 // [layers]. Reads the keys above where the architecture has windows; elsewhere every layer sees
 // everything, and the keys are left unread. Errors name the key: missing where there must be one,
 // out of range, or a pattern of another length.
-Result<std::vector<Reach>> ReadReach(KeyReader& keys, const LayerParams& params);
+Result<std::vector<AttentionSpan>> ReadAttentionSpans(KeyReader& keys, const LayerParams& params);
 
 }  // namespace kvcache

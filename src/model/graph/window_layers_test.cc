@@ -26,11 +26,11 @@ Windows Read(const std::string& architecture, int layers,
   KeyReader keys(**file, architecture);
   LayerParams params;
   params.layers = layers;
-  const auto reaches = ReadReach(keys, params);
-  if (!reaches.ok()) return {{}, reaches.status().message()};
+  const auto spans = ReadAttentionSpans(keys, params);
+  if (!spans.ok()) return {{}, spans.status().message()};
   EXPECT_TRUE(keys.CheckAllUsed().ok());
   Windows windows;
-  for (const Reach& reach : *reaches) windows.of_layer.push_back(reach.window);
+  for (const AttentionSpan& span : *spans) windows.of_layer.push_back(span.window);
   return windows;
 }
 
