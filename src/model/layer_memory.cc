@@ -59,7 +59,8 @@ std::int64_t BytesPerToken(const LayerMemory& layer, DType k_type, DType v_type)
 
 std::int64_t BytesPerSequence(const LayerMemory& layer, DType k_type, DType v_type) {
   switch (layer.kind) {
-    case LayerMemory::Kind::kSliding: return layer.kept * BytesOfCell(layer.kv, k_type, v_type);
+    case LayerMemory::Kind::kSliding:
+      return layer.retained_tokens * BytesOfCell(layer.kv, k_type, v_type);
     case LayerMemory::Kind::kRecurrent: return BytesOf(DType::kF32, layer.state_values);
     default: return 0;
   }

@@ -24,7 +24,7 @@ struct LayerMemory {
   Kind kind = Kind::kFull;
   KvShape kv{};                   // of each token; all but kRecurrent
   int window = 0;                 // kSliding: tokens that a query sees
-  int kept = 0;                   // kSliding: tokens of each sequence that are kept
+  int retained_tokens = 0;        // kSliding: tokens of each sequence that are kept
   int chunk = 0;                  // kChunked
   std::int64_t state_values = 0;  // kRecurrent: of each sequence, f32
 

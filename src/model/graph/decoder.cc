@@ -50,7 +50,7 @@ std::vector<LayerMemory> Decoder::Memory() const {
                       .kv = {params_.kv_heads[static_cast<std::size_t>(i)], params_.k_dim,
                              params_.v_dim, params_.v_in_k},
                       .window = seen.window,
-                      .kept = KeptOf(seen.window),
+                      .retained_tokens = RetainedTokens(seen.window),
                       .chunk = seen.chunk});
   }
   return layers;

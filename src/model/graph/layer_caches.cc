@@ -14,13 +14,13 @@ namespace {
 std::unique_ptr<Cache> MakeOne(const AttentionSpan& span, const ShiftKeysFn& shift_keys) {
   return MakeCausalCache({.shift_keys = shift_keys,
                           .window = span.window,
-                          .retained_tokens = KeptOf(span.window),
+                          .retained_tokens = RetainedTokens(span.window),
                           .chunk = span.chunk});
 }
 
 }  // namespace
 
-int KeptOf(int window) {
+int RetainedTokens(int window) {
   const int most = std::numeric_limits<int>::max();
   return window > most / 2 ? most : 2 * window;
 }

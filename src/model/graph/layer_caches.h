@@ -24,7 +24,7 @@ struct AttentionSpan {
 };
 
 // Tokens of each sequence that a cache for a window keeps.
-int KeptOf(int window);
+int RetainedTokens(int window);
 
 // A causal cache for all layers of equal reach; in a wrapper if there are several, so that SetLayer
 // chooses. Not yet initialised.
