@@ -78,8 +78,8 @@ class Mllama final : public Decoder {
   RopeTable rope_;
   std::vector<Layer> layers_;
   std::vector<float> has_image_;  // [max_batch]: 1 or 0
-  Scratch states_scratch_;
-  std::int64_t states_room_ = 0;  // tokens
+  ActivationBuffer states_activations_;
+  std::int64_t states_capacity_ = 0;  // tokens
   std::vector<Position> states_positions_;
 };
 
@@ -233,17 +233,17 @@ void Mllama::PutStates(Pass& pass, const TensorView& states, EncoderCache* encod
 }
 
 Status Mllama::ReserveStates(std::int64_t tokens) {
-  if (tokens <= states_room_) return Status::Ok();
+  if (tokens <= states_capacity_) return Status::Ok();
   Pass measure = Pass::Measuring(tokens);
   PutStates(measure, {}, nullptr);
-  states_room_ = 0;
-  KVCACHE_RETURN_IF_ERROR(states_scratch_.Reserve(backend(), measure.peak_values()));
+  states_capacity_ = 0;
+  KVCACHE_RETURN_IF_ERROR(states_activations_.Reserve(backend(), measure.peak_values()));
   try {
     states_positions_.resize(static_cast<std::size_t>(tokens));
   } catch (const std::bad_alloc&) {
     return {StatusCode::kOutOfMemory, StrCat("no memory for an image of ", tokens, " tokens")};
   }
-  states_room_ = tokens;
+  states_capacity_ = tokens;
   return Status::Ok();
 }
 
@@ -264,7 +264,7 @@ Status Mllama::EncodeStates(const TensorView& states, SequenceId sequence, Cache
   KVCACHE_RETURN_IF_ERROR(encoder->SetSequence(sequence));
   KVCACHE_RETURN_IF_ERROR(ReserveStates(states.dims[1]));
   const auto tokens = static_cast<std::size_t>(states.dims[1]);
-  Pass pass(backend(), states_scratch_, nullptr, std::span(states_positions_).first(tokens),
+  Pass pass(backend(), states_activations_, nullptr, std::span(states_positions_).first(tokens),
             interrupt());
   PutStates(pass, states, encoder);
   return pass.status();

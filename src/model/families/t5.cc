@@ -97,8 +97,8 @@ class T5 final : public Decoder {
   Norm encoder_norm_;
   BucketBias encoder_bias_, bias_;
   TextAttention text_attention_;
-  Scratch encoder_scratch_;
-  std::int64_t encoder_room_ = 0;  // tokens
+  ActivationBuffer encoder_activations_;
+  std::int64_t encoder_capacity_ = 0;  // tokens
   std::vector<Position> positions_;
 };
 
@@ -267,7 +267,7 @@ void T5::PutOutput(Pass& pass, const TensorView& output, EncoderCache& encoder, 
 }
 
 Status T5::ReserveEncoder(std::int64_t tokens) {
-  if (tokens <= encoder_room_) return Status::Ok();
+  if (tokens <= encoder_capacity_) return Status::Ok();
   Pass measure = Pass::Measuring(tokens);
   const TensorView x = measure.TakeHidden(params().hidden_size);
   RunEncoder(measure, {}, x);
@@ -276,8 +276,8 @@ Status T5::ReserveEncoder(std::int64_t tokens) {
     measure.TakeHeads(params().k_dim, params().kv_heads[0]);
     measure.TakeHeads(params().v_dim, params().kv_heads[0]);
   }
-  encoder_room_ = 0;
-  KVCACHE_RETURN_IF_ERROR(encoder_scratch_.Reserve(backend(), measure.peak_values()));
+  encoder_capacity_ = 0;
+  KVCACHE_RETURN_IF_ERROR(encoder_activations_.Reserve(backend(), measure.peak_values()));
   KVCACHE_RETURN_IF_ERROR(text_attention_.Reserve(backend(), kv(), tokens));
   try {
     positions_.resize(static_cast<std::size_t>(tokens));
@@ -285,7 +285,7 @@ Status T5::ReserveEncoder(std::int64_t tokens) {
     return {StatusCode::kOutOfMemory, StrCat("no memory for a text of ", tokens, " tokens")};
   }
   std::iota(positions_.begin(), positions_.end(), 0);
-  encoder_room_ = tokens;
+  encoder_capacity_ = tokens;
   return Status::Ok();
 }
 
@@ -297,7 +297,7 @@ Status T5::Encode(std::span<const std::int32_t> tokens, SequenceId sequence, Cac
   if (tokens.empty()) return {StatusCode::kInvalidArgument, "there is no text to encode"};
   KVCACHE_RETURN_IF_ERROR(encoder->SetSequence(sequence));
   KVCACHE_RETURN_IF_ERROR(ReserveEncoder(static_cast<std::int64_t>(tokens.size())));
-  Pass pass(backend(), encoder_scratch_, nullptr, std::span(positions_).first(tokens.size()),
+  Pass pass(backend(), encoder_activations_, nullptr, std::span(positions_).first(tokens.size()),
             interrupt());
   const TensorView x = pass.TakeHidden(params().hidden_size);
   RunEncoder(pass, tokens, x);

@@ -86,7 +86,7 @@ Status Decoder::Reserve(int max_batch) {
   KVCACHE_RETURN_IF_ERROR(measure.status());
   max_batch_ = 0;
   batch_ = 0;
-  KVCACHE_RETURN_IF_ERROR(scratch_.Reserve(backend_, measure.peak_values()));
+  KVCACHE_RETURN_IF_ERROR(activations_.Reserve(backend_, measure.peak_values()));
   max_batch_ = max_batch;
   return Status::Ok();
 }
@@ -99,7 +99,7 @@ Status Decoder::Forward(std::span<const std::int32_t> tokens, std::span<const Po
             StrCat("a pass of ", batch, " tokens, reserved are ", max_batch_)};
   }
   batch_ = 0;
-  Pass pass(backend_, scratch_, &cache, positions, interrupt());
+  Pass pass(backend_, activations_, &cache, positions, interrupt());
   const TensorView x = pass.TakeHidden(params_.hidden_size);
   pass.Embed(embedding_, tokens, x);
   if (params_.embedding_scale != 1.0f) pass.Scale(x, params_.embedding_scale);
@@ -131,12 +131,12 @@ Status Decoder::Logits(std::span<const std::int32_t> rows, float* logits) {
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t row = rows[static_cast<std::size_t>(i)];
     KVCACHE_RETURN_IF_ERROR(backend_.RmsNorm(
-        scratch_.At(row * hidden_size, hidden_size, 1), output_norm_.weight, output_norm_.epsilon,
-        scratch_.At(normed + i * hidden_size, hidden_size, 1)));
+        activations_.At(row * hidden_size, hidden_size, 1), output_norm_.weight,
+        output_norm_.epsilon, activations_.At(normed + i * hidden_size, hidden_size, 1)));
   }
   const TensorView y = TensorView::Dense(logits, DType::kF32, params_.vocabulary, count);
   const LinearOutput out[] = {{output_.weight.get(), y}};
-  KVCACHE_RETURN_IF_ERROR(backend_.Linear(scratch_.At(normed, hidden_size, count), out));
+  KVCACHE_RETURN_IF_ERROR(backend_.Linear(activations_.At(normed, hidden_size, count), out));
   if (params_.logit_scale != 1.0f) KVCACHE_RETURN_IF_ERROR(backend_.Scale(y, params_.logit_scale));
   return params_.logit_soft_cap > 0.0f ? backend_.SoftCap(y, params_.logit_soft_cap) : Status::Ok();
 }

@@ -18,9 +18,9 @@
 #include <utility>
 #include <vector>
 
+#include "model/graph/activation_buffer.h"
 #include "model/graph/layer_caches.h"
 #include "model/graph/pass.h"
-#include "model/graph/scratch.h"
 #include "model/load/hyperparameters.h"
 #include "model/load/weights.h"
 #include "model/model.h"
@@ -87,7 +87,7 @@ class Decoder : public Model {
   std::size_t owned_weight_bytes_ = 0;
 
   // The hidden states come first in it, so that Logits finds them.
-  Scratch scratch_;
+  ActivationBuffer activations_;
   std::int64_t max_batch_ = 0;
   std::int64_t batch_ = 0;  // of the last Forward
 };

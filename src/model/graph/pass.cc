@@ -46,13 +46,13 @@ TensorView Pass::Take(std::int64_t d0, std::int64_t d1, std::int64_t d2) {
   const std::int64_t at = top_;
   top_ += AlignedValues(d0 * d1 * d2);
   peak_ = std::max(peak_, top_);
-  if (!measuring() && top_ > scratch_->values()) {
+  if (!measuring() && top_ > activations_->values()) {
     Check({StatusCode::kInternal, "a pass takes " + std::to_string(top_) + " values of scratch, " +
-                                      std::to_string(scratch_->values()) + " are there"});
+                                      std::to_string(activations_->values()) + " are there"});
     return TensorView::Dense(nullptr, DType::kF32, d0, d1, d2);
   }
   return measuring() ? TensorView::Dense(nullptr, DType::kF32, d0, d1, d2)
-                     : scratch_->At(at, d0, d1, d2);
+                     : activations_->At(at, d0, d1, d2);
 }
 
 void Pass::Linear(const TensorView& x, std::initializer_list<Product> products) {

@@ -24,7 +24,7 @@
 #include "kvcache/backend.h"
 #include "kvcache/cache.h"
 #include "kvcache/status.h"
-#include "model/graph/scratch.h"
+#include "model/graph/activation_buffer.h"
 #include "model/load/weights.h"
 
 namespace kvcache {
@@ -56,10 +56,10 @@ class Pass {
  public:
   // A pass over tokens at `positions`. All must outlive it. Once *interrupt is true, the pass ends
   // before its next operation, with kCancelled; null: never.
-  Pass(Backend& backend, const Scratch& scratch, Cache* cache, std::span<const Position> positions,
-       const std::atomic<bool>* interrupt)
+  Pass(Backend& backend, const ActivationBuffer& activations, Cache* cache,
+       std::span<const Position> positions, const std::atomic<bool>* interrupt)
       : backend_(&backend),
-        scratch_(&scratch),
+        activations_(&activations),
         cache_(cache),
         positions_(positions),
         interrupt_(interrupt),
@@ -68,7 +68,7 @@ class Pass {
   // One that measures, for batches of `batch` tokens.
   static Pass Measuring(std::int64_t batch) { return Pass(batch); }
 
-  bool measuring() const { return scratch_ == nullptr; }
+  bool measuring() const { return activations_ == nullptr; }
   std::int64_t batch() const { return batch_; }
   std::span<const Position> positions() const { return positions_; }
   const Status& status() const { return status_; }
@@ -77,7 +77,7 @@ class Pass {
   // Does the graph go on, with values? False while measuring, after an error and after an
   // interrupt.
   bool runs() {
-    if (scratch_ == nullptr || !status_.ok()) return false;
+    if (activations_ == nullptr || !status_.ok()) return false;
     if (interrupt_ == nullptr || !interrupt_->load(std::memory_order_relaxed)) return true;
     status_ = {StatusCode::kCancelled, "interrupted"};
     return false;
@@ -175,7 +175,7 @@ class Pass {
   explicit Pass(std::int64_t batch) : batch_(batch) {}
 
   Backend* backend_ = nullptr;
-  const Scratch* scratch_ = nullptr;
+  const ActivationBuffer* activations_ = nullptr;
   Cache* cache_ = nullptr;
   std::span<const Position> positions_;
   const std::atomic<bool>* interrupt_ = nullptr;

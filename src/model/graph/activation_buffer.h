@@ -10,7 +10,7 @@
 
 namespace kvcache {
 
-class Scratch {
+class ActivationBuffer {
  public:
   // Room for `values` f32 in all, with undefined contents. Keeps a larger buffer.
   Status Reserve(KvBackend& backend, std::int64_t values) {
