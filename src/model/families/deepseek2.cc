@@ -44,7 +44,7 @@ class DeepSeek2 final : public Decoder {
   void RunLayer(Pass& pass, int index, const TensorView& x) override;
   RopeParams rope(int) const override {
     RopeParams rope = rope_.params();
-    rope.first = own_.attention.first_turned();
+    rope.first = own_.attention.rope_first();
     return rope;
   }
 
@@ -102,16 +102,16 @@ Status CheckSizes(KeyReader& keys, const LayerParams& params, const LatentShape&
 }
 
 Result<LatentShape> ReadLatentShape(KeyReader& keys, const LayerParams& params) {
-  constexpr int kMost = 1 << 16;
+  constexpr int kMax = 1 << 16;
   LatentShape shape{.hidden_size = params.hidden_size, .norm_epsilon = params.norm_epsilon};
-  KVCACHE_ASSIGN_OR_RETURN(shape.q_rank, keys.IntOrZero("attention.q_lora_rank", kMost));
-  KVCACHE_ASSIGN_OR_RETURN(shape.rank, keys.Int("attention.kv_lora_rank", kMost));
+  KVCACHE_ASSIGN_OR_RETURN(shape.q_rank, keys.IntOrZero("attention.q_lora_rank", kMax));
+  KVCACHE_ASSIGN_OR_RETURN(shape.rank, keys.Int("attention.kv_lora_rank", kMax));
   shape.absorbed = keys.Has("attention.key_length_mla");
   int query = params.k_dim;
   shape.value = params.v_dim;
   if (shape.absorbed) {
-    KVCACHE_ASSIGN_OR_RETURN(query, keys.Int("attention.key_length_mla", kMost));
-    KVCACHE_ASSIGN_OR_RETURN(shape.value, keys.Int("attention.value_length_mla", kMost));
+    KVCACHE_ASSIGN_OR_RETURN(query, keys.Int("attention.key_length_mla", kMax));
+    KVCACHE_ASSIGN_OR_RETURN(shape.value, keys.Int("attention.value_length_mla", kMax));
   }
   KVCACHE_ASSIGN_OR_RETURN(shape.rope, keys.Int("rope.dimension_count", query));
   shape.plain = query - shape.rope;

@@ -156,7 +156,7 @@ Result<std::unique_ptr<Model>> LoadGemma(const GgufFile& file, std::string_view 
                            ReadRope(keys, params, RopeParams::Pairing::kHalves, weights));
   const auto read = name == "gemma2" ? ReadGemma2 : ReadGemma3;
   KVCACHE_RETURN_IF_ERROR(read(keys, &params, &gemma));
-  IgnoreOtherSenses(keys, weights);
+  IgnoreVisionAndAudio(keys, weights);
   KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
   return LoadDecoder(std::make_unique<Gemma>(backend, name, std::move(params), std::move(gemma)),
                      weights, file);

@@ -196,7 +196,7 @@ void Gemma4::RunLayers(Pass& pass, std::span<const std::int32_t> tokens, const T
   const Pass::Scope scope(pass);
   const float hidden_size = static_cast<float>(params().hidden_size);
   inputs_ = pass.TakeHeads(gemma_.input_size, params().layers);
-  const TensorView all = Flat(inputs_);
+  const TensorView all = Flatten(inputs_);
   pass.Linear(x, {{input_model_, all}});
   pass.Scale(all, 1.0f / std::sqrt(hidden_size));
   pass.RmsNorm(inputs_, input_norm_, inputs_);
@@ -218,7 +218,7 @@ void Gemma4::AddInput(Pass& pass, int index, const TensorView& x) const {
   const TensorView gated = pass.TakeHidden(gemma_.input_size);
   const TensorView own = pass.TakeHidden(gemma_.input_size);
   const TensorView back = pass.TakeHidden(params().hidden_size);
-  TensorView from = Moved(inputs_, index * inputs_.stride_bytes[1]);
+  TensorView from = WithOffset(inputs_, index * inputs_.stride_bytes[1]);
   from.dims = {inputs_.dims[0], inputs_.dims[2], 1, 1};
   from.stride_bytes[1] = inputs_.stride_bytes[2];
   pass.Copy(from, own);
@@ -337,7 +337,7 @@ Result<std::unique_ptr<Model>> LoadGemma4(const GgufFile& file, std::string_view
                            ReadRope(keys, params, RopeParams::Pairing::kHalves, weights));
   KVCACHE_ASSIGN_OR_RETURN(gemma.window_rope,
                            ReadWindowRope(keys, gemma.window_dim, RopeParams::Pairing::kHalves));
-  IgnoreOtherSenses(keys, weights);
+  IgnoreVisionAndAudio(keys, weights);
   KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
   return LoadDecoder(std::make_unique<Gemma4>(backend, name, std::move(params), std::move(gemma)),
                      weights, file);

@@ -50,9 +50,11 @@ class Llama4 final : public Decoder {
  protected:
   Status LoadLayer(WeightReader& reader, int index) override;
   void RunLayer(Pass& pass, int index, const TensorView& x) override;
-  RopeParams rope(int layer) const override { return Turns(layer) ? rope_.params() : RopeParams{}; }
+  RopeParams rope(int layer) const override {
+    return Rotates(layer) ? rope_.params() : RopeParams{};
+  }
   AttentionSpan attention_span(int layer) const override {
-    return {.chunk = Turns(layer) ? own_.chunk : 0};
+    return {.chunk = Rotates(layer) ? own_.chunk : 0};
   }
 
  private:
@@ -62,7 +64,7 @@ class Llama4 final : public Decoder {
     SharedExperts ffn;
   };
 
-  bool Turns(int layer) const { return own_.chunk == 0 || (layer + 1) % 4 != 0; }
+  bool Rotates(int layer) const { return own_.chunk == 0 || (layer + 1) % 4 != 0; }
   // RMS over a head, times one.
   Norm HeadNorm();
   std::span<const float> Temperatures(std::span<const Position> positions);
@@ -124,7 +126,7 @@ void Llama4::Attend(Pass& pass, int index, const TensorView& x, const TensorView
   const auto [q, k, v, att] = TakeAttention(pass, w);
   pass.RmsNorm(x, layer.attn_norm, h);
   pass.Linear(h, {{w.q, q}, {w.k, k}, {w.v, v}});
-  if (Turns(index)) {
+  if (Rotates(index)) {
     pass.Rope(q, rope_.params());
     pass.Rope(k, rope_.params());
     if (own_.head_norms) {
@@ -187,7 +189,7 @@ Result<std::unique_ptr<Model>> LoadLlama4(const GgufFile& file, std::string_view
   KVCACHE_ASSIGN_OR_RETURN(const Llama4Params own, ReadOwn(keys, experts));
   KVCACHE_ASSIGN_OR_RETURN(RopeTable rope,
                            ReadRope(keys, params, RopeParams::Pairing::kInterleaved, weights));
-  IgnoreOtherSenses(keys, weights);
+  IgnoreVisionAndAudio(keys, weights);
   KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
   return LoadDecoder(
       std::make_unique<Llama4>(backend, name, std::move(params), experts, own, std::move(rope)),

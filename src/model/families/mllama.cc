@@ -194,7 +194,7 @@ void Mllama::RunCross(Pass& pass, int index, const Layer& layer, const TensorVie
     pass.Linear(h, {{w.q, q}});
     pass.RmsNorm(q, layer.q_norm, q);
     pass.CrossAttention(index, kCross, kv(index), q, {.scale = params().attention_scale}, att);
-    pass.WhoLooks(has_image);
+    pass.EncoderOutputMask(has_image);
     pass.Linear(att, {{w.o, h}});
     pass.Scale(h, layer.attn_gate);
     pass.ScaleTokens(h, has_image);
@@ -309,7 +309,7 @@ Result<std::unique_ptr<Model>> LoadMllama(const GgufFile& file, std::string_view
   KVCACHE_ASSIGN_OR_RETURN(MllamaParams own, ReadOwn(keys, params));
   KVCACHE_ASSIGN_OR_RETURN(RopeTable rope,
                            ReadRope(keys, params, RopeParams::Pairing::kInterleaved, weights));
-  IgnoreOtherSenses(keys, weights);
+  IgnoreVisionAndAudio(keys, weights);
   KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
   // The embedding has rows that no answer has: an image's token.
   if (const GgufTensor* const output = file.FindTensor("output.weight"); output != nullptr) {

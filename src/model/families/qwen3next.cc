@@ -148,8 +148,8 @@ void Qwen3Next::RunMixer(Pass& pass, int index, const DeltaNet& mixer, const Ten
   pass.Linear(h, {{mixer.qkv, raw}, {mixer.z, z}, {mixer.ba, ba}});
   pass.ShortConv(index, raw, mixer.conv, qkv);
   pass.Activate(qkv, Activation::kSilu);
-  pass.Copy(Pass::EveryOther(ba, 0), Split(beta, share));
-  pass.Copy(Pass::EveryOther(ba, 1), Split(steps, share));
+  pass.Copy(Pass::StridedHeads(ba, 0), Split(beta, share));
+  pass.Copy(Pass::StridedHeads(ba, 1), Split(steps, share));
   pass.Activate(beta, Activation::kSigmoid);
   pass.DecayRates(steps, mixer.dt_bias, mixer.rates, steps, decays);
   pass.Scan(index,
@@ -180,8 +180,8 @@ void Qwen3Next::RunMixer(Pass& pass, int index, const Attention& mixer, const Te
   const TensorView v = pass.TakeHeads(dim, kv_heads);
   const TensorView att = pass.TakeHeads(dim, heads);
   pass.Linear(h, {{mixer.q, both}, {mixer.k, k}, {mixer.v, v}});
-  pass.RmsNorm(Pass::EveryOther(both, 0), mixer.q_norm, q);
-  pass.Copy(Pass::EveryOther(both, 1), gate);
+  pass.RmsNorm(Pass::StridedHeads(both, 0), mixer.q_norm, q);
+  pass.Copy(Pass::StridedHeads(both, 1), gate);
   pass.RmsNorm(k, mixer.k_norm, k);
   pass.Rope(q, rope_.params());
   pass.Rope(k, rope_.params());

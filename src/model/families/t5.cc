@@ -85,7 +85,8 @@ class T5 final : public Decoder {
   KvShape kv() const { return {params().kv_heads[0], params().k_dim, params().v_dim}; }
   Result<T5Attention> LoadAttention(WeightReader& reader, const std::string& prefix);
   Result<T5FeedForward> LoadFeedForward(WeightReader& reader, const std::string& prefix);
-  Result<BucketBias> LoadBias(WeightReader& reader, const std::string& name, Sight sight);
+  Result<BucketBias> LoadBias(WeightReader& reader, const std::string& name,
+                              AttentionDirection direction);
   Status ReserveEncoder(std::int64_t tokens);
   void RunEncoder(Pass& pass, std::span<const std::int32_t> tokens, const TensorView& x);
   void PutOutput(Pass& pass, const TensorView& output, EncoderCache& encoder, Cache& cache);
@@ -133,16 +134,17 @@ Result<T5FeedForward> T5::LoadFeedForward(WeightReader& reader, const std::strin
   return ffn;
 }
 
-Result<BucketBias> T5::LoadBias(WeightReader& reader, const std::string& name, Sight sight) {
+Result<BucketBias> T5::LoadBias(WeightReader& reader, const std::string& name,
+                                AttentionDirection direction) {
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<float> values,
                            reader.Values(name, params().heads[0], own_.buckets));
-  return BucketBias(values, params().heads[0], own_.buckets, sight);
+  return BucketBias(values, params().heads[0], own_.buckets, direction);
 }
 
 Status T5::LoadEncoder(WeightReader& reader) {
   const LayerParams& p = params();
-  KVCACHE_ASSIGN_OR_RETURN(encoder_bias_,
-                           LoadBias(reader, "enc.blk.0.attn_rel_b.weight", Sight::kBothWays));
+  KVCACHE_ASSIGN_OR_RETURN(encoder_bias_, LoadBias(reader, "enc.blk.0.attn_rel_b.weight",
+                                                   AttentionDirection::kBidirectional));
   for (int i = 0; i < own_.encoder_layers; ++i) {
     const std::string prefix = StrCat("enc.blk.", i, ".");
     Layer layer;
@@ -158,8 +160,8 @@ Status T5::LoadEncoder(WeightReader& reader) {
 Status T5::LoadLayer(WeightReader& reader, int index) {
   const std::string prefix = StrCat("dec.blk.", index, ".");
   if (index == 0) {
-    KVCACHE_ASSIGN_OR_RETURN(bias_,
-                             LoadBias(reader, prefix + "attn_rel_b.weight", Sight::kBackwards));
+    KVCACHE_ASSIGN_OR_RETURN(
+        bias_, LoadBias(reader, prefix + "attn_rel_b.weight", AttentionDirection::kCausal));
   }
   Layer layer;
   KVCACHE_ASSIGN_OR_RETURN(layer.self, LoadAttention(reader, prefix + "attn"));
@@ -307,8 +309,8 @@ Status T5::Encode(std::span<const std::int32_t> tokens, SequenceId sequence, Cac
 
 // The decoder's sizes are those of the encoder, but for the number of layers.
 Result<T5Params> ReadOwn(KeyReader& keys, LayerParams* params) {
-  constexpr int kFewestBuckets = 4;
-  constexpr int kMostBuckets = 128;  // far above the 32 of all models
+  constexpr int kMinBuckets = 4;
+  constexpr int kMaxBuckets = 128;  // far above the 32 of all models
   T5Params own;
   own.encoder_layers = params->layers;
   KVCACHE_ASSIGN_OR_RETURN(params->layers, keys.IntOr("decoder_block_count", 4096, params->layers));
@@ -320,7 +322,7 @@ Result<T5Params> ReadOwn(KeyReader& keys, LayerParams* params) {
     each->assign(layers, each->front());
   }
   KVCACHE_ASSIGN_OR_RETURN(own.buckets, keys.Int("attention.relative_buckets_count", 1 << 10));
-  if (own.buckets < kFewestBuckets || own.buckets > kMostBuckets) {
+  if (own.buckets < kMinBuckets || own.buckets > kMaxBuckets) {
     return keys.Unsupported("attention.relative_buckets_count");
   }
   KVCACHE_ASSIGN_OR_RETURN(params->decoder_start,

@@ -6,13 +6,13 @@ namespace kvcache {
 namespace {
 
 // One of the heads' matrices [d0, tokens].
-TensorView OfHead(const TensorView& view, std::int64_t head) {
+TensorView HeadColumns(const TensorView& view, std::int64_t head) {
   return TensorView::Dense(view.data + head * view.stride_bytes[2], DType::kF32, view.dims[0],
                            view.dims[1]);
 }
 
 // The same for each of `heads` heads: [d0, 1, tokens] as [d0, heads, tokens].
-TensorView Repeated(TensorView view, std::int64_t heads) {
+TensorView BroadcastHeads(TensorView view, std::int64_t heads) {
   view.dims[1] = heads;
   view.stride_bytes[1] = 0;
   return view;
@@ -81,7 +81,7 @@ void LatentAttention::Queries(Pass& pass, const TensorView& h, RopeParams rope,
 void LatentAttention::Latents(Pass& pass, const TensorView& h, RopeParams rope,
                               const TensorView& latent, const TensorView& normed) const {
   pass.Linear(h, {{down_, latent}});
-  const TensorView c = Part(latent, 0, shape_.rank);
+  const TensorView c = Slice(latent, 0, shape_.rank);
   pass.Copy(c, normed);
   pass.RmsNorm(normed, norm_, normed);
   pass.Copy(normed, c);
@@ -94,8 +94,8 @@ void LatentAttention::EachHead(Pass& pass, const LinearWeight& stack, const Tens
   if (!pass.runs()) return;
   for (std::size_t head = 0; head < groups_.size(); ++head) {
     const auto index = static_cast<std::int64_t>(head);
-    outputs_[head] = {&stack, OfHead(y, index), index};
-    groups_[head] = {OfHead(x, index), std::span(outputs_).subspan(head, 1)};
+    outputs_[head] = {&stack, HeadColumns(y, index), index};
+    groups_[head] = {HeadColumns(x, index), std::span(outputs_).subspan(head, 1)};
   }
   pass.Check(pass.backend().LinearGroups(groups_));
 }
@@ -110,14 +110,14 @@ void LatentAttention::Absorbed(Pass& pass, int layer, const TensorView& q, const
   const TensorView answers = pass.Take(s.value, batch, s.heads);
   const TensorView absorbed = pass.TakeHeads(s.rank + s.rope, s.heads);
   const TensorView sums = pass.TakeHeads(s.rank, s.heads);
-  pass.Copy(Swapped(Part(q, 0, s.plain)), plain);
+  pass.Copy(TransposeHeads(Slice(q, 0, s.plain)), plain);
   EachHead(pass, *k_up_, plain, looked_up);
-  pass.Copy(Swapped(looked_up), Part(absorbed, 0, s.rank));
-  pass.Copy(Part(q, s.plain, s.rope), Part(absorbed, s.rank, s.rope));
+  pass.Copy(TransposeHeads(looked_up), Slice(absorbed, 0, s.rank));
+  pass.Copy(Slice(q, s.plain, s.rope), Slice(absorbed, s.rank, s.rope));
   pass.Attention(layer, absorbed, latent, ValuesInKeys(latent, s.rank), {.scale = scale}, sums);
-  pass.Copy(Swapped(sums), looked_up);
+  pass.Copy(TransposeHeads(sums), looked_up);
   EachHead(pass, *v_up_, looked_up, answers);
-  pass.Copy(Swapped(answers), answer);
+  pass.Copy(TransposeHeads(answers), answer);
 }
 
 void LatentAttention::Expanded(Pass& pass, int layer, const TensorView& q, const TensorView& latent,
@@ -127,9 +127,9 @@ void LatentAttention::Expanded(Pass& pass, int layer, const TensorView& q, const
   const TensorView k = pass.TakeHeads(s.query(), s.heads);
   const TensorView v = pass.TakeHeads(s.value, s.heads);
   pass.Linear(c, {{kv_up_, both}});
-  pass.Copy(Part(both, 0, s.plain), Part(k, 0, s.plain));
-  pass.Copy(Repeated(Part(latent, s.rank, s.rope), s.heads), Part(k, s.plain, s.rope));
-  pass.Copy(Part(both, s.plain, s.value), v);
+  pass.Copy(Slice(both, 0, s.plain), Slice(k, 0, s.plain));
+  pass.Copy(BroadcastHeads(Slice(latent, s.rank, s.rope), s.heads), Slice(k, s.plain, s.rope));
+  pass.Copy(Slice(both, s.plain, s.value), v);
   pass.Attention(layer, q, k, v, {.scale = scale}, answer);
 }
 

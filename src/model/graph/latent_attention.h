@@ -42,7 +42,7 @@ struct LatentShape {
   // What the cache keeps of a token.
   KvShape kv() const;
   // Where in a key of the cache the turning values begin.
-  int first_turned() const { return static_cast<int>(absorbed ? rank : plain); }
+  int rope_first() const { return static_cast<int>(absorbed ? rank : plain); }
 };
 
 class LatentAttention {

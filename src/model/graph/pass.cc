@@ -32,14 +32,14 @@ TensorView Pass::HeadsOf(const TensorView& x, std::int64_t offset, std::int64_t 
                          std::int64_t heads) const {
   TensorView view = TensorView::Dense(x.data, DType::kF32, dim, heads, batch_);
   view.stride_bytes[2] = BytesOf(DType::kF32, x.elements() / batch_);
-  return Moved(view, BytesOf(DType::kF32, offset));
+  return WithOffset(view, BytesOf(DType::kF32, offset));
 }
 
-TensorView Pass::EveryOther(const TensorView& x, std::int64_t first) {
+TensorView Pass::StridedHeads(const TensorView& x, std::int64_t first) {
   TensorView view = x;
   view.dims[1] /= 2;
   view.stride_bytes[1] *= 2;
-  return Moved(view, first * x.stride_bytes[1]);
+  return WithOffset(view, first * x.stride_bytes[1]);
 }
 
 TensorView Pass::Take(std::int64_t d0, std::int64_t d1, std::int64_t d2) {
@@ -56,10 +56,10 @@ TensorView Pass::Take(std::int64_t d0, std::int64_t d1, std::int64_t d2) {
 }
 
 void Pass::Linear(const TensorView& x, std::initializer_list<Product> products) {
-  constexpr std::size_t kMost = 4;
-  assert(products.size() <= kMost);
+  constexpr std::size_t kMax = 4;
+  assert(products.size() <= kMax);
   if (!runs()) return;
-  std::array<LinearOutput, kMost> outputs;
+  std::array<LinearOutput, kMax> outputs;
   std::size_t count = 0;
   for (const Product& product : products) {
     outputs[count++] = {product.by.weight.get(), ColumnsOf(product.to, batch_)};
@@ -191,12 +191,12 @@ void Pass::CrossAttention(int layer, int type, const KvShape& shape, const Tenso
   Check(backend_->Attention(storage.ok() ? *storage : nothing, q, cache_->Visible(), options, out));
 }
 
-void Pass::WhoLooks(std::span<float> looks) {
+void Pass::EncoderOutputMask(std::span<float> mask) {
   if (!runs()) return;
   const Visibility& visible = cache_->Visible();
-  for (std::size_t i = 0; i < looks.size(); ++i) {
+  for (std::size_t i = 0; i < mask.size(); ++i) {
     const auto history = static_cast<std::size_t>(visible.history_of_query[i]);
-    looks[i] = visible.histories[history].empty() ? 0.0f : 1.0f;
+    mask[i] = visible.histories[history].empty() ? 0.0f : 1.0f;
   }
 }
 

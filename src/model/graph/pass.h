@@ -30,25 +30,25 @@
 namespace kvcache {
 
 // The view, so many bytes on. While a pass measures there is no memory to point into.
-inline TensorView Moved(TensorView view, std::int64_t bytes) {
+inline TensorView WithOffset(TensorView view, std::int64_t bytes) {
   if (view.data != nullptr) view.data += bytes;
   return view;
 }
 // Values [first, first + count) of each row.
-inline TensorView Part(TensorView view, std::int64_t first, std::int64_t count) {
-  view = Moved(view, first * view.stride_bytes[0]);
+inline TensorView Slice(TensorView view, std::int64_t first, std::int64_t count) {
+  view = WithOffset(view, first * view.stride_bytes[0]);
   view.dims[0] = count;
   return view;
 }
 // [a, b, c] as [a, c, b]: heads of tokens as tokens of heads, and back.
-inline TensorView Swapped(TensorView view) {
+inline TensorView TransposeHeads(TensorView view) {
   std::swap(view.dims[1], view.dims[2]);
   std::swap(view.stride_bytes[1], view.stride_bytes[2]);
   return view;
 }
 
 // All of a token's values as one column: [d0 · d1, d2]. REQUIRES: dense.
-inline TensorView Flat(const TensorView& view) {
+inline TensorView Flatten(const TensorView& view) {
   return TensorView::Dense(view.data, view.dtype, view.dims[0] * view.dims[1], view.dims[2]);
 }
 
@@ -114,7 +114,7 @@ class Pass {
   TensorView HeadsOf(const TensorView& x, std::int64_t offset, std::int64_t dim,
                      std::int64_t heads) const;
   // Heads first, first + 2, … of x [dim, 2 × heads, batch], dense. REQUIRES: first is 0 or 1.
-  static TensorView EveryOther(const TensorView& x, std::int64_t first);
+  static TensorView StridedHeads(const TensorView& x, std::int64_t first);
 
   // ---- Operations
 
@@ -126,7 +126,7 @@ class Pass {
   void Linear(const TensorView& x, std::initializer_list<Product> products);
 
   // y = x / rms(x) × weight over the first dimension of x: of hidden states, or of each head.
-  // Either may be HeadsOf or EveryOther of something, if its rows lie evenly apart.
+  // Either may be HeadsOf or StridedHeads of something, if its rows lie evenly apart.
   void RmsNorm(const TensorView& x, const Norm& norm, const TensorView& y);
 
   void Embed(const TensorView& table, std::span<const std::int32_t> tokens, const TensorView& y);
@@ -167,7 +167,7 @@ class Pass {
                       const AttentionOptions& options, const TensorView& out);
 
   // 1 for each token whose sequence has an output, 0 for the others: of the last CrossAttention.
-  void WhoLooks(std::span<float> looks);
+  void EncoderOutputMask(std::span<float> mask);
 
   Backend& backend() const { return *backend_; }  // REQUIRES: runs()
 

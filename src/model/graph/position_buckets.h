@@ -19,17 +19,18 @@
 
 namespace kvcache {
 
-enum class Sight : std::uint8_t { kBothWays, kBackwards };
+enum class AttentionDirection : std::uint8_t { kBidirectional, kCausal };
 
 // The bucket of a key at `distance` = its position - the query's. REQUIRES: at least 4 buckets.
-int PositionBucket(int distance, int buckets, Sight sight);
+int PositionBucket(int distance, int buckets, AttentionDirection direction);
 
 // What buckets say of each distance, for AttentionOptions::bias.
 class BucketBias {
  public:
   BucketBias() = default;
   // `of_bucket` is [heads, buckets].
-  BucketBias(std::span<const float> of_bucket, int heads, int buckets, Sight sight);
+  BucketBias(std::span<const float> of_bucket, int heads, int buckets,
+             AttentionDirection direction);
 
   // A view, valid as long as this.
   PositionBias bias() const { return {.values = values_, .past = past_, .future = future_}; }

@@ -34,14 +34,14 @@ Result<SharedExperts> SharedExperts::Routed(WeightReader& reader, const LayerPar
                            Experts::Load(reader, prefix, params.hidden_size, experts));
   block.routed = std::move(routed);
   KVCACHE_ASSIGN_OR_RETURN(
-      block.everyones, SharedExpert::Load(reader, prefix, params.hidden_size, shared_ffn, gate));
+      block.shared, SharedExpert::Load(reader, prefix, params.hidden_size, shared_ffn, gate));
   return block;
 }
 
 Result<SharedExperts> SharedExperts::Dense(WeightReader& reader, const LayerParams& params,
                                            int layer) {
   SharedExperts block;
-  KVCACHE_ASSIGN_OR_RETURN(block.everyones.ffn,
+  KVCACHE_ASSIGN_OR_RETURN(block.shared.ffn,
                            GatedFeedForward::Load(reader, LayerPrefix(layer), params.hidden_size,
                                                   params.ffn[static_cast<std::size_t>(layer)]));
   return block;
@@ -49,11 +49,11 @@ Result<SharedExperts> SharedExperts::Dense(WeightReader& reader, const LayerPara
 
 void SharedExperts::Run(Pass& pass, ExpertPlan& plan, const TensorView& h,
                         const TensorView& out) const {
-  if (!routed.has_value()) return everyones.Run(pass, h, out);
+  if (!routed.has_value()) return shared.Run(pass, h, out);
   const Pass::Scope scope(pass);
   const TensorView own = pass.TakeHidden(h.dims[0]);
   routed->Run(pass, plan, h, own);
-  everyones.Run(pass, h, out);
+  shared.Run(pass, h, out);
   pass.Add(out, own);
 }
 

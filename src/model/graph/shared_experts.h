@@ -31,7 +31,7 @@ struct SharedExpert {
 
 struct SharedExperts {
   std::optional<Experts> routed;
-  SharedExpert everyones;  // without a router: ffn_…
+  SharedExpert shared;  // without a router: ffn_…
 
   // A layer with a router, whose shared network has inner size `shared_ffn`.
   static Result<SharedExperts> Routed(WeightReader& reader, const LayerParams& params,

@@ -10,8 +10,8 @@ namespace kvcache {
 namespace {
 
 // Settings that describe the file, the training or another use of the weights.
-constexpr std::string_view kSayNothing[] = {"vocab_size", "tensor_data_layout", "pooling_type",
-                                            "attention.layer_norm_epsilon"};
+constexpr std::string_view kIgnoredKeys[] = {"vocab_size", "tensor_data_layout", "pooling_type",
+                                             "attention.layer_norm_epsilon"};
 
 std::string ValueText(const GgufEntry& entry) {
   if (entry.type == GgufType::kArray) {
@@ -128,7 +128,7 @@ Status KeyReader::CheckAllUsed() const {
   for (const GgufEntry& entry : file_.entries()) {
     if (!entry.key.starts_with(prefix_) || used_.find(entry.key) != used_.end()) continue;
     const std::string_view key = entry.key.substr(prefix_.size());
-    if (IsOff(entry) || std::ranges::find(kSayNothing, key) != std::end(kSayNothing)) continue;
+    if (IsOff(entry) || std::ranges::find(kIgnoredKeys, key) != std::end(kIgnoredKeys)) continue;
     return Unsupported(key);
   }
   return Status::Ok();

@@ -82,17 +82,17 @@ Result<Scaling> ReadScaling(KeyReader& keys, const LayerParams& params) {
 }
 
 // The pair, as a real number, that turns `turns` times within the original context.
-double PairOfTurns(const Scaling& scaling, int dims, double turns) {
-  return dims * std::log(scaling.original_context / (turns * 2.0 * std::numbers::pi)) /
+double PairOfRotations(const Scaling& scaling, int dims, double rotations) {
+  return dims * std::log(scaling.original_context / (rotations * 2.0 * std::numbers::pi)) /
          (2.0 * std::log(scaling.base));
 }
 
 // 1 for pairs that keep their frequency, 0 for those that are stretched.
 double KeptShare(const Scaling& scaling, int dims, int pair) {
   if (scaling.extrapolation == 0.0) return 0.0;
-  const double low = std::max(0.0, std::floor(PairOfTurns(scaling, dims, scaling.beta_fast)));
+  const double low = std::max(0.0, std::floor(PairOfRotations(scaling, dims, scaling.beta_fast)));
   const double high =
-      std::min(dims - 1.0, std::ceil(PairOfTurns(scaling, dims, scaling.beta_slow)));
+      std::min(dims - 1.0, std::ceil(PairOfRotations(scaling, dims, scaling.beta_slow)));
   const double ramp = std::clamp((pair - low) / std::max(0.001, high - low), 0.0, 1.0);
   return (1.0 - ramp) * scaling.extrapolation;
 }

@@ -151,7 +151,7 @@ Status WeightReader::CheckAllUsed() const {
   return Status::Ok();
 }
 
-void IgnoreOtherSenses(KeyReader& keys, WeightReader& weights) {
+void IgnoreVisionAndAudio(KeyReader& keys, WeightReader& weights) {
   for (const char* const prefix : {"vision.", "audio."}) keys.IgnoreAll(prefix);
   for (const char* const prefix : {"v.", "a.", "mm."}) weights.IgnoreAll(prefix);
 }

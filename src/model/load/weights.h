@@ -100,6 +100,6 @@ class WeightReader {
 };
 
 // Files of models that see and hear may hold the parts for that, too: what a text needs none of.
-void IgnoreOtherSenses(KeyReader& keys, WeightReader& weights);
+void IgnoreVisionAndAudio(KeyReader& keys, WeightReader& weights);
 
 }  // namespace kvcache
