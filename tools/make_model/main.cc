@@ -16,7 +16,7 @@ namespace {
 // The flags that replace a preset's sizes when they are given.
 struct Flags {
   std::string preset = "tiny";
-  std::optional<int> layers, width, heads, kv_heads, head_dim, ffn, vocab, context;
+  std::optional<int> layers, hidden_size, heads, kv_heads, head_dim, ffn, vocab, context;
   std::optional<int> rope_original_context, window, window_pattern, experts, experts_used,
       expert_ffn;
   std::optional<float> rope_base, rope_factor;

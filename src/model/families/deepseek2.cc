@@ -105,20 +105,20 @@ Result<LatentShape> ReadLatentShape(KeyReader& keys, const LayerParams& params) 
   constexpr int kMax = 1 << 16;
   LatentShape shape{.hidden_size = params.hidden_size, .norm_epsilon = params.norm_epsilon};
   KVCACHE_ASSIGN_OR_RETURN(shape.q_rank, keys.IntOrZero("attention.q_lora_rank", kMax));
-  KVCACHE_ASSIGN_OR_RETURN(shape.rank, keys.Int("attention.kv_lora_rank", kMax));
+  KVCACHE_ASSIGN_OR_RETURN(shape.kv_rank, keys.Int("attention.kv_lora_rank", kMax));
   shape.absorbed = keys.Has("attention.key_length_mla");
   int query = params.k_dim;
-  shape.value = params.v_dim;
+  shape.v_dim = params.v_dim;
   if (shape.absorbed) {
     KVCACHE_ASSIGN_OR_RETURN(query, keys.Int("attention.key_length_mla", kMax));
-    KVCACHE_ASSIGN_OR_RETURN(shape.value, keys.Int("attention.value_length_mla", kMax));
+    KVCACHE_ASSIGN_OR_RETURN(shape.v_dim, keys.Int("attention.value_length_mla", kMax));
   }
-  KVCACHE_ASSIGN_OR_RETURN(shape.rope, keys.Int("rope.dimension_count", query));
-  shape.plain = query - shape.rope;
+  KVCACHE_ASSIGN_OR_RETURN(shape.rope_dim, keys.Int("rope.dimension_count", query));
+  shape.nope_dim = query - shape.rope_dim;
   shape.heads = params.heads[0];
-  if (shape.plain < 1) {
-    return Status(StatusCode::kCorrupt, StrCat(keys.Key("rope.dimension_count"), " is ", shape.rope,
-                                               ", expected less than ", query));
+  if (shape.nope_dim < 1) {
+    return Status(StatusCode::kCorrupt, StrCat(keys.Key("rope.dimension_count"), " is ",
+                                               shape.rope_dim, ", expected less than ", query));
   }
   for (std::size_t i = 0; i < params.heads.size(); ++i) {
     if (params.heads[i] == shape.heads && params.kv_heads[i] == shape.kv().kv_heads) continue;
@@ -145,7 +145,7 @@ Status ReadScale(KeyReader& keys, const LatentShape& shape, LayerParams* params,
   }
   rope->magnitude = 1.0f;
   params->attention_scale =
-      static_cast<float>(magnitude * magnitude / std::sqrt(static_cast<double>(shape.query())));
+      static_cast<float>(magnitude * magnitude / std::sqrt(static_cast<double>(shape.q_dim())));
   return Status::Ok();
 }
 

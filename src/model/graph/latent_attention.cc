@@ -22,9 +22,9 @@ TensorView BroadcastHeads(TensorView view, std::int64_t heads) {
 
 KvShape LatentShape::kv() const {
   if (absorbed) {
-    return {1, static_cast<int>(rank + rope), static_cast<int>(rank), true};
+    return {1, static_cast<int>(kv_rank + rope_dim), static_cast<int>(kv_rank), true};
   }
-  return {static_cast<int>(heads), static_cast<int>(query()), static_cast<int>(value)};
+  return {static_cast<int>(heads), static_cast<int>(q_dim()), static_cast<int>(v_dim)};
 }
 
 Result<LatentAttention> LatentAttention::Load(WeightReader& reader, const std::string& prefix,
@@ -41,22 +41,22 @@ Result<LatentAttention> LatentAttention::Load(WeightReader& reader, const std::s
     query += "_b";
   }
   KVCACHE_ASSIGN_OR_RETURN(
-      a.q_up_, reader.Linear(query, s.q_rank > 0 ? s.q_rank : s.hidden_size, s.heads * s.query()));
-  KVCACHE_ASSIGN_OR_RETURN(a.down_,
-                           reader.Linear(prefix + "attn_kv_a_mqa", s.hidden_size, s.rank + s.rope));
+      a.q_up_, reader.Linear(query, s.q_rank > 0 ? s.q_rank : s.hidden_size, s.heads * s.q_dim()));
+  KVCACHE_ASSIGN_OR_RETURN(
+      a.down_, reader.Linear(prefix + "attn_kv_a_mqa", s.hidden_size, s.kv_rank + s.rope_dim));
   KVCACHE_ASSIGN_OR_RETURN(a.norm_,
-                           reader.RmsNorm(prefix + "attn_kv_a_norm", s.rank, s.norm_epsilon));
+                           reader.RmsNorm(prefix + "attn_kv_a_norm", s.kv_rank, s.norm_epsilon));
   if (s.absorbed) {
-    KVCACHE_ASSIGN_OR_RETURN(a.k_up_,
-                             reader.Stack(prefix + "attn_k_b.weight", s.plain, s.rank, s.heads));
+    KVCACHE_ASSIGN_OR_RETURN(
+        a.k_up_, reader.Stack(prefix + "attn_k_b.weight", s.nope_dim, s.kv_rank, s.heads));
     KVCACHE_ASSIGN_OR_RETURN(a.v_up_,
-                             reader.Stack(prefix + "attn_v_b.weight", s.rank, s.value, s.heads));
+                             reader.Stack(prefix + "attn_v_b.weight", s.kv_rank, s.v_dim, s.heads));
   } else {
     KVCACHE_ASSIGN_OR_RETURN(
-        a.kv_up_, reader.Linear(prefix + "attn_kv_b", s.rank, s.heads * (s.plain + s.value)));
+        a.kv_up_, reader.Linear(prefix + "attn_kv_b", s.kv_rank, s.heads * (s.nope_dim + s.v_dim)));
   }
   KVCACHE_ASSIGN_OR_RETURN(a.o_,
-                           reader.Linear(prefix + "attn_output", s.heads * s.value, s.hidden_size));
+                           reader.Linear(prefix + "attn_output", s.heads * s.v_dim, s.hidden_size));
   a.outputs_.resize(static_cast<std::size_t>(s.heads));
   a.groups_.resize(static_cast<std::size_t>(s.heads));
   return a;
@@ -73,7 +73,7 @@ void LatentAttention::Queries(Pass& pass, const TensorView& h, RopeParams rope,
   } else {
     pass.Linear(h, {{q_up_, q}});
   }
-  rope.first = static_cast<int>(shape_.plain);
+  rope.first = static_cast<int>(shape_.nope_dim);
   pass.Rope(q, rope);
 }
 
@@ -81,11 +81,11 @@ void LatentAttention::Queries(Pass& pass, const TensorView& h, RopeParams rope,
 void LatentAttention::Latents(Pass& pass, const TensorView& h, RopeParams rope,
                               const TensorView& latent, const TensorView& normed) const {
   pass.Linear(h, {{down_, latent}});
-  const TensorView c = Slice(latent, 0, shape_.rank);
+  const TensorView c = Slice(latent, 0, shape_.kv_rank);
   pass.Copy(c, normed);
   pass.RmsNorm(normed, norm_, normed);
   pass.Copy(normed, c);
-  rope.first = static_cast<int>(shape_.rank);
+  rope.first = static_cast<int>(shape_.kv_rank);
   pass.Rope(latent, rope);
 }
 
@@ -105,16 +105,16 @@ void LatentAttention::Absorbed(Pass& pass, int layer, const TensorView& q, const
   const LatentShape& s = shape_;
   const std::int64_t batch = pass.batch();
   // By head, tokens beside each other: what the heads' matrices read and write.
-  const TensorView plain = pass.Take(s.plain, batch, s.heads);
-  const TensorView looked_up = pass.Take(s.rank, batch, s.heads);
-  const TensorView answers = pass.Take(s.value, batch, s.heads);
-  const TensorView absorbed = pass.TakeHeads(s.rank + s.rope, s.heads);
-  const TensorView sums = pass.TakeHeads(s.rank, s.heads);
-  pass.Copy(TransposeHeads(Slice(q, 0, s.plain)), plain);
+  const TensorView plain = pass.Take(s.nope_dim, batch, s.heads);
+  const TensorView looked_up = pass.Take(s.kv_rank, batch, s.heads);
+  const TensorView answers = pass.Take(s.v_dim, batch, s.heads);
+  const TensorView absorbed = pass.TakeHeads(s.kv_rank + s.rope_dim, s.heads);
+  const TensorView sums = pass.TakeHeads(s.kv_rank, s.heads);
+  pass.Copy(TransposeHeads(Slice(q, 0, s.nope_dim)), plain);
   EachHead(pass, *k_up_, plain, looked_up);
-  pass.Copy(TransposeHeads(looked_up), Slice(absorbed, 0, s.rank));
-  pass.Copy(Slice(q, s.plain, s.rope), Slice(absorbed, s.rank, s.rope));
-  pass.Attention(layer, absorbed, latent, ValuesInKeys(latent, s.rank), {.scale = scale}, sums);
+  pass.Copy(TransposeHeads(looked_up), Slice(absorbed, 0, s.kv_rank));
+  pass.Copy(Slice(q, s.nope_dim, s.rope_dim), Slice(absorbed, s.kv_rank, s.rope_dim));
+  pass.Attention(layer, absorbed, latent, ValuesInKeys(latent, s.kv_rank), {.scale = scale}, sums);
   pass.Copy(TransposeHeads(sums), looked_up);
   EachHead(pass, *v_up_, looked_up, answers);
   pass.Copy(TransposeHeads(answers), answer);
@@ -123,23 +123,24 @@ void LatentAttention::Absorbed(Pass& pass, int layer, const TensorView& q, const
 void LatentAttention::Expanded(Pass& pass, int layer, const TensorView& q, const TensorView& latent,
                                const TensorView& c, float scale, const TensorView& answer) const {
   const LatentShape& s = shape_;
-  const TensorView both = pass.TakeHeads(s.plain + s.value, s.heads);
-  const TensorView k = pass.TakeHeads(s.query(), s.heads);
-  const TensorView v = pass.TakeHeads(s.value, s.heads);
+  const TensorView both = pass.TakeHeads(s.nope_dim + s.v_dim, s.heads);
+  const TensorView k = pass.TakeHeads(s.q_dim(), s.heads);
+  const TensorView v = pass.TakeHeads(s.v_dim, s.heads);
   pass.Linear(c, {{kv_up_, both}});
-  pass.Copy(Slice(both, 0, s.plain), Slice(k, 0, s.plain));
-  pass.Copy(BroadcastHeads(Slice(latent, s.rank, s.rope), s.heads), Slice(k, s.plain, s.rope));
-  pass.Copy(Slice(both, s.plain, s.value), v);
+  pass.Copy(Slice(both, 0, s.nope_dim), Slice(k, 0, s.nope_dim));
+  pass.Copy(BroadcastHeads(Slice(latent, s.kv_rank, s.rope_dim), s.heads),
+            Slice(k, s.nope_dim, s.rope_dim));
+  pass.Copy(Slice(both, s.nope_dim, s.v_dim), v);
   pass.Attention(layer, q, k, v, {.scale = scale}, answer);
 }
 
 void LatentAttention::Run(Pass& pass, int layer, const TensorView& h, RopeParams rope, float scale,
                           const TensorView& out) {
   const Pass::Scope scope(pass);
-  const TensorView q = pass.TakeHeads(shape_.query(), shape_.heads);
-  const TensorView latent = pass.TakeHeads(shape_.rank + shape_.rope, 1);
-  const TensorView c = pass.TakeHeads(shape_.rank, 1);
-  const TensorView answer = pass.TakeHeads(shape_.value, shape_.heads);
+  const TensorView q = pass.TakeHeads(shape_.q_dim(), shape_.heads);
+  const TensorView latent = pass.TakeHeads(shape_.kv_rank + shape_.rope_dim, 1);
+  const TensorView c = pass.TakeHeads(shape_.kv_rank, 1);
+  const TensorView answer = pass.TakeHeads(shape_.v_dim, shape_.heads);
   Queries(pass, h, rope, q);
   Latents(pass, h, rope, latent, c);
   if (shape_.absorbed) {

@@ -30,19 +30,19 @@ namespace kvcache {
 struct LatentShape {
   std::int64_t hidden_size = 0;
   std::int64_t heads = 0;
-  std::int64_t q_rank = 0;  // 0: queries are made from x at once
-  std::int64_t rank = 0;    // values of c
-  std::int64_t plain = 0;   // values of n_h
-  std::int64_t rope = 0;    // values of r_h and t
-  std::int64_t value = 0;   // values of a head's answer
+  std::int64_t q_rank = 0;    // 0: queries are made from x at once
+  std::int64_t kv_rank = 0;   // values of c
+  std::int64_t nope_dim = 0;  // values of n_h
+  std::int64_t rope_dim = 0;  // values of r_h and t
+  std::int64_t v_dim = 0;     // values of a head's answer
   bool absorbed = true;
   float norm_epsilon = 0.0f;
 
-  std::int64_t query() const { return plain + rope; }
+  std::int64_t q_dim() const { return nope_dim + rope_dim; }
   // What the cache keeps of a token.
   KvShape kv() const;
   // Where in a key of the cache the turning values begin.
-  int rope_first() const { return static_cast<int>(absorbed ? rank : plain); }
+  int rope_first() const { return static_cast<int>(absorbed ? kv_rank : nope_dim); }
 };
 
 class LatentAttention {
