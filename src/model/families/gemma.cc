@@ -15,8 +15,9 @@
 #include <vector>
 
 #include "model/families/architectures.h"
-#include "model/graph/blocks.h"
 #include "model/graph/decoder.h"
+#include "model/graph/feed_forward.h"
+#include "model/graph/self_attention.h"
 #include "model/graph/window_layers.h"
 #include "model/load/rope_scaling.h"
 
@@ -51,12 +52,9 @@ class Gemma final : public Decoder {
  private:
   struct Layer {
     Norm attn_norm, attn_post_norm, ffn_norm, ffn_post_norm;  // [hidden_size]
-    std::optional<Norm> q_norm, k_norm;                       // [head]
-    AttentionWeights attention;
+    SelfAttention attention;
     GatedFeedForward ffn;
   };
-
-  void Attend(Pass& pass, int index, const TensorView& h) const;
 
   GemmaParams gemma_;
   std::vector<Layer> layers_;
@@ -65,41 +63,20 @@ class Gemma final : public Decoder {
 Status Gemma::LoadLayer(WeightReader& reader, int index) {
   const std::string prefix = LayerPrefix(index);
   const LayerParams& p = params();
-  const auto norm = [&](const char* name, std::int64_t size) {
-    return reader.RmsNorm(prefix + name, size, p.norm_epsilon);
+  const auto norm = [&](const char* name) {
+    return reader.RmsNorm(prefix + name, p.hidden_size, p.norm_epsilon);
   };
   Layer layer;
-  KVCACHE_ASSIGN_OR_RETURN(layer.attn_norm, norm("attn_norm", p.hidden_size));
-  KVCACHE_ASSIGN_OR_RETURN(layer.attention, AttentionWeights::Load(reader, p, index));
-  if (gemma_.head_norms) {
-    KVCACHE_ASSIGN_OR_RETURN(layer.q_norm, norm("attn_q_norm", p.k_dim));
-    KVCACHE_ASSIGN_OR_RETURN(layer.k_norm, norm("attn_k_norm", p.k_dim));
-  }
-  KVCACHE_ASSIGN_OR_RETURN(layer.attn_post_norm, norm("post_attention_norm", p.hidden_size));
-  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm, norm("ffn_norm", p.hidden_size));
-  KVCACHE_ASSIGN_OR_RETURN(layer.ffn,
-                           GatedFeedForward::Load(reader, prefix, p.hidden_size,
-                                                  p.ffn[static_cast<std::size_t>(index)]));
+  KVCACHE_ASSIGN_OR_RETURN(layer.attn_norm, norm("attn_norm"));
+  KVCACHE_ASSIGN_OR_RETURN(
+      layer.attention, SelfAttention::Load(reader, p, index, {.head_norms = gemma_.head_norms}));
+  KVCACHE_ASSIGN_OR_RETURN(layer.attn_post_norm, norm("post_attention_norm"));
+  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm, norm("ffn_norm"));
+  KVCACHE_ASSIGN_OR_RETURN(layer.ffn, GatedFeedForward::Load(reader, p, index));
   layer.ffn.activation = Activation::kGelu;
-  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_post_norm, norm("post_ffw_norm", p.hidden_size));
+  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_post_norm, norm("post_ffw_norm"));
   layers_.push_back(std::move(layer));
   return Status::Ok();
-}
-
-// h = Wo attention(h)
-void Gemma::Attend(Pass& pass, int index, const TensorView& h) const {
-  const Layer& layer = layers_[static_cast<std::size_t>(index)];
-  const AttentionWeights& w = layer.attention;
-  const Pass::Scope scope(pass);
-  const auto [q, k, v, att] = TakeAttention(pass, w);
-  pass.Linear(h, {{w.q, q}, {w.k, k}, {w.v, v}});
-  if (layer.q_norm) pass.RmsNorm(q, *layer.q_norm, q);
-  if (layer.k_norm) pass.RmsNorm(k, *layer.k_norm, k);
-  pass.Rope(q, rope(index));
-  pass.Rope(k, rope(index));
-  pass.Attention(index, q, k, v, {.scale = params().attention_scale, .soft_cap = gemma_.soft_cap},
-                 att);
-  pass.Linear(att, {{w.o, h}});
 }
 
 void Gemma::RunLayer(Pass& pass, int index, const TensorView& x) {
@@ -107,7 +84,11 @@ void Gemma::RunLayer(Pass& pass, int index, const TensorView& x) {
   const Pass::Scope scope(pass);
   const TensorView h = pass.TakeHidden(params().hidden_size);
   pass.RmsNorm(x, layer.attn_norm, h);
-  Attend(pass, index, h);
+  layer.attention.Run(
+      pass, index, h,
+      {.rope = rope(index),
+       .attention = {.scale = params().attention_scale, .soft_cap = gemma_.soft_cap}},
+      h);
   pass.RmsNorm(h, layer.attn_post_norm, h);
   pass.Add(x, h);
 

@@ -26,8 +26,8 @@
 
 #include "base/strings.h"
 #include "model/families/architectures.h"
-#include "model/graph/blocks.h"
 #include "model/graph/decoder.h"
+#include "model/graph/feed_forward.h"
 #include "model/graph/window_layers.h"
 #include "model/load/rope_scaling.h"
 

@@ -14,8 +14,9 @@
 #include <vector>
 
 #include "model/families/architectures.h"
-#include "model/graph/blocks.h"
 #include "model/graph/decoder.h"
+#include "model/graph/feed_forward.h"
+#include "model/graph/self_attention.h"
 #include "model/graph/window_layers.h"
 #include "model/load/rope_scaling.h"
 
@@ -45,8 +46,7 @@ class GptOss final : public Decoder {
  private:
   struct Layer {
     Norm attn_norm, ffn_norm;
-    AttentionWeights attention;
-    std::span<const float> sinks;  // [heads], in the file
+    SelfAttention attention;
     Experts ffn;
   };
 
@@ -63,10 +63,10 @@ Status GptOss::LoadLayer(WeightReader& reader, int index) {
   Layer layer;
   KVCACHE_ASSIGN_OR_RETURN(layer.attn_norm,
                            reader.RmsNorm(prefix + "attn_norm", p.hidden_size, p.norm_epsilon));
-  KVCACHE_ASSIGN_OR_RETURN(
-      layer.attention, AttentionWeights::Load(reader, p, index, Bias::kRequired, Bias::kRequired));
-  KVCACHE_ASSIGN_OR_RETURN(layer.sinks, reader.Floats(prefix + "attn_sinks.weight",
-                                                      p.heads[static_cast<std::size_t>(index)]));
+  KVCACHE_ASSIGN_OR_RETURN(layer.attention, SelfAttention::Load(reader, p, index,
+                                                                {.bias = Bias::kRequired,
+                                                                 .output_bias = Bias::kRequired,
+                                                                 .sinks = true}));
   // Behind attention, which is before the feed-forward part.
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm, reader.RmsNorm(prefix + "post_attention_norm",
                                                           p.hidden_size, p.norm_epsilon));
@@ -79,18 +79,12 @@ void GptOss::RunLayer(Pass& pass, int index, const TensorView& x) {
   const Layer& layer = layers_[static_cast<std::size_t>(index)];
   const Pass::Scope scope(pass);
   const TensorView h = pass.TakeHidden(params().hidden_size);
-  {
-    const AttentionWeights& w = layer.attention;
-    const Pass::Scope attention(pass);
-    const auto [q, k, v, att] = TakeAttention(pass, w);
-    pass.RmsNorm(x, layer.attn_norm, h);
-    pass.Linear(h, {{w.q, q}, {w.k, k}, {w.v, v}});
-    pass.Rope(q, rope_.params());
-    pass.Rope(k, rope_.params());
-    pass.Attention(index, q, k, v, {.scale = params().attention_scale, .sinks = layer.sinks}, att);
-    pass.Linear(att, {{w.o, h}});
-    pass.Add(x, h);
-  }
+  pass.RmsNorm(x, layer.attn_norm, h);
+  layer.attention.Run(pass, index, h,
+                      {.rope = rope_.params(), .attention = {.scale = params().attention_scale}},
+                      h);
+  pass.Add(x, h);
+
   pass.RmsNorm(x, layer.ffn_norm, h);
   layer.ffn.Run(pass, plan_, h, h);
   pass.Add(x, h);

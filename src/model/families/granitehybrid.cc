@@ -16,8 +16,9 @@
 
 #include "base/strings.h"
 #include "model/families/architectures.h"
-#include "model/graph/blocks.h"
+#include "model/graph/feed_forward.h"
 #include "model/graph/hybrid_decoder.h"
+#include "model/graph/self_attention.h"
 #include "model/graph/shared_experts.h"
 #include "model/load/rope_scaling.h"
 
@@ -26,7 +27,7 @@ namespace {
 
 struct GraniteParams {
   float residual_scale = 1.0f;  // on what each half of a layer adds
-  bool turns = true;            // are queries and keys rotated?
+  bool rotates = true;          // whether queries and keys are rotated
 };
 
 class GraniteHybrid final : public HybridDecoder {
@@ -42,7 +43,7 @@ class GraniteHybrid final : public HybridDecoder {
  protected:
   Status LoadLayer(WeightReader& reader, int index) override;
   void RunLayer(Pass& pass, int index, const TensorView& x) override;
-  RopeParams rope(int) const override { return granite_.turns ? rope_.params() : RopeParams{}; }
+  RopeParams rope(int) const override { return granite_.rotates ? rope_.params() : RopeParams{}; }
 
  private:
   struct Mamba {
@@ -55,7 +56,7 @@ class GraniteHybrid final : public HybridDecoder {
   };
   struct Layer {
     Norm mixer_norm, ffn_norm;  // [hidden_size]
-    std::variant<Mamba, AttentionWeights> mixer;
+    std::variant<Mamba, SelfAttention> mixer;
     FeedForward ffn;
     std::optional<SharedExpert> shared;
   };
@@ -63,7 +64,7 @@ class GraniteHybrid final : public HybridDecoder {
   Result<Mamba> LoadMamba(WeightReader& reader, const std::string& prefix) const;
   // Both: h becomes the layer's answer to it.
   void RunMixer(Pass& pass, int index, const Mamba& mixer, const TensorView& h);
-  void RunMixer(Pass& pass, int index, const AttentionWeights& w, const TensorView& h);
+  void RunMixer(Pass& pass, int index, const SelfAttention& mixer, const TensorView& h);
   void RunFeedForward(Pass& pass, const Layer& layer, const TensorView& h);
   // x += r h, where r is the residual factor; h is not the same after.
   void AddScaled(Pass& pass, const TensorView& x, const TensorView& h) const;
@@ -112,8 +113,9 @@ Status GraniteHybrid::LoadLayer(WeightReader& reader, int index) {
   if (IsRecurrent(index)) {
     KVCACHE_ASSIGN_OR_RETURN(layer.mixer, LoadMamba(reader, prefix));
   } else {
-    KVCACHE_ASSIGN_OR_RETURN(
-        layer.mixer, AttentionWeights::Load(reader, p, index, Bias::kIfPresent, Bias::kIfPresent));
+    KVCACHE_ASSIGN_OR_RETURN(layer.mixer, SelfAttention::Load(reader, p, index,
+                                                              {.bias = Bias::kIfPresent,
+                                                               .output_bias = Bias::kIfPresent}));
   }
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm,
                            reader.RmsNorm(prefix + "ffn_norm", p.hidden_size, p.norm_epsilon));
@@ -157,15 +159,10 @@ void GraniteHybrid::RunMixer(Pass& pass, int index, const Mamba& mixer, const Te
   pass.Linear(z, {{mixer.out, h}});
 }
 
-void GraniteHybrid::RunMixer(Pass& pass, int index, const AttentionWeights& w,
+void GraniteHybrid::RunMixer(Pass& pass, int index, const SelfAttention& mixer,
                              const TensorView& h) {
-  const Pass::Scope scope(pass);
-  const auto [q, k, v, att] = TakeAttention(pass, w);
-  pass.Linear(h, {{w.q, q}, {w.k, k}, {w.v, v}});
-  pass.Rope(q, rope(index));
-  pass.Rope(k, rope(index));
-  pass.Attention(index, q, k, v, {.scale = params().attention_scale}, att);
-  pass.Linear(att, {{w.o, h}});
+  mixer.Run(pass, index, h, {.rope = rope(index), .attention = {.scale = params().attention_scale}},
+            h);
 }
 
 // h becomes what the feed-forward part, and the expert that all tokens share, make of it.
@@ -208,7 +205,7 @@ Result<GraniteParams> ReadGranite(KeyReader& keys, LayerParams* params) {
   KVCACHE_ASSIGN_OR_RETURN(granite.residual_scale, Factor(keys, "residual_scale"));
   KVCACHE_ASSIGN_OR_RETURN(const float divisor, Factor(keys, "logit_scale"));
   params->logit_scale = 1.0f / divisor;
-  KVCACHE_ASSIGN_OR_RETURN(granite.turns, keys.BoolOr("rope.scaling.finetuned", true));
+  KVCACHE_ASSIGN_OR_RETURN(granite.rotates, keys.BoolOr("rope.scaling.finetuned", true));
   return granite;
 }
 

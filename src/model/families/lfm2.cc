@@ -13,8 +13,9 @@
 #include <vector>
 
 #include "model/families/architectures.h"
-#include "model/graph/blocks.h"
+#include "model/graph/feed_forward.h"
 #include "model/graph/hybrid_decoder.h"
+#include "model/graph/self_attention.h"
 #include "model/load/rope_scaling.h"
 
 namespace kvcache {
@@ -40,21 +41,16 @@ class Lfm2 final : public HybridDecoder {
     ConvTaps taps;
     Projection out;
   };
-  struct Attention {
-    AttentionWeights weights;
-    Norm q_norm, k_norm;  // [head]
-  };
   struct Layer {
     Norm mixer_norm, ffn_norm;  // [hidden_size]
-    std::variant<Convolution, Attention> mixer;
+    std::variant<Convolution, SelfAttention> mixer;
     FeedForward ffn;
   };
 
   Result<Convolution> LoadConvolution(WeightReader& reader, const std::string& prefix) const;
-  Result<Attention> LoadAttention(WeightReader& reader, const std::string& prefix, int index) const;
   // Both: h becomes the layer's answer to it.
   void RunMixer(Pass& pass, int index, const Convolution& mixer, const TensorView& h);
-  void RunMixer(Pass& pass, int index, const Attention& mixer, const TensorView& h);
+  void RunMixer(Pass& pass, int index, const SelfAttention& mixer, const TensorView& h);
 
   ExpertParams experts_;
   RopeTable rope_;
@@ -75,18 +71,6 @@ Result<Lfm2::Convolution> Lfm2::LoadConvolution(WeightReader& reader,
   return c;
 }
 
-Result<Lfm2::Attention> Lfm2::LoadAttention(WeightReader& reader, const std::string& prefix,
-                                            int index) const {
-  const LayerParams& p = params();
-  Attention a;
-  KVCACHE_ASSIGN_OR_RETURN(a.weights, AttentionWeights::Load(reader, p, index));
-  KVCACHE_ASSIGN_OR_RETURN(a.q_norm,
-                           reader.RmsNorm(prefix + "attn_q_norm", p.k_dim, p.norm_epsilon));
-  KVCACHE_ASSIGN_OR_RETURN(a.k_norm,
-                           reader.RmsNorm(prefix + "attn_k_norm", p.k_dim, p.norm_epsilon));
-  return a;
-}
-
 Status Lfm2::LoadLayer(WeightReader& reader, int index) {
   const std::string prefix = LayerPrefix(index);
   const LayerParams& p = params();
@@ -96,7 +80,8 @@ Status Lfm2::LoadLayer(WeightReader& reader, int index) {
   if (IsRecurrent(index)) {
     KVCACHE_ASSIGN_OR_RETURN(layer.mixer, LoadConvolution(reader, prefix));
   } else {
-    KVCACHE_ASSIGN_OR_RETURN(layer.mixer, LoadAttention(reader, prefix, index));
+    KVCACHE_ASSIGN_OR_RETURN(layer.mixer,
+                             SelfAttention::Load(reader, p, index, {.head_norms = true}));
   }
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm,
                            reader.RmsNorm(prefix + "ffn_norm", p.hidden_size, p.norm_epsilon));
@@ -117,17 +102,9 @@ void Lfm2::RunMixer(Pass& pass, int index, const Convolution& mixer, const Tenso
   pass.Linear(c, {{mixer.out, h}});
 }
 
-void Lfm2::RunMixer(Pass& pass, int index, const Attention& mixer, const TensorView& h) {
-  const AttentionWeights& w = mixer.weights;
-  const Pass::Scope scope(pass);
-  const auto [q, k, v, att] = TakeAttention(pass, w);
-  pass.Linear(h, {{w.q, q}, {w.k, k}, {w.v, v}});
-  pass.RmsNorm(q, mixer.q_norm, q);
-  pass.RmsNorm(k, mixer.k_norm, k);
-  pass.Rope(q, rope_.params());
-  pass.Rope(k, rope_.params());
-  pass.Attention(index, q, k, v, {.scale = params().attention_scale}, att);
-  pass.Linear(att, {{w.o, h}});
+void Lfm2::RunMixer(Pass& pass, int index, const SelfAttention& mixer, const TensorView& h) {
+  mixer.Run(pass, index, h,
+            {.rope = rope_.params(), .attention = {.scale = params().attention_scale}}, h);
 }
 
 void Lfm2::RunLayer(Pass& pass, int index, const TensorView& x) {

@@ -11,8 +11,9 @@
 #include <vector>
 
 #include "model/families/architectures.h"
-#include "model/graph/blocks.h"
 #include "model/graph/decoder.h"
+#include "model/graph/feed_forward.h"
+#include "model/graph/self_attention.h"
 #include "model/graph/window_layers.h"
 #include "model/load/rope_scaling.h"
 
@@ -39,7 +40,7 @@ class Llama final : public Decoder {
  private:
   struct Layer {
     Norm attn_norm, ffn_norm;
-    AttentionWeights attention;
+    SelfAttention attention;
     FeedForward ffn;
   };
 
@@ -56,9 +57,9 @@ Status Llama::LoadLayer(WeightReader& reader, int index) {
   KVCACHE_ASSIGN_OR_RETURN(
       layer.attn_norm,
       reader.RmsNorm(prefix + "attn_norm", params().hidden_size, params().norm_epsilon));
-  KVCACHE_ASSIGN_OR_RETURN(
-      layer.attention,
-      AttentionWeights::Load(reader, params(), index, Bias::kIfPresent, Bias::kIfPresent));
+  KVCACHE_ASSIGN_OR_RETURN(layer.attention, SelfAttention::Load(reader, params(), index,
+                                                                {.bias = Bias::kIfPresent,
+                                                                 .output_bias = Bias::kIfPresent}));
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm, reader.RmsNorm(prefix + "ffn_norm", params().hidden_size,
                                                           params().norm_epsilon));
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn, FeedForward::Load(reader, params(), experts_, index));
@@ -70,18 +71,12 @@ void Llama::RunLayer(Pass& pass, int index, const TensorView& x) {
   const Layer& layer = layers_[static_cast<std::size_t>(index)];
   const Pass::Scope scope(pass);
   const TensorView h = pass.TakeHidden(params().hidden_size);
-  {
-    const AttentionWeights& w = layer.attention;
-    const Pass::Scope attention(pass);
-    const auto [q, k, v, att] = TakeAttention(pass, w);
-    pass.RmsNorm(x, layer.attn_norm, h);
-    pass.Linear(h, {{w.q, q}, {w.k, k}, {w.v, v}});
-    pass.Rope(q, rope_.params());
-    pass.Rope(k, rope_.params());
-    pass.Attention(index, q, k, v, {.scale = params().attention_scale}, att);
-    pass.Linear(att, {{w.o, h}});
-    pass.Add(x, h);
-  }
+  pass.RmsNorm(x, layer.attn_norm, h);
+  layer.attention.Run(pass, index, h,
+                      {.rope = rope_.params(), .attention = {.scale = params().attention_scale}},
+                      h);
+  pass.Add(x, h);
+
   pass.RmsNorm(x, layer.ffn_norm, h);
   layer.ffn.Run(pass, plan_, h, h);
   pass.Add(x, h);

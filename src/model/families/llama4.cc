@@ -10,16 +10,15 @@
 //
 // Source: Meta's published inference code (llama_models/llama4) and Hugging Face's modeling_llama4;
 // keys as llama.cpp and Ollama write them.
-#include <algorithm>
-#include <cmath>
-#include <new>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "model/families/architectures.h"
-#include "model/graph/blocks.h"
 #include "model/graph/decoder.h"
+#include "model/graph/feed_forward.h"
+#include "model/graph/query_factors.h"
+#include "model/graph/self_attention.h"
 #include "model/graph/shared_experts.h"
 #include "model/load/rope_scaling.h"
 
@@ -43,7 +42,8 @@ class Llama4 final : public Decoder {
         experts_(experts),
         own_(own),
         rope_(std::move(rope)),
-        ones_(static_cast<std::size_t>(this->params().k_dim), 1.0f) {}
+        ones_(static_cast<std::size_t>(this->params().k_dim), 1.0f),
+        query_factors_(own.temperature, own.temperature_length, 1) {}
 
   Status Reserve(int max_batch) override;
 
@@ -67,14 +67,13 @@ class Llama4 final : public Decoder {
   bool Rotates(int layer) const { return own_.chunk == 0 || (layer + 1) % 4 != 0; }
   // RMS over a head, times one.
   Norm HeadNorm();
-  std::span<const float> Temperatures(std::span<const Position> positions);
   void Attend(Pass& pass, int index, const TensorView& x, const TensorView& h);
 
   ExpertParams experts_;
   Llama4Params own_;
   RopeTable rope_;
-  std::vector<float> ones_;     // [k_dim]
-  std::vector<float> factors_;  // [max_batch]
+  std::vector<float> ones_;  // [k_dim]
+  QueryFactors query_factors_;
   ExpertPlan plan_;
   std::vector<Layer> layers_;
 };
@@ -99,24 +98,12 @@ Status Llama4::LoadLayer(WeightReader& reader, int index) {
 }
 
 Status Llama4::Reserve(int max_batch) {
-  try {
-    factors_.resize(std::max(factors_.size(), static_cast<std::size_t>(max_batch)));
-  } catch (const std::bad_alloc&) {
-    return {StatusCode::kOutOfMemory, "no memory for a batch of " + std::to_string(max_batch)};
-  }
+  KVCACHE_RETURN_IF_ERROR(query_factors_.Reserve(max_batch));
   return Decoder::Reserve(max_batch);
 }
 
 Norm Llama4::HeadNorm() {
   return {TensorView::Dense(ones_.data(), DType::kF32, params().k_dim), params().norm_epsilon};
-}
-
-std::span<const float> Llama4::Temperatures(std::span<const Position> positions) {
-  for (std::size_t i = 0; i < positions.size(); ++i) {
-    const double passed = std::floor((positions[i] + 1.0) / own_.temperature_length);
-    factors_[i] = static_cast<float>(1.0 + own_.temperature * std::log1p(passed));
-  }
-  return std::span(factors_).first(positions.size());
 }
 
 void Llama4::Attend(Pass& pass, int index, const TensorView& x, const TensorView& h) {
@@ -134,7 +121,7 @@ void Llama4::Attend(Pass& pass, int index, const TensorView& x, const TensorView
       pass.RmsNorm(k, HeadNorm(), k);
     }
   } else if (pass.runs()) {
-    pass.ScaleTokens(q, Temperatures(pass.positions()));
+    pass.ScaleTokens(q, query_factors_.At(pass.positions()));
   }
   pass.Attention(index, q, k, v, {.scale = params().attention_scale}, att);
   pass.Linear(att, {{w.o, h}});

@@ -23,8 +23,9 @@
 #include "kvcache/encoder_cache.h"
 #include "kvcache/wrapper_cache.h"
 #include "model/families/architectures.h"
-#include "model/graph/blocks.h"
 #include "model/graph/decoder.h"
+#include "model/graph/feed_forward.h"
+#include "model/graph/self_attention.h"
 #include "model/load/rope_scaling.h"
 
 namespace kvcache {
@@ -58,8 +59,7 @@ class Mllama final : public Decoder {
  private:
   struct Layer {
     Norm attn_norm, ffn_norm;
-    AttentionWeights attention;
-    Norm q_norm, k_norm;  // of a head; where the layer looks at images
+    SelfAttention attention;  // a cross-attention layer uses its weights and norms alone
     float attn_gate = 1.0f, ffn_gate = 1.0f;
     GatedFeedForward ffn;
   };
@@ -92,20 +92,13 @@ Result<float> LoadGate(WeightReader& reader, const std::string& name) {
 Status Mllama::LoadCross(WeightReader& reader, int index, Layer* layer) {
   const LayerParams& p = params();
   const std::string prefix = LayerPrefix(index) + "cross_attn_";
-  AttentionWeights& a = layer->attention;
-  a.heads = p.heads[static_cast<std::size_t>(index)];
-  a.kv_heads = p.kv_heads[static_cast<std::size_t>(index)];
-  a.k_dim = p.k_dim;
-  a.v_dim = p.v_dim;
-  KVCACHE_ASSIGN_OR_RETURN(a.q, reader.Linear(prefix + "q_proj", p.hidden_size, a.heads * a.k_dim));
-  KVCACHE_ASSIGN_OR_RETURN(a.k,
-                           reader.Linear(prefix + "k_proj", p.hidden_size, a.kv_heads * a.k_dim));
-  KVCACHE_ASSIGN_OR_RETURN(a.v,
-                           reader.Linear(prefix + "v_proj", p.hidden_size, a.kv_heads * a.v_dim));
-  KVCACHE_ASSIGN_OR_RETURN(a.o, reader.Linear(prefix + "o_proj", a.heads * a.v_dim, p.hidden_size));
-  KVCACHE_ASSIGN_OR_RETURN(layer->q_norm,
+  KVCACHE_ASSIGN_OR_RETURN(layer->attention.weights,
+                           AttentionWeights::Load(reader, p, index,
+                                                  {prefix + "q_proj", prefix + "k_proj",
+                                                   prefix + "v_proj", prefix + "o_proj"}));
+  KVCACHE_ASSIGN_OR_RETURN(layer->attention.q_norm,
                            reader.RmsNorm(prefix + "q_norm", p.k_dim, p.norm_epsilon));
-  KVCACHE_ASSIGN_OR_RETURN(layer->k_norm,
+  KVCACHE_ASSIGN_OR_RETURN(layer->attention.k_norm,
                            reader.RmsNorm(prefix + "k_norm", p.k_dim, p.norm_epsilon));
   KVCACHE_ASSIGN_OR_RETURN(layer->attn_gate, LoadGate(reader, prefix + "attn_gate"));
   KVCACHE_ASSIGN_OR_RETURN(layer->ffn_gate, LoadGate(reader, prefix + "mlp_gate"));
@@ -121,13 +114,11 @@ Status Mllama::LoadLayer(WeightReader& reader, int index) {
   if (IsCross(index)) {
     KVCACHE_RETURN_IF_ERROR(LoadCross(reader, index, &layer));
   } else {
-    KVCACHE_ASSIGN_OR_RETURN(layer.attention, AttentionWeights::Load(reader, p, index));
+    KVCACHE_ASSIGN_OR_RETURN(layer.attention, SelfAttention::Load(reader, p, index));
   }
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm,
                            reader.RmsNorm(prefix + "ffn_norm", p.hidden_size, p.norm_epsilon));
-  KVCACHE_ASSIGN_OR_RETURN(layer.ffn,
-                           GatedFeedForward::Load(reader, prefix, p.hidden_size,
-                                                  p.ffn[static_cast<std::size_t>(index)]));
+  KVCACHE_ASSIGN_OR_RETURN(layer.ffn, GatedFeedForward::Load(reader, p, index));
   layers_.push_back(std::move(layer));
   return Status::Ok();
 }
@@ -161,27 +152,21 @@ Status Mllama::Reserve(int max_batch) {
 }
 
 void Mllama::RunSelf(Pass& pass, int index, const Layer& layer, const TensorView& x) {
-  const AttentionWeights& w = layer.attention;
   const Pass::Scope scope(pass);
   const TensorView h = pass.TakeHidden(params().hidden_size);
-  {
-    const Pass::Scope attention(pass);
-    const auto [q, k, v, att] = TakeAttention(pass, w);
-    pass.RmsNorm(x, layer.attn_norm, h);
-    pass.Linear(h, {{w.q, q}, {w.k, k}, {w.v, v}});
-    pass.Rope(q, rope_.params());
-    pass.Rope(k, rope_.params());
-    pass.Attention(index, q, k, v, {.scale = params().attention_scale}, att);
-    pass.Linear(att, {{w.o, h}});
-    pass.Add(x, h);
-  }
+  pass.RmsNorm(x, layer.attn_norm, h);
+  layer.attention.Run(pass, index, h,
+                      {.rope = rope_.params(), .attention = {.scale = params().attention_scale}},
+                      h);
+  pass.Add(x, h);
+
   pass.RmsNorm(x, layer.ffn_norm, h);
   layer.ffn.Run(pass, h, h);
   pass.Add(x, h);
 }
 
 void Mllama::RunCross(Pass& pass, int index, const Layer& layer, const TensorView& x) {
-  const AttentionWeights& w = layer.attention;
+  const AttentionWeights& w = layer.attention.weights;
   const Pass::Scope scope(pass);
   const TensorView h = pass.TakeHidden(params().hidden_size);
   const std::span<float> has_image =
@@ -192,7 +177,7 @@ void Mllama::RunCross(Pass& pass, int index, const Layer& layer, const TensorVie
     const TensorView att = pass.TakeHeads(w.v_dim, w.heads);
     pass.RmsNorm(x, layer.attn_norm, h);
     pass.Linear(h, {{w.q, q}});
-    pass.RmsNorm(q, layer.q_norm, q);
+    pass.RmsNorm(q, *layer.attention.q_norm, q);
     pass.CrossAttention(index, kCross, kv(index), q, {.scale = params().attention_scale}, att);
     pass.EncoderOutputMask(has_image);
     pass.Linear(att, {{w.o, h}});
@@ -220,12 +205,12 @@ void Mllama::PutStates(Pass& pass, const TensorView& states, EncoderCache* encod
   for (int i = 0; i < params().layers; ++i) {
     if (!IsCross(i)) continue;
     const Layer& layer = layers_[static_cast<std::size_t>(i)];
-    const AttentionWeights& w = layer.attention;
+    const AttentionWeights& w = layer.attention.weights;
     const Pass::Scope scope(pass);
     const TensorView k = pass.TakeHeads(w.k_dim, w.kv_heads);
     const TensorView v = pass.TakeHeads(w.v_dim, w.kv_heads);
     pass.Linear(states, {{w.k, k}, {w.v, v}});
-    pass.RmsNorm(k, layer.k_norm, k);
+    pass.RmsNorm(k, *layer.attention.k_norm, k);
     if (!pass.runs()) continue;
     encoder->SetLayer(i);
     pass.Check(encoder->Put(k, v));

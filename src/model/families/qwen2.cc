@@ -9,8 +9,9 @@
 #include <vector>
 
 #include "model/families/architectures.h"
-#include "model/graph/blocks.h"
 #include "model/graph/decoder.h"
+#include "model/graph/feed_forward.h"
+#include "model/graph/self_attention.h"
 #include "model/load/rope_scaling.h"
 
 namespace kvcache {
@@ -29,7 +30,7 @@ class Qwen2 final : public Decoder {
  private:
   struct Layer {
     Norm attn_norm, ffn_norm;
-    AttentionWeights attention;
+    SelfAttention attention;
     GatedFeedForward ffn;
   };
 
@@ -44,12 +45,10 @@ Status Qwen2::LoadLayer(WeightReader& reader, int index) {
   KVCACHE_ASSIGN_OR_RETURN(layer.attn_norm,
                            reader.RmsNorm(prefix + "attn_norm", p.hidden_size, p.norm_epsilon));
   KVCACHE_ASSIGN_OR_RETURN(layer.attention,
-                           AttentionWeights::Load(reader, p, index, Bias::kRequired));
+                           SelfAttention::Load(reader, p, index, {.bias = Bias::kRequired}));
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm,
                            reader.RmsNorm(prefix + "ffn_norm", p.hidden_size, p.norm_epsilon));
-  KVCACHE_ASSIGN_OR_RETURN(layer.ffn,
-                           GatedFeedForward::Load(reader, prefix, p.hidden_size,
-                                                  p.ffn[static_cast<std::size_t>(index)]));
+  KVCACHE_ASSIGN_OR_RETURN(layer.ffn, GatedFeedForward::Load(reader, p, index));
   layers_.push_back(std::move(layer));
   return Status::Ok();
 }
@@ -58,18 +57,12 @@ void Qwen2::RunLayer(Pass& pass, int index, const TensorView& x) {
   const Layer& layer = layers_[static_cast<std::size_t>(index)];
   const Pass::Scope scope(pass);
   const TensorView h = pass.TakeHidden(params().hidden_size);
-  {
-    const AttentionWeights& w = layer.attention;
-    const Pass::Scope attention(pass);
-    const auto [q, k, v, att] = TakeAttention(pass, w);
-    pass.RmsNorm(x, layer.attn_norm, h);
-    pass.Linear(h, {{w.q, q}, {w.k, k}, {w.v, v}});
-    pass.Rope(q, rope_.params());
-    pass.Rope(k, rope_.params());
-    pass.Attention(index, q, k, v, {.scale = params().attention_scale}, att);
-    pass.Linear(att, {{w.o, h}});
-    pass.Add(x, h);
-  }
+  pass.RmsNorm(x, layer.attn_norm, h);
+  layer.attention.Run(pass, index, h,
+                      {.rope = rope_.params(), .attention = {.scale = params().attention_scale}},
+                      h);
+  pass.Add(x, h);
+
   pass.RmsNorm(x, layer.ffn_norm, h);
   layer.ffn.Run(pass, h, h);
   pass.Add(x, h);

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "model/families/architectures.h"
-#include "model/graph/blocks.h"
+#include "model/graph/feed_forward.h"
 #include "model/graph/hybrid_decoder.h"
 #include "model/graph/shared_experts.h"
 #include "model/load/rope_scaling.h"

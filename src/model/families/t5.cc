@@ -28,9 +28,10 @@
 #include "kvcache/encoder_cache.h"
 #include "kvcache/wrapper_cache.h"
 #include "model/families/architectures.h"
-#include "model/graph/blocks.h"
 #include "model/graph/decoder.h"
+#include "model/graph/feed_forward.h"
 #include "model/graph/position_buckets.h"
+#include "model/graph/self_attention.h"
 #include "model/graph/text_attention.h"
 
 namespace kvcache {
@@ -108,15 +109,10 @@ Result<T5Attention> T5::LoadAttention(WeightReader& reader, const std::string& p
   T5Attention attention;
   KVCACHE_ASSIGN_OR_RETURN(attention.norm,
                            reader.RmsNorm(prefix + "_norm", p.hidden_size, p.norm_epsilon));
-  AttentionWeights& a = attention.weights;
-  a.heads = p.heads[0];
-  a.kv_heads = p.kv_heads[0];
-  a.k_dim = p.k_dim;
-  a.v_dim = p.v_dim;
-  KVCACHE_ASSIGN_OR_RETURN(a.q, reader.Linear(prefix + "_q", p.hidden_size, a.heads * a.k_dim));
-  KVCACHE_ASSIGN_OR_RETURN(a.k, reader.Linear(prefix + "_k", p.hidden_size, a.kv_heads * a.k_dim));
-  KVCACHE_ASSIGN_OR_RETURN(a.v, reader.Linear(prefix + "_v", p.hidden_size, a.kv_heads * a.v_dim));
-  KVCACHE_ASSIGN_OR_RETURN(a.o, reader.Linear(prefix + "_o", a.heads * a.v_dim, p.hidden_size));
+  KVCACHE_ASSIGN_OR_RETURN(
+      attention.weights,
+      AttentionWeights::Load(reader, p, 0,
+                             {prefix + "_q", prefix + "_k", prefix + "_v", prefix + "_o"}));
   return attention;
 }
 

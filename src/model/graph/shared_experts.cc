@@ -41,9 +41,7 @@ Result<SharedExperts> SharedExperts::Routed(WeightReader& reader, const LayerPar
 Result<SharedExperts> SharedExperts::Dense(WeightReader& reader, const LayerParams& params,
                                            int layer) {
   SharedExperts block;
-  KVCACHE_ASSIGN_OR_RETURN(block.shared.ffn,
-                           GatedFeedForward::Load(reader, LayerPrefix(layer), params.hidden_size,
-                                                  params.ffn[static_cast<std::size_t>(layer)]));
+  KVCACHE_ASSIGN_OR_RETURN(block.shared.ffn, GatedFeedForward::Load(reader, params, layer));
   return block;
 }
 

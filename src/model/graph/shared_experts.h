@@ -10,8 +10,8 @@
 #include <optional>
 #include <string>
 
-#include "model/graph/blocks.h"
 #include "model/graph/experts.h"
+#include "model/graph/feed_forward.h"
 
 namespace kvcache {
 

@@ -14,6 +14,10 @@ std::string Shape(std::int64_t d0, std::int64_t d1, std::int64_t d2) {
 
 }  // namespace
 
+std::string LayerPrefix(int layer) {
+  return StrCat("blk.", layer, ".");
+}
+
 bool WeightReader::Has(std::string_view name) const {
   return file_.FindTensor(name) != nullptr;
 }

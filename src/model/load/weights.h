@@ -35,6 +35,9 @@ struct Norm {
 
 enum class Bias : std::uint8_t { kNone, kRequired, kIfPresent };
 
+// The prefix of a layer's tensors: "blk.7.".
+std::string LayerPrefix(int layer);
+
 class WeightReader {
  public:
   WeightReader(const GgufFile& file, Backend& backend) : file_(file), backend_(backend) {}
