@@ -1,14 +1,14 @@
-// The gemma2 and gemma3 architectures: embeddings scaled by √hidden_size, GELU gates, a norm behind
-// attention and one behind the feed-forward part, beside those before them; layers with a window
-// between layers that see everything.
+// The gemma2 and gemma3 architectures. Embeddings are scaled by √hidden_size and gates are GELU's.
+// Attention and the feed-forward part have a norm before and a norm after them. Layers with a
+// window alternate with layers that see all tokens.
 //
-// gemma2 caps scores and logits softly, cap · tanh(x / cap). gemma3 norms each head's query and key
-// instead, and its window layers turn by frequencies of their own, unscaled.
+// gemma2 soft-caps scores and logits: cap · tanh(x / cap). gemma3 norms each head's query and key
+// instead, and its window layers have RoPE frequencies of their own, without scaling.
 //
-// Norms' weights are w + 1 of the published form: converters add the 1.
+// A norm's weight in a file is the published weight plus 1: converters add the 1.
 //
-// Source: "Gemma 2" (2024) and "Gemma 3 technical report" (2025); the query's scale of the largest
-// ones as in the published configurations (query_pre_attn_scalar), which files do not carry.
+// Source: "Gemma 2" (2024) and "Gemma 3 technical report" (2025). The scale of the largest models'
+// queries is that of the published configurations (query_pre_attn_scalar); files do not carry it.
 #include <cmath>
 #include <optional>
 #include <utility>
@@ -24,12 +24,12 @@
 namespace kvcache {
 namespace {
 
-// What the two differ in.
+// The settings in which gemma2 and gemma3 differ.
 struct GemmaParams {
   std::vector<AttentionSpan> spans;
-  RopeTable rope;                        // of layers that see everything
-  std::optional<RopeTable> window_rope;  // of the others, where they have their own
-  float soft_cap = 0.0f;                 // of scores
+  RopeTable rope;                        // of layers without a window
+  std::optional<RopeTable> window_rope;  // of layers with a window, if they have their own
+  float soft_cap = 0.0f;                 // cap of the scores; 0: none
   bool head_norms = false;
 };
 
@@ -45,8 +45,8 @@ class Gemma final : public Decoder {
     return gemma_.spans[static_cast<std::size_t>(layer)];
   }
   RopeParams rope(int layer) const override {
-    const bool own = gemma_.window_rope.has_value() && attention_span(layer).window > 0;
-    return (own ? *gemma_.window_rope : gemma_.rope).params();
+    const bool in_window = gemma_.window_rope.has_value() && attention_span(layer).window > 0;
+    return (in_window ? *gemma_.window_rope : gemma_.rope).params();
   }
 
  private:
@@ -98,7 +98,8 @@ void Gemma::RunLayer(Pass& pass, int index, const TensorView& x) {
   pass.Add(x, h);
 }
 
-// In the 27B models queries are scaled by the hidden size per head and not by the head's size.
+// The 27B models scale queries by hidden size / heads instead of by the head's size. The number of
+// layers identifies them.
 void ScaleQueries(const KeyReader& keys, int layers_of_27b, LayerParams* params) {
   if (params->layers != layers_of_27b || keys.Has("attention.scale")) return;
   const double size_per_head = 1.0 * params->hidden_size / params->heads[0];

@@ -1,20 +1,19 @@
-// The gemma4 architecture: gemma3's layers, where
+// The gemma4 architecture: gemma3's layers with these differences.
 //
-//   - layers with a window have heads of a size and a rotation of their own;
-//   - values are normed without a weight, and scores are not scaled;
-//   - a layer without a V matrix takes the K matrix's product for it, from before norm and
-//   rotation;
-//   - the last layers (attention.shared_kv_layers) have queries alone: they attend over what the
-//     last layer of their kind before them has kept;
-//   - with embedding_length_per_layer_input each layer is given a vector of its own, from the token
-//     and from the first hidden state, which it gates at its end;
-//   - a layer's result may be scaled (layer_output_scale).
+//   - Layers with a window have their own head size and rotation.
+//   - Values are normed without a weight, and scores are not scaled.
+//   - A layer without a V matrix uses the K matrix's product as values, before norm and rotation.
+//   - The last layers (attention.shared_kv_layers) have queries alone. They attend over the keys
+//     and values of the last earlier layer of the same kind (with or without a window).
+//   - With embedding_length_per_layer_input, each layer gets an input vector of P values, computed
+//     from the token and from the first hidden state. The layer gates it at its end.
+//   - A layer's result may be scaled (layer_output_scale).
 //
-//   per layer:  e = √P · table[token],  p = rms(Wmodel x / √hidden_size) × weight,  input = (p + e)
-//   / √2
+//   per layer:  e = √P · table[token],  p = rms(Wmodel x / √hidden_size) × weight
+//               input = (p + e) / √2
 //               x += rms(Wproj (gelu(Wgate x) × input)) × weight
 //
-// Mixtures of experts (the 26B model) are not served: their tensors are refused by name.
+// Mixtures of experts (the 26B model) are not supported: their tensors are refused by name.
 //
 // Source: Google's published configuration and code in Hugging Face's modeling_gemma4.py; keys and
 // tensors as llama.cpp writes and reads them.
@@ -24,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "model/families/architectures.h"
 #include "model/graph/decoder.h"
@@ -36,11 +36,11 @@ namespace {
 
 struct Gemma4Params {
   std::vector<AttentionSpan> spans;
-  RopeTable rope;         // of layers that see everything
-  RopeTable window_rope;  // of the others
-  int window_dim = 0;     // head size in layers with a window; LayerParams has the others'
-  int own_layers = 0;     // layers with keys and values of their own
-  int input_size = 0;     // P; 0: layers have no inputs of their own
+  RopeTable rope;         // of layers without a window
+  RopeTable window_rope;  // of layers with a window
+  int window_dim = 0;     // head size of layers with a window; LayerParams::k_dim is the others'
+  int kv_layers = 0;      // layers with their own keys and values: the first ones
+  int input_size = 0;     // P, values of a layer's input vector; 0: layers have none
 };
 
 class Gemma4 final : public Decoder {
@@ -81,7 +81,8 @@ class Gemma4 final : public Decoder {
   int head_dim(int layer) const {
     return attention_span(layer).window > 0 ? gemma_.window_dim : params().k_dim;
   }
-  int KeptBy(int layer) const;  // the layer whose keys and values it attends over
+  // Returns the layer whose keys and values `layer` attends over.
+  int KvLayer(int layer) const;
   Status LoadAttention(WeightReader& reader, int index, Layer* layer) const;
   Status LoadInput(WeightReader& reader, int index, Layer* layer) const;
   void Attend(Pass& pass, int index, const TensorView& h) const;
@@ -89,25 +90,25 @@ class Gemma4 final : public Decoder {
   void AddInput(Pass& pass, int index, const TensorView& x) const;
 
   Gemma4Params gemma_;
-  std::vector<float> ones_;  // the weight of a norm without one
+  std::vector<float> ones_;  // the weights of a norm without weights
   TensorView input_table_;   // [P · layers, vocabulary]
   Projection input_model_;   // hidden_size → P · layers
   Norm input_norm_;          // [P]
-  TensorView inputs_;        // of the pass that runs: [P, layers, batch]
+  TensorView inputs_;        // [P, layers, batch] of the current pass
   std::vector<Layer> layers_;
 };
 
-int Gemma4::KeptBy(int layer) const {
-  int kept_by = std::min(layer, gemma_.own_layers - 1);
-  while (kept_by > 0 && attention_span(kept_by) != attention_span(layer)) --kept_by;
-  return kept_by;
+int Gemma4::KvLayer(int layer) const {
+  int source = std::min(layer, gemma_.kv_layers - 1);
+  while (source > 0 && attention_span(source) != attention_span(layer)) --source;
+  return source;
 }
 
 std::vector<LayerMemory> Gemma4::Memory() const {
   std::vector<LayerMemory> layers = Decoder::Memory();
   for (LayerMemory& layer : layers) {
     layer.kv.k_dim = layer.kv.v_dim = head_dim(layer.layer);
-    if (layer.layer >= gemma_.own_layers) layer.kv.kv_heads = 0;
+    if (layer.layer >= gemma_.kv_layers) layer.kv.kv_heads = 0;
   }
   return layers;
 }
@@ -136,8 +137,8 @@ Status Gemma4::LoadAttention(WeightReader& reader, int index, Layer* layer) cons
   KVCACHE_ASSIGN_OR_RETURN(layer->q, reader.Linear(prefix + "q", p.hidden_size, queries));
   KVCACHE_ASSIGN_OR_RETURN(layer->q_norm, reader.RmsNorm(prefix + "q_norm", dim, p.norm_epsilon));
   KVCACHE_ASSIGN_OR_RETURN(layer->o, reader.Linear(prefix + "output", queries, p.hidden_size));
-  if (index >= gemma_.own_layers) {
-    // Files from before llama.cpp left them out have them still.
+  if (index >= gemma_.kv_layers) {
+    // Older files still contain these tensors; llama.cpp's converter has since dropped them.
     for (const char* const unused : {"k.weight", "v.weight", "k_norm.weight"}) {
       reader.Ignore(prefix + unused);
     }
@@ -211,19 +212,19 @@ void Gemma4::RunLayers(Pass& pass, std::span<const std::int32_t> tokens, const T
   Decoder::RunLayers(pass, tokens, x);
 }
 
-// x += rms(Wproj (gelu(Wgate x) × the layer's input))
+// Computes x += rms(Wproj (gelu(Wgate x) × the layer's input)).
 void Gemma4::AddInput(Pass& pass, int index, const TensorView& x) const {
   const InputGate& input = *layers_[static_cast<std::size_t>(index)].input;
   const Pass::Scope scope(pass);
   const TensorView gated = pass.TakeHidden(gemma_.input_size);
-  const TensorView own = pass.TakeHidden(gemma_.input_size);
+  const TensorView layer_input = pass.TakeHidden(gemma_.input_size);
   const TensorView back = pass.TakeHidden(params().hidden_size);
   TensorView from = WithOffset(inputs_, index * inputs_.stride_bytes[1]);
   from.dims = {inputs_.dims[0], inputs_.dims[2], 1, 1};
   from.stride_bytes[1] = inputs_.stride_bytes[2];
-  pass.Copy(from, own);
+  pass.Copy(from, layer_input);
   pass.Linear(x, {{input.gate, gated}});
-  pass.Gate(gated, own, Activation::kGelu);
+  pass.Gate(gated, layer_input, Activation::kGelu);
   pass.Linear(gated, {{input.back, back}});
   pass.RmsNorm(back, input.post_norm, back);
   pass.Add(x, back);
@@ -250,7 +251,7 @@ void Gemma4::PutKeysAndValues(Pass& pass, int index, const TensorView& h) const 
   pass.Put(index, k, v);
 }
 
-// h = Wo attention(h)
+// Computes h = Wo attention(h).
 void Gemma4::Attend(Pass& pass, int index, const TensorView& h) const {
   const Layer& layer = layers_[static_cast<std::size_t>(index)];
   const int heads = params().heads[static_cast<std::size_t>(index)];
@@ -262,7 +263,7 @@ void Gemma4::Attend(Pass& pass, int index, const TensorView& h) const {
   pass.Linear(h, {{layer.q, q}});
   pass.RmsNorm(q, layer.q_norm, q);
   pass.Rope(q, rope(index));
-  pass.Attend(KeptBy(index), q, {.scale = params().attention_scale}, att);
+  pass.Attend(KvLayer(index), q, {.scale = params().attention_scale}, att);
   pass.Linear(att, {{layer.o, h}});
 }
 
@@ -296,22 +297,21 @@ Status ReadHeads(KeyReader& keys, const LayerParams& params, Gemma4Params* gemma
                                            : keys.Unsupported("attention.value_length_swa");
 }
 
-// Layers that share need one of their kind before them.
+// Checks that each layer without keys and values has an earlier layer of its kind to share with.
 Status ReadSharing(KeyReader& keys, const LayerParams& params, Gemma4Params* gemma) {
   constexpr std::string_view kShared = "attention.shared_kv_layers";
   KVCACHE_ASSIGN_OR_RETURN(const std::int64_t shared, keys.file().GetIntOr(keys.Key(kShared), 0));
   keys.Ignore(kShared);
   if (shared < 0 || shared >= params.layers) {
-    return {StatusCode::kCorrupt,
-            StrCat(keys.Key(kShared), " is ", shared, ", expected 0 to ", params.layers - 1)};
+    return Corrupt(StrCat(keys.Key(kShared), " is ", shared, "; must be 0 to ", params.layers - 1));
   }
-  gemma->own_layers = params.layers - static_cast<int>(shared);
-  const auto own = gemma->spans.begin() + gemma->own_layers;
-  for (auto layer = own; layer != gemma->spans.end(); ++layer) {
-    if (std::find(gemma->spans.begin(), own, *layer) != own) continue;
-    return {StatusCode::kCorrupt,
-            StrCat(keys.Key(kShared), " is ", shared, ": layer ", layer - gemma->spans.begin(),
-                   " has no layer of its kind to share with")};
+  gemma->kv_layers = params.layers - static_cast<int>(shared);
+  const auto first_shared = gemma->spans.begin() + gemma->kv_layers;
+  for (auto layer = first_shared; layer != gemma->spans.end(); ++layer) {
+    if (std::find(gemma->spans.begin(), first_shared, *layer) != first_shared) continue;
+    return Corrupt(StrCat(keys.Key(kShared), " is ", shared, ": layer ",
+                          layer - gemma->spans.begin(),
+                          " needs an earlier layer with the same window that has keys and values"));
   }
   return Status::Ok();
 }

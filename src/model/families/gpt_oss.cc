@@ -1,18 +1,19 @@
-// The gpt-oss architecture: every feed-forward part a mixture of experts with biases and a clamped
-// gate; attention with biases on all four matrices, windows in every other layer, and a sink: a
-// learned logit in each head's softmax that stands for no key.
+// The gpt-oss architecture. Every feed-forward part is a mixture of experts with biases and a
+// clamped gate. Attention has biases on all four matrices, a window in every other layer, and a
+// sink: a learned logit in each head's softmax that belongs to no key.
 //
 //   gate = min(Wgate h + b, 7),  up = Wup h + b within ±7
 //   out  = Wdown (gate · sigmoid(1.702 gate) × (up + 1)) + b
 //
-// A token's experts are weighted by the softmax over its chosen logits. Positions are stretched by
-// YaRN; its ramp runs between whole pairs as everywhere here and in llama.cpp, while the published
-// code leaves the ends of it unrounded.
+// A token's experts are weighted by the softmax over their logits. Positions are scaled by YaRN.
+// Its ramp runs between whole pairs, as in all families here and in llama.cpp; the published code
+// does not round the ramp's ends.
 //
 // Source: OpenAI, "gpt-oss-120b & gpt-oss-20b model card" (2025), and the code published with it.
 #include <utility>
 #include <vector>
 
+#include "base/errors.h"
 #include "model/families/architectures.h"
 #include "model/graph/decoder.h"
 #include "model/graph/feed_forward.h"
@@ -67,7 +68,7 @@ Status GptOss::LoadLayer(WeightReader& reader, int index) {
                                                                 {.bias = Bias::kRequired,
                                                                  .output_bias = Bias::kRequired,
                                                                  .sinks = true}));
-  // Behind attention, which is before the feed-forward part.
+  // The norm after attention is the feed-forward part's norm.
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm, reader.RmsNorm(prefix + "post_attention_norm",
                                                           p.hidden_size, p.norm_epsilon));
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn, Experts::Load(reader, prefix, p.hidden_size, experts_));
@@ -100,7 +101,7 @@ Result<std::unique_ptr<Model>> LoadGptOss(const GgufFile& file, std::string_view
   KVCACHE_ASSIGN_OR_RETURN(std::vector<AttentionSpan> spans, ReadAttentionSpans(keys, params));
   KVCACHE_ASSIGN_OR_RETURN(ExpertParams experts, ReadExpertParams(keys, params));
   if (experts.count == 0) {
-    return Status(StatusCode::kCorrupt, keys.Key("expert_count") + " is missing");
+    return Corrupt(StrCat(keys.Key("expert_count"), " is missing; gpt-oss needs experts"));
   }
   experts.biases = true;
   experts.gate_limit = kGateLimit;

@@ -1,11 +1,12 @@
-// The granitehybrid architecture (IBM's Granite 4.0 H): Mamba-2 layers, and a few of grouped-query
-// attention, mostly without rotation; a dense feed-forward part or experts beside a shared one.
-// Fixed factors stand on the embedding, on what a layer adds, and under the logits.
+// The granitehybrid architecture (IBM's Granite 4.0 H): Mamba-2 layers, and a few layers of
+// grouped-query attention, mostly without rotation. The feed-forward part is dense, or experts with
+// a shared expert. The file gives factors for the embedding and for the results that layers add,
+// and a divisor of the logits.
 //
-// A Mamba-2 layer, with x, B and C from a short convolution and z a gate, per head h of group g:
+// A Mamba-2 layer gets x, B and C from a short convolution; z is a gate. For each head:
 //
 //   S = e^{a Δ} S + Δ x Bᵀ       y = S C + d x       Δ = softplus(δ + bias)
-//   out = Wout · norm(y × silu(z)), normed over each group's heads
+//   out = Wout · norm(y × silu(z))        normed over each group's heads
 //
 // Source: Dao and Gu, "Transformers are SSMs" (2024); IBM, "Granite 4.0" (2025), and transformers'
 // modeling_granitemoehybrid.
@@ -26,7 +27,7 @@ namespace kvcache {
 namespace {
 
 struct GraniteParams {
-  float residual_scale = 1.0f;  // on what each half of a layer adds
+  float residual_scale = 1.0f;  // factor on the results of attention and feed-forward
   bool rotates = true;          // whether queries and keys are rotated
 };
 
@@ -62,11 +63,11 @@ class GraniteHybrid final : public HybridDecoder {
   };
 
   Result<Mamba> LoadMamba(WeightReader& reader, const std::string& prefix) const;
-  // Both: h becomes the layer's answer to it.
+  // Both replace h by the mixer's result for it.
   void RunMixer(Pass& pass, int index, const Mamba& mixer, const TensorView& h);
   void RunMixer(Pass& pass, int index, const SelfAttention& mixer, const TensorView& h);
   void RunFeedForward(Pass& pass, const Layer& layer, const TensorView& h);
-  // x += r h, where r is the residual factor; h is not the same after.
+  // Computes x += r h, where r is the residual factor. Overwrites h.
   void AddScaled(Pass& pass, const TensorView& x, const TensorView& h) const;
 
   ExpertParams experts_;
@@ -165,7 +166,7 @@ void GraniteHybrid::RunMixer(Pass& pass, int index, const SelfAttention& mixer,
             h);
 }
 
-// h becomes what the feed-forward part, and the expert that all tokens share, make of it.
+// Replaces h by the sum of the feed-forward part's and the shared expert's results.
 void GraniteHybrid::RunFeedForward(Pass& pass, const Layer& layer, const TensorView& h) {
   if (!layer.shared.has_value()) return layer.ffn.Run(pass, plan_, h, h);
   const Pass::Scope scope(pass);
@@ -193,7 +194,7 @@ void GraniteHybrid::RunLayer(Pass& pass, int index, const TensorView& x) {
   AddScaled(pass, x, h);
 }
 
-// A factor that a file gives, or 1; 0 says the same as none.
+// Reads a factor; 1 if the key is missing or 0.
 Result<float> Factor(KeyReader& keys, std::string_view key) {
   KVCACHE_ASSIGN_OR_RETURN(const double factor, keys.FloatOr(key, 1.0));
   return factor == 0.0 ? 1.0f : static_cast<float>(factor);
@@ -220,7 +221,7 @@ Result<std::unique_ptr<Model>> LoadGraniteHybrid(const GgufFile& file, std::stri
   KVCACHE_ASSIGN_OR_RETURN(ExpertParams experts, ReadExpertParams(keys, params));
   KVCACHE_ASSIGN_OR_RETURN(const int shared,
                            keys.IntOrZero("expert_shared_feed_forward_length", 1 << 23));
-  // Dense files may say how wide it would be.
+  // Dense files may have the key as well; they have no shared expert.
   if (experts.count > 0) experts.shared_ffn = shared;
   KVCACHE_ASSIGN_OR_RETURN(const GraniteParams granite, ReadGranite(keys, &params));
   KVCACHE_ASSIGN_OR_RETURN(RopeTable rope,

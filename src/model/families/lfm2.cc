@@ -1,11 +1,11 @@
-// The lfm2 and lfm2moe architectures (Liquid's LFM2): most layers are short convolutions between
-// two gates,
+// The lfm2 and lfm2moe architectures (Liquid's LFM2). Most layers are short convolutions between
+// two gates:
 //
 //   (b, c, x) = Win n        y = Wout (c × conv(b × x))
 //
-// the others grouped-query attention with norms of heads; every layer has a gated feed-forward
-// part. A layer with 0 KV heads is a convolution. In lfm2moe all but the first layers have experts,
-// gated by sigmoids and chosen with a bias.
+// The others are grouped-query attention with head norms. A layer with 0 KV heads is a convolution.
+// Every layer has a gated feed-forward part. In lfm2moe all layers except the first ones have
+// experts, scored by sigmoids and chosen with a bias.
 //
 // Source: Liquid AI, "LFM2 technical report" (2025), and transformers' modeling_lfm2.
 #include <utility>
@@ -48,7 +48,7 @@ class Lfm2 final : public HybridDecoder {
   };
 
   Result<Convolution> LoadConvolution(WeightReader& reader, const std::string& prefix) const;
-  // Both: h becomes the layer's answer to it.
+  // Both replace h by the mixer's result for it.
   void RunMixer(Pass& pass, int index, const Convolution& mixer, const TensorView& h);
   void RunMixer(Pass& pass, int index, const SelfAttention& mixer, const TensorView& h);
 
@@ -124,7 +124,7 @@ Result<ExpertParams> ReadExperts(KeyReader& keys, const LayerParams& params) {
   KVCACHE_ASSIGN_OR_RETURN(ExpertParams experts, ReadExpertParams(keys, params, {.sigmoid = true}));
   if (experts.count == 0) return keys.Unsupported("expert_count");
   experts.choice_bias = true;
-  // Which layers they are is told by their tensors.
+  // The tensors tell which layers are dense; the key is read so that it counts as known.
   KVCACHE_ASSIGN_OR_RETURN([[maybe_unused]] const int dense,
                            keys.IntOrZero("leading_dense_block_count", params.layers));
   return experts;

@@ -2,8 +2,8 @@
 // mixture of SwiGLU experts. Llama 1 to 3, Mistral, Mixtral, TinyLlama and SmolLM files carry this
 // name in general.architecture.
 //
-// Biases of attention are used where a file has them. A window (attention.sliding_window, Mistral
-// 0.1) is that of all layers.
+// Attention has biases if the file has them. A window (attention.sliding_window, Mistral 0.1)
+// applies to all layers.
 //
 // Source: Touvron et al., "LLaMA" (2023); Jiang et al., "Mistral 7B" (2023) and "Mixtral of
 // experts" (2024); tensor and key names as in the GGUF specification.

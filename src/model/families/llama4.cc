@@ -1,12 +1,12 @@
-// The llama4 architecture, text: mixtures of experts of which some is every token's, and two kinds
-// of layers. Of four, three turn queries and keys, norm them after (each head, without a weight),
-// and see a chunk of positions; the fourth turns nothing and sees everything, its query at position
-// p multiplied by
+// The llama4 architecture, text part. Feed-forward parts are mixtures of experts with one shared
+// expert. Of each four layers, three rotate queries and keys, norm them afterwards (each head,
+// without a weight), and see the positions of their chunk. The fourth has no rotation and sees all
+// positions; its query at position p is multiplied by
 //
 //   1 + b · ln(1 + floor((p + 1) / n))        b = 0.1, n = 8,192 unless the file says otherwise
 //
-// An expert's weight, the sigmoid of its logit, multiplies what goes into it. A file with
-// attention.sliding_window = 0 has the first kind of layers alone, which then see everything.
+// An expert's weight, the sigmoid of its logit, multiplies the expert's input. A file with
+// attention.sliding_window = 0 has layers of the first kind alone, which then see all positions.
 //
 // Source: Meta's published inference code (llama_models/llama4) and Hugging Face's modeling_llama4;
 // keys as llama.cpp and Ollama write them.
@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/errors.h"
 #include "model/families/architectures.h"
 #include "model/graph/decoder.h"
 #include "model/graph/feed_forward.h"
@@ -25,11 +26,11 @@
 namespace kvcache {
 namespace {
 
-// What its keys say beside those of other families.
+// The settings that only llama4 has.
 struct Llama4Params {
-  int chunk = 8192;          // tokens; 0: all layers see everything and turn
-  int expert_step = 1;       // every so many layers' feed-forward part has experts
-  bool head_norms = true;    // in layers that turn
+  int chunk = 8192;          // tokens; 0: all layers see everything and rotate
+  int expert_step = 1;       // n: every n-th layer's feed-forward part has experts
+  bool head_norms = true;    // norm heads in layers that rotate
   double temperature = 0.1;  // b above
   int temperature_length = 8192;
 };
@@ -37,13 +38,13 @@ struct Llama4Params {
 class Llama4 final : public Decoder {
  public:
   Llama4(Backend& backend, std::string_view name, LayerParams params, const ExpertParams& experts,
-         const Llama4Params& own, RopeTable rope)
+         const Llama4Params& config, RopeTable rope)
       : Decoder(backend, name, std::move(params)),
         experts_(experts),
-        own_(own),
+        config_(config),
         rope_(std::move(rope)),
         ones_(static_cast<std::size_t>(this->params().k_dim), 1.0f),
-        query_factors_(own.temperature, own.temperature_length, 1) {}
+        query_factors_(config.temperature, config.temperature_length, 1) {}
 
   Status Reserve(int max_batch) override;
 
@@ -54,7 +55,7 @@ class Llama4 final : public Decoder {
     return Rotates(layer) ? rope_.params() : RopeParams{};
   }
   AttentionSpan attention_span(int layer) const override {
-    return {.chunk = Rotates(layer) ? own_.chunk : 0};
+    return {.chunk = Rotates(layer) ? config_.chunk : 0};
   }
 
  private:
@@ -64,13 +65,13 @@ class Llama4 final : public Decoder {
     SharedExperts ffn;
   };
 
-  bool Rotates(int layer) const { return own_.chunk == 0 || (layer + 1) % 4 != 0; }
-  // RMS over a head, times one.
+  bool Rotates(int layer) const { return config_.chunk == 0 || (layer + 1) % 4 != 0; }
+  // Returns the norm of a head without a weight.
   Norm HeadNorm();
   void Attend(Pass& pass, int index, const TensorView& x, const TensorView& h);
 
   ExpertParams experts_;
-  Llama4Params own_;
+  Llama4Params config_;
   RopeTable rope_;
   std::vector<float> ones_;  // [k_dim]
   QueryFactors query_factors_;
@@ -87,7 +88,7 @@ Status Llama4::LoadLayer(WeightReader& reader, int index) {
   KVCACHE_ASSIGN_OR_RETURN(layer.attention, AttentionWeights::Load(reader, p, index));
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm,
                            reader.RmsNorm(prefix + "ffn_norm", p.hidden_size, p.norm_epsilon));
-  if ((index + 1) % own_.expert_step == 0) {
+  if ((index + 1) % config_.expert_step == 0) {
     KVCACHE_ASSIGN_OR_RETURN(layer.ffn,
                              SharedExperts::Routed(reader, p, experts_, experts_.ffn, index));
   } else {
@@ -116,7 +117,7 @@ void Llama4::Attend(Pass& pass, int index, const TensorView& x, const TensorView
   if (Rotates(index)) {
     pass.Rope(q, rope_.params());
     pass.Rope(k, rope_.params());
-    if (own_.head_norms) {
+    if (config_.head_norms) {
       pass.RmsNorm(q, HeadNorm(), q);
       pass.RmsNorm(k, HeadNorm(), k);
     }
@@ -138,26 +139,28 @@ void Llama4::RunLayer(Pass& pass, int index, const TensorView& x) {
   pass.Add(x, h);
 }
 
-// llama.cpp knows by the number of experts alone which of the published models norm heads.
+// Files without use_qk_norm: as in llama.cpp, the number of experts tells which published model
+// norms heads.
 constexpr int kExpertsWithoutHeadNorms = 128;
 
-Result<Llama4Params> ReadOwn(KeyReader& keys, const ExpertParams& experts) {
+Result<Llama4Params> ReadConfig(KeyReader& keys, const ExpertParams& experts) {
   constexpr std::string_view kWindow = "attention.sliding_window";
-  Llama4Params own;
-  KVCACHE_ASSIGN_OR_RETURN(own.chunk, keys.IntOr("attention.chunk_size", 1 << 28, own.chunk));
+  Llama4Params config;
+  KVCACHE_ASSIGN_OR_RETURN(config.chunk, keys.IntOr("attention.chunk_size", 1 << 28, config.chunk));
   if (keys.Has(kWindow)) {
     KVCACHE_ASSIGN_OR_RETURN(const std::int64_t window, keys.file().GetInt(keys.Key(kWindow)));
     if (window != 0) return keys.Unsupported(kWindow);
-    own.chunk = 0;
+    config.chunk = 0;
   }
-  KVCACHE_ASSIGN_OR_RETURN(own.expert_step, keys.IntOr("interleave_moe_layer_step", 1 << 16, 1));
-  KVCACHE_ASSIGN_OR_RETURN(own.head_norms,
+  KVCACHE_ASSIGN_OR_RETURN(config.expert_step, keys.IntOr("interleave_moe_layer_step", 1 << 16, 1));
+  KVCACHE_ASSIGN_OR_RETURN(config.head_norms,
                            keys.BoolOr("use_qk_norm", experts.count != kExpertsWithoutHeadNorms));
-  KVCACHE_ASSIGN_OR_RETURN(own.temperature,
-                           keys.FloatOr("attention.temperature_scale", own.temperature));
-  KVCACHE_ASSIGN_OR_RETURN(own.temperature_length, keys.IntOr("attention.temperature_length",
-                                                              1 << 28, own.temperature_length));
-  return own;
+  KVCACHE_ASSIGN_OR_RETURN(config.temperature,
+                           keys.FloatOr("attention.temperature_scale", config.temperature));
+  KVCACHE_ASSIGN_OR_RETURN(
+      config.temperature_length,
+      keys.IntOr("attention.temperature_length", 1 << 28, config.temperature_length));
+  return config;
 }
 
 }  // namespace
@@ -169,17 +172,18 @@ Result<std::unique_ptr<Model>> LoadLlama4(const GgufFile& file, std::string_view
   KVCACHE_ASSIGN_OR_RETURN(LayerParams params, ReadLayerParams(keys));
   KVCACHE_ASSIGN_OR_RETURN(ExpertParams experts,
                            ReadExpertParams(keys, params, {.sigmoid = true, .renormalise = false}));
-  if (experts.count == 0) return Status(StatusCode::kUnsupported, "llama4 without experts");
+  if (experts.count == 0)
+    return Unsupported(StrCat(keys.Key("expert_count"), " is 0 or missing; llama4 needs experts"));
   if (experts.renormalise) return keys.Unsupported("expert_weights_norm");
   experts.gate = RouterOptions::Gate::kSigmoid;
   experts.weigh_input = true;
-  KVCACHE_ASSIGN_OR_RETURN(const Llama4Params own, ReadOwn(keys, experts));
+  KVCACHE_ASSIGN_OR_RETURN(const Llama4Params config, ReadConfig(keys, experts));
   KVCACHE_ASSIGN_OR_RETURN(RopeTable rope,
                            ReadRope(keys, params, RopeParams::Pairing::kInterleaved, weights));
   IgnoreVisionAndAudio(keys, weights);
   KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
   return LoadDecoder(
-      std::make_unique<Llama4>(backend, name, std::move(params), experts, own, std::move(rope)),
+      std::make_unique<Llama4>(backend, name, std::move(params), experts, config, std::move(rope)),
       weights, file);
 }
 

@@ -1,5 +1,6 @@
-// The mistral3 architecture: Mistral Small 3 and Ministral 3. llama's layers, where far queries may
-// be made sharper: with attention.temperature_scale b, the query at position p is multiplied by
+// The mistral3 architecture: Mistral Small 3 and Ministral 3. llama's layers; with
+// attention.temperature_scale b, the query at position p is multiplied by a factor that sharpens
+// attention at far positions (query_factors.h):
 //
 //   1 + b · ln(1 + floor(p / original context))
 //

@@ -1,15 +1,14 @@
-// The mllama architecture, text: Llama 3.2 Vision. llama's layers, and between them layers whose
-// attention looks at an image instead of the text:
+// The mllama architecture, text part: Llama 3.2 Vision. llama's layers, and between them layers
+// with cross-attention over an image:
 //
 //   x += tanh(a) · Wo attention(norm(Wq n), norm(Wk s), Wv s)      n = rms(x), s the image's states
 //   x += tanh(m) · ffn(rms(x))
 //
-// Such a layer adds nothing to tokens before their sequence's image. What the vision part makes of
-// an image is the caller's to give (EncodeStates); its tensors and keys in a file are left out
-// here.
+// Such a layer adds nothing to tokens before their sequence's image. The caller provides the output
+// of the vision encoder (EncodeStates); its tensors and keys in a file are ignored here.
 //
 // Source: Meta's published inference code (llama_models/llama3/multimodal) and Hugging Face's
-// modeling_mllama; names as in the files of Ollama, which calls the architecture so.
+// modeling_mllama; names as in Ollama's files, which use this architecture name.
 #include <algorithm>
 #include <cmath>
 #include <new>
@@ -18,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "kvcache/causal_cache.h"
 #include "kvcache/encoder_cache.h"
@@ -31,20 +31,22 @@
 namespace kvcache {
 namespace {
 
-// Of the cache's wrapper.
+// Layer types of the wrapper cache.
 constexpr int kSelf = 0;
 constexpr int kCross = 1;
 
 struct MllamaParams {
   std::vector<bool> is_cross;  // [layers]
-  int image_tokens = 0;        // of the largest image; 0: not known
+  int image_tokens = 0;        // of the largest image; 0: unknown
 };
 
 class Mllama final : public Decoder {
  public:
-  Mllama(Backend& backend, std::string_view name, LayerParams params, MllamaParams own,
+  Mllama(Backend& backend, std::string_view name, LayerParams params, MllamaParams config,
          RopeTable rope)
-      : Decoder(backend, name, std::move(params)), own_(std::move(own)), rope_(std::move(rope)) {}
+      : Decoder(backend, name, std::move(params)),
+        config_(std::move(config)),
+        rope_(std::move(rope)) {}
 
   std::unique_ptr<Cache> MakeCache() override;
   Status Reserve(int max_batch) override;
@@ -64,7 +66,7 @@ class Mllama final : public Decoder {
     GatedFeedForward ffn;
   };
 
-  bool IsCross(int layer) const { return own_.is_cross[static_cast<std::size_t>(layer)]; }
+  bool IsCross(int layer) const { return config_.is_cross[static_cast<std::size_t>(layer)]; }
   KvShape kv(int layer) const {
     return {params().kv_heads[static_cast<std::size_t>(layer)], params().k_dim, params().v_dim};
   }
@@ -74,16 +76,16 @@ class Mllama final : public Decoder {
   Status ReserveStates(std::int64_t tokens);
   void PutStates(Pass& pass, const TensorView& states, EncoderCache* encoder);
 
-  MllamaParams own_;
+  MllamaParams config_;
   RopeTable rope_;
   std::vector<Layer> layers_;
   std::vector<float> has_image_;  // [max_batch]: 1 or 0
   ActivationBuffer states_activations_;
-  std::int64_t states_capacity_ = 0;  // tokens
+  std::int64_t states_capacity_ = 0;  // tokens that states_activations_ holds
   std::vector<Position> states_positions_;
 };
 
-// A gate's hyperbolic tangent.
+// Returns a gate's hyperbolic tangent.
 Result<float> LoadGate(WeightReader& reader, const std::string& name) {
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<float> values, reader.Values(name, 1, 1));
   return static_cast<float>(std::tanh(static_cast<double>(values[0])));
@@ -126,8 +128,9 @@ Status Mllama::LoadLayer(WeightReader& reader, int index) {
 std::unique_ptr<Cache> Mllama::MakeCache() {
   WrapperOptions options;
   options.caches.push_back(MakeCausalCache({.shift_keys = ShiftKeys()}));
-  options.caches.push_back(MakeEncoderCache({.tokens = own_.image_tokens}));
-  for (const bool cross : own_.is_cross) options.cache_of_layer.push_back(cross ? kCross : kSelf);
+  options.caches.push_back(MakeEncoderCache({.tokens = config_.image_tokens}));
+  for (const bool cross : config_.is_cross)
+    options.cache_of_layer.push_back(cross ? kCross : kSelf);
   return MakeWrapperCache(std::move(options));
 }
 
@@ -146,7 +149,7 @@ Status Mllama::Reserve(int max_batch) {
   try {
     has_image_.resize(std::max(has_image_.size(), static_cast<std::size_t>(max_batch)));
   } catch (const std::bad_alloc&) {
-    return {StatusCode::kOutOfMemory, StrCat("no memory for a batch of ", max_batch)};
+    return {StatusCode::kOutOfMemory, StrCat("no memory for a batch of ", max_batch, " tokens")};
   }
   return Decoder::Reserve(max_batch);
 }
@@ -235,16 +238,15 @@ Status Mllama::ReserveStates(std::int64_t tokens) {
 Status Mllama::EncodeStates(const TensorView& states, SequenceId sequence, Cache& cache) {
   EncoderCache* const encoder = cache.Encoder();
   if (encoder == nullptr) {
-    return {StatusCode::kInvalidArgument, "the cache has no room for an image"};
+    return InvalidArgument(
+        "the cache has no encoder cache for an image; create it with Model::MakeCache");
   }
   const TensorView dense =
       TensorView::Dense(states.data, DType::kF32, params().hidden_size, states.dims[1]);
   if (states.dims != dense.dims || states.stride_bytes != dense.stride_bytes ||
       states.dtype != DType::kF32 || states.dims[1] < 1) {
-    return {StatusCode::kInvalidArgument, StrCat("states [", states.dims[0], ", ", states.dims[1],
-                                                 "] of an image are not dense "
-                                                 "f32 of hidden size ",
-                                                 params().hidden_size)};
+    return InvalidArgument(StrCat("image states are [", states.dims[0], ", ", states.dims[1],
+                                  "]; must be dense f32 [", params().hidden_size, ", at least 1]"));
   }
   KVCACHE_RETURN_IF_ERROR(encoder->SetSequence(sequence));
   KVCACHE_RETURN_IF_ERROR(ReserveStates(states.dims[1]));
@@ -255,7 +257,8 @@ Status Mllama::EncodeStates(const TensorView& states, SequenceId sequence, Cache
   return pass.status();
 }
 
-// The most tokens that the file's vision part makes of an image; 0 where the keys are missing.
+// Returns the largest number of tokens that the vision encoder makes of an image; 0 if keys are
+// missing.
 Result<int> ReadImageTokens(KeyReader& keys) {
   KVCACHE_ASSIGN_OR_RETURN(const int size, keys.IntOrZero("vision.image_size", 1 << 14));
   KVCACHE_ASSIGN_OR_RETURN(const int patch, keys.IntOrZero("vision.patch_size", 1 << 14));
@@ -264,24 +267,22 @@ Result<int> ReadImageTokens(KeyReader& keys) {
   const std::int64_t side = size / patch;
   const std::int64_t tokens = (side * side + 1) * tiles;
   if (tokens <= (1 << 20)) return static_cast<int>(tokens);
-  return Status(StatusCode::kCorrupt,
-                StrCat(keys.Key("vision.image_size"), " is ", size, ": ", tokens, " tokens"));
+  return Corrupt(StrCat(keys.Key("vision.image_size"), " is ", size, ": ", tokens, " tokens"));
 }
 
-Result<MllamaParams> ReadOwn(KeyReader& keys, const LayerParams& params) {
+Result<MllamaParams> ReadConfig(KeyReader& keys, const LayerParams& params) {
   constexpr std::string_view kLayers = "attention.cross_attention_layers";
-  MllamaParams own;
-  own.is_cross.assign(static_cast<std::size_t>(params.layers), false);
+  MllamaParams config;
+  config.is_cross.assign(static_cast<std::size_t>(params.layers), false);
   KVCACHE_ASSIGN_OR_RETURN(const GgufInts layers, keys.Ints(kLayers));
   for (const std::int64_t layer : layers) {
     if (layer < 0 || layer >= params.layers) {
-      return Status(StatusCode::kCorrupt,
-                    StrCat(keys.Key(kLayers), " has layer ", layer, " of ", params.layers));
+      return Corrupt(StrCat(keys.Key(kLayers), " has layer ", layer, " of ", params.layers));
     }
-    own.is_cross[static_cast<std::size_t>(layer)] = true;
+    config.is_cross[static_cast<std::size_t>(layer)] = true;
   }
-  KVCACHE_ASSIGN_OR_RETURN(own.image_tokens, ReadImageTokens(keys));
-  return own;
+  KVCACHE_ASSIGN_OR_RETURN(config.image_tokens, ReadImageTokens(keys));
+  return config;
 }
 
 }  // namespace
@@ -291,20 +292,20 @@ Result<std::unique_ptr<Model>> LoadMllama(const GgufFile& file, std::string_view
   KeyReader keys(file, name);
   WeightReader weights(file, backend);
   KVCACHE_ASSIGN_OR_RETURN(LayerParams params, ReadLayerParams(keys));
-  KVCACHE_ASSIGN_OR_RETURN(MllamaParams own, ReadOwn(keys, params));
+  KVCACHE_ASSIGN_OR_RETURN(MllamaParams config, ReadConfig(keys, params));
   KVCACHE_ASSIGN_OR_RETURN(RopeTable rope,
                            ReadRope(keys, params, RopeParams::Pairing::kInterleaved, weights));
   IgnoreVisionAndAudio(keys, weights);
   KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
-  // The embedding has rows that no answer has: an image's token.
+  // The embedding has more rows than the output: the image token can be read but not generated.
   if (const GgufTensor* const output = file.FindTensor("output.weight"); output != nullptr) {
     params.embedding_rows = params.vocabulary;
     params.vocabulary =
         static_cast<int>(std::min<std::int64_t>(output->dims[1], params.embedding_rows));
   }
-  return LoadDecoder(
-      std::make_unique<Mllama>(backend, name, std::move(params), std::move(own), std::move(rope)),
-      weights, file);
+  return LoadDecoder(std::make_unique<Mllama>(backend, name, std::move(params), std::move(config),
+                                              std::move(rope)),
+                     weights, file);
 }
 
 }  // namespace kvcache

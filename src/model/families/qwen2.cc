@@ -1,8 +1,8 @@
-// The qwen2 architecture (Qwen 1.5, 2 and 2.5): llama's layers with biases on q, k and v, and the
-// halves of a head turned against each other instead of neighbours.
+// The qwen2 architecture (Qwen 1.5, 2 and 2.5): llama's layers with biases on q, k and v. RoPE
+// rotates pairs from the two halves of a head instead of neighbouring values.
 //
-// A window in a file (attention.sliding_window) means nothing: the published models state one and
-// say beside it, in use_sliding_window, that they do without.
+// A window in a file (attention.sliding_window) has no effect: the published models state one, but
+// switch it off with use_sliding_window.
 //
 // Source: Yang et al., "Qwen2 technical report" (2024).
 #include <utility>

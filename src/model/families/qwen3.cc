@@ -1,6 +1,6 @@
-// The qwen3 and qwen3moe architectures: each head's query and key is normed before it turns; no
-// biases; heads of a size of their own. In qwen3moe every layer's feed-forward part is a mixture of
-// experts.
+// The qwen3 and qwen3moe architectures. Each head's query and key is normed before RoPE; there are
+// no biases; the head size does not depend on the hidden size. In qwen3moe every layer's
+// feed-forward part is a mixture of experts.
 //
 // Source: Yang et al., "Qwen3 technical report" (2025).
 #include <utility>

@@ -1,14 +1,15 @@
-// The qwen3next architecture: three gated delta nets to one attention layer, and in every layer a
-// mixture of experts beside one that all tokens share.
+// The qwen3next architecture: three gated delta nets to one attention layer. Every layer has a
+// mixture of experts and a shared expert.
 //
-// A gated delta net keeps a matrix per head that is corrected under each key. With q, k, v from a
-// short convolution, q and k of length 1, and z a gate,
+// A gated delta net keeps a matrix S per head. Each token corrects the value that S holds for its
+// key k. q, k and v come from a short convolution, q and k are normalised to length 1, and z is a
+// gate:
 //
 //   S = e^g S + β (v - e^g S k) kᵀ       g = a · softplus(α + bias), β = sigmoid(b)
 //   y = Wout (rms(S q / √d) × silu(z))
 //
-// Attention layers norm each head's query and key, turn a part of them, and multiply what they
-// found by a sigmoid of a second half of the query projection.
+// Attention layers norm each head's query and key and rotate a part of their values. They multiply
+// attention's result by the sigmoid of a gate, the second half of the query projection.
 //
 // Source: Yang, Kautz, Hatamizadeh, "Gated delta networks" (2024); Qwen team, "Qwen3-Next" (2025),
 // and transformers' modeling_qwen3_next.
@@ -26,9 +27,9 @@
 namespace kvcache {
 namespace {
 
-constexpr float kUnitEpsilon = 1e-6f;  // under the root of q's and k's lengths
+constexpr float kUnitEpsilon = 1e-6f;  // added under the root of q's and k's squared lengths
 
-// [share × groups, batch] as [share, groups, batch].
+// Returns [share × groups, batch] as [share, groups, batch].
 TensorView Split(const TensorView& x, std::int64_t share) {
   return TensorView::Dense(x.data, DType::kF32, share, x.dims[0] / share, x.dims[1]);
 }
@@ -48,14 +49,14 @@ class Qwen3Next final : public HybridDecoder {
 
  private:
   struct DeltaNet {
-    Projection qkv, z, ba;  // ba: β's and α's inputs, by turns for each group of heads
+    Projection qkv, z, ba;  // ba: b and α, alternating by group of heads
     ConvTaps conv;
     TensorView dt_bias, rates;  // [heads]
     Norm norm;                  // [v_dim]
     Projection out;
   };
   struct Attention {
-    Projection q, k, v, o;  // q: each head's query and gate, by turns
+    Projection q, k, v, o;  // q: each head's query, then its gate
     Norm q_norm, k_norm;    // [head]
   };
   struct Layer {
@@ -66,7 +67,7 @@ class Qwen3Next final : public HybridDecoder {
 
   Result<DeltaNet> LoadDeltaNet(WeightReader& reader, const std::string& prefix) const;
   Result<Attention> LoadAttention(WeightReader& reader, const std::string& prefix, int index) const;
-  // Both: h becomes the layer's answer to it.
+  // Both replace h by the mixer's result for it.
   void RunMixer(Pass& pass, int index, const DeltaNet& mixer, const TensorView& h);
   void RunMixer(Pass& pass, int index, const Attention& mixer, const TensorView& h);
 

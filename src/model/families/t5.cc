@@ -1,16 +1,17 @@
-// The t5 architecture (T5, Flan-T5): an encoder reads a text as a whole, a decoder answers token by
-// token, looking at what the encoder made of it. Nothing turns: scores get a number for the
-// distance (position_buckets.h) and are not scaled. The feed-forward part is ReLU's, or GELU's gate
-// where a file has one.
+// The t5 architecture (T5, Flan-T5). An encoder reads a whole text; a decoder generates token by
+// token with cross-attention over the encoder's output. There is no rotation: scores get a bias by
+// distance (position_buckets.h) and are not scaled. The feed-forward part uses ReLU, or a GELU gate
+// if the file has one.
 //
-//   encoder  x += attention(rms(x)), both ways;  x += ffn(rms(x));  then rms(x)
-//   decoder  x += attention(rms(x)); x += attention(rms(x)) over the encoder's output; x +=
-//   ffn(rms(x))
+//   encoder  x += attention(rms(x)), bidirectional;  x += ffn(rms(x));  then rms(x)
+//   decoder  x += attention(rms(x));
+//            x += attention(rms(x)) over the encoder's output;
+//            x += ffn(rms(x))
 //
-// An output matrix that is the embedding has its logits divided by √hidden_size.
+// If the embedding is also the output matrix, logits are divided by √hidden_size.
 //
-// The middle of a text cannot be removed, so a full context is the end: keys that do not turn could
-// move, but what the encoder made hangs on the first token.
+// The middle of a text cannot be removed, so generation ends when the context is full. Unrotated
+// keys could move, but the encoder's output belongs to the first token.
 //
 // Source: Raffel et al., "Exploring the limits of transfer learning with a unified text-to-text
 // transformer" (2020); Hugging Face's modeling_t5; names as llama.cpp writes them.
@@ -23,6 +24,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "kvcache/causal_cache.h"
 #include "kvcache/encoder_cache.h"
@@ -37,7 +39,7 @@
 namespace kvcache {
 namespace {
 
-// Of the cache's wrapper.
+// Layer types of the wrapper cache.
 constexpr int kSelf = 0;
 constexpr int kCross = 1;
 
@@ -46,7 +48,7 @@ struct T5Params {
   int buckets = 0;
 };
 
-// down(gelu(gate h) × up h), or down(relu(up h)).
+// Computes down(gelu(gate h) × up h) with a gate, else down(relu(up h)).
 struct T5FeedForward {
   Norm norm;
   std::optional<Projection> gate;
@@ -60,10 +62,10 @@ struct T5Attention {
 
 class T5 final : public Decoder {
  public:
-  T5(Backend& backend, std::string_view name, LayerParams params, const T5Params& own)
-      : Decoder(backend, name, std::move(params)), own_(own) {}
+  T5(Backend& backend, std::string_view name, LayerParams params, const T5Params& config)
+      : Decoder(backend, name, std::move(params)), config_(config) {}
 
-  // Before Load.
+  // Loads the encoder's weights. Call it before Load.
   Status LoadEncoder(WeightReader& reader);
 
   std::unique_ptr<Cache> MakeCache() override;
@@ -79,7 +81,7 @@ class T5 final : public Decoder {
  private:
   struct Layer {
     T5Attention self;
-    std::optional<T5Attention> cross;  // the decoder's
+    std::optional<T5Attention> cross;  // decoder layers only
     T5FeedForward ffn;
   };
 
@@ -94,13 +96,13 @@ class T5 final : public Decoder {
   void RunFeedForward(Pass& pass, const T5FeedForward& ffn, const TensorView& x,
                       const TensorView& h);
 
-  T5Params own_;
+  T5Params config_;
   std::vector<Layer> encoder_, layers_;
   Norm encoder_norm_;
   BucketBias encoder_bias_, bias_;
   TextAttention text_attention_;
   ActivationBuffer encoder_activations_;
-  std::int64_t encoder_capacity_ = 0;  // tokens
+  std::int64_t encoder_capacity_ = 0;  // tokens that encoder_activations_ holds
   std::vector<Position> positions_;
 };
 
@@ -133,15 +135,15 @@ Result<T5FeedForward> T5::LoadFeedForward(WeightReader& reader, const std::strin
 Result<BucketBias> T5::LoadBias(WeightReader& reader, const std::string& name,
                                 AttentionDirection direction) {
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<float> values,
-                           reader.Values(name, params().heads[0], own_.buckets));
-  return BucketBias(values, params().heads[0], own_.buckets, direction);
+                           reader.Values(name, params().heads[0], config_.buckets));
+  return BucketBias(values, params().heads[0], config_.buckets, direction);
 }
 
 Status T5::LoadEncoder(WeightReader& reader) {
   const LayerParams& p = params();
   KVCACHE_ASSIGN_OR_RETURN(encoder_bias_, LoadBias(reader, "enc.blk.0.attn_rel_b.weight",
                                                    AttentionDirection::kBidirectional));
-  for (int i = 0; i < own_.encoder_layers; ++i) {
+  for (int i = 0; i < config_.encoder_layers; ++i) {
     const std::string prefix = StrCat("enc.blk.", i, ".");
     Layer layer;
     KVCACHE_ASSIGN_OR_RETURN(layer.self, LoadAttention(reader, prefix + "attn"));
@@ -163,7 +165,7 @@ Status T5::LoadLayer(WeightReader& reader, int index) {
   KVCACHE_ASSIGN_OR_RETURN(layer.self, LoadAttention(reader, prefix + "attn"));
   KVCACHE_ASSIGN_OR_RETURN(layer.cross, LoadAttention(reader, prefix + "cross_attn"));
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn, LoadFeedForward(reader, prefix));
-  reader.Ignore(prefix + "cross_attn_rel_b.weight");  // in some files, and of no use
+  reader.Ignore(prefix + "cross_attn_rel_b.weight");  // some files have it; it has no effect
   layers_.push_back(std::move(layer));
   return Status::Ok();
 }
@@ -249,7 +251,7 @@ void T5::RunEncoder(Pass& pass, std::span<const std::int32_t> tokens, const Tens
   pass.RmsNorm(x, encoder_norm_, x);
 }
 
-// Every decoder layer's keys and values of the encoder's output.
+// Puts each decoder layer's keys and values of the encoder's output into the cache.
 void T5::PutOutput(Pass& pass, const TensorView& output, EncoderCache& encoder, Cache& cache) {
   for (int i = 0; i < params().layers; ++i) {
     const AttentionWeights& w = layers_[static_cast<std::size_t>(i)].cross->weights;
@@ -290,9 +292,9 @@ Status T5::ReserveEncoder(std::int64_t tokens) {
 Status T5::Encode(std::span<const std::int32_t> tokens, SequenceId sequence, Cache& cache) {
   EncoderCache* const encoder = cache.Encoder();
   if (encoder == nullptr) {
-    return {StatusCode::kInvalidArgument, "the cache has no room for an encoder's output"};
+    return InvalidArgument("the cache has no encoder cache; create it with Model::MakeCache");
   }
-  if (tokens.empty()) return {StatusCode::kInvalidArgument, "there is no text to encode"};
+  if (tokens.empty()) return InvalidArgument("the text to encode has no tokens");
   KVCACHE_RETURN_IF_ERROR(encoder->SetSequence(sequence));
   KVCACHE_RETURN_IF_ERROR(ReserveEncoder(static_cast<std::int64_t>(tokens.size())));
   Pass pass(backend(), encoder_activations_, nullptr, std::span(positions_).first(tokens.size()),
@@ -303,27 +305,27 @@ Status T5::Encode(std::span<const std::int32_t> tokens, SequenceId sequence, Cac
   return pass.status();
 }
 
-// The decoder's sizes are those of the encoder, but for the number of layers.
-Result<T5Params> ReadOwn(KeyReader& keys, LayerParams* params) {
+// Reads t5's settings. Decoder and encoder have the same sizes except for the number of layers.
+Result<T5Params> ReadConfig(KeyReader& keys, LayerParams* params) {
   constexpr int kMinBuckets = 4;
   constexpr int kMaxBuckets = 128;  // far above the 32 of all models
-  T5Params own;
-  own.encoder_layers = params->layers;
+  T5Params config;
+  config.encoder_layers = params->layers;
   KVCACHE_ASSIGN_OR_RETURN(params->layers, keys.IntOr("decoder_block_count", 4096, params->layers));
   const auto layers = static_cast<std::size_t>(params->layers);
   for (std::vector<int>* const each : {&params->heads, &params->kv_heads, &params->ffn}) {
     if (std::ranges::adjacent_find(*each, std::not_equal_to<>()) != each->end()) {
-      return Status(StatusCode::kUnsupported, "t5 layers that differ in heads or inner size");
+      return Unsupported("t5 layers differ in heads or feed-forward size; all must be equal");
     }
     each->assign(layers, each->front());
   }
-  KVCACHE_ASSIGN_OR_RETURN(own.buckets, keys.Int("attention.relative_buckets_count", 1 << 10));
-  if (own.buckets < kMinBuckets || own.buckets > kMaxBuckets) {
+  KVCACHE_ASSIGN_OR_RETURN(config.buckets, keys.Int("attention.relative_buckets_count", 1 << 10));
+  if (config.buckets < kMinBuckets || config.buckets > kMaxBuckets) {
     return keys.Unsupported("attention.relative_buckets_count");
   }
   KVCACHE_ASSIGN_OR_RETURN(params->decoder_start,
                            keys.IntOrZero("decoder_start_token_id", params->vocabulary - 1));
-  return own;
+  return config;
 }
 
 }  // namespace
@@ -333,14 +335,14 @@ Result<std::unique_ptr<Model>> LoadT5(const GgufFile& file, std::string_view nam
   KeyReader keys(file, name);
   WeightReader weights(file, backend);
   KVCACHE_ASSIGN_OR_RETURN(LayerParams params, ReadLayerParams(keys));
-  KVCACHE_ASSIGN_OR_RETURN(const T5Params own, ReadOwn(keys, &params));
+  KVCACHE_ASSIGN_OR_RETURN(const T5Params config, ReadConfig(keys, &params));
   KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
   params.attention_scale = 1.0f;
   if (!weights.Has("output.weight")) {
     params.logit_scale =
         static_cast<float>(1.0 / std::sqrt(static_cast<double>(params.hidden_size)));
   }
-  auto model = std::make_unique<T5>(backend, name, std::move(params), own);
+  auto model = std::make_unique<T5>(backend, name, std::move(params), config);
   KVCACHE_RETURN_IF_ERROR(model->LoadEncoder(weights));
   KVCACHE_RETURN_IF_ERROR(model->Load(weights, file));
   return std::unique_ptr<Model>(std::move(model));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "gguf/gguf.h"
 
@@ -10,8 +11,8 @@ namespace kvcache {
 Status Decoder::Load(WeightReader& reader, const GgufFile& file) {
   const std::int64_t hidden_size = params_.hidden_size;
   const std::int64_t vocabulary = params_.vocabulary;
-  const std::int64_t embedded = std::max(params_.embedding_rows, params_.vocabulary);
-  KVCACHE_ASSIGN_OR_RETURN(embedding_, reader.Table("token_embd.weight", hidden_size, embedded));
+  const std::int64_t rows = std::max(params_.embedding_rows, params_.vocabulary);
+  KVCACHE_ASSIGN_OR_RETURN(embedding_, reader.Table("token_embd.weight", hidden_size, rows));
   KVCACHE_ASSIGN_OR_RETURN(output_norm_, reader.RmsNorm(std::string(output_norm_name()),
                                                         hidden_size, params_.norm_epsilon));
   const char* const output = reader.Has("output.weight") ? "output" : "token_embd";
@@ -95,8 +96,8 @@ Status Decoder::Forward(std::span<const std::int32_t> tokens, std::span<const Po
                         Cache& cache) {
   const auto batch = static_cast<std::int64_t>(tokens.size());
   if (batch == 0 || batch > max_batch_ || positions.size() != tokens.size()) {
-    return {StatusCode::kInvalidArgument,
-            StrCat("a pass of ", batch, " tokens, reserved are ", max_batch_)};
+    return InvalidArgument(StrCat("batch has ", batch, " tokens and ", positions.size(),
+                                  " positions; both must be 1 to ", max_batch_, ", as reserved"));
   }
   batch_ = 0;
   Pass pass(backend_, activations_, &cache, positions, interrupt());
@@ -111,13 +112,13 @@ Status Decoder::Forward(std::span<const std::int32_t> tokens, std::span<const Po
 
 Status Decoder::CheckRows(std::span<const std::int32_t> rows) const {
   if (static_cast<std::int64_t>(rows.size()) > max_batch_) {
-    return {StatusCode::kInvalidArgument,
-            StrCat("logits of ", rows.size(), " rows, reserved are ", max_batch_)};
+    return InvalidArgument(StrCat("logits of ", rows.size(), " rows are wanted; at most ",
+                                  max_batch_, " are reserved"));
   }
   for (const std::int32_t row : rows) {
     if (row >= 0 && row < batch_) continue;
-    return {StatusCode::kInvalidArgument,
-            StrCat("logits of row ", row, " of a pass of ", batch_, " tokens")};
+    return InvalidArgument(
+        StrCat("logits row is ", row, "; must be below the ", batch_, " tokens of the last pass"));
   }
   return Status::Ok();
 }

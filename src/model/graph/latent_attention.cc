@@ -5,13 +5,13 @@
 namespace kvcache {
 namespace {
 
-// One of the heads' matrices [d0, tokens].
+// Returns the columns of one head, [d0, tokens], of a view [d0, tokens, heads].
 TensorView HeadColumns(const TensorView& view, std::int64_t head) {
   return TensorView::Dense(view.data + head * view.stride_bytes[2], DType::kF32, view.dims[0],
                            view.dims[1]);
 }
 
-// The same for each of `heads` heads: [d0, 1, tokens] as [d0, heads, tokens].
+// Returns [d0, 1, tokens] as [d0, heads, tokens], with the same values for every head.
 TensorView BroadcastHeads(TensorView view, std::int64_t heads) {
   view.dims[1] = heads;
   view.stride_bytes[1] = 0;
@@ -77,7 +77,7 @@ void LatentAttention::Queries(Pass& pass, const TensorView& h, RopeParams rope,
   pass.Rope(q, rope);
 }
 
-// latent [rank + rope, 1, batch] = [c | t]; normed [rank, batch] = c once more, dense.
+// latent [kv_rank + rope_dim, 1, batch] = [c | t]; normed [kv_rank, batch] = c again, dense.
 void LatentAttention::Latents(Pass& pass, const TensorView& h, RopeParams rope,
                               const TensorView& latent, const TensorView& normed) const {
   pass.Linear(h, {{down_, latent}});
@@ -104,19 +104,19 @@ void LatentAttention::Absorbed(Pass& pass, int layer, const TensorView& q, const
                                float scale, const TensorView& answer) {
   const LatentShape& s = shape_;
   const std::int64_t batch = pass.batch();
-  // By head, tokens beside each other: what the heads' matrices read and write.
-  const TensorView plain = pass.Take(s.nope_dim, batch, s.heads);
-  const TensorView looked_up = pass.Take(s.kv_rank, batch, s.heads);
+  // [dim, tokens, heads]: the form that the heads' matrices read and write.
+  const TensorView q_nope = pass.Take(s.nope_dim, batch, s.heads);
+  const TensorView q_latent = pass.Take(s.kv_rank, batch, s.heads);
   const TensorView answers = pass.Take(s.v_dim, batch, s.heads);
   const TensorView absorbed = pass.TakeHeads(s.kv_rank + s.rope_dim, s.heads);
   const TensorView sums = pass.TakeHeads(s.kv_rank, s.heads);
-  pass.Copy(TransposeHeads(Slice(q, 0, s.nope_dim)), plain);
-  EachHead(pass, *k_up_, plain, looked_up);
-  pass.Copy(TransposeHeads(looked_up), Slice(absorbed, 0, s.kv_rank));
+  pass.Copy(TransposeHeads(Slice(q, 0, s.nope_dim)), q_nope);
+  EachHead(pass, *k_up_, q_nope, q_latent);
+  pass.Copy(TransposeHeads(q_latent), Slice(absorbed, 0, s.kv_rank));
   pass.Copy(Slice(q, s.nope_dim, s.rope_dim), Slice(absorbed, s.kv_rank, s.rope_dim));
   pass.Attention(layer, absorbed, latent, ValuesInKeys(latent, s.kv_rank), {.scale = scale}, sums);
-  pass.Copy(TransposeHeads(sums), looked_up);
-  EachHead(pass, *v_up_, looked_up, answers);
+  pass.Copy(TransposeHeads(sums), q_latent);
+  EachHead(pass, *v_up_, q_latent, answers);
   pass.Copy(TransposeHeads(answers), answer);
 }
 

@@ -3,20 +3,20 @@
 #include <array>
 #include <cassert>
 #include <optional>
-#include <string>
 #include <utility>
 
+#include "base/strings.h"
 #include "kvcache/recurrent_cache.h"
 
 namespace kvcache {
 namespace {
 
-// Heads one after another: what a linear layer reads and writes.
+// Returns heads as columns [values, batch], the form that a linear layer reads and writes.
 TensorView ColumnsOf(const TensorView& view, std::int64_t batch) {
   return TensorView::Dense(view.data, DType::kF32, view.elements() / batch, batch);
 }
 
-// The rows of a view, which lie evenly apart; nothing where they do not.
+// Returns all rows of a view as one matrix, or nothing if the rows are not evenly spaced.
 std::optional<TensorView> RowsOf(const TensorView& view) {
   TensorView rows = TensorView::Dense(view.data, DType::kF32, view.dims[0],
                                       view.dims[1] * view.dims[2] * view.dims[3]);
@@ -47,8 +47,9 @@ TensorView Pass::Take(std::int64_t d0, std::int64_t d1, std::int64_t d2) {
   top_ += AlignedValues(d0 * d1 * d2);
   peak_ = std::max(peak_, top_);
   if (!measuring() && top_ > activations_->values()) {
-    Check({StatusCode::kInternal, "a pass takes " + std::to_string(top_) + " values of scratch, " +
-                                      std::to_string(activations_->values()) + " are there"});
+    Check({StatusCode::kInternal,
+           StrCat("the pass takes ", top_, " activation values; the buffer has ",
+                  activations_->values(), ", as measured")});
     return TensorView::Dense(nullptr, DType::kF32, d0, d1, d2);
   }
   return measuring() ? TensorView::Dense(nullptr, DType::kF32, d0, d1, d2)
@@ -76,7 +77,7 @@ void Pass::RmsNorm(const TensorView& x, const Norm& norm, const TensorView& y) {
   const std::optional<TensorView> from = RowsOf(x);
   const std::optional<TensorView> to = RowsOf(y);
   if (!from.has_value() || !to.has_value()) {
-    return Check({StatusCode::kInternal, "a norm of rows that do not lie evenly apart"});
+    return Check({StatusCode::kInternal, "RmsNorm needs rows that are evenly spaced"});
   }
   Check(backend_->RmsNorm(*from, norm.weight, norm.epsilon, *to));
 }
@@ -150,6 +151,8 @@ void Pass::Attention(int layer, const TensorView& q, const TensorView& k, const 
 void Pass::ShortConv(int layer, const TensorView& x, const ConvTaps& taps, const TensorView& y) {
   if (!runs()) return;
   RecurrentCache& cache = *cache_->Recurrent();
+  // The next state is written to a buffer of its own: if the pass fails, the cache still has the
+  // state from before it.
   auto before = cache.ConvState(layer);
   if (!before.ok()) return Check(std::move(before).TakeStatus());
   auto after = cache.NextConvState(layer);
@@ -183,7 +186,8 @@ void Pass::CrossAttention(int layer, int type, const KvShape& shape, const Tenso
   cache_->SetLayer(layer);
   cache_->SetLayerType(type);
   auto storage = cache_->Storage();
-  // Before the first output of all there are no cells, and nobody sees any.
+  // Before the first output the cache has no cells. Every token's history is then empty, so the
+  // kernel reads none and writes zeros.
   const LayerKv nothing{.shape = shape};
   if (!storage.ok() && storage.status().code() != StatusCode::kNotFound) {
     return Check(std::move(storage).TakeStatus());

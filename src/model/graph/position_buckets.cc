@@ -6,12 +6,14 @@
 namespace kvcache {
 namespace {
 
-// From here on all are in the last bucket; the same in all published models, and in no file.
+// All distances from here on are in the last bucket. Files do not carry this number; it is the same
+// in all published models.
 constexpr int kMaxDistance = 128;
 
-// Distances from `exact` on, in buckets exact … buckets - 1.
+// Returns the bucket, exact … buckets - 1, of a distance that is at least `exact`.
 int GrowingBucket(int distance, int exact, int buckets) {
-  // Powers of two fall on whole numbers, which rounding must not miss.
+  // Distances that are powers of two give whole numbers. Without slack, rounding could put them
+  // into the bucket below.
   constexpr double kSlack = 1e-9;
   const double share = std::log(static_cast<double>(distance) / exact) /
                        std::log(static_cast<double>(kMaxDistance) / exact);

@@ -49,10 +49,10 @@ void SharedExperts::Run(Pass& pass, ExpertPlan& plan, const TensorView& h,
                         const TensorView& out) const {
   if (!routed.has_value()) return shared.Run(pass, h, out);
   const Pass::Scope scope(pass);
-  const TensorView own = pass.TakeHidden(h.dims[0]);
-  routed->Run(pass, plan, h, own);
+  const TensorView experts = pass.TakeHidden(h.dims[0]);
+  routed->Run(pass, plan, h, experts);
   shared.Run(pass, h, out);
-  pass.Add(out, own);
+  pass.Add(out, experts);
 }
 
 }  // namespace kvcache

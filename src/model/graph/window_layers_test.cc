@@ -85,12 +85,12 @@ TEST(WindowLayersTest, APatternIsANumberOrAnArray) {
             }).error,
             "gemma3.attention.sliding_window_pattern has 3 values for 4 layers");
   EXPECT_EQ(with([](GgufHeader& h, const std::string& key) { h.SetInt32(key, -2); }).error,
-            "gemma3.attention.sliding_window_pattern is -2, expected 0 or more");
+            "gemma3.attention.sliding_window_pattern is -2; must be at least 0");
 }
 
 TEST(WindowLayersTest, AWindowOutOfRangeIsAnError) {
   EXPECT_EQ(Read("gemma2", 2, Window("gemma2", 1U << 31)).error,
-            "gemma2.attention.sliding_window is 2147483648, expected 1 to 1073741824");
+            "gemma2.attention.sliding_window is 2147483648; must be 1 to 1073741824");
 }
 
 }  // namespace

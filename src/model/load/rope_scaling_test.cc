@@ -144,38 +144,38 @@ TEST_F(RopeScalingTest, ErrorsNameKeyAndValue) {
     std::string message;
   } kCases[] = {
       {[](RopeScalingFile& t) { t.SetType("longrope", 2.0f); },
-       "llama.rope.scaling.type is 'longrope': not served"},
+       "llama.rope.scaling.type is 'longrope': not supported"},
       {[](RopeScalingFile& t) { t.SetType("linear", -2.0f); },
-       "llama.rope.scaling.factor is -2, expected more than 0"},
+       "llama.rope.scaling.factor is -2; must be above 0"},
       {[](RopeScalingFile& t) { t.header.SetFloat32("llama.rope.freq_base", 0.0f); },
-       "llama.rope.freq_base is 0, expected more than 0"},
+       "llama.rope.freq_base is 0; must be above 0"},
       {[](RopeScalingFile& t) { t.header.SetUint32("llama.rope.dimension_count", 7); },
-       "llama.rope.dimension_count is 7, not even"},
+       "llama.rope.dimension_count is 7; must be even"},
       {[](RopeScalingFile& t) { t.header.SetUint32("llama.rope.dimension_count", 18); },
-       "llama.rope.dimension_count is 18, expected 1 to 16"},
+       "llama.rope.dimension_count is 18; must be 1 to 16"},
       {[](RopeScalingFile& t) {
          t.SetType("yarn", 2.0f);
          t.header.SetFloat32("llama.rope.scaling.yarn_beta_slow", 0.0f);
        },
-       "llama.rope.scaling.yarn_beta_slow is 0, expected more than 0"},
+       "llama.rope.scaling.yarn_beta_slow is 0; must be above 0"},
       {[](RopeScalingFile& t) {
          t.SetType("yarn", 2.0f);
          t.header.SetFloat32("llama.rope.scaling.yarn_attn_factor", 1.25f);
        },
-       "llama.rope.scaling.yarn_attn_factor is 1.25: not served"},
+       "llama.rope.scaling.yarn_attn_factor is 1.25: not supported"},
       {[](RopeScalingFile& t) {
          t.SetType("yarn", 2.0f);
          t.header.SetFloat32("llama.rope.freq_base", 1.0f);
        },
-       "llama.rope.freq_base is 1: not served"},
+       "llama.rope.freq_base is 1: not supported"},
       {[](RopeScalingFile& t) {
          t.SetDivisors({1, 1, 1, 1, 1, 1, 0, 1});
        },
-       "tensor 'rope_freqs.weight' has 0 at 6, expected more than 0"},
+       "tensor 'rope_freqs.weight' has 0 at 6; must be above 0"},
       {[](RopeScalingFile& t) {
          t.SetDivisors({1, 1});
        },
-       "tensor 'rope_freqs.weight' has shape [2, 1], expected [8, 1]"},
+       "tensor 'rope_freqs.weight' has shape [2, 1]; must be [8, 1]"},
   };
   for (const auto& c : kCases) {
     RopeScalingFile file;
