@@ -1,7 +1,7 @@
-// deepseek2: latent attention, and experts in all but the first layers. A head has --head-dim
-// values that do not turn, as many in its answer, and --rope-dims that turn.
+// deepseek2: latent attention, and experts in all layers except the first ones. A head's query and
+// key have --head-dim values without rotation and --rope-dims with it; its value has --head-dim.
 //
-// What a latent vector becomes keeps its variance, whichever way its matrix lies in the file.
+// The matrices behind the latent vectors keep the variance, in either layout of the file.
 #include <algorithm>
 
 #include "base/strings.h"
@@ -29,7 +29,8 @@ void AddAttentionKeys(const Shape& shape, GgufHeader& header) {
   const auto set = [&](std::string_view key, int value) {
     header.SetUint32(StrCat("deepseek2.", key), static_cast<std::uint32_t>(value));
   };
-  // Files of models without it lack the key. llama.cpp then wants as many layers as those have.
+  // Models without a q_rank lack the key. llama.cpp then demands the number of layers of those
+  // models.
   set("attention.q_lora_rank", shape.family.q_rank);
   set("attention.kv_lora_rank", sizes.rank);
   set("rope.dimension_count", sizes.rope);

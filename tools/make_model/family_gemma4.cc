@@ -1,10 +1,10 @@
-// gemma4: gemma3's norms; window layers with heads half as large (but not below 32) and more KV
-// heads; full layers without V; inputs for each layer; of four layers or more the second half
-// shares keys and values.
+// gemma4: gemma3's norms. Layers with a window have heads of half the size (but at least 32) and
+// more KV heads; layers without one have no V matrix. Each layer has an input vector. With four
+// layers or more, the second half shares keys and values.
 //
-// Every other layer sees everything, or as --window-pattern says. Scores are not scaled: norms of q
-// and k bring them to their size. Of the full layers' pairs half do not turn, as in the published
-// models three quarters do not.
+// Every other layer has no window, unless --window-pattern says otherwise. Scores are not scaled:
+// the norms of q and k set their size. In layers without a window half of the pairs are not
+// rotated; in the published models three quarters are not.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -15,7 +15,7 @@
 namespace kvcache::make_model {
 namespace {
 
-constexpr float kAdded = 0.4f * kLogitDeviation;  // three times a layer
+constexpr float kAdded = 0.4f * kLogitDeviation;  // added three times per layer
 constexpr int kInputSize = 32;
 constexpr int kWindow = 512;
 

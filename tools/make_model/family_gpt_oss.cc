@@ -1,7 +1,7 @@
 // gpt-oss: biases everywhere, sinks, windows in every other layer, always untied.
 //
-// Experts' inner values have deviation 2.5, so that the clamps at 7 are met now and then; what they
-// gate to is then about 5 in size, which the last matrix takes back.
+// Experts' inner values have deviation 2.5, so that some reach the clamps at 7. The gated values
+// then have deviation 5, which the last matrix divides out.
 #include "base/strings.h"
 #include "make_model/families.h"
 

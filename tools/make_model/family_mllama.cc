@@ -1,5 +1,5 @@
-// mllama: llama's layers, of which every second looks at an image instead of the text. The
-// embedding has eight rows more than the output, for images.
+// mllama: llama's layers, of which every second has cross-attention over an image. The embedding
+// has eight more rows than the output, for image tokens.
 #include "make_model/families.h"
 
 #include <cmath>
@@ -30,7 +30,7 @@ void AddCross(const Shape& shape, const std::string& block, TensorList& list) {
               PerRoot(list.embedding() * kAttentionGain, queries));
   list.Vector(prefix + "q_norm.weight", shape.head_dim, Distribution::kNorm, of_head);
   list.Vector(prefix + "k_norm.weight", shape.head_dim, Distribution::kNorm, of_head);
-  // Gates of about a half to one.
+  // Gates from about a half to one.
   list.Vector(prefix + "attn_gate", 1, Distribution::kNorm, 1.0f);
   list.Vector(prefix + "mlp_gate", 1, Distribution::kNorm, 1.0f);
 }

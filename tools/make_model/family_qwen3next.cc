@@ -1,5 +1,5 @@
-// qwen3next: gated delta nets, and every so many layers attention with gates; experts in all of
-// them, one of them everyone's. A quarter of each attention head turns.
+// qwen3next: gated delta nets; every n-th layer is attention with gates. All layers have experts,
+// one of them shared by all tokens. A quarter of each attention head is rotated.
 #include <cmath>
 
 #include "base/strings.h"
@@ -9,7 +9,7 @@
 namespace kvcache::make_model {
 namespace {
 
-constexpr float kGatedGain = 2.0f;  // what gates halve, or nearly
+constexpr float kGatedGain = 2.0f;  // makes up for gates, which halve their values on average
 
 void AddDeltaNet(const Shape& shape, const std::string& block, TensorList& list) {
   const HybridSizes sizes = HybridSizesOf(shape);

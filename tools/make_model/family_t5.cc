@@ -1,9 +1,9 @@
-// t5: an encoder and a decoder of as many layers, or one more with --decoder-layers. Heads are
-// together as wide as the model or not, as the shape says; --ungated is the first T5's feed-forward
-// part.
+// t5: an encoder and a decoder with the same number of layers, unless --decoder-layers says
+// otherwise. The heads together may differ in size from the hidden size. --ungated gives the first
+// T5's feed-forward part.
 //
-// Scores are not scaled, so queries are made √head_dim smaller. Biases by distance spread as scores
-// do.
+// Scores are not scaled, so queries are smaller by √head_dim. The biases by distance have the
+// scores' deviation.
 #include "make_model/families.h"
 
 #include <cmath>
@@ -85,7 +85,7 @@ std::vector<TensorSpec> T5Tensors(const Shape& shape) {
     AddAttention(shape, block + "cross_attn", list);
     AddFeedForward(shape, block, list);
   }
-  // Tied logits are divided by √width.
+  // Tied logits are divided by √hidden_size.
   const bool tied = shape.output == Output::kTied;
   list.Vector("dec.output_norm.weight", shape.hidden_size, Distribution::kSignedNorm,
               tied ? std::sqrt(static_cast<float>(shape.hidden_size)) : 1.0f);

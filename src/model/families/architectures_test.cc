@@ -1,4 +1,5 @@
-// What each family takes and refuses: files without data, made tensor by tensor.
+// The keys and tensors that each family accepts and refuses, in files made tensor by tensor,
+// without data.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -19,7 +20,7 @@ namespace {
 using make_model::Shape;
 using make_model::TensorSpec;
 
-// A family's file, with what a test changes.
+// The changes of a test to a family's file.
 struct Changes {
   std::function<void(GgufHeader&)> header = [](GgufHeader&) {};
   std::function<void(std::vector<TensorSpec>&)> tensors = [](std::vector<TensorSpec>&) {};
@@ -40,7 +41,7 @@ class ArchitecturesTest : public ::testing::Test {
     const std::size_t data = bytes.size();
     bytes.resize(data + header.data_bytes());
     for (std::size_t i = 0; i < specs.size(); ++i) {
-      if (specs[i].values.empty()) continue;  // zeros: values matter in few
+      if (specs[i].values.empty()) continue;  // most tensors stay zero: few values matter
       std::memcpy(bytes.data() + data + header.tensors()[i].offset, specs[i].values.data(),
                   specs[i].values.size() * sizeof(float));
     }
@@ -49,7 +50,7 @@ class ArchitecturesTest : public ::testing::Test {
     auto model = LoadModel(**file, *backend_);
     if (!model.ok()) return std::move(model).TakeStatus();
     EXPECT_EQ((*model)->info().architecture, name);
-    // Beside self-attention's, what a decoder keeps of its encoder's output.
+    // An encoder-decoder's layers have the encoder output's memory as well.
     const int kinds = (*model)->info().decoder_start < 0 ? 1 : 2;
     EXPECT_EQ((*model)->info().memory.size(), static_cast<std::size_t>(shape.layers * kinds));
     return Status::Ok();
@@ -264,8 +265,8 @@ TEST_F(ArchitecturesTest, AWindowOfLlamaCountsAndOneOfQwen2DoesNot) {
             "m: llama.attention.sliding_window is 2147483648; must be 1 to 1073741824");
 }
 
-// A layer that shares keys and values needs no matrices for them (older files have them) but a
-// layer to share with.
+// A layer that shares keys and values needs no matrices for them, though older files have them. It
+// needs a layer to share with.
 TEST_F(ArchitecturesTest, Gemma4SharesWithTheLastLayerOfItsKind) {
   Shape shape;
   shape.layers = 4;
@@ -297,7 +298,7 @@ TEST_F(ArchitecturesTest, ValuesThatCannotBeAreErrors) {
   }
 }
 
-// Files of whole models have the vision part beside the text's.
+// Files of whole models contain the vision encoder as well.
 TEST_F(ArchitecturesTest, WhatMakesImagesStatesIsLeftOut) {
   Changes changes;
   changes.header = [](GgufHeader& h) { h.SetUint32("mllama.vision.block_count", 32); };
@@ -317,7 +318,7 @@ TEST_F(ArchitecturesTest, WhatMakesImagesStatesIsLeftOut) {
             "m: mllama.vision.image_size is 16000: 1024000004 tokens");
 }
 
-// T5's own files have them, and nothing uses them.
+// T5's published files have this tensor; the computation does not use it.
 TEST_F(ArchitecturesTest, BiasesOfCrossAttentionAreLeftOut) {
   EXPECT_TRUE(Load("t5", {}, {.tensors = With("dec.blk.0.cross_attn_rel_b.weight", {4, 32})}).ok());
 }
@@ -345,7 +346,7 @@ TEST_F(ArchitecturesTest, LatentSizesMustAgree) {
             "m: deepseek2.expert_group_count is 3 with 1 used, for 2 of 4 experts");
 }
 
-// Yarn says by how much queries and keys shrink, in files of this family.
+// Files of this family with YaRN must state the scores' factor.
 TEST_F(ArchitecturesTest, LatentAttentionWithYarnNeedsItsMultiplier) {
   Shape shape = Routed();
   shape.rope_scaling = make_model::RopeScaling::kYarn;
@@ -358,7 +359,7 @@ TEST_F(ArchitecturesTest, LatentAttentionWithYarnNeedsItsMultiplier) {
   EXPECT_EQ(Load("deepseek2", shape, {.header = yarn}).code(), StatusCode::kNotFound);
 }
 
-// Sizes of states that contradict each other, or that nothing serves.
+// State sizes that contradict each other or are not supported.
 TEST_F(ArchitecturesTest, StatesAreChecked) {
   const auto message = [&](const char* name, const Shape& shape, int heads, int groups) {
     Shape changed = shape;

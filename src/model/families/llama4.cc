@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "base/strings.h"
 #include "model/families/architectures.h"
 #include "model/graph/decoder.h"
 #include "model/graph/feed_forward.h"

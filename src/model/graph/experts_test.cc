@@ -51,7 +51,7 @@ TEST(ExpertPlan, SlotsAreSortedByExpertAndThenByToken) {
   }
 }
 
-// A layer's experts on the CPU, and what they must give.
+// A layer's experts on the CPU, and their expected result.
 class ExpertsTest : public ::testing::Test {
  protected:
   static constexpr int kWidth = 32;
@@ -88,7 +88,7 @@ class ExpertsTest : public ::testing::Test {
     return h;
   }
 
-  // In double, one token at a time.
+  // Computes the result in double, one token at a time.
   std::vector<double> Expected(const float* h) const {
     std::vector<std::pair<double, int>> logits;
     for (int e = 0; e < kExperts; ++e) {

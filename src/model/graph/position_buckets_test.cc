@@ -7,7 +7,7 @@
 namespace kvcache {
 namespace {
 
-// As Hugging Face's modeling_t5 gives them with 32 buckets.
+// The buckets of Hugging Face's modeling_t5 with 32 buckets.
 TEST(PositionBuckets, NearDistancesHaveTheirOwnAndFarOnesShare) {
   const struct {
     int distance;

@@ -11,7 +11,8 @@
 namespace kvcache {
 namespace {
 
-// The windows of `layers` layers in a file with these keys, or the error's text.
+// Reads the windows of `layers` layers from a file with these keys; the result has the error's
+// text.
 struct Windows {
   std::vector<int> of_layer;
   std::string error;

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kDims = 16;
 
-// A file that says how positions turn and nothing else.
+// A file with the rotation's keys alone.
 class RopeScalingFile {
  public:
   void SetType(const std::string& type, float factor) {
@@ -101,8 +101,9 @@ TEST_F(RopeScalingTest, YarnKeepsFastPairsAndStretchesSlowOnes) {
   ASSERT_TRUE(table.ok()) << table.status().message();
   EXPECT_EQ(table->original_context, 1024);
   EXPECT_FLOAT_EQ(table->magnitude, static_cast<float>(1.0 + 0.1 * std::log(4.0)));
-  // Pair i turns 1024 / (2π · 10^(i/2)) times: 163, 51.5, 16.3, 5.2, 1.6, 0.5, … Between 32 and 1
-  // lie pairs 1.4 to 4.4, so the ramp runs from 1 to 5.
+  // Pair i makes 1024 / (2π · 10^(i/2)) rotations within the original context:
+  // 163, 51.5, 16.3, 5.2, 1.6, 0.5, … Pairs 1.4 to 4.4 make between 32 and 1, so the ramp runs from
+  // pair 1 to pair 5.
   for (int i = 0; i < kDims / 2; ++i) {
     const double stretched = std::clamp((i - 1) / 4.0, 0.0, 1.0);
     const double expected = Plain(i) * ((1.0 - stretched) + stretched / 4.0);

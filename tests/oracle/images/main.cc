@@ -1,4 +1,4 @@
-// images_oracle: our side of compare.py.
+// images_oracle: computes this project's logits for compare.py.
 //
 //   images_oracle MODEL TOKENS AT STATES < INPUT > LOGITS
 //
