@@ -41,7 +41,7 @@ inline constexpr int kDefaultContext = 8192;
 // An image: what a vision model made of it, for the text model's layers that look at images.
 struct EngineImage {
   std::int32_t index = 0;  // of its token in the batch, its sequence's first one there
-  TensorView states;       // [width, any number], dense f32
+  TensorView states;       // [hidden_size, any number], dense f32
   std::uint64_t hash = 0;  // of what it shows
 };
 

@@ -126,7 +126,7 @@ json LayerJson(const LayerMemory& layer, const InspectOptions& options) {
   if (layer.kv.v_in_k) described["v_in_k"] = true;
   if (layer.kind == LayerMemory::Kind::kSliding) {
     described["window"] = layer.window;
-    described["kept"] = layer.kept;
+    described["retained_tokens"] = layer.retained_tokens;
   }
   if (layer.kind == LayerMemory::Kind::kChunked) described["chunk"] = layer.chunk;
   return described;

@@ -20,7 +20,7 @@ using make_model::TensorSpec;
 // A llama of two layers, the second with more KV heads, as `change` makes it.
 GgufHeader LlamaHeader(const std::function<void(GgufHeader&)>& change = {}) {
   const make_model::Shape shape{.layers = 2,
-                                .width = 64,
+                                .hidden_size = 64,
                                 .heads = 4,
                                 .kv_heads = 2,
                                 .head_dim = 16,
@@ -135,7 +135,7 @@ TEST(Inspect, CountsLayersOfSeveralKinds) {
 }
 
 TEST(Inspect, CountsStatesBySequence) {
-  const make_model::Shape shape{.layers = 3, .width = 64, .kv_heads = 2, .head_dim = 16};
+  const make_model::Shape shape{.layers = 3, .hidden_size = 64, .kv_heads = 2, .head_dim = 16};
   const auto* const family = *make_model::FindArchitecture("lfm2");
   GgufHeader header;
   header.SetString("general.architecture", "lfm2");
@@ -171,7 +171,7 @@ TEST(Inspect, SaysHowPositionsAreStretchedAndWhichExpertsThereAre) {
                         "  8 experts of 96, 2 for each token\n"));
   const GgufHeader other =
       LlamaHeader([](GgufHeader& h) { h.SetString("llama.rope.scaling.type", "longrope"); });
-  EXPECT_EQ(Describe(other)["rope"]["error"], "llama.rope.scaling.type is 'longrope': not served");
+  EXPECT_EQ(Describe(other)["rope"]["error"], "llama.rope.scaling.type is 'longrope': not supported");
 }
 
 TEST(Inspect, SaysWhyTheModelCannotBeLoaded) {

@@ -86,7 +86,7 @@ std::string LayerText(const json& layer) {
   std::string text = layer["kind"].get<std::string>();
   if (layer.contains("window")) {
     text +=
-        StrCat(", window ", Thousands(layer["window"]), ", ", Thousands(layer["kept"]), " kept");
+        StrCat(", window ", Thousands(layer["window"]), ", ", Thousands(layer["retained_tokens"]), " kept");
   }
   if (layer.contains("chunk")) text += StrCat(", chunk ", Thousands(layer["chunk"]));
   if (layer.contains("kv_heads")) {

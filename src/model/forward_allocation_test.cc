@@ -1,5 +1,5 @@
-// Counts allocations: a pass through a model makes none once it is warm, in any family, and with
-// any kind of cache type.
+// Counts allocations: a warm pass through a model makes none, in any family and with any kind of
+// cache type.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -47,8 +47,8 @@ class ForwardAllocation : public ::testing::TestWithParam<Case> {
   }
   void TearDown() override { std::filesystem::remove(path_); }
 
-  // Evaluates `count` tokens from `position` on; the inputs are made outside the counted stretch.
-  // Returns how many allocations it made.
+  // Evaluates `count` tokens from `position` on and returns the number of allocations. Inputs are
+  // made before counting starts.
   std::int64_t Pass(Position position, int count) {
     std::vector<std::int32_t> tokens;
     std::vector<Position> positions;
@@ -77,9 +77,9 @@ class ForwardAllocation : public ::testing::TestWithParam<Case> {
   std::vector<float> logits_ = std::vector<float>(512);
 };
 
-// Warm is who has seen passes as large and a history as long.
+// A model is warm after passes of the same size with a history of the same length.
 TEST_P(ForwardAllocation, NoneOnceWarm) {
-  EXPECT_GT(Pass(0, kBatch), 0) << "the counter counts";
+  EXPECT_GT(Pass(0, kBatch), 0) << "the counter must count the first pass";
   for (Position position = kBatch; position < 6 * kBatch; position += kBatch) {
     Pass(position, kBatch);
   }

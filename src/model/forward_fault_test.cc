@@ -1,5 +1,5 @@
-// A model when a kernel fails, at every call of a pass and of loading, in every family: the error
-// comes out as it is, and once the pass's tokens are removed the same pass gives the same bits.
+// A kernel fails at every call of a pass and of loading, in every family. The error must be
+// returned unchanged. After the pass's tokens are removed, the same pass must give the same bits.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -53,7 +53,7 @@ class ForwardFault : public ::testing::TestWithParam<Case> {
     return model_->Reserve(8);
   }
 
-  // Tokens 0 to 5 in one pass, and the last one's logits.
+  // Evaluates tokens 0 to 5 in one pass and returns the last one's logits.
   Status Pass(std::vector<float>& logits) {
     const std::vector<std::int32_t> tokens = {3, 14, 15, 92, 65, 35};
     const std::vector<Position> positions = {0, 1, 2, 3, 4, 5};
@@ -102,7 +102,7 @@ TEST_P(ForwardFault, EachCallOfAPass) {
   EXPECT_GT(failed, 2 * 13) << "two layers of at least thirteen calls";
 }
 
-// An interrupt between any two calls of a pass is such a failure, with kCancelled.
+// An interrupt between any two calls of a pass acts like a failing kernel, with kCancelled.
 TEST_P(ForwardFault, InterruptAfterEachCallOfAPass) {
   ASSERT_TRUE(Load().ok());
   std::vector<float> expected, logits;
@@ -117,14 +117,15 @@ TEST_P(ForwardFault, InterruptAfterEachCallOfAPass) {
     const Status status = Pass(logits);
     model_->SetInterrupt(nullptr);
     backend_.SetAtNth(0, nullptr);
-    if (status.ok()) break;  // the flag came after the pass's last operation, or not at all
+    if (status.ok()) break;  // the flag was set after the pass's last operation, or not at all
     EXPECT_EQ(status.code(), StatusCode::kCancelled);
     ASSERT_TRUE(cache_->Remove(SequenceId{0}, 0, kEndOfSequence).ok());
     ASSERT_TRUE(Pass(logits).ok()) << "after call " << interrupted + 1;
     ASSERT_EQ(logits, expected);
   }
   EXPECT_EQ(logits, expected);
-  EXPECT_GE(interrupted, 2 * 12) << "two layers; what follows the last one is not of the pass";
+  EXPECT_GE(interrupted, 2 * 12)
+      << "two layers; operations after the last one are not part of the pass";
 }
 
 TEST_P(ForwardFault, EachCallOfLoading) {

@@ -3,6 +3,7 @@
 #include <numeric>
 #include <string>
 
+#include "base/errors.h"
 #include "base/strings.h"
 
 namespace kvcache {
@@ -14,9 +15,8 @@ std::int64_t BytesOfCell(const KvShape& kv, DType k_type, DType v_type) {
 }
 
 Status Refused(const LayerMemory& layer, char part, DType type, const std::string& why) {
-  return {StatusCode::kUnsupported,
-          StrCat("layer ", layer.layer, " ", why, " in a cache with ", part, " in ",
-                 InfoOf(type).name, "; ", part, " in f16, bf16 or f32 holds them")};
+  return Unsupported(StrCat("layer ", layer.layer, " ", why, " in a cache with ", part, " in ",
+                            InfoOf(type).name, "; ", part, " in f16, bf16 or f32 holds them"));
 }
 
 Status CheckRow(const LayerMemory& layer, char part, DType type, int dim) {
@@ -59,7 +59,8 @@ std::int64_t BytesPerToken(const LayerMemory& layer, DType k_type, DType v_type)
 
 std::int64_t BytesPerSequence(const LayerMemory& layer, DType k_type, DType v_type) {
   switch (layer.kind) {
-    case LayerMemory::Kind::kSliding: return layer.kept * BytesOfCell(layer.kv, k_type, v_type);
+    case LayerMemory::Kind::kSliding:
+      return layer.retained_tokens * BytesOfCell(layer.kv, k_type, v_type);
     case LayerMemory::Kind::kRecurrent: return BytesOf(DType::kF32, layer.state_values);
     default: return 0;
   }

@@ -1,4 +1,4 @@
-// What a model's layers keep of a text, for those who plan memory or report on it.
+// The memory that a model's layers need per token and per sequence, for planning and reports.
 //
 // Thread safety: values and pure functions.
 #pragma once
@@ -15,34 +15,36 @@ namespace kvcache {
 struct LayerMemory {
   enum class Kind : std::uint8_t {
     kFull,       // keys and values of every token
-    kSliding,    // those of the last tokens
-    kChunked,    // of every token; a query sees those of its chunk
-    kRecurrent,  // a state
+    kSliding,    // keys and values of the last tokens
+    kChunked,    // keys and values of every token; a query sees those of its own chunk
+    kRecurrent,  // a state of fixed size
     kCross,      // keys and values of an encoder's output
   };
-  int layer = 0;  // a layer with two kinds of attention has two of these
+  int layer = 0;  // a layer with self- and cross-attention has two LayerMemory
   Kind kind = Kind::kFull;
-  KvShape kv{};                   // of each token; all but kRecurrent
-  int window = 0;                 // kSliding: tokens that a query sees
-  int kept = 0;                   // kSliding: tokens of each sequence that are kept
-  int chunk = 0;                  // kChunked
-  std::int64_t state_values = 0;  // kRecurrent: of each sequence, f32
+  KvShape kv{};                   // of each token; unused by kRecurrent
+  int window = 0;                 // kSliding: tokens that a query sees, its own included
+  int retained_tokens = 0;        // kSliding: tokens that the cache retains per sequence
+  int chunk = 0;                  // kChunked: tokens of a chunk
+  std::int64_t state_values = 0;  // kRecurrent: f32 values per sequence
 
   bool operator==(const LayerMemory&) const = default;
 };
 
-std::string_view NameOf(LayerMemory::Kind kind);  // "full", "sliding", …
+// Returns "full", "sliding", "chunked", "recurrent" or "cross".
+std::string_view NameOf(LayerMemory::Kind kind);
 
-// Ok, or kUnsupported for the first layer that a cache of these types cannot hold, with what can:
-// block types hold whole blocks of a head, and no keys that their values are in.
+// Returns Ok, or kUnsupported naming the first layer that a cache of these types cannot hold. A
+// block type needs heads of whole blocks, and does not serve layers whose values are inside their
+// keys (KvShape::v_in_k).
 Status CheckCacheTypes(std::span<const LayerMemory> layers, DType k_type, DType v_type);
 
-// Bytes that a layer takes for each token of a text, and for each sequence whatever its length; an
-// encoder's output is in neither.
+// Return the bytes that a layer needs per token, and per sequence independently of its length. An
+// encoder's output counts in neither.
 std::int64_t BytesPerToken(const LayerMemory& layer, DType k_type, DType v_type);
 std::int64_t BytesPerSequence(const LayerMemory& layer, DType k_type, DType v_type);
 
-// The sums over all layers.
+// Return the sums over all layers.
 std::int64_t BytesPerToken(std::span<const LayerMemory> layers, DType k_type, DType v_type);
 std::int64_t BytesPerSequence(std::span<const LayerMemory> layers, DType k_type, DType v_type);
 

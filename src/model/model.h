@@ -1,8 +1,8 @@
 // A model: weights bound to a backend, and its forward pass over a cache.
 //
-// One implementation per architecture, one file each (llama.cc, …), registered in
-// architectures.cc. A model keeps no state between passes beyond scratch: all that it
-// remembers is in the cache.
+// Each architecture is one implementation in one file (families/llama.cc, …), registered in
+// families/architectures.cc. A model keeps no state between passes except its activation buffer:
+// everything that a sequence remembers is in the cache.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -23,19 +23,19 @@ namespace kvcache {
 
 class GgufFile;
 
-// What everyone may know of a model.
+// The description of a model.
 struct ModelInfo {
   std::string architecture;  // as in general.architecture
   std::string name;          // general.name, or empty
   int layers = 0;
-  int width = 0;           // values of a token's hidden state
+  int hidden_size = 0;     // values per token between layers
   int vocabulary = 0;      // rows of the output matrix
-  int embedding_rows = 0;  // tokens that can be evaluated: at least as many
-  int context_length = 0;  // that it was trained for
+  int embedding_rows = 0;  // rows of the embedding, at least `vocabulary`: valid token ids
+  int context_length = 0;  // tokens that the model was trained for
   std::int64_t parameters = 0;
-  // Of a model with an encoder: the token that every text of its decoder begins with. Else -1.
+  // The first token of every decoder text of an encoder-decoder model; -1 for other models.
   std::int32_t decoder_start = -1;
-  std::vector<LayerMemory> memory;  // what its layers keep of a text
+  std::vector<LayerMemory> memory;  // memory of each layer
 };
 
 class Model {
@@ -44,35 +44,42 @@ class Model {
 
   virtual const ModelInfo& info() const = 0;
 
-  // Encode, EncodeStates and Forward end early, with kCancelled, once *interrupt is true; null:
-  // never. A pass that ended early has failed in the middle, as if a kernel had.
+  // Encode, EncodeStates and Forward fail with kCancelled as soon as *interrupt is true. They check
+  // it before each operation. An interrupted pass leaves the cache as a failed kernel would:
+  // remove the pass's tokens before the next pass. Null, the default: no check.
   void SetInterrupt(const std::atomic<bool>* interrupt) { interrupt_ = interrupt; }
 
-  // Makes the kind of cache that the layers need, not yet initialised. It refers to the model.
+  // Makes the kind of cache that the layers need, without initialising it. The model must outlive
+  // the cache.
   virtual std::unique_ptr<Cache> MakeCache() = 0;
 
-  // Sizes the scratch for passes of up to `max_batch` tokens. Call before Forward.
+  // Allocates activations for passes of up to `max_batch` tokens. Call it before Forward. Errors:
+  // kOutOfMemory with the size.
   virtual Status Reserve(int max_batch) = 0;
 
-  // What the encoder of a model that has one makes of a whole text, for the decoder's tokens of
-  // `sequence` to look at. REQUIRES: cache.StartForward has succeeded for a batch with tokens of
-  // `sequence`; that batch's Forward comes next. The output stays as long as the first of those
-  // tokens. Errors: kUnsupported for a model without an encoder; kCacheFull with the numbers.
+  // Runs the encoder over a whole text and puts its output into the cache, for cross-attention of
+  // the decoder's tokens of `sequence`. REQUIRES: cache.StartForward has succeeded for a batch with
+  // tokens of `sequence`; call Forward for that batch next. The cache keeps the output as long as
+  // the first of those tokens. Errors: kUnsupported for a model without an encoder; kCacheFull with
+  // the numbers.
   virtual Status Encode(std::span<const std::int32_t> tokens, SequenceId sequence, Cache& cache);
 
-  // The same of an output that the caller has, such as an image's: states [width, any number],
-  // dense f32 in the backend's memory. It stays as long as the token of the batch's item.
+  // Puts an output that the caller has computed, such as an image's, instead of the encoder's:
+  // states [hidden_size, any number], dense f32 in the backend's memory. The cache keeps the output
+  // as long as the token of the batch's item. Errors and requirements are those of Encode; also
+  // kInvalidArgument for states of another shape or type.
   virtual Status EncodeStates(const TensorView& states, SequenceId sequence, Cache& cache);
 
   // Evaluates tokens [batch] at `positions`. REQUIRES: cache.StartForward has succeeded for
-  // the same positions. Leaves each token's final hidden state in the model's scratch.
+  // the same positions, and Reserve for as many tokens. Keeps each token's final hidden state for
+  // Logits. After an error the pass's tokens must be removed from the cache.
   virtual Status Forward(std::span<const std::int32_t> tokens, std::span<const Position> positions,
                          Cache& cache) = 0;
 
-  // Logits [vocabulary, rows.size()] of the given batch indices of the last Forward.
+  // Computes logits [vocabulary, rows.size()] for the given batch indices of the last Forward.
   virtual Status Logits(std::span<const std::int32_t> rows, float* logits) = 0;
 
-  // Bytes that the weights take beside the mapped file (repacked matrices).
+  // Returns the bytes of weights outside the mapped file (repacked matrices).
   virtual std::size_t OwnedWeightBytes() const = 0;
 
  protected:
@@ -83,16 +90,16 @@ class Model {
 };
 
 // Reads the architecture from the file and binds its weights. `file` and `backend` must
-// outlive the model. Errors: kUnsupported for an architecture that is not known, a weight type
-// or a setting that is not served; kCorrupt for missing tensors or wrong shapes, by name.
+// outlive the model. Errors name the file and the tensor or key: kUnsupported for an unknown
+// architecture, weight type or setting; kCorrupt for missing tensors or wrong shapes.
 Result<std::unique_ptr<Model>> LoadModel(const GgufFile& file, Backend& backend);
 
-// Ok if the output has one row for each of `tokens` of the vocabulary, else kCorrupt with both
-// numbers. llama.cpp has the same rule: it takes the number of rows from the vocabulary. The
-// embedding may have more rows (mllama's has eight for images).
+// Returns Ok if the output matrix has one row for each of `tokens` vocabulary tokens, else kCorrupt
+// with both numbers. llama.cpp has the same rule: it takes the number of rows from the vocabulary.
+// The embedding may have more rows (mllama's has eight for images).
 Status CheckTokenCount(const ModelInfo& info, std::int32_t tokens);
 
-// The architectures that LoadModel knows.
+// Returns the architectures that LoadModel knows, in alphabetical order.
 std::vector<std::string> SupportedArchitectures();
 
 }  // namespace kvcache

@@ -1,5 +1,6 @@
-// Drafts: trees of tokens in one pass. Every draft has the bits that it has where the path to it is
-// all there is; a path that is kept leaves the sequence as if it had been read alone.
+// Drafts: trees of tokens in one pass. Every draft has the same bits as in a run with its path
+// alone. An accepted path leaves the sequence as if its tokens had been evaluated one after
+// another.
 
 #include <gtest/gtest.h>
 
@@ -19,7 +20,7 @@ struct Tree {
   std::vector<Entry> entries;
   std::vector<std::int32_t> parents;
 
-  // Drafts `token` behind `parent`, or behind the sequence's `length` tokens.
+  // Adds draft `token` after `parent`, or after the sequence's `length` tokens.
   std::int32_t Add(SequenceId sequence, Position length, std::int32_t parent, std::int32_t token) {
     const Position position =
         parent < 0 ? length : entries[static_cast<std::size_t>(parent)].position + 1;
@@ -51,7 +52,7 @@ class DraftExactness : public testing::TestWithParam<ModelCase> {
     expected_others_ = EvaluateAlone(*plain, kFirst, others_);
   }
 
-  // A recurrent state has one past. Is the model refused for that?
+  // Returns whether the engine refuses drafts because the model is recurrent: a state has one past.
   bool Refused() {
     if (engine_->cache().Recurrent() == nullptr) return false;
     const std::int32_t parents[] = {-1};
@@ -83,7 +84,7 @@ class DraftExactness : public testing::TestWithParam<ModelCase> {
     }
   }
 
-  // What follows in truth, `depth` tokens, among drafts that come to nothing. The path's tokens.
+  // Drafts the true next `depth` tokens among drafts that are rejected. Returns the true path.
   std::vector<std::int32_t> Plant(Tree& tree, SequenceId sequence, Position length, int depth) {
     const std::vector<std::int32_t>& truth = sequence == kFirst ? tokens_ : others_;
     std::vector<std::int32_t> path;
@@ -102,7 +103,7 @@ class DraftExactness : public testing::TestWithParam<ModelCase> {
     return path;
   }
 
-  // Against the same tokens one after another in a third sequence.
+  // Compares with the same tokens evaluated one after another in a third sequence.
   void ExpectAlone(const Tree& tree, std::int32_t token, Position length,
                    std::span<const float> rows) {
     const SequenceId sequence = tree.entries[static_cast<std::size_t>(token)].sequence;
@@ -139,7 +140,8 @@ TEST_P(DraftExactness, EveryDraftIsExact) {
   }
 }
 
-// Round after round, of two sequences in company: of the truth a random part is kept.
+// Two sequences draft in the same passes, for many rounds; a random part of the true path is
+// accepted.
 TEST_P(DraftExactness, WhatIsKeptIsExact) {
   if (Refused()) return;
   Position first = 200, second = 120;

@@ -1,5 +1,6 @@
-// Models with an encoder: the decoder's logits are the same bits in chunks of any size, on any
-// number of threads, beside sequences that read other texts, after forks, and after going back.
+// Encoder-decoder models: the decoder's logits have the same bits in chunks of any size, on any
+// number of threads, together with sequences that read other texts, after forks, and after
+// truncation.
 
 #include <gtest/gtest.h>
 
@@ -45,7 +46,7 @@ class EncoderExactness : public testing::TestWithParam<EncoderCase> {
                      GetParam().kv);
   }
 
-  // One sequence, one thread, chunks of 64.
+  // The reference: one sequence, one thread, chunks of 64.
   void SetUp() override {
     const auto engine = Open({});
     ASSERT_NE(engine, nullptr);
@@ -57,7 +58,7 @@ class EncoderExactness : public testing::TestWithParam<EncoderCase> {
     ExpectAll(*engine, kFirst, 1, kTokens, &expected_);
   }
 
-  // Logits of the first token.
+  // Returns the logits of the first token.
   std::vector<float> Read(Engine& engine, SequenceId sequence, std::span<const std::int32_t> text) {
     const Status status = engine.Encode(text, sequence);
     EXPECT_TRUE(status.ok()) << status.message();
@@ -71,7 +72,7 @@ class EncoderExactness : public testing::TestWithParam<EncoderCase> {
     ExpectSameRow(engine, Read(engine, sequence, text_), 0, expected_, 0, "the first token");
   }
 
-  // Evaluates [begin, end); compares each row, or adds it to `to`.
+  // Evaluates [begin, end). Compares each row with the reference, or appends it to `to`.
   void ExpectAll(Engine& engine, SequenceId sequence, Position begin, Position end,
                  std::vector<float>* to = nullptr) {
     for (Position at = begin; at < end;) {
@@ -117,14 +118,14 @@ TEST_P(EncoderExactness, WhatIsReadMatters) {
             other);
 }
 
-// Others read another text, and decode in the same passes.
+// Other sequences read another text and decode in the same passes.
 TEST_P(EncoderExactness, InCompany) {
   const auto engine = Open({.threads = 2, .chunk = 96, .sequences = 3});
   ASSERT_NE(engine, nullptr);
   Read(*engine, kSecond, other_text_);
   ReadExactly(*engine, kFirst);
   std::mt19937 random(3);
-  Position reached[3] = {1, 1, 0};  // the third has read nothing
+  Position reached[3] = {1, 1, 0};  // the third sequence has read no text
   while (reached[0] < kTokens) {
     std::vector<Entry> entries;
     for (const SequenceId sequence : {kFirst, kSecond, kThird}) {
@@ -157,7 +158,7 @@ TEST_P(EncoderExactness, AfterForksAndGoingBack) {
     ASSERT_EQ(GoBack(*engine, kSecond, shared + 5), shared + 5);
     ExpectAll(*engine, kSecond, shared + 5, shared + 60);
   }
-  // The output stays with whoever still has it.
+  // The fork keeps the encoder's output after the source is removed.
   ASSERT_TRUE(engine->cache().Remove(kFirst, 0, kEndOfSequence).ok());
   ASSERT_TRUE(engine->cache().CopyPrefix(kSecond, kThird, 300).ok());
   Read(*engine, kFirst, other_text_);

@@ -1,5 +1,6 @@
-// A token's logits are the same bits however its history came to be: in chunks of any size, on
-// any number of threads, in company, shared, truncated and evaluated again.
+// A token's logits have the same bits however its history was evaluated: in chunks of any size, on
+// any number of threads, in batches with other sequences, from a shared prefix, and after
+// truncation.
 
 #include <gtest/gtest.h>
 
@@ -18,7 +19,7 @@ constexpr SequenceId kFirst{0}, kSecond{1}, kThird{2};
 
 class Exactness : public testing::TestWithParam<ModelCase> {
  protected:
-  // The plain way: one sequence, one thread, chunks of 64.
+  // The reference: one sequence, one thread, chunks of 64.
   void SetUp() override {
     const auto engine = OpenEngine(GetParam(), {});
     ASSERT_NE(engine, nullptr);
@@ -60,8 +61,8 @@ TEST_P(Exactness, ChunksAndThreads) {
   }
 }
 
-// Three sequences advance at their own pace, their tokens shuffled within each batch; or, where a
-// model has recurrent layers, as many tokens of each that takes part, side by side.
+// Three sequences advance by different numbers of tokens, shuffled within each batch. Recurrent
+// layers need adjacent tokens and equal numbers of them per sequence in the batch.
 TEST_P(Exactness, InCompany) {
   const auto engine = OpenEngine(GetParam(), {.threads = 2, .chunk = 96, .sequences = 3});
   ASSERT_NE(engine, nullptr);
@@ -98,7 +99,7 @@ TEST_P(Exactness, AfterASharedPrefix) {
     ASSERT_NE(engine, nullptr);
     ExpectExact(*engine, kFirst, 0, shared + 20);
     ASSERT_TRUE(engine->cache().CopyPrefix(kFirst, kSecond, shared).ok());
-    // The source goes on, then goes away; the copy is what it was either way.
+    // The source advances and is then removed. Neither may change the copy.
     const Position kept = GoBack(*engine, kSecond, shared);
     const bool has_checkpoint = engine->cache().Recurrent() != nullptr && shared >= 255;
     EXPECT_TRUE(kept > 0 || !has_checkpoint);
@@ -111,7 +112,7 @@ TEST_P(Exactness, AfterASharedPrefix) {
   }
 }
 
-// Other tokens stood where these come again.
+// Other tokens occupied these positions before the truncation.
 TEST_P(Exactness, AfterTruncation) {
   const auto engine = OpenEngine(GetParam(), {.threads = 2, .chunk = 100});
   ASSERT_NE(engine, nullptr);
@@ -129,14 +130,15 @@ TEST_P(Exactness, AfterTruncation) {
   }
 }
 
-// The sequence's cells end up in many short runs, out of order: it takes turns with others that
-// stand where it wants to be, and come and go.
+// The sequence's cells become many short runs, out of order: other sequences take and release the
+// cells after it, between its passes.
 TEST_P(Exactness, InScatteredCells) {
   const auto engine = OpenEngine(GetParam(), {.threads = 2, .chunk = 64, .sequences = 3});
   ASSERT_NE(engine, nullptr);
   ExpectExact(*engine, kFirst, 0, 40);
   for (Position at = 40; at < kTokens; at += 20) {
-    // A copy that goes on takes the cells after the prefix; then the original must jump.
+    // A copy that advances takes the cells after the prefix, so that the original needs other
+    // cells.
     ASSERT_TRUE(engine->cache().CopyPrefix(kFirst, kSecond, at).ok());
     ExpectExact(*engine, kSecond, GoBack(*engine, kSecond, at), std::min(kTokens, at + 7));
     ASSERT_TRUE(engine->cache().CopyPrefix(kFirst, kThird, at).ok());

@@ -1,6 +1,6 @@
-// Text models that look at images: a token's logits are the same bits in chunks of any size, on any
-// number of threads, beside sequences that look at other images or at none, after forks, going back
-// and a removal in the middle.
+// Text models with cross-attention over images: a token's logits have the same bits in chunks of
+// any size, on any number of threads, together with sequences that have other images or none, after
+// forks, after truncation and after a removal in the middle.
 
 #include <gtest/gtest.h>
 
@@ -32,13 +32,14 @@ Image RandomImage(const Engine& engine, int tokens, unsigned seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
   Image image;
-  image.values.resize(static_cast<std::size_t>(tokens * engine.info().width));
+  image.values.resize(static_cast<std::size_t>(tokens * engine.info().hidden_size));
   for (float& value : image.values) value = normal(random);
-  image.states = TensorView::Dense(image.values.data(), DType::kF32, engine.info().width, tokens);
+  image.states =
+      TensorView::Dense(image.values.data(), DType::kF32, engine.info().hidden_size, tokens);
   return image;
 }
 
-class ImageExactness : public testing::TestWithParam<DType> {  // of the cache
+class ImageExactness : public testing::TestWithParam<DType> {  // the cache's type
  protected:
   std::unique_ptr<Engine> Open(const RunOptions& options) {
     return OpenFlags("Images", kFlags, options, GetParam());
@@ -48,13 +49,13 @@ class ImageExactness : public testing::TestWithParam<DType> {  // of the cache
     const auto engine = Open({});
     ASSERT_NE(engine, nullptr);
     tokens_ = RandomTokens(*engine, kTokens, 3);
-    tokens_[kImageAt] = engine->info().vocabulary + 2;  // embedded, and never an answer
+    tokens_[kImageAt] = engine->info().vocabulary + 2;  // has an embedding but no logit
     image_ = RandomImage(*engine, 270, 1);
     next_image_ = RandomImage(*engine, 40, 2);
     EvaluateAll(*engine, kFirst, 0, kTokens, &expected_);
   }
 
-  // One pass; `images` are those of its entries.
+  // Runs one pass; `images` belong to its entries.
   std::vector<float> Pass(Engine& engine, const std::vector<Entry>& entries,
                           const std::vector<EngineImage>& images) {
     std::vector<std::int32_t> tokens, rows;
@@ -74,7 +75,7 @@ class ImageExactness : public testing::TestWithParam<DType> {  // of the cache
     return logits;
   }
 
-  // Where a pass that begins at `at` must end, so that an image begins the next one.
+  // Returns the end of a pass that begins at `at`: an image must begin a pass.
   static Position EndOfPass(Position at, Position end) {
     for (const Position image : {kImageAt, kNextImageAt}) {
       if (at < image) return std::min(end, image);
@@ -88,7 +89,7 @@ class ImageExactness : public testing::TestWithParam<DType> {  // of the cache
     return {};
   }
 
-  // Evaluates [begin, end); compares each row with what is expected, or adds it to `to`.
+  // Evaluates [begin, end). Compares each row with the reference, or appends it to `to`.
   void EvaluateAll(Engine& engine, SequenceId sequence, Position begin, Position end,
                    std::vector<float>* to = nullptr) {
     for (Position at = begin; at < end;) {
@@ -126,7 +127,7 @@ TEST_P(ImageExactness, ChunksAndThreads) {
   }
 }
 
-// The second looks at another image, the third at none.
+// The second sequence has another image, the third has none.
 TEST_P(ImageExactness, InCompany) {
   const auto engine = Open({.threads = 2, .chunk = 200, .sequences = 3});
   ASSERT_NE(engine, nullptr);
@@ -169,7 +170,7 @@ TEST_P(ImageExactness, AfterForksAndGoingBack) {
     SCOPED_TRACE("shared " + std::to_string(shared));
     ASSERT_TRUE(engine->cache().CopyPrefix(kFirst, kSecond, shared).ok());
     EvaluateAll(*engine, kSecond, shared, shared + 60);
-    // Behind the next image the first one is gone, and has to be given again.
+    // After the second image the cache no longer has the first one; it must be passed again.
     const bool replaced = shared + 60 > kNextImageAt;
     const Position from = GoBack(*engine, kSecond, shared + 5);
     ASSERT_EQ(from, replaced ? kImageAt : shared + 5);
@@ -179,7 +180,7 @@ TEST_P(ImageExactness, AfterForksAndGoingBack) {
   EvaluateAll(*engine, kFirst, 50, kTokens);
 }
 
-// A fork that ends between two images has lost what it must see, too.
+// A fork that ends between two images lacks the first image as well.
 TEST_P(ImageExactness, AForkBetweenImagesGoesBackToTheFirst) {
   const auto engine = Open({.threads = 2, .chunk = 128, .sequences = 2});
   ASSERT_NE(engine, nullptr);
@@ -191,7 +192,7 @@ TEST_P(ImageExactness, AForkBetweenImagesGoesBackToTheFirst) {
   EvaluateAll(*engine, kFirst, 350, kTokens);
 }
 
-// What comes after is the same however it is cut, and depends on the image still.
+// After a removal, later tokens have the same bits in any chunks, and still depend on the image.
 TEST_P(ImageExactness, AfterARemovalInTheMiddle) {
   std::vector<float> once;
   for (const int chunk : {1, 64}) {

@@ -1,11 +1,12 @@
-// Random operations on several sequences: append in company, fork, truncate, remove. After each
-// pass every row has the bits that its text has when it is evaluated alone.
+// Random operations on several sequences: append in common batches, fork, truncate, remove. After
+// each pass every row has the same bits as in a run with its text alone.
 //
-// A sequence goes back as far as its cache can: a full history anywhere, a window or a recurrent
-// state to where it can be resumed, in the end to nothing. What it lost is evaluated again.
+// A sequence goes back as far as its cache allows: with full attention to any position, with a
+// window or a recurrent state to a position that can be resumed, if necessary to 0. The lost tokens
+// are evaluated again.
 //
-// Texts are a common stem of kStem tokens and one of three tails, so what each position must
-// answer is known from three plain runs, whatever was forked from what.
+// Each text is a common stem of kStem tokens and one of three tails. Three reference runs therefore
+// give the expected logits of every position, for any forks.
 
 #include <gtest/gtest.h>
 
@@ -27,7 +28,7 @@ struct Text {
   std::vector<float> logits;  // [vocabulary, kLength]
 };
 
-// The plain way: one sequence, one thread, chunks of 64.
+// The reference: one sequence, one thread, chunks of 64.
 std::vector<Text> MakeTexts(const ModelCase& model) {
   std::vector<Text> texts(kTexts);
   const auto engine = OpenEngine(model, {});
@@ -54,7 +55,7 @@ class Walk {
     }
   }
 
-  // How often a sequence went back to something, or was forked with it.
+  // Counts truncations and forks that keep at least one token.
   int resumed() const { return resumed_; }
 
  private:
@@ -77,7 +78,7 @@ class Walk {
     GoBack(sequence, Below(8) == 0 ? 0 : Shorter(states_[sequence].length));
   }
 
-  // Half of the time by a few tokens: what a draft that was not accepted asks for.
+  // Half of the truncations remove a few tokens, as rejected drafts do.
   Position Shorter(Position length) {
     return Below(2) == 0 ? Below(length + 1) : std::max(0, length - Below(5));
   }
@@ -97,14 +98,15 @@ class Walk {
     MaybeTurn(states_[sequence]);
   }
 
-  // Inside the stem a text may still become any other.
+  // Within the stem a sequence may still continue with any tail.
   void MaybeTurn(State& state) {
     if (state.length <= kStem) state.text = Below(kTexts);
   }
 
   void Append() {
     std::vector<Entry> entries;
-    const bool even = engine_.cache().Recurrent() != nullptr;  // as many tokens of each, in order
+    const bool even =
+        engine_.cache().Recurrent() != nullptr;  // equal numbers of tokens per sequence, in order
     const int most = Below(4) == 0 ? kChunk / kSequences : 5;
     const int each = 1 + Below(most);
     for (int s = 0; s < kSequences; ++s) {

@@ -13,8 +13,8 @@
 namespace kvcache::exactness {
 namespace {
 
-// Grouped queries, head counts and head sizes that no power of two divides, heads that are
-// together wider than the model, one KV head, an odd vocabulary, tied and untied output.
+// Grouped queries, head counts and head sizes that are no powers of two, heads that together exceed
+// the hidden size, one KV head, an odd vocabulary, tied and untied output.
 struct Shape {
   const char* name;
   const char* flags;
@@ -36,9 +36,9 @@ constexpr Shape kShapes[] = {
      "--layers 1 --width 128 --heads 6 --kv-heads 2 --head-dim 128 --ffn 192"
      " --vocab 384 --untied"},
 };
-// The other families, with all that they have beside llama's layers: biases, norms of heads, a
-// temperature, stretched positions, windows, recurrent
-// states, experts of which some get no token of a pass.
+// The other families, with all their differences from llama's layers: biases, head norms, a
+// temperature, scaled positions, windows, recurrent states, and experts that get no token in a
+// pass.
 constexpr Shape kFamilies[] = {
     {"Qwen2Yarn",
      "--arch qwen2 --layers 2 --width 96 --heads 6 --kv-heads 2 --head-dim 32 --ffn 160"
@@ -98,7 +98,7 @@ constexpr Shape kFamilies[] = {
      "--arch granitehybrid --layers 3 --width 96 --heads 3 --kv-heads 1 --head-dim 32 --ffn 96"
      " --vocab 333 --untied --state-dim 24 --attention-step 3"},
 };
-// Rows of whole super-blocks.
+// A shape whose rows are whole super-blocks.
 constexpr Shape kWideShape = {
     "Wide256",
     "--layers 2 --width 256 --heads 4 --kv-heads 2 --head-dim 64 --ffn 768 --vocab 400 --tied"};
@@ -123,7 +123,7 @@ std::filesystem::path ModelFolder() {
   return folder;
 }
 
-// The folder of this process's models, removed at its end.
+// The folder of this process's models; removed when the process ends.
 class Models final : public testing::Environment {
  public:
   void TearDown() override { std::filesystem::remove_all(ModelFolder()); }
@@ -151,8 +151,9 @@ int Family(std::string_view name) {
   return static_cast<int>(std::size(kShapes) + (found - std::begin(kFamilies)));
 }
 
-// Caches of block types, and mixed with others: in llama's shapes, and where scores or what is
-// seen differ from llama's. Shapes whose heads are no whole blocks are refused (engine's tests).
+// Caches of block types, alone and mixed with others: in llama's shapes, and in families whose
+// scores or masks differ from llama's. The engine's tests check that shapes whose heads are not
+// whole blocks are refused.
 std::vector<ModelCase> BlockCases() {
   constexpr DType kF16 = DType::kF16, kQ8 = DType::kQ8_0, kQ4 = DType::kQ4_0;
   return {
@@ -185,14 +186,14 @@ std::vector<ModelCase> AllCases() {
       cases.push_back({.shape = shape, .weights = weights, .kv = kv});
     }
   }
-  // Of the other families each in an arithmetic of floats and one of blocks.
+  // Each other family, with one float type and one block type.
   for (std::size_t i = 0; i < std::size(kFamilies); ++i) {
     const int shape = static_cast<int>(std::size(kShapes) + i);
     const DType floats = i % 2 == 0 ? DType::kF32 : DType::kBF16;
     cases.push_back({.shape = shape, .weights = floats, .kv = DType::kF16});
     cases.push_back({.shape = shape, .weights = DType::kQ8_0, .kv = DType::kF32});
   }
-  // The other types differ in the linear layers alone: one cache type each will do.
+  // The other weight types differ in the linear layers alone, so one cache type each is enough.
   for (const DType weights : kSmallTypes) {
     const int shape = static_cast<int>(cases.size() % std::size(kShapes));
     cases.push_back({.shape = shape, .weights = weights, .kv = DType::kF16});
@@ -223,7 +224,7 @@ std::string WriteModel(const std::string& name, const std::string& flags) {
   return path.string();
 }
 
-// "sliding, full": which kinds of cache the layers have.
+// Returns the layers' kinds of cache: "sliding, full".
 std::string CacheKinds(const ModelInfo& info) {
   std::string kinds;
   for (const LayerMemory& layer : info.memory) {
@@ -233,7 +234,7 @@ std::string CacheKinds(const ModelInfo& info) {
   return kinds;
 }
 
-// The test's report says which architecture it was about.
+// Records the architecture in the test's report.
 std::unique_ptr<Engine> Open(const std::string& path, const EngineOptions& options) {
   auto engine = Engine::Open(path, options);
   if (engine.ok()) {
@@ -300,7 +301,8 @@ std::vector<float> Evaluate(Engine& engine, std::span<const Entry> entries,
       {.tokens = tokens, .positions = positions, .sequences = sequences, .parents = parents});
   if (status.ok()) status = engine.Logits(rows, logits.data());
   EXPECT_TRUE(status.ok()) << status.message();
-  EXPECT_TRUE(IsAnswer(std::span(logits).last(vocabulary))) << "the logits are no answer";
+  EXPECT_TRUE(IsAnswer(std::span(logits).last(vocabulary)))
+      << "the logits must be finite and not all equal";
   return status.ok() ? logits : std::vector<float>();
 }
 

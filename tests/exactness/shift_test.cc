@@ -1,9 +1,9 @@
-// Keys that are turned to new positions are those that were computed there.
+// Keys that are rotated to new positions equal keys that were computed there, except for rounding.
 //
-// In a model of one layer a token's key depends on the token and its position alone. So after a
-// removal in the middle, which turns the later keys, a next token must get the logits that it gets
-// from the shorter text computed afresh, but for rounding: under every way of stretching positions,
-// whose magnitude is in the keys once and must not come in again.
+// In a model of one layer a token's key depends on the token and its position alone. After a
+// removal in the middle, which rotates the later keys, the next token must therefore get the logits
+// of the shorter text computed from scratch. The test runs every RoPE scaling: a scaling's
+// magnitude is already in the keys and must not be applied again.
 
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ constexpr int kTokens = 500;
 struct Stretching {
   const char* name;
   const char* flags;
-  // What is removed.
+  // The positions that are removed.
   Position begin = 60;
   Position end = 250;
 };
@@ -31,10 +31,10 @@ constexpr Stretching kStretchings[] = {
     {"Linear", "--arch llama --rope-scaling linear --rope-factor 2.5"},
     {"Llama3", "--arch llama --rope-scaling llama3 --rope-factor 8 --rope-original-context 512"},
     {"Yarn", "--arch llama --rope-scaling yarn --rope-original-context 128"},
-    // Inside what the window keeps, and such that the next query sees keys on both sides.
+    // The range lies within the retained tokens, and the next query sees keys on both sides of it.
     {"Window", "--arch llama --window 200", 380, 430},
     {"Gemma2Window", "--arch gemma2 --window 200", 380, 430},
-    // Each of the two turns in its own way.
+    // Layers with and without a window have different rotations.
     {"Gemma3Window", "--arch gemma3 --window 200", 380, 430},
     {"Gemma3Full",
      "--arch gemma3 --window 200 --window-pattern 1 --rope-scaling linear --rope-base 1000000"},
@@ -53,11 +53,11 @@ constexpr Stretching kStretchings[] = {
     {"Mistral3", "--arch mistral3 --rope-scaling yarn --rope-original-context 128"},
 };
 
-// Logits of a next token.
+// Logits of the next token.
 struct Answers {
-  std::vector<float> unmoved;   // behind the whole text
-  std::vector<float> turned;    // after the removal
-  std::vector<float> computed;  // behind the shorter text
+  std::vector<float> unmoved;   // after the whole text
+  std::vector<float> shifted;   // after the removal
+  std::vector<float> computed;  // after the shorter text
 };
 
 class Shift : public testing::TestWithParam<Stretching> {
@@ -85,7 +85,7 @@ class Shift : public testing::TestWithParam<Stretching> {
     EXPECT_TRUE(engine.cache().Remove(sequence, kTokens, kEndOfSequence).ok());
     const Status removed = engine.cache().Remove(sequence, GetParam().begin, GetParam().end);
     EXPECT_TRUE(removed.ok()) << removed.message();
-    answers.turned = next(shorter);
+    answers.shifted = next(shorter);
 
     EXPECT_TRUE(engine.cache().Remove(sequence, 0, kEndOfSequence).ok());
     tokens.erase(tokens.begin() + GetParam().begin, tokens.begin() + GetParam().end);
@@ -112,23 +112,23 @@ double Distance(std::span<const float> a, std::span<const float> b) {
 TEST_P(Shift, TurnedKeysAreThoseComputedThere) {
   const Answers answers = Ask(DType::kF32);
   ASSERT_FALSE(answers.computed.empty());
-  EXPECT_LT(LargestDifference(answers.turned, answers.computed), 1e-4f);
+  EXPECT_LT(LargestDifference(answers.shifted, answers.computed), 1e-4f);
   EXPECT_GT(LargestDifference(answers.unmoved, answers.computed), 1e-2f)
-      << "positions matter in this model";
+      << "the model must depend on positions";
 }
 
-// Keys in blocks round once more: that takes them hardly further from those in f32 than the first
-// time, of which values have a part as well. Twice as far would be too far.
+// Shifted keys of block types are rounded twice. The second rounding adds little to the first one,
+// which affects values too: the distance to f32 must stay below twice that of unshifted keys.
 TEST_P(Shift, KeysInBlocksRoundOnceMore) {
-  if (std::string_view(GetParam().name) == "DeepSeek2") return;  // has no such cache
+  if (std::string_view(GetParam().name) == "DeepSeek2") return;  // does not support such a cache
   const Answers exact = Ask(DType::kF32);
   for (const DType type : {DType::kQ8_0, DType::kQ4_0}) {
     const Answers answers = Ask(type);
     ASSERT_FALSE(answers.computed.empty());
-    EXPECT_NE(answers.turned, answers.computed);
-    EXPECT_LT(Distance(answers.turned, exact.computed),
+    EXPECT_NE(answers.shifted, answers.computed);
+    EXPECT_LT(Distance(answers.shifted, exact.computed),
               2.0 * Distance(answers.computed, exact.computed));
-    EXPECT_LT(Distance(answers.turned, exact.computed), Distance(exact.unmoved, exact.computed));
+    EXPECT_LT(Distance(answers.shifted, exact.computed), Distance(exact.unmoved, exact.computed));
   }
 }
 

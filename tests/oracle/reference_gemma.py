@@ -35,7 +35,7 @@ def cap(x, limit):
 class Reference(reference.Decoder):
     def __init__(self, path):
         super().__init__(path)
-        self.width = self._key("embedding_length")
+        self.hidden_size = self._key("embedding_length")
         second = self._prefix == "gemma2"
         self.window = self._key("attention.sliding_window", 4096 if second else 0)
         self.score_cap = self._key("attn_logit_softcapping", 50.0) if second else 0.0
@@ -43,12 +43,12 @@ class Reference(reference.Decoder):
         pattern = self._key("attention.sliding_window_pattern", 2 if second else 6)
         self.windowed = (pattern if isinstance(pattern, list) else
                          [not pattern or i % pattern < pattern - 1 for i in range(self.layers)])
-        per_head = self.width // self.heads
+        per_head = self.hidden_size // self.heads
         large = self.layers == _LAYERS_OF_27B[self._prefix]
         self.scale = 1 / np.sqrt(per_head if large else self.head_dim)
 
     def _embed(self, tokens):
-        return np.sqrt(self.width) * super()._embed(tokens)
+        return np.sqrt(self.hidden_size) * super()._embed(tokens)
 
     def _output(self, h):
         return cap(super()._output(h), self.logit_cap)

@@ -27,12 +27,12 @@ from reference_gemma import cap, gelu
 class Reference(reference.Decoder):
     def __init__(self, path):
         super().__init__(path)
-        self.width = self._key("embedding_length")
+        self.hidden_size = self._key("embedding_length")
         self.window = self._key("attention.sliding_window")
         self.windowed = self._key("attention.sliding_window_pattern")
         self.window_dim = self._key("attention.key_length_swa", self.head_dim)
         self.own = self.layers - self._key("attention.shared_kv_layers", 0)
-        self.input_width = self._key("embedding_length_per_layer_input", 0)
+        self.input_size = self._key("embedding_length_per_layer_input", 0)
 
     def _per_layer(self, key, layer):
         value = self._key(key)
@@ -40,17 +40,17 @@ class Reference(reference.Decoder):
 
     def logits(self, tokens):
         tokens = np.asarray(tokens)
-        h = np.sqrt(self.width) * self._weights["token_embd.weight"][tokens]
-        inputs = self._inputs(h, tokens) if self.input_width else None
+        h = np.sqrt(self.hidden_size) * self._weights["token_embd.weight"][tokens]
+        inputs = self._inputs(h, tokens) if self.input_size else None
         kept = {}
         for layer in range(self.layers):
             h = self._gemma_layer(h, layer, kept, None if inputs is None else inputs[:, layer])
         return cap(self._output(h), self._key("final_logit_softcapping", 0.0))
 
     def _inputs(self, h, tokens):
-        shape = (len(tokens), self.layers, self.input_width)
-        p = self._project("per_layer_model_proj", h / np.sqrt(self.width)).reshape(shape)
-        e = np.sqrt(self.input_width) * self._weights["per_layer_token_embd.weight"][tokens]
+        shape = (len(tokens), self.layers, self.input_size)
+        p = self._project("per_layer_model_proj", h / np.sqrt(self.hidden_size)).reshape(shape)
+        e = np.sqrt(self.input_size) * self._weights["per_layer_token_embd.weight"][tokens]
         return (self._norm(p, "per_layer_proj_norm") + e.reshape(shape)) / np.sqrt(2)
 
     def _gemma_layer(self, h, layer, kept, layer_input):

@@ -1,7 +1,7 @@
-// The models that ship answer questions about stories they have never seen, through the engine:
-// models/questions.jsonl holds held-out stories (made by tools/train/evaluate.py), each with a
-// question whose answer depends on the story alone. So each kind of cache that they use holds what
-// it should.
+// The shipped models answer questions about stories that they were not trained on, through the
+// engine. models/questions.jsonl has held-out stories (made by tools/train/evaluate.py), each with
+// a question whose answer depends on the story alone. Correct answers show that each kind of cache
+// retains the right tokens.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -35,7 +35,7 @@ std::unique_ptr<Engine> OpenModel(const std::string& name, EngineOptions options
   return engine.ok() ? std::move(engine).value() : nullptr;
 }
 
-// What the model says after the prompt, up to `stop`.
+// Returns the model's text after the prompt, up to `stop`.
 std::string Answer(Engine& engine, const std::string& prompt, const std::string& stop) {
   const auto tokens = engine.tokenizer().Encode(prompt);
   EXPECT_TRUE(tokens.ok());
@@ -52,7 +52,7 @@ std::string Trimmed(const std::string& text) {
   return begin == std::string::npos ? "" : text.substr(begin);
 }
 
-// A model and the kinds of cache that its layers have.
+// A model and its layers' kinds of cache.
 struct ShippedModel {
   const char* name;
   std::set<LayerMemory::Kind> kinds;
@@ -67,7 +67,7 @@ TEST_P(Story, HasTheCachesThatItIsThereFor) {
   EXPECT_EQ(kinds, GetParam().kinds);
 }
 
-// All questions, answered with a cache of these types.
+// Answers all questions with a cache of these types.
 void ExpectRightAnswers(const char* model, DType k_type, DType v_type) {
   const auto engine = OpenModel(model, {.k_type = k_type, .v_type = v_type});
   ASSERT_NE(engine, nullptr);
@@ -101,7 +101,7 @@ TEST_P(Story, AnswersQuestionsHundredsOfTokensAfterTheFact) {
   ExpectRightAnswers(GetParam().name, DType::kF16, DType::kF16);
 }
 
-// Two fifths of the bytes, and hardly an answer is lost.
+// With two fifths of the bytes, hardly any answer is lost.
 TEST_P(Story, AnswersThemFromACacheInBlocks) {
   ExpectRightAnswers(GetParam().name, DType::kQ8_0, DType::kQ4_0);
 }
@@ -121,7 +121,7 @@ TEST_P(Story, TellsAStoryThatEnds) {
     EXPECT_GT(result->tokens.size(), 20u);
     ended += result->stop == StopReason::kEndOfText;
   }
-  EXPECT_GE(ended, 4) << "stories run into the end of the context";
+  EXPECT_GE(ended, 4) << "stories must reach the end of the context";
 }
 
 using Kind = LayerMemory::Kind;

@@ -1,5 +1,4 @@
-// What an architecture puts into a file: its metadata and its tensors. One row of the table in
-// families.cc each.
+// The metadata and tensors that an architecture writes into a file. families.cc has a row for each.
 #pragma once
 
 #include <cstdint>
@@ -16,11 +15,12 @@ namespace kvcache::make_model {
 
 struct TensorSpec {
   std::string name;
-  std::vector<std::int64_t> dims;  // fastest first; rank 1 stays f32, others get --type
+  std::vector<std::int64_t>
+      dims;  // fastest first; tensors of rank 1 are f32, others have the type of --type
   Distribution distribution = Distribution::kNormal;
   float scale = 1.0f;
-  bool keep_f32 = false;
-  std::vector<float> values = {};  // if not empty: these, instead of random ones
+  bool keep_f32 = false;           // f32 in files of every type
+  std::vector<float> values = {};  // these values instead of random ones, unless empty
 };
 
 enum class ExpertUse : std::uint8_t { kNone, kAllowed, kNeeded };
@@ -32,10 +32,11 @@ struct Architecture {
   std::vector<TensorSpec> (*tensors)(const Shape& shape);  // in the file's order
 };
 
-// kNotFound, with those that there are.
+// Returns the architecture. Errors: kNotFound with the known names.
 Result<const Architecture*> FindArchitecture(std::string_view name);
 
-// kInvalidArgument if the shape has experts and the architecture none, or the reverse.
+// Returns kInvalidArgument if the shape has experts and the architecture does not allow them, or if
+// it lacks experts that the architecture needs.
 Status CheckExperts(const Architecture& architecture, const Shape& shape);
 
 }  // namespace kvcache::make_model

@@ -33,7 +33,7 @@ class Keys {
 void AddSizes(Keys& keys, const Shape& shape) {
   keys.Set("block_count", shape.layers);
   keys.Set("context_length", shape.context);
-  keys.Set("embedding_length", shape.width);
+  keys.Set("embedding_length", shape.hidden_size);
   keys.Set("feed_forward_length", shape.ffn);
   keys.Set("vocab_size", shape.vocab);
   keys.Set("attention.head_count", shape.heads);

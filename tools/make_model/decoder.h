@@ -1,5 +1,5 @@
-// What the decoder families have in common in a file: the keys and tensors of embedding, attention,
-// feed-forward part and output. A family adds what is its own.
+// The common part of the decoder families' files: keys and tensors of embedding, attention,
+// feed-forward part and output. A family adds its own.
 #pragma once
 
 #include <string_view>
@@ -10,21 +10,22 @@
 
 namespace kvcache::make_model {
 
-// All but what heads keep in the cache and how they turn.
+// Sets all common keys except those of the cached heads and of the rotation.
 void AddSizeMetadata(std::string_view architecture, const Shape& shape, GgufHeader& header);
-// Where a family's values are not the shape's.
+// A family's values that differ from the shape's.
 struct DecoderKeys {
-  std::vector<std::int32_t> kv_heads = {};  // of each layer; empty: the shape's for all
-  int rope_dims = 0;                        // of a head that turn; 0: all
+  std::vector<std::int32_t> kv_heads = {};  // of each layer; empty: the shape's for all layers
+  int rope_dims = 0;                        // rotated values of a head; 0: all
 };
-// All.
+// Sets all common keys.
 void AddDecoderMetadata(std::string_view architecture, const Shape& shape, GgufHeader& header,
                         const DecoderKeys& keys = {});
 
-// attention.sliding_window and its pattern, where the shape has them.
+// Sets attention.sliding_window and its pattern, if the shape has them.
 void AddWindows(std::string_view architecture, const Shape& shape, GgufHeader& header);
 
-// In the file's order. With shape.experts > 0 every layer's feed-forward part is a mixture.
+// Returns the tensors in the file's order. With shape.experts > 0 every layer's feed-forward part
+// is a mixture.
 std::vector<TensorSpec> DecoderTensors(const Shape& shape, AttentionExtras extras);
 
 }  // namespace kvcache::make_model

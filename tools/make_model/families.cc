@@ -1,4 +1,4 @@
-// The families: what each has beside the common parts.
+// The table of families and the small ones' additions to the common parts.
 
 #include "make_model/families.h"
 #include "base/strings.h"
@@ -8,7 +8,7 @@
 namespace kvcache::make_model {
 namespace {
 
-// llama: neither biases nor norms of heads. With experts it is Mixtral's form, with a window
+// llama has neither biases nor head norms. With experts it has Mixtral's form, with a window
 // Mistral 0.1's.
 void AddLlama(const Shape& shape, GgufHeader& header) {
   AddDecoderMetadata("llama", shape, header);
@@ -18,8 +18,8 @@ std::vector<TensorSpec> PlainTensors(const Shape& shape) {
   return DecoderTensors(shape, AttentionExtras::kNone);
 }
 
-// mistral3: with YaRN, keys of its own for the ramp, and a magnitude that the model takes back;
-// queries grow with their distance from the start.
+// mistral3 with YaRN has its own keys for the ramp, and the model cancels the magnitude. Queries
+// grow with their position.
 void AddMistral3(const Shape& shape, GgufHeader& header) {
   AddDecoderMetadata("mistral3", shape, header);
   if (shape.rope_scaling != RopeScaling::kYarn) return;
@@ -75,15 +75,17 @@ Result<const Architecture*> FindArchitecture(std::string_view name) {
     known += StrCat(known.empty() ? "" : ", ", architecture.name);
   }
   return Status(StatusCode::kNotFound,
-                StrCat("there is no architecture ", Quoted(name), ", there are: ", known));
+                StrCat("architecture ", Quoted(name), " is not known; known are: ", known));
 }
 
 Status CheckExperts(const Architecture& architecture, const Shape& shape) {
   if (architecture.experts == ExpertUse::kNone && shape.experts > 0) {
-    return {StatusCode::kInvalidArgument, StrCat(architecture.name, " has no --experts")};
+    return {StatusCode::kInvalidArgument,
+            StrCat("--experts is given; ", architecture.name, " has no experts")};
   }
   if (architecture.experts == ExpertUse::kNeeded && shape.experts == 0) {
-    return {StatusCode::kInvalidArgument, StrCat(architecture.name, " needs --experts")};
+    return {StatusCode::kInvalidArgument,
+            StrCat("--experts is missing; ", architecture.name, " needs it")};
   }
   return Status::Ok();
 }

@@ -1,4 +1,4 @@
-// The families that have a file of their own, family_NAME.cc, for the table in families.cc.
+// The functions of family_NAME.cc, for the table in families.cc.
 #pragma once
 
 #include <vector>

@@ -1,7 +1,7 @@
-// deepseek2: latent attention, and experts in all but the first layers. A head has --head-dim
-// values that do not turn, as many in its answer, and --rope-dims that turn.
+// deepseek2: latent attention, and experts in all layers except the first ones. A head's query and
+// key have --head-dim values without rotation and --rope-dims with it; its value has --head-dim.
 //
-// What a latent vector becomes keeps its variance, whichever way its matrix lies in the file.
+// The matrices behind the latent vectors keep the variance, in either layout of the file.
 #include <algorithm>
 
 #include "base/strings.h"
@@ -29,7 +29,8 @@ void AddAttentionKeys(const Shape& shape, GgufHeader& header) {
   const auto set = [&](std::string_view key, int value) {
     header.SetUint32(StrCat("deepseek2.", key), static_cast<std::uint32_t>(value));
   };
-  // Files of models without it lack the key. llama.cpp then wants as many layers as those have.
+  // Models without a q_rank lack the key. llama.cpp then demands the number of layers of those
+  // models.
   set("attention.q_lora_rank", shape.family.q_rank);
   set("attention.kv_lora_rank", sizes.rank);
   set("rope.dimension_count", sizes.rope);
@@ -65,20 +66,20 @@ void AddExpertKeys(const Shape& shape, GgufHeader& header) {
 
 void AddAttention(const Shape& shape, const std::string& block, TensorList& list) {
   const Sizes sizes(shape);
-  const float in = PerRoot(1.0f, shape.width);
+  const float in = PerRoot(1.0f, shape.hidden_size);
   const float from_latent = PerRoot(1.0f, sizes.rank);
   const int q_rank = shape.family.q_rank;
   const int queries = shape.heads * sizes.query;
   list.Norm(block + "attn_norm.weight");
   if (q_rank > 0) {
-    list.Matrix(block + "attn_q_a.weight", shape.width, q_rank, in);
+    list.Matrix(block + "attn_q_a.weight", shape.hidden_size, q_rank, in);
     list.Vector(block + "attn_q_a_norm.weight", q_rank, Distribution::kNorm, 1.0f);
     list.Matrix(block + "attn_q_b.weight", q_rank, queries, PerRoot(kScoreDeviation, q_rank));
   } else {
-    list.Matrix(block + "attn_q.weight", shape.width, queries,
-                PerRoot(kScoreDeviation, shape.width));
+    list.Matrix(block + "attn_q.weight", shape.hidden_size, queries,
+                PerRoot(kScoreDeviation, shape.hidden_size));
   }
-  list.Matrix(block + "attn_kv_a_mqa.weight", shape.width, sizes.rank + sizes.rope, in);
+  list.Matrix(block + "attn_kv_a_mqa.weight", shape.hidden_size, sizes.rank + sizes.rope, in);
   list.Vector(block + "attn_kv_a_norm.weight", sizes.rank, Distribution::kNorm, 1.0f);
   if (shape.family.whole_kv) {
     list.Matrix(block + "attn_kv_b.weight", sizes.rank, shape.heads * 2 * shape.head_dim,
@@ -94,7 +95,7 @@ void AddAttention(const Shape& shape, const std::string& block, TensorList& list
               from_latent});
   }
   const int answers = shape.heads * shape.head_dim;
-  list.Matrix(block + "attn_output.weight", answers, shape.width,
+  list.Matrix(block + "attn_output.weight", answers, shape.hidden_size,
               PerRoot(list.embedding() * kAttentionGain, answers));
 }
 

@@ -1,8 +1,8 @@
-// gemma2 and gemma3: norms behind attention and the feed-forward part, windows in some layers,
+// gemma2 and gemma3: norms after attention and after the feed-forward part, windows in some layers,
 // always tied.
 //
-// Embeddings are scaled by √width, so in the residual stream they have deviation 2.5, and a norm
-// whose weights are about 0.7 of that sets what a layer adds.
+// Embeddings are scaled by √hidden_size, so they have deviation 2.5 in the residual stream. The
+// norm after a part, whose weights are about 0.7 of that, sets the size of its result.
 #include "base/strings.h"
 #include "make_model/families.h"
 
@@ -23,10 +23,11 @@ std::vector<TensorSpec> GemmaTensors(Shape shape, AttentionExtras extras) {
   for (int layer = 0; layer < shape.layers; ++layer) {
     const std::string block = StrCat("blk.", layer, ".");
     list.Attention(block, extras);
-    list.Vector(block + "post_attention_norm.weight", shape.width, Distribution::kNorm, kAdded);
+    list.Vector(block + "post_attention_norm.weight", shape.hidden_size, Distribution::kNorm,
+                kAdded);
     list.Norm(block + "ffn_norm.weight");
     list.FeedForward(block, shape.ffn);
-    list.Vector(block + "post_ffw_norm.weight", shape.width, Distribution::kNorm, kAdded);
+    list.Vector(block + "post_ffw_norm.weight", shape.hidden_size, Distribution::kNorm, kAdded);
   }
   list.Output();
   return list.Take();
@@ -34,7 +35,7 @@ std::vector<TensorSpec> GemmaTensors(Shape shape, AttentionExtras extras) {
 
 }  // namespace
 
-// Caps that count, as scores spread by 1.5 and logits by 2.5.
+// Caps low enough to matter: scores have deviation 1.5, logits 2.5.
 void AddGemma2(const Shape& shape, GgufHeader& header) {
   AddGemma("gemma2", shape, header);
   header.SetFloat32("gemma2.attn_logit_softcapping", 10.0f);

@@ -1,10 +1,10 @@
-// gemma4: gemma3's norms; window layers with heads half as large (but not below 32) and more KV
-// heads; full layers without V; inputs for each layer; of four layers or more the second half
-// shares keys and values.
+// gemma4: gemma3's norms. Layers with a window have heads of half the size (but at least 32) and
+// more KV heads; layers without one have no V matrix. Each layer has an input vector. With four
+// layers or more, the second half shares keys and values.
 //
-// Every other layer sees everything, or as --window-pattern says. Scores are not scaled: norms of q
-// and k bring them to their size. Of the full layers' pairs half do not turn, as in the published
-// models three quarters do not.
+// Every other layer has no window, unless --window-pattern says otherwise. Scores are not scaled:
+// the norms of q and k set their size. In layers without a window half of the pairs are not
+// rotated; in the published models three quarters are not.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -15,8 +15,8 @@
 namespace kvcache::make_model {
 namespace {
 
-constexpr float kAdded = 0.4f * kLogitDeviation;  // three times a layer
-constexpr int kInputWidth = 32;
+constexpr float kAdded = 0.4f * kLogitDeviation;  // added three times per layer
+constexpr int kInputSize = 32;
 constexpr int kWindow = 512;
 
 bool IsWindowed(const Shape& shape, int layer) {
@@ -52,25 +52,25 @@ void AddAttention(const Shape& shape, int layer, const std::string& block, Tenso
   const int dim = HeadDim(shape, layer);
   const int queries = shape.heads * dim;
   const int keys = KvHeads(shape, layer) * dim;
-  const float in = PerRoot(1.0f, shape.width);
+  const float in = PerRoot(1.0f, shape.hidden_size);
   const float size = std::sqrt(PerRoot(kScoreDeviation, dim));
   list.Norm(block + "attn_norm.weight");
-  list.Matrix(block + "attn_q.weight", shape.width, queries, in);
+  list.Matrix(block + "attn_q.weight", shape.hidden_size, queries, in);
   list.Vector(block + "attn_q_norm.weight", dim, Distribution::kNorm, size);
   if (layer < OwnLayers(shape)) {
-    list.Matrix(block + "attn_k.weight", shape.width, keys, in);
+    list.Matrix(block + "attn_k.weight", shape.hidden_size, keys, in);
     list.Vector(block + "attn_k_norm.weight", dim, Distribution::kNorm, size);
-    if (IsWindowed(shape, layer)) list.Matrix(block + "attn_v.weight", shape.width, keys, in);
+    if (IsWindowed(shape, layer)) list.Matrix(block + "attn_v.weight", shape.hidden_size, keys, in);
   }
-  list.Matrix(block + "attn_output.weight", queries, shape.width, PerRoot(1.0f, queries));
-  list.Vector(block + "post_attention_norm.weight", shape.width, Distribution::kNorm, kAdded);
+  list.Matrix(block + "attn_output.weight", queries, shape.hidden_size, PerRoot(1.0f, queries));
+  list.Vector(block + "post_attention_norm.weight", shape.hidden_size, Distribution::kNorm, kAdded);
 }
 
 void AddInput(const Shape& shape, const std::string& block, TensorList& list) {
-  list.Matrix(block + "inp_gate.weight", shape.width, kInputWidth,
-              PerRoot(1.0f / kLogitDeviation, shape.width));
-  list.Matrix(block + "proj.weight", kInputWidth, shape.width, PerRoot(1.0f, kInputWidth));
-  list.Vector(block + "post_norm.weight", shape.width, Distribution::kNorm, kAdded);
+  list.Matrix(block + "inp_gate.weight", shape.hidden_size, kInputSize,
+              PerRoot(1.0f / kLogitDeviation, shape.hidden_size));
+  list.Matrix(block + "proj.weight", kInputSize, shape.hidden_size, PerRoot(1.0f, kInputSize));
+  list.Vector(block + "post_norm.weight", shape.hidden_size, Distribution::kNorm, kAdded);
 }
 
 }  // namespace
@@ -82,7 +82,7 @@ void AddGemma4(const Shape& shape, GgufHeader& header) {
   };
   set("attention.sliding_window", shape.window > 0 ? shape.window : kWindow);
   set("attention.shared_kv_layers", shape.layers - OwnLayers(shape));
-  set("embedding_length_per_layer_input", kInputWidth);
+  set("embedding_length_per_layer_input", kInputSize);
   set("attention.key_length", shape.head_dim);
   set("attention.value_length", shape.head_dim);
   set("rope.dimension_count", shape.head_dim);
@@ -99,10 +99,10 @@ std::vector<TensorSpec> Gemma4Tensors(const Shape& shape) {
   tied.output = Output::kTied;
   TensorList list(tied);
   list.Embedding();
-  const int inputs = kInputWidth * shape.layers;
-  list.Matrix("per_layer_token_embd.weight", inputs, shape.vocab, PerRoot(1.0f, kInputWidth));
-  list.Matrix("per_layer_model_proj.weight", shape.width, inputs, 1.0f);
-  list.Vector("per_layer_proj_norm.weight", kInputWidth, Distribution::kNorm, 1.0f);
+  const int inputs = kInputSize * shape.layers;
+  list.Matrix("per_layer_token_embd.weight", inputs, shape.vocab, PerRoot(1.0f, kInputSize));
+  list.Matrix("per_layer_model_proj.weight", shape.hidden_size, inputs, 1.0f);
+  list.Vector("per_layer_proj_norm.weight", kInputSize, Distribution::kNorm, 1.0f);
   std::vector<float> divisors(static_cast<std::size_t>(shape.head_dim / 2), 1.0f);
   std::fill(divisors.begin() + shape.head_dim / 4, divisors.end(), 1e30f);
   list.Add({.name = "rope_freqs.weight", .dims = {shape.head_dim / 2}, .values = divisors});
@@ -111,7 +111,7 @@ std::vector<TensorSpec> Gemma4Tensors(const Shape& shape) {
     AddAttention(shape, layer, block, list);
     list.Norm(block + "ffn_norm.weight");
     list.FeedForward(block, shape.ffn);
-    list.Vector(block + "post_ffw_norm.weight", shape.width, Distribution::kNorm, kAdded);
+    list.Vector(block + "post_ffw_norm.weight", shape.hidden_size, Distribution::kNorm, kAdded);
     AddInput(shape, block, list);
     list.Add({.name = block + "layer_output_scale.weight",
               .dims = {1},

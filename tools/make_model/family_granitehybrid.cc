@@ -1,6 +1,6 @@
-// granitehybrid: Mamba-2 layers, twice as wide inside as the model, and every so many layers
-// attention, whose positions mostly do not turn; factors on the embedding, on what a layer adds and
-// under the logits.
+// granitehybrid: Mamba-2 layers with an inner size of twice the hidden size, and every n-th layer
+// attention, usually without rotation. The file has factors for the embedding and for the layers'
+// results, and a divisor of the logits.
 #include <cmath>
 
 #include "base/strings.h"
@@ -11,24 +11,24 @@ namespace kvcache::make_model {
 namespace {
 
 constexpr float kMambaGain = 1.0f;
-// Much the same, so that layers matter as much as elsewhere.
+// The factors' product is near 1, so that layers matter as much as in other families.
 constexpr float kEmbeddingScale = 0.7f;
 constexpr float kResidualScale = 0.5f;
 constexpr float kLogitScale = 1.25f;
 
-// Heads of 32 values, as many as twice the width holds.
+// Heads have 32 values; together they have twice the hidden size.
 HybridSizes MambaSizes(const Shape& shape) {
   HybridSizes sizes = HybridSizesOf(shape);
   sizes.v_dim = 32;
-  sizes.heads = 2 * shape.width / sizes.v_dim;
+  sizes.heads = 2 * shape.hidden_size / sizes.v_dim;
   return sizes;
 }
 
 void AddMamba(const Shape& shape, const std::string& block, TensorList& list) {
   const HybridSizes sizes = MambaSizes(shape);
   const int inner = sizes.inner();
-  list.Matrix(block + "ssm_in.weight", shape.width, inner + sizes.channels() + sizes.heads,
-              PerRoot(1.0f, shape.width));
+  list.Matrix(block + "ssm_in.weight", shape.hidden_size, inner + sizes.channels() + sizes.heads,
+              PerRoot(1.0f, shape.hidden_size));
   AddTaps(list, block + "ssm_conv1d.weight", sizes.taps, sizes.channels());
   list.Vector(block + "ssm_conv1d.bias", sizes.channels(), Distribution::kNormal, kBiasDeviation);
   list.Vector(block + "ssm_dt.bias", sizes.heads, Distribution::kNormal, kBiasDeviation);
@@ -41,7 +41,7 @@ void AddMamba(const Shape& shape, const std::string& block, TensorList& list) {
             .dims = {inner / sizes.groups, sizes.groups},
             .distribution = Distribution::kNorm,
             .keep_f32 = true});
-  list.Matrix(block + "ssm_out.weight", inner, shape.width,
+  list.Matrix(block + "ssm_out.weight", inner, shape.hidden_size,
               PerRoot(list.embedding() * kMambaGain, inner));
 }
 
@@ -57,7 +57,7 @@ void AddGraniteHybrid(const Shape& shape, GgufHeader& header) {
   set("residual_scale", kResidualScale);
   set("logit_scale", kLogitScale);
   set("attention.scale", 1.2f / std::sqrt(static_cast<float>(shape.head_dim)));
-  header.SetBool("granitehybrid.rope.scaling.finetuned", shape.family.turns);
+  header.SetBool("granitehybrid.rope.scaling.finetuned", shape.family.rotates);
   if (shape.experts > 0) {
     header.SetUint32("granitehybrid.expert_shared_feed_forward_length",
                      static_cast<std::uint32_t>(shape.ffn));

@@ -1,5 +1,5 @@
-// lfm2 and lfm2moe: short convolutions between two gates, and every so many layers attention with
-// norms of heads. The last norm goes by another name.
+// lfm2 and lfm2moe: short convolutions between two gates; every n-th layer is attention with head
+// norms. The last norm has another name.
 #include <cmath>
 
 #include "base/strings.h"
@@ -10,16 +10,17 @@ namespace kvcache::make_model {
 namespace {
 
 constexpr int kTaps = 3;
-// A product of three normal values, one of them a sum over taps: its mean square is about 2.
+// Makes up for a product of three normal values, one of them a sum over taps: its mean square is
+// about 2.
 constexpr float kConvGain = 0.6f;
 
 void AddConvolution(const Shape& shape, const std::string& block, TensorList& list) {
   list.Norm(block + "attn_norm.weight");
-  list.Matrix(block + "shortconv.in_proj.weight", shape.width, 3 * shape.width,
-              PerRoot(1.0f, shape.width));
-  AddTaps(list, block + "shortconv.conv.weight", kTaps, shape.width);
-  list.Matrix(block + "shortconv.out_proj.weight", shape.width, shape.width,
-              PerRoot(list.embedding() * kConvGain, shape.width));
+  list.Matrix(block + "shortconv.in_proj.weight", shape.hidden_size, 3 * shape.hidden_size,
+              PerRoot(1.0f, shape.hidden_size));
+  AddTaps(list, block + "shortconv.conv.weight", kTaps, shape.hidden_size);
+  list.Matrix(block + "shortconv.out_proj.weight", shape.hidden_size, shape.hidden_size,
+              PerRoot(list.embedding() * kConvGain, shape.hidden_size));
 }
 
 }  // namespace

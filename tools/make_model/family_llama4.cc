@@ -1,5 +1,5 @@
-// llama4: every second layer has experts, one of them everyone's. What is the same for all of its
-// layers, and what every fourth does otherwise, is not in the file.
+// llama4: every second layer has experts, one of them shared by all tokens. The file does not say
+// which layers have chunks and which have rotation: the architecture fixes that.
 #include "make_model/families.h"
 
 #include "base/strings.h"

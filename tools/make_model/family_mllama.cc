@@ -1,5 +1,5 @@
-// mllama: llama's layers, of which every second looks at an image instead of the text. The
-// embedding has eight rows more than the output, for images.
+// mllama: llama's layers, of which every second has cross-attention over an image. The embedding
+// has eight more rows than the output, for image tokens.
 #include "make_model/families.h"
 
 #include <cmath>
@@ -19,18 +19,18 @@ bool IsCross(int layer) {
 void AddCross(const Shape& shape, const std::string& block, TensorList& list) {
   const int queries = shape.heads * shape.head_dim;
   const int keys = shape.kv_heads * shape.head_dim;
-  const float in = PerRoot(1.0f, shape.width);
+  const float in = PerRoot(1.0f, shape.hidden_size);
   const float of_head = std::sqrt(kScoreDeviation);
   const std::string prefix = block + "cross_attn_";
   list.Norm(block + "attn_norm.weight");
-  list.Matrix(prefix + "q_proj.weight", shape.width, queries, in);
-  list.Matrix(prefix + "k_proj.weight", shape.width, keys, in);
-  list.Matrix(prefix + "v_proj.weight", shape.width, keys, in);
-  list.Matrix(prefix + "o_proj.weight", queries, shape.width,
+  list.Matrix(prefix + "q_proj.weight", shape.hidden_size, queries, in);
+  list.Matrix(prefix + "k_proj.weight", shape.hidden_size, keys, in);
+  list.Matrix(prefix + "v_proj.weight", shape.hidden_size, keys, in);
+  list.Matrix(prefix + "o_proj.weight", queries, shape.hidden_size,
               PerRoot(list.embedding() * kAttentionGain, queries));
   list.Vector(prefix + "q_norm.weight", shape.head_dim, Distribution::kNorm, of_head);
   list.Vector(prefix + "k_norm.weight", shape.head_dim, Distribution::kNorm, of_head);
-  // Gates of about a half to one.
+  // Gates from about a half to one.
   list.Vector(prefix + "attn_gate", 1, Distribution::kNorm, 1.0f);
   list.Vector(prefix + "mlp_gate", 1, Distribution::kNorm, 1.0f);
 }
@@ -50,7 +50,7 @@ std::vector<TensorSpec> MllamaTensors(const Shape& shape) {
   Shape untied = shape;
   untied.output = Output::kUntied;
   TensorList list(untied);
-  list.Matrix("token_embd.weight", shape.width, shape.vocab + kImageRows, list.embedding());
+  list.Matrix("token_embd.weight", shape.hidden_size, shape.vocab + kImageRows, list.embedding());
   for (int layer = 0; layer < shape.layers; ++layer) {
     const std::string block = StrCat("blk.", layer, ".");
     if (IsCross(layer)) {

@@ -1,9 +1,9 @@
-// t5: an encoder and a decoder of as many layers, or one more with --decoder-layers. Heads are
-// together as wide as the model or not, as the shape says; --ungated is the first T5's feed-forward
-// part.
+// t5: an encoder and a decoder with the same number of layers, unless --decoder-layers says
+// otherwise. The heads together may differ in size from the hidden size. --ungated gives the first
+// T5's feed-forward part.
 //
-// Scores are not scaled, so queries are made √head_dim smaller. Biases by distance spread as scores
-// do.
+// Scores are not scaled, so queries are smaller by √head_dim. The biases by distance have the
+// scores' deviation.
 #include "make_model/families.h"
 
 #include <cmath>
@@ -22,13 +22,13 @@ int DecoderLayers(const Shape& shape) {
 
 void AddAttention(const Shape& shape, const std::string& prefix, TensorList& list) {
   const int inner = shape.heads * shape.head_dim;
-  const float in = PerRoot(1.0f, shape.width);
+  const float in = PerRoot(1.0f, shape.hidden_size);
   list.Norm(prefix + "_norm.weight");
-  list.Matrix(prefix + "_q.weight", shape.width, inner,
-              PerRoot(PerRoot(kScoreDeviation, shape.width), shape.head_dim));
-  list.Matrix(prefix + "_k.weight", shape.width, inner, in);
-  list.Matrix(prefix + "_v.weight", shape.width, inner, in);
-  list.Matrix(prefix + "_o.weight", inner, shape.width,
+  list.Matrix(prefix + "_q.weight", shape.hidden_size, inner,
+              PerRoot(PerRoot(kScoreDeviation, shape.hidden_size), shape.head_dim));
+  list.Matrix(prefix + "_k.weight", shape.hidden_size, inner, in);
+  list.Matrix(prefix + "_v.weight", shape.hidden_size, inner, in);
+  list.Matrix(prefix + "_o.weight", inner, shape.hidden_size,
               PerRoot(list.embedding() * kAttentionGain, inner));
 }
 
@@ -42,8 +42,9 @@ void AddBias(const Shape& shape, const std::string& block, TensorList& list) {
 void AddFeedForward(const Shape& shape, const std::string& block, TensorList& list) {
   list.Norm(block + "ffn_norm.weight");
   if (!shape.family.ungated) return list.FeedForward(block, shape.ffn);
-  list.Matrix(block + "ffn_up.weight", shape.width, shape.ffn, PerRoot(1.0f, shape.width));
-  list.Matrix(block + "ffn_down.weight", shape.ffn, shape.width,
+  list.Matrix(block + "ffn_up.weight", shape.hidden_size, shape.ffn,
+              PerRoot(1.0f, shape.hidden_size));
+  list.Matrix(block + "ffn_down.weight", shape.ffn, shape.hidden_size,
               PerRoot(list.embedding() * kFfnGain, shape.ffn));
 }
 
@@ -56,7 +57,7 @@ void AddT5(const Shape& shape, GgufHeader& header) {
   set("block_count", shape.layers);
   set("decoder_block_count", DecoderLayers(shape));
   set("context_length", shape.context);
-  set("embedding_length", shape.width);
+  set("embedding_length", shape.hidden_size);
   set("feed_forward_length", shape.ffn);
   set("attention.head_count", shape.heads);
   set("attention.key_length", shape.head_dim);
@@ -69,7 +70,7 @@ void AddT5(const Shape& shape, GgufHeader& header) {
 
 std::vector<TensorSpec> T5Tensors(const Shape& shape) {
   TensorList list(shape);
-  list.Matrix("token_embd.weight", shape.width, shape.vocab, list.embedding());
+  list.Matrix("token_embd.weight", shape.hidden_size, shape.vocab, list.embedding());
   for (int layer = 0; layer < shape.layers; ++layer) {
     const std::string block = StrCat("enc.blk.", layer, ".");
     AddAttention(shape, block + "attn", list);
@@ -84,12 +85,13 @@ std::vector<TensorSpec> T5Tensors(const Shape& shape) {
     AddAttention(shape, block + "cross_attn", list);
     AddFeedForward(shape, block, list);
   }
-  // Tied logits are divided by √width.
+  // Tied logits are divided by √hidden_size.
   const bool tied = shape.output == Output::kTied;
-  list.Vector("dec.output_norm.weight", shape.width, Distribution::kSignedNorm,
-              tied ? std::sqrt(static_cast<float>(shape.width)) : 1.0f);
+  list.Vector("dec.output_norm.weight", shape.hidden_size, Distribution::kSignedNorm,
+              tied ? std::sqrt(static_cast<float>(shape.hidden_size)) : 1.0f);
   if (!tied) {
-    list.Matrix("output.weight", shape.width, shape.vocab, PerRoot(kLogitDeviation, shape.width));
+    list.Matrix("output.weight", shape.hidden_size, shape.vocab,
+                PerRoot(kLogitDeviation, shape.hidden_size));
   }
   return list.Take();
 }

@@ -1,7 +1,7 @@
-// What the hybrid families have in common in a file: which layers are recurrent, and the sizes and
-// small tensors of a state.
+// The common part of the hybrid families' files: the recurrent layers, and a state's sizes and
+// small tensors.
 //
-// Rates of decay are spread so that heads forget within a token and within hundreds.
+// Decay rates are spread: some heads forget within one token, others within hundreds.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@
 namespace kvcache::make_model {
 
 struct HybridSizes {
-  int attention_step = 2;
+  int attention_step = 2;  // every n-th layer is attention
   int taps = 4;
   int k_dim = 32;
   int v_dim = 32;
@@ -26,15 +26,15 @@ struct HybridSizes {
 HybridSizes HybridSizesOf(const Shape& shape);
 
 bool IsAttention(const Shape& shape, int layer);
-// The shape's KV heads in attention layers, 0 in the others.
+// Returns the KV heads of each layer: the shape's in attention layers, 0 in the others.
 std::vector<std::int32_t> KvHeadsByLayer(const Shape& shape);
 
-// ssm.…: the sizes of the state.
+// Sets the keys ssm.…, the sizes of the state.
 void AddStateMetadata(std::string_view architecture, const HybridSizes& sizes, GgufHeader& header);
 
-// Small tensors that are f32 in files of every type.
+// Add small tensors, which are f32 in files of every type.
 void AddTaps(TensorList& list, const std::string& name, int taps, int channels);
-// ssm_a, negative; with dims [heads], or [1, heads].
+// Adds ssm_a: negative values, with dims [heads] or [1, heads].
 void AddRates(TensorList& list, const std::string& name, std::vector<std::int64_t> dims);
 
 }  // namespace kvcache::make_model

@@ -13,10 +13,10 @@
 namespace kvcache::make_model {
 namespace {
 
-// The flags that replace a preset's sizes when they are given.
+// The flags that replace a preset's sizes if they are given.
 struct Flags {
   std::string preset = "tiny";
-  std::optional<int> layers, width, heads, kv_heads, head_dim, ffn, vocab, context;
+  std::optional<int> layers, hidden_size, heads, kv_heads, head_dim, ffn, vocab, context;
   std::optional<int> rope_original_context, window, window_pattern, experts, experts_used,
       expert_ffn;
   std::optional<float> rope_base, rope_factor;
@@ -34,12 +34,12 @@ void Replace(const std::optional<T>& flag, T& value) {
 Result<Shape> ShapeOf(const Flags& flags) {
   KVCACHE_ASSIGN_OR_RETURN(Shape shape, PresetShape(flags.preset));
   Replace(flags.layers, shape.layers);
-  Replace(flags.width, shape.width);
+  Replace(flags.hidden_size, shape.hidden_size);
   Replace(flags.heads, shape.heads);
   Replace(flags.kv_heads, shape.kv_heads);
   if (flags.heads.has_value() && !flags.kv_heads.has_value()) shape.kv_heads = shape.heads;
-  if (flags.width.has_value() || flags.heads.has_value()) {
-    shape.head_dim = shape.heads > 0 ? shape.width / shape.heads : 0;
+  if (flags.hidden_size.has_value() || flags.heads.has_value()) {
+    shape.head_dim = shape.heads > 0 ? shape.hidden_size / shape.heads : 0;
   }
   Replace(flags.head_dim, shape.head_dim);
   Replace(flags.ffn, shape.ffn);
@@ -63,16 +63,16 @@ Result<Shape> ShapeOf(const Flags& flags) {
 void AddSizes(CLI::App& app, Flags& flags) {
   app.add_option("--preset", flags.preset, "tiny (default) or 1b; other flags replace its sizes");
   app.add_option("--layers", flags.layers, "layers");
-  app.add_option("--width", flags.width, "values per token between layers");
+  app.add_option("--width", flags.hidden_size, "hidden size: values per token between layers");
   app.add_option("--heads", flags.heads, "query heads");
   app.add_option("--kv-heads", flags.kv_heads, "key and value heads (default: as --heads)");
   app.add_option("--head-dim", flags.head_dim, "values per head (default: width / heads)");
-  app.add_option("--ffn", flags.ffn, "inner width of the feed-forward part");
+  app.add_option("--ffn", flags.ffn, "values between the feed-forward matrices");
   app.add_option("--vocab", flags.vocab, "tokens, at least 259");
-  app.add_option("--context", flags.context, "tokens that the file claims to serve");
+  app.add_option("--context", flags.context, "context length in the metadata");
   app.add_option("--rope-base", flags.rope_base, "base of the rotation's frequencies");
-  auto* tied = app.add_flag("--tied", flags.tied, "the embedding is the output matrix too");
-  app.add_flag("--untied", flags.untied, "an output matrix of its own")->excludes(tied);
+  auto* tied = app.add_flag("--tied", flags.tied, "the embedding is also the output matrix");
+  app.add_flag("--untied", flags.untied, "a separate output matrix")->excludes(tied);
 }
 
 void AddRopeAndExperts(CLI::App& app, Flags& flags) {
@@ -82,16 +82,16 @@ void AddRopeAndExperts(CLI::App& app, Flags& flags) {
                                                        {"yarn", RopeScaling::kYarn}};
   app.add_option("--rope-scaling", flags.rope_scaling, "none (default), linear, llama3 or yarn")
       ->transform(CLI::CheckedTransformer(scalings).description(""));
-  app.add_option("--rope-factor", flags.rope_factor, "by which positions are stretched");
+  app.add_option("--rope-factor", flags.rope_factor, "factor of the RoPE scaling");
   app.add_option("--rope-original-context", flags.rope_original_context,
-                 "tokens before stretching, for llama3 and yarn");
+                 "original context of the scaling, for llama3 and yarn");
   app.add_option("--window", flags.window,
                  "tokens that a query sees in a layer with a window (default: the family's own)");
   app.add_option("--window-pattern", flags.window_pattern,
-                 "every so many layers see everything, 0: none (default: the family's own)");
+                 "N: every N-th layer has no window, 0: all have one (default: the family's own)");
   app.add_option("--experts", flags.experts, "experts of each layer (default: none)");
   app.add_option("--experts-used", flags.experts_used, "experts of each token");
-  app.add_option("--expert-ffn", flags.expert_ffn, "inner width of an expert");
+  app.add_option("--expert-ffn", flags.expert_ffn, "values between an expert's matrices");
 }
 
 void AddFamilies(CLI::App& app, FamilyShape& family) {
@@ -121,7 +121,7 @@ void AddFamilies(CLI::App& app, FamilyShape& family) {
                  "qwen3next, granitehybrid: heads of the state (default: 8)");
   app.add_option("--state-groups", family.state_groups,
                  "qwen3next, granitehybrid: groups of heads with a key of their own (default: 2)");
-  app.add_flag("--turns", family.turns, "granitehybrid: queries and keys are rotated");
+  app.add_flag("--turns", family.rotates, "granitehybrid: queries and keys are rotated");
 }
 
 Status Make(const Flags& flags, const std::string& type, Request& request,
@@ -147,7 +147,7 @@ int Main(int argc, char** argv) {
   app.add_option("out,--out", path, "the file to write")->required();
   app.add_option("--arch", request.architecture, "architecture (default: llama)");
   app.add_option("--type", type, "type of the matrices: f32 (default), f16, bf16, q8_0, q4_k_m, …");
-  app.add_option("--seed", request.seed, "which random numbers (default: 1)");
+  app.add_option("--seed", request.seed, "seed of the random numbers (default: 1)");
   app.add_option("--threads", request.threads, "default: one per core; changes no bytes");
   app.add_option("--control", request.control_tokens,
                  "a control token's text, in place of one of the last tokens; several times")

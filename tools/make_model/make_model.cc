@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::uint64_t kChunk = 1 << 18;  // values; a multiple of every block size
 
-// A run of values of one tensor: what a thread makes at once.
+// Consecutive values of one tensor, the work of a thread at a time.
 struct Chunk {
   std::size_t tensor;
   std::uint64_t first;
@@ -95,7 +95,7 @@ class Maker {
     for (std::size_t i; (i = next_.fetch_add(1)) < chunks_.size();) {
       Status status = MakeChunk(chunks_[i], values, bytes);
       if (status.ok()) continue;
-      next_ = chunks_.size();  // the others stop as well
+      next_ = chunks_.size();  // stops the other threads as well
       const std::lock_guard lock(status_mutex_);
       status_ = std::move(status);
     }
@@ -135,7 +135,7 @@ Status MakeModel(const Request& request, const std::string& path) {
                            FindArchitecture(request.architecture));
   if (request.type == DType::kI8 || request.type == DType::kI32) {
     return {StatusCode::kInvalidArgument,
-            StrCat("weights cannot be of type ", InfoOf(request.type).name)};
+            StrCat("weights cannot have type ", InfoOf(request.type).name)};
   }
   KVCACHE_RETURN_IF_ERROR(CheckShape(request.shape, request.type));
   if (request.control_tokens.size() >

@@ -59,7 +59,8 @@ TEST_F(MakeModelTest, IsAFunctionOfTheRequestAlone) {
   }
 }
 
-// The same file on every machine: benchmarks of different machines speak of the same model.
+// The file is the same on every machine, so that benchmarks of different machines use the same
+// model.
 TEST_F(MakeModelTest, HasTheBytesThatItAlwaysHad) {
   EXPECT_EQ(Fnv1a(Make({.type = DType::kQ8_0})), 18230767404494853488u);
 }
@@ -67,7 +68,7 @@ TEST_F(MakeModelTest, HasTheBytesThatItAlwaysHad) {
 TEST_F(MakeModelTest, HasTheShapeAskedFor) {
   Request request{.type = DType::kQ8_0};
   request.shape = {.layers = 3,
-                   .width = 96,
+                   .hidden_size = 96,
                    .heads = 6,
                    .kv_heads = 2,
                    .head_dim = 32,
@@ -148,7 +149,7 @@ TEST_F(MakeModelTest, VocabularyHasDistinctPiecesOfEveryKind) {
   EXPECT_EQ(distinct.size(), 40000u);
   EXPECT_TRUE(distinct.contains("<0x0A>"));
   EXPECT_TRUE(distinct.contains("\xe2\x96\x81the"));
-  // A piece of letters is made of two shorter pieces, which are there too.
+  // A piece of letters consists of two shorter pieces, which are in the vocabulary too.
   for (const std::string_view piece : distinct) {
     if (piece.size() < 2 || piece[0] < 'a' || piece[0] > 'z') continue;
     EXPECT_TRUE(distinct.contains(piece.substr(1))) << piece;
@@ -166,25 +167,29 @@ TEST_F(MakeModelTest, RefusesWhatCannotBe) {
     std::string_view message;
     void (*change)(Request&);
   } kCases[] = {
-      {"weights cannot be of type i8", [](Request& r) { r.type = DType::kI8; }},
-      {"--layers 0 is not from 1 to 4096", [](Request& r) { r.shape.layers = 0; }},
-      {"--vocab 258 is not from 259 to 500000", [](Request& r) { r.shape.vocab = 258; }},
-      {"--kv-heads 5 is not from 1 to 4", [](Request& r) { r.shape.kv_heads = 5; }},
-      {"--heads 4 is not a multiple of --kv-heads 3", [](Request& r) { r.shape.kv_heads = 3; }},
-      {"--head-dim 33 is odd, and rotations turn pairs", [](Request& r) { r.shape.head_dim = 33; }},
-      {"--ffn of 100 is not a multiple of 32, the block of q8_0",
+      {"weights cannot have type i8", [](Request& r) { r.type = DType::kI8; }},
+      {"--layers is 0; must be 1 to 4096", [](Request& r) { r.shape.layers = 0; }},
+      {"--vocab is 258; must be 259 to 500000", [](Request& r) { r.shape.vocab = 258; }},
+      {"--kv-heads is 5; must be 1 to 4", [](Request& r) { r.shape.kv_heads = 5; }},
+      {"--heads is 4; must be a multiple of --kv-heads, 3",
+       [](Request& r) { r.shape.kv_heads = 3; }},
+      {"--head-dim is 33; must be even, as RoPE rotates pairs",
+       [](Request& r) { r.shape.head_dim = 33; }},
+      {"--ffn is 100; must be a multiple of 32, the block of q8_0",
        [](Request& r) { r.shape.ffn = 100, r.type = DType::kQ8_0; }},
-      {"--heads times --head-dim of 40 is not a multiple of 32, the block of q8_0",
+      {"--heads times --head-dim is 40; must be a multiple of 32, the block of q8_0",
        [](Request& r) { r.shape.head_dim = 10, r.type = DType::kQ8_0; }},
-      {"--rope-base -1 is not positive and below 1e12", [](Request& r) { r.shape.rope_base = -1; }},
-      {"--rope-factor 0 is not positive and below 1e6",
+      {"--rope-base is -1; must be above 0 and below 1e12",
+       [](Request& r) { r.shape.rope_base = -1; }},
+      {"--rope-factor is 0; must be above 0 and below 1e6",
        [](Request& r) { r.shape.rope_factor = 0; }},
-      {"--experts-used 9 is not from 1 to 8",
+      {"--experts-used is 9; must be 1 to 8",
        [](Request& r) { r.shape.experts = 8, r.shape.experts_used = 9; }},
-      {"--expert-ffn of 40 is not a multiple of 32, the block of q8_0",
+      {"--expert-ffn is 40; must be a multiple of 32, the block of q8_0",
        [](Request& r) { r.shape.experts = 8, r.shape.expert_ffn = 40, r.type = DType::kQ8_0; }},
-      {"qwen2 has no --experts", [](Request& r) { r.architecture = "qwen2", r.shape.experts = 4; }},
-      {"qwen3moe needs --experts", [](Request& r) { r.architecture = "qwen3moe"; }},
+      {"--experts is given; qwen2 has no experts",
+       [](Request& r) { r.architecture = "qwen2", r.shape.experts = 4; }},
+      {"--experts is missing; qwen3moe needs it", [](Request& r) { r.architecture = "qwen3moe"; }},
   };
   for (const auto& c : kCases) {
     Request request;
@@ -192,11 +197,11 @@ TEST_F(MakeModelTest, RefusesWhatCannotBe) {
     EXPECT_EQ(MakeModel(request, path_).message(), c.message);
   }
   EXPECT_THAT(MakeModel({.architecture = "gpt"}, path_).message(),
-              testing::AllOf(testing::StartsWith("there is no architecture 'gpt', there are: "),
+              testing::AllOf(testing::StartsWith("architecture 'gpt' is not known; known are: "),
                              testing::HasSubstr("granitehybrid, lfm2, ")));
   EXPECT_EQ(MakeModel({}, directory_ + "/none/m.gguf").code(), StatusCode::kNotFound);
   EXPECT_TRUE(std::filesystem::is_empty(directory_));
-  EXPECT_EQ(PresetShape("9b").status().message(), "there is no preset '9b', there are: tiny, 1b");
+  EXPECT_EQ(PresetShape("9b").status().message(), "preset '9b' is not known; known are: tiny, 1b");
 }
 
 TEST(RandomWeights, AreWhatTheirDistributionSays) {

@@ -32,12 +32,12 @@ constexpr Named kSchemes[] = {
     {"mxfp4_moe", {DType::kMXFP4, Mix::kExperts}, 38},
 };
 
-// The first and last eighth of the layers, and every third between.
+// Returns whether the layer is in the first or last eighth, or is every third between.
 bool IsSensitiveLayer(int layer, int layers) {
   return layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
 }
 
-// The number in "blk.12.…", or -1.
+// Returns the number in "blk.12.…", or -1.
 int LayerOf(std::string_view name) {
   constexpr std::string_view kBlock = "blk.";
   return name.starts_with(kBlock) ? std::atoi(name.data() + kBlock.size()) : -1;
@@ -74,7 +74,7 @@ Result<WeightScheme> ParseWeightScheme(const std::string& name) {
     known += StrCat(known.empty() ? "" : ", ", named.name);
   }
   return Status(StatusCode::kInvalidArgument,
-                StrCat("there is no weight type ", Quoted(name), ", there are: ", known));
+                StrCat("weight type ", Quoted(name), " is not known; known are: ", known));
 }
 
 std::uint32_t FileTypeOf(const WeightScheme& scheme) {

@@ -1,4 +1,4 @@
-// Which type each matrix of a file has.
+// The type of each matrix in a file.
 #pragma once
 
 #include <cstdint>
@@ -12,33 +12,34 @@ namespace kvcache::make_model {
 
 enum class Mix : std::uint8_t {
   kPure,     // every matrix has the type
-  kExperts,  // experts have it, other matrices q8_0: what mxfp4_moe files have
-  kMedium,   // the matrices that suffer most have q6_k: what q4_k_m and q5_k_m files have
+  kExperts,  // experts have the type, other matrices q8_0, as in mxfp4_moe files
+  kMedium,   // the most sensitive matrices have q6_k, as in q4_k_m and q5_k_m files
 };
 
-// What --type says.
+// The value of --type.
 struct WeightScheme {
   DType type = DType::kF32;
   Mix mix = Mix::kPure;
 };
 
-// kInvalidArgument, with the names that there are: a dtype's, or q4_k_m, q5_k_m, mxfp4_moe.
+// Parses a dtype's name, or q4_k_m, q5_k_m or mxfp4_moe. Errors: kInvalidArgument with the known
+// names.
 Result<WeightScheme> ParseWeightScheme(const std::string& name);
 
-// The number in general.file_type that says of what type most tensors are.
+// Returns the number for general.file_type, the type of most tensors.
 std::uint32_t FileTypeOf(const WeightScheme& scheme);
 
-// The type of matrix `name` with dims fastest first. Rows that are no whole super-blocks of 256
-// get the fall-back of their type: q5_0 for q4_k, q5_1 for q5_k, q8_0 for q6_k. `tied`: the
-// embedding is the output matrix.
-//
-// Source of the mixture's rule and of the fall-backs: llama.cpp's llama-quant.cpp.
+// A matrix, as far as its type depends on it.
 struct MatrixPlace {
   std::string name;
-  std::int64_t inputs = 0;
+  std::int64_t inputs = 0;  // values of a row
   int layers = 0;
-  bool tied = false;
+  bool tied = false;  // the embedding is also the output matrix
 };
+// Returns the matrix's type. Rows that are not whole super-blocks of 256 values get their type's
+// fallback: q5_0 for q4_k, q5_1 for q5_k, q8_0 for q6_k.
+//
+// Source of the mixtures and fallbacks: llama.cpp's llama-quant.cpp.
 DType TypeOfMatrix(const WeightScheme& scheme, const MatrixPlace& matrix);
 
 }  // namespace kvcache::make_model

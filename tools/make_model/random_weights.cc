@@ -12,8 +12,8 @@ constexpr std::uint64_t Mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// The sum of four 16-bit numbers, centred: its standard deviation is 65536 / √3 but for a part
-// in 2^33. The sum is exact, so one rounding, that of the product, decides the value.
+// Returns the centred sum of four 16-bit numbers. Its standard deviation is 65536 / √3, up to a
+// relative error of 2^-33. The sum is exact, so the value is rounded once, by the product.
 float Normal(std::uint64_t bits, float scale) {
   const std::uint64_t sum =
       (bits & 0xffff) + ((bits >> 16) & 0xffff) + ((bits >> 32) & 0xffff) + (bits >> 48);

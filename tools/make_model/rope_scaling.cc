@@ -25,13 +25,14 @@ void AddRopeScaling(std::string_view architecture, const Shape& shape, GgufHeade
 }
 
 std::vector<float> Llama3Divisors(const Shape& shape) {
-  constexpr double kFewTurns = 1.0;
-  constexpr double kManyTurns = 4.0;
+  constexpr double kMinRotations = 1.0;
+  constexpr double kMaxRotations = 4.0;
   std::vector<float> divisors;
   for (int i = 0; i < shape.head_dim / 2; ++i) {
     const double frequency = std::pow(double{shape.rope_base}, -2.0 * i / shape.head_dim);
-    const double turns = shape.rope_original_context * frequency / (2.0 * std::numbers::pi);
-    const double kept = std::clamp((turns - kFewTurns) / (kManyTurns - kFewTurns), 0.0, 1.0);
+    const double rotations = shape.rope_original_context * frequency / (2.0 * std::numbers::pi);
+    const double kept =
+        std::clamp((rotations - kMinRotations) / (kMaxRotations - kMinRotations), 0.0, 1.0);
     const double multiplied = (1.0 - kept) / double{shape.rope_factor} + kept;
     divisors.push_back(static_cast<float>(1.0 / multiplied));
   }

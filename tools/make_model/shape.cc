@@ -15,10 +15,10 @@ struct Preset {
 
 const Preset kPresets[] = {
     {"tiny", Shape{}},
-    // The class of model that people run on a laptop; 1.50 billion parameters.
+    // The size of models that run on a laptop: 1.50 billion parameters.
     {"1b",
      {.layers = 16,
-      .width = 2048,
+      .hidden_size = 2048,
       .heads = 32,
       .kv_heads = 8,
       .head_dim = 64,
@@ -38,7 +38,7 @@ struct Bound {
 Status CheckBounds(const Shape& shape) {
   const Bound bounds[] = {
       {"--layers", shape.layers, 1, 1 << 12},
-      {"--width", shape.width, 1, 1 << 20},
+      {"--width", shape.hidden_size, 1, 1 << 20},
       {"--heads", shape.heads, 1, 1 << 12},
       {"--kv-heads", shape.kv_heads, 1, shape.heads},
       {"--head-dim", shape.head_dim, 2, 1 << 12},
@@ -70,23 +70,23 @@ Status CheckBounds(const Shape& shape) {
   for (const Bound& bound : bounds) {
     if (bound.value >= bound.least && bound.value <= bound.most) continue;
     return {StatusCode::kInvalidArgument,
-            StrCat(bound.flag, " ", bound.value, " is not from ", bound.least, " to ", bound.most)};
+            StrCat(bound.flag, " is ", bound.value, "; must be ", bound.least, " to ", bound.most)};
   }
   return Status::Ok();
 }
 
 Status CheckRows(const Shape& shape, DType type) {
-  // Rows that are no whole super-blocks fall back to a type of blocks of 32.
+  // Rows that are not whole super-blocks fall back to a type with blocks of 32.
   const int block = std::min(InfoOf(type).block_size, 32);
-  const Bound rows[] = {{"--width", shape.width, 0, 0},
+  const Bound rows[] = {{"--width", shape.hidden_size, 0, 0},
                         {"--heads times --head-dim", shape.heads * shape.head_dim, 0, 0},
                         {"--ffn", shape.experts > 0 ? 0 : shape.ffn, 0, 0},
                         {"--expert-ffn", shape.experts > 0 ? shape.expert_ffn : 0, 0, 0}};
   for (const Bound& row : rows) {
     if (row.value % block == 0) continue;
     return {StatusCode::kInvalidArgument,
-            StrCat(row.flag, " of ", row.value, " is not a multiple of ", block, ", the block of ",
-                   InfoOf(type).name)};
+            StrCat(row.flag, " is ", row.value, "; must be a multiple of ", block,
+                   ", the block of ", InfoOf(type).name)};
   }
   return Status::Ok();
 }
@@ -100,26 +100,27 @@ Result<Shape> PresetShape(const std::string& name) {
     known += StrCat(known.empty() ? "" : ", ", preset.name);
   }
   return Status(StatusCode::kNotFound,
-                StrCat("there is no preset ", Quoted(name), ", there are: ", known));
+                StrCat("preset ", Quoted(name), " is not known; known are: ", known));
 }
 
 Status CheckShape(const Shape& shape, DType type) {
   KVCACHE_RETURN_IF_ERROR(CheckBounds(shape));
   if (shape.heads % shape.kv_heads != 0) {
-    return {StatusCode::kInvalidArgument,
-            StrCat("--heads ", shape.heads, " is not a multiple of --kv-heads ", shape.kv_heads)};
+    return {
+        StatusCode::kInvalidArgument,
+        StrCat("--heads is ", shape.heads, "; must be a multiple of --kv-heads, ", shape.kv_heads)};
   }
   if (shape.head_dim % 2 != 0) {
     return {StatusCode::kInvalidArgument,
-            StrCat("--head-dim ", shape.head_dim, " is odd, and rotations turn pairs")};
+            StrCat("--head-dim is ", shape.head_dim, "; must be even, as RoPE rotates pairs")};
   }
   if (!(shape.rope_base > 0.0f && shape.rope_base < 1e12f)) {
     return {StatusCode::kInvalidArgument,
-            StrCat("--rope-base ", shape.rope_base, " is not positive and below 1e12")};
+            StrCat("--rope-base is ", shape.rope_base, "; must be above 0 and below 1e12")};
   }
   if (!(shape.rope_factor > 0.0f && shape.rope_factor < 1e6f)) {
     return {StatusCode::kInvalidArgument,
-            StrCat("--rope-factor ", shape.rope_factor, " is not positive and below 1e6")};
+            StrCat("--rope-factor is ", shape.rope_factor, "; must be above 0 and below 1e6")};
   }
   return CheckRows(shape, type);
 }

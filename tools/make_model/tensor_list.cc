@@ -13,19 +13,20 @@ float PerRoot(float scale, int inputs) {
 
 TensorList::TensorList(const Shape& shape)
     : shape_(shape),
-      embedding_(shape.output == make_model::Output::kTied ? PerRoot(kLogitDeviation, shape.width)
-                                                           : 1.0f) {}
+      embedding_(shape.output == make_model::Output::kTied
+                     ? PerRoot(kLogitDeviation, shape.hidden_size)
+                     : 1.0f) {}
 
 void TensorList::Attention(const std::string& block, AttentionExtras extras) {
   const int queries = shape_.heads * shape_.head_dim;
   const int keys = shape_.kv_heads * shape_.head_dim;
-  const float in = PerRoot(1.0f, shape_.width);
-  const float key_in = PerRoot(std::sqrt(kScoreDeviation), shape_.width);
+  const float in = PerRoot(1.0f, shape_.hidden_size);
+  const float key_in = PerRoot(std::sqrt(kScoreDeviation), shape_.hidden_size);
   Norm(block + "attn_norm.weight");
-  Matrix(block + "attn_q.weight", shape_.width, queries, key_in);
-  Matrix(block + "attn_k.weight", shape_.width, keys, key_in);
-  Matrix(block + "attn_v.weight", shape_.width, keys, in);
-  Matrix(block + "attn_output.weight", queries, shape_.width,
+  Matrix(block + "attn_q.weight", shape_.hidden_size, queries, key_in);
+  Matrix(block + "attn_k.weight", shape_.hidden_size, keys, key_in);
+  Matrix(block + "attn_v.weight", shape_.hidden_size, keys, in);
+  Matrix(block + "attn_output.weight", queries, shape_.hidden_size,
          PerRoot(embedding_ * kAttentionGain, queries));
   if (extras == AttentionExtras::kBiases) {
     Vector(block + "attn_q.bias", queries, Distribution::kNormal, kBiasDeviation);
@@ -40,31 +41,31 @@ void TensorList::Attention(const std::string& block, AttentionExtras extras) {
 }
 
 void TensorList::FeedForward(const std::string& block, int ffn, const std::string& suffix) {
-  const float in = PerRoot(1.0f, shape_.width);
-  Matrix(block + "ffn_gate" + suffix + ".weight", shape_.width, ffn, in);
-  Matrix(block + "ffn_up" + suffix + ".weight", shape_.width, ffn, in);
-  Matrix(block + "ffn_down" + suffix + ".weight", ffn, shape_.width,
+  const float in = PerRoot(1.0f, shape_.hidden_size);
+  Matrix(block + "ffn_gate" + suffix + ".weight", shape_.hidden_size, ffn, in);
+  Matrix(block + "ffn_up" + suffix + ".weight", shape_.hidden_size, ffn, in);
+  Matrix(block + "ffn_down" + suffix + ".weight", ffn, shape_.hidden_size,
          PerRoot(embedding_ * kFfnGain, ffn));
 }
 
 void TensorList::Experts(const std::string& block, float gain) {
-  const float in = PerRoot(1.0f, shape_.width);
+  const float in = PerRoot(1.0f, shape_.hidden_size);
   const auto stack = [&](const char* name, int inputs, int outputs, float scale) {
     all_.push_back({block + name, {inputs, outputs, shape_.experts}, Distribution::kNormal, scale});
   };
   all_.push_back({.name = block + "ffn_gate_inp.weight",
-                  .dims = {shape_.width, shape_.experts},
+                  .dims = {shape_.hidden_size, shape_.experts},
                   .distribution = Distribution::kNormal,
-                  .scale = PerRoot(kRouterDeviation, shape_.width),
+                  .scale = PerRoot(kRouterDeviation, shape_.hidden_size),
                   .keep_f32 = true});
-  stack("ffn_gate_exps.weight", shape_.width, shape_.expert_ffn, in);
-  stack("ffn_up_exps.weight", shape_.width, shape_.expert_ffn, in);
-  stack("ffn_down_exps.weight", shape_.expert_ffn, shape_.width,
+  stack("ffn_gate_exps.weight", shape_.hidden_size, shape_.expert_ffn, in);
+  stack("ffn_up_exps.weight", shape_.hidden_size, shape_.expert_ffn, in);
+  stack("ffn_down_exps.weight", shape_.expert_ffn, shape_.hidden_size,
         PerRoot(embedding_ * gain, shape_.expert_ffn));
 }
 
 void TensorList::Embedding() {
-  Matrix("token_embd.weight", shape_.width, shape_.vocab, embedding_);
+  Matrix("token_embd.weight", shape_.hidden_size, shape_.vocab, embedding_);
   if (shape_.rope_scaling != RopeScaling::kLlama3) return;
   const std::vector<float> divisors = Llama3Divisors(shape_);
   all_.push_back({.name = "rope_freqs.weight",
@@ -75,7 +76,8 @@ void TensorList::Embedding() {
 void TensorList::Output(const std::string& norm) {
   Norm(norm, Distribution::kSignedNorm);
   if (shape_.output == make_model::Output::kUntied) {
-    Matrix("output.weight", shape_.width, shape_.vocab, PerRoot(kLogitDeviation, shape_.width));
+    Matrix("output.weight", shape_.hidden_size, shape_.vocab,
+           PerRoot(kLogitDeviation, shape_.hidden_size));
   }
 }
 

@@ -1,16 +1,18 @@
-// The tensors of a file, in its order: pieces that families put together.
+// The tensors of a file, in its order: the parts of which families are made.
 //
-// Scales. With inputs of variance 1 (norms see to that), a matrix of deviation 1/√inputs keeps
-// it. Keys and queries get √1.5 of that, so that scores spread by 1.5 and attention looks
-// somewhere. What a layer adds is measured in the embedding's size e, such that every layer
-// matters and none drowns the rest. The output's deviation is 2.5/√width: so spread the logits.
+// Scales. Norms give inputs of variance 1; a matrix with standard deviation 1/√inputs keeps that
+// variance. Keys and queries get √1.5 of this, so that scores have deviation 1.5 and attention
+// prefers some tokens. A layer's result is scaled in units of the embedding's deviation, so that
+// every layer matters and none dominates. The output matrix has deviation 2.5/√hidden_size, which
+// gives logits of deviation 2.5.
 //
-// With tied output a token's own embedding, still there in the residual stream, would make it
-// its own likeliest successor forever; the random signs of the last norm's weight prevent it.
+// With a tied output, the token's own embedding is still in the residual stream and would make the
+// token its own most likely successor forever. The random signs of the last norm's weight prevent
+// that.
 //
-// A router's logits spread by 4: the first choices then lead clearly, and an expert that one
-// engine's noise puts in and another's leaves out has a weight of a few hundredths. Trained
-// routers are about as sure. They stay f32 in files of every type, as converters leave them.
+// A router's logits have deviation 4. The first choices then lead clearly, and an expert that the
+// noise of one engine selects and another's does not has a weight of a few hundredths. Trained
+// routers are about as decided. Routers are f32 in files of every type, as converters leave them.
 #pragma once
 
 #include <string>
@@ -27,23 +29,23 @@ inline constexpr float kLogitDeviation = 2.5f;
 inline constexpr float kScoreDeviation = 1.5f;
 inline constexpr float kBiasDeviation = 0.5f;
 inline constexpr float kRouterDeviation = 4.0f;
-// Per layer, in units of the embedding. Attention averages values and so shrinks them; the mean
-// square of silu(a)·b for normal a, b is about 0.36.
+// Factors per layer, in units of the embedding. They make up for attention, which averages and so
+// shrinks values, and for gates: the mean square of silu(a)·b for normal a, b is about 0.36.
 inline constexpr float kAttentionGain = 1.5f;
 inline constexpr float kFfnGain = 1.2f;
-// Of experts whose weights do not fall with their rank: who comes last then counts as much as the
-// first, and noise decides who that is.
+// The factor for experts whose weights do not fall with their rank. The last chosen expert then
+// counts as much as the first, and noise decides which one it is.
 inline constexpr float kEqualExpertGain = 0.3f;
 
-// scale / √inputs
+// Returns scale / √inputs.
 float PerRoot(float scale, int inputs);
 
 class TensorList {
  public:
-  // `shape` must outlive it.
+  // `shape` must outlive the list.
   explicit TensorList(const Shape& shape);
 
-  float embedding() const { return embedding_; }  // the deviation of its values
+  float embedding() const { return embedding_; }  // standard deviation of the embedding
 
   void Add(TensorSpec spec) { all_.push_back(std::move(spec)); }
   void Matrix(std::string name, int inputs, int outputs, float scale) {
@@ -52,18 +54,18 @@ class TensorList {
   void Vector(std::string name, int length, Distribution distribution, float scale) {
     all_.push_back({std::move(name), {length}, distribution, scale});
   }
-  // A norm of hidden states.
+  // Adds a norm of hidden states.
   void Norm(std::string name, Distribution distribution = Distribution::kNorm) {
-    Vector(std::move(name), shape_.width, distribution, 1.0f);
+    Vector(std::move(name), shape_.hidden_size, distribution, 1.0f);
   }
 
-  void Embedding();  // and what is beside it once: the divisors of the rotation
-  void Attention(const std::string& block, AttentionExtras extras);  // its norm included
+  void Embedding();  // and the divisors of the rotation, which exist once
+  void Attention(const std::string& block, AttentionExtras extras);  // includes its norm
   void FeedForward(const std::string& block, int ffn, const std::string& suffix = "");
   void Experts(const std::string& block, float gain = kFfnGain);
-  // The last norm, and the output where it is not tied.
+  // Adds the last norm, and the output matrix if it is not tied.
   void Output(const std::string& norm = "output_norm.weight");
-  void All(AttentionExtras extras);  // a whole decoder
+  void All(AttentionExtras extras);  // the tensors of a whole decoder
 
   std::vector<TensorSpec> Take() { return std::move(all_); }
 

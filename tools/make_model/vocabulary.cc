@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::string_view kSpace = "\xe2\x96\x81";  // U+2581, SentencePiece's space
 
-// The numbers of the format's token types.
+// GGUF's numbers for token types.
 enum TokenType : std::int32_t { kNormal = 1, kUnknown = 2, kControl = 3, kByte = 6 };
 
 std::string ByteToken(int byte) {
@@ -18,8 +18,8 @@ std::string ByteToken(int byte) {
   return {'<', '0', 'x', kHex[byte >> 4], kHex[byte & 15], '>'};
 }
 
-// All words of `length` lower-case letters in alphabetical order, with `prefix`, until there
-// are `size` pieces.
+// Appends all words of `length` lower-case letters in alphabetical order, with `prefix`, until
+// there are `size` pieces.
 void AddWords(std::string_view prefix, int length, std::size_t size,
               std::vector<std::string>& pieces) {
   std::string word(static_cast<std::size_t>(length), 'a');

@@ -1,7 +1,8 @@
-// The architectures that are known, by their name in general.architecture. A new one is one
-// row here and one file.
+// The table of known architectures, by their name in general.architecture. A new architecture adds
+// one row here and one file.
 #include "model/families/architectures.h"
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "gguf/gguf.h"
 #include "model/model.h"
@@ -38,12 +39,12 @@ constexpr Architecture kArchitectures[] = {
 
 Status Model::Encode(std::span<const std::int32_t> /*tokens*/, SequenceId /*sequence*/,
                      Cache& /*cache*/) {
-  return {StatusCode::kUnsupported, "the architecture " + info().architecture + " has no encoder"};
+  return Unsupported(StrCat("architecture ", info().architecture, " has no encoder"));
 }
 
 Status Model::EncodeStates(const TensorView& /*states*/, SequenceId /*sequence*/,
                            Cache& /*cache*/) {
-  return {StatusCode::kUnsupported, "the architecture " + info().architecture + " takes no images"};
+  return Unsupported(StrCat("architecture ", info().architecture, " takes no images"));
 }
 
 Result<std::unique_ptr<Model>> LoadModel(const GgufFile& file, Backend& backend) {
@@ -57,15 +58,14 @@ Result<std::unique_ptr<Model>> LoadModel(const GgufFile& file, Backend& backend)
   }
   std::string known;
   for (const std::string& each : SupportedArchitectures()) known += " " + each;
-  return Status(StatusCode::kUnsupported, StrCat(file.path(), ": architecture ", Quoted(*name),
-                                                 " is not known; known are:", known));
+  return Unsupported(
+      StrCat(file.path(), ": architecture ", Quoted(*name), " is not known; known are:", known));
 }
 
 Status CheckTokenCount(const ModelInfo& info, std::int32_t tokens) {
   if (tokens == info.vocabulary) return Status::Ok();
-  return {StatusCode::kCorrupt,
-          StrCat("the vocabulary has ", tokens, " tokens, but the output has ", info.vocabulary,
-                 " rows; there must be one row for each token")};
+  return Corrupt(StrCat("the vocabulary has ", tokens, " tokens, but the output has ",
+                        info.vocabulary, " rows; there must be one row for each token"));
 }
 
 std::vector<std::string> SupportedArchitectures() {

@@ -1,5 +1,5 @@
-// The architectures' loaders; the table of their names is in architectures.cc. Each lies in a file
-// of its own, which says what it serves.
+// The loaders of all architectures; architectures.cc has the table of their names. Each loader's
+// file describes the models that it supports.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace kvcache {
 
-// `name` is the file's general.architecture: some files serve several.
+// `name` is the file's general.architecture, since one loader may support several.
 using ArchitectureLoader = Result<std::unique_ptr<Model>> (*)(const GgufFile& file,
                                                               std::string_view name,
                                                               Backend& backend);

@@ -1,4 +1,5 @@
-// What each family takes and refuses: files without data, made tensor by tensor.
+// The keys and tensors that each family accepts and refuses, in files made tensor by tensor,
+// without data.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -19,7 +20,7 @@ namespace {
 using make_model::Shape;
 using make_model::TensorSpec;
 
-// A family's file, with what a test changes.
+// The changes of a test to a family's file.
 struct Changes {
   std::function<void(GgufHeader&)> header = [](GgufHeader&) {};
   std::function<void(std::vector<TensorSpec>&)> tensors = [](std::vector<TensorSpec>&) {};
@@ -40,7 +41,7 @@ class ArchitecturesTest : public ::testing::Test {
     const std::size_t data = bytes.size();
     bytes.resize(data + header.data_bytes());
     for (std::size_t i = 0; i < specs.size(); ++i) {
-      if (specs[i].values.empty()) continue;  // zeros: values matter in few
+      if (specs[i].values.empty()) continue;  // most tensors stay zero: few values matter
       std::memcpy(bytes.data() + data + header.tensors()[i].offset, specs[i].values.data(),
                   specs[i].values.size() * sizeof(float));
     }
@@ -49,7 +50,7 @@ class ArchitecturesTest : public ::testing::Test {
     auto model = LoadModel(**file, *backend_);
     if (!model.ok()) return std::move(model).TakeStatus();
     EXPECT_EQ((*model)->info().architecture, name);
-    // Beside self-attention's, what a decoder keeps of its encoder's output.
+    // An encoder-decoder's layers have the encoder output's memory as well.
     const int kinds = (*model)->info().decoder_start < 0 ? 1 : 2;
     EXPECT_EQ((*model)->info().memory.size(), static_cast<std::size_t>(shape.layers * kinds));
     return Status::Ok();
@@ -99,7 +100,7 @@ TEST_F(ArchitecturesTest, TensorsAreThoseOfTheFamily) {
       {"gemma2",
        {},
        With("blk.0.attn_q_norm.weight", {32}),
-       "m: tensor 'blk.0.attn_q_norm.weight' is not part of this architecture as known here"},
+       "m: tensor 'blk.0.attn_q_norm.weight' is unknown: this architecture does not use it"},
       {"gemma3",
        {},
        Without("blk.1.attn_q_norm.weight"),
@@ -107,7 +108,7 @@ TEST_F(ArchitecturesTest, TensorsAreThoseOfTheFamily) {
       {"gemma4",
        {},
        With("blk.0.ffn_gate_inp.weight", {128, 4}),
-       "m: tensor 'blk.0.ffn_gate_inp.weight' is not part of this architecture as known here"},
+       "m: tensor 'blk.0.ffn_gate_inp.weight' is unknown: this architecture does not use it"},
       {"gemma4",
        {},
        Without("blk.0.inp_gate.weight"),
@@ -124,28 +125,28 @@ TEST_F(ArchitecturesTest, TensorsAreThoseOfTheFamily) {
       {"qwen3",
        {},
        With("blk.0.attn_q.bias", {128}),
-       "m: tensor 'blk.0.attn_q.bias' is not part of this architecture as known here"},
+       "m: tensor 'blk.0.attn_q.bias' is unknown: this architecture does not use it"},
       {"llama",
        {},
        With("blk.0.attn_q_norm.weight", {32}),
-       "m: tensor 'blk.0.attn_q_norm.weight' is not part of this architecture as known here"},
+       "m: tensor 'blk.0.attn_q_norm.weight' is unknown: this architecture does not use it"},
       {"qwen3moe", Routed(), Without("blk.1.ffn_up_exps.weight"),
        "m: tensor 'blk.1.ffn_up_exps.weight' is missing"},
       {"qwen3moe", Routed(), With("blk.1.ffn_up_shexp.weight", {128, 64}),
-       "m: tensor 'blk.1.ffn_up_shexp.weight' is not part of this architecture as known here"},
+       "m: tensor 'blk.1.ffn_up_shexp.weight' is unknown: this architecture does not use it"},
       {"qwen3moe", Routed(),
        [](std::vector<TensorSpec>& specs) {
          for (TensorSpec& spec : specs) {
            if (spec.name == "blk.0.ffn_down_exps.weight") spec.dims = {64, 128, 3};
          }
        },
-       "m: tensor 'blk.0.ffn_down_exps.weight' has shape [64, 128, 3], expected [64, 128, 4]"},
+       "m: tensor 'blk.0.ffn_down_exps.weight' has shape [64, 128, 3]; must be [64, 128, 4]"},
       {"llama4", Routed(), Without("blk.1.ffn_up_shexp.weight"),
        "m: tensor 'blk.1.ffn_up_shexp.weight' is missing"},
       {"llama4", Routed(), With("blk.0.ffn_gate_inp.weight", {128, 4}),
-       "m: tensor 'blk.0.ffn_gate_inp.weight' is not part of this architecture as known here"},
+       "m: tensor 'blk.0.ffn_gate_inp.weight' is unknown: this architecture does not use it"},
       {"deepseek2", Routed(), With("blk.0.attn_kv_b.weight", {64, 256}),
-       "m: tensor 'blk.0.attn_kv_b.weight' is not part of this architecture as known here"},
+       "m: tensor 'blk.0.attn_kv_b.weight' is unknown: this architecture does not use it"},
       {"t5",
        {},
        Without("dec.blk.1.cross_attn_norm.weight"),
@@ -153,7 +154,7 @@ TEST_F(ArchitecturesTest, TensorsAreThoseOfTheFamily) {
       {"t5",
        {},
        With("enc.blk.1.attn_rel_b.weight", {4, 32}),
-       "m: tensor 'enc.blk.1.attn_rel_b.weight' is not part of this architecture as known here"},
+       "m: tensor 'enc.blk.1.attn_rel_b.weight' is unknown: this architecture does not use it"},
       {"deepseek2", Routed(), Without("blk.1.attn_v_b.weight"),
        "m: tensor 'blk.1.attn_v_b.weight' is missing"},
       {"lfm2",
@@ -167,11 +168,11 @@ TEST_F(ArchitecturesTest, TensorsAreThoseOfTheFamily) {
            if (spec.name == "blk.0.shortconv.in_proj.weight") spec.dims = {128, 256};
          }
        },
-       "m: tensor 'blk.0.shortconv.in_proj.weight' has shape [128, 256], expected [128, 384]"},
+       "m: tensor 'blk.0.shortconv.in_proj.weight' has shape [128, 256]; must be [128, 384]"},
       {"lfm2",
        {},
        With("blk.1.shortconv.conv.weight", {3, 128}),
-       "m: tensor 'blk.1.shortconv.conv.weight' is not part of this architecture as known here"},
+       "m: tensor 'blk.1.shortconv.conv.weight' is unknown: this architecture does not use it"},
       {"qwen3next", Routed(), Without("blk.0.ssm_a"), "m: tensor 'blk.0.ssm_a' is missing"},
       {"qwen3next", Routed(), Without("blk.1.ffn_gate_inp_shexp.weight"),
        "m: tensor 'blk.1.ffn_gate_inp_shexp.weight' is missing"},
@@ -202,49 +203,49 @@ TEST_F(ArchitecturesTest, SettingsThatNobodyKnowsAreNamedWithTheirValue) {
       {"gemma2",
        {},
        [](GgufHeader& h) { h.SetFloat32("gemma2.rope.freq_base_swa", 5e5f); },
-       "m: gemma2.rope.freq_base_swa is 5e+05: not served"},
+       "m: gemma2.rope.freq_base_swa is 5e+05: not supported"},
       {"gemma3",
        {},
        [](GgufHeader& h) { h.SetFloat32("gemma3.attn_logit_softcapping", 50.0f); },
-       "m: gemma3.attn_logit_softcapping is 50: not served"},
+       "m: gemma3.attn_logit_softcapping is 50: not supported"},
       {"qwen3",
        {},
        [](GgufHeader& h) { h.SetUint32("qwen3.attention.sliding_window", 4096); },
-       "m: qwen3.attention.sliding_window is 4096: not served"},
+       "m: qwen3.attention.sliding_window is 4096: not supported"},
       {"qwen2",
        {},
        [](GgufHeader& h) { h.SetBool("qwen2.attention.causal", false); },
-       "m: qwen2.attention.causal is false: not served"},
+       "m: qwen2.attention.causal is false: not supported"},
       {"qwen3",
        {},
        [](GgufHeader& h) { h.SetUint32("qwen3.expert_count", 4); },
-       "m: qwen3.expert_count is 4: not served"},
+       "m: qwen3.expert_count is 4: not supported"},
       {"qwen3",
        {},
        [](GgufHeader& h) { h.SetString("qwen3.rope.scaling.type", "longrope"); },
-       "m: qwen3.rope.scaling.type is 'longrope': not served"},
+       "m: qwen3.rope.scaling.type is 'longrope': not supported"},
       {"qwen3moe", Routed(), [](GgufHeader& h) { h.SetUint32("qwen3moe.expert_gating_func", 2); },
-       "m: qwen3moe.expert_gating_func is 2: not served"},
+       "m: qwen3moe.expert_gating_func is 2: not supported"},
       {"qwen3moe", Routed(), [](GgufHeader& h) { h.SetUint32("qwen3moe.expert_shared_count", 1); },
-       "m: qwen3moe.expert_shared_count is 1: not served"},
+       "m: qwen3moe.expert_shared_count is 1: not supported"},
       {"llama4", Routed(),
        [](GgufHeader& h) { h.SetUint32("llama4.attention.sliding_window", 4096); },
-       "m: llama4.attention.sliding_window is 4096: not served"},
+       "m: llama4.attention.sliding_window is 4096: not supported"},
       {"llama4", Routed(), [](GgufHeader& h) { h.SetBool("llama4.expert_weights_norm", true); },
-       "m: llama4.expert_weights_norm is true: not served"},
+       "m: llama4.expert_weights_norm is true: not supported"},
       {"deepseek2", Routed(),
        [](GgufHeader& h) { h.SetFloat32("deepseek2.attention.temperature_scale", 0.1f); },
-       "m: deepseek2.attention.temperature_scale is 0.1: not served"},
+       "m: deepseek2.attention.temperature_scale is 0.1: not supported"},
       {"deepseek2", Routed(),
        [](GgufHeader& h) {
          h.SetString("deepseek2.rope.scaling.type", "linear");
          h.SetFloat32("deepseek2.rope.scaling.factor", 4.0f);
        },
-       "m: deepseek2.rope.scaling.type is 'linear': not served"},
+       "m: deepseek2.rope.scaling.type is 'linear': not supported"},
       {"mistral3",
        {},
        [](GgufHeader& h) { h.SetFloat32("mistral3.rope.scaling.alpha", 2.0f); },
-       "m: mistral3.rope.scaling.alpha is 2: not served"},
+       "m: mistral3.rope.scaling.alpha is 2: not supported"},
   };
   for (const auto& c : kCases) {
     const Status status = Load(c.name, c.shape, {.header = c.change});
@@ -261,21 +262,21 @@ TEST_F(ArchitecturesTest, AWindowOfLlamaCountsAndOneOfQwen2DoesNot) {
   EXPECT_TRUE(Load("llama", {}, {.header = with_window("llama.attention.sliding_window", 0)}).ok());
   EXPECT_EQ(Load("llama", {}, {.header = with_window("llama.attention.sliding_window", 1U << 31)})
                 .message(),
-            "m: llama.attention.sliding_window is 2147483648, expected 1 to 1073741824");
+            "m: llama.attention.sliding_window is 2147483648; must be 1 to 1073741824");
 }
 
-// A layer that shares keys and values needs no matrices for them (older files have them) but a
-// layer to share with.
+// A layer that shares keys and values needs no matrices for them, though older files have them. It
+// needs a layer to share with.
 TEST_F(ArchitecturesTest, Gemma4SharesWithTheLastLayerOfItsKind) {
   Shape shape;
   shape.layers = 4;
   EXPECT_TRUE(Load("gemma4", shape).ok());
   EXPECT_TRUE(Load("gemma4", shape, {.tensors = With("blk.2.attn_k.weight", {128, 64})}).ok());
   EXPECT_TRUE(Load("gemma4", shape, {.tensors = With("v.patch_embd.weight", {128, 64})}).ok());
-  shape.window_pattern = 3;  // of w w . w the first two keep their own
+  shape.window_pattern = 3;  // of the layers w w . w, the first two have their own keys and values
   EXPECT_EQ(Load("gemma4", shape).message(),
-            "m: gemma4.attention.shared_kv_layers is 2: layer 2 has no layer of its kind to share"
-            " with");
+            "m: gemma4.attention.shared_kv_layers is 2: layer 2 needs an earlier layer "
+            "with the same window that has keys and values");
 }
 
 TEST_F(ArchitecturesTest, ValuesThatCannotBeAreErrors) {
@@ -285,11 +286,11 @@ TEST_F(ArchitecturesTest, ValuesThatCannotBeAreErrors) {
     const char* message;
   } kCases[] = {
       {"gemma3", [](GgufHeader& h) { h.SetFloat32("gemma3.rope.freq_base_swa", -1.0f); },
-       "m: gemma3.rope.freq_base_swa is -1, expected more than 0"},
+       "m: gemma3.rope.freq_base_swa is -1; must be above 0"},
       {"gemma3", [](GgufHeader& h) { h.SetFloat32("gemma3.final_logit_softcapping", -30.0f); },
-       "m: gemma3.final_logit_softcapping is -30, not a cap"},
+       "m: gemma3.final_logit_softcapping is -30; must be at least 0 and below 1e30"},
       {"gemma3", [](GgufHeader& h) { h.SetInt32("gemma3.attention.sliding_window_pattern", -1); },
-       "m: gemma3.attention.sliding_window_pattern is -1, expected 0 or more"},
+       "m: gemma3.attention.sliding_window_pattern is -1; must be at least 0"},
   };
   for (const auto& c : kCases) {
     const Status status = Load(c.name, {}, {.header = c.change});
@@ -297,7 +298,7 @@ TEST_F(ArchitecturesTest, ValuesThatCannotBeAreErrors) {
   }
 }
 
-// Files of whole models have the vision part beside the text's.
+// Files of whole models contain the vision encoder as well.
 TEST_F(ArchitecturesTest, WhatMakesImagesStatesIsLeftOut) {
   Changes changes;
   changes.header = [](GgufHeader& h) { h.SetUint32("mllama.vision.block_count", 32); };
@@ -317,7 +318,7 @@ TEST_F(ArchitecturesTest, WhatMakesImagesStatesIsLeftOut) {
             "m: mllama.vision.image_size is 16000: 1024000004 tokens");
 }
 
-// T5's own files have them, and nothing uses them.
+// T5's published files have this tensor; the computation does not use it.
 TEST_F(ArchitecturesTest, BiasesOfCrossAttentionAreLeftOut) {
   EXPECT_TRUE(Load("t5", {}, {.tensors = With("dec.blk.0.cross_attn_rel_b.weight", {4, 32})}).ok());
 }
@@ -338,14 +339,14 @@ TEST_F(ArchitecturesTest, LatentSizesMustAgree) {
                         h.SetUint32("deepseek2.attention.value_length_mla", 32);
                       }})
                 .message(),
-            "m: layer 0 has 4 heads and 4 KV heads, expected 4 and 1");
+            "m: layer 0 has 4 heads and 4 KV heads; must have 4 and 1");
   Shape grouped = Routed();
   grouped.family.expert_groups = 3;
   EXPECT_EQ(Load("deepseek2", grouped).message(),
             "m: deepseek2.expert_group_count is 3 with 1 used, for 2 of 4 experts");
 }
 
-// Yarn says by how much queries and keys shrink, in files of this family.
+// Files of this family with YaRN must state the scores' factor.
 TEST_F(ArchitecturesTest, LatentAttentionWithYarnNeedsItsMultiplier) {
   Shape shape = Routed();
   shape.rope_scaling = make_model::RopeScaling::kYarn;
@@ -358,7 +359,7 @@ TEST_F(ArchitecturesTest, LatentAttentionWithYarnNeedsItsMultiplier) {
   EXPECT_EQ(Load("deepseek2", shape, {.header = yarn}).code(), StatusCode::kNotFound);
 }
 
-// Sizes of states that contradict each other, or that nothing serves.
+// State sizes that contradict each other or are not supported.
 TEST_F(ArchitecturesTest, StatesAreChecked) {
   const auto message = [&](const char* name, const Shape& shape, int heads, int groups) {
     Shape changed = shape;
@@ -367,25 +368,26 @@ TEST_F(ArchitecturesTest, StatesAreChecked) {
     return Load(name, changed).message();
   };
   EXPECT_EQ(message("qwen3next", Routed(), 6, 4),
-            "m: qwen3next.ssm.inner_size of 192, 6 heads and 4 groups do not divide");
+            "m: qwen3next.ssm.inner_size is 192; must be a multiple of the 6 heads, and those of "
+            "the 4 groups");
   EXPECT_EQ(message("qwen3next", Routed(), 6, 12),
-            "m: qwen3next.ssm.group_count is 12, expected 1 to 6");
+            "m: qwen3next.ssm.group_count is 12; must be 1 to 6");
   EXPECT_EQ(
       Load("qwen3", {}, {.header = [](GgufHeader& h) { h.SetUint32("qwen3.ssm.conv_kernel", 4); }})
           .message(),
-      "m: qwen3.ssm.conv_kernel is 4: not served");
+      "m: qwen3.ssm.conv_kernel is 4: not supported");
   EXPECT_EQ(
       Load("granitehybrid", {},
            {.header = [](GgufHeader& h) { h.SetFloat32("granitehybrid.ssm.dt_b_c_rms", 1.0f); }})
           .message(),
-      "m: granitehybrid.ssm.dt_b_c_rms is 1: not served");
+      "m: granitehybrid.ssm.dt_b_c_rms is 1: not supported");
 }
 
 TEST_F(ArchitecturesTest, MoreExpertsOfATokenThanThereAreIsAnError) {
   Shape shape = Routed();
   shape.experts_used = 5;
   EXPECT_EQ(Load("qwen3moe", shape).message(),
-            "m: qwen3moe.expert_used_count is 5, expected 1 to 4");
+            "m: qwen3moe.expert_used_count is 5; must be 1 to 4");
 }
 
 }  // namespace

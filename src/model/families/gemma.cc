@@ -1,34 +1,35 @@
-// The gemma2 and gemma3 architectures: embeddings scaled by √width, GELU gates, a norm behind
-// attention and one behind the feed-forward part, beside those before them; layers with a window
-// between layers that see everything.
+// The gemma2 and gemma3 architectures. Embeddings are scaled by √hidden_size and gates are GELU's.
+// Attention and the feed-forward part have a norm before and a norm after them. Layers with a
+// window alternate with layers that see all tokens.
 //
-// gemma2 caps scores and logits softly, cap · tanh(x / cap). gemma3 norms each head's query and key
-// instead, and its window layers turn by frequencies of their own, unscaled.
+// gemma2 soft-caps scores and logits: cap · tanh(x / cap). gemma3 norms each head's query and key
+// instead, and its window layers have RoPE frequencies of their own, without scaling.
 //
-// Norms' weights are w + 1 of the published form: converters add the 1.
+// A norm's weight in a file is the published weight plus 1: converters add the 1.
 //
-// Source: "Gemma 2" (2024) and "Gemma 3 technical report" (2025); the query's scale of the largest
-// ones as in the published configurations (query_pre_attn_scalar), which files do not carry.
+// Source: "Gemma 2" (2024) and "Gemma 3 technical report" (2025). The scale of the largest models'
+// queries is that of the published configurations (query_pre_attn_scalar); files do not carry it.
 #include <cmath>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "model/families/architectures.h"
-#include "model/graph/blocks.h"
 #include "model/graph/decoder.h"
+#include "model/graph/feed_forward.h"
+#include "model/graph/self_attention.h"
 #include "model/graph/window_layers.h"
 #include "model/load/rope_scaling.h"
 
 namespace kvcache {
 namespace {
 
-// What the two differ in.
+// The settings in which gemma2 and gemma3 differ.
 struct GemmaParams {
-  std::vector<Reach> reaches;
-  RopeTable rope;                        // of layers that see everything
-  std::optional<RopeTable> window_rope;  // of the others, where they have their own
-  float soft_cap = 0.0f;                 // of scores
+  std::vector<AttentionSpan> spans;
+  RopeTable rope;                        // of layers without a window
+  std::optional<RopeTable> window_rope;  // of layers with a window, if they have their own
+  float soft_cap = 0.0f;                 // cap of the scores; 0: none
   bool head_norms = false;
 };
 
@@ -40,21 +41,20 @@ class Gemma final : public Decoder {
  protected:
   Status LoadLayer(WeightReader& reader, int index) override;
   void RunLayer(Pass& pass, int index, const TensorView& x) override;
-  Reach reach(int layer) const override { return gemma_.reaches[static_cast<std::size_t>(layer)]; }
+  AttentionSpan attention_span(int layer) const override {
+    return gemma_.spans[static_cast<std::size_t>(layer)];
+  }
   RopeParams rope(int layer) const override {
-    const bool own = gemma_.window_rope.has_value() && reach(layer).window > 0;
-    return (own ? *gemma_.window_rope : gemma_.rope).params();
+    const bool in_window = gemma_.window_rope.has_value() && attention_span(layer).window > 0;
+    return (in_window ? *gemma_.window_rope : gemma_.rope).params();
   }
 
  private:
   struct Layer {
-    Norm attn_norm, attn_post_norm, ffn_norm, ffn_post_norm;  // [width]
-    std::optional<Norm> q_norm, k_norm;                       // [head]
-    AttentionWeights attention;
+    Norm attn_norm, attn_post_norm, ffn_norm, ffn_post_norm;  // [hidden_size]
+    SelfAttention attention;
     GatedFeedForward ffn;
   };
-
-  void Attend(Pass& pass, int index, const TensorView& h) const;
 
   GemmaParams gemma_;
   std::vector<Layer> layers_;
@@ -63,49 +63,32 @@ class Gemma final : public Decoder {
 Status Gemma::LoadLayer(WeightReader& reader, int index) {
   const std::string prefix = LayerPrefix(index);
   const LayerParams& p = params();
-  const auto norm = [&](const char* name, std::int64_t width) {
-    return reader.RmsNorm(prefix + name, width, p.norm_epsilon);
+  const auto norm = [&](const char* name) {
+    return reader.RmsNorm(prefix + name, p.hidden_size, p.norm_epsilon);
   };
   Layer layer;
-  KVCACHE_ASSIGN_OR_RETURN(layer.attn_norm, norm("attn_norm", p.width));
-  KVCACHE_ASSIGN_OR_RETURN(layer.attention, AttentionWeights::Load(reader, p, index));
-  if (gemma_.head_norms) {
-    KVCACHE_ASSIGN_OR_RETURN(layer.q_norm, norm("attn_q_norm", p.k_dim));
-    KVCACHE_ASSIGN_OR_RETURN(layer.k_norm, norm("attn_k_norm", p.k_dim));
-  }
-  KVCACHE_ASSIGN_OR_RETURN(layer.attn_post_norm, norm("post_attention_norm", p.width));
-  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm, norm("ffn_norm", p.width));
+  KVCACHE_ASSIGN_OR_RETURN(layer.attn_norm, norm("attn_norm"));
   KVCACHE_ASSIGN_OR_RETURN(
-      layer.ffn,
-      GatedFeedForward::Load(reader, prefix, p.width, p.ffn[static_cast<std::size_t>(index)]));
+      layer.attention, SelfAttention::Load(reader, p, index, {.head_norms = gemma_.head_norms}));
+  KVCACHE_ASSIGN_OR_RETURN(layer.attn_post_norm, norm("post_attention_norm"));
+  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm, norm("ffn_norm"));
+  KVCACHE_ASSIGN_OR_RETURN(layer.ffn, GatedFeedForward::Load(reader, p, index));
   layer.ffn.activation = Activation::kGelu;
-  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_post_norm, norm("post_ffw_norm", p.width));
+  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_post_norm, norm("post_ffw_norm"));
   layers_.push_back(std::move(layer));
   return Status::Ok();
-}
-
-// h = Wo attention(h)
-void Gemma::Attend(Pass& pass, int index, const TensorView& h) const {
-  const Layer& layer = layers_[static_cast<std::size_t>(index)];
-  const AttentionWeights& w = layer.attention;
-  const Pass::Scope scope(pass);
-  const auto [q, k, v, att] = TakeAttention(pass, w);
-  pass.Linear(h, {{w.q, q}, {w.k, k}, {w.v, v}});
-  if (layer.q_norm) pass.RmsNorm(q, *layer.q_norm, q);
-  if (layer.k_norm) pass.RmsNorm(k, *layer.k_norm, k);
-  pass.Rope(q, rope(index));
-  pass.Rope(k, rope(index));
-  pass.Attention(index, q, k, v, {.scale = params().attention_scale, .soft_cap = gemma_.soft_cap},
-                 att);
-  pass.Linear(att, {{w.o, h}});
 }
 
 void Gemma::RunLayer(Pass& pass, int index, const TensorView& x) {
   const Layer& layer = layers_[static_cast<std::size_t>(index)];
   const Pass::Scope scope(pass);
-  const TensorView h = pass.TakeHidden(params().width);
+  const TensorView h = pass.TakeHidden(params().hidden_size);
   pass.RmsNorm(x, layer.attn_norm, h);
-  Attend(pass, index, h);
+  layer.attention.Run(
+      pass, index, h,
+      {.rope = rope(index),
+       .attention = {.scale = params().attention_scale, .soft_cap = gemma_.soft_cap}},
+      h);
   pass.RmsNorm(h, layer.attn_post_norm, h);
   pass.Add(x, h);
 
@@ -115,11 +98,12 @@ void Gemma::RunLayer(Pass& pass, int index, const TensorView& x) {
   pass.Add(x, h);
 }
 
-// In the 27B models queries are scaled by the width per head and not by the head's size.
+// The 27B models scale queries by hidden size / heads instead of by the head's size. The number of
+// layers identifies them.
 void ScaleQueries(const KeyReader& keys, int layers_of_27b, LayerParams* params) {
   if (params->layers != layers_of_27b || keys.Has("attention.scale")) return;
-  const double width_per_head = 1.0 * params->width / params->heads[0];
-  params->attention_scale = static_cast<float>(1.0 / std::sqrt(width_per_head));
+  const double size_per_head = 1.0 * params->hidden_size / params->heads[0];
+  params->attention_scale = static_cast<float>(1.0 / std::sqrt(size_per_head));
 }
 
 Status ReadGemma2(KeyReader& keys, LayerParams* params, GemmaParams* gemma) {
@@ -147,14 +131,14 @@ Result<std::unique_ptr<Model>> LoadGemma(const GgufFile& file, std::string_view 
   KeyReader keys(file, name);
   WeightReader weights(file, backend);
   KVCACHE_ASSIGN_OR_RETURN(LayerParams params, ReadLayerParams(keys));
-  params.embedding_scale = std::sqrt(static_cast<float>(params.width));
+  params.embedding_scale = std::sqrt(static_cast<float>(params.hidden_size));
   GemmaParams gemma;
-  KVCACHE_ASSIGN_OR_RETURN(gemma.reaches, ReadReach(keys, params));
+  KVCACHE_ASSIGN_OR_RETURN(gemma.spans, ReadAttentionSpans(keys, params));
   KVCACHE_ASSIGN_OR_RETURN(gemma.rope,
                            ReadRope(keys, params, RopeParams::Pairing::kHalves, weights));
   const auto read = name == "gemma2" ? ReadGemma2 : ReadGemma3;
   KVCACHE_RETURN_IF_ERROR(read(keys, &params, &gemma));
-  IgnoreOtherSenses(keys, weights);
+  IgnoreVisionAndAudio(keys, weights);
   KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
   return LoadDecoder(std::make_unique<Gemma>(backend, name, std::move(params), std::move(gemma)),
                      weights, file);

@@ -1,19 +1,19 @@
-// The gemma4 architecture: gemma3's layers, where
+// The gemma4 architecture: gemma3's layers with these differences.
 //
-//   - layers with a window have heads of a size and a rotation of their own;
-//   - values are normed without a weight, and scores are not scaled;
-//   - a layer without a V matrix takes the K matrix's product for it, from before norm and
-//   rotation;
-//   - the last layers (attention.shared_kv_layers) have queries alone: they attend over what the
-//     last layer of their kind before them has kept;
-//   - with embedding_length_per_layer_input each layer is given a vector of its own, from the token
-//     and from the first hidden state, which it gates at its end;
-//   - a layer's result may be scaled (layer_output_scale).
+//   - Layers with a window have their own head size and rotation.
+//   - Values are normed without a weight, and scores are not scaled.
+//   - A layer without a V matrix uses the K matrix's product as values, before norm and rotation.
+//   - The last layers (attention.shared_kv_layers) have queries alone. They attend over the keys
+//     and values of the last earlier layer of the same kind (with or without a window).
+//   - With embedding_length_per_layer_input, each layer gets an input vector of P values, computed
+//     from the token and from the first hidden state. The layer gates it at its end.
+//   - A layer's result may be scaled (layer_output_scale).
 //
-//   per layer:  e = √P · table[token],  p = rms(Wmodel x / √width) × weight,  input = (p + e) / √2
+//   per layer:  e = √P · table[token],  p = rms(Wmodel x / √hidden_size) × weight
+//               input = (p + e) / √2
 //               x += rms(Wproj (gelu(Wgate x) × input)) × weight
 //
-// Mixtures of experts (the 26B model) are not served: their tensors are refused by name.
+// Mixtures of experts (the 26B model) are not supported: their tensors are refused by name.
 //
 // Source: Google's published configuration and code in Hugging Face's modeling_gemma4.py; keys and
 // tensors as llama.cpp writes and reads them.
@@ -23,10 +23,11 @@
 #include <utility>
 #include <vector>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "model/families/architectures.h"
-#include "model/graph/blocks.h"
 #include "model/graph/decoder.h"
+#include "model/graph/feed_forward.h"
 #include "model/graph/window_layers.h"
 #include "model/load/rope_scaling.h"
 
@@ -34,12 +35,12 @@ namespace kvcache {
 namespace {
 
 struct Gemma4Params {
-  std::vector<Reach> reaches;
-  RopeTable rope;         // of layers that see everything
-  RopeTable window_rope;  // of the others
-  int window_dim = 0;     // head size in layers with a window; LayerParams has the others'
-  int own_layers = 0;     // layers with keys and values of their own
-  int input_width = 0;    // P; 0: layers have no inputs of their own
+  std::vector<AttentionSpan> spans;
+  RopeTable rope;         // of layers without a window
+  RopeTable window_rope;  // of layers with a window
+  int window_dim = 0;     // head size of layers with a window; LayerParams::k_dim is the others'
+  int kv_layers = 0;      // layers with their own keys and values: the first ones
+  int input_size = 0;     // P, values of a layer's input vector; 0: layers have none
 };
 
 class Gemma4 final : public Decoder {
@@ -54,19 +55,21 @@ class Gemma4 final : public Decoder {
   Status LoadLayer(WeightReader& reader, int index) override;
   void RunLayers(Pass& pass, std::span<const std::int32_t> tokens, const TensorView& x) override;
   void RunLayer(Pass& pass, int index, const TensorView& x) override;
-  Reach reach(int layer) const override { return gemma_.reaches[static_cast<std::size_t>(layer)]; }
+  AttentionSpan attention_span(int layer) const override {
+    return gemma_.spans[static_cast<std::size_t>(layer)];
+  }
   RopeParams rope(int layer) const override {
-    return (reach(layer).window > 0 ? gemma_.window_rope : gemma_.rope).params();
+    return (attention_span(layer).window > 0 ? gemma_.window_rope : gemma_.rope).params();
   }
   std::vector<LayerMemory> Memory() const override;
 
  private:
   struct InputGate {
-    Projection gate, back;  // width → P → width
+    Projection gate, back;  // hidden_size → P → hidden_size
     Norm post_norm;
   };
   struct Layer {
-    Norm attn_norm, attn_post_norm, ffn_norm, ffn_post_norm;  // [width]
+    Norm attn_norm, attn_post_norm, ffn_norm, ffn_post_norm;  // [hidden_size]
     Norm q_norm, k_norm;                                      // [head]
     Projection q, o;
     std::optional<Projection> k, v;
@@ -76,9 +79,10 @@ class Gemma4 final : public Decoder {
   };
 
   int head_dim(int layer) const {
-    return reach(layer).window > 0 ? gemma_.window_dim : params().k_dim;
+    return attention_span(layer).window > 0 ? gemma_.window_dim : params().k_dim;
   }
-  int KeptBy(int layer) const;  // the layer whose keys and values it attends over
+  // Returns the layer whose keys and values `layer` attends over.
+  int KvLayer(int layer) const;
   Status LoadAttention(WeightReader& reader, int index, Layer* layer) const;
   Status LoadInput(WeightReader& reader, int index, Layer* layer) const;
   void Attend(Pass& pass, int index, const TensorView& h) const;
@@ -86,25 +90,25 @@ class Gemma4 final : public Decoder {
   void AddInput(Pass& pass, int index, const TensorView& x) const;
 
   Gemma4Params gemma_;
-  std::vector<float> ones_;  // the weight of a norm without one
+  std::vector<float> ones_;  // the weights of a norm without weights
   TensorView input_table_;   // [P · layers, vocabulary]
-  Projection input_model_;   // width → P · layers
+  Projection input_model_;   // hidden_size → P · layers
   Norm input_norm_;          // [P]
-  TensorView inputs_;        // of the pass that runs: [P, layers, batch]
+  TensorView inputs_;        // [P, layers, batch] of the current pass
   std::vector<Layer> layers_;
 };
 
-int Gemma4::KeptBy(int layer) const {
-  int kept_by = std::min(layer, gemma_.own_layers - 1);
-  while (kept_by > 0 && reach(kept_by) != reach(layer)) --kept_by;
-  return kept_by;
+int Gemma4::KvLayer(int layer) const {
+  int source = std::min(layer, gemma_.kv_layers - 1);
+  while (source > 0 && attention_span(source) != attention_span(layer)) --source;
+  return source;
 }
 
 std::vector<LayerMemory> Gemma4::Memory() const {
   std::vector<LayerMemory> layers = Decoder::Memory();
   for (LayerMemory& layer : layers) {
     layer.kv.k_dim = layer.kv.v_dim = head_dim(layer.layer);
-    if (layer.layer >= gemma_.own_layers) layer.kv.kv_heads = 0;
+    if (layer.layer >= gemma_.kv_layers) layer.kv.kv_heads = 0;
   }
   return layers;
 }
@@ -112,14 +116,14 @@ std::vector<LayerMemory> Gemma4::Memory() const {
 // ---- Loading
 
 Status Gemma4::LoadModelTensors(WeightReader& reader) {
-  if (gemma_.input_width == 0) return Status::Ok();
-  const std::int64_t all = std::int64_t{gemma_.input_width} * params().layers;
+  if (gemma_.input_size == 0) return Status::Ok();
+  const std::int64_t all = std::int64_t{gemma_.input_size} * params().layers;
   KVCACHE_ASSIGN_OR_RETURN(input_table_,
                            reader.Table("per_layer_token_embd.weight", all, params().vocabulary));
   KVCACHE_ASSIGN_OR_RETURN(input_model_,
-                           reader.Linear("per_layer_model_proj", params().width, all));
-  KVCACHE_ASSIGN_OR_RETURN(input_norm_, reader.RmsNorm("per_layer_proj_norm", gemma_.input_width,
-                                                       params().norm_epsilon));
+                           reader.Linear("per_layer_model_proj", params().hidden_size, all));
+  KVCACHE_ASSIGN_OR_RETURN(
+      input_norm_, reader.RmsNorm("per_layer_proj_norm", gemma_.input_size, params().norm_epsilon));
   return Status::Ok();
 }
 
@@ -130,33 +134,34 @@ Status Gemma4::LoadAttention(WeightReader& reader, int index, Layer* layer) cons
   const std::int64_t dim = head_dim(index);
   const std::int64_t queries = p.heads[at] * dim;
   const std::int64_t keys = p.kv_heads[at] * dim;
-  KVCACHE_ASSIGN_OR_RETURN(layer->q, reader.Linear(prefix + "q", p.width, queries));
+  KVCACHE_ASSIGN_OR_RETURN(layer->q, reader.Linear(prefix + "q", p.hidden_size, queries));
   KVCACHE_ASSIGN_OR_RETURN(layer->q_norm, reader.RmsNorm(prefix + "q_norm", dim, p.norm_epsilon));
-  KVCACHE_ASSIGN_OR_RETURN(layer->o, reader.Linear(prefix + "output", queries, p.width));
-  if (index >= gemma_.own_layers) {
-    // Files from before llama.cpp left them out have them still.
+  KVCACHE_ASSIGN_OR_RETURN(layer->o, reader.Linear(prefix + "output", queries, p.hidden_size));
+  if (index >= gemma_.kv_layers) {
+    // Older files still contain these tensors; llama.cpp's converter has since dropped them.
     for (const char* const unused : {"k.weight", "v.weight", "k_norm.weight"}) {
       reader.Ignore(prefix + unused);
     }
     return Status::Ok();
   }
-  KVCACHE_ASSIGN_OR_RETURN(layer->k, reader.Linear(prefix + "k", p.width, keys));
+  KVCACHE_ASSIGN_OR_RETURN(layer->k, reader.Linear(prefix + "k", p.hidden_size, keys));
   KVCACHE_ASSIGN_OR_RETURN(layer->k_norm, reader.RmsNorm(prefix + "k_norm", dim, p.norm_epsilon));
   if (!reader.Has(prefix + "v.weight")) return Status::Ok();
-  KVCACHE_ASSIGN_OR_RETURN(layer->v, reader.Linear(prefix + "v", p.width, keys));
+  KVCACHE_ASSIGN_OR_RETURN(layer->v, reader.Linear(prefix + "v", p.hidden_size, keys));
   return Status::Ok();
 }
 
 Status Gemma4::LoadInput(WeightReader& reader, int index, Layer* layer) const {
-  if (gemma_.input_width == 0) return Status::Ok();
+  if (gemma_.input_size == 0) return Status::Ok();
   const std::string prefix = LayerPrefix(index);
   const LayerParams& p = params();
   InputGate input;
   KVCACHE_ASSIGN_OR_RETURN(input.gate,
-                           reader.Linear(prefix + "inp_gate", p.width, gemma_.input_width));
-  KVCACHE_ASSIGN_OR_RETURN(input.back, reader.Linear(prefix + "proj", gemma_.input_width, p.width));
+                           reader.Linear(prefix + "inp_gate", p.hidden_size, gemma_.input_size));
+  KVCACHE_ASSIGN_OR_RETURN(input.back,
+                           reader.Linear(prefix + "proj", gemma_.input_size, p.hidden_size));
   KVCACHE_ASSIGN_OR_RETURN(input.post_norm,
-                           reader.RmsNorm(prefix + "post_norm", p.width, p.norm_epsilon));
+                           reader.RmsNorm(prefix + "post_norm", p.hidden_size, p.norm_epsilon));
   layer->input = std::move(input);
   return Status::Ok();
 }
@@ -165,16 +170,16 @@ Status Gemma4::LoadLayer(WeightReader& reader, int index) {
   const std::string prefix = LayerPrefix(index);
   const LayerParams& p = params();
   const auto norm = [&](const char* name) {
-    return reader.RmsNorm(prefix + name, p.width, p.norm_epsilon);
+    return reader.RmsNorm(prefix + name, p.hidden_size, p.norm_epsilon);
   };
   Layer layer;
   KVCACHE_ASSIGN_OR_RETURN(layer.attn_norm, norm("attn_norm"));
   KVCACHE_RETURN_IF_ERROR(LoadAttention(reader, index, &layer));
   KVCACHE_ASSIGN_OR_RETURN(layer.attn_post_norm, norm("post_attention_norm"));
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm, norm("ffn_norm"));
-  KVCACHE_ASSIGN_OR_RETURN(
-      layer.ffn,
-      GatedFeedForward::Load(reader, prefix, p.width, p.ffn[static_cast<std::size_t>(index)]));
+  KVCACHE_ASSIGN_OR_RETURN(layer.ffn,
+                           GatedFeedForward::Load(reader, prefix, p.hidden_size,
+                                                  p.ffn[static_cast<std::size_t>(index)]));
   layer.ffn.activation = Activation::kGelu;
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn_post_norm, norm("post_ffw_norm"));
   KVCACHE_RETURN_IF_ERROR(LoadInput(reader, index, &layer));
@@ -188,38 +193,38 @@ Status Gemma4::LoadLayer(WeightReader& reader, int index) {
 // ---- The graph
 
 void Gemma4::RunLayers(Pass& pass, std::span<const std::int32_t> tokens, const TensorView& x) {
-  if (gemma_.input_width == 0) return Decoder::RunLayers(pass, tokens, x);
+  if (gemma_.input_size == 0) return Decoder::RunLayers(pass, tokens, x);
   const Pass::Scope scope(pass);
-  const float width = static_cast<float>(params().width);
-  inputs_ = pass.TakeHeads(gemma_.input_width, params().layers);
-  const TensorView all = Flat(inputs_);
+  const float hidden_size = static_cast<float>(params().hidden_size);
+  inputs_ = pass.TakeHeads(gemma_.input_size, params().layers);
+  const TensorView all = Flatten(inputs_);
   pass.Linear(x, {{input_model_, all}});
-  pass.Scale(all, 1.0f / std::sqrt(width));
+  pass.Scale(all, 1.0f / std::sqrt(hidden_size));
   pass.RmsNorm(inputs_, input_norm_, inputs_);
   {
     const Pass::Scope tables(pass);
     const TensorView embedded = pass.TakeHidden(all.dims[0]);
     pass.Embed(input_table_, tokens, embedded);
-    pass.Scale(embedded, std::sqrt(static_cast<float>(gemma_.input_width)));
+    pass.Scale(embedded, std::sqrt(static_cast<float>(gemma_.input_size)));
     pass.Add(all, embedded);
   }
   pass.Scale(all, 1.0f / std::sqrt(2.0f));
   Decoder::RunLayers(pass, tokens, x);
 }
 
-// x += rms(Wproj (gelu(Wgate x) × the layer's input))
+// Computes x += rms(Wproj (gelu(Wgate x) × the layer's input)).
 void Gemma4::AddInput(Pass& pass, int index, const TensorView& x) const {
   const InputGate& input = *layers_[static_cast<std::size_t>(index)].input;
   const Pass::Scope scope(pass);
-  const TensorView gated = pass.TakeHidden(gemma_.input_width);
-  const TensorView own = pass.TakeHidden(gemma_.input_width);
-  const TensorView back = pass.TakeHidden(params().width);
-  TensorView from = Moved(inputs_, index * inputs_.stride_bytes[1]);
+  const TensorView gated = pass.TakeHidden(gemma_.input_size);
+  const TensorView layer_input = pass.TakeHidden(gemma_.input_size);
+  const TensorView back = pass.TakeHidden(params().hidden_size);
+  TensorView from = WithOffset(inputs_, index * inputs_.stride_bytes[1]);
   from.dims = {inputs_.dims[0], inputs_.dims[2], 1, 1};
   from.stride_bytes[1] = inputs_.stride_bytes[2];
-  pass.Copy(from, own);
+  pass.Copy(from, layer_input);
   pass.Linear(x, {{input.gate, gated}});
-  pass.Gate(gated, own, Activation::kGelu);
+  pass.Gate(gated, layer_input, Activation::kGelu);
   pass.Linear(gated, {{input.back, back}});
   pass.RmsNorm(back, input.post_norm, back);
   pass.Add(x, back);
@@ -246,7 +251,7 @@ void Gemma4::PutKeysAndValues(Pass& pass, int index, const TensorView& h) const 
   pass.Put(index, k, v);
 }
 
-// h = Wo attention(h)
+// Computes h = Wo attention(h).
 void Gemma4::Attend(Pass& pass, int index, const TensorView& h) const {
   const Layer& layer = layers_[static_cast<std::size_t>(index)];
   const int heads = params().heads[static_cast<std::size_t>(index)];
@@ -258,14 +263,14 @@ void Gemma4::Attend(Pass& pass, int index, const TensorView& h) const {
   pass.Linear(h, {{layer.q, q}});
   pass.RmsNorm(q, layer.q_norm, q);
   pass.Rope(q, rope(index));
-  pass.Attend(KeptBy(index), q, {.scale = params().attention_scale}, att);
+  pass.Attend(KvLayer(index), q, {.scale = params().attention_scale}, att);
   pass.Linear(att, {{layer.o, h}});
 }
 
 void Gemma4::RunLayer(Pass& pass, int index, const TensorView& x) {
   const Layer& layer = layers_[static_cast<std::size_t>(index)];
   const Pass::Scope scope(pass);
-  const TensorView h = pass.TakeHidden(params().width);
+  const TensorView h = pass.TakeHidden(params().hidden_size);
   pass.RmsNorm(x, layer.attn_norm, h);
   Attend(pass, index, h);
   pass.RmsNorm(h, layer.attn_post_norm, h);
@@ -292,22 +297,21 @@ Status ReadHeads(KeyReader& keys, const LayerParams& params, Gemma4Params* gemma
                                            : keys.Unsupported("attention.value_length_swa");
 }
 
-// Layers that share need one of their kind before them.
+// Checks that each layer without keys and values has an earlier layer of its kind to share with.
 Status ReadSharing(KeyReader& keys, const LayerParams& params, Gemma4Params* gemma) {
   constexpr std::string_view kShared = "attention.shared_kv_layers";
   KVCACHE_ASSIGN_OR_RETURN(const std::int64_t shared, keys.file().GetIntOr(keys.Key(kShared), 0));
   keys.Ignore(kShared);
   if (shared < 0 || shared >= params.layers) {
-    return {StatusCode::kCorrupt,
-            StrCat(keys.Key(kShared), " is ", shared, ", expected 0 to ", params.layers - 1)};
+    return Corrupt(StrCat(keys.Key(kShared), " is ", shared, "; must be 0 to ", params.layers - 1));
   }
-  gemma->own_layers = params.layers - static_cast<int>(shared);
-  const auto own = gemma->reaches.begin() + gemma->own_layers;
-  for (auto layer = own; layer != gemma->reaches.end(); ++layer) {
-    if (std::find(gemma->reaches.begin(), own, *layer) != own) continue;
-    return {StatusCode::kCorrupt,
-            StrCat(keys.Key(kShared), " is ", shared, ": layer ", layer - gemma->reaches.begin(),
-                   " has no layer of its kind to share with")};
+  gemma->kv_layers = params.layers - static_cast<int>(shared);
+  const auto first_shared = gemma->spans.begin() + gemma->kv_layers;
+  for (auto layer = first_shared; layer != gemma->spans.end(); ++layer) {
+    if (std::find(gemma->spans.begin(), first_shared, *layer) != first_shared) continue;
+    return Corrupt(StrCat(keys.Key(kShared), " is ", shared, ": layer ",
+                          layer - gemma->spans.begin(),
+                          " needs an earlier layer with the same window that has keys and values"));
   }
   return Status::Ok();
 }
@@ -319,21 +323,21 @@ Result<std::unique_ptr<Model>> LoadGemma4(const GgufFile& file, std::string_view
   KeyReader keys(file, name);
   WeightReader weights(file, backend);
   KVCACHE_ASSIGN_OR_RETURN(LayerParams params, ReadLayerParams(keys));
-  params.embedding_scale = std::sqrt(static_cast<float>(params.width));
+  params.embedding_scale = std::sqrt(static_cast<float>(params.hidden_size));
   if (!keys.Has("attention.scale")) params.attention_scale = 1.0f;
   KVCACHE_ASSIGN_OR_RETURN(params.logit_soft_cap,
                            ReadSoftCap(keys, "final_logit_softcapping", 0.0));
   Gemma4Params gemma;
-  KVCACHE_ASSIGN_OR_RETURN(gemma.reaches, ReadReach(keys, params));
+  KVCACHE_ASSIGN_OR_RETURN(gemma.spans, ReadAttentionSpans(keys, params));
   KVCACHE_RETURN_IF_ERROR(ReadHeads(keys, params, &gemma));
   KVCACHE_RETURN_IF_ERROR(ReadSharing(keys, params, &gemma));
-  KVCACHE_ASSIGN_OR_RETURN(gemma.input_width,
+  KVCACHE_ASSIGN_OR_RETURN(gemma.input_size,
                            keys.IntOrZero("embedding_length_per_layer_input", 1 << 16));
   KVCACHE_ASSIGN_OR_RETURN(gemma.rope,
                            ReadRope(keys, params, RopeParams::Pairing::kHalves, weights));
   KVCACHE_ASSIGN_OR_RETURN(gemma.window_rope,
                            ReadWindowRope(keys, gemma.window_dim, RopeParams::Pairing::kHalves));
-  IgnoreOtherSenses(keys, weights);
+  IgnoreVisionAndAudio(keys, weights);
   KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
   return LoadDecoder(std::make_unique<Gemma4>(backend, name, std::move(params), std::move(gemma)),
                      weights, file);

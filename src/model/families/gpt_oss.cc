@@ -1,21 +1,24 @@
-// The gpt-oss architecture: every feed-forward part a mixture of experts with biases and a clamped
-// gate; attention with biases on all four matrices, windows in every other layer, and a sink: a
-// learned logit in each head's softmax that stands for no key.
+// The gpt-oss architecture. Every feed-forward part is a mixture of experts with biases and a
+// clamped gate. Attention has biases on all four matrices, a window in every other layer, and a
+// sink: a learned logit in each head's softmax that belongs to no key.
 //
 //   gate = min(Wgate h + b, 7),  up = Wup h + b within ±7
 //   out  = Wdown (gate · sigmoid(1.702 gate) × (up + 1)) + b
 //
-// A token's experts are weighted by the softmax over its chosen logits. Positions are stretched by
-// YaRN; its ramp runs between whole pairs as everywhere here and in llama.cpp, while the published
-// code leaves the ends of it unrounded.
+// A token's experts are weighted by the softmax over their logits. Positions are scaled by YaRN.
+// Its ramp runs between whole pairs, as in all families here and in llama.cpp; the published code
+// does not round the ramp's ends.
 //
 // Source: OpenAI, "gpt-oss-120b & gpt-oss-20b model card" (2025), and the code published with it.
 #include <utility>
 #include <vector>
 
+#include "base/errors.h"
+#include "base/strings.h"
 #include "model/families/architectures.h"
-#include "model/graph/blocks.h"
 #include "model/graph/decoder.h"
+#include "model/graph/feed_forward.h"
+#include "model/graph/self_attention.h"
 #include "model/graph/window_layers.h"
 #include "model/load/rope_scaling.h"
 
@@ -28,29 +31,30 @@ constexpr float kGateAlpha = 1.702f;
 class GptOss final : public Decoder {
  public:
   GptOss(Backend& backend, std::string_view name, LayerParams params, ExpertParams experts,
-         RopeTable rope, std::vector<Reach> reaches)
+         RopeTable rope, std::vector<AttentionSpan> spans)
       : Decoder(backend, name, std::move(params)),
         experts_(experts),
         rope_(std::move(rope)),
-        reaches_(std::move(reaches)) {}
+        spans_(std::move(spans)) {}
 
  protected:
   Status LoadLayer(WeightReader& reader, int index) override;
   void RunLayer(Pass& pass, int index, const TensorView& x) override;
   RopeParams rope(int) const override { return rope_.params(); }
-  Reach reach(int layer) const override { return reaches_[static_cast<std::size_t>(layer)]; }
+  AttentionSpan attention_span(int layer) const override {
+    return spans_[static_cast<std::size_t>(layer)];
+  }
 
  private:
   struct Layer {
     Norm attn_norm, ffn_norm;
-    AttentionWeights attention;
-    std::span<const float> sinks;  // [heads], in the file
+    SelfAttention attention;
     Experts ffn;
   };
 
   ExpertParams experts_;
   RopeTable rope_;
-  std::vector<Reach> reaches_;
+  std::vector<AttentionSpan> spans_;
   ExpertPlan plan_;
   std::vector<Layer> layers_;
 };
@@ -60,15 +64,15 @@ Status GptOss::LoadLayer(WeightReader& reader, int index) {
   const LayerParams& p = params();
   Layer layer;
   KVCACHE_ASSIGN_OR_RETURN(layer.attn_norm,
-                           reader.RmsNorm(prefix + "attn_norm", p.width, p.norm_epsilon));
-  KVCACHE_ASSIGN_OR_RETURN(
-      layer.attention, AttentionWeights::Load(reader, p, index, Bias::kRequired, Bias::kRequired));
-  KVCACHE_ASSIGN_OR_RETURN(layer.sinks, reader.Floats(prefix + "attn_sinks.weight",
-                                                      p.heads[static_cast<std::size_t>(index)]));
-  // Behind attention, which is before the feed-forward part.
-  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm,
-                           reader.RmsNorm(prefix + "post_attention_norm", p.width, p.norm_epsilon));
-  KVCACHE_ASSIGN_OR_RETURN(layer.ffn, Experts::Load(reader, prefix, p.width, experts_));
+                           reader.RmsNorm(prefix + "attn_norm", p.hidden_size, p.norm_epsilon));
+  KVCACHE_ASSIGN_OR_RETURN(layer.attention, SelfAttention::Load(reader, p, index,
+                                                                {.bias = Bias::kRequired,
+                                                                 .output_bias = Bias::kRequired,
+                                                                 .sinks = true}));
+  // The norm after attention is the feed-forward part's norm.
+  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm, reader.RmsNorm(prefix + "post_attention_norm",
+                                                          p.hidden_size, p.norm_epsilon));
+  KVCACHE_ASSIGN_OR_RETURN(layer.ffn, Experts::Load(reader, prefix, p.hidden_size, experts_));
   layers_.push_back(std::move(layer));
   return Status::Ok();
 }
@@ -76,19 +80,13 @@ Status GptOss::LoadLayer(WeightReader& reader, int index) {
 void GptOss::RunLayer(Pass& pass, int index, const TensorView& x) {
   const Layer& layer = layers_[static_cast<std::size_t>(index)];
   const Pass::Scope scope(pass);
-  const TensorView h = pass.TakeHidden(params().width);
-  {
-    const AttentionWeights& w = layer.attention;
-    const Pass::Scope attention(pass);
-    const auto [q, k, v, att] = TakeAttention(pass, w);
-    pass.RmsNorm(x, layer.attn_norm, h);
-    pass.Linear(h, {{w.q, q}, {w.k, k}, {w.v, v}});
-    pass.Rope(q, rope_.params());
-    pass.Rope(k, rope_.params());
-    pass.Attention(index, q, k, v, {.scale = params().attention_scale, .sinks = layer.sinks}, att);
-    pass.Linear(att, {{w.o, h}});
-    pass.Add(x, h);
-  }
+  const TensorView h = pass.TakeHidden(params().hidden_size);
+  pass.RmsNorm(x, layer.attn_norm, h);
+  layer.attention.Run(pass, index, h,
+                      {.rope = rope_.params(), .attention = {.scale = params().attention_scale}},
+                      h);
+  pass.Add(x, h);
+
   pass.RmsNorm(x, layer.ffn_norm, h);
   layer.ffn.Run(pass, plan_, h, h);
   pass.Add(x, h);
@@ -101,10 +99,10 @@ Result<std::unique_ptr<Model>> LoadGptOss(const GgufFile& file, std::string_view
   KeyReader keys(file, name);
   WeightReader weights(file, backend);
   KVCACHE_ASSIGN_OR_RETURN(LayerParams params, ReadLayerParams(keys));
-  KVCACHE_ASSIGN_OR_RETURN(std::vector<Reach> reaches, ReadReach(keys, params));
+  KVCACHE_ASSIGN_OR_RETURN(std::vector<AttentionSpan> spans, ReadAttentionSpans(keys, params));
   KVCACHE_ASSIGN_OR_RETURN(ExpertParams experts, ReadExpertParams(keys, params));
   if (experts.count == 0) {
-    return Status(StatusCode::kCorrupt, keys.Key("expert_count") + " is missing");
+    return Corrupt(StrCat(keys.Key("expert_count"), " is missing; gpt-oss needs experts"));
   }
   experts.biases = true;
   experts.gate_limit = kGateLimit;
@@ -113,7 +111,7 @@ Result<std::unique_ptr<Model>> LoadGptOss(const GgufFile& file, std::string_view
                            ReadRope(keys, params, RopeParams::Pairing::kHalves, weights));
   KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
   return LoadDecoder(std::make_unique<GptOss>(backend, name, std::move(params), experts,
-                                              std::move(rope), std::move(reaches)),
+                                              std::move(rope), std::move(spans)),
                      weights, file);
 }
 

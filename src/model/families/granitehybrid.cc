@@ -1,11 +1,12 @@
-// The granitehybrid architecture (IBM's Granite 4.0 H): Mamba-2 layers, and a few of grouped-query
-// attention, mostly without rotation; a dense feed-forward part or experts beside a shared one.
-// Fixed factors stand on the embedding, on what a layer adds, and under the logits.
+// The granitehybrid architecture (IBM's Granite 4.0 H): Mamba-2 layers, and a few layers of
+// grouped-query attention, mostly without rotation. The feed-forward part is dense, or experts with
+// a shared expert. The file gives factors for the embedding and for the results that layers add,
+// and a divisor of the logits.
 //
-// A Mamba-2 layer, with x, B and C from a short convolution and z a gate, per head h of group g:
+// A Mamba-2 layer gets x, B and C from a short convolution; z is a gate. For each head:
 //
 //   S = e^{a Δ} S + Δ x Bᵀ       y = S C + d x       Δ = softplus(δ + bias)
-//   out = Wout · norm(y × silu(z)), normed over each group's heads
+//   out = Wout · norm(y × silu(z))        normed over each group's heads
 //
 // Source: Dao and Gu, "Transformers are SSMs" (2024); IBM, "Granite 4.0" (2025), and transformers'
 // modeling_granitemoehybrid.
@@ -16,8 +17,9 @@
 
 #include "base/strings.h"
 #include "model/families/architectures.h"
-#include "model/graph/blocks.h"
+#include "model/graph/feed_forward.h"
 #include "model/graph/hybrid_decoder.h"
+#include "model/graph/self_attention.h"
 #include "model/graph/shared_experts.h"
 #include "model/load/rope_scaling.h"
 
@@ -25,8 +27,8 @@ namespace kvcache {
 namespace {
 
 struct GraniteParams {
-  float residual_scale = 1.0f;  // on what each half of a layer adds
-  bool turns = true;            // are queries and keys rotated?
+  float residual_scale = 1.0f;  // factor on the results of attention and feed-forward
+  bool rotates = true;          // whether queries and keys are rotated
 };
 
 class GraniteHybrid final : public HybridDecoder {
@@ -42,7 +44,7 @@ class GraniteHybrid final : public HybridDecoder {
  protected:
   Status LoadLayer(WeightReader& reader, int index) override;
   void RunLayer(Pass& pass, int index, const TensorView& x) override;
-  RopeParams rope(int) const override { return granite_.turns ? rope_.params() : RopeParams{}; }
+  RopeParams rope(int) const override { return granite_.rotates ? rope_.params() : RopeParams{}; }
 
  private:
   struct Mamba {
@@ -54,18 +56,18 @@ class GraniteHybrid final : public HybridDecoder {
     Projection out;
   };
   struct Layer {
-    Norm mixer_norm, ffn_norm;  // [width]
-    std::variant<Mamba, AttentionWeights> mixer;
+    Norm mixer_norm, ffn_norm;  // [hidden_size]
+    std::variant<Mamba, SelfAttention> mixer;
     FeedForward ffn;
     std::optional<SharedExpert> shared;
   };
 
   Result<Mamba> LoadMamba(WeightReader& reader, const std::string& prefix) const;
-  // Both: h becomes the layer's answer to it.
+  // Both replace h by the mixer's result for it.
   void RunMixer(Pass& pass, int index, const Mamba& mixer, const TensorView& h);
-  void RunMixer(Pass& pass, int index, const AttentionWeights& w, const TensorView& h);
+  void RunMixer(Pass& pass, int index, const SelfAttention& mixer, const TensorView& h);
   void RunFeedForward(Pass& pass, const Layer& layer, const TensorView& h);
-  // x += r h, where r is the residual factor; h is not the same after.
+  // Computes x += r h, where r is the residual factor. Overwrites h.
   void AddScaled(Pass& pass, const TensorView& x, const TensorView& h) const;
 
   ExpertParams experts_;
@@ -77,11 +79,11 @@ class GraniteHybrid final : public HybridDecoder {
 
 Result<GraniteHybrid::Mamba> GraniteHybrid::LoadMamba(WeightReader& reader,
                                                       const std::string& prefix) const {
-  const std::int64_t width = params().width;
+  const std::int64_t hidden_size = params().hidden_size;
   const RecurrentParams& r = recurrent();
   Mamba m;
   KVCACHE_ASSIGN_OR_RETURN(
-      m.in, reader.LinearParts(prefix + "ssm_in", width, {r.inner(), r.channels, r.heads}));
+      m.in, reader.LinearParts(prefix + "ssm_in", hidden_size, {r.inner(), r.channels, r.heads}));
   KVCACHE_ASSIGN_OR_RETURN(m.conv.taps,
                            reader.FloatTable(prefix + "ssm_conv1d.weight", r.taps, r.channels));
   if (reader.Has(prefix + "ssm_conv1d.bias")) {
@@ -99,7 +101,7 @@ Result<GraniteHybrid::Mamba> GraniteHybrid::LoadMamba(WeightReader& reader,
     std::byte* const weight = norms.data + group * norms.stride_bytes[1];
     m.norms.push_back({TensorView::Dense(weight, DType::kF32, each), params().norm_epsilon});
   }
-  KVCACHE_ASSIGN_OR_RETURN(m.out, reader.Linear(prefix + "ssm_out", r.inner(), width));
+  KVCACHE_ASSIGN_OR_RETURN(m.out, reader.Linear(prefix + "ssm_out", r.inner(), hidden_size));
   return m;
 }
 
@@ -108,20 +110,21 @@ Status GraniteHybrid::LoadLayer(WeightReader& reader, int index) {
   const LayerParams& p = params();
   Layer layer;
   KVCACHE_ASSIGN_OR_RETURN(layer.mixer_norm,
-                           reader.RmsNorm(prefix + "attn_norm", p.width, p.norm_epsilon));
+                           reader.RmsNorm(prefix + "attn_norm", p.hidden_size, p.norm_epsilon));
   if (IsRecurrent(index)) {
     KVCACHE_ASSIGN_OR_RETURN(layer.mixer, LoadMamba(reader, prefix));
   } else {
-    KVCACHE_ASSIGN_OR_RETURN(
-        layer.mixer, AttentionWeights::Load(reader, p, index, Bias::kIfPresent, Bias::kIfPresent));
+    KVCACHE_ASSIGN_OR_RETURN(layer.mixer, SelfAttention::Load(reader, p, index,
+                                                              {.bias = Bias::kIfPresent,
+                                                               .output_bias = Bias::kIfPresent}));
   }
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm,
-                           reader.RmsNorm(prefix + "ffn_norm", p.width, p.norm_epsilon));
+                           reader.RmsNorm(prefix + "ffn_norm", p.hidden_size, p.norm_epsilon));
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn, FeedForward::Load(reader, p, experts_, index));
   if (experts_.shared_ffn > 0) {
-    KVCACHE_ASSIGN_OR_RETURN(
-        layer.shared,
-        SharedExpert::Load(reader, prefix, p.width, experts_.shared_ffn, SharedExpertGate::kNone));
+    KVCACHE_ASSIGN_OR_RETURN(layer.shared,
+                             SharedExpert::Load(reader, prefix, p.hidden_size, experts_.shared_ffn,
+                                                SharedExpertGate::kNone));
   }
   layers_.push_back(std::move(layer));
   return Status::Ok();
@@ -143,7 +146,7 @@ void GraniteHybrid::RunMixer(Pass& pass, int index, const Mamba& mixer, const Te
   pass.DecayRates(steps, mixer.dt_bias, mixer.rates, steps, decays);
   pass.Scan(index,
             {.keys = pass.HeadsOf(xbc, r.inner(), r.k_dim, r.groups),
-             .queries = pass.HeadsOf(xbc, r.inner() + r.key_width(), r.k_dim, r.groups),
+             .queries = pass.HeadsOf(xbc, r.inner() + r.key_size(), r.k_dim, r.groups),
              .values = pass.HeadsOf(xbc, 0, r.v_dim, r.heads),
              .decays = decays,
              .steps = steps},
@@ -157,22 +160,17 @@ void GraniteHybrid::RunMixer(Pass& pass, int index, const Mamba& mixer, const Te
   pass.Linear(z, {{mixer.out, h}});
 }
 
-void GraniteHybrid::RunMixer(Pass& pass, int index, const AttentionWeights& w,
+void GraniteHybrid::RunMixer(Pass& pass, int index, const SelfAttention& mixer,
                              const TensorView& h) {
-  const Pass::Scope scope(pass);
-  const auto [q, k, v, att] = TakeAttention(pass, w);
-  pass.Linear(h, {{w.q, q}, {w.k, k}, {w.v, v}});
-  pass.Rope(q, rope(index));
-  pass.Rope(k, rope(index));
-  pass.Attention(index, q, k, v, {.scale = params().attention_scale}, att);
-  pass.Linear(att, {{w.o, h}});
+  mixer.Run(pass, index, h, {.rope = rope(index), .attention = {.scale = params().attention_scale}},
+            h);
 }
 
-// h becomes what the feed-forward part, and the expert that all tokens share, make of it.
+// Replaces h by the sum of the feed-forward part's and the shared expert's results.
 void GraniteHybrid::RunFeedForward(Pass& pass, const Layer& layer, const TensorView& h) {
   if (!layer.shared.has_value()) return layer.ffn.Run(pass, plan_, h, h);
   const Pass::Scope scope(pass);
-  const TensorView routed = pass.TakeHidden(params().width);
+  const TensorView routed = pass.TakeHidden(params().hidden_size);
   layer.ffn.Run(pass, plan_, h, routed);
   layer.shared->Run(pass, h, h);
   pass.Add(h, routed);
@@ -186,7 +184,7 @@ void GraniteHybrid::AddScaled(Pass& pass, const TensorView& x, const TensorView&
 void GraniteHybrid::RunLayer(Pass& pass, int index, const TensorView& x) {
   const Layer& layer = layers_[static_cast<std::size_t>(index)];
   const Pass::Scope scope(pass);
-  const TensorView h = pass.TakeHidden(params().width);
+  const TensorView h = pass.TakeHidden(params().hidden_size);
   pass.RmsNorm(x, layer.mixer_norm, h);
   std::visit([&](const auto& mixer) { RunMixer(pass, index, mixer, h); }, layer.mixer);
   AddScaled(pass, x, h);
@@ -196,7 +194,7 @@ void GraniteHybrid::RunLayer(Pass& pass, int index, const TensorView& x) {
   AddScaled(pass, x, h);
 }
 
-// A factor that a file gives, or 1; 0 says the same as none.
+// Reads a factor; 1 if the key is missing or 0.
 Result<float> Factor(KeyReader& keys, std::string_view key) {
   KVCACHE_ASSIGN_OR_RETURN(const double factor, keys.FloatOr(key, 1.0));
   return factor == 0.0 ? 1.0f : static_cast<float>(factor);
@@ -208,7 +206,7 @@ Result<GraniteParams> ReadGranite(KeyReader& keys, LayerParams* params) {
   KVCACHE_ASSIGN_OR_RETURN(granite.residual_scale, Factor(keys, "residual_scale"));
   KVCACHE_ASSIGN_OR_RETURN(const float divisor, Factor(keys, "logit_scale"));
   params->logit_scale = 1.0f / divisor;
-  KVCACHE_ASSIGN_OR_RETURN(granite.turns, keys.BoolOr("rope.scaling.finetuned", true));
+  KVCACHE_ASSIGN_OR_RETURN(granite.rotates, keys.BoolOr("rope.scaling.finetuned", true));
   return granite;
 }
 
@@ -223,7 +221,7 @@ Result<std::unique_ptr<Model>> LoadGraniteHybrid(const GgufFile& file, std::stri
   KVCACHE_ASSIGN_OR_RETURN(ExpertParams experts, ReadExpertParams(keys, params));
   KVCACHE_ASSIGN_OR_RETURN(const int shared,
                            keys.IntOrZero("expert_shared_feed_forward_length", 1 << 23));
-  // Dense files may say how wide it would be.
+  // Dense files may have the key as well; they have no shared expert.
   if (experts.count > 0) experts.shared_ffn = shared;
   KVCACHE_ASSIGN_OR_RETURN(const GraniteParams granite, ReadGranite(keys, &params));
   KVCACHE_ASSIGN_OR_RETURN(RopeTable rope,

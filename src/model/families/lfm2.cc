@@ -1,11 +1,11 @@
-// The lfm2 and lfm2moe architectures (Liquid's LFM2): most layers are short convolutions between
-// two gates,
+// The lfm2 and lfm2moe architectures (Liquid's LFM2). Most layers are short convolutions between
+// two gates:
 //
 //   (b, c, x) = Win n        y = Wout (c × conv(b × x))
 //
-// the others grouped-query attention with norms of heads; every layer has a gated feed-forward
-// part. A layer with 0 KV heads is a convolution. In lfm2moe all but the first layers have experts,
-// gated by sigmoids and chosen with a bias.
+// The others are grouped-query attention with head norms. A layer with 0 KV heads is a convolution.
+// Every layer has a gated feed-forward part. In lfm2moe all layers except the first ones have
+// experts, scored by sigmoids and chosen with a bias.
 //
 // Source: Liquid AI, "LFM2 technical report" (2025), and transformers' modeling_lfm2.
 #include <utility>
@@ -13,8 +13,9 @@
 #include <vector>
 
 #include "model/families/architectures.h"
-#include "model/graph/blocks.h"
+#include "model/graph/feed_forward.h"
 #include "model/graph/hybrid_decoder.h"
+#include "model/graph/self_attention.h"
 #include "model/load/rope_scaling.h"
 
 namespace kvcache {
@@ -40,21 +41,16 @@ class Lfm2 final : public HybridDecoder {
     ConvTaps taps;
     Projection out;
   };
-  struct Attention {
-    AttentionWeights weights;
-    Norm q_norm, k_norm;  // [head]
-  };
   struct Layer {
-    Norm mixer_norm, ffn_norm;  // [width]
-    std::variant<Convolution, Attention> mixer;
+    Norm mixer_norm, ffn_norm;  // [hidden_size]
+    std::variant<Convolution, SelfAttention> mixer;
     FeedForward ffn;
   };
 
   Result<Convolution> LoadConvolution(WeightReader& reader, const std::string& prefix) const;
-  Result<Attention> LoadAttention(WeightReader& reader, const std::string& prefix, int index) const;
-  // Both: h becomes the layer's answer to it.
+  // Both replace h by the mixer's result for it.
   void RunMixer(Pass& pass, int index, const Convolution& mixer, const TensorView& h);
-  void RunMixer(Pass& pass, int index, const Attention& mixer, const TensorView& h);
+  void RunMixer(Pass& pass, int index, const SelfAttention& mixer, const TensorView& h);
 
   ExpertParams experts_;
   RopeTable rope_;
@@ -64,26 +60,15 @@ class Lfm2 final : public HybridDecoder {
 
 Result<Lfm2::Convolution> Lfm2::LoadConvolution(WeightReader& reader,
                                                 const std::string& prefix) const {
-  const std::int64_t width = params().width;
+  const std::int64_t hidden_size = params().hidden_size;
   Convolution c;
-  KVCACHE_ASSIGN_OR_RETURN(
-      c.in, reader.LinearParts(prefix + "shortconv.in_proj", width, {width, width, width}));
-  KVCACHE_ASSIGN_OR_RETURN(
-      c.taps.taps, reader.FloatTable(prefix + "shortconv.conv.weight", recurrent().taps, width));
-  KVCACHE_ASSIGN_OR_RETURN(c.out, reader.Linear(prefix + "shortconv.out_proj", width, width));
+  KVCACHE_ASSIGN_OR_RETURN(c.in, reader.LinearParts(prefix + "shortconv.in_proj", hidden_size,
+                                                    {hidden_size, hidden_size, hidden_size}));
+  KVCACHE_ASSIGN_OR_RETURN(c.taps.taps, reader.FloatTable(prefix + "shortconv.conv.weight",
+                                                          recurrent().taps, hidden_size));
+  KVCACHE_ASSIGN_OR_RETURN(c.out,
+                           reader.Linear(prefix + "shortconv.out_proj", hidden_size, hidden_size));
   return c;
-}
-
-Result<Lfm2::Attention> Lfm2::LoadAttention(WeightReader& reader, const std::string& prefix,
-                                            int index) const {
-  const LayerParams& p = params();
-  Attention a;
-  KVCACHE_ASSIGN_OR_RETURN(a.weights, AttentionWeights::Load(reader, p, index));
-  KVCACHE_ASSIGN_OR_RETURN(a.q_norm,
-                           reader.RmsNorm(prefix + "attn_q_norm", p.k_dim, p.norm_epsilon));
-  KVCACHE_ASSIGN_OR_RETURN(a.k_norm,
-                           reader.RmsNorm(prefix + "attn_k_norm", p.k_dim, p.norm_epsilon));
-  return a;
 }
 
 Status Lfm2::LoadLayer(WeightReader& reader, int index) {
@@ -91,14 +76,15 @@ Status Lfm2::LoadLayer(WeightReader& reader, int index) {
   const LayerParams& p = params();
   Layer layer;
   KVCACHE_ASSIGN_OR_RETURN(layer.mixer_norm,
-                           reader.RmsNorm(prefix + "attn_norm", p.width, p.norm_epsilon));
+                           reader.RmsNorm(prefix + "attn_norm", p.hidden_size, p.norm_epsilon));
   if (IsRecurrent(index)) {
     KVCACHE_ASSIGN_OR_RETURN(layer.mixer, LoadConvolution(reader, prefix));
   } else {
-    KVCACHE_ASSIGN_OR_RETURN(layer.mixer, LoadAttention(reader, prefix, index));
+    KVCACHE_ASSIGN_OR_RETURN(layer.mixer,
+                             SelfAttention::Load(reader, p, index, {.head_norms = true}));
   }
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm,
-                           reader.RmsNorm(prefix + "ffn_norm", p.width, p.norm_epsilon));
+                           reader.RmsNorm(prefix + "ffn_norm", p.hidden_size, p.norm_epsilon));
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn, FeedForward::Load(reader, p, experts_, index));
   layers_.push_back(std::move(layer));
   return Status::Ok();
@@ -106,9 +92,9 @@ Status Lfm2::LoadLayer(WeightReader& reader, int index) {
 
 void Lfm2::RunMixer(Pass& pass, int index, const Convolution& mixer, const TensorView& h) {
   const Pass::Scope scope(pass);
-  const TensorView b = pass.TakeHidden(params().width);
-  const TensorView c = pass.TakeHidden(params().width);
-  const TensorView x = pass.TakeHidden(params().width);
+  const TensorView b = pass.TakeHidden(params().hidden_size);
+  const TensorView c = pass.TakeHidden(params().hidden_size);
+  const TensorView x = pass.TakeHidden(params().hidden_size);
   pass.Linear(h, {{mixer.in[0], b}, {mixer.in[1], c}, {mixer.in[2], x}});
   pass.Multiply(x, b);
   pass.ShortConv(index, x, mixer.taps, h);
@@ -116,23 +102,15 @@ void Lfm2::RunMixer(Pass& pass, int index, const Convolution& mixer, const Tenso
   pass.Linear(c, {{mixer.out, h}});
 }
 
-void Lfm2::RunMixer(Pass& pass, int index, const Attention& mixer, const TensorView& h) {
-  const AttentionWeights& w = mixer.weights;
-  const Pass::Scope scope(pass);
-  const auto [q, k, v, att] = TakeAttention(pass, w);
-  pass.Linear(h, {{w.q, q}, {w.k, k}, {w.v, v}});
-  pass.RmsNorm(q, mixer.q_norm, q);
-  pass.RmsNorm(k, mixer.k_norm, k);
-  pass.Rope(q, rope_.params());
-  pass.Rope(k, rope_.params());
-  pass.Attention(index, q, k, v, {.scale = params().attention_scale}, att);
-  pass.Linear(att, {{w.o, h}});
+void Lfm2::RunMixer(Pass& pass, int index, const SelfAttention& mixer, const TensorView& h) {
+  mixer.Run(pass, index, h,
+            {.rope = rope_.params(), .attention = {.scale = params().attention_scale}}, h);
 }
 
 void Lfm2::RunLayer(Pass& pass, int index, const TensorView& x) {
   const Layer& layer = layers_[static_cast<std::size_t>(index)];
   const Pass::Scope scope(pass);
-  const TensorView h = pass.TakeHidden(params().width);
+  const TensorView h = pass.TakeHidden(params().hidden_size);
   pass.RmsNorm(x, layer.mixer_norm, h);
   std::visit([&](const auto& mixer) { RunMixer(pass, index, mixer, h); }, layer.mixer);
   pass.Add(x, h);
@@ -146,7 +124,7 @@ Result<ExpertParams> ReadExperts(KeyReader& keys, const LayerParams& params) {
   KVCACHE_ASSIGN_OR_RETURN(ExpertParams experts, ReadExpertParams(keys, params, {.sigmoid = true}));
   if (experts.count == 0) return keys.Unsupported("expert_count");
   experts.choice_bias = true;
-  // Which layers they are is told by their tensors.
+  // The tensors tell which layers are dense; the key is read so that it counts as known.
   KVCACHE_ASSIGN_OR_RETURN([[maybe_unused]] const int dense,
                            keys.IntOrZero("leading_dense_block_count", params.layers));
   return experts;

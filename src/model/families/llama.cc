@@ -2,8 +2,8 @@
 // mixture of SwiGLU experts. Llama 1 to 3, Mistral, Mixtral, TinyLlama and SmolLM files carry this
 // name in general.architecture.
 //
-// Biases of attention are used where a file has them. A window (attention.sliding_window, Mistral
-// 0.1) is that of all layers.
+// Attention has biases if the file has them. A window (attention.sliding_window, Mistral 0.1)
+// applies to all layers.
 //
 // Source: Touvron et al., "LLaMA" (2023); Jiang et al., "Mistral 7B" (2023) and "Mixtral of
 // experts" (2024); tensor and key names as in the GGUF specification.
@@ -11,8 +11,9 @@
 #include <vector>
 
 #include "model/families/architectures.h"
-#include "model/graph/blocks.h"
 #include "model/graph/decoder.h"
+#include "model/graph/feed_forward.h"
+#include "model/graph/self_attention.h"
 #include "model/graph/window_layers.h"
 #include "model/load/rope_scaling.h"
 
@@ -22,28 +23,30 @@ namespace {
 class Llama final : public Decoder {
  public:
   Llama(Backend& backend, std::string_view name, LayerParams params, ExpertParams experts,
-        RopeTable rope, std::vector<Reach> reaches)
+        RopeTable rope, std::vector<AttentionSpan> spans)
       : Decoder(backend, name, std::move(params)),
         experts_(experts),
         rope_(std::move(rope)),
-        reaches_(std::move(reaches)) {}
+        spans_(std::move(spans)) {}
 
  protected:
   Status LoadLayer(WeightReader& reader, int index) override;
   void RunLayer(Pass& pass, int index, const TensorView& x) override;
   RopeParams rope(int) const override { return rope_.params(); }
-  Reach reach(int layer) const override { return reaches_[static_cast<std::size_t>(layer)]; }
+  AttentionSpan attention_span(int layer) const override {
+    return spans_[static_cast<std::size_t>(layer)];
+  }
 
  private:
   struct Layer {
     Norm attn_norm, ffn_norm;
-    AttentionWeights attention;
+    SelfAttention attention;
     FeedForward ffn;
   };
 
   ExpertParams experts_;
   RopeTable rope_;
-  std::vector<Reach> reaches_;
+  std::vector<AttentionSpan> spans_;
   ExpertPlan plan_;
   std::vector<Layer> layers_;
 };
@@ -52,12 +55,13 @@ Status Llama::LoadLayer(WeightReader& reader, int index) {
   const std::string prefix = LayerPrefix(index);
   Layer layer;
   KVCACHE_ASSIGN_OR_RETURN(
-      layer.attn_norm, reader.RmsNorm(prefix + "attn_norm", params().width, params().norm_epsilon));
-  KVCACHE_ASSIGN_OR_RETURN(
-      layer.attention,
-      AttentionWeights::Load(reader, params(), index, Bias::kIfPresent, Bias::kIfPresent));
-  KVCACHE_ASSIGN_OR_RETURN(
-      layer.ffn_norm, reader.RmsNorm(prefix + "ffn_norm", params().width, params().norm_epsilon));
+      layer.attn_norm,
+      reader.RmsNorm(prefix + "attn_norm", params().hidden_size, params().norm_epsilon));
+  KVCACHE_ASSIGN_OR_RETURN(layer.attention, SelfAttention::Load(reader, params(), index,
+                                                                {.bias = Bias::kIfPresent,
+                                                                 .output_bias = Bias::kIfPresent}));
+  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm, reader.RmsNorm(prefix + "ffn_norm", params().hidden_size,
+                                                          params().norm_epsilon));
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn, FeedForward::Load(reader, params(), experts_, index));
   layers_.push_back(std::move(layer));
   return Status::Ok();
@@ -66,19 +70,13 @@ Status Llama::LoadLayer(WeightReader& reader, int index) {
 void Llama::RunLayer(Pass& pass, int index, const TensorView& x) {
   const Layer& layer = layers_[static_cast<std::size_t>(index)];
   const Pass::Scope scope(pass);
-  const TensorView h = pass.TakeHidden(params().width);
-  {
-    const AttentionWeights& w = layer.attention;
-    const Pass::Scope attention(pass);
-    const auto [q, k, v, att] = TakeAttention(pass, w);
-    pass.RmsNorm(x, layer.attn_norm, h);
-    pass.Linear(h, {{w.q, q}, {w.k, k}, {w.v, v}});
-    pass.Rope(q, rope_.params());
-    pass.Rope(k, rope_.params());
-    pass.Attention(index, q, k, v, {.scale = params().attention_scale}, att);
-    pass.Linear(att, {{w.o, h}});
-    pass.Add(x, h);
-  }
+  const TensorView h = pass.TakeHidden(params().hidden_size);
+  pass.RmsNorm(x, layer.attn_norm, h);
+  layer.attention.Run(pass, index, h,
+                      {.rope = rope_.params(), .attention = {.scale = params().attention_scale}},
+                      h);
+  pass.Add(x, h);
+
   pass.RmsNorm(x, layer.ffn_norm, h);
   layer.ffn.Run(pass, plan_, h, h);
   pass.Add(x, h);
@@ -94,10 +92,10 @@ Result<std::unique_ptr<Model>> LoadLlama(const GgufFile& file, std::string_view 
   KVCACHE_ASSIGN_OR_RETURN(const ExpertParams experts, ReadExpertParams(keys, params));
   KVCACHE_ASSIGN_OR_RETURN(RopeTable rope,
                            ReadRope(keys, params, RopeParams::Pairing::kInterleaved, weights));
-  KVCACHE_ASSIGN_OR_RETURN(std::vector<Reach> reaches, ReadReach(keys, params));
+  KVCACHE_ASSIGN_OR_RETURN(std::vector<AttentionSpan> spans, ReadAttentionSpans(keys, params));
   KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
   return LoadDecoder(std::make_unique<Llama>(backend, name, std::move(params), experts,
-                                             std::move(rope), std::move(reaches)),
+                                             std::move(rope), std::move(spans)),
                      weights, file);
 }
 

@@ -1,36 +1,37 @@
-// The llama4 architecture, text: mixtures of experts of which some is every token's, and two kinds
-// of layers. Of four, three turn queries and keys, norm them after (each head, without a weight),
-// and see a chunk of positions; the fourth turns nothing and sees everything, its query at position
-// p multiplied by
+// The llama4 architecture, text part. Feed-forward parts are mixtures of experts with one shared
+// expert. Of each four layers, three rotate queries and keys, norm them afterwards (each head,
+// without a weight), and see the positions of their chunk. The fourth has no rotation and sees all
+// positions; its query at position p is multiplied by
 //
 //   1 + b · ln(1 + floor((p + 1) / n))        b = 0.1, n = 8,192 unless the file says otherwise
 //
-// An expert's weight, the sigmoid of its logit, multiplies what goes into it. A file with
-// attention.sliding_window = 0 has the first kind of layers alone, which then see everything.
+// An expert's weight, the sigmoid of its logit, multiplies the expert's input. A file with
+// attention.sliding_window = 0 has layers of the first kind alone, which then see all positions.
 //
 // Source: Meta's published inference code (llama_models/llama4) and Hugging Face's modeling_llama4;
 // keys as llama.cpp and Ollama write them.
-#include <algorithm>
-#include <cmath>
-#include <new>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/errors.h"
+#include "base/strings.h"
 #include "model/families/architectures.h"
-#include "model/graph/blocks.h"
 #include "model/graph/decoder.h"
+#include "model/graph/feed_forward.h"
+#include "model/graph/query_factors.h"
+#include "model/graph/self_attention.h"
 #include "model/graph/shared_experts.h"
 #include "model/load/rope_scaling.h"
 
 namespace kvcache {
 namespace {
 
-// What its keys say beside those of other families.
+// The settings that only llama4 has.
 struct Llama4Params {
-  int chunk = 8192;          // tokens; 0: all layers see everything and turn
-  int expert_step = 1;       // every so many layers' feed-forward part has experts
-  bool head_norms = true;    // in layers that turn
+  int chunk = 8192;          // tokens; 0: all layers see everything and rotate
+  int expert_step = 1;       // n: every n-th layer's feed-forward part has experts
+  bool head_norms = true;    // norm heads in layers that rotate
   double temperature = 0.1;  // b above
   int temperature_length = 8192;
 };
@@ -38,20 +39,25 @@ struct Llama4Params {
 class Llama4 final : public Decoder {
  public:
   Llama4(Backend& backend, std::string_view name, LayerParams params, const ExpertParams& experts,
-         const Llama4Params& own, RopeTable rope)
+         const Llama4Params& config, RopeTable rope)
       : Decoder(backend, name, std::move(params)),
         experts_(experts),
-        own_(own),
+        config_(config),
         rope_(std::move(rope)),
-        ones_(static_cast<std::size_t>(this->params().k_dim), 1.0f) {}
+        ones_(static_cast<std::size_t>(this->params().k_dim), 1.0f),
+        query_factors_(config.temperature, config.temperature_length, 1) {}
 
   Status Reserve(int max_batch) override;
 
  protected:
   Status LoadLayer(WeightReader& reader, int index) override;
   void RunLayer(Pass& pass, int index, const TensorView& x) override;
-  RopeParams rope(int layer) const override { return Turns(layer) ? rope_.params() : RopeParams{}; }
-  Reach reach(int layer) const override { return {.chunk = Turns(layer) ? own_.chunk : 0}; }
+  RopeParams rope(int layer) const override {
+    return Rotates(layer) ? rope_.params() : RopeParams{};
+  }
+  AttentionSpan attention_span(int layer) const override {
+    return {.chunk = Rotates(layer) ? config_.chunk : 0};
+  }
 
  private:
   struct Layer {
@@ -60,17 +66,16 @@ class Llama4 final : public Decoder {
     SharedExperts ffn;
   };
 
-  bool Turns(int layer) const { return own_.chunk == 0 || (layer + 1) % 4 != 0; }
-  // RMS over a head, times one.
+  bool Rotates(int layer) const { return config_.chunk == 0 || (layer + 1) % 4 != 0; }
+  // Returns the norm of a head without a weight.
   Norm HeadNorm();
-  std::span<const float> Temperatures(std::span<const Position> positions);
   void Attend(Pass& pass, int index, const TensorView& x, const TensorView& h);
 
   ExpertParams experts_;
-  Llama4Params own_;
+  Llama4Params config_;
   RopeTable rope_;
-  std::vector<float> ones_;     // [k_dim]
-  std::vector<float> factors_;  // [max_batch]
+  std::vector<float> ones_;  // [k_dim]
+  QueryFactors query_factors_;
   ExpertPlan plan_;
   std::vector<Layer> layers_;
 };
@@ -80,11 +85,11 @@ Status Llama4::LoadLayer(WeightReader& reader, int index) {
   const LayerParams& p = params();
   Layer layer;
   KVCACHE_ASSIGN_OR_RETURN(layer.attn_norm,
-                           reader.RmsNorm(prefix + "attn_norm", p.width, p.norm_epsilon));
+                           reader.RmsNorm(prefix + "attn_norm", p.hidden_size, p.norm_epsilon));
   KVCACHE_ASSIGN_OR_RETURN(layer.attention, AttentionWeights::Load(reader, p, index));
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm,
-                           reader.RmsNorm(prefix + "ffn_norm", p.width, p.norm_epsilon));
-  if ((index + 1) % own_.expert_step == 0) {
+                           reader.RmsNorm(prefix + "ffn_norm", p.hidden_size, p.norm_epsilon));
+  if ((index + 1) % config_.expert_step == 0) {
     KVCACHE_ASSIGN_OR_RETURN(layer.ffn,
                              SharedExperts::Routed(reader, p, experts_, experts_.ffn, index));
   } else {
@@ -95,24 +100,12 @@ Status Llama4::LoadLayer(WeightReader& reader, int index) {
 }
 
 Status Llama4::Reserve(int max_batch) {
-  try {
-    factors_.resize(std::max(factors_.size(), static_cast<std::size_t>(max_batch)));
-  } catch (const std::bad_alloc&) {
-    return {StatusCode::kOutOfMemory, "no memory for a batch of " + std::to_string(max_batch)};
-  }
+  KVCACHE_RETURN_IF_ERROR(query_factors_.Reserve(max_batch));
   return Decoder::Reserve(max_batch);
 }
 
 Norm Llama4::HeadNorm() {
   return {TensorView::Dense(ones_.data(), DType::kF32, params().k_dim), params().norm_epsilon};
-}
-
-std::span<const float> Llama4::Temperatures(std::span<const Position> positions) {
-  for (std::size_t i = 0; i < positions.size(); ++i) {
-    const double passed = std::floor((positions[i] + 1.0) / own_.temperature_length);
-    factors_[i] = static_cast<float>(1.0 + own_.temperature * std::log1p(passed));
-  }
-  return std::span(factors_).first(positions.size());
 }
 
 void Llama4::Attend(Pass& pass, int index, const TensorView& x, const TensorView& h) {
@@ -122,15 +115,15 @@ void Llama4::Attend(Pass& pass, int index, const TensorView& x, const TensorView
   const auto [q, k, v, att] = TakeAttention(pass, w);
   pass.RmsNorm(x, layer.attn_norm, h);
   pass.Linear(h, {{w.q, q}, {w.k, k}, {w.v, v}});
-  if (Turns(index)) {
+  if (Rotates(index)) {
     pass.Rope(q, rope_.params());
     pass.Rope(k, rope_.params());
-    if (own_.head_norms) {
+    if (config_.head_norms) {
       pass.RmsNorm(q, HeadNorm(), q);
       pass.RmsNorm(k, HeadNorm(), k);
     }
   } else if (pass.runs()) {
-    pass.ScaleTokens(q, Temperatures(pass.positions()));
+    pass.ScaleTokens(q, query_factors_.At(pass.positions()));
   }
   pass.Attention(index, q, k, v, {.scale = params().attention_scale}, att);
   pass.Linear(att, {{w.o, h}});
@@ -140,33 +133,35 @@ void Llama4::Attend(Pass& pass, int index, const TensorView& x, const TensorView
 void Llama4::RunLayer(Pass& pass, int index, const TensorView& x) {
   const Layer& layer = layers_[static_cast<std::size_t>(index)];
   const Pass::Scope scope(pass);
-  const TensorView h = pass.TakeHidden(params().width);
+  const TensorView h = pass.TakeHidden(params().hidden_size);
   Attend(pass, index, x, h);
   pass.RmsNorm(x, layer.ffn_norm, h);
   layer.ffn.Run(pass, plan_, h, h);
   pass.Add(x, h);
 }
 
-// llama.cpp knows by the number of experts alone which of the published models norm heads.
+// Files without use_qk_norm: as in llama.cpp, the number of experts tells which published model
+// norms heads.
 constexpr int kExpertsWithoutHeadNorms = 128;
 
-Result<Llama4Params> ReadOwn(KeyReader& keys, const ExpertParams& experts) {
+Result<Llama4Params> ReadConfig(KeyReader& keys, const ExpertParams& experts) {
   constexpr std::string_view kWindow = "attention.sliding_window";
-  Llama4Params own;
-  KVCACHE_ASSIGN_OR_RETURN(own.chunk, keys.IntOr("attention.chunk_size", 1 << 28, own.chunk));
+  Llama4Params config;
+  KVCACHE_ASSIGN_OR_RETURN(config.chunk, keys.IntOr("attention.chunk_size", 1 << 28, config.chunk));
   if (keys.Has(kWindow)) {
     KVCACHE_ASSIGN_OR_RETURN(const std::int64_t window, keys.file().GetInt(keys.Key(kWindow)));
     if (window != 0) return keys.Unsupported(kWindow);
-    own.chunk = 0;
+    config.chunk = 0;
   }
-  KVCACHE_ASSIGN_OR_RETURN(own.expert_step, keys.IntOr("interleave_moe_layer_step", 1 << 16, 1));
-  KVCACHE_ASSIGN_OR_RETURN(own.head_norms,
+  KVCACHE_ASSIGN_OR_RETURN(config.expert_step, keys.IntOr("interleave_moe_layer_step", 1 << 16, 1));
+  KVCACHE_ASSIGN_OR_RETURN(config.head_norms,
                            keys.BoolOr("use_qk_norm", experts.count != kExpertsWithoutHeadNorms));
-  KVCACHE_ASSIGN_OR_RETURN(own.temperature,
-                           keys.FloatOr("attention.temperature_scale", own.temperature));
-  KVCACHE_ASSIGN_OR_RETURN(own.temperature_length, keys.IntOr("attention.temperature_length",
-                                                              1 << 28, own.temperature_length));
-  return own;
+  KVCACHE_ASSIGN_OR_RETURN(config.temperature,
+                           keys.FloatOr("attention.temperature_scale", config.temperature));
+  KVCACHE_ASSIGN_OR_RETURN(
+      config.temperature_length,
+      keys.IntOr("attention.temperature_length", 1 << 28, config.temperature_length));
+  return config;
 }
 
 }  // namespace
@@ -178,17 +173,18 @@ Result<std::unique_ptr<Model>> LoadLlama4(const GgufFile& file, std::string_view
   KVCACHE_ASSIGN_OR_RETURN(LayerParams params, ReadLayerParams(keys));
   KVCACHE_ASSIGN_OR_RETURN(ExpertParams experts,
                            ReadExpertParams(keys, params, {.sigmoid = true, .renormalise = false}));
-  if (experts.count == 0) return Status(StatusCode::kUnsupported, "llama4 without experts");
+  if (experts.count == 0)
+    return Unsupported(StrCat(keys.Key("expert_count"), " is 0 or missing; llama4 needs experts"));
   if (experts.renormalise) return keys.Unsupported("expert_weights_norm");
   experts.gate = RouterOptions::Gate::kSigmoid;
   experts.weigh_input = true;
-  KVCACHE_ASSIGN_OR_RETURN(const Llama4Params own, ReadOwn(keys, experts));
+  KVCACHE_ASSIGN_OR_RETURN(const Llama4Params config, ReadConfig(keys, experts));
   KVCACHE_ASSIGN_OR_RETURN(RopeTable rope,
                            ReadRope(keys, params, RopeParams::Pairing::kInterleaved, weights));
-  IgnoreOtherSenses(keys, weights);
+  IgnoreVisionAndAudio(keys, weights);
   KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
   return LoadDecoder(
-      std::make_unique<Llama4>(backend, name, std::move(params), experts, own, std::move(rope)),
+      std::make_unique<Llama4>(backend, name, std::move(params), experts, config, std::move(rope)),
       weights, file);
 }
 

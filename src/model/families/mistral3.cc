@@ -1,19 +1,18 @@
-// The mistral3 architecture: Mistral Small 3 and Ministral 3. llama's layers, where far queries may
-// be made sharper: with attention.temperature_scale b, the query at position p is multiplied by
+// The mistral3 architecture: Mistral Small 3 and Ministral 3. llama's layers; with
+// attention.temperature_scale b, the query at position p is multiplied by a factor that sharpens
+// attention at far positions (query_factors.h):
 //
 //   1 + b · ln(1 + floor(p / original context))
 //
 // Source: Mistral's published inference code (llama_4_scaling); keys as llama.cpp reads them.
-#include <algorithm>
-#include <cmath>
-#include <new>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "model/families/architectures.h"
-#include "model/graph/blocks.h"
 #include "model/graph/decoder.h"
+#include "model/graph/feed_forward.h"
+#include "model/graph/query_factors.h"
+#include "model/graph/self_attention.h"
 #include "model/load/rope_scaling.h"
 
 namespace kvcache {
@@ -25,7 +24,8 @@ class Mistral3 final : public Decoder {
            double temperature_scale)
       : Decoder(backend, name, std::move(params)),
         rope_(std::move(rope)),
-        temperature_scale_(temperature_scale) {}
+        scales_queries_(temperature_scale != 0.0),
+        query_factors_(temperature_scale, rope_.original_context, 0) {}
 
   Status Reserve(int max_batch) override;
 
@@ -37,15 +37,13 @@ class Mistral3 final : public Decoder {
  private:
   struct Layer {
     Norm attn_norm, ffn_norm;
-    AttentionWeights attention;
+    SelfAttention attention;
     GatedFeedForward ffn;
   };
 
-  std::span<const float> Temperatures(std::span<const Position> positions);
-
   RopeTable rope_;
-  double temperature_scale_;
-  std::vector<float> factors_;  // [max_batch]
+  bool scales_queries_;
+  QueryFactors query_factors_;
   std::vector<Layer> layers_;
 };
 
@@ -54,51 +52,31 @@ Status Mistral3::LoadLayer(WeightReader& reader, int index) {
   const LayerParams& p = params();
   Layer layer;
   KVCACHE_ASSIGN_OR_RETURN(layer.attn_norm,
-                           reader.RmsNorm(prefix + "attn_norm", p.width, p.norm_epsilon));
-  KVCACHE_ASSIGN_OR_RETURN(layer.attention, AttentionWeights::Load(reader, p, index));
+                           reader.RmsNorm(prefix + "attn_norm", p.hidden_size, p.norm_epsilon));
+  KVCACHE_ASSIGN_OR_RETURN(layer.attention, SelfAttention::Load(reader, p, index));
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm,
-                           reader.RmsNorm(prefix + "ffn_norm", p.width, p.norm_epsilon));
-  KVCACHE_ASSIGN_OR_RETURN(
-      layer.ffn,
-      GatedFeedForward::Load(reader, prefix, p.width, p.ffn[static_cast<std::size_t>(index)]));
+                           reader.RmsNorm(prefix + "ffn_norm", p.hidden_size, p.norm_epsilon));
+  KVCACHE_ASSIGN_OR_RETURN(layer.ffn, GatedFeedForward::Load(reader, p, index));
   layers_.push_back(std::move(layer));
   return Status::Ok();
 }
 
 Status Mistral3::Reserve(int max_batch) {
-  try {
-    factors_.resize(std::max(factors_.size(), static_cast<std::size_t>(max_batch)));
-  } catch (const std::bad_alloc&) {
-    return {StatusCode::kOutOfMemory, "no memory for a batch of " + std::to_string(max_batch)};
-  }
+  KVCACHE_RETURN_IF_ERROR(query_factors_.Reserve(max_batch));
   return Decoder::Reserve(max_batch);
-}
-
-std::span<const float> Mistral3::Temperatures(std::span<const Position> positions) {
-  for (std::size_t i = 0; i < positions.size(); ++i) {
-    const double passed = std::floor(1.0 * positions[i] / rope_.original_context);
-    factors_[i] = static_cast<float>(1.0 + temperature_scale_ * std::log1p(passed));
-  }
-  return std::span(factors_).first(positions.size());
 }
 
 void Mistral3::RunLayer(Pass& pass, int index, const TensorView& x) {
   const Layer& layer = layers_[static_cast<std::size_t>(index)];
   const Pass::Scope scope(pass);
-  const TensorView h = pass.TakeHidden(params().width);
-  {
-    const AttentionWeights& w = layer.attention;
-    const Pass::Scope attention(pass);
-    const auto [q, k, v, att] = TakeAttention(pass, w);
-    pass.RmsNorm(x, layer.attn_norm, h);
-    pass.Linear(h, {{w.q, q}, {w.k, k}, {w.v, v}});
-    pass.Rope(q, rope_.params());
-    pass.Rope(k, rope_.params());
-    if (temperature_scale_ != 0.0) pass.ScaleTokens(q, Temperatures(pass.positions()));
-    pass.Attention(index, q, k, v, {.scale = params().attention_scale}, att);
-    pass.Linear(att, {{w.o, h}});
-    pass.Add(x, h);
-  }
+  const TensorView h = pass.TakeHidden(params().hidden_size);
+  SelfAttentionOptions options{.rope = rope_.params(),
+                               .attention = {.scale = params().attention_scale}};
+  if (scales_queries_) options.query_factors = query_factors_.At(pass.positions());
+  pass.RmsNorm(x, layer.attn_norm, h);
+  layer.attention.Run(pass, index, h, options, h);
+  pass.Add(x, h);
+
   pass.RmsNorm(x, layer.ffn_norm, h);
   layer.ffn.Run(pass, h, h);
   pass.Add(x, h);

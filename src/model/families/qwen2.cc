@@ -1,16 +1,17 @@
-// The qwen2 architecture (Qwen 1.5, 2 and 2.5): llama's layers with biases on q, k and v, and the
-// halves of a head turned against each other instead of neighbours.
+// The qwen2 architecture (Qwen 1.5, 2 and 2.5): llama's layers with biases on q, k and v. RoPE
+// rotates pairs from the two halves of a head instead of neighbouring values.
 //
-// A window in a file (attention.sliding_window) means nothing: the published models state one and
-// say beside it, in use_sliding_window, that they do without.
+// A window in a file (attention.sliding_window) has no effect: the published models state one, but
+// switch it off with use_sliding_window.
 //
 // Source: Yang et al., "Qwen2 technical report" (2024).
 #include <utility>
 #include <vector>
 
 #include "model/families/architectures.h"
-#include "model/graph/blocks.h"
 #include "model/graph/decoder.h"
+#include "model/graph/feed_forward.h"
+#include "model/graph/self_attention.h"
 #include "model/load/rope_scaling.h"
 
 namespace kvcache {
@@ -29,7 +30,7 @@ class Qwen2 final : public Decoder {
  private:
   struct Layer {
     Norm attn_norm, ffn_norm;
-    AttentionWeights attention;
+    SelfAttention attention;
     GatedFeedForward ffn;
   };
 
@@ -42,14 +43,12 @@ Status Qwen2::LoadLayer(WeightReader& reader, int index) {
   const LayerParams& p = params();
   Layer layer;
   KVCACHE_ASSIGN_OR_RETURN(layer.attn_norm,
-                           reader.RmsNorm(prefix + "attn_norm", p.width, p.norm_epsilon));
+                           reader.RmsNorm(prefix + "attn_norm", p.hidden_size, p.norm_epsilon));
   KVCACHE_ASSIGN_OR_RETURN(layer.attention,
-                           AttentionWeights::Load(reader, p, index, Bias::kRequired));
+                           SelfAttention::Load(reader, p, index, {.bias = Bias::kRequired}));
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm,
-                           reader.RmsNorm(prefix + "ffn_norm", p.width, p.norm_epsilon));
-  KVCACHE_ASSIGN_OR_RETURN(
-      layer.ffn,
-      GatedFeedForward::Load(reader, prefix, p.width, p.ffn[static_cast<std::size_t>(index)]));
+                           reader.RmsNorm(prefix + "ffn_norm", p.hidden_size, p.norm_epsilon));
+  KVCACHE_ASSIGN_OR_RETURN(layer.ffn, GatedFeedForward::Load(reader, p, index));
   layers_.push_back(std::move(layer));
   return Status::Ok();
 }
@@ -57,19 +56,13 @@ Status Qwen2::LoadLayer(WeightReader& reader, int index) {
 void Qwen2::RunLayer(Pass& pass, int index, const TensorView& x) {
   const Layer& layer = layers_[static_cast<std::size_t>(index)];
   const Pass::Scope scope(pass);
-  const TensorView h = pass.TakeHidden(params().width);
-  {
-    const AttentionWeights& w = layer.attention;
-    const Pass::Scope attention(pass);
-    const auto [q, k, v, att] = TakeAttention(pass, w);
-    pass.RmsNorm(x, layer.attn_norm, h);
-    pass.Linear(h, {{w.q, q}, {w.k, k}, {w.v, v}});
-    pass.Rope(q, rope_.params());
-    pass.Rope(k, rope_.params());
-    pass.Attention(index, q, k, v, {.scale = params().attention_scale}, att);
-    pass.Linear(att, {{w.o, h}});
-    pass.Add(x, h);
-  }
+  const TensorView h = pass.TakeHidden(params().hidden_size);
+  pass.RmsNorm(x, layer.attn_norm, h);
+  layer.attention.Run(pass, index, h,
+                      {.rope = rope_.params(), .attention = {.scale = params().attention_scale}},
+                      h);
+  pass.Add(x, h);
+
   pass.RmsNorm(x, layer.ffn_norm, h);
   layer.ffn.Run(pass, h, h);
   pass.Add(x, h);

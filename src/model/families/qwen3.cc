@@ -1,14 +1,15 @@
-// The qwen3 and qwen3moe architectures: each head's query and key is normed before it turns; no
-// biases; heads of a size of their own. In qwen3moe every layer's feed-forward part is a mixture of
-// experts.
+// The qwen3 and qwen3moe architectures. Each head's query and key is normed before RoPE; there are
+// no biases; the head size does not depend on the hidden size. In qwen3moe every layer's
+// feed-forward part is a mixture of experts.
 //
 // Source: Yang et al., "Qwen3 technical report" (2025).
 #include <utility>
 #include <vector>
 
 #include "model/families/architectures.h"
-#include "model/graph/blocks.h"
 #include "model/graph/decoder.h"
+#include "model/graph/feed_forward.h"
+#include "model/graph/self_attention.h"
 #include "model/load/rope_scaling.h"
 
 namespace kvcache {
@@ -27,9 +28,8 @@ class Qwen3 final : public Decoder {
 
  private:
   struct Layer {
-    Norm attn_norm, ffn_norm;  // [width]
-    Norm q_norm, k_norm;       // [head]
-    AttentionWeights attention;
+    Norm attn_norm, ffn_norm;  // [hidden_size]
+    SelfAttention attention;
     FeedForward ffn;
   };
 
@@ -42,15 +42,14 @@ class Qwen3 final : public Decoder {
 Status Qwen3::LoadLayer(WeightReader& reader, int index) {
   const std::string prefix = LayerPrefix(index);
   const LayerParams& p = params();
-  const auto norm = [&](const char* name, std::int64_t width) {
-    return reader.RmsNorm(prefix + name, width, p.norm_epsilon);
+  const auto norm = [&](const char* name) {
+    return reader.RmsNorm(prefix + name, p.hidden_size, p.norm_epsilon);
   };
   Layer layer;
-  KVCACHE_ASSIGN_OR_RETURN(layer.attn_norm, norm("attn_norm", p.width));
-  KVCACHE_ASSIGN_OR_RETURN(layer.attention, AttentionWeights::Load(reader, p, index));
-  KVCACHE_ASSIGN_OR_RETURN(layer.q_norm, norm("attn_q_norm", p.k_dim));
-  KVCACHE_ASSIGN_OR_RETURN(layer.k_norm, norm("attn_k_norm", p.k_dim));
-  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm, norm("ffn_norm", p.width));
+  KVCACHE_ASSIGN_OR_RETURN(layer.attn_norm, norm("attn_norm"));
+  KVCACHE_ASSIGN_OR_RETURN(layer.attention,
+                           SelfAttention::Load(reader, p, index, {.head_norms = true}));
+  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm, norm("ffn_norm"));
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn, FeedForward::Load(reader, p, experts_, index));
   layers_.push_back(std::move(layer));
   return Status::Ok();
@@ -59,21 +58,13 @@ Status Qwen3::LoadLayer(WeightReader& reader, int index) {
 void Qwen3::RunLayer(Pass& pass, int index, const TensorView& x) {
   const Layer& layer = layers_[static_cast<std::size_t>(index)];
   const Pass::Scope scope(pass);
-  const TensorView h = pass.TakeHidden(params().width);
-  {
-    const AttentionWeights& w = layer.attention;
-    const Pass::Scope attention(pass);
-    const auto [q, k, v, att] = TakeAttention(pass, w);
-    pass.RmsNorm(x, layer.attn_norm, h);
-    pass.Linear(h, {{w.q, q}, {w.k, k}, {w.v, v}});
-    pass.RmsNorm(q, layer.q_norm, q);
-    pass.RmsNorm(k, layer.k_norm, k);
-    pass.Rope(q, rope_.params());
-    pass.Rope(k, rope_.params());
-    pass.Attention(index, q, k, v, {.scale = params().attention_scale}, att);
-    pass.Linear(att, {{w.o, h}});
-    pass.Add(x, h);
-  }
+  const TensorView h = pass.TakeHidden(params().hidden_size);
+  pass.RmsNorm(x, layer.attn_norm, h);
+  layer.attention.Run(pass, index, h,
+                      {.rope = rope_.params(), .attention = {.scale = params().attention_scale}},
+                      h);
+  pass.Add(x, h);
+
   pass.RmsNorm(x, layer.ffn_norm, h);
   layer.ffn.Run(pass, plan_, h, h);
   pass.Add(x, h);

@@ -1,14 +1,15 @@
-// The qwen3next architecture: three gated delta nets to one attention layer, and in every layer a
-// mixture of experts beside one that all tokens share.
+// The qwen3next architecture: three gated delta nets to one attention layer. Every layer has a
+// mixture of experts and a shared expert.
 //
-// A gated delta net keeps a matrix per head that is corrected under each key. With q, k, v from a
-// short convolution, q and k of length 1, and z a gate,
+// A gated delta net keeps a matrix S per head. Each token corrects the value that S holds for its
+// key k. q, k and v come from a short convolution, q and k are normalised to length 1, and z is a
+// gate:
 //
 //   S = e^g S + β (v - e^g S k) kᵀ       g = a · softplus(α + bias), β = sigmoid(b)
 //   y = Wout (rms(S q / √d) × silu(z))
 //
-// Attention layers norm each head's query and key, turn a part of them, and multiply what they
-// found by a sigmoid of a second half of the query projection.
+// Attention layers norm each head's query and key and rotate a part of their values. They multiply
+// attention's result by the sigmoid of a gate, the second half of the query projection.
 //
 // Source: Yang, Kautz, Hatamizadeh, "Gated delta networks" (2024); Qwen team, "Qwen3-Next" (2025),
 // and transformers' modeling_qwen3_next.
@@ -18,7 +19,7 @@
 #include <vector>
 
 #include "model/families/architectures.h"
-#include "model/graph/blocks.h"
+#include "model/graph/feed_forward.h"
 #include "model/graph/hybrid_decoder.h"
 #include "model/graph/shared_experts.h"
 #include "model/load/rope_scaling.h"
@@ -26,9 +27,9 @@
 namespace kvcache {
 namespace {
 
-constexpr float kUnitEpsilon = 1e-6f;  // under the root of q's and k's lengths
+constexpr float kUnitEpsilon = 1e-6f;  // added under the root of q's and k's squared lengths
 
-// [share × groups, batch] as [share, groups, batch].
+// Returns [share × groups, batch] as [share, groups, batch].
 TensorView Split(const TensorView& x, std::int64_t share) {
   return TensorView::Dense(x.data, DType::kF32, share, x.dims[0] / share, x.dims[1]);
 }
@@ -48,25 +49,25 @@ class Qwen3Next final : public HybridDecoder {
 
  private:
   struct DeltaNet {
-    Projection qkv, z, ba;  // ba: β's and α's inputs, by turns for each group of heads
+    Projection qkv, z, ba;  // ba: b and α, alternating by group of heads
     ConvTaps conv;
     TensorView dt_bias, rates;  // [heads]
     Norm norm;                  // [v_dim]
     Projection out;
   };
   struct Attention {
-    Projection q, k, v, o;  // q: each head's query and gate, by turns
+    Projection q, k, v, o;  // q: each head's query, then its gate
     Norm q_norm, k_norm;    // [head]
   };
   struct Layer {
-    Norm mixer_norm, ffn_norm;  // [width]
+    Norm mixer_norm, ffn_norm;  // [hidden_size]
     std::variant<DeltaNet, Attention> mixer;
     SharedExperts ffn;
   };
 
   Result<DeltaNet> LoadDeltaNet(WeightReader& reader, const std::string& prefix) const;
   Result<Attention> LoadAttention(WeightReader& reader, const std::string& prefix, int index) const;
-  // Both: h becomes the layer's answer to it.
+  // Both replace h by the mixer's result for it.
   void RunMixer(Pass& pass, int index, const DeltaNet& mixer, const TensorView& h);
   void RunMixer(Pass& pass, int index, const Attention& mixer, const TensorView& h);
 
@@ -78,19 +79,19 @@ class Qwen3Next final : public HybridDecoder {
 
 Result<Qwen3Next::DeltaNet> Qwen3Next::LoadDeltaNet(WeightReader& reader,
                                                     const std::string& prefix) const {
-  const std::int64_t width = params().width;
+  const std::int64_t hidden_size = params().hidden_size;
   const RecurrentParams& r = recurrent();
   DeltaNet net;
-  KVCACHE_ASSIGN_OR_RETURN(net.qkv, reader.Linear(prefix + "attn_qkv", width, r.channels));
-  KVCACHE_ASSIGN_OR_RETURN(net.z, reader.Linear(prefix + "attn_gate", width, r.inner()));
-  KVCACHE_ASSIGN_OR_RETURN(net.ba, reader.Linear(prefix + "ssm_ba", width, 2 * r.heads));
+  KVCACHE_ASSIGN_OR_RETURN(net.qkv, reader.Linear(prefix + "attn_qkv", hidden_size, r.channels));
+  KVCACHE_ASSIGN_OR_RETURN(net.z, reader.Linear(prefix + "attn_gate", hidden_size, r.inner()));
+  KVCACHE_ASSIGN_OR_RETURN(net.ba, reader.Linear(prefix + "ssm_ba", hidden_size, 2 * r.heads));
   KVCACHE_ASSIGN_OR_RETURN(net.conv.taps,
                            reader.FloatTable(prefix + "ssm_conv1d.weight", r.taps, r.channels));
   KVCACHE_ASSIGN_OR_RETURN(net.dt_bias, reader.Vector(prefix + "ssm_dt.bias", r.heads));
   KVCACHE_ASSIGN_OR_RETURN(net.rates, reader.Vector(prefix + "ssm_a", r.heads));
   KVCACHE_ASSIGN_OR_RETURN(net.norm,
                            reader.RmsNorm(prefix + "ssm_norm", r.v_dim, params().norm_epsilon));
-  KVCACHE_ASSIGN_OR_RETURN(net.out, reader.Linear(prefix + "ssm_out", r.inner(), width));
+  KVCACHE_ASSIGN_OR_RETURN(net.out, reader.Linear(prefix + "ssm_out", r.inner(), hidden_size));
   return net;
 }
 
@@ -101,10 +102,10 @@ Result<Qwen3Next::Attention> Qwen3Next::LoadAttention(WeightReader& reader,
   const std::int64_t queries = std::int64_t{p.heads[at]} * p.k_dim;
   const std::int64_t keys = std::int64_t{p.kv_heads[at]} * p.k_dim;
   Attention a;
-  KVCACHE_ASSIGN_OR_RETURN(a.q, reader.Linear(prefix + "attn_q", p.width, 2 * queries));
-  KVCACHE_ASSIGN_OR_RETURN(a.k, reader.Linear(prefix + "attn_k", p.width, keys));
-  KVCACHE_ASSIGN_OR_RETURN(a.v, reader.Linear(prefix + "attn_v", p.width, keys));
-  KVCACHE_ASSIGN_OR_RETURN(a.o, reader.Linear(prefix + "attn_output", queries, p.width));
+  KVCACHE_ASSIGN_OR_RETURN(a.q, reader.Linear(prefix + "attn_q", p.hidden_size, 2 * queries));
+  KVCACHE_ASSIGN_OR_RETURN(a.k, reader.Linear(prefix + "attn_k", p.hidden_size, keys));
+  KVCACHE_ASSIGN_OR_RETURN(a.v, reader.Linear(prefix + "attn_v", p.hidden_size, keys));
+  KVCACHE_ASSIGN_OR_RETURN(a.o, reader.Linear(prefix + "attn_output", queries, p.hidden_size));
   KVCACHE_ASSIGN_OR_RETURN(a.q_norm,
                            reader.RmsNorm(prefix + "attn_q_norm", p.k_dim, p.norm_epsilon));
   KVCACHE_ASSIGN_OR_RETURN(a.k_norm,
@@ -117,14 +118,14 @@ Status Qwen3Next::LoadLayer(WeightReader& reader, int index) {
   const LayerParams& p = params();
   Layer layer;
   KVCACHE_ASSIGN_OR_RETURN(layer.mixer_norm,
-                           reader.RmsNorm(prefix + "attn_norm", p.width, p.norm_epsilon));
+                           reader.RmsNorm(prefix + "attn_norm", p.hidden_size, p.norm_epsilon));
   if (IsRecurrent(index)) {
     KVCACHE_ASSIGN_OR_RETURN(layer.mixer, LoadDeltaNet(reader, prefix));
   } else {
     KVCACHE_ASSIGN_OR_RETURN(layer.mixer, LoadAttention(reader, prefix, index));
   }
-  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm,
-                           reader.RmsNorm(prefix + "post_attention_norm", p.width, p.norm_epsilon));
+  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm, reader.RmsNorm(prefix + "post_attention_norm",
+                                                          p.hidden_size, p.norm_epsilon));
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn,
                            SharedExperts::Routed(reader, p, experts_, experts_.shared_ffn, index,
                                                  SharedExpertGate::kSigmoid));
@@ -148,14 +149,14 @@ void Qwen3Next::RunMixer(Pass& pass, int index, const DeltaNet& mixer, const Ten
   pass.Linear(h, {{mixer.qkv, raw}, {mixer.z, z}, {mixer.ba, ba}});
   pass.ShortConv(index, raw, mixer.conv, qkv);
   pass.Activate(qkv, Activation::kSilu);
-  pass.Copy(Pass::EveryOther(ba, 0), Split(beta, share));
-  pass.Copy(Pass::EveryOther(ba, 1), Split(steps, share));
+  pass.Copy(Pass::StridedHeads(ba, 0), Split(beta, share));
+  pass.Copy(Pass::StridedHeads(ba, 1), Split(steps, share));
   pass.Activate(beta, Activation::kSigmoid);
   pass.DecayRates(steps, mixer.dt_bias, mixer.rates, steps, decays);
   pass.Scan(index,
-            {.keys = pass.HeadsOf(qkv, r.key_width(), r.k_dim, r.groups),
+            {.keys = pass.HeadsOf(qkv, r.key_size(), r.k_dim, r.groups),
              .queries = pass.HeadsOf(qkv, 0, r.k_dim, r.groups),
-             .values = pass.HeadsOf(qkv, 2 * r.key_width(), r.v_dim, r.heads),
+             .values = pass.HeadsOf(qkv, 2 * r.key_size(), r.v_dim, r.heads),
              .decays = decays,
              .steps = beta},
             {.rule = ScanRule::kDelta,
@@ -180,8 +181,8 @@ void Qwen3Next::RunMixer(Pass& pass, int index, const Attention& mixer, const Te
   const TensorView v = pass.TakeHeads(dim, kv_heads);
   const TensorView att = pass.TakeHeads(dim, heads);
   pass.Linear(h, {{mixer.q, both}, {mixer.k, k}, {mixer.v, v}});
-  pass.RmsNorm(Pass::EveryOther(both, 0), mixer.q_norm, q);
-  pass.Copy(Pass::EveryOther(both, 1), gate);
+  pass.RmsNorm(Pass::StridedHeads(both, 0), mixer.q_norm, q);
+  pass.Copy(Pass::StridedHeads(both, 1), gate);
   pass.RmsNorm(k, mixer.k_norm, k);
   pass.Rope(q, rope_.params());
   pass.Rope(k, rope_.params());
@@ -193,7 +194,7 @@ void Qwen3Next::RunMixer(Pass& pass, int index, const Attention& mixer, const Te
 void Qwen3Next::RunLayer(Pass& pass, int index, const TensorView& x) {
   const Layer& layer = layers_[static_cast<std::size_t>(index)];
   const Pass::Scope scope(pass);
-  const TensorView h = pass.TakeHidden(params().width);
+  const TensorView h = pass.TakeHidden(params().hidden_size);
   pass.RmsNorm(x, layer.mixer_norm, h);
   std::visit([&](const auto& mixer) { RunMixer(pass, index, mixer, h); }, layer.mixer);
   pass.Add(x, h);

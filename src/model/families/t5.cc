@@ -1,16 +1,17 @@
-// The t5 architecture (T5, Flan-T5): an encoder reads a text as a whole, a decoder answers token by
-// token, looking at what the encoder made of it. Nothing turns: scores get a number for the
-// distance (position_buckets.h) and are not scaled. The feed-forward part is ReLU's, or GELU's gate
-// where a file has one.
+// The t5 architecture (T5, Flan-T5). An encoder reads a whole text; a decoder generates token by
+// token with cross-attention over the encoder's output. There is no rotation: scores get a bias by
+// distance (position_buckets.h) and are not scaled. The feed-forward part uses ReLU, or a GELU gate
+// if the file has one.
 //
-//   encoder  x += attention(rms(x)), both ways;  x += ffn(rms(x));  then rms(x)
-//   decoder  x += attention(rms(x)); x += attention(rms(x)) over the encoder's output; x +=
-//   ffn(rms(x))
+//   encoder  x += attention(rms(x)), bidirectional;  x += ffn(rms(x));  then rms(x)
+//   decoder  x += attention(rms(x));
+//            x += attention(rms(x)) over the encoder's output;
+//            x += ffn(rms(x))
 //
-// An output matrix that is the embedding has its logits divided by √width.
+// If the embedding is also the output matrix, logits are divided by √hidden_size.
 //
-// The middle of a text cannot be removed, so a full context is the end: keys that do not turn could
-// move, but what the encoder made hangs on the first token.
+// The middle of a text cannot be removed, so generation ends when the context is full. Unrotated
+// keys could move, but the encoder's output belongs to the first token.
 //
 // Source: Raffel et al., "Exploring the limits of transfer learning with a unified text-to-text
 // transformer" (2020); Hugging Face's modeling_t5; names as llama.cpp writes them.
@@ -23,20 +24,22 @@
 #include <utility>
 #include <vector>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "kvcache/causal_cache.h"
 #include "kvcache/encoder_cache.h"
 #include "kvcache/wrapper_cache.h"
 #include "model/families/architectures.h"
-#include "model/graph/blocks.h"
 #include "model/graph/decoder.h"
+#include "model/graph/feed_forward.h"
 #include "model/graph/position_buckets.h"
+#include "model/graph/self_attention.h"
 #include "model/graph/text_attention.h"
 
 namespace kvcache {
 namespace {
 
-// Of the cache's wrapper.
+// Layer types of the wrapper cache.
 constexpr int kSelf = 0;
 constexpr int kCross = 1;
 
@@ -45,7 +48,7 @@ struct T5Params {
   int buckets = 0;
 };
 
-// down(gelu(gate h) × up h), or down(relu(up h)).
+// Computes down(gelu(gate h) × up h) with a gate, else down(relu(up h)).
 struct T5FeedForward {
   Norm norm;
   std::optional<Projection> gate;
@@ -59,10 +62,10 @@ struct T5Attention {
 
 class T5 final : public Decoder {
  public:
-  T5(Backend& backend, std::string_view name, LayerParams params, const T5Params& own)
-      : Decoder(backend, name, std::move(params)), own_(own) {}
+  T5(Backend& backend, std::string_view name, LayerParams params, const T5Params& config)
+      : Decoder(backend, name, std::move(params)), config_(config) {}
 
-  // Before Load.
+  // Loads the encoder's weights. Call it before Load.
   Status LoadEncoder(WeightReader& reader);
 
   std::unique_ptr<Cache> MakeCache() override;
@@ -78,27 +81,28 @@ class T5 final : public Decoder {
  private:
   struct Layer {
     T5Attention self;
-    std::optional<T5Attention> cross;  // the decoder's
+    std::optional<T5Attention> cross;  // decoder layers only
     T5FeedForward ffn;
   };
 
   KvShape kv() const { return {params().kv_heads[0], params().k_dim, params().v_dim}; }
   Result<T5Attention> LoadAttention(WeightReader& reader, const std::string& prefix);
   Result<T5FeedForward> LoadFeedForward(WeightReader& reader, const std::string& prefix);
-  Result<BucketBias> LoadBias(WeightReader& reader, const std::string& name, Sight sight);
+  Result<BucketBias> LoadBias(WeightReader& reader, const std::string& name,
+                              AttentionDirection direction);
   Status ReserveEncoder(std::int64_t tokens);
   void RunEncoder(Pass& pass, std::span<const std::int32_t> tokens, const TensorView& x);
   void PutOutput(Pass& pass, const TensorView& output, EncoderCache& encoder, Cache& cache);
   void RunFeedForward(Pass& pass, const T5FeedForward& ffn, const TensorView& x,
                       const TensorView& h);
 
-  T5Params own_;
+  T5Params config_;
   std::vector<Layer> encoder_, layers_;
   Norm encoder_norm_;
   BucketBias encoder_bias_, bias_;
   TextAttention text_attention_;
-  Scratch encoder_scratch_;
-  std::int64_t encoder_room_ = 0;  // tokens
+  ActivationBuffer encoder_activations_;
+  std::int64_t encoder_capacity_ = 0;  // tokens that encoder_activations_ holds
   std::vector<Position> positions_;
 };
 
@@ -106,16 +110,11 @@ Result<T5Attention> T5::LoadAttention(WeightReader& reader, const std::string& p
   const LayerParams& p = params();
   T5Attention attention;
   KVCACHE_ASSIGN_OR_RETURN(attention.norm,
-                           reader.RmsNorm(prefix + "_norm", p.width, p.norm_epsilon));
-  AttentionWeights& a = attention.weights;
-  a.heads = p.heads[0];
-  a.kv_heads = p.kv_heads[0];
-  a.k_dim = p.k_dim;
-  a.v_dim = p.v_dim;
-  KVCACHE_ASSIGN_OR_RETURN(a.q, reader.Linear(prefix + "_q", p.width, a.heads * a.k_dim));
-  KVCACHE_ASSIGN_OR_RETURN(a.k, reader.Linear(prefix + "_k", p.width, a.kv_heads * a.k_dim));
-  KVCACHE_ASSIGN_OR_RETURN(a.v, reader.Linear(prefix + "_v", p.width, a.kv_heads * a.v_dim));
-  KVCACHE_ASSIGN_OR_RETURN(a.o, reader.Linear(prefix + "_o", a.heads * a.v_dim, p.width));
+                           reader.RmsNorm(prefix + "_norm", p.hidden_size, p.norm_epsilon));
+  KVCACHE_ASSIGN_OR_RETURN(
+      attention.weights,
+      AttentionWeights::Load(reader, p, 0,
+                             {prefix + "_q", prefix + "_k", prefix + "_v", prefix + "_o"}));
   return attention;
 }
 
@@ -123,26 +122,28 @@ Result<T5FeedForward> T5::LoadFeedForward(WeightReader& reader, const std::strin
   const LayerParams& p = params();
   const std::int64_t inner = p.ffn[0];
   T5FeedForward ffn;
-  KVCACHE_ASSIGN_OR_RETURN(ffn.norm, reader.RmsNorm(prefix + "ffn_norm", p.width, p.norm_epsilon));
+  KVCACHE_ASSIGN_OR_RETURN(ffn.norm,
+                           reader.RmsNorm(prefix + "ffn_norm", p.hidden_size, p.norm_epsilon));
   if (reader.Has(prefix + "ffn_gate.weight")) {
-    KVCACHE_ASSIGN_OR_RETURN(ffn.gate, reader.Linear(prefix + "ffn_gate", p.width, inner));
+    KVCACHE_ASSIGN_OR_RETURN(ffn.gate, reader.Linear(prefix + "ffn_gate", p.hidden_size, inner));
   }
-  KVCACHE_ASSIGN_OR_RETURN(ffn.up, reader.Linear(prefix + "ffn_up", p.width, inner));
-  KVCACHE_ASSIGN_OR_RETURN(ffn.down, reader.Linear(prefix + "ffn_down", inner, p.width));
+  KVCACHE_ASSIGN_OR_RETURN(ffn.up, reader.Linear(prefix + "ffn_up", p.hidden_size, inner));
+  KVCACHE_ASSIGN_OR_RETURN(ffn.down, reader.Linear(prefix + "ffn_down", inner, p.hidden_size));
   return ffn;
 }
 
-Result<BucketBias> T5::LoadBias(WeightReader& reader, const std::string& name, Sight sight) {
+Result<BucketBias> T5::LoadBias(WeightReader& reader, const std::string& name,
+                                AttentionDirection direction) {
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<float> values,
-                           reader.Values(name, params().heads[0], own_.buckets));
-  return BucketBias(values, params().heads[0], own_.buckets, sight);
+                           reader.Values(name, params().heads[0], config_.buckets));
+  return BucketBias(values, params().heads[0], config_.buckets, direction);
 }
 
 Status T5::LoadEncoder(WeightReader& reader) {
   const LayerParams& p = params();
-  KVCACHE_ASSIGN_OR_RETURN(encoder_bias_,
-                           LoadBias(reader, "enc.blk.0.attn_rel_b.weight", Sight::kBothWays));
-  for (int i = 0; i < own_.encoder_layers; ++i) {
+  KVCACHE_ASSIGN_OR_RETURN(encoder_bias_, LoadBias(reader, "enc.blk.0.attn_rel_b.weight",
+                                                   AttentionDirection::kBidirectional));
+  for (int i = 0; i < config_.encoder_layers; ++i) {
     const std::string prefix = StrCat("enc.blk.", i, ".");
     Layer layer;
     KVCACHE_ASSIGN_OR_RETURN(layer.self, LoadAttention(reader, prefix + "attn"));
@@ -150,21 +151,21 @@ Status T5::LoadEncoder(WeightReader& reader) {
     encoder_.push_back(std::move(layer));
   }
   KVCACHE_ASSIGN_OR_RETURN(encoder_norm_,
-                           reader.RmsNorm("enc.output_norm", p.width, p.norm_epsilon));
+                           reader.RmsNorm("enc.output_norm", p.hidden_size, p.norm_epsilon));
   return Status::Ok();
 }
 
 Status T5::LoadLayer(WeightReader& reader, int index) {
   const std::string prefix = StrCat("dec.blk.", index, ".");
   if (index == 0) {
-    KVCACHE_ASSIGN_OR_RETURN(bias_,
-                             LoadBias(reader, prefix + "attn_rel_b.weight", Sight::kBackwards));
+    KVCACHE_ASSIGN_OR_RETURN(
+        bias_, LoadBias(reader, prefix + "attn_rel_b.weight", AttentionDirection::kCausal));
   }
   Layer layer;
   KVCACHE_ASSIGN_OR_RETURN(layer.self, LoadAttention(reader, prefix + "attn"));
   KVCACHE_ASSIGN_OR_RETURN(layer.cross, LoadAttention(reader, prefix + "cross_attn"));
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn, LoadFeedForward(reader, prefix));
-  reader.Ignore(prefix + "cross_attn_rel_b.weight");  // in some files, and of no use
+  reader.Ignore(prefix + "cross_attn_rel_b.weight");  // some files have it; it has no effect
   layers_.push_back(std::move(layer));
   return Status::Ok();
 }
@@ -205,7 +206,7 @@ void T5::RunFeedForward(Pass& pass, const T5FeedForward& ffn, const TensorView& 
 void T5::RunLayer(Pass& pass, int index, const TensorView& x) {
   const Layer& layer = layers_[static_cast<std::size_t>(index)];
   const Pass::Scope scope(pass);
-  const TensorView h = pass.TakeHidden(params().width);
+  const TensorView h = pass.TakeHidden(params().hidden_size);
   {
     const AttentionWeights& w = layer.self.weights;
     const Pass::Scope attention(pass);
@@ -232,7 +233,7 @@ void T5::RunLayer(Pass& pass, int index, const TensorView& x) {
 
 void T5::RunEncoder(Pass& pass, std::span<const std::int32_t> tokens, const TensorView& x) {
   const Pass::Scope scope(pass);
-  const TensorView h = pass.TakeHidden(params().width);
+  const TensorView h = pass.TakeHidden(params().hidden_size);
   pass.Embed(embedding(), tokens, x);
   for (const Layer& layer : encoder_) {
     {
@@ -250,7 +251,7 @@ void T5::RunEncoder(Pass& pass, std::span<const std::int32_t> tokens, const Tens
   pass.RmsNorm(x, encoder_norm_, x);
 }
 
-// Every decoder layer's keys and values of the encoder's output.
+// Puts each decoder layer's keys and values of the encoder's output into the cache.
 void T5::PutOutput(Pass& pass, const TensorView& output, EncoderCache& encoder, Cache& cache) {
   for (int i = 0; i < params().layers; ++i) {
     const AttentionWeights& w = layers_[static_cast<std::size_t>(i)].cross->weights;
@@ -266,17 +267,17 @@ void T5::PutOutput(Pass& pass, const TensorView& output, EncoderCache& encoder, 
 }
 
 Status T5::ReserveEncoder(std::int64_t tokens) {
-  if (tokens <= encoder_room_) return Status::Ok();
+  if (tokens <= encoder_capacity_) return Status::Ok();
   Pass measure = Pass::Measuring(tokens);
-  const TensorView x = measure.TakeHidden(params().width);
+  const TensorView x = measure.TakeHidden(params().hidden_size);
   RunEncoder(measure, {}, x);
   {
     const Pass::Scope scope(measure);
     measure.TakeHeads(params().k_dim, params().kv_heads[0]);
     measure.TakeHeads(params().v_dim, params().kv_heads[0]);
   }
-  encoder_room_ = 0;
-  KVCACHE_RETURN_IF_ERROR(encoder_scratch_.Reserve(backend(), measure.peak_values()));
+  encoder_capacity_ = 0;
+  KVCACHE_RETURN_IF_ERROR(encoder_activations_.Reserve(backend(), measure.peak_values()));
   KVCACHE_RETURN_IF_ERROR(text_attention_.Reserve(backend(), kv(), tokens));
   try {
     positions_.resize(static_cast<std::size_t>(tokens));
@@ -284,47 +285,47 @@ Status T5::ReserveEncoder(std::int64_t tokens) {
     return {StatusCode::kOutOfMemory, StrCat("no memory for a text of ", tokens, " tokens")};
   }
   std::iota(positions_.begin(), positions_.end(), 0);
-  encoder_room_ = tokens;
+  encoder_capacity_ = tokens;
   return Status::Ok();
 }
 
 Status T5::Encode(std::span<const std::int32_t> tokens, SequenceId sequence, Cache& cache) {
   EncoderCache* const encoder = cache.Encoder();
   if (encoder == nullptr) {
-    return {StatusCode::kInvalidArgument, "the cache has no room for an encoder's output"};
+    return InvalidArgument("the cache has no encoder cache; create it with Model::MakeCache");
   }
-  if (tokens.empty()) return {StatusCode::kInvalidArgument, "there is no text to encode"};
+  if (tokens.empty()) return InvalidArgument("the text to encode has no tokens");
   KVCACHE_RETURN_IF_ERROR(encoder->SetSequence(sequence));
   KVCACHE_RETURN_IF_ERROR(ReserveEncoder(static_cast<std::int64_t>(tokens.size())));
-  Pass pass(backend(), encoder_scratch_, nullptr, std::span(positions_).first(tokens.size()),
+  Pass pass(backend(), encoder_activations_, nullptr, std::span(positions_).first(tokens.size()),
             interrupt());
-  const TensorView x = pass.TakeHidden(params().width);
+  const TensorView x = pass.TakeHidden(params().hidden_size);
   RunEncoder(pass, tokens, x);
   PutOutput(pass, x, *encoder, cache);
   return pass.status();
 }
 
-// The decoder's sizes are those of the encoder, but for the number of layers.
-Result<T5Params> ReadOwn(KeyReader& keys, LayerParams* params) {
-  constexpr int kFewestBuckets = 4;
-  constexpr int kMostBuckets = 128;  // far above the 32 of all models
-  T5Params own;
-  own.encoder_layers = params->layers;
+// Reads t5's settings. Decoder and encoder have the same sizes except for the number of layers.
+Result<T5Params> ReadConfig(KeyReader& keys, LayerParams* params) {
+  constexpr int kMinBuckets = 4;
+  constexpr int kMaxBuckets = 128;  // far above the 32 of all models
+  T5Params config;
+  config.encoder_layers = params->layers;
   KVCACHE_ASSIGN_OR_RETURN(params->layers, keys.IntOr("decoder_block_count", 4096, params->layers));
   const auto layers = static_cast<std::size_t>(params->layers);
   for (std::vector<int>* const each : {&params->heads, &params->kv_heads, &params->ffn}) {
     if (std::ranges::adjacent_find(*each, std::not_equal_to<>()) != each->end()) {
-      return Status(StatusCode::kUnsupported, "t5 layers that differ in heads or inner width");
+      return Unsupported("t5 layers differ in heads or feed-forward size; all must be equal");
     }
     each->assign(layers, each->front());
   }
-  KVCACHE_ASSIGN_OR_RETURN(own.buckets, keys.Int("attention.relative_buckets_count", 1 << 10));
-  if (own.buckets < kFewestBuckets || own.buckets > kMostBuckets) {
+  KVCACHE_ASSIGN_OR_RETURN(config.buckets, keys.Int("attention.relative_buckets_count", 1 << 10));
+  if (config.buckets < kMinBuckets || config.buckets > kMaxBuckets) {
     return keys.Unsupported("attention.relative_buckets_count");
   }
   KVCACHE_ASSIGN_OR_RETURN(params->decoder_start,
                            keys.IntOrZero("decoder_start_token_id", params->vocabulary - 1));
-  return own;
+  return config;
 }
 
 }  // namespace
@@ -334,13 +335,14 @@ Result<std::unique_ptr<Model>> LoadT5(const GgufFile& file, std::string_view nam
   KeyReader keys(file, name);
   WeightReader weights(file, backend);
   KVCACHE_ASSIGN_OR_RETURN(LayerParams params, ReadLayerParams(keys));
-  KVCACHE_ASSIGN_OR_RETURN(const T5Params own, ReadOwn(keys, &params));
+  KVCACHE_ASSIGN_OR_RETURN(const T5Params config, ReadConfig(keys, &params));
   KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
   params.attention_scale = 1.0f;
   if (!weights.Has("output.weight")) {
-    params.logit_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(params.width)));
+    params.logit_scale =
+        static_cast<float>(1.0 / std::sqrt(static_cast<double>(params.hidden_size)));
   }
-  auto model = std::make_unique<T5>(backend, name, std::move(params), own);
+  auto model = std::make_unique<T5>(backend, name, std::move(params), config);
   KVCACHE_RETURN_IF_ERROR(model->LoadEncoder(weights));
   KVCACHE_RETURN_IF_ERROR(model->Load(weights, file));
   return std::unique_ptr<Model>(std::move(model));

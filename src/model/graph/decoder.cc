@@ -2,20 +2,21 @@
 
 #include <algorithm>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "gguf/gguf.h"
 
 namespace kvcache {
 
 Status Decoder::Load(WeightReader& reader, const GgufFile& file) {
-  const std::int64_t width = params_.width;
+  const std::int64_t hidden_size = params_.hidden_size;
   const std::int64_t vocabulary = params_.vocabulary;
-  const std::int64_t embedded = std::max(params_.embedding_rows, params_.vocabulary);
-  KVCACHE_ASSIGN_OR_RETURN(embedding_, reader.Table("token_embd.weight", width, embedded));
-  KVCACHE_ASSIGN_OR_RETURN(
-      output_norm_, reader.RmsNorm(std::string(output_norm_name()), width, params_.norm_epsilon));
+  const std::int64_t rows = std::max(params_.embedding_rows, params_.vocabulary);
+  KVCACHE_ASSIGN_OR_RETURN(embedding_, reader.Table("token_embd.weight", hidden_size, rows));
+  KVCACHE_ASSIGN_OR_RETURN(output_norm_, reader.RmsNorm(std::string(output_norm_name()),
+                                                        hidden_size, params_.norm_epsilon));
   const char* const output = reader.Has("output.weight") ? "output" : "token_embd";
-  KVCACHE_ASSIGN_OR_RETURN(output_, reader.Linear(output, width, vocabulary));
+  KVCACHE_ASSIGN_OR_RETURN(output_, reader.Linear(output, hidden_size, vocabulary));
   KVCACHE_RETURN_IF_ERROR(LoadModelTensors(reader));
   for (int i = 0; i < params_.layers; ++i) KVCACHE_RETURN_IF_ERROR(LoadLayer(reader, i));
   KVCACHE_RETURN_IF_ERROR(reader.CheckAllUsed());
@@ -28,7 +29,7 @@ void Decoder::FillInfo(const GgufFile& file) {
   info_ = {.architecture = std::string(architecture_),
            .name = params_.name,
            .layers = params_.layers,
-           .width = params_.width,
+           .hidden_size = params_.hidden_size,
            .vocabulary = params_.vocabulary,
            .embedding_rows = std::max(params_.embedding_rows, params_.vocabulary),
            .context_length = params_.context_length,
@@ -42,7 +43,7 @@ std::vector<LayerMemory> Decoder::Memory() const {
   using Kind = LayerMemory::Kind;
   std::vector<LayerMemory> layers;
   for (int i = 0; i < params_.layers; ++i) {
-    const Reach seen = reach(i);
+    const AttentionSpan seen = attention_span(i);
     layers.push_back({.layer = i,
                       .kind = seen.window > 0  ? Kind::kSliding
                               : seen.chunk > 0 ? Kind::kChunked
@@ -50,7 +51,7 @@ std::vector<LayerMemory> Decoder::Memory() const {
                       .kv = {params_.kv_heads[static_cast<std::size_t>(i)], params_.k_dim,
                              params_.v_dim, params_.v_in_k},
                       .window = seen.window,
-                      .kept = KeptOf(seen.window),
+                      .retained_tokens = RetainedTokens(seen.window),
                       .chunk = seen.chunk});
   }
   return layers;
@@ -64,10 +65,10 @@ ShiftKeysFn Decoder::ShiftKeys() {
 }
 
 std::unique_ptr<Cache> Decoder::MakeCache() {
-  std::vector<Reach> reaches;
-  reaches.reserve(static_cast<std::size_t>(params_.layers));
-  for (int i = 0; i < params_.layers; ++i) reaches.push_back(reach(i));
-  return MakeLayerCaches(reaches, ShiftKeys());
+  std::vector<AttentionSpan> spans;
+  spans.reserve(static_cast<std::size_t>(params_.layers));
+  for (int i = 0; i < params_.layers; ++i) spans.push_back(attention_span(i));
+  return MakeLayerCaches(spans, ShiftKeys());
 }
 
 void Decoder::RunLayers(Pass& pass, std::span<const std::int32_t>, const TensorView& x) {
@@ -77,16 +78,16 @@ void Decoder::RunLayers(Pass& pass, std::span<const std::int32_t>, const TensorV
 Status Decoder::Reserve(int max_batch) {
   if (max_batch <= max_batch_) return Status::Ok();
   Pass measure = Pass::Measuring(max_batch);
-  const TensorView x = measure.TakeHidden(params_.width);
+  const TensorView x = measure.TakeHidden(params_.hidden_size);
   {
     const Pass::Scope scope(measure);
-    measure.TakeHidden(params_.width);  // Logits' normed rows
+    measure.TakeHidden(params_.hidden_size);  // Logits' normed rows
   }
   RunLayers(measure, {}, x);
   KVCACHE_RETURN_IF_ERROR(measure.status());
   max_batch_ = 0;
   batch_ = 0;
-  KVCACHE_RETURN_IF_ERROR(scratch_.Reserve(backend_, measure.peak_values()));
+  KVCACHE_RETURN_IF_ERROR(activations_.Reserve(backend_, measure.peak_values()));
   max_batch_ = max_batch;
   return Status::Ok();
 }
@@ -95,12 +96,12 @@ Status Decoder::Forward(std::span<const std::int32_t> tokens, std::span<const Po
                         Cache& cache) {
   const auto batch = static_cast<std::int64_t>(tokens.size());
   if (batch == 0 || batch > max_batch_ || positions.size() != tokens.size()) {
-    return {StatusCode::kInvalidArgument,
-            StrCat("a pass of ", batch, " tokens, reserved are ", max_batch_)};
+    return InvalidArgument(StrCat("batch has ", batch, " tokens and ", positions.size(),
+                                  " positions; both must be 1 to ", max_batch_, ", as reserved"));
   }
   batch_ = 0;
-  Pass pass(backend_, scratch_, &cache, positions, interrupt());
-  const TensorView x = pass.TakeHidden(params_.width);
+  Pass pass(backend_, activations_, &cache, positions, interrupt());
+  const TensorView x = pass.TakeHidden(params_.hidden_size);
   pass.Embed(embedding_, tokens, x);
   if (params_.embedding_scale != 1.0f) pass.Scale(x, params_.embedding_scale);
   RunLayers(pass, tokens, x);
@@ -111,13 +112,13 @@ Status Decoder::Forward(std::span<const std::int32_t> tokens, std::span<const Po
 
 Status Decoder::CheckRows(std::span<const std::int32_t> rows) const {
   if (static_cast<std::int64_t>(rows.size()) > max_batch_) {
-    return {StatusCode::kInvalidArgument,
-            StrCat("logits of ", rows.size(), " rows, reserved are ", max_batch_)};
+    return InvalidArgument(StrCat("logits of ", rows.size(), " rows are wanted; at most ",
+                                  max_batch_, " are reserved"));
   }
   for (const std::int32_t row : rows) {
     if (row >= 0 && row < batch_) continue;
-    return {StatusCode::kInvalidArgument,
-            StrCat("logits of row ", row, " of a pass of ", batch_, " tokens")};
+    return InvalidArgument(
+        StrCat("logits row is ", row, "; must be below the ", batch_, " tokens of the last pass"));
   }
   return Status::Ok();
 }
@@ -126,17 +127,17 @@ Status Decoder::Logits(std::span<const std::int32_t> rows, float* logits) {
   KVCACHE_RETURN_IF_ERROR(CheckRows(rows));
   const auto count = static_cast<std::int64_t>(rows.size());
   if (count == 0) return Status::Ok();
-  const std::int64_t width = params_.width;
-  const std::int64_t normed = AlignedValues(width * batch_);
+  const std::int64_t hidden_size = params_.hidden_size;
+  const std::int64_t normed = AlignedValues(hidden_size * batch_);
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t row = rows[static_cast<std::size_t>(i)];
-    KVCACHE_RETURN_IF_ERROR(backend_.RmsNorm(scratch_.At(row * width, width, 1),
-                                             output_norm_.weight, output_norm_.epsilon,
-                                             scratch_.At(normed + i * width, width, 1)));
+    KVCACHE_RETURN_IF_ERROR(backend_.RmsNorm(
+        activations_.At(row * hidden_size, hidden_size, 1), output_norm_.weight,
+        output_norm_.epsilon, activations_.At(normed + i * hidden_size, hidden_size, 1)));
   }
   const TensorView y = TensorView::Dense(logits, DType::kF32, params_.vocabulary, count);
   const LinearOutput out[] = {{output_.weight.get(), y}};
-  KVCACHE_RETURN_IF_ERROR(backend_.Linear(scratch_.At(normed, width, count), out));
+  KVCACHE_RETURN_IF_ERROR(backend_.Linear(activations_.At(normed, hidden_size, count), out));
   if (params_.logit_scale != 1.0f) KVCACHE_RETURN_IF_ERROR(backend_.Scale(y, params_.logit_scale));
   return params_.logit_soft_cap > 0.0f ? backend_.SoftCap(y, params_.logit_soft_cap) : Status::Ok();
 }

@@ -1,11 +1,11 @@
-// A stack of layers between an embedding and an output matrix: what all decoder-only families
-// have in common. A family derives from it and says what a layer is:
+// A stack of layers between an embedding and an output matrix: the common part of all decoder
+// families. A family derives from it and defines its layers:
 //
 //   class Llama final : public Decoder {
-//     Status LoadLayer(WeightReader& reader, int layer) override;        its weights
-//     void RunLayer(Pass& pass, int layer, const TensorView& x) override;  its graph
-//     RopeParams rope(int layer) const override;                         how its keys turn
-//     Reach reach(int layer) const override;                             how far back it sees
+//     Status LoadLayer(WeightReader& reader, int layer) override;           its weights
+//     void RunLayer(Pass& pass, int layer, const TensorView& x) override;   its graph
+//     RopeParams rope(int layer) const override;                            rotation of its keys
+//     AttentionSpan attention_span(int layer) const override;               tokens that it sees
 //   };
 //
 // Thread safety: one thread at a time.
@@ -17,9 +17,9 @@
 #include <utility>
 #include <vector>
 
+#include "model/graph/activation_buffer.h"
 #include "model/graph/layer_caches.h"
 #include "model/graph/pass.h"
-#include "model/graph/scratch.h"
 #include "model/load/hyperparameters.h"
 #include "model/load/weights.h"
 #include "model/model.h"
@@ -28,17 +28,16 @@ namespace kvcache {
 
 class Decoder : public Model {
  public:
-  // `architecture` as in general.architecture; a literal.
+  // `architecture` is the file's general.architecture; its characters must outlive the model.
   Decoder(Backend& backend, std::string_view architecture, LayerParams params)
       : backend_(backend), architecture_(architecture), params_(std::move(params)) {}
 
-  // Takes all weights out of the file. Errors name the tensor: missing, of another shape or type,
-  // or not part of the family. Called once.
+  // Takes all weights from the file. Call it once. Errors name the tensor: it is missing, has
+  // another shape or type, or is not part of the family.
   Status Load(WeightReader& reader, const GgufFile& file);
 
   const ModelInfo& info() const override { return info_; }
-  // Causal caches, one for all layers that see equally far. A family with another kind overrides
-  // it.
+  // Makes one causal cache per attention span. A family with another kind of cache overrides this.
   std::unique_ptr<Cache> MakeCache() override;
   Status Reserve(int max_batch) override;
   Status Forward(std::span<const std::int32_t> tokens, std::span<const Position> positions,
@@ -49,27 +48,29 @@ class Decoder : public Model {
  protected:
   const LayerParams& params() const { return params_; }
   Backend& backend() const { return backend_; }
-  const TensorView& embedding() const { return embedding_; }  // [width, vocabulary]
+  const TensorView& embedding() const { return embedding_; }  // [hidden_size, vocabulary]
 
-  // What is there once, beside the common parts; called before the layers.
+  // Loads tensors that exist once per model, besides embedding, last norm and output. Called before
+  // the layers.
   virtual Status LoadModelTensors(WeightReader& /*reader*/) { return Status::Ok(); }
   // Called for layers 0, 1, … in order.
   virtual Status LoadLayer(WeightReader& reader, int layer) = 0;
-  // Adds the layer's part to x [width, batch].
+  // Adds the layer's result to x [hidden_size, batch].
   virtual void RunLayer(Pass& pass, int layer, const TensorView& x) = 0;
-  // All layers, after the embedding. A family that needs something for all of them first overrides
-  // it; `tokens` is empty while measuring.
+  // Runs all layers on the embedded tokens x. A family that computes something for all layers first
+  // overrides this. `tokens` is empty while the pass measures.
   virtual void RunLayers(Pass& pass, std::span<const std::int32_t> tokens, const TensorView& x);
-  // Valid as long as the model.
+  // Returns the rotation of a layer's queries and keys; dims 0: none. Valid as long as the model.
   virtual RopeParams rope(int layer) const = 0;
-  // The tensor with the last norm's weight, but for ".weight".
+  // Returns the name of the last norm's tensor, without ".weight".
   virtual std::string_view output_norm_name() const { return "output_norm"; }
-  // How far back the layer's queries see.
-  virtual Reach reach(int /*layer*/) const { return {}; }
-  // What the layers keep: keys and values as far as each reaches. A family with another cache kind
-  // overrides it.
+  // Returns the tokens that a layer's queries see. The default is all tokens.
+  virtual AttentionSpan attention_span(int /*layer*/) const { return {}; }
+  // Returns the memory of each layer: keys and values within its attention span. A family with
+  // another kind of cache overrides this.
   virtual std::vector<LayerMemory> Memory() const;
-  // Turns a layer's keys by its rope; refers to the model.
+  // Returns the function that rotates a layer's cached keys to other positions. The model must
+  // outlive it.
   ShiftKeysFn ShiftKeys();
 
  private:
@@ -80,18 +81,18 @@ class Decoder : public Model {
   std::string_view architecture_;
   LayerParams params_;
   ModelInfo info_;
-  TensorView embedding_;  // [width, vocabulary]
+  TensorView embedding_;  // [hidden_size, vocabulary]
   Norm output_norm_;
-  Projection output_;  // width → vocabulary
+  Projection output_;  // hidden_size → vocabulary
   std::size_t owned_weight_bytes_ = 0;
 
-  // The hidden states come first in it, so that Logits finds them.
-  Scratch scratch_;
+  // Hidden states are its first view, so that Logits finds them after the pass.
+  ActivationBuffer activations_;
   std::int64_t max_batch_ = 0;
   std::int64_t batch_ = 0;  // of the last Forward
 };
 
-// The model, loaded.
+// Loads the decoder's weights and returns it. Errors as for Decoder::Load.
 Result<std::unique_ptr<Model>> LoadDecoder(std::unique_ptr<Decoder> decoder, WeightReader& reader,
                                            const GgufFile& file);
 

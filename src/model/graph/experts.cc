@@ -4,18 +4,19 @@
 #include <new>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/strings.h"
 
 namespace kvcache {
 namespace {
 
-// Columns [begin, end) of a view.
+// Returns columns [begin, end) of a view.
 TensorView Columns(const TensorView& view, std::int32_t begin, std::int32_t end) {
   return TensorView::Dense(view.data + begin * view.stride_bytes[1], DType::kF32, view.dims[0],
                            end - begin);
 }
 
-// Adds each slot its expert's row of `bias`, by way of `rows`, room for as many.
+// Adds to each slot's column its expert's row of `bias`. `rows` is temporary memory for those rows.
 void AddBiases(Pass& pass, const ExpertPlan& plan, const std::optional<TensorView>& bias,
                const TensorView& rows, const TensorView& columns) {
   if (!bias.has_value()) return;
@@ -64,7 +65,8 @@ void ExpertPlan::Group(std::int64_t batch) {
   token_of_slot_.resize(slots);
   expert_of_slot_.resize(slots);
   slots_.resize(slots);
-  // begin_[e + 1] counts expert e, then is its end; filling moves begin_[e] up to its end.
+  // A counting sort. begin_[e + 1] first counts the slots of expert e; the running sum makes
+  // begin_[e] the first slot of e; filling moves begin_[e] up to the first slot of e + 1.
   std::ranges::fill(begin_, 0);
   for (const std::int32_t expert : choices_) ++begin_[static_cast<std::size_t>(expert) + 1];
   for (std::size_t e = 1; e < begin_.size(); ++e) begin_[e] += begin_[e - 1];
@@ -122,30 +124,29 @@ std::span<const LinearGroup> ExpertPlan::Down(const LinearWeight& down, const Te
   return groups_;
 }
 
-Result<Experts> Experts::Load(WeightReader& reader, const std::string& prefix, std::int64_t width,
-                              const ExpertParams& params) {
+Result<Experts> Experts::Load(WeightReader& reader, const std::string& prefix,
+                              std::int64_t hidden_size, const ExpertParams& params) {
   const bool scored = params.choice_bias || params.groups > 1;
   if (scored && params.count > RouterOptions::kMostScored) {
-    return Status(StatusCode::kUnsupported,
-                  StrCat(params.count, " experts with a bias or groups, at most ",
-                         RouterOptions::kMostScored, " are served"));
+    return Unsupported(StrCat(params.count, " experts with a bias or groups, at most ",
+                              RouterOptions::kMostScored, " are served"));
   }
   Experts experts;
   experts.params = params;
   KVCACHE_ASSIGN_OR_RETURN(experts.router,
-                           reader.Linear(prefix + "ffn_gate_inp", width, params.count,
+                           reader.Linear(prefix + "ffn_gate_inp", hidden_size, params.count,
                                          params.biases ? Bias::kRequired : Bias::kNone));
   if (params.choice_bias) {
     KVCACHE_ASSIGN_OR_RETURN(experts.choice_bias,
                              reader.FloatsIfPresent(prefix + "exp_probs_b.bias", params.count));
   }
-  KVCACHE_ASSIGN_OR_RETURN(
-      experts.gate, reader.Stack(prefix + "ffn_gate_exps.weight", width, params.ffn, params.count));
-  KVCACHE_ASSIGN_OR_RETURN(
-      experts.up, reader.Stack(prefix + "ffn_up_exps.weight", width, params.ffn, params.count));
-  KVCACHE_ASSIGN_OR_RETURN(
-      experts.down, reader.Stack(prefix + "ffn_down_exps.weight", params.ffn, width, params.count));
-  if (params.biases) KVCACHE_RETURN_IF_ERROR(experts.LoadBiases(reader, prefix, width));
+  KVCACHE_ASSIGN_OR_RETURN(experts.gate, reader.Stack(prefix + "ffn_gate_exps.weight", hidden_size,
+                                                      params.ffn, params.count));
+  KVCACHE_ASSIGN_OR_RETURN(experts.up, reader.Stack(prefix + "ffn_up_exps.weight", hidden_size,
+                                                    params.ffn, params.count));
+  KVCACHE_ASSIGN_OR_RETURN(experts.down, reader.Stack(prefix + "ffn_down_exps.weight", params.ffn,
+                                                      hidden_size, params.count));
+  if (params.biases) KVCACHE_RETURN_IF_ERROR(experts.LoadBiases(reader, prefix, hidden_size));
   return experts;
 }
 
@@ -161,13 +162,14 @@ RouterOptions Experts::router_options() const {
           .group_best = params.group_best};
 }
 
-Status Experts::LoadBiases(WeightReader& reader, const std::string& prefix, std::int64_t width) {
+Status Experts::LoadBiases(WeightReader& reader, const std::string& prefix,
+                           std::int64_t hidden_size) {
   const auto load = [&](const char* name, std::int64_t outputs) {
     return reader.Table(prefix + name, outputs, params.count);
   };
   KVCACHE_ASSIGN_OR_RETURN(gate_bias, load("ffn_gate_exps.bias", params.ffn));
   KVCACHE_ASSIGN_OR_RETURN(up_bias, load("ffn_up_exps.bias", params.ffn));
-  KVCACHE_ASSIGN_OR_RETURN(down_bias, load("ffn_down_exps.bias", width));
+  KVCACHE_ASSIGN_OR_RETURN(down_bias, load("ffn_down_exps.bias", hidden_size));
   return Status::Ok();
 }
 
@@ -185,7 +187,7 @@ void Experts::Run(Pass& pass, ExpertPlan& plan, const TensorView& h, const Tenso
   const std::int64_t slots = batch * params.used;
   if (pass.measuring()) pass.Check(plan.Reserve(batch, params.count, params.used));
   const TensorView logits = pass.TakeHidden(params.count);
-  // By slot: first what goes in, then, over it, what comes out.
+  // The experts' inputs by slot; their outputs later overwrite them.
   const TensorView columns = pass.Take(h.dims[0], slots);
   const TensorView gate_out = pass.Take(params.ffn, slots);
   const TensorView up_out = pass.Take(params.ffn, slots);

@@ -1,23 +1,25 @@
-// A mixture of experts: a router chooses some of many small feed-forward networks for each token.
+// A mixture of experts. A router chooses a few of many small feed-forward networks for each token.
 //
 //   out = Σ_i weight_i · Wdown_e (activation(Wgate_e h) × (Wup_e h)),  e = the token's i-th choice
 //
-// With ExpertParams::biases each product has its expert's added; with a gate_limit the gate is
-// gpt-oss's.
+// ExpertParams vary this. `biases` adds the expert's bias to each product; `gate_limit` selects
+// gpt-oss's clamped gate; `weigh_input` multiplies the expert's input h by the weight instead of
+// its output.
 //
-// With ExpertParams::weigh_input weights multiply h instead, for each of the token's experts.
+// A pass groups its tokens by expert, so that it reads each expert's weights once for all of the
+// expert's tokens, and all experts' products are one parallel region. A slot is the place of one
+// token in the group of one of its experts:
 //
-// A pass groups its tokens by expert, so that each expert's weights are read once for all of its
-// tokens, and all experts' products are one parallel region:
+//   choices            t0: 5 1   t1: 1 3   t2: 5 3
+//   slots by expert    1: t0 t1 | 3: t1 t2 | 5: t0 t2
+//   gate, up, down     over all slots
+//   combine            t0: the sum over its slots, in the order of its choices; …
 //
-//   choice of token    t0: 5 1   t1: 1 3   t2: 5 3
-//   slots by expert    1: t0 t1 | 3: t1 t2 | 5: t0 t2      a token's place in each of its groups
-//   gate, up, down     over slots
-//   combine            t0: its slots in the order of its choice, …
-//
-// Exactness: what a token gets depends on its own logits and activations alone; groups only decide
-// where a column lies. Source: Shazeer et al., "Outrageously large neural networks" (2017); Qwen3
-// and Mixtral for the order softmax, choice, renormalisation.
+// Exactness: a token's result depends on its own logits and activations alone. Groups only decide
+// which column holds it.
+// Source: Shazeer et al., "Outrageously large neural networks" (2017); Qwen3 and Mixtral for the
+// order softmax, choice, renormalisation.
+// Thread safety: one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -33,34 +35,37 @@
 
 namespace kvcache {
 
-// Who goes where in a pass; host memory that a model keeps for all of its layers.
+// The assignment of a pass's tokens to experts. It lives in host memory; a model keeps one for all
+// of its layers.
 class ExpertPlan {
  public:
-  // Room for passes of `batch` tokens. kOutOfMemory with the sizes.
+  // Allocates memory for passes of `batch` tokens. Errors: kOutOfMemory with the sizes.
   Status Reserve(std::int64_t batch, int experts, int chosen);
 
-  // Filled by Backend::Route: [chosen] of each token.
+  // Outputs for Backend::Route: [chosen × batch] expert numbers and weights.
   std::span<std::int32_t> Choices(std::int64_t batch);
   std::span<float> Weights(std::int64_t batch);
 
-  // Sorts the choices into slots, by expert and then by token.
+  // Sorts the choices into slots, by expert and then by token. Cost: O(batch × chosen + experts).
   void Group(std::int64_t batch);
 
-  // Moves the weights to slot_weights(), leaving ones: what goes into experts is weighted then.
+  // Moves the weights to slot_weights() and replaces them by ones, for weighting the experts'
+  // inputs.
   void MoveWeightsToInputs();
   std::span<const float> slot_weights() const { return slot_weights_; }  // [slots]
 
   std::span<const std::int32_t> token_of_slot() const { return token_of_slot_; }
   std::span<const std::int32_t> expert_of_slot() const { return expert_of_slot_; }
-  // [chosen] of each token, in the order of its choice.
+  // [chosen × batch] slots of each token, in the order of its choices.
   std::span<const std::int32_t> slots() const { return slots_; }
 
-  // h · gate and up for all slots: gathered [width, slots] is h's columns by slot. A pass of one
-  // token needs no gathering: h itself is multiplied with all of its experts at once.
+  // Returns the products gate · h and up · h of all slots, valid until the next call. `gathered`
+  // [hidden_size, slots] has h's columns by slot. For a pass of one token, `gathered` is h itself
+  // [hidden_size, 1], and one group multiplies it by all of its experts.
   std::span<const LinearGroup> GateAndUp(const LinearWeight& gate, const LinearWeight& up,
                                          const TensorView& gathered, const TensorView& gate_out,
                                          const TensorView& up_out);
-  // inner [ffn, slots] · down.
+  // Returns the products down · inner of all slots, inner [ffn, slots]; valid until the next call.
   std::span<const LinearGroup> Down(const LinearWeight& down, const TensorView& inner,
                                     const TensorView& out);
 
@@ -73,7 +78,7 @@ class ExpertPlan {
   std::vector<std::int32_t> token_of_slot_;   // [slots]
   std::vector<std::int32_t> expert_of_slot_;  // [slots]
   std::vector<std::int32_t> slots_;           // [chosen × batch]
-  std::vector<std::int32_t> begin_;           // [experts + 1]: first slot of each
+  std::vector<std::int32_t> begin_;           // [experts + 1]: first slot of each expert
   std::vector<LinearOutput> outputs_;
   std::vector<LinearGroup> groups_;
 };
@@ -81,21 +86,23 @@ class ExpertPlan {
 // One layer's router and experts.
 struct Experts {
   ExpertParams params;
-  Projection router;                             // [width] → [experts]
-  std::span<const float> choice_bias;            // [experts] or empty; in the file
+  Projection router;                             // [hidden_size] → [experts]
+  std::span<const float> choice_bias;            // [experts] or empty; lies in the file
   std::unique_ptr<LinearWeight> gate, up, down;  // stacks of params.count
-  // [outputs, experts], with params.biases.
+  // [outputs, experts]; present with params.biases.
   std::optional<TensorView> gate_bias, up_bias, down_bias;
 
-  static Result<Experts> Load(WeightReader& reader, const std::string& prefix, std::int64_t width,
-                              const ExpertParams& params);
+  // Takes PREFIXffn_gate_inp, ffn_gate_exps and so on. Errors name the tensor; kUnsupported for
+  // more experts than the router serves.
+  static Result<Experts> Load(WeightReader& reader, const std::string& prefix,
+                              std::int64_t hidden_size, const ExpertParams& params);
 
-  // out [width, batch] as above; may be h. `plan` is the model's.
+  // out [hidden_size, batch] as above, for h [hidden_size, batch]; out may be h.
   void Run(Pass& pass, ExpertPlan& plan, const TensorView& h, const TensorView& out) const;
 
  private:
   RouterOptions router_options() const;
-  Status LoadBiases(WeightReader& reader, const std::string& prefix, std::int64_t width);
+  Status LoadBiases(WeightReader& reader, const std::string& prefix, std::int64_t hidden_size);
   void Gate(Pass& pass, const TensorView& gate_out, const TensorView& up_out) const;
 };
 

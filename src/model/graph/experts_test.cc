@@ -51,7 +51,7 @@ TEST(ExpertPlan, SlotsAreSortedByExpertAndThenByToken) {
   }
 }
 
-// A layer's experts on the CPU, and what they must give.
+// A layer's experts on the CPU, and their expected result.
 class ExpertsTest : public ::testing::Test {
  protected:
   static constexpr int kWidth = 32;
@@ -78,9 +78,9 @@ class ExpertsTest : public ::testing::Test {
     const TensorView none = measure.TakeHidden(kWidth);
     experts_.Run(measure, plan_, none, none);
     EXPECT_TRUE(measure.status().ok());
-    EXPECT_TRUE(scratch_.Reserve(*backend_, measure.peak_values()).ok());
+    EXPECT_TRUE(activations_.Reserve(*backend_, measure.peak_values()).ok());
     const std::vector<Position> positions(static_cast<std::size_t>(batch));
-    Pass pass(*backend_, scratch_, nullptr, positions, nullptr);
+    Pass pass(*backend_, activations_, nullptr, positions, nullptr);
     const TensorView view = TensorView::Dense(h.data(), DType::kF32, kWidth, batch);
     experts_.Run(pass, plan_, view, view);
     EXPECT_TRUE(pass.status().ok()) << pass.status().message();
@@ -88,7 +88,7 @@ class ExpertsTest : public ::testing::Test {
     return h;
   }
 
-  // In double, one token at a time.
+  // Computes the result in double, one token at a time.
   std::vector<double> Expected(const float* h) const {
     std::vector<std::pair<double, int>> logits;
     for (int e = 0; e < kExperts; ++e) {
@@ -130,7 +130,7 @@ class ExpertsTest : public ::testing::Test {
   std::unique_ptr<Backend> backend_ = std::move(MakeCpuBackend({.threads = 2})).value();
   Experts experts_;
   ExpertPlan plan_;
-  Scratch scratch_;
+  ActivationBuffer activations_;
 };
 
 TEST_F(ExpertsTest, AreTheWeightedSumOfTheChosen) {

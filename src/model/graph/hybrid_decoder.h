@@ -1,8 +1,8 @@
-// A decoder some of whose layers are recurrent: what they remember of a sequence is a state of
-// fixed size, in a RecurrentCache beside the attention layers' keys and values.
+// A decoder with recurrent layers. Such a layer remembers a sequence as a state of fixed size,
+// which a RecurrentCache holds together with the attention layers' keys and values.
 //
-// Passes of such a model take batches that give each of their sequences the same number of tokens,
-// side by side and ascending: the cache refuses others.
+// A pass must give each of its sequences the same number of tokens; a sequence's tokens are
+// adjacent and ascend by position. The cache refuses other batches.
 //
 // Thread safety: one thread at a time.
 #pragma once

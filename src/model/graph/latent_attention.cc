@@ -5,14 +5,14 @@
 namespace kvcache {
 namespace {
 
-// One of the heads' matrices [d0, tokens].
-TensorView OfHead(const TensorView& view, std::int64_t head) {
+// Returns the columns of one head, [d0, tokens], of a view [d0, tokens, heads].
+TensorView HeadColumns(const TensorView& view, std::int64_t head) {
   return TensorView::Dense(view.data + head * view.stride_bytes[2], DType::kF32, view.dims[0],
                            view.dims[1]);
 }
 
-// The same for each of `heads` heads: [d0, 1, tokens] as [d0, heads, tokens].
-TensorView Repeated(TensorView view, std::int64_t heads) {
+// Returns [d0, 1, tokens] as [d0, heads, tokens], with the same values for every head.
+TensorView BroadcastHeads(TensorView view, std::int64_t heads) {
   view.dims[1] = heads;
   view.stride_bytes[1] = 0;
   return view;
@@ -22,9 +22,9 @@ TensorView Repeated(TensorView view, std::int64_t heads) {
 
 KvShape LatentShape::kv() const {
   if (absorbed) {
-    return {1, static_cast<int>(rank + rope), static_cast<int>(rank), true};
+    return {1, static_cast<int>(kv_rank + rope_dim), static_cast<int>(kv_rank), true};
   }
-  return {static_cast<int>(heads), static_cast<int>(query()), static_cast<int>(value)};
+  return {static_cast<int>(heads), static_cast<int>(q_dim()), static_cast<int>(v_dim)};
 }
 
 Result<LatentAttention> LatentAttention::Load(WeightReader& reader, const std::string& prefix,
@@ -34,27 +34,29 @@ Result<LatentAttention> LatentAttention::Load(WeightReader& reader, const std::s
   a.shape_ = s;
   std::string query = prefix + "attn_q";
   if (s.q_rank > 0) {
-    KVCACHE_ASSIGN_OR_RETURN(a.q_down_, reader.Linear(prefix + "attn_q_a", s.width, s.q_rank));
+    KVCACHE_ASSIGN_OR_RETURN(a.q_down_,
+                             reader.Linear(prefix + "attn_q_a", s.hidden_size, s.q_rank));
     KVCACHE_ASSIGN_OR_RETURN(a.q_norm_,
                              reader.RmsNorm(prefix + "attn_q_a_norm", s.q_rank, s.norm_epsilon));
     query += "_b";
   }
   KVCACHE_ASSIGN_OR_RETURN(
-      a.q_up_, reader.Linear(query, s.q_rank > 0 ? s.q_rank : s.width, s.heads * s.query()));
-  KVCACHE_ASSIGN_OR_RETURN(a.down_,
-                           reader.Linear(prefix + "attn_kv_a_mqa", s.width, s.rank + s.rope));
+      a.q_up_, reader.Linear(query, s.q_rank > 0 ? s.q_rank : s.hidden_size, s.heads * s.q_dim()));
+  KVCACHE_ASSIGN_OR_RETURN(
+      a.down_, reader.Linear(prefix + "attn_kv_a_mqa", s.hidden_size, s.kv_rank + s.rope_dim));
   KVCACHE_ASSIGN_OR_RETURN(a.norm_,
-                           reader.RmsNorm(prefix + "attn_kv_a_norm", s.rank, s.norm_epsilon));
+                           reader.RmsNorm(prefix + "attn_kv_a_norm", s.kv_rank, s.norm_epsilon));
   if (s.absorbed) {
-    KVCACHE_ASSIGN_OR_RETURN(a.k_up_,
-                             reader.Stack(prefix + "attn_k_b.weight", s.plain, s.rank, s.heads));
+    KVCACHE_ASSIGN_OR_RETURN(
+        a.k_up_, reader.Stack(prefix + "attn_k_b.weight", s.nope_dim, s.kv_rank, s.heads));
     KVCACHE_ASSIGN_OR_RETURN(a.v_up_,
-                             reader.Stack(prefix + "attn_v_b.weight", s.rank, s.value, s.heads));
+                             reader.Stack(prefix + "attn_v_b.weight", s.kv_rank, s.v_dim, s.heads));
   } else {
     KVCACHE_ASSIGN_OR_RETURN(
-        a.kv_up_, reader.Linear(prefix + "attn_kv_b", s.rank, s.heads * (s.plain + s.value)));
+        a.kv_up_, reader.Linear(prefix + "attn_kv_b", s.kv_rank, s.heads * (s.nope_dim + s.v_dim)));
   }
-  KVCACHE_ASSIGN_OR_RETURN(a.o_, reader.Linear(prefix + "attn_output", s.heads * s.value, s.width));
+  KVCACHE_ASSIGN_OR_RETURN(a.o_,
+                           reader.Linear(prefix + "attn_output", s.heads * s.v_dim, s.hidden_size));
   a.outputs_.resize(static_cast<std::size_t>(s.heads));
   a.groups_.resize(static_cast<std::size_t>(s.heads));
   return a;
@@ -71,19 +73,19 @@ void LatentAttention::Queries(Pass& pass, const TensorView& h, RopeParams rope,
   } else {
     pass.Linear(h, {{q_up_, q}});
   }
-  rope.first = static_cast<int>(shape_.plain);
+  rope.first = static_cast<int>(shape_.nope_dim);
   pass.Rope(q, rope);
 }
 
-// latent [rank + rope, 1, batch] = [c | t]; normed [rank, batch] = c once more, dense.
+// latent [kv_rank + rope_dim, 1, batch] = [c | t]; normed [kv_rank, batch] = c again, dense.
 void LatentAttention::Latents(Pass& pass, const TensorView& h, RopeParams rope,
                               const TensorView& latent, const TensorView& normed) const {
   pass.Linear(h, {{down_, latent}});
-  const TensorView c = Part(latent, 0, shape_.rank);
+  const TensorView c = Slice(latent, 0, shape_.kv_rank);
   pass.Copy(c, normed);
   pass.RmsNorm(normed, norm_, normed);
   pass.Copy(normed, c);
-  rope.first = static_cast<int>(shape_.rank);
+  rope.first = static_cast<int>(shape_.kv_rank);
   pass.Rope(latent, rope);
 }
 
@@ -92,8 +94,8 @@ void LatentAttention::EachHead(Pass& pass, const LinearWeight& stack, const Tens
   if (!pass.runs()) return;
   for (std::size_t head = 0; head < groups_.size(); ++head) {
     const auto index = static_cast<std::int64_t>(head);
-    outputs_[head] = {&stack, OfHead(y, index), index};
-    groups_[head] = {OfHead(x, index), std::span(outputs_).subspan(head, 1)};
+    outputs_[head] = {&stack, HeadColumns(y, index), index};
+    groups_[head] = {HeadColumns(x, index), std::span(outputs_).subspan(head, 1)};
   }
   pass.Check(pass.backend().LinearGroups(groups_));
 }
@@ -102,42 +104,43 @@ void LatentAttention::Absorbed(Pass& pass, int layer, const TensorView& q, const
                                float scale, const TensorView& answer) {
   const LatentShape& s = shape_;
   const std::int64_t batch = pass.batch();
-  // By head, tokens beside each other: what the heads' matrices read and write.
-  const TensorView plain = pass.Take(s.plain, batch, s.heads);
-  const TensorView looked_up = pass.Take(s.rank, batch, s.heads);
-  const TensorView answers = pass.Take(s.value, batch, s.heads);
-  const TensorView absorbed = pass.TakeHeads(s.rank + s.rope, s.heads);
-  const TensorView sums = pass.TakeHeads(s.rank, s.heads);
-  pass.Copy(Swapped(Part(q, 0, s.plain)), plain);
-  EachHead(pass, *k_up_, plain, looked_up);
-  pass.Copy(Swapped(looked_up), Part(absorbed, 0, s.rank));
-  pass.Copy(Part(q, s.plain, s.rope), Part(absorbed, s.rank, s.rope));
-  pass.Attention(layer, absorbed, latent, ValuesInKeys(latent, s.rank), {.scale = scale}, sums);
-  pass.Copy(Swapped(sums), looked_up);
-  EachHead(pass, *v_up_, looked_up, answers);
-  pass.Copy(Swapped(answers), answer);
+  // [dim, tokens, heads]: the form that the heads' matrices read and write.
+  const TensorView q_nope = pass.Take(s.nope_dim, batch, s.heads);
+  const TensorView q_latent = pass.Take(s.kv_rank, batch, s.heads);
+  const TensorView answers = pass.Take(s.v_dim, batch, s.heads);
+  const TensorView absorbed = pass.TakeHeads(s.kv_rank + s.rope_dim, s.heads);
+  const TensorView sums = pass.TakeHeads(s.kv_rank, s.heads);
+  pass.Copy(TransposeHeads(Slice(q, 0, s.nope_dim)), q_nope);
+  EachHead(pass, *k_up_, q_nope, q_latent);
+  pass.Copy(TransposeHeads(q_latent), Slice(absorbed, 0, s.kv_rank));
+  pass.Copy(Slice(q, s.nope_dim, s.rope_dim), Slice(absorbed, s.kv_rank, s.rope_dim));
+  pass.Attention(layer, absorbed, latent, ValuesInKeys(latent, s.kv_rank), {.scale = scale}, sums);
+  pass.Copy(TransposeHeads(sums), q_latent);
+  EachHead(pass, *v_up_, q_latent, answers);
+  pass.Copy(TransposeHeads(answers), answer);
 }
 
 void LatentAttention::Expanded(Pass& pass, int layer, const TensorView& q, const TensorView& latent,
                                const TensorView& c, float scale, const TensorView& answer) const {
   const LatentShape& s = shape_;
-  const TensorView both = pass.TakeHeads(s.plain + s.value, s.heads);
-  const TensorView k = pass.TakeHeads(s.query(), s.heads);
-  const TensorView v = pass.TakeHeads(s.value, s.heads);
+  const TensorView both = pass.TakeHeads(s.nope_dim + s.v_dim, s.heads);
+  const TensorView k = pass.TakeHeads(s.q_dim(), s.heads);
+  const TensorView v = pass.TakeHeads(s.v_dim, s.heads);
   pass.Linear(c, {{kv_up_, both}});
-  pass.Copy(Part(both, 0, s.plain), Part(k, 0, s.plain));
-  pass.Copy(Repeated(Part(latent, s.rank, s.rope), s.heads), Part(k, s.plain, s.rope));
-  pass.Copy(Part(both, s.plain, s.value), v);
+  pass.Copy(Slice(both, 0, s.nope_dim), Slice(k, 0, s.nope_dim));
+  pass.Copy(BroadcastHeads(Slice(latent, s.kv_rank, s.rope_dim), s.heads),
+            Slice(k, s.nope_dim, s.rope_dim));
+  pass.Copy(Slice(both, s.nope_dim, s.v_dim), v);
   pass.Attention(layer, q, k, v, {.scale = scale}, answer);
 }
 
 void LatentAttention::Run(Pass& pass, int layer, const TensorView& h, RopeParams rope, float scale,
                           const TensorView& out) {
   const Pass::Scope scope(pass);
-  const TensorView q = pass.TakeHeads(shape_.query(), shape_.heads);
-  const TensorView latent = pass.TakeHeads(shape_.rank + shape_.rope, 1);
-  const TensorView c = pass.TakeHeads(shape_.rank, 1);
-  const TensorView answer = pass.TakeHeads(shape_.value, shape_.heads);
+  const TensorView q = pass.TakeHeads(shape_.q_dim(), shape_.heads);
+  const TensorView latent = pass.TakeHeads(shape_.kv_rank + shape_.rope_dim, 1);
+  const TensorView c = pass.TakeHeads(shape_.kv_rank, 1);
+  const TensorView answer = pass.TakeHeads(shape_.v_dim, shape_.heads);
   Queries(pass, h, rope, q);
   Latents(pass, h, rope, latent, c);
   if (shape_.absorbed) {

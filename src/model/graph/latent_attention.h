@@ -1,16 +1,17 @@
-// Multi-head latent attention: a token's keys and values, of all heads, come out of one vector c of
-// `rank` values and of `rope` values that turn, t.
+// Multi-head latent attention: the keys and values of all of a token's heads come from one vector c
+// of `kv_rank` values and one vector t of `rope_dim` rotated values.
 //
-//   q_h = [n_h | r_h]      [c | t] = Wa x, c normed        score of head h: n_h · (Wk_h c) + r_h ·
-//   t
+//   [c | t] = Wa x, c normed      q_h = [n_h | r_h]
+//   score of head h = n_h · (Wk_h c) + r_h · t
 //
-// Absorbed, heads look up c itself, and the cache keeps [c | t] once for all of them:
+// In the absorbed form, Wk moves to the query. Heads then attend over c itself, and the cache holds
+// [c | t] once for all heads: one KV head, whose key is [c | t] and whose value is c.
 //
-//   score   = (Wk_hᵀ n_h) · c + r_h · t        one KV head, whose key is [c | t] and whose value is
-//   c answer  = Wv_h Σ p c
+//   score  = (Wk_hᵀ n_h) · c + r_h · t
+//   answer = Wv_h Σ p c
 //
-// Old files have Wk and Wv in one matrix, by rows of c. There every head's key and value are made
-// and kept, as its transpose cannot be had out of blocks.
+// Old files have Wk and Wv in one matrix, by rows of c. Its blocks cannot be transposed exactly, so
+// for those files the cache holds every head's expanded key and value.
 //
 // Source: DeepSeek-AI, "DeepSeek-V2" (2024), section 2.1 and appendix C; tensor names as llama.cpp
 // writes them.
@@ -28,30 +29,31 @@
 namespace kvcache {
 
 struct LatentShape {
-  std::int64_t width = 0;
+  std::int64_t hidden_size = 0;
   std::int64_t heads = 0;
-  std::int64_t q_rank = 0;  // 0: queries are made from x at once
-  std::int64_t rank = 0;    // values of c
-  std::int64_t plain = 0;   // values of n_h
-  std::int64_t rope = 0;    // values of r_h and t
-  std::int64_t value = 0;   // values of a head's answer
+  std::int64_t q_rank = 0;    // values of the queries' latent vector; 0: queries are Wq x
+  std::int64_t kv_rank = 0;   // values of c
+  std::int64_t nope_dim = 0;  // values of n_h, which are not rotated
+  std::int64_t rope_dim = 0;  // values of r_h and t
+  std::int64_t v_dim = 0;     // values of a head's answer
   bool absorbed = true;
   float norm_epsilon = 0.0f;
 
-  std::int64_t query() const { return plain + rope; }
-  // What the cache keeps of a token.
+  std::int64_t q_dim() const { return nope_dim + rope_dim; }
+  // Returns the shape of a token's keys and values in the cache.
   KvShape kv() const;
-  // Where in a key of the cache the turning values begin.
-  int first_turned() const { return static_cast<int>(absorbed ? rank : plain); }
+  // Returns the index of the first rotated value of a cached key.
+  int rope_first() const { return static_cast<int>(absorbed ? kv_rank : nope_dim); }
 };
 
 class LatentAttention {
  public:
+  // Takes PREFIXattn_q and so on. Errors name the tensor.
   static Result<LatentAttention> Load(WeightReader& reader, const std::string& prefix,
                                       const LatentShape& shape);
 
-  // out [width, batch] = the layer's answer to h [width, batch]; out may be h. `rope` is that of
-  // the first pair that turns.
+  // out [hidden_size, batch] = the attention result for h [hidden_size, batch]; out may be h.
+  // `rope` is the rotation of r_h and t; its `first` is ignored.
   void Run(Pass& pass, int layer, const TensorView& h, RopeParams rope, float scale,
            const TensorView& out);
 
@@ -72,8 +74,8 @@ class LatentAttention {
   Projection q_up_;
   Projection down_;                            // x → [c | t]
   Norm norm_;                                  // of c
-  std::unique_ptr<LinearWeight> k_up_, v_up_;  // absorbed: a matrix of each head
-  Projection kv_up_;                           // else
+  std::unique_ptr<LinearWeight> k_up_, v_up_;  // absorbed form: one matrix per head
+  Projection kv_up_;                           // expanded form
   Projection o_;
   std::vector<LinearOutput> outputs_;  // [heads]
   std::vector<LinearGroup> groups_;    // [heads]

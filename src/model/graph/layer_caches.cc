@@ -11,29 +11,29 @@
 namespace kvcache {
 namespace {
 
-std::unique_ptr<Cache> MakeOne(const Reach& reach, const ShiftKeysFn& shift_keys) {
+std::unique_ptr<Cache> MakeOne(const AttentionSpan& span, const ShiftKeysFn& shift_keys) {
   return MakeCausalCache({.shift_keys = shift_keys,
-                          .window = reach.window,
-                          .retained_tokens = KeptOf(reach.window),
-                          .chunk = reach.chunk});
+                          .window = span.window,
+                          .retained_tokens = RetainedTokens(span.window),
+                          .chunk = span.chunk});
 }
 
 }  // namespace
 
-int KeptOf(int window) {
+int RetainedTokens(int window) {
   const int most = std::numeric_limits<int>::max();
   return window > most / 2 ? most : 2 * window;
 }
 
-std::unique_ptr<Cache> MakeLayerCaches(std::span<const Reach> reach_of_layer,
+std::unique_ptr<Cache> MakeLayerCaches(std::span<const AttentionSpan> span_of_layer,
                                        const ShiftKeysFn& shift_keys) {
-  std::vector<Reach> kinds;
+  std::vector<AttentionSpan> kinds;
   WrapperOptions options;
-  for (const Reach& reach : reach_of_layer) {
-    auto kind = std::ranges::find(kinds, reach);
+  for (const AttentionSpan& span : span_of_layer) {
+    auto kind = std::ranges::find(kinds, span);
     if (kind == kinds.end()) {
-      kind = kinds.insert(kinds.end(), reach);
-      options.caches.push_back(MakeOne(reach, shift_keys));
+      kind = kinds.insert(kinds.end(), span);
+      options.caches.push_back(MakeOne(span, shift_keys));
     }
     options.cache_of_layer.push_back(static_cast<int>(kind - kinds.begin()));
   }

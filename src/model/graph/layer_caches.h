@@ -1,10 +1,10 @@
-// The caches of a model whose layers see back unequally far.
+// Creates the caches of a model whose layers have different attention spans.
 //
-//   layers   0 1 2 3 4 5      window 512 in all but every third
-//   caches   w w f w w f      two causal caches in a wrapper: w keeps a few windows, f everything
+//   layers   0 1 2 3 4 5      window 512 in all layers except every third
+//   caches   w w f w w f      two causal caches in a wrapper: w retains two windows, f every token
 //
-// A cache with a window keeps twice its window, so that going back by up to a window's tokens is
-// exact without evaluating anything again (kvcache/causal_cache.h: memory).
+// A cache with a window retains twice its window. A sequence can then go back by up to one window
+// exactly, without evaluating any token again (kvcache/causal_cache.h: retained_tokens).
 //
 // Thread safety: pure.
 #pragma once
@@ -16,19 +16,19 @@
 
 namespace kvcache {
 
-// What a layer's queries see, as in CausalOptions; all of it where both are 0.
-struct Reach {
+// The tokens that a layer's queries see, as in CausalOptions. Both 0: all tokens.
+struct AttentionSpan {
   int window = 0;  // tokens, the query's own included
-  int chunk = 0;
-  bool operator==(const Reach&) const = default;
+  int chunk = 0;   // tokens of a chunk; a query sees those of its own
+  bool operator==(const AttentionSpan&) const = default;
 };
 
-// Tokens of each sequence that a cache for a window keeps.
-int KeptOf(int window);
+// Returns the tokens that a cache with this window retains per sequence; 0 (all) for window 0.
+int RetainedTokens(int window);
 
-// A causal cache for all layers of equal reach; in a wrapper if there are several, so that SetLayer
-// chooses. Not yet initialised.
-std::unique_ptr<Cache> MakeLayerCaches(std::span<const Reach> reach_of_layer,
+// Makes one causal cache per distinct span, shared by all layers with that span. Several caches are
+// put into a wrapper, whose SetLayer selects the cache. The result is not initialised.
+std::unique_ptr<Cache> MakeLayerCaches(std::span<const AttentionSpan> span_of_layer,
                                        const ShiftKeysFn& shift_keys);
 
 }  // namespace kvcache

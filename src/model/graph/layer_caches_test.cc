@@ -15,8 +15,8 @@ constexpr SequenceId kSequence{0};
 
 class LayerCachesTest : public ::testing::Test {
  protected:
-  std::unique_ptr<Cache> Make(const std::vector<Reach>& reaches, int capacity = 64) {
-    auto cache = MakeLayerCaches(reaches, {});
+  std::unique_ptr<Cache> Make(const std::vector<AttentionSpan>& spans, int capacity = 64) {
+    auto cache = MakeLayerCaches(spans, {});
     const Status status = cache->Init(*backend_, {.k_type = DType::kF32,
                                                   .v_type = DType::kF32,
                                                   .max_sequences = 1,
@@ -39,20 +39,21 @@ class LayerCachesTest : public ::testing::Test {
 };
 
 TEST_F(LayerCachesTest, EachLayerSeesAsFarAsItsOwnReach) {
-  const std::vector<Reach> reaches = {{.window = 8}, {}, {.window = 8}, {.chunk = 16}, {}};
-  const auto cache = Make(reaches);
+  const std::vector<AttentionSpan> spans = {{.window = 8}, {}, {.window = 8}, {.chunk = 16}, {}};
+  const auto cache = Make(spans);
   Start(*cache, 0);
-  for (std::size_t layer = 0; layer < reaches.size(); ++layer) {
+  for (std::size_t layer = 0; layer < spans.size(); ++layer) {
     cache->SetLayer(static_cast<int>(layer));
-    EXPECT_EQ(cache->Visible().window, reaches[layer].window) << layer;
-    EXPECT_EQ(cache->Visible().chunk, reaches[layer].chunk) << layer;
+    EXPECT_EQ(cache->Visible().window, spans[layer].window) << layer;
+    EXPECT_EQ(cache->Visible().chunk, spans[layer].chunk) << layer;
   }
 }
 
 TEST_F(LayerCachesTest, GoesBackByAWindow) {
   const auto cache = Make({{.window = 8}, {}});
   for (Position p = 0; p < 40; p += kBatch) Start(*cache, p);
-  // 16 tokens of 40 are kept before the last batch of 4: 20 to 39. The query at 28 sees 21 to 28.
+  // The window's cache retains 16 tokens before the last batch of 4: 20 to 39. The query at 28 sees
+  // 21 to 28.
   EXPECT_EQ(cache->PrepareRestore(kSequence, 28), 28);
   EXPECT_EQ(cache->PrepareRestore(kSequence, 26), 0);
 }

@@ -3,20 +3,20 @@
 #include <array>
 #include <cassert>
 #include <optional>
-#include <string>
 #include <utility>
 
+#include "base/strings.h"
 #include "kvcache/recurrent_cache.h"
 
 namespace kvcache {
 namespace {
 
-// Heads one after another: what a linear layer reads and writes.
+// Returns heads as columns [values, batch], the form that a linear layer reads and writes.
 TensorView ColumnsOf(const TensorView& view, std::int64_t batch) {
   return TensorView::Dense(view.data, DType::kF32, view.elements() / batch, batch);
 }
 
-// The rows of a view, which lie evenly apart; nothing where they do not.
+// Returns all rows of a view as one matrix, or nothing if the rows are not evenly spaced.
 std::optional<TensorView> RowsOf(const TensorView& view) {
   TensorView rows = TensorView::Dense(view.data, DType::kF32, view.dims[0],
                                       view.dims[1] * view.dims[2] * view.dims[3]);
@@ -32,34 +32,35 @@ TensorView Pass::HeadsOf(const TensorView& x, std::int64_t offset, std::int64_t 
                          std::int64_t heads) const {
   TensorView view = TensorView::Dense(x.data, DType::kF32, dim, heads, batch_);
   view.stride_bytes[2] = BytesOf(DType::kF32, x.elements() / batch_);
-  return Moved(view, BytesOf(DType::kF32, offset));
+  return WithOffset(view, BytesOf(DType::kF32, offset));
 }
 
-TensorView Pass::EveryOther(const TensorView& x, std::int64_t first) {
+TensorView Pass::StridedHeads(const TensorView& x, std::int64_t first) {
   TensorView view = x;
   view.dims[1] /= 2;
   view.stride_bytes[1] *= 2;
-  return Moved(view, first * x.stride_bytes[1]);
+  return WithOffset(view, first * x.stride_bytes[1]);
 }
 
 TensorView Pass::Take(std::int64_t d0, std::int64_t d1, std::int64_t d2) {
   const std::int64_t at = top_;
   top_ += AlignedValues(d0 * d1 * d2);
   peak_ = std::max(peak_, top_);
-  if (!measuring() && top_ > scratch_->values()) {
-    Check({StatusCode::kInternal, "a pass takes " + std::to_string(top_) + " values of scratch, " +
-                                      std::to_string(scratch_->values()) + " are there"});
+  if (!measuring() && top_ > activations_->values()) {
+    Check({StatusCode::kInternal,
+           StrCat("the pass takes ", top_, " activation values; the buffer has ",
+                  activations_->values(), ", as measured")});
     return TensorView::Dense(nullptr, DType::kF32, d0, d1, d2);
   }
   return measuring() ? TensorView::Dense(nullptr, DType::kF32, d0, d1, d2)
-                     : scratch_->At(at, d0, d1, d2);
+                     : activations_->At(at, d0, d1, d2);
 }
 
 void Pass::Linear(const TensorView& x, std::initializer_list<Product> products) {
-  constexpr std::size_t kMost = 4;
-  assert(products.size() <= kMost);
+  constexpr std::size_t kMax = 4;
+  assert(products.size() <= kMax);
   if (!runs()) return;
-  std::array<LinearOutput, kMost> outputs;
+  std::array<LinearOutput, kMax> outputs;
   std::size_t count = 0;
   for (const Product& product : products) {
     outputs[count++] = {product.by.weight.get(), ColumnsOf(product.to, batch_)};
@@ -76,7 +77,7 @@ void Pass::RmsNorm(const TensorView& x, const Norm& norm, const TensorView& y) {
   const std::optional<TensorView> from = RowsOf(x);
   const std::optional<TensorView> to = RowsOf(y);
   if (!from.has_value() || !to.has_value()) {
-    return Check({StatusCode::kInternal, "a norm of rows that do not lie evenly apart"});
+    return Check({StatusCode::kInternal, "RmsNorm needs rows that are evenly spaced"});
   }
   Check(backend_->RmsNorm(*from, norm.weight, norm.epsilon, *to));
 }
@@ -150,6 +151,8 @@ void Pass::Attention(int layer, const TensorView& q, const TensorView& k, const 
 void Pass::ShortConv(int layer, const TensorView& x, const ConvTaps& taps, const TensorView& y) {
   if (!runs()) return;
   RecurrentCache& cache = *cache_->Recurrent();
+  // The next state is written to a buffer of its own: if the pass fails, the cache still has the
+  // state from before it.
   auto before = cache.ConvState(layer);
   if (!before.ok()) return Check(std::move(before).TakeStatus());
   auto after = cache.NextConvState(layer);
@@ -183,7 +186,8 @@ void Pass::CrossAttention(int layer, int type, const KvShape& shape, const Tenso
   cache_->SetLayer(layer);
   cache_->SetLayerType(type);
   auto storage = cache_->Storage();
-  // Before the first output of all there are no cells, and nobody sees any.
+  // Before the first output the cache has no cells. Every token's history is then empty, so the
+  // kernel reads none and writes zeros.
   const LayerKv nothing{.shape = shape};
   if (!storage.ok() && storage.status().code() != StatusCode::kNotFound) {
     return Check(std::move(storage).TakeStatus());
@@ -191,12 +195,12 @@ void Pass::CrossAttention(int layer, int type, const KvShape& shape, const Tenso
   Check(backend_->Attention(storage.ok() ? *storage : nothing, q, cache_->Visible(), options, out));
 }
 
-void Pass::WhoLooks(std::span<float> looks) {
+void Pass::EncoderOutputMask(std::span<float> mask) {
   if (!runs()) return;
   const Visibility& visible = cache_->Visible();
-  for (std::size_t i = 0; i < looks.size(); ++i) {
+  for (std::size_t i = 0; i < mask.size(); ++i) {
     const auto history = static_cast<std::size_t>(visible.history_of_query[i]);
-    looks[i] = visible.histories[history].empty() ? 0.0f : 1.0f;
+    mask[i] = visible.histories[history].empty() ? 0.0f : 1.0f;
   }
 }
 

@@ -1,16 +1,17 @@
-// One forward pass over a batch: the operations that layers are made of, on activations that lie
-// in the model's scratch. A layer's graph is a list of these calls, from top to bottom.
+// One forward pass over a batch: the operations that layers consist of, on activations in the
+// model's buffer. A layer's graph is a list of these calls, in order.
 //
-// Errors. After the first one the calls do nothing more, and status() is that error: a graph needs
-// no error handling of its own.
+// Errors. After the first error all further calls do nothing, and status() returns that error. A
+// graph therefore needs no error handling.
 //
-// Activations are pieces of one buffer, taken like a stack and given back when a Scope ends. How
-// large it must be is found by running the graph with a pass that measures: it computes nothing
-// and counts what is taken. So a graph must take the same whatever the values are.
+// Activations are views of one buffer. A graph takes them like a stack; the end of a Scope releases
+// those taken since its beginning. To find the buffer's size, run the graph once with a measuring
+// pass, which computes nothing and counts the values taken. A graph must therefore take the same
+// views whatever the values are.
 //
-//   x [width, batch] | what a scope took | what a scope inside it took | free
+//   x [hidden_size, batch] | views of a scope | views of a scope inside it | free
 //
-// Shapes: hidden states are [width, batch], heads [head_dim, heads, batch]; all f32 and dense.
+// Shapes: hidden states are [hidden_size, batch], heads [head_dim, heads, batch]; f32 and dense.
 // Thread safety: one thread at a time.
 #pragma once
 
@@ -24,70 +25,72 @@
 #include "kvcache/backend.h"
 #include "kvcache/cache.h"
 #include "kvcache/status.h"
-#include "model/graph/scratch.h"
+#include "model/graph/activation_buffer.h"
 #include "model/load/weights.h"
 
 namespace kvcache {
 
-// The view, so many bytes on. While a pass measures there is no memory to point into.
-inline TensorView Moved(TensorView view, std::int64_t bytes) {
+// Returns the view moved forward by `bytes`. A measuring pass has no memory: data stays null.
+inline TensorView WithOffset(TensorView view, std::int64_t bytes) {
   if (view.data != nullptr) view.data += bytes;
   return view;
 }
-// Values [first, first + count) of each row.
-inline TensorView Part(TensorView view, std::int64_t first, std::int64_t count) {
-  view = Moved(view, first * view.stride_bytes[0]);
+// Returns values [first, first + count) of each row.
+inline TensorView Slice(TensorView view, std::int64_t first, std::int64_t count) {
+  view = WithOffset(view, first * view.stride_bytes[0]);
   view.dims[0] = count;
   return view;
 }
-// [a, b, c] as [a, c, b]: heads of tokens as tokens of heads, and back.
-inline TensorView Swapped(TensorView view) {
+// Returns [a, b, c] as [a, c, b]: heads by token as tokens by head, and back. Copies nothing.
+inline TensorView TransposeHeads(TensorView view) {
   std::swap(view.dims[1], view.dims[2]);
   std::swap(view.stride_bytes[1], view.stride_bytes[2]);
   return view;
 }
 
-// All of a token's values as one column: [d0 · d1, d2]. REQUIRES: dense.
-inline TensorView Flat(const TensorView& view) {
+// Returns each token's values as one column: [d0 · d1, d2]. REQUIRES: the view is dense.
+inline TensorView Flatten(const TensorView& view) {
   return TensorView::Dense(view.data, view.dtype, view.dims[0] * view.dims[1], view.dims[2]);
 }
 
 class Pass {
  public:
-  // A pass over tokens at `positions`. All must outlive it. Once *interrupt is true, the pass ends
-  // before its next operation, with kCancelled; null: never.
-  Pass(Backend& backend, const Scratch& scratch, Cache* cache, std::span<const Position> positions,
-       const std::atomic<bool>* interrupt)
+  // A pass over tokens at `positions`. All arguments must outlive it. `cache` may be null if the
+  // graph uses none. Once *interrupt is true, the pass ends before its next operation, with
+  // kCancelled. A null `interrupt` is never checked.
+  Pass(Backend& backend, const ActivationBuffer& activations, Cache* cache,
+       std::span<const Position> positions, const std::atomic<bool>* interrupt)
       : backend_(&backend),
-        scratch_(&scratch),
+        activations_(&activations),
         cache_(cache),
         positions_(positions),
         interrupt_(interrupt),
         batch_(static_cast<std::int64_t>(positions.size())) {}
 
-  // One that measures, for batches of `batch` tokens.
+  // A measuring pass, for batches of `batch` tokens.
   static Pass Measuring(std::int64_t batch) { return Pass(batch); }
 
-  bool measuring() const { return scratch_ == nullptr; }
+  bool measuring() const { return activations_ == nullptr; }
   std::int64_t batch() const { return batch_; }
   std::span<const Position> positions() const { return positions_; }
   const Status& status() const { return status_; }
+  // The largest number of values that were taken at once.
   std::int64_t peak_values() const { return peak_; }
 
-  // Does the graph go on, with values? False while measuring, after an error and after an
-  // interrupt.
+  // Returns true if operations compute values: false in a measuring pass, after an error and after
+  // an interrupt.
   bool runs() {
-    if (scratch_ == nullptr || !status_.ok()) return false;
+    if (activations_ == nullptr || !status_.ok()) return false;
     if (interrupt_ == nullptr || !interrupt_->load(std::memory_order_relaxed)) return true;
     status_ = {StatusCode::kCancelled, "interrupted"};
     return false;
   }
-  // Makes `status` the pass's, unless it has one already.
+  // Records `status` as the pass's error, unless there is an earlier one.
   void Check(Status status) {
     if (status_.ok()) status_ = std::move(status);
   }
 
-  // Gives back at its end what was taken since its beginning.
+  // Releases at its end the views taken since its beginning.
   class Scope {
    public:
     explicit Scope(Pass& pass) : pass_(pass), top_(pass.top_) {}
@@ -100,38 +103,41 @@ class Pass {
     std::int64_t top_;
   };
 
-  // Room for d0 × d1 × d2 values, undefined.
+  // Takes a view [d0, d1, d2] with undefined values. A measuring pass returns a view without data.
   TensorView Take(std::int64_t d0, std::int64_t d1, std::int64_t d2 = 1);
-  TensorView TakeHidden(std::int64_t width) { return Take(width, batch_); }
+  TensorView TakeHidden(std::int64_t size) { return Take(size, batch_); }
   TensorView TakeHeads(std::int64_t head_dim, std::int64_t heads) {
     return Take(head_dim, heads, batch_);
   }
 
   // ---- Views of activations
 
-  // Values [offset, offset + dim × heads) of each column of x, as heads [dim, heads, batch]. x is
-  // dense: hidden states, or heads.
+  // Returns values [offset, offset + dim × heads) of each column of x, as heads [dim, heads,
+  // batch]. REQUIRES: x is dense; hidden states, or heads.
   TensorView HeadsOf(const TensorView& x, std::int64_t offset, std::int64_t dim,
                      std::int64_t heads) const;
-  // Heads first, first + 2, … of x [dim, 2 × heads, batch], dense. REQUIRES: first is 0 or 1.
-  static TensorView EveryOther(const TensorView& x, std::int64_t first);
+  // Returns heads first, first + 2, … of x [dim, 2 × heads, batch]. REQUIRES: x is dense, and first
+  // is 0 or 1.
+  static TensorView StridedHeads(const TensorView& x, std::int64_t first);
 
   // ---- Operations
 
   struct Product {
     const Projection& by;
-    TensorView to;  // [outputs, batch], or heads of as many values
+    TensorView to;  // [outputs, batch], or heads with as many values
   };
-  // to = by · x for each product, x [inputs, batch] or heads; `to` may not be x. At most four.
+  // to = by · x for each product; x is [inputs, batch] or heads. `to` must not be x. REQUIRES: at
+  // most four products. One call converts x for the matrices once.
   void Linear(const TensorView& x, std::initializer_list<Product> products);
 
-  // y = x / rms(x) × weight over the first dimension of x: of hidden states, or of each head.
-  // Either may be HeadsOf or EveryOther of something, if its rows lie evenly apart.
+  // y = x / rms(x) × weight over the first dimension: of hidden states, or of each head. y may be
+  // x. Views from HeadsOf and StridedHeads are allowed if their rows are evenly spaced.
   void RmsNorm(const TensorView& x, const Norm& norm, const TensorView& y);
 
+  // y[:, i] = row tokens[i] of `table`.
   void Embed(const TensorView& table, std::span<const std::int32_t> tokens, const TensorView& y);
   void Add(const TensorView& x, const TensorView& y);  // x += y
-  // to = from, of the same sizes; rows of any stride, as parts and permutations have them.
+  // to = from. The sizes must be equal; any strides are allowed.
   void Copy(const TensorView& from, const TensorView& to);
   void Multiply(const TensorView& x, const TensorView& y);  // x *= y, which may be [1, batch]
   // gate = activation(gate) × up
@@ -143,31 +149,33 @@ class Pass {
   void ScaleTokens(const TensorView& x, std::span<const float> factors);  // x *= [batch]
   void Rope(const TensorView& heads, const RopeParams& rope);
 
-  // Puts k and v into the cache as `layer`'s.
+  // Puts k and v [dim, kv_heads, batch] into the cache as `layer`'s.
   void Put(int layer, const TensorView& k, const TensorView& v);
-  // out = attention of q over what each token sees of `layer`'s keys and values.
+  // out = attention of q over the keys and values of `layer` that each token sees.
   void Attend(int layer, const TensorView& q, const AttentionOptions& options,
               const TensorView& out);
-  // Both: puts k and v into the cache as `layer`'s; out = attention of q over what each token sees.
+  // Put, then Attend.
   void Attention(int layer, const TensorView& q, const TensorView& k, const TensorView& v,
                  const AttentionOptions& options, const TensorView& out);
 
-  // Recurrent layers: the layer's states are read from the cache, and written to it.
-  // y = the short convolution of x [channels, batch]; y is not x.
+  // Recurrent layers. The operations read the layer's states from the cache and write them back.
+  // y = the short convolution of x [channels, batch]; y must not be x.
   void ShortConv(int layer, const TensorView& x, const ConvTaps& taps, const TensorView& y);
-  // steps = ln(1 + exp(raw + bias)), decays = exp(rates × steps); steps may be raw.
+  // steps = ln(1 + exp(raw + bias)), decays = exp(rates × steps). `steps` may be `raw`.
   void DecayRates(const TensorView& raw, const TensorView& bias, const TensorView& rates,
                   const TensorView& steps, const TensorView& decays);
-  // out = what each token finds in the layer's state (kvcache/recurrence.h).
+  // out = the output of the layer's state for each token (kvcache/recurrence.h).
   void Scan(int layer, const ScanInputs& inputs, const ScanOptions& options, const TensorView& out);
 
-  // out = attention of q over the outputs that an encoder made for the tokens' sequences, in the
-  // cache's layer type `type`; zeros where there is none. `shape` is that of the outputs.
+  // out = attention of q over the encoder outputs of the tokens' sequences, which are in the
+  // cache's layer type `type`. Tokens of sequences without an output get zeros. `shape` is the
+  // outputs'.
   void CrossAttention(int layer, int type, const KvShape& shape, const TensorView& q,
                       const AttentionOptions& options, const TensorView& out);
 
-  // 1 for each token whose sequence has an output, 0 for the others: of the last CrossAttention.
-  void WhoLooks(std::span<float> looks);
+  // Sets mask[i] to 1 if token i's sequence has an encoder output, else to 0. REQUIRES: the cache's
+  // layer is that of the last CrossAttention.
+  void EncoderOutputMask(std::span<float> mask);
 
   Backend& backend() const { return *backend_; }  // REQUIRES: runs()
 
@@ -175,7 +183,7 @@ class Pass {
   explicit Pass(std::int64_t batch) : batch_(batch) {}
 
   Backend* backend_ = nullptr;
-  const Scratch* scratch_ = nullptr;
+  const ActivationBuffer* activations_ = nullptr;
   Cache* cache_ = nullptr;
   std::span<const Position> positions_;
   const std::atomic<bool>* interrupt_ = nullptr;

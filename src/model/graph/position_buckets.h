@@ -1,10 +1,11 @@
-// T5's bias by distance: a number of each head's own for each bucket of distances, near ones in
-// buckets of their own, further ones in buckets that grow geometrically up to 128.
+// T5's relative position bias: each head adds a learned number per bucket of distances to its
+// scores. Near distances have one bucket each; the buckets of further ones grow geometrically up to
+// 128.
 //
-//   both ways, 32 buckets    keys before: 0 … 7 each their own, then to 8, 12, 16, 23, 32, …; 16
-//   more
-//                            for keys behind
-//   backwards alone          0 … 15 each their own, then geometrically
+//   bidirectional, 32 buckets   keys before the query: distances 0 … 7 have a bucket each, the
+//                               next buckets begin at 8, 12, 16, 23, 32, …; 16 more buckets for
+//                               keys after it
+//   causal, 32 buckets          distances 0 … 15 have a bucket each, the rest grow geometrically
 //
 // Source: Raffel et al., "Exploring the limits of transfer learning with a unified text-to-text
 // transformer" (2020), section 2.1, and the code published with it.
@@ -19,19 +20,21 @@
 
 namespace kvcache {
 
-enum class Sight : std::uint8_t { kBothWays, kBackwards };
+enum class AttentionDirection : std::uint8_t { kBidirectional, kCausal };
 
-// The bucket of a key at `distance` = its position - the query's. REQUIRES: at least 4 buckets.
-int PositionBucket(int distance, int buckets, Sight sight);
+// Returns the bucket of a key at `distance` = its position - the query's. REQUIRES: at least 4
+// buckets.
+int PositionBucket(int distance, int buckets, AttentionDirection direction);
 
-// What buckets say of each distance, for AttentionOptions::bias.
+// The bias of each distance, as a table for AttentionOptions::bias.
 class BucketBias {
  public:
   BucketBias() = default;
   // `of_bucket` is [heads, buckets].
-  BucketBias(std::span<const float> of_bucket, int heads, int buckets, Sight sight);
+  BucketBias(std::span<const float> of_bucket, int heads, int buckets,
+             AttentionDirection direction);
 
-  // A view, valid as long as this.
+  // Returns a view, valid as long as this object.
   PositionBias bias() const { return {.values = values_, .past = past_, .future = future_}; }
 
  private:

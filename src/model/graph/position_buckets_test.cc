@@ -7,7 +7,7 @@
 namespace kvcache {
 namespace {
 
-// As Hugging Face's modeling_t5 gives them with 32 buckets.
+// The buckets of Hugging Face's modeling_t5 with 32 buckets.
 TEST(PositionBuckets, NearDistancesHaveTheirOwnAndFarOnesShare) {
   const struct {
     int distance;
@@ -21,8 +21,10 @@ TEST(PositionBuckets, NearDistancesHaveTheirOwnAndFarOnesShare) {
       {91, 31, 0},     {1000, 31, 0},
   };
   for (const auto& c : kCases) {
-    EXPECT_EQ(PositionBucket(c.distance, 32, Sight::kBothWays), c.both_ways) << c.distance;
-    EXPECT_EQ(PositionBucket(c.distance, 32, Sight::kBackwards), c.backwards) << c.distance;
+    EXPECT_EQ(PositionBucket(c.distance, 32, AttentionDirection::kBidirectional), c.both_ways)
+        << c.distance;
+    EXPECT_EQ(PositionBucket(c.distance, 32, AttentionDirection::kCausal), c.backwards)
+        << c.distance;
   }
 }
 
@@ -30,16 +32,17 @@ TEST(PositionBuckets, BiasesAreTablesByDistance) {
   constexpr int kHeads = 3, kBuckets = 8;
   std::vector<float> of_bucket;
   for (int i = 0; i < kHeads * kBuckets; ++i) of_bucket.push_back(static_cast<float>(i));
-  for (const Sight sight : {Sight::kBothWays, Sight::kBackwards}) {
-    const BucketBias bias(of_bucket, kHeads, kBuckets, sight);
+  for (const AttentionDirection direction :
+       {AttentionDirection::kBidirectional, AttentionDirection::kCausal}) {
+    const BucketBias bias(of_bucket, kHeads, kBuckets, direction);
     const PositionBias table = bias.bias();
     EXPECT_EQ(table.past, 128);
-    EXPECT_EQ(table.future, sight == Sight::kBothWays ? 128 : 0);
+    EXPECT_EQ(table.future, direction == AttentionDirection::kBidirectional ? 128 : 0);
     const int distances = table.past + 1 + table.future;
     ASSERT_EQ(table.values.size(), static_cast<std::size_t>(kHeads * distances));
     for (int head = 0; head < kHeads; ++head) {
       for (int d = -table.past; d <= table.future; ++d) {
-        const int bucket = PositionBucket(d, kBuckets, sight);
+        const int bucket = PositionBucket(d, kBuckets, direction);
         EXPECT_EQ(table.values[static_cast<std::size_t>(head * distances + d + table.past)],
                   static_cast<float>(bucket * kHeads + head));
       }

@@ -1,16 +1,17 @@
 #include "model/graph/recurrent_params.h"
 
+#include "base/errors.h"
 #include "base/strings.h"
 
 namespace kvcache {
 namespace {
 
-constexpr int kMaxTaps = 32;            // what convolutions are served with
+constexpr int kMaxTaps = 32;            // the limit of the convolution kernels
 constexpr std::int64_t kMaxDim = 8192;  // far above any model
 constexpr std::int64_t kMaxHeads = 1 << 16;
 constexpr std::int64_t kMaxInner = 1 << 22;
 
-// The layers that are not attention, by interval or by their number of KV heads.
+// Marks the recurrent layers, by interval or by their number of KV heads.
 Status MarkLayers(KeyReader& keys, LayerParams* params, RecurrentParams* recurrent) {
   constexpr int kInterval = 4;
   const bool by_interval = keys.Key("") == "qwen3next.";
@@ -33,12 +34,12 @@ Status ReadState(KeyReader& keys, RecurrentParams* recurrent) {
   KVCACHE_ASSIGN_OR_RETURN(recurrent->groups, keys.Int("ssm.group_count", recurrent->heads));
   KVCACHE_ASSIGN_OR_RETURN(const int inner, keys.Int("ssm.inner_size", kMaxInner));
   if (inner % recurrent->heads != 0 || recurrent->heads % recurrent->groups != 0) {
-    return {StatusCode::kCorrupt,
-            StrCat(keys.Key("ssm.inner_size"), " of ", inner, ", ", recurrent->heads, " heads and ",
-                   recurrent->groups, " groups do not divide")};
+    return Corrupt(StrCat(keys.Key("ssm.inner_size"), " is ", inner, "; must be a multiple of the ",
+                          recurrent->heads, " heads, and those of the ", recurrent->groups,
+                          " groups"));
   }
   recurrent->v_dim = inner / recurrent->heads;
-  recurrent->channels = inner + 2 * recurrent->key_width();
+  recurrent->channels = inner + 2 * recurrent->key_size();
   return Status::Ok();
 }
 
@@ -55,13 +56,12 @@ Result<RecurrentParams> ReadRecurrentParams(KeyReader& keys, LayerParams* params
   KVCACHE_RETURN_IF_ERROR(MarkLayers(keys, params, &recurrent));
   if (convolves) {
     KVCACHE_ASSIGN_OR_RETURN(recurrent.taps, keys.Int("shortconv.l_cache", kMaxTaps));
-    recurrent.channels = params->width;
+    recurrent.channels = params->hidden_size;
   } else {
     KVCACHE_RETURN_IF_ERROR(ReadState(keys, &recurrent));
   }
   if (recurrent.taps >= 2) return recurrent;
-  return Status(StatusCode::kCorrupt,
-                StrCat("a convolution of ", recurrent.taps, " taps has nothing to remember"));
+  return Corrupt(StrCat("the convolution has ", recurrent.taps, " taps; must have at least 2"));
 }
 
 }  // namespace kvcache

@@ -1,9 +1,9 @@
-// Which of a model's layers are recurrent, and what their states hold, from a file's metadata.
+// The recurrent layers of a model and the sizes of their states, from a file's metadata.
 //
-//   key                        means
+//   key                        meaning
 //   attention.head_count_kv    an array: layers with 0 are recurrent
-//   full_attention_interval    every so-manieth layer is attention (qwen3next; 4 if missing)
-//   shortconv.l_cache          taps of a short convolution over all of the width (lfm2)
+//   full_attention_interval    n: every n-th layer is attention (qwen3next; 4 if missing)
+//   shortconv.l_cache          taps of a short convolution over the hidden size (lfm2)
 //   ssm.conv_kernel            taps; ssm.inner_size + 2 · group_count · state_size channels
 //   ssm.state_size             values of a key: a head's state is [inner_size / heads, state_size]
 //   ssm.time_step_rank         heads of the state
@@ -22,21 +22,22 @@
 namespace kvcache {
 
 struct RecurrentParams {
-  std::vector<int> layers{};  // the recurrent ones, ascending; empty: there are none
-  int taps = 0;               // of the convolution, the token's own included
-  int channels = 0;
-  int k_dim = 0;   // values of a key; 0: the layers have no state beside the convolution's
-  int v_dim = 0;   // values of a head's input and output
-  int heads = 0;   // of the state
-  int groups = 0;  // of heads
+  std::vector<int> layers{};  // recurrent layers, ascending; empty: none
+  int taps = 0;               // of the convolution, including the token's own
+  int channels = 0;           // of the convolution
+  int k_dim = 0;              // values of a key; 0: no state besides the convolution's
+  int v_dim = 0;              // values of a head's input and output
+  int heads = 0;              // of the state
+  int groups = 0;             // groups of heads that share keys and queries
 
   std::int64_t state_size() const { return std::int64_t{v_dim} * k_dim * heads; }
   int inner() const { return v_dim * heads; }
-  int key_width() const { return k_dim * groups; }
+  int key_size() const { return k_dim * groups; }
 };
 
-// Sets `params->kv_heads` of recurrent layers to 0. REQUIRES: params as ReadLayerParams gives them
-// with LayerKinds::kHybrid. Files of families without recurrent layers give empty ones.
+// Returns the file's recurrent layers; none for families that have none. Sets `params->kv_heads` of
+// recurrent layers to 0. REQUIRES: `params` comes from ReadLayerParams with LayerKinds::kHybrid.
+// Errors name the key.
 Result<RecurrentParams> ReadRecurrentParams(KeyReader& keys, LayerParams* params);
 
 }  // namespace kvcache

@@ -1,7 +1,8 @@
 #include "model/graph/text_attention.h"
 
 #include <new>
-#include <string>
+
+#include "base/strings.h"
 
 namespace kvcache {
 
@@ -16,7 +17,7 @@ Status TextAttention::Reserve(KvBackend& backend, const KvShape& shape, std::int
     history_of_query_.assign(static_cast<std::size_t>(layer.cells), 0);
     bidirectional_.assign(static_cast<std::size_t>(layer.cells), 1);
   } catch (const std::bad_alloc&) {
-    return {StatusCode::kOutOfMemory, "no memory for a text of " + std::to_string(tokens)};
+    return {StatusCode::kOutOfMemory, StrCat("no memory for a text of ", tokens, " tokens")};
   }
   layer.k = k_->data();
   layer.v = v_->data();

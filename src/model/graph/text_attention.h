@@ -1,5 +1,5 @@
-// Attention within a text that is there as a whole, each token seeing all others: what encoders do.
-// Nothing is remembered from call to call but the room, in f32.
+// Bidirectional attention within a whole text, as encoders compute it: each token sees all others.
+// A call keeps nothing for the next one except allocated memory for keys and values, in f32.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -15,12 +15,12 @@ namespace kvcache {
 
 class TextAttention {
  public:
-  // Room for texts of up to `tokens` tokens, all of whose layers keep `shape`. kOutOfMemory with
-  // the number.
+  // Allocates memory for texts of up to `tokens` tokens with keys and values of `shape`. Errors:
+  // kOutOfMemory with the number.
   Status Reserve(KvBackend& backend, const KvShape& shape, std::int64_t tokens);
 
-  // out = attention of q over k and v, heads of the pass's tokens: of one text, in order. REQUIRES:
-  // room for them.
+  // out = attention of q over k and v [dim, heads, batch]. The pass's tokens are one text, in
+  // order. REQUIRES: Reserve for as many tokens.
   void Run(Pass& pass, const TensorView& q, const TensorView& k, const TensorView& v,
            const AttentionOptions& options, const TensorView& out);
 

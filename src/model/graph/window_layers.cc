@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/errors.h"
 #include "base/strings.h"
 
 namespace kvcache {
@@ -12,11 +13,11 @@ constexpr std::string_view kPattern = "attention.sliding_window_pattern";
 
 constexpr int kRequired = -1;
 
-// What an architecture's files mean where they do not say.
+// The defaults of an architecture for keys that a file lacks.
 struct Rule {
   std::string_view architecture;
-  int window;  // 0: none without the key, kRequired: the key must be there
-  int period;  // every so many layers see everything; 0: none; kRequired: the key must be there
+  int window;  // 0: none; kRequired: the key must be present
+  int period;  // every period-th layer has no window; 0: all have one; kRequired: as for window
 };
 constexpr Rule kRules[] = {
     {"gemma2", 4096, 2},       {"gemma3", 0, 6}, {"gemma4", kRequired, kRequired},
@@ -37,23 +38,22 @@ Result<std::vector<bool>> ReadArray(KeyReader& keys, int layers) {
   if (windowed.size() == static_cast<std::size_t>(layers)) {
     return std::vector<bool>(windowed.begin(), windowed.end());
   }
-  return Status(StatusCode::kCorrupt, StrCat(keys.Key(kPattern), " has ", windowed.size(),
-                                             " values for ", layers, " layers"));
+  return Corrupt(
+      StrCat(keys.Key(kPattern), " has ", windowed.size(), " values for ", layers, " layers"));
 }
 
 Result<std::vector<bool>> ReadPattern(KeyReader& keys, const Rule& rule, int layers) {
   const GgufEntry* const entry = keys.file().Find(keys.Key(kPattern));
   std::int64_t period = rule.period;
   if (entry == nullptr && period == kRequired) {
-    return Status(StatusCode::kCorrupt, keys.Key(kPattern) + " is missing");
+    return Corrupt(keys.Key(kPattern) + " is missing");
   }
   if (entry != nullptr) {
     keys.Ignore(kPattern);
     if (entry->type == GgufType::kArray) return ReadArray(keys, layers);
     KVCACHE_ASSIGN_OR_RETURN(period, keys.file().GetInt(entry->key));
     if (period < 0) {
-      return Status(StatusCode::kCorrupt,
-                    StrCat(entry->key, " is ", period, ", expected 0 or more"));
+      return Corrupt(StrCat(entry->key, " is ", period, "; must be at least 0"));
     }
   }
   std::vector<bool> windowed;
@@ -64,15 +64,15 @@ Result<std::vector<bool>> ReadPattern(KeyReader& keys, const Rule& rule, int lay
 
 }  // namespace
 
-Result<std::vector<Reach>> ReadReach(KeyReader& keys, const LayerParams& params) {
-  std::vector<Reach> reaches(static_cast<std::size_t>(params.layers));
+Result<std::vector<AttentionSpan>> ReadAttentionSpans(KeyReader& keys, const LayerParams& params) {
+  std::vector<AttentionSpan> spans(static_cast<std::size_t>(params.layers));
   const auto* const rule = std::ranges::find(kRules, keys.architecture(), &Rule::architecture);
-  if (rule == std::end(kRules)) return reaches;
+  if (rule == std::end(kRules)) return spans;
   KVCACHE_ASSIGN_OR_RETURN(const int window, ReadWindow(keys, *rule));
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<bool> windowed,
                            ReadPattern(keys, *rule, params.layers));
-  for (std::size_t i = 0; i < reaches.size(); ++i) reaches[i].window = windowed[i] ? window : 0;
-  return reaches;
+  for (std::size_t i = 0; i < spans.size(); ++i) spans[i].window = windowed[i] ? window : 0;
+  return spans;
 }
 
 }  // namespace kvcache

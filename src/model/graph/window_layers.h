@@ -1,12 +1,11 @@
-// Which layers of a model see a window, and which everything: by its architecture's rule and its
-// file's keys.
+// The layers of a model that have a sliding window, by the architecture's rule and the file's keys.
 //
 //   attention.sliding_window           tokens that a query sees, its own included
-//   attention.sliding_window_pattern   n: every n-th layer sees everything, 0: none does
-//                                      an array of bools, one for each layer: has it a window?
+//   attention.sliding_window_pattern   n: every n-th layer has no window; 0: all layers have one.
+//                                      Or an array of one bool per layer: true for a window.
 //
-//   n = 3     layer 0 1 2 3 4 5
-//             sees  w w . w w .
+//   n = 3     layer  0 1 2 3 4 5
+//             window w w . w w .
 //
 // Source: the keys as llama.cpp reads them (llama_hparams::set_swa_pattern).
 // Thread safety: pure.
@@ -21,9 +20,9 @@
 
 namespace kvcache {
 
-// [layers]. Reads the keys above where the architecture has windows; elsewhere every layer sees
-// everything, and the keys are left unread. Errors name the key: missing where there must be one,
-// out of range, or a pattern of another length.
-Result<std::vector<Reach>> ReadReach(KeyReader& keys, const LayerParams& params);
+// Returns the span of each layer. For architectures without windows every layer sees all tokens,
+// and the keys above stay unread. Errors name the key: it is missing but required, is out of range,
+// or is a pattern of another length.
+Result<std::vector<AttentionSpan>> ReadAttentionSpans(KeyReader& keys, const LayerParams& params);
 
 }  // namespace kvcache

@@ -11,7 +11,8 @@
 namespace kvcache {
 namespace {
 
-// The windows of `layers` layers in a file with these keys, or the error's text.
+// Reads the windows of `layers` layers from a file with these keys; the result has the error's
+// text.
 struct Windows {
   std::vector<int> of_layer;
   std::string error;
@@ -26,11 +27,11 @@ Windows Read(const std::string& architecture, int layers,
   KeyReader keys(**file, architecture);
   LayerParams params;
   params.layers = layers;
-  const auto reaches = ReadReach(keys, params);
-  if (!reaches.ok()) return {{}, reaches.status().message()};
+  const auto spans = ReadAttentionSpans(keys, params);
+  if (!spans.ok()) return {{}, spans.status().message()};
   EXPECT_TRUE(keys.CheckAllUsed().ok());
   Windows windows;
-  for (const Reach& reach : *reaches) windows.of_layer.push_back(reach.window);
+  for (const AttentionSpan& span : *spans) windows.of_layer.push_back(span.window);
   return windows;
 }
 
@@ -85,12 +86,12 @@ TEST(WindowLayersTest, APatternIsANumberOrAnArray) {
             }).error,
             "gemma3.attention.sliding_window_pattern has 3 values for 4 layers");
   EXPECT_EQ(with([](GgufHeader& h, const std::string& key) { h.SetInt32(key, -2); }).error,
-            "gemma3.attention.sliding_window_pattern is -2, expected 0 or more");
+            "gemma3.attention.sliding_window_pattern is -2; must be at least 0");
 }
 
 TEST(WindowLayersTest, AWindowOutOfRangeIsAnError) {
   EXPECT_EQ(Read("gemma2", 2, Window("gemma2", 1U << 31)).error,
-            "gemma2.attention.sliding_window is 2147483648, expected 1 to 1073741824");
+            "gemma2.attention.sliding_window is 2147483648; must be 1 to 1073741824");
 }
 
 }  // namespace

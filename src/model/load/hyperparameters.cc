@@ -2,26 +2,27 @@
 
 #include <cmath>
 
+#include "base/errors.h"
 #include "base/strings.h"
 
 namespace kvcache {
 namespace {
 
-// Bounds far above any model, so that products of two of them stay far inside 64 bits.
+// Bounds far above any model. Products of two of them stay far inside 64 bits.
 constexpr std::int64_t kMaxLayers = 4096;
-constexpr std::int64_t kMaxWidth = 1 << 20;
+constexpr std::int64_t kMaxHiddenSize = 1 << 20;
 constexpr std::int64_t kMaxVocabulary = 1 << 24;
 constexpr std::int64_t kMaxExperts = 1 << 16;
 
-// The vocabulary's size is that of the embedding: `vocab_size` may be missing in files.
+// The vocabulary's size is the number of rows of the embedding: files may lack `vocab_size`.
 Result<int> VocabularySize(const GgufFile& file) {
   const GgufTensor* embedding = file.FindTensor("token_embd.weight");
   if (embedding == nullptr) {
-    return Status(StatusCode::kCorrupt, "tensor 'token_embd.weight' is missing");
+    return Corrupt("tensor 'token_embd.weight' is missing");
   }
   if (embedding->dims[1] < 1 || embedding->dims[1] > kMaxVocabulary) {
-    return Status(StatusCode::kCorrupt,
-                  StrCat("tensor 'token_embd.weight' has ", embedding->dims[1], " rows"));
+    return Corrupt(StrCat("tensor 'token_embd.weight' has ", embedding->dims[1],
+                          " rows; must be 1 to ", kMaxVocabulary));
   }
   return static_cast<int>(embedding->dims[1]);
 }
@@ -30,28 +31,27 @@ Status CheckHeads(const LayerParams& params) {
   for (std::size_t i = 0; i < params.heads.size(); ++i) {
     if (params.kv_heads[i] == 0) continue;  // a recurrent layer
     if (params.heads[i] % params.kv_heads[i] != 0) {
-      return {StatusCode::kCorrupt,
-              StrCat("layer ", i, " has ", params.heads[i], " heads, not a multiple of its ",
-                     params.kv_heads[i], " KV heads")};
+      return Corrupt(StrCat("layer ", i, " has ", params.heads[i],
+                            " heads; must be a multiple of its ", params.kv_heads[i], " KV heads"));
     }
   }
   return Status::Ok();
 }
 
 Status ReadHeadSizes(KeyReader& keys, LayerParams* params) {
-  const int even_split = params->width / params->heads[0];
+  const int even_split = params->hidden_size / params->heads[0];
   KVCACHE_ASSIGN_OR_RETURN(params->k_dim, keys.IntOr("attention.key_length", 8192, even_split));
   KVCACHE_ASSIGN_OR_RETURN(params->v_dim, keys.IntOr("attention.value_length", 8192, even_split));
   if (params->k_dim >= 1) return Status::Ok();
-  return {StatusCode::kCorrupt, StrCat(keys.Key("embedding_length"), " is ", params->width,
-                                       ", less than the ", params->heads[0], " heads")};
+  return Corrupt(StrCat(keys.Key("embedding_length"), " is ", params->hidden_size,
+                        "; must be at least the number of heads, ", params->heads[0]));
 }
 
 Status ReadNormAndScale(KeyReader& keys, LayerParams* params) {
   constexpr std::string_view kEpsilon = "attention.layer_norm_rms_epsilon";
   KVCACHE_ASSIGN_OR_RETURN(const double epsilon, keys.Float(kEpsilon));
   if (!(epsilon >= 0.0 && epsilon < 1.0)) {
-    return {StatusCode::kCorrupt, keys.Key(kEpsilon) + " is not between 0 and 1"};
+    return Corrupt(StrCat(keys.Key(kEpsilon), " is ", epsilon, "; must be at least 0 and below 1"));
   }
   params->norm_epsilon = static_cast<float>(epsilon);
   KVCACHE_ASSIGN_OR_RETURN(const double scale,
@@ -62,7 +62,7 @@ Status ReadNormAndScale(KeyReader& keys, LayerParams* params) {
 }
 
 Status ReadGate(KeyReader& keys, const ExpertRules& rules, ExpertParams* experts) {
-  // Of the numbers that the key may have.
+  // Values of the key.
   constexpr std::int64_t kSoftmax = 1;
   constexpr std::int64_t kSigmoid = 2;
   KVCACHE_ASSIGN_OR_RETURN(const int gating, keys.IntOr("expert_gating_func", 255, kSoftmax));
@@ -81,9 +81,9 @@ Status ReadGroups(KeyReader& keys, ExpertParams* experts) {
   if (experts->count % experts->groups == 0 && experts->used <= experts->groups_used * size) {
     return Status::Ok();
   }
-  return {StatusCode::kCorrupt, StrCat(keys.Key("expert_group_count"), " is ", experts->groups,
-                                       " with ", experts->groups_used, " used, for ", experts->used,
-                                       " of ", experts->count, " experts")};
+  return Corrupt(StrCat(keys.Key("expert_group_count"), " is ", experts->groups, " with ",
+                        experts->groups_used, " used, for ", experts->used, " of ", experts->count,
+                        " experts"));
 }
 
 }  // namespace
@@ -94,19 +94,19 @@ Result<LayerParams> ReadLayerParams(KeyReader& keys, LayerKinds kinds) {
                            keys.file().GetStringOr("general.name", ""));
   params.name = std::string(name);
   KVCACHE_ASSIGN_OR_RETURN(params.layers, keys.Int("block_count", kMaxLayers));
-  KVCACHE_ASSIGN_OR_RETURN(params.width, keys.Int("embedding_length", kMaxWidth));
+  KVCACHE_ASSIGN_OR_RETURN(params.hidden_size, keys.Int("embedding_length", kMaxHiddenSize));
   KVCACHE_ASSIGN_OR_RETURN(params.context_length, keys.Int("context_length", 1 << 28));
   KVCACHE_ASSIGN_OR_RETURN(params.vocabulary, VocabularySize(keys.file()));
   KVCACHE_ASSIGN_OR_RETURN(params.heads,
-                           keys.PerLayer("attention.head_count", kMaxWidth, params.layers));
+                           keys.PerLayer("attention.head_count", kMaxHiddenSize, params.layers));
   params.kv_heads = params.heads;
   if (keys.Has("attention.head_count_kv")) {
     const int least = kinds == LayerKinds::kHybrid ? 0 : 1;
-    KVCACHE_ASSIGN_OR_RETURN(
-        params.kv_heads, keys.PerLayer("attention.head_count_kv", kMaxWidth, params.layers, least));
+    KVCACHE_ASSIGN_OR_RETURN(params.kv_heads, keys.PerLayer("attention.head_count_kv",
+                                                            kMaxHiddenSize, params.layers, least));
   }
   KVCACHE_ASSIGN_OR_RETURN(params.ffn,
-                           keys.PerLayer("feed_forward_length", 8 * kMaxWidth, params.layers));
+                           keys.PerLayer("feed_forward_length", 8 * kMaxHiddenSize, params.layers));
   KVCACHE_RETURN_IF_ERROR(CheckHeads(params));
   KVCACHE_RETURN_IF_ERROR(ReadHeadSizes(keys, &params));
   KVCACHE_RETURN_IF_ERROR(ReadNormAndScale(keys, &params));
@@ -121,8 +121,8 @@ Result<ExpertParams> ReadExpertParams(KeyReader& keys, const LayerParams& params
   if (count == 0) return experts;
   KVCACHE_ASSIGN_OR_RETURN(experts.count, keys.Int("expert_count", kMaxExperts));
   KVCACHE_ASSIGN_OR_RETURN(experts.used, keys.Int("expert_used_count", experts.count));
-  KVCACHE_ASSIGN_OR_RETURN(experts.ffn,
-                           keys.IntOr("expert_feed_forward_length", 8 * kMaxWidth, params.ffn[0]));
+  KVCACHE_ASSIGN_OR_RETURN(
+      experts.ffn, keys.IntOr("expert_feed_forward_length", 8 * kMaxHiddenSize, params.ffn[0]));
   KVCACHE_ASSIGN_OR_RETURN(experts.renormalise,
                            keys.BoolOr("expert_weights_norm", rules.renormalise));
   KVCACHE_ASSIGN_OR_RETURN(const double scale, keys.FloatOr("expert_weights_scale", 1.0));
@@ -135,7 +135,7 @@ Result<ExpertParams> ReadExpertParams(KeyReader& keys, const LayerParams& params
 Result<float> ReadSoftCap(KeyReader& keys, std::string_view key, double otherwise) {
   KVCACHE_ASSIGN_OR_RETURN(const double cap, keys.FloatOr(key, otherwise));
   if (cap >= 0.0 && cap < 1e30) return static_cast<float>(cap);
-  return Status(StatusCode::kCorrupt, StrCat(keys.Key(key), " is ", cap, ", not a cap"));
+  return Corrupt(StrCat(keys.Key(key), " is ", cap, "; must be at least 0 and below 1e30"));
 }
 
 }  // namespace kvcache

@@ -1,4 +1,6 @@
-// The numbers that describe a decoder's layers, read from a model file's metadata and checked.
+// The sizes and settings of a decoder's layers, read from a model file's metadata and checked.
+//
+// Thread safety: values and functions without state.
 #pragma once
 
 #include <cstdint>
@@ -12,67 +14,69 @@
 
 namespace kvcache {
 
-// Keys that the families share; per-layer values where files may give an array.
+// The settings that families share. Those that files may give as an array are per layer.
 struct LayerParams {
-  std::string name;
+  std::string name;  // general.name, or empty
   int layers = 0;
-  int width = 0;
-  int vocabulary = 0;
-  int embedding_rows = 0;  // tokens that have an embedding; 0: as many
-  int context_length = 0;
+  int hidden_size = 0;        // values per token between layers
+  int vocabulary = 0;         // rows of the output matrix
+  int embedding_rows = 0;     // rows of the embedding; 0: as many as `vocabulary`
+  int context_length = 0;     // tokens that the model was trained for
   std::vector<int> heads;     // [layers]
   std::vector<int> kv_heads;  // [layers]
-  std::vector<int> ffn;       // [layers]
+  std::vector<int> ffn;       // [layers] values between the feed-forward matrices
   int k_dim = 0;              // values of a head's query and key
   int v_dim = 0;              // values of a head's value
   bool v_in_k = false;        // see KvShape
   float norm_epsilon = 0.0f;
-  float attention_scale = 0.0f;
+  float attention_scale = 0.0f;     // factor on the scores
   std::int32_t decoder_start = -1;  // see ModelInfo
-  float embedding_scale = 1.0f;     // factor on the embedded tokens
+  float embedding_scale = 1.0f;     // factor on the embeddings
   float logit_scale = 1.0f;         // factor on the logits
-  float logit_soft_cap = 0.0f;      // > 0: then cap × tanh(logit / cap)
+  float logit_soft_cap = 0.0f;      // > 0: logits become cap × tanh(logit / cap)
 };
 
 enum class LayerKinds : std::uint8_t {
   kAttention,  // every layer has KV heads
-  kHybrid,     // those without any are recurrent
+  kHybrid,     // layers with 0 KV heads are recurrent
 };
 
-// Errors name the key: missing, of another type, out of range, or (kUnsupported) a setting that
-// is not served.
+// Reads the shared settings. Errors name the key: it is missing, has another type, is out of range,
+// or has a value that is not supported (kUnsupported).
 Result<LayerParams> ReadLayerParams(KeyReader& keys, LayerKinds kinds = LayerKinds::kAttention);
 
-// A cap as in LayerParams::logit_soft_cap; 0: none. Errors name the key.
+// Reads a cap as in LayerParams::logit_soft_cap; 0: none. `otherwise` is the value of a missing
+// key. Errors name the key.
 Result<float> ReadSoftCap(KeyReader& keys, std::string_view key, double otherwise);
 
-// A mixture of experts, as its keys describe it; count is 0 where there is none.
+// The settings of a mixture of experts; count is 0 for models without one.
 struct ExpertParams {
   int count = 0;
-  int used = 0;        // of each token
-  int ffn = 0;         // inner width of one
-  int shared_ffn = 0;  // of one that all tokens go through, where a family has it; 0: none
+  int used = 0;        // experts chosen per token
+  int ffn = 0;         // inner size of an expert
+  int shared_ffn = 0;  // inner size of an expert that all tokens use; 0: none
   RouterOptions::Gate gate = RouterOptions::Gate::kSoftmax;
-  bool renormalise = true;
+  bool renormalise = true;  // divide the chosen experts' weights by their sum
   float weights_scale = 1.0f;
-  bool choice_bias = false;  // exp_probs_b.bias may be there: see RouterOptions
+  bool choice_bias = false;  // exp_probs_b.bias may be present; see RouterOptions
   int groups = 1;
   int groups_used = 1;
   int group_best = 1;
-  bool weigh_input = false;  // weights multiply what goes into an expert, not what comes out
+  bool weigh_input = false;  // weights multiply an expert's input instead of its output
   Activation activation = Activation::kSilu;
   float gate_limit = 0.0f;  // > 0: gpt-oss's gate, Backend::GateClamped with gate_alpha
   float gate_alpha = 0.0f;
-  bool biases = false;  // of the router, and of each expert's matrices
+  bool biases = false;  // the router and each expert's matrices have biases
 };
 
-// What a family's files may ask for beside a softmax over all experts.
+// The router settings that a family allows besides a softmax over all experts.
 struct ExpertRules {
   bool sigmoid = false;     // expert_gating_func 2
   bool groups = false;      // expert_group_count, expert_group_used_count
-  bool renormalise = true;  // where expert_weights_norm is missing
+  bool renormalise = true;  // the value if expert_weights_norm is missing
 };
 
+// Reads the settings of a mixture; count 0 if the file has none. Errors name the key.
 Result<ExpertParams> ReadExpertParams(KeyReader& keys, const LayerParams& params,
                                       const ExpertRules& rules = {});
 

@@ -4,14 +4,16 @@
 #include <cmath>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/strings.h"
 
 namespace kvcache {
 namespace {
 
-// Settings that describe the file, the training or another use of the weights.
-constexpr std::string_view kSayNothing[] = {"vocab_size", "tensor_data_layout", "pooling_type",
-                                            "attention.layer_norm_epsilon"};
+// Settings of the file, of the training or of another use of the weights. They do not affect a
+// pass.
+constexpr std::string_view kIgnoredKeys[] = {"vocab_size", "tensor_data_layout", "pooling_type",
+                                             "attention.layer_norm_epsilon"};
 
 std::string ValueText(const GgufEntry& entry) {
   if (entry.type == GgufType::kArray) {
@@ -51,8 +53,7 @@ std::string KeyReader::Used(std::string_view key) {
 Result<int> KeyReader::InRange(std::string_view key, std::int64_t value, std::int64_t limit,
                                int least) const {
   if (value >= least && value <= limit) return static_cast<int>(value);
-  return Status(StatusCode::kCorrupt,
-                StrCat(Key(key), " is ", value, ", expected ", least, " to ", limit));
+  return Corrupt(StrCat(Key(key), " is ", value, "; must be ", least, " to ", limit));
 }
 
 Result<int> KeyReader::Int(std::string_view key, std::int64_t limit) {
@@ -78,8 +79,7 @@ Result<std::vector<int>> KeyReader::PerLayer(std::string_view key, std::int64_t 
   }
   KVCACHE_ASSIGN_OR_RETURN(const GgufInts array, file_.GetInts(Key(key)));
   if (array.size() != static_cast<std::size_t>(layers)) {
-    return Status(StatusCode::kCorrupt,
-                  StrCat(Key(key), " has ", array.size(), " values for ", layers, " layers"));
+    return Corrupt(StrCat(Key(key), " has ", array.size(), " values for ", layers, " layers"));
   }
   std::vector<int> values;
   for (const std::int64_t value : array) {
@@ -91,7 +91,7 @@ Result<std::vector<int>> KeyReader::PerLayer(std::string_view key, std::int64_t 
 
 Result<double> KeyReader::Finite(std::string_view key, Result<double> value) const {
   if (!value.ok() || std::isfinite(*value)) return value;
-  return Status(StatusCode::kCorrupt, StrCat(Key(key), " is not a finite number"));
+  return Corrupt(StrCat(Key(key), " is not a finite number"));
 }
 
 Result<double> KeyReader::Float(std::string_view key) {
@@ -119,16 +119,15 @@ void KeyReader::IgnoreAll(std::string_view prefix) {
 
 Status KeyReader::Unsupported(std::string_view key) const {
   const GgufEntry* entry = file_.Find(Key(key));
-  return {
-      StatusCode::kUnsupported,
-      StrCat(Key(key), " is ", entry == nullptr ? "missing" : ValueText(*entry), ": not served")};
+  return kvcache::Unsupported(StrCat(
+      Key(key), " is ", entry == nullptr ? "missing" : ValueText(*entry), ": not supported"));
 }
 
 Status KeyReader::CheckAllUsed() const {
   for (const GgufEntry& entry : file_.entries()) {
     if (!entry.key.starts_with(prefix_) || used_.find(entry.key) != used_.end()) continue;
     const std::string_view key = entry.key.substr(prefix_.size());
-    if (IsOff(entry) || std::ranges::find(kSayNothing, key) != std::end(kSayNothing)) continue;
+    if (IsOff(entry) || std::ranges::find(kIgnoredKeys, key) != std::end(kIgnoredKeys)) continue;
     return Unsupported(key);
   }
   return Status::Ok();

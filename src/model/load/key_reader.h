@@ -1,5 +1,5 @@
-// Reads the metadata of one architecture, "ARCHITECTURE.key", with range checks, and remembers
-// what was asked for: a setting that nobody knows is an error instead of a wrong answer.
+// Reads the metadata of one architecture, "ARCHITECTURE.key", with range checks. It records the
+// keys that were read: a setting that no code reads is an error, and never silently a wrong result.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -17,7 +17,7 @@ namespace kvcache {
 
 class KeyReader {
  public:
-  // `file` must outlive it.
+  // `file` must outlive the reader.
   KeyReader(const GgufFile& file, std::string_view architecture)
       : file_(file), prefix_(std::string(architecture) + ".") {}
 
@@ -25,41 +25,44 @@ class KeyReader {
   std::string_view architecture() const {
     return std::string_view(prefix_).substr(0, prefix_.size() - 1);
   }
+  // Returns "ARCHITECTURE.key".
   std::string Key(std::string_view key) const { return prefix_ + std::string(key); }
   bool Has(std::string_view key) const;
 
-  // Integers from 1 to `limit`. Errors name the key: kNotFound for a missing one,
-  // kInvalidArgument for one of another type, kCorrupt for one out of range.
+  // Reads an integer from 1 to `limit`. Errors name the key: kNotFound if it is missing,
+  // kInvalidArgument if it has another type, kCorrupt if it is out of range. IntOr returns
+  // `otherwise` for a missing key.
   Result<int> Int(std::string_view key, std::int64_t limit);
   Result<int> IntOr(std::string_view key, std::int64_t limit, int otherwise);
 
-  // 0 where the key is missing or 0, else as Int.
+  // The same, but returns 0 if the key is missing or 0.
   Result<int> IntOrZero(std::string_view key, std::int64_t limit);
 
-  // One value for all layers, or an array with one each: [layers]. Values from `least` on.
+  // Reads one value for all layers, or an array with one value per layer. Returns [layers] values,
+  // each from `least` to `limit`. Errors as for Int.
   Result<std::vector<int>> PerLayer(std::string_view key, std::int64_t limit, int layers,
                                     int least = 1);
 
-  // A finite number.
+  // Read a finite number, a bool or a string. The Or forms return `otherwise` for a missing key.
   Result<double> Float(std::string_view key);
   Result<double> FloatOr(std::string_view key, double otherwise);
   Result<bool> BoolOr(std::string_view key, bool otherwise);
   Result<std::string_view> StringOr(std::string_view key, std::string_view otherwise);
 
-  // Reads nothing: the family does without this one, whatever it says.
+  // Marks the key as read: the family does not depend on its value.
   void Ignore(std::string_view key) { Used(key); }
 
-  // The same for all keys that begin so.
+  // Marks all keys that begin with `prefix`.
   void IgnoreAll(std::string_view prefix);
-  // An array of integers.
+  // Reads an array of integers. The result is a view into the file.
   Result<GgufInts> Ints(std::string_view key) { return file_.GetInts(Used(key)); }
 
-  // The error for a setting that is not served: "KEY is VALUE: not served".
+  // Returns the error for a setting that is not supported: "KEY is VALUE: not supported".
   Status Unsupported(std::string_view key) const;
 
-  // kUnsupported, with key and value, for the first setting of the architecture that none of the
-  // above has read, unless it is 0 or false (it is off) or known to say nothing about what is
-  // computed.
+  // Returns kUnsupported with key and value for the first setting of the architecture that no call
+  // above has read. Ignores settings that are 0 or false, which are off, and a few keys that do not
+  // affect the computation.
   Status CheckAllUsed() const;
 
  private:

@@ -35,7 +35,7 @@ TEST_F(KeyReaderTest, ReadsWithinTheRange) {
   EXPECT_EQ(*keys.IntOr("b", 7, 3), 3);
   EXPECT_EQ(*keys.PerLayer("list", 9, 3), (std::vector<int>{1, 2, 3}));
   EXPECT_EQ(*keys.PerLayer("a", 9, 2), (std::vector<int>{7, 7}));
-  EXPECT_EQ(keys.Int("a", 6).status().message(), "llama.a is 7, expected 1 to 6");
+  EXPECT_EQ(keys.Int("a", 6).status().message(), "llama.a is 7; must be 1 to 6");
   EXPECT_EQ(keys.PerLayer("list", 9, 4).status().message(), "llama.list has 3 values for 4 layers");
   EXPECT_EQ(keys.Int("missing", 6).status().code(), StatusCode::kNotFound);
 }
@@ -50,7 +50,7 @@ TEST_F(KeyReaderTest, NumbersAreFinite) {
 TEST_F(KeyReaderTest, WhatNobodyReadIsAnErrorWithItsValue) {
   header_.SetUint32("llama.attention.sliding_window", 4096);
   EXPECT_EQ(Reader().CheckAllUsed().message(),
-            "llama.attention.sliding_window is 4096: not served");
+            "llama.attention.sliding_window is 4096: not supported");
   EXPECT_EQ(Reader().CheckAllUsed().code(), StatusCode::kUnsupported);
   KeyReader keys = Reader();
   ASSERT_TRUE(keys.Int("attention.sliding_window", 1 << 20).ok());
@@ -75,7 +75,7 @@ TEST_F(KeyReaderTest, ShowsValuesOfEveryKind) {
     header_ = GgufHeader();
     c.set(header_);
     EXPECT_EQ(Reader().CheckAllUsed().message(),
-              std::string("llama.k is ") + c.text + ": not served");
+              std::string("llama.k is ") + c.text + ": not supported");
   }
 }
 

@@ -4,32 +4,33 @@
 #include <cmath>
 #include <numbers>
 
+#include "base/errors.h"
 #include "base/strings.h"
 
 namespace kvcache {
 namespace {
 
-// The scaling's keys, with the values that they have when they are missing.
+// The scaling's keys, with their default values.
 struct Scaling {
-  std::string_view type = "none";  // what is left of it: none where the factor is 1
+  std::string_view type = "none";  // none if the factor is 1, whatever the key says
   double base = 1e4;
   double factor = 1.0;
   double attn_factor = 1.0;    // on the magnitude
-  double extrapolation = 0.0;  // YaRN: share of the ramp that holds; 0: linear
-  double beta_fast = 32.0;     // turns within the original context, of the fastest scaled pair
+  double extrapolation = 0.0;  // YaRN: factor on the ramp; 0: linear scaling
+  double beta_fast = 32.0;     // rotations within the original context of the fastest scaled pair
   double beta_slow = 1.0;
-  double log_multiplier = 0.0;  // of a magnitude that the model itself takes back
+  double log_multiplier = 0.0;  // part of the magnitude that the model itself cancels
   int original_context = 0;
 };
 
 Status CheckPositive(const KeyReader& keys, std::string_view key, double value) {
   if (value > 0.0) return Status::Ok();
-  return {StatusCode::kCorrupt, StrCat(keys.Key(key), " is ", value, ", expected more than 0")};
+  return Corrupt(StrCat(keys.Key(key), " is ", value, "; must be above 0"));
 }
 
 Status CheckEven(const KeyReader& keys, std::string_view key, int value) {
   if (value % 2 == 0) return Status::Ok();
-  return {StatusCode::kCorrupt, StrCat(keys.Key(key), " is ", value, ", not even")};
+  return Corrupt(StrCat(keys.Key(key), " is ", value, "; must be even"));
 }
 
 Status ReadYarn(KeyReader& keys, Scaling* scaling) {
@@ -48,10 +49,10 @@ Status ReadYarn(KeyReader& keys, Scaling* scaling) {
 }
 
 Status ReadFactor(KeyReader& keys, Scaling* scaling) {
-  // The old name of the same.
+  // rope.scale_linear is the old name of rope.scaling.factor.
   KVCACHE_ASSIGN_OR_RETURN(const double linear, keys.FloatOr("rope.scale_linear", 0.0));
   KVCACHE_ASSIGN_OR_RETURN(const double factor, keys.FloatOr("rope.scaling.factor", linear));
-  if (factor == 0.0) return Status::Ok();  // it is off
+  if (factor == 0.0) return Status::Ok();  // no scaling
   scaling->factor = factor;
   return CheckPositive(keys, "rope.scaling.factor", factor);
 }
@@ -81,18 +82,20 @@ Result<Scaling> ReadScaling(KeyReader& keys, const LayerParams& params) {
   return scaling;
 }
 
-// The pair, as a real number, that turns `turns` times within the original context.
-double PairOfTurns(const Scaling& scaling, int dims, double turns) {
-  return dims * std::log(scaling.original_context / (turns * 2.0 * std::numbers::pi)) /
+// Returns the pair, as a real number, that makes `rotations` full rotations within the original
+// context.
+double PairOfRotations(const Scaling& scaling, int dims, double rotations) {
+  return dims * std::log(scaling.original_context / (rotations * 2.0 * std::numbers::pi)) /
          (2.0 * std::log(scaling.base));
 }
 
-// 1 for pairs that keep their frequency, 0 for those that are stretched.
-double KeptShare(const Scaling& scaling, int dims, int pair) {
+// Returns 1 for pairs that keep their frequency, 0 for pairs whose frequency is divided by the
+// factor, and the ramp's value between.
+double UnscaledShare(const Scaling& scaling, int dims, int pair) {
   if (scaling.extrapolation == 0.0) return 0.0;
-  const double low = std::max(0.0, std::floor(PairOfTurns(scaling, dims, scaling.beta_fast)));
+  const double low = std::max(0.0, std::floor(PairOfRotations(scaling, dims, scaling.beta_fast)));
   const double high =
-      std::min(dims - 1.0, std::ceil(PairOfTurns(scaling, dims, scaling.beta_slow)));
+      std::min(dims - 1.0, std::ceil(PairOfRotations(scaling, dims, scaling.beta_slow)));
   const double ramp = std::clamp((pair - low) / std::max(0.001, high - low), 0.0, 1.0);
   return (1.0 - ramp) * scaling.extrapolation;
 }
@@ -106,8 +109,8 @@ double Magnitude(const Scaling& scaling) {
 Status CheckDivisors(std::span<const float> divisors) {
   for (std::size_t i = 0; i < divisors.size(); ++i) {
     if (std::isfinite(divisors[i]) && divisors[i] > 0.0f) continue;
-    return {StatusCode::kCorrupt, StrCat("tensor 'rope_freqs.weight' has ", divisors[i], " at ", i,
-                                         ", expected more than 0")};
+    return Corrupt(
+        StrCat("tensor 'rope_freqs.weight' has ", divisors[i], " at ", i, "; must be above 0"));
   }
   return Status::Ok();
 }
@@ -128,12 +131,12 @@ Result<RopeTable> ReadRope(KeyReader& keys, const LayerParams& params, RopeParam
   for (int i = 0; i < table.dims / 2; ++i) {
     const double divisor = divisors.empty() ? 1.0 : divisors[static_cast<std::size_t>(i)];
     const double frequency = std::pow(scaling.base, -2.0 * i / table.dims) / divisor;
-    const double kept = KeptShare(scaling, table.dims, i);
+    const double kept = UnscaledShare(scaling, table.dims, i);
     table.inv_freq.push_back(
         static_cast<float>(frequency * (1.0 - kept) / scaling.factor + frequency * kept));
     if (std::isfinite(table.inv_freq.back())) continue;
-    return Status(StatusCode::kCorrupt,
-                  StrCat(keys.Key("rope.scaling.factor"), " is ", scaling.factor, ": too small"));
+    return Corrupt(StrCat(keys.Key("rope.scaling.factor"), " is ", scaling.factor,
+                          "; too small: the frequency of pair ", i, " overflows"));
   }
   table.magnitude = static_cast<float>(Magnitude(scaling));
   table.original_context = scaling.original_context;

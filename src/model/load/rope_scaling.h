@@ -1,13 +1,13 @@
-// The rotation of a file's keys and queries: base, scaling and magnitude, as its metadata says.
+// The rotation (RoPE) of a model's keys and queries: base, scaling and magnitude from the metadata.
 //
-//   rope.scaling.type   pair i of a head turns per position by, with f_i = base^(-2i / dims):
+//   rope.scaling.type   angle of pair i of a head per position, with f_i = base^(-2i / dims)
 //   none                f_i
 //   linear              f_i / factor
-//   yarn                f_i / factor for slow pairs, f_i for fast ones, a ramp between; the turned
+//   yarn                f_i / factor for slow pairs, f_i for fast ones, a ramp between; the rotated
 //                       values are multiplied by 1 + 0.1 ln(factor)
 //
-// Llama 3's scaling comes as a tensor of divisors of f_i, rope_freqs.weight, whatever the type.
-// Without a type a factor means linear. `finetuned` is read and means nothing.
+// Llama 3's scaling is a tensor of divisors of f_i, rope_freqs.weight, with any type. A factor
+// without a type means linear. `finetuned` has no effect.
 //
 // Sources: Su et al., "RoFormer" (2021); Peng et al., "YaRN" (2023), sections 3.2 to 3.4; keys as
 // in the GGUF specification, and as llama.cpp reads them (src/llama-context.cpp).
@@ -30,26 +30,28 @@ struct RopeTable {
   int dims = 0;
   std::vector<float> inv_freq;  // [dims / 2]
   float magnitude = 1.0f;
-  int original_context = 0;  // that the model was first trained for
+  int original_context = 0;  // tokens of the first training, before scaling
 
-  // A view, valid as long as the table.
+  // Returns a view, valid as long as the table.
   RopeParams params() const {
     return {.pairing = pairing, .dims = dims, .inv_freq = inv_freq, .magnitude = magnitude};
   }
 };
 
-// Takes rope_freqs.weight from `weights` if the file has it. Errors name the key and its value.
+// Reads the rotation. Takes rope_freqs.weight from `weights` if the file has it. Errors name the
+// key and its value.
 Result<RopeTable> ReadRope(KeyReader& keys, const LayerParams& params, RopeParams::Pairing pairing,
                            WeightReader& weights);
 
-// That of layers with a window, where they have their own, for heads of `head_dim`: base
-// rope.freq_base_swa, 1e4 without it, over rope.dimension_count_swa values, and no scaling.
+// Reads the rotation of layers with a window, for families in which it differs: no scaling, base
+// rope.freq_base_swa (1e4 if missing), over rope.dimension_count_swa values (`head_dim` if
+// missing).
 Result<RopeTable> ReadWindowRope(KeyReader& keys, int head_dim, RopeParams::Pairing pairing);
 
-// What people may want to know of it.
+// The scaling, for reports.
 struct RopeSummary {
   std::string scaling = "none";  // none, linear, llama3 or yarn
-  double factor = 1.0;           // by which contexts were stretched; llama3 has one per pair
+  double factor = 1.0;           // of the context's extension; llama3 has one per pair
   int original_context = 0;
 };
 Result<RopeSummary> ReadRopeSummary(KeyReader& keys, const LayerParams& params);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kDims = 16;
 
-// A file that says how positions turn and nothing else.
+// A file with the rotation's keys alone.
 class RopeScalingFile {
  public:
   void SetType(const std::string& type, float factor) {
@@ -101,8 +101,9 @@ TEST_F(RopeScalingTest, YarnKeepsFastPairsAndStretchesSlowOnes) {
   ASSERT_TRUE(table.ok()) << table.status().message();
   EXPECT_EQ(table->original_context, 1024);
   EXPECT_FLOAT_EQ(table->magnitude, static_cast<float>(1.0 + 0.1 * std::log(4.0)));
-  // Pair i turns 1024 / (2π · 10^(i/2)) times: 163, 51.5, 16.3, 5.2, 1.6, 0.5, … Between 32 and 1
-  // lie pairs 1.4 to 4.4, so the ramp runs from 1 to 5.
+  // Pair i makes 1024 / (2π · 10^(i/2)) rotations within the original context:
+  // 163, 51.5, 16.3, 5.2, 1.6, 0.5, … Pairs 1.4 to 4.4 make between 32 and 1, so the ramp runs from
+  // pair 1 to pair 5.
   for (int i = 0; i < kDims / 2; ++i) {
     const double stretched = std::clamp((i - 1) / 4.0, 0.0, 1.0);
     const double expected = Plain(i) * ((1.0 - stretched) + stretched / 4.0);
@@ -144,38 +145,38 @@ TEST_F(RopeScalingTest, ErrorsNameKeyAndValue) {
     std::string message;
   } kCases[] = {
       {[](RopeScalingFile& t) { t.SetType("longrope", 2.0f); },
-       "llama.rope.scaling.type is 'longrope': not served"},
+       "llama.rope.scaling.type is 'longrope': not supported"},
       {[](RopeScalingFile& t) { t.SetType("linear", -2.0f); },
-       "llama.rope.scaling.factor is -2, expected more than 0"},
+       "llama.rope.scaling.factor is -2; must be above 0"},
       {[](RopeScalingFile& t) { t.header.SetFloat32("llama.rope.freq_base", 0.0f); },
-       "llama.rope.freq_base is 0, expected more than 0"},
+       "llama.rope.freq_base is 0; must be above 0"},
       {[](RopeScalingFile& t) { t.header.SetUint32("llama.rope.dimension_count", 7); },
-       "llama.rope.dimension_count is 7, not even"},
+       "llama.rope.dimension_count is 7; must be even"},
       {[](RopeScalingFile& t) { t.header.SetUint32("llama.rope.dimension_count", 18); },
-       "llama.rope.dimension_count is 18, expected 1 to 16"},
+       "llama.rope.dimension_count is 18; must be 1 to 16"},
       {[](RopeScalingFile& t) {
          t.SetType("yarn", 2.0f);
          t.header.SetFloat32("llama.rope.scaling.yarn_beta_slow", 0.0f);
        },
-       "llama.rope.scaling.yarn_beta_slow is 0, expected more than 0"},
+       "llama.rope.scaling.yarn_beta_slow is 0; must be above 0"},
       {[](RopeScalingFile& t) {
          t.SetType("yarn", 2.0f);
          t.header.SetFloat32("llama.rope.scaling.yarn_attn_factor", 1.25f);
        },
-       "llama.rope.scaling.yarn_attn_factor is 1.25: not served"},
+       "llama.rope.scaling.yarn_attn_factor is 1.25: not supported"},
       {[](RopeScalingFile& t) {
          t.SetType("yarn", 2.0f);
          t.header.SetFloat32("llama.rope.freq_base", 1.0f);
        },
-       "llama.rope.freq_base is 1: not served"},
+       "llama.rope.freq_base is 1: not supported"},
       {[](RopeScalingFile& t) {
          t.SetDivisors({1, 1, 1, 1, 1, 1, 0, 1});
        },
-       "tensor 'rope_freqs.weight' has 0 at 6, expected more than 0"},
+       "tensor 'rope_freqs.weight' has 0 at 6; must be above 0"},
       {[](RopeScalingFile& t) {
          t.SetDivisors({1, 1});
        },
-       "tensor 'rope_freqs.weight' has shape [2, 1], expected [8, 1]"},
+       "tensor 'rope_freqs.weight' has shape [2, 1]; must be [8, 1]"},
   };
   for (const auto& c : kCases) {
     RopeScalingFile file;

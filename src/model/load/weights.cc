@@ -3,6 +3,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/strings.h"
 
 namespace kvcache {
@@ -14,6 +15,10 @@ std::string Shape(std::int64_t d0, std::int64_t d1, std::int64_t d2) {
 
 }  // namespace
 
+std::string LayerPrefix(int layer) {
+  return StrCat("blk.", layer, ".");
+}
+
 bool WeightReader::Has(std::string_view name) const {
   return file_.FindTensor(name) != nullptr;
 }
@@ -22,13 +27,13 @@ Result<TensorView> WeightReader::Take(const std::string& name, std::int64_t d0, 
                                       std::int64_t d2) {
   const GgufTensor* tensor = file_.FindTensor(name);
   if (tensor == nullptr) {
-    return Status(StatusCode::kCorrupt, "tensor '" + name + "' is missing");
+    return Corrupt(StrCat("tensor '", name, "' is missing"));
   }
   const auto& dims = tensor->dims;
   if (dims[0] != d0 || dims[1] != d1 || dims[2] != d2 || dims[3] != 1) {
-    return Status(StatusCode::kCorrupt, StrCat("tensor '", name, "' has shape ",
-                                               Shape(dims[0], dims[1], dims[2] * dims[3]),
-                                               ", expected ", Shape(d0, d1, d2)));
+    return Corrupt(StrCat("tensor '", name, "' has shape ",
+                          Shape(dims[0], dims[1], dims[2] * dims[3]), "; must be ",
+                          Shape(d0, d1, d2)));
   }
   used_.insert(name);
   return tensor->View();
@@ -82,15 +87,15 @@ Result<std::vector<Projection>> WeightReader::LinearParts(
   return projections;
 }
 
-Result<Norm> WeightReader::RmsNorm(const std::string& name, std::int64_t width, float epsilon) {
-  KVCACHE_ASSIGN_OR_RETURN(const TensorView weight, Vector(name + ".weight", width));
+Result<Norm> WeightReader::RmsNorm(const std::string& name, std::int64_t size, float epsilon) {
+  KVCACHE_ASSIGN_OR_RETURN(const TensorView weight, Vector(name + ".weight", size));
   return Norm{weight, epsilon};
 }
 
 Result<TensorView> WeightReader::Table(const std::string& name, std::int64_t inputs,
                                        std::int64_t outputs) {
   KVCACHE_ASSIGN_OR_RETURN(const TensorView view, Take(name, inputs, outputs));
-  // Looks up no rows, so that a type that is not served is found here and not in a pass.
+  // Looks up no rows. A type that the backend does not support fails here instead of in a pass.
   const TensorView none = TensorView::Dense(nullptr, DType::kF32, inputs, 0);
   KVCACHE_RETURN_IF_ERROR(backend_.Embed(view, {}, none).WithContext("tensor '" + name + "'"));
   return view;
@@ -104,9 +109,8 @@ Result<TensorView> WeightReader::FloatTable(const std::string& name, std::int64_
                                             std::int64_t outputs) {
   KVCACHE_ASSIGN_OR_RETURN(const TensorView view, Take(name, inputs, outputs));
   if (view.dtype != DType::kF32) {
-    return Status(StatusCode::kUnsupported, "tensor '" + name + "' has type " +
-                                                std::string(InfoOf(view.dtype).name) +
-                                                ", expected f32");
+    return Unsupported(
+        StrCat("tensor '", name, "' has type ", InfoOf(view.dtype).name, "; must be f32"));
   }
   return view;
 }
@@ -125,9 +129,8 @@ Result<std::vector<float>> WeightReader::Values(const std::string& name, std::in
                                                 std::int64_t outputs) {
   KVCACHE_ASSIGN_OR_RETURN(const TensorView view, Take(name, inputs, outputs));
   if (InfoOf(view.dtype).block_size > 1) {
-    return Status(StatusCode::kUnsupported, "tensor '" + name + "' has type " +
-                                                std::string(InfoOf(view.dtype).name) +
-                                                ", expected f32, f16 or bf16");
+    return Unsupported(StrCat("tensor '", name, "' has type ", InfoOf(view.dtype).name,
+                              "; must be f32, f16 or bf16"));
   }
   std::vector<float> values(static_cast<std::size_t>(inputs * outputs));
   const TensorView to = TensorView::Dense(values.data(), DType::kF32, inputs, outputs);
@@ -144,14 +147,14 @@ void WeightReader::IgnoreAll(std::string_view prefix) {
 Status WeightReader::CheckAllUsed() const {
   for (const GgufTensor& tensor : file_.tensors()) {
     if (used_.find(tensor.name) == used_.end()) {
-      return {StatusCode::kUnsupported, "tensor '" + std::string(tensor.name) +
-                                            "' is not part of this architecture as known here"};
+      return Unsupported(
+          StrCat("tensor '", tensor.name, "' is unknown: this architecture does not use it"));
     }
   }
   return Status::Ok();
 }
 
-void IgnoreOtherSenses(KeyReader& keys, WeightReader& weights) {
+void IgnoreVisionAndAudio(KeyReader& keys, WeightReader& weights) {
   for (const char* const prefix : {"vision.", "audio."}) keys.IgnoreAll(prefix);
   for (const char* const prefix : {"v.", "a.", "mm."}) weights.IgnoreAll(prefix);
 }

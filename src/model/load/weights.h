@@ -1,6 +1,8 @@
-// Takes tensors out of a model file by name, checking shape and type, and remembers which
-// were asked for, so that a tensor that nobody uses is an error instead of a silently wrong
-// model.
+// Takes tensors from a model file by name and checks their shape and type. It records the tensors
+// that were taken: a tensor that no code takes is an error, and never silently a wrong model.
+//
+// Errors name the tensor: kCorrupt if it is missing or has another shape, kUnsupported for a type
+// that is not supported, kOutOfMemory. Thread safety: one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +23,7 @@
 
 namespace kvcache {
 
-// y = W x + b; the bias may be missing.
+// y = W x + b. The bias is optional.
 struct Projection {
   std::unique_ptr<LinearWeight> weight;
   std::optional<TensorView> bias;  // [outputs]
@@ -29,11 +31,14 @@ struct Projection {
 
 // y = x / rms(x) × weight.
 struct Norm {
-  TensorView weight;  // [width]
+  TensorView weight;  // [size]
   float epsilon = 0.0f;
 };
 
 enum class Bias : std::uint8_t { kNone, kRequired, kIfPresent };
+
+// The prefix of a layer's tensors: "blk.7.".
+std::string LayerPrefix(int layer);
 
 class WeightReader {
  public:
@@ -41,52 +46,56 @@ class WeightReader {
 
   bool Has(std::string_view name) const;
 
-  // A matrix of `outputs` rows with `inputs` values, ready for Backend::Linear. Pages of the
-  // file that were copied into the backend's own form are given back to the system.
+  // Returns a matrix of `outputs` rows of `inputs` values, ready for Backend::Linear. If the
+  // backend copies it into its own layout, the file's pages are released to the system.
   Result<std::unique_ptr<LinearWeight>> Matrix(const std::string& name, std::int64_t inputs,
                                                std::int64_t outputs);
 
-  // A stack of `matrices` of them, of rank 3 in the file: a layer's experts.
+  // Returns a stack of `matrices` such matrices, a tensor of rank 3 in the file: a layer's experts.
   Result<std::unique_ptr<LinearWeight>> Stack(const std::string& name, std::int64_t inputs,
                                               std::int64_t outputs, std::int64_t matrices);
 
-  // NAME.weight, and NAME.bias where `bias` wants one.
+  // Takes NAME.weight, and NAME.bias according to `bias`.
   Result<Projection> Linear(const std::string& name, std::int64_t inputs, std::int64_t outputs,
                             Bias bias = Bias::kNone);
 
-  // NAME.weight, whose rows are `parts` of so many outputs, one after another: a projection each.
+  // Takes NAME.weight, whose rows are several matrices one after another, with `parts` outputs
+  // each. Returns a projection per part.
   Result<std::vector<Projection>> LinearParts(const std::string& name, std::int64_t inputs,
                                               std::initializer_list<std::int64_t> parts);
 
-  Result<Norm> RmsNorm(const std::string& name, std::int64_t width, float epsilon);
+  // Takes NAME.weight, a norm's [size] weights.
+  Result<Norm> RmsNorm(const std::string& name, std::int64_t size, float epsilon);
 
-  // A view of the matrix in the file, for Backend::Embed, which serves its type.
+  // Returns a view of the matrix in the file, for Backend::Embed. Checks that Embed supports its
+  // type.
   Result<TensorView> Table(const std::string& name, std::int64_t inputs, std::int64_t outputs);
 
-  // A matrix of f32 values, where it lies in the file.
+  // Returns a view of a matrix of f32 values in the file.
   Result<TensorView> FloatTable(const std::string& name, std::int64_t inputs, std::int64_t outputs);
 
-  // A vector of f32 values, where it lies in the file.
+  // Returns a view of a vector of f32 values in the file.
   Result<TensorView> Vector(const std::string& name, std::int64_t length);
 
-  // A vector's values, in host memory.
+  // Returns a vector's f32 values, in host memory.
   Result<std::span<const float>> Floats(const std::string& name, std::int64_t length);
 
-  // The same; empty if there is no such tensor.
+  // The same; empty if the file lacks the tensor.
   Result<std::span<const float>> FloatsIfPresent(const std::string& name, std::int64_t length);
 
-  // The values of a table of f32, f16 or bf16, row by row, in host memory.
+  // Returns the values of a matrix of f32, f16 or bf16, row by row, as f32 in host memory.
   Result<std::vector<float>> Values(const std::string& name, std::int64_t inputs,
                                     std::int64_t outputs);
 
-  // The family does without this tensor.
+  // Marks the tensor as taken: the family does not use it.
   void Ignore(const std::string& name) { used_.insert(name); }
-  // The same for all whose names begin so.
+  // Marks all tensors whose names begin with `prefix`.
   void IgnoreAll(std::string_view prefix);
 
-  // kUnsupported, naming the first tensor of the file that nothing above has taken.
+  // Returns kUnsupported with the first tensor of the file that no call above has taken.
   Status CheckAllUsed() const;
 
+  // The bytes of matrices that the backend has copied.
   std::size_t owned_bytes() const { return owned_bytes_; }
 
  private:
@@ -99,7 +108,8 @@ class WeightReader {
   std::size_t owned_bytes_ = 0;
 };
 
-// Files of models that see and hear may hold the parts for that, too: what a text needs none of.
-void IgnoreOtherSenses(KeyReader& keys, WeightReader& weights);
+// Marks the keys and tensors of vision and audio encoders as known. Files of multimodal models may
+// contain them; text needs none.
+void IgnoreVisionAndAudio(KeyReader& keys, WeightReader& weights);
 
 }  // namespace kvcache

@@ -1,4 +1,4 @@
-// blocks_oracle: our side of compare.py.
+// blocks_oracle: computes this project's values for compare.py.
 //
 //   blocks_oracle dequantise TYPE < BYTES > FLOATS
 //   blocks_oracle quantise TYPE < FLOATS > BYTES

@@ -1,10 +1,10 @@
-// images_oracle: our side of compare.py.
+// images_oracle: computes this project's logits for compare.py.
 //
 //   images_oracle MODEL TOKENS AT STATES < INPUT > LOGITS
 //
-// INPUT is TOKENS token ids (int32), then an image's states, float32 [STATES, width]. The image
-// comes with the token at position AT. LOGITS are float32 [TOKENS, vocabulary], in passes of up to
-// 64 tokens.
+// INPUT is TOKENS token ids (int32), then an image's states, float32 [STATES, hidden_size]. The
+// image comes with the token at position AT. LOGITS are float32 [TOKENS, vocabulary], in passes of
+// up to 64 tokens.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -26,7 +26,7 @@ struct Input {
   std::vector<std::int32_t> tokens;
   Position at = 0;
   std::int64_t states = 0;
-  std::vector<float> values;  // [width, states]
+  std::vector<float> values;  // [hidden_size, states]
 };
 
 Status Pass(Engine& engine, const Input& input, Position begin, Position end) {
@@ -39,9 +39,9 @@ Status Pass(Engine& engine, const Input& input, Position begin, Position end) {
       .positions = positions,
       .sequences = sequences};
   std::vector<float> states = input.values;
-  const EngineImage image{
-      .index = 0,
-      .states = TensorView::Dense(states.data(), DType::kF32, engine.info().width, input.states)};
+  const EngineImage image{.index = 0,
+                          .states = TensorView::Dense(states.data(), DType::kF32,
+                                                      engine.info().hidden_size, input.states)};
   if (begin == input.at) batch.images = std::span(&image, 1);
   KVCACHE_RETURN_IF_ERROR(engine.Forward(batch));
   std::vector<std::int32_t> rows(count);
@@ -59,10 +59,10 @@ Status Run(const std::string& model, Input input) {
                                                 .v_type = DType::kF32,
                                                 .context = static_cast<int>(input.tokens.size()),
                                                 .prefill_chunk = kChunk}));
-  const auto width = static_cast<std::size_t>(engine->info().width);
+  const auto hidden_size = static_cast<std::size_t>(engine->info().hidden_size);
   const std::string in(std::istreambuf_iterator<char>(std::cin), {});
   const std::size_t token_bytes = input.tokens.size() * sizeof(std::int32_t);
-  input.values.resize(width * static_cast<std::size_t>(input.states));
+  input.values.resize(hidden_size * static_cast<std::size_t>(input.states));
   if (in.size() != token_bytes + input.values.size() * sizeof(float)) {
     return {StatusCode::kInvalidArgument, std::to_string(in.size()) + " bytes of input"};
   }

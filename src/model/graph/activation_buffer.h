@@ -1,4 +1,6 @@
-// The activations of a forward pass: one buffer of the backend, cut into pieces by the model.
+// The activations of a forward pass: one backend buffer that a Pass divides into views.
+//
+// Thread safety: one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +12,10 @@
 
 namespace kvcache {
 
-class Scratch {
+class ActivationBuffer {
  public:
-  // Room for `values` f32 in all, with undefined contents. Keeps a larger buffer.
+  // Allocates space for `values` f32 values in total, with undefined contents. Keeps the present
+  // buffer if it is large enough. Errors: kOutOfMemory with the size.
   Status Reserve(KvBackend& backend, std::int64_t values) {
     const auto bytes = static_cast<std::size_t>(values) * sizeof(float);
     if (buffer_ && buffer_->size_bytes() >= bytes) return Status::Ok();
@@ -25,7 +28,8 @@ class Scratch {
     return buffer_ ? static_cast<std::int64_t>(buffer_->size_bytes() / sizeof(float)) : 0;
   }
 
-  // The piece from value `offset` on, as a dense f32 view.
+  // Returns a dense f32 view [d0, d1, d2] that starts at value `offset`. REQUIRES: it lies within
+  // values().
   TensorView At(std::int64_t offset, std::int64_t d0, std::int64_t d1, std::int64_t d2 = 1) const {
     return TensorView::Dense(buffer_->data() + offset * static_cast<std::int64_t>(sizeof(float)),
                              DType::kF32, d0, d1, d2);
@@ -35,7 +39,7 @@ class Scratch {
   std::unique_ptr<Buffer> buffer_;
 };
 
-// Values rounded up so that the next piece starts on a cache line.
+// Rounds `values` up, so that the next view starts on a cache line.
 constexpr std::int64_t AlignedValues(std::int64_t values) {
   return (values + 15) / 16 * 16;
 }
