@@ -1,4 +1,4 @@
-// The backend for the processor that the process runs on: a thread pool, a scratch, and
+// The backend for the processor that the process runs on: a thread pool, a workspace, and
 // kernels, which are free functions in the files beside this one.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 #include "backend/cpu/attention/attention_plan.h"
 #include "backend/cpu/ops/rope.h"
-#include "backend/cpu/scratch.h"
+#include "backend/cpu/workspace.h"
 #include "kvcache/backend.h"
 #include "platform/thread_pool.h"
 
@@ -69,7 +69,7 @@ class CpuBackend : public Backend {
 
  private:
   ThreadPool pool_;
-  Scratch scratch_;
+  Workspace workspace_;
   AttentionPlan attention_plan_;
   RopeTables rope_tables_;
 };

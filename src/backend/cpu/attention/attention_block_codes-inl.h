@@ -61,14 +61,14 @@ constexpr std::uint32_t CodeOffset(DType type) {
 
 // The codes of a block of one tile, a byte each. Of q4_0 what lower halves hold comes first.
 template <DType kType>
-HWY_INLINE const std::uint8_t* BlockCodes(const std::uint8_t* block, std::uint8_t* room) {
+HWY_INLINE const std::uint8_t* BlockCodes(const std::uint8_t* block, std::uint8_t* unpacked) {
   if constexpr (kType == DType::kQ8_0) return block;
   constexpr std::int64_t kHalf = kKvBlock / 2 * kCellTile;
   for (std::int64_t i = 0; i < kHalf; ++i) {
-    room[i] = block[i] & 15;
-    room[i + kHalf] = block[i] >> 4;
+    unpacked[i] = block[i] & 15;
+    unpacked[i + kHalf] = block[i] >> 4;
   }
-  return room;
+  return unpacked;
 }
 
 #endif

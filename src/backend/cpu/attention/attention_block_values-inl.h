@@ -37,7 +37,7 @@ KVCACHE_BEFORE_DOT();
 namespace kvcache::cpu {
 namespace HWY_NAMESPACE {
 
-inline constexpr float kMostWeight = 127 * 256;
+inline constexpr float kMaxWeight = 127 * 256;
 
 // What R rows weigh and where their sums go.
 struct WeightedRows {
@@ -52,8 +52,8 @@ struct WeightedRows {
 struct ValueTiles {
   const std::uint8_t* head;
   std::int64_t v_dim;
-  std::uint32_t offset;  // what codes are more than the integers they stand for
-  Successors* next;      // where values come from memory
+  std::uint32_t offset;     // what codes are more than the integers they stand for
+  SplitPrefetch* prefetch;  // where values come from memory
 };
 
 // The tiles whose cells any of R rows sees, in the order of positions. Lanes are a tile's cells.
@@ -64,8 +64,8 @@ struct WeightedTiles {
   int count = 0;
   const std::uint8_t* tiles[kSplitPositions];  // no more than there are positions
 
-  explicit WeightedTiles(float* room)
-      : weights(room), products(room + std::int64_t{kSplitPositions} * R * kCellTile) {}
+  explicit WeightedTiles(float* workspace)
+      : weights(workspace), products(workspace + std::int64_t{kSplitPositions} * R * kCellTile) {}
 
   float* Products(int tile, int row) const { return products + (tile * R + row) * kCellTile; }
 };
@@ -125,7 +125,7 @@ HWY_INLINE void MultiplyScales(const ValueTiles& values, const WeightedTiles<R>&
   const DF d;
   Largest most[R];
   for (int t = 0; t < tiles.count; ++t) {
-    if (kFrom == Stream::kMemory) values.next->Request<Pace<kType>::kScales>();
+    if (kFrom == Stream::kMemory) values.prefetch->Advance<PrefetchRate<kType>::kScales>();
     for (int lane = 0; lane < kCellTile; lane += kLanes) {
       const std::uint8_t* const scales = tiles.tiles[t] + BlockScale(kType, values.v_dim, b, lane);
       const VF scale = WidenF16(d, reinterpret_cast<const std::uint16_t*>(scales));
@@ -139,7 +139,7 @@ HWY_INLINE void MultiplyScales(const ValueTiles& values, const WeightedTiles<R>&
     }
   }
   KVCACHE_UNROLL
-  for (int r = 0; r < R; ++r) units[r] = Quantiser::Of(most[r].Get(), kMostWeight);
+  for (int r = 0; r < R; ++r) units[r] = Quantiser::Of(most[r].Get(), kMaxWeight);
 }
 
 // A float of 1.5 · 2^23 and a small integer has that integer in its lowest bits: adding rounds to
@@ -164,7 +164,7 @@ HWY_INLINE void StoreCodes(VWeight codes, float* to) {
 
 #else
 
-// A tile's codes of a row: 16 bits each, in half of the room.
+// A tile's codes of a row: 16 bits each, in half of the workspace.
 inline constexpr float kIntegersBegin = kIntegers;
 inline constexpr int kCodeFloats = kLanes / 2;  // that a vector of codes takes
 
@@ -201,7 +201,7 @@ HWY_INLINE void QuantiseProducts(const ValueTiles& values, const WeightedTiles<R
     sum[r] = hn::Zero(di);
   }
   for (int t = 0; t < tiles.count; ++t) {
-    if (kFrom == Stream::kMemory) values.next->Request<Pace<kType>::kCodes>();
+    if (kFrom == Stream::kMemory) values.prefetch->Advance<PrefetchRate<kType>::kCodes>();
     KVCACHE_UNROLL
     for (int r = 0; r < R; ++r) {
       float* const products = tiles.Products(t, r);
@@ -267,7 +267,7 @@ HWY_INLINE void SumProducts(const ValueTiles& values, const WeightedTiles<R>& ti
       __m512i value[2];
       KVCACHE_UNROLL
       for (int half = 0; half < 2; ++half) value[half] = ValueLine<kType>(block, quad, half);
-      if (kFrom == Stream::kMemory) values.next->Request<Pace<kType>::kSums>();
+      if (kFrom == Stream::kMemory) values.prefetch->Advance<PrefetchRate<kType>::kSums>();
       KVCACHE_UNROLL
       for (int r = 0; r < kRows; ++r) {
         const float* const four = tiles.Products(t, first + r) + quad * 4;
@@ -303,7 +303,7 @@ HWY_INLINE void SumProducts(const ValueTiles& values, const WeightedTiles<R>& ti
                             int first, const std::uint32_t (&code_sums)[R],
                             VWeight (&sums)[R][2 * kRegs]) {
   const hn::RebindToSigned<DF> di;
-  HWY_ALIGN std::uint8_t room[kKvBlock * kCellTile];
+  HWY_ALIGN std::uint8_t unpacked[kKvBlock * kCellTile];
   for (int r = first; r < first + kRows; ++r) {
     const auto correction = static_cast<std::int32_t>(-values.offset * code_sums[r]);
     for (int v = 0; v < 2 * kRegs; ++v) sums[r][v] = hn::Set(di, correction);
@@ -311,7 +311,7 @@ HWY_INLINE void SumProducts(const ValueTiles& values, const WeightedTiles<R>& ti
   static_assert(kRows == 1 || kKvBlock * sizeof(std::int16_t) == kCellTile * sizeof(float));
   for (int t = 0; t < tiles.count; ++t) {
     const std::uint8_t* const bytes =
-        BlockCodes<kType>(tiles.tiles[t] + b * CodeBytes(kType, kKvBlock) * kCellTile, room);
+        BlockCodes<kType>(tiles.tiles[t] + b * CodeBytes(kType, kKvBlock) * kCellTile, unpacked);
     const auto* const codes = reinterpret_cast<const std::int16_t*>(tiles.Products(t, first));
     for (int half = 0; half < 2; ++half) {
       const std::uint8_t* const lines[1] = {bytes + half * kKvBlock / 2 * kCellTile};
@@ -333,13 +333,13 @@ inline constexpr int kRowsInRegisters = R % 2 == 0 ? 2 : 1;
 
 #endif
 
-// rows.sums[r][0, v_dim) of R rows. `room` holds BlockRoomFloats.
+// rows.sums[r][0, v_dim) of R rows. `workspace` holds BlockValuesFloats.
 template <DType kType, int R, Stream kFrom>
-void WeightBlocks(const ValueTiles& values, const WeightedRows& rows, float* room) {
+void WeightBlocks(const ValueTiles& values, const WeightedRows& rows, float* workspace) {
   constexpr int kRows = kRowsInRegisters<R>;
-  static_assert(R % kRows == 0 && R <= kMostBlockRows);
+  static_assert(R % kRows == 0 && R <= kMaxBlockValueRows);
   const DF d;
-  WeightedTiles<R> tiles(room);
+  WeightedTiles<R> tiles(workspace);
   GatherWeights<kType>(values, rows, tiles);
   for (std::int64_t b = 0; b < values.v_dim / kKvBlock; ++b) {
     Quantiser units[R];
@@ -349,7 +349,7 @@ void WeightBlocks(const ValueTiles& values, const WeightedRows& rows, float* roo
     QuantiseProducts<kType, R, kFrom>(values, tiles, units, code_sums);
     SumProducts<kType, R, kRows, kFrom>(values, tiles, b, 0, code_sums, sums);
     for (int first = kRows; first < R; first += kRows) {
-      SumProducts<kType, R, kRows, Stream::kScratch>(values, tiles, b, first, code_sums, sums);
+      SumProducts<kType, R, kRows, Stream::kWorkspace>(values, tiles, b, first, code_sums, sums);
     }
     for (int r = 0; r < R; ++r) {
       float* const to = rows.sums + r * rows.sum_stride + b * kKvBlock;

@@ -31,12 +31,12 @@ struct Rows {
 };
 
 struct Buffers {
-  float* q;          // all rows' packed queries, group by group, k_dim floats a row
-  float* turned;     // [k_dim]
-  float* scores;     // [kRowsAtOnce][kScoreStride]
-  float* sums;       // [kRowsAtOnce][PartialStride]
-  float* room;       // BlockRoomFloats
-  WideSplit values;  // where V is in K: the split's values as rows
+  float* q;             // all rows' packed queries, group by group, k_dim floats a row
+  float* transformed;   // [k_dim]
+  float* scores;        // [kRowsAtOnce][kScoreStride]
+  float* sums;          // [kRowsAtOnce][PartialStride]
+  float* block_values;  // BlockValuesFloats
+  WideSplit values;     // where V is in K: the split's values as rows
 };
 
 // V in K: in a tile of keys lanes are cells, and sums need lanes of values.
@@ -79,18 +79,18 @@ std::uintptr_t ValuesAt(const LayerKv& layer, const CellOfHead& place) {
 }
 
 // What a split that begins there reads of block types.
-Successors SplitAt(const LayerKv& layer, const CellOfHead& place) {
+SplitPrefetch SplitAt(const LayerKv& layer, const CellOfHead& place) {
   const KvShape& shape = layer.shape;
-  const Successors::Stretch keys{KeysAt(layer, place),
-                                 BytesOf(layer.k_type, kSplitPositions * shape.k_dim)};
+  const SplitPrefetch::Range keys{KeysAt(layer, place),
+                                  BytesOf(layer.k_type, kSplitPositions * shape.k_dim)};
   if (!IsKvBlockType(layer.v_type)) return {keys, {}};
-  const Successors::Stretch values{ValuesAt(layer, place),
-                                   BytesOf(layer.v_type, kSplitPositions * shape.v_dim)};
-  return IsKvBlockType(layer.k_type) ? Successors(keys, values) : Successors(values, {});
+  const SplitPrefetch::Range values{ValuesAt(layer, place),
+                                    BytesOf(layer.v_type, kSplitPositions * shape.v_dim)};
+  return IsKvBlockType(layer.k_type) ? SplitPrefetch(keys, values) : SplitPrefetch(values, {});
 }
 
 // History mostly goes on in the cells behind these.
-std::optional<CellOfHead> PlaceAfter(const SplitTask& task, int split,
+std::optional<CellOfHead> PlaceAfter(const DecodeTask& task, int split,
                                      std::span<const Segment> segments) {
   if (split + 1 == task.splits) return task.then;
   const Segment& last = segments.back();
@@ -99,7 +99,7 @@ std::optional<CellOfHead> PlaceAfter(const SplitTask& task, int split,
 
 // Where tiles of the task's last cells end, and where its thread goes on; without such a place
 // loops ask for what lies behind the task.
-Upcoming StreamsOf(const SplitTask& task) {
+Prefetcher StreamsOf(const DecodeTask& task) {
   const LayerKv& layer = *task.call->layer;
   const CellOfHead end{task.end.kv_head, RoundUp<std::int64_t>(task.end.cell, kCellTile)};
   const CellOfHead then = task.then.value_or(end);
@@ -108,18 +108,18 @@ Upcoming StreamsOf(const SplitTask& task) {
 }
 
 template <int R>
-void AttendRows(const SplitTask& task, std::span<const Segment> segments, Upcoming next, Rows& rows,
-                const Buffers& buffers) {
+void AttendRows(const DecodeTask& task, std::span<const Segment> segments, Prefetcher prefetcher,
+                Rows& rows, const Buffers& buffers) {
   const AttentionCall& call = *task.call;
   const LayerKv& layer = *call.layer;
   const std::int64_t stride = PartialStride(layer.shape.v_dim);
-  ScoreAllSegments<R>(layer, task.kv_head, {segments, rows.q, buffers.scores, &next});
+  ScoreAllSegments<R>(layer, task.kv_head, {segments, rows.q, buffers.scores, &prefetcher});
   SplitSums sums[R];
   for (int r = 0; r < R; ++r) {
     if (rows.ranges[r].empty()) continue;
     sums[r] = SoftmaxRow(buffers.scores + r * kScoreStride, rows.ranges[r], segments, call.soft_cap,
                          rows.biases[r], [&]() HWY_ATTR {
-                           if (IsKvBlockType(layer.v_type)) next.blocks.Request<2>();
+                           if (IsKvBlockType(layer.v_type)) prefetcher.split.Advance<2>();
                          });
     if (sums[r].max == kHidden) rows.ranges[r] = {};
   }
@@ -128,7 +128,7 @@ void AttendRows(const SplitTask& task, std::span<const Segment> segments, Upcomi
   if (layer.shape.v_in_k) {
     WeightInKeys<R>(buffers.values, weighted);
   } else {
-    WeightAllSegments<R>(layer, task.kv_head, weighted, buffers.room, &next);
+    WeightAllSegments<R>(layer, task.kv_head, weighted, buffers.block_values, &prefetcher);
   }
   for (int r = 0; r < R; ++r) {
     const float* const values = buffers.sums + r * stride;
@@ -141,14 +141,14 @@ void AttendRows(const SplitTask& task, std::span<const Segment> segments, Upcomi
   }
 }
 
-void AttendGroup(const SplitTask& task, std::span<const Segment> segments, const Upcoming& next,
-                 Rows& rows, const Buffers& buffers) {
+void AttendGroup(const DecodeTask& task, std::span<const Segment> segments,
+                 const Prefetcher& prefetcher, Rows& rows, const Buffers& buffers) {
   switch (rows.count) {
-    case 1: return AttendRows<1>(task, segments, next, rows, buffers);
-    case 2: return AttendRows<2>(task, segments, next, rows, buffers);
-    case 3: return AttendRows<3>(task, segments, next, rows, buffers);
-    case 4: return AttendRows<4>(task, segments, next, rows, buffers);
-    default: return AttendRows<kRowsAtOnce>(task, segments, next, rows, buffers);
+    case 1: return AttendRows<1>(task, segments, prefetcher, rows, buffers);
+    case 2: return AttendRows<2>(task, segments, prefetcher, rows, buffers);
+    case 3: return AttendRows<3>(task, segments, prefetcher, rows, buffers);
+    case 4: return AttendRows<4>(task, segments, prefetcher, rows, buffers);
+    default: return AttendRows<kRowsAtOnce>(task, segments, prefetcher, rows, buffers);
   }
 }
 
@@ -157,31 +157,31 @@ constexpr int GroupOf(int left) {
   return left >= kRowsAtOnce ? kRowsAtOnce : std::min(left, 4);
 }
 
-int RowCount(const SplitTask& task) {
+int RowCount(const DecodeTask& task) {
   return static_cast<int>(task.tokens.size()) * task.call->group();
 }
 
-const QueryToken& TokenOf(const SplitTask& task, int row) {
+const QueryToken& TokenOf(const DecodeTask& task, int row) {
   return task.tokens[static_cast<std::size_t>(row / task.call->group())];
 }
 
-int HeadOf(const SplitTask& task, int row) {
+int HeadOf(const DecodeTask& task, int row) {
   return task.kv_head * task.call->group() + row % task.call->group();
 }
 
 template <int R>
-void PackGroup(const SplitTask& task, int first, const Buffers& buffers) {
+void PackGroup(const DecodeTask& task, int first, const Buffers& buffers) {
   const LayerKv& layer = *task.call->layer;
   const float* queries[R];
   for (int r = 0; r < R; ++r) {
     queries[r] = task.call->Query(TokenOf(task, first + r).index, HeadOf(task, first + r));
   }
-  PackQueriesFor<R>(layer, queries, R, task.call->scale, buffers.turned,
+  PackQueriesFor<R>(layer, queries, R, task.call->scale, buffers.transformed,
                     buffers.q + std::int64_t{first} * layer.shape.k_dim);
 }
 
 // Once for all splits of the task.
-void PackRows(const SplitTask& task, const Buffers& buffers) {
+void PackRows(const DecodeTask& task, const Buffers& buffers) {
   const int row_count = RowCount(task);
   for (int first = 0; first < row_count;) {
     const int count = GroupOf(row_count - first);
@@ -196,7 +196,7 @@ void PackRows(const SplitTask& task, const Buffers& buffers) {
   }
 }
 
-Rows RowsFrom(const SplitTask& task, int first, std::int32_t split,
+Rows RowsFrom(const DecodeTask& task, int first, std::int32_t split,
               std::span<const Segment> segments, const Buffers& buffers, float* partials) {
   const AttentionCall& call = *task.call;
   const KvShape& shape = call.layer->shape;
@@ -213,40 +213,40 @@ Rows RowsFrom(const SplitTask& task, int first, std::int32_t split,
   return rows;
 }
 
-Buffers CutScratch(const SplitTask& task) {
+Buffers CutWorkspace(const DecodeTask& task) {
   const LayerKv& layer = *task.call->layer;
   const KvShape& shape = layer.shape;
   const int v_padded = shape.v_in_k ? RoundUp(shape.v_dim, kValuePadding) : 0;
   Buffers buffers;
-  buffers.scores = task.scratch;
+  buffers.scores = task.workspace;
   buffers.sums = buffers.scores + kRowsAtOnce * kScoreStride;
   float* const values = buffers.sums + kRowsAtOnce * PartialStride(shape.v_dim);
   buffers.values = {&layer, task.kv_head, nullptr, values, v_padded};
-  buffers.room = values + kSplitPositions * v_padded;
-  buffers.turned = buffers.room + BlockRoomFloats(layer);
-  buffers.q = buffers.turned + RoundUp(shape.k_dim, kCellTile);
+  buffers.block_values = values + kSplitPositions * v_padded;
+  buffers.transformed = buffers.block_values + BlockValuesFloats(layer);
+  buffers.q = buffers.transformed + RoundUp(shape.k_dim, kCellTile);
   // Lanes past v_dim are multiplied but never used; they must not be slow to multiply.
   if (v_padded > shape.v_dim) std::fill_n(values, kSplitPositions * v_padded, 0.0f);
   return buffers;
 }
 
-void AttendSplits(const SplitTask& task) {
+void AttendDecode(const DecodeTask& task) {
   const LayerKv& layer = *task.call->layer;
   const int row_count = RowCount(task);
-  const Buffers buffers = CutScratch(task);
+  const Buffers buffers = CutWorkspace(task);
   PackRows(task, buffers);
   SplitWalker walker(task.runs, task.seen);
-  Upcoming upcoming = StreamsOf(task);
+  Prefetcher prefetcher = StreamsOf(task);
   float* partials = task.partials;
   for (int i = 0; i < task.splits && walker.Next(); ++i) {
     const std::optional<CellOfHead> after = PlaceAfter(task, i, walker.segments());
-    if (after) upcoming.blocks = SplitAt(layer, *after);
+    if (after) prefetcher.split = SplitAt(layer, *after);
     if (layer.shape.v_in_k) WidenAllValues(buffers.values, walker.segments());
     for (int first = 0; first < row_count;) {
       Rows rows = RowsFrom(task, first, walker.split(), walker.segments(), buffers, partials);
       rows.merge = task.merge && i > 0;
-      AttendGroup(task, walker.segments(), upcoming, rows, buffers);
-      upcoming.blocks = {};  // asked for by the first group
+      AttendGroup(task, walker.segments(), prefetcher, rows, buffers);
+      prefetcher.split = {};  // asked for by the first group
       first += rows.count;
     }
     if (!task.merge) partials += row_count * PartialStride(layer.shape.v_dim);
@@ -299,21 +299,21 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace kvcache::cpu {
-HWY_EXPORT(AttendSplits);
+HWY_EXPORT(AttendDecode);
 HWY_EXPORT(MergeSplits);
 HWY_EXPORT(FinishRows);
 
-std::int64_t SplitScratchFloats(const LayerKv& layer, std::int64_t rows) {
+std::int64_t DecodeWorkspaceFloats(const LayerKv& layer, std::int64_t rows) {
   const KvShape& shape = layer.shape;
   constexpr std::int64_t kRows = 8;  // kRowsAtOnce of any target
   const std::int64_t values =
       shape.v_in_k ? std::int64_t{kSplitPositions} * RoundUp(shape.v_dim, kValuePadding) : 0;
-  return kRows * (kScoreStride + PartialStride(shape.v_dim)) + values + BlockRoomFloats(layer) +
+  return kRows * (kScoreStride + PartialStride(shape.v_dim)) + values + BlockValuesFloats(layer) +
          RoundUp(shape.k_dim, kCellTile) + rows * shape.k_dim;
 }
 
-void AttendSplits(const SplitTask& task) {
-  HWY_DYNAMIC_DISPATCH(AttendSplits)(task);
+void AttendDecode(const DecodeTask& task) {
+  HWY_DYNAMIC_DISPATCH(AttendDecode)(task);
 }
 void MergeSplits(const MergeTask& task, const PartialResults& results, float* into) {
   HWY_DYNAMIC_DISPATCH(MergeSplits)(task, results, into);

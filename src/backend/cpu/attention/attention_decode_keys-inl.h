@@ -2,11 +2,11 @@
 // of a history lies in. One structure for all types: tiles of sixteen cells, one after another.
 
 // Included once per target.
-#if defined(KVCACHE_BACKEND_CPU_ATTENTION_FEW_KEYS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef KVCACHE_BACKEND_CPU_ATTENTION_FEW_KEYS_INL_H_
-#undef KVCACHE_BACKEND_CPU_ATTENTION_FEW_KEYS_INL_H_
+#if defined(KVCACHE_BACKEND_CPU_ATTENTION_DECODE_KEYS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVCACHE_BACKEND_CPU_ATTENTION_DECODE_KEYS_INL_H_
+#undef KVCACHE_BACKEND_CPU_ATTENTION_DECODE_KEYS_INL_H_
 #else
-#define KVCACHE_BACKEND_CPU_ATTENTION_FEW_KEYS_INL_H_
+#define KVCACHE_BACKEND_CPU_ATTENTION_DECODE_KEYS_INL_H_
 #endif
 
 #include <algorithm>
@@ -24,7 +24,7 @@ namespace HWY_NAMESPACE {
 template <DType kType>
 class KeyTiles {
  public:
-  KeyTiles(const LayerKv& layer, int kv_head, const StreamEnd& stream)
+  KeyTiles(const LayerKv& layer, int kv_head, const StreamLink& stream)
       : stream_(stream),
         k_dim_(layer.shape.k_dim),
         tile_bytes_(BytesOf(kType, kCellTile * layer.shape.k_dim)),
@@ -43,20 +43,21 @@ class KeyTiles {
   // scores[r][0, 16 NT) of the tiles from `tile` on. `q` holds R packed queries.
   template <int R, int NT>
   void Score(const std::byte* tile, float* q, float* scores, std::size_t score_stride,
-             Successors* next) const {
+             SplitPrefetch* prefetch) const {
     if constexpr (IsKvBlockType(kType)) {
       ScoreBlockTiles<kType, R, NT, Stream::kMemory>(reinterpret_cast<const std::uint8_t*>(tile),
                                                      k_dim_, BlockQueries<R>(q, k_dim_), scores,
-                                                     score_stride, next);
+                                                     score_stride, prefetch);
     } else {
       constexpr auto kStep = static_cast<std::ptrdiff_t>(NT * kCellTile * sizeof(Storage<kType>));
       ScoreTiles<kType, R, NT>(reinterpret_cast<const Storage<kType>*>(tile), k_dim_, q, scores,
-                               score_stride, Fetch::Ahead(tile, NT * tile_bytes_, kStep, stream_));
+                               score_stride,
+                               StreamPrefetch::Ahead(tile, NT * tile_bytes_, kStep, stream_));
     }
   }
 
  private:
-  StreamEnd stream_;
+  StreamLink stream_;
   int k_dim_;
   std::int64_t tile_bytes_;
   const std::byte* head_;
@@ -66,14 +67,14 @@ class KeyTiles {
 // The first tile may begin before them: what it has there must not reach the scores.
 template <int R, DType kType>
 void ScoreCells(const KeyTiles<kType>& keys, const Segment& segment, float* q, float* scores,
-                Successors* next) {
+                SplitPrefetch* prefetch) {
   constexpr int kTiles = KeyTiles<kType>::template AtOnce<R>();
   const int lane = segment.cell % kCellTile;
   const std::byte* tile = keys.Tile(segment.cell);
   int position = segment.begin;
   if (lane != 0) {
     HWY_ALIGN float first[R * kCellTile];
-    keys.template Score<R, 1>(tile, q, first, kCellTile, next);
+    keys.template Score<R, 1>(tile, q, first, kCellTile, prefetch);
     const int count = std::min(kCellTile - lane, segment.end - position);
     for (int r = 0; r < R; ++r) {
       std::copy_n(first + r * kCellTile + lane, count, scores + r * kScoreStride + position);
@@ -83,11 +84,11 @@ void ScoreCells(const KeyTiles<kType>& keys, const Segment& segment, float* q, f
   }
   int tiles = (segment.end - position + kCellTile - 1) / kCellTile;
   for (; tiles >= kTiles; tiles -= kTiles, position += kTiles * kCellTile) {
-    keys.template Score<R, kTiles>(tile, q, scores + position, kScoreStride, next);
+    keys.template Score<R, kTiles>(tile, q, scores + position, kScoreStride, prefetch);
     tile += kTiles * keys.tile_bytes();
   }
   for (; tiles > 0; --tiles, position += kCellTile) {
-    keys.template Score<R, 1>(tile, q, scores + position, kScoreStride, next);
+    keys.template Score<R, 1>(tile, q, scores + position, kScoreStride, prefetch);
     tile += keys.tile_bytes();
   }
 }
@@ -97,14 +98,14 @@ struct ScoredRows {
   std::span<const Segment> segments;
   float* q;       // R packed queries
   float* scores;  // [R][kScoreStride]
-  Upcoming* next;
+  Prefetcher* prefetcher;
 };
 
 template <DType kType, int R>
 void ScoreSegments(const LayerKv& layer, int kv_head, const ScoredRows& rows) {
-  const KeyTiles<kType> keys(layer, kv_head, rows.next->keys);
+  const KeyTiles<kType> keys(layer, kv_head, rows.prefetcher->keys);
   for (const Segment& segment : rows.segments) {
-    ScoreCells<R>(keys, segment, rows.q, rows.scores, &rows.next->blocks);
+    ScoreCells<R>(keys, segment, rows.q, rows.scores, &rows.prefetcher->split);
   }
 }
 
@@ -120,14 +121,14 @@ void ScoreAllSegments(const LayerKv& layer, int kv_head, const ScoredRows& rows)
 }
 
 // What scores of R rows are made with, in k_dim floats a row; rows from `rows` on repeat the first.
-// `turned` is room for one row.
+// `transformed` is room for one row.
 template <int R>
 void PackQueriesFor(const LayerKv& layer, const float* const* queries, int rows, float scale,
-                    float* turned, float* q) {
+                    float* transformed, float* q) {
   const int k_dim = layer.shape.k_dim;
   if (IsKvBlockType(layer.k_type)) {
     const std::uint32_t offset = CodeOffset(layer.k_type);
-    return PackBlockQueries<R>(queries, rows, k_dim, scale, offset, turned, q);
+    return PackBlockQueries<R>(queries, rows, k_dim, scale, offset, transformed, q);
   }
   PackQueries<R>(queries, rows, k_dim, scale, q);
 }

@@ -2,11 +2,11 @@
 // segments, read as they lie.
 
 // Included once per target.
-#if defined(KVCACHE_BACKEND_CPU_ATTENTION_FEW_VALUES_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef KVCACHE_BACKEND_CPU_ATTENTION_FEW_VALUES_INL_H_
-#undef KVCACHE_BACKEND_CPU_ATTENTION_FEW_VALUES_INL_H_
+#if defined(KVCACHE_BACKEND_CPU_ATTENTION_DECODE_VALUES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVCACHE_BACKEND_CPU_ATTENTION_DECODE_VALUES_INL_H_
+#undef KVCACHE_BACKEND_CPU_ATTENTION_DECODE_VALUES_INL_H_
 #else
-#define KVCACHE_BACKEND_CPU_ATTENTION_FEW_VALUES_INL_H_
+#define KVCACHE_BACKEND_CPU_ATTENTION_DECODE_VALUES_INL_H_
 #endif
 
 #include <algorithm>
@@ -31,7 +31,7 @@ struct HeadCells {
   std::size_t stride;
   int v_dim;
   std::span<const Segment> segments;
-  StreamEnd stream;
+  StreamLink stream;
 };
 
 // WeightValues over all vectors of `keys` neighbouring cells. A last vector that would stick
@@ -43,17 +43,17 @@ void WeightCells(const HeadCells<kType>& in, std::int64_t cell, const float* wei
   const int vectors = (in.v_dim + kLanes - 1) / kLanes;
   if (in.v_dim < kLanes) {
     for (int i = 0; i < in.v_dim; ++i) {
-      WeightValues<hn::CappedTag<float, 1>, kType, R, 1, Stream::kScratch>(
+      WeightValues<hn::CappedTag<float, 1>, kType, R, 1, Stream::kWorkspace>(
           v + i, in.stride, 0, weights, keys, sums + i, sum_stride);
     }
     return;
   }
   // Each pass over the keys asks for its share of their successors.
-  const auto fetch = [&](int i, int count) {
+  const auto prefetch = [&](int i, int count) {
     const auto row = static_cast<std::ptrdiff_t>(in.stride * sizeof(*v));
     const std::ptrdiff_t share = row * count / vectors;
-    return Fetch::Ahead(reinterpret_cast<const char*>(v) + row * i / vectors * keys, row * keys,
-                        share, in.stream);
+    return StreamPrefetch::Ahead(reinterpret_cast<const char*>(v) + row * i / vectors * keys,
+                                 row * keys, share, in.stream);
   };
   int i = 0;
   for (; i + NV <= vectors; i += NV) {
@@ -61,12 +61,12 @@ void WeightCells(const HeadCells<kType>& in, std::int64_t cell, const float* wei
     const int last = std::min((i + NV - 1) * kLanes, in.v_dim - kLanes);
     WeightValues<DF, kType, R, NV, Stream::kMemory>(
         v + first, in.stride, static_cast<std::size_t>(last - first), weights, keys,
-        sums + i * kLanes, sum_stride, fetch(i, NV));
+        sums + i * kLanes, sum_stride, prefetch(i, NV));
   }
   for (; i < vectors; ++i) {
     const int first = std::min(i * kLanes, in.v_dim - kLanes);
     WeightValues<DF, kType, R, 1, Stream::kMemory>(v + first, in.stride, 0, weights, keys,
-                                                   sums + i * kLanes, sum_stride, fetch(i, 1));
+                                                   sums + i * kLanes, sum_stride, prefetch(i, 1));
   }
 }
 
@@ -100,7 +100,7 @@ HWY_INLINE void WeighInParts(const WeightedRows& rows, const Together& together,
 
 template <DType kType, int R>
 void WeightSegments(const LayerKv& layer, int kv_head, const WeightedRows& rows,
-                    const StreamEnd& stream) {
+                    const StreamLink& stream) {
   constexpr int kVectors = R == 8 ? 2 : kManyRegisters || R <= 2 ? 4 : 2;
   const int v_dim = layer.shape.v_dim;
   const auto* const head =
@@ -115,21 +115,25 @@ void WeightSegments(const LayerKv& layer, int kv_head, const WeightedRows& rows,
           HWY_ATTR { WeightRange<kType, 1, 4>(cells, range, weights, sums, rows.sum_stride); });
 }
 
-// `room` holds BlockRoomFloats.
+// `workspace` holds BlockValuesFloats.
 template <int R>
-void WeightAllSegments(const LayerKv& layer, int kv_head, const WeightedRows& rows, float* room,
-                       Upcoming* next) {
+void WeightAllSegments(const LayerKv& layer, int kv_head, const WeightedRows& rows,
+                       float* workspace, Prefetcher* prefetcher) {
   const auto blocks = [&] {
     const auto* const v = reinterpret_cast<const std::uint8_t*>(layer.v);
     return ValueTiles{v + BlockHeadValues(layer, kv_head), layer.shape.v_dim,
-                      CodeOffset(layer.v_type), &next->blocks};
+                      CodeOffset(layer.v_type), &prefetcher->split};
   };
   switch (layer.v_type) {
-    case DType::kF16: return WeightSegments<DType::kF16, R>(layer, kv_head, rows, next->values);
-    case DType::kBF16: return WeightSegments<DType::kBF16, R>(layer, kv_head, rows, next->values);
-    case DType::kQ8_0: return WeightBlocks<DType::kQ8_0, R, Stream::kMemory>(blocks(), rows, room);
-    case DType::kQ4_0: return WeightBlocks<DType::kQ4_0, R, Stream::kMemory>(blocks(), rows, room);
-    default: return WeightSegments<DType::kF32, R>(layer, kv_head, rows, next->values);
+    case DType::kF16:
+      return WeightSegments<DType::kF16, R>(layer, kv_head, rows, prefetcher->values);
+    case DType::kBF16:
+      return WeightSegments<DType::kBF16, R>(layer, kv_head, rows, prefetcher->values);
+    case DType::kQ8_0:
+      return WeightBlocks<DType::kQ8_0, R, Stream::kMemory>(blocks(), rows, workspace);
+    case DType::kQ4_0:
+      return WeightBlocks<DType::kQ4_0, R, Stream::kMemory>(blocks(), rows, workspace);
+    default: return WeightSegments<DType::kF32, R>(layer, kv_head, rows, prefetcher->values);
   }
 }
 

@@ -2,7 +2,7 @@
 // splits of few rows, the merge of such splits, and a block of many rows over all of its splits.
 // All perform the chains of docs/design/exactness.md, so it never shows which one ran.
 //
-// Thread safety: functions of their arguments; concurrent calls need their own scratch.
+// Thread safety: functions of their arguments; concurrent calls need their own workspace.
 #pragma once
 
 #include <cstddef>
@@ -63,10 +63,11 @@ constexpr std::int64_t PartialStride(int v_dim) {
 // as many.
 inline constexpr int kValuePadding = 2 * kCellTile;
 
-// Rows whose sums of values in blocks are made at once, and the room that this takes, in floats.
-inline constexpr std::int64_t kMostBlockRows = 8;
-constexpr std::int64_t BlockRoomFloats(const LayerKv& layer) {
-  return IsKvBlockType(layer.v_type) ? 2 * kMostBlockRows * kSplitPositions * kCellTile : 0;
+// Rows whose sums of values in blocks are made at once, and the workspace that this takes, in
+// floats.
+inline constexpr std::int64_t kMaxBlockValueRows = 8;
+constexpr std::int64_t BlockValuesFloats(const LayerKv& layer) {
+  return IsKvBlockType(layer.v_type) ? 2 * kMaxBlockValueRows * kSplitPositions * kCellTile : 0;
 }
 
 // --- few rows: REQUIRES KvLayout::kTiled.
@@ -77,7 +78,7 @@ struct CellOfHead {
   std::int64_t cell = 0;
 };
 
-struct SplitTask {
+struct DecodeTask {
   const AttentionCall* call = nullptr;
   int kv_head = 0;
   int splits = 0;  // so many that hold kept positions of `seen`, ascending
@@ -88,10 +89,10 @@ struct SplitTask {
   CellOfHead end;                  // behind the last cell
   std::optional<CellOfHead> then;  // what the thread will probably read next
   float* partials = nullptr;       // [splits, or 1 if merged][rows][PartialStride]
-  float* scratch = nullptr;        // SplitScratchFloats of as many rows
+  float* workspace = nullptr;      // DecodeWorkspaceFloats of as many rows
 };
-std::int64_t SplitScratchFloats(const LayerKv& layer, std::int64_t rows);
-void AttendSplits(const SplitTask& task);
+std::int64_t DecodeWorkspaceFloats(const LayerKv& layer, std::int64_t rows);
+void AttendDecode(const DecodeTask& task);
 
 // Of the same rows, one behind the other, ascending.
 struct PartialResults {
@@ -113,14 +114,14 @@ void FinishRows(const MergeTask& task, float* merged);
 
 // --- many rows: any layout.
 
-struct BlockTask {
+struct PrefillTask {
   const AttentionCall* call = nullptr;
   int kv_head = 0;
   std::span<const HistoryRun> runs;
   std::span<const QueryToken> tokens;
-  float* scratch = nullptr;  // BlockScratchFloats
+  float* workspace = nullptr;  // PrefillWorkspaceFloats
 };
-std::int64_t BlockScratchFloats(const LayerKv& layer, std::int64_t rows);
-void AttendBlock(const BlockTask& task);
+std::int64_t PrefillWorkspaceFloats(const LayerKv& layer, std::int64_t rows);
+void AttendPrefill(const PrefillTask& task);
 
 }  // namespace kvcache::cpu

@@ -16,6 +16,7 @@
 #include <cstring>
 
 #include "backend/cpu/attention/attention_math-inl.h"
+#include "backend/cpu/attention/prefetch-inl.h"
 #include "backend/cpu/kv/kv_convert-inl.h"
 #include "hwy/highway.h"
 
@@ -26,139 +27,15 @@ namespace HWY_NAMESPACE {
 // AVX-512 and NEON have 32 registers, the others 16.
 inline constexpr bool kManyRegisters = HWY_TARGET != HWY_AVX2 && HWY_TARGET != HWY_EMU128;
 
-// Where a loop's stream comes from: the cache's memory, or scratch that is in a processor's
+// Where a loop's stream comes from: the cache's memory, or workspace that is in a processor's
 // own caches already.
-enum class Stream { kMemory, kScratch };
-
-// Where what a task reads of keys or of values ends, and where its thread goes on to read.
-struct StreamEnd {
-  // Far more than a loop asks ahead: what lies further behind the end is another piece of history.
-  static constexpr std::uintptr_t kReach = 1 << 18;
-
-  std::uintptr_t end = 0;
-  std::uintptr_t then = 0;
-
-  // `address`, or what is read instead of what lies behind the end.
-  HWY_INLINE std::uintptr_t Continue(std::uintptr_t address) const {
-    const std::uintptr_t behind = address - end;
-    return behind < kReach ? then + behind : address;
-  }
-};
-
-// A loop asks for what follows in memory: the hardware's own streams do not run ahead far enough
-// while a loop computes. Into the second level: the first level's few fill buffers are then left to
-// what the loop itself reads (docs/design/attention.md has the measurements). Whatever the address,
-// a request changes no result.
-struct Fetch {
-  static constexpr std::ptrdiff_t kAhead = 24576;
-
-  std::uintptr_t at = 0;
-  std::ptrdiff_t step = 0;  // bytes for each step of the loop
-  StreamEnd stream = {};
-
-  // For a loop that reads the `bytes` from `from` on, `step` of them in each step, wherever in
-  // them: it asks for what lies behind them all.
-  template <class T>
-  static HWY_INLINE Fetch Ahead(const T* from, std::ptrdiff_t bytes, std::ptrdiff_t step,
-                                const StreamEnd& stream) {
-    const std::ptrdiff_t ahead = std::max(kAhead, bytes);
-    return {reinterpret_cast<std::uintptr_t>(from) + static_cast<std::uintptr_t>(ahead), step,
-            stream};
-  }
-
-  static HWY_INLINE void IntoSecondLevel(std::uintptr_t address) {
-#if HWY_COMPILER_GCC  // Clang too
-    __builtin_prefetch(reinterpret_cast<const char*>(address), 0, 2);
-#endif
-  }
-
-  // kLines, evenly over a step.
-  template <int kLines>
-  HWY_INLINE void Next() {
-    KVCACHE_UNROLL
-    for (int i = 0; i < kLines; ++i) {
-      IntoSecondLevel(stream.Continue(at + static_cast<std::uintptr_t>(i * (step / kLines))));
-    }
-    at += static_cast<std::uintptr_t>(step);
-  }
-};
-
-// What the next split reads of block types, asked for into the second-level cache while this one
-// is computed: a few lines in each step, so that memory is never idle. A phase that asked for all
-// it reads at once would wait for memory itself, and memory for the phases after it.
-class Successors {
- public:
-  struct Stretch {
-    std::uintptr_t first = 0;
-    std::int64_t bytes = 0;
-  };
-  Successors() = default;  // none
-  Successors(Stretch first, Stretch second)
-      : at_(first.first), end_(End(first)), second_(second), alone_(second.bytes == 0) {}
-
-  // Where there are no values to follow, keys ask for all of the next ones themselves.
-  bool AreKeysAlone() const { return alone_; }
-
-  template <int kLines>
-  HWY_INLINE void Request() {
-    if (at_ >= end_) return;
-    KVCACHE_UNROLL
-    for (int i = 0; i < kLines; ++i) Fetch::IntoSecondLevel(at_ + i * 64);
-    at_ += kLines * 64;
-    if (at_ >= end_ && second_.bytes > 0) GoOn();
-  }
-
- private:
-  static std::uintptr_t End(const Stretch& stretch) {
-    return stretch.first + static_cast<std::uintptr_t>(stretch.bytes);
-  }
-  void GoOn() {
-    at_ = second_.first;
-    end_ = End(second_);
-    second_ = {};
-  }
-
-  std::uintptr_t at_ = 0;
-  std::uintptr_t end_ = 0;
-  Stretch second_;
-  bool alone_ = false;
-};
-
-// What a split's loops ask for: of block types the next split, evenly; of the others what lies
-// ahead of each loop, up to the end of what the task reads and then of what follows it.
-struct Upcoming {
-  Successors blocks;
-  StreamEnd keys;
-  StreamEnd values;
-};
-
-// Lines for each step, such that four rows' requests for the next split end when this one does:
-// earlier and memory is idle for the rest, later and some are never made.
-template <DType kType>
-struct Pace;
-template <>
-struct Pace<DType::kQ8_0> {
-  static constexpr int kKeys = 5;  // a tile's block
-  static constexpr int kScales = 1;
-  static constexpr int kCodes = 1;
-  static constexpr int kSums = 2;  // four cells
-};
-template <>
-struct Pace<DType::kQ4_0> {
-  static constexpr int kKeys = 1;
-  static constexpr int kScales = 1;
-  static constexpr int kCodes = 1;
-  static constexpr int kSums = 1;
-};
-// All lines of a tile's block, scales and all.
-template <DType kType>
-inline constexpr int kBlockLines = kType == DType::kQ8_0 ? 9 : 5;
+enum class Stream { kMemory, kWorkspace };
 
 // scores[r][0, 16 NT) = Σ_d q[d][r] k[tile][d][lane] for NT neighbouring tiles.
 template <DType kType, int R, int NT>
 HWY_INLINE void ScoreTiles(const Storage<kType>* HWY_RESTRICT k, int k_dim,
                            const float* HWY_RESTRICT q, float* HWY_RESTRICT scores,
-                           std::size_t score_stride, Fetch fetch) {
+                           std::size_t score_stride, StreamPrefetch prefetch) {
   constexpr int kVectors = NT * kRegs;
   constexpr int kLines = (NT * kCellTile * static_cast<int>(sizeof(Storage<kType>)) + 63) / 64;
   const DF d;
@@ -176,7 +53,7 @@ HWY_INLINE void ScoreTiles(const Storage<kType>* HWY_RESTRICT k, int k_dim,
       const std::size_t tile = static_cast<std::size_t>(v / kRegs);
       key[v] = LoadWide<kType>(d, k + tile * tile_size + v % kRegs * kLanes);
     }
-    fetch.Next<kLines>();
+    prefetch.Advance<kLines>();
     KVCACHE_UNROLL
     for (int r = 0; r < R; ++r) {
       const VF query = hn::Set(d, q[r]);
@@ -198,7 +75,8 @@ HWY_INLINE void ScoreTiles(const Storage<kType>* HWY_RESTRICT k, int k_dim,
 template <class D, DType kType, int R, int NV, Stream kFrom>
 HWY_INLINE void WeightValues(const Storage<kType>* HWY_RESTRICT v, std::size_t v_stride,
                              std::size_t last, const float* HWY_RESTRICT weights, int keys,
-                             float* HWY_RESTRICT sums, std::size_t sum_stride, Fetch fetch = {}) {
+                             float* HWY_RESTRICT sums, std::size_t sum_stride,
+                             StreamPrefetch prefetch = {}) {
   constexpr int kLines =
       (NV * static_cast<int>(hn::MaxLanes(D()) * sizeof(Storage<kType>)) + 63) / 64;
   const D d;
@@ -214,7 +92,7 @@ HWY_INLINE void WeightValues(const Storage<kType>* HWY_RESTRICT v, std::size_t v
     KVCACHE_UNROLL
     for (int i = 0; i + 1 < NV; ++i) value[i] = LoadWide<kType>(d, v + i * lanes);
     value[NV - 1] = LoadWide<kType>(d, v + last);
-    if (kFrom == Stream::kMemory) fetch.Next<kLines>();
+    if (kFrom == Stream::kMemory) prefetch.Advance<kLines>();
     KVCACHE_UNROLL
     for (int r = 0; r < R; ++r) {
       const auto weight = hn::Set(d, weights[r * kScoreStride + j]);

@@ -1,4 +1,4 @@
-// How one attention call is cut into tasks: by (stretch of splits, KV head, splits) where sequences
+// How one attention call is cut into tasks: by (node of splits, KV head, splits) where sequences
 // have few rows, by (sequence, KV head, block of query tokens) where they have many.
 //
 // The cut decides speed alone; results are the same for any (docs/design/exactness.md).
@@ -10,17 +10,17 @@
 #include <vector>
 
 #include "backend/cpu/attention/attention_kernels.h"
-#include "backend/cpu/attention/attention_stretches.h"
+#include "backend/cpu/attention/prefix_tree.h"
 #include "kvcache/kv_backend.h"
 
 namespace kvcache::cpu {
 
 struct AttentionTask {
-  enum class Kind : std::uint8_t { kBlock, kSplits, kZeros };
-  Kind kind = Kind::kBlock;
-  std::int32_t of = 0;  // splits: a stretch; else a sequence
+  enum class Kind : std::uint8_t { kPrefill, kDecode, kZeros };
+  Kind kind = Kind::kPrefill;
+  std::int32_t of = 0;  // splits: a node; else a sequence
   std::int32_t kv_head = 0;
-  std::int32_t part = 0;   // splits: the first, counted from the stretch's; block: which
+  std::int32_t part = 0;   // splits: the first, counted from the node's; block: which
   std::int32_t count = 0;  // splits: how many
 };
 
@@ -31,47 +31,47 @@ class AttentionPlan {
 
   std::span<const QueryToken> tokens() const { return tokens_; }
   std::span<const SequencePlan> sequences() const { return sequences_; }
-  std::span<const Stretch> stretches() const { return stretches_.all(); }
-  std::span<const std::int32_t> splits() const { return stretches_.splits(); }
+  std::span<const PrefixNode> nodes() const { return tree_.all(); }
+  std::span<const std::int32_t> splits() const { return tree_.splits(); }
   std::span<const AttentionTask> tasks() const { return tasks_; }
-  int block_tokens() const { return block_tokens_; }
-  std::int64_t block_rows() const { return block_rows_; }          // of the largest block
-  std::int64_t split_rows() const { return split_rows_; }          // of the largest stretch
-  std::int64_t partial_floats() const { return partial_floats_; }  // of all stretches
+  int block_tokens() const { return tile_tokens_; }
+  std::int64_t prefill_rows() const { return prefill_rows_; }      // of the largest block
+  std::int64_t decode_rows() const { return decode_rows_; }        // of the largest node
+  std::int64_t partial_floats() const { return partial_floats_; }  // of all nodes
   // Splits that a (sequence, KV head) still waits for; tasks count it down atomically.
   std::int32_t& Waiting(const SequencePlan& sequence, int kv_head) {
     return waiting_[static_cast<std::size_t>(sequence.first_merge + kv_head)];
   }
 
   // REQUIRES: of this plan.
-  template <class Part>  // a sequence or a stretch
+  template <class Part>  // a sequence or a node
   std::span<const QueryToken> TokensOf(const Part& part) const {
     return tokens().subspan(static_cast<std::size_t>(part.first_token),
                             static_cast<std::size_t>(part.tokens));
   }
-  std::span<const QueryToken> BlockOf(const SequencePlan& sequence, int block) const;
-  std::span<const SequencePlan> SequencesOf(const Stretch& stretch) const {
-    return sequences().subspan(static_cast<std::size_t>(stretch.first_sequence),
-                               static_cast<std::size_t>(stretch.sequences));
+  std::span<const QueryToken> TileOf(const SequencePlan& sequence, int block) const;
+  std::span<const SequencePlan> SequencesOf(const PrefixNode& node) const {
+    return sequences().subspan(static_cast<std::size_t>(node.first_sequence),
+                               static_cast<std::size_t>(node.sequences));
   }
 
  private:
   void ListSequences(const Visibility& visibility);
   void OrderSequences(const LayerKv& layer, int group, const Visibility& visibility);
   void AddTokens(const Visibility& visibility);
-  void AddBlockTasks(int kv_heads, int group);
-  void AddSplitTasks(const LayerKv& layer, int group, int threads);
+  void AddPrefillTasks(int kv_heads, int group);
+  void AddDecodeTasks(const LayerKv& layer, int group, int threads);
   void AddMerges(int kv_heads);
 
   std::vector<QueryToken> tokens_;  // in the order of sequences(); of one, in batch order
   std::vector<SequencePlan> sequences_;
   std::vector<std::int32_t> sequence_of_;  // [histories]; -1: none
-  Stretches stretches_;
+  PrefixTree tree_;
   std::vector<AttentionTask> tasks_;
   std::vector<std::int32_t> waiting_;
-  int block_tokens_ = 1;
-  std::int64_t block_rows_ = 0;
-  std::int64_t split_rows_ = 0;
+  int tile_tokens_ = 1;
+  std::int64_t prefill_rows_ = 0;
+  std::int64_t decode_rows_ = 0;
   std::int64_t partial_floats_ = 0;
 };
 

@@ -44,7 +44,7 @@ HWY_INLINE VF SwapHalves(VF v) {
 // One step of the order above for pairs within a vector: x + partner, negated first where the
 // lane is the pair's second.
 template <int kHalf>
-HWY_INLINE VF TurnPairs(VF v) {
+HWY_INLINE VF HadamardPairs(VF v) {
   const hn::RebindToUnsigned<DF> du;
   const auto lane = hn::Iota(du, 0u);
   const auto second = hn::ShiftLeft<31 - std::countr_zero(static_cast<unsigned>(kHalf))>(
@@ -53,16 +53,16 @@ HWY_INLINE VF TurnPairs(VF v) {
 }
 
 template <int kHalf = 1>
-HWY_INLINE VF TurnWithin(VF v) {
+HWY_INLINE VF HadamardWithin(VF v) {
   if constexpr (kHalf >= kLanes) {
     return v;
   } else {
-    return TurnWithin<2 * kHalf>(TurnPairs<kHalf>(v));
+    return HadamardWithin<2 * kHalf>(HadamardPairs<kHalf>(v));
   }
 }
 
 // Pairs `half` values apart among `size` values. REQUIRES: half is a multiple of kLanes.
-HWY_INLINE void TurnApart(float* row, std::int64_t size, std::int64_t half) {
+HWY_INLINE void HadamardApart(float* row, std::int64_t size, std::int64_t half) {
   for (std::int64_t begin = 0; begin < size; begin += 2 * half) {
     for (std::int64_t i = begin; i < begin + half; i += kLanes) {
       const VF a = hn::LoadU(DF(), row + i);
@@ -82,14 +82,14 @@ constexpr float InverseRoot(std::int64_t n) {
 }
 
 // Turns row[0, dim) in place. REQUIRES: dim is a multiple of kKvBlock; no alignment.
-inline void TurnKey(float* row, std::int64_t dim) {
+inline void HadamardTransform(float* row, std::int64_t dim) {
   const std::int64_t size = HadamardSize(dim);
   const VF factor = hn::Set(DF(), InverseRoot(size));
   for (float* part = row; part < row + dim; part += size) {
     for (std::int64_t i = 0; i < size; i += kLanes) {
-      hn::StoreU(TurnWithin(hn::LoadU(DF(), part + i)), DF(), part + i);
+      hn::StoreU(HadamardWithin(hn::LoadU(DF(), part + i)), DF(), part + i);
     }
-    for (std::int64_t half = kLanes; half < size; half *= 2) TurnApart(part, size, half);
+    for (std::int64_t half = kLanes; half < size; half *= 2) HadamardApart(part, size, half);
     for (std::int64_t i = 0; i < size; i += kLanes) {
       hn::StoreU(hn::Mul(hn::LoadU(DF(), part + i), factor), DF(), part + i);
     }

@@ -39,7 +39,7 @@ struct ShiftTask {
   RopeParams::Pairing pairing;
   const float* cosines;  // [pairs]
   const float* sines;    // [pairs]
-  float* row;            // [k_dim], scratch: where K is of a block type
+  float* row;            // [k_dim], workspace: where K is of a block type
 
   std::int64_t First(int i) const {
     return first + (pairing == RopeParams::Pairing::kInterleaved ? 2 * i : i);
@@ -57,12 +57,12 @@ namespace kvcache::cpu {
 namespace HWY_NAMESPACE {
 
 template <class D, class V = hn::Vec<D>>
-HWY_INLINE void Turn(D d, float cosine, float sine, V& a, V& b) {
+HWY_INLINE void RotatePair(D d, float cosine, float sine, V& a, V& b) {
   const V c = hn::Set(d, cosine);
   const V s = hn::Set(d, sine);
-  const V turned = hn::MulSub(a, c, hn::Mul(b, s));
+  const V rotated = hn::MulSub(a, c, hn::Mul(b, s));
   b = hn::MulAdd(a, s, hn::Mul(b, c));
-  a = turned;
+  a = rotated;
 }
 
 // Lanes [first, last) of one tile; the others keep what they hold.
@@ -80,11 +80,11 @@ void ShiftTile(const ShiftTask& task, Storage<kType>* tile, int first, int last)
       Storage<kType>* const pb = tile + task.Second(i) * kCellTile + lane;
       const V a = LoadWide<kType>(d, pa);
       const V b = LoadWide<kType>(d, pb);
-      V turned_a = a;
-      V turned_b = b;
-      Turn(d, task.cosines[i], task.sines[i], turned_a, turned_b);
-      StoreNarrow<kType>(d, hn::IfThenElse(inside, turned_a, a), pa);
-      StoreNarrow<kType>(d, hn::IfThenElse(inside, turned_b, b), pb);
+      V rotated_a = a;
+      V rotated_b = b;
+      RotatePair(d, task.cosines[i], task.sines[i], rotated_a, rotated_b);
+      StoreNarrow<kType>(d, hn::IfThenElse(inside, rotated_a, a), pa);
+      StoreNarrow<kType>(d, hn::IfThenElse(inside, rotated_b, b), pb);
     }
   }
 }
@@ -112,7 +112,7 @@ void ShiftPlain(const ShiftTask& task) {
     for (int i = 0; i < task.pairs; ++i) {
       auto a = LoadWide<kType>(d1, key + task.First(i));
       auto b = LoadWide<kType>(d1, key + task.Second(i));
-      Turn(d1, task.cosines[i], task.sines[i], a, b);
+      RotatePair(d1, task.cosines[i], task.sines[i], a, b);
       StoreNarrow<kType>(d1, a, key + task.First(i));
       StoreNarrow<kType>(d1, b, key + task.Second(i));
     }
@@ -137,15 +137,15 @@ void ShiftBlocks(const ShiftTask& task) {
   for (std::int64_t cell = task.begin; cell < task.end; ++cell) {
     std::byte* const tile = head + BlockTile(kType, k_dim, cell);
     LoadBlockKey<kType>(tile, cell % kCellTile, k_dim, task.row);
-    TurnKey(task.row, k_dim);  // back: the matrix is its own inverse
+    HadamardTransform(task.row, k_dim);  // back: the matrix is its own inverse
     for (int i = 0; i < task.pairs; ++i) {
       auto a = hn::LoadU(d1, task.row + task.First(i));
       auto b = hn::LoadU(d1, task.row + task.Second(i));
-      Turn(d1, task.cosines[i], task.sines[i], a, b);
+      RotatePair(d1, task.cosines[i], task.sines[i], a, b);
       hn::StoreU(a, d1, task.row + task.First(i));
       hn::StoreU(b, d1, task.row + task.Second(i));
     }
-    TurnKey(task.row, k_dim);
+    HadamardTransform(task.row, k_dim);
     StoreBlockKey<kType>(task.row, k_dim, tile, cell % kCellTile);
   }
 }
@@ -195,7 +195,7 @@ Status CheckShift(const LayerKv& layer, std::span<const CellRun> cells, const Ro
 
 }  // namespace
 
-Status ShiftKeys(ThreadPool& pool, Scratch& scratch, const LayerKv& layer,
+Status ShiftKeys(ThreadPool& pool, Workspace& workspace, const LayerKv& layer,
                  std::span<const CellRun> cells, Position offset, const RopeParams& rope) {
   KVCACHE_RETURN_IF_ERROR(CheckShift(layer, cells, rope));
   const std::size_t pairs = rope.inv_freq.size();
@@ -204,7 +204,7 @@ Status ShiftKeys(ThreadPool& pool, Scratch& scratch, const LayerKv& layer,
     return Status::Ok();  // or they would round for nothing
   const std::int64_t row = blocks ? layer.shape.k_dim : 0;
   const std::size_t floats = 2 * pairs + static_cast<std::size_t>(row * pool.threads());
-  KVCACHE_ASSIGN_OR_RETURN(std::byte* const memory, scratch.Reserve(floats * sizeof(float)));
+  KVCACHE_ASSIGN_OR_RETURN(std::byte* const memory, workspace.Reserve(floats * sizeof(float)));
   auto* const cosines = reinterpret_cast<float*>(memory);
   float* const sines = cosines + pairs;
   float* const rows = sines + pairs;

@@ -31,7 +31,7 @@ struct StoreTask {
   std::int64_t token;
   std::int64_t cell;
   std::int64_t count;
-  float* turned;  // [k_dim], scratch: where K is of a block type
+  float* transformed;  // [k_dim], workspace: where K is of a block type
 
   const float* Row(const TensorView& view, std::int64_t i) const {
     return reinterpret_cast<const float*>(view.data + kv_head * view.stride_bytes[1] +
@@ -127,9 +127,10 @@ void StoreBlockKeys(const StoreTask& task) {
   std::byte* const head = layer.k + BlockHeadKeys(layer, task.kv_head);
   for (std::int64_t i = 0; i < task.count; ++i) {
     const std::int64_t cell = task.cell + i;
-    std::memcpy(task.turned, task.Row(*task.k, i), static_cast<std::size_t>(k_dim) * sizeof(float));
-    TurnKey(task.turned, k_dim);
-    StoreBlockKey<kType>(task.turned, k_dim, head + BlockTile(kType, k_dim, cell),
+    std::memcpy(task.transformed, task.Row(*task.k, i),
+                static_cast<std::size_t>(k_dim) * sizeof(float));
+    HadamardTransform(task.transformed, k_dim);
+    StoreBlockKey<kType>(task.transformed, k_dim, head + BlockTile(kType, k_dim, cell),
                          cell % kCellTile);
   }
 }
@@ -242,7 +243,7 @@ void StoreTokens(StoreTask task, std::span<const CellRun> cells, std::int64_t be
 
 }  // namespace
 
-Status StoreKv(ThreadPool& pool, Scratch& scratch, const LayerKv& layer, const TensorView& k,
+Status StoreKv(ThreadPool& pool, Workspace& workspace, const LayerKv& layer, const TensorView& k,
                const TensorView& v, std::span<const CellRun> cells) {
   KVCACHE_RETURN_IF_ERROR(CheckStore(layer, k, v, cells));
   constexpr std::int64_t kTokensAtOnce = 64;
@@ -251,8 +252,8 @@ Status StoreKv(ThreadPool& pool, Scratch& scratch, const LayerKv& layer, const T
   const std::int64_t blocks = (batch + kTokensAtOnce - 1) / kTokensAtOnce;
   const std::int64_t row = IsKvBlockType(layer.k_type) ? layer.shape.k_dim : 0;
   KVCACHE_ASSIGN_OR_RETURN(std::byte* const memory,
-                           scratch.Reserve(static_cast<std::size_t>(row * pool.threads()) * 4));
-  auto* const turned = reinterpret_cast<float*>(memory);
+                           workspace.Reserve(static_cast<std::size_t>(row * pool.threads()) * 4));
+  auto* const transformed = reinterpret_cast<float*>(memory);
   const auto store = [&](std::int64_t task, int thread) {
     const std::int64_t begin = task % blocks * kTokensAtOnce;
     StoreTokens({.layer = &layer,
@@ -262,7 +263,7 @@ Status StoreKv(ThreadPool& pool, Scratch& scratch, const LayerKv& layer, const T
                  .token = 0,
                  .cell = 0,
                  .count = 0,
-                 .turned = turned + thread * row},
+                 .transformed = transformed + thread * row},
                 cells, begin, std::min(begin + kTokensAtOnce, batch));
   };
   const std::int64_t tasks = blocks * layer.shape.kv_heads;

@@ -168,7 +168,7 @@ TEST_P(KvKernels, ShiftTurnsItsCellsAndNoOthers) {
                           : GetParam().k_type == DType::kF16 ? 0x1p-11
                                                              : 0x1p-8;
       for (std::int64_t cell = 0; cell < kCells; ++cell) {
-        const bool turned = (cell >= 5 && cell < 49) || cell == 63 || cell == 64;
+        const bool rotated = (cell >= 5 && cell < 49) || cell == 63 || cell == 64;
         for (int h = 0; h < kShape.kv_heads; ++h) {
           for (int i = 0; i < 4; ++i) {
             const bool interleaved = pairing == RopeParams::Pairing::kInterleaved;
@@ -177,9 +177,9 @@ TEST_P(KvKernels, ShiftTurnsItsCellsAndNoOthers) {
             const double a = RoundToType(GetParam().k_type, Storage1::KeyOf(7, cell, h, da));
             const double b = RoundToType(GetParam().k_type, Storage1::KeyOf(7, cell, h, db));
             const double angle =
-                turned ? offset * static_cast<double>(inv_freq[static_cast<std::size_t>(i)]) : 0.0;
+                rotated ? offset * static_cast<double>(inv_freq[static_cast<std::size_t>(i)]) : 0.0;
             // One rounding to the storage type; sine, cosine and two f32 operations before it.
-            const double bound = turned ? unit * 4.3 + 6 * 0x1p-24 * 6.0 : 0.0;
+            const double bound = rotated ? unit * 4.3 + 6 * 0x1p-24 * 6.0 : 0.0;
             ASSERT_NEAR(storage.Key(cell, h, da), a * std::cos(angle) - b * std::sin(angle), bound);
             ASSERT_NEAR(storage.Key(cell, h, db), a * std::sin(angle) + b * std::cos(angle), bound);
           }

@@ -114,13 +114,13 @@ Result<std::unique_ptr<LinearWeight>> MakeLinear(ThreadPool& pool, const TensorV
   return std::unique_ptr<LinearWeight>(std::make_unique<FloatWeight>(w));
 }
 
-Status LinearGroups(ThreadPool& pool, Scratch& scratch, std::span<const LinearGroup> groups) {
+Status LinearGroups(ThreadPool& pool, Workspace& workspace, std::span<const LinearGroup> groups) {
   for (const LinearGroup& group : groups) {
     KVCACHE_RETURN_IF_ERROR(CheckGroup(group));
   }
   if (groups.empty()) return Status::Ok();
   LinearCall call(pool, groups);
-  KVCACHE_RETURN_IF_ERROR(call.Reserve(scratch));
+  KVCACHE_RETURN_IF_ERROR(call.Reserve(workspace));
   call.Prepare();
   call.Run();
   return Status::Ok();

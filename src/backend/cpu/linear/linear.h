@@ -2,13 +2,13 @@
 //
 // Exactness: each output is one chain over K, the same for every batch, tile and thread count;
 // docs/design/exactness.md writes the chains down.
-// Thread safety: one call at a time per pool and scratch; weights are immutable once made.
+// Thread safety: one call at a time per pool and workspace; weights are immutable once made.
 #pragma once
 
 #include <memory>
 #include <span>
 
-#include "backend/cpu/scratch.h"
+#include "backend/cpu/workspace.h"
 #include "kvcache/backend.h"
 #include "platform/thread_pool.h"
 
@@ -18,6 +18,6 @@ namespace kvcache::cpu {
 Status CheckLinear(const TensorView& w);
 Result<std::unique_ptr<LinearWeight>> MakeLinear(ThreadPool& pool, const TensorView& w);
 
-Status LinearGroups(ThreadPool& pool, Scratch& scratch, std::span<const LinearGroup> groups);
+Status LinearGroups(ThreadPool& pool, Workspace& workspace, std::span<const LinearGroup> groups);
 
 }  // namespace kvcache::cpu

@@ -43,17 +43,17 @@ using Sums = VF[kPanels][kTokens][kPanelRegs];
 
 // sum[panel][token] += factor(token) × rows' values at `weights` of each panel.
 template <int kTokens, int kPanels>
-HWY_INLINE void AddLeasts(const Unpacked (&w)[kPanels], std::int64_t block, const float* sums,
+HWY_INLINE void AddMinima(const Unpacked (&w)[kPanels], std::int64_t block, const float* sums,
                           Sums<kTokens, kPanels>& sum) {
   const DF d;
   KVCACHE_UNROLL
   for (int p = 0; p < kPanels; ++p) {
     KVCACHE_UNROLL
     for (int r = 0; r < kPanelRegs; ++r) {
-      const VF least = hn::Load(d, w[p].leasts + block * kPanelRows + r * kLanes);
+      const VF minimum = hn::Load(d, w[p].minima + block * kPanelRows + r * kLanes);
       KVCACHE_UNROLL
       for (int t = 0; t < kTokens; ++t) {
-        sum[p][t][r] = hn::MulAdd(least, hn::Set(d, sums[block * kTokens + t]), sum[p][t][r]);
+        sum[p][t][r] = hn::MulAdd(minimum, hn::Set(d, sums[block * kTokens + t]), sum[p][t][r]);
       }
     }
   }
@@ -89,7 +89,7 @@ HWY_INLINE void AddBlock(const Unpacked (&w)[kPanels], const TileInput& x, std::
       }
     }
   }
-  if constexpr (kChain == Chain::kPer32WithLeast) AddLeasts(w, block, x.sums, sum);
+  if constexpr (kChain == Chain::kPer32WithMinimum) AddMinima(w, block, x.sums, sum);
 }
 
 // One sub-block of 4 kGroups inputs of the chains with an input scale per 256.
@@ -111,7 +111,7 @@ HWY_INLINE void AddSubBlock(const Unpacked (&w)[kPanels], const TileInput& x, st
       }
     }
   }
-  if constexpr (kChain == Chain::kPer256WithLeast) AddLeasts(w, sub, x.sums, sum);
+  if constexpr (kChain == Chain::kPer256WithMinimum) AddMinima(w, sub, x.sums, sum);
 }
 
 template <int kTokens, int kPanels>
@@ -128,7 +128,7 @@ HWY_INLINE void LoadSums(const float* y, Sums<kTokens, kPanels>& sum) {
 // y [panel][token][16 rows] after one more chunk.
 template <Chain kChain, int kTokens, int kPanels>
 void MultiplyTile(const Unpacked (&w)[kPanels], const TileInput& x, std::int64_t blocks, float* y) {
-  constexpr bool kPer256 = kChain == Chain::kPer256Of16 || kChain == Chain::kPer256WithLeast;
+  constexpr bool kPer256 = kChain == Chain::kPer256Of16 || kChain == Chain::kPer256WithMinimum;
   constexpr int kGroups = kChain == Chain::kPer256Of16 ? 4 : 8;
   const DF d;
   Sums<kTokens, kPanels> sum;
@@ -184,12 +184,12 @@ struct Group {
 };
 
 // The work space of a thread.
-struct Room {
-  explicit Room(std::byte* memory)
-      : chunks(reinterpret_cast<ChunkRoom*>(memory)),
-        y(reinterpret_cast<float*>(memory + kTilePanels * sizeof(ChunkRoom))) {}
-  ChunkRoom* chunks;  // [kTilePanels]
-  float* y;           // tile by tile: [panel][token][16]
+struct PanelWorkspace {
+  explicit PanelWorkspace(std::byte* memory)
+      : chunks(reinterpret_cast<ChunkWorkspace*>(memory)),
+        y(reinterpret_cast<float*>(memory + kTilePanels * sizeof(ChunkWorkspace))) {}
+  ChunkWorkspace* chunks;  // [kTilePanels]
+  float* y;                // tile by tile: [panel][token][16]
 };
 
 constexpr std::int64_t kMaxGroupTokens = 512;
@@ -223,12 +223,13 @@ void StoreTiles(const Product& product, std::int64_t panel, const TokenTiles& ti
 
 template <class Format, int kPanels>
 void MultiplyGroup(const Product& product, std::int64_t panel, const TokenTiles& tiles, Group group,
-                   const Room& room) {
+                   const PanelWorkspace& workspace) {
   const std::int64_t inputs = product.x.inputs;
   const std::int64_t panel_bytes = PanelBytes(product.dtype, inputs);
   const std::int64_t first = tiles.Begin(group.begin);
   const std::int64_t tokens = tiles.Begin(group.end) - first;
-  std::memset(room.y, 0, static_cast<std::size_t>(tokens * kPanels * kPanelRows) * sizeof(float));
+  std::memset(workspace.y, 0,
+              static_cast<std::size_t>(tokens * kPanels * kPanelRows) * sizeof(float));
   const auto* chunk_at =
       reinterpret_cast<const std::uint8_t*>(product.panels) + panel * panel_bytes;
   for (std::int64_t chunk = 0; chunk < Chunks(inputs); ++chunk) {
@@ -236,29 +237,31 @@ void MultiplyGroup(const Product& product, std::int64_t panel, const TokenTiles&
     Unpacked w[kPanels];
     KVCACHE_UNROLL
     for (int p = 0; p < kPanels; ++p) {
-      ChunkRoom& chunk_room = room.chunks[p];
+      ChunkWorkspace& chunk_workspace = workspace.chunks[p];
       const std::uint8_t* const from = chunk_at + p * panel_bytes;
-      w[p] = {Format::QuantsOf(from, blocks, chunk_room), chunk_room.scales, chunk_room.leasts};
-      Format::UnpackHead(from, chunk_room);
-      for (std::int64_t b = 0; b < blocks; ++b) Format::UnpackBlock(from, blocks, b, chunk_room);
+      w[p] = {Format::QuantsOf(from, blocks, chunk_workspace), chunk_workspace.scales,
+              chunk_workspace.minima};
+      Format::UnpackHead(from, chunk_workspace);
+      for (std::int64_t b = 0; b < blocks; ++b)
+        Format::UnpackBlock(from, blocks, b, chunk_workspace);
     }
     chunk_at += ChunkBytes(product.dtype, blocks);
     for (std::int64_t tile = group.begin; tile < group.end; ++tile) {
       const std::int64_t begin = tiles.Begin(tile);
-      MultiplyTileOf<Format::kChain, kTileTokens>(w, InputOf(product.x, chunk, begin), blocks,
-                                                  tiles.Size(tile),
-                                                  room.y + (begin - first) * kPanels * kPanelRows);
+      MultiplyTileOf<Format::kChain, kTileTokens>(
+          w, InputOf(product.x, chunk, begin), blocks, tiles.Size(tile),
+          workspace.y + (begin - first) * kPanels * kPanelRows);
     }
   }
-  StoreTiles<kPanels>(product, panel, tiles, group, room.y);
+  StoreTiles<kPanels>(product, panel, tiles, group, workspace.y);
 }
 
 // One token: each block is multiplied as soon as it is unpacked, so that memory, unpacking and
 // products overlap.
 template <class Format, int kPanels>
-void MultiplyOneToken(const Product& product, std::int64_t panel, const Room& room) {
+void MultiplyOneToken(const Product& product, std::int64_t panel, const PanelWorkspace& workspace) {
   constexpr Chain kChain = Format::kChain;
-  constexpr bool kPer256 = kChain == Chain::kPer256Of16 || kChain == Chain::kPer256WithLeast;
+  constexpr bool kPer256 = kChain == Chain::kPer256Of16 || kChain == Chain::kPer256WithMinimum;
   const std::int64_t inputs = product.x.inputs;
   const std::int64_t panel_bytes = PanelBytes(product.dtype, inputs);
   const auto* chunk_at =
@@ -277,17 +280,18 @@ void MultiplyOneToken(const Product& product, std::int64_t panel, const Room& ro
     Sums<1, kPanels> sum;
     KVCACHE_UNROLL
     for (int p = 0; p < kPanels; ++p) {
-      ChunkRoom& chunk_room = room.chunks[p];
+      ChunkWorkspace& chunk_workspace = workspace.chunks[p];
       const std::uint8_t* const from = chunk_at + p * panel_bytes;
-      w[p] = {Format::QuantsOf(from, blocks, chunk_room), chunk_room.scales, chunk_room.leasts};
-      Format::UnpackHead(from, chunk_room);
+      w[p] = {Format::QuantsOf(from, blocks, chunk_workspace), chunk_workspace.scales,
+              chunk_workspace.minima};
+      Format::UnpackHead(from, chunk_workspace);
       KVCACHE_UNROLL
       for (int r = 0; r < kPanelRegs; ++r) sum[p][0][r] = kPer256 ? hn::Zero(d) : y[p][0][r];
     }
     for (std::int64_t b = 0; b < blocks; ++b) {
       KVCACHE_UNROLL
       for (int p = 0; p < kPanels; ++p) {
-        Format::UnpackBlock(chunk_at + p * panel_bytes, blocks, b, room.chunks[p]);
+        Format::UnpackBlock(chunk_at + p * panel_bytes, blocks, b, workspace.chunks[p]);
       }
       if constexpr (kChain == Chain::kPer256Of16) {
         AddSubBlock<kChain, 4>(w, x, 2 * b, sum);
@@ -318,48 +322,50 @@ void MultiplyOneToken(const Product& product, std::int64_t panel, const Room& ro
 
 template <class Format, int kPanels>
 void MultiplyPanelsOf(const Product& product, std::int64_t panel, const TokenTiles& tiles,
-                      Group group, const Room& room) {
+                      Group group, const PanelWorkspace& workspace) {
   if (product.x.tokens == 1) {
-    MultiplyOneToken<Format, kPanels>(product, panel, room);
+    MultiplyOneToken<Format, kPanels>(product, panel, workspace);
   } else {
-    MultiplyGroup<Format, kPanels>(product, panel, tiles, group, room);
+    MultiplyGroup<Format, kPanels>(product, panel, tiles, group, workspace);
   }
 }
 
 template <class Format>
 void MultiplyFormat(const Product& product, std::int64_t begin, std::int64_t end,
-                    const Room& room) {
+                    const PanelWorkspace& workspace) {
   const TokenTiles tiles(product.x.tokens, kTileTokens);
   const std::int64_t step = TilesPerGroup(product.x.inputs);
   for (std::int64_t tile = 0; tile < tiles.count(); tile += step) {
     const Group group{tile, std::min(tile + step, tiles.count())};
     std::int64_t panel = begin;
     for (; panel + kTilePanels <= end; panel += kTilePanels) {
-      MultiplyPanelsOf<Format, kTilePanels>(product, panel, tiles, group, room);
+      MultiplyPanelsOf<Format, kTilePanels>(product, panel, tiles, group, workspace);
     }
-    for (; panel < end; ++panel) MultiplyPanelsOf<Format, 1>(product, panel, tiles, group, room);
+    for (; panel < end; ++panel)
+      MultiplyPanelsOf<Format, 1>(product, panel, tiles, group, workspace);
   }
 }
 
 void MultiplyPanels(const Product& product, std::int64_t begin, std::int64_t end,
                     std::byte* memory) {
-  const Room room(memory);
+  const PanelWorkspace workspace(memory);
   switch (product.dtype) {
-    case DType::kQ4_0: return MultiplyFormat<Format<DType::kQ4_0>>(product, begin, end, room);
-    case DType::kQ4_1: return MultiplyFormat<Format<DType::kQ4_1>>(product, begin, end, room);
-    case DType::kQ5_0: return MultiplyFormat<Format<DType::kQ5_0>>(product, begin, end, room);
-    case DType::kQ5_1: return MultiplyFormat<Format<DType::kQ5_1>>(product, begin, end, room);
-    case DType::kMXFP4: return MultiplyFormat<Format<DType::kMXFP4>>(product, begin, end, room);
-    case DType::kQ4_K: return MultiplyFormat<Format<DType::kQ4_K>>(product, begin, end, room);
-    case DType::kQ5_K: return MultiplyFormat<Format<DType::kQ5_K>>(product, begin, end, room);
-    case DType::kQ6_K: return MultiplyFormat<Format<DType::kQ6_K>>(product, begin, end, room);
-    default: return MultiplyFormat<Format<DType::kQ8_0>>(product, begin, end, room);
+    case DType::kQ4_0: return MultiplyFormat<Format<DType::kQ4_0>>(product, begin, end, workspace);
+    case DType::kQ4_1: return MultiplyFormat<Format<DType::kQ4_1>>(product, begin, end, workspace);
+    case DType::kQ5_0: return MultiplyFormat<Format<DType::kQ5_0>>(product, begin, end, workspace);
+    case DType::kQ5_1: return MultiplyFormat<Format<DType::kQ5_1>>(product, begin, end, workspace);
+    case DType::kMXFP4:
+      return MultiplyFormat<Format<DType::kMXFP4>>(product, begin, end, workspace);
+    case DType::kQ4_K: return MultiplyFormat<Format<DType::kQ4_K>>(product, begin, end, workspace);
+    case DType::kQ5_K: return MultiplyFormat<Format<DType::kQ5_K>>(product, begin, end, workspace);
+    case DType::kQ6_K: return MultiplyFormat<Format<DType::kQ6_K>>(product, begin, end, workspace);
+    default: return MultiplyFormat<Format<DType::kQ8_0>>(product, begin, end, workspace);
   }
 }
 
-std::int64_t RoomBytes(std::int64_t tokens) {
+std::int64_t PanelWorkspaceBytes(std::int64_t tokens) {
   const std::int64_t rows = std::min(tokens, kMaxGroupTokens) * kTilePanels * kPanelRows;
-  return kTilePanels * static_cast<std::int64_t>(sizeof(ChunkRoom)) +
+  return kTilePanels * static_cast<std::int64_t>(sizeof(ChunkWorkspace)) +
          rows * static_cast<std::int64_t>(sizeof(float));
 }
 
@@ -370,15 +376,16 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace kvcache::cpu::block {
 
-HWY_EXPORT(RoomBytes);
+HWY_EXPORT(PanelWorkspaceBytes);
 HWY_EXPORT(MultiplyPanels);
 
-std::int64_t RoomBytes(std::int64_t tokens) {
-  return HWY_DYNAMIC_DISPATCH(RoomBytes)(tokens);
+std::int64_t PanelWorkspaceBytes(std::int64_t tokens) {
+  return HWY_DYNAMIC_DISPATCH(PanelWorkspaceBytes)(tokens);
 }
 
-void MultiplyPanels(const Product& product, std::int64_t begin, std::int64_t end, std::byte* room) {
-  HWY_DYNAMIC_DISPATCH(MultiplyPanels)(product, begin, end, room);
+void MultiplyPanels(const Product& product, std::int64_t begin, std::int64_t end,
+                    std::byte* workspace) {
+  HWY_DYNAMIC_DISPATCH(MultiplyPanels)(product, begin, end, workspace);
 }
 
 }  // namespace kvcache::cpu::block

@@ -31,7 +31,7 @@ void PackPanel(DType dtype, const std::byte* file_rows, std::int64_t rows, std::
 struct QuantisedX {
   static constexpr std::int64_t kMaxValueBytes = 2;
   // int8 where the target has int8 dot products, int16 elsewhere.
-  std::byte* values = nullptr;  // [tokens × inputs], room for kMaxValueBytes each
+  std::byte* values = nullptr;  // [tokens × inputs], workspace for kMaxValueBytes each
   float* scales = nullptr;
   std::int32_t* corrections = nullptr;
   float* sums = nullptr;
@@ -47,8 +47,8 @@ struct QuantisedX {
 // Quantises the column x [inputs] of token `token`.
 void QuantiseToken(const float* x, std::int64_t token, const QuantisedX& out);
 
-// y[t * outputs + n] for all tokens t and the rows n < outputs of panels [begin, end). `room`
-// holds RoomBytes(tokens), 64-byte aligned. REQUIRES: x.kind is InputScalesOf(dtype).
+// y[t * outputs + n] for all tokens t and the rows n < outputs of panels [begin, end). `workspace`
+// holds PanelWorkspaceBytes(tokens), 64-byte aligned. REQUIRES: x.kind is InputScalesOf(dtype).
 struct Product {
   DType dtype = DType::kQ8_0;
   const std::byte* panels = nullptr;
@@ -56,7 +56,8 @@ struct Product {
   QuantisedX x;
   float* y = nullptr;
 };
-std::int64_t RoomBytes(std::int64_t tokens);
-void MultiplyPanels(const Product& product, std::int64_t begin, std::int64_t end, std::byte* room);
+std::int64_t PanelWorkspaceBytes(std::int64_t tokens);
+void MultiplyPanels(const Product& product, std::int64_t begin, std::int64_t end,
+                    std::byte* workspace);
 
 }  // namespace kvcache::cpu::block

@@ -49,10 +49,10 @@ void PackFifthBits(std::uint32_t high, std::byte* lines) {
 
 // One file block: `scales` scales (d, or d and m) to the head, the rest to the body.
 void PackBlock(DType dtype, const std::byte* block, std::byte* head, std::byte* lines) {
-  const bool has_least = LayoutOf(dtype).head_bytes == 64;
+  const bool has_minimum = LayoutOf(dtype).head_bytes == 64;
   std::memcpy(head, block, 2);
-  if (has_least) std::memcpy(head + 2 * kPanelRows, block + 2, 2);
-  const std::byte* const quants = block + (has_least ? 4 : 2);
+  if (has_minimum) std::memcpy(head + 2 * kPanelRows, block + 2, 2);
+  const std::byte* const quants = block + (has_minimum ? 4 : 2);
   switch (dtype) {
     case DType::kQ8_0:
       for (int g = 0; g < kGroups; ++g) {
@@ -92,8 +92,8 @@ void PackHalfNibbles(const Groups& bytes, bool upper, std::byte* lines) {
 }
 
 // Q4_K and Q5_K: d, dmin, 12 bytes of scales, (32 bytes of fifth bits,) nibbles.
-void PackWithLeast(DType dtype, const std::byte* super, std::byte* head, std::byte* words,
-                   std::int64_t row) {
+void PackWithMinimum(DType dtype, const std::byte* super, std::byte* head, std::byte* words,
+                     std::int64_t row) {
   constexpr int kScales = 12;
   std::memcpy(head + row * 2, super, 2);
   std::memcpy(head + 2 * kPanelRows + row * 2, super + 2, 2);
@@ -151,7 +151,7 @@ void PackRow(DType dtype, const std::byte* values, std::int64_t blocks, std::int
   std::byte* const words = chunk + HeadBytes(dtype, blocks) + row * 4;
   if (dtype == DType::kQ6_K) return PackQ6K(values, chunk, words, row);
   if (layout.input_scales == InputScales::kPer256) {
-    return PackWithLeast(dtype, values, chunk, words, row);
+    return PackWithMinimum(dtype, values, chunk, words, row);
   }
   if (dtype == DType::kMXFP4) return PackMxfp4(values, blocks, chunk + row, words);
   for (std::int64_t b = 0; b < blocks; ++b) {

@@ -10,7 +10,7 @@
 
 #include "backend/cpu/linear/linear_block.h"
 #include "backend/cpu/linear/linear_float.h"
-#include "backend/cpu/scratch.h"
+#include "backend/cpu/workspace.h"
 #include "kvcache/backend.h"
 #include "platform/thread_pool.h"
 
@@ -20,20 +20,20 @@ namespace kvcache::cpu {
 struct LinearTotals {
   int threads = 1;
   std::int64_t weight_bytes = 0;
-  std::int64_t panels = 0;      // of float weights that are multiplied by panels
-  std::int64_t room_bytes = 0;  // that a thread works in, whatever the kernel
-  std::byte* rooms = nullptr;   // [threads][room_bytes]
+  std::int64_t panels = 0;             // of float weights that are multiplied by panels
+  std::int64_t thread_bytes = 0;       // that a thread works in, whatever the kernel
+  std::byte* thread_memory = nullptr;  // [threads][thread_bytes]
 };
 
-// A group's inputs in the forms that its kernels read, cut from one piece of scratch, and its
-// work as tasks. Lies in scratch itself: REQUIRES a trivial destructor.
+// A group's inputs in the forms that its kernels read, cut from one piece of workspace, and its
+// work as tasks. Lies in workspace itself: REQUIRES a trivial destructor.
 class LinearGroupWork {
  public:
   explicit LinearGroupWork(const LinearGroup& group);
 
   void AddTo(LinearTotals& totals) const;
-  std::int64_t ScratchBytes() const;
-  // Takes ScratchBytes() from `base`; its tasks are numbered from these on.
+  std::int64_t WorkspaceBytes() const;
+  // Takes WorkspaceBytes() from `base`; its tasks are numbered from these on.
   void Bind(std::byte* base, const LinearTotals& totals, std::int64_t first_prepare_task,
             std::int64_t first_task);
 
@@ -50,9 +50,9 @@ class LinearGroupWork {
   std::int64_t Tasks(const LinearWeight& weight) const;
   void RunTask(const LinearTotals& totals, const LinearOutput& output, std::int64_t task,
                int thread) const;
-  void RunPanelTask(const LinearOutput& output, std::int64_t task, std::byte* room) const;
+  void RunPanelTask(const LinearOutput& output, std::int64_t task, std::byte* workspace) const;
   void RunBlockTask(const LinearOutput& output, std::int64_t begin, std::int64_t end,
-                    std::byte* room) const;
+                    std::byte* workspace) const;
 
   const float* x_;
   std::int64_t inputs_;
@@ -71,14 +71,14 @@ class LinearGroupWork {
   std::int64_t tasks_ = 0;
 };
 
-// All groups of a call, in scratch. REQUIRES: at least one; weights of this backend, shapes that
+// All groups of a call, in workspace. REQUIRES: at least one; weights of this backend, shapes that
 // fit.
 class LinearCall {
  public:
   LinearCall(ThreadPool& pool, std::span<const LinearGroup> groups)
       : pool_(pool), requests_(groups) {}
 
-  Status Reserve(Scratch& scratch);  // kOutOfMemory
+  Status Reserve(Workspace& workspace);  // kOutOfMemory
   void Prepare() const;
   void Run() const;
 

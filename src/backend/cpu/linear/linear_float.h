@@ -36,7 +36,7 @@ void MultiplyRows(const Weights& w, const float* x, std::int64_t tokens, float* 
 inline constexpr std::int64_t kMinPanelTokens = 29;
 
 std::int64_t PanelRows(std::int64_t inputs);    // rows that one call of MultiplyPanel serves
-std::int64_t PanelFloats(std::int64_t inputs);  // room that it works in
+std::int64_t PanelFloats(std::int64_t inputs);  // workspace that it works in
 
 // Room for the packed activations, and their packing, tile by tile in [0, PackedTiles()).
 std::int64_t PackedTiles(std::int64_t tokens);
@@ -45,7 +45,7 @@ void PackTile(const float* x, std::int64_t inputs, std::int64_t tokens, std::int
               float* packed);
 
 // y[t * outputs + n] for the rows n of panel `panel` and the tokens of packed tiles
-// [tile_begin, tile_end). `room` holds PanelFloats(), 64-byte aligned.
+// [tile_begin, tile_end). `workspace` holds PanelFloats(), 64-byte aligned.
 struct PanelProduct {
   Weights w;
   const float* packed = nullptr;
@@ -53,6 +53,6 @@ struct PanelProduct {
   float* y = nullptr;
 };
 void MultiplyPanel(const PanelProduct& product, std::int64_t panel, std::int64_t tile_begin,
-                   std::int64_t tile_end, float* room);
+                   std::int64_t tile_end, float* workspace);
 
 }  // namespace kvcache::cpu::flt

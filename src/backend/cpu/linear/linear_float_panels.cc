@@ -270,14 +270,14 @@ void MultiplyLaneOf(std::int64_t tokens, const LaneProduct& lane) {
 }
 
 template <class Loader>
-void PackPanel(const Weights& w, std::int64_t row_begin, float* room) {
+void PackPanel(const Weights& w, std::int64_t row_begin, float* workspace) {
   using Stored = typename Loader::Stored;
   const Stored* rows[kPanelRows];
   for (std::int64_t i = 0; i < kPanelRows; ++i) {
     const std::int64_t row = std::min(row_begin + i, w.outputs - 1);
     rows[i] = reinterpret_cast<const Stored*>(w.rows) + row * w.inputs;
   }
-  Pack<Loader>(rows, kPanelRows, w.inputs, room);
+  Pack<Loader>(rows, kPanelRows, w.inputs, workspace);
 }
 
 // How the loops are cut. A short row's panel and tile stay in the cache from lane to lane, so
@@ -304,14 +304,14 @@ std::int64_t PanelFloats(std::int64_t inputs) {
          (kVirtualLanes * LaneFloats(inputs, kPanelRows) + blocking.tiles * kWaitingFloats);
 }
 
-// The tiles [begin, end), at most Blocking::tiles, of the group of panels packed in `room`.
+// The tiles [begin, end), at most Blocking::tiles, of the group of panels packed in `workspace`.
 void MultiplyTiles(const PanelProduct& product, std::int64_t row_begin, std::int64_t begin,
-                   std::int64_t end, float* room) {
+                   std::int64_t end, float* workspace) {
   const Weights& w = product.w;
   const TokenTiles tiles(product.tokens, kTileTokens);
   const std::int64_t panel_lane_floats = LaneFloats(w.inputs, kPanelRows);
   const std::int64_t panels = BlockingOf(w.inputs).panels;
-  float* const waiting = room + panels * kVirtualLanes * panel_lane_floats;
+  float* const waiting = workspace + panels * kVirtualLanes * panel_lane_floats;
   for (int index = 0; index < kVirtualLanes; ++index) {
     for (std::int64_t tile = begin; tile < end; ++tile) {
       const std::int64_t size = tiles.Size(tile);
@@ -322,7 +322,7 @@ void MultiplyTiles(const PanelProduct& product, std::int64_t row_begin, std::int
         MultiplyLaneOf<kTileTokens>(
             size, {.index = index,
                    .steps = LaneSteps(w.inputs, BitReversed4(index)),
-                   .panel = room + (p * kVirtualLanes + index) * panel_lane_floats,
+                   .panel = workspace + (p * kVirtualLanes + index) * panel_lane_floats,
                    .x = x + index * LaneFloats(w.inputs, size),
                    .waiting = waiting + ((tile - begin) * panels + p) * kWaitingFloats,
                    .rows = w.outputs - row,
@@ -334,13 +334,13 @@ void MultiplyTiles(const PanelProduct& product, std::int64_t row_begin, std::int
 }
 
 void MultiplyPanel(const PanelProduct& product, std::int64_t panel, std::int64_t tile_begin,
-                   std::int64_t tile_end, float* room) {
+                   std::int64_t tile_end, float* workspace) {
   const Weights& w = product.w;
   const Blocking blocking = BlockingOf(w.inputs);
   const std::int64_t row_begin = panel * blocking.panels * kPanelRows;
   for (std::int64_t p = 0; p < blocking.panels; ++p) {
     const std::int64_t row = row_begin + p * kPanelRows;
-    float* const packed = room + p * kVirtualLanes * LaneFloats(w.inputs, kPanelRows);
+    float* const packed = workspace + p * kVirtualLanes * LaneFloats(w.inputs, kPanelRows);
     if (row >= w.outputs) break;
     switch (w.dtype) {
       case DType::kF16: PackPanel<LoadF16>(w, row, packed); break;
@@ -349,7 +349,7 @@ void MultiplyPanel(const PanelProduct& product, std::int64_t panel, std::int64_t
     }
   }
   for (std::int64_t tile = tile_begin; tile < tile_end; tile += blocking.tiles) {
-    MultiplyTiles(product, row_begin, tile, std::min(tile + blocking.tiles, tile_end), room);
+    MultiplyTiles(product, row_begin, tile, std::min(tile + blocking.tiles, tile_end), workspace);
   }
 }
 
@@ -389,8 +389,8 @@ void PackTile(const float* x, std::int64_t inputs, std::int64_t tokens, std::int
 }
 
 void MultiplyPanel(const PanelProduct& product, std::int64_t panel, std::int64_t tile_begin,
-                   std::int64_t tile_end, float* room) {
-  HWY_DYNAMIC_DISPATCH(MultiplyPanel)(product, panel, tile_begin, tile_end, room);
+                   std::int64_t tile_end, float* workspace) {
+  HWY_DYNAMIC_DISPATCH(MultiplyPanel)(product, panel, tile_begin, tile_end, workspace);
 }
 
 }  // namespace kvcache::cpu::flt

@@ -237,11 +237,11 @@ void WidenRow(const std::byte* row, DType dtype, std::int64_t width, float* y) {
 // ---- Rotation
 
 template <class D>
-HWY_INLINE void Turn(D d, hn::Vec<D> cosine, hn::Vec<D> sine, hn::Vec<D>& a, hn::Vec<D>& b) {
+HWY_INLINE void RotatePair(D d, hn::Vec<D> cosine, hn::Vec<D> sine, hn::Vec<D>& a, hn::Vec<D>& b) {
   static_cast<void>(d);
-  const auto turned = hn::MulSub(a, cosine, hn::Mul(b, sine));
+  const auto rotated = hn::MulSub(a, cosine, hn::Mul(b, sine));
   b = hn::MulAdd(a, sine, hn::Mul(b, cosine));
-  a = turned;
+  a = rotated;
 }
 
 template <class D>
@@ -249,7 +249,7 @@ HWY_INLINE void TurnInterleaved(D d, float* pairs, const float* cosines, const f
   hn::Vec<D> a;
   hn::Vec<D> b;
   hn::LoadInterleaved2(d, pairs, a, b);
-  Turn(d, hn::LoadU(d, cosines), hn::LoadU(d, sines), a, b);
+  RotatePair(d, hn::LoadU(d, cosines), hn::LoadU(d, sines), a, b);
   hn::StoreInterleaved2(a, b, d, pairs);
 }
 
@@ -258,7 +258,7 @@ HWY_INLINE void TurnHalves(D d, float* first, float* second, const float* cosine
                            const float* sines) {
   hn::Vec<D> a = hn::LoadU(d, first);
   hn::Vec<D> b = hn::LoadU(d, second);
-  Turn(d, hn::LoadU(d, cosines), hn::LoadU(d, sines), a, b);
+  RotatePair(d, hn::LoadU(d, cosines), hn::LoadU(d, sines), a, b);
   hn::StoreU(a, d, first);
   hn::StoreU(b, d, second);
 }

@@ -145,9 +145,9 @@ void TurnPair(float& a, float& b, Position position, float inv_freq, float magni
   const double angle = static_cast<double>(position) * static_cast<double>(inv_freq);
   const auto cosine = static_cast<float>(std::cos(angle) * static_cast<double>(magnitude));
   const auto sine = static_cast<float>(std::sin(angle) * static_cast<double>(magnitude));
-  const float turned = mul_add(a, cosine, -(b * sine));
+  const float rotated = mul_add(a, cosine, -(b * sine));
   b = mul_add(a, sine, b * cosine);
-  a = turned;
+  a = rotated;
 }
 
 TEST_P(ElementwiseTest, RopeTurnsEachPairByItsAngle) {

@@ -139,7 +139,7 @@ void ChooseByScore(const Gate& gate, std::size_t all, const RouterOptions& optio
 void RouteToken(std::span<const float> logits, const RouterOptions& options,
                 std::span<std::int32_t> experts, std::span<float> weights) {
   // What keeps a sum of sigmoids from being nothing.
-  constexpr double kLeastSum = 1e-20;
+  constexpr double kMinSum = 1e-20;
   const Gate gate(logits, options.gate);
   if (IsScored(options)) {
     ChooseByScore(gate, logits.size(), options, experts);
@@ -149,7 +149,7 @@ void RouteToken(std::span<const float> logits, const RouterOptions& options,
   double sum = 0.0;
   if (options.weights == RouterOptions::Weights::kOfChosen) {
     for (const std::int32_t expert : experts) sum += gate(expert);
-    sum = std::max(sum, kLeastSum);
+    sum = std::max(sum, kMinSum);
   } else {
     sum = gate.SumOfAll();
   }

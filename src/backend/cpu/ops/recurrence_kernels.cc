@@ -29,7 +29,7 @@ struct ConvWindow {
   HWY_ALIGN float inputs[(kConvSteps - 1) * kConvBlock];
 };
 
-void Turn(const float* from, int rows, int channels, float* to) {
+void Transpose(const float* from, int rows, int channels, float* to) {
   for (int c = 0; c < channels; ++c) {
     for (int row = 0; row < rows; ++row) to[row * kConvBlock + c] = from[c * rows + row];
   }
@@ -54,8 +54,8 @@ HWY_INLINE void ConvolveFrom(D d, int c, const ConvBlock& block, const ConvWindo
 
 void Convolve(const ConvBlock& block) {
   ConvWindow window;
-  Turn(block.taps, block.steps, block.channels, window.taps);
-  Turn(block.before, block.steps - 1, block.channels, window.inputs);
+  Transpose(block.taps, block.steps, block.channels, window.taps);
+  Transpose(block.before, block.steps - 1, block.channels, window.inputs);
   const float* inputs[kConvSteps];
   for (std::int64_t t = 0; t < block.tokens; ++t) {
     for (int j = 0; j < block.steps; ++j) {

@@ -19,7 +19,7 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // exp(x) for x <= 0; 0 below -87, where results would become subnormal. exp(0) is 1 exactly.
-// x = n ln 2 + r with |r| <= ln(2)/2; 1 + r + r² P(r) with P fitted for the least relative
+// x = n ln 2 + r with |r| <= ln(2)/2; 1 + r + r² P(r) with P fitted for the smallest relative
 // error (3e-9, far below f32's own rounding).
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Exp(D d, V x) {

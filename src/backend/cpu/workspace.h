@@ -12,7 +12,7 @@
 
 namespace kvcache::cpu {
 
-class Scratch {
+class Workspace {
  public:
   // At least `size_bytes` bytes, 64-byte aligned, contents undefined, valid until the next
   // call. One operation calls it once and cuts the result itself.
