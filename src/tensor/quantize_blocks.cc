@@ -1,5 +1,5 @@
-// Blocks of 32 values, each with its own f16 scale d, and where the name ends in _1 an f16
-// minimum m. Bytes of a block, and the value i that they stand for:
+// Blocks of 32 values, each with an f16 scale d and, if the type's name ends in _1, an f16 minimum
+// m. The bytes of a block, and its value i:
 //
 //   Q4_0   d, 16 × nibbles                 d · (q - 8)
 //   Q4_1   d, m, 16 × nibbles              d · q + m
@@ -26,7 +26,7 @@ constexpr int kHalf = kBlock / 2;
 
 using Quants = std::array<std::uint8_t, kBlock>;
 
-// The value furthest from zero, the first of several.
+// Returns the value furthest from zero, the first of equal ones.
 float Furthest(const float* values) {
   float furthest = 0.0f;
   for (int i = 0; i < kBlock; ++i) {

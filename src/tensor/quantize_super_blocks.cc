@@ -1,4 +1,4 @@
-// Super-blocks of 256 values: f16 factors for the whole, small integer scales for sub-blocks.
+// Super-blocks of 256 values: f16 factors for the super-block, small integer scales for sub-blocks.
 //
 //   Q4_K   d, dmin (f16), 12 bytes of scales, 128 bytes of nibbles
 //   Q5_K   d, dmin (f16), 12 bytes of scales, 32 bytes of fifth bits, 128 bytes of nibbles
@@ -177,7 +177,7 @@ constexpr std::size_t kHighAt = 128;
 constexpr std::size_t kScalesAt = 192;
 constexpr std::size_t kFactorAt = 208;
 
-// Where value i's bits lie: its nibble and its two high bits.
+// The places of value i's bits: its nibble and its two high bits.
 struct Place {
   std::size_t nibble;
   std::size_t nibble_shift;
@@ -192,7 +192,7 @@ constexpr Place PlaceOf(std::size_t i) {
           in_half / 32 * 2};
 }
 
-// The scale that the value furthest from zero asks for: it becomes the lowest quant.
+// Returns the scale with which the value furthest from zero becomes the lowest quant.
 float ScaleAroundZero(const float* values) {
   float furthest = 0.0f;
   for (std::size_t i = 0; i < kSmallSub; ++i) {

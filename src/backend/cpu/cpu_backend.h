@@ -1,5 +1,7 @@
-// The backend for the processor that the process runs on: a thread pool, a workspace, and
-// kernels, which are free functions in the files beside this one.
+// The backend for the processor that the process runs on. It owns a thread pool and a workspace;
+// the kernels are free functions in attention/, kv/, linear/ and ops/.
+//
+// Thread safety: one call at a time, as kvcache/backend.h says.
 #pragma once
 
 #include <memory>
@@ -19,7 +21,7 @@ class CpuBackend : public Backend {
   // REQUIRES: threads >= 1.
   explicit CpuBackend(int threads) : pool_(threads) {}
 
-  // Fewer than asked for where the system refuses more.
+  // The number of threads; fewer than asked for if the system refuses more.
   int threads() const { return pool_.threads(); }
 
   std::string_view name() const override { return "cpu"; }

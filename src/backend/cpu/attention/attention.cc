@@ -9,8 +9,8 @@
 namespace kvcache::cpu {
 namespace {
 
-// What the tasks of one call need. Workspace: every thread's own piece, then the partial results
-// of all (node, KV head).
+// The state of one call. The workspace holds one piece per thread, then the partial results of all
+// (node, KV head).
 struct Job {
   const AttentionCall& call;
   const Visibility& visibility;
@@ -51,7 +51,8 @@ const PrefixNode& NodeAt(const Job& job, std::int32_t index) {
   return job.plan.nodes()[static_cast<std::size_t>(index)];
 }
 
-// What is seen from a task's first split on, and before the split behind its last one.
+// The range of positions that a decode task sees: from its first split on, and up to the split
+// behind its last one.
 std::int64_t SeenFrom(const Job& job, const PrefixNode& node, const AttentionTask& task) {
   const auto split = static_cast<std::size_t>(node.first_split + task.part);
   return std::max(node.seen.begin, SplitBase(job.plan.splits()[split]));
@@ -62,7 +63,8 @@ std::int64_t SeenUntil(const Job& job, const PrefixNode& node, const AttentionTa
   return SplitBase(job.plan.splits()[static_cast<std::size_t>(node.first_split + part)]);
 }
 
-// Where the thread that runs task `index` probably goes on: with as many tasks for each thread.
+// Returns the first cell of the task that the thread of task `index` probably runs next, if that
+// is a decode task. Threads take tasks in order, so it is the task `threads` places later.
 std::optional<CellOfHead> PlaceAfter(const Job& job, std::int64_t index) {
   const std::span<const AttentionTask> tasks = job.plan.tasks();
   const auto after = static_cast<std::size_t>(index + job.threads);
@@ -74,7 +76,7 @@ std::optional<CellOfHead> PlaceAfter(const Job& job, std::int64_t index) {
   return CellOfHead{task.kv_head, FirstCell(RunsOf(job, node), SeenFrom(job, node, task))};
 }
 
-// Of all rows of the node.
+// Floats of one partial result of all rows of the node.
 std::int64_t PartialFloats(const Job& job, const PrefixNode& node) {
   return std::int64_t{node.tokens} * job.call.group() * PartialStride(job.call.layer->shape.v_dim);
 }
@@ -83,7 +85,7 @@ float* PartialsOf(const Job& job, const PrefixNode& node, int kv_head) {
          std::int64_t{kv_head} * node.partials_of_head() * PartialFloats(job, node);
 }
 
-// What a node has for one of its sequences.
+// The rows of one sequence in the partial results of a node.
 PartialResults ResultsFor(const Job& job, const PrefixNode& node, const SequencePlan& sequence,
                           int kv_head) {
   const std::int64_t row = std::int64_t{sequence.first_token - node.first_token} * job.call.group();
@@ -91,8 +93,8 @@ PartialResults ResultsFor(const Job& job, const PrefixNode& node, const Sequence
           node.partials_of_head(), PartialFloats(job, node)};
 }
 
-// The first of the sequence's results, into which those of `index` and of the nodes before it
-// are merged, in ascending order.
+// Merges the sequence's partial results from the root to node `index`, in ascending order, into the
+// first of them, and returns it.
 float* MergeUntil(const Job& job, std::int32_t index, const SequencePlan& sequence,
                   const MergeTask& task) {
   const PrefixNode& node = NodeAt(job, index);
@@ -113,8 +115,8 @@ void Merge(const Job& job, const SequencePlan& sequence, int kv_head) {
   FinishRows(task, MergeUntil(job, sequence.leaf, sequence, task));
 }
 
-// Whoever finishes the last split of a sequence and KV head merges: the merge's order does not
-// depend on it.
+// The thread that finishes the last split of a (sequence, KV head) merges its partial results. The
+// order of the merge does not depend on which thread that is.
 void RunDecode(const Job& job, std::int64_t index, int thread) {
   const AttentionTask& task = job.plan.tasks()[static_cast<std::size_t>(index)];
   const PrefixNode& node = NodeAt(job, task.of);
@@ -129,7 +131,7 @@ void RunDecode(const Job& job, std::int64_t index, int thread) {
       .seen = {static_cast<Position>(SeenFrom(job, node, task)), node.seen.end},
       .merge = node.parent < 0 && task.part == 0,
       .end = {task.kv_head, EndCell(runs, SeenUntil(job, node, task))},
-      .then = PlaceAfter(job, index),
+      .next = PlaceAfter(job, index),
       .partials = PartialsOf(job, node, task.kv_head) + before * PartialFloats(job, node),
       .workspace = job.OfThread(thread),
   });

@@ -1,8 +1,8 @@
-// Attention over a cache's cells; CpuBackend::Attention calls it. kvcache/kv_backend.h says what
-// it computes, docs/design/exactness.md in which order.
+// Attention over a cache's cells, for CpuBackend::Attention. kvcache/kv_backend.h defines what it
+// computes, docs/design/exactness.md the order of the operations.
 //
-// Thread safety: one call at a time per pool, workspace and plan. The plan is memory that is kept
-// from call to call, like the workspace.
+// Thread safety: one call at a time per pool, workspace and plan. The plan keeps its memory from
+// call to call, like the workspace.
 #pragma once
 
 #include "backend/cpu/attention/attention_plan.h"
@@ -12,6 +12,7 @@
 
 namespace kvcache::cpu {
 
+// Errors: those of CheckAttention, and kOutOfMemory.
 Status Attention(ThreadPool& pool, Workspace& workspace, AttentionPlan& plan, const LayerKv& layer,
                  const TensorView& q, const Visibility& visibility, const AttentionOptions& options,
                  const TensorView& out);

@@ -1,10 +1,10 @@
-// Scores against keys of block types, for every target: queries quantised as the keys are, and
-// dot products of small integers, which are exact and so the same however they are made.
+// Scores against keys of block types, for every target. Queries are quantised like the keys, and
+// the dot products of small integers are exact, so their order does not matter.
 //
 // A score is one chain over the blocks of 32 values, ascending, by fused multiply-add from +0:
 //   s = fma(float(dot), k_scale · q_scale, s)
-// A query is scaled, transformed (hadamard-inl.h) and quantised per block as activations are:
-// scale max|q| / 127, values rounded to nearest even.
+// A query is multiplied by the scale, transformed (hadamard-inl.h) and quantised per block as
+// activations are: scale max|q| / 127, values rounded to nearest even.
 
 // Included once per target.
 #if defined(KVCACHE_BACKEND_CPU_ATTENTION_BLOCK_KEYS_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -32,12 +32,12 @@ namespace HWY_NAMESPACE {
 
 using QueryCode = block::HWY_NAMESPACE::Value;
 
-// R rows' quantised queries, in the workspace that they have as f32, k_dim floats each.
+// The quantised queries of R rows. They fit into the memory of the f32 queries: k_dim floats each.
 template <int R>
 struct BlockQueries {
   QueryCode* codes;           // [k_dim / 32][R][32]
   float* scales;              // [k_dim / 32][R]
-  std::int32_t* corrections;  // [k_dim / 32][R]: what sums of codes with their offset begin with
+  std::int32_t* corrections;  // [k_dim / 32][R]: -offset × Σ codes, the start of each dot product
 
   BlockQueries(float* workspace, std::int64_t k_dim) {
     static_assert(sizeof(QueryCode) <= 2);
@@ -47,7 +47,7 @@ struct BlockQueries {
   }
 };
 
-// Returns the scale; `sum` is that of the codes.
+// Quantises 32 values. Returns the scale and sets `sum` to the sum of the codes.
 HWY_INLINE float QuantiseQueryBlock(const float* x, QueryCode* codes, std::int32_t& sum) {
   const DF d;
   const hn::RebindToSigned<DF> di;
@@ -68,8 +68,8 @@ HWY_INLINE float QuantiseQueryBlock(const float* x, QueryCode* codes, std::int32
   return quantiser.unit;
 }
 
-// The queries of R rows; rows from `rows` on repeat the first. `transformed` is room for one of
-// them.
+// Quantises the queries of R rows; rows from `rows` on repeat the first. `transformed` is workspace
+// for k_dim floats.
 template <int R>
 void PackBlockQueries(const float* const* queries, int rows, std::int64_t k_dim, float scale,
                       std::uint32_t offset, float* transformed, float* workspace) {
@@ -89,7 +89,7 @@ void PackBlockQueries(const float* const* queries, int rows, std::int64_t k_dim,
 
 #if HWY_TARGET == HWY_AVX3_DL
 
-// Line `group` of the eight of a block: values 4 group … 4 group + 3 of sixteen cells.
+// Line `group` of a block's eight: the values 4 group … 4 group + 3 of sixteen cells.
 template <DType kType>
 HWY_INLINE __m512i KeyLine(const std::uint8_t* block, int group) {
   if constexpr (kType == DType::kQ8_0) {
@@ -101,7 +101,7 @@ HWY_INLINE __m512i KeyLine(const std::uint8_t* block, int group) {
   }
 }
 
-// dots of R rows with block b of NT tiles, `tile_bytes` apart.
+// Dot products of R rows with block b of NT tiles, which are `tile_bytes` apart.
 template <DType kType, int R, int NT>
 HWY_INLINE void DotBlock(const std::uint8_t* block, std::int64_t tile_bytes,
                          const BlockQueries<R>& q, std::int64_t b, __m512i (&dots)[R][NT]) {

@@ -1,5 +1,6 @@
-// The keys of few rows, for every target: packed queries, and scores of the cells that a segment
-// of a history lies in. One structure for all types: tiles of sixteen cells, one after another.
+// Decode attention's scores, for every target: the scores of R rows against the keys of all cells
+// of a history's segments. The structure is the same for all types: a head's keys are tiles of
+// sixteen cells, one after another.
 
 // Included once per target.
 #if defined(KVCACHE_BACKEND_CPU_ATTENTION_DECODE_KEYS_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -13,6 +14,7 @@
 #include <span>
 
 #include "backend/cpu/attention/attention_block_keys-inl.h"
+#include "backend/cpu/attention/attention_decode_types-inl.h"
 #include "backend/cpu/attention/attention_micro-inl.h"
 #include "backend/cpu/attention/attention_split.h"
 
@@ -30,7 +32,7 @@ class KeyTiles {
         tile_bytes_(BytesOf(kType, kCellTile * layer.shape.k_dim)),
         head_(layer.k + BytesOf(kType, kv_head * layer.cells * layer.shape.k_dim)) {}
 
-  // Tiles that are scored at once: what fits into the registers beside the rows' sums.
+  // Tiles that are scored at once: as many as fit into the registers with the sums of R rows.
   template <int R>
   static constexpr int AtOnce() {
     if (IsKvBlockType(kType)) return !kManyRegisters || R > 4 ? 1 : R <= 2 ? 4 : 2;
@@ -40,7 +42,7 @@ class KeyTiles {
   std::int64_t tile_bytes() const { return tile_bytes_; }
   const std::byte* Tile(std::int64_t cell) const { return head_ + cell / kCellTile * tile_bytes_; }
 
-  // scores[r][0, 16 NT) of the tiles from `tile` on. `q` holds R packed queries.
+  // Computes scores[r][0, 16 NT) for the NT tiles from `tile` on. `q` holds R packed queries.
   template <int R, int NT>
   void Score(const std::byte* tile, float* q, float* scores, std::size_t score_stride,
              SplitPrefetch* prefetch) const {
@@ -63,8 +65,8 @@ class KeyTiles {
   const std::byte* head_;
 };
 
-// Scores of the cells that hold positions [begin, end) of one segment, at scores[r][position].
-// The first tile may begin before them: what it has there must not reach the scores.
+// Computes scores[r][position] for the positions of one segment. Its first tile may hold cells
+// before the segment; their scores are discarded.
 template <int R, DType kType>
 void ScoreCells(const KeyTiles<kType>& keys, const Segment& segment, float* q, float* scores,
                 SplitPrefetch* prefetch) {
@@ -93,44 +95,12 @@ void ScoreCells(const KeyTiles<kType>& keys, const Segment& segment, float* q, f
   }
 }
 
-// R rows, all cells of the segments.
-struct ScoredRows {
-  std::span<const Segment> segments;
-  float* q;       // R packed queries
-  float* scores;  // [R][kScoreStride]
-  Prefetcher* prefetcher;
-};
-
 template <DType kType, int R>
 void ScoreSegments(const LayerKv& layer, int kv_head, const ScoredRows& rows) {
   const KeyTiles<kType> keys(layer, kv_head, rows.prefetcher->keys);
   for (const Segment& segment : rows.segments) {
     ScoreCells<R>(keys, segment, rows.q, rows.scores, &rows.prefetcher->split);
   }
-}
-
-template <int R>
-void ScoreAllSegments(const LayerKv& layer, int kv_head, const ScoredRows& rows) {
-  switch (layer.k_type) {
-    case DType::kF16: return ScoreSegments<DType::kF16, R>(layer, kv_head, rows);
-    case DType::kBF16: return ScoreSegments<DType::kBF16, R>(layer, kv_head, rows);
-    case DType::kQ8_0: return ScoreSegments<DType::kQ8_0, R>(layer, kv_head, rows);
-    case DType::kQ4_0: return ScoreSegments<DType::kQ4_0, R>(layer, kv_head, rows);
-    default: return ScoreSegments<DType::kF32, R>(layer, kv_head, rows);
-  }
-}
-
-// What scores of R rows are made with, in k_dim floats a row; rows from `rows` on repeat the first.
-// `transformed` is room for one row.
-template <int R>
-void PackQueriesFor(const LayerKv& layer, const float* const* queries, int rows, float scale,
-                    float* transformed, float* q) {
-  const int k_dim = layer.shape.k_dim;
-  if (IsKvBlockType(layer.k_type)) {
-    const std::uint32_t offset = CodeOffset(layer.k_type);
-    return PackBlockQueries<R>(queries, rows, k_dim, scale, offset, transformed, q);
-  }
-  PackQueries<R>(queries, rows, k_dim, scale, q);
 }
 
 }  // namespace HWY_NAMESPACE

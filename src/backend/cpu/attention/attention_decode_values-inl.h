@@ -1,5 +1,5 @@
-// The values of few rows, for every target: rows' weighted sums over the cells of a history's
-// segments, read as they lie.
+// Decode attention's weighted sums, for every target: the sums of R rows over the values of all
+// cells of a history's segments, read in their storage type and layout.
 
 // Included once per target.
 #if defined(KVCACHE_BACKEND_CPU_ATTENTION_DECODE_VALUES_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -13,6 +13,7 @@
 #include <span>
 
 #include "backend/cpu/attention/attention_block_values-inl.h"
+#include "backend/cpu/attention/attention_decode_types-inl.h"
 #include "backend/cpu/attention/attention_micro-inl.h"
 #include "backend/cpu/attention/attention_split.h"
 
@@ -20,11 +21,12 @@ KVCACHE_BEFORE_DOT();
 namespace kvcache::cpu {
 namespace HWY_NAMESPACE {
 
-// Values of neighbouring cells that are weighed together: several passes over them read them from
-// the first-level cache, and each is long enough for the hardware's own streams.
+// Bytes of neighbouring cells' values that are processed together. Several passes go over them:
+// they have to stay in the first-level cache, and each pass has to be long enough for the
+// hardware's prefetchers.
 inline constexpr int kBytesAtOnce = 16384;
 
-// Where a head's values lie: those of cell c at values + c × stride.
+// A head's values: those of cell c begin at values + c × stride.
 template <DType kType>
 struct HeadCells {
   const Storage<kType>* values;
@@ -34,8 +36,8 @@ struct HeadCells {
   StreamLink stream;
 };
 
-// WeightValues over all vectors of `keys` neighbouring cells. A last vector that would stick
-// out overlaps the one before: its sums lie in lanes of their own.
+// WeightValues over all vectors of `keys` neighbouring cells. If v_dim is no multiple of the lanes,
+// the last vector overlaps the one before; its sums have lanes of their own.
 template <DType kType, int R, int NV>
 void WeightCells(const HeadCells<kType>& in, std::int64_t cell, const float* weights, int keys,
                  float* sums, std::size_t sum_stride) {
@@ -48,7 +50,7 @@ void WeightCells(const HeadCells<kType>& in, std::int64_t cell, const float* wei
     }
     return;
   }
-  // Each pass over the keys asks for its share of their successors.
+  // Each pass over the cells prefetches its share of the cells that follow.
   const auto prefetch = [&](int i, int count) {
     const auto row = static_cast<std::ptrdiff_t>(in.stride * sizeof(*v));
     const std::ptrdiff_t share = row * count / vectors;
@@ -70,7 +72,7 @@ void WeightCells(const HeadCells<kType>& in, std::int64_t cell, const float* wei
   }
 }
 
-// The same over the positions of `range` that are in segments, ascending.
+// WeightCells over the positions of `range` that are in segments, ascending.
 template <DType kType, int R, int NV>
 void WeightRange(const HeadCells<kType>& in, RowRange range, const float* weights, float* sums,
                  std::size_t sum_stride) {
@@ -84,18 +86,6 @@ void WeightRange(const HeadCells<kType>& in, RowRange range, const float* weight
                                 sum_stride);
     }
   }
-}
-
-// together(range, weights, sums) for what all rows see, alone(…) for each row's rest.
-template <int R, class Together, class Alone>
-HWY_INLINE void WeighInParts(const WeightedRows& rows, const Together& together,
-                             const Alone& alone) {
-  std::fill_n(rows.sums, R * rows.sum_stride, 0.0f);
-  ForRanges(
-      rows.ranges, [&](RowRange range) HWY_ATTR { together(range, rows.weights, rows.sums); },
-      [&](std::size_t r, RowRange range) HWY_ATTR {
-        alone(range, rows.weights + r * kScoreStride, rows.sums + r * rows.sum_stride);
-      });
 }
 
 template <DType kType, int R>
@@ -115,26 +105,14 @@ void WeightSegments(const LayerKv& layer, int kv_head, const WeightedRows& rows,
           HWY_ATTR { WeightRange<kType, 1, 4>(cells, range, weights, sums, rows.sum_stride); });
 }
 
-// `workspace` holds BlockValuesFloats.
-template <int R>
-void WeightAllSegments(const LayerKv& layer, int kv_head, const WeightedRows& rows,
-                       float* workspace, Prefetcher* prefetcher) {
-  const auto blocks = [&] {
-    const auto* const v = reinterpret_cast<const std::uint8_t*>(layer.v);
-    return ValueTiles{v + BlockHeadValues(layer, kv_head), layer.shape.v_dim,
-                      CodeOffset(layer.v_type), &prefetcher->split};
-  };
-  switch (layer.v_type) {
-    case DType::kF16:
-      return WeightSegments<DType::kF16, R>(layer, kv_head, rows, prefetcher->values);
-    case DType::kBF16:
-      return WeightSegments<DType::kBF16, R>(layer, kv_head, rows, prefetcher->values);
-    case DType::kQ8_0:
-      return WeightBlocks<DType::kQ8_0, R, Stream::kMemory>(blocks(), rows, workspace);
-    case DType::kQ4_0:
-      return WeightBlocks<DType::kQ4_0, R, Stream::kMemory>(blocks(), rows, workspace);
-    default: return WeightSegments<DType::kF32, R>(layer, kv_head, rows, prefetcher->values);
-  }
+// WeightSegments for block types. `workspace` holds BlockValuesFloats.
+template <DType kType, int R>
+void WeightBlockSegments(const LayerKv& layer, int kv_head, const WeightedRows& rows,
+                         float* workspace, SplitPrefetch* prefetch) {
+  const auto* const v = reinterpret_cast<const std::uint8_t*>(layer.v);
+  const ValueTiles values{v + BlockHeadValues(layer, kv_head), layer.shape.v_dim, CodeOffset(kType),
+                          prefetch};
+  WeightBlocks<kType, R, Stream::kMemory>(values, rows, workspace);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -1,8 +1,9 @@
-// The two inner loops of attention, for every target: scores of R rows against tiles of keys,
-// and R rows' weighted sums of values. A row is one query of one head.
+// The two inner loops of attention for float types, for every target: scores of R rows against
+// tiles of keys, and weighted sums of values for R rows. A row is one query of one head.
 //
-// Each score is one chain over k_dim and each weighted sum one chain over positions, whatever
-// R and the number of vectors: those only say how much is done at once.
+// Both loops keep R × (a few vectors) of sums in registers, so that each loaded key or value serves
+// all R rows. Each score is one chain over k_dim and each weighted sum one chain over positions;
+// R and the number of vectors only decide how many chains advance together.
 
 // Included once per target.
 #if defined(KVCACHE_BACKEND_CPU_ATTENTION_MICRO_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -14,6 +15,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "backend/cpu/attention/attention_math-inl.h"
 #include "backend/cpu/attention/prefetch-inl.h"
@@ -27,8 +29,8 @@ namespace HWY_NAMESPACE {
 // AVX-512 and NEON have 32 registers, the others 16.
 inline constexpr bool kManyRegisters = HWY_TARGET != HWY_AVX2 && HWY_TARGET != HWY_EMU128;
 
-// Where a loop's stream comes from: the cache's memory, or workspace that is in a processor's
-// own caches already.
+// The source of a loop's keys or values: the KV cache in memory, which is worth prefetching, or a
+// workspace that is in the processor's caches already.
 enum class Stream { kMemory, kWorkspace };
 
 // scores[r][0, 16 NT) = Σ_d q[d][r] k[tile][d][lane] for NT neighbouring tiles.
@@ -70,8 +72,8 @@ HWY_INLINE void ScoreTiles(const Storage<kType>* HWY_RESTRICT k, int k_dim,
   }
 }
 
-// sums[r][i] += Σ_j weights[r][j] v[j][…] for `keys` values `v_stride` apart and NV vectors of
-// them; the last vector lies `last` values from the first one's start.
+// sums[r][i] += Σ_j weights[r][j] v[j][i] for NV vectors of `keys` rows of values, which are
+// `v_stride` values apart. The last vector begins `last` values after the first.
 template <class D, DType kType, int R, int NV, Stream kFrom>
 HWY_INLINE void WeightValues(const Storage<kType>* HWY_RESTRICT v, std::size_t v_stride,
                              std::size_t last, const float* HWY_RESTRICT weights, int keys,
@@ -107,8 +109,17 @@ HWY_INLINE void WeightValues(const Storage<kType>* HWY_RESTRICT v, std::size_t v
   }
 }
 
-// What all rows that see anything see together; if there is no such range, an empty one at
-// the split's end.
+// The weights of R rows, and the place of their sums.
+struct WeightedRows {
+  std::span<const Segment> segments;
+  std::span<const RowRange> ranges;  // [R]
+  const float* weights;              // [R][kScoreStride]
+  float* sums;                       // [R][sum_stride]
+  std::size_t sum_stride;
+};
+
+// Returns the positions that all rows with a non-empty range see; if there are none, an empty range
+// at the split's end.
 HWY_INLINE RowRange CommonRange(std::span<const RowRange> ranges) {
   RowRange common{0, kSplitPositions};
   bool any = false;
@@ -121,9 +132,10 @@ HWY_INLINE RowRange CommonRange(std::span<const RowRange> ranges) {
   return any && !common.empty() ? common : RowRange{kSplitPositions, kSplitPositions};
 }
 
-// Cuts the rows' ranges so that every row's positions come in ascending order: together(range)
-// for what all of them see, alone(row, range) for the rest. A key that a row does not see is
-// thus never multiplied with it, and its content cannot matter.
+// Cuts the rows' ranges into parts: together(range) for the positions that all rows see,
+// alone(row, range) for the positions before and after them. Each row's positions come in ascending
+// order. A value that a row does not see is never multiplied with its weights, so its content
+// cannot matter.
 template <class Together, class Alone>
 HWY_INLINE void ForRanges(std::span<const RowRange> ranges, const Together& together,
                           const Alone& alone) {
@@ -140,7 +152,8 @@ HWY_INLINE void ForRanges(std::span<const RowRange> ranges, const Together& toge
   each_row({common.end, kSplitPositions});
 }
 
-// q[d][R] = scale × the rows' queries; rows from `rows` on repeat the first.
+// Interleaves the rows' queries: q[d][r] = scale × queries[r][d]. Rows from `rows` on repeat the
+// first one.
 template <int R>
 HWY_INLINE void PackQueries(const float* const* queries, int rows, int k_dim, float scale,
                             float* HWY_RESTRICT q) {

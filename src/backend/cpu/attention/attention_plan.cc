@@ -7,11 +7,12 @@
 namespace kvcache::cpu {
 namespace {
 
-// Up to so many rows of one KV head the keys and values are read as they lie; beyond, widening
-// them first pays.
+// With at most this many rows of one KV head the decode kernels are used, which read keys and
+// values as they are stored. With more rows it pays to widen them first, as the prefill kernel
+// does.
 constexpr int kMaxDecodeRows = 32;
-// Rows of a block: enough to pay for the widening, few enough that queries and sums stay in
-// the second-level cache.
+// Rows of a tile of queries: enough to pay for the widening, few enough that queries and sums stay
+// in the second-level cache.
 constexpr int kTileRows = 256;
 
 PositionRange SeenBy(const Visibility& visibility, std::size_t token) {
@@ -26,7 +27,7 @@ PositionRange SeenBy(const Visibility& visibility, std::size_t token) {
 
 }  // namespace
 
-// The histories that have tokens.
+// Lists the histories that have query tokens.
 void AttentionPlan::ListSequences(const Visibility& visibility) {
   sequences_.clear();
   sequence_of_.assign(visibility.histories.size(), -1);
@@ -40,8 +41,8 @@ void AttentionPlan::ListSequences(const Visibility& visibility) {
   }
 }
 
-// Those of few rows first, and of these such that share a beginning as neighbours: they nearly
-// always are in order.
+// Puts decoding sequences first and those that share a prefix next to each other. Batches nearly
+// always have this order already.
 void AttentionPlan::OrderSequences(const LayerKv& layer, int group, const Visibility& visibility) {
   for (SequencePlan& sequence : sequences_) {
     sequence.decode =
@@ -59,7 +60,7 @@ void AttentionPlan::OrderSequences(const LayerKv& layer, int group, const Visibi
   std::sort(sequences_.begin(), sequences_.end(), before);
 }
 
-// Tokens of one sequence end up together, in the batch's order.
+// Groups the query tokens by sequence, within a sequence in batch order.
 void AttentionPlan::AddTokens(const Visibility& visibility) {
   std::int32_t first = 0;
   for (std::size_t i = 0; i < sequences_.size(); ++i) {
@@ -87,8 +88,8 @@ void AttentionPlan::AddTokens(const Visibility& visibility) {
   }
 }
 
-// The last block of a sequence sees the most: it comes first, so that no thread is left alone
-// with it.
+// The last tile of a sequence sees the most positions. It comes first, so that it does not keep one
+// thread busy after all others have finished.
 void AttentionPlan::AddPrefillTasks(int kv_heads, int group) {
   for (std::size_t i = 0; i < sequences_.size(); ++i) {
     const SequencePlan& sequence = sequences_[i];
@@ -105,9 +106,9 @@ void AttentionPlan::AddPrefillTasks(int kv_heads, int group) {
   }
 }
 
-// Neighbouring splits are one task: what lies ahead is then fetched for the thread that will use
-// it, and the first of a KV head's tasks leaves one partial result in all. Up to eight rows a split
-// costs its reading, beyond that its rows.
+// Neighbouring splits are one task. So the splits that a task prefetches are mostly its own, and
+// the first task of a KV head leaves a single partial result. A split with up to eight rows costs
+// as much as reading it; with more rows the cost grows with the rows.
 void AttentionPlan::AddDecodeTasks(const LayerKv& layer, int group, int threads) {
   const int kv_heads = layer.shape.kv_heads;
   const std::int64_t tasks = threads * kTasksPerThread;
@@ -116,7 +117,8 @@ void AttentionPlan::AddDecodeTasks(const LayerKv& layer, int group, int threads)
   };
   std::int64_t all = 0;
   for (const PrefixNode& node : nodes()) all += node.splits * weight(node);
-  // There can be more of them for a shorter history: room for the most.
+  // A shorter history can have more tasks, so the largest possible number is reserved: a warm call
+  // must not allocate.
   tasks_.reserve(tasks_.size() +
                  (2 * sequences_.size() + nodes().size()) * static_cast<std::size_t>(kv_heads) +
                  static_cast<std::size_t>(2 * tasks));
@@ -139,7 +141,8 @@ void AttentionPlan::AddDecodeTasks(const LayerKv& layer, int group, int threads)
   }
 }
 
-// One for each KV head of a sequence of few rows; where nothing is seen, a task for the zeros.
+// Adds a merge for each KV head of a decoding sequence, and a task that writes zeros if the
+// sequence sees nothing.
 void AttentionPlan::AddMerges(int kv_heads) {
   for (std::size_t i = 0; i < sequences_.size(); ++i) {
     SequencePlan& sequence = sequences_[i];

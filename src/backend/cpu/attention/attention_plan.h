@@ -1,7 +1,7 @@
-// How one attention call is cut into tasks: by (node of splits, KV head, splits) where sequences
-// have few rows, by (sequence, KV head, block of query tokens) where they have many.
+// The tasks of one attention call: (prefix node, KV head, splits) for sequences that decode,
+// (sequence, KV head, tile of query tokens) for sequences that prefill.
 //
-// The cut decides speed alone; results are the same for any (docs/design/exactness.md).
+// The cut only affects speed; the results are the same for any cut (docs/design/exactness.md).
 // Thread safety: Build from one thread; then read-only. Allocates only while it grows.
 #pragma once
 
@@ -18,10 +18,10 @@ namespace kvcache::cpu {
 struct AttentionTask {
   enum class Kind : std::uint8_t { kPrefill, kDecode, kZeros };
   Kind kind = Kind::kPrefill;
-  std::int32_t of = 0;  // splits: a node; else a sequence
+  std::int32_t of = 0;  // index of a node for kDecode, of a sequence otherwise
   std::int32_t kv_head = 0;
-  std::int32_t part = 0;   // splits: the first, counted from the node's; block: which
-  std::int32_t count = 0;  // splits: how many
+  std::int32_t part = 0;   // kDecode: the first split, counted from the node's; kPrefill: the tile
+  std::int32_t count = 0;  // kDecode: the number of splits
 };
 
 class AttentionPlan {
@@ -34,17 +34,16 @@ class AttentionPlan {
   std::span<const PrefixNode> nodes() const { return tree_.all(); }
   std::span<const std::int32_t> splits() const { return tree_.splits(); }
   std::span<const AttentionTask> tasks() const { return tasks_; }
-  int block_tokens() const { return tile_tokens_; }
-  std::int64_t prefill_rows() const { return prefill_rows_; }      // of the largest block
-  std::int64_t decode_rows() const { return decode_rows_; }        // of the largest node
-  std::int64_t partial_floats() const { return partial_floats_; }  // of all nodes
-  // Splits that a (sequence, KV head) still waits for; tasks count it down atomically.
+  std::int64_t prefill_rows() const { return prefill_rows_; }      // rows of the largest tile
+  std::int64_t decode_rows() const { return decode_rows_; }        // rows of the largest node
+  std::int64_t partial_floats() const { return partial_floats_; }  // partial results of all nodes
+  // The number of splits that a (sequence, KV head) waits for; tasks decrement it atomically.
   std::int32_t& Waiting(const SequencePlan& sequence, int kv_head) {
     return waiting_[static_cast<std::size_t>(sequence.first_merge + kv_head)];
   }
 
-  // REQUIRES: of this plan.
-  template <class Part>  // a sequence or a node
+  // The tokens of a sequence or a node. REQUIRES: `part` belongs to this plan.
+  template <class Part>
   std::span<const QueryToken> TokensOf(const Part& part) const {
     return tokens().subspan(static_cast<std::size_t>(part.first_token),
                             static_cast<std::size_t>(part.tokens));
@@ -63,7 +62,7 @@ class AttentionPlan {
   void AddDecodeTasks(const LayerKv& layer, int group, int threads);
   void AddMerges(int kv_heads);
 
-  std::vector<QueryToken> tokens_;  // in the order of sequences(); of one, in batch order
+  std::vector<QueryToken> tokens_;  // in the order of sequences(), within one in batch order
   std::vector<SequencePlan> sequences_;
   std::vector<std::int32_t> sequence_of_;  // [histories]; -1: none
   PrefixTree tree_;
@@ -75,7 +74,8 @@ class AttentionPlan {
   std::int64_t partial_floats_ = 0;
 };
 
-// Ok, or what contradicts the contract of KvBackend::Attention, with both sides' numbers.
+// Returns kInvalidArgument or kUnsupported if the arguments break the contract of
+// KvBackend::Attention; the message has the numbers of both sides.
 Status CheckAttention(const LayerKv& layer, const TensorView& q, const Visibility& visibility,
                       const AttentionOptions& options, const TensorView& out);
 

@@ -1,8 +1,12 @@
-// Attention of many rows: prefill. One task is one KV head and a block of query tokens; it
-// goes through the block's splits in ascending order, widens each split's keys and values once (to
-// f32, or of block types to bytes), and multiplies them with groups of rows held in registers.
+// Prefill attention: many rows, bound by arithmetic. A task is one KV head and a tile of query
+// tokens. It visits the splits that the tile sees in ascending order. For each split:
 //
-// Also the path for the plain layouts: widening hides where keys and values lie.
+//   1. the split's keys and values are widened once, to f32 or, for block types, to bytes
+//   2. for each group of up to 12 rows: scores, softmax, weighted sums and the merge into the rows'
+//      results, with the group's sums in registers
+//
+// The widening pays since all groups of the tile reuse its result from the second-level cache. It
+// also hides the layout, so this is the path for the plain layouts too.
 #include "backend/cpu/simd/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -22,12 +26,13 @@
 #define KVCACHE_BACKEND_CPU_ATTENTION_PREFILL_ONCE_
 namespace kvcache::cpu {
 
-// Rows of a group: with two vectors of keys or values, what fits into the registers.
+// The most rows of a group on any target: their sums fit into the registers with two vectors of
+// keys or values.
 inline constexpr int kMaxGroupRows = 12;
-// A block's workspace, cut from one piece.
+// The parts of a task's workspace.
 struct TileBuffers {
   float* keys;          // one split's, see attention_widen-inl.h
-  float* values;        // likewise
+  float* values;        // one split's, see attention_widen-inl.h
   float* scores;        // [kMaxGroupRows][kScoreStride]
   float* partial;       // [kMaxGroupRows][v_padded]: one split's weighted sums
   float* block_values;  // BlockValuesFloats
@@ -46,7 +51,7 @@ namespace kvcache::cpu {
 namespace HWY_NAMESPACE {
 
 inline constexpr int kGroupRows = kManyRegisters ? kMaxGroupRows : 6;
-// Rows whose integer sums and scores fit into the registers with two tiles of keys in blocks.
+// Rows whose integer sums and scores fit into the registers with two tiles of keys of block types.
 inline constexpr int kBlockKeyRows = 6;
 static_assert(kGroupRows % kBlockKeyRows == 0);
 inline constexpr int kValueRows = kGroupRows % 4 == 0 ? 4 : 2;
@@ -63,7 +68,7 @@ struct QueryTile {
   }
 };
 
-// --- one group of rows and one split
+// --- One group of rows and one split
 
 // scores[r][0, W) = Σ_d q[d][r] keys[d][0, W)
 void ScoreKeys(const float* HWY_RESTRICT keys, int k_dim, const float* HWY_RESTRICT q,
@@ -96,7 +101,8 @@ void ScoreKeys(const float* HWY_RESTRICT keys, int k_dim, const float* HWY_RESTR
   }
 }
 
-// Rows [first, first + count) of a block in one split: what each sees, and what any does.
+// Rows [first, first + count) of the tile in one split: the range that each row sees, and the range
+// that any row sees.
 struct GroupInSplit {
   int first = 0;
   int count = 0;
@@ -122,7 +128,7 @@ void FindRanges(const QueryTile& tile, std::int32_t split, std::span<const Segme
   }
 }
 
-// Keys in blocks: two tiles of sixteen positions at a time.
+// Scores against keys of block types, two tiles of sixteen positions at a time.
 void ScoreBlockGroup(const QueryTile& tile, const GroupInSplit& rows) {
   constexpr int kKeys = 2 * kCellTile;
   const std::int64_t k_dim = tile.call->layer->shape.k_dim;
@@ -146,7 +152,7 @@ void ScoreGroup(const QueryTile& tile, const GroupInSplit& rows) {
   }
 }
 
-// All values of R rows' weighted sums over the segments' part of `range`.
+// Adds the weighted sums of R rows over the positions of `range` that are in segments.
 template <int R>
 void WeightRows(const QueryTile& tile, std::span<const Segment> segments, RowRange range, int row) {
   WeightWide<R>(tile.Wide(), segments, range, tile.buffers.scores + row * kScoreStride,
@@ -154,7 +160,7 @@ void WeightRows(const QueryTile& tile, std::span<const Segment> segments, RowRan
                 static_cast<std::size_t>(tile.v_padded));
 }
 
-// Values in blocks, which lie by position.
+// Weighted sums of values of block types, which GatherBlocks has indexed by position.
 void WeightBlockGroup(const QueryTile& tile, const GroupInSplit& rows) {
   const LayerKv& layer = *tile.call->layer;
   const ValueTiles values{reinterpret_cast<const std::uint8_t*>(tile.buffers.values),
@@ -219,7 +225,7 @@ void AttendGroup(const QueryTile& tile, int first, std::int32_t split,
   MergeGroup(tile, rows);
 }
 
-// --- the block
+// --- One tile of queries
 
 template <int R>
 void PackGroup(const QueryTile& tile, int first) {

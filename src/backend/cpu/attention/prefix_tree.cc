@@ -9,20 +9,21 @@
 namespace kvcache::cpu {
 namespace {
 
-// Rows that read together, and values of their queries (256 KiB): both are gone through again in
-// each split.
+// Limits of a shared node: its rows, and the values of their queries (256 KiB). Each split reads
+// the queries again, so they have to stay in the caches.
 constexpr std::int64_t kMaxRows = 256;
 constexpr std::int64_t kMaxQueryValues = 1 << 16;
-// With more threads than such rows leave tasks for, fewer.
+// With many threads the limit of rows is lowered, but not below this, so that there are enough
+// tasks for all.
 constexpr std::int64_t kMinRows = 8;
-// Of partial results behind shared nodes, in all.
+// Partial results that sharing may add to one call.
 constexpr std::int64_t kMaxPartialBytes = 256 << 20;
 
 std::span<const HistoryRun> RunsOf(const PrefixTreeCall& call, const SequencePlan& sequence) {
   return call.visibility.histories[static_cast<std::size_t>(sequence.history)];
 }
 
-// Splits that `seen` touches, of those in [begin, end).
+// The number of splits in [begin, end) that `seen` touches.
 std::int64_t SplitsIn(PositionRange seen, std::int64_t begin, std::int64_t end) {
   const std::int64_t first = std::max<std::int64_t>(seen.begin / kSplitPositions, begin);
   const std::int64_t last = (std::int64_t{seen.end} + kSplitPositions - 1) / kSplitPositions;
@@ -51,7 +52,8 @@ void PrefixTree::CompareNeighbours(const PrefixTreeCall& call, std::span<Sequenc
   }
 }
 
-// As one split of all rows is the smallest task that there can be of a node.
+// Sets max_tokens_. The smallest task of a node is one split of all its rows; a node with too many
+// rows would leave too few tasks for the threads.
 void PrefixTree::BoundRows(const PrefixTreeCall& call, std::span<const SequencePlan> decode) {
   constexpr std::int64_t kAll = std::numeric_limits<std::int32_t>::max();
   std::int64_t work = 0;
@@ -64,10 +66,13 @@ void PrefixTree::BoundRows(const PrefixTreeCall& call, std::span<const SequenceP
   max_tokens_ = static_cast<std::int32_t>(std::max<std::int64_t>(rows / call.group, 1));
 }
 
-// Whether to read what lies between the branch's splits and `shared` once, in bytes of traffic.
-// What it saves: all readings but one. What it costs: partial results of the splits behind it,
-// written and read, as the first node's alone are merged on the way; and rows that see nothing
-// there, each about an eighth of a split's reading.
+// Returns whether it pays to read the splits from branch.splits to `shared` once for the whole
+// branch, in bytes of memory traffic; if so, deducts the partial results from partials_left_.
+//
+//   saved   all readings of these splits but one, minus the work for rows that see nothing in
+//           them, which costs about an eighth of a split's reading per row
+//   cost    the partial results of the splits behind `shared`, written and read again; only the
+//           splits of the root are merged on the way
 bool PrefixTree::Pays(const PrefixTreeCall& call, const Branch& branch, std::int32_t shared) {
   constexpr std::int64_t kAll = std::numeric_limits<std::int32_t>::max();
   const std::int64_t split_bytes = SplitBytes(call.layer);
@@ -105,7 +110,8 @@ void PrefixTree::AddSplits(std::span<const HistoryRun> runs, PrefixNode& node) {
   node.splits = static_cast<std::int32_t>(splits_.size()) - node.first_split;
 }
 
-// What any of the branch's tokens sees before `end` and behind the splits that it has.
+// Adds a node for the positions before `end` that any token of the branch sees and that have no
+// node yet. Adds none if there are no such positions.
 void PrefixTree::AddNode(const PrefixTreeCall& call, Position end, Branch& branch) {
   PrefixNode node{.parent = branch.leaf,
                   .first_sequence = branch.first,
@@ -127,8 +133,8 @@ void PrefixTree::AddNode(const PrefixTreeCall& call, Position end, Branch& branc
   nodes_.push_back(node);
 }
 
-// What all of the branch share is a node, if that pays; then each part that shares more is a
-// branch.
+// Adds a node for the prefix that the whole branch shares, if that pays; then each run of
+// sequences that share more is a branch of its own.
 void PrefixTree::AddBranch(const PrefixTreeCall& call, Branch branch) {
   if (branch.sequences.size() == 1) return AddNode(call, kEndOfSequence, branch);
   std::int32_t shared = std::numeric_limits<std::int32_t>::max();
@@ -148,11 +154,12 @@ void PrefixTree::AddBranch(const PrefixTreeCall& call, Branch branch) {
   }
 }
 
-// Pieces of a branch of too many rows: as many of its parts, which share more, as fit.
+// Cuts a branch with too many rows into pieces: each takes as many of the runs that share more than
+// `shared` as fit.
 void PrefixTree::AddPieces(const PrefixTreeCall& call, const Branch& branch, std::int32_t shared) {
   const std::span<const SequencePlan> sequences = branch.sequences;
-  std::size_t begin = 0;  // of the piece
-  std::size_t end = 0;    // of the parts that it has
+  std::size_t begin = 0;  // of the current piece
+  std::size_t end = 0;    // of the runs that the piece holds so far
   for (std::size_t i = 1; i <= sequences.size(); ++i) {
     if (i < sequences.size() && sequences[i].shared > shared) continue;
     if (end > begin && TokensOf(sequences.subspan(begin, i - begin)) > max_tokens_) {

@@ -399,10 +399,12 @@ TEST(KvBlockKernelsErrors, SayWhatBlocksCannotHold) {
     return status.ok() ? "ok" : status.message();
   };
   EXPECT_EQ(check(DType::kQ8_0, DType::kF16, KvLayout::kTiled), "ok");
-  EXPECT_EQ(check(DType::kQ8_0, DType::kF16, KvLayout::kPlain),
-            "K of type q8_0 and V of type f16: the CPU keeps blocks in the tiled layout alone");
-  EXPECT_EQ(check(DType::kF32, DType::kQ4_0, KvLayout::kPlain),
-            "K of type f32 and V of type q4_0: the CPU keeps blocks in the tiled layout alone");
+  EXPECT_EQ(
+      check(DType::kQ8_0, DType::kF16, KvLayout::kPlain),
+      "K of type q8_0 and V of type f16: the CPU supports block types only in the tiled layout");
+  EXPECT_EQ(
+      check(DType::kF32, DType::kQ4_0, KvLayout::kPlain),
+      "K of type f32 and V of type q4_0: the CPU supports block types only in the tiled layout");
   EXPECT_EQ(check(DType::kQ8_0, DType::kQ5_0, KvLayout::kTiled),
             "the CPU has no kernels for K of type q8_0 and V of type q5_0; it has f32, f16, bf16, "
             "q8_0 and q4_0");
@@ -421,13 +423,14 @@ TEST(KvBlockKernelsErrors, SayWhatBlocksCannotHold) {
   };
   EXPECT_EQ(
       store({.shape = {1, 80, 64}, .k_type = DType::kQ8_0, .v_type = DType::kF16}),
-      "keys of 80 and values of 64 values are not whole blocks of 32: K of type q8_0 and V of "
-      "type f16");
-  EXPECT_EQ(store({.shape = {1, 64, 80}, .k_type = DType::kF16, .v_type = DType::kQ4_0}),
-            "keys of 64 and values of 80 values are not whole blocks of 32: K of type f16 and V of "
-            "type q4_0");
+      "K of type q8_0 and V of type f16: head sizes are 80 and 64; must be multiples of 32 for "
+      "block types");
+  EXPECT_EQ(
+      store({.shape = {1, 64, 80}, .k_type = DType::kF16, .v_type = DType::kQ4_0}),
+      "K of type f16 and V of type q4_0: head sizes are 64 and 80; must be multiples of 32 for "
+      "block types");
   EXPECT_EQ(store({.shape = {1, 64, 32, true}, .k_type = DType::kQ8_0, .v_type = DType::kQ8_0}),
-            "keys of type q8_0 cannot hold values as well");
+            "K of type q8_0 cannot contain V; use f32, f16 or bf16 for models whose V is in K");
 }
 
 }  // namespace

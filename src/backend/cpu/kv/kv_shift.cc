@@ -1,12 +1,13 @@
-// Turning stored keys by a number of positions, so that a history can move without being
-// computed again. A key that was stored turned by p then counts as one turned by p + offset.
+// Rotates stored keys (RoPE) by a number of positions, so that a history can move without being
+// recomputed. Rotations add up: a key stored for position p becomes the key for p + offset.
 //
-// In f32, rounded to the storage type once. Lanes and single values take the same operations,
-// so both layouts hold the same bits afterwards.
+// The rotation is computed in f32 and rounded to the storage type once. Lanes and single values use
+// the same operations, so both layouts have the same bits afterwards.
 //
-// Keys of block types are read, turned back by their Hadamard matrix, turned by the positions,
-// turned by the matrix again and quantised anew: all of a key's values round once more, those that
-// do not turn as well. Each key by itself, so that its bits do not depend on which others move.
+// Keys of block types are dequantised, transformed back by their Hadamard matrix, rotated,
+// transformed again and quantised again. All values of such a key are rounded once more, even those
+// that RoPE leaves unchanged. Each key is processed by itself, so that its bits do not depend on
+// which other keys move.
 #include <cmath>
 #include <string>
 #include <utility>
@@ -28,18 +29,18 @@
 #define KVCACHE_BACKEND_CPU_KV_SHIFT_ONCE_
 namespace kvcache::cpu {
 
-// One head's cells [begin, end). Pair i of a key is its values First(i) and Second(i).
+// Rotates one head's keys in cells [begin, end). Pair i of a key is the values First(i), Second(i).
 struct ShiftTask {
   const LayerKv* layer;
   int kv_head;
   std::int64_t begin;
   std::int64_t end;
-  int first;  // value that turns
+  int first;  // the first rotated value of a key
   int pairs;
   RopeParams::Pairing pairing;
   const float* cosines;  // [pairs]
   const float* sines;    // [pairs]
-  float* row;            // [k_dim], workspace: where K is of a block type
+  float* row;            // [k_dim], workspace for K of a block type
 
   std::int64_t First(int i) const {
     return first + (pairing == RopeParams::Pairing::kInterleaved ? 2 * i : i);
@@ -65,7 +66,7 @@ HWY_INLINE void RotatePair(D d, float cosine, float sine, V& a, V& b) {
   a = rotated;
 }
 
-// Lanes [first, last) of one tile; the others keep what they hold.
+// Rotates lanes [first, last) of one tile; the other lanes stay as they are.
 template <DType kType>
 void ShiftTile(const ShiftTask& task, Storage<kType>* tile, int first, int last) {
   const hn::CappedTag<float, kCellTile> d;
@@ -176,16 +177,16 @@ Status CheckShift(const LayerKv& layer, std::span<const CellRun> cells, const Ro
       rope.first + std::int64_t{rope.dims} > layer.shape.k_dim ||
       rope.inv_freq.size() != static_cast<std::size_t>(rope.dims) / 2) {
     return Status(StatusCode::kInvalidArgument,
-                  "shift: " + std::to_string(rope.dims) + " turning values with " +
+                  "shift: rope has " + std::to_string(rope.dims) + " dims and " +
                       std::to_string(rope.inv_freq.size()) +
-                      " frequencies; must be even, at most k_dim (" +
+                      " frequencies; dims must be even and at most k_dim (" +
                       std::to_string(layer.shape.k_dim) + "), with one frequency per pair");
   }
   if (layer.shape.v_in_k && rope.dims > 0 && rope.first < layer.shape.v_dim) {
-    return Status(StatusCode::kInvalidArgument, "shift: values from " + std::to_string(rope.first) +
-                                                    " turn, of which the first " +
-                                                    std::to_string(layer.shape.v_dim) +
-                                                    " of a key are its value");
+    return Status(StatusCode::kInvalidArgument,
+                  "shift: rope begins at value " + std::to_string(rope.first) +
+                      " of a key; must be at least " + std::to_string(layer.shape.v_dim) +
+                      ", since the values before are V");
   }
   for (const CellRun& run : cells) {
     KVCACHE_RETURN_IF_ERROR(CheckCells(layer, "shift", run.cell, run.length));
@@ -200,8 +201,8 @@ Status ShiftKeys(ThreadPool& pool, Workspace& workspace, const LayerKv& layer,
   KVCACHE_RETURN_IF_ERROR(CheckShift(layer, cells, rope));
   const std::size_t pairs = rope.inv_freq.size();
   const bool blocks = IsKvBlockType(layer.k_type);
-  if (blocks && (offset == 0 || pairs == 0))
-    return Status::Ok();  // or they would round for nothing
+  // A key of a block type would be rounded again without any change.
+  if (blocks && (offset == 0 || pairs == 0)) return Status::Ok();
   const std::int64_t row = blocks ? layer.shape.k_dim : 0;
   const std::size_t floats = 2 * pairs + static_cast<std::size_t>(row * pool.threads());
   KVCACHE_ASSIGN_OR_RETURN(std::byte* const memory, workspace.Reserve(floats * sizeof(float)));
@@ -215,7 +216,7 @@ Status ShiftKeys(ThreadPool& pool, Workspace& workspace, const LayerKv& layer,
   }
   constexpr std::int64_t kCellsAtOnce = 16 * kCellTile;
   for (const CellRun& run : cells) {
-    // Pieces begin at tiles: two threads never write to one.
+    // Pieces begin at tile boundaries, so that two threads never write to one tile.
     const std::int64_t first = run.cell / kCellTile * kCellTile;
     const std::int64_t end = std::int64_t{run.cell} + run.length;
     const std::int64_t pieces = (end - first + kCellsAtOnce - 1) / kCellsAtOnce;

@@ -1,5 +1,5 @@
-// Writing a batch's keys and values into cells: conversion and layout in one step. A cell's bytes
-// are all that is written, so tasks may share a tile.
+// Writes a batch's keys and values into cells, converting type and layout in one step. Only the
+// cells' own bytes are written, so several tasks may share a tile.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -22,7 +22,7 @@
 #define KVCACHE_BACKEND_CPU_KV_STORE_ONCE_
 namespace kvcache::cpu {
 
-// `count` batch tokens from `token`, in cells from `cell`, of one head.
+// Stores `count` tokens of the batch from `token` on, of one head, in the cells from `cell` on.
 struct StoreTask {
   const LayerKv* layer;
   const TensorView* k;
@@ -31,7 +31,7 @@ struct StoreTask {
   std::int64_t token;
   std::int64_t cell;
   std::int64_t count;
-  float* transformed;  // [k_dim], workspace: where K is of a block type
+  float* transformed;  // [k_dim], workspace for K of a block type
 
   const float* Row(const TensorView& view, std::int64_t i) const {
     return reinterpret_cast<const float*>(view.data + kv_head * view.stride_bytes[1] +
@@ -46,7 +46,8 @@ HWY_BEFORE_NAMESPACE();
 namespace kvcache::cpu {
 namespace HWY_NAMESPACE {
 
-// Keys of neighbouring cells of one tile: narrowed row by row, then written lane by lane.
+// Stores the keys of neighbouring cells of one tile: narrows them row by row, then writes them lane
+// by lane.
 template <DType kType>
 void StoreTilePart(const StoreTask& task, std::int64_t first, std::int64_t count) {
   constexpr std::int64_t kAtOnce = 64;
@@ -188,14 +189,14 @@ Status CheckInput(const char* name, const TensorView& view, std::int64_t head_di
                   std::int64_t kv_heads, std::int64_t batch) {
   if (view.dims[0] != head_dim || view.dims[1] != kv_heads || view.dims[2] != batch ||
       view.dims[3] != 1) {
-    return Invalid(std::string(name) + " is " + Dims(view) + ", the cells want [" +
+    return Invalid(std::string(name) + " is " + Dims(view) + "; must be [" +
                    std::to_string(head_dim) + ", " + std::to_string(kv_heads) + ", " +
-                   std::to_string(batch) + "]");
+                   std::to_string(batch) + "] for these cells");
   }
   if (view.dtype != DType::kF32 || view.stride_bytes[0] != std::int64_t{sizeof(float)}) {
     return Invalid(std::string(name) + " is of type " + std::string(InfoOf(view.dtype).name) +
                    " with " + std::to_string(view.stride_bytes[0]) +
-                   " bytes between values, must be f32 with 4");
+                   " bytes between values; must be f32 with 4");
   }
   return Status::Ok();
 }
@@ -205,9 +206,9 @@ Status CheckInKeys(const LayerKv& layer, const TensorView& v, std::int64_t batch
       v.dims[2] == batch) {
     return Status::Ok();
   }
-  return Invalid("v is " + Dims(v) + (AreInKeys(v) ? " in k" : "") + ", the cells have [" +
+  return Invalid("v is " + Dims(v) + (AreInKeys(v) ? " in k" : "") + "; must be [" +
                  std::to_string(layer.shape.v_dim) + ", " + std::to_string(layer.shape.kv_heads) +
-                 ", " + std::to_string(batch) + "] in k");
+                 ", " + std::to_string(batch) + "] in k for these cells");
 }
 
 Status CheckStore(const LayerKv& layer, const TensorView& k, const TensorView& v,
@@ -223,7 +224,7 @@ Status CheckStore(const LayerKv& layer, const TensorView& k, const TensorView& v
   return CheckInput("v", v, layer.shape.v_dim, layer.shape.kv_heads, batch);
 }
 
-// The tokens [begin, end) of the task's head, run by run.
+// Stores the tokens [begin, end) of the task's head, run by run.
 void StoreTokens(StoreTask task, std::span<const CellRun> cells, std::int64_t begin,
                  std::int64_t end) {
   std::int64_t token = 0;

@@ -14,10 +14,13 @@
 
 namespace kvcache::cpu {
 
-// The error that MakeLinear would return for this type and these dims.
+// Returns the error that MakeLinear would return for w's type and dims: kUnsupported for types
+// without kernels, kInvalidArgument for matrices that are not dense or no whole blocks.
 Status CheckLinear(const TensorView& w);
 Result<std::unique_ptr<LinearWeight>> MakeLinear(ThreadPool& pool, const TensorView& w);
 
+// Computes all groups in one parallel region; kvcache/backend.h defines them. kInvalidArgument for
+// shapes that do not fit, kOutOfMemory.
 Status LinearGroups(ThreadPool& pool, Workspace& workspace, std::span<const LinearGroup> groups);
 
 }  // namespace kvcache::cpu

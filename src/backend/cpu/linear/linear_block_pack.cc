@@ -24,12 +24,12 @@ Groups LoadGroups(const std::byte* at) {
   return groups;
 }
 
-// One row's part of the panel's chunk: line `line` of `lines`, this row's four bytes.
+// Stores this row's four bytes of line `line`.
 void StoreWord(std::byte* lines, int line, std::uint32_t word) {
   std::memcpy(lines + line * kLine, &word, sizeof(word));
 }
 
-// The four bits of `nibble` to bit `bit` of four bytes.
+// Spreads the four bits of `nibble` to bit `bit` of four bytes.
 std::uint32_t Spread(std::uint32_t nibble, int bit) {
   return (nibble * 0x00204081u & 0x01010101u) << bit;
 }
@@ -68,7 +68,8 @@ void PackBlock(DType dtype, const std::byte* block, std::byte* head, std::byte* 
   }
 }
 
-// One exponent byte a block, then nibbles. `head` is where this row's first exponent goes.
+// MXFP4: one exponent byte per block, then nibbles. `head` is the place of this row's first
+// exponent.
 void PackMxfp4(const std::byte* values, std::int64_t blocks, std::byte* head, std::byte* words) {
   constexpr Layout kLayout = LayoutOf(DType::kMXFP4);
   for (std::int64_t b = 0; b < blocks; ++b) {
@@ -80,7 +81,7 @@ void PackMxfp4(const std::byte* values, std::int64_t blocks, std::byte* head, st
 
 // ---- Super-blocks of 256
 
-// Pairs the lower (or upper) nibbles of 32 bytes anew: inputs i and i + 16 of the same 32.
+// Packs the lower (or upper) nibbles of 32 bytes into pairs: inputs i and i + 16 of the same 32.
 void PackHalfNibbles(const Groups& bytes, bool upper, std::byte* lines) {
   for (int g = 0; g < kGroups / 2; ++g) {
     const std::uint32_t a = bytes[static_cast<std::size_t>(g)];
@@ -144,7 +145,7 @@ void PackQ6K(const std::byte* super, std::byte* head, std::byte* words, std::int
   }
 }
 
-// One row's values of a chunk.
+// Packs one row of a chunk.
 void PackRow(DType dtype, const std::byte* values, std::int64_t blocks, std::int64_t row,
              std::byte* chunk) {
   const Layout layout = LayoutOf(dtype);

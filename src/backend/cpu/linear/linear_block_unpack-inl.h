@@ -1,13 +1,13 @@
-// A chunk of a panel as bytes and f32 scales: all that the formats differ in.
+// Unpacks a chunk of a panel to bytes and f32 scales. All differences between the formats are here.
 //
 // Compiled once per target. Format<DType>, one per type, has
-//   kChain   which chain of docs/design/exactness.md its outputs are
-//   UnpackHead, UnpackBlock   from a chunk in the layout of linear_block_layout.h to what a
-//            product reads: its scales first, if they are one piece, then 32 inputs at a time
-//   QuantsOf where the product finds the bytes
+//   kChain       the chain of docs/design/exactness.md that computes its outputs
+//   UnpackHead   unpacks the scales of a chunk if they are one piece
+//   UnpackBlock  unpacks 32 inputs, and their scales otherwise
+//   QuantsOf     returns the bytes that a product reads
 //
-// Unpacking costs about as much as multiplying three tokens and is done once for all tokens
-// that come; the workspace stays in the first cache.
+// Unpacking costs about as much as multiplying three tokens. It is done once for all tokens of a
+// group, and its result stays in the first-level cache.
 #if defined(KVCACHE_BACKEND_CPU_LINEAR_BLOCK_UNPACK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVCACHE_BACKEND_CPU_LINEAR_BLOCK_UNPACK_INL_H_
 #undef KVCACHE_BACKEND_CPU_LINEAR_BLOCK_UNPACK_INL_H_
@@ -44,8 +44,8 @@ enum class Chain : std::uint8_t {
   kPer256Of16,         // the same with scales per 16 inputs and no minima
 };
 
-// What a product reads of a panel's chunk. Bytes stand for themselves in chain
-// kPer256WithMinimum, for themselves minus 128 in the others.
+// An unpacked chunk of a panel. The value of a byte is the byte itself in chain kPer256WithMinimum,
+// and the byte minus 128 in the others.
 struct Unpacked {
   const std::uint8_t* quants;  // [group of four inputs][16 rows][4]
   const float* scales;         // [32 inputs, or 16][16 rows]
@@ -60,8 +60,8 @@ struct ChunkWorkspace {
 
 // ---- Bits
 
-// Moves every byte's bits to the left (or, below zero, to the right). Bits of neighbours come
-// in: to be masked.
+// Shifts every byte to the left, or to the right if kLeft is negative. Bits of neighbouring bytes
+// are shifted in; the caller masks them.
 template <int kLeft>
 HWY_INLINE V8 Shifted(V8 v) {
   const hn::Repartition<std::uint16_t, D8> d16;
@@ -79,8 +79,8 @@ HWY_INLINE V8 ShiftedBits(V8 v, std::uint8_t mask) {
   return hn::And(Shifted<kLeft>(v), hn::Set(D8(), mask));
 }
 
-// The groups of a line of nibbles, to group kGroup and, from the upper ones, kGroup + kApart of
-// `out`, with kHighBits bits above each from `high` and kOffset added.
+// Unpacks a line of nibbles: the lower ones to group kGroup of `out`, the upper ones to group
+// kGroup + kApart. Puts kHighBits bits from `high` above each nibble and adds kOffset.
 template <int kGroup, int kApart, int kHighBits, int kOffset>
 HWY_INLINE void UnpackLine(V8 nibbles, V8 high, std::uint8_t* out) {
   const D8 d;
@@ -114,7 +114,7 @@ HWY_INLINE void UnpackBits(const std::uint8_t* lines, std::uint8_t* out) {
   }
 }
 
-// 16 inputs of six bits, as their value plus 96: -32 is 128 - 32.
+// 16 inputs of six bits. The offset 96 is 128 - 32, since a value is the six bits minus 32.
 HWY_INLINE void UnpackSixBits(const std::uint8_t* lines, std::uint8_t* out) {
   const D8 d;
   KVCACHE_UNROLL
@@ -157,8 +157,8 @@ HWY_INLINE void StoreScales(const RowFactors& factors, const Small* small, float
   }
 }
 
-// The 12 bytes of scales of 16 rows to 8 × sc, then 8 × m: what is written on them in
-// src/tensor/quantize_super_blocks.cc.
+// Unpacks the 12 bytes of scales of 16 rows to 8 × sc, then 8 × m.
+// src/tensor/quantize_super_blocks.cc describes their bits.
 HWY_INLINE void UnpackSixBitScales(const std::uint8_t* packed, std::uint8_t* out) {
   const D8 d;
   KVCACHE_UNROLL
@@ -175,8 +175,8 @@ HWY_INLINE void UnpackSixBitScales(const std::uint8_t* packed, std::uint8_t* out
 
 // ---- Formats
 
-// Weights are asked for so far ahead of their use: the hardware loses its step at page ends and
-// between panels.
+// The distance at which weights are prefetched: the hardware's prefetchers stop at the ends of
+// pages and panels.
 inline constexpr std::int64_t kPrefetchBytes = 2048;
 
 template <std::int64_t kBytes>
@@ -210,7 +210,8 @@ struct SmallBlocks {
   }
 };
 
-// Floats of four bits: nibbles index their doubled values, and the scale is half the power of two.
+// Floats of four bits. A nibble is an index into the doubled values, and the scale is half the
+// power of two.
 struct FourBitFloats {
   static constexpr Chain kChain = Chain::kPer32;
   static constexpr DType kType = DType::kMXFP4;
@@ -230,7 +231,7 @@ struct FourBitFloats {
   }
 
  private:
-  // As their value plus 128.
+  // Each byte is the value plus 128.
   static HWY_INLINE void UnpackValues(const std::uint8_t* lines, std::uint8_t* out) {
     alignas(16) static constexpr std::uint8_t kValues[16] = {
         128, 129, 130, 131, 132, 134, 136, 140, 128, 127, 126, 125, 124, 122, 120, 116};
@@ -266,7 +267,7 @@ struct FourBitFloats {
   }
 };
 
-// Bytes in the file already: only the scales are unpacked.
+// Q8_0: the panel holds bytes already, only the scales are unpacked.
 struct WholeBytes {
   static constexpr Chain kChain = Chain::kPer32;
   static constexpr DType kType = DType::kQ8_0;
@@ -347,7 +348,7 @@ struct SixBitSuperBlocks {
 
 template <DType kType>
 struct Format;
-// Without minima, bytes stand for themselves minus 128.
+// In formats without minima, the value of a byte is the byte minus 128.
 template <>
 struct Format<DType::kQ4_0> : SmallBlocks<DType::kQ4_0, 0, 128 - 8> {};
 template <>

@@ -9,7 +9,7 @@
 namespace kvcache::cpu {
 namespace {
 
-// Activations of so many values are worth more than one thread.
+// Activations with at least this many values are prepared by several threads.
 constexpr std::int64_t kMinSharedValues = 16'384;
 
 std::int64_t AlignedBytes(std::int64_t bytes) {
@@ -69,7 +69,7 @@ void LinearGroupWork::Bind(std::byte* base, const LinearTotals& totals,
     base += quantised.Bytes();
   }
   packed_ = reinterpret_cast<float*>(base);
-  // Enough bytes to make starting a task cheap, few enough for an even finish.
+  // Tasks large enough that starting one is cheap, and small enough that threads finish together.
   constexpr std::int64_t kDecodeTasksPerThread = 16;
   constexpr std::int64_t kMinBytes = 32 << 10;
   constexpr std::int64_t kMaxBytes = 512 << 10;
@@ -77,7 +77,7 @@ void LinearGroupWork::Bind(std::byte* base, const LinearTotals& totals,
                            kMinBytes, kMaxBytes);
   if (UsesPanels()) {
     packed_tiles_ = flt::PackedTiles(tokens_);
-    // Narrow outputs on many threads: several threads take the same panel, for different tokens.
+    // With few outputs and many threads, several threads take the same panel, for different tokens.
     constexpr std::int64_t kTasksPerThread = 4;
     const std::int64_t wanted =
         (kTasksPerThread * totals.threads + totals.panels - 1) / totals.panels;
@@ -89,7 +89,7 @@ void LinearGroupWork::Bind(std::byte* base, const LinearTotals& totals,
   for (const LinearOutput& output : outputs_) tasks_ += Tasks(*output.weight);
 }
 
-// One token to quantise, or one tile of them to pack.
+// Quantises one token, or packs one tile of tokens.
 void LinearGroupWork::Prepare(std::int64_t task) const {
   task -= first_prepare_task_;
   if (any_block_ && task < tokens_) {

@@ -51,7 +51,7 @@ HWY_INLINE V Tanh(D d, V x) {
   q = hn::MulAdd(q, square, hn::Set(d, -0.3333328f));
   const V small = hn::MulAdd(hn::Mul(x, square), q, x);
   const V one = hn::Set(d, 1.0f);
-  // Qualified, as Highway may have one by that name in view.
+  // Qualified, since Highway may declare a function of the same name.
   const V e = cpu::HWY_NAMESPACE::Exp(d, hn::Mul(magnitude, hn::Set(d, -2.0f)));
   const V large = hn::CopySign(hn::Div(hn::Sub(one, e), hn::Add(one, e)), x);
   return hn::IfThenElse(hn::Lt(magnitude, hn::Set(d, 0.625f)), small, large);
