@@ -96,7 +96,7 @@ void AttentionSetting::Store() {
   const auto view = [&](std::vector<float>& x) {
     return TensorView::Dense(x.data(), DType::kF32, case_.head_dim, AttentionCase::kKvHeads, count);
   };
-  if (!cpu::StoreKv(pool_, scratch_, layer_, view(k), view(v), cells).ok()) std::abort();
+  if (!cpu::StoreKv(pool_, workspace_, layer_, view(k), view(v), cells).ok()) std::abort();
   for (int head = 0; head < AttentionCase::kKvHeads; ++head) {
     for (const bool keys : {true, false}) {
       const DType type = keys ? layer_.k_type : layer_.v_type;
@@ -151,7 +151,7 @@ bool AttentionSetting::Run() {
   layer.v += next_ * case_.LayerBytes();
   next_ = (next_ + 1) % layers_;
   const Status status =
-      cpu::Attention(pool_, scratch_, plan_, layer, view(q_), visibility,
+      cpu::Attention(pool_, workspace_, plan_, layer, view(q_), visibility,
                      {.scale = Scale(), .soft_cap = 0.0f, .sinks = {}}, view(out_));
   if (!status.ok()) std::fprintf(stderr, "%s\n", status.message().c_str());
   return status.ok();

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "backend/cpu/attention/attention.h"
-#include "backend/cpu/scratch.h"
+#include "backend/cpu/workspace.h"
 #include "kvcache/kv.h"
 #include "platform/aligned_buffer.h"
 #include "platform/thread_pool.h"
@@ -84,7 +84,7 @@ class AttentionSetting {
   double RowError(std::size_t row) const;
 
   ThreadPool& pool_;
-  cpu::Scratch scratch_;
+  cpu::Workspace workspace_;
   cpu::AttentionPlan plan_;
   AttentionCase case_;
   int layers_ = 1;

@@ -75,14 +75,14 @@ class Setting {
                                case_.head_dim, kKvHeads, count);
     };
     const CellRun cells[] = {{5 + first, count}};
-    const Status status = cpu::StoreKv(pool_, scratch_, layer_, view(rows_.data()),
+    const Status status = cpu::StoreKv(pool_, workspace_, layer_, view(rows_.data()),
                                        view(rows_.data() + Values()), cells);
     if (!status.ok()) std::fprintf(stderr, "%s\n", status.message().c_str());
     return status.ok();
   }
 
   ThreadPool& pool_;
-  cpu::Scratch scratch_;
+  cpu::Workspace workspace_;
   Case case_;
   LayerKv layer_;
   std::vector<std::byte> bytes_;

@@ -1,11 +1,11 @@
-// One block of values to and from the bytes of a block type: what Quantize and Dequantize
-// repeat along a row. One pair of functions per type, one file per family:
+// Codecs of the block types: a codec converts one block of values to bytes and back. Quantize and
+// Dequantize apply it along a row. There is one file per family:
 //
 //   quantize_blocks.cc        Q4_0, Q4_1, Q5_0, Q5_1, Q8_0     blocks of 32
 //   quantize_mxfp4.cc         MXFP4                            blocks of 32
 //   quantize_super_blocks.cc  Q4_K, Q5_K, Q6_K                 super-blocks of 256
 //
-// Thread safety: free functions without state.
+// Thread safety: pure functions.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@
 
 namespace kvcache::codec {
 
-// `values` and `bytes` are one block's, block_size and block_bytes of DTypeInfo long.
-// REQUIRES of Encode: finite values.
+// `values` and `bytes` are one block: DTypeInfo::block_size values and block_bytes bytes.
+// REQUIRES, for Encode: finite values.
 struct BlockCodec {
   void (*encode)(const float* values, std::byte* bytes);
   void (*decode)(const std::byte* bytes, float* values);
@@ -43,7 +43,7 @@ T Load(const std::byte* at) {
   return value;
 }
 
-// std::round without a call per value, so that the compiler turns loops into vectors.
+// std::round without a function call per value, so that the compiler can vectorise loops.
 // REQUIRES: |x| < 2^31.
 inline std::int32_t RoundHalfAway(float x) {
   const auto whole = static_cast<std::int32_t>(x);
@@ -53,7 +53,7 @@ inline std::int32_t RoundHalfAway(float x) {
   return whole + up - down;
 }
 
-// 1 / d, or 0 where that overflows: then f16(d) is zero, whatever the quants are.
+// 1 / d, or 0 if that overflows. In that case f16(d) is zero, so the quants do not matter.
 inline float InverseOf(float d) {
   const float magnitude = d < 0.0f ? -d : d;
   return magnitude >= 0x1p-127f ? 1.0f / d : 0.0f;

@@ -1,5 +1,5 @@
-// Scalar conversions between f32 and the 16-bit floats, bit for bit what the processors'
-// instructions do: round to nearest even, subnormals kept, NaNs stay NaNs (quiet).
+// Scalar conversions between f32 and the 16-bit floats, with the same bits as the processors'
+// instructions: they round to nearest even, keep subnormals, and make NaNs quiet.
 #pragma once
 
 #include <bit>

@@ -15,7 +15,7 @@ namespace {
 using codec::Load;
 using codec::Store;
 
-// nullptr for types that are not of blocks.
+// The codec of a block type; nullptr for other types.
 const codec::BlockCodec* CodecOf(DType type) {
   switch (type) {
     case DType::kQ4_0: return &codec::kQ4_0;

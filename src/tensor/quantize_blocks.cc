@@ -1,5 +1,5 @@
-// Blocks of 32 values, each with its own f16 scale d, and where the name ends in _1 an f16
-// least value m. Bytes of a block, and the value i that they stand for:
+// Blocks of 32 values, each with an f16 scale d and, if the type's name ends in _1, an f16 minimum
+// m. The bytes of a block, and its value i:
 //
 //   Q4_0   d, 16 × nibbles                 d · (q - 8)
 //   Q4_1   d, m, 16 × nibbles              d · q + m
@@ -26,7 +26,7 @@ constexpr int kHalf = kBlock / 2;
 
 using Quants = std::array<std::uint8_t, kBlock>;
 
-// The value furthest from zero, the first of several.
+// Returns the value furthest from zero, the first of equal ones.
 float Furthest(const float* values) {
   float furthest = 0.0f;
   for (int i = 0; i < kBlock; ++i) {
@@ -95,27 +95,27 @@ void DecodeAroundZero(const std::byte* bytes, float* values) {
   }
 }
 
-// ---- From the least value up: Q4_1, Q5_1
+// ---- From the minimum up: Q4_1, Q5_1
 
 template <int kBits>
-void EncodeFromLeast(const float* values, std::byte* out) {
+void EncodeFromMinimum(const float* values, std::byte* out) {
   constexpr int kMost = (1 << kBits) - 1;
-  const auto [least, most] = std::minmax_element(values, values + kBlock);
-  const float d = (*most - *least) / static_cast<float>(kMost);
+  const auto [minimum, most] = std::minmax_element(values, values + kBlock);
+  const float d = (*most - *minimum) / static_cast<float>(kMost);
   const float inverse = InverseOf(d);
   Quants q;
   for (std::size_t i = 0; i < kBlock; ++i) {
-    const int rounded = RoundHalfAway((values[i] - *least) * inverse);
+    const int rounded = RoundHalfAway((values[i] - *minimum) * inverse);
     q[i] = static_cast<std::uint8_t>(std::min(kMost, rounded));
   }
   Store(out, F32ToF16(d));
-  Store(out + 2, F32ToF16(*least));
+  Store(out + 2, F32ToF16(*minimum));
   if constexpr (kBits == 5) StoreHighBits(q, out + 4);
   StoreNibbles(q, out + (kBits == 5 ? 8 : 4));
 }
 
 template <int kBits>
-void DecodeFromLeast(const std::byte* bytes, float* values) {
+void DecodeFromMinimum(const std::byte* bytes, float* values) {
   const float d = F16ToF32(Load<std::uint16_t>(bytes));
   const float m = F16ToF32(Load<std::uint16_t>(bytes + 2));
   Quants q = LoadNibbles(bytes + (kBits == 5 ? 8 : 4));
@@ -146,9 +146,9 @@ void DecodeQ8(const std::byte* bytes, float* values) {
 }  // namespace
 
 const BlockCodec kQ4_0{EncodeAroundZero<4>, DecodeAroundZero<4>};
-const BlockCodec kQ4_1{EncodeFromLeast<4>, DecodeFromLeast<4>};
+const BlockCodec kQ4_1{EncodeFromMinimum<4>, DecodeFromMinimum<4>};
 const BlockCodec kQ5_0{EncodeAroundZero<5>, DecodeAroundZero<5>};
-const BlockCodec kQ5_1{EncodeFromLeast<5>, DecodeFromLeast<5>};
+const BlockCodec kQ5_1{EncodeFromMinimum<5>, DecodeFromMinimum<5>};
 const BlockCodec kQ8_0{EncodeQ8, DecodeQ8};
 
 }  // namespace kvcache::codec

@@ -30,7 +30,7 @@ float ScaleOf(std::uint32_t e) {
   return std::bit_cast<float>(e < 2 ? 0x00200000u << e : (e - 1) << 23);
 }
 
-// The nibble whose value is nearest, the first of two.
+// Returns the nibble with the nearest value, the first of two equally near.
 std::uint8_t Nearest(float value, float scale) {
   const auto distance = [&](int doubled) {
     return std::fabs(value - scale * static_cast<float>(doubled));
@@ -39,7 +39,7 @@ std::uint8_t Nearest(float value, float scale) {
   return static_cast<std::uint8_t>(nearest - kDoubled.begin());
 }
 
-// The largest value is between 4 and 8 of the scale.
+// Chooses the scale so that the largest value is 4 to 8 times the scale.
 void Encode(const float* values, std::byte* bytes) {
   float most = 0.0f;
   for (std::size_t i = 0; i < 2 * kHalf; ++i) most = std::max(most, std::fabs(values[i]));

@@ -1,4 +1,4 @@
-// Super-blocks of 256 values: f16 factors for the whole, small integer scales for sub-blocks.
+// Super-blocks of 256 values: f16 factors for the super-block, small integer scales for sub-blocks.
 //
 //   Q4_K   d, dmin (f16), 12 bytes of scales, 128 bytes of nibbles
 //   Q5_K   d, dmin (f16), 12 bytes of scales, 32 bytes of fifth bits, 128 bytes of nibbles
@@ -61,14 +61,14 @@ void StoreScales(const Scales& s, std::byte* out) {
 
 // ---- Q4_K and Q5_K
 
-// value = scale · q - least, least >= 0
+// value = scale · q - minimum, minimum >= 0
 struct Fit {
   float scale;
-  float least;
+  float minimum;
 };
 
 int QuantOf(float value, const Fit& fit, float inverse, int most) {
-  return std::clamp(RoundHalfAway((value + fit.least) * inverse), 0, most);
+  return std::clamp(RoundHalfAway((value + fit.minimum) * inverse), 0, most);
 }
 
 // The line through (q, value) with the smallest squared error, for q as `fit` chooses them.
@@ -86,16 +86,16 @@ Fit Improved(const float* values, const Fit& fit, int most) {
   const float spread = kCount * q2 - q1 * q1;
   if (!(spread > 0.0f)) return fit;
   const float scale = (kCount * xq - q1 * x1) / spread;
-  const float least = (q1 * scale - x1) / kCount;
-  if (least >= 0.0f) return {scale, least};
+  const float minimum = (q1 * scale - x1) / kCount;
+  if (minimum >= 0.0f) return {scale, minimum};
   return {q2 > 0.0f ? xq / q2 : fit.scale, 0.0f};
 }
 
 Fit FitSubBlock(const float* values, int most) {
   const auto [low, high] = std::minmax_element(values, values + kSub);
-  const float least = std::max(0.0f, -*low);
-  const float range = std::max(0.0f, *high) + least;
-  const Fit fit{range / static_cast<float>(most), least};
+  const float minimum = std::max(0.0f, -*low);
+  const float range = std::max(0.0f, *high) + minimum;
+  const Fit fit{range / static_cast<float>(most), minimum};
   return fit.scale > 0.0f ? Improved(values, Improved(values, fit, most), most) : fit;
 }
 
@@ -120,22 +120,22 @@ void StoreQuants(const std::array<std::uint8_t, kSuper>& q, std::byte* out) {
 }
 
 template <int kBits>
-void EncodeWithLeast(const float* values, std::byte* out) {
+void EncodeWithMinimum(const float* values, std::byte* out) {
   constexpr int kMost = (1 << kBits) - 1;
   std::array<Fit, kSubs> fits;
   Fit largest{0.0f, 0.0f};
   for (std::size_t j = 0; j < kSubs; ++j) {
     fits[j] = FitSubBlock(values + j * kSub, kMost);
     largest.scale = std::max(largest.scale, fits[j].scale);
-    largest.least = std::max(largest.least, fits[j].least);
+    largest.minimum = std::max(largest.minimum, fits[j].minimum);
   }
   const std::uint16_t d = F32ToF16(largest.scale / kMostScale);
-  const std::uint16_t dmin = F32ToF16(largest.least / kMostScale);
+  const std::uint16_t dmin = F32ToF16(largest.minimum / kMostScale);
   Scales scales;
   std::array<std::uint8_t, kSuper> q;
   for (std::size_t j = 0; j < kSubs; ++j) {
     scales.sc[j] = static_cast<std::uint8_t>(ScaleOf(fits[j].scale, InverseOf(F16ToF32(d))));
-    scales.m[j] = static_cast<std::uint8_t>(ScaleOf(fits[j].least, InverseOf(F16ToF32(dmin))));
+    scales.m[j] = static_cast<std::uint8_t>(ScaleOf(fits[j].minimum, InverseOf(F16ToF32(dmin))));
     const Fit kept{F16ToF32(d) * static_cast<float>(scales.sc[j]),
                    F16ToF32(dmin) * static_cast<float>(scales.m[j])};
     const float inverse = InverseOf(kept.scale);
@@ -150,7 +150,7 @@ void EncodeWithLeast(const float* values, std::byte* out) {
 }
 
 template <int kBits>
-void DecodeWithLeast(const std::byte* bytes, float* values) {
+void DecodeWithMinimum(const std::byte* bytes, float* values) {
   const float d = F16ToF32(Load<std::uint16_t>(bytes));
   const float dmin = F16ToF32(Load<std::uint16_t>(bytes + 2));
   const Scales scales = LoadScales(bytes + 4);
@@ -158,11 +158,11 @@ void DecodeWithLeast(const std::byte* bytes, float* values) {
   const std::byte* const nibbles = high + (kBits == 5 ? kSub : 0);
   for (std::size_t j = 0; j < kSubs; ++j) {
     const float scale = d * static_cast<float>(scales.sc[j]);
-    const float least = dmin * static_cast<float>(scales.m[j]);
+    const float minimum = dmin * static_cast<float>(scales.m[j]);
     for (std::size_t i = 0; i < kSub; ++i) {
       unsigned q = static_cast<unsigned>(nibbles[j / 2 * kSub + i]) >> j % 2 * 4 & 15u;
       if constexpr (kBits == 5) q |= (static_cast<unsigned>(high[i]) >> j & 1u) << 4;
-      values[j * kSub + i] = scale * static_cast<float>(q) - least;
+      values[j * kSub + i] = scale * static_cast<float>(q) - minimum;
     }
   }
 }
@@ -177,7 +177,7 @@ constexpr std::size_t kHighAt = 128;
 constexpr std::size_t kScalesAt = 192;
 constexpr std::size_t kFactorAt = 208;
 
-// Where value i's bits lie: its nibble and its two high bits.
+// The places of value i's bits: its nibble and its two high bits.
 struct Place {
   std::size_t nibble;
   std::size_t nibble_shift;
@@ -192,7 +192,7 @@ constexpr Place PlaceOf(std::size_t i) {
           in_half / 32 * 2};
 }
 
-// The scale that the value furthest from zero asks for: it becomes the lowest quant.
+// Returns the scale with which the value furthest from zero becomes the lowest quant.
 float ScaleAroundZero(const float* values) {
   float furthest = 0.0f;
   for (std::size_t i = 0; i < kSmallSub; ++i) {
@@ -240,8 +240,8 @@ void DecodeQ6K(const std::byte* bytes, float* values) {
 
 }  // namespace
 
-const BlockCodec kQ4_K{EncodeWithLeast<4>, DecodeWithLeast<4>};
-const BlockCodec kQ5_K{EncodeWithLeast<5>, DecodeWithLeast<5>};
+const BlockCodec kQ4_K{EncodeWithMinimum<4>, DecodeWithMinimum<4>};
+const BlockCodec kQ5_K{EncodeWithMinimum<5>, DecodeWithMinimum<5>};
 const BlockCodec kQ6_K{EncodeQ6K, DecodeQ6K};
 
 }  // namespace kvcache::codec

@@ -45,7 +45,7 @@ Result<std::unique_ptr<Buffer>> CpuBackend::Allocate(std::size_t size_bytes) {
 
 Status CpuBackend::StoreKv(const LayerKv& layer, const TensorView& k, const TensorView& v,
                            std::span<const CellRun> cells) {
-  return cpu::StoreKv(pool_, scratch_, layer, k, v, cells);
+  return cpu::StoreKv(pool_, workspace_, layer, k, v, cells);
 }
 
 Status CpuBackend::CopyCells(const LayerKv& layer, std::span<const CellMove> moves) {
@@ -58,13 +58,13 @@ Status CpuBackend::CopyValues(const TensorView& from, const TensorView& to) {
 
 Status CpuBackend::ShiftKeys(const LayerKv& layer, std::span<const CellRun> cells, Position offset,
                              const RopeParams& rope) {
-  return cpu::ShiftKeys(pool_, scratch_, layer, cells, offset, rope);
+  return cpu::ShiftKeys(pool_, workspace_, layer, cells, offset, rope);
 }
 
 Status CpuBackend::Attention(const LayerKv& layer, const TensorView& q,
                              const Visibility& visibility, const AttentionOptions& options,
                              const TensorView& out) {
-  return cpu::Attention(pool_, scratch_, attention_plan_, layer, q, visibility, options, out);
+  return cpu::Attention(pool_, workspace_, attention_plan_, layer, q, visibility, options, out);
 }
 
 Result<std::unique_ptr<LinearWeight>> CpuBackend::MakeLinear(const TensorView& w) {
@@ -73,11 +73,11 @@ Result<std::unique_ptr<LinearWeight>> CpuBackend::MakeLinear(const TensorView& w
 
 Status CpuBackend::Linear(const TensorView& x, std::span<const LinearOutput> outputs) {
   const LinearGroup group{x, outputs};
-  return cpu::LinearGroups(pool_, scratch_, {&group, 1});
+  return cpu::LinearGroups(pool_, workspace_, {&group, 1});
 }
 
 Status CpuBackend::LinearGroups(std::span<const LinearGroup> groups) {
-  return cpu::LinearGroups(pool_, scratch_, groups);
+  return cpu::LinearGroups(pool_, workspace_, groups);
 }
 
 Status CpuBackend::Embed(const TensorView& table, std::span<const std::int32_t> tokens,

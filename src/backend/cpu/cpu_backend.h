@@ -1,5 +1,7 @@
-// The backend for the processor that the process runs on: a thread pool, a scratch, and
-// kernels, which are free functions in the files beside this one.
+// The backend for the processor that the process runs on. It owns a thread pool and a workspace;
+// the kernels are free functions in attention/, kv/, linear/ and ops/.
+//
+// Thread safety: one call at a time, as kvcache/backend.h says.
 #pragma once
 
 #include <memory>
@@ -8,7 +10,7 @@
 
 #include "backend/cpu/attention/attention_plan.h"
 #include "backend/cpu/ops/rope.h"
-#include "backend/cpu/scratch.h"
+#include "backend/cpu/workspace.h"
 #include "kvcache/backend.h"
 #include "platform/thread_pool.h"
 
@@ -19,7 +21,7 @@ class CpuBackend : public Backend {
   // REQUIRES: threads >= 1.
   explicit CpuBackend(int threads) : pool_(threads) {}
 
-  // Fewer than asked for where the system refuses more.
+  // The number of threads; fewer than asked for if the system refuses more.
   int threads() const { return pool_.threads(); }
 
   std::string_view name() const override { return "cpu"; }
@@ -69,7 +71,7 @@ class CpuBackend : public Backend {
 
  private:
   ThreadPool pool_;
-  Scratch scratch_;
+  Workspace workspace_;
   AttentionPlan attention_plan_;
   RopeTables rope_tables_;
 };

@@ -1,4 +1,5 @@
-// Compiled once per target for the name of the one in use, which dispatch alone knows.
+// This file is compiled once per target because only a dispatched function knows the name of the
+// target in use.
 #include "backend/cpu/cpu_target.h"
 
 #include <atomic>
@@ -46,8 +47,8 @@ std::int64_t TargetsWithoutTheirVnni() {
 #endif
 }
 
-// All that this machine can run, best first. Asked once, before any is disabled: Highway 1.0
-// forgets what is disabled, until the next call of DisableTargets, when it is asked again.
+// All targets that this machine can run, best first. Detected once, before any target is disabled:
+// detecting again makes Highway 1.0 forget the disabled ones until the next DisableTargets.
 const std::vector<std::int64_t>& MachineTargets() {
   static const std::vector<std::int64_t> targets = [] {
     std::vector<std::int64_t> all = hwy::SupportedAndGeneratedTargets();
@@ -58,7 +59,7 @@ const std::vector<std::int64_t>& MachineTargets() {
   return targets;
 }
 
-// Targets of lower bits than the best allowed are better ones.
+// The bit of the best target that may be used. A better target has a lower bit.
 std::atomic<std::int64_t> best_allowed = 1;
 
 }  // namespace
@@ -69,7 +70,7 @@ Status UseCpuTarget(std::string_view name) {
     if (name.empty() || name == hwy::TargetName(target)) {
       best_allowed = target;
       hwy::DisableTargets(TargetsWithoutTheirVnni() | (target - 1));
-      // Chosen here and now: the first of concurrent kernels would choose in passing.
+      // Choose the target now: otherwise the first of several concurrent kernels would do it.
       hwy::GetChosenTarget().Update(hwy::SupportedTargets());
       return Status::Ok();
     }

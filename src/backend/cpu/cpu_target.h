@@ -1,4 +1,4 @@
-// The choice of the instruction set at run time.
+// The choice of the instruction set (Highway's target) at run time.
 #pragma once
 
 #include <string_view>
@@ -7,13 +7,13 @@
 
 namespace kvcache::cpu {
 
-// Kernels run with target `name` from now on; "" stands for the best that the machine has.
-// kInvalidArgument, with the names that would do, when the name is unknown or the machine lacks
-// it. Not to be called while kernels run; tests and comparisons use it.
+// Makes all kernels use target `name` from now on; "" selects the best one of the machine. Returns
+// kInvalidArgument, with the names to choose from, if the name is unknown or the machine lacks the
+// target. REQUIRES: no kernel is running. For tests and comparisons.
 Status UseCpuTarget(std::string_view name);
 
-// UseCpuTarget($KVCACHE_CPU_TARGET), once per process; later calls return the first one's
-// result. May be called from any thread.
+// Calls UseCpuTarget($KVCACHE_CPU_TARGET) once per process; later calls return the result of the
+// first. Thread-safe.
 Status UseCpuTargetFromEnvironment();
 
 }  // namespace kvcache::cpu

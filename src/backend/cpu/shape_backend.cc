@@ -1,5 +1,5 @@
-// A backend for describing models: it checks weights as the processor's backend does and keeps
-// their shapes alone.
+// A backend for describing models. It checks weights like the CPU backend but keeps only their
+// shapes.
 #include <memory>
 
 #include "backend/cpu/cpu_backend.h"

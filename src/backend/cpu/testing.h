@@ -1,4 +1,4 @@
-// What the tests of this folder share: reproducible values, weights in all types, targets.
+// Helpers for the tests of this folder: reproducible values, weights of all types, targets.
 #pragma once
 
 #include <cmath>
@@ -17,7 +17,7 @@
 
 namespace kvcache::cpu::testing {
 
-// Values of N(0, 1)'s size, the same in every run.
+// Values of the magnitude of N(0, 1), the same in every run.
 inline std::vector<float> RandomValues(std::int64_t count, std::uint32_t seed) {
   std::minstd_rand random(seed + 1);
   std::uniform_real_distribution<float> uniform(-1.7f, 1.7f);
@@ -26,8 +26,7 @@ inline std::vector<float> RandomValues(std::int64_t count, std::uint32_t seed) {
   return values;
 }
 
-// Random weights as a model file holds them. Block types: every bit at random but for the
-// factors, which get a likely size and, in super-blocks, either sign.
+// Sets the factors of random blocks to a plausible size and, in super-blocks, a random sign.
 inline void SetFactors(DType dtype, std::vector<std::byte>& bytes, std::minstd_rand& random) {
   const auto block_bytes = static_cast<std::size_t>(InfoOf(dtype).block_bytes);
   const bool two = dtype == DType::kQ4_1 || dtype == DType::kQ5_1 || dtype == DType::kQ4_K ||
@@ -49,6 +48,8 @@ inline void SetFactors(DType dtype, std::vector<std::byte>& bytes, std::minstd_r
   }
 }
 
+// Random weights as a model file holds them. In block types every bit is random, except for the
+// factors.
 inline std::vector<std::byte> RandomWeights(DType dtype, std::int64_t count, std::uint32_t seed) {
   std::vector<std::byte> bytes(static_cast<std::size_t>(BytesOf(dtype, count)));
   std::minstd_rand random(seed + 1);
@@ -69,7 +70,7 @@ inline std::vector<std::byte> RandomWeights(DType dtype, std::int64_t count, std
   return bytes;
 }
 
-// What the bytes stand for. REQUIRES: whole blocks.
+// The values of the bytes. REQUIRES: whole blocks.
 inline std::vector<float> WeightValues(const std::vector<std::byte>& bytes, DType dtype) {
   const auto blocks = bytes.size() / static_cast<std::size_t>(InfoOf(dtype).block_bytes);
   std::vector<float> values(blocks * static_cast<std::size_t>(InfoOf(dtype).block_size));
@@ -77,7 +78,8 @@ inline std::vector<float> WeightValues(const std::vector<std::byte>& bytes, DTyp
   return values;
 }
 
-// A step of a chain as the target takes it: fused where it can, rounded twice where not.
+// One step of a chain as `target` computes it: fused if it has fused multiply-add, else rounded
+// twice.
 struct MulAdd {
   explicit MulAdd(const std::string& target) : fused(target != "EMU128") {}
   float operator()(float a, float b, float c) const {
@@ -86,7 +88,7 @@ struct MulAdd {
   bool fused;
 };
 
-// Forces a target while it lives.
+// Forces a target for its lifetime.
 class ForcedTarget {
  public:
   explicit ForcedTarget(const std::string& name) : ok_(UseCpuTarget(name).ok()) {}

@@ -9,25 +9,25 @@
 namespace kvcache::cpu {
 namespace {
 
-// What the tasks of one call need. Scratch: every thread's own piece, then the partial results
-// of all (stretch, KV head).
+// The state of one call. The workspace holds one piece per thread, then the partial results of all
+// (node, KV head).
 struct Job {
   const AttentionCall& call;
   const Visibility& visibility;
   AttentionPlan& plan;
   int threads;
-  float* scratch;
+  float* workspace;
   std::int64_t thread_floats;
   float* partials;
 
-  float* OfThread(int thread) const { return scratch + thread * thread_floats; }
+  float* OfThread(int thread) const { return workspace + thread * thread_floats; }
 };
 
 std::int64_t ThreadFloats(const LayerKv& layer, const AttentionPlan& plan) {
   const std::int64_t block =
-      plan.block_rows() > 0 ? BlockScratchFloats(layer, plan.block_rows()) : 0;
+      plan.prefill_rows() > 0 ? PrefillWorkspaceFloats(layer, plan.prefill_rows()) : 0;
   const std::int64_t split =
-      plan.split_rows() > 0 ? SplitScratchFloats(layer, plan.split_rows()) : 0;
+      plan.decode_rows() > 0 ? DecodeWorkspaceFloats(layer, plan.decode_rows()) : 0;
   return RoundUp<std::int64_t>(std::max(block, split), kCellTile);
 }
 
@@ -43,67 +43,67 @@ std::span<const HistoryRun> RunsOf(const Job& job, const SequencePlan& sequence)
   return job.visibility.histories[static_cast<std::size_t>(sequence.history)];
 }
 
-std::span<const HistoryRun> RunsOf(const Job& job, const Stretch& stretch) {
-  return RunsOf(job, job.plan.SequencesOf(stretch).front());
+std::span<const HistoryRun> RunsOf(const Job& job, const PrefixNode& node) {
+  return RunsOf(job, job.plan.SequencesOf(node).front());
 }
 
-const Stretch& StretchAt(const Job& job, std::int32_t index) {
-  return job.plan.stretches()[static_cast<std::size_t>(index)];
+const PrefixNode& NodeAt(const Job& job, std::int32_t index) {
+  return job.plan.nodes()[static_cast<std::size_t>(index)];
 }
 
-// What is seen from a task's first split on, and before the split behind its last one.
-std::int64_t SeenFrom(const Job& job, const Stretch& stretch, const AttentionTask& task) {
-  const auto split = static_cast<std::size_t>(stretch.first_split + task.part);
-  return std::max(stretch.seen.begin, SplitBase(job.plan.splits()[split]));
+// The range of positions that a decode task sees: from its first split on, and up to the split
+// behind its last one.
+std::int64_t SeenFrom(const Job& job, const PrefixNode& node, const AttentionTask& task) {
+  const auto split = static_cast<std::size_t>(node.first_split + task.part);
+  return std::max(node.seen.begin, SplitBase(job.plan.splits()[split]));
 }
-std::int64_t SeenUntil(const Job& job, const Stretch& stretch, const AttentionTask& task) {
+std::int64_t SeenUntil(const Job& job, const PrefixNode& node, const AttentionTask& task) {
   const std::int32_t part = task.part + task.count;
-  if (part == stretch.splits) return stretch.seen.end;
-  return SplitBase(job.plan.splits()[static_cast<std::size_t>(stretch.first_split + part)]);
+  if (part == node.splits) return node.seen.end;
+  return SplitBase(job.plan.splits()[static_cast<std::size_t>(node.first_split + part)]);
 }
 
-// Where the thread that runs task `index` probably goes on: with as many tasks for each thread.
+// Returns the first cell of the task that the thread of task `index` probably runs next, if that
+// is a decode task. Threads take tasks in order, so it is the task `threads` places later.
 std::optional<CellOfHead> PlaceAfter(const Job& job, std::int64_t index) {
   const std::span<const AttentionTask> tasks = job.plan.tasks();
   const auto after = static_cast<std::size_t>(index + job.threads);
-  if (after >= tasks.size() || tasks[after].kind != AttentionTask::Kind::kSplits) {
+  if (after >= tasks.size() || tasks[after].kind != AttentionTask::Kind::kDecode) {
     return std::nullopt;
   }
   const AttentionTask& task = tasks[after];
-  const Stretch& stretch = StretchAt(job, task.of);
-  return CellOfHead{task.kv_head, FirstCell(RunsOf(job, stretch), SeenFrom(job, stretch, task))};
+  const PrefixNode& node = NodeAt(job, task.of);
+  return CellOfHead{task.kv_head, FirstCell(RunsOf(job, node), SeenFrom(job, node, task))};
 }
 
-// Of all rows of the stretch.
-std::int64_t PartialFloats(const Job& job, const Stretch& stretch) {
-  return std::int64_t{stretch.tokens} * job.call.group() *
-         PartialStride(job.call.layer->shape.v_dim);
+// Floats of one partial result of all rows of the node.
+std::int64_t PartialFloats(const Job& job, const PrefixNode& node) {
+  return std::int64_t{node.tokens} * job.call.group() * PartialStride(job.call.layer->shape.v_dim);
 }
-float* PartialsOf(const Job& job, const Stretch& stretch, int kv_head) {
-  return job.partials + stretch.partials +
-         std::int64_t{kv_head} * stretch.partials_of_head() * PartialFloats(job, stretch);
+float* PartialsOf(const Job& job, const PrefixNode& node, int kv_head) {
+  return job.partials + node.partials +
+         std::int64_t{kv_head} * node.partials_of_head() * PartialFloats(job, node);
 }
 
-// What a stretch has for one of its sequences.
-PartialResults ResultsFor(const Job& job, const Stretch& stretch, const SequencePlan& sequence,
+// The rows of one sequence in the partial results of a node.
+PartialResults ResultsFor(const Job& job, const PrefixNode& node, const SequencePlan& sequence,
                           int kv_head) {
-  const std::int64_t row =
-      std::int64_t{sequence.first_token - stretch.first_token} * job.call.group();
-  return {PartialsOf(job, stretch, kv_head) + row * PartialStride(job.call.layer->shape.v_dim),
-          stretch.partials_of_head(), PartialFloats(job, stretch)};
+  const std::int64_t row = std::int64_t{sequence.first_token - node.first_token} * job.call.group();
+  return {PartialsOf(job, node, kv_head) + row * PartialStride(job.call.layer->shape.v_dim),
+          node.partials_of_head(), PartialFloats(job, node)};
 }
 
-// The first of the sequence's results, into which those of `index` and of the stretches before it
-// are merged, in ascending order.
+// Merges the sequence's partial results from the root to node `index`, in ascending order, into the
+// first of them, and returns it.
 float* MergeUntil(const Job& job, std::int32_t index, const SequencePlan& sequence,
                   const MergeTask& task) {
-  const Stretch& stretch = StretchAt(job, index);
-  PartialResults results = ResultsFor(job, stretch, sequence, task.kv_head);
+  const PrefixNode& node = NodeAt(job, index);
+  PartialResults results = ResultsFor(job, node, sequence, task.kv_head);
   float* into = results.first;
-  if (stretch.before < 0) {
+  if (node.parent < 0) {
     results = {into + results.distance, results.count - 1, results.distance};
   } else {
-    into = MergeUntil(job, stretch.before, sequence, task);
+    into = MergeUntil(job, node.parent, sequence, task);
   }
   MergeSplits(task, results, into);
   return into;
@@ -112,30 +112,30 @@ float* MergeUntil(const Job& job, std::int32_t index, const SequencePlan& sequen
 void Merge(const Job& job, const SequencePlan& sequence, int kv_head) {
   const MergeTask task{
       .call = &job.call, .kv_head = kv_head, .tokens = job.plan.TokensOf(sequence)};
-  FinishRows(task, MergeUntil(job, sequence.last_stretch, sequence, task));
+  FinishRows(task, MergeUntil(job, sequence.leaf, sequence, task));
 }
 
-// Whoever finishes the last split of a sequence and KV head merges: the merge's order does not
-// depend on it.
-void RunSplits(const Job& job, std::int64_t index, int thread) {
+// The thread that finishes the last split of a (sequence, KV head) merges its partial results. The
+// order of the merge does not depend on which thread that is.
+void RunDecode(const Job& job, std::int64_t index, int thread) {
   const AttentionTask& task = job.plan.tasks()[static_cast<std::size_t>(index)];
-  const Stretch& stretch = StretchAt(job, task.of);
-  const std::span<const HistoryRun> runs = RunsOf(job, stretch);
-  const std::int64_t before = task.part == 0 ? 0 : task.part - stretch.merged + 1;
-  AttendSplits({
+  const PrefixNode& node = NodeAt(job, task.of);
+  const std::span<const HistoryRun> runs = RunsOf(job, node);
+  const std::int64_t before = task.part == 0 ? 0 : task.part - node.merged + 1;
+  AttendDecode({
       .call = &job.call,
       .kv_head = task.kv_head,
       .splits = task.count,
       .runs = runs,
-      .tokens = job.plan.TokensOf(stretch),
-      .seen = {static_cast<Position>(SeenFrom(job, stretch, task)), stretch.seen.end},
-      .merge = stretch.before < 0 && task.part == 0,
-      .end = {task.kv_head, EndCell(runs, SeenUntil(job, stretch, task))},
-      .then = PlaceAfter(job, index),
-      .partials = PartialsOf(job, stretch, task.kv_head) + before * PartialFloats(job, stretch),
-      .scratch = job.OfThread(thread),
+      .tokens = job.plan.TokensOf(node),
+      .seen = {static_cast<Position>(SeenFrom(job, node, task)), node.seen.end},
+      .merge = node.parent < 0 && task.part == 0,
+      .end = {task.kv_head, EndCell(runs, SeenUntil(job, node, task))},
+      .next = PlaceAfter(job, index),
+      .partials = PartialsOf(job, node, task.kv_head) + before * PartialFloats(job, node),
+      .workspace = job.OfThread(thread),
   });
-  for (const SequencePlan& sequence : job.plan.SequencesOf(stretch)) {
+  for (const SequencePlan& sequence : job.plan.SequencesOf(node)) {
     std::atomic_ref<std::int32_t> waiting(job.plan.Waiting(sequence, task.kv_head));
     if (waiting.fetch_sub(task.count, std::memory_order_acq_rel) == task.count) {
       Merge(job, sequence, task.kv_head);
@@ -143,22 +143,22 @@ void RunSplits(const Job& job, std::int64_t index, int thread) {
   }
 }
 
-void RunBlock(const Job& job, const AttentionTask& task, int thread) {
+void RunPrefill(const Job& job, const AttentionTask& task, int thread) {
   const SequencePlan& sequence = job.plan.sequences()[static_cast<std::size_t>(task.of)];
-  AttendBlock({
+  AttendPrefill({
       .call = &job.call,
       .kv_head = task.kv_head,
       .runs = RunsOf(job, sequence),
-      .tokens = job.plan.BlockOf(sequence, task.part),
-      .scratch = job.OfThread(thread),
+      .tokens = job.plan.TileOf(sequence, task.part),
+      .workspace = job.OfThread(thread),
   });
 }
 
 void RunTask(const Job& job, std::int64_t index, int thread) {
   const AttentionTask& task = job.plan.tasks()[static_cast<std::size_t>(index)];
   switch (task.kind) {
-    case AttentionTask::Kind::kBlock: return RunBlock(job, task, thread);
-    case AttentionTask::Kind::kSplits: return RunSplits(job, index, thread);
+    case AttentionTask::Kind::kPrefill: return RunPrefill(job, task, thread);
+    case AttentionTask::Kind::kDecode: return RunDecode(job, index, thread);
     case AttentionTask::Kind::kZeros:
       const auto& sequence = job.plan.sequences()[static_cast<std::size_t>(task.of)];
       return WriteZeros(job.call, job.plan.TokensOf(sequence), task.kv_head);
@@ -167,7 +167,7 @@ void RunTask(const Job& job, std::int64_t index, int thread) {
 
 }  // namespace
 
-Status Attention(ThreadPool& pool, Scratch& scratch, AttentionPlan& plan, const LayerKv& layer,
+Status Attention(ThreadPool& pool, Workspace& workspace, AttentionPlan& plan, const LayerKv& layer,
                  const TensorView& q, const Visibility& visibility, const AttentionOptions& options,
                  const TensorView& out) {
   KVCACHE_RETURN_IF_ERROR(CheckAttention(layer, q, visibility, options, out));
@@ -185,13 +185,13 @@ Status Attention(ThreadPool& pool, Scratch& scratch, AttentionPlan& plan, const 
   const std::int64_t thread_floats = ThreadFloats(layer, plan);
   const std::int64_t floats = thread_floats * pool.threads() + plan.partial_floats();
   KVCACHE_ASSIGN_OR_RETURN(std::byte* const memory,
-                           scratch.Reserve(static_cast<std::size_t>(floats) * sizeof(float)));
+                           workspace.Reserve(static_cast<std::size_t>(floats) * sizeof(float)));
   auto* const base = reinterpret_cast<float*>(memory);
   const Job job{.call = call,
                 .visibility = visibility,
                 .plan = plan,
                 .threads = pool.threads(),
-                .scratch = base,
+                .workspace = base,
                 .thread_floats = thread_floats,
                 .partials = base + thread_floats * pool.threads()};
   pool.ParallelFor(static_cast<std::int64_t>(plan.tasks().size()),

@@ -1,18 +1,19 @@
-// Attention over a cache's cells; CpuBackend::Attention calls it. kvcache/kv_backend.h says what
-// it computes, docs/design/exactness.md in which order.
+// Attention over a cache's cells, for CpuBackend::Attention. kvcache/kv_backend.h defines what it
+// computes, docs/design/exactness.md the order of the operations.
 //
-// Thread safety: one call at a time per pool, scratch and plan. The plan is memory that is kept
-// from call to call, like the scratch.
+// Thread safety: one call at a time per pool, workspace and plan. The plan keeps its memory from
+// call to call, like the workspace.
 #pragma once
 
 #include "backend/cpu/attention/attention_plan.h"
-#include "backend/cpu/scratch.h"
+#include "backend/cpu/workspace.h"
 #include "kvcache/kv_backend.h"
 #include "platform/thread_pool.h"
 
 namespace kvcache::cpu {
 
-Status Attention(ThreadPool& pool, Scratch& scratch, AttentionPlan& plan, const LayerKv& layer,
+// Errors: those of CheckAttention, and kOutOfMemory.
+Status Attention(ThreadPool& pool, Workspace& workspace, AttentionPlan& plan, const LayerKv& layer,
                  const TensorView& q, const Visibility& visibility, const AttentionOptions& options,
                  const TensorView& out);
 

@@ -14,7 +14,7 @@
 namespace kvcache::cpu {
 namespace {
 
-// A pass's inputs, made outside the counted stretch.
+// A pass's inputs, made outside the counted part.
 struct Pass {
   std::vector<Position> positions;
   std::vector<std::int32_t> index;

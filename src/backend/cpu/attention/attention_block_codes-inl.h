@@ -1,5 +1,5 @@
-// What attention's integer arithmetic shares, for every target: floats to small integers times one
-// unit, and codes of block types as bytes.
+// Helpers of attention's integer arithmetic, for every target: floats as small integers times one
+// unit, and the codes of block types as bytes.
 
 // Included once per target.
 #if defined(KVCACHE_BACKEND_CPU_ATTENTION_BLOCK_CODES_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -21,8 +21,8 @@ HWY_BEFORE_NAMESPACE();
 namespace kvcache::cpu {
 namespace HWY_NAMESPACE {
 
-// The largest magnitude of what was added. As integers, magnitudes are in the same order, and
-// infinities and what is not a number are above all.
+// The largest magnitude of the floats added so far. It compares their bits as integers: the order
+// is the same, and infinities and NaNs are larger than all numbers.
 class Largest {
  public:
   HWY_INLINE Largest() : most_(hn::Zero(DI())) {}
@@ -37,13 +37,14 @@ class Largest {
   hn::Vec<DI> most_;
 };
 
-// Floats as integers times a unit. Where the inverse is 0 they have no integers: the unit is NaN,
-// which says it for all of them, or too small to have an inverse, and they count as 0.
+// Represents floats as integers times a unit. The inverse is 0 if that is impossible: either the
+// unit is NaN because a float is not finite, which makes all results NaN, or the unit is too small
+// to have an inverse, and all integers are 0.
 struct Quantiser {
   float unit = 0.0f;
   float inverse = 0.0f;
 
-  // For magnitudes up to `most` as integers up to `levels`.
+  // For floats of magnitude up to `most`, as integers of magnitude up to `levels`.
   static HWY_INLINE Quantiser Of(float most, float levels) {
     using Limits = std::numeric_limits<float>;
     const float unit = most / levels;
@@ -52,23 +53,24 @@ struct Quantiser {
   }
 };
 
-// What a type's codes are more than the integers they stand for.
+// The offset of a type's codes: code = integer + offset.
 constexpr std::uint32_t CodeOffset(DType type) {
   return type == DType::kQ8_0 ? 128 : 8;
 }
 
 #if HWY_TARGET != HWY_AVX3_DL
 
-// The codes of a block of one tile, a byte each. Of q4_0 what lower halves hold comes first.
+// The codes of one block of a tile, a byte each. For q4_0 they are unpacked into `unpacked`, first
+// those of the lower nibbles, then those of the upper ones; for q8_0 the block itself is returned.
 template <DType kType>
-HWY_INLINE const std::uint8_t* BlockCodes(const std::uint8_t* block, std::uint8_t* room) {
+HWY_INLINE const std::uint8_t* BlockCodes(const std::uint8_t* block, std::uint8_t* unpacked) {
   if constexpr (kType == DType::kQ8_0) return block;
   constexpr std::int64_t kHalf = kKvBlock / 2 * kCellTile;
   for (std::int64_t i = 0; i < kHalf; ++i) {
-    room[i] = block[i] & 15;
-    room[i + kHalf] = block[i] >> 4;
+    unpacked[i] = block[i] & 15;
+    unpacked[i + kHalf] = block[i] >> 4;
   }
-  return room;
+  return unpacked;
 }
 
 #endif

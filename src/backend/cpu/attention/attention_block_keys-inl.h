@@ -1,10 +1,10 @@
-// Scores against keys of block types, for every target: queries quantised as the keys are, and
-// dot products of small integers, which are exact and so the same however they are made.
+// Scores against keys of block types, for every target. Queries are quantised like the keys, and
+// the dot products of small integers are exact, so their order does not matter.
 //
 // A score is one chain over the blocks of 32 values, ascending, by fused multiply-add from +0:
 //   s = fma(float(dot), k_scale · q_scale, s)
-// A query is scaled, turned (hadamard-inl.h) and quantised per block as activations are:
-// scale max|q| / 127, values rounded to nearest even.
+// A query is multiplied by the scale, transformed (hadamard-inl.h) and quantised per block as
+// activations are: scale max|q| / 127, values rounded to nearest even.
 
 // Included once per target.
 #if defined(KVCACHE_BACKEND_CPU_ATTENTION_BLOCK_KEYS_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -32,22 +32,22 @@ namespace HWY_NAMESPACE {
 
 using QueryCode = block::HWY_NAMESPACE::Value;
 
-// R rows' quantised queries, in the room that they have as f32, k_dim floats each.
+// The quantised queries of R rows. They fit into the memory of the f32 queries: k_dim floats each.
 template <int R>
 struct BlockQueries {
   QueryCode* codes;           // [k_dim / 32][R][32]
   float* scales;              // [k_dim / 32][R]
-  std::int32_t* corrections;  // [k_dim / 32][R]: what sums of codes with their offset begin with
+  std::int32_t* corrections;  // [k_dim / 32][R]: -offset × Σ codes, the start of each dot product
 
-  BlockQueries(float* room, std::int64_t k_dim) {
+  BlockQueries(float* workspace, std::int64_t k_dim) {
     static_assert(sizeof(QueryCode) <= 2);
-    codes = reinterpret_cast<QueryCode*>(room);
-    scales = room + R * k_dim / 2;
+    codes = reinterpret_cast<QueryCode*>(workspace);
+    scales = workspace + R * k_dim / 2;
     corrections = reinterpret_cast<std::int32_t*>(scales + R * k_dim / kKvBlock);
   }
 };
 
-// Returns the scale; `sum` is that of the codes.
+// Quantises 32 values. Returns the scale and sets `sum` to the sum of the codes.
 HWY_INLINE float QuantiseQueryBlock(const float* x, QueryCode* codes, std::int32_t& sum) {
   const DF d;
   const hn::RebindToSigned<DF> di;
@@ -68,19 +68,20 @@ HWY_INLINE float QuantiseQueryBlock(const float* x, QueryCode* codes, std::int32
   return quantiser.unit;
 }
 
-// The queries of R rows; rows from `rows` on repeat the first. `turned` is room for one of them.
+// Quantises the queries of R rows; rows from `rows` on repeat the first. `transformed` is workspace
+// for k_dim floats.
 template <int R>
 void PackBlockQueries(const float* const* queries, int rows, std::int64_t k_dim, float scale,
-                      std::uint32_t offset, float* turned, float* room) {
-  const BlockQueries<R> to(room, k_dim);
+                      std::uint32_t offset, float* transformed, float* workspace) {
+  const BlockQueries<R> to(workspace, k_dim);
   for (int r = 0; r < R; ++r) {
     const float* const query = queries[r < rows ? r : 0];
-    for (std::int64_t d = 0; d < k_dim; ++d) turned[d] = query[d] * scale;
-    TurnKey(turned, k_dim);
+    for (std::int64_t d = 0; d < k_dim; ++d) transformed[d] = query[d] * scale;
+    HadamardTransform(transformed, k_dim);
     for (std::int64_t b = 0; b < k_dim / kKvBlock; ++b) {
       std::int32_t sum = 0;
       to.scales[b * R + r] =
-          QuantiseQueryBlock(turned + b * kKvBlock, to.codes + (b * R + r) * kKvBlock, sum);
+          QuantiseQueryBlock(transformed + b * kKvBlock, to.codes + (b * R + r) * kKvBlock, sum);
       to.corrections[b * R + r] = -static_cast<std::int32_t>(offset) * sum;
     }
   }
@@ -88,7 +89,7 @@ void PackBlockQueries(const float* const* queries, int rows, std::int64_t k_dim,
 
 #if HWY_TARGET == HWY_AVX3_DL
 
-// Line `group` of the eight of a block: values 4 group … 4 group + 3 of sixteen cells.
+// Line `group` of a block's eight: the values 4 group … 4 group + 3 of sixteen cells.
 template <DType kType>
 HWY_INLINE __m512i KeyLine(const std::uint8_t* block, int group) {
   if constexpr (kType == DType::kQ8_0) {
@@ -100,7 +101,7 @@ HWY_INLINE __m512i KeyLine(const std::uint8_t* block, int group) {
   }
 }
 
-// dots of R rows with block b of NT tiles, `tile_bytes` apart.
+// Dot products of R rows with block b of NT tiles, which are `tile_bytes` apart.
 template <DType kType, int R, int NT>
 HWY_INLINE void DotBlock(const std::uint8_t* block, std::int64_t tile_bytes,
                          const BlockQueries<R>& q, std::int64_t b, __m512i (&dots)[R][NT]) {
@@ -129,7 +130,7 @@ HWY_INLINE void DotBlock(const std::uint8_t* block, std::int64_t tile_bytes,
 template <DType kType, int R, int NT, Stream kFrom>
 HWY_INLINE void ScoreBlockTiles(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
                                 const BlockQueries<R>& q, float* HWY_RESTRICT scores,
-                                std::size_t score_stride, Successors* next = nullptr) {
+                                std::size_t score_stride, SplitPrefetch* prefetch = nullptr) {
   const DF d;
   const std::int64_t tile_bytes = BlockTileBytes(kType, k_dim);
   const std::int64_t block_bytes = CodeBytes(kType, kKvBlock) * kCellTile;
@@ -144,10 +145,10 @@ HWY_INLINE void ScoreBlockTiles(const std::uint8_t* HWY_RESTRICT tile, std::int6
     __m512i dots[R][NT];
     DotBlock<kType, R, NT>(tile + b * block_bytes, tile_bytes, q, b, dots);
     if (kFrom == Stream::kMemory) {
-      if (next->AreKeysAlone()) {
-        next->Request<NT * kBlockLines<kType>>();
+      if (prefetch->HasOneRange()) {
+        prefetch->Advance<NT * kBlockLines<kType>>();
       } else {
-        next->Request<NT * Pace<kType>::kKeys>();
+        prefetch->Advance<NT * PrefetchRate<kType>::kKeys>();
       }
     }
     KVCACHE_UNROLL
@@ -197,14 +198,14 @@ void ScoreBlockTile(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
                     const BlockQueries<R>& q, float* HWY_RESTRICT scores,
                     std::size_t score_stride) {
   const DF d;
-  HWY_ALIGN std::uint8_t room[8 * 64];
+  HWY_ALIGN std::uint8_t unpacked[8 * 64];
   VF sum[R][kRegs];
   for (int r = 0; r < R; ++r) {
     for (int v = 0; v < kRegs; ++v) sum[r][v] = hn::Zero(d);
   }
   for (std::int64_t b = 0; b < k_dim / kKvBlock; ++b) {
     const std::uint8_t* const codes =
-        BlockCodes<kType>(tile + b * kCellTile * CodeBytes(kType, kKvBlock), room);
+        BlockCodes<kType>(tile + b * kCellTile * CodeBytes(kType, kKvBlock), unpacked);
     const std::uint8_t* const scales = tile + BlockScale(kType, k_dim, b, 0);
     int r = 0;
     for (; r + 2 <= R; r += 2) ScoreBlock<2, R>(codes, scales, b, q, r, sum);
@@ -221,7 +222,7 @@ void ScoreBlockTile(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
 template <DType kType, int R, int NT, Stream>
 void ScoreBlockTiles(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
                      const BlockQueries<R>& q, float* HWY_RESTRICT scores, std::size_t score_stride,
-                     Successors* = nullptr) {
+                     SplitPrefetch* = nullptr) {
   for (int t = 0; t < NT; ++t) {
     ScoreBlockTile<kType, R>(tile + t * BlockTileBytes(kType, k_dim), k_dim, q,
                              scores + t * kCellTile, score_stride);

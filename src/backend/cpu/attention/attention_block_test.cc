@@ -129,16 +129,16 @@ std::vector<double> TurnedQuery(const Scene& scene, float scale, const QueryAt& 
   const int dim = scene.options().shape.k_dim;
   const bool turned_keys = IsKvBlockType(scene.options().k_type);
   const int size = turned_keys ? static_cast<int>(HadamardSize(dim)) : 1;
-  std::vector<double> turned(static_cast<std::size_t>(dim), 0.0);
+  std::vector<double> transformed(static_cast<std::size_t>(dim), 0.0);
   for (int i = 0; i < dim; ++i) {
     const int part = i / size * size;
     for (int j = part; j < part + size; ++j) {
       const double sign = __builtin_parity(static_cast<unsigned>((i - part) & (j - part))) ? -1 : 1;
-      turned[static_cast<std::size_t>(i)] +=
+      transformed[static_cast<std::size_t>(i)] +=
           sign * scene.Query(query, head, j) * scale / std::sqrt(static_cast<double>(size));
     }
   }
-  return turned;
+  return transformed;
 }
 
 DoubleScore ScoreOf(const Scene& scene, const std::vector<double>& q, const QueryAt& query,

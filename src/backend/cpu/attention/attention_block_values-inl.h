@@ -1,12 +1,19 @@
-// R rows' weighted sums of values of block types, for every target: exact sums of integers, and so
-// the same however they are made.
+// Weighted sums of values of block types for R rows, for every target. The sums are exact sums of
+// integers, so their order does not matter.
 //
-// Of one split, with weights p_j, and block b's scales d_jb and codes c_ji:
+// For one split with weights p_j and a block b with scales d_jb and codes c_ji:
 //   w_j = p_j · d_jb, 0 where p_j is 0      u = max |w_j| / 32512
 //   q_j = w_j · (1/u), one rounding to the nearest integer, to even
 //   a_i = float(Σ_j q_j c_ji) · u
-// As two digits, q = 256 high + low with both from -128 to 127, q_j goes through dot products of
-// bytes; 32512 leaves room for the rounding in them. The sums stay below 2^31.
+// Each q_j is split into two digits, q = 256 high + low with both from -128 to 127, so that dot
+// products of bytes can take it; 32512 is the largest magnitude that leaves a margin for their
+// rounding. The sums stay below 2^31.
+//
+// The work has four steps, each a pass over the tiles of the split:
+//   GatherWeights      copies the weights of the visible cells, tile by tile
+//   MultiplyScales     w_j, and its largest magnitude per row
+//   QuantiseProducts   q_j, in place of w_j
+//   SumProducts        Σ_j q_j c_ji
 //
 // A position that a row does not see has a weight of 0 and adds nothing, whatever its codes are.
 
@@ -37,42 +44,33 @@ KVCACHE_BEFORE_DOT();
 namespace kvcache::cpu {
 namespace HWY_NAMESPACE {
 
-inline constexpr float kMostWeight = 127 * 256;
-
-// What R rows weigh and where their sums go.
-struct WeightedRows {
-  std::span<const Segment> segments;
-  std::span<const RowRange> ranges;  // [R]
-  const float* weights;              // [R][kScoreStride]
-  float* sums;                       // [R][sum_stride]
-  std::size_t sum_stride;
-};
+inline constexpr float kMaxWeight = 127 * 256;
 
 // Tiles of one head's values.
 struct ValueTiles {
   const std::uint8_t* head;
   std::int64_t v_dim;
-  std::uint32_t offset;  // what codes are more than the integers they stand for
-  Successors* next;      // where values come from memory
+  std::uint32_t offset;     // of the codes (CodeOffset)
+  SplitPrefetch* prefetch;  // null if the values are in a workspace
 };
 
-// The tiles whose cells any of R rows sees, in the order of positions. Lanes are a tile's cells.
+// The tiles with cells that any of R rows sees, in order of position. Lanes are a tile's cells.
 template <int R>
 struct WeightedTiles {
-  float* weights;   // [count][R][16], 0 where a row does not see the cell
-  float* products;  // [count][R][16]: the same times a block's scales, then their codes
+  float* weights;   // [count][R][16]: 0 where a row does not see the cell
+  float* products;  // [count][R][16]: weights × a block's scales; then their integers
   int count = 0;
   const std::uint8_t* tiles[kSplitPositions];  // no more than there are positions
 
-  explicit WeightedTiles(float* room)
-      : weights(room), products(room + std::int64_t{kSplitPositions} * R * kCellTile) {}
+  explicit WeightedTiles(float* workspace)
+      : weights(workspace), products(workspace + std::int64_t{kSplitPositions} * R * kCellTile) {}
 
   float* Products(int tile, int row) const { return products + (tile * R + row) * kCellTile; }
 };
 
-// --- what rows see
+// --- Weights of visible cells
 
-// A tile's weights of one row, whose position of lane 0 may lie before `seen`.
+// Copies one row's weights of a tile; 0 outside `seen`. `position` is that of lane 0.
 HWY_INLINE void CopyWeights(const float* weights, int position, RowRange seen, float* to) {
   const DF d;
   if (position >= seen.begin && position + kCellTile <= seen.end) {
@@ -116,16 +114,17 @@ void GatherWeights(const ValueTiles& values, const WeightedRows& rows, WeightedT
   }
 }
 
-// --- weights as integers
+// --- Weights as integers
 
-// Multiplies the weights with block b's scales. What a row does not see is 0, whatever the scale.
+// Multiplies the weights by block b's scales. The product of a weight of 0 is 0, even if the scale
+// is not finite.
 template <DType kType, int R, Stream kFrom>
 HWY_INLINE void MultiplyScales(const ValueTiles& values, const WeightedTiles<R>& tiles,
                                std::int64_t b, Quantiser (&units)[R]) {
   const DF d;
   Largest most[R];
   for (int t = 0; t < tiles.count; ++t) {
-    if (kFrom == Stream::kMemory) values.next->Request<Pace<kType>::kScales>();
+    if (kFrom == Stream::kMemory) values.prefetch->Advance<PrefetchRate<kType>::kScales>();
     for (int lane = 0; lane < kCellTile; lane += kLanes) {
       const std::uint8_t* const scales = tiles.tiles[t] + BlockScale(kType, values.v_dim, b, lane);
       const VF scale = WidenF16(d, reinterpret_cast<const std::uint16_t*>(scales));
@@ -139,21 +138,21 @@ HWY_INLINE void MultiplyScales(const ValueTiles& values, const WeightedTiles<R>&
     }
   }
   KVCACHE_UNROLL
-  for (int r = 0; r < R; ++r) units[r] = Quantiser::Of(most[r].Get(), kMostWeight);
+  for (int r = 0; r < R; ++r) units[r] = Quantiser::Of(most[r].Get(), kMaxWeight);
 }
 
-// A float of 1.5 · 2^23 and a small integer has that integer in its lowest bits: adding rounds to
-// it.
+// The float 1.5 · 2^23 + i has the small integer i in its lowest bits, so adding this constant
+// rounds a float to an integer.
 inline constexpr float kIntegers = 12582912.0f;
 
 using VWeight = hn::Vec<hn::RebindToSigned<DF>>;
 
 #if HWY_TARGET == HWY_AVX3_DL
 
-// A tile's codes of a row: for each four cells their low digits, then their high ones. What is 128
-// more than an integer has the high digit as its second byte.
+// A tile's integers of a row: for each four cells their low digits, then their high digits. The
+// second byte of (integer + 128) is the high digit.
 inline constexpr float kIntegersBegin = kIntegers + 128.0f;
-inline constexpr int kCodeFloats = kLanes;  // that a vector of codes takes
+inline constexpr int kCodeFloats = kLanes;  // the size of a stored vector of integers
 
 HWY_INLINE void StoreCodes(VWeight codes, float* to) {
   const __m512i digits = _mm512_xor_si512(codes.raw, _mm512_set1_epi32(128));
@@ -164,9 +163,9 @@ HWY_INLINE void StoreCodes(VWeight codes, float* to) {
 
 #else
 
-// A tile's codes of a row: 16 bits each, in half of the room.
+// A tile's integers of a row: 16 bits each, in half of the memory of the products.
 inline constexpr float kIntegersBegin = kIntegers;
-inline constexpr int kCodeFloats = kLanes / 2;  // that a vector of codes takes
+inline constexpr int kCodeFloats = kLanes / 2;  // the size of a stored vector of integers
 
 HWY_INLINE void StoreCodes(VWeight codes, float* to) {
   const hn::RebindToSigned<DF> di;
@@ -177,7 +176,7 @@ HWY_INLINE void StoreCodes(VWeight codes, float* to) {
 
 #endif
 
-// Lanes may hold anything where a product is not a number, so the sum wraps.
+// The sum of all lanes, modulo 2^32: where a product is NaN, lanes may hold anything.
 HWY_INLINE std::uint32_t WrappingSum(VWeight codes) {
   HWY_ALIGN std::int32_t lanes[kLanes];
   hn::Store(codes, hn::RebindToSigned<DF>(), lanes);
@@ -186,7 +185,7 @@ HWY_INLINE std::uint32_t WrappingSum(VWeight codes) {
   return sum;
 }
 
-// Codes take the place of products; sums[r] is Σ of them.
+// Replaces the products by integers and sets sums[r] to their sum.
 template <DType kType, int R, Stream kFrom>
 HWY_INLINE void QuantiseProducts(const ValueTiles& values, const WeightedTiles<R>& tiles,
                                  const Quantiser (&units)[R], std::uint32_t (&sums)[R]) {
@@ -201,11 +200,11 @@ HWY_INLINE void QuantiseProducts(const ValueTiles& values, const WeightedTiles<R
     sum[r] = hn::Zero(di);
   }
   for (int t = 0; t < tiles.count; ++t) {
-    if (kFrom == Stream::kMemory) values.next->Request<Pace<kType>::kCodes>();
+    if (kFrom == Stream::kMemory) values.prefetch->Advance<PrefetchRate<kType>::kCodes>();
     KVCACHE_UNROLL
     for (int r = 0; r < R; ++r) {
       float* const products = tiles.Products(t, r);
-      // Codes are no longer than products, so what is still to come is not overwritten.
+      // Integers are no longer than products, so no product is overwritten before it is read.
       KVCACHE_UNROLL
       for (int v = 0; v < kRegs; ++v) {
         const VF product = hn::Load(d, products + v * kLanes);
@@ -222,11 +221,11 @@ HWY_INLINE void QuantiseProducts(const ValueTiles& values, const WeightedTiles<R
   }
 }
 
-// --- sums
+// --- Sums
 
 #if HWY_TARGET == HWY_AVX3_DL
 
-// The 16 values `half` of a block for four cells.
+// The 16 values of half `half` of a block, for four cells.
 template <DType kType>
 HWY_INLINE __m512i ValueLine(const std::uint8_t* block, int quad, int half) {
   if constexpr (kType == DType::kQ8_0) {
@@ -267,7 +266,7 @@ HWY_INLINE void SumProducts(const ValueTiles& values, const WeightedTiles<R>& ti
       __m512i value[2];
       KVCACHE_UNROLL
       for (int half = 0; half < 2; ++half) value[half] = ValueLine<kType>(block, quad, half);
-      if (kFrom == Stream::kMemory) values.next->Request<Pace<kType>::kSums>();
+      if (kFrom == Stream::kMemory) values.prefetch->Advance<PrefetchRate<kType>::kSums>();
       KVCACHE_UNROLL
       for (int r = 0; r < kRows; ++r) {
         const float* const four = tiles.Products(t, first + r) + quad * 4;
@@ -291,7 +290,7 @@ HWY_INLINE void SumProducts(const ValueTiles& values, const WeightedTiles<R>& ti
   }
 }
 
-// Rows whose sums fit into the registers.
+// The number of rows whose sums fit into the registers.
 template <int R>
 inline constexpr int kRowsInRegisters = R == 8 ? 4 : R;
 
@@ -303,7 +302,7 @@ HWY_INLINE void SumProducts(const ValueTiles& values, const WeightedTiles<R>& ti
                             int first, const std::uint32_t (&code_sums)[R],
                             VWeight (&sums)[R][2 * kRegs]) {
   const hn::RebindToSigned<DF> di;
-  HWY_ALIGN std::uint8_t room[kKvBlock * kCellTile];
+  HWY_ALIGN std::uint8_t unpacked[kKvBlock * kCellTile];
   for (int r = first; r < first + kRows; ++r) {
     const auto correction = static_cast<std::int32_t>(-values.offset * code_sums[r]);
     for (int v = 0; v < 2 * kRegs; ++v) sums[r][v] = hn::Set(di, correction);
@@ -311,7 +310,7 @@ HWY_INLINE void SumProducts(const ValueTiles& values, const WeightedTiles<R>& ti
   static_assert(kRows == 1 || kKvBlock * sizeof(std::int16_t) == kCellTile * sizeof(float));
   for (int t = 0; t < tiles.count; ++t) {
     const std::uint8_t* const bytes =
-        BlockCodes<kType>(tiles.tiles[t] + b * CodeBytes(kType, kKvBlock) * kCellTile, room);
+        BlockCodes<kType>(tiles.tiles[t] + b * CodeBytes(kType, kKvBlock) * kCellTile, unpacked);
     const auto* const codes = reinterpret_cast<const std::int16_t*>(tiles.Products(t, first));
     for (int half = 0; half < 2; ++half) {
       const std::uint8_t* const lines[1] = {bytes + half * kKvBlock / 2 * kCellTile};
@@ -333,13 +332,13 @@ inline constexpr int kRowsInRegisters = R % 2 == 0 ? 2 : 1;
 
 #endif
 
-// rows.sums[r][0, v_dim) of R rows. `room` holds BlockRoomFloats.
+// Computes rows.sums[r][0, v_dim) for R rows. `workspace` holds BlockValuesFloats.
 template <DType kType, int R, Stream kFrom>
-void WeightBlocks(const ValueTiles& values, const WeightedRows& rows, float* room) {
+void WeightBlocks(const ValueTiles& values, const WeightedRows& rows, float* workspace) {
   constexpr int kRows = kRowsInRegisters<R>;
-  static_assert(R % kRows == 0 && R <= kMostBlockRows);
+  static_assert(R % kRows == 0 && R <= kMaxBlockValueRows);
   const DF d;
-  WeightedTiles<R> tiles(room);
+  WeightedTiles<R> tiles(workspace);
   GatherWeights<kType>(values, rows, tiles);
   for (std::int64_t b = 0; b < values.v_dim / kKvBlock; ++b) {
     Quantiser units[R];
@@ -349,7 +348,7 @@ void WeightBlocks(const ValueTiles& values, const WeightedRows& rows, float* roo
     QuantiseProducts<kType, R, kFrom>(values, tiles, units, code_sums);
     SumProducts<kType, R, kRows, kFrom>(values, tiles, b, 0, code_sums, sums);
     for (int first = kRows; first < R; first += kRows) {
-      SumProducts<kType, R, kRows, Stream::kScratch>(values, tiles, b, first, code_sums, sums);
+      SumProducts<kType, R, kRows, Stream::kWorkspace>(values, tiles, b, first, code_sums, sums);
     }
     for (int r = 0; r < R; ++r) {
       float* const to = rows.sums + r * rows.sum_stride + b * kKvBlock;

@@ -1,7 +1,7 @@
-// One split's keys and values of block types, indexed by position, from any cells: the form that
-// attention_prefill.cc multiplies. Codes stay codes, a byte each, in tiles of sixteen positions
-// laid out as q8_0's tiles of cells are (kv_blocks.h). What lies at positions that no segment holds
-// is left from before.
+// Gathers one split's keys and values of block types, from any cells, into the form that
+// attention_prefill.cc multiplies: indexed by position. Codes stay codes, a byte each, in tiles of
+// sixteen positions with the layout of q8_0's tiles of cells (kv_blocks.h). Positions that no
+// segment holds keep their old contents.
 
 // Included once per target.
 #if defined(KVCACHE_BACKEND_CPU_ATTENTION_BLOCK_WIDEN_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -23,13 +23,14 @@ HWY_BEFORE_NAMESPACE();
 namespace kvcache::cpu {
 namespace HWY_NAMESPACE {
 
-// A tile of a split.
+// Bytes of a tile of sixteen positions.
 constexpr std::int64_t WideTileBytes(std::int64_t dim) {
   return BlockTileBytes(DType::kQ8_0, dim);
 }
 
-// `bytes` of codes from where they lie in a tile to where they go. Of q4_0 the lower halves are a
-// block's first 16 values, in the first half of its bytes, and the upper halves the rest.
+// Copies `bytes` bytes of codes from a tile of kType to a tile of bytes. A block of q4_0 has its
+// first 16 values in the lower nibbles, which go to the first half of the block's bytes, and the
+// other 16 in the upper nibbles.
 template <DType kType>
 HWY_INLINE void CopyCodes(const std::uint8_t* from, std::int64_t bytes, std::uint8_t* to) {
   if constexpr (kType == DType::kQ8_0) {
@@ -56,7 +57,8 @@ void CopyTile(const std::uint8_t* tile, std::int64_t dim, std::uint8_t* to) {
 
 enum class BlockPart : std::uint8_t { kKeys, kValues };
 
-// The first of the codes of a cell's block that lie side by side, from the i-th on.
+// The offset of code byte i of a cell's block in a tile. Keys have four neighbouring codes there,
+// values one.
 template <DType kType, BlockPart kPart>
 constexpr std::int64_t CodesAt(std::int64_t block, std::int64_t i, std::int64_t lane) {
   constexpr std::int64_t kBytes = CodeBytes(kType, kKvBlock);
@@ -64,7 +66,7 @@ constexpr std::int64_t CodesAt(std::int64_t block, std::int64_t i, std::int64_t 
                                    : ValueCode(kType, block, i, lane);
 }
 
-// One cell of a tile to one lane of another.
+// Copies one cell of a tile to one lane of another tile.
 template <DType kType, BlockPart kPart>
 void CopyCell(const std::uint8_t* tile, std::int64_t lane, std::int64_t dim, std::uint8_t* to,
               std::int64_t to_lane) {

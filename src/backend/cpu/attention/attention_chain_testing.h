@@ -46,7 +46,7 @@ struct Arithmetic {
   }
 };
 
-// A query as keys of block types are scored with it: scaled, turned, quantised per 32 values.
+// A query as keys of block types are scored with it: scaled, transformed, quantised per 32 values.
 struct QuantisedQuery {
   std::vector<std::int32_t> codes;  // [k_dim]
   std::vector<float> scales;        // [k_dim / 32]

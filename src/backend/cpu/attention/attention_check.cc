@@ -1,4 +1,4 @@
-// What KvBackend::Attention refuses.
+// The argument checks of KvBackend::Attention.
 #include <algorithm>
 #include <string>
 

@@ -1,8 +1,12 @@
-// Attention's kernels behind the choice of the instruction set. Three of them: some
-// splits of few rows, the merge of such splits, and a block of many rows over all of its splits.
-// All perform the chains of docs/design/exactness.md, so it never shows which one ran.
+// Attention's kernels, dispatched to the instruction set in use:
 //
-// Thread safety: functions of their arguments; concurrent calls need their own scratch.
+//   AttendDecode    some splits of one KV head, for few rows
+//   MergeSplits     merges the partial results of decode tasks; FinishRows writes the output
+//   AttendPrefill   all splits of one KV head, for a tile of many rows
+//
+// All perform the chains of docs/design/exactness.md, so the bits do not depend on which one ran.
+//
+// Thread safety: pure functions of their arguments; concurrent calls need a workspace each.
 #pragma once
 
 #include <cstddef>
@@ -18,14 +22,14 @@
 
 namespace kvcache::cpu {
 
-// One query token: where its rows are in q and out, and which positions it sees.
+// One query token: the index of its rows in q and out, and the positions that it sees.
 struct QueryToken {
   std::int32_t index = 0;  // in the batch
   Position position = 0;
   PositionRange seen;
 };
 
-// What all tasks of one call share.
+// The arguments that all tasks of one call share.
 struct AttentionCall {
   const LayerKv* layer = nullptr;
   const float* q = nullptr;  // [k_dim, heads, batch]
@@ -36,7 +40,7 @@ struct AttentionCall {
   const float* sinks = nullptr;  // [heads], or none
   PositionBias bias;
 
-  // What a head adds to the scores of a query's keys in a split.
+  // The bias that `head` adds to the scores of `token` in `split`; empty without a bias.
   RowBias BiasIn(const QueryToken& token, int head, std::int32_t split) const {
     if (bias.values.empty()) return {};
     const int count = bias.past + 1 + bias.future;
@@ -53,74 +57,79 @@ struct AttentionCall {
   }
 };
 
-// A row is (token, head of the group): row = token × group + head. Values of a row as kernels
-// keep them between steps: the sums in the kernel's own lane order, then max and sum.
+// Floats of one row of a partial result: the weighted sums in the kernel's own lane order, then max
+// and sum. A row is a (token, head of the group): row = token × group + head.
 constexpr std::int64_t PartialStride(int v_dim) {
   return RoundUp(v_dim, kCellTile) + kCellTile;
 }
 
-// Widened values of a row are padded to whole pairs of the widest vectors; a partial's row holds
-// as many.
+// The values of a row are padded to a multiple of this when they are widened: a pair of the widest
+// vectors. A row of a partial result is at least as long.
 inline constexpr int kValuePadding = 2 * kCellTile;
 
-// Rows whose sums of values in blocks are made at once, and the room that this takes, in floats.
-inline constexpr std::int64_t kMostBlockRows = 8;
-constexpr std::int64_t BlockRoomFloats(const LayerKv& layer) {
-  return IsKvBlockType(layer.v_type) ? 2 * kMostBlockRows * kSplitPositions * kCellTile : 0;
+// The most rows whose sums over values of block types are computed at once.
+inline constexpr std::int64_t kMaxBlockValueRows = 8;
+// Workspace of WeightBlocks, in floats; 0 for float types.
+constexpr std::int64_t BlockValuesFloats(const LayerKv& layer) {
+  return IsKvBlockType(layer.v_type) ? 2 * kMaxBlockValueRows * kSplitPositions * kCellTile : 0;
 }
 
-// --- few rows: REQUIRES KvLayout::kTiled.
+// --- Decode. REQUIRES: KvLayout::kTiled.
 
-// Where keys and values are read: a head's cell.
+// A place in the memory of keys and values.
 struct CellOfHead {
   int kv_head = 0;
   std::int64_t cell = 0;
 };
 
-struct SplitTask {
+struct DecodeTask {
   const AttentionCall* call = nullptr;
   int kv_head = 0;
-  int splits = 0;  // so many that hold kept positions of `seen`, ascending
+  int splits = 0;  // the first so many splits that hold retained positions of `seen`
   std::span<const HistoryRun> runs;
   std::span<const QueryToken> tokens;
-  PositionRange seen;              // by any of the tokens, from the first split on
-  bool merge = false;              // no splits come before these: they leave one partial result
-  CellOfHead end;                  // behind the last cell
-  std::optional<CellOfHead> then;  // what the thread will probably read next
-  float* partials = nullptr;       // [splits, or 1 if merged][rows][PartialStride]
-  float* scratch = nullptr;        // SplitScratchFloats of as many rows
+  PositionRange seen;              // positions that any token sees, from the first split on
+  bool merge = false;              // true for a row's first splits: they leave one partial result
+  CellOfHead end;                  // one past the last cell that the task reads
+  std::optional<CellOfHead> next;  // where the thread probably reads next, for prefetching
+  float* partials = nullptr;       // output: [splits, or 1 with merge][rows][PartialStride]
+  float* workspace = nullptr;      // DecodeWorkspaceFloats(layer, rows)
 };
-std::int64_t SplitScratchFloats(const LayerKv& layer, std::int64_t rows);
-void AttendSplits(const SplitTask& task);
+std::int64_t DecodeWorkspaceFloats(const LayerKv& layer, std::int64_t rows);
+// Reads the keys and values of the task's splits once and writes the partial results of all rows.
+void AttendDecode(const DecodeTask& task);
 
-// Of the same rows, one behind the other, ascending.
+// Partial results of the same rows, in ascending order of their splits.
 struct PartialResults {
   float* first = nullptr;  // [rows][PartialStride]
   int count = 0;
-  std::int64_t distance = 0;  // floats from one to the next
+  std::int64_t distance = 0;  // floats from one result to the next
 };
 
-// Of the rows of some tokens.
+// The rows of `tokens` for one KV head.
 struct MergeTask {
   const AttentionCall* call = nullptr;
   int kv_head = 0;
   std::span<const QueryToken> tokens;
 };
-// Merges results into that of the splits before them, [rows][PartialStride].
+// Merges `results` in ascending order into `into` [rows][PartialStride], the result of the splits
+// before them.
 void MergeSplits(const MergeTask& task, const PartialResults& results, float* into);
-// Writes the merged rows to the call's output; overwrites `merged`.
+// Applies the sink, divides by the sum and writes the rows to the call's output. Overwrites
+// `merged` [rows][PartialStride].
 void FinishRows(const MergeTask& task, float* merged);
 
-// --- many rows: any layout.
+// --- Prefill. Any layout.
 
-struct BlockTask {
+struct PrefillTask {
   const AttentionCall* call = nullptr;
   int kv_head = 0;
   std::span<const HistoryRun> runs;
   std::span<const QueryToken> tokens;
-  float* scratch = nullptr;  // BlockScratchFloats
+  float* workspace = nullptr;  // PrefillWorkspaceFloats(layer, rows)
 };
-std::int64_t BlockScratchFloats(const LayerKv& layer, std::int64_t rows);
-void AttendBlock(const BlockTask& task);
+std::int64_t PrefillWorkspaceFloats(const LayerKv& layer, std::int64_t rows);
+// Attends the tokens' rows to all splits that they see and writes the call's output.
+void AttendPrefill(const PrefillTask& task);
 
 }  // namespace kvcache::cpu

@@ -1,4 +1,4 @@
-// The softmax of one split, and how splits meet, for every target.
+// The softmax of one split and the merge of splits, for every target.
 
 // Included once per target.
 #if defined(KVCACHE_BACKEND_CPU_ATTENTION_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -79,9 +79,10 @@ HWY_INLINE void AddBias(float* scores, RowRange range, const RowBias& bias) {
   }
 }
 
-// Turns the scores of one row into weights: exp(s - max) where visible, +0 in the rest of the
-// 16-position tiles that `range` touches. REQUIRES: range from
-// RangeInSplit, not empty. each_tile() is called in between.
+// Replaces the scores of one row by weights: exp(s - max) where visible, +0 in the rest of the
+// 16-position tiles that `range` touches. Calls each_tile() once per tile, for prefetching.
+// Returns the largest score and the sum of the weights. REQUIRES: `range` comes from RangeInSplit
+// and is not empty.
 template <class EachTile>
 HWY_INLINE SplitSums SoftmaxRow(float* scores, RowRange range, std::span<const Segment> segments,
                                 float soft_cap, const RowBias& bias, const EachTile& each_tile) {
@@ -107,8 +108,8 @@ HWY_INLINE SplitSums SoftmaxRow(float* scores, RowRange range, std::span<const S
   return {largest, FoldLanes(sum)};
 }
 
-// (into, into_values) of the splits so far, then one split more: the merge of
-// docs/design/exactness.md, `count` values (a multiple of the lanes). A split in which
+// Merges one split into (into, into_values), the result of the splits before it, as
+// docs/design/exactness.md defines. `count` values, a multiple of the lanes. A split in which
 // nothing was visible changes nothing.
 HWY_INLINE void MergeSplit(SplitSums split, const float* values, int count, SplitSums& into,
                            float* into_values) {
@@ -131,8 +132,8 @@ HWY_INLINE void MergeSplit(SplitSums split, const float* values, int count, Spli
   }
 }
 
-// A sink is one more split that holds no values; then values / sum, or zeros where nothing
-// was visible. In place.
+// Completes a row in place: merges the sink, which is a split without values, and divides the
+// values by the sum. Writes zeros if nothing was visible.
 HWY_INLINE void FinishRow(SplitSums sums, const float* sink, int count, float* values) {
   const DF d;
   if (sums.max == kHidden) {

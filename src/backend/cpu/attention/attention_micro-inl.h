@@ -1,8 +1,9 @@
-// The two inner loops of attention, for every target: scores of R rows against tiles of keys,
-// and R rows' weighted sums of values. A row is one query of one head.
+// The two inner loops of attention for float types, for every target: scores of R rows against
+// tiles of keys, and weighted sums of values for R rows. A row is one query of one head.
 //
-// Each score is one chain over k_dim and each weighted sum one chain over positions, whatever
-// R and the number of vectors: those only say how much is done at once.
+// Both loops keep R × (a few vectors) of sums in registers, so that each loaded key or value serves
+// all R rows. Each score is one chain over k_dim and each weighted sum one chain over positions;
+// R and the number of vectors only decide how many chains advance together.
 
 // Included once per target.
 #if defined(KVCACHE_BACKEND_CPU_ATTENTION_MICRO_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -14,8 +15,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "backend/cpu/attention/attention_math-inl.h"
+#include "backend/cpu/attention/prefetch-inl.h"
 #include "backend/cpu/kv/kv_convert-inl.h"
 #include "hwy/highway.h"
 
@@ -26,139 +29,15 @@ namespace HWY_NAMESPACE {
 // AVX-512 and NEON have 32 registers, the others 16.
 inline constexpr bool kManyRegisters = HWY_TARGET != HWY_AVX2 && HWY_TARGET != HWY_EMU128;
 
-// Where a loop's stream comes from: the cache's memory, or scratch that is in a processor's
-// own caches already.
-enum class Stream { kMemory, kScratch };
-
-// Where what a task reads of keys or of values ends, and where its thread goes on to read.
-struct StreamEnd {
-  // Far more than a loop asks ahead: what lies further behind the end is another piece of history.
-  static constexpr std::uintptr_t kReach = 1 << 18;
-
-  std::uintptr_t end = 0;
-  std::uintptr_t then = 0;
-
-  // `address`, or what is read instead of what lies behind the end.
-  HWY_INLINE std::uintptr_t Continue(std::uintptr_t address) const {
-    const std::uintptr_t behind = address - end;
-    return behind < kReach ? then + behind : address;
-  }
-};
-
-// A loop asks for what follows in memory: the hardware's own streams do not run ahead far enough
-// while a loop computes. Into the second level: the first level's few fill buffers are then left to
-// what the loop itself reads (docs/design/attention.md has the measurements). Whatever the address,
-// a request changes no result.
-struct Fetch {
-  static constexpr std::ptrdiff_t kAhead = 24576;
-
-  std::uintptr_t at = 0;
-  std::ptrdiff_t step = 0;  // bytes for each step of the loop
-  StreamEnd stream = {};
-
-  // For a loop that reads the `bytes` from `from` on, `step` of them in each step, wherever in
-  // them: it asks for what lies behind them all.
-  template <class T>
-  static HWY_INLINE Fetch Ahead(const T* from, std::ptrdiff_t bytes, std::ptrdiff_t step,
-                                const StreamEnd& stream) {
-    const std::ptrdiff_t ahead = std::max(kAhead, bytes);
-    return {reinterpret_cast<std::uintptr_t>(from) + static_cast<std::uintptr_t>(ahead), step,
-            stream};
-  }
-
-  static HWY_INLINE void IntoSecondLevel(std::uintptr_t address) {
-#if HWY_COMPILER_GCC  // Clang too
-    __builtin_prefetch(reinterpret_cast<const char*>(address), 0, 2);
-#endif
-  }
-
-  // kLines, evenly over a step.
-  template <int kLines>
-  HWY_INLINE void Next() {
-    KVCACHE_UNROLL
-    for (int i = 0; i < kLines; ++i) {
-      IntoSecondLevel(stream.Continue(at + static_cast<std::uintptr_t>(i * (step / kLines))));
-    }
-    at += static_cast<std::uintptr_t>(step);
-  }
-};
-
-// What the next split reads of block types, asked for into the second-level cache while this one
-// is computed: a few lines in each step, so that memory is never idle. A phase that asked for all
-// it reads at once would wait for memory itself, and memory for the phases after it.
-class Successors {
- public:
-  struct Stretch {
-    std::uintptr_t first = 0;
-    std::int64_t bytes = 0;
-  };
-  Successors() = default;  // none
-  Successors(Stretch first, Stretch second)
-      : at_(first.first), end_(End(first)), second_(second), alone_(second.bytes == 0) {}
-
-  // Where there are no values to follow, keys ask for all of the next ones themselves.
-  bool AreKeysAlone() const { return alone_; }
-
-  template <int kLines>
-  HWY_INLINE void Request() {
-    if (at_ >= end_) return;
-    KVCACHE_UNROLL
-    for (int i = 0; i < kLines; ++i) Fetch::IntoSecondLevel(at_ + i * 64);
-    at_ += kLines * 64;
-    if (at_ >= end_ && second_.bytes > 0) GoOn();
-  }
-
- private:
-  static std::uintptr_t End(const Stretch& stretch) {
-    return stretch.first + static_cast<std::uintptr_t>(stretch.bytes);
-  }
-  void GoOn() {
-    at_ = second_.first;
-    end_ = End(second_);
-    second_ = {};
-  }
-
-  std::uintptr_t at_ = 0;
-  std::uintptr_t end_ = 0;
-  Stretch second_;
-  bool alone_ = false;
-};
-
-// What a split's loops ask for: of block types the next split, evenly; of the others what lies
-// ahead of each loop, up to the end of what the task reads and then of what follows it.
-struct Upcoming {
-  Successors blocks;
-  StreamEnd keys;
-  StreamEnd values;
-};
-
-// Lines for each step, such that four rows' requests for the next split end when this one does:
-// earlier and memory is idle for the rest, later and some are never made.
-template <DType kType>
-struct Pace;
-template <>
-struct Pace<DType::kQ8_0> {
-  static constexpr int kKeys = 5;  // a tile's block
-  static constexpr int kScales = 1;
-  static constexpr int kCodes = 1;
-  static constexpr int kSums = 2;  // four cells
-};
-template <>
-struct Pace<DType::kQ4_0> {
-  static constexpr int kKeys = 1;
-  static constexpr int kScales = 1;
-  static constexpr int kCodes = 1;
-  static constexpr int kSums = 1;
-};
-// All lines of a tile's block, scales and all.
-template <DType kType>
-inline constexpr int kBlockLines = kType == DType::kQ8_0 ? 9 : 5;
+// The source of a loop's keys or values: the KV cache in memory, which is worth prefetching, or a
+// workspace that is in the processor's caches already.
+enum class Stream { kMemory, kWorkspace };
 
 // scores[r][0, 16 NT) = Σ_d q[d][r] k[tile][d][lane] for NT neighbouring tiles.
 template <DType kType, int R, int NT>
 HWY_INLINE void ScoreTiles(const Storage<kType>* HWY_RESTRICT k, int k_dim,
                            const float* HWY_RESTRICT q, float* HWY_RESTRICT scores,
-                           std::size_t score_stride, Fetch fetch) {
+                           std::size_t score_stride, StreamPrefetch prefetch) {
   constexpr int kVectors = NT * kRegs;
   constexpr int kLines = (NT * kCellTile * static_cast<int>(sizeof(Storage<kType>)) + 63) / 64;
   const DF d;
@@ -176,7 +55,7 @@ HWY_INLINE void ScoreTiles(const Storage<kType>* HWY_RESTRICT k, int k_dim,
       const std::size_t tile = static_cast<std::size_t>(v / kRegs);
       key[v] = LoadWide<kType>(d, k + tile * tile_size + v % kRegs * kLanes);
     }
-    fetch.Next<kLines>();
+    prefetch.Advance<kLines>();
     KVCACHE_UNROLL
     for (int r = 0; r < R; ++r) {
       const VF query = hn::Set(d, q[r]);
@@ -193,12 +72,13 @@ HWY_INLINE void ScoreTiles(const Storage<kType>* HWY_RESTRICT k, int k_dim,
   }
 }
 
-// sums[r][i] += Σ_j weights[r][j] v[j][…] for `keys` values `v_stride` apart and NV vectors of
-// them; the last vector lies `last` values from the first one's start.
+// sums[r][i] += Σ_j weights[r][j] v[j][i] for NV vectors of `keys` rows of values, which are
+// `v_stride` values apart. The last vector begins `last` values after the first.
 template <class D, DType kType, int R, int NV, Stream kFrom>
 HWY_INLINE void WeightValues(const Storage<kType>* HWY_RESTRICT v, std::size_t v_stride,
                              std::size_t last, const float* HWY_RESTRICT weights, int keys,
-                             float* HWY_RESTRICT sums, std::size_t sum_stride, Fetch fetch = {}) {
+                             float* HWY_RESTRICT sums, std::size_t sum_stride,
+                             StreamPrefetch prefetch = {}) {
   constexpr int kLines =
       (NV * static_cast<int>(hn::MaxLanes(D()) * sizeof(Storage<kType>)) + 63) / 64;
   const D d;
@@ -214,7 +94,7 @@ HWY_INLINE void WeightValues(const Storage<kType>* HWY_RESTRICT v, std::size_t v
     KVCACHE_UNROLL
     for (int i = 0; i + 1 < NV; ++i) value[i] = LoadWide<kType>(d, v + i * lanes);
     value[NV - 1] = LoadWide<kType>(d, v + last);
-    if (kFrom == Stream::kMemory) fetch.Next<kLines>();
+    if (kFrom == Stream::kMemory) prefetch.Advance<kLines>();
     KVCACHE_UNROLL
     for (int r = 0; r < R; ++r) {
       const auto weight = hn::Set(d, weights[r * kScoreStride + j]);
@@ -229,8 +109,17 @@ HWY_INLINE void WeightValues(const Storage<kType>* HWY_RESTRICT v, std::size_t v
   }
 }
 
-// What all rows that see anything see together; if there is no such range, an empty one at
-// the split's end.
+// The weights of R rows, and the place of their sums.
+struct WeightedRows {
+  std::span<const Segment> segments;
+  std::span<const RowRange> ranges;  // [R]
+  const float* weights;              // [R][kScoreStride]
+  float* sums;                       // [R][sum_stride]
+  std::size_t sum_stride;
+};
+
+// Returns the positions that all rows with a non-empty range see; if there are none, an empty range
+// at the split's end.
 HWY_INLINE RowRange CommonRange(std::span<const RowRange> ranges) {
   RowRange common{0, kSplitPositions};
   bool any = false;
@@ -243,9 +132,10 @@ HWY_INLINE RowRange CommonRange(std::span<const RowRange> ranges) {
   return any && !common.empty() ? common : RowRange{kSplitPositions, kSplitPositions};
 }
 
-// Cuts the rows' ranges so that every row's positions come in ascending order: together(range)
-// for what all of them see, alone(row, range) for the rest. A key that a row does not see is
-// thus never multiplied with it, and its content cannot matter.
+// Cuts the rows' ranges into parts: together(range) for the positions that all rows see,
+// alone(row, range) for the positions before and after them. Each row's positions come in ascending
+// order. A value that a row does not see is never multiplied with its weights, so its content
+// cannot matter.
 template <class Together, class Alone>
 HWY_INLINE void ForRanges(std::span<const RowRange> ranges, const Together& together,
                           const Alone& alone) {
@@ -262,7 +152,8 @@ HWY_INLINE void ForRanges(std::span<const RowRange> ranges, const Together& toge
   each_row({common.end, kSplitPositions});
 }
 
-// q[d][R] = scale × the rows' queries; rows from `rows` on repeat the first.
+// Interleaves the rows' queries: q[d][r] = scale × queries[r][d]. Rows from `rows` on repeat the
+// first one.
 template <int R>
 HWY_INLINE void PackQueries(const float* const* queries, int rows, int k_dim, float scale,
                             float* HWY_RESTRICT q) {

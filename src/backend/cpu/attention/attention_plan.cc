@@ -7,12 +7,13 @@
 namespace kvcache::cpu {
 namespace {
 
-// Up to so many rows of one KV head the keys and values are read as they lie; beyond, widening
-// them first pays.
-constexpr int kFewRows = 32;
-// Rows of a block: enough to pay for the widening, few enough that queries and sums stay in
-// the second-level cache.
-constexpr int kBlockRows = 256;
+// With at most this many rows of one KV head the decode kernels are used, which read keys and
+// values as they are stored. With more rows it pays to widen them first, as the prefill kernel
+// does.
+constexpr int kMaxDecodeRows = 32;
+// Rows of a tile of queries: enough to pay for the widening, few enough that queries and sums stay
+// in the second-level cache.
+constexpr int kTileRows = 256;
 
 PositionRange SeenBy(const Visibility& visibility, std::size_t token) {
   const std::int64_t position = visibility.positions[token];
@@ -26,7 +27,7 @@ PositionRange SeenBy(const Visibility& visibility, std::size_t token) {
 
 }  // namespace
 
-// The histories that have tokens.
+// Lists the histories that have query tokens.
 void AttentionPlan::ListSequences(const Visibility& visibility) {
   sequences_.clear();
   sequence_of_.assign(visibility.histories.size(), -1);
@@ -40,25 +41,26 @@ void AttentionPlan::ListSequences(const Visibility& visibility) {
   }
 }
 
-// Those of few rows first, and of these such that share a beginning as neighbours: they nearly
-// always are in order.
+// Puts decoding sequences first and those that share a prefix next to each other. Batches nearly
+// always have this order already.
 void AttentionPlan::OrderSequences(const LayerKv& layer, int group, const Visibility& visibility) {
   for (SequencePlan& sequence : sequences_) {
-    sequence.few = layer.layout == KvLayout::kTiled &&
-                   (sequence.tokens == 1 || std::int64_t{sequence.tokens} * group <= kFewRows);
+    sequence.decode =
+        layer.layout == KvLayout::kTiled &&
+        (sequence.tokens == 1 || std::int64_t{sequence.tokens} * group <= kMaxDecodeRows);
   }
   const auto runs = [&](const SequencePlan& sequence) {
     return visibility.histories[static_cast<std::size_t>(sequence.history)];
   };
   const auto before = [&](const SequencePlan& a, const SequencePlan& b) {
-    if (!a.few || !b.few) return a.few && !b.few;
+    if (!a.decode || !b.decode) return a.decode && !b.decode;
     return SharingOrder(runs(a), runs(b));
   };
   if (std::is_sorted(sequences_.begin(), sequences_.end(), before)) return;
   std::sort(sequences_.begin(), sequences_.end(), before);
 }
 
-// Tokens of one sequence end up together, in the batch's order.
+// Groups the query tokens by sequence, within a sequence in batch order.
 void AttentionPlan::AddTokens(const Visibility& visibility) {
   std::int32_t first = 0;
   for (std::size_t i = 0; i < sequences_.size(); ++i) {
@@ -86,62 +88,65 @@ void AttentionPlan::AddTokens(const Visibility& visibility) {
   }
 }
 
-// The last block of a sequence sees the most: it comes first, so that no thread is left alone
-// with it.
-void AttentionPlan::AddBlockTasks(int kv_heads, int group) {
+// The last tile of a sequence sees the most positions. It comes first, so that it does not keep one
+// thread busy after all others have finished.
+void AttentionPlan::AddPrefillTasks(int kv_heads, int group) {
   for (std::size_t i = 0; i < sequences_.size(); ++i) {
     const SequencePlan& sequence = sequences_[i];
-    if (sequence.few) continue;
-    block_rows_ = std::max<std::int64_t>(
-        block_rows_, std::int64_t{std::min(sequence.tokens, block_tokens_)} * group);
-    const std::int32_t blocks = (sequence.tokens + block_tokens_ - 1) / block_tokens_;
+    if (sequence.decode) continue;
+    prefill_rows_ = std::max<std::int64_t>(
+        prefill_rows_, std::int64_t{std::min(sequence.tokens, tile_tokens_)} * group);
+    const std::int32_t blocks = (sequence.tokens + tile_tokens_ - 1) / tile_tokens_;
     for (std::int32_t block = blocks - 1; block >= 0; --block) {
       for (std::int32_t head = 0; head < kv_heads; ++head) {
-        tasks_.push_back({AttentionTask::Kind::kBlock, static_cast<std::int32_t>(i), head, block});
+        tasks_.push_back(
+            {AttentionTask::Kind::kPrefill, static_cast<std::int32_t>(i), head, block});
       }
     }
   }
 }
 
-// Neighbouring splits are one task: what lies ahead is then fetched for the thread that will use
-// it, and the first of a KV head's tasks leaves one partial result in all. Up to eight rows a split
-// costs its reading, beyond that its rows.
-void AttentionPlan::AddSplitTasks(const LayerKv& layer, int group, int threads) {
+// Neighbouring splits are one task. So the splits that a task prefetches are mostly its own, and
+// the first task of a KV head leaves a single partial result. A split with up to eight rows costs
+// as much as reading it; with more rows the cost grows with the rows.
+void AttentionPlan::AddDecodeTasks(const LayerKv& layer, int group, int threads) {
   const int kv_heads = layer.shape.kv_heads;
   const std::int64_t tasks = threads * kTasksPerThread;
-  const auto weight = [&](const Stretch& stretch) {
-    return std::max<std::int64_t>(std::int64_t{stretch.tokens} * group, 8);
+  const auto weight = [&](const PrefixNode& node) {
+    return std::max<std::int64_t>(std::int64_t{node.tokens} * group, 8);
   };
   std::int64_t all = 0;
-  for (const Stretch& stretch : stretches()) all += stretch.splits * weight(stretch);
-  // There can be more of them for a shorter history: room for the most.
+  for (const PrefixNode& node : nodes()) all += node.splits * weight(node);
+  // A shorter history can have more tasks, so the largest possible number is reserved: a warm call
+  // must not allocate.
   tasks_.reserve(tasks_.size() +
-                 (2 * sequences_.size() + stretches().size()) * static_cast<std::size_t>(kv_heads) +
+                 (2 * sequences_.size() + nodes().size()) * static_cast<std::size_t>(kv_heads) +
                  static_cast<std::size_t>(2 * tasks));
-  for (std::size_t i = 0; i < stretches().size(); ++i) {
-    Stretch& stretch = stretches_.all()[i];
-    const std::int64_t rows = std::int64_t{stretch.tokens} * group;
-    const auto at_once = static_cast<std::int32_t>(
-        std::max<std::int64_t>(all * kv_heads / tasks / weight(stretch), 1));
-    split_rows_ = std::max(split_rows_, rows);
-    if (stretch.before < 0) stretch.merged = std::min(at_once, stretch.splits);
-    stretch.partials = partial_floats_;
-    partial_floats_ += std::int64_t{stretch.partials_of_head()} * rows * kv_heads *
-                       PartialStride(layer.shape.v_dim);
+  for (std::size_t i = 0; i < nodes().size(); ++i) {
+    PrefixNode& node = tree_.all()[i];
+    const std::int64_t rows = std::int64_t{node.tokens} * group;
+    const auto at_once =
+        static_cast<std::int32_t>(std::max<std::int64_t>(all * kv_heads / tasks / weight(node), 1));
+    decode_rows_ = std::max(decode_rows_, rows);
+    if (node.parent < 0) node.merged = std::min(at_once, node.splits);
+    node.partials = partial_floats_;
+    partial_floats_ +=
+        std::int64_t{node.partials_of_head()} * rows * kv_heads * PartialStride(layer.shape.v_dim);
     for (std::int32_t head = 0; head < kv_heads; ++head) {
-      for (std::int32_t split = 0; split < stretch.splits; split += at_once) {
-        tasks_.push_back({AttentionTask::Kind::kSplits, static_cast<std::int32_t>(i), head, split,
-                          std::min(at_once, stretch.splits - split)});
+      for (std::int32_t split = 0; split < node.splits; split += at_once) {
+        tasks_.push_back({AttentionTask::Kind::kDecode, static_cast<std::int32_t>(i), head, split,
+                          std::min(at_once, node.splits - split)});
       }
     }
   }
 }
 
-// One for each KV head of a sequence of few rows; where nothing is seen, a task for the zeros.
+// Adds a merge for each KV head of a decoding sequence, and a task that writes zeros if the
+// sequence sees nothing.
 void AttentionPlan::AddMerges(int kv_heads) {
   for (std::size_t i = 0; i < sequences_.size(); ++i) {
     SequencePlan& sequence = sequences_[i];
-    if (!sequence.few) continue;
+    if (!sequence.decode) continue;
     sequence.first_merge = static_cast<std::int32_t>(waiting_.size());
     waiting_.insert(waiting_.end(), static_cast<std::size_t>(kv_heads), sequence.splits);
     if (sequence.splits > 0) continue;
@@ -155,22 +160,22 @@ void AttentionPlan::Build(const LayerKv& layer, int group, int threads,
                           const Visibility& visibility) {
   tasks_.clear();
   waiting_.clear();
-  block_tokens_ = std::max(1, kBlockRows / group);
-  block_rows_ = 0;
-  split_rows_ = 0;
+  tile_tokens_ = std::max(1, kTileRows / group);
+  prefill_rows_ = 0;
+  decode_rows_ = 0;
   partial_floats_ = 0;
   ListSequences(visibility);
   OrderSequences(layer, group, visibility);
   AddTokens(visibility);
-  stretches_.Build({layer, group, threads, visibility}, sequences_);
-  AddBlockTasks(layer.shape.kv_heads, group);
-  AddSplitTasks(layer, group, threads);
+  tree_.Build({layer, group, threads, visibility}, sequences_);
+  AddPrefillTasks(layer.shape.kv_heads, group);
+  AddDecodeTasks(layer, group, threads);
   AddMerges(layer.shape.kv_heads);
 }
 
-std::span<const QueryToken> AttentionPlan::BlockOf(const SequencePlan& sequence, int block) const {
-  const int first = block * block_tokens_;
-  const int count = std::min(block_tokens_, sequence.tokens - first);
+std::span<const QueryToken> AttentionPlan::TileOf(const SequencePlan& sequence, int block) const {
+  const int first = block * tile_tokens_;
+  const int count = std::min(tile_tokens_, sequence.tokens - first);
   return TokensOf(sequence).subspan(static_cast<std::size_t>(first),
                                     static_cast<std::size_t>(count));
 }

@@ -247,7 +247,7 @@ AttentionPlan PlanOf(const std::vector<Runs>& histories, int tokens, std::int32_
 // The most sequences that read something together.
 int Together(const AttentionPlan& plan) {
   std::int32_t most = 0;
-  for (const Stretch& stretch : plan.stretches()) most = std::max(most, stretch.sequences);
+  for (const PrefixNode& node : plan.nodes()) most = std::max(most, node.sequences);
   return most;
 }
 
@@ -278,13 +278,13 @@ TEST(AttentionPlan, ForksOfForksAreReadOnceEach) {
   const AttentionPlan plan = PlanOf(histories, 1);
   // 4 of all but the last; 4 of the first two and 2 + 1 of their own; 5 of the next and 1 + 1.
   EXPECT_EQ(plan.splits().size(), 4u + (4u + 2u + 1u) + (5u + 1u + 1u) + 2u);
-  EXPECT_EQ(plan.stretches().size(), 8u);
+  EXPECT_EQ(plan.nodes().size(), 8u);
 }
 
 // As queries of all are gone through in each split, there is an end to how many read together.
 TEST(AttentionPlan, RowsThatShareAreBounded) {
   const AttentionPlan plan = PlanOf(Siblings(10000, 600), 1);
-  EXPECT_EQ(plan.split_rows(), 256);
+  EXPECT_EQ(plan.decode_rows(), 256);
   EXPECT_EQ(plan.splits().size(), 39u * 10 + 600u);  // 64 sequences of 4 rows, ten times
   // Pieces are of parts that share more: 50 and 50, not 64 and 36.
   std::vector<Runs> histories;
@@ -298,7 +298,7 @@ TEST(AttentionPlan, RowsThatShareAreBounded) {
   EXPECT_EQ(halves.splits().size(), 2u * 20 + 100u);
 }
 
-// One split of all rows is the least task: with many threads there must be enough of them.
+// One split of all rows is the smallest task: with many threads there must be enough of them.
 TEST(AttentionPlan, ManyThreadsShareLess) {
   std::vector<Runs> histories;
   for (int i = 0; i < 128; ++i) histories.push_back({{0, 0, 256}, {256, 1000 + 64 * i, 44}});
@@ -308,7 +308,8 @@ TEST(AttentionPlan, ManyThreadsShareLess) {
   EXPECT_LE(Together(PlanOf(c)), 8);
 }
 
-// What follows a shared stretch leaves a partial result per split: a short prefix is not worth it.
+// What follows a shared prefix node leaves a partial result per split: a short prefix is not worth
+// it.
 TEST(AttentionPlan, ShortPrefixesOfLongHistoriesAreReadByEachOne) {
   std::vector<Runs> histories;
   for (int i = 0; i < 16; ++i) histories.push_back({{0, 0, 256}, {256, 20000 + 33000 * i, 32768}});
@@ -353,7 +354,7 @@ TEST(AttentionPlan, LongRunsOfTokensAreBlocks) {
   for (const int tokens : {9, 60, 150, 300}) {
     const AttentionPlan plan = PlanOf(Siblings(10000, 2), tokens);
     EXPECT_EQ(plan.sequences().size(), 2u);
-    for (const SequencePlan& sequence : plan.sequences()) EXPECT_FALSE(sequence.few) << tokens;
+    for (const SequencePlan& sequence : plan.sequences()) EXPECT_FALSE(sequence.decode) << tokens;
   }
   const Runs trunk = {{0, 0, 10000}};
   const std::vector<Runs> histories = {Fork(trunk, 9000, 20000, 5), Fork(trunk, 9000, 20100, 600),
@@ -375,9 +376,8 @@ TEST(AttentionPlan, ForksShare) {
                                          .threads = threads,
                                          .layer = scene.layer(),
                                          .group = kept.heads / kept.shape.kv_heads});
-      const auto several =
-          std::count_if(plan.stretches().begin(), plan.stretches().end(),
-                        [](const Stretch& stretch) { return stretch.sequences > 1; });
+      const auto several = std::count_if(plan.nodes().begin(), plan.nodes().end(),
+                                         [](const PrefixNode& node) { return node.sequences > 1; });
       EXPECT_GE(several, 3) << InfoOf(kept.k_type).name << " " << threads;
     }
   }

@@ -1,6 +1,6 @@
-// The unit of attention's arithmetic: 256 positions aligned at absolute position 0, and the
-// pieces of a history that lie in them. Splits are what makes results independent of how work
-// is divided; see docs/design/exactness.md.
+// Splits: the unit of attention's arithmetic, 256 positions aligned at absolute position 0, and the
+// segments of a history that lie in them. Since partial results exist per split only, results do
+// not depend on how the work is divided (docs/design/exactness.md).
 //
 //   positions   …|256 . . . . . . . . . . . . . . . . . . 511|…
 //   segments        [260 … 300) in cells 68…   [310 … 512) in cells 1040…
@@ -19,8 +19,8 @@
 namespace kvcache::cpu {
 
 inline constexpr int kSplitPositions = 256;
-// Distance between rows of scores; the tail takes what whole tiles write past the end. Odd in
-// cache lines, so that rows fall into different sets.
+// Floats between rows of scores. The tail absorbs what whole tiles write past the end. An odd
+// number of cache lines, so that rows fall into different cache sets.
 inline constexpr int kScoreStride = kSplitPositions + kCellTile;
 
 // Positions [begin, end) relative to the split's first, in cells from `cell`.
@@ -42,25 +42,25 @@ struct PositionRange {
   Position begin = 0;
   Position end = 0;
 };
-// From the first of both to the last.
+// The smallest range that contains both.
 constexpr PositionRange Union(PositionRange a, PositionRange b) {
   return {std::min(a.begin, b.begin), std::max(a.end, b.end)};
 }
 
-// What is added to a row's scores in a split: to that of position p, values[zero + p], or the
-// first or last of them.
+// The bias of a row's scores in a split: values[clamp(zero + p, 0, last)] for position p, relative
+// to the split's first.
 struct RowBias {
-  const float* values = nullptr;  // none: nothing
+  const float* values = nullptr;  // null: no bias
   std::int64_t zero = 0;
   std::int64_t last = 0;
 };
 
-// What a split's first position is.
+// The first position of a split.
 constexpr Position SplitBase(std::int32_t split) {
   return split * kSplitPositions;
 }
 
-// The part of `seen` inside `split`, shrunk to the kept positions at its ends.
+// The part of `seen` inside `split`, shrunk so that both ends are retained positions.
 inline RowRange RangeInSplit(PositionRange seen, std::int32_t split,
                              std::span<const Segment> segments) {
   const std::int64_t base = SplitBase(split);
@@ -77,8 +77,8 @@ inline RowRange RangeInSplit(PositionRange seen, std::int32_t split,
   return range;
 }
 
-// Cells of the first kept position from `begin` on, and behind the last one before `end`.
-// REQUIRES: there is one.
+// The cell of the first retained position from `begin` on, and one past the cell of the last
+// retained position before `end`. REQUIRES: there is such a position.
 inline std::int64_t FirstCell(std::span<const HistoryRun> runs, std::int64_t begin) {
   const auto run = std::partition_point(runs.begin(), runs.end(), [&](const HistoryRun& r) {
     return std::int64_t{r.position} + r.length <= begin;
@@ -91,7 +91,7 @@ inline std::int64_t EndCell(std::span<const HistoryRun> runs, std::int64_t end) 
   return run->cell + std::min<std::int64_t>(end - run->position, run->length);
 }
 
-// Goes through the splits that hold kept positions of `seen`, ascending.
+// Iterates over the splits that hold retained positions of `seen`, in ascending order.
 //
 //   for (SplitWalker walker(runs, seen); walker.Next();) { walker.split(), walker.segments() }
 class SplitWalker {
@@ -130,7 +130,7 @@ class SplitWalker {
  private:
   std::int64_t Runs() const { return static_cast<std::int64_t>(runs_.size()); }
 
-  // Moves next_ to the first kept position from it on; false if there is none in seen_.
+  // Advances next_ to the first retained position at or after it; false if seen_ has none.
   bool SkipToKept() {
     for (; run_ < Runs(); ++run_) {
       const HistoryRun& run = runs_[static_cast<std::size_t>(run_)];

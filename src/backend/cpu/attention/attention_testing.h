@@ -114,7 +114,7 @@ class Scene {
   const LayerKv& layer() const { return layer_; }
   const std::vector<std::vector<HistoryRun>>& runs() const { return runs_; }
 
-  // As the cache keeps it; keys of block types turned.
+  // As the cache keeps it; keys of block types transformed.
   float Key(int sequence, Position p, int head, int d) const {
     if (IsKvBlockType(options_.k_type)) {
       return StoredKey(layer_, head, CellOf(sequence, p), d).Value();

@@ -1,10 +1,10 @@
-// One split's keys and values of one head, widened to f32 and indexed by position, from any
-// layout and any cells: the form that attention_prefill.cc multiplies.
+// Widens one split's keys and values of one head to f32, from any layout and any cells, into the
+// form that attention_prefill.cc multiplies: indexed by position.
 //
 //   keys    [kSplitPositions / W][k_dim][W]     W positions side by side
 //   values  [padded v_dim / W][kSplitPositions][W]     W values side by side
 //
-// with W two vectors' lanes. What lies at positions that no segment holds is left from before.
+// W is the lanes of two vectors. Positions that no segment holds keep their old contents.
 
 // Included once per target.
 #if defined(KVCACHE_BACKEND_CPU_ATTENTION_WIDEN_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -45,7 +45,7 @@ struct WideSplit {
   }
 };
 
-// Lanes of a tile at the positions from `position` on; those before `begin` are skipped.
+// Widens the keys of one tile, whose lane 0 is at `position`, for the positions in [begin, end).
 template <DType kType>
 void WidenKeyTile(const WideSplit& wide, const Storage<kType>* tile, int position, int begin,
                   int end) {
@@ -107,7 +107,7 @@ void WidenKeys(const WideSplit& wide, std::span<const Segment> segments) {
   }
 }
 
-// Where a head's values are rows, cell after cell. Token-major keys may have them in front.
+// The rows of a head's values, one per cell. With V in K they are the first part of the keys' rows.
 template <DType kType>
 struct ValueRows {
   const Storage<kType>* first;
@@ -152,8 +152,8 @@ void WidenTransposedValues(const WideSplit& wide, const Segment& segment) {
   }
 }
 
-// Four values of each cell of a tile of keys, from lanes of cells to rows of values: 4 × 4
-// transpositions within each 128 bits.
+// Transposes four values of each cell of a tile of keys, from lanes of cells to rows of values, by
+// 4 × 4 transposes within each 128 bits.
 template <DType kType>
 HWY_INLINE void TransposeFour(const Storage<kType>* HWY_RESTRICT keys, float* HWY_RESTRICT rows) {
   const DF d;
@@ -169,7 +169,7 @@ HWY_INLINE void TransposeFour(const Storage<kType>* HWY_RESTRICT keys, float* HW
     const auto upper01 = pairs(hn::InterleaveUpper(d, a0, a1));
     const auto lower23 = pairs(hn::InterleaveLower(d, a2, a3));
     const auto upper23 = pairs(hn::InterleaveUpper(d, a2, a3));
-    // [4][kLanes / 4][4]: of each 128 bits the first cell, of each the second, …
+    // [4][kLanes / 4][4]: the first cell of each 128 bits, then the second of each, …
     float* const to = rows + lane * 4;
     hn::Store(hn::BitCast(d, hn::InterleaveLower(d64, lower01, lower23)), d, to);
     hn::Store(hn::BitCast(d, hn::InterleaveUpper(d64, lower01, lower23)), d, to + kLanes);
@@ -178,7 +178,8 @@ HWY_INLINE void TransposeFour(const Storage<kType>* HWY_RESTRICT keys, float* HW
   }
 }
 
-// Values in a tile of keys, at the positions from `position` on that are in [begin, end).
+// Widens the values inside one tile of keys, whose lane 0 is at `position`, for the positions in
+// [begin, end).
 template <DType kType>
 void WidenTileValues(const WideSplit& wide, const Storage<kType>* tile, int position, int begin,
                      int end) {
@@ -245,8 +246,8 @@ inline void WidenAllValues(const WideSplit& wide, std::span<const Segment> segme
   }
 }
 
-// The sums of R rows over the segments' part of `range`, W values at a time: those of row r from
-// sums + r × sum_stride on, v_padded of them.
+// Adds the weighted sums of R rows over the positions of `range` that are in segments, W values at
+// a time. Row r has v_padded sums at sums + r × sum_stride.
 template <int R>
 void WeightWide(const WideSplit& wide, std::span<const Segment> segments, RowRange range,
                 const float* weights, float* sums, std::size_t sum_stride) {
@@ -255,7 +256,7 @@ void WeightWide(const WideSplit& wide, std::span<const Segment> segments, RowRan
     const int end = std::min(range.end, segment.end);
     if (begin >= end) continue;
     for (int d = 0; d < wide.v_padded; d += kWide) {
-      WeightValues<DF, DType::kF32, R, kWide / kLanes, Stream::kScratch>(
+      WeightValues<DF, DType::kF32, R, kWide / kLanes, Stream::kWorkspace>(
           wide.Value(begin, d), kWide, kLanes, weights + begin, end - begin, sums + d, sum_stride);
     }
   }

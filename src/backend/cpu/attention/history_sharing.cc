@@ -7,7 +7,7 @@
 namespace kvcache::cpu {
 namespace {
 
-// Goes along a history in steps of any length.
+// Walks along a history in steps of any length.
 class Cursor {
  public:
   explicit Cursor(std::span<const HistoryRun> runs) : runs_(runs) {
@@ -15,7 +15,7 @@ class Cursor {
   }
 
   bool AtEnd() const { return runs_.empty(); }
-  // What is left of the run. REQUIRES: !AtEnd().
+  // The rest of the current run. REQUIRES: !AtEnd().
   const HistoryRun& rest() const { return rest_; }
 
   // REQUIRES: 0 < length <= rest().length.
@@ -26,9 +26,9 @@ class Cursor {
     if (!runs_.empty()) rest_ = runs_.front();
   }
 
-  // The next position kept.
+  // The next retained position.
   Position position() const { return AtEnd() ? kEndOfSequence : rest_.position; }
-  // The cell there, or what is above all cells.
+  // The cell of position `at` if that is the next position; otherwise a number above all cells.
   std::int32_t CellAt(Position at) const {
     return position() == at && !AtEnd() ? rest_.cell : std::numeric_limits<std::int32_t>::max();
   }
@@ -38,7 +38,7 @@ class Cursor {
   HistoryRun rest_;
 };
 
-// Moves both to where they differ.
+// Advances both cursors to the first difference and returns its position.
 Position SkipShared(Cursor& a, Cursor& b) {
   while (!a.AtEnd() && !b.AtEnd()) {
     if (a.position() != b.position() || a.rest().cell != b.rest().cell) break;

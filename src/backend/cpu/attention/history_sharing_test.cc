@@ -78,10 +78,10 @@ TEST(HistorySharing, OrderPutsTheMostSharedTogether) {
     for (Runs& runs : all) runs = RandomRuns(random);
     std::sort(all.begin(), all.end(), SharingOrder);
     for (std::size_t first = 0; first < all.size(); ++first) {
-      Position least = kEndOfSequence;
+      Position minimum = kEndOfSequence;
       for (std::size_t last = first + 1; last < all.size(); ++last) {
-        least = std::min(least, SharedUntil(all[last - 1], all[last]));
-        ASSERT_EQ(SharedUntil(all[first], all[last]), least) << i;
+        minimum = std::min(minimum, SharedUntil(all[last - 1], all[last]));
+        ASSERT_EQ(SharedUntil(all[first], all[last]), minimum) << i;
       }
     }
   }

@@ -1,4 +1,5 @@
-// A batch cut into tiles of nearly equal size, each small enough for a kernel's registers.
+// Cuts a batch of tokens into tiles of nearly equal size, each small enough for a kernel's
+// registers.
 #pragma once
 
 #include <cstdint>

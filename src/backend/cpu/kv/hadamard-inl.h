@@ -1,13 +1,14 @@
-// Turning a head's key, or a query for it, by an orthonormal Hadamard matrix (kv_blocks.h says
-// why), for every target.
+// The Hadamard transform of a head's key, or of a query for it, for every target. kv_blocks.h says
+// why keys of block types are transformed.
 //
-// The matrix of size n = HadamardSize(dim) has entries ±1/√n, entry (i, j) negative where i & j
-// has an odd number of bits set; a row of more than n values is turned n by n. It is symmetric
-// and its own inverse: turning twice gives a row back, but for rounding.
+// The matrix of size n = HadamardSize(dim) is orthonormal with entries ±1/√n; entry (i, j) is
+// negative where i & j has an odd number of bits set. A row of more than n values is transformed n
+// values at a time. The matrix is symmetric and its own inverse: a second transform restores the
+// row, up to rounding.
 //
-// The order of operations is one for all targets: for h = 1, 2, 4, … n/2 each pair of values
-// (a, b) at indices i and i + h (i & h == 0) becomes (a + b, a - b); in the end each value is
-// multiplied by 1/√n, rounded to f32. So are the bits, but those of a NaN.
+// All targets use the same order of operations, and so have the same bits, except in NaNs: for
+// h = 1, 2, 4, … n/2 each pair of values (a, b) at indices i and i + h (i & h == 0) becomes
+// (a + b, a - b); at the end each value is multiplied by 1/√n, rounded to f32.
 
 // Included once per target.
 #if defined(KVCACHE_BACKEND_CPU_HADAMARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -27,7 +28,7 @@ HWY_BEFORE_NAMESPACE();
 namespace kvcache::cpu {
 namespace HWY_NAMESPACE {
 
-// The value kHalf lanes away, within groups of 2 · kHalf lanes.
+// Exchanges values kHalf lanes apart, within groups of 2 · kHalf lanes.
 template <int kHalf>
 HWY_INLINE VF SwapHalves(VF v) {
   if constexpr (kHalf == 1) {
@@ -41,10 +42,10 @@ HWY_INLINE VF SwapHalves(VF v) {
   }
 }
 
-// One step of the order above for pairs within a vector: x + partner, negated first where the
-// lane is the pair's second.
+// One step of the order above for pairs within a vector: partner + x, with x negated if its lane is
+// the pair's second.
 template <int kHalf>
-HWY_INLINE VF TurnPairs(VF v) {
+HWY_INLINE VF HadamardPairs(VF v) {
   const hn::RebindToUnsigned<DF> du;
   const auto lane = hn::Iota(du, 0u);
   const auto second = hn::ShiftLeft<31 - std::countr_zero(static_cast<unsigned>(kHalf))>(
@@ -53,16 +54,17 @@ HWY_INLINE VF TurnPairs(VF v) {
 }
 
 template <int kHalf = 1>
-HWY_INLINE VF TurnWithin(VF v) {
+HWY_INLINE VF HadamardWithin(VF v) {
   if constexpr (kHalf >= kLanes) {
     return v;
   } else {
-    return TurnWithin<2 * kHalf>(TurnPairs<kHalf>(v));
+    return HadamardWithin<2 * kHalf>(HadamardPairs<kHalf>(v));
   }
 }
 
-// Pairs `half` values apart among `size` values. REQUIRES: half is a multiple of kLanes.
-HWY_INLINE void TurnApart(float* row, std::int64_t size, std::int64_t half) {
+// One step for pairs `half` values apart among `size` values. REQUIRES: half is a multiple of
+// kLanes.
+HWY_INLINE void HadamardApart(float* row, std::int64_t size, std::int64_t half) {
   for (std::int64_t begin = 0; begin < size; begin += 2 * half) {
     for (std::int64_t i = begin; i < begin + half; i += kLanes) {
       const VF a = hn::LoadU(DF(), row + i);
@@ -81,15 +83,15 @@ constexpr float InverseRoot(std::int64_t n) {
   return bits % 2 == 0 ? whole : whole * kInverseRootOfTwo;
 }
 
-// Turns row[0, dim) in place. REQUIRES: dim is a multiple of kKvBlock; no alignment.
-inline void TurnKey(float* row, std::int64_t dim) {
+// Transforms row[0, dim) in place; `row` may be unaligned. REQUIRES: dim is a multiple of kKvBlock.
+inline void HadamardTransform(float* row, std::int64_t dim) {
   const std::int64_t size = HadamardSize(dim);
   const VF factor = hn::Set(DF(), InverseRoot(size));
   for (float* part = row; part < row + dim; part += size) {
     for (std::int64_t i = 0; i < size; i += kLanes) {
-      hn::StoreU(TurnWithin(hn::LoadU(DF(), part + i)), DF(), part + i);
+      hn::StoreU(HadamardWithin(hn::LoadU(DF(), part + i)), DF(), part + i);
     }
-    for (std::int64_t half = kLanes; half < size; half *= 2) TurnApart(part, size, half);
+    for (std::int64_t half = kLanes; half < size; half *= 2) HadamardApart(part, size, half);
     for (std::int64_t i = 0; i < size; i += kLanes) {
       hn::StoreU(hn::Mul(hn::LoadU(DF(), part + i), factor), DF(), part + i);
     }

@@ -1,4 +1,4 @@
-// The matrix that turns keys: what it is, its inverse, and one order of operations everywhere.
+// The matrix that transforms keys: what it is, its inverse, and one order of operations everywhere.
 #include <bit>
 #include <cmath>
 #include <string>
@@ -18,8 +18,8 @@ HWY_BEFORE_NAMESPACE();
 namespace kvcache::cpu {
 namespace HWY_NAMESPACE {
 
-void Turn(float* row, std::int64_t dim) {
-  TurnKey(row, dim);
+void Transform(float* row, std::int64_t dim) {
+  HadamardTransform(row, dim);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -31,17 +31,17 @@ HWY_AFTER_NAMESPACE();
 #include "gtest/gtest.h"
 
 namespace kvcache::cpu {
-HWY_EXPORT(Turn);
+HWY_EXPORT(Transform);
 
 namespace {
 
-std::vector<float> Turned(std::vector<float> row) {
-  HWY_DYNAMIC_DISPATCH(Turn)(row.data(), static_cast<std::int64_t>(row.size()));
+std::vector<float> Transformed(std::vector<float> row) {
+  HWY_DYNAMIC_DISPATCH(Transform)(row.data(), static_cast<std::int64_t>(row.size()));
   return row;
 }
 
 // The order that the header states, one value at a time.
-std::vector<float> TurnedByTheBook(std::vector<float> row) {
+std::vector<float> TransformedByTheBook(std::vector<float> row) {
   const auto dim = static_cast<std::int64_t>(row.size());
   const std::int64_t size = HadamardSize(dim);
   const auto factor = static_cast<float>(1.0 / std::sqrt(static_cast<double>(size)));
@@ -88,17 +88,18 @@ TEST(Hadamard, SizeIsThePowerOfTwoThatDivides) {
 TEST(Hadamard, IsTheMatrix) {
   for (const std::int64_t dim : kDims) {
     const std::vector<float> row = testing::RandomValues(dim, 3);
-    const std::vector<float> turned = Turned(row);
+    const std::vector<float> transformed = Transformed(row);
     const std::vector<float> expected = TimesTheMatrix(row);
     // A sum of up to 512 values below 1.7 by pairs, then over √512: nine roundings.
-    for (std::size_t i = 0; i < row.size(); ++i) ASSERT_NEAR(turned[i], expected[i], 5e-6) << dim;
+    for (std::size_t i = 0; i < row.size(); ++i)
+      ASSERT_NEAR(transformed[i], expected[i], 5e-6) << dim;
   }
 }
 
 TEST(Hadamard, TurningTwiceGivesTheRowBack) {
   for (const std::int64_t dim : kDims) {
     const std::vector<float> row = testing::RandomValues(dim, 4);
-    const std::vector<float> twice = Turned(Turned(row));
+    const std::vector<float> twice = Transformed(Transformed(row));
     for (std::size_t i = 0; i < row.size(); ++i) ASSERT_NEAR(twice[i], row[i], 5e-6) << dim;
   }
 }
@@ -109,7 +110,7 @@ TEST(Hadamard, SameBitsOnEveryTarget) {
     ASSERT_TRUE(forced.ok()) << target;
     for (const std::int64_t dim : kDims) {
       const std::vector<float> row = testing::RandomValues(dim, 5);
-      EXPECT_EQ(Turned(row), TurnedByTheBook(row)) << target << " " << dim;
+      EXPECT_EQ(Transformed(row), TransformedByTheBook(row)) << target << " " << dim;
     }
   }
 }

@@ -1,11 +1,11 @@
-// One head's key or value of one cell to and from a tile of block types (kv_blocks.h), for every
-// target.
+// Stores one head's key or value of one cell in a tile of block types (kv_blocks.h), and loads it,
+// for every target.
 //
-// Codes and scales have the bits of Quantize (tensor/quantize.h), which says how they follow from
-// 32 values. Where it refuses a value that is not finite, here the block stands for 32 NaN: it has
-// codes of zero and a scale of NaN, so that what went wrong before shows in what reads it.
+// Codes and scales have the bits of Quantize (tensor/quantize.h), which defines them. Quantize
+// refuses values that are not finite; here such a block becomes 32 NaNs, with codes of zero and a
+// scale of NaN, so that the fault shows in every result that reads it.
 //
-// A cell's bytes are written and no others, whatever its neighbours in the tile hold.
+// Only the cell's own bytes are written, never those of its neighbours in the tile.
 
 // Included once per target.
 #if defined(KVCACHE_BACKEND_CPU_KV_BLOCK_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -41,7 +41,7 @@ HWY_INLINE float LargestMagnitude(const float* x) {
   return most.Get();
 }
 
-// The first value of that magnitude; +0 where all are zero.
+// The first value of the given magnitude; +0 if all values are zero.
 HWY_INLINE float FirstOfMagnitude(const float* x, float magnitude) {
   std::intptr_t first = 0;
   KVCACHE_UNROLL
@@ -53,8 +53,8 @@ HWY_INLINE float FirstOfMagnitude(const float* x, float magnitude) {
   return magnitude == 0.0f ? 0.0f : x[first];
 }
 
-// The same integers as codec::RoundHalfAway: what truncation left over is below 1, so twice that
-// truncates to the step that is missing.
+// The same integers as codec::RoundHalfAway. The magnitude of the rest after truncation is below 1,
+// so twice the rest truncates to -1, 0 or 1: the missing step.
 HWY_INLINE VCode RoundHalfAway(VF x) {
   const VCode whole = hn::ConvertTo(DCode(), x);
   const VF rest = hn::Sub(x, hn::ConvertTo(DF(), whole));
@@ -72,8 +72,8 @@ HWY_INLINE VCode CodesOf(const float* x, float inverse) {
   }
 }
 
-// Codes of a block in the order of their values, CodeBytes(kType, kKvBlock) of them; q4_0's have
-// value i and 16 + i in a byte. Returns the scale, not yet rounded to f16.
+// Writes the CodeBytes(kType, kKvBlock) codes of a block in the order of their values; for q4_0 a
+// byte holds the values i and 16 + i. Returns the scale, not yet rounded to f16.
 template <DType kType>
 HWY_INLINE float QuantiseBlock(const float* x, std::uint8_t* codes) {
   constexpr bool kBytes = kType == DType::kQ8_0;
@@ -105,7 +105,7 @@ HWY_INLINE void StoreScaled(V codes, float scale, float* x) {
   hn::StoreU(hn::Mul(hn::ConvertTo(DF(), codes), hn::Set(DF(), scale)), DF(), x);
 }
 
-// The block's values, exactly: 11 bits times 8.
+// Writes the block's 32 values. Each product is exact: 11 bits times 8.
 template <DType kType>
 HWY_INLINE void DequantiseBlock(const std::uint8_t* codes, float scale, float* x) {
   if constexpr (kType == DType::kQ8_0) {
@@ -140,11 +140,12 @@ HWY_INLINE float LoadBlockScale(const std::byte* at) {
 
 // ---- One cell of a tile, `lane`
 
-// Four codes as they lie in a tile: q8_0's with their signs moved up to unsigned.
+// The difference between four codes of Quantize and the same codes in a tile, by exclusive or: q8_0
+// is signed there and has an offset of 128 in a tile.
 template <DType kType>
 inline constexpr std::uint32_t kCodeFlip = kType == DType::kQ8_0 ? 0x80808080u : 0u;
 
-// A key that is turned already.
+// Quantises and stores a key. REQUIRES: `row` is Hadamard-transformed.
 template <DType kType>
 void StoreBlockKey(const float* row, std::int64_t k_dim, std::byte* tile, std::int64_t lane) {
   constexpr std::int64_t kLines = CodeBytes(kType, kKvBlock) / 4;

@@ -47,7 +47,7 @@ Row Decoded(DType type, const Bytes& bytes, std::size_t count) {
 }
 
 // What hadamard-inl.h says, one value at a time.
-Row Turned(Row row, std::size_t size) {
+Row Transformed(Row row, std::size_t size) {
   for (std::size_t part = 0; part < row.size(); part += size) {
     for (std::size_t half = 1; half < size; half *= 2) {
       for (std::size_t i = part; i < part + size; ++i) {
@@ -182,8 +182,8 @@ void ExpectCell(const Tiles& tiles, const Tiles& fresh, std::int64_t cell, std::
   const LayerKv& layer = tiles.layer();
   for (int h = 0; h < kShape.kv_heads; ++h) {
     if (InfoOf(layer.k_type).block_size > 1) {
-      const Bytes key =
-          token < 0 ? fresh.Key(cell, h) : Encoded(layer.k_type, Turned(KeyOf(7, token, h), 32));
+      const Bytes key = token < 0 ? fresh.Key(cell, h)
+                                  : Encoded(layer.k_type, Transformed(KeyOf(7, token, h), 32));
       ASSERT_EQ(tiles.Key(cell, h), key) << cell;
     }
     if (InfoOf(layer.v_type).block_size > 1) {
@@ -274,9 +274,9 @@ Row Rotated(Row key, const Shift& shift, const MulAdd& mul_add) {
     const std::size_t first = static_cast<std::size_t>(shift.first);
     float& a = key[first + (halves ? i : 2 * i)];
     float& b = key[first + (halves ? i + kFrequencies.size() : 2 * i + 1)];
-    const float turned = mul_add(a, c, -(b * s));
+    const float rotated = mul_add(a, c, -(b * s));
     b = mul_add(a, s, b * c);
-    a = turned;
+    a = rotated;
   }
   return key;
 }
@@ -299,12 +299,12 @@ TEST_P(KvBlockShift, ReadsTurnsAndQuantisesAnew) {
       ASSERT_TRUE(backend->ShiftKeys(tiles.layer(), cells, shift.offset, RopeOf(shift)).ok());
       EXPECT_EQ(tiles.v(), values);
       for (std::int64_t cell = 0; cell < kCells; ++cell) {
-        const bool turned = (cell >= 5 && cell < 49) || cell == 63 || cell == 64;
+        const bool rotated = (cell >= 5 && cell < 49) || cell == 63 || cell == 64;
         for (int h = 0; h < kShape.kv_heads; ++h) {
-          Bytes expected = Encoded(type, Turned(KeyOf(7, cell, h), 32));
-          if (turned) {
-            const Row key = Turned(Decoded(type, expected, 96), 32);
-            expected = Encoded(type, Turned(Rotated(key, shift, MulAdd(target)), 32));
+          Bytes expected = Encoded(type, Transformed(KeyOf(7, cell, h), 32));
+          if (rotated) {
+            const Row key = Transformed(Decoded(type, expected, 96), 32);
+            expected = Encoded(type, Transformed(Rotated(key, shift, MulAdd(target)), 32));
           }
           ASSERT_EQ(tiles.Key(cell, h), expected) << target << " " << cell;
         }
@@ -399,10 +399,12 @@ TEST(KvBlockKernelsErrors, SayWhatBlocksCannotHold) {
     return status.ok() ? "ok" : status.message();
   };
   EXPECT_EQ(check(DType::kQ8_0, DType::kF16, KvLayout::kTiled), "ok");
-  EXPECT_EQ(check(DType::kQ8_0, DType::kF16, KvLayout::kPlain),
-            "K of type q8_0 and V of type f16: the CPU keeps blocks in the tiled layout alone");
-  EXPECT_EQ(check(DType::kF32, DType::kQ4_0, KvLayout::kPlain),
-            "K of type f32 and V of type q4_0: the CPU keeps blocks in the tiled layout alone");
+  EXPECT_EQ(
+      check(DType::kQ8_0, DType::kF16, KvLayout::kPlain),
+      "K of type q8_0 and V of type f16: the CPU supports block types only in the tiled layout");
+  EXPECT_EQ(
+      check(DType::kF32, DType::kQ4_0, KvLayout::kPlain),
+      "K of type f32 and V of type q4_0: the CPU supports block types only in the tiled layout");
   EXPECT_EQ(check(DType::kQ8_0, DType::kQ5_0, KvLayout::kTiled),
             "the CPU has no kernels for K of type q8_0 and V of type q5_0; it has f32, f16, bf16, "
             "q8_0 and q4_0");
@@ -421,13 +423,14 @@ TEST(KvBlockKernelsErrors, SayWhatBlocksCannotHold) {
   };
   EXPECT_EQ(
       store({.shape = {1, 80, 64}, .k_type = DType::kQ8_0, .v_type = DType::kF16}),
-      "keys of 80 and values of 64 values are not whole blocks of 32: K of type q8_0 and V of "
-      "type f16");
-  EXPECT_EQ(store({.shape = {1, 64, 80}, .k_type = DType::kF16, .v_type = DType::kQ4_0}),
-            "keys of 64 and values of 80 values are not whole blocks of 32: K of type f16 and V of "
-            "type q4_0");
+      "K of type q8_0 and V of type f16: head sizes are 80 and 64; must be multiples of 32 for "
+      "block types");
+  EXPECT_EQ(
+      store({.shape = {1, 64, 80}, .k_type = DType::kF16, .v_type = DType::kQ4_0}),
+      "K of type f16 and V of type q4_0: head sizes are 64 and 80; must be multiples of 32 for "
+      "block types");
   EXPECT_EQ(store({.shape = {1, 64, 32, true}, .k_type = DType::kQ8_0, .v_type = DType::kQ8_0}),
-            "keys of type q8_0 cannot hold values as well");
+            "K of type q8_0 cannot contain V; use f32, f16 or bf16 for models whose V is in K");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What the kernels over a cache's cells refuse.
+// The argument checks of the kernels over a cache's cells.
 #include <string>
 
 #include "backend/cpu/kv/kv_blocks.h"
@@ -14,28 +14,30 @@ std::string TypesText(DType k_type, DType v_type) {
          std::string(InfoOf(v_type).name);
 }
 
-// Blocks are of 32 values along a head, and a key that lies turned has no value in it.
+// A head's key and value have to be whole blocks of 32 values. A key of a block type is stored
+// transformed, so it cannot contain the value.
 Status CheckBlocks(const LayerKv& layer) {
   const KvShape& shape = layer.shape;
   const bool k_blocks = IsKvBlockType(layer.k_type);
   const bool v_blocks = IsKvBlockType(layer.v_type);
   if (k_blocks && shape.v_in_k) {
-    return Status(
-        StatusCode::kUnsupported,
-        "keys of type " + std::string(InfoOf(layer.k_type).name) + " cannot hold values as well");
+    return Status(StatusCode::kUnsupported,
+                  "K of type " + std::string(InfoOf(layer.k_type).name) +
+                      " cannot contain V; use f32, f16 or bf16 for models whose V is in K");
   }
   if ((k_blocks && shape.k_dim % kKvBlock != 0) || (v_blocks && shape.v_dim % kKvBlock != 0)) {
     return Status(StatusCode::kUnsupported,
-                  "keys of " + std::to_string(shape.k_dim) + " and values of " +
-                      std::to_string(shape.v_dim) + " values are not whole blocks of " +
-                      std::to_string(kKvBlock) + ": " + TypesText(layer.k_type, layer.v_type));
+                  TypesText(layer.k_type, layer.v_type) + ": head sizes are " +
+                      std::to_string(shape.k_dim) + " and " + std::to_string(shape.v_dim) +
+                      "; must be multiples of " + std::to_string(kKvBlock) + " for block types");
   }
   return Status::Ok();
 }
 
 }  // namespace
 
-// Every layout is served, but for blocks; the tiled one is the fast one (preferred_cache_config).
+// Float types work in every layout, block types only in the tiled one, which is the fast one for
+// all (preferred_cache_config).
 Status CheckKvTypes(DType k_type, DType v_type, KvLayout layout) {
   const auto served = [](DType type) { return IsKvType(type) || IsKvBlockType(type); };
   if (!served(k_type) || !served(v_type)) {
@@ -44,8 +46,9 @@ Status CheckKvTypes(DType k_type, DType v_type, KvLayout layout) {
                                                 "; it has f32, f16, bf16, q8_0 and q4_0");
   }
   if (layout != KvLayout::kTiled && (IsKvBlockType(k_type) || IsKvBlockType(v_type))) {
-    return Status(StatusCode::kUnsupported,
-                  TypesText(k_type, v_type) + ": the CPU keeps blocks in the tiled layout alone");
+    return Status(
+        StatusCode::kUnsupported,
+        TypesText(k_type, v_type) + ": the CPU supports block types only in the tiled layout");
   }
   return Status::Ok();
 }
@@ -60,16 +63,16 @@ Status CheckLayer(const LayerKv& layer) {
                   "layer of " + std::to_string(layer.cells) + " cells with " +
                       std::to_string(shape.kv_heads) + " kv_heads of " +
                       std::to_string(shape.k_dim) + " and " + std::to_string(shape.v_dim) +
-                      " values; sizes are at least 1, tiled cells a multiple of " +
+                      " values; sizes must be at least 1, and tiled cells a multiple of " +
                       std::to_string(kCellTile));
   }
   KVCACHE_RETURN_IF_ERROR(CheckBlocks(layer));
   if (shape.v_in_k &&
       (shape.v_dim > shape.k_dim || layer.v_type != layer.k_type || layer.v_transposed)) {
     return Status(StatusCode::kInvalidArgument,
-                  "values of " + std::to_string(shape.v_dim) + " in keys of " +
+                  "V in K: v_dim is " + std::to_string(shape.v_dim) + ", k_dim is " +
                       std::to_string(shape.k_dim) +
-                      ": must be no more, of one type, and not transposed");
+                      "; v_dim must be at most k_dim, with one type for both and V not transposed");
   }
   if (tiled && layer.v_transposed) {
     return Status(StatusCode::kInvalidArgument, "transposed V needs the plain layout");

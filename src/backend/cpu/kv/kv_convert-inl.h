@@ -18,7 +18,7 @@ namespace kvcache::cpu {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Highway's own f16 conversions on the portable target truncate and have no infinities.
+// On the portable target, Highway's f16 conversions truncate and do not support infinities.
 inline constexpr bool kHasF16Conversion = HWY_TARGET != HWY_EMU128 && HWY_TARGET != HWY_SCALAR;
 
 template <class D>
@@ -52,8 +52,8 @@ HWY_INLINE hn::Vec<D> WidenBf16(D d, const std::uint16_t* from) {
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du32, hn::LoadU(du16, from))));
 }
 
-// Half of the last place minus one, plus the last place's own bit: ties go to even. Highway's
-// conversion truncates.
+// Adds half a unit in the last place minus one, plus the last place's own bit, so that ties round
+// to even. Highway's own conversion truncates.
 template <class D>
 HWY_INLINE void NarrowToBf16([[maybe_unused]] D d, hn::Vec<D> value, std::uint16_t* to) {
   const hn::Rebind<std::uint16_t, D> du16;

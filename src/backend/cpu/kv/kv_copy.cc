@@ -1,4 +1,4 @@
-// Copying cells within a layer, for compaction and copy-on-write.
+// Copies cells within a layer, for compaction and copy-on-write.
 #include <algorithm>
 #include <cstring>
 
@@ -9,7 +9,7 @@
 namespace kvcache::cpu {
 namespace {
 
-// Lanes [from, from + count) of a tile of `source` to lanes from `to` of one of `target`.
+// A move of lanes [from, from + count) of the tile `source` to the lanes from `to` on of `target`.
 struct LaneMove {
   const std::byte* source;
   std::byte* target;
@@ -18,7 +18,7 @@ struct LaneMove {
   std::int64_t count;
 };
 
-// `rows` rows from `offset` of a tile, each with `bytes` neighbouring bytes of every cell.
+// Copies lanes of `rows` rows from `offset` of a tile on. A row has `bytes` bytes of every cell.
 void CopyRowLanes(const LaneMove& move, std::int64_t offset, std::int64_t rows,
                   std::int64_t bytes) {
   for (std::int64_t row = 0; row < rows; ++row, offset += kCellTile * bytes) {
@@ -49,7 +49,7 @@ void CopyValueLanes(const LaneMove& move, DType type, std::int64_t v_dim) {
   CopyScaleLanes(move, type, v_dim);
 }
 
-// copy_lanes(LaneMove) for parts of tiles; whole ones lie in one piece.
+// Copies whole tiles in one piece and calls copy_lanes(LaneMove) for parts of tiles.
 template <class CopyLanes>
 void CopyTiles(std::byte* head, std::int64_t tile_bytes, const CellMove& move,
                const CopyLanes& copy_lanes) {
@@ -70,7 +70,7 @@ void CopyTiles(std::byte* head, std::int64_t tile_bytes, const CellMove& move,
   }
 }
 
-// Rows of `row` values, cell after cell.
+// Copies cells that are contiguous rows of `row` values.
 void CopyRows(std::byte* base, DType type, std::int64_t row, const CellMove& move) {
   std::memcpy(base + BytesOf(type, move.to * row), base + BytesOf(type, move.from * row),
               static_cast<std::size_t>(BytesOf(type, move.length * row)));

@@ -1,12 +1,13 @@
-// Turning stored keys by a number of positions, so that a history can move without being
-// computed again. A key that was stored turned by p then counts as one turned by p + offset.
+// Rotates stored keys (RoPE) by a number of positions, so that a history can move without being
+// recomputed. Rotations add up: a key stored for position p becomes the key for p + offset.
 //
-// In f32, rounded to the storage type once. Lanes and single values take the same operations,
-// so both layouts hold the same bits afterwards.
+// The rotation is computed in f32 and rounded to the storage type once. Lanes and single values use
+// the same operations, so both layouts have the same bits afterwards.
 //
-// Keys of block types are read, turned back by their Hadamard matrix, turned by the positions,
-// turned by the matrix again and quantised anew: all of a key's values round once more, those that
-// do not turn as well. Each key by itself, so that its bits do not depend on which others move.
+// Keys of block types are dequantised, transformed back by their Hadamard matrix, rotated,
+// transformed again and quantised again. All values of such a key are rounded once more, even those
+// that RoPE leaves unchanged. Each key is processed by itself, so that its bits do not depend on
+// which other keys move.
 #include <cmath>
 #include <string>
 #include <utility>
@@ -28,18 +29,18 @@
 #define KVCACHE_BACKEND_CPU_KV_SHIFT_ONCE_
 namespace kvcache::cpu {
 
-// One head's cells [begin, end). Pair i of a key is its values First(i) and Second(i).
+// Rotates one head's keys in cells [begin, end). Pair i of a key is the values First(i), Second(i).
 struct ShiftTask {
   const LayerKv* layer;
   int kv_head;
   std::int64_t begin;
   std::int64_t end;
-  int first;  // value that turns
+  int first;  // the first rotated value of a key
   int pairs;
   RopeParams::Pairing pairing;
   const float* cosines;  // [pairs]
   const float* sines;    // [pairs]
-  float* row;            // [k_dim], scratch: where K is of a block type
+  float* row;            // [k_dim], workspace for K of a block type
 
   std::int64_t First(int i) const {
     return first + (pairing == RopeParams::Pairing::kInterleaved ? 2 * i : i);
@@ -57,15 +58,15 @@ namespace kvcache::cpu {
 namespace HWY_NAMESPACE {
 
 template <class D, class V = hn::Vec<D>>
-HWY_INLINE void Turn(D d, float cosine, float sine, V& a, V& b) {
+HWY_INLINE void RotatePair(D d, float cosine, float sine, V& a, V& b) {
   const V c = hn::Set(d, cosine);
   const V s = hn::Set(d, sine);
-  const V turned = hn::MulSub(a, c, hn::Mul(b, s));
+  const V rotated = hn::MulSub(a, c, hn::Mul(b, s));
   b = hn::MulAdd(a, s, hn::Mul(b, c));
-  a = turned;
+  a = rotated;
 }
 
-// Lanes [first, last) of one tile; the others keep what they hold.
+// Rotates lanes [first, last) of one tile; the other lanes stay as they are.
 template <DType kType>
 void ShiftTile(const ShiftTask& task, Storage<kType>* tile, int first, int last) {
   const hn::CappedTag<float, kCellTile> d;
@@ -80,11 +81,11 @@ void ShiftTile(const ShiftTask& task, Storage<kType>* tile, int first, int last)
       Storage<kType>* const pb = tile + task.Second(i) * kCellTile + lane;
       const V a = LoadWide<kType>(d, pa);
       const V b = LoadWide<kType>(d, pb);
-      V turned_a = a;
-      V turned_b = b;
-      Turn(d, task.cosines[i], task.sines[i], turned_a, turned_b);
-      StoreNarrow<kType>(d, hn::IfThenElse(inside, turned_a, a), pa);
-      StoreNarrow<kType>(d, hn::IfThenElse(inside, turned_b, b), pb);
+      V rotated_a = a;
+      V rotated_b = b;
+      RotatePair(d, task.cosines[i], task.sines[i], rotated_a, rotated_b);
+      StoreNarrow<kType>(d, hn::IfThenElse(inside, rotated_a, a), pa);
+      StoreNarrow<kType>(d, hn::IfThenElse(inside, rotated_b, b), pb);
     }
   }
 }
@@ -112,7 +113,7 @@ void ShiftPlain(const ShiftTask& task) {
     for (int i = 0; i < task.pairs; ++i) {
       auto a = LoadWide<kType>(d1, key + task.First(i));
       auto b = LoadWide<kType>(d1, key + task.Second(i));
-      Turn(d1, task.cosines[i], task.sines[i], a, b);
+      RotatePair(d1, task.cosines[i], task.sines[i], a, b);
       StoreNarrow<kType>(d1, a, key + task.First(i));
       StoreNarrow<kType>(d1, b, key + task.Second(i));
     }
@@ -137,15 +138,15 @@ void ShiftBlocks(const ShiftTask& task) {
   for (std::int64_t cell = task.begin; cell < task.end; ++cell) {
     std::byte* const tile = head + BlockTile(kType, k_dim, cell);
     LoadBlockKey<kType>(tile, cell % kCellTile, k_dim, task.row);
-    TurnKey(task.row, k_dim);  // back: the matrix is its own inverse
+    HadamardTransform(task.row, k_dim);  // back: the matrix is its own inverse
     for (int i = 0; i < task.pairs; ++i) {
       auto a = hn::LoadU(d1, task.row + task.First(i));
       auto b = hn::LoadU(d1, task.row + task.Second(i));
-      Turn(d1, task.cosines[i], task.sines[i], a, b);
+      RotatePair(d1, task.cosines[i], task.sines[i], a, b);
       hn::StoreU(a, d1, task.row + task.First(i));
       hn::StoreU(b, d1, task.row + task.Second(i));
     }
-    TurnKey(task.row, k_dim);
+    HadamardTransform(task.row, k_dim);
     StoreBlockKey<kType>(task.row, k_dim, tile, cell % kCellTile);
   }
 }
@@ -176,16 +177,16 @@ Status CheckShift(const LayerKv& layer, std::span<const CellRun> cells, const Ro
       rope.first + std::int64_t{rope.dims} > layer.shape.k_dim ||
       rope.inv_freq.size() != static_cast<std::size_t>(rope.dims) / 2) {
     return Status(StatusCode::kInvalidArgument,
-                  "shift: " + std::to_string(rope.dims) + " turning values with " +
+                  "shift: rope has " + std::to_string(rope.dims) + " dims and " +
                       std::to_string(rope.inv_freq.size()) +
-                      " frequencies; must be even, at most k_dim (" +
+                      " frequencies; dims must be even and at most k_dim (" +
                       std::to_string(layer.shape.k_dim) + "), with one frequency per pair");
   }
   if (layer.shape.v_in_k && rope.dims > 0 && rope.first < layer.shape.v_dim) {
-    return Status(StatusCode::kInvalidArgument, "shift: values from " + std::to_string(rope.first) +
-                                                    " turn, of which the first " +
-                                                    std::to_string(layer.shape.v_dim) +
-                                                    " of a key are its value");
+    return Status(StatusCode::kInvalidArgument,
+                  "shift: rope begins at value " + std::to_string(rope.first) +
+                      " of a key; must be at least " + std::to_string(layer.shape.v_dim) +
+                      ", since the values before are V");
   }
   for (const CellRun& run : cells) {
     KVCACHE_RETURN_IF_ERROR(CheckCells(layer, "shift", run.cell, run.length));
@@ -195,16 +196,16 @@ Status CheckShift(const LayerKv& layer, std::span<const CellRun> cells, const Ro
 
 }  // namespace
 
-Status ShiftKeys(ThreadPool& pool, Scratch& scratch, const LayerKv& layer,
+Status ShiftKeys(ThreadPool& pool, Workspace& workspace, const LayerKv& layer,
                  std::span<const CellRun> cells, Position offset, const RopeParams& rope) {
   KVCACHE_RETURN_IF_ERROR(CheckShift(layer, cells, rope));
   const std::size_t pairs = rope.inv_freq.size();
   const bool blocks = IsKvBlockType(layer.k_type);
-  if (blocks && (offset == 0 || pairs == 0))
-    return Status::Ok();  // or they would round for nothing
+  // A key of a block type would be rounded again without any change.
+  if (blocks && (offset == 0 || pairs == 0)) return Status::Ok();
   const std::int64_t row = blocks ? layer.shape.k_dim : 0;
   const std::size_t floats = 2 * pairs + static_cast<std::size_t>(row * pool.threads());
-  KVCACHE_ASSIGN_OR_RETURN(std::byte* const memory, scratch.Reserve(floats * sizeof(float)));
+  KVCACHE_ASSIGN_OR_RETURN(std::byte* const memory, workspace.Reserve(floats * sizeof(float)));
   auto* const cosines = reinterpret_cast<float*>(memory);
   float* const sines = cosines + pairs;
   float* const rows = sines + pairs;
@@ -215,7 +216,7 @@ Status ShiftKeys(ThreadPool& pool, Scratch& scratch, const LayerKv& layer,
   }
   constexpr std::int64_t kCellsAtOnce = 16 * kCellTile;
   for (const CellRun& run : cells) {
-    // Pieces begin at tiles: two threads never write to one.
+    // Pieces begin at tile boundaries, so that two threads never write to one tile.
     const std::int64_t first = run.cell / kCellTile * kCellTile;
     const std::int64_t end = std::int64_t{run.cell} + run.length;
     const std::int64_t pieces = (end - first + kCellsAtOnce - 1) / kCellsAtOnce;

@@ -1,4 +1,4 @@
-// What one value of a cache's K or V is in memory, for the dtypes that the kernels serve.
+// The C++ type of one stored value of K or V, for the float types, and offsets in KvLayout::kTiled.
 #pragma once
 
 #include <cstddef>
@@ -34,8 +34,8 @@ constexpr T RoundUp(T value, T multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// In KvLayout::kTiled: index of the first value of a head's stream, and of one of its keys'
-// tiles ([k_dim][kCellTile]) within it.
+// Indices in KvLayout::kTiled, in values: the first key and value of a head, and, relative to the
+// first key, the tile of keys ([k_dim][kCellTile]) with `cell`.
 constexpr std::int64_t HeadKeys(const LayerKv& layer, int kv_head) {
   return kv_head * layer.cells * layer.shape.k_dim;
 }

@@ -1,5 +1,5 @@
-// Writing a batch's keys and values into cells: conversion and layout in one step. A cell's bytes
-// are all that is written, so tasks may share a tile.
+// Writes a batch's keys and values into cells, converting type and layout in one step. Only the
+// cells' own bytes are written, so several tasks may share a tile.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -22,7 +22,7 @@
 #define KVCACHE_BACKEND_CPU_KV_STORE_ONCE_
 namespace kvcache::cpu {
 
-// `count` batch tokens from `token`, in cells from `cell`, of one head.
+// Stores `count` tokens of the batch from `token` on, of one head, in the cells from `cell` on.
 struct StoreTask {
   const LayerKv* layer;
   const TensorView* k;
@@ -31,7 +31,7 @@ struct StoreTask {
   std::int64_t token;
   std::int64_t cell;
   std::int64_t count;
-  float* turned;  // [k_dim], scratch: where K is of a block type
+  float* transformed;  // [k_dim], workspace for K of a block type
 
   const float* Row(const TensorView& view, std::int64_t i) const {
     return reinterpret_cast<const float*>(view.data + kv_head * view.stride_bytes[1] +
@@ -46,7 +46,8 @@ HWY_BEFORE_NAMESPACE();
 namespace kvcache::cpu {
 namespace HWY_NAMESPACE {
 
-// Keys of neighbouring cells of one tile: narrowed row by row, then written lane by lane.
+// Stores the keys of neighbouring cells of one tile: narrows them row by row, then writes them lane
+// by lane.
 template <DType kType>
 void StoreTilePart(const StoreTask& task, std::int64_t first, std::int64_t count) {
   constexpr std::int64_t kAtOnce = 64;
@@ -127,9 +128,10 @@ void StoreBlockKeys(const StoreTask& task) {
   std::byte* const head = layer.k + BlockHeadKeys(layer, task.kv_head);
   for (std::int64_t i = 0; i < task.count; ++i) {
     const std::int64_t cell = task.cell + i;
-    std::memcpy(task.turned, task.Row(*task.k, i), static_cast<std::size_t>(k_dim) * sizeof(float));
-    TurnKey(task.turned, k_dim);
-    StoreBlockKey<kType>(task.turned, k_dim, head + BlockTile(kType, k_dim, cell),
+    std::memcpy(task.transformed, task.Row(*task.k, i),
+                static_cast<std::size_t>(k_dim) * sizeof(float));
+    HadamardTransform(task.transformed, k_dim);
+    StoreBlockKey<kType>(task.transformed, k_dim, head + BlockTile(kType, k_dim, cell),
                          cell % kCellTile);
   }
 }
@@ -187,14 +189,14 @@ Status CheckInput(const char* name, const TensorView& view, std::int64_t head_di
                   std::int64_t kv_heads, std::int64_t batch) {
   if (view.dims[0] != head_dim || view.dims[1] != kv_heads || view.dims[2] != batch ||
       view.dims[3] != 1) {
-    return Invalid(std::string(name) + " is " + Dims(view) + ", the cells want [" +
+    return Invalid(std::string(name) + " is " + Dims(view) + "; must be [" +
                    std::to_string(head_dim) + ", " + std::to_string(kv_heads) + ", " +
-                   std::to_string(batch) + "]");
+                   std::to_string(batch) + "] for these cells");
   }
   if (view.dtype != DType::kF32 || view.stride_bytes[0] != std::int64_t{sizeof(float)}) {
     return Invalid(std::string(name) + " is of type " + std::string(InfoOf(view.dtype).name) +
                    " with " + std::to_string(view.stride_bytes[0]) +
-                   " bytes between values, must be f32 with 4");
+                   " bytes between values; must be f32 with 4");
   }
   return Status::Ok();
 }
@@ -204,9 +206,9 @@ Status CheckInKeys(const LayerKv& layer, const TensorView& v, std::int64_t batch
       v.dims[2] == batch) {
     return Status::Ok();
   }
-  return Invalid("v is " + Dims(v) + (AreInKeys(v) ? " in k" : "") + ", the cells have [" +
+  return Invalid("v is " + Dims(v) + (AreInKeys(v) ? " in k" : "") + "; must be [" +
                  std::to_string(layer.shape.v_dim) + ", " + std::to_string(layer.shape.kv_heads) +
-                 ", " + std::to_string(batch) + "] in k");
+                 ", " + std::to_string(batch) + "] in k for these cells");
 }
 
 Status CheckStore(const LayerKv& layer, const TensorView& k, const TensorView& v,
@@ -222,7 +224,7 @@ Status CheckStore(const LayerKv& layer, const TensorView& k, const TensorView& v
   return CheckInput("v", v, layer.shape.v_dim, layer.shape.kv_heads, batch);
 }
 
-// The tokens [begin, end) of the task's head, run by run.
+// Stores the tokens [begin, end) of the task's head, run by run.
 void StoreTokens(StoreTask task, std::span<const CellRun> cells, std::int64_t begin,
                  std::int64_t end) {
   std::int64_t token = 0;
@@ -242,7 +244,7 @@ void StoreTokens(StoreTask task, std::span<const CellRun> cells, std::int64_t be
 
 }  // namespace
 
-Status StoreKv(ThreadPool& pool, Scratch& scratch, const LayerKv& layer, const TensorView& k,
+Status StoreKv(ThreadPool& pool, Workspace& workspace, const LayerKv& layer, const TensorView& k,
                const TensorView& v, std::span<const CellRun> cells) {
   KVCACHE_RETURN_IF_ERROR(CheckStore(layer, k, v, cells));
   constexpr std::int64_t kTokensAtOnce = 64;
@@ -251,8 +253,8 @@ Status StoreKv(ThreadPool& pool, Scratch& scratch, const LayerKv& layer, const T
   const std::int64_t blocks = (batch + kTokensAtOnce - 1) / kTokensAtOnce;
   const std::int64_t row = IsKvBlockType(layer.k_type) ? layer.shape.k_dim : 0;
   KVCACHE_ASSIGN_OR_RETURN(std::byte* const memory,
-                           scratch.Reserve(static_cast<std::size_t>(row * pool.threads()) * 4));
-  auto* const turned = reinterpret_cast<float*>(memory);
+                           workspace.Reserve(static_cast<std::size_t>(row * pool.threads()) * 4));
+  auto* const transformed = reinterpret_cast<float*>(memory);
   const auto store = [&](std::int64_t task, int thread) {
     const std::int64_t begin = task % blocks * kTokensAtOnce;
     StoreTokens({.layer = &layer,
@@ -262,7 +264,7 @@ Status StoreKv(ThreadPool& pool, Scratch& scratch, const LayerKv& layer, const T
                  .token = 0,
                  .cell = 0,
                  .count = 0,
-                 .turned = turned + thread * row},
+                 .transformed = transformed + thread * row},
                 cells, begin, std::min(begin + kTokensAtOnce, batch));
   };
   const std::int64_t tasks = blocks * layer.shape.kv_heads;

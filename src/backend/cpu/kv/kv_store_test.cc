@@ -168,7 +168,7 @@ TEST_P(KvKernels, ShiftTurnsItsCellsAndNoOthers) {
                           : GetParam().k_type == DType::kF16 ? 0x1p-11
                                                              : 0x1p-8;
       for (std::int64_t cell = 0; cell < kCells; ++cell) {
-        const bool turned = (cell >= 5 && cell < 49) || cell == 63 || cell == 64;
+        const bool rotated = (cell >= 5 && cell < 49) || cell == 63 || cell == 64;
         for (int h = 0; h < kShape.kv_heads; ++h) {
           for (int i = 0; i < 4; ++i) {
             const bool interleaved = pairing == RopeParams::Pairing::kInterleaved;
@@ -177,9 +177,9 @@ TEST_P(KvKernels, ShiftTurnsItsCellsAndNoOthers) {
             const double a = RoundToType(GetParam().k_type, Storage1::KeyOf(7, cell, h, da));
             const double b = RoundToType(GetParam().k_type, Storage1::KeyOf(7, cell, h, db));
             const double angle =
-                turned ? offset * static_cast<double>(inv_freq[static_cast<std::size_t>(i)]) : 0.0;
+                rotated ? offset * static_cast<double>(inv_freq[static_cast<std::size_t>(i)]) : 0.0;
             // One rounding to the storage type; sine, cosine and two f32 operations before it.
-            const double bound = turned ? unit * 4.3 + 6 * 0x1p-24 * 6.0 : 0.0;
+            const double bound = rotated ? unit * 4.3 + 6 * 0x1p-24 * 6.0 : 0.0;
             ASSERT_NEAR(storage.Key(cell, h, da), a * std::cos(angle) - b * std::sin(angle), bound);
             ASSERT_NEAR(storage.Key(cell, h, db), a * std::sin(angle) + b * std::cos(angle), bound);
           }
@@ -275,9 +275,9 @@ TEST(KvKernelsErrors, NameBothSides) {
     return status.message();
   };
   EXPECT_EQ(message(backend->StoreKv(storage.layer(), view(70, 3, 3), view(19, 3, 2), two)),
-            "store: k is [70, 3, 3], the cells want [70, 3, 2]");
+            "store: k is [70, 3, 3]; must be [70, 3, 2] for these cells");
   EXPECT_EQ(message(backend->StoreKv(storage.layer(), view(70, 3, 2), view(19, 2, 2), two)),
-            "store: v is [19, 2, 2], the cells want [19, 3, 2]");
+            "store: v is [19, 2, 2]; must be [19, 3, 2] for these cells");
   EXPECT_EQ(message(backend->StoreKv(storage.layer(), view(70, 3, 3), view(19, 3, 3), beyond)),
             "store: 3 cells from 94 are not within the layer's 96");
   const CellMove move[] = {{90, 95, 2}};
@@ -285,11 +285,11 @@ TEST(KvKernelsErrors, NameBothSides) {
             "copy to: 2 cells from 95 are not within the layer's 96");
   const std::vector<float> inv_freq(3);
   EXPECT_NE(message(backend->ShiftKeys(storage.layer(), two, 1, {.dims = 8, .inv_freq = inv_freq}))
-                .find("8 turning values with 3 frequencies"),
+                .find("rope has 8 dims and 3 frequencies"),
             std::string::npos);
   EXPECT_NE(message(backend->ShiftKeys(storage.layer(), two, 1,
                                        {.dims = 6, .inv_freq = inv_freq, .first = 65}))
-                .find("6 turning values with 3 frequencies"),
+                .find("rope has 6 dims and 3 frequencies"),
             std::string::npos);
 }
 
@@ -303,18 +303,21 @@ TEST(KvKernelsErrors, ValuesInKeysDoNotTurnAndAreGivenAsSuch) {
                 ->ShiftKeys(storage.layer(), two, 1,
                             {.dims = 6, .inv_freq = inv_freq, .first = kShape.v_dim - 1})
                 .message(),
-            "shift: values from 18 turn, of which the first 19 of a key are its value");
+            "shift: rope begins at value 18 of a key; must be at least 19, since the values before "
+            "are V");
   std::vector<float> memory(4096);
   const TensorView k = TensorView::Dense(memory.data(), DType::kF32, 70, 3, 2);
   const TensorView v = TensorView::Dense(memory.data(), DType::kF32, 19, 3, 2);
   EXPECT_EQ(backend->StoreKv(storage.layer(), k, v, two).message(),
-            "store: v is [19, 3, 2], the cells have [19, 3, 2] in k");
+            "store: v is [19, 3, 2]; must be [19, 3, 2] in k for these cells");
   EXPECT_EQ(backend->StoreKv(storage.layer(), k, ValuesInKeys(k, 20), two).message(),
-            "store: v is [20, 3, 2] in k, the cells have [19, 3, 2] in k");
+            "store: v is [20, 3, 2] in k; must be [19, 3, 2] in k for these cells");
   LayerKv wide = storage.layer();
   wide.shape.v_dim = 71;
-  EXPECT_EQ(backend->StoreKv(wide, k, ValuesInKeys(k, 71), two).message(),
-            "values of 71 in keys of 70: must be no more, of one type, and not transposed");
+  EXPECT_EQ(
+      backend->StoreKv(wide, k, ValuesInKeys(k, 71), two).message(),
+      "V in K: v_dim is 71, k_dim is 70; v_dim must be at most k_dim, with one type for both and V "
+      "not transposed");
 }
 
 }  // namespace

@@ -67,8 +67,8 @@ Result<std::unique_ptr<LinearWeight>> PackBlocks(ThreadPool& pool, const TensorV
 
 Status CheckOutput(const TensorView& x, const LinearOutput& output) {
   const auto* const weight = dynamic_cast<const CpuWeight*>(output.weight);
-  if (weight == nullptr) return Invalid("a weight is not of this backend's MakeLinear");
-  // Made for an error alone: a text is an allocation.
+  if (weight == nullptr) return Invalid("a weight was not made by this backend's MakeLinear");
+  // Builds its text only for an error, since that allocates.
   const auto invalid = [&](const std::string& what) {
     return Invalid(what + ": weight " + Size(weight->inputs(), weight->outputs()) + ", x " +
                    Size(x.dims[0], x.dims[1]) + ", y " + Size(output.y.dims[0], output.y.dims[1]));
@@ -114,13 +114,13 @@ Result<std::unique_ptr<LinearWeight>> MakeLinear(ThreadPool& pool, const TensorV
   return std::unique_ptr<LinearWeight>(std::make_unique<FloatWeight>(w));
 }
 
-Status LinearGroups(ThreadPool& pool, Scratch& scratch, std::span<const LinearGroup> groups) {
+Status LinearGroups(ThreadPool& pool, Workspace& workspace, std::span<const LinearGroup> groups) {
   for (const LinearGroup& group : groups) {
     KVCACHE_RETURN_IF_ERROR(CheckGroup(group));
   }
   if (groups.empty()) return Status::Ok();
   LinearCall call(pool, groups);
-  KVCACHE_RETURN_IF_ERROR(call.Reserve(scratch));
+  KVCACHE_RETURN_IF_ERROR(call.Reserve(workspace));
   call.Prepare();
   call.Run();
   return Status::Ok();

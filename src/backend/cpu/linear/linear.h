@@ -2,22 +2,25 @@
 //
 // Exactness: each output is one chain over K, the same for every batch, tile and thread count;
 // docs/design/exactness.md writes the chains down.
-// Thread safety: one call at a time per pool and scratch; weights are immutable once made.
+// Thread safety: one call at a time per pool and workspace; weights are immutable once made.
 #pragma once
 
 #include <memory>
 #include <span>
 
-#include "backend/cpu/scratch.h"
+#include "backend/cpu/workspace.h"
 #include "kvcache/backend.h"
 #include "platform/thread_pool.h"
 
 namespace kvcache::cpu {
 
-// The error that MakeLinear would return for this type and these dims.
+// Returns the error that MakeLinear would return for w's type and dims: kUnsupported for types
+// without kernels, kInvalidArgument for matrices that are not dense or no whole blocks.
 Status CheckLinear(const TensorView& w);
 Result<std::unique_ptr<LinearWeight>> MakeLinear(ThreadPool& pool, const TensorView& w);
 
-Status LinearGroups(ThreadPool& pool, Scratch& scratch, std::span<const LinearGroup> groups);
+// Computes all groups in one parallel region; kvcache/backend.h defines them. kInvalidArgument for
+// shapes that do not fit, kOutOfMemory.
+Status LinearGroups(ThreadPool& pool, Workspace& workspace, std::span<const LinearGroup> groups);
 
 }  // namespace kvcache::cpu

@@ -1,365 +1,41 @@
+// Chooses the instruction set and the weight type of a product; the kernels are
+// linear_block_multiply-inl.h.
 #include "backend/cpu/linear/linear_block.h"
 
 #include <algorithm>
-#include <cstring>
 
-#include "backend/cpu/attention/token_tiles.h"
 #include "backend/cpu/simd/targets.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "backend/cpu/linear/linear_block.cc"
 #include "hwy/foreach_target.h"
-// After it, so that they compile once per target.
-#include "backend/cpu/linear/linear_block_dot-inl.h"
-#include "backend/cpu/linear/linear_block_unpack-inl.h"
-#include "backend/cpu/simd/simd-inl.h"
+
+// After foreach_target.
+#include "backend/cpu/linear/linear_block_format-inl.h"
 
 KVCACHE_BEFORE_DOT();
 namespace kvcache::cpu::block {
 namespace HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
-
-// What a tile of tokens brings to a chunk: its part of QuantisedX.
-struct TileInput {
-  const Value* values;
-  const float* scales;
-  const std::int32_t* corrections;
-  const float* sums;
-};
-
-TileInput InputOf(const QuantisedX& x, std::int64_t chunk, std::int64_t tile_begin) {
-  const std::int64_t blocks =
-      chunk * kChunkBlocks * x.tokens + tile_begin * BlocksOf(x.inputs, chunk);
-  const Value* const values = reinterpret_cast<const Value*>(x.values) + blocks * kBlock;
-  if (x.kind == InputScales::kPer32) {
-    return {values, x.scales + blocks, x.corrections + blocks, x.sums + blocks};
-  }
-  return {values, x.scales + chunk * x.tokens + tile_begin, x.corrections + 2 * blocks,
-          x.sums + blocks};
-}
-
-template <int kTokens, int kPanels>
-using Sums = VF[kPanels][kTokens][kPanelRegs];
-
-// sum[panel][token] += factor(token) × rows' values at `weights` of each panel.
-template <int kTokens, int kPanels>
-HWY_INLINE void AddLeasts(const Unpacked (&w)[kPanels], std::int64_t block, const float* sums,
-                          Sums<kTokens, kPanels>& sum) {
-  const DF d;
-  KVCACHE_UNROLL
-  for (int p = 0; p < kPanels; ++p) {
-    KVCACHE_UNROLL
-    for (int r = 0; r < kPanelRegs; ++r) {
-      const VF least = hn::Load(d, w[p].leasts + block * kPanelRows + r * kLanes);
-      KVCACHE_UNROLL
-      for (int t = 0; t < kTokens; ++t) {
-        sum[p][t][r] = hn::MulAdd(least, hn::Set(d, sums[block * kTokens + t]), sum[p][t][r]);
-      }
-    }
-  }
-}
-
-// The inputs [from, from + 4 kGroups) of a chunk: exact dot products with all rows.
-template <Init kInit, int kGroups, int kTokens, int kPanels>
-HWY_INLINE void Dot(const Unpacked (&w)[kPanels], std::int64_t from, const TileInput& x,
-                    const std::int32_t* init, VI (&dots)[kPanels][kTokens][kPanelRegs]) {
-  const std::uint8_t* quants[kPanels];
-  KVCACHE_UNROLL
-  for (int p = 0; p < kPanels; ++p) quants[p] = w[p].quants + from * kPanelRows;
-  DotGroups<kInit, kGroups, kTokens, kPanels>(
-      quants, x.values + from / kBlock * kBlock * kTokens + from % kBlock, init, dots);
-}
-
-// One block of 32 of the chains with an input scale per 32.
-template <Chain kChain, int kTokens, int kPanels>
-HWY_INLINE void AddBlock(const Unpacked (&w)[kPanels], const TileInput& x, std::int64_t block,
-                         Sums<kTokens, kPanels>& sum) {
-  const DF d;
-  VI dots[kPanels][kTokens][kPanelRegs];
-  Dot<Init::kCorrections, 8>(w, block * kBlock, x, x.corrections + block * kTokens, dots);
-  KVCACHE_UNROLL
-  for (int p = 0; p < kPanels; ++p) {
-    KVCACHE_UNROLL
-    for (int r = 0; r < kPanelRegs; ++r) {
-      const VF w_scale = hn::Load(d, w[p].scales + block * kPanelRows + r * kLanes);
-      KVCACHE_UNROLL
-      for (int t = 0; t < kTokens; ++t) {
-        const VF scale = hn::Mul(w_scale, hn::Set(d, x.scales[block * kTokens + t]));
-        sum[p][t][r] = hn::MulAdd(hn::ConvertTo(d, dots[p][t][r]), scale, sum[p][t][r]);
-      }
-    }
-  }
-  if constexpr (kChain == Chain::kPer32WithLeast) AddLeasts(w, block, x.sums, sum);
-}
-
-// One sub-block of 4 kGroups inputs of the chains with an input scale per 256.
-template <Chain kChain, int kGroups, int kTokens, int kPanels>
-HWY_INLINE void AddSubBlock(const Unpacked (&w)[kPanels], const TileInput& x, std::int64_t sub,
-                            Sums<kTokens, kPanels>& sum) {
-  constexpr Init kInit = kChain == Chain::kPer256Of16 ? Init::kCorrections : Init::kZero;
-  const DF d;
-  VI dots[kPanels][kTokens][kPanelRegs];
-  Dot<kInit, kGroups>(w, sub * 4 * kGroups, x, x.corrections + sub * kTokens, dots);
-  KVCACHE_UNROLL
-  for (int p = 0; p < kPanels; ++p) {
-    KVCACHE_UNROLL
-    for (int r = 0; r < kPanelRegs; ++r) {
-      const VF scale = hn::Load(d, w[p].scales + sub * kPanelRows + r * kLanes);
-      KVCACHE_UNROLL
-      for (int t = 0; t < kTokens; ++t) {
-        sum[p][t][r] = hn::MulAdd(hn::ConvertTo(d, dots[p][t][r]), scale, sum[p][t][r]);
-      }
-    }
-  }
-  if constexpr (kChain == Chain::kPer256WithLeast) AddLeasts(w, sub, x.sums, sum);
-}
-
-template <int kTokens, int kPanels>
-HWY_INLINE void LoadSums(const float* y, Sums<kTokens, kPanels>& sum) {
-  for (int p = 0; p < kPanels; ++p) {
-    for (int t = 0; t < kTokens; ++t) {
-      for (int r = 0; r < kPanelRegs; ++r) {
-        sum[p][t][r] = hn::Load(DF(), y + (p * kTokens + t) * kPanelRows + r * kLanes);
-      }
-    }
-  }
-}
-
-// y [panel][token][16 rows] after one more chunk.
-template <Chain kChain, int kTokens, int kPanels>
-void MultiplyTile(const Unpacked (&w)[kPanels], const TileInput& x, std::int64_t blocks, float* y) {
-  constexpr bool kPer256 = kChain == Chain::kPer256Of16 || kChain == Chain::kPer256WithLeast;
-  constexpr int kGroups = kChain == Chain::kPer256Of16 ? 4 : 8;
-  const DF d;
-  Sums<kTokens, kPanels> sum;
-  if constexpr (kPer256) {
-    KVCACHE_UNROLL
-    for (int p = 0; p < kPanels; ++p) {
-      KVCACHE_UNROLL
-      for (int t = 0; t < kTokens; ++t) {
-        KVCACHE_UNROLL
-        for (int r = 0; r < kPanelRegs; ++r) sum[p][t][r] = hn::Zero(d);
-      }
-    }
-    for (std::int64_t sub = 0; sub < kChunk / (4 * kGroups); ++sub) {
-      AddSubBlock<kChain, kGroups>(w, x, sub, sum);
-    }
-  } else {
-    LoadSums(y, sum);
-    for (std::int64_t block = 0; block < blocks; ++block) AddBlock<kChain>(w, x, block, sum);
-  }
-  KVCACHE_UNROLL
-  for (int p = 0; p < kPanels; ++p) {
-    KVCACHE_UNROLL
-    for (int t = 0; t < kTokens; ++t) {
-      KVCACHE_UNROLL
-      for (int r = 0; r < kPanelRegs; ++r) {
-        float* const at = y + (p * kTokens + t) * kPanelRows + r * kLanes;
-        VF value = sum[p][t][r];
-        if constexpr (kPer256) value = hn::MulAdd(value, hn::Set(d, x.scales[t]), hn::Load(d, at));
-        hn::Store(value, d, at);
-      }
-    }
-  }
-}
-
-// The tile's size as a compile-time constant.
-template <Chain kChain, int kTokens, int kPanels>
-HWY_INLINE void MultiplyTileOf(const Unpacked (&w)[kPanels], const TileInput& x,
-                               std::int64_t blocks, std::int64_t tokens, float* y) {
-  if (tokens == kTokens) {
-    MultiplyTile<kChain, kTokens, kPanels>(w, x, blocks, y);
-  } else if constexpr (kTokens > 1) {
-    MultiplyTileOf<kChain, kTokens - 1, kPanels>(w, x, blocks, tokens, y);
-  }
-}
-
-// ---- Tiles, chunks and panels
-
-// Tiles that are multiplied with a chunk of weights while it is unpacked: their inputs and sums
-// should stay in the second cache.
-struct Group {
-  std::int64_t begin;  // tiles
-  std::int64_t end;
-};
-
-// The work space of a thread.
-struct Room {
-  explicit Room(std::byte* memory)
-      : chunks(reinterpret_cast<ChunkRoom*>(memory)),
-        y(reinterpret_cast<float*>(memory + kTilePanels * sizeof(ChunkRoom))) {}
-  ChunkRoom* chunks;  // [kTilePanels]
-  float* y;           // tile by tile: [panel][token][16]
-};
-
-constexpr std::int64_t kMaxGroupTokens = 512;
-constexpr std::int64_t kMinGroupTokens = 96;
-constexpr std::int64_t kGroupValues = 1 << 20;
-
-std::int64_t TilesPerGroup(std::int64_t inputs) {
-  return std::clamp(kGroupValues / inputs, kMinGroupTokens, kMaxGroupTokens) / kTileTokens;
-}
-
-// Writes the rows of a panel that exist.
-HWY_INLINE void StoreRows(const float* sums, std::int64_t rows, float* y) {
-  std::copy_n(sums, std::min(rows, kPanelRows), y);
-}
-
-template <int kPanels>
-void StoreTiles(const Product& product, std::int64_t panel, const TokenTiles& tiles, Group group,
-                const float* y) {
-  for (std::int64_t tile = group.begin; tile < group.end; ++tile) {
-    const std::int64_t size = tiles.Size(tile);
-    for (std::int64_t p = 0; p < kPanels; ++p) {
-      const std::int64_t row = (panel + p) * kPanelRows;
-      for (std::int64_t t = 0; t < size; ++t) {
-        StoreRows(y + (p * size + t) * kPanelRows, product.outputs - row,
-                  product.y + (tiles.Begin(tile) + t) * product.outputs + row);
-      }
-    }
-    y += size * kPanels * kPanelRows;
-  }
-}
-
-template <class Format, int kPanels>
-void MultiplyGroup(const Product& product, std::int64_t panel, const TokenTiles& tiles, Group group,
-                   const Room& room) {
-  const std::int64_t inputs = product.x.inputs;
-  const std::int64_t panel_bytes = PanelBytes(product.dtype, inputs);
-  const std::int64_t first = tiles.Begin(group.begin);
-  const std::int64_t tokens = tiles.Begin(group.end) - first;
-  std::memset(room.y, 0, static_cast<std::size_t>(tokens * kPanels * kPanelRows) * sizeof(float));
-  const auto* chunk_at =
-      reinterpret_cast<const std::uint8_t*>(product.panels) + panel * panel_bytes;
-  for (std::int64_t chunk = 0; chunk < Chunks(inputs); ++chunk) {
-    const std::int64_t blocks = BlocksOf(inputs, chunk);
-    Unpacked w[kPanels];
-    KVCACHE_UNROLL
-    for (int p = 0; p < kPanels; ++p) {
-      ChunkRoom& chunk_room = room.chunks[p];
-      const std::uint8_t* const from = chunk_at + p * panel_bytes;
-      w[p] = {Format::QuantsOf(from, blocks, chunk_room), chunk_room.scales, chunk_room.leasts};
-      Format::UnpackHead(from, chunk_room);
-      for (std::int64_t b = 0; b < blocks; ++b) Format::UnpackBlock(from, blocks, b, chunk_room);
-    }
-    chunk_at += ChunkBytes(product.dtype, blocks);
-    for (std::int64_t tile = group.begin; tile < group.end; ++tile) {
-      const std::int64_t begin = tiles.Begin(tile);
-      MultiplyTileOf<Format::kChain, kTileTokens>(w, InputOf(product.x, chunk, begin), blocks,
-                                                  tiles.Size(tile),
-                                                  room.y + (begin - first) * kPanels * kPanelRows);
-    }
-  }
-  StoreTiles<kPanels>(product, panel, tiles, group, room.y);
-}
-
-// One token: each block is multiplied as soon as it is unpacked, so that memory, unpacking and
-// products overlap.
-template <class Format, int kPanels>
-void MultiplyOneToken(const Product& product, std::int64_t panel, const Room& room) {
-  constexpr Chain kChain = Format::kChain;
-  constexpr bool kPer256 = kChain == Chain::kPer256Of16 || kChain == Chain::kPer256WithLeast;
-  const std::int64_t inputs = product.x.inputs;
-  const std::int64_t panel_bytes = PanelBytes(product.dtype, inputs);
-  const auto* chunk_at =
-      reinterpret_cast<const std::uint8_t*>(product.panels) + panel * panel_bytes;
-  const DF d;
-  Sums<1, kPanels> y;
-  KVCACHE_UNROLL
-  for (int p = 0; p < kPanels; ++p) {
-    KVCACHE_UNROLL
-    for (int r = 0; r < kPanelRegs; ++r) y[p][0][r] = hn::Zero(d);
-  }
-  for (std::int64_t chunk = 0; chunk < Chunks(inputs); ++chunk) {
-    const std::int64_t blocks = BlocksOf(inputs, chunk);
-    const TileInput x = InputOf(product.x, chunk, 0);
-    Unpacked w[kPanels];
-    Sums<1, kPanels> sum;
-    KVCACHE_UNROLL
-    for (int p = 0; p < kPanels; ++p) {
-      ChunkRoom& chunk_room = room.chunks[p];
-      const std::uint8_t* const from = chunk_at + p * panel_bytes;
-      w[p] = {Format::QuantsOf(from, blocks, chunk_room), chunk_room.scales, chunk_room.leasts};
-      Format::UnpackHead(from, chunk_room);
-      KVCACHE_UNROLL
-      for (int r = 0; r < kPanelRegs; ++r) sum[p][0][r] = kPer256 ? hn::Zero(d) : y[p][0][r];
-    }
-    for (std::int64_t b = 0; b < blocks; ++b) {
-      KVCACHE_UNROLL
-      for (int p = 0; p < kPanels; ++p) {
-        Format::UnpackBlock(chunk_at + p * panel_bytes, blocks, b, room.chunks[p]);
-      }
-      if constexpr (kChain == Chain::kPer256Of16) {
-        AddSubBlock<kChain, 4>(w, x, 2 * b, sum);
-        AddSubBlock<kChain, 4>(w, x, 2 * b + 1, sum);
-      } else if constexpr (kPer256) {
-        AddSubBlock<kChain, 8>(w, x, b, sum);
-      } else {
-        AddBlock<kChain>(w, x, b, sum);
-      }
-    }
-    KVCACHE_UNROLL
-    for (int p = 0; p < kPanels; ++p) {
-      KVCACHE_UNROLL
-      for (int r = 0; r < kPanelRegs; ++r) {
-        y[p][0][r] =
-            kPer256 ? hn::MulAdd(sum[p][0][r], hn::Set(d, x.scales[0]), y[p][0][r]) : sum[p][0][r];
-      }
-    }
-    chunk_at += ChunkBytes(product.dtype, blocks);
-  }
-  HWY_ALIGN float rows[kPanelRows];
-  for (int p = 0; p < kPanels; ++p) {
-    for (int r = 0; r < kPanelRegs; ++r) hn::Store(y[p][0][r], d, rows + r * kLanes);
-    const std::int64_t row = (panel + p) * kPanelRows;
-    StoreRows(rows, product.outputs - row, product.y + row);
-  }
-}
-
-template <class Format, int kPanels>
-void MultiplyPanelsOf(const Product& product, std::int64_t panel, const TokenTiles& tiles,
-                      Group group, const Room& room) {
-  if (product.x.tokens == 1) {
-    MultiplyOneToken<Format, kPanels>(product, panel, room);
-  } else {
-    MultiplyGroup<Format, kPanels>(product, panel, tiles, group, room);
-  }
-}
-
-template <class Format>
-void MultiplyFormat(const Product& product, std::int64_t begin, std::int64_t end,
-                    const Room& room) {
-  const TokenTiles tiles(product.x.tokens, kTileTokens);
-  const std::int64_t step = TilesPerGroup(product.x.inputs);
-  for (std::int64_t tile = 0; tile < tiles.count(); tile += step) {
-    const Group group{tile, std::min(tile + step, tiles.count())};
-    std::int64_t panel = begin;
-    for (; panel + kTilePanels <= end; panel += kTilePanels) {
-      MultiplyPanelsOf<Format, kTilePanels>(product, panel, tiles, group, room);
-    }
-    for (; panel < end; ++panel) MultiplyPanelsOf<Format, 1>(product, panel, tiles, group, room);
-  }
-}
 
 void MultiplyPanels(const Product& product, std::int64_t begin, std::int64_t end,
                     std::byte* memory) {
-  const Room room(memory);
+  const PanelWorkspace workspace(memory);
   switch (product.dtype) {
-    case DType::kQ4_0: return MultiplyFormat<Format<DType::kQ4_0>>(product, begin, end, room);
-    case DType::kQ4_1: return MultiplyFormat<Format<DType::kQ4_1>>(product, begin, end, room);
-    case DType::kQ5_0: return MultiplyFormat<Format<DType::kQ5_0>>(product, begin, end, room);
-    case DType::kQ5_1: return MultiplyFormat<Format<DType::kQ5_1>>(product, begin, end, room);
-    case DType::kMXFP4: return MultiplyFormat<Format<DType::kMXFP4>>(product, begin, end, room);
-    case DType::kQ4_K: return MultiplyFormat<Format<DType::kQ4_K>>(product, begin, end, room);
-    case DType::kQ5_K: return MultiplyFormat<Format<DType::kQ5_K>>(product, begin, end, room);
-    case DType::kQ6_K: return MultiplyFormat<Format<DType::kQ6_K>>(product, begin, end, room);
-    default: return MultiplyFormat<Format<DType::kQ8_0>>(product, begin, end, room);
+    case DType::kQ4_0: return MultiplyFormat<DType::kQ4_0>(product, begin, end, workspace);
+    case DType::kQ4_1: return MultiplyFormat<DType::kQ4_1>(product, begin, end, workspace);
+    case DType::kQ5_0: return MultiplyFormat<DType::kQ5_0>(product, begin, end, workspace);
+    case DType::kQ5_1: return MultiplyFormat<DType::kQ5_1>(product, begin, end, workspace);
+    case DType::kMXFP4: return MultiplyFormat<DType::kMXFP4>(product, begin, end, workspace);
+    case DType::kQ4_K: return MultiplyFormat<DType::kQ4_K>(product, begin, end, workspace);
+    case DType::kQ5_K: return MultiplyFormat<DType::kQ5_K>(product, begin, end, workspace);
+    case DType::kQ6_K: return MultiplyFormat<DType::kQ6_K>(product, begin, end, workspace);
+    default: return MultiplyFormat<DType::kQ8_0>(product, begin, end, workspace);
   }
 }
 
-std::int64_t RoomBytes(std::int64_t tokens) {
+std::int64_t PanelWorkspaceBytes(std::int64_t tokens) {
   const std::int64_t rows = std::min(tokens, kMaxGroupTokens) * kTilePanels * kPanelRows;
-  return kTilePanels * static_cast<std::int64_t>(sizeof(ChunkRoom)) +
+  return kTilePanels * static_cast<std::int64_t>(sizeof(ChunkWorkspace)) +
          rows * static_cast<std::int64_t>(sizeof(float));
 }
 
@@ -370,15 +46,16 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace kvcache::cpu::block {
 
-HWY_EXPORT(RoomBytes);
+HWY_EXPORT(PanelWorkspaceBytes);
 HWY_EXPORT(MultiplyPanels);
 
-std::int64_t RoomBytes(std::int64_t tokens) {
-  return HWY_DYNAMIC_DISPATCH(RoomBytes)(tokens);
+std::int64_t PanelWorkspaceBytes(std::int64_t tokens) {
+  return HWY_DYNAMIC_DISPATCH(PanelWorkspaceBytes)(tokens);
 }
 
-void MultiplyPanels(const Product& product, std::int64_t begin, std::int64_t end, std::byte* room) {
-  HWY_DYNAMIC_DISPATCH(MultiplyPanels)(product, begin, end, room);
+void MultiplyPanels(const Product& product, std::int64_t begin, std::int64_t end,
+                    std::byte* workspace) {
+  HWY_DYNAMIC_DISPATCH(MultiplyPanels)(product, begin, end, workspace);
 }
 
 }  // namespace kvcache::cpu::block

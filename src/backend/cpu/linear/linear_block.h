@@ -14,13 +14,13 @@
 
 namespace kvcache::cpu::block {
 
-// Writes a panel of `rows` (1 to 16) rows of `inputs` values, as a model file holds them. Rows
-// that are not there are zero.
+// Packs `rows` (1 to 16) rows of `inputs` values, in a model file's format, into a panel. Missing
+// rows become zero.
 void PackPanel(DType dtype, const std::byte* file_rows, std::int64_t rows, std::int64_t inputs,
                std::byte* panel);
 
-// Activations of a call in integers. Tokens are cut into tiles; a chunk of 256 inputs holds all
-// tiles, so that a chunk of weights meets one stream:
+// The quantised activations of a call. Tokens are cut into tiles; a chunk of 256 inputs holds all
+// tiles, so that a chunk of weights is multiplied with one contiguous stream:
 //
 //   values       [chunk][tile][32 inputs][token of the tile][32]
 //   scales       kPer32: [chunk][tile][32 inputs][token]       x = scale × value
@@ -30,8 +30,8 @@ void PackPanel(DType dtype, const std::byte* file_rows, std::int64_t rows, std::
 //   sums         [chunk][tile][32 inputs][token]; of the values, kPer32: times scale
 struct QuantisedX {
   static constexpr std::int64_t kMaxValueBytes = 2;
-  // int8 where the target has int8 dot products, int16 elsewhere.
-  std::byte* values = nullptr;  // [tokens × inputs], room for kMaxValueBytes each
+  // int8 if the target has int8 dot products, otherwise int16.
+  std::byte* values = nullptr;  // [tokens × inputs], kMaxValueBytes reserved for each
   float* scales = nullptr;
   std::int32_t* corrections = nullptr;
   float* sums = nullptr;
@@ -39,16 +39,17 @@ struct QuantisedX {
   std::int64_t tokens = 0;
   InputScales kind = InputScales::kPer32;
 
-  // Bytes of all arrays, and their places from `base`, which is 64-byte aligned.
+  // The size of all arrays.
   std::int64_t Bytes() const;
+  // Places the arrays in Bytes() bytes at `base`, which is 64-byte aligned.
   void Place(std::byte* base);
 };
 
 // Quantises the column x [inputs] of token `token`.
 void QuantiseToken(const float* x, std::int64_t token, const QuantisedX& out);
 
-// y[t * outputs + n] for all tokens t and the rows n < outputs of panels [begin, end). `room`
-// holds RoomBytes(tokens), 64-byte aligned. REQUIRES: x.kind is InputScalesOf(dtype).
+// A product of block-quantised weights with quantised activations.
+// REQUIRES: x.kind is InputScalesOf(dtype).
 struct Product {
   DType dtype = DType::kQ8_0;
   const std::byte* panels = nullptr;
@@ -56,7 +57,11 @@ struct Product {
   QuantisedX x;
   float* y = nullptr;
 };
-std::int64_t RoomBytes(std::int64_t tokens);
-void MultiplyPanels(const Product& product, std::int64_t begin, std::int64_t end, std::byte* room);
+// Workspace of MultiplyPanels.
+std::int64_t PanelWorkspaceBytes(std::int64_t tokens);
+// Computes y[t * outputs + n] for all tokens t and the rows n < outputs of panels [begin, end).
+// `workspace` holds PanelWorkspaceBytes(tokens) bytes, 64-byte aligned.
+void MultiplyPanels(const Product& product, std::int64_t begin, std::int64_t end,
+                    std::byte* workspace);
 
 }  // namespace kvcache::cpu::block

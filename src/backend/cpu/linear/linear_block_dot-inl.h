@@ -1,9 +1,9 @@
 // Dot products of int8 inputs, four at a time, with 16 rows: exact integers on every target.
 //
 // Compiled once per target. Each defines
-//   Value        how a quantised input is kept
-//   kTileTokens  tokens, and
-//   kTilePanels  panels whose sums stay in registers
+//   Value        the type of a quantised input
+//   kTileTokens  the tokens of a tile, and
+//   kTilePanels  its panels: their sums stay in registers
 //   DotGroups    dots[panel][token][16 rows] = init[token] + Σ unsigned weight × input
 #if defined(KVCACHE_BACKEND_CPU_LINEAR_BLOCK_DOT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVCACHE_BACKEND_CPU_LINEAR_BLOCK_DOT_INL_H_
@@ -17,8 +17,8 @@
 #include "backend/cpu/linear/linear_block.h"
 #include "backend/cpu/simd/simd-inl.h"
 
-// Highway 1.0's AVX3_DL compiles with the 256-bit VNNI only; the 512-bit one is asked for here.
-// In place of HWY_BEFORE_NAMESPACE, not within it: Clang goes by one attribute alone.
+// Highway 1.0 compiles AVX3_DL with 256-bit VNNI only; this adds the 512-bit one. It replaces
+// HWY_BEFORE_NAMESPACE instead of being nested in it because Clang honours one attribute only.
 #undef KVCACHE_BEFORE_DOT
 #if HWY_TARGET == HWY_AVX3_DL
 #include <immintrin.h>
@@ -32,8 +32,8 @@ namespace kvcache::cpu::block {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Inputs of a token lie kBlock apart from those of the next, whatever part of them is taken.
-// `init` is null for sums from zero, and a compile-time choice for all callers.
+// Where the sums of DotGroups begin. The inputs of neighbouring tokens are kBlock apart, even if
+// only a part of a block is used. `init` is null for kZero.
 enum class Init : std::uint8_t { kZero, kCorrections };
 
 #if HWY_TARGET == HWY_AVX3_DL
@@ -43,11 +43,13 @@ inline constexpr int kTileTokens = 6;
 inline constexpr int kTilePanels = 2;
 using Dots = hn::Vec<hn::Full512<std::int32_t>>;
 
-// Panels innermost: an input's broadcast serves them all and leaves its register.
+// Panels are the innermost loop: one broadcast of inputs serves all of them, then its register is
+// free.
 template <Init kInit, int kGroups, int kTokens, int kPanels>
 HWY_INLINE void DotGroups(const std::uint8_t* const (&quants)[kPanels], const Value* x,
                           const std::int32_t* init, Dots (&dots)[kPanels][kTokens][1]) {
-  // Few sums would wait for one another: they are halved, and meet at the end.
+  // With few sums each would wait for its own last step, so each is split in two and added up at
+  // the end.
   constexpr int kParts = kTokens * kPanels <= 4 ? 2 : 1;
   __m512i sum[kParts][kPanels][kTokens];
   KVCACHE_UNROLL
@@ -91,8 +93,8 @@ using Value = std::int16_t;
 inline constexpr int kTileTokens = cpu::HWY_NAMESPACE::kLanes == 16 ? 4 : 2;
 inline constexpr int kTilePanels = 1;
 
-// Weights and inputs widened to 16 bits; products are added in pairs, two pairs per row, which
-// meet at the end of the block.
+// Widens weights and inputs to 16 bits. Products are added in pairs; the two pairs of a row are
+// added at the end of the block.
 template <Init kInit, int kGroups, int kTokens, int kPanels, class VI, int kPanelRegs>
 HWY_INLINE void DotGroups(const std::uint8_t* const (&quants)[kPanels], const Value* x,
                           const std::int32_t* init, VI (&dots)[kPanels][kTokens][kPanelRegs]) {

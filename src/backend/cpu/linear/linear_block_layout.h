@@ -1,16 +1,16 @@
-// How block-quantised weights lie in memory: panels of 16 rows, cut into chunks of 256 inputs,
-// one stream from end to end.
+// The memory layout of block-quantised weights: panels of 16 rows, cut into chunks of 256 inputs. A
+// panel is one contiguous stream.
 //
 //   chunk: | head: the rows' scales | 32 inputs | 32 inputs | … up to 8 |
 //
-// A line is 64 bytes: 16 rows × 4 inputs side by side, as the dot-product instructions take
-// them. G is one of the 8 groups of four inputs that 32 inputs make.
+// A line is 64 bytes: 16 rows × 4 inputs, the operand of the dot-product instructions. G is one of
+// the 8 groups of four inputs in 32 inputs.
 //
 //   32 inputs of   head, per 32 inputs              body
-//   Q8_0           d: 16 × f16                      8 lines, line G: bytes with the sign turned
-//   Q4_0           d                                4 lines, line G: nibbles of groups G, G + 4
-//   Q4_1           d, then m: 16 × f16              as Q4_0
-//   Q5_0           d                                a line whose bit G of byte (row, k) is the
+//   Q8_0           d: 16 × f16                      8 lines, line G: bytes with the sign bit
+//   flipped Q4_0           d                                4 lines, line G: nibbles of groups G, G
+//   + 4 Q4_1           d, then m: 16 × f16              as Q4_0 Q5_0           d a line whose bit G
+//   of byte (row, k) is the
 //                                                   fifth bit of input 4 G + k; then as Q4_0
 //   Q5_1           d, m                             as Q5_0
 //
@@ -24,8 +24,8 @@
 //                  32 bytes unused                  and 2 G + 1 belong to group G of four; 2
 //                                                   lines of nibbles, of groups G and G + 2
 //
-// The same bytes as in the file, but for Q6_K's 32 unused (1%) and the rounding to whole lines
-// of a last, shorter chunk's head.
+// The size is that in the file, except for Q6_K's 32 unused bytes (1%) and the head of a shorter
+// last chunk, which is rounded up to whole lines.
 #pragma once
 
 #include <algorithm>
@@ -74,7 +74,7 @@ constexpr InputScales InputScalesOf(DType dtype) {
 constexpr std::int64_t HeadBytes(DType dtype, std::int64_t blocks) {
   return (LayoutOf(dtype).head_bytes * blocks + kLine - 1) / kLine * kLine;
 }
-// Of a chunk of `blocks` × 32 inputs, 1 to 8.
+// Bytes of a chunk of `blocks` × 32 inputs. REQUIRES: 1 <= blocks <= 8.
 constexpr std::int64_t ChunkBytes(DType dtype, std::int64_t blocks) {
   return HeadBytes(dtype, blocks) + LayoutOf(dtype).body_bytes * blocks;
 }

@@ -24,12 +24,12 @@ Groups LoadGroups(const std::byte* at) {
   return groups;
 }
 
-// One row's part of the panel's chunk: line `line` of `lines`, this row's four bytes.
+// Stores this row's four bytes of line `line`.
 void StoreWord(std::byte* lines, int line, std::uint32_t word) {
   std::memcpy(lines + line * kLine, &word, sizeof(word));
 }
 
-// The four bits of `nibble` to bit `bit` of four bytes.
+// Spreads the four bits of `nibble` to bit `bit` of four bytes.
 std::uint32_t Spread(std::uint32_t nibble, int bit) {
   return (nibble * 0x00204081u & 0x01010101u) << bit;
 }
@@ -49,10 +49,10 @@ void PackFifthBits(std::uint32_t high, std::byte* lines) {
 
 // One file block: `scales` scales (d, or d and m) to the head, the rest to the body.
 void PackBlock(DType dtype, const std::byte* block, std::byte* head, std::byte* lines) {
-  const bool has_least = LayoutOf(dtype).head_bytes == 64;
+  const bool has_minimum = LayoutOf(dtype).head_bytes == 64;
   std::memcpy(head, block, 2);
-  if (has_least) std::memcpy(head + 2 * kPanelRows, block + 2, 2);
-  const std::byte* const quants = block + (has_least ? 4 : 2);
+  if (has_minimum) std::memcpy(head + 2 * kPanelRows, block + 2, 2);
+  const std::byte* const quants = block + (has_minimum ? 4 : 2);
   switch (dtype) {
     case DType::kQ8_0:
       for (int g = 0; g < kGroups; ++g) {
@@ -68,7 +68,8 @@ void PackBlock(DType dtype, const std::byte* block, std::byte* head, std::byte* 
   }
 }
 
-// One exponent byte a block, then nibbles. `head` is where this row's first exponent goes.
+// MXFP4: one exponent byte per block, then nibbles. `head` is the place of this row's first
+// exponent.
 void PackMxfp4(const std::byte* values, std::int64_t blocks, std::byte* head, std::byte* words) {
   constexpr Layout kLayout = LayoutOf(DType::kMXFP4);
   for (std::int64_t b = 0; b < blocks; ++b) {
@@ -80,7 +81,7 @@ void PackMxfp4(const std::byte* values, std::int64_t blocks, std::byte* head, st
 
 // ---- Super-blocks of 256
 
-// Pairs the lower (or upper) nibbles of 32 bytes anew: inputs i and i + 16 of the same 32.
+// Packs the lower (or upper) nibbles of 32 bytes into pairs: inputs i and i + 16 of the same 32.
 void PackHalfNibbles(const Groups& bytes, bool upper, std::byte* lines) {
   for (int g = 0; g < kGroups / 2; ++g) {
     const std::uint32_t a = bytes[static_cast<std::size_t>(g)];
@@ -92,8 +93,8 @@ void PackHalfNibbles(const Groups& bytes, bool upper, std::byte* lines) {
 }
 
 // Q4_K and Q5_K: d, dmin, 12 bytes of scales, (32 bytes of fifth bits,) nibbles.
-void PackWithLeast(DType dtype, const std::byte* super, std::byte* head, std::byte* words,
-                   std::int64_t row) {
+void PackWithMinimum(DType dtype, const std::byte* super, std::byte* head, std::byte* words,
+                     std::int64_t row) {
   constexpr int kScales = 12;
   std::memcpy(head + row * 2, super, 2);
   std::memcpy(head + 2 * kPanelRows + row * 2, super + 2, 2);
@@ -144,14 +145,14 @@ void PackQ6K(const std::byte* super, std::byte* head, std::byte* words, std::int
   }
 }
 
-// One row's values of a chunk.
+// Packs one row of a chunk.
 void PackRow(DType dtype, const std::byte* values, std::int64_t blocks, std::int64_t row,
              std::byte* chunk) {
   const Layout layout = LayoutOf(dtype);
   std::byte* const words = chunk + HeadBytes(dtype, blocks) + row * 4;
   if (dtype == DType::kQ6_K) return PackQ6K(values, chunk, words, row);
   if (layout.input_scales == InputScales::kPer256) {
-    return PackWithLeast(dtype, values, chunk, words, row);
+    return PackWithMinimum(dtype, values, chunk, words, row);
   }
   if (dtype == DType::kMXFP4) return PackMxfp4(values, blocks, chunk + row, words);
   for (std::int64_t b = 0; b < blocks; ++b) {

@@ -22,8 +22,9 @@ using cpu::HWY_NAMESPACE::VF;
 using DI = hn::RebindToSigned<DF>;
 using VI = hn::Vec<DI>;
 
-// As integers, magnitudes are in the same order, and a NaN is above all: it must reach the scale
-// rather than get lost, which a maximum of floats leaves to where it stands.
+// The largest magnitude. It compares the floats' bits as integers: the order is the same, and a NaN
+// is larger than all numbers. So a NaN always reaches the scale; a maximum of floats would lose it,
+// depending on its place.
 HWY_INLINE float MaxAbs(const float* x, std::int64_t count) {
   const DF d;
   VI most = hn::Zero(DI());
@@ -33,7 +34,7 @@ HWY_INLINE float MaxAbs(const float* x, std::int64_t count) {
   return hn::GetLane(hn::BitCast(d, hn::MaxOfLanes(DI(), most)));
 }
 
-// Returns the sum of the values. Zeros for an inverse of 0.
+// Quantises kCount inputs and returns the sum of the values. Writes zeros if the inverse is 0.
 template <int kCount>
 HWY_INLINE std::int32_t Round(const float* x, float inverse_scale, Value* values) {
   if (inverse_scale == 0.0f) {
@@ -52,8 +53,8 @@ HWY_INLINE std::int32_t Round(const float* x, float inverse_scale, Value* values
   return hn::GetLane(hn::SumOfLanes(DI(), sum));
 }
 
-// Inputs too small for their scale's inverse to be finite count as zeros. So do those of a span
-// that holds no number or an infinity: its scale alone says so.
+// 1 / scale, or 0, which makes all values zero. It is 0 for inputs so small that the inverse would
+// not be finite, and for a span with a NaN or an infinity, which its scale carries on.
 HWY_INLINE float Inverse(float scale) {
   using Limits = std::numeric_limits<float>;
   return scale >= Limits::min() && scale <= Limits::max() ? 1.0f / scale : 0.0f;

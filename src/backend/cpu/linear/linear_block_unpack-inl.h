@@ -1,13 +1,13 @@
-// A chunk of a panel as bytes and f32 scales: all that the formats differ in.
+// Unpacks a chunk of a panel to bytes and f32 scales. All differences between the formats are here.
 //
 // Compiled once per target. Format<DType>, one per type, has
-//   kChain   which chain of docs/design/exactness.md its outputs are
-//   UnpackHead, UnpackBlock   from a chunk in the layout of linear_block_layout.h to what a
-//            product reads: its scales first, if they are one piece, then 32 inputs at a time
-//   QuantsOf where the product finds the bytes
+//   kChain       the chain of docs/design/exactness.md that computes its outputs
+//   UnpackHead   unpacks the scales of a chunk if they are one piece
+//   UnpackBlock  unpacks 32 inputs, and their scales otherwise
+//   QuantsOf     returns the bytes that a product reads
 //
-// Unpacking costs about as much as multiplying three tokens and is done once for all tokens
-// that come; the room stays in the first cache.
+// Unpacking costs about as much as multiplying three tokens. It is done once for all tokens of a
+// group, and its result stays in the first-level cache.
 #if defined(KVCACHE_BACKEND_CPU_LINEAR_BLOCK_UNPACK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVCACHE_BACKEND_CPU_LINEAR_BLOCK_UNPACK_INL_H_
 #undef KVCACHE_BACKEND_CPU_LINEAR_BLOCK_UNPACK_INL_H_
@@ -37,31 +37,31 @@ inline constexpr int kPanelRegs = static_cast<int>(kPanelRows) / kLanes;
 inline constexpr int kVectorBytes = 4 * kLanes;
 
 enum class Chain : std::uint8_t {
-  kPer32,            // y = fma(float(dot), d_w · d_x, y) for each 32 inputs
-  kPer32WithLeast,   // and y = fma(m_w, d_x · Σ q_x, y)
-  kPer256WithLeast,  // a = fma(float(dot), s, a), a = fma(-least, Σ q_x, a) for each 32 inputs from
-                     // a = +0, then y = fma(a, d_x, y) for each 256
-  kPer256Of16,  // the same with scales per 16 inputs and no least values
+  kPer32,              // y = fma(float(dot), d_w · d_x, y) for each 32 inputs
+  kPer32WithMinimum,   // and y = fma(m_w, d_x · Σ q_x, y)
+  kPer256WithMinimum,  // a = fma(float(dot), s, a), a = fma(-minimum, Σ q_x, a) for each 32 inputs
+                       // from a = +0, then y = fma(a, d_x, y) for each 256
+  kPer256Of16,         // the same with scales per 16 inputs and no minima
 };
 
-// What a product reads of a panel's chunk. Bytes stand for themselves in chain
-// kPer256WithLeast, for themselves minus 128 in the others.
+// An unpacked chunk of a panel. The value of a byte is the byte itself in chain kPer256WithMinimum,
+// and the byte minus 128 in the others.
 struct Unpacked {
   const std::uint8_t* quants;  // [group of four inputs][16 rows][4]
   const float* scales;         // [32 inputs, or 16][16 rows]
-  const float* leasts;         // [32 inputs][16 rows], for the chains that have them
+  const float* minima;         // [32 inputs][16 rows], for the chains that have them
 };
 
-struct ChunkRoom {
+struct ChunkWorkspace {
   alignas(64) std::uint8_t quants[kChunk * kPanelRows];
   alignas(64) float scales[kChunk / 16 * kPanelRows];
-  alignas(64) float leasts[kChunkBlocks * kPanelRows];
+  alignas(64) float minima[kChunkBlocks * kPanelRows];
 };
 
 // ---- Bits
 
-// Moves every byte's bits to the left (or, below zero, to the right). Bits of neighbours come
-// in: to be masked.
+// Shifts every byte to the left, or to the right if kLeft is negative. Bits of neighbouring bytes
+// are shifted in; the caller masks them.
 template <int kLeft>
 HWY_INLINE V8 Shifted(V8 v) {
   const hn::Repartition<std::uint16_t, D8> d16;
@@ -79,8 +79,8 @@ HWY_INLINE V8 ShiftedBits(V8 v, std::uint8_t mask) {
   return hn::And(Shifted<kLeft>(v), hn::Set(D8(), mask));
 }
 
-// The groups of a line of nibbles, to group kGroup and, from the upper ones, kGroup + kApart of
-// `out`, with kHighBits bits above each from `high` and kOffset added.
+// Unpacks a line of nibbles: the lower ones to group kGroup of `out`, the upper ones to group
+// kGroup + kApart. Puts kHighBits bits from `high` above each nibble and adds kOffset.
 template <int kGroup, int kApart, int kHighBits, int kOffset>
 HWY_INLINE void UnpackLine(V8 nibbles, V8 high, std::uint8_t* out) {
   const D8 d;
@@ -114,7 +114,7 @@ HWY_INLINE void UnpackBits(const std::uint8_t* lines, std::uint8_t* out) {
   }
 }
 
-// 16 inputs of six bits, as their value plus 96: -32 is 128 - 32.
+// 16 inputs of six bits. The offset 96 is 128 - 32, since a value is the six bits minus 32.
 HWY_INLINE void UnpackSixBits(const std::uint8_t* lines, std::uint8_t* out) {
   const D8 d;
   KVCACHE_UNROLL
@@ -157,8 +157,8 @@ HWY_INLINE void StoreScales(const RowFactors& factors, const Small* small, float
   }
 }
 
-// The 12 bytes of scales of 16 rows to 8 × sc, then 8 × m: what is written on them in
-// src/tensor/quantize_super_blocks.cc.
+// Unpacks the 12 bytes of scales of 16 rows to 8 × sc, then 8 × m.
+// src/tensor/quantize_super_blocks.cc describes their bits.
 HWY_INLINE void UnpackSixBitScales(const std::uint8_t* packed, std::uint8_t* out) {
   const D8 d;
   KVCACHE_UNROLL
@@ -175,8 +175,8 @@ HWY_INLINE void UnpackSixBitScales(const std::uint8_t* packed, std::uint8_t* out
 
 // ---- Formats
 
-// Weights are asked for so far ahead of their use: the hardware loses its step at page ends and
-// between panels.
+// The distance at which weights are prefetched: the hardware's prefetchers stop at the ends of
+// pages and panels.
 inline constexpr std::int64_t kPrefetchBytes = 2048;
 
 template <std::int64_t kBytes>
@@ -188,47 +188,50 @@ HWY_INLINE void PrefetchAhead(const std::uint8_t* from) {
 // 4 or 5 bits in blocks of 32.
 template <DType kType, int kHighBits, int kOffset>
 struct SmallBlocks {
-  static constexpr bool kHasLeast = LayoutOf(kType).head_bytes == 64;
-  static constexpr Chain kChain = kHasLeast ? Chain::kPer32WithLeast : Chain::kPer32;
+  static constexpr bool kHasMinimum = LayoutOf(kType).head_bytes == 64;
+  static constexpr Chain kChain = kHasMinimum ? Chain::kPer32WithMinimum : Chain::kPer32;
 
-  static const std::uint8_t* QuantsOf(const std::uint8_t*, std::int64_t, const ChunkRoom& room) {
-    return room.quants;
+  static const std::uint8_t* QuantsOf(const std::uint8_t*, std::int64_t,
+                                      const ChunkWorkspace& workspace) {
+    return workspace.quants;
   }
-  static HWY_INLINE void UnpackHead(const std::uint8_t*, ChunkRoom&) {}
+  static HWY_INLINE void UnpackHead(const std::uint8_t*, ChunkWorkspace&) {}
   static HWY_INLINE void UnpackBlock(const std::uint8_t* chunk, std::int64_t blocks, std::int64_t b,
-                                     ChunkRoom& room) {
+                                     ChunkWorkspace& workspace) {
     const std::uint8_t* const head = chunk + b * LayoutOf(kType).head_bytes;
     const std::uint8_t* const lines =
         chunk + HeadBytes(kType, blocks) + b * LayoutOf(kType).body_bytes;
     PrefetchAhead<LayoutOf(kType).body_bytes>(lines);
-    UnpackBits<kHighBits, kOffset>(lines, room.quants + b * kBlock * kPanelRows);
-    StoreFactors(LoadFactors(head), room.scales + b * kPanelRows);
-    if constexpr (kHasLeast) {
-      StoreFactors(LoadFactors(head + 2 * kPanelRows), room.leasts + b * kPanelRows);
+    UnpackBits<kHighBits, kOffset>(lines, workspace.quants + b * kBlock * kPanelRows);
+    StoreFactors(LoadFactors(head), workspace.scales + b * kPanelRows);
+    if constexpr (kHasMinimum) {
+      StoreFactors(LoadFactors(head + 2 * kPanelRows), workspace.minima + b * kPanelRows);
     }
   }
 };
 
-// Floats of four bits: nibbles index their doubled values, and the scale is half the power of two.
+// Floats of four bits. A nibble is an index into the doubled values, and the scale is half the
+// power of two.
 struct FourBitFloats {
   static constexpr Chain kChain = Chain::kPer32;
   static constexpr DType kType = DType::kMXFP4;
 
-  static const std::uint8_t* QuantsOf(const std::uint8_t*, std::int64_t, const ChunkRoom& room) {
-    return room.quants;
+  static const std::uint8_t* QuantsOf(const std::uint8_t*, std::int64_t,
+                                      const ChunkWorkspace& workspace) {
+    return workspace.quants;
   }
-  static HWY_INLINE void UnpackHead(const std::uint8_t*, ChunkRoom&) {}
+  static HWY_INLINE void UnpackHead(const std::uint8_t*, ChunkWorkspace&) {}
   static HWY_INLINE void UnpackBlock(const std::uint8_t* chunk, std::int64_t blocks, std::int64_t b,
-                                     ChunkRoom& room) {
+                                     ChunkWorkspace& workspace) {
     const std::uint8_t* const lines =
         chunk + HeadBytes(kType, blocks) + b * LayoutOf(kType).body_bytes;
     PrefetchAhead<LayoutOf(kType).body_bytes>(lines);
-    UnpackValues(lines, room.quants + b * kBlock * kPanelRows);
-    StorePowers(chunk + b * kPanelRows, room.scales + b * kPanelRows);
+    UnpackValues(lines, workspace.quants + b * kBlock * kPanelRows);
+    StorePowers(chunk + b * kPanelRows, workspace.scales + b * kPanelRows);
   }
 
  private:
-  // As their value plus 128.
+  // Each byte is the value plus 128.
   static HWY_INLINE void UnpackValues(const std::uint8_t* lines, std::uint8_t* out) {
     alignas(16) static constexpr std::uint8_t kValues[16] = {
         128, 129, 130, 131, 132, 134, 136, 140, 128, 127, 126, 125, 124, 122, 120, 116};
@@ -264,51 +267,53 @@ struct FourBitFloats {
   }
 };
 
-// Bytes in the file already: only the scales are unpacked.
+// Q8_0: the panel holds bytes already, only the scales are unpacked.
 struct WholeBytes {
   static constexpr Chain kChain = Chain::kPer32;
   static constexpr DType kType = DType::kQ8_0;
 
   static const std::uint8_t* QuantsOf(const std::uint8_t* chunk, std::int64_t blocks,
-                                      const ChunkRoom&) {
+                                      const ChunkWorkspace&) {
     return chunk + HeadBytes(kType, blocks);
   }
-  static HWY_INLINE void UnpackHead(const std::uint8_t*, ChunkRoom&) {}
+  static HWY_INLINE void UnpackHead(const std::uint8_t*, ChunkWorkspace&) {}
   static HWY_INLINE void UnpackBlock(const std::uint8_t* chunk, std::int64_t blocks, std::int64_t b,
-                                     ChunkRoom& room) {
+                                     ChunkWorkspace& workspace) {
     PrefetchAhead<LayoutOf(kType).body_bytes>(chunk + HeadBytes(kType, blocks) +
                                               b * LayoutOf(kType).body_bytes);
-    StoreFactors(LoadFactors(chunk + b * 2 * kPanelRows), room.scales + b * kPanelRows);
+    StoreFactors(LoadFactors(chunk + b * 2 * kPanelRows), workspace.scales + b * kPanelRows);
   }
 };
 
-// 4 or 5 bits in super-blocks with scales and least values per 32.
+// 4 or 5 bits in super-blocks with scales and minima per 32.
 template <DType kType, int kHighBits>
 struct SuperBlocks {
-  static constexpr Chain kChain = Chain::kPer256WithLeast;
+  static constexpr Chain kChain = Chain::kPer256WithMinimum;
 
-  static const std::uint8_t* QuantsOf(const std::uint8_t*, std::int64_t, const ChunkRoom& room) {
-    return room.quants;
+  static const std::uint8_t* QuantsOf(const std::uint8_t*, std::int64_t,
+                                      const ChunkWorkspace& workspace) {
+    return workspace.quants;
   }
-  static HWY_INLINE void UnpackHead(const std::uint8_t* chunk, ChunkRoom& room) {
+  static HWY_INLINE void UnpackHead(const std::uint8_t* chunk, ChunkWorkspace& workspace) {
     alignas(64) std::uint8_t small[4 * kLine];
     PrefetchAhead<HeadBytes(kType, kChunkBlocks)>(chunk);
     UnpackSixBitScales(chunk + kLine, small);
     const RowFactors d = LoadFactors(chunk);
-    RowFactors minus_least = LoadFactors(chunk + 2 * kPanelRows);
+    RowFactors minus_minimum = LoadFactors(chunk + 2 * kPanelRows);
     KVCACHE_UNROLL
-    for (int r = 0; r < kPanelRegs; ++r) minus_least.r[r] = hn::Neg(minus_least.r[r]);
+    for (int r = 0; r < kPanelRegs; ++r) minus_minimum.r[r] = hn::Neg(minus_minimum.r[r]);
     for (std::int64_t b = 0; b < kChunkBlocks; ++b) {
-      StoreScales(d, small + b * kPanelRows, room.scales + b * kPanelRows);
-      StoreScales(minus_least, small + 2 * kLine + b * kPanelRows, room.leasts + b * kPanelRows);
+      StoreScales(d, small + b * kPanelRows, workspace.scales + b * kPanelRows);
+      StoreScales(minus_minimum, small + 2 * kLine + b * kPanelRows,
+                  workspace.minima + b * kPanelRows);
     }
   }
   static HWY_INLINE void UnpackBlock(const std::uint8_t* chunk, std::int64_t, std::int64_t b,
-                                     ChunkRoom& room) {
+                                     ChunkWorkspace& workspace) {
     const std::uint8_t* const lines =
         chunk + HeadBytes(kType, kChunkBlocks) + b * LayoutOf(kType).body_bytes;
     PrefetchAhead<LayoutOf(kType).body_bytes>(lines);
-    UnpackBits<kHighBits, 0>(lines, room.quants + b * kBlock * kPanelRows);
+    UnpackBits<kHighBits, 0>(lines, workspace.quants + b * kBlock * kPanelRows);
   }
 };
 
@@ -318,22 +323,23 @@ struct SixBitSuperBlocks {
   static constexpr DType kType = DType::kQ6_K;
   static constexpr std::int64_t kSub = 16;
 
-  static const std::uint8_t* QuantsOf(const std::uint8_t*, std::int64_t, const ChunkRoom& room) {
-    return room.quants;
+  static const std::uint8_t* QuantsOf(const std::uint8_t*, std::int64_t,
+                                      const ChunkWorkspace& workspace) {
+    return workspace.quants;
   }
-  static HWY_INLINE void UnpackHead(const std::uint8_t* chunk, ChunkRoom& room) {
+  static HWY_INLINE void UnpackHead(const std::uint8_t* chunk, ChunkWorkspace& workspace) {
     PrefetchAhead<HeadBytes(kType, kChunkBlocks)>(chunk);
     const RowFactors d = LoadFactors(chunk + kChunk / kSub * kPanelRows);
     for (std::int64_t s = 0; s < kChunk / kSub; ++s) {
       StoreScales(d, reinterpret_cast<const std::int8_t*>(chunk) + s * kPanelRows,
-                  room.scales + s * kPanelRows);
+                  workspace.scales + s * kPanelRows);
     }
   }
   static HWY_INLINE void UnpackBlock(const std::uint8_t* chunk, std::int64_t, std::int64_t b,
-                                     ChunkRoom& room) {
+                                     ChunkWorkspace& workspace) {
     constexpr std::int64_t kBody = LayoutOf(kType).body_bytes;
     const std::uint8_t* const lines = chunk + HeadBytes(kType, kChunkBlocks) + b * kBody;
-    std::uint8_t* const out = room.quants + b * kBlock * kPanelRows;
+    std::uint8_t* const out = workspace.quants + b * kBlock * kPanelRows;
     PrefetchAhead<kBody>(lines);
     UnpackSixBits(lines, out);
     UnpackSixBits(lines + kBody / 2, out + kSub * kPanelRows);
@@ -342,7 +348,7 @@ struct SixBitSuperBlocks {
 
 template <DType kType>
 struct Format;
-// Without least values, bytes stand for themselves minus 128.
+// In formats without minima, the value of a byte is the byte minus 128.
 template <>
 struct Format<DType::kQ4_0> : SmallBlocks<DType::kQ4_0, 0, 128 - 8> {};
 template <>

@@ -9,7 +9,7 @@
 namespace kvcache::cpu {
 namespace {
 
-// Activations of so many values are worth more than one thread.
+// Activations with at least this many values are prepared by several threads.
 constexpr std::int64_t kMinSharedValues = 16'384;
 
 std::int64_t AlignedBytes(std::int64_t bytes) {
@@ -43,17 +43,20 @@ LinearGroupWork::LinearGroupWork(const LinearGroup& group)
 }
 
 void LinearGroupWork::AddTo(LinearTotals& totals) const {
-  if (any_block_) totals.room_bytes = std::max(totals.room_bytes, block::RoomBytes(tokens_));
+  if (any_block_) {
+    totals.thread_bytes = std::max(totals.thread_bytes, block::PanelWorkspaceBytes(tokens_));
+  }
   for (const LinearOutput& output : outputs_) {
     const LinearWeight& weight = *output.weight;
     totals.weight_bytes += BytesOf(weight.dtype(), inputs_ * weight.outputs());
     if (block::IsBlockType(weight.dtype()) || !UsesPanels()) continue;
     totals.panels += PanelsOf(weight.outputs(), inputs_);
-    totals.room_bytes = std::max(totals.room_bytes, AlignedBytes(flt::PanelFloats(inputs_) * 4));
+    totals.thread_bytes =
+        std::max(totals.thread_bytes, AlignedBytes(flt::PanelFloats(inputs_) * 4));
   }
 }
 
-std::int64_t LinearGroupWork::ScratchBytes() const {
+std::int64_t LinearGroupWork::WorkspaceBytes() const {
   std::int64_t bytes = UsesPanels() ? AlignedBytes(flt::PackedFloats(inputs_, tokens_) * 4) : 0;
   for (const block::QuantisedX& quantised : quantised_) bytes += quantised.Bytes();
   return bytes;
@@ -66,7 +69,7 @@ void LinearGroupWork::Bind(std::byte* base, const LinearTotals& totals,
     base += quantised.Bytes();
   }
   packed_ = reinterpret_cast<float*>(base);
-  // Enough bytes to make starting a task cheap, few enough for an even finish.
+  // Tasks large enough that starting one is cheap, and small enough that threads finish together.
   constexpr std::int64_t kDecodeTasksPerThread = 16;
   constexpr std::int64_t kMinBytes = 32 << 10;
   constexpr std::int64_t kMaxBytes = 512 << 10;
@@ -74,7 +77,7 @@ void LinearGroupWork::Bind(std::byte* base, const LinearTotals& totals,
                            kMinBytes, kMaxBytes);
   if (UsesPanels()) {
     packed_tiles_ = flt::PackedTiles(tokens_);
-    // Narrow outputs on many threads: several threads take the same panel, for different tokens.
+    // With few outputs and many threads, several threads take the same panel, for different tokens.
     constexpr std::int64_t kTasksPerThread = 4;
     const std::int64_t wanted =
         (kTasksPerThread * totals.threads + totals.panels - 1) / totals.panels;
@@ -86,7 +89,7 @@ void LinearGroupWork::Bind(std::byte* base, const LinearTotals& totals,
   for (const LinearOutput& output : outputs_) tasks_ += Tasks(*output.weight);
 }
 
-// One token to quantise, or one tile of them to pack.
+// Quantises one token, or packs one tile of tokens.
 void LinearGroupWork::Prepare(std::int64_t task) const {
   task -= first_prepare_task_;
   if (any_block_ && task < tokens_) {
@@ -114,7 +117,7 @@ std::int64_t LinearGroupWork::Tasks(const LinearWeight& weight) const {
 }
 
 void LinearGroupWork::RunPanelTask(const LinearOutput& output, std::int64_t task,
-                                   std::byte* room) const {
+                                   std::byte* workspace) const {
   const std::int64_t part = task % tile_splits_;
   const flt::PanelProduct product{
       .w = static_cast<const FloatWeight&>(*output.weight).weights(output.matrix),
@@ -122,11 +125,12 @@ void LinearGroupWork::RunPanelTask(const LinearOutput& output, std::int64_t task
       .tokens = tokens_,
       .y = output.y.as<float>()};
   flt::MultiplyPanel(product, task / tile_splits_, part * packed_tiles_ / tile_splits_,
-                     (part + 1) * packed_tiles_ / tile_splits_, reinterpret_cast<float*>(room));
+                     (part + 1) * packed_tiles_ / tile_splits_,
+                     reinterpret_cast<float*>(workspace));
 }
 
 void LinearGroupWork::RunBlockTask(const LinearOutput& output, std::int64_t begin, std::int64_t end,
-                                   std::byte* room) const {
+                                   std::byte* workspace) const {
   const auto& weight = static_cast<const BlockWeight&>(*output.weight);
   const auto kind = static_cast<std::size_t>(block::InputScalesOf(weight.dtype()));
   const block::Product product{.dtype = weight.dtype(),
@@ -134,7 +138,7 @@ void LinearGroupWork::RunBlockTask(const LinearOutput& output, std::int64_t begi
                                .outputs = weight.outputs(),
                                .x = quantised_[kind],
                                .y = output.y.as<float>()};
-  block::MultiplyPanels(product, begin / block::kPanelRows, block::Panels(end), room);
+  block::MultiplyPanels(product, begin / block::kPanelRows, block::Panels(end), workspace);
 }
 
 void LinearGroupWork::RunTask(const LinearTotals& totals, const LinearOutput& output,
@@ -142,9 +146,11 @@ void LinearGroupWork::RunTask(const LinearTotals& totals, const LinearOutput& ou
   const std::int64_t rows = RowsPerTask(*output.weight);
   const std::int64_t begin = task * rows;
   const std::int64_t end = std::min(begin + rows, output.weight->outputs());
-  std::byte* const room = totals.rooms + thread * totals.room_bytes;
-  if (block::IsBlockType(output.weight->dtype())) return RunBlockTask(output, begin, end, room);
-  if (UsesPanels()) return RunPanelTask(output, task, room);
+  std::byte* const workspace = totals.thread_memory + thread * totals.thread_bytes;
+  if (block::IsBlockType(output.weight->dtype())) {
+    return RunBlockTask(output, begin, end, workspace);
+  }
+  if (UsesPanels()) return RunPanelTask(output, task, workspace);
   const auto& weight = static_cast<const FloatWeight&>(*output.weight);
   flt::MultiplyRows(weight.weights(output.matrix), x_, tokens_, output.y.as<float>(), begin, end);
 }
@@ -158,31 +164,31 @@ void LinearGroupWork::Run(const LinearTotals& totals, std::int64_t task, int thr
   }
 }
 
-Status LinearCall::Reserve(Scratch& scratch) {
+Status LinearCall::Reserve(Workspace& workspace) {
   static_assert(std::is_trivially_destructible_v<LinearGroupWork>);
   totals_.threads = pool_.threads();
   std::int64_t group_bytes = 0;
   for (const LinearGroup& request : requests_) {
     const LinearGroupWork group(request);
     group.AddTo(totals_);
-    group_bytes += group.ScratchBytes();
+    group_bytes += group.WorkspaceBytes();
   }
   const auto count = static_cast<std::int64_t>(requests_.size());
   const std::int64_t list_bytes =
       AlignedBytes(count * static_cast<std::int64_t>(sizeof(LinearGroupWork)));
-  const std::int64_t room_bytes = totals_.threads * totals_.room_bytes;
+  const std::int64_t threads_bytes = totals_.threads * totals_.thread_bytes;
   KVCACHE_ASSIGN_OR_RETURN(
       std::byte * at,
-      scratch.Reserve(static_cast<std::size_t>(list_bytes + room_bytes + group_bytes)));
+      workspace.Reserve(static_cast<std::size_t>(list_bytes + threads_bytes + group_bytes)));
   auto* const list = reinterpret_cast<LinearGroupWork*>(at);
-  totals_.rooms = at + list_bytes;
-  at += list_bytes + room_bytes;
+  totals_.thread_memory = at + list_bytes;
+  at += list_bytes + threads_bytes;
   std::int64_t first_prepare_task = 0;
   std::int64_t first_task = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     auto* const group = new (list + i) LinearGroupWork(requests_[static_cast<std::size_t>(i)]);
     group->Bind(at, totals_, first_prepare_task, first_task);
-    at += group->ScratchBytes();
+    at += group->WorkspaceBytes();
     first_prepare_task = group->prepare_end();
     first_task = group->end();
   }

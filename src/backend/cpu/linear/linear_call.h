@@ -1,6 +1,6 @@
-// One call of Linear: its groups' inputs in the forms that the kernels read, and their tasks.
+// One call of Linear: the inputs of its groups in the forms that the kernels read, and their tasks.
 //
-// Thread safety: one thread; it uses the pool's others.
+// Thread safety: used by one thread, which runs the tasks on the pool's threads.
 #pragma once
 
 #include <array>
@@ -10,30 +10,31 @@
 
 #include "backend/cpu/linear/linear_block.h"
 #include "backend/cpu/linear/linear_float.h"
-#include "backend/cpu/scratch.h"
+#include "backend/cpu/workspace.h"
 #include "kvcache/backend.h"
 #include "platform/thread_pool.h"
 
 namespace kvcache::cpu {
 
-// What the groups of a call share, summed up over all of them before any work is cut.
+// Totals over all groups of a call, known before the work is cut into tasks.
 struct LinearTotals {
   int threads = 1;
   std::int64_t weight_bytes = 0;
-  std::int64_t panels = 0;      // of float weights that are multiplied by panels
-  std::int64_t room_bytes = 0;  // that a thread works in, whatever the kernel
-  std::byte* rooms = nullptr;   // [threads][room_bytes]
+  std::int64_t panels = 0;             // panels of float weights
+  std::int64_t thread_bytes = 0;       // workspace of a thread, enough for any kernel
+  std::byte* thread_memory = nullptr;  // [threads][thread_bytes]
 };
 
-// A group's inputs in the forms that its kernels read, cut from one piece of scratch, and its
-// work as tasks. Lies in scratch itself: REQUIRES a trivial destructor.
+// A group's inputs in the forms that its kernels read, and its work as tasks. The inputs and the
+// object itself are in the workspace. REQUIRES: a trivial destructor.
 class LinearGroupWork {
  public:
   explicit LinearGroupWork(const LinearGroup& group);
 
   void AddTo(LinearTotals& totals) const;
-  std::int64_t ScratchBytes() const;
-  // Takes ScratchBytes() from `base`; its tasks are numbered from these on.
+  std::int64_t WorkspaceBytes() const;
+  // Places the inputs in WorkspaceBytes() bytes at `base` and numbers the tasks from
+  // `first_prepare_task` and `first_task` on.
   void Bind(std::byte* base, const LinearTotals& totals, std::int64_t first_prepare_task,
             std::int64_t first_task);
 
@@ -50,9 +51,9 @@ class LinearGroupWork {
   std::int64_t Tasks(const LinearWeight& weight) const;
   void RunTask(const LinearTotals& totals, const LinearOutput& output, std::int64_t task,
                int thread) const;
-  void RunPanelTask(const LinearOutput& output, std::int64_t task, std::byte* room) const;
+  void RunPanelTask(const LinearOutput& output, std::int64_t task, std::byte* workspace) const;
   void RunBlockTask(const LinearOutput& output, std::int64_t begin, std::int64_t end,
-                    std::byte* room) const;
+                    std::byte* workspace) const;
 
   const float* x_;
   std::int64_t inputs_;
@@ -60,25 +61,24 @@ class LinearGroupWork {
   std::span<const LinearOutput> outputs_;
   bool any_block_ = false;
   bool any_float_ = false;
-  // By InputScales; no tokens where no weight asks for the kind.
+  // Indexed by InputScales; without tokens if no weight needs that kind.
   std::array<block::QuantisedX, 2> quantised_;
   float* packed_ = nullptr;
   std::int64_t packed_tiles_ = 0;
   std::int64_t tile_splits_ = 1;  // parts into which each panel's tiles are cut
-  std::int64_t task_bytes_ = 0;   // of weights, for a decode task
+  std::int64_t task_bytes_ = 0;   // bytes of weights per decode task
   std::int64_t first_prepare_task_ = 0;
   std::int64_t first_task_ = 0;
   std::int64_t tasks_ = 0;
 };
 
-// All groups of a call, in scratch. REQUIRES: at least one; weights of this backend, shapes that
-// fit.
+// All groups of a call. REQUIRES: at least one group, weights of this backend, shapes that fit.
 class LinearCall {
  public:
   LinearCall(ThreadPool& pool, std::span<const LinearGroup> groups)
       : pool_(pool), requests_(groups) {}
 
-  Status Reserve(Scratch& scratch);  // kOutOfMemory
+  Status Reserve(Workspace& workspace);  // kOutOfMemory
   void Prepare() const;
   void Run() const;
 

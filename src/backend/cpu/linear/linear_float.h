@@ -1,7 +1,7 @@
-// Linear layers with F32, F16 and BF16 weights, read where they lie.
+// Linear layers with F32, F16 and BF16 weights, which are read in place.
 //
-// Exactness: each output is the 16 virtual lanes of docs/design/exactness.md over all inputs,
-// in both forms below: a token's bits do not tell which one computed it.
+// Exactness: each output is the sum over the 16 virtual lanes of docs/design/exactness.md, in both
+// forms below, so the bits do not depend on which form computed a token.
 // Thread safety: all functions are pure.
 #pragma once
 
@@ -20,39 +20,41 @@ struct Weights {
   std::int64_t outputs = 0;
 };
 
-// ---- Along the rows, for few tokens: streams the weights once for every few of them.
+// ---- Along the rows, for few tokens. Streams the weights once per tile of tokens.
 
-// y[t * outputs + n] for all tokens t of x [tokens][inputs] and rows n of [begin, end).
+// Computes y[t * outputs + n] for all tokens t of x [tokens][inputs] and rows n in [begin, end).
 void MultiplyRows(const Weights& w, const float* x, std::int64_t tokens, float* y,
                   std::int64_t begin, std::int64_t end);
 
 // ---- By panels of rows, for many tokens.
 //
-// A panel holds rows widened to f32, the inputs ordered by virtual lane: all of lane 0, of
-// lane 8, 4, 12, 2, … (bit-reversed), so that finished lanes meet in the order of the tree that
-// folds them. Activations are packed likewise, a tile of tokens side by side.
+// A panel holds rows widened to f32, with the inputs ordered by virtual lane: all inputs of lane 0,
+// then of lanes 8, 4, 12, 2, … (bit-reversed). In this order finished lanes can be added at once,
+// as the tree that folds the lanes prescribes. Activations are packed in the same order, a tile of
+// tokens side by side.
 
-// From so many tokens on, packing pays for itself. REQUIRES, for all below: tokens >= this.
+// The number of tokens from which packing pays. REQUIRES, for all below: tokens >= this.
 inline constexpr std::int64_t kMinPanelTokens = 29;
 
-std::int64_t PanelRows(std::int64_t inputs);    // rows that one call of MultiplyPanel serves
-std::int64_t PanelFloats(std::int64_t inputs);  // room that it works in
+std::int64_t PanelRows(std::int64_t inputs);    // rows per call of MultiplyPanel
+std::int64_t PanelFloats(std::int64_t inputs);  // workspace of MultiplyPanel
 
-// Room for the packed activations, and their packing, tile by tile in [0, PackedTiles()).
+// The packed activations: the number of their tiles, their size, and the packing of one tile in
+// [0, PackedTiles()).
 std::int64_t PackedTiles(std::int64_t tokens);
 std::int64_t PackedFloats(std::int64_t inputs, std::int64_t tokens);
 void PackTile(const float* x, std::int64_t inputs, std::int64_t tokens, std::int64_t tile,
               float* packed);
 
-// y[t * outputs + n] for the rows n of panel `panel` and the tokens of packed tiles
-// [tile_begin, tile_end). `room` holds PanelFloats(), 64-byte aligned.
 struct PanelProduct {
   Weights w;
   const float* packed = nullptr;
   std::int64_t tokens = 0;
   float* y = nullptr;
 };
+// Computes y[t * outputs + n] for the rows n of panel `panel` and the tokens t of packed tiles
+// [tile_begin, tile_end). `workspace` holds PanelFloats(inputs) floats, 64-byte aligned.
 void MultiplyPanel(const PanelProduct& product, std::int64_t panel, std::int64_t tile_begin,
-                   std::int64_t tile_end, float* room);
+                   std::int64_t tile_end, float* workspace);
 
 }  // namespace kvcache::cpu::flt

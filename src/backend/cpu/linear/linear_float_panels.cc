@@ -18,21 +18,21 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using namespace cpu::HWY_NAMESPACE;  // NOLINT(google-build-using-namespace): one idea, two files
 
-// Registers of rows × tokens whose sums stay in registers: 28 of 32, or 12 of 16.
+// A tile's sums, rows × tokens, take 28 of 32 registers, or 12 of 16.
 inline constexpr int kPanelRegs = kLanes == 4 ? 4 : 2;
 inline constexpr std::int64_t kPanelRows = kPanelRegs * kLanes;
 inline constexpr int kTileTokens = kLanes == 16 ? 14 : 6;
 
 // ---- Packed form: [16 virtual lanes in bit-reversed order][steps of the lane][width]
 
-// Behind each lane's values: keeps lanes off each other's cache sets, and takes what a whole
+// A pad behind each lane's values. It keeps lanes in different cache sets, and absorbs what a whole
 // vector store writes past a tile that is narrower than the vector.
 constexpr std::int64_t kLanePadFloats = 16;
 
 constexpr std::int64_t Steps(std::int64_t inputs) {
   return (inputs + kVirtualLanes - 1) / kVirtualLanes;
 }
-// Steps of virtual lane `lane`: the inputs lane, lane + 16, … below `inputs`.
+// The number of inputs of virtual lane `lane`: lane, lane + 16, … below `inputs`.
 constexpr std::int64_t LaneSteps(std::int64_t inputs, int lane) {
   return (inputs - lane + kVirtualLanes - 1) / kVirtualLanes;
 }
@@ -43,14 +43,14 @@ constexpr int BitReversed4(int i) {
   return (i & 1) << 3 | (i & 2) << 1 | (i & 4) >> 1 | (i & 8) >> 3;
 }
 
-// Inputs that are transposed at once: a cache line of 16-bit weights. They pass through a small
-// buffer, since rows lie a power of two apart more often than not, and sixteen lines of one
-// cache set would throw each other out before they are used up. Strides keep stores aligned.
+// Inputs that are transposed at once: a cache line of 16-bit weights. They are copied through a
+// small buffer, since rows are mostly a power of two apart: sixteen lines of one cache set would
+// evict each other before they are used up. Strides keep stores aligned.
 constexpr std::int64_t kChunk = 32;
 constexpr std::int64_t kChunkStride = kChunk + 16;
 
-// kLanes values, of which block b (of four lanes) are four neighbours of row 4b. Four of these,
-// from rows 0 to 3 on, transposed within their blocks, are four inputs of kLanes rows.
+// Loads kLanes values: the four lanes b are four neighbouring inputs of row 4b. Four such vectors,
+// from rows 0 to 3 on, transposed within their four lanes, are four inputs of kLanes rows.
 template <class D>
 HWY_INLINE hn::Vec<D> LoadBlocks(D d, const float* p) {
   if constexpr (hn::MaxLanes(D()) == 4) {
@@ -102,17 +102,17 @@ HWY_INLINE void PackChunk(const typename Loader::Stored* const* rows, std::int64
   }
 }
 
-// Packs `width` source rows (panel rows, or tokens): rows[i] for i < width rounded up to
-// kLanes, the surplus being readable rows of any content. A store may write up to 16 floats
-// past a step's width: the next step, or the pad, comes after it.
+// Packs `width` source rows (rows of a panel, or tokens). rows[i] is readable for i < width rounded
+// up to kLanes; the content of the surplus rows does not matter. A store may write up to 16 floats
+// past a step's width, into the next step or the pad.
 template <class Loader>
 void Pack(const typename Loader::Stored* const* rows, std::int64_t width, std::int64_t inputs,
           float* packed) {
   const std::int64_t lane_floats = LaneFloats(inputs, width);
   const std::int64_t whole = inputs / kVirtualLanes * kVirtualLanes;
   for (std::int64_t k = 0; k < whole; k += kChunk) {
-    // The last rows first: what they write past a step's width, the first rows of the next
-    // step then overwrite.
+    // The last rows come first: the first rows of the next step overwrite what they write past a
+    // step's width.
     for (std::int64_t row = (width - 1) / kLanes * kLanes; row >= 0; row -= kLanes) {
       PackChunk<Loader>(rows + row, k, std::min(kChunk, whole - k), width, lane_floats,
                         packed + row);
@@ -134,7 +134,7 @@ std::int64_t PackedTiles(std::int64_t tokens) {
   return TokenTiles(tokens, kTileTokens).count();
 }
 
-// Floats in front of tile `tile`.
+// The offset of tile `tile`, in floats.
 std::int64_t TileOffset(std::int64_t inputs, const TokenTiles& tiles, std::int64_t tile) {
   return kVirtualLanes * (Steps(inputs) * tiles.Begin(tile) + tile * kLanePadFloats);
 }
@@ -157,11 +157,11 @@ void PackTile(const float* x, std::int64_t inputs, std::int64_t tokens, std::int
 
 // ---- Products
 
-// Both streams come from the second cache, or the third for long rows.
+// Both streams come from the second-level cache, or from the third for long rows.
 constexpr std::int64_t kAheadSteps = 16;
 constexpr std::int64_t kLineFloats = 16;
 
-// One virtual lane: chains of `steps` products for all rows and tokens of the tile.
+// Computes one virtual lane: chains of `steps` products for all rows and tokens of the tile.
 template <int kTokens>
 HWY_INLINE void RunLane(const float* panel, const float* x, std::int64_t steps,
                         VF (&sum)[kTokens][kPanelRegs]) {
@@ -190,14 +190,14 @@ HWY_INLINE void RunLane(const float* panel, const float* x, std::int64_t steps,
   }
 }
 
-// Partial results of a tile and a panel that wait for their partners in the tree:
+// The partial results of a tile and a panel that wait for their partners in the tree of lanes:
 // [level][token][panel row].
 constexpr std::int64_t kLevels = 4;
 constexpr std::int64_t kWaitingFloats = kLevels * kTileTokens * kPanelRows;
 
-// Adds finished lane number `index` of the bit-reversed order to the partial results that wait,
-// as a binary counter carries: one addition per trailing 1 of index. Returns the level at which
-// the sum then waits in turn; kLevels: it is the total.
+// Adds finished lane number `index` of the bit-reversed order to the waiting partial results, like
+// the carry of a binary counter: one addition per trailing 1 of index. Returns the level at which
+// the sum waits afterwards; kLevels if it is the total.
 template <int kTokens>
 HWY_INLINE int FoldLane(int index, const float* waiting, VF (&sum)[kTokens][kPanelRegs]) {
   const DF d;
@@ -218,12 +218,12 @@ HWY_INLINE int FoldLane(int index, const float* waiting, VF (&sum)[kTokens][kPan
 
 // A tile of tokens, one panel, one virtual lane.
 struct LaneProduct {
-  int index;           // of the lane, in bit-reversed order
-  std::int64_t steps;  // of its chains
+  int index;           // number of the lane in bit-reversed order
+  std::int64_t steps;  // products per chain
   const float* panel;
   const float* x;
   float* waiting;
-  std::int64_t rows;  // that the panel's part of y has
+  std::int64_t rows;  // rows of the panel's part of y
   std::int64_t y_stride;
   float* y;
 };
@@ -234,7 +234,7 @@ HWY_NOINLINE void MultiplyLane(const LaneProduct& lane) {
   VF sum[kTokens][kPanelRegs];
   RunLane<kTokens>(lane.panel, lane.x, lane.steps, sum);
   const int level = FoldLane<kTokens>(lane.index, lane.waiting, sum);
-  // The total passes through memory once more: its rows may be fewer than a panel's.
+  // The total is copied through memory, since y may have fewer rows than the panel.
   float* const waiting = lane.waiting + level % kLevels * kTokens * kPanelRows;
   KVCACHE_UNROLL
   for (int t = 0; t < kTokens; ++t) {
@@ -250,7 +250,7 @@ HWY_NOINLINE void MultiplyLane(const LaneProduct& lane) {
   }
 }
 
-// The smallest tile of a batch of kMinPanelTokens or more.
+// The size of the smallest tile of any batch of at least kMinPanelTokens.
 constexpr int SmallestTile() {
   std::int64_t smallest = kTileTokens;
   for (std::int64_t tokens = kMinPanelTokens; tokens < 4 * kMinPanelTokens; ++tokens) {
@@ -260,7 +260,7 @@ constexpr int SmallestTile() {
   return static_cast<int>(smallest);
 }
 
-// The tile's size as a compile-time constant.
+// Calls the kernel with the tile's size as a compile-time constant.
 template <int kTokens>
 void MultiplyLaneOf(std::int64_t tokens, const LaneProduct& lane) {
   if constexpr (kTokens > SmallestTile()) {
@@ -270,22 +270,22 @@ void MultiplyLaneOf(std::int64_t tokens, const LaneProduct& lane) {
 }
 
 template <class Loader>
-void PackPanel(const Weights& w, std::int64_t row_begin, float* room) {
+void PackPanel(const Weights& w, std::int64_t row_begin, float* workspace) {
   using Stored = typename Loader::Stored;
   const Stored* rows[kPanelRows];
   for (std::int64_t i = 0; i < kPanelRows; ++i) {
     const std::int64_t row = std::min(row_begin + i, w.outputs - 1);
     rows[i] = reinterpret_cast<const Stored*>(w.rows) + row * w.inputs;
   }
-  Pack<Loader>(rows, kPanelRows, w.inputs, room);
+  Pack<Loader>(rows, kPanelRows, w.inputs, workspace);
 }
 
-// How the loops are cut. A short row's panel and tile stay in the cache from lane to lane, so
-// tiles are finished one by one. Of long rows only one lane's share does: then lanes are the
-// outer loop, over several tiles, each read once for several panels.
+// The blocking of the loops. With short rows, a panel and a tile stay in the cache from lane to
+// lane, so tiles are finished one by one. With long rows, only one lane's part of them fits: then
+// lanes are the outer loop over several tiles, and each tile is read once for several panels.
 struct Blocking {
-  std::int64_t panels;  // that a group holds
-  std::int64_t tiles;   // whose partial results wait at the same time
+  std::int64_t panels;  // panels of a group
+  std::int64_t tiles;   // tiles whose partial results wait at the same time
 };
 constexpr std::int64_t kLongRow = 2048;
 constexpr Blocking kShortRows = {1, 1};
@@ -304,14 +304,15 @@ std::int64_t PanelFloats(std::int64_t inputs) {
          (kVirtualLanes * LaneFloats(inputs, kPanelRows) + blocking.tiles * kWaitingFloats);
 }
 
-// The tiles [begin, end), at most Blocking::tiles, of the group of panels packed in `room`.
+// Multiplies the tiles [begin, end), at most Blocking::tiles, with the group of panels packed in
+// `workspace`.
 void MultiplyTiles(const PanelProduct& product, std::int64_t row_begin, std::int64_t begin,
-                   std::int64_t end, float* room) {
+                   std::int64_t end, float* workspace) {
   const Weights& w = product.w;
   const TokenTiles tiles(product.tokens, kTileTokens);
   const std::int64_t panel_lane_floats = LaneFloats(w.inputs, kPanelRows);
   const std::int64_t panels = BlockingOf(w.inputs).panels;
-  float* const waiting = room + panels * kVirtualLanes * panel_lane_floats;
+  float* const waiting = workspace + panels * kVirtualLanes * panel_lane_floats;
   for (int index = 0; index < kVirtualLanes; ++index) {
     for (std::int64_t tile = begin; tile < end; ++tile) {
       const std::int64_t size = tiles.Size(tile);
@@ -322,7 +323,7 @@ void MultiplyTiles(const PanelProduct& product, std::int64_t row_begin, std::int
         MultiplyLaneOf<kTileTokens>(
             size, {.index = index,
                    .steps = LaneSteps(w.inputs, BitReversed4(index)),
-                   .panel = room + (p * kVirtualLanes + index) * panel_lane_floats,
+                   .panel = workspace + (p * kVirtualLanes + index) * panel_lane_floats,
                    .x = x + index * LaneFloats(w.inputs, size),
                    .waiting = waiting + ((tile - begin) * panels + p) * kWaitingFloats,
                    .rows = w.outputs - row,
@@ -334,13 +335,13 @@ void MultiplyTiles(const PanelProduct& product, std::int64_t row_begin, std::int
 }
 
 void MultiplyPanel(const PanelProduct& product, std::int64_t panel, std::int64_t tile_begin,
-                   std::int64_t tile_end, float* room) {
+                   std::int64_t tile_end, float* workspace) {
   const Weights& w = product.w;
   const Blocking blocking = BlockingOf(w.inputs);
   const std::int64_t row_begin = panel * blocking.panels * kPanelRows;
   for (std::int64_t p = 0; p < blocking.panels; ++p) {
     const std::int64_t row = row_begin + p * kPanelRows;
-    float* const packed = room + p * kVirtualLanes * LaneFloats(w.inputs, kPanelRows);
+    float* const packed = workspace + p * kVirtualLanes * LaneFloats(w.inputs, kPanelRows);
     if (row >= w.outputs) break;
     switch (w.dtype) {
       case DType::kF16: PackPanel<LoadF16>(w, row, packed); break;
@@ -349,7 +350,7 @@ void MultiplyPanel(const PanelProduct& product, std::int64_t panel, std::int64_t
     }
   }
   for (std::int64_t tile = tile_begin; tile < tile_end; tile += blocking.tiles) {
-    MultiplyTiles(product, row_begin, tile, std::min(tile + blocking.tiles, tile_end), room);
+    MultiplyTiles(product, row_begin, tile, std::min(tile + blocking.tiles, tile_end), workspace);
   }
 }
 
@@ -389,8 +390,8 @@ void PackTile(const float* x, std::int64_t inputs, std::int64_t tokens, std::int
 }
 
 void MultiplyPanel(const PanelProduct& product, std::int64_t panel, std::int64_t tile_begin,
-                   std::int64_t tile_end, float* room) {
-  HWY_DYNAMIC_DISPATCH(MultiplyPanel)(product, panel, tile_begin, tile_end, room);
+                   std::int64_t tile_end, float* workspace) {
+  HWY_DYNAMIC_DISPATCH(MultiplyPanel)(product, panel, tile_begin, tile_end, workspace);
 }
 
 }  // namespace kvcache::cpu::flt

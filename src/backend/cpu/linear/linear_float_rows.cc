@@ -18,16 +18,16 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using namespace cpu::HWY_NAMESPACE;  // NOLINT(google-build-using-namespace): one idea, two files
 
-// Sums that stay in registers: 4 rows × 6 tokens of 32 registers, or what 16 registers hold.
+// A tile's sums stay in registers: 4 rows × 6 tokens with 32 registers, fewer with 16.
 inline constexpr int kTileRows = 4;
 inline constexpr int kTileTokens = kRegs == 1 ? 6 : 1;
 
-// How far ahead of its use a row is asked for, in the row or, near its end, in the row that
-// follows in its place: the hardware starts anew with each row. Far enough for memory, near
-// enough to still be in the first cache.
+// The distance of the prefetch within a row, or, near its end, in the row that is read after it:
+// the hardware's prefetchers start again with each row. Far enough for memory's latency, near
+// enough that the line is still in the first-level cache when it is used.
 inline constexpr std::int64_t kPrefetchBytes = 2048;
 
-// The last inputs, which do not fill 16 lanes, copied to where 16 can be read.
+// A copy of the last inputs, which do not fill 16 lanes, in memory where 16 can be read.
 template <class Loader>
 struct Tail {
   alignas(64) typename Loader::Stored values[kVirtualLanes];
@@ -53,7 +53,7 @@ HWY_INLINE void AddTails(const typename Loader::Stored* const (&row)[kRows],
   }
 }
 
-// kRows rows × kTokens tokens, lanes along the inputs.
+// Multiplies kRows rows × kTokens tokens, with lanes along the inputs.
 template <class Loader, int kRows, int kTokens>
 HWY_INLINE void MultiplyTile(const Weights& w, const float* x, std::int64_t row_begin, float* y) {
   using Stored = typename Loader::Stored;
@@ -70,7 +70,7 @@ HWY_INLINE void MultiplyTile(const Weights& w, const float* x, std::int64_t row_
   KVCACHE_UNROLL
   for (int t = 0; t < kTokens; ++t) column[t] = x + t * w.inputs;
   const std::int64_t distance = std::min<std::int64_t>(w.inputs, kPrefetchBytes / sizeof(Stored));
-  // As many steps at once as a cache line holds, so that each is asked for once.
+  // As many steps at once as a cache line holds, so that each line is prefetched once.
   constexpr std::int64_t kLineSteps =
       std::max<std::int64_t>(1, 64 / (kVirtualLanes * sizeof(Stored)));
   const auto step = [&](std::int64_t k) HWY_ATTR {
@@ -107,7 +107,7 @@ HWY_INLINE void MultiplyTile(const Weights& w, const float* x, std::int64_t row_
   }
 }
 
-// The tile's size as compile-time constants.
+// Calls the kernel with the tile's size as compile-time constants.
 template <class Loader, int kRows, int kTokens>
 void MultiplyTileOf(const Weights& w, const float* x, std::int64_t tokens, std::int64_t row_begin,
                     float* y) {

@@ -21,10 +21,10 @@ namespace kvcache::cpu::testing {
 struct BlockRow {
   std::int64_t sub = 32;
   bool per_256 = false;  // how activations are quantised
-  bool has_least = false;
-  std::vector<int> q;         // signed, unless has_least
+  bool has_minimum = false;
+  std::vector<int> q;         // signed, unless has_minimum
   std::vector<float> scale;   // per sub-block
-  std::vector<float> offset;  // per sub-block, where has_least: added to scale × q
+  std::vector<float> offset;  // per sub-block, where has_minimum: added to scale × q
 };
 
 inline float HalfAt(const std::byte* at) {
@@ -52,8 +52,8 @@ inline void AppendBlock(DType dtype, const std::byte* block, BlockRow& row) {
   const bool five = dtype == DType::kQ5_0 || dtype == DType::kQ5_1;
   const int middle = dtype == DType::kQ4_0 ? 8 : dtype == DType::kQ5_0 ? 16 : 0;
   row.scale.push_back(HalfAt(block));
-  if (row.has_least) row.offset.push_back(HalfAt(block + 2));
-  const std::byte* const rest = block + (row.has_least ? 4 : 2);
+  if (row.has_minimum) row.offset.push_back(HalfAt(block + 2));
+  const std::byte* const rest = block + (row.has_minimum ? 4 : 2);
   for (int i = 0; i < 32; ++i) {
     if (dtype == DType::kQ8_0) {
       row.q.push_back(static_cast<std::int8_t>(rest[i]));
@@ -99,8 +99,8 @@ inline void AppendQ6K(const std::byte* super, BlockRow& row) {
 inline BlockRow ReadBlockRow(DType dtype, const std::byte* bytes, std::int64_t inputs) {
   BlockRow row;
   row.per_256 = InfoOf(dtype).block_size == 256;
-  row.has_least = dtype == DType::kQ4_1 || dtype == DType::kQ5_1 || dtype == DType::kQ4_K ||
-                  dtype == DType::kQ5_K;
+  row.has_minimum = dtype == DType::kQ4_1 || dtype == DType::kQ5_1 || dtype == DType::kQ4_K ||
+                    dtype == DType::kQ5_K;
   if (dtype == DType::kQ6_K) row.sub = 16;
   for (std::int64_t i = 0; i < inputs; i += InfoOf(dtype).block_size) {
     const std::byte* const block = bytes + BytesOf(dtype, i);
@@ -148,7 +148,7 @@ inline float DotBlocks(const BlockRow& row, const float* x, MulAdd mul_add) {
       const auto sub = static_cast<std::size_t>((from + i) / row.sub);
       const float w_scale = row.per_256 ? row.scale[sub] : row.scale[sub] * x_scale;
       part = mul_add(static_cast<float>(dot), w_scale, part);
-      if (!row.has_least) continue;
+      if (!row.has_minimum) continue;
       const float total = static_cast<float>(sum);
       part = mul_add(row.offset[sub], row.per_256 ? total : x_scale * total, part);
     }

@@ -1,4 +1,4 @@
-// Weight matrices, or stacks of them, in the forms that the linear layers' kernels read.
+// Weight matrices, or stacks of matrices, in the forms that the linear layers' kernels read.
 //
 // Thread safety: immutable once made.
 #pragma once
@@ -30,7 +30,7 @@ class CpuWeight : public LinearWeight {
   DType dtype_;
 };
 
-// F32, F16 and BF16: used where they lie.
+// F32, F16 and BF16 weights: used in place. The memory has to outlive the weight.
 class FloatWeight final : public CpuWeight {
  public:
   explicit FloatWeight(const TensorView& w) : CpuWeight(w), rows_(w.data) {}
@@ -44,7 +44,7 @@ class FloatWeight final : public CpuWeight {
   const std::byte* rows_;
 };
 
-// Block types: a copy in panels of 16 rows, laid out as linear_block_layout.h says.
+// Weights of block types: a copy in panels of 16 rows (linear_block_layout.h).
 class BlockWeight final : public CpuWeight {
  public:
   BlockWeight(const TensorView& w, AlignedBuffer panels)

@@ -10,7 +10,7 @@
 namespace kvcache::cpu {
 namespace {
 
-// What one thread takes at a time: below, starting the others costs more than it saves.
+// The size of a task: for less, starting other threads costs more than it saves.
 constexpr std::int64_t kPieceValues = 1 << 16;
 
 std::string Describe(const TensorView& view) {
@@ -41,7 +41,7 @@ void Store(DType type, std::byte* base, std::int64_t i, float value) {
   std::memcpy(base + 2 * i, &bits, sizeof(bits));
 }
 
-// Values [begin, end) of one row.
+// Copies the values [begin, end) of one row.
 void CopyRow(const TensorView& from, const TensorView& to, const std::byte* source,
              std::byte* target, std::int64_t begin, std::int64_t end) {
   if (from.dtype == to.dtype) {
@@ -70,7 +70,7 @@ bool Dense(const TensorView& view) {
   return true;
 }
 
-// The same values as one row, where they are one.
+// Views a dense tensor as a single row; returns others unchanged.
 TensorView Flat(const TensorView& view) {
   return TensorView::Dense(view.data, view.dtype, view.elements());
 }
@@ -95,17 +95,17 @@ void CopyRows(ThreadPool& pool, const TensorView& from, const TensorView& to) {
 
 Status CopyValues(ThreadPool& pool, const TensorView& from, const TensorView& to) {
   if (!IsKvType(from.dtype) || !IsKvType(to.dtype)) {
-    return {StatusCode::kUnsupported, "no copies of " + Describe(from) + " to " + Describe(to) +
-                                          "; there are f32, f16 and bf16"};
+    return {StatusCode::kUnsupported, "copy of " + Describe(from) + " to " + Describe(to) +
+                                          ": types must be f32, f16 or bf16"};
   }
   if (from.dims != to.dims) {
     return {StatusCode::kInvalidArgument,
-            "a copy of " + Describe(from) + " to " + Describe(to) + ": the sizes differ"};
+            "copy of " + Describe(from) + " to " + Describe(to) + ": sizes must be equal"};
   }
   if (from.stride_bytes[0] != InfoOf(from.dtype).block_bytes ||
       to.stride_bytes[0] != InfoOf(to.dtype).block_bytes) {
     return {StatusCode::kInvalidArgument,
-            "a copy of " + Describe(from) + " to " + Describe(to) + ": rows must be dense"};
+            "copy of " + Describe(from) + " to " + Describe(to) + ": rows must be dense"};
   }
   if (from.elements() == 0) return Status::Ok();
   if (Dense(from) && Dense(to)) {

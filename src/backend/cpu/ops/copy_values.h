@@ -1,4 +1,4 @@
-// Copying tensors between float types: states, and whatever leaves or enters a cache whole.
+// Copies tensors between float types: recurrent states, and other data that a cache stores whole.
 #pragma once
 
 #include "kvcache/status.h"
@@ -7,8 +7,8 @@
 
 namespace kvcache::cpu {
 
-// to = from. Errors: kUnsupported for types other than f32, f16 and bf16; kInvalidArgument for
-// dims that differ or rows that are not dense. REQUIRES: no overlap.
+// Sets to = from, converting the type. Errors: kUnsupported for types other than f32, f16 and bf16;
+// kInvalidArgument if the dims differ or rows are not dense. REQUIRES: no overlap.
 Status CopyValues(ThreadPool& pool, const TensorView& from, const TensorView& to);
 
 }  // namespace kvcache::cpu

@@ -99,11 +99,11 @@ TEST_F(CopyValuesTest, Refusals) {
   TensorView spread = a.view;
   spread.stride_bytes[0] = 8;
   EXPECT_EQ(CopyValues(pool_, a.view, b.view).message(),
-            "a copy of f32 [4, 2, 1, 1] to f32 [4, 3, 1, 1]: the sizes differ");
+            "copy of f32 [4, 2, 1, 1] to f32 [4, 3, 1, 1]: sizes must be equal");
   EXPECT_EQ(CopyValues(pool_, a.view, i8).message(),
-            "no copies of f32 [4, 2, 1, 1] to i8 [4, 2, 1, 1]; there are f32, f16 and bf16");
+            "copy of f32 [4, 2, 1, 1] to i8 [4, 2, 1, 1]: types must be f32, f16 or bf16");
   EXPECT_EQ(CopyValues(pool_, spread, a.view).message(),
-            "a copy of f32 [4, 2, 1, 1] to f32 [4, 2, 1, 1]: rows must be dense");
+            "copy of f32 [4, 2, 1, 1] to f32 [4, 2, 1, 1]: rows must be dense");
 }
 
 }  // namespace

@@ -10,9 +10,9 @@
 namespace kvcache::cpu {
 namespace {
 
-// Values that are worth a task of their own: some microseconds of work.
+// Values per task: some microseconds of work.
 constexpr std::int64_t kTaskValues = 16'384;
-constexpr std::int64_t kExpTaskValues = 4'096;  // where each costs an exponential
+constexpr std::int64_t kExpTaskValues = 4'096;  // for operations with an exponential per value
 
 Status Invalid(std::string_view operation, const std::string& message) {
   return Status(StatusCode::kInvalidArgument, std::string(operation) + ": " + message);
@@ -46,7 +46,7 @@ float* Row(const TensorView& view, std::int64_t row) {
   return reinterpret_cast<float*>(view.data + row * view.stride_bytes[1]);
 }
 
-// body(begin, end) for parts of [0, count), each about `per_task` long.
+// Runs body(begin, end) for parts of [0, count), each about `per_task` long.
 template <typename Body>
 void ForParts(ThreadPool& pool, std::int64_t count, std::int64_t per_task, const Body& body) {
   const std::int64_t size = std::max<std::int64_t>(1, per_task);
@@ -57,13 +57,13 @@ void ForParts(ThreadPool& pool, std::int64_t count, std::int64_t per_task, const
 
 Status CheckSameShape(std::string_view operation, const TensorView& a, const TensorView& b) {
   if (IsDenseF32(a) && IsDenseF32(b) && a.dims == b.dims) return Status::Ok();
-  return Invalid(operation, "wants two dense f32 tensors of one shape, got " + Describe(a) +
-                                " and " + Describe(b));
+  return Invalid(operation, "tensors are " + Describe(a) + " and " + Describe(b) +
+                                "; must be dense f32 of one shape");
 }
 
 Status CheckDense(std::string_view operation, const TensorView& x) {
   if (IsDenseF32(x)) return Status::Ok();
-  return Invalid(operation, "wants a dense f32 tensor, got " + Describe(x));
+  return Invalid(operation, "tensor is " + Describe(x) + "; must be dense f32");
 }
 
 Status CheckTokens(const TensorView& table, std::span<const std::int32_t> tokens) {
@@ -159,7 +159,9 @@ Status Scale(ThreadPool& pool, const TensorView& x, float factor) {
 
 Status SoftCap(ThreadPool& pool, const TensorView& x, float cap) {
   KVCACHE_RETURN_IF_ERROR(CheckDense("soft cap", x));
-  if (!(cap > 0.0f)) return Invalid("soft cap", "a cap of " + std::to_string(cap));
+  if (!(cap > 0.0f)) {
+    return Invalid("soft cap", "cap is " + std::to_string(cap) + "; must be positive");
+  }
   ForParts(pool, x.elements(), kExpTaskValues, [&](std::int64_t begin, std::int64_t end) {
     kernel::SoftCap(x.as<float>() + begin, end - begin, cap);
   });

@@ -1,9 +1,9 @@
-// What a model does to activations between its linear layers; CpuBackend's methods of the same
-// names call these, and kvcache/backend.h says what each computes.
+// The operations on activations between a model's linear layers. CpuBackend's methods of the same
+// names call these functions; kvcache/backend.h defines them.
 //
-// Exactness: RMS norms sum in the 16 virtual lanes of docs/design/exactness.md; the rest is
-// element by element and does not depend on where in a vector an element falls.
-// Thread safety: one call at a time per pool.
+// Exactness: RMS norms sum in the 16 virtual lanes of docs/design/exactness.md. All else is
+// computed element by element; an element's result does not depend on its lane. Thread safety: one
+// call at a time per pool.
 #pragma once
 
 #include <cstdint>

@@ -21,8 +21,8 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using namespace cpu::HWY_NAMESPACE;  // NOLINT(google-build-using-namespace): one idea, two files
 
-// The last elements of an array, fewer than a vector, pass through the same instructions as the
-// others: loaded into a whole vector, stored back in part.
+// The last elements of an array, fewer than a vector, use the same instructions as the others: they
+// are loaded into a whole vector and stored back in part.
 HWY_INLINE VF LoadFirst(const float* p, std::int64_t count) {
   HWY_ALIGN float all[kLanes] = {};
   std::memcpy(all, p, static_cast<std::size_t>(count) * sizeof(float));
@@ -113,7 +113,7 @@ struct SigmoidOp {
   HWY_INLINE VF operator()(VF x) const { return OverOnePlusExp(hn::Set(DF(), 1.0f), x); }
 };
 
-// f(the activation's operation).
+// Calls f with the activation's operation.
 template <class F>
 HWY_INLINE void WithActivation(Activation activation, const F& f) {
   switch (activation) {
@@ -217,10 +217,10 @@ HWY_INLINE void WidenQ8(const std::byte* row, std::int64_t width, float* y) {
   }
 }
 
-// The other block types: a few rows of a table, not worth kernels of their own.
+// The other block types occur only as a few rows of a table, which need no kernels of their own.
 HWY_INLINE void WidenBlocks(const std::byte* row, DType dtype, std::int64_t width, float* y) {
   const auto bytes = static_cast<std::size_t>(BytesOf(dtype, width));
-  // Sizes fit, and every weight type converts: it cannot fail.
+  // Cannot fail: the sizes fit, and every weight type can be converted.
   static_cast<void>(Dequantize(dtype, {row, bytes}, {y, static_cast<std::size_t>(width)}).ok());
 }
 
@@ -237,11 +237,11 @@ void WidenRow(const std::byte* row, DType dtype, std::int64_t width, float* y) {
 // ---- Rotation
 
 template <class D>
-HWY_INLINE void Turn(D d, hn::Vec<D> cosine, hn::Vec<D> sine, hn::Vec<D>& a, hn::Vec<D>& b) {
+HWY_INLINE void RotatePair(D d, hn::Vec<D> cosine, hn::Vec<D> sine, hn::Vec<D>& a, hn::Vec<D>& b) {
   static_cast<void>(d);
-  const auto turned = hn::MulSub(a, cosine, hn::Mul(b, sine));
+  const auto rotated = hn::MulSub(a, cosine, hn::Mul(b, sine));
   b = hn::MulAdd(a, sine, hn::Mul(b, cosine));
-  a = turned;
+  a = rotated;
 }
 
 template <class D>
@@ -249,7 +249,7 @@ HWY_INLINE void TurnInterleaved(D d, float* pairs, const float* cosines, const f
   hn::Vec<D> a;
   hn::Vec<D> b;
   hn::LoadInterleaved2(d, pairs, a, b);
-  Turn(d, hn::LoadU(d, cosines), hn::LoadU(d, sines), a, b);
+  RotatePair(d, hn::LoadU(d, cosines), hn::LoadU(d, sines), a, b);
   hn::StoreInterleaved2(a, b, d, pairs);
 }
 
@@ -258,7 +258,7 @@ HWY_INLINE void TurnHalves(D d, float* first, float* second, const float* cosine
                            const float* sines) {
   hn::Vec<D> a = hn::LoadU(d, first);
   hn::Vec<D> b = hn::LoadU(d, second);
-  Turn(d, hn::LoadU(d, cosines), hn::LoadU(d, sines), a, b);
+  RotatePair(d, hn::LoadU(d, cosines), hn::LoadU(d, sines), a, b);
   hn::StoreU(a, d, first);
   hn::StoreU(b, d, second);
 }
@@ -278,8 +278,8 @@ HWY_INLINE std::int64_t TurnFrom(D d, std::int64_t i, float* head, const float* 
   return i;
 }
 
-void TurnHead(float* head, const float* cosines, const float* sines, std::int64_t pairs,
-              RopeParams::Pairing pairing) {
+void RotateHead(float* head, const float* cosines, const float* sines, std::int64_t pairs,
+                RopeParams::Pairing pairing) {
   std::int64_t i = TurnFrom(DF(), 0, head, cosines, sines, pairs, pairing);
   i = TurnFrom(hn::CappedTag<float, 4>(), i, head, cosines, sines, pairs, pairing);
   TurnFrom(hn::CappedTag<float, 1>(), i, head, cosines, sines, pairs, pairing);
@@ -302,7 +302,7 @@ HWY_EXPORT(Multiply);
 HWY_EXPORT(Add);
 HWY_EXPORT(Scale);
 HWY_EXPORT(AddScaled);
-HWY_EXPORT(TurnHead);
+HWY_EXPORT(RotateHead);
 
 void WidenRow(const std::byte* row, DType dtype, std::int64_t width, float* y) {
   HWY_DYNAMIC_DISPATCH(WidenRow)(row, dtype, width, y);
@@ -345,9 +345,9 @@ void AddScaled(const float* x, float factor, std::int64_t count, float* y) {
   HWY_DYNAMIC_DISPATCH(AddScaled)(x, factor, count, y);
 }
 
-void TurnHead(float* head, const float* cosines, const float* sines, std::int64_t pairs,
-              RopeParams::Pairing pairing) {
-  HWY_DYNAMIC_DISPATCH(TurnHead)(head, cosines, sines, pairs, pairing);
+void RotateHead(float* head, const float* cosines, const float* sines, std::int64_t pairs,
+                RopeParams::Pairing pairing) {
+  HWY_DYNAMIC_DISPATCH(RotateHead)(head, cosines, sines, pairs, pairing);
 }
 
 }  // namespace kvcache::cpu::kernel

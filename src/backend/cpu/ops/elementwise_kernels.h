@@ -11,10 +11,11 @@
 
 namespace kvcache::cpu::kernel {
 
-// y[i] = value i of a row of any weight type.
+// Sets y[i] to value i of a row of any weight type.
 void WidenRow(const std::byte* row, DType dtype, std::int64_t width, float* y);
 
-// y = x / sqrt(mean(x²) + epsilon) × weight: the scale is rounded once, then both products.
+// y = x / sqrt(mean(x²) + epsilon) × weight. The scale is rounded once, then each of the two
+// products.
 void NormalizeRow(const float* x, const float* weight, float epsilon, std::int64_t width, float* y);
 
 // gate[i] = activation(gate[i]) × up[i].
@@ -42,9 +43,9 @@ void Scale(const float* x, float factor, std::int64_t count, float* y);
 // y[i] = fma(factor, x[i], y[i]).
 void AddScaled(const float* x, float factor, std::int64_t count, float* y);
 
-// Turns the pairs of one head in place: (a, b) becomes (a·cos - b·sin, a·sin + b·cos), where
-// the second product is rounded and the first fused with the sum.
-void TurnHead(float* head, const float* cosines, const float* sines, std::int64_t pairs,
-              RopeParams::Pairing pairing);
+// Rotates the pairs of one head in place: (a, b) becomes (a·cos - b·sin, a·sin + b·cos). The second
+// product is rounded, the first is fused with the sum.
+void RotateHead(float* head, const float* cosines, const float* sines, std::int64_t pairs,
+                RopeParams::Pairing pairing);
 
 }  // namespace kvcache::cpu::kernel

@@ -145,9 +145,9 @@ void TurnPair(float& a, float& b, Position position, float inv_freq, float magni
   const double angle = static_cast<double>(position) * static_cast<double>(inv_freq);
   const auto cosine = static_cast<float>(std::cos(angle) * static_cast<double>(magnitude));
   const auto sine = static_cast<float>(std::sin(angle) * static_cast<double>(magnitude));
-  const float turned = mul_add(a, cosine, -(b * sine));
+  const float rotated = mul_add(a, cosine, -(b * sine));
   b = mul_add(a, sine, b * cosine);
-  a = turned;
+  a = rotated;
 }
 
 TEST_P(ElementwiseTest, RopeTurnsEachPairByItsAngle) {
@@ -216,8 +216,8 @@ TEST(RopeTest, MismatchesNameBothSides) {
     return backend->Rope(x, positions, {.dims = dims, .inv_freq = inv_freq}).message();
   };
   EXPECT_NE(message(2, 4).find("x has 3 tokens, positions has 2"), std::string::npos);
-  EXPECT_NE(message(3, 10).find("10 dims to turn in heads of 8"), std::string::npos);
-  EXPECT_NE(message(3, 6).find("6 dims to turn, inv_freq has 2"), std::string::npos);
+  EXPECT_NE(message(3, 10).find("10 rotated dims in heads of 8"), std::string::npos);
+  EXPECT_NE(message(3, 6).find("6 rotated dims, inv_freq has 2"), std::string::npos);
 }
 
 // ---- Activations, gates, caps, Add
@@ -398,13 +398,13 @@ TEST(SoftCapTest, OneThatIsNotPositiveAndViewsThatAreNotDenseAreErrors) {
   const std::unique_ptr<Backend> backend = MakeBackend(1);
   std::vector<float> memory(64);
   const TensorView x = TensorView::Dense(memory.data(), DType::kF32, 8, 2);
-  EXPECT_EQ(backend->SoftCap(x, 0.0f).message(), "soft cap: a cap of 0.000000");
+  EXPECT_EQ(backend->SoftCap(x, 0.0f).message(), "soft cap: cap is 0.000000; must be positive");
   TensorView gaps = x;
   gaps.stride_bytes[1] = 64;
   for (const Status& status : {backend->Activate(gaps, Activation::kRelu),
                                backend->Scale(gaps, 2.0f), backend->SoftCap(gaps, 1.0f)}) {
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-    EXPECT_NE(status.message().find("wants a dense f32 tensor, got f32 [8, 2]"), std::string::npos);
+    EXPECT_NE(status.message().find("tensor is f32 [8, 2]; must be dense f32"), std::string::npos);
   }
 }
 

@@ -11,7 +11,7 @@
 namespace kvcache::cpu {
 namespace {
 
-// Work that is worth a task of its own: exponentials, and values of a weighted sum.
+// The work of a task: exponentials, and values of a weighted sum.
 constexpr std::int64_t kTaskExps = 512;
 constexpr std::int64_t kTaskValues = 16'384;
 
@@ -32,7 +32,7 @@ float* Column(const TensorView& view, std::int64_t column) {
   return reinterpret_cast<float*>(view.data + column * view.stride_bytes[1]);
 }
 
-// body(column) for all columns, `per_task` of them to a task.
+// Runs body(column) for all columns, `per_task` columns per task.
 template <typename Body>
 void ForColumns(ThreadPool& pool, std::int64_t columns, std::int64_t per_task, const Body& body) {
   const std::int64_t size = std::max<std::int64_t>(1, per_task);
@@ -46,8 +46,8 @@ bool Contains(std::span<const std::int32_t> taken, std::int32_t expert) {
   return std::ranges::find(taken, expert) != taken.end();
 }
 
-// The untaken one with the largest score, the first of equal ones. A score that is not a number
-// is never larger, but something is always chosen.
+// Returns the expert with the largest score among those not taken, the first of equal ones. A NaN
+// is never larger than another score, but some expert is always chosen.
 template <typename T>
 std::int32_t Best(std::span<const T> scores, std::span<const std::int32_t> taken) {
   std::int32_t best = -1;
@@ -65,8 +65,8 @@ void Choose(std::span<const T> scores, std::span<std::int32_t> chosen) {
   for (std::size_t i = 0; i < chosen.size(); ++i) chosen[i] = Best(scores, chosen.first(i));
 }
 
-// What the gate makes of a token's logits: exp or sigmoid of each, in double. A share is that
-// divided by `sum` (softmax), or itself.
+// The gate's values for a token's logits: the exp or sigmoid of each, in double. An expert's share
+// is its value divided by `sum` for softmax, otherwise the value itself.
 class Gate {
  public:
   Gate(std::span<const float> logits, RouterOptions::Gate kind) : logits_(logits), kind_(kind) {
@@ -80,7 +80,7 @@ class Gate {
                                                   : std::exp(logit - largest_);
   }
 
-  // What the values of all experts are to be divided by: their sum, ascending by expert.
+  // The divisor of the values of all experts: their sum, ascending by expert.
   double SumOfAll() const {
     if (kind_ == RouterOptions::Gate::kSigmoid) return 1.0;
     double sum = 0.0;
@@ -94,14 +94,14 @@ class Gate {
   double largest_ = 0.0;
 };
 
-// Is the choice by something other than the logits' order?
+// Whether the experts are chosen by anything but the order of the logits.
 bool IsScored(const RouterOptions& options) {
   return !options.choice_bias.empty() || options.groups > 1;
 }
 
 constexpr double kExcluded = -std::numeric_limits<double>::infinity();
 
-// Excludes all groups but the best.
+// Excludes the experts of all groups but the best.
 void ExcludeGroups(const RouterOptions& options, std::span<double> scores) {
   const std::size_t size = scores.size() / static_cast<std::size_t>(options.groups);
   std::array<double, RouterOptions::kMostScored> of_group;
@@ -138,8 +138,8 @@ void ChooseByScore(const Gate& gate, std::size_t all, const RouterOptions& optio
 
 void RouteToken(std::span<const float> logits, const RouterOptions& options,
                 std::span<std::int32_t> experts, std::span<float> weights) {
-  // What keeps a sum of sigmoids from being nothing.
-  constexpr double kLeastSum = 1e-20;
+  // Keeps a sum of sigmoids above zero.
+  constexpr double kMinSum = 1e-20;
   const Gate gate(logits, options.gate);
   if (IsScored(options)) {
     ChooseByScore(gate, logits.size(), options, experts);
@@ -149,7 +149,7 @@ void RouteToken(std::span<const float> logits, const RouterOptions& options,
   double sum = 0.0;
   if (options.weights == RouterOptions::Weights::kOfChosen) {
     for (const std::int32_t expert : experts) sum += gate(expert);
-    sum = std::max(sum, kLeastSum);
+    sum = std::max(sum, kMinSum);
   } else {
     sum = gate.SumOfAll();
   }
@@ -161,9 +161,9 @@ void RouteToken(std::span<const float> logits, const RouterOptions& options,
 Status CheckScored(const RouterOptions& options, std::int64_t experts) {
   if (!IsScored(options)) return Status::Ok();
   if (experts > RouterOptions::kMostScored) {
-    return {StatusCode::kUnsupported,
-            "route: " + std::to_string(experts) + " experts with a bias or groups, at most " +
-                std::to_string(RouterOptions::kMostScored) + " are served"};
+    return {StatusCode::kUnsupported, "route: " + std::to_string(experts) +
+                                          " experts with a bias or groups; must be at most " +
+                                          std::to_string(RouterOptions::kMostScored)};
   }
   if (!options.choice_bias.empty() &&
       static_cast<std::int64_t>(options.choice_bias.size()) != experts) {

@@ -1,10 +1,10 @@
-// What a mixture of experts needs beside linear layers: choosing each token's experts, and the
-// weighted sum of what they answered. kvcache/backend.h says what each computes.
+// Routing for mixtures of experts: the choice of each token's experts, and the weighted sum of
+// their outputs. kvcache/backend.h defines both functions.
 //
-// Exactness: a token's choice and weights are functions of its own logits (exponentials and sums
-// in double, ascending by expert, rounded once); the weighted sum is one chain per value: the
-// first product rounded, then fused multiply-adds in the order of the choice.
-// Thread safety: one call at a time per pool.
+// Exactness: a token's experts and weights are functions of its own logits; exponentials and sums
+// are in double, ascending by expert, and rounded once. The weighted sum is one chain per value:
+// the first product is rounded, then fused multiply-adds follow in the order of the choice. Thread
+// safety: one call at a time per pool.
 #pragma once
 
 #include <cstdint>

@@ -136,7 +136,7 @@ TEST(RouteTest, BiasesAndGroupsMustFitTheExperts) {
        4,
        "route: 1 of 4 experts from 1 of 2 groups by their 3 best"},
       {{.chosen = 3, .groups = 2}, 4, "route: 3 of 4 experts from 1 of 2 groups by their 1 best"},
-      {{.groups = 2}, 1026, "route: 1026 experts with a bias or groups, at most 1024 are served"},
+      {{.groups = 2}, 1026, "route: 1026 experts with a bias or groups; must be at most 1024"},
   };
   for (const auto& c : kCases) {
     std::vector<float> logits(static_cast<std::size_t>(c.experts));

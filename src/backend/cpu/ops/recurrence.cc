@@ -11,10 +11,11 @@ namespace kvcache::cpu {
 namespace {
 
 constexpr std::int64_t kFloat = sizeof(float);
-// Columns of a state that are a task: with 128 keys, 32 KB that stay in the first cache from one
-// token to the next.
+// Columns of a state per task: with 128 keys they are 32 KB, which stay in the first-level cache
+// from one token to the next.
 constexpr std::int64_t kScanColumns = 64;
-constexpr std::int64_t kRateValues = 2'048;  // two exponentials and a logarithm each
+constexpr std::int64_t kRateValues =
+    2'048;  // per task; each costs two exponentials and a logarithm
 
 Status Invalid(std::string_view operation, const std::string& message) {
   return {StatusCode::kInvalidArgument, std::string(operation) + ": " + message};
@@ -31,7 +32,7 @@ std::string Describe(const TensorView& view) {
 
 using Dims = std::array<std::int64_t, TensorView::kMaxRank>;
 
-// f32 of these sizes, the first `dense` dimensions without gaps.
+// Whether `view` is f32 of these sizes with its first `dense` dimensions contiguous.
 bool IsF32(const TensorView& view, const Dims& dims, int dense) {
   if (view.dtype != DType::kF32 || view.dims != dims) return false;
   std::int64_t stride = kFloat;
@@ -51,7 +52,7 @@ std::int64_t Stride(const TensorView& view, int axis) {
   return view.stride_bytes[axis] / kFloat;
 }
 
-// Tokens of each sequence; 0 where they cannot be shared out evenly.
+// Tokens per sequence; 0 if the batch is no multiple of the sequences.
 std::int64_t TokensEach(std::int64_t batch, std::int64_t sequences) {
   return sequences > 0 && batch % sequences == 0 ? batch / sequences : 0;
 }
@@ -72,7 +73,7 @@ Status CheckConv(const TensorView& x, const ConvTaps& taps, const StateViews& in
   const Dims state{steps - 1, channels, sequences, 1};
   if (steps < 2 || steps > kernel::kConvSteps) {
     return {StatusCode::kUnsupported, "short convolution: " + std::to_string(steps) +
-                                          " steps, served are 2 to " +
+                                          " steps; must be 2 to " +
                                           std::to_string(kernel::kConvSteps)};
   }
   if (!IsF32(x, {channels, x.dims[1], 1, 1}, 1) || !IsF32(y, x.dims, 1) ||
@@ -85,7 +86,7 @@ Status CheckConv(const TensorView& x, const ConvTaps& taps, const StateViews& in
   }
   if (TokensEach(x.dims[1], sequences) > 0) return Status::Ok();
   return Invalid("short convolution",
-                 "the batch cannot be shared out: " + DescribeConv(x, taps, inputs, y));
+                 "the batch is no multiple of the sequences: " + DescribeConv(x, taps, inputs, y));
 }
 
 // ---- Scan
@@ -134,7 +135,7 @@ Status CheckScan(const ScanInputs& inputs, const ScanOptions& options, const Sta
                                    std::to_string(size.sequences) + " sequences");
 }
 
-// Columns from `column` on of head `head` of sequence `sequence`.
+// The columns from `column` on of head `head` of sequence `sequence`.
 kernel::ScanBlock BlockOf(const ScanInputs& inputs, const ScanOptions& options,
                           const StateViews& states, const TensorView& out, std::int64_t sequence,
                           std::int64_t head, std::int64_t column) {

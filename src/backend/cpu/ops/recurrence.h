@@ -1,5 +1,5 @@
-// The recurrent layers' operations; CpuBackend's methods of the same names call these, and
-// kvcache/backend.h and kvcache/recurrence.h say what each computes.
+// The operations of recurrent layers. CpuBackend's methods of the same names call these functions;
+// kvcache/backend.h and kvcache/recurrence.h define them.
 //
 // Exactness: every channel of a convolution and every column of a state is one chain over taps,
 // keys and tokens in ascending order; threads share out channels, heads and columns.

@@ -23,13 +23,13 @@ using D1 = hn::CappedTag<float, 1>;
 
 // ---- Convolution
 
-// A block's taps and the inputs before the pass, with the channels along memory.
+// A block's taps and the inputs before the pass, transposed so that channels are contiguous.
 struct ConvWindow {
   HWY_ALIGN float taps[kConvSteps * kConvBlock];
   HWY_ALIGN float inputs[(kConvSteps - 1) * kConvBlock];
 };
 
-void Turn(const float* from, int rows, int channels, float* to) {
+void Transpose(const float* from, int rows, int channels, float* to) {
   for (int c = 0; c < channels; ++c) {
     for (int row = 0; row < rows; ++row) to[row * kConvBlock + c] = from[c * rows + row];
   }
@@ -54,8 +54,8 @@ HWY_INLINE void ConvolveFrom(D d, int c, const ConvBlock& block, const ConvWindo
 
 void Convolve(const ConvBlock& block) {
   ConvWindow window;
-  Turn(block.taps, block.steps, block.channels, window.taps);
-  Turn(block.before, block.steps - 1, block.channels, window.inputs);
+  Transpose(block.taps, block.steps, block.channels, window.taps);
+  Transpose(block.before, block.steps - 1, block.channels, window.inputs);
   const float* inputs[kConvSteps];
   for (std::int64_t t = 0; t < block.tokens; ++t) {
     for (int j = 0; j < block.steps; ++j) {
@@ -77,7 +77,7 @@ void Convolve(const ConvBlock& block) {
 
 // ---- Scan
 
-// What a token's keys and queries are multiplied with.
+// The factors of a token's keys and queries.
 struct Factors {
   float key = 1.0f;
   float query = 1.0f;
@@ -91,8 +91,8 @@ HWY_INLINE Factors FactorsOf(const ScanBlock& block, const float* key, const flo
   return {inverse(key), inverse(query) * block.query_scale};
 }
 
-// kRegs vectors of columns from `column` on. Everything of a column is one chain of its own, so
-// neither the vector's width nor the number of them shows.
+// Scans kRegs vectors of columns from `column` on. Each column has chains of its own, so the result
+// depends neither on the vectors' width nor on their number.
 template <class D, int kRegs, class V = hn::Vec<D>>
 HWY_INLINE void ScanToken(D d, const ScanBlock& b, std::int64_t t, std::int64_t column,
                           const float* from) {
@@ -103,7 +103,7 @@ HWY_INLINE void ScanToken(D d, const ScanBlock& b, std::int64_t t, std::int64_t 
   const float step = b.step[t * b.step_stride];
   const Factors factors = FactorsOf(b, key, query);
   V values[kRegs];
-  V taken[kRegs];  // what is added to the state along the key
+  V taken[kRegs];  // the update t that is added to the state along the key
   KVCACHE_UNROLL
   for (int r = 0; r < kRegs; ++r) {
     values[r] = hn::LoadU(d, b.value + t * b.value_stride + column + r * kStep);
@@ -156,7 +156,7 @@ HWY_INLINE void ScanToken(D d, const ScanBlock& b, std::int64_t t, std::int64_t 
   }
 }
 
-// As many columns as fill whole groups of kRegs vectors; returns where the rest begins.
+// Scans as many columns as fill groups of kRegs vectors. Returns the first column of the rest.
 template <class D, int kRegs>
 HWY_INLINE std::int64_t ScanColumns(D d, const ScanBlock& block, std::int64_t column) {
   constexpr std::int64_t kGroup = kRegs * static_cast<std::int64_t>(hn::MaxLanes(D()));
@@ -190,7 +190,7 @@ HWY_INLINE void RatesFrom(D d, std::int64_t i, const float* raw, const float* bi
                           const float* rates, float* steps, float* decays) {
   const auto step = SoftPlus(d, hn::Add(hn::LoadU(d, raw + i), hn::LoadU(d, bias + i)));
   const auto exponent = hn::Mul(hn::LoadU(d, rates + i), step);
-  // Rates are negative; a file that has others gets a large number, not an undefined one.
+  // Rates are negative. With other rates, from a bad file, the result is large but defined.
   const auto decay = hn::Exp(d, hn::Min(exponent, hn::Set(d, 88.0f)));
   hn::StoreU(step, d, steps + i);
   hn::StoreU(decay, d, decays + i);

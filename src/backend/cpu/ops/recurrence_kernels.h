@@ -9,7 +9,7 @@
 
 namespace kvcache::cpu::kernel {
 
-// So many channels of a convolution make a block, and so many steps are the most.
+// The channels of a block of a convolution, and the largest number of its steps.
 inline constexpr int kConvBlock = 64;
 inline constexpr int kConvSteps = 32;
 
@@ -17,7 +17,7 @@ inline constexpr int kConvSteps = 32;
 struct ConvBlock {
   const float* x = nullptr;  // [channels] of the first token
   std::int64_t x_stride = 0;
-  float* y = nullptr;  // likewise
+  float* y = nullptr;  // [channels] of the first token
   std::int64_t y_stride = 0;
   std::int64_t tokens = 0;
   const float* taps = nullptr;    // [steps, channels]
@@ -29,7 +29,7 @@ struct ConvBlock {
 };
 void Convolve(const ConvBlock& block);
 
-// Some columns of one head's state, over all of a sequence's tokens.
+// Some columns of one head's state, for all tokens of a sequence.
 struct ScanBlock {
   const float* key = nullptr;  // [k_dim] of the first token
   std::int64_t key_stride = 0;

@@ -149,13 +149,14 @@ TEST(ShortConvTest, NamesWhatDoesNotFit) {
          .after = View(memory, std::max<std::int64_t>(steps, 1) - 1, channels, sequences)},
         View(memory, 8, 6));
   };
-  EXPECT_EQ(conv(1, 8, 2).message(), "short convolution: 1 steps, served are 2 to 32");
+  EXPECT_EQ(conv(1, 8, 2).message(), "short convolution: 1 steps; must be 2 to 32");
   EXPECT_EQ(conv(1, 8, 2).code(), StatusCode::kUnsupported);
   EXPECT_EQ(conv(3, 7, 2).message(),
             "short convolution: shapes do not fit: x f32 [8, 6], y f32 [8, 6], taps f32 [3, 8],"
             " inputs f32 [2, 7, 2] and f32 [2, 7, 2]");
   EXPECT_EQ(conv(3, 8, 4).message(),
-            "short convolution: the batch cannot be shared out: x f32 [8, 6], y f32 [8, 6], taps"
+            "short convolution: the batch is no multiple of the sequences: x f32 [8, 6], y f32 [8, "
+            "6], taps"
             " f32 [3, 8], inputs f32 [2, 8, 4] and f32 [2, 8, 4]");
 }
 

@@ -9,7 +9,7 @@
 namespace kvcache::cpu {
 namespace {
 
-// Values that are worth a task of their own.
+// Values per task.
 constexpr std::int64_t kTaskValues = 8'192;
 constexpr std::int64_t kTaskAngles = 256;
 
@@ -17,7 +17,7 @@ std::int64_t TokensPerTask(std::int64_t values_per_token, std::int64_t task_valu
   return std::max<std::int64_t>(1, task_values / std::max<std::int64_t>(1, values_per_token));
 }
 
-// body(token) for all tokens, several to a task.
+// Runs body(token) for all tokens, several per task.
 template <typename Body>
 void ForTokens(ThreadPool& pool, std::int64_t tokens, std::int64_t per_task, const Body& body) {
   pool.ParallelFor((tokens + per_task - 1) / per_task, [&](std::int64_t task, int) {
@@ -45,12 +45,12 @@ Status Check(const TensorView& x, std::span<const Position> positions, const Rop
   }
   if (rope.dims < 0 || rope.dims % 2 != 0 || rope.first < 0 ||
       std::int64_t{rope.first} + rope.dims > x.dims[0]) {
-    return invalid(std::to_string(rope.dims) + " dims to turn" +
+    return invalid(std::to_string(rope.dims) + " rotated dims" +
                    (rope.first == 0 ? "" : " from " + std::to_string(rope.first)) +
                    " in heads of " + std::to_string(x.dims[0]) + " values");
   }
   if (static_cast<std::int64_t>(rope.inv_freq.size()) != rope.dims / 2) {
-    return invalid(std::to_string(rope.dims) + " dims to turn, inv_freq has " +
+    return invalid(std::to_string(rope.dims) + " rotated dims, inv_freq has " +
                    std::to_string(rope.inv_freq.size()) + " values");
   }
   return Status::Ok();
@@ -101,9 +101,9 @@ Status Rope(ThreadPool& pool, RopeTables& tables, const TensorView& x,
   ForTokens(pool, x.dims[2], per_task, [&](std::int64_t token) {
     for (std::int64_t head = 0; head < x.dims[1]; ++head) {
       std::byte* const values = x.data + token * x.stride_bytes[2] + head * x.stride_bytes[1];
-      kernel::TurnHead(reinterpret_cast<float*>(values) + rope.first,
-                       table.cosines.data() + token * pairs, table.sines.data() + token * pairs,
-                       pairs, rope.pairing);
+      kernel::RotateHead(reinterpret_cast<float*>(values) + rope.first,
+                         table.cosines.data() + token * pairs, table.sines.data() + token * pairs,
+                         pairs, rope.pairing);
     }
   });
   return Status::Ok();

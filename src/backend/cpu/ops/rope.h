@@ -1,4 +1,5 @@
-// Rotary position embedding: turns pairs of values by an angle that grows with the position.
+// Rotary position embedding (RoPE): rotates pairs of values by an angle that grows with the
+// position.
 //
 // Exactness: the angle is double(position) × double(inv_freq); its cosine and sine, times the
 // magnitude, are taken in double and rounded once.
@@ -15,8 +16,8 @@
 
 namespace kvcache::cpu {
 
-// Cosines and sines of the positions of a pass: all its layers ask for the same ones, models
-// with two kinds of layers for two.
+// A cache of the cosines and sines of a pass's positions. All layers of a pass use the same table;
+// models with two kinds of layers use two.
 class RopeTables {
  public:
   struct Table {
@@ -27,8 +28,8 @@ class RopeTables {
     std::vector<float> sines;
   };
 
-  // The table for these arguments: one of those kept, or computed in place of the older one.
-  // Valid until the next call. Allocates only when it outgrows all before.
+  // Returns the table for these arguments, computed if necessary in place of the least recently
+  // used one. Valid until the next call. Allocates only if the table is larger than all before.
   const Table& Find(ThreadPool& pool, std::span<const Position> positions, const RopeParams& rope);
 
  private:
@@ -38,7 +39,7 @@ class RopeTables {
   std::size_t last_used_ = 0;
 };
 
-// Backend::Rope. Heads and tokens may lie any stride apart.
+// Implements Backend::Rope. Heads and tokens may have any stride.
 Status Rope(ThreadPool& pool, RopeTables& tables, const TensorView& x,
             std::span<const Position> positions, const RopeParams& rope);
 

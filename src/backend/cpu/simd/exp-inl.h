@@ -19,7 +19,7 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // exp(x) for x <= 0; 0 below -87, where results would become subnormal. exp(0) is 1 exactly.
-// x = n ln 2 + r with |r| <= ln(2)/2; 1 + r + r² P(r) with P fitted for the least relative
+// x = n ln 2 + r with |r| <= ln(2)/2; 1 + r + r² P(r) with P fitted for the smallest relative
 // error (3e-9, far below f32's own rounding).
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Exp(D d, V x) {
@@ -51,7 +51,7 @@ HWY_INLINE V Tanh(D d, V x) {
   q = hn::MulAdd(q, square, hn::Set(d, -0.3333328f));
   const V small = hn::MulAdd(hn::Mul(x, square), q, x);
   const V one = hn::Set(d, 1.0f);
-  // Qualified, as Highway may have one by that name in view.
+  // Qualified, since Highway may declare a function of the same name.
   const V e = cpu::HWY_NAMESPACE::Exp(d, hn::Mul(magnitude, hn::Set(d, -2.0f)));
   const V large = hn::CopySign(hn::Div(hn::Sub(one, e), hn::Add(one, e)), x);
   return hn::IfThenElse(hn::Lt(magnitude, hn::Set(d, 0.625f)), small, large);

@@ -13,8 +13,8 @@
 
 #include "hwy/highway.h"
 
-// In front of a loop over registers, whose count is a compile-time constant of at most 32.
-// GCC 12 takes no template argument as the number.
+// Unrolls the loop that follows, a loop over registers with a constant count of at most 32. GCC 12
+// does not accept a template argument as the number.
 #undef KVCACHE_UNROLL
 #define KVCACHE_UNROLL HWY_UNROLL(32)
 
@@ -31,7 +31,7 @@ inline constexpr int kLanes = static_cast<int>(hn::MaxLanes(DF()));
 inline constexpr int kRegs = kVirtualLanes / kLanes;  // registers that hold 16 lanes
 static_assert(kLanes >= 4 && kRegs * kLanes == kVirtualLanes);
 
-// Element types of weights in memory, and how a vector of them becomes f32.
+// The element types of weights in memory, and the conversion of a vector of them to f32.
 struct LoadF32 {
   using Stored = float;
   template <class D>
@@ -77,8 +77,8 @@ HWY_INLINE void MulAddLanes(const typename LoadA::Stored* a, const typename Load
   }
 }
 
-// The same for j < count alone; both arrays must be readable to 16 values. The other lanes
-// stay as they are, to the sign of a zero.
+// MulAddLanes for lanes j < count only; both arrays must be readable for 16 values. The other lanes
+// keep their bits, even the sign of a zero.
 template <class LoadA, class LoadB>
 HWY_INLINE void MulAddFirstLanes(const typename LoadA::Stored* a, const typename LoadB::Stored* b,
                                  int count, Lanes16& sum) {
@@ -104,7 +104,7 @@ HWY_INLINE hn::Vec<hn::Full128<float>> FoldToFour(D, hn::Vec<D> v) {
   }
 }
 
-// The tree: lane i += lane i + 8, then 4, 2, 1.
+// Folds the lanes as a tree: lane i += lane i + 8, then 4, 2, 1.
 HWY_INLINE float FoldLanes(Lanes16 lanes) {
   for (int half = kRegs / 2; half > 0; half /= 2) {
     for (int i = 0; i < half; ++i) lanes.r[i] = hn::Add(lanes.r[i], lanes.r[i + half]);

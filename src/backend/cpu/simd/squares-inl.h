@@ -1,5 +1,5 @@
-// The sum of a row's squares, for every target: norms of hidden states, heads, keys and queries.
-// One chain of sixteen lanes whatever the vector's width (docs/design/exactness.md).
+// The sum of a row's squares, for every target; norms of hidden states, heads, keys and queries use
+// it. It sums in the 16 virtual lanes of docs/design/exactness.md, whatever the vector's width.
 
 // Included once per target.
 #if defined(KVCACHE_BACKEND_CPU_SQUARES_INL_H_) == defined(HWY_TARGET_TOGGLE)

@@ -1,13 +1,24 @@
-// Which instruction sets the kernels are compiled for. Every file that includes Highway
-// includes this first: the choice at run time counts on all of them having the same list.
+// The instruction sets that the kernels are compiled for (Highway calls them targets). Every file
+// that includes Highway includes this header first: dispatch at run time requires that all files
+// have the same list.
 //
-//   AVX3_DL (AVX-512 with VNNI), AVX3, AVX2, and the portable path: EMU128 on x86-64, NEON on
-//   Arm. Processors between (SSE4) have no fused multiply-add, so they take the portable one;
-//   kernels keep vectors in arrays, which vectors of unknown size (SVE) do not allow.
+//   AVX3_DL   AVX-512 with VNNI
+//   AVX3      AVX-512
+//   AVX2
+//   EMU128    the portable target on x86-64; on Arm it is NEON
+//
+// Processors between AVX2 and the portable target (SSE4) have no fused multiply-add, so they use
+// the portable one. Vectors of unknown size (SVE) are left out, since the kernels keep vectors in
+// arrays.
+//
+// KVCACHE_NATIVE_TARGET is one of these names, with the prefix HWY_: the kernels are then compiled
+// for it and the portable target only (cmake/KvcacheCpuTargets.cmake).
 #pragma once
 
 #define HWY_WANT_AVX3_DL
-#ifdef KVCACHE_FEW_TARGETS  // the sanitizers' builds: the widest path and the portable one
+#if defined(KVCACHE_NATIVE_TARGET)
+#define KVCACHE_LEFT_OUT_TARGETS ((HWY_AVX2 | HWY_AVX3 | HWY_AVX3_DL) & ~KVCACHE_NATIVE_TARGET)
+#elif defined(KVCACHE_FEW_TARGETS)  // fast to compile: the widest target and the portable one
 #define KVCACHE_LEFT_OUT_TARGETS (HWY_AVX2 | HWY_AVX3)
 #else
 #define KVCACHE_LEFT_OUT_TARGETS 0
@@ -15,6 +26,6 @@
 #define HWY_DISABLED_TARGETS                                                \
   (HWY_SSSE3 | HWY_SSE4 | HWY_SVE | HWY_SVE_256 | HWY_SVE2 | HWY_SVE2_128 | \
    KVCACHE_LEFT_OUT_TARGETS)
-// Off by default for GCC before 12.3, over a defect in 16-bit high products
-// (gcc.gnu.org/bugzilla 106322), which no kernel here uses.
+// Highway disables EMU128 for GCC before 12.3 because of a defect in 16-bit high products
+// (gcc.gnu.org/bugzilla 106322). No kernel here uses them.
 #define HWY_BROKEN_EMU128 0

@@ -1,7 +1,7 @@
-// Memory for the inside of one operation. Grows to the largest request and stays, so that a
-// steady state allocates nothing.
+// Temporary memory of one operation at a time. It grows to the largest size ever reserved and keeps
+// it, so that a steady state allocates nothing.
 //
-// Thread safety: Reserve from the calling thread only; tasks share what it returned.
+// Thread safety: call Reserve from the calling thread only; its tasks share the result.
 #pragma once
 
 #include <algorithm>
@@ -12,10 +12,10 @@
 
 namespace kvcache::cpu {
 
-class Scratch {
+class Workspace {
  public:
-  // At least `size_bytes` bytes, 64-byte aligned, contents undefined, valid until the next
-  // call. One operation calls it once and cuts the result itself.
+  // Returns at least `size_bytes` bytes, 64-byte aligned, with undefined contents, valid until the
+  // next call; kOutOfMemory on failure. An operation calls it once and divides the result itself.
   Result<std::byte*> Reserve(std::size_t size_bytes) {
     if (size_bytes > buffer_.size_bytes()) {
       const std::size_t grown =

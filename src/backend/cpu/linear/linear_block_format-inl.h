@@ -1,0 +1,41 @@
+// The product of one weight type with a call's activations, declared for every target. The
+// definition is linear_block_multiply-inl.h; it is instantiated in linear_block_per_32.cc and its
+// neighbours, one file per chain, so that the files compile in parallel.
+//
+// Compiled once per target.
+#if defined(KVCACHE_BACKEND_CPU_LINEAR_BLOCK_FORMAT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVCACHE_BACKEND_CPU_LINEAR_BLOCK_FORMAT_INL_H_
+#undef KVCACHE_BACKEND_CPU_LINEAR_BLOCK_FORMAT_INL_H_
+#else
+#define KVCACHE_BACKEND_CPU_LINEAR_BLOCK_FORMAT_INL_H_
+#endif
+
+#include "backend/cpu/linear/linear_block.h"
+#include "backend/cpu/linear/linear_block_unpack-inl.h"
+
+KVCACHE_BEFORE_DOT();
+namespace kvcache::cpu::block {
+namespace HWY_NAMESPACE {
+// A thread's memory while it multiplies.
+struct PanelWorkspace {
+  explicit PanelWorkspace(std::byte* memory)
+      : chunks(reinterpret_cast<ChunkWorkspace*>(memory)),
+        y(reinterpret_cast<float*>(memory + kTilePanels * sizeof(ChunkWorkspace))) {}
+  ChunkWorkspace* chunks;  // [kTilePanels]
+  float* y;                // tile by tile: [panel][token][16]
+};
+
+inline constexpr std::int64_t kMaxGroupTokens = 512;
+inline constexpr std::int64_t kMinGroupTokens = 96;
+inline constexpr std::int64_t kGroupValues = 1 << 20;
+
+// MultiplyPanels for weights of type kType.
+template <DType kType>
+void MultiplyFormat(const Product& product, std::int64_t begin, std::int64_t end,
+                    const PanelWorkspace& workspace);
+
+}  // namespace HWY_NAMESPACE
+}  // namespace kvcache::cpu::block
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
