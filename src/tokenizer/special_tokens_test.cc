@@ -115,7 +115,7 @@ std::vector<TextPiece> CutSlowly(const Vocabulary& v, std::string_view text, Spe
     return std::string_view(" \t\n\v\f\r").find(text[i]) != std::string_view::npos;
   };
   for (const std::int32_t token : v.special_tokens()) {
-    if (mode == SpecialText::kPlain && v.kind(token) != TokenKind::kUserDefined) continue;
+    if (mode == SpecialText::kPlain && v.IsStructure(token)) continue;
     for (auto it = pieces.begin(); it != pieces.end(); ++it) {
       if (it->token != kNoToken) continue;
       const std::size_t at = text.substr(0, it->end).find(v.text(token), it->begin);

@@ -5,15 +5,6 @@
 #include "tokenizer/escaped_space.h"
 
 namespace kvcache {
-namespace {
-
-bool IsSpecial(TokenKind kind) {
-  return kind == TokenKind::kControl || kind == TokenKind::kUnknown ||
-         kind == TokenKind::kUserDefined;
-}
-
-}  // namespace
-
 SpmTokenizer::SpmTokenizer(Vocabulary vocabulary)
     : Tokenizer(std::move(vocabulary)),
       scores_(this->vocabulary()),
@@ -103,8 +94,9 @@ void SpmTokenizer::AppendText(std::int32_t token, std::string* out) const {
 bool SpmTokenizer::AddsSpaceAfter(std::int32_t token) const {
   if (!vocabulary().add_space_prefix()) return false;
   if (token == kNoToken) return true;
-  return IsSpecial(vocabulary().kind(token)) &&
-         vocabulary().text(token).find(kEscapedSpace) == std::string_view::npos;
+  const bool special =
+      vocabulary().IsStructure(token) || vocabulary().kind(token) == TokenKind::kUserDefined;
+  return special && vocabulary().text(token).find(kEscapedSpace) == std::string_view::npos;
 }
 
 }  // namespace kvcache

@@ -257,7 +257,8 @@ bool UnigramTokenizer::AddsSpaceAfter(std::int32_t token) const {
   if (!vocabulary().add_space_prefix() && !merge_spaces_) return false;
   if (token == kNoToken) return true;
   const TokenKind kind = vocabulary().kind(token);
-  return kind == TokenKind::kControl || kind == TokenKind::kUserDefined;
+  if (kind == TokenKind::kControl || kind == TokenKind::kUserDefined) return true;
+  return vocabulary().IsStructure(token) && kind != TokenKind::kUnknown && token != unknown();
 }
 
 }  // namespace kvcache
