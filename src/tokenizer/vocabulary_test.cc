@@ -100,16 +100,16 @@ TEST(VocabularyTest, IdsOutOfRangeLeaveNotes) {
   EXPECT_TRUE(MakeOrDie(Data({"a"})).notes().empty());
 }
 
-TEST(VocabularyTest, StructureIsToldByTypeShapeAndPart) {
-  TokenizerData data = Data(
-      {"<unk>", "<s>", "</s>", "[INST]", "<h1>", "\n\n", "###", "$$", "word", "<|x|>", "<0x0A>"});
-  data.types = {2, 4, 3, 4, 4, 4, 4, 4, 1, 1, 6};
+TEST(VocabularyTest, StructureIsToldByTypeShapeAndRole) {
+  TokenizerData data = Data({"<unk>", "<s>", "</s>", "[INST]", "<h1>", "\n\n", "Q:", "PAD:", "word",
+                             "<|x|>", "<0x0A>", "▁##", "###"});
+  data.types = {2, 4, 3, 4, 4, 4, 4, 4, 1, 1, 6, 4, 4};
   data.padding = 7;
   const Vocabulary v = MakeOrDie(data);
-  const std::vector<bool> structure = {true,  true, true,  true,  false, false,
-                                       false, true, false, false, false};
-  const std::vector<bool> merged = {false, false, false, false, false, true,
-                                    false, false, true,  true,  false};
+  const std::vector<bool> structure = {true, true,  true,  true,  false, false, false,
+                                       true, false, false, false, false, false};
+  const std::vector<bool> merged = {false, false, false, false, false, true, false,
+                                    false, true,  true,  false, true,  true};
   for (std::int32_t token = 0; token < v.size(); ++token) {
     EXPECT_EQ(v.IsStructure(token), structure[static_cast<std::size_t>(token)]) << token;
     EXPECT_EQ(v.CanBeMerged(token), merged[static_cast<std::size_t>(token)]) << token;
