@@ -4,8 +4,8 @@
 #include <iterator>
 
 #include "tokenizer/escaped_space.h"
-#include "tokenizer/unicode_class.h"
-#include "tokenizer/utf8_stream.h"
+#include "tokenizer/unicode/unicode_class.h"
+#include "tokenizer/unicode/utf8_stream.h"
 
 namespace kvcache {
 namespace {

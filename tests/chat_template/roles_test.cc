@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "chat_template/chat_format.h"
-#include "tokenizer/byte_alphabet.h"
+#include "tokenizer/bpe/byte_alphabet.h"
 
 namespace kvcache {
 namespace {

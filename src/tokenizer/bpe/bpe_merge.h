@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tokenizer/bpe_merges.h"
+#include "tokenizer/bpe/bpe_merges.h"
 #include "tokenizer/max_tree.h"
 
 namespace kvcache {

@@ -1,8 +1,8 @@
-#include "tokenizer/bpe_merges.h"
+#include "tokenizer/bpe/bpe_merges.h"
 
 #include <bit>
 
-#include "tokenizer/byte_alphabet.h"
+#include "tokenizer/bpe/byte_alphabet.h"
 
 namespace kvcache {
 namespace {

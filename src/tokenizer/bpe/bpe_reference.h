@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "tokenizer/byte_alphabet.h"
-#include "tokenizer/pre_tokenizer.h"
-#include "tokenizer/utf8_stream.h"
+#include "tokenizer/bpe/byte_alphabet.h"
+#include "tokenizer/bpe/pre_tokenizer.h"
+#include "tokenizer/unicode/utf8_stream.h"
 #include "tokenizer/vocabulary.h"
 
 namespace kvcache::bpe_reference {

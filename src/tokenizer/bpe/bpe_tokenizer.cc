@@ -1,9 +1,9 @@
-#include "tokenizer/bpe_tokenizer.h"
+#include "tokenizer/bpe/bpe_tokenizer.h"
 
 #include <utility>
 
-#include "tokenizer/byte_alphabet.h"
-#include "tokenizer/utf8_stream.h"
+#include "tokenizer/bpe/byte_alphabet.h"
+#include "tokenizer/unicode/utf8_stream.h"
 
 namespace kvcache {
 namespace {

@@ -20,9 +20,9 @@
 #include <string_view>
 #include <vector>
 
-#include "tokenizer/bpe_merge.h"
-#include "tokenizer/bpe_merges.h"
-#include "tokenizer/pre_tokenizer.h"
+#include "tokenizer/bpe/bpe_merge.h"
+#include "tokenizer/bpe/bpe_merges.h"
+#include "tokenizer/bpe/pre_tokenizer.h"
 #include "tokenizer/tokenizer.h"
 
 namespace kvcache {

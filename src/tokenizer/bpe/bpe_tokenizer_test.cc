@@ -1,4 +1,4 @@
-#include "tokenizer/bpe_tokenizer.h"
+#include "tokenizer/bpe/bpe_tokenizer.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "tokenizer/bpe_reference.h"
-#include "tokenizer/byte_alphabet.h"
+#include "tokenizer/bpe/bpe_reference.h"
+#include "tokenizer/bpe/byte_alphabet.h"
 
 namespace kvcache {
 namespace {

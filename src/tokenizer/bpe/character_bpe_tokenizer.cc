@@ -1,13 +1,13 @@
-#include "tokenizer/character_bpe_tokenizer.h"
+#include "tokenizer/bpe/character_bpe_tokenizer.h"
 
 #include <algorithm>
 #include <array>
 #include <set>
 #include <utility>
 
-#include "tokenizer/byte_alphabet.h"
+#include "tokenizer/bpe/byte_alphabet.h"
 #include "tokenizer/escaped_space.h"
-#include "tokenizer/utf8_stream.h"
+#include "tokenizer/unicode/utf8_stream.h"
 
 namespace kvcache {
 namespace {

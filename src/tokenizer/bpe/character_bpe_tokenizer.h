@@ -22,8 +22,8 @@
 #include <string_view>
 #include <vector>
 
-#include "tokenizer/bpe_merge.h"
-#include "tokenizer/bpe_merges.h"
+#include "tokenizer/bpe/bpe_merge.h"
+#include "tokenizer/bpe/bpe_merges.h"
 #include "tokenizer/tokenizer.h"
 
 namespace kvcache {

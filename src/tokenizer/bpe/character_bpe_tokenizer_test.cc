@@ -1,4 +1,4 @@
-#include "tokenizer/character_bpe_tokenizer.h"
+#include "tokenizer/bpe/character_bpe_tokenizer.h"
 
 #include <gtest/gtest.h>
 

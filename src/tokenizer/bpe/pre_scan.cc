@@ -1,4 +1,4 @@
-#include "tokenizer/pre_scan.h"
+#include "tokenizer/bpe/pre_scan.h"
 
 #include <algorithm>
 #include <array>

@@ -16,7 +16,7 @@
 #include <span>
 #include <string_view>
 
-#include "tokenizer/unicode_class.h"
+#include "tokenizer/unicode/unicode_class.h"
 
 namespace kvcache {
 

@@ -14,7 +14,7 @@
 #include <string_view>
 
 #include "kvcache/status.h"
-#include "tokenizer/pre_scan.h"
+#include "tokenizer/bpe/pre_scan.h"
 
 namespace kvcache {
 

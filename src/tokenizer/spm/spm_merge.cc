@@ -1,4 +1,4 @@
-#include "tokenizer/spm_merge.h"
+#include "tokenizer/spm/spm_merge.h"
 
 #include <bit>
 #include <cmath>

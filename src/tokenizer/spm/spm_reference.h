@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tokenizer/spm_merge.h"
+#include "tokenizer/spm/spm_merge.h"
 #include "tokenizer/vocabulary.h"
 
 namespace kvcache::spm_reference {

@@ -1,4 +1,4 @@
-#include "tokenizer/spm_tokenizer.h"
+#include "tokenizer/spm/spm_tokenizer.h"
 
 #include <utility>
 

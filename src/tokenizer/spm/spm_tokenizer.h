@@ -28,7 +28,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tokenizer/spm_merge.h"
+#include "tokenizer/spm/spm_merge.h"
 #include "tokenizer/tokenizer.h"
 
 namespace kvcache {

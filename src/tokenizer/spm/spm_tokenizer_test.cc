@@ -1,4 +1,4 @@
-#include "tokenizer/spm_tokenizer.h"
+#include "tokenizer/spm/spm_tokenizer.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "tokenizer/spm_reference.h"
+#include "tokenizer/spm/spm_reference.h"
 
 namespace kvcache {
 namespace {

@@ -1,4 +1,4 @@
-#include "tokenizer/unicode_class.h"
+#include "tokenizer/unicode/unicode_class.h"
 
 #include <algorithm>
 #include <map>

@@ -1,5 +1,5 @@
 // Made by tools/unicode_classes/generate.py from Unicode 15.1; not to be edited.
-#include "tokenizer/unicode_class.h"
+#include "tokenizer/unicode/unicode_class.h"
 
 namespace kvcache {
 namespace {

@@ -1,4 +1,4 @@
-#include "tokenizer/utf8_stream.h"
+#include "tokenizer/unicode/utf8_stream.h"
 
 #include <cstring>
 

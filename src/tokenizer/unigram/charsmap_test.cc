@@ -1,4 +1,4 @@
-#include "tokenizer/charsmap.h"
+#include "tokenizer/unigram/charsmap.h"
 
 #include <gtest/gtest.h>
 

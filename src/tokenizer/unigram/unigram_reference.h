@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "tokenizer/escaped_space.h"
-#include "tokenizer/spm_merge.h"
+#include "tokenizer/spm/spm_merge.h"
 #include "tokenizer/vocabulary.h"
 
 namespace kvcache::unigram_reference {

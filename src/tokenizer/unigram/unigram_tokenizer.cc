@@ -1,12 +1,12 @@
-#include "tokenizer/unigram_tokenizer.h"
+#include "tokenizer/unigram/unigram_tokenizer.h"
 
 #include <algorithm>
 #include <limits>
 #include <utility>
 
 #include "tokenizer/escaped_space.h"
-#include "tokenizer/spm_merge.h"
-#include "tokenizer/utf8_stream.h"
+#include "tokenizer/spm/spm_merge.h"
+#include "tokenizer/unicode/utf8_stream.h"
 
 namespace kvcache {
 namespace {

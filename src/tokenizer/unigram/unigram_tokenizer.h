@@ -21,9 +21,9 @@
 #include <string_view>
 #include <vector>
 
-#include "tokenizer/byte_trie.h"
-#include "tokenizer/charsmap.h"
 #include "tokenizer/tokenizer.h"
+#include "tokenizer/unigram/byte_trie.h"
+#include "tokenizer/unigram/charsmap.h"
 
 namespace kvcache {
 

@@ -1,4 +1,4 @@
-#include "tokenizer/unigram_tokenizer.h"
+#include "tokenizer/unigram/unigram_tokenizer.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tokenizer/unigram_reference.h"
+#include "tokenizer/unigram/unigram_reference.h"
 
 namespace kvcache {
 namespace {
