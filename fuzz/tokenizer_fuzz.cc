@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "fuzz_input.h"
-#include "tokenizer/spm_reference.h"
+#include "tokenizer/spm/spm_reference.h"
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/utf8_stream.h"
+#include "tokenizer/unicode/utf8_stream.h"
 
 namespace kvcache {
 namespace {

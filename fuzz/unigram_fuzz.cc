@@ -11,8 +11,8 @@
 
 #include "fuzz_input.h"
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/unigram_reference.h"
-#include "tokenizer/utf8_stream.h"
+#include "tokenizer/unicode/utf8_stream.h"
+#include "tokenizer/unigram/unigram_reference.h"
 
 namespace kvcache {
 namespace {

@@ -77,8 +77,9 @@ bool TruthOr(const Value* value, bool otherwise);
 // How many characters, items or keys; of undefined 0. Errors: what has no length.
 Result<std::int64_t> LengthOf(const Value& value, Budget& budget);
 
-// Pieces of a text as a list of texts.
-Result<Value> ListOf(const MarkedText& text, const std::vector<TextRange>& pieces, Budget& budget);
+// Pieces of a text as a list of texts. `by`: the origin of what says where to cut.
+Result<Value> ListOf(const MarkedText& text, const std::vector<TextRange>& pieces, Budget& budget,
+                     Origin by = Origin::kTemplate);
 
 // `text` with `most` (-1: all) of `from` replaced by `to`.
 Result<MarkedText> Replace(const MarkedText& text, const MarkedText& from, const MarkedText& to,

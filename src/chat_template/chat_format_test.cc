@@ -31,6 +31,7 @@ std::unique_ptr<Tokenizer> MakeLetters(Marks marks) {
     add("<think>", 4);
     add("<h1>", 4);
     add("::", 4);
+    add("U:", 4);
   }
   data.add_space_prefix = false;
   data.add_bos = true;
@@ -78,21 +79,26 @@ TEST(ChatFormat, TextOfMessagesNeverBecomesAControlToken) {
 // Any text is structure to a template that writes it.
 TEST(ChatFormat, TextThatTheTemplateWritesIsStructureToIt) {
   const auto tokenizer = MakeLetters(Marks::kControl);
-  const std::int32_t colons = tokenizer->Find("::");
+  const std::int32_t user = tokenizer->Find("U:");
   const struct {
     const char* source;
     int count;
   } cases[] = {
       {"{{ messages[0].content }}", 1},
-      {"::{{ messages[0].content }}", 1},
-      {"{{ ':' + ':' + messages[0].content }}", 1},
-      {"{{ messages[0].content }}{% if tools %}:{{ ':' }}{% endif %}", 0},
-      {"{{ messages[0].content }}{{ bos_token.replace(bos_token, ':') * 2 }}", 1},
+      {"U:{{ messages[0].content }}", 1},
+      {"{{ 'U' + ':' + messages[0].content }}", 1},
+      {"{{ messages[0].content }}{% if tools %}U{{ ':' }}{% endif %}", 0},
+      {"{{ messages[0].content }}{{ bos_token.replace(bos_token, 'U:') * 2 }}", 2},
+      // A text that is only looked for is not written.
+      {"{% if messages[0].content == 'U:' %}x{% endif %}{{ messages[0].content }}", 1},
   };
   for (const auto& test : cases) {
     const auto format = ChatFormat::FromSource(test.source, "test", *tokenizer);
-    EXPECT_EQ(Count(*format->Write(Say("a::b")), colons), test.count) << test.source;
+    EXPECT_EQ(Count(*format->Write(Say("aU:b")), user), test.count) << test.source;
   }
+  // Punctuation is text in any case.
+  const auto format = ChatFormat::FromSource("::{{ messages[0].content }}", "test", *tokenizer);
+  EXPECT_EQ(Count(*format->Write(Say("a::b")), tokenizer->Find("::")), 2);
 }
 
 TEST(ChatFormat, NoControlTokenAcrossABorder) {

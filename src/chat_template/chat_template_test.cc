@@ -170,9 +170,10 @@ std::string Ranges(std::string_view source, const ChatInput& input) {
 // Nothing that a template can do with a foreign text makes it the template's.
 TEST(ChatTemplate, ForeignTextIsNotLaundered) {
   ChatInput input = OneMessage("<x>\na");
-  input.variables = {{"when", "<x>"},   {"day", "<%d>"},      {"tool", {{"<x>", "v"}}},
-                     {"percent", "%%"}, {"twice", "%s|%s"},   {"zeros", "%05d"},
-                     {"n", 7},          {"tail", "\x96\x81"}, {"quote", "\x80"}};
+  input.variables = {{"when", "<x>"},   {"day", "<%d>"},    {"tool", {{"<x>", "v"}}},
+                     {"percent", "%%"}, {"twice", "%s|%s"}, {"zeros", "%05d"},
+                     {"n", 7},          {"cut", "X"},       {"tail", "\x96\x81"},
+                     {"quote", "\x80"}};
   const struct {
     const char* source;
     const char* shown;
@@ -205,6 +206,13 @@ TEST(ChatTemplate, ForeignTextIsNotLaundered) {
       {"{{ namespace(**tool)['<x>'] ~ (tool | attr('<x>')) ~ ([tool] | map(attribute=when) | join) "
        "}}",
        "[vv]"},
+      // Where a foreign text says where to cut, the bytes beside the cut are foreign too.
+      {"{{ '<X/s>' | replace(cut, '') }}{{ '<X/s>'.replace(cut, '') }}", "[</]s>[</]s>"},
+      {"{{ 'X</s>'.strip(cut) ~ '|' ~ 'X</s>' | trim(cut) }}", "[<]/s>|[<]/s>"},
+      {"{{ 'X</s>X'.lstrip(cut) ~ 'X</s>X'.rstrip(cut) }}", "[<]/s>XX</s[>]"},
+      {"{{ 'aXb'.split(cut) | join }}{{ '</s>X'.rsplit(cut)[0] }}", "[ab]</s[>]"},
+      {"{{ 'X</s>'.removeprefix(cut) ~ '</s>X'.removesuffix(cut) }}", "[<]/s></s[>]"},
+      {"{{ '</s>'.strip(cut) ~ '</s>'.replace(cut, 'y') }}", "</s></s>"},
       {"{% set x = namespace(a=when) %}{% filter upper %}{{ x.a }}{% endfilter %}", "[<X>]"},
   };
   for (const auto& test : cases) {
@@ -217,9 +225,13 @@ TEST(ChatTemplate, LiteralsAreTheTemplatesOwnTexts) {
       "<|im_{{ 'st' ~ 'art' }}|>{{ '<|' + x + '|>' }}{% if 'a' in y %}\nb{% endif %}"
       "{% set z = 'c' + 'd' %}{{ f('e', g='h') if 'i' else 'j' }}k{# l #}");
   ASSERT_TRUE(parsed.ok()) << parsed.status().message();
-  EXPECT_THAT(parsed->literals(),
-              ::testing::UnorderedElementsAre("<|im_start|><|", "|>b", "a", "cd", "e", "g", "h",
-                                              "i", "j", "k"));
+  EXPECT_THAT(parsed->literals(), ::testing::UnorderedElementsAre("<|im_start|><|", "|>b", "cd",
+                                                                  "e", "g", "h", "j", "k"));
+  const auto looking = ChatTemplate::Parse(
+      "{% if x == 'a' or x['b'] in ['c'] or x.startswith('d') or f('e') or not 'n' %}{% endif %}"
+      "{{ x.split('g')[0] | replace('h', 'i') ~ ('j' in x) ~ x['k'] ~ x.get('l') ~ (x or 'm') }}");
+  ASSERT_TRUE(looking.ok()) << looking.status().message();
+  EXPECT_THAT(looking->literals(), ::testing::UnorderedElementsAre("e", "h", "i", "l", "m"));
 }
 
 TEST(ChatTemplate, ForeignRangesAreExact) {

@@ -1,9 +1,25 @@
 #include "chat_template/literals.h"
 
+#include <algorithm>
+#include <iterator>
+#include <string_view>
 #include <utility>
 
 namespace kvcache::jinja {
 namespace {
+
+// Methods of texts whose arguments never reach their result.
+constexpr std::string_view kLooking[] = {
+    "startswith", "endswith", "find",   "rfind",  "index",        "count",        "split",
+    "rsplit",     "strip",    "lstrip", "rstrip", "removeprefix", "removesuffix",
+};
+
+bool OnlyLooks(const Expression& call) {
+  if (call.kind != ExpressionKind::kCall || call.parts.empty() || !call.parts[0]) return false;
+  const Expression& method = *call.parts[0];
+  return method.kind == ExpressionKind::kAttribute &&
+         std::find(std::begin(kLooking), std::end(kLooking), method.name) != std::end(kLooking);
+}
 
 // Walks the tree; how deep it nests is bounded by the parser.
 class Collector {
@@ -30,11 +46,11 @@ class Collector {
     } else {
       Apart(statement.expression);
     }
-    Apart(statement.condition);
+    Looked(statement.condition);
     for (const Parameter& parameter : statement.parameters) Apart(parameter.otherwise);
     for (const auto& [target, value] : statement.assignments) Apart(value);
     for (const Branch& branch : statement.branches) {
-      Apart(branch.condition);
+      Looked(branch.condition);
       Visit(branch.body);
     }
     Visit(statement.body);
@@ -64,8 +80,41 @@ class Collector {
     run_ = std::move(outer);
   }
 
+  // An expression that is only compared or tested: its strings are not written. Calls may still
+  // write theirs, through a macro that sets an attribute of a namespace.
+  void Looked(const ExpressionPtr& expression) {
+    if (!expression || expression->kind == ExpressionKind::kConstant) return;
+    if (expression->kind == ExpressionKind::kCall && !OnlyLooks(*expression)) {
+      return Apart(expression);
+    }
+    for (const ExpressionPtr& part : expression->parts) Looked(part);
+    for (const auto& [name, value] : expression->named) Looked(value);
+    Looked(expression->rest);
+    Looked(expression->named_rest);
+  }
+
+  // Whether part `i` can not be in the expression's value.
+  static bool IsLooked(const Expression& expression, std::size_t i) {
+    switch (expression.kind) {
+      case ExpressionKind::kCompare:
+      case ExpressionKind::kTest:
+      case ExpressionKind::kNot: return true;
+      case ExpressionKind::kItem:
+      case ExpressionKind::kSlice: return i > 0;
+      case ExpressionKind::kConditional: return i == 0;
+      case ExpressionKind::kCall: return i > 0 && OnlyLooks(expression);
+      default: return false;
+    }
+  }
+
   void Parts(const Expression& expression) {
-    for (const ExpressionPtr& part : expression.parts) Apart(part);
+    for (std::size_t i = 0; i < expression.parts.size(); ++i) {
+      if (IsLooked(expression, i)) {
+        Looked(expression.parts[i]);
+      } else {
+        Apart(expression.parts[i]);
+      }
+    }
     for (const auto& [name, value] : expression.named) {
       literals_.push_back(name);  // kwargs and dict() make it a text
       Apart(value);

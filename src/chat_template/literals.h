@@ -4,7 +4,8 @@
 //
 // Text and printed strings are one literal as long as nothing else is printed between them; tags
 // do not part them. Every other string (an argument, what a name is set to) is a literal of its
-// own. All literals together are no longer than the source.
+// own. Strings that are only compared, tested, used as a key or searched for are none: they are not
+// written. All literals together are no longer than the source.
 //
 // Thread safety: a free function.
 #pragma once

@@ -48,6 +48,22 @@ MarkedText MarkedText::Substring(std::size_t begin, std::size_t end) const {
   return part;
 }
 
+void MarkedText::AppendCut(const MarkedText& text, std::size_t begin, std::size_t end, Origin by) {
+  const bool marks = by == Origin::kForeign && begin < end;
+  const std::size_t first = marks && begin > 0 ? begin + 1 : begin;
+  const std::size_t last = marks && end < text.size() ? std::max(first, end - 1) : end;
+  const std::string_view bytes(text.bytes_);
+  Append(bytes.substr(begin, first - begin), Origin::kForeign);
+  Append(text, first, last);
+  Append(bytes.substr(last, end - last), Origin::kForeign);
+}
+
+MarkedText MarkedText::CutOut(std::size_t begin, std::size_t end, Origin by) const {
+  MarkedText part;
+  part.AppendCut(*this, begin, end, by);
+  return part;
+}
+
 std::vector<TextRange> MarkedText::Foreign() const {
   std::vector<TextRange> ranges;
   for (std::size_t at = 0; at < size(); ++at) {

@@ -39,6 +39,7 @@ class MarkedText {
   // Foreign if one of the bytes [begin, end) is. What is computed from them (a character's upper
   // case, an escape, a formatted date) gets this mark. REQUIRES: begin <= end <= size().
   Origin OriginOf(std::size_t begin, std::size_t end) const;
+  Origin OriginOfAll() const { return OriginOf(0, size()); }
 
   void Append(std::string_view bytes, Origin origin);
   void Append(const MarkedText& text) { Append(text, 0, text.size()); }
@@ -46,6 +47,14 @@ class MarkedText {
   void Append(const MarkedText& text, std::size_t begin, std::size_t end);
 
   MarkedText Substring(std::size_t begin, std::size_t end) const;
+
+  // text[begin, end) where a text of origin `by` said where to cut: if that is foreign, the bytes
+  // beside the cuts are too. Otherwise typed text could put the template's bytes together to a mark
+  // that the template never wrote: '<X/s>'.replace(content, '').
+  // REQUIRES: begin <= end <= size().
+  MarkedText CutOut(std::size_t begin, std::size_t end, Origin by) const;
+  // Appends it.
+  void AppendCut(const MarkedText& text, std::size_t begin, std::size_t end, Origin by);
 
   // The stretches that are not the template's, in order, none empty, none touching.
   std::vector<TextRange> Foreign() const;

@@ -24,7 +24,7 @@ Result<Value> Strip(const MethodCall& call, Sides sides) {
   KVCACHE_RETURN_IF_ERROR(call.budget().Spend(call.text().size() * (1 + set.size())));
   const TextRange left = StripRange(call.text().bytes(), sides,
                                     spaces ? StripSet::kSpace : StripSet::kGiven, set.bytes());
-  return MakeText(call.text().Substring(left.begin, left.end), call.budget());
+  return MakeText(call.text().CutOut(left.begin, left.end, set.OriginOfAll()), call.budget());
 }
 
 Result<Value> Split(const MethodCall& call, From from) {
@@ -40,7 +40,8 @@ Result<Value> Split(const MethodCall& call, From from) {
   if (from == From::kRight) {
     KVCACHE_RETURN_IF_ERROR(call.budget().Spend(bytes.size() * (separator.size() / 4)));
   }
-  return ListOf(call.text(), SplitAt(bytes, separator.bytes(), most, from), call.budget());
+  return ListOf(call.text(), SplitAt(bytes, separator.bytes(), most, from), call.budget(),
+                separator.OriginOfAll());
 }
 
 enum class End : std::uint8_t { kFront, kBack };
@@ -69,7 +70,7 @@ Result<Value> Remove(const MethodCall& call, End end) {
   const std::size_t size = call.text().size();
   const std::size_t begin = end == End::kFront ? part.size() : 0;
   const std::size_t last = end == End::kBack ? size - part.size() : size;
-  return MakeText(call.text().Substring(begin, last), call.budget());
+  return MakeText(call.text().CutOut(begin, last, part.OriginOfAll()), call.budget());
 }
 
 Result<Value> ReplaceAll(const MethodCall& call) {

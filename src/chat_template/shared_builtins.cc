@@ -47,11 +47,12 @@ Result<std::int64_t> LengthOf(const Value& value, Budget& budget) {
   }
 }
 
-Result<Value> ListOf(const MarkedText& text, const std::vector<TextRange>& pieces, Budget& budget) {
+Result<Value> ListOf(const MarkedText& text, const std::vector<TextRange>& pieces, Budget& budget,
+                     Origin by) {
   std::vector<Value> items;
   items.reserve(pieces.size());
   for (const TextRange& piece : pieces) {
-    KVCACHE_ASSIGN_OR_RETURN(Value item, MakeText(text.Substring(piece.begin, piece.end), budget));
+    KVCACHE_ASSIGN_OR_RETURN(Value item, MakeText(text.CutOut(piece.begin, piece.end, by), budget));
     items.push_back(std::move(item));
   }
   return MakeList(std::move(items), budget);
@@ -83,18 +84,19 @@ Result<MarkedText> Replace(const MarkedText& text, const MarkedText& from, const
         budget.Spend((text.size() + 1) * (to.Footprint() + 2) + text.Footprint()));
     return Interleave(text, to, most);
   }
+  const Origin by = from.OriginOfAll();
   MarkedText out;
   std::size_t begin = 0;
   for (; most != 0; --most) {
     const std::size_t at = FindText(text.bytes(), from.bytes(), begin);
     if (at == std::string_view::npos) break;
     KVCACHE_RETURN_IF_ERROR(budget.Spend(2 * (at - begin) + to.Footprint() + 1));
-    out.Append(text, begin, at);
+    out.AppendCut(text, begin, at, by);
     out.Append(to);
     begin = at + from.size();
   }
   KVCACHE_RETURN_IF_ERROR(budget.Spend(2 * (text.size() - begin)));
-  out.Append(text, begin, text.size());
+  out.AppendCut(text, begin, text.size(), by);
   return out;
 }
 

@@ -23,7 +23,7 @@ Result<Value> Trim(Call call) {
   KVCACHE_RETURN_IF_ERROR(call.budget().Spend(text.size() * (1 + set.size())));
   const TextRange left = StripRange(text.bytes(), Sides::kBoth,
                                     spaces ? StripSet::kSpace : StripSet::kGiven, set.bytes());
-  return Made(call, text.Substring(left.begin, left.end));
+  return Made(call, text.CutOut(left.begin, left.end, set.OriginOfAll()));
 }
 
 Result<Value> Cased(Call call, Case to) {

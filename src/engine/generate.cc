@@ -6,7 +6,7 @@
 
 #include "engine/check_logits.h"
 #include "engine/stop_strings.h"
-#include "tokenizer/utf8_stream.h"
+#include "tokenizer/unicode/utf8_stream.h"
 
 namespace kvcache {
 namespace {

@@ -24,12 +24,25 @@ std::size_t FindIn(std::string_view text, std::size_t from, std::size_t to,
   return static_cast<std::size_t>(static_cast<const char*>(at) - text.data());
 }
 
-// Whether one of the ranges has a byte in [begin, end).
-bool Touches(std::span<const TextRange> ranges, std::size_t begin, std::size_t end) {
-  const auto after =
-      std::upper_bound(ranges.begin(), ranges.end(), begin,
-                       [](std::size_t at, const TextRange& range) { return at < range.end; });
-  return after != ranges.end() && after->begin < end;
+// FindIn for a place that touches none of the `foreign` ranges (in order, disjoint). Searches each
+// gap between them once: looking on one byte after every place that touches a range would take
+// O(text * wanted) for texts such as "====".
+std::size_t FindOutside(std::span<const TextRange> foreign, std::string_view text, std::size_t from,
+                        std::size_t to, std::string_view wanted) {
+  auto range =
+      std::upper_bound(foreign.begin(), foreign.end(), from,
+                       [](std::size_t at, const TextRange& next) { return at < next.end; });
+  for (std::size_t begin = from; begin + wanted.size() <= to; ++range) {
+    const bool last = range == foreign.end();
+    const std::size_t end = last ? to : std::min(range->begin, to);
+    if (begin + wanted.size() <= end) {
+      const std::size_t at = FindIn(text, begin, end, wanted);
+      if (at != std::string_view::npos) return at;
+    }
+    if (last) break;
+    begin = range->end;
+  }
+  return std::string_view::npos;
 }
 
 // Whether a template that writes the text of a user-defined token makes it structure.
@@ -146,21 +159,16 @@ void SpecialTokens::CutAt(std::string_view text, std::int32_t token,
   std::vector<TextPiece> result;
   for (const TextPiece& piece : *pieces) {
     std::size_t from = piece.begin;
-    std::size_t search = from;
-    while (piece.token == kNoToken && search < piece.end) {
-      const std::size_t at = FindIn(text, search, piece.end, wanted);
+    while (piece.token == kNoToken && from < piece.end) {
+      const std::size_t at = FindOutside(foreign, text, from, piece.end, wanted);
       if (at == std::string_view::npos) break;
-      if (Touches(foreign, at, at + wanted.size())) {
-        search = at + 1;
-        continue;
-      }
       std::size_t left = at;
       std::size_t right = at + wanted.size();
       while (vocabulary_.StripsBefore(token) && left > from && IsSpace(text[left - 1])) --left;
       if (left > from) result.push_back({from, left, kNoToken});
       result.push_back({at, right, token});
       while (vocabulary_.StripsAfter(token) && right < piece.end && IsSpace(text[right])) ++right;
-      from = search = right;
+      from = right;
     }
     if (piece.token != kNoToken) {
       result.push_back(piece);
@@ -202,11 +210,8 @@ std::vector<std::int32_t> SpecialTokens::InLiterals(std::span<const std::string>
 bool SpecialTokens::IsStructureIn(std::string_view text, std::span<const TextRange> foreign,
                                   std::int32_t token) const {
   const std::string_view wanted = vocabulary_.text(token);
-  if (!MayBeStructure(wanted)) return false;
-  for (std::size_t at = 0; (at = FindIn(text, at, text.size(), wanted)) != text.npos; ++at) {
-    if (!Touches(foreign, at, at + wanted.size())) return true;
-  }
-  return false;
+  return MayBeStructure(wanted) &&
+         FindOutside(foreign, text, 0, text.size(), wanted) != std::string_view::npos;
 }
 
 std::vector<TextPiece> SpecialTokens::CutMarked(std::string_view text,

@@ -65,28 +65,52 @@ TEST(SpecialTokensTest, CutsByLengthThenFromTheLeft) {
 
 TEST(SpecialTokensTest, StructureOnlyWhereTheTemplateWroteIt) {
   TokenizerData data;
-  data.tokens = {"<unk>", "<s>", "</s>", "[A]", "<h1>", "<|b|>", "##", "\n\n", "]<"};
+  data.tokens = {"<unk>", "<s>", "</s>", "[A]", "<h1>", "<|b|>", "#u", "\n\n", "]<"};
   data.types = {2,        kControl,     kControl,     kUserDefined, kUserDefined,
                 kControl, kUserDefined, kUserDefined, kUserDefined};
   const Vocabulary vocabulary = MakeVocabulary(data);
   const SpecialTokens special(vocabulary);
-  const std::string text = "[A] <h1><|b|>##\n\n";
+  const std::string text = "[A] <h1><|b|>#u\n\n";
   EXPECT_EQ(Show(text, special.Cut(text, SpecialText::kPlain)), "[A] |[4]|<|b|>|[6]|[7]");
   EXPECT_EQ(Show(text, special.Cut(text, SpecialText::kParse)), "[3]| |[4]|[5]|[6]|[7]");
   const std::vector<TextRange> all = {{0, text.size()}};
   EXPECT_EQ(Show(text, special.CutMarked(text, all, {})), "[A] |[4]|<|b|>|[6]|[7]");
-  EXPECT_EQ(special.InLiterals(std::vector<std::string>{"x<h1>", "#", "[A]\n\n<|b|>", "##"}),
+  EXPECT_EQ(special.InLiterals(std::vector<std::string>{"x<h1>", "#", "[A]\n\n<|b|>", "#u"}),
             (std::vector<std::int32_t>{4, 6}));
   const std::vector<std::int32_t> in_literals = {4, 6};
-  EXPECT_EQ(Show(text, special.CutMarked(text, all, in_literals)), "[A] <h1><|b|>##|[7]");
+  EXPECT_EQ(Show(text, special.CutMarked(text, all, in_literals)), "[A] <h1><|b|>#u|[7]");
   // A token that the template writes in this text is structure in it.
-  const std::string twice = "##x##";
+  const std::string twice = "#ux#u";
   const std::vector<TextRange> tail = {{2, 5}};
-  EXPECT_EQ(Show(twice, special.CutMarked(twice, tail, {})), "[6]|x##");
+  EXPECT_EQ(Show(twice, special.CutMarked(twice, tail, {})), "[6]|x#u");
   // Text takes no part of a mark, however long it is.
   const std::string beside = "]<|b|>";
   const std::vector<TextRange> first = {{0, 1}};
   EXPECT_EQ(Show(beside, special.CutMarked(beside, first, {})), "]|[5]");
+}
+
+// A token that overlaps itself takes linear time, wherever its occurrences touch foreign bytes.
+TEST(SpecialTokensTest, ForeignRunsOfOneCharacterTakeLinearTime) {
+  TokenizerData data;
+  data.tokens = {"<unk>", "<s>", "</s>", std::string(1 << 14, '='),
+                 "x" + std::string(1 << 14, '=')};
+  data.types = {2, kControl, kControl, kControl, kUserDefined};
+  const Vocabulary vocabulary = MakeVocabulary(data);
+  const SpecialTokens special(vocabulary);
+  const std::string text = "x" + std::string(1 << 20, '=');
+  const std::vector<TextRange> all = {{0, text.size()}};
+  const std::vector<std::int32_t> literals = {4};
+  EXPECT_EQ(special.CutMarked(text, all, literals).size(), 1u);
+  // Only the gap that is long enough holds it.
+  std::vector<TextRange> some;
+  for (std::size_t at = 0; at < text.size() / 2; at += 2) some.push_back({at, at + 1});
+  some.push_back({text.size() - 100, text.size()});
+  const std::vector<TextPiece> pieces = special.CutMarked(text, some, literals);
+  ASSERT_GT(pieces.size(), 2u);
+  EXPECT_EQ(pieces.front().token, kNoToken);
+  EXPECT_EQ(pieces[1].begin, some[some.size() - 2].end);
+  EXPECT_EQ(pieces[1].token, 3);
+  EXPECT_LE(pieces[pieces.size() - 2].end, text.size() - 100);
 }
 
 TEST(SpecialTokensTest, SwallowsWhiteSpaceAroundWhereAsked) {
@@ -115,7 +139,7 @@ std::vector<TextPiece> CutSlowly(const Vocabulary& v, std::string_view text, Spe
     return std::string_view(" \t\n\v\f\r").find(text[i]) != std::string_view::npos;
   };
   for (const std::int32_t token : v.special_tokens()) {
-    if (mode == SpecialText::kPlain && v.kind(token) != TokenKind::kUserDefined) continue;
+    if (mode == SpecialText::kPlain && v.IsStructure(token)) continue;
     for (auto it = pieces.begin(); it != pieces.end(); ++it) {
       if (it->token != kNoToken) continue;
       const std::size_t at = text.substr(0, it->end).find(v.text(token), it->begin);

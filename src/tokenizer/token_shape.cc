@@ -4,8 +4,8 @@
 #include <iterator>
 
 #include "tokenizer/escaped_space.h"
-#include "tokenizer/unicode_class.h"
-#include "tokenizer/utf8_stream.h"
+#include "tokenizer/unicode/unicode_class.h"
+#include "tokenizer/unicode/utf8_stream.h"
 
 namespace kvcache {
 namespace {
@@ -71,17 +71,22 @@ bool IsMark(std::string_view text) {
 
 bool IsWords(std::string_view text) {
   if (!IsValidUtf8(text)) return false;
-  constexpr UnicodeClass kWord = kLetter | kNumber | kMark | kWhite;
-  const char* const end = text.data() + text.size();
-  int characters = 0;
+  // Merging leads to it wherever a space stands in a text, so it is text in any case.
+  if (text.find(kEscapedSpace) != std::string_view::npos) return true;
+  constexpr UnicodeClass kWord = kLetter | kNumber | kMark;
   bool words = true;
-  for (const char* at = text.data(); at != end; ++characters) {
+  bool signs = true;
+  const char* const end = text.data() + text.size();
+  for (const char* at = text.data(); at != end;) {
     const Utf8Character c = DecodeUtf8(at);
-    const bool word = (UnicodeClasses().ClassOf(c.code_point) & kWord) != 0;
-    words = words && (word || std::string_view(at, c.bytes) == kEscapedSpace);
+    const UnicodeClass kind = UnicodeClasses().ClassOf(c.code_point);
+    const bool white = (kind & kWhite) != 0;
+    const bool word = (kind & kWord) != 0;
+    words = words && (white || word);
+    signs = signs && (white || (c.code_point < 0x80 && !word));
     at += c.bytes;
   }
-  return words || characters == 1;
+  return words || signs;
 }
 
 }  // namespace

@@ -17,14 +17,18 @@
 namespace kvcache {
 
 enum class TokenShape : std::uint8_t {
-  kWords,  // letters, digits and white space, or one character: always text
-  kOther,  // "</table>", "###", "USER:": text, unless the template writes it
+  kWords,  // "user\n", "```", "\u2581x:": always text
+  kOther,  // "</table>", "USER:", "\u00A7": text, unless the template writes it
   kMark,   // "<|user|>", "[INST]", "<｜Assistant｜>", "{name}", "|||EMAIL|||": structure
 };
 
 // A mark begins with an opening bracket or bar and ends with a closing one, with a letter or a
 // digit between them, and is no tag of an HTML element in lower case ("<h1>", "</td>", "<br/>").
 // White space and U+2581 around it do not count.
+//
+// Words are texts of letters, digits and white space alone, or of ASCII punctuation and white space
+// alone ("```", "--": programs are full of them), or with U+2581 in them (merging leads to these
+// wherever a space stands).
 TokenShape ShapeOf(std::string_view text);
 
 }  // namespace kvcache

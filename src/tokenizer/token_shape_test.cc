@@ -34,13 +34,15 @@ TEST(TokenShapeTest, MarksWordsAndTheRest) {
                            "<0>"}) {
     EXPECT_EQ(ShapeOf(mark), TokenShape::kMark) << mark;
   }
-  for (const char* words : {"", "\n\n", "▁▁", " ", "\t\t", "hello", "▁the", "Grüße", "中文", "12",
-                            "<", "😀", "a\nb", "\u00A0\u3000"}) {
+  for (const char* words :
+       {"",    "\n\n", "▁▁",   " ",   "\t\t", "hello", "▁the", "Grüße", "中文",
+        "12",  "<",    "a\nb", "###", "```",  "--",    "<>",   "[]",    "{}",
+        "<=>", "||",   "<|",   "|>",  " == ", "▁##",   "▁x:",  "x▁:",   "\u00A0\u3000"}) {
     EXPECT_EQ(ShapeOf(words), TokenShape::kWords) << words;
   }
   for (const char* other :
-       {"<h1>", "</table>", "<br/>", "<hr />", "<s>", "</s>", "USER:", "###", "```", "<>", "[]",
-        "{}", "<=>", "||", "a_b", "<|", "|>", "</h1", "\xFF\xFE"}) {
+       {"<h1>", "</table>", "<br/>", "<hr />", "<s>", "</s>", "USER:", "### Tool:", "a_b", "</h1",
+        "\xFF\xFE", "😀", "§", "⁂⁂", "\xEE\x80\x81", "x😀"}) {
     EXPECT_EQ(ShapeOf(other), TokenShape::kOther) << other;
   }
 }

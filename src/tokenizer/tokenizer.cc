@@ -3,11 +3,11 @@
 #include <utility>
 
 #include "base/strings.h"
-#include "tokenizer/bpe_tokenizer.h"
-#include "tokenizer/character_bpe_tokenizer.h"
+#include "tokenizer/bpe/bpe_tokenizer.h"
+#include "tokenizer/bpe/character_bpe_tokenizer.h"
 #include "tokenizer/clean_spaces.h"
-#include "tokenizer/spm_tokenizer.h"
-#include "tokenizer/unigram_tokenizer.h"
+#include "tokenizer/spm/spm_tokenizer.h"
+#include "tokenizer/unigram/unigram_tokenizer.h"
 
 namespace kvcache {
 namespace {

@@ -132,9 +132,15 @@ void Vocabulary::SetIds(const TokenizerData& data, const SpecialIds& defaults) {
 }
 
 void Vocabulary::SetByteTokens() {
+  // Any text falls back to these, so none of them may be structure.
+  const auto find_text = [this](const std::string& text) {
+    const std::int32_t token = Find(text);
+    if (token == kNoToken || IsStructure(token)) return kNoToken;
+    return CanBeMerged(token) || kind(token) == TokenKind::kByte ? token : kNoToken;
+  };
   for (int byte = 0; byte < 256; ++byte) {
-    std::int32_t token = Find(TextOfByte(byte));
-    if (token == kNoToken) token = Find(std::string(1, static_cast<char>(byte)));
+    std::int32_t token = find_text(TextOfByte(byte));
+    if (token == kNoToken) token = find_text(std::string(1, static_cast<char>(byte)));
     byte_tokens_[static_cast<std::size_t>(byte)] = token;
   }
 }
@@ -169,30 +175,30 @@ Status Vocabulary::SetStrips(const TokenizerData& data) {
 }
 
 void Vocabulary::MarkStructure() {
-  std::vector<bool> has_part(kinds_.size());
+  std::vector<bool> has_role(kinds_.size());
   for (const SpecialRole& role : SpecialRoles()) {
     const std::int32_t token = ids_.*role.id;
-    if (token != kNoToken) has_part[static_cast<std::size_t>(token)] = true;
+    if (token == kNoToken) continue;
+    has_role[static_cast<std::size_t>(token)] = true;
+    // A file may call them normal or leave the types out, and their texts may be any ("EOS").
+    if (role.ends_generation || role.id == &SpecialIds::bos) SetFlag(token, kStructure);
   }
   for (std::int32_t token = 0; token < size(); ++token) {
     const TokenKind k = kind(token);
     const bool hidden = k == TokenKind::kControl || k == TokenKind::kUnknown;
-    const bool part = has_part[static_cast<std::size_t>(token)];
+    const bool role = has_role[static_cast<std::size_t>(token)];
     const bool user_defined = k == TokenKind::kUserDefined;
-    const TokenShape shape = user_defined || part ? ShapeOf(text(token)) : TokenShape::kWords;
+    const TokenShape shape = user_defined || role ? ShapeOf(text(token)) : TokenShape::kWords;
     const bool other = user_defined && shape == TokenShape::kOther;
-    const bool structure = hidden || shape == TokenShape::kMark || (other && part);
-    if (structure) SetFlag(token, kStructure);
-    if (structure || other || k == TokenKind::kByte) SetFlag(token, kNeverMerged);
+    if (hidden || shape == TokenShape::kMark || (other && role)) SetFlag(token, kStructure);
+    if (IsStructure(token) || other || k == TokenKind::kByte) SetFlag(token, kNeverMerged);
   }
 }
 
 Status Vocabulary::CollectSpecialTokens() {
   std::size_t bytes = 0;
   for (std::int32_t token = 0; token < size(); ++token) {
-    const TokenKind k = kind(token);
-    const bool special =
-        k == TokenKind::kControl || k == TokenKind::kUnknown || k == TokenKind::kUserDefined;
+    const bool special = IsStructure(token) || kind(token) == TokenKind::kUserDefined;
     if (!special || text(token).empty()) continue;
     special_tokens_.push_back(token);
     bytes += text(token).size();

@@ -114,8 +114,9 @@ class Vocabulary {
   bool StripsBefore(std::int32_t token) const { return HasFlag(token, kStripBefore); }
   bool StripsAfter(std::int32_t token) const { return HasFlag(token, kStripAfter); }
 
-  // Whether the token shapes conversations: a control or unknown token, a user-defined one that
-  // looks like a mark or that has a part (bos, eos, …). Text from outside never becomes it.
+  // Whether the token shapes conversations: bos, the tokens that end an answer (eos, eot, eom, …),
+  // control and unknown tokens, and tokens that look like marks and are user-defined or have a
+  // role (SpecialIds). Text from outside never becomes it.
   bool IsStructure(std::int32_t token) const { return HasFlag(token, kStructure); }
 
   // Whether merging the pieces of a text may give the token. Not structure and bytes; nor
@@ -131,10 +132,12 @@ class Vocabulary {
   // The token with exactly this text, kNoToken if none.
   std::int32_t Find(std::string_view text) const { return index_.Find(text); }
 
-  // Control, unknown and user-defined tokens, the longest texts first, then by id.
+  // Structure and user-defined tokens, the longest texts first, then by id. They are found in a
+  // text before anything is merged.
   const std::vector<std::int32_t>& special_tokens() const { return special_tokens_; }
 
-  // The token that stands for a byte: "<0x0A>", else the byte itself, else kNoToken.
+  // The token that stands for a byte: "<0x0A>", else the byte itself, else kNoToken. Never
+  // structure.
   std::int32_t ByteToken(std::uint8_t byte) const { return byte_tokens_[byte]; }
   // The byte of a byte token. REQUIRES: kind(token) == kByte.
   std::uint8_t TokenByte(std::int32_t token) const;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -99,16 +100,16 @@ TEST(VocabularyTest, IdsOutOfRangeLeaveNotes) {
   EXPECT_TRUE(MakeOrDie(Data({"a"})).notes().empty());
 }
 
-TEST(VocabularyTest, StructureIsToldByTypeShapeAndPart) {
-  TokenizerData data = Data(
-      {"<unk>", "<s>", "</s>", "[INST]", "<h1>", "\n\n", "###", "$$", "word", "<|x|>", "<0x0A>"});
-  data.types = {2, 4, 3, 4, 4, 4, 4, 4, 1, 1, 6};
+TEST(VocabularyTest, StructureIsToldByTypeShapeAndRole) {
+  TokenizerData data = Data({"<unk>", "<s>", "</s>", "[INST]", "<h1>", "\n\n", "Q:", "PAD:", "word",
+                             "<|x|>", "<0x0A>", "▁##", "###"});
+  data.types = {2, 4, 3, 4, 4, 4, 4, 4, 1, 1, 6, 4, 4};
   data.padding = 7;
   const Vocabulary v = MakeOrDie(data);
-  const std::vector<bool> structure = {true,  true, true,  true,  false, false,
-                                       false, true, false, false, false};
-  const std::vector<bool> merged = {false, false, false, false, false, true,
-                                    false, false, true,  true,  false};
+  const std::vector<bool> structure = {true, true,  true,  true,  false, false, false,
+                                       true, false, false, false, false, false};
+  const std::vector<bool> merged = {false, false, false, false, false, true, false,
+                                    false, true,  true,  false, true,  true};
   for (std::int32_t token = 0; token < v.size(); ++token) {
     EXPECT_EQ(v.IsStructure(token), structure[static_cast<std::size_t>(token)]) << token;
     EXPECT_EQ(v.CanBeMerged(token), merged[static_cast<std::size_t>(token)]) << token;
@@ -116,20 +117,51 @@ TEST(VocabularyTest, StructureIsToldByTypeShapeAndPart) {
 }
 
 TEST(VocabularyTest, ByteTokensWithAndWithoutKinds) {
-  TokenizerData data = Data({"<unk>", "<0x0A>", "<0xE2>", "x", "\xFF", "<0x0a>"});
+  TokenizerData data = Data({"<unk>", "<s>", "</s>", "<0x0A>", "<0xE2>", "x", "\xFF", "<0x0a>"});
   const Vocabulary untyped = MakeOrDie(data);
-  EXPECT_EQ(untyped.kind(1), TokenKind::kByte);
-  EXPECT_EQ(untyped.TokenByte(1), 0x0A);
-  EXPECT_EQ(untyped.TokenByte(2), 0xE2);
-  EXPECT_EQ(untyped.ByteToken(0x0A), 1);
-  EXPECT_EQ(untyped.ByteToken('x'), 3);  // no "<0x78>": the byte itself
-  EXPECT_EQ(untyped.ByteToken(0xFF), 4);
+  EXPECT_EQ(untyped.kind(3), TokenKind::kByte);
+  EXPECT_EQ(untyped.TokenByte(3), 0x0A);
+  EXPECT_EQ(untyped.TokenByte(4), 0xE2);
+  EXPECT_EQ(untyped.ByteToken(0x0A), 3);
+  EXPECT_EQ(untyped.ByteToken('x'), 5);  // no "<0x78>": the byte itself
+  EXPECT_EQ(untyped.ByteToken(0xFF), 6);
   EXPECT_EQ(untyped.ByteToken('y'), kNoToken);
-  data.types = {2, 6, 1, 6, 1, 6};
+  data.types = {2, 3, 3, 6, 1, 6, 1, 6};
   const Vocabulary typed = MakeOrDie(data);
-  EXPECT_EQ(typed.kind(2), TokenKind::kNormal);
-  EXPECT_EQ(typed.kind(3), TokenKind::kNormal);  // a byte token without a byte
-  EXPECT_EQ(typed.kind(5), TokenKind::kByte);
+  EXPECT_EQ(typed.kind(4), TokenKind::kNormal);
+  EXPECT_EQ(typed.kind(5), TokenKind::kNormal);  // a byte token without a byte
+  EXPECT_EQ(typed.kind(7), TokenKind::kByte);
+}
+
+// Any text falls back to bytes, so a control token is never one.
+TEST(VocabularyTest, StructureIsNoByteToken) {
+  TokenizerData data = Data({"<unk>", "<s>", "</s>", "<0x0A>", "\n", "<0x7C>", "|"});
+  data.types = {2, 3, 3, 3, 1, 6, 3};
+  EXPECT_EQ(MakeOrDie(data).ByteToken('\n'), 4);
+  EXPECT_EQ(MakeOrDie(data).ByteToken('|'), 5);
+  data.types = {2, 3, 3, 3, 3, 3, 3};
+  EXPECT_EQ(MakeOrDie(data).ByteToken('\n'), kNoToken);
+  EXPECT_EQ(MakeOrDie(data).ByteToken('|'), kNoToken);
+}
+
+// A file may call them normal, and their texts may be words.
+TEST(VocabularyTest, BeginAndEndsAreStructureWhateverTheirTypeAndText) {
+  for (const std::int32_t type : {0, 1, 3, 4, 5}) {
+    TokenizerData data = Data({"<unk>", "BOS", "EOS", "</s>", "eot", "eom", "!", "a"});
+    data.types = {2, type, type, type, type, type, type, 1};
+    data.bos = 1;
+    data.eos = 3;
+    data.eot = 4;
+    data.eom = 5;
+    data.padding = 6;
+    const Vocabulary v = MakeOrDie(data);
+    for (const std::int32_t token : {1, 3, 4, 5}) {
+      EXPECT_TRUE(v.IsStructure(token)) << token << ", type " << type;
+      EXPECT_FALSE(v.CanBeMerged(token)) << token << ", type " << type;
+      EXPECT_EQ(std::count(v.special_tokens().begin(), v.special_tokens().end(), token), 1);
+    }
+    EXPECT_EQ(v.IsStructure(6), type == 3) << "padding is often an ordinary text";
+  }
 }
 
 TEST(VocabularyTest, KnownTextsEndTheAnswer) {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <set>
 
-#include "tokenizer/byte_alphabet.h"
+#include "tokenizer/bpe/byte_alphabet.h"
 
 namespace kvcache {
 

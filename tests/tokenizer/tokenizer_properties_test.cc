@@ -9,7 +9,7 @@
 #include "spm_vocabulary/invented_text.h"
 #include "spm_vocabulary/spm_trainer.h"
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/utf8_stream.h"
+#include "tokenizer/unicode/utf8_stream.h"
 
 namespace kvcache {
 namespace {

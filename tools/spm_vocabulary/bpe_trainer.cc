@@ -4,8 +4,8 @@
 #include <unordered_set>
 
 #include "spm_vocabulary/pair_trainer.h"
-#include "tokenizer/byte_alphabet.h"
-#include "tokenizer/pre_tokenizer.h"
+#include "tokenizer/bpe/byte_alphabet.h"
+#include "tokenizer/bpe/pre_tokenizer.h"
 
 namespace kvcache::spm_vocabulary {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "tokenizer/utf8_stream.h"
+#include "tokenizer/unicode/utf8_stream.h"
 
 namespace kvcache::spm_vocabulary {
 namespace {

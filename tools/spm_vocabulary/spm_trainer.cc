@@ -9,7 +9,7 @@
 
 #include "spm_vocabulary/pair_trainer.h"
 #include "tokenizer/escaped_space.h"
-#include "tokenizer/spm_merge.h"
+#include "tokenizer/spm/spm_merge.h"
 
 namespace kvcache::spm_vocabulary {
 namespace {

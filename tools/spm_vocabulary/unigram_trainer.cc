@@ -10,7 +10,7 @@
 
 #include "spm_vocabulary/pair_trainer.h"
 #include "spm_vocabulary/spm_trainer.h"
-#include "tokenizer/spm_merge.h"
+#include "tokenizer/spm/spm_merge.h"
 
 namespace kvcache::spm_vocabulary {
 namespace {

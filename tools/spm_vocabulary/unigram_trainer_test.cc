@@ -6,7 +6,7 @@
 
 #include "spm_vocabulary/charsmap_builder.h"
 #include "spm_vocabulary/invented_text.h"
-#include "tokenizer/charsmap.h"
+#include "tokenizer/unigram/charsmap.h"
 
 namespace kvcache::spm_vocabulary {
 namespace {

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes src/tokenizer/unicode_class_data.cc: what kind of character each code point is.
+"""Writes src/tokenizer/unicode/unicode_class_data.cc: what kind of character each code point is.
 
 Source: UnicodeData.txt of Unicode 15.0 (Debian 12's package unicode-data), and what Unicode 15.1
 added to it: that is the state of llama.cpp, whose tokens ours equal.
 
-    python3 tools/unicode_classes/generate.py > src/tokenizer/unicode_class_data.cc
+    python3 tools/unicode_classes/generate.py > src/tokenizer/unicode/unicode_class_data.cc
 """
 
 import argparse
@@ -19,7 +19,7 @@ PER_LINE = 7
 
 HEAD = """\
 // Made by tools/unicode_classes/generate.py from Unicode 15.1; not to be edited.
-#include "tokenizer/unicode_class.h"
+#include "tokenizer/unicode/unicode_class.h"
 
 namespace kvcache {
 namespace {

@@ -5,8 +5,8 @@
 #include "spm_vocabulary/bpe_trainer.h"
 #include "spm_vocabulary/invented_text.h"
 #include "spm_vocabulary/spm_trainer.h"
-#include "tokenizer/byte_alphabet.h"
-#include "tokenizer/pre_tokenizer.h"
+#include "tokenizer/bpe/byte_alphabet.h"
+#include "tokenizer/bpe/pre_tokenizer.h"
 
 namespace kvcache {
 namespace {

@@ -15,7 +15,7 @@
 #include "oracle_strings.h"
 #include "oracle_vocabularies.h"
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/utf8_stream.h"
+#include "tokenizer/unicode/utf8_stream.h"
 
 namespace kvcache {
 namespace {
@@ -131,10 +131,13 @@ class Comparison {
       tokens_ += ours.size();
       if (ours != llama && special == SpecialText::kPlain && HasHidden(llama)) {
         ++joined_;  // text to a control token: ours must stay the text
-        const std::string decoded = *tokenizer_.Decode(ours);
-        Expect(!HasHidden(ours) &&
-                   decoded == (KeepsBytes() ? WithSpaces(strings[i].seen) : strings[i].seen),
-               "string " + Json(strings[i].seen).dump() + " is not what it decodes to");
+        Expect(!HasHidden(ours), "string " + Json(strings[i].seen).dump() + " has a control token");
+        ExpectDecodes(ours, strings[i].seen);
+        continue;
+      }
+      if (ours != llama && special == SpecialText::kParse && HasUntypedStructure(ours)) {
+        ++untyped_;  // to bos or another special id that the file calls normal: ours gives it
+        ExpectDecodes(ours, strings[i].seen);
         continue;
       }
       Expect(ours == llama, "string " + Json(strings[i].seen).dump() + ": ours " +
@@ -183,6 +186,8 @@ class Comparison {
                 tokenizer_.Describe().c_str(), compared_, tokens_, different_);
     if (joined_ > 0)
       std::printf(" (not counting %d that llama.cpp joins to control tokens)", joined_);
+    if (untyped_ > 0)
+      std::printf(" (not counting %d with special ids that the file calls normal)", untyped_);
     std::printf("\n");
     return different_ == 0;
   }
@@ -196,6 +201,20 @@ class Comparison {
       if (token != tokenizer_.unknown() && tokenizer_.vocabulary().IsStructure(token)) return true;
     }
     return false;
+  }
+
+  // Special ids whose type is that of ordinary tokens: llama.cpp never finds them in a text.
+  bool HasUntypedStructure(const Ids& tokens) const {
+    const Vocabulary& vocabulary = tokenizer_.vocabulary();
+    return std::ranges::any_of(tokens, [&](std::int32_t token) {
+      return vocabulary.IsStructure(token) && vocabulary.kind(token) == TokenKind::kNormal;
+    });
+  }
+
+  void ExpectDecodes(const Ids& tokens, const std::string& text) {
+    Expect(*tokenizer_.Decode(tokens, {.control = ControlText::kShown}) ==
+               (KeepsBytes() ? WithSpaces(text) : text),
+           "string " + Json(text).dump() + " is not what it decodes to");
   }
 
   bool HasSpecial(const Ids& tokens) const {
@@ -217,6 +236,7 @@ class Comparison {
   int compared_ = 0;
   int different_ = 0;
   int joined_ = 0;
+  int untyped_ = 0;
   std::size_t tokens_ = 0;
 };
 

@@ -5,9 +5,9 @@
 #include <string_view>
 
 #include "spm_vocabulary/invented_text.h"
-#include "tokenizer/byte_alphabet.h"
+#include "tokenizer/bpe/byte_alphabet.h"
 #include "tokenizer/escaped_space.h"
-#include "tokenizer/utf8_stream.h"
+#include "tokenizer/unicode/utf8_stream.h"
 
 namespace kvcache {
 namespace {

@@ -1,0 +1,88 @@
+#include "tokenizer/bpe/bpe_merge.h"
+
+#include <algorithm>
+
+namespace kvcache {
+namespace {
+
+std::uint8_t ByteAt(std::string_view word, std::size_t i) {
+  return static_cast<std::uint8_t>(word[i]);
+}
+
+}  // namespace
+
+// Returns how many symbols are left in few_.
+std::size_t BpeMerge::RunFew(std::string_view word) {
+  std::size_t count = word.size();
+  for (std::size_t i = 0; i < count; ++i) few_[i] = merges_.SymbolOf(ByteAt(word, i));
+  for (std::size_t i = 0; i + 1 < count; ++i) {
+    few_merges_[i] = merges_.FindBytes(ByteAt(word, i), ByteAt(word, i + 1));
+  }
+  while (count > 1) {
+    std::size_t best = 0;
+    for (std::size_t i = 1; i + 1 < count; ++i) {
+      if (few_merges_[i].rank < few_merges_[best].rank) best = i;
+    }
+    if (few_merges_[best].rank == BpeMerges::kNoRank) break;
+    few_[best] = few_merges_[best].result;
+    --count;
+    std::copy(few_.begin() + best + 2, few_.begin() + count + 1, few_.begin() + best + 1);
+    if (best + 1 < count) {
+      std::copy(few_merges_.begin() + best + 2, few_merges_.begin() + count,
+                few_merges_.begin() + best + 1);
+      few_merges_[best] = merges_.Find(few_[best], few_[best + 1]);
+    }
+    if (best > 0) few_merges_[best - 1] = merges_.Find(few_[best - 1], few_[best]);
+  }
+  return count;
+}
+
+void BpeMerge::RunMany(std::string_view word) {
+  Split(word);
+  tree_.Build(priorities_);
+  for (std::uint64_t best = tree_.Max(); best != 0; best = tree_.Max()) {
+    Join(~static_cast<std::uint32_t>(best));
+  }
+}
+
+void BpeMerge::Split(std::string_view word) {
+  parts_.clear();
+  priorities_.clear();
+  for (std::size_t i = 0; i < word.size(); ++i) {
+    const auto at = static_cast<std::uint32_t>(i);
+    parts_.push_back(
+        {merges_.SymbolOf(ByteAt(word, i)), kNoSymbol, at == 0 ? kNone : at - 1, at + 1});
+  }
+  for (std::size_t i = 0; i + 1 < word.size(); ++i) {
+    priorities_.push_back(Priority(static_cast<std::uint32_t>(i),
+                                   merges_.FindBytes(ByteAt(word, i), ByteAt(word, i + 1))));
+  }
+  priorities_.push_back(0);
+}
+
+// Of `left` and its next one: descends with the rank, then from left to right; 0: no merge.
+std::uint64_t BpeMerge::Priority(std::uint32_t left, const BpeMerges::Merge& merge) {
+  if (merge.rank == BpeMerges::kNoRank) return 0;
+  parts_[left].merged = merge.result;
+  return std::uint64_t{~merge.rank} << 32 | ~left;
+}
+
+void BpeMerge::Update(std::uint32_t left) {
+  const Part& part = parts_[left];
+  const bool last = part.next == End();
+  tree_.Set(left, last ? 0 : Priority(left, merges_.Find(part.symbol, parts_[part.next].symbol)));
+}
+
+// The next part becomes part of `left`.
+void BpeMerge::Join(std::uint32_t left) {
+  Part& part = parts_[left];
+  const std::uint32_t gone = part.next;
+  part.symbol = part.merged;
+  part.next = parts_[gone].next;
+  if (part.next != End()) parts_[part.next].prev = left;
+  tree_.Set(gone, 0);
+  Update(left);
+  if (part.prev != kNone) Update(part.prev);
+}
+
+}  // namespace kvcache

@@ -1,0 +1,65 @@
+// The merging of a word's bytes, lowest rank first, the leftmost first among equals: the core
+// of byte-level BPE.
+//
+// A word of a few bytes is an array of symbols and an array of what its neighbours merge to,
+// looked through for each merge; a longer one is a list with a tree of maxima over the ranks
+// (max_tree.h), so that no word takes more than O(n log n).
+//
+// Thread safety: belongs to one call.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "tokenizer/bpe/bpe_merges.h"
+#include "tokenizer/max_tree.h"
+
+namespace kvcache {
+
+class BpeMerge {
+ public:
+  explicit BpeMerge(const BpeMerges& merges) : merges_(merges) {}
+
+  // Merges `word` (not empty, less than 2^31 bytes) and visits the symbols that are left, from
+  // left to right.
+  template <typename Visitor>
+  void Run(std::string_view word, const Visitor& visit) {
+    if (word.size() <= kFew) {
+      const std::size_t count = RunFew(word);
+      for (std::size_t i = 0; i < count; ++i) visit(few_[i]);
+    } else {
+      RunMany(word);
+      for (std::uint32_t i = 0; i != End(); i = parts_[i].next) visit(parts_[i].symbol);
+    }
+  }
+
+ private:
+  static constexpr std::size_t kFew = 32;
+  static constexpr std::uint32_t kNone = ~std::uint32_t{0};
+
+  struct Part {
+    BpeSymbol symbol;
+    BpeSymbol merged;    // with the next one, where the priority is not 0
+    std::uint32_t prev;  // kNone before the first
+    std::uint32_t next;  // End() after the last
+  };
+
+  std::uint32_t End() const { return static_cast<std::uint32_t>(parts_.size()); }
+  std::size_t RunFew(std::string_view word);
+  void RunMany(std::string_view word);
+  void Split(std::string_view word);
+  std::uint64_t Priority(std::uint32_t left, const BpeMerges::Merge& merge);
+  void Update(std::uint32_t left);
+  void Join(std::uint32_t left);
+
+  const BpeMerges& merges_;
+  std::array<BpeSymbol, kFew> few_;
+  std::array<BpeMerges::Merge, kFew> few_merges_;
+  std::vector<Part> parts_;
+  std::vector<std::uint64_t> priorities_;
+  MaxTree tree_;
+};
+
+}  // namespace kvcache

@@ -1,0 +1,94 @@
+#include "tokenizer/bpe/bpe_tokenizer.h"
+
+#include <utility>
+
+#include "tokenizer/bpe/byte_alphabet.h"
+#include "tokenizer/unicode/utf8_stream.h"
+
+namespace kvcache {
+namespace {
+
+VocabularyDefaults Defaults(const PreTokenizer& pre) {
+  return {.ids = {}, .add_bos = pre.add_bos, .add_eos = false, .add_space_prefix = false};
+}
+
+// By token: the bytes that it stands for; empty where text can not become it.
+Result<TextIndex> Words(const Vocabulary& vocabulary) {
+  std::vector<std::string> words(static_cast<std::size_t>(vocabulary.size()));
+  for (std::int32_t token = 0; token < vocabulary.size(); ++token) {
+    if (!vocabulary.CanBeMerged(token)) continue;
+    std::string& word = words[static_cast<std::size_t>(token)];
+    if (!AppendBytesOf(vocabulary.text(token), &word)) word.clear();
+  }
+  return TextIndex::Make(words);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Tokenizer>> BpeTokenizer::Make(const TokenizerData& data) {
+  KVCACHE_ASSIGN_OR_RETURN(const PreTokenizer* pre, FindPreTokenizer(data.pre));
+  if (data.merges.empty()) {
+    return Status(StatusCode::kCorrupt, "the vocabulary of kind 'gpt2' has no merges");
+  }
+  KVCACHE_ASSIGN_OR_RETURN(Vocabulary vocabulary, Vocabulary::Make(data, Defaults(*pre)));
+  KVCACHE_ASSIGN_OR_RETURN(TextIndex words, Words(vocabulary));
+  KVCACHE_ASSIGN_OR_RETURN(BpeMerges merges, BpeMerges::Make(data.merges, words));
+  return std::unique_ptr<Tokenizer>(
+      new BpeTokenizer(std::move(vocabulary), *pre, std::move(words), std::move(merges)));
+}
+
+BpeTokenizer::BpeTokenizer(Vocabulary vocabulary, const PreTokenizer& pre, TextIndex words,
+                           BpeMerges merges)
+    : Tokenizer(std::move(vocabulary)),
+      pre_(pre),
+      kind_name_("byte-level BPE (" + std::string(pre.name) + ")"),
+      words_(std::move(words)),
+      merges_(std::move(merges)),
+      reach_(static_cast<std::size_t>(this->vocabulary_size())) {}
+
+void BpeTokenizer::EncodePlain(std::string_view text, std::vector<std::int32_t>* out) const {
+  std::string mended;
+  text = MendUtf8(text, &mended);
+  BpeMerge merge(merges_);
+  CutText(pre_.stages, text.data(), text.data() + text.size(),
+          [&](std::string_view word) { EncodeWord(word, &merge, out); });
+}
+
+void BpeTokenizer::EncodeWord(std::string_view word, BpeMerge* merge,
+                              std::vector<std::int32_t>* out) const {
+  const std::int32_t token = words_.Find(word);
+  if (token == kNoToken) return EncodeByMerging(word, merge, out);
+  auto& reach = reach_[static_cast<std::size_t>(token)];
+  if (pre_.ignore_merges || reach.load(std::memory_order_relaxed) == kReached) {
+    return out->push_back(token);
+  }
+  const std::size_t before = out->size();
+  EncodeByMerging(word, merge, out);
+  const bool reached = out->size() == before + 1 && out->back() == token;
+  reach.store(reached ? kReached : kMissed, std::memory_order_relaxed);
+}
+
+void BpeTokenizer::EncodeByMerging(std::string_view word, BpeMerge* merge,
+                                   std::vector<std::int32_t>* out) const {
+  merge->Run(word, [&](BpeSymbol symbol) {
+    merges_.ForEachToken(symbol, [&](std::int32_t token) {
+      if (token == kNoToken) token = unknown();
+      if (token != kNoToken) out->push_back(token);
+    });
+  });
+}
+
+void BpeTokenizer::AppendText(std::int32_t token, std::string* out) const {
+  const TokenKind kind = vocabulary().kind(token);
+  if (kind == TokenKind::kByte) {
+    out->push_back(static_cast<char>(vocabulary().TokenByte(token)));
+  } else if (kind == TokenKind::kUserDefined) {
+    out->append(vocabulary().text(token));
+  } else if (const std::string_view word = words_.text(token); !word.empty()) {
+    out->append(word);
+  } else {
+    AppendBytesOf(vocabulary().text(token), out);
+  }
+}
+
+}  // namespace kvcache

@@ -1,0 +1,279 @@
+#include "tokenizer/bpe/pre_scan.h"
+
+#include <algorithm>
+#include <array>
+
+namespace kvcache {
+namespace {
+
+// Unicode's classes of ASCII, where most of a text is decided without the table.
+constexpr UnicodeClass AsciiClass(unsigned char c) {
+  if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) return kLetter;
+  if (c >= '0' && c <= '9') return kNumber;
+  if (c == ' ' || (c >= '\t' && c <= '\r')) return kWhite;
+  if (c < ' ' || c == 0x7F) return kOther;
+  return std::string_view("$+<=>^`|~").find(static_cast<char>(c)) != std::string_view::npos
+             ? kSymbol
+             : kPunctuation;
+}
+
+constexpr std::array<UnicodeClass, 128> kAsciiClasses = [] {
+  std::array<UnicodeClass, 128> classes{};
+  for (unsigned char c = 0; c < 128; ++c) classes[c] = AsciiClass(c);
+  return classes;
+}();
+
+struct Character {
+  UnicodeClass kind = 0;
+  std::uint32_t bytes = 0;
+};
+
+Character Beyond(const char* at) {
+  const Utf8Character decoded = DecodeUtf8(at);
+  return {UnicodeClasses().ClassOf(decoded.code_point), decoded.bytes};
+}
+
+inline Character CharacterAt(const char* at) {
+  const auto lead = static_cast<unsigned char>(*at);
+  if (lead < 128) return {kAsciiClasses[lead], 1};
+  return Beyond(at);
+}
+
+inline UnicodeClass ClassAt(const char* at, const char* end) {
+  return at == end ? UnicodeClass{0} : CharacterAt(at).kind;
+}
+
+inline const char* SkipClasses(const char* at, const char* end, UnicodeClass classes) {
+  while (at != end) {
+    const Character c = CharacterAt(at);
+    if ((c.kind & classes) == 0) break;
+    at += c.bytes;
+  }
+  return at;
+}
+
+const char* SkipAscii(const char* at, const char* end, std::string_view ascii) {
+  while (at != end && ascii.find(*at) != std::string_view::npos) ++at;
+  return at;
+}
+
+bool IsLineEnd(char c) {
+  return c == '\r' || c == '\n';
+}
+
+bool IsLower(char c) {
+  return c >= 'a' && c <= 'z';
+}
+
+bool IsUpper(char c) {
+  return c >= 'A' && c <= 'Z';
+}
+
+char Folded(char c, Contraction contraction) {
+  return contraction == Contraction::kAnyCase && IsUpper(c) ? static_cast<char>(c + 32) : c;
+}
+
+// Bytes of the contraction at `at`, 0 if there is none.
+std::ptrdiff_t ContractionAt(const char* at, const char* end, Contraction contraction) {
+  if (contraction == Contraction::kNone || end - at < 2 || *at != '\'') return 0;
+  const char first = Folded(at[1], contraction);
+  if (first == 's' || first == 't' || first == 'm' || first == 'd') return 2;
+  if (end - at < 3) return 0;
+  const char second = Folded(at[2], contraction);
+  const bool is_long =
+      ((first == 'r' || first == 'v') && second == 'e') || (first == 'l' && second == 'l');
+  return is_long ? 3 : 0;
+}
+
+// Letters in upper case, then letters in lower case, with at least one of the latter if that
+// can be; else all that is upper case. Letters beyond ASCII are of both cases. So the run of
+// upper case ends a word where lower case follows, or else after its last letter of both cases,
+// if there is one.
+const char* CasedLettersEnd(const char* at, const char* end, UnicodeClass letters) {
+  const char* after_both = nullptr;
+  while (at != end && !IsLower(*at)) {
+    const Character c = CharacterAt(at);
+    if ((c.kind & letters) == 0) break;
+    at += c.bytes;
+    if (c.bytes > 1) after_both = at;
+  }
+  if (at == end || !IsLower(*at)) return after_both != nullptr ? after_both : at;
+  while (at != end && !IsUpper(*at)) {
+    const Character c = CharacterAt(at);
+    if ((c.kind & letters) == 0) break;
+    at += c.bytes;
+  }
+  return at;
+}
+
+const char* LettersEnd(const WordRules& rules, const char* at, const char* end) {
+  at = rules.word_case == WordCase::kCuts ? CasedLettersEnd(at, end, rules.letters)
+                                          : SkipClasses(at, end, rules.letters);
+  return at + ContractionAt(at, end, rules.suffix);
+}
+
+const char* NumbersEnd(const char* at, const char* end, std::uint32_t most) {
+  for (; most > 0 && at != end; --most) {
+    const Character c = CharacterAt(at);
+    if (c.kind != kNumber) break;
+    at += c.bytes;
+  }
+  return at;
+}
+
+// Spaces but for the last one where something follows, which may begin the next word.
+const char* SpacesEnd(const char* at, const char* end, bool lines) {
+  const char* last = at;
+  const char* after_line = nullptr;
+  const char* stop = at;
+  while (stop != end) {
+    const Character c = CharacterAt(stop);
+    if (c.kind != kWhite) break;
+    last = stop;
+    stop += c.bytes;
+    if (IsLineEnd(*last)) after_line = stop;
+  }
+  if (lines && after_line != nullptr) return after_line;
+  return stop != end && last != at ? last : stop;
+}
+
+// Where the letters of a word from `at` begin; nullptr if no word does.
+const char* LettersBegin(const WordRules& rules, const char* at, const char* end, Character first) {
+  if ((first.kind & rules.letters) != 0) return at;
+  const bool can_lead = rules.lead == WordLead::kSpace
+                            ? *at == ' '
+                            : !IsLineEnd(*at) && (first.kind & (kLetter | kNumber)) == 0;
+  const char* next = at + first.bytes;
+  return can_lead && (ClassAt(next, end) & rules.letters) != 0 ? next : nullptr;
+}
+
+bool Holds(const RunRules& rules, const char* at, const Character& c) {
+  if ((c.kind & rules.classes) != 0) return true;
+  if (c.bytes == 1) return rules.ascii.find(*at) != std::string_view::npos;
+  if (rules.ranges.empty() || c.kind == kWhite) return false;
+  const std::uint32_t code_point = DecodeUtf8(at).code_point;
+  const auto range =
+      std::lower_bound(rules.ranges.begin(), rules.ranges.end(), code_point,
+                       [](const CodePoints& r, std::uint32_t point) { return r.last < point; });
+  return range != rules.ranges.end() && code_point >= range->first;
+}
+
+const char* RunEnd(const RunRules& rules, const char* at, const char* end) {
+  for (std::uint32_t n = 0; n < rules.most && at != end; ++n) {
+    const Character c = CharacterAt(at);
+    if (!Holds(rules, at, c)) break;
+    at += c.bytes;
+  }
+  return at;
+}
+
+// The end of the run that begins at `at` (`c`), `at` if none does.
+const char* RunAt(const RunRules& rules, const char* at, const char* end, const Character& c) {
+  if (Holds(rules, at, c)) return RunEnd(rules, at, end);
+  if (!rules.takes_space || c.kind != kWhite) return at;
+  const char* stop = RunEnd(rules, at + c.bytes, end);
+  return stop == at + c.bytes ? at : stop;
+}
+
+bool IsThreeDigits(const char* at, const char* end) {
+  const auto digit = [](char c) { return c >= '0' && c <= '9'; };
+  return end - at >= 3 && digit(at[0]) && digit(at[1]) && digit(at[2]);
+}
+
+// The end of what matches at `at`, nullptr if nothing does.
+const char* DeepSeekMatch(const char* at, const char* end) {
+  constexpr UnicodeClass kWord = kLetter | kMark;
+  constexpr UnicodeClass kSigns = kPunctuation | kSymbol;
+  const auto is_ascii_letter = [end](const char* c) {
+    return c != end && (IsLower(*c) || IsUpper(*c));
+  };
+  const Character first = CharacterAt(at);
+  const char* next = at + first.bytes;
+  if (first.bytes == 1 && (first.kind & kSigns) != 0 && is_ascii_letter(next)) {
+    while (is_ascii_letter(next)) ++next;
+    return next;
+  }
+  if ((first.kind & kWord) != 0) return SkipClasses(at, end, kWord);
+  if ((first.kind & kSigns) == 0 && !IsLineEnd(*at) && (ClassAt(next, end) & kWord) != 0) {
+    return SkipClasses(next, end, kWord);
+  }
+  const char* signs = *at == ' ' ? next : at;
+  if ((ClassAt(signs, end) & kSigns) != 0) {
+    return SkipAscii(SkipClasses(signs, end, kSigns), end, "\r\n");
+  }
+  return first.kind == kWhite ? SpacesEnd(at, end, true) : nullptr;
+}
+
+}  // namespace
+
+const char* NextWord(const CutStage& stage, const char* at, const char* end) {
+  const WordRules& rules = stage.words;
+  if (const auto bytes = ContractionAt(at, end, rules.contraction); bytes > 0) return at + bytes;
+  const Character first = CharacterAt(at);
+  if (const char* letters = LettersBegin(rules, at, end, first); letters != nullptr) {
+    return LettersEnd(rules, letters, end);
+  }
+  if (first.kind == kNumber && rules.most_digits > 0) {
+    return NumbersEnd(at, end, rules.most_digits);
+  }
+  const char* rest = *at == ' ' ? at + 1 : at;
+  const UnicodeClass kind = ClassAt(rest, end);
+  if (kind == kNumber && rules.most_digits == 0) return SkipClasses(rest, end, kNumber);
+  if ((kind & rules.others) != 0) {
+    return SkipAscii(SkipClasses(rest, end, rules.others), end, rules.tail);
+  }
+  return first.kind == kWhite ? SpacesEnd(at, end, rules.lines) : at + first.bytes;
+}
+
+const char* NextRun(const CutStage& stage, const char* at, const char* end) {
+  Character c = CharacterAt(at);
+  const char* run = RunAt(stage.runs, at, end, c);
+  if (run != at) return run;
+  for (at += c.bytes; at != end; at += c.bytes) {
+    c = CharacterAt(at);
+    if (RunAt({.classes = stage.runs.classes,
+               .ascii = stage.runs.ascii,
+               .ranges = stage.runs.ranges,
+               .most = 1,
+               .takes_space = stage.runs.takes_space},
+              at, end, c) != at) {
+      break;
+    }
+  }
+  return at;
+}
+
+const char* NextDeepSeekPart(const CutStage&, const char* at, const char* end) {
+  const char* match = DeepSeekMatch(at, end);
+  if (match != nullptr) return match;
+  do {
+    at += CharacterAt(at).bytes;
+  } while (at != end && DeepSeekMatch(at, end) == nullptr);
+  return at;
+}
+
+const char* NextThreeDigits(const CutStage&, const char* at, const char* end) {
+  if (IsThreeDigits(at, end)) return at + 3;
+  do {
+    ++at;
+  } while (at != end && !IsThreeDigits(at, end));
+  return at;
+}
+
+const char* NextTrailingSpaces(const CutStage&, const char* at, const char* end) {
+  const char* spaces = at;  // where the last run of them begins
+  for (const char* next = at; next != end;) {
+    const Character c = CharacterAt(next);
+    next += c.bytes;
+    if (c.kind != kWhite) spaces = next;
+  }
+  return spaces == at ? end : spaces;
+}
+
+const char* NextLine(const CutStage&, const char* at, const char* end) {
+  const bool line_end = *at == '\n';
+  while (at != end && (*at == '\n') == line_end) ++at;
+  return at;
+}
+
+}  // namespace kvcache

@@ -1,0 +1,98 @@
+// Cutting text into words before merging: the scanners that pre-tokenizers are made of.
+//
+// Vocabularies of byte-level BPE come with a regular expression (or several, one after another)
+// whose matches are the words; no merge crosses a word. There are few such expressions, made of
+// few parts, so each part is a scanner here and an expression is a row of rules: no regular
+// expression is interpreted, each character is looked at once or twice, and nothing backtracks.
+//
+// A CutStage tells where the part of a text that begins at `at` ends; what no expression matches
+// is a part, too. Text is well-formed UTF-8.
+//
+// Source of the rules: llama.cpp (src/llama-vocab.cpp, src/unicode.cpp), whose parts ours equal.
+// Thread safety: functions of their arguments.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "tokenizer/unicode/unicode_class.h"
+
+namespace kvcache {
+
+// 's 't 'm 'd 're 've 'll
+enum class Contraction : std::uint8_t { kNone, kLowerCase, kAnyCase };
+
+// What may stand in front of a word's letters.
+enum class WordLead : std::uint8_t {
+  kSpace,  // " ?": a space; for numbers, too
+  kAny,    // "[^\r\n\p{L}\p{N}]?": anything but ends of lines, letters and numbers
+};
+
+// Whether upper case in the middle of a word begins another one.
+enum class WordCase : std::uint8_t { kIgnored, kCuts };
+
+// A whole expression of the common form. Tried at a place in this order:
+//   contraction | lead letters suffix | numbers | space? others tail | spaces
+struct WordRules {
+  Contraction contraction = Contraction::kNone;
+  WordLead lead = WordLead::kSpace;
+  UnicodeClass letters = kLetter;
+  WordCase word_case = WordCase::kIgnored;
+  Contraction suffix = Contraction::kNone;
+  std::uint32_t most_digits = 0;  // numbers in one word; 0: all of them, and the lead before them
+  UnicodeClass others = kMark | kPunctuation | kSymbol | kOther;
+  std::string_view tail{};  // ASCII that others take along
+  bool lines = false;       // spaces up to the last end of a line are a word: "\s*[\r\n]+"
+};
+
+struct CodePoints {
+  std::uint32_t first;
+  std::uint32_t last;
+};
+
+// Characters that are taken out of the text as parts of their own: "[…]{1,most}".
+struct RunRules {
+  UnicodeClass classes = 0;
+  std::string_view ascii{};                 // and these
+  std::span<const CodePoints> ranges = {};  // and these, ascending, but for spaces
+  std::uint32_t most = ~std::uint32_t{0};
+  bool takes_space = false;  // "\s?" in front
+};
+
+struct CutStage {
+  // The end of the part that begins at `at`, in (at, end]. REQUIRES: at < end.
+  using Next = const char* (*)(const CutStage& stage, const char* at, const char* end);
+  Next next = nullptr;
+  WordRules words = {};
+  RunRules runs = {};
+};
+
+// By `words`.
+const char* NextWord(const CutStage& stage, const char* at, const char* end);
+// By `runs`: a run, or what lies before the next one.
+const char* NextRun(const CutStage& stage, const char* at, const char* end);
+// DeepSeek V3: ASCII letters after a punctuation mark; letters and marks; punctuation and
+// symbols; spaces.
+const char* NextDeepSeekPart(const CutStage& stage, const char* at, const char* end);
+// "[0-9][0-9][0-9]".
+const char* NextThreeDigits(const CutStage& stage, const char* at, const char* end);
+// "\s+$": the spaces at the end of a part.
+const char* NextTrailingSpaces(const CutStage& stage, const char* at, const char* end);
+// "[^\n]+|[\n]+".
+const char* NextLine(const CutStage& stage, const char* at, const char* end);
+
+// Cuts [at, end) by the first stage, each part of it by the second, and so on; visits the last
+// ones' parts in order.
+template <typename Visitor>
+void CutText(std::span<const CutStage> stages, const char* at, const char* end,
+             const Visitor& visit) {
+  if (stages.empty()) return visit(std::string_view(at, static_cast<std::size_t>(end - at)));
+  while (at != end) {
+    const char* next = stages.front().next(stages.front(), at, end);
+    CutText(stages.subspan(1), at, next, visit);
+    at = next;
+  }
+}
+
+}  // namespace kvcache

@@ -1,0 +1,231 @@
+#include "tokenizer/bpe/pre_tokenizer.h"
+
+#include "base/strings.h"
+
+namespace kvcache {
+namespace {
+
+// "'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+constexpr WordRules kGpt2Words = {.contraction = Contraction::kLowerCase};
+
+// "(?i:'s|…)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|…"
+constexpr WordRules kLlama3Words = {.contraction = Contraction::kAnyCase,
+                                    .lead = WordLead::kAny,
+                                    .most_digits = 3,
+                                    .tail = "\r\n",
+                                    .lines = true};
+
+constexpr WordRules With(WordRules rules, std::uint32_t most_digits) {
+  rules.most_digits = most_digits;
+  return rules;
+}
+
+constexpr WordRules kQwen35Words = {.contraction = Contraction::kAnyCase,
+                                    .lead = WordLead::kAny,
+                                    .letters = kLetter | kMark,
+                                    .most_digits = 1,
+                                    .others = kPunctuation | kSymbol | kOther,
+                                    .tail = "\r\n",
+                                    .lines = true};
+
+constexpr WordRules kTekkenWords = {.lead = WordLead::kAny,
+                                    .word_case = WordCase::kCuts,
+                                    .most_digits = 1,
+                                    .tail = "\r\n/",
+                                    .lines = true};
+
+constexpr WordRules kGpt4oWords = {.lead = WordLead::kAny,
+                                   .word_case = WordCase::kCuts,
+                                   .suffix = Contraction::kAnyCase,
+                                   .most_digits = 3,
+                                   .tail = "\r\n/",
+                                   .lines = true};
+
+constexpr WordRules kSeedCoderWords = {
+    .contraction = Contraction::kAnyCase, .lead = WordLead::kAny, .most_digits = 1, .lines = true};
+
+constexpr WordRules kUfakzekaWords = {
+    .lead = WordLead::kAny, .most_digits = 1, .tail = "\r\n", .lines = true};
+
+constexpr WordRules kMiniCpmWords = {.contraction = Contraction::kAnyCase,
+                                     .lead = WordLead::kAny,
+                                     .most_digits = ~std::uint32_t{0},
+                                     .tail = "\r\n",
+                                     .lines = true};
+
+constexpr CutStage Words(const WordRules& rules) {
+  return {.next = NextWord, .words = rules};
+}
+
+constexpr CutStage Runs(const RunRules& rules) {
+  return {.next = NextRun, .runs = rules};
+}
+
+constexpr CutStage Numbers(std::uint32_t most) {
+  return Runs({.classes = kNumber, .most = most});
+}
+
+// Han, Hiragana and Katakana; and what DeepSeek's coder takes for East Asia.
+constexpr CodePoints kDeepSeek3Asia[] = {{0x3040, 0x30FF}, {0x4E00, 0x9FA5}};
+constexpr CodePoints kDeepSeekCoderAsia[] = {{0x0800, 0x9FA5}, {0xAC00, 0xD7FF}};
+
+// DeepSeek LLM: letters of both cases beyond ASCII; signs of full width, quotes and Chinese stops.
+constexpr CodePoints kDeepSeekLlmLetters[] = {
+    {0x00B5, 0x00B5},   {0x00C0, 0x00D6},   {0x00D8, 0x00F6},   {0x00F8, 0x01BA},
+    {0x01BC, 0x01BF},   {0x01C4, 0x0293},   {0x0295, 0x02AF},   {0x0370, 0x0373},
+    {0x0376, 0x0376},   {0x0377, 0x0377},   {0x037B, 0x037D},   {0x037F, 0x037F},
+    {0x0386, 0x0386},   {0x0388, 0x038A},   {0x038C, 0x038C},   {0x038E, 0x03A1},
+    {0x03A3, 0x03F5},   {0x03F7, 0x0481},   {0x048A, 0x052F},   {0x0531, 0x0556},
+    {0x10A0, 0x10C5},   {0x13A0, 0x13F5},   {0x13F8, 0x13FD},   {0x1C90, 0x1CBA},
+    {0x1CBD, 0x1CBF},   {0x1D00, 0x1D2B},   {0x1D6B, 0x1D77},   {0x1D79, 0x1D9A},
+    {0x1E00, 0x1F15},   {0x1F18, 0x1F1D},   {0x1F20, 0x1F45},   {0x1F48, 0x1F4D},
+    {0x1F50, 0x1F57},   {0x1F59, 0x1F59},   {0x1F5B, 0x1F5B},   {0x1F5D, 0x1F5D},
+    {0x1F5F, 0x1F7D},   {0x1F80, 0x1FB4},   {0x1FB6, 0x1FBC},   {0x1FBE, 0x1FBE},
+    {0x1FC2, 0x1FC4},   {0x1FC6, 0x1FCC},   {0x1FD0, 0x1FD3},   {0x1FD6, 0x1FDB},
+    {0x1FE0, 0x1FEC},   {0x1FF2, 0x1FF4},   {0x1FF6, 0x1FFC},   {0x2102, 0x2102},
+    {0x2107, 0x2107},   {0x210A, 0x2113},   {0x2115, 0x2115},   {0x2119, 0x211D},
+    {0x2124, 0x2124},   {0x2126, 0x2126},   {0x2128, 0x2128},   {0x212A, 0x212D},
+    {0x212F, 0x2134},   {0x2139, 0x2139},   {0x213C, 0x213F},   {0x2145, 0x2149},
+    {0x214E, 0x214E},   {0x2183, 0x2183},   {0x2184, 0x2184},   {0x2C00, 0x2C7B},
+    {0x2C7E, 0x2CE4},   {0x2CEB, 0x2CEE},   {0x2CF2, 0x2CF2},   {0x2CF3, 0x2CF3},
+    {0xA640, 0xA66D},   {0xA680, 0xA69B},   {0xA722, 0xA76F},   {0xA771, 0xA787},
+    {0xA78B, 0xA78E},   {0xAB70, 0xABBF},   {0xFB00, 0xFB06},   {0xFB13, 0xFB17},
+    {0xFF21, 0xFF3A},   {0xFF41, 0xFF5A},   {0x10400, 0x1044F}, {0x104B0, 0x104D3},
+    {0x104D8, 0x104FB}, {0x10C80, 0x10CB2}, {0x10CC0, 0x10CF2}, {0x118A0, 0x118DF},
+    {0x1E900, 0x1E943}};
+constexpr CodePoints kDeepSeekLlmSigns[] = {
+    {0x2018, 0x201F}, {0x3000, 0x3002}, {0xFF01, 0xFF0F}, {0xFF1A, 0xFF5E}};
+constexpr std::string_view kAsciiLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+// "[!-/:-~]", with the letters: they cut words such as "né".
+constexpr std::string_view kDeepSeekLlmAscii =
+    "!\"#$%&'()*+,-./:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqrstuvwxyz{|}~";
+
+constexpr CutStage kGpt2[] = {Words(kGpt2Words)};
+constexpr CutStage kStarCoder[] = {Numbers(1), Words(kGpt2Words)};
+constexpr CutStage kLlama3[] = {Words(kLlama3Words)};
+constexpr CutStage kQwen2[] = {Words(With(kLlama3Words, 1))};
+constexpr CutStage kQwen35[] = {Words(kQwen35Words)};
+constexpr CutStage kTekken[] = {Words(kTekkenWords)};
+constexpr CutStage kGpt4o[] = {Words(kGpt4oWords)};
+constexpr CutStage kSeedCoder[] = {Words(kSeedCoderWords)};
+constexpr CutStage kUfakzeka[] = {Words(kUfakzekaWords)};
+constexpr CutStage kMiniCpm5[] = {Numbers(3), Words(kMiniCpmWords)};
+constexpr CutStage kLaguna[] = {{.next = NextLine}, Words(With(kLlama3Words, 1))};
+constexpr CutStage kDeepSeek3[] = {
+    Numbers(3), Runs({.ranges = kDeepSeek3Asia}), {.next = NextDeepSeekPart}};
+constexpr CutStage kDeepSeekLlm[] = {
+    Runs({.ascii = "\r\n", .most = 1}),
+    Runs({.ascii = kAsciiLetters, .ranges = kDeepSeekLlmLetters, .takes_space = true}),
+    Runs({.ascii = kDeepSeekLlmAscii, .ranges = kDeepSeekLlmSigns, .takes_space = true}),
+    {.next = NextTrailingSpaces},
+    Runs({.ranges = kDeepSeekCoderAsia}),
+    Numbers(~std::uint32_t{0})};
+constexpr CutStage kDeepSeekCoder[] = {Runs({.ascii = "\r\n", .most = 1}),
+                                       Runs({.classes = kLetter, .takes_space = true}),
+                                       Runs({.classes = kPunctuation, .takes_space = true}),
+                                       Runs({.ranges = kDeepSeekCoderAsia}), Numbers(1)};
+constexpr CutStage kFalcon[] = {Runs({.classes = kPunctuation, .ascii = "$+<=>^~|`"}),
+                                Words(kGpt2Words),
+                                {.next = NextThreeDigits}};
+constexpr CutStage kDefault[] = {Runs({.classes = kPunctuation, .ascii = "$+<=>^~|"}),
+                                 Words(kGpt2Words),
+                                 Numbers(~std::uint32_t{0}),
+                                 {.next = NextThreeDigits}};
+
+constexpr PreTokenizer MergesIgnored(std::string_view name, std::span<const CutStage> stages) {
+  return {.name = name, .stages = stages, .ignore_merges = true, .add_bos = true};
+}
+
+constexpr PreTokenizer Exact(std::string_view name, std::span<const CutStage> stages) {
+  return {.name = name, .stages = stages, .clean_spaces = false};
+}
+
+constexpr PreTokenizer kKnown[] = {
+    {"default", kDefault},
+    // Llama 3 and those who took its expression.
+    MergesIgnored("llama-bpe", kLlama3),
+    MergesIgnored("llama3", kLlama3),
+    MergesIgnored("llama-v3", kLlama3),
+    MergesIgnored("pixtral", kLlama3),
+    MergesIgnored("falcon3", kLlama3),
+    MergesIgnored("falcon-h1", kLlama3),
+    MergesIgnored("lfm2", kLlama3),
+    MergesIgnored("midm-2.0", kLlama3),
+    {"dbrx", kLlama3},
+    {"smaug-bpe", kLlama3},
+    {"chatglm-bpe", kLlama3},
+    {"glm4", kLlama3},
+    {"minicpm5", kMiniCpm5, true},
+    // GPT-4o's, with or without contractions.
+    Exact("gpt-4o", kGpt4o),
+    Exact("llama4", kGpt4o),
+    Exact("kanana2", kGpt4o),
+    Exact("talkie", kGpt4o),
+    Exact("minimax-m2", kGpt4o),
+    {"tekken", kTekken, true, true, false},
+    // Qwen.
+    Exact("qwen2", kQwen2),
+    Exact("deepseek-r1-qwen", kQwen2),
+    Exact("kormo", kQwen2),
+    Exact("f2llmv2", kQwen2),
+    Exact("hunyuan", kQwen2),
+    Exact("solar-open", kQwen2),
+    Exact("grok-2", kQwen2),
+    {"stablelm2", kQwen2},
+    {"megrez", kQwen2},
+    Exact("qwen35", kQwen35),
+    Exact("laguna", kLaguna),
+    Exact("ufakzeka", kUfakzeka),
+    Exact("bailingmoe", kQwen2),
+    Exact("bailingmoe2", kQwen2),
+    Exact("llada-moe", kQwen2),
+    Exact("seed-coder", kSeedCoder),
+    // DeepSeek.
+    Exact("deepseek-v3", kDeepSeek3),
+    Exact("hunyuan-dense", kDeepSeek3),
+    Exact("joyai-llm", kDeepSeek3),
+    Exact("hy_v4", kDeepSeek3),
+    Exact("deepseek-coder", kDeepSeekCoder),
+    Exact("deepseek-llm", kDeepSeekLlm),
+    // GPT-2, and GPT-2 with single digits.
+    {"gpt-2", kGpt2},
+    {"phi-2", kGpt2},
+    {"mpt", kGpt2},
+    {"olmo", kGpt2},
+    {"jais", kGpt2},
+    {"exaone4", kGpt2},
+    {"gigachat", kGpt2},
+    {"a.x-4.0", kGpt2},
+    {"mellum", kGpt2},
+    {"modern-bert", kGpt2},
+    Exact("trillion", kGpt2),
+    Exact("granite-docling", kGpt2),
+    Exact("smollm", kStarCoder),
+    Exact("command-r", kStarCoder),
+    {"starcoder", kStarCoder},
+    {"refact", kStarCoder},
+    {"codeshell", kStarCoder},
+    {"exaone", kStarCoder},
+    {"minerva-7b", kStarCoder},
+    {"mellum2", kStarCoder},
+    {"falcon", kFalcon},
+};
+
+}  // namespace
+
+std::span<const PreTokenizer> PreTokenizers() {
+  return kKnown;
+}
+
+Result<const PreTokenizer*> FindPreTokenizer(std::string_view name) {
+  if (name.empty()) name = "default";
+  std::string names;
+  for (const PreTokenizer& known : kKnown) {
+    if (known.name == name) return &known;
+    names += (names.empty() ? "" : ", ") + std::string(known.name);
+  }
+  return Status(StatusCode::kUnsupported,
+                StrCat("pre-tokenizer ", Quoted(name, 64), " is not offered; there are: ", names));
+}
+
+}  // namespace kvcache

@@ -1,0 +1,36 @@
+// The pre-tokenizers that files name (`tokenizer.ggml.pre`): how text is cut into words before
+// merging, and what else llama.cpp ties to the name.
+//
+// To add one: find its expressions in llama.cpp (src/llama-vocab.cpp, LLAMA_VOCAB_PRE_TYPE_…);
+// write them as stages in pre_tokenizer.cc (pre_scan.h has the parts; a new part is a function
+// there); add the row with its name and flags; add the name to the oracle's vocabularies
+// (tests/oracle/tokenizer/bpe_vocabularies.cc), which then says whether all ids are equal.
+//
+// Thread safety: free functions.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "kvcache/status.h"
+#include "tokenizer/bpe/pre_scan.h"
+
+namespace kvcache {
+
+struct PreTokenizer {
+  std::string_view name;
+  std::span<const CutStage> stages;
+  bool ignore_merges = false;  // a word that is a token is that token, whatever the merges say
+  bool add_bos = false;        // where the file does not say
+  bool clean_spaces = true;    // see DecodeOptions
+};
+
+// All, for tests.
+std::span<const PreTokenizer> PreTokenizers();
+
+// "" is a file from before there were names: "default".
+// Errors: kUnsupported: no such name, with all there are.
+Result<const PreTokenizer*> FindPreTokenizer(std::string_view name);
+
+}  // namespace kvcache

@@ -1,0 +1,163 @@
+#include "tokenizer/bpe/pre_tokenizer.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace kvcache {
+namespace {
+
+using Words = std::vector<std::string>;
+
+Words Cut(std::string_view pre, std::string_view text) {
+  const auto known = FindPreTokenizer(pre);
+  EXPECT_TRUE(known.ok()) << pre;
+  Words words;
+  CutText((*known)->stages, text.data(), text.data() + text.size(),
+          [&](std::string_view word) { words.emplace_back(word); });
+  return words;
+}
+
+struct Row {
+  const char* pre;
+  const char* text;
+  Words expected;
+};
+
+void ExpectCuts(const std::vector<Row>& rows) {
+  for (const Row& row : rows) EXPECT_EQ(Cut(row.pre, row.text), row.expected) << row.pre;
+}
+
+TEST(PreTokenizerTest, CutsWordsWithWhatStandsBeforeThem) {
+  ExpectCuts({
+      {"gpt-2", "Hello world.", {"Hello", " world", "."}},
+      {"gpt-2", "a\tb (c)", {"a", "\t", "b", " (", "c", ")"}},
+      {"llama-bpe", "Hello world.", {"Hello", " world", "."}},
+      {"llama-bpe", "a\tb (c)", {"a", "\tb", " (", "c", ")"}},
+      {"llama-bpe", "!a \na", {"!a", " \n", "a"}},
+      {"qwen2", "наука и 中文，好", {"наука", " и", " 中文", "，好"}},
+      {"tekken", ".net", {".net"}},
+      {"deepseek-v3", ".café", {".caf", "é"}},
+  });
+}
+
+TEST(PreTokenizerTest, DeepSeekLlmCutsAtSignsAndAtTheEndOfSpaces) {
+  ExpectCuts({
+      {"deepseek-llm", "Hello world.\r\n", {"Hello", " world", ".", "\r", "\n"}},
+      {"deepseek-llm", "a  b  ", {"a", " ", " b", "  "}},
+      {"deepseek-llm", "né (x)", {"n", "é", " (", "x", ")"}},
+      {"deepseek-llm", "一二 三12 ٣x", {"一二", " ", "三", "12", " ", "٣", "x"}},
+      {"deepseek-llm", "Привет мир", {"Привет", " мир"}},
+      {"deepseek-llm", "！“x”\u3000。", {"！", "“", "x", "”", "\u3000", "。"}},
+  });
+}
+
+TEST(PreTokenizerTest, CutsContractions) {
+  ExpectCuts({
+      {"gpt-2", "don't WE'LL", {"don", "'t", " WE", "'", "LL"}},
+      {"llama-bpe", "don't WE'LL", {"don", "'t", " WE", "'LL"}},
+      {"llama-bpe", "it'sx 'rE' 'l", {"it", "'s", "x", " '", "rE", "'", " '", "l"}},
+      {"gpt-4o", "don't WE'LL", {"don't", " WE'LL"}},
+      {"tekken", "don't", {"don", "'t"}},
+      {"ufakzeka", "Ankara'dan", {"Ankara", "'dan"}},
+      {"qwen2", "'", {"'"}},
+  });
+}
+
+TEST(PreTokenizerTest, CutsNumbers) {
+  ExpectCuts({
+      {"gpt-2", "x 12345", {"x", " 12345"}},
+      {"llama-bpe", "x 12345", {"x", " ", "123", "45"}},
+      {"qwen2", "x 12½", {"x", " ", "1", "2", "½"}},
+      {"smollm", "x  12", {"x", "  ", "1", "2"}},
+      {"deepseek-v3", "1234", {"123", "4"}},
+      {"minicpm5", "1234a", {"123", "4", "a"}},
+      {"default", "12345", {"123", "45"}},
+      {"falcon", "x 12345", {"x", " ", "123", "45"}},
+  });
+}
+
+TEST(PreTokenizerTest, CutsSpacesAndLines) {
+  ExpectCuts({
+      {"gpt-2", "a   b", {"a", "  ", " b"}},
+      {"gpt-2", "a  ", {"a", "  "}},
+      {"gpt-2", "a\n\nb", {"a", "\n", "\n", "b"}},
+      {"llama-bpe", "a\n\nb", {"a", "\n\n", "b"}},
+      {"llama-bpe", "a \n \n  b", {"a", " \n \n", " ", " b"}},
+      {"llama-bpe", "a.\r\n\nb", {"a", ".\r\n\n", "b"}},
+      {"seed-coder", "a.\nb", {"a", ".", "\n", "b"}},
+      {"gpt-4o", "a//\n//b", {"a", "//\n//", "b"}},
+      {"laguna", "a.\n\nb", {"a", ".", "\n\n", "b"}},
+      {"llama-bpe", "\u3000\u3000x", {"\u3000", "\u3000x"}},
+  });
+}
+
+TEST(PreTokenizerTest, CutsAtUpperCaseWhereTheKindDoes) {
+  ExpectCuts({
+      {"tekken", "camelCase HTTPServer", {"camel", "Case", " HTTPServer"}},
+      {"tekken", "ABC", {"ABC"}},
+      {"tekken", "éABC", {"é", "ABC"}},
+      {"tekken", "ABéCD ", {"ABé", "CD", " "}},
+      {"gpt-4o", "ÉCOLEs", {"ÉCOLEs"}},
+  });
+}
+
+TEST(PreTokenizerTest, CutsMarksAsTheKindDoes) {
+  ExpectCuts({
+      {"qwen2", "e\u0301a", {"e", "\u0301a"}},
+      {"qwen35", "e\u0301a", {"e\u0301a"}},
+      {"qwen35", "!\u0301", {"!\u0301"}},
+      {"deepseek-v3", "e\u0301a", {"e\u0301a"}},
+      {"gpt-2", "e\u0301a", {"e", "\u0301", "a"}},
+  });
+}
+
+TEST(PreTokenizerTest, CutsRunsOutOfTheText) {
+  ExpectCuts({
+      {"deepseek-v3", "ab中文かcd", {"ab", "中文か", "cd"}},
+      {"deepseek-v3", "\x01\x02 a", {"\x01\x02", " a"}},
+      {"deepseek-coder", "a 中b", {"a", " ", "中", "b"}},
+      {"deepseek-coder", "x = (1)\n", {"x", " =", " (", "1", ")", "\n"}},
+      {"falcon", "a+=b", {"a", "+=", "b"}},
+  });
+}
+
+TEST(PreTokenizerTest, NamesAreKnownOrTheErrorNamesThem) {
+  EXPECT_EQ((*FindPreTokenizer(""))->name, "default");
+  std::set<std::string_view> names;
+  for (const PreTokenizer& known : PreTokenizers()) {
+    EXPECT_TRUE(names.insert(known.name).second) << known.name;
+    EXPECT_EQ(*FindPreTokenizer(known.name), &known);
+  }
+  const auto unknown = FindPreTokenizer("klingon");
+  EXPECT_EQ(unknown.status().code(), StatusCode::kUnsupported);
+  EXPECT_TRUE(unknown.status().message().starts_with(
+      "pre-tokenizer 'klingon' is not offered; there are: default, llama-bpe, "))
+      << unknown.status().message();
+  EXPECT_NE(unknown.status().message().find("qwen2"), std::string::npos);
+}
+
+TEST(PreTokenizerTest, WordsAreTheTextWhateverItIs) {
+  const std::vector<std::string> parts = {"a",  "B",  "é",  "1",      "½",  " ",   "\n",
+                                          "\r", "\t", "'",  "s",      "re", "!",   "/",
+                                          "+",  "中", "か", "\u0301", "😀",  "\x01"};
+  std::mt19937_64 random(3);
+  for (const PreTokenizer& known : PreTokenizers()) {
+    for (int round = 0; round < 200; ++round) {
+      std::string text;
+      for (std::uint64_t n = random() % 30; n > 0; --n) text += parts[random() % parts.size()];
+      std::string together;
+      for (const std::string& word : Cut(known.name, text)) {
+        EXPECT_FALSE(word.empty());
+        together += word;
+      }
+      EXPECT_EQ(together, text) << known.name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvcache

@@ -1,0 +1,264 @@
+#include "tokenizer/unigram/unigram_tokenizer.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "tokenizer/escaped_space.h"
+#include "tokenizer/spm/spm_merge.h"
+#include "tokenizer/unicode/utf8_stream.h"
+
+namespace kvcache {
+namespace {
+
+constexpr float kUnknownPenalty = 10;
+constexpr std::size_t kLongestToken = 1024;  // each place of a text may try as many bytes
+
+VocabularyDefaults Defaults() {
+  return {.ids = {.eos = 1, .unknown = 2, .padding = 0},
+          .add_bos = false,
+          .add_eos = true,
+          .add_space_prefix = false};
+}
+
+bool CanBeText(const Vocabulary& vocabulary, std::int32_t token) {
+  return vocabulary.CanBeMerged(token) && vocabulary.kind(token) != TokenKind::kUndefined;
+}
+
+Status CheckLengths(const Vocabulary& vocabulary) {
+  for (std::int32_t token = 0; token < vocabulary.size(); ++token) {
+    const std::size_t bytes = vocabulary.text(token).size();
+    if (bytes <= kLongestToken || !CanBeText(vocabulary, token)) continue;
+    return Status(StatusCode::kCorrupt, "token " + std::to_string(token) + " has " +
+                                            std::to_string(bytes) + " bytes, at most " +
+                                            std::to_string(kLongestToken) +
+                                            " are allowed in a vocabulary of kind 't5'");
+  }
+  return Status::Ok();
+}
+
+// A space that is no U+2581 is never left after normalising.
+ByteTrie MakeTrie(const Vocabulary& vocabulary) {
+  std::vector<std::pair<std::string, std::int32_t>> texts;
+  for (std::int32_t token = 0; token < vocabulary.size(); ++token) {
+    const std::string_view text = vocabulary.text(token);
+    if (!CanBeText(vocabulary, token) || text.empty()) continue;
+    if (text.find(' ') != std::string_view::npos) continue;
+    std::string unescaped;
+    AppendUnescaped(text, &unescaped);
+    texts.emplace_back(std::move(unescaped), token);
+  }
+  return ByteTrie(std::move(texts));
+}
+
+float UnknownScore(const Vocabulary& vocabulary) {
+  float worst = std::numeric_limits<float>::max();
+  for (std::int32_t token = 0; token < vocabulary.size(); ++token) {
+    if (vocabulary.kind(token) == TokenKind::kNormal) {
+      worst = std::min(worst, vocabulary.score(token));
+    }
+  }
+  return worst - kUnknownPenalty;
+}
+
+}  // namespace
+
+// Text to what the tokens spell, with a space for each U+2581.
+class UnigramTokenizer::Normaliser {
+ public:
+  Normaliser(const UnigramTokenizer& tokenizer, std::string* out)
+      : charsmap_(tokenizer.charsmap_),
+        prefix_(tokenizer.vocabulary().add_space_prefix()),
+        merge_(tokenizer.merge_spaces_),
+        out_(*out) {}
+
+  void Run(std::string_view text) {
+    while (!text.empty()) {
+      const std::size_t kept = KeptRun(text);
+      if (kept > 0) Put(text.substr(0, kept));
+      text.remove_prefix(kept);
+      if (!text.empty()) text.remove_prefix(Step(text));
+    }
+  }
+
+ private:
+  // How many bytes in front are ASCII that nothing replaces.
+  std::size_t KeptRun(std::string_view text) const {
+    const auto ascii = [&](std::size_t i) { return static_cast<std::uint8_t>(text[i]) < 0x80; };
+    std::size_t n = 0;
+    while (n < text.size() && ascii(n) &&
+           charsmap_.KeepsBeforeAscii(static_cast<std::uint8_t>(text[n]))) {
+      ++n;
+    }
+    // What is not ASCII may change the character in front of it: an accent does.
+    return n > 0 && n < text.size() && !ascii(n) ? n - 1 : n;
+  }
+
+  // Returns the bytes that were taken.
+  std::size_t Step(std::string_view text) {
+    const Charsmap::Match match = charsmap_.Longest(text);
+    if (match.bytes > 0) {
+      Put(match.replacement);
+      return match.bytes;
+    }
+    const std::string_view character = SpmFirstCharacter(text);
+    Put(character);
+    return character.size();
+  }
+
+  void Put(std::string_view text) {
+    while (!text.empty()) {
+      const std::size_t word = std::min(text.find(' '), text.size());
+      if (word > 0) PutWord(text.substr(0, word));
+      if (word == text.size()) return;
+      in_word_ = false;
+      if (!merge_) out_.push_back(' ');
+      text.remove_prefix(word + 1);
+    }
+  }
+
+  void PutWord(std::string_view word) {
+    if (!in_word_ && (merge_ || (prefix_ && !has_prefix_))) {
+      out_.push_back(' ');
+      has_prefix_ = true;
+    }
+    in_word_ = true;
+    AppendUnescaped(word, &out_);
+  }
+
+  const Charsmap& charsmap_;
+  const bool prefix_;
+  const bool merge_;
+  std::string& out_;
+  bool in_word_ = false;
+  bool has_prefix_ = false;
+};
+
+// The best ways to the places of a text, from the last one that every way goes through.
+class UnigramTokenizer::Lattice {
+ public:
+  Lattice(const UnigramTokenizer& tokenizer, std::string_view text, std::vector<std::int32_t>* out)
+      : tokenizer_(tokenizer), text_(text), out_(*out) {}
+
+  void Run() {
+    ways_.push_back({0, 0, kNoToken});
+    for (std::size_t at = 0; at < text_.size();) {
+      const std::size_t length =
+          std::min(SpmCharacterLength(static_cast<std::uint8_t>(text_[at])), text_.size() - at);
+      Extend(at, length);
+      at += length;
+      if (at + 1 == begin_ + ways_.size()) GiveOut(at);
+    }
+  }
+
+ private:
+  struct Way {
+    double score;
+    std::uint32_t length;  // of its last token
+    std::int32_t token;
+  };
+
+  void Extend(std::size_t at, std::size_t length) {
+    const double score = ways_[at - begin_].score;
+    bool has_character = false;
+    tokenizer_.trie_.ForEachPrefix(text_.substr(at), [&](std::int32_t token, std::size_t bytes) {
+      has_character = has_character || bytes == length;
+      const double sum = score + double{tokenizer_.scores_[static_cast<std::size_t>(token)]};
+      Offer(at, bytes, token, sum);
+    });
+    if (!has_character) {
+      Offer(at, length, tokenizer_.unknown(), score + double{tokenizer_.unknown_score_});
+    }
+  }
+
+  void Offer(std::size_t at, std::size_t bytes, std::int32_t token, double score) {
+    const std::size_t to = at + bytes - begin_;
+    if (to >= ways_.size())
+      ways_.resize(to + 1, {-std::numeric_limits<double>::max(), 1, kNoToken});
+    if (score > ways_[to].score) ways_[to] = {score, static_cast<std::uint32_t>(bytes), token};
+  }
+
+  // All ways go through `end`, the last place.
+  void GiveOut(std::size_t end) {
+    const std::size_t before = out_.size();
+    const std::int32_t unknown = tokenizer_.unknown();
+    for (std::size_t i = end - begin_; i > 0; i -= ways_[i].length) out_.push_back(ways_[i].token);
+    std::reverse(out_.begin() + static_cast<std::ptrdiff_t>(before), out_.end());
+    // Once more, now from the left, to leave out what follows its like.
+    std::size_t kept = before;
+    for (std::size_t i = before; i < out_.size(); ++i) {
+      const std::int32_t token = out_[i];
+      const bool again = token == unknown && after_unknown_;
+      after_unknown_ = token == unknown;
+      if (!again && token != kNoToken) out_[kept++] = token;
+    }
+    out_.resize(kept);
+    const double score = ways_[end - begin_].score;
+    ways_.resize(1);
+    ways_[0].score = score;
+    begin_ = end;
+  }
+
+  const UnigramTokenizer& tokenizer_;
+  std::string_view text_;
+  std::vector<std::int32_t>& out_;
+  std::vector<Way> ways_;  // to begin_, begin_ + 1, … as far as any token reached
+  std::size_t begin_ = 0;
+  bool after_unknown_ = false;
+};
+
+Result<std::unique_ptr<Tokenizer>> UnigramTokenizer::Make(const TokenizerData& data) {
+  if (data.tokens.size() > static_cast<std::size_t>(ByteTrie::kMostTokens)) {
+    return Status(StatusCode::kCorrupt, std::to_string(data.tokens.size()) + " tokens, at most " +
+                                            std::to_string(ByteTrie::kMostTokens) +
+                                            " are allowed in a vocabulary of kind 't5'");
+  }
+  KVCACHE_ASSIGN_OR_RETURN(Vocabulary vocabulary, Vocabulary::Make(data, Defaults()));
+  KVCACHE_RETURN_IF_ERROR(CheckLengths(vocabulary));
+  Charsmap charsmap;
+  if (!data.charsmap.empty()) {
+    KVCACHE_ASSIGN_OR_RETURN(charsmap, Charsmap::Make(data.charsmap));
+  }
+  return std::unique_ptr<Tokenizer>(
+      new UnigramTokenizer(std::move(vocabulary), data, std::move(charsmap)));
+}
+
+UnigramTokenizer::UnigramTokenizer(Vocabulary vocabulary, const TokenizerData& data,
+                                   Charsmap charsmap)
+    : Tokenizer(std::move(vocabulary)),
+      charsmap_(std::move(charsmap)),
+      merge_spaces_(data.remove_extra_spaces.value_or(false)),
+      trie_(MakeTrie(this->vocabulary())),
+      unknown_score_(UnknownScore(this->vocabulary())) {
+  for (std::int32_t token = 0; token < vocabulary_size(); ++token) {
+    const bool user_defined = this->vocabulary().kind(token) == TokenKind::kUserDefined;
+    scores_.push_back(user_defined ? 0 : this->vocabulary().score(token));
+  }
+}
+
+void UnigramTokenizer::EncodePlain(std::string_view text, std::vector<std::int32_t>* out) const {
+  std::string mended;
+  std::string normalised;
+  normalised.reserve(text.size() + text.size() / 8 + 1);
+  Normaliser(*this, &normalised).Run(MendUtf8(text, &mended));
+  Lattice(*this, normalised, out).Run();
+}
+
+void UnigramTokenizer::AppendText(std::int32_t token, std::string* out) const {
+  if (vocabulary().kind(token) == TokenKind::kByte) {
+    out->push_back(static_cast<char>(vocabulary().TokenByte(token)));
+  } else {
+    AppendUnescaped(vocabulary().text(token), out);
+  }
+}
+
+// An unknown token may stand for plain text.
+bool UnigramTokenizer::AddsSpaceAfter(std::int32_t token) const {
+  if (!vocabulary().add_space_prefix() && !merge_spaces_) return false;
+  if (token == kNoToken) return true;
+  const TokenKind kind = vocabulary().kind(token);
+  if (kind == TokenKind::kControl || kind == TokenKind::kUserDefined) return true;
+  return vocabulary().IsStructure(token) && kind != TokenKind::kUnknown && token != unknown();
+}
+
+}  // namespace kvcache
