@@ -1,17 +1,17 @@
 """gemma4 in float64, without experts.
 
-    h   = √width · embed[token]
+    h   = √hidden_size · embed[token]
     h  += rms(Wo · attention) * post_attention_norm
     h  += rms(Wdown · (gelu(Wgate m) * Wup m)) * post_ffw_norm
-    h  += rms(Wproj · (gelu(Wingate h) * input)) * post_norm      where layers have inputs
+    h  += rms(Wproj · (gelu(Wingate h) * input)) * post_norm      if layers have inputs
     h  *= layer_output_scale
     logits = cap(Wout · (rms(h) * output_norm))
 
-    attention  q and k of each head normed, then turned; v normed without a weight; scores are q · k.
-               Where there is no V matrix v is made of the K matrix's product. Window layers have a
-               head size and frequencies of their own. The last layers take k and v of the last own
-               layer of their kind
-    input      of layer i: (rms((Wmodel · h0 / √width)_i) * norm + √P · table[token]_i) / √2, with h0
+    attention  q and k of each head normed, then rotated; v normed without a weight; scores are q · k.
+               Without a V matrix, v is the K matrix's product. Layers with a window have their own
+               head size and frequencies. The last layers use k and v of the last layer of the same
+               kind that has them
+    input      of layer i: (rms((Wmodel · h0 / √hidden_size)_i) * norm + √P · table[token]_i) / √2, with h0
                the scaled embedding and P values for each layer
 
 Sources: Hugging Face's modeling_gemma4.py; names and keys as llama.cpp's converter writes them.

@@ -1,15 +1,15 @@
 """gpt-oss in float64.
 
     h   = embed[token]
-    h  += Wo · attention + b           q, k, v = W n + b; each head's softmax has one logit more,
-                                       its sink, for which nothing is added
-    h  += Σ p_e · expert_e(m)          over the experts with the largest Wrouter m + b, p their
-                                       softmax among themselves
+    h  += Wo · attention + b           q, k, v = W n + b; each head's softmax has an additional
+                                       logit, its sink, without a value
+    h  += Σ p_e · expert_e(m)          over the experts with the largest Wrouter m + b, p the
+                                       softmax over these
     expert(m) = Wdown · (g · sigmoid(1.702 g) * (u + 1)) + b
     g = min(Wgate m + b, 7),  u = Wup m + b within ±7
 
-Of every two layers the first has a window. Halves turn; YaRN's ramp between whole pairs, as rope.py
-has it (the published code does not round its ends; llama.cpp does).
+The first of every two layers has a window. RoPE rotates halves. YaRN's ramp is between whole pairs, as
+in rope.py (the published code does not round its ends; llama.cpp does).
 
 Sources: OpenAI's gpt_oss/torch/model.py (2025) and Hugging Face's modeling_gpt_oss.py.
 """

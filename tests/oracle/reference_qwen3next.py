@@ -7,7 +7,7 @@
     h += Σ p_e expert_e(m) + sigmoid(w · m) shared(m)
 
 Key head j serves value heads j·r … j·r + r - 1; b and α come interleaved, r of one and r of the other
-for each key head. A part of each head turns, by halves.
+for each key head. A part of each head is rotated, by halves.
 
 Source: Qwen team, "Qwen3-Next" (2025), transformers' modeling_qwen3_next; Yang, Kautz,
 Hatamizadeh, "Gated delta networks" (2024).
