@@ -148,12 +148,12 @@ class Decoder:
         window = self._key("attention.sliding_window", 0) if self._prefix == "llama" else 0
         return seen_keys(count, window)
 
-    def _turned(self, name, x, heads, layer):
+    def _rotated(self, name, x, heads, layer):
         y = self._project(name, x).reshape(len(x), heads, -1)
         if name + "_norm.weight" in self._weights:
             y = self._norm(y, name + "_norm")
         freq, magnitude = self._rotation(layer)
-        return rope.turn(y, freq, magnitude, self._neighbours)
+        return rope.rotate(y, freq, magnitude, self._neighbours)
 
     def _temperatures(self, count):
         scale = self._key("attention.temperature_scale", 0.0)
@@ -163,9 +163,9 @@ class Decoder:
         return 1 + scale * np.log(1 + np.arange(count) // context)
 
     def _attention(self, block, x, layer):
-        q = self._turned(block + "attn_q", x, self.heads, layer)
+        q = self._rotated(block + "attn_q", x, self.heads, layer)
         q = q * self._temperatures(len(x))[:, None, None]
-        k = self._turned(block + "attn_k", x, self.kv_heads, layer)
+        k = self._rotated(block + "attn_k", x, self.kv_heads, layer)
         v = self._project(block + "attn_v", x).reshape(len(x), self.kv_heads, -1)
         out = attend(q, k, v, self._seen(layer, len(x)), 1 / np.sqrt(self.head_dim))
         return self._project(block + "attn_output", out.reshape(len(x), -1))

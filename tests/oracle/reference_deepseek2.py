@@ -35,8 +35,8 @@ class Reference(Decoder):
                        * np.log(self._key("rope.scaling.factor")))
         self._scale = growth ** 2 / np.sqrt(self._query)
 
-    def _turn(self, x):
-        return rope.turn(x, self._freq, 1.0, self._neighbours)
+    def _rotate(self, x):
+        return rope.rotate(x, self._freq, 1.0, self._neighbours)
 
     def _queries(self, block, x):
         if block + "attn_q_a.weight" in self._weights:
@@ -46,7 +46,7 @@ class Reference(Decoder):
             q = self._project(block + "attn_q", x)
         q = q.reshape(len(x), self.heads, self._query)
         plain = self._query - self._rope
-        return np.concatenate([q[..., :plain], self._turn(q[..., plain:])], axis=-1)
+        return np.concatenate([q[..., :plain], self._rotate(q[..., plain:])], axis=-1)
 
     def _expanded(self, block, c):
         """Returns every head's key without the rotated values, and its value: [tokens, heads, dim] each."""
@@ -61,9 +61,9 @@ class Reference(Decoder):
         q = self._queries(block, x)
         latent = self._project(block + "attn_kv_a_mqa", x)
         c = self._norm(latent[:, :self._rank], block + "attn_kv_a_norm")
-        turned = self._turn(latent[:, None, self._rank:])
+        rotated = self._rotate(latent[:, None, self._rank:])
         k, v = self._expanded(block, c)
-        k = np.concatenate([k, np.repeat(turned, self.heads, axis=1)], axis=-1)
+        k = np.concatenate([k, np.repeat(rotated, self.heads, axis=1)], axis=-1)
         out = attend(q, k, v, seen_keys(len(x)), self._scale)
         return self._project(block + "attn_output", out.reshape(len(x), -1))
 

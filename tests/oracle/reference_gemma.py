@@ -69,8 +69,8 @@ class Reference(reference.Decoder):
         return h + self._norm(y, block + "post_ffw_norm")
 
     def _attention(self, block, x, layer):
-        q = self._turned(block + "attn_q", x, self.heads, layer)
-        k = self._turned(block + "attn_k", x, self.kv_heads, layer)
+        q = self._rotated(block + "attn_q", x, self.heads, layer)
+        k = self._rotated(block + "attn_k", x, self.kv_heads, layer)
         v = self._project(block + "attn_v", x).reshape(len(x), self.kv_heads, -1)
         out = reference.attend(q, k, v, self._seen(layer, len(x)), self.scale, self.score_cap)
         return self._project(block + "attn_output", out.reshape(len(x), -1))

@@ -78,7 +78,7 @@ class Reference(reference.Decoder):
         if block + "attn_v.weight" in self._weights:
             v = self._project(block + "attn_v", x).reshape(len(x), kv_heads, -1)
         v = v / np.sqrt(np.mean(v * v, axis=-1, keepdims=True) + self.epsilon)
-        k = rope.turn(self._norm(k, block + "attn_k_norm"), *self._rotation(layer), False)
+        k = rope.rotate(self._norm(k, block + "attn_k_norm"), *self._rotation(layer), False)
         return k, v
 
     def _attend(self, block, x, layer, kept):
@@ -86,7 +86,7 @@ class Reference(reference.Decoder):
         if layer < self.own:
             kept[kind] = self._own_keys_and_values(block, x, layer)
         q = self._project(block + "attn_q", x).reshape(len(x), self.heads, -1)
-        q = rope.turn(self._norm(q, block + "attn_q_norm"), *self._rotation(layer), False)
+        q = rope.rotate(self._norm(q, block + "attn_q_norm"), *self._rotation(layer), False)
         seen = reference.seen_keys(len(x), self.window if kind else 0)
         out = reference.attend(q, *kept[kind], seen, 1.0)
         return self._project(block + "attn_output", out.reshape(len(x), -1))

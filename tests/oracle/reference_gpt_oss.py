@@ -33,8 +33,8 @@ class Reference(reference.Decoder):
         return h + self._experts(block, self._norm(h, block + "post_attention_norm"))
 
     def _attention(self, block, x, layer):
-        q = self._turned(block + "attn_q", x, self.heads, layer)
-        k = self._turned(block + "attn_k", x, self.kv_heads, layer)
+        q = self._rotated(block + "attn_q", x, self.heads, layer)
+        k = self._rotated(block + "attn_k", x, self.kv_heads, layer)
         v = self._project(block + "attn_v", x).reshape(len(x), self.kv_heads, -1)
         out = reference.attend(q, k, v, self._seen(layer, len(x)), 1 / np.sqrt(self.head_dim),
                                sinks=self._weights[block + "attn_sinks.weight"])

@@ -43,7 +43,7 @@ class Reference(Decoder):
                    for name, heads in (("q", self.heads), ("k", self.kv_heads),
                                        ("v", self.kv_heads)))
         if self._turns(layer):
-            q, k = (rope.turn(y, self._freq, self._magnitude, self._neighbours) for y in (q, k))
+            q, k = (rope.rotate(y, self._freq, self._magnitude, self._neighbours) for y in (q, k))
             if self._norms_heads:
                 q, k = self._head_normed(q), self._head_normed(k)
         else:

@@ -50,9 +50,9 @@ class Reference(reference.Decoder):
     def _gated_attention(self, block, x, layer):
         both = self._project(block + "attn_q", x).reshape(len(x), self.heads, 2, self.head_dim)
         freq, magnitude = self._rotation(layer)
-        turn = lambda y: reference.rope.turn(y, freq, magnitude, False)
-        q = turn(self._norm(both[:, :, 0], block + "attn_q_norm"))
-        k = self._turned(block + "attn_k", x, self.kv_heads, layer)
+        rotate = lambda y: reference.rope.rotate(y, freq, magnitude, False)
+        q = rotate(self._norm(both[:, :, 0], block + "attn_q_norm"))
+        k = self._rotated(block + "attn_k", x, self.kv_heads, layer)
         v = self._project(block + "attn_v", x).reshape(len(x), self.kv_heads, -1)
         out = reference.attend(q, k, v, self._seen(layer, len(x)), 1 / np.sqrt(self.head_dim))
         out = out * sigmoid(both[:, :, 1])

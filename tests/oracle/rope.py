@@ -17,8 +17,8 @@ import math
 import numpy as np
 
 
-def _pair_that_turns(turns, dims, base, context):
-    return dims * math.log(context / (turns * 2 * math.pi)) / (2 * math.log(base))
+def _pair_of_rotations(rotations, dims, base, context):
+    return dims * math.log(context / (rotations * 2 * math.pi)) / (2 * math.log(base))
 
 
 def _yarn(freq, meta, prefix, base, factor):
@@ -27,8 +27,8 @@ def _yarn(freq, meta, prefix, base, factor):
     context = meta.get(scaling + "original_context_length", meta[prefix + ".context_length"])
     fast = meta.get(scaling + "yarn_beta_fast", 32.0)
     slow = meta.get(scaling + "yarn_beta_slow", 1.0)
-    low = max(math.floor(_pair_that_turns(fast, dims, base, context)), 0)
-    high = min(math.ceil(_pair_that_turns(slow, dims, base, context)), dims - 1)
+    low = max(math.floor(_pair_of_rotations(fast, dims, base, context)), 0)
+    high = min(math.ceil(_pair_of_rotations(slow, dims, base, context)), dims - 1)
     if low == high:
         high += 0.001  # avoids a division by zero
     interpolated = np.clip((np.arange(len(freq)) - low) / (high - low), 0, 1)
@@ -61,7 +61,7 @@ def rotation(meta, prefix, dims, divisors):
     return freq, 1.0
 
 
-def turn(x, freq, magnitude, neighbours):
+def rotate(x, freq, magnitude, neighbours):
     """Rotates x [tokens, heads, head_dim], token t by t · freq.
 
     The pairs are neighbours (2i, 2i + 1) in llama's files, halves (i, i + dims / 2) in others.
@@ -72,7 +72,7 @@ def turn(x, freq, magnitude, neighbours):
     dims = 2 * len(freq)
     one = slice(0, dims, 2) if neighbours else slice(0, dims // 2)
     two = slice(1, dims, 2) if neighbours else slice(dims // 2, dims)
-    turned = x.copy()
-    turned[..., one] = x[..., one] * cos - x[..., two] * sin
-    turned[..., two] = x[..., one] * sin + x[..., two] * cos
-    return turned
+    rotated = x.copy()
+    rotated[..., one] = x[..., one] * cos - x[..., two] * sin
+    rotated[..., two] = x[..., one] * sin + x[..., two] * cos
+    return rotated
