@@ -78,7 +78,7 @@ TEST_F(EncoderSessionTest, WhatCannotBeReadLeavesTheSessionEmpty) {
   Session session(*engine_, kFirst);
   EXPECT_EQ(session.Encode(std::vector<std::int32_t>(25, 3)).message(),
             "25 tokens do not fit into the context of 24");
-  EXPECT_EQ(session.Encode({}).message(), "there is no text to encode");
+  EXPECT_EQ(session.Encode({}).message(), "the text to encode has no tokens");
   EXPECT_EQ(session.Encode(std::vector<std::int32_t>{3, 512}).message(),
             "token 512 is not in the vocabulary of 512");
   EXPECT_EQ(session.position(), 0);

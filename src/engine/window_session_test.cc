@@ -57,7 +57,8 @@ TEST_F(WindowSessionTest, KeepsWindowsAndABatchWhateverTheTextsLength) {
   for (const LayerMemory& layer : layers) {
     EXPECT_EQ(layer.kind, LayerMemory::Kind::kSliding);
     EXPECT_EQ(layer.window, kWindow);
-    const std::int64_t cells = (layer.retained_tokens + kChunk + kCellTile - 1) / kCellTile * kCellTile;
+    const std::int64_t cells =
+        (layer.retained_tokens + kChunk + kCellTile - 1) / kCellTile * kCellTile;
     bytes += cells * BytesPerSequence(layer, DType::kF32, DType::kF32) / layer.retained_tokens;
   }
   EXPECT_EQ(engine_->cache().AllocatedBytes(), bytes);

@@ -171,7 +171,8 @@ TEST(Inspect, SaysHowPositionsAreStretchedAndWhichExpertsThereAre) {
                         "  8 experts of 96, 2 for each token\n"));
   const GgufHeader other =
       LlamaHeader([](GgufHeader& h) { h.SetString("llama.rope.scaling.type", "longrope"); });
-  EXPECT_EQ(Describe(other)["rope"]["error"], "llama.rope.scaling.type is 'longrope': not supported");
+  EXPECT_EQ(Describe(other)["rope"]["error"],
+            "llama.rope.scaling.type is 'longrope': not supported");
 }
 
 TEST(Inspect, SaysWhyTheModelCannotBeLoaded) {

@@ -85,8 +85,8 @@ bool SameLayer(json a, json b) {
 std::string LayerText(const json& layer) {
   std::string text = layer["kind"].get<std::string>();
   if (layer.contains("window")) {
-    text +=
-        StrCat(", window ", Thousands(layer["window"]), ", ", Thousands(layer["retained_tokens"]), " kept");
+    text += StrCat(", window ", Thousands(layer["window"]), ", ",
+                   Thousands(layer["retained_tokens"]), " kept");
   }
   if (layer.contains("chunk")) text += StrCat(", chunk ", Thousands(layer["chunk"]));
   if (layer.contains("kv_heads")) {

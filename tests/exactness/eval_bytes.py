@@ -1,4 +1,4 @@
-"""The logits file of `kvcache eval` is the same, byte for byte, however the work was cut.
+"""Checks that `kvcache eval` writes the same logits file, byte for byte, for any division of the work.
 
 For each shape of the random models, each weight type and each cache type (blocks where a head holds
 whole ones): 600 tokens (past two
@@ -28,7 +28,7 @@ BLOCK = 32  # values of a head that share a scale
 
 
 def evaluate(args, model, tokens, kv_types, chunk, threads):
-    """The logits file's bytes, having checked that they are finite and not all the same."""
+    """Returns the logits file's bytes. Checks that the logits are finite and not all equal."""
     out = args.work / "logits.npy"
     out.unlink(missing_ok=True)
     run([args.kvcache, "eval", model, "--tokens-file", tokens, "--logits", out, "--k-type",
@@ -46,7 +46,7 @@ def first_difference(expected, got):
 
 
 def check_model(args, shape, weight_type, kv_types):
-    """Prints a line; returns what differed."""
+    """Prints a line; returns the differences."""
     model = args.work / f"{shape.name}-{weight_type}.gguf"
     make_model(args.make_model, shape, weight_type, args.seed, model)
     tokens = args.work / f"{shape.name}.tokens"
@@ -70,7 +70,7 @@ def check(args):
     failures = []
     met = {}
     for shape, weight_type in CASES:
-        # Every pair of weight and cache type is met over the shapes, not in each of them.
+        # The shapes together cover every pair of weight and cache type; a single shape does not.
         met[weight_type] = met.get(weight_type, -1) + 1
         kv_type = KV_TYPES[met[weight_type] % len(KV_TYPES)]
         failures += check_model(args, shape, weight_type, (kv_type, kv_type))

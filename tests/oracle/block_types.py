@@ -1,8 +1,8 @@
-"""What the bytes of block-quantised weights stand for, as float32, for the checks.
+"""Dequantises block-quantised weights to float32, for the checks.
 
-Written from the format's definition (ggml's block_* structs and dequantize_row_*) and apart from
-the project's own code, so that a mistake in one does not hide in the other. Every product is
-exact in float32; a difference or sum is rounded once.
+Written from the format's definition (ggml's block_* structs and dequantize_row_*) and independently of
+the project's own code, so that no mistake is in both. Every product is exact in float32; a difference
+or sum is rounded once.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ F32, U8 = np.float32, np.uint8
 
 
 def _fields(data, *fields):
-    """The blocks' fields: (name, dtype, count) each; `data` is whole blocks."""
+    """Returns the blocks' fields, given as (name, dtype, count); `data` is whole blocks."""
     block = np.dtype([(name, kind, (count,)) for name, kind, count in fields])
     return np.frombuffer(data, block)
 
@@ -107,12 +107,12 @@ _FLOATS_OF_FOUR_BITS = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, 
 
 def mxfp4(data):
     b = _fields(data, ("e", U8, 1), ("q", U8, 16))
-    # Halved, so that every power is a float; doubled, so that no value rounds.
+    # Powers are halved, so that each is a float; values are doubled, so that none is rounded.
     half_power = np.ldexp(F32(0.5), b["e"].astype(np.int32) - 127)
     return half_power * (2 * _FLOATS_OF_FOUR_BITS[_nibbles(b["q"])])
 
 
-# By ggml's number: name, values and bytes of a block, and the function above.
+# ggml's number -> name, values and bytes of a block, and the function above.
 BLOCK_TYPES = {
     2: ("q4_0", 32, 18, q4_0), 3: ("q4_1", 32, 20, q4_1), 6: ("q5_0", 32, 22, q5_0),
     7: ("q5_1", 32, 24, q5_1), 8: ("q8_0", 32, 34, q8_0), 12: ("q4_k", 256, 144, q4_k),

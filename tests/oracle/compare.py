@@ -1,44 +1,45 @@
-"""Our logits against llama.cpp's and a float64 pass, on random-weight models.
+"""Compares our logits with llama.cpp's and with a float64 pass, on random-weight models.
 
-For each shape and weight type: a model from tools/make_model, random prompt tokens, then the
-200 tokens that llama.cpp chooses greedily. All three see the same tokens, with F32 caches:
+For each shape and weight type, the test makes a model with tools/make_model and evaluates random
+prompt tokens, then the 200 tokens that llama.cpp chooses greedily. All three engines get the same
+tokens and use F32 caches:
 
   float64    tests/oracle/reference.py, on the weights as the file holds them, dequantised
   llama.cpp  tests/oracle/llama_cpp.mjs
   ours       kvcache eval --logits
 
-What must hold, and why (KL is the mean over positions, in nats):
+The bounds, with reasons (KL is the mean over positions, in nats):
 
   f32        KL(ours ‖ either) < 1e-8. llama.cpp is about 1e-11 from float64 here; 1e-8 is a
              logit error of about 1e-4.
   f16, bf16  KL(ours ‖ float64) < 1e-6. llama.cpp rounds activations to the weights' type, which
-             puts it up to 1e-6 (f16) and 7e-5 (bf16) from float64. So from llama.cpp ours may be
-             1e-6, or 1.1 times as far as float64 is from it where that is more.
+             puts it up to 1e-6 (f16) and 7e-5 (bf16) from float64. KL(ours ‖ llama.cpp) may
+             therefore be 1e-6, or 1.1 times that of float64 to llama.cpp if that is more.
   q…         both quantise activations: KL(ours ‖ float64) <= 1.1 KL(llama.cpp ‖ float64).
-  experts    of such types: the same of the median position instead of the mean. Where a router
-             hesitates between two experts, noise of either engine decides, and one token that
-             took the other way costs more than all noise together: the mean would compare how
-             often that happened. Routers themselves are f32 in every file. Fewer greedy steps
-             are clear there, a twentieth must be. The median of 536 positions is itself known to
-             some percent only (ten seeds of one case: 0.99 to 1.11 times), so that of many models
-             one exceeds the limit by chance. Where one does, the positions of three more of
-             its kind are added, and the median of all four decides.
-  gelu       where the feed-forward part has one, llama.cpp takes it from a table of f16 values,
-             which costs it 1e-7 to 1e-6 in KL: more than the difference between GELU's two
-             forms. There f32 must be 1e-8 from float64 as elsewhere, and from llama.cpp 1.1 times
-             as far as float64 is from it; llama.cpp must be within 1e-3 of float64.
-  greedy     ours chooses llama.cpp's token wherever llama.cpp's margin between its two best
+  experts    in such types: the same bound for the median over positions instead of the mean. If
+             a router has two nearly equal experts, the engines' noise decides between them. One
+             token with another expert costs more KL than all other noise together, so the mean
+             would compare how often that happens. Routers are f32 in every file. Fewer greedy
+             steps are clear for experts; a twentieth must be. The median of 536 positions is
+             uncertain by some percent (ten seeds of one case: 0.99 to 1.11 times), so that one of
+             many models exceeds the limit by chance. If one does, the test adds the positions of
+             three more models of its kind, and the median of all four decides.
+  gelu       llama.cpp reads GELU from a table of f16 values, which costs it 1e-7 to 1e-6 in KL,
+             more than the difference between GELU's two forms. For feed-forward parts with GELU,
+             f32 must be within 1e-8 of float64 as elsewhere, and at most 1.1 times as far from
+             llama.cpp as float64 is; llama.cpp must be within 1e-3 of float64.
+  greedy     our logits choose llama.cpp's token wherever llama.cpp's margin between its two best
              logits exceeds the noise. With s the rms error of llama.cpp's logits against
              float64, two engines with independent errors of that size differ in such a margin
              by sqrt(2) * sqrt(2) * s = 2s rms; the noise level is five times that, 10s (six in
-             ten million for Gaussian errors). llama.cpp's own tokens are fed to both, so that
-             one near tie does not hide what follows.
+             ten million for Gaussian errors). Both engines get llama.cpp's tokens, so that a
+             near tie does not affect later steps.
 
-  alone      some variants llama.cpp does not know (random_models.py says why). All their tokens are
-             random, and ours is compared with float64: f32, f16 and bf16 as above, types that
-             quantise activations KL < 1e-2, twice what llama.cpp is off in any other variant.
+  alone      llama.cpp does not know some variants (random_models.py gives the reasons). All their
+             tokens are random, and only float64 is compared: f32, f16 and bf16 as above; for types
+             that quantise activations KL < 1e-2, twice llama.cpp's largest in any other variant.
 
-The reference is itself checked: llama.cpp on f32 weights must be within 1e-10 of it.
+The reference is checked too: llama.cpp on f32 weights must be within 1e-10 of it.
 """
 
 import argparse
@@ -59,9 +60,9 @@ from random_models import (ALL_SHAPES, CASES, TYPES, VARIANTS, Failure, Shape, V
 import reference
 
 PROMPT, GREEDY = 336, 200  # together they cross two of attention's splits of 256
-MIN_ENTROPY = 1.0  # nats; below this a model is so sure that agreement shows nothing
+MIN_ENTROPY = 1.0  # nats; below this the model is too certain for agreement to show anything
 MIN_CLEAR = GREEDY // 4  # greedy steps whose margin exceeds the noise
-MODELS_TO_DECIDE = 4  # where experts make one model's median too uncertain
+MODELS_TO_DECIDE = 4  # if experts make one model's median too uncertain
 SKIPPED = 77  # the exit status that ctest takes for "skipped"
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -73,11 +74,11 @@ class Case:
     type: str
     model: pathlib.Path
     tokens: list
-    stem: pathlib.Path  # of the files with logits
+    stem: pathlib.Path  # path of the files with logits, without their endings
     seed: int
 
     def parts(self):
-        """What an encoder reads, none for most variants, and what follows."""
+        """Returns the encoder's tokens, none for most variants, and the decoder's."""
         return self.tokens[:self.variant.encoded], self.tokens[self.variant.encoded:]
 
     @property
@@ -94,7 +95,7 @@ def make_case(args, variant, shape, weight_type, seed):
 
 
 def ask_llama_cpp(args, cases):
-    """Runs all cases that it knows in one process; extends their tokens by the greedy ones."""
+    """Runs all cases that llama.cpp knows in one process; appends the greedy tokens to theirs."""
     cases = [case for case in cases if not case.variant.alone]
     jobs = [{"model": str(case.model), "tokens": case.tokens, "greedy": GREEDY,
              "logits": f"{case.stem}.llama"} for case in cases]
@@ -124,7 +125,7 @@ def ask_ours(args, case):
 
 
 def greedy_agreement(ours, oracle, noise):
-    """Of the greedy steps: how many are clear, and at which of those ours chose otherwise."""
+    """Returns the number of clear greedy steps, and those at which our logits choose another token."""
     steps = slice(PROMPT - 1, PROMPT - 1 + GREEDY)
     clear = distance.top2_margins(oracle[steps]) > noise
     differs = ours[steps].argmax(axis=1) != oracle[steps].argmax(axis=1)
@@ -152,7 +153,7 @@ def measure(args, case):
 
 
 def with_medians(rows):
-    """The first of some models' rows, with the medians of all their positions."""
+    """Returns the first row, with the medians over all models' positions."""
     row = dict(rows[0])
     for engine in ("ours", "llama"):
         if f"rows_{engine}_truth" in row:
@@ -163,7 +164,7 @@ def with_medians(rows):
 
 
 def measure_enough(args, case):
-    """One model's row; of four where a median of one exceeds its limit."""
+    """Returns one model's row; one of four models if the median of one exceeds its limit."""
     rows = [measure(args, case)]
     row = with_medians(rows)
     if not row["experts"] or row["alone"] or all(value <= limit for _, value, limit in bounds(row)):
@@ -197,7 +198,7 @@ def bounds_alone(row):
 
 
 def bounds(row):
-    """(what, value, limit) for each distance that must not exceed its limit."""
+    """Returns (name, value, limit) of each distance that must not exceed its limit."""
     if row["alone"]:
         return bounds_alone(row)
     ours_truth = ("KL(ours ‖ float64)", row["kl_ours_truth"])
@@ -222,7 +223,7 @@ def min_clear(row):
 
 
 def problems(row):
-    """Sentences, one for each thing that does not hold."""
+    """Returns a sentence for each violated bound."""
     found = [f"{what} is {value:.3g}, limit {limit:.3g}"
              for what, value, limit in bounds(row) if not value <= limit]
     if row["entropy"] < MIN_ENTROPY:
@@ -254,7 +255,7 @@ def print_row(row):
 
 
 def find_node():
-    """The Node that was installed beside the oracle, or else the system's; None without."""
+    """Returns the Node installed beside the oracle, else the system's, else None."""
     return shutil.which(HERE / "node_modules/.bin/node") or shutil.which("node")
 
 

@@ -1,4 +1,4 @@
-"""How far apart two engines' answers are: log-probabilities, KL divergence, greedy margins.
+"""Distances between two engines' logits: log-probabilities, KL divergence, greedy margins.
 
 All in float64; rows are positions, columns the vocabulary.
 """
@@ -13,7 +13,7 @@ def log_softmax(logits):
 
 
 def kl_rows(p, q):
-    """KL(p ‖ q) of each row in nats; p and q are log-probabilities."""
+    """Returns KL(p ‖ q) of each row in nats; p and q are log-probabilities."""
     return (np.exp(p) * (p - q)).sum(axis=1)
 
 
@@ -22,7 +22,7 @@ def mean_kl(p, q):
 
 
 def entropy(p):
-    """Mean entropy of the rows in nats: near 0, agreement says little."""
+    """Returns the rows' mean entropy in nats. Near 0, agreement shows little."""
     return float(-(np.exp(p) * p).sum(axis=1).mean())
 
 
@@ -31,6 +31,6 @@ def rms(difference):
 
 
 def top2_margins(logits):
-    """[rows]: by how much the largest logit leads the second largest."""
+    """Returns [rows] margins between the largest and the second largest logit."""
     top = np.partition(logits, -2, axis=1)
     return top[:, -1] - top[:, -2]

@@ -1,7 +1,7 @@
 """Reads GGUF model files (version 2 and 3) for the float64 reference.
 
-Written from the format's published description and apart from the project's own reader, so
-that a mistake in one does not hide in the other. Weights come back as float64.
+Written from the format's published description and independently of the project's own reader, so that
+no mistake is in both. Returns weights as float64.
 Source: docs/gguf.md of the ggml project.
 """
 
@@ -48,7 +48,7 @@ class GgufFile:
         self._data = -(-self._at // alignment) * alignment
 
     def tensor(self, name):
-        """float64 array, slowest dimension first: a weight matrix is [outputs, inputs]."""
+        """Returns a float64 array, slowest dimension first: a weight matrix is [outputs, inputs]."""
         info = self.tensors[name]
         count = int(np.prod(info.dims))
         return self._dequantise(info, count).reshape(info.dims[::-1])
@@ -66,7 +66,7 @@ class GgufFile:
             _, size, block_bytes, dequantise = BLOCK_TYPES[info.type]
             return dequantise(self._view(start, "u1", count // size * block_bytes)).astype(
                 np.float64)
-        raise ValueError(f"tensor type {info.type}: the reference does not read it")
+        raise ValueError(f"tensor type is {info.type}; the reference does not support it")
 
     def _view(self, start, dtype, count):
         size = np.dtype(dtype).itemsize * count

@@ -1,13 +1,13 @@
-// llama.cpp's answers on given token ids, through node-llama-cpp: the oracle of compare.py.
+// Computes llama.cpp's logits for given token ids, through node-llama-cpp, for compare.py.
 //
 // Usage: node llama_cpp.mjs < JOBS.json > RESULTS.json
 //   job     {"model": path, "tokens": [id, ...], "greedy": n, "logits": out path}
 //   result  {"tokens": [...], "vocab": v}    the job's tokens and the n that followed greedily
 //   out     float32, little-endian, [tokens, vocab]: row i holds the raw logits after token i
 //
-// K and V are kept in F32 and flash attention is off: with these llama.cpp comes closest to the
-// equations. Prompt tokens are evaluated in one batch, greedy ones step by step. A row is
-// written as soon as it is known, so memory is one batch of rows and not the whole result.
+// K and V are in F32 and flash attention is off: so llama.cpp is closest to the equations. Prompt tokens
+// are evaluated in one batch, greedy ones one by one. Rows are written as soon as they are known, so
+// memory holds one batch of rows instead of the whole result.
 
 import fs from "node:fs";
 import {getLlama} from "node-llama-cpp";

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes package-lock.json anew from package.json.
+# Regenerates package-lock.json from package.json.
 #
 # node-llama-cpp lists every platform and GPU it is built for as an optional dependency: half a
 # gigabyte that no test uses, and npm older than 10 cannot be told to leave them out by name.

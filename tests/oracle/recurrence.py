@@ -25,7 +25,7 @@ def convolve(x, taps):
 
 
 def scan(q, k, v, decay, step, delta):
-    """y [tokens, heads, v_dim] of q, k [tokens, heads, k_dim], v, and decay, step [tokens, heads]."""
+    """Returns y [tokens, heads, v_dim] for q, k [tokens, heads, k_dim], v, and decay, step [tokens, heads]."""
     state = np.zeros((v.shape[1], k.shape[-1], v.shape[-1]))
     y = np.empty_like(v)
     for t in range(len(v)):
@@ -39,5 +39,5 @@ def scan(q, k, v, decay, step, delta):
 
 
 def of_groups(x, heads):
-    """[tokens, groups, dim] as [tokens, heads, dim]: neighbouring heads share a group."""
+    """Returns [tokens, groups, dim] as [tokens, heads, dim]: neighbouring heads share a group."""
     return np.repeat(x, heads // x.shape[1], axis=1)

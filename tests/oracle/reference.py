@@ -1,20 +1,20 @@
-"""The decoder architectures in float64, from their equations: the truth that both engines approach.
+"""The decoder architectures in float64, from their equations: the reference for both engines.
 
     h   = embed[token]
     h  += Wo · attention(rope(q), rope(k), v)              q, k, v = W n (+ b)
     h  += Wdown · (silu(Wgate m) * Wup m)                  n = rms(h) * attn_norm
     logits = Wout · (rms(h) * output_norm)                 m = rms(h) * ffn_norm
 
-    llama             a window, if the file has one, is that of all layers
-    llama, mistral3   turn neighbours; mistral3 also multiplies the query at position p by
+    llama             a window, if the file has one, applies to all layers
+    llama, mistral3   rotate neighbours; mistral3 also multiplies the query at position p by
                       1 + s · ln(1 + floor(p / original context))
-    qwen2             turns halves; biases on q, k, v
-    qwen3             turns halves; q and k of each head are normed before
+    qwen2             rotates halves; biases on q, k, v
+    qwen3             rotates halves; q and k of each head are normed before
     experts           the feed-forward part is Σ p_e · expert_e(m) over the experts with the largest
                       p = softmax(Wrouter m), their p divided by their sum
 
-Families that differ in more have a module of their own, with a class that reuses these pieces;
-MODULES says which.
+Families with more differences have their own module, with a class that reuses these parts; see
+MODULES.
 
 Sources: Touvron et al. 2023 (LLaMA); Su et al. 2021 (RoPE); Ainslie et al. 2023 (grouped-query
 attention); Jiang et al. 2023, 2024 (Mistral, Mixtral); Yang et al. 2024, 2025 (Qwen2, Qwen3), and Hugging Face's
@@ -30,7 +30,7 @@ import numpy as np
 import rope
 from gguf_file import GgufFile
 
-TURN_NEIGHBOURS = {"llama": True, "mistral3": True, "qwen2": False, "qwen3": False,
+ROTATES_NEIGHBOURS = {"llama": True, "mistral3": True, "qwen2": False, "qwen3": False,
                    "qwen3moe": False}
 
 # Architecture: the module with its class, which is named Reference.
@@ -47,7 +47,7 @@ def silu(x):
 
 
 def seen_keys(count, window=0, chunk=0):
-    """bool [count, count]: does the query of row i see the key of column j?
+    """Returns bool [count, count]: true if the query of row i sees the key of column j.
 
     `window` counts keys, the query's own included; a chunk begins at its multiples. 0: none.
     """
@@ -61,10 +61,10 @@ def seen_keys(count, window=0, chunk=0):
 
 
 def attend(q, k, v, seen, scale, cap=0.0, sinks=None):
-    """softmax(scale · q · k) · v where seen; q [tokens, heads, dim], k and v with fewer heads.
+    """Returns softmax(scale · q · k) · v over seen keys; q [tokens, heads, dim], k and v with fewer heads.
 
-    `cap`: scores become cap · tanh(score / cap). `sinks` [heads]: a logit of nothing in each
-    head's denominator.
+    `cap`: scores become cap · tanh(score / cap). `sinks` [heads]: a logit in each head's denominator
+    that belongs to no key.
     """
     heads, kv_heads = q.shape[1], k.shape[1]
     out = np.empty((len(q), heads, v.shape[-1]))
@@ -87,14 +87,14 @@ def attend(q, k, v, seen, scale, cap=0.0, sinks=None):
 class Decoder:
     """A model held in float64; REQUIRES memory of eight bytes per weight."""
 
-    OUTPUT_NORM = "output_norm"  # by what names a family's norms go
+    OUTPUT_NORM = "output_norm"  # the family's name of the last norm
     FFN_NORM = "ffn_norm"
 
     def __init__(self, path):
         self._file = GgufFile(path)
         self._meta = self._file.metadata
         self._prefix = self._meta["general.architecture"]
-        self._neighbours = TURN_NEIGHBOURS.get(self._prefix, False)  # NeoX's halves are usual
+        self._neighbours = ROTATES_NEIGHBOURS.get(self._prefix, False)  # most families rotate halves, as NeoX
         self.layers = self._key("block_count")
         self.heads = self._key("attention.head_count")
         self.kv_heads = self._key("attention.head_count_kv", self.heads)
@@ -108,7 +108,7 @@ class Decoder:
             self._weights.get("rope_freqs.weight", 1.0))
 
     def logits(self, tokens):
-        """float64 [tokens, vocab]; row i is the answer after token i."""
+        """Returns float64 [tokens, vocab]; row i has the logits after token i."""
         h = self._embed(np.asarray(tokens))
         for layer in range(self.layers):
             h = self._layer(h, layer)
@@ -140,20 +140,20 @@ class Decoder:
         return x @ self._weights[name + ".weight"].T + self._weights.get(name + ".bias", 0.0)
 
     def _rotation(self, layer):
-        """(frequencies [dims / 2], factor on what is turned) of a layer."""
+        """Returns (frequencies [dims / 2], factor on the rotated values) of a layer."""
         return self._freq, self._magnitude
 
     def _seen(self, layer, count):
-        """bool [count, count]: which keys each query of the layer sees."""
+        """Returns bool [count, count]: the keys that each query of the layer sees."""
         window = self._key("attention.sliding_window", 0) if self._prefix == "llama" else 0
         return seen_keys(count, window)
 
-    def _turned(self, name, x, heads, layer):
+    def _rotated(self, name, x, heads, layer):
         y = self._project(name, x).reshape(len(x), heads, -1)
         if name + "_norm.weight" in self._weights:
             y = self._norm(y, name + "_norm")
         freq, magnitude = self._rotation(layer)
-        return rope.turn(y, freq, magnitude, self._neighbours)
+        return rope.rotate(y, freq, magnitude, self._neighbours)
 
     def _temperatures(self, count):
         scale = self._key("attention.temperature_scale", 0.0)
@@ -163,9 +163,9 @@ class Decoder:
         return 1 + scale * np.log(1 + np.arange(count) // context)
 
     def _attention(self, block, x, layer):
-        q = self._turned(block + "attn_q", x, self.heads, layer)
+        q = self._rotated(block + "attn_q", x, self.heads, layer)
         q = q * self._temperatures(len(x))[:, None, None]
-        k = self._turned(block + "attn_k", x, self.kv_heads, layer)
+        k = self._rotated(block + "attn_k", x, self.kv_heads, layer)
         v = self._project(block + "attn_v", x).reshape(len(x), self.kv_heads, -1)
         out = attend(q, k, v, self._seen(layer, len(x)), 1 / np.sqrt(self.head_dim))
         return self._project(block + "attn_output", out.reshape(len(x), -1))
@@ -193,9 +193,9 @@ class Decoder:
 
 
 def load(path):
-    """The file's model, as the class of its architecture."""
+    """Returns the file's model, as the class of its architecture."""
     name = GgufFile(path).metadata["general.architecture"]
-    if name in TURN_NEIGHBOURS:
+    if name in ROTATES_NEIGHBOURS:
         return Decoder(path)
     return importlib.import_module(MODULES[name]).Reference(path)
 

@@ -1,13 +1,14 @@
 """deepseek2 in float64, from its equations, with the keys and values of every head written out.
 
-    [c | t] = Wa n;  c = rms(c) * norm;  t turned         q_h = [n_h | r_h] of Wq n, r_h turned
+    [c | t] = Wa n;  c = rms(c) * norm;  t rotated        q_h = [n_h | r_h] of Wq n, r_h rotated
     k_h = [Wk_h c | t];  v_h = Wv_h c                      scores (1 + m ln s)² / sqrt(|q_h|) · q_h · k_h
 
-    m, s   YaRN's multiplier and factor; what turns keeps its size
-    q      Wq n, or Wb (rms(Wa' n) * norm') where a file has these
-    experts that are everyone's, plus Σ w_e · expert_e(m), e those with the largest p + bias in the
-    best groups; p = softmax or sigmoid of Wrouter m; w = p, divided by their sum if so said, times
-    a factor. A group is as good as its best expert (softmax, V2), or its two best (sigmoid, V3).
+    m, s   YaRN's multiplier and factor; rotated values keep their size
+    q      Wq n, or Wb (rms(Wa' n) * norm') if a file has these
+    ffn    shared(m) + Σ w_e · expert_e(m), over the experts e with the largest p + bias in the best
+           groups; p = softmax or sigmoid of Wrouter m; w = p, divided by their sum if the file says
+           so, times a factor. A group's score is its best expert (softmax, V2) or the sum of its two
+           best (sigmoid, V3).
 
 Sources: DeepSeek-V2 (2024), section 2.1; DeepSeek-V3 (2024), section 2.1, and the modules
 published with the models (modeling_deepseek.py).
@@ -34,8 +35,8 @@ class Reference(Decoder):
                        * np.log(self._key("rope.scaling.factor")))
         self._scale = growth ** 2 / np.sqrt(self._query)
 
-    def _turn(self, x):
-        return rope.turn(x, self._freq, 1.0, self._neighbours)
+    def _rotate(self, x):
+        return rope.rotate(x, self._freq, 1.0, self._neighbours)
 
     def _queries(self, block, x):
         if block + "attn_q_a.weight" in self._weights:
@@ -45,10 +46,10 @@ class Reference(Decoder):
             q = self._project(block + "attn_q", x)
         q = q.reshape(len(x), self.heads, self._query)
         plain = self._query - self._rope
-        return np.concatenate([q[..., :plain], self._turn(q[..., plain:])], axis=-1)
+        return np.concatenate([q[..., :plain], self._rotate(q[..., plain:])], axis=-1)
 
     def _expanded(self, block, c):
-        """Every head's key, but for what turns, and value: [tokens, heads, dim] each."""
+        """Returns every head's key without the rotated values, and its value: [tokens, heads, dim] each."""
         if block + "attn_kv_b.weight" in self._weights:
             both = self._project(block + "attn_kv_b", c).reshape(len(c), self.heads, -1)
             return np.split(both, [self._query - self._rope], axis=-1)
@@ -60,9 +61,9 @@ class Reference(Decoder):
         q = self._queries(block, x)
         latent = self._project(block + "attn_kv_a_mqa", x)
         c = self._norm(latent[:, :self._rank], block + "attn_kv_a_norm")
-        turned = self._turn(latent[:, None, self._rank:])
+        rotated = self._rotate(latent[:, None, self._rank:])
         k, v = self._expanded(block, c)
-        k = np.concatenate([k, np.repeat(turned, self.heads, axis=1)], axis=-1)
+        k = np.concatenate([k, np.repeat(rotated, self.heads, axis=1)], axis=-1)
         out = attend(q, k, v, seen_keys(len(x)), self._scale)
         return self._project(block + "attn_output", out.reshape(len(x), -1))
 

@@ -1,19 +1,19 @@
 """gemma2 and gemma3 in float64.
 
-    h   = √width · embed[token]
+    h   = √hidden_size · embed[token]
     h  += rms(Wo · attention(rope(q), rope(k), v)) * post_attention_norm      q, k, v = W n
     h  += rms(Wdown · (gelu(Wgate m) * Wup m)) * post_ffw_norm                n, m normed as usual
     logits = cap(Wout · (rms(h) * output_norm))
 
-    gemma2   scores capped, cap(x) = c · tanh(x / c); of every two layers the first has a window
-    gemma3   q and k of each head normed before they turn; of every six layers the first five have a
-             window, and turn by base 1e4 (or rope.freq_base_swa) without scaling
+    gemma2   scores capped, cap(x) = c · tanh(x / c); the first of every two layers has a window
+    gemma3   q and k of each head normed before rotation; the first five of every six layers have a
+             window, and rotate with base 1e4 (or rope.freq_base_swa) without scaling
 
-gelu is its tanh form. The models of 27B scale queries by 1/√(width per head), the others by
-1/√(head's size): files tell them by their 46 (gemma2) or 62 (gemma3) layers alone.
+gelu is the tanh form. The 27B models scale queries by 1/√(hidden_size / heads), the others by
+1/√(head size). Only the number of layers, 46 (gemma2) or 62 (gemma3), identifies the 27B files.
 
 Sources: Gemma Team 2024, 2025; Hugging Face's modeling_gemma2.py and modeling_gemma3.py. Norms'
-weights hold the 1 that the published form adds.
+weights contain the 1 that the published form adds.
 """
 
 import numpy as np
@@ -69,8 +69,8 @@ class Reference(reference.Decoder):
         return h + self._norm(y, block + "post_ffw_norm")
 
     def _attention(self, block, x, layer):
-        q = self._turned(block + "attn_q", x, self.heads, layer)
-        k = self._turned(block + "attn_k", x, self.kv_heads, layer)
+        q = self._rotated(block + "attn_q", x, self.heads, layer)
+        k = self._rotated(block + "attn_k", x, self.kv_heads, layer)
         v = self._project(block + "attn_v", x).reshape(len(x), self.kv_heads, -1)
         out = reference.attend(q, k, v, self._seen(layer, len(x)), self.scale, self.score_cap)
         return self._project(block + "attn_output", out.reshape(len(x), -1))

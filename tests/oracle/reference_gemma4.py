@@ -1,17 +1,17 @@
 """gemma4 in float64, without experts.
 
-    h   = √width · embed[token]
+    h   = √hidden_size · embed[token]
     h  += rms(Wo · attention) * post_attention_norm
     h  += rms(Wdown · (gelu(Wgate m) * Wup m)) * post_ffw_norm
-    h  += rms(Wproj · (gelu(Wingate h) * input)) * post_norm      where layers have inputs
+    h  += rms(Wproj · (gelu(Wingate h) * input)) * post_norm      if layers have inputs
     h  *= layer_output_scale
     logits = cap(Wout · (rms(h) * output_norm))
 
-    attention  q and k of each head normed, then turned; v normed without a weight; scores are q · k.
-               Where there is no V matrix v is made of the K matrix's product. Window layers have a
-               head size and frequencies of their own. The last layers take k and v of the last own
-               layer of their kind
-    input      of layer i: (rms((Wmodel · h0 / √width)_i) * norm + √P · table[token]_i) / √2, with h0
+    attention  q and k of each head normed, then rotated; v normed without a weight; scores are q · k.
+               Without a V matrix, v is the K matrix's product. Layers with a window have their own
+               head size and frequencies. The last layers use k and v of the last layer of the same
+               kind that has them
+    input      of layer i: (rms((Wmodel · h0 / √hidden_size)_i) * norm + √P · table[token]_i) / √2, with h0
                the scaled embedding and P values for each layer
 
 Sources: Hugging Face's modeling_gemma4.py; names and keys as llama.cpp's converter writes them.
@@ -78,7 +78,7 @@ class Reference(reference.Decoder):
         if block + "attn_v.weight" in self._weights:
             v = self._project(block + "attn_v", x).reshape(len(x), kv_heads, -1)
         v = v / np.sqrt(np.mean(v * v, axis=-1, keepdims=True) + self.epsilon)
-        k = rope.turn(self._norm(k, block + "attn_k_norm"), *self._rotation(layer), False)
+        k = rope.rotate(self._norm(k, block + "attn_k_norm"), *self._rotation(layer), False)
         return k, v
 
     def _attend(self, block, x, layer, kept):
@@ -86,7 +86,7 @@ class Reference(reference.Decoder):
         if layer < self.own:
             kept[kind] = self._own_keys_and_values(block, x, layer)
         q = self._project(block + "attn_q", x).reshape(len(x), self.heads, -1)
-        q = rope.turn(self._norm(q, block + "attn_q_norm"), *self._rotation(layer), False)
+        q = rope.rotate(self._norm(q, block + "attn_q_norm"), *self._rotation(layer), False)
         seen = reference.seen_keys(len(x), self.window if kind else 0)
         out = reference.attend(q, *kept[kind], seen, 1.0)
         return self._project(block + "attn_output", out.reshape(len(x), -1))

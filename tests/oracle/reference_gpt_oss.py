@@ -1,15 +1,15 @@
 """gpt-oss in float64.
 
     h   = embed[token]
-    h  += Wo · attention + b           q, k, v = W n + b; each head's softmax has one logit more,
-                                       its sink, for which nothing is added
-    h  += Σ p_e · expert_e(m)          over the experts with the largest Wrouter m + b, p their
-                                       softmax among themselves
+    h  += Wo · attention + b           q, k, v = W n + b; each head's softmax has an additional
+                                       logit, its sink, without a value
+    h  += Σ p_e · expert_e(m)          over the experts with the largest Wrouter m + b, p the
+                                       softmax over these
     expert(m) = Wdown · (g · sigmoid(1.702 g) * (u + 1)) + b
     g = min(Wgate m + b, 7),  u = Wup m + b within ±7
 
-Of every two layers the first has a window. Halves turn; YaRN's ramp between whole pairs, as rope.py
-has it (the published code does not round its ends; llama.cpp does).
+The first of every two layers has a window. RoPE rotates halves. YaRN's ramp is between whole pairs, as
+in rope.py (the published code does not round its ends; llama.cpp does).
 
 Sources: OpenAI's gpt_oss/torch/model.py (2025) and Hugging Face's modeling_gpt_oss.py.
 """
@@ -33,8 +33,8 @@ class Reference(reference.Decoder):
         return h + self._experts(block, self._norm(h, block + "post_attention_norm"))
 
     def _attention(self, block, x, layer):
-        q = self._turned(block + "attn_q", x, self.heads, layer)
-        k = self._turned(block + "attn_k", x, self.kv_heads, layer)
+        q = self._rotated(block + "attn_q", x, self.heads, layer)
+        k = self._rotated(block + "attn_k", x, self.kv_heads, layer)
         v = self._project(block + "attn_v", x).reshape(len(x), self.kv_heads, -1)
         out = reference.attend(q, k, v, self._seen(layer, len(x)), 1 / np.sqrt(self.head_dim),
                                sinks=self._weights[block + "attn_sinks.weight"])

@@ -38,13 +38,13 @@ class Reference(reference.Decoder):
         kv_heads = self._key("attention.head_count_kv")[layer]
         if kv_heads == 0:
             return self._mamba(block, x)
-        turns = self._meta.get(self._prefix + ".rope.scaling.finetuned", True)
+        rotates = self._meta.get(self._prefix + ".rope.scaling.finetuned", True)
         freq, magnitude = self._rotation(layer)
         heads = {}
         for name, count in (("q", self.heads), ("k", kv_heads), ("v", kv_heads)):
             y = self._project(f"{block}attn_{name}", x).reshape(len(x), count, -1)
-            turned = turns and name != "v"
-            heads[name] = reference.rope.turn(y, freq, magnitude, True) if turned else y
+            rotated = rotates and name != "v"
+            heads[name] = reference.rope.rotate(y, freq, magnitude, True) if rotated else y
         out = reference.attend(heads["q"], heads["k"], heads["v"], self._seen(layer, len(x)),
                                self._key("attention.scale", 1 / np.sqrt(self.head_dim)))
         return self._project(block + "attn_output", out.reshape(len(x), -1))

@@ -1,7 +1,7 @@
 """lfm2 and lfm2moe in float64: short convolutions between two gates, and attention in some layers.
 
     b, c, x = Win n          h += Wout (c · conv(b · x))       layers with 0 KV heads
-    h += attention           with norms of each head's q and k, halves turned, in the others
+    h += attention           with norms of each head's q and k, halves rotated, in the others
 
     lfm2moe: h += Σ p_e expert_e(m), p = sigmoid(Wrouter m) over the experts with the largest p + bias,
     divided by their sum; dense parts in the first layers

@@ -1,8 +1,8 @@
 """llama4's text layers in float64, from their equations.
 
-Layers 4, 8, … (counted from 1) turn nothing and see everything; their queries at position p are
-multiplied by 1 + b · ln(1 + floor((p + 1) / n)). The others turn neighbours, then divide each
-head's query and key by its root mean square, and see the chunk of positions that the query is in.
+Layers 4, 8, … (counted from 1) have no rotation and see all positions; their queries at position p are
+multiplied by 1 + b · ln(1 + floor((p + 1) / n)). The others rotate neighbours, then divide each head's
+query and key by its root mean square, and see the positions of the query's chunk.
 In every step-th layer the feed-forward part is
 
     shared(m) + Σ_e expert_e(sigmoid(r_e) · m)      over the experts with the largest r = Wrouter m
@@ -43,7 +43,7 @@ class Reference(Decoder):
                    for name, heads in (("q", self.heads), ("k", self.kv_heads),
                                        ("v", self.kv_heads)))
         if self._turns(layer):
-            q, k = (rope.turn(y, self._freq, self._magnitude, self._neighbours) for y in (q, k))
+            q, k = (rope.rotate(y, self._freq, self._magnitude, self._neighbours) for y in (q, k))
             if self._norms_heads:
                 q, k = self._head_normed(q), self._head_normed(k)
         else:

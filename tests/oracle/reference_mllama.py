@@ -1,6 +1,6 @@
 """mllama's text layers in float64, from their equations: Llama 3.2 Vision.
 
-    llama's layers, and between them layers that look at an image's states s
+    llama's layers, and between them layers with cross-attention over an image's states s
     h += tanh(a) · Wo attention(rms(Wq n) * q_norm, rms(Wk s) * k_norm, Wv s)
     h += tanh(m) · ffn(rms(h))                      for tokens from the image's on; none before
 
@@ -20,7 +20,7 @@ class Reference(Decoder):
         self._cross = set(self._key("attention.cross_attention_layers"))
 
     def logits(self, tokens, states=None, at=None):
-        """float64 [tokens, vocab]; the image with `states` [any, width] comes at position `at`."""
+        """Returns float64 [tokens, vocab]; the image with `states` [any, hidden_size] is at position `at`."""
         self._states, self._at = states, len(tokens) if states is None else at
         return super().logits(tokens)
 

@@ -7,7 +7,7 @@
     h += Σ p_e expert_e(m) + sigmoid(w · m) shared(m)
 
 Key head j serves value heads j·r … j·r + r - 1; b and α come interleaved, r of one and r of the other
-for each key head. A part of each head turns, by halves.
+for each key head. A part of each head is rotated, by halves.
 
 Source: Qwen team, "Qwen3-Next" (2025), transformers' modeling_qwen3_next; Yang, Kautz,
 Hatamizadeh, "Gated delta networks" (2024).
@@ -50,9 +50,9 @@ class Reference(reference.Decoder):
     def _gated_attention(self, block, x, layer):
         both = self._project(block + "attn_q", x).reshape(len(x), self.heads, 2, self.head_dim)
         freq, magnitude = self._rotation(layer)
-        turn = lambda y: reference.rope.turn(y, freq, magnitude, False)
-        q = turn(self._norm(both[:, :, 0], block + "attn_q_norm"))
-        k = self._turned(block + "attn_k", x, self.kv_heads, layer)
+        rotate = lambda y: reference.rope.rotate(y, freq, magnitude, False)
+        q = rotate(self._norm(both[:, :, 0], block + "attn_q_norm"))
+        k = self._rotated(block + "attn_k", x, self.kv_heads, layer)
         v = self._project(block + "attn_v", x).reshape(len(x), self.kv_heads, -1)
         out = reference.attend(q, k, v, self._seen(layer, len(x)), 1 / np.sqrt(self.head_dim))
         out = out * sigmoid(both[:, :, 1])

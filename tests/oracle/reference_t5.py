@@ -1,15 +1,15 @@
-"""t5 in float64, from its equations: an encoder over one text, a decoder that looks at its output.
+"""t5 in float64, from its equations: an encoder over one text, a decoder with cross-attention.
 
     encoder   h += A(rms(h));  h += F(rms(h));  then rms(h)
-    decoder   h += A(rms(h)), backwards;  h += A(rms(h)) over the encoder's;  h += F(rms(h))
+    decoder   h += A(rms(h)), causal;  h += A(rms(h)) over the encoder's;  h += F(rms(h))
 
-    A         softmax(q · k + b[bucket(key - query)]) v, nothing scaled, nothing turned; over the
-              encoder's output there is no b
+    A         softmax(q · k + b[bucket(key - query)]) v, without scaling or rotation; without b
+              over the encoder's output
     F         down(gelu(gate n) * up n), gelu in its tanh form; or down(relu(up n))
-    logits    Wout rms(h); where that is the embedding, divided by sqrt(width)
+    logits    Wout rms(h); divided by sqrt(hidden_size) if Wout is the embedding
 
-Buckets: half of them for keys behind where both ways are seen. Of n for one way the first n / 2 are a
-distance each, the others grow geometrically up to distance 128.
+Buckets: for bidirectional attention, half of them are for later keys. Of the n buckets of one
+direction, the first n / 2 have one distance each; the others grow geometrically up to distance 128.
 
 Sources: Raffel et al. 2020 (T5); Hugging Face's modeling_t5 (`_relative_position_bucket`).
 """
@@ -54,7 +54,7 @@ class Reference:
         self._start = meta.get("t5.decoder_start_token_id", 0)
 
     def logits(self, tokens, text):
-        """float64 [1 + tokens, vocab], the encoder having read `text`; row 0 follows the start."""
+        """Returns float64 [1 + tokens, vocab] after the encoder has read `text`; row 0 follows the start token."""
         embed = self._weights["token_embd.weight"]
         seen = self._encoded(embed[np.asarray(text)])
         h = embed[np.asarray([self._start, *tokens])]
@@ -79,7 +79,7 @@ class Reference:
         return self._norm(h, "enc.output_norm")
 
     def _bias(self, name, count, both_ways):
-        """float64 [heads, count, count]: by head, query and key."""
+        """Returns float64 [heads, count, count]: by head, query and key."""
         table = self._weights[name + ".weight"]  # [buckets, heads]
         by_distance = np.array([table[bucket(d, len(table), both_ways)]
                                 for d in range(-count + 1, count)])

@@ -2,7 +2,7 @@
 
 Usage: report.py OUT.md FIGURES.json...
 
-FIGURES are those that compare.py leaves behind, and what the exactness checks report with
+FIGURES are the files that compare.py writes, and the reports of the exactness checks with
 --gtest_output=json:FILE.
 """
 
@@ -13,25 +13,25 @@ import sys
 
 TABLE_HEAD = """# Architectures
 
-This page is written by `tests/oracle/report.py` from the reports of a test run.
+`tests/oracle/report.py` writes this page from the reports of a test run.
 
-| architecture | its layers' caches | models | f32: KL to float64 | to llama.cpp | {checks} |
+| architecture | the layers' caches | models | f32: KL to float64 | to llama.cpp | {checks} |
 |---|---|---|---|---|{rules}|"""
 
 TABLE_FOOT = """
-*Models* are random-weight models of several shapes and weight types, each compared as the second
-part of this page says; *KL* is the worst mean over 536 positions in nats, past the window, the chunk
-and several checkpoints of those that have them. The columns after it count models for which all bits
-of all logits are the same: in chunks of 1, 7, 64 and 512 tokens, on 1 and 2 threads; in one batch
-with other sequences; after forks; after rewinds; in scattered cells; after random appends, forks and
-rewinds of four sequences. *Moved* counts models whose keys, turned to other positions by a removal
-in the middle, answer like those computed there (within 1e-4: turned keys are rounded once more, so
-their bits differ by design; recurrent states take in what was before, so there is nothing to compare).
-t5 and mllama, whose layers look at what an encoder put, have tests of their own for forks and rewinds
-(`tests/exactness/encoder_test.cc`, `image_test.cc`).
+*Models* counts random-weight models of several shapes and weight types. The second part of this page
+describes their comparison. *KL* is the largest mean over 536 positions in nats. The positions exceed
+the window and the chunk, and span several checkpoints, of models that have these. The columns after
+KL count models for which all bits of all logits are equal: in chunks of 1, 7, 64 and 512 tokens, on 1
+and 2 threads; in one batch with other sequences; after forks; after rewinds; in scattered cells; after
+random appends, forks and rewinds of four sequences. *Moved* counts models with equal logits, within
+1e-4, for keys that a removal in the middle has rotated to other positions and for keys computed at
+those positions. (Rotated keys are rounded twice, so their bits differ by design. Recurrent states
+depend on the removed tokens, so they cannot be compared.) t5 and mllama, which have cross-attention,
+have separate tests for forks and rewinds (`tests/exactness/encoder_test.cc`, `image_test.cc`).
 """
 
-# What the exactness checks show of a model, and the tests that show it.
+# Columns of the exactness checks, and the tests that they count.
 CHECKS = {"chunks, threads": "ChunksAndThreads", "company": "InCompany",
           "forks": "AfterASharedPrefix", "rewinds": "AfterTruncation",
           "scattered": "InScatteredCells", "random": "EveryRowIsExact",
@@ -40,18 +40,19 @@ CHECKS = {"chunks, threads": "ChunksAndThreads", "company": "InCompany",
 HEAD = """
 # Against llama.cpp and float64
 
-Random-weight models of each architecture and setting (`tools/make_model`), {shapes} shapes of each
-for every weight type; {tokens} tokens, of which the last 200 were chosen by llama.cpp; K and V in
-F32. `tests/oracle/compare.py` says what is measured and which bounds hold; the figures are those of
-the tests oracle.logits and oracle.matrix (`./dev report`). `./dev test` has two shapes of three types
-of each setting (oracle.architectures).
+The tests run random-weight models of each architecture and setting (`tools/make_model`): {shapes}
+shapes of each for every weight type, {tokens} tokens, of which llama.cpp chose the last 200, with K
+and V in F32. `tests/oracle/compare.py` defines the measurements and bounds. The figures come from the
+tests oracle.logits and oracle.matrix (`./dev report`). `./dev test` runs two shapes of three types of
+each setting (oracle.architectures).
 
-Each row has the worst of its shapes. KL is the mean over positions in nats, of our logits or of
-llama.cpp's against a float64 pass over the same (dequantised) weights; for experts in block types it
-is the median position's, of four models where one's says too little, as compare.py explains. *Ratio* is the largest of ours to llama.cpp's in
-one shape. *Greedy* counts the steps at which llama.cpp's margin exceeds its own noise, and those of
-them at which ours chose another token. What llama.cpp does not know is compared with float64 alone,
-over tokens that are all random.
+Each row has the largest value of its shapes. KL is the mean over positions in nats, of our logits or
+of llama.cpp's against a float64 pass over the same (dequantised) weights. For experts in block types
+it is the median over positions, of four models if one model's median is too uncertain (see
+compare.py). *Ratio* is the largest ratio of our KL to llama.cpp's in one shape. *Greedy clear* counts
+the steps at which llama.cpp's margin exceeds its own noise; *wrong* counts those of them at which our
+logits choose another token. Settings that llama.cpp does not know are compared with float64 alone,
+over random tokens.
 """
 
 
@@ -60,7 +61,7 @@ def takes_median(row):
 
 
 def distances(row):
-    """(ours, llama.cpp's): the pair that the bound of the row's type is about."""
+    """Returns (ours, llama.cpp's), the pair to which the bound of the row's type applies."""
     if takes_median(row):
         return row["median_ours_truth"], row.get("median_llama_truth")
     return row["kl_ours_truth"], row.get("kl_llama_truth")
@@ -79,7 +80,7 @@ def line(name, rows):
 
 
 def exactness_tests(reports):
-    """(architecture, test's name, its kinds of cache, did it pass) of each."""
+    """Yields (architecture, test name, kinds of cache, passed) of each test."""
     for suite in (suite for report in reports for suite in report.get("testsuites", [])):
         for test in suite["testsuite"]:
             if "architecture" in test:
@@ -101,7 +102,7 @@ def table_line(architecture, rows, tests):
 
 
 def table(rows, reports):
-    """One line for each architecture: what was compared, and what was found the same."""
+    """Returns a line per architecture: the numbers of compared and of equal models."""
     tests = list(exactness_tests(reports))
     lines = [TABLE_HEAD.format(checks=" | ".join(CHECKS), rules="|".join(["---"] * len(CHECKS)))]
     for architecture in dict.fromkeys(row["architecture"] for row in rows):

@@ -2,9 +2,9 @@
 
     plain    f_i = base^(-2i / dims)                                        Su et al. 2021
     linear   f_i / factor                                                   Chen et al. 2023
-    yarn     f_i / factor where a pair turns less than beta_slow times within the original
-             context, f_i where it turns more than beta_fast times, linear in i between; and
-             1 + 0.1 ln(factor) on the turned values                        Peng et al. 2023
+    yarn     f_i / factor for pairs with less than beta_slow rotations within the original
+             context, f_i for pairs with more than beta_fast, linear in i between; and
+             1 + 0.1 ln(factor) on the rotated values                       Peng et al. 2023
     llama3   f_i / d_i, with the divisors d as the file's rope_freqs tensor
 
 YaRN's ramp runs between whole pairs, the lower rounded down and the upper up, as in the authors'
@@ -17,8 +17,8 @@ import math
 import numpy as np
 
 
-def _pair_that_turns(turns, dims, base, context):
-    return dims * math.log(context / (turns * 2 * math.pi)) / (2 * math.log(base))
+def _pair_of_rotations(rotations, dims, base, context):
+    return dims * math.log(context / (rotations * 2 * math.pi)) / (2 * math.log(base))
 
 
 def _yarn(freq, meta, prefix, base, factor):
@@ -27,10 +27,10 @@ def _yarn(freq, meta, prefix, base, factor):
     context = meta.get(scaling + "original_context_length", meta[prefix + ".context_length"])
     fast = meta.get(scaling + "yarn_beta_fast", 32.0)
     slow = meta.get(scaling + "yarn_beta_slow", 1.0)
-    low = max(math.floor(_pair_that_turns(fast, dims, base, context)), 0)
-    high = min(math.ceil(_pair_that_turns(slow, dims, base, context)), dims - 1)
+    low = max(math.floor(_pair_of_rotations(fast, dims, base, context)), 0)
+    high = min(math.ceil(_pair_of_rotations(slow, dims, base, context)), dims - 1)
     if low == high:
-        high += 0.001  # no division by zero
+        high += 0.001  # avoids a division by zero
     interpolated = np.clip((np.arange(len(freq)) - low) / (high - low), 0, 1)
 
     def magnitude(scale):
@@ -42,12 +42,12 @@ def _yarn(freq, meta, prefix, base, factor):
 
 
 def plain(base, dims):
-    """Frequencies [dims / 2] without any scaling."""
+    """Returns frequencies [dims / 2] without any scaling."""
     return base ** (-np.arange(0, dims, 2, dtype=np.float64) / dims)
 
 
 def rotation(meta, prefix, dims, divisors):
-    """(frequencies [dims / 2], factor on what is turned) of the file with these keys."""
+    """Returns (frequencies [dims / 2], factor on the rotated values) of the file with these keys."""
     base = meta.get(prefix + ".rope.freq_base", 10000.0)
     freq = plain(base, dims) / divisors
     kind = meta.get(prefix + ".rope.scaling.type", "none")
@@ -57,12 +57,12 @@ def rotation(meta, prefix, dims, divisors):
     if kind == "yarn":
         return _yarn(freq, meta, prefix, base, factor)
     if kind != "none":
-        raise ValueError(f"rope scaling {kind!r} is not known to the reference")
+        raise ValueError(f"rope scaling {kind!r} is not supported by the reference")
     return freq, 1.0
 
 
-def turn(x, freq, magnitude, neighbours):
-    """Turns x [tokens, heads, head_dim], token t by t · freq.
+def rotate(x, freq, magnitude, neighbours):
+    """Rotates x [tokens, heads, head_dim], token t by t · freq.
 
     The pairs are neighbours (2i, 2i + 1) in llama's files, halves (i, i + dims / 2) in others.
     """
@@ -72,7 +72,7 @@ def turn(x, freq, magnitude, neighbours):
     dims = 2 * len(freq)
     one = slice(0, dims, 2) if neighbours else slice(0, dims // 2)
     two = slice(1, dims, 2) if neighbours else slice(dims // 2, dims)
-    turned = x.copy()
-    turned[..., one] = x[..., one] * cos - x[..., two] * sin
-    turned[..., two] = x[..., one] * sin + x[..., two] * cos
-    return turned
+    rotated = x.copy()
+    rotated[..., one] = x[..., one] * cos - x[..., two] * sin
+    rotated[..., two] = x[..., one] * sin + x[..., two] * cos
+    return rotated

@@ -95,32 +95,35 @@ void AddRopeAndExperts(CLI::App& app, Flags& flags) {
 }
 
 void AddFamilies(CLI::App& app, FamilyShape& family) {
-  app.add_option("--chunk", family.chunk,
-                 "llama4: tokens of a chunk (default: the key is missing)");
+  app.add_option("--chunk", family.chunk, "llama4: tokens of a chunk (default: no key)");
   app.add_option("--expert-step", family.expert_step,
-                 "llama4: every so many layers have experts (default: 2)");
+                 "llama4: N: every N-th layer has experts (default: 2)");
   app.add_option("--temperature-length", family.temperature_length,
-                 "llama4: tokens after which queries grow (default: the key is missing)");
+                 "llama4: tokens per step of the queries' factor (default: no key)");
   app.add_option("--kv-rank", family.kv_rank, "deepseek2: values of the latent vector (64)");
-  app.add_option("--q-rank", family.q_rank, "deepseek2: of queries' latent vector (none)");
+  app.add_option("--q-rank", family.q_rank,
+                 "deepseek2: values of the queries' latent vector (none)");
   app.add_option("--rope-dims", family.rope_dims,
-                 "deepseek2: values that turn, beside a head (32)");
+                 "deepseek2: rotated values of a head, besides --head-dim (32)");
   app.add_option("--dense-layers", family.dense_layers, "deepseek2: layers without experts (0)");
-  app.add_option("--shared-experts", family.shared_experts, "deepseek2: of each layer (1)");
+  app.add_option("--shared-experts", family.shared_experts,
+                 "deepseek2: shared experts of each layer (1)");
   app.add_option("--expert-groups", family.expert_groups, "deepseek2: groups of experts (none)");
-  app.add_option("--expert-groups-used", family.expert_groups_used, "deepseek2: best groups (1)");
-  app.add_flag("--sigmoid-experts", family.sigmoid_experts, "deepseek2: gated as in V3");
-  app.add_option("--decoder-layers", family.decoder_layers, "t5: of the decoder (as --layers)");
+  app.add_option("--expert-groups-used", family.expert_groups_used,
+                 "deepseek2: groups that a token uses (1)");
+  app.add_flag("--sigmoid-experts", family.sigmoid_experts, "deepseek2: sigmoid router, as in V3");
+  app.add_option("--decoder-layers", family.decoder_layers,
+                 "t5: layers of the decoder (as --layers)");
   app.add_flag("--ungated", family.ungated, "t5: feed-forward parts with ReLU");
   app.add_flag("--whole-kv", family.whole_kv, "deepseek2: keys and values as in old files");
   app.add_option("--attention-step", family.attention_step,
-                 "lfm2, qwen3next, granitehybrid: every so many layers are attention (default: 2)");
+                 "lfm2, qwen3next, granitehybrid: N: every N-th layer is attention (default: 2)");
   app.add_option("--state-dim", family.state_dim,
                  "qwen3next, granitehybrid: values of a key of the state (default: 32)");
   app.add_option("--state-heads", family.state_heads,
                  "qwen3next, granitehybrid: heads of the state (default: 8)");
   app.add_option("--state-groups", family.state_groups,
-                 "qwen3next, granitehybrid: groups of heads with a key of their own (default: 2)");
+                 "qwen3next, granitehybrid: groups of heads that share keys (default: 2)");
   app.add_flag("--turns", family.rotates, "granitehybrid: queries and keys are rotated");
 }
 

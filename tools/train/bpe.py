@@ -8,7 +8,7 @@ import words
 
 VOCAB_SIZE = 1024
 
-# Words that users type and the stories lack; they fill what room is left.
+# Words that users type and the stories lack; they fill the rest of the vocabulary.
 COMMON = (
     "the of and a to in is you that it he was for on are as with his they I at "
     "be this have from or one had by word but not what all were we when your can "
@@ -26,12 +26,12 @@ COMMON = (
 
 
 def alphabet():
-  """Single characters that are pieces: the space mark and printable ASCII."""
+  """Returns the single characters that are pieces: the space mark and printable ASCII."""
   return [spm.SPACE] + [chr(c) for c in range(0x21, 0x7F)]
 
 
 def corpus_units(stories=4000, seed=0):
-  """Units of generated text with how often each came."""
+  """Returns the units of generated text, with their counts."""
   generator = story.Generator(f"vocabulary {seed}")
   counts = collections.Counter()
   for i in range(stories):
@@ -47,7 +47,7 @@ def learn(size=VOCAB_SIZE):
   """Returns a Tokenizer of exactly `size` entries."""
   letters = alphabet()
   room = size - spm.FIRST_PIECE - len(letters)
-  # The square root brings rare words' merges forward: all of them shall fit.
+  # The square root brings rare words' merges forward, so that all words fit.
   weights = {unit: count ** 0.5 for unit, count in corpus_units().items()}
   merges = _merges(weights, room, [])
   extra = {spm.SPACE + word: 1.0 / (1 + i) for i, word in enumerate(COMMON)}
@@ -56,7 +56,7 @@ def learn(size=VOCAB_SIZE):
 
 
 def _merges(weights, most, known):
-  """`known` and new merges, at most `most`; stops when all units are whole."""
+  """Returns `known` and new merges, at most `most`; stops when all units are whole."""
   merges = list(known)
   ranks = {piece: i for i, piece in enumerate(merges)}
   split = {unit: _apply(unit, ranks) for unit in weights}
@@ -87,7 +87,7 @@ def _apply(unit, ranks):
 
 
 def story_words():
-  """Every word of the lists, for checks."""
+  """Returns every word of the lists, for checks."""
   lists = (words.NAMES, words.COLOURS, words.THINGS, words.FOODS, words.HOMES,
            words.ITEMS, words.ANIMALS, words.JOBS)
   return sorted({word for entries in lists for word in entries})

@@ -1,7 +1,7 @@
 """Settings that must be made before PyTorch is loaded: import this first.
 
-OpenBLAS 0.3.21 takes newer Xeons for SSE3 machines, which costs a factor of
-ten, so it is told what the processor can do. What the user has set stays.
+OpenBLAS 0.3.21 treats newer Xeons as SSE3 machines, which costs a factor of
+ten, so this sets the processor type. The user's own setting has precedence.
 """
 
 import os

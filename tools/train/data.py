@@ -1,8 +1,8 @@
 """Batches of stories: one story a row, with a weight for each target.
 
 A row is <s>, a story of about the row's length, </s>, and padding of weight 0.
-The words that an answer turns on weigh more than the rest: they are a few in a
-hundred tokens, and they are what the model is for.
+The words that decide an answer weigh more than the rest: they are a few in a
+hundred tokens, and the model exists to predict them.
 """
 
 import dataclasses
@@ -16,20 +16,20 @@ import story
 
 @dataclasses.dataclass(frozen=True)
 class Mix:
-  """What kinds of stories a stage of the training sees."""
+  """The kinds of stories in a stage of the training."""
   length: int                 # tokens of a row
-  question_share: tuple       # of a story with questions: from, to
+  question_share: tuple       # share of questions in a story that has them: from, to
   plain: float                # share of stories without questions
   kinds: tuple = (6, 6)       # of facts in a story: from, to
   people: tuple = (2, 8)
-  retold: bool = False        # no story: bare facts, told again and again
+  retold: bool = False        # no story: repeated bare facts
   other_forms: float = 0.0
   mention_rate: float = 0.15
   answer_weight: float = 5.0
 
 
 class Stories:
-  """An endless row of batches; the same seed gives the same batches."""
+  """An endless series of batches; the same seed gives the same batches."""
 
   def __init__(self, tokenizer, seed):
     self._tokenizer = tokenizer

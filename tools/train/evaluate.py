@@ -6,8 +6,8 @@
   tools/train/evaluate.py models/story.gguf --write models/questions.jsonl
 
 Every story is asked several questions, each right after the story as a user
-would. An answer counts when all its tokens, the full stop too, come out of
-greedy decoding. The distance of a question is the number of tokens from the
+would. An answer is right if greedy decoding gives all its tokens, including the
+full stop. The distance of a question is the number of tokens from the
 end of the last sentence that tells the fact to the question.
 """
 
@@ -25,7 +25,7 @@ import llama
 import spm
 import story
 
-LENGTHS = (110, 230, 450, 850, 1250)   # of story and questions; a third is asked
+LENGTHS = (110, 230, 450, 850, 1250)   # of story and questions; questions take a third
 SHARE = 0.25
 BUCKETS = ((0, 100), (100, 200), (200, 400), (400, 800), (800, 1024))
 
@@ -38,7 +38,7 @@ class Case:
   distance: int
   kind: str
   form: int
-  reserved: bool            # the combination never came up in training
+  reserved: bool            # the combination was never in training
 
 
 def cases_of(generator, tokenizer, length, most):
@@ -58,7 +58,7 @@ def cases_of(generator, tokenizer, length, most):
 
 
 class Greedy:
-  """Greedy decoding with kept keys and values."""
+  """Greedy decoding with cached keys and values."""
 
   def __init__(self, path):
     self.model = export.load_model(path)
@@ -70,7 +70,7 @@ class Greedy:
     return past
 
   def answers(self, past, case):
-    """Whether the answer comes out; `past` holds the body and stays as it is."""
+    """Returns whether the model gives the answer. `past` holds the body and is not changed."""
     past = past.copy()
     ids = self.tokenizer.encode_part(case.question)
     for token in self.tokenizer.encode_part(case.answer + "."):
@@ -81,7 +81,7 @@ class Greedy:
     return True
 
   def continue_text(self, text, most=300, temperature=0.0, seed=0):
-    """Text up to </s>, and whether that came."""
+    """Returns the text up to </s>, and whether </s> came."""
     torch.manual_seed(seed)
     past, ids, out = llama.Past(self.model.config), [spm.BOS], []
     ids += self.tokenizer.encode(text)
@@ -103,7 +103,7 @@ class Greedy:
 
 
 class Tally:
-  """Right answers by some key."""
+  """Counts right answers by a key."""
 
   def __init__(self):
     self._counts = collections.defaultdict(lambda: [0, 0])

@@ -1,4 +1,4 @@
-"""From a trained model to a GGUF file, and back to PyTorch."""
+"""Writes a trained model to a GGUF file, and loads it back into PyTorch."""
 
 import torch
 
@@ -20,7 +20,7 @@ def write_model(path, model, tokenizer, name):
 
 
 def load_model(path):
-  """The model of a file that `write_model` wrote, with dequantised weights."""
+  """Loads a file that `write_model` wrote, with dequantised weights."""
   metadata, tensors = gguf.read(path)
   architecture = metadata["general.architecture"]
   make = {"lfm2": lfm2.Lfm2, "llama": llama.Llama}[architecture]
@@ -37,7 +37,7 @@ def load_tokenizer(path):
 
 
 def make_model(config):
-  """The architecture that the configuration belongs to, not trained."""
+  """Returns an untrained model of the configuration's architecture."""
   return lfm2.Lfm2(config) if isinstance(config, lfm2.Config) else llama.Llama(config)
 
 
@@ -65,7 +65,7 @@ def _shape(config, architecture):
       "vocab_size": gguf.u32(config.vocab),
   }
   if architecture == "lfm2":
-    # A layer without keys is one with a convolution.
+    # A layer without keys is a convolution.
     shape["attention.head_count_kv"] = gguf.array(
         gguf.I32, [config.kv_heads if has else 0 for has in config.attention])
     shape["shortconv.l_cache"] = gguf.u32(config.taps)

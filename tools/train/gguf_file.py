@@ -1,4 +1,4 @@
-"""Writes and reads GGUF version 3 files, as far as the shipped models need it.
+"""Writes and reads the part of GGUF version 3 that the shipped models need.
 
 Layout: magic, version, counts, metadata pairs, tensor infos, padding, tensor
 data; each tensor starts at a multiple of 32 bytes. All little-endian. The

@@ -1,11 +1,11 @@
-"""The lfm2 architecture in PyTorch: short convolutions and attention in turns.
+"""The lfm2 architecture in PyTorch: short convolutions alternating with attention.
 
-Layers with a convolution gate it on both sides and look a few tokens back:
+Layers with a convolution gate its input and output; it sees a few tokens back:
 
   b, c, x = in_proj(norm(h));  y[t] = sum_j conv[:, j] * (b * x)[t - taps + 1 + j]
   h += out_proj(c * y)
 
-Layers with attention norm each head's query and key and turn its halves, pairs
+Layers with attention norm each head's query and key and rotate its halves, pairs
 (x[i], x[i + size / 2]). Everything else is llama's (`llama.py`). Module names
 are those of GGUF tensors.
 
@@ -24,7 +24,7 @@ import llama
 @dataclasses.dataclass(frozen=True)
 class Config(llama.Config):
   taps: int = 6                                   # tokens that a convolution sees
-  attention: tuple = (False, True, False, True)   # of each layer: else a convolution
+  attention: tuple = (False, True, False, True)   # of each layer; False: a convolution
 
 
 HYBRID = Config()
@@ -131,7 +131,7 @@ class Lfm2(nn.Module):
 
 
 def _rotate(x, turn):
-  """The same turn as llama's, of halves instead of neighbours."""
+  """The same rotation as llama's, of halves instead of neighbours."""
   half = x.shape[-1] // 2
   pairs = torch.complex(x[..., :half], x[..., half:]) * turn
   return torch.cat((pairs.real, pairs.imag), -1)
@@ -139,13 +139,13 @@ def _rotate(x, turn):
 
 @torch.no_grad()
 def from_llama(model, teacher, ids):
-  """Starts `model` where `teacher`, a trained llama of the same sizes, is; `ids` is some of
+  """Starts `model` from `teacher`, a trained llama of the same sizes; `ids` is some of
   its text.
 
-  Layer 0 there has heads that look a few tokens back, whatever these are. Here taps
-  do the same with the head's own values, between gates that stand open. Attention
-  keeps its matrices, halves in place of neighbours; its norms have the gain that
-  queries and keys have there. Other convolutions begin with nothing to say.
+  The teacher's layer 0 has heads that attend a few tokens back, whatever these are.
+  Here taps do the same with the head's own values, between open gates. Attention
+  keeps its matrices, with halves in place of neighbours; its norms have the gain of
+  the teacher's queries and keys. Other convolutions start with zero output.
   """
   c = model.config
   own, other = model.state_dict(), teacher.state_dict()
@@ -168,7 +168,7 @@ def _halves(c, block, source):
     rows = getattr(source, name).weight.view(heads, c.head_size // 2, 2, c.width)
     weight = rows.transpose(1, 2).reshape(-1, c.width)
     getattr(block, name).weight.copy_(weight)
-    # Normed inputs have unit mean square, so rows say how large a head gets.
+    # Normed inputs have unit mean square, so the rows' size is the head's size.
     gain = (weight.square().sum(1) * source.attn_norm.weight.square().mean()).mean().sqrt()
     getattr(block, name + "_norm").weight.fill_(gain.item())
 
@@ -179,7 +179,7 @@ def _look_back(c, conv, teacher, ids):
   values = source.attn_v.weight.view(c.kv_heads, c.head_size, c.width)
   before, after, x = conv.in_proj.weight.chunk(3, 0)
   x.copy_(values.repeat_interleave(group, 0).reshape(c.width, c.width))
-  # What every token's normed embedding has in common opens the gates.
+  # The common component of all tokens' normed embeddings opens the gates.
   normed = source.attn_norm(teacher.token_embd(ids))
   common = normed.mean(0)
   for gate in (before, after):
@@ -190,13 +190,13 @@ def _look_back(c, conv, teacher, ids):
 
 
 def _shares_by_distance(c, block, normed):
-  """[heads, taps]: how much of the value 0, 1, ... tokens back a head takes, on average."""
+  """Returns [heads, taps]: a head's mean attention weight 0, 1, ... tokens back."""
   turn = llama.rotation(c)[:c.taps, 0]
   pairs = lambda y, heads: torch.view_as_complex(
       y.view(len(normed), heads, c.head_size // 2, 2))
   q = pairs(block.attn_q(normed), c.heads)
   k = pairs(block.attn_k(normed), c.kv_heads).repeat_interleave(c.heads // c.kv_heads, 1)
-  count = len(normed) - c.taps + 1   # of the queries that have so many tokens before them
+  count = len(normed) - c.taps + 1   # queries with that many tokens before them
   scores = torch.stack([
       (q[-count:] * turn[j] * k[c.taps - 1 - j:][:count].conj()).real.sum(-1)
       for j in range(c.taps)], -1)

@@ -29,7 +29,7 @@ class Config:
   rope_base: float = 10000.0
   eps: float = 1e-5
   window: int = 0          # tokens that a query of a windowed layer sees
-  windowed: tuple = ()     # of each layer: has it a window? Empty: none has
+  windowed: tuple = ()     # of each layer: whether it has a window; empty: none
 
   @property
   def head_size(self):
@@ -104,7 +104,7 @@ def attention(q, k, v, mask):
 
 def _attend(q, k, v, mask):
   """q [n, group, queries, size], k [n, size, keys], v [n, keys, size]; keys
-  that no query sees are left out at both ends, so their cost is not paid."""
+  that no query sees are left out at both ends, to save their cost."""
   n, group, queries, size = q.shape
   seen = (mask == 0).any(0).nonzero()
   first, end = int(seen[0]), int(seen[-1]) + 1
@@ -115,7 +115,7 @@ def _attend(q, k, v, mask):
 
 
 def rotation(config):
-  """Complex factors [context, 1, head size / 2] that turn pairs."""
+  """Complex factors [context, 1, head size / 2] that rotate pairs."""
   angle = torch.arange(config.context).double()[:, None] * (
       config.rope_base ** (-torch.arange(0, config.head_size, 2).double()
                            / config.head_size))
@@ -171,7 +171,7 @@ class Llama(nn.Module):
 
 
 class LayerPast:
-  """What one layer keeps: keys and values, or a convolution's last inputs."""
+  """The cache of one layer: keys and values, or a convolution's last inputs."""
 
   def __init__(self):
     self._k = self._v = None

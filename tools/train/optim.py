@@ -11,7 +11,7 @@ _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 
 
 def orthogonalise(matrix, steps=5):
-  """About U V^T of the singular value decomposition U S V^T."""
+  """Returns an approximation of U V^T of the decomposition U S V^T."""
   a, b, c = _NEWTON_SCHULZ
   x = matrix / (matrix.norm() + 1e-7)
   tall = x.shape[0] > x.shape[1]

@@ -1,12 +1,12 @@
-"""A structured start: the look-up circuit is laid out, training makes it work.
+"""A structured start: it lays out the look-up circuit, and training completes it.
 
-From random weights a small model needs many millions of tokens until it looks
-facts up by their subject; that is one sudden step, late in the training. So
+From random weights a small model needs many millions of tokens before it looks
+facts up by their subject; this is one sudden step, late in training. Therefore
 the first two layers start near the circuit that such models find by themselves
 (Olsson et al. 2022, "In-context learning and induction heads"):
 
-  layer 0   head h looks a fixed number of tokens back (1 to 5) and writes what
-            it sees into its own part of the residual stream;
+  layer 0   head h attends a fixed number of tokens back (1 to 5) and writes the
+            result into its own part of the residual stream;
   layer 1   a query whose subject is d tokens back finds keys whose subject is
             d + 1 tokens back, which are the values that follow the same words,
             and copies their token.
@@ -20,7 +20,7 @@ _BACK = (1, 2, 3, 4, 5, 2, 3, 1)  # of the heads of layer 0
 _SIGMA = 0.05                     # of the embeddings
 _NOISE = 0.1                      # of other queries and keys, times width^-1/2
 _PEAK = 8.0                       # score of each pair of a look-back head
-_WRITE = 0.25                     # how loudly layer 0 writes
+_WRITE = 0.25                     # scale of layer 0's output
 _MATCH = 1.9                      # gain of the queries and keys of layer 1
 
 
@@ -36,14 +36,14 @@ def prepare(model):
 
 
 def _embeddings(weight):
-  """Component 0 is the same for all tokens and as large as all the rest: what
-  look-back heads read. It adds the same to every logit, so it costs nothing."""
+  """Component 0 is the same for all tokens and as large as all the rest; the
+  look-back heads read it. It adds the same to every logit, so it costs nothing."""
   weight.normal_(std=_SIGMA)
   weight[:, 0] = _SIGMA * weight.shape[1] ** 0.5
 
 
 def _look_back(c, block, written):
-  """Queries and keys are one vector, turned by the distance to look back."""
+  """Queries and keys are one vector, rotated by the distance to attend back."""
   block.attn_q.weight.normal_(std=_NOISE * c.width ** -0.5)
   block.attn_k.weight.normal_(std=_NOISE * c.width ** -0.5)
   q = block.attn_q.weight.view(c.heads, -1, 2, c.width)
@@ -63,7 +63,7 @@ def _look_back(c, block, written):
 
 
 def _match(c, block, written):
-  """Only the slowly turning half of a head is used: it reaches far."""
+  """Uses only the slowly rotating half of a head, which sees far back."""
   block.attn_q.weight.normal_(std=_NOISE * c.width ** -0.5)
   block.attn_k.weight.normal_(std=_NOISE * c.width ** -0.5)
   half, group = c.head_size // 2, c.heads // c.kv_heads

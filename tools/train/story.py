@@ -32,7 +32,7 @@ def count_tokens(text):
 
 @dataclasses.dataclass(frozen=True)
 class Fact:
-  """One thing that is so in a story; `values` are what the answers turn on."""
+  """A fact of a story; `values` are the words that decide an answer."""
   kind: str
   subject: str
   values: tuple
@@ -58,7 +58,7 @@ class Fact:
 
 @dataclasses.dataclass(frozen=True)
 class _Form:
-  """How facts of one kind are told; the first question form is the usual one."""
+  """The sentences for facts of one kind; the first question form is the usual one."""
   statement: str
   questions: tuple
   mentions: tuple
@@ -106,7 +106,7 @@ _FORMS = {
 
 
 def reserved(kind, subject, values):
-  """Whether this combination is kept for held-out stories."""
+  """Returns whether this combination is reserved for held-out stories."""
   key = " ".join((kind, subject) + tuple(values))
   return zlib.crc32(key.encode()) % 8 == 0
 
@@ -187,9 +187,9 @@ class Generator:
     return story
 
   def retold(self, length, kinds):
-    """Parts (see Story.parts) of a row of bare facts, with a scene here and
-    there, told again in other orders until `length` tokens are full: the
-    plainest thing in which facts must be told apart by subject and verb."""
+    """Returns parts (see Story.parts) of a row of bare facts and a few scenes,
+    repeated in other orders up to `length` tokens: the simplest text in which
+    subject and verb distinguish facts."""
     rng = self._rng
     people = rng.sample(words.NAMES, rng.randint(3, 4 + length // 128))
     scene_rate = rng.uniform(0, min(0.6, length / 1500))
@@ -210,16 +210,16 @@ class Generator:
 
   def _opening(self, with_questions):
     """Stories that start like a tale seldom end in questions, so that a tale
-    told from "Once upon a time" comes to its own end."""
+    generated from "Once upon a time" reaches its end."""
     rng = self._rng
     kind = rng.choices((scenes.TALES, scenes.DAYS, ("",)),
                        (0.1, 0.7, 0.2) if with_questions else (0.7, 0.3, 0))[0]
     return rng.choice(kind)
 
   def _tale(self, spec):
-    """A story as one would tell it: everybody is introduced with one fact, then
-    one event leads to the next, until the day ends. Its order is regular, so
-    that a model that always takes the likeliest word tells a good one."""
+    """A story in a regular order: everybody is introduced with one fact, then one
+    event leads to the next, until the day ends. Greedy decoding therefore
+    generates a good one."""
     rng = self._rng
     first, count = rng.randrange(len(words.NAMES)), rng.randint(2, 4)
     people = [words.NAMES[(first + i) % len(words.NAMES)] for i in range(count)]
@@ -246,7 +246,7 @@ class Generator:
     return self._rng.randint(least, max(least, min(most, 2 + spec.length // 90)))
 
   def _facts(self, spec, people):
-    """All facts the story may tell, in the order in which it would."""
+    """Returns all facts that the story may tell, in that order."""
     rng = self._rng
     kinds = rng.sample(tuple(_FORMS), spec.kinds)
     subjects = []
@@ -281,7 +281,7 @@ class Generator:
     """Facts, mentions and scenes, mixed, until the budget is used."""
     rng = self._rng
     most_facts = spec.length // 24 + 1
-    if spec.question_share > 0:   # no more than can be asked, and some over
+    if spec.question_share > 0:   # as many as can be asked, and a few more
       most_facts = int(spec.length * spec.question_share / 14) + rng.randint(1, 4)
     out = self._row(people, facts[:most_facts], budget)
     told = [fact for _, fact in out if fact is not None]

@@ -23,7 +23,7 @@ _EACH = (_TINY, _WINDOW, _HYBRID)
 
 
 def _random_model(config):
-  """With every parameter drawn, so that none stands at its neutral start."""
+  """Returns a model with every parameter random, so that none has its neutral start."""
   torch.manual_seed(1)
   model = export.make_model(config).eval().requires_grad_(False)
   for p in model.parameters():
@@ -49,12 +49,12 @@ class ModelTest(unittest.TestCase):
     other = ids.clone()
     other[0, 10] = (other[0, 10] + 1) % 1024
     moved = (model(ids) - model(other)).abs().amax(-1)[0]
-    # Two layers: what stood at 10 reaches 10 + 2 * 19.
+    # Two layers: the token at 10 affects positions up to 10 + 2 * 19.
     self.assertGreater(moved[48].item(), 0)
     self.assertEqual(moved[49:].max().item(), 0)
 
   def test_a_hybrid_starts_like_its_teacher(self):
-    """Where layer 0 looks back by fixed distances, taps do the same."""
+    """If layer 0 attends back by fixed distances, taps do the same."""
     torch.manual_seed(1)
     teacher = llama.Llama(llama.MAIN).eval()
     start.prepare(teacher)
@@ -74,7 +74,7 @@ class ModelTest(unittest.TestCase):
     self.assertLess(alike[1], 0.5)
 
   def test_first_layer_looks_back(self):
-    """After `prepare`, a token's state tells what stood before it."""
+    """After `prepare`, a token's state identifies the tokens before it."""
     torch.manual_seed(1)
     model = llama.Llama(llama.MAIN).eval()
     start.prepare(model)
@@ -131,7 +131,7 @@ class FileTest(unittest.TestCase):
     self.assertEqual(again.config, config)
     self.assertEqual((words.tokens, words.scores, words.types),
                      (tokenizer.tokens, tokenizer.scores, tokenizer.types))
-    # Quantising what was quantised changes next to nothing.
+    # Quantising quantised values changes almost nothing.
     self.assertEqual(len(first), len(second))
 
   def test_tensors_are_aligned(self):

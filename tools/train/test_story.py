@@ -1,4 +1,4 @@
-"""Checks of the story generator: what it tells is consistent and askable."""
+"""Checks of the story generator: stories are consistent, and their facts can be asked."""
 
 import collections
 import re

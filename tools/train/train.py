@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Trains the model that ships, from nothing: vocabulary, weights, GGUF file.
+"""Trains the shipped models from nothing: vocabulary, weights, GGUF file.
 
   tools/train/train.py --out models/story.gguf
   tools/train/train.py --size draft --teacher models/story.gguf \\
@@ -9,14 +9,14 @@
   tools/train/train.py --size hybrid --start models/story.gguf \\
       --out models/story-hybrid.gguf
 
-Training data is drawn as it goes, no story twice. Rows grow longer in stages:
-on short rows with many questions the model learns within minutes to look facts
-up in the story; the longer ones teach it to do so over the whole context. With
-a teacher the loss has the teacher's distribution in it too, which makes the
-small model guess what the large one says. One that starts where another model is
-has the last stages alone, at a lower rate, and that model as its teacher.
+Training data is drawn during the run; no story comes twice. Rows grow longer in
+stages: on short rows with many questions the model learns within minutes to look
+facts up in the story; longer rows teach it to do so over the whole context. With a
+teacher, the loss includes the teacher's distribution, so that the small model learns
+to predict the large one's output. A model that starts from another one has the last
+stages alone, at a lower rate, and the other model as its teacher.
 
-A checkpoint beside the output lets an interrupted run go on.
+An interrupted run continues from the checkpoint next to the output.
 """
 
 import argparse
@@ -54,8 +54,8 @@ TALES = (10, data.Mix(256, (0, 0), plain=1))
 LONG = (6, data.Mix(512, (0.15, 0.5), plain=0, kinds=(2, 6)))
 LONGEST = (3, data.Mix(1023, (0.05, 0.4), plain=0, kinds=(4, 6)))
 
-# (share of all tokens after which the stage ends, kinds of batches with odds);
-# who has a teacher needs the last one only, who starts elsewhere these.
+# (share of all tokens after which the stage ends, kinds of batches with odds).
+# A run with a teacher needs the last stage only; a run with --start needs these.
 RESUMED = (
     (0.70, ((DENSE, 2), (DENSER, 2), (DENSEST, 2), (SHORT, 1), (MEDIUM, 2), (LONG, 1),
             (LONGEST, 2))),
@@ -76,7 +76,7 @@ SIZES = {"main": llama.MAIN, "draft": llama.DRAFT, "window": llama.WINDOW,
 
 
 def rate(progress):
-  """Learning rate factor: warm-up, plateau, straight line to nought."""
+  """Learning rate factor: warm-up, plateau, straight line to zero."""
   return max(0.0, min(progress / 0.01 + 0.05, 1.0, (1 - progress) / 0.6))
 
 
@@ -90,7 +90,7 @@ def begin_at(model, other, tokenizer):
 
 
 class Run:
-  """One training run: everything that a checkpoint holds."""
+  """One training run: the state that a checkpoint holds."""
 
   def __init__(self, args):
     self.args = args

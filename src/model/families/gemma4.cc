@@ -219,6 +219,7 @@ void Gemma4::AddInput(Pass& pass, int index, const TensorView& x) const {
   const TensorView gated = pass.TakeHidden(gemma_.input_size);
   const TensorView layer_input = pass.TakeHidden(gemma_.input_size);
   const TensorView back = pass.TakeHidden(params().hidden_size);
+  // inputs_ is [P, layers, batch]; this layer's part is one row per token, strided by all layers.
   TensorView from = WithOffset(inputs_, index * inputs_.stride_bytes[1]);
   from.dims = {inputs_.dims[0], inputs_.dims[2], 1, 1};
   from.stride_bytes[1] = inputs_.stride_bytes[2];
@@ -237,12 +238,14 @@ void Gemma4::PutKeysAndValues(Pass& pass, int index, const TensorView& h) const 
   const Pass::Scope scope(pass);
   const TensorView k = pass.TakeHeads(dim, kv_heads);
   const TensorView v = pass.TakeHeads(dim, kv_heads);
+  // A norm reads weights; ones leave its result unchanged. The backend only reads them.
   const Norm unweighted{TensorView::Dense(const_cast<float*>(ones_.data()), DType::kF32, dim),
                         params().norm_epsilon};
   if (layer.v) {
     pass.Linear(h, {{*layer.k, k}, {*layer.v, v}});
     pass.RmsNorm(v, unweighted, v);
   } else {
+    // Without a V matrix: v is the product for k, before k's norm and rotation.
     pass.Linear(h, {{*layer.k, k}});
     pass.RmsNorm(k, unweighted, v);
   }

@@ -152,6 +152,7 @@ void GraniteHybrid::RunMixer(Pass& pass, int index, const Mamba& mixer, const Te
              .steps = steps},
             {.rule = ScanRule::kAdd, .skip = mixer.skip}, y);
   pass.Gate(z, y, Activation::kSilu);
+  // A group's heads are adjacent, so each group is one row per token, normed with its own weights.
   for (std::int64_t group = 0; group < r.groups; ++group) {
     const std::int64_t each = r.inner() / r.groups;
     const TensorView part = pass.HeadsOf(z, group * each, each, 1);
@@ -171,6 +172,7 @@ void GraniteHybrid::RunFeedForward(Pass& pass, const Layer& layer, const TensorV
   if (!layer.shared.has_value()) return layer.ffn.Run(pass, plan_, h, h);
   const Pass::Scope scope(pass);
   const TensorView routed = pass.TakeHidden(params().hidden_size);
+  // The experts must not overwrite h, which the shared expert reads next.
   layer.ffn.Run(pass, plan_, h, routed);
   layer.shared->Run(pass, h, h);
   pass.Add(h, routed);

@@ -96,6 +96,7 @@ void Lfm2::RunMixer(Pass& pass, int index, const Convolution& mixer, const Tenso
   const TensorView c = pass.TakeHidden(params().hidden_size);
   const TensorView x = pass.TakeHidden(params().hidden_size);
   pass.Linear(h, {{mixer.in[0], b}, {mixer.in[1], c}, {mixer.in[2], x}});
+  // The convolution must not write to its input, so it writes to h, which is no longer needed.
   pass.Multiply(x, b);
   pass.ShortConv(index, x, mixer.taps, h);
   pass.Multiply(c, h);

@@ -122,7 +122,7 @@ void Llama4::Attend(Pass& pass, int index, const TensorView& x, const TensorView
       pass.RmsNorm(q, HeadNorm(), q);
       pass.RmsNorm(k, HeadNorm(), k);
     }
-  } else if (pass.runs()) {
+  } else if (pass.runs()) {  // a measuring pass has no positions
     pass.ScaleTokens(q, query_factors_.At(pass.positions()));
   }
   pass.Attention(index, q, k, v, {.scale = params().attention_scale}, att);

@@ -182,6 +182,8 @@ void Mllama::RunCross(Pass& pass, int index, const Layer& layer, const TensorVie
     pass.Linear(h, {{w.q, q}});
     pass.RmsNorm(q, *layer.attention.q_norm, q);
     pass.CrossAttention(index, kCross, kv(index), q, {.scale = params().attention_scale}, att);
+    // Without an image attention gives zeros, but the feed-forward part would still add a value.
+    // The mask removes both for tokens whose sequence has no image.
     pass.EncoderOutputMask(has_image);
     pass.Linear(att, {{w.o, h}});
     pass.Scale(h, layer.attn_gate);

@@ -149,6 +149,7 @@ void Qwen3Next::RunMixer(Pass& pass, int index, const DeltaNet& mixer, const Ten
   pass.Linear(h, {{mixer.qkv, raw}, {mixer.z, z}, {mixer.ba, ba}});
   pass.ShortConv(index, raw, mixer.conv, qkv);
   pass.Activate(qkv, Activation::kSilu);
+  // ba alternates, by group of heads, between the inputs of β and α; the scan needs each dense.
   pass.Copy(Pass::StridedHeads(ba, 0), Split(beta, share));
   pass.Copy(Pass::StridedHeads(ba, 1), Split(steps, share));
   pass.Activate(beta, Activation::kSigmoid);
@@ -181,6 +182,7 @@ void Qwen3Next::RunMixer(Pass& pass, int index, const Attention& mixer, const Te
   const TensorView v = pass.TakeHeads(dim, kv_heads);
   const TensorView att = pass.TakeHeads(dim, heads);
   pass.Linear(h, {{mixer.q, both}, {mixer.k, k}, {mixer.v, v}});
+  // `both` alternates between a head's query and its gate.
   pass.RmsNorm(Pass::StridedHeads(both, 0), mixer.q_norm, q);
   pass.Copy(Pass::StridedHeads(both, 1), gate);
   pass.RmsNorm(k, mixer.k_norm, k);

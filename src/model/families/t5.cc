@@ -284,6 +284,7 @@ Status T5::ReserveEncoder(std::int64_t tokens) {
   } catch (const std::bad_alloc&) {
     return {StatusCode::kOutOfMemory, StrCat("no memory for a text of ", tokens, " tokens")};
   }
+  // The encoder reads a whole text from position 0 on.
   std::iota(positions_.begin(), positions_.end(), 0);
   encoder_capacity_ = tokens;
   return Status::Ok();
@@ -295,6 +296,8 @@ Status T5::Encode(std::span<const std::int32_t> tokens, SequenceId sequence, Cac
     return InvalidArgument("the cache has no encoder cache; create it with Model::MakeCache");
   }
   if (tokens.empty()) return InvalidArgument("the text to encode has no tokens");
+  // The encoder's pass uses no cache: its attention has memory of its own (text_attention.h). Only
+  // the decoder layers' keys and values of the result go into the cache.
   KVCACHE_RETURN_IF_ERROR(encoder->SetSequence(sequence));
   KVCACHE_RETURN_IF_ERROR(ReserveEncoder(static_cast<std::int64_t>(tokens.size())));
   Pass pass(backend(), encoder_activations_, nullptr, std::span(positions_).first(tokens.size()),

@@ -15,6 +15,7 @@ Status Decoder::Load(WeightReader& reader, const GgufFile& file) {
   KVCACHE_ASSIGN_OR_RETURN(embedding_, reader.Table("token_embd.weight", hidden_size, rows));
   KVCACHE_ASSIGN_OR_RETURN(output_norm_, reader.RmsNorm(std::string(output_norm_name()),
                                                         hidden_size, params_.norm_epsilon));
+  // Files with tied output lack output.weight: the embedding is the output matrix.
   const char* const output = reader.Has("output.weight") ? "output" : "token_embd";
   KVCACHE_ASSIGN_OR_RETURN(output_, reader.Linear(output, hidden_size, vocabulary));
   KVCACHE_RETURN_IF_ERROR(LoadModelTensors(reader));
@@ -81,10 +82,13 @@ Status Decoder::Reserve(int max_batch) {
   const TensorView x = measure.TakeHidden(params_.hidden_size);
   {
     const Pass::Scope scope(measure);
-    measure.TakeHidden(params_.hidden_size);  // Logits' normed rows
+    // Logits puts its normed rows behind the hidden states, where layers had their activations.
+    measure.TakeHidden(params_.hidden_size);
   }
   RunLayers(measure, {}, x);
   KVCACHE_RETURN_IF_ERROR(measure.status());
+  // If the allocation fails, the old buffer is gone: no pass may run until a later Reserve
+  // succeeds.
   max_batch_ = 0;
   batch_ = 0;
   KVCACHE_RETURN_IF_ERROR(activations_.Reserve(backend_, measure.peak_values()));
@@ -99,6 +103,7 @@ Status Decoder::Forward(std::span<const std::int32_t> tokens, std::span<const Po
     return InvalidArgument(StrCat("batch has ", batch, " tokens and ", positions.size(),
                                   " positions; both must be 1 to ", max_batch_, ", as reserved"));
   }
+  // A failed pass leaves no hidden states for Logits.
   batch_ = 0;
   Pass pass(backend_, activations_, &cache, positions, interrupt());
   const TensorView x = pass.TakeHidden(params_.hidden_size);
@@ -117,8 +122,8 @@ Status Decoder::CheckRows(std::span<const std::int32_t> rows) const {
   }
   for (const std::int32_t row : rows) {
     if (row >= 0 && row < batch_) continue;
-    return InvalidArgument(
-        StrCat("logits row is ", row, "; must be below the ", batch_, " tokens of the last pass"));
+    return InvalidArgument(StrCat("logits row is ", row, "; must be from 0 to below the ", batch_,
+                                  " tokens of the last pass"));
   }
   return Status::Ok();
 }

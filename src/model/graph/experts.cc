@@ -95,6 +95,7 @@ std::span<const LinearGroup> ExpertPlan::GateAndUp(const LinearWeight& gate, con
                                                    const TensorView& up_out) {
   groups_.clear();
   outputs_.clear();
+  // With one token, all experts multiply the same column: one group quantises it once.
   const bool one_token = gathered.dims[1] == 1;
   for (std::int32_t expert = 0; expert < experts_; ++expert) {
     const std::int32_t begin = begin_[static_cast<std::size_t>(expert)];
@@ -200,6 +201,7 @@ void Experts::Run(Pass& pass, ExpertPlan& plan, const TensorView& h, const Tenso
   pass.Check(backend.Route(logits, router_options(), plan.Choices(batch), plan.Weights(batch)));
   if (!pass.runs()) return;
   plan.Group(batch);
+  // A single token's experts can all read h itself, unless each reads it with its own weight.
   const bool gathers = batch > 1 || params.weigh_input;
   if (gathers) pass.Embed(h, plan.token_of_slot(), columns);
   if (params.weigh_input) {

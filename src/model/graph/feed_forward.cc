@@ -23,6 +23,7 @@ Result<GatedFeedForward> GatedFeedForward::Load(WeightReader& reader, const std:
 }
 
 void GatedFeedForward::Run(Pass& pass, const TensorView& h, const TensorView& out) const {
+  // Both matrices read h in one call, so out may be h.
   const Pass::Scope scope(pass);
   const TensorView gated = pass.TakeHidden(gate.weight->outputs());
   const TensorView up_out = pass.TakeHidden(up.weight->outputs());

@@ -15,6 +15,7 @@ std::unique_ptr<Cache> HybridDecoder::MakeCache() {
 }
 
 std::vector<LayerMemory> HybridDecoder::Memory() const {
+  // A convolution of n taps needs the n - 1 inputs before the next token.
   const std::int64_t inputs = std::int64_t{recurrent_.taps - 1} * recurrent_.channels;
   std::vector<LayerMemory> layers = Decoder::Memory();
   for (const int layer : recurrent_.layers) {

@@ -73,6 +73,7 @@ void LatentAttention::Queries(Pass& pass, const TensorView& h, RopeParams rope,
   } else {
     pass.Linear(h, {{q_up_, q}});
   }
+  // A query is [n_h | r_h]: only its end is rotated.
   rope.first = static_cast<int>(shape_.nope_dim);
   pass.Rope(q, rope);
 }
@@ -81,6 +82,8 @@ void LatentAttention::Queries(Pass& pass, const TensorView& h, RopeParams rope,
 void LatentAttention::Latents(Pass& pass, const TensorView& h, RopeParams rope,
                               const TensorView& latent, const TensorView& normed) const {
   pass.Linear(h, {{down_, latent}});
+  // The norm needs dense rows, and c is a part of longer rows: it is copied out, normed, copied
+  // back.
   const TensorView c = Slice(latent, 0, shape_.kv_rank);
   pass.Copy(c, normed);
   pass.RmsNorm(normed, norm_, normed);

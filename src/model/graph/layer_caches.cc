@@ -21,6 +21,7 @@ std::unique_ptr<Cache> MakeOne(const AttentionSpan& span, const ShiftKeysFn& shi
 }  // namespace
 
 int RetainedTokens(int window) {
+  // Windows of files go up to 2^30, so twice a window may not fit into an int.
   const int most = std::numeric_limits<int>::max();
   return window > most / 2 ? most : 2 * window;
 }

@@ -22,7 +22,7 @@ class QueryFactors {
   QueryFactors(double scale, int length, int offset)
       : scale_(scale), length_(length), offset_(offset) {}
 
-  // Allocates room for passes of `max_batch` tokens. Errors: kOutOfMemory with the number.
+  // Allocates memory for passes of `max_batch` tokens. Errors: kOutOfMemory with the number.
   Status Reserve(int max_batch);
 
   // [positions.size()] factors, valid until the next call. REQUIRES: Reserve for as many tokens.

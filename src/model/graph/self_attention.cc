@@ -58,6 +58,7 @@ Result<SelfAttention> SelfAttention::Load(WeightReader& reader, const LayerParam
 
 void SelfAttention::Run(Pass& pass, int layer, const TensorView& h,
                         const SelfAttentionOptions& options, const TensorView& out) const {
+  // One call for the three products: the backend converts or quantises h once.
   const Pass::Scope scope(pass);
   const auto [q, k, v, attended] = TakeAttention(pass, weights);
   pass.Linear(h, {{weights.q, q}, {weights.k, k}, {weights.v, v}});

@@ -30,6 +30,7 @@ void TextAttention::Run(Pass& pass, const TensorView& q, const TensorView& k, co
   if (!pass.runs()) return;
   const auto tokens = static_cast<std::size_t>(pass.batch());
   const auto length = static_cast<std::int32_t>(tokens);
+  // The whole text is one run of cells from 0 on, and every query sees all of it.
   const CellRun cells[] = {{0, length}};
   pass.Check(pass.backend().StoreKv(layer_, k, v, cells));
   if (!pass.runs()) return;

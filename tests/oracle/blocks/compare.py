@@ -1,9 +1,9 @@
-"""Dequantised values against numpy's, and how good the quantisers are.
+"""Compares dequantised values with numpy's, and measures the quantisers' errors.
 
-dequantise  random bytes, every pattern of scale bits among them: equal to the bit (any NaN is
-            equal to any other)
-quantise    normal values: the rms error, as a share of the values' own, within LIMITS; ggml's
-            searching quantisers reach about 0.9 of these. All zeros stay zeros
+dequantise  random bytes, with every pattern of scale bits: the bits must be equal (any NaN equals
+            any other)
+quantise    normal values: the rms error, as a share of the values' own, must be within LIMITS;
+            ggml's searching quantisers reach about 0.9 of these. Zeros must stay zeros
 """
 
 import argparse

@@ -1,7 +1,8 @@
-"""Text models that look at an image's states, against a float64 pass.
+"""Compares text models with cross-attention over an image with a float64 pass.
 
-An image of random states comes with a token in the middle of a text. The states are more than one of
-attention's splits of 256. Bounds: those of ../compare.py for variants that llama.cpp does not know.
+An image of random states belongs to a token in the middle of a text. Its states exceed one of
+attention's splits of 256. The bounds are those of ../compare.py for variants that llama.cpp does not
+know.
 """
 
 import argparse
@@ -39,7 +40,7 @@ def check(args, shape, weight_type, seed):
     make_model(args.make_model, shape, weight_type, seed, model, Variant("mllama", "mllama"))
     random = np.random.default_rng(seed)
     tokens = random.integers(0, shape.vocab, TOKENS)
-    tokens[AT] = shape.vocab + 3  # embedded, and never an answer
+    tokens[AT] = shape.vocab + 3  # has an embedding but no logit
     states = random.standard_normal((STATES, shape.width)).astype(np.float32)
     truth = Reference(model).logits(tokens, states.astype(np.float64), AT)
     got = ours(args, model, tokens, states, shape.vocab)
