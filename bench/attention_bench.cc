@@ -1,7 +1,7 @@
-// Attention against the machine's limits: decoding against the bandwidth of loops that only
-// sum the same bytes, prefill against the rates of multiply-adds, in f32 and, for keys and values
-// in blocks, in int8. Each case first checks its result against double precision, then
-// measures limit and kernel in turn.
+// Compares attention with the machine's limits: decode with the bandwidth of loops that only sum
+// the same bytes, prefill with the rates of multiply-adds, in f32 or, for keys and values of block
+// types, in int8. Each case first checks its result against double precision, then measures limit
+// and kernel alternately.
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -18,15 +18,15 @@ namespace kvcache::bench {
 namespace {
 
 struct Options : ProgramOptions {
-  // Pass through the processor's caches between two readings of the same bytes; with 0, a short
-  // history stays in them.
+  // Bytes read between two readings of the same history, to evict it from the caches; with 0, a
+  // short history stays in them.
   std::int64_t cold_megabytes = 512;
 };
 
-// In the unit of a case.
+// A case's limits, in its unit.
 struct Limits {
   double best;   // of two ways to read; of the peaks
-  double plain;  // of the loop that reads without asking ahead; 0 for prefill
+  double plain;  // of the loop that reads without prefetching; 0 for prefill
 };
 
 struct Measured {
@@ -40,8 +40,8 @@ double MedianOf(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// What the machine allows: medians of readings, as the rates beside them are of median times; the
-// best of the peaks of multiply-adds.
+// Measures the machine's limits: medians for reading, since the cases' rates are of median times,
+// and the best for the peaks of multiply-adds.
 class LimitMeter {
  public:
   LimitMeter(ThreadPool& pool, const AttentionSetting& setting, const AttentionCase& c, Clock clock)
@@ -88,7 +88,7 @@ class LimitMeter {
   double int8_ = 0.0;
 };
 
-// The first look at the limit is long, so that the pool's threads find processors of their own.
+// The first measurement of the limit is long, so that the scheduler gives each thread a processor.
 Measured Measure(ThreadPool& pool, AttentionSetting& setting, const AttentionCase& c,
                  const Options& options) {
   constexpr double kFirstSeconds = 0.3;
@@ -121,7 +121,7 @@ constexpr Pair kOtherTypes[] = {{DType::kBF16, DType::kBF16}, {DType::kF32, DTyp
                                 {DType::kQ8_0, DType::kF16},  {DType::kF16, DType::kQ8_0},
                                 {DType::kQ8_0, DType::kQ4_0}, {DType::kQ4_0, DType::kQ8_0}};
 
-// Of heads of 128 values: decoding over growing histories, a batch of sequences, five query
+// Cases with heads of 128 values: decoding over growing histories, a batch of sequences, five query
 // tokens (speculation), sequences that share all but their end (a tree of drafts, or one prompt),
 // prefill, and a window at two positions.
 void AddCases(DType type, std::vector<AttentionCase>& cases) {
@@ -194,8 +194,8 @@ void Print(const AttentionCase& c, const Measured& m, const std::string& name) {
 bool RunCase(ThreadPool& pool, const AttentionCase& c, const Options& options,
              nlohmann::json& results) {
   const std::string name = c.Name() + (options.target.empty() ? "" : " " + options.target);
-  // A window at 100,000 leaves no room for many layers: what it reads stays in the caches, and so
-  // does what the one at 8,192 reads.
+  // A cache with a window at 100,000 is too large for many layers, so its window stays in the
+  // processor's caches; the one at 8,192 is set up in the same way.
   const bool cold = !c.prefill() && c.window == 0;
   AttentionSetting setting(pool, c, cold ? 1'000'000 * options.cold_megabytes : 0);
   if (!setting.ok()) {

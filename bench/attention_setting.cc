@@ -83,7 +83,7 @@ AttentionSetting::AttentionSetting(ThreadPool& pool, const AttentionCase& c,
   AddQueries();
 }
 
-// The first period through the backend; what follows is the same, in every head's stream.
+// Stores the first period through the backend and copies it along every head's stream.
 void AttentionSetting::Store() {
   const int count = std::min(kPeriod, case_.history);
   std::vector<float> k(static_cast<std::size_t>(count * AttentionCase::kKvHeads * case_.head_dim));
@@ -179,7 +179,7 @@ double AttentionSetting::Value(int cell, int kv_head, int d) const {
       Load(layer_.v_type, layer_.v, (kv_head * layer_.cells + cell) * case_.head_dim + d));
 }
 
-// Turned where the keys are: times the matrix of hadamard-inl.h.
+// The query, multiplied by the matrix of hadamard-inl.h if the keys are.
 std::vector<double> AttentionSetting::Query(std::size_t row) const {
   const auto dim = static_cast<std::size_t>(case_.head_dim);
   const float* const q = q_.data() + row * dim;
@@ -235,10 +235,10 @@ double AttentionSetting::Error() const {
   return worst;
 }
 
-// Values are below 1 and weights add up to 1. Queries over keys in blocks are rounded to about
-// 1/250 of a block's largest: a score is off by some thousandths, a weight by as much of itself.
-// Weights of values in blocks are rounded to 1/32,512 of their split's largest, which here is a few
-// times the others.
+// Values are below 1 and weights add up to 1. Queries over keys of block types are rounded to about
+// 1/250 of a block's largest: a score has an error of some thousandths, and a weight the same
+// relative error. Weights of values of block types are rounded to 1/32,512 of their split's
+// largest, which here is a few times the others.
 double AttentionSetting::Tolerance() const {
   if (cpu::IsKvBlockType(layer_.k_type)) return 5e-3;
   return cpu::IsKvBlockType(layer_.v_type) ? 1e-4 : 2e-5;

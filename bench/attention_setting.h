@@ -1,5 +1,5 @@
-// What attention_bench measures: layers of a cache with known keys and values, queries over
-// them, and what their results are in double precision.
+// The settings that attention_bench measures: layers of a cache with known keys and values, queries
+// over them, and their results in double precision.
 //
 // Thread safety: as ThreadPool's.
 #pragma once
@@ -47,13 +47,12 @@ struct AttentionCase {
   std::int64_t LayerBytes() const;  // of all its cells
 };
 
-// Some equal layers, which take turns: as in a model, whose other layers and weights pass through
-// the processor's caches before a layer is read again. Values repeat every kPeriod positions.
-// Calls the backend's functions themselves: kernel and limit must run on the same threads, where
-// the scheduler has put them.
+// Some equal layers, used alternately: in a model, too, other layers and weights pass through the
+// processor's caches before a layer is read again. Values repeat every kPeriod positions. Calls the
+// kernels directly, so that kernel and limit run on the same threads.
 class AttentionSetting {
  public:
-  // So many layers that they hold `cold_bytes` together, one at least. `ok()` says whether there
+  // Makes enough layers to hold `cold_bytes` in total, at least one. `ok()` returns whether there
   // was memory for them.
   AttentionSetting(ThreadPool& pool, const AttentionCase& c, std::int64_t cold_bytes);
 
@@ -63,12 +62,12 @@ class AttentionSetting {
   // Attention over the next layer.
   bool Run();
 
-  // The bytes that some runs read, or as many others that lie in the same way.
+  // The bytes that some runs read, or equally many others with the same placement.
   std::span<const std::byte> Memory() const;
 
   // The largest difference from double precision over some rows, in values below 1.
   double Error() const;
-  // How far they may be apart.
+  // The largest difference that is allowed.
   double Tolerance() const;
 
  private:

@@ -11,7 +11,8 @@
 namespace kvcache::bench {
 namespace {
 
-// The environment is looked at once in a process, and later would undo the choice.
+// Reads the environment first: it is read once per process, and reading it later would undo the
+// choice.
 void UseTarget(const std::string& name) {
   Status status = cpu::UseCpuTargetFromEnvironment();
   if (status.ok() && !name.empty()) status = cpu::UseCpuTarget(name).WithContext("--target");
@@ -33,7 +34,7 @@ nlohmann::json ProgramOptions::Settings() const {
 }
 
 void AddOptions(CLI::App& app, ProgramOptions& options) {
-  // `./dev bench NAME -- ARGS` adds its ARGS to what it asks for itself: they count.
+  // `./dev bench NAME -- ARGS` appends ARGS to its own options: the last option wins.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_option("--threads", options.threads, "threads, the caller included")
       ->check(CLI::PositiveNumber)

@@ -26,8 +26,8 @@ struct ProgramOptions {
   nlohmann::json Settings() const;
 };
 
-// --threads, --rounds, --target, --filter, --json and --clock; what `options` holds is the default.
-// A target is in use once the command line is parsed.
+// Adds --threads, --rounds, --target, --filter, --json and --clock; `options` holds the defaults.
+// The target is set while the command line is parsed.
 void AddOptions(CLI::App& app, ProgramOptions& options);
 
 // Seconds of one call.
@@ -43,7 +43,7 @@ struct Timing {
   nlohmann::json Json() const;
 };
 
-// What a program knows of the machine and of its own build.
+// A program's facts about the machine and its own build.
 nlohmann::json MachineFacts(int threads);
 
 struct BenchResult {
@@ -53,7 +53,8 @@ struct BenchResult {
   nlohmann::json cases;
 };
 
-// Writes the format of bench/README.md; nothing where `path` is empty. Returns whether it worked.
+// Writes the format of bench/README.md to `path`, or nothing if it is empty. Returns whether that
+// succeeded.
 bool WriteResult(const std::string& path, const BenchResult& result);
 
 }  // namespace kvcache::bench

@@ -1,7 +1,8 @@
-// One sequence of an engine as the benchmarks want it: evaluated tokens, then copies of them.
+// A sequence of an engine for benchmarks: evaluated tokens, then copies of them.
 //
-// What keys and values hold does not change how fast they are read, so the history of a deep decode
-// need not be evaluated: the cells of a real one are repeated, in cells of their own.
+// The content of keys and values does not change the speed of reading them. So the history of a
+// deep decode need not be evaluated: the cells of an evaluated one are copied to cells of their
+// own.
 //
 // Thread safety: one thread at a time, the engine's.
 #pragma once
@@ -22,7 +23,7 @@ class GrowingSequence {
 
   Position length() const { return length_; }
 
-  // Is told the first token's position and the batch's size after each pass, to read logits.
+  // Called after each pass with the first token's position and the batch's size, to read logits.
   using PassHook = std::function<Status(Position first, std::int32_t count)>;
 
   // Evaluates `tokens` after those held, in passes of at most the engine's chunk.
@@ -31,12 +32,12 @@ class GrowingSequence {
   // Logits [vocabulary] after the last token. REQUIRES: the last call was Append.
   Status LastLogits(std::span<float> logits);
 
-  // Lengthens the sequence to `length` tokens by copies of those held, over and over, in every
-  // layer. kUnsupported unless every layer keeps all of its history; kInvalidArgument if nothing is
-  // held.
+  // Extends the sequence to `length` tokens by repeated copies of its tokens, in every layer.
+  // kUnsupported unless every layer retains its whole history; kInvalidArgument if the sequence is
+  // empty.
   Status Repeat(Position length);
 
-  // Drops all from `length` on.
+  // Removes all tokens from `length` on.
   Status Truncate(Position length);
 
  private:

@@ -1,5 +1,5 @@
-// What the machine can do at most with the instruction set in use, measured with small loops: the
-// yardstick of the benchmarks.
+// The machine's limits with the instruction set in use, measured with small loops. The benchmarks
+// compare their results with them.
 //
 // Thread safety: as ThreadPool's.
 #pragma once
@@ -17,8 +17,8 @@ enum class Clock {
 };
 double Seconds(Clock clock);
 
-// As anybody would write it, where the processor fetches ahead by itself, or asking for memory
-// 16 KiB ahead: which one is faster depends on where the bytes are.
+// The plain loop leaves prefetching to the processor; the other one prefetches 16 KiB ahead. Which
+// one is faster depends on the place of the bytes.
 enum class Reading { kPlain, kFetchingAhead };
 
 // Sums `bytes` once with vector loads on all threads; returns seconds.
@@ -29,9 +29,9 @@ double SecondsToRead(ThreadPool& pool, std::span<const std::byte> bytes, Clock c
 // returns GFLOP/s, an addition and a multiplication each counted.
 double FmaGflops(ThreadPool& pool, Clock clock);
 
-// The same with chains of vpdpbusd, dot products of int8; GOP/s, or 0 where the instruction set in
-// use is without AVX-512 VNNI: kernels then multiply integers of 16 bits, at the rate of f32 FMA.
-// In int8_limit.cc.
+// The same with chains of vpdpbusd, dot products of int8. Returns GOP/s, or 0 if the instruction
+// set in use has no AVX-512 VNNI: kernels then multiply 16-bit integers, at the rate of f32 FMA. In
+// int8_limit.cc.
 double Int8DotGops(ThreadPool& pool, Clock clock = Clock::kWall);
 
 }  // namespace kvcache::bench

@@ -1,4 +1,4 @@
-// What a forward pass costs before any layer runs: claiming cells and describing what is seen.
+// The cost of a forward pass before any layer runs: claiming cells and describing the visibility.
 //
 //   metadata_bench [--rounds=N] [--json=FILE]      the file: bench/README.md
 //
@@ -112,7 +112,7 @@ class Bench {
   std::vector<Position> positions_;
 };
 
-// 64 sequences grow by a token each, from half of their capacity to the end, again and again.
+// 64 sequences grow by a token each, from half of their capacity to the end, repeatedly.
 Samples Decode(KvBackend& backend, int cells, int rounds) {
   constexpr int kSequences = 64;
   const int capacity = cells / kSequences;
@@ -157,7 +157,7 @@ std::unique_ptr<Cache> Recurrent() {
   return MakeRecurrentCache({.layers = {0}, .state_size = kStateSize});
 }
 
-// 64 sequences that slide: each step claims a cell and lets one go.
+// 64 sequences with a sliding window: each step claims a cell and frees one.
 Samples Slide(KvBackend& backend, int cells, int rounds) {
   Bench bench(backend, kDecoding, kUnbounded, kDecoding,
               MakeCausalCache({.window = WindowFor(cells)}));
@@ -171,7 +171,7 @@ Samples Slide(KvBackend& backend, int cells, int rounds) {
   return samples;
 }
 
-// 512 tokens of one sequence that slides: 512 others go.
+// 512 tokens of one sequence with a sliding window: 512 older ones are evicted.
 Samples SlidingPrefill(KvBackend& backend, int cells, int rounds) {
   constexpr int kTokens = 512;
   const int window = std::max(1, cells - kTokens);
@@ -186,7 +186,7 @@ Samples SlidingPrefill(KvBackend& backend, int cells, int rounds) {
   return samples;
 }
 
-// 64 sequences grow from nothing to a fixed depth, again and again, in a cache of another kind.
+// 64 sequences grow from nothing to a fixed depth, repeatedly, in a cache of another kind.
 Samples DecodeIn(KvBackend& backend, int cells, int rounds, std::unique_ptr<Cache> cache) {
   const int capacity = std::max(16, cells / kDecoding);
   Bench bench(backend, kDecoding, capacity, kDecoding, std::move(cache));
@@ -223,8 +223,8 @@ Samples Prefill(KvBackend& backend, int cells, int rounds) {
   return samples;
 }
 
-// The adversary: sequence 0 holds all but every other one of the last 1,024 cells, so that each
-// token of sequences 1 to 8 opens a run of its own, in a hole far from its home.
+// The worst case: sequence 0 holds all cells except every other one of the last 1,024, so that each
+// token of sequences 1 to 8 starts a run of its own, in a hole far from its preferred cell.
 Samples Holes(KvBackend& backend, int cells, int rounds) {
   constexpr int kSequences = 8;
   constexpr int kDepth = 48;

@@ -73,7 +73,7 @@ double CpuMilliseconds() {
 // GB/s
 struct Bandwidth {
   double best = 0.0;   // of the two ways to read
-  double plain = 0.0;  // of the loop that reads without asking ahead
+  double plain = 0.0;  // of the loop that reads without prefetching
 };
 
 Bandwidth Better(const Bandwidth& a, const Bandwidth& b) {
@@ -135,7 +135,7 @@ class ModelBench {
       result_["read_gb_per_s"][std::to_string(depth)] = read.best;
       result_["plain_read_gb_per_s"][std::to_string(depth)] = read.plain;
     }
-    // Of the threads' time, what they got: well below 1 says that others ran too.
+    // The share of their time that the threads ran: well below 1 if other programs ran too.
     result_["cpu_share"] = cpu_ms_ / (timed_ms_ * options_.threads);
     return result_;
   }
@@ -221,7 +221,8 @@ class ModelBench {
   double timed_ms_ = 0.0, cpu_ms_ = 0.0;
 };
 
-// As many tokens as the file has to hold: white space or commas between them.
+// Reads the tokens of the file, separated by white space or commas; it must hold at least as many
+// as are needed.
 Result<std::vector<std::int32_t>> ReadTokens(const std::string& path, int needed) {
   std::ifstream file(path);
   std::vector<std::int32_t> tokens;

@@ -1,6 +1,6 @@
-// Writing keys and values into cells, per cache type: what a token costs for one layer, beside the
-// time that a plain copy of the same f32 rows takes. Each case first checks that a batch leaves the
-// bytes that its tokens leave one at a time.
+// Measures writing keys and values into cells, per cache type: the cost of a token for one layer,
+// compared with a plain copy of the same f32 rows. Each case first checks that a batch writes the
+// same bytes as its tokens one at a time.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>

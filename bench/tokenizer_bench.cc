@@ -1,9 +1,9 @@
-// How fast text becomes tokens and back, for each kind of vocabulary.
+// The speed of encoding text and decoding tokens, for each kind of vocabulary.
 //
 // The vocabularies are trained on invented text (tools/spm_vocabulary). "Words" is text of their
 // own language, "Scripts" every script there is, "Unknown" words they were never trained on,
-// "Prompt2000" a prompt. The runs (one letter, spaces, digits, an emoji) are what makes careless
-// tokenizers quadratic: ten times the bytes must take ten times the time.
+// "Prompt2000" a prompt. The runs (one letter, spaces, digits, an emoji) take quadratic time in a
+// careless tokenizer; here ten times the bytes must take ten times the time.
 //
 // Before timing, decoding is checked to give the text back (kind "t5" normalises runs of spaces).
 #include <benchmark/benchmark.h>
@@ -73,7 +73,7 @@ TokenizerData Train(const std::string& name) {
   return name == "t5" ? Unigram() : Bpe(name);
 }
 
-// Trained on first use: not all are asked for.
+// Trained on first use, since a filter may leave some out.
 const Subject& Get(const std::string& name) {
   static std::map<std::string, Subject> subjects;
   Subject& subject = subjects[name];

@@ -1,4 +1,4 @@
-// Block types: bytes worked out by hand, and what the quantisers promise. tests/oracle/blocks
+// Block types: bytes worked out by hand, and the quantisers' guarantees. tests/oracle/blocks
 // compares all bit patterns with numpy.
 #include <gtest/gtest.h>
 
@@ -185,8 +185,7 @@ INSTANTIATE_TEST_SUITE_P(Types, BlockTypesTest, testing::ValuesIn(kBlockTypes),
                            return std::string(InfoOf(instance.param).name);
                          });
 
-// What a type can hold, it holds: encoding decoded values changes little. (Not nothing: the
-// factors are found anew.)
+// Encoding decoded values changes them little. (Not by nothing: the factors are computed again.)
 TEST_P(BlockTypesTest, ErrorsAreSmallBesideTheValues) {
   std::mt19937 random(3);
   for (const float size : {1e-3f, 1.0f, 100.0f}) {

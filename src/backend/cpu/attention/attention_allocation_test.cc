@@ -1,5 +1,5 @@
-// Counts allocations and locks: attention and stores make none once they are warm, whatever the
-// cache's types. (Threads of the pool wait on atomics, spinning and then asleep.)
+// Counts allocations and locks: warm attention and stores make none, whatever the cache's types.
+// (The pool's threads wait on atomics, first spinning, then asleep.)
 #include <array>
 #include <cstdint>
 #include <mutex>
@@ -24,7 +24,7 @@ struct Pass {
   std::vector<float> q;
   std::vector<float> out;
 
-  // With branches: each token is a path of its own, behind all but the last 40.
+  // With branches each token is a path of its own behind a shared prefix of all but 40 positions.
   Pass(const Scene& scene, int tokens, Position length, bool branches = false)
       : runs{{0, 0, length}},
         histories{runs},
@@ -72,7 +72,7 @@ struct Counts {
   bool operator==(const Counts&) const = default;
 };
 
-// That the count counts, where there is one.
+// Checks that the count of locks works, if the platform has one.
 TEST(AttentionAllocation, LocksAreCounted) {
   const std::optional<std::int64_t> before = testing::Locks();
   if (!before.has_value()) GTEST_SKIP() << "locks cannot be counted here";

@@ -1,5 +1,5 @@
-// The sums of values in blocks, which are exact in integers: as bytes against the documented chain
-// on every target, where cells, weights or scales are the worst they can be.
+// The sums of values of block types, which are exact in integers: compared as bytes with the
+// documented chain on every target, for the worst cells, weights and scales.
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -23,8 +23,8 @@ using Runs = std::vector<std::vector<HistoryRun>>;
 
 constexpr DType kTypes[] = {DType::kQ8_0, DType::kQ4_0};
 
-// Rows of a KV head in one call, tokens × group: 1, 2, 3, 4, 8 and 20, the kernel for few; and 37,
-// which is for many.
+// Rows of a KV head in one call, tokens × group: 1, 2, 3, 4, 8 and 20 for the decode kernel, 37 for
+// the prefill kernel.
 struct RowCount {
   int tokens;
   int group;
@@ -43,7 +43,7 @@ Scene FilledScene(const SceneOptions& options, const Runs& runs) {
   return scene;
 }
 
-// each(head, cell, position, d) of every value that a sequence keeps.
+// Calls each(head, cell, position, d) for every value that a sequence retains.
 template <class Each>
 void ForEachValue(const Scene& scene, int sequence, const Each& each) {
   const KvShape& shape = scene.options().shape;
@@ -60,7 +60,7 @@ Rules EqualScores() {
   return {.scale = 0.0f};
 }
 
-// Scores are 0 at a query's own position and `down` less at any other.
+// The score is 0 at the query's own position and -down at any other.
 Rules OwnPositionAbove(float down, int heads) {
   Rules rules = EqualScores();
   rules.past = 1;
@@ -85,7 +85,7 @@ void OnEveryTarget(const Scene& scene, const std::vector<QueryAt>& batch, const 
   }
 }
 
-// The documented chain, as targets with fused multiply-add perform it and as the portable one does.
+// The documented chain, as computed by targets with fused multiply-add and by the portable target.
 class BothChains {
  public:
   BothChains(const Scene& scene, const std::vector<QueryAt>& batch, const Rules& rules)
@@ -108,9 +108,9 @@ void ExpectTheChain(const Scene& scene, const std::vector<QueryAt>& batch, const
   });
 }
 
-// --- where cells lie
+// --- Placement of cells
 
-// Every position in a tile of its own, at any place in it.
+// Puts every position into a tile of its own, at any place in it.
 Runs FarCells() {
   std::vector<HistoryRun> runs;
   for (Position p = 0; p < 300; ++p) runs.push_back({p, p * 7 % 311 * 16 + p * 5 % 16, 1});
@@ -152,7 +152,7 @@ TEST_P(AttentionBlockSums, TakeAnyShape) {
   }
 }
 
-// --- how large sums become
+// --- Large sums
 
 struct Magnitude {
   DType type;
@@ -170,7 +170,7 @@ constexpr Magnitude kMagnitudes[] = {
     {DType::kQ4_0, 7, kScale, false},   {DType::kQ4_0, 7, -kScale, true},
 };
 
-// 256 equal weights of equal values, as large as they can be.
+// 256 equal weights of equal values, all as large as possible.
 TEST(AttentionBlockMagnitudes, AreExactAtTheirGreatest) {
   for (const Magnitude& m : kMagnitudes) {
     for (const auto& [tokens, group] : kRows) {
@@ -193,9 +193,9 @@ TEST(AttentionBlockMagnitudes, AreExactAtTheirGreatest) {
   }
 }
 
-// --- which weights and scales meet
+// --- Combinations of weights and scales
 
-// What block d / 32 of a position is scaled by.
+// The scale of block d / 32 of a position.
 struct Scales {
   const char* name;
   float (*of)(Position p, int d);
@@ -214,7 +214,7 @@ const Scales kScales[] = {
      [](Position p, int d) { return d < 32       ? 0.0f
                                     : p % 7 == 0 ? 0.3f
                                                  : 0.01f; }},
-    // Of equal weights every code but the largest lies between two integers.
+    // With equal weights every code but the largest is between two integers.
     {"ties",
      [](Position p, int) {
        return p % 50 == 10 ? kScale : 0x1p-18f * static_cast<float>(2 * (p % 9) + 1);
@@ -250,7 +250,7 @@ TEST_P(AttentionBlockSums, WeighAnyScales) {
   }
 }
 
-// --- what is not a number
+// --- NaNs and infinities
 
 // Two sequences that share every tile, eight cells each at a time.
 Runs SharedTiles() {
@@ -262,7 +262,7 @@ Runs SharedTiles() {
   return runs;
 }
 
-// `before`, but for one block of values: NaN where a query weighs it.
+// `before`, except that the rows that weigh the bad block of values have NaN there.
 template <class Weighs>
 void ExpectNanIn(const std::vector<float>& out, const std::vector<float>& before,
                  const Scene& scene, const std::vector<QueryAt>& batch, int block,

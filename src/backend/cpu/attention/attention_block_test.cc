@@ -1,5 +1,5 @@
-// Attention over keys and values of block types: every pair of types against the documented
-// chain, as bytes, and against double precision over what the cache keeps.
+// Attention over keys and values of block types: every pair of types is compared with the
+// documented chain, as bytes, and with double precision over the stored values.
 #include <cmath>
 #include <cstdlib>
 #include <string>
@@ -19,7 +19,7 @@ constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0
 
 class AttentionBlockPairs : public ::testing::TestWithParam<std::tuple<DType, DType>> {};
 
-// Groups of 1 to 9 rows in one call: all that the kernel for few rows knows; and many rows.
+// Groups of 1 to 9 rows in one call: all sizes of the decode kernel; and many rows for prefill.
 TEST_P(AttentionBlockPairs, PerformTheDocumentedChain) {
   const auto [k_type, v_type] = GetParam();
   if (!IsKvBlockType(k_type) && !IsKvBlockType(v_type)) return;  // attention_test.cc
@@ -67,8 +67,8 @@ TEST(AttentionBlocks, NeitherPiecesNorCellsNorThreadsShow) {
   }
 }
 
-// One thread takes several splits as one task, whose first merges as it goes; three threads take
-// one at a time here.
+// With one thread a task has several splits, and the first task merges its splits on the way. With
+// three threads a task has one split here.
 TEST(AttentionBlocks, TasksOfSeveralSplitsMergeAsTheChainDoes) {
   const auto one = CpuWithThreads(1);
   const auto three = CpuWithThreads(3);
@@ -88,7 +88,7 @@ TEST(AttentionBlocks, TasksOfSeveralSplitsMergeAsTheChainDoes) {
   }
 }
 
-// What the kernel may not read: a key and a value right behind those that a query sees.
+// Memory that the kernel must not read: a key and a value right behind those that a query sees.
 TEST(AttentionBlocks, UnseenCellsNeverMatter) {
   const auto backend = CpuWithThreads(2);
   for (const DType type : {DType::kQ8_0, DType::kQ4_0}) {
@@ -110,10 +110,10 @@ TEST(AttentionBlocks, UnseenCellsNeverMatter) {
   }
 }
 
-// One row in double precision over the values that the cache keeps, and how far f32 may be from
-// it. A score carries, where keys are in blocks, half a unit of the quantised query for every value
-// of the key, and one rounding per step; a sum of values in blocks, half a unit of the weights for
-// every code; the rest is as in attention_test.cc.
+// One row in double precision over the stored values, and the largest error of f32. With keys of
+// block types, a score has an error of half a unit of the quantised query for every value of the
+// key, and one rounding per step. With values of block types, a sum has an error of half a unit of
+// the weights for every code. The rest is as in attention_test.cc.
 struct DoubleRow {
   std::vector<double> out;
   std::vector<double> bound;
@@ -124,7 +124,7 @@ struct DoubleScore {
   double error = 0.0;
 };
 
-// Turned as the keys are.
+// The Hadamard transform of the keys.
 std::vector<double> TurnedQuery(const Scene& scene, float scale, const QueryAt& query, int head) {
   const int dim = scene.options().shape.k_dim;
   const bool turned_keys = IsKvBlockType(scene.options().k_type);
@@ -163,8 +163,8 @@ DoubleScore ScoreOf(const Scene& scene, const std::vector<double>& q, const Quer
   return score;
 }
 
-// What value d's sum, of such weights, is off because they are integers of a unit in each split. A
-// weight's product with the rounded inverse of the unit adds less than a hundredth.
+// The error of value d's sum because its weights are integers times a unit in each split. The
+// rounded inverse of the unit adds less than a hundredth.
 double WeightError(const Scene& scene, const QueryAt& query, int kv_head,
                    const std::vector<double>& weights, int d) {
   double error = 0.0;
@@ -225,7 +225,7 @@ TEST(AttentionBlocks, AreWithinTheBoundOfDoublePrecision) {
         std::pair{DType::kF32, DType::kQ8_0}, std::pair{DType::kF32, DType::kQ4_0}}) {
     Scene scene({{2, 128, 64}, 4, k_type, v_type}, Scene::Contiguous({900}));
     scene.Fill(*backend);
-    // What small scores of float keys are off by does not hide the weights' rounding.
+    // The scores of float keys are small, so their error does not hide the rounding of the weights.
     const Rules rules{.scale = IsKvBlockType(k_type) ? 0.09f : 0.005f};
     const std::vector<QueryAt> batch = {{0, 899}, {0, 3}, {0, 500}};
     const std::vector<float> out = Attend(*backend, scene, batch, rules);

@@ -1,5 +1,5 @@
 // Attention's documented chain of operations (docs/design/exactness.md), written out one value at
-// a time: what the kernels' results are compared with, as bytes.
+// a time. Tests compare the kernels' results with it, as bytes.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace kvcache::cpu {
 
-// Multiply-add as the target under test has it: fused, or rounded twice.
+// Multiply-add as on the target under test: fused, or rounded twice.
 struct Arithmetic {
   bool fused = true;
   float MulAdd(float a, float b, float c) const { return fused ? std::fma(a, b, c) : a * b + c; }
@@ -142,8 +142,8 @@ struct SplitResult {
   std::vector<float> a = {};
 };
 
-// What the weights of one split say of a block of values: weights times scales as integers of one
-// unit. REQUIRES: finite scales.
+// The weights of one split for a block of values: weights times scales as integers times one unit.
+// REQUIRES: finite scales.
 inline void BlockSums(const Arithmetic& math, const Scene& scene, const QueryAt& query, int kv_head,
                       const std::vector<Position>& seen, const std::vector<float>& weights,
                       int block, std::vector<float>& sums) {
@@ -215,7 +215,7 @@ inline SplitResult SplitChain(const Arithmetic& math, const Scene& scene, const 
   return result;
 }
 
-// One query and head, after docs/design/exactness.md.
+// Computes one query and head by the chain of docs/design/exactness.md.
 inline std::vector<float> ChainRow(const Arithmetic& math, const Scene& scene, const Rules& rules,
                                    const QueryAt& query, int head) {
   SplitResult total;

@@ -1,6 +1,5 @@
-// Histories that share cells: sequences copied from one another, and trees, where every path
-// from the beginning to a leaf is a history. What is shared is read once, and nothing of that shows
-// in a result.
+// Histories that share cells: copies of sequences, and trees, in which every path from the root to
+// a leaf is a history. Shared cells are read once, and the results do not depend on it.
 #include <algorithm>
 #include <limits>
 #include <random>
@@ -30,8 +29,9 @@ Runs Fork(const Runs& runs, Position end, std::int32_t cell, std::int32_t more) 
   return fork;
 }
 
-// Forks inside splits, at their ends and of forks; a hole in what is shared, and one behind it;
-// two histories that are the same, one that is the beginning of another, one on its own, one empty.
+// Forks inside splits, at their ends and behind other forks; a hole inside the shared part, and one
+// behind it; two identical histories, one that is a prefix of another, one that shares nothing, one
+// that is empty.
 std::vector<Runs> Forks() {
   const Runs trunk = {{0, 3, 150}, {200, 1700, 440}, {640, 300, 460}};
   const Runs early = Fork(trunk, 300, 900, 400);
@@ -89,7 +89,7 @@ const SceneOptions kKept[] = {
 
 class AttentionSharing : public ::testing::TestWithParam<RulesCase> {};
 
-// 1 and 6 tokens are few rows, which share; 40 of a sequence are many.
+// 1 and 6 tokens of a sequence are decode, which shares; 40 are prefill.
 TEST_P(AttentionSharing, MatchesTheChain) {
   const auto one = CpuWithThreads(1);
   const auto three = CpuWithThreads(3);
@@ -128,7 +128,7 @@ TEST(AttentionSharingTargets, MatchTheChain) {
 }
 
 // A tree of drafted tokens behind a history: token i follows token parent[i], or the history.
-// Every token's path is a history, of which only the token itself is asked.
+// Every token's path is a history with one query, the token itself.
 struct Tree {
   std::vector<int> parent;
   std::vector<Runs> paths;
@@ -155,7 +155,7 @@ Tree RandomTree(const Runs& history, int size, std::int32_t cell, std::mt19937& 
   return tree;
 }
 
-// Each token of a tree has the result that it has where its path is all there is.
+// Each token of a tree has the same result as in a history that is only its path.
 TEST(AttentionTrees, ATokenSeesItsPathAlone) {
   std::mt19937 random(7);
   const auto backend = CpuWithThreads(2);
@@ -179,7 +179,7 @@ TEST(AttentionTrees, ATokenSeesItsPathAlone) {
   }
 }
 
-// A sibling lies in the same tile of cells: what it holds is nobody else's business.
+// A sibling is in the same tile of cells; its content must not affect other tokens.
 TEST(AttentionTrees, SiblingsNeverMatter) {
   const auto backend = CpuWithThreads(2);
   for (const int tokens : {2, 30}) {
@@ -205,7 +205,7 @@ TEST(AttentionTrees, SiblingsNeverMatter) {
   }
 }
 
-// --- what is read how often
+// --- Number of reads
 
 struct PlanCase {
   std::vector<Runs> histories;
@@ -281,12 +281,13 @@ TEST(AttentionPlan, ForksOfForksAreReadOnceEach) {
   EXPECT_EQ(plan.nodes().size(), 8u);
 }
 
-// As queries of all are gone through in each split, there is an end to how many read together.
+// Each split reads the queries of all its rows, so the number of rows that read together is
+// limited.
 TEST(AttentionPlan, RowsThatShareAreBounded) {
   const AttentionPlan plan = PlanOf(Siblings(10000, 600), 1);
   EXPECT_EQ(plan.decode_rows(), 256);
   EXPECT_EQ(plan.splits().size(), 39u * 10 + 600u);  // 64 sequences of 4 rows, ten times
-  // Pieces are of parts that share more: 50 and 50, not 64 and 36.
+  // Pieces consist of whole runs that share more: 50 and 50, not 64 and 36.
   std::vector<Runs> histories;
   for (int trunk = 0; trunk < 2; ++trunk) {
     const Runs runs = {{0, 0, 2560}, {2560, 10000 + 10000 * trunk, 2560}};
@@ -308,8 +309,8 @@ TEST(AttentionPlan, ManyThreadsShareLess) {
   EXPECT_LE(Together(PlanOf(c)), 8);
 }
 
-// What follows a shared prefix node leaves a partial result per split: a short prefix is not worth
-// it.
+// Each split behind a shared prefix leaves a partial result, so sharing a short prefix does not
+// pay.
 TEST(AttentionPlan, ShortPrefixesOfLongHistoriesAreReadByEachOne) {
   std::vector<Runs> histories;
   for (int i = 0; i < 16; ++i) histories.push_back({{0, 0, 256}, {256, 20000 + 33000 * i, 32768}});
@@ -337,7 +338,7 @@ TEST(AttentionPlan, PartialResultsAreBounded) {
   EXPECT_LE(plan.partial_floats() * 4, 256 << 20);
 }
 
-// Nothing that both lack is shared, and nobody pays for what he does not see.
+// Holes in both histories are not shared, and no sequence pays for positions that it does not see.
 TEST(AttentionPlan, WhatIsNotSeenIsNotShared) {
   EXPECT_EQ(Together(PlanOf({{{4000, 0, 100}}, {{8000, 5000, 100}}}, 1, 90)), 1);
   EXPECT_EQ(Together(PlanOf({{}, {{8000, 5000, 100}}}, 1)), 1);
@@ -349,7 +350,8 @@ TEST(AttentionPlan, WhatIsNotSeenIsNotShared) {
   EXPECT_EQ(chunked.splits().size(), 22u + 15u);
 }
 
-// Sequences of many rows are bound by arithmetic: they are blocks, and part nobody else.
+// Sequences of many rows are bound by arithmetic: they are prefill tasks, and do not separate the
+// sequences that share.
 TEST(AttentionPlan, LongRunsOfTokensAreBlocks) {
   for (const int tokens : {9, 60, 150, 300}) {
     const AttentionPlan plan = PlanOf(Siblings(10000, 2), tokens);
@@ -365,7 +367,7 @@ TEST(AttentionPlan, LongRunsOfTokensAreBlocks) {
   EXPECT_EQ(Together(PlanOf({histories, batch})), 2);
 }
 
-// The scenes that the chain is compared with do share.
+// Checks that the scenes which are compared with the chain do share.
 TEST(AttentionPlan, ForksShare) {
   for (const SceneOptions& kept : kKept) {
     if (kept.layout != KvLayout::kTiled) continue;

@@ -35,7 +35,7 @@ const ShapeCase kShapes[] = {
 
 class AttentionShapes : public ::testing::TestWithParam<ShapeCase> {};
 
-// Few rows, many rows and the plain layouts, each against the chain.
+// Compares decode, prefill and the plain layouts with the chain.
 TEST_P(AttentionShapes, PerformsTheDocumentedChain) {
   const ShapeCase& c = GetParam();
   const auto backend = CpuWithThreads(2);
@@ -125,7 +125,7 @@ TEST(Attention, CellsDoNotShow) {
   }
 }
 
-// One row in double precision and how far f32 may be from it. A score carries one rounding for
+// One row in double precision, and the largest error of f32. A score has one rounding for
 // the scaled query and one per step of its chain; errors of scores shift every weight by that
 // factor, up and down, and sums of n terms round n times.
 struct DoubleRow {

@@ -1,5 +1,5 @@
-// Scenes for the tests of attention: sequences with known keys and values, kept in any layout
-// and any cells.
+// Scenes for the tests of attention: sequences with known keys and values, stored in any layout and
+// any cells.
 #pragma once
 
 #include <algorithm>
@@ -74,8 +74,8 @@ inline std::vector<std::vector<HistoryRun>> Scattered(int kind) {
   return {runs};
 }
 
-// Histories in cells whose other contents are NaN. Where histories share a cell, it holds the token
-// of the first of them.
+// Histories in a layer whose unused cells are NaN. A cell that histories share holds the token of
+// the first of them.
 class Scene {
  public:
   Scene(SceneOptions options, std::vector<std::vector<HistoryRun>> runs)
@@ -114,7 +114,7 @@ class Scene {
   const LayerKv& layer() const { return layer_; }
   const std::vector<std::vector<HistoryRun>>& runs() const { return runs_; }
 
-  // As the cache keeps it; keys of block types transformed.
+  // The stored value; keys of block types are transformed.
   float Key(int sequence, Position p, int head, int d) const {
     if (IsKvBlockType(options_.k_type)) {
       return StoredKey(layer_, head, CellOf(sequence, p), d).Value();
@@ -132,7 +132,7 @@ class Scene {
     return 2.0f * HashValue(3, at.sequence * 1000003 + at.position, head, d);
   }
 
-  // Stores every kept position through the backend.
+  // Stores every retained position through the backend.
   void Fill(KvBackend& backend) {
     const KvShape& shape = options_.shape;
     for (const auto& sequence : runs_) {
@@ -172,7 +172,7 @@ class Scene {
   }
 
  private:
-  // What a token's values follow from: the sequence and position that first kept its cell.
+  // The seed of a token's values: the sequence and position that first used its cell.
   void NameTokens() {
     tokens_.assign(static_cast<std::size_t>(layer_.cells), kNone);
     for (std::size_t s = 0; s < runs_.size(); ++s) {
@@ -188,7 +188,7 @@ class Scene {
 
   static constexpr std::int64_t kNone = -1;
 
-  // Null: the position is not kept.
+  // Returns null if the position is not retained.
   const HistoryRun* RunOf(int sequence, Position p) const {
     const auto& runs = runs_[static_cast<std::size_t>(sequence)];
     const auto next = std::partition_point(
@@ -206,7 +206,7 @@ class Scene {
   std::vector<std::byte> v_;
 };
 
-// What a call sees and how it weighs.
+// The visibility and options of a call.
 struct Rules {
   std::int32_t window = 0;
   std::int32_t chunk = 0;
@@ -225,7 +225,7 @@ inline bool Sees(const Scene& scene, const Rules& rules, const QueryAt& query, P
   return rules.chunk <= 0 || p >= query.position - query.position % rules.chunk;
 }
 
-// Calls Attention; [batch][heads][v_dim].
+// Calls Attention and returns [batch][heads][v_dim].
 inline std::vector<float> Attend(KvBackend& backend, const Scene& scene,
                                  const std::vector<QueryAt>& batch, const Rules& rules) {
   const SceneOptions& o = scene.options();
@@ -263,7 +263,7 @@ inline std::vector<float> Attend(KvBackend& backend, const Scene& scene,
   return out;
 }
 
-// The same in calls of `piece` tokens.
+// Attend in calls of `piece` tokens.
 inline std::vector<float> InPieces(KvBackend& backend, const Scene& scene,
                                    const std::vector<QueryAt>& batch, std::size_t piece) {
   std::vector<float> all;
@@ -276,7 +276,7 @@ inline std::vector<float> InPieces(KvBackend& backend, const Scene& scene,
   return all;
 }
 
-// Equal as bytes; names the first difference.
+// Checks that both are equal as bytes; the failure names the first difference.
 inline ::testing::AssertionResult SameBits(const std::vector<float>& a,
                                            const std::vector<float>& b) {
   if (a.size() != b.size()) {

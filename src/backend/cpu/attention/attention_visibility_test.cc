@@ -1,4 +1,4 @@
-// Which keys a query weighs: windows, chunks, images, sinks, caps, holes, nothing at all.
+// The keys that a query attends to: windows, chunks, images, sinks, caps, holes, no keys at all.
 #include <cmath>
 #include <limits>
 #include <string>
@@ -17,7 +17,7 @@ struct RulesCase {
   Rules rules;
 };
 
-// With a bias of four heads' own.
+// With a different bias for each of four heads.
 Rules WithBias(Rules rules, int past, int future) {
   rules.past = past;
   rules.future = future;
@@ -105,7 +105,7 @@ TEST(AttentionVisibility, NothingVisibleGivesZeros) {
   }
 }
 
-// A later token of the batch whose value is infinite is nobody else's business.
+// An infinite value of a later token of the batch must not affect other tokens.
 TEST(AttentionVisibility, UnseenValuesNeverMatter) {
   const auto backend = CpuWithThreads(2);
   for (const int tokens : {3, 60}) {

@@ -70,7 +70,7 @@ TEST(HistorySharing, EqualsLookingAtEveryPosition) {
   }
 }
 
-// In order, two histories share what all between them share with their neighbours.
+// In sorted order, two histories share the shortest prefix that neighbours between them share.
 TEST(HistorySharing, OrderPutsTheMostSharedTogether) {
   std::mt19937 random(2);
   for (int i = 0; i < 2000; ++i) {

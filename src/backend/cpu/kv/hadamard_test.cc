@@ -1,4 +1,5 @@
-// The matrix that transforms keys: what it is, its inverse, and one order of operations everywhere.
+// The Hadamard transform of keys: its definition, its inverse, and its order of operations on every
+// target.
 #include <bit>
 #include <cmath>
 #include <string>
@@ -40,7 +41,7 @@ std::vector<float> Transformed(std::vector<float> row) {
   return row;
 }
 
-// The order that the header states, one value at a time.
+// The header's order of operations, one value at a time.
 std::vector<float> TransformedByTheBook(std::vector<float> row) {
   const auto dim = static_cast<std::int64_t>(row.size());
   const std::int64_t size = HadamardSize(dim);

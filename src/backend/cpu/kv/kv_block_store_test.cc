@@ -1,5 +1,5 @@
-// Writing, copying and turning keys and values of block types: every byte of every cell against
-// the scalar quantiser, on every target.
+// Writing, copying and rotating keys and values of block types: every byte of every cell is
+// compared with the scalar quantiser, on every target.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -46,7 +46,7 @@ Row Decoded(DType type, const Bytes& bytes, std::size_t count) {
   return row;
 }
 
-// What hadamard-inl.h says, one value at a time.
+// The transform of hadamard-inl.h, one value at a time.
 Row Transformed(Row row, std::size_t size) {
   for (std::size_t part = 0; part < row.size(); part += size) {
     for (std::size_t half = 1; half < size; half *= 2) {
@@ -62,8 +62,8 @@ Row Transformed(Row row, std::size_t size) {
   return row;
 }
 
-// A layer whose cells are read after the picture in kv_blocks.h, by its formulas alone, and put
-// together to the blocks of a model file: scale, then codes.
+// A layer whose cells are read by the formulas in kv_blocks.h only, and converted to the blocks of
+// a model file: scale, then codes.
 class Tiles {
  public:
   explicit Tiles(DType k_type, DType v_type, const KvShape& shape = kShape) {
@@ -153,7 +153,7 @@ Row ValueOf(std::uint32_t seed, std::int64_t token, int head) {
   return row;
 }
 
-// Stores tokens `first_token` and on, whose rows lie a stride apart, in `cells`.
+// Stores the tokens from `first_token` on, whose rows are a stride apart, in `cells`.
 Status Store(KvBackend& backend, const Tiles& tiles, const std::vector<CellRun>& cells,
              std::uint32_t seed, std::int64_t first_token) {
   Row rows;
@@ -176,8 +176,8 @@ Status Store(KvBackend& backend, const Tiles& tiles, const std::vector<CellRun>&
   return backend.StoreKv(tiles.layer(), k, v, cells);
 }
 
-// Cell `cell` holds token `token`; -1: nothing yet, as in `fresh`. What is not in blocks is looked
-// at in kv_store_test.cc.
+// Checks that cell `cell` holds token `token`; -1: nothing yet, as in `fresh`. kv_store_test.cc
+// checks the float types.
 void ExpectCell(const Tiles& tiles, const Tiles& fresh, std::int64_t cell, std::int64_t token) {
   const LayerKv& layer = tiles.layer();
   for (int h = 0; h < kShape.kv_heads; ++h) {
@@ -218,7 +218,7 @@ TEST_P(KvBlockKernels, StoreWritesTheScalarQuantisersBits) {
   }
 }
 
-// Neighbours in a tile keep their bytes, and a cell's do not depend on its company.
+// Neighbours in a tile keep their bytes, and a cell's bytes do not depend on its neighbours.
 TEST_P(KvBlockKernels, StoreOneByOneIsStoreAtOnce) {
   const auto backend = CpuWithThreads(1);
   const Tiles at_once = Made();
@@ -264,7 +264,7 @@ RopeParams RopeOf(const Shift& shift) {
   return {.pairing = shift.pairing, .dims = 8, .inv_freq = kFrequencies, .first = shift.first};
 }
 
-// Turned by the positions, one pair after another, as the target fuses.
+// Rotated by the positions, one pair after another, with the target's multiply-add.
 Row Rotated(Row key, const Shift& shift, const MulAdd& mul_add) {
   for (std::size_t i = 0; i < kFrequencies.size(); ++i) {
     const bool halves = shift.pairing == RopeParams::Pairing::kHalves;
@@ -324,7 +324,7 @@ TEST_P(KvBlockShift, ByNothingRoundsNothing) {
   EXPECT_EQ(tiles.k(), keys);
 }
 
-// A block whose bits are delicate, as V, where nothing turns it before.
+// Blocks with delicate bits, stored as V, which is not transformed first.
 struct SpecialBlock {
   const char* name;
   std::vector<float> values;  // the first of 32, the rest are `rest`
@@ -364,7 +364,7 @@ TEST(KvBlockKernelsExactness, DelicateBlocksHaveTheScalarQuantisersBits) {
   }
 }
 
-// A value that is not a number shows in its block, and in no other cell.
+// A NaN affects its own block and no other cell.
 TEST(KvBlockKernelsExactness, BlocksWithoutNumbersAreNaN) {
   const KvShape shape{1, 64, 64};
   for (const std::string& target : CpuTargetNames()) {

@@ -1,5 +1,4 @@
-// Reads what a cache keeps in blocks, one value at a time, for tests: from the bytes where
-// kv_blocks.h says they are.
+// Reads cached values of block types one at a time, for tests, by the formulas in kv_blocks.h.
 #pragma once
 
 #include <cstdint>
@@ -22,13 +21,13 @@ inline float ScaleAt(const std::uint8_t* at) {
   return F16ToF32(scale);
 }
 
-// Value d of a block's, whose code is `byte` or half of it.
+// Value d of a block, whose code is `byte` or half of it.
 inline StoredInBlock StoredCode(DType type, const std::uint8_t* scale, std::uint8_t byte, int d) {
   if (type == DType::kQ8_0) return {ScaleAt(scale), byte - 128};
   return {ScaleAt(scale), (d % 32 < 16 ? byte & 15 : byte >> 4) - 8};
 }
 
-// Value d of a head's key in a cell, turned as it is kept.
+// Value d of a head's key in a cell, as stored: Hadamard-transformed.
 inline StoredInBlock StoredKey(const LayerKv& layer, int head, std::int64_t cell, int d) {
   const DType type = layer.k_type;
   const std::int64_t dim = layer.shape.k_dim;
@@ -40,7 +39,7 @@ inline StoredInBlock StoredKey(const LayerKv& layer, int head, std::int64_t cell
                     tile[KeyCodes(line, lane) + d % 4], d);
 }
 
-// Where a block of a head's value in a cell keeps its scale, and value d its code.
+// The places of the scale of a block of a head's value in a cell, and of value d's code.
 struct ValuePlace {
   std::uint8_t* tile;
   std::int64_t scale;

@@ -1,4 +1,4 @@
-// Writing, copying and turning what a cache keeps, cell by cell against scalar code.
+// Writing, copying and rotating cached keys and values, compared cell by cell with scalar code.
 #include <cmath>
 #include <string>
 #include <vector>
@@ -40,7 +40,7 @@ float ReadOne(DType type, const std::byte* base, std::int64_t index) {
   return type == DType::kF16 ? F16ToF32(bits) : Bf16ToF32(bits);
 }
 
-// A layer's storage, read one value at a time after the formulas of kvcache/kv.h.
+// A layer's storage, read one value at a time by the formulas of kvcache/kv.h.
 class Storage1 {
  public:
   explicit Storage1(const KvCase& c) {
@@ -101,7 +101,8 @@ class Storage1 {
     return HashValue(seed + 1, cell, head, d) * 1e-5f;  // some are subnormal as f16
   }
 
-  // Cell `cell` holds what seed made for cell `made_for`; seed 0: nothing yet.
+  // Checks that cell `cell` holds the values that `seed` gives cell `made_for`; seed 0: nothing
+  // yet.
   void ExpectCell(std::int64_t cell, std::uint32_t seed, std::int64_t made_for) const {
     for (int h = 0; h < kShape.kv_heads; ++h) {
       for (int d = 0; d < kShape.k_dim; ++d) {
@@ -155,7 +156,7 @@ TEST_P(KvKernels, CopyMovesWholeCells) {
 TEST_P(KvKernels, ShiftTurnsItsCellsAndNoOthers) {
   const auto backend = CpuWithThreads(2);
   const std::vector<float> inv_freq = {1.0f, 0.3f, 0.01f, 2.5e-4f};
-  // What turns first, and in another place: never what is V as well.
+  // Rotated values first, or in another place; never values that are also V.
   const int begin = GetParam().in_keys ? kShape.v_dim : 0;
   for (const auto pairing : {RopeParams::Pairing::kInterleaved, RopeParams::Pairing::kHalves}) {
     for (const auto& [offset, first] : {std::pair{-37, begin}, {5000, begin}, {5000, 62}}) {

@@ -116,7 +116,7 @@ std::vector<Shape> ShapesOf(DType dtype) {
           {31, 31}, {40, 67}, {100, 32}, {256, 70}, {1001, 37}};
 }
 
-// The chain itself, for every shape of tile that a batch is cut into.
+// Every shape of tile that a batch is cut into computes the chain.
 TEST_P(LinearTest, IsTheDocumentedChainForEveryBatch) {
   ASSERT_TRUE(forced_.ok());
   const std::unique_ptr<Backend> backend = MakeBackend(2);
@@ -135,7 +135,7 @@ TEST_P(LinearTest, IsTheDocumentedChainForEveryBatch) {
   }
 }
 
-// The chain is the right one.
+// The chain is close to double precision.
 TEST_P(LinearTest, IsCloseToTheSumInDouble) {
   ASSERT_TRUE(forced_.ok());
   const std::unique_ptr<Backend> backend = MakeBackend(1);
@@ -163,7 +163,7 @@ TEST_P(LinearTest, IsCloseToTheSumInDouble) {
   }
 }
 
-// Rows and batches beyond what one block of the loops holds.
+// Rows and batches larger than one step of the loops.
 TEST_P(LinearTest, LongRowsInLargeBatchesAreTheSameChain) {
   ASSERT_TRUE(forced_.ok());
   const std::unique_ptr<Backend> backend = MakeBackend(2);
@@ -302,8 +302,8 @@ TEST(LinearBlocksTest, EdgeValues) {
   }
 }
 
-// A value that is no number must not vanish in quantising, wherever in its span it stands, nor
-// reach other tokens; and subnormal values, whose scale has no inverse, count as zeros.
+// A NaN must survive quantising at any place in its span, and must not reach other tokens.
+// Subnormal values, whose scale has no inverse, become zeros.
 TEST(LinearBlocksTest, ValuesThatAreNotFiniteStaySo) {
   constexpr std::int64_t kInputs = 512;
   constexpr std::int64_t kOutputs = 16;

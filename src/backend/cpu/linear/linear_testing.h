@@ -1,6 +1,6 @@
 // The chains of docs/design/exactness.md for block-quantised weights, one value at a time, from
-// the bytes of a model file: what the kernels' results must be, bit for bit. Written from the
-// formats' definitions, apart from the kernels and from src/tensor.
+// the bytes of a model file. The kernels must give the same bits. Written from the formats'
+// definitions, independently of the kernels and of src/tensor.
 #pragma once
 
 #include <algorithm>
@@ -37,7 +37,7 @@ inline int ByteAt(const std::byte* bytes, std::int64_t i) {
   return static_cast<int>(bytes[i]);
 }
 
-// A power of two, then nibbles that stand for these halves.
+// A power of two, then nibbles that are indices into these halves.
 inline void AppendMxfp4(const std::byte* block, BlockRow& row) {
   constexpr int kHalves[] = {0, 1, 2, 3, 4, 6, 8, 12};
   row.scale.push_back(std::ldexp(0.5f, ByteAt(block, 0) - 127));
@@ -117,7 +117,7 @@ inline BlockRow ReadBlockRow(DType dtype, const std::byte* bytes, std::int64_t i
   return row;
 }
 
-// x [count] in integers; returns their scale.
+// Quantises x [count] to integers and returns their scale.
 inline float QuantiseInputs(const float* x, std::int64_t count, std::vector<int>& q) {
   float most = 0.0f;
   for (std::int64_t i = 0; i < count; ++i) most = std::max(most, std::fabs(x[i]));

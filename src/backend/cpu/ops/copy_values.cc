@@ -70,7 +70,7 @@ bool Dense(const TensorView& view) {
   return true;
 }
 
-// Views a dense tensor as a single row; returns others unchanged.
+// Returns the whole tensor as one row. REQUIRES: `view` is dense.
 TensorView Flat(const TensorView& view) {
   return TensorView::Dense(view.data, view.dtype, view.elements());
 }

@@ -139,7 +139,7 @@ TEST(RmsNormTest, MismatchesNameBothSides) {
 
 // ---- Rope
 
-// The turned pair, as rope.h and elementwise_kernels.h say.
+// The rotated pair, as defined in rope.h and elementwise_kernels.h.
 void TurnPair(float& a, float& b, Position position, float inv_freq, float magnitude,
               MulAdd mul_add) {
   const double angle = static_cast<double>(position) * static_cast<double>(inv_freq);
@@ -240,7 +240,7 @@ constexpr NamedActivation kActivations[] = {
     {"sigmoid", Activation::kSigmoid, [](double x) { return 1.0 / (1.0 + std::exp(-x)); }},
 };
 
-// A range of sizes, and where exponentials overflow.
+// Values of all magnitudes, including those where exponentials overflow.
 std::vector<float> EdgyValues() {
   std::vector<float> values = RandomValues(61, 1);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] *= static_cast<float>(i);
@@ -248,7 +248,7 @@ std::vector<float> EdgyValues() {
   return values;
 }
 
-// Runs `operation` on many values that are all x, checks that they came out alike, and returns one.
+// Runs `operation` on many values x, checks that all results are equal, and returns one.
 template <typename Operation>
 float SameEverywhere(float x, const Operation& operation) {
   constexpr std::int64_t kCount = 9'001;  // several tasks, and a tail in the last
@@ -260,7 +260,8 @@ float SameEverywhere(float x, const Operation& operation) {
   return values[0];
 }
 
-// Far below 0 the definitions vanish and the kernels stay at what their clamped exponential leaves.
+// Far below 0 the exact results underflow; the kernels return the result of their clamped
+// exponential.
 double Tolerance(double expected, float x) {
   return std::fabs(expected) * 2e-6 + 1e-6 * (x < -80.0f) + 1e-9;
 }

@@ -147,7 +147,7 @@ TEST(RouteTest, BiasesAndGroupsMustFitTheExperts) {
   }
 }
 
-// What a token gets depends on it alone.
+// A token's result depends on that token only.
 TEST(RouteTest, NeitherCompanyNorThreadsShow) {
   constexpr std::int64_t kExperts = 37;
   constexpr std::int64_t kTokens = 300;

@@ -113,7 +113,7 @@ TEST_P(RecurrenceTest, ConvolutionIsTheDocumentedChain) {
   }
 }
 
-// In pieces of any size the outputs and the last inputs are those of one pass.
+// Passes of any size give the outputs and the last inputs of a single pass.
 TEST_P(RecurrenceTest, ConvolutionInPiecesHasTheSameBits) {
   constexpr std::int64_t kChannels = 70, kSteps = 4, kTokens = 23;
   const Conv whole({kChannels, kSteps, 1, kTokens, false}, MulAdd(GetParam()));
@@ -316,7 +316,7 @@ TEST_P(RecurrenceTest, ScanIsTheDocumentedChain) {
   }
 }
 
-// The definition itself: states and outputs in float64, in whatever order.
+// The definition: states and outputs in float64, in any order.
 TEST_P(RecurrenceTest, ScanIsTheDefinition) {
   for (const ScanShape& shape : kScanShapes) {
     SCOPED_TRACE(shape.v_dim);
