@@ -1,11 +1,11 @@
-// The element types that GGUF files name by number, served here or not.
+// The element types of GGUF files.
 //
-// Every known type has a name and a size, so that a file can be checked and described whole;
-// the few that have a DType can be computed with. Serving another one is a DType for it and
-// that column of its row in ggml_type.cc.
+// Every known type has a name and a size, so that every file can be checked and described. Only
+// types with a DType can be computed with. To support another type, add a DType and set that
+// column of its row in ggml_type.cc.
 //
-// Source: ggml's enum ggml_type and gguf-py's table of quantisation sizes. Numbers that are
-// missing were withdrawn there.
+// Source: ggml's enum ggml_type and gguf-py's table of quantisation sizes. Missing numbers were
+// withdrawn there.
 #pragma once
 
 #include <cstdint>
@@ -40,16 +40,16 @@ struct GgmlTypeInfo {
   std::string_view name;       // ggml's name in lower case, as DTypeInfo's: "q4_k"
   std::int64_t block_size;     // values per block
   std::int64_t block_bytes;    // bytes per block
-  std::optional<DType> dtype;  // empty: known, not served
+  std::optional<DType> dtype;  // empty: not supported
 };
 
 // All known types, by ascending number.
 std::span<const GgmlTypeInfo> GgmlTypes();
 
-// nullptr for a number that is not known.
+// Returns nullptr for an unknown number.
 const GgmlTypeInfo* FindGgmlType(GgmlType type);
 
-// The number that files use for a served type; every DType has one.
+// Returns the type that files use for `dtype`; every DType has one.
 GgmlType GgmlTypeOf(DType dtype);
 
 }  // namespace kvcache

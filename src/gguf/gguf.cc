@@ -18,7 +18,7 @@ bool IsFloat(GgufType type) {
   return type == GgufType::kFloat32 || type == GgufType::kFloat64;
 }
 
-// What an error says was found: "uint32 7", "string", "array of 3 float32".
+// Describes an entry for an error: "uint32 7", "string", "array of 3 float32".
 std::string Describe(const GgufEntry& entry) {
   if (entry.type == GgufType::kArray) {
     return StrCat("array of ", entry.count, " ", GgufTypeName(entry.element));
@@ -29,7 +29,7 @@ std::string Describe(const GgufEntry& entry) {
   return StrCat(GgufTypeName(entry.type), " ", static_cast<std::uint64_t>(value));
 }
 
-// Does element i, an integer, fit an int64_t?
+// Whether element i, an integer, fits an int64_t.
 bool FitsInt64(const GgufEntry& entry, std::uint64_t i) {
   return entry.element != GgufType::kUint64 || GgufIntAt(entry, i) >= 0;
 }
@@ -42,7 +42,7 @@ bool AllFitInt64(const GgufEntry& entry) {
   return true;
 }
 
-// Index of the named item in `items`, whose order by name is `order`; nullptr if absent.
+// Returns the item with this name, nullptr if there is none. `order` sorts `items` by name.
 template <typename Item>
 const Item* FindByName(std::span<const Item> items, std::span<const std::uint32_t> order,
                        std::string_view Item::*name, std::string_view wanted) {

@@ -2,17 +2,17 @@
 //
 //   | magic, version, counts | key, type, value … | name, dims, type, offset … | pad | data |
 //
-// Open() checks everything before it returns: all later reads stay inside the file and a
-// hostile file costs time and memory proportional to its size at most. What it refuses, with
-// the byte offset and the key or tensor: bytes missing anywhere; counts, lengths and products
-// that cannot be; unknown types; keys or tensors that occur twice; tensors that overlap, lie
-// unaligned, or reach past the end; arrays of arrays (no writer makes them).
+// Open() checks everything before it returns, so all later reads stay inside the file. A hostile
+// file costs time and memory in proportion to its size at most. Open() refuses missing bytes;
+// impossible counts, lengths and products; unknown types; keys or tensors that occur twice; tensors
+// that overlap, are unaligned, or extend past the end of the file; and arrays of arrays, which no
+// writer produces. Its messages have the byte offset and the key or tensor.
 //
-// Views (strings, arrays, tensors) point into the mapping and live as long as the GgufFile.
+// Views (strings, arrays, tensors) point into the mapping and are valid while the GgufFile exists.
 //
 // Thread safety: const calls from any number of threads.
-// Source: ggml's docs/gguf.md; stricter than ggml's reader in the points above, laxer in that
-// gaps between tensors and tensors in any order are taken.
+// Source: ggml's docs/gguf.md. This reader is stricter than ggml's in the points above, and laxer
+// in two: it accepts gaps between tensors, and tensors in any order.
 #pragma once
 
 #include <array>
@@ -42,15 +42,15 @@ struct GgufTensor {
 
   std::int64_t elements() const { return dims[0] * dims[1] * dims[2] * dims[3]; }
 
-  // The data where it lies, aligned to the file's alignment. The memory is read-only although
-  // TensorView cannot say so. kUnsupported, with name and type, for a type without DType.
+  // Returns a view of the mapped data, aligned to the file's alignment. Never write through it: the
+  // memory is read-only. Errors: kUnsupported, with name and type, for a type without DType.
   Result<TensorView> View() const;
 };
 
 class GgufFile {
  public:
-  // Maps and checks the file. Errors: those of MappedFile::Open; kCorrupt for bytes that break
-  // the format, kUnsupported for version 1, big-endian files and unknown tensor types. All
+  // Maps and checks the file. Errors: those of MappedFile::Open; kCorrupt if the bytes break the
+  // format; kUnsupported for version 1, big-endian files and unknown tensor types. All messages
   // begin with the path.
   static Result<std::unique_ptr<GgufFile>> Open(const std::string& path);
 
@@ -68,16 +68,17 @@ class GgufFile {
   std::span<const GgufEntry> entries() const { return entries_; }
   std::span<const GgufTensor> tensors() const { return tensors_; }
 
-  // nullptr if there is none. O(log n).
+  // Returns nullptr if there is none. O(log n).
   const GgufEntry* Find(std::string_view key) const;
   const GgufTensor* FindTensor(std::string_view name) const;
 
-  // The tensor's View(), or kNotFound with its name.
+  // Returns the tensor's View(). Errors: those of View(); kNotFound, with the name.
   Result<TensorView> Tensor(std::string_view name) const;
 
-  // Metadata by key: kNotFound if it is missing, kInvalidArgument if it is of another type or
-  // does not fit, naming key, expected and found (callers put the path in front). Integers of any
-  // width serve as integers, both float widths as floats; nothing else converts.
+  // Returns the value of a key. Integers of any width convert to integers and both float widths to
+  // floats; nothing else converts. Errors: kNotFound: the key is missing; kInvalidArgument: the
+  // value has another type or does not fit. Messages have the key, the expected and the found type;
+  // callers add the path.
   Result<std::string_view> GetString(std::string_view key) const;
   Result<std::uint64_t> GetUint(std::string_view key) const;
   Result<std::int64_t> GetInt(std::string_view key) const;
@@ -88,14 +89,14 @@ class GgufFile {
   Result<GgufFloats> GetFloats(std::string_view key) const;
   Result<GgufBools> GetBools(std::string_view key) const;
 
-  // The same with a value for a missing key; a wrong type is an error all the same.
+  // The same, but returns `otherwise` for a missing key. A wrong type is still an error.
   Result<std::string_view> GetStringOr(std::string_view key, std::string_view otherwise) const;
   Result<std::uint64_t> GetUintOr(std::string_view key, std::uint64_t otherwise) const;
   Result<std::int64_t> GetIntOr(std::string_view key, std::int64_t otherwise) const;
   Result<double> GetFloatOr(std::string_view key, double otherwise) const;
   Result<bool> GetBoolOr(std::string_view key, bool otherwise) const;
 
-  // Hints about a tensor's pages (MappedFile's); nothing for Parse()d memory.
+  // Hints for the pages of a tensor (MappedFile). No effect after Parse().
   void WillNeed(const GgufTensor& tensor) const { mapping_.WillNeed(tensor.bytes); }
   void Drop(const GgufTensor& tensor) const { mapping_.Drop(tensor.bytes); }
 

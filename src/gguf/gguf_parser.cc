@@ -1,13 +1,14 @@
 // Reads and checks a GGUF file: the only code that looks at unchecked bytes.
 //
-// Cost: one pass over the header, and a sort each of keys, names and tensor offsets, so that
-// no input makes it quadratic. What is allocated is a constant per key and tensor that is
-// really there: counts are compared with the bytes left before anything is reserved.
+// Cost: one pass over the header, and one sort each of the keys, names and tensor offsets, so that
+// no input is quadratic. Memory is a constant per key and tensor that the file really holds: counts
+// are compared with the bytes left before anything is reserved.
 
 #include <algorithm>
 #include <limits>
 #include <numeric>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "gguf/gguf.h"
 
@@ -16,19 +17,12 @@ namespace {
 
 constexpr std::uint64_t kDefaultAlignment = 32;
 constexpr std::size_t kMaxKeyBytes = 65535;
-// Far more keys or tensors than any model has, and a bound on what they take in memory.
+// Far more keys or tensors than any model has; bounds the memory that they take.
 constexpr std::uint64_t kMaxItems = 1 << 20;
 constexpr std::uint64_t kMaxAlignment = 1 << 30;
-// The fewest bytes that a key with its value, or a tensor's description, can take.
+// The minimum bytes of a key with its value, and of a tensor's description.
 constexpr std::uint64_t kMinEntryBytes = 8 + 1 + 4 + 1;
 constexpr std::uint64_t kMinTensorBytes = 8 + 1 + 4 + 4 + 8;
-
-Status Corrupt(std::string message) {
-  return {StatusCode::kCorrupt, std::move(message)};
-}
-Status Unsupported(std::string message) {
-  return {StatusCode::kUnsupported, std::move(message)};
-}
 
 // A position in the bytes that only moves forward and never past the end.
 class Cursor {
@@ -65,7 +59,7 @@ class Cursor {
   std::size_t offset_ = 0;
 };
 
-// The order of [0, count) in which key(i) ascends.
+// Returns the indices [0, count) in ascending order of key(i).
 template <typename Key>
 std::vector<std::uint32_t> Order(std::size_t count, Key key) {
   std::vector<std::uint32_t> order(count);
@@ -151,7 +145,7 @@ Status GgufParser::ReadHeader() {
 
 Status GgufParser::CheckVersion(std::uint32_t version) const {
   if (version == 2 || version == 3) return Status::Ok();
-  // A version's bytes turned around: small numbers then stand in the high byte.
+  // In a big-endian file the bytes of the version are reversed: the high byte holds the number.
   if (version != 0 && (version & 0xffff) == 0) {
     return Unsupported("a big-endian GGUF file: only little-endian ones are supported");
   }
@@ -219,7 +213,7 @@ Status GgufParser::ReadArray(GgufEntry& entry) {
   return ReadElements(entry);
 }
 
-// Takes entry.count elements, of which none has been seen.
+// Reads entry.count elements and checks them.
 Status GgufParser::ReadElements(GgufEntry& entry) {
   const std::size_t begin = cursor_.offset();
   const bool strings = entry.element == GgufType::kString;
@@ -297,7 +291,7 @@ Result<GgufTensor> GgufParser::ReadTensor() {
   Status status = ReadDims(tensor);
   if (status.ok()) status = ReadType(tensor);
   if (!status.ok()) return std::move(status).WithContext(Quoted(tensor.name));
-  // From the start of the data, which is not known yet; PlaceTensor makes it one in the file.
+  // Relative to the start of the data, which is not known yet; PlaceTensor makes it absolute.
   KVCACHE_ASSIGN_OR_RETURN(tensor.offset, cursor_.Read<std::uint64_t>("its offset"));
   return tensor;
 }

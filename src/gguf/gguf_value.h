@@ -1,7 +1,9 @@
-// Metadata values of a GGUF file, as they lie there: typed, unaligned, never copied.
+// Metadata values of a GGUF file, read in place: typed, unaligned, never copied.
 //
-// All of these are views into the file's bytes, valid as long as the GgufFile they came from,
-// and made only by it, after it has checked every length in them.
+// All of these are views into the file's bytes, valid while their GgufFile exists. Only GgufFile
+// makes them, after it has checked all lengths.
+//
+// Thread safety: const calls from any number of threads.
 #pragma once
 
 #include <bit>
@@ -16,7 +18,7 @@ namespace kvcache {
 
 static_assert(std::endian::native == std::endian::little, "GGUF values are read in place");
 
-// The numbers are those of the format.
+// Types by their numbers in the format.
 enum class GgufType : std::uint32_t {
   kUint8 = 0,
   kInt8 = 1,
@@ -33,7 +35,7 @@ enum class GgufType : std::uint32_t {
   kFloat64 = 12,
 };
 
-// "uint32", "string", "array"; "type 99" has no name: "unknown".
+// "uint32", "string", "array"; "unknown" for other numbers.
 std::string_view GgufTypeName(GgufType type);
 
 // Bytes of one value; 0 for strings, arrays and unknown numbers.
@@ -47,8 +49,8 @@ struct GgufEntry {
   GgufType type = GgufType::kUint8;     // kArray for arrays
   GgufType element = GgufType::kUint8;  // an array's elements; else the same as type
   std::uint64_t count = 1;              // elements; 1 for a scalar
-  // The elements one after another: numbers as they are, strings each as length (8 bytes)
-  // and characters. Not aligned.
+  // The elements in sequence, not aligned: numbers in little-endian order, strings as a length of
+  // 8 bytes followed by the characters.
   std::span<const std::byte> bytes;
 };
 
@@ -65,7 +67,7 @@ T LoadUnaligned(const std::byte* at) {
 std::int64_t GgufIntAt(const GgufEntry& entry, std::uint64_t i);
 double GgufFloatAt(const GgufEntry& entry, std::uint64_t i);
 
-// An array of numbers, converted to T on access: elements may be of any width in the file.
+// An array of numbers of any width in the file, converted to T on access.
 template <typename T, auto kAt>
 class GgufNumbers {
  public:
@@ -105,7 +107,7 @@ using GgufInts = GgufNumbers<std::int64_t, GgufIntAt>;
 using GgufFloats = GgufNumbers<float, GgufFloatAt>;
 using GgufBools = GgufNumbers<bool, GgufIntAt>;
 
-// An array of strings, read front to back. They may hold any bytes.
+// An array of strings, for sequential reading. Strings may hold any bytes.
 class GgufStrings {
  public:
   class iterator {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/errors.h"
 #include "base/strings.h"
 
 namespace kvcache {
@@ -13,10 +14,6 @@ constexpr std::uint64_t kAlignment = 32;
 
 std::uint64_t AlignUp(std::uint64_t offset) {
   return (offset + kAlignment - 1) / kAlignment * kAlignment;
-}
-
-Status Invalid(std::string message) {
-  return {StatusCode::kInvalidArgument, std::move(message)};
 }
 
 template <typename T>
@@ -47,7 +44,7 @@ void PutNumbers(std::string& out, GgufType element, std::span<const T> values) {
   out.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
 }
 
-// The first of the names that occurs twice, or nullptr.
+// Returns the first name that occurs twice, or nullptr.
 const std::string* FindTwice(std::vector<const std::string*>& names) {
   const auto text = [](const std::string* name) -> const std::string& { return *name; };
   std::ranges::sort(names, {}, text);
@@ -55,7 +52,7 @@ const std::string* FindTwice(std::vector<const std::string*>& names) {
   return found == names.end() ? nullptr : *found;
 }
 
-// Bytes of the tensor, or 0 if it cannot be.
+// Returns the bytes of the tensor, or 0 if its type or dimensions are invalid.
 std::uint64_t SizeOf(const GgufHeader::Tensor& tensor) {
   if (tensor.type == nullptr || tensor.dims.empty() || tensor.dims.size() > 4) return 0;
   if (tensor.dims[0] % tensor.type->block_size != 0) return 0;
@@ -147,29 +144,30 @@ std::size_t GgufHeader::AddTensor(std::string_view name, GgmlType type,
 Status GgufHeader::CheckKeys() const {
   std::vector<const std::string*> names;
   for (const std::string& key : keys_) {
-    if (key.empty()) return Invalid("a key without a name");
+    if (key.empty()) return InvalidArgument("a key without a name");
     names.push_back(&key);
   }
   const std::string* twice = FindTwice(names);
   if (twice == nullptr) return Status::Ok();
-  return Invalid(StrCat("key ", Quoted(*twice), " is set twice"));
+  return InvalidArgument(StrCat("key ", Quoted(*twice), " is set twice"));
 }
 
 Status GgufHeader::CheckTensors() const {
   std::vector<const std::string*> names;
   for (const Tensor& tensor : tensors_) {
-    if (tensor.name.empty()) return Invalid("a tensor without a name");
+    if (tensor.name.empty()) return InvalidArgument("a tensor without a name");
     if (tensor.size_bytes == 0) {
       std::string dims;
       for (const std::int64_t dim : tensor.dims) dims += StrCat(dims.empty() ? "" : ", ", dim);
-      return Invalid(StrCat("tensor ", Quoted(tensor.name), " cannot have dims {", dims,
-                            "} in type ", tensor.type == nullptr ? "unknown" : tensor.type->name));
+      return InvalidArgument(StrCat("tensor ", Quoted(tensor.name), " cannot have dims {", dims,
+                                    "} in type ",
+                                    tensor.type == nullptr ? "unknown" : tensor.type->name));
     }
     names.push_back(&tensor.name);
   }
   const std::string* twice = FindTwice(names);
   if (twice == nullptr) return Status::Ok();
-  return Invalid(StrCat("tensor ", Quoted(*twice), " is added twice"));
+  return InvalidArgument(StrCat("tensor ", Quoted(*twice), " is added twice"));
 }
 
 Result<std::string> GgufHeader::Serialize() const {
@@ -209,12 +207,12 @@ Result<std::unique_ptr<GgufWriter>> GgufWriter::Create(const std::string& path, 
 Status GgufWriter::Write(std::size_t tensor, std::uint64_t offset,
                          std::span<const std::byte> bytes) {
   if (tensor >= header_.tensors().size()) {
-    return Invalid(StrCat(file_->path(), ": there is no tensor ", tensor));
+    return InvalidArgument(StrCat(file_->path(), ": there is no tensor ", tensor));
   }
   const GgufHeader::Tensor& info = header_.tensors()[tensor];
   if (offset > info.size_bytes || bytes.size() > info.size_bytes - offset) {
-    return Invalid(StrCat(file_->path(), ": tensor ", Quoted(info.name), ": ", bytes.size(),
-                          " bytes at ", offset, " exceed its ", info.size_bytes));
+    return InvalidArgument(StrCat(file_->path(), ": tensor ", Quoted(info.name), ": ", bytes.size(),
+                                  " bytes at ", offset, " exceed its ", info.size_bytes));
   }
   written_[tensor] += bytes.size();
   return file_->WriteAt(data_offset_ + info.offset + offset, bytes);
@@ -224,8 +222,9 @@ Status GgufWriter::Finish() {
   for (std::size_t i = 0; i < written_.size(); ++i) {
     const GgufHeader::Tensor& info = header_.tensors()[i];
     if (written_[i] == info.size_bytes) continue;
-    return Invalid(StrCat(file_->path(), ": tensor ", Quoted(info.name), ": ", written_[i].load(),
-                          " bytes of ", info.size_bytes, " were written"));
+    return InvalidArgument(StrCat(file_->path(), ": tensor ", Quoted(info.name), ": ",
+                                  written_[i].load(), " bytes of ", info.size_bytes,
+                                  " were written"));
   }
   return file_->Commit();
 }

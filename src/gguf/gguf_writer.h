@@ -1,5 +1,5 @@
-// Writes GGUF files, version 3: first all that comes before the data, then the tensors' bytes
-// in any order and from any thread, straight to the file.
+// Writes GGUF files, version 3. Create() writes the header; then the bytes of the tensors are
+// written straight to the file, in any order and from any thread.
 //
 //   GgufHeader header;
 //   header.SetString("general.architecture", "llama");
@@ -8,8 +8,8 @@
 //   KVCACHE_RETURN_IF_ERROR(writer->Write(w, 0, bytes));   // as often as needed
 //   KVCACHE_RETURN_IF_ERROR(writer->Finish());
 //
-// Tensors lie in the order in which they were added, each at the next multiple of the
-// alignment (32), as ggml demands.
+// Tensors are stored in the order in which they were added, each at the next multiple of the
+// alignment (32), as ggml requires.
 #pragma once
 
 #include <array>
@@ -29,8 +29,8 @@
 
 namespace kvcache {
 
-// Metadata and the tensors' descriptions. Calls never fail; what is wrong (a key or tensor
-// twice, a rank over 4, rows that are not whole blocks) is said by Serialize() and Create().
+// Metadata and descriptions of the tensors. Setters never fail; Serialize() and Create() report
+// errors (a key or tensor that occurs twice, a rank above 4, rows that are not whole blocks).
 // Thread safety: one thread at a time.
 class GgufHeader {
  public:
@@ -52,7 +52,7 @@ class GgufHeader {
   void SetFloats(std::string_view key, std::span<const float> values);
   void SetInts(std::string_view key, std::span<const std::int32_t> values);
   void SetBools(std::string_view key, std::span<const bool> values);
-  // Any value as another file has it.
+  // Copies an entry of another file.
   void SetEntry(const GgufEntry& entry);
 
   // Returns the tensor's number, for GgufWriter::Write.
@@ -65,7 +65,7 @@ class GgufHeader {
   std::span<const Tensor> tensors() const { return tensors_; }
   std::uint64_t data_bytes() const { return data_bytes_; }
 
-  // The file up to the data, padding included; kInvalidArgument for what is wrong.
+  // Returns the bytes of the file before the data, padding included. Errors: kInvalidArgument.
   Result<std::string> Serialize() const;
 
  private:
@@ -80,18 +80,18 @@ class GgufHeader {
 
 class GgufWriter {
  public:
-  // Begins the file; it appears under `path` on Finish() alone. Errors: those of Serialize()
-  // and NewFile::Create(), a full disk among them.
+  // Creates the file under a temporary name; Finish() renames it to `path`. Errors: those of
+  // Serialize() and NewFile::Create(), such as a full disk.
   static Result<std::unique_ptr<GgufWriter>> Create(const std::string& path, GgufHeader header);
 
   const GgufHeader& header() const { return header_; }
 
-  // Writes part of a tensor's data, from `offset` of it on. Every byte is written once.
-  // Thread-safe. Errors: kInvalidArgument for a range outside the tensor, kIo.
+  // Writes part of a tensor's data, beginning at byte `offset` of the tensor. REQUIRES: every byte
+  // is written once. Thread-safe. Errors: kInvalidArgument: a range outside the tensor; kIo.
   Status Write(std::size_t tensor, std::uint64_t offset, std::span<const std::byte> bytes);
 
-  // Makes the file durable and gives it its name. kInvalidArgument, naming the tensor, if
-  // bytes are missing or too many.
+  // Syncs the file to disk and renames it to its path. Errors: kInvalidArgument, with the tensor,
+  // if fewer or more bytes were written than it has; kIo.
   Status Finish();
 
  private:

@@ -1,6 +1,6 @@
-// The cleaning of decoded text that some files' makers ask for: " ." becomes "." and so on.
+// Removes spaces from decoded text as some vocabularies ask for: " ." becomes "." and so on.
 //
-// It loses what the text was ("a ." and "a." decode alike), so decoding does it only on request.
+// The original text is lost ("a ." and "a." decode alike), so decoding does it only on request.
 //
 // Source: transformers' clean_up_tokenization, as llama.cpp has it (src/llama-vocab.cpp,
 // llama_vocab::impl::detokenize).
@@ -11,8 +11,8 @@
 
 namespace kvcache {
 
-// In this order: takes the space out in front of "?", "!", "." and ","; both spaces around a
-// lone "'"; the space in front of "'s", "'m", "'re" and "'ve". O(n).
+// Removes, in this order: the space in front of "?", "!", "." and ","; both spaces around a lone
+// "'"; the space in front of "'s", "'m", "'re" and "'ve". O(n).
 void CleanSpaces(std::string* text);
 
 }  // namespace kvcache

@@ -1,4 +1,4 @@
-// U+2581, which stands for a space in the vocabularies of SentencePiece.
+// U+2581 stands for a space in SentencePiece vocabularies.
 //
 // Thread safety: free functions.
 #pragma once
@@ -10,7 +10,7 @@ namespace kvcache {
 
 inline constexpr std::string_view kEscapedSpace = "\xE2\x96\x81";
 
-// Appends `text` with a space for each U+2581.
+// Appends `text` with each U+2581 replaced by a space.
 inline void AppendUnescaped(std::string_view text, std::string* out) {
   for (;;) {
     const std::size_t space = text.find(kEscapedSpace);

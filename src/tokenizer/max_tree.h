@@ -1,10 +1,11 @@
-// The largest of many numbers that change one by one.
+// Keeps the maximum of many numbers that change one at a time.
 //
 //   numbers   n0 n1 n2 …                 padded to whole groups of 8 with zeros
 //   level 1   max of [0, 8)  max of [8, 16) …
 //   level 2   max of level 1's [0, 8) …        up to a level of 8 or fewer
 //
-// A change goes up one group per level, and stops where it changes nothing: O(log n).
+// A change updates one group per level, and stops at the first level that does not change: O(log
+// n).
 //
 // Thread safety: belongs to one thread.
 #pragma once
@@ -16,10 +17,10 @@ namespace kvcache {
 
 class MaxTree {
  public:
-  // Takes the numbers; call when all are known. Cost: O(n), 9 bytes of memory for each.
+  // Sets all numbers. Cost: O(n) time, 9 bytes of memory per number.
   void Build(const std::vector<std::uint64_t>& numbers);
 
-  // 0 if there are none.
+  // The largest number; 0 if there are none.
   std::uint64_t Max() const { return MaxOfGroup(levels_.back()); }
 
   // REQUIRES: i < numbers.size().

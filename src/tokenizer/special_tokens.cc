@@ -15,8 +15,8 @@ bool IsSpace(char c) {
   return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-// Where `wanted` begins in [from, to) of `text`; npos if nowhere. Linear, unlike
-// string_view::find, which "aa…ab" in "aa…a" makes quadratic.
+// Returns the first position of `wanted` in [from, to) of `text`, or npos. Linear time:
+// string_view::find is quadratic for "aa…ab" in "aa…a".
 std::size_t FindIn(std::string_view text, std::size_t from, std::size_t to,
                    std::string_view wanted) {
   const void* at = memmem(text.data() + from, to - from, wanted.data(), wanted.size());
@@ -45,7 +45,7 @@ std::size_t FindOutside(std::span<const TextRange> foreign, std::string_view tex
   return std::string_view::npos;
 }
 
-// Whether a template that writes the text of a user-defined token makes it structure.
+// Whether a user-defined token with this text is structure to a template that writes it.
 bool MayBeStructure(std::string_view text) {
   return ShapeOf(text) != TokenShape::kWords;
 }
@@ -73,7 +73,7 @@ void SpecialTokens::AddPattern(std::uint32_t pattern, std::string_view text) {
   pattern_[node] = pattern;
 }
 
-// The suffix links, by length: a node's suffix is shorter than the node.
+// Sets the suffix links, short nodes first: a node's suffix is shorter than the node.
 void SpecialTokens::Link() {
   const std::size_t count = parent_.size();
   std::vector<std::uint32_t> depth(count, 0);
@@ -118,7 +118,7 @@ SpecialTokens::Node SpecialTokens::AddChild(Node node, std::uint8_t byte) {
   return child;
 }
 
-// The longest suffix of `node` and `byte` that is in the tree.
+// Returns the longest suffix of node + byte that is in the tree.
 SpecialTokens::Node SpecialTokens::Step(Node node, std::uint8_t byte) const {
   for (;; node = suffix_[node]) {
     const Node child = Child(node, byte);
@@ -137,7 +137,7 @@ void SpecialTokens::Report(Node node, std::vector<bool>* seen,
   }
 }
 
-// The special tokens that stand somewhere in `text`, by their order.
+// Returns the special tokens that occur in `text`, as ascending indices.
 std::vector<std::uint32_t> SpecialTokens::Occurring(std::string_view text) const {
   std::vector<std::uint32_t> found;
   std::vector<bool> seen;

@@ -1,17 +1,16 @@
-// Cutting a text at special tokens.
+// Cuts a text at special tokens.
 //
-// The longest special token goes first (the lower id first among equals): all its occurrences
-// are cut out from left to right; then the next one looks at what is left. So for the tokens
-// "ab" and "bcd", "abcd" is "a" and bcd. A token that strips takes the white space beside it,
-// as far as the piece of text goes, out of the text.
+// Special tokens are searched for by length, the longest first, and by id among equal lengths. All
+// occurrences of one are cut out from left to right; the next one is searched for in the rest. So
+// with the tokens "ab" and "bcd", "abcd" becomes "a" and the token bcd. A token that strips also
+// removes the white space beside it, up to the next special token.
 //
-// Asking each of a vocabulary's thousands of special tokens would cost far more than the rest
-// of encoding. So an automaton (Aho and Corasick, 1975) reads the text once and says which of
-// them occur at all: usually none.
+// Searching for each of a vocabulary's thousands of special tokens would cost far more than the
+// rest of encoding. So an automaton (Aho and Corasick, 1975) reads the text once and reports the
+// special tokens that occur at all. Usually there are none.
 //
-// Structure (control tokens, and user-defined ones that look like marks: Vocabulary::IsStructure)
-// is found only where it is asked for: with kParse, or in the stretches of a marked text that its
-// template wrote. Other user-defined tokens are text and found everywhere.
+// Structure tokens (Vocabulary::IsStructure) are found only with kParse, or in the parts of a
+// marked text that its template wrote. Other user-defined tokens are text and found everywhere.
 //
 // Source of the rule: llama.cpp, src/llama-vocab.cpp, where user-defined tokens are found
 // everywhere whatever they look like.
@@ -31,8 +30,8 @@
 namespace kvcache {
 
 enum class SpecialText : std::uint8_t {
-  kPlain,  // "</s>" in the text is four characters: text from outside can not end a turn
-  kParse,  // the text of a structure token becomes that token: for chat templates
+  kPlain,  // "</s>" in the text stays four characters: typed text cannot end a turn
+  kParse,  // the text of a structure token becomes that token
 };
 
 // Bytes [begin, end) of a text.
@@ -42,7 +41,7 @@ struct TextRange {
   bool operator==(const TextRange&) const = default;
 };
 
-// A stretch of the text, or a special token that stood there.
+// A piece of plain text, or a special token with the bytes of its text.
 struct TextPiece {
   std::size_t begin = 0;
   std::size_t end = 0;
@@ -58,20 +57,20 @@ class SpecialTokens {
   // ones always. Cost: O(n) for a text without special tokens, else O(n) for each one that occurs.
   std::vector<TextPiece> Cut(std::string_view text, SpecialText special) const;
 
-  // The tokens that are text by themselves and occur in one of a template's `literals`: they are
-  // structure to that template. Tokens of shape kWords (white space, words) are not among them.
-  // Ascending.
+  // Returns the user-defined tokens of shape kOther (token_shape.h) that occur in one of a
+  // template's `literals`, ascending. They are structure to that template.
   std::vector<std::int32_t> InLiterals(std::span<const std::string> literals) const;
 
-  // As with kParse, but structure tokens are found only where they touch no `foreign` range (in
-  // order, disjoint), and before all others, so that no text takes a part of them. Structure are
-  // here also the tokens of `in_literals` (from InLiterals), and those of a shape other than
-  // kWords that occur in `text` outside of the foreign ranges.
+  // As Cut with kParse, but finds structure tokens only where they touch no `foreign` range (in
+  // order, disjoint). Structure tokens are cut out before all others, so that no other token takes
+  // bytes of them. Here the tokens of `in_literals` (from InLiterals) are structure too, and so are
+  // user-defined tokens of shape kOther that occur in `text` outside the foreign ranges.
+  // Cost: as Cut, and O(foreign ranges) for each token that occurs.
   std::vector<TextPiece> CutMarked(std::string_view text, std::span<const TextRange> foreign,
                                    std::span<const std::int32_t> in_literals) const;
 
  private:
-  using Node = std::uint32_t;  // 0 is the root; also "none"
+  using Node = std::uint32_t;  // 0: the root, or no node
   static constexpr std::uint32_t kNoPattern = ~std::uint32_t{0};
 
   struct Edge {

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 
+#include "base/errors.h"
 #include "base/keyed_hash.h"
 #include "base/strings.h"
 
@@ -68,8 +69,8 @@ Result<TextIndex> TextIndex::Make(const std::vector<std::string>& texts) {
 
 Status TextIndex::Pack(const std::vector<std::string>& texts) {
   if (texts.size() > kMaxTexts) {
-    return Status(StatusCode::kCorrupt, std::to_string(texts.size()) + " texts, at most " +
-                                            std::to_string(kMaxTexts) + " are allowed");
+    return Corrupt(
+        StrCat("there are ", texts.size(), " texts; at most ", kMaxTexts, " are allowed"));
   }
   std::size_t total = 0;
   for (const std::string& text : texts) {
@@ -77,8 +78,7 @@ Status TextIndex::Pack(const std::vector<std::string>& texts) {
     max_length_ = std::max(max_length_, text.size());
   }
   if (total > kMaxBytes) {
-    return Status(StatusCode::kCorrupt, std::to_string(total) + " bytes of texts, at most " +
-                                            std::to_string(kMaxBytes) + " are allowed");
+    return Corrupt(StrCat("the texts take ", total, " bytes; at most ", kMaxBytes, " are allowed"));
   }
   bytes_.reserve(total);
   offsets_.reserve(texts.size() + 1);
@@ -96,8 +96,8 @@ Status TextIndex::Insert(std::int32_t number) {
   std::uint64_t at = hash & mask_;
   for (; slots_[at].number >= 0; at = (at + 1) & mask_) {
     if (text(slots_[at].number) == added) {
-      return Status(StatusCode::kCorrupt,
-                    StrCat(Quoted(added, 64), " is both ", slots_[at].number, " and ", number));
+      return Corrupt(StrCat("text ", Quoted(added, 64), " is both number ", slots_[at].number,
+                            " and number ", number, "; must occur once"));
     }
   }
   slots_[at] = {static_cast<std::uint32_t>(hash >> 32), number};

@@ -1,11 +1,11 @@
-// Texts by number, and numbers by text: packed bytes and an open hash table.
+// Finds texts by number and numbers by text: packed bytes and an open hash table.
 //
 //   bytes_    t h e ▁ t h e a …          all texts one after another
 //   offsets_  0 3 9 10 …                 text i is [offsets_[i], offsets_[i + 1])
 //   slots_    (tag, i) (0, -1) …         linear probing, at most half full
 //
-// The hash is keyed with numbers of the process, so that nobody can write a file whose texts
-// all collide.
+// The hash is keyed with a random number of the process, so that nobody can craft a file whose
+// texts all collide.
 //
 // Thread safety: const calls may run concurrently.
 #pragma once
@@ -23,8 +23,9 @@ class TextIndex {
  public:
   TextIndex() = default;
 
-  // Copies the texts. Errors: kCorrupt: a text occurs twice, with both numbers; more than 2^24
-  // texts or 2^31 bytes. Empty texts may recur; Find never returns them.
+  // Copies the texts. Empty texts may occur more than once; Find never returns them.
+  // Errors: kCorrupt: a text occurs twice (the message has both numbers); more than 2^24 texts or
+  // 2^31 bytes.
   static Result<TextIndex> Make(const std::vector<std::string>& texts);
 
   std::int32_t size() const { return static_cast<std::int32_t>(offsets_.size()) - 1; }
@@ -36,7 +37,8 @@ class TextIndex {
     return {bytes_.data() + begin, offsets_[static_cast<std::size_t>(i) + 1] - begin};
   }
 
-  // The number of `text`, -1 if there is none. O(length), O(1) if it is longer than any text.
+  // Returns the number of `text`, -1 if there is none. O(length); O(1) if it is longer than all
+  // texts.
   std::int32_t Find(std::string_view text) const;
 
  private:

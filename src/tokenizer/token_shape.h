@@ -1,12 +1,11 @@
-// Tells by its text whether a user-defined token is a mark of a conversation's structure or a
-// piece of text.
+// Classifies user-defined tokens by their texts: marks of a conversation's structure, or text.
 //
 // GGUF has two types for tokens that are found in a text before all else: control (3) and
 // user-defined (4). Published files use type 4 for text (runs of white space, HTML tags) and for
 // structure ("<tool_call>" in Qwen 3, "<|channel>" in Gemma 4, "[INST]" and "<|im_start|>" in
 // many conversions). Only the text of the token tells which. A mark that is taken for text lets
-// a user end a turn; text that is taken for a mark costs some ids that differ from llama.cpp's.
-// So what is in doubt is a mark.
+// a user end a turn. Text that is taken for a mark gets other ids than in llama.cpp, which does
+// less harm. So a doubtful token is a mark.
 //
 // Thread safety: free functions.
 #pragma once

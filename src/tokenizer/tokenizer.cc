@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "tokenizer/bpe/bpe_tokenizer.h"
 #include "tokenizer/bpe/character_bpe_tokenizer.h"
@@ -23,9 +24,8 @@ bool Adds(AddToken wish, bool per_file) {
 }
 
 Status TooLong(std::size_t bytes) {
-  return {StatusCode::kInvalidArgument, "text of " + std::to_string(bytes) + " bytes, at most " +
-                                            std::to_string(kMaxTextBytes - 1) +
-                                            " can be encoded at once"};
+  return InvalidArgument(StrCat("the text has ", bytes, " bytes; at most ", kMaxTextBytes - 1,
+                                " can be encoded at once"));
 }
 
 }  // namespace
@@ -79,9 +79,9 @@ Result<std::string> Tokenizer::Decode(std::span<const std::int32_t> tokens,
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     const std::int32_t token = tokens[i];
     if (!vocabulary_.Has(token)) {
-      return Status(StatusCode::kInvalidArgument,
-                    "token " + std::to_string(token) + " at index " + std::to_string(i) +
-                        " is outside the vocabulary of " + std::to_string(vocabulary_.size()));
+      return InvalidArgument(StrCat("token ", token, " at index ", i,
+                                    " is outside the vocabulary; must be 0 to ",
+                                    vocabulary_.size() - 1));
     }
     const std::size_t before = text.size();
     AppendPiece(token, &text, options.control);
@@ -110,9 +110,9 @@ std::string Tokenizer::Piece(std::int32_t token, ControlText control) const {
 
 std::string Tokenizer::Describe() const {
   std::string text(KindName());
-  text += ", " + std::to_string(vocabulary_.size()) + " tokens";
+  text += StrCat(", ", vocabulary_.size(), " tokens");
   const auto add = [&text](std::string_view name, std::int32_t id) {
-    if (id != kNoToken) text += ", " + std::string(name) + " " + std::to_string(id);
+    if (id != kNoToken) text += StrCat(", ", name, " ", id);
   };
   add("bos", bos());
   add("eos", eos());
@@ -126,10 +126,10 @@ Result<std::unique_ptr<Tokenizer>> MakeTokenizer(const TokenizerData& data) {
   if (data.model == "t5") return UnigramTokenizer::Make(data);
   if (data.model == "gemma4") return CharacterBpeTokenizer::Make(data);
   if (data.model != "llama") {
-    return Status(StatusCode::kUnsupported,
-                  StrCat("vocabulary of kind ", Quoted(data.model, 64),
-                         "; offered: 'llama' (SentencePiece BPE), 'gpt2' (byte-level BPE), 't5' "
-                         "(unigram), 'gemma4' (character BPE)"));
+    return Unsupported(StrCat(
+        "vocabulary kind ", Quoted(data.model, 64),
+        " is not supported; supported: 'llama' (SentencePiece BPE), 'gpt2' (byte-level BPE), 't5' "
+        "(unigram), 'gemma4' (character BPE)"));
   }
   KVCACHE_ASSIGN_OR_RETURN(Vocabulary vocabulary, Vocabulary::Make(data));
   return std::unique_ptr<Tokenizer>(std::make_unique<SpmTokenizer>(std::move(vocabulary)));

@@ -1,16 +1,20 @@
-// Text to tokens and back: the interface, and the part that all kinds of vocabulary share.
+// Encodes text to token ids and decodes ids to text.
 //
-// A vocabulary comes from a GGUF file (`tokenizer.ggml.*`) or from a TokenizerData. The kinds:
-// "llama" (SentencePiece BPE with byte fallback, spm_tokenizer.h), "gpt2" (byte-level BPE,
-// bpe_tokenizer.h), "t5" (unigram, unigram_tokenizer.h) and "gemma4" (BPE over characters,
-// character_bpe_tokenizer.h). Another kind derives from Tokenizer,
-// implements the protected calls and joins the factory.
+// A vocabulary comes from a GGUF file (`tokenizer.ggml.*`) or from a TokenizerData. Four kinds are
+// supported:
 //
-// Encoding, in order: the begin-of-sequence token if asked for; the text is cut at special
-// tokens; each piece of plain text between them is handed to the kind's algorithm; the
-// end-of-sequence token if asked for. Token ids equal those of llama.cpp
-// (src/llama-vocab.cpp), which tests/oracle/tokenizer checks, but for one rule: user-defined
-// tokens that look like marks ("[INST]") are treated like control tokens (special_tokens.h).
+//   "llama"    SentencePiece BPE with byte fallback   spm/spm_tokenizer.h
+//   "gpt2"     byte-level BPE                         bpe/bpe_tokenizer.h
+//   "t5"       unigram                                unigram/unigram_tokenizer.h
+//   "gemma4"   BPE over characters                    bpe/character_bpe_tokenizer.h
+//
+// To add a kind, derive from Tokenizer, implement the protected calls, and extend MakeTokenizer.
+//
+// Encoding adds the begin-of-sequence token if asked for, cuts the text at special tokens, encodes
+// each piece of plain text between them by the kind's algorithm, and adds the end-of-sequence token
+// if asked for. Token ids equal llama.cpp's (src/llama-vocab.cpp; tests/oracle/tokenizer compares
+// them), except for the tokens that shape conversations: typed text never becomes one of them,
+// whatever type the file gives them (Vocabulary::IsStructure).
 //
 // Thread safety: const calls may run concurrently.
 #pragma once
@@ -31,9 +35,9 @@ namespace kvcache {
 class GgufFile;
 
 enum class AddToken : std::uint8_t {
-  kPerFile,  // as the vocabulary says
+  kPerFile,  // if the vocabulary asks for it
   kNo,
-  kYes,  // where the vocabulary has such a token
+  kYes,  // if the vocabulary has such a token
 };
 
 struct EncodeOptions {
@@ -43,18 +47,18 @@ struct EncodeOptions {
 };
 
 enum class ControlText : std::uint8_t {
-  kHidden,  // control and unknown tokens give no bytes
-  kShown,   // they give their text
+  kHidden,  // control and unknown tokens decode to nothing
+  kShown,   // they decode to their text
 };
 
 enum class LeadingSpace : std::uint8_t {
-  kStrip,  // undo the space that encoding put in front of the text
-  kKeep,   // each token's bytes as they are: text that goes on from a prompt
+  kStrip,  // removes the space that encoding put in front of the text
+  kKeep,   // keeps it: for text that continues a prompt
 };
 
 enum class SpaceCleaning : std::uint8_t {
-  kNo,       // the text as it was
-  kPerFile,  // what the kind's makers ask for (clean_spaces.h), as llama.cpp's detokenize does
+  kNo,       // returns the encoded text
+  kPerFile,  // removes spaces if the vocabulary asks for it (clean_spaces.h), as llama.cpp does
 };
 
 struct DecodeOptions {
@@ -63,8 +67,8 @@ struct DecodeOptions {
   SpaceCleaning cleaning = SpaceCleaning::kNo;
 };
 
-// Where a special token stands: its text begins at `byte`, and it is tokens[index]. What is
-// encoded from there on is encoded the same whatever stands before.
+// A special token in a marked text: its text begins at `byte`, and it is tokens[index]. The tokens
+// from `index` on do not depend on the text before `byte`.
 struct TokenAnchor {
   std::size_t byte = 0;
   std::size_t index = 0;
@@ -81,49 +85,49 @@ class Tokenizer {
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  // The ids of `text` (any bytes; broken UTF-8 falls back to bytes too).
+  // Returns the ids of `text`, which may hold any bytes, broken UTF-8 included.
   // Errors: kInvalidArgument: text of 2^30 bytes or more.
   Result<std::vector<std::int32_t>> Encode(std::string_view text,
                                            const EncodeOptions& options = {}) const;
 
-  // The ids of a prompt whose `foreign` stretches (in order, disjoint) came from outside: the
-  // texts of structure tokens (special_tokens.h) become those tokens only where no byte of them
-  // is foreign. `in_literals` (from InLiterals) are further tokens that are structure to the
-  // template. Nothing is added at the ends. For a text without foreign stretches, and for foreign
-  // ones without such texts, the ids are those of Encode with SpecialText::kParse.
+  // Returns the ids of a prompt whose `foreign` ranges (in order, disjoint) were typed, not written
+  // by the template. The text of a structure token (special_tokens.h) becomes that token only if
+  // none of its bytes is foreign. `in_literals` (from InLiterals) are further tokens that are
+  // structure to the template. No begin or end of sequence is added. If no foreign range holds such
+  // a text, the ids are those of Encode with SpecialText::kParse.
   // Errors: as Encode.
   Result<MarkedTokens> EncodeMarked(std::string_view text, std::span<const TextRange> foreign,
                                     std::span<const std::int32_t> in_literals = {}) const;
 
-  // Text tokens that a template with these literals makes structure (SpecialTokens::InLiterals).
+  // Returns the tokens that are structure to a template with these literals, besides those that are
+  // structure to all (SpecialTokens::InLiterals).
   std::vector<std::int32_t> InLiterals(std::span<const std::string> literals) const {
     return special_tokens_.InLiterals(literals);
   }
 
-  // The bytes of `tokens`, one after another. They are whole UTF-8 only if the tokens hold whole
-  // characters: for output as it comes, AppendPiece into a Utf8Stream.
-  // LeadingSpace::kStrip takes one space off where encoding has put one: at the front and after
-  // special tokens. Then Decode(*Encode(text)) == text for all valid UTF-8 if there are tokens for
-  // each byte, no special token strips the white space around it, and (of kind "llama") there is
-  // a token for U+2581 and none in the text, for which it stands for a space. The kind "t5"
-  // normalises: what it decodes to is the normalised text.
+  // Returns the concatenated bytes of `tokens`. They are valid UTF-8 only if the tokens hold whole
+  // characters; to stream output, use AppendPiece with a Utf8Stream.
+  // LeadingSpace::kStrip removes one space wherever encoding has put one: at the front and after
+  // special tokens. Then Decode(*Encode(text)) == text for all valid UTF-8 under three conditions:
+  // each byte has a token; no special token strips white space; and (kind "llama") the vocabulary
+  // has a token for U+2581 and the text does not contain it, because it stands for a space. Kind
+  // "t5" decodes to the normalised text.
   // Errors: kInvalidArgument: an id out of range, with its index.
   Result<std::string> Decode(std::span<const std::int32_t> tokens,
                              const DecodeOptions& options = {}) const;
 
-  // Appends what one token adds to the output: text with spaces, one byte for a byte token,
-  // nothing for a control token (its text with kShown) or an id out of range.
+  // Appends the bytes of one token: its text with spaces, one byte for a byte token, nothing for a
+  // control token (its text with kShown) or for an id out of range.
   //
-  // While generating, feed every new token through this: the first generated token keeps its
-  // leading space, because it follows the prompt. Only for output that starts a text (no prompt
-  // before it) skip one leading space, as Decode does.
+  // Call this for every generated token. The first one keeps its leading space, because it follows
+  // the prompt. If there is no prompt, skip one leading space, as Decode does.
   void AppendPiece(std::int32_t token, std::string* out,
                    ControlText control = ControlText::kHidden) const;
   std::string Piece(std::int32_t token, ControlText control = ControlText::kHidden) const;
 
   // Texts, kinds, scores, special ids, flags, notes.
   const Vocabulary& vocabulary() const { return vocabulary_; }
-  // Lines for people about special ids of the file that are out of range.
+  // Warnings about special ids of the file that are out of range, for display.
   const std::vector<std::string>& notes() const { return vocabulary_.notes(); }
   std::int32_t vocabulary_size() const { return vocabulary_.size(); }
   std::int32_t bos() const { return vocabulary_.ids().bos; }
@@ -131,7 +135,8 @@ class Tokenizer {
   std::int32_t eot() const { return vocabulary_.ids().eot; }
   std::int32_t unknown() const { return vocabulary_.ids().unknown; }
 
-  // The end of the answer: eos, end of turn, end of message, and what is known to mean it.
+  // Whether `token` ends an answer: eos, end of turn, end of message, and tokens whose texts are
+  // known to mean the same. False for ids out of range.
   bool IsEndOfGeneration(std::int32_t token) const { return vocabulary_.IsEndOfGeneration(token); }
 
   // The token with exactly this text in the vocabulary's own spelling ("\u2581the", "<s>");
@@ -147,17 +152,17 @@ class Tokenizer {
  protected:
   explicit Tokenizer(Vocabulary vocabulary);
 
-  // Appends the ids of a piece of plain text that begins the text or follows a special token.
+  // Appends the ids of a piece of plain text. The piece begins the text or follows a special token.
   virtual void EncodePlain(std::string_view text, std::vector<std::int32_t>* out) const = 0;
 
   // Appends the bytes of a token that is neither control nor unknown.
   virtual void AppendText(std::int32_t token, std::string* out) const = 0;
 
-  // Whether EncodePlain puts a space in front of text that follows `token` (kNoToken: of text
-  // that begins). Decode takes it off there.
+  // Whether EncodePlain puts a space in front of the text that follows `token` (kNoToken: in front
+  // of the first text). Decode removes it.
   virtual bool AddsSpaceAfter(std::int32_t token) const = 0;
 
-  // What SpaceCleaning::kPerFile means.
+  // Whether SpaceCleaning::kPerFile removes spaces.
   virtual bool CleansSpaces() const { return false; }
 
  private:
@@ -165,10 +170,10 @@ class Tokenizer {
   SpecialTokens special_tokens_;  // refers to vocabulary_
 };
 
-// Errors: kUnsupported: a kind not offered, by its name; kCorrupt: the data contradict each other.
+// Errors: kUnsupported: the kind, by its name; kCorrupt: the data contradict each other.
 Result<std::unique_ptr<Tokenizer>> MakeTokenizer(const TokenizerData& data);
 
-// From the file's metadata, which are copied. Errors: as above, and kNotFound: no vocabulary.
+// Copies the file's metadata. Errors: as above, and kNotFound: the file has no vocabulary.
 Result<std::unique_ptr<Tokenizer>> MakeTokenizer(const GgufFile& file);
 
 }  // namespace kvcache

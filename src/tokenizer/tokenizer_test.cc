@@ -31,9 +31,10 @@ TEST(TokenizerTest, AnUnknownKindIsNamed) {
   const auto tokenizer = MakeTokenizer(data);
   ASSERT_FALSE(tokenizer.ok());
   EXPECT_EQ(tokenizer.status().code(), StatusCode::kUnsupported);
-  EXPECT_EQ(tokenizer.status().message(),
-            "vocabulary of kind 'bert'; offered: 'llama' (SentencePiece BPE), 'gpt2' "
-            "(byte-level BPE), 't5' (unigram), 'gemma4' (character BPE)");
+  EXPECT_EQ(
+      tokenizer.status().message(),
+      "vocabulary kind 'bert' is not supported; supported: 'llama' (SentencePiece BPE), 'gpt2' "
+      "(byte-level BPE), 't5' (unigram), 'gemma4' (character BPE)");
 }
 
 TEST(TokenizerTest, BeginAndEndAsTheFileOrTheCallerSays) {

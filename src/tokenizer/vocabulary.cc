@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <iterator>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "tokenizer/token_shape.h"
 
@@ -14,10 +15,6 @@ constexpr std::size_t kMostSpecialBytes = std::size_t{1} << 22;
 
 // kNoToken as files that know only unsigned numbers write it.
 constexpr std::int64_t kNoTokenUnsigned = 0xFFFFFFFF;
-
-Status Corrupt(std::string message) {
-  return Status(StatusCode::kCorrupt, std::move(message));
-}
 
 int HexDigit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
@@ -46,8 +43,8 @@ std::string TextOfByte(int byte) {
 
 Status CheckCount(std::string_view what, std::size_t count, std::size_t tokens) {
   if (count == 0 || count == tokens) return Status::Ok();
-  return Corrupt(std::to_string(count) + " " + std::string(what) + " for " +
-                 std::to_string(tokens) + " tokens");
+  return Corrupt(StrCat("the vocabulary has ", count, " ", what, " for ", tokens,
+                        " tokens; needs one for each token, or none"));
 }
 
 }  // namespace
@@ -100,8 +97,7 @@ Status Vocabulary::SetKinds(const TokenizerData& data) {
   for (std::size_t i = 0; i < data.types.size(); ++i) {
     const std::int32_t type = data.types[i];
     if (type < 0 || type > static_cast<std::int32_t>(TokenKind::kByte)) {
-      return Corrupt("token " + std::to_string(i) + " is of type " + std::to_string(type) +
-                     ", which is none of 0 to 6");
+      return Corrupt(StrCat("token ", i, " has type ", type, "; must be 0 to 6"));
     }
     kinds_[i] = static_cast<TokenKind>(type);
   }
@@ -163,8 +159,8 @@ Status Vocabulary::SetStrips(const TokenizerData& data) {
   const auto set = [this](const std::vector<std::int64_t>& tokens, Flag flag) {
     for (const std::int64_t token : tokens) {
       if (token < 0 || token >= size()) {
-        return Corrupt("white space around token " + std::to_string(token) + " of " +
-                       std::to_string(size()));
+        return Corrupt(StrCat("white space is stripped around token ", token,
+                              ", but the vocabulary has ", size(), " tokens"));
       }
       SetFlag(static_cast<std::int32_t>(token), flag);
     }
@@ -204,8 +200,8 @@ Status Vocabulary::CollectSpecialTokens() {
     bytes += text(token).size();
   }
   if (bytes > kMostSpecialBytes) {
-    return Corrupt("the texts of the special tokens have " + std::to_string(bytes) +
-                   " bytes, at most " + std::to_string(kMostSpecialBytes) + " are allowed");
+    return Corrupt(StrCat("the texts of the special tokens take ", bytes, " bytes; at most ",
+                          kMostSpecialBytes, " are allowed"));
   }
   std::stable_sort(
       special_tokens_.begin(), special_tokens_.end(),

@@ -1,14 +1,17 @@
-// What a vocabulary says: the texts of the tokens, their scores and kinds, the special ids.
+// A vocabulary: the texts, scores and kinds of its tokens, and its special ids.
 //
-//   TokenizerData   as read from a file or written by hand: nothing checked
-//   Vocabulary      checked, packed, with a hash index from text to id
+//   TokenizerData   the data of a file or a test; not checked
+//   Vocabulary      checked and packed, with a hash index from text to id
 //
-// As in llama.cpp (src/llama-vocab.cpp): special ids that are missing or out of range take the
-// defaults of the kind of vocabulary; an empty text belongs to a token that is never found; tokens
-// whose text is known to end an answer ("<|im_end|>") count as control tokens whatever their kind
-// says. Otherwise than there: without kinds, texts of the form "<0x0A>" are byte tokens; ids out of
-// range leave a note; user-defined tokens that look like marks ("[INST]") are structure, which
-// text from outside never becomes (IsStructure).
+// It follows llama.cpp (src/llama-vocab.cpp) in these points:
+//   - Special ids that are missing or out of range take the defaults of the vocabulary's kind.
+//   - A token with an empty text is never found.
+//   - A token whose text is known to end an answer ("<|im_end|>") is a control token, whatever
+//     its kind is in the file.
+// It differs in these:
+//   - Without kinds, texts such as "<0x0A>" are byte tokens.
+//   - An id out of range leaves a note.
+//   - Tokens that shape a conversation are structure (IsStructure), which typed text never becomes.
 //
 // Thread safety: const calls may run concurrently.
 #pragma once
@@ -31,9 +34,9 @@ inline constexpr std::int32_t kNoToken = -1;
 enum class TokenKind : std::uint8_t {
   kUndefined = 0,
   kNormal = 1,
-  kUnknown = 2,      // stands for what the vocabulary can not say
+  kUnknown = 2,      // stands for text that the vocabulary has no tokens for
   kControl = 3,      // <s>, </s>, <|im_end|>: no text of its own
-  kUserDefined = 4,  // found before all else: in any text, or structure (token_shape.h)
+  kUserDefined = 4,  // found in the text before anything is merged; some are structure
   kUnused = 5,
   kByte = 6,  // "<0x0A>": one byte
 };
@@ -49,7 +52,7 @@ struct SpecialIds {
   std::int32_t unknown = kNoToken;
   std::int32_t separator = kNoToken;
   std::int32_t padding = kNoToken;
-  // To fill in the middle of a text.
+  // Fill-in-the-middle (FIM).
   std::int32_t fim_prefix = kNoToken;
   std::int32_t fim_suffix = kNoToken;
   std::int32_t fim_middle = kNoToken;
@@ -58,7 +61,7 @@ struct SpecialIds {
   std::int32_t fim_separator = kNoToken;
 };
 
-// `tokenizer.ggml.*`. What is unset takes the kind's default.
+// The keys `tokenizer.ggml.*`. Unset ones take the defaults of the vocabulary's kind.
 struct TokenizerData {
   std::string model = "llama";      // the kind of vocabulary
   std::string pre;                  // of kind "gpt2": the pre-tokenizer's name
@@ -77,7 +80,7 @@ struct TokenizerData {
   std::vector<std::int64_t> strip_before, strip_after;
 };
 
-// What a kind of vocabulary has where the file does not say. These are those of "llama".
+// The values that a kind of vocabulary uses for missing keys. These are the ones of kind "llama".
 struct VocabularyDefaults {
   SpecialIds ids = {.bos = 1, .eos = 2, .unknown = 0};
   bool add_bos = true;
@@ -85,21 +88,22 @@ struct VocabularyDefaults {
   bool add_space_prefix = true;
 };
 
-// Where a special id comes from, and what follows from it.
+// A special id: its key, its place in both structs, and how it is recognised by text.
 struct SpecialRole {
   std::string_view key;  // `tokenizer.ggml.` + this
   std::int32_t SpecialIds::*id;
   std::optional<std::int64_t> TokenizerData::*given;
   bool ends_generation;
-  std::vector<std::string_view> texts;  // what such a token is called, where there is no id
+  std::vector<std::string_view> texts;  // texts of such a token, tried if the file has no id
 };
 const std::vector<SpecialRole>& SpecialRoles();
 
 class Vocabulary {
  public:
-  // Errors: kCorrupt: no tokens, too many, lengths that differ, two tokens with the same text,
-  // a kind that is no kind, ids to strip at out of range, more than 4 MiB of special tokens
-  // (cutting texts at them takes some 80 times their size); each with the numbers.
+  // Errors, each with the numbers: kCorrupt: no tokens, too many tokens, arrays of different
+  // lengths, two tokens with the same text, a number that is no TokenKind, strip_before or
+  // strip_after out of range, more than 4 MiB of special tokens (the automaton of
+  // special_tokens.h takes some 80 times their size).
   // Cost: O(bytes of all texts).
   static Result<Vocabulary> Make(const TokenizerData& data,
                                  const VocabularyDefaults& defaults = {});
@@ -119,12 +123,12 @@ class Vocabulary {
   // role (SpecialIds). Text from outside never becomes it.
   bool IsStructure(std::int32_t token) const { return HasFlag(token, kStructure); }
 
-  // Whether merging the pieces of a text may give the token. Not structure and bytes; nor
-  // user-defined tokens of shape kOther, which are found before anything is merged, or are
-  // structure to the template.
+  // Whether merging the pieces of a text may give the token. False for structure, for byte tokens,
+  // and for user-defined tokens of shape kOther (token_shape.h): those are found before anything is
+  // merged, or are structure to a template.
   bool CanBeMerged(std::int32_t token) const { return !HasFlag(token, kNeverMerged); }
 
-  // Any id.
+  // False for ids out of range.
   bool IsEndOfGeneration(std::int32_t token) const {
     return Has(token) && HasFlag(token, kEndOfGeneration);
   }
@@ -143,8 +147,8 @@ class Vocabulary {
   std::uint8_t TokenByte(std::int32_t token) const;
 
   const SpecialIds& ids() const { return ids_; }
-  // A line for each special id of the file that is out of range: the id, the size, the token used
-  // instead. -1 and 4294967295 mean "none" and leave no line.
+  // One line for each special id of the file that is out of range, with the id, the number of
+  // tokens, and the token that is used instead. -1 and 4294967295 mean "none" and leave no line.
   const std::vector<std::string>& notes() const { return notes_; }
   bool add_bos() const { return add_bos_; }
   bool add_eos() const { return add_eos_; }

@@ -1,8 +1,9 @@
-// Which tokens play a special part: by the file's ids, and by texts that are known to.
+// Finds the tokens with a special role, by the file's ids and by well-known texts.
 //
-// Many files leave out ids (end of turn above all) or call a control token normal; llama.cpp
-// recognises such tokens by their texts, and so do we. Source: llama.cpp, src/llama-vocab.cpp.
-// Where several texts of one part occur, the first one in our list wins (there, any).
+// Many files leave out ids (most often the one of the end of a turn) or call a control token
+// normal. llama.cpp recognises such tokens by their texts, and so does this. If a vocabulary has
+// several texts of one role, the first one in the list wins; in llama.cpp, any of them.
+// Source: llama.cpp, src/llama-vocab.cpp.
 #include <initializer_list>
 
 #include "tokenizer/vocabulary.h"
@@ -36,7 +37,7 @@ constexpr std::string_view kEndTexts[] = {
     "<｜end▁of▁sentence｜>",
 };
 
-// Structure inside an answer, which is to be shown.
+// Structure inside an answer that is part of the output.
 constexpr std::string_view kShownTexts[] = {"<|channel|>", "<|message|>", "<|start|>",
                                             "<|constrain|>"};
 

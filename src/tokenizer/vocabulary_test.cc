@@ -28,22 +28,28 @@ TEST(VocabularyTest, RefusesWhatContradictsItself) {
   };
   std::vector<Case> cases;
   cases.push_back({Data({}), "the vocabulary has no tokens"});
-  cases.push_back({Data({"a", "b", "a"}), "the vocabulary's tokens: 'a' is both 0 and 2"});
-  cases.push_back({Data({"a", "b"}), "1 scores for 2 tokens"});
+  cases.push_back(
+      {Data({"a", "b", "a"}),
+       "the vocabulary's tokens: text 'a' is both number 0 and number 2; must occur once"});
+  cases.push_back({Data({"a", "b"}),
+                   "the vocabulary has 1 scores for 2 tokens; needs one for each token, or none"});
   cases.back().data.scores = {0};
-  cases.push_back({Data({"a", "b"}), "3 scores for 2 tokens"});
+  cases.push_back({Data({"a", "b"}),
+                   "the vocabulary has 3 scores for 2 tokens; needs one for each token, or none"});
   cases.back().data.scores = {0, 0, 0};
-  cases.push_back({Data({"a", "b"}), "1 types for 2 tokens"});
+  cases.push_back({Data({"a", "b"}),
+                   "the vocabulary has 1 types for 2 tokens; needs one for each token, or none"});
   cases.back().data.types = {1};
-  cases.push_back({Data({"a", "b"}), "token 1 is of type 7, which is none of 0 to 6"});
+  cases.push_back({Data({"a", "b"}), "token 1 has type 7; must be 0 to 6"});
   cases.back().data.types = {1, 7};
-  cases.push_back({Data({"a", "b"}), "token 0 is of type -1, which is none of 0 to 6"});
+  cases.push_back({Data({"a", "b"}), "token 0 has type -1; must be 0 to 6"});
   cases.back().data.types = {-1, 1};
-  cases.push_back({Data({"a", "b"}), "white space around token 2 of 2"});
+  cases.push_back({Data({"a", "b"}),
+                   "white space is stripped around token 2, but the vocabulary has 2 tokens"});
   cases.back().data.strip_after = {2};
   cases.push_back(
       {Data({std::string((1 << 22) + 1, 'x')}),
-       "the texts of the special tokens have 4194305 bytes, at most 4194304 are allowed"});
+       "the texts of the special tokens take 4194305 bytes; at most 4194304 are allowed"});
   cases.back().data.types = {3};
   for (const Case& c : cases) {
     const auto vocabulary = Vocabulary::Make(c.data);

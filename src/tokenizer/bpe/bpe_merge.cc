@@ -60,7 +60,8 @@ void BpeMerge::Split(std::string_view word) {
   priorities_.push_back(0);
 }
 
-// Of `left` and its next one: descends with the rank, then from left to right; 0: no merge.
+// Returns the priority of merging `left` with the next part, 0 if there is no merge. It is larger
+// for a lower rank and, among equal ranks, further to the left.
 std::uint64_t BpeMerge::Priority(std::uint32_t left, const BpeMerges::Merge& merge) {
   if (merge.rank == BpeMerges::kNoRank) return 0;
   parts_[left].merged = merge.result;

@@ -1,9 +1,9 @@
-// The merging of a word's bytes, lowest rank first, the leftmost first among equals: the core
-// of byte-level BPE.
+// Merges the bytes of a word, lowest rank first, the leftmost pair among equal ranks: the core of
+// byte-level BPE.
 //
-// A word of a few bytes is an array of symbols and an array of what its neighbours merge to,
-// looked through for each merge; a longer one is a list with a tree of maxima over the ranks
-// (max_tree.h), so that no word takes more than O(n log n).
+// A word of up to 32 bytes is an array of symbols and an array of the merges of its pairs, which is
+// scanned for each merge. A longer word is a list with a tree of maxima over the ranks
+// (max_tree.h), so that every word takes O(n log n) at most.
 //
 // Thread safety: belongs to one call.
 #pragma once

@@ -2,6 +2,8 @@
 
 #include <bit>
 
+#include "base/errors.h"
+#include "base/strings.h"
 #include "tokenizer/bpe/byte_alphabet.h"
 
 namespace kvcache {
@@ -19,8 +21,8 @@ std::size_t BpeMerges::KeyedHash::operator()(const std::string& text) const {
 
 Result<BpeMerges> BpeMerges::Make(const std::vector<std::string>& merges, const TextIndex& tokens) {
   if (merges.size() > kMostMerges) {
-    return Status(StatusCode::kCorrupt, std::to_string(merges.size()) + " merges, at most " +
-                                            std::to_string(kMostMerges) + " are allowed");
+    return Corrupt(StrCat("the vocabulary has ", merges.size(), " merges; at most ", kMostMerges,
+                          " are allowed"));
   }
   BpeMerges result;
   result.tokens_ = tokens.size();

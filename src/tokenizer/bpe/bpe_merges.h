@@ -3,10 +3,10 @@
 //   "Ġ t"     rank 0     symbol(" ") + symbol("t")  -> symbol(" t")
 //   "h e"     rank 1     …
 //
-// A symbol is a byte string that merging may come by. A token's symbol is its id; strings that
-// are no tokens (or only control tokens', which plain text must not become) have numbers from
-// the vocabulary's size on. Such a symbol is left over only where a vocabulary is odd: then the
-// two parts that its first merge joins stand for it.
+// A symbol is a byte string that occurs while merging. The symbol of a token is its id. Strings
+// that are no tokens, or belong to tokens that plain text must not become, have numbers from the
+// vocabulary's size on. Merging ends at such a symbol only in unusual vocabularies; then it is
+// replaced by the two parts of its first merge.
 //
 // Thread safety: const calls may run concurrently.
 #pragma once
@@ -31,7 +31,7 @@ class BpeMerges {
  public:
   static constexpr std::uint32_t kNoRank = ~std::uint32_t{0};
 
-  // What becomes of two neighbours: the lower rank goes first.
+  // The merge of two neighbours. The lowest rank is merged first.
   struct Merge {
     std::uint32_t rank = kNoRank;
     BpeSymbol result = kNoSymbol;
@@ -39,21 +39,21 @@ class BpeMerges {
 
   BpeMerges() = default;
 
-  // `merges` are a file's lines, each two spelled strings (byte_alphabet.h) and a space between
-  // them; those that can not be (no space, characters that are no bytes) never apply; of equal
-  // ones the first counts. `tokens` are the bytes of the tokens that text may become.
+  // `merges` are the lines of a file: two spelled strings (byte_alphabet.h) with a space between
+  // them. Malformed lines (no space, characters outside the alphabet) are skipped; among equal
+  // lines the first one counts. `tokens` are the bytes of the tokens that text may become.
   // Errors: kCorrupt: more than 2^24 merges. Cost: O(bytes of all merges).
   static Result<BpeMerges> Make(const std::vector<std::string>& merges, const TextIndex& tokens);
 
   BpeSymbol SymbolOf(std::uint8_t byte) const { return byte_symbols_[byte]; }
 
-  // Of two single bytes.
+  // The merge of two single bytes; kNoRank if there is none.
   Merge FindBytes(std::uint8_t left, std::uint8_t right) const {
     return byte_merges_[std::size_t{left} << 8 | right];
   }
   Merge Find(BpeSymbol left, BpeSymbol right) const;
 
-  // Merges that count.
+  // Number of distinct, well-formed merges.
   std::size_t size() const { return size_; }
 
   // Visits the tokens that stand for a symbol, from left to right: itself if it is a token.

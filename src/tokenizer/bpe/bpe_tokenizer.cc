@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/errors.h"
 #include "tokenizer/bpe/byte_alphabet.h"
 #include "tokenizer/unicode/utf8_stream.h"
 
@@ -12,7 +13,7 @@ VocabularyDefaults Defaults(const PreTokenizer& pre) {
   return {.ids = {}, .add_bos = pre.add_bos, .add_eos = false, .add_space_prefix = false};
 }
 
-// By token: the bytes that it stands for; empty where text can not become it.
+// By token: its bytes; empty if text cannot become it.
 Result<TextIndex> Words(const Vocabulary& vocabulary) {
   std::vector<std::string> words(static_cast<std::size_t>(vocabulary.size()));
   for (std::int32_t token = 0; token < vocabulary.size(); ++token) {
@@ -28,7 +29,7 @@ Result<TextIndex> Words(const Vocabulary& vocabulary) {
 Result<std::unique_ptr<Tokenizer>> BpeTokenizer::Make(const TokenizerData& data) {
   KVCACHE_ASSIGN_OR_RETURN(const PreTokenizer* pre, FindPreTokenizer(data.pre));
   if (data.merges.empty()) {
-    return Status(StatusCode::kCorrupt, "the vocabulary of kind 'gpt2' has no merges");
+    return Corrupt("the vocabulary of kind 'gpt2' has no merges; needs at least one");
   }
   KVCACHE_ASSIGN_OR_RETURN(Vocabulary vocabulary, Vocabulary::Make(data, Defaults(*pre)));
   KVCACHE_ASSIGN_OR_RETURN(TextIndex words, Words(vocabulary));
@@ -44,7 +45,7 @@ BpeTokenizer::BpeTokenizer(Vocabulary vocabulary, const PreTokenizer& pre, TextI
       kind_name_("byte-level BPE (" + std::string(pre.name) + ")"),
       words_(std::move(words)),
       merges_(std::move(merges)),
-      reach_(static_cast<std::size_t>(this->vocabulary_size())) {}
+      self_encoding_(static_cast<std::size_t>(this->vocabulary_size())) {}
 
 void BpeTokenizer::EncodePlain(std::string_view text, std::vector<std::int32_t>* out) const {
   std::string mended;
@@ -58,14 +59,14 @@ void BpeTokenizer::EncodeWord(std::string_view word, BpeMerge* merge,
                               std::vector<std::int32_t>* out) const {
   const std::int32_t token = words_.Find(word);
   if (token == kNoToken) return EncodeByMerging(word, merge, out);
-  auto& reach = reach_[static_cast<std::size_t>(token)];
-  if (pre_.ignore_merges || reach.load(std::memory_order_relaxed) == kReached) {
+  auto& memo = self_encoding_[static_cast<std::size_t>(token)];
+  if (pre_.ignore_merges || memo.load(std::memory_order_relaxed) == kGivesItself) {
     return out->push_back(token);
   }
   const std::size_t before = out->size();
   EncodeByMerging(word, merge, out);
-  const bool reached = out->size() == before + 1 && out->back() == token;
-  reach.store(reached ? kReached : kMissed, std::memory_order_relaxed);
+  const bool gives_itself = out->size() == before + 1 && out->back() == token;
+  memo.store(gives_itself ? kGivesItself : kGivesOthers, std::memory_order_relaxed);
 }
 
 void BpeTokenizer::EncodeByMerging(std::string_view word, BpeMerge* merge,

@@ -1,14 +1,14 @@
 // Byte-level BPE: GGUF's kind "gpt2".
 //
-// A piece of text is cut into words (pre_tokenizer.h); in a word, which is a row of bytes, the
-// neighbours that a merge is listed for are joined, the first listed first, until no listed pair
-// is left. Where the pre-tokenizer says so, a word that is a token is that token without merging.
-// Bytes that are not UTF-8 are U+FFFD each.
+// A piece of text is cut into words (pre_tokenizer.h). A word starts as a sequence of bytes. The
+// vocabulary lists pairs to merge; the pair listed first is merged first, until no listed pair is
+// left. With some pre-tokenizers a word that is a token becomes that token without merging. Each
+// byte that is not UTF-8 becomes U+FFFD.
 //
-// Same ids as llama.cpp (src/llama-vocab.cpp) but for what docs/design/tokenizer.md lists.
+// The ids equal llama.cpp's (src/llama-vocab.cpp); docs/design/tokenizer.md lists the exceptions.
 //
-// A word that is a token mostly comes out as that token; whether it does is found out once per
-// token and remembered.
+// A word that is a token usually merges to that token. The first attempt shows whether it does, and
+// the answer is remembered per token.
 //
 // Thread safety: const calls may run concurrently.
 #pragma once
@@ -42,7 +42,7 @@ class BpeTokenizer : public Tokenizer {
   bool CleansSpaces() const override { return pre_.clean_spaces; }
 
  private:
-  enum Reach : std::uint8_t { kUntried, kReached, kMissed };
+  enum SelfEncoding : std::uint8_t { kUnknownYet, kGivesItself, kGivesOthers };
 
   BpeTokenizer(Vocabulary vocabulary, const PreTokenizer& pre, TextIndex words, BpeMerges merges);
   void EncodeWord(std::string_view word, BpeMerge* merge, std::vector<std::int32_t>* out) const;
@@ -51,10 +51,10 @@ class BpeTokenizer : public Tokenizer {
 
   const PreTokenizer& pre_;
   std::string kind_name_;
-  TextIndex words_;  // the bytes of the tokens that text may become; the others are empty
+  TextIndex words_;  // by token: its bytes; empty if text cannot become it
   BpeMerges merges_;
-  // By token: does merging its bytes give it?
-  mutable std::vector<std::atomic<std::uint8_t>> reach_;
+  // By token: whether merging its bytes gives the token itself, as far as known.
+  mutable std::vector<std::atomic<std::uint8_t>> self_encoding_;
 };
 
 }  // namespace kvcache

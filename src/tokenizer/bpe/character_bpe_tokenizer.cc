@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "base/errors.h"
 #include "tokenizer/bpe/byte_alphabet.h"
 #include "tokenizer/escaped_space.h"
 #include "tokenizer/unicode/utf8_stream.h"
@@ -15,7 +16,8 @@ namespace {
 constexpr VocabularyDefaults kDefaults = {
     .ids = {}, .add_bos = true, .add_eos = false, .add_space_prefix = false};
 
-// By token: its text where text can become it; a byte token's byte where no other token is that.
+// By token: its text, empty if text cannot become it. A byte token has its byte if no other token
+// is that byte.
 Result<TextIndex> Words(const Vocabulary& vocabulary) {
   std::vector<std::string> words(static_cast<std::size_t>(vocabulary.size()));
   std::array<bool, 256> taken{};
@@ -34,7 +36,7 @@ Result<TextIndex> Words(const Vocabulary& vocabulary) {
   return TextIndex::Make(words);
 }
 
-// The bytes of the character that begins with `lead`.
+// Returns the bytes of the character that begins with `lead`.
 std::size_t LengthOf(char lead) {
   const auto byte = static_cast<std::uint8_t>(lead);
   return byte < 0xC0 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
@@ -51,7 +53,7 @@ void AddCharacters(std::string_view text, std::set<std::string, std::less<>>* ch
   }
 }
 
-// In the spelling that BpeMerges reads: those that make characters, then the file's.
+// Returns the merges that assemble characters, then those of the file, as BpeMerges spells them.
 std::vector<std::string> AllMerges(const TokenizerData& data) {
   std::set<std::string, std::less<>> characters;
   for (const std::string& token : data.tokens) AddCharacters(token, &characters);
@@ -90,7 +92,7 @@ std::string Escape(std::string_view text) {
 
 Result<std::unique_ptr<Tokenizer>> CharacterBpeTokenizer::Make(const TokenizerData& data) {
   if (data.merges.empty()) {
-    return Status(StatusCode::kCorrupt, "the vocabulary of kind 'gemma4' has no merges");
+    return Corrupt("the vocabulary of kind 'gemma4' has no merges; needs at least one");
   }
   KVCACHE_ASSIGN_OR_RETURN(Vocabulary vocabulary, Vocabulary::Make(data, kDefaults));
   KVCACHE_ASSIGN_OR_RETURN(TextIndex words, Words(vocabulary));

@@ -1,17 +1,18 @@
 // BPE over characters: GGUF's kind "gemma4".
 //
-// U+2581 stands for each space. The text is cut into runs of line feeds and of everything else; a
-// run of line feeds that is a token is that token. In any other run the neighbours that a merge is
-// listed for are joined, the first listed first, the leftmost of equal ones, beginning with
-// characters. A character that is no token becomes its bytes' tokens ("<0xE2>"). Bytes that are not
-// UTF-8 are U+FFFD each.
+// Each space becomes U+2581. The text is cut into runs of line feeds and runs of other characters.
+// A run of line feeds that is a token becomes that token. Any other run is merged, beginning with
+// characters: the pair listed first is merged first, the leftmost one among equals. A character
+// that is no token becomes the tokens of its bytes ("<0xE2>"). Each byte that is not UTF-8 becomes
+// U+FFFD.
 //
-// The merging is byte-level BPE's (bpe_merge.h): merges that put the known characters together from
-// their bytes are listed before those of the file, so that all characters are whole before anything
-// else happens, and the bytes of unknown ones are left over.
+// The algorithm is the one of byte-level BPE (bpe_merge.h). Merges that assemble the known
+// characters from their bytes come before the merges of the file. So all known characters are
+// whole before anything else is merged, and unknown ones stay bytes.
 //
-// Same ids as llama.cpp (src/llama-vocab.cpp, LLAMA_VOCAB_PRE_TYPE_GEMMA4), but where merging ends
-// at a string that is no token: there, it is taken to bytes, here to the tokens that were joined.
+// The ids equal llama.cpp's (src/llama-vocab.cpp, LLAMA_VOCAB_PRE_TYPE_GEMMA4), with one exception:
+// if merging ends at a string that is no token, llama.cpp falls back to its bytes, this to the
+// tokens that were merged.
 //
 // Thread safety: const calls may run concurrently.
 #pragma once
@@ -48,7 +49,7 @@ class CharacterBpeTokenizer final : public Tokenizer {
 
   void EncodeRun(std::string_view run, BpeMerge* merge, std::vector<std::int32_t>* out) const;
 
-  TextIndex words_;  // the bytes of the tokens that text may become; the others are empty
+  TextIndex words_;  // by token: its bytes; empty if text cannot become it
   BpeMerges merges_;
 };
 

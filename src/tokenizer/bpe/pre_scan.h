@@ -1,14 +1,14 @@
-// Cutting text into words before merging: the scanners that pre-tokenizers are made of.
+// Scanners that cut text into words before merging. Pre-tokenizers are made of them.
 //
-// Vocabularies of byte-level BPE come with a regular expression (or several, one after another)
-// whose matches are the words; no merge crosses a word. There are few such expressions, made of
-// few parts, so each part is a scanner here and an expression is a row of rules: no regular
-// expression is interpreted, each character is looked at once or twice, and nothing backtracks.
+// Each vocabulary of byte-level BPE has one or several regular expressions whose matches are its
+// words; no merge crosses the end of a word. Few such expressions exist, and they consist of few
+// parts. So each part is a scanner here, and an expression is a row of rules. No regular expression
+// is interpreted, each character is read once or twice, and nothing backtracks.
 //
-// A CutStage tells where the part of a text that begins at `at` ends; what no expression matches
-// is a part, too. Text is well-formed UTF-8.
+// A CutStage returns the end of the part that begins at `at`. Text that no expression matches is a
+// part, too. The text must be well-formed UTF-8.
 //
-// Source of the rules: llama.cpp (src/llama-vocab.cpp, src/unicode.cpp), whose parts ours equal.
+// Source: llama.cpp (src/llama-vocab.cpp, src/unicode.cpp), which cuts at the same places.
 // Thread safety: functions of their arguments.
 #pragma once
 
@@ -23,16 +23,16 @@ namespace kvcache {
 // 's 't 'm 'd 're 've 'll
 enum class Contraction : std::uint8_t { kNone, kLowerCase, kAnyCase };
 
-// What may stand in front of a word's letters.
+// The character that may precede the letters of a word.
 enum class WordLead : std::uint8_t {
   kSpace,  // " ?": a space; for numbers, too
   kAny,    // "[^\r\n\p{L}\p{N}]?": anything but ends of lines, letters and numbers
 };
 
-// Whether upper case in the middle of a word begins another one.
+// Whether an upper-case letter inside a word begins the next word.
 enum class WordCase : std::uint8_t { kIgnored, kCuts };
 
-// A whole expression of the common form. Tried at a place in this order:
+// A whole expression of the common form. Its alternatives are tried in this order:
 //   contraction | lead letters suffix | numbers | space? others tail | spaces
 struct WordRules {
   Contraction contraction = Contraction::kNone;
@@ -51,7 +51,7 @@ struct CodePoints {
   std::uint32_t last;
 };
 
-// Characters that are taken out of the text as parts of their own: "[…]{1,most}".
+// Runs of characters that become parts of their own: "[…]{1,most}".
 struct RunRules {
   UnicodeClass classes = 0;
   std::string_view ascii{};                 // and these
@@ -68,9 +68,9 @@ struct CutStage {
   RunRules runs = {};
 };
 
-// By `words`.
+// Applies stage.words.
 const char* NextWord(const CutStage& stage, const char* at, const char* end);
-// By `runs`: a run, or what lies before the next one.
+// Applies stage.runs: returns the end of a run, or of the text before the next run.
 const char* NextRun(const CutStage& stage, const char* at, const char* end);
 // DeepSeek V3: ASCII letters after a punctuation mark; letters and marks; punctuation and
 // symbols; spaces.
@@ -82,8 +82,8 @@ const char* NextTrailingSpaces(const CutStage& stage, const char* at, const char
 // "[^\n]+|[\n]+".
 const char* NextLine(const CutStage& stage, const char* at, const char* end);
 
-// Cuts [at, end) by the first stage, each part of it by the second, and so on; visits the last
-// ones' parts in order.
+// Cuts [at, end) by the first stage, each part by the second stage, and so on. Visits the parts of
+// the last stage in order.
 template <typename Visitor>
 void CutText(std::span<const CutStage> stages, const char* at, const char* end,
              const Visitor& visit) {

@@ -1,10 +1,10 @@
-// The pre-tokenizers that files name (`tokenizer.ggml.pre`): how text is cut into words before
-// merging, and what else llama.cpp ties to the name.
+// The pre-tokenizers that files name (`tokenizer.ggml.pre`). Each one says how text is cut into
+// words before merging, and holds the settings that llama.cpp ties to the name.
 //
 // To add one: find its expressions in llama.cpp (src/llama-vocab.cpp, LLAMA_VOCAB_PRE_TYPE_…);
 // write them as stages in pre_tokenizer.cc (pre_scan.h has the parts; a new part is a function
 // there); add the row with its name and flags; add the name to the oracle's vocabularies
-// (tests/oracle/tokenizer/bpe_vocabularies.cc), which then says whether all ids are equal.
+// (tests/oracle/tokenizer/bpe_vocabularies.cc), which then checks that all ids are equal.
 //
 // Thread safety: free functions.
 #pragma once
@@ -26,11 +26,11 @@ struct PreTokenizer {
   bool clean_spaces = true;    // see DecodeOptions
 };
 
-// All, for tests.
+// All pre-tokenizers, for tests.
 std::span<const PreTokenizer> PreTokenizers();
 
-// "" is a file from before there were names: "default".
-// Errors: kUnsupported: no such name, with all there are.
+// Finds a pre-tokenizer by name. "" means "default": older files have no name.
+// Errors: kUnsupported: an unknown name; the message lists all names.
 Result<const PreTokenizer*> FindPreTokenizer(std::string_view name);
 
 }  // namespace kvcache

@@ -50,8 +50,8 @@ void SpmNeighbours::Add(std::uint32_t left, std::uint32_t right) {
   }
 }
 
-void SpmMerge::Run(std::string_view stretch) {
-  stretch_ = stretch;
+void SpmMerge::Run(std::string_view fragment) {
+  fragment_ = fragment;
   Split();
   priorities_.clear();
   for (std::uint32_t i = 0; i != End(); ++i) priorities_.push_back(PairPriority(i));
@@ -64,13 +64,14 @@ void SpmMerge::Run(std::string_view stretch) {
 void SpmMerge::Split() {
   parts_.clear();
   std::size_t at = 0;
-  while (at < stretch_.size()) {
+  while (at < fragment_.size()) {
     const auto i = static_cast<std::uint32_t>(parts_.size());
     parts_.push_back(
         {static_cast<std::uint32_t>(at), i == 0 ? kNone : i - 1, i + 1, kNoToken, kNoToken});
-    at += SpmFirstCharacter(stretch_.substr(at)).size();
+    at += SpmFirstCharacter(fragment_.substr(at)).size();
   }
-  parts_.push_back({static_cast<std::uint32_t>(stretch_.size()), kNone, kNone, kNoToken, kNoToken});
+  parts_.push_back(
+      {static_cast<std::uint32_t>(fragment_.size()), kNone, kNone, kNoToken, kNoToken});
 }
 
 // The priority of joining `left` with the next part, 0 if there is none or no such token.

@@ -1,11 +1,11 @@
-// The joining of neighbours, best score first: the core of SentencePiece's BPE.
+// Joins neighbouring characters, best score first: the core of SentencePiece's BPE.
 //
-//   characters   t    h    e    r    e        prev/next: a list, joined ones drop out
-//   pairs         th   he   er   re           priority of joining i with its next one, 0: none
+//   characters   t    h    e    r    e        prev/next: a list; joined ones are unlinked
+//   pairs         th   he   er   re           priority of joining i with its next part, 0: none
 //
-// A priority holds the score above and the character's number, inverted, below; so the largest
-// one is the best score and, among equals, the leftmost. A tree of maxima gives it in one look,
-// and takes a change in O(log n).
+// The high half of a priority is the score, the low half the inverted number of the character. So
+// the largest priority is the best score, and the leftmost pair among equal scores. A tree of
+// maxima returns it in O(1) and updates it in O(log n).
 //
 // Thread safety: SpmMerge belongs to one call; the tables are constant.
 #pragma once
@@ -22,8 +22,9 @@
 
 namespace kvcache {
 
-// Bytes of the character that begins with `lead`, by its high bits alone, as llama.cpp counts
-// them; whatever follows belongs to it, and at the end of a text it may be cut short.
+// Returns the bytes of the character that begins with `lead`. Only the high bits of `lead` count,
+// as in llama.cpp: the bytes that follow belong to the character whatever they are, and at the end
+// of a text it may be shorter.
 inline std::size_t SpmCharacterLength(std::uint8_t lead) {
   if (lead < 0xC0) return 1;
   if (lead < 0xE0) return 2;
@@ -35,7 +36,7 @@ inline std::string_view SpmFirstCharacter(std::string_view text) {
   return text.substr(0, SpmCharacterLength(static_cast<std::uint8_t>(text.front())));
 }
 
-// Which tokens can be the result of joining, and their scores as integers in the same order.
+// The tokens that joining may give, and their scores as integers in the same order.
 class SpmScores {
  public:
   explicit SpmScores(const Vocabulary& vocabulary);
@@ -53,8 +54,8 @@ class SpmScores {
   std::vector<std::uint32_t> order_;  // by token; 0: never joined
 };
 
-// Which characters stand side by side in some token. Exact for pairs of ASCII and U+2581;
-// others share bits, so that a pair may be taken for one that occurs, never the reverse.
+// The pairs of characters that are neighbours in some token. Exact for pairs of ASCII and U+2581.
+// Other pairs share bits: MayJoin may be true for a pair that does not occur, never the reverse.
 class SpmNeighbours {
  public:
   explicit SpmNeighbours(const Vocabulary& vocabulary);
@@ -82,14 +83,14 @@ class SpmNeighbours {
   std::unique_ptr<std::bitset<kBits>> others_;
 };
 
-// One call's scratch, used for stretch after stretch.
+// The memory of one EncodePlain call, reused for each fragment.
 class SpmMerge {
  public:
   explicit SpmMerge(const SpmScores& scores) : scores_(scores) {}
 
-  // Joins what can be joined in `stretch`, which is not empty and has less than 2^32 bytes.
-  // Cost: O(n log n), and 30 bytes of scratch per character.
-  void Run(std::string_view stretch);
+  // Joins all pairs that can be joined. REQUIRES: `fragment` has 1 to 2^32 - 1 bytes.
+  // Cost: O(n log n) time, 30 bytes of memory per character.
+  void Run(std::string_view fragment);
 
   // The result of Run from left to right: visit(text, token or kNoToken).
   template <typename Visitor>
@@ -102,7 +103,7 @@ class SpmMerge {
 
  private:
   struct Part {
-    std::uint32_t begin;      // in the stretch; its end is the next one's begin
+    std::uint32_t begin;      // in the fragment; its end is the next one's begin
     std::uint32_t prev;       // kNone before the first
     std::uint32_t next;       // End() after the last
     std::int32_t token;       // what it was joined to; kNoToken: a single character
@@ -112,7 +113,7 @@ class SpmMerge {
 
   std::uint32_t End() const { return static_cast<std::uint32_t>(parts_.size()) - 1; }
   std::string_view TextOf(std::uint32_t i, std::uint32_t j) const {
-    return stretch_.substr(parts_[i].begin, parts_[j].begin - parts_[i].begin);
+    return fragment_.substr(parts_[i].begin, parts_[j].begin - parts_[i].begin);
   }
   void Split();
   void Join(std::uint32_t left);
@@ -120,7 +121,7 @@ class SpmMerge {
   void UpdatePair(std::uint32_t left);
 
   const SpmScores& scores_;
-  std::string_view stretch_;
+  std::string_view fragment_;
   std::vector<Part> parts_;  // and one at the end, where the last one ends
   std::vector<std::uint64_t> priorities_;
   MaxTree tree_;

@@ -9,7 +9,7 @@ SpmTokenizer::SpmTokenizer(Vocabulary vocabulary)
     : Tokenizer(std::move(vocabulary)),
       scores_(this->vocabulary()),
       neighbours_(this->vocabulary()),
-      reach_(static_cast<std::size_t>(this->vocabulary_size())) {}
+      self_encoding_(static_cast<std::size_t>(this->vocabulary_size())) {}
 
 std::string SpmTokenizer::Escape(std::string_view text) const {
   std::string escaped;
@@ -39,26 +39,26 @@ void SpmTokenizer::EncodePlain(std::string_view text, std::vector<std::int32_t>*
       left = right;
       length += character.size();
     }
-    EncodeStretch(rest.substr(0, length), &merge, out);
+    EncodeFragment(rest.substr(0, length), &merge, out);
     rest.remove_prefix(length);
   }
 }
 
-void SpmTokenizer::EncodeStretch(std::string_view stretch, SpmMerge* merge,
-                                 std::vector<std::int32_t>* out) const {
-  const std::int32_t token = scores_.Find(stretch);
-  if (token == kNoToken) return EncodeByJoining(stretch, merge, out);
-  auto& reach = reach_[static_cast<std::size_t>(token)];
-  if (reach.load(std::memory_order_relaxed) == kReached) return out->push_back(token);
+void SpmTokenizer::EncodeFragment(std::string_view fragment, SpmMerge* merge,
+                                  std::vector<std::int32_t>* out) const {
+  const std::int32_t token = scores_.Find(fragment);
+  if (token == kNoToken) return EncodeByJoining(fragment, merge, out);
+  auto& memo = self_encoding_[static_cast<std::size_t>(token)];
+  if (memo.load(std::memory_order_relaxed) == kGivesItself) return out->push_back(token);
   const std::size_t before = out->size();
-  EncodeByJoining(stretch, merge, out);
-  const bool reached = out->size() == before + 1 && out->back() == token;
-  reach.store(reached ? kReached : kMissed, std::memory_order_relaxed);
+  EncodeByJoining(fragment, merge, out);
+  const bool gives_itself = out->size() == before + 1 && out->back() == token;
+  memo.store(gives_itself ? kGivesItself : kGivesOthers, std::memory_order_relaxed);
 }
 
-void SpmTokenizer::EncodeByJoining(std::string_view stretch, SpmMerge* merge,
+void SpmTokenizer::EncodeByJoining(std::string_view fragment, SpmMerge* merge,
                                    std::vector<std::int32_t>* out) const {
-  merge->Run(stretch);
+  merge->Run(fragment);
   merge->ForEach([&](std::string_view text, std::int32_t token) {
     if (token != kNoToken) {
       out->push_back(token);
@@ -89,8 +89,7 @@ void SpmTokenizer::AppendText(std::int32_t token, std::string* out) const {
   AppendUnescaped(vocabulary().text(token), out);
 }
 
-// A user-defined token with U+2581 in it may have come about by joining, after which there is
-// no space.
+// A user-defined token with U+2581 in it may be the result of joining: then no space follows it.
 bool SpmTokenizer::AddsSpaceAfter(std::int32_t token) const {
   if (!vocabulary().add_space_prefix()) return false;
   if (token == kNoToken) return true;

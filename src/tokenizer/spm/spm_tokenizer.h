@@ -1,20 +1,21 @@
 // SentencePiece's BPE with byte fallback: GGUF's kind "llama".
 //
-// A piece of text, with U+2581 for each space and (add_space_prefix) one more in front, is a
-// row of characters. Of all neighbours whose texts together are a token, those with the best
-// score are joined, the leftmost first among equals, until none are left. A character that is
-// no token becomes its bytes' tokens ("<0xE2>"), or the unknown token where one is missing.
+// Each space of a piece of text becomes U+2581, and add_space_prefix adds one in front. The text
+// starts as a sequence of characters. Two neighbours can be joined if their concatenated text is a
+// token. The pair whose token has the best score is joined first, the leftmost one among equals,
+// until no pair is left. A character that is no token becomes the tokens of its bytes ("<0xE2>"),
+// or the unknown token if one of them is missing.
 //
-// Same ids as llama.cpp (src/llama-vocab.cpp) but for one thing: there, text can be joined to
-// a control, unknown or byte token if the vocabulary holds the parts of its text ("</" and
-// "s>"). Here these are found as special tokens or not at all: text stays text.
+// The ids equal llama.cpp's (src/llama-vocab.cpp), with one exception. There, text can be joined to
+// a control, unknown or byte token if the vocabulary holds the parts of its text ("</" and "s>").
+// Here it stays text.
 //
-// How it is fast without changing the result:
-//   - Two characters that stand side by side in no token can never be joined, so the text falls
-//     apart there (mostly into words), and each stretch is worked on alone, in cache.
-//   - A stretch that is a token by itself is that token, if joining leads there; whether it does
-//     is found out once per token and remembered.
-//   - Otherwise a tree of maxima over the neighbours (spm_merge.h): O(log n) per join.
+// Three things make it fast and do not change the result:
+//   - Two characters that are neighbours in no token can never be joined. The text is split there
+//     (mostly into words), and each fragment is merged alone, in cache.
+//   - A fragment that is a token usually merges to that token. The first attempt shows whether it
+//     does, and the answer is remembered per token.
+//   - Otherwise a tree of maxima over the pairs (spm_merge.h) finds the best one in O(log n).
 //
 // Thread safety: const calls may run concurrently.
 #pragma once
@@ -46,19 +47,19 @@ class SpmTokenizer : public Tokenizer {
   bool AddsSpaceAfter(std::int32_t token) const override;
 
  private:
-  enum Reach : std::uint8_t { kUntried, kReached, kMissed };
+  enum SelfEncoding : std::uint8_t { kUnknownYet, kGivesItself, kGivesOthers };
 
   std::string Escape(std::string_view text) const;
-  void EncodeStretch(std::string_view stretch, SpmMerge* merge,
-                     std::vector<std::int32_t>* out) const;
-  void EncodeByJoining(std::string_view stretch, SpmMerge* merge,
+  void EncodeFragment(std::string_view fragment, SpmMerge* merge,
+                      std::vector<std::int32_t>* out) const;
+  void EncodeByJoining(std::string_view fragment, SpmMerge* merge,
                        std::vector<std::int32_t>* out) const;
   void EncodeBytes(std::string_view character, std::vector<std::int32_t>* out) const;
 
   SpmScores scores_;
   SpmNeighbours neighbours_;
-  // By token: does encoding its text give it?
-  mutable std::vector<std::atomic<std::uint8_t>> reach_;
+  // By token: whether encoding its text gives the token itself, as far as known.
+  mutable std::vector<std::atomic<std::uint8_t>> self_encoding_;
 };
 
 }  // namespace kvcache

@@ -1,6 +1,6 @@
-// What kind of character a code point is: all that pre-tokenizers ask of Unicode.
+// Classifies code points. Pre-tokenizers need no other data of Unicode.
 //
-// The classes are bits, so that a set of classes is a mask and a question a single AND. They
+// The classes are bits: a set of classes is a mask, and testing it is a single AND. They
 // are the first letters of the general categories (\p{L}, \p{N}, …) and White_Space. The data
 // are Unicode 15.1's (tools/unicode_classes), as in llama.cpp (src/unicode-data.cpp).
 //
@@ -32,7 +32,7 @@ struct UnicodeRange {
   UnicodeClass kind;
 };
 
-// All code points, ascending from 0.
+// The ranges of all code points, ascending from 0.
 std::span<const UnicodeRange> UnicodeRanges();
 
 // A character of well-formed UTF-8.
@@ -51,7 +51,7 @@ inline Utf8Character DecodeUtf8(const char* at) {
   return {(lead & 7) << 18 | (byte(1) & 0x3F) << 12 | (byte(2) & 0x3F) << 6 | (byte(3) & 0x3F), 4};
 }
 
-// The ranges as a table in two steps: a block for each 256 code points, equal blocks once.
+// A two-level table: one block for each 256 code points, equal blocks stored once.
 class UnicodeTable {
  public:
   UnicodeTable();

@@ -1,11 +1,11 @@
-// Bytes in, whole characters out: text that can be shown while it is made.
+// Turns a stream of bytes into whole characters, so that text can be shown while it is generated.
 //
-// Tokens may hold parts of characters (a byte each, at worst). Push() gives out all characters
-// that are complete and keeps the beginning of one that is not, three bytes at most. Bytes
-// that are no UTF-8 become U+FFFD, as soon as it is certain that nothing can mend them: one for
-// each maximal part of a well-formed character, as the Unicode standard recommends (section
-// 3.9, "U+FFFD Substitution of Maximal Subparts") and browsers do. So the output is always
-// valid UTF-8, and does not depend on how the bytes were cut.
+// A token may hold part of a character, at worst a single byte. Push() outputs all complete
+// characters and holds back the beginning of an incomplete one, three bytes at most. Broken UTF-8
+// becomes U+FFFD as soon as no further byte can complete it: one for each maximal part of a
+// well-formed character, as the Unicode standard recommends (section 3.9, "U+FFFD Substitution of
+// Maximal Subparts") and browsers do. So the output is always valid UTF-8, and does not depend on
+// how the bytes were split.
 //
 // Thread safety: a value.
 #pragma once
@@ -18,10 +18,10 @@ namespace kvcache {
 
 class Utf8Stream {
  public:
-  // Appends to `out` what `bytes` complete.
+  // Appends the characters that are complete after `bytes`.
   void Push(std::string_view bytes, std::string* out);
 
-  // The end: an unfinished character becomes U+FFFD. The stream is as new afterwards.
+  // Ends the stream: an incomplete character becomes U+FFFD. The stream can be used again.
   void Flush(std::string* out);
 
   // Bytes held back.
@@ -35,9 +35,9 @@ class Utf8Stream {
 // Whether `text` is well-formed UTF-8: no surrogates, no overlong forms, nothing past U+10FFFF.
 bool IsValidUtf8(std::string_view text);
 
-// `text` itself if it is well-formed; else `*mended`, where U+FFFD stands for each byte that
-// belongs to no well-formed character. (One for each byte, where a Utf8Stream has one for each
-// part of a character: so do the tokenizers that ours equal.)
+// Returns `text` if it is well-formed. Otherwise returns `*mended`, a copy with U+FFFD for each
+// byte that belongs to no well-formed character. (Utf8Stream writes one U+FFFD for each part of a
+// character; one for each byte is what llama.cpp's tokenizers do.)
 std::string_view MendUtf8(std::string_view text, std::string* mended);
 
 }  // namespace kvcache

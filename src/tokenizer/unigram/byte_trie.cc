@@ -5,7 +5,8 @@
 
 namespace kvcache {
 
-// Places nodes in blocks that still have room, the newest few; older ones are left as they are.
+// Stores the children of nodes in the newest few blocks that have free units; older blocks stay
+// unchanged.
 class ByteTrie::Builder {
  public:
   using Texts = std::vector<std::pair<std::string, std::int32_t>>;
@@ -84,7 +85,7 @@ class ByteTrie::Builder {
 
   bool IsFree(std::uint32_t unit) const { return trie_.units_[unit].info == 0; }
 
-  // Where in the block the children fit; 0: nowhere.
+  // Returns the place in the block where all children fit; 0 if there is none.
   std::uint32_t PlaceIn(Block& block) {
     while (block.free_from < kBlock && !IsFree(block.begin + block.free_from)) ++block.free_from;
     for (std::uint32_t i = block.free_from; i < kBlock; ++i) {

@@ -1,12 +1,12 @@
-// The tokens that a text begins with, all of them in one walk: a trie as a double array.
+// A trie that finds all tokens that a text begins with, stored as a double array.
 //
-//   unit      where the children lie, and (token + 1) << 9 | label
-//   label     the byte that leads here, plus 1; 0: the unit is free
-//   child     by byte b of a node with children at c: the unit at c ^ (b + 1), if its label is b +
-//   1
+//   unit      the place of its children, and (token + 1) << 9 | label
+//   label     the byte that leads to the unit, plus 1; 0: the unit is free
+//   child     by byte b of a node with children at c: the unit at c ^ (b + 1)
+//             if its label is b + 1
 //
-// No two nodes have their children at the same place, so a unit whose label fits is a child of
-// the node that asks. Place 0 belongs to the nodes without children: nothing lies around it.
+// No two nodes have their children at the same place, so a unit with the right label is a child of
+// the node in question. Place 0 belongs to the nodes without children; no unit is stored there.
 //
 // Source: J. Aoe, "An efficient digital search algorithm by using a double-array structure",
 // 1989, with XOR in place of the sum.
@@ -28,7 +28,7 @@ class ByteTrie {
 
   ByteTrie() = default;
 
-  // The texts, none empty and no two equal, with their tokens, below kMostTokens.
+  // REQUIRES: no text is empty, no two are equal, and all tokens are below kMostTokens.
   // Cost: O(bytes of all texts), and O(n log n) comparisons.
   explicit ByteTrie(std::vector<std::pair<std::string, std::int32_t>> texts);
 
@@ -57,7 +57,7 @@ class ByteTrie {
     std::uint32_t info = 0;
   };
 
-  // A node that is to be given children: those of texts [first, last) at byte `depth`.
+  // A node whose children are not stored yet: the bytes at `depth` of texts [first, last).
   struct Task {
     std::uint32_t unit;  // kRoot: the root
     std::size_t first;

@@ -4,6 +4,9 @@
 #include <cstring>
 #include <utility>
 
+#include "base/errors.h"
+#include "base/strings.h"
+
 namespace kvcache {
 namespace {
 
@@ -11,8 +14,8 @@ constexpr std::size_t kMostBytes = std::size_t{1} << 24;
 // So that neither a text nor the time for it grows out of proportion.
 constexpr std::size_t kLongest = 256;
 
-Status Corrupt(std::string message) {
-  return Status(StatusCode::kCorrupt, "precompiled_charsmap: " + std::move(message));
+Status Broken(std::string_view message) {
+  return Corrupt(StrCat("precompiled_charsmap: ", message));
 }
 
 }  // namespace
@@ -20,14 +23,13 @@ Status Corrupt(std::string message) {
 Result<Charsmap> Charsmap::Make(std::string_view bytes) {
   std::uint32_t trie_bytes = 0;
   if (bytes.size() < sizeof(trie_bytes) || bytes.size() > kMostBytes) {
-    return Corrupt(std::to_string(bytes.size()) + " bytes, expected 4 to " +
-                   std::to_string(kMostBytes));
+    return Broken(StrCat("it has ", bytes.size(), " bytes; must have 4 to ", kMostBytes));
   }
   std::memcpy(&trie_bytes, bytes.data(), sizeof(trie_bytes));
   bytes.remove_prefix(sizeof(trie_bytes));
   if (trie_bytes >= bytes.size() || trie_bytes % 4 != 0) {
-    return Corrupt("a trie of " + std::to_string(trie_bytes) + " bytes in " +
-                   std::to_string(bytes.size()));
+    return Broken(StrCat("its trie has ", trie_bytes, " bytes; must be a multiple of 4 below ",
+                         bytes.size()));
   }
   Charsmap map;
   map.units_.resize(trie_bytes / 4);
@@ -63,8 +65,7 @@ class Charsmap::Checker {
 
   Status Enter(std::uint32_t place) {
     if ((place | 0xFF) >= map_.units_.size()) {
-      return Corrupt("unit " + std::to_string(place | 0xFF) + " of " +
-                     std::to_string(map_.units_.size()));
+      return Broken(StrCat("it refers to unit ", place | 0xFF, " of ", map_.units_.size()));
     }
     height_[place] = kOpen;
     path_.push_back({place});
@@ -80,7 +81,7 @@ class Charsmap::Checker {
     const std::uint32_t below = child ^ map_.OffsetOf(child);
     if (below >= map_.units_.size()) return Enter(below);
     if (map_.EndsHere(child)) KVCACHE_RETURN_IF_ERROR(map_.CheckReplacement(below));
-    if (height_[below] == kOpen) return Corrupt("the trie goes in circles");
+    if (height_[below] == kOpen) return Broken("the trie goes in circles");
     return height_[below] == kUnseen ? Enter(below) : Note(&visit, height_[below]);
   }
 
@@ -95,7 +96,7 @@ class Charsmap::Checker {
   static Status Note(Visit* visit, std::uint16_t height) {
     visit->longest = std::max(visit->longest, static_cast<std::uint16_t>(height + 1));
     if (visit->longest <= kLongest) return Status::Ok();
-    return Corrupt("a string of more than " + std::to_string(kLongest) + " bytes to replace");
+    return Broken(StrCat("a string to replace has more than ", kLongest, " bytes"));
   }
 
   const Charsmap& map_;
@@ -110,13 +111,13 @@ Status Charsmap::Check() const {
 Status Charsmap::CheckReplacement(std::uint32_t unit) const {
   const std::uint32_t at = units_[unit] & 0x7FFFFFFF;
   if (at >= replacements_.size()) {
-    return Corrupt("replacement at " + std::to_string(at) + " of " +
-                   std::to_string(replacements_.size()) + " bytes");
+    return Broken(
+        StrCat("it refers to a replacement at ", at, " of ", replacements_.size(), " bytes"));
   }
   const std::size_t end = replacements_.find('\0', at);
   if (end == std::string::npos || end - at > kLongest) {
-    return Corrupt("replacement at " + std::to_string(at) + " of more than " +
-                   std::to_string(kLongest) + " bytes, or without an end");
+    return Broken(
+        StrCat("the replacement at ", at, " has more than ", kLongest, " bytes or no end"));
   }
   return Status::Ok();
 }

@@ -1,4 +1,4 @@
-// A SentencePiece normalisation as files hold it: which strings become which others.
+// A SentencePiece normalisation in the format of model files: strings and their replacements.
 //
 //   4 bytes     n, the size of the trie
 //   n bytes     a double array of 32-bit units, compressed with XOR: the strings to replace
@@ -28,7 +28,7 @@ class Charsmap {
   // Replaces nothing.
   Charsmap() = default;
 
-  // Copies what it needs. Everything that a text can lead to is checked here.
+  // Copies `bytes`. Checks every entry that a text can reach, so that Longest needs no checks.
   // Errors: kCorrupt: sizes that contradict each other, a unit that points outside, replacements
   // without an end, strings of more than 256 bytes on either side, a trie with circles.
   // Cost: O(256 units).
@@ -39,10 +39,10 @@ class Charsmap {
     std::string_view replacement;
   };
 
-  // The longest string to be replaced that `text` begins with.
+  // Returns the longest entry that `text` begins with.
   Match Longest(std::string_view text) const;
 
-  // Whether this byte stays as it is, whatever ASCII follows it.
+  // Whether this byte is never replaced if an ASCII character follows it.
   bool KeepsBeforeAscii(std::uint8_t byte) const { return keeps_[byte]; }
 
  private:

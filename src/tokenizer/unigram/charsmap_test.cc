@@ -76,22 +76,22 @@ TEST(CharsmapTest, RefusesWhatLeadsOutside) {
     std::string bytes;
     std::string message;
   } rows[] = {
-      {"abc", "3 bytes, expected 4 to 16777216"},
-      {Map(Units(), ""), "a trie of 1024 bytes in 1024"},
-      {std::string("\2\0\0\0abcd", 8), "a trie of 2 bytes in 4"},
+      {"abc", "it has 3 bytes; must have 4 to 16777216"},
+      {Map(Units(), ""), "its trie has 1024 bytes; must be a multiple of 4 below 1024"},
+      {std::string("\2\0\0\0abcd", 8), "its trie has 2 bytes; must be a multiple of 4 below 4"},
       {std::string("\xFF\xFF\xFF\xFF"
                    "abcd",
                    8),
-       "a trie of 4294967295 bytes in 4"},
-      {Map(std::vector<std::uint32_t>(8), "x"), "unit 255 of 8"},
-      {Map(outside, kReplacements), "unit 4351 of 256"},
+       "its trie has 4294967295 bytes; must be a multiple of 4 below 4"},
+      {Map(std::vector<std::uint32_t>(8), "x"), "it refers to unit 255 of 8"},
+      {Map(outside, kReplacements), "it refers to unit 4351 of 256"},
       {Map(endless, kReplacements), "the trie goes in circles"},
-      {Map(chain, kReplacements), "a string of more than 256 bytes to replace"},
-      {Map(no_place, kReplacements), "replacement at 5 of 5 bytes"},
+      {Map(chain, kReplacements), "a string to replace has more than 256 bytes"},
+      {Map(no_place, kReplacements), "it refers to a replacement at 5 of 5 bytes"},
       {Map(Units(), std::string("X\0\0Y", 4)),
-       "replacement at 3 of more than 256 bytes, or without an end"},
+       "the replacement at 3 has more than 256 bytes or no end"},
       {Map(Units(), std::string("X\0\0", 3) + std::string(2000, 'y') + std::string(1, '\0')),
-       "replacement at 3 of more than 256 bytes, or without an end"},
+       "the replacement at 3 has more than 256 bytes or no end"},
   };
   for (const auto& row : rows) {
     const auto map = Charsmap::Make(row.bytes);

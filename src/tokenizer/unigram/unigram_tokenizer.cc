@@ -4,6 +4,8 @@
 #include <limits>
 #include <utility>
 
+#include "base/errors.h"
+#include "base/strings.h"
 #include "tokenizer/escaped_space.h"
 #include "tokenizer/spm/spm_merge.h"
 #include "tokenizer/unicode/utf8_stream.h"
@@ -29,15 +31,13 @@ Status CheckLengths(const Vocabulary& vocabulary) {
   for (std::int32_t token = 0; token < vocabulary.size(); ++token) {
     const std::size_t bytes = vocabulary.text(token).size();
     if (bytes <= kLongestToken || !CanBeText(vocabulary, token)) continue;
-    return Status(StatusCode::kCorrupt, "token " + std::to_string(token) + " has " +
-                                            std::to_string(bytes) + " bytes, at most " +
-                                            std::to_string(kLongestToken) +
-                                            " are allowed in a vocabulary of kind 't5'");
+    return Corrupt(StrCat("token ", token, " has ", bytes, " bytes; at most ", kLongestToken,
+                          " are allowed in a vocabulary of kind 't5'"));
   }
   return Status::Ok();
 }
 
-// A space that is no U+2581 is never left after normalising.
+// Tokens with a plain space are left out: normalised text has U+2581 in place of each space.
 ByteTrie MakeTrie(const Vocabulary& vocabulary) {
   std::vector<std::pair<std::string, std::int32_t>> texts;
   for (std::int32_t token = 0; token < vocabulary.size(); ++token) {
@@ -63,7 +63,7 @@ float UnknownScore(const Vocabulary& vocabulary) {
 
 }  // namespace
 
-// Text to what the tokens spell, with a space for each U+2581.
+// Normalises text to the spelling of the tokens, with a space for each U+2581.
 class UnigramTokenizer::Normaliser {
  public:
   Normaliser(const UnigramTokenizer& tokenizer, std::string* out)
@@ -82,7 +82,7 @@ class UnigramTokenizer::Normaliser {
   }
 
  private:
-  // How many bytes in front are ASCII that nothing replaces.
+  // Returns how many bytes in front are ASCII that the charsmap does not replace.
   std::size_t KeptRun(std::string_view text) const {
     const auto ascii = [&](std::size_t i) { return static_cast<std::uint8_t>(text[i]) < 0x80; };
     std::size_t n = 0;
@@ -90,11 +90,11 @@ class UnigramTokenizer::Normaliser {
            charsmap_.KeepsBeforeAscii(static_cast<std::uint8_t>(text[n]))) {
       ++n;
     }
-    // What is not ASCII may change the character in front of it: an accent does.
+    // A character outside ASCII, such as an accent, may change the character in front of it.
     return n > 0 && n < text.size() && !ascii(n) ? n - 1 : n;
   }
 
-  // Returns the bytes that were taken.
+  // Normalises one match or character and returns its bytes.
   std::size_t Step(std::string_view text) {
     const Charsmap::Match match = charsmap_.Longest(text);
     if (match.bytes > 0) {
@@ -134,7 +134,7 @@ class UnigramTokenizer::Normaliser {
   bool has_prefix_ = false;
 };
 
-// The best ways to the places of a text, from the last one that every way goes through.
+// The best paths to the positions of a text, beginning at the last position that all paths share.
 class UnigramTokenizer::Lattice {
  public:
   Lattice(const UnigramTokenizer& tokenizer, std::string_view text, std::vector<std::int32_t>* out)
@@ -178,13 +178,13 @@ class UnigramTokenizer::Lattice {
     if (score > ways_[to].score) ways_[to] = {score, static_cast<std::uint32_t>(bytes), token};
   }
 
-  // All ways go through `end`, the last place.
+  // Outputs the tokens up to `end`, the last position, which all paths share.
   void GiveOut(std::size_t end) {
     const std::size_t before = out_.size();
     const std::int32_t unknown = tokenizer_.unknown();
     for (std::size_t i = end - begin_; i > 0; i -= ways_[i].length) out_.push_back(ways_[i].token);
     std::reverse(out_.begin() + static_cast<std::ptrdiff_t>(before), out_.end());
-    // Once more, now from the left, to leave out what follows its like.
+    // Once more, from the left: drop unknown tokens that follow an unknown token.
     std::size_t kept = before;
     for (std::size_t i = before; i < out_.size(); ++i) {
       const std::int32_t token = out_[i];
@@ -209,9 +209,8 @@ class UnigramTokenizer::Lattice {
 
 Result<std::unique_ptr<Tokenizer>> UnigramTokenizer::Make(const TokenizerData& data) {
   if (data.tokens.size() > static_cast<std::size_t>(ByteTrie::kMostTokens)) {
-    return Status(StatusCode::kCorrupt, std::to_string(data.tokens.size()) + " tokens, at most " +
-                                            std::to_string(ByteTrie::kMostTokens) +
-                                            " are allowed in a vocabulary of kind 't5'");
+    return Corrupt(StrCat("the vocabulary of kind 't5' has ", data.tokens.size(),
+                          " tokens; at most ", ByteTrie::kMostTokens, " are allowed"));
   }
   KVCACHE_ASSIGN_OR_RETURN(Vocabulary vocabulary, Vocabulary::Make(data, Defaults()));
   KVCACHE_RETURN_IF_ERROR(CheckLengths(vocabulary));
@@ -252,7 +251,7 @@ void UnigramTokenizer::AppendText(std::int32_t token, std::string* out) const {
   }
 }
 
-// An unknown token may stand for plain text.
+// An unknown token may stand for plain text, so no space is added after it.
 bool UnigramTokenizer::AddsSpaceAfter(std::int32_t token) const {
   if (!vocabulary().add_space_prefix() && !merge_spaces_) return false;
   if (token == kNoToken) return true;

@@ -1,15 +1,18 @@
 // SentencePiece's unigram model: GGUF's kind "t5".
 //
-// A piece of text is normalised (charsmap.h; spaces become U+2581, and where the file says so a
-// space is put in front, and runs of them become one) and then cut into the tokens whose scores,
-// which are log-probabilities, have the largest sum (Viterbi). A character that is no token is
-// the unknown token, at the worst score less 10; unknown tokens in a row are one.
+// A piece of text is normalised: charsmap.h replaces strings, spaces become U+2581, and the file
+// may ask for a space in front and for one space in place of several. Then it is cut into tokens so
+// that the sum of their scores, which are log-probabilities, is largest (Viterbi). A character that
+// is no token becomes the unknown token, with the worst score less 10. Consecutive unknown tokens
+// become one.
 //
-// Same ids as llama.cpp (src/llama-vocab.cpp) but for what docs/design/tokenizer.md lists: so
-// sums are of doubles from left to right, and of equal ones the first found stays.
+// The ids equal llama.cpp's (src/llama-vocab.cpp); docs/design/tokenizer.md lists the exceptions.
+// To decide ties as llama.cpp does, scores are added as doubles from left to right, and the first
+// of equal sums wins.
 //
-// Where no token reaches across a place, the best way to it is final: it is given out there, and
-// only the stretch since the last such place is kept. U+2581 is one byte (a space) inside.
+// If no token crosses a position, the best path to it is final. Its tokens are output there, so
+// only the part of the lattice since the last such position is kept. Internally U+2581 is one byte,
+// a space.
 //
 // Source: T. Kudo, "Subword Regularization", 2018.
 // Thread safety: const calls may run concurrently.
