@@ -23,12 +23,35 @@ void AppendPrintable(std::string& out, std::string_view text) {
   }
 }
 
-// Bytes of the control character that `text` begins with; 0: it begins with another.
-std::size_t ControlLength(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  if (byte(0) < 0x20 || byte(0) == 0x7f) return 1;
-  const bool second_half = text.size() > 1 && byte(0) == 0xc2 && (byte(1) & 0xe0) == 0x80;
-  return second_half ? 2 : 0;
+// The number of bytes of the UTF-8 character that `text` begins with; 0: it begins with none.
+// Source: Unicode 15, table 3-7 (well-formed UTF-8 byte sequences).
+std::size_t CharacterLength(std::string_view text) {
+  const auto byte = [&](std::size_t i) {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
+  };
+  const unsigned first = byte(0);
+  const auto follows = [&](std::size_t i, unsigned least = 0x80, unsigned most = 0xbf) {
+    return byte(i) >= least && byte(i) <= most;
+  };
+  if (first < 0x80) return 1;
+  if (first >= 0xc2 && first <= 0xdf) return follows(1) ? 2 : 0;
+  if (first >= 0xe0 && first <= 0xef) {
+    const unsigned least = first == 0xe0 ? 0xa0 : 0x80;
+    const unsigned most = first == 0xed ? 0x9f : 0xbf;
+    return follows(1, least, most) && follows(2) ? 3 : 0;
+  }
+  if (first >= 0xf0 && first <= 0xf4) {
+    const unsigned least = first == 0xf0 ? 0x90 : 0x80;
+    const unsigned most = first == 0xf4 ? 0x8f : 0xbf;
+    return follows(1, least, most) && follows(2) && follows(3) ? 4 : 0;
+  }
+  return 0;
+}
+
+bool IsControl(std::string_view character) {
+  const auto first = static_cast<unsigned char>(character[0]);
+  if (character.size() == 1) return first < 0x20 || first == 0x7f;
+  return character.size() == 2 && first == 0xc2 && static_cast<unsigned char>(character[1]) < 0xa0;
 }
 
 }  // namespace
@@ -48,10 +71,14 @@ std::string Quoted(std::string_view text, std::size_t max_bytes) {
 std::string OneLine(std::string_view text) {
   std::string out;
   while (!text.empty()) {
-    const std::size_t control = ControlLength(text);
-    for (std::size_t i = 0; i < control; ++i) AppendHex(out, static_cast<unsigned char>(text[i]));
-    if (control == 0) out += text.front();
-    text.remove_prefix(control == 0 ? 1 : control);
+    const std::size_t length = CharacterLength(text);
+    const std::string_view character = text.substr(0, length == 0 ? 1 : length);
+    if (length == 0 || IsControl(character)) {
+      for (const char c : character) AppendHex(out, static_cast<unsigned char>(c));
+    } else {
+      out += character;
+    }
+    text.remove_prefix(character.size());
   }
   return out;
 }

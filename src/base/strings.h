@@ -43,8 +43,8 @@ std::string StrCat(const Parts&... parts) {
 // than `max_bytes` left out: safe to put into a message whatever the bytes are.
 std::string Quoted(std::string_view text, std::size_t max_bytes = 80);
 
-// A message that may hold foreign text, fit for a terminal's line: control characters (U+0000 to
-// U+001F, U+007F to U+009F) as \xNN, all else, broken UTF-8 too, as it is.
+// A message that may hold foreign text, fit for a terminal's line: the bytes of control characters
+// (U+0000 to U+001F, U+007F to U+009F) and bytes that are not UTF-8 as \xNN, all else as it is.
 std::string OneLine(std::string_view text);
 
 // 1204 -> "1,204".

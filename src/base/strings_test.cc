@@ -27,10 +27,18 @@ TEST(OneLine, EscapesControlCharactersAlone) {
   EXPECT_EQ(OneLine("a b\xc3\xa9\xe2\x98\x95"), "a b\xc3\xa9\xe2\x98\x95");
   EXPECT_EQ(OneLine(std::string_view("\0\n\x1b[2J\x7f", 7)), "\\x00\\x0a\\x1b[2J\\x7f");
   EXPECT_EQ(OneLine("\xc2\x9b"
-                    "2J\xc2\xa0\xc2"),
+                    "2J\xc2\xa0"),
             "\\xc2\\x9b"
             "2J\xc2\xa0\xc2");
-  EXPECT_EQ(OneLine("\xff\xfe"), "\xff\xfe");
+  // Bytes that are not UTF-8: a lone 0x9b is CSI to an 8-bit terminal.
+  EXPECT_EQ(OneLine("a\x9b"
+                    "31m"),
+            "a\\x9b"
+            "31m");
+  EXPECT_EQ(OneLine("\xff\xfe\xc3"), "\\xff\\xfe\\xc3");
+  EXPECT_EQ(OneLine("\xc0\x80\xe0\x80\x80\xed\xa0\x80\xf4\x90\x80\x80"),
+            "\\xc0\\x80\\xe0\\x80\\x80\\xed\\xa0\\x80\\xf4\\x90\\x80\\x80");
+  EXPECT_EQ(OneLine("\xf0\x9f\x98\x80\xed\x9f\xbf"), "\xf0\x9f\x98\x80\xed\x9f\xbf");
   EXPECT_EQ(OneLine(""), "");
 }
 

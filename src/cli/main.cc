@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -78,11 +79,18 @@ int Main(int argc, char** argv) {
   return RunChosen(commands);
 }
 
+// A reader that has gone (`| head`) is no news: the process ends as SIGPIPE would have ended it.
+void EndByClosedPipe() {
+  (void)std::signal(SIGPIPE, SIG_DFL);
+  (void)std::raise(SIGPIPE);
+}
+
 // What was printed may still be on its way, or may have been refused before: a script that sees
 // 0 must have it all. Returns the exit status.
 int CheckOutput(int status) {
   const bool flushed = std::fflush(stdout) == 0;
   const std::string reason = flushed ? "" : std::string(": ") + std::strerror(errno);
+  if (!flushed && errno == EPIPE) EndByClosedPipe();
   if ((flushed && std::ferror(stdout) == 0) || status != 0) return status;
   std::fprintf(stderr, "kvcache: cannot write to standard output%s\n", reason.c_str());
   return kFailed;
@@ -92,6 +100,8 @@ int CheckOutput(int status) {
 }  // namespace kvcache::cli
 
 int main(int argc, char** argv) {
+  // A pipe whose reader has gone is an error of the write that meets it: a chat goes on.
+  (void)std::signal(SIGPIPE, SIG_IGN);
   try {
     return kvcache::cli::CheckOutput(kvcache::cli::Main(argc, argv));
   } catch (const std::exception& error) {  // std::bad_alloc and the like, from libraries

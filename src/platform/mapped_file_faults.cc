@@ -23,11 +23,19 @@ struct MappedRange {
 // A handler reads it at any moment, so an entry appears and vanishes whole.
 std::array<std::atomic<const MappedRange*>, 64> ranges{};
 
+std::atomic<void (*)()> fatal_hook{nullptr};
+
 void OnBusError(int signal, siginfo_t* info, void* /*context*/) {
+  if (info->si_code <= 0) {  // sent by a process: no read is repeated
+    (void)std::signal(signal, SIG_DFL);
+    (void)std::raise(signal);
+    return;
+  }
   const auto* const address = static_cast<const std::byte*>(info->si_addr);
   for (const auto& slot : ranges) {
     const MappedRange* const range = slot.load(std::memory_order_acquire);
     if (range == nullptr || address < range->begin || address >= range->end) continue;
+    if (void (*const hook)() = fatal_hook.load()) hook();
     (void)!write(STDERR_FILENO, range->message.data(), range->message.size());
     _exit(1);
   }
@@ -42,6 +50,10 @@ void ReportCutFiles() {
   action.sa_flags = SA_SIGINFO;
   (void)sigemptyset(&action.sa_mask);
   (void)sigaction(SIGBUS, &action, nullptr);
+}
+
+void SetFatalHook(void (*hook)()) {
+  fatal_hook.store(hook);
 }
 
 void AddMappedRange(std::span<const std::byte> bytes, const std::string& path) {

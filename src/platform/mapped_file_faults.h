@@ -18,6 +18,10 @@ namespace kvcache {
 // signals belong to whoever links it.
 void ReportCutFiles();
 
+// Calls `hook` before a SIGBUS in a mapped file ends the process: a program that changed the
+// terminal's modes brings them back. The hook is async-signal-safe. Null: none.
+void SetFatalHook(void (*hook)());
+
 // The mapping of a file begins or ends. What exceeds 64 mappings at once is not named.
 void AddMappedRange(std::span<const std::byte> bytes, const std::string& path);
 void RemoveMappedRange(std::span<const std::byte> bytes);

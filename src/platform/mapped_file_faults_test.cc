@@ -34,8 +34,7 @@ TEST(MappedFileFaultsDeathTest, NamesTheFileThatWasCutShort) {
 }
 
 TEST(MappedFileFaultsDeathTest, OtherBusErrorsEndTheProcessAsBefore) {
-  EXPECT_EXIT((ReportCutFiles(), std::raise(SIGBUS), std::raise(SIGBUS)),
-              ::testing::KilledBySignal(SIGBUS), "");
+  EXPECT_EXIT((ReportCutFiles(), std::raise(SIGBUS)), ::testing::KilledBySignal(SIGBUS), "");
 }
 
 // More mappings than there are places: the last ones are not named, and nothing else happens.

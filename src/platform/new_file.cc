@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <filesystem>
 #include <random>
 #include <utility>
@@ -18,16 +19,40 @@ namespace {
 
 constexpr int kMostTries = 100;  // to find a name that nobody has
 
-// A name that nobody can guess, beside `path`, since a rename cannot cross disks.
-std::string TemporaryName(const std::string& path) {
-  std::random_device random;
-  const std::uint64_t number = std::uint64_t{random()} << 32 | random();
-  return StrCat(path, ".tmp-", number);
-}
-
 std::string FolderOf(const std::string& path) {
   const std::string folder = std::filesystem::path(path).parent_path().string();
   return folder.empty() ? "." : folder;
+}
+
+// A name that nobody can guess, in the folder of `path`, since a rename cannot cross disks. It is
+// short: `path` may have the longest name that the system takes.
+std::string TemporaryName(const std::string& path) {
+  std::random_device random;
+  const std::uint64_t number = std::uint64_t{random()} << 32 | random();
+  return StrCat(FolderOf(path), "/.kvcache-", number);
+}
+
+// Refuses early what a rename would refuse at the end: in a sticky folder (/tmp) only the owner of
+// a file or of the folder may replace it.
+Status CheckSticky(const OutputTarget& target, const std::string& path) {
+  struct stat folder {};
+  if (!target.exists || stat(FolderOf(target.path).c_str(), &folder) != 0) return Status::Ok();
+  const uid_t user = geteuid();
+  const bool may =
+      (folder.st_mode & S_ISVTX) == 0 || user == 0 || user == target.owner || user == folder.st_uid;
+  return may ? Status::Ok() : OsError("replace", path, EPERM);
+}
+
+// Gives the file the owner and the mode of the file that it replaces. Only root gives a file away;
+// where not even the group can be kept, the file's own group gets no access.
+int TakeOver(int fd, const OutputTarget& target) {
+  mode_t mode = target.mode;
+  // The owner first: a change of owner clears bits.
+  if (fchown(fd, target.owner, target.group) != 0) {
+    if (errno != EPERM) return errno;
+    if (fchown(fd, static_cast<uid_t>(-1), target.group) != 0) mode &= ~static_cast<mode_t>(070);
+  }
+  return fchmod(fd, mode) == 0 ? 0 : errno;
 }
 
 std::string LinkTo(int fd) {
@@ -61,6 +86,7 @@ Result<std::unique_ptr<NewFile>> NewFile::Create(const std::string& path,
     return Status(StatusCode::kInvalidArgument,
                   StrCat("cannot replace ", path, ": it is not a regular file"));
   }
+  KVCACHE_RETURN_IF_ERROR(CheckSticky(target, path));
   std::unique_ptr<NewFile> file(new NewFile(path, target.path, size_bytes));
   KVCACHE_RETURN_IF_ERROR(file->Open(target));
   const int error = Reserve(file->fd_, size_bytes);
@@ -81,12 +107,8 @@ Status NewFile::Open(const OutputTarget& target) {
     }
   }
   if (!target.exists) return Status::Ok();
-  // The owner first: a change of owner clears bits. Only root may give a file away.
-  if (fchown(fd_, target.owner, target.group) != 0 && errno != EPERM) {
-    return OsError("keep the owner of", path_, errno);
-  }
-  if (fchmod(fd_, target.mode) != 0) return OsError("keep the permissions of", path_, errno);
-  return Status::Ok();
+  const int error = TakeOver(fd_, target);
+  return error == 0 ? Status::Ok() : OsError("keep the permissions of", path_, error);
 }
 
 NewFile::~NewFile() {
@@ -109,11 +131,16 @@ Status NewFile::WriteAt(std::uint64_t offset, std::span<const std::byte> bytes) 
   return Status::Ok();
 }
 
-// Gives a nameless file a temporary name: a link cannot replace a file, a rename can.
+// Gives the file its name, or a nameless one a temporary name: a link cannot replace a file, a
+// rename can.
 Status NewFile::Name() {
+  const auto link = [this](const std::string& name) {
+    return linkat(AT_FDCWD, LinkTo(fd_).c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0;
+  };
+  if (temporary_.empty() && link(target_)) return Status::Ok();
   for (int tries = 0; temporary_.empty(); ++tries) {
     std::string name = TemporaryName(target_);
-    if (linkat(AT_FDCWD, LinkTo(fd_).c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0) {
+    if (link(name)) {
       temporary_ = std::move(name);
     } else if (errno != EEXIST || tries == kMostTries) {
       return OsError("name", path_, errno);
@@ -126,7 +153,9 @@ Status NewFile::Commit() {
   if (fd_ < 0) return {StatusCode::kInvalidArgument, StrCat(path_, " is complete already")};
   if (fdatasync(fd_) != 0) return OsError("write out", path_, errno);
   KVCACHE_RETURN_IF_ERROR(Name());
-  if (rename(temporary_.c_str(), target_.c_str()) != 0) return OsError("rename to", path_, errno);
+  if (!temporary_.empty() && rename(temporary_.c_str(), target_.c_str()) != 0) {
+    return OsError("rename to", path_, errno);
+  }
   temporary_.clear();
   const int fd = std::exchange(fd_, -1);
   if (close(fd) != 0) return OsError("close", path_, errno);

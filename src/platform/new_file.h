@@ -1,13 +1,16 @@
 // A file that appears under its name only when it is complete.
 //
-// Bytes go to a file without a name in the same directory; Commit() makes them durable and gives
+// Bytes go to a file without a name in the same directory. Commit() makes them durable and gives
 // the file its name. Whoever reads the name sees the old file or the new one. An uncommitted file
-// vanishes with the object or with the process, however that ends. Where the file system has no
-// nameless files, the temporary name is `NAME.tmp-` and random digits, and only a killed process
-// leaves it behind.
+// vanishes with the object or with the process, however that ends.
 //
-// A symbolic link stays and its target is replaced. A file that is replaced hands its permission
-// bits to the new one, and its owner where the system allows that.
+// A temporary name, ".kvcache-" and random digits, exists in two cases: on a file system without
+// nameless files, and between the last two system calls of a Commit that replaces a file. A process
+// that is killed then leaves it behind.
+//
+// A symbolic link stays and its target is replaced. Other hard links of a replaced file keep the
+// old contents. The new file takes over the permission bits, the owner and the group; where the
+// system refuses the group, the new file's group gets no access.
 //
 // Thread safety: WriteAt from any number of threads at once; the rest from one.
 #pragma once

@@ -94,6 +94,19 @@ TEST_F(NewFileTest, RefusesWhatCannotBeReplaced) {
   EXPECT_EQ(NewFile::Create(directory_ + "/circle", 1).status().code(), StatusCode::kIo);
 }
 
+TEST_F(NewFileTest, TakesTheLongestNames) {
+  path_ = directory_ + "/" + std::string(255, 'x');
+  for (int round = 0; round < 2; ++round) {  // new, then replaced
+    auto file = NewFile::Create(path_, 3);
+    ASSERT_TRUE(file.ok()) << file.status().message();
+    ASSERT_TRUE((*file)->WriteAt(0, Bytes("new")).ok());
+    EXPECT_TRUE((*file)->Commit().ok());
+    EXPECT_EQ(Content(), "new");
+    EXPECT_EQ(FilesInDirectory(), 1u);
+  }
+  EXPECT_FALSE(NewFile::Create(path_ + "x", 3).ok()) << "refused before the work";
+}
+
 TEST_F(NewFileTest, RefusesAFileThatMayNotBeWritten) {
   if (geteuid() == 0) GTEST_SKIP() << "root may write everything";
   std::ofstream(path_) << "old";

@@ -49,7 +49,6 @@ Status OutputFile::Write(std::span<const std::byte> bytes) {
   }
   while (!bytes.empty()) {
     const ssize_t count = write(fd_, bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) continue;
     if (count < 0) return OsError("write to", path_, errno);
     bytes = bytes.subspan(static_cast<std::size_t>(count));
   }

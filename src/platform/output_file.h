@@ -27,7 +27,8 @@ class OutputFile {
   OutputFile& operator=(OutputFile&& other) noexcept;
   ~OutputFile();
 
-  // Appends. REQUIRES: size_bytes in sum at most.
+  // Appends. REQUIRES: size_bytes in sum at most. A signal that is caught ends a write that waits
+  // for a pipe's reader with an error.
   Status Write(std::span<const std::byte> bytes);
 
   // Gives a new file its name, once all bytes are written.

@@ -19,6 +19,13 @@ Result<OutputTarget> ResolveOutput(const std::string& path) {
   namespace fs = std::filesystem;
   OutputTarget target{.path = path};
   struct stat info {};
+  // A device or pipe is opened by the name that was given: "/dev/stdout" leads through a link whose
+  // text ("pipe:[123]") is no path.
+  if (stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) {
+    if (access(path.c_str(), W_OK) != 0) return OsError("write to", path, errno);
+    target.exists = true;
+    return target;
+  }
   for (int links = 0;; ++links) {
     if (lstat(target.path.c_str(), &info) != 0) {
       if (errno != ENOENT) return OsError("create", path, errno);

@@ -11,9 +11,11 @@
 
 namespace kvcache {
 
-// A path after its symbolic links are followed, and what is there now.
+// A path, and what is there now.
 struct OutputTarget {
-  std::string path;      // no symbolic link, even where a link points to nothing
+  // The path of a regular file or of nothing, after its symbolic links are followed (a link may
+  // point to nothing). The path of a device or pipe as it was given.
+  std::string path;
   bool exists = false;   // something has that name
   bool regular = false;  // it is a regular file
   mode_t mode = 0;       // its permission bits

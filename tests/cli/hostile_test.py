@@ -143,6 +143,26 @@ class OutputFiles(CliTest):
                    "No space left")
         self.assertIn("No space left", self.save(full, status=1))
 
+    def test_standard_output_is_a_file_too(self):
+        done = subprocess.run([program.KVCACHE, "eval", self.model, "--tokens", "1,2", "--logits",
+                               "/dev/stdout"], capture_output=True, timeout=120)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(b"\x93NUMPY", done.stdout)
+
+    def test_a_reader_that_goes_ends_no_chat(self):
+        pipe, after = self.dir / "reader", self.dir / "after.json"
+        os.mkfifo(pipe)
+        chat = subprocess.Popen([program.KVCACHE, "run", self.model, "--chat"], text=True,
+                                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                                stderr=subprocess.PIPE)
+        chat.stdin.write("/system " + "long " * 50_000 + f"\n/save {pipe}\n")
+        chat.stdin.flush()
+        with open(pipe, "rb") as reader:
+            reader.read(1)
+        _, err = chat.communicate(f"/save {after}\n", timeout=60)
+        self.assertIn(f"{pipe}: Broken pipe", err)
+        self.assertEqual(chat.returncode, 1)  # a piped chat ends with its first error
+
     def test_no_name_beside_the_output_is_touched(self):
         victim = self.dir / "victim"
         victim.write_bytes(b"untouched")
