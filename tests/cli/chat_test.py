@@ -341,6 +341,13 @@ class Terminal(TerminalTest):
         self.expect(re.escape("\\x1b[2J"))
         self.assertEqual(self.ends(), 0)
 
+    def test_half_a_character_at_the_end_is_shown(self):
+        ids = subprocess.run([program.KVCACHE, "tokenize", self.plain, "--no-bos", b"a\xc3"],
+                             capture_output=True, check=True, text=True).stdout.strip()
+        self.start("tokenize", self.plain, "--detokenize", ids)
+        self.expect("a\ufffd")
+        self.assertEqual(self.ends(), 0)
+
 
 if __name__ == "__main__":
     program.main()

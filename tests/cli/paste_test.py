@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import termios
+import time
 
 import program
 from terminal import TerminalTest
@@ -139,25 +140,41 @@ class Pasted(TerminalTest):
         self.assertEqual(self.contents(), [])  # more than the context holds
 
     def test_a_paste_during_an_answer(self):
+        """Text of any length: the kernel's own line editing would drop what exceeds 4,095 bytes."""
         talk = self.dir / "long.json"
         talk.write_text(json.dumps([{"role": "user", "content": "word " * 3000}]))
-        victim = self.dir / "victim.json"
-        self.open(self.chat, "--ctx", "100000", "--prefill-chunk", "1")
-        self.expect("> ")
-        self.type(f"/load {talk}\n")
-        self.expect("1 message loaded")
-        self.expect("> ")
-        self.type("/retry\n")
-        self.expect("reading the prompt")
-        self.type(pasted(f"/save {victim}\n/quit\n"))
-        self.expect("first token")
-        self.expect("> ")
-        self.type("\r")
-        self.expect("first token")
-        self.expect("> ")
-        self.assertFalse(victim.exists())
-        self.type("\x04")
-        self.assertEqual(self.ends(), 0)
+        victim, said = self.dir / "victim.json", self.dir / "said.json"
+        log = str(self.dir / "stderr.txt")
+        for editor in ("libedit", "simple"):
+            for middle in ("", "middle " * 1000):
+                with self.subTest(editor=editor, bytes=len(middle)):
+                    text = f"/save {victim}\n{middle}/quit\n"
+                    self.open(self.chat, "--ctx", "100000", "--prefill-chunk", "1",
+                              stderr=None if editor == "libedit" else log)
+                    self.prompt()
+                    self.type(f"/load {talk}\n")
+                    self.prompt()
+                    self.type("/retry\n")
+                    self.expect(re.escape(OFF))
+                    self.expect(re.escape(ON))
+                    self.assertFalse(termios.tcgetattr(self.fd)[3] & (termios.ICANON | termios.ECHO))
+                    self.assertTrue(termios.tcgetattr(self.fd)[3] & termios.ISIG)
+                    time.sleep(0.3)  # into the answer
+                    self.type(pasted(text))
+                    self.expect(re.escape(OFF))
+                    self.prompt()
+                    self.type("\r")
+                    self.answered()
+                    self.prompt()
+                    self.type(f"/save {said}\n")
+                    self.expect(re.escape(OFF))
+                    self.prompt()
+                    self.type("\x04")
+                    self.assertEqual(self.ends(), 0)
+                    self.assertFalse(victim.exists())
+                    messages = json.loads(said.read_text())["messages"]
+                    self.assertEqual([m["content"] for m in messages if m["role"] == "user"][1:],
+                                     [text])
 
     def test_history_brings_text_back(self):
         victim = self.dir / "victim.json"
@@ -191,7 +208,8 @@ class Pasted(TerminalTest):
     def test_every_exit_ends_the_mode(self):
         for keys, status in ((["\x04"], 0), (["/bye\n"], 0), (["\x03", "\x03"], 0),
                              ([signal.SIGTERM], -signal.SIGTERM),
-                             ([signal.SIGHUP], -signal.SIGHUP), (["\x1c"], -signal.SIGQUIT)):
+                             ([signal.SIGHUP], -signal.SIGHUP), (["\x1c"], -signal.SIGQUIT),
+                             ([signal.SIGABRT], -signal.SIGABRT)):
             for log in (None, str(self.dir / "stderr.txt")):
                 self.open(self.chat, stderr=log)
                 for key in keys:
@@ -204,6 +222,18 @@ class Pasted(TerminalTest):
                         os.kill(self.pid, key)
                 self.assertEqual(self.ends(), status)
                 self.assertRegex(self.all, re.escape(OFF) + "[^\x1b]*$", keys)
+
+    def test_a_model_cut_short_ends_the_mode(self):
+        path = str(self.dir / "cut.gguf")
+        with open(self.chat, "rb") as whole, open(path, "wb") as copy:
+            copy.write(whole.read())
+        self.open(path)
+        self.prompt()
+        os.truncate(path, 4096)
+        self.type("hello\n")
+        self.expect("was cut short while it was in use")
+        self.assertEqual(self.ends(), 1)
+        self.assertLess(self.all.rindex(ON), self.all.rindex(OFF))
 
     def is_pending(self, number):
         with open(f"/proc/{self.pid}/status", encoding="ascii") as status:
