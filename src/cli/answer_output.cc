@@ -1,7 +1,6 @@
 #include "cli/answer_output.h"
 
 #include <cstdio>
-#include <string>
 
 #include "cli/terminal.h"
 
@@ -15,6 +14,12 @@ bool AnswerOutput::Write(std::string_view text) {
   }
   (void)std::fwrite(text.data(), 1, text.size(), stdout);
   return std::fflush(stdout) == 0;
+}
+
+void AnswerOutput::End() {
+  const std::string rest = shown_.End();
+  (void)std::fwrite(rest.data(), 1, rest.size(), stdout);
+  (void)std::fflush(stdout);
 }
 
 }  // namespace kvcache::cli

@@ -1,9 +1,10 @@
-// A model's text on standard output: byte for byte in a pipe or a file, and on a terminal without
-// what would control it (see ShownText).
+// Writes a model's text to standard output: byte for byte to a pipe or a file; to a terminal
+// without characters that would control it (see ShownText).
 //
 // Thread safety: a value.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "cli/shown_text.h"
@@ -12,8 +13,11 @@ namespace kvcache::cli {
 
 class AnswerOutput {
  public:
-  // Writes a piece of the text at once. False: nobody reads it any more.
+  // Writes a piece of the text at once. Returns false once nobody reads standard output any more.
   bool Write(std::string_view text);
+
+  // Ends the text: writes the beginning of a character that was held back for the next piece.
+  void End();
 
  private:
   ShownText shown_;

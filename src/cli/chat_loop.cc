@@ -7,6 +7,7 @@
 #include "base/strings.h"
 #include "cli/answer_output.h"
 #include "cli/chat_commands.h"
+#include "cli/context_fit.h"
 #include "cli/json_report.h"
 #include "cli/message_reader.h"
 #include "cli/paste_mode.h"
@@ -15,6 +16,8 @@
 
 namespace kvcache::cli {
 namespace {
+
+constexpr std::string_view kBlanks = " \t\r\n";
 
 constexpr const char* kMakeRoom =
     "/forget drops the oldest exchange, /clear all of them; --ctx N makes more room";
@@ -52,7 +55,7 @@ class ChatLoop {
     if (on_terminal_) Say(Welcome(chat_));
     for (;;) {
       ForgetInterrupt();
-      const Message message = ReadMessage(*lines_);
+      Message message = ReadMessage(*lines_);
       if (message.end == LineEnd::kInterrupted) {
         if (Terminated() || LeavesAfterInterrupt()) return Status::Ok();
         continue;
@@ -62,7 +65,7 @@ class ChatLoop {
         if (on_terminal_) Say(" ");
         return Status::Ok();
       }
-      Status status = Take(message);
+      Status status = Take(std::move(message));
       if (quit_) return status;
       if (status.ok()) continue;
       if (!on_terminal_) return status;
@@ -81,11 +84,18 @@ class ChatLoop {
     return false;
   }
 
-  Status Take(const Message& message) {
-    std::string text = message.text;
-    if (text.find_first_not_of(" \t\r\n") == std::string::npos) return Status::Ok();
+  Status Take(Message message) {
+    if (message.end == LineEnd::kTooLong) {
+      return {StatusCode::kInvalidArgument,
+              StrCat("the message has more than ", HumanBytes(kMaxTextBytes),
+                     ", which is the most that is read")};
+    }
+    std::string text = std::move(message.text);
+    if (text.find_first_not_of(kBlanks) == std::string::npos) return Status::Ok();
     if (!message.is_verbatim && IsCommand(text)) return Command(text);
     if (!message.is_verbatim && text.starts_with("//")) text.erase(0, 1);
+    Status fits = CheckBytesFit(engine_, text);
+    if (!fits.ok()) return {fits.code(), StrCat("the message ", fits.message())};
     chat_.input().messages.push_back({{"role", "user"}, {"content", std::move(text)}});
     return Answer();
   }
@@ -112,6 +122,7 @@ class ChatLoop {
     request.on_text = [&](std::string_view text) { return Show(text, progress, begun, output); };
     auto turn = chat_.Answer(std::move(request));
     progress.Clear();
+    output.End();
     if (!turn.ok()) {
       DropLastMessage();
       Status status = std::move(turn).TakeStatus();

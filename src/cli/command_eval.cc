@@ -126,10 +126,14 @@ Command AddEval(CLI::App& app) {
   CLI::Option_group* source = command->add_option_group("Text", "exactly one of");
   source->add_option("--tokens", flags->tokens, "token ids, such as 1,450,17")->type_name("IDS");
   source->add_option("--tokens-file", flags->tokens_file, "a file of token ids")->type_name("F");
-  source->add_option("--text-file", flags->text_file, "a file of text; - is stdin")->type_name("F");
+  CLI::Option* const text =
+      source->add_option("--text-file", flags->text_file, "a file of text; - is stdin");
+  text->type_name("F");
   source->require_option(1);
-  command->add_flag("--special", flags->special,
-                    "the text of a special token in --text-file stands for the token");
+  command
+      ->add_flag("--special", flags->special,
+                 "the text of a special token in --text-file stands for the token")
+      ->needs(text);
   auto* encode = command->add_option("--encode", flags->encoded,
                                      "the text that a model's encoder reads first");
   encode->type_name("TEXT");
@@ -145,6 +149,11 @@ Command AddEval(CLI::App& app) {
   command->add_flag("--json", flags->json, "print one JSON object instead of text");
   RefuseEmptyValues(*command, {});
   RefuseEmptyValues(*source, {"--tokens"});
+  command->final_callback([flags] {
+    CheckOneStandardInput({{"--tokens-file", flags->tokens_file},
+                           {"--text-file", flags->text_file},
+                           {"--encode-tokens-file", flags->encoded_file}});
+  });
   return {command, [flags] { return Eval(*flags); }};
 }
 

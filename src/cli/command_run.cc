@@ -10,6 +10,7 @@
 #include "cli/answer_output.h"
 #include "cli/chat_loop.h"
 #include "cli/command.h"
+#include "cli/context_fit.h"
 #include "cli/json_report.h"
 #include "cli/model_store.h"
 #include "cli/run_flags.h"
@@ -34,11 +35,9 @@ Result<std::string> ReadPrompt(const RunFlags& flags) {
   return text;
 }
 
-// The text goes to standard output as it comes; a reader that has gone ends the generation.
-void ShowText(GenerateRequest& request) {
-  request.on_text = [output = AnswerOutput()](std::string_view text) mutable {
-    return output.Write(text);
-  };
+// Writes the text to `output` as it is generated; when nobody reads it any more, generation ends.
+void ShowText(GenerateRequest& request, AnswerOutput& output) {
+  request.on_text = [&output](std::string_view text) { return output.Write(text); };
 }
 
 // A Ctrl-C before the first token leaves no answer.
@@ -88,11 +87,14 @@ Status Continue(Engine& engine, const RunFlags& flags, const std::string& text, 
   Progress progress;
   GenerateRequest request = flags.MakeRequest(progress, prompt.size());
   request.prompt = std::move(prompt);
+  AnswerOutput output;
   if (!flags.json) {
-    if (StdoutIsTerminal()) (void)AnswerOutput().Write(text);
-    ShowText(request);
+    if (StdoutIsTerminal()) (void)output.Write(text);
+    output.End();
+    ShowText(request, output);
   }
   KVCACHE_ASSIGN_OR_RETURN(const GenerateResult result, Generate(session, engine, request));
+  output.End();
   return Report(engine, flags, result, load_ms);
 }
 
@@ -105,11 +107,11 @@ Status AnswerOne(Engine& engine, const RunFlags& flags, ChatFormat format, const
   chat.input().messages.push_back({{"role", "user"}, {"content", text}});
   Progress progress;
   GenerateRequest request = flags.MakeRequest(progress, 0);
+  AnswerOutput output;
   if (!flags.json) {
-    ShowText(request);
-    request.on_text = [&progress, show = request.on_text](std::string_view piece) {
+    request.on_text = [&](std::string_view piece) {
       progress.Clear();
-      return show(piece);
+      return output.Write(piece);
     };
   }
   auto turn = chat.Answer(std::move(request));
@@ -121,10 +123,13 @@ Status AnswerOne(Engine& engine, const RunFlags& flags, ChatFormat format, const
     return status.code() == StatusCode::kUnsupported ? WithAdvice(std::move(status)) : status;
   }
   progress.Clear();
+  output.End();
   return Report(engine, flags, turn->result, load_ms);
 }
 
 Status RunPrompt(Engine& engine, const RunFlags& flags, const std::string& text, double load_ms) {
+  const Status fits = CheckBytesFit(engine, text);
+  if (!fits.ok()) return {fits.code(), StrCat("the prompt ", fits.message())};
   if (flags.chat.raw) return Continue(engine, flags, text, load_ms);
   auto format = flags.chat.Format(engine);
   if (!format.ok()) return WithAdvice(std::move(format).TakeStatus());

@@ -38,7 +38,9 @@ Status Detokenize(const TokenizeFlags& flags, const Tokenizer& tokenizer) {
   if (flags.json) {
     PrintJson({{"text", text}, {"tokens", ids}});
   } else {
-    (void)AnswerOutput().Write(text);
+    AnswerOutput output;
+    (void)output.Write(text);
+    output.End();
     (void)std::fputc('\n', stdout);
   }
   return Status::Ok();
@@ -104,6 +106,9 @@ Command AddTokenize(CLI::App& app) {
       throw CLI::RequiredError("TEXT or --detokenize");
     }
     if (flags->words.size() > most) throw CLI::ExtrasError({flags->words.back()});
+    if (flags->words.size() == most && flags->words.front().empty()) {
+      throw CLI::ValidationError("MODEL", "its value is empty");
+    }
   });
   return {command, [flags] { return Tokenize(*flags); }};
 }

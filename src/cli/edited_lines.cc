@@ -49,6 +49,8 @@ class EditedLines : public LineEditor {
     (void)el_wset(edit_, EL_BIND, L"-a", kEvent, L"kvcache-event", nullptr);
     // Ctrl-C and the like are bytes: one in a paste is text.
     (void)el_set(edit_, EL_SETTY, "-d", "-isig", "-ixon", "-iexten", nullptr);
+    // While an answer is written: as in between_lines_.
+    (void)el_set(edit_, EL_SETTY, "-x", "-icanon", "-echo", "-iexten", nullptr);
   }
   ~EditedLines() override {
     history_end(history_);
@@ -64,7 +66,6 @@ class EditedLines : public LineEditor {
     ForgetPaste();
     int count = 0;
     // Raw before the prompt is seen: what is typed at once is then never the terminal's to take.
-    SaveTerminalModes();
     (void)el_set(edit_, EL_PREP_TERM, 1);
     const PasteMode paste_mode;
     const wchar_t* typed = el_wgets(edit_, &count);
@@ -199,6 +200,7 @@ class EditedLines : public LineEditor {
     return failed == 0 ? CC_REFRESH : CC_ERROR;
   }
 
+  KeyMode between_lines_{ControlKeys::kSignals};  // first: libedit begins and ends with these modes
   EditLine* edit_;
   History* history_;
   InputBytes input_{STDIN_FILENO};

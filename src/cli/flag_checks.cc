@@ -51,4 +51,16 @@ void RefuseEmptyValues(CLI::App& command, std::initializer_list<std::string_view
   }
 }
 
+void CheckOneStandardInput(std::initializer_list<FileFlag> flags) {
+  std::string_view reader;
+  for (const FileFlag& flag : flags) {
+    if (flag.value != "-") continue;
+    if (!reader.empty()) {
+      throw CLI::ValidationError(StrCat("standard input cannot be read by both ", reader, " and ",
+                                        flag.name, ": give one of them a file"));
+    }
+    reader = flag.name;
+  }
+}
+
 }  // namespace kvcache::cli

@@ -19,4 +19,14 @@ CLI::Validator DecimalNumber();
 // `allowed`, such as "--prompt". Call it after the options are added.
 void RefuseEmptyValues(CLI::App& command, std::initializer_list<std::string_view> allowed);
 
+// A flag whose value "-" means standard input.
+struct FileFlag {
+  std::string_view name;
+  std::string_view value;
+};
+
+// Throws CLI::ValidationError, naming both, if two of `flags` are "-": standard input can be read
+// once.
+void CheckOneStandardInput(std::initializer_list<FileFlag> flags);
+
 }  // namespace kvcache::cli

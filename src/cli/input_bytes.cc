@@ -33,11 +33,12 @@ int InputBytes::Fill(int milliseconds) {
 }
 
 int InputBytes::Peek(std::size_t ahead) {
-  const std::atomic<bool>& interrupted = CatchInterrupt();
   for (;;) {
-    if (interrupted.load()) return kInterrupted;
+    if (Interrupted()) return kInterrupted;
     if (at_ + ahead < buffer_.size()) return static_cast<unsigned char>(buffer_[at_ + ahead]);
-    // A SIGINT that comes just before poll() is seen after it.
+    // Only a wait needs the signal handlers: setting them takes six system calls. A SIGINT that
+    // comes just before poll() is seen after it.
+    (void)CatchInterrupt();
     if (Fill(kPollMs) == kEnd) return kEnd;
   }
 }

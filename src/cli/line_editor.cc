@@ -21,7 +21,9 @@ class PlainLines : public LineEditor {
       if (byte == InputBytes::kEnd) {
         return line.text.empty() ? LineEnd::kEndOfInput : LineEnd::kLine;
       }
-      if (TakeUpToNewline(line.text)) return LineEnd::kLine;
+      const bool whole = TakeUpToNewline(line.text);
+      if (line.text.size() > kMaxTextBytes) return LineEnd::kTooLong;
+      if (whole) return LineEnd::kLine;
     }
   }
 

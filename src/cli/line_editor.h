@@ -18,6 +18,7 @@ enum class LineEnd : std::uint8_t {
   kLine,
   kEndOfInput,   // Ctrl-D, or the pipe's end
   kInterrupted,  // Ctrl-C; what was typed is gone
+  kTooLong,      // more than kMaxTextBytes; the rest of the line is still to be read
 };
 
 class LineEditor {

@@ -13,14 +13,14 @@ constexpr const char* kMorePrompt = ". ";
 constexpr std::string_view kQuotes = "\"\"\"";
 
 // `first`: the line that begins the block, without its quotes.
-Message ReadBlock(LineEditor& lines, TypedLine first) {
+Message ReadBlock(LineEditor& lines, TypedLine first, std::size_t max_bytes) {
   Message message{LineEnd::kLine, {}, true};
   TypedLine line = std::move(first);
   for (bool begins = true;; begins = false) {
     if (!begins) {
       const LineEnd end = lines.Read(kMorePrompt, line);
-      if (end == LineEnd::kInterrupted) return {end, {}, false};
       if (end == LineEnd::kEndOfInput) return message;
+      if (end != LineEnd::kLine) return {end, {}, false};
     }
     const bool ends = line.EndsTyped(kQuotes);
     if (ends) line.text.resize(line.text.size() - kQuotes.size());
@@ -30,24 +30,26 @@ Message ReadBlock(LineEditor& lines, TypedLine first) {
       if (!message.text.empty()) message.text += '\n';
       message.text += line.text;
     }
+    if (message.text.size() > max_bytes) return {LineEnd::kTooLong, {}, false};
     if (ends) return message;
   }
 }
 
 // A line, and those that it goes on in.
-Message ReadLines(LineEditor& lines, TypedLine line) {
+Message ReadLines(LineEditor& lines, TypedLine line, std::size_t max_bytes) {
   Message message;
   message.is_verbatim = line.has_paste && !line.MayBeCommand() && !line.BeginsTyped("//");
   bool goes_on = line.EndsTyped("\\");
   message.text = std::move(line.text);
-  while (goes_on) {
+  while (goes_on && message.text.size() <= max_bytes) {
     message.text.back() = '\n';
     const LineEnd end = lines.Read(kMorePrompt, line);
-    if (end == LineEnd::kInterrupted) return {end, {}, false};
     if (end == LineEnd::kEndOfInput) break;
+    if (end != LineEnd::kLine) return {end, {}, false};
     goes_on = line.EndsTyped("\\");
     message.text += line.text;
   }
+  if (message.text.size() > max_bytes) return {LineEnd::kTooLong, {}, false};
   return message;
 }
 
@@ -62,7 +64,7 @@ std::string AsTyped(const Message& message) {
 
 }  // namespace
 
-Message ReadMessage(LineEditor& lines) {
+Message ReadMessage(LineEditor& lines, std::size_t max_bytes) {
   TypedLine line;
   const LineEnd end = lines.Read(kPrompt, line);
   if (end != LineEnd::kLine) return {end, {}, false};
@@ -70,9 +72,9 @@ Message ReadMessage(LineEditor& lines) {
   if (line.BeginsTyped(kQuotes)) {
     line.text.erase(0, kQuotes.size());
     if (line.has_paste) line.typed_head -= kQuotes.size();
-    message = ReadBlock(lines, std::move(line));
+    message = ReadBlock(lines, std::move(line), max_bytes);
   } else {
-    message = ReadLines(lines, std::move(line));
+    message = ReadLines(lines, std::move(line), max_bytes);
   }
   if (message.end == LineEnd::kLine) lines.Remember(AsTyped(message));
   return message;

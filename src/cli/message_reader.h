@@ -8,9 +8,11 @@
 // Thread safety: one thread at a time.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "cli/line_editor.h"
+#include "cli/terminal.h"
 
 namespace kvcache::cli {
 
@@ -21,7 +23,8 @@ struct Message {
   bool is_verbatim = false;
 };
 
-// The next message. An unfinished one at the end of input counts.
-Message ReadMessage(LineEditor& lines);
+// Returns the next message; an unfinished one at the end of input counts. LineEnd::kTooLong if it
+// has more than `max_bytes`.
+Message ReadMessage(LineEditor& lines, std::size_t max_bytes = kMaxTextBytes);
 
 }  // namespace kvcache::cli

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <termios.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,6 +9,7 @@
 #include <cstring>
 
 #include "cli/terminal.h"
+#include "platform/mapped_file_faults.h"
 
 namespace kvcache::cli {
 namespace {
@@ -61,11 +61,15 @@ void Catch(int signal, void (*handler)(int)) {
   if (is_default) SetHandler(signal, handler);
 }
 
+void RestoreTerminal() {
+  if (paste_modes > 0) WriteMark(kOff);
+  if (has_first_modes != 0) (void)tcsetattr(STDIN_FILENO, TCSANOW, &first_modes);
+}
+
 }  // namespace
 
 extern "C" void EndBySignal(int signal) {
-  if (paste_modes > 0) WriteMark(kOff);
-  if (has_first_modes != 0) (void)tcsetattr(STDIN_FILENO, TCSANOW, &first_modes);
+  RestoreTerminal();
   SetHandler(signal, SIG_DFL);
   (void)raise(signal);
 }
@@ -91,8 +95,9 @@ void SaveTerminalModes() {
   output = TerminalOutput();
   if (tcgetattr(STDIN_FILENO, &first_modes) != 0) return;
   has_first_modes = 1;
-  for (const int signal : {SIGTERM, SIGHUP, SIGQUIT}) Catch(signal, EndBySignal);
+  for (const int signal : {SIGTERM, SIGHUP, SIGQUIT, SIGABRT}) Catch(signal, EndBySignal);
   Catch(SIGTSTP, OnSuspend);
+  SetFatalHook(RestoreTerminal);
 }
 
 PasteMode::PasteMode() {
@@ -108,19 +113,23 @@ PasteMode::~PasteMode() {
   paste_modes = paste_modes - 1;
 }
 
-KeyMode::KeyMode() {
+KeyMode::KeyMode(ControlKeys control_keys) {
   SaveTerminalModes();
-  if (has_first_modes == 0) return;
-  termios keys = first_modes;
-  keys.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO | ISIG | IEXTEN);
-  keys.c_iflag &= ~static_cast<tcflag_t>(IXON | ISTRIP);
+  if (has_first_modes == 0 || tcgetattr(STDIN_FILENO, &before_) != 0) return;
+  termios keys = before_;
+  keys.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO | IEXTEN);
+  keys.c_iflag &= ~static_cast<tcflag_t>(ISTRIP);
+  if (control_keys == ControlKeys::kBytes) {
+    keys.c_lflag &= ~static_cast<tcflag_t>(ISIG);
+    keys.c_iflag &= ~static_cast<tcflag_t>(IXON);
+  }
   keys.c_cc[VMIN] = 1;
   keys.c_cc[VTIME] = 0;
-  (void)tcsetattr(STDIN_FILENO, TCSADRAIN, &keys);
+  changed_ = tcsetattr(STDIN_FILENO, TCSADRAIN, &keys) == 0;
 }
 
 KeyMode::~KeyMode() {
-  if (has_first_modes != 0) (void)tcsetattr(STDIN_FILENO, TCSADRAIN, &first_modes);
+  if (changed_) (void)tcsetattr(STDIN_FILENO, TCSADRAIN, &before_);
 }
 
 void SignalGroup(int signal) {

@@ -1,25 +1,28 @@
-// The terminal's modes while somebody types: bracketed paste, and keys without the kernel's
-// editing. Both end with their object, and before a signal ends or suspends the process.
+// Sets the terminal's modes for a chat: bracketed paste, and keys without the kernel's line
+// editing. Each mode ends with its object, and before a signal ends or suspends the process.
 //
 // Thread safety: one thread at a time.
 #pragma once
 
+#include <termios.h>
+
+#include <cstdint>
 #include <string_view>
 
 namespace kvcache::cli {
 
-// A descriptor that writes to the terminal of standard input; -1: there is none.
+// Returns a descriptor that writes to the terminal of standard input; -1 if there is none.
 int TerminalOutput();
 
-// Writes all of it to TerminalOutput(), at once.
+// Writes all of `text` to TerminalOutput() at once.
 void WriteToTerminal(std::string_view text);
 
-// Notes the terminal's modes, which a signal that ends the process brings back. Later calls do
-// nothing. A PasteMode and a KeyMode call it.
+// Saves the terminal's modes. A signal that ends the process then restores them first. Later calls
+// do nothing. PasteMode and KeyMode call it.
 void SaveTerminalModes();
 
-// Asks the terminal to mark what it pastes (see terminal_keys.h), while one of these lives.
-// Does nothing where standard input is no terminal.
+// Asks the terminal to mark pastes (see terminal_keys.h), while one of these lives. Does nothing if
+// standard input is no terminal.
 class PasteMode {
  public:
   PasteMode();
@@ -28,19 +31,30 @@ class PasteMode {
   PasteMode& operator=(const PasteMode&) = delete;
 };
 
-// Each key as it comes, without echo, Ctrl-C and Ctrl-Z as bytes, while one of these lives.
+enum class ControlKeys : std::uint8_t {
+  kBytes,    // Ctrl-C and Ctrl-Z are bytes of the input
+  kSignals,  // they send their signals
+};
+
+// Delivers each key at once and without echo, while one of these lives; the destructor brings the
+// modes before it back. With the kernel's own line editing a line of more than 4,095 bytes would
+// lose its end, and with it the mark that ends a paste.
 class KeyMode {
  public:
-  KeyMode();
+  explicit KeyMode(ControlKeys control_keys);
   ~KeyMode();
   KeyMode(const KeyMode&) = delete;
   KeyMode& operator=(const KeyMode&) = delete;
+
+ private:
+  bool changed_ = false;
+  termios before_{};
 };
 
-// Signal handler: puts the terminal's modes back and ends the process as the signal does.
+// A signal handler: restores the terminal's modes and ends the process as the signal does.
 extern "C" void EndBySignal(int signal);
 
-// Sends the process and its group a signal for a key, as the kernel does: SIGTSTP, SIGQUIT.
+// Sends the process and its group the signal of a key (SIGTSTP, SIGQUIT), as the kernel does.
 void SignalGroup(int signal);
 
 }  // namespace kvcache::cli

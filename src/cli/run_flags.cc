@@ -52,6 +52,12 @@ void CheckValues(const RunFlags& flags) {
   for (const std::string& stop : flags.stop) {
     if (stop.empty()) throw CLI::ValidationError("a stop string is empty");
   }
+  // Without a prompt, the prompt or the chat's messages come from standard input.
+  const bool reads_messages = flags.chat.chat || (!flags.prompt && flags.prompt_file.empty());
+  CheckOneStandardInput(
+      {{reads_messages ? "the prompt or chat" : "--file", reads_messages ? "-" : flags.prompt_file},
+       {"--tools", flags.chat.tools_file},
+       {"--chat-template", flags.chat.chat_template}});
 }
 
 }  // namespace

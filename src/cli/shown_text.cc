@@ -9,6 +9,20 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xef\xbf\xbd";
 
+// Returns the escape for a character that reorders the text around it: U+202A to U+202E and U+2066
+// to U+2069, in UTF-8 E2 80 AA to AE and E2 81 A6 to A9. Empty for every other character.
+std::string BidiEscape(std::string_view character) {
+  if (!character.starts_with("\xe2\x80") && !character.starts_with("\xe2\x81")) return {};
+  constexpr char kHex[] = "0123456789abcdef";
+  const auto last = static_cast<unsigned char>(character[2]);
+  const bool is_first_block = character[1] == '\x80';
+  const bool reorders =
+      is_first_block ? last >= 0xaa && last <= 0xae : last >= 0xa6 && last <= 0xa9;
+  if (!reorders) return {};
+  const int low = (is_first_block ? 0x00 : 0x40) + (last & 0x3f);
+  return {'\\', 'u', '2', '0', kHex[low >> 4], kHex[low & 15]};
+}
+
 struct Lead {
   int length;               // of the character
   unsigned char low, high;  // the range of its second byte
@@ -53,7 +67,8 @@ std::string ShownText::Show(std::string_view text, bool at_end) {
     } else if (character == "\n" || character == "\t") {
       out += character;
     } else if (!text.starts_with("\r\n")) {
-      out += OneLine(character);
+      const std::string escape = BidiEscape(character);
+      out += escape.empty() ? OneLine(character) : escape;
     }
     text.remove_prefix(bytes);
   }

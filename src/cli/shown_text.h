@@ -1,5 +1,5 @@
-// Text that a terminal can be given whatever it holds: a terminal obeys control characters, and
-// a model, a file or a template may write them.
+// Makes text safe to write to a terminal. A terminal obeys control characters, and characters that
+// set the direction of text hide what it says; a model, a file or a template may write both.
 //
 // Thread safety: a value.
 #pragma once
@@ -9,15 +9,16 @@
 
 namespace kvcache::cli {
 
-// Text that comes in pieces, cut anywhere.
+// Converts a text that arrives in pieces, which may be cut anywhere.
 class ShownText {
  public:
-  // The text to show for the next piece. Newlines and tabs stay, CR LF becomes LF, other control
-  // characters (U+0000 to U+001F, U+007F to U+009F) become \xNN as in OneLine, and bytes that
-  // are no UTF-8 become U+FFFD. The beginning of a character is held back until the rest comes.
+  // Returns the text to show for the next piece. Newlines and tabs stay, CR LF becomes LF, other
+  // control characters (U+0000 to U+001F, U+007F to U+009F) become \xNN as in OneLine, characters
+  // that reorder text (U+202A to U+202E, U+2066 to U+2069) become \uNNNN, and bytes that are not
+  // UTF-8 become U+FFFD. The beginning of a character is held back until its other bytes arrive.
   std::string Add(std::string_view piece);
 
-  // The rest at the end of the text.
+  // Ends the text and returns what was held back.
   std::string End();
 
  private:
@@ -26,11 +27,11 @@ class ShownText {
   std::string held_;
 };
 
-// A whole text.
+// Returns a whole text as ShownText shows it.
 std::string Shown(std::string_view text);
 
-// Bytes of the UTF-8 character that `text` begins with; 0: its bytes are the beginning of one;
-// -1: its first byte begins none. REQUIRES: !text.empty().
+// Returns the number of bytes of the UTF-8 character at the beginning of `text`; 0 if `text` holds
+// only the first bytes of one; -1 if its first byte begins none. REQUIRES: !text.empty().
 int CharacterLength(std::string_view text);
 
 }  // namespace kvcache::cli

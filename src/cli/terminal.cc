@@ -73,6 +73,10 @@ const std::atomic<bool>& CatchInterrupt() {
   return interrupted;
 }
 
+bool Interrupted() {
+  return interrupted.load();
+}
+
 void ForgetInterrupt() {
   if (Terminated()) return;
   interrupted.store(false);

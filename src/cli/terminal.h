@@ -32,6 +32,9 @@ class Progress {
 // that waits ends with EINTR.
 const std::atomic<bool>& CatchInterrupt();
 
+// Returns whether a signal that CatchInterrupt catches has come since ForgetInterrupt.
+bool Interrupted();
+
 // Forgets a Ctrl-C: the next one is the first one again.
 void ForgetInterrupt();
 

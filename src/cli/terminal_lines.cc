@@ -24,7 +24,7 @@ constexpr char kDelete = 0x7f;
 class TerminalLines : public LineEditor {
  public:
   LineEnd Read(const std::string& prompt, TypedLine& line) override {
-    const KeyMode key_mode;
+    const KeyMode typing(ControlKeys::kBytes);
     const PasteMode paste_mode;
     prompt_ = prompt;
     line = {};
@@ -120,6 +120,7 @@ class TerminalLines : public LineEditor {
     ShowAgain(line);
   }
 
+  KeyMode between_lines_{ControlKeys::kSignals};  // while an answer is written
   InputBytes input_{STDIN_FILENO};
   TerminalKeys keys_{input_};
   ShownText shown_;

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "base/strings.h"
 #include "engine/json_text.h"
 
 namespace kvcache {
@@ -38,6 +39,34 @@ TEST(JsonText, TheNumberOfValuesIsBounded) {
   const auto many = ParseJson(list(kMaxJsonValues));
   EXPECT_EQ(many.status().message(), "JSON has more than 1,048,576 values");
   EXPECT_TRUE(ParseJson('"' + std::string(2 * kMaxJsonValues, ',') + '"').ok());
+}
+
+// Objects find their keys by linear search: reading n of them takes n * n / 2 comparisons.
+TEST(JsonText, TheKeysOfAnObjectAreBounded) {
+  const auto object = [](std::size_t keys) {
+    std::string text = "{";
+    for (std::size_t i = 0; i < keys; ++i) text += StrCat(i == 0 ? "" : ",", '"', i, "\": [1, 2]");
+    return text + "}";
+  };
+  EXPECT_TRUE(ParseJson(object(kMaxJsonKeys)).ok());
+  for (const std::string& many : {object(kMaxJsonKeys + 1), "[1," + object(200'000) + "]"}) {
+    const auto parsed = ParseJson(many);
+    EXPECT_EQ(parsed.status().code(), StatusCode::kUnsupported);
+    EXPECT_EQ(parsed.status().message(), "JSON has an object with more than 1,024 keys");
+  }
+  std::string objects = "[";
+  for (int i = 0; i < 10; ++i) objects += (i == 0 ? "" : ",") + object(kMaxJsonKeys - 1);
+  EXPECT_TRUE(ParseJson(objects + "]").ok()) << "each object has keys of its own";
+}
+
+TEST(JsonText, ErrorsAreShort) {
+  for (const std::string& token :
+       {'"' + std::string(3'000'000, 'x'), std::string(3'000'000, '1') + "x",
+        '"' + std::string(1000, 'x') + "\xff"}) {
+    const auto wrong = ParseJson("[" + token);
+    EXPECT_LE(wrong.status().message().size(), 250U);
+    EXPECT_THAT(wrong.status().message(), HasSubstr("not JSON: "));
+  }
 }
 
 TEST(JsonText, ErrorsSayWhere) {

@@ -5,74 +5,12 @@ usage: chat_test.py KVCACHE MAKE_MODEL  (paths of the two programs)
 
 import json
 import os
-import pathlib
-import pty
 import re
-import select
-import signal
 import subprocess
-import sys
-import tempfile
-import termios
-import time
-import unittest
 
-KVCACHE = ""
-MAKE_MODEL = ""
-
-# Writes turns plainly, and drops what stands before </think> in all but the last answer.
-TEMPLATE = r"""
-{%- if messages[0].role == 'system' %}{{ '<|im_start|>system\n' + messages[0].content + '<|im_end|>\n' }}{% endif %}
-{%- if tools %}{{- '<|im_start|>system\n' + tools | tojson + '<|im_end|>\n' }}{% endif %}
-{%- for m in messages if m.role != 'system' %}
-    {%- set content = m.content %}
-    {%- if m.role == 'assistant' and shorten is defined and not loop.last %}
-        {%- set content = content[:2] %}
-    {%- endif %}
-    {{- '<|im_start|>' + m.role + '\n' + content + '<|im_end|>\n' }}
-{%- endfor %}
-{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}
-    {%- if enable_thinking is defined and not enable_thinking %}{{- '<think></think>' }}{% endif %}
-{%- endif %}"""
-
-
-class ChatTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory()
-        cls.dir = pathlib.Path(cls.folder.name)
-        cls.plain = cls.make("plain.gguf")
-        cls.marked = cls.make("marked.gguf", "--control", "<|im_start|>", "--control",
-                              "<|im_end|>")
-        cls.chat = cls.make("chat.gguf", "--control", "<|im_start|>", "--control", "<|im_end|>",
-                            template=TEMPLATE)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.folder.cleanup()
-
-    @classmethod
-    def make(cls, name, *flags, template=None):
-        path = str(cls.dir / name)
-        if template is not None:
-            source = cls.dir / (name + ".jinja")
-            source.write_text(template, encoding="utf-8")
-            flags += ("--chat-template", str(source))
-        subprocess.run([MAKE_MODEL, "--out", path, "--type", "f16", "--layers", "2", "--width",
-                        "64", "--heads", "4", "--kv-heads", "2", "--ffn", "128", "--vocab", "700",
-                        "--context", "1024", "--seed", "1", *flags], check=True,
-                       capture_output=True)
-        return path
-
-    def run_chat(self, model, text, *flags, status=0, count="8"):
-        done = subprocess.run([KVCACHE, "run", model, "--chat", "-n", count, "--seed", "3",
-                               *flags], input=text, capture_output=True, text=True, timeout=120)
-        self.assertEqual(done.returncode, status, done.stderr)
-        return done.stdout, done.stderr
-
-    def answers(self, model, text, *flags):
-        out, _ = self.run_chat(model, text, "--json", *flags)
-        return [json.loads(line) for line in out.splitlines()]
+import program
+from chat import ChatTest
+from terminal import TerminalTest
 
 
 class Piped(ChatTest):
@@ -172,8 +110,8 @@ class Piped(ChatTest):
         self.assertEqual(contents, ["one", "two\nthree", "fo\0ur"])
 
     def test_a_long_line_is_read_in_blocks(self):
-        with subprocess.Popen([KVCACHE, "run", self.chat, "--chat"], stdin=subprocess.PIPE,
-                              stderr=subprocess.PIPE) as chat:
+        with subprocess.Popen([program.KVCACHE, "run", self.chat, "--chat"],
+                              stdin=subprocess.PIPE, stderr=subprocess.PIPE) as chat:
             def reads():  # once an answer is there, all before it is read
                 chat.stdin.write(b"/system\n")
                 chat.stdin.flush()
@@ -209,7 +147,7 @@ class Piped(ChatTest):
                       "variables": {"": 1, "messages": 2, "a b": None, "loop": 3}}):
             path = self.dir / "types.json"
             path.write_text(json.dumps(file))
-            done = subprocess.run([KVCACHE, "run", self.chat, "--chat", "-n", "4"],
+            done = subprocess.run([program.KVCACHE, "run", self.chat, "--chat", "-n", "4"],
                                   input=f"/load {path}\n/save {path}\n/retry\n", text=True,
                                   capture_output=True, timeout=60)
             self.assertIn(done.returncode, (0, 1), done.stderr)
@@ -261,7 +199,7 @@ class Piped(ChatTest):
 
 class Prompted(ChatTest):
     def run_prompt(self, *flags):
-        done = subprocess.run([KVCACHE, "run", *flags, "-n", "8", "--seed", "3", "--json"],
+        done = subprocess.run([program.KVCACHE, "run", *flags, "-n", "8", "--seed", "3", "--json"],
                               capture_output=True, text=True, stdin=subprocess.DEVNULL)
         return done.returncode, done.stdout, done.stderr
 
@@ -313,76 +251,6 @@ class Prompted(ChatTest):
             status, _, err = self.run_prompt(self.chat, "-p", "x", *flags)
             self.assertEqual(status, wanted)
             self.assertIn(word, err)
-
-
-class TerminalTest(ChatTest):
-    def start(self, *arguments, stderr=None):
-        self.pid, self.fd = pty.fork()
-        if self.pid == 0:
-            os.environ["TERM"] = "xterm"
-            if stderr:
-                os.dup2(os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
-            os.execv(KVCACHE, [KVCACHE, *arguments])
-        os.set_blocking(self.fd, False)
-        self.addCleanup(self.kill, self.pid)
-        self.seen = ""
-        self.all = ""  # that was ever seen
-
-    @staticmethod
-    def kill(pid):
-        try:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-        except (ProcessLookupError, ChildProcessError):
-            pass  # it has ended
-
-    def open(self, model, *flags, **options):
-        self.start("run", model, "-n", "6", "--seed", "3", *flags, **options)
-
-    def expect(self, pattern, seconds=30):
-        """Waits until the pattern is seen after what was seen last."""
-        end = time.monotonic() + seconds
-        while True:
-            found = re.search(pattern, self.seen)
-            if found:
-                self.seen = self.seen[found.end():]
-                return found
-            ready, _, _ = select.select([self.fd], [], [], max(0.0, end - time.monotonic()))
-            try:
-                data = os.read(self.fd, 65536) if ready else b""
-            except OSError:
-                data = b""
-            self.assertTrue(data, f"no {pattern!r} in {self.seen!r}")
-            self.seen += data.decode(errors="replace")
-            self.all += data.decode(errors="replace")
-
-    def type(self, text):
-        data = text.encode() if isinstance(text, str) else text
-        while data:
-            self.assertTrue(select.select([], [self.fd], [], 30)[1], "the chat reads nothing")
-            try:
-                data = data[os.write(self.fd, data[:4096]):]
-            except BlockingIOError:
-                pass
-
-    def ends(self):
-        end = time.monotonic() + 30
-        while time.monotonic() < end:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            while select.select([self.fd], [], [], 0 if pid else 0.05)[0]:
-                try:
-                    data = os.read(self.fd, 65536)
-                except OSError:
-                    data = b""
-                if not data:
-                    break
-                self.all += data.decode(errors="replace")
-            if pid:
-                os.close(self.fd)
-                return os.waitstatus_to_exitcode(status)
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
-        return self.fail(f"the chat does not end: {self.all[-2000:]!r}")
 
 
 class Terminal(TerminalTest):
@@ -452,7 +320,8 @@ class Terminal(TerminalTest):
                  "--top-k", "0", "--top-p", "1", "--min-p", "0", "-n", "300", "--seed")
         control = "[\x00-\x08\x0b-\x1f\x7f-\x9f]"
         for seed in range(100):
-            piped = subprocess.run([KVCACHE, *flags, str(seed)], capture_output=True, check=True)
+            piped = subprocess.run([program.KVCACHE, *flags, str(seed)], capture_output=True,
+                                   check=True)
             if re.search(control, piped.stdout.decode()):
                 break
         self.start(*flags, str(seed))
@@ -463,237 +332,22 @@ class Terminal(TerminalTest):
         self.assertNotRegex(answer, control)
 
     def test_detokenized_text_cannot_control_the_terminal(self):
-        ids = subprocess.run([KVCACHE, "tokenize", self.plain, "--no-bos", "\x1b[2J"],
+        ids = subprocess.run([program.KVCACHE, "tokenize", self.plain, "--no-bos", "\x1b[2J"],
                              capture_output=True, check=True, text=True).stdout.strip()
         flags = ("tokenize", self.plain, "--detokenize", ids)
-        piped = subprocess.run([KVCACHE, *flags], capture_output=True, check=True)
+        piped = subprocess.run([program.KVCACHE, *flags], capture_output=True, check=True)
         self.assertIn(b"\x1b[2J", piped.stdout)
         self.start(*flags)
         self.expect(re.escape("\\x1b[2J"))
         self.assertEqual(self.ends(), 0)
 
-
-ON, OFF = "\x1b[?2004h", "\x1b[?2004l"
-
-
-def pasted(text):
-    return "\x1b[200~" + text.replace("\n", "\r") + "\x1b[201~"
-
-
-def in_each_editor(test):
-    """Calls `test` with a chat in each editor, and ends the chat afterwards."""
-    def run(self):
-        for editor in ("libedit", "simple"):
-            with self.subTest(editor=editor):
-                log = None if editor == "libedit" else str(self.dir / "stderr.txt")
-                self.open(self.chat, stderr=log)
-                test(self)
-                self.prompt()
-                self.type("\x04")
-                self.assertEqual(self.ends(), 0)
-                self.assertLess(self.all.rindex(ON), self.all.rindex(OFF))
-    return run
-
-
-class Pasted(TerminalTest):
-    """Standard error is a file in the simple editor's tests: libedit needs a terminal there."""
-
-    def prompt(self):
-        self.expect(re.escape(ON) + "(?!.*" + re.escape(OFF) + ")")
-
-    def answered(self):
-        """The answer has a PasteMode of its own."""
-        self.expect(re.escape(OFF))
-        self.expect(re.escape(ON) + "[\\s\\S]*?" + re.escape(OFF))
-
-    def contents(self):
-        """What the user's messages are, by a typed command."""
-        path = self.dir / "said.json"
-        path.unlink(missing_ok=True)
-        self.prompt()
-        self.type(f"/save {path}\n")
-        self.expect(re.escape(OFF))
-        self.prompt()
-        self.type("\n")
-        self.expect(re.escape(OFF))
-        return [m["content"] for m in json.loads(path.read_text())["messages"]
-                if m["role"] == "user"]
-
-    @in_each_editor
-    def test_a_paste_is_one_message(self):
-        victim = self.dir / "victim.json"
-        texts = [f"/save {victim}", f"first\n/save {victim}\n/quit\nlast",
-                 '"""quoted"""', '"""', "ends with \\", "//comment", "\t# grüße €😀\n\n- b"]
-        for text in texts:
-            self.prompt()
-            self.type(pasted(text))
-            self.type("\r")
-            self.answered()
-        self.assertEqual(self.contents(), texts)
-        self.assertFalse(victim.exists())
-
-    @in_each_editor
-    def test_typed_text_around_a_paste(self):
-        talk = self.dir / "talk.json"
-        talk.write_text('[{"role": "user", "content": "loaded"}]')
-        self.prompt()
-        self.type("/load ")
-        self.type(pasted(f"{talk}\n"))  # a copied line
-        self.type("\r")
-        self.expect(re.escape(OFF))
-        for before, paste, after in (("see ", "/quit\n", " there"), ("//", "quit", ""),
-                                     ('"""', 'a"""\nb', '"""'), ("/qu", "it", "")):
-            self.prompt()
-            self.type(before)
-            self.type(pasted(paste))
-            self.type(after + "\r")
-            self.answered()
-        self.prompt()
-        self.type(pasted("goes") + "\\\r")
-        self.prompt()
-        self.type("on\r")
-        self.answered()
-        self.assertEqual(self.contents(), ["loaded", "see /quit\n there", "/quit",
-                                           'a"""\nb', "/quit", "goes\non"])
-
-    @in_each_editor
-    def test_control_characters_in_a_paste(self):
-        text = "a\x1b]0;owned\x07\x9b31m\x03\x04\x15\x1a\x13\x16\x08\x7fz"
-        self.prompt()
-        self.type(pasted(text))
-        self.type("\r")
-        self.answered()
-        self.assertEqual(self.contents(), [text])
-        self.assertNotRegex(self.all, "\x1b]0;|\x9b|\x03|\x15|\x1a")
-
-    @in_each_editor
-    def test_an_end_mark_in_a_paste(self):
-        """What follows it at once may be the paste's: no command."""
-        victim = self.dir / "victim.json"
-        self.prompt()
-        self.type(pasted(f"a\x1b[201~\n/save {victim}\n/quit\nb"))
-        for _ in range(3):
-            self.answered()
-        self.type("\r")
-        self.answered()
-        self.assertEqual(self.contents(), ["a", f"/save {victim}", "/quit", "b"])
-        self.assertFalse(victim.exists())
-
-    @in_each_editor
-    def test_a_paste_without_its_end(self):
-        self.prompt()
-        self.type("\x1b[200~never ends\r/quit\r")
-        self.type("\x03")
-        self.expect(re.escape(OFF))
-        self.prompt()
-        self.type("typed\n")
-        self.answered()
-        self.assertEqual(self.contents(), ["typed"])
-
-    @in_each_editor
-    def test_a_large_paste(self):
-        line = "word " * 20 + "\n"
-        self.prompt()
-        self.type(pasted(line * 20_000))
-        self.type("\r")
-        self.answered()
-        self.assertEqual(self.contents(), [])  # more than the context holds
-
-    def test_a_paste_during_an_answer(self):
-        talk = self.dir / "long.json"
-        talk.write_text(json.dumps([{"role": "user", "content": "word " * 3000}]))
-        victim = self.dir / "victim.json"
-        self.open(self.chat, "--ctx", "100000", "--prefill-chunk", "1")
-        self.expect("> ")
-        self.type(f"/load {talk}\n")
-        self.expect("1 message loaded")
-        self.expect("> ")
-        self.type("/retry\n")
-        self.expect("reading the prompt")
-        self.type(pasted(f"/save {victim}\n/quit\n"))
-        self.expect("first token")
-        self.expect("> ")
-        self.type("\r")
-        self.expect("first token")
-        self.expect("> ")
-        self.assertFalse(victim.exists())
-        self.type("\x04")
+    def test_half_a_character_at_the_end_is_shown(self):
+        ids = subprocess.run([program.KVCACHE, "tokenize", self.plain, "--no-bos", b"a\xc3"],
+                             capture_output=True, check=True, text=True).stdout.strip()
+        self.start("tokenize", self.plain, "--detokenize", ids)
+        self.expect("a\ufffd")
         self.assertEqual(self.ends(), 0)
-
-    def test_history_brings_text_back(self):
-        victim = self.dir / "victim.json"
-        texts = [f"/save {victim}\n/quit", "two\nlines", '"""', "ends \\", "//x"]
-        self.open(self.chat)
-        for text in texts:
-            self.prompt()
-            self.type(pasted(text))
-            self.type("\r")
-            self.answered()
-            self.prompt()
-            self.type("\x1b[A")
-            self.type("\r")
-            self.answered()
-        self.assertEqual(self.contents(), [text for text in texts for _ in "ab"])
-        self.assertFalse(victim.exists())
-        self.prompt()
-        self.type("\x04")
-        self.assertEqual(self.ends(), 0)
-
-    @in_each_editor
-    def test_a_dropped_paste_leaves_commands(self):
-        self.prompt()
-        self.type(pasted("oh no"))
-        self.expect("oh no")
-        self.type("\x15")  # Ctrl-U empties the line
-        self.type("/save\r")
-        self.expect(re.escape(OFF))
-        self.assertEqual(self.contents(), [])
-
-    def test_every_exit_ends_the_mode(self):
-        for keys, status in ((["\x04"], 0), (["/bye\n"], 0), (["\x03", "\x03"], 0),
-                             ([signal.SIGTERM], -signal.SIGTERM),
-                             ([signal.SIGHUP], -signal.SIGHUP), (["\x1c"], -signal.SIGQUIT)):
-            for log in (None, str(self.dir / "stderr.txt")):
-                self.open(self.chat, stderr=log)
-                for key in keys:
-                    self.prompt()
-                    modes = termios.tcgetattr(self.fd)
-                    self.assertFalse(modes[3] & termios.ICANON)
-                    if isinstance(key, str):
-                        self.type(key)
-                    else:
-                        os.kill(self.pid, key)
-                self.assertEqual(self.ends(), status)
-                self.assertRegex(self.all, re.escape(OFF) + "[^\x1b]*$", keys)
-
-    def is_pending(self, number):
-        with open(f"/proc/{self.pid}/status", encoding="ascii") as status:
-            masks = re.findall(r"(?:SigPnd|ShdPnd):\s*([0-9a-f]+)", status.read())
-        return any(int(mask, 16) >> number - 1 & 1 for mask in masks)
-
-    def test_the_second_interrupt_of_an_answer_ends_the_mode(self):
-        talk = self.dir / "long.json"
-        talk.write_text(json.dumps([{"role": "user", "content": "word " * 20000}]))
-        self.open(self.chat, "--ctx", "200000", "--prefill-chunk", "4096")
-        for _ in range(20):
-            self.expect("> ")
-            self.type(f"/load {talk}\n")
-            self.expect("1 message loaded")
-            self.expect("> ")
-            self.type("/retry\n")
-            self.expect("reading the prompt")
-            for _ in "12":
-                os.kill(self.pid, signal.SIGINT)
-                while self.is_pending(signal.SIGINT):
-                    pass
-            try:
-                self.expect("Ctrl-C again")  # the answer ended before the second one
-            except AssertionError:
-                break
-        self.assertEqual(self.ends(), -signal.SIGINT)
-        self.assertRegex(self.all, re.escape(OFF) + "[^\x1b]*$")
 
 
 if __name__ == "__main__":
-    KVCACHE, MAKE_MODEL = sys.argv[1:3]
-    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
+    program.main()

@@ -42,6 +42,17 @@ class Json(CliTest):
         self.fails(["run", self.model, "-p", "x", "--var", "x=" + nested(30_000)], "--var 'x'",
                    "deeper than 100 levels")
 
+    def test_many_keys_and_long_tokens(self):
+        keys = self.file("keys.json", json.dumps([{"role": "user", "content": "x",
+                                                   **{str(i): 0 for i in range(200_000)}}]).encode())
+        begin = time.monotonic()
+        self.assertIn("an object with more than 1,024 keys", self.chat(f"/load {keys}\n", status=1))
+        self.assertLess(time.monotonic() - begin, 5)
+        token = self.file("token.json", b'["' + b"x" * 3_000_000)
+        err = self.chat(f"/load {token}\n", status=1)
+        self.assertIn("not JSON: parse error at line 1", err)
+        self.assertLess(len(err), 1000)
+
     def test_a_saved_conversation_is_as_large_as_the_loaded_one(self):
         inner = nested(90)
         text = json.dumps([{"role": "user", "content": "x", "more": 0}])
@@ -237,6 +248,31 @@ class Inputs(CliTest):
         self.assertEqual(code, 1)
         self.assertIn("/dev/zero: more than 16.0 MiB", err)
 
+    def test_messages_that_cannot_fit(self):
+        """They are refused before they cost many times their size."""
+        zeros = self.dir / "zeros"
+        zeros.touch()
+        os.truncate(zeros, 300_000_000)
+        block = self.file("block", b'"""' + b"word\n" * 4_000_000 + b'"""\n')
+        prompt = self.file("words", b"word " * 4_000_000)
+        for args, stdin, words in (
+                (["--chat"], zeros, ("the message has more than 256.0 MiB",)),
+                (["--chat"], block, ("the message has 19,999,999 bytes", "context of 256 tokens")),
+                (["-f", prompt], os.devnull, ("the prompt has 19,999,999 bytes", "--ctx"))):
+            with open(stdin, "rb") as text:
+                process = subprocess.Popen([program.KVCACHE, "run", self.model, *args],
+                                           stdin=text, stdout=subprocess.DEVNULL,
+                                           stderr=subprocess.PIPE, text=True)
+                err = process.stderr.read()
+                _, status, usage = os.wait4(process.pid, 0)
+                process.returncode = os.waitstatus_to_exitcode(status)
+                process.stderr.close()
+            self.assertEqual(process.returncode, 1, err)
+            for word in words:
+                self.assertIn(word, err)
+            if "zeros" not in str(stdin):
+                self.assertLess(usage.ru_maxrss, 250_000)  # KiB
+
     def test_a_model_cut_short_while_it_runs(self):
         path = self.file("cut.gguf", self.bytes)
         process = subprocess.Popen([program.KVCACHE, "run", path, "--chat", "-n", "2"],
@@ -329,6 +365,9 @@ class Flags(CliTest):
             self.fails(["run", self.model, "-p", "x", flag, ""], flag, status=2)
         self.fails(["run", self.model, "-f", ""], "--file", "empty", status=2)
         self.fails(["run", "", "-p", "x"], "MODEL", "empty", status=2)
+        self.fails(["tokenize", "", "hello"], "MODEL", "empty", status=2)
+        self.fails(["tokenize", "", "--detokenize", "1"], "MODEL", "empty", status=2)
+        self.assertEqual(self.succeeds("tokenize", self.model, ""), "1\n")  # TEXT may be
         for flag in ("--logits", "--encode", "--encode-tokens-file"):
             self.fails(["eval", self.model, "--tokens", "1", flag, ""], flag, "empty", status=2)
         for flag in ("--text-file", "--tokens-file"):
@@ -346,6 +385,22 @@ class Flags(CliTest):
         self.fails(["run", self.model, "-p", "x", "--raw", "--system", "y"], "--raw", "--system",
                    status=2)
         self.fails(["run", self.model, "-p", "x", "--var", "x"], "'x'", "NAME=VALUE", status=2)
+
+        self.fails(["eval", self.model, "--tokens", "1,2", "--special"], "--special",
+                   "--text-file", status=2)
+
+    def test_standard_input_is_read_once(self):
+        run_with = ["run", self.model]
+        for args, *words in (([*run_with, "-f", "-", "--tools", "-"], "--file", "--tools"),
+                             ([*run_with, "--tools", "-"], "the prompt", "--tools"),
+                             ([*run_with, "--chat", "--chat-template", "-"], "chat",
+                              "--chat-template"),
+                             ([*run_with, "-p", "x", "--tools", "-", "--chat-template", "-"],
+                              "--tools", "--chat-template"),
+                             (["eval", self.model, "--text-file", "-", "--encode-tokens-file", "-"],
+                              "--text-file", "--encode-tokens-file")):
+            self.fails(args, "standard input", *words, text_in="[]", status=2)
+        self.succeeds("run", self.model, "-p", "x", "-n", "1", "--tools", "-", text_in="[]")
 
     def test_what_was_meant(self):
         self.fails(["tokenize", self.model], "text is missing", self.model, "MODEL TEXT")

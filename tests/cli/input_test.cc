@@ -119,6 +119,19 @@ TEST(ReadMessage, TakesPastesAsText) {
   }
 }
 
+TEST(ReadMessage, RefusesLongMessages) {
+  const std::string line(100, 'x');
+  for (const auto& texts :
+       {std::vector<std::string>{line}, {line + "\\", line}, {"\"\"\"" + line, line, "\"\"\""}}) {
+    std::vector<TypedLine> typed;
+    for (const std::string& text : texts) typed.push_back({text});
+    GivenLines short_enough(typed);
+    EXPECT_EQ(ReadMessage(short_enough, 100 * texts.size() + 1).end, LineEnd::kLine);
+    GivenLines too_long(typed);
+    EXPECT_EQ(ReadMessage(too_long, 99).end, LineEnd::kTooLong);
+  }
+}
+
 TEST(ShownText, HasNoControlCharacters) {
   EXPECT_EQ(Shown("a\tb\nc\r\nd\re"), "a\tb\nc\nd\\x0de");
   EXPECT_EQ(Shown("\x1b[2J\x7f\xc2\x9b"), "\\x1b[2J\\x7f\\xc2\\x9b");
@@ -128,8 +141,14 @@ TEST(ShownText, HasNoControlCharacters) {
             "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd");
 }
 
+TEST(ShownText, EscapesCharactersThatReorderText) {
+  EXPECT_EQ(Shown("a\u202ab\u202e c\u2066d\u2069"), "a\\u202ab\\u202e c\\u2066d\\u2069");
+  EXPECT_EQ(Shown("\u2029\u202f\u2065\u206a\u200f"), "\u2029\u202f\u2065\u206a\u200f");
+}
+
 TEST(ShownText, DoesNotDependOnTheCuts) {
-  const std::string text = "a\xc2\x9b\xc3\xbc\r\n\r\xe2\x82\xac\xf0\x9f\x98\x80\xe2\x82z\x1b\r";
+  const std::string text =
+      "\u202ea\xc2\x9b\xc3\xbc\r\n\r\xe2\x82\xac\xf0\x9f\x98\x80\xe2\x82z\x1b\r";
   for (std::size_t first = 0; first <= text.size(); ++first) {
     for (std::size_t second = first; second <= text.size(); ++second) {
       ShownText shown;

@@ -1,0 +1,43 @@
+#include "cli/context_fit.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/strings.h"
+
+namespace kvcache::cli {
+namespace {
+
+std::size_t LongestTokenBytes(const Vocabulary& vocabulary) {
+  std::size_t longest = 1;
+  for (std::int32_t token = 0; token < vocabulary.size(); ++token) {
+    longest = std::max(longest, vocabulary.text(token).size());
+  }
+  return longest;
+}
+
+std::size_t BytesWithoutBlanks(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t\r\n";
+  const std::size_t begin = text.find_first_not_of(kBlanks);
+  return begin == std::string_view::npos ? 0 : text.find_last_not_of(kBlanks) + 1 - begin;
+}
+
+}  // namespace
+
+Status CheckBytesFit(const Engine& engine, std::string_view text) {
+  if (engine.has_encoder()) return Status::Ok();
+  const auto context = static_cast<std::size_t>(engine.context());
+  const std::size_t bytes = BytesWithoutBlanks(text);
+  // No token's text is empty: only a long text needs the longest.
+  if (bytes <= context) return Status::Ok();
+  const std::size_t most = context * LongestTokenBytes(engine.tokenizer().vocabulary());
+  if (bytes <= most) return Status::Ok();
+  return {StatusCode::kInvalidArgument,
+          StrCat("has ", WithThousands(static_cast<std::int64_t>(bytes)), " bytes; the context of ",
+                 WithThousands(engine.context()), " tokens holds at most ",
+                 WithThousands(static_cast<std::int64_t>(most)),
+                 ": shorten it, or give a larger --ctx")};
+}
+
+}  // namespace kvcache::cli
