@@ -145,7 +145,7 @@ void Lfm2::RunLayer(Pass& pass, int index, const TensorView& x) {
 Result<ExpertParams> ReadExperts(KeyReader& keys, const LayerParams& params) {
   KVCACHE_ASSIGN_OR_RETURN(ExpertParams experts, ReadExpertParams(keys, params, {.sigmoid = true}));
   if (experts.count == 0) return keys.Unsupported("expert_count");
-  experts.choice_bias = true;
+  experts.selection_bias = true;
   // Which layers they are is told by their tensors.
   KVCACHE_ASSIGN_OR_RETURN([[maybe_unused]] const int dense,
                            keys.IntOrZero("leading_dense_block_count", params.layers));

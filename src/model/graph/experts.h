@@ -82,7 +82,7 @@ class ExpertPlan {
 struct Experts {
   ExpertParams params;
   Projection router;                             // [width] → [experts]
-  std::span<const float> choice_bias;            // [experts] or empty; in the file
+  std::span<const float> selection_bias;         // [experts] or empty; in the file
   std::unique_ptr<LinearWeight> gate, up, down;  // stacks of params.count
   // [outputs, experts], with params.biases.
   std::optional<TensorView> gate_bias, up_bias, down_bias;

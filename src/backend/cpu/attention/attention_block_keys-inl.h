@@ -76,7 +76,7 @@ void PackBlockQueries(const float* const* queries, int rows, std::int64_t k_dim,
   for (int r = 0; r < R; ++r) {
     const float* const query = queries[r < rows ? r : 0];
     for (std::int64_t d = 0; d < k_dim; ++d) turned[d] = query[d] * scale;
-    TurnKey(turned, k_dim);
+    RotateKey(turned, k_dim);
     for (std::int64_t b = 0; b < k_dim / kKvBlock; ++b) {
       std::int32_t sum = 0;
       to.scales[b * R + r] =

@@ -82,7 +82,7 @@ constexpr float InverseRoot(std::int64_t n) {
 }
 
 // Turns row[0, dim) in place. REQUIRES: dim is a multiple of kKvBlock; no alignment.
-inline void TurnKey(float* row, std::int64_t dim) {
+inline void RotateKey(float* row, std::int64_t dim) {
   const std::int64_t size = HadamardSize(dim);
   const VF factor = hn::Set(DF(), InverseRoot(size));
   for (float* part = row; part < row + dim; part += size) {

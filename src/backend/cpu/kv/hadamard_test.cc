@@ -19,7 +19,7 @@ namespace kvcache::cpu {
 namespace HWY_NAMESPACE {
 
 void Turn(float* row, std::int64_t dim) {
-  TurnKey(row, dim);
+  RotateKey(row, dim);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -137,7 +137,7 @@ void ShiftBlocks(const ShiftTask& task) {
   for (std::int64_t cell = task.begin; cell < task.end; ++cell) {
     std::byte* const tile = head + BlockTile(kType, k_dim, cell);
     LoadBlockKey<kType>(tile, cell % kCellTile, k_dim, task.row);
-    TurnKey(task.row, k_dim);  // back: the matrix is its own inverse
+    RotateKey(task.row, k_dim);  // back: the matrix is its own inverse
     for (int i = 0; i < task.pairs; ++i) {
       auto a = hn::LoadU(d1, task.row + task.First(i));
       auto b = hn::LoadU(d1, task.row + task.Second(i));
@@ -145,7 +145,7 @@ void ShiftBlocks(const ShiftTask& task) {
       hn::StoreU(a, d1, task.row + task.First(i));
       hn::StoreU(b, d1, task.row + task.Second(i));
     }
-    TurnKey(task.row, k_dim);
+    RotateKey(task.row, k_dim);
     StoreBlockKey<kType>(task.row, k_dim, tile, cell % kCellTile);
   }
 }

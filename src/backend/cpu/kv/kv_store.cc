@@ -128,7 +128,7 @@ void StoreBlockKeys(const StoreTask& task) {
   for (std::int64_t i = 0; i < task.count; ++i) {
     const std::int64_t cell = task.cell + i;
     std::memcpy(task.turned, task.Row(*task.k, i), static_cast<std::size_t>(k_dim) * sizeof(float));
-    TurnKey(task.turned, k_dim);
+    RotateKey(task.turned, k_dim);
     StoreBlockKey<kType>(task.turned, k_dim, head + BlockTile(kType, k_dim, cell),
                          cell % kCellTile);
   }
