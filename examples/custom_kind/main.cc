@@ -12,7 +12,7 @@
 
 #include "quota_cache.h"
 #include "support/cache_driver.h"
-#include "support/causal_twin.h"
+#include "support/causal_reference.h"
 #include "support/script_random.h"
 
 namespace {
@@ -33,15 +33,16 @@ class BuggyQuotaCache : public example::QuotaCache {
 
 // By definition: what the causal twin says, and no token at or past the quota.
 template <typename Kind>
-class QuotaTwin : public CausalTwin {
+class QuotaReference : public CausalReference {
  public:
-  QuotaTwin(const TwinSetup& setup, Position quota) : CausalTwin(setup, {}), quota_(quota) {}
+  QuotaReference(const ReferenceSetup& setup, Position quota)
+      : CausalReference(setup, {}), quota_(quota) {}
 
   std::unique_ptr<Cache> MakeCache(ReferenceBackend& backend) override {
-    return std::make_unique<Kind>(CausalTwin::MakeCache(backend), quota_);
+    return std::make_unique<Kind>(CausalReference::MakeCache(backend), quota_);
   }
   StatusCode Prepare(const TestBatch& batch, kvcache::ForwardMode mode) const override {
-    const StatusCode code = CausalTwin::Prepare(batch, mode);
+    const StatusCode code = CausalReference::Prepare(batch, mode);
     if (code != StatusCode::kOk || mode == kvcache::ForwardMode::kReserve) return code;
     for (const TestToken& token : batch.tokens) {
       if (token.position >= quota_) return StatusCode::kCacheFull;
@@ -49,7 +50,7 @@ class QuotaTwin : public CausalTwin {
     return StatusCode::kOk;
   }
   bool CanResume(int sequence, Position position) const override {
-    return position < quota_ && CausalTwin::CanResume(sequence, position);
+    return position < quota_ && CausalReference::CanResume(sequence, position);
   }
 
  private:
@@ -61,8 +62,8 @@ DriverSetup RandomQuotaSetup(std::mt19937& random) {
   DriverSetup setup = RandomSizes(random);
   const Position quota = 1 + static_cast<Position>(random() % 8);
   setup.kind = "quota of " + std::to_string(quota);
-  setup.make_twin = [quota](const TwinSetup& twin) {
-    return std::make_unique<QuotaTwin<Kind>>(twin, quota);
+  setup.make_reference = [quota](const ReferenceSetup& reference) {
+    return std::make_unique<QuotaReference<Kind>>(reference, quota);
   };
   return setup;
 }
@@ -76,7 +77,7 @@ std::string Check(int steps) {
     CacheDriver driver(setup);
     Script script;
     for (int i = 0; i < 100; ++i, ++done) {
-      script.push_back(RandomStep(setup, driver.twin(), random));
+      script.push_back(RandomStep(setup, driver.reference(), random));
       if (!driver.Step(script.back()).has_value()) continue;
       const Script shortest = Shrink(
           script, [&](const Script& smaller) { return RunScript(setup, smaller).has_value(); });

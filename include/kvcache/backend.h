@@ -50,13 +50,13 @@ struct RouterOptions {
   };
   Gate gate = Gate::kSoftmax;
   enum class Weights : std::uint8_t {
-    kOfAll,     // what the gate says
-    kOfChosen,  // the same, then divided by the sum of those chosen
+    kGateValues,  // what the gate says
+    kNormalized,  // the same, then divided by the sum of those chosen
   };
-  Weights weights = Weights::kOfChosen;
+  Weights weights = Weights::kNormalized;
   float scale = 1.0f;  // factor on all weights
   // [experts] or empty: added to what the gate says when experts are chosen, and only then.
-  std::span<const float> choice_bias{};
+  std::span<const float> selection_bias{};
   // The experts are so many groups of equal size, and a token's experts come from its best few. A
   // group is as good as the sum of its `group_best` best experts.
   int groups = 1;

@@ -25,7 +25,7 @@
 namespace kvcache {
 
 struct EncoderOptions {
-  int tokens = 0;  // of the longest output; 0: Init's capacity
+  int max_tokens = 0;  // of the longest output; 0: Init's capacity
 };
 
 class EncoderCache : public Cache {

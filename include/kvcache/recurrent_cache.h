@@ -44,7 +44,7 @@ struct RecurrentOptions {
   int conv_dim = 0;             // steps that a convolution remembers; 0: no convolution state
   int conv_channels = 0;        //
   std::int64_t state_size = 0;  // values of a recurrent state; 0: none
-  int states = 0;               // that the sequences may have apart; 0: one for each sequence
+  int max_states = 0;           // that the sequences may have apart; 0: one for each sequence
   CheckpointOptions checkpoints{};
   CausalOptions attention{};
 };

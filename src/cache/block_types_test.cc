@@ -244,7 +244,7 @@ TEST_P(BlockTypes, CausalCachesKeepEachTokensBytes) {
 }
 
 TEST_P(BlockTypes, AnEncodersOutputsAreReplacedAlone) {
-  const auto cache = MakeEncoderCache({.tokens = 20});
+  const auto cache = MakeEncoderCache({.max_tokens = 20});
   ASSERT_TRUE(cache->Init(*backend_, Options(2, 8)).ok());
   const auto start = [&](Position position) {
     const SequenceId sequences[] = {SequenceId{0}, SequenceId{1}};

@@ -136,7 +136,7 @@ Status CheckPrefix(Position length) {
 }
 
 std::string SizesText(const CacheOptions& options) {
-  return std::to_string(options.max_sequences) + " sequences of capacity " +
+  return "max_sequences " + std::to_string(options.max_sequences) + " x capacity " +
          std::to_string(options.capacity);
 }
 

@@ -44,7 +44,7 @@ Status CheckQueries(std::span<const std::int32_t> queries, const Drafts& drafts,
 Status CheckRange(Position begin, Position end);
 Status CheckPrefix(Position length);
 
-// "2 sequences of capacity 8"
+// "max_sequences 2 x capacity 8", for messages.
 std::string SizesText(const CacheOptions& options);
 
 }  // namespace kvcache

@@ -19,28 +19,30 @@ std::int32_t WholeTiles(std::int32_t cells) {
 }
 
 // What is kept, in cells; memory 0: everything.
-std::int64_t CellsFor(const CacheOptions& options, std::int32_t memory) {
+std::int64_t CellsFor(const CacheOptions& options, std::int32_t retained_tokens) {
   const std::int64_t sequences = options.max_sequences;
-  return memory == 0 ? sequences * options.capacity : sequences * memory + options.max_batch;
+  return retained_tokens == 0 ? sequences * options.capacity
+                              : sequences * retained_tokens + options.max_batch;
 }
 
 // The oldest token goes only once the newest has come: a ring needs a cell more than it keeps.
-CellTableOptions TableFor(const CacheOptions& options, std::int32_t memory, std::int64_t cells) {
+CellTableOptions TableFor(const CacheOptions& options, std::int32_t retained_tokens,
+                          std::int64_t cells) {
   CellTableOptions table{.cells = static_cast<std::int32_t>(cells),
                          .sequences = options.max_sequences,
                          .drafts = options.max_batch,
-                         .home_stride = WholeTiles(options.capacity)};
-  if (memory == 0) return table;
+                         .sequence_stride = WholeTiles(options.capacity)};
+  if (retained_tokens == 0) return table;
   const std::int32_t share = table.cells / options.max_sequences;
   table.placement = Placement::kRing;
-  table.home_stride = WholeTiles(share) > memory ? WholeTiles(share) : share;
+  table.sequence_stride = WholeTiles(share) > retained_tokens ? WholeTiles(share) : share;
   return table;
 }
 
-std::string KeptText(const CacheOptions& options, std::int32_t memory) {
-  if (memory == 0) return SizesText(options);
-  return std::to_string(options.max_sequences) + " sequences of memory " + std::to_string(memory) +
-         " and batches of " + std::to_string(options.max_batch);
+std::string RetainedSizesText(const CacheOptions& options, std::int32_t retained_tokens) {
+  if (retained_tokens == 0) return SizesText(options);
+  return "max_sequences " + std::to_string(options.max_sequences) + " x retained_tokens " +
+         std::to_string(retained_tokens) + " + max_batch " + std::to_string(options.max_batch);
 }
 
 }  // namespace
@@ -58,10 +60,11 @@ Status CausalCache::CheckInit(const KvBackend& backend, const CacheOptions& opti
   const CacheConfig config = config_.value_or(backend.preferred_cache_config());
   KVCACHE_RETURN_IF_ERROR(CheckConfig(config));
   KVCACHE_RETURN_IF_ERROR(CheckSizes(options));
-  KVCACHE_ASSIGN_OR_RETURN(const std::int32_t memory, WindowEviction::MemoryOf(causal_, options));
-  if (CellsFor(options, memory) > kMaxCells) {
-    return Invalid(KeptText(options, memory) + " are more than " + std::to_string(kMaxCells) +
-                   " cells");
+  KVCACHE_ASSIGN_OR_RETURN(const std::int32_t retained_tokens,
+                           WindowEviction::RetainedTokens(causal_, options));
+  if (CellsFor(options, retained_tokens) > kMaxCells) {
+    return Invalid(RetainedSizesText(options, retained_tokens) + " are more than " +
+                   std::to_string(kMaxCells) + " cells");
   }
   return CheckTypes(backend, options, config);
 }
@@ -69,14 +72,15 @@ Status CausalCache::CheckInit(const KvBackend& backend, const CacheOptions& opti
 Status CausalCache::Init(KvBackend& backend, const CacheOptions& options) {
   KVCACHE_RETURN_IF_ERROR(CheckInit(backend, options));
   const CacheConfig config = config_.value_or(backend.preferred_cache_config());
-  KVCACHE_ASSIGN_OR_RETURN(const std::int32_t memory, WindowEviction::MemoryOf(causal_, options));
-  const std::int64_t cells = RoundUp(CellsFor(options, memory), config.cell_padding);
+  KVCACHE_ASSIGN_OR_RETURN(const std::int32_t retained_tokens,
+                           WindowEviction::RetainedTokens(causal_, options));
+  const std::int64_t cells = RoundUp(CellsFor(options, retained_tokens), config.cell_padding);
   try {
-    cells_.Reset(TableFor(options, memory, cells));
+    cells_.Reset(TableFor(options, retained_tokens, cells));
     pass_.Reset(options.max_batch, {causal_.window, causal_.chunk});
     acceptance_.Reset(options.max_batch);
-    eviction_.Reset(memory, options.max_sequences, options.max_batch);
-    kept_text_ = KeptText(options, memory);
+    eviction_.Reset(retained_tokens, options.max_sequences, options.max_batch);
+    sizes_text_ = RetainedSizesText(options, retained_tokens);
   } catch (const std::bad_alloc&) {
     cells_ = {};
     pass_ = {};
@@ -167,14 +171,14 @@ Status CausalCache::ReserveRuns(std::span<const ForwardPass::Token> tokens) {
   return Status::Ok();
 }
 
-Status CausalCache::CheckRoom(std::int32_t size, std::span<const Eviction> evictions) {
+Status CausalCache::CheckFreeCells(std::int32_t size, std::span<const Eviction> evictions) {
   const std::int32_t free = cells_.cells_without_drafts();
   if (free >= size || eviction_.plan_fits()) return Status::Ok();
   const std::int32_t room = free + cells_.CountFreed(evictions);
   if (room >= size) return Status::Ok();
   return {StatusCode::kCacheFull,
           "the batch needs " + std::to_string(size) + " cells, " + std::to_string(room) + " of " +
-              std::to_string(cells_.cells()) + " are free (" + kept_text_ + ")"};
+              std::to_string(cells_.cells()) + " are free (" + sizes_text_ + ")"};
 }
 
 Status CausalCache::PrepareForward(const Batch& batch, ForwardMode mode) {
@@ -188,7 +192,7 @@ Status CausalCache::PrepareForward(const Batch& batch, ForwardMode mode) {
   }
   const std::span<const ForwardPass::Token> tokens = pass_.Order(batch);
   KVCACHE_RETURN_IF_ERROR(batch.parents.empty() ? CheckPositions(tokens) : CheckRoots(batch));
-  KVCACHE_RETURN_IF_ERROR(CheckRoom(prepared_size_, eviction_.Plan(cells_, tokens)));
+  KVCACHE_RETURN_IF_ERROR(CheckFreeCells(prepared_size_, eviction_.Plan(cells_, tokens)));
   KVCACHE_RETURN_IF_ERROR(ReserveRuns(tokens));
   KVCACHE_RETURN_IF_ERROR(pass_.PrepareDrafts(batch, cells_));
   prepared_ = Prepared::kCompute;
@@ -243,7 +247,7 @@ Status CausalCache::PrepareAccept(std::span<const std::int32_t> last) {
 
 void CausalCache::FinishAccept() {
   for (const auto& [sequence, position, cell] : acceptance_.accepted()) {
-    cells_.KeepDraft(sequence, position, cell);
+    cells_.AcceptDraft(sequence, position, cell);
   }
   EndPass();
 }

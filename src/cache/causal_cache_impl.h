@@ -59,7 +59,7 @@ class CausalCache final : public Cache {
 
   Status CheckRoots(const Batch& batch) const;
   Status CheckPositions(std::span<const ForwardPass::Token> tokens) const;
-  Status CheckRoom(std::int32_t size, std::span<const Eviction> evictions);
+  Status CheckFreeCells(std::int32_t size, std::span<const Eviction> evictions);
   Status ReserveRuns(std::span<const ForwardPass::Token> tokens);
   bool RemovesMiddle(SequenceId sequence, Position begin, Position end) const;
   Status RemoveMiddle(SequenceId sequence, Position begin, Position end);
@@ -71,7 +71,7 @@ class CausalCache final : public Cache {
   KvBackend* backend_ = nullptr;
   std::optional<CacheConfig> config_;  // as set, or as the backend wished at Init
   CacheOptions options_;
-  std::string kept_text_;  // the sizes, for messages
+  std::string sizes_text_;  // the sizes, for messages
   CellTable cells_;
   LayerStore layers_;
   ForwardPass pass_;

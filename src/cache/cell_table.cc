@@ -31,7 +31,7 @@ void AddCell(std::vector<CellRun>& runs, std::int32_t cell) {
 
 // Rings of sequences that grow in step, a power of two apart, would all meet in the same few cache
 // lines of the tables here. So each begins an odd number of lines after the one before it.
-constexpr std::int64_t kRingTurn = 5 * 64 / sizeof(std::int32_t);
+constexpr std::int64_t kRingSkew = 5 * 64 / sizeof(std::int32_t);
 
 }  // namespace
 
@@ -44,24 +44,24 @@ void CellTable::Reset(const CellTableOptions& options) {
   for (RunList& history : histories_) {
     if (!history.Reserve(kInitialRuns)) throw std::bad_alloc();
   }
-  home_stride_ = options.home_stride;
+  sequence_stride_ = options.sequence_stride;
   placement_ = options.placement;
 }
 
 std::int32_t CellTable::PreferredCell(SequenceId id, Position position) const {
-  const std::int64_t ring = position + std::int64_t{Index(id)} * kRingTurn;
-  const std::int64_t offset = placement_ == Placement::kRing ? ring % home_stride_ : position;
-  return static_cast<std::int32_t>((Index(id) * home_stride_ + offset) % cells());
+  const std::int64_t ring = position + std::int64_t{Index(id)} * kRingSkew;
+  const std::int64_t offset = placement_ == Placement::kRing ? ring % sequence_stride_ : position;
+  return static_cast<std::int32_t>((Index(id) * sequence_stride_ + offset) % cells());
 }
 
 std::int32_t CellTable::Place(SequenceId id, Position position, std::int32_t previous) const {
-  const std::int32_t home = PreferredCell(id, position);
+  const std::int32_t preferred = PreferredCell(id, position);
   // A ring that ran on over its end would take the next one's cells.
-  if (placement_ == Placement::kRing && free_.Contains(home)) return home;
+  if (placement_ == Placement::kRing && free_.Contains(preferred)) return preferred;
   if (previous != RunList::kNoCell && previous + 1 < cells() && free_.Contains(previous + 1)) {
     return previous + 1;
   }
-  const std::int32_t cell = free_.NextFrom(home);
+  const std::int32_t cell = free_.NextFrom(preferred);
   return cell != FreeSet::kNone ? cell : free_.NextFrom(0);
 }
 
@@ -75,28 +75,28 @@ std::int32_t CellTable::Claim(SequenceId id, Position position) {
   return cell;
 }
 
-// Siblings have one home: a ring's next cells are theirs, around its own end.
+// Siblings have one preferred: a ring's next cells are theirs, around its own end.
 std::int32_t CellTable::PlaceDraft(SequenceId id, Position position, std::int32_t previous) const {
   if (placement_ == Placement::kRing) {
-    const std::int32_t home = PreferredCell(id, position);
-    const std::int64_t end = RingOf(id) + home_stride_;
-    std::int32_t cell = free_.NextFrom(home);
+    const std::int32_t preferred = PreferredCell(id, position);
+    const std::int64_t end = RingOf(id) + sequence_stride_;
+    std::int32_t cell = free_.NextFrom(preferred);
     if (cell != FreeSet::kNone && cell < end) return cell;
     cell = free_.NextFrom(RingOf(id));
-    if (cell != FreeSet::kNone && cell < home) return cell;
+    if (cell != FreeSet::kNone && cell < preferred) return cell;
   }
   return Place(id, position, previous);
 }
 
 std::int64_t CellTable::Rank(SequenceId id, Position position, std::int32_t cell) const {
-  const std::int32_t home = PreferredCell(id, position);
+  const std::int32_t preferred = PreferredCell(id, position);
   if (placement_ == Placement::kRing) {
-    const bool inside = cell >= RingOf(id) && cell < RingOf(id) + home_stride_;
-    if (inside) return (cell - home + home_stride_) % home_stride_;
-    return home_stride_ + (std::int64_t{cell} - home + cells()) % cells();
+    const bool inside = cell >= RingOf(id) && cell < RingOf(id) + sequence_stride_;
+    if (inside) return (cell - preferred + sequence_stride_) % sequence_stride_;
+    return sequence_stride_ + (std::int64_t{cell} - preferred + cells()) % cells();
   }
   const std::int32_t previous = position > 0 ? history(id).CellOf(position - 1) : RunList::kNoCell;
-  const std::int32_t first = previous == RunList::kNoCell ? home : previous + 1;
+  const std::int32_t first = previous == RunList::kNoCell ? preferred : previous + 1;
   return (std::int64_t{cell} - first + cells()) % cells();
 }
 
@@ -109,7 +109,7 @@ std::int32_t CellTable::ClaimDraft(SequenceId id, Position position, std::int32_
   return cell;
 }
 
-void CellTable::KeepDraft(SequenceId id, Position position, std::int32_t cell) {
+void CellTable::AcceptDraft(SequenceId id, Position position, std::int32_t cell) {
   ++ref_counts_[cell];
   histories_[Index(id)].Append({position, cell, 1});
 }
@@ -143,7 +143,7 @@ void CellTable::DropBefore(SequenceId id, Position begin) {
   histories_[Index(id)].DropBefore(begin);
 }
 
-std::int32_t CellTable::AddUsers(std::span<const Eviction> evictions, std::int32_t by) {
+std::int32_t CellTable::AddReferences(std::span<const Eviction> evictions, std::int32_t by) {
   std::int32_t unused = 0;
   for (const auto& [id, begin] : evictions) {
     for (const HistoryRun& run : history(id).runs()) {
@@ -160,8 +160,8 @@ std::int32_t CellTable::AddUsers(std::span<const Eviction> evictions, std::int32
 // A cell that several of them share becomes free with the last one only, so they are counted
 // by doing it and taking it back.
 std::int32_t CellTable::CountFreed(std::span<const Eviction> evictions) {
-  const std::int32_t freed = AddUsers(evictions, -1);
-  AddUsers(evictions, 1);
+  const std::int32_t freed = AddReferences(evictions, -1);
+  AddReferences(evictions, 1);
   return freed;
 }
 

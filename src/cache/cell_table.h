@@ -30,16 +30,16 @@ inline constexpr std::size_t kInitialRuns = 64;
 
 // Where a sequence's tokens go by preference, from the sequence's own first cell on.
 enum class Placement : std::uint8_t {
-  kLine,  // position after position
-  kRing,  // around a stretch of its own: for sequences that lose their oldest tokens
+  kLinear,  // position after position
+  kRing,    // around a stretch of its own: for sequences that lose their oldest tokens
 };
 
 struct CellTableOptions {
   std::int32_t cells = 0;
   std::int32_t sequences = 0;
-  std::int32_t drafts = 0;       // at most, at once
-  std::int32_t home_stride = 0;  // cells between the homes of neighbouring sequences
-  Placement placement = Placement::kLine;
+  std::int32_t drafts = 0;           // at most, at once
+  std::int32_t sequence_stride = 0;  // cells between the homes of neighbouring sequences
+  Placement placement = Placement::kLinear;
 };
 
 // Positions [0, begin) of a sequence, to be let go.
@@ -96,7 +96,7 @@ class CellTable {
   std::span<const std::int32_t> drafts() const { return drafts_; }
   // The sequence sees `cell`, which a draft has, at its end.
   // REQUIRES: position >= history(id).length(); room reserved.
-  void KeepDraft(SequenceId id, Position position, std::int32_t cell);
+  void AcceptDraft(SequenceId id, Position position, std::int32_t cell);
   // Drafts lose their cells; those that a sequence sees stay.
   void DropDrafts();
   // Free, or as soon as the drafts are dropped. REQUIRES: none of them is kept.
@@ -130,11 +130,11 @@ class CellTable {
 
  private:
   // Adds `by` to the ref_count of the cells that the evictions let go of; how many have none then.
-  std::int32_t AddUsers(std::span<const Eviction> evictions, std::int32_t by);
+  std::int32_t AddReferences(std::span<const Eviction> evictions, std::int32_t by);
   std::int32_t PreferredCell(SequenceId id, Position position) const;
   // The first cell of the sequence's stretch of a ring.
   std::int32_t RingOf(SequenceId id) const {
-    return static_cast<std::int32_t>(Index(id) * home_stride_);
+    return static_cast<std::int32_t>(Index(id) * sequence_stride_);
   }
   // `previous`: the cell of the token before, or RunList::kNoCell.
   std::int32_t Place(SequenceId id, Position position, std::int32_t previous) const;
@@ -148,8 +148,8 @@ class CellTable {
   FreeSet free_;
   std::vector<std::int32_t> drafts_;
   std::vector<RunList> histories_;  // [sequences]
-  std::int64_t home_stride_ = 0;
-  Placement placement_ = Placement::kLine;
+  std::int64_t sequence_stride_ = 0;
+  Placement placement_ = Placement::kLinear;
 };
 
 }  // namespace kvcache

@@ -13,9 +13,9 @@ using Runs = std::vector<HistoryRun>;
 constexpr SequenceId kA{0};
 constexpr SequenceId kB{1};
 
-CellTable Table(std::int32_t cells, std::int32_t sequences, std::int32_t home_stride) {
+CellTable Table(std::int32_t cells, std::int32_t sequences, std::int32_t sequence_stride) {
   CellTable table;
-  table.Reset({.cells = cells, .sequences = sequences, .home_stride = home_stride});
+  table.Reset({.cells = cells, .sequences = sequences, .sequence_stride = sequence_stride});
   return table;
 }
 
@@ -125,7 +125,7 @@ TEST(CellTable, RingsStayApart) {
     CellTable table;
     table.Reset({.cells = kStride * kSequences,
                  .sequences = kSequences,
-                 .home_stride = kStride,
+                 .sequence_stride = kStride,
                  .placement = Placement::kRing});
     for (Position position = 0; position < 3 * kStride; ++position) {
       for (std::int32_t s = 0; s < kSequences; ++s) {

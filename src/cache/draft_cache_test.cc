@@ -154,7 +154,7 @@ TEST_F(DraftCacheTest, DraftsOfTheLastPassTakeNoRoom) {
   EXPECT_EQ(Forward({{{0, 3, 1}, {0, 3, 1}, {0, 3, 1}, {0, 3, 1}, {0, 3, 1}, {0, 3, 1}, {0, 3, 1}},
                      {},
                      {-1, -1, -1, -1, -1, -1, -1}}),
-            "the batch needs 7 cells, 6 of 9 are free (1 sequences of capacity 9)");
+            "the batch needs 7 cells, 6 of 9 are free (max_sequences 1 x capacity 9)");
   EXPECT_EQ(Mask().size(), 6u) << "the pass goes on";
 }
 
@@ -290,7 +290,7 @@ TEST_F(DraftCacheTest, WithoutTheSecondHalfNothingIsKept) {
 
 TEST_F(DraftCacheTest, AWrapperEndsThePassInAllWithTheFirstHalf) {
   WrapperOptions options;
-  options.caches.push_back(MakeEncoderCache({.tokens = 4}));
+  options.caches.push_back(MakeEncoderCache({.max_tokens = 4}));
   options.caches.push_back(MakeCausalCache());
   options.cache_of_layer = {1, 1};
   Open(MakeWrapperCache(std::move(options)));
@@ -357,7 +357,7 @@ TEST_F(DraftCacheTest, RecurrentLayersTakeNone) {
 }
 
 TEST_F(DraftCacheTest, EncoderOutputsAreNoDrafts) {
-  Open(MakeEncoderCache({.tokens = 4}));
+  Open(MakeEncoderCache({.max_tokens = 4}));
   ASSERT_TRUE(StartBatch(*cache_, kTree).ok());
   const Status status = PutContents(*cache_, {{0, 0, 1}}, 0, kShape);
   EXPECT_EQ(status.message(), "an encoder's output among drafts");

@@ -24,14 +24,15 @@ Status EncoderCacheImpl::Init(KvBackend& backend, const CacheOptions& options) {
   const CacheConfig config = config_.value_or(backend.preferred_cache_config());
   KVCACHE_RETURN_IF_ERROR(CheckConfig(config));
   KVCACHE_RETURN_IF_ERROR(CheckSizes(options));
-  if (encoder_.tokens < 0) {
-    return Invalid("an encoder's output of " + std::to_string(encoder_.tokens) + " tokens");
+  if (encoder_.max_tokens < 0) {
+    return Invalid("an encoder's output of " + std::to_string(encoder_.max_tokens) + " tokens");
   }
-  if (encoder_.tokens == 0) encoder_.tokens = options.capacity;
-  const std::int64_t stride = RoundUp(encoder_.tokens, std::lcm(config.cell_padding, kCellTile));
+  if (encoder_.max_tokens == 0) encoder_.max_tokens = options.capacity;
+  const std::int64_t stride =
+      RoundUp(encoder_.max_tokens, std::lcm(config.cell_padding, kCellTile));
   if (stride * options.max_sequences > kMaxCells) {
     return Invalid(std::to_string(options.max_sequences) + " outputs of " +
-                   std::to_string(encoder_.tokens) + " tokens are more than " +
+                   std::to_string(encoder_.max_tokens) + " tokens are more than " +
                    std::to_string(kMaxCells) + " cells");
   }
   KVCACHE_RETURN_IF_ERROR(CheckTypes(backend, options, config));
@@ -150,7 +151,7 @@ void EncoderCacheImpl::DescribeVisibility() {
 // A reserving pass sees as much as there can ever be.
 void EncoderCacheImpl::Describe(std::size_t member) {
   const CellRun cells = mode_ == ForwardMode::kReserve
-                            ? CellRun{0, encoder_.tokens}
+                            ? CellRun{0, encoder_.max_tokens}
                             : CellsOf(outputs_[Index(members_[member].sequence)]);
   runs_[member] = {0, cells.cell, cells.length};
   histories_[member] = std::span(&runs_[member], cells.length > 0 ? 1 : 0);
@@ -224,10 +225,10 @@ Status EncoderCacheImpl::Put(const TensorView& k, const TensorView& v) {
     return {StatusCode::kUnsupported, "an encoder's output among drafts"};
   }
   KVCACHE_ASSIGN_OR_RETURN(const KvShape shape, ShapeOf(k, v, k.dims[2]));
-  if (k.dims[2] < 1 || k.dims[2] > encoder_.tokens) {
+  if (k.dims[2] < 1 || k.dims[2] > encoder_.max_tokens) {
     return {StatusCode::kCacheFull, "an output of " + std::to_string(k.dims[2]) +
                                         " tokens, there is room for 1 to " +
-                                        std::to_string(encoder_.tokens)};
+                                        std::to_string(encoder_.max_tokens)};
   }
   KVCACHE_ASSIGN_OR_RETURN(const LayerKv storage, layers_.Ensure(layer_, shape));
   if (mode_ == ForwardMode::kReserve) return Status::Ok();

@@ -27,7 +27,7 @@ constexpr SequenceId kSecond{1};
 class EncoderCacheTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    cache_ = MakeEncoderCache({.tokens = 5});
+    cache_ = MakeEncoderCache({.max_tokens = 5});
     ASSERT_TRUE(cache_->SetConfig({}).ok());
     ASSERT_TRUE(cache_->Init(backend_, {DType::kF32, DType::kF32, 3, 8, 4}).ok());
   }
@@ -183,7 +183,7 @@ TEST_F(EncoderCacheTest, Refusals) {
   EXPECT_FALSE(cache_->EncoderCached(kFirst));
   EXPECT_EQ(backend_.live_bytes(), 0);
 
-  auto negative = MakeEncoderCache({.tokens = -1});
+  auto negative = MakeEncoderCache({.max_tokens = -1});
   EXPECT_EQ(negative->Init(backend_, {DType::kF32, DType::kF32, 1, 8, 2}).message(),
             "an encoder's output of -1 tokens");
   EXPECT_TRUE(MakeEncoderCache()->Init(backend_, {DType::kF32, DType::kF32, 1, 8, 2}).ok());

@@ -16,7 +16,7 @@ bool Before(const ForwardPass::Token& a, const ForwardPass::Token& b) {
 
 }  // namespace
 
-void ForwardPass::Reset(int max_batch, const Reach& reach) {
+void ForwardPass::Reset(int max_batch, const AttentionSpan& span) {
   ordered_.reserve(max_batch);
   cell_of_.resize(max_batch);
   cell_runs_.reserve(max_batch);
@@ -27,7 +27,7 @@ void ForwardPass::Reset(int max_batch, const Reach& reach) {
   drafts_.Reset(max_batch);
   next_drafts_.Reset(max_batch);
   bidirectional_.resize(max_batch);
-  reach_ = reach;
+  span_ = span;
 }
 
 std::span<const ForwardPass::Token> ForwardPass::Order(const Batch& batch) {
@@ -73,8 +73,8 @@ void ForwardPass::Begin(CellTable& cells) {
     DescribePaths(cells);
   }
   DescribeVisibility();
-  visibility_.window = reach_.window;
-  visibility_.chunk = reach_.chunk;
+  visibility_.window = span_.window;
+  visibility_.chunk = span_.chunk;
   active_ = true;
   reserving_ = false;
 }

@@ -25,13 +25,13 @@ class ForwardPass {
   };
 
   // How far a query sees, as in Visibility.
-  struct Reach {
+  struct AttentionSpan {
     std::int32_t window = 0;
     std::int32_t chunk = 0;
   };
 
   // May throw std::bad_alloc.
-  void Reset(int max_batch, const Reach& reach);
+  void Reset(int max_batch, const AttentionSpan& span);
 
   // The batch's tokens, ascending by sequence and position; valid until the next call.
   // REQUIRES: batch.size() <= max_batch.
@@ -82,7 +82,7 @@ class ForwardPass {
   Drafts next_drafts_;                 // of the batch last prepared
   std::vector<HistoryRun> path_runs_;  // of all paths, one after another
   std::vector<HistoryRun> next_path_runs_;
-  Reach reach_;
+  AttentionSpan span_;
   HistoryRun everything_;  // the one run of a reserving pass
   Visibility visibility_;
   std::int32_t size_ = 0;

@@ -103,8 +103,8 @@ Status RecurrentCacheImpl::CheckRecurrentOptions(const CacheOptions& options) co
   if (!r.layers.empty() && r.conv_dim == 0 && r.state_size == 0) {
     return Invalid("recurrent layers without a state");
   }
-  if (r.states < 0 || r.states > options.max_sequences) {
-    return Invalid(std::to_string(r.states) + " states for " +
+  if (r.max_states < 0 || r.max_states > options.max_sequences) {
+    return Invalid(std::to_string(r.max_states) + " states for " +
                    std::to_string(options.max_sequences) + " sequences");
   }
   const auto& [count, spacing, minimum] = r.checkpoints;
@@ -127,7 +127,7 @@ Status RecurrentCacheImpl::Init(KvBackend& backend, const CacheOptions& options)
   const int pass_sequences = std::min(options.max_sequences, options.max_batch);
   const StateTable::Options table{.sequences = options.max_sequences,
                                   .pass_sequences = pass_sequences,
-                                  .states = recurrent_.states,
+                                  .max_states = recurrent_.max_states,
                                   .checkpoints = recurrent_.checkpoints};
   if (StateTable::CellsFor(table) > kMaxCells) {
     return Invalid(std::to_string(recurrent_.checkpoints.count) + " checkpoints for each of " +
@@ -202,7 +202,7 @@ Status RecurrentCacheImpl::PrepareForward(const Batch& batch, ForwardMode mode) 
   prepared_mode_ = mode;
   if (mode == ForwardMode::kReserve) return Status::Ok();
   KVCACHE_RETURN_IF_ERROR(CheckStates());
-  const int most = recurrent_.states > 0 ? recurrent_.states : options_.max_sequences;
+  const int most = recurrent_.max_states > 0 ? recurrent_.max_states : options_.max_sequences;
   const std::int32_t needed = states_.CountStates(batch_.prepared_sequences());
   if (needed <= most) return Status::Ok();
   return {StatusCode::kCacheFull, "the batch of " +

@@ -72,7 +72,6 @@ class RecurrentCacheImpl final : public RecurrentCache {
   Result<TensorView> Next(StateStore& store, int layer, std::span<const std::int64_t> dims);
   Status Update(StateStore& store, int layer, const TensorView& state);
   bool Truncates(SequenceId sequence, Position end) const;
-  void ApplyRemove(SequenceId sequence, Position begin, Position end);
   void Commit();
   void EndPass();
 

@@ -226,7 +226,7 @@ TEST_F(RecurrentCacheTest, Layouts) {
 }
 
 TEST_F(RecurrentCacheTest, NoStateLeft) {
-  Open({.states = 2});
+  Open({.max_states = 2});
   EXPECT_EQ(Forward({{0, 0, 1}, {1, 0, 1}}), "0 0");
   const Status status = StartForward(*cache_, {{2, 0, 1}});
   EXPECT_EQ(status.code(), StatusCode::kCacheFull);
@@ -262,7 +262,7 @@ TEST_F(RecurrentCacheTest, Refusals) {
       {{.layers = {1}}, "recurrent layers without a state"},
       {{.layers = {1}, .conv_dim = 2},
        "a convolution state of 2 x 0 values or a recurrent state of 0"},
-      {{.layers = {1}, .state_size = 1, .states = 9}, "9 states for 2 sequences"},
+      {{.layers = {1}, .state_size = 1, .max_states = 9}, "9 states for 2 sequences"},
       {{.layers = {1}, .state_size = 1, .checkpoints = {.spacing = 0}},
        "24 checkpoints, 0 tokens apart, from position 16 on"},
   };

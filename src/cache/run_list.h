@@ -43,7 +43,6 @@ class RunList {
   // Drops positions [0, begin).
   void DropBefore(Position begin);
   void Clear() { runs_.clear(); }
-  void Swap(RunList& other) { runs_.swap(other.runs_); }
 
   static Position End(const HistoryRun& run) { return run.position + run.length; }
 

@@ -34,7 +34,7 @@ class StateTable {
   struct Options {
     int sequences = 0;
     int pass_sequences = 0;  // most in one pass
-    int states = 0;          // most that sequences have apart
+    int max_states = 0;      // most that sequences have apart
     CheckpointOptions checkpoints;
   };
 

@@ -7,30 +7,41 @@
 
 namespace kvcache {
 
-Result<std::int32_t> WindowEviction::MemoryOf(const CausalOptions& causal,
-                                              const CacheOptions& options) {
-  if (causal.window < 0 || causal.retained_tokens < 0 || causal.chunk < 0) {
-    return Invalid("a window of " + std::to_string(causal.window) + ", a memory of " +
-                   std::to_string(causal.retained_tokens) + " or a chunk of " +
-                   std::to_string(causal.chunk) + " tokens is negative");
-  }
-  if (causal.window == 0 && causal.retained_tokens > 0) {
-    return Invalid("a memory of " + std::to_string(causal.retained_tokens) +
-                   " tokens without a window");
-  }
-  if (causal.retained_tokens > 0 && causal.retained_tokens < causal.window) {
-    return Invalid("a memory of " + std::to_string(causal.retained_tokens) +
-                   " tokens is below the window of " + std::to_string(causal.window));
-  }
-  if (causal.window == 0) return 0;
-  std::int64_t memory = causal.retained_tokens > 0 ? causal.retained_tokens : causal.window;
-  // A token that ends a text takes a cell; going back over it must not break the window.
-  if (options.max_sequences > 1) memory = std::max<std::int64_t>(memory, causal.window + 1LL);
-  return memory >= options.capacity ? 0 : static_cast<std::int32_t>(memory);
+namespace {
+
+Status CheckNotNegative(const char* name, int value) {
+  if (value >= 0) return Status::Ok();
+  return Invalid(std::string(name) + " is " + std::to_string(value) + "; must be at least 0");
 }
 
-void WindowEviction::Reset(std::int32_t memory, int sequences, int max_batch) {
-  memory_ = memory;
+Status CheckOptions(const CausalOptions& causal) {
+  KVCACHE_RETURN_IF_ERROR(CheckNotNegative("window", causal.window));
+  KVCACHE_RETURN_IF_ERROR(CheckNotNegative("retained_tokens", causal.retained_tokens));
+  KVCACHE_RETURN_IF_ERROR(CheckNotNegative("chunk", causal.chunk));
+  if (causal.retained_tokens == 0 || causal.retained_tokens >= causal.window) {
+    if (causal.window > 0 || causal.retained_tokens == 0) return Status::Ok();
+    return Invalid("retained_tokens is " + std::to_string(causal.retained_tokens) +
+                   " without a window; must be 0, or set a window");
+  }
+  return Invalid("retained_tokens is " + std::to_string(causal.retained_tokens) +
+                 "; must be at least the window, " + std::to_string(causal.window));
+}
+
+}  // namespace
+
+Result<std::int32_t> WindowEviction::RetainedTokens(const CausalOptions& causal,
+                                                    const CacheOptions& options) {
+  KVCACHE_RETURN_IF_ERROR(CheckOptions(causal));
+  if (causal.window == 0) return 0;
+  std::int64_t retained = causal.retained_tokens > 0 ? causal.retained_tokens : causal.window;
+  // A sequence that waits for others keeps retained - 1 tokens, its stop token among them. Going
+  // back over the stop token must leave the window whole.
+  if (options.max_sequences > 1) retained = std::max<std::int64_t>(retained, causal.window + 1LL);
+  return retained >= options.capacity ? 0 : static_cast<std::int32_t>(retained);
+}
+
+void WindowEviction::Reset(std::int32_t retained_tokens, int sequences, int max_batch) {
+  retained_tokens_ = retained_tokens;
   planned_.reserve(sequences);
   in_batch_.reserve(std::min(sequences, max_batch));
   planned_for_.assign(sequences, 0);
@@ -56,11 +67,11 @@ std::span<const Eviction> WindowEviction::Plan(const CellTable& cells,
     in_batch_.push_back(id);
     planned_for_[Index(id)] = 1;
     plan_fits_ = plan_fits_ && position >= cells.history(id).length();
-    PlanOne(cells, id, std::int64_t{position} - memory_);
+    PlanOne(cells, id, std::int64_t{position} - retained_tokens_);
   }
   for (const SequenceId id : grown_) {
     if (planned_for_[Index(id)] != 0) continue;
-    PlanOne(cells, id, std::int64_t{cells.history(id).length()} - memory_);
+    PlanOne(cells, id, std::int64_t{cells.history(id).length()} - retained_tokens_);
   }
   for (const SequenceId id : in_batch_) planned_for_[Index(id)] = 0;
   return planned_;

@@ -22,12 +22,13 @@ class WindowEviction {
   // `causal` with the memory that it comes to for these sizes: at least one more than the window
   // where there are several sequences, 0 where everything is kept. Errors: kInvalidArgument for
   // options that contradict each other.
-  static Result<std::int32_t> MemoryOf(const CausalOptions& causal, const CacheOptions& options);
+  static Result<std::int32_t> RetainedTokens(const CausalOptions& causal,
+                                             const CacheOptions& options);
 
   // memory 0: everything is kept. May throw std::bad_alloc.
-  void Reset(std::int32_t memory, int sequences, int max_batch);
+  void Reset(std::int32_t retained_tokens, int sequences, int max_batch);
 
-  bool keeps_everything() const { return memory_ == 0; }
+  bool keeps_everything() const { return retained_tokens_ == 0; }
 
   // What is to go before these tokens (ascending by sequence and position) are claimed; valid
   // until the next call. Nothing changes.
@@ -45,7 +46,7 @@ class WindowEviction {
  private:
   void PlanOne(const CellTable& cells, SequenceId id, std::int64_t begin);
 
-  std::int32_t memory_ = 0;
+  std::int32_t retained_tokens_ = 0;
   std::vector<Eviction> planned_;
   bool plan_fits_ = false;
   std::vector<SequenceId> in_batch_;       // of the last plan

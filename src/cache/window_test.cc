@@ -150,7 +150,8 @@ TEST_F(WindowTest, EvictionMakesRoomBeforeTheClaim) {
   const Status status = StartForward(*cache_, {{0, 0}, {0, 7}});
   EXPECT_EQ(status.code(), StatusCode::kCacheFull);
   EXPECT_EQ(status.message(),
-            "the batch needs 2 cells, 1 of 5 are free (1 sequences of memory 2 and batches of 3)");
+            "the batch needs 2 cells, 1 of 5 are free (max_sequences 1 x retained_tokens 2 + "
+            "max_batch 3)");
   EXPECT_EQ(Cells(0), before);
 }
 
@@ -248,10 +249,10 @@ TEST_F(WindowTest, RefusedOptions) {
     CausalOptions causal;
     std::string message;
   } kCases[] = {
-      {{.window = 4, .retained_tokens = 3}, "a memory of 3 tokens is below the window of 4"},
-      {{.retained_tokens = 3}, "a memory of 3 tokens without a window"},
-      {{.window = -1}, "a window of -1, a memory of 0 or a chunk of 0 tokens is negative"},
-      {{.chunk = -2}, "a window of 0, a memory of 0 or a chunk of -2 tokens is negative"},
+      {{.window = 4, .retained_tokens = 3}, "retained_tokens is 3; must be at least the window, 4"},
+      {{.retained_tokens = 3}, "retained_tokens is 3 without a window; must be 0, or set a window"},
+      {{.window = -1}, "window is -1; must be at least 0"},
+      {{.chunk = -2}, "chunk is -2; must be at least 0"},
   };
   for (const auto& c : kCases) {
     const auto cache = MakeCausalCache(c.causal);

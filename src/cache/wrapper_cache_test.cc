@@ -73,7 +73,7 @@ TEST_F(WrapperCacheTest, APassBeginsInAllOrInNone) {
   const Status status = StartForward(*cache_, {{0, 6, 1}});
   EXPECT_EQ(status.code(), StatusCode::kCacheFull);
   EXPECT_EQ(status.message(),
-            "the batch needs 1 cells, 0 of 6 are free (1 sequences of capacity 6)");
+            "the batch needs 1 cells, 0 of 6 are free (max_sequences 1 x capacity 6)");
   EXPECT_EQ(MaskOf(0), sliding);
   EXPECT_EQ(MaskOf(1), full);
   ASSERT_TRUE(cache_->Remove(kFirst, 5, kEndOfSequence).ok());
@@ -119,7 +119,7 @@ TEST_F(WrapperCacheTest, RestoresAreLevelled) {
 TEST_F(WrapperCacheTest, TypesChooseWhereALayerHasTwo) {
   WrapperOptions options;
   options.caches.push_back(MakeCausalCache());
-  options.caches.push_back(MakeEncoderCache({.tokens = 3}));
+  options.caches.push_back(MakeEncoderCache({.max_tokens = 3}));
   Open(std::move(options), 1);
   ASSERT_NE(cache_->Encoder(), nullptr);
   ASSERT_TRUE(StartForward(*cache_, {{0, 0, 1}}).ok());
@@ -145,7 +145,7 @@ TEST_F(WrapperCacheTest, ARefusedInitCloses) {
   options.caches.push_back(MakeCausalCache({.window = 4, .retained_tokens = 1}));
   const auto cache = MakeWrapperCache(std::move(options));
   EXPECT_EQ(cache->Init(backend_, {DType::kF32, DType::kF32, 1, 8, 2}).message(),
-            "a memory of 1 tokens is below the window of 4");
+            "retained_tokens is 1; must be at least the window, 4");
   EXPECT_EQ(StartForward(*cache, {{0, 0}}).message(), "the cache is closed");
 }
 

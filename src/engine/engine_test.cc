@@ -77,7 +77,8 @@ TEST_F(EngineTest, OptionsOutOfRangeAreNamed) {
   fails({.context = -1}, "context");
   fails({.prefill_chunk = 0}, "prefill chunk");
   fails({.max_sequences = 0}, "sequences");
-  fails({.context = 1 << 28, .max_sequences = 16}, "16 sequences of capacity 268435456 are more");
+  fails({.context = 1 << 28, .max_sequences = 16},
+        "max_sequences 16 x capacity 268435456 are more");
   fails({.k_type = DType::kQ5_0}, "q5_0");
 }
 

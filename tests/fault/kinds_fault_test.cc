@@ -1,5 +1,5 @@
 // Every cache kind when the backend fails, at every point where it can: each call of each step of
-// random scripts fails once, and the script goes on; the driver compares with the naive twin
+// random scripts fails once, and the script goes on; the driver compares with the reference model
 // throughout.
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "support/cache_driver.h"
-#include "support/causal_twin.h"
+#include "support/causal_reference.h"
 #include "support/script_random.h"
 
 namespace kvcache::testing {
@@ -20,7 +20,7 @@ Script RandomScript(const DriverSetup& setup, int steps, std::mt19937& random) {
   CacheDriver driver(setup);
   Script script;
   for (int i = 0; i < steps; ++i) {
-    script.push_back(RandomStep(setup, driver.twin(), random));
+    script.push_back(RandomStep(setup, driver.reference(), random));
     script.back().fail_nth = 0;
     const auto difference = driver.Step(script.back());
     EXPECT_FALSE(difference.has_value()) << *difference << "\n" << ToText(script);
@@ -68,8 +68,11 @@ INSTANTIATE_TEST_SUITE_P(Kinds, KindsFaultTest, ::testing::ValuesIn(kAllKinds),
                          [](const auto& test) { return NameOf(test.param); });
 
 DriverSetup FullCache(const CacheOptions& options) {
-  return {.options = options, .config = {}, .kind = "causal", .make_twin = [](const TwinSetup& s) {
-            return std::make_unique<CausalTwin>(s, CausalTwinOptions{});
+  return {.options = options,
+          .config = {},
+          .kind = "causal",
+          .make_reference = [](const ReferenceSetup& s) {
+            return std::make_unique<CausalReference>(s, CausalReferenceOptions{});
           }};
 }
 

@@ -116,7 +116,7 @@ TEST_F(MetadataFaultTest, InitOfTheOtherKinds) {
   RecurrentOptions recurrent{.layers = {0, 2}, .conv_dim = 2, .conv_channels = 3};
   std::vector<std::unique_ptr<Cache>> caches;
   caches.push_back(MakeCausalCache(window));
-  caches.push_back(MakeEncoderCache({.tokens = 4}));
+  caches.push_back(MakeEncoderCache({.max_tokens = 4}));
   caches.push_back(MakeRecurrentCache(recurrent));
   for (const auto& cache : caches) {
     ASSERT_TRUE(cache->SetConfig({}).ok());

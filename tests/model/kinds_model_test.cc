@@ -1,4 +1,4 @@
-// Every cache kind against its naive twin: random scripts of every call, on small caches.
+// Every cache kind against its reference model: random scripts of every call, on small caches.
 //
 //   KVCACHE_MODEL_STEPS=1000000  how many steps of each kind (default 10,000)
 //   KVCACHE_MODEL_SEED=7         another seed
@@ -13,7 +13,7 @@
 #include <string>
 
 #include "support/cache_driver.h"
-#include "support/causal_twin.h"
+#include "support/causal_reference.h"
 #include "support/script_random.h"
 
 namespace kvcache::testing {
@@ -35,43 +35,43 @@ std::string Explain(const DriverSetup& setup, const Script& script) {
 }
 
 // Counts, so that a generator that stopped reaching something is noticed.
-struct Reached {
+struct CoverageCounts {
   std::int64_t steps = 0;
   std::int64_t failures_fired = 0;
   std::int64_t shared = 0;  // steps at whose end some cell is shared
   std::int64_t full = 0;    // steps at whose end no cell is free
   std::int64_t evicted = 0;
-  unsigned ever = 0;  // Reach bits
+  unsigned ever = 0;  // Coverage bits
 
   void Count(const CacheDriver& driver) {
-    const unsigned now = driver.twin().reached();
+    const unsigned now = driver.reference().coverage();
     ++steps;
     failures_fired += driver.last_step_failed();
-    shared += (now & kReachShared) != 0;
-    full += (now & kReachFull) != 0;
-    evicted += (now & kReachEvicted) != 0;
+    shared += (now & kCoverShared) != 0;
+    full += (now & kCoverFull) != 0;
+    evicted += (now & kCoverEvicted) != 0;
     ever |= now;
   }
 };
 
 class KindsModelTest : public ::testing::TestWithParam<TestKind> {};
 
-TEST_P(KindsModelTest, RandomScriptsAgreeWithTheNaiveTwin) {
+TEST_P(KindsModelTest, RandomScriptsAgreeWithTheReferenceModel) {
   const std::int64_t steps = FromEnvironment("KVCACHE_MODEL_STEPS", 10000);
   const auto seed = static_cast<unsigned>(FromEnvironment("KVCACHE_MODEL_SEED", 1));
   std::mt19937 random(seed);
-  Reached reached;
-  while (reached.steps < steps) {
+  CoverageCounts counts;
+  while (counts.steps < steps) {
     const DriverSetup setup = RandomSetup(GetParam(), random);
     CacheDriver driver(setup);
     Script script;
     for (int i = 0; i < kStepsPerScript; ++i) {
-      script.push_back(RandomStep(setup, driver.twin(), random));
+      script.push_back(RandomStep(setup, driver.reference(), random));
       if (driver.Step(script.back()).has_value()) {
-        FAIL() << "seed " << seed << ", after " << reached.steps << " steps:\n"
+        FAIL() << "seed " << seed << ", after " << counts.steps << " steps:\n"
                << Explain(setup, script);
       }
-      reached.Count(driver);
+      counts.Count(driver);
     }
     const auto leak = driver.Finish();
     ASSERT_FALSE(leak.has_value()) << *leak << "\n" << ToText(setup) << "\n" << ToText(script);
@@ -79,23 +79,23 @@ TEST_P(KindsModelTest, RandomScriptsAgreeWithTheNaiveTwin) {
   const bool has_cells = GetParam() != TestKind::kEncoder;
   const bool has_states =
       GetParam() == TestKind::kRecurrent || GetParam() == TestKind::kRecurrentAndSliding;
-  const bool slides = GetParam() == TestKind::kWindow || GetParam() == TestKind::kMemory ||
+  const bool slides = GetParam() == TestKind::kWindow || GetParam() == TestKind::kRetained ||
                       GetParam() == TestKind::kSlidingAndFull;
-  EXPECT_GT(reached.failures_fired * (has_cells ? 100 : 500), reached.steps);
-  EXPECT_GT(reached.shared * 10, reached.steps);
-  EXPECT_TRUE(!has_cells || reached.full * 100 > reached.steps) << reached.full;
-  EXPECT_TRUE(!slides || reached.evicted * 20 > reached.steps) << reached.evicted;
-  const unsigned states = kReachRestored | kReachTorn;
-  EXPECT_TRUE(!has_states || (reached.ever & states) == states) << reached.ever;
+  EXPECT_GT(counts.failures_fired * (has_cells ? 100 : 500), counts.steps);
+  EXPECT_GT(counts.shared * 10, counts.steps);
+  EXPECT_TRUE(!has_cells || counts.full * 100 > counts.steps) << counts.full;
+  EXPECT_TRUE(!slides || counts.evicted * 20 > counts.steps) << counts.evicted;
+  const unsigned states = kCoverRestored | kCoverTorn;
+  EXPECT_TRUE(!has_states || (counts.ever & states) == states) << counts.ever;
 }
 
 // What chance meets too seldom to count on.
 struct SeldomScript {
   TestKind kind;
   CacheOptions options;
-  CausalTwinOptions causal;
+  CausalReferenceOptions causal;
   const char* script;
-  StatusCode last;  // what the naive twin says of the last step
+  StatusCode last;  // what the reference model says of the last step
 };
 const SeldomScript kSeldomScripts[] = {
     // No room although a sequence of the batch lets go of two cells: another one shares them. The
@@ -121,13 +121,13 @@ const SeldomScript kSeldomScripts[] = {
      StatusCode::kCacheFull},
 };
 
-TEST_P(KindsModelTest, SeldomScriptsAgreeWithTheNaiveTwin) {
+TEST_P(KindsModelTest, SeldomScriptsAgreeWithTheReferenceModel) {
   for (const SeldomScript& seldom : kSeldomScripts) {
     if (seldom.kind != GetParam()) continue;
     DriverSetup setup;
     setup.options = seldom.options;
-    setup.make_twin = [&](const TwinSetup& twin) {
-      return std::make_unique<CausalTwin>(twin, seldom.causal);
+    setup.make_reference = [&](const ReferenceSetup& reference) {
+      return std::make_unique<CausalReference>(reference, seldom.causal);
     };
     CacheDriver driver(setup);
     const Script script = ParseScript(seldom.script);
@@ -149,7 +149,7 @@ TEST(ScriptTest, ScriptsSurviveBeingText) {
   CacheDriver driver(setup);
   Script script;
   for (int i = 0; i < 300; ++i) {
-    script.push_back(RandomStep(setup, driver.twin(), random));
+    script.push_back(RandomStep(setup, driver.reference(), random));
     ASSERT_FALSE(driver.Step(script.back()).has_value());
   }
   EXPECT_EQ(ToText(ParseScript(ToText(script))), ToText(script));

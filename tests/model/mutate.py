@@ -150,7 +150,7 @@ MUTATIONS = [
      "unused += (users_[part.cell + i] += by) == 0;",
      "unused += (users_[part.cell + i] += by) <= 1;", "Window"),
     ("an eviction that is refused still counts", "src/cache/cell_table.cc",
-     "  AddUsers(evictions, 1);\n", "", "Window"),
+     "  AddReferences(evictions, 1);\n", "", "Window"),
     ("an evicted run is not cut", "src/cache/run_list.cc",
      "runs_.front() = Clip(runs_.front(), begin, kEndOfSequence);", "(void)begin;", "Window"),
     ("an evicted cell is not released", "src/cache/cell_table.cc",

@@ -26,8 +26,8 @@ std::string ToText(const DriverSetup& setup) {
 }
 
 CacheDriver::CacheDriver(const DriverSetup& setup)
-    : setup_(setup), twin_(setup.make_twin({setup.options, setup.config})) {
-  cache_ = twin_->MakeCache(backend_);
+    : setup_(setup), reference_(setup.make_reference({setup.options, setup.config})) {
+  cache_ = reference_->MakeCache(backend_);
   Status status = cache_->SetConfig(setup.config);
   if (status.ok()) status = cache_->Init(backend_, setup.options);
   if (!status.ok()) cache_->Close();  // every step then says so
@@ -61,9 +61,9 @@ Difference CacheDriver::Run(const ScriptStep& step, Status& status, StatusCode& 
       return {};
     case ScriptStep::Kind::kCompact:
       status = cache_->Compact();
-      twin_->EndPass();
+      reference_->EndPass();
       return {};
-    case ScriptStep::Kind::kKeep: RunKeep(step, status, expected); return {};
+    case ScriptStep::Kind::kAccept: RunAccept(step, status, expected); return {};
   }
   return {};
 }
@@ -92,13 +92,13 @@ Difference CacheDriver::RunForward(const ScriptStep& step, Status& status, Statu
   TestBatch batch{step.tokens, step.items, step.parents};
   for (TestToken& token : batch.tokens) token.content = next_content_++;
   status = StartBatch(*cache_, batch, mode);
-  expected = twin_->Prepare(batch, mode);
+  expected = reference_->Prepare(batch, mode);
   if (!status.ok() || expected != StatusCode::kOk) return {};
-  twin_->Begin(batch, mode);
+  reference_->Begin(batch, mode);
   // Before the layers run, or once a mask was made.
   const bool late = next_content_ % 2 == 0;
   if (!late && !SetCausal(step, batch, mode)) return "SetCausal";
-  status = twin_->RunPass(*cache_, batch, step);
+  status = reference_->RunPass(*cache_, batch, step);
   if (!late || !status.ok()) return {};
   (void)cache_->Get().ok();
   return SetCausal(step, batch, mode) ? Difference() : "SetCausal";
@@ -114,7 +114,7 @@ bool CacheDriver::SetCausal(const ScriptStep& step, const TestBatch& batch, Forw
                   }) &&
       (batch.parents.empty() || mode == ForwardMode::kReserve);
   if (cache_->SetCausal(except).ok() != good) return false;
-  if (good && mode == ForwardMode::kCompute) twin_->SetNonCausal(step.except);
+  if (good && mode == ForwardMode::kCompute) reference_->SetNonCausal(step.except);
   return true;
 }
 
@@ -122,12 +122,12 @@ bool CacheDriver::SetCausal(const ScriptStep& step, const TestBatch& batch, Forw
 Difference CacheDriver::RunRestore(const ScriptStep& step, Status& status, StatusCode& expected) {
   const bool known = step.sequence >= 0 && step.sequence < setup_.options.max_sequences;
   Position best = known ? std::max(step.begin, 0) : 0;
-  while (best > 0 && !twin_->CanGoBackTo(step.sequence, best)) --best;
+  while (best > 0 && !reference_->CanGoBackTo(step.sequence, best)) --best;
   const Position kept = cache_->PrepareRestore(SequenceId{step.sequence}, step.begin);
   if (kept != best) {
     return "PrepareRestore says " + std::to_string(kept) + ", expected " + std::to_string(best);
   }
-  if (known) twin_->PrepareRestore(step.sequence, best);
+  if (known) reference_->PrepareRestore(step.sequence, best);
   if (step.kind == ScriptStep::Kind::kRestore) {
     RunRemove(step.sequence, kept, kEndOfSequence, status, expected);
   }
@@ -135,34 +135,34 @@ Difference CacheDriver::RunRestore(const ScriptStep& step, Status& status, Statu
 }
 
 // After an error of the backend no draft is kept.
-void CacheDriver::RunKeep(const ScriptStep& step, Status& status, StatusCode& expected) {
-  expected = twin_->CheckKeep(step.chosen);
+void CacheDriver::RunAccept(const ScriptStep& step, Status& status, StatusCode& expected) {
+  expected = reference_->CheckAccept(step.chosen);
   status = cache_->AcceptDrafts(step.chosen);
   if (expected != StatusCode::kOk) return;
   if (status.ok()) {
-    twin_->Keep(step.chosen);
+    reference_->Accept(step.chosen);
   } else {
-    twin_->EndPass();
+    reference_->EndPass();
   }
 }
 
 void CacheDriver::RunCopy(const ScriptStep& step, Status& status, StatusCode& expected) {
-  expected = twin_->CheckCopy(step.sequence, step.target, step.begin);
+  expected = reference_->CheckCopy(step.sequence, step.target, step.begin);
   status = cache_->CopyPrefix(SequenceId{step.sequence}, SequenceId{step.target}, step.begin);
-  if (expected == StatusCode::kOk) twin_->Copy(step.sequence, step.target, step.begin);
+  if (expected == StatusCode::kOk) reference_->Copy(step.sequence, step.target, step.begin);
 }
 
 void CacheDriver::RunRemove(int sequence, Position begin, Position end, Status& status,
                             StatusCode& expected) {
-  expected = twin_->CheckRemove(sequence, begin, end);
+  expected = reference_->CheckRemove(sequence, begin, end);
   const StatusCode checked = cache_->CheckRemove(SequenceId{sequence}, begin, end).code();
   status = cache_->Remove(SequenceId{sequence}, begin, end);
   if (checked != expected) status = {StatusCode::kInternal, "CheckRemove says otherwise"};
-  if (expected == StatusCode::kOk) twin_->Remove(sequence, begin, end);
+  if (expected == StatusCode::kOk) reference_->Remove(sequence, begin, end);
 }
 
 Difference CacheDriver::CheckAll() {
-  if (Difference difference = twin_->Check()) return difference;
+  if (Difference difference = reference_->Check()) return difference;
   if (cache_->AllocatedBytes() != backend_.live_bytes()) {
     return "AllocatedBytes is " + std::to_string(cache_->AllocatedBytes()) + ", lent are " +
            std::to_string(backend_.live_bytes());
@@ -173,9 +173,9 @@ Difference CacheDriver::CheckAll() {
 Difference CacheDriver::CheckResume() const {
   for (int s = -1; s <= setup_.options.max_sequences; ++s) {
     Position end = setup_.options.capacity + 4;
-    if (s >= 0 && s < setup_.options.max_sequences) end = std::max(end, twin_->length(s) + 2);
+    if (s >= 0 && s < setup_.options.max_sequences) end = std::max(end, reference_->length(s) + 2);
     for (Position position = -1; position < end; ++position) {
-      if (cache_->CanResume(SequenceId{s}, position) != twin_->CanResume(s, position)) {
+      if (cache_->CanResume(SequenceId{s}, position) != reference_->CanResume(s, position)) {
         return "CanResume of " + At(s, position);
       }
     }

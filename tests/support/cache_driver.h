@@ -1,4 +1,4 @@
-// Runs scripts on a cache and on its naive twin, and compares all that can be seen after every
+// Runs scripts on a cache and on its naive reference, and compares all that can be seen after every
 // step: the code returned; what the twin compares; CanResume everywhere; that the bytes the cache
 // says it holds are those that it was lent. After the last: that nothing leaked.
 //
@@ -11,19 +11,19 @@
 #include <optional>
 #include <string>
 
+#include "support/cache_reference.h"
 #include "support/cache_script.h"
-#include "support/cache_twin.h"
 #include "support/reference_backend.h"
 
 namespace kvcache::testing {
 
-// A cache to drive: its sizes, and who makes it and its twin.
+// A cache to drive: its sizes, and who makes it and its reference.
 struct DriverSetup {
   CacheOptions options;
   CacheConfig config;
   std::string kind;     // for messages
   bool hoards = false;  // scripts that remove little: the cache fills up
-  std::function<std::unique_ptr<CacheTwin>(const TwinSetup&)> make_twin;
+  std::function<std::unique_ptr<CacheReference>(const ReferenceSetup&)> make_reference;
 };
 std::string ToText(const DriverSetup& setup);
 
@@ -36,7 +36,7 @@ class CacheDriver {
   // Closes the cache, whatever it is doing.
   Difference Finish();
 
-  const CacheTwin& twin() const { return *twin_; }
+  const CacheReference& reference() const { return *reference_; }
   const DriverSetup& setup() const { return setup_; }
   // Did the failure that the last step asked for happen?
   bool last_step_failed() const { return fired_; }
@@ -49,7 +49,7 @@ class CacheDriver {
   // Does it answer as it should?
   bool SetCausal(const ScriptStep& step, const TestBatch& batch, ForwardMode mode);
   Difference RunRestore(const ScriptStep& step, Status& status, StatusCode& expected);
-  void RunKeep(const ScriptStep& step, Status& status, StatusCode& expected);
+  void RunAccept(const ScriptStep& step, Status& status, StatusCode& expected);
   void RunCopy(const ScriptStep& step, Status& status, StatusCode& expected);
   void RunRemove(int sequence, Position begin, Position end, Status& status, StatusCode& expected);
   Difference RemoveBroken(int sequence);
@@ -59,7 +59,7 @@ class CacheDriver {
 
   DriverSetup setup_;
   ReferenceBackend backend_;
-  std::unique_ptr<CacheTwin> twin_;
+  std::unique_ptr<CacheReference> reference_;
   std::unique_ptr<Cache> cache_;
   std::uint32_t next_content_ = 1;
   bool fired_ = false;

@@ -64,8 +64,8 @@ std::vector<float> ValueContent(std::uint32_t content, int layer, const KvShape&
   return value;
 }
 
-std::vector<float> StateContent(std::uint32_t content, int layer, int sort, std::int64_t values) {
-  std::vector<float> result = Content(content, layer, 2 + sort, static_cast<int>(values));
+std::vector<float> StateContent(std::uint32_t content, int layer, int kind, std::int64_t values) {
+  std::vector<float> result = Content(content, layer, 2 + kind, static_cast<int>(values));
   for (float& value : result) value = Rounded(DType::kF16, value);
   return result;
 }

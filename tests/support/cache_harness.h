@@ -42,7 +42,7 @@ Status PutContents(Cache& cache, const std::vector<TestToken>& tokens, int layer
                    const KvShape& shape);
 
 // `values` numbers in [-1, 1) that `content` decides, alike in f16 and f32.
-std::vector<float> StateContent(std::uint32_t content, int layer, int sort, std::int64_t values);
+std::vector<float> StateContent(std::uint32_t content, int layer, int kind, std::int64_t values);
 
 // A mask as rows of text, one character a cell: '0' visible, '.' hidden, '?' anything else.
 std::vector<std::string> MaskRows(const TensorView& mask);

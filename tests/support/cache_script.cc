@@ -11,7 +11,7 @@ namespace {
 using Kind = ScriptStep::Kind;
 
 constexpr std::array<std::string_view, 8> kKinds = {"forward", "reserve", "copy",    "remove",
-                                                    "prepare", "restore", "compact", "keep"};
+                                                    "prepare", "restore", "compact", "accept"};
 constexpr std::array<std::string_view, 6> kCalls = {"allocate", "store",  "copy",
                                                     "shift",    "values", "any"};
 
@@ -73,7 +73,7 @@ ScriptStep ParseStep(std::istream& in) {
   if (step.kind == Kind::kPrepare || step.kind == Kind::kRestore) in >> step.sequence >> begin;
   if (!begin.empty()) step.begin = ParsePosition(begin);
   if (!end.empty()) step.end = ParsePosition(end);
-  std::vector<int>* list = step.kind == Kind::kKeep ? &step.chosen : nullptr;
+  std::vector<int>* list = step.kind == Kind::kAccept ? &step.chosen : nullptr;
   while (in >> word) {
     if (word == "fail") {
       in >> word >> step.fail_nth;

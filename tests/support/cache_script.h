@@ -4,7 +4,7 @@
 //   forward 0:5 layers 0 2         put in these layers only, as if the pass broke off
 //   forward 0:6 1:2 except 0 items 1   query 0 sees later tokens too; an item at index 1
 //   forward 0:3 0:4 0:4 parents -1 0 0    drafts: two that follow the first
-//   keep 1                         of the drafts the path to the batch's token 1
+//   accept 1                       of the drafts the path to the batch's token 1
 //   reserve 0:0 1:0                a reserve pass of two tokens
 //   copy 0 1 5                     positions [0, 5) of sequence 0 to sequence 1
 //   remove 0 2 end                 truncates sequence 0 to two tokens
@@ -24,7 +24,7 @@
 namespace kvcache::testing {
 
 struct ScriptStep {
-  enum class Kind { kForward, kReserve, kCopy, kRemove, kPrepare, kRestore, kCompact, kKeep };
+  enum class Kind { kForward, kReserve, kCopy, kRemove, kPrepare, kRestore, kCompact, kAccept };
 
   Kind kind = Kind::kForward;
   std::vector<TestToken> tokens{};  // forward, reserve

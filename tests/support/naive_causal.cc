@@ -54,7 +54,7 @@ std::vector<int> NaiveCausal::drafts() const {
 std::vector<NaiveCausal::Sequence> NaiveCausal::AfterEviction(
     const std::vector<TestToken>& batch) const {
   std::vector<Sequence> kept = sequences_;
-  if (options_.memory == 0) return kept;
+  if (options_.retained_tokens == 0) return kept;
   for (int s = 0; s < options_.sequences; ++s) {
     Position next = length(s);
     bool in_batch = false;
@@ -64,7 +64,7 @@ std::vector<NaiveCausal::Sequence> NaiveCausal::AfterEviction(
       in_batch = true;
     }
     std::erase_if(kept[s], [&](const auto& entry) {
-      return entry.first < std::int64_t{next} - options_.memory;
+      return entry.first < std::int64_t{next} - options_.retained_tokens;
     });
   }
   return kept;
@@ -103,7 +103,7 @@ void NaiveCausal::Begin(const TestBatch& batch, ForwardMode mode) {
   }
 }
 
-void NaiveCausal::Keep(const std::vector<int>& last) {
+void NaiveCausal::Accept(const std::vector<int>& last) {
   for (const int token : last) {
     for (const int draft : queries_[token].path) {
       sequences_[queries_[draft].sequence][queries_[draft].position] = batch_[draft];
@@ -113,12 +113,12 @@ void NaiveCausal::Keep(const std::vector<int>& last) {
 }
 
 void NaiveCausal::SetNonCausal(const std::vector<int>& queries) {
-  for (Query& query : queries_) query.exempt = false;
-  for (const int query : queries) queries_[query].exempt = true;
+  for (Query& query : queries_) query.bidirectional = false;
+  for (const int query : queries) queries_[query].bidirectional = true;
 }
 
 bool NaiveCausal::Sees(const Query& query, Position position) const {
-  if (position > query.position && !query.exempt) return false;
+  if (position > query.position && !query.bidirectional) return false;
   if (options_.window > 0 && position <= query.position - options_.window) return false;
   return options_.chunk == 0 || position / options_.chunk >= query.position / options_.chunk;
 }
@@ -162,7 +162,7 @@ StatusCode NaiveCausal::CheckRemove(int sequence, Position begin, Position end) 
   return needed > options_.cells - UsedCells(sequences_) ? StatusCode::kCacheFull : StatusCode::kOk;
 }
 
-void NaiveCausal::Remove(int sequence, Position begin, Position end, const Turn& turn) {
+void NaiveCausal::Remove(int sequence, Position begin, Position end, const RotateKeys& rotate) {
   EndPass();
   Sequence& tokens = sequences_[sequence];
   if (begin == end && end < length(sequence)) return;
@@ -172,7 +172,7 @@ void NaiveCausal::Remove(int sequence, Position begin, Position end, const Turn&
     if (position < end || end >= length(sequence)) continue;
     Token moved = std::make_shared<NaiveToken>(*token);  // its own from now on
     for (std::size_t layer = 0; layer < moved->layers.size(); ++layer) {
-      if (moved->layers[layer].has_value()) turn(static_cast<int>(layer), *moved->layers[layer]);
+      if (moved->layers[layer].has_value()) rotate(static_cast<int>(layer), *moved->layers[layer]);
     }
     result[position - (end - begin)] = std::move(moved);
   }
@@ -181,7 +181,7 @@ void NaiveCausal::Remove(int sequence, Position begin, Position end, const Turn&
 
 bool NaiveCausal::CanResume(int sequence, Position position) const {
   if (!Known(sequence) || position < 0 || position > length(sequence)) return false;
-  if (options_.memory == 0 || sequences_[sequence].empty()) return true;
+  if (options_.retained_tokens == 0 || sequences_[sequence].empty()) return true;
   return sequences_[sequence].begin()->first <= std::max(0, position - options_.window + 1);
 }
 

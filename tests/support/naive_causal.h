@@ -34,7 +34,7 @@ class NaiveCausal {
  public:
   using Token = std::shared_ptr<NaiveToken>;
   using Sequence = std::map<Position, Token>;
-  using Turn = std::function<void(int layer, NaiveContent& content)>;
+  using RotateKeys = std::function<void(int layer, NaiveContent& content)>;
 
   struct Options {
     int sequences = 1;
@@ -43,13 +43,13 @@ class NaiveCausal {
     int layers = 1;
     bool can_shift = true;
     int window = 0;
-    int memory = 0;  // tokens kept before the batch; 0: all
+    int retained_tokens = 0;  // tokens kept before the batch; 0: all
     int chunk = 0;
   };
   struct Query {
     int sequence = 0;
     Position position = 0;
-    bool exempt = false;
+    bool bidirectional = false;
     std::vector<int> path{};  // drafts, of the batch, that it sees beside its sequence
   };
 
@@ -62,13 +62,13 @@ class NaiveCausal {
 
   // REQUIRES: the check said kOk.
   void Begin(const TestBatch& batch, ForwardMode mode);
-  void Keep(const std::vector<int>& last);
+  void Accept(const std::vector<int>& last);
   void SetNonCausal(const std::vector<int>& queries);
   // The batch's tokens of the pass in progress now have this content; nullopt: unknown.
   void Put(int layer, const std::vector<std::optional<NaiveContent>>& contents);
   void Copy(int src, int dst, Position length);
-  // `turn` is applied to the content of every token that moves, once per layer that has one.
-  void Remove(int sequence, Position begin, Position end, const Turn& turn);
+  // `rotate` is applied to the content of every token that moves, once per layer that has one.
+  void Remove(int sequence, Position begin, Position end, const RotateKeys& rotate);
   void EndPass();
 
   bool CanResume(int sequence, Position position) const;

@@ -208,7 +208,7 @@ float Rounded(DType type, float value) {
   return LoadValue(type, bytes, 0);
 }
 
-void TurnKey(std::span<float> key, Position offset, const RopeParams& rope) {
+void RotateKey(std::span<float> key, Position offset, const RopeParams& rope) {
   const int pairs = rope.dims / 2;
   for (int i = 0; i < pairs; ++i) {
     const double angle = static_cast<double>(offset) * static_cast<double>(rope.inv_freq[i]);
@@ -311,7 +311,7 @@ Status ReferenceBackend::ShiftKeys(const LayerKv& layer, std::span<const CellRun
     std::vector<float> key = ReadKey(layer, cell);
     for (int head = 0; head < layer.shape.kv_heads; ++head) {
       const std::span<float> one(key.data() + head * layer.shape.k_dim, layer.shape.k_dim);
-      TurnKey(one, offset, rope);
+      RotateKey(one, offset, rope);
       for (int d = 0; d < layer.shape.k_dim; ++d) {
         StoreValue(layer.k_type, layer.k, KIndex(layer, cell, head, d), one[d]);
       }

@@ -31,7 +31,7 @@ std::vector<float> ReadValue(const LayerKv& layer, std::int32_t cell);
 float Rounded(DType type, float value);
 
 // Turns one head's key by `offset` positions, in f32.
-void TurnKey(std::span<float> key, Position offset, const RopeParams& rope);
+void RotateKey(std::span<float> key, Position offset, const RopeParams& rope);
 
 class ReferenceBackend : public KvBackend {
  public:

@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "support/causal_twin.h"
-#include "support/encoder_twin.h"
-#include "support/recurrent_twin.h"
-#include "support/wrapper_twin.h"
+#include "support/causal_reference.h"
+#include "support/encoder_reference.h"
+#include "support/recurrent_reference.h"
+#include "support/wrapper_reference.h"
 
 namespace kvcache::testing {
 namespace {
@@ -42,14 +42,14 @@ bool Known(const DriverSetup& setup, int sequence) {
 }
 
 // Mostly the next tokens of a few sequences, in any order.
-std::vector<TestToken> RandomTokens(const DriverSetup& setup, const CacheTwin& twin,
+std::vector<TestToken> RandomTokens(const DriverSetup& setup, const CacheReference& reference,
                                     std::mt19937& random) {
   const int most = setup.options.max_batch + (Percent(random, 2) ? 1 : 0);
   const int count = Percent(random, 40) ? 1 : Between(random, Percent(random, 2) ? 0 : 1, most);
   const bool one_sequence = Percent(random, 40);
   int sequence = AnySequence(setup, random);
   std::vector<Position> next(setup.options.max_sequences);
-  for (int s = 0; s < setup.options.max_sequences; ++s) next[s] = twin.length(s);
+  for (int s = 0; s < setup.options.max_sequences; ++s) next[s] = reference.length(s);
   std::vector<TestToken> tokens;
   for (int i = 0; i < count; ++i) {
     if (!one_sequence) sequence = AnySequence(setup, random);
@@ -65,7 +65,7 @@ std::vector<TestToken> RandomTokens(const DriverSetup& setup, const CacheTwin& t
 }
 
 // As many tokens of each of some sequences, side by side.
-std::vector<TestToken> EvenTokens(const DriverSetup& setup, const CacheTwin& twin,
+std::vector<TestToken> EvenTokens(const DriverSetup& setup, const CacheReference& reference,
                                   std::mt19937& random) {
   std::vector<int> sequences(setup.options.max_sequences);
   std::iota(sequences.begin(), sequences.end(), 0);
@@ -77,7 +77,7 @@ std::vector<TestToken> EvenTokens(const DriverSetup& setup, const CacheTwin& twi
       Between(random, 1, setup.options.max_batch / static_cast<int>(sequences.size()));
   std::vector<TestToken> tokens;
   for (const int sequence : sequences) {
-    Position position = twin.length(sequence);
+    Position position = reference.length(sequence);
     for (int i = 0; i < per_sequence; ++i) {
       if (Percent(random, 2)) ++position;
       tokens.push_back({sequence, position++, 0});
@@ -87,7 +87,7 @@ std::vector<TestToken> EvenTokens(const DriverSetup& setup, const CacheTwin& twi
 }
 
 // Trees behind a few sequences; now and then something is wrong with them.
-void AddDrafts(const DriverSetup& setup, const CacheTwin& twin, std::mt19937& random,
+void AddDrafts(const DriverSetup& setup, const CacheReference& reference, std::mt19937& random,
                ScriptStep& step) {
   const int count = Between(random, 1, setup.options.max_batch);
   const int sequences = Between(random, 1, std::min(2, setup.options.max_sequences));
@@ -101,7 +101,7 @@ void AddDrafts(const DriverSetup& setup, const CacheTwin& twin, std::mt19937& ra
     const int parent = Percent(random, 1)
                            ? Between(random, -2, count)
                            : parents[Between(random, 0, static_cast<int>(parents.size()) - 1)];
-    Position position = twin.length(sequence);
+    Position position = reference.length(sequence);
     if (parent >= 0 && parent < i) position = step.tokens[parent].position + 1;
     if (Percent(random, 1)) position += AnyOf(random, {-1, 1});
     step.tokens.push_back({sequence, position, 0});
@@ -111,9 +111,9 @@ void AddDrafts(const DriverSetup& setup, const CacheTwin& twin, std::mt19937& ra
 }
 
 // Of some sequences a path; now and then two, or of a token that is not there.
-ScriptStep RandomKeep(const CacheTwin& twin, std::mt19937& random) {
-  ScriptStep step{.kind = Kind::kKeep};
-  const std::vector<int> drafts = twin.drafts();
+ScriptStep RandomAccept(const CacheReference& reference, std::mt19937& random) {
+  ScriptStep step{.kind = Kind::kAccept};
+  const std::vector<int> drafts = reference.drafts();
   std::vector<int> sequences;
   for (int i = static_cast<int>(drafts.size()) - 1; i >= 0; --i) {
     const bool taken = std::find(sequences.begin(), sequences.end(), drafts[i]) != sequences.end();
@@ -135,13 +135,15 @@ std::vector<int> SomeIndices(std::size_t size, std::mt19937& random) {
   return indices;
 }
 
-ScriptStep RandomForward(const DriverSetup& setup, const CacheTwin& twin, std::mt19937& random) {
+ScriptStep RandomForward(const DriverSetup& setup, const CacheReference& reference,
+                         std::mt19937& random) {
   ScriptStep step{.kind = Percent(random, 8) ? Kind::kReserve : Kind::kForward};
-  const bool even = twin.wants_even_batches() && Percent(random, 95);
-  if (Percent(random, twin.wants_even_batches() ? 1 : 15)) {
-    AddDrafts(setup, twin, random, step);
+  const bool even = reference.wants_even_batches() && Percent(random, 95);
+  if (Percent(random, reference.wants_even_batches() ? 1 : 15)) {
+    AddDrafts(setup, reference, random, step);
   } else {
-    step.tokens = even ? EvenTokens(setup, twin, random) : RandomTokens(setup, twin, random);
+    step.tokens =
+        even ? EvenTokens(setup, reference, random) : RandomTokens(setup, reference, random);
   }
   if (Percent(random, 8)) {  // the pass breaks off, or skips layers
     for (int layer = 0; layer < kTestLayers; ++layer) {
@@ -155,9 +157,10 @@ ScriptStep RandomForward(const DriverSetup& setup, const CacheTwin& twin, std::m
   return step;
 }
 
-ScriptStep RandomRemove(const DriverSetup& setup, const CacheTwin& twin, std::mt19937& random) {
+ScriptStep RandomRemove(const DriverSetup& setup, const CacheReference& reference,
+                        std::mt19937& random) {
   ScriptStep step{.kind = Kind::kRemove, .sequence = AnySequence(setup, random)};
-  const Position length = Known(setup, step.sequence) ? twin.length(step.sequence) : 3;
+  const Position length = Known(setup, step.sequence) ? reference.length(step.sequence) : 3;
   if (Percent(random, 15)) {
     step.end = kEndOfSequence;
     return step;
@@ -172,20 +175,22 @@ ScriptStep RandomRemove(const DriverSetup& setup, const CacheTwin& twin, std::mt
 }
 
 // Now and then something else comes between the question and the removal.
-ScriptStep RandomRestore(const DriverSetup& setup, const CacheTwin& twin, std::mt19937& random) {
+ScriptStep RandomRestore(const DriverSetup& setup, const CacheReference& reference,
+                         std::mt19937& random) {
   const Kind kind = Percent(random, 30) ? Kind::kPrepare : Kind::kRestore;
   ScriptStep step{.kind = kind, .sequence = AnySequence(setup, random)};
-  const Position length = Known(setup, step.sequence) ? twin.length(step.sequence) : 3;
+  const Position length = Known(setup, step.sequence) ? reference.length(step.sequence) : 3;
   step.begin =
       Percent(random, 40) ? length : Between(random, Percent(random, 2) ? -1 : 0, length + 1);
   return step;
 }
 
-ScriptStep RandomCopy(const DriverSetup& setup, const CacheTwin& twin, std::mt19937& random) {
+ScriptStep RandomCopy(const DriverSetup& setup, const CacheReference& reference,
+                      std::mt19937& random) {
   ScriptStep step{.kind = Kind::kCopy,
                   .sequence = AnySequence(setup, random),
                   .target = AnySequence(setup, random)};
-  const Position length = Known(setup, step.sequence) ? twin.length(step.sequence) : 1;
+  const Position length = Known(setup, step.sequence) ? reference.length(step.sequence) : 1;
   step.begin = Between(random, Percent(random, 2) ? -1 : 0, length + 1);
   if (Percent(random, 30)) step.begin = length;
   return step;
@@ -229,44 +234,44 @@ bool ShrinkOnce(Script& script, const std::function<bool(const Script&)>& fails)
 }
 
 // What a kind is made of.
-struct TwinParts {
-  std::vector<CausalTwinOptions> causal{};
-  std::optional<RecurrentTwinOptions> recurrent{};
+struct ReferenceParts {
+  std::vector<CausalReferenceOptions> causal{};
+  std::optional<RecurrentReferenceOptions> recurrent{};
   int encoder_tokens = 0;  // 0: no encoder
 };
 
-CausalTwinOptions RandomCausal(TestKind kind, const DriverSetup& setup, std::mt19937& random) {
-  CausalTwinOptions causal{.can_shift = !Percent(random, 10)};
+CausalReferenceOptions RandomCausal(TestKind kind, const DriverSetup& setup, std::mt19937& random) {
+  CausalReferenceOptions causal{.can_shift = !Percent(random, 10)};
   const bool chunked = kind == TestKind::kChunk;
   if (chunked) causal.chunk = Between(random, 1, 6);
   if (kind == TestKind::kFull || (chunked && Percent(random, 60))) return causal;
   causal.window = Between(random, 1, std::max(2, setup.options.capacity - 2));
-  if (kind != TestKind::kWindow && Percent(random, kind == TestKind::kMemory ? 100 : 30)) {
+  if (kind != TestKind::kWindow && Percent(random, kind == TestKind::kRetained ? 100 : 30)) {
     causal.retained_tokens = causal.window + Between(random, 0, 4);
   }
   return causal;
 }
 
-TwinParts RandomParts(TestKind kind, const DriverSetup& setup, std::mt19937& random) {
-  TwinParts parts;
+ReferenceParts RandomParts(TestKind kind, const DriverSetup& setup, std::mt19937& random) {
+  ReferenceParts parts;
   if (kind == TestKind::kEncoder || kind == TestKind::kDecoderAndEncoder) {
     parts.encoder_tokens = Between(random, 1, 5);
   }
   if (kind == TestKind::kRecurrent || kind == TestKind::kRecurrentAndSliding) {
-    parts.recurrent = RecurrentTwinOptions{};
-    RecurrentTwinOptions& recurrent = *parts.recurrent;
+    parts.recurrent = RecurrentReferenceOptions{};
+    RecurrentReferenceOptions& recurrent = *parts.recurrent;
     if (kind == TestKind::kRecurrent && Percent(random, 20)) {
-      recurrent.attention = RandomCausal(TestKind::kMemory, setup, random);
+      recurrent.attention = RandomCausal(TestKind::kRetained, setup, random);
     }
     if (Percent(random, 25)) recurrent.conv_dim = recurrent.conv_channels = 0;
     if (recurrent.conv_dim > 0 && Percent(random, 25)) recurrent.state_size = 0;
-    if (Percent(random, 20)) recurrent.states = Between(random, 1, setup.options.max_sequences);
+    if (Percent(random, 20)) recurrent.max_states = Between(random, 1, setup.options.max_sequences);
     recurrent.checkpoints = {.count = Between(random, 0, 4),
                              .spacing = Between(random, 1, 4),
                              .minimum = Between(random, 0, 3)};
   }
   if (kind == TestKind::kSlidingAndFull || kind == TestKind::kRecurrentAndSliding) {
-    parts.causal.push_back(RandomCausal(TestKind::kMemory, setup, random));
+    parts.causal.push_back(RandomCausal(TestKind::kRetained, setup, random));
   }
   if (kind == TestKind::kSlidingAndFull || kind == TestKind::kDecoderAndEncoder) {
     parts.causal.push_back(RandomCausal(TestKind::kFull, setup, random));
@@ -275,19 +280,20 @@ TwinParts RandomParts(TestKind kind, const DriverSetup& setup, std::mt19937& ran
   return parts;
 }
 
-std::unique_ptr<CacheTwin> MakeTwin(const TwinParts& parts, const TwinSetup& setup) {
-  std::vector<std::unique_ptr<CacheTwin>> twins;
-  for (const CausalTwinOptions& causal : parts.causal) {
-    twins.push_back(std::make_unique<CausalTwin>(setup, causal));
+std::unique_ptr<CacheReference> MakeReference(const ReferenceParts& parts,
+                                              const ReferenceSetup& setup) {
+  std::vector<std::unique_ptr<CacheReference>> references;
+  for (const CausalReferenceOptions& causal : parts.causal) {
+    references.push_back(std::make_unique<CausalReference>(setup, causal));
   }
   if (parts.recurrent.has_value()) {
-    twins.push_back(std::make_unique<RecurrentTwin>(setup, *parts.recurrent));
+    references.push_back(std::make_unique<RecurrentReference>(setup, *parts.recurrent));
   }
   if (parts.encoder_tokens > 0) {
-    twins.push_back(std::make_unique<EncoderTwin>(setup, parts.encoder_tokens));
+    references.push_back(std::make_unique<EncoderReference>(setup, parts.encoder_tokens));
   }
-  if (twins.size() == 1) return std::move(twins.front());
-  return std::make_unique<WrapperTwin>(std::move(twins));
+  if (references.size() == 1) return std::move(references.front());
+  return std::make_unique<WrapperReference>(std::move(references));
 }
 
 }  // namespace
@@ -296,7 +302,7 @@ std::string NameOf(TestKind kind) {
   switch (kind) {
     case TestKind::kFull: return "Full";
     case TestKind::kWindow: return "Window";
-    case TestKind::kMemory: return "WindowWithMemory";
+    case TestKind::kRetained: return "WindowWithRetained";
     case TestKind::kChunk: return "Chunk";
     case TestKind::kEncoder: return "Encoder";
     case TestKind::kRecurrent: return "Recurrent";
@@ -329,25 +335,28 @@ DriverSetup RandomSizes(std::mt19937& random) {
 
 DriverSetup RandomSetup(TestKind kind, std::mt19937& random) {
   DriverSetup setup = RandomSizes(random);
-  const TwinParts parts = RandomParts(kind, setup, random);
+  const ReferenceParts parts = RandomParts(kind, setup, random);
   for (const auto& causal : parts.causal) setup.kind += ToText(causal) + " ";
   if (parts.recurrent.has_value()) setup.kind += ToText(*parts.recurrent) + " ";
   if (parts.encoder_tokens > 0) {
     setup.kind += "encoder of " + std::to_string(parts.encoder_tokens) + " tokens";
   }
-  setup.make_twin = [parts](const TwinSetup& twin) { return MakeTwin(parts, twin); };
+  setup.make_reference = [parts](const ReferenceSetup& reference) {
+    return MakeReference(parts, reference);
+  };
   return setup;
 }
 
-ScriptStep RandomStep(const DriverSetup& setup, const CacheTwin& twin, std::mt19937& random) {
-  const bool keeps = twin.drafts().empty() ? Percent(random, 1) : Percent(random, 60);
+ScriptStep RandomStep(const DriverSetup& setup, const CacheReference& reference,
+                      std::mt19937& random) {
+  const bool keeps = reference.drafts().empty() ? Percent(random, 1) : Percent(random, 60);
   const bool only_grows = setup.hoards && Percent(random, 75);
   const int choice = Between(random, 1, only_grows ? 58 : 100);
-  ScriptStep step = keeps          ? RandomKeep(twin, random)
-                    : choice <= 54 ? RandomForward(setup, twin, random)
-                    : choice <= 67 ? RandomCopy(setup, twin, random)
-                    : choice <= 83 ? RandomRemove(setup, twin, random)
-                    : choice <= 97 ? RandomRestore(setup, twin, random)
+  ScriptStep step = keeps          ? RandomAccept(reference, random)
+                    : choice <= 54 ? RandomForward(setup, reference, random)
+                    : choice <= 67 ? RandomCopy(setup, reference, random)
+                    : choice <= 83 ? RandomRemove(setup, reference, random)
+                    : choice <= 97 ? RandomRestore(setup, reference, random)
                                    : ScriptStep{.kind = Kind::kCompact};
   if (Percent(random, 8)) {
     const bool writes = step.kind == Kind::kForward || step.kind == Kind::kReserve;

@@ -14,8 +14,8 @@ namespace kvcache::testing {
 enum class TestKind {
   kFull,
   kWindow,
-  kMemory,  // a window with extra memory
-  kChunk,   // with and without a window
+  kRetained,  // a window with extra memory
+  kChunk,     // with and without a window
   kEncoder,
   kRecurrent,
   kSlidingAndFull,  // wrappers, from here on
@@ -25,7 +25,7 @@ enum class TestKind {
 inline constexpr TestKind kAllKinds[] = {
     TestKind::kFull,
     TestKind::kWindow,
-    TestKind::kMemory,
+    TestKind::kRetained,
     TestKind::kChunk,
     TestKind::kEncoder,
     TestKind::kRecurrent,
@@ -41,7 +41,8 @@ DriverSetup RandomSetup(TestKind kind, std::mt19937& random);
 DriverSetup RandomSizes(std::mt19937& random);
 
 // A step that makes sense, mostly, for the state that `twin` is in.
-ScriptStep RandomStep(const DriverSetup& setup, const CacheTwin& twin, std::mt19937& random);
+ScriptStep RandomStep(const DriverSetup& setup, const CacheReference& reference,
+                      std::mt19937& random);
 
 // Drops steps and tokens for as long as `fails` says true. REQUIRES: fails(script).
 Script Shrink(Script script, const std::function<bool(const Script&)>& fails);

@@ -163,7 +163,7 @@ Result<ExpertParams> ReadExperts(KeyReader& keys, const LayerParams& params) {
   if (!keys.Has("expert_gating_func") && keys.file().FindTensor(bias) != nullptr) {
     experts.gate = RouterOptions::Gate::kSigmoid;
   }
-  experts.choice_bias = true;
+  experts.selection_bias = true;
   const int size = experts.count / experts.groups;
   experts.group_best = experts.gate == RouterOptions::Gate::kSigmoid ? std::min(2, size) : 1;
   return experts;

@@ -124,7 +124,7 @@ void Lfm2::RunLayer(Pass& pass, int index, const TensorView& x) {
 Result<ExpertParams> ReadExperts(KeyReader& keys, const LayerParams& params) {
   KVCACHE_ASSIGN_OR_RETURN(ExpertParams experts, ReadExpertParams(keys, params, {.sigmoid = true}));
   if (experts.count == 0) return keys.Unsupported("expert_count");
-  experts.choice_bias = true;
+  experts.selection_bias = true;
   // The tensors tell which layers are dense; the key is read so that it counts as known.
   KVCACHE_ASSIGN_OR_RETURN([[maybe_unused]] const int dense,
                            keys.IntOrZero("leading_dense_block_count", params.layers));

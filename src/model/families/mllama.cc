@@ -128,7 +128,7 @@ Status Mllama::LoadLayer(WeightReader& reader, int index) {
 std::unique_ptr<Cache> Mllama::MakeCache() {
   WrapperOptions options;
   options.caches.push_back(MakeCausalCache({.shift_keys = ShiftKeys()}));
-  options.caches.push_back(MakeEncoderCache({.tokens = config_.image_tokens}));
+  options.caches.push_back(MakeEncoderCache({.max_tokens = config_.image_tokens}));
   for (const bool cross : config_.is_cross)
     options.cache_of_layer.push_back(cross ? kCross : kSelf);
   return MakeWrapperCache(std::move(options));

@@ -127,7 +127,7 @@ std::span<const LinearGroup> ExpertPlan::Down(const LinearWeight& down, const Te
 
 Result<Experts> Experts::Load(WeightReader& reader, const std::string& prefix,
                               std::int64_t hidden_size, const ExpertParams& params) {
-  const bool scored = params.choice_bias || params.groups > 1;
+  const bool scored = params.selection_bias || params.groups > 1;
   if (scored && params.count > RouterOptions::kMostScored) {
     return Unsupported(StrCat(params.count, " experts with a bias or groups, at most ",
                               RouterOptions::kMostScored, " are served"));
@@ -137,8 +137,8 @@ Result<Experts> Experts::Load(WeightReader& reader, const std::string& prefix,
   KVCACHE_ASSIGN_OR_RETURN(experts.router,
                            reader.Linear(prefix + "ffn_gate_inp", hidden_size, params.count,
                                          params.biases ? Bias::kRequired : Bias::kNone));
-  if (params.choice_bias) {
-    KVCACHE_ASSIGN_OR_RETURN(experts.choice_bias,
+  if (params.selection_bias) {
+    KVCACHE_ASSIGN_OR_RETURN(experts.selection_bias,
                              reader.FloatsIfPresent(prefix + "exp_probs_b.bias", params.count));
   }
   KVCACHE_ASSIGN_OR_RETURN(experts.gate, reader.Stack(prefix + "ffn_gate_exps.weight", hidden_size,
@@ -154,10 +154,10 @@ Result<Experts> Experts::Load(WeightReader& reader, const std::string& prefix,
 RouterOptions Experts::router_options() const {
   return {.chosen = params.used,
           .gate = params.gate,
-          .weights = params.renormalise ? RouterOptions::Weights::kOfChosen
-                                        : RouterOptions::Weights::kOfAll,
+          .weights = params.renormalise ? RouterOptions::Weights::kNormalized
+                                        : RouterOptions::Weights::kGateValues,
           .scale = params.weights_scale,
-          .choice_bias = choice_bias,
+          .selection_bias = selection_bias,
           .groups = params.groups,
           .groups_used = params.groups_used,
           .group_best = params.group_best};

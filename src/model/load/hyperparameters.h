@@ -58,7 +58,7 @@ struct ExpertParams {
   RouterOptions::Gate gate = RouterOptions::Gate::kSoftmax;
   bool renormalise = true;  // divide the chosen experts' weights by their sum
   float weights_scale = 1.0f;
-  bool choice_bias = false;  // exp_probs_b.bias may be present; see RouterOptions
+  bool selection_bias = false;  // exp_probs_b.bias may be present; see RouterOptions
   int groups = 1;
   int groups_used = 1;
   int group_best = 1;

@@ -96,7 +96,7 @@ class Gate {
 
 // Whether the experts are chosen by anything but the order of the logits.
 bool IsScored(const RouterOptions& options) {
-  return !options.choice_bias.empty() || options.groups > 1;
+  return !options.selection_bias.empty() || options.groups > 1;
 }
 
 constexpr double kExcluded = -std::numeric_limits<double>::infinity();
@@ -130,7 +130,7 @@ void ChooseByScore(const Gate& gate, std::size_t all, const RouterOptions& optio
   const double sum = gate.SumOfAll();
   for (std::size_t i = 0; i < all; ++i) {
     scores[i] = gate(static_cast<std::int32_t>(i)) / sum;
-    if (!options.choice_bias.empty()) scores[i] += double{options.choice_bias[i]};
+    if (!options.selection_bias.empty()) scores[i] += double{options.selection_bias[i]};
   }
   if (options.groups > 1) ExcludeGroups(options, scores);
   Choose(std::span<const double>(scores), experts);
@@ -147,7 +147,7 @@ void RouteToken(std::span<const float> logits, const RouterOptions& options,
     Choose(logits, experts);
   }
   double sum = 0.0;
-  if (options.weights == RouterOptions::Weights::kOfChosen) {
+  if (options.weights == RouterOptions::Weights::kNormalized) {
     for (const std::int32_t expert : experts) sum += gate(expert);
     sum = std::max(sum, kMinSum);
   } else {
@@ -165,9 +165,9 @@ Status CheckScored(const RouterOptions& options, std::int64_t experts) {
                                           " experts with a bias or groups; must be at most " +
                                           std::to_string(RouterOptions::kMostScored)};
   }
-  if (!options.choice_bias.empty() &&
-      static_cast<std::int64_t>(options.choice_bias.size()) != experts) {
-    return Invalid("route: " + std::to_string(options.choice_bias.size()) + " biases for " +
+  if (!options.selection_bias.empty() &&
+      static_cast<std::int64_t>(options.selection_bias.size()) != experts) {
+    return Invalid("route: " + std::to_string(options.selection_bias.size()) + " biases for " +
                    std::to_string(experts) + " experts");
   }
   const std::int64_t size = options.groups > 0 ? experts / options.groups : 0;

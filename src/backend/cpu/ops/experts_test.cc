@@ -57,10 +57,10 @@ TEST(RouteTest, WeightsAreSharesOfAllOrOfTheChosen) {
   const auto share = [&](RouterOptions::Weights weights, float scale) {
     return RouteAll(*backend, logits, 1, {.chosen = 2, .weights = weights, .scale = scale}).weights;
   };
-  const auto of_all = share(RouterOptions::Weights::kOfAll, 1.0f);
+  const auto of_all = share(RouterOptions::Weights::kGateValues, 1.0f);
   EXPECT_FLOAT_EQ(of_all[0], static_cast<float>(std::exp(2.0) / all));
   EXPECT_FLOAT_EQ(of_all[1], static_cast<float>(std::exp(1.0) / all));
-  const auto of_chosen = share(RouterOptions::Weights::kOfChosen, 2.5f);
+  const auto of_chosen = share(RouterOptions::Weights::kNormalized, 2.5f);
   EXPECT_FLOAT_EQ(of_chosen[0], static_cast<float>(2.5 * std::exp(2.0) / two));
   EXPECT_FLOAT_EQ(of_chosen[1], static_cast<float>(2.5 * std::exp(1.0) / two));
 }
@@ -71,13 +71,13 @@ TEST(RouteTest, SigmoidsAreEachExpertsOwn) {
   const auto sigmoid = [](double x) { return 1.0 / (1.0 + std::exp(-x)); };
   RouterOptions options{.chosen = 2,
                         .gate = RouterOptions::Gate::kSigmoid,
-                        .weights = RouterOptions::Weights::kOfAll,
+                        .weights = RouterOptions::Weights::kGateValues,
                         .scale = 2.0f};
   const Routed own = RouteAll(*backend, logits, 1, options);
   EXPECT_EQ(own.experts, (std::vector<std::int32_t>{2, 3}));
   EXPECT_FLOAT_EQ(own.weights[0], static_cast<float>(2.0 * sigmoid(2.0)));
   EXPECT_FLOAT_EQ(own.weights[1], static_cast<float>(2.0 * sigmoid(1.0)));
-  options.weights = RouterOptions::Weights::kOfChosen;
+  options.weights = RouterOptions::Weights::kNormalized;
   const Routed shares = RouteAll(*backend, logits, 1, options);
   EXPECT_FLOAT_EQ(shares.weights[0] + shares.weights[1], 2.0f);
   EXPECT_FLOAT_EQ(shares.weights[0] / shares.weights[1],
@@ -89,13 +89,15 @@ TEST(RouteTest, ABiasDecidesWhoIsChosenAndNotTheWeights) {
   const std::vector<float> logits = {0.5f, -0.25f, 2.0f, 1.0f};
   const std::vector<float> bias = {0.0f, 0.9f, 0.0f, -0.5f};
   for (const auto gate : {RouterOptions::Gate::kSigmoid, RouterOptions::Gate::kSoftmax}) {
-    const RouterOptions options{
-        .chosen = 2, .gate = gate, .weights = RouterOptions::Weights::kOfAll, .choice_bias = bias};
+    const RouterOptions options{.chosen = 2,
+                                .gate = gate,
+                                .weights = RouterOptions::Weights::kGateValues,
+                                .selection_bias = bias};
     const Routed routed = RouteAll(*backend, logits, 1, options);
     EXPECT_EQ(routed.experts, (std::vector<std::int32_t>{1, 2}));
     RouterOptions all = options;
     all.chosen = 4;
-    all.choice_bias = {};
+    all.selection_bias = {};
     const Routed unbiased = RouteAll(*backend, logits, 1, all);
     ASSERT_EQ(unbiased.experts, (std::vector<std::int32_t>{2, 3, 0, 1}));
     EXPECT_EQ(routed.weights[0], unbiased.weights[3]);
@@ -127,7 +129,7 @@ TEST(RouteTest, BiasesAndGroupsMustFitTheExperts) {
     std::int64_t experts;
     const char* message;
   } kCases[] = {
-      {{.choice_bias = three}, 4, "route: 3 biases for 4 experts"},
+      {{.selection_bias = three}, 4, "route: 3 biases for 4 experts"},
       {{.groups = 3}, 4, "route: 1 of 4 experts from 1 of 3 groups by their 1 best"},
       {{.groups = 2, .groups_used = 3},
        4,

@@ -1,4 +1,4 @@
-#include "support/cache_twin.h"
+#include "support/cache_reference.h"
 
 #include <algorithm>
 #include <set>
@@ -19,7 +19,7 @@ const KvShape& TestShape(int layer) {
   return kShapes[layer];
 }
 
-DType ValueType(const TwinSetup& setup, int layer) {
+DType ValueType(const ReferenceSetup& setup, int layer) {
   return TestShape(layer).v_in_k ? setup.options.k_type : setup.options.v_type;
 }
 

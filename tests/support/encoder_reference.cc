@@ -1,4 +1,4 @@
-#include "support/encoder_twin.h"
+#include "support/encoder_reference.h"
 
 #include <algorithm>
 #include <utility>
@@ -13,7 +13,7 @@ std::uint32_t TokenContent(std::uint32_t content, int i) {
 
 }  // namespace
 
-EncoderTwin::EncoderTwin(const TwinSetup& setup, int tokens)
+EncoderReference::EncoderReference(const ReferenceSetup& setup, int tokens)
     : setup_(setup),
       tokens_(tokens > 0 ? tokens : setup.options.capacity),
       outputs_(setup.options.max_sequences),
@@ -21,17 +21,17 @@ EncoderTwin::EncoderTwin(const TwinSetup& setup, int tokens)
       lengths_(setup.options.max_sequences),
       first_gone_(setup.options.max_sequences, kEndOfSequence) {}
 
-std::unique_ptr<Cache> EncoderTwin::MakeCache(ReferenceBackend& /*backend*/) {
+std::unique_ptr<Cache> EncoderReference::MakeCache(ReferenceBackend& /*backend*/) {
   auto cache = std::make_unique<EncoderCacheImpl>(EncoderOptions{tokens_});
   cache_ = cache.get();
   return cache;
 }
 
-bool EncoderTwin::Known(int sequence) const {
+bool EncoderReference::Known(int sequence) const {
   return sequence >= 0 && sequence < setup_.options.max_sequences;
 }
 
-StatusCode EncoderTwin::Prepare(const TestBatch& batch, ForwardMode /*mode*/) const {
+StatusCode EncoderReference::Prepare(const TestBatch& batch, ForwardMode /*mode*/) const {
   const std::size_t size = batch.tokens.size();
   bool good =
       size > 0 && size <= static_cast<std::size_t>(setup_.options.max_batch) && AreTrees(batch);
@@ -44,36 +44,36 @@ StatusCode EncoderTwin::Prepare(const TestBatch& batch, ForwardMode /*mode*/) co
   return good ? StatusCode::kOk : StatusCode::kInvalidArgument;
 }
 
-StatusCode EncoderTwin::CheckKeep(const std::vector<int>& last) const {
+StatusCode EncoderReference::CheckAccept(const std::vector<int>& last) const {
   return CheckChosen(drafts(), last);
 }
 
-StatusCode EncoderTwin::CheckCopy(int src, int dst, Position length) const {
+StatusCode EncoderReference::CheckCopy(int src, int dst, Position length) const {
   return Known(src) && Known(dst) && length >= 0 ? StatusCode::kOk : StatusCode::kInvalidArgument;
 }
 
-StatusCode EncoderTwin::CheckRemove(int sequence, Position begin, Position end) const {
+StatusCode EncoderReference::CheckRemove(int sequence, Position begin, Position end) const {
   return Known(sequence) && begin >= 0 && end >= begin ? StatusCode::kOk
                                                        : StatusCode::kInvalidArgument;
 }
 
 // What a token there must see is the newest output before it: the present one, or none.
-bool EncoderTwin::CanResume(int sequence, Position position) const {
+bool EncoderReference::CanResume(int sequence, Position position) const {
   if (!Known(sequence) || position < 0) return false;
   const bool sees = outputs_[sequence] != nullptr && positions_[sequence] < position;
   return sees || position <= first_gone_[sequence];
 }
 
-bool EncoderTwin::CanGoBackTo(int sequence, Position length) const {
+bool EncoderReference::CanGoBackTo(int sequence, Position length) const {
   return CanResume(sequence, length);
 }
 
-void EncoderTwin::NoteGone(int sequence) {
+void EncoderReference::NoteGone(int sequence) {
   if (outputs_[sequence] == nullptr || positions_[sequence] >= notes_[sequence]) return;
   first_gone_[sequence] = std::min(first_gone_[sequence], positions_[sequence]);
 }
 
-void EncoderTwin::Begin(const TestBatch& batch, ForwardMode mode) {
+void EncoderReference::Begin(const TestBatch& batch, ForwardMode mode) {
   EndPass();
   in_pass_ = true;
   reserving_ = mode == ForwardMode::kReserve;
@@ -100,18 +100,18 @@ void EncoderTwin::Begin(const TestBatch& batch, ForwardMode mode) {
   }
 }
 
-void EncoderTwin::EndPass() {
+void EncoderReference::EndPass() {
   in_pass_ = false;
   drafts_.clear();
 }
 
-std::vector<int> EncoderTwin::drafts() const {
+std::vector<int> EncoderReference::drafts() const {
   std::vector<int> sequences;
   for (const TestToken& draft : drafts_) sequences.push_back(draft.sequence);
   return sequences;
 }
 
-void EncoderTwin::Keep(const std::vector<int>& last) {
+void EncoderReference::Accept(const std::vector<int>& last) {
   for (const int token : last) {
     lengths_[drafts_[token].sequence] =
         std::max(lengths_[drafts_[token].sequence], drafts_[token].position + 1);
@@ -120,7 +120,7 @@ void EncoderTwin::Keep(const std::vector<int>& last) {
 }
 
 // Drafts bring no outputs.
-Status EncoderTwin::RunPass(Cache& cache, const TestBatch& batch, const ScriptStep& step) {
+Status EncoderReference::RunPass(Cache& cache, const TestBatch& batch, const ScriptStep& step) {
   if (!drafts_.empty()) return Status::Ok();
   std::set<int> put;
   for (const int index : batch.items) put.insert(batch.tokens[index].sequence);
@@ -139,8 +139,8 @@ Status EncoderTwin::RunPass(Cache& cache, const TestBatch& batch, const ScriptSt
   return Status::Ok();
 }
 
-Status EncoderTwin::PutAll(Cache& cache, int sequence, std::uint32_t content,
-                           const ScriptStep& step) {
+Status EncoderReference::PutAll(Cache& cache, int sequence, std::uint32_t content,
+                                const ScriptStep& step) {
   const int tokens = 1 + static_cast<int>(content % static_cast<unsigned>(tokens_));
   std::vector<TestToken> rows;
   for (int i = 0; i < tokens; ++i) rows.push_back({sequence, i, TokenContent(content, i)});
@@ -167,7 +167,7 @@ Status EncoderTwin::PutAll(Cache& cache, int sequence, std::uint32_t content,
   return Status::Ok();
 }
 
-void EncoderTwin::Copy(int src, int dst, Position length) {
+void EncoderReference::Copy(int src, int dst, Position length) {
   EndPass();
   const bool shares = outputs_[src] != nullptr && positions_[src] < length;
   outputs_[dst] = shares ? outputs_[src] : nullptr;
@@ -176,7 +176,7 @@ void EncoderTwin::Copy(int src, int dst, Position length) {
   lengths_[dst] = std::min(lengths_[src], length);
 }
 
-void EncoderTwin::Remove(int sequence, Position begin, Position end) {
+void EncoderReference::Remove(int sequence, Position begin, Position end) {
   EndPass();
   Position& gone = first_gone_[sequence];
   if (gone != kEndOfSequence && gone >= begin) {
@@ -194,7 +194,7 @@ void EncoderTwin::Remove(int sequence, Position begin, Position end) {
   if (length > begin) length = length > end ? length - (end - begin) : begin;
 }
 
-unsigned EncoderTwin::reached() const {
+unsigned EncoderReference::coverage() const {
   std::set<const Output*> distinct;
   int all = 0;
   for (const Shared& output : outputs_) {
@@ -202,10 +202,10 @@ unsigned EncoderTwin::reached() const {
     ++all;
     distinct.insert(output.get());
   }
-  return all > static_cast<int>(distinct.size()) ? kReachShared : 0u;
+  return all > static_cast<int>(distinct.size()) ? kCoverShared : 0u;
 }
 
-Difference EncoderTwin::Check() {
+Difference EncoderReference::Check() {
   if (Difference difference = CheckMetadata()) return difference;
   const Visibility& visible = cache_->Visible();
   if (visible.positions.size() != (in_pass_ ? batch_sequences_.size() : 0)) return "the queries";
@@ -217,7 +217,7 @@ Difference EncoderTwin::Check() {
   return {};
 }
 
-Difference EncoderTwin::CheckMetadata() const {
+Difference EncoderReference::CheckMetadata() const {
   std::set<const Output*> distinct;
   for (int s = -1; s <= setup_.options.max_sequences; ++s) {
     const bool cached = Known(s) && outputs_[s] != nullptr;
@@ -234,7 +234,7 @@ Difference EncoderTwin::CheckMetadata() const {
   return {};
 }
 
-Difference EncoderTwin::CheckQuery(std::size_t query) {
+Difference EncoderReference::CheckQuery(std::size_t query) {
   const Visibility& visible = cache_->Visible();
   const auto runs = visible.histories[visible.history_of_query[query]];
   if (visible.bidirectional.empty() || visible.bidirectional[query] == 0) return "not exempted";
@@ -259,7 +259,7 @@ Difference EncoderTwin::CheckQuery(std::size_t query) {
   return {};
 }
 
-Difference EncoderTwin::CheckLayer(int layer, const Output& output, std::int32_t first_cell) {
+Difference EncoderReference::CheckLayer(int layer, const Output& output, std::int32_t first_cell) {
   if (output.content[layer] == 0) return {};
   cache_->SetLayer(layer);
   const auto storage = cache_->Storage();
@@ -277,7 +277,7 @@ Difference EncoderTwin::CheckLayer(int layer, const Output& output, std::int32_t
   return {};
 }
 
-Difference EncoderTwin::CheckGet(int layer, int sequence, const Output* output) {
+Difference EncoderReference::CheckGet(int layer, int sequence, const Output* output) {
   cache_->SetLayer(layer);
   if (!cache_->SetSequence(SequenceId{sequence}).ok()) return "SetSequence";
   const auto history = cache_->Get();

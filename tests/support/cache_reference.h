@@ -1,11 +1,11 @@
-// The conformance kit's seam: a cache kind and its naive twin, side by side.
+// The conformance kit's seam: a cache kind and its naive reference, side by side.
 //
 // A twin makes the real cache, answers every call by definition, runs what a model does inside a
 // pass on both, and compares all that can be seen. CacheDriver (cache_driver.h) runs scripts
-// over any twin; script_random.h makes them up and shrinks those that fail.
+// over any reference; script_random.h makes them up and shrinks those that fail.
 //
-// To check a kind of your own, write its twin: causal_twin.h is the longest there is,
-// encoder_twin.h a short one, examples/custom_kind a whole program. To check a backend of your
+// To check a kind of your own, write its twin: causal_reference.h is the longest there is,
+// encoder_reference.h a short one, examples/custom_kind a whole program. To check a backend of your
 // own, give the driver that instead of the reference one.
 //
 // Thread safety: none.
@@ -27,22 +27,22 @@ namespace kvcache::testing {
 // The first difference found, or nothing.
 using Difference = std::optional<std::string>;
 
-// What is common to the twins of one driver.
-struct TwinSetup {
+// What is common to the references of one driver.
+struct ReferenceSetup {
   CacheOptions options;
   CacheConfig config;
 };
 
-class CacheTwin {
+class CacheReference {
  public:
-  virtual ~CacheTwin() = default;
+  virtual ~CacheReference() = default;
 
   // The real cache, not yet configured. The twin keeps a pointer; the caller owns it. Once.
   virtual std::unique_ptr<Cache> MakeCache(ReferenceBackend& backend) = 0;
 
   // --- by definition: the code that each call must return; nothing changes
   virtual StatusCode Prepare(const TestBatch& batch, ForwardMode mode) const = 0;
-  virtual StatusCode CheckKeep(const std::vector<int>& last) const = 0;
+  virtual StatusCode CheckAccept(const std::vector<int>& last) const = 0;
   virtual StatusCode CheckCopy(int src, int dst, Position length) const = 0;
   virtual StatusCode CheckRemove(int sequence, Position begin, Position end) const = 0;
   virtual bool CanResume(int sequence, Position position) const = 0;
@@ -53,7 +53,7 @@ class CacheTwin {
   // --- the calls themselves, on the naive one alone. REQUIRES: the check said kOk.
   virtual void Begin(const TestBatch& batch, ForwardMode mode) = 0;
   virtual void SetNonCausal(const std::vector<int>& queries) = 0;
-  virtual void Keep(const std::vector<int>& last) = 0;
+  virtual void Accept(const std::vector<int>& last) = 0;
   virtual void Copy(int src, int dst, Position length) = 0;
   virtual void Remove(int sequence, Position begin, Position end) = 0;
   virtual void PrepareRestore(int sequence, Position length) = 0;  // what the real one chose
@@ -72,26 +72,26 @@ class CacheTwin {
   virtual std::vector<int> drafts() const = 0;
   // What scripts ought to reach: shared tokens, a full cache, tokens that were let go of, restored
   // states, whatever matters to the kind. Bits; see Reach.
-  virtual unsigned reached() const = 0;
+  virtual unsigned coverage() const = 0;
   // Does a pass need as many tokens of each sequence, side by side?
   virtual bool wants_even_batches() const { return false; }
 };
 
-// Bits of CacheTwin::reached.
-enum Reach : unsigned {
-  kReachShared = 1,    // some token is seen by two sequences
-  kReachFull = 2,      // no cell is free
-  kReachEvicted = 4,   // a sequence's first tokens are gone
-  kReachRestored = 8,  // a state was restored
-  kReachTorn = 16,     // a pass broke off
-  kReachForked = 32,   // two drafts follow the same token
+// Bits of CacheReference::reached.
+enum Coverage : unsigned {
+  kCoverShared = 1,    // some token is seen by two sequences
+  kCoverFull = 2,      // no cell is free
+  kCoverEvicted = 4,   // a sequence's first tokens are gone
+  kCoverRestored = 8,  // a state was restored
+  kCoverTorn = 16,     // a pass broke off
+  kCoverForked = 32,   // two drafts follow the same token
 };
 
 // The layers that every twin writes, and their shapes. The last one has V in K.
 inline constexpr int kTestLayers = 3;
 const KvShape& TestShape(int layer);
 // The type that the layer's values are kept in: that of K where they are in K.
-DType ValueType(const TwinSetup& setup, int layer);
+DType ValueType(const ReferenceSetup& setup, int layer);
 // Is the layer among those that the step puts?
 bool Chosen(const ScriptStep& step, int layer);
 

@@ -1,4 +1,4 @@
-// The encoder cache and its naive twin.
+// The encoder cache and its naive reference.
 //
 // The naive one is a map from sequence to output. An output is put for each sequence with an item
 // in the batch, and for those whose first token is position 0.
@@ -14,24 +14,24 @@
 #include <vector>
 
 #include "cache/encoder_cache_impl.h"
-#include "support/cache_twin.h"
+#include "support/cache_reference.h"
 
 namespace kvcache::testing {
 
-class EncoderTwin : public CacheTwin {
+class EncoderReference : public CacheReference {
  public:
-  EncoderTwin(const TwinSetup& setup, int tokens);
+  EncoderReference(const ReferenceSetup& setup, int tokens);
 
   std::unique_ptr<Cache> MakeCache(ReferenceBackend& backend) override;
   StatusCode Prepare(const TestBatch& batch, ForwardMode mode) const override;
-  StatusCode CheckKeep(const std::vector<int>& last) const override;
+  StatusCode CheckAccept(const std::vector<int>& last) const override;
   StatusCode CheckCopy(int src, int dst, Position length) const override;
   StatusCode CheckRemove(int sequence, Position begin, Position end) const override;
   bool CanResume(int sequence, Position position) const override;
   bool CanGoBackTo(int sequence, Position length) const override;
   void Begin(const TestBatch& batch, ForwardMode mode) override;
   void SetNonCausal(const std::vector<int>& /*queries*/) override {}
-  void Keep(const std::vector<int>& last) override;
+  void Accept(const std::vector<int>& last) override;
   void Copy(int src, int dst, Position length) override;
   void Remove(int sequence, Position begin, Position end) override;
   void PrepareRestore(int /*sequence*/, Position /*length*/) override {}
@@ -40,7 +40,7 @@ class EncoderTwin : public CacheTwin {
   Difference Check() override;
   Position length(int sequence) const override { return lengths_[sequence]; }
   std::vector<int> drafts() const override;
-  unsigned reached() const override;
+  unsigned coverage() const override;
 
  private:
   struct Output {
@@ -58,7 +58,7 @@ class EncoderTwin : public CacheTwin {
   Difference CheckLayer(int layer, const Output& output, std::int32_t first_cell);
   Difference CheckGet(int layer, int sequence, const Output* output);
 
-  TwinSetup setup_;
+  ReferenceSetup setup_;
   int tokens_;
   EncoderCacheImpl* cache_ = nullptr;
   std::vector<Shared> outputs_;  // [sequences]; null: none

@@ -1,4 +1,4 @@
-#include "support/recurrent_twin.h"
+#include "support/recurrent_reference.h"
 
 #include <algorithm>
 #include <array>
@@ -13,40 +13,41 @@ namespace {
 
 constexpr std::array<int, 2> kRecurrentLayers = {1, 4};
 
-std::array<std::int64_t, 2> DimsOf(const RecurrentTwinOptions& options, int sort) {
-  if (sort == 0) return {options.conv_dim, options.conv_channels};
+std::array<std::int64_t, 2> DimsOf(const RecurrentReferenceOptions& options, int kind) {
+  if (kind == 0) return {options.conv_dim, options.conv_channels};
   return {options.state_size / 4, 4};
 }
 
-std::vector<float> ValuesOf(std::uint32_t state, int layer, int sort, std::int64_t values) {
+std::vector<float> ValuesOf(std::uint32_t state, int layer, int kind, std::int64_t values) {
   if (state == 0) return std::vector<float>(values, 0.0f);
-  return StateContent(state, layer, sort, values);
+  return StateContent(state, layer, kind, values);
 }
 
 }  // namespace
 
-std::string ToText(const RecurrentTwinOptions& options) {
+std::string ToText(const RecurrentReferenceOptions& options) {
   std::ostringstream out;
   out << "recurrent: conv " << options.conv_dim << "x" << options.conv_channels << ", state "
-      << options.state_size << ", states " << options.states << ", " << options.checkpoints.count
-      << " checkpoints " << options.checkpoints.spacing << " apart from "
-      << options.checkpoints.minimum << ", over " << ToText(options.attention);
+      << options.state_size << ", states " << options.max_states << ", "
+      << options.checkpoints.count << " checkpoints " << options.checkpoints.spacing
+      << " apart from " << options.checkpoints.minimum << ", over " << ToText(options.attention);
   return out.str();
 }
 
-RecurrentTwin::RecurrentTwin(const TwinSetup& setup, const RecurrentTwinOptions& recurrent)
+RecurrentReference::RecurrentReference(const ReferenceSetup& setup,
+                                       const RecurrentReferenceOptions& recurrent)
     : setup_(setup),
       recurrent_(recurrent),
       attention_(setup, recurrent.attention),
       sequences_(setup.options.max_sequences) {}
 
-std::unique_ptr<Cache> RecurrentTwin::MakeCache(ReferenceBackend& backend) {
+std::unique_ptr<Cache> RecurrentReference::MakeCache(ReferenceBackend& backend) {
   RecurrentOptions options;
   options.layers.assign(kRecurrentLayers.begin(), kRecurrentLayers.end());
   options.conv_dim = recurrent_.conv_dim;
   options.conv_channels = recurrent_.conv_channels;
   options.state_size = recurrent_.state_size;
-  options.states = recurrent_.states;
+  options.max_states = recurrent_.max_states;
   options.checkpoints = recurrent_.checkpoints;
   options.attention = attention_.Options(backend);
   auto cache = std::make_unique<RecurrentCacheImpl>(std::move(options));
@@ -55,12 +56,13 @@ std::unique_ptr<Cache> RecurrentTwin::MakeCache(ReferenceBackend& backend) {
   return cache;
 }
 
-std::int64_t RecurrentTwin::values(int sort) const {
-  const auto dims = DimsOf(recurrent_, sort);
+std::int64_t RecurrentReference::values(int kind) const {
+  const auto dims = DimsOf(recurrent_, kind);
   return dims[0] * dims[1];
 }
 
-std::vector<RecurrentTwin::Member> RecurrentTwin::MembersOf(const TestBatch& batch) const {
+std::vector<RecurrentReference::Member> RecurrentReference::MembersOf(
+    const TestBatch& batch) const {
   std::vector<Member> members;
   for (const TestToken& token : batch.tokens) {
     if (members.empty() || members.back().sequence != token.sequence) {
@@ -72,13 +74,13 @@ std::vector<RecurrentTwin::Member> RecurrentTwin::MembersOf(const TestBatch& bat
   return members;
 }
 
-StatusCode RecurrentTwin::Prepare(const TestBatch& batch, ForwardMode mode) const {
+StatusCode RecurrentReference::Prepare(const TestBatch& batch, ForwardMode mode) const {
   if (!batch.parents.empty()) return StatusCode::kUnsupported;
   const StatusCode code = attention_.Prepare(batch, mode);
   return code == StatusCode::kOk ? PrepareStates(batch, mode) : code;
 }
 
-StatusCode RecurrentTwin::PrepareStates(const TestBatch& batch, ForwardMode mode) const {
+StatusCode RecurrentReference::PrepareStates(const TestBatch& batch, ForwardMode mode) const {
   std::vector<std::vector<Position>> positions(sequences_.size());
   for (const TestToken& token : batch.tokens) positions[token.sequence].push_back(token.position);
   const std::vector<Member> members = MembersOf(batch);
@@ -104,13 +106,14 @@ StatusCode RecurrentTwin::PrepareStates(const TestBatch& batch, ForwardMode mode
     const bool other = batch_sequences.count(static_cast<int>(s)) == 0;
     if (other && live.has_value() && live->state != 0) states.insert(live->state);
   }
-  const std::size_t most =
-      recurrent_.states > 0 ? static_cast<std::size_t>(recurrent_.states) : sequences_.size();
+  const std::size_t most = recurrent_.max_states > 0
+                               ? static_cast<std::size_t>(recurrent_.max_states)
+                               : sequences_.size();
   const bool full = mode == ForwardMode::kCompute && states.size() + members.size() > most;
   return full ? StatusCode::kCacheFull : StatusCode::kOk;
 }
 
-void RecurrentTwin::Begin(const TestBatch& batch, ForwardMode mode) {
+void RecurrentReference::Begin(const TestBatch& batch, ForwardMode mode) {
   EndPass();
   attention_.Begin(batch, mode);
   members_ = MembersOf(batch);
@@ -123,7 +126,7 @@ void RecurrentTwin::Begin(const TestBatch& batch, ForwardMode mode) {
   }
 }
 
-Status RecurrentTwin::RunPass(Cache& cache, const TestBatch& batch, const ScriptStep& step) {
+Status RecurrentReference::RunPass(Cache& cache, const TestBatch& batch, const ScriptStep& step) {
   const bool states_first = batch.tokens.front().content % 2 == 0;
   if (!states_first) KVCACHE_RETURN_IF_ERROR(attention_.RunPass(cache, batch, step));
   RecurrentCache& states = *cache.Recurrent();
@@ -131,10 +134,10 @@ Status RecurrentTwin::RunPass(Cache& cache, const TestBatch& batch, const Script
   for (std::size_t i = 0; i < kRecurrentLayers.size(); ++i) {
     all = all && Chosen(step, static_cast<int>(i));
     if (!Chosen(step, static_cast<int>(i))) continue;
-    for (const int sort : {kConv, kState}) {
-      if (values(sort) == 0) continue;
-      KVCACHE_RETURN_IF_ERROR(reserving_ ? RunReserve(states, kRecurrentLayers[i], sort)
-                                         : RunLayer(states, kRecurrentLayers[i], sort));
+    for (const int kind : {kConv, kState}) {
+      if (values(kind) == 0) continue;
+      KVCACHE_RETURN_IF_ERROR(reserving_ ? RunReserve(states, kRecurrentLayers[i], kind)
+                                         : RunLayer(states, kRecurrentLayers[i], kind));
     }
   }
   if (all && !reserving_) Commit();
@@ -142,8 +145,8 @@ Status RecurrentTwin::RunPass(Cache& cache, const TestBatch& batch, const Script
   return Status::Ok();
 }
 
-void RecurrentTwin::CompareStates(const TensorView& view, int layer, int sort) {
-  const auto dims = DimsOf(recurrent_, sort);
+void RecurrentReference::CompareStates(const TensorView& view, int layer, int kind) {
+  const auto dims = DimsOf(recurrent_, kind);
   if (view.dims[0] != dims[0] || view.dims[1] != dims[1] ||
       view.dims[2] != static_cast<std::int64_t>(members_.size()) || view.dims[3] != 1) {
     seen_ = "a state's shape";
@@ -151,7 +154,7 @@ void RecurrentTwin::CompareStates(const TensorView& view, int layer, int sort) {
   }
   for (std::size_t i = 0; i < members_.size(); ++i) {
     const std::uint32_t state = reserving_ ? 0 : members_[i].from.state;
-    const std::vector<float> expected = ValuesOf(state, layer, sort, values(sort));
+    const std::vector<float> expected = ValuesOf(state, layer, kind, values(kind));
     const auto* row = reinterpret_cast<const float*>(view.data + static_cast<std::int64_t>(i) *
                                                                      view.stride_bytes[2]);
     if (!std::equal(expected.begin(), expected.end(), row)) {
@@ -161,47 +164,47 @@ void RecurrentTwin::CompareStates(const TensorView& view, int layer, int sort) {
   }
 }
 
-Status RecurrentTwin::RunLayer(RecurrentCache& cache, int layer, int sort) {
-  const auto dims = DimsOf(recurrent_, sort);
-  KVCACHE_ASSIGN_OR_RETURN(const TensorView state, sort == kConv
+Status RecurrentReference::RunLayer(RecurrentCache& cache, int layer, int kind) {
+  const auto dims = DimsOf(recurrent_, kind);
+  KVCACHE_ASSIGN_OR_RETURN(const TensorView state, kind == kConv
                                                        ? cache.ConvState(layer)
                                                        : cache.RecurrentState(layer, dims));
-  CompareStates(state, layer, sort);
-  return Advance(cache, layer, sort);
+  CompareStates(state, layer, kind);
+  return Advance(cache, layer, kind);
 }
 
-Status RecurrentTwin::RunReserve(RecurrentCache& cache, int layer, int sort) {
-  const auto dims = DimsOf(recurrent_, sort);
-  KVCACHE_ASSIGN_OR_RETURN(const TensorView state, sort == kConv
+Status RecurrentReference::RunReserve(RecurrentCache& cache, int layer, int kind) {
+  const auto dims = DimsOf(recurrent_, kind);
+  KVCACHE_ASSIGN_OR_RETURN(const TensorView state, kind == kConv
                                                        ? cache.ConvState(layer)
                                                        : cache.RecurrentState(layer, dims));
-  CompareStates(state, layer, sort);
-  KVCACHE_ASSIGN_OR_RETURN(const TensorView next, sort == kConv
+  CompareStates(state, layer, kind);
+  KVCACHE_ASSIGN_OR_RETURN(const TensorView next, kind == kConv
                                                       ? cache.NextConvState(layer)
                                                       : cache.NextRecurrentState(layer, dims));
   std::fill_n(next.as<float>(), next.elements(), 7.0f);
-  return sort == kConv ? cache.UpdateConvState(layer, next)
+  return kind == kConv ? cache.UpdateConvState(layer, next)
                        : cache.UpdateRecurrentState(layer, next);
 }
 
 // One of three ways to hand the next states in: where the cache wants them, as rows of f32, and
 // as rows of f16.
-Status RecurrentTwin::Advance(RecurrentCache& cache, int layer, int sort) {
-  const auto dims = DimsOf(recurrent_, sort);
-  const std::int64_t size = values(sort);
+Status RecurrentReference::Advance(RecurrentCache& cache, int layer, int kind) {
+  const auto dims = DimsOf(recurrent_, kind);
+  const std::int64_t size = values(kind);
   const auto update = [&](const TensorView& view) {
-    return sort == kConv ? cache.UpdateConvState(layer, view)
+    return kind == kConv ? cache.UpdateConvState(layer, view)
                          : cache.UpdateRecurrentState(layer, view);
   };
   const auto count = static_cast<std::int64_t>(members_.size());
   std::vector<float> rows;
   for (const Member& member : members_) {
-    const std::vector<float> row = ValuesOf(member.to.state, layer, sort, size);
+    const std::vector<float> row = ValuesOf(member.to.state, layer, kind, size);
     rows.insert(rows.end(), row.begin(), row.end());
   }
   const std::uint32_t way = members_.front().to.state / 2 % 3;
   if (way == 0) {
-    KVCACHE_ASSIGN_OR_RETURN(const TensorView next, sort == kConv
+    KVCACHE_ASSIGN_OR_RETURN(const TensorView next, kind == kConv
                                                         ? cache.NextConvState(layer)
                                                         : cache.NextRecurrentState(layer, dims));
     for (std::int64_t i = 0; i < count; ++i) {
@@ -216,7 +219,7 @@ Status RecurrentTwin::Advance(RecurrentCache& cache, int layer, int sort) {
   return update(TensorView::Dense(halves.data(), DType::kF16, dims[0], dims[1], count));
 }
 
-void RecurrentTwin::Commit() {
+void RecurrentReference::Commit() {
   const auto& [count, spacing, minimum] = recurrent_.checkpoints;
   for (const Member& member : members_) {
     Sequence& sequence = sequences_[member.sequence];
@@ -232,14 +235,14 @@ void RecurrentTwin::Commit() {
   members_.clear();  // a pass that counts leaves nothing to take back
 }
 
-void RecurrentTwin::EndPass() {
+void RecurrentReference::EndPass() {
   torn_ = torn_ || (in_pass_ && !reserving_ && !members_.empty());
   attention_.EndPass();
   members_.clear();
   in_pass_ = false;
 }
 
-std::vector<RecurrentTwin::Point> RecurrentTwin::PointsOf(int sequence) const {
+std::vector<RecurrentReference::Point> RecurrentReference::PointsOf(int sequence) const {
   const Sequence& s = sequences_[sequence];
   std::vector<Point> points = s.checkpoints;
   if (s.live.has_value()) points.push_back(*s.live);
@@ -247,13 +250,13 @@ std::vector<RecurrentTwin::Point> RecurrentTwin::PointsOf(int sequence) const {
   return points;
 }
 
-StatusCode RecurrentTwin::CheckCopy(int src, int dst, Position length) const {
+StatusCode RecurrentReference::CheckCopy(int src, int dst, Position length) const {
   const StatusCode code = attention_.CheckCopy(src, dst, length);
   if (code != StatusCode::kOk || src != dst) return code;
   return CheckRemove(src, length, kEndOfSequence);
 }
 
-void RecurrentTwin::Copy(int src, int dst, Position length) {
+void RecurrentReference::Copy(int src, int dst, Position length) {
   if (src == dst) return Remove(src, length, kEndOfSequence);
   EndPass();
   attention_.Copy(src, dst, length);
@@ -272,7 +275,7 @@ void RecurrentTwin::Copy(int src, int dst, Position length) {
   sequences_[dst] = std::move(target);
 }
 
-bool RecurrentTwin::CanResume(int sequence, Position position) const {
+bool RecurrentReference::CanResume(int sequence, Position position) const {
   if (!attention_.CanResume(sequence, position)) return false;
   if (position == 0) return true;
   const std::vector<Point> points = PointsOf(sequence);
@@ -281,23 +284,23 @@ bool RecurrentTwin::CanResume(int sequence, Position position) const {
   });
 }
 
-bool RecurrentTwin::CanGoBackTo(int sequence, Position length) const {
+bool RecurrentReference::CanGoBackTo(int sequence, Position length) const {
   const std::vector<Point> points = PointsOf(sequence);
   return attention_.CanResume(sequence, length) &&
          std::any_of(points.begin(), points.end(),
                      [&](const Point& point) { return point.tokens == length; });
 }
 
-void RecurrentTwin::PrepareRestore(int sequence, Position length) {
+void RecurrentReference::PrepareRestore(int sequence, Position length) {
   sequences_[sequence].prepared = length;
 }
 
-bool RecurrentTwin::Truncates(int sequence, Position end) const {
+bool RecurrentReference::Truncates(int sequence, Position end) const {
   const std::optional<Point>& live = sequences_[sequence].live;
   return end >= length(sequence) && (!live.has_value() || end >= live->tokens);
 }
 
-StatusCode RecurrentTwin::CheckRemove(int sequence, Position begin, Position end) const {
+StatusCode RecurrentReference::CheckRemove(int sequence, Position begin, Position end) const {
   const StatusCode code = attention_.CheckRemove(sequence, begin, end);
   if (code != StatusCode::kOk || begin == 0 || !Truncates(sequence, end)) return code;
   const Sequence& s = sequences_[sequence];
@@ -305,7 +308,7 @@ StatusCode RecurrentTwin::CheckRemove(int sequence, Position begin, Position end
   return begin >= tokens || s.prepared == begin ? StatusCode::kOk : StatusCode::kUnsupported;
 }
 
-void RecurrentTwin::Remove(int sequence, Position begin, Position end) {
+void RecurrentReference::Remove(int sequence, Position begin, Position end) {
   const bool truncates = Truncates(sequence, end);
   EndPass();
   attention_.Remove(sequence, begin, end);
@@ -337,11 +340,11 @@ void RecurrentTwin::Remove(int sequence, Position begin, Position end) {
   s.prepared.reset();
 }
 
-unsigned RecurrentTwin::reached() const {
-  return attention_.reached() | (restored_ ? kReachRestored : 0u) | (torn_ ? kReachTorn : 0u);
+unsigned RecurrentReference::coverage() const {
+  return attention_.coverage() | (restored_ ? kCoverRestored : 0u) | (torn_ ? kCoverTorn : 0u);
 }
 
-Difference RecurrentTwin::Check() {
+Difference RecurrentReference::Check() {
   if (seen_.has_value()) return seen_;
   if (Difference difference = attention_.Check()) return difference;
   for (int s = 0; s < setup_.options.max_sequences; ++s) {
@@ -350,7 +353,7 @@ Difference RecurrentTwin::Check() {
   return CheckTable();
 }
 
-Difference RecurrentTwin::CheckPoints(int sequence) const {
+Difference RecurrentReference::CheckPoints(int sequence) const {
   const StateTable& table = cache_->states();
   const SequenceId id{sequence};
   const auto same = [](const StatePoint& real, const std::optional<Point>& naive) {
@@ -369,7 +372,7 @@ Difference RecurrentTwin::CheckPoints(int sequence) const {
 }
 
 // Compares the reference counts with the references that exist; equal states share one cell.
-Difference RecurrentTwin::CheckTable() const {
+Difference RecurrentReference::CheckTable() const {
   const StateTable& table = cache_->states();
   std::vector<std::int32_t> ref_counts(table.cells().size(), 0);
   ++ref_counts[StateStore::kZeros];

@@ -1,4 +1,4 @@
-// The causal cache and its naive twin: full, windowed, with extra memory, chunked.
+// The causal cache and its reference model: full, windowed, with extra memory, chunked.
 //
 // Compared: each sequence's positions, and its bytes in each layer; which tokens share a cell;
 // what each query sees, in closed form and through views with a mask; the cell table's
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "kvcache/causal_cache.h"
-#include "support/cache_twin.h"
+#include "support/cache_reference.h"
 #include "support/naive_causal.h"
 
 namespace kvcache {
@@ -21,28 +21,28 @@ class CausalCache;
 
 namespace kvcache::testing {
 
-struct CausalTwinOptions {
+struct CausalReferenceOptions {
   bool can_shift = true;
   int window = 0;
   int retained_tokens = 0;
   int chunk = 0;
 };
-std::string ToText(const CausalTwinOptions& options);
+std::string ToText(const CausalReferenceOptions& options);
 
-class CausalTwin : public CacheTwin {
+class CausalReference : public CacheReference {
  public:
-  CausalTwin(const TwinSetup& setup, const CausalTwinOptions& causal);
+  CausalReference(const ReferenceSetup& setup, const CausalReferenceOptions& causal);
 
   std::unique_ptr<Cache> MakeCache(ReferenceBackend& backend) override;
   StatusCode Prepare(const TestBatch& batch, ForwardMode mode) const override;
-  StatusCode CheckKeep(const std::vector<int>& last) const override;
+  StatusCode CheckAccept(const std::vector<int>& last) const override;
   StatusCode CheckCopy(int src, int dst, Position length) const override;
   StatusCode CheckRemove(int sequence, Position begin, Position end) const override;
   bool CanResume(int sequence, Position position) const override;
   bool CanGoBackTo(int sequence, Position length) const override;
   void Begin(const TestBatch& batch, ForwardMode mode) override;
   void SetNonCausal(const std::vector<int>& queries) override { naive_.SetNonCausal(queries); }
-  void Keep(const std::vector<int>& last) override { naive_.Keep(last); }
+  void Accept(const std::vector<int>& last) override { naive_.Accept(last); }
   void Copy(int src, int dst, Position length) override;
   void Remove(int sequence, Position begin, Position end) override;
   void PrepareRestore(int /*sequence*/, Position /*length*/) override {}
@@ -51,9 +51,10 @@ class CausalTwin : public CacheTwin {
   Difference Check() override;
   Position length(int sequence) const override { return naive_.length(sequence); }
   std::vector<int> drafts() const override { return naive_.drafts(); }
-  unsigned reached() const override;
+  unsigned coverage() const override;
 
-  // For twins of kinds that contain a causal cache: its options, and to look at `cache` instead.
+  // For references of kinds that contain a causal cache: its options, and to look at `cache`
+  // instead.
   CausalOptions Options(ReferenceBackend& backend) const;
   void LookAt(CausalCache& cache) { cache_ = &cache; }
 
@@ -66,16 +67,16 @@ class CausalTwin : public CacheTwin {
   Difference CheckSequences();
   Difference CheckBytes(const LayerKv& storage, int layer, std::int32_t cell,
                         const NaiveToken& token) const;
-  Difference CheckMemory() const;
+  Difference CheckRetained() const;
   Difference CheckPass();
   Difference CheckClosedForm() const;
   Difference CheckViews(int layer);
   std::vector<std::int32_t> DraftCells() const;
   std::vector<std::int32_t> ExpectedCells(const NaiveCausal::Query& query) const;
 
-  TwinSetup setup_;
-  CausalTwinOptions causal_;
-  std::int32_t memory_ = 0;  // as the contract computes it; 0: everything
+  ReferenceSetup setup_;
+  CausalReferenceOptions causal_;
+  std::int32_t retained_tokens_ = 0;  // as the contract computes it; 0: everything
   std::int64_t cells_ = 0;
   NaiveCausal naive_;
   CausalCache* cache_ = nullptr;

@@ -1,4 +1,4 @@
-// A wrapper of several caches, and their naive twins side by side.
+// A wrapper of several caches, and their reference models side by side.
 //
 // By definition: every call goes to all, and happens in all or in none.
 //
@@ -9,24 +9,25 @@
 #include <utility>
 #include <vector>
 
-#include "support/cache_twin.h"
+#include "support/cache_reference.h"
 
 namespace kvcache::testing {
 
-class WrapperTwin : public CacheTwin {
+class WrapperReference : public CacheReference {
  public:
-  explicit WrapperTwin(std::vector<std::unique_ptr<CacheTwin>> twins) : twins_(std::move(twins)) {}
+  explicit WrapperReference(std::vector<std::unique_ptr<CacheReference>> references)
+      : references_(std::move(references)) {}
 
   std::unique_ptr<Cache> MakeCache(ReferenceBackend& backend) override;
   StatusCode Prepare(const TestBatch& batch, ForwardMode mode) const override;
-  StatusCode CheckKeep(const std::vector<int>& last) const override;
+  StatusCode CheckAccept(const std::vector<int>& last) const override;
   StatusCode CheckCopy(int src, int dst, Position length) const override;
   StatusCode CheckRemove(int sequence, Position begin, Position end) const override;
   bool CanResume(int sequence, Position position) const override;
   bool CanGoBackTo(int sequence, Position length) const override;
   void Begin(const TestBatch& batch, ForwardMode mode) override;
   void SetNonCausal(const std::vector<int>& queries) override;
-  void Keep(const std::vector<int>& last) override;
+  void Accept(const std::vector<int>& last) override;
   void Copy(int src, int dst, Position length) override;
   void Remove(int sequence, Position begin, Position end) override;
   void PrepareRestore(int sequence, Position length) override;
@@ -34,20 +35,20 @@ class WrapperTwin : public CacheTwin {
   Status RunPass(Cache& cache, const TestBatch& batch, const ScriptStep& step) override;
   Difference Check() override;
   Position length(int sequence) const override;
-  std::vector<int> drafts() const override { return twins_.front()->drafts(); }
-  unsigned reached() const override;
+  std::vector<int> drafts() const override { return references_.front()->drafts(); }
+  unsigned coverage() const override;
   bool wants_even_batches() const override;
 
  private:
   template <typename Call>
   StatusCode FirstError(const Call& call) const {
-    for (const auto& twin : twins_) {
-      if (const StatusCode code = call(*twin); code != StatusCode::kOk) return code;
+    for (const auto& reference : references_) {
+      if (const StatusCode code = call(*reference); code != StatusCode::kOk) return code;
     }
     return StatusCode::kOk;
   }
 
-  std::vector<std::unique_ptr<CacheTwin>> twins_;
+  std::vector<std::unique_ptr<CacheReference>> references_;
   std::vector<Cache*> caches_;
   Cache* cache_ = nullptr;
 };

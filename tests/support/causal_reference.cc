@@ -1,4 +1,4 @@
-#include "support/causal_twin.h"
+#include "support/causal_reference.h"
 
 #include <algorithm>
 #include <map>
@@ -26,10 +26,10 @@ RopeParams RopeOf(int layer) {
 }
 
 // Turned as the cache's shift function turns it, head by head.
-void TurnContent(int layer, DType type, Position offset, NaiveContent& content) {
+void RotateContent(int layer, DType type, Position offset, NaiveContent& content) {
   const int dim = TestShape(layer).k_dim;
   for (int head = 0; head < TestShape(layer).kv_heads; ++head) {
-    TurnKey(std::span(content.key).subspan(head * dim, dim), offset, RopeOf(layer));
+    RotateKey(std::span(content.key).subspan(head * dim, dim), offset, RopeOf(layer));
   }
   content.key = RoundedAll(type, std::move(content.key));
 }
@@ -41,30 +41,31 @@ std::int64_t RoundUpTo(std::int64_t value, std::int64_t multiple) {
 // The words of kvcache/kv.h.
 bool Visible(const Visibility& visible, std::size_t query, Position position) {
   const Position own = visible.positions[query];
-  const bool exempt = !visible.bidirectional.empty() && visible.bidirectional[query] != 0;
-  return (exempt || position <= own) && (visible.window == 0 || position > own - visible.window) &&
+  const bool bidirectional = !visible.bidirectional.empty() && visible.bidirectional[query] != 0;
+  return (bidirectional || position <= own) &&
+         (visible.window == 0 || position > own - visible.window) &&
          (visible.chunk == 0 || position >= own - own % visible.chunk);
 }
 
 // The words of the contract.
-std::int32_t MemoryOf(const CacheOptions& options, const CausalTwinOptions& causal) {
+std::int32_t RetainedTokens(const CacheOptions& options, const CausalReferenceOptions& causal) {
   if (causal.window == 0) return 0;
-  int memory = causal.retained_tokens == 0 ? causal.window : causal.retained_tokens;
-  if (options.max_sequences > 1) memory = std::max(memory, causal.window + 1);
-  return memory >= options.capacity ? 0 : memory;
+  int retained = causal.retained_tokens == 0 ? causal.window : causal.retained_tokens;
+  if (options.max_sequences > 1) retained = std::max(retained, causal.window + 1);
+  return retained >= options.capacity ? 0 : retained;
 }
 
-std::int64_t CellsOf(const TwinSetup& setup, std::int32_t memory) {
+std::int64_t CellsOf(const ReferenceSetup& setup, std::int32_t retained) {
   const CacheOptions& options = setup.options;
-  const std::int64_t cells = memory == 0
-                                 ? std::int64_t{options.max_sequences} * options.capacity
-                                 : std::int64_t{options.max_sequences} * memory + options.max_batch;
+  const std::int64_t sequences = options.max_sequences;
+  const std::int64_t cells =
+      retained == 0 ? sequences * options.capacity : sequences * retained + options.max_batch;
   return RoundUpTo(cells, setup.config.cell_padding);
 }
 
 }  // namespace
 
-std::string ToText(const CausalTwinOptions& options) {
+std::string ToText(const CausalReferenceOptions& options) {
   std::ostringstream out;
   out << "causal";
   if (options.window > 0) out << ", window " << options.window;
@@ -74,21 +75,21 @@ std::string ToText(const CausalTwinOptions& options) {
   return out.str();
 }
 
-CausalTwin::CausalTwin(const TwinSetup& setup, const CausalTwinOptions& causal)
+CausalReference::CausalReference(const ReferenceSetup& setup, const CausalReferenceOptions& causal)
     : setup_(setup),
       causal_(causal),
-      memory_(MemoryOf(setup.options, causal)),
-      cells_(CellsOf(setup, memory_)),
+      retained_tokens_(RetainedTokens(setup.options, causal)),
+      cells_(CellsOf(setup, retained_tokens_)),
       naive_({.sequences = setup.options.max_sequences,
               .cells = cells_,
               .max_batch = setup.options.max_batch,
               .layers = kTestLayers,
               .can_shift = causal.can_shift,
               .window = causal.window,
-              .memory = memory_,
+              .retained_tokens = retained_tokens_,
               .chunk = causal.chunk}) {}
 
-CausalOptions CausalTwin::Options(ReferenceBackend& backend) const {
+CausalOptions CausalReference::Options(ReferenceBackend& backend) const {
   CausalOptions options{
       .window = causal_.window, .retained_tokens = causal_.retained_tokens, .chunk = causal_.chunk};
   if (causal_.can_shift) {
@@ -100,13 +101,13 @@ CausalOptions CausalTwin::Options(ReferenceBackend& backend) const {
   return options;
 }
 
-std::unique_ptr<Cache> CausalTwin::MakeCache(ReferenceBackend& backend) {
+std::unique_ptr<Cache> CausalReference::MakeCache(ReferenceBackend& backend) {
   auto cache = std::make_unique<CausalCache>(Options(backend));
   cache_ = cache.get();
   return cache;
 }
 
-StatusCode CausalTwin::Prepare(const TestBatch& batch, ForwardMode mode) const {
+StatusCode CausalReference::Prepare(const TestBatch& batch, ForwardMode mode) const {
   const StatusCode code = naive_.Prepare(batch, mode);
   if (code == StatusCode::kInvalidArgument) return code;
   for (const int index : batch.items) {
@@ -117,48 +118,48 @@ StatusCode CausalTwin::Prepare(const TestBatch& batch, ForwardMode mode) const {
   return code;
 }
 
-StatusCode CausalTwin::CheckKeep(const std::vector<int>& last) const {
+StatusCode CausalReference::CheckAccept(const std::vector<int>& last) const {
   return CheckChosen(naive_.drafts(), last);
 }
 
-StatusCode CausalTwin::CheckCopy(int src, int dst, Position length) const {
+StatusCode CausalReference::CheckCopy(int src, int dst, Position length) const {
   return naive_.CheckCopy(src, dst, length);
 }
 
-StatusCode CausalTwin::CheckRemove(int sequence, Position begin, Position end) const {
+StatusCode CausalReference::CheckRemove(int sequence, Position begin, Position end) const {
   return naive_.CheckRemove(sequence, begin, end);
 }
 
-bool CausalTwin::CanResume(int sequence, Position position) const {
+bool CausalReference::CanResume(int sequence, Position position) const {
   return naive_.CanResume(sequence, position);
 }
 
-bool CausalTwin::CanGoBackTo(int sequence, Position length) const {
+bool CausalReference::CanGoBackTo(int sequence, Position length) const {
   return naive_.CanResume(sequence, length);
 }
 
-void CausalTwin::Begin(const TestBatch& batch, ForwardMode mode) {
+void CausalReference::Begin(const TestBatch& batch, ForwardMode mode) {
   naive_.Begin(batch, mode);
 }
 
-void CausalTwin::Copy(int src, int dst, Position length) {
+void CausalReference::Copy(int src, int dst, Position length) {
   naive_.Copy(src, dst, length);
 }
 
-void CausalTwin::Remove(int sequence, Position begin, Position end) {
+void CausalReference::Remove(int sequence, Position begin, Position end) {
   naive_.Remove(sequence, begin, end, [&](int layer, NaiveContent& content) {
-    TurnContent(layer, setup_.options.k_type, begin - end, content);
+    RotateContent(layer, setup_.options.k_type, begin - end, content);
   });
 }
 
-Status CausalTwin::RunPass(Cache& cache, const TestBatch& batch, const ScriptStep& step) {
+Status CausalReference::RunPass(Cache& cache, const TestBatch& batch, const ScriptStep& step) {
   for (int layer = 0; layer < kTestLayers; ++layer) {
     if (Chosen(step, layer)) KVCACHE_RETURN_IF_ERROR(PutLayer(cache, batch.tokens, layer));
   }
   return Status::Ok();
 }
 
-Status CausalTwin::PutLayer(Cache& cache, const std::vector<TestToken>& tokens, int layer) {
+Status CausalReference::PutLayer(Cache& cache, const std::vector<TestToken>& tokens, int layer) {
   const KvShape& shape = TestShape(layer);
   const Status status = PutContents(cache, tokens, layer, shape);
   std::vector<std::optional<NaiveContent>> contents(tokens.size());
@@ -173,7 +174,7 @@ Status CausalTwin::PutLayer(Cache& cache, const std::vector<TestToken>& tokens, 
   return status;
 }
 
-unsigned CausalTwin::reached() const {
+unsigned CausalReference::coverage() const {
   std::int64_t positions = 0;
   bool evicted = false;
   std::set<std::pair<int, Position>> drafted;
@@ -185,22 +186,23 @@ unsigned CausalTwin::reached() const {
   for (int s = 0; s < naive_.sequences(); ++s) {
     const NaiveCausal::Sequence& tokens = naive_.sequence(s);
     positions += static_cast<std::int64_t>(tokens.size());
-    evicted = evicted || (memory_ > 0 && naive_.length(s) > memory_ + setup_.options.max_batch);
+    evicted = evicted || (retained_tokens_ > 0 &&
+                          naive_.length(s) > retained_tokens_ + setup_.options.max_batch);
   }
-  return (positions > naive_.used_cells() ? kReachShared : 0u) |
-         (naive_.used_cells() == cells_ ? kReachFull : 0u) | (evicted ? kReachEvicted : 0u) |
-         (forked ? kReachForked : 0u);
+  return (positions > naive_.used_cells() ? kCoverShared : 0u) |
+         (naive_.used_cells() == cells_ ? kCoverFull : 0u) | (evicted ? kCoverEvicted : 0u) |
+         (forked ? kCoverForked : 0u);
 }
 
-Difference CausalTwin::Check() {
-  for (const auto check : {&CausalTwin::CheckInvariants, &CausalTwin::CheckMemory}) {
+Difference CausalReference::Check() {
+  for (const auto check : {&CausalReference::CheckInvariants, &CausalReference::CheckRetained}) {
     if (Difference difference = (this->*check)()) return difference;
   }
   if (Difference difference = CheckSequences()) return difference;
   return CheckPass();
 }
 
-Difference CausalTwin::CheckInvariants() const {
+Difference CausalReference::CheckInvariants() const {
   const CellTable& table = cache_->cells();
   std::vector<std::int32_t> ref_count(table.cells(), 0);
   for (int s = 0; s < table.sequences(); ++s) {
@@ -238,7 +240,7 @@ Difference CausalTwin::CheckInvariants() const {
   return {};
 }
 
-Difference CausalTwin::CheckMemory() const {
+Difference CausalReference::CheckRetained() const {
   std::int64_t expected = 0;
   const std::int64_t cells = RoundUpTo(cells_, std::lcm(kCellTile, setup_.config.cell_padding));
   for (int layer = 0; layer < kTestLayers; ++layer) {
@@ -253,7 +255,7 @@ Difference CausalTwin::CheckMemory() const {
          std::to_string(expected);
 }
 
-Difference CausalTwin::CheckSequences() {
+Difference CausalReference::CheckSequences() {
   std::map<std::int32_t, const NaiveToken*> token_of;  // the same cells hold the same tokens
   std::set<const NaiveToken*> tokens;
   for (int s = 0; s < naive_.sequences(); ++s) {
@@ -287,8 +289,8 @@ Difference CausalTwin::CheckSequences() {
   return {};
 }
 
-Difference CausalTwin::CheckBytes(const LayerKv& storage, int layer, std::int32_t cell,
-                                  const NaiveToken& token) const {
+Difference CausalReference::CheckBytes(const LayerKv& storage, int layer, std::int32_t cell,
+                                       const NaiveToken& token) const {
   if (!token.layers[layer].has_value()) return {};
   const std::string where =
       " in cell " + std::to_string(cell) + " of layer " + std::to_string(layer);
@@ -298,7 +300,7 @@ Difference CausalTwin::CheckBytes(const LayerKv& storage, int layer, std::int32_
 }
 
 // Of the pass's drafts, which were claimed in the order of sequence and position.
-std::vector<std::int32_t> CausalTwin::DraftCells() const {
+std::vector<std::int32_t> CausalReference::DraftCells() const {
   const std::vector<NaiveCausal::Query>& queries = naive_.queries();
   std::vector<std::size_t> order(naive_.drafts().size());
   std::iota(order.begin(), order.end(), 0);
@@ -312,7 +314,7 @@ std::vector<std::int32_t> CausalTwin::DraftCells() const {
 }
 
 // The cells that a query must see, ascending.
-std::vector<std::int32_t> CausalTwin::ExpectedCells(const NaiveCausal::Query& query) const {
+std::vector<std::int32_t> CausalReference::ExpectedCells(const NaiveCausal::Query& query) const {
   std::vector<std::int32_t> cells;
   if (naive_.reserving()) {
     cells.resize(cells_);
@@ -330,7 +332,7 @@ std::vector<std::int32_t> CausalTwin::ExpectedCells(const NaiveCausal::Query& qu
   return cells;
 }
 
-Difference CausalTwin::CheckPass() {
+Difference CausalReference::CheckPass() {
   const std::size_t queries = naive_.in_pass() ? naive_.queries().size() : 0;
   if (cache_->Visible().positions.size() != queries) {
     return "Visible has " + std::to_string(cache_->Visible().positions.size()) +
@@ -346,7 +348,7 @@ Difference CausalTwin::CheckPass() {
   return {};
 }
 
-Difference CausalTwin::CheckClosedForm() const {
+Difference CausalReference::CheckClosedForm() const {
   const Visibility& visible = cache_->Visible();
   for (std::size_t i = 0; i < visible.positions.size(); ++i) {
     std::vector<std::int32_t> cells;
@@ -363,7 +365,7 @@ Difference CausalTwin::CheckClosedForm() const {
   return {};
 }
 
-Difference CausalTwin::CheckViews(int layer) {
+Difference CausalReference::CheckViews(int layer) {
   cache_->SetLayer(layer);
   auto history = cache_->Get();
   if (!naive_.in_pass() || setup_.config.layout != KvLayout::kPlain) {

@@ -1,4 +1,4 @@
-// The recurrent cache and its naive twin: attention as in causal_twin.h, and states.
+// The recurrent cache and its reference model: attention as in causal_reference.h, and states.
 //
 // The naive one names every state by a number that its history decides; the number decides the
 // values. A restore point is a number and how many tokens it has taken in.
@@ -12,29 +12,29 @@
 #include <vector>
 
 #include "cache/recurrent_cache_impl.h"
-#include "support/cache_twin.h"
-#include "support/causal_twin.h"
+#include "support/cache_reference.h"
+#include "support/causal_reference.h"
 
 namespace kvcache::testing {
 
-struct RecurrentTwinOptions {
-  CausalTwinOptions attention;
+struct RecurrentReferenceOptions {
+  CausalReferenceOptions attention;
   int conv_dim = 2;
   int conv_channels = 3;
   int state_size = 12;
-  int states = 0;
+  int max_states = 0;
   CheckpointOptions checkpoints{.count = 3, .spacing = 2, .minimum = 1};
 };
-std::string ToText(const RecurrentTwinOptions& options);
+std::string ToText(const RecurrentReferenceOptions& options);
 
-class RecurrentTwin : public CacheTwin {
+class RecurrentReference : public CacheReference {
  public:
-  RecurrentTwin(const TwinSetup& setup, const RecurrentTwinOptions& recurrent);
+  RecurrentReference(const ReferenceSetup& setup, const RecurrentReferenceOptions& recurrent);
 
   std::unique_ptr<Cache> MakeCache(ReferenceBackend& backend) override;
   StatusCode Prepare(const TestBatch& batch, ForwardMode mode) const override;
   // Passes of drafts are refused, so that there is never one to keep of.
-  StatusCode CheckKeep(const std::vector<int>& /*last*/) const override {
+  StatusCode CheckAccept(const std::vector<int>& /*last*/) const override {
     return StatusCode::kInvalidArgument;
   }
   StatusCode CheckCopy(int src, int dst, Position length) const override;
@@ -43,7 +43,7 @@ class RecurrentTwin : public CacheTwin {
   bool CanGoBackTo(int sequence, Position length) const override;
   void Begin(const TestBatch& batch, ForwardMode mode) override;
   void SetNonCausal(const std::vector<int>& queries) override { attention_.SetNonCausal(queries); }
-  void Keep(const std::vector<int>& /*last*/) override {}
+  void Accept(const std::vector<int>& /*last*/) override {}
   void Copy(int src, int dst, Position length) override;
   void Remove(int sequence, Position begin, Position end) override;
   void PrepareRestore(int sequence, Position length) override;
@@ -52,7 +52,7 @@ class RecurrentTwin : public CacheTwin {
   Difference Check() override;
   Position length(int sequence) const override { return attention_.length(sequence); }
   std::vector<int> drafts() const override { return {}; }
-  unsigned reached() const override;
+  unsigned coverage() const override;
   bool wants_even_batches() const override { return true; }
 
  private:
@@ -72,24 +72,24 @@ class RecurrentTwin : public CacheTwin {
     Point from;
     Point to;
   };
-  enum Sort { kConv = 0, kState = 1 };
+  enum StateKind { kConv = 0, kState = 1 };
 
   StatusCode PrepareStates(const TestBatch& batch, ForwardMode mode) const;
   std::vector<Member> MembersOf(const TestBatch& batch) const;
-  std::int64_t values(int sort) const;
-  Status RunLayer(RecurrentCache& cache, int layer, int sort);
-  Status RunReserve(RecurrentCache& cache, int layer, int sort);
-  void CompareStates(const TensorView& view, int layer, int sort);
-  Status Advance(RecurrentCache& cache, int layer, int sort);
+  std::int64_t values(int kind) const;
+  Status RunLayer(RecurrentCache& cache, int layer, int kind);
+  Status RunReserve(RecurrentCache& cache, int layer, int kind);
+  void CompareStates(const TensorView& view, int layer, int kind);
+  Status Advance(RecurrentCache& cache, int layer, int kind);
   void Commit();
   std::vector<Point> PointsOf(int sequence) const;
   bool Truncates(int sequence, Position end) const;
   Difference CheckTable() const;
   Difference CheckPoints(int sequence) const;
 
-  TwinSetup setup_;
-  RecurrentTwinOptions recurrent_;
-  CausalTwin attention_;
+  ReferenceSetup setup_;
+  RecurrentReferenceOptions recurrent_;
+  CausalReference attention_;
   RecurrentCacheImpl* cache_ = nullptr;
   std::vector<Sequence> sequences_;
   std::vector<Member> members_;
