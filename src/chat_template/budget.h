@@ -1,6 +1,6 @@
-// How much a rendering may do. A template comes from a file that a stranger made: each step and
-// each byte it makes is taken from one account, which bounds time and memory together (all that
-// is in memory was made at some point).
+// Limits the work of a rendering. A template comes from an untrusted file. Each step and each byte
+// that it produces is charged to one budget, which bounds time and memory together, because all
+// memory was produced at some point.
 //
 // Thread safety: one thread at a time.
 #pragma once

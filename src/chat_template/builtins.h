@@ -1,6 +1,6 @@
-// What the language brings along: attributes and items, operators, methods, filters, tests and
-// functions, each as Jinja and Python have it. Names that are not here are reported as not
-// offered (kUnsupported); errors say what, the caller says where.
+// The language's built-ins: attributes and items, operators, methods, filters, tests and functions,
+// with the behaviour of Jinja and Python. Unknown names are errors of kind kUnsupported. Messages
+// describe the fault; callers add line and column.
 //
 // Thread safety: free functions; an Environment belongs to one rendering.
 #pragma once
@@ -38,11 +38,11 @@ struct JsonStyle {
 };
 Result<MarkedText> JsonOf(const Value& value, const JsonStyle& style, Budget& budget);
 
-// object.name and object[key]: methods, attributes, items; undefined if there is none.
-// Errors: the object is undefined, an attribute that no template may touch.
+// object.name and object[key]: a method, an attribute or an item; undefined if there is none.
+// Errors: the object is undefined; an attribute that templates may not use.
 Result<Value> GetAttribute(const Value& object, std::string_view name, Environment& env);
 Result<Value> GetItem(const Value& object, const Value& key, Environment& env);
-// object[begin:end:step]; undefined and none: left out.
+// object[begin:end:step]; bounds that are undefined or none count as omitted.
 Result<Value> GetSlice(const Value& object, const Value& begin, const Value& end, const Value& step,
                        Environment& env);
 
@@ -63,33 +63,34 @@ Result<Value> ApplyFilter(std::string_view name, const Value& input, const Argum
 Result<bool> ApplyTest(std::string_view name, const Value& input, const Arguments& arguments,
                        Environment& env);
 
-// ---- What they share ----
+// ---- Shared helpers ----
 
 Status Wrong(std::string message);
 // "filter 'x' is not offered".
 Status NotOffered(std::string_view what, std::string_view name);
 
-// The value as the kind that is asked for, or `otherwise` where it is null. Errors name it.
+// Converts an argument, or returns `otherwise` if it is null. Errors: another kind, with the name.
 Result<std::int64_t> IntegerOr(const Value* value, std::int64_t otherwise, std::string_view name);
 Result<MarkedText> TextOr(const Value* value, std::string_view otherwise, std::string_view name);
 bool TruthOr(const Value* value, bool otherwise);
 
-// How many characters, items or keys; of undefined 0. Errors: what has no length.
+// Returns the number of characters, items or keys; 0 for undefined. Errors: other kinds.
 Result<std::int64_t> LengthOf(const Value& value, Budget& budget);
 
-// Pieces of a text as a list of texts. `by`: the origin of what says where to cut.
+// Returns pieces of a text as a list of texts. `by`: the origin of the argument that says where to
+// cut (MarkedText::CutOut).
 Result<Value> ListOf(const MarkedText& text, const std::vector<TextRange>& pieces, Budget& budget,
                      Origin by = Origin::kTemplate);
 
-// `text` with `most` (-1: all) of `from` replaced by `to`.
+// Replaces the first `most` (-1: all) occurrences of `from` by `to`.
 Result<MarkedText> Replace(const MarkedText& text, const MarkedText& from, const MarkedText& to,
                            std::int64_t most, Budget& budget);
 
-// The items with `separator` between them.
+// Joins the items with `separator` between them.
 Result<MarkedText> Join(const std::vector<Value>& items, const MarkedText& separator,
                         Budget& budget);
 
-// A stable sort by Less of the keys. Charges what comparing costs.
+// Sorts `order` stably by Less of the keys. Charges the budget for comparisons.
 Status SortBy(const std::vector<Value>& keys, bool reverse, std::vector<std::size_t>& order,
               Budget& budget);
 

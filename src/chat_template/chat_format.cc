@@ -22,7 +22,7 @@ constexpr std::string_view kChatMl = R"(
     {{- '<|im_start|>assistant\n' }}
 {%- endif %})";
 
-// The answer goes on right where the user's text ends; all else is a paragraph of its own.
+// The answer continues the user's text directly; all other messages are paragraphs of their own.
 constexpr std::string_view kPlain = R"(
 {%- for message in messages %}
     {{- message.content or '' }}
@@ -69,8 +69,8 @@ Result<ChatFormat> ChatFormat::ForModel(const GgufFile& file, const Tokenizer& t
 Result<ChatFormat> ChatFormat::BuiltIn(std::string_view name, const Tokenizer& tokenizer) {
   if (name == "chatml") return Make(ChatFormatKind::kChatMl, "ChatML", kChatMl, tokenizer);
   if (name == "plain") return Make(ChatFormatKind::kPlain, "plain text", kPlain, tokenizer);
-  return Status(StatusCode::kNotFound, StrCat("there is no built-in template ", Quoted(name),
-                                              ", there are: chatml, plain"));
+  return Status(StatusCode::kNotFound,
+                StrCat("there is no built-in template ", Quoted(name), "; choose chatml or plain"));
 }
 
 Result<ChatFormat> ChatFormat::FromSource(std::string_view source, std::string name,

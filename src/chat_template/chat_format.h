@@ -1,14 +1,14 @@
-// How conversations are written for a model: its own template, a built-in one, or one from a
-// file; and the prompt's tokens.
+// Writes conversations as prompts for a model, by its own template, a built-in one, or one from a
+// file, and encodes the prompts.
 //
 //   the model's   `tokenizer.chat_template`, or with tools `tokenizer.chat_template.tool_use`
 //   ChatML        built in: <|im_start|>role … <|im_end|>
-//   plain         built in: contents as they are, for models that only continue text
+//   plain         built in: the contents alone, for models that only continue text
 //
 // A model without a template gets ChatML if its vocabulary has the two markers, else plain.
 //
-// Tokens that the template's literals hold are structure to it (SpecialTokens::InLiterals): they
-// come from the template alone, whatever their type.
+// Tokens in the template's literals are structure to it (SpecialTokens::InLiterals): only the
+// template produces them, whatever their type.
 //
 // Thread safety: const calls may run concurrently.
 #pragma once
@@ -32,21 +32,21 @@ enum class ToolUse : std::uint8_t { kNone, kTools };
 
 struct ChatPrompt {
   std::string text;
-  std::vector<TextRange> foreign;  // the stretches that are not the template's
+  std::vector<TextRange> foreign;  // ranges that the template did not write
   MarkedTokens marked;  // with the begin-of-sequence token where the vocabulary wants one
 };
 
 class ChatFormat {
  public:
-  // The model's own, or what stands in for it. Keeps the reference to the tokenizer. Errors:
-  // those of ChatTemplate::Parse, with the key's name in front.
+  // The model's own template, or its replacement (above). Keeps the reference to the tokenizer.
+  // Errors: those of ChatTemplate::Parse, with the key's name in front.
   static Result<ChatFormat> ForModel(const GgufFile& file, const Tokenizer& tokenizer,
                                      ToolUse tools);
 
-  // "chatml" or "plain". kNotFound names those that there are.
+  // "chatml" or "plain". Errors: kNotFound: another name; the message lists both.
   static Result<ChatFormat> BuiltIn(std::string_view name, const Tokenizer& tokenizer);
 
-  // A template's text; `name` is for messages.
+  // Parses `source`; `name` is used in messages.
   static Result<ChatFormat> FromSource(std::string_view source, std::string name,
                                        const Tokenizer& tokenizer);
 
@@ -55,11 +55,11 @@ class ChatFormat {
   const std::string& name() const { return name_; }
   bool Mentions(std::string_view variable) const { return template_.Mentions(variable); }
 
-  // Texts that end an answer besides the vocabulary's tokens: ChatML's marker, where it is none.
+  // Texts that end an answer in addition to tokens: ChatML's end marker if it is not a token.
   std::vector<std::string> Stops() const;
 
-  // The prompt for `input`, whose bos and eos are filled in. Exactly one begin-of-sequence token
-  // is in front where the vocabulary adds one, whether the template writes it or not.
+  // Renders and encodes the prompt; sets input.bos and input.eos itself. If the vocabulary adds a
+  // begin-of-sequence token, exactly one is in front, whether or not the template writes it.
   // Errors: those of ChatTemplate::Render, with the template's name in front.
   Result<ChatPrompt> Write(ChatInput input) const;
 

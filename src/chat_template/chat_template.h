@@ -56,31 +56,32 @@ struct ChatInput {
 
 struct ChatText {
   std::string text;
-  std::vector<TextRange> foreign;  // in order, none empty, none touching
+  std::vector<TextRange> foreign;  // in order, none empty, none adjacent
 };
 
-// The units of work that a rendering may do, besides some for each byte of its input: a byte
-// of text that is made is one, a step eight. About a second.
+// The work that a rendering may do, in units, in addition to some units for each byte of its input.
+// A byte of produced text is one unit, a step eight. This is about a second.
 inline constexpr std::uint64_t kDefaultTemplateWork = std::uint64_t{1} << 26;
 
 class ChatTemplate {
  public:
-  // Errors: kCorrupt: no template; kUnsupported: what is not offered, or too large or deep.
+  // Errors: kCorrupt: a syntax error; kUnsupported: an unsupported construct, a source that is too
+  // large or nested too deep.
   static Result<ChatTemplate> Parse(std::string_view source);
 
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
   ~ChatTemplate();
 
-  // Errors: kInvalidArgument: messages that are none, or what the template objects to
-  // (raise_exception) or stumbles over; kUnsupported: what is not offered, or exceeds a bound.
+  // Errors: kInvalidArgument: malformed messages, an error that the template raises
+  // (raise_exception) or causes; kUnsupported: an unsupported construct, or a bound exceeded.
   Result<ChatText> Render(const ChatInput& input, std::uint64_t work = kDefaultTemplateWork) const;
 
-  // Whether the template speaks of a variable: one without "tools" ignores tools.
+  // Whether the template reads a variable. A template that does not read "tools" ignores tools.
   bool Mentions(std::string_view variable) const;
 
-  // The template's own texts, in the order of its source: its text and the strings that it
-  // prints, joined where nothing else is printed between them; other strings one by one.
+  // Returns the texts that the template may write, in the order of its source: its text and the
+  // strings that it prints, joined if nothing else is printed between them; other strings singly.
   const std::vector<std::string>& literals() const;
 
  private:

@@ -1,4 +1,4 @@
-// One filter's call, and the tables of filters, by what they work on.
+// The call of a filter, and the tables of filters by the kind of their input.
 //
 // Thread safety: free functions.
 #pragma once
@@ -26,9 +26,9 @@ struct Filter {
 std::span<const Filter> TextFilters();
 std::span<const Filter> NumberFilters();
 std::span<const Filter> ListFilters();
-std::span<const Filter> PickFilters();  // map, select and their kin
+std::span<const Filter> PickFilters();  // map, select, reject and their variants
 
-// The item, or what `attribute` ("a.b.0", a number, or null: the item itself) leads to in it.
+// Returns the value at `attribute` of the item: a path ("a.b.0"), a number, or null for the item.
 Result<Value> AttributeOf(const Value& item, const Value* attribute, Environment& env);
 
 }  // namespace kvcache::jinja

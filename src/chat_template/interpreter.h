@@ -1,4 +1,4 @@
-// Runs a parsed template over variables: a walk over its tree.
+// Evaluates a parsed template with variables by walking its tree.
 //
 // Bounded: the budget counts steps and bytes, and statements, expressions and macros nest at
 // most kMaxEvaluationDepth deep, whatever the template does.
@@ -32,8 +32,8 @@ class Interpreter {
   Interpreter(const Interpreter&) = delete;
   Interpreter& operator=(const Interpreter&) = delete;
 
-  // The text. Errors name line and column: kInvalidArgument for what goes wrong in the template
-  // or what it raises, kUnsupported for what is not offered or exceeds a bound.
+  // Returns the text. Errors, with line and column: kInvalidArgument: an error that the template
+  // causes or raises; kUnsupported: an unsupported construct, or a bound exceeded.
   Result<MarkedText> Run();
 
  private:
@@ -53,7 +53,7 @@ class Interpreter {
   Result<Flow> With(const Statement& statement);
   Result<Value> MakeMacro(const Statement& statement);
   Status Assign(const Expression& target, Value value);
-  // Runs `body` in a scope of its own and gives its text.
+  // Runs `body` in its own scope and returns its text.
   Result<MarkedText> Capture(const Body& body);
   Status Emit(const MarkedText& text, Place place);
 

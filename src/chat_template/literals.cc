@@ -57,7 +57,7 @@ class Collector {
     Visit(statement.otherwise);
   }
 
-  // An expression whose text joins what is printed before and after it.
+  // Visits an expression whose text continues what is printed before it.
   void Printed(const Expression& expression) {
     const bool joins = expression.kind == ExpressionKind::kConcat ||
                        (expression.kind == ExpressionKind::kBinary && expression.name == "+");
@@ -71,7 +71,7 @@ class Collector {
     }
   }
 
-  // An expression that is not printed where it stands.
+  // Visits an expression that is not printed in this place.
   void Apart(const ExpressionPtr& expression) {
     if (!expression) return;
     std::string outer = std::exchange(run_, {});
@@ -80,8 +80,8 @@ class Collector {
     run_ = std::move(outer);
   }
 
-  // An expression that is only compared or tested: its strings are not written. Calls may still
-  // write theirs, through a macro that sets an attribute of a namespace.
+  // Visits an expression that is only compared or tested, so its strings are not written. The
+  // arguments of calls may be: a macro can store them in a namespace.
   void Looked(const ExpressionPtr& expression) {
     if (!expression || expression->kind == ExpressionKind::kConstant) return;
     if (expression->kind == ExpressionKind::kCall && !OnlyLooks(*expression)) {
@@ -93,7 +93,7 @@ class Collector {
     Looked(expression->named_rest);
   }
 
-  // Whether part `i` can not be in the expression's value.
+  // Whether part `i` never becomes part of the expression's value.
   static bool IsLooked(const Expression& expression, std::size_t i) {
     switch (expression.kind) {
       case ExpressionKind::kCompare:

@@ -1,11 +1,11 @@
-// The texts that a template itself holds: its text and its strings.
+// Collects the texts that a template may write: its text and its strings.
 //
 //   <|im_{{ 'start' }}|>{{ '<|' + role + '|>' }}    gives   "<|im_start|><|"   "|>"
 //
-// Text and printed strings are one literal as long as nothing else is printed between them; tags
-// do not part them. Every other string (an argument, what a name is set to) is a literal of its
-// own. Strings that are only compared, tested, used as a key or searched for are none: they are not
-// written. All literals together are no longer than the source.
+// Adjacent text and printed strings form one literal until something else is printed; tags do not
+// separate them. Every other string (an argument, what a name is set to) is a literal of its
+// own. Strings that are only compared, tested, searched for or used as keys are left out: the
+// template does not write them. All literals together are no longer than the source.
 //
 // Thread safety: a free function.
 #pragma once

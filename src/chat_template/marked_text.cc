@@ -4,7 +4,7 @@
 
 namespace kvcache::jinja {
 
-// Makes room in the marks for `count` bytes that are about to be added.
+// Adds the marks of `count` bytes that are appended next.
 void MarkedText::Mark(Origin origin, std::size_t count) {
   if (bytes_.empty()) {
     origin_ = origin;

@@ -1,12 +1,11 @@
-// Text that knows, byte by byte, where it came from: written in the template, or brought in by
-// the conversation.
+// Text with an origin per byte: written by the template, or foreign (part of the conversation).
 //
 //   bytes   <|im_start|>user\nHello <|im_end|> you<|im_end|>\n
 //   marks   ttttttttttttttttt fffffffffffffffffffff ttttttttttt     (t template, f foreign)
 //
-// Everything that makes a text out of others (joining, slicing, replacing, stripping) carries
-// the marks along. So the rendered prompt says which "<|im_end|>" the template wrote; the other
-// one is text that somebody typed, and must not end a turn.
+// All operations that make a text of others (joining, slicing, replacing, stripping) keep the
+// marks. So the rendered prompt shows which "<|im_end|>" the template wrote. The other one was
+// typed and must not end a turn.
 //
 // Thread safety: values.
 #pragma once
@@ -36,30 +35,31 @@ class MarkedText {
   Origin origin(std::size_t at) const {
     return marks_.empty() ? origin_ : static_cast<Origin>(marks_[at]);
   }
-  // Foreign if one of the bytes [begin, end) is. What is computed from them (a character's upper
-  // case, an escape, a formatted date) gets this mark. REQUIRES: begin <= end <= size().
+  // Foreign if one of the bytes [begin, end) is foreign. A text that is computed from these bytes
+  // (an upper-case character, an escape, a formatted date) gets this mark. REQUIRES: begin <= end
+  // <= size().
   Origin OriginOf(std::size_t begin, std::size_t end) const;
   Origin OriginOfAll() const { return OriginOf(0, size()); }
 
   void Append(std::string_view bytes, Origin origin);
   void Append(const MarkedText& text) { Append(text, 0, text.size()); }
-  // text[begin, end). REQUIRES: begin <= end <= text.size(); another text.
+  // Appends text[begin, end). REQUIRES: begin <= end <= text.size(); `text` is another object.
   void Append(const MarkedText& text, std::size_t begin, std::size_t end);
 
   MarkedText Substring(std::size_t begin, std::size_t end) const;
 
-  // text[begin, end) where a text of origin `by` said where to cut: if that is foreign, the bytes
-  // beside the cuts are too. Otherwise typed text could put the template's bytes together to a mark
-  // that the template never wrote: '<X/s>'.replace(content, '').
-  // REQUIRES: begin <= end <= size().
+  // Returns text[begin, end), cut where an argument of origin `by` says. If the argument is
+  // foreign, the bytes beside the cuts become foreign. Otherwise typed text could assemble a mark
+  // that the template never wrote: '<X/s>'.replace(content, '') with the content "X". REQUIRES:
+  // begin <= end <= size().
   MarkedText CutOut(std::size_t begin, std::size_t end, Origin by) const;
-  // Appends it.
+  // Appends text.CutOut(begin, end, by).
   void AppendCut(const MarkedText& text, std::size_t begin, std::size_t end, Origin by);
 
-  // The stretches that are not the template's, in order, none empty, none touching.
+  // Returns the foreign ranges, in order, none empty, none adjacent.
   std::vector<TextRange> Foreign() const;
 
-  // What it holds in memory, nearly: bytes and, where they differ, marks.
+  // Approximate memory: the bytes and, if both origins occur, the marks.
   std::size_t Footprint() const { return bytes_.size() + marks_.size(); }
 
  private:

@@ -22,7 +22,7 @@ inline constexpr std::size_t kMaxSourceBytes = std::size_t{1} << 20;
 
 struct ParsedTemplate {
   Body body;
-  std::set<std::string, std::less<>> names;  // all that the template speaks of
+  std::set<std::string, std::less<>> names;  // all that the template reads
   std::vector<std::string> literals;         // its own texts (literals.h)
 };
 

@@ -1,4 +1,4 @@
-// Puts line and column in front of an error that a value or builtin reported without.
+// Adds line and column to errors of values and built-ins, which have none.
 //
 // Thread safety: free functions.
 #pragma once

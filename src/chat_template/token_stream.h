@@ -1,4 +1,4 @@
-// The parser's place in the tokens, and what it asks of them.
+// The parser's position in the tokens, with the checks that it needs.
 //
 // Thread safety: one thread at a time.
 #pragma once

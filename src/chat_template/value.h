@@ -1,8 +1,8 @@
 // The values that a chat template computes with: Python's, as far as templates see them.
 //
-// Values are immutable but for namespaces, so lists and dicts form no cycles, and how deep they
-// nest is known when they are made (kMaxNesting). Texts carry marks (marked_text.h); equality
-// and order look at the bytes alone.
+// Values are immutable except for namespaces, so lists and dicts form no cycles, and their nesting
+// is known when they are made (kMaxNesting). Texts carry marks (marked_text.h); equality and order
+// compare the bytes only.
 //
 // Thread safety: copies share what they hold; one thread at a time per rendering.
 #pragma once
@@ -31,7 +31,7 @@ struct Loop;
 
 inline constexpr int kMaxNesting = 100;  // lists in lists; JSON deeper than this is refused
 
-// What a name without a value gives: prints as nothing, and says `why` when it is used.
+// The value of an undefined name: prints as nothing; using it is an error with the text `why`.
 struct Undefined {
   std::shared_ptr<const std::string> why;
 };
@@ -66,7 +66,7 @@ class Value {
 
   static Value None() { return Value(Data(std::monostate())); }
   static Value Bool(bool value) { return Value(Data(value)); }
-  // The template's own text.
+  // A text of the template.
   static Value Literal(std::string_view bytes) {
     return Value(MarkedText(bytes, Origin::kTemplate));
   }
@@ -102,7 +102,7 @@ class Value {
 
   bool Truth() const;
 
-  // 0 for what holds nothing, else one more than the deepest of what it holds.
+  // 0 for values without items, else one more than the deepest item.
   int Nesting() const;
 
   // "text", "list", … for messages.
@@ -133,7 +133,7 @@ class Dict {
   const std::vector<Item>& items() const { return items_; }
   std::size_t size() const { return items_.size(); }
 
-  // nullptr if there is none.
+  // Returns nullptr if there is none.
   const Value* Find(std::string_view key) const;
   const Value* FindKey(const std::string& hashed) const;
 
@@ -148,8 +148,8 @@ class Dict {
   int nesting_ = 1;
 };
 
-// Whoever makes one keeps it until the end of the rendering, when all are emptied: they alone
-// can refer to themselves.
+// The interpreter keeps all namespaces until the end of the rendering and then empties them,
+// because only they can refer to themselves.
 struct Namespace {
   std::vector<std::pair<std::string, Value>> attributes;
   Value* Find(std::string_view name);
@@ -168,7 +168,7 @@ Result<Value> MakeText(MarkedText text, Budget& budget);
 // Equal keys give equal strings: 1, 1.0 and true are one key. Errors: lists and dicts are no keys.
 Result<std::string> HashKey(const Value& key, Budget& budget);
 
-// Python's ==. Charges what it looks at.
+// Python's ==. Charges the budget for the bytes and items compared.
 Result<bool> Equal(const Value& a, const Value& b, Budget& budget);
 
 // Python's <: numbers, texts, lists. Errors: kinds that have no order between them.
@@ -177,8 +177,8 @@ Result<bool> Less(const Value& a, const Value& b, Budget& budget);
 // Python's `needle in haystack`.
 Result<bool> Contains(const Value& haystack, const Value& needle, Budget& budget);
 
-// The values that a for loop over `value` sees: characters, items, keys; none of what is
-// undefined. Errors: numbers and the like.
+// Returns the values that a for loop over `value` visits: characters, items or keys; nothing for
+// undefined. Errors: other kinds, such as numbers.
 Result<std::vector<Value>> Iterate(const Value& value, Budget& budget);
 
 }  // namespace kvcache::jinja

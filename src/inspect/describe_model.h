@@ -1,4 +1,4 @@
-// Describes a model without making its weights ready (nothing is repacked or copied).
+// Describes a model without loading its weights: nothing is repacked or copied.
 //
 // Thread safety: free functions without state.
 #pragma once
@@ -9,7 +9,7 @@
 
 namespace kvcache {
 
-// LoadModel's answer, and its errors: what this describes can be loaded.
+// Returns LoadModel's info. Errors: those of LoadModel; a model without error can be loaded.
 Result<ModelInfo> DescribeModel(const GgufFile& file);
 
 }  // namespace kvcache

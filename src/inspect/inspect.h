@@ -1,4 +1,4 @@
-// What a model file holds, for programs (JSON) and for people (text).
+// Describes a model file, as JSON for programs and as text for people.
 //
 // Thread safety: free functions without state.
 #pragma once
@@ -32,7 +32,7 @@ struct InspectOptions {
 //                        v_in_k where the value is in the key;
 //                        a recurrent layer has state_values instead of heads}]},
 //             or {"error": why the model cannot be loaded}
-// Never fails: what a broken or foreign file lacks is null or says its error. Strings may hold
+// Never fails: values that a broken or unknown file lacks are null or an error. Strings may hold
 // bytes that are not UTF-8; dump with error_handler_t::replace.
 nlohmann::json DescribeModelFile(const GgufFile& file, const InspectOptions& options = {});
 
@@ -41,7 +41,7 @@ enum class InspectDetail : std::uint8_t {
   kTensors,  // a line for each tensor as well
 };
 
-// The same as lines of text, from what DescribeModelFile() returned.
+// Formats a description of DescribeModelFile() as lines of text.
 std::string DescriptionText(const nlohmann::json& description, InspectDetail detail);
 
 }  // namespace kvcache

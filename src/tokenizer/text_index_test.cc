@@ -44,7 +44,7 @@ TEST(TextIndexTest, ATextTwiceIsAnErrorWithBothNumbers) {
   const auto index = TextIndex::Make({"a", "b", "a"});
   ASSERT_FALSE(index.ok());
   EXPECT_EQ(index.status().code(), StatusCode::kCorrupt);
-  EXPECT_EQ(index.status().message(), "'a' is both 0 and 2");
+  EXPECT_EQ(index.status().message(), "text 'a' is both number 0 and number 2; must occur once");
 }
 
 TEST(TextIndexTest, AgreesWithAMapOnRandomBytes) {

@@ -127,8 +127,8 @@ TEST(TokenizerTest, DecodingRefusesIdsOutOfRange) {
     const auto text = tokenizer->Decode(Ids{kA, bad});
     ASSERT_FALSE(text.ok());
     EXPECT_EQ(text.status().code(), StatusCode::kInvalidArgument);
-    EXPECT_EQ(text.status().message(),
-              "token " + std::to_string(bad) + " at index 1 is outside the vocabulary of 8");
+    EXPECT_EQ(text.status().message(), "token " + std::to_string(bad) +
+                                           " at index 1 is outside the vocabulary; must be 0 to 7");
   }
 }
 

@@ -148,7 +148,8 @@ TEST(BpeTokenizerTest, SaysWhatItIsAndWhatItLacks) {
             "byte-level BPE (llama-bpe), 256 tokens");
   const auto no_merges = MakeTokenizer(Data("llama-bpe", {}, {}));
   EXPECT_EQ(no_merges.status().code(), StatusCode::kCorrupt);
-  EXPECT_EQ(no_merges.status().message(), "the vocabulary of kind 'gpt2' has no merges");
+  EXPECT_EQ(no_merges.status().message(),
+            "the vocabulary of kind 'gpt2' has no merges; needs at least one");
   const auto unknown = MakeTokenizer(Data("klingon", {}, {"a b"}));
   EXPECT_EQ(unknown.status().code(), StatusCode::kUnsupported);
 }

@@ -125,7 +125,7 @@ TEST(UnigramTokenizerTest, ATokenLongerThanAnyIsRefused) {
   const auto tokenizer = MakeTokenizer(Data({{std::string(1025, 'a'), -1}}));
   EXPECT_EQ(tokenizer.status().code(), StatusCode::kCorrupt);
   EXPECT_EQ(tokenizer.status().message(),
-            "token 3 has 1025 bytes, at most 1024 are allowed in a vocabulary of kind 't5'");
+            "token 3 has 1025 bytes; at most 1024 are allowed in a vocabulary of kind 't5'");
 }
 
 TEST(UnigramTokenizerTest, ABrokenCharsmapIsRefused) {
