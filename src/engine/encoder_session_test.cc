@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/generate.h"
 #include "engine/score.h"
-#include "engine/session.h"
+#include "kvcache_engine/generate.h"
+#include "kvcache_engine/session.h"
 #include "make_model/make_model.h"
 
 namespace kvcache {
@@ -46,7 +46,8 @@ class EncoderSessionTest : public ::testing::Test {
 
 TEST_F(EncoderSessionTest, NothingComesBeforeTheText) {
   Session session(*engine_, kFirst);
-  EXPECT_EQ(session.Append(tokens_).message(), "this model's encoder reads a text first");
+  EXPECT_EQ(session.Append(tokens_).message(),
+            "the model has an encoder, which reads a text first: call Encode");
   ASSERT_TRUE(session.Encode(text_).ok());
   EXPECT_EQ(session.position(), 1);
   ASSERT_TRUE(session.Append(tokens_).ok());
