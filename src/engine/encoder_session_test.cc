@@ -52,7 +52,7 @@ TEST_F(EncoderSessionTest, NothingComesBeforeTheText) {
   EXPECT_EQ(session.position(), 1);
   ASSERT_TRUE(session.Append(tokens_).ok());
   EXPECT_EQ(session.Encode(text_).message(),
-            "a text to encode comes before all else, not after 4 tokens");
+            "the session holds 4 tokens; a text is encoded into an empty one");
   const std::vector<float> after = Logits(session);
   // From the start again, and from the first token.
   ASSERT_TRUE(session.Truncate(1).ok());
@@ -109,10 +109,8 @@ TEST_F(EncoderSessionTest, AFullContextIsTheEnd) {
   const auto until_full = Generate(session, *engine_, request);
   ASSERT_TRUE(until_full.ok()) << until_full.status().message();
   EXPECT_LE(session.position(), 24);
-  EXPECT_EQ(
-      session.Shift(1).status().message(),
-      "the context of 24 tokens is full, and a model with an encoder cannot leave out what it "
-      "said");
+  EXPECT_EQ(session.Shift(1).status().message(),
+            "the context of 24 tokens is full, and a model with an encoder cannot remove tokens");
 }
 
 }  // namespace
