@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/engine.h"
+#include "engine/engine_impl.h"
 
 namespace kvcache::bench {
 

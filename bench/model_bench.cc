@@ -27,7 +27,7 @@
 
 #include "backend/cpu/cpu_target.h"
 #include "bench_program.h"
-#include "engine/engine.h"
+#include "engine/engine_impl.h"
 #include "growing_sequence.h"
 #include "kvcache/cpu_backend.h"
 #include "machine_limits.h"

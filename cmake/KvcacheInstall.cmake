@@ -1,6 +1,7 @@
-# What `cmake --install` lays down: the library with its public headers and package files
-# (component "library": all that find_package(kvcache) needs, nothing of the engine), and the
-# command with the models that ship (component "command").
+# The components of `cmake --install`:
+#   library   kvcache with its public headers and package files: all that find_package(kvcache) needs
+#   engine    kvcache::engine with its headers, for find_package(kvcache COMPONENTS engine)
+#   command   the program, with the models that ship
 
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
@@ -22,6 +23,12 @@ install(FILES ${PROJECT_BINARY_DIR}/kvcacheConfig.cmake
   ${PROJECT_BINARY_DIR}/kvcacheConfigVersion.cmake COMPONENT library DESTINATION ${package_dir})
 
 if(KVCACHE_BUILD_ENGINE)
+  install(TARGETS kvcache_engine EXPORT kvcacheEngineTargets COMPONENT engine
+    ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/kvcache_engine COMPONENT engine
+    DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+  install(EXPORT kvcacheEngineTargets NAMESPACE kvcache:: COMPONENT engine
+    DESTINATION ${package_dir})
   install(TARGETS kvcache_cli COMPONENT command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/models/ COMPONENT command
     DESTINATION ${CMAKE_INSTALL_DATADIR}/kvcache/models FILES_MATCHING PATTERN "*.gguf")

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "chat_template/chat_template.h"
-#include "engine/conversation.h"
+#include "engine/conversation_text.h"
 #include "engine/json_text.h"
 #include "fuzz_input.h"
 

@@ -66,6 +66,9 @@ def layer_error(layer, mark, header, is_test):
         return None if is_test or layer in THIRD_PARTY[first] else f"{layer} may not use {first}"
     if mark == "<" or first in ("kvcache", layer):
         return None
+    if first == "kvcache_engine":  # the engine's public headers
+        return None if layer == "engine" or "engine" in MAY_INCLUDE[layer] else \
+            f"{layer} may not know the engine"
     if first not in MAY_INCLUDE:
         return 'includes are written from src/ or include/: "layer/file.h"'
     return None if first in MAY_INCLUDE[layer] else f"{layer} may not know {first}"
@@ -83,7 +86,10 @@ def check(root):
             error = layer_error(layer, mark, header, is_test)
             if error:
                 errors.append(f"{path.relative_to(root)}:{number}: {header}: {error}")
-    for folder in ("include/kvcache", "examples"):
+    public = {"include/kvcache": ("kvcache/",),
+              "include/kvcache_engine": ("kvcache/", "kvcache_engine/"),
+              "examples": ("kvcache/", "kvcache_engine/")}
+    for folder, allowed in public.items():
         for path in files(root, folder):
             # An example may have headers of its own, and may use the conformance kit.
             of_example = folder == "examples"
@@ -91,7 +97,8 @@ def check(root):
                 if of_example and ((path.parent / header).exists() or
                                    header.startswith("support/")):
                     continue
-                if mark == '"' and not header.startswith("kvcache/"):
+                third_party = header.split("/")[0] in THIRD_PARTY
+                if third_party or mark == '"' and not header.startswith(allowed):
                     errors.append(f"{path.relative_to(root)}:{number}: {header}: "
                                   "only public headers may be used here")
     return errors

@@ -7,12 +7,9 @@
 
 #include "base/strings.h"
 #include "cli/conversation_file.h"
-#include "cli/message_json.h"
 
 namespace kvcache::cli {
 namespace {
-
-using nlohmann::ordered_json;
 
 constexpr std::string_view kBlanks = " \t\r\n";
 
@@ -22,69 +19,65 @@ struct Request {
   RunFlags& flags;
   std::string& say;
 
-  ordered_json& messages() const { return chat.input().messages; }
+  Conversation& conversation() const { return chat.conversation(); }
 };
 
 Status Wrong(std::string message) {
   return {StatusCode::kInvalidArgument, std::move(message)};
 }
 
-bool HasSystem(const ordered_json& messages) {
-  return !messages.empty() && HasRole(messages.front(), "system");
-}
-
-std::string Counted(const ordered_json& messages) {
-  return StrCat(messages.size(), messages.size() == 1 ? " message" : " messages");
+std::string Counted(const Conversation& conversation) {
+  return StrCat(conversation.size(), conversation.size() == 1 ? " message" : " messages");
 }
 
 Result<AfterCommand> Help(const Request& request);
 
 Result<AfterCommand> Clear(const Request& request) {
-  ordered_json& messages = request.messages();
-  const std::size_t kept = HasSystem(messages) ? 1 : 0;
-  messages.erase(messages.begin() + static_cast<std::ptrdiff_t>(kept), messages.end());
-  request.say = kept == 1 ? "forgotten; the system message stays" : "forgotten";
+  Conversation& conversation = request.conversation();
+  const std::size_t kept = conversation.HasSystem() ? 1 : 0;
+  conversation.Remove(kept, conversation.size());
+  request.say = kept == 1 ? "the conversation is cleared; the system message stays"
+                          : "the conversation is cleared";
   return AfterCommand::kReadOn;
 }
 
-// Refuses what is no name of a file that `command` could mean.
+// Returns an error if `name` cannot be the name of a file.
 Status CheckFileName(std::string_view command, const std::string& name) {
-  if (name.empty()) return Wrong(StrCat(command, " needs a file's name"));
+  if (name.empty()) return Wrong(StrCat(command, " needs the name of a file"));
   if (name.find('\0') == std::string::npos) return Status::Ok();
   return Wrong(StrCat(command, ": the file's name ", Quoted(name), " has a NUL byte"));
 }
 
 Result<AfterCommand> Save(const Request& request) {
   KVCACHE_RETURN_IF_ERROR(CheckFileName("/save", request.argument));
-  KVCACHE_RETURN_IF_ERROR(SaveConversation(request.argument, request.chat.input()));
-  request.say = StrCat(Counted(request.messages()), " saved to ", OneLine(request.argument));
+  KVCACHE_RETURN_IF_ERROR(SaveConversation(request.argument, request.conversation()));
+  request.say = StrCat(Counted(request.conversation()), " saved to ", OneLine(request.argument));
   return AfterCommand::kReadOn;
 }
 
 Result<AfterCommand> Load(const Request& request) {
   KVCACHE_RETURN_IF_ERROR(CheckFileName("/load", request.argument));
   if (request.argument == "-") {
-    return Wrong("/load -: standard input is the chat's own; ./- is a file of that name");
+    return Wrong("/load -: standard input is read by the chat; a file of that name is ./-");
   }
-  KVCACHE_RETURN_IF_ERROR(LoadConversation(request.argument, request.chat.input()));
-  request.say = StrCat(Counted(request.messages()), " loaded from ", OneLine(request.argument));
+  KVCACHE_RETURN_IF_ERROR(LoadConversation(request.argument, request.conversation()));
+  request.say = StrCat(Counted(request.conversation()), " loaded from ", OneLine(request.argument));
   return AfterCommand::kReadOn;
 }
 
 Result<AfterCommand> System(const Request& request) {
-  ordered_json& messages = request.messages();
+  Conversation& conversation = request.conversation();
   if (request.argument.empty()) {
     request.say =
-        HasSystem(messages) ? ContentText(messages.front()) : "there is no system message";
+        conversation.HasSystem() ? conversation.ContentText(0) : "there is no system message";
     return AfterCommand::kReadOn;
   }
-  if (!HasSystem(messages)) messages.insert(messages.begin(), ordered_json::object());
-  messages.front() = {{"role", "system"}, {"content", request.argument}};
+  conversation.SetSystem(request.argument);
   request.say = "the system message is set";
   return AfterCommand::kReadOn;
 }
 
-// Whether all of `text` is a number that fits into `number`, which it then is.
+// Parses all of `text` into `number`. Returns false if it is not a number or does not fit.
 template <typename Number>
 bool ParseNumber(std::string_view text, Number& number) {
   const char* const end = text.data() + text.size();
@@ -92,9 +85,9 @@ bool ParseNumber(std::string_view text, Number& number) {
   return error == std::errc() && stop == end;
 }
 
-// The index of the next user's message at or after `at`; the end if there is none.
-std::size_t NextTurn(const ordered_json& messages, std::size_t at) {
-  while (at < messages.size() && !HasRole(messages[at], "user")) ++at;
+// Returns the index of the first user message at or after `at`; size() if there is none.
+std::size_t NextUserMessage(const Conversation& conversation, std::size_t at) {
+  while (at < conversation.size() && !conversation.HasRole(at, "user")) ++at;
   return at;
 }
 
@@ -104,29 +97,29 @@ Result<AfterCommand> Forget(const Request& request) {
   if (!argument.empty() && (!ParseNumber(argument, count) || count < 1)) {
     return Wrong(StrCat("/forget takes a number of exchanges, 1 or more, not ", Quoted(argument)));
   }
-  ordered_json& messages = request.messages();
-  const std::size_t first = HasSystem(messages) ? 1 : 0;
-  std::size_t last = NextTurn(messages, first);
+  Conversation& conversation = request.conversation();
+  const std::size_t first = conversation.HasSystem() ? 1 : 0;
+  std::size_t last = NextUserMessage(conversation, first);
   std::int64_t forgotten = 0;
-  for (; forgotten < count && last < messages.size(); ++forgotten) {
-    last = NextTurn(messages, last + 1);
+  for (; forgotten < count && last < conversation.size(); ++forgotten) {
+    last = NextUserMessage(conversation, last + 1);
   }
-  messages.erase(messages.begin() + static_cast<std::ptrdiff_t>(first),
-                 messages.begin() + static_cast<std::ptrdiff_t>(last));
+  conversation.Remove(first, last);
   request.say = StrCat("the oldest ", forgotten, forgotten == 1 ? " exchange is" : " exchanges are",
-                       " forgotten; left: ", Counted(messages));
+                       " forgotten; left: ", Counted(conversation));
   return AfterCommand::kReadOn;
 }
 
 Result<AfterCommand> Retry(const Request& request) {
-  ordered_json& messages = request.messages();
-  while (!messages.empty() && HasRole(messages.back(), "assistant")) {
-    messages.erase(messages.end() - 1);
+  Conversation& conversation = request.conversation();
+  const auto ends_with = [&](std::string_view role) {
+    return !conversation.empty() && conversation.HasRole(conversation.size() - 1, role);
+  };
+  while (ends_with("assistant")) conversation.Remove(conversation.size() - 1, conversation.size());
+  if (conversation.empty() || ends_with("system")) {
+    return Wrong("there is no message to answer again");
   }
-  if (messages.empty() || HasRole(messages.back(), "system")) {
-    return Wrong("there is nothing to answer again");
-  }
-  ++request.flags.sampling.seed;  // the same numbers would give the same answer
+  ++request.flags.sampling.seed;  // the same seed would give the same answer
   return AfterCommand::kAnswer;
 }
 
@@ -134,13 +127,14 @@ Result<AfterCommand> Think(const Request& request) {
   if (request.argument != "on" && request.argument != "off") {
     return Wrong(StrCat("/think takes on or off, not ", Quoted(request.argument)));
   }
-  request.chat.input().variables["enable_thinking"] = request.argument == "on";
-  request.say = Unheard(request.chat.format(), request.chat.input());
+  KVCACHE_RETURN_IF_ERROR(request.conversation().SetVariable(
+      "enable_thinking", request.argument == "on" ? "true" : "false"));
+  request.say = UnusedByTemplate(request.chat.format(), request.conversation());
   if (!request.say.empty()) request.say.pop_back();
   return AfterCommand::kReadOn;
 }
 
-// A setting of /set; `set` returns false for a text that is no value of it.
+// A setting of /set. `set` returns false if the text is not a value of it.
 struct Setting {
   std::string_view name;
   std::string_view rule;
@@ -188,8 +182,8 @@ Result<AfterCommand> Set(const Request& request) {
   const std::size_t blank = argument.find_first_of(kBlanks);
   if (blank == std::string_view::npos) {
     return Wrong(
-        "/set takes one of temp, top-k, top-p, min-p, repeat-penalty, seed, n, and a "
-        "number");
+        "/set needs a name and a number; the names are temp, top-k, top-p, min-p, repeat-penalty, "
+        "seed and n");
   }
   const std::string_view name = argument.substr(0, blank);
   const std::string_view value = argument.substr(argument.find_first_not_of(kBlanks, blank));
@@ -203,7 +197,8 @@ Result<AfterCommand> Set(const Request& request) {
     request.flags = std::move(changed);
     return AfterCommand::kReadOn;
   }
-  return Wrong(StrCat("/set knows no ", Quoted(name)));
+  return Wrong(StrCat("/set has no setting ", Quoted(name),
+                      "; the names are temp, top-k, top-p, min-p, repeat-penalty, seed and n"));
 }
 
 Result<AfterCommand> Quit(const Request&) {
@@ -213,20 +208,20 @@ Result<AfterCommand> Quit(const Request&) {
 struct NamedCommand {
   std::string_view name;
   std::string_view argument;
-  std::string_view help;  // empty: another name of the one before
+  std::string_view help;  // empty: another name of a command above
   Result<AfterCommand> (*run)(const Request& request);
 };
 
 constexpr NamedCommand kCommands[] = {
     {"help", "", "this list", Help},
-    {"clear", "", "forgets the conversation, but for the system message", Clear},
-    {"forget", "[N]", "forgets the oldest exchange, or the N oldest, to make room", Forget},
-    {"retry", "", "answers the last message anew", Retry},
-    {"system", "[TEXT]", "sets or shows the system message", System},
-    {"think", "on|off", "reasoning, where the template has a switch for it", Think},
-    {"set", "NAME N", "temp, top-k, top-p, min-p, repeat-penalty, seed, n", Set},
+    {"clear", "", "clears the conversation, except the system message", Clear},
+    {"forget", "[N]", "removes the oldest exchange, or the N oldest, from a full context", Forget},
+    {"retry", "", "answers the last message again, with another seed", Retry},
+    {"system", "[TEXT]", "sets the system message; without TEXT shows it", System},
+    {"think", "on|off", "turns reasoning on or off, if the template has a switch for it", Think},
+    {"set", "NAME N", "sets temp, top-k, top-p, min-p, repeat-penalty, seed or n", Set},
     {"save", "FILE", "writes the conversation to a file (JSON)", Save},
-    {"load", "FILE", "takes a conversation from a file", Load},
+    {"load", "FILE", "loads a conversation from a file", Load},
     {"quit", "", "ends the chat, as Ctrl-D does", Quit},
     {"exit", "", "", Quit},
     {"bye", "", "", Quit},
@@ -241,8 +236,11 @@ Result<AfterCommand> Help(const Request& request) {
     request.say += StrCat(left, command.help, "\n");
   }
   request.say +=
-      "\"\"\" begins and ends a message of several lines, \\ at a line's end goes on.\n"
-      "// begins a message with a slash. Ctrl-C ends an answer, a second one the chat.";
+      "\"\"\" begins and ends a message of several lines. A line that ends with \\ continues in "
+      "the "
+      "next.\n"
+      "// begins a message with a slash. Ctrl-C ends an answer; twice at the prompt it ends the "
+      "chat.";
   return AfterCommand::kReadOn;
 }
 
@@ -263,12 +261,12 @@ Result<AfterCommand> RunCommand(std::string_view text, Chat& chat, RunFlags& fla
   for (const NamedCommand& command : kCommands) {
     if (command.name != name) continue;
     if (command.argument.empty() && !argument.empty()) {
-      return Wrong(StrCat("/", name, " takes nothing behind it, not ", Quoted(argument)));
+      return Wrong(StrCat("/", name, " takes no argument, not ", Quoted(argument)));
     }
     return command.run({std::move(argument), chat, flags, say});
   }
   return Wrong(StrCat("there is no command ", Quoted(StrCat("/", name)),
-                      "; /help lists them, // begins a message with a slash"));
+                      "; /help lists the commands, // begins a message with a slash"));
 }
 
 }  // namespace kvcache::cli

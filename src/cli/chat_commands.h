@@ -1,11 +1,13 @@
-// What a chat can be told besides messages: /help, /clear, …
+// Runs the commands of a chat: /help, /clear, …
+//
+// Thread safety: free functions.
 #pragma once
 
 #include <string>
 #include <string_view>
 
 #include "cli/run_flags.h"
-#include "engine/chat.h"
+#include "kvcache_engine/chat.h"
 
 namespace kvcache::cli {
 
@@ -15,11 +17,11 @@ enum class AfterCommand : std::uint8_t {
   kQuit,
 };
 
-// Whether a message is a command: it begins with one slash.
+// Returns whether a message is a command: it begins with one slash.
 bool IsCommand(std::string_view text);
 
-// Runs `text`; what it has to say goes into `say`, a line or several. Errors: no such command,
-// or what was wrong with it.
+// Runs the command `text`. Its output, one line or several, goes into `say`. Errors: no such
+// command, or what is wrong with its argument.
 Result<AfterCommand> RunCommand(std::string_view text, Chat& chat, RunFlags& flags,
                                 std::string& say);
 

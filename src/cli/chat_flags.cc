@@ -1,47 +1,24 @@
 #include "cli/chat_flags.h"
 
-#include <utility>
+#include <CLI/CLI.hpp>
 
 #include "base/strings.h"
 #include "cli/terminal.h"
-#include "engine/conversation.h"
-#include "engine/json_text.h"
+#include "engine/engine_impl.h"
 
 namespace kvcache::cli {
 namespace {
-
-using nlohmann::ordered_json;
 
 constexpr const char* kGroup = "Chat";
 constexpr const char* kThinking = "enable_thinking";
 
 constexpr std::size_t kMaxTemplateBytes = std::size_t{1} << 20;
 
-Result<ordered_json> ReadToolsFile(const std::string& path) {
-  KVCACHE_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxJsonBytes));
-  auto tools = ReadTools(text);
-  if (!tools.ok()) return std::move(tools).TakeStatus().WithContext(path);
-  return tools;
-}
-
-// An empty string, or why the text is no assignment.
+// Returns an empty string, or why the text is not an assignment.
 std::string VariableError(const std::string& assignment) {
   const std::size_t equals = assignment.find('=');
   if (equals != std::string::npos && equals != 0) return {};
   return StrCat(Quoted(assignment), " is not of the form NAME=VALUE");
-}
-
-// A VALUE that is JSON is that, and all else is text. REQUIRES: VariableError is empty.
-Status SetVariable(const std::string& assignment, ordered_json& variables) {
-  const std::size_t equals = assignment.find('=');
-  const std::string value = assignment.substr(equals + 1);
-  auto parsed = ParseJson(value);
-  if (parsed.status().code() == StatusCode::kUnsupported) {
-    return std::move(parsed).TakeStatus().WithContext(
-        StrCat("--var ", Quoted(assignment.substr(0, equals))));
-  }
-  variables[assignment.substr(0, equals)] = parsed.ok() ? std::move(*parsed) : ordered_json(value);
-  return Status::Ok();
 }
 
 }  // namespace
@@ -51,33 +28,37 @@ void ChatFlags::Add(CLI::App& command) {
     return command.add_option(name, value, help)->group(kGroup)->type_name(type);
   };
   auto* chat_flag = command.add_flag("--chat", chat,
-                                     "chat although standard input is no terminal: each line is "
+                                     "chat even if standard input is not a terminal: each line is "
                                      "a message or a /command");
   chat_flag->group(kGroup);
   for (const char* prompt : {"--prompt", "--file"}) {
     chat_flag->excludes(command.get_option(prompt));
   }
-  auto* raw_flag = command.add_flag("--raw", raw, "the prompt as it is, without a template");
+  auto* raw_flag = command.add_flag(
+      "--raw", raw, "give the prompt to the model as it is, without a chat template");
   raw_flag->group(kGroup);
   command
       .add_flag("--special", special,
-                "with --raw: the text of a special token in the prompt stands for the token")
+                "with --raw: parse special tokens, such as <s>, in the prompt's text")
       ->group(kGroup)
       ->needs(raw_flag);
-  add("--system", system, "TEXT", "the system message")->excludes(raw_flag);
-  add("--tools", tools_file, "FILE", "JSON of the tools that the model may call")
+  add("--system", system, "TEXT", "the system message: how the model should answer")
+      ->excludes(raw_flag);
+  add("--tools", tools_file, "FILE",
+      "JSON file of the functions that the model may call, in OpenAI's format")
       ->excludes(raw_flag);
   add("--chat-template", chat_template, "T",
-      "chatml, plain, or a file, instead of the model's own template")
+      "use chatml, plain or a Jinja file instead of the model's own chat template")
       ->excludes(raw_flag);
-  add("--var", variables, "NAME=VALUE", "a variable for the template; may be given several times")
+  add("--var", variables, "NAME=VALUE",
+      "set a variable of the chat template; may be given several times")
       ->allow_extra_args(false)
       ->check(CLI::Validator(VariableError, ""))
       ->excludes(raw_flag);
-  auto* think_flag =
-      command.add_flag("--think", think, "ask for reasoning (the variable enable_thinking)");
+  auto* think_flag = command.add_flag("--think", think,
+                                      "ask for reasoning before the answer (sets enable_thinking)");
   think_flag->group(kGroup)->excludes(raw_flag);
-  command.add_flag("--no-think", no_think, "ask for none")
+  command.add_flag("--no-think", no_think, "ask for an answer without reasoning")
       ->group(kGroup)
       ->excludes(think_flag)
       ->excludes(raw_flag);
@@ -98,37 +79,43 @@ Result<ChatFormat> ChatFlags::Format(const Engine& engine) const {
                 StrCat("--chat-template is chatml, plain or a file: ", source.status().message()));
 }
 
-Status ChatFlags::Fill(ChatInput& input) const {
-  if (system) input.messages.push_back({{"role", "system"}, {"content", *system}});
+Status ChatFlags::Fill(Conversation& conversation) const {
+  if (system) conversation.Add("system", *system);
   if (!tools_file.empty()) {
-    KVCACHE_ASSIGN_OR_RETURN(input.tools, ReadToolsFile(tools_file));
+    KVCACHE_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(tools_file, kMaxJsonBytes));
+    KVCACHE_RETURN_IF_ERROR(conversation.SetTools(text).WithContext(tools_file));
   }
-  if (think || no_think) input.variables[kThinking] = think;
+  if (think || no_think) {
+    KVCACHE_RETURN_IF_ERROR(conversation.SetVariable(kThinking, think ? "true" : "false"));
+  }
   for (const std::string& assignment : variables) {
-    KVCACHE_RETURN_IF_ERROR(SetVariable(assignment, input.variables));
+    const std::size_t equals = assignment.find('=');
+    const std::string name = assignment.substr(0, equals);
+    KVCACHE_RETURN_IF_ERROR(conversation.SetVariable(name, assignment.substr(equals + 1))
+                                .WithContext(StrCat("--var ", Quoted(name))));
   }
   return Status::Ok();
 }
 
-std::string Unheard(const ChatFormat& format, const ChatInput& input) {
+std::string UnusedByTemplate(const ChatFormat& format, const Conversation& conversation) {
   std::string warnings;
-  const auto check = [&](bool given, std::string_view variable, std::string_view what) {
-    if (!given || format.Mentions(variable)) return;
+  const auto check = [&](std::string_view variable, std::string_view what, std::string_view it) {
+    if (format.Mentions(variable)) return;
     warnings += StrCat(OneLine(format.name()), " has no place for ", what,
-                       ": the model will not see ", what == "tools" ? "them" : "it", "\n");
+                       ": the model will not see ", it, "\n");
   };
-  check(!input.tools.is_null(), "tools", "tools");
-  for (const auto& [name, value] : input.variables.items()) {
-    check(true, name, StrCat("the variable ", Quoted(name)));
+  if (conversation.HasTools()) check("tools", "tools", "them");
+  for (const std::string& name : conversation.variables()) {
+    check(name, StrCat("the variable ", Quoted(name)), "it");
   }
   return warnings;
 }
 
-Status WithAdvice(Status status) {
+Status AdviseOnTemplate(Status status) {
   if (status.ok()) return status;
   return {status.code(), StrCat(status.message(),
-                                "; --chat-template chatml or FILE takes another template, --raw "
-                                "none")};
+                                "; --chat-template chatml or --chat-template FILE uses another "
+                                "template, --raw uses none")};
 }
 
 }  // namespace kvcache::cli

@@ -1,47 +1,56 @@
-// The flags that say how a conversation is written, and what they come to.
+// The flags of `kvcache run` that choose the chat template and fill the conversation.
+//
+// Thread safety: values and free functions.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "chat_template/chat_format.h"
-#include "engine/engine.h"
+#include "kvcache_engine/conversation.h"
+#include "kvcache_engine/engine.h"
+
+namespace CLI {
+class App;
+}
 
 namespace kvcache::cli {
 
 struct ChatFlags {
-  bool chat = false;     // even where standard input is no terminal
-  bool raw = false;      // no template
-  bool special = false;  // the prompt's special tokens count: a prompt of one's own making
+  bool chat = false;     // chats even if standard input is no terminal
+  bool raw = false;      // uses no template
+  bool special = false;  // with raw: special tokens in the prompt's text are those tokens
   std::optional<std::string> system;
   std::string tools_file;
-  std::string chat_template;  // chatml, plain or a file; empty: as the model says
+  std::string chat_template;  // chatml, plain or a file; empty: the model's own
   std::vector<std::string> variables;
   bool think = false;
   bool no_think = false;
 
+  // Declares the flags. REQUIRES: `command` has --prompt and --file, and is parsed while this
+  // lives.
   void Add(CLI::App& command);
 
-  // Whether something was asked for that only a template can do.
+  // Returns whether a flag was given that has an effect only in a template.
   bool NeedTemplate() const {
     return !chat_template.empty() || system || !tools_file.empty() || think || no_think ||
            !variables.empty();
   }
 
-  // The template that they or the model ask for. Errors name it, and what else can be given.
+  // Returns the template that the flags or the model choose. Errors name the template, and what
+  // --chat-template takes.
   Result<ChatFormat> Format(const Engine& engine) const;
 
-  // The system message, tools and variables. Errors name the flag or the file.
-  Status Fill(ChatInput& input) const;
+  // Adds the system message, tools and variables. Errors name the flag or the file.
+  Status Fill(Conversation& conversation) const;
 };
 
-// A warning for each part of the input that the template has no place for; they end with '\n'.
-std::string Unheard(const ChatFormat& format, const ChatInput& input);
+// Returns a warning, ended by '\n', for the tools and for each variable that the template never
+// reads.
+std::string UnusedByTemplate(const ChatFormat& format, const Conversation& conversation);
 
-// "…; --chat-template chatml or FILE takes another template, --raw none" behind an error of the
-// template.
-Status WithAdvice(Status status);
+// Appends to an error of the template: how to use another template, or none.
+Status AdviseOnTemplate(Status status);
 
 }  // namespace kvcache::cli

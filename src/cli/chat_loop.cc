@@ -1,18 +1,20 @@
 #include "cli/chat_loop.h"
 
 #include <cstdio>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
 #include "base/strings.h"
 #include "cli/answer_output.h"
+#include "cli/answer_report.h"
 #include "cli/chat_commands.h"
 #include "cli/context_fit.h"
 #include "cli/json_report.h"
 #include "cli/message_reader.h"
 #include "cli/paste_mode.h"
 #include "cli/shown_text.h"
-#include "engine/chat.h"
+#include "kvcache_engine/chat.h"
 
 namespace kvcache::cli {
 namespace {
@@ -20,9 +22,9 @@ namespace {
 constexpr std::string_view kBlanks = " \t\r\n";
 
 constexpr const char* kMakeRoom =
-    "/forget drops the oldest exchange, /clear all of them; --ctx N makes more room";
+    "/forget removes the oldest exchange, /clear removes all; --ctx N gives a larger context";
 
-// All but answers goes to standard error.
+// Everything except answers goes to standard error.
 void Say(const std::string& text) {
   if (!text.empty()) (void)std::fprintf(stderr, "%s\n", Shown(text).c_str());
 }
@@ -30,13 +32,13 @@ void Say(const std::string& text) {
 std::string Welcome(const Chat& chat) {
   const ChatFormat& format = chat.format();
   if (format.kind() == ChatFormatKind::kPlain) {
-    return "This model has no chat template: it continues what you write, like a story. /help "
-           "lists commands.";
+    return "This model has no chat template: it continues your text, like a story. /help lists the "
+           "commands.";
   }
   if (format.kind() == ChatFormatKind::kChatMl) {
-    return "Chat, written as ChatML (built in). /help lists commands.";
+    return "Chat in the built-in format ChatML. /help lists the commands.";
   }
-  return StrCat("Chat, written with ", format.name(), ". /help lists commands.");
+  return StrCat("Chat with ", format.name(), ". /help lists the commands.");
 }
 
 class ChatLoop {
@@ -50,8 +52,8 @@ class ChatLoop {
         lines_(MakeLineEditor()) {}
 
   Status Run() {
-    KVCACHE_RETURN_IF_ERROR(flags_.chat.Fill(chat_.input()));
-    Say(Unheard(chat_.format(), chat_.input()));
+    KVCACHE_RETURN_IF_ERROR(flags_.chat.Fill(chat_.conversation()));
+    Say(UnusedByTemplate(chat_.format(), chat_.conversation()));
     if (on_terminal_) Say(Welcome(chat_));
     for (;;) {
       ForgetInterrupt();
@@ -74,7 +76,7 @@ class ChatLoop {
   }
 
  private:
-  // The second Ctrl-C in a row at the prompt.
+  // Returns whether this is the second Ctrl-C in a row at the prompt.
   bool LeavesAfterInterrupt() {
     if (++interrupts_ >= 2) {
       Say("");
@@ -96,7 +98,7 @@ class ChatLoop {
     if (!message.is_verbatim && text.starts_with("//")) text.erase(0, 1);
     Status fits = CheckBytesFit(engine_, text);
     if (!fits.ok()) return {fits.code(), StrCat("the message ", fits.message())};
-    chat_.input().messages.push_back({{"role", "user"}, {"content", std::move(text)}});
+    chat_.conversation().Add("user", text);
     return Answer();
   }
 
@@ -109,12 +111,12 @@ class ChatLoop {
   }
 
   void DropLastMessage() {
-    auto& messages = chat_.input().messages;
-    messages.erase(messages.end() - 1);
+    Conversation& conversation = chat_.conversation();
+    conversation.Remove(conversation.size() - 1, conversation.size());
   }
 
   Status Answer() {
-    const PasteMode paste_mode;  // a paste during the answer waits, marked, for the next line
+    const PasteMode paste_mode;  // keeps the marks of a paste that the next line will read
     Progress progress;
     bool begun = false;
     AnswerOutput output;
@@ -126,7 +128,7 @@ class ChatLoop {
     if (!turn.ok()) {
       DropLastMessage();
       Status status = std::move(turn).TakeStatus();
-      if (status.code() == StatusCode::kUnsupported) return WithAdvice(std::move(status));
+      if (status.code() == StatusCode::kUnsupported) return AdviseOnTemplate(std::move(status));
       if (status.code() != StatusCode::kCacheFull) return status;
       return {status.code(), StrCat(status.message(), "; ", kMakeRoom)};
     }
@@ -136,12 +138,13 @@ class ChatLoop {
         turn->result.stop == StopReason::kInterrupted && turn->result.tokens.empty();
     if (nothing) {
       DropLastMessage();
-      Say("interrupted before the answer began; the message is not kept, what was read is");
+      Say("interrupted before the answer began; the message is removed, the cache keeps what was "
+          "read");
     }
     return Status::Ok();
   }
 
-  // White space in front of an answer is for the model, not for people.
+  // Leading white space of an answer is not shown.
   bool Show(std::string_view text, Progress& progress, bool& begun, AnswerOutput& output) const {
     if (flags_.json) return true;
     if (!begun) {
@@ -166,7 +169,7 @@ class ChatLoop {
       Say(AnswerSummary(turn.result, use) + (stopped ? " · stopped\n" : "\n"));
     }
     if (turn.context_full) {
-      Say(StrCat("the context of ", engine_.context(), " tokens is full, which ended the answer; ",
+      Say(StrCat("the context of ", engine_.context(), " tokens is full, and the answer ended; ",
                  kMakeRoom));
     }
   }
@@ -189,7 +192,7 @@ Status RunChat(Engine& engine, const RunFlags& flags, double load_ms) {
             "a model with an encoder answers one text and does not chat: give it one with -p"};
   }
   auto format = flags.chat.Format(engine);
-  if (!format.ok()) return WithAdvice(std::move(format).TakeStatus());
+  if (!format.ok()) return AdviseOnTemplate(std::move(format).TakeStatus());
   return ChatLoop(engine, flags, std::move(format).value(), load_ms).Run();
 }
 

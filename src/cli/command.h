@@ -1,20 +1,26 @@
-// A subcommand of the program: it declares its flags, and runs once they are parsed.
+// The subcommands of the program: each declares its flags, and runs after they are parsed.
+//
+// Thread safety: one thread at a time.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
 
 #include "kvcache/status.h"
 
+namespace CLI {
+class App;
+}
+
 namespace kvcache::cli {
 
-// Adds the subcommand to `app`. What it returns is run after a successful parse; an error that
-// comes back is printed as one line, and the program exits with 1.
 struct Command {
   CLI::App* app = nullptr;
+  // Is called after a successful parse. An error is printed as one line, and the program exits
+  // with 1.
   std::function<Status()> run;
 };
 
+// Each adds its subcommand to `app`.
 Command AddRun(CLI::App& app);
 Command AddEval(CLI::App& app);
 Command AddTokenize(CLI::App& app);

@@ -1,8 +1,10 @@
 // kvcache eval: score given text, and write its logits.
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
 #include <iterator>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +16,7 @@
 #include "cli/json_report.h"
 #include "cli/model_store.h"
 #include "cli/terminal.h"
+#include "engine/engine_impl.h"
 #include "engine/npy_writer.h"
 #include "engine/score.h"
 
@@ -50,7 +53,7 @@ Result<std::vector<std::int32_t>> GivenTokens(const EvalFlags& flags) {
   return TokensOfFile(flags.tokens_file);
 }
 
-// What an encoder reads first; nothing where no flag says.
+// Returns the tokens for the encoder; none without a flag.
 Result<std::vector<std::int32_t>> EncodedTokens(const EvalFlags& flags) {
   if (!flags.encoded.empty()) {
     KVCACHE_ASSIGN_OR_RETURN(const auto tokenizer, OpenTokenizer(flags.engine.model()));
@@ -63,15 +66,15 @@ Result<std::vector<std::int32_t>> EncodedTokens(const EvalFlags& flags) {
 Status CheckEncoder(const Engine& engine, bool encodes) {
   if (engine.has_encoder() == encodes) return Status::Ok();
   return {StatusCode::kInvalidArgument,
-          encodes ? "the model has no encoder that could read a text first"
-                  : "the model's encoder reads a text first: say which with --encode"};
+          encodes ? "the model has no encoder: leave out --encode and --encode-tokens-file"
+                  : "the model has an encoder: give its text with --encode"};
 }
 
 Status Report(const EvalFlags& flags, Engine& engine, const ScoreResult& score) {
   const double rate = score.tokens * 1e3 / score.prefill_ms;
   const bool scored = score.tokens > 1;
   if (!flags.json && !scored) {
-    (void)std::printf("1 token · nothing to score: nothing comes before a first token\n");
+    (void)std::printf("1 token · nothing to score: no token comes before the first\n");
     return Status::Ok();
   }
   if (!flags.json) {
@@ -82,13 +85,13 @@ Status Report(const EvalFlags& flags, Engine& engine, const ScoreResult& score) 
   PrintJson({{"tokens", score.tokens},
              {"nll", score.nll},
              {"perplexity", scored ? nlohmann::json(score.perplexity) : nlohmann::json()},
-             {"reuse", ReuseJson(score.tokens)},
+             {"reuse", PromptTokensJson(score.tokens)},
              {"timing", {{"prefill_ms", score.prefill_ms}, {"prefill_tokens_per_s", rate}}},
              {"memory", MemoryJson(engine)}});
   return Status::Ok();
 }
 
-// Unless --ctx says otherwise the cache is as large as the tokens need.
+// Without --ctx, the cache is as large as the tokens need.
 Status Eval(const EvalFlags& flags) {
   KVCACHE_ASSIGN_OR_RETURN(const auto tokens, GivenTokens(flags));
   if (tokens.empty()) return {StatusCode::kInvalidArgument, "there are no tokens to score"};
@@ -125,26 +128,28 @@ Command AddEval(CLI::App& app) {
   flags->engine.Add(*command, "what the text needs");
   CLI::Option_group* source = command->add_option_group("Text", "exactly one of");
   source->add_option("--tokens", flags->tokens, "token ids, such as 1,450,17")->type_name("IDS");
-  source->add_option("--tokens-file", flags->tokens_file, "a file of token ids")->type_name("F");
+  source
+      ->add_option("--tokens-file", flags->tokens_file, "a file of token ids; - is standard input")
+      ->type_name("F");
   CLI::Option* const text =
-      source->add_option("--text-file", flags->text_file, "a file of text; - is stdin");
+      source->add_option("--text-file", flags->text_file, "a file of text; - is standard input");
   text->type_name("F");
   source->require_option(1);
   command
-      ->add_flag("--special", flags->special,
-                 "the text of a special token in --text-file stands for the token")
+      ->add_flag("--special", flags->special, "parse special tokens, such as <s>, in --text-file")
       ->needs(text);
   auto* encode = command->add_option("--encode", flags->encoded,
-                                     "the text that a model's encoder reads first");
+                                     "the text for the encoder of a model that has one (t5)");
   encode->type_name("TEXT");
   command
-      ->add_option("--encode-tokens-file", flags->encoded_file, "the same as a file of token ids")
+      ->add_option("--encode-tokens-file", flags->encoded_file, "the same, as a file of token ids")
       ->type_name("F")
       ->excludes(encode);
   command
-      ->add_option("--logits", flags->logits,
-                   "write the logits as float32 [tokens, vocabulary]; row i follows token i, after "
-                   "a decoder's first one")
+      ->add_option(
+          "--logits", flags->logits,
+          "write the logits as float32 [tokens, vocabulary]: row i predicts the token after "
+          "token i")
       ->type_name("OUT.npy");
   command->add_flag("--json", flags->json, "print one JSON object instead of text");
   RefuseEmptyValues(*command, {});

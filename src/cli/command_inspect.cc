@@ -1,6 +1,8 @@
 // kvcache inspect: what a model file holds, and what its cache would cost; or this machine.
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -26,7 +28,7 @@ struct InspectFlags {
 };
 
 Status InspectMachine(const InspectFlags& flags) {
-  // Refuses what running a model would: a KVCACHE_CPU_TARGET that is none.
+  // Fails as running a model would, for a KVCACHE_CPU_TARGET that does not exist.
   KVCACHE_RETURN_IF_ERROR(MakeCpuBackend({.threads = 1}).status());
   const std::vector<std::string> targets = CpuTargetNames();
   if (flags.json) {
@@ -60,13 +62,14 @@ Status Inspect(const InspectFlags& flags) {
 
 Command AddInspect(CLI::App& app) {
   CLI::App* command =
-      app.add_subcommand("inspect", "What a model file holds, and what its cache costs");
+      app.add_subcommand("inspect", "Describe a model file and the memory that its cache takes");
   const auto flags = std::make_shared<InspectFlags>();
   command->add_option("MODEL", flags->model,
-                      "a .gguf file or a name (default: the one that ships)");
+                      "a .gguf file, or a name that 'kvcache list' shows (default: story)");
   flags->types.Add(*command);
-  command->add_flag("--tensors", flags->tensors, "a line for each tensor as well");
-  command->add_flag("--machine", flags->machine, "instead: the instruction set in use here");
+  command->add_flag("--tensors", flags->tensors, "also list each tensor");
+  command->add_flag("--machine", flags->machine,
+                    "describe this machine instead: the instruction set that the kernels use");
   command->add_flag("--json", flags->json, "print one JSON object");
   RefuseEmptyValues(*command, {});
   return {command, [flags] { return Inspect(*flags); }};

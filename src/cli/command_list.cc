@@ -2,9 +2,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "base/strings.h"
 #include "cli/command.h"
+#include "cli/flag_checks.h"
 #include "cli/json_report.h"
 #include "cli/model_store.h"
 #include "cli/terminal.h"
@@ -46,7 +48,7 @@ void PrintRow(const nlohmann::json& row, int name_width) {
 Status List(bool json) {
   const std::vector<StoredModel> models = ListModels();
   if (!json && models.empty()) {
-    (void)std::printf("no models; put .gguf files into one of these folders:\n");
+    (void)std::printf("there are no models; put .gguf files into one of these folders:\n");
     for (const std::string& folder : ModelFolders()) {
       (void)std::printf("  %s\n", OneLine(folder).c_str());
     }
@@ -70,9 +72,9 @@ Status List(bool json) {
 }  // namespace
 
 Command AddList(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("list", "The models that can be run by name");
+  CLI::App* command = AddSubcommand(app, "list", "List the models that can be run by name");
   const auto json = std::make_shared<bool>(false);
-  command->add_flag("--json", *json, "print one JSON array");
+  AddFlag(*command, "--json", json.get(), "print one JSON array");
   return {command, [json] { return List(*json); }};
 }
 

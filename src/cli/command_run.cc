@@ -2,19 +2,23 @@
 #include <chrono>
 #include <cstdio>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "base/strings.h"
 #include "cli/answer_output.h"
+#include "cli/answer_report.h"
 #include "cli/chat_loop.h"
 #include "cli/command.h"
 #include "cli/context_fit.h"
+#include "cli/flag_checks.h"
 #include "cli/json_report.h"
 #include "cli/model_store.h"
 #include "cli/run_flags.h"
-#include "engine/chat.h"
+#include "engine/engine_impl.h"
+#include "kvcache_engine/chat.h"
 
 namespace kvcache::cli {
 namespace {
@@ -30,7 +34,7 @@ Result<std::string> ReadPrompt(const RunFlags& flags) {
   if (flags.prompt) return *flags.prompt;
   KVCACHE_ASSIGN_OR_RETURN(std::string text,
                            ReadTextFile(flags.prompt_file.empty() ? "-" : flags.prompt_file));
-  // Editors and echo end a file with it; nobody means it.
+  // Editors and echo end a file with a newline that is not part of the prompt.
   if (text.ends_with('\n')) text.pop_back();
   return text;
 }
@@ -40,7 +44,7 @@ void ShowText(GenerateRequest& request, AnswerOutput& output) {
   request.on_text = [&output](std::string_view text) { return output.Write(text); };
 }
 
-// A Ctrl-C before the first token leaves no answer.
+// Returns an error if Ctrl-C came before the first token: there is no answer.
 Status CheckAnswered(const GenerateResult& result) {
   if (result.stop != StopReason::kInterrupted || !result.tokens.empty()) return Status::Ok();
   return {StatusCode::kCancelled,
@@ -62,11 +66,11 @@ Status Report(Engine& engine, const RunFlags& flags, const GenerateResult& resul
   return Status::Ok();
 }
 
-// What to do about a prompt that does not fit.
+// Returns the advice for a prompt that does not fit.
 std::string AdviceOnLength(const Engine& engine) {
   const int own = engine.info().context_length;
-  if (own > engine.context()) return StrCat("; the model can do more: --ctx up to ", own);
-  return "; the model was made for no more: shorten the prompt";
+  if (own > engine.context()) return StrCat("; give a larger --ctx, up to ", own);
+  return ", which is the most that the model was made for: shorten the prompt";
 }
 
 Status CheckFits(const Engine& engine, std::size_t tokens) {
@@ -76,7 +80,7 @@ Status CheckFits(const Engine& engine, std::size_t tokens) {
                  AdviceOnLength(engine))};
 }
 
-// A text that the model goes on with.
+// Generates a continuation of `text`, without a template.
 Status Continue(Engine& engine, const RunFlags& flags, const std::string& text, double load_ms) {
   const EncodeOptions options{.special =
                                   flags.chat.special ? SpecialText::kParse : SpecialText::kPlain};
@@ -98,13 +102,13 @@ Status Continue(Engine& engine, const RunFlags& flags, const std::string& text, 
   return Report(engine, flags, result, load_ms);
 }
 
-// A message that the model answers.
+// Generates the answer to the one message `text`.
 Status AnswerOne(Engine& engine, const RunFlags& flags, ChatFormat format, const std::string& text,
                  double load_ms) {
   Chat chat(engine, std::move(format));
-  KVCACHE_RETURN_IF_ERROR(flags.chat.Fill(chat.input()));
-  (void)std::fputs(Unheard(chat.format(), chat.input()).c_str(), stderr);
-  chat.input().messages.push_back({{"role", "user"}, {"content", text}});
+  KVCACHE_RETURN_IF_ERROR(flags.chat.Fill(chat.conversation()));
+  (void)std::fputs(UnusedByTemplate(chat.format(), chat.conversation()).c_str(), stderr);
+  chat.conversation().Add("user", text);
   Progress progress;
   GenerateRequest request = flags.MakeRequest(progress, 0);
   AnswerOutput output;
@@ -120,7 +124,7 @@ Status AnswerOne(Engine& engine, const RunFlags& flags, ChatFormat format, const
     if (status.code() == StatusCode::kCacheFull) {
       return {status.code(), status.message() + AdviceOnLength(engine)};
     }
-    return status.code() == StatusCode::kUnsupported ? WithAdvice(std::move(status)) : status;
+    return status.code() == StatusCode::kUnsupported ? AdviseOnTemplate(std::move(status)) : status;
   }
   progress.Clear();
   output.End();
@@ -132,7 +136,7 @@ Status RunPrompt(Engine& engine, const RunFlags& flags, const std::string& text,
   if (!fits.ok()) return {fits.code(), StrCat("the prompt ", fits.message())};
   if (flags.chat.raw) return Continue(engine, flags, text, load_ms);
   auto format = flags.chat.Format(engine);
-  if (!format.ok()) return WithAdvice(std::move(format).TakeStatus());
+  if (!format.ok()) return AdviseOnTemplate(std::move(format).TakeStatus());
   const bool plain = format->kind() == ChatFormatKind::kPlain && !flags.chat.NeedTemplate();
   if (plain) return Continue(engine, flags, text, load_ms);
   return AnswerOne(engine, flags, std::move(format).value(), text, load_ms);
@@ -158,7 +162,7 @@ Status Run(RunFlags& flags) {
 }  // namespace
 
 Command AddRun(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("run", "Generate text that continues a prompt, or chat");
+  CLI::App* command = AddSubcommand(app, "run", "Answer a prompt, or chat");
   const auto flags = std::make_shared<RunFlags>();
   flags->Add(*command);
   return {command, [flags] { return Run(*flags); }};

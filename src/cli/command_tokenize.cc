@@ -1,5 +1,7 @@
 // kvcache tokenize: text to token ids and back.
+#include <CLI/CLI.hpp>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -25,7 +27,7 @@ struct TokenizeFlags {
 
 std::string JoinIds(const std::vector<std::int32_t>& ids) {
   std::string text;
-  for (const std::int32_t id : ids) text += (text.empty() ? "" : ",") + std::to_string(id);
+  for (const std::int32_t id : ids) text += StrCat(text.empty() ? "" : ",", id);
   return text;
 }
 
@@ -83,7 +85,8 @@ Status Tokenize(const TokenizeFlags& flags) {
 }  // namespace
 
 Command AddTokenize(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("tokenize", "Text to token ids and back");
+  CLI::App* command =
+      app.add_subcommand("tokenize", "Convert text to token ids, or token ids to text");
   command->footer("kvcache tokenize [MODEL] TEXT\nkvcache tokenize [MODEL] --detokenize IDS");
   const auto flags = std::make_shared<TokenizeFlags>();
   // Two options of one word each: in a list of words the library takes "[a,b]" for two.
@@ -91,13 +94,15 @@ Command AddTokenize(CLI::App& app) {
     command->add_option_function<std::string>(
         name, [flags](const std::string& word) { flags->words.push_back(word); }, help);
   };
-  add_word("MODEL", "a .gguf file or a name (default: the one that ships)");
-  add_word("TEXT", "the text; alone, it is the first word");
-  auto* ids = command->add_option("--detokenize", flags->ids, "token ids, such as 1,450,17")
+  add_word("MODEL", "a .gguf file, or a name that 'kvcache list' shows (default: story)");
+  add_word("TEXT", "the text; without MODEL it is the only word");
+  auto* ids = command
+                  ->add_option("--detokenize", flags->ids,
+                               "convert these token ids to text, such as 1,450,17")
                   ->type_name("IDS");
   command->add_flag("--special", flags->special,
-                    "the text of special tokens stands for them; shows them in output");
-  command->add_flag("--no-bos", flags->no_bos, "no begin-of-sequence token in front");
+                    "parse special tokens, such as <s>, in TEXT; show them in output");
+  command->add_flag("--no-bos", flags->no_bos, "leave out the begin-of-sequence token");
   command->add_flag("--json", flags->json, "print one JSON object");
   command->final_callback([flags, ids] {
     flags->detokenize = ids->count() > 0;

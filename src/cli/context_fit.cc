@@ -5,9 +5,13 @@
 #include <cstdint>
 
 #include "base/strings.h"
+#include "engine/engine_impl.h"
 
 namespace kvcache::cli {
 namespace {
+
+// Shorter texts are tokenized at once: the number of their tokens is the better message.
+constexpr std::size_t kCheapBytes = std::size_t{1} << 20;
 
 std::size_t LongestTokenBytes(const Vocabulary& vocabulary) {
   std::size_t longest = 1;
@@ -29,8 +33,7 @@ Status CheckBytesFit(const Engine& engine, std::string_view text) {
   if (engine.has_encoder()) return Status::Ok();
   const auto context = static_cast<std::size_t>(engine.context());
   const std::size_t bytes = BytesWithoutBlanks(text);
-  // No token's text is empty: only a long text needs the longest.
-  if (bytes <= context) return Status::Ok();
+  if (bytes <= kCheapBytes) return Status::Ok();
   const std::size_t most = context * LongestTokenBytes(engine.tokenizer().vocabulary());
   if (bytes <= most) return Status::Ok();
   return {StatusCode::kInvalidArgument,

@@ -5,7 +5,7 @@
 
 #include <string_view>
 
-#include "engine/engine.h"
+#include "kvcache_engine/engine.h"
 
 namespace kvcache::cli {
 

@@ -3,21 +3,20 @@
 #include <span>
 
 #include "cli/terminal.h"
-#include "engine/conversation.h"
 #include "platform/output_file.h"
 
 namespace kvcache::cli {
 
-Status SaveConversation(const std::string& path, const ChatInput& input) {
-  const std::string text = ConversationText(input);
+Status SaveConversation(const std::string& path, const Conversation& conversation) {
+  const std::string text = conversation.ToJson();
   KVCACHE_ASSIGN_OR_RETURN(OutputFile out, OutputFile::Create(path, text.size()));
   KVCACHE_RETURN_IF_ERROR(out.Write(std::as_bytes(std::span(text))));
   return out.Commit();
 }
 
-Status LoadConversation(const std::string& path, ChatInput& input) {
+Status LoadConversation(const std::string& path, Conversation& conversation) {
   KVCACHE_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxJsonBytes));
-  return ReadConversation(text, input).WithContext(path);
+  return conversation.ReadJson(text).WithContext(path);
 }
 
 }  // namespace kvcache::cli

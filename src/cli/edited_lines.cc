@@ -28,7 +28,7 @@ namespace {
 constexpr char kCtrlY = 0x19;
 constexpr char kCtrlZ = 0x1a;
 constexpr char kCtrlBackslash = 0x1c;
-// Bound to OnEvent: pastes and a resumed process are no keys of their own.
+// Bound to OnEvent. libedit has no key for a paste or for a resumed process.
 constexpr wchar_t kEvent[] = L"\u0080";
 
 class EditedLines : public LineEditor {
@@ -65,7 +65,7 @@ class EditedLines : public LineEditor {
     line = {};
     ForgetPaste();
     int count = 0;
-    // Raw before the prompt is seen: what is typed at once is then never the terminal's to take.
+    // Set before the prompt is shown, so that the kernel never edits text that is typed at once.
     (void)el_set(edit_, EL_PREP_TERM, 1);
     const PasteMode paste_mode;
     const wchar_t* typed = el_wgets(edit_, &count);
@@ -104,7 +104,7 @@ class EditedLines : public LineEditor {
 
   static char* Prompt(EditLine* edit) { return Of(edit)->prompt_.data(); }
 
-  // 1: a character; 0: the end; -1: none, which ends the line.
+  // Returns 1: a character; 0: the end of input; -1: none, which ends the line.
   static int GetCharacter(EditLine* edit, wchar_t* character) {
     return Of(edit)->NextCharacter(character);
   }
@@ -117,7 +117,7 @@ class EditedLines : public LineEditor {
   }
 
   int NextCharacter(wchar_t* character) {
-    // An event that did not reach OnEvent, because libedit waited for the rest of a command.
+    // The event did not reach OnEvent, because libedit waited for the rest of a command.
     if (resumed_ || !pasted_.empty()) return Event(character);
     const Key key = NextKey();
     if (key.kind == Key::Kind::kInterrupted) ended_ = LineEnd::kInterrupted;
@@ -142,8 +142,8 @@ class EditedLines : public LineEditor {
     return 1;
   }
 
-  // The character whose first byte is `first`; its other bytes are read. A byte that does not go
-  // on with it is kept for the next one.
+  // Returns the character whose first byte is `first`, after reading its other bytes. A byte that
+  // does not continue it is kept for the next character.
   wchar_t Character(char first) {
     std::string bytes(1, first);
     while (CharacterLength(bytes) == 0) {
@@ -162,13 +162,13 @@ class EditedLines : public LineEditor {
     return is_c1 ? L'\ufffd' : wide[0];
   }
 
-  // What was pasted may be in the line once more after Ctrl-Y; an empty line has nothing of it.
+  // Ctrl-Y may insert pasted text again. An empty line has no pasted text.
   void NoteOrigin(const Key& key) {
     const LineInfoW* now = el_wline(edit_);
     if (now->lastchar == now->buffer) ForgetPaste();
     if (key.in_burst || (key.byte == kCtrlY && ever_pasted_)) NotePaste();
     const auto byte = static_cast<unsigned char>(key.byte);
-    // A key that moves or deletes: what it leaves of the tail is not known.
+    // After a key that moves or deletes, the typed tail is not known.
     const bool ends_line = key.byte == '\r' || key.byte == '\n';
     if ((byte < 0x20 && byte != '\t' && !ends_line) || byte == 0x7f) tail_.clear();
   }
@@ -188,7 +188,7 @@ class EditedLines : public LineEditor {
     tail_.clear();
   }
 
-  // Inserts a paste at the cursor, newlines and all.
+  // Inserts a paste at the cursor, with its newlines.
   unsigned char TakeEvent() {
     if (std::exchange(resumed_, false)) return CC_REDISPLAY;
     const LineInfoW* now = el_wline(edit_);
@@ -210,14 +210,14 @@ class EditedLines : public LineEditor {
   std::wstring pasted_;   // for TakeEvent
   bool resumed_ = false;  // for TakeEvent
   LineEnd ended_ = LineEnd::kLine;
-  // Where the line's text is from, as in TypedLine.
+  // The pasted part of the line, as in TypedLine.
   bool has_paste_ = false;
   bool ever_pasted_ = false;
   std::string head_;
   std::string tail_;
 };
 
-// libedit speaks the locale's characters; ours are UTF-8 whatever the environment says.
+// libedit reads characters of the locale, while this program reads UTF-8 in every environment.
 bool HasUtf8() {
   if (std::setlocale(LC_CTYPE, "") != nullptr && std::strcmp(nl_langinfo(CODESET), "UTF-8") == 0) {
     return true;

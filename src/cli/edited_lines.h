@@ -1,4 +1,4 @@
-// The editor of libedit: arrow keys, history, ~/.editrc.
+// The line editor of libedit: arrow keys, history, ~/.editrc.
 #pragma once
 
 #include <memory>
@@ -7,8 +7,8 @@
 
 namespace kvcache::cli {
 
-// For standard input, a terminal. Null where the build has no libedit, where standard error is
-// no terminal, or where there is no locale with UTF-8.
+// Returns an editor for standard input, which is a terminal; null if the build has no libedit,
+// standard error is not a terminal, or there is no locale with UTF-8.
 std::unique_ptr<LineEditor> MakeEditedLines();
 
 }  // namespace kvcache::cli

@@ -1,11 +1,13 @@
 #include "cli/engine_flags.h"
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <string>
 
 #include "base/strings.h"
 #include "cli/flag_checks.h"
 #include "cli/model_store.h"
+#include "engine/engine_impl.h"
 
 namespace kvcache::cli {
 namespace {
@@ -16,7 +18,7 @@ DType ParseCacheType(const std::string& flag, const std::string& name) {
   for (const DType type : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0}) {
     if (InfoOf(type).name == name) return type;
   }
-  throw CLI::ValidationError(flag, "'" + name + "' is not f32, f16, bf16, q8_0 or q4_0");
+  throw CLI::ValidationError(flag, Quoted(name) + " is not f32, f16, bf16, q8_0 or q4_0");
 }
 
 }  // namespace
@@ -30,32 +32,38 @@ void CacheTypeFlags::Add(CLI::App& command) {
         ->group(kGroup)
         ->type_name("T");
   };
-  add("--kv-type", kv_, "type of cached keys and values: f32, f16 (default), bf16, q8_0, q4_0");
-  add("--k-type", k_, "type of cached keys alone");
-  add("--v-type", v_, "type of cached values alone");
+  add("--kv-type", kv_,
+      "type of cached keys and values: f32, f16 (default), bf16, q8_0 or q4_0; smaller "
+      "types take less memory");
+  add("--k-type", k_, "type of cached keys, instead of --kv-type");
+  add("--v-type", v_, "type of cached values, instead of --kv-type");
 }
 
 void EngineFlags::Add(CLI::App& command, const std::string& default_context) {
   command
-      .add_option("MODEL", model_,
-                  "a .gguf file, or a name that 'kvcache list' shows (default: the small model "
-                  "that ships)")
+      .add_option(
+          "MODEL", model_,
+          "a .gguf file, or a name that 'kvcache list' shows (default: story, the small model "
+          "that ships with kvcache)")
       ->type_name("");
   const auto add = [&](const char* name, int& value, int most, const std::string& help) {
     return command.add_option(name, value, help)
         ->check(WholeNumber())
-        ->check(CLI::Range(1, most))
+        ->check(CLI::Range(1, most).description(""))
         ->group(kGroup)
         ->type_name("N");
   };
-  add("--ctx", context_, 1 << 28, "tokens of context (default: " + default_context + ")");
+  add("--ctx", context_, 1 << 28,
+      "number of tokens that the model can see at once (default: " + default_context + ")");
   types_.Add(command);
-  add("--prefill-chunk", prefill_chunk_, 1 << 16, "tokens per pass over the prompt")
+  add("--prefill-chunk", prefill_chunk_, 1 << 16,
+      "tokens evaluated in one pass while the prompt is read; changes speed and memory only")
       ->capture_default_str();
   add("--checkpoint-spacing", checkpoints_.spacing, 1 << 28,
-      "tokens between two checkpoints of a recurrent state, at least")
+      "at least N tokens between two saved states of recurrent layers; changes speed and memory "
+      "only")
       ->capture_default_str();
-  add("--threads", threads_, 1024, "threads (default: one per core)");
+  add("--threads", threads_, 1024, "number of threads (default: one per core)");
 }
 
 Result<std::unique_ptr<Engine>> EngineFlags::OpenFor(int tokens) const {
@@ -71,10 +79,11 @@ Result<std::unique_ptr<Engine>> EngineFlags::OpenFor(int tokens) const {
                                                .checkpoints = checkpoints_}));
   PrintNotes(path, engine->tokenizer());
   if (const int own = engine->info().context_length; engine->context() > own) {
-    (void)std::fprintf(stderr,
-                       "kvcache: the model was made for %s tokens of context; beyond them, up to "
-                       "%s, its answers may be poor\n",
-                       WithThousands(own).c_str(), WithThousands(engine->context()).c_str());
+    (void)std::fprintf(
+        stderr,
+        "kvcache: the model was made for %s tokens of context; with %s its answers may be "
+        "poor\n",
+        WithThousands(own).c_str(), WithThousands(engine->context()).c_str());
   }
   return engine;
 }

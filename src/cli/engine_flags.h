@@ -1,12 +1,17 @@
-// The flags of every command that runs a model: which one, and how its cache is kept.
+// The flags that all commands share which run a model: the model, its cache, and the threads.
+//
+// Thread safety: values.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <optional>
 #include <string>
 
-#include "engine/engine.h"
+#include "kvcache_engine/engine.h"
+
+namespace CLI {
+class App;
+}
 
 namespace kvcache::cli {
 
@@ -18,6 +23,7 @@ struct CacheTypes {
 // --kv-type, --k-type, --v-type.
 class CacheTypeFlags {
  public:
+  // Declares the flags. REQUIRES: `command` is parsed while this lives.
   void Add(CLI::App& command);
 
   CacheTypes types() const { return {k_.value_or(kv_), v_.value_or(kv_)}; }
@@ -29,15 +35,16 @@ class CacheTypeFlags {
 
 class EngineFlags {
  public:
-  // Declares MODEL and the cache options; `default_context` says what --ctx is without it.
+  // Declares MODEL and the flags of the cache. `default_context` is the help's text for the default
+  // of --ctx. REQUIRES: `command` is parsed while this lives.
   void Add(CLI::App& command, const std::string& default_context = "the model's, at most 8,192");
 
   const std::string& model() const { return model_; }
 
-  // Opens what they say. Errors name the flag or the file.
+  // Opens the model. Errors name the flag or the file.
   Result<std::unique_ptr<Engine>> Open() const { return OpenFor(0); }
 
-  // The same with a context of `tokens` where --ctx does not say otherwise.
+  // Opens the model with a context of `tokens`, unless --ctx is given.
   Result<std::unique_ptr<Engine>> OpenFor(int tokens) const;
 
  private:

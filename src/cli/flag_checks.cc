@@ -1,5 +1,6 @@
 #include "cli/flag_checks.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -33,6 +34,14 @@ std::string EmptyError(const std::string& text) {
 }
 
 }  // namespace
+
+CLI::App* AddSubcommand(CLI::App& app, const char* name, const char* help) {
+  return app.add_subcommand(name, help);
+}
+
+void AddFlag(CLI::App& command, const char* name, bool* value, const char* help) {
+  command.add_flag(name, *value, help);
+}
 
 CLI::Validator WholeNumber() {
   return {WholeNumberError, ""};

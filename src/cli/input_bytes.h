@@ -1,4 +1,4 @@
-// Bytes of a file descriptor, read in blocks; Ctrl-C is noticed while it waits.
+// Reads the bytes of a file descriptor in blocks, and notices Ctrl-C while it waits.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -15,36 +15,38 @@ class InputBytes {
   static constexpr int kEnd = -1;
   static constexpr int kInterrupted = -2;
 
-  // Reads `fd`, which stays the caller's. Whoever else reads it misses the bytes buffered here.
+  // Reads `fd`, which the caller owns. Any other reader of `fd` misses the bytes buffered here.
   explicit InputBytes(int fd) : fd_(fd) {}
 
-  // The next byte, kEnd, or kInterrupted after a SIGINT (see CatchInterrupt). Waits for it.
+  // Waits for the next byte and returns it; kEnd at the end of input, kInterrupted after a signal
+  // that CatchInterrupt catches.
   int Next();
 
-  // The byte `ahead` bytes behind the next one, which it waits for as Next() does; kEnd or
-  // kInterrupted if none comes.
+  // Waits as Next() does and returns the byte `ahead` bytes behind the next one, which stays in the
+  // buffer; kEnd or kInterrupted if none comes.
   int Peek(std::size_t ahead = 0);
 
-  // Whether a next byte is there or comes within `milliseconds`.
+  // Returns whether a next byte is buffered or arrives within `milliseconds`.
   bool Follows(int milliseconds);
 
-  // The bytes that are buffered, and skips some of them. REQUIRES: bytes <= buffered().size().
+  // Returns the buffered bytes, valid until the next call.
   std::string_view buffered() const { return std::string_view(buffer_).substr(at_); }
+  // Removes bytes from the buffer. REQUIRES: bytes <= buffered().size().
   void Skip(std::size_t bytes);
 
-  // Buffers all that follows without a pause of kPauseMs: one burst.
+  // Buffers all bytes that arrive without a pause of kPauseMs between them: one burst.
   void AbsorbBurst();
-  // Whether the next byte belongs to an absorbed burst.
+  // Returns whether the next byte belongs to an absorbed burst.
   bool InBurst() const { return burst_bytes_ > 0; }
 
-  // Forgets the buffered bytes.
+  // Discards the buffered bytes.
   void Drop();
 
-  // People pause longer between two keys; a terminal that sends a paste does not.
+  // People pause longer than this between two keys; a terminal that sends a paste does not.
   static constexpr int kPauseMs = 50;
 
  private:
-  // Waits up to `milliseconds`, reads a block. 1: read; 0: nothing came; kEnd.
+  // Waits up to `milliseconds` for a block of bytes. Returns 1: read; 0: nothing arrived; kEnd.
   int Fill(int milliseconds);
 
   int fd_;

@@ -1,8 +1,11 @@
 #include "cli/json_report.h"
 
 #include <cstdio>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+
+#include "engine/engine_impl.h"
 
 namespace kvcache::cli {
 namespace {
@@ -29,7 +32,7 @@ std::string WithoutControls(std::string_view json) {
 
 }  // namespace
 
-nlohmann::json ReuseJson(std::int64_t computed) {
+nlohmann::json PromptTokensJson(std::int64_t computed) {
   return {{"matched", 0},
           {"restored", 0},
           {"computed", computed},

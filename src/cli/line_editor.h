@@ -1,9 +1,9 @@
-// Lines that somebody types: with editing and history on a terminal, as they are from a pipe.
+// Reads lines from a terminal, with editing and history, or from a pipe.
 //
-// On a terminal this is libedit, where the build found it; else a simple editor. Both know what
-// is pasted where the terminal marks it (bracketed paste); a paste never ends a line.
+// The editor on a terminal is libedit if the build found it, else a simple one. Both recognise
+// pastes if the terminal marks them (bracketed paste). A paste never ends a line.
 //
-// Thread safety: one at a time.
+// Thread safety: one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ namespace kvcache::cli {
 
 enum class LineEnd : std::uint8_t {
   kLine,
-  kEndOfInput,   // Ctrl-D, or the pipe's end
-  kInterrupted,  // Ctrl-C; what was typed is gone
+  kEndOfInput,   // Ctrl-D, or the end of the pipe
+  kInterrupted,  // Ctrl-C; the text typed so far is discarded
   kTooLong,      // more than kMaxTextBytes; the rest of the line is still to be read
 };
 
@@ -25,19 +25,19 @@ class LineEditor {
  public:
   virtual ~LineEditor() = default;
 
-  // Reads a line, without its newline (LF or CR LF), into `line`. `prompt` is shown on a
-  // terminal. A Ctrl-C on a terminal is the result alone; elsewhere it is what CatchInterrupt
-  // sees, too.
+  // Reads a line into `line`, without its newline (LF or CR LF). A terminal shows `prompt`. A
+  // Ctrl-C that a terminal delivers as a key sets no flag of CatchInterrupt.
   virtual LineEnd Read(const std::string& prompt, TypedLine& line) = 0;
 
-  // Makes `line` one that the arrow keys bring back.
+  // Adds `line` to the history, from which the arrow keys bring it back.
   virtual void Remember(const std::string& line) = 0;
 
-  // Forgets what was typed ahead of the next line on a terminal.
+  // Discards the text that was typed on a terminal ahead of the next Read.
   virtual void DropTypedAhead() = 0;
 };
 
-// For standard input, whose bytes it buffers: nothing else can read it afterwards.
+// Returns an editor for standard input. It buffers bytes, so nothing else can read standard input
+// afterwards.
 std::unique_ptr<LineEditor> MakeLineEditor();
 
 }  // namespace kvcache::cli

@@ -1,5 +1,5 @@
-// kvcache: the command line. Exit status 0: done; 1: it failed, and one line on stderr says
-// what, where and what to do; 2: the command line itself was wrong.
+// kvcache: the command line. Exit status 0: done; 1: failed, and one line on stderr says what
+// failed, where, and what to do; 2: the command line is wrong.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
@@ -65,7 +65,7 @@ std::vector<std::string> ArgumentsOf(int argc, char** argv, const std::vector<Co
 }
 
 int Main(int argc, char** argv) {
-  CLI::App app("Runs language models (GGUF) and keeps what they have computed.", "kvcache");
+  CLI::App app("Runs language models (GGUF files) on the CPU.", "kvcache");
   app.set_version_flag("--version", "kvcache " KVCACHE_VERSION);
   app.require_subcommand(1);
   const std::vector<Command> commands = {AddRun(app), AddEval(app), AddTokenize(app),

@@ -12,7 +12,7 @@ constexpr const char* kPrompt = "> ";
 constexpr const char* kMorePrompt = ". ";
 constexpr std::string_view kQuotes = "\"\"\"";
 
-// `first`: the line that begins the block, without its quotes.
+// Reads a message between quotes. `first`: its first line, without the quotes.
 Message ReadBlock(LineEditor& lines, TypedLine first, std::size_t max_bytes) {
   Message message{LineEnd::kLine, {}, true};
   TypedLine line = std::move(first);
@@ -35,7 +35,7 @@ Message ReadBlock(LineEditor& lines, TypedLine first, std::size_t max_bytes) {
   }
 }
 
-// A line, and those that it goes on in.
+// Reads a message that begins with `line`, and the lines that continue it.
 Message ReadLines(LineEditor& lines, TypedLine line, std::size_t max_bytes) {
   Message message;
   message.is_verbatim = line.has_paste && !line.MayBeCommand() && !line.BeginsTyped("//");
@@ -53,7 +53,7 @@ Message ReadLines(LineEditor& lines, TypedLine line, std::size_t max_bytes) {
   return message;
 }
 
-// The message as a typed line that gives it again.
+// Returns a line that gives the same message when it is typed.
 std::string AsTyped(const Message& message) {
   const std::string& text = message.text;
   const bool has_meaning =

@@ -1,9 +1,9 @@
-// Messages out of lines: one line each, but
+// Joins lines into messages. A message is one line, except:
 //
 //   """             begins a message of several lines, up to the """ that ends one
-//   a \ at the end  goes on in the next line
+//   a \ at the end  continues the message in the next line
 //
-// Only typed marks count, and only a typed line is a command: what is pasted is text.
+// Only typed marks count, and only a typed line is a command. Pasted text is text.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -19,7 +19,7 @@ namespace kvcache::cli {
 struct Message {
   LineEnd end = LineEnd::kLine;  // kLine: there is a message
   std::string text;
-  // Between """, or pasted: never a command, and a // at its beginning stays.
+  // The text was between """ or pasted: it is never a command, and keeps a // at its beginning.
   bool is_verbatim = false;
 };
 

@@ -1,4 +1,6 @@
-// Where models are: a file, a name in the local store, or the small model that ships.
+// Finds models: a file, a name in the local store, or the small model that ships.
+//
+// Thread safety: free functions.
 #pragma once
 
 #include <memory>
@@ -15,21 +17,21 @@ struct StoredModel {
   std::string path;
 };
 
-// The folders that hold models by name, in the order they are searched: $KVCACHE_MODELS (or
-// the user's data folder), then what is installed or built beside this program.
+// Returns the folders that hold models by name, in the order of the search: $KVCACHE_MODELS (or the
+// user's data folder), then the folders beside this program, installed or built.
 std::vector<std::string> ModelFolders();
 
-// Every model in those folders, sorted by name; of equal names the first found.
+// Returns every model in those folders, sorted by name; of equal names the first found.
 std::vector<StoredModel> ListModels();
 
-// The path of MODEL: a .gguf file, or a name; empty means the model that ships.
-// kNotFound says where was looked.
+// Returns the path of MODEL: a .gguf file, or a name; empty means the model that ships. kNotFound
+// names the searched folders.
 Result<std::string> FindModel(const std::string& model);
 
-// Writes what is odd about the vocabulary of MODEL to standard error, a line each.
+// Writes the notes on the vocabulary of MODEL (Tokenizer::notes) to standard error, a line each.
 void PrintNotes(const std::string& model, const Tokenizer& tokenizer);
 
-// The tokenizer of MODEL, without its weights.
+// Reads the tokenizer of MODEL, without its weights.
 Result<std::unique_ptr<Tokenizer>> OpenTokenizer(const std::string& model);
 
 }  // namespace kvcache::cli

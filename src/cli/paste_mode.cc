@@ -17,13 +17,14 @@ namespace {
 constexpr char kOn[] = "\033[?2004h";
 constexpr char kOff[] = "\033[?2004l";
 
-// What the signal handlers need: plain values, set before a handler that reads them is there.
+// Read by the signal handlers: plain values, set before the handlers are installed.
 int output = -1;
 termios first_modes{};  // the terminal's modes before the first change
 volatile std::sig_atomic_t has_first_modes = 0;
-volatile std::sig_atomic_t paste_modes = 0;  // living PasteModes
+volatile std::sig_atomic_t paste_modes = 0;  // number of PasteMode objects
 
-// Writes nothing to a terminal that takes nothing (Ctrl-S): a signal has to end the process.
+// Writes nothing to a terminal that accepts nothing (Ctrl-S): the signal must still end the
+// process.
 void WriteMark(const char* mark) {
   pollfd terminal{output, POLLOUT, 0};
   if (poll(&terminal, 1, 0) != 1) return;
@@ -39,7 +40,8 @@ void SetHandler(int signal, void (*handler)(int)) {
   (void)sigaction(signal, &action, nullptr);
 }
 
-// The shell gets the terminal without our modes, and we get them back when we go on.
+// Gives the terminal to the shell without our modes, and sets them again when the process
+// continues.
 extern "C" void OnSuspend(int signal) {
   const int saved_errno = errno;
   termios modes{};
@@ -54,7 +56,7 @@ extern "C" void OnSuspend(int signal) {
   errno = saved_errno;
 }
 
-// A signal that is ignored stays ignored.
+// Installs `handler`, unless the signal is ignored or caught already.
 void Catch(int signal, void (*handler)(int)) {
   struct sigaction now {};
   const bool is_default = sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_DFL;

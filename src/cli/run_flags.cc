@@ -1,25 +1,23 @@
 #include "cli/run_flags.h"
 
+#include <CLI/CLI.hpp>
 #include <charconv>
-#include <cstdio>
 #include <limits>
 #include <type_traits>
-#include <utility>
 
 #include "base/strings.h"
 #include "cli/flag_checks.h"
-#include "cli/json_report.h"
 
 namespace kvcache::cli {
 namespace {
 
-// CLI11 takes "-1" and numbers beyond 64 bits for others.
+// CLI11 reads "-1" and numbers beyond 64 bits as other numbers.
 std::string SeedError(const std::string& text) {
   std::uint64_t seed = 0;
   const char* const end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, seed);
   if (error == std::errc() && stop == end) return {};
-  return "'" + text + "' is not a whole number from 0 to 2^64 - 1";
+  return StrCat(Quoted(text), " is not a whole number from 0 to 2^64 - 1");
 }
 
 void AddSamplingFlags(CLI::App& command, RunFlags& flags) {
@@ -33,14 +31,21 @@ void AddSamplingFlags(CLI::App& command, RunFlags& flags) {
         ->type_name(type)
         ->capture_default_str();
   };
-  add("--temp", s.temperature, "T", "temperature; 0 takes the most likely token");
-  add("--top-k", s.top_k, "K", "draw from the K most likely; 0: all");
-  add("--top-p", s.top_p, "P", "draw from the most likely that sum to P");
-  add("--min-p", s.min_p, "P", "leave out what is less than P times as likely as the best");
-  add("--repeat-penalty", s.repeat_penalty, "R", "divide the logits of recent tokens by R");
-  add("--presence-penalty", s.presence_penalty, "R", "subtract R from logits of recent tokens");
-  add("--frequency-penalty", s.frequency_penalty, "R", "subtract R for each recent occurrence");
-  command.add_option("--seed", flags.seed, "for the same text again (default: a new one)")
+  add("--temp", s.temperature, "T",
+      "temperature: higher is more varied; 0 always takes the most likely token");
+  add("--top-k", s.top_k, "K", "sample from the K most likely tokens; 0: from all");
+  add("--top-p", s.top_p, "P", "sample from the most likely tokens whose probabilities sum to P");
+  add("--min-p", s.min_p, "P", "leave out tokens less than P times as likely as the most likely");
+  add("--repeat-penalty", s.repeat_penalty, "R",
+      "divide the logits of the last 64 tokens by R; 1: off");
+  add("--presence-penalty", s.presence_penalty, "R",
+      "subtract R from the logits of the last 64 tokens; 0: off");
+  add("--frequency-penalty", s.frequency_penalty, "R",
+      "subtract R from a logit for each occurrence in the last 64 tokens; 0: off");
+  command
+      .add_option(
+          "--seed", flags.seed,
+          "seed of the random numbers; the same seed gives the same text (default: a new seed)")
       ->check(CLI::Validator(SeedError, ""))
       ->group(group)
       ->type_name("S");
@@ -64,18 +69,20 @@ void CheckValues(const RunFlags& flags) {
 
 void RunFlags::Add(CLI::App& command) {
   engine.Add(command);
-  auto* text = command.add_option("-p,--prompt", prompt, "the prompt")->type_name("TEXT");
-  command.add_option("-f,--file", prompt_file, "read the prompt from a file; - is stdin")
+  auto* text = command.add_option("-p,--prompt", prompt, "the prompt to answer or continue")
+                   ->type_name("TEXT");
+  command.add_option("-f,--file", prompt_file, "read the prompt from a file; - is standard input")
       ->type_name("FILE")
       ->excludes(text);
   command
       .add_option("-n,--max-tokens", max_tokens,
-                  "tokens to generate at most; beyond the context, older ones make room, but "
-                  "not in a chat (default: until the context is full)")
+                  "generate at most N tokens. When the context is full, the older half of it is "
+                  "removed; in a "
+                  "chat the answer ends instead (default: until the context is full)")
       ->check(WholeNumber())
-      ->check(CLI::Range(0, std::numeric_limits<std::int32_t>::max()))
+      ->check(CLI::Range(0, std::numeric_limits<std::int32_t>::max()).description(""))
       ->type_name("N");
-  command.add_option("--stop", stop, "end before this text; may be given several times")
+  command.add_option("--stop", stop, "end the answer before this text; may be given several times")
       ->type_name("TEXT")
       ->allow_extra_args(false);
   command.add_flag("--json", json, "print one JSON object per answer instead of text");
@@ -98,46 +105,6 @@ GenerateRequest RunFlags::MakeRequest(Progress& progress, std::size_t total) con
     progress.Show("reading the prompt: " + WithThousands(done) + of + " tokens");
   };
   return request;
-}
-
-nlohmann::json AnswerJson(Engine& engine, const RunFlags& flags, const GenerateResult& result,
-                          const PromptUse& use, double load_ms) {
-  nlohmann::json reuse = ReuseJson(result.computed_tokens);
-  reuse["matched"] = use.kept;
-  reuse["restored"] = use.kept;
-  reuse["tiers"]["live"] = use.kept;
-  if (use.dropped > 0) {
-    reuse["missed"].push_back({{"tokens", use.dropped}, {"reason", use.reason}});
-  }
-  return {{"text", result.text},
-          {"tokens", result.tokens},
-          {"prompt_tokens", result.prompt_tokens + use.kept},
-          {"stop", StopReasonName(result.stop)},
-          {"seed", flags.sampling.seed},
-          {"shifts", result.shifts},
-          {"reuse", std::move(reuse)},
-          {"timing",
-           {{"load_ms", load_ms},
-            {"restore_ms", 0.0},
-            {"ttft_ms", result.first_token_ms},
-            {"prefill_tokens_per_s", result.PrefillTokensPerSecond()},
-            {"decode_tokens_per_s", result.DecodeTokensPerSecond()}}},
-          {"memory", MemoryJson(engine)}};
-}
-
-std::string AnswerSummary(const GenerateResult& result, const PromptUse& use) {
-  std::string text = StrCat("prompt ", WithThousands(result.prompt_tokens + use.kept), " tokens: ");
-  if (use.kept > 0) text += StrCat(WithThousands(use.kept), " kept, ");
-  text += StrCat(WithThousands(result.computed_tokens), " computed");
-  if (use.dropped > 0) {
-    text +=
-        StrCat(" (", use.reason, ": ", WithThousands(use.dropped), " in the cache did not fit)");
-  }
-  if (result.computed_tokens < result.prompt_tokens) return text;  // there is no first token
-  char rates[96];
-  (void)std::snprintf(rates, sizeof(rates), " · first token %.0f ms · %.0f tokens/s",
-                      result.first_token_ms, result.DecodeTokensPerSecond());
-  return text + rates;
 }
 
 }  // namespace kvcache::cli

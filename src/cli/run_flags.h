@@ -1,9 +1,9 @@
-// What `kvcache run` can be told, and what its answers are reported with.
+// The flags of `kvcache run`.
+//
+// Thread safety: a value.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,7 +11,11 @@
 #include "cli/chat_flags.h"
 #include "cli/engine_flags.h"
 #include "cli/terminal.h"
-#include "engine/generate.h"
+#include "kvcache_engine/generate.h"
+
+namespace CLI {
+class App;
+}
 
 namespace kvcache::cli {
 
@@ -26,26 +30,13 @@ struct RunFlags {
   std::vector<std::string> stop;
   bool json = false;
 
-  // REQUIRES: `command` is parsed while this lives.
+  // Declares the flags. REQUIRES: `command` is parsed while this lives.
   void Add(CLI::App& command);
 
-  // What generates an answer with these: without prompt and text sink. The progress of reading
-  // a prompt is shown; of `total` tokens, where that is known.
+  // Returns a request with these flags, without a prompt and on_text. It shows in `progress`, which
+  // must outlive it, how much of the prompt is read: of `total` tokens, or of an unknown number if
+  // that is 0.
   GenerateRequest MakeRequest(Progress& progress, std::size_t total) const;
 };
-
-// How many of a prompt's tokens were kept, and how many in the cache did not fit, and why.
-struct PromptUse {
-  std::int32_t kept = 0;
-  std::int32_t dropped = 0;
-  std::string reason;  // why; empty where none were dropped
-};
-
-// The object that --json prints for an answer.
-nlohmann::json AnswerJson(Engine& engine, const RunFlags& flags, const GenerateResult& result,
-                          const PromptUse& use, double load_ms);
-
-// "prompt 1,204 tokens: 1,180 kept, 24 computed · first token 38 ms · 61 tokens/s"
-std::string AnswerSummary(const GenerateResult& result, const PromptUse& use);
 
 }  // namespace kvcache::cli

@@ -1,4 +1,6 @@
-// What the commands share in speaking with people: progress, Ctrl-C, input files.
+// Shared by the commands: progress on the terminal, Ctrl-C, input files.
+//
+// Thread safety: one thread at a time.
 #pragma once
 
 #include <atomic>
@@ -16,8 +18,8 @@ bool StdinIsTerminal();
 bool StdoutIsTerminal();
 bool StderrIsTerminal();
 
-// A line on stderr that is written over until it is cleared; nothing unless stderr is a
-// terminal.
+// A line on standard error that is overwritten until it is cleared. Does nothing if standard error
+// is not a terminal.
 class Progress {
  public:
   ~Progress() { Clear(); }
@@ -28,31 +30,32 @@ class Progress {
   bool shown_ = false;
 };
 
-// True from the first Ctrl-C, SIGTERM or SIGHUP on; the second one ends the process. A system call
-// that waits ends with EINTR.
+// Catches SIGINT (Ctrl-C), SIGTERM and SIGHUP. Returns a flag that the first of them sets; the
+// second one ends the process. A system call that waits ends with EINTR.
 const std::atomic<bool>& CatchInterrupt();
 
 // Returns whether a signal that CatchInterrupt catches has come since ForgetInterrupt.
 bool Interrupted();
 
-// Forgets a Ctrl-C: the next one is the first one again.
+// Clears the flag of a Ctrl-C: the next one counts as the first. SIGTERM and SIGHUP stay.
 void ForgetInterrupt();
 
-// Has SIGTERM or SIGHUP come? Then the program is to clean up and end.
+// Returns whether SIGTERM or SIGHUP has come: the program must clean up and end.
 bool Terminated();
 
-// Ends the process by the signal that asked for it, if one did: its parent sees which.
+// After SIGTERM or SIGHUP, ends the process by that signal, so that its parent sees which; else
+// does nothing.
 void EndByTermination();
 
-// Larger files are refused, so that an endless one (a device, a pipe) does not fill the memory.
+// Larger files are refused, so that an endless one (a device, a pipe) cannot fill the memory.
 inline constexpr std::size_t kMaxTextBytes = std::size_t{256} << 20;
 inline constexpr std::size_t kMaxJsonBytes = std::size_t{16} << 20;
 
-// The whole file; "-" is standard input. Errors name the path and the system's reason, or
+// Reads the whole file; "-" is standard input. Errors name the path and the system's reason, or
 // `max_bytes`.
 Result<std::string> ReadTextFile(const std::string& path, std::size_t max_bytes = kMaxTextBytes);
 
-// "1,2 3\n4" → {1, 2, 3, 4}. kInvalidArgument names what is not a number.
+// Parses "1,2 3\n4" as {1, 2, 3, 4}. kInvalidArgument names the word that is not a number.
 Result<std::vector<std::int32_t>> ParseTokens(std::string_view text);
 
 }  // namespace kvcache::cli

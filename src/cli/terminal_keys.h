@@ -1,11 +1,11 @@
-// Keys and pastes out of a terminal's bytes.
+// Splits a terminal's bytes into keys and pastes.
 //
 // In bracketed paste mode a terminal puts marks around what it pastes:
 //
 //   ESC[200~  pasted text  ESC[201~
 //
-// The text may hold anything, an end mark too, which some terminals send as it is. So what
-// follows an end mark without a pause may still come from the paste: it is marked as a burst.
+// The text may hold anything, even an end mark, which some terminals do not remove. So bytes that
+// follow an end mark without a pause may still come from the paste: they are marked as a burst.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -19,27 +19,28 @@ namespace kvcache::cli {
 
 struct Key {
   enum class Kind : std::uint8_t {
-    kByte,         // one byte of what somebody types
+    kByte,         // one typed byte
     kPaste,        // a whole paste
     kEnd,          // the end of input, also within a paste
-    kInterrupted,  // Ctrl-C; a paste that it cuts off is gone
+    kInterrupted,  // Ctrl-C; an unfinished paste is discarded
   };
   Kind kind = Kind::kEnd;
   char byte = 0;
   std::string pasted;     // with '\n' between lines
-  bool in_burst = false;  // the byte came right behind a paste: it may be pasted, too
+  bool in_burst = false;  // the byte follows a paste at once: it may be pasted, too
 };
 
 class TerminalKeys {
  public:
   explicit TerminalKeys(InputBytes& input) : input_(input) {}
 
-  // Waits for the next one. Within a paste Ctrl-C is text, unless nothing follows it: so it
-  // gets people out of a paste whose end mark is missing.
+  // Waits for the next key or paste. Within a paste Ctrl-C is text, unless nothing follows it: so
+  // Ctrl-C ends a paste whose end mark is missing.
   Key Next();
 
  private:
-  // Skips the rest of a mark whose ESC is skipped; false: there is another text.
+  // Skips the rest of a mark whose ESC is already skipped. Returns false, and skips nothing, if
+  // other bytes follow.
   bool SkipRest(const char* rest);
   Key ReadPaste();
 

@@ -89,11 +89,11 @@ class TerminalLines : public LineEditor {
     if (last >= 0x20 && last < kDelete) {
       WriteToTerminal("\b \b");
     } else {
-      ShowAgain(line);  // how wide it was is not known
+      ShowAgain(line);  // the width of the removed character is not known
     }
   }
 
-  // The line as it is now, on a line of its own.
+  // Shows the prompt and the line again, below the old ones.
   void ShowAgain(const TypedLine& line) {
     shown_ = {};
     WriteToTerminal("\n");
@@ -101,7 +101,7 @@ class TerminalLines : public LineEditor {
     WriteToTerminal(shown_.Add(line.text));
   }
 
-  // Arrow keys and the like do nothing.
+  // Skips the bytes of arrow keys and the like, which do nothing here.
   void SkipSequence() {
     if (!input_.Follows(InputBytes::kPauseMs)) return;
     const int kind = input_.Peek();

@@ -7,7 +7,7 @@
 
 namespace kvcache::cli {
 
-// For standard input, a terminal.
+// Returns an editor for standard input, which is a terminal.
 std::unique_ptr<LineEditor> MakeTerminalLines();
 
 }  // namespace kvcache::cli

@@ -1,4 +1,4 @@
-// A line of input that knows which of its bytes somebody typed and which were pasted.
+// A line of input that records which of its bytes were typed and which were pasted.
 //
 //   /load talk.json      typed "/load ", pasted "talk.json": a command with a pasted argument
 //   /save notes.txt      pasted as a whole: text that looks like a command
@@ -22,21 +22,21 @@ struct TypedLine {
 
   void AppendTyped(std::string_view typed);
   void AppendPasted(std::string_view pasted);
-  // From here on the text may be pasted.
+  // Records that the text from here on may be pasted.
   void NotePaste();
   // Removes the last `bytes` bytes. REQUIRES: the text has as many.
   void RemoveLast(std::size_t bytes);
 
-  // Whether the text begins or ends with `mark`, and all of the mark is typed.
+  // Return whether the text begins or ends with `mark`, and all of the mark is typed.
   bool BeginsTyped(std::string_view mark) const;
   bool EndsTyped(std::string_view mark) const;
 
-  // Whether the line may be a command: it has no paste, or a command's name and the blank
+  // Returns whether the line may be a command: it has no paste, or the command's name and the blank
   // behind it are typed.
   bool MayBeCommand() const;
 };
 
-// The text of a paste: each line end of it (CR, LF or both) as '\n'.
+// Returns the text of a paste with each line end (CR, LF or CR LF) as '\n'.
 std::string PastedText(std::string_view bytes);
 
 }  // namespace kvcache::cli

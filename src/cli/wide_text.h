@@ -1,4 +1,4 @@
-// UTF-8 to the wide characters of an editor and back.
+// Converts between UTF-8 and the wide characters of a line editor.
 //
 // Thread safety: free functions without state.
 #pragma once
@@ -8,10 +8,11 @@
 
 namespace kvcache::cli {
 
-// U+FFFD stands for NUL, which would end an editor's text, and for bytes that are no UTF-8.
+// Converts UTF-8. NUL, which would end an editor's text, and bytes that are not UTF-8 become
+// U+FFFD.
 std::wstring ToWide(std::string_view text);
 
-// U+FFFD stands for what is no character.
+// Converts to UTF-8. Values that are not a character become U+FFFD.
 std::string FromWide(std::wstring_view text);
 
 }  // namespace kvcache::cli

@@ -1,4 +1,4 @@
-// Which models take caches of block types, and what is said of those that do not, before anything
+// Models that can have caches of block types, and the errors for those that cannot, before anything
 // runs. That their logits are exact is tests/exactness's.
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "engine/engine.h"
+#include "engine/engine_impl.h"
 #include "make_model/make_model.h"
 
 namespace kvcache {

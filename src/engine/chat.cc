@@ -1,10 +1,13 @@
-#include "engine/chat.h"
+#include "kvcache_engine/chat.h"
 
 #include <algorithm>
 #include <ctime>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/strings.h"
+#include "chat_template/chat_format.h"
+#include "engine/engine_impl.h"
 
 namespace kvcache {
 namespace {
@@ -22,8 +25,8 @@ ordered_json Snapshot(const ChatInput& input) {
   return {{"messages", input.messages}, {"tools", input.tools}, {"variables", input.variables}};
 }
 
-// Whether `now` only goes on from `before`.
-bool GoesOn(const ordered_json& before, const ordered_json& now) {
+// Returns whether `now` is `before` with messages added.
+bool Extends(const ordered_json& before, const ordered_json& now) {
   if (before["tools"] != now["tools"] || before["variables"] != now["variables"]) return false;
   const ordered_json& earlier = before["messages"];
   const ordered_json& later = now["messages"];
@@ -37,8 +40,8 @@ std::size_t CommonPrefix(std::string_view a, std::string_view b) {
   return static_cast<std::size_t>(end - a.begin());
 }
 
-// The text that the generated tokens stand for in the template's text: without the space that
-// encoding puts in front of text after a special token.
+// Returns the generated text as the template will write it: without the space that encoding puts in
+// front of text after a special token.
 std::string AnswerText(const Tokenizer& tokenizer, std::int32_t before,
                        const GenerateResult& result) {
   std::string text = result.text;
@@ -54,7 +57,36 @@ std::string AnswerText(const Tokenizer& tokenizer, std::int32_t before,
   return text;
 }
 
+// The text that the template wrote and the model generated, and its tokens.
+// Moving the JSON cannot throw, though a check inside it looks so.
+// NOLINTNEXTLINE(bugprone-exception-escape)
+struct Written {
+  std::string text;
+  MarkedTokens marked;
+  ordered_json input;  // the snapshot from which it was written
+};
+
 }  // namespace
+
+struct Chat::Impl {
+  Impl(Engine& chat_engine, ChatFormat chat_format)
+      : engine(chat_engine), format(std::move(chat_format)), session(chat_engine, SequenceId{0}) {}
+
+  Written Align(ChatPrompt prompt, std::size_t* common) const;
+  Status CheckFits(std::size_t tokens) const;
+  std::int32_t CommonTokens(const std::vector<std::int32_t>& tokens) const;
+  Result<ChatTurn> Answer(GenerateRequest request);
+  void Remember(const GenerateResult& result);
+  Rewrite ReasonFor(std::size_t common, const ordered_json& now) const;
+
+  ChatInput& input() { return conversation.input(); }
+
+  Engine& engine;
+  ChatFormat format;
+  Conversation conversation;
+  Session session;
+  Written written;
+};
 
 std::string_view RewriteText(Rewrite rewrite) {
   switch (rewrite) {
@@ -66,16 +98,47 @@ std::string_view RewriteText(Rewrite rewrite) {
   return "";
 }
 
-Chat::Chat(Engine& engine, ChatFormat format)
-    : engine_(engine), format_(std::move(format)), session_(engine, SequenceId{0}) {
-  input_.now = LocalTime();
+Result<std::unique_ptr<Chat>> Chat::Open(Engine& engine, const ChatOptions& options) {
+  const Tokenizer& tokenizer = engine.tokenizer();
+  auto format =
+      options.template_source.empty()
+          ? ChatFormat::ForModel(engine.file(), tokenizer,
+                                 options.use_tools ? ToolUse::kTools : ToolUse::kNone)
+          : ChatFormat::FromSource(options.template_source, "the given template", tokenizer);
+  if (!format.ok()) return std::move(format).TakeStatus();
+  return std::make_unique<Chat>(engine, std::move(format).value());
 }
 
-// The prompt's tokens, but those in the cache for the text that they have in common.
-Chat::Written Chat::Align(ChatPrompt prompt, std::size_t* common) const {
-  *common = CommonPrefix(written_.text, prompt.text);
-  Written aligned{std::move(prompt.text), std::move(prompt.marked), Snapshot(input_)};
-  const std::vector<TokenAnchor>& old_anchors = written_.marked.anchors;
+Chat::Chat(Engine& engine, ChatFormat format)
+    : impl_(std::make_unique<Impl>(engine, std::move(format))) {
+  impl_->input().now = LocalTime();
+}
+
+Chat::~Chat() = default;
+
+Conversation& Chat::conversation() {
+  return impl_->conversation;
+}
+const Conversation& Chat::conversation() const {
+  return impl_->conversation;
+}
+Session& Chat::session() {
+  return impl_->session;
+}
+const ChatFormat& Chat::format() const {
+  return impl_->format;
+}
+
+Result<ChatTurn> Chat::Answer(GenerateRequest request) {
+  return impl_->Answer(std::move(request));
+}
+
+// Returns the prompt's text with its tokens; for the text in common with `written`, the tokens of
+// `written` up to the last anchor. *common: bytes of the common text.
+Written Chat::Impl::Align(ChatPrompt prompt, std::size_t* common) const {
+  *common = CommonPrefix(written.text, prompt.text);
+  Written aligned{std::move(prompt.text), std::move(prompt.marked), Snapshot(conversation.input())};
+  const std::vector<TokenAnchor>& old_anchors = written.marked.anchors;
   std::vector<TokenAnchor>& anchors = aligned.marked.anchors;
   std::size_t old_at = old_anchors.size();
   std::size_t at = anchors.size();
@@ -94,8 +157,8 @@ Chat::Written Chat::Align(ChatPrompt prompt, std::size_t* common) const {
   const std::size_t old_index = old_anchors[old_at - 1].index;
   const std::size_t index = anchors[at - 1].index;
   std::vector<std::int32_t> tokens(
-      written_.marked.tokens.begin(),
-      written_.marked.tokens.begin() + static_cast<std::ptrdiff_t>(old_index));
+      written.marked.tokens.begin(),
+      written.marked.tokens.begin() + static_cast<std::ptrdiff_t>(old_index));
   tokens.insert(tokens.end(), aligned.marked.tokens.begin() + static_cast<std::ptrdiff_t>(index),
                 aligned.marked.tokens.end());
   std::vector<TokenAnchor> merged(old_anchors.begin(),
@@ -107,69 +170,69 @@ Chat::Written Chat::Align(ChatPrompt prompt, std::size_t* common) const {
   return aligned;
 }
 
-Status Chat::Fits(std::size_t tokens) const {
+Status Chat::Impl::CheckFits(std::size_t tokens) const {
   if (tokens == 0) return {StatusCode::kInvalidArgument, "the prompt is empty"};
-  if (tokens < static_cast<std::size_t>(engine_.context())) return Status::Ok();
-  return {StatusCode::kCacheFull, StrCat("the conversation has ", tokens,
-                                         " tokens, the context holds ", engine_.context())};
+  if (tokens < static_cast<std::size_t>(engine.context())) return Status::Ok();
+  return {StatusCode::kCacheFull,
+          StrCat("the conversation has ", tokens, " tokens, the context holds ", engine.context())};
 }
 
-// Truncates the session to what it has in common with `tokens`, one less than all of them: the
-// last one's logits are wanted. Returns how many.
-std::int32_t Chat::KeepCommon(const std::vector<std::int32_t>& tokens) {
-  const auto held = session_.tokens();
+// Returns the length of the common prefix of the session and `tokens`. It is at most one less than
+// all of them: the last token is evaluated for its logits.
+std::int32_t Chat::Impl::CommonTokens(const std::vector<std::int32_t>& tokens) const {
+  const auto held = session.tokens();
   const std::size_t most = std::min(held.size(), tokens.size() - 1);
   std::size_t kept = 0;
   while (kept < most && held[kept] == tokens[kept]) ++kept;
   return static_cast<std::int32_t>(kept);
 }
 
-Rewrite Chat::ReasonFor(std::size_t common, const ordered_json& input) const {
-  if (written_.input.is_null()) return Rewrite::kNone;
-  if (!GoesOn(written_.input, input)) return Rewrite::kByCaller;
-  return common < written_.text.size() ? Rewrite::kByTemplate : Rewrite::kTokens;
+Rewrite Chat::Impl::ReasonFor(std::size_t common, const ordered_json& now) const {
+  if (written.input.is_null()) return Rewrite::kNone;
+  if (!Extends(written.input, now)) return Rewrite::kByCaller;
+  return common < written.text.size() ? Rewrite::kByTemplate : Rewrite::kTokens;
 }
 
-Result<ChatTurn> Chat::Answer(GenerateRequest request) {
-  KVCACHE_ASSIGN_OR_RETURN(ChatPrompt prompt, format_.Write(input_));
+Result<ChatTurn> Chat::Impl::Answer(GenerateRequest request) {
+  KVCACHE_ASSIGN_OR_RETURN(ChatPrompt prompt, format.Write(input()));
   std::size_t common = 0;
   Written aligned = Align(std::move(prompt), &common);
   const std::vector<std::int32_t>& tokens = aligned.marked.tokens;
-  KVCACHE_RETURN_IF_ERROR(Fits(tokens.size()));
+  KVCACHE_RETURN_IF_ERROR(CheckFits(tokens.size()));
 
   ChatTurn turn;
   turn.prompt_tokens = static_cast<std::int32_t>(tokens.size());
-  turn.kept = KeepCommon(tokens);
-  turn.dropped = session_.position() - turn.kept;
-  // The last token of a prompt is evaluated again where all of it is there.
+  turn.kept = CommonTokens(tokens);
+  turn.dropped = session.position() - turn.kept;
+  // If the cache holds the whole prompt, its last token is evaluated again.
   if (turn.kept + 1 == turn.prompt_tokens && turn.dropped == 1) turn.dropped = 0;
   if (turn.dropped > 0) turn.rewrite = ReasonFor(common, aligned.input);
-  KVCACHE_RETURN_IF_ERROR(session_.Truncate(turn.kept));
-  written_ = std::move(aligned);
+  KVCACHE_RETURN_IF_ERROR(session.Truncate(turn.kept));
+  written = std::move(aligned);
 
-  request.prompt.assign(written_.marked.tokens.begin() + turn.kept, written_.marked.tokens.end());
-  const std::int32_t room = engine_.context() - turn.prompt_tokens;
-  if (request.max_tokens > room) request.max_tokens = -1;  // until the context is full
-  for (std::string& stop : format_.Stops()) request.stop.push_back(std::move(stop));
-  KVCACHE_ASSIGN_OR_RETURN(turn.result, Generate(session_, engine_, request));
+  request.prompt.assign(written.marked.tokens.begin() + turn.kept, written.marked.tokens.end());
+  const std::int32_t free_tokens = engine.context() - turn.prompt_tokens;
+  if (request.max_tokens > free_tokens) request.max_tokens = -1;  // until the context is full
+  for (std::string& stop : format.Stops()) request.stop.push_back(std::move(stop));
+  KVCACHE_ASSIGN_OR_RETURN(turn.result, Generate(session, engine, request));
   turn.context_full =
-      turn.result.stop == StopReason::kLength && session_.position() >= engine_.context();
+      turn.result.stop == StopReason::kLength && session.position() >= engine.context();
   Remember(turn.result);
   return turn;
 }
 
-void Chat::Remember(const GenerateResult& result) {
+void Chat::Impl::Remember(const GenerateResult& result) {
   const bool nothing = result.stop == StopReason::kInterrupted && result.tokens.empty();
   if (nothing) return;
-  const std::string text = AnswerText(engine_.tokenizer(), written_.marked.tokens.back(), result);
-  input_.messages.push_back({{"role", "assistant"}, {"content", text}});
-  written_.text += text;
-  written_.input = Snapshot(input_);
-  std::vector<std::int32_t>& tokens = written_.marked.tokens;
+  const std::string text = AnswerText(engine.tokenizer(), written.marked.tokens.back(), result);
+  input().messages.push_back({{"role", "assistant"}, {"content", text}});
+  written.text += text;
+  written.input = Snapshot(conversation.input());
+  std::vector<std::int32_t>& tokens = written.marked.tokens;
   tokens.insert(tokens.end(), result.tokens.begin(), result.tokens.end());
-  // A stop string's first tokens may be among them, whose text was not given out.
+  // The tokens may include the first ones of a stop string, whose text was not returned.
   if (result.stop == StopReason::kStopString) return;
-  written_.marked.anchors.push_back({written_.text.size(), tokens.size()});
+  written.marked.anchors.push_back({written.text.size(), tokens.size()});
 }
 
 }  // namespace kvcache

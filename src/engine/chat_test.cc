@@ -1,13 +1,16 @@
-// Conversations over a small random model: what is kept, what is computed, and that both give
-// the same bits.
-#include "engine/chat.h"
+// Tests Chat with a small random model: the tokens that are kept and computed, and that both ways
+// give the same bits.
+#include "kvcache_engine/chat.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 
+#include "chat_template/chat_format.h"
+#include "engine/engine_impl.h"
 #include "make_model/make_model.h"
 
 namespace kvcache {
@@ -79,7 +82,7 @@ TEST_F(ChatTest, EachTurnComputesOnlyWhatIsNew) {
   }
 }
 
-// The point of it all: the same tokens in one pass of an empty session give the same bits.
+// A kept history gives the bits of the same tokens in one pass of an empty session.
 TEST_F(ChatTest, KeptHistoryGivesTheSameBits) {
   std::vector<std::int32_t> tokens;
   std::vector<float> warm;
@@ -154,6 +157,25 @@ TEST_F(ChatTest, InterruptedBeforeTheFirstTokenAddsNothing) {
   EXPECT_EQ(chat.input().messages.size(), 1u);
 }
 
+// The public way: no type of the engine's sources.
+TEST_F(ChatTest, OpensWithTheModelsTemplateOrAGivenOne) {
+  const auto messages = R"([{"role": "user", "content": "one"}])";
+  std::int32_t prompt_tokens[2] = {};
+  for (const std::string source : {"", "{% for m in messages %}{{ m.content }}{% endfor %}"}) {
+    const auto chat = Chat::Open(*engine_, {.template_source = source});
+    ASSERT_TRUE(chat.ok()) << chat.status().message();
+    ASSERT_TRUE((*chat)->conversation().ReadJson(messages).ok());
+    const auto turn = (*chat)->Answer(Ask(4));
+    ASSERT_TRUE(turn.ok()) << turn.status().message();
+    EXPECT_EQ((*chat)->conversation().size(), 2u);
+    EXPECT_TRUE((*chat)->conversation().HasRole(1, "assistant"));
+    prompt_tokens[source.empty() ? 0 : 1] = turn->prompt_tokens;
+  }
+  EXPECT_GT(prompt_tokens[0], prompt_tokens[1]);
+  EXPECT_THAT(Chat::Open(*engine_, {.template_source = "{% for %}"}).status().message(),
+              ::testing::HasSubstr("the given template: line 1"));
+}
+
 TEST_F(ChatTest, TheContextNeverShifts) {
   Chat chat(*engine_, Format());
   Say(chat, "one");
@@ -180,7 +202,7 @@ TEST_F(ChatTest, WhatFollowsAStopStringIsNotHistory) {
   Say(chat, "two");
   const ChatTurn next = Answer(chat);
   EXPECT_EQ(next.kept + next.result.prompt_tokens, next.prompt_tokens);
-  // The prompt's tokens say what the messages say, and nothing of the stop string.
+  // The prompt has the tokens of the messages, and none of the stop string.
   const auto tokens = chat.session().tokens().first(static_cast<std::size_t>(next.prompt_tokens));
   const auto text = engine_->tokenizer().Decode(tokens, {ControlText::kShown});
   EXPECT_THAT(*text, ::testing::HasSubstr("<|im_end|>"));

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/strings.h"
+#include "engine/engine_impl.h"
 
 namespace kvcache {
 

@@ -1,4 +1,4 @@
-// Refuses logits that are not numbers.
+// Checks logits for values that are not numbers.
 //
 // Thread safety: free function.
 #pragma once
@@ -6,12 +6,12 @@
 #include <cstdint>
 #include <span>
 
-#include "engine/engine.h"
+#include "kvcache_engine/engine.h"
 
 namespace kvcache {
 
-// `logits` [vocabulary] follow `tokens` tokens of a sequence. kCorrupt, naming the file, the token
-// and the rule: a model whose weights are damaged must not pass for one that babbles.
+// Returns kCorrupt, naming the file and the token, if one of `logits` [vocabulary], after `tokens`
+// tokens of a sequence, is NaN: otherwise damaged weights would look like a poor model.
 Status CheckLogits(const Engine& engine, std::span<const float> logits, std::int32_t tokens);
 
 }  // namespace kvcache

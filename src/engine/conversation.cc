@@ -1,9 +1,11 @@
-#include "engine/conversation.h"
+#include "kvcache_engine/conversation.h"
 
-#include <cstdint>
+#include <cstddef>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/strings.h"
+#include "engine/conversation_text.h"
 #include "engine/json_text.h"
 
 namespace kvcache {
@@ -27,7 +29,7 @@ Status CheckVersion(const ordered_json& file) {
   return Wrong(StrCat("\"version\" is ", OneLineJson(*version), "; this program reads ", kVersion));
 }
 
-// What templates and people call the text of a message: a string, a list of parts, or nothing.
+// The content of a message is a string, a list of parts, or nothing.
 Status CheckMessage(const ordered_json& message, std::size_t number) {
   if (!message.is_object()) {
     return Wrong(StrCat("message ", number, " is not an object but ", message.type_name()));
@@ -65,6 +67,23 @@ Status CheckTools(const ordered_json& tools) {
                         tools[i].type_name()));
   }
   return Status::Ok();
+}
+
+// Returns the member if it is a string, else null.
+const std::string* StringMember(const ordered_json& object, const char* name) {
+  if (!object.is_object()) return nullptr;
+  const auto found = object.find(name);
+  return found == object.end() ? nullptr : found->get_ptr<const std::string*>();
+}
+
+std::string PartText(const ordered_json& part) {
+  if (const auto* text = part.get_ptr<const std::string*>()) return *text;
+  const std::string* const text = StringMember(part, "text");
+  return text != nullptr ? *text : OneLineJson(part);
+}
+
+ordered_json Message(std::string_view role, std::string_view content) {
+  return {{"role", role}, {"content", content}};
 }
 
 }  // namespace
@@ -106,6 +125,81 @@ Result<ordered_json> ReadTools(std::string_view text) {
   KVCACHE_RETURN_IF_ERROR(CheckTools(tools));
   if (tools.is_null()) return Wrong("expected an array of tools, not null");
   return tools;
+}
+
+Conversation::Conversation() : input_(std::make_unique<ChatInput>()) {}
+Conversation::~Conversation() = default;
+Conversation::Conversation(Conversation&&) noexcept = default;
+Conversation& Conversation::operator=(Conversation&&) noexcept = default;
+
+Status Conversation::ReadJson(std::string_view json) {
+  return ReadConversation(json, *input_);
+}
+
+std::string Conversation::ToJson() const {
+  return ConversationText(*input_);
+}
+
+std::size_t Conversation::size() const {
+  return input_->messages.size();
+}
+
+bool Conversation::HasRole(std::size_t index, std::string_view role) const {
+  const std::string* const own = StringMember(input_->messages[index], "role");
+  return own != nullptr && *own == role;
+}
+
+std::string Conversation::ContentText(std::size_t index) const {
+  const ordered_json& message = input_->messages[index];
+  if (const std::string* const text = StringMember(message, "content")) return *text;
+  if (!message.is_object() || !message.contains("content")) return {};
+  const ordered_json& content = message["content"];
+  if (content.is_null()) return {};
+  if (!content.is_array()) return OneLineJson(content);
+  std::string text;
+  for (const ordered_json& part : content) {
+    if (!text.empty()) text += '\n';
+    text += PartText(part);
+  }
+  return text;
+}
+
+void Conversation::Add(std::string_view role, std::string_view content) {
+  input_->messages.push_back(Message(role, content));
+}
+
+void Conversation::Remove(std::size_t begin, std::size_t end) {
+  const auto first = input_->messages.begin();
+  input_->messages.erase(first + static_cast<std::ptrdiff_t>(begin),
+                         first + static_cast<std::ptrdiff_t>(end));
+}
+
+void Conversation::SetSystem(std::string_view content) {
+  ordered_json& messages = input_->messages;
+  if (!HasSystem()) messages.insert(messages.begin(), ordered_json::object());
+  messages.front() = Message("system", content);
+}
+
+Status Conversation::SetTools(std::string_view json) {
+  KVCACHE_ASSIGN_OR_RETURN(input_->tools, ReadTools(json));
+  return Status::Ok();
+}
+
+bool Conversation::HasTools() const {
+  return !input_->tools.is_null();
+}
+
+Status Conversation::SetVariable(const std::string& name, std::string_view value) {
+  auto parsed = ParseJson(value);
+  if (parsed.status().code() == StatusCode::kUnsupported) return std::move(parsed).TakeStatus();
+  input_->variables[name] = parsed.ok() ? std::move(*parsed) : ordered_json(value);
+  return Status::Ok();
+}
+
+std::vector<std::string> Conversation::variables() const {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : input_->variables.items()) names.push_back(name);
+  return names;
 }
 
 }  // namespace kvcache

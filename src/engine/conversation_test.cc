@@ -1,12 +1,15 @@
-#include "engine/conversation.h"
+#include "engine/conversation_text.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "base/strings.h"
 #include "engine/json_text.h"
+#include "kvcache_engine/conversation.h"
 
 namespace kvcache {
 namespace {
@@ -128,6 +131,34 @@ TEST(Conversation, ErrorsSayWhatIsWrongAndChangeNothing) {
     EXPECT_THAT(status.message(), HasSubstr(words)) << text;
     EXPECT_EQ(input.messages.size(), 1u);
   }
+}
+
+TEST(Conversation, IsChangedByMessages) {
+  Conversation conversation;
+  conversation.Add("user", "one");
+  conversation.SetSystem("Be brief.");
+  conversation.SetSystem("Be kind.");
+  conversation.Add("assistant", "two");
+  EXPECT_EQ(conversation.size(), 3u);
+  EXPECT_TRUE(conversation.HasSystem());
+  EXPECT_EQ(conversation.ContentText(0), "Be kind.");
+  conversation.Remove(1, 3);
+  EXPECT_EQ(conversation.size(), 1u);
+  EXPECT_FALSE(conversation.HasTools());
+  EXPECT_TRUE(conversation.SetTools(R"({"type": "function"})").ok());
+  EXPECT_TRUE(conversation.HasTools());
+  EXPECT_TRUE(conversation.SetVariable("json", "[1]").ok());
+  EXPECT_TRUE(conversation.SetVariable("text", "[1").ok());
+  EXPECT_EQ(conversation.SetVariable("deep", Nested(200)).code(), StatusCode::kUnsupported);
+  EXPECT_EQ(conversation.variables(), (std::vector<std::string>{"json", "text"}));
+  EXPECT_EQ(conversation.ToJson(),
+            "{\"version\": 1,\n \"messages\": [\n"
+            "  {\"role\":\"system\",\"content\":\"Be kind.\"}],\n"
+            " \"tools\": [{\"type\":\"function\"}],\n"
+            " \"variables\": {\"json\":[1],\"text\":\"[1\"}}\n");
+  Conversation again;
+  ASSERT_TRUE(again.ReadJson(conversation.ToJson()).ok());
+  EXPECT_EQ(again.ToJson(), conversation.ToJson());
 }
 
 TEST(Conversation, ReadsTools) {

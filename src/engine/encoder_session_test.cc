@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/generate.h"
 #include "engine/score.h"
-#include "engine/session.h"
+#include "kvcache_engine/generate.h"
+#include "kvcache_engine/session.h"
 #include "make_model/make_model.h"
 
 namespace kvcache {
@@ -46,12 +46,13 @@ class EncoderSessionTest : public ::testing::Test {
 
 TEST_F(EncoderSessionTest, NothingComesBeforeTheText) {
   Session session(*engine_, kFirst);
-  EXPECT_EQ(session.Append(tokens_).message(), "this model's encoder reads a text first");
+  EXPECT_EQ(session.Append(tokens_).message(),
+            "the model has an encoder, which reads a text first: call Encode");
   ASSERT_TRUE(session.Encode(text_).ok());
   EXPECT_EQ(session.position(), 1);
   ASSERT_TRUE(session.Append(tokens_).ok());
   EXPECT_EQ(session.Encode(text_).message(),
-            "a text to encode comes before all else, not after 4 tokens");
+            "the session holds 4 tokens; a text is encoded into an empty one");
   const std::vector<float> after = Logits(session);
   // From the start again, and from the first token.
   ASSERT_TRUE(session.Truncate(1).ok());
@@ -108,10 +109,8 @@ TEST_F(EncoderSessionTest, AFullContextIsTheEnd) {
   const auto until_full = Generate(session, *engine_, request);
   ASSERT_TRUE(until_full.ok()) << until_full.status().message();
   EXPECT_LE(session.position(), 24);
-  EXPECT_EQ(
-      session.Shift(1).status().message(),
-      "the context of 24 tokens is full, and a model with an encoder cannot leave out what it "
-      "said");
+  EXPECT_EQ(session.Shift(1).status().message(),
+            "the context of 24 tokens is full, and a model with an encoder cannot remove tokens");
 }
 
 }  // namespace

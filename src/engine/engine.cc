@@ -1,22 +1,54 @@
-#include "engine/engine.h"
+#include "kvcache_engine/engine.h"
 
 #include <algorithm>
 #include <utility>
 
+#include "base/strings.h"
+#include "engine/engine_impl.h"
 #include "kvcache/cpu_backend.h"
 
 namespace kvcache {
+
+struct Engine::Impl {
+  EngineOptions options;
+  std::unique_ptr<GgufFile> file;
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Cache> cache;
+  std::vector<MultimodalItem> items;  // scratch
+};
+
 namespace {
 
 Status CheckOptions(const EngineOptions& options) {
   if (options.context < 0) {
     return {StatusCode::kInvalidArgument,
-            "the context is " + std::to_string(options.context) + " tokens, expected at least 1"};
+            StrCat("the context is ", options.context, " tokens, expected at least 1")};
   }
   if (options.prefill_chunk < 1) {
-    return {StatusCode::kInvalidArgument, "the prefill chunk is " +
-                                              std::to_string(options.prefill_chunk) +
-                                              " tokens, expected at least 1"};
+    return {StatusCode::kInvalidArgument,
+            StrCat("the prefill chunk is ", options.prefill_chunk, " tokens, expected at least 1")};
+  }
+  return Status::Ok();
+}
+
+Status CheckImages(const EngineBatch& batch) {
+  for (const EngineImage& image : batch.images) {
+    const auto at = static_cast<std::size_t>(image.index);
+    if (image.index < 0 || at >= batch.sequences.size() || at >= batch.positions.size()) {
+      return {StatusCode::kInvalidArgument,
+              StrCat("an image is at index ", image.index, " of a batch of ", batch.tokens.size())};
+    }
+    for (std::size_t i = 0; i < std::min(batch.sequences.size(), batch.positions.size()); ++i) {
+      if (batch.sequences[i] != batch.sequences[at] || batch.positions[i] >= batch.positions[at]) {
+        continue;
+      }
+      return {
+          StatusCode::kInvalidArgument,
+          StrCat("an image is at position ", batch.positions[at], " but its sequence begins at ",
+                 batch.positions[i], " in this pass; begin a pass at the image")};
+    }
   }
   return Status::Ok();
 }
@@ -26,48 +58,91 @@ Status CheckOptions(const EngineOptions& options) {
 Result<std::unique_ptr<Engine>> Engine::Open(const std::string& path, const EngineOptions& options,
                                              std::unique_ptr<Backend> backend) {
   KVCACHE_RETURN_IF_ERROR(CheckOptions(options));
-  std::unique_ptr<Engine> engine(new Engine);
-  engine->options_ = options;
-  KVCACHE_ASSIGN_OR_RETURN(engine->file_, GgufFile::Open(path));
-  engine->backend_ = std::move(backend);
-  if (engine->backend_ == nullptr) {
-    KVCACHE_ASSIGN_OR_RETURN(engine->backend_, MakeCpuBackend({.threads = options.threads}));
+  auto impl = std::make_unique<Impl>();
+  impl->options = options;
+  KVCACHE_ASSIGN_OR_RETURN(impl->file, GgufFile::Open(path));
+  impl->backend = std::move(backend);
+  if (impl->backend == nullptr) {
+    KVCACHE_ASSIGN_OR_RETURN(impl->backend, MakeCpuBackend({.threads = options.threads}));
   }
-  KVCACHE_ASSIGN_OR_RETURN(engine->model_, LoadModel(*engine->file_, *engine->backend_));
+  KVCACHE_ASSIGN_OR_RETURN(impl->model, LoadModel(*impl->file, *impl->backend));
   KVCACHE_RETURN_IF_ERROR(
-      CheckCacheTypes(engine->info().memory, options.k_type, options.v_type).WithContext(path));
-  auto tokenizer = MakeTokenizer(*engine->file_);
+      CheckCacheTypes(impl->model->info().memory, options.k_type, options.v_type)
+          .WithContext(path));
+  auto tokenizer = MakeTokenizer(*impl->file);
   if (!tokenizer.ok()) return std::move(tokenizer).TakeStatus().WithContext(path);
-  engine->tokenizer_ = std::move(tokenizer).value();
+  impl->tokenizer = std::move(tokenizer).value();
   KVCACHE_RETURN_IF_ERROR(
-      CheckTokenCount(engine->info(), engine->tokenizer_->vocabulary_size()).WithContext(path));
+      CheckTokenCount(impl->model->info(), impl->tokenizer->vocabulary_size()).WithContext(path));
 
-  EngineOptions& chosen = engine->options_;
+  EngineOptions& chosen = impl->options;
   if (chosen.context == 0) {
-    chosen.context = std::min(engine->info().context_length, kDefaultContext);
+    chosen.context = std::min(impl->model->info().context_length, kDefaultContext);
   }
   const std::int64_t cells = std::int64_t{chosen.context} * std::max(chosen.max_sequences, 1);
   chosen.prefill_chunk = static_cast<int>(std::min<std::int64_t>(chosen.prefill_chunk, cells));
-  engine->cache_ = engine->model_->MakeCache();
-  if (RecurrentCache* const states = engine->cache_->Recurrent(); states != nullptr) {
+  impl->cache = impl->model->MakeCache();
+  if (RecurrentCache* const states = impl->cache->Recurrent(); states != nullptr) {
     KVCACHE_RETURN_IF_ERROR(states->SetCheckpoints(chosen.checkpoints));
   }
-  KVCACHE_RETURN_IF_ERROR(
-      engine->cache_->Init(*engine->backend_, {.k_type = chosen.k_type,
-                                               .v_type = chosen.v_type,
-                                               .max_sequences = chosen.max_sequences,
-                                               .capacity = chosen.context,
-                                               .max_batch = chosen.prefill_chunk}));
-  KVCACHE_RETURN_IF_ERROR(engine->model_->Reserve(chosen.prefill_chunk));
-  return engine;
+  KVCACHE_RETURN_IF_ERROR(impl->cache->Init(*impl->backend, {.k_type = chosen.k_type,
+                                                             .v_type = chosen.v_type,
+                                                             .max_sequences = chosen.max_sequences,
+                                                             .capacity = chosen.context,
+                                                             .max_batch = chosen.prefill_chunk}));
+  KVCACHE_RETURN_IF_ERROR(impl->model->Reserve(chosen.prefill_chunk));
+  return std::unique_ptr<Engine>(new Engine(std::move(impl)));
+}
+
+Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Engine::~Engine() = default;
+
+const EngineOptions& Engine::options() const {
+  return impl_->options;
+}
+std::int32_t Engine::vocabulary_size() const {
+  return info().vocabulary;
+}
+Cache& Engine::cache() {
+  return *impl_->cache;
+}
+const GgufFile& Engine::file() const {
+  return *impl_->file;
+}
+const ModelInfo& Engine::info() const {
+  return impl_->model->info();
+}
+const Tokenizer& Engine::tokenizer() const {
+  return *impl_->tokenizer;
+}
+Model& Engine::model() {
+  return *impl_->model;
+}
+bool Engine::has_encoder() const {
+  return info().decoder_start >= 0;
+}
+
+Result<std::vector<std::int32_t>> Engine::Tokenize(std::string_view text) const {
+  return tokenizer().Encode(text);
+}
+
+Result<std::string> Engine::Detokenize(std::span<const std::int32_t> tokens) const {
+  return tokenizer().Decode(tokens);
+}
+
+bool Engine::IsEndOfGeneration(std::int32_t token) const {
+  return tokenizer().IsEndOfGeneration(token);
+}
+
+Status Engine::Logits(std::span<const std::int32_t> rows, float* logits) {
+  return impl_->model->Logits(rows, logits);
 }
 
 Status Engine::CheckTokens(std::span<const std::int32_t> tokens) const {
   for (const std::int32_t token : tokens) {
     if (token < 0 || token >= info().embedding_rows) {
-      return {StatusCode::kInvalidArgument, "token " + std::to_string(token) +
-                                                " is not in the vocabulary of " +
-                                                std::to_string(info().embedding_rows)};
+      return {StatusCode::kInvalidArgument,
+              StrCat("token ", token, " is not in the vocabulary of ", info().embedding_rows)};
     }
   }
   return Status::Ok();
@@ -75,58 +150,37 @@ Status Engine::CheckTokens(std::span<const std::int32_t> tokens) const {
 
 Status Engine::Encode(std::span<const std::int32_t> tokens, SequenceId sequence,
                       const std::atomic<bool>* interrupt) {
-  model_->SetInterrupt(interrupt);
+  impl_->model->SetInterrupt(interrupt);
   KVCACHE_RETURN_IF_ERROR(CheckTokens(tokens));
   if (has_encoder() && tokens.size() > static_cast<std::size_t>(context())) {
-    return {StatusCode::kCacheFull, std::to_string(tokens.size()) +
-                                        " tokens do not fit into the context of " +
-                                        std::to_string(context())};
+    return {StatusCode::kCacheFull,
+            StrCat(tokens.size(), " tokens do not fit into the context of ", context())};
   }
   const std::int32_t start[] = {info().decoder_start};
   const Position positions[] = {0};
   const SequenceId sequences[] = {sequence};
-  KVCACHE_RETURN_IF_ERROR(cache_->StartForward(
+  KVCACHE_RETURN_IF_ERROR(impl_->cache->StartForward(
       {.positions = positions, .sequences = sequences, .items = {}}, ForwardMode::kCompute));
-  KVCACHE_RETURN_IF_ERROR(model_->Encode(tokens, sequence, *cache_));
-  return model_->Forward(start, positions, *cache_);
-}
-
-Status Engine::CheckImages(const EngineBatch& batch) const {
-  for (const EngineImage& image : batch.images) {
-    const auto at = static_cast<std::size_t>(image.index);
-    if (image.index < 0 || at >= batch.sequences.size() || at >= batch.positions.size()) {
-      return {StatusCode::kInvalidArgument, "an image at index " + std::to_string(image.index) +
-                                                " of a batch of " +
-                                                std::to_string(batch.tokens.size())};
-    }
-    for (std::size_t i = 0; i < std::min(batch.sequences.size(), batch.positions.size()); ++i) {
-      if (batch.sequences[i] != batch.sequences[at] || batch.positions[i] >= batch.positions[at]) {
-        continue;
-      }
-      return {StatusCode::kInvalidArgument,
-              "an image at position " + std::to_string(batch.positions[at]) +
-                  " in a pass that begins before it, at " + std::to_string(batch.positions[i])};
-    }
-  }
-  return Status::Ok();
+  KVCACHE_RETURN_IF_ERROR(impl_->model->Encode(tokens, sequence, *impl_->cache));
+  return impl_->model->Forward(start, positions, *impl_->cache);
 }
 
 Status Engine::Forward(const EngineBatch& batch) {
-  model_->SetInterrupt(batch.interrupt);
+  impl_->model->SetInterrupt(batch.interrupt);
   KVCACHE_RETURN_IF_ERROR(CheckTokens(batch.tokens));
   KVCACHE_RETURN_IF_ERROR(CheckImages(batch));
-  items_.clear();
-  for (const EngineImage& image : batch.images) items_.push_back({image.index, image.hash});
-  KVCACHE_RETURN_IF_ERROR(cache_->StartForward({.positions = batch.positions,
-                                                .sequences = batch.sequences,
-                                                .items = items_,
-                                                .parents = batch.parents},
-                                               ForwardMode::kCompute));
+  impl_->items.clear();
+  for (const EngineImage& image : batch.images) impl_->items.push_back({image.index, image.hash});
+  KVCACHE_RETURN_IF_ERROR(impl_->cache->StartForward({.positions = batch.positions,
+                                                      .sequences = batch.sequences,
+                                                      .items = impl_->items,
+                                                      .parents = batch.parents},
+                                                     ForwardMode::kCompute));
   for (const EngineImage& image : batch.images) {
     const SequenceId sequence = batch.sequences[static_cast<std::size_t>(image.index)];
-    KVCACHE_RETURN_IF_ERROR(model_->EncodeStates(image.states, sequence, *cache_));
+    KVCACHE_RETURN_IF_ERROR(impl_->model->EncodeStates(image.states, sequence, *impl_->cache));
   }
-  return model_->Forward(batch.tokens, batch.positions, *cache_);
+  return impl_->model->Forward(batch.tokens, batch.positions, *impl_->cache);
 }
 
 }  // namespace kvcache

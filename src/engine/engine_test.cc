@@ -1,6 +1,6 @@
 // The engine on a small random model: errors that leave things as they were, forks, shifts,
 // interrupts. That logits are right is tests/oracle's; that they are exact, tests/exactness's.
-#include "engine/engine.h"
+#include "engine/engine_impl.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -14,11 +14,11 @@
 #include <string>
 #include <vector>
 
-#include "engine/generate.h"
 #include "engine/score.h"
-#include "engine/session.h"
 #include "gguf/gguf_writer.h"
 #include "kvcache/cpu_backend.h"
+#include "kvcache_engine/generate.h"
+#include "kvcache_engine/session.h"
 #include "make_model/make_model.h"
 #include "support/failing_backend.h"
 
@@ -273,7 +273,7 @@ TEST_F(EngineTest, InterruptInAPassOfThePrompt) {
   EXPECT_EQ(result->prompt_tokens, 10);
   EXPECT_EQ(result->computed_tokens, 4);
 
-  // What was computed is of use: the rest of the prompt gives the answer of a run without a stop.
+  // The computed tokens are kept: the rest of the prompt gives the answer of a run without a stop.
   interrupt = false;
   request.on_prefill = {};
   request.prompt.erase(request.prompt.begin(), request.prompt.begin() + 4);
@@ -288,7 +288,7 @@ TEST_F(EngineTest, InterruptInAPassOfThePrompt) {
   EXPECT_EQ(result->tokens, tokens);
 }
 
-// What is held back, as it may begin a stop string, is not handed out after all.
+// Text that is held back, because it may begin a stop string, is not returned after the stop.
 TEST_F(EngineTest, WhoStopsTheTextIsNotCalledAgain) {
   const auto engine = Open({.context = 64});
   Session session(*engine, SequenceId{0});

@@ -1,10 +1,12 @@
-#include "engine/generate.h"
+#include "kvcache_engine/generate.h"
 
 #include <algorithm>
 #include <chrono>
 #include <utility>
 
+#include "base/strings.h"
 #include "engine/check_logits.h"
+#include "engine/engine_impl.h"
 #include "engine/stop_strings.h"
 #include "tokenizer/unicode/utf8_stream.h"
 
@@ -17,13 +19,14 @@ double MillisecondsSince(Clock::time_point start) {
   return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
-// Tokens to text for the caller: whole characters, without what may begin a stop string.
+// Passes the text of tokens to the caller: whole characters, except those that may begin a stop
+// string.
 class TextOutput {
  public:
   TextOutput(const Tokenizer& tokenizer, const GenerateRequest& request, GenerateResult& result)
       : tokenizer_(tokenizer), request_(request), result_(result), stops_(request.stop) {}
 
-  // Returns false when the text has ended: a stop string, or the caller's wish.
+  // Returns false when the text has ended: at a stop string, or because on_text returned false.
   bool Push(std::int32_t token) {
     piece_.clear();
     whole_.clear();
@@ -56,7 +59,7 @@ class TextOutput {
   GenerateResult& result_;
   Utf8Stream characters_;
   StopStrings stops_;
-  bool refused_ = false;  // the caller wants no more
+  bool refused_ = false;  // on_text returned false
   std::string piece_;     // scratch: a token's bytes
   std::string whole_;     // scratch: the whole characters they complete
 };
@@ -67,9 +70,9 @@ Status CheckRequest(const GenerateRequest& request, const Session& session, cons
   const std::size_t total = session.tokens().size() + request.prompt.size();
   if (total > static_cast<std::size_t>(engine.context())) {
     return {StatusCode::kInvalidArgument,
-            "the prompt has " + std::to_string(request.prompt.size()) + " tokens" +
-                (session.position() > 0 ? " after " + std::to_string(session.position()) : "") +
-                ", the context holds " + std::to_string(engine.context())};
+            StrCat("the prompt has ", request.prompt.size(), " tokens",
+                   session.position() > 0 ? StrCat(" after ", session.position()) : "",
+                   ", the context holds ", engine.context())};
   }
   for (const std::string& stop : request.stop) {
     if (stop.empty()) return {StatusCode::kInvalidArgument, "a stop string is empty"};
@@ -77,8 +80,8 @@ Status CheckRequest(const GenerateRequest& request, const Session& session, cons
   return Status::Ok();
 }
 
-// Evaluates the sampled token, making room first where the request wants to go on. Returns
-// false where the context is full and it does not.
+// Evaluates the sampled token. A full context is shifted first if the request has a limit of tokens
+// (without one it would never end). Returns false if the context is full and not shifted.
 Result<bool> Evaluate(Session& session, Engine& engine, const GenerateRequest& request,
                       std::int32_t token, GenerateResult& result) {
   if (session.position() >= engine.context()) {
@@ -118,8 +121,9 @@ Status Decode(Session& session, Engine& engine, const GenerateRequest& request, 
       result.stop = StopReason::kInterrupted;
       break;
     }
-    KVCACHE_ASSIGN_OR_RETURN(const bool room, Evaluate(session, engine, request, token, result));
-    if (!room) break;
+    KVCACHE_ASSIGN_OR_RETURN(const bool evaluated,
+                             Evaluate(session, engine, request, token, result));
+    if (!evaluated) break;
   }
   result.decode_ms = MillisecondsSince(first);
   return Status::Ok();

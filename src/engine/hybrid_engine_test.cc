@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/engine.h"
-#include "engine/session.h"
+#include "engine/engine_impl.h"
+#include "kvcache_engine/session.h"
 #include "make_model/make_model.h"
 
 namespace kvcache {

@@ -1,6 +1,7 @@
 #include "engine/json_text.h"
 
 #include <array>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 

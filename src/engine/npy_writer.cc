@@ -3,16 +3,19 @@
 #include <bit>
 #include <utility>
 
+#include "base/strings.h"
+
 namespace kvcache {
 
-static_assert(std::endian::native == std::endian::little, "rows are written as they lie");
+static_assert(std::endian::native == std::endian::little,
+              "rows are written with the bytes of memory");
 
 namespace {
 
 // Magic, version, header length and header, padded so that the data begins at a multiple of 64.
 std::string Header(std::int64_t rows, std::int64_t columns) {
-  std::string text = "{'descr': '<f4', 'fortran_order': False, 'shape': (" + std::to_string(rows) +
-                     ", " + std::to_string(columns) + "), }";
+  std::string text =
+      StrCat("{'descr': '<f4', 'fortran_order': False, 'shape': (", rows, ", ", columns, "), }");
   constexpr std::size_t kPrefix = 10;
   text.resize((kPrefix + text.size() + 1 + 63) / 64 * 64 - kPrefix - 1, ' ');
   text += '\n';

@@ -1,6 +1,8 @@
-// Writes a float32 matrix row by row as a NumPy .npy file (format 1.0), by the rules of
-// platform/output_file.h: a new file appears under its name only when Close has succeeded.
-// Source: numpy.lib.format's documentation.
+// Writes a float32 matrix row by row as a NumPy .npy file (format 1.0). As platform/output_file.h
+// says, a new file appears under its name only when Close has succeeded.
+//
+// Thread safety: one thread at a time.
+// Source: the documentation of numpy.lib.format.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +16,14 @@ namespace kvcache {
 
 class NpyWriter {
  public:
-  // Makes room for rows × columns values. Errors: those of OutputFile, here and below.
+  // Creates a file of rows × columns values, and reserves its space. Errors here and below: those
+  // of OutputFile.
   static Result<NpyWriter> Create(const std::string& path, std::int64_t rows, std::int64_t columns);
 
-  // Appends values in row order. REQUIRES: rows × columns in sum before Close.
+  // Appends values in row order. REQUIRES: rows × columns values in total before Close.
   Status Write(std::span<const float> values);
 
+  // Completes the file.
   Status Close();
 
  private:

@@ -9,11 +9,12 @@
 
 #include "base/strings.h"
 #include "engine/check_logits.h"
+#include "engine/engine_impl.h"
 
 namespace kvcache {
 namespace {
 
-// Logits of so many tokens at a time: with 128k entries a row takes half a megabyte.
+// The number of tokens whose logits are held at once: a row of 128k entries takes half a megabyte.
 constexpr std::int32_t kRows = 16;
 
 double LogSumExp(std::span<const float> logits) {
@@ -23,14 +24,14 @@ double LogSumExp(std::span<const float> logits) {
   return largest + std::log(sum);
 }
 
-// Goes over a pass's logits a few rows at a time.
+// Sums the losses of a pass's logits, a few rows at a time.
 class Scorer {
  public:
   Scorer(Engine& engine, std::span<const std::int32_t> tokens, const LogitsSink& sink)
       : engine_(engine),
         tokens_(tokens),
         sink_(sink),
-        vocabulary_(static_cast<std::size_t>(engine.info().vocabulary)),
+        vocabulary_(static_cast<std::size_t>(engine.vocabulary_size())),
         logits_(kRows * vocabulary_) {}
 
   Status Pass(Position first, std::int32_t count) {
@@ -83,10 +84,10 @@ Result<ScoreResult> Score(Session& session, Engine& engine, std::span<const std:
                           const LogitsSink& sink, const std::atomic<bool>* interrupt) {
   if (tokens.empty()) return Status(StatusCode::kInvalidArgument, "there are no tokens to score");
   for (const std::int32_t token : tokens) {
-    if (token < 0 || token >= engine.info().vocabulary) {
-      return Status(StatusCode::kInvalidArgument, "token " + std::to_string(token) +
-                                                      " is not in the vocabulary of " +
-                                                      std::to_string(engine.info().vocabulary));
+    if (token < 0 || token >= engine.vocabulary_size()) {
+      return Status(
+          StatusCode::kInvalidArgument,
+          StrCat("token ", token, " is not in the vocabulary of ", engine.vocabulary_size()));
     }
   }
   std::vector<std::int32_t> all(session.tokens().begin(), session.tokens().end());

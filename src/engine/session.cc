@@ -1,8 +1,11 @@
-#include "engine/session.h"
+#include "kvcache_engine/session.h"
 
 #include <algorithm>
 #include <numeric>
 #include <string>
+
+#include "base/strings.h"
+#include "engine/engine_impl.h"
 
 namespace kvcache {
 
@@ -11,7 +14,7 @@ Session::Session(Engine& engine, SequenceId sequence)
       sequence_(sequence),
       positions_(static_cast<std::size_t>(engine.max_batch())),
       sequences_(static_cast<std::size_t>(engine.max_batch()), sequence),
-      logits_(static_cast<std::size_t>(engine.info().vocabulary)) {
+      logits_(static_cast<std::size_t>(engine.vocabulary_size())) {
   tokens_.reserve(static_cast<std::size_t>(engine.context()));
 }
 
@@ -21,8 +24,8 @@ Session::~Session() {
 
 Status Session::Encode(std::span<const std::int32_t> text, const std::atomic<bool>* interrupt) {
   if (!tokens_.empty()) {
-    return {StatusCode::kInvalidArgument, "a text to encode comes before all else, not after " +
-                                              std::to_string(position()) + " tokens"};
+    return {StatusCode::kInvalidArgument, StrCat("the session holds ", position(),
+                                                 " tokens; a text is encoded into an empty one")};
   }
   last_pass_tokens_ = 0;
   Status status = engine_.Encode(text, sequence_, interrupt);
@@ -38,13 +41,13 @@ Status Session::Encode(std::span<const std::int32_t> text, const std::atomic<boo
 Status Session::Append(std::span<const std::int32_t> tokens, const PassHook& hook,
                        const std::atomic<bool>* interrupt) {
   if (engine_.has_encoder() && tokens_.empty() && !tokens.empty()) {
-    return {StatusCode::kInvalidArgument, "this model's encoder reads a text first"};
+    return {StatusCode::kInvalidArgument,
+            "the model has an encoder, which reads a text first: call Encode"};
   }
   const std::size_t total = tokens_.size() + tokens.size();
   if (total > static_cast<std::size_t>(engine_.context())) {
-    return {StatusCode::kCacheFull, std::to_string(total) +
-                                        " tokens do not fit into the context of " +
-                                        std::to_string(engine_.context())};
+    return {StatusCode::kCacheFull,
+            StrCat(total, " tokens do not fit into the context of ", engine_.context())};
   }
   while (!tokens.empty()) {
     if (interrupt != nullptr && interrupt->load(std::memory_order_relaxed)) {
@@ -86,18 +89,18 @@ Result<std::span<const float>> Session::LastLogits() {
 Result<std::int32_t> Session::Shift(std::int32_t keep) {
   if (engine_.has_encoder()) {
     return Status(StatusCode::kUnsupported,
-                  "the context of " + std::to_string(engine_.context()) +
-                      " tokens is full, and a model with an encoder cannot leave out what it said");
+                  StrCat("the context of ", engine_.context(),
+                         " tokens is full, and a model with an encoder cannot remove tokens"));
   }
   const std::int32_t dropped = (position() - keep) / 2;
   if (keep < 0 || dropped < 1) {
-    return Status(StatusCode::kInvalidArgument, "no room to make: " + std::to_string(position()) +
-                                                    " tokens, of which " + std::to_string(keep) +
-                                                    " stay");
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("keep is ", keep, " of ", position(),
+                         " tokens; it must be at least 0 and leave two tokens or more"));
   }
   KVCACHE_RETURN_IF_ERROR(engine_.cache().CheckRemove(sequence_, keep, keep + dropped));
   const Status removed = engine_.cache().Remove(sequence_, keep, keep + dropped);
-  if (!removed.ok()) {  // some keys were moved and some were not
+  if (!removed.ok()) {  // some keys are moved and some are not
     KVCACHE_RETURN_IF_ERROR(GoBack(0));
     return removed;
   }
@@ -106,7 +109,8 @@ Result<std::int32_t> Session::Shift(std::int32_t keep) {
   return dropped;
 }
 
-// As far as the cache can: what a window has let go of and what a state has taken in are gone.
+// The cache may return to a smaller length: a window has evicted tokens, or a recurrent state has
+// no checkpoint there.
 Status Session::GoBack(Position length) {
   const Position kept = engine_.cache().PrepareRestore(sequence_, length);
   KVCACHE_RETURN_IF_ERROR(engine_.cache().Remove(sequence_, kept, kEndOfSequence));
@@ -127,8 +131,9 @@ Status Session::Truncate(Position length) {
 
 Status Session::ForkFrom(const Session& source, Position length) {
   if (length < 0 || length > source.position()) {
-    return {StatusCode::kInvalidArgument, "a prefix of " + std::to_string(length) + " of " +
-                                              std::to_string(source.position()) + " tokens"};
+    return {StatusCode::kInvalidArgument,
+            StrCat("prefix length is ", length, "; must be from 0 to ", source.position(),
+                   ", the source's tokens")};
   }
   KVCACHE_RETURN_IF_ERROR(engine_.cache().CopyPrefix(source.sequence_, sequence_, length));
   tokens_.assign(source.tokens_.begin(), source.tokens_.begin() + length);

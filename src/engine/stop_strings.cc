@@ -6,7 +6,7 @@
 namespace kvcache {
 namespace {
 
-// The length of the longest end of `text` with which `stop` begins.
+// Returns the length of the longest end of `text` with which `stop` begins.
 std::size_t OverlapAtEnd(std::string_view text, std::string_view stop) {
   for (std::size_t length = std::min(text.size(), stop.size() - 1); length > 0; --length) {
     if (text.substr(text.size() - length) == stop.substr(0, length)) return length;

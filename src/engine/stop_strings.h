@@ -1,4 +1,4 @@
-// Finds stop strings in text that arrives in pieces, and holds back what may begin one.
+// Finds stop strings in text that arrives in pieces. Text that may begin one is held back.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -11,15 +11,14 @@ namespace kvcache {
 
 class StopStrings {
  public:
-  // REQUIRES: none of them is empty.
+  // REQUIRES: no string is empty.
   explicit StopStrings(std::vector<std::string> strings);
 
-  // Takes the next piece and returns the text that is certain not to belong to a stop string.
-  // Once one is complete, stopped() is true, the text before it has been returned and nothing
-  // more is.
+  // Takes the next piece and returns the text that cannot belong to a stop string. After a complete
+  // stop string, stopped() is true: the text before it was returned, and no more text is.
   std::string Push(std::string_view piece);
 
-  // The text held back, at the end of a generation that did not stop here.
+  // Returns the text held back, at the end of a text without a stop string.
   std::string Flush();
 
   bool stopped() const { return stopped_; }

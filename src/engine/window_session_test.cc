@@ -8,7 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/session.h"
+#include "engine/engine_impl.h"
+#include "kvcache_engine/session.h"
 #include "make_model/make_model.h"
 #include "model/layer_memory.h"
 
@@ -65,8 +66,9 @@ TEST_F(WindowSessionTest, KeepsWindowsAndABatchWhateverTheTextsLength) {
   EXPECT_EQ(BytesPerToken(layers, DType::kF32, DType::kF32), 0);
 }
 
-// By up to a window's tokens (and those of the last pass, before which cells were let go of)
-// nothing is computed again; from further back, everything is. The bits are the same either way.
+// Going back by up to a window's tokens (and those of the last pass, before which cells were
+// evicted) computes nothing again; going further back computes everything. The bits are the same
+// either way.
 TEST_F(WindowSessionTest, GoesBackByAWindow) {
   const std::vector<std::int32_t> tokens = SomeTokens(kTokens);
   constexpr Position kFurthest = kTokens - kChunk - kWindow - 1;

@@ -77,7 +77,7 @@ class Piped(ChatTest):
     def test_wrong_commands_and_files(self):
         for text, words in (("/dance\n", "/dance"), ("/load /nonexistent/x\n", "/nonexistent/x"),
                             ("/save\n", "/save"), ("/save /nonexistent/x\n", "/nonexistent/x"),
-                            ("/retry\n", "nothing to answer"), ("/set temp x\n", "'x'"),
+                            ("/retry\n", "no message to answer"), ("/set temp x\n", "'x'"),
                             ("/set temp -1\n", "temperature"), ("/think maybe\n", "on or off")):
             _, err = self.run_chat(self.chat, text, status=1)
             self.assertIn(words, err)
@@ -89,7 +89,7 @@ class Piped(ChatTest):
 
     def test_arguments_of_commands(self):
         for text, words in (("/forget 2x", "'2x'"), ("/forget 0", "1 or more"),
-                            ("/forget -1", "'-1'"), ("/clear now", "/clear takes nothing"),
+                            ("/forget -1", "'-1'"), ("/clear now", "/clear takes no argument"),
                             ("/retry x", "'x'"), ("/quit please", "'please'"),
                             ("/think maybe", "'maybe'"), ("/set seed -1", "'-1'"),
                             ("/set seed 1.5", "'1.5'"), ("/set top-k 2.5", "'2.5'"),
@@ -256,7 +256,7 @@ class Prompted(ChatTest):
 class Terminal(TerminalTest):
     def test_a_conversation(self):
         self.open(self.chat)
-        self.expect("Chat, written with the model's template")
+        self.expect("Chat with the model's template")
         self.expect("> ")
         self.type("hello\n")
         self.expect(r"prompt \d+ tokens: \d+ computed · first token")
@@ -286,7 +286,7 @@ class Terminal(TerminalTest):
             self.expect("reading the prompt: [0-9]+,[0-9]+ tokens")
             self.type("\x03")
             self.expect(pattern)  # what was read is kept
-            self.expect("the message is not kept")
+            self.expect("the message is removed")
         self.expect("> ")
         self.type("half a line\x03")
         self.expect("Ctrl-C again")
@@ -296,7 +296,7 @@ class Terminal(TerminalTest):
 
     def test_the_shipped_model_continues_stories(self):
         self.open("story")
-        self.expect("no chat template: it continues what you write")
+        self.expect("no chat template: it continues your text")
         self.expect("> ")
         self.type("Once upon a time\n")
         self.expect(r"prompt \d+ tokens: \d+ computed")

@@ -161,7 +161,7 @@ class Run(CliTest):
         self.fails(["run", self.model, "-f", "/nonexistent/prompt"], "/nonexistent/prompt",
                    "No such file")
         self.fails(["run", self.model, "--ctx", "16", "-p", "word " * 100], "prompt has",
-                   "context holds 16", "--ctx up to")
+                   "context holds 16", "--ctx, up to")
         _, _, err = run("run", self.model, "-p", "Hi", "-n", "1", "--ctx", "100000")
         self.assertIn("the model was made for 256 tokens", err)
         self.fails(["run", "Once upon a time"], "goes after -p", text_in="x")

@@ -136,7 +136,7 @@ class Pasted(TerminalTest):
         self.prompt()
         self.type(pasted(line * 20_000))
         self.type("\r")
-        self.answered()
+        self.expect(re.escape(OFF))  # refused before an answer begins
         self.assertEqual(self.contents(), [])  # more than the context holds
 
     def test_a_paste_during_an_answer(self):

@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/engine.h"
-#include "engine/generate.h"
-#include "engine/session.h"
+#include "engine/engine_impl.h"
+#include "kvcache_engine/generate.h"
+#include "kvcache_engine/session.h"
 
 namespace kvcache {
 namespace {

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/engine.h"
+#include "engine/engine_impl.h"
 
 namespace kvcache {
 namespace {

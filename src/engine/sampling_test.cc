@@ -1,4 +1,4 @@
-#include "engine/sampler.h"
+#include "kvcache_engine/sampling.h"
 
 #include <gtest/gtest.h>
 

@@ -1,9 +1,11 @@
-#include "engine/sampler.h"
+#include "kvcache_engine/sampling.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
+
+#include "base/strings.h"
 
 namespace kvcache {
 namespace {
@@ -11,9 +13,8 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 Status OutOfRange(const char* name, double value, const char* range) {
-  std::string number = std::to_string(value);
   return {StatusCode::kInvalidArgument,
-          std::string(name) + " is " + number + ", expected " + range};
+          StrCat(name, " is ", std::to_string(value), ", expected ", range)};
 }
 
 bool MoreLikely(const Candidate& a, const Candidate& b) {
@@ -81,7 +82,7 @@ std::int32_t Sampler::Sample(std::span<const float> logits, std::span<const std:
 }
 
 void Sampler::ApplyPenalties(std::span<const float> logits, std::span<const std::int32_t> history) {
-  // A NaN has no place in an order: it is as unlikely as can be.
+  // NaN has no place in an order, so it becomes the least likely.
   std::transform(logits.begin(), logits.end(), logits_.begin(),
                  [](float logit) { return std::isnan(logit) ? -kInfinity : logit; });
   const auto window = static_cast<std::size_t>(params_.penalty_window);
@@ -97,7 +98,8 @@ void Sampler::ApplyPenalties(std::span<const float> logits, std::span<const std:
   }
 }
 
-// The k largest logits, sorted. A heap of k: one comparison for most of the vocabulary.
+// Keeps the k largest logits, sorted. A heap of k entries needs one comparison for most of the
+// vocabulary.
 void Sampler::KeepTopK(std::size_t k) {
   candidates_.clear();
   for (std::size_t i = 0; i < logits_.size(); ++i) {
@@ -116,7 +118,7 @@ void Sampler::KeepTopK(std::size_t k) {
   std::sort(candidates_.begin(), candidates_.end(), MoreLikely);
 }
 
-// Infinite logits and temperatures near 0 leave those that are as likely as the best.
+// With infinite logits or a temperature near 0, the tokens as likely as the best one remain.
 void Sampler::Normalise() {
   const float scale = params_.temperature == 0.0f ? 1.0f : 1.0f / params_.temperature;
   const float largest = candidates_.front().probability;
@@ -132,10 +134,10 @@ void Sampler::Normalise() {
 }
 
 void Sampler::KeepTopPAndMinP() {
-  const float least = params_.min_p * candidates_.front().probability;
+  const float minimum = params_.min_p * candidates_.front().probability;
   std::size_t kept = 0;
   double sum = 0.0;
-  while (kept < candidates_.size() && (kept == 0 || candidates_[kept].probability >= least)) {
+  while (kept < candidates_.size() && (kept == 0 || candidates_[kept].probability >= minimum)) {
     sum += static_cast<double>(candidates_[kept++].probability);
     if (params_.top_p < 1.0f && sum >= static_cast<double>(params_.top_p)) break;
   }

@@ -1,9 +1,10 @@
-// From logits to the next token.
+// Samples the next token from logits.
 //
-// In this order: penalties on the logits; temperature; the `top_k` most likely; the smallest
-// set of them whose probabilities sum to `top_p`; those at least `min_p` as likely as the most
-// likely; renormalise; draw. Temperature 0 takes the most likely after penalties (of equals
-// the lowest id). A logit that is not a number counts as the least likely.
+// The steps, in this order: penalties on the logits; temperature; the `top_k` most likely tokens;
+// of these the smallest set whose probabilities sum to `top_p`; of these the tokens at least
+// `min_p` times as likely as the most likely; renormalise; draw. Temperature 0 takes the most
+// likely token after penalties (of equals the lowest id). A logit that is not a number counts as
+// the least likely.
 //
 // Deterministic: the same seed, parameters and logits draw the same tokens on every machine
 // with the same floating-point exp().
@@ -28,10 +29,10 @@ struct SamplingParams {
   float repeat_penalty = 1.0f;       // > 0; 1: off. Divides positive logits, multiplies negative
   float presence_penalty = 0.0f;     // subtracted once from a token that occurred
   float frequency_penalty = 0.0f;    // subtracted per occurrence
-  std::int32_t penalty_window = 64;  // how many of the last tokens penalties look at; 0: all
+  std::int32_t penalty_window = 64;  // number of last tokens that penalties count; 0: all
   std::uint64_t seed = 0;
 
-  // kInvalidArgument, naming the parameter and its range.
+  // Returns kInvalidArgument, naming the parameter and its range, if one is out of range.
   Status Check() const;
 };
 
@@ -46,11 +47,12 @@ class Sampler {
   // REQUIRES: params.Check().ok().
   Sampler(const SamplingParams& params, std::int32_t vocabulary);
 
-  // The distribution that Sample draws from, most likely first (of equals the lowest id);
+  // Returns the distribution that Sample draws from, most likely first (of equals the lowest id),
   // valid until the next call. `history`: the tokens so far, prompt included.
   std::span<const Candidate> Distribution(std::span<const float> logits,
                                           std::span<const std::int32_t> history);
 
+  // Draws the token that follows `history`. logits: [vocabulary].
   std::int32_t Sample(std::span<const float> logits, std::span<const std::int32_t> history);
 
  private:

@@ -1,0 +1,97 @@
+// A chat: a conversation whose history stays in the cache, so that each answer computes only the
+// tokens that are new.
+//
+// Before an answer the template writes the whole conversation again. The new text is compared with
+// the text that was written and generated before:
+//
+//   before   <|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n Hello.
+//   now      <|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n Hello.<|im_end|>\n<|im_…
+//            '------------------- kept, with the tokens that were sampled --'-- computed ---
+//
+// The tokens up to the last special token in the common text are taken from the cache: those of an
+// answer as they were sampled, even where its text would be tokenized differently. The tokens
+// behind it come from the tokenizer. Then the cache keeps its common prefix with these tokens. If a
+// template rewrites earlier text (for example, drops the reasoning of earlier answers), the tokens
+// from that place on are computed again, and ChatTurn says so.
+//
+// Thread safety: one thread at a time, the engine's.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "kvcache_engine/conversation.h"
+#include "kvcache_engine/generate.h"
+
+namespace kvcache {
+
+class ChatFormat;  // a type of the engine's sources
+
+// Why tokens in the cache could not be kept.
+enum class Rewrite : std::uint8_t {
+  kNone,
+  kByTemplate,  // the template wrote earlier messages differently
+  kByCaller,    // messages, tools or variables were changed
+  kTokens,      // the same text has other tokens than were sampled
+};
+
+struct ChatTurn {
+  GenerateResult result;           // its prompt_tokens are those that were not kept
+  std::int32_t prompt_tokens = 0;  // of the whole prompt
+  std::int32_t kept = 0;           // of these, found in the cache
+  std::int32_t dropped = 0;        // in the cache, but not in the prompt
+  Rewrite rewrite = Rewrite::kNone;
+  bool context_full = false;  // the answer ended because the context is full
+};
+
+// Returns "the template rewrote earlier text"; empty for kNone.
+std::string_view RewriteText(Rewrite rewrite);
+
+struct ChatOptions {
+  // A Jinja template instead of the model's own; empty: the model's, else ChatML if the vocabulary
+  // has its markers, else plain text.
+  std::string template_source;
+  bool use_tools = false;  // takes the model's template for tools, if it has one
+};
+
+class Chat {
+ public:
+  // Starts a chat in sequence 0 of `engine`, which must outlive it and has nothing in that
+  // sequence. Errors: the template cannot be parsed, with line and column.
+  static Result<std::unique_ptr<Chat>> Open(Engine& engine, const ChatOptions& options = {});
+
+  // The same with a format of the engine's sources.
+  Chat(Engine& engine, ChatFormat format);
+  ~Chat();
+  Chat(const Chat&) = delete;
+  Chat& operator=(const Chat&) = delete;
+
+  // The conversation. Callers change it between answers as they like; tokens of text that is no
+  // longer part of it are dropped from the cache.
+  Conversation& conversation();
+  const Conversation& conversation() const;
+
+  // Generates the assistant's answer and adds it to the messages. `request` as for Generate, but
+  // its prompt is ignored and the context never shifts: an answer ends when the context is full. An
+  // interrupted answer is kept up to its last token; one without a token is not added.
+  // Errors: the template refuses the conversation; those of Generate; kCacheFull, with the numbers,
+  // if the conversation does not fit. The messages are unchanged then.
+  Result<ChatTurn> Answer(GenerateRequest request);
+
+  // The sequence of the chat.
+  Session& session();
+
+  // For the engine's own sources, which know the types.
+  const ChatFormat& format() const;
+  ChatInput& input() { return conversation().input(); }
+  const ChatInput& input() const { return conversation().input(); }
+
+ private:
+  struct Impl;
+
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvcache

@@ -1,0 +1,133 @@
+// Opens a GGUF model file and runs it: weights, tokenizer, and a cache for a number of sequences.
+//
+// Engine is the level of forward passes: it evaluates batches of tokens of any sequences and
+// returns logits. Session (session.h) evaluates one sequence as a growing text, Generate
+// (generate.h) is the loop that samples tokens, and Chat (chat.h) answers messages.
+//
+// Thread safety: one thread at a time.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvcache/backend.h"
+#include "kvcache/cache.h"
+#include "kvcache/recurrent_cache.h"
+#include "kvcache/status.h"
+
+namespace kvcache {
+
+// Types of the engine's sources. They are declared here, and defined in no public header.
+class GgufFile;
+class Model;
+class Tokenizer;
+struct ModelInfo;
+
+struct EngineOptions {
+  int threads = 0;  // of the CPU backend; 0: one per core
+  DType k_type = DType::kF16;
+  DType v_type = DType::kF16;
+  int context = 0;  // tokens per sequence; 0: the model's own, at most kDefaultContext
+  int max_sequences = 1;
+  int prefill_chunk = 512;  // tokens of the largest forward pass
+  // When states of recurrent layers are saved: a sequence of such a model can return to those
+  // states.
+  CheckpointOptions checkpoints{};
+};
+
+// The largest context that is chosen by default: a cache takes memory for all of it.
+inline constexpr int kDefaultContext = 8192;
+
+// An image: the output of a vision model, for the text model's layers that attend to images.
+struct EngineImage {
+  std::int32_t index = 0;  // batch index of its token, which is the first of its sequence there
+  TensorView states;       // [hidden_size, any number], dense f32
+  std::uint64_t hash = 0;  // of the image's content
+};
+
+// The tokens of one forward pass, in any order, of any sequences: three arrays [batch].
+// Cache::AcceptDrafts says what drafts leave behind.
+struct EngineBatch {
+  std::span<const std::int32_t> tokens;
+  std::span<const Position> positions;
+  std::span<const SequenceId> sequences;
+  std::span<const EngineImage> images{};
+  std::span<const std::int32_t> parents{};  // [batch] or empty: drafts, as in Batch
+  // Forward ends early, with kCancelled, once *interrupt is true; null: never.
+  const std::atomic<bool>* interrupt = nullptr;
+};
+
+class Engine {
+ public:
+  // Opens a GGUF file to run on `backend`; null: the CPU. Errors name the file and what is wrong
+  // with it, or the option.
+  static Result<std::unique_ptr<Engine>> Open(const std::string& path, const EngineOptions& options,
+                                              std::unique_ptr<Backend> backend = nullptr);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // Returns the options with defaults filled in.
+  const EngineOptions& options() const;
+  int context() const { return options().context; }
+  int max_batch() const { return options().prefill_chunk; }
+  // Returns the number of logits for each token.
+  std::int32_t vocabulary_size() const;
+  Cache& cache();
+
+  // Returns the token ids of `text`, with the begin-of-sequence token where the vocabulary has one.
+  // Special tokens in the text are plain text. Errors: kInvalidArgument: 2^30 bytes or more.
+  Result<std::vector<std::int32_t>> Tokenize(std::string_view text) const;
+
+  // Returns the text of `tokens`; control tokens have none. Errors: kInvalidArgument: an id that is
+  // not in the vocabulary, with its index.
+  Result<std::string> Detokenize(std::span<const std::int32_t> tokens) const;
+
+  // Returns whether `token` ends an answer.
+  bool IsEndOfGeneration(std::int32_t token) const;
+
+  // Runs one forward pass of at most max_batch() tokens. In a model with recurrent layers the batch
+  // gives each of its sequences the same number of tokens, side by side and ascending. Any other
+  // batch is refused (kUnsupported) and not split, because Logits reads what one pass left. A token
+  // attends to the image at or before it, up to the next image. An image's token must be the first
+  // of its sequence in the pass: otherwise the tokens before it would attend to another image if
+  // the text were split otherwise. Errors: a token that is not in the vocabulary; those of
+  // Cache::StartForward and of the kernels. After an error in the pass itself (not before it) the
+  // batch's sequences must be removed from their first position in the batch on.
+  Status Forward(const EngineBatch& batch);
+
+  // Returns whether the model has an encoder, which reads a whole text first. A sequence of such a
+  // model begins with Encode.
+  bool has_encoder() const;
+
+  // Runs the encoder on `tokens`, at most context() of them, for the empty sequence `sequence`, and
+  // evaluates the decoder's first token at position 0. Errors as in Forward; kUnsupported without
+  // an encoder.
+  Status Encode(std::span<const std::int32_t> tokens, SequenceId sequence,
+                const std::atomic<bool>* interrupt = nullptr);
+
+  // Writes the logits [vocabulary_size(), rows.size()] of batch indices of the last Forward.
+  Status Logits(std::span<const std::int32_t> rows, float* logits);
+
+  // For the engine's own sources, which know the types.
+  const GgufFile& file() const;
+  const ModelInfo& info() const;
+  const Tokenizer& tokenizer() const;
+  Model& model();
+
+ private:
+  struct Impl;
+
+  explicit Engine(std::unique_ptr<Impl> impl);
+
+  Status CheckTokens(std::span<const std::int32_t> tokens) const;
+
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvcache

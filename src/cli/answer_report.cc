@@ -1,0 +1,53 @@
+#include "cli/answer_report.h"
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/strings.h"
+#include "cli/json_report.h"
+
+namespace kvcache::cli {
+
+nlohmann::json AnswerJson(Engine& engine, const RunFlags& flags, const GenerateResult& result,
+                          const PromptUse& use, double load_ms) {
+  nlohmann::json reuse = PromptTokensJson(result.computed_tokens);
+  reuse["matched"] = use.kept;
+  reuse["restored"] = use.kept;
+  reuse["tiers"]["live"] = use.kept;
+  if (use.dropped > 0) {
+    reuse["missed"].push_back({{"tokens", use.dropped}, {"reason", use.reason}});
+  }
+  return {{"text", result.text},
+          {"tokens", result.tokens},
+          {"prompt_tokens", result.prompt_tokens + use.kept},
+          {"stop", StopReasonName(result.stop)},
+          {"seed", flags.sampling.seed},
+          {"shifts", result.shifts},
+          {"reuse", std::move(reuse)},
+          {"timing",
+           {{"load_ms", load_ms},
+            {"restore_ms", 0.0},
+            {"ttft_ms", result.first_token_ms},
+            {"prefill_tokens_per_s", result.PrefillTokensPerSecond()},
+            {"decode_tokens_per_s", result.DecodeTokensPerSecond()}}},
+          {"memory", MemoryJson(engine)}};
+}
+
+std::string AnswerSummary(const GenerateResult& result, const PromptUse& use) {
+  std::string text = StrCat("prompt ", WithThousands(result.prompt_tokens + use.kept), " tokens: ");
+  if (use.kept > 0) text += StrCat(WithThousands(use.kept), " kept, ");
+  text += StrCat(WithThousands(result.computed_tokens), " computed");
+  if (use.dropped > 0) {
+    text += StrCat(" (", use.reason, ": ", WithThousands(use.dropped),
+                   " tokens in the cache not used)");
+  }
+  if (result.computed_tokens < result.prompt_tokens)
+    return text;  // interrupted before the first token
+  char rates[96];
+  (void)std::snprintf(rates, sizeof(rates), " · first token %.0f ms · %.0f tokens/s",
+                      result.first_token_ms, result.DecodeTokensPerSecond());
+  return text + rates;
+}
+
+}  // namespace kvcache::cli

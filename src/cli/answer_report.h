@@ -1,0 +1,29 @@
+// Reports an answer: one JSON object for scripts, one line for people.
+//
+// Thread safety: free functions.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "cli/run_flags.h"
+#include "kvcache_engine/generate.h"
+
+namespace kvcache::cli {
+
+// How much of a prompt was found in the cache.
+struct PromptUse {
+  std::int32_t kept = 0;     // tokens found in the cache
+  std::int32_t dropped = 0;  // tokens in the cache that the prompt does not have
+  std::string reason;        // why tokens were dropped; empty if none were
+};
+
+// Returns the object that --json prints for an answer (docs/cli.md).
+nlohmann::json AnswerJson(Engine& engine, const RunFlags& flags, const GenerateResult& result,
+                          const PromptUse& use, double load_ms);
+
+// Returns "prompt 1,204 tokens: 1,180 kept, 24 computed · first token 38 ms · 61 tokens/s".
+std::string AnswerSummary(const GenerateResult& result, const PromptUse& use);
+
+}  // namespace kvcache::cli
