@@ -76,9 +76,9 @@ TEST_F(WindowTest, AQuerySeesItsWindowItselfIncluded) {
                                                                      "000..",  //
                                                                      ".000.",  //
                                                                      "..000"}));
-  // Position 5 needs 3 and 4; 2 is kept, 0 and 1 are let go of: 5 - 3 = 2 is the first to stay.
+  // Position 5 sees 3 and 4; positions up to 5 - 3 = 2 are evicted.
   EXPECT_EQ(Forward({{0, 5}}), (Rows{"000"}));
-  EXPECT_EQ(Cells(0), "2@2 3@3 4@4 5@5");
+  EXPECT_EQ(Cells(0), "3@3 4@4 5@5");
 }
 
 TEST_F(WindowTest, ARingKeepsWindowAndBatch) {
@@ -110,9 +110,9 @@ TEST_F(WindowTest, MemoryIsKeptButNotSeen) {
   for (const auto& c : kCases) {
     EXPECT_EQ(cache_->CanResume(SequenceId{0}, c.position), c.expected) << c.position;
   }
-  EXPECT_EQ(cache_->PrepareRestore(SequenceId{0}, 4), 4);
-  EXPECT_EQ(cache_->PrepareRestore(SequenceId{0}, 9), 6);
-  EXPECT_EQ(cache_->PrepareRestore(SequenceId{0}, 1), 0);
+  EXPECT_EQ(*cache_->PrepareRestore(SequenceId{0}, 4), 4);
+  EXPECT_EQ(*cache_->PrepareRestore(SequenceId{0}, 9), 6);
+  EXPECT_EQ(*cache_->PrepareRestore(SequenceId{0}, 1), 0);
 }
 
 TEST_F(WindowTest, AnotherSequenceIsMeasuredFromItsEnd) {
@@ -202,7 +202,8 @@ TEST_F(WindowTest, ExemptQueriesSeeLaterTokensOfTheirWindow) {
 
 TEST_F(WindowTest, RefusedExemptions) {
   Open({}, 1, 16, 6);
-  EXPECT_EQ(cache_->SetCausal({}).message(), "SetCausal outside a forward pass");
+  EXPECT_EQ(cache_->SetCausal({}).message(),
+            "SetCausal outside a forward pass; call StartForward first");
   ASSERT_TRUE(StartForward(*cache_, {{0, 0}, {0, 1}}).ok());
   EXPECT_EQ(cache_->SetCausal(std::vector<std::int32_t>{2}).message(),
             "query 2 is not in the batch of 2");
@@ -270,7 +271,8 @@ TEST_F(WindowTest, CompactionFillsHolesAndKeepsBytes) {
   ASSERT_TRUE(cache_->Compact().ok());
   EXPECT_EQ(Cells(0) + ", " + Cells(1) + ", " + Cells(2), "0@0 1@1, 0@2, 0@3");
   EXPECT_EQ(testing::ReadKey(*cache_->Storage(), 3), testing::KeyContent(4, 0, kShape));
-  EXPECT_EQ(cache_->Get().status().message(), "Get outside a forward pass");
+  EXPECT_EQ(cache_->Get().status().message(),
+            "Get outside a forward pass; call StartForward first");
   backend_.FailNth(ReferenceBackend::Call::kCopy, 1);
   ASSERT_TRUE(cache_->Remove(SequenceId{0}, 0, kEndOfSequence).ok());
   EXPECT_EQ(cache_->Compact().message(), "asked to fail a copy");

@@ -112,7 +112,7 @@ Result<std::int32_t> Session::Shift(std::int32_t keep) {
 // The cache may return to a smaller length: a window has evicted tokens, or a recurrent state has
 // no checkpoint there.
 Status Session::GoBack(Position length) {
-  const Position kept = engine_.cache().PrepareRestore(sequence_, length);
+  KVCACHE_ASSIGN_OR_RETURN(const Position kept, engine_.cache().PrepareRestore(sequence_, length));
   KVCACHE_RETURN_IF_ERROR(engine_.cache().Remove(sequence_, kept, kEndOfSequence));
   tokens_.resize(static_cast<std::size_t>(std::min(kept, position())));
   return Status::Ok();
