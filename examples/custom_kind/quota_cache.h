@@ -33,6 +33,7 @@ class QuotaCache : public kvcache::Cache {
     return inner_->SetConfig(config);
   }
   void BeginForward() override { inner_->BeginForward(); }
+  void EndPass() override { inner_->EndPass(); }
   void SetLayer(int layer) override { inner_->SetLayer(layer); }
   void SetLayerType(int type) override { inner_->SetLayerType(type); }
   kvcache::Status SetCausal(std::span<const std::int32_t> except) override {
@@ -52,8 +53,8 @@ class QuotaCache : public kvcache::Cache {
                              kvcache::Position length) override {
     return inner_->CopyPrefix(src, dst, length);
   }
-  kvcache::Position PrepareRestore(kvcache::SequenceId sequence,
-                                   kvcache::Position target) override {
+  kvcache::Result<kvcache::Position> PrepareRestore(kvcache::SequenceId sequence,
+                                                    kvcache::Position target) override {
     return inner_->PrepareRestore(sequence, target);
   }
   kvcache::Status Remove(kvcache::SequenceId sequence, kvcache::Position begin,

@@ -75,8 +75,8 @@ Status Run() {
   // Fork the prompt's last words: the windows no longer hold all that an early token would see.
   const auto length = static_cast<Position>(text.size()) - 1;
   KVCACHE_RETURN_IF_ERROR(cache->CopyPrefix(kFirst, kSecond, length));
-  const Position kept = cache->PrepareRestore(kSecond, length - 1);
-  const Position early = cache->PrepareRestore(kSecond, 10);
+  KVCACHE_ASSIGN_OR_RETURN(const Position kept, cache->PrepareRestore(kSecond, length - 1));
+  KVCACHE_ASSIGN_OR_RETURN(const Position early, cache->PrepareRestore(kSecond, 10));
   std::printf("can go back to %d of %d tokens; to 10: %d\n", kept, length, early);
   KVCACHE_RETURN_IF_ERROR(cache->Remove(kSecond, kept, kvcache::kEndOfSequence));
   std::string other = text.substr(0, static_cast<std::size_t>(kept)) + "!";

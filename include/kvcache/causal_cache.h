@@ -1,12 +1,14 @@
-// Keys and values by position, any number of sequences: full, windowed or chunked attention.
+// Keys and values by position, for full, windowed or chunked attention of any number of sequences.
 //
-//   window 4                a query at position 9 sees 6 … 9, itself included
-//   window 4, memory 8      it sees the same, and 2 … 5 are kept: one may go back to them
-//   chunk 4                 a query at position 9 sees 8 … 9; all is kept
+// A query at position 9:
+//   window 4                       sees 6 … 9, itself included; after its pass 6 … 9 are kept
+//   window 4, retained_tokens 8    sees the same; 2 … 9 are kept, so that one can go back
+//   chunk 4                        sees 8 … 9; everything is kept
 //
-// A cache with a window keeps max_sequences × memory + max_batch cells, however long the
-// sequences grow: before a pass claims cells it lets go of tokens that no query can need.
+// A cache with a window has max_sequences × retained_tokens + max_batch cells, however long the
+// sequences grow. Before a pass claims cells, it evicts the tokens that no query can need.
 //
+// Thread safety and errors: as in cache.h.
 // Design: docs/design/cells.md, docs/design/kinds.md.
 #pragma once
 
@@ -19,13 +21,15 @@ namespace kvcache {
 struct CausalOptions {
   ShiftKeysFn shift_keys{};  // empty: a middle range cannot be removed
   int window = 0;            // tokens that a query sees, itself included; 0: all
-  // Tokens kept of a sequence with a window; 0: as many as the window. With several sequences
-  // one more than the window at least. At or above the capacity: everything is kept.
+  // Tokens kept of a sequence with a window, counting the one that is written next. The default 0
+  // means as many as the window; a smaller number is an error. With several sequences it is raised
+  // to at least window + 1, so that one can go back over a stop token while other sequences run. At
+  // or above the capacity nothing is evicted.
   int retained_tokens = 0;
-  int chunk = 0;  // a query sees no further back than position / chunk × chunk; 0: not chunked
+  int chunk = 0;  // a query sees no further back than position / chunk × chunk; 0: no limit
 };
 
-// Contradictory options are Init's errors.
+// Returns a cache that is not initialised. Init reports contradictory options.
 std::unique_ptr<Cache> MakeCausalCache(CausalOptions options = {});
 
 }  // namespace kvcache

@@ -1,19 +1,20 @@
-// Keys and values that do not depend on position: an encoder's output or an image, read by
-// cross-attention. Each sequence has one such output, or none.
+// Keys and values that do not depend on position, for cross-attention: the output of an encoder,
+// such as an image. Each sequence has one output, or none.
 //
-// Put may have any number of tokens up to the room; each layer of a pass the same. What it
-// stores replaces the sequence's output and stays until the sequence drops the token that it
-// came with: the newest multimodal item of the batch, or else the batch's first position.
+// Put takes 1 to max_tokens tokens, the same number for each layer of a pass. It replaces the
+// sequence's output. The output belongs to one token of the batch: the newest multimodal item of
+// its sequence or, without an item, the lowest position of its sequence. When the sequence drops
+// that token, it drops the output.
 //
-// A sequence cannot go back to where it saw an output that another has replaced: PrepareRestore
-// then says the token of the first one that was.
+// A sequence cannot go back to a position that saw an output which was replaced since. In that
+// case PrepareRestore returns the position of the token that the first replaced output belongs to.
 //
 //   cache->StartForward(batch, mode);
 //   for (SequenceId s : sequences with a new image) { encoder->SetSequence(s); Put(k, v); }
 //   backend.Attention(storage, q, cache->Visible(), …);   all sequences of the batch at once
 //
-// Visible() lets each query see all of its sequence's output, and nothing where there is none.
-// Get() is the output of one sequence, without a mask.
+// Visible() lets each query see all of its sequence's output; without an output it sees nothing.
+// Get() returns the output of one sequence, without a mask.
 //
 // Thread safety and errors: as in cache.h. Design: docs/design/kinds.md.
 #pragma once
@@ -25,19 +26,21 @@
 namespace kvcache {
 
 struct EncoderOptions {
-  int max_tokens = 0;  // of the longest output; 0: Init's capacity
+  int max_tokens = 0;  // of the longest output; 0: the capacity given to Init
 };
 
 class EncoderCache : public Cache {
  public:
-  // Which sequence Put and Get speak of. A pass begins with that of the newest multimodal item,
-  // or else with the batch's first. kInvalidArgument for a sequence outside of the batch.
+  // Selects the sequence for Put and Get. A pass begins with the sequence of the newest multimodal
+  // item or, without items, of the batch's first token. Errors: kInvalidArgument outside a pass or
+  // for a sequence outside the batch.
   virtual Status SetSequence(SequenceId sequence) = 0;
 
-  // Does the sequence have an output?
+  // Returns whether the sequence has an output; false for an unknown sequence.
   virtual bool EncoderCached(SequenceId sequence) const = 0;
 };
 
+// Returns a cache that is not initialised. Init reports contradictory options.
 std::unique_ptr<EncoderCache> MakeEncoderCache(const EncoderOptions& options = {});
 
 }  // namespace kvcache

@@ -1,13 +1,13 @@
-// What recurrent layers ask of a backend beside linear layers: a short causal convolution, the
-// scan of a matrix-valued state, and the rates of its decay.
+// Arguments of a backend's recurrent kernels: a short causal convolution, the scan of a
+// matrix-valued state, and the decay rates of that scan.
 //
-// A batch holds the pass's sequences side by side, the same number of tokens each: with n
-// sequences, the batch's column s · (batch / n) + t is token t of sequence s. How many sequences
-// there are is the last dimension of the states (RecurrentCache's views have that form). States
-// are f32; those after the pass go to other memory than those before it.
+// A batch holds n sequences side by side, with the same number of tokens each: column
+// s · (batch / n) + t is token t of sequence s. The last dimension of the states is n
+// (RecurrentCache's views have that form). States are f32. The states after a pass are written to
+// other memory than the states before it.
 //
-// Exactness: tokens are taken one after another, so that a state has the same bits however its
-// tokens were cut into passes (docs/design/exactness.md).
+// Thread safety: values. Exactness: kernels process the tokens of a sequence one after another, so
+// a state has the same bits for every division into passes (docs/design/exactness.md).
 #pragma once
 
 #include <cstdint>
@@ -24,23 +24,23 @@ struct ConvTaps {
   std::optional<TensorView> bias{};  // [channels]
 };
 
-// What is remembered before and after a pass, dense but for the last dimension:
-// a convolution's inputs of the last steps - 1 tokens [steps - 1, channels, sequences], oldest
-// first; a scan's states [v_dim, k_dim, heads, sequences].
+// The states before and after a pass, dense except for the last dimension. For a convolution: the
+// inputs of the last steps - 1 tokens, oldest first, [steps - 1, channels, sequences]. For a scan:
+// [v_dim, k_dim, heads, sequences].
 struct StateViews {
   TensorView before;
   TensorView after;
 };
 
-// How a head's state S [v_dim, k_dim] takes in a token's key k and value v. With a decay g and a
-// step β, both of the token and head:
+// The update of a head's state S [v_dim, k_dim] with a token's key k and value v. Each token and
+// head has a decay g and a step β:
 enum class ScanRule : std::uint8_t {
   kAdd,    // S = g S + β v kᵀ
-  kDelta,  // S = g S + β (v - g S k) kᵀ: first what S holds under k is taken out
+  kDelta,  // S = g S + β (v - g S k) kᵀ: removes the value that S holds under k first
 };
 
-// All f32, with dense first dimensions and any other strides. Head h has the keys and queries of
-// group h / (heads / groups).
+// All f32; the first dimension is dense, other strides are free. Head h uses the keys and queries
+// of group h / (heads / groups).
 struct ScanInputs {
   TensorView keys;     // [k_dim, groups, batch]
   TensorView queries;  // [k_dim, groups, batch]

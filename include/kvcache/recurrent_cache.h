@@ -1,30 +1,33 @@
-// For models that mix attention with recurrent layers: a causal cache for the former, and per
-// sequence and recurrent layer a convolution state and a recurrent state, both f32.
+// A cache for models that mix attention with recurrent layers: a causal cache for attention and,
+// for each sequence and recurrent layer, a convolution state and a recurrent state, both f32.
 //
-// A pass reads the states before its tokens and writes those after them, to other memory:
+// A pass reads the states before its tokens and writes the states after them to other memory:
 //
 //   TensorView state = *cache->RecurrentState(layer, dims);       [dims…, sequences]
 //   TensorView next = *cache->NextRecurrentState(layer, dims);
 //   … next = f(state, tokens) …
 //   cache->UpdateRecurrentState(layer, next);                     no copy; any other view is copied
 //
-// Once every layer has been updated, the states after the pass are the sequences' states. Until
-// then, and if the pass breaks off, they are those before it; those of the last pass are kept
-// until the next one, so a round can be taken back. A state is never overwritten while someone
-// holds it: forks, checkpoints and the state before a round share memory, and nothing is copied.
+// Once every recurrent layer has been updated, the new states become the sequences' states. If the
+// pass breaks off earlier, the sequences keep the states from before it. The states from before the
+// last complete pass are kept until the next pass, so a pass can be taken back. A state is never
+// overwritten while a sequence or checkpoint refers to it: forks, checkpoints and the state before
+// a pass share memory, and nothing is copied.
 //
-// Going back. A state cannot be rewound; checkpoints are kept so that a later prompt with the
-// same prefix need not start over. PrepareRestore(sequence, target) chooses the newest restore
-// point at or before `target`: the state itself, the one before the last pass, a checkpoint. A
-// truncation that was not prepared is kUnsupported; so is a batch that does not go on where the
-// state is. Removing a middle range shifts the attention part and moves checkpoints along: what
-// the state has taken in of the removed tokens stays in it.
+// Going back: a state cannot be rewound. Checkpoints are kept so that a later prompt with the same
+// prefix need not start over. PrepareRestore(sequence, target) selects the newest restore point at
+// or before `target`: the current state, the one before the last pass, or a checkpoint. A
+// truncation without PrepareRestore is kUnsupported. So is a batch that does not continue at the
+// state. Removing a middle range shifts the attention part and the checkpoints; the state still
+// contains the effect of the removed tokens.
 //
-// A batch gives each of its sequences the same number of tokens, side by side, ascending.
+// A batch has the same number of tokens for each of its sequences. The tokens of a sequence are
+// neighbours, in ascending order of position. Drafts are kUnsupported.
 //
 // Thread safety and errors: as in cache.h. Design: docs/design/kinds.md.
 #pragma once
 
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <vector>
@@ -34,51 +37,60 @@
 namespace kvcache {
 
 struct CheckpointOptions {
-  int count = 24;      // per sequence; the oldest goes first
-  int spacing = 1664;  // tokens between two of them, at least
-  int minimum = 16;    // none at a position below
+  int count = 24;      // most per sequence; the oldest is replaced first
+  int spacing = 1664;  // least distance between two of them, in tokens
+  int minimum = 16;    // least position of the last token of a checkpoint
 };
 
 struct RecurrentOptions {
-  std::vector<int> layers{};    // the recurrent ones; a checkpoint holds all of them
-  int conv_dim = 0;             // steps that a convolution remembers; 0: no convolution state
-  int conv_channels = 0;        //
-  std::int64_t state_size = 0;  // values of a recurrent state; 0: none
-  int max_states = 0;           // that the sequences may have apart; 0: one for each sequence
+  std::vector<int> layers{};    // numbers of the recurrent layers; a checkpoint holds all of them
+  int conv_dim = 0;             // earlier inputs that a convolution needs; 0: no convolution state
+  int conv_channels = 0;        // 0 if and only if conv_dim is 0
+  std::int64_t state_size = 0;  // values of a recurrent state per layer; 0: none
+  int max_states = 0;           // most distinct states of all sequences; 0: one per sequence
   CheckpointOptions checkpoints{};
   CausalOptions attention{};
 };
 
 class RecurrentCache : public Cache {
  public:
-  // Which checkpoints are kept, instead of what the options said; before Init, which checks them.
-  // kInvalidArgument after it.
+  // Replaces RecurrentOptions::checkpoints. Call it before Init, which checks them. Errors:
+  // kInvalidArgument after Init.
   virtual Status SetCheckpoints(const CheckpointOptions& checkpoints) = 0;
 
-  // The batch's sequences, in its order; empty outside a pass, as are the slots.
+  // Returns the batch's sequences in the order of the batch; empty outside a pass.
   virtual std::span<const SequenceId> Sequences() const = 0;
+  // Returns the number of tokens of each of them; 0 outside a pass.
   virtual std::int32_t TokensPerSequence() const = 0;
-  // Where each sequence's next state lies: numbers that tell them apart.
+  // Returns the slot index of each sequence's next state; empty outside a pass.
   virtual std::span<const std::int32_t> Slots() const = 0;
 
-  // The states before the pass, [conv_dim, conv_channels, sequences] and [dims…, sequences], at
-  // most three dims. Views, unless the sequences' states lie apart: then a copy. Zeros for a new
-  // sequence. Errors: kInvalidArgument for a layer that is not recurrent, dims that do not
-  // multiply to the state's size (a shape that is not valid), or outside a pass; kOutOfMemory.
+  // Return the states before the pass, [conv_dim, conv_channels, sequences] and
+  // [dims…, sequences] with at most three dims. The result is a view if the sequences' states are
+  // neighbours in memory, else a view of a copy. A new sequence has zeros. Valid until the next
+  // such call or the end of the pass. Errors: kInvalidArgument outside a pass, for a layer that is
+  // not recurrent, or for dims whose product is not the state's size; kOutOfMemory.
   virtual Result<TensorView> ConvState(int layer) = 0;
   virtual Result<TensorView> RecurrentState(int layer, std::span<const std::int64_t> dims) = 0;
+  Result<TensorView> RecurrentState(int layer, std::initializer_list<std::int64_t> dims) {
+    return RecurrentState(layer, std::span(dims.begin(), dims.size()));
+  }
 
-  // Where the states after the pass are best written; undefined contents. Valid until the next
-  // such call for a layer of another number.
+  // Return memory for the states after the pass, with undefined contents. An Update call with this
+  // view copies nothing. Valid until the next such call for another layer. Errors: as above.
   virtual Result<TensorView> NextConvState(int layer) = 0;
   virtual Result<TensorView> NextRecurrentState(int layer, std::span<const std::int64_t> dims) = 0;
+  Result<TensorView> NextRecurrentState(int layer, std::initializer_list<std::int64_t> dims) {
+    return NextRecurrentState(layer, std::span(dims.begin(), dims.size()));
+  }
 
-  // Takes the states after the pass, from any float type, shaped as above or as one that
-  // multiplies to the same size with the sequences last.
+  // Store the states after the pass, from f32, f16 or bf16. The last dimension of `state` is the
+  // sequences; the product of the others is the state's size. Errors: as above, and the backend's.
   virtual Status UpdateConvState(int layer, const TensorView& state) = 0;
   virtual Status UpdateRecurrentState(int layer, const TensorView& state) = 0;
 };
 
+// Returns a cache that is not initialised. Init reports contradictory options.
 std::unique_ptr<RecurrentCache> MakeRecurrentCache(RecurrentOptions options);
 
 }  // namespace kvcache

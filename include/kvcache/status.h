@@ -1,9 +1,8 @@
-// Errors as values: Status, and Result<T> for calls that return something.
+// Errors as values: Status, and Result<T> for calls that return a value.
 //
-// The library never throws, prints or aborts. Every call that can fail returns one of
-// these two, and both are [[nodiscard]]. A message says what failed and where, with the
-// numbers, in one line without a full stop, so that callers can put their own context in
-// front ("model.gguf: tensor 'x': …").
+// The library never throws, prints or aborts. Every call that can fail returns one of these two,
+// and both are [[nodiscard]]. A message names the object, its value and the rule, in one line
+// without a full stop, so that callers can put context in front ("model.gguf: tensor 'x': …").
 //
 // Thread safety: values; as thread-safe as an int.
 #pragma once
@@ -19,17 +18,17 @@ namespace kvcache {
 enum class StatusCode {
   kOk = 0,
   kInvalidArgument,  // the caller's arguments contradict the contract
-  kCacheFull,        // no room for the cells that the batch needs
-  kUnsupported,      // well-formed, but not offered: a dtype, a layout, a kind
-  kNotFound,         // a file, a name or a sequence that is not there
+  kCacheFull,        // too few free cells or states for the batch
+  kUnsupported,      // a valid request that is not implemented: a dtype, a layout, a kind
+  kNotFound,         // a file, a name or a layer does not exist
   kOutOfMemory,      // an allocation was refused
   kIo,               // the operating system reported an error
-  kCorrupt,          // foreign bytes that break their format
+  kCorrupt,          // input bytes that violate their format
   kCancelled,        // the caller asked to stop
-  kInternal,         // a defect of ours
+  kInternal,         // a bug in this library
 };
 
-// The code's name for messages and JSON, such as "cache full".
+// Returns the code's name for messages and JSON, such as "cache full".
 constexpr std::string_view StatusCodeName(StatusCode code) {
   switch (code) {
     case StatusCode::kOk: return "ok";
@@ -57,7 +56,7 @@ class [[nodiscard]] Status {
   StatusCode code() const { return code_; }
   const std::string& message() const { return message_; }
 
-  // The same error with `context` in front: "context: message". Ok stays ok.
+  // Returns the same error with "context: " before its message. Ok stays Ok.
   Status WithContext(std::string_view context) && {
     if (!ok()) message_ = std::string(context) + ": " + message_;
     return std::move(*this);
@@ -68,7 +67,7 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
-// A value, or the Status that says why there is none. REQUIRES: an error status is not ok().
+// A value, or the error that explains its absence. REQUIRES: a Status given to it is not ok().
 template <typename T>
 class [[nodiscard]] Result {
  public:

@@ -1,8 +1,10 @@
-// A strided view of memory that a backend owns.
+// A strided view of memory.
 //
-// Dimensions are written fastest-varying first: a matrix of N rows of K contiguous values is
-// dims {K, N}. A view owns nothing; it is valid as long as the buffer under it.
-// `data` is an address in the backend's memory: only that backend may follow it.
+// Dimensions are written fastest-varying first: a matrix of N rows of K contiguous values has dims
+// {K, N}. A view owns nothing and is valid as long as the buffer under it. `data` is an address in
+// the backend's memory; only that backend may dereference it.
+//
+// Thread safety: values; as thread-safe as an int.
 #pragma once
 
 #include <array>
@@ -19,17 +21,18 @@ struct TensorView {
   std::byte* data = nullptr;
   DType dtype = DType::kF32;
   std::array<std::int64_t, kMaxRank> dims{1, 1, 1, 1};
-  // Bytes from one element to the next along each dimension. For block types stride[0] is
-  // the bytes of a block, and dims[0] still counts values.
+  // Bytes from one element to the next along each dimension. For block types stride_bytes[0] is
+  // the size of a block, and dims[0] still counts values.
   std::array<std::int64_t, kMaxRank> stride_bytes{0, 0, 0, 0};
 
   std::int64_t elements() const { return dims[0] * dims[1] * dims[2] * dims[3]; }
 
-  // A dense view: each dimension follows the one before without a gap.
-  static TensorView Dense(void* data, DType dtype, std::int64_t d0, std::int64_t d1 = 1,
+  // Returns a view whose dimensions follow each other without a gap. A view does not record
+  // constness: pass a view of const data only to parameters that are read, such as Put's K and V.
+  static TensorView Dense(const void* data, DType dtype, std::int64_t d0, std::int64_t d1 = 1,
                           std::int64_t d2 = 1, std::int64_t d3 = 1) {
     TensorView view;
-    view.data = static_cast<std::byte*>(data);
+    view.data = static_cast<std::byte*>(const_cast<void*>(data));
     view.dtype = dtype;
     view.dims = {d0, d1, d2, d3};
     view.stride_bytes[0] = InfoOf(dtype).block_bytes;
@@ -39,6 +42,7 @@ struct TensorView {
     return view;
   }
 
+  // REQUIRES: T is the C++ type of `dtype`; the memory is the host's.
   template <typename T>
   T* as() const {
     return reinterpret_cast<T*>(data);

@@ -1,4 +1,6 @@
-// The words that every other header uses: sequences, positions, dtypes.
+// Sequence ids, positions and element types, for all other headers.
+//
+// Thread safety: values; as thread-safe as an int.
 #pragma once
 
 #include <cstddef>
@@ -8,19 +10,19 @@
 
 namespace kvcache {
 
-// One conversation or generation stream. Small and dense: [0, max_sequences).
+// The id of one conversation or generation stream, in [0, max_sequences).
 enum class SequenceId : std::int32_t {};
 constexpr std::int32_t Index(SequenceId id) {
   return static_cast<std::int32_t>(id);
 }
 
-// A token's index in its sequence; arithmetic on it is the point, so it stays an integer.
+// A token's index in its sequence. A plain integer, because callers compute with it.
 using Position = std::int32_t;
-// As the end of a range: to the end of the sequence.
+// The end of a range that extends to the end of the sequence.
 inline constexpr Position kEndOfSequence = std::numeric_limits<Position>::max();
 
-// Element types of tensors, in model files and in caches. Block types hold `block_size`
-// values in `block_bytes` bytes; for plain types both describe one element.
+// Element types of tensors, in model files and in caches. Block types (see InfoOf) hold
+// `block_size` values in `block_bytes` bytes; for plain types both describe one element.
 enum class DType : std::uint8_t {
   kF32,
   kF16,
@@ -39,7 +41,7 @@ enum class DType : std::uint8_t {
 };
 
 struct DTypeInfo {
-  std::string_view name;  // as people write it: "f16", "q8_0"
+  std::string_view name;  // "f16", "q8_0"
   int block_size;         // values per block
   int block_bytes;        // bytes per block
 };
@@ -49,17 +51,17 @@ constexpr DTypeInfo InfoOf(DType type) {
     case DType::kF32: return {"f32", 1, 4};
     case DType::kF16: return {"f16", 1, 2};
     case DType::kBF16: return {"bf16", 1, 2};
-    // Blocks of 32: f16 scale, (f16 least value,) quants; src/tensor/quantize_blocks.cc.
+    // Blocks of 32: f16 scale, (f16 minimum,) quants; src/tensor/quantize_blocks.cc.
     case DType::kQ4_0: return {"q4_0", 32, 18};
     case DType::kQ4_1: return {"q4_1", 32, 20};
     case DType::kQ5_0: return {"q5_0", 32, 22};
     case DType::kQ5_1: return {"q5_1", 32, 24};
     case DType::kQ8_0: return {"q8_0", 32, 34};
-    // Super-blocks of 256 with scales of their own in them; src/tensor/quantize_super_blocks.cc.
+    // Super-blocks of 256 that hold their scales; src/tensor/quantize_super_blocks.cc.
     case DType::kQ4_K: return {"q4_k", 256, 144};
     case DType::kQ5_K: return {"q5_k", 256, 176};
     case DType::kQ6_K: return {"q6_k", 256, 210};
-    // Blocks of 32: a power of two, then floats of four bits; src/tensor/quantize_mxfp4.cc.
+    // Blocks of 32: a power-of-two scale, then 4-bit floats; src/tensor/quantize_mxfp4.cc.
     case DType::kMXFP4: return {"mxfp4", 32, 17};
     case DType::kI8: return {"i8", 1, 1};
     case DType::kI32: return {"i32", 1, 4};
@@ -67,7 +69,7 @@ constexpr DTypeInfo InfoOf(DType type) {
   return {"unknown", 1, 0};
 }
 
-// Bytes of `count` contiguous values. REQUIRES: count is a multiple of the block size.
+// Returns the bytes of `count` contiguous values. REQUIRES: count is a multiple of the block size.
 constexpr std::int64_t BytesOf(DType type, std::int64_t count) {
   const DTypeInfo info = InfoOf(type);
   return count / info.block_size * info.block_bytes;

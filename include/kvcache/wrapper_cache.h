@@ -1,13 +1,16 @@
 // Several caches as one, for models whose layers differ: sliding and full, decoder and encoder,
 // attention and recurrent.
 //
-// Every call goes to all; Put, Get, Storage and Visible to the one that SetLayer or SetLayerType
-// chose. A pass begins in all or in none. Resuming and restoring is possible where all can.
+// Every call goes to all inner caches, except Put, Get, Storage and Visible, which go to the one
+// that SetLayer or SetLayerType selected. The selection lasts until the next such call, also across
+// passes. A pass begins in all caches or in none. A position can be resumed, and a length restored,
+// if all caches can.
 //
-// Init: a wrapper of which one cache refused is closed. CopyPrefix and Remove: where one runs
-// out of memory half-way, dst is empty, or the sequence is the caller's to remove.
+// Errors: if one cache fails in Init, the wrapper is closed. If one runs out of memory half-way
+// through CopyPrefix, dst is empty in all. If one fails half-way through Remove, the caller must
+// remove the whole sequence.
 //
-// Thread safety and errors: as in cache.h. Design: docs/design/kinds.md.
+// Thread safety: as in cache.h. Design: docs/design/kinds.md.
 #pragma once
 
 #include <memory>
@@ -19,13 +22,14 @@ namespace kvcache {
 
 struct WrapperOptions {
   std::vector<std::unique_ptr<Cache>> caches{};
-  // Per layer, which of them SetLayer chooses; for layers beyond the list it chooses none, and
-  // SetLayerType says.
+  // [layers]: index of the cache that SetLayer selects for each layer. For a layer beyond the list
+  // SetLayer keeps the selection; call SetLayerType. At first, cache 0 is selected.
   std::vector<int> cache_of_layer{};
 };
 
-// REQUIRES: at least one cache, none null. After a choice that is out of range Put, Get and Storage
-// are kInvalidArgument.
+// Returns a cache that is not initialised. After the selection of an index out of range, Put, Get
+// and Storage return kInvalidArgument and Visible is empty.
+// REQUIRES: at least one cache, none null.
 std::unique_ptr<Cache> MakeWrapperCache(WrapperOptions options);
 
 }  // namespace kvcache

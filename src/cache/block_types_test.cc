@@ -294,17 +294,17 @@ TEST_P(BlockTypes, ShapesWithoutWholeBlocksAreRefusedAtTheFirstPut) {
   const auto view = [&](std::int64_t dim) {
     return TensorView::Dense(row.data(), DType::kF32, dim, 1, 1);
   };
-  const std::string types =
-      std::string(InfoOf(GetParam().k).name) + " and " + std::string(InfoOf(GetParam().v).name);
+  const std::string types = std::string(InfoOf(GetParam().k).name) + " (K) and " +
+                            std::string(InfoOf(GetParam().v).name) + " (V)";
   Status status = causal.cache().Put(view(80), view(64));
   EXPECT_EQ(status.code(), StatusCode::kUnsupported);
   EXPECT_EQ(status.message(),
-            "layer 0: 1 heads of 80 and 64 values are not whole blocks of " + types);
+            "layer 0: 1 heads of 80 (K) and 64 (V) values; must be whole blocks of " + types);
   status = causal.cache().Put(view(96), ValuesInKeys(view(96), 64));
   EXPECT_EQ(status.code(), StatusCode::kUnsupported);
-  EXPECT_EQ(status.message(), "layer 0: keys of type " + std::string(InfoOf(GetParam().k).name) +
-                                  " cannot hold values as well: 1 heads of 96 and 64 values in "
-                                  "the same");
+  EXPECT_EQ(status.message(), "layer 0: 1 heads of 96 (K) and 64 (V) values, V in K; k_type " +
+                                  std::string(InfoOf(GetParam().k).name) +
+                                  " is a block type, which cannot hold V in K");
   EXPECT_TRUE(causal.cache().Put(view(64), view(64)).ok()) << "nothing changed before";
 }
 

@@ -1,4 +1,4 @@
-// What every cache kind refuses, with the same words.
+// Argument checks and error messages that all cache kinds share.
 //
 // Thread safety: free functions over their arguments.
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace kvcache {
 
-// Bounds that keep every count of cells within int32.
+// Limits that keep every count of cells within int32.
 inline constexpr int kMaxPadding = 1 << 16;
 inline constexpr std::int64_t kMaxCells =
     std::numeric_limits<std::int32_t>::max() - 2 * kCellTile * std::int64_t{kMaxPadding};
@@ -27,18 +27,18 @@ inline Status Invalid(std::string message) {
   return {StatusCode::kInvalidArgument, std::move(message)};
 }
 
-// A cache's life: configured, then in use, then closed for good.
+// The life cycle of a cache. A closed cache cannot be opened again.
 enum class CacheState : std::uint8_t { kNew, kReady, kClosed };
 Status CheckReady(CacheState state);
 
 Status CheckConfig(const CacheConfig& config);
-Status CheckSizes(const CacheOptions& options);  // each at least one
-// Types that the backend serves in this form.
+Status CheckSizes(const CacheOptions& options);  // each is at least one
+// Checks that the backend serves the dtypes in the configured layout.
 Status CheckTypes(const KvBackend& backend, const CacheOptions& options, const CacheConfig& config);
 Status CheckSequence(SequenceId id, const CacheOptions& options);
-// Sizes, sequences, positions, items, and which drafts follow which.
+// Checks sizes, sequences, positions, items and parents.
 Status CheckBatch(const Batch& batch, const CacheOptions& options);
-// SetCausal's indices, in a pass of these drafts, if any.
+// Checks the indices given to SetCausal, in a pass of these drafts, if any.
 Status CheckQueries(std::span<const std::int32_t> queries, const Drafts& drafts,
                     std::int64_t batch);
 Status CheckRange(Position begin, Position end);

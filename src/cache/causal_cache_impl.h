@@ -10,16 +10,14 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 
-#include "cache/cache_checks.h"
+#include "cache/cache_storage.h"
 #include "cache/cell_table.h"
 #include "cache/draft_acceptance.h"
 #include "cache/forward_pass.h"
 #include "cache/history_mask.h"
-#include "cache/layer_store.h"
 #include "cache/window_eviction.h"
 #include "kvcache/causal_cache.h"
 
@@ -31,24 +29,25 @@ class CausalCache final : public Cache {
 
   Status Init(KvBackend& backend, const CacheOptions& options) override;
   void Close() override;
-  Status SetConfig(const CacheConfig& config) override;
+  Status SetConfig(const CacheConfig& config) override { return storage_.SetConfig(config); }
   Status PrepareForward(const Batch& batch, ForwardMode mode) override;
   void BeginForward() override;
-  void SetLayer(int layer) override { layer_ = layer; }
+  void EndPass() override;
+  void SetLayer(int layer) override { storage_.SetLayer(layer); }
   Status SetCausal(std::span<const std::int32_t> except) override;
   Status PrepareAccept(std::span<const std::int32_t> last) override;
   void FinishAccept() override;
   Status Put(const TensorView& k, const TensorView& v) override;
   Result<DenseKv> Get() override;
-  Result<LayerKv> Storage() override;
+  Result<LayerKv> Storage() override { return storage_.Storage(); }
   const Visibility& Visible() const override { return pass_.visibility(); }
   Status CopyPrefix(SequenceId src, SequenceId dst, Position length) override;
   bool CanResume(SequenceId sequence, Position position) const override;
-  Position PrepareRestore(SequenceId sequence, Position target) override;
+  Result<Position> PrepareRestore(SequenceId sequence, Position target) override;
   Status Remove(SequenceId sequence, Position begin, Position end) override;
   Status CheckRemove(SequenceId sequence, Position begin, Position end) const override;
   Status Compact() override;
-  std::int64_t AllocatedBytes() const override { return layers_.allocated_bytes(); }
+  std::int64_t AllocatedBytes() const override { return storage_.layers().allocated_bytes(); }
 
   const CellTable& cells() const { return cells_; }
   // The error that Init would return before it allocates.
@@ -63,17 +62,12 @@ class CausalCache final : public Cache {
   Status ReserveRuns(std::span<const ForwardPass::Token> tokens);
   bool RemovesMiddle(SequenceId sequence, Position begin, Position end) const;
   Status RemoveMiddle(SequenceId sequence, Position begin, Position end);
-  void EndPass();
   Status EnsureMask();
 
   CausalOptions causal_;
-  CacheState state_ = CacheState::kNew;
-  KvBackend* backend_ = nullptr;
-  std::optional<CacheConfig> config_;  // as set, or as the backend wished at Init
-  CacheOptions options_;
+  CacheStorage storage_;
   std::string sizes_text_;  // the sizes, for messages
   CellTable cells_;
-  LayerStore layers_;
   ForwardPass pass_;
   DraftAcceptance acceptance_;
   WindowEviction eviction_;
@@ -81,7 +75,6 @@ class CausalCache final : public Cache {
   CellRun masked_cells_;  // what mask_ covers; length 0: to be built for this pass
   Prepared prepared_ = Prepared::kNothing;
   std::int32_t prepared_size_ = 0;
-  int layer_ = 0;
 };
 
 }  // namespace kvcache

@@ -194,7 +194,8 @@ TEST_F(CausalCacheTest, MiddleRemovalWithoutRoomForCopiesChangesNothing) {
   ASSERT_TRUE(cache_->CopyPrefix(SequenceId{0}, SequenceId{1}, 4).ok());
   const Status status = cache_->Remove(SequenceId{1}, 0, 1);
   EXPECT_EQ(status.code(), StatusCode::kCacheFull);
-  EXPECT_EQ(status.message(), "moving 3 shared cells needs as many copies, 0 of 4 cells are free");
+  EXPECT_EQ(status.message(),
+            "removing a middle range copies 3 shared cells; 0 of 4 cells are free");
   ASSERT_TRUE(cache_->Remove(SequenceId{0}, 3, kEndOfSequence).ok());  // still shares 0..2
   ASSERT_TRUE(cache_->Remove(SequenceId{1}, 3, kEndOfSequence).ok());
   EXPECT_EQ(Forward({{1, 3, 5}}), (Rows{"0000"}));
@@ -207,8 +208,9 @@ TEST_F(CausalCacheTest, MiddleRemovalNeedsAShiftFunction) {
   ASSERT_TRUE(StartForward(*cache, {{0, 0, 1}, {0, 1, 2}, {0, 2, 3}}).ok());
   const Status status = cache->Remove(SequenceId{0}, 0, 1);
   EXPECT_EQ(status.code(), StatusCode::kUnsupported);
-  EXPECT_EQ(status.message(),
-            "positions [0, 1) of 3 cannot be removed without a function that shifts keys");
+  EXPECT_EQ(
+      status.message(),
+      "positions [0, 1) of 3 are a middle range; removing them needs CausalOptions::shift_keys");
   EXPECT_EQ(cache->Visible().positions.size(), 3u);  // the pass goes on
   EXPECT_TRUE(cache->CanResume(SequenceId{0}, 3));
   EXPECT_TRUE(cache->Remove(SequenceId{0}, 1, 3).ok());  // reaches the end: a truncation
@@ -237,21 +239,23 @@ TEST_F(CausalCacheTest, RefusedBatchesChangeNothing) {
     StatusCode code;
     std::string message;
   } kCases[] = {
-      {{}, StatusCode::kInvalidArgument, "the batch is empty"},
+      {{}, StatusCode::kInvalidArgument, "the batch is empty; must have at least 1 token"},
       {{{1, 0}, {1, 1}, {1, 2}, {1, 3}},
        StatusCode::kInvalidArgument,
-       "the batch has 4 tokens, at most 3 are allowed"},
+       "the batch has 4 tokens; max_batch is 3"},
       {{{2, 0}}, StatusCode::kInvalidArgument, "sequence 2 is not in [0, 2)"},
       {{{-1, 0}}, StatusCode::kInvalidArgument, "sequence -1 is not in [0, 2)"},
-      {{{0, -1}}, StatusCode::kInvalidArgument, "-1 is not a position"},
-      {{{0, kEndOfSequence}}, StatusCode::kInvalidArgument, "2147483647 is not a position"},
+      {{{0, -1}}, StatusCode::kInvalidArgument, "position is -1; must be in [0, 2147483647)"},
+      {{{0, kEndOfSequence}},
+       StatusCode::kInvalidArgument,
+       "position is 2147483647; must be in [0, 2147483647)"},
       {{{0, 2}, {0, 1}},
        StatusCode::kInvalidArgument,
-       "token 1 of the batch: sequence 0 already holds position 1"},
+       "token 1 of the batch is at position 1, which sequence 0 already holds; Remove it first"},
       {{{0, 2}, {1, 0}, {0, 2}},
        StatusCode::kInvalidArgument,
-       "tokens 0 and 2 of the batch are both at position 2 of sequence 0; alternatives need "
-       "parents"},
+       "tokens 0 and 2 of the batch are both at position 2 of sequence 0; give parents if they are "
+       "alternatives"},
   };
   for (const auto& c : kCases) {
     const Status status = StartForward(*cache_, c.tokens);
@@ -270,7 +274,7 @@ TEST_F(CausalCacheTest, FullCacheSaysTheNumbers) {
   const Status status = StartForward(*cache_, {{1, 0}, {1, 1}, {1, 2}});
   EXPECT_EQ(status.code(), StatusCode::kCacheFull);
   EXPECT_EQ(status.message(),
-            "the batch needs 3 cells, 2 of 6 are free (max_sequences 2 x capacity 3)");
+            "the batch needs 3 cells; 2 of 6 are free (max_sequences 2 x capacity 3)");
   EXPECT_EQ(Mask(), (Rows{"0...", "00..", "000.", "0000"}));
   EXPECT_EQ(Forward({{1, 0, 5}, {1, 1, 6}}), (Rows{"0.", "00"}));
 }
@@ -313,20 +317,23 @@ TEST_F(CausalCacheTest, LayersDifferInShapeAndAreMadeWhenWritten) {
   EXPECT_EQ(cache_->Storage()->shape, other);
   cache_->SetLayer(2);
   EXPECT_EQ(cache_->Storage().status().code(), StatusCode::kNotFound);
-  EXPECT_EQ(cache_->Storage().status().message(), "layer 2 was never put");
+  EXPECT_EQ(cache_->Storage().status().message(), "layer 2 has no storage; call Put for it first");
   EXPECT_EQ(cache_->Get().status().code(), StatusCode::kNotFound);
 }
 
 TEST_F(CausalCacheTest, RefusedPuts) {
   Open(F32Options(1, 8));
   const Tokens tokens{{0, 0, 1}, {0, 1, 2}};
-  EXPECT_EQ(PutContents(*cache_, tokens, 0, kShape).message(), "Put outside a forward pass");
+  EXPECT_EQ(PutContents(*cache_, tokens, 0, kShape).message(),
+            "Put outside a forward pass; call StartForward first");
   ASSERT_TRUE(StartForward(*cache_, tokens).ok());
   EXPECT_EQ(PutContents(*cache_, {{0, 0, 1}}, 0, kShape).message(),
-            "K has 1 tokens and V 1, the batch has 2");
+            "K has 1 tokens and V has 1; both must have the batch's 2");
   ASSERT_TRUE(PutContents(*cache_, tokens, 0, kShape).ok());
-  EXPECT_EQ(PutContents(*cache_, tokens, 0, {3, 4, 3}).message(),
-            "layer 0 holds 2 heads of 4 and 3 values, given are 3 heads of 4 and 3 values");
+  EXPECT_EQ(
+      PutContents(*cache_, tokens, 0, {3, 4, 3}).message(),
+      "layer 0 has 2 heads of 4 (K) and 3 (V) values; this Put has 3 heads of 4 (K) and 3 (V) "
+      "values");
   EXPECT_EQ(PutContents(*cache_, tokens, -1, kShape).message(), "layer -1 is not in [0, 4096)");
   EXPECT_EQ(PutContents(*cache_, tokens, 4096, kShape).message(), "layer 4096 is not in [0, 4096)");
   float data[64] = {};
@@ -334,8 +341,8 @@ TEST_F(CausalCacheTest, RefusedPuts) {
   const TensorView one_head = TensorView::Dense(data, DType::kF32, 4, 1, 2);
   const TensorView half = TensorView::Dense(data, DType::kF16, 4, 2, 2);
   cache_->SetLayer(0);
-  EXPECT_EQ(cache_->Put(k, one_head).message(), "K has 2 heads, V has 1");
-  EXPECT_EQ(cache_->Put(k, half).message(), "K and V must be f32");
+  EXPECT_EQ(cache_->Put(k, one_head).message(), "K has 2 heads and V has 1; must be as many");
+  EXPECT_EQ(cache_->Put(k, half).message(), "K is f32 and V is f16; both must be f32");
 }
 
 TEST_F(CausalCacheTest, HugeLayersAreRefusedWithoutOverflow) {
@@ -404,28 +411,30 @@ TEST_F(CausalCacheTest, InitRefuses) {
       {{DType::kF16, DType::kI32, 1, 4, 1}, StatusCode::kUnsupported},
   };
   auto cache = MakeCausalCache();
-  EXPECT_EQ(StartForward(*cache, {{0, 0}}).message(), "the cache is not initialised");
+  EXPECT_EQ(StartForward(*cache, {{0, 0}}).message(),
+            "the cache is not initialised; call Init first");
   for (const auto& c : kCases) EXPECT_EQ(cache->Init(backend_, c.options).code(), c.code);
   EXPECT_TRUE(cache->Init(backend_, F32Options(1, 4)).ok());  // none of them left a trace
-  EXPECT_EQ(cache->Init(backend_, F32Options(1, 4)).message(), "the cache was already initialised");
+  EXPECT_EQ(cache->Init(backend_, F32Options(1, 4)).message(),
+            "Init was already called; make a new cache");
 }
 
 TEST_F(CausalCacheTest, ConfigIsSetOnceAndBeforeInit) {
   auto cache = MakeCausalCache();
   CacheConfig bad;
   bad.cell_padding = 0;
-  EXPECT_EQ(cache->SetConfig(bad).message(), "a padding of 0 is not in [1, 65536]");
+  EXPECT_EQ(cache->SetConfig(bad).message(), "padding is 0; must be in [1, 65536]");
   bad = {.layout = KvLayout::kTiled, .v_transposed = true};
   EXPECT_EQ(cache->SetConfig(bad).code(), StatusCode::kInvalidArgument);
   bad = {.mask_type = DType::kI8};
-  EXPECT_EQ(cache->SetConfig(bad).message(), "no masks of type i8");
+  EXPECT_EQ(cache->SetConfig(bad).message(), "mask_type is i8; must be f32 or f16");
   EXPECT_TRUE(cache->SetConfig({}).ok());
-  EXPECT_EQ(cache->SetConfig({}).message(), "the configuration was already set");
+  EXPECT_EQ(cache->SetConfig({}).message(), "SetConfig was already called; call it at most once");
 
   ReferenceBackend tiled(CacheConfig{.layout = KvLayout::kTiled, .cell_padding = 16});
   auto wished = MakeCausalCache();
   ASSERT_TRUE(wished->Init(tiled, F32Options(1, 4)).ok());  // the backend's wish
-  EXPECT_EQ(wished->SetConfig({}).message(), "the configuration must be set before Init");
+  EXPECT_EQ(wished->SetConfig({}).message(), "SetConfig after Init; call it before");
   ASSERT_TRUE(StartForward(*wished, {{0, 0, 1}}).ok());
   ASSERT_TRUE(PutContents(*wished, {{0, 0, 1}}, 0, kShape).ok());
   EXPECT_EQ(wished->Storage()->layout, KvLayout::kTiled);
@@ -442,8 +451,10 @@ TEST_F(CausalCacheTest, CloseIsSafeAnywhere) {
     EXPECT_EQ(cache_->AllocatedBytes(), 0);
     EXPECT_TRUE(cache_->Visible().positions.empty());
     EXPECT_FALSE(cache_->CanResume(SequenceId{0}, 0));
-    EXPECT_EQ(PutContents(*cache_, {{0, 0, 1}}, 0, kShape).message(), "the cache is closed");
-    EXPECT_EQ(cache_->Remove(SequenceId{0}, 0, kEndOfSequence).message(), "the cache is closed");
+    EXPECT_EQ(PutContents(*cache_, {{0, 0, 1}}, 0, kShape).message(),
+              "the cache is closed; make a new one");
+    EXPECT_EQ(cache_->Remove(SequenceId{0}, 0, kEndOfSequence).message(),
+              "the cache is closed; make a new one");
     EXPECT_EQ(Mask(), (Rows{"invalid argument"}));
   }
   EXPECT_EQ(cache_->Init(backend_, F32Options(1, 4)).code(), StatusCode::kInvalidArgument);
@@ -453,14 +464,16 @@ TEST_F(CausalCacheTest, RefusedRemovalsAndCopies) {
   Open(F32Options(2, 4));
   Forward({{0, 0, 1}, {0, 1, 2}});
   EXPECT_EQ(cache_->Remove(SequenceId{2}, 0, 1).message(), "sequence 2 is not in [0, 2)");
-  EXPECT_EQ(cache_->Remove(SequenceId{0}, -1, 1).message(), "no such range of positions: [-1, 1)");
-  EXPECT_EQ(cache_->Remove(SequenceId{0}, 2, 1).message(), "no such range of positions: [2, 1)");
+  EXPECT_EQ(cache_->Remove(SequenceId{0}, -1, 1).message(),
+            "the range of positions is [-1, 1); begin must be at least 0, and end at least begin");
+  EXPECT_EQ(cache_->Remove(SequenceId{0}, 2, 1).message(),
+            "the range of positions is [2, 1); begin must be at least 0, and end at least begin");
   EXPECT_EQ(cache_->CopyPrefix(SequenceId{0}, SequenceId{5}, 1).message(),
             "sequence 5 is not in [0, 2)");
   EXPECT_EQ(cache_->CopyPrefix(SequenceId{-3}, SequenceId{0}, 1).message(),
             "sequence -3 is not in [0, 2)");
   EXPECT_EQ(cache_->CopyPrefix(SequenceId{0}, SequenceId{1}, -1).message(),
-            "a prefix of length -1");
+            "prefix length is -1; must be at least 0");
   EXPECT_EQ(Mask(), (Rows{"0.", "00"}));
 }
 
@@ -470,9 +483,57 @@ TEST_F(CausalCacheTest, ChangingASequenceEndsThePass) {
   Forward(tokens);
   ASSERT_TRUE(cache_->Remove(SequenceId{0}, 1, kEndOfSequence).ok());
   EXPECT_TRUE(cache_->Visible().positions.empty());
-  EXPECT_EQ(PutContents(*cache_, tokens, 0, kShape).message(), "Put outside a forward pass");
-  EXPECT_EQ(cache_->Get().status().message(), "Get outside a forward pass");
+  EXPECT_EQ(PutContents(*cache_, tokens, 0, kShape).message(),
+            "Put outside a forward pass; call StartForward first");
+  EXPECT_EQ(cache_->Get().status().message(),
+            "Get outside a forward pass; call StartForward first");
   EXPECT_TRUE(cache_->Storage().ok());
+}
+
+TEST_F(CausalCacheTest, CallsTakeBracedListsConstDataAndBuiltBatches) {
+  Open(F32Options(2, 8));
+  Cache& cache = *cache_;
+  BatchBuilder batch;
+  batch.Add(SequenceId{1}, 0, 2).Add(SequenceId{0}, 0);
+  ASSERT_TRUE(cache.StartForward(batch.view(), ForwardMode::kCompute).ok());
+  ASSERT_TRUE(cache.SetCausal({0}).ok());
+  const std::vector<float> values(4 * 2 * 3, 1.0f);
+  const TensorView k = TensorView::Dense(values.data(), DType::kF32, 4, 2, 3);
+  ASSERT_TRUE(cache.Put(k, k).ok());
+  EXPECT_EQ(cache.Visible().bidirectional[0], 1);
+  EXPECT_EQ(cache.Visible().bidirectional[1], 0);
+  batch.Clear();
+  EXPECT_EQ(batch.view().size(), 0u);
+}
+
+TEST_F(CausalCacheTest, GetNamesTheCellOfItsFirstColumn) {
+  Open(F32Options(2, 8));
+  Forward({{1, 0, 1}, {1, 1, 2}});
+  const auto history = cache_->Get();
+  ASSERT_TRUE(history.ok()) << history.status().message();
+  const HistoryRun run = cache_->Visible().histories[0].front();
+  EXPECT_EQ(history->first_cell, run.cell);
+  EXPECT_EQ(history->k.dims[2], run.length);
+}
+
+TEST_F(CausalCacheTest, GetInTheTiledLayoutNamesTheMissingCall) {
+  ReferenceBackend tiled(CacheConfig{.layout = KvLayout::kTiled, .cell_padding = 16});
+  auto cache = MakeCausalCache();
+  ASSERT_TRUE(cache->Init(tiled, F32Options(1, 4)).ok());
+  ASSERT_TRUE(StartForward(*cache, {{0, 0, 1}}).ok());
+  ASSERT_TRUE(PutContents(*cache, {{0, 0, 1}}, 0, kShape).ok());
+  EXPECT_EQ(cache->Get().status().message(),
+            "Get needs the plain layout, and the cache has the backend's tiled layout; call "
+            "SetConfig(CacheConfig{}) before Init");
+}
+
+TEST_F(CausalCacheTest, EndPassKeepsTokensAndDropsNothingElse) {
+  Open(F32Options(1, 8));
+  cache_->EndPass();  // outside a pass: no effect
+  Forward({{0, 0, 1}, {0, 1, 2}});
+  cache_->EndPass();
+  EXPECT_TRUE(cache_->Visible().positions.empty());
+  EXPECT_TRUE(cache_->CanResume(SequenceId{0}, 2));
 }
 
 }  // namespace

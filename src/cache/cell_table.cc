@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "base/strings.h"
+
 namespace kvcache {
 namespace {
 
@@ -212,10 +214,9 @@ void CellTable::MoveDown(SequenceId id, const HistoryRun& run, Position offset,
 Status CellTable::CheckRemoveMiddle(SequenceId id, Position end) const {
   const std::int64_t needed = CountShared(id, end);
   if (needed <= cells_without_drafts()) return Status::Ok();
-  return {StatusCode::kCacheFull, "moving " + std::to_string(needed) +
-                                      " shared cells needs as many copies, " +
-                                      std::to_string(cells_without_drafts()) + " of " +
-                                      std::to_string(cells()) + " cells are free"};
+  return {StatusCode::kCacheFull,
+          StrCat("removing a middle range copies ", needed, " shared cells; ",
+                 cells_without_drafts(), " of ", cells(), " cells are free")};
 }
 
 Result<MiddleRemoval> CellTable::RemoveMiddle(SequenceId id, Position begin, Position end) {

@@ -99,7 +99,7 @@ TEST(CellTableTest, MiddleRemovalNeedsACellForEachSharedOne) {
   Fill(table, kA, 0, 3);
   ASSERT_TRUE(table.Share(kA, kB, 3).ok());
   EXPECT_EQ(table.RemoveMiddle(kB, 0, 1).status().message(),
-            "moving 2 shared cells needs as many copies, 1 of 4 cells are free");
+            "removing a middle range copies 2 shared cells; 1 of 4 cells are free");
   EXPECT_EQ(Users(table), "2220");
   auto removal = table.RemoveMiddle(kB, 0, 2);  // one is enough for one
   ASSERT_TRUE(removal.ok());

@@ -28,7 +28,7 @@ using Rows = std::vector<std::string>;
 constexpr KvShape kShape{.kv_heads = 2, .k_dim = 4, .v_dim = 3};
 
 constexpr const char* kNoPass =
-    "no pass of drafts is under way: none has begun, or another call has ended it";
+    "AcceptDrafts outside a pass of drafts; another call may have ended it";
 
 // Behind three tokens of sequence 0:  a ─ c ─ f
 //                                     │ └ d
@@ -154,7 +154,7 @@ TEST_F(DraftCacheTest, DraftsOfTheLastPassTakeNoRoom) {
   EXPECT_EQ(Forward({{{0, 3, 1}, {0, 3, 1}, {0, 3, 1}, {0, 3, 1}, {0, 3, 1}, {0, 3, 1}, {0, 3, 1}},
                      {},
                      {-1, -1, -1, -1, -1, -1, -1}}),
-            "the batch needs 7 cells, 6 of 9 are free (max_sequences 1 x capacity 9)");
+            "the batch needs 7 cells; 6 of 9 are free (max_sequences 1 x capacity 9)");
   EXPECT_EQ(Mask().size(), 6u) << "the pass goes on";
 }
 
@@ -162,20 +162,20 @@ TEST_F(DraftCacheTest, RefusedDraftsSayWhy) {
   Open(MakeCausalCache());
   ASSERT_EQ(Begin(), "");
   const std::vector<std::pair<TestBatch, std::string>> refused = {
-      {{{{0, 3}, {0, 4}}, {}, {-1}}, "the batch has 2 tokens and 1 parents"},
-      {{{{0, 3}, {0, 4}}, {0}, {-1, 0}}, "a batch of drafts has multimodal items"},
+      {{{{0, 3}, {0, 4}}, {}, {-1}},
+       "the batch has 2 tokens and 1 parents; must be as many, or none"},
+      {{{{0, 3}, {0, 4}}, {0}, {-1, 0}},
+       "a batch of drafts has multimodal items; pass them in a batch without parents"},
       {{{{0, 3}, {0, 4}}, {}, {-1, 1}},
-       "draft 1 of the batch follows token 1, which does not come before it; -1 is the "
-       "sequence's end"},
+       "the parent of draft 1 is 1; must be a lower batch index, or -1 for the sequence's end"},
       {{{{0, 3}, {0, 4}}, {}, {-2, 0}},
-       "draft 0 of the batch follows token -2, which does not come before it; -1 is the "
-       "sequence's end"},
+       "the parent of draft 0 is -2; must be a lower batch index, or -1 for the sequence's end"},
       {{{{0, 3}, {1, 4}}, {}, {-1, 0}},
-       "draft 1 of the batch follows token 0 of another sequence, 0"},
+       "draft 1 is of sequence 1, its parent 0 of sequence 0; must be the same"},
       {{{{0, 3}, {0, 5}}, {}, {-1, 0}},
-       "draft 1 of the batch is at position 5, the token that it follows at 3"},
+       "draft 1 is at position 5; must be one after its parent, which is at 3"},
       {{{{0, 3}, {0, 4}}, {}, {-1, -1}},
-       "draft 1 of the batch is at position 4, sequence 0 goes on at 3"},
+       "draft 1 has no parent and is at position 4; must be at 3, the end of sequence 0"},
   };
   for (const auto& [batch, message] : refused) EXPECT_EQ(Forward(batch), message);
   EXPECT_EQ(Mask().size(), 3u) << "the pass goes on";
@@ -190,7 +190,7 @@ TEST_F(DraftCacheTest, RefusedChoicesSayWhyAndChangeNothing) {
   EXPECT_EQ(Keep({6}), "draft 6 is not in the batch of 6");
   EXPECT_EQ(Keep({-1}), "draft -1 is not in the batch of 6");
   EXPECT_EQ(Keep({0, 4}),
-            "drafts 0 and 4 are both of sequence 0, which keeps one path, given by its last token");
+            "drafts 0 and 4 are both of sequence 0; name only the last token of its path");
   const std::vector<std::int32_t> first = {0};
   EXPECT_EQ(cache_->SetCausal(first).code(), StatusCode::kUnsupported);
   EXPECT_EQ(Mask().size(), 6u);
@@ -231,6 +231,7 @@ class Undecided : public Cache {
     return inner_->PrepareForward(batch, mode);
   }
   void BeginForward() override { inner_->BeginForward(); }
+  void EndPass() override { inner_->EndPass(); }
   void SetLayer(int layer) override { inner_->SetLayer(layer); }
   Status SetCausal(std::span<const std::int32_t> except) override {
     return inner_->SetCausal(except);
@@ -245,7 +246,7 @@ class Undecided : public Cache {
   bool CanResume(SequenceId sequence, Position position) const override {
     return inner_->CanResume(sequence, position);
   }
-  Position PrepareRestore(SequenceId sequence, Position target) override {
+  Result<Position> PrepareRestore(SequenceId sequence, Position target) override {
     return inner_->PrepareRestore(sequence, target);
   }
   Status Remove(SequenceId sequence, Position begin, Position end) override {
@@ -345,14 +346,15 @@ TEST_F(DraftCacheTest, AWindowSlidesOverPaths) {
   EXPECT_EQ(visible.positions[5], 5);
   ASSERT_EQ(Keep({5}), "");
   EXPECT_TRUE(cache_->CanResume(SequenceId{0}, 6));
-  EXPECT_EQ(Next(0, 6).substr(0, 2), "4@");
+  EXPECT_EQ(Next(0, 6).substr(0, 2), "5@");
 }
 
 TEST_F(DraftCacheTest, RecurrentLayersTakeNone) {
   Open(MakeRecurrentCache({.layers = {0}, .state_size = 1}));
   const Status status = StartBatch(*cache_, {{{0, 0, 1}}, {}, {-1}});
   EXPECT_EQ(status.code(), StatusCode::kUnsupported);
-  EXPECT_EQ(status.message(), "recurrent layers take no drafts: a state has one past");
+  EXPECT_EQ(status.message(),
+            "drafts in a cache with recurrent layers; use a batch without parents");
   EXPECT_EQ(cache_->AcceptDrafts({}).code(), StatusCode::kInvalidArgument);
 }
 
@@ -360,9 +362,10 @@ TEST_F(DraftCacheTest, EncoderOutputsAreNoDrafts) {
   Open(MakeEncoderCache({.max_tokens = 4}));
   ASSERT_TRUE(StartBatch(*cache_, kTree).ok());
   const Status status = PutContents(*cache_, {{0, 0, 1}}, 0, kShape);
-  EXPECT_EQ(status.message(), "an encoder's output among drafts");
+  EXPECT_EQ(status.message(),
+            "Put of an encoder output in a pass of drafts; use a batch without parents");
   EXPECT_EQ(Keep({0, 1}),
-            "drafts 0 and 1 are both of sequence 0, which keeps one path, given by its last token");
+            "drafts 0 and 1 are both of sequence 0; name only the last token of its path");
   EXPECT_EQ(Keep({3}), "");
 }
 

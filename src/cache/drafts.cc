@@ -1,8 +1,8 @@
 #include "cache/drafts.h"
 
 #include <algorithm>
-#include <string>
 
+#include "base/strings.h"
 #include "cache/cache_checks.h"
 
 namespace kvcache {
@@ -47,18 +47,16 @@ std::span<const std::int32_t> Drafts::PathTo(std::int32_t token) {
 
 Status Drafts::CheckChosen(std::span<const std::int32_t> chosen) const {
   if (empty()) {
-    return Invalid("no pass of drafts is under way: none has begun, or another call has ended it");
+    return Invalid("AcceptDrafts outside a pass of drafts; another call may have ended it");
   }
   for (std::size_t i = 0; i < chosen.size(); ++i) {
     if (chosen[i] < 0 || chosen[i] >= size()) {
-      return Invalid("draft " + std::to_string(chosen[i]) + " is not in the batch of " +
-                     std::to_string(size()));
+      return Invalid(StrCat("draft ", chosen[i], " is not in the batch of ", size()));
     }
     for (std::size_t j = 0; j < i; ++j) {
       if (sequence(chosen[j]) != sequence(chosen[i])) continue;
-      return Invalid("drafts " + std::to_string(chosen[j]) + " and " + std::to_string(chosen[i]) +
-                     " are both of sequence " + std::to_string(Index(sequence(chosen[i]))) +
-                     ", which keeps one path, given by its last token");
+      return Invalid(StrCat("drafts ", chosen[j], " and ", chosen[i], " are both of sequence ",
+                            Index(sequence(chosen[i])), "; name only the last token of its path"));
     }
   }
   return Status::Ok();

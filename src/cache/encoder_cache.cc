@@ -6,34 +6,25 @@
 #include <numeric>
 #include <string>
 
+#include "base/strings.h"
 #include "cache/encoder_cache_impl.h"
 #include "cache/layer_views.h"
 
 namespace kvcache {
 
-Status EncoderCacheImpl::SetConfig(const CacheConfig& config) {
-  if (state_ != CacheState::kNew) return Invalid("the configuration must be set before Init");
-  if (config_.has_value()) return Invalid("the configuration was already set");
-  KVCACHE_RETURN_IF_ERROR(CheckConfig(config));
-  config_ = config;
-  return Status::Ok();
-}
-
 Status EncoderCacheImpl::Init(KvBackend& backend, const CacheOptions& options) {
-  if (state_ != CacheState::kNew) return Invalid("the cache was already initialised");
-  const CacheConfig config = config_.value_or(backend.preferred_cache_config());
-  KVCACHE_RETURN_IF_ERROR(CheckConfig(config));
-  KVCACHE_RETURN_IF_ERROR(CheckSizes(options));
+  KVCACHE_RETURN_IF_ERROR(storage_.CheckInit(backend, options));
+  const CacheConfig config = storage_.ConfigFor(backend);
   if (encoder_.max_tokens < 0) {
-    return Invalid("an encoder's output of " + std::to_string(encoder_.max_tokens) + " tokens");
+    return Invalid(StrCat("max_tokens is ", encoder_.max_tokens, "; must be at least 0"));
   }
   if (encoder_.max_tokens == 0) encoder_.max_tokens = options.capacity;
   const std::int64_t stride =
       RoundUp(encoder_.max_tokens, std::lcm(config.cell_padding, kCellTile));
   if (stride * options.max_sequences > kMaxCells) {
-    return Invalid(std::to_string(options.max_sequences) + " outputs of " +
-                   std::to_string(encoder_.max_tokens) + " tokens are more than " +
-                   std::to_string(kMaxCells) + " cells");
+    return Invalid(StrCat("max_sequences ", options.max_sequences, " x max_tokens ",
+                          encoder_.max_tokens, " are more than ", kMaxCells,
+                          " cells; make one of them smaller"));
   }
   KVCACHE_RETURN_IF_ERROR(CheckTypes(backend, options, config));
   const int members = std::min(options.max_sequences, options.max_batch);
@@ -51,28 +42,16 @@ Status EncoderCacheImpl::Init(KvBackend& backend, const CacheOptions& options) {
   } catch (const std::bad_alloc&) {
     return {StatusCode::kOutOfMemory, "no memory for the metadata of " + SizesText(options)};
   }
-  LayerKv prototype;
-  prototype.k_type = options.k_type;
-  prototype.v_type = options.v_type;
-  prototype.layout = config.layout;
-  prototype.v_transposed = config.v_transposed;
-  prototype.cells = stride * options.max_sequences;
   stride_ = static_cast<std::int32_t>(stride);
-  layers_.Reset(backend, prototype);
-  backend_ = &backend;
-  config_ = config;
-  options_ = options;
-  state_ = CacheState::kReady;
+  storage_.Open(backend, options, stride * options.max_sequences);
   return Status::Ok();
 }
 
 void EncoderCacheImpl::Close() {
   EndPass();
-  state_ = CacheState::kClosed;
-  layers_ = {};
+  storage_.Close();
   entries_ = {};
   outputs_ = {};
-  backend_ = nullptr;
 }
 
 void EncoderCacheImpl::EndPass() {
@@ -84,8 +63,8 @@ void EncoderCacheImpl::EndPass() {
 
 Status EncoderCacheImpl::PrepareForward(const Batch& batch, ForwardMode mode) {
   prepared_.reset();
-  KVCACHE_RETURN_IF_ERROR(CheckReady(state_));
-  KVCACHE_RETURN_IF_ERROR(CheckBatch(batch, options_));
+  KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
+  KVCACHE_RETURN_IF_ERROR(CheckBatch(batch, storage_.options()));
   prepared_ = batch;
   prepared_mode_ = mode;
   return Status::Ok();
@@ -164,26 +143,26 @@ CellRun EncoderCacheImpl::CellsOf(const Output& output) const {
 
 // Nothing to change: every query sees all of its sequence's output anyway.
 Status EncoderCacheImpl::SetCausal(std::span<const std::int32_t> except) {
-  KVCACHE_RETURN_IF_ERROR(CheckReady(state_));
-  if (!active_) return Invalid("SetCausal outside a forward pass");
+  KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
+  if (!active_) return Invalid("SetCausal outside a forward pass; call StartForward first");
   return CheckQueries(except, drafts_, positions_.size());
 }
 
 // An output is not a draft's: there is nothing to keep, or to let go of.
 Status EncoderCacheImpl::PrepareAccept(std::span<const std::int32_t> last) {
-  KVCACHE_RETURN_IF_ERROR(CheckReady(state_));
+  KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
   KVCACHE_RETURN_IF_ERROR(drafts_.CheckChosen(last));
   EndPass();
   return Status::Ok();
 }
 
 Status EncoderCacheImpl::SetSequence(SequenceId sequence) {
-  KVCACHE_RETURN_IF_ERROR(CheckReady(state_));
-  KVCACHE_RETURN_IF_ERROR(CheckSequence(sequence, options_));
-  if (!active_) return Invalid("SetSequence outside a forward pass");
+  KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
+  KVCACHE_RETURN_IF_ERROR(CheckSequence(sequence, storage_.options()));
+  if (!active_) return Invalid("SetSequence outside a forward pass; call StartForward first");
   const std::int32_t member = member_of_[Index(sequence)];
   if (member == kNone) {
-    return Invalid("sequence " + std::to_string(Index(sequence)) + " is not in the batch");
+    return Invalid(StrCat("sequence ", Index(sequence), " is not in the batch"));
   }
   current_ = static_cast<std::size_t>(member);
   return Status::Ok();
@@ -200,8 +179,8 @@ void EncoderCacheImpl::Drop(SequenceId sequence) {
 Result<CellRun> EncoderCacheImpl::CellsForPut(Member& member, std::int32_t tokens) {
   Output& output = outputs_[Index(member.sequence)];
   if (member.put && output.tokens != tokens) {
-    return Invalid("an output of " + std::to_string(tokens) + " tokens after one of " +
-                   std::to_string(output.tokens) + " in the same pass");
+    return Invalid(StrCat("the output has ", tokens, " tokens; must have ", output.tokens,
+                          ", as in the pass's earlier layers"));
   }
   if (!member.put) {
     if (output.entry != kNone && output.position < member.position) {
@@ -219,23 +198,23 @@ Result<CellRun> EncoderCacheImpl::CellsForPut(Member& member, std::int32_t token
 }
 
 Status EncoderCacheImpl::Put(const TensorView& k, const TensorView& v) {
-  KVCACHE_RETURN_IF_ERROR(CheckReady(state_));
-  if (!active_) return Invalid("Put outside a forward pass");
+  KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
+  if (!active_) return Invalid("Put outside a forward pass; call StartForward first");
   if (!drafts_.empty()) {
-    return {StatusCode::kUnsupported, "an encoder's output among drafts"};
+    return {StatusCode::kUnsupported,
+            "Put of an encoder output in a pass of drafts; use a batch without parents"};
   }
   KVCACHE_ASSIGN_OR_RETURN(const KvShape shape, ShapeOf(k, v, k.dims[2]));
   if (k.dims[2] < 1 || k.dims[2] > encoder_.max_tokens) {
-    return {StatusCode::kCacheFull, "an output of " + std::to_string(k.dims[2]) +
-                                        " tokens, there is room for 1 to " +
-                                        std::to_string(encoder_.max_tokens)};
+    return {StatusCode::kCacheFull,
+            StrCat("the output has ", k.dims[2], " tokens; must have 1 to ", encoder_.max_tokens)};
   }
-  KVCACHE_ASSIGN_OR_RETURN(const LayerKv storage, layers_.Ensure(layer_, shape));
+  KVCACHE_ASSIGN_OR_RETURN(const LayerKv layer, storage_.Ensure(shape));
   if (mode_ == ForwardMode::kReserve) return Status::Ok();
   Member& member = members_[current_];
   KVCACHE_ASSIGN_OR_RETURN(const CellRun cells,
                            CellsForPut(member, static_cast<std::int32_t>(k.dims[2])));
-  Status status = backend_->StoreKv(storage, k, v, std::span(&cells, 1));
+  Status status = storage_.backend().StoreKv(layer, k, v, std::span(&cells, 1));
   if (!status.ok()) {  // half an output is none
     Drop(member.sequence);
     member.put = false;
@@ -244,36 +223,24 @@ Status EncoderCacheImpl::Put(const TensorView& k, const TensorView& v) {
   return status;
 }
 
-Result<LayerKv> EncoderCacheImpl::Storage() {
-  KVCACHE_RETURN_IF_ERROR(CheckReady(state_));
-  if (const LayerKv* storage = layers_.Find(layer_); storage != nullptr) return *storage;
-  return Status(StatusCode::kNotFound, "layer " + std::to_string(layer_) + " was never put");
-}
-
 Result<DenseKv> EncoderCacheImpl::Get() {
-  KVCACHE_ASSIGN_OR_RETURN(const LayerKv storage, Storage());
-  if (!active_) return Invalid("Get outside a forward pass");
-  if (config_->layout != KvLayout::kPlain) {
-    return Status(StatusCode::kUnsupported, "views of the history need the plain layout");
-  }
+  KVCACHE_ASSIGN_OR_RETURN(const LayerKv layer, storage_.StorageForGet(active_));
   if (histories_[current_].empty()) {
-    return Status(StatusCode::kNotFound, "sequence " +
-                                             std::to_string(Index(members_[current_].sequence)) +
-                                             " has no encoder output");
+    return Status(StatusCode::kNotFound, StrCat("sequence ", Index(members_[current_].sequence),
+                                                " has no encoder output; call Put for it first"));
   }
-  const CellRun cells{runs_[current_].cell, runs_[current_].length};
-  return DenseKv{KeysOf(storage, cells), ValuesOf(storage, cells), TensorView{}};
+  return DenseViews(layer, {runs_[current_].cell, runs_[current_].length}, TensorView{});
 }
 
 bool EncoderCacheImpl::EncoderCached(SequenceId sequence) const {
-  return state_ == CacheState::kReady && CheckSequence(sequence, options_).ok() &&
+  return storage_.ready() && CheckSequence(sequence, storage_.options()).ok() &&
          outputs_[Index(sequence)].entry != kNone;
 }
 
 Status EncoderCacheImpl::CopyPrefix(SequenceId src, SequenceId dst, Position length) {
-  KVCACHE_RETURN_IF_ERROR(CheckReady(state_));
-  KVCACHE_RETURN_IF_ERROR(CheckSequence(src, options_));
-  KVCACHE_RETURN_IF_ERROR(CheckSequence(dst, options_));
+  KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
+  KVCACHE_RETURN_IF_ERROR(CheckSequence(src, storage_.options()));
+  KVCACHE_RETURN_IF_ERROR(CheckSequence(dst, storage_.options()));
   KVCACHE_RETURN_IF_ERROR(CheckPrefix(length));
   EndPass();
   const Output& source = outputs_[Index(src)];
@@ -293,22 +260,22 @@ Status EncoderCacheImpl::CopyPrefix(SequenceId src, SequenceId dst, Position len
 }
 
 bool EncoderCacheImpl::CanResume(SequenceId sequence, Position position) const {
-  if (state_ != CacheState::kReady || !CheckSequence(sequence, options_).ok() || position < 0) {
+  if (!storage_.ready() || !CheckSequence(sequence, storage_.options()).ok() || position < 0) {
     return false;
   }
   const Output& output = outputs_[Index(sequence)];
   return position <= output.first_gone || (output.entry != kNone && position > output.position);
 }
 
-Position EncoderCacheImpl::PrepareRestore(SequenceId sequence, Position target) {
-  if (CanResume(sequence, target)) return target;
-  const bool known = state_ == CacheState::kReady && CheckSequence(sequence, options_).ok();
-  return known && target > 0 ? outputs_[Index(sequence)].first_gone : 0;
+Result<Position> EncoderCacheImpl::PrepareRestore(SequenceId sequence, Position target) {
+  KVCACHE_RETURN_IF_ERROR(CheckRemove(sequence, 0, kEndOfSequence));
+  if (target <= 0) return 0;
+  return CanResume(sequence, target) ? target : outputs_[Index(sequence)].first_gone;
 }
 
 Status EncoderCacheImpl::CheckRemove(SequenceId sequence, Position begin, Position end) const {
-  KVCACHE_RETURN_IF_ERROR(CheckReady(state_));
-  KVCACHE_RETURN_IF_ERROR(CheckSequence(sequence, options_));
+  KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
+  KVCACHE_RETURN_IF_ERROR(CheckSequence(sequence, storage_.options()));
   return CheckRange(begin, end);
 }
 
@@ -333,7 +300,7 @@ Status EncoderCacheImpl::Remove(SequenceId sequence, Position begin, Position en
 }
 
 Status EncoderCacheImpl::Compact() {
-  KVCACHE_RETURN_IF_ERROR(CheckReady(state_));
+  KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
   EndPass();
   return Status::Ok();
 }

@@ -9,9 +9,8 @@
 #include <span>
 #include <vector>
 
-#include "cache/cache_checks.h"
+#include "cache/cache_storage.h"
 #include "cache/drafts.h"
-#include "cache/layer_store.h"
 #include "cache/ref_counted_cells.h"
 #include "kvcache/encoder_cache.h"
 
@@ -23,24 +22,25 @@ class EncoderCacheImpl final : public EncoderCache {
 
   Status Init(KvBackend& backend, const CacheOptions& options) override;
   void Close() override;
-  Status SetConfig(const CacheConfig& config) override;
+  Status SetConfig(const CacheConfig& config) override { return storage_.SetConfig(config); }
   Status PrepareForward(const Batch& batch, ForwardMode mode) override;
   void BeginForward() override;
-  void SetLayer(int layer) override { layer_ = layer; }
+  void EndPass() override;
+  void SetLayer(int layer) override { storage_.SetLayer(layer); }
   Status SetCausal(std::span<const std::int32_t> except) override;
   Status PrepareAccept(std::span<const std::int32_t> last) override;
   void FinishAccept() override {}
   Status Put(const TensorView& k, const TensorView& v) override;
   Result<DenseKv> Get() override;
-  Result<LayerKv> Storage() override;
+  Result<LayerKv> Storage() override { return storage_.Storage(); }
   const Visibility& Visible() const override { return visibility_; }
   Status CopyPrefix(SequenceId src, SequenceId dst, Position length) override;
   bool CanResume(SequenceId sequence, Position position) const override;
-  Position PrepareRestore(SequenceId sequence, Position target) override;
+  Result<Position> PrepareRestore(SequenceId sequence, Position target) override;
   Status Remove(SequenceId sequence, Position begin, Position end) override;
   Status CheckRemove(SequenceId sequence, Position begin, Position end) const override;
   Status Compact() override;
-  std::int64_t AllocatedBytes() const override { return layers_.allocated_bytes(); }
+  std::int64_t AllocatedBytes() const override { return storage_.layers().allocated_bytes(); }
   EncoderCache* Encoder() override { return this; }
 
   Status SetSequence(SequenceId sequence) override;
@@ -74,15 +74,10 @@ class EncoderCacheImpl final : public EncoderCache {
   Result<CellRun> CellsForPut(Member& member, std::int32_t tokens);
   CellRun CellsOf(const Output& output) const;
   void Drop(SequenceId sequence);
-  void EndPass();
 
   EncoderOptions encoder_;
-  CacheState state_ = CacheState::kNew;
-  KvBackend* backend_ = nullptr;
-  std::optional<CacheConfig> config_;
-  CacheOptions options_;
+  CacheStorage storage_;
   std::int32_t stride_ = 0;  // cells of an entry
-  LayerStore layers_;
   RefCountedCells entries_;
   std::vector<Output> outputs_;  // [sequences]
 
@@ -100,7 +95,6 @@ class EncoderCacheImpl final : public EncoderCache {
   std::vector<std::span<const HistoryRun>> histories_;
   std::vector<std::uint8_t> bidirectional_;  // [batch]: all
   Visibility visibility_;
-  int layer_ = 0;
 };
 
 }  // namespace kvcache

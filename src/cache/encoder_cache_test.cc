@@ -122,9 +122,9 @@ TEST_F(EncoderCacheTest, AReservePassAllocatesAndMarksNothing) {
 TEST_F(EncoderCacheTest, ResumingIsPossibleWhateverIsThere) {
   EXPECT_TRUE(cache_->CanResume(kFirst, 0));
   EXPECT_TRUE(cache_->CanResume(kFirst, 1000));
-  EXPECT_EQ(cache_->PrepareRestore(kFirst, 17), 17);
+  EXPECT_EQ(*cache_->PrepareRestore(kFirst, 17), 17);
   EXPECT_FALSE(cache_->CanResume(SequenceId{3}, 0));
-  EXPECT_EQ(cache_->PrepareRestore(SequenceId{3}, 5), 0);
+  EXPECT_EQ(cache_->PrepareRestore(SequenceId{3}, 5).status().code(), StatusCode::kInvalidArgument);
 }
 
 // What came between two outputs saw one that is gone.
@@ -137,7 +137,7 @@ TEST_F(EncoderCacheTest, NothingGoesOnFromWhatSawAReplacedOutput) {
   EXPECT_FALSE(cache_->CanResume(kFirst, 7));
   EXPECT_FALSE(cache_->CanResume(kFirst, 3));
   EXPECT_TRUE(cache_->CanResume(kFirst, 2)) << "where the first one can be given again";
-  EXPECT_EQ(cache_->PrepareRestore(kFirst, 6), 2);
+  EXPECT_EQ(*cache_->PrepareRestore(kFirst, 6), 2);
   // A fork that ends there lacks both.
   ASSERT_TRUE(cache_->CopyPrefix(kFirst, kSecond, 5).ok());
   EXPECT_FALSE(cache_->EncoderCached(kSecond));
@@ -146,8 +146,8 @@ TEST_F(EncoderCacheTest, NothingGoesOnFromWhatSawAReplacedOutput) {
   EXPECT_TRUE(cache_->CanResume(kSecond, 5));
   // Positions move with what is removed before them.
   ASSERT_TRUE(cache_->Remove(kFirst, 0, 1).ok());
-  EXPECT_EQ(cache_->PrepareRestore(kFirst, 6), 1);
-  EXPECT_EQ(cache_->PrepareRestore(kFirst, 7), 7);
+  EXPECT_EQ(*cache_->PrepareRestore(kFirst, 6), 1);
+  EXPECT_EQ(*cache_->PrepareRestore(kFirst, 7), 7);
 }
 
 TEST_F(EncoderCacheTest, AFailedPutLeavesNoOutput) {
@@ -162,30 +162,37 @@ TEST_F(EncoderCacheTest, AFailedPutLeavesNoOutput) {
 }
 
 TEST_F(EncoderCacheTest, Refusals) {
-  EXPECT_EQ(Put(1, 1).message(), "Put outside a forward pass");
-  EXPECT_EQ(cache_->SetSequence(kFirst).message(), "SetSequence outside a forward pass");
-  EXPECT_EQ(cache_->SetCausal({}).message(), "SetCausal outside a forward pass");
+  EXPECT_EQ(Put(1, 1).message(), "Put outside a forward pass; call StartForward first");
+  EXPECT_EQ(cache_->SetSequence(kFirst).message(),
+            "SetSequence outside a forward pass; call StartForward first");
+  EXPECT_EQ(cache_->SetCausal({}).message(),
+            "SetCausal outside a forward pass; call StartForward first");
   ASSERT_TRUE(StartForward(*cache_, {{0, 0}}).ok());
-  EXPECT_EQ(cache_->Get().status().message(), "layer 0 was never put");
-  EXPECT_EQ(Put(1, 6).message(), "an output of 6 tokens, there is room for 1 to 5");
+  EXPECT_EQ(cache_->Get().status().message(), "layer 0 has no storage; call Put for it first");
+  EXPECT_EQ(Put(1, 6).message(), "the output has 6 tokens; must have 1 to 5");
   ASSERT_TRUE(Put(1, 3).ok());
-  EXPECT_EQ(Put(1, 2, 1).message(), "an output of 2 tokens after one of 3 in the same pass");
+  EXPECT_EQ(Put(1, 2, 1).message(),
+            "the output has 2 tokens; must have 3, as in the pass's earlier layers");
   EXPECT_EQ(cache_->SetSequence(kSecond).message(), "sequence 1 is not in the batch");
   EXPECT_EQ(cache_->SetSequence(SequenceId{9}).message(), "sequence 9 is not in [0, 3)");
-  EXPECT_EQ(StartBatch(*cache_, {{{0, 0}}, {1}}).message(), "an item at index 1 of a batch of 1");
+  EXPECT_EQ(StartBatch(*cache_, {{{0, 0}}, {1}}).message(),
+            "item index 1 is not in the batch of 1");
   EXPECT_EQ(StartForward(*cache_, {{7, 0}}).message(), "sequence 7 is not in [0, 3)");
   ASSERT_TRUE(StartForward(*cache_, {{1, 0}}).ok());
-  EXPECT_EQ(cache_->Get().status().message(), "sequence 1 has no encoder output");
-  EXPECT_EQ(cache_->Remove(kFirst, 3, 2).message(), "no such range of positions: [3, 2)");
-  EXPECT_EQ(cache_->CopyPrefix(kFirst, kSecond, -1).message(), "a prefix of length -1");
+  EXPECT_EQ(cache_->Get().status().message(),
+            "sequence 1 has no encoder output; call Put for it first");
+  EXPECT_EQ(cache_->Remove(kFirst, 3, 2).message(),
+            "the range of positions is [3, 2); begin must be at least 0, and end at least begin");
+  EXPECT_EQ(cache_->CopyPrefix(kFirst, kSecond, -1).message(),
+            "prefix length is -1; must be at least 0");
   cache_->Close();
-  EXPECT_EQ(Put(1, 1).message(), "the cache is closed");
+  EXPECT_EQ(Put(1, 1).message(), "the cache is closed; make a new one");
   EXPECT_FALSE(cache_->EncoderCached(kFirst));
   EXPECT_EQ(backend_.live_bytes(), 0);
 
   auto negative = MakeEncoderCache({.max_tokens = -1});
   EXPECT_EQ(negative->Init(backend_, {DType::kF32, DType::kF32, 1, 8, 2}).message(),
-            "an encoder's output of -1 tokens");
+            "max_tokens is -1; must be at least 0");
   EXPECT_TRUE(MakeEncoderCache()->Init(backend_, {DType::kF32, DType::kF32, 1, 8, 2}).ok());
 }
 

@@ -23,7 +23,7 @@ void Fill(const Visibility& visibility, const CellRun& cells, std::int64_t rows,
           T* mask) {
   std::fill_n(mask, rows * cells.length, hidden);
   for (std::size_t i = 0; i < visibility.positions.size(); ++i) {
-    const auto [begin, end] = VisiblePositions(visibility, i);
+    const auto [begin, end] = VisibleRange(visibility, i);
     T* row = mask + static_cast<std::int64_t>(i) * cells.length;
     for (const HistoryRun& run : HistoryOf(visibility, i)) {
       const HistoryRun seen = Clip(run, begin, end);
@@ -34,20 +34,11 @@ void Fill(const Visibility& visibility, const CellRun& cells, std::int64_t rows,
 
 }  // namespace
 
-std::pair<Position, Position> VisiblePositions(const Visibility& visibility, std::size_t i) {
-  const Position position = visibility.positions[i];
-  Position begin = 0;
-  if (visibility.window > 0) begin = std::max(begin, position - visibility.window + 1);
-  if (visibility.chunk > 0) begin = std::max(begin, position - position % visibility.chunk);
-  const bool all = !visibility.bidirectional.empty() && visibility.bidirectional[i] != 0;
-  return {begin, all ? kEndOfSequence : position + 1};
-}
-
 CellRun VisibleCells(const Visibility& visibility, std::int32_t padding) {
   std::int64_t first = std::numeric_limits<std::int32_t>::max();
   std::int64_t last = -1;
   for (std::size_t i = 0; i < visibility.positions.size(); ++i) {
-    const auto [begin, end] = VisiblePositions(visibility, i);
+    const auto [begin, end] = VisibleRange(visibility, i);
     for (const HistoryRun& run : HistoryOf(visibility, i)) {
       const HistoryRun seen = Clip(run, begin, end);
       if (seen.length == 0) continue;

@@ -7,7 +7,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "kvcache/kv.h"
@@ -15,9 +14,6 @@
 #include "kvcache/tensor.h"
 
 namespace kvcache {
-
-// Positions [first, second) of its own history that query `i` may see.
-std::pair<Position, Position> VisiblePositions(const Visibility& visibility, std::size_t i);
 
 // The cells from the first to the last that any query sees, both ends rounded out to a multiple
 // of `padding`; length 0 when nothing is seen.

@@ -4,12 +4,14 @@
 #include <string>
 #include <utility>
 
+#include "base/strings.h"
+
 namespace kvcache {
 namespace {
 
 std::string Describe(const KvShape& shape) {
-  return std::to_string(shape.kv_heads) + " heads of " + std::to_string(shape.k_dim) + " and " +
-         std::to_string(shape.v_dim) + " values" + (shape.v_in_k ? " in the same" : "");
+  return StrCat(shape.kv_heads, " heads of ", shape.k_dim, " (K) and ", shape.v_dim, " (V) values",
+                shape.v_in_k ? ", V in K" : "");
 }
 
 // Values of all cells in one tensor, or -1 where the bytes would not fit an int64.
@@ -36,17 +38,16 @@ const LayerKv* LayerStore::Find(int layer) const {
 Result<LayerKv> LayerStore::Ensure(int layer, const KvShape& shape) {
   if (const LayerKv* storage = Find(layer); storage != nullptr) {
     if (storage->shape == shape) return *storage;
-    return Status(StatusCode::kInvalidArgument, "layer " + std::to_string(layer) + " holds " +
-                                                    Describe(storage->shape) + ", given are " +
-                                                    Describe(shape));
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("layer ", layer, " has ", Describe(storage->shape), "; this Put has ",
+                         Describe(shape)));
   }
   if (layer < 0 || layer >= kMaxLayers) {
-    return Status(
-        StatusCode::kInvalidArgument,
-        "layer " + std::to_string(layer) + " is not in [0, " + std::to_string(kMaxLayers) + ")");
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("layer ", layer, " is not in [0, ", kMaxLayers, ")"));
   }
   Layer made;
-  KVCACHE_RETURN_IF_ERROR(Allocate(shape, made).WithContext("layer " + std::to_string(layer)));
+  KVCACHE_RETURN_IF_ERROR(Allocate(shape, made).WithContext(StrCat("layer ", layer)));
   if (layer >= size()) {
     try {
       layers_.resize(layer + 1);
@@ -60,23 +61,23 @@ Result<LayerKv> LayerStore::Ensure(int layer, const KvShape& shape) {
 
 Status LayerStore::CheckShape(const KvShape& shape) const {
   if (shape.kv_heads < 1 || shape.k_dim < 1 || shape.v_dim < 1) {
-    return {StatusCode::kInvalidArgument, "no such shape: " + Describe(shape)};
+    return {StatusCode::kInvalidArgument, Describe(shape) + "; each number must be at least 1"};
   }
   if (shape.v_in_k && InfoOf(prototype_.k_type).block_size > 1) {
-    return {StatusCode::kUnsupported, "keys of type " +
-                                          std::string(InfoOf(prototype_.k_type).name) +
-                                          " cannot hold values as well: " + Describe(shape)};
+    return {StatusCode::kUnsupported,
+            StrCat(Describe(shape), "; k_type ", InfoOf(prototype_.k_type).name,
+                   " is a block type, which cannot hold V in K")};
   }
   if (shape.k_dim % InfoOf(prototype_.k_type).block_size != 0 ||
       (!shape.v_in_k && shape.v_dim % InfoOf(prototype_.v_type).block_size != 0)) {
-    return {StatusCode::kUnsupported, Describe(shape) + " are not whole blocks of " +
-                                          std::string(InfoOf(prototype_.k_type).name) + " and " +
-                                          std::string(InfoOf(prototype_.v_type).name)};
+    return {StatusCode::kUnsupported,
+            StrCat(Describe(shape), "; must be whole blocks of ", InfoOf(prototype_.k_type).name,
+                   " (K) and ", InfoOf(prototype_.v_type).name, " (V)")};
   }
   if (Values(prototype_.cells, shape.kv_heads, shape.k_dim) < 0 ||
       Values(prototype_.cells, shape.kv_heads, shape.v_dim) < 0) {
-    return {StatusCode::kOutOfMemory, Describe(shape) + " in " + std::to_string(prototype_.cells) +
-                                          " cells are more bytes than can be counted"};
+    return {StatusCode::kOutOfMemory, StrCat(Describe(shape), " in ", prototype_.cells,
+                                             " cells are more bytes than an int64 can count")};
   }
   return Status::Ok();
 }

@@ -1,30 +1,32 @@
 #include "cache/layer_views.h"
 
 #include <limits>
-#include <string>
 
+#include "base/strings.h"
 #include "cache/cache_checks.h"
 
 namespace kvcache {
 
 Result<KvShape> ShapeOf(const TensorView& k, const TensorView& v, std::int64_t tokens) {
-  if (k.dtype != DType::kF32 || v.dtype != DType::kF32) return Invalid("K and V must be f32");
+  if (k.dtype != DType::kF32 || v.dtype != DType::kF32)
+    return Invalid(StrCat("K is ", InfoOf(k.dtype).name, " and V is ", InfoOf(v.dtype).name,
+                          "; both must be f32"));
   if (k.dims[2] != tokens || v.dims[2] != tokens || k.dims[3] != 1 || v.dims[3] != 1) {
-    return Invalid("K has " + std::to_string(k.dims[2]) + " tokens and V " +
-                   std::to_string(v.dims[2]) + ", the batch has " + std::to_string(tokens));
+    return Invalid(StrCat("K has ", k.dims[2], " tokens and V has ", v.dims[2],
+                          "; both must have the batch's ", tokens));
   }
   if (k.dims[1] != v.dims[1]) {
-    return Invalid("K has " + std::to_string(k.dims[1]) + " heads, V has " +
-                   std::to_string(v.dims[1]));
+    return Invalid(
+        StrCat("K has ", k.dims[1], " heads and V has ", v.dims[1], "; must be as many"));
   }
   for (const std::int64_t dim : {k.dims[0], v.dims[0], k.dims[1]}) {
     if (dim < 1 || dim > std::numeric_limits<int>::max()) {
-      return Invalid("a head or its size is " + std::to_string(dim));
+      return Invalid(
+          StrCat("a dimension of K or V is ", dim, "; must be at least 1 and fit an int"));
     }
   }
   if (AreInKeys(v) && v.dims[0] > k.dims[0]) {
-    return Invalid("V of " + std::to_string(v.dims[0]) + " values in K of " +
-                   std::to_string(k.dims[0]));
+    return Invalid(StrCat("V in K has ", v.dims[0], " values; must be at most K's ", k.dims[0]));
   }
   return KvShape{static_cast<int>(k.dims[1]), static_cast<int>(k.dims[0]),
                  static_cast<int>(v.dims[0]), AreInKeys(v)};
@@ -54,6 +56,10 @@ TensorView ValuesOf(const LayerKv& layer, const CellRun& cells) {
   view.dims[0] = cells.length;
   view.data += cells.cell * view.stride_bytes[0];
   return view;
+}
+
+DenseKv DenseViews(const LayerKv& layer, const CellRun& cells, const TensorView& mask) {
+  return {KeysOf(layer, cells), ValuesOf(layer, cells), mask, cells.cell};
 }
 
 }  // namespace kvcache

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "kvcache/cache.h"
 #include "kvcache/kv.h"
 #include "kvcache/status.h"
 #include "kvcache/tensor.h"
@@ -18,5 +19,7 @@ Result<KvShape> ShapeOf(const TensorView& k, const TensorView& v, std::int64_t t
 // Views over neighbouring cells of a layer in the plain layout.
 TensorView KeysOf(const LayerKv& layer, const CellRun& cells);    // [k_dim, kv_heads, cells]
 TensorView ValuesOf(const LayerKv& layer, const CellRun& cells);  // likewise, or [cells, v_dim, …]
+// The same views as the result of Cache::Get.
+DenseKv DenseViews(const LayerKv& layer, const CellRun& cells, const TensorView& mask);
 
 }  // namespace kvcache

@@ -3,15 +3,17 @@
 #include <string>
 #include <utility>
 
+#include "base/strings.h"
+
 namespace kvcache {
 namespace {
 
 Status Unsupported(const std::string& why) {
-  return {StatusCode::kUnsupported, "a batch for recurrent layers: " + why};
+  return {StatusCode::kUnsupported, "recurrent layers: " + why};
 }
 
 std::string Name(SequenceId id) {
-  return "sequence " + std::to_string(Index(id));
+  return StrCat("sequence ", Index(id));
 }
 
 }  // namespace
@@ -49,14 +51,14 @@ Status RecurrentBatch::Read(const Batch& batch) {
     const Position position = batch.positions[i];
     if (i > 0 && id == batch.sequences[i - 1]) {
       if (position <= batch.positions[i - 1]) {
-        return Unsupported(Name(id) + " goes from position " +
-                           std::to_string(batch.positions[i - 1]) + " to " +
-                           std::to_string(position));
+        return Unsupported(StrCat(Name(id), " has position ", position, " after ",
+                                  batch.positions[i - 1], "; must be ascending"));
       }
       next_.last.back() = position;
       ++tokens;
     } else {
-      if (seen_[Index(id)] != 0) return Unsupported(Name(id) + " is not in one piece");
+      if (seen_[Index(id)] != 0)
+        return Unsupported(Name(id) + " has tokens in two places of the batch; must be neighbours");
       if (i > 0 && next_.tokens == 0) next_.tokens = tokens;
       if (i > 0 && tokens != next_.tokens) break;
       seen_[Index(id)] = 1;
@@ -68,9 +70,8 @@ Status RecurrentBatch::Read(const Batch& batch) {
   }
   if (next_.tokens == 0) next_.tokens = tokens;
   if (tokens == next_.tokens) return Status::Ok();
-  return Unsupported(Name(next_.sequences.front()) + " has " + std::to_string(next_.tokens) +
-                     " tokens and " + Name(next_.sequences.back()) + " has " +
-                     std::to_string(tokens) + "; each must have as many");
+  return Unsupported(StrCat(Name(next_.sequences.front()), " has ", next_.tokens, " tokens and ",
+                            Name(next_.sequences.back()), " has ", tokens, "; must be as many"));
 }
 
 void RecurrentBatch::Begin() {

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "base/strings.h"
 #include "cache/recurrent_cache_impl.h"
 
 namespace kvcache {
@@ -31,8 +32,8 @@ Status CheckShape(std::int64_t values, std::span<const std::int64_t> dims) {
     if (size < 0) break;
   }
   if (dims.size() < TensorView::kMaxRank && size == values) return Status::Ok();
-  return Invalid("a state of shape " + DimsText(dims) + ", it has " + std::to_string(values) +
-                 " values");
+  return Invalid(
+      StrCat("the state's dims are ", DimsText(dims), "; must be at most 3 with product ", values));
 }
 
 // [values, n] seen as [dims…, n]. REQUIRES: CheckShape.
@@ -68,9 +69,8 @@ Result<TensorView> Flattened(const TensorView& view, std::int64_t values, std::i
   const bool one = axis >= TensorView::kMaxRank;
   if (size != values || !dense || view.elements() != values * sequences ||
       (one ? 1 : view.dims[axis]) != sequences) {
-    return Invalid("a state of shape " + DimsText(view.dims) + ", expected are " +
-                   std::to_string(values) + " dense values for each of " +
-                   std::to_string(sequences) + " sequences");
+    return Invalid(StrCat("the state's dims are ", DimsText(view.dims), "; must be ", values,
+                          " dense values for each of ", sequences, " sequences"));
   }
   TensorView flat = TensorView::Dense(view.data, view.dtype, values, sequences);
   if (sequences > 1) flat.stride_bytes[1] = view.stride_bytes[axis];
@@ -87,36 +87,38 @@ Status RecurrentCacheImpl::CheckRecurrentOptions(const CacheOptions& options) co
   const RecurrentOptions& r = recurrent_;
   for (const int layer : r.layers) {
     if (layer < 0 || layer >= LayerStore::kMaxLayers) {
-      return Invalid("layer " + std::to_string(layer) + " is not in [0, " +
-                     std::to_string(LayerStore::kMaxLayers) + ")");
+      return Invalid(
+          StrCat("recurrent layer ", layer, " is not in [0, ", LayerStore::kMaxLayers, ")"));
     }
     if (std::count(r.layers.begin(), r.layers.end(), layer) != 1) {
-      return Invalid("layer " + std::to_string(layer) + " is recurrent twice");
+      return Invalid(StrCat("layer ", layer, " is listed twice in RecurrentOptions::layers"));
     }
   }
   if (r.conv_dim < 0 || r.conv_channels < 0 || (r.conv_dim == 0) != (r.conv_channels == 0) ||
       !Sane(r.state_size)) {
-    return Invalid("a convolution state of " + std::to_string(r.conv_dim) + " x " +
-                   std::to_string(r.conv_channels) + " values or a recurrent state of " +
-                   std::to_string(r.state_size));
+    return Invalid(StrCat("conv_dim is ", r.conv_dim, ", conv_channels is ", r.conv_channels,
+                          ", state_size is ", r.state_size,
+                          "; must be at least 0, and the first two both 0 or neither"));
   }
   if (!r.layers.empty() && r.conv_dim == 0 && r.state_size == 0) {
-    return Invalid("recurrent layers without a state");
+    return Invalid(
+        "recurrent layers without a state; set conv_dim and conv_channels, or state_size");
   }
   if (r.max_states < 0 || r.max_states > options.max_sequences) {
-    return Invalid(std::to_string(r.max_states) + " states for " +
-                   std::to_string(options.max_sequences) + " sequences");
+    return Invalid(StrCat("max_states is ", r.max_states,
+                          "; must be in [0, max_sequences], here [0, ", options.max_sequences,
+                          "]"));
   }
   const auto& [count, spacing, minimum] = r.checkpoints;
   if (count < 0 || spacing < 1 || minimum < 0) {
-    return Invalid(std::to_string(count) + " checkpoints, " + std::to_string(spacing) +
-                   " tokens apart, from position " + std::to_string(minimum) + " on");
+    return Invalid(StrCat("checkpoints: count is ", count, ", spacing is ", spacing,
+                          ", minimum is ", minimum, "; must be at least 0, 1 and 0"));
   }
   return Status::Ok();
 }
 
 Status RecurrentCacheImpl::SetCheckpoints(const CheckpointOptions& checkpoints) {
-  if (options_.capacity > 0) return Invalid("checkpoints are chosen before Init");
+  if (options_.capacity > 0) return Invalid("SetCheckpoints after Init; call it before");
   recurrent_.checkpoints = checkpoints;
   return Status::Ok();
 }
@@ -130,8 +132,8 @@ Status RecurrentCacheImpl::Init(KvBackend& backend, const CacheOptions& options)
                                   .max_states = recurrent_.max_states,
                                   .checkpoints = recurrent_.checkpoints};
   if (StateTable::CellsFor(table) > kMaxCells) {
-    return Invalid(std::to_string(recurrent_.checkpoints.count) + " checkpoints for each of " +
-                   std::to_string(options.max_sequences) + " sequences are too many");
+    return Invalid(StrCat("max_sequences ", options.max_sequences, " x checkpoints ",
+                          recurrent_.checkpoints.count, " are more than ", kMaxCells, " states"));
   }
   const auto cells = static_cast<std::int32_t>(StateTable::CellsFor(table)) - 1;
   const auto layers = static_cast<int>(recurrent_.layers.size());
@@ -174,20 +176,20 @@ Status RecurrentCacheImpl::CheckStates() const {
     const SequenceId id = batch_.prepared_sequences()[i];
     const StatePoint& live = states_.live(id);
     const Position length = attention_.cells().history(id).length();
-    const std::string name = "sequence " + std::to_string(Index(id));
+    const std::string name = StrCat("sequence ", Index(id));
     if (!live.known()) {
-      return {StatusCode::kUnsupported, name + " has no state for its " + std::to_string(length) +
-                                            " tokens: one must be restored first"};
+      return {StatusCode::kUnsupported, StrCat(name, " has no recurrent state for its ", length,
+                                               " tokens; PrepareRestore and Remove first")};
     }
     if (length > live.tokens) {
       return {StatusCode::kUnsupported,
-              name + " holds " + std::to_string(length) + " tokens, its state has " +
-                  std::to_string(live.tokens) + ": a pass broke off and was not removed"};
+              StrCat(name, " holds ", length, " tokens, its recurrent state ", live.tokens,
+                     "; Remove the tokens of the pass that broke off")};
     }
     if (batch_.prepared_first(i) < live.tokens) {
-      return {StatusCode::kUnsupported, name + " goes on at position " +
-                                            std::to_string(batch_.prepared_first(i)) +
-                                            ", its state is at " + std::to_string(live.tokens)};
+      return {StatusCode::kUnsupported,
+              StrCat(name, " continues at position ", batch_.prepared_first(i),
+                     ", its recurrent state is at ", live.tokens, "; must not be lower")};
     }
   }
   return Status::Ok();
@@ -195,7 +197,8 @@ Status RecurrentCacheImpl::CheckStates() const {
 
 Status RecurrentCacheImpl::PrepareForward(const Batch& batch, ForwardMode mode) {
   if (!batch.parents.empty()) {
-    return {StatusCode::kUnsupported, "recurrent layers take no drafts: a state has one past"};
+    return {StatusCode::kUnsupported,
+            "drafts in a cache with recurrent layers; use a batch without parents"};
   }
   KVCACHE_RETURN_IF_ERROR(attention_.PrepareForward(batch, mode));
   KVCACHE_RETURN_IF_ERROR(batch_.Prepare(batch));
@@ -205,14 +208,13 @@ Status RecurrentCacheImpl::PrepareForward(const Batch& batch, ForwardMode mode) 
   const int most = recurrent_.max_states > 0 ? recurrent_.max_states : options_.max_sequences;
   const std::int32_t needed = states_.CountStates(batch_.prepared_sequences());
   if (needed <= most) return Status::Ok();
-  return {StatusCode::kCacheFull, "the batch of " +
-                                      std::to_string(batch_.prepared_sequences().size()) +
-                                      " sequences comes to " + std::to_string(needed) +
-                                      " recurrent states, there are " + std::to_string(most)};
+  return {StatusCode::kCacheFull,
+          StrCat("the batch of ", batch_.prepared_sequences().size(), " sequences needs ", needed,
+                 " recurrent states; max_states is ", most)};
 }
 
 void RecurrentCacheImpl::BeginForward() {
-  EndPass();
+  EndStates();
   attention_.BeginForward();
   batch_.Begin();
   mode_ = prepared_mode_;
@@ -244,7 +246,7 @@ void RecurrentCacheImpl::Commit() {
   }
 }
 
-void RecurrentCacheImpl::EndPass() {
+void RecurrentCacheImpl::EndStates() {
   if (!committed_) {
     for (const std::int32_t cell : to_) states_.Drop(cell);
   }
@@ -254,18 +256,24 @@ void RecurrentCacheImpl::EndPass() {
   batch_.End();
 }
 
+void RecurrentCacheImpl::EndPass() {
+  attention_.EndPass();
+  EndStates();
+}
+
 Result<int> RecurrentCacheImpl::IndexOf(int layer) const {
   if (layer >= 0 && static_cast<std::size_t>(layer) < index_of_layer_.size() &&
       index_of_layer_[layer] >= 0) {
     return index_of_layer_[layer];
   }
-  return Invalid("layer " + std::to_string(layer) + " has no recurrent state");
+  return Invalid(StrCat("layer ", layer, " is not in RecurrentOptions::layers"));
 }
 
 Result<TensorView> RecurrentCacheImpl::Read(StateStore& store, int layer,
                                             std::span<const std::int64_t> dims) {
   KVCACHE_ASSIGN_OR_RETURN(const int index, IndexOf(layer));
-  if (from_.empty()) return Invalid("a state outside a forward pass");
+  if (from_.empty())
+    return Invalid("a recurrent state outside a forward pass; call StartForward first");
   KVCACHE_RETURN_IF_ERROR(CheckShape(store.values(), dims));
   KVCACHE_ASSIGN_OR_RETURN(const TensorView view, store.Read(index, from_));
   return Shaped(view, dims);
@@ -274,7 +282,8 @@ Result<TensorView> RecurrentCacheImpl::Read(StateStore& store, int layer,
 Result<TensorView> RecurrentCacheImpl::Next(StateStore& store, int layer,
                                             std::span<const std::int64_t> dims) {
   KVCACHE_ASSIGN_OR_RETURN(const int index, IndexOf(layer));
-  if (from_.empty()) return Invalid("a state outside a forward pass");
+  if (from_.empty())
+    return Invalid("a recurrent state outside a forward pass; call StartForward first");
   KVCACHE_RETURN_IF_ERROR(CheckShape(store.values(), dims));
   const auto count = static_cast<std::int32_t>(to_.size());
   auto view =
@@ -285,7 +294,8 @@ Result<TensorView> RecurrentCacheImpl::Next(StateStore& store, int layer,
 
 Status RecurrentCacheImpl::Update(StateStore& store, int layer, const TensorView& state) {
   KVCACHE_ASSIGN_OR_RETURN(const int index, IndexOf(layer));
-  if (from_.empty()) return Invalid("a state outside a forward pass");
+  if (from_.empty())
+    return Invalid("a recurrent state outside a forward pass; call StartForward first");
   KVCACHE_ASSIGN_OR_RETURN(const TensorView flat,
                            Flattened(state, store.values(), static_cast<int>(to_.size())));
   if (mode_ == ForwardMode::kReserve) return Status::Ok();
@@ -326,7 +336,7 @@ Status RecurrentCacheImpl::CopyPrefix(SequenceId src, SequenceId dst, Position l
     return Remove(src, length, kEndOfSequence);
   }
   KVCACHE_RETURN_IF_ERROR(attention_.CopyPrefix(src, dst, length));
-  EndPass();
+  EndStates();
   states_.Share(src, dst, length);
   prepared_[Index(dst)] = kNotPrepared;
   return Status::Ok();
@@ -338,8 +348,8 @@ bool RecurrentCacheImpl::CanResume(SequenceId sequence, Position position) const
 }
 
 // The attention part may need more than a restore point leaves: then an older one may do.
-Position RecurrentCacheImpl::PrepareRestore(SequenceId sequence, Position target) {
-  if (!attention_.CheckRemove(sequence, 0, kEndOfSequence).ok()) return 0;  // no such sequence
+Result<Position> RecurrentCacheImpl::PrepareRestore(SequenceId sequence, Position target) {
+  KVCACHE_RETURN_IF_ERROR(attention_.CheckRemove(sequence, 0, kEndOfSequence));
   Position tokens = states_.Newest(sequence, target);
   while (tokens > 0 && !attention_.CanResume(sequence, tokens)) {
     tokens = states_.Newest(sequence, tokens - 1);
@@ -364,17 +374,16 @@ Status RecurrentCacheImpl::CheckRemove(SequenceId sequence, Position begin, Posi
       prepared_[Index(sequence)] == begin) {
     return Status::Ok();
   }
-  return {StatusCode::kUnsupported, "sequence " + std::to_string(Index(sequence)) +
-                                        " cannot go back from " + std::to_string(length) +
-                                        " tokens to " + std::to_string(begin) +
-                                        ": no restore was prepared for it"};
+  return {StatusCode::kUnsupported,
+          StrCat("sequence ", Index(sequence), " cannot go back from ", length, " tokens to ",
+                 begin, "; call PrepareRestore first and use the length that it returns")};
 }
 
 Status RecurrentCacheImpl::Remove(SequenceId sequence, Position begin, Position end) {
   KVCACHE_RETURN_IF_ERROR(CheckRemove(sequence, begin, end));
   const bool truncates = Truncates(sequence, end);
   Status status = attention_.Remove(sequence, begin, end);
-  EndPass();
+  EndStates();
   if (truncates) {
     if (begin == 0 || prepared_[Index(sequence)] == begin) states_.GoBack(sequence, begin);
   } else if (begin < end) {
@@ -385,7 +394,7 @@ Status RecurrentCacheImpl::Remove(SequenceId sequence, Position begin, Position 
 }
 
 Status RecurrentCacheImpl::Compact() {
-  EndPass();
+  EndStates();
   return attention_.Compact();
 }
 

@@ -29,6 +29,7 @@ class RecurrentCacheImpl final : public RecurrentCache {
   Status SetConfig(const CacheConfig& config) override { return attention_.SetConfig(config); }
   Status PrepareForward(const Batch& batch, ForwardMode mode) override;
   void BeginForward() override;
+  void EndPass() override;
   void SetLayer(int layer) override { attention_.SetLayer(layer); }
   Status SetCausal(std::span<const std::int32_t> except) override {
     return attention_.SetCausal(except);
@@ -39,7 +40,7 @@ class RecurrentCacheImpl final : public RecurrentCache {
   const Visibility& Visible() const override { return attention_.Visible(); }
   Status CopyPrefix(SequenceId src, SequenceId dst, Position length) override;
   bool CanResume(SequenceId sequence, Position position) const override;
-  Position PrepareRestore(SequenceId sequence, Position target) override;
+  Result<Position> PrepareRestore(SequenceId sequence, Position target) override;
   Status Remove(SequenceId sequence, Position begin, Position end) override;
   Status CheckRemove(SequenceId sequence, Position begin, Position end) const override;
   Status Compact() override;
@@ -73,7 +74,7 @@ class RecurrentCacheImpl final : public RecurrentCache {
   Status Update(StateStore& store, int layer, const TensorView& state);
   bool Truncates(SequenceId sequence, Position end) const;
   void Commit();
-  void EndPass();
+  void EndStates();
 
   RecurrentOptions recurrent_;
   CausalCache attention_;

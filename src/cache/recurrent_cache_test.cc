@@ -102,8 +102,8 @@ TEST_F(RecurrentCacheTest, AForkAtAnEarlierTokenNeedsARestore) {
   Decode(0, 0, 9);
   ASSERT_TRUE(cache_->CopyPrefix(kFirst, kSecond, 7).ok());
   EXPECT_EQ(Forward({{1, 7, 1}}),
-            "sequence 1 has no state for its 7 tokens: one must be restored first");
-  EXPECT_EQ(cache_->PrepareRestore(kSecond, 7), 5) << "the checkpoint at position 4";
+            "sequence 1 has no recurrent state for its 7 tokens; PrepareRestore and Remove first");
+  EXPECT_EQ(*cache_->PrepareRestore(kSecond, 7), 5) << "the checkpoint at position 4";
   ASSERT_TRUE(cache_->Remove(kSecond, 5, kEndOfSequence).ok());
   Decode(1, 5, 7);
   EXPECT_EQ(Forward({{0, 9, 1}}), "9");
@@ -123,13 +123,13 @@ TEST_F(RecurrentCacheTest, CheckpointsOfTheDefaults) {
   // Taken at 63, then the ends of passes at least 1,664 later: 1,727, 3,391, 5,055.
   EXPECT_FALSE(cache_->CanResume(kFirst, 63));
   EXPECT_TRUE(cache_->CanResume(kFirst, 64));
-  EXPECT_EQ(cache_->PrepareRestore(kFirst, 63), 0);
-  EXPECT_EQ(cache_->PrepareRestore(kFirst, 1727), 64);
-  EXPECT_EQ(cache_->PrepareRestore(kFirst, 1728), 1728);
-  EXPECT_EQ(cache_->PrepareRestore(kFirst, 5055), 3392);
-  EXPECT_EQ(cache_->PrepareRestore(kFirst, 6399), 6336) << "the state before the last pass";
-  EXPECT_EQ(cache_->PrepareRestore(kFirst, 7000), 6400) << "the state itself";
-  EXPECT_EQ(cache_->PrepareRestore(kFirst, 6000), 5056);
+  EXPECT_EQ(*cache_->PrepareRestore(kFirst, 63), 0);
+  EXPECT_EQ(*cache_->PrepareRestore(kFirst, 1727), 64);
+  EXPECT_EQ(*cache_->PrepareRestore(kFirst, 1728), 1728);
+  EXPECT_EQ(*cache_->PrepareRestore(kFirst, 5055), 3392);
+  EXPECT_EQ(*cache_->PrepareRestore(kFirst, 6399), 6336) << "the state before the last pass";
+  EXPECT_EQ(*cache_->PrepareRestore(kFirst, 7000), 6400) << "the state itself";
+  EXPECT_EQ(*cache_->PrepareRestore(kFirst, 6000), 5056);
   ASSERT_TRUE(cache_->Remove(kFirst, 5056, kEndOfSequence).ok());
   EXPECT_EQ(Forward({{0, 5056, 1}}), "5056");
 }
@@ -137,9 +137,9 @@ TEST_F(RecurrentCacheTest, CheckpointsOfTheDefaults) {
 TEST_F(RecurrentCacheTest, TheOldestCheckpointGoesFirst) {
   Open({.checkpoints = {.count = 2, .spacing = 2, .minimum = 1}});
   Decode(0, 0, 9);  // after 2, 4, 6 and 8 tokens; before the last pass: 8
-  EXPECT_EQ(cache_->PrepareRestore(kFirst, 8), 8);
-  EXPECT_EQ(cache_->PrepareRestore(kFirst, 7), 6);
-  EXPECT_EQ(cache_->PrepareRestore(kFirst, 5), 0);
+  EXPECT_EQ(*cache_->PrepareRestore(kFirst, 8), 8);
+  EXPECT_EQ(*cache_->PrepareRestore(kFirst, 7), 6);
+  EXPECT_EQ(*cache_->PrepareRestore(kFirst, 5), 0);
 }
 
 TEST_F(RecurrentCacheTest, OnlyPreparedTruncations) {
@@ -147,16 +147,18 @@ TEST_F(RecurrentCacheTest, OnlyPreparedTruncations) {
   Decode(0, 0, 8);  // checkpoints after 3 and 7
   const Status status = cache_->Remove(kFirst, 3, kEndOfSequence);
   EXPECT_EQ(status.code(), StatusCode::kUnsupported);
-  EXPECT_EQ(status.message(),
-            "sequence 0 cannot go back from 8 tokens to 3: no restore was prepared for it");
-  EXPECT_EQ(cache_->PrepareRestore(kFirst, 5), 3);
+  EXPECT_EQ(
+      status.message(),
+      "sequence 0 cannot go back from 8 tokens to 3; call PrepareRestore first and use the length "
+      "that it returns");
+  EXPECT_EQ(*cache_->PrepareRestore(kFirst, 5), 3);
   EXPECT_EQ(cache_->Remove(kFirst, 5, kEndOfSequence).code(), StatusCode::kUnsupported);
   ASSERT_TRUE(cache_->Remove(kFirst, 3, kEndOfSequence).ok());
   Decode(0, 3, 6);
   ASSERT_TRUE(cache_->Remove(kFirst, 0, kEndOfSequence).ok()) << "the whole never fails";
   Decode(0, 0, 2);
   // Another pass of the sequence is a change: what was prepared is not any more.
-  EXPECT_EQ(cache_->PrepareRestore(kFirst, 1), 1);
+  EXPECT_EQ(*cache_->PrepareRestore(kFirst, 1), 1);
   Decode(0, 2, 3);
   EXPECT_EQ(cache_->Remove(kFirst, 1, kEndOfSequence).code(), StatusCode::kUnsupported);
 }
@@ -165,14 +167,16 @@ TEST_F(RecurrentCacheTest, APassThatBrokeOffIsTakenBack) {
   Open({});
   Decode(0, 0, 3);
   ASSERT_TRUE(StartForward(*cache_, {{0, 3, 5}, {0, 4, 5}}).ok());  // and no update
-  EXPECT_EQ(Forward({{0, 5, 1}}),
-            "sequence 0 holds 5 tokens, its state has 3: a pass broke off and was not removed");
-  EXPECT_EQ(cache_->PrepareRestore(kFirst, 3), 3);
+  EXPECT_EQ(
+      Forward({{0, 5, 1}}),
+      "sequence 0 holds 5 tokens, its recurrent state 3; Remove the tokens of the pass that broke "
+      "off");
+  EXPECT_EQ(*cache_->PrepareRestore(kFirst, 3), 3);
   ASSERT_TRUE(cache_->Remove(kFirst, 3, kEndOfSequence).ok());
   Decode(0, 3, 4);
   // So is one whose states were all updated, before the next one begins.
   EXPECT_EQ(Forward({{0, 4, 9}, {0, 5, 9}}), "4");
-  EXPECT_EQ(cache_->PrepareRestore(kFirst, 4), 4);
+  EXPECT_EQ(*cache_->PrepareRestore(kFirst, 4), 4);
   ASSERT_TRUE(cache_->Remove(kFirst, 4, kEndOfSequence).ok());
   Decode(0, 4, 6);
 }
@@ -186,8 +190,8 @@ TEST_F(RecurrentCacheTest, CheckpointsAreChosenBeforeInit) {
   ASSERT_TRUE(cache_->SetCheckpoints({.spacing = 3, .minimum = 1}).ok());
   ASSERT_TRUE(cache_->Init(backend_, {DType::kF32, DType::kF32, 1, 100, 64}).ok());
   Decode(0, 0, 9);
-  EXPECT_EQ(cache_->PrepareRestore(kFirst, 6), 5) << "checkpoints after 2, 5, 8";
-  EXPECT_EQ(cache_->SetCheckpoints({}).message(), "checkpoints are chosen before Init");
+  EXPECT_EQ(*cache_->PrepareRestore(kFirst, 6), 5) << "checkpoints after 2, 5, 8";
+  EXPECT_EQ(cache_->SetCheckpoints({}).message(), "SetCheckpoints after Init; call it before");
 }
 
 TEST_F(RecurrentCacheTest, MiddleRemovalMovesCheckpoints) {
@@ -195,10 +199,10 @@ TEST_F(RecurrentCacheTest, MiddleRemovalMovesCheckpoints) {
   Decode(0, 0, 9);  // checkpoints after 2, 4, 6, 8
   ASSERT_TRUE(cache_->Remove(kFirst, 3, 5).ok());
   // After 2 stays, after 4 went with its last token, 6 and 8 are 4 and 6 now.
-  EXPECT_EQ(cache_->PrepareRestore(kFirst, 3), 2);
-  EXPECT_EQ(cache_->PrepareRestore(kFirst, 5), 4);
-  EXPECT_EQ(cache_->PrepareRestore(kFirst, 6), 6);
-  EXPECT_EQ(cache_->PrepareRestore(kFirst, 7), 7);
+  EXPECT_EQ(*cache_->PrepareRestore(kFirst, 3), 2);
+  EXPECT_EQ(*cache_->PrepareRestore(kFirst, 5), 4);
+  EXPECT_EQ(*cache_->PrepareRestore(kFirst, 6), 6);
+  EXPECT_EQ(*cache_->PrepareRestore(kFirst, 7), 7);
   EXPECT_EQ(Forward({{0, 7, 1}}), "9") << "what the state took in stays in it";
 }
 
@@ -209,11 +213,10 @@ TEST_F(RecurrentCacheTest, Layouts) {
     std::string message;
   } kCases[] = {
       {{{0, 0}, {0, 1}, {1, 0}},
-       "a batch for recurrent layers: sequence 0 has 2 tokens and sequence 1 has 1; each must "
-       "have as many"},
+       "recurrent layers: sequence 0 has 2 tokens and sequence 1 has 1; must be as many"},
       {{{0, 0}, {1, 0}, {0, 1}, {1, 1}},
-       "a batch for recurrent layers: sequence 0 is not in one piece"},
-      {{{0, 1}, {0, 0}}, "a batch for recurrent layers: sequence 0 goes from position 1 to 0"},
+       "recurrent layers: sequence 0 has tokens in two places of the batch; must be neighbours"},
+      {{{0, 1}, {0, 0}}, "recurrent layers: sequence 0 has position 0 after 1; must be ascending"},
   };
   for (const auto& c : kCases) {
     const Status status = StartForward(*cache_, c.tokens);
@@ -222,7 +225,8 @@ TEST_F(RecurrentCacheTest, Layouts) {
   }
   Decode(0, 0, 1);
   EXPECT_EQ(Forward({{0, 4, 1}}), "1") << "a gap in positions is the model's affair";
-  EXPECT_EQ(Forward({{0, 2, 1}}), "sequence 0 goes on at position 2, its state is at 5");
+  EXPECT_EQ(Forward({{0, 2, 1}}),
+            "sequence 0 continues at position 2, its recurrent state is at 5; must not be lower");
 }
 
 TEST_F(RecurrentCacheTest, NoStateLeft) {
@@ -230,26 +234,25 @@ TEST_F(RecurrentCacheTest, NoStateLeft) {
   EXPECT_EQ(Forward({{0, 0, 1}, {1, 0, 1}}), "0 0");
   const Status status = StartForward(*cache_, {{2, 0, 1}});
   EXPECT_EQ(status.code(), StatusCode::kCacheFull);
-  EXPECT_EQ(status.message(), "the batch of 1 sequences comes to 3 recurrent states, there are 2");
+  EXPECT_EQ(status.message(), "the batch of 1 sequences needs 3 recurrent states; max_states is 2");
   ASSERT_TRUE(cache_->Remove(kSecond, 0, kEndOfSequence).ok());
   EXPECT_EQ(Forward({{2, 0, 1}}), "0");
 }
 
 TEST_F(RecurrentCacheTest, Refusals) {
   Open({.conv_dim = 3, .conv_channels = 2});
-  EXPECT_EQ(cache_->ConvState(kLayer).status().message(), "a state outside a forward pass");
+  EXPECT_EQ(cache_->ConvState(kLayer).status().message(),
+            "a recurrent state outside a forward pass; call StartForward first");
   ASSERT_TRUE(StartForward(*cache_, {{0, 0}, {1, 0}}).ok());
-  EXPECT_EQ(cache_->ConvState(0).status().message(), "layer 0 has no recurrent state");
+  EXPECT_EQ(cache_->ConvState(0).status().message(), "layer 0 is not in RecurrentOptions::layers");
   EXPECT_EQ(cache_->ConvState(kLayer)->dims, (std::array<std::int64_t, 4>{3, 2, 2, 1}));
-  const std::int64_t wrong[] = {2, 3};
-  const std::int64_t long_one[] = {1, 2, 2, 1};
-  EXPECT_EQ(cache_->RecurrentState(kLayer, wrong).status().message(),
-            "a state of shape [2, 3], it has 4 values");
-  EXPECT_EQ(cache_->NextRecurrentState(kLayer, long_one).status().message(),
-            "a state of shape [1, 2, 2, 1], it has 4 values");
+  EXPECT_EQ(cache_->RecurrentState(kLayer, {2, 3}).status().message(),
+            "the state's dims are [2, 3]; must be at most 3 with product 4");
+  EXPECT_EQ(cache_->NextRecurrentState(kLayer, {1, 2, 2, 1}).status().message(),
+            "the state's dims are [1, 2, 2, 1]; must be at most 3 with product 4");
   float data[12] = {};
   EXPECT_EQ(cache_->UpdateRecurrentState(kLayer, TensorView::Dense(data, DType::kF32, 4)).message(),
-            "a state of shape [4, 1, 1, 1], expected are 4 dense values for each of 2 sequences");
+            "the state's dims are [4, 1, 1, 1]; must be 4 dense values for each of 2 sequences");
   EXPECT_TRUE(
       cache_->UpdateRecurrentState(kLayer, TensorView::Dense(data, DType::kF32, 2, 2, 2)).ok());
 
@@ -257,14 +260,17 @@ TEST_F(RecurrentCacheTest, Refusals) {
     RecurrentOptions options;
     std::string message;
   } kCases[] = {
-      {{.layers = {-1}, .state_size = 1}, "layer -1 is not in [0, 4096)"},
-      {{.layers = {1, 1}, .state_size = 1}, "layer 1 is recurrent twice"},
-      {{.layers = {1}}, "recurrent layers without a state"},
+      {{.layers = {-1}, .state_size = 1}, "recurrent layer -1 is not in [0, 4096)"},
+      {{.layers = {1, 1}, .state_size = 1}, "layer 1 is listed twice in RecurrentOptions::layers"},
+      {{.layers = {1}},
+       "recurrent layers without a state; set conv_dim and conv_channels, or state_size"},
       {{.layers = {1}, .conv_dim = 2},
-       "a convolution state of 2 x 0 values or a recurrent state of 0"},
-      {{.layers = {1}, .state_size = 1, .max_states = 9}, "9 states for 2 sequences"},
+       "conv_dim is 2, conv_channels is 0, state_size is 0; must be at least 0, and the first two "
+       "both 0 or neither"},
+      {{.layers = {1}, .state_size = 1, .max_states = 9},
+       "max_states is 9; must be in [0, max_sequences], here [0, 2]"},
       {{.layers = {1}, .state_size = 1, .checkpoints = {.spacing = 0}},
-       "24 checkpoints, 0 tokens apart, from position 16 on"},
+       "checkpoints: count is 24, spacing is 0, minimum is 16; must be at least 0, 1 and 0"},
   };
   for (const auto& c : kCases) {
     const auto cache = MakeRecurrentCache(c.options);

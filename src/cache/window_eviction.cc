@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "base/strings.h"
 #include "cache/cache_checks.h"
 
 namespace kvcache {
@@ -11,7 +12,7 @@ namespace {
 
 Status CheckNotNegative(const char* name, int value) {
   if (value >= 0) return Status::Ok();
-  return Invalid(std::string(name) + " is " + std::to_string(value) + "; must be at least 0");
+  return Invalid(StrCat(name, " is ", value, "; must be at least 0"));
 }
 
 Status CheckOptions(const CausalOptions& causal) {
@@ -20,11 +21,11 @@ Status CheckOptions(const CausalOptions& causal) {
   KVCACHE_RETURN_IF_ERROR(CheckNotNegative("chunk", causal.chunk));
   if (causal.retained_tokens == 0 || causal.retained_tokens >= causal.window) {
     if (causal.window > 0 || causal.retained_tokens == 0) return Status::Ok();
-    return Invalid("retained_tokens is " + std::to_string(causal.retained_tokens) +
-                   " without a window; must be 0, or set a window");
+    return Invalid(StrCat("retained_tokens is ", causal.retained_tokens,
+                          " without a window; must be 0, or set a window"));
   }
-  return Invalid("retained_tokens is " + std::to_string(causal.retained_tokens) +
-                 "; must be at least the window, " + std::to_string(causal.window));
+  return Invalid(StrCat("retained_tokens is ", causal.retained_tokens,
+                        "; must be at least the window, ", causal.window));
 }
 
 }  // namespace
@@ -67,11 +68,11 @@ std::span<const Eviction> WindowEviction::Plan(const CellTable& cells,
     in_batch_.push_back(id);
     planned_for_[Index(id)] = 1;
     plan_fits_ = plan_fits_ && position >= cells.history(id).length();
-    PlanOne(cells, id, std::int64_t{position} - retained_tokens_);
+    PlanOne(cells, id, std::int64_t{position} - retained_tokens_ + 1);
   }
   for (const SequenceId id : grown_) {
     if (planned_for_[Index(id)] != 0) continue;
-    PlanOne(cells, id, std::int64_t{cells.history(id).length()} - retained_tokens_);
+    PlanOne(cells, id, std::int64_t{cells.history(id).length()} - retained_tokens_ + 1);
   }
   for (const SequenceId id : in_batch_) planned_for_[Index(id)] = 0;
   return planned_;

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "base/strings.h"
 #include "cache/cache_checks.h"
 #include "kvcache/encoder_cache.h"
 #include "kvcache/recurrent_cache.h"
@@ -40,6 +41,10 @@ class WrapperCache final : public Cache {
 
   void BeginForward() override {
     for (const auto& cache : caches_) cache->BeginForward();
+  }
+
+  void EndPass() override {
+    for (const auto& cache : caches_) cache->EndPass();
   }
 
   void SetLayer(int layer) override {
@@ -94,7 +99,7 @@ class WrapperCache final : public Cache {
     return std::all_of(caches_.begin(), caches_.end(),
                        [&](const auto& cache) { return cache->CanResume(sequence, position); });
   }
-  Position PrepareRestore(SequenceId sequence, Position target) override;
+  Result<Position> PrepareRestore(SequenceId sequence, Position target) override;
   Status CheckRemove(SequenceId sequence, Position begin, Position end) const override {
     return ForAll([&](const Cache& cache) { return cache.CheckRemove(sequence, begin, end); });
   }
@@ -125,13 +130,8 @@ class WrapperCache final : public Cache {
 
   Status CheckChosen() const {
     if (chosen_ != kNone) return Status::Ok();
-    return Invalid("no such layer type: the wrapper has " + std::to_string(caches_.size()) +
-                   " caches");
-  }
-
-  // By a removal that removes nothing.
-  void EndPass() {
-    for (const auto& cache : caches_) (void)cache->Remove(SequenceId{0}, 0, 0).ok();
+    return Invalid(
+        StrCat("no cache is selected; SetLayerType must be in [0, ", caches_.size(), ")"));
   }
 
   template <typename Call>
@@ -172,10 +172,10 @@ Status WrapperCache::CopyPrefix(SequenceId src, SequenceId dst, Position length)
 }
 
 // Where one can go back less far than the others, those are asked again for that.
-Position WrapperCache::PrepareRestore(SequenceId sequence, Position target) {
+Result<Position> WrapperCache::PrepareRestore(SequenceId sequence, Position target) {
   Position agreed = std::max(target, 0);
   for (std::size_t agreeing = 0, i = 0; agreeing < caches_.size(); i = (i + 1) % caches_.size()) {
-    const Position kept = caches_[i]->PrepareRestore(sequence, agreed);
+    KVCACHE_ASSIGN_OR_RETURN(const Position kept, caches_[i]->PrepareRestore(sequence, agreed));
     agreeing = kept >= agreed ? agreeing + 1 : 1;
     agreed = std::min(agreed, kept);
   }

@@ -73,7 +73,7 @@ TEST_F(WrapperCacheTest, APassBeginsInAllOrInNone) {
   const Status status = StartForward(*cache_, {{0, 6, 1}});
   EXPECT_EQ(status.code(), StatusCode::kCacheFull);
   EXPECT_EQ(status.message(),
-            "the batch needs 1 cells, 0 of 6 are free (max_sequences 1 x capacity 6)");
+            "the batch needs 1 cells; 0 of 6 are free (max_sequences 1 x capacity 6)");
   EXPECT_EQ(MaskOf(0), sliding);
   EXPECT_EQ(MaskOf(1), full);
   ASSERT_TRUE(cache_->Remove(kFirst, 5, kEndOfSequence).ok());
@@ -84,12 +84,12 @@ TEST_F(WrapperCacheTest, APassBeginsInAllOrInNone) {
 TEST_F(WrapperCacheTest, ResumingIsPossibleWhereAllCan) {
   OpenSliding();
   for (Position p = 0; p < 5; ++p) ASSERT_TRUE(Forward({{0, p, 1}}).ok());
-  // The window keeps 2, 3 and 4: going on at 4 needs 3 and itself; at 2, token 1.
+  // The window keeps 3 and 4: position 4 needs 3 and itself, position 3 needs 2.
   EXPECT_TRUE(cache_->CanResume(kFirst, 5));
-  EXPECT_TRUE(cache_->CanResume(kFirst, 3));
-  EXPECT_FALSE(cache_->CanResume(kFirst, 2));
-  EXPECT_EQ(cache_->PrepareRestore(kFirst, 3), 3);
-  EXPECT_EQ(cache_->PrepareRestore(kFirst, 2), 0);
+  EXPECT_TRUE(cache_->CanResume(kFirst, 4));
+  EXPECT_FALSE(cache_->CanResume(kFirst, 3));
+  EXPECT_EQ(*cache_->PrepareRestore(kFirst, 4), 4);
+  EXPECT_EQ(*cache_->PrepareRestore(kFirst, 3), 0);
 }
 
 TEST_F(WrapperCacheTest, RestoresAreLevelled) {
@@ -111,7 +111,7 @@ TEST_F(WrapperCacheTest, RestoresAreLevelled) {
   // Attention could go back to 7, the states only to the checkpoint after 5.
   EXPECT_EQ(cache_->Remove(kFirst, 7, kEndOfSequence).code(), StatusCode::kUnsupported);
   EXPECT_TRUE(cache_->CanResume(kFirst, 9)) << "and nothing was removed anywhere";
-  EXPECT_EQ(cache_->PrepareRestore(kFirst, 7), 5);
+  EXPECT_EQ(*cache_->PrepareRestore(kFirst, 7), 5);
   ASSERT_TRUE(cache_->Remove(kFirst, 5, kEndOfSequence).ok());
   EXPECT_TRUE(StartForward(*cache_, {{0, 5, 1}}).ok());
 }
@@ -132,7 +132,8 @@ TEST_F(WrapperCacheTest, TypesChooseWhereALayerHasTwo) {
   EXPECT_EQ(cache_->Get()->k.dims[2], 1);
   for (const int type : {2, -1}) {
     cache_->SetLayerType(type);
-    EXPECT_EQ(cache_->Get().status().message(), "no such layer type: the wrapper has 2 caches");
+    EXPECT_EQ(cache_->Get().status().message(),
+              "no cache is selected; SetLayerType must be in [0, 2)");
     EXPECT_EQ(cache_->Storage().status().code(), StatusCode::kInvalidArgument);
     EXPECT_EQ(PutContents(*cache_, {{0, 0, 1}}, 0, kShape).code(), StatusCode::kInvalidArgument);
     EXPECT_TRUE(cache_->Visible().positions.empty());
@@ -146,7 +147,7 @@ TEST_F(WrapperCacheTest, ARefusedInitCloses) {
   const auto cache = MakeWrapperCache(std::move(options));
   EXPECT_EQ(cache->Init(backend_, {DType::kF32, DType::kF32, 1, 8, 2}).message(),
             "retained_tokens is 1; must be at least the window, 4");
-  EXPECT_EQ(StartForward(*cache, {{0, 0}}).message(), "the cache is closed");
+  EXPECT_EQ(StartForward(*cache, {{0, 0}}).message(), "the cache is closed; make a new one");
 }
 
 TEST_F(WrapperCacheTest, CopyingOntoItselfTruncates) {
@@ -155,7 +156,8 @@ TEST_F(WrapperCacheTest, CopyingOntoItselfTruncates) {
   ASSERT_TRUE(cache_->CopyPrefix(kFirst, kFirst, 2).ok());
   ASSERT_TRUE(Forward({{0, 2, 4}}).ok());
   EXPECT_EQ(cache_->CopyPrefix(kFirst, SequenceId{2}, 1).message(), "sequence 2 is not in [0, 2)");
-  EXPECT_EQ(cache_->CopyPrefix(kFirst, SequenceId{1}, -1).message(), "a prefix of length -1");
+  EXPECT_EQ(cache_->CopyPrefix(kFirst, SequenceId{1}, -1).message(),
+            "prefix length is -1; must be at least 0");
   EXPECT_EQ(MaskOf(1), (Rows{"000"}));
 }
 

@@ -66,7 +66,7 @@ TEST_P(HybridEngine, SessionsGoBackAndFork) {
   Session session(*engine_, SequenceId{0});
   ASSERT_TRUE(session.Append(tokens).ok());
   EXPECT_EQ(Logits(session), straight);
-  EXPECT_EQ(engine_->cache().PrepareRestore(SequenceId{0}, 57), 2 * kChunk) << "a checkpoint";
+  EXPECT_EQ(*engine_->cache().PrepareRestore(SequenceId{0}, 57), 2 * kChunk) << "a checkpoint";
 
   Session fork(*engine_, SequenceId{1});
   ASSERT_TRUE(fork.ForkFrom(session, 57).ok());

@@ -108,7 +108,7 @@ Result<std::int32_t> Session::Shift(std::int32_t keep) {
 
 // As far as the cache can: what a window has let go of and what a state has taken in are gone.
 Status Session::GoBack(Position length) {
-  const Position kept = engine_.cache().PrepareRestore(sequence_, length);
+  KVCACHE_ASSIGN_OR_RETURN(const Position kept, engine_.cache().PrepareRestore(sequence_, length));
   KVCACHE_RETURN_IF_ERROR(engine_.cache().Remove(sequence_, kept, kEndOfSequence));
   tokens_.resize(static_cast<std::size_t>(std::min(kept, position())));
   return Status::Ok();

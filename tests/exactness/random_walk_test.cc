@@ -86,7 +86,7 @@ class Walk {
     Cache& cache = engine_.cache();
     const SequenceId id{sequence};
     const bool anywhere = cache.Recurrent() == nullptr && cache.CanResume(id, length);
-    const Position kept = cache.PrepareRestore(id, length);
+    const Position kept = *cache.PrepareRestore(id, length);
     ASSERT_LE(kept, length);
     if (anywhere) {
       ASSERT_EQ(kept, length);

@@ -320,7 +320,7 @@ std::vector<float> EvaluateAlone(Engine& engine, SequenceId sequence,
 }
 
 Position GoBack(Engine& engine, SequenceId sequence, Position length) {
-  const Position kept = engine.cache().PrepareRestore(sequence, length);
+  const Position kept = *engine.cache().PrepareRestore(sequence, length);
   EXPECT_LE(kept, length);
   const Status removed = engine.cache().Remove(sequence, kept, kEndOfSequence);
   EXPECT_TRUE(removed.ok()) << removed.message();

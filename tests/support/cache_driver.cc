@@ -123,9 +123,11 @@ Difference CacheDriver::RunRestore(const ScriptStep& step, Status& status, Statu
   const bool known = step.sequence >= 0 && step.sequence < setup_.options.max_sequences;
   Position best = known ? std::max(step.begin, 0) : 0;
   while (best > 0 && !reference_->CanGoBackTo(step.sequence, best)) --best;
-  const Position kept = cache_->PrepareRestore(SequenceId{step.sequence}, step.begin);
+  const Result<Position> restored = cache_->PrepareRestore(SequenceId{step.sequence}, step.begin);
+  if (restored.ok() != known) return "PrepareRestore of an unknown sequence, or its error";
+  const Position kept = restored.ok() ? *restored : 0;
   if (kept != best) {
-    return "PrepareRestore says " + std::to_string(kept) + ", expected " + std::to_string(best);
+    return "PrepareRestore returned " + std::to_string(kept) + ", expected " + std::to_string(best);
   }
   if (known) reference_->PrepareRestore(step.sequence, best);
   if (step.kind == ScriptStep::Kind::kRestore) {

@@ -38,16 +38,15 @@ std::int64_t RoundUpTo(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// The words of kvcache/kv.h.
-bool Visible(const Visibility& visible, std::size_t query, Position position) {
+// Applies the rule in kvcache/kv.h, word by word and independently of VisibleRange.
+bool Sees(const Visibility& visible, std::size_t query, Position position) {
   const Position own = visible.positions[query];
-  const bool bidirectional = !visible.bidirectional.empty() && visible.bidirectional[query] != 0;
-  return (bidirectional || position <= own) &&
-         (visible.window == 0 || position > own - visible.window) &&
+  const bool all = !visible.bidirectional.empty() && visible.bidirectional[query] != 0;
+  return (all || position <= own) && (visible.window == 0 || position > own - visible.window) &&
          (visible.chunk == 0 || position >= own - own % visible.chunk);
 }
 
-// The words of the contract.
+// Computes the retained tokens by the rule in kvcache/causal_cache.h; 0: everything.
 std::int32_t RetainedTokens(const CacheOptions& options, const CausalReferenceOptions& causal) {
   if (causal.window == 0) return 0;
   int retained = causal.retained_tokens == 0 ? causal.window : causal.retained_tokens;
@@ -354,7 +353,7 @@ Difference CausalReference::CheckClosedForm() const {
     std::vector<std::int32_t> cells;
     for (const HistoryRun& run : visible.histories[visible.history_of_query[i]]) {
       for (int j = 0; j < run.length; ++j) {
-        if (Visible(visible, i, run.position + j)) cells.push_back(run.cell + j);
+        if (Sees(visible, i, run.position + j)) cells.push_back(run.cell + j);
       }
     }
     std::sort(cells.begin(), cells.end());
@@ -377,7 +376,8 @@ Difference CausalReference::CheckViews(int layer) {
   const LayerKv storage = *cache_->Storage();
   const std::int64_t cell_bytes =
       BytesOf(storage.k_type, storage.shape.kv_heads * storage.shape.k_dim);
-  const std::int64_t first = (history->k.data - storage.k) / cell_bytes;
+  const std::int64_t first = history->first_cell;
+  if (first != (history->k.data - storage.k) / cell_bytes) return "Get's first cell";
   const std::int64_t padding = setup_.config.cell_padding;
 
   std::set<std::int32_t> seen;

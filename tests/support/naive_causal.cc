@@ -64,7 +64,7 @@ std::vector<NaiveCausal::Sequence> NaiveCausal::AfterEviction(
       in_batch = true;
     }
     std::erase_if(kept[s], [&](const auto& entry) {
-      return entry.first < std::int64_t{next} - options_.retained_tokens;
+      return entry.first <= std::int64_t{next} - options_.retained_tokens;
     });
   }
   return kept;

@@ -53,14 +53,14 @@ TEST_F(LayerCachesTest, GoesBackByAWindow) {
   const auto cache = Make({{.window = 8}, {}});
   for (Position p = 0; p < 40; p += kBatch) Start(*cache, p);
   // 16 tokens of 40 are kept before the last batch of 4: 20 to 39. The query at 28 sees 21 to 28.
-  EXPECT_EQ(cache->PrepareRestore(kSequence, 28), 28);
-  EXPECT_EQ(cache->PrepareRestore(kSequence, 26), 0);
+  EXPECT_EQ(*cache->PrepareRestore(kSequence, 28), 28);
+  EXPECT_EQ(*cache->PrepareRestore(kSequence, 26), 0);
 }
 
 TEST_F(LayerCachesTest, AWindowOfTheWholeContextKeepsAll) {
   const auto cache = Make({{.window = 64}});
   for (Position p = 0; p < 64; p += kBatch) Start(*cache, p);
-  EXPECT_EQ(cache->PrepareRestore(kSequence, 1), 1);
+  EXPECT_EQ(*cache->PrepareRestore(kSequence, 1), 1);
 }
 
 TEST_F(LayerCachesTest, TheWidestWindowIsNoOverflow) {

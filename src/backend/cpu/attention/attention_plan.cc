@@ -14,16 +14,6 @@ constexpr int kFewRows = 32;
 // the second-level cache.
 constexpr int kBlockRows = 256;
 
-PositionRange SeenBy(const Visibility& visibility, std::size_t token) {
-  const std::int64_t position = visibility.positions[token];
-  const bool all = !visibility.bidirectional.empty() && visibility.bidirectional[token] != 0;
-  std::int64_t begin = 0;
-  if (visibility.window > 0) begin = std::max(begin, position - visibility.window + 1);
-  if (visibility.chunk > 0) begin = std::max(begin, position - position % visibility.chunk);
-  const std::int64_t end = all ? kEndOfSequence : position + 1;
-  return {static_cast<Position>(begin), static_cast<Position>(end)};
-}
-
 }  // namespace
 
 // The histories that have tokens.
@@ -73,7 +63,7 @@ void AttentionPlan::AddTokens(const Visibility& visibility) {
   for (std::size_t i = 0; i < tokens_.size(); ++i) {
     const auto history = static_cast<std::size_t>(visibility.history_of_query[i]);
     SequencePlan& sequence = sequences_[static_cast<std::size_t>(sequence_of_[history])];
-    const PositionRange seen = SeenBy(visibility, i);
+    const PositionRange seen = VisibleRange(visibility, i);
     tokens_[static_cast<std::size_t>(sequence.first_token + sequence.tokens)] = {
         static_cast<std::int32_t>(i), visibility.positions[i], seen};
     ++sequence.tokens;

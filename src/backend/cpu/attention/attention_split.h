@@ -37,11 +37,6 @@ struct RowRange {
   bool empty() const { return end <= begin; }
 };
 
-// Positions [begin, end) of a sequence.
-struct PositionRange {
-  Position begin = 0;
-  Position end = 0;
-};
 // From the first of both to the last.
 constexpr PositionRange Union(PositionRange a, PositionRange b) {
   return {std::min(a.begin, b.begin), std::max(a.end, b.end)};
