@@ -13,7 +13,8 @@
 #include <string>
 
 #include "support/cache_driver.h"
-#include "support/causal_reference.h"
+#include "support/internal/inspected_causal.h"
+#include "support/internal/kinds_random.h"
 #include "support/script_random.h"
 
 namespace kvcache::testing {
@@ -126,7 +127,7 @@ TEST_P(KindsModelTest, SeldomScriptsAgreeWithTheReferenceModel) {
     DriverSetup setup;
     setup.options = seldom.options;
     setup.make_reference = [&](const ReferenceSetup& reference) {
-      return std::make_unique<CausalReference>(reference, seldom.causal);
+      return std::make_unique<InspectedCausal>(reference, seldom.causal);
     };
     CacheDriver driver(setup);
     const Script script = ParseScript(seldom.script);
