@@ -160,7 +160,7 @@ TEST_F(CausalCacheTest, MiddleRemovalMovesPositionsDownAndTurnsKeys) {
   auto history = cache_->Get();
   ASSERT_TRUE(history.ok());
   std::vector<float> turned = KeyContent(13, 0, kShape);
-  testing::HadamardTransform(std::span(turned).first(4), -2, kRope);
+  testing::RotateKey(std::span(turned).first(4), -2, kRope);
   for (int d = 0; d < 4; ++d) {
     EXPECT_EQ(KeyAt(*history, 3, 0, d), turned[d]);
     EXPECT_EQ(KeyAt(*history, 0, 0, d), KeyContent(10, 0, kShape)[d]);
@@ -181,7 +181,7 @@ TEST_F(CausalCacheTest, MiddleRemovalCopiesWhatOthersSee) {
   auto history = cache_->Get();
   ASSERT_TRUE(history.ok());
   std::vector<float> turned = KeyContent(11, 0, kShape);
-  testing::HadamardTransform(std::span(turned).first(4), -1, kRope);
+  testing::RotateKey(std::span(turned).first(4), -1, kRope);
   for (int d = 0; d < 4; ++d) {
     EXPECT_EQ(KeyAt(*history, 4, 0, d), turned[d]);
     EXPECT_EQ(KeyAt(*history, 1, 0, d), KeyContent(11, 0, kShape)[d]);
@@ -274,7 +274,7 @@ TEST_F(CausalCacheTest, FullCacheSaysTheNumbers) {
   const Status status = StartForward(*cache_, {{1, 0}, {1, 1}, {1, 2}});
   EXPECT_EQ(status.code(), StatusCode::kCacheFull);
   EXPECT_EQ(status.message(),
-            "the batch needs 3 cells, 2 of 6 are free (max_sequences 2 x capacity 3)");
+            "the batch needs 3 cells; 2 of 6 are free (max_sequences 2 x capacity 3)");
   EXPECT_EQ(Mask(), (Rows{"0...", "00..", "000.", "0000"}));
   EXPECT_EQ(Forward({{1, 0, 5}, {1, 1, 6}}), (Rows{"0.", "00"}));
 }

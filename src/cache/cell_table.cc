@@ -198,8 +198,8 @@ void CellTable::MoveDown(SequenceId id, const HistoryRun& run, Position offset,
   for (std::int32_t i = 0; i < run.length; ++i) {
     const Position position = run.position + i - offset;
     std::int32_t cell = run.cell + i;
-    if (ref_counts_[cell] >
-        1) {  // shared: a key holds its rotation, so this sequence needs its own
+    // A key contains its rotation, so the sequence needs its own copy of a shared cell.
+    if (ref_counts_[cell] > 1) {
       --ref_counts_[cell];
       const std::int32_t own = Claim(id, position);
       AddCopy(removal.copies, cell, own);

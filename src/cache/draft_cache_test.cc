@@ -154,7 +154,7 @@ TEST_F(DraftCacheTest, DraftsOfTheLastPassTakeNoRoom) {
   EXPECT_EQ(Forward({{{0, 3, 1}, {0, 3, 1}, {0, 3, 1}, {0, 3, 1}, {0, 3, 1}, {0, 3, 1}, {0, 3, 1}},
                      {},
                      {-1, -1, -1, -1, -1, -1, -1}}),
-            "the batch needs 7 cells, 6 of 9 are free (max_sequences 1 x capacity 9)");
+            "the batch needs 7 cells; 6 of 9 are free (max_sequences 1 x capacity 9)");
   EXPECT_EQ(Mask().size(), 6u) << "the pass goes on";
 }
 
@@ -346,7 +346,7 @@ TEST_F(DraftCacheTest, AWindowSlidesOverPaths) {
   EXPECT_EQ(visible.positions[5], 5);
   ASSERT_EQ(Keep({5}), "");
   EXPECT_TRUE(cache_->CanResume(SequenceId{0}, 6));
-  EXPECT_EQ(Next(0, 6).substr(0, 2), "4@");
+  EXPECT_EQ(Next(0, 6).substr(0, 2), "5@");
 }
 
 TEST_F(DraftCacheTest, RecurrentLayersTakeNone) {

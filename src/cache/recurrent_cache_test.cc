@@ -102,7 +102,7 @@ TEST_F(RecurrentCacheTest, AForkAtAnEarlierTokenNeedsARestore) {
   Decode(0, 0, 9);
   ASSERT_TRUE(cache_->CopyPrefix(kFirst, kSecond, 7).ok());
   EXPECT_EQ(Forward({{1, 7, 1}}),
-            "sequence 1 has no state for its 7 tokens: one must be restored first");
+            "sequence 1 has no recurrent state for its 7 tokens; PrepareRestore and Remove first");
   EXPECT_EQ(*cache_->PrepareRestore(kSecond, 7), 5) << "the checkpoint at position 4";
   ASSERT_TRUE(cache_->Remove(kSecond, 5, kEndOfSequence).ok());
   Decode(1, 5, 7);
@@ -167,8 +167,10 @@ TEST_F(RecurrentCacheTest, APassThatBrokeOffIsTakenBack) {
   Open({});
   Decode(0, 0, 3);
   ASSERT_TRUE(StartForward(*cache_, {{0, 3, 5}, {0, 4, 5}}).ok());  // and no update
-  EXPECT_EQ(Forward({{0, 5, 1}}),
-            "sequence 0 holds 5 tokens, its state has 3: a pass broke off and was not removed");
+  EXPECT_EQ(
+      Forward({{0, 5, 1}}),
+      "sequence 0 holds 5 tokens, its recurrent state 3; Remove the tokens of the pass that broke "
+      "off");
   EXPECT_EQ(*cache_->PrepareRestore(kFirst, 3), 3);
   ASSERT_TRUE(cache_->Remove(kFirst, 3, kEndOfSequence).ok());
   Decode(0, 3, 4);

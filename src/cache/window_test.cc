@@ -1,5 +1,5 @@
-// Windows, extra memory and chunks: the masks that one can check by hand, what is let go of, and
-// what is refused.
+// Windows, retained tokens and chunks: masks that can be checked by hand, evictions, and refused
+// options.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -86,27 +86,27 @@ TEST_F(WindowTest, ARingKeepsWindowAndBatch) {
   EXPECT_EQ(cache_->cells().cells(), 3 + 2);
   Decode(0, 7);
   // The ring came around: position 5 took cell 0, where 0 had been.
-  EXPECT_EQ(Cells(0), "3@3 4@4 5@0 6@1");
-  // 7 sees 5, 6, 7; 8 sees 6, 7, 8; 4 is kept and seen by neither, so the view leaves it out.
+  EXPECT_EQ(Cells(0), "4@4 5@0 6@1");
+  // 7 sees 5, 6, 7; 8 sees 6, 7, 8; 4 is evicted.
   EXPECT_EQ(Forward({{0, 7}, {0, 8}}), (Rows{"000.",  //
                                              ".000"}));
-  EXPECT_EQ(Cells(0), "4@4 5@0 6@1 7@2 8@3");
+  EXPECT_EQ(Cells(0), "5@0 6@1 7@2 8@3");
   Decode(9, 500);
-  EXPECT_EQ(cache_->cells().free_cells(), 1);
+  EXPECT_EQ(cache_->cells().free_cells(), 2);
 }
 
-TEST_F(WindowTest, MemoryIsKeptButNotSeen) {
+TEST_F(WindowTest, RetainedTokensAreKeptButNotSeen) {
   Open({.window = 2, .retained_tokens = 4}, 1, 100, 1);
   EXPECT_EQ(cache_->cells().cells(), 4 + 1);
   Decode(0, 6);
-  EXPECT_EQ(Cells(0), "1@1 2@2 3@3 4@4 5@0");
+  EXPECT_EQ(Cells(0), "2@2 3@3 4@4 5@0");
   PutContents(*cache_, {{0, 5}}, 0, kShape).ok();
   EXPECT_EQ(Mask(), (Rows{"0...0"}));  // 5 is in cell 0, 4 in cell 4
-  // 6 would need 5; 4 needs 3; 2 needs 1; 1 needs 0, which is gone.
+  // 6 needs 5; 4 needs 3; 3 needs 2; 2 needs 1, which was evicted.
   const struct {
     Position position;
     bool expected;
-  } kCases[] = {{6, true}, {7, false}, {4, true}, {2, true}, {1, false}, {0, false}, {-1, false}};
+  } kCases[] = {{6, true}, {7, false}, {4, true}, {3, true}, {2, false}, {0, false}, {-1, false}};
   for (const auto& c : kCases) {
     EXPECT_EQ(cache_->CanResume(SequenceId{0}, c.position), c.expected) << c.position;
   }
@@ -116,13 +116,13 @@ TEST_F(WindowTest, MemoryIsKeptButNotSeen) {
 }
 
 TEST_F(WindowTest, AnotherSequenceIsMeasuredFromItsEnd) {
-  // Two sequences: a memory of window + 1.
+  // With two sequences, window + 1 tokens are retained, the next one included.
   Open({.window = 2}, 2, 100, 4);
   EXPECT_EQ(cache_->cells().cells(), 2 * 3 + 4);
   ASSERT_TRUE(StartForward(*cache_, {{0, 0}, {0, 1}, {0, 2}, {0, 3}}).ok());
   EXPECT_EQ(Cells(0), "0@0 1@1 2@2 3@3");
-  ASSERT_TRUE(StartForward(*cache_, {{1, 0}}).ok());  // 0 ends at 4: 1, 2, 3 stay
-  EXPECT_EQ(Cells(0), "1@1 2@2 3@3");
+  ASSERT_TRUE(StartForward(*cache_, {{1, 0}}).ok());  // 0 ends at 4: 2 and 3 stay
+  EXPECT_EQ(Cells(0), "2@2 3@3");
   // The token that ended a text takes a cell; going back over it is possible.
   ASSERT_TRUE(cache_->Remove(SequenceId{0}, 3, kEndOfSequence).ok());
   EXPECT_TRUE(cache_->CanResume(SequenceId{0}, 3));
@@ -133,29 +133,29 @@ TEST_F(WindowTest, ASharedCellStaysForWhoStillSeesIt) {
   ASSERT_TRUE(StartForward(*cache_, {{0, 0}, {0, 1}, {0, 2}}).ok());
   ASSERT_TRUE(cache_->CopyPrefix(SequenceId{0}, SequenceId{1}, 3).ok());
   for (Position p = 3; p < 6; ++p) ASSERT_TRUE(StartForward(*cache_, {{0, p}}).ok());
-  EXPECT_EQ(Cells(1), "0@0 1@1 2@2");
-  EXPECT_EQ(cache_->cells().ref_count(0), 1);
-  EXPECT_EQ(Forward({{1, 3}}), (Rows{"0.....0"}));  // 2 in cell 2, and itself at its home
+  EXPECT_EQ(Cells(1), "1@1 2@2");
+  EXPECT_EQ(cache_->cells().ref_count(1), 1);
+  EXPECT_EQ(Forward({{1, 3}}), (Rows{"0.....0"}));  // 2 in cell 2, and itself at its preferred cell
 }
 
 TEST_F(WindowTest, EvictionMakesRoomBeforeTheClaim) {
   Open({.window = 2}, 1, 100, 3);
   ASSERT_TRUE(StartForward(*cache_, {{0, 0}, {0, 1}, {0, 2}}).ok());
   EXPECT_EQ(cache_->cells().free_cells(), 2);
-  ASSERT_TRUE(StartForward(*cache_, {{0, 3}, {0, 4}, {0, 5}}).ok());  // 0 goes first
-  EXPECT_EQ(cache_->cells().free_cells(), 0);
+  ASSERT_TRUE(StartForward(*cache_, {{0, 3}, {0, 4}, {0, 5}}).ok());  // evicts 0 and 1
+  EXPECT_EQ(cache_->cells().free_cells(), 1);
   // A batch that goes back keeps more than there is room for; it is refused and nothing goes.
   ASSERT_TRUE(cache_->Remove(SequenceId{0}, 5, kEndOfSequence).ok());
   const std::string before = Cells(0);
-  const Status status = StartForward(*cache_, {{0, 0}, {0, 7}});
+  const Status status = StartForward(*cache_, {{0, 0}, {0, 1}, {0, 7}});
   EXPECT_EQ(status.code(), StatusCode::kCacheFull);
   EXPECT_EQ(status.message(),
-            "the batch needs 2 cells, 1 of 5 are free (max_sequences 1 x retained_tokens 2 + "
+            "the batch needs 3 cells; 2 of 5 are free (max_sequences 1 x retained_tokens 2 + "
             "max_batch 3)");
   EXPECT_EQ(Cells(0), before);
 }
 
-TEST_F(WindowTest, MemoryAtCapacityKeepsEverythingBehindTheSameMask) {
+TEST_F(WindowTest, RetainingTheCapacityKeepsEverythingBehindTheSameMask) {
   Open({.window = 2, .retained_tokens = 8}, 1, 8, 4);
   EXPECT_EQ(cache_->cells().cells(), 8);
   Decode(0, 5);
@@ -220,9 +220,9 @@ TEST_F(WindowTest, PaddingRoundsTheRingUp) {
   EXPECT_EQ(Forward({{0, 0}}), (Rows{"0...", "...."}));
 }
 
-// A removed middle moves what is kept down; what had been let go of does not come back.
+// Removing a middle range moves the kept tokens down. Evicted tokens do not come back.
 TEST_F(WindowTest, MiddleRemovalAndTheWindow) {
-  Open({.window = 3, .retained_tokens = 5}, 1, 100, 1);
+  Open({.window = 3, .retained_tokens = 6}, 1, 100, 1);
   Decode(0, 10);
   EXPECT_EQ(Cells(0).substr(0, 3), "4@4");
   ASSERT_TRUE(cache_->Remove(SequenceId{0}, 1, 3).ok());  // was gone already: all moves down

@@ -73,7 +73,7 @@ TEST_F(WrapperCacheTest, APassBeginsInAllOrInNone) {
   const Status status = StartForward(*cache_, {{0, 6, 1}});
   EXPECT_EQ(status.code(), StatusCode::kCacheFull);
   EXPECT_EQ(status.message(),
-            "the batch needs 1 cells, 0 of 6 are free (max_sequences 1 x capacity 6)");
+            "the batch needs 1 cells; 0 of 6 are free (max_sequences 1 x capacity 6)");
   EXPECT_EQ(MaskOf(0), sliding);
   EXPECT_EQ(MaskOf(1), full);
   ASSERT_TRUE(cache_->Remove(kFirst, 5, kEndOfSequence).ok());
@@ -84,12 +84,12 @@ TEST_F(WrapperCacheTest, APassBeginsInAllOrInNone) {
 TEST_F(WrapperCacheTest, ResumingIsPossibleWhereAllCan) {
   OpenSliding();
   for (Position p = 0; p < 5; ++p) ASSERT_TRUE(Forward({{0, p, 1}}).ok());
-  // The window keeps 2, 3 and 4: going on at 4 needs 3 and itself; at 2, token 1.
+  // The window keeps 3 and 4: position 4 needs 3 and itself, position 3 needs 2.
   EXPECT_TRUE(cache_->CanResume(kFirst, 5));
-  EXPECT_TRUE(cache_->CanResume(kFirst, 3));
-  EXPECT_FALSE(cache_->CanResume(kFirst, 2));
-  EXPECT_EQ(*cache_->PrepareRestore(kFirst, 3), 3);
-  EXPECT_EQ(*cache_->PrepareRestore(kFirst, 2), 0);
+  EXPECT_TRUE(cache_->CanResume(kFirst, 4));
+  EXPECT_FALSE(cache_->CanResume(kFirst, 3));
+  EXPECT_EQ(*cache_->PrepareRestore(kFirst, 4), 4);
+  EXPECT_EQ(*cache_->PrepareRestore(kFirst, 3), 0);
 }
 
 TEST_F(WrapperCacheTest, RestoresAreLevelled) {

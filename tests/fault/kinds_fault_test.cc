@@ -8,7 +8,8 @@
 #include <utility>
 
 #include "support/cache_driver.h"
-#include "support/causal_reference.h"
+#include "support/internal/inspected_causal.h"
+#include "support/internal/kinds_random.h"
 #include "support/script_random.h"
 
 namespace kvcache::testing {
@@ -72,7 +73,7 @@ DriverSetup FullCache(const CacheOptions& options) {
           .config = {},
           .kind = "causal",
           .make_reference = [](const ReferenceSetup& s) {
-            return std::make_unique<CausalReference>(s, CausalReferenceOptions{});
+            return std::make_unique<InspectedCausal>(s, CausalReferenceOptions{});
           }};
 }
 

@@ -21,6 +21,9 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 FLAGS = ["-std=c++20", "-O1", "-Iinclude", "-Isrc", "-Itests"]
 
+# The sources to compile again for a mutation of a header.
+HEADER_USERS = {"include/kvcache/kv.h": ["src/cache/history_mask.cc"]}
+
 # name, file, text, replacement; a fifth entry names the kind of cache whose scripts must find it
 # (Full where there is none).
 MUTATIONS = [
@@ -30,11 +33,11 @@ MUTATIONS = [
     ("truncation frees one too few", "src/cache/cell_table.cc",
      "Clip(runs[i], length, kEndOfSequence)", "Clip(runs[i], length + 1, kEndOfSequence)"),
     ("copy-on-write missed", "src/cache/cell_table.cc",
-     "if (users_[cell] > 1) {", "if (users_[cell] > 2) {"),
+     "if (ref_counts_[cell] > 1) {", "if (ref_counts_[cell] > 2) {"),
     ("copy-on-write in the wrong direction", "src/cache/cell_table.cc",
      "AddCopy(removal.copies, cell, own)", "AddCopy(removal.copies, own, cell)"),
     ("copy-on-write keeps the old user", "src/cache/cell_table.cc",
-     "      --users_[cell];\n", ""),
+     "      --ref_counts_[cell];\n", ""),
     ("copies not counted as needed", "src/cache/cell_table.cc",
      "if (needed <= cells_without_drafts()) return",
      "if (needed <= cells_without_drafts() + 1) return"),
@@ -42,7 +45,7 @@ MUTATIONS = [
      "for (std::int32_t i = cell; i < cell + length; ++i) {",
      "for (std::int32_t i = cell; i + 1 < cell + length; ++i) {"),
     ("shared prefix without its users", "src/cache/cell_table.cc",
-     "++users_[shared.cell + i];", "users_[shared.cell + i] = 1;"),
+     "++ref_counts_[shared.cell + i];", "ref_counts_[shared.cell + i] = 1;"),
     ("copy keeps what the target held", "src/cache/cell_table.cc",
      "  Truncate(dst, 0);\n", "  histories_[Index(dst)].Clear();\n"),
     ("shared prefix one too long", "src/cache/cell_table.cc",
@@ -64,10 +67,10 @@ MUTATIONS = [
     ("padding: one multiple too many", "src/cache/history_mask.cc",
      "(last / padding + 1) * padding", "(last / padding + 2) * padding"),
     ("padding: rows not rounded up", "src/cache/causal_cache.cc",
-     "RoundUp(pass_.size(), config_->batch_padding)", "std::int64_t{pass_.size()}"),
-    ("mask hides the query's own token", "src/cache/history_mask.cc",
+     "RoundUp(pass_.size(), storage_.config().batch_padding)", "std::int64_t{pass_.size()}"),
+    ("mask hides the query's own token", "include/kvcache/kv.h",
      "kEndOfSequence : position + 1", "kEndOfSequence : position"),
-    ("mask shows the next token", "src/cache/history_mask.cc",
+    ("mask shows the next token", "include/kvcache/kv.h",
      "kEndOfSequence : position + 1", "kEndOfSequence : position + 2"),
     ("mask of the pass before", "src/cache/causal_cache.cc",
      "  prepared_ = Prepared::kNothing;\n  masked_cells_ = {};\n",
@@ -80,12 +83,12 @@ MUTATIONS = [
      "if (i > 0 && tokens[i - 1].sequence == sequence && tokens[i - 1].position == position) {",
      "if (false) {"),
     ("full cache noticed late", "src/cache/causal_cache.cc",
-     "if (room >= size) return", "if (room + 1 >= size) return"),
+     "if (available >= size) return", "if (available + 1 >= size) return"),
     ("full cache noticed early", "src/cache/causal_cache.cc",
-     "if (room >= size) return", "if (room > size) return", "Window"),
+     "if (available >= size) return", "if (available > size) return", "Window"),
     ("reserve pass writes", "src/cache/causal_cache.cc",
      "if (pass_.reserving()) return Status::Ok();",
-     "if (pass_.reserving()) return backend_->StoreKv(storage, k, v,\n"
+     "if (pass_.reserving()) return storage_.backend().StoreKv(storage, k, v,\n"
      "    std::vector<CellRun>{{0, pass_.size()}});"),
     ("resume one too far", "src/cache/causal_cache.cc",
      "position > history.length()) return false;",
@@ -95,8 +98,8 @@ MUTATIONS = [
     ("keys turned the wrong way", "src/cache/causal_cache.cc",
      "removal.shifted, begin - end)", "removal.shifted, end - begin)"),
     ("keys of one layer not turned", "src/cache/causal_cache.cc",
-     "++layer) {\n    const LayerKv* storage = layers_.Find(layer);\n    if (storage == nullptr",
-     "layer += 2) {\n    const LayerKv* storage = layers_.Find(layer);\n    if (storage == nullptr"),
+     "++layer) {\n    const LayerKv* storage = storage_.layers().Find(layer);\n    if (storage == nullptr",
+     "layer += 2) {\n    const LayerKv* storage = storage_.layers().Find(layer);\n    if (storage == nullptr"),
     ("a removal without shift function", "src/cache/causal_cache.cc",
      "if (!causal_.shift_keys) {", "if (!causal_.shift_keys && begin > 0) {"),
     ("tail removal moves nothing", "src/cache/causal_cache.cc",
@@ -110,45 +113,45 @@ MUTATIONS = [
     ("transposed values from the wrong cell", "src/cache/layer_views.cc",
      "view.data += cells.cell * view.stride_bytes[0];", "view.data += cells.cell;"),
     # windows and chunks
-    ("window: one token too wide", "src/cache/history_mask.cc",
+    ("window: one token too wide", "include/kvcache/kv.h",
      "position - visibility.window + 1", "position - visibility.window", "Window"),
-    ("window: one token too narrow", "src/cache/history_mask.cc",
+    ("window: one token too narrow", "include/kvcache/kv.h",
      "position - visibility.window + 1", "position - visibility.window + 2", "Window"),
     ("window: not said in closed form", "src/cache/forward_pass.cc",
-     "  visibility_.window = reach_.window;\n", "", "Window"),
+     "  visibility_.window = span_.window;\n", "", "Window"),
     ("chunk: not said in closed form", "src/cache/forward_pass.cc",
-     "  visibility_.chunk = reach_.chunk;\n", "", "Chunk"),
-    ("chunk: begins one too late", "src/cache/history_mask.cc",
+     "  visibility_.chunk = span_.chunk;\n", "", "Chunk"),
+    ("chunk: begins one too late", "include/kvcache/kv.h",
      "position - position % visibility.chunk);", "position - position % visibility.chunk + 1);",
      "Chunk"),
     ("eviction one too many", "src/cache/window_eviction.cc",
-     "PlanOne(cells, id, std::int64_t{position} - memory_);",
-     "PlanOne(cells, id, std::int64_t{position} - memory_ + 1);", "Window"),
+     "PlanOne(cells, id, std::int64_t{position} - retained_tokens_ + 1);",
+     "PlanOne(cells, id, std::int64_t{position} - retained_tokens_ + 2);", "Window"),
     ("eviction one too few", "src/cache/window_eviction.cc",
-     "PlanOne(cells, id, std::int64_t{position} - memory_);",
-     "PlanOne(cells, id, std::int64_t{position} - memory_ - 1);", "Window"),
+     "PlanOne(cells, id, std::int64_t{position} - retained_tokens_ + 1);",
+     "PlanOne(cells, id, std::int64_t{position} - retained_tokens_);", "Window"),
     ("eviction from the highest position of the batch", "src/cache/window_eviction.cc",
      "if (i > 0 && tokens[i - 1].sequence == id) continue;",
      "if (i + 1 < tokens.size() && tokens[i + 1].sequence == id) continue;", "Window"),
     ("other sequences never evicted", "src/cache/window_eviction.cc",
-     "  for (const SequenceId id : in_batch_) Grew(id);\n", "", "Window"),
+     "  for (const SequenceId id : in_batch_) MarkGrown(id);\n", "", "Window"),
     ("other sequences keep one too few", "src/cache/window_eviction.cc",
-     "std::int64_t{cells.history(id).length()} - memory_",
-     "std::int64_t{cells.history(id).length()} - memory_ + 1", "Window"),
+     "std::int64_t{cells.history(id).length()} - retained_tokens_ + 1",
+     "std::int64_t{cells.history(id).length()} - retained_tokens_ + 2", "Window"),
     ("a copy is never evicted", "src/cache/causal_cache.cc",
-     "    eviction_.Grew(dst);\n", "", "Window"),
+     "    eviction_.MarkGrown(dst);\n", "", "Window"),
     ("the memory ignored", "src/cache/window_eviction.cc",
-     "causal.memory > 0 ? causal.memory : causal.window", "causal.window", "WindowWithMemory"),
+     "causal.retained_tokens > 0 ? causal.retained_tokens : causal.window", "causal.window", "WindowWithRetained"),
     ("no cell for the stop token", "src/cache/window_eviction.cc",
      "causal.window + 1LL", "causal.window + 0LL", "Window"),
     ("memory at capacity evicts", "src/cache/window_eviction.cc",
-     "memory >= options.capacity ? 0", "memory > options.capacity ? 0", "WindowWithMemory"),
+     "retained >= options.capacity ? 0", "retained > options.capacity ? 0", "WindowWithRetained"),
     ("no room for the batch beside the window", "src/cache/causal_cache.cc",
-     "sequences * memory + options.max_batch;", "sequences * memory + options.max_batch - 1;",
+     "sequences * retained_tokens + options.max_batch;", "sequences * retained_tokens + options.max_batch - 1;",
      "Window"),
     ("evicted cells counted once too often", "src/cache/cell_table.cc",
-     "unused += (users_[part.cell + i] += by) == 0;",
-     "unused += (users_[part.cell + i] += by) <= 1;", "Window"),
+     "unused += (ref_counts_[part.cell + i] += by) == 0;",
+     "unused += (ref_counts_[part.cell + i] += by) <= 1;", "Window"),
     ("an eviction that is refused still counts", "src/cache/cell_table.cc",
      "  AddReferences(evictions, 1);\n", "", "Window"),
     ("an evicted run is not cut", "src/cache/run_list.cc",
@@ -175,10 +178,10 @@ MUTATIONS = [
     ("compaction to the wrong hole", "src/cache/cell_compaction.cc",
      "piece.cell = next->to + (cell - next->from);", "piece.cell = next->to;"),
     ("compaction leaves users behind", "src/cache/cell_compaction.cc",
-     "std::exchange(users_[from + i], 0)", "users_[from + i]"),
+     "std::exchange(ref_counts_[from + i], 0)", "ref_counts_[from + i]"),
     ("compaction forgets the bytes", "src/cache/causal_cache.cc",
-     "for (int layer = 0; layer < layers_.size() && !plan.moves.empty(); ++layer) {",
-     "for (int layer = 0; layer + 1 < layers_.size() && !plan.moves.empty(); ++layer) {"),
+     "for (int layer = 0; layer < storage_.layers().size() && !plan.moves.empty(); ++layer) {",
+     "for (int layer = 0; layer + 1 < storage_.layers().size() && !plan.moves.empty(); ++layer) {"),
     ("compaction before the bytes are there", "src/cache/causal_cache.cc",
      "  KVCACHE_ASSIGN_OR_RETURN(Compaction plan, cells_.PlanCompaction());\n",
      "  KVCACHE_ASSIGN_OR_RETURN(Compaction plan, cells_.PlanCompaction());\n"
@@ -187,7 +190,7 @@ MUTATIONS = [
      "  EndPass();\n  KVCACHE_ASSIGN_OR_RETURN(Compaction", "  KVCACHE_ASSIGN_OR_RETURN(Compaction"),
     # encoder
     ("output of a fork overwritten", "src/cache/encoder_cache.cc",
-     "entries_.owners(output.entry) > 1", "entries_.owners(output.entry) > 2", "Encoder"),
+     "entries_.ref_count(output.entry) > 1", "entries_.ref_count(output.entry) > 2", "Encoder"),
     ("output leaks", "src/cache/encoder_cache.cc",
      "if (output.entry != kNone) entries_.Release(output.entry);", "", "Encoder"),
     ("reserve pass marks an output", "src/cache/encoder_cache.cc",
@@ -315,7 +318,7 @@ def run(command, **options):
 
 def sources(folder):
     """What the model test links: the cache, its helpers, and what they stand on."""
-    found = sorted(folder.glob("src/cache/*.cc")) + sorted(folder.glob("tests/support/*.cc"))
+    found = sorted(folder.glob("src/cache/*.cc")) + sorted(folder.glob("tests/support/**/*.cc"))
     found += sorted(folder.glob("src/base/*.cc"))
     found = [p for p in found if not re.search(r"_(test|bench)\.cc$", p.name)]
     return found + [folder / "tests/model/kinds_model_test.cc"]
@@ -376,7 +379,10 @@ def main():
             if original.count(text) != 1:
                 sys.exit(f"{name}: {original.count(text)} times in {file}: {text!r}")
             path.write_text(original.replace(text, replacement), encoding="utf-8")
-            mutated = {**objects, path: compile_one(folder, path, "mutated")}
+            mutated = dict(objects)
+            for number_of_user, user in enumerate(HEADER_USERS.get(file, [file])):
+                mutated[folder / user] = compile_one(folder, folder / user,
+                                                     f"mutated{number_of_user}")
             output = test(folder, mutated.values(), arguments.steps, *(kind or ["Full"]))
             path.write_text(original, encoding="utf-8")
             survived += output is None

@@ -7,8 +7,6 @@
 #include <sstream>
 #include <utility>
 
-#include "cache/causal_cache_impl.h"
-
 namespace kvcache::testing {
 namespace {
 
@@ -25,7 +23,7 @@ RopeParams RopeOf(int layer) {
   return rope;
 }
 
-// Turned as the cache's shift function turns it, head by head.
+// Rotates a key as the cache's shift function does, head by head.
 void RotateContent(int layer, DType type, Position offset, NaiveContent& content) {
   const int dim = TestShape(layer).k_dim;
   for (int head = 0; head < TestShape(layer).kv_heads; ++head) {
@@ -101,7 +99,7 @@ CausalOptions CausalReference::Options(ReferenceBackend& backend) const {
 }
 
 std::unique_ptr<Cache> CausalReference::MakeCache(ReferenceBackend& backend) {
-  auto cache = std::make_unique<CausalCache>(Options(backend));
+  auto cache = MakeCausalCache(Options(backend));
   cache_ = cache.get();
   return cache;
 }
@@ -194,52 +192,12 @@ unsigned CausalReference::coverage() const {
 }
 
 Difference CausalReference::Check() {
-  for (const auto check : {&CausalReference::CheckInvariants, &CausalReference::CheckRetained}) {
-    if (Difference difference = (this->*check)()) return difference;
-  }
-  if (Difference difference = CheckSequences()) return difference;
+  if (Difference difference = CheckInternals()) return difference;
+  if (Difference difference = CheckAllocatedBytes()) return difference;
   return CheckPass();
 }
 
-Difference CausalReference::CheckInvariants() const {
-  const CellTable& table = cache_->cells();
-  std::vector<std::int32_t> ref_count(table.cells(), 0);
-  for (int s = 0; s < table.sequences(); ++s) {
-    const auto runs = table.history(SequenceId{s}).runs();
-    for (std::size_t i = 0; i < runs.size(); ++i) {
-      if (runs[i].length <= 0 || runs[i].cell < 0 ||
-          runs[i].cell + runs[i].length > table.cells()) {
-        return "a run is empty or outside of the cells in sequence " + std::to_string(s);
-      }
-      if (i > 0 && runs[i].position < RunList::End(runs[i - 1])) return "runs overlap";
-      if (i > 0 && Continues(runs[i - 1], runs[i])) return "runs are not merged";
-      for (int j = 0; j < runs[i].length; ++j) ++ref_count[runs[i].cell + j];
-    }
-  }
-  if (table.drafts().size() != naive_.drafts().size()) {
-    return std::to_string(table.drafts().size()) + " drafts, expected " +
-           std::to_string(naive_.drafts().size());
-  }
-  for (const std::int32_t cell : table.drafts()) ++ref_count[cell];
-  std::int64_t used = 0;
-  for (std::int32_t cell = 0; cell < table.cells(); ++cell) {
-    if (table.ref_count(cell) != ref_count[cell] || table.IsFree(cell) != (ref_count[cell] == 0)) {
-      return "cell " + std::to_string(cell) + " has " + std::to_string(table.ref_count(cell)) +
-             " ref_count, " + std::to_string(ref_count[cell]) + " runs, and is " +
-             (table.IsFree(cell) ? "free" : "not free");
-    }
-    used += ref_count[cell] > 0;
-  }
-  if (table.cells() != cells_) return "the number of cells";
-  if (used != naive_.used_cells() || used + table.free_cells() != table.cells()) {
-    return std::to_string(used) + " cells used, " + std::to_string(table.free_cells()) +
-           " free, expected " + std::to_string(naive_.used_cells()) + " used of " +
-           std::to_string(table.cells());
-  }
-  return {};
-}
-
-Difference CausalReference::CheckRetained() const {
+Difference CausalReference::CheckAllocatedBytes() const {
   std::int64_t expected = 0;
   const std::int64_t cells = RoundUpTo(cells_, std::lcm(kCellTile, setup_.config.cell_padding));
   for (int layer = 0; layer < kTestLayers; ++layer) {
@@ -254,40 +212,6 @@ Difference CausalReference::CheckRetained() const {
          std::to_string(expected);
 }
 
-Difference CausalReference::CheckSequences() {
-  std::map<std::int32_t, const NaiveToken*> token_of;  // the same cells hold the same tokens
-  std::set<const NaiveToken*> tokens;
-  for (int s = 0; s < naive_.sequences(); ++s) {
-    std::size_t positions = 0;
-    for (const HistoryRun& run : cache_->cells().history(SequenceId{s}).runs()) {
-      positions += run.length;
-    }
-    if (positions != naive_.sequence(s).size()) {
-      return "sequence " + std::to_string(s) + " holds " + std::to_string(positions) +
-             " positions, expected " + std::to_string(naive_.sequence(s).size());
-    }
-    for (const auto& [position, token] : naive_.sequence(s)) {
-      const std::int32_t cell = cache_->cells().history(SequenceId{s}).CellOf(position);
-      if (cell == RunList::kNoCell) return At(s, position) + " is missing";
-      const bool first_time = tokens.insert(token.get()).second;
-      if (token_of.emplace(cell, token.get()).second != first_time ||
-          token_of[cell] != token.get()) {
-        return At(s, position) + " shares, or should share, cell " + std::to_string(cell);
-      }
-      for (int layer = 0; layer < kTestLayers; ++layer) {
-        cache_->SetLayer(layer);
-        auto storage = cache_->Storage();
-        if (storage.ok() != written_[layer]) return "Storage of layer " + std::to_string(layer);
-        if (!storage.ok()) continue;
-        if (Difference difference = CheckBytes(*storage, layer, cell, *token)) {
-          return At(s, position) + ": " + *difference;
-        }
-      }
-    }
-  }
-  return {};
-}
-
 Difference CausalReference::CheckBytes(const LayerKv& storage, int layer, std::int32_t cell,
                                        const NaiveToken& token) const {
   if (!token.layers[layer].has_value()) return {};
@@ -298,37 +222,65 @@ Difference CausalReference::CheckBytes(const LayerKv& storage, int layer, std::i
   return {};
 }
 
-// Of the pass's drafts, which were claimed in the order of sequence and position.
-std::vector<std::int32_t> CausalReference::DraftCells() const {
-  const std::vector<NaiveCausal::Query>& queries = naive_.queries();
-  std::vector<std::size_t> order(naive_.drafts().size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return std::pair(queries[a].sequence, queries[a].position) <
-           std::pair(queries[b].sequence, queries[b].position);
-  });
-  std::vector<std::int32_t> cells(order.size());
-  for (std::size_t i = 0; i < order.size(); ++i) cells[order[i]] = cache_->cells().drafts()[i];
-  return cells;
+// Finds the cells of the tokens that query `i` must see, in its history. Equal tokens must have
+// equal cells in all histories, and different tokens different cells.
+Difference CausalReference::CheckHistory(std::size_t i) {
+  const Visibility& visible = cache_->Visible();
+  const NaiveCausal::Query& query = naive_.queries()[i];
+  std::map<Position, std::int32_t> cell_of;
+  for (const HistoryRun& run : visible.histories[visible.history_of_query[i]]) {
+    for (int j = 0; j < run.length; ++j) {
+      const bool first_time = cell_of.emplace(run.position + j, run.cell + j).second;
+      if (!first_time) return "runs overlap";
+    }
+  }
+  const std::map<Position, const NaiveToken*> tokens = naive_.TokensOf(query);
+  if (query.path.empty() && cell_of.size() != tokens.size()) {
+    return "the history of query " + std::to_string(i) + " has " + std::to_string(cell_of.size()) +
+           " positions, expected " + std::to_string(tokens.size());
+  }
+  for (const auto& [position, token] : tokens) {
+    const auto found = cell_of.find(position);
+    if (found == cell_of.end()) return At(query.sequence, position) + " is missing";
+    const std::int32_t cell = found->second;
+    if (token_of_.emplace(cell, token).first->second != token ||
+        cell_of_.emplace(token, cell).first->second != cell) {
+      return At(query.sequence, position) + " shares, or should share, cell " +
+             std::to_string(cell);
+    }
+    if (naive_.Sees(query, position)) expected_[i].push_back(cell);
+  }
+  std::sort(expected_[i].begin(), expected_[i].end());
+  return {};
 }
 
-// The cells that a query must see, ascending.
-std::vector<std::int32_t> CausalReference::ExpectedCells(const NaiveCausal::Query& query) const {
-  std::vector<std::int32_t> cells;
-  if (naive_.reserving()) {
-    cells.resize(cells_);
-    std::iota(cells.begin(), cells.end(), 0);
-    return cells;
+Difference CausalReference::CheckHistories() {
+  token_of_.clear();
+  cell_of_.clear();
+  expected_.assign(naive_.queries().size(), {});
+  for (std::size_t i = 0; i < expected_.size(); ++i) {
+    if (naive_.reserving()) {  // every query sees every cell
+      expected_[i].resize(cells_);
+      std::iota(expected_[i].begin(), expected_[i].end(), 0);
+    } else if (Difference difference = CheckHistory(i)) {
+      return difference;
+    }
   }
-  const RunList& history = cache_->cells().history(SequenceId{query.sequence});
-  for (const auto& [position, token] : naive_.sequence(query.sequence)) {
-    if (naive_.Sees(query, position)) cells.push_back(history.CellOf(position));
+  for (const auto& [cell, token] : token_of_) {
+    if (Difference difference = CheckLayers(cell, *token)) return difference;
   }
-  for (const int draft : query.path) {
-    if (naive_.Sees(query, naive_.queries()[draft].position)) cells.push_back(DraftCells()[draft]);
+  return {};
+}
+
+Difference CausalReference::CheckLayers(std::int32_t cell, const NaiveToken& token) const {
+  for (int layer = 0; layer < kTestLayers; ++layer) {
+    cache_->SetLayer(layer);
+    const auto storage = cache_->Storage();
+    if (storage.ok() != written_[layer]) return "Storage of layer " + std::to_string(layer);
+    if (!storage.ok()) continue;
+    if (Difference difference = CheckBytes(*storage, layer, cell, token)) return difference;
   }
-  std::sort(cells.begin(), cells.end());
-  return cells;
+  return {};
 }
 
 Difference CausalReference::CheckPass() {
@@ -336,6 +288,9 @@ Difference CausalReference::CheckPass() {
   if (cache_->Visible().positions.size() != queries) {
     return "Visible has " + std::to_string(cache_->Visible().positions.size()) +
            " queries, expected " + std::to_string(queries);
+  }
+  if (naive_.in_pass()) {
+    if (Difference difference = CheckHistories()) return difference;
   }
   if (Difference difference = CheckClosedForm()) return difference;
   for (int layer = 0; layer < kTestLayers; ++layer) {
@@ -357,7 +312,7 @@ Difference CausalReference::CheckClosedForm() const {
       }
     }
     std::sort(cells.begin(), cells.end());
-    if (cells != ExpectedCells(naive_.queries()[i])) {
+    if (cells != expected_[i]) {
       return "query " + std::to_string(i) + " does not see what it should";
     }
   }
@@ -383,9 +338,9 @@ Difference CausalReference::CheckViews(int layer) {
   std::set<std::int32_t> seen;
   std::vector<std::string> rows;
   const std::int64_t columns = history->mask.dims[0];
-  for (const NaiveCausal::Query& query : naive_.queries()) {
+  for (const std::vector<std::int32_t>& cells : expected_) {
     std::string row(columns, '.');
-    for (const std::int32_t cell : ExpectedCells(query)) {
+    for (const std::int32_t cell : cells) {
       seen.insert(cell);
       if (cell < first || cell >= first + columns) return "the history leaves cells out";
       row[cell - first] = '0';
@@ -412,7 +367,7 @@ Difference CausalReference::CheckViews(int layer) {
         value.push_back(ValueAt(*history, storage.v_transposed, cell - first, head, d));
       }
     }
-    // The storage itself was compared with the naive cache before.
+    // CheckHistories has compared the storage with the naive cache.
     if (key != ReadKey(storage, cell) || value != ReadValue(storage, cell)) {
       return "a view shows another cell than " + std::to_string(cell);
     }

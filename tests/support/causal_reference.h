@@ -1,23 +1,21 @@
-// The causal cache and its reference model: full, windowed, with extra memory, chunked.
+// The reference model of the causal cache: full, windowed, with retained tokens, or chunked.
 //
-// Compared: each sequence's positions, and its bytes in each layer; which tokens share a cell;
-// what each query sees, in closed form and through views with a mask; the cell table's
-// invariants; the bytes allocated.
+// Compares, through the public interface alone: the positions and bytes of each sequence of the
+// batch; which tokens share a cell; the visibility of each query, in closed form and through dense
+// views with a mask; the bytes allocated.
 //
 // Thread safety: none.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "kvcache/causal_cache.h"
 #include "support/cache_reference.h"
 #include "support/naive_causal.h"
-
-namespace kvcache {
-class CausalCache;
-}
 
 namespace kvcache::testing {
 
@@ -53,34 +51,41 @@ class CausalReference : public CacheReference {
   std::vector<int> drafts() const override { return naive_.drafts(); }
   unsigned coverage() const override;
 
-  // For references of kinds that contain a causal cache: its options, and to look at `cache`
-  // instead.
+  // The options of the cache, for reference models of kinds that contain a causal cache.
   CausalOptions Options(ReferenceBackend& backend) const;
-  void LookAt(CausalCache& cache) { cache_ = &cache; }
 
+ protected:
+  // Selects the cache to compare with; MakeCache has selected the one that it made.
+  void SetCache(Cache& cache) { cache_ = &cache; }
+  // Further comparisons of a derived class, which knows the cache's inside.
+  virtual Difference CheckInternals() { return {}; }
+  // Compares the bytes of a cell in all layers with the token that it should hold.
+  Difference CheckLayers(std::int32_t cell, const NaiveToken& token) const;
   const NaiveCausal& naive() const { return naive_; }
-  std::int64_t cells() const { return cells_; }  // that tokens can have
+  std::int64_t cells() const { return cells_; }  // cells that tokens can have
 
  private:
   Status PutLayer(Cache& cache, const std::vector<TestToken>& tokens, int layer);
-  Difference CheckInvariants() const;
-  Difference CheckSequences();
   Difference CheckBytes(const LayerKv& storage, int layer, std::int32_t cell,
                         const NaiveToken& token) const;
-  Difference CheckRetained() const;
+  Difference CheckAllocatedBytes() const;
+  Difference CheckHistory(std::size_t query);
+  Difference CheckHistories();
   Difference CheckPass();
   Difference CheckClosedForm() const;
   Difference CheckViews(int layer);
-  std::vector<std::int32_t> DraftCells() const;
-  std::vector<std::int32_t> ExpectedCells(const NaiveCausal::Query& query) const;
 
   ReferenceSetup setup_;
   CausalReferenceOptions causal_;
-  std::int32_t retained_tokens_ = 0;  // as the contract computes it; 0: everything
+  std::int32_t retained_tokens_ = 0;  // by the rule in kvcache/causal_cache.h; 0: everything
   std::int64_t cells_ = 0;
   NaiveCausal naive_;
-  CausalCache* cache_ = nullptr;
+  Cache* cache_ = nullptr;
   bool written_[kTestLayers] = {};  // has the layer memory?
+  // Of the pass in progress, as CheckHistories found them.
+  std::map<std::int32_t, const NaiveToken*> token_of_;
+  std::map<const NaiveToken*, std::int32_t> cell_of_;
+  std::vector<std::vector<std::int32_t>> expected_;  // [batch]: visible cells, ascending
 };
 
 }  // namespace kvcache::testing

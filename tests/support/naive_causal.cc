@@ -123,6 +123,13 @@ bool NaiveCausal::Sees(const Query& query, Position position) const {
   return options_.chunk == 0 || position / options_.chunk >= query.position / options_.chunk;
 }
 
+std::map<Position, const NaiveToken*> NaiveCausal::TokensOf(const Query& query) const {
+  std::map<Position, const NaiveToken*> tokens;
+  for (const auto& [position, token] : sequences_[query.sequence]) tokens[position] = token.get();
+  for (const int draft : query.path) tokens[queries_[draft].position] = batch_[draft].get();
+  return tokens;
+}
+
 void NaiveCausal::Put(int layer, const std::vector<std::optional<NaiveContent>>& contents) {
   for (std::size_t i = 0; i < batch_.size(); ++i) batch_[i]->layers[layer] = contents[i];
 }

@@ -74,6 +74,9 @@ class NaiveCausal {
   bool CanResume(int sequence, Position position) const;
   bool Sees(const Query& query, Position position) const;
 
+  // The tokens of the query's sequence and, in a pass of drafts, of the path that leads to it.
+  std::map<Position, const NaiveToken*> TokensOf(const Query& query) const;
+
   const Sequence& sequence(int index) const { return sequences_[index]; }
   int sequences() const { return options_.sequences; }
   std::int64_t used_cells() const {

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "tensor/float_conversion.h"
+#include "support/naive_floats.h"
 
 namespace kvcache::testing {
 namespace {

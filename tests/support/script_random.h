@@ -1,4 +1,6 @@
-// Random scripts, and the shortest script that still fails.
+// Random scripts for any reference model, and the shortest script that still fails.
+//
+// Thread safety: free functions over their arguments.
 #pragma once
 
 #include <functional>
@@ -10,41 +12,22 @@
 
 namespace kvcache::testing {
 
-// The kinds that RandomSetup knows.
-enum class TestKind {
-  kFull,
-  kWindow,
-  kRetained,  // a window with extra memory
-  kChunk,     // with and without a window
-  kEncoder,
-  kRecurrent,
-  kSlidingAndFull,  // wrappers, from here on
-  kDecoderAndEncoder,
-  kRecurrentAndSliding,
-};
-inline constexpr TestKind kAllKinds[] = {
-    TestKind::kFull,
-    TestKind::kWindow,
-    TestKind::kRetained,
-    TestKind::kChunk,
-    TestKind::kEncoder,
-    TestKind::kRecurrent,
-    TestKind::kSlidingAndFull,
-    TestKind::kDecoderAndEncoder,
-    TestKind::kRecurrentAndSliding,
-};
-std::string NameOf(TestKind kind);  // "Window"
+// A number in [low, high].
+inline int Between(std::mt19937& random, int low, int high) {
+  return low + static_cast<int>(random() % static_cast<unsigned>(high - low + 1));
+}
+inline bool Percent(std::mt19937& random, int percent) {
+  return Between(random, 1, 100) <= percent;
+}
 
-// A small cache of that kind.
-DriverSetup RandomSetup(TestKind kind, std::mt19937& random);
-// Small sizes and any form, for a kind of one's own.
+// Returns small random sizes and a random layout; the caller sets `kind` and `make_reference`.
 DriverSetup RandomSizes(std::mt19937& random);
 
-// A step that makes sense, mostly, for the state that `twin` is in.
+// Returns a random step that is mostly valid in the state of `reference`.
 ScriptStep RandomStep(const DriverSetup& setup, const CacheReference& reference,
                       std::mt19937& random);
 
-// Drops steps and tokens for as long as `fails` says true. REQUIRES: fails(script).
+// Removes steps, tokens and failures while `fails` returns true. REQUIRES: fails(script).
 Script Shrink(Script script, const std::function<bool(const Script&)>& fails);
 
 }  // namespace kvcache::testing

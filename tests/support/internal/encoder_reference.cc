@@ -1,4 +1,4 @@
-#include "support/encoder_reference.h"
+#include "support/internal/encoder_reference.h"
 
 #include <algorithm>
 #include <utility>

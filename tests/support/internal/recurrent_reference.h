@@ -13,7 +13,7 @@
 
 #include "cache/recurrent_cache_impl.h"
 #include "support/cache_reference.h"
-#include "support/causal_reference.h"
+#include "support/internal/inspected_causal.h"
 
 namespace kvcache::testing {
 
@@ -89,7 +89,7 @@ class RecurrentReference : public CacheReference {
 
   ReferenceSetup setup_;
   RecurrentReferenceOptions recurrent_;
-  CausalReference attention_;
+  InspectedCausal attention_;
   RecurrentCacheImpl* cache_ = nullptr;
   std::vector<Sequence> sequences_;
   std::vector<Member> members_;

@@ -1,4 +1,4 @@
-#include "support/recurrent_reference.h"
+#include "support/internal/recurrent_reference.h"
 
 #include <algorithm>
 #include <array>

@@ -1,0 +1,91 @@
+#include "support/internal/inspected_causal.h"
+
+#include <map>
+#include <set>
+#include <utility>
+
+namespace kvcache::testing {
+
+std::unique_ptr<Cache> InspectedCausal::MakeCache(ReferenceBackend& backend) {
+  auto cache = std::make_unique<CausalCache>(Options(backend));
+  LookAt(*cache);
+  return cache;
+}
+
+void InspectedCausal::LookAt(CausalCache& cache) {
+  cache_ = &cache;
+  SetCache(cache);
+}
+
+Difference InspectedCausal::CheckInternals() {
+  if (Difference difference = CheckInvariants()) return difference;
+  return CheckSequences();
+}
+
+Difference InspectedCausal::CheckInvariants() const {
+  const CellTable& table = cache_->cells();
+  std::vector<std::int32_t> ref_count(table.cells(), 0);
+  for (int s = 0; s < table.sequences(); ++s) {
+    const auto runs = table.history(SequenceId{s}).runs();
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      if (runs[i].length <= 0 || runs[i].cell < 0 ||
+          runs[i].cell + runs[i].length > table.cells()) {
+        return "a run is empty or outside of the cells in sequence " + std::to_string(s);
+      }
+      if (i > 0 && runs[i].position < RunList::End(runs[i - 1])) return "runs overlap";
+      if (i > 0 && Continues(runs[i - 1], runs[i])) return "runs are not merged";
+      for (int j = 0; j < runs[i].length; ++j) ++ref_count[runs[i].cell + j];
+    }
+  }
+  if (table.drafts().size() != naive().drafts().size()) {
+    return std::to_string(table.drafts().size()) + " drafts, expected " +
+           std::to_string(naive().drafts().size());
+  }
+  for (const std::int32_t cell : table.drafts()) ++ref_count[cell];
+  std::int64_t used = 0;
+  for (std::int32_t cell = 0; cell < table.cells(); ++cell) {
+    if (table.ref_count(cell) != ref_count[cell] || table.IsFree(cell) != (ref_count[cell] == 0)) {
+      return "cell " + std::to_string(cell) + " has " + std::to_string(table.ref_count(cell)) +
+             " references, " + std::to_string(ref_count[cell]) + " runs, and is " +
+             (table.IsFree(cell) ? "free" : "not free");
+    }
+    used += ref_count[cell] > 0;
+  }
+  if (table.cells() != cells()) return "the number of cells";
+  if (used != naive().used_cells() || used + table.free_cells() != table.cells()) {
+    return std::to_string(used) + " cells used, " + std::to_string(table.free_cells()) +
+           " free, expected " + std::to_string(naive().used_cells()) + " used of " +
+           std::to_string(table.cells());
+  }
+  return {};
+}
+
+Difference InspectedCausal::CheckSequences() {
+  std::map<std::int32_t, const NaiveToken*> token_of;  // the same cells hold the same tokens
+  std::set<const NaiveToken*> tokens;
+  for (int s = 0; s < naive().sequences(); ++s) {
+    std::size_t positions = 0;
+    for (const HistoryRun& run : cache_->cells().history(SequenceId{s}).runs()) {
+      positions += run.length;
+    }
+    if (positions != naive().sequence(s).size()) {
+      return "sequence " + std::to_string(s) + " holds " + std::to_string(positions) +
+             " positions, expected " + std::to_string(naive().sequence(s).size());
+    }
+    for (const auto& [position, token] : naive().sequence(s)) {
+      const std::int32_t cell = cache_->cells().history(SequenceId{s}).CellOf(position);
+      if (cell == RunList::kNoCell) return At(s, position) + " is missing";
+      const bool first_time = tokens.insert(token.get()).second;
+      if (token_of.emplace(cell, token.get()).second != first_time ||
+          token_of[cell] != token.get()) {
+        return At(s, position) + " shares, or should share, cell " + std::to_string(cell);
+      }
+      if (Difference difference = CheckLayers(cell, *token)) {
+        return At(s, position) + ": " + *difference;
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace kvcache::testing
