@@ -87,7 +87,7 @@ class ExpertPlan {
 struct Experts {
   ExpertParams params;
   Projection router;                             // [hidden_size] → [experts]
-  std::span<const float> selection_bias;            // [experts] or empty; lies in the file
+  std::span<const float> selection_bias;         // [experts] or empty; lies in the file
   std::unique_ptr<LinearWeight> gate, up, down;  // stacks of params.count
   // [outputs, experts]; present with params.biases.
   std::optional<TensorView> gate_bias, up_bias, down_bias;
