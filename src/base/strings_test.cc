@@ -29,7 +29,7 @@ TEST(OneLine, EscapesControlCharactersAlone) {
   EXPECT_EQ(OneLine("\xc2\x9b"
                     "2J\xc2\xa0"),
             "\\xc2\\x9b"
-            "2J\xc2\xa0\xc2");
+            "2J\xc2\xa0");
   // Bytes that are not UTF-8: a lone 0x9b is CSI to an 8-bit terminal.
   EXPECT_EQ(OneLine("a\x9b"
                     "31m"),

@@ -8,9 +8,10 @@
 namespace kvcache {
 
 Result<KvShape> ShapeOf(const TensorView& k, const TensorView& v, std::int64_t tokens) {
-  if (k.dtype != DType::kF32 || v.dtype != DType::kF32)
+  if (k.dtype != DType::kF32 || v.dtype != DType::kF32) {
     return Invalid(StrCat("K is ", InfoOf(k.dtype).name, " and V is ", InfoOf(v.dtype).name,
                           "; both must be f32"));
+  }
   if (k.dims[2] != tokens || v.dims[2] != tokens || k.dims[3] != 1 || v.dims[3] != 1) {
     return Invalid(StrCat("K has ", k.dims[2], " tokens and V has ", v.dims[2],
                           "; both must have the batch's ", tokens));
