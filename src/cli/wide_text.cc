@@ -1,6 +1,7 @@
 #include "cli/wide_text.h"
 
 #include <cstdint>
+#include <cwchar>
 
 #include "cli/shown_text.h"
 
@@ -59,7 +60,7 @@ std::string FromWide(std::wstring_view text) {
   std::string out;
   out.reserve(text.size());
   for (const wchar_t character : text) {
-    const auto code_point = static_cast<std::uint32_t>(character);
+    const auto code_point = std::uint32_t{static_cast<std::wint_t>(character)};
     const bool is_character =
         code_point < 0x110000 && (code_point < 0xd800 || code_point >= 0xe000);
     Append(is_character ? code_point : kReplacement, out);

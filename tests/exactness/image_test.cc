@@ -230,7 +230,8 @@ TEST_P(ImageExactness, AnImageInsideOfAPassIsRefused) {
           ->Forward(
               {.tokens = tokens, .positions = positions, .sequences = sequences, .images = images})
           .message(),
-      "an image at position 2 in a pass that begins before it, at 0");
+      "an image is at position 2 but its sequence begins at 0 in this pass; begin a pass at the "
+      "image");
 }
 
 INSTANTIATE_TEST_SUITE_P(CacheTypes, ImageExactness,
