@@ -52,7 +52,7 @@ TensorView StateStore::View(int layer, std::int32_t first, std::size_t cells) co
   Buffer& page = *buffers_[layer * pages_ + PageOf(first)];
   TensorView view =
       TensorView::Dense(page.data(), DType::kF32, values_, static_cast<std::int64_t>(cells));
-  view.data += PlaceIn(first) * view.stride_bytes[1];
+  view.data += IndexInPage(first) * view.stride_bytes[1];
   return view;
 }
 

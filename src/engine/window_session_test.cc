@@ -68,7 +68,7 @@ TEST_F(WindowSessionTest, KeepsWindowsAndABatchWhateverTheTextsLength) {
 // nothing is computed again; from further back, everything is. The bits are the same either way.
 TEST_F(WindowSessionTest, GoesBackByAWindow) {
   const std::vector<std::int32_t> tokens = SomeTokens(kTokens);
-  constexpr Position kFurthest = kTokens - kChunk - kWindow - 1;
+  constexpr Position kFurthest = kTokens - kChunk - kWindow;
   for (const Position kept : {kTokens - 1, kTokens - kWindow, kFurthest, kFurthest - 1}) {
     Session plain(*engine_, SequenceId{0});
     ASSERT_TRUE(plain.Append(std::span(tokens).first(static_cast<std::size_t>(kept))).ok());
