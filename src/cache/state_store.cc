@@ -82,7 +82,7 @@ Result<TensorView> StateStore::Target(int layer, std::span<const std::int32_t> c
   return Scratch(scattered_, cells.size());
 }
 
-// Two cells a sequence: passes write one while the other is read.
+// A sequence needs two cells, because a pass reads one and writes the other.
 Result<TensorView> StateStore::Reserve(int layer, std::int32_t count) {
   for (std::int32_t cell = 0; cell <= std::min(2 * count, (pages_ - 1) * page_cells_); ++cell) {
     KVCACHE_RETURN_IF_ERROR(Ensure(layer, std::span(&cell, 1)));
