@@ -1,7 +1,7 @@
 // The interface of the conformance kit: a cache kind and its reference model, side by side.
 //
-// A reference model makes the real cache, answers every call by definition, runs a model's calls of a
-// pass on both, and compares everything that can be observed. CacheDriver (cache_driver.h) runs
+// A reference model makes the real cache, answers every call by definition, runs a model's calls of
+// a pass on both, and compares everything that can be observed. CacheDriver (cache_driver.h) runs
 // scripts over any reference model; script_random.h makes random scripts and shrinks those that
 // fail.
 //

@@ -1,7 +1,7 @@
 // The reference model of the encoder cache. It inspects the real cache's entries.
 //
-// The model is a map from sequence to output. An output is put for each sequence with an item in the
-// batch, and for those whose first token is position 0.
+// The model is a map from sequence to output. An output is put for each sequence with an item in
+// the batch, and for those whose first token is position 0.
 //
 // Thread safety: none.
 #pragma once
