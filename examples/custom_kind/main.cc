@@ -1,9 +1,9 @@
-// A cache kind of one's own, run through the conformance kit.
+// Checks a custom cache kind with the conformance kit.
 //
-// quota_cache.h is the kind. Its twin below says by definition what it must do; the kit makes up
-// scripts of calls, on small caches of every size and form, runs them on both and compares all
-// that can be seen. Then the same with a bug in the kind: the kit must find it, and shrinks the
-// script to the shortest that shows it.
+// quota_cache.h is the kind. The reference model below defines its behaviour. The kit makes random
+// scripts of calls on small caches of many sizes and layouts, runs them on both, and compares
+// everything that can be observed. Then the same runs with a bug in the kind: the kit must find it,
+// and prints the shortest script that shows it.
 #include <cstdio>
 #include <memory>
 #include <random>
@@ -22,7 +22,7 @@ using kvcache::Position;
 using kvcache::StatusCode;
 using namespace kvcache::testing;
 
-// The kind with an off-by-one.
+// The kind with an off-by-one error.
 class BuggyQuotaCache : public example::QuotaCache {
  public:
   using QuotaCache::QuotaCache;
@@ -31,7 +31,7 @@ class BuggyQuotaCache : public example::QuotaCache {
   bool Allows(Position position) const override { return position <= quota_; }
 };
 
-// By definition: what the causal twin says, and no token at or past the quota.
+// The causal reference model, and no token at or past the quota.
 template <typename Kind>
 class QuotaReference : public CausalReference {
  public:
@@ -68,7 +68,7 @@ DriverSetup RandomQuotaSetup(std::mt19937& random) {
   return setup;
 }
 
-// Runs `steps` random steps; the shortest failing script, or "".
+// Runs `steps` random steps. Returns the shortest failing script, or "".
 template <typename Kind>
 std::string Check(int steps) {
   std::mt19937 random(1);
@@ -96,7 +96,7 @@ int main() {
     std::fprintf(stderr, "custom_kind: %s\n", failure.c_str());
     return 1;
   }
-  std::printf("%d steps agree with the twin\n", kSteps);
+  std::printf("%d steps agree with the reference model\n", kSteps);
   const std::string found = Check<BuggyQuotaCache>(kSteps);
   std::printf("\nwith a bug in it:\n%s\n", found.c_str());
   return found.empty() ? 1 : 0;

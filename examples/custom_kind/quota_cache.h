@@ -1,9 +1,10 @@
-// A cache kind of one's own: another cache, in which no sequence may grow past a quota.
+// A custom cache kind: a wrapper of another cache in which no sequence may grow past a quota.
 //
-// The causal cache's cells are one pool: a sequence may take the room that the others do not use.
-// Where users share a machine that may be unfair; this refuses tokens at or past the quota.
+// The cells of the causal cache are one pool: a sequence may claim cells that the others do not
+// use. That can be unfair between users of one machine. This kind refuses tokens at or past the
+// quota.
 //
-// Everything else goes to the cache inside. Thread safety and errors: as in kvcache/cache.h.
+// All other calls go to the inner cache. Thread safety and errors: as in kvcache/cache.h.
 #pragma once
 
 #include <memory>
@@ -18,9 +19,9 @@ class QuotaCache : public kvcache::Cache {
   QuotaCache(std::unique_ptr<kvcache::Cache> inner, kvcache::Position quota)
       : inner_(std::move(inner)), quota_(quota) {}
 
-  // Also kCacheFull for a position that the quota does not allow.
+  // Also returns kCacheFull for a position that the quota does not allow.
   kvcache::Status PrepareForward(const kvcache::Batch& batch, kvcache::ForwardMode mode) override;
-  // False where the quota is used up.
+  // Also returns false at or past the quota.
   bool CanResume(kvcache::SequenceId sequence, kvcache::Position position) const override {
     return position < quota_ && inner_->CanResume(sequence, position);
   }
@@ -71,7 +72,7 @@ class QuotaCache : public kvcache::Cache {
   kvcache::RecurrentCache* Recurrent() override { return inner_->Recurrent(); }
 
  protected:
-  // May a sequence hold this position?
+  // Returns whether a sequence may hold this position.
   virtual bool Allows(kvcache::Position position) const { return position < quota_; }
 
   std::unique_ptr<kvcache::Cache> inner_;

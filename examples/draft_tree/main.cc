@@ -1,11 +1,11 @@
-// One layer of attention over a tree of guesses.
+// One layer of attention over a tree of drafts.
 //
-// Guesses at how a story goes on are evaluated in one pass, as a tree: those that begin alike share
-// their beginning. Each sees the path that leads to it and nothing else. The path that turns out
-// to be right is kept, and the others are gone. What the right path's end got must be the bits that
-// it gets when it is told alone: the example fails if they differ.
+// Several continuations of a story are evaluated in one pass, as a tree: equal beginnings are
+// shared. Each token sees the path that leads to it and no other draft. One path is accepted and
+// the others are dropped. The attention output of the accepted path's end must have the same bits
+// as when the path is evaluated alone, or the example fails.
 //
-// Where a model would compute queries, keys and values, this makes them up from the letter.
+// Queries, keys and values are computed from the letter by a formula instead of a model.
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -30,7 +30,7 @@ constexpr int kHeadDim = 32;
 constexpr SequenceId kStory{0};
 constexpr SequenceId kAgain{1};
 
-// The letters of one pass; of drafts, also which letter each one follows.
+// The letters of one pass and, for drafts, the parent of each.
 struct Letters {
   std::string text;
   std::vector<Position> positions;
@@ -42,7 +42,8 @@ struct Letters {
     return letters;
   }
 
-  // Adds a guess behind `length` letters, as far as no other began so. Returns its last letter.
+  // Adds a continuation after `length` letters and shares equal beginnings with earlier ones.
+  // Returns the index of its last letter.
   std::int32_t Guess(std::string_view guess, Position length) {
     std::int32_t parent = -1;
     for (const char letter : guess) {
@@ -143,7 +144,7 @@ Status Run() {
     Show("guess: " + words[i], RowOf(outputs, static_cast<std::size_t>(last[i])));
   }
 
-  // It was the garage. The story goes on behind it as if nothing else had been there.
+  // Accepts "garage". The story continues after it as if it alone had been evaluated.
   KVCACHE_RETURN_IF_ERROR(layer->cache().AcceptDrafts(std::span(last).subspan(1, 1)));
   const Letters more = Letters::Plain(".", kLength + 6);
   KVCACHE_ASSIGN_OR_RETURN(const auto kept, layer->Pass(kStory, more));

@@ -1,10 +1,11 @@
 // One layer of attention with a history that forks and rewinds.
 //
-// A story is told up to a choice; a second sequence takes another turn from there without
-// copying a byte; the first one goes back and tells its own turn again. The last step must
-// give the same bits as before: the example fails if it does not.
+// A first sequence evaluates the beginning of a story and one continuation. A second sequence forks
+// after the beginning, without copying a byte, and evaluates another continuation. Then the first
+// one goes back and evaluates its continuation again. The result must have the same bits as before,
+// or the example fails.
 //
-// Where a model would compute queries, keys and values, this makes them up from the token.
+// Queries, keys and values are computed from the token by a formula instead of a model.
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -26,7 +27,7 @@ constexpr int kHeads = 4;
 constexpr int kKvHeads = 2;  // two query heads share each key and value
 constexpr int kHeadDim = 32;
 
-// Some values that depend on the token and on what they are for.
+// Returns values that depend on the token and on `phase`.
 std::vector<float> Project(std::string_view tokens, int heads, float phase) {
   std::vector<float> values;
   for (const char token : tokens) {
@@ -52,17 +53,15 @@ class Story {
   // output, [kHeadDim, kHeads].
   kvcache::Result<std::vector<float>> Tell(SequenceId sequence, Position position,
                                            std::string_view tokens) {
-    std::vector<Position> positions;
-    for (std::size_t i = 0; i < tokens.size(); ++i) positions.push_back(position++);
-    const std::vector<SequenceId> sequences(tokens.size(), sequence);
-    KVCACHE_RETURN_IF_ERROR(cache_->StartForward({.positions = positions, .sequences = sequences},
-                                                 kvcache::ForwardMode::kCompute));
-
-    std::vector<float> q = Project(tokens, kHeads, 0.1f);
-    std::vector<float> k = Project(tokens, kKvHeads, 0.2f);
-    std::vector<float> v = Project(tokens, kKvHeads, 0.3f);
-    std::vector<float> out(q.size());
     const auto batch = static_cast<std::int64_t>(tokens.size());
+    batch_.Clear();
+    batch_.Add(sequence, position, static_cast<std::int32_t>(batch));
+    KVCACHE_RETURN_IF_ERROR(cache_->StartForward(batch_.view(), kvcache::ForwardMode::kCompute));
+
+    const std::vector<float> q = Project(tokens, kHeads, 0.1f);
+    const std::vector<float> k = Project(tokens, kKvHeads, 0.2f);
+    const std::vector<float> v = Project(tokens, kKvHeads, 0.3f);
+    std::vector<float> out(q.size());
 
     cache_->SetLayer(0);  // a model does this for each of its layers
     KVCACHE_RETURN_IF_ERROR(cache_->Put(View(k, kKvHeads, batch), View(v, kKvHeads, batch)));
@@ -76,12 +75,13 @@ class Story {
   kvcache::Cache& cache() { return *cache_; }
 
  private:
-  static TensorView View(std::vector<float>& values, int heads, std::int64_t batch) {
+  static TensorView View(const std::vector<float>& values, int heads, std::int64_t batch) {
     return TensorView::Dense(values.data(), kvcache::DType::kF32, kHeadDim, heads, batch);
   }
 
   std::unique_ptr<kvcache::Backend> backend_;
   std::unique_ptr<kvcache::Cache> cache_;
+  kvcache::BatchBuilder batch_;
 };
 
 void Show(const char* what, const std::vector<float>& output) {
@@ -100,7 +100,7 @@ Status Run() {
   KVCACHE_ASSIGN_OR_RETURN(const auto garden, story->Tell(kFirst, kChoice, "garden"));
   Show("first sequence: garden", garden);
 
-  // Fork: the second sequence sees the beginning's cells; no key or value moves.
+  // Fork: the second sequence shares the cells of the beginning; no key or value moves.
   const auto bytes = story->cache().AllocatedBytes();
   KVCACHE_RETURN_IF_ERROR(story->cache().CopyPrefix(kFirst, kSecond, kChoice));
   KVCACHE_ASSIGN_OR_RETURN(const auto river, story->Tell(kSecond, kChoice, "river"));
@@ -108,7 +108,7 @@ Status Run() {
   std::printf("bytes held before and after the fork: %lld, %lld\n", static_cast<long long>(bytes),
               static_cast<long long>(story->cache().AllocatedBytes()));
 
-  // Rewind: the first sequence forgets the garden, and finds it again.
+  // Rewind: the first sequence drops the continuation and evaluates it again.
   KVCACHE_RETURN_IF_ERROR(story->cache().Remove(kFirst, kChoice, kvcache::kEndOfSequence));
   KVCACHE_ASSIGN_OR_RETURN(const auto again, story->Tell(kFirst, kChoice, "garden"));
   Show("first sequence, rewound: garden", again);

@@ -1,8 +1,8 @@
-// Bring your own kernels: a whole tiny transformer on the library alone.
+// A complete tiny transformer with its own kernels, on the library alone.
 //
-// tiny_backend.* are the kernels, tiny_model.* is the model. This generates a text greedily, forks
-// it, goes back where both kinds of layer can, and compares with the same tokens evaluated from
-// nothing. Its weights are made up, and so is what it says.
+// tiny_backend.* has the kernels, tiny_model.* the model. The program generates a text greedily,
+// forks it, goes back to a position that both kinds of layer allow, and compares with the same
+// tokens evaluated from the start. The weights come from a formula, so the text is meaningless.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -30,7 +30,7 @@ char Best(const std::vector<float>& logits) {  // of the printable ones
                            logits.begin());
 }
 
-// Appends `count` tokens to `text`, which the sequence holds but for its last token.
+// Appends `count` tokens to `text`. The sequence holds `text` without its last token.
 Status Generate(TinyModel& model, Cache& cache, SequenceId sequence, int count, std::string& text) {
   for (int i = 0; i < count; ++i) {
     const auto position = static_cast<Position>(text.size()) - 1;
@@ -41,8 +41,9 @@ Status Generate(TinyModel& model, Cache& cache, SequenceId sequence, int count, 
   return Status::Ok();
 }
 
-// The largest difference of the next token's logits from those of a sequence that never knew a
-// cache. Kernels of one's own need not keep the order of their sums, so it is small, not zero.
+// Returns the largest difference between the next token's logits and those of the same tokens
+// evaluated from the start. These kernels do not fix the order of their sums, so it is small, not
+// zero.
 Result<float> DistanceFromNothing(TinyModel& model, Cache& cache, SequenceId sequence,
                                   const std::string& text) {
   const auto last = static_cast<Position>(text.size()) - 1;
@@ -72,7 +73,7 @@ Status Run() {
   std::printf("first   %s\n", text.c_str());
   std::printf("bytes held: %lld\n", static_cast<long long>(cache->AllocatedBytes()));
 
-  // Fork the prompt's last words: the windows no longer hold all that an early token would see.
+  // Fork near the end of the prompt: the windows no longer hold the tokens that earlier ones need.
   const auto length = static_cast<Position>(text.size()) - 1;
   KVCACHE_RETURN_IF_ERROR(cache->CopyPrefix(kFirst, kSecond, length));
   KVCACHE_ASSIGN_OR_RETURN(const Position kept, cache->PrepareRestore(kSecond, length - 1));

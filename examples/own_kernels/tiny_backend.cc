@@ -30,13 +30,13 @@ class HostBuffer : public kvcache::Buffer {
   std::size_t size_;
 };
 
-// Value [a, b, c] of a view of f32.
+// Returns value [a, b, c] of a view of f32.
 float& At(const TensorView& view, std::int64_t a, std::int64_t b, std::int64_t c) {
   return *reinterpret_cast<float*>(view.data + a * view.stride_bytes[0] + b * view.stride_bytes[1] +
                                    c * view.stride_bytes[2]);
 }
 
-// One cell's key or value: [heads][dim] floats.
+// Returns one cell's key or value: [heads][dim] floats.
 float* CellAt(std::byte* base, std::int64_t cell, int heads, int dim) {
   return reinterpret_cast<float*>(base) + cell * heads * dim;
 }
@@ -87,7 +87,7 @@ Status TinyBackend::CopyCells(const LayerKv& layer, std::span<const kvcache::Cel
   return Status::Ok();
 }
 
-// Recurrent states are what needs this; the model here has none, but a backend is whole.
+// Only recurrent states need CopyValues. This model has none; it is here for completeness.
 Status TinyBackend::CopyValues(const TensorView& from, const TensorView& to) {
   if (from.dtype != DType::kF32 || to.dtype != DType::kF32 || from.dims != to.dims) {
     return {StatusCode::kUnsupported, "the tiny backend copies f32 to f32 of the same size"};
@@ -150,7 +150,7 @@ void Attend(const TensorView& q, const kvcache::DenseKv& history, float scale,
       for (std::int64_t d = 0; d < out.dims[0]; ++d) {
         float total = 0.0f;
         for (std::int64_t cell = 0; cell < cells; ++cell) {
-          // What a query does not see must not reach it, not even as 0 × infinity.
+          // Skip hidden tokens: 0 × infinity would be NaN.
           if (weights[cell] > 0.0f) {
             total += weights[cell] * At(history.v, d, head / group, cell);
           }

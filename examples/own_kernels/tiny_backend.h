@@ -1,8 +1,8 @@
-// Kernels of one's own: the smallest KvBackend there is, plain loops over host memory in f32.
+// A minimal KvBackend: plain loops over host memory in f32.
 //
-// It asks for the plain layout, so that attention can be written over Cache::Get(): views of the
-// history and a mask. A fused kernel would take Storage() and Visible() instead, and be called
-// Attention; this one has none, and says so.
+// It prefers the plain layout, so that attention can use Cache::Get(): dense views of the history
+// and a mask. A fused kernel would implement Attention over Storage() and Visible(); this backend
+// returns kUnsupported there.
 //
 // Thread safety: one thread at a time.
 #pragma once

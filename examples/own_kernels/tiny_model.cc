@@ -18,7 +18,7 @@ using kvcache::Result;
 using kvcache::Status;
 using kvcache::TensorView;
 
-// Values that look random and are the same everywhere.
+// Returns pseudo-random values, the same on every machine.
 std::vector<float> MadeUp(int rows, int columns, std::uint32_t seed) {
   std::vector<float> values;
   std::uint32_t state = seed * 2654435761u + 1;

@@ -1,8 +1,8 @@
-// A whole transformer, small enough to read: 3 layers, 2 of which slide over a window of 16, a
-// vocabulary of bytes, and weights that a formula makes up.
+// A complete transformer, small enough to read: 3 layers, 2 of them with a window of 16, a
+// vocabulary of bytes, and weights from a formula.
 //
-// What it shows is the seam: a model makes its cache from its layers, and a pass is StartForward,
-// then per layer SetLayer, Put, Get and attention with kernels of one's own.
+// It shows how a model uses the library: it makes a cache for its layers, and a pass is
+// StartForward, then per layer SetLayer, Put, Get and attention with its own kernels.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -28,10 +28,10 @@ class TinyModel {
 
   TinyModel();
 
-  // Layers 0 and 1 slide, layer 2 sees everything.
+  // Layers 0 and 1 have a window, layer 2 full attention.
   std::unique_ptr<kvcache::Cache> MakeCache();
 
-  // Evaluates `text` from `position` on; the last token's logits, [kVocabulary].
+  // Evaluates `text` from `position` on. Returns the last token's logits, [kVocabulary].
   kvcache::Result<std::vector<float>> Forward(kvcache::Cache& cache, kvcache::SequenceId sequence,
                                               kvcache::Position position, std::string_view text);
 

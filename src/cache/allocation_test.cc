@@ -1,4 +1,4 @@
-// Counts allocations: the token path makes none once it is warm.
+// Counts allocations: after warm-up, a pass makes none.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -12,7 +12,7 @@
 namespace kvcache {
 namespace {
 
-// Writes nothing, so that what is counted is the cache's.
+// Writes nothing, so that only the cache's allocations are counted.
 class SilentBackend : public testing::ReferenceBackend {
  public:
   Status StoreKv(const LayerKv&, const TensorView&, const TensorView&,
@@ -30,7 +30,7 @@ std::unique_ptr<Cache> Opened(KvBackend& backend, int sequences, int capacity, i
   return cache;
 }
 
-// A batch's metadata and K, made outside the counted stretch; V is K.
+// A batch's metadata and K, made outside the counted code; V is K.
 struct Inputs {
   std::vector<Position> positions;
   std::vector<SequenceId> sequences;
@@ -50,7 +50,7 @@ TEST(AllocationTest, DecodeStepAllocatesNothing) {
   auto cache = Opened(backend, 3, 256, 4);
   Inputs inputs(3, 0);
   inputs.sequences = {SequenceId{0}, SequenceId{1}, SequenceId{2}};
-  // The first step makes the layer and Get's mask.
+  // The first step allocates the layer and Get's mask.
   for (Position position = 0; position < 256; ++position) {
     inputs.positions.assign(3, position);
     const std::int64_t before = testing::Allocations();
@@ -75,7 +75,7 @@ TEST(AllocationTest, AfterAReservePassNothingAllocatesAtAll) {
   ASSERT_TRUE(cache->Put(worst.view, worst.view).ok());
   ASSERT_TRUE(cache->Get().ok());
   Inputs prefill(32, 1);
-  for (int i = 0; i < 32; ++i) prefill.positions[i] = 31 - i;  // sorted on the way
+  for (int i = 0; i < 32; ++i) prefill.positions[i] = 31 - i;  // descending: the cache sorts them
   Inputs decode(1, 1);
   decode.positions = {32};
   const std::int64_t before = testing::Allocations();
@@ -89,7 +89,7 @@ TEST(AllocationTest, AfterAReservePassNothingAllocatesAtAll) {
   EXPECT_EQ(made, 0);
 }
 
-// Eight drafts in three paths, of which two tokens are kept, round after round.
+// Eight drafts in three paths, of which two tokens are accepted in each round.
 TEST(AllocationTest, DraftsReuseTheirMemory) {
   SilentBackend backend;
   auto cache = Opened(backend, 2, 256, 8);

@@ -1,6 +1,6 @@
-// Caches of block types: whatever a cache has done with a token's cell, its bytes are those of the
-// token stored alone into a fresh cell, and shifted as often as it moved. All CPU kernels; what
-// attention makes of the bytes is tests/exactness.
+// Caches of block types: after any calls, a cell has the bytes of its token stored alone into a
+// fresh cell and shifted as often as it moved. Uses the CPU's kernels; tests/exactness covers
+// attention.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -21,7 +21,7 @@ using Bytes = std::vector<std::byte>;
 constexpr KvShape kShape{2, 64, 32};
 constexpr int kLayers = 2;
 
-// A token: what its rows are made from, and how its keys moved since.
+// A token: the seed of its rows, and the shifts of its keys.
 struct Token {
   std::uint32_t seed = 0;
   std::vector<Position> offsets;
@@ -35,7 +35,7 @@ std::vector<float> Rows(std::uint32_t seed, int layer, int dim) {
   return rows;
 }
 
-// K and V of tokens, one after another.
+// K and V of tokens, row after row.
 struct Contents {
   std::vector<float> k;
   std::vector<float> v;
@@ -55,7 +55,7 @@ struct Contents {
   }
 };
 
-// A cell's bytes, wherever they lie.
+// The bytes of a cell, collected from its tile.
 Bytes CellBytes(const LayerKv& layer, std::int64_t cell) {
   Bytes bytes;
   const auto take = [&](const std::byte* at, std::int64_t count) {
@@ -104,7 +104,7 @@ class BlockTypes : public ::testing::TestWithParam<Types> {
     backend_ = std::move(backend).value();
   }
 
-  // The token's bytes in a layer, stored into a fresh cell and shifted there.
+  // Returns the token's bytes in a layer, stored into a fresh cell and shifted there.
   Bytes Alone(const LayerKv& like, const Token& token, int layer) {
     LayerKv fresh = like;
     fresh.cells = kCellTile;
@@ -132,7 +132,7 @@ INSTANTIATE_TEST_SUITE_P(Types, BlockTypes, ::testing::ValuesIn(kPairs), [](cons
   return std::string(InfoOf(test.param.k).name) + "_" + std::string(InfoOf(test.param.v).name);
 });
 
-// A causal cache and what each of its sequences holds, token by token.
+// A causal cache, and the tokens that each of its sequences should hold.
 class Causal {
  public:
   static constexpr int kSequences = 3;
@@ -145,7 +145,7 @@ class Causal {
   CausalCache& cache() { return cache_; }
   const std::vector<Token>& tokens(int sequence) const { return tokens_[sequence]; }
 
-  // `count` new tokens at the end of a sequence.
+  // Appends `count` new tokens to a sequence.
   void Forward(int sequence, int count) {
     std::vector<Position> positions;
     const std::vector<SequenceId> sequences(static_cast<std::size_t>(count), SequenceId{sequence});
@@ -183,7 +183,7 @@ class Causal {
     }
   }
 
-  // Positions that queries from the sequence's end on may need.
+  // Returns the positions that queries from the end of the sequence on may need.
   Position FirstKept(int sequence) const {
     const auto length = static_cast<Position>(tokens_[sequence].size());
     return window_ == 0 ? 0 : std::max(0, length - window_);

@@ -14,19 +14,20 @@
 namespace kvcache {
 namespace {
 
-// Placement on tile boundaries put a token in the lane of its position.
+// With strides of whole tiles a token is in the lane of its position.
 std::int32_t WholeTiles(std::int32_t cells) {
   return cells < kCellTile ? cells : cells / kCellTile * kCellTile;
 }
 
-// What is kept, in cells; memory 0: everything.
+// Returns the number of cells before padding. retained_tokens 0: nothing is evicted.
 std::int64_t CellsFor(const CacheOptions& options, std::int32_t retained_tokens) {
   const std::int64_t sequences = options.max_sequences;
   return retained_tokens == 0 ? sequences * options.capacity
                               : sequences * retained_tokens + options.max_batch;
 }
 
-// The oldest token goes only once the newest has come: a ring needs a cell more than it keeps.
+// A ring needs as many cells as tokens are retained: the oldest one is evicted before the next one
+// is claimed. It is rounded down to whole tiles if that leaves enough.
 CellTableOptions TableFor(const CacheOptions& options, std::int32_t retained_tokens,
                           std::int64_t cells) {
   CellTableOptions table{.cells = static_cast<std::int32_t>(cells),
@@ -36,7 +37,7 @@ CellTableOptions TableFor(const CacheOptions& options, std::int32_t retained_tok
   if (retained_tokens == 0) return table;
   const std::int32_t share = table.cells / options.max_sequences;
   table.placement = Placement::kRing;
-  table.sequence_stride = WholeTiles(share) > retained_tokens ? WholeTiles(share) : share;
+  table.sequence_stride = WholeTiles(share) >= retained_tokens ? WholeTiles(share) : share;
   return table;
 }
 
@@ -99,7 +100,7 @@ void CausalCache::EndPass() {
   prepared_ = Prepared::kNothing;
 }
 
-// The first drafts of a tree go on where their sequence ends.
+// The roots of a tree must be at the end of their sequence.
 Status CausalCache::CheckRoots(const Batch& batch) const {
   for (std::size_t i = 0; i < batch.parents.size(); ++i) {
     const Position length = cells_.history(batch.sequences[i]).length();
@@ -128,8 +129,9 @@ Status CausalCache::CheckPositions(std::span<const ForwardPass::Token> tokens) c
   return Status::Ok();
 }
 
-// At worst each token starts a run. The batch may yet be refused, here or by another cache: then
-// the pass in progress must find its runs where they are now.
+// In the worst case each token starts a run. The batch may still be refused, here or by another
+// cache of a wrapper. The pass in progress then continues, so its spans must point at the new
+// lists.
 Status CausalCache::ReserveRuns(std::span<const ForwardPass::Token> tokens) {
   bool moved = false;
   for (std::size_t begin = 0, end = 0; begin < tokens.size(); begin = end) {
@@ -197,9 +199,9 @@ Status CausalCache::SetCausal(std::span<const std::int32_t> except) {
   return Status::Ok();
 }
 
-// Bytes of a path move to the first cells of its sequence's drafts, so that no history is cut to
-// pieces by drafts that were there. Once they have, there is nothing left to attend to: the pass
-// is over, and its drafts wait.
+// The bytes of an accepted path move to the first cells of its sequence's drafts, so that rejected
+// drafts do not fragment the history. After the move the pass cannot be computed any more, so it
+// ends. Its drafts stay until FinishAccept or the next change.
 Status CausalCache::PrepareAccept(std::span<const std::int32_t> last) {
   KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
   KVCACHE_RETURN_IF_ERROR(pass_.drafts().CheckChosen(last));
@@ -212,7 +214,7 @@ Status CausalCache::PrepareAccept(std::span<const std::int32_t> last) {
     const Status status = acceptance_.MoveBytes(storage_.backend(), *storage);
     if (status.ok()) continue;
     EndPass();
-    // Not to be mistaken for a refusal, which changes nothing.
+    // kInvalidArgument would promise that nothing has changed.
     const bool refusal = status.code() == StatusCode::kInvalidArgument;
     return Status(refusal ? StatusCode::kInternal : status.code(),
                   "moving the accepted drafts: " + status.message());
@@ -267,8 +269,8 @@ Status CausalCache::CopyPrefix(SequenceId src, SequenceId dst, Position length) 
   return Status::Ok();
 }
 
-// What a query at `position` sees must not have been let go of. Where everything is kept, all
-// that can be missing is what was never there.
+// With a window, the oldest kept position must not be above the first one that a query at
+// `position` sees. Without eviction, only positions that the caller skipped can be missing.
 bool CausalCache::CanResume(SequenceId sequence, Position position) const {
   if (!storage_.ready() || !cells_.Knows(sequence)) return false;
   const RunList& history = cells_.history(sequence);
@@ -323,7 +325,7 @@ Status CausalCache::RemoveMiddle(SequenceId sequence, Position begin, Position e
   return Status::Ok();
 }
 
-// Bytes first, to cells that are free: until they have all arrived nothing has changed.
+// Bytes are copied to free cells first. The metadata changes only after all copies have succeeded.
 Status CausalCache::Compact() {
   KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
   EndPass();

@@ -1,12 +1,14 @@
-// The causal cache's class, for its factory, for kinds that contain one, and for tests that look
-// inside.
+// The causal cache's class, for its factory, for kinds that contain one, and for tests that inspect
+// it.
 //
-//   CausalCache ── CellTable     who sees which cell
-//               ├─ LayerStore    the bytes
-//               ├─ ForwardPass   the batch in progress
-//               ├─ DraftAcceptance       which of its drafts stay
-//               ├─ WindowEviction     what a window lets go of
-//               └─ HistoryMask   the mask, when Get asks
+//   CausalCache ── CacheStorage     configuration, and the layers' bytes
+//               ├─ CellTable        the cells of each sequence
+//               ├─ ForwardPass      the batch in progress
+//               ├─ DraftAcceptance  the drafts that AcceptDrafts keeps
+//               ├─ WindowEviction   the tokens that a window evicts
+//               └─ HistoryMask      the mask of Get
+//
+// Thread safety: as in kvcache/cache.h.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +52,7 @@ class CausalCache final : public Cache {
   std::int64_t AllocatedBytes() const override { return storage_.layers().allocated_bytes(); }
 
   const CellTable& cells() const { return cells_; }
-  // The error that Init would return before it allocates.
+  // Returns the error that Init would return before it allocates.
   Status CheckInit(const KvBackend& backend, const CacheOptions& options) const;
 
  private:
@@ -66,13 +68,13 @@ class CausalCache final : public Cache {
 
   CausalOptions causal_;
   CacheStorage storage_;
-  std::string sizes_text_;  // the sizes, for messages
+  std::string sizes_text_;  // for messages
   CellTable cells_;
   ForwardPass pass_;
   DraftAcceptance acceptance_;
   WindowEviction eviction_;
   HistoryMask mask_;
-  CellRun masked_cells_;  // what mask_ covers; length 0: to be built for this pass
+  CellRun masked_cells_;  // the cells of mask_; length 0: not built in this pass
   Prepared prepared_ = Prepared::kNothing;
   std::int32_t prepared_size_ = 0;
 };

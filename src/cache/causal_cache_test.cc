@@ -45,7 +45,7 @@ class CausalCacheTest : public ::testing::Test {
     ASSERT_TRUE(status.ok()) << status.message();
   }
 
-  // A whole pass over layer 0; the mask, or the error's name.
+  // Runs a pass over layer 0. Returns the mask, or the name of the error.
   Rows Forward(const Tokens& tokens) {
     Status status = StartForward(*cache_, tokens);
     if (status.ok()) status = PutContents(*cache_, tokens, 0, kShape);
@@ -75,7 +75,7 @@ class CausalCacheTest : public ::testing::Test {
   std::unique_ptr<Cache> cache_;
 };
 
-// Worked tables: '0' is visible, '.' hidden; a row per token of the batch, a column per cell.
+// Worked tables: '0' is visible, '.' is hidden. A row per token of the batch, a column per cell.
 
 TEST_F(CausalCacheTest, PrefillAndDecodeOfOneSequence) {
   Open(F32Options(1, 8));
@@ -96,7 +96,7 @@ TEST_F(CausalCacheTest, SequencesGrowFromTheirHomesAndSeeThemselvesOnly) {
                                                                          "....00"}));
   EXPECT_EQ(Cells(0), "0@0 1@1");
   EXPECT_EQ(Cells(1), "0@4 1@5");
-  // The history begins at the first cell that is seen.
+  // The history begins at the first visible cell.
   EXPECT_EQ(Forward({{1, 2, 5}}), (Rows{"000"}));
   EXPECT_EQ(Cells(), "0@4 1@5 2@6");
 }
@@ -127,13 +127,14 @@ TEST_F(CausalCacheTest, PrefixIsSharedAndGrowsApart) {
   Open(F32Options(2, 4));
   Forward({{0, 0, 1}, {0, 1, 2}, {0, 2, 3}});
   ASSERT_TRUE(cache_->CopyPrefix(SequenceId{0}, SequenceId{1}, 2).ok());
-  // Sequence 1 sees cells 0 and 1, not 2; its own token goes to its home, 4 + 2.
+  // Sequence 1 sees cells 0 and 1, not 2; its own token goes to its preferred cell, 4 + 2.
   EXPECT_EQ(Forward({{1, 2, 9}, {0, 3, 4}}), (Rows{"00....0",  //
                                                    "0000..."}));
-  // Either may go without the other.
+  // Either sequence may be removed without the other.
   ASSERT_TRUE(cache_->Remove(SequenceId{0}, 0, kEndOfSequence).ok());
   EXPECT_EQ(Forward({{1, 3, 10}}), (Rows{"00....00"}));
-  EXPECT_EQ(Forward({{0, 0, 11}}), (Rows{"0"}));  // home 0 is taken, 2 is the next free cell
+  EXPECT_EQ(Forward({{0, 0, 11}}),
+            (Rows{"0"}));  // the preferred cell 0 is taken, 2 is the next free one
   EXPECT_EQ(Cells(), "0@2");
 }
 
@@ -143,7 +144,7 @@ TEST_F(CausalCacheTest, TruncationFreesCells) {
   EXPECT_EQ(Forward({{0, 4, 5}}), (Rows{"cache full"}));
   ASSERT_TRUE(cache_->Remove(SequenceId{0}, 2, kEndOfSequence).ok());
   EXPECT_EQ(Forward({{0, 2, 6}}), (Rows{"000"}));
-  // An end past the last token is the same.
+  // An end past the last token truncates, too.
   ASSERT_TRUE(cache_->Remove(SequenceId{0}, 1, 3).ok());
   EXPECT_EQ(Forward({{0, 1, 7}}), (Rows{"00"}));
   // So is a copy onto itself.
@@ -175,7 +176,7 @@ TEST_F(CausalCacheTest, MiddleRemovalCopiesWhatOthersSee) {
   Forward({{0, 0, 10}, {0, 1, 11}, {0, 2, 12}});
   ASSERT_TRUE(cache_->CopyPrefix(SequenceId{0}, SequenceId{1}, 3).ok());
   ASSERT_TRUE(cache_->Remove(SequenceId{1}, 0, 1).ok());
-  // Sequence 1's tokens were copied to its home; sequence 0 keeps its cells and bytes.
+  // Sequence 1's tokens were copied to its preferred cells; sequence 0 keeps its cells and bytes.
   EXPECT_EQ(Forward({{1, 2, 13}, {0, 3, 14}}), (Rows{"....000",  //
                                                      "0000..."}));
   auto history = cache_->Get();
@@ -196,7 +197,7 @@ TEST_F(CausalCacheTest, MiddleRemovalWithoutRoomForCopiesChangesNothing) {
   EXPECT_EQ(status.code(), StatusCode::kCacheFull);
   EXPECT_EQ(status.message(),
             "removing a middle range copies 3 shared cells; 0 of 4 cells are free");
-  ASSERT_TRUE(cache_->Remove(SequenceId{0}, 3, kEndOfSequence).ok());  // still shares 0..2
+  ASSERT_TRUE(cache_->Remove(SequenceId{0}, 3, kEndOfSequence).ok());  // still shares 0 … 2
   ASSERT_TRUE(cache_->Remove(SequenceId{1}, 3, kEndOfSequence).ok());
   EXPECT_EQ(Forward({{1, 3, 5}}), (Rows{"0000"}));
 }
@@ -211,7 +212,7 @@ TEST_F(CausalCacheTest, MiddleRemovalNeedsAShiftFunction) {
   EXPECT_EQ(
       status.message(),
       "positions [0, 1) of 3 are a middle range; removing them needs CausalOptions::shift_keys");
-  EXPECT_EQ(cache->Visible().positions.size(), 3u);  // the pass goes on
+  EXPECT_EQ(cache->Visible().positions.size(), 3u);  // the pass continues
   EXPECT_TRUE(cache->CanResume(SequenceId{0}, 3));
   EXPECT_TRUE(cache->Remove(SequenceId{0}, 1, 3).ok());  // reaches the end: a truncation
 }
@@ -261,7 +262,7 @@ TEST_F(CausalCacheTest, RefusedBatchesChangeNothing) {
     const Status status = StartForward(*cache_, c.tokens);
     EXPECT_EQ(status.code(), c.code) << c.message;
     EXPECT_EQ(status.message(), c.message);
-    EXPECT_EQ(Mask(), (Rows{"0.", "00"})) << "the pass in progress goes on";
+    EXPECT_EQ(Mask(), (Rows{"0.", "00"})) << "the pass in progress continues";
   }
   const Status twice = StartForward(*cache_, {{1, 5}, {0, 2}, {1, 5}});
   EXPECT_EQ(twice.code(), StatusCode::kInvalidArgument);
@@ -270,7 +271,7 @@ TEST_F(CausalCacheTest, RefusedBatchesChangeNothing) {
 
 TEST_F(CausalCacheTest, FullCacheSaysTheNumbers) {
   Open(F32Options(2, 3));
-  Forward({{0, 0, 1}, {0, 1, 2}, {0, 2, 3}, {0, 3, 4}});  // may use the other's room
+  Forward({{0, 0, 1}, {0, 1, 2}, {0, 2, 3}, {0, 3, 4}});  // may use cells of the other's share
   const Status status = StartForward(*cache_, {{1, 0}, {1, 1}, {1, 2}});
   EXPECT_EQ(status.code(), StatusCode::kCacheFull);
   EXPECT_EQ(status.message(),
@@ -286,12 +287,12 @@ TEST_F(CausalCacheTest, ReservePassSeesEverythingAndChangesNothing) {
   Open(F32Options(2, 3), config);
   Forward({{0, 0, 7}});
   const std::vector<float> before = testing::ReadKey(*cache_->Storage(), 0);
-  const Tokens batch{{0, 0, 8}, {1, 0, 9}};  // a position that is held does not matter
+  const Tokens batch{{0, 0, 8}, {1, 0, 9}};  // a held position is no error here
   ASSERT_TRUE(StartForward(*cache_, batch, ForwardMode::kReserve).ok());
   ASSERT_TRUE(PutContents(*cache_, batch, 0, kShape).ok());
   EXPECT_EQ(Mask(), (Rows{"00000000", "00000000", "........", "........"}));
   EXPECT_EQ(testing::ReadKey(*cache_->Storage(), 0), before);
-  // A layer is made by it, so that what runs later has its memory.
+  // The reserving pass allocates the layer.
   EXPECT_EQ(cache_->AllocatedBytes(), 16 * 2 * (4 + 3) * 4);
   ASSERT_TRUE(PutContents(*cache_, batch, 1, kShape).ok());
   EXPECT_EQ(cache_->AllocatedBytes(), 2 * 16 * 2 * (4 + 3) * 4);
@@ -414,7 +415,7 @@ TEST_F(CausalCacheTest, InitRefuses) {
   EXPECT_EQ(StartForward(*cache, {{0, 0}}).message(),
             "the cache is not initialised; call Init first");
   for (const auto& c : kCases) EXPECT_EQ(cache->Init(backend_, c.options).code(), c.code);
-  EXPECT_TRUE(cache->Init(backend_, F32Options(1, 4)).ok());  // none of them left a trace
+  EXPECT_TRUE(cache->Init(backend_, F32Options(1, 4)).ok());  // the failed calls changed nothing
   EXPECT_EQ(cache->Init(backend_, F32Options(1, 4)).message(),
             "Init was already called; make a new cache");
 }
@@ -432,12 +433,12 @@ TEST_F(CausalCacheTest, ConfigIsSetOnceAndBeforeInit) {
   EXPECT_EQ(cache->SetConfig({}).message(), "SetConfig was already called; call it at most once");
 
   ReferenceBackend tiled(CacheConfig{.layout = KvLayout::kTiled, .cell_padding = 16});
-  auto wished = MakeCausalCache();
-  ASSERT_TRUE(wished->Init(tiled, F32Options(1, 4)).ok());  // the backend's wish
-  EXPECT_EQ(wished->SetConfig({}).message(), "SetConfig after Init; call it before");
-  ASSERT_TRUE(StartForward(*wished, {{0, 0, 1}}).ok());
-  ASSERT_TRUE(PutContents(*wished, {{0, 0, 1}}, 0, kShape).ok());
-  EXPECT_EQ(wished->Storage()->layout, KvLayout::kTiled);
+  auto preferred = MakeCausalCache();
+  ASSERT_TRUE(preferred->Init(tiled, F32Options(1, 4)).ok());  // the backend's preferred config
+  EXPECT_EQ(preferred->SetConfig({}).message(), "SetConfig after Init; call it before");
+  ASSERT_TRUE(StartForward(*preferred, {{0, 0, 1}}).ok());
+  ASSERT_TRUE(PutContents(*preferred, {{0, 0, 1}}, 0, kShape).ok());
+  EXPECT_EQ(preferred->Storage()->layout, KvLayout::kTiled);
 }
 
 TEST_F(CausalCacheTest, CloseIsSafeAnywhere) {

@@ -1,10 +1,10 @@
-// Compaction: the used cells past the number of cells used move, in order, into the holes before.
+// Compaction. With n used cells, those at or after cell n move, in order, into the holes before it.
 //
 //   before   a a . b . b c c        moves  {6 → 2}, {7 → 4}
 //   after    a a c b c b . .
 //
-// Sources are used and targets free, so that the moves never overlap and bytes can be copied
-// while the metadata still says where everything was.
+// Sources are used and targets are free, so the moves never overlap. Bytes can be copied while the
+// metadata still describes the old cells.
 #include <algorithm>
 #include <new>
 #include <utility>
@@ -14,7 +14,7 @@
 namespace kvcache {
 namespace {
 
-// The part of `run` from its i-th cell on that moves in one piece, or stays in one.
+// Returns the longest part of `run` from its i-th cell on that moves, or stays, in one piece.
 HistoryRun PieceOf(const HistoryRun& run, std::int32_t i, std::span<const CellMove> moves) {
   const std::int32_t cell = run.cell + i;
   HistoryRun piece{run.position + i, cell, run.length - i};
@@ -31,7 +31,7 @@ HistoryRun PieceOf(const HistoryRun& run, std::int32_t i, std::span<const CellMo
   return piece;
 }
 
-// `append` of each piece of the history, in order.
+// Calls `append` for each piece of the history after the moves, in order.
 template <typename Append>
 void ForPieces(const RunList& history, std::span<const CellMove> moves, const Append& append) {
   for (const HistoryRun& run : history.runs()) {

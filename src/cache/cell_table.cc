@@ -11,7 +11,7 @@
 namespace kvcache {
 namespace {
 
-// Adds {from → to}, one cell, to moves that it may continue.
+// Adds a copy of one cell, merged with the last one if it continues it.
 void AddCopy(std::vector<CellMove>& copies, std::int32_t from, std::int32_t to) {
   if (!copies.empty()) {
     CellMove& last = copies.back();
@@ -31,8 +31,8 @@ void AddCell(std::vector<CellRun>& runs, std::int32_t cell) {
   }
 }
 
-// Rings of sequences that grow in step, a power of two apart, would all meet in the same few cache
-// lines of the tables here. So each begins an odd number of lines after the one before it.
+// Rings that are a power of two apart and grow in step would use the same few cache sets for the
+// tables here. An odd number of cache lines between the starts of neighbouring rings prevents that.
 constexpr std::int64_t kRingSkew = 5 * 64 / sizeof(std::int32_t);
 
 }  // namespace
@@ -58,7 +58,8 @@ std::int32_t CellTable::PreferredCell(SequenceId id, Position position) const {
 
 std::int32_t CellTable::Place(SequenceId id, Position position, std::int32_t previous) const {
   const std::int32_t preferred = PreferredCell(id, position);
-  // A ring that ran on over its end would take the next one's cells.
+  // Past the end of its ring, a sequence would claim its neighbour's cells. So the preferred cell,
+  // which wraps around, comes before the cell after the predecessor's.
   if (placement_ == Placement::kRing && free_.Contains(preferred)) return preferred;
   if (previous != RunList::kNoCell && previous + 1 < cells() && free_.Contains(previous + 1)) {
     return previous + 1;
@@ -77,7 +78,8 @@ std::int32_t CellTable::Claim(SequenceId id, Position position) {
   return cell;
 }
 
-// Siblings have one preferred: a ring's next cells are theirs, around its own end.
+// Alternatives share one preferred cell. In a ring, the second one gets the next free cell of the
+// ring, wrapping around at its end.
 std::int32_t CellTable::PlaceDraft(SequenceId id, Position position, std::int32_t previous) const {
   if (placement_ == Placement::kRing) {
     const std::int32_t preferred = PreferredCell(id, position);
@@ -159,8 +161,8 @@ std::int32_t CellTable::AddReferences(std::span<const Eviction> evictions, std::
   return unused;
 }
 
-// A cell that several of them share becomes free with the last one only, so they are counted
-// by doing it and taking it back.
+// A cell that several evictions share becomes free with the last of them only. So the reference
+// counts are decremented, the zeros are counted, and the counts are restored.
 std::int32_t CellTable::CountFreed(std::span<const Eviction> evictions) {
   const std::int32_t freed = AddReferences(evictions, -1);
   AddReferences(evictions, 1);
@@ -192,7 +194,7 @@ std::int64_t CellTable::CountShared(SequenceId id, Position begin) const {
   return count;
 }
 
-// Puts a run that was taken out of the sequence back, `offset` positions lower.
+// Appends a run that was removed from the sequence again, `offset` positions lower.
 void CellTable::MoveDown(SequenceId id, const HistoryRun& run, Position offset,
                          MiddleRemoval& removal) {
   for (std::int32_t i = 0; i < run.length; ++i) {
@@ -225,7 +227,7 @@ Result<MiddleRemoval> CellTable::RemoveMiddle(SequenceId id, Position begin, Pos
   const std::int64_t needed = CountShared(id, end);
   MiddleRemoval removal;
   std::vector<HistoryRun> old;
-  try {  // all memory first: what follows cannot fail
+  try {  // allocate everything first: the rest cannot fail
     old.assign(target.runs().begin(), target.runs().end());
     removal.copies.reserve(needed);
     removal.shifted.reserve(old.size() + 2 * needed);

@@ -1,12 +1,12 @@
-// Who uses which cell: the metadata of a cache, without its bytes.
+// The metadata of a cache: reference counts of cells, and the history of each sequence.
 //
-//   ref_count     0 2 2 1 1 0 0 …        in how many sequences a cell is seen; 0: free
-//   free set  the cells with no ref_count, as a tree of bitmaps
-//   history   per sequence, its runs of (position, cell, length)
-//   drafts    cells of tokens that no sequence keeps yet
+//   ref_count  0 2 2 1 1 0 0 …   number of sequences that hold the cell; 0: free
+//   free set   the cells with ref_count 0, as a tree of bitmaps
+//   history    per sequence, its runs of (position, cell, length)
+//   drafts     cells of tokens that belong to no sequence yet
 //
-// Invariants: a cell's ref_count equals the number of runs, over all sequences, that cover it, and
-// one more for a draft; the free set holds exactly the cells without ref_count.
+// Invariants: a cell's ref_count equals the number of runs, over all sequences, that cover it, plus
+// one for a draft. The free set holds exactly the cells with ref_count 0.
 //
 // Thread safety: none. Allocation: Reset, Reserve, Share, RemoveMiddle and PlanCompaction only.
 // Design: docs/design/cells.md.
@@ -24,45 +24,45 @@
 
 namespace kvcache {
 
-// Runs a sequence can have before its list grows. A sequence that grows alone has one; one that
-// fills others' holes may have many, and its list then doubles now and then.
+// Number of runs that a sequence's list has memory for at first. A sequence that grows alone has
+// one run. A sequence that fills the holes of others may have many, and its list doubles when full.
 inline constexpr std::size_t kInitialRuns = 64;
 
-// Where a sequence's tokens go by preference, from the sequence's own first cell on.
+// The preferred cells of a sequence, from the sequence's first cell on.
 enum class Placement : std::uint8_t {
-  kLinear,  // position after position
-  kRing,    // around a stretch of its own: for sequences that lose their oldest tokens
+  kLinear,  // cell = first cell + position
+  kRing,    // cell = first cell + position modulo the stride; for sequences with a window
 };
 
 struct CellTableOptions {
   std::int32_t cells = 0;
   std::int32_t sequences = 0;
-  std::int32_t drafts = 0;           // at most, at once
-  std::int32_t sequence_stride = 0;  // cells between the homes of neighbouring sequences
+  std::int32_t drafts = 0;           // most drafts of one pass
+  std::int32_t sequence_stride = 0;  // cells between the first cells of neighbouring sequences
   Placement placement = Placement::kLinear;
 };
 
-// Positions [0, begin) of a sequence, to be let go.
+// Evicts positions [0, begin) of a sequence.
 struct Eviction {
   SequenceId sequence{};
   Position begin = 0;
 };
 
-// What is left to do with the bytes after the middle of a sequence was removed.
+// The work on bytes that remains after RemoveMiddle: first the copies, then the shifts.
 struct MiddleRemoval {
-  std::vector<CellMove> copies;  // first: a shared cell's contents, to the sequence's own cell
-  std::vector<CellRun> shifted;  // then: the cells whose keys turn
+  std::vector<CellMove> copies;  // from a shared cell to the sequence's own copy
+  std::vector<CellRun> shifted;  // cells whose keys are rotated
 };
 
-// Moves that leave no hole before the last cell used, and the histories after them.
+// The moves that fill all holes before the last used cell, and the histories after them.
 struct Compaction {
-  std::vector<CellMove> moves;  // ascending at both ends; from used cells to free ones
+  std::vector<CellMove> moves;  // ascending in from and to; from used to free cells
   std::vector<RunList> histories;
 };
 
 class CellTable {
  public:
-  // All cells free, all sequences empty. May throw std::bad_alloc.
+  // Makes all cells free and all sequences empty. May throw std::bad_alloc.
   void Reset(const CellTableOptions& options);
 
   std::int32_t cells() const { return static_cast<std::int32_t>(ref_counts_.size()); }
@@ -75,31 +75,32 @@ class CellTable {
   // REQUIRES, here and below: Knows(id).
   const RunList& history(SequenceId id) const { return histories_[Index(id)]; }
 
-  // Makes room for `more` runs of the sequence; false when there is no memory.
+  // Reserves memory for `more` runs of the sequence. Returns false if there is none.
   [[nodiscard]] bool Reserve(SequenceId id, std::size_t more) {
     return histories_[Index(id)].Reserve(more);
   }
 
-  // Gives position `position` of the sequence a cell and returns it: the one after its
-  // predecessor's, else its home, else the next free one after that, around the end. In a ring its
-  // home comes first.
-  // REQUIRES: not held; a free cell; room reserved.
+  // Claims a cell for `position` of the sequence and returns it: the cell after its predecessor's,
+  // else its preferred cell, else the next free cell after that, wrapping around. In a ring the
+  // preferred cell comes first. O(log cells + runs behind the position).
+  // REQUIRES: the sequence does not hold the position; there is a free cell; Reserve was called.
   std::int32_t Claim(SequenceId id, Position position);
 
-  // Gives a token that no sequence keeps a cell: by preference the one after `previous`, that of
-  // the token before it; in a ring the next one from its home. REQUIRES: a free cell; fewer drafts
-  // than there may be.
+  // Claims a cell for a draft and returns it: preferably the cell after `previous`, which is its
+  // parent's cell or kNoCell; in a ring the next free cell from its preferred cell on.
+  // REQUIRES: there is a free cell; there are fewer drafts than CellTableOptions::drafts.
   std::int32_t ClaimDraft(SequenceId id, Position position, std::int32_t previous);
-  // How early a cell comes for tokens from `position` on, the sequence's next one: 0 is best.
+  // Returns the rank of `cell` in the order in which the sequence claims cells for tokens from
+  // `position` on; 0 is first. REQUIRES: `position` is the sequence's next one.
   std::int64_t Rank(SequenceId id, Position position, std::int32_t cell) const;
-  // In the order in which they were claimed.
+  // The cells of the drafts, in the order in which they were claimed.
   std::span<const std::int32_t> drafts() const { return drafts_; }
-  // The sequence sees `cell`, which a draft has, at its end.
-  // REQUIRES: position >= history(id).length(); room reserved.
+  // Appends a draft's cell to the sequence.
+  // REQUIRES: position >= history(id).length(); Reserve was called.
   void AcceptDraft(SequenceId id, Position position, std::int32_t cell);
-  // Drafts lose their cells; those that a sequence sees stay.
+  // Releases the cells of all drafts. Accepted ones stay, as their sequences hold them.
   void DropDrafts();
-  // Free, or as soon as the drafts are dropped. REQUIRES: none of them is kept.
+  // The number of cells that are free once the drafts are dropped. REQUIRES: none is accepted.
   std::int32_t cells_without_drafts() const {
     return free_cells() + static_cast<std::int32_t>(drafts_.size());
   }
@@ -108,39 +109,39 @@ class CellTable {
   void Truncate(SequenceId id, Position length);
   // Drops positions [0, begin).
   void DropBefore(SequenceId id, Position begin);
-  // How many cells would become free if all of these happened. O(cells let go).
+  // Returns the number of cells that these evictions would free. O(cells evicted).
   // REQUIRES: each sequence at most once.
   std::int32_t CountFreed(std::span<const Eviction> evictions);
 
-  // dst forgets what it holds and sees src's cells at positions [0, length). O(length).
+  // Drops dst's content and lets dst share src's cells at positions [0, length). O(length).
   // Errors: kOutOfMemory, nothing changed. REQUIRES: src != dst.
   Status Share(SequenceId src, SequenceId dst, Position length);
 
-  // Drops positions [begin, end) and moves later ones down by end - begin. Later cells that
-  // other sequences see too are replaced by cells of the sequence's own. Drafts are dropped.
+  // Drops positions [begin, end) and moves later ones down by end - begin. Later cells that other
+  // sequences share are replaced by copies. Drops the drafts.
   // Errors: kCacheFull with the numbers, kOutOfMemory; nothing changed.
   Result<MiddleRemoval> RemoveMiddle(SequenceId id, Position begin, Position end);
-  // The error that it would return for want of cells.
+  // Returns the kCacheFull error that RemoveMiddle would return, or Ok.
   Status CheckRemoveMiddle(SequenceId id, Position end) const;
 
-  // How to fill the holes with the last cells used; O(cells). Errors: kOutOfMemory.
+  // Plans moves of the last used cells into the holes. O(cells). Errors: kOutOfMemory.
   Result<Compaction> PlanCompaction() const;
-  // Makes it so. REQUIRES: nothing has changed since the plan.
+  // Applies the plan to the metadata. REQUIRES: nothing has changed since PlanCompaction.
   void Apply(Compaction compaction);
 
  private:
-  // Adds `by` to the ref_count of the cells that the evictions let go of; how many have none then.
+  // Adds `by` to the ref_count of the evicted cells. Returns how many of them have 0 then.
   std::int32_t AddReferences(std::span<const Eviction> evictions, std::int32_t by);
   std::int32_t PreferredCell(SequenceId id, Position position) const;
-  // The first cell of the sequence's stretch of a ring.
+  // The first cell of the sequence's ring.
   std::int32_t RingOf(SequenceId id) const {
     return static_cast<std::int32_t>(Index(id) * sequence_stride_);
   }
-  // `previous`: the cell of the token before, or RunList::kNoCell.
+  // `previous` is the cell of the preceding token, or RunList::kNoCell.
   std::int32_t Place(SequenceId id, Position position, std::int32_t previous) const;
   std::int32_t PlaceDraft(SequenceId id, Position position, std::int32_t previous) const;
   void Release(std::int32_t cell, std::int32_t length);
-  // Cells at positions [begin, ∞) that other sequences see too.
+  // Returns the number of cells at positions [begin, ∞) that other sequences share.
   std::int64_t CountShared(SequenceId id, Position begin) const;
   void MoveDown(SequenceId id, const HistoryRun& run, Position offset, MiddleRemoval& removal);
 

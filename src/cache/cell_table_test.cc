@@ -31,8 +31,8 @@ Runs RunsOf(const CellTable& table, SequenceId id) {
   return {runs.begin(), runs.end()};
 }
 
-// Users of each cell, as text: "2210" for cells 0 to 3.
-std::string Users(const CellTable& table) {
+// Returns the reference count of each cell, as text: "2210" for cells 0 to 3.
+std::string RefCounts(const CellTable& table) {
   std::string text;
   for (std::int32_t cell = 0; cell < table.cells(); ++cell) {
     text += std::to_string(table.ref_count(cell));
@@ -45,12 +45,12 @@ TEST(CellTableTest, PlacesAfterThePredecessorElseAtHomeElseNext) {
   CellTable table = Table(12, 3, 4);
   Fill(table, kA, 0, 2);
   Fill(table, kB, 0, 1);
-  EXPECT_EQ(Users(table), "110010000000");
+  EXPECT_EQ(RefCounts(table), "110010000000");
   Fill(table, kA, 2, 4);
-  EXPECT_EQ(table.Claim(kA, 4), 5);   // 4 is taken, as is home 4; next free is 5
+  EXPECT_EQ(table.Claim(kA, 4), 5);   // 4 is taken, also as the preferred cell; next free is 5
   EXPECT_EQ(table.Claim(kA, 5), 6);   // after its predecessor
-  EXPECT_EQ(table.Claim(kB, 7), 11);  // no predecessor: home
-  EXPECT_EQ(table.Claim(kB, 8), 7);   // home 12 is 0 around the end, taken; next free is 7
+  EXPECT_EQ(table.Claim(kB, 7), 11);  // no predecessor: the preferred cell
+  EXPECT_EQ(table.Claim(kB, 8), 7);   // preferred: 12 wraps to 0, taken; next free is 7
   EXPECT_EQ(RunsOf(table, kA), (Runs{{0, 0, 4}, {4, 5, 2}}));
   EXPECT_EQ(RunsOf(table, kB), (Runs{{0, 4, 1}, {7, 11, 1}, {8, 7, 1}}));
 }
@@ -71,27 +71,27 @@ TEST(CellTableTest, SharesExactlyThePrefix) {
   Fill(table, kA, 0, 4);
   Fill(table, kB, 0, 3);
   ASSERT_TRUE(table.Share(kA, kB, 3).ok());
-  EXPECT_EQ(Users(table), "22210000");  // what B held before is free
+  EXPECT_EQ(RefCounts(table), "22210000");  // B's earlier cells are free
   EXPECT_EQ(RunsOf(table, kB), (Runs{{0, 0, 3}}));
   table.Truncate(kA, 1);
-  EXPECT_EQ(Users(table), "21100000");
-  ASSERT_TRUE(table.Share(kA, kB, kEndOfSequence).ok());  // all there is
-  EXPECT_EQ(Users(table), "20000000");
+  EXPECT_EQ(RefCounts(table), "21100000");
+  ASSERT_TRUE(table.Share(kA, kB, kEndOfSequence).ok());  // everything
+  EXPECT_EQ(RefCounts(table), "20000000");
 }
 
 TEST(CellTableTest, MiddleRemovalKeepsOwnCellsAndCopiesShared) {
   CellTable table = Table(16, 2, 8);
   Fill(table, kA, 0, 6);
   ASSERT_TRUE(table.Share(kA, kB, 4).ok());
-  Fill(table, kB, 4, 6);  // its own: cells 12 and 13
+  Fill(table, kB, 4, 6);  // not shared: cells 12 and 13
   auto removal = table.RemoveMiddle(kB, 1, 2);
   ASSERT_TRUE(removal.ok());
-  // Positions 2 and 3 were in A's cells 2 and 3; they are now B's 1 and 2, at B's home.
+  // Positions 2 and 3 were in A's cells 2 and 3; they are now B's 1 and 2, at B's preferred cells.
   EXPECT_EQ(removal->copies, (std::vector<CellMove>{{2, 9, 2}}));
   EXPECT_EQ(removal->shifted, (std::vector<CellRun>{{9, 2}, {12, 2}}));
   EXPECT_EQ(RunsOf(table, kB), (Runs{{0, 0, 1}, {1, 9, 2}, {3, 12, 2}}));
   EXPECT_EQ(RunsOf(table, kA), (Runs{{0, 0, 6}}));
-  EXPECT_EQ(Users(table), "2111110001101100");
+  EXPECT_EQ(RefCounts(table), "2111110001101100");
 }
 
 TEST(CellTableTest, MiddleRemovalNeedsACellForEachSharedOne) {
@@ -100,11 +100,11 @@ TEST(CellTableTest, MiddleRemovalNeedsACellForEachSharedOne) {
   ASSERT_TRUE(table.Share(kA, kB, 3).ok());
   EXPECT_EQ(table.RemoveMiddle(kB, 0, 1).status().message(),
             "removing a middle range copies 2 shared cells; 1 of 4 cells are free");
-  EXPECT_EQ(Users(table), "2220");
-  auto removal = table.RemoveMiddle(kB, 0, 2);  // one is enough for one
+  EXPECT_EQ(RefCounts(table), "2220");
+  auto removal = table.RemoveMiddle(kB, 0, 2);  // one free cell for one copy
   ASSERT_TRUE(removal.ok());
   EXPECT_EQ(removal->copies, (std::vector<CellMove>{{2, 3, 1}}));
-  EXPECT_EQ(Users(table), "1111");
+  EXPECT_EQ(RefCounts(table), "1111");
 }
 
 TEST(CellTableTest, MiddleRemovalOfOwnCellsNeedsNoRoom) {
@@ -118,7 +118,7 @@ TEST(CellTableTest, MiddleRemovalOfOwnCellsNeedsNoRoom) {
   EXPECT_EQ(table.free_cells(), 1);
 }
 
-// Neighbours that slide, at all distances from one another: none runs on into the next one's cells.
+// Neighbouring rings, at all distances: no sequence claims a cell of its neighbour's ring.
 TEST(CellTable, RingsStayApart) {
   constexpr std::int32_t kStride = 64, kSequences = 3;
   for (Position apart = 0; apart < kStride; ++apart) {

@@ -31,9 +31,10 @@ void DraftAcceptance::Plan(ForwardPass& pass, const CellTable& cells,
   if (!moves_.empty()) calls_.push_back(moves_.size());
 }
 
-// A path whose cells ascend in the order in which a sequence takes cells moves to the first of its
-// sequence's drafts; none then moves onto a cell of the path that has yet to move. Another one
-// stays: cells were scarce.
+// The drafts of a sequence have cells c0, c1, … in the order of CellTable::Rank. A path of n tokens
+// moves to c0 … c(n-1) if its own cells ascend in that order: token i then moves to c(i), which is
+// at or before its cell, and never onto a cell of the path that has yet to move. A path whose cells
+// do not ascend stays; this happens only if cells were scarce.
 void DraftAcceptance::AcceptPath(ForwardPass& pass, const CellTable& cells, std::int32_t last) {
   Drafts& drafts = pass.drafts();
   const SequenceId sequence = drafts.sequence(last);
@@ -58,8 +59,8 @@ void DraftAcceptance::AcceptPath(ForwardPass& pass, const CellTable& cells, std:
   }
 }
 
-// What one call copies must not overlap: a move onto a cell that another of the call reads is left
-// to the next one.
+// The ranges of one CopyCells call must not overlap. A move that overlaps an earlier one of the
+// call starts the next call.
 void DraftAcceptance::Move(std::int32_t from, std::int32_t to) {
   const std::size_t first = calls_.empty() ? 0 : calls_.back();
   const bool apart = std::all_of(moves_.begin() + first, moves_.end(), [&](const CellMove& move) {

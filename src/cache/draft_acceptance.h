@@ -1,7 +1,7 @@
-// Which drafts of a pass their sequences keep, and where these move, so that a path that was
-// chosen lies as it would if it alone had been the batch.
+// Plans and moves the accepted drafts of a pass, so that they have the cells that they would have
+// if they alone had been the batch.
 //
-//   cells    8a 8b 9a 9b 9c 10a .        the path to 9c is kept     8a 9c . . . . .
+//   cells    8a 8b 9a 9b 9c 10a .      after accepting 9c:     8a 9c . . . . .
 //
 // Thread safety: none. Only Reset allocates.
 #pragma once
@@ -17,7 +17,7 @@ namespace kvcache {
 
 class DraftAcceptance {
  public:
-  // A draft that its sequence keeps, and its cell once bytes have moved.
+  // An accepted draft, and its cell after the move.
   struct Accepted {
     SequenceId sequence{};
     Position position = 0;
@@ -27,13 +27,13 @@ class DraftAcceptance {
   // May throw std::bad_alloc.
   void Reset(int max_batch);
 
-  // The paths that lead to `last`. REQUIRES: Drafts::CheckChosen accepted it.
+  // Plans the moves of the paths that lead to `last`. REQUIRES: Drafts::CheckChosen accepted it.
   void Plan(ForwardPass& pass, const CellTable& cells, std::span<const std::int32_t> last);
   void Clear();
-  // Ascending by position in each sequence.
+  // The accepted drafts, ascending by position in each sequence.
   std::span<const Accepted> accepted() const { return accepted_; }
 
-  // Moves the bytes of one layer; of drafts alone.
+  // Moves the bytes of one layer. Reads and writes cells of drafts only. Errors: the backend's.
   Status MoveBytes(KvBackend& backend, const LayerKv& layer) const;
 
  private:
@@ -42,8 +42,8 @@ class DraftAcceptance {
 
   std::vector<Accepted> accepted_;
   std::vector<CellMove> moves_;
-  std::vector<std::size_t> calls_;   // where in moves_ each call ends
-  std::vector<std::int32_t> cells_;  // scratch: of a sequence's drafts
+  std::vector<std::size_t> calls_;   // end of each CopyCells call in moves_
+  std::vector<std::int32_t> cells_;  // a sequence's drafts, while planning
 };
 
 }  // namespace kvcache

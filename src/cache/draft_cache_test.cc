@@ -46,7 +46,7 @@ class DraftCacheTest : public ::testing::Test {
         cache_->Init(backend_, {DType::kF32, DType::kF32, sequences, capacity, max_batch}).ok());
   }
 
-  // A whole pass over layers 0 and 1; the error's message, or nothing.
+  // Runs a pass over layers 0 and 1. Returns the error message, or "".
   std::string Forward(const TestBatch& batch) {
     Status status = StartBatch(*cache_, batch);
     for (int layer = 0; layer < 2 && status.ok(); ++layer) {
@@ -63,7 +63,8 @@ class DraftCacheTest : public ::testing::Test {
 
   std::string Keep(std::vector<std::int32_t> last) { return cache_->AcceptDrafts(last).message(); }
 
-  // What the sequence's next token, of content 99, sees: position, cell and content of each key.
+  // Evaluates the sequence's next token, with content 99. Returns the position, cell and content of
+  // each key that it sees.
   std::string Next(int sequence, Position position) {
     const std::string error = Forward({{{sequence, position, 99}}});
     if (!error.empty()) return error;
@@ -155,7 +156,7 @@ TEST_F(DraftCacheTest, DraftsOfTheLastPassTakeNoRoom) {
                      {},
                      {-1, -1, -1, -1, -1, -1, -1}}),
             "the batch needs 7 cells; 6 of 9 are free (max_sequences 1 x capacity 9)");
-  EXPECT_EQ(Mask().size(), 6u) << "the pass goes on";
+  EXPECT_EQ(Mask().size(), 6u) << "the pass continues";
 }
 
 TEST_F(DraftCacheTest, RefusedDraftsSayWhy) {
@@ -178,7 +179,7 @@ TEST_F(DraftCacheTest, RefusedDraftsSayWhy) {
        "draft 1 has no parent and is at position 4; must be at 3, the end of sequence 0"},
   };
   for (const auto& [batch, message] : refused) EXPECT_EQ(Forward(batch), message);
-  EXPECT_EQ(Mask().size(), 3u) << "the pass goes on";
+  EXPECT_EQ(Mask().size(), 3u) << "the pass continues";
 }
 
 TEST_F(DraftCacheTest, RefusedChoicesSayWhyAndChangeNothing) {
@@ -209,7 +210,7 @@ TEST_F(DraftCacheTest, AfterAFailedMoveNothingIsKept) {
     }
     ASSERT_EQ(Begin(), "");
     ASSERT_EQ(Forward(kTree), "");
-    // The second: of the second layer, or of the wrapper's second cache.
+    // The second copy is of the second layer, or of the wrapper's second cache.
     backend_.FailNth(ReferenceBackend::Call::kCopy, 2);
     EXPECT_FALSE(cache_->AcceptDrafts(std::vector<std::int32_t>{3}).ok());
     EXPECT_TRUE(cache_->Visible().positions.empty());
@@ -219,7 +220,7 @@ TEST_F(DraftCacheTest, AfterAFailedMoveNothingIsKept) {
   }
 }
 
-// A kind that takes a batch of drafts in and knows of no choice.
+// A kind that accepts a batch of drafts and does not implement PrepareAccept.
 class Undecided : public Cache {
  public:
   Status Init(KvBackend& backend, const CacheOptions& options) override {
@@ -308,8 +309,8 @@ TEST_F(DraftCacheTest, AWrapperEndsThePassInAllWithTheFirstHalf) {
   EXPECT_EQ(Next(0, 5), "0@0=20 1@1=21 2@2=22 3@3=30 4@4=33 5@5=99 ");
 }
 
-// Round after round, past the end of the ring: histories stay whole, where a sequence's share of
-// the batch has room for its drafts.
+// Many rounds, past the end of the ring: histories do not fragment if a sequence's share of
+// max_batch suffices for its drafts.
 TEST_F(DraftCacheTest, RingsOfAWindowStayTogether) {
   for (const int sequences : {1, 3}) {
     Open(MakeCausalCache({.window = 20}), sequences, 64, 30);
@@ -341,7 +342,7 @@ TEST_F(DraftCacheTest, AWindowSlidesOverPaths) {
   ASSERT_EQ(Begin(), "");
   ASSERT_EQ(Forward(kTree), "");
   const Visibility& visible = cache_->Visible();
-  // Of the path a c f the query f sees c and itself.
+  // On the path a c f the query f sees c and itself.
   EXPECT_EQ(visible.window, 2);
   EXPECT_EQ(visible.positions[5], 5);
   ASSERT_EQ(Keep({5}), "");

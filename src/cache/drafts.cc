@@ -27,7 +27,7 @@ void Drafts::Set(const Batch& batch) {
   positions_.assign(batch.positions.begin(), batch.positions.end());
   for (std::int32_t i = 0; i < size(); ++i) {
     const std::int32_t parent = parents_[i];
-    // The first child goes on with its parent's path.
+    // The first child continues its parent's path; every other child starts one.
     if (parent != kNone && leaves_[path_of_[parent]] == parent) {
       path_of_.push_back(path_of_[parent]);
       leaves_[path_of_[i]] = i;

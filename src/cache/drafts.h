@@ -1,12 +1,12 @@
-// The drafts of a pass: tokens that follow a kept history or each other, as trees. Their sequences
-// keep none of them unless a path is chosen.
+// The drafts of a pass: trees of tokens that follow the end of a sequence or each other. A sequence
+// keeps the path that AcceptDrafts names and no other draft.
 //
 //   history … 7 ─ 8a ─ 9a ─ 10a        parents  -1  -1   0   1   0   2
 //               │    └ 9c              tokens   8a  8b  9a  9b  9c 10a
 //               └ 8b ─ 9b              paths    8a 9a 10a,  8b 9b,  8a 9c
 //
-// A path goes from a history's end to a leaf. Every token is on one of which it is not just
-// passed through: its own.
+// A path goes from the end of a history to a leaf. Several paths may contain a token; path_of() is
+// the first of them.
 //
 // Thread safety: none. Only Reset allocates.
 #pragma once
@@ -26,7 +26,7 @@ class Drafts {
   // May throw std::bad_alloc.
   void Reset(int max_batch);
 
-  // The batch's tokens; none if it has no parents. REQUIRES: CheckBatch accepted it.
+  // Takes the batch's tokens; none if it has no parents. REQUIRES: CheckBatch accepted the batch.
   void Set(const Batch& batch);
   void Clear() { parents_.clear(); }
 
@@ -40,10 +40,10 @@ class Drafts {
   std::int32_t leaf(std::int32_t path) const { return leaves_[path]; }
   std::int32_t path_of(std::int32_t token) const { return path_of_[token]; }
 
-  // The tokens from the history's end to `token`; valid until the next call.
+  // Returns the tokens from the history's end to `token`, inclusive; valid until the next call.
   std::span<const std::int32_t> PathTo(std::int32_t token);
 
-  // What Cache::AcceptDrafts refuses. O(tokens chosen, squared).
+  // Returns the kInvalidArgument errors of Cache::AcceptDrafts. O(chosen²).
   Status CheckChosen(std::span<const std::int32_t> chosen) const;
 
  private:
@@ -52,7 +52,7 @@ class Drafts {
   std::vector<Position> positions_;    // [batch]
   std::vector<std::int32_t> path_of_;  // [batch]
   std::vector<std::int32_t> leaves_;   // [paths]
-  std::vector<std::int32_t> path_;     // scratch
+  std::vector<std::int32_t> path_;     // result of PathTo
 };
 
 }  // namespace kvcache

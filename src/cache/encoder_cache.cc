@@ -80,7 +80,8 @@ void EncoderCacheImpl::AddMember(SequenceId sequence, Position position) {
   }
 }
 
-// The newest item of each sequence is the last in the batch; the newest of all chooses.
+// The output of a sequence belongs to its item at the highest position. The item with the highest
+// batch index selects the sequence.
 void EncoderCacheImpl::NoteItems(const Batch& batch) {
   std::int32_t newest = -1;
   for (const MultimodalItem& item : batch.items) {
@@ -127,7 +128,7 @@ void EncoderCacheImpl::DescribeVisibility() {
   visibility_.bidirectional = std::span(bidirectional_).first(positions_.size());
 }
 
-// A reserving pass sees as much as there can ever be.
+// In a reserving pass every sequence has an output of the largest size.
 void EncoderCacheImpl::Describe(std::size_t member) {
   const CellRun cells = mode_ == ForwardMode::kReserve
                             ? CellRun{0, encoder_.max_tokens}
@@ -141,14 +142,14 @@ CellRun EncoderCacheImpl::CellsOf(const Output& output) const {
   return {output.entry * stride_, output.tokens};
 }
 
-// Nothing to change: every query sees all of its sequence's output anyway.
+// Changes nothing, because every query sees all of its sequence's output.
 Status EncoderCacheImpl::SetCausal(std::span<const std::int32_t> except) {
   KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
   if (!active_) return Invalid("SetCausal outside a forward pass; call StartForward first");
   return CheckQueries(except, drafts_, positions_.size());
 }
 
-// An output is not a draft's: there is nothing to keep, or to let go of.
+// No output belongs to a draft, so nothing is kept or dropped.
 Status EncoderCacheImpl::PrepareAccept(std::span<const std::int32_t> last) {
   KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
   KVCACHE_RETURN_IF_ERROR(drafts_.CheckChosen(last));
@@ -174,8 +175,8 @@ void EncoderCacheImpl::Drop(SequenceId sequence) {
   output = {.first_gone = output.first_gone};
 }
 
-// The first Put of a pass makes the sequence's entry its own: what it held is replaced as a
-// whole. Other sequences keep theirs.
+// The first Put of a pass replaces the sequence's output as a whole. If other sequences share the
+// entry, they keep it, and the sequence takes another one.
 Result<CellRun> EncoderCacheImpl::CellsForPut(Member& member, std::int32_t tokens) {
   Output& output = outputs_[Index(member.sequence)];
   if (member.put && output.tokens != tokens) {
@@ -215,7 +216,7 @@ Status EncoderCacheImpl::Put(const TensorView& k, const TensorView& v) {
   KVCACHE_ASSIGN_OR_RETURN(const CellRun cells,
                            CellsForPut(member, static_cast<std::int32_t>(k.dims[2])));
   Status status = storage_.backend().StoreKv(layer, k, v, std::span(&cells, 1));
-  if (!status.ok()) {  // half an output is none
+  if (!status.ok()) {  // a half-written output is dropped
     Drop(member.sequence);
     member.put = false;
   }

@@ -1,7 +1,9 @@
-// The encoder cache's class, for its factory and for tests that look inside.
+// The encoder cache's class, for its factory and for tests that inspect it.
 //
-//   entry          one output: `stride` neighbouring cells, of which `tokens` are used
-//   sequence       its entry, or none; forks share one, and a Put then takes another
+//   entry      `stride` neighbouring cells for one output, of which `tokens` are used
+//   sequence   has an entry or none; forks share an entry, and a Put then takes another one
+//
+// Thread safety: as in kvcache/cache.h.
 #pragma once
 
 #include <cstdint>
@@ -54,15 +56,15 @@ class EncoderCacheImpl final : public EncoderCache {
   struct Output {
     std::int32_t entry = kNone;
     std::int32_t tokens = 0;
-    Position position = 0;  // of the token that it came with
-    // Of the first output that another replaced; kEndOfSequence: none was. What came after it, up
-    // to the present one, cannot be gone on from.
+    Position position = 0;  // of the token that it belongs to
+    // Position of the first output that was replaced; kEndOfSequence: none was. The sequence cannot
+    // resume after it, up to the position of the current output.
     Position first_gone = kEndOfSequence;
   };
-  // A sequence of the batch.
+  // A sequence of the batch, and the token that a new output belongs to.
   struct Member {
     SequenceId sequence{};
-    Position position = 0;  // of its newest item, or of its first token
+    Position position = 0;  // of its newest item, or its lowest one
     bool has_item = false;
     bool put = false;
   };
@@ -88,7 +90,7 @@ class EncoderCacheImpl final : public EncoderCache {
   Drafts drafts_;
   std::vector<Member> members_;                 // the pass's sequences
   std::vector<std::int32_t> member_of_;         // [sequences]: index into members_, or kNone
-  std::size_t current_ = 0;                     // of members_: what SetSequence chose
+  std::size_t current_ = 0;                     // index into members_, selected by SetSequence
   std::vector<Position> positions_;             // [batch]
   std::vector<std::int32_t> history_of_query_;  // [batch]
   std::vector<HistoryRun> runs_;                // [members]

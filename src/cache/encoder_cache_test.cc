@@ -32,14 +32,14 @@ class EncoderCacheTest : public ::testing::Test {
     ASSERT_TRUE(cache_->Init(backend_, {DType::kF32, DType::kF32, 3, 8, 4}).ok());
   }
 
-  // An output of `tokens` tokens, content first, first + 1, …
+  // Puts an output of `tokens` tokens with contents first, first + 1, …
   Status Put(std::uint32_t first, int tokens, int layer = 0) {
     std::vector<TestToken> rows;
     for (int i = 0; i < tokens; ++i) rows.push_back({0, i, first + static_cast<std::uint32_t>(i)});
     return PutContents(*cache_, rows, layer, kShape);
   }
 
-  // What each query of the pass sees: cells, or "-".
+  // Returns the cells that each query of the pass sees, or "-".
   std::string Seen() {
     std::string text;
     const Visibility& visible = cache_->Visible();
@@ -70,7 +70,7 @@ TEST_F(EncoderCacheTest, AnOutputIsSeenByAllQueriesOfItsSequence) {
   EXPECT_EQ(history->k.dims, (std::array<std::int64_t, 4>{2, 2, 4, 1}));
   EXPECT_EQ(history->mask.data, nullptr);
   EXPECT_EQ(KeyAt(*history, 3, 1, 0), KeyContent(13, 0, kShape)[2]);
-  // It stays for later passes, whatever their positions.
+  // The output stays for later passes at any position.
   ASSERT_TRUE(StartForward(*cache_, {{1, 1}, {0, 70}}).ok());
   EXPECT_EQ(Seen(), "- 0+4 ");
 }
@@ -127,7 +127,7 @@ TEST_F(EncoderCacheTest, ResumingIsPossibleWhateverIsThere) {
   EXPECT_EQ(cache_->PrepareRestore(SequenceId{3}, 5).status().code(), StatusCode::kInvalidArgument);
 }
 
-// What came between two outputs saw one that is gone.
+// Tokens between two outputs have seen one that was replaced.
 TEST_F(EncoderCacheTest, NothingGoesOnFromWhatSawAReplacedOutput) {
   ASSERT_TRUE(StartForward(*cache_, {{0, 2}}).ok());
   ASSERT_TRUE(Put(10, 3).ok());
@@ -138,13 +138,13 @@ TEST_F(EncoderCacheTest, NothingGoesOnFromWhatSawAReplacedOutput) {
   EXPECT_FALSE(cache_->CanResume(kFirst, 3));
   EXPECT_TRUE(cache_->CanResume(kFirst, 2)) << "where the first one can be given again";
   EXPECT_EQ(*cache_->PrepareRestore(kFirst, 6), 2);
-  // A fork that ends there lacks both.
+  // A fork that ends there has neither output.
   ASSERT_TRUE(cache_->CopyPrefix(kFirst, kSecond, 5).ok());
   EXPECT_FALSE(cache_->EncoderCached(kSecond));
   EXPECT_FALSE(cache_->CanResume(kSecond, 5));
   ASSERT_TRUE(cache_->Remove(kSecond, 2, kEndOfSequence).ok());
   EXPECT_TRUE(cache_->CanResume(kSecond, 5));
-  // Positions move with what is removed before them.
+  // Removing an earlier range moves the positions.
   ASSERT_TRUE(cache_->Remove(kFirst, 0, 1).ok());
   EXPECT_EQ(*cache_->PrepareRestore(kFirst, 6), 1);
   EXPECT_EQ(*cache_->PrepareRestore(kFirst, 7), 7);

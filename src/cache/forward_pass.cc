@@ -36,14 +36,14 @@ std::span<const ForwardPass::Token> ForwardPass::Order(const Batch& batch) {
   for (std::size_t i = 0; i < batch.size(); ++i) {
     ordered_.push_back({batch.sequences[i], batch.positions[i], static_cast<std::int32_t>(i)});
   }
-  // Batches nearly always come in order.
+  // Most batches are ordered already.
   if (!std::is_sorted(ordered_.begin(), ordered_.end(), Before)) {
     std::sort(ordered_.begin(), ordered_.end(), Before);
   }
   return ordered_;
 }
 
-// At worst each token of a path starts a run.
+// In the worst case each token of a path starts a run.
 Status ForwardPass::PrepareDrafts(const Batch& batch, const CellTable& cells) {
   next_drafts_.Set(batch);
   std::size_t runs = 0;
@@ -86,7 +86,8 @@ void ForwardPass::ClaimCells(CellTable& cells) {
       cell_of_[token.index] = cells.Claim(token.sequence, token.position);
       continue;
     }
-    const std::int32_t parent = drafts_.parent(token.index);  // claimed before
+    const std::int32_t parent =
+        drafts_.parent(token.index);  // has a lower index and a lower position, so it has a cell
     const std::int32_t previous = parent != Drafts::kNone
                                       ? cell_of_[parent]
                                       : cells.history(token.sequence).CellOf(token.position - 1);
@@ -105,7 +106,7 @@ void ForwardPass::DescribeCells() {
   }
 }
 
-// After all cells are claimed: claiming moves a sequence's runs.
+// Runs only after all cells are claimed, because Claim may change a sequence's runs.
 void ForwardPass::DescribeHistories(const CellTable& cells) {
   histories_.clear();
   history_sequences_.clear();
@@ -118,7 +119,7 @@ void ForwardPass::DescribeHistories(const CellTable& cells) {
   }
 }
 
-// A path's history is its sequence's, and then the path.
+// The history of a path is the sequence's runs, followed by the path.
 void ForwardPass::DescribePaths(const CellTable& cells) {
   std::swap(path_runs_, next_path_runs_);
   histories_.clear();

@@ -9,7 +9,7 @@ void FreeSet::Reset(std::int32_t size) {
   words_.clear();
   levels_ = 0;
   std::int64_t bits = size;
-  do {  // each level has a bit for each word of the one below, up to a level of one word
+  do {  // each level has a bit per word of the level below; the top has one word
     const std::int64_t words = (bits + 63) / 64;
     begin_[levels_ + 1] = begin_[levels_] + words;
     words_.resize(begin_[levels_ + 1], ~std::uint64_t{0});
@@ -45,7 +45,7 @@ void FreeSet::Erase(std::int32_t cell) {
 
 std::int32_t FreeSet::NextFrom(std::int32_t from) const {
   std::int64_t index = from;
-  for (int level = 0; level < levels_; ++level) {  // up, until a later member is in sight
+  for (int level = 0; level < levels_; ++level) {  // go up until a word has a later member
     if ((index >> 6) >= WordsOf(level)) return kNone;
     const std::uint64_t bits = Word(level, index >> 6) & (~std::uint64_t{0} << (index & 63));
     if (bits == 0) {
@@ -53,7 +53,7 @@ std::int32_t FreeSet::NextFrom(std::int32_t from) const {
       continue;
     }
     index = (index >> 6 << 6) + std::countr_zero(bits);
-    while (level-- > 0) index = (index << 6) + std::countr_zero(Word(level, index));  // and down
+    while (level-- > 0) index = (index << 6) + std::countr_zero(Word(level, index));  // then down
     return static_cast<std::int32_t>(index);
   }
   return kNone;

@@ -1,11 +1,11 @@
-// A set of cells that finds its next member from any cell in O(log64 cells).
+// A set of cells with a search for the next member in O(log64 cells).
 //
-//   level 2                     [ 1 ]                      a bit per word of level 1
-//   level 1          [ 1 1 0 1 … ]     [ 0 … ]             a bit per word of level 0: not empty?
+//   level 2                     [ 1 ]                      a bit per word of level 1: not zero?
+//   level 1          [ 1 1 0 1 … ]     [ 0 … ]             a bit per word of level 0: not zero?
 //   level 0   [ 0110… ][ 1111… ][ 0000… ][ 1000… ] …       a bit per cell: a member?
 //
 // Thread safety: none. Nothing is allocated after Reset.
-// Source: van Emde Boas trees, cut down to machine words; the usual "hierarchical bitmap".
+// Source: a hierarchical bitmap, which is a van Emde Boas tree with machine words as nodes.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ class FreeSet {
  public:
   static constexpr std::int32_t kNone = -1;
 
-  // Makes [0, size) the members. May throw std::bad_alloc, leaving the set unspecified.
+  // Makes all of [0, size) members. May throw std::bad_alloc, leaving the set unspecified.
   void Reset(std::int32_t size);
 
   std::int32_t count() const { return count_; }
@@ -31,7 +31,7 @@ class FreeSet {
   // REQUIRES: a member.
   void Erase(std::int32_t cell);
 
-  // The first member at or after `from`, or kNone. REQUIRES: from >= 0.
+  // Returns the first member at or after `from`, or kNone. REQUIRES: from >= 0.
   std::int32_t NextFrom(std::int32_t from) const;
 
  private:

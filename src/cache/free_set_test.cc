@@ -9,7 +9,7 @@ namespace kvcache {
 namespace {
 
 TEST(FreeSetTest, StartsFull) {
-  // Around every boundary of a level.
+  // Sizes around every boundary of a level.
   for (const std::int32_t size : {1, 2, 63, 64, 65, 4095, 4096, 4097, 262143, 262144, 262145}) {
     FreeSet set;
     set.Reset(size);
@@ -48,7 +48,7 @@ TEST(FreeSetTest, AgreesWithAnOrderedSet) {
     std::set<std::int32_t> expected;
     for (std::int32_t cell = 0; cell < size; ++cell) expected.insert(cell);
     for (int step = 0; step < 20000; ++step) {
-      // Long stretches of mostly erasing, then of mostly inserting, reach empty words.
+      // Long phases of mostly erasing, then mostly inserting, produce empty words.
       const bool erase = random() % 8 != 0 ? (step / 4000) % 2 == 0 : random() % 2 == 0;
       const auto cell = static_cast<std::int32_t>(random() % size);
       ASSERT_EQ(set.Contains(cell), expected.count(cell) == 1);

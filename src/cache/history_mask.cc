@@ -58,7 +58,7 @@ Status HistoryMask::Build(const Visibility& visibility, const CellRun& cells, st
   const std::int64_t bytes = BytesOf(type, rows * cells.length);
   try {
     values_.resize(bytes);
-  } catch (const std::exception&) {  // std::length_error too: a mask can be quadratic
+  } catch (const std::exception&) {  // also std::length_error: a mask can be quadratic
     return {StatusCode::kOutOfMemory,
             "no memory for a mask of " + std::to_string(bytes) + " bytes"};
   }

@@ -1,7 +1,6 @@
-// Visibility written out: which cells a pass needs, and a mask over them.
+// Visibility as a mask, for kernels that read a contiguous range of cells.
 //
-// For kernels that take a contiguous history. O(history × batch), so made on request only, once
-// per pass.
+// The mask costs O(history × batch), so it is built on request only, once per pass.
 // Thread safety: none.
 #pragma once
 
@@ -15,17 +14,17 @@
 
 namespace kvcache {
 
-// The cells from the first to the last that any query sees, both ends rounded out to a multiple
-// of `padding`; length 0 when nothing is seen.
+// Returns the cells from the first to the last that any query sees, with both ends rounded outwards
+// to a multiple of `padding`. The length is 0 if no query sees a cell.
 CellRun VisibleCells(const Visibility& visibility, std::int32_t padding);
 
 class HistoryMask {
  public:
   static bool Supports(DType type) { return type == DType::kF32 || type == DType::kF16; }
 
-  // Writes [cells.length, rows]: 0 where query `row` sees the cell, -inf elsewhere and in the
+  // Builds a mask [cells.length, rows]: 0 if query `row` sees the cell, -inf elsewhere and in the
   // rows past the batch. Errors: kOutOfMemory; the mask is then empty.
-  // REQUIRES: Supports(type); rows >= the batch's size; cells covers all that is seen.
+  // REQUIRES: Supports(type); rows >= the batch's size; `cells` contains every visible cell.
   Status Build(const Visibility& visibility, const CellRun& cells, std::int64_t rows, DType type);
 
   // Valid until the next Build.

@@ -14,7 +14,7 @@ std::string Describe(const KvShape& shape) {
                 shape.v_in_k ? ", V in K" : "");
 }
 
-// Values of all cells in one tensor, or -1 where the bytes would not fit an int64.
+// Returns the number of values of all cells, or -1 if their bytes do not fit an int64.
 std::int64_t Values(std::int64_t cells, int heads, int dim) {
   constexpr std::int64_t kMaxValueBytes = 8;
   std::int64_t values = static_cast<std::int64_t>(heads) * dim;

@@ -1,7 +1,9 @@
 // The bytes of a cache: K and V of each layer, allocated when a layer is first written.
 //
-// Layers may differ in heads and head sizes; types, layout and cells are the same for all.
-// Thread safety: none. Addresses belong to the backend and are never followed here.
+// Layers may differ in heads and head sizes. Types, layout and the number of cells are the same for
+// all. Addresses belong to the backend; this class never dereferences them.
+//
+// Thread safety: none.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +18,18 @@ namespace kvcache {
 
 class LayerStore {
  public:
-  // Layers are numbered from 0; more than any model has is taken for a mistake.
+  // Layers are numbered from 0. The limit exceeds any model and catches wrong layer numbers.
   static constexpr int kMaxLayers = 4096;
 
-  // `prototype` says all but shape and addresses. `backend` must outlive the store.
+  // `prototype` has everything but shape and addresses. `backend` must outlive the store.
   void Reset(KvBackend& backend, const LayerKv& prototype);
 
-  // The layer's storage, or nullptr for a layer that was never written.
+  // Returns the layer's storage, or nullptr for a layer that was never written.
   const LayerKv* Find(int layer) const;
 
-  // The layer's storage, made now if need be. Errors, nothing changed: kInvalidArgument for a
-  // number out of range or a shape other than the layer's; kUnsupported for a shape that the
-  // types cannot hold; kOutOfMemory and whatever else the backend says.
+  // Returns the layer's storage; allocates it if there is none. Errors, nothing changed:
+  // kInvalidArgument for a number out of range or a shape that differs from the layer's;
+  // kUnsupported for a shape that the types cannot hold; kOutOfMemory; the backend's.
   Result<LayerKv> Ensure(int layer, const KvShape& shape);
 
   int size() const { return static_cast<int>(layers_.size()); }

@@ -45,7 +45,7 @@ Status RecurrentBatch::Prepare(const Batch& batch) {
 }
 
 Status RecurrentBatch::Read(const Batch& batch) {
-  std::int32_t tokens = 0;  // of the sequence being read
+  std::int32_t tokens = 0;  // of the current sequence
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const SequenceId id = batch.sequences[i];
     const Position position = batch.positions[i];

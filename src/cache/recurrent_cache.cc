@@ -24,7 +24,7 @@ std::string DimsText(std::span<const std::int64_t> dims) {
   return text + "]";
 }
 
-// Do dims multiply to the state's size?
+// Checks that the product of `dims` is the state's size.
 Status CheckShape(std::int64_t values, std::span<const std::int64_t> dims) {
   std::int64_t size = 1;
   for (const std::int64_t dim : dims) {
@@ -36,7 +36,7 @@ Status CheckShape(std::int64_t values, std::span<const std::int64_t> dims) {
       StrCat("the state's dims are ", DimsText(dims), "; must be at most 3 with product ", values));
 }
 
-// [values, n] seen as [dims…, n]. REQUIRES: CheckShape.
+// Returns a view of shape [dims…, n] of [values, n]. REQUIRES: CheckShape accepted `dims`.
 TensorView Shaped(const TensorView& view, std::span<const std::int64_t> dims) {
   TensorView shaped = view;
   std::size_t axis = 0;
@@ -55,7 +55,7 @@ TensorView Shaped(const TensorView& view, std::span<const std::int64_t> dims) {
   return shaped;
 }
 
-// A view of any shape with the sequences last seen as [values, n].
+// Returns a view of shape [values, n] of one of any shape whose last dimension is n.
 Result<TensorView> Flattened(const TensorView& view, std::int64_t values, std::int64_t sequences) {
   std::int64_t size = 1;
   int axis = 0;
@@ -170,7 +170,7 @@ void RecurrentCacheImpl::Close() {
   states_ = {};
 }
 
-// The states that the batch's tokens go on from.
+// Checks that the batch continues at the states of its sequences.
 Status RecurrentCacheImpl::CheckStates() const {
   for (std::size_t i = 0; i < batch_.prepared_sequences().size(); ++i) {
     const SequenceId id = batch_.prepared_sequences()[i];
@@ -237,7 +237,7 @@ void RecurrentCacheImpl::BeginForward() {
   if (missing_ == 0) Commit();
 }
 
-// The pass counts: what it wrote are the sequences' states.
+// Makes the states that the pass wrote those of its sequences.
 void RecurrentCacheImpl::Commit() {
   if (committed_) return;
   committed_ = true;
@@ -347,7 +347,7 @@ bool RecurrentCacheImpl::CanResume(SequenceId sequence, Position position) const
          (position == 0 || states_.Newest(sequence, position) > 0);
 }
 
-// The attention part may need more than a restore point leaves: then an older one may do.
+// A window may be incomplete at a restore point, and complete at an older one.
 Result<Position> RecurrentCacheImpl::PrepareRestore(SequenceId sequence, Position target) {
   KVCACHE_RETURN_IF_ERROR(attention_.CheckRemove(sequence, 0, kEndOfSequence));
   Position tokens = states_.Newest(sequence, target);
@@ -358,7 +358,7 @@ Result<Position> RecurrentCacheImpl::PrepareRestore(SequenceId sequence, Positio
   return tokens;
 }
 
-// Nothing of the sequence is left from `end` on.
+// Returns whether neither tokens nor state reach beyond `end`.
 bool RecurrentCacheImpl::Truncates(SequenceId sequence, Position end) const {
   const StatePoint& live = states_.live(sequence);
   return end >= attention_.cells().history(sequence).length() &&

@@ -1,9 +1,11 @@
-// The recurrent cache's class, for its factory and for tests that look inside.
+// The recurrent cache's class, for its factory and for tests that inspect it.
 //
 //   RecurrentCacheImpl ── CausalCache        the attention layers
-//                      ├─ StateTable         whose state is where, and where one can go back to
-//                      ├─ StateStore × 2     the bytes: convolution and recurrent states
-//                      └─ RecurrentBatch     the pass's sequences
+//                      ├─ StateTable         the cell of each state, and the restore points
+//                      ├─ StateStore × 2     the bytes of convolution and recurrent states
+//                      └─ RecurrentBatch     the sequences of the pass
+//
+// Thread safety: as in kvcache/cache.h.
 #pragma once
 
 #include <cstdint>
@@ -83,15 +85,15 @@ class RecurrentCacheImpl final : public RecurrentCache {
   StateStore conv_;
   StateStore state_;
   RecurrentBatch batch_;
-  std::vector<std::int32_t> from_;  // [sequences of the pass]: the cells before it
-  std::vector<std::int32_t> to_;    // likewise: the cells that it writes
-  // [layers]: which sorts of state were updated in this pass, as bits
+  std::vector<std::int32_t> from_;  // [sequences of the pass]: cells of the states before it
+  std::vector<std::int32_t> to_;    // [sequences of the pass]: cells that it writes
+  // [layers]: the kinds of state that were updated in this pass, as bits
   std::vector<std::uint8_t> updated_;
-  std::int32_t missing_ = 0;  // updates until the pass counts
+  std::int32_t missing_ = 0;  // updates until the pass is complete
   bool committed_ = false;
   ForwardMode prepared_mode_ = ForwardMode::kCompute;
   ForwardMode mode_ = ForwardMode::kCompute;
-  std::vector<Position> prepared_;  // [sequences]: what PrepareRestore chose, or kNotPrepared
+  std::vector<Position> prepared_;  // [sequences]: result of PrepareRestore, or kNotPrepared
   std::vector<int> index_of_layer_;
 };
 

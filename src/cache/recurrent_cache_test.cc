@@ -23,7 +23,7 @@ constexpr SequenceId kSecond{1};
 constexpr int kLayer = 2;
 constexpr std::int64_t kDims[] = {2, 2};
 
-// A state is the sum of all contents that went in, in its first value.
+// The first value of a state is the sum of the contents of all its tokens.
 class RecurrentCacheTest : public ::testing::Test {
  protected:
   void Open(RecurrentOptions options, int sequences = 3, int max_batch = 64) {
@@ -39,7 +39,7 @@ class RecurrentCacheTest : public ::testing::Test {
     ASSERT_TRUE(status.ok()) << status.message();
   }
 
-  // The states before the pass, or the error.
+  // Runs a pass. Returns the states before it, or the error.
   std::string Forward(const Tokens& tokens) {
     if (const Status status = StartForward(*cache_, tokens); !status.ok()) return status.message();
     return Advance(tokens);
@@ -66,7 +66,7 @@ class RecurrentCacheTest : public ::testing::Test {
     return *reinterpret_cast<float*>(view.data +
                                      static_cast<std::int64_t>(i) * view.stride_bytes[2]);
   }
-  // One token a pass, each of content 1: after p tokens the state is p.
+  // Evaluates one token per pass, each with content 1: after p tokens the state is p.
   void Decode(int sequence, Position begin, Position end) {
     for (Position p = begin; p < end; ++p) {
       ASSERT_EQ(Forward({{sequence, p, 1}}), std::to_string(p));
@@ -120,7 +120,7 @@ TEST_F(RecurrentCacheTest, CheckpointsOfTheDefaults) {
     for (int i = 0; i < 64; ++i) tokens.push_back({0, p + i, 1});
     ASSERT_EQ(Forward(tokens), std::to_string(p));
   }
-  // Taken at 63, then the ends of passes at least 1,664 later: 1,727, 3,391, 5,055.
+  // Checkpoints at 63, then at ends of passes at least 1,664 later: 1,727, 3,391, 5,055.
   EXPECT_FALSE(cache_->CanResume(kFirst, 63));
   EXPECT_TRUE(cache_->CanResume(kFirst, 64));
   EXPECT_EQ(*cache_->PrepareRestore(kFirst, 63), 0);
@@ -157,7 +157,7 @@ TEST_F(RecurrentCacheTest, OnlyPreparedTruncations) {
   Decode(0, 3, 6);
   ASSERT_TRUE(cache_->Remove(kFirst, 0, kEndOfSequence).ok()) << "the whole never fails";
   Decode(0, 0, 2);
-  // Another pass of the sequence is a change: what was prepared is not any more.
+  // Another pass of the sequence cancels the prepared restore.
   EXPECT_EQ(*cache_->PrepareRestore(kFirst, 1), 1);
   Decode(0, 2, 3);
   EXPECT_EQ(cache_->Remove(kFirst, 1, kEndOfSequence).code(), StatusCode::kUnsupported);
@@ -174,7 +174,7 @@ TEST_F(RecurrentCacheTest, APassThatBrokeOffIsTakenBack) {
   EXPECT_EQ(*cache_->PrepareRestore(kFirst, 3), 3);
   ASSERT_TRUE(cache_->Remove(kFirst, 3, kEndOfSequence).ok());
   Decode(0, 3, 4);
-  // So is one whose states were all updated, before the next one begins.
+  // A complete pass can also be taken back until the next one begins.
   EXPECT_EQ(Forward({{0, 4, 9}, {0, 5, 9}}), "4");
   EXPECT_EQ(*cache_->PrepareRestore(kFirst, 4), 4);
   ASSERT_TRUE(cache_->Remove(kFirst, 4, kEndOfSequence).ok());
@@ -198,7 +198,8 @@ TEST_F(RecurrentCacheTest, MiddleRemovalMovesCheckpoints) {
   Open({.checkpoints = {.spacing = 2, .minimum = 1}});
   Decode(0, 0, 9);  // checkpoints after 2, 4, 6, 8
   ASSERT_TRUE(cache_->Remove(kFirst, 3, 5).ok());
-  // After 2 stays, after 4 went with its last token, 6 and 8 are 4 and 6 now.
+  // The checkpoint after 2 stays, the one after 4 is dropped, those after 6 and 8 are now at 4
+  // and 6.
   EXPECT_EQ(*cache_->PrepareRestore(kFirst, 3), 2);
   EXPECT_EQ(*cache_->PrepareRestore(kFirst, 5), 4);
   EXPECT_EQ(*cache_->PrepareRestore(kFirst, 6), 6);

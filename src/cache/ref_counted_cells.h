@@ -1,4 +1,4 @@
-// Cells that several owners may share: a count of owners each, and which have none.
+// Cells with reference counts, and the set of free cells.
 //
 // Thread safety: none. Only Reset allocates.
 #pragma once
@@ -23,8 +23,8 @@ class RefCountedCells {
   std::int32_t free_cells() const { return free_.count(); }
   std::int32_t ref_count(std::int32_t cell) const { return ref_counts_[cell]; }
 
-  // A cell without owners at or after `from`, around the end, which now has one.
-  // REQUIRES: there is one.
+  // Takes the first free cell at or after `from`, wrapping around. Returns it with reference
+  // count 1. REQUIRES: there is a free cell.
   std::int32_t Take(std::int32_t from) {
     std::int32_t cell = free_.NextFrom(from);
     if (cell == FreeSet::kNone) cell = free_.NextFrom(0);
@@ -34,7 +34,7 @@ class RefCountedCells {
     return cell;
   }
 
-  // REQUIRES, of both: the cell has an owner.
+  // Adds and drops a reference. REQUIRES: the cell has one.
   void Share(std::int32_t cell) { ++ref_counts_[cell]; }
   void Release(std::int32_t cell) {
     if (--ref_counts_[cell] == 0) free_.Insert(cell);

@@ -14,7 +14,7 @@ HistoryRun Clip(const HistoryRun& run, Position begin, Position end) {
 }
 
 std::size_t RunList::FirstEndingAfter(Position position) const {
-  // Appending and reading the end are the common cases.
+  // Shortcut for the common case: appending, or reading the end.
   if (position >= length()) return runs_.size();
   const auto ends_before = [](const HistoryRun& run, Position p) { return End(run) <= p; };
   return std::lower_bound(runs_.begin(), runs_.end(), position, ends_before) - runs_.begin();

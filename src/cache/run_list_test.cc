@@ -19,18 +19,18 @@ TEST(RunListTest, MergesOnEitherSide) {
   RunList list;
   ASSERT_TRUE(list.Reserve(8));
   list.Insert(0, 10);
-  list.Insert(1, 11);  // goes on
+  list.Insert(1, 11);  // continues the run
   EXPECT_EQ(RunsOf(list), (Runs{{0, 10, 2}}));
   list.Insert(2, 30);  // another cell
   EXPECT_EQ(RunsOf(list), (Runs{{0, 10, 2}, {2, 30, 1}}));
   list.Insert(5, 33);  // a gap in positions
   EXPECT_EQ(RunsOf(list), (Runs{{0, 10, 2}, {2, 30, 1}, {5, 33, 1}}));
-  list.Insert(4, 32);  // before a run that it joins
+  list.Insert(4, 32);  // joins the run behind it
   EXPECT_EQ(RunsOf(list), (Runs{{0, 10, 2}, {2, 30, 1}, {4, 32, 2}}));
-  list.Insert(3, 31);  // between two that it joins
+  list.Insert(3, 31);  // joins both neighbours
   EXPECT_EQ(RunsOf(list), (Runs{{0, 10, 2}, {2, 30, 4}}));
   list.Insert(7, 50);
-  list.Insert(6, 40);  // between two, joining neither
+  list.Insert(6, 40);  // joins neither neighbour
   EXPECT_EQ(RunsOf(list), (Runs{{0, 10, 2}, {2, 30, 4}, {6, 40, 1}, {7, 50, 1}}));
   EXPECT_EQ(list.length(), 8);
 }
@@ -70,7 +70,7 @@ TEST(RunListTest, ClipsToRanges) {
   EXPECT_EQ(Clip(run, kEndOfSequence, kEndOfSequence).length, 0);
 }
 
-// Every property that the header promises, against a map from position to cell.
+// Compares every documented property with a map from position to cell.
 void ExpectSame(const RunList& list, const std::map<Position, std::int32_t>& expected) {
   std::map<Position, std::int32_t> actual;
   for (std::size_t i = 0; i < list.runs().size(); ++i) {

@@ -52,7 +52,7 @@ TensorView StateStore::View(int layer, std::int32_t first, std::size_t cells) co
   Buffer& page = *buffers_[layer * pages_ + PageOf(first)];
   TensorView view =
       TensorView::Dense(page.data(), DType::kF32, values_, static_cast<std::int64_t>(cells));
-  view.data += PlaceIn(first) * view.stride_bytes[1];
+  view.data += IndexInPage(first) * view.stride_bytes[1];
   return view;
 }
 
@@ -82,7 +82,7 @@ Result<TensorView> StateStore::Target(int layer, std::span<const std::int32_t> c
   return Scratch(scattered_, cells.size());
 }
 
-// Two cells a sequence: passes write one while the other is read.
+// A sequence needs two cells, because a pass reads one and writes the other.
 Result<TensorView> StateStore::Reserve(int layer, std::int32_t count) {
   for (std::int32_t cell = 0; cell <= std::min(2 * count, (pages_ - 1) * page_cells_); ++cell) {
     KVCACHE_RETURN_IF_ERROR(Ensure(layer, std::span(&cell, 1)));

@@ -1,12 +1,13 @@
-// The bytes of recurrent states of one sort (convolution or recurrent): per layer, cells of
-// `values` f32 each, allocated a page at a time when a page is first written.
+// The bytes of one kind of recurrent state (convolution or recurrent). Each layer has cells of
+// `values` f32, allocated a page at a time when a page is first written.
 //
 //   layer 3   page 0 [ zeros ]   page 1 [ cell 1 | cell 2 ]   page 2 [ cell 3 | cell 4 ]   …
 //
-// Cell 0 is never written: it is what a new sequence's state is. Cells that follow each other in
-// a page are one view; any others are gathered into a scratch buffer, and scattered from one.
+// Cell 0 is never written and holds the zeros of a new sequence. Consecutive cells of a page are
+// one view. Other cells are gathered into a buffer for reading, and scattered from one after
+// writing. Addresses belong to the backend; this class never dereferences them.
 //
-// Thread safety: none. Addresses belong to the backend and are never followed here.
+// Thread safety: none.
 #pragma once
 
 #include <cstdint>
@@ -24,20 +25,22 @@ class StateStore {
  public:
   static constexpr std::int32_t kZeros = 0;
 
-  // `layers` layers, numbered from 0, of `cells` cells beside the zeros. `values` 0: nothing is
-  // kept. `backend` must outlive the store. May throw std::bad_alloc.
+  // Makes a store of `layers` layers with `cells` cells each, plus the zeros. With `values` = 0 it
+  // stores nothing. `backend` must outlive the store. May throw std::bad_alloc.
   void Reset(KvBackend& backend, std::int64_t values, int layers, std::int32_t cells,
              std::int32_t page_cells);
 
   std::int64_t values() const { return values_; }
 
-  // What the cells hold, [values, cells.size()]. Errors: kOutOfMemory, and the backend's.
+  // Returns the cells' contents, [values, cells.size()]: a view, or a copy if the cells are not
+  // consecutive. Errors: kOutOfMemory, and the backend's.
   Result<TensorView> Read(int layer, std::span<const std::int32_t> cells);
-  // Where their contents can be written; a buffer that Write copies from if they lie apart.
+  // Returns memory for the cells' new contents: the cells, or a buffer if they are not consecutive.
   Result<TensorView> Target(int layer, std::span<const std::int32_t> cells);
-  // A buffer for that alone, and the layer's memory for `count` sequences, allocated now.
+  // Allocates the layer's memory for `count` sequences. Returns a buffer of the shape of Target's.
   Result<TensorView> Reserve(int layer, std::int32_t count);
-  // Their contents from `state`, [values, cells.size()], any float type; no copy if it is Target.
+  // Writes `state`, [values, cells.size()], any float type, to the cells. Copies nothing if `state`
+  // is the view that Target returned and the cells are consecutive.
   Status Write(int layer, std::span<const std::int32_t> cells, const TensorView& state);
 
   std::int64_t allocated_bytes() const { return allocated_bytes_; }
@@ -46,7 +49,7 @@ class StateStore {
   std::int32_t PageOf(std::int32_t cell) const {
     return cell == kZeros ? 0 : 1 + (cell - 1) / page_cells_;
   }
-  std::int32_t PlaceIn(std::int32_t cell) const {
+  std::int32_t IndexInPage(std::int32_t cell) const {
     return cell == kZeros ? 0 : (cell - 1) % page_cells_;
   }
   bool Adjacent(std::span<const std::int32_t> cells) const;

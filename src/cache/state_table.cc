@@ -19,7 +19,7 @@ void StateTable::Reset(const Options& options) {
   live_states_ = 0;
   points_.clear();
   points_.resize(options.sequences);
-  cells_.Take(StateStore::kZeros);  // held for good
+  cells_.Take(StateStore::kZeros);  // never released
   for (Points& points : points_) {
     points.checkpoints.reserve(options.checkpoints.count);
     points.live = {StateStore::kZeros, 0};
@@ -47,8 +47,8 @@ void StateTable::SetLive(Points& points, const StatePoint& point) {
   CountUse(points.live, 1);
 }
 
-// A state that several of them share is left by the last one only, so it is done, counted, and
-// taken back.
+// A state that several of the sequences share loses its last user with the last of them only. So
+// the uses are decremented, the states counted, and the uses restored.
 std::int32_t StateTable::CountStates(std::span<const SequenceId> sequences) {
   for (const SequenceId id : sequences) CountUse(live(id), -1);
   const std::int32_t others = live_states_;
@@ -151,8 +151,8 @@ void StateTable::GoBack(SequenceId id, Position tokens) {
   }
 }
 
-// A point is a state after its tokens: it stays with those before the range, goes if its last
-// token does, and else counts fewer.
+// A restore point after `tokens` tokens stays if all are before the range, is dropped if its last
+// token is in the range, and else counts end - begin tokens fewer.
 void StateTable::RemoveMiddle(SequenceId id, Position begin, Position end) {
   Points& points = of(id);
   const auto moved = [begin, end](StatePoint point) {

@@ -1,8 +1,9 @@
-// What a cache with a window keeps, and lets go of before a pass claims cells.
+// Evicts the tokens that no query of a windowed cache can need, before a pass claims cells.
 //
-// Of a sequence in the batch go the positions below its lowest one there - memory; of any other,
-// below its length - memory. Only sequences that were written or copied to since can have such
-// positions, so a list of those is all that is looked at.
+// A sequence in the batch loses the positions up to its lowest one there - retained_tokens. Any
+// other sequence loses the positions up to its length - retained_tokens. Only sequences that were
+// written or copied to since the last eviction can have such positions, so a list of those is all
+// that is visited.
 //
 // Thread safety: none. Only Reset allocates.
 #pragma once
@@ -19,28 +20,29 @@ namespace kvcache {
 
 class WindowEviction {
  public:
-  // `causal` with the memory that it comes to for these sizes: at least one more than the window
-  // where there are several sequences, 0 where everything is kept. Errors: kInvalidArgument for
-  // options that contradict each other.
+  // Returns the tokens that a sequence retains, the next one included. It is at least window + 1 if
+  // there are several sequences, and 0 if nothing is evicted. Errors: kInvalidArgument for options
+  // that contradict each other.
   static Result<std::int32_t> RetainedTokens(const CausalOptions& causal,
                                              const CacheOptions& options);
 
-  // memory 0: everything is kept. May throw std::bad_alloc.
+  // retained_tokens 0: nothing is evicted. May throw std::bad_alloc.
   void Reset(std::int32_t retained_tokens, int sequences, int max_batch);
 
   bool keeps_everything() const { return retained_tokens_ == 0; }
 
-  // What is to go before these tokens (ascending by sequence and position) are claimed; valid
-  // until the next call. Nothing changes.
+  // Returns the evictions for a batch of these tokens (ascending by sequence and position), without
+  // applying them. Valid until the next call.
   std::span<const Eviction> Plan(const CellTable& cells,
                                  std::span<const ForwardPass::Token> tokens);
-  // Do all sequences of the last plan's batch go on at their ends? Then the batch fits: after the
-  // eviction no sequence keeps more than the memory, and there are cells for that and a batch.
+  // Returns whether all sequences of the last planned batch continue at their ends. The batch then
+  // fits: after the eviction each sequence has fewer than retained_tokens, and the table has cells
+  // for max_sequences × retained_tokens + max_batch.
   bool plan_fits() const { return plan_fits_; }
-  // Lets go of what was last planned.
+  // Applies the last plan.
   void Evict(CellTable& cells);
 
-  // The sequence may hold more than is to be kept.
+  // Notes that the sequence may hold tokens that the next eviction drops.
   void MarkGrown(SequenceId id);
 
  private:

@@ -37,7 +37,7 @@ class WindowTest : public ::testing::Test {
     ASSERT_TRUE(status.ok()) << status.message();
   }
 
-  // A whole pass over one layer; the mask, or the error.
+  // Runs a pass over one layer. Returns the mask, or the error.
   Rows Forward(const Tokens& tokens, const std::vector<std::int32_t>& except = {}) {
     Status status = StartForward(*cache_, tokens);
     if (status.ok() && !except.empty()) status = cache_->SetCausal(except);
@@ -49,11 +49,11 @@ class WindowTest : public ::testing::Test {
     auto history = cache_->Get();
     return history.ok() ? MaskRows(history->mask) : Rows{history.status().message()};
   }
-  // Tokens of sequence 0, one a pass.
+  // Evaluates tokens of sequence 0, one per pass.
   void Decode(Position begin, Position end) {
     for (Position p = begin; p < end; ++p) ASSERT_TRUE(StartForward(*cache_, {{0, p}}).ok()) << p;
   }
-  // "position@cell" of a sequence.
+  // Returns the cells of a sequence as "position@cell".
   std::string Cells(int sequence) const {
     std::string text;
     for (const HistoryRun& run : cache_->cells().history(SequenceId{sequence}).runs()) {
@@ -85,7 +85,7 @@ TEST_F(WindowTest, ARingKeepsWindowAndBatch) {
   Open({.window = 3}, 1, 1000, 2);
   EXPECT_EQ(cache_->cells().cells(), 3 + 2);
   Decode(0, 7);
-  // The ring came around: position 5 took cell 0, where 0 had been.
+  // The ring has wrapped around: position 5 has cell 0, the former cell of position 0.
   EXPECT_EQ(Cells(0), "4@4 5@0 6@1");
   // 7 sees 5, 6, 7; 8 sees 6, 7, 8; 4 is evicted.
   EXPECT_EQ(Forward({{0, 7}, {0, 8}}), (Rows{"000.",  //
@@ -123,7 +123,7 @@ TEST_F(WindowTest, AnotherSequenceIsMeasuredFromItsEnd) {
   EXPECT_EQ(Cells(0), "0@0 1@1 2@2 3@3");
   ASSERT_TRUE(StartForward(*cache_, {{1, 0}}).ok());  // 0 ends at 4: 2 and 3 stay
   EXPECT_EQ(Cells(0), "2@2 3@3");
-  // The token that ended a text takes a cell; going back over it is possible.
+  // A sequence can go back over its stop token.
   ASSERT_TRUE(cache_->Remove(SequenceId{0}, 3, kEndOfSequence).ok());
   EXPECT_TRUE(cache_->CanResume(SequenceId{0}, 3));
 }
@@ -144,7 +144,7 @@ TEST_F(WindowTest, EvictionMakesRoomBeforeTheClaim) {
   EXPECT_EQ(cache_->cells().free_cells(), 2);
   ASSERT_TRUE(StartForward(*cache_, {{0, 3}, {0, 4}, {0, 5}}).ok());  // evicts 0 and 1
   EXPECT_EQ(cache_->cells().free_cells(), 1);
-  // A batch that goes back keeps more than there is room for; it is refused and nothing goes.
+  // A batch at lower positions evicts nothing, and the cells do not suffice. Nothing changes.
   ASSERT_TRUE(cache_->Remove(SequenceId{0}, 5, kEndOfSequence).ok());
   const std::string before = Cells(0);
   const Status status = StartForward(*cache_, {{0, 0}, {0, 1}, {0, 7}});
@@ -173,7 +173,7 @@ TEST_F(WindowTest, ChunksBeginAnew) {
                                                                                      "...00..",  //
                                                                                      "...000.",  //
                                                                                      "......0"}));
-  EXPECT_TRUE(cache_->CanResume(SequenceId{0}, 2));  // all is kept
+  EXPECT_TRUE(cache_->CanResume(SequenceId{0}, 2));  // everything is kept
 }
 
 TEST_F(WindowTest, ChunkAndWindowBothHold) {
@@ -190,7 +190,7 @@ TEST_F(WindowTest, ExemptQueriesSeeLaterTokensOfTheirWindow) {
   EXPECT_EQ(Forward(image, {1, 3}), (Rows{"0....",  //
                                           "00000",  // all later ones
                                           "000..",  //
-                                          ".0000",  // from 1 on: the window still ends it below
+                                          ".0000",  // from 1 on: the window still applies
                                           "..000"}));
   // Another call in the same pass rebuilds the mask; the next pass has none.
   ASSERT_TRUE(cache_->SetCausal(std::vector<std::int32_t>{0}).ok());
@@ -225,7 +225,7 @@ TEST_F(WindowTest, MiddleRemovalAndTheWindow) {
   Open({.window = 3, .retained_tokens = 6}, 1, 100, 1);
   Decode(0, 10);
   EXPECT_EQ(Cells(0).substr(0, 3), "4@4");
-  ASSERT_TRUE(cache_->Remove(SequenceId{0}, 1, 3).ok());  // was gone already: all moves down
+  ASSERT_TRUE(cache_->Remove(SequenceId{0}, 1, 3).ok());  // evicted already: everything moves down
   EXPECT_EQ(cache_->cells().history(SequenceId{0}).runs().front().position, 2);
   EXPECT_TRUE(cache_->CanResume(SequenceId{0}, 8));
   ASSERT_TRUE(cache_->Remove(SequenceId{0}, 3, 7).ok());  // 2 and 7 → 3 stay

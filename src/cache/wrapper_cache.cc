@@ -34,7 +34,7 @@ class WrapperCache final : public Cache {
     return ForAll([&](Cache& cache) { return cache.SetConfig(config); });
   }
 
-  // Those that were ready before one refused have changed nothing.
+  // If one cache fails, those that were prepared before have changed nothing.
   Status PrepareForward(const Batch& batch, ForwardMode mode) override {
     return ForAll([&](Cache& cache) { return cache.PrepareForward(batch, mode); });
   }
@@ -61,8 +61,8 @@ class WrapperCache final : public Cache {
     return ForAll([&](Cache& cache) { return cache.SetCausal(except); });
   }
 
-  // What the first cache refuses has changed nothing. After any other error no cache keeps
-  // anything, and what another one refuses is no refusal to the caller.
+  // An error of the first cache may be kInvalidArgument, because nothing has changed. After an
+  // error of a later cache no cache keeps a draft, so kInvalidArgument becomes kInternal.
   Status PrepareAccept(std::span<const std::int32_t> last) override {
     for (const auto& cache : caches_) {
       Status status = cache->PrepareAccept(last);
@@ -109,7 +109,7 @@ class WrapperCache final : public Cache {
   }
   Status Compact() override {
     Status first;
-    for (const auto& cache : caches_) {  // all, so that the pass ends in all
+    for (const auto& cache : caches_) {  // all caches, even after an error: the pass ends in each
       Status status = cache->Compact();
       if (first.ok()) first = std::move(status);
     }
@@ -154,7 +154,7 @@ class WrapperCache final : public Cache {
   Visibility nothing_;
 };
 
-// dst's content is lost whatever happens, so that after an error it is empty in all.
+// After an error half-way, dst is emptied in all caches, so that they agree.
 Status WrapperCache::CopyPrefix(SequenceId src, SequenceId dst, Position length) {
   if (src == dst) KVCACHE_RETURN_IF_ERROR(CheckRemove(src, std::max(length, 0), kEndOfSequence));
   bool changed = false;
@@ -171,7 +171,7 @@ Status WrapperCache::CopyPrefix(SequenceId src, SequenceId dst, Position length)
   return status;
 }
 
-// Where one can go back less far than the others, those are asked again for that.
+// Asks all caches in turn for the minimum so far, until they agree.
 Result<Position> WrapperCache::PrepareRestore(SequenceId sequence, Position target) {
   Position agreed = std::max(target, 0);
   for (std::size_t agreeing = 0, i = 0; agreeing < caches_.size(); i = (i + 1) % caches_.size()) {

@@ -27,7 +27,7 @@ constexpr SequenceId kFirst{0};
 
 class WrapperCacheTest : public ::testing::Test {
  protected:
-  // Layer 0 slides over a window of 2, layer 1 sees everything.
+  // Layer 0 has a window of 2, layer 1 full attention.
   void OpenSliding(int sequences = 1) {
     WrapperOptions options;
     options.caches.push_back(MakeCausalCache({.window = 2}));
@@ -60,7 +60,7 @@ TEST_F(WrapperCacheTest, TheLayerChooses) {
   ASSERT_TRUE(Forward({{0, 0, 1}, {0, 1, 2}, {0, 2, 3}}).ok());
   EXPECT_EQ(MaskOf(0), (Rows{"0..", "00.", ".00"}));
   EXPECT_EQ(MaskOf(1), (Rows{"0..", "00.", "000"}));
-  // 2 + 4 cells beside 6, in tiles of 16 both.
+  // 2 + 4 cells and 6 cells, each rounded up to a tile of 16.
   EXPECT_EQ(cache_->AllocatedBytes(), 2 * 16 * (2 + 2) * 4);
 }
 
@@ -69,7 +69,7 @@ TEST_F(WrapperCacheTest, APassBeginsInAllOrInNone) {
   for (Position p = 0; p < 6; ++p) ASSERT_TRUE(Forward({{0, p, 1}}).ok());
   const Rows sliding = MaskOf(0);
   const Rows full = MaskOf(1);
-  // The window has room, the other has not: neither changes, and the pass goes on.
+  // The window has free cells, the full cache has none. Neither changes, and the pass continues.
   const Status status = StartForward(*cache_, {{0, 6, 1}});
   EXPECT_EQ(status.code(), StatusCode::kCacheFull);
   EXPECT_EQ(status.message(),
@@ -161,7 +161,8 @@ TEST_F(WrapperCacheTest, CopyingOntoItselfTruncates) {
   EXPECT_EQ(MaskOf(1), (Rows{"000"}));
 }
 
-// What one cache made room for before another refused must not take the pass its runs away.
+// If one cache reallocates its run lists before another cache fails, the pass must see the new
+// lists.
 TEST_F(WrapperCacheTest, ARefusedBatchLeavesWhatThePassSees) {
   WrapperOptions options;
   options.caches.push_back(MakeCausalCache());

@@ -1,5 +1,5 @@
-// Every cache kind when the backend fails, at every point where it can: each call of each step of
-// random scripts fails once, and the script goes on; the driver compares with the reference model
+// Fails the backend at every point: each backend call of each step of random scripts fails once,
+// and the script continues. The driver compares every cache kind with its reference model
 // throughout.
 #include <gtest/gtest.h>
 
@@ -29,7 +29,8 @@ Script RandomScript(const DriverSetup& setup, int steps, std::mt19937& random) {
   return script;
 }
 
-// Fails the n-th backend call of step `at`, runs the rest; returns whether there was such a call.
+// Fails the n-th backend call of step `at` and runs the rest. Returns whether there was such a
+// call.
 bool RunWithFailure(const DriverSetup& setup, Script script, std::size_t at, int n) {
   script[at].fail_call = Call::kAny;
   script[at].fail_nth = n;
@@ -50,7 +51,7 @@ bool RunWithFailure(const DriverSetup& setup, Script script, std::size_t at, int
 class KindsFaultTest : public ::testing::TestWithParam<TestKind> {};
 
 TEST_P(KindsFaultTest, EveryBackendCallOfRandomScriptsFailsOnce) {
-  // Kinds differ in how often they call the backend: some need more scripts to show something.
+  // Some kinds call the backend rarely and need more scripts.
   constexpr int kLeastFired = 100;
   constexpr int kMostRounds = 60;
   std::mt19937 random(5);
@@ -84,7 +85,7 @@ TEST(CausalFaultTest, EachPointOfASharedMiddleRemoval) {
       "forward 0:0 0:1 0:2 0:3\n"
       "copy 0 1 4\n"
       "forward 1:4\n"
-      "remove 1 1 2\n"  // copies 2 shared cells, turns 3: in each of 3 layers
+      "remove 1 1 2\n"  // copies 2 shared cells, rotates 3, in each of 3 layers
       "forward 0:4 1:0\n"
       "copy 0 1 3\n");
   int n = 1;

@@ -1,5 +1,5 @@
-// The caches' metadata when an allocation fails: each allocation of a call fails once; the call
-// says so, and succeeds when repeated, as if nothing had happened.
+// Fails allocations of the caches' metadata: each allocation of a call fails once. The call must
+// return kOutOfMemory, change nothing, and succeed when repeated.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -17,7 +17,7 @@
 namespace kvcache::testing {
 namespace {
 
-// Lends memory and does nothing else, so that every allocation seen is the cache's or a buffer.
+// Lends memory and does nothing else, so that every counted allocation is the cache's or a buffer.
 class NullBackend : public ReferenceBackend {
  public:
   Result<std::unique_ptr<Buffer>> Allocate(std::size_t size_bytes) override {
@@ -70,7 +70,7 @@ class MetadataFaultTest : public ::testing::Test {
         cache_.Init(backend_, {DType::kF32, DType::kF32, sequences, capacity, max_batch}).ok());
   }
 
-  // Cells used and runs of sequences 0 and 1.
+  // Returns the used cells, and the runs of sequences 0 and 1.
   std::vector<std::int64_t> Metadata() const {
     std::vector<std::int64_t> all = {cache_.cells().free_cells()};
     for (const int s : {0, 1}) {
@@ -87,7 +87,7 @@ class MetadataFaultTest : public ::testing::Test {
     return FailEachAllocation(call, [&] { EXPECT_EQ(Metadata(), before); });
   }
 
-  // Tokens of sequence 0 at every second position: each is a run.
+  // Adds tokens of sequence 0 at every second position, so that each is a run.
   void FillWithGaps(int tokens) {
     for (int i = 0; i < tokens; ++i) {
       ASSERT_TRUE(StartForward(cache_, {{0, 2 * i, 0}}).ok());
@@ -110,7 +110,7 @@ TEST_F(MetadataFaultTest, Init) {
   EXPECT_TRUE(StartForward(cache_, {{0, 0, 0}}).ok());
 }
 
-// The kinds whose Init is tried again until no allocation fails; each is then in use.
+// Kinds whose Init is repeated until no allocation fails, and which then run a pass.
 TEST_F(MetadataFaultTest, InitOfTheOtherKinds) {
   CausalOptions window{.window = 3};
   RecurrentOptions recurrent{.layers = {0, 2}, .conv_dim = 2, .conv_channels = 3};
@@ -149,7 +149,7 @@ TEST_F(MetadataFaultTest, ForwardThatNeedsMoreRuns) {
   EXPECT_EQ(FailEach([&] { return cache_.StartForward(batch, ForwardMode::kCompute); }), 1);
 }
 
-// Room for the paths, and none is taken by what was refused; keeping one then needs no memory.
+// Fails the memory of paths. Refused batches keep none, and accepting a path allocates nothing.
 TEST_F(MetadataFaultTest, DraftsBehindManyRuns) {
   Open(2, 400, 8);
   FillWithGaps(40);

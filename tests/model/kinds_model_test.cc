@@ -1,10 +1,10 @@
-// Every cache kind against its reference model: random scripts of every call, on small caches.
+// Compares every cache kind with its reference model: random scripts of every call, small caches.
 //
-//   KVCACHE_MODEL_STEPS=1000000  how many steps of each kind (default 10,000)
+//   KVCACHE_MODEL_STEPS=1000000  number of steps of each kind (default 10,000)
 //   KVCACHE_MODEL_SEED=7         another seed
 //
-// A difference is shrunk to the shortest script that still shows it; keep that as a regression
-// test before mending the bug.
+// A difference is shrunk to the shortest script that still shows it. Keep that script as a
+// regression test before you fix the bug.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -35,12 +35,12 @@ std::string Explain(const DriverSetup& setup, const Script& script) {
          ": " + failure->what;
 }
 
-// Counts, so that a generator that stopped reaching something is noticed.
+// Counts situations, to notice a generator that no longer produces some of them.
 struct CoverageCounts {
   std::int64_t steps = 0;
   std::int64_t failures_fired = 0;
-  std::int64_t shared = 0;  // steps at whose end some cell is shared
-  std::int64_t full = 0;    // steps at whose end no cell is free
+  std::int64_t shared = 0;  // steps that end with a shared cell
+  std::int64_t full = 0;    // steps that end without a free cell
   std::int64_t evicted = 0;
   unsigned ever = 0;  // Coverage bits
 
@@ -90,13 +90,13 @@ TEST_P(KindsModelTest, RandomScriptsAgreeWithTheReferenceModel) {
   EXPECT_TRUE(!has_states || (counts.ever & states) == states) << counts.ever;
 }
 
-// What chance meets too seldom to count on.
+// Scripts that random steps rarely produce.
 struct SeldomScript {
   TestKind kind;
   CacheOptions options;
   CausalReferenceOptions causal;
   const char* script;
-  StatusCode last;  // what the reference model says of the last step
+  StatusCode last;  // the code that the last step must return
 };
 const SeldomScript kSeldomScripts[] = {
     // The cache is full although a sequence of the batch evicts a token, because another sequence
@@ -110,7 +110,7 @@ const SeldomScript kSeldomScripts[] = {
      "forward 2:10 2:11 2:12 2:13 2:14 2:15\n"
      "forward 0:10 2:2\n",
      StatusCode::kCacheFull},
-    // Two cells that another sequence sees must be copied, and one is free.
+    // A middle removal must copy two shared cells, and only one is free.
     {TestKind::kFull,
      {.max_sequences = 2, .capacity = 3, .max_batch = 3},
      {},

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Plants bugs in a copy of the caches and shows that the random scripts find each of them.
+"""Plants bugs in a copy of the caches and checks that the random scripts find each of them.
 
 Usage: tests/model/mutate.py [--steps 20000] [--only NAME] [--from NUMBER]
 
 Each mutation replaces one piece of text in one file, in a scratch copy; the work tree is never
 touched. The model test of the kind named with it must then fail within --steps steps, else the
-mutation has survived and this exits 1. A text that is no longer there is an error too: mend the
-list with the code. Needs g++ and GoogleTest; takes some ten minutes.
+mutation has survived and this exits 1. A text that is not found exactly once is an error: update
+the list with the code. Needs g++ and GoogleTest; takes some ten minutes.
 """
 
 import argparse

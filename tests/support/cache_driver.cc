@@ -30,7 +30,7 @@ CacheDriver::CacheDriver(const DriverSetup& setup)
   cache_ = reference_->MakeCache(backend_);
   Status status = cache_->SetConfig(setup.config);
   if (status.ok()) status = cache_->Init(backend_, setup.options);
-  if (!status.ok()) cache_->Close();  // every step then says so
+  if (!status.ok()) cache_->Close();  // every step then reports it
 }
 
 Difference CacheDriver::Step(const ScriptStep& step) {
@@ -68,7 +68,7 @@ Difference CacheDriver::Run(const ScriptStep& step, Status& status, StatusCode& 
   return {};
 }
 
-// The contract: after an error in a removal the caller removes the whole sequence, which never
+// By contract, the caller removes the whole sequence after an error in a removal, and that never
 // fails.
 Difference CacheDriver::RemoveBroken(int sequence) {
   Status status;
@@ -79,7 +79,7 @@ Difference CacheDriver::RemoveBroken(int sequence) {
 }
 
 Difference CacheDriver::CheckCall(const Status& status, StatusCode expected) const {
-  // What the backend was asked to refuse must come back as an error; else the naive one decides.
+  // A failure of the backend must come back as an error. Otherwise the reference model decides.
   if (fired_ && !status.ok() && status.code() != StatusCode::kInternal) return {};
   if (!fired_ && status.code() == expected) return {};
   return "returned " + CodeText(status.code()) + " (" + status.message() + "), expected " +
@@ -95,7 +95,7 @@ Difference CacheDriver::RunForward(const ScriptStep& step, Status& status, Statu
   expected = reference_->Prepare(batch, mode);
   if (!status.ok() || expected != StatusCode::kOk) return {};
   reference_->Begin(batch, mode);
-  // Before the layers run, or once a mask was made.
+  // Calls SetCausal before the layers run, or after a mask was made.
   const bool late = next_content_ % 2 == 0;
   if (!late && !SetCausal(step, batch, mode)) return "SetCausal";
   status = reference_->RunPass(*cache_, batch, step);
@@ -118,7 +118,7 @@ bool CacheDriver::SetCausal(const ScriptStep& step, const TestBatch& batch, Forw
   return true;
 }
 
-// By definition: the most tokens, at most the target, that can be gone back to.
+// By definition, PrepareRestore returns the largest length up to the target that can be restored.
 Difference CacheDriver::RunRestore(const ScriptStep& step, Status& status, StatusCode& expected) {
   const bool known = step.sequence >= 0 && step.sequence < setup_.options.max_sequences;
   Position best = known ? std::max(step.begin, 0) : 0;
@@ -166,7 +166,7 @@ void CacheDriver::RunRemove(int sequence, Position begin, Position end, Status& 
 Difference CacheDriver::CheckAll() {
   if (Difference difference = reference_->Check()) return difference;
   if (cache_->AllocatedBytes() != backend_.live_bytes()) {
-    return "AllocatedBytes is " + std::to_string(cache_->AllocatedBytes()) + ", lent are " +
+    return "AllocatedBytes is " + std::to_string(cache_->AllocatedBytes()) + ", the backend lent " +
            std::to_string(backend_.live_bytes());
   }
   return CheckResume();

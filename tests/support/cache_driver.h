@@ -1,6 +1,6 @@
-// Runs scripts on a cache and on its naive reference, and compares all that can be seen after every
-// step: the code returned; what the twin compares; CanResume everywhere; that the bytes the cache
-// says it holds are those that it was lent. After the last: that nothing leaked.
+// Runs scripts on a cache and on its reference model, and compares them after every step: the code
+// returned, everything that the reference model compares, CanResume at all positions, and
+// AllocatedBytes with the bytes that the backend lent. After the last step it checks for leaks.
 //
 // Thread safety: none.
 #pragma once
@@ -22,7 +22,7 @@ struct DriverSetup {
   CacheOptions options;
   CacheConfig config;
   std::string kind;     // for messages
-  bool hoards = false;  // scripts that remove little: the cache fills up
+  bool hoards = false;  // scripts remove little, so that the cache fills up
   std::function<std::unique_ptr<CacheReference>(const ReferenceSetup&)> make_reference;
 };
 std::string ToText(const DriverSetup& setup);
@@ -31,22 +31,22 @@ class CacheDriver {
  public:
   explicit CacheDriver(const DriverSetup& setup);
 
-  // Runs one step on both. The first difference, or nothing.
+  // Runs one step on both. Returns the first difference, or nothing.
   Difference Step(const ScriptStep& step);
-  // Closes the cache, whatever it is doing.
+  // Closes the cache, also within a pass. Returns a leak, or nothing.
   Difference Finish();
 
   const CacheReference& reference() const { return *reference_; }
   const DriverSetup& setup() const { return setup_; }
-  // Did the failure that the last step asked for happen?
+  // Returns whether the failure that the last step asked for happened.
   bool last_step_failed() const { return fired_; }
-  // What the cache answered to the last step.
+  // Returns the code that the cache returned in the last step.
   StatusCode last_status() const { return last_status_; }
 
  private:
   Difference Run(const ScriptStep& step, Status& status, StatusCode& expected);
   Difference RunForward(const ScriptStep& step, Status& status, StatusCode& expected);
-  // Does it answer as it should?
+  // Returns whether SetCausal returned the expected code.
   bool SetCausal(const ScriptStep& step, const TestBatch& batch, ForwardMode mode);
   Difference RunRestore(const ScriptStep& step, Status& status, StatusCode& expected);
   void RunAccept(const ScriptStep& step, Status& status, StatusCode& expected);

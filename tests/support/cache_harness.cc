@@ -8,7 +8,7 @@
 namespace kvcache::testing {
 namespace {
 
-// Spreads its arguments over [-1, 1); different places get different values.
+// Hashes its arguments to [-1, 1).
 float Mix(std::uint32_t content, int layer, int kind, int index) {
   std::uint64_t x = (std::uint64_t{content} << 32) ^ (static_cast<std::uint64_t>(layer) << 20) ^
                     (static_cast<std::uint64_t>(kind) << 16) ^ static_cast<std::uint64_t>(index);
@@ -23,7 +23,7 @@ std::vector<float> Content(std::uint32_t content, int layer, int kind, int value
   return result;
 }
 
-// A batch's rows, each followed by a gap that nobody may read.
+// A batch's rows, each followed by a gap of NaNs that must not be read.
 struct Rows {
   std::vector<float> values;
   TensorView view;

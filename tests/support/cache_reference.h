@@ -1,12 +1,13 @@
-// The conformance kit's seam: a cache kind and its naive reference, side by side.
+// The interface of the conformance kit: a cache kind and its reference model, side by side.
 //
-// A twin makes the real cache, answers every call by definition, runs what a model does inside a
-// pass on both, and compares all that can be seen. CacheDriver (cache_driver.h) runs scripts
-// over any reference; script_random.h makes them up and shrinks those that fail.
+// A reference model makes the real cache, answers every call by definition, runs a model's calls of
+// a pass on both, and compares everything that can be observed. CacheDriver (cache_driver.h) runs
+// scripts over any reference model; script_random.h makes random scripts and shrinks those that
+// fail.
 //
-// To check a kind of your own, write its twin: causal_reference.h is the longest there is,
-// encoder_reference.h a short one, examples/custom_kind a whole program. To check a backend of your
-// own, give the driver that instead of the reference one.
+// The kit uses the public headers only. To check your own kind, write its reference model:
+// causal_reference.h is a complete one, examples/custom_kind a complete program. To check your own
+// backend, use it in the driver instead of ReferenceBackend.
 //
 // Thread safety: none.
 #pragma once
@@ -27,7 +28,7 @@ namespace kvcache::testing {
 // The first difference found, or nothing.
 using Difference = std::optional<std::string>;
 
-// What is common to the references of one driver.
+// The settings of all reference models of one driver.
 struct ReferenceSetup {
   CacheOptions options;
   CacheConfig config;
@@ -37,65 +38,65 @@ class CacheReference {
  public:
   virtual ~CacheReference() = default;
 
-  // The real cache, not yet configured. The twin keeps a pointer; the caller owns it. Once.
+  // Returns the real cache, not yet configured. The caller owns it; the reference model keeps a
+  // pointer. Called once.
   virtual std::unique_ptr<Cache> MakeCache(ReferenceBackend& backend) = 0;
 
-  // --- by definition: the code that each call must return; nothing changes
+  // --- The code that each call must return, by definition. These change nothing.
   virtual StatusCode Prepare(const TestBatch& batch, ForwardMode mode) const = 0;
   virtual StatusCode CheckAccept(const std::vector<int>& last) const = 0;
   virtual StatusCode CheckCopy(int src, int dst, Position length) const = 0;
   virtual StatusCode CheckRemove(int sequence, Position begin, Position end) const = 0;
   virtual bool CanResume(int sequence, Position position) const = 0;
-  // Could Remove(sequence, length, end) make `length` tokens of it, to go on from, once prepared?
-  // REQUIRES: length > 0.
+  // Returns whether, after PrepareRestore, Remove(sequence, length, kEndOfSequence) leaves a
+  // sequence that can continue at `length`. REQUIRES: length > 0.
   virtual bool CanGoBackTo(int sequence, Position length) const = 0;
 
-  // --- the calls themselves, on the naive one alone. REQUIRES: the check said kOk.
+  // --- The calls, on the reference model only. REQUIRES: the check returned kOk.
   virtual void Begin(const TestBatch& batch, ForwardMode mode) = 0;
   virtual void SetNonCausal(const std::vector<int>& queries) = 0;
   virtual void Accept(const std::vector<int>& last) = 0;
   virtual void Copy(int src, int dst, Position length) = 0;
   virtual void Remove(int sequence, Position begin, Position end) = 0;
-  virtual void PrepareRestore(int sequence, Position length) = 0;  // what the real one chose
+  virtual void PrepareRestore(int sequence, Position length) = 0;  // with the real cache's result
   virtual void EndPass() = 0;
 
-  // What a model does in a pass that has begun, through `cache` (a wrapper, perhaps) and on the
-  // naive one: `step` says for which layers. The first error.
+  // Runs a model's calls in a pass that has begun, on `cache` (which may be a wrapper) and on the
+  // reference model, for the layers of `step`. Returns the first error.
   virtual Status RunPass(Cache& cache, const TestBatch& batch, const ScriptStep& step) = 0;
 
-  // Compares what can be seen. `cache` is that which MakeCache made.
+  // Compares everything that can be observed of the cache that MakeCache made.
   virtual Difference Check() = 0;
 
-  // How many positions of the sequence are known, for the scripts' sake.
+  // Returns the length of the sequence, for making scripts.
   virtual Position length(int sequence) const = 0;
-  // The sequence of each token of a pass of drafts; empty in others. For the scripts' sake, too.
+  // Returns the sequence of each draft of the pass, for making scripts; empty in other passes.
   virtual std::vector<int> drafts() const = 0;
-  // What scripts ought to reach: shared tokens, a full cache, tokens that were let go of, restored
-  // states, whatever matters to the kind. Bits; see Reach.
+  // Returns the situations that scripts should cover and that hold now, as Coverage bits.
   virtual unsigned coverage() const = 0;
-  // Does a pass need as many tokens of each sequence, side by side?
+  // Returns whether a pass needs the same number of tokens of each sequence, side by side.
   virtual bool wants_even_batches() const { return false; }
 };
 
 // Bits of CacheReference::reached.
 enum Coverage : unsigned {
-  kCoverShared = 1,    // some token is seen by two sequences
+  kCoverShared = 1,    // two sequences share a token
   kCoverFull = 2,      // no cell is free
-  kCoverEvicted = 4,   // a sequence's first tokens are gone
+  kCoverEvicted = 4,   // a sequence's first tokens were evicted
   kCoverRestored = 8,  // a state was restored
   kCoverTorn = 16,     // a pass broke off
   kCoverForked = 32,   // two drafts follow the same token
 };
 
-// The layers that every twin writes, and their shapes. The last one has V in K.
+// The layers that every reference model writes, and their shapes. The last one has V in K.
 inline constexpr int kTestLayers = 3;
 const KvShape& TestShape(int layer);
-// The type that the layer's values are kept in: that of K where they are in K.
+// Returns the dtype of the layer's values: that of K if V is in K.
 DType ValueType(const ReferenceSetup& setup, int layer);
-// Is the layer among those that the step puts?
+// Returns whether the step puts the layer.
 bool Chosen(const ScriptStep& step, int layer);
 
-// The code for AcceptDrafts(last) after a pass of these drafts.
+// Returns the code that AcceptDrafts(last) must return in a pass of these drafts.
 StatusCode CheckChosen(const std::vector<int>& drafts, const std::vector<int>& last);
 
 std::string At(int sequence, Position position);

@@ -1,17 +1,19 @@
-// Scripts of cache calls, as text that people can read, shrink and keep as regression tests.
+// Scripts of cache calls, as text that can be read, shrunk and kept as regression tests.
+//
+// Thread safety: values, and free functions over their arguments.
 //
 //   forward 0:3 0:4 1:0            tokens sequence:position, put in every layer
-//   forward 0:5 layers 0 2         put in these layers only, as if the pass broke off
-//   forward 0:6 1:2 except 0 items 1   query 0 sees later tokens too; an item at index 1
-//   forward 0:3 0:4 0:4 parents -1 0 0    drafts: two that follow the first
-//   accept 1                       of the drafts the path to the batch's token 1
+//   forward 0:5 layers 0 2         put in layers 0 and 2 only, as if the pass broke off
+//   forward 0:6 1:2 except 0 items 1   query 0 is bidirectional; an item at index 1
+//   forward 0:3 0:4 0:4 parents -1 0 0    drafts: two alternatives after the first
+//   accept 1                       accepts the path to batch index 1
 //   reserve 0:0 1:0                a reserve pass of two tokens
 //   copy 0 1 5                     positions [0, 5) of sequence 0 to sequence 1
 //   remove 0 2 end                 truncates sequence 0 to two tokens
-//   prepare 0 4                    asks how far a restore to four tokens can go back
-//   restore 0 4                    the same, and goes back to there
+//   prepare 0 4                    PrepareRestore to four tokens
+//   restore 0 4                    the same, then Remove
 //   compact
-//   … fail store 2                 after any of them: the second store of this call fails
+//   … fail store 2                 suffix of any step: the second store of the call fails
 #pragma once
 
 #include <string>
@@ -28,9 +30,9 @@ struct ScriptStep {
 
   Kind kind = Kind::kForward;
   std::vector<TestToken> tokens{};  // forward, reserve
-  std::vector<int> layers{};        // forward: which are put; empty: all
-  std::vector<int> except{};        // forward: SetCausal's, if any
-  std::vector<int> items{};         // forward, reserve: where items begin
+  std::vector<int> layers{};        // forward: the layers put; empty: all
+  std::vector<int> except{};        // forward: argument of SetCausal
+  std::vector<int> items{};         // forward, reserve: indices of items
   std::vector<int> parents{};       // forward, reserve: of drafts
   std::vector<int> chosen{};        // keep
   int sequence = 0;                 // remove, prepare, restore; copy: from
@@ -45,7 +47,7 @@ using Script = std::vector<ScriptStep>;
 
 std::string ToText(const Script& script);
 
-// REQUIRES: well-formed text, as ToText writes it.
+// Parses the text of a script. REQUIRES: text as ToText writes it.
 Script ParseScript(const std::string& text);
 
 }  // namespace kvcache::testing

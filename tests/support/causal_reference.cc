@@ -166,7 +166,7 @@ Status CausalReference::PutLayer(Cache& cache, const std::vector<TestToken>& tok
                    RoundedAll(ValueType(setup_, layer), ValueContent(content, layer, shape))};
   }
   naive_.Put(layer, contents);
-  // A refused allocation leaves the layer as it was; a store fails in a layer that exists.
+  // After kOutOfMemory the layer has no memory; after a failed store it has.
   if (status.code() != StatusCode::kOutOfMemory) written_[layer] = true;
   return status;
 }

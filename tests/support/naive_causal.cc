@@ -27,7 +27,7 @@ bool NaiveCausal::MayBegin(const TestBatch& batch) const {
          });
 }
 
-// Are the positions free, or, of drafts, those where sequences go on?
+// Checks that the positions are free or, for roots of drafts, at the ends of their sequences.
 bool NaiveCausal::MayAdd(const TestBatch& batch) const {
   std::set<std::pair<int, Position>> added;
   for (std::size_t i = 0; i < batch.tokens.size(); ++i) {
@@ -50,7 +50,7 @@ std::vector<int> NaiveCausal::drafts() const {
   return sequences;
 }
 
-// Sequences without the tokens that no query can need.
+// Returns the sequences without the tokens that no query can need.
 std::vector<NaiveCausal::Sequence> NaiveCausal::AfterEviction(
     const std::vector<TestToken>& batch) const {
   std::vector<Sequence> kept = sequences_;
@@ -177,7 +177,7 @@ void NaiveCausal::Remove(int sequence, Position begin, Position end, const Rotat
   for (auto& [position, token] : tokens) {
     if (position < begin) result[position] = token;
     if (position < end || end >= length(sequence)) continue;
-    Token moved = std::make_shared<NaiveToken>(*token);  // its own from now on
+    Token moved = std::make_shared<NaiveToken>(*token);  // a private copy
     for (std::size_t layer = 0; layer < moved->layers.size(); ++layer) {
       if (moved->layers[layer].has_value()) rotate(static_cast<int>(layer), *moved->layers[layer]);
     }

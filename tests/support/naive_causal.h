@@ -1,8 +1,8 @@
 // A causal cache by definition: every token is an object that sequences point to.
 //
-// Nothing here is clever. A sequence is a map from position to token; a token knows its key and
-// value in each layer, as they are after rounding and turning; a cell is used while some
-// sequence points to its token. What the real cache does is compared with this.
+// A sequence is a map from position to token. A token has its key and value in each layer, after
+// rounding and rotation. A cell is used while some sequence points to its token. The real cache is
+// compared with this.
 //
 // Thread safety: none.
 #pragma once
@@ -19,8 +19,8 @@
 
 namespace kvcache::testing {
 
-// Key and value of a token in one layer; absent while nobody knows them, because the layer was
-// not put or its put failed.
+// The key and value of a token in one layer. They are unknown, and absent, if the layer was not put
+// or its Put failed.
 struct NaiveContent {
   std::vector<float> key;
   std::vector<float> value;
@@ -43,28 +43,28 @@ class NaiveCausal {
     int layers = 1;
     bool can_shift = true;
     int window = 0;
-    int retained_tokens = 0;  // tokens kept before the batch; 0: all
+    int retained_tokens = 0;  // the next token included; 0: all
     int chunk = 0;
   };
   struct Query {
     int sequence = 0;
     Position position = 0;
     bool bidirectional = false;
-    std::vector<int> path{};  // drafts, of the batch, that it sees beside its sequence
+    std::vector<int> path{};  // batch indices of the drafts that it sees
   };
 
   explicit NaiveCausal(const Options& options) : options_(options), sequences_(options.sequences) {}
 
-  // The code that the real one must return; changes nothing.
+  // Return the code that the real cache must return. They change nothing.
   StatusCode Prepare(const TestBatch& batch, ForwardMode mode) const;
   StatusCode CheckCopy(int src, int dst, Position length) const;
   StatusCode CheckRemove(int sequence, Position begin, Position end) const;
 
-  // REQUIRES: the check said kOk.
+  // REQUIRES: the check returned kOk.
   void Begin(const TestBatch& batch, ForwardMode mode);
   void Accept(const std::vector<int>& last);
   void SetNonCausal(const std::vector<int>& queries);
-  // The batch's tokens of the pass in progress now have this content; nullopt: unknown.
+  // Sets the contents of the batch's tokens in a layer; nullopt: unknown.
   void Put(int layer, const std::vector<std::optional<NaiveContent>>& contents);
   void Copy(int src, int dst, Position length);
   // `rotate` is applied to the content of every token that moves, once per layer that has one.
@@ -82,7 +82,7 @@ class NaiveCausal {
   std::int64_t used_cells() const {
     return UsedCells(sequences_) + static_cast<std::int64_t>(drafts().size());
   }
-  // The sequence of each of the pass's drafts.
+  // Returns the sequence of each draft of the pass.
   std::vector<int> drafts() const;
   Position length(int sequence) const;
   bool Known(int sequence) const { return sequence >= 0 && sequence < options_.sequences; }

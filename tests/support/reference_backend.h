@@ -1,8 +1,8 @@
-// A KvBackend in the plainest code: scalar, one value at a time, over host memory.
+// A simple KvBackend for tests: scalar code, one value at a time, over host memory.
 //
-// For tests: it serves every layout and float type, checks what the cache hands it (ranges,
-// sums, overlaps: kInternal if wrong), counts the bytes it lent out, and fails on demand. A
-// failing store, copy or shift has done half of its work, as a real one might.
+// It serves every layout and float type, checks its arguments (ranges, sums, overlaps; kInternal if
+// wrong), counts the bytes that it lent, and fails on demand. A failing store, copy or shift does
+// half of its work first, as a real one might.
 //
 // Thread safety: none.
 #pragma once
@@ -16,31 +16,31 @@
 
 namespace kvcache::testing {
 
-// Addresses and values of one layer; `index` counts values from the start of K or V.
+// Indices and values of one layer. `index` counts values from the start of K or V.
 std::int64_t KIndex(const LayerKv& layer, std::int32_t cell, int head, int d);
 std::int64_t VIndex(const LayerKv& layer, std::int32_t cell, int head, int d);
 float LoadValue(DType type, const std::byte* base, std::int64_t index);
-float LoadV(const LayerKv& layer, std::int32_t cell, int head, int d);  // wherever V is
+float LoadV(const LayerKv& layer, std::int32_t cell, int head, int d);  // also if V is in K
 void StoreValue(DType type, std::byte* base, std::int64_t index, float value);
 
-// A cell's key and value, all heads after one another.
+// Return a cell's key and value, head after head.
 std::vector<float> ReadKey(const LayerKv& layer, std::int32_t cell);
 std::vector<float> ReadValue(const LayerKv& layer, std::int32_t cell);
 
-// `value` after being stored as `type`.
+// Returns `value` rounded to `type`.
 float Rounded(DType type, float value);
 
-// Turns one head's key by `offset` positions, in f32.
+// Rotates one head's key by `offset` positions, in f32.
 void RotateKey(std::span<float> key, Position offset, const RopeParams& rope);
 
 class ReferenceBackend : public KvBackend {
  public:
   enum class Call : std::uint8_t { kAllocate, kStore, kCopy, kShift, kValues, kAny };
 
-  explicit ReferenceBackend(const CacheConfig& wish = {}) : wish_(wish) {}
+  explicit ReferenceBackend(const CacheConfig& config = {}) : config_(config) {}
   ~ReferenceBackend() override;
 
-  // The n-th call of this kind from now fails (1: the next); 0: none does.
+  // Makes the n-th call of this kind from now fail (1: the next; 0: none).
   void FailNth(Call call, int n) {
     failing_ = call;
     countdown_ = n;
@@ -50,7 +50,7 @@ class ReferenceBackend : public KvBackend {
   std::int64_t live_bytes() const { return *live_bytes_; }
 
   std::string_view name() const override { return "reference"; }
-  CacheConfig preferred_cache_config() const override { return wish_; }
+  CacheConfig preferred_cache_config() const override { return config_; }
   Status CheckKvTypes(DType k_type, DType v_type, KvLayout layout) const override;
   Result<std::unique_ptr<Buffer>> Allocate(std::size_t size_bytes) override;
   Status StoreKv(const LayerKv& layer, const TensorView& k, const TensorView& v,
@@ -65,7 +65,7 @@ class ReferenceBackend : public KvBackend {
  private:
   bool Fails(Call call);
 
-  CacheConfig wish_;
+  CacheConfig config_;
   Call failing_ = Call::kAny;
   int countdown_ = 0;
   std::shared_ptr<std::int64_t> live_bytes_ = std::make_shared<std::int64_t>(0);

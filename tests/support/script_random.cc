@@ -25,7 +25,7 @@ bool Known(const DriverSetup& setup, int sequence) {
   return sequence >= 0 && sequence < setup.options.max_sequences;
 }
 
-// Mostly the next tokens of a few sequences, in any order.
+// Returns mostly the next tokens of a few sequences, in any order.
 std::vector<TestToken> RandomTokens(const DriverSetup& setup, const CacheReference& reference,
                                     std::mt19937& random) {
   const int most = setup.options.max_batch + (Percent(random, 2) ? 1 : 0);
@@ -48,7 +48,7 @@ std::vector<TestToken> RandomTokens(const DriverSetup& setup, const CacheReferen
   return tokens;
 }
 
-// As many tokens of each of some sequences, side by side.
+// Returns the same number of tokens for each of some sequences, side by side.
 std::vector<TestToken> EvenTokens(const DriverSetup& setup, const CacheReference& reference,
                                   std::mt19937& random) {
   std::vector<int> sequences(setup.options.max_sequences);
@@ -70,7 +70,7 @@ std::vector<TestToken> EvenTokens(const DriverSetup& setup, const CacheReference
   return tokens;
 }
 
-// Trees behind a few sequences; now and then something is wrong with them.
+// Adds trees of drafts to a few sequences, sometimes invalid ones.
 void AddDrafts(const DriverSetup& setup, const CacheReference& reference, std::mt19937& random,
                ScriptStep& step) {
   const int count = Between(random, 1, setup.options.max_batch);
@@ -94,7 +94,7 @@ void AddDrafts(const DriverSetup& setup, const CacheReference& reference, std::m
   if (Percent(random, 1)) step.parents.pop_back();
 }
 
-// Of some sequences a path; now and then two, or of a token that is not there.
+// Accepts a path of some sequences; sometimes two paths of one, or an invalid index.
 ScriptStep RandomAccept(const CacheReference& reference, std::mt19937& random) {
   ScriptStep step{.kind = Kind::kAccept};
   const std::vector<int> drafts = reference.drafts();
@@ -158,7 +158,7 @@ ScriptStep RandomRemove(const DriverSetup& setup, const CacheReference& referenc
   return step;
 }
 
-// Now and then something else comes between the question and the removal.
+// Sometimes only prepares, so that other steps come before the removal.
 ScriptStep RandomRestore(const DriverSetup& setup, const CacheReference& reference,
                          std::mt19937& random) {
   const Kind kind = Percent(random, 30) ? Kind::kPrepare : Kind::kRestore;
@@ -180,7 +180,7 @@ ScriptStep RandomCopy(const DriverSetup& setup, const CacheReference& reference,
   return step;
 }
 
-// Every way to make a script one step, token or failure smaller.
+// Tries every way to make the script smaller by steps, a token, a failure or a list.
 bool ShrinkOnce(Script& script, const std::function<bool(const Script&)>& fails) {
   const auto keep = [&](Script smaller) {
     if (!fails(smaller)) return false;
@@ -232,7 +232,7 @@ DriverSetup RandomSizes(std::mt19937& random) {
   setup.config.v_transposed = setup.config.layout == KvLayout::kPlain && Percent(random, 40);
   setup.config.mask_type = AnyOf(random, {DType::kF32, DType::kF16});
   setup.hoards = Percent(random, 30);
-  if (Percent(random, 15)) {  // long enough for homes to be apart by tiles, and for many words
+  if (Percent(random, 15)) {  // long enough for strides of whole tiles and several words
     setup.options.capacity += 40;
     setup.options.max_batch += 40;
   }

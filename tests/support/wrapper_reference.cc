@@ -97,7 +97,7 @@ Difference WrapperReference::Check() {
   return cache_->AllocatedBytes() == bytes ? Difference() : "the sum of AllocatedBytes";
 }
 
-// The attention's, where there is one: it says what can be removed.
+// The longest is that of an attention cache, if there is one.
 Position WrapperReference::length(int sequence) const {
   Position length = 0;
   for (const auto& reference : references_) length = std::max(length, reference->length(sequence));

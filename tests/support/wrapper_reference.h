@@ -1,6 +1,6 @@
-// A wrapper of several caches, and their reference models side by side.
+// The reference model of a wrapper: the reference models of its caches, side by side.
 //
-// By definition: every call goes to all, and happens in all or in none.
+// By definition, every call goes to all of them and takes effect in all or in none.
 //
 // Thread safety: none.
 #pragma once

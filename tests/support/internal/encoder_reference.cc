@@ -6,7 +6,7 @@
 namespace kvcache::testing {
 namespace {
 
-// The content of an output's i-th token.
+// Returns the content of the i-th token of an output.
 std::uint32_t TokenContent(std::uint32_t content, int i) {
   return content * 64 + static_cast<std::uint32_t>(i);
 }
@@ -57,7 +57,7 @@ StatusCode EncoderReference::CheckRemove(int sequence, Position begin, Position 
                                                        : StatusCode::kInvalidArgument;
 }
 
-// What a token there must see is the newest output before it: the present one, or none.
+// A token must see the newest output before it, which must be the current one or none.
 bool EncoderReference::CanResume(int sequence, Position position) const {
   if (!Known(sequence) || position < 0) return false;
   const bool sees = outputs_[sequence] != nullptr && positions_[sequence] < position;
@@ -119,7 +119,7 @@ void EncoderReference::Accept(const std::vector<int>& last) {
   EndPass();
 }
 
-// Drafts bring no outputs.
+// A pass of drafts has no outputs.
 Status EncoderReference::RunPass(Cache& cache, const TestBatch& batch, const ScriptStep& step) {
   if (!drafts_.empty()) return Status::Ok();
   std::set<int> put;
@@ -129,7 +129,7 @@ Status EncoderReference::RunPass(Cache& cache, const TestBatch& batch, const Scr
   }
   const int chosen = newest_item_.value_or(batch_sequences_.front());
   for (const int sequence : put) {
-    // The pass begins with one of them chosen.
+    // The pass begins with one sequence selected.
     if (put.size() > 1 || sequence != chosen) {
       KVCACHE_RETURN_IF_ERROR(cache.Encoder()->SetSequence(SequenceId{sequence}));
     }
@@ -151,12 +151,12 @@ Status EncoderReference::PutAll(Cache& cache, int sequence, std::uint32_t conten
     if (status.code() != StatusCode::kOutOfMemory) written_[layer] = true;
     if (first && !reserving_ && status.code() != StatusCode::kOutOfMemory) NoteGone(sequence);
     if (!status.ok()) {
-      // A refused allocation has changed nothing; half a store leaves no output.
+      // kOutOfMemory has changed nothing. A failed store leaves no output.
       if (!reserving_ && status.code() != StatusCode::kOutOfMemory) outputs_[sequence] = nullptr;
       return status;
     }
     if (reserving_) continue;
-    if (first) {  // what others share stays theirs; what was there is replaced
+    if (first) {  // replaces the output; sequences that share the old one keep it
       outputs_[sequence] = std::make_shared<Output>();
     }
     first = false;
@@ -237,7 +237,8 @@ Difference EncoderReference::CheckMetadata() const {
 Difference EncoderReference::CheckQuery(std::size_t query) {
   const Visibility& visible = cache_->Visible();
   const auto runs = visible.histories[visible.history_of_query[query]];
-  if (visible.bidirectional.empty() || visible.bidirectional[query] == 0) return "not exempted";
+  if (visible.bidirectional.empty() || visible.bidirectional[query] == 0)
+    return "not bidirectional";
   if (visible.window != 0 || visible.chunk != 0) return "a window";
   if (reserving_) {
     return runs.size() == 1 && runs[0].length == tokens_ ? Difference() : "not the worst case";

@@ -1,7 +1,7 @@
-// The encoder cache and its naive reference.
+// The reference model of the encoder cache. It inspects the real cache's entries.
 //
-// The naive one is a map from sequence to output. An output is put for each sequence with an item
-// in the batch, and for those whose first token is position 0.
+// The model is a map from sequence to output. An output is put for each sequence with an item in
+// the batch, and for those whose first token is position 0.
 //
 // Thread safety: none.
 #pragma once
@@ -50,7 +50,7 @@ class EncoderReference : public CacheReference {
   using Shared = std::shared_ptr<Output>;
 
   bool Known(int sequence) const;
-  // The sequence's output is about to be replaced.
+  // Notes that the sequence's output is about to be replaced.
   void NoteGone(int sequence);
   Status PutAll(Cache& cache, int sequence, std::uint32_t content, const ScriptStep& step);
   Difference CheckMetadata() const;
@@ -62,13 +62,13 @@ class EncoderReference : public CacheReference {
   int tokens_;
   EncoderCacheImpl* cache_ = nullptr;
   std::vector<Shared> outputs_;  // [sequences]; null: none
-  // Of the token that the sequence's output came with; not the output's own, as forks may move.
+  // [sequences]: position of the token that the output belongs to. Forks of an output may differ.
   std::vector<Position> positions_;
   std::vector<Position> lengths_;
-  // Of the first output that another replaced; kEndOfSequence: none.
+  // [sequences]: position of the first replaced output; kEndOfSequence: none.
   std::vector<Position> first_gone_;
   std::vector<int> batch_sequences_;  // of the pass in progress
-  std::map<int, Position> notes_;     // per sequence of the pass: where a new output belongs
+  std::map<int, Position> notes_;     // per sequence of the pass: position of a new output
   std::optional<int> newest_item_;    // its sequence
   std::vector<TestToken> drafts_;     // of the pass in progress
   bool in_pass_ = false;

@@ -187,8 +187,8 @@ Status RecurrentReference::RunReserve(RecurrentCache& cache, int layer, int kind
                        : cache.UpdateRecurrentState(layer, next);
 }
 
-// One of three ways to hand the next states in: where the cache wants them, as rows of f32, and
-// as rows of f16.
+// Updates the states in one of three ways: in the memory that Next returned, as rows of f32, or as
+// rows of f16.
 Status RecurrentReference::Advance(RecurrentCache& cache, int layer, int kind) {
   const auto dims = DimsOf(recurrent_, kind);
   const std::int64_t size = values(kind);
@@ -232,7 +232,7 @@ void RecurrentReference::Commit() {
     if (checkpoints.size() > static_cast<std::size_t>(count))
       checkpoints.erase(checkpoints.begin());
   }
-  members_.clear();  // a pass that counts leaves nothing to take back
+  members_.clear();  // a complete pass cannot be torn
 }
 
 void RecurrentReference::EndPass() {

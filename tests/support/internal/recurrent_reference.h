@@ -1,7 +1,8 @@
-// The recurrent cache and its reference model: attention as in causal_reference.h, and states.
+// The reference model of the recurrent cache: attention as in causal_reference.h, and states. It
+// inspects the real cache's state table.
 //
-// The naive one names every state by a number that its history decides; the number decides the
-// values. A restore point is a number and how many tokens it has taken in.
+// A number names every state and determines its values. A restore point is such a number and a
+// count of tokens.
 //
 // Thread safety: none.
 #pragma once
@@ -33,7 +34,7 @@ class RecurrentReference : public CacheReference {
 
   std::unique_ptr<Cache> MakeCache(ReferenceBackend& backend) override;
   StatusCode Prepare(const TestBatch& batch, ForwardMode mode) const override;
-  // Passes of drafts are refused, so that there is never one to keep of.
+  // Passes of drafts are refused, so there is never one to accept from.
   StatusCode CheckAccept(const std::vector<int>& /*last*/) const override {
     return StatusCode::kInvalidArgument;
   }
