@@ -154,9 +154,10 @@ Result<ExpertParams> ReadExperts(KeyReader& keys, const LayerParams& params) {
   KVCACHE_ASSIGN_OR_RETURN(
       ExpertParams experts,
       ReadExpertParams(keys, params, {.sigmoid = true, .groups = true, .renormalise = false}));
-  if (experts.count == 0)
+  if (experts.count == 0) {
     return Unsupported(
         StrCat(keys.Key("expert_count"), " is 0 or missing; deepseek2 needs experts"));
+  }
   // Files of GLM 4.7 Flash lack expert_gating_func. Only sigmoid routers have a bias for the
   // choice, so its tensor identifies them.
   const std::string bias = LayerPrefix(params.layers - 1) + "exp_probs_b.bias";
