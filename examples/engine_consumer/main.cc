@@ -19,7 +19,8 @@ kvcache::Status Run(const char* path) {
 
   // The fork shares the story's keys and values: nothing is copied or computed again.
   KVCACHE_RETURN_IF_ERROR(fork.ForkFrom(story, story.position()));
-  KVCACHE_ASSIGN_OR_RETURN(request.prompt, engine->Tokenize("\nThe end"));
+  KVCACHE_ASSIGN_OR_RETURN(request.prompt,
+                           engine->Tokenize("\nThe end", kvcache::TextPlace::kContinuation));
   KVCACHE_ASSIGN_OR_RETURN(const auto end, Generate(fork, *engine, request));
   std::printf("story:%s\nfork: %s\n", begin.text.c_str(), end.text.c_str());
   return kvcache::Status::Ok();

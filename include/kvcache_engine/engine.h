@@ -62,6 +62,12 @@ struct EngineBatch {
   const std::atomic<bool>* interrupt = nullptr;
 };
 
+// The place of a text in its sequence.
+enum class TextPlace : std::uint8_t {
+  kBeginning,     // gets the begin-of-sequence token where the vocabulary has one
+  kContinuation,  // gets none: other tokens come before it
+};
+
 class Engine {
  public:
   // Opens a GGUF file to run on `backend`; null: the CPU. Errors name the file and what is wrong
@@ -80,9 +86,10 @@ class Engine {
   std::int32_t vocabulary_size() const;
   Cache& cache();
 
-  // Returns the token ids of `text`, with the begin-of-sequence token where the vocabulary has one.
-  // Special tokens in the text are plain text. Errors: kInvalidArgument: 2^30 bytes or more.
-  Result<std::vector<std::int32_t>> Tokenize(std::string_view text) const;
+  // Returns the token ids of `text`. Special tokens in the text are plain text. Errors:
+  // kInvalidArgument: 2^30 bytes or more.
+  Result<std::vector<std::int32_t>> Tokenize(std::string_view text,
+                                             TextPlace place = TextPlace::kBeginning) const;
 
   // Returns the text of `tokens`; control tokens have none. Errors: kInvalidArgument: an id that is
   // not in the vocabulary, with its index.

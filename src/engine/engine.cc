@@ -122,8 +122,10 @@ bool Engine::has_encoder() const {
   return info().decoder_start >= 0;
 }
 
-Result<std::vector<std::int32_t>> Engine::Tokenize(std::string_view text) const {
-  return tokenizer().Encode(text);
+Result<std::vector<std::int32_t>> Engine::Tokenize(std::string_view text, TextPlace place) const {
+  EncodeOptions options;
+  if (place == TextPlace::kContinuation) options.add_bos = AddToken::kNo;
+  return tokenizer().Encode(text, options);
 }
 
 Result<std::string> Engine::Detokenize(std::span<const std::int32_t> tokens) const {

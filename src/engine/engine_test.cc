@@ -251,6 +251,16 @@ TEST_F(EngineTest, InterruptBeforeThePromptAndInText) {
   EXPECT_EQ(session.position(), 10) << "the prompt stays; the last token was not evaluated";
 }
 
+TEST_F(EngineTest, AContinuationHasNoBeginOfSequenceToken) {
+  const auto engine = Open({.context = 64});
+  const auto whole = engine->Tokenize("one two");
+  const auto more = engine->Tokenize("one two", TextPlace::kContinuation);
+  ASSERT_TRUE(whole.ok() && more.ok());
+  ASSERT_GE(whole->size(), 2u);
+  EXPECT_EQ(whole->front(), engine->tokenizer().bos());
+  EXPECT_EQ(*more, std::vector<std::int32_t>(whole->begin() + 1, whole->end()));
+}
+
 // An interrupt ends a pass in the middle: the passes before it stay, and the report counts them.
 TEST_F(EngineTest, InterruptInAPassOfThePrompt) {
   auto owned =
