@@ -44,7 +44,9 @@ class EditedLines : public LineEditor {
     (void)el_set(edit_, EL_HIST, history, history_);
     (void)el_wset(edit_, EL_GETCFN, &EditedLines::GetCharacter);
     (void)el_source(edit_, nullptr);  // the user's ~/.editrc
-    (void)el_set(edit_, EL_ADDFN, "kvcache-event", "Pastes, or draws again", &EditedLines::OnEvent);
+    // libedit keeps these two strings; el_set would allocate copies that nothing frees.
+    (void)el_wset(edit_, EL_ADDFN, L"kvcache-event", L"Pastes, or draws again",
+                  &EditedLines::OnEvent);
     (void)el_wset(edit_, EL_BIND, kEvent, L"kvcache-event", nullptr);
     (void)el_wset(edit_, EL_BIND, L"-a", kEvent, L"kvcache-event", nullptr);
     // Ctrl-C and the like are bytes: one in a paste is text.
