@@ -15,7 +15,7 @@
 #include "hwy/foreach_target.h"
 
 // After foreach_target.
-#include "hwy/highway.h"
+#include "backend/cpu/simd/highway-inl.h"
 #include "kvcache/cpu_backend.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -14,8 +14,8 @@
 #include <limits>
 
 #include "backend/cpu/kv/kv_blocks.h"
+#include "backend/cpu/simd/highway-inl.h"
 #include "backend/cpu/simd/simd-inl.h"
-#include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvcache::cpu {

@@ -37,8 +37,8 @@
 #include "backend/cpu/attention/attention_split.h"
 #include "backend/cpu/kv/kv_blocks.h"
 #include "backend/cpu/linear/linear_block_dot-inl.h"
+#include "backend/cpu/simd/highway-inl.h"
 #include "backend/cpu/simd/simd-inl.h"
-#include "hwy/highway.h"
 
 KVCACHE_BEFORE_DOT();
 namespace kvcache::cpu {

@@ -21,7 +21,7 @@
 #include "backend/cpu/attention/attention_decode_types-inl.h"
 #include "backend/cpu/attention/attention_kernels.h"
 #include "backend/cpu/attention/attention_widen-inl.h"
-#include "hwy/highway.h"
+#include "backend/cpu/simd/highway-inl.h"
 
 KVCACHE_BEFORE_DOT();
 namespace kvcache::cpu {

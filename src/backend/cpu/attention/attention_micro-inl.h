@@ -20,7 +20,7 @@
 #include "backend/cpu/attention/attention_math-inl.h"
 #include "backend/cpu/attention/prefetch-inl.h"
 #include "backend/cpu/kv/kv_convert-inl.h"
-#include "hwy/highway.h"
+#include "backend/cpu/simd/highway-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvcache::cpu {

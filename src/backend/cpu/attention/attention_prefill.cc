@@ -20,7 +20,7 @@
 #include "backend/cpu/attention/attention_kernels.h"
 #include "backend/cpu/attention/attention_micro-inl.h"
 #include "backend/cpu/attention/attention_widen-inl.h"
-#include "hwy/highway.h"
+#include "backend/cpu/simd/highway-inl.h"
 
 #ifndef KVCACHE_BACKEND_CPU_ATTENTION_PREFILL_ONCE_
 #define KVCACHE_BACKEND_CPU_ATTENTION_PREFILL_ONCE_

@@ -20,8 +20,8 @@
 #include "backend/cpu/attention/attention_micro-inl.h"
 #include "backend/cpu/attention/attention_split.h"
 #include "backend/cpu/kv/kv_convert-inl.h"
+#include "backend/cpu/simd/highway-inl.h"
 #include "backend/cpu/simd/simd-inl.h"
-#include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvcache::cpu {

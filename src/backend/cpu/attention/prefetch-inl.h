@@ -27,8 +27,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/cpu/simd/highway-inl.h"
 #include "backend/cpu/simd/simd-inl.h"
-#include "hwy/highway.h"
 #include "kvcache/types.h"
 
 HWY_BEFORE_NAMESPACE();

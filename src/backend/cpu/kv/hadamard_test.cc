@@ -13,7 +13,7 @@
 
 // After foreach_target.
 #include "backend/cpu/kv/hadamard-inl.h"
-#include "hwy/highway.h"
+#include "backend/cpu/simd/highway-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvcache::cpu {

@@ -10,7 +10,7 @@
 #endif
 
 #include "backend/cpu/kv/kv_storage.h"
-#include "hwy/highway.h"
+#include "backend/cpu/simd/highway-inl.h"
 #include "tensor/float_conversion.h"
 
 HWY_BEFORE_NAMESPACE();

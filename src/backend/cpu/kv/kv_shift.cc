@@ -23,7 +23,7 @@
 #include "backend/cpu/kv/hadamard-inl.h"
 #include "backend/cpu/kv/kv_block_rows-inl.h"
 #include "backend/cpu/kv/kv_convert-inl.h"
-#include "hwy/highway.h"
+#include "backend/cpu/simd/highway-inl.h"
 
 #ifndef KVCACHE_BACKEND_CPU_KV_SHIFT_ONCE_
 #define KVCACHE_BACKEND_CPU_KV_SHIFT_ONCE_

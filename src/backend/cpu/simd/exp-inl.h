@@ -11,7 +11,7 @@
 #define KVCACHE_BACKEND_CPU_EXP_INL_H_
 #endif
 
-#include "hwy/highway.h"
+#include "backend/cpu/simd/highway-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvcache::cpu {

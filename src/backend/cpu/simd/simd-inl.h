@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "hwy/highway.h"
+#include "backend/cpu/simd/highway-inl.h"
 
 // Unrolls the loop that follows, a loop over registers with a constant count of at most 32. GCC 12
 // does not accept a template argument as the number.
