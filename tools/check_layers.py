@@ -38,6 +38,8 @@ THIRD_PARTY = {
     "nlohmann": {"chat_template", "inspect", "engine", "server", "cli"},
     "CLI": {"cli"},
 }
+# The one source that may include a library of headers that compile slowly.
+ONLY_SOURCE = {"CLI": "src/cli/command_line.cc"}
 # "support" is tests/support: doubles and helpers; "make_model" makes random models for tests.
 TEST_ONLY = {"gtest", "gmock", "rapidcheck", "benchmark", "support", "make_model"}
 
@@ -84,6 +86,9 @@ def check(root):
         is_test = path.stem.endswith(("_test", "_testing", "_bench"))
         for number, mark, header in includes(path):
             error = layer_error(layer, mark, header, is_test)
+            only = ONLY_SOURCE.get(header.split("/")[0])
+            if only and not is_test and path != root / only:
+                error = f"only {only} may use it"
             if error:
                 errors.append(f"{path.relative_to(root)}:{number}: {header}: {error}")
     public = {"include/kvcache": ("kvcache/",),

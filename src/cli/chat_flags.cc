@@ -1,7 +1,5 @@
 #include "cli/chat_flags.h"
 
-#include <CLI/CLI.hpp>
-
 #include "base/strings.h"
 #include "cli/terminal.h"
 #include "engine/engine_impl.h"
@@ -14,54 +12,58 @@ constexpr const char* kThinking = "enable_thinking";
 
 constexpr std::size_t kMaxTemplateBytes = std::size_t{1} << 20;
 
-// Returns an empty string, or why the text is not an assignment.
-std::string VariableError(const std::string& assignment) {
+Status CheckAssignment(const std::string& assignment) {
   const std::size_t equals = assignment.find('=');
-  if (equals != std::string::npos && equals != 0) return {};
-  return StrCat(Quoted(assignment), " is not of the form NAME=VALUE");
+  if (equals != std::string::npos && equals != 0) return Status::Ok();
+  return {StatusCode::kInvalidArgument,
+          StrCat(Quoted(assignment), " is not of the form NAME=VALUE")};
 }
 
 }  // namespace
 
-void ChatFlags::Add(CLI::App& command) {
+void ChatFlags::Add(FlagSet command) {
   const auto add = [&](const char* name, auto& value, const char* type, const char* help) {
-    return command.add_option(name, value, help)->group(kGroup)->type_name(type);
+    return command.AddText(name, &value, help).Group(kGroup).ValueName(type);
   };
-  auto* chat_flag = command.add_flag("--chat", chat,
-                                     "chat even if standard input is not a terminal: each line is "
-                                     "a message or a /command");
-  chat_flag->group(kGroup);
-  for (const char* prompt : {"--prompt", "--file"}) {
-    chat_flag->excludes(command.get_option(prompt));
-  }
-  auto* raw_flag = command.add_flag(
-      "--raw", raw, "give the prompt to the model as it is, without a chat template");
-  raw_flag->group(kGroup);
   command
-      .add_flag("--special", special,
-                "with --raw: parse special tokens, such as <s>, in the prompt's text")
-      ->group(kGroup)
-      ->needs(raw_flag);
+      .AddSwitch("--chat", &chat,
+                 "chat even if standard input is not a terminal: each line is a message or a "
+                 "/command")
+      .Group(kGroup)
+      .Excludes(command.Find("--prompt"))
+      .Excludes(command.Find("--file"));
+  const Flag raw_flag =
+      command
+          .AddSwitch("--raw", &raw,
+                     "give the prompt to the model as it is, without a chat template")
+          .Group(kGroup);
+  command
+      .AddSwitch("--special", &special,
+                 "with --raw: parse special tokens, such as <s>, in the prompt's text")
+      .Group(kGroup)
+      .Needs(raw_flag);
   add("--system", system, "TEXT", "the system message: how the model should answer")
-      ->excludes(raw_flag);
+      .Excludes(raw_flag);
   add("--tools", tools_file, "FILE",
       "JSON file of the functions that the model may call, in OpenAI's format")
-      ->excludes(raw_flag);
+      .Excludes(raw_flag);
   add("--chat-template", chat_template, "T",
       "use chatml, plain or a Jinja file instead of the model's own chat template")
-      ->excludes(raw_flag);
+      .Excludes(raw_flag);
   add("--var", variables, "NAME=VALUE",
       "set a variable of the chat template; may be given several times")
-      ->allow_extra_args(false)
-      ->check(CLI::Validator(VariableError, ""))
-      ->excludes(raw_flag);
-  auto* think_flag = command.add_flag("--think", think,
-                                      "ask for reasoning before the answer (sets enable_thinking)");
-  think_flag->group(kGroup)->excludes(raw_flag);
-  command.add_flag("--no-think", no_think, "ask for an answer without reasoning")
-      ->group(kGroup)
-      ->excludes(think_flag)
-      ->excludes(raw_flag);
+      .Check(CheckAssignment)
+      .Excludes(raw_flag);
+  const Flag think_flag =
+      command
+          .AddSwitch("--think", &think,
+                     "ask for reasoning before the answer (sets enable_thinking)")
+          .Group(kGroup)
+          .Excludes(raw_flag);
+  command.AddSwitch("--no-think", &no_think, "ask for an answer without reasoning")
+      .Group(kGroup)
+      .Excludes(think_flag)
+      .Excludes(raw_flag);
 }
 
 Result<ChatFormat> ChatFlags::Format(const Engine& engine) const {

@@ -8,12 +8,9 @@
 #include <vector>
 
 #include "chat_template/chat_format.h"
+#include "cli/command_line.h"
 #include "kvcache_engine/conversation.h"
 #include "kvcache_engine/engine.h"
-
-namespace CLI {
-class App;
-}
 
 namespace kvcache::cli {
 
@@ -30,7 +27,7 @@ struct ChatFlags {
 
   // Declares the flags. REQUIRES: `command` has --prompt and --file, and is parsed while this
   // lives.
-  void Add(CLI::App& command);
+  void Add(FlagSet command);
 
   // Returns whether a flag was given that has an effect only in a template.
   bool NeedTemplate() const {

@@ -4,27 +4,25 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
+#include "cli/command_line.h"
 #include "kvcache/status.h"
-
-namespace CLI {
-class App;
-}
 
 namespace kvcache::cli {
 
 struct Command {
-  CLI::App* app = nullptr;
-  // Is called after a successful parse. An error is printed as one line, and the program exits
-  // with 1.
+  std::string name;
+  // Is called after a parse that chose the command. An error is printed as one line, and the
+  // program exits with 1.
   std::function<Status()> run;
 };
 
-// Each adds its subcommand to `app`.
-Command AddRun(CLI::App& app);
-Command AddEval(CLI::App& app);
-Command AddTokenize(CLI::App& app);
-Command AddInspect(CLI::App& app);
-Command AddList(CLI::App& app);
+// Each adds its command to `line`.
+Command AddRun(CommandLine& line);
+Command AddEval(CommandLine& line);
+Command AddTokenize(CommandLine& line);
+Command AddInspect(CommandLine& line);
+Command AddList(CommandLine& line);
 
 }  // namespace kvcache::cli

@@ -1,5 +1,4 @@
 // kvcache eval: score given text, and write its logits.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
 #include <iterator>
@@ -122,44 +121,41 @@ Status Eval(const EvalFlags& flags) {
 
 }  // namespace
 
-Command AddEval(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("eval", "Score given text: perplexity and logits");
+Command AddEval(CommandLine& line) {
+  FlagSet command = line.AddCommand("eval", "Score given text: perplexity and logits");
   const auto flags = std::make_shared<EvalFlags>();
-  flags->engine.Add(*command, "what the text needs");
-  CLI::Option_group* source = command->add_option_group("Text", "exactly one of");
-  source->add_option("--tokens", flags->tokens, "token ids, such as 1,450,17")->type_name("IDS");
-  source
-      ->add_option("--tokens-file", flags->tokens_file, "a file of token ids; - is standard input")
-      ->type_name("F");
-  CLI::Option* const text =
-      source->add_option("--text-file", flags->text_file, "a file of text; - is standard input");
-  text->type_name("F");
-  source->require_option(1);
+  flags->engine.Add(command, "what the text needs");
+  FlagSet source = command.AddOneOf("Text", "exactly one of");
+  source.AddText("--tokens", &flags->tokens, "token ids, such as 1,450,17").ValueName("IDS");
+  source.AddText("--tokens-file", &flags->tokens_file, "a file of token ids; - is standard input")
+      .ValueName("F");
+  const Flag text =
+      source.AddText("--text-file", &flags->text_file, "a file of text; - is standard input")
+          .ValueName("F");
   command
-      ->add_flag("--special", flags->special, "parse special tokens, such as <s>, in --text-file")
-      ->needs(text);
-  auto* encode = command->add_option("--encode", flags->encoded,
-                                     "the text for the encoder of a model that has one (t5)");
-  encode->type_name("TEXT");
+      .AddSwitch("--special", &flags->special, "parse special tokens, such as <s>, in --text-file")
+      .Needs(text);
+  const Flag encode = command
+                          .AddText("--encode", &flags->encoded,
+                                   "the text for the encoder of a model that has one (t5)")
+                          .ValueName("TEXT");
+  command.AddText("--encode-tokens-file", &flags->encoded_file, "the same, as a file of token ids")
+      .ValueName("F")
+      .Excludes(encode);
   command
-      ->add_option("--encode-tokens-file", flags->encoded_file, "the same, as a file of token ids")
-      ->type_name("F")
-      ->excludes(encode);
-  command
-      ->add_option(
-          "--logits", flags->logits,
-          "write the logits as float32 [tokens, vocabulary]: row i predicts the token after "
-          "token i")
-      ->type_name("OUT.npy");
-  command->add_flag("--json", flags->json, "print one JSON object instead of text");
-  RefuseEmptyValues(*command, {});
-  RefuseEmptyValues(*source, {"--tokens"});
-  command->final_callback([flags] {
-    CheckOneStandardInput({{"--tokens-file", flags->tokens_file},
-                           {"--text-file", flags->text_file},
-                           {"--encode-tokens-file", flags->encoded_file}});
+      .AddText("--logits", &flags->logits,
+               "write the logits as float32 [tokens, vocabulary]: row i predicts the token after "
+               "token i")
+      .ValueName("OUT.npy");
+  command.AddSwitch("--json", &flags->json, "print one JSON object instead of text");
+  command.RefuseEmptyValues({});
+  source.RefuseEmptyValues({"--tokens"});
+  command.CheckParsed([flags] {
+    return CheckOneStandardInput({{"--tokens-file", flags->tokens_file},
+                                  {"--text-file", flags->text_file},
+                                  {"--encode-tokens-file", flags->encoded_file}});
   });
-  return {command, [flags] { return Eval(*flags); }};
+  return {"eval", [flags] { return Eval(*flags); }};
 }
 
 }  // namespace kvcache::cli

@@ -1,5 +1,4 @@
 // kvcache inspect: what a model file holds, and what its cache would cost; or this machine.
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -8,7 +7,6 @@
 
 #include "cli/command.h"
 #include "cli/engine_flags.h"
-#include "cli/flag_checks.h"
 #include "cli/json_report.h"
 #include "cli/model_store.h"
 #include "cli/shown_text.h"
@@ -60,19 +58,19 @@ Status Inspect(const InspectFlags& flags) {
 
 }  // namespace
 
-Command AddInspect(CLI::App& app) {
-  CLI::App* command =
-      app.add_subcommand("inspect", "Describe a model file and the memory that its cache takes");
+Command AddInspect(CommandLine& line) {
+  FlagSet command =
+      line.AddCommand("inspect", "Describe a model file and the memory that its cache takes");
   const auto flags = std::make_shared<InspectFlags>();
-  command->add_option("MODEL", flags->model,
-                      "a .gguf file, or a name that 'kvcache list' shows (default: story)");
-  flags->types.Add(*command);
-  command->add_flag("--tensors", flags->tensors, "also list each tensor");
-  command->add_flag("--machine", flags->machine,
+  command.AddText("MODEL", &flags->model,
+                  "a .gguf file, or a name that 'kvcache list' shows (default: story)");
+  flags->types.Add(command);
+  command.AddSwitch("--tensors", &flags->tensors, "also list each tensor");
+  command.AddSwitch("--machine", &flags->machine,
                     "describe this machine instead: the instruction set that the kernels use");
-  command->add_flag("--json", flags->json, "print one JSON object");
-  RefuseEmptyValues(*command, {});
-  return {command, [flags] { return Inspect(*flags); }};
+  command.AddSwitch("--json", &flags->json, "print one JSON object");
+  command.RefuseEmptyValues({});
+  return {"inspect", [flags] { return Inspect(*flags); }};
 }
 
 }  // namespace kvcache::cli

@@ -6,7 +6,6 @@
 
 #include "base/strings.h"
 #include "cli/command.h"
-#include "cli/flag_checks.h"
 #include "cli/json_report.h"
 #include "cli/model_store.h"
 #include "cli/terminal.h"
@@ -71,11 +70,11 @@ Status List(bool json) {
 
 }  // namespace
 
-Command AddList(CLI::App& app) {
-  CLI::App* command = AddSubcommand(app, "list", "List the models that can be run by name");
+Command AddList(CommandLine& line) {
+  FlagSet command = line.AddCommand("list", "List the models that can be run by name");
   const auto json = std::make_shared<bool>(false);
-  AddFlag(*command, "--json", json.get(), "print one JSON array");
-  return {command, [json] { return List(*json); }};
+  command.AddSwitch("--json", json.get(), "print one JSON array");
+  return {"list", [json] { return List(*json); }};
 }
 
 }  // namespace kvcache::cli

@@ -13,7 +13,6 @@
 #include "cli/chat_loop.h"
 #include "cli/command.h"
 #include "cli/context_fit.h"
-#include "cli/flag_checks.h"
 #include "cli/json_report.h"
 #include "cli/model_store.h"
 #include "cli/run_flags.h"
@@ -161,11 +160,11 @@ Status Run(RunFlags& flags) {
 
 }  // namespace
 
-Command AddRun(CLI::App& app) {
-  CLI::App* command = AddSubcommand(app, "run", "Answer a prompt, or chat");
+Command AddRun(CommandLine& line) {
+  const FlagSet command = line.AddCommand("run", "Answer a prompt, or chat");
   const auto flags = std::make_shared<RunFlags>();
-  flags->Add(*command);
-  return {command, [flags] { return Run(*flags); }};
+  flags->Add(command);
+  return {"run", [flags] { return Run(*flags); }};
 }
 
 }  // namespace kvcache::cli

@@ -1,8 +1,8 @@
 // kvcache tokenize: text to token ids and back.
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/strings.h"
@@ -73,6 +73,21 @@ Status CheckText(const TokenizeFlags& flags) {
                  ": kvcache tokenize MODEL TEXT")};
 }
 
+// Returns an error if the command line has too few or too many words.
+Status CheckWords(const TokenizeFlags& flags) {
+  const std::vector<std::string>& words = flags.words;
+  const std::size_t most = flags.detokenize ? 1 : 2;
+  const auto wrong = [](std::string message) {
+    return Status(StatusCode::kInvalidArgument, std::move(message));
+  };
+  if (!flags.detokenize && words.empty()) return wrong("TEXT or --detokenize is required");
+  if (words.size() > most) {
+    return wrong(StrCat("The following argument was not expected: ", words.back()));
+  }
+  if (words.size() == most && words.front().empty()) return wrong("MODEL: its value is empty");
+  return Status::Ok();
+}
+
 Status Tokenize(const TokenizeFlags& flags) {
   KVCACHE_RETURN_IF_ERROR(CheckText(flags));
   const std::size_t without_model = flags.detokenize ? 0 : 1;
@@ -84,38 +99,33 @@ Status Tokenize(const TokenizeFlags& flags) {
 
 }  // namespace
 
-Command AddTokenize(CLI::App& app) {
-  CLI::App* command =
-      app.add_subcommand("tokenize", "Convert text to token ids, or token ids to text");
-  command->footer("kvcache tokenize [MODEL] TEXT\nkvcache tokenize [MODEL] --detokenize IDS");
+Command AddTokenize(CommandLine& line) {
+  FlagSet command = line.AddCommand("tokenize", "Convert text to token ids, or token ids to text");
+  command.SetFooter("kvcache tokenize [MODEL] TEXT\nkvcache tokenize [MODEL] --detokenize IDS");
   const auto flags = std::make_shared<TokenizeFlags>();
   // Two options of one word each: in a list of words the library takes "[a,b]" for two.
   const auto add_word = [&](const char* name, const char* help) {
-    command->add_option_function<std::string>(
-        name, [flags](const std::string& word) { flags->words.push_back(word); }, help);
+    const auto keep = [flags](const std::string& word) {
+      flags->words.push_back(word);
+      return Status::Ok();
+    };
+    command.AddParsed(name, keep, help);
   };
   add_word("MODEL", "a .gguf file, or a name that 'kvcache list' shows (default: story)");
   add_word("TEXT", "the text; without MODEL it is the only word");
-  auto* ids = command
-                  ->add_option("--detokenize", flags->ids,
-                               "convert these token ids to text, such as 1,450,17")
-                  ->type_name("IDS");
-  command->add_flag("--special", flags->special,
+  const Flag ids =
+      command
+          .AddText("--detokenize", &flags->ids, "convert these token ids to text, such as 1,450,17")
+          .ValueName("IDS");
+  command.AddSwitch("--special", &flags->special,
                     "parse special tokens, such as <s>, in TEXT; show them in output");
-  command->add_flag("--no-bos", flags->no_bos, "leave out the begin-of-sequence token");
-  command->add_flag("--json", flags->json, "print one JSON object");
-  command->final_callback([flags, ids] {
-    flags->detokenize = ids->count() > 0;
-    const std::size_t most = flags->detokenize ? 1 : 2;
-    if (!flags->detokenize && flags->words.empty()) {
-      throw CLI::RequiredError("TEXT or --detokenize");
-    }
-    if (flags->words.size() > most) throw CLI::ExtrasError({flags->words.back()});
-    if (flags->words.size() == most && flags->words.front().empty()) {
-      throw CLI::ValidationError("MODEL", "its value is empty");
-    }
+  command.AddSwitch("--no-bos", &flags->no_bos, "leave out the begin-of-sequence token");
+  command.AddSwitch("--json", &flags->json, "print one JSON object");
+  command.CheckParsed([flags, ids] {
+    flags->detokenize = ids.given();
+    return CheckWords(*flags);
   });
-  return {command, [flags] { return Tokenize(*flags); }};
+  return {"tokenize", [flags] { return Tokenize(*flags); }};
 }
 
 }  // namespace kvcache::cli

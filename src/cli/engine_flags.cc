@@ -1,11 +1,9 @@
 #include "cli/engine_flags.h"
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <string>
 
 #include "base/strings.h"
-#include "cli/flag_checks.h"
 #include "cli/model_store.h"
 #include "engine/engine_impl.h"
 
@@ -14,23 +12,23 @@ namespace {
 
 constexpr const char* kGroup = "Cache and machine";
 
-DType ParseCacheType(const std::string& flag, const std::string& name) {
+Result<DType> ParseCacheType(const std::string& name) {
   for (const DType type : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0}) {
     if (InfoOf(type).name == name) return type;
   }
-  throw CLI::ValidationError(flag, Quoted(name) + " is not f32, f16, bf16, q8_0 or q4_0");
+  return Status(StatusCode::kInvalidArgument,
+                Quoted(name) + " is not f32, f16, bf16, q8_0 or q4_0");
 }
 
 }  // namespace
 
-void CacheTypeFlags::Add(CLI::App& command) {
-  const auto add = [&](const std::string& flag, auto& value, const char* help) {
-    command
-        .add_option_function<std::string>(
-            flag, [flag, &value](const std::string& name) { value = ParseCacheType(flag, name); },
-            help)
-        ->group(kGroup)
-        ->type_name("T");
+void CacheTypeFlags::Add(FlagSet command) {
+  const auto add = [&](const char* flag, auto& value, const char* help) {
+    const auto parse = [&value](const std::string& name) -> Status {
+      KVCACHE_ASSIGN_OR_RETURN(value, ParseCacheType(name));
+      return Status::Ok();
+    };
+    command.AddParsed(flag, parse, help).Group(kGroup).ValueName("T");
   };
   add("--kv-type", kv_,
       "type of cached keys and values: f32, f16 (default), bf16, q8_0 or q4_0; smaller "
@@ -39,30 +37,25 @@ void CacheTypeFlags::Add(CLI::App& command) {
   add("--v-type", v_, "type of cached values, instead of --kv-type");
 }
 
-void EngineFlags::Add(CLI::App& command, const std::string& default_context) {
+void EngineFlags::Add(FlagSet command, const std::string& default_context) {
   command
-      .add_option(
-          "MODEL", model_,
-          "a .gguf file, or a name that 'kvcache list' shows (default: story, the small model "
-          "that ships with kvcache)")
-      ->type_name("");
+      .AddText("MODEL", &model_,
+               "a .gguf file, or a name that 'kvcache list' shows (default: story, the small model "
+               "that ships with kvcache)")
+      .ValueName("");
   const auto add = [&](const char* name, int& value, int most, const std::string& help) {
-    return command.add_option(name, value, help)
-        ->check(WholeNumber())
-        ->check(CLI::Range(1, most).description(""))
-        ->group(kGroup)
-        ->type_name("N");
+    return command.AddNumber(name, &value, help).Range(1, most).Group(kGroup).ValueName("N");
   };
   add("--ctx", context_, 1 << 28,
       "number of tokens that the model can see at once (default: " + default_context + ")");
   types_.Add(command);
   add("--prefill-chunk", prefill_chunk_, 1 << 16,
       "tokens evaluated in one pass while the prompt is read; changes speed and memory only")
-      ->capture_default_str();
+      .ShowDefault();
   add("--checkpoint-spacing", checkpoints_.spacing, 1 << 28,
       "at least N tokens between two saved states of recurrent layers; changes speed and memory "
       "only")
-      ->capture_default_str();
+      .ShowDefault();
   add("--threads", threads_, 1024, "number of threads (default: one per core)");
 }
 

@@ -7,11 +7,8 @@
 #include <optional>
 #include <string>
 
+#include "cli/command_line.h"
 #include "kvcache_engine/engine.h"
-
-namespace CLI {
-class App;
-}
 
 namespace kvcache::cli {
 
@@ -24,7 +21,7 @@ struct CacheTypes {
 class CacheTypeFlags {
  public:
   // Declares the flags. REQUIRES: `command` is parsed while this lives.
-  void Add(CLI::App& command);
+  void Add(FlagSet command);
 
   CacheTypes types() const { return {k_.value_or(kv_), v_.value_or(kv_)}; }
 
@@ -37,7 +34,7 @@ class EngineFlags {
  public:
   // Declares MODEL and the flags of the cache. `default_context` is the help's text for the default
   // of --ctx. REQUIRES: `command` is parsed while this lives.
-  void Add(CLI::App& command, const std::string& default_context = "the model's, at most 8,192");
+  void Add(FlagSet command, const std::string& default_context = "the model's, at most 8,192");
 
   const std::string& model() const { return model_; }
 

@@ -1,33 +1,30 @@
 // Checks the values of flags, more strictly than the flag library does.
 //
+// Errors are kInvalidArgument. Those of one value quote it, or say that it is empty, without the
+// flag's name.
+//
 // Thread safety: free functions.
 #pragma once
 
 #include <initializer_list>
 #include <string_view>
 
-namespace CLI {
-class App;
-class Validator;
-}  // namespace CLI
+#include "kvcache/status.h"
 
 namespace kvcache::cli {
 
-// Adds a subcommand. It belongs to `app`.
-CLI::App* AddSubcommand(CLI::App& app, const char* name, const char* help);
-
-// Adds a flag that sets *value.
-void AddFlag(CLI::App& command, const char* name, bool* value, const char* help);
-
 // Accepts a whole number in decimal. The library alone reads 010 as 8, and an empty value as 0.
-CLI::Validator WholeNumber();
+Status CheckWholeNumber(std::string_view value);
+
+// Accepts the digits of a number from 0 to 2^64 - 1. The library alone reads "-1" and larger
+// numbers as other numbers.
+Status CheckUnsignedNumber(std::string_view value);
 
 // Accepts a finite number in decimal.
-CLI::Validator DecimalNumber();
+Status CheckDecimalNumber(std::string_view value);
 
-// Refuses an empty value ("$UNSET" in a script) of every option of `command` except those in
-// `allowed`, such as "--prompt". REQUIRES: the options are added.
-void RefuseEmptyValues(CLI::App& command, std::initializer_list<std::string_view> allowed);
+// Accepts any text but the empty one.
+Status CheckNotEmpty(std::string_view value);
 
 // A flag whose value "-" means standard input.
 struct FileFlag {
@@ -35,8 +32,7 @@ struct FileFlag {
   std::string_view value;
 };
 
-// Throws CLI::ValidationError, naming both, if two of `flags` are "-": standard input can be read
-// once.
-void CheckOneStandardInput(std::initializer_list<FileFlag> flags);
+// Returns an error that names both, if two of `flags` are "-": standard input can be read once.
+Status CheckOneStandardInput(std::initializer_list<FileFlag> flags);
 
 }  // namespace kvcache::cli

@@ -1,6 +1,5 @@
 // kvcache: the command line. Exit status 0: done; 1: failed, and one line on stderr says what
 // failed, where, and what to do; 2: the command line is wrong.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
@@ -12,6 +11,7 @@
 
 #include "base/strings.h"
 #include "cli/command.h"
+#include "cli/command_line.h"
 #include "cli/terminal.h"
 #include "platform/mapped_file_faults.h"
 
@@ -21,30 +21,27 @@ namespace {
 constexpr int kFailed = 1;
 constexpr int kUsage = 2;
 
-// `first`: the first argument, or empty.
-int ReportUsage(const CLI::App& app, const std::string& first, const CLI::ParseError& error) {
-  if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-  if (app.get_subcommands().empty() && !first.empty() && first[0] != '-') {
+// Prints what is wrong with `line`. `first`: the first argument, or empty.
+int ReportUsage(const ParsedLine& line, const std::string& first) {
+  if (line.command.empty() && !first.empty() && first[0] != '-') {
     std::fprintf(stderr, "kvcache: there is no command '%s'; see 'kvcache --help'\n",
                  OneLine(first).c_str());
     return kUsage;
   }
-  std::string command = "kvcache";
-  for (const CLI::App* sub : app.get_subcommands()) command += " " + sub->get_name();
-  std::fprintf(stderr, "%s: %s; see '%s --help'\n", command.c_str(), OneLine(error.what()).c_str(),
+  const std::string command = line.command.empty() ? "kvcache" : "kvcache " + line.command;
+  std::fprintf(stderr, "%s: %s; see '%s --help'\n", command.c_str(), OneLine(line.error).c_str(),
                command.c_str());
   return kUsage;
 }
 
-int RunChosen(const std::vector<Command>& commands) {
+int RunChosen(const std::vector<Command>& commands, const std::string& name) {
   for (const Command& command : commands) {
-    if (!command.app->parsed()) continue;
+    if (command.name != name) continue;
     ReportCutFiles();
     const Status status = command.run();
     EndByTermination();
     if (status.ok()) return 0;
-    std::fprintf(stderr, "kvcache %s: %s\n", command.app->get_name().c_str(),
-                 OneLine(status.message()).c_str());
+    std::fprintf(stderr, "kvcache %s: %s\n", name.c_str(), OneLine(status.message()).c_str());
     return kFailed;
   }
   return 0;
@@ -58,25 +55,26 @@ std::vector<std::string> ArgumentsOf(int argc, char** argv, const std::vector<Co
   if (!arguments.empty()) arguments.erase(arguments.begin());
   const bool known = arguments.empty() ||
                      std::any_of(commands.begin(), commands.end(), [&](const Command& command) {
-                       return command.app->get_name() == arguments[0];
+                       return command.name == arguments[0];
                      });
   if (known) arguments.emplace_back("--help");
   return arguments;
 }
 
 int Main(int argc, char** argv) {
-  CLI::App app("Runs language models (GGUF files) on the CPU.", "kvcache");
-  app.set_version_flag("--version", "kvcache " KVCACHE_VERSION);
-  app.require_subcommand(1);
-  const std::vector<Command> commands = {AddRun(app), AddEval(app), AddTokenize(app),
-                                         AddInspect(app), AddList(app)};
+  CommandLine command_line("kvcache", "Runs language models (GGUF files) on the CPU.",
+                           "kvcache " KVCACHE_VERSION);
+  const std::vector<Command> commands = {AddRun(command_line), AddEval(command_line),
+                                         AddTokenize(command_line), AddInspect(command_line),
+                                         AddList(command_line)};
   const std::vector<std::string> arguments = ArgumentsOf(argc, argv, commands);
-  try {
-    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // as CLI11 wants
-  } catch (const CLI::ParseError& error) {
-    return ReportUsage(app, arguments[0], error);
+  const ParsedLine line = command_line.Parse(arguments);
+  switch (line.outcome) {
+    case ParseOutcome::kRun: return RunChosen(commands, line.command);
+    case ParseOutcome::kShown: return 0;
+    case ParseOutcome::kWrong: return ReportUsage(line, arguments[0]);
   }
-  return RunChosen(commands);
+  return kFailed;
 }
 
 // A reader that has gone (`| head`) is no news: the process ends as SIGPIPE would have ended it.

@@ -1,9 +1,6 @@
 #include "cli/run_flags.h"
 
-#include <CLI/CLI.hpp>
-#include <charconv>
 #include <limits>
-#include <type_traits>
 
 #include "base/strings.h"
 #include "cli/flag_checks.h"
@@ -11,25 +8,11 @@
 namespace kvcache::cli {
 namespace {
 
-// CLI11 reads "-1" and numbers beyond 64 bits as other numbers.
-std::string SeedError(const std::string& text) {
-  std::uint64_t seed = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, seed);
-  if (error == std::errc() && stop == end) return {};
-  return StrCat(Quoted(text), " is not a whole number from 0 to 2^64 - 1");
-}
-
-void AddSamplingFlags(CLI::App& command, RunFlags& flags) {
+void AddSamplingFlags(FlagSet command, RunFlags& flags) {
   const std::string group = "Sampling";
   SamplingParams& s = flags.sampling;
   const auto add = [&](const char* name, auto& value, const char* type, const char* help) {
-    command.add_option(name, value, help)
-        ->check(std::is_integral_v<std::remove_reference_t<decltype(value)>> ? WholeNumber()
-                                                                             : DecimalNumber())
-        ->group(group)
-        ->type_name(type)
-        ->capture_default_str();
+    command.AddNumber(name, &value, help).Group(group).ValueName(type).ShowDefault();
   };
   add("--temp", s.temperature, "T",
       "temperature: higher is more varied; 0 always takes the most likely token");
@@ -43,23 +26,21 @@ void AddSamplingFlags(CLI::App& command, RunFlags& flags) {
   add("--frequency-penalty", s.frequency_penalty, "R",
       "subtract R from a logit for each occurrence in the last 64 tokens; 0: off");
   command
-      .add_option(
-          "--seed", flags.seed,
+      .AddNumber(
+          "--seed", &flags.seed,
           "seed of the random numbers; the same seed gives the same text (default: a new seed)")
-      ->check(CLI::Validator(SeedError, ""))
-      ->group(group)
-      ->type_name("S");
+      .Group(group)
+      .ValueName("S");
 }
 
-void CheckValues(const RunFlags& flags) {
-  const Status sampling = flags.sampling.Check();
-  if (!sampling.ok()) throw CLI::ValidationError(sampling.message());
+Status CheckValues(const RunFlags& flags) {
+  KVCACHE_RETURN_IF_ERROR(flags.sampling.Check());
   for (const std::string& stop : flags.stop) {
-    if (stop.empty()) throw CLI::ValidationError("a stop string is empty");
+    if (stop.empty()) return {StatusCode::kInvalidArgument, "a stop string is empty"};
   }
   // Without a prompt, the prompt or the chat's messages come from standard input.
   const bool reads_messages = flags.chat.chat || (!flags.prompt && flags.prompt_file.empty());
-  CheckOneStandardInput(
+  return CheckOneStandardInput(
       {{reads_messages ? "the prompt or chat" : "--file", reads_messages ? "-" : flags.prompt_file},
        {"--tools", flags.chat.tools_file},
        {"--chat-template", flags.chat.chat_template}});
@@ -67,29 +48,26 @@ void CheckValues(const RunFlags& flags) {
 
 }  // namespace
 
-void RunFlags::Add(CLI::App& command) {
+void RunFlags::Add(FlagSet command) {
   engine.Add(command);
-  auto* text = command.add_option("-p,--prompt", prompt, "the prompt to answer or continue")
-                   ->type_name("TEXT");
-  command.add_option("-f,--file", prompt_file, "read the prompt from a file; - is standard input")
-      ->type_name("FILE")
-      ->excludes(text);
+  const Flag text =
+      command.AddText("-p,--prompt", &prompt, "the prompt to answer or continue").ValueName("TEXT");
+  command.AddText("-f,--file", &prompt_file, "read the prompt from a file; - is standard input")
+      .ValueName("FILE")
+      .Excludes(text);
   command
-      .add_option("-n,--max-tokens", max_tokens,
-                  "generate at most N tokens. When the context is full, the older half of it is "
-                  "removed; in a "
-                  "chat the answer ends instead (default: until the context is full)")
-      ->check(WholeNumber())
-      ->check(CLI::Range(0, std::numeric_limits<std::int32_t>::max()).description(""))
-      ->type_name("N");
-  command.add_option("--stop", stop, "end the answer before this text; may be given several times")
-      ->type_name("TEXT")
-      ->allow_extra_args(false);
-  command.add_flag("--json", json, "print one JSON object per answer instead of text");
+      .AddNumber("-n,--max-tokens", &max_tokens,
+                 "generate at most N tokens. When the context is full, the older half of it is "
+                 "removed; in a chat the answer ends instead (default: until the context is full)")
+      .Range(0, std::numeric_limits<std::int32_t>::max())
+      .ValueName("N");
+  command.AddText("--stop", &stop, "end the answer before this text; may be given several times")
+      .ValueName("TEXT");
+  command.AddSwitch("--json", &json, "print one JSON object per answer instead of text");
   chat.Add(command);
   AddSamplingFlags(command, *this);
-  RefuseEmptyValues(command, {"--prompt", "--system", "--stop"});
-  command.final_callback([this] { CheckValues(*this); });
+  command.RefuseEmptyValues({"--prompt", "--system", "--stop"});
+  command.CheckParsed([this] { return CheckValues(*this); });
 }
 
 GenerateRequest RunFlags::MakeRequest(Progress& progress, std::size_t total) const {

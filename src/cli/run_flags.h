@@ -9,13 +9,10 @@
 #include <vector>
 
 #include "cli/chat_flags.h"
+#include "cli/command_line.h"
 #include "cli/engine_flags.h"
 #include "cli/terminal.h"
 #include "kvcache_engine/generate.h"
-
-namespace CLI {
-class App;
-}
 
 namespace kvcache::cli {
 
@@ -31,7 +28,7 @@ struct RunFlags {
   bool json = false;
 
   // Declares the flags. REQUIRES: `command` is parsed while this lives.
-  void Add(CLI::App& command);
+  void Add(FlagSet command);
 
   // Returns a request with these flags, without a prompt and on_text. It shows in `progress`, which
   // must outlive it, how much of the prompt is read: of `total` tokens, or of an unknown number if
