@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <utility>
 
 #include "cli/flag_checks.h"
@@ -76,9 +77,15 @@ Flag FlagSet::AddNumber(const std::string& names, float* value, const std::strin
   return Flag(app_->add_option(names, *value, help)).Check(CheckDecimalNumber);
 }
 
+// The library alone reads 010 as 8.
 Flag FlagSet::AddNumber(const std::string& names, std::optional<std::uint64_t>* value,
                         const std::string& help) {
-  return Flag(app_->add_option(names, *value, help)).Check(CheckUnsignedNumber);
+  const auto set = [value](const std::string& text) {
+    std::uint64_t number = 0;
+    (void)std::from_chars(text.data(), text.data() + text.size(), number);
+    *value = number;
+  };
+  return Flag(app_->add_option_function<std::string>(names, set, help)).Check(CheckUnsignedNumber);
 }
 
 // A callback of the library reports an error by throwing it; Parse catches it.

@@ -203,6 +203,8 @@ class Run(CliTest):
         self.assertGreater(first["timing"]["ttft_ms"], 0)
         self.assertGreater(first["memory"]["kv_bytes"], 0)
         self.assertEqual(first["memory"]["kv_bytes_per_token"], 2 * 2 * 2 * 16 * 2)
+        padded = json.loads(self.succeeds(*args[:-3], "--seed", "010", "--json"))
+        self.assertEqual(padded["seed"], 10)
         other = json.loads(self.succeeds(*args[:-3], "--seed", "6", "--json"))
         self.assertNotEqual(first["tokens"], other["tokens"])
 
