@@ -75,7 +75,7 @@ HWY_INLINE VCode CodesOf(const float* x, float inverse) {
 // Writes the CodeBytes(kType, kKvBlock) codes of a block in the order of their values; for q4_0 a
 // byte holds the values i and 16 + i. Returns the scale, not yet rounded to f16.
 template <DType kType>
-HWY_INLINE float QuantiseBlock(const float* x, std::uint8_t* codes) {
+HWY_INLINE float QuantizeBlock(const float* x, std::uint8_t* codes) {
   constexpr bool kBytes = kType == DType::kQ8_0;
   const float magnitude = LargestMagnitude(x);
   if (!(magnitude <= std::numeric_limits<float>::max())) {
@@ -107,7 +107,7 @@ HWY_INLINE void StoreScaled(V codes, float scale, float* x) {
 
 // Writes the block's 32 values. Each product is exact: 11 bits times 8.
 template <DType kType>
-HWY_INLINE void DequantiseBlock(const std::uint8_t* codes, float scale, float* x) {
+HWY_INLINE void DequantizeBlock(const std::uint8_t* codes, float scale, float* x) {
   if constexpr (kType == DType::kQ8_0) {
     const hn::Rebind<std::int8_t, DCode> d8;
     KVCACHE_UNROLL
@@ -151,7 +151,7 @@ void StoreBlockKey(const float* row, std::int64_t k_dim, std::byte* tile, std::i
   constexpr std::int64_t kLines = CodeBytes(kType, kKvBlock) / 4;
   for (std::int64_t b = 0; b < k_dim / kKvBlock; ++b) {
     alignas(16) std::uint8_t codes[kKvBlock];
-    const float scale = QuantiseBlock<kType>(row + b * kKvBlock, codes);
+    const float scale = QuantizeBlock<kType>(row + b * kKvBlock, codes);
     KVCACHE_UNROLL
     for (std::int64_t line = 0; line < kLines; ++line) {
       std::uint32_t four;
@@ -176,7 +176,7 @@ void LoadBlockKey(const std::byte* tile, std::int64_t lane, std::int64_t k_dim, 
       std::memcpy(codes + 4 * line, &four, 4);
     }
     const float scale = LoadBlockScale(tile + BlockScale(kType, k_dim, b, lane));
-    DequantiseBlock<kType>(codes, scale, row + b * kKvBlock);
+    DequantizeBlock<kType>(codes, scale, row + b * kKvBlock);
   }
 }
 
@@ -186,7 +186,7 @@ void StoreBlockValue(const float* row, std::int64_t v_dim, std::byte* tile, std:
   constexpr auto kFlip = static_cast<std::uint8_t>(kCodeFlip<kType>);
   for (std::int64_t b = 0; b < v_dim / kKvBlock; ++b) {
     alignas(16) std::uint8_t codes[kKvBlock];
-    const float scale = QuantiseBlock<kType>(row + b * kKvBlock, codes);
+    const float scale = QuantizeBlock<kType>(row + b * kKvBlock, codes);
     KVCACHE_UNROLL
     for (std::int64_t i = 0; i < kCodes; ++i) {
       tile[ValueCode(kType, b, i, lane)] = std::byte{static_cast<std::uint8_t>(codes[i] ^ kFlip)};
