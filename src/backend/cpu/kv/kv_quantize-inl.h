@@ -1,18 +1,22 @@
-// Stores one head's key or value of one cell in a tile of block types (kv_blocks.h), and loads it,
-// for every target.
+// Rounds what the cache stores in block types (q8_0, q4_0), keys and values alike, for every target:
+// CodesOf rounds, QuantizeBlock chooses the scale. Also writes the codes of a cell into its tile
+// (kv_blocks.h) and reads keys back.
 //
-// Codes and scales have the bits of Quantize (tensor/quantize.h), which defines them. Quantize
-// refuses values that are not finite; here such a block becomes 32 NaNs, with codes of zero and a
-// scale of NaN, so that the fault shows in every result that reads it.
+// Codes and scales have the bits of Quantize (tensor/quantize_blocks.cc), which defines them, and
+// kv_block_store_test.cc compares the two: change both. Quantize refuses values that are not
+// finite. Here such a block becomes 32 NaNs, with codes of zero and a scale of NaN, so that the
+// fault shows in every result that reads it.
+//
+// Queries are rounded elsewhere, to even: attention/attention_block_keys-inl.h.
 //
 // Only the cell's own bytes are written, never those of its neighbours in the tile.
 
 // Included once per target.
-#if defined(KVCACHE_BACKEND_CPU_KV_BLOCK_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef KVCACHE_BACKEND_CPU_KV_BLOCK_ROWS_INL_H_
-#undef KVCACHE_BACKEND_CPU_KV_BLOCK_ROWS_INL_H_
+#if defined(KVCACHE_BACKEND_CPU_KV_QUANTIZE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVCACHE_BACKEND_CPU_KV_QUANTIZE_INL_H_
+#undef KVCACHE_BACKEND_CPU_KV_QUANTIZE_INL_H_
 #else
-#define KVCACHE_BACKEND_CPU_KV_BLOCK_ROWS_INL_H_
+#define KVCACHE_BACKEND_CPU_KV_QUANTIZE_INL_H_
 #endif
 
 #include <cstdint>
