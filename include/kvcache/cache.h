@@ -30,6 +30,7 @@
 #include "kvcache/kv_backend.h"
 #include "kvcache/status.h"
 #include "kvcache/tensor.h"
+#include "kvcache/visibility.h"
 
 namespace kvcache {
 

@@ -20,6 +20,7 @@
 
 #include "backend/cpu/attention/attention_split.h"
 #include "kvcache/kv.h"
+#include "kvcache/visibility.h"
 
 namespace kvcache::cpu {
 
