@@ -21,6 +21,8 @@
 
 namespace kvcache {
 
+// The parameters of sampling. Their defaults are here; Check (src/engine/sampling.cc) has their
+// ranges.
 struct SamplingParams {
   float temperature = 0.8f;          // >= 0
   std::int32_t top_k = 40;           // 0: all

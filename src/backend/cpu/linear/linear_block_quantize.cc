@@ -1,3 +1,4 @@
+// Rounds a call's activations to integers with scales, for products with block-quantised weights.
 #include <algorithm>
 #include <limits>
 
