@@ -31,7 +31,7 @@ import rope
 from gguf_file import GgufFile
 
 ROTATES_NEIGHBORS = {"llama": True, "mistral3": True, "qwen2": False, "qwen3": False,
-                  "qwen3moe": False}
+                     "qwen3moe": False}
 
 # Architecture: the module with its class, which is named Reference.
 MODULES = {"deepseek2": "reference_deepseek2", "gemma2": "reference_gemma",
