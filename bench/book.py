@@ -17,8 +17,8 @@ import sys
 from chart import Chart, Line
 from machine_facts import FORMAT, ROOT
 
-COLOURS = {"f16": "blue", "q8_0": "orange", "q4_0": "green", "bf16": "purple", "f32": "grey"}
-TYPES = list(COLOURS)
+COLORS = {"f16": "blue", "q8_0": "orange", "q4_0": "green", "bf16": "purple", "f32": "grey"}
+TYPES = list(COLORS)
 READING = ["attention", "targets", "decode"]  # whose limit is reading, other than of prefill
 CONTEXTS = [0, 1024, 4096, 16384, 32768, 65536, 131072]
 
@@ -84,10 +84,10 @@ def attention_decode(book):
         if kind == "f16":
             lines.append(Line("reading alone", points(cases, lambda case: case["limit"]), "grey",
                               "limit"))
-        lines.append(Line(f"kvcache {kind}", points(cases), COLOURS[kind]))
+        lines.append(Line(f"kvcache {kind}", points(cases), COLORS[kind]))
         peer = [case for case in cases if "ggml, heads layout" in case.get("peers", {})]
         lines.append(Line(f"ggml {kind}", points(
-            peer, lambda case: case["peers"]["ggml, heads layout"]["rate"]), COLOURS[kind], "peer"))
+            peer, lambda case: case["peers"]["ggml, heads layout"]["rate"]), COLORS[kind], "peer"))
     return Chart("Decode attention: how fast history is read",
                  "32 query heads over 8 K/V heads of 128, one query; ggml in its better layout",
                  "history, tokens", "GB/s of keys and values", lines, CONTEXTS[1:])
@@ -98,12 +98,12 @@ def by_context(book, kind, title, subtitle):
     for cache in TYPES[:3]:
         cases = book.cases(kind, kind=kind, type=cache)
         lines.append(Line(f"limit, {cache} cache", points(cases, lambda case: case["limit"]),
-                          COLOURS[cache], "limit"))
-        lines.append(Line(f"kvcache, {cache} cache", points(cases), COLOURS[cache]))
+                          COLORS[cache], "limit"))
+        lines.append(Line(f"kvcache, {cache} cache", points(cases), COLORS[cache]))
         peer = [case for case in book.cases("llama_cpp", kind=kind, type=cache, weights="q8_0")
                 if "peers" in case]
         lines.append(Line(f"llama.cpp, {cache} cache", points(
-            peer, lambda case: case["peers"]["llama.cpp"]["rate"]), COLOURS[cache], "peer"))
+            peer, lambda case: case["peers"]["llama.cpp"]["rate"]), COLORS[cache], "peer"))
     histories = {x for line in lines for x, _ in line.points}
     return Chart(title, subtitle, "tokens of context before", "tokens per second", lines,
                  [c for c in CONTEXTS if c <= max(histories, default=0)])

@@ -12,7 +12,7 @@ WIDTH, HEIGHT = 760, 430
 LEFT, RIGHT, TOP, BOTTOM = 62, 168, 58, 52
 LABEL_STEP = 16  # pixels between two names at the least
 # Light, dark.
-COLOURS = {
+COLORS = {
     "page": ("#ffffff", "#14181f"), "ink": ("#1c2430", "#e6e9ee"), "faint": ("#66707f", "#98a2b3"),
     "grid": ("#e3e7ec", "#2b323d"),
     "blue": ("#0b6bb8", "#5db1f5"), "orange": ("#c2540a", "#f59b56"),
@@ -25,7 +25,7 @@ DASHES = {"solid": "", "limit": "6 4", "peer": "2 4"}
 class Line:
     name: str
     points: list  # [(x, y)]
-    colour: str
+    color: str
     style: str = "solid"
 
 
@@ -88,10 +88,10 @@ class Chart:
         where = [(self.x(x), self.y(y)) for x, y in line.points]
         path = "L".join(f"{x:.1f} {y:.1f}" for x, y in where)
         dash = f' stroke-dasharray="{DASHES[line.style]}"' if DASHES[line.style] else ""
-        yield f'<path class="line s-{line.colour}"{dash} d="M{path}"/>'
+        yield f'<path class="line s-{line.color}"{dash} d="M{path}"/>'
         if line.style != "limit":
             for (x, y), (tick, value) in zip(where, line.points):
-                yield (f'<circle class="f-{line.colour}" cx="{x:.1f}" cy="{y:.1f}" r="3">'
+                yield (f'<circle class="f-{line.color}" cx="{x:.1f}" cy="{y:.1f}" r="3">'
                        f"<title>{html.escape(line.name)}, {tokens(tick)}: {value:.3g}</title>"
                        "</circle>")
 
@@ -104,9 +104,9 @@ class Chart:
             for at, line in apart([(self.y(line.points[-1][1]), line) for line in mine]):
                 x, y = self.x(line.points[-1][0]), self.y(line.points[-1][1])
                 start = x + 4 if inside else edge + 8
-                yield (f'<path class="lead s-{line.colour}" d="M{x + 4:.1f} {y:.1f}L{start:.1f} '
+                yield (f'<path class="lead s-{line.color}" d="M{x + 4:.1f} {y:.1f}L{start:.1f} '
                        f'{at:.1f}H{start + 4:.1f}"/>')
-                yield text(start + 8, at + 4, line.name, f"name f-{line.colour}")
+                yield text(start + 8, at + 4, line.name, f"name f-{line.color}")
 
 
 def apart(wanted):
@@ -124,11 +124,11 @@ def apart(wanted):
 
 def head(title):
     def scheme(which):
-        out = [".page{fill:%s}" % COLOURS["page"][which],
-               ".title{fill:%s}" % COLOURS["ink"][which],
-               ".note,.tick{fill:%s}" % COLOURS["faint"][which],
-               ".grid{stroke:%s}" % COLOURS["grid"][which]]
-        for name, pair in COLOURS.items():
+        out = [".page{fill:%s}" % COLORS["page"][which],
+               ".title{fill:%s}" % COLORS["ink"][which],
+               ".note,.tick{fill:%s}" % COLORS["faint"][which],
+               ".grid{stroke:%s}" % COLORS["grid"][which]]
+        for name, pair in COLORS.items():
             if name not in ("page", "ink", "faint", "grid"):
                 out += [".f-%s{fill:%s}" % (name, pair[which]),
                         ".s-%s{stroke:%s}" % (name, pair[which])]

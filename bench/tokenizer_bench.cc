@@ -90,8 +90,8 @@ const Subject& Get(const std::string& name) {
 
 std::vector<std::int32_t> CheckedEncode(const Subject& subject, const std::string& text) {
   std::vector<std::int32_t> tokens = *subject.tokenizer->Encode(text);
-  const bool normalises = subject.data.model == "t5";
-  if (!normalises && *subject.tokenizer->Decode(tokens) != text) {
+  const bool normalizes = subject.data.model == "t5";
+  if (!normalizes && *subject.tokenizer->Decode(tokens) != text) {
     std::fprintf(stderr, "tokenizer_bench: decoding did not give the text back\n");
     std::exit(1);
   }

@@ -79,9 +79,9 @@ void CheckText(const Tokenizer& tokenizer, const TokenizerData& data, std::strin
   Check(tokenizer.Decode(*plain).ok() && tokenizer.Decode(*parsed).ok());
   if (!CanCompare(data, tokenizer.vocabulary())) return;
   std::string mended;
-  const std::string normalised = unigram_reference::Normalise(
+  const std::string normalized = unigram_reference::Normalize(
       MendUtf8(text, &mended), *data.add_space_prefix, *data.remove_extra_spaces);
-  Check(unigram_reference::Encode(tokenizer.vocabulary(), normalised) == *plain);
+  Check(unigram_reference::Encode(tokenizer.vocabulary(), normalized) == *plain);
 }
 
 }  // namespace

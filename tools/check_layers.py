@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
 """Checks what the compiler does not: includes of tests, third parties, public headers, examples.
 
-A layer is a folder under src/. CMakeLists.txt says which layers it may include, and a wrong include
-does not compile. Here the same rule holds for unit tests beside the sources, which see all of src/.
+CMakeLists.txt declares each layer, a folder under src/, with the layers and libraries that it may
+include: kvcache_layer(NAME USES layer... LIBRARIES target...). This script reads that list. The
+compiler refuses a layer that is not in USES, but it accepts any library whose headers are
+installed, and unit tests see all of src/. A unit test may include any layer that is declared before
+its own.
 Prints every include that breaks a rule; exits 1 if there is one.
 """
 
@@ -10,33 +13,12 @@ import pathlib
 import re
 import sys
 
-# Each layer and what it may include, besides itself and the public headers.
-BELOW_CACHE = ["base", "platform", "tensor", "backend"]
-LIBRARY = BELOW_CACHE + ["cache", "prefix", "store"]
-FORMATS = ["gguf", "tokenizer", "chat_template"]
-MAY_INCLUDE = {
-    "base": [],
-    "platform": ["base"],
-    "tensor": ["base", "platform"],
-    "backend": ["base", "platform", "tensor"],
-    # The trie decides, the caches execute, the stores move bytes: none knows the others.
-    "cache": BELOW_CACHE,
-    "prefix": ["base", "platform"],
-    "store": ["base", "platform"],
-    "gguf": ["base", "platform", "tensor"],
-    "tokenizer": ["base", "platform", "gguf"],
-    "chat_template": ["base", "platform", "gguf", "tokenizer"],
-    "model": LIBRARY + ["gguf"],
-    "inspect": ["base", "platform", "gguf", "tokenizer", "model"],
-    "engine": LIBRARY + FORMATS + ["model"],
-    "server": LIBRARY + FORMATS + ["model", "inspect", "engine"],
-    "cli": LIBRARY + FORMATS + ["model", "inspect", "engine", "server"],
-}
-# Which layers may use which library; what tests and benchmarks use is theirs.
+# The libraries' targets, by the first folder of their headers. Layers name them in LIBRARIES; what
+# tests and benchmarks use is theirs.
 THIRD_PARTY = {
-    "hwy": {"tensor", "backend"},
-    "nlohmann": {"chat_template", "inspect", "engine", "server", "cli"},
-    "CLI": {"cli"},
+    "hwy": "hwy::hwy",
+    "nlohmann": "nlohmann_json::nlohmann_json",
+    "CLI": "CLI11::CLI11",
 }
 # The one source that may include a library of headers that compile slowly.
 ONLY_SOURCE = {"CLI": "src/cli/command_line.cc"}
@@ -59,33 +41,66 @@ def files(root, folder):
     return sorted(p for p in base.rglob("*") if p.suffix in SOURCES) if base.is_dir() else []
 
 
-def layer_error(layer, mark, header, is_test):
+class Layer:
+    """What a layer may include, besides itself and the public headers."""
+
+    def __init__(self, arguments, declared_before):
+        self.name = arguments[0]
+        lists = {"USES": [], "LIBRARIES": []}
+        current = None
+        for argument in arguments[1:]:
+            if argument in lists:
+                current = lists[argument]
+            else:
+                current.append(argument)
+        self.uses = set(lists["USES"])
+        self.test_uses = self.uses | set(declared_before)
+        self.libraries = set(lists["LIBRARIES"])
+
+
+def declared_layers(cmake):
+    """The layers of a CMakeLists.txt, by name, in the order of their declarations."""
+    text = re.sub(r"#.*", "", cmake.read_text(encoding="utf-8"))
+    variables = dict(re.findall(r"\bset\((\w+) (\S+)\)", text))
+    text = re.sub(r"\$\{(\w+)\}", lambda match: variables.get(match[1], match[0]), text)
+    layers = {}
+    for arguments in re.findall(r"\bkvcache_layer\(([^)]*)\)", text):
+        layer = Layer(arguments.split(), layers)
+        layers[layer.name] = layer
+    return layers
+
+
+def layer_error(layers, layer, mark, header, is_test):
     """Why a file of `layer` may not include `header`, or None."""
     first = header.split("/")[0].removesuffix(".h")
+    uses = layer.test_uses if is_test else layer.uses
     if first in TEST_ONLY:
         return None if is_test else "only tests and benchmarks may use it"
     if first in THIRD_PARTY:
-        return None if is_test or layer in THIRD_PARTY[first] else f"{layer} may not use {first}"
-    if mark == "<" or first in ("kvcache", layer):
+        return None if is_test or THIRD_PARTY[first] in layer.libraries else \
+            f"{layer.name} may not use {first}"
+    if mark == "<" or first in ("kvcache", layer.name):
         return None
     if first == "kvcache_engine":  # the engine's public headers
-        return None if layer == "engine" or "engine" in MAY_INCLUDE[layer] else \
-            f"{layer} may not know the engine"
-    if first not in MAY_INCLUDE:
+        return None if layer.name == "engine" or "engine" in uses else \
+            f"{layer.name} may not know the engine"
+    if first not in layers:
         return 'includes are written from src/ or include/: "layer/file.h"'
-    return None if first in MAY_INCLUDE[layer] else f"{layer} may not know {first}"
+    return None if first in uses else f"{layer.name} may not know {first}"
 
 
 def check(root):
     errors = []
+    layers = declared_layers(root / "CMakeLists.txt")
     for path in files(root, "src"):
-        layer = path.relative_to(root / "src").parts[0]
-        if layer not in MAY_INCLUDE:
-            errors.append(f"{path}: unknown layer '{layer}'; add it to tools/check_layers.py")
+        name = path.relative_to(root / "src").parts[0]
+        if name not in layers:
+            errors.append(f"{path.relative_to(root)}: no layer '{name}'; declare it in "
+                          "CMakeLists.txt with kvcache_layer")
             continue
         is_test = path.stem.endswith(("_test", "_testing", "_bench"))
         for number, mark, header in includes(path):
-            error = layer_error(layer, mark, header, is_test)
+            error = layer_error(layers, layers[name], mark, header, is_test)
             only = ONLY_SOURCE.get(header.split("/")[0])
             if only and not is_test and path != root / only:
                 error = f"only {only} may use it"

@@ -7,8 +7,11 @@
 //   cache->StartForward(batch, ForwardMode::kCompute);
 //   for (layer) { cache->SetLayer(layer); cache->Put(k, v); … backend.Attention(…); }
 //
-// The pass lasts until the next successful StartForward, AcceptDrafts, CopyPrefix, Remove,
-// Compact or EndPass, or until Close.
+// A pass lasts until one of these calls:
+//   - a StartForward, AcceptDrafts, CopyPrefix or Remove that succeeds. If one of them fails, the
+//     pass goes on, except where the call says that an error ends it.
+//   - Compact, even if it fails
+//   - EndPass or Close
 //
 // Kinds: causal_cache.h, encoder_cache.h, recurrent_cache.h, and wrapper_cache.h for models whose
 // layers need several. To add a kind, implement this class. tests/support is a conformance kit that
@@ -30,13 +33,15 @@
 #include "kvcache/kv_backend.h"
 #include "kvcache/status.h"
 #include "kvcache/tensor.h"
+#include "kvcache/visibility.h"
 
 namespace kvcache {
 
 enum class ForwardMode : std::uint8_t {
   kCompute,  // claims cells
-  // Sizes buffers for the worst case: every query sees every cell, whatever its position. No
-  // metadata changes. Put allocates its layer and writes nothing.
+  // Shows the worst case, so that buffers can be sized for it: every query sees every cell,
+  // whatever its position. The pass claims no cell and leaves all sequences as they are. Put
+  // allocates the memory of its layer and writes nothing.
   kReserve,
 };
 
@@ -44,16 +49,17 @@ struct CacheOptions {
   DType k_type = DType::kF16;
   DType v_type = DType::kF16;
   int max_sequences = 1;
-  // Tokens per sequence. The cells form one pool of max_sequences × capacity. A sequence may grow
-  // past its capacity into cells that the others do not use. Drafts take cells from the pool while
-  // their pass lasts.
+  // Tokens per sequence. All sequences share one pool of max_sequences × capacity cells (a cache
+  // with a window has another number: causal_cache.h). While the pool has free cells, a sequence
+  // may grow past its capacity. Drafts also take cells of the pool, until their pass ends.
   int capacity = 0;
   int max_batch = 1;  // tokens of the largest batch
 };
 
 // The result of Get: views of the cells from the first to the last that any query of the batch
 // sees, and a mask. Column c is cell `first_cell` + c, so position p of a HistoryRun `run` is
-// column run.cell + (p - run.position) - first_cell. The views are valid as long as the pass.
+// column run.cell + (p - run.position) - first_cell. The views are valid until the pass ends.
+// SetCausal makes the mask invalid: call Get again.
 struct DenseKv {
   TensorView k;     // [k_dim, kv_heads, history]
   TensorView v;     // [v_dim, kv_heads, history], or [history, v_dim, kv_heads] if transposed;
@@ -78,22 +84,26 @@ class Cache {
   // kUnsupported for dtypes that the backend's kernels do not serve.
   virtual Status Init(KvBackend& backend, const CacheOptions& options) = 0;
 
-  // Frees everything and ends the pass. Further calls of Close have no effect.
+  // Frees all memory and ends the pass. The cache cannot be opened again. A second Close has no
+  // effect.
   virtual void Close() = 0;
 
-  // Sets the layout and paddings that the kernels need. Call it at most once, before Init.
-  // Defaults to the backend's preferred_cache_config(). CacheConfig{} selects the plain layout,
-  // which Get needs. Errors: kInvalidArgument if already set, after Init, or for bad paddings;
-  // kUnsupported for a mask type without masks.
+  // Sets the layout and paddings that the kernels need. Call it at most once, before Init. Without
+  // this call the cache takes the backend's preferred_cache_config(). CacheConfig{} selects the
+  // plain layout, which Get needs. Errors: kInvalidArgument if the config is already set, after
+  // Init, for a padding out of range, or for v_transposed in the tiled layout; kUnsupported unless
+  // mask_type is f32 or f16.
   virtual Status SetConfig(const CacheConfig& config) = 0;
 
-  // Starts a pass and, with kCompute, claims a cell for every token of the batch. Errors:
-  //   kCacheFull        too few free cells; the message has the numbers
-  //   kInvalidArgument  the batch is empty or larger than max_batch, names an unknown sequence, has
-  //                     a negative position or one that the sequence already holds, or its parents
-  //                     are not trees
-  //   kUnsupported      the kind does not serve this layout of a batch, or drafts
-  //   kOutOfMemory      no memory for metadata
+  // Ends the pass in progress and starts a pass of `batch`. With kCompute it also claims a cell for
+  // every token of the batch. After an error the pass in progress goes on. Errors:
+  //   kCacheFull        There are too few free cells. The message has the numbers.
+  //   kInvalidArgument  The batch is empty or larger than max_batch. Or it names an unknown
+  //                     sequence, a negative position, or a position that the sequence already
+  //                     holds. Or its parents do not form trees at the ends of their sequences
+  //                     (batch.h).
+  //   kUnsupported      This kind of cache takes no drafts, or no tokens in this order.
+  //   kOutOfMemory      There is no memory for metadata.
   Status StartForward(const Batch& batch, ForwardMode mode) {
     KVCACHE_RETURN_IF_ERROR(PrepareForward(batch, mode));
     BeginForward();
@@ -101,13 +111,15 @@ class Cache {
   }
 
   // StartForward in two halves, so that several caches begin a pass together or not at all.
-  // PrepareForward does everything that can fail and changes nothing that a caller can observe.
-  // BeginForward cannot fail. REQUIRES (BeginForward): the previous call was a successful
-  // PrepareForward, and the arrays of its batch are still valid.
+  // PrepareForward does everything that can fail. The pass in progress goes on, but the spans
+  // inside Visible().histories may move to other memory, even if PrepareForward fails. BeginForward
+  // cannot fail. REQUIRES (BeginForward): the previous call was a successful PrepareForward, and
+  // the arrays of its batch are still valid.
   virtual Status PrepareForward(const Batch& batch, ForwardMode mode) = 0;
   virtual void BeginForward() = 0;
 
-  // Ends the pass, if there is one, and drops its drafts. Tokens of other passes stay.
+  // Ends the pass, if there is one. Drafts of the pass are dropped. Other tokens stay in their
+  // sequences.
   virtual void EndPass() = 0;
 
   // Selects the layer for Put, Get and Storage. In a wrapper it may also select the inner cache.
@@ -115,19 +127,23 @@ class Cache {
   // Selects the inner cache of a wrapper for Put, Get, Storage and Visible. Other kinds ignore it.
   virtual void SetLayerType(int /*type*/) {}
 
-  // For the rest of the pass, lets the queries at these batch indices (image tokens, for example)
-  // also see later tokens of their sequence. All other queries are causal. Errors, nothing changed:
-  // kInvalidArgument outside a pass or for an index outside the batch; kUnsupported for drafts.
+  // Makes all queries causal except those in `except`, which also see later tokens of their
+  // sequence (image tokens, for example). `except` holds batch indices and replaces those of an
+  // earlier call. When a pass starts, all queries are causal. An encoder cache has no causal
+  // queries and only checks the indices. Errors that change nothing: kInvalidArgument outside a
+  // pass or for an index outside the batch; kUnsupported for any index in a pass of drafts.
   virtual Status SetCausal(std::span<const std::int32_t> except) = 0;
   Status SetCausal(std::initializer_list<std::int32_t> except) {
     return SetCausal(std::span(except.begin(), except.size()));
   }
 
   // Accepts drafts and ends their pass. `last` holds batch indices, at most one per sequence. Each
-  // of these sequences keeps the named token and its ancestors, as if they alone had been the
-  // batch. Their cells become neighbours. All other drafts are dropped. Errors:
-  // kInvalidArgument, nothing changed, outside a pass of drafts, for an index outside the batch,
-  // or for two of one sequence. Any other code is the backend's; then no draft is kept.
+  // index names a draft: its sequence keeps that draft and the draft's ancestors, as if they alone
+  // had been the batch. All other drafts are dropped. Where possible, the kept drafts move to
+  // neighbouring cells. Errors:
+  //   kInvalidArgument  There is no pass of drafts, an index is outside the batch, or two indices
+  //                     are of one sequence. Nothing changes, and the pass goes on.
+  //   any other code    The backend failed. The pass ends, and no draft is kept.
   Status AcceptDrafts(std::span<const std::int32_t> last) {
     KVCACHE_RETURN_IF_ERROR(PrepareAccept(last));
     FinishAccept();
@@ -138,7 +154,7 @@ class Cache {
   }
   // AcceptDrafts in two halves, so that several caches accept the same drafts or none.
   // PrepareAccept does everything that can fail. It ends the pass unless it returns
-  // kInvalidArgument. FinishAccept cannot fail; without it no draft is kept.
+  // kInvalidArgument. FinishAccept cannot fail. If it is not called, no draft is kept.
   // REQUIRES (FinishAccept): the previous call was a successful PrepareAccept.
   virtual Status PrepareAccept(std::span<const std::int32_t> /*last*/) {
     return {StatusCode::kInvalidArgument, "this kind of cache takes no drafts"};
@@ -158,51 +174,61 @@ class Cache {
 
   // Returns the layer's storage, or kNotFound for a layer without a Put.
   virtual Result<LayerKv> Storage() = 0;
-  // Returns the tokens that each query of the batch sees, in closed form; empty outside a pass. The
-  // outer spans are valid as long as the pass. The spans inside `histories` are valid until the
-  // next PrepareForward, which may move them: read them through this call again.
+  // Returns the tokens that each query of the batch sees, in closed form (visibility.h). Returns an
+  // empty Visibility outside a pass. The spans are valid until the pass ends, except those inside
+  // `histories`: the next PrepareForward may move them, and then Visible must be called again.
   virtual const Visibility& Visible() const = 0;
 
   // Drops dst's content and lets dst share src's cells at positions [0, length). No bytes move.
-  // Positions missing in src are also missing in dst. src == dst truncates to `length`. Errors:
-  // kInvalidArgument for unknown sequences or a negative length; kOutOfMemory, after which dst of a
-  // wrapper may be empty.
+  // Positions missing in src are also missing in dst. src == dst truncates to `length`. Errors that
+  // change nothing: kInvalidArgument for unknown sequences or a negative length; kUnsupported for a
+  // truncation that Remove does not support; kOutOfMemory. In a wrapper, kOutOfMemory may empty dst
+  // and end the pass.
   virtual Status CopyPrefix(SequenceId src, SequenceId dst, Position length) = 0;
 
-  // Returns whether the next token of `sequence` can be evaluated at `position`, that is, whether
-  // everything it must see is still stored. False for an unknown sequence. The caller knows whether
-  // the contents match.
+  // Returns whether the next token of `sequence` can be evaluated at `position`: whether the cache
+  // still holds everything that this token must see. Returns false for an unknown sequence and for
+  // a position past the end. A cache does not know which tokens it holds. The caller compares them.
   virtual bool CanResume(SequenceId sequence, Position position) const = 0;
 
-  // Returns the largest length, at most `target`, to which the sequence can be truncated:
-  // Remove(sequence, length, kEndOfSequence) then succeeds and the next token is evaluated at
-  // `length`. 0 means to start over. Recurrent states are prepared for that Remove, which must be
-  // the next change of the sequence. Errors: kInvalidArgument for an unknown sequence or a cache
-  // that is not open.
+  // Returns the largest length, at most `target`, to which the sequence can be truncated. 0 means
+  // to start over. Call Remove(sequence, length, kEndOfSequence) next: it then succeeds, and the
+  // next token is evaluated at position `length`. A recurrent cache also chooses the state for that
+  // Remove, which must be the next change of the sequence. Errors: kInvalidArgument for an unknown
+  // sequence or a cache that is not open.
   virtual Result<Position> PrepareRestore(SequenceId sequence, Position target) = 0;
 
-  // Removes positions [begin, end). Later positions move down by end - begin and their keys are
-  // rotated to match. If none is later (end = kEndOfSequence, for example), this truncates and
-  // never fails, except that recurrent states need PrepareRestore first. Errors that change
-  // nothing: kInvalidArgument; kUnsupported for a middle range without a shift function or for an
-  // unprepared truncation; kCacheFull, because later cells that other sequences see are copied
-  // first; kOutOfMemory. After an error of the backend the contents of the sequence are undefined:
-  // remove all of it, [0, kEndOfSequence), which never fails. Other sequences never change.
+  // Removes positions [begin, end) of the sequence. Other sequences never change. There are two
+  // cases:
+  //   - Truncation: the sequence holds no position from `end` on (end = kEndOfSequence, for
+  //     example). It cannot fail, except in a recurrent cache, which needs PrepareRestore first
+  //     unless begin is 0.
+  //   - Middle range: later positions move down by end - begin, and their keys are rotated to
+  //     match. Later cells that other sequences share are copied first. Recurrent states still
+  //     contain the effect of the removed tokens.
+  // Errors that change nothing:
+  //   kInvalidArgument  The sequence is unknown, or the range is negative or reversed.
+  //   kUnsupported      The cache has no shift function for a middle range, or the truncation needs
+  //                     PrepareRestore.
+  //   kCacheFull        There are too few free cells for the copies.
+  //   kOutOfMemory      There is no memory for metadata (in a wrapper, see below).
+  // An error of the backend, or kOutOfMemory in a wrapper, ends the pass and leaves the contents of
+  // the sequence undefined. Remove all of it then: [0, kEndOfSequence) never fails.
   virtual Status Remove(SequenceId sequence, Position begin, Position end) = 0;
   // Returns the error that Remove would return without changing anything, or Ok. It does not
-  // foresee kOutOfMemory.
+  // foresee kOutOfMemory. After Ok, any error of Remove but kOutOfMemory is the backend's.
   virtual Status CheckRemove(SequenceId sequence, Position begin, Position end) const = 0;
 
-  // Moves the used cells to the front, without holes, for kernels that read dense views. Ends the
-  // pass, also on an error; nothing else changes. O(cells). Errors: kOutOfMemory, and the
+  // Moves the used cells to the front, without holes, for kernels that read dense views. O(cells).
+  // Ends the pass, even if it fails; nothing else changes then. Errors: kOutOfMemory, and the
   // backend's.
   virtual Status Compact() = 0;
 
   // Returns the bytes held now: K and V of all layers, and recurrent states.
   virtual std::int64_t AllocatedBytes() const = 0;
 
-  // Return the encoder or recurrent part, or null if there is none. A wrapper returns that of its
-  // first inner cache that has one.
+  // Return the cache with the further calls of its kind (encoder_cache.h, recurrent_cache.h): this
+  // cache or, in a wrapper, its first inner cache of that kind. Return null if there is none.
   virtual EncoderCache* Encoder() { return nullptr; }
   virtual RecurrentCache* Recurrent() { return nullptr; }
 };

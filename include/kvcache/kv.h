@@ -1,25 +1,27 @@
-// The layout of keys and values in memory, and the rule that says which of them a query sees.
+// The layout of keys and values in memory. visibility.h says which of them a query sees.
 //
 // A *cell* holds one token's K and V in every layer. Cells are numbered from 0, and a layer's K and
 // V are two arrays over all cells. A sequence's history is a short ascending list of *runs*:
 // consecutive positions in consecutive cells. These structs describe a cache to a backend; they
 // own nothing.
 //
+// Notation in all headers: brackets after a name list the slowest dimension first, as C arrays do:
+// K[cell][kv_head][k_dim]. A shape in one pair of brackets starts with the fastest dimension, as
+// TensorView::dims does: K [k_dim, kv_heads, batch].
+//
 // Thread safety: values; as thread-safe as an int.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include "kvcache/tensor.h"
 #include "kvcache/types.h"
 
 namespace kvcache {
 
-// The number of neighbouring cells whose keys are interleaved in KvLayout::kTiled. Cell
-// counts of a layer are multiples of it.
+// KvLayout::kTiled interleaves the keys of this many neighbouring cells. In every layout the number
+// of cells of a layer is a multiple of it.
 inline constexpr int kCellTile = 16;
 
 // The layout of a layer's K and V. StoreKv converts to it, so that attention never copies or
@@ -31,9 +33,11 @@ enum class KvLayout : std::uint8_t {
   // The layout of the fused kernels. Heads are outermost, so that one head's history is one
   // stream. Sixteen keys are interleaved, so that a dot product has a key in each lane:
   //   K[kv_head][cell / 16][k_dim][cell % 16]   V[kv_head][cell][v_dim]
-  // Block types (q8_0, q4_0) have no other layout. Their tiles of sixteen cells of a head hold
-  // codes, then scales, in an order that the backend chooses; keys are multiplied by a Hadamard
-  // matrix.
+  // The formulas are those of f32, f16 and bf16. K or V of a block type (q8_0, q4_0) exists in this
+  // layout only:
+  //   - Sixteen cells of a head form a tile. It holds their codes and then their scales, in an
+  //     order that the backend chooses.
+  //   - Keys are stored multiplied by a Hadamard matrix. Values are not.
   kTiled,
 };
 
@@ -99,42 +103,5 @@ struct HistoryRun {
   std::int32_t length = 0;
   bool operator==(const HistoryRun&) const = default;
 };
-
-// Positions [begin, end).
-struct PositionRange {
-  Position begin = 0;
-  Position end = 0;
-};
-
-// The tokens that the queries of one forward pass see, in closed form instead of a mask.
-//
-// Query i sees position j of its history iff VisibleRange(visibility, i) contains j and one of the
-// history's runs holds j:
-//   j <= positions[i]                          unless bidirectional[i]
-//   j >  positions[i] - window                 if window > 0
-//   j >= positions[i] - positions[i] % chunk   if chunk > 0
-struct Visibility {
-  std::span<const Position> positions{};             // [batch]
-  std::span<const std::int32_t> history_of_query{};  // [batch]: index into `histories`
-  // The runs of each sequence of the batch, the batch's own tokens included, ascending by position
-  // and without overlap. In a pass of drafts there is one history per path from a sequence's end to
-  // a leaf of its trees. Histories may share cells; a kernel may read those once for all of them.
-  std::span<const std::span<const HistoryRun>> histories{};
-  std::span<const std::uint8_t> bidirectional{};  // [batch], or empty: none
-  std::int32_t window = 0;                        // tokens, the query included; 0: all
-  std::int32_t chunk = 0;                         // 0: not chunked
-};
-
-// Returns the positions that query `query` sees, if its history holds them. `end` is kEndOfSequence
-// for a bidirectional query. This is the visibility rule; kernels and masks both use it.
-// REQUIRES: query < visibility.positions.size(); positions >= 0.
-inline PositionRange VisibleRange(const Visibility& visibility, std::size_t query) {
-  const Position position = visibility.positions[query];
-  Position begin = 0;
-  if (visibility.window > 0) begin = std::max(begin, position - visibility.window + 1);
-  if (visibility.chunk > 0) begin = std::max(begin, position - position % visibility.chunk);
-  const bool all = !visibility.bidirectional.empty() && visibility.bidirectional[query] != 0;
-  return {begin, all ? kEndOfSequence : position + 1};
-}
 
 }  // namespace kvcache

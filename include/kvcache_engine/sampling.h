@@ -21,6 +21,8 @@
 
 namespace kvcache {
 
+// The parameters of sampling. Their defaults are here; Check (src/engine/sampling.cc) has their
+// ranges.
 struct SamplingParams {
   float temperature = 0.8f;          // >= 0
   std::int32_t top_k = 40;           // 0: all
@@ -58,14 +60,14 @@ class Sampler {
  private:
   void ApplyPenalties(std::span<const float> logits, std::span<const std::int32_t> history);
   void KeepTopK(std::size_t k);
-  void Normalise();
+  void Normalize();
   void KeepTopPAndMinP();
 
   SamplingParams params_;
   std::mt19937_64 random_;
   std::vector<float> logits_;          // [vocabulary], after penalties
   std::vector<std::int32_t> counts_;   // [vocabulary], all zero between calls
-  std::vector<Candidate> candidates_;  // probability holds the logit until Normalise
+  std::vector<Candidate> candidates_;  // probability holds the logit until Normalize
 };
 
 }  // namespace kvcache

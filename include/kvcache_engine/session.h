@@ -1,4 +1,4 @@
-// Evaluates one sequence as a text that grows, is cut, and is forked.
+// Evaluates the text of one sequence of an engine: appends tokens, removes them, and forks.
 //
 // Thread safety: one thread at a time, the engine's.
 #pragma once
@@ -27,22 +27,25 @@ class Session {
   std::span<const std::int32_t> tokens() const { return tokens_; }
   Position position() const { return static_cast<Position>(tokens_.size()); }
 
-  // Is called after each pass with the position of its first token and the number of its tokens:
-  // their batch indices are 0 to count - 1, for Engine::Logits. An error ends the call that made
-  // the pass.
+  // A function that Append calls after each of its passes. `first` is the position of the first
+  // token of the pass, `count` the number of its tokens. For Engine::Logits, their batch indices
+  // are 0 to count - 1. If the function returns an error, Append fails with it.
   using PassHook = std::function<Status(Position first, std::int32_t count)>;
 
-  // Evaluates `tokens` after those already held, in passes of at most the engine's chunk.
-  // Errors: kCacheFull, with the numbers, if the context would overflow (nothing is evaluated);
-  // kInvalidArgument if the model's encoder has not read a text yet; those of Engine::Forward and
-  // of the hook. Passes before the failing one stay. The failing one is removed, and with it tokens
-  // before it if the cache cannot return to their end. kCancelled once *interrupt is true, also in
-  // the middle of a pass, which is removed then.
+  // Evaluates `tokens` after those already held, in passes of at most max_batch() tokens of the
+  // engine. If a pass fails, its tokens are removed, and the tokens of earlier passes stay. If the
+  // cache cannot go back to their end, the last of those are removed, too. Errors are those of
+  // Engine::Forward and of the hook, and:
+  //   kCacheFull        The context would overflow. Nothing is evaluated. The message has the
+  //                     numbers.
+  //   kInvalidArgument  The model has an encoder, and it has not read a text yet.
+  //   kCancelled        *interrupt is true. A pass that is stopped in the middle counts as failed.
   Status Append(std::span<const std::int32_t> tokens, const PassHook& hook = {},
                 const std::atomic<bool>* interrupt = nullptr);
 
-  // Runs a model's encoder on a text. The session then holds the decoder's first token. Errors: the
-  // session is not empty; those of Engine::Encode, after which it is empty.
+  // Runs the model's encoder on `text`. The session then holds the decoder's first token. Errors:
+  // kInvalidArgument if the session is not empty; those of Engine::Encode, after which the session
+  // is empty.
   Status Encode(std::span<const std::int32_t> text, const std::atomic<bool>* interrupt = nullptr);
 
   // Returns the logits [vocabulary_size()] after the last token, valid until the next call.
@@ -50,19 +53,20 @@ class Session {
   Result<std::span<const float>> LastLogits();
 
   // Frees a part of a full context: removes half of the tokens after the first `keep`, and moves
-  // the later ones down. Returns the number of removed tokens. If a kernel fails in the middle, the
-  // session is empty. Errors: kUnsupported for a model with an encoder; kInvalidArgument if no
-  // token can be removed.
+  // the later ones down. Returns the number of removed tokens. Errors: kUnsupported for a model
+  // with an encoder; kInvalidArgument if no token can be removed; those of Cache::Remove. After an
+  // error of a kernel the session is empty.
   Result<std::int32_t> Shift(std::int32_t keep);
 
-  // Removes all tokens from `length` on; does nothing if there are none. If the cache cannot return
-  // to that length exactly (a window, a recurrent state), the tokens after the point to which it
-  // can return are evaluated again.
+  // Removes all tokens from position `length` on. Does nothing if there are none. A cache with a
+  // window or with recurrent states cannot always return to exactly that length. It then returns to
+  // an earlier point, and the session evaluates the tokens in between again. Errors: those of
+  // Append.
   Status Truncate(Position length);
 
-  // Replaces the session's tokens by the first `length` tokens of `source`, of the same engine.
-  // Keys and values are shared and not copied; tokens are evaluated again as in Truncate. Errors:
-  // kInvalidArgument if `source` has fewer tokens.
+  // Replaces the session's tokens by the first `length` tokens of `source`, a session of the same
+  // engine. Keys and values are shared, not copied. As in Truncate, some tokens may be evaluated
+  // again. Errors: kInvalidArgument if `source` has fewer tokens; those of Append.
   Status ForkFrom(const Session& source, Position length);
 
  private:

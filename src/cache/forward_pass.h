@@ -12,6 +12,7 @@
 #include "cache/cell_table.h"
 #include "cache/drafts.h"
 #include "kvcache/cache.h"
+#include "kvcache/visibility.h"
 
 namespace kvcache {
 

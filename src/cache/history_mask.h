@@ -11,6 +11,7 @@
 #include "kvcache/kv.h"
 #include "kvcache/status.h"
 #include "kvcache/tensor.h"
+#include "kvcache/visibility.h"
 
 namespace kvcache {
 

@@ -1,9 +1,11 @@
 // Evicts the tokens that no query of a windowed cache can need, before a pass claims cells.
 //
-// A sequence in the batch loses the positions up to its lowest one there - retained_tokens. Any
-// other sequence loses the positions up to its length - retained_tokens. Only sequences that were
-// written or copied to since the last eviction can have such positions, so a list of those is all
-// that is visited.
+// Let p be the sequence's lowest position in the batch. Positions up to p - retained_tokens are
+// evicted. For a sequence outside the batch, p is its length. Only sequences that were written or
+// copied to since the last eviction can have such positions, so a list of those is all that is
+// visited.
+//
+// What a query sees is VisibleRange (kvcache/visibility.h), not this.
 //
 // Thread safety: none. Only Reset allocates.
 #pragma once
@@ -20,7 +22,8 @@ namespace kvcache {
 
 class WindowEviction {
  public:
-  // Returns the tokens that a sequence retains, the next one included. It is at least window + 1 if
+  // Returns the tokens that a sequence retains, the next one included: causal.retained_tokens or, if
+  // that is 0, the window (models set it: model/graph/layer_caches.h). It is at least window + 1 if
   // there are several sequences, and 0 if nothing is evicted. Errors: kInvalidArgument for options
   // that contradict each other.
   static Result<std::int32_t> RetainedTokens(const CausalOptions& causal,

@@ -59,7 +59,7 @@ std::span<const Candidate> Sampler::Distribution(std::span<const float> logits,
   const std::size_t all = logits_.size();
   const auto top_k = static_cast<std::size_t>(params_.top_k);
   KeepTopK(greedy ? 1 : (top_k == 0 ? all : std::min(top_k, all)));
-  Normalise();
+  Normalize();
   if (!greedy) KeepTopPAndMinP();
   return candidates_;
 }
@@ -119,7 +119,7 @@ void Sampler::KeepTopK(std::size_t k) {
 }
 
 // With infinite logits or a temperature near 0, the tokens as likely as the best one remain.
-void Sampler::Normalise() {
+void Sampler::Normalize() {
   const float scale = params_.temperature == 0.0f ? 1.0f : 1.0f / params_.temperature;
   const float largest = candidates_.front().probability;
   double sum = 0.0;

@@ -1,3 +1,4 @@
+// Writes the text of `kvcache inspect` from the JSON description.
 #include <algorithm>
 #include <vector>
 

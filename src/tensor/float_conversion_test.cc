@@ -29,7 +29,7 @@ TEST(F16Test, EveryFiniteValueWidensExactlyAndComesBack) {
   }
 }
 
-TEST(F16Test, RoundsToNearestEvenBetweenNeighbours) {
+TEST(F16Test, RoundsToNearestEvenBetweenNeighbors) {
   for (std::uint16_t bits = 0; bits < 0x7bff; ++bits) {
     const auto next = static_cast<std::uint16_t>(bits + 1);
     const float middle = static_cast<float>((F16Value(bits) + F16Value(next)) / 2);

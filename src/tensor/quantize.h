@@ -1,5 +1,5 @@
-// Converts rows of f32 to the weight types and back, for tools and loaders; kernels have
-// conversions of their own.
+// Converts rows of f32 to the weight types and back, for tools and loaders. Kernels have conversions
+// of their own; backend/cpu/kv/kv_quantize-inl.h rounds what the cache stores, to the same bits.
 //
 // F16 and BF16 round to nearest even. quantize_blocks.cc, quantize_super_blocks.cc and
 // quantize_mxfp4.cc define the bytes of the block types and how they are chosen. For example Q8_0,

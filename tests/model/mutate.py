@@ -22,7 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 FLAGS = ["-std=c++20", "-O1", "-Iinclude", "-Isrc", "-Itests"]
 
 # The sources to compile again for a mutation of a header.
-HEADER_USERS = {"include/kvcache/kv.h": ["src/cache/history_mask.cc"]}
+HEADER_USERS = {"include/kvcache/visibility.h": ["src/cache/history_mask.cc"]}
 
 # name, file, text, replacement; a fifth entry names the kind of cache whose scripts must find it
 # (Full where there is none).
@@ -68,9 +68,9 @@ MUTATIONS = [
      "(last / padding + 1) * padding", "(last / padding + 2) * padding"),
     ("padding: rows not rounded up", "src/cache/causal_cache.cc",
      "RoundUp(pass_.size(), storage_.config().batch_padding)", "std::int64_t{pass_.size()}"),
-    ("mask hides the query's own token", "include/kvcache/kv.h",
+    ("mask hides the query's own token", "include/kvcache/visibility.h",
      "kEndOfSequence : position + 1", "kEndOfSequence : position"),
-    ("mask shows the next token", "include/kvcache/kv.h",
+    ("mask shows the next token", "include/kvcache/visibility.h",
      "kEndOfSequence : position + 1", "kEndOfSequence : position + 2"),
     ("mask of the pass before", "src/cache/causal_cache.cc",
      "  prepared_ = Prepared::kNothing;\n  masked_cells_ = {};\n",
@@ -113,15 +113,15 @@ MUTATIONS = [
     ("transposed values from the wrong cell", "src/cache/layer_views.cc",
      "view.data += cells.cell * view.stride_bytes[0];", "view.data += cells.cell;"),
     # windows and chunks
-    ("window: one token too wide", "include/kvcache/kv.h",
+    ("window: one token too wide", "include/kvcache/visibility.h",
      "position - visibility.window + 1", "position - visibility.window", "Window"),
-    ("window: one token too narrow", "include/kvcache/kv.h",
+    ("window: one token too narrow", "include/kvcache/visibility.h",
      "position - visibility.window + 1", "position - visibility.window + 2", "Window"),
     ("window: not said in closed form", "src/cache/forward_pass.cc",
      "  visibility_.window = span_.window;\n", "", "Window"),
     ("chunk: not said in closed form", "src/cache/forward_pass.cc",
      "  visibility_.chunk = span_.chunk;\n", "", "Chunk"),
-    ("chunk: begins one too late", "include/kvcache/kv.h",
+    ("chunk: begins one too late", "include/kvcache/visibility.h",
      "position - position % visibility.chunk);", "position - position % visibility.chunk + 1);",
      "Chunk"),
     ("eviction one too many", "src/cache/window_eviction.cc",

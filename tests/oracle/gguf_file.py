@@ -51,9 +51,9 @@ class GgufFile:
         """Returns a float64 array, slowest dimension first: a weight matrix is [outputs, inputs]."""
         info = self.tensors[name]
         count = int(np.prod(info.dims))
-        return self._dequantise(info, count).reshape(info.dims[::-1])
+        return self._dequantize(info, count).reshape(info.dims[::-1])
 
-    def _dequantise(self, info, count):
+    def _dequantize(self, info, count):
         start = self._data + info.offset
         if info.type == 0:
             return self._view(start, "<f4", count).astype(np.float64)
@@ -63,8 +63,8 @@ class GgufFile:
             upper = self._view(start, "<u2", count).astype(np.uint32)
             return (upper << 16).view(np.float32).astype(np.float64)
         if info.type in BLOCK_TYPES:
-            _, size, block_bytes, dequantise = BLOCK_TYPES[info.type]
-            return dequantise(self._view(start, "u1", count // size * block_bytes)).astype(
+            _, size, block_bytes, dequantize = BLOCK_TYPES[info.type]
+            return dequantize(self._view(start, "u1", count // size * block_bytes)).astype(
                 np.float64)
         raise ValueError(f"tensor type is {info.type}; the reference does not support it")
 

@@ -30,8 +30,8 @@ import numpy as np
 import rope
 from gguf_file import GgufFile
 
-ROTATES_NEIGHBOURS = {"llama": True, "mistral3": True, "qwen2": False, "qwen3": False,
-                   "qwen3moe": False}
+ROTATES_NEIGHBORS = {"llama": True, "mistral3": True, "qwen2": False, "qwen3": False,
+                     "qwen3moe": False}
 
 # Architecture: the module with its class, which is named Reference.
 MODULES = {"deepseek2": "reference_deepseek2", "gemma2": "reference_gemma",
@@ -94,7 +94,7 @@ class Decoder:
         self._file = GgufFile(path)
         self._meta = self._file.metadata
         self._prefix = self._meta["general.architecture"]
-        self._neighbours = ROTATES_NEIGHBOURS.get(self._prefix, False)  # most families rotate halves, as NeoX
+        self._neighbors = ROTATES_NEIGHBORS.get(self._prefix, False)  # most families rotate halves, as NeoX
         self.layers = self._key("block_count")
         self.heads = self._key("attention.head_count")
         self.kv_heads = self._key("attention.head_count_kv", self.heads)
@@ -153,7 +153,7 @@ class Decoder:
         if name + "_norm.weight" in self._weights:
             y = self._norm(y, name + "_norm")
         freq, magnitude = self._rotation(layer)
-        return rope.rotate(y, freq, magnitude, self._neighbours)
+        return rope.rotate(y, freq, magnitude, self._neighbors)
 
     def _temperatures(self, count):
         scale = self._key("attention.temperature_scale", 0.0)
@@ -195,7 +195,7 @@ class Decoder:
 def load(path):
     """Returns the file's model, as the class of its architecture."""
     name = GgufFile(path).metadata["general.architecture"]
-    if name in ROTATES_NEIGHBOURS:
+    if name in ROTATES_NEIGHBORS:
         return Decoder(path)
     return importlib.import_module(MODULES[name]).Reference(path)
 

@@ -23,7 +23,7 @@ from reference import Decoder, attend, seen_keys, silu
 class Reference(Decoder):
     def __init__(self, path):
         super().__init__(path)
-        self._neighbours = True
+        self._neighbors = True
         self._rank = self._key("attention.kv_lora_rank")
         self._rope = self._key("rope.dimension_count")
         self._query = self._meta.get("deepseek2.attention.key_length_mla",
@@ -36,7 +36,7 @@ class Reference(Decoder):
         self._scale = growth ** 2 / np.sqrt(self._query)
 
     def _rotate(self, x):
-        return rope.rotate(x, self._freq, 1.0, self._neighbours)
+        return rope.rotate(x, self._freq, 1.0, self._neighbors)
 
     def _queries(self, block, x):
         if block + "attn_q_a.weight" in self._weights:

@@ -19,7 +19,7 @@ from reference import Decoder, attend, seen_keys, silu
 class Reference(Decoder):
     def __init__(self, path):
         super().__init__(path)
-        self._neighbours = True
+        self._neighbors = True
         windowless = self._meta.get("llama4.attention.sliding_window") == 0
         self._chunk = 0 if windowless else self._key("attention.chunk_size", 8192)
         self._norms_heads = self._meta.get("llama4.use_qk_norm", self._key("expert_count") != 128)
@@ -43,7 +43,7 @@ class Reference(Decoder):
                    for name, heads in (("q", self.heads), ("k", self.kv_heads),
                                        ("v", self.kv_heads)))
         if self._turns(layer):
-            q, k = (rope.rotate(y, self._freq, self._magnitude, self._neighbours) for y in (q, k))
+            q, k = (rope.rotate(y, self._freq, self._magnitude, self._neighbors) for y in (q, k))
             if self._norms_heads:
                 q, k = self._head_normed(q), self._head_normed(k)
         else:

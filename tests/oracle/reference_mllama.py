@@ -16,7 +16,7 @@ from reference import Decoder, attend
 class Reference(Decoder):
     def __init__(self, path):
         super().__init__(path)
-        self._neighbours = True
+        self._neighbors = True
         self._cross = set(self._key("attention.cross_attention_layers"))
 
     def logits(self, tokens, states=None, at=None):

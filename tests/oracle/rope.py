@@ -61,7 +61,7 @@ def rotation(meta, prefix, dims, divisors):
     return freq, 1.0
 
 
-def rotate(x, freq, magnitude, neighbours):
+def rotate(x, freq, magnitude, neighbors):
     """Rotates x [tokens, heads, head_dim], token t by t · freq.
 
     The pairs are neighbours (2i, 2i + 1) in llama's files, halves (i, i + dims / 2) in others.
@@ -70,8 +70,8 @@ def rotate(x, freq, magnitude, neighbours):
     cos = magnitude * np.cos(angles)[:, None]
     sin = magnitude * np.sin(angles)[:, None]
     dims = 2 * len(freq)
-    one = slice(0, dims, 2) if neighbours else slice(0, dims // 2)
-    two = slice(1, dims, 2) if neighbours else slice(dims // 2, dims)
+    one = slice(0, dims, 2) if neighbors else slice(0, dims // 2)
+    two = slice(1, dims, 2) if neighbors else slice(dims // 2, dims)
     rotated = x.copy()
     rotated[..., one] = x[..., one] * cos - x[..., two] * sin
     rotated[..., two] = x[..., one] * sin + x[..., two] * cos

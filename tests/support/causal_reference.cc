@@ -36,7 +36,7 @@ std::int64_t RoundUpTo(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// Applies the rule in kvcache/kv.h, word by word and independently of VisibleRange.
+// Applies the rule in kvcache/visibility.h, word by word and independently of VisibleRange.
 bool Sees(const Visibility& visible, std::size_t query, Position position) {
   const Position own = visible.positions[query];
   const bool all = !visible.bidirectional.empty() && visible.bidirectional[query] != 0;

@@ -82,11 +82,11 @@ void PairTrainer::Apply(Pair pair, const std::string& text) {
     words_[w].symbols = std::move(row);
     CountPairs(w, +1);
   }
-  RequeueNeighbours(words);
+  RequeueNeighbors(words);
 }
 
 // Counts that fell stand in the queue too high, and are not taken there: enter them again.
-void PairTrainer::RequeueNeighbours(const std::vector<std::size_t>& words) {
+void PairTrainer::RequeueNeighbors(const std::vector<std::size_t>& words) {
   for (const std::size_t w : words) {
     const std::vector<Symbol>& row = words_[w].symbols;
     for (std::size_t i = 1; i < row.size(); ++i) {

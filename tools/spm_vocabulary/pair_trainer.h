@@ -51,7 +51,7 @@ class PairTrainer {
   Symbol SymbolOf(const std::string& text);
   void CountPairs(std::size_t w, int sign);
   void Apply(Pair pair, const std::string& text);
-  void RequeueNeighbours(const std::vector<std::size_t>& words);
+  void RequeueNeighbors(const std::vector<std::size_t>& words);
 
   std::vector<Word> words_;
   std::vector<std::string> texts_;  // by symbol

@@ -88,6 +88,6 @@ def _apply(unit, ranks):
 
 def story_words():
   """Returns every word of the lists, for checks."""
-  lists = (words.NAMES, words.COLOURS, words.THINGS, words.FOODS, words.HOMES,
+  lists = (words.NAMES, words.COLORS, words.THINGS, words.FOODS, words.HOMES,
            words.ITEMS, words.ANIMALS, words.JOBS)
   return sorted({word for entries in lists for word in entries})

@@ -74,7 +74,7 @@ def write(path, metadata, tensors):
   body, offset = [], 0
   for name, values in tensors.items():
     is_matrix = values.ndim == 2 and values.shape[1] % q8_0.BLOCK == 0
-    data = q8_0.quantise(values) if is_matrix else values.astype("<f4").tobytes()
+    data = q8_0.quantize(values) if is_matrix else values.astype("<f4").tobytes()
     head += [_pack(STRING, name), struct.pack("<I", values.ndim)]
     head += [struct.pack("<Q", n) for n in reversed(values.shape)]
     head += [struct.pack("<IQ", TENSOR_Q8_0 if is_matrix else TENSOR_F32, offset)]
@@ -139,5 +139,5 @@ def _tensor(data, start, shape, kind):
     return numpy.frombuffer(data, "<f4", count, start).reshape(shape).copy()
   if kind == TENSOR_Q8_0:
     size = count // q8_0.BLOCK * q8_0.BLOCK_BYTES
-    return q8_0.dequantise(data[start:start + size], shape)
+    return q8_0.dequantize(data[start:start + size], shape)
   raise ValueError(f"tensor type {kind} is not supported")

@@ -10,7 +10,7 @@ import torch
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 
 
-def orthogonalise(matrix, steps=5):
+def orthogonalize(matrix, steps=5):
   """Returns an approximation of U V^T of the decomposition U S V^T."""
   a, b, c = _NEWTON_SCHULZ
   x = matrix / (matrix.norm() + 1e-7)
@@ -41,10 +41,10 @@ class Muon(torch.optim.Optimizer):
         ahead = p.grad.lerp(mean, group["momentum"])
         ratio = max(1.0, p.shape[0] / p.shape[1]) ** 0.5
         p.mul_(1 - group["lr"] * group["weight_decay"])
-        p.add_(orthogonalise(ahead), alpha=-group["lr"] * ratio)
+        p.add_(orthogonalize(ahead), alpha=-group["lr"] * ratio)
 
 
-class Optimiser:
+class Optimizer:
   """Both optimisers with one learning rate factor over time."""
 
   def __init__(self, model, matrix_lr, other_lr):

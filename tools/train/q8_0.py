@@ -9,7 +9,7 @@ BLOCK = 32
 BLOCK_BYTES = 34
 
 
-def quantise(values):
+def quantize(values):
   """f32 array whose last axis is a multiple of 32 -> bytes."""
   blocks = numpy.ascontiguousarray(values, numpy.float32).reshape(-1, BLOCK)
   scale = numpy.abs(blocks).max(1, keepdims=True) / numpy.float32(127)
@@ -23,7 +23,7 @@ def quantise(values):
   return out.tobytes()
 
 
-def dequantise(data, shape):
+def dequantize(data, shape):
   """Bytes -> f32 array of that shape."""
   raw = numpy.frombuffer(data, numpy.uint8).reshape(-1, BLOCK_BYTES)
   scale = raw[:, :2].copy().view("<f2").astype(numpy.float32)

@@ -72,7 +72,7 @@ _FORMS = {
          ("What colour was {S}'s {1}?", "{S}'s {1} was {0}"),
          ("Who had the {0} {1}?", "{S} had the {0} {1}")),
         ("{S} showed everybody the {0} {1}.", "{S} took out the {0} {1}."),
-        (words.COLOURS, words.THINGS)),
+        (words.COLORS, words.THINGS)),
     "likes": _Form(
         "{S} liked {0}.",
         (("What did {S} like?", "{S} liked {0}"),
@@ -90,7 +90,7 @@ _FORMS = {
         (("What did {S} see?", "{S} saw a {0} {1}"),
          ("Who saw the {0} {1}?", "{S} saw the {0} {1}")),
         ("{S} told everybody about the {0} {1}.",),
-        (words.COLOURS, words.ANIMALS)),
+        (words.COLORS, words.ANIMALS)),
     "met": _Form(
         "{S} met a {0}.",
         (("Who was it that {S} met?", "{S} met a {0}"),

@@ -94,14 +94,14 @@ class Q8Test(unittest.TestCase):
   def test_error_is_half_a_step(self):
     rng = numpy.random.default_rng(1)
     values = rng.normal(size=(8, 64)).astype(numpy.float32)
-    back = q8_0.dequantise(q8_0.quantise(values), values.shape)
+    back = q8_0.dequantize(q8_0.quantize(values), values.shape)
     step = numpy.abs(values.reshape(-1, 32)).max(1) / 127
     error = numpy.abs(values - back).reshape(-1, 32).max(1)
     self.assertTrue((error <= 0.57 * step).all())
 
   def test_zeros(self):
     zeros = numpy.zeros((1, 32), numpy.float32)
-    self.assertTrue((q8_0.dequantise(q8_0.quantise(zeros), (1, 32)) == 0).all())
+    self.assertTrue((q8_0.dequantize(q8_0.quantize(zeros), (1, 32)) == 0).all())
 
 
 class FileTest(unittest.TestCase):

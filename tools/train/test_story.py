@@ -95,13 +95,13 @@ class HeldOutTest(unittest.TestCase):
 class WordsTest(unittest.TestCase):
 
   def test_no_word_is_in_two_lists(self):
-    lists = (words.NAMES, words.COLOURS, words.THINGS, words.FOODS, words.HOMES,
+    lists = (words.NAMES, words.COLORS, words.THINGS, words.FOODS, words.HOMES,
              words.ITEMS, words.ANIMALS, words.JOBS)
     count = collections.Counter(word for entries in lists for word in entries)
     self.assertEqual([w for w, n in count.items() if n > 1], [])
 
   def test_a_fits_before_the_word(self):
-    for word in (*words.COLOURS, *words.JOBS):
+    for word in (*words.COLORS, *words.JOBS):
       self.assertNotIn(word[0], "aeiou")
 
 

@@ -109,7 +109,7 @@ class Run:
     self.model.to(self.device)
     if self.teacher:
       self.teacher.to(self.device)
-    self.optimiser = optim.Optimiser(self.model, args.matrix_lr, args.other_lr)
+    self.optimizer = optim.Optimizer(self.model, args.matrix_lr, args.other_lr)
     self.step = self.tokens = 0
     self.seconds = 0.0
     self.sums = []
@@ -146,7 +146,7 @@ class Run:
     loss, stats = self._loss(ids, weights)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-    self.optimiser.step(rate(progress))
+    self.optimizer.step(rate(progress))
     self.step += 1
     self.tokens += rows * mix.length
     self.sums.append(stats)
@@ -184,7 +184,7 @@ class Run:
   def _save(self):
     new = self._checkpoint + ".new"
     torch.save(dict(model=self.model.state_dict(), step=self.step,
-                    optimiser=self.optimiser.state(), tokens=self.tokens,
+                    optimizer=self.optimizer.state(), tokens=self.tokens,
                     vocabulary=self.tokenizer.tokens,
                     seconds=self.seconds), new)
     os.replace(new, self._checkpoint)
@@ -193,7 +193,7 @@ class Run:
     saved = torch.load(self._checkpoint, map_location=self.device)
     self.tokenizer = spm.Tokenizer(saved["vocabulary"][spm.FIRST_PIECE:], [])
     self.model.load_state_dict(saved["model"])
-    self.optimiser.load_state(saved["optimiser"])
+    self.optimizer.load_state(saved["optimizer"])
     self.step, self.tokens = saved["step"], saved["tokens"]
     self.seconds = saved["seconds"]
 

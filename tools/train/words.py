@@ -9,7 +9,7 @@ NAMES = (
     "Mia Tom Lily Ben Anna Sam Zoe Max Leo Ella Jack Nina Otto Ivy Finn "
     "Ruby Emil Nora Tess Adam Eva Noah Maya Ida Theo").split()
 
-COLOURS = "red blue green yellow white black pink brown grey".split()
+COLORS = "red blue green yellow white black pink brown grey".split()
 
 THINGS = (
     "ball kite hat drum cup doll boat bike bell coat lamp ring map clock "

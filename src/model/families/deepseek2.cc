@@ -153,7 +153,7 @@ Status ReadScale(KeyReader& keys, const LatentShape& shape, LayerParams* params,
 Result<ExpertParams> ReadExperts(KeyReader& keys, const LayerParams& params) {
   KVCACHE_ASSIGN_OR_RETURN(
       ExpertParams experts,
-      ReadExpertParams(keys, params, {.sigmoid = true, .groups = true, .renormalise = false}));
+      ReadExpertParams(keys, params, {.sigmoid = true, .groups = true, .renormalize = false}));
   if (experts.count == 0) {
     return Unsupported(
         StrCat(keys.Key("expert_count"), " is 0 or missing; deepseek2 needs experts"));

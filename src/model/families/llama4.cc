@@ -172,10 +172,10 @@ Result<std::unique_ptr<Model>> LoadLlama4(const GgufFile& file, std::string_view
   WeightReader weights(file, backend);
   KVCACHE_ASSIGN_OR_RETURN(LayerParams params, ReadLayerParams(keys));
   KVCACHE_ASSIGN_OR_RETURN(ExpertParams experts,
-                           ReadExpertParams(keys, params, {.sigmoid = true, .renormalise = false}));
+                           ReadExpertParams(keys, params, {.sigmoid = true, .renormalize = false}));
   if (experts.count == 0)
     return Unsupported(StrCat(keys.Key("expert_count"), " is 0 or missing; llama4 needs experts"));
-  if (experts.renormalise) return keys.Unsupported("expert_weights_norm");
+  if (experts.renormalize) return keys.Unsupported("expert_weights_norm");
   experts.gate = RouterOptions::Gate::kSigmoid;
   experts.weigh_input = true;
   KVCACHE_ASSIGN_OR_RETURN(const Llama4Params config, ReadConfig(keys, experts));

@@ -52,7 +52,7 @@ std::vector<LayerMemory> Decoder::Memory() const {
                       .kv = {params_.kv_heads[static_cast<std::size_t>(i)], params_.k_dim,
                              params_.v_dim, params_.v_in_k},
                       .window = seen.window,
-                      .retained_tokens = RetainedTokens(seen.window),
+                      .retained_tokens = TwiceTheWindow(seen.window),
                       .chunk = seen.chunk});
   }
   return layers;

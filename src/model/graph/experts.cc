@@ -154,7 +154,7 @@ Result<Experts> Experts::Load(WeightReader& reader, const std::string& prefix,
 RouterOptions Experts::router_options() const {
   return {.chosen = params.used,
           .gate = params.gate,
-          .weights = params.renormalise ? RouterOptions::Weights::kNormalized
+          .weights = params.renormalize ? RouterOptions::Weights::kNormalized
                                         : RouterOptions::Weights::kGateValues,
           .scale = params.weights_scale,
           .selection_bias = selection_bias,

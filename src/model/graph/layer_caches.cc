@@ -14,13 +14,13 @@ namespace {
 std::unique_ptr<Cache> MakeOne(const AttentionSpan& span, const ShiftKeysFn& shift_keys) {
   return MakeCausalCache({.shift_keys = shift_keys,
                           .window = span.window,
-                          .retained_tokens = RetainedTokens(span.window),
+                          .retained_tokens = TwiceTheWindow(span.window),
                           .chunk = span.chunk});
 }
 
 }  // namespace
 
-int RetainedTokens(int window) {
+int TwiceTheWindow(int window) {
   // Windows of files go up to 2^30, so twice a window may not fit into an int.
   const int most = std::numeric_limits<int>::max();
   return window > most / 2 ? most : 2 * window;

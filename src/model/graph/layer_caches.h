@@ -3,8 +3,8 @@
 //   layers   0 1 2 3 4 5      window 512 in all layers except every third
 //   caches   w w f w w f      two causal caches in a wrapper: w retains two windows, f every token
 //
-// A cache with a window retains twice its window. A sequence can then go back by up to one window
-// exactly, without evaluating any token again (kvcache/causal_cache.h: retained_tokens).
+// A cache with a window retains twice its window (TwiceTheWindow), not the default of
+// CausalOptions::retained_tokens, which is about one window.
 //
 // Thread safety: pure.
 #pragma once
@@ -23,8 +23,11 @@ struct AttentionSpan {
   bool operator==(const AttentionSpan&) const = default;
 };
 
-// Returns the tokens that a cache with this window retains per sequence; 0 (all) for window 0.
-int RetainedTokens(int window);
+// Returns the retained_tokens (kvcache/causal_cache.h) of every model's cache with this window, at
+// most the largest int; 0 (all) for window 0. With twice the window, a sequence can go back by up to
+// one window exactly: dropping an answer that is no longer than the window, for example, does not
+// make the session evaluate any token again.
+int TwiceTheWindow(int window);
 
 // Makes one causal cache per distinct span, shared by all layers with that span. Several caches are
 // put into a wrapper, whose SetLayer selects the cache. The result is not initialised.

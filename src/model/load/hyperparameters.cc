@@ -123,8 +123,8 @@ Result<ExpertParams> ReadExpertParams(KeyReader& keys, const LayerParams& params
   KVCACHE_ASSIGN_OR_RETURN(experts.used, keys.Int("expert_used_count", experts.count));
   KVCACHE_ASSIGN_OR_RETURN(
       experts.ffn, keys.IntOr("expert_feed_forward_length", 8 * kMaxHiddenSize, params.ffn[0]));
-  KVCACHE_ASSIGN_OR_RETURN(experts.renormalise,
-                           keys.BoolOr("expert_weights_norm", rules.renormalise));
+  KVCACHE_ASSIGN_OR_RETURN(experts.renormalize,
+                           keys.BoolOr("expert_weights_norm", rules.renormalize));
   KVCACHE_ASSIGN_OR_RETURN(const double scale, keys.FloatOr("expert_weights_scale", 1.0));
   experts.weights_scale = scale == 0.0 ? 1.0f : static_cast<float>(scale);
   KVCACHE_RETURN_IF_ERROR(ReadGate(keys, rules, &experts));

@@ -56,7 +56,7 @@ struct ExpertParams {
   int ffn = 0;         // inner size of an expert
   int shared_ffn = 0;  // inner size of an expert that all tokens use; 0: none
   RouterOptions::Gate gate = RouterOptions::Gate::kSoftmax;
-  bool renormalise = true;  // divide the chosen experts' weights by their sum
+  bool renormalize = true;  // divide the chosen experts' weights by their sum
   float weights_scale = 1.0f;
   bool selection_bias = false;  // exp_probs_b.bias may be present; see RouterOptions
   int groups = 1;
@@ -73,7 +73,7 @@ struct ExpertParams {
 struct ExpertRules {
   bool sigmoid = false;     // expert_gating_func 2
   bool groups = false;      // expert_group_count, expert_group_used_count
-  bool renormalise = true;  // the value if expert_weights_norm is missing
+  bool renormalize = true;  // the value if expert_weights_norm is missing
 };
 
 // Reads the settings of a mixture; count 0 if the file has none. Errors name the key.

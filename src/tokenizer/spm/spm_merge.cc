@@ -26,7 +26,7 @@ SpmScores::SpmScores(const Vocabulary& vocabulary) : vocabulary_(&vocabulary) {
   }
 }
 
-SpmNeighbours::SpmNeighbours(const Vocabulary& vocabulary)
+SpmNeighbors::SpmNeighbors(const Vocabulary& vocabulary)
     : ascii_(std::make_unique<std::bitset<128 * 128>>()),
       others_(std::make_unique<std::bitset<kBits>>()) {
   for (std::int32_t token = 0; token < vocabulary.size(); ++token) {
@@ -42,7 +42,7 @@ SpmNeighbours::SpmNeighbours(const Vocabulary& vocabulary)
   }
 }
 
-void SpmNeighbours::Add(std::uint32_t left, std::uint32_t right) {
+void SpmNeighbors::Add(std::uint32_t left, std::uint32_t right) {
   if (left < 128 && right < 128) {
     ascii_->set(left << 7 | right);
   } else {

@@ -56,9 +56,9 @@ class SpmScores {
 
 // The pairs of characters that are neighbours in some token. Exact for pairs of ASCII and U+2581.
 // Other pairs share bits: MayJoin may be true for a pair that does not occur, never the reverse.
-class SpmNeighbours {
+class SpmNeighbors {
  public:
-  explicit SpmNeighbours(const Vocabulary& vocabulary);
+  explicit SpmNeighbors(const Vocabulary& vocabulary);
 
   bool MayJoin(std::uint32_t left, std::uint32_t right) const {
     return left < 128 && right < 128 ? (*ascii_)[left << 7 | right] : (*others_)[Bit(left, right)];

@@ -8,7 +8,7 @@ namespace kvcache {
 SpmTokenizer::SpmTokenizer(Vocabulary vocabulary)
     : Tokenizer(std::move(vocabulary)),
       scores_(this->vocabulary()),
-      neighbours_(this->vocabulary()),
+      neighbors_(this->vocabulary()),
       self_encoding_(static_cast<std::size_t>(this->vocabulary_size())) {}
 
 std::string SpmTokenizer::Escape(std::string_view text) const {
@@ -30,12 +30,12 @@ void SpmTokenizer::EncodePlain(std::string_view text, std::vector<std::int32_t>*
   std::string_view rest = escaped;
   while (!rest.empty()) {
     std::string_view character = SpmFirstCharacter(rest);
-    std::uint32_t left = SpmNeighbours::Code(character);
+    std::uint32_t left = SpmNeighbors::Code(character);
     std::size_t length = character.size();
     while (length < rest.size()) {
       character = SpmFirstCharacter(rest.substr(length));
-      const std::uint32_t right = SpmNeighbours::Code(character);
-      if (!neighbours_.MayJoin(left, right)) break;
+      const std::uint32_t right = SpmNeighbors::Code(character);
+      if (!neighbors_.MayJoin(left, right)) break;
       left = right;
       length += character.size();
     }

@@ -57,7 +57,7 @@ class SpmTokenizer : public Tokenizer {
   void EncodeBytes(std::string_view character, std::vector<std::int32_t>* out) const;
 
   SpmScores scores_;
-  SpmNeighbours neighbours_;
+  SpmNeighbors neighbors_;
   // By token: whether encoding its text gives the token itself, as far as known.
   mutable std::vector<std::atomic<std::uint8_t>> self_encoding_;
 };

@@ -19,20 +19,20 @@
 namespace kvcache::unigram_reference {
 
 // Spaces alone: no charsmap. `text` is well-formed.
-inline std::string Normalise(std::string_view text, bool prefix, bool merge) {
-  std::string normalised;
+inline std::string Normalize(std::string_view text, bool prefix, bool merge) {
+  std::string normalized;
   bool in_word = false;
   bool has_prefix = false;
   for (const char c : text) {
     if (c != ' ' && !in_word && (merge || (prefix && !has_prefix))) {
-      normalised += kEscapedSpace;
+      normalized += kEscapedSpace;
       has_prefix = true;
     }
     in_word = c != ' ';
-    if (in_word) normalised += c;
-    if (!in_word && !merge) normalised += kEscapedSpace;
+    if (in_word) normalized += c;
+    if (!in_word && !merge) normalized += kEscapedSpace;
   }
-  return normalised;
+  return normalized;
 }
 
 inline float UnknownScore(const Vocabulary& vocabulary) {

@@ -64,9 +64,9 @@ float UnknownScore(const Vocabulary& vocabulary) {
 }  // namespace
 
 // Normalises text to the spelling of the tokens, with a space for each U+2581.
-class UnigramTokenizer::Normaliser {
+class UnigramTokenizer::Normalizer {
  public:
-  Normaliser(const UnigramTokenizer& tokenizer, std::string* out)
+  Normalizer(const UnigramTokenizer& tokenizer, std::string* out)
       : charsmap_(tokenizer.charsmap_),
         prefix_(tokenizer.vocabulary().add_space_prefix()),
         merge_(tokenizer.merge_spaces_),
@@ -237,10 +237,10 @@ UnigramTokenizer::UnigramTokenizer(Vocabulary vocabulary, const TokenizerData& d
 
 void UnigramTokenizer::EncodePlain(std::string_view text, std::vector<std::int32_t>* out) const {
   std::string mended;
-  std::string normalised;
-  normalised.reserve(text.size() + text.size() / 8 + 1);
-  Normaliser(*this, &normalised).Run(MendUtf8(text, &mended));
-  Lattice(*this, normalised, out).Run();
+  std::string normalized;
+  normalized.reserve(text.size() + text.size() / 8 + 1);
+  Normalizer(*this, &normalized).Run(MendUtf8(text, &mended));
+  Lattice(*this, normalized, out).Run();
 }
 
 void UnigramTokenizer::AppendText(std::int32_t token, std::string* out) const {

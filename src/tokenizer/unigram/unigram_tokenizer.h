@@ -45,7 +45,7 @@ class UnigramTokenizer : public Tokenizer {
   bool AddsSpaceAfter(std::int32_t token) const override;
 
  private:
-  class Normaliser;
+  class Normalizer;
   class Lattice;
 
   UnigramTokenizer(Vocabulary vocabulary, const TokenizerData& data, Charsmap charsmap);

@@ -158,9 +158,9 @@ TEST(UnigramTokenizerTest, EqualsThePlainRule) {
     for (int n = 0; n < 50; ++n) {
       std::string text;
       for (std::uint64_t i = random() % 40; i > 0; --i) text += letters[random() % letters.size()];
-      const std::string normalised = unigram_reference::Normalise(text, prefix, merge);
+      const std::string normalized = unigram_reference::Normalize(text, prefix, merge);
       ASSERT_EQ(Encode(*tokenizer, text),
-                unigram_reference::Encode(tokenizer->vocabulary(), normalised))
+                unigram_reference::Encode(tokenizer->vocabulary(), normalized))
           << text;
     }
   }

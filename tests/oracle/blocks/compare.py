@@ -1,8 +1,8 @@
 """Compares dequantised values with numpy's, and measures the quantisers' errors.
 
-dequantise  random bytes, with every pattern of scale bits: the bits must be equal (any NaN equals
+dequantize  random bytes, with every pattern of scale bits: the bits must be equal (any NaN equals
             any other)
-quantise    normal values: the rms error, as a share of the values' own, must be within LIMITS;
+quantize    normal values: the rms error, as a share of the values' own, must be within LIMITS;
             ggml's searching quantisers reach about 0.9 of these. Zeros must stay zeros
 """
 
@@ -27,10 +27,10 @@ def convert(program, what, name, data):
                           check=True).stdout
 
 
-def check_values(program, name, block_bytes, dequantise):
+def check_values(program, name, block_bytes, dequantize):
     data = np.random.default_rng(1).integers(0, 256, BLOCKS * block_bytes, np.uint8)
-    expected = np.ascontiguousarray(dequantise(data), np.float32).reshape(-1)
-    actual = np.frombuffer(convert(program, "dequantise", name, data.tobytes()), np.float32)
+    expected = np.ascontiguousarray(dequantize(data), np.float32).reshape(-1)
+    actual = np.frombuffer(convert(program, "dequantize", name, data.tobytes()), np.float32)
     if actual.shape != expected.shape:
         return [f"{name}: {actual.size} values, expected {expected.size}"]
     same = (actual.view(np.uint32) == expected.view(np.uint32)) | (
@@ -40,12 +40,12 @@ def check_values(program, name, block_bytes, dequantise):
     return [] if same.all() else [f"{name}: value {np.flatnonzero(~same)[0]} differs"]
 
 
-def check_quantiser(program, name, size, dequantise):
+def check_quantizer(program, name, size, dequantize):
     values = np.random.default_rng(2).standard_normal(BLOCKS * size).astype(np.float32)
-    back = dequantise(np.frombuffer(convert(program, "quantise", name, values.tobytes()), "u1"))
+    back = dequantize(np.frombuffer(convert(program, "quantize", name, values.tobytes()), "u1"))
     error = float(np.sqrt(np.mean((back.reshape(-1) - values) ** 2)))
     zeros = np.zeros(2 * size, np.float32)
-    kept = dequantise(np.frombuffer(convert(program, "quantise", name, zeros.tobytes()), "u1"))
+    kept = dequantize(np.frombuffer(convert(program, "quantize", name, zeros.tobytes()), "u1"))
     print(f"{name}: rms error of normal values {error:.4f}, limit {LIMITS[name]}")
     found = [] if error <= LIMITS[name] else [f"{name}: rms error {error:.4f}"]
     return found + ([] if (kept == 0).all() else [f"{name}: zeros become {kept.max()}"])
@@ -57,9 +57,9 @@ def main():
     args = parser.parse_args()
     problems = []
     with np.errstate(all="ignore"):
-        for name, size, block_bytes, dequantise in BLOCK_TYPES.values():
-            problems += check_values(args.program, name, block_bytes, dequantise)
-            problems += check_quantiser(args.program, name, size, dequantise)
+        for name, size, block_bytes, dequantize in BLOCK_TYPES.values():
+            problems += check_values(args.program, name, block_bytes, dequantize)
+            problems += check_quantizer(args.program, name, size, dequantize)
     if problems:
         sys.exit("blocks: " + "; ".join(problems))
 

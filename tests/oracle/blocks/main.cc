@@ -1,7 +1,7 @@
 // blocks_oracle: computes this project's values for compare.py.
 //
-//   blocks_oracle dequantise TYPE < BYTES > FLOATS
-//   blocks_oracle quantise TYPE < FLOATS > BYTES
+//   blocks_oracle dequantize TYPE < BYTES > FLOATS
+//   blocks_oracle quantize TYPE < FLOATS > BYTES
 #include <cstdio>
 #include <cstring>
 #include <iostream>
@@ -18,10 +18,10 @@ Status Convert(const std::string& what, DType type, const std::string& in, std::
   const DTypeInfo info = InfoOf(type);
   const auto block = static_cast<std::size_t>(info.block_size);
   const auto block_bytes = static_cast<std::size_t>(info.block_bytes);
-  const std::size_t blocks = in.size() / (what == "quantise" ? block * sizeof(float) : block_bytes);
+  const std::size_t blocks = in.size() / (what == "quantize" ? block * sizeof(float) : block_bytes);
   std::vector<float> values(blocks * block);
   std::vector<std::byte> bytes(blocks * block_bytes);
-  if (what == "quantise") {
+  if (what == "quantize") {
     std::memcpy(values.data(), in.data(), blocks * block * sizeof(float));
     KVCACHE_RETURN_IF_ERROR(Quantize(type, values, bytes));
     out.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());

@@ -40,12 +40,12 @@ class Largest {
 // Represents floats as integers times a unit. The inverse is 0 if that is impossible: either the
 // unit is NaN because a float is not finite, which makes all results NaN, or the unit is too small
 // to have an inverse, and all integers are 0.
-struct Quantiser {
+struct Quantizer {
   float unit = 0.0f;
   float inverse = 0.0f;
 
   // For floats of magnitude up to `most`, as integers of magnitude up to `levels`.
-  static HWY_INLINE Quantiser Of(float most, float levels) {
+  static HWY_INLINE Quantizer Of(float most, float levels) {
     using Limits = std::numeric_limits<float>;
     const float unit = most / levels;
     if (!(unit <= Limits::max())) return {Limits::quiet_NaN(), 0.0f};

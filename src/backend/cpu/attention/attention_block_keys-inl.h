@@ -48,24 +48,24 @@ struct BlockQueries {
 };
 
 // Quantises 32 values. Returns the scale and sets `sum` to the sum of the codes.
-HWY_INLINE float QuantiseQueryBlock(const float* x, QueryCode* codes, std::int32_t& sum) {
+HWY_INLINE float QuantizeQueryBlock(const float* x, QueryCode* codes, std::int32_t& sum) {
   const DF d;
   const hn::RebindToSigned<DF> di;
   const hn::Rebind<QueryCode, DF> d_code;
   Largest most;
   for (int i = 0; i < kKvBlock; i += kLanes) most.Add(hn::LoadU(d, x + i));
-  const Quantiser quantiser = Quantiser::Of(most.Get(), 127.0f);
+  const Quantizer quantizer = Quantizer::Of(most.Get(), 127.0f);
   auto total = hn::Zero(di);
   for (int i = 0; i < kKvBlock; i += kLanes) {
-    const VF scaled = quantiser.inverse == 0.0f
+    const VF scaled = quantizer.inverse == 0.0f
                           ? hn::Zero(d)
-                          : hn::Mul(hn::LoadU(d, x + i), hn::Set(d, quantiser.inverse));
+                          : hn::Mul(hn::LoadU(d, x + i), hn::Set(d, quantizer.inverse));
     const auto rounded = hn::NearestInt(scaled);
     total = hn::Add(total, rounded);
     hn::StoreU(hn::DemoteTo(d_code, rounded), d_code, codes + i);
   }
   sum = hn::GetLane(hn::SumOfLanes(di, total));
-  return quantiser.unit;
+  return quantizer.unit;
 }
 
 // Quantises the queries of R rows; rows from `rows` on repeat the first. `transformed` is workspace
@@ -81,7 +81,7 @@ void PackBlockQueries(const float* const* queries, int rows, std::int64_t k_dim,
     for (std::int64_t b = 0; b < k_dim / kKvBlock; ++b) {
       std::int32_t sum = 0;
       to.scales[b * R + r] =
-          QuantiseQueryBlock(transformed + b * kKvBlock, to.codes + (b * R + r) * kKvBlock, sum);
+          QuantizeQueryBlock(transformed + b * kKvBlock, to.codes + (b * R + r) * kKvBlock, sum);
       to.corrections[b * R + r] = -static_cast<std::int32_t>(offset) * sum;
     }
   }

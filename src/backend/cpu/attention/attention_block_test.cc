@@ -145,7 +145,7 @@ DoubleScore ScoreOf(const Scene& scene, const std::vector<double>& q, const Quer
                     int kv_head, Position p) {
   constexpr double kUnit = 0x1p-24;
   DoubleScore score;
-  const bool quantised = IsKvBlockType(scene.options().k_type);
+  const bool quantized = IsKvBlockType(scene.options().k_type);
   for (std::size_t from = 0; from < q.size(); from += kKvBlock) {
     double most = 0.0;
     double size = 0.0;
@@ -157,7 +157,7 @@ DoubleScore ScoreOf(const Scene& scene, const std::vector<double>& q, const Quer
       size += std::fabs(q[d] * key);
       keys += std::fabs(key);
     }
-    if (quantised) score.error += 0.5001 * most / 127.0 * keys;
+    if (quantized) score.error += 0.5001 * most / 127.0 * keys;
     score.error += (static_cast<double>(q.size()) + 16.0) * kUnit * size;
   }
   return score;

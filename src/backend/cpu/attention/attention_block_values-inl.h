@@ -12,7 +12,7 @@
 // The work has four steps, each a pass over the tiles of the split:
 //   GatherWeights      copies the weights of the visible cells, tile by tile
 //   MultiplyScales     w_j, and its largest magnitude per row
-//   QuantiseProducts   q_j, in place of w_j
+//   QuantizeProducts   q_j, in place of w_j
 //   SumProducts        Σ_j q_j c_ji
 //
 // A position that a row does not see has a weight of 0 and adds nothing, whatever its codes are.
@@ -120,7 +120,7 @@ void GatherWeights(const ValueTiles& values, const WeightedRows& rows, WeightedT
 // is not finite.
 template <DType kType, int R, Stream kFrom>
 HWY_INLINE void MultiplyScales(const ValueTiles& values, const WeightedTiles<R>& tiles,
-                               std::int64_t b, Quantiser (&units)[R]) {
+                               std::int64_t b, Quantizer (&units)[R]) {
   const DF d;
   Largest most[R];
   for (int t = 0; t < tiles.count; ++t) {
@@ -138,7 +138,7 @@ HWY_INLINE void MultiplyScales(const ValueTiles& values, const WeightedTiles<R>&
     }
   }
   KVCACHE_UNROLL
-  for (int r = 0; r < R; ++r) units[r] = Quantiser::Of(most[r].Get(), kMaxWeight);
+  for (int r = 0; r < R; ++r) units[r] = Quantizer::Of(most[r].Get(), kMaxWeight);
 }
 
 // The float 1.5 · 2^23 + i has the small integer i in its lowest bits, so adding this constant
@@ -187,8 +187,8 @@ HWY_INLINE std::uint32_t WrappingSum(VWeight codes) {
 
 // Replaces the products by integers and sets sums[r] to their sum.
 template <DType kType, int R, Stream kFrom>
-HWY_INLINE void QuantiseProducts(const ValueTiles& values, const WeightedTiles<R>& tiles,
-                                 const Quantiser (&units)[R], std::uint32_t (&sums)[R]) {
+HWY_INLINE void QuantizeProducts(const ValueTiles& values, const WeightedTiles<R>& tiles,
+                                 const Quantizer (&units)[R], std::uint32_t (&sums)[R]) {
   const DF d;
   const hn::RebindToSigned<DF> di;
   const VF begin = hn::Set(d, kIntegersBegin);
@@ -341,11 +341,11 @@ void WeightBlocks(const ValueTiles& values, const WeightedRows& rows, float* wor
   WeightedTiles<R> tiles(workspace);
   GatherWeights<kType>(values, rows, tiles);
   for (std::int64_t b = 0; b < values.v_dim / kKvBlock; ++b) {
-    Quantiser units[R];
+    Quantizer units[R];
     std::uint32_t code_sums[R];
     VWeight sums[R][2 * kRegs];
     MultiplyScales<kType, R, kFrom>(values, tiles, b, units);
-    QuantiseProducts<kType, R, kFrom>(values, tiles, units, code_sums);
+    QuantizeProducts<kType, R, kFrom>(values, tiles, units, code_sums);
     SumProducts<kType, R, kRows, kFrom>(values, tiles, b, 0, code_sums, sums);
     for (int first = kRows; first < R; first += kRows) {
       SumProducts<kType, R, kRows, Stream::kWorkspace>(values, tiles, b, first, code_sums, sums);

@@ -47,7 +47,7 @@ struct Arithmetic {
 };
 
 // A query as keys of block types are scored with it: scaled, transformed, quantised per 32 values.
-struct QuantisedQuery {
+struct QuantizedQuery {
   std::vector<std::int32_t> codes;  // [k_dim]
   std::vector<float> scales;        // [k_dim / 32]
 };
@@ -69,14 +69,14 @@ inline void TurnChain(std::vector<float>& x) {
   for (float& value : x) value *= factor;
 }
 
-inline QuantisedQuery QuantiseChain(const Scene& scene, float scale, const QueryAt& query,
+inline QuantizedQuery QuantizeChain(const Scene& scene, float scale, const QueryAt& query,
                                     int head) {
   std::vector<float> x;
   for (int d = 0; d < scene.options().shape.k_dim; ++d) {
     x.push_back(scene.Query(query, head, d) * scale);
   }
   TurnChain(x);
-  QuantisedQuery q;
+  QuantizedQuery q;
   for (std::size_t from = 0; from < x.size(); from += kKvBlock) {
     float most = 0.0f;
     for (std::size_t i = from; i < from + kKvBlock; ++i) most = std::max(most, std::fabs(x[i]));
@@ -96,7 +96,7 @@ class ScoreChain {
   ScoreChain(const Arithmetic& math, const Scene& scene, float scale, const QueryAt& query,
              int head)
       : math_(math), scene_(scene), scale_(scale), query_(query), head_(head) {
-    if (IsKvBlockType(scene.options().k_type)) q_ = QuantiseChain(scene, scale, query, head);
+    if (IsKvBlockType(scene.options().k_type)) q_ = QuantizeChain(scene, scale, query, head);
   }
 
   float Of(Position p) const {
@@ -133,7 +133,7 @@ class ScoreChain {
   float scale_;
   QueryAt query_;
   int head_;
-  QuantisedQuery q_;
+  QuantizedQuery q_;
 };
 
 struct SplitResult {

@@ -5,8 +5,7 @@
 //   2. softmax within the split
 //   3. weighted sums of the split's values
 //   4. the result is merged into the partial result of the splits before it, or written as a
-//   partial
-//      result of its own
+//      partial result of its own
 //
 // Keys and values come from memory once; further groups of rows find them in the caches. While a
 // split is computed, the next one is prefetched (prefetch-inl.h).

@@ -19,6 +19,7 @@
 #include "backend/cpu/kv/kv_storage.h"
 #include "kvcache/kv.h"
 #include "kvcache/kv_backend.h"
+#include "kvcache/visibility.h"
 
 namespace kvcache::cpu {
 

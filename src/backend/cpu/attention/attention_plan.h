@@ -12,6 +12,7 @@
 #include "backend/cpu/attention/attention_kernels.h"
 #include "backend/cpu/attention/prefix_tree.h"
 #include "kvcache/kv_backend.h"
+#include "kvcache/visibility.h"
 
 namespace kvcache::cpu {
 

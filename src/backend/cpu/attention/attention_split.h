@@ -15,6 +15,7 @@
 #include <span>
 
 #include "kvcache/kv.h"
+#include "kvcache/visibility.h"
 
 namespace kvcache::cpu {
 

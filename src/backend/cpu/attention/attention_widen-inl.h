@@ -1,8 +1,8 @@
 // Widens one split's keys and values of one head to f32, from any layout and any cells, into the
 // form that attention_prefill.cc multiplies: indexed by position.
 //
-//   keys    [kSplitPositions / W][k_dim][W]     W positions side by side
-//   values  [padded v_dim / W][kSplitPositions][W]     W values side by side
+//   keys    [kSplitPositions / W][k_dim][W]          W positions side by side
+//   values  [padded v_dim / W][kSplitPositions][W]   W values side by side
 //
 // W is the lanes of two vectors. Positions that no segment holds keep their old contents.
 

@@ -45,7 +45,7 @@ std::int32_t TokensOf(std::span<const SequencePlan> sequences) {
 
 }  // namespace
 
-void PrefixTree::CompareNeighbours(const PrefixTreeCall& call, std::span<SequencePlan> decode) {
+void PrefixTree::CompareNeighbors(const PrefixTreeCall& call, std::span<SequencePlan> decode) {
   for (std::size_t i = 1; i < decode.size(); ++i) {
     decode[i].shared =
         SharedUntil(RunsOf(call, decode[i - 1]), RunsOf(call, decode[i])) / kSplitPositions;
@@ -180,7 +180,7 @@ void PrefixTree::Build(const PrefixTreeCall& call, std::span<SequencePlan> seque
                    [](const SequencePlan& sequence) { return !sequence.decode; }) -
       sequences.begin()));
   if (decode.empty()) return;
-  CompareNeighbours(call, decode);
+  CompareNeighbors(call, decode);
   BoundRows(call, decode);
   partials_left_ = kMaxPartialBytes;
   AddBranch(call, {.sequences = decode});

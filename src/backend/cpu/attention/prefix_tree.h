@@ -20,6 +20,7 @@
 
 #include "backend/cpu/attention/attention_split.h"
 #include "kvcache/kv.h"
+#include "kvcache/visibility.h"
 
 namespace kvcache::cpu {
 
@@ -92,7 +93,7 @@ class PrefixTree {
     }
   };
 
-  void CompareNeighbours(const PrefixTreeCall& call, std::span<SequencePlan> decode);
+  void CompareNeighbors(const PrefixTreeCall& call, std::span<SequencePlan> decode);
   void BoundRows(const PrefixTreeCall& call, std::span<const SequencePlan> decode);
   bool Pays(const PrefixTreeCall& call, const Branch& branch, std::int32_t shared);
   void AddBranch(const PrefixTreeCall& call, Branch branch);

@@ -201,7 +201,7 @@ class KvBlockKernels : public ::testing::TestWithParam<BlockCase> {
 INSTANTIATE_TEST_SUITE_P(Types, KvBlockKernels, ::testing::ValuesIn(kCases),
                          [](const auto& test) { return std::string(test.param.name); });
 
-TEST_P(KvBlockKernels, StoreWritesTheScalarQuantisersBits) {
+TEST_P(KvBlockKernels, StoreWritesTheScalarQuantizersBits) {
   for (const std::string& target : CpuTargetNames()) {
     const ForcedTarget forced(target);
     ASSERT_TRUE(forced.ok()) << target;
@@ -285,7 +285,7 @@ class KvBlockShift : public ::testing::TestWithParam<DType> {};
 INSTANTIATE_TEST_SUITE_P(Types, KvBlockShift, ::testing::Values(DType::kQ8_0, DType::kQ4_0),
                          [](const auto& test) { return std::string(InfoOf(test.param).name); });
 
-TEST_P(KvBlockShift, ReadsTurnsAndQuantisesAnew) {
+TEST_P(KvBlockShift, ReadsTurnsAndQuantizesAnew) {
   const DType type = GetParam();
   for (const std::string& target : CpuTargetNames()) {
     const ForcedTarget forced(target);
@@ -344,7 +344,7 @@ const SpecialBlock kSpecial[] = {
     {"the largest", {3.4028235e38f, -3.4028235e38f}, 1e38f},
 };
 
-TEST(KvBlockKernelsExactness, DelicateBlocksHaveTheScalarQuantisersBits) {
+TEST(KvBlockKernelsExactness, DelicateBlocksHaveTheScalarQuantizersBits) {
   const KvShape shape{1, 32, 32};
   for (const std::string& target : CpuTargetNames()) {
     const ForcedTarget forced(target);

@@ -21,8 +21,8 @@
 
 // After foreach_target.
 #include "backend/cpu/kv/hadamard-inl.h"
-#include "backend/cpu/kv/kv_block_rows-inl.h"
 #include "backend/cpu/kv/kv_convert-inl.h"
+#include "backend/cpu/kv/kv_quantize-inl.h"
 #include "backend/cpu/simd/highway-inl.h"
 
 #ifndef KVCACHE_BACKEND_CPU_KV_SHIFT_ONCE_

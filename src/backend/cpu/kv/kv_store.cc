@@ -1,5 +1,6 @@
-// Writes a batch's keys and values into cells, converting type and layout in one step. Only the
-// cells' own bytes are written, so several tasks may share a tile.
+// Writes a batch's keys and values into cells, in the type and layout of the cache. Rounding to q8_0
+// and q4_0 is in kv_quantize-inl.h, to f16 and bf16 in kv_convert-inl.h. Only the cells' own bytes
+// are written, so several tasks may share a tile.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -14,8 +15,8 @@
 
 // After foreach_target.
 #include "backend/cpu/kv/hadamard-inl.h"
-#include "backend/cpu/kv/kv_block_rows-inl.h"
 #include "backend/cpu/kv/kv_convert-inl.h"
+#include "backend/cpu/kv/kv_quantize-inl.h"
 #include "backend/cpu/simd/highway-inl.h"
 
 #ifndef KVCACHE_BACKEND_CPU_KV_STORE_ONCE_

@@ -28,7 +28,7 @@ void PackPanel(DType dtype, const std::byte* file_rows, std::int64_t rows, std::
 //   corrections  -128 × a sum of values. kPer32: [chunk][tile][32 inputs][token]
 //                kPer256: [chunk][tile][16 inputs][token]
 //   sums         [chunk][tile][32 inputs][token]; of the values, kPer32: times scale
-struct QuantisedX {
+struct QuantizedX {
   static constexpr std::int64_t kMaxValueBytes = 2;
   // int8 if the target has int8 dot products, otherwise int16.
   std::byte* values = nullptr;  // [tokens × inputs], kMaxValueBytes reserved for each
@@ -46,7 +46,7 @@ struct QuantisedX {
 };
 
 // Quantises the column x [inputs] of token `token`.
-void QuantiseToken(const float* x, std::int64_t token, const QuantisedX& out);
+void QuantizeToken(const float* x, std::int64_t token, const QuantizedX& out);
 
 // A product of block-quantised weights with quantised activations.
 // REQUIRES: x.kind is InputScalesOf(dtype).
@@ -54,7 +54,7 @@ struct Product {
   DType dtype = DType::kQ8_0;
   const std::byte* panels = nullptr;
   std::int64_t outputs = 0;
-  QuantisedX x;
+  QuantizedX x;
   float* y = nullptr;
 };
 // Workspace of MultiplyPanels.

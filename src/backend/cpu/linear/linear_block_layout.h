@@ -7,13 +7,12 @@
 // the 8 groups of four inputs in 32 inputs.
 //
 //   32 inputs of   head, per 32 inputs              body
-//   Q8_0           d: 16 × f16                      8 lines, line G: bytes with the sign bit
-//   flipped Q4_0           d                                4 lines, line G: nibbles of groups G, G
-//   + 4 Q4_1           d, then m: 16 × f16              as Q4_0 Q5_0           d a line whose bit G
-//   of byte (row, k) is the
+//   Q8_0           d: 16 × f16                      8 lines, line G: bytes, their sign bit flipped
+//   Q4_0           d                                4 lines, line G: nibbles of groups G, G + 4
+//   Q4_1           d, then m: 16 × f16              as Q4_0
+//   Q5_0           d                                a line whose bit G of byte (row, k) is the
 //                                                   fifth bit of input 4 G + k; then as Q4_0
 //   Q5_1           d, m                             as Q5_0
-//
 //   MXFP4          e: 16 bytes                      as Q4_0
 //
 //   256 inputs of  head, of the whole chunk         body, per 32 inputs

@@ -35,7 +35,7 @@ namespace kvcache::cpu::block {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The inputs of a tile of tokens in one chunk: its part of QuantisedX.
+// The inputs of a tile of tokens in one chunk: its part of QuantizedX.
 struct TileInput {
   const Value* values;
   const float* scales;
@@ -43,7 +43,7 @@ struct TileInput {
   const float* sums;
 };
 
-inline TileInput InputOf(const QuantisedX& x, std::int64_t chunk, std::int64_t tile_begin) {
+inline TileInput InputOf(const QuantizedX& x, std::int64_t chunk, std::int64_t tile_begin) {
   const std::int64_t blocks =
       chunk * kChunkBlocks * x.tokens + tile_begin * BlocksOf(x.inputs, chunk);
   const Value* const values = reinterpret_cast<const Value*>(x.values) + blocks * kBlock;

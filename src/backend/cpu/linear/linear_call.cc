@@ -35,10 +35,10 @@ LinearGroupWork::LinearGroupWork(const LinearGroup& group)
     }
     any_block_ = true;
     const block::InputScales kind = block::InputScalesOf(dtype);
-    block::QuantisedX& quantised = quantised_[static_cast<std::size_t>(kind)];
-    quantised.inputs = inputs_;
-    quantised.tokens = tokens_;
-    quantised.kind = kind;
+    block::QuantizedX& quantized = quantized_[static_cast<std::size_t>(kind)];
+    quantized.inputs = inputs_;
+    quantized.tokens = tokens_;
+    quantized.kind = kind;
   }
 }
 
@@ -58,15 +58,15 @@ void LinearGroupWork::AddTo(LinearTotals& totals) const {
 
 std::int64_t LinearGroupWork::WorkspaceBytes() const {
   std::int64_t bytes = UsesPanels() ? AlignedBytes(flt::PackedFloats(inputs_, tokens_) * 4) : 0;
-  for (const block::QuantisedX& quantised : quantised_) bytes += quantised.Bytes();
+  for (const block::QuantizedX& quantized : quantized_) bytes += quantized.Bytes();
   return bytes;
 }
 
 void LinearGroupWork::Bind(std::byte* base, const LinearTotals& totals,
                            std::int64_t first_prepare_task, std::int64_t first_task) {
-  for (block::QuantisedX& quantised : quantised_) {
-    quantised.Place(base);
-    base += quantised.Bytes();
+  for (block::QuantizedX& quantized : quantized_) {
+    quantized.Place(base);
+    base += quantized.Bytes();
   }
   packed_ = reinterpret_cast<float*>(base);
   // Tasks large enough that starting one is cheap, and small enough that threads finish together.
@@ -93,8 +93,8 @@ void LinearGroupWork::Bind(std::byte* base, const LinearTotals& totals,
 void LinearGroupWork::Prepare(std::int64_t task) const {
   task -= first_prepare_task_;
   if (any_block_ && task < tokens_) {
-    for (const block::QuantisedX& quantised : quantised_) {
-      if (quantised.tokens > 0) block::QuantiseToken(x_ + task * inputs_, task, quantised);
+    for (const block::QuantizedX& quantized : quantized_) {
+      if (quantized.tokens > 0) block::QuantizeToken(x_ + task * inputs_, task, quantized);
     }
     return;
   }
@@ -136,7 +136,7 @@ void LinearGroupWork::RunBlockTask(const LinearOutput& output, std::int64_t begi
   const block::Product product{.dtype = weight.dtype(),
                                .panels = weight.panels(output.matrix),
                                .outputs = weight.outputs(),
-                               .x = quantised_[kind],
+                               .x = quantized_[kind],
                                .y = output.y.as<float>()};
   block::MultiplyPanels(product, begin / block::kPanelRows, block::Panels(end), workspace);
 }

@@ -1,3 +1,4 @@
+// Float linear layers for many tokens: packs activations, and multiplies them by panels of rows.
 #include <algorithm>
 #include <cstring>
 

@@ -1,3 +1,4 @@
+// Float linear layers for few tokens: reads the rows of the weights in place and multiplies them.
 #include <algorithm>
 #include <cstring>
 

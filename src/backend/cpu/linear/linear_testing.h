@@ -118,7 +118,7 @@ inline BlockRow ReadBlockRow(DType dtype, const std::byte* bytes, std::int64_t i
 }
 
 // Quantises x [count] to integers and returns their scale.
-inline float QuantiseInputs(const float* x, std::int64_t count, std::vector<int>& q) {
+inline float QuantizeInputs(const float* x, std::int64_t count, std::vector<int>& q) {
   float most = 0.0f;
   for (std::int64_t i = 0; i < count; ++i) most = std::max(most, std::fabs(x[i]));
   const float scale = most / 127.0f;
@@ -136,7 +136,7 @@ inline float DotBlocks(const BlockRow& row, const float* x, MulAdd mul_add) {
   float y = 0.0f;
   std::vector<int> q;
   for (std::int64_t from = 0; from < inputs; from += span) {
-    const float x_scale = QuantiseInputs(x + from, span, q);
+    const float x_scale = QuantizeInputs(x + from, span, q);
     float part = row.per_256 ? 0.0f : y;
     for (std::int64_t i = 0; i < span; i += row.sub) {
       std::int32_t dot = 0;

@@ -1,18 +1,22 @@
-// Stores one head's key or value of one cell in a tile of block types (kv_blocks.h), and loads it,
-// for every target.
+// Rounds what the cache stores in block types (q8_0, q4_0), keys and values alike, for every target:
+// CodesOf rounds, QuantizeBlock chooses the scale. Also writes the codes of a cell into its tile
+// (kv_blocks.h) and reads keys back.
 //
-// Codes and scales have the bits of Quantize (tensor/quantize.h), which defines them. Quantize
-// refuses values that are not finite; here such a block becomes 32 NaNs, with codes of zero and a
-// scale of NaN, so that the fault shows in every result that reads it.
+// Codes and scales have the bits of Quantize (tensor/quantize_blocks.cc), which defines them, and
+// kv_block_store_test.cc compares the two: change both. Quantize refuses values that are not
+// finite. Here such a block becomes 32 NaNs, with codes of zero and a scale of NaN, so that the
+// fault shows in every result that reads it.
+//
+// Queries are rounded elsewhere, to even: attention/attention_block_keys-inl.h.
 //
 // Only the cell's own bytes are written, never those of its neighbours in the tile.
 
 // Included once per target.
-#if defined(KVCACHE_BACKEND_CPU_KV_BLOCK_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef KVCACHE_BACKEND_CPU_KV_BLOCK_ROWS_INL_H_
-#undef KVCACHE_BACKEND_CPU_KV_BLOCK_ROWS_INL_H_
+#if defined(KVCACHE_BACKEND_CPU_KV_QUANTIZE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVCACHE_BACKEND_CPU_KV_QUANTIZE_INL_H_
+#undef KVCACHE_BACKEND_CPU_KV_QUANTIZE_INL_H_
 #else
-#define KVCACHE_BACKEND_CPU_KV_BLOCK_ROWS_INL_H_
+#define KVCACHE_BACKEND_CPU_KV_QUANTIZE_INL_H_
 #endif
 
 #include <cstdint>
@@ -75,7 +79,7 @@ HWY_INLINE VCode CodesOf(const float* x, float inverse) {
 // Writes the CodeBytes(kType, kKvBlock) codes of a block in the order of their values; for q4_0 a
 // byte holds the values i and 16 + i. Returns the scale, not yet rounded to f16.
 template <DType kType>
-HWY_INLINE float QuantiseBlock(const float* x, std::uint8_t* codes) {
+HWY_INLINE float QuantizeBlock(const float* x, std::uint8_t* codes) {
   constexpr bool kBytes = kType == DType::kQ8_0;
   const float magnitude = LargestMagnitude(x);
   if (!(magnitude <= std::numeric_limits<float>::max())) {
@@ -107,7 +111,7 @@ HWY_INLINE void StoreScaled(V codes, float scale, float* x) {
 
 // Writes the block's 32 values. Each product is exact: 11 bits times 8.
 template <DType kType>
-HWY_INLINE void DequantiseBlock(const std::uint8_t* codes, float scale, float* x) {
+HWY_INLINE void DequantizeBlock(const std::uint8_t* codes, float scale, float* x) {
   if constexpr (kType == DType::kQ8_0) {
     const hn::Rebind<std::int8_t, DCode> d8;
     KVCACHE_UNROLL
@@ -151,7 +155,7 @@ void StoreBlockKey(const float* row, std::int64_t k_dim, std::byte* tile, std::i
   constexpr std::int64_t kLines = CodeBytes(kType, kKvBlock) / 4;
   for (std::int64_t b = 0; b < k_dim / kKvBlock; ++b) {
     alignas(16) std::uint8_t codes[kKvBlock];
-    const float scale = QuantiseBlock<kType>(row + b * kKvBlock, codes);
+    const float scale = QuantizeBlock<kType>(row + b * kKvBlock, codes);
     KVCACHE_UNROLL
     for (std::int64_t line = 0; line < kLines; ++line) {
       std::uint32_t four;
@@ -176,7 +180,7 @@ void LoadBlockKey(const std::byte* tile, std::int64_t lane, std::int64_t k_dim, 
       std::memcpy(codes + 4 * line, &four, 4);
     }
     const float scale = LoadBlockScale(tile + BlockScale(kType, k_dim, b, lane));
-    DequantiseBlock<kType>(codes, scale, row + b * kKvBlock);
+    DequantizeBlock<kType>(codes, scale, row + b * kKvBlock);
   }
 }
 
@@ -186,7 +190,7 @@ void StoreBlockValue(const float* row, std::int64_t v_dim, std::byte* tile, std:
   constexpr auto kFlip = static_cast<std::uint8_t>(kCodeFlip<kType>);
   for (std::int64_t b = 0; b < v_dim / kKvBlock; ++b) {
     alignas(16) std::uint8_t codes[kKvBlock];
-    const float scale = QuantiseBlock<kType>(row + b * kKvBlock, codes);
+    const float scale = QuantizeBlock<kType>(row + b * kKvBlock, codes);
     KVCACHE_UNROLL
     for (std::int64_t i = 0; i < kCodes; ++i) {
       tile[ValueCode(kType, b, i, lane)] = std::byte{static_cast<std::uint8_t>(codes[i] ^ kFlip)};

@@ -1,3 +1,4 @@
+// Rounds a call's activations to integers with scales, for products with block-quantised weights.
 #include <algorithm>
 #include <limits>
 
@@ -6,7 +7,7 @@
 #include "backend/cpu/simd/targets.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "backend/cpu/linear/linear_block_quantise.cc"
+#define HWY_TARGET_INCLUDE "backend/cpu/linear/linear_block_quantize.cc"
 #include "hwy/foreach_target.h"
 // After it, so that they compile once per target.
 #include "backend/cpu/linear/linear_block_dot-inl.h"
@@ -68,7 +69,7 @@ struct Place {
 };
 
 // 32 inputs: `block` counts those of the token, `blocks` those of its chunk.
-void Quantise32(const float* x, std::int64_t block, const Place& place, const QuantisedX& out) {
+void Quantize32(const float* x, std::int64_t block, const Place& place, const QuantizedX& out) {
   const std::int64_t chunk = block / kChunkBlocks;
   const std::int64_t spot = chunk * kChunkBlocks * out.tokens +
                             place.begin * BlocksOf(out.inputs, chunk) +
@@ -81,7 +82,7 @@ void Quantise32(const float* x, std::int64_t block, const Place& place, const Qu
   out.sums[spot] = scale * static_cast<float>(sum);
 }
 
-void Quantise256(const float* x, std::int64_t chunk, const Place& place, const QuantisedX& out) {
+void Quantize256(const float* x, std::int64_t chunk, const Place& place, const QuantizedX& out) {
   const float scale = MaxAbs(x, kChunk) / 127.0f;
   const float inverse = Inverse(scale);
   const std::int64_t before = chunk * out.tokens + place.begin;  // in chunks of a token
@@ -102,17 +103,17 @@ void Quantise256(const float* x, std::int64_t chunk, const Place& place, const Q
   }
 }
 
-void QuantiseToken(const float* x, std::int64_t token, const QuantisedX& out) {
+void QuantizeToken(const float* x, std::int64_t token, const QuantizedX& out) {
   const TokenTiles tiles(out.tokens, kTileTokens);
   const std::int64_t tile = tiles.TileOf(token);
   const Place place{tiles.Begin(tile), tiles.Size(tile), token - tiles.Begin(tile)};
   if (out.kind == InputScales::kPer32) {
     for (std::int64_t b = 0; b < out.inputs / kBlock; ++b) {
-      Quantise32(x + b * kBlock, b, place, out);
+      Quantize32(x + b * kBlock, b, place, out);
     }
     return;
   }
-  for (std::int64_t c = 0; c < out.inputs / kChunk; ++c) Quantise256(x + c * kChunk, c, place, out);
+  for (std::int64_t c = 0; c < out.inputs / kChunk; ++c) Quantize256(x + c * kChunk, c, place, out);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -134,22 +135,22 @@ constexpr std::int64_t Aligned(std::int64_t bytes) {
   return (bytes + 63) / 64 * 64;
 }
 
-Sizes SizesOf(const QuantisedX& x) {
+Sizes SizesOf(const QuantizedX& x) {
   const std::int64_t count = x.tokens * x.inputs;
   const bool per_32 = x.kind == InputScales::kPer32;
-  return {Aligned(count * QuantisedX::kMaxValueBytes),
+  return {Aligned(count * QuantizedX::kMaxValueBytes),
           Aligned(count / (per_32 ? kBlock : kChunk) * 4),
           Aligned(count / (per_32 ? kBlock : kBlock / 2) * 4), Aligned(count / kBlock * 4)};
 }
 
 }  // namespace
 
-std::int64_t QuantisedX::Bytes() const {
+std::int64_t QuantizedX::Bytes() const {
   const Sizes sizes = SizesOf(*this);
   return sizes.values + sizes.scales + sizes.corrections + sizes.sums;
 }
 
-void QuantisedX::Place(std::byte* base) {
+void QuantizedX::Place(std::byte* base) {
   const Sizes sizes = SizesOf(*this);
   values = base;
   scales = reinterpret_cast<float*>(base += sizes.values);
@@ -157,10 +158,10 @@ void QuantisedX::Place(std::byte* base) {
   sums = reinterpret_cast<float*>(base + sizes.corrections);
 }
 
-HWY_EXPORT(QuantiseToken);
+HWY_EXPORT(QuantizeToken);
 
-void QuantiseToken(const float* x, std::int64_t token, const QuantisedX& out) {
-  HWY_DYNAMIC_DISPATCH(QuantiseToken)(x, token, out);
+void QuantizeToken(const float* x, std::int64_t token, const QuantizedX& out) {
+  HWY_DYNAMIC_DISPATCH(QuantizeToken)(x, token, out);
 }
 
 }  // namespace kvcache::cpu::block
