@@ -73,11 +73,11 @@ class Bench {
   // Runs the batch; timed when `samples` is given.
   void Run(Samples* samples) {
     const Batch batch{positions_, sequences_, {}};
-    const std::int64_t before = testing::Allocations();
+    const std::int64_t before = testing::AllocationCount();
     const Clock::time_point start = Clock::now();
     const Status status = cache_->StartForward(batch, ForwardMode::kCompute);
     const Clock::time_point end = Clock::now();
-    const std::int64_t made = testing::Allocations() - before;
+    const std::int64_t made = testing::AllocationCount() - before;
     Require(status);
     Check();
     if (RecurrentCache* states = cache_->Recurrent(); states != nullptr) Update(*states);

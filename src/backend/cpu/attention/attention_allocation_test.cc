@@ -67,19 +67,19 @@ constexpr Types kTypes[] = {{DType::kF16, DType::kF16},
                             {DType::kQ8_0, DType::kF16}};
 
 struct Counts {
-  std::int64_t allocations = testing::Allocations();
-  std::optional<std::int64_t> locks = testing::Locks();
+  std::int64_t allocations = testing::AllocationCount();
+  std::optional<std::int64_t> locks = testing::LockCount();
   bool operator==(const Counts&) const = default;
 };
 
 // Checks that the count of locks works, if the platform has one.
 TEST(AttentionAllocation, LocksAreCounted) {
-  const std::optional<std::int64_t> before = testing::Locks();
+  const std::optional<std::int64_t> before = testing::LockCount();
   if (!before.has_value()) GTEST_SKIP() << "locks cannot be counted here";
   std::mutex mutex;
   mutex.lock();
   mutex.unlock();
-  EXPECT_GE(*testing::Locks(), *before + 1);
+  EXPECT_GE(*testing::LockCount(), *before + 1);
 }
 
 TEST(AttentionAllocation, NeitherAllocationsNorLocksOnceWarm) {
