@@ -1,5 +1,5 @@
-"""docs/performance.md: its figures and tables come from the results beside it, byte by byte, and
-what does not is found."""
+"""Checks that bench/book.py --check accepts docs/performance.md with its results, and detects
+changed or invalid results."""
 
 import json
 import pathlib
@@ -34,11 +34,11 @@ class BookTest(unittest.TestCase):
         change(result)
         path.write_text(json.dumps(result))
 
-    def test_what_is_committed_is_what_the_results_give(self):
+    def test_the_committed_page_matches_its_results(self):
         self.assertEqual(check(PAGE), (0, ""))
         self.assertTrue(list(PAGE.with_suffix("").glob("*.svg")))
 
-    def test_another_result_is_another_figure_and_table(self):
+    def test_a_changed_result_changes_charts_and_tables(self):
         def faster(result):
             for case in result["cases"]:
                 for key in {"rate", "share", "plain_share"} & case.keys():
