@@ -4,10 +4,10 @@
 Usage: tests/model/mutate.py [--steps 20000] [--only NAME] [--from NUMBER]
 
 Each mutation replaces one piece of text of one file in a scratch copy; the work tree stays
-unchanged. The model test of the mutation's cache kind must then fail within --steps steps. Otherwise
-the mutation has survived, and the script exits with 1. It is an error if the text does not occur
-exactly once: update the list when the code changes. Needs g++ and GoogleTest, and takes about ten
-minutes.
+unchanged. The model test of the mutation's cache kind must then fail within --steps steps.
+Otherwise the mutation has survived, and the script exits with 1. It is an error if the text does
+not occur exactly once: update the list when the code changes. Needs g++ and GoogleTest, and takes
+about ten minutes.
 """
 
 import argparse

@@ -20,8 +20,8 @@ TokenizerData Full() {
   return data;
 }
 
-// llama.cpp looks for the beginnings of user-defined tokens, too, and takes what it finds out of
-// the normalisation; so these are of ASCII and there is none.
+// Returns a vocabulary without normalisation and with user-defined tokens in ASCII, because
+// llama.cpp also excludes prefixes of user-defined tokens from normalisation.
 TokenizerData Bare() {
   TokenizerData data = BuildUnigramVocabulary(InventedText(9).Text(150000, 80), 2500);
   data.add_space_prefix = false;
