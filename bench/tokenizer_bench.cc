@@ -65,7 +65,7 @@ TokenizerData Bpe(std::string_view pre) {
 
 TokenizerData Unigram() {
   TokenizerData trained = spm_vocabulary::BuildUnigramVocabulary(TrainingText(), kTokens);
-  trained.charsmap = spm_vocabulary::BuildCharsmap(spm_vocabulary::UsualReplacements());
+  trained.charsmap = spm_vocabulary::BuildCharsmap(spm_vocabulary::SampleReplacements());
   return trained;
 }
 

@@ -6,7 +6,8 @@ build.
 
 CASES is [{"kind": "decode" or "prefill", "history": n, "queries": n, "batch": 1, "head_dim": n,
 "type": "f16", "layouts": [...]}, ...]: `queries` tokens at the end of a history of `history`
-tokens, with K and V of that type. "layouts" is optional. Prints one JSON object per case and layout.
+tokens, with K and V of that type. "layouts" is optional. Prints one JSON object per case and
+layout.
 
 The script calls the libraries' public C functions like llama.cpp: one graph of one node, threads in
 a pool, precision f32, a mask in f16. There are two layouts of the history. "default" is llama.cpp's

@@ -42,7 +42,7 @@ def check(kvcache):
             reports = [measure.evaluate(kvcache, subjects.STORY, text, pair)[0] for text in texts]
             measured = sum(report["nll"] for report in reports)
             tokens = sum(report["tokens"] - 1 for report in reports)
-            was = sum(recorded["turned"]["story"]["/".join(pair)]["nll"][:TEXTS])
+            was = sum(recorded["with_hadamard"]["story"]["/".join(pair)]["nll"][:TEXTS])
             print(f"{'/'.join(pair)}: nll {measured:.6f}, recorded {was:.6f}")
             if figures_differ(was, measured, tokens, exact):
                 failures.append("/".join(pair))

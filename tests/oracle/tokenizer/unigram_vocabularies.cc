@@ -15,7 +15,7 @@ using spm_vocabulary::InventedText;
 
 TokenizerData Full() {
   TokenizerData data = BuildUnigramVocabulary(InventedText(8).Text(300000, 40), 5000);
-  data.charsmap = spm_vocabulary::BuildCharsmap(spm_vocabulary::UsualReplacements());
+  data.charsmap = spm_vocabulary::BuildCharsmap(spm_vocabulary::SampleReplacements());
   AddToken("<|im_start|>", TokenKind::kControl, 0, &data);
   return data;
 }
