@@ -119,9 +119,9 @@ inline BlockRow ReadBlockRow(DType dtype, const std::byte* bytes, std::int64_t i
 
 // Quantises x [count] to integers and returns their scale.
 inline float QuantiseInputs(const float* x, std::int64_t count, std::vector<int>& q) {
-  float most = 0.0f;
-  for (std::int64_t i = 0; i < count; ++i) most = std::max(most, std::fabs(x[i]));
-  const float scale = most / 127.0f;
+  float max = 0.0f;
+  for (std::int64_t i = 0; i < count; ++i) max = std::max(max, std::fabs(x[i]));
+  const float scale = max / 127.0f;
   const float inverse = scale >= std::numeric_limits<float>::min() ? 1.0f / scale : 0.0f;
   q.clear();
   for (std::int64_t i = 0; i < count; ++i) {
