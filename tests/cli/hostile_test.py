@@ -121,8 +121,7 @@ class OutputFiles(CliTest):
         self.assertIn("Too many levels", self.save(self.dir / "circle", status=1))
 
     def device(self, name, minor):
-        """Returns a device that the program may replace without harm. As root, makes a private one,
-        since a wrong program could replace the one in /dev."""
+        """Returns a device; as root a private one, which a wrong program can replace safely."""
         if os.geteuid() != 0:
             return f"/dev/{name}"
         path = self.dir / name
