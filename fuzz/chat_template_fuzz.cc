@@ -201,8 +201,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
   }
   ChatInput input;
   const std::string_view json = data.substr(std::min(zero + 1, data.size()));
-  const ordered_json talk =
-      json.empty() ? SampleConversation() : ordered_json::parse(json.begin(), json.end(), nullptr, false);
+  const ordered_json talk = json.empty()
+                                ? SampleConversation()
+                                : ordered_json::parse(json.begin(), json.end(), nullptr, false);
   try {
     if (!TakeInput(talk, &input)) return 0;
   } catch (const ordered_json::exception&) {

@@ -21,7 +21,7 @@ namespace kvcache::testing {
 struct DriverSetup {
   CacheOptions options;
   CacheConfig config;
-  std::string kind;     // for messages
+  std::string kind;             // for messages
   bool rarely_removes = false;  // scripts rarely remove tokens, so that the cache fills up
   std::function<std::unique_ptr<CacheReference>(const ReferenceSetup&)> make_reference;
 };

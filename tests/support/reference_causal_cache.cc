@@ -130,7 +130,8 @@ std::map<Position, const ReferenceToken*> ReferenceCausalCache::TokensOf(const Q
   return tokens;
 }
 
-void ReferenceCausalCache::Put(int layer, const std::vector<std::optional<ReferenceContent>>& contents) {
+void ReferenceCausalCache::Put(int layer,
+                               const std::vector<std::optional<ReferenceContent>>& contents) {
   for (std::size_t i = 0; i < batch_.size(); ++i) batch_[i]->layers[layer] = contents[i];
 }
 
@@ -169,7 +170,8 @@ StatusCode ReferenceCausalCache::CheckRemove(int sequence, Position begin, Posit
   return needed > options_.cells - UsedCells(sequences_) ? StatusCode::kCacheFull : StatusCode::kOk;
 }
 
-void ReferenceCausalCache::Remove(int sequence, Position begin, Position end, const RotateKeys& rotate) {
+void ReferenceCausalCache::Remove(int sequence, Position begin, Position end,
+                                  const RotateKeys& rotate) {
   EndPass();
   Sequence& tokens = sequences_[sequence];
   if (begin == end && end < length(sequence)) return;

@@ -53,7 +53,8 @@ class ReferenceCausalCache {
     std::vector<int> path{};  // batch indices of the drafts that it sees
   };
 
-  explicit ReferenceCausalCache(const Options& options) : options_(options), sequences_(options.sequences) {}
+  explicit ReferenceCausalCache(const Options& options)
+      : options_(options), sequences_(options.sequences) {}
 
   // Return the code that the real cache must return. They change nothing.
   StatusCode Prepare(const TestBatch& batch, ForwardMode mode) const;

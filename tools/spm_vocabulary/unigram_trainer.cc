@@ -66,7 +66,8 @@ Scores ScoresOf(const Counts& counts) {
 }
 
 // Adds the pieces of the word's most likely segmentation, if there is one.
-void CountBestSplit(const std::string& word, std::int64_t count, const Scores& scores, Counts* used) {
+void CountBestSplit(const std::string& word, std::int64_t count, const Scores& scores,
+                    Counts* used) {
   std::vector<double> best(word.size() + 1, kUnreachable);
   std::vector<std::size_t> length(word.size() + 1, 0);
   best[0] = 0;

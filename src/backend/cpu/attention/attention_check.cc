@@ -43,9 +43,8 @@ Status CheckRuns(const LayerKv& layer, std::span<const HistoryRun> runs, std::si
   std::int64_t end = 0;
   for (const HistoryRun& run : runs) {
     if (run.length < 1 || run.position < end) {
-      return RunError(
-          history, run,
-          "; must not be empty and must not begin before " + std::to_string(end));
+      return RunError(history, run,
+                      "; must not be empty and must not begin before " + std::to_string(end));
     }
     if (run.cell < 0 || std::int64_t{run.cell} + run.length > layer.cells) {
       return RunError(history, run,

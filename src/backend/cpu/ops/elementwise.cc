@@ -85,9 +85,9 @@ bool IsWeightType(DType dtype) {
 Status Embed(ThreadPool& pool, const TensorView& table, std::span<const std::int32_t> tokens,
              const TensorView& y) {
   if (!IsWeightType(table.dtype)) {
-    return Status(StatusCode::kUnsupported,
-                  "embed: table is " + std::string(InfoOf(table.dtype).name) +
-                      "; must be a float type or a block type");
+    return Status(StatusCode::kUnsupported, "embed: table is " +
+                                                std::string(InfoOf(table.dtype).name) +
+                                                "; must be a float type or a block type");
   }
   const auto count = static_cast<std::int64_t>(tokens.size());
   if (!IsRowsOf(table, table.dtype) || !IsRowsOf(y, DType::kF32) || table.dims[0] != y.dims[0] ||

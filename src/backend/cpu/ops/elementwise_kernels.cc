@@ -255,7 +255,7 @@ HWY_INLINE void RotateInterleaved(D d, float* pairs, const float* cosines, const
 
 template <class D>
 HWY_INLINE void RotateHalves(D d, float* first, float* second, const float* cosines,
-                           const float* sines) {
+                             const float* sines) {
   hn::Vec<D> a = hn::LoadU(d, first);
   hn::Vec<D> b = hn::LoadU(d, second);
   RotatePair(d, hn::LoadU(d, cosines), hn::LoadU(d, sines), a, b);
@@ -265,8 +265,8 @@ HWY_INLINE void RotateHalves(D d, float* first, float* second, const float* cosi
 
 template <class D>
 HWY_INLINE std::int64_t RotateFrom(D d, std::int64_t i, float* head, const float* cosines,
-                                 const float* sines, std::int64_t pairs,
-                                 RopeParams::Pairing pairing) {
+                                   const float* sines, std::int64_t pairs,
+                                   RopeParams::Pairing pairing) {
   constexpr auto kStep = static_cast<std::int64_t>(hn::MaxLanes(D()));
   for (; i + kStep <= pairs; i += kStep) {
     if (pairing == RopeParams::Pairing::kInterleaved) {

@@ -141,7 +141,7 @@ TEST(RmsNormTest, MismatchesNameBothSides) {
 
 // Rotates a pair as defined in rope.h and elementwise_kernels.h.
 void RotatePair(float& a, float& b, Position position, float inv_freq, float magnitude,
-              MulAdd mul_add) {
+                MulAdd mul_add) {
   const double angle = static_cast<double>(position) * static_cast<double>(inv_freq);
   const auto cosine = static_cast<float>(std::cos(angle) * static_cast<double>(magnitude));
   const auto sine = static_cast<float>(std::sin(angle) * static_cast<double>(magnitude));
@@ -174,8 +174,8 @@ TEST_P(ElementwiseTest, RopeRotatesEachPairByItsAngle) {
             for (int i = 0; i < dims / 2; ++i) {
               const bool halves = pairing == RopeParams::Pairing::kHalves;
               RotatePair(head[halves ? i : 2 * i], head[halves ? i + dims / 2 : 2 * i + 1],
-                       positions[static_cast<std::size_t>(t)],
-                       inv_freq[static_cast<std::size_t>(i)], rope.magnitude, mul_add);
+                         positions[static_cast<std::size_t>(t)],
+                         inv_freq[static_cast<std::size_t>(i)], rope.magnitude, mul_add);
             }
           }
         }
