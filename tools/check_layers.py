@@ -10,7 +10,7 @@ import pathlib
 import re
 import sys
 
-# Each layer and what it may include, besides itself and the public headers.
+# The layers that each layer may include, besides itself and the public headers.
 BELOW_CACHE = ["base", "platform", "tensor", "backend"]
 LIBRARY = BELOW_CACHE + ["cache", "prefix", "store"]
 FORMATS = ["gguf", "tokenizer", "chat_template"]
@@ -19,7 +19,7 @@ MAY_INCLUDE = {
     "platform": ["base"],
     "tensor": ["base", "platform"],
     "backend": ["base", "platform", "tensor"],
-    # The trie decides, the caches execute, the stores move bytes: none knows the others.
+    # The trie decides, the caches execute, and the stores move bytes. None knows the others.
     "cache": BELOW_CACHE,
     "prefix": ["base", "platform"],
     "store": ["base", "platform"],
@@ -32,7 +32,7 @@ MAY_INCLUDE = {
     "server": LIBRARY + FORMATS + ["model", "inspect", "engine"],
     "cli": LIBRARY + FORMATS + ["model", "inspect", "engine", "server"],
 }
-# Which layers may use which library; what tests and benchmarks use is theirs.
+# The layers that may use each library. Tests and benchmarks may use any.
 THIRD_PARTY = {
     "hwy": {"tensor", "backend"},
     "nlohmann": {"chat_template", "inspect", "engine", "server", "cli"},
@@ -60,7 +60,7 @@ def files(root, folder):
 
 
 def layer_error(layer, mark, header, is_test):
-    """Why a file of `layer` may not include `header`, or None."""
+    """Returns the reason why a file of `layer` may not include `header`, or None."""
     first = header.split("/")[0].removesuffix(".h")
     if first in TEST_ONLY:
         return None if is_test else "only tests and benchmarks may use it"
@@ -72,7 +72,7 @@ def layer_error(layer, mark, header, is_test):
         return None if layer == "engine" or "engine" in MAY_INCLUDE[layer] else \
             f"{layer} may not know the engine"
     if first not in MAY_INCLUDE:
-        return 'includes are written from src/ or include/: "layer/file.h"'
+        return 'an include path must begin at src/ or include/: "layer/file.h"'
     return None if first in MAY_INCLUDE[layer] else f"{layer} may not know {first}"
 
 

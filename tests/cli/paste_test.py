@@ -49,7 +49,7 @@ class Pasted(TerminalTest):
 
     def contents(self):
         """Returns the user's messages, which a typed command saves."""
-        path = self.dir / "said.json"
+        path = self.dir / "saved.json"
         path.unlink(missing_ok=True)
         self.prompt()
         self.type(f"/save {path}\n")
@@ -144,7 +144,7 @@ class Pasted(TerminalTest):
         """A paste of any length is kept. The kernel's line editing would drop bytes after 4,095."""
         talk = self.dir / "long.json"
         talk.write_text(json.dumps([{"role": "user", "content": "word " * 3000}]))
-        victim, said = self.dir / "victim.json", self.dir / "said.json"
+        victim, saved = self.dir / "victim.json", self.dir / "saved.json"
         log = str(self.dir / "stderr.txt")
         for editor in ("libedit", "simple"):
             for middle in ("", "middle " * 1000):
@@ -167,13 +167,13 @@ class Pasted(TerminalTest):
                     self.type("\r")
                     self.answered()
                     self.prompt()
-                    self.type(f"/save {said}\n")
+                    self.type(f"/save {saved}\n")
                     self.expect(re.escape(OFF))
                     self.prompt()
                     self.type("\x04")
                     self.assertEqual(self.ends(), 0)
                     self.assertFalse(victim.exists())
-                    messages = json.loads(said.read_text())["messages"]
+                    messages = json.loads(saved.read_text())["messages"]
                     self.assertEqual([m["content"] for m in messages if m["role"] == "user"][1:],
                                      [text])
 

@@ -70,11 +70,11 @@ def check_model(args, shape, weight_type, kv_types):
 def check(args):
     args.work.mkdir(parents=True, exist_ok=True)
     failures = []
-    met = {}
+    models_of_type = {}
     for shape, weight_type in CASES:
         # The shapes together cover every pair of weight and cache type; a single shape does not.
-        met[weight_type] = met.get(weight_type, -1) + 1
-        kv_type = KV_TYPES[met[weight_type] % len(KV_TYPES)]
+        models_of_type[weight_type] = models_of_type.get(weight_type, -1) + 1
+        kv_type = KV_TYPES[models_of_type[weight_type] % len(KV_TYPES)]
         failures += check_model(args, shape, weight_type, (kv_type, kv_type))
     whole = [shape for shape in ALL_SHAPES if shape.head_dim % BLOCK == 0]
     for i, shape in enumerate(whole):

@@ -66,9 +66,9 @@ def log_softmax(logits):
 def right_answers(kvcache, model, questions, pair):
     right = 0
     for question in questions:
-        said = run(kvcache, "run", model, "-f", "-", "--raw", "--temp", "0", "-n", "24", "--stop",
+        answer = run(kvcache, "run", model, "-f", "-", "--raw", "--temp", "0", "-n", "24", "--stop",
                    question["stop"], *types(pair), input=question["prompt"])
-        right += said.strip() == question["answer"]
+        right += answer.strip() == question["answer"]
     return right
 
 

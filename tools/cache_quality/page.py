@@ -66,9 +66,9 @@ def tables(results):
 
 def render(page, results):
     made = tables(results)
-    met = [name for _, name, _ in MARK.findall(page)]
-    if sorted(met) != sorted(made):
-        raise ValueError(f"the page has marks for {met}; must have one for each of {list(made)}")
+    marks = [name for _, name, _ in MARK.findall(page)]
+    if sorted(marks) != sorted(made):
+        raise ValueError(f"the page has marks for {marks}; must have one for each of {list(made)}")
     return MARK.sub(lambda m: m.group(1) + made[m.group(2)] + m.group(3), page)
 
 
