@@ -25,13 +25,13 @@ struct Options : ProgramOptions {
 
 // A case's limits, in its unit.
 struct Limits {
-  double best;   // of two ways to read; of the peaks
-  double plain;  // of the loop that reads without prefetching; 0 for prefill
+  double best;   // decode: the better of the two loops that read; prefill: the arithmetic's peak
+  double plain;  // decode: the loop that reads without prefetching; prefill: 0
 };
 
 struct Measured {
   Timing timing;
-  double rate;  // GB/s or GFLOP/s, of the median
+  double rate;  // GB/s or GFLOP/s, from the median time
   Limits limits;
 };
 
@@ -47,7 +47,7 @@ class LimitMeter {
   LimitMeter(ThreadPool& pool, const AttentionSetting& setting, const AttentionCase& c, Clock clock)
       : pool_(pool), setting_(setting), case_(c), clock_(clock) {}
 
-  // Looks for `duration`, once at least.
+  // Measures for `duration` seconds, at least once.
   void Measure(double duration) {
     const double start = Seconds(clock_);
     do {
@@ -75,7 +75,7 @@ class LimitMeter {
 
   bool InInt8(DType type) const { return InfoOf(type).block_size > 1 && int8_ > 0.0; }
   double ScoresPeak() const { return InInt8(case_.k_type) ? int8_ : f32_; }
-  // Weights of 16 bits take two dot products of int8.
+  // A weight of 16 bits takes two int8 dot products.
   double SumsPeak() const { return InInt8(case_.v_type) ? int8_ / 2.0 : f32_; }
 
   ThreadPool& pool_;
@@ -125,10 +125,10 @@ constexpr Pair kOtherTypes[] = {{DType::kBF16, DType::kBF16}, {DType::kF32, DTyp
 // tokens (speculation), sequences that share all but their end (a tree of drafts, or one prompt),
 // prefill, and a window at two positions.
 void AddCases(DType type, std::vector<AttentionCase>& cases) {
-  constexpr std::int64_t kMostBytes = 6'000'000'000;
+  constexpr std::int64_t kMaxBytes = 6'000'000'000;
   const auto add = [&](const char* kind, int history, int queries, int batch, int window = 0) {
     const AttentionCase c{kind, history, queries, batch, 128, type, type, window};
-    if (c.LayerBytes() < kMostBytes) cases.push_back(c);
+    if (c.LayerBytes() < kMaxBytes) cases.push_back(c);
   };
   for (const int history : {1024, 4096, 16384, 32768, 65536, 131072}) add("decode", history, 1, 1);
   for (const int history : {1024, 4096, 16384, 32768, 131072}) add("decode", history, 1, 16);
@@ -199,7 +199,7 @@ bool RunCase(ThreadPool& pool, const AttentionCase& c, const Options& options,
   const bool cold = !c.prefill() && c.window == 0;
   AttentionSetting setting(pool, c, cold ? 1'000'000 * options.cold_megabytes : 0);
   if (!setting.ok()) {
-    std::fprintf(stderr, "%s: left out, no memory\n", name.c_str());
+    std::fprintf(stderr, "%s: skipped, because there is not enough memory\n", name.c_str());
     return true;
   }
   if (!setting.Run()) return false;
@@ -216,10 +216,10 @@ bool RunCase(ThreadPool& pool, const AttentionCase& c, const Options& options,
 
 int Main(int argc, char** argv) {
   Options options;
-  CLI::App app("Attention against the machine's limits");
+  CLI::App app("Compares attention with the machine's limits");
   AddOptions(app, options);
   app.add_option("--cold-megabytes", options.cold_megabytes,
-                 "pass through the processor's caches between two readings of the same bytes")
+                 "megabytes read between two readings of the same bytes, to evict them from caches")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   CLI11_PARSE(app, argc, argv);

@@ -179,7 +179,7 @@ double AttentionSetting::Value(int cell, int kv_head, int d) const {
       Load(layer_.v_type, layer_.v, (kv_head * layer_.cells + cell) * case_.head_dim + d));
 }
 
-// The query, multiplied by the matrix of hadamard-inl.h if the keys are.
+// Returns the query, multiplied by the matrix of hadamard-inl.h if the keys are.
 std::vector<double> AttentionSetting::Query(std::size_t row) const {
   const auto dim = static_cast<std::size_t>(case_.head_dim);
   const float* const q = q_.data() + row * dim;

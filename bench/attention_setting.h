@@ -1,7 +1,7 @@
 // The settings that attention_bench measures: layers of a cache with known keys and values, queries
 // over them, and their results in double precision.
 //
-// Thread safety: as ThreadPool's.
+// Thread safety: that of ThreadPool.
 #pragma once
 
 #include <array>
@@ -19,8 +19,9 @@
 
 namespace kvcache::bench {
 
-// `queries` tokens at the end of each of `batch` sequences of `history` tokens, which see the
-// last `window` of them (0: all). The first `shared` of them are those of every sequence.
+// A batch of `batch` sequences of `history` tokens each. The last `queries` tokens of a sequence
+// are the queries; they see a window of `window` tokens (0: all). All sequences share the first
+// `shared` tokens.
 struct AttentionCase {
   std::string kind;  // "decode", "shared", "window" or "prefill"
   int history = 0;
@@ -36,20 +37,20 @@ struct AttentionCase {
   static constexpr int kKvHeads = 8;
 
   bool prefill() const { return kind == "prefill"; }
-  std::string Type() const;  // "f16", or "q8_0-f16": that of K, then that of V
+  std::string Type() const;  // "f16", or "q8_0-f16" if the types of K and V differ
   std::string Name() const;
-  // Multiplications and additions of one of the two products over what causality lets a query
-  // see, in units of 1e9.
+  // Returns the multiplications and additions of one of the two products over the visible pairs of
+  // query and key, in units of 1e9.
   double GigaOperations() const;
   std::int64_t Cells() const { return shared + std::int64_t{batch} * (history - shared); }
-  // Of keys and values that are needed, once each, in one layer.
+  // Returns the bytes of the needed keys and values of one layer, counted once.
   std::int64_t NeededBytes() const;
-  std::int64_t LayerBytes() const;  // of all its cells
+  std::int64_t LayerBytes() const;  // bytes of all cells of a layer
 };
 
-// Some equal layers, used alternately: in a model, too, other layers and weights pass through the
-// processor's caches before a layer is read again. Values repeat every kPeriod positions. Calls the
-// kernels directly, so that kernel and limit run on the same threads.
+// Several equal layers, used alternately, because in a model other layers and weights pass through
+// the processor's caches before a layer is read again. Values repeat every kPeriod positions. Calls
+// the kernels directly, so that kernel and limit run on the same threads.
 class AttentionSetting {
  public:
   // Makes enough layers to hold `cold_bytes` in total, at least one. `ok()` returns whether there
@@ -59,15 +60,15 @@ class AttentionSetting {
   bool ok() const { return memory_.data() != nullptr; }
   int layers() const { return layers_; }
 
-  // Attention over the next layer.
+  // Runs attention over the next layer. Returns whether it succeeded.
   bool Run();
 
-  // The bytes that some runs read, or equally many others with the same placement.
+  // Returns the bytes that some runs read, or equally many others with the same placement.
   std::span<const std::byte> Memory() const;
 
-  // The largest difference from double precision over some rows, in values below 1.
+  // Returns the largest difference from double precision over some rows. Values are below 1.
   double Error() const;
-  // The largest difference that is allowed.
+  // Returns the largest allowed difference.
   double Tolerance() const;
 
  private:
@@ -88,7 +89,7 @@ class AttentionSetting {
   AttentionCase case_;
   int layers_ = 1;
   int next_ = 0;
-  LayerKv layer_;  // the first
+  LayerKv layer_;  // the first layer
   AlignedBuffer memory_;
   std::vector<std::array<HistoryRun, 2>> runs_;
   std::vector<std::span<const HistoryRun>> histories_;

@@ -11,8 +11,8 @@
 namespace kvcache::bench {
 namespace {
 
-// Reads the environment first: it is read once per process, and reading it later would undo the
-// choice.
+// Reads the environment before it sets the target, because the environment is read once per process
+// and would replace the target later.
 void UseTarget(const std::string& name) {
   Status status = cpu::UseCpuTargetFromEnvironment();
   if (status.ok() && !name.empty()) status = cpu::UseCpuTarget(name).WithContext("--target");
@@ -34,24 +34,24 @@ nlohmann::json ProgramOptions::Settings() const {
 }
 
 void AddOptions(CLI::App& app, ProgramOptions& options) {
-  // `./dev bench NAME -- ARGS` appends ARGS to its own options: the last option wins.
+  // `./dev bench NAME -- ARGS` appends ARGS to its own options, so the last option takes effect.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-  app.add_option("--threads", options.threads, "threads, the caller included")
+  app.add_option("--threads", options.threads, "number of threads, including the caller")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--rounds", options.rounds, "measurements of a case")
+  app.add_option("--rounds", options.rounds, "number of measurements of a case")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option(
       "--target", options.target,
-      "instruction set of the kernels and of the limits, such as AVX2; default: the best");
+      "instruction set of the kernels and of the limits, such as AVX2 (default: the best)");
   app.final_callback([&options] { UseTarget(options.target); });
   app.add_option_function<std::string>(
       "--filter", [&options](const std::string& text) { options.filter = Pattern(text); },
-      "only cases in whose name this regular expression is found");
+      "run only the cases whose names match this regular expression");
   app.add_option("--json", options.json, "also write the results to this file (bench/README.md)");
   app.add_option("--clock", options.clock,
-                 "wall, or cpu: time that the threads ran, for one of them on a busy machine")
+                 "wall, or cpu: processor time, for one thread on a busy machine")
       ->transform(CLI::CheckedTransformer(
           std::map<std::string, Clock>{{"wall", Clock::kWall}, {"cpu", Clock::kProcessor}}));
 }
@@ -92,7 +92,7 @@ bool WriteResult(const std::string& path, const BenchResult& result) {
              .dump(1)
       << "\n";
   out.flush();
-  if (!out.good()) std::fprintf(stderr, "%s: cannot be written\n", path.c_str());
+  if (!out.good()) std::fprintf(stderr, "cannot write %s\n", path.c_str());
   return out.good();
 }
 

@@ -1,4 +1,4 @@
-// What the benchmark programs share: options, times, and the file of their results.
+// The common parts of the benchmark programs: options, times, and the file of results.
 //
 // Thread safety: none.
 #pragma once
@@ -17,7 +17,7 @@ namespace kvcache::bench {
 struct ProgramOptions {
   int threads = AvailableProcessors();
   int rounds = 15;
-  std::string target;  // that was asked for
+  std::string target;  // the argument of --target
   std::regex filter{"."};
   std::string json;
   Clock clock = Clock::kWall;
@@ -26,11 +26,11 @@ struct ProgramOptions {
   nlohmann::json Settings() const;
 };
 
-// Adds --threads, --rounds, --target, --filter, --json and --clock; `options` holds the defaults.
-// The target is set while the command line is parsed.
+// Adds --threads, --rounds, --target, --filter, --json and --clock. `options` holds the defaults.
+// Parsing the command line sets the target.
 void AddOptions(CLI::App& app, ProgramOptions& options);
 
-// Seconds of one call.
+// Times of one call, in seconds.
 struct Timing {
   double best = 0.0;
   double median = 0.0;
@@ -39,11 +39,11 @@ struct Timing {
   // REQUIRES: seconds is not empty.
   explicit Timing(std::vector<double> seconds);
 
-  // A case's keys, in milliseconds.
+  // Returns the times as keys of a case, in milliseconds.
   nlohmann::json Json() const;
 };
 
-// A program's facts about the machine and its own build.
+// Returns facts about the machine and the program's build.
 nlohmann::json MachineFacts(int threads);
 
 struct BenchResult {
@@ -53,8 +53,8 @@ struct BenchResult {
   nlohmann::json cases;
 };
 
-// Writes the format of bench/README.md to `path`, or nothing if it is empty. Returns whether that
-// succeeded.
+// Writes a file in the format of bench/README.md; writes nothing if `path` is empty. Returns
+// whether that succeeded.
 bool WriteResult(const std::string& path, const BenchResult& result);
 
 }  // namespace kvcache::bench

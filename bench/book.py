@@ -1,11 +1,11 @@
-"""The figures and tables of docs/performance.md, from the results beside them.
+"""Makes the charts and tables of docs/performance.md from the results in docs/performance.
 
   book.py            writes docs/performance/*.svg, and the tables in docs/performance.md
-  book.py --check    says what would change, and fails if anything would
+  book.py --check    lists the files that would change, and fails if there are any
 
-docs/performance/*.json are results of `./dev bench` and bench/peer/run.sh as they were written
-(bench/README.md has the format). A table stands between `<!-- table: NAME -->` and
-`<!-- end -->`; what is written by hand stands around it.
+docs/performance/*.json are results of `./dev bench` and bench/peer/run.sh (bench/README.md
+describes the format). A table is between `<!-- table: NAME -->` and `<!-- end -->`; the text around
+it is written by hand.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from machine_facts import FORMAT, ROOT
 
 COLORS = {"f16": "blue", "q8_0": "orange", "q4_0": "green", "bf16": "purple", "f32": "grey"}
 TYPES = list(COLORS)
-READING = ["attention", "targets", "decode"]  # whose limit is reading, other than of prefill
+READING = ["attention", "targets", "decode"]  # except for prefill, their limit is the bandwidth
 CONTEXTS = [0, 1024, 4096, 16384, 32768, 65536, 131072]
 
 
@@ -31,7 +31,8 @@ class Book:
             check_format(name, result)
 
     def cases(self, bench, **wanted):
-        """A benchmark's cases that have these values, by history and type; none without a file."""
+        """Returns the benchmark's cases that have these values, sorted by type and history. Returns
+        none if there is no file."""
         found = [case for case in self.results.get(bench, {"cases": []})["cases"]
                  if all(case.get(key) == value for key, value in wanted.items())]
         return sorted(found, key=lambda case: (order(case.get("type")), case["history"]))
@@ -41,32 +42,32 @@ class Book:
         return (f"{m['cpu']}, {m['threads']} threads of {m['cores']} cores, kernels for "
                 f"{m['target']}, compiler {m['compiler']}. Reads {m['read_gb_per_s']:.1f} GB/s, f32 "
                 f"FMA {m['f32_gflop_per_s']:.0f} GFLOP/s, int8 dot products "
-                f"{m['int8_gop_per_s']:.0f} GOP/s, right before it.")
+                f"{m['int8_gop_per_s']:.0f} GOP/s, measured right before.")
 
 
 def check_format(name, result):
-    """Refuses what is not a result, or does not agree with itself."""
+    """Refuses files that are not results and results that contradict themselves."""
     if result.get("format") != FORMAT:
-        sys.exit(f"{name}.json: its format is {result.get('format')!r}, not {FORMAT!r}")
+        sys.exit(f"{name}.json: format is {result.get('format')!r}; must be {FORMAT!r}")
     names = [case["name"] for case in result["cases"]]
     twice = {case for case in names if names.count(case) > 1}
     if twice:
-        sys.exit(f"{name}.json: two cases have one name: {sorted(twice)[0]!r}")
+        sys.exit(f"{name}.json: two cases have the name {sorted(twice)[0]!r}; names must be unique")
     for case in result["cases"]:
         check_shares(name, case)
 
 
 def check_shares(name, case):
     if name in READING and case["kind"] != "prefill" and "plain_limit" not in case:
-        sys.exit(f"{name}.json: {case['name']}: without plain_limit; measure it anew")
+        sys.exit(f"{name}.json: {case['name']}: plain_limit is missing; measure the case again")
     for share, limit in (("share", "limit"), ("plain_share", "plain_limit")):
         if share in case and abs(case[share] - case["rate"] / case[limit]) > 2e-3:
-            sys.exit(f"{name}.json: {case['name']}: {share} {case[share]} is not "
+            sys.exit(f"{name}.json: {case['name']}: {share} is {case[share]}; must be "
                      f"{case['rate']} / {case[limit]}")
 
 
 def order(kind):
-    """Of types: mixed ones last."""
+    """Returns the sort key of a type: mixed types come last."""
     return TYPES.index(kind) if kind in TYPES else len(TYPES)
 
 
@@ -74,7 +75,7 @@ def points(cases, of=lambda case: case["rate"]):
     return [(case["history"], of(case)) for case in cases]
 
 
-# ---- figures -------------------------------------------------------------------------------
+# ---- charts --------------------------------------------------------------------------------
 
 
 def attention_decode(book):
@@ -82,13 +83,13 @@ def attention_decode(book):
     for kind in TYPES[:3]:
         cases = book.cases("attention", kind="decode", queries=1, batch=1, head_dim=128, type=kind)
         if kind == "f16":
-            lines.append(Line("reading alone", points(cases, lambda case: case["limit"]), "grey",
+            lines.append(Line("read bandwidth", points(cases, lambda case: case["limit"]), "grey",
                               "limit"))
         lines.append(Line(f"kvcache {kind}", points(cases), COLORS[kind]))
         peer = [case for case in cases if "ggml, heads layout" in case.get("peers", {})]
         lines.append(Line(f"ggml {kind}", points(
             peer, lambda case: case["peers"]["ggml, heads layout"]["rate"]), COLORS[kind], "peer"))
-    return Chart("Decode attention: how fast history is read",
+    return Chart("Decode attention: bandwidth over the length of the history",
                  "32 query heads over 8 K/V heads of 128, one query; ggml in its better layout",
                  "history, tokens", "GB/s of keys and values", lines, CONTEXTS[1:])
 
@@ -105,7 +106,7 @@ def by_context(book, kind, title, subtitle):
         lines.append(Line(f"llama.cpp, {cache} cache", points(
             peer, lambda case: case["peers"]["llama.cpp"]["rate"]), COLORS[cache], "peer"))
     histories = {x for line in lines for x, _ in line.points}
-    return Chart(title, subtitle, "tokens of context before", "tokens per second", lines,
+    return Chart(title, subtitle, "context, tokens", "tokens per second", lines,
                  [c for c in CONTEXTS if c <= max(histories, default=0)])
 
 
@@ -138,7 +139,7 @@ LIMITS = ["limit", "share", "share of plain loop"]
 
 
 def against_limits(case):
-    """Columns of LIMITS; prefill has no plain loop."""
+    """Returns the columns of LIMITS. Prefill has no plain loop."""
     plain = f"{case['plain_share']:.0%}" if "plain_share" in case else ""
     return [f"{case['limit']:.1f}", f"{case['share']:.0%}", plain]
 
@@ -165,7 +166,7 @@ def attention_row(case, what):
 
 
 def batch_table(book):
-    """Several sequences, several query tokens."""
+    """Returns the table of batches with several sequences or several query tokens."""
     rows = [attention_row(case, f"{case['type']}, {case['batch']} × {case['history']:,}, "
                           f"{case['queries']} quer{'y' if case['queries'] == 1 else 'ies'}")
             for case in book.cases("attention", kind="decode")
@@ -181,7 +182,7 @@ def mixed_table(book):
 
 
 def targets_table(book):
-    """Those of the machine, best first, as the file has them."""
+    """Returns the table of the machine's instruction sets, in the order of the file: best first."""
     cases = book.results.get("targets", {"cases": []})["cases"]
     found = {(case["target"], case["type"], case["kind"]): case for case in cases}
     rows = []
@@ -194,7 +195,7 @@ def targets_table(book):
 
 
 def shared_table(book):
-    """Sequences that share all but their end, beside as many that share nothing."""
+    """Compares sequences that share all but their last tokens with as many that share nothing."""
     rows = []
     shared = book.cases("attention", kind="shared")
     for kind in dict.fromkeys(case["type"] for case in shared):
@@ -206,8 +207,8 @@ def shared_table(book):
         rows.append([kind, *(f"{case['median_ms']:.1f}" for case in (
             apart[1], found[4], found[16], apart[16])),
             f"{apart[16]['median_ms'] / found[16]['median_ms']:.1f}×"])
-    return table(["type", "1 sequence, ms", "4 that share", "16 that share", "16 that do not",
-                  "of 16, sharing is faster"], rows)
+    return table(["type", "1 sequence, ms", "4 sharing", "16 sharing", "16 not sharing",
+                  "speedup of 16 by sharing"], rows)
 
 
 def window_table(book):
@@ -218,7 +219,7 @@ def window_table(book):
              f"{1e3 * near['median_ms']:.0f} at {near['history']:,}",
              f"{far['median_ms'] / near['median_ms']:.2f}"]
             for (kind, window), (near, far) in found.items()]
-    return table(["type, window", "µs", "µs nearer", "ratio"], rows)
+    return table(["type, window and position", "µs", "µs at a lower position", "ratio"], rows)
 
 
 def of_limit(case):
@@ -235,7 +236,7 @@ def context_table(book, kind):
         rows.append([f"{history:,}", *(of_limit(case) if case else "" for case in cases),
                      f"{max(c['history_repeated'] for c in cases if c):,}"])
     return table(["context", *(f"{cache} cache, tokens/s of limit" for cache in kinds),
-                  "of it repeated"], rows)
+                  "repeated tokens"], rows)
 
 
 def llama_cpp_table(book):
@@ -251,8 +252,8 @@ def llama_cpp_table(book):
                      f"{case['rate']:.1f}", f"{peer['rate']:.1f} ({peer['build']}, flash {flash})",
                      f"{peer['ratio']:.2f}×", f"{case['limit']:.1f}",
                      f"{case['share']:.0%} ({peer['share']:.0%})"])
-    return table(["weights, cache, what", "kvcache", "llama.cpp at its best", "ratio", "limit",
-                  "share (llama.cpp's)"], rows)
+    return table(["weights, cache, test", "kvcache", "llama.cpp at its best", "ratio", "limit",
+                  "share of the limit (llama.cpp's)"], rows)
 
 
 def metadata_table(book):
@@ -287,7 +288,7 @@ def with_tables(book, text):
     def fill(match):
         name = match.group(1)
         if name not in TABLES:
-            sys.exit(f"docs/performance.md: there is no table {name!r}; there are: "
+            sys.exit(f"docs/performance.md: unknown table {name!r}; the tables are: "
                      + ", ".join(TABLES))
         return f"<!-- table: {name} -->\n{TABLES[name](book)}\n<!-- end -->"
     return re.sub(r"<!-- table: (.+?) -->\n.*?<!-- end -->", fill, text, flags=re.DOTALL)
@@ -296,7 +297,8 @@ def with_tables(book, text):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="change nothing")
+    parser.add_argument("--check", action="store_true",
+                        help="list the files that would change instead of writing them")
     parser.add_argument("--page", type=pathlib.Path, default=ROOT / "docs/performance.md")
     args = parser.parse_args()
     folder = args.page.with_suffix("")
@@ -308,7 +310,8 @@ def main():
     stale = [path for path, content in wanted.items()
              if not path.exists() or path.read_text() != content]
     for path in stale:
-        print(f"{path}: {'differs from the results beside it' if args.check else 'written'}")
+        print(f"{path}: "
+              f"{'differs from the results; run bench/book.py' if args.check else 'written'}")
         if not args.check:
             path.write_text(wanted[path])
     return 1 if stale and args.check else 0

@@ -1,7 +1,8 @@
-"""A line chart as SVG: the same bytes for the same numbers, readable on light and dark pages.
+"""Draws a line chart as SVG. Equal numbers give equal bytes.
 
-Colours follow the reader's scheme (prefers-color-scheme) and are told apart by colour-blind
-readers, too; each line carries its name at its right end, so there is no legend to look up.
+Colours follow the reader's scheme (prefers-color-scheme), so the chart is readable on light and
+dark pages, and color-blind readers can distinguish them. Each line has its name at its right end
+instead of in a legend.
 """
 
 import dataclasses
@@ -10,8 +11,8 @@ import math
 
 WIDTH, HEIGHT = 760, 430
 LEFT, RIGHT, TOP, BOTTOM = 62, 168, 58, 52
-LABEL_STEP = 16  # pixels between two names at the least
-# Light, dark.
+LABEL_STEP = 16  # minimum distance of two names, in pixels
+# Name: colors on light and on dark pages.
 COLORS = {
     "page": ("#ffffff", "#14181f"), "ink": ("#1c2430", "#e6e9ee"), "faint": ("#66707f", "#98a2b3"),
     "grid": ("#e3e7ec", "#2b323d"),
@@ -96,7 +97,7 @@ class Chart:
                        "</circle>")
 
     def names(self):
-        """Each line's name: in the margin, or behind the end of a line that ends before it."""
+        """Yields each line's name: in the margin, or after the end of a line that ends earlier."""
         edge = WIDTH - RIGHT
         for inside in (True, False):
             mine = [line for line in self.lines
@@ -110,7 +111,7 @@ class Chart:
 
 
 def apart(wanted):
-    """[(y, line)] as near to the wanted y as LABEL_STEP between them allows."""
+    """Returns [(y, line)], as close to the wanted y as LABEL_STEP allows."""
     placed, at = [], -math.inf
     for y, line in sorted(wanted, key=lambda pair: pair[0]):
         at = max(y, at + LABEL_STEP)
@@ -156,7 +157,7 @@ def tokens(count):
 
 
 def tick_step(top):
-    """About five steps of 1, 2 or 5 times a power of ten."""
+    """Returns a step of 1, 2 or 5 times a power of ten that gives about five ticks."""
     power = 10.0 ** math.floor(math.log10(top / 4))
     return next(m * power for m in (1, 2, 5, 10) if m * power >= top / 6)
 

@@ -35,7 +35,9 @@ Status GrowingSequence::Truncate(Position length) {
 Status GrowingSequence::Repeat(Position length) {
   const Position held = length_;
   if (length <= held) return Status::Ok();
-  if (held == 0) return {StatusCode::kInvalidArgument, "there is nothing to repeat"};
+  if (held == 0) {
+    return {StatusCode::kInvalidArgument, "the sequence is empty; evaluate tokens before Repeat"};
+  }
   Cache& cache = engine_.cache();
   while (length_ < length) {
     KVCACHE_RETURN_IF_ERROR(Claim(length_, std::min(length, length_ + engine_.max_batch())));
@@ -43,7 +45,8 @@ Status GrowingSequence::Repeat(Position length) {
   const Visibility& visible = cache.Visible();
   if (visible.window > 0 || visible.chunk > 0 || cache.Recurrent() != nullptr ||
       cache.Encoder() != nullptr) {
-    return {StatusCode::kUnsupported, "only a history that is kept whole can be repeated"};
+    return {StatusCode::kUnsupported,
+            "the model has layers without a full history; Repeat needs full attention everywhere"};
   }
   const std::vector<CellMove> moves = Moves(held);
   for (int layer = 0; layer < engine_.info().layers; ++layer) {
@@ -54,7 +57,7 @@ Status GrowingSequence::Repeat(Position length) {
   return Status::Ok();
 }
 
-// Takes cells for positions [begin, end); nothing is written to them.
+// Claims cells for positions [begin, end) without writing to them.
 Status GrowingSequence::Claim(Position begin, Position end) {
   positions_.resize(static_cast<std::size_t>(end - begin));
   std::iota(positions_.begin(), positions_.end(), begin);
@@ -65,7 +68,8 @@ Status GrowingSequence::Claim(Position begin, Position end) {
   return Status::Ok();
 }
 
-// The cell of a position, and how many positions from there on lie in neighbouring cells.
+// Returns the cell of a position. Sets *left to the number of positions from there on that are in
+// neighbouring cells.
 std::int32_t GrowingSequence::CellOf(Position position, std::int32_t* left) const {
   for (const HistoryRun& run : engine_.cache().Visible().histories[0]) {
     const std::int32_t offset = position - run.position;
@@ -74,7 +78,7 @@ std::int32_t GrowingSequence::CellOf(Position position, std::int32_t* left) cons
     return run.cell + offset;
   }
   *left = 1;
-  return 0;  // never: the batch's sequence holds all of its positions
+  return 0;  // unreachable: the batch's sequence holds all of its positions
 }
 
 std::vector<CellMove> GrowingSequence::Moves(Position held) const {

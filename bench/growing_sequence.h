@@ -1,8 +1,7 @@
-// A sequence of an engine for benchmarks: evaluated tokens, then copies of them.
+// A sequence for benchmarks that can grow without evaluating tokens.
 //
-// The content of keys and values does not change the speed of reading them. So the history of a
-// deep decode need not be evaluated: the cells of an evaluated one are copied to cells of their
-// own.
+// The content of keys and values does not change the speed of reading them. Therefore a deep
+// history need not be evaluated: Repeat copies the cells of evaluated tokens to new cells.
 //
 // Thread safety: one thread at a time, the engine's.
 #pragma once
@@ -18,23 +17,24 @@ namespace kvcache::bench {
 
 class GrowingSequence {
  public:
-  // Sequence 0 of the engine, which must be empty; `backend` is the engine's. Both outlive this.
+  // Uses sequence 0 of the engine, which must be empty. `backend` is the engine's. Both must
+  // outlive this object.
   GrowingSequence(Engine& engine, Backend& backend) : engine_(engine), backend_(backend) {}
 
   Position length() const { return length_; }
 
-  // Called after each pass with the first token's position and the batch's size, to read logits.
+  // Is called after each pass with the first token's position and the batch's size, to read logits.
   using PassHook = std::function<Status(Position first, std::int32_t count)>;
 
   // Evaluates `tokens` after those held, in passes of at most the engine's chunk.
   Status Append(std::span<const std::int32_t> tokens, const PassHook& hook = {});
 
-  // Logits [vocabulary] after the last token. REQUIRES: the last call was Append.
+  // Returns the logits [vocabulary] after the last token. REQUIRES: the last call was Append.
   Status LastLogits(std::span<float> logits);
 
   // Extends the sequence to `length` tokens by repeated copies of its tokens, in every layer.
-  // kUnsupported unless every layer retains its whole history; kInvalidArgument if the sequence is
-  // empty.
+  // Errors: kUnsupported unless every layer retains its whole history; kInvalidArgument if the
+  // sequence is empty.
   Status Repeat(Position length);
 
   // Removes all tokens from `length` on.
@@ -48,7 +48,7 @@ class GrowingSequence {
   Engine& engine_;
   Backend& backend_;
   Position length_ = 0;
-  std::int32_t last_pass_ = 0;  // tokens
+  std::int32_t last_pass_ = 0;  // number of tokens
   std::vector<Position> positions_;
   std::vector<SequenceId> sequences_;
 };

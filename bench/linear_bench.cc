@@ -1,9 +1,9 @@
-// Linear layers against the machine's limits: few tokens against the bandwidth of a loop that
-// only sums as many bytes, many against the rate of the instructions that the weights' type
-// allows (int8 dot products, or fused multiply-adds). Each case first checks its result against
-// double precision, then measures limit and kernel in turn.
+// Compares linear layers with the machine's limits: for few tokens with the bandwidth of a loop
+// that only sums as many bytes, for many tokens with the rate of the instructions that the weights'
+// type allows (int8 dot products or fused multiply-adds). Each case first checks its result against
+// double precision, then measures limit and kernel alternately.
 //
-// Weights of a case are as many matrices as it takes to leave the caches, multiplied in turn.
+// A case multiplies several matrices in turn, enough to exceed the processor's caches.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
@@ -27,7 +27,7 @@ namespace kvcache::bench {
 namespace {
 
 struct Options : ProgramOptions {
-  int decode_megabytes = 768;  // beyond the last cache
+  int decode_megabytes = 768;  // more than the last-level cache
 };
 
 struct Case {
@@ -49,7 +49,8 @@ bool IsBlockType(DType type) {
   return InfoOf(type).block_size > 1;
 }
 
-// The shapes of a model of a billion parameters: projections, a feed-forward layer, the output.
+// Returns the shapes of a model of a billion parameters: projections, a feed-forward layer, the
+// output.
 std::vector<Case> Cases() {
   std::vector<Case> cases;
   for (const DType type :
@@ -73,12 +74,12 @@ std::uint32_t Hash(std::uint64_t i) {
   return static_cast<std::uint32_t>((i ^ i >> 29) * 0xbf58476d1ce4e5b9ull >> 32);
 }
 
-// A value in (-1, 1), coarse enough to be exact in the plain types.
+// Returns a value in (-1, 1) that is exact in the float types.
 float Noise(std::uint64_t i) {
   return static_cast<float>(static_cast<int>(Hash(i) % 255) - 127) / 128.0f;
 }
 
-// A matrix of one case; rows repeat every kPeriod, so that large ones are made quickly.
+// A matrix of one case. Rows repeat every kPeriod, so that large matrices are made quickly.
 class Matrix {
  public:
   static constexpr std::int64_t kPeriod = 61;
@@ -100,7 +101,7 @@ class Matrix {
   TensorView View() const {
     return TensorView::Dense(memory_.data(), case_.type, case_.inputs, case_.outputs);
   }
-  // Value k of a row, exactly as stored.
+  // Returns value k of a row, exactly as stored.
   float At(std::int64_t row, std::int64_t k) const {
     return values_[static_cast<std::size_t>(row % kPeriod * case_.inputs + k)];
   }
@@ -112,7 +113,7 @@ class Matrix {
     const std::span<float> values = std::span(values_).subspan(first, inputs);
     for (std::size_t k = 0; k < inputs; ++k) values[k] = Noise(first + k);
     if (!Quantize(case_.type, values, bytes).ok() || !Dequantize(case_.type, bytes, values).ok()) {
-      std::abort();  // every case's type holds these values
+      std::abort();  // unreachable: every case's type holds these values
     }
   }
 
@@ -121,13 +122,13 @@ class Matrix {
   std::vector<float> values_;
 };
 
-// All that a case multiplies: its matrices, one input, one output.
+// The operands of a case: its matrices, one input, one output.
 class Setting {
  public:
   Setting(Backend& backend, const Case& c, std::int64_t total_bytes)
       : backend_(backend), case_(c), matrix_(c) {
     const std::int64_t copies = std::clamp<std::int64_t>(total_bytes / c.WeightBytes(), 1, 400);
-    // Repacked weights need no copy of the file's bytes; those read in place do.
+    // Float weights are read in place, so their bytes must stay. Block types are repacked.
     for (std::int64_t i = 0; i < copies; ++i) {
       if (!IsBlockType(c.type)) copies_.push_back(std::make_unique<Matrix>(c));
       const Matrix& source = copies_.empty() ? matrix_ : *copies_.back();
@@ -155,8 +156,8 @@ class Setting {
     return true;
   }
 
-  // The largest difference from double precision over some results, as a share of the sum of
-  // the products' sizes.
+  // Returns the largest difference from double precision over some results, as a share of the sum
+  // of the products' magnitudes.
   double Error() const {
     double worst = 0.0;
     for (std::uint64_t i = 0; i < 200; ++i) {
@@ -189,8 +190,8 @@ class Setting {
 
 struct Measured {
   Timing timing;
-  double rate;   // GB/s or GOP/s, at best
-  double limit;  // in the same unit, at best
+  double rate;   // GB/s or GOP/s, from the best time
+  double limit;  // in the same unit, from the best time
 };
 
 double Limit(ThreadPool& pool, const Case& c, const AlignedBuffer& memory, Clock clock) {
@@ -239,8 +240,8 @@ nlohmann::json Json(const Case& c, const Measured& m) {
 
 bool RunCase(Backend& backend, ThreadPool& pool, const Case& c, const Options& options,
              nlohmann::json& results) {
-  // Eight-bit inputs are off by half of 1/127 of a block's largest at most; f32 chains by less
-  // than 2^-24 a step.
+  // Inputs of 8 bits have an error of at most half of 1/127 of a block's largest value. Chains in
+  // f32 have an error of less than 2^-24 per step.
   const double tolerance = IsBlockType(c.type) ? 4e-3 : 6e-8 * static_cast<double>(c.inputs) / 16.0;
   const std::int64_t total =
       c.StreamsWeights() ? std::int64_t{options.decode_megabytes} << 20 : c.WeightBytes();
@@ -284,10 +285,10 @@ int Run(const Options& options) {
 int main(int argc, char** argv) {
   kvcache::bench::Options options;
   options.rounds = 7;
-  CLI::App app("Linear layers against the machine's limits");
+  CLI::App app("Compares linear layers with the machine's limits");
   kvcache::bench::AddOptions(app, options);
   app.add_option("--decode-megabytes", options.decode_megabytes,
-                 "weights that a case of few tokens goes through")
+                 "megabytes of weights that a case of few tokens reads")
       ->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
   return kvcache::bench::Run(options);

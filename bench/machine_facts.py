@@ -1,4 +1,4 @@
-"""What a result says of the machine and of the code, beside what was measured."""
+"""Describes the machine and the code for a file of results."""
 
 import os
 import pathlib

@@ -51,12 +51,12 @@ std::uint64_t SumFetchingAhead(const std::uint64_t* words, std::size_t count) {
   return SumWords<true>(words, count);
 }
 
-// Twelve chains: enough for two units of a latency of four or five.
+// Twelve chains occupy two units with a latency of four or five cycles.
 float FmaChains(float start, std::int64_t steps, double* operations) {
   const hn::ScalableTag<float> d;
   const auto a = hn::Set(d, 0.999f);
   const auto b = hn::Set(d, 0.001f);
-  // Different beginnings: equal chains would be computed once.
+  // Chains begin with different values, because the compiler would compute equal chains once.
   auto s0 = hn::Set(d, start);
   auto s1 = hn::Add(s0, b), s2 = hn::Add(s1, b), s3 = hn::Add(s2, b), s4 = hn::Add(s3, b);
   auto s5 = hn::Add(s4, b), s6 = hn::Add(s5, b), s7 = hn::Add(s6, b), s8 = hn::Add(s7, b);
@@ -94,7 +94,7 @@ HWY_EXPORT(FmaChains);
 
 namespace {
 
-std::atomic<std::uint64_t> keep_sum;  // so that the loops have a result
+std::atomic<std::uint64_t> keep_sum;  // keeps the compiler from removing the loops
 
 }  // namespace
 

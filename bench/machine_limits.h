@@ -1,7 +1,7 @@
 // The machine's limits with the instruction set in use, measured with small loops. The benchmarks
 // compare their results with them.
 //
-// Thread safety: as ThreadPool's.
+// Thread safety: that of ThreadPool.
 #pragma once
 
 #include <cstddef>
@@ -13,20 +13,20 @@ namespace kvcache::bench {
 
 enum class Clock {
   kWall,
-  kProcessor,  // time that this process's threads ran, added up
+  kProcessor,  // processor time of all threads of this process
 };
 double Seconds(Clock clock);
 
-// The plain loop leaves prefetching to the processor; the other one prefetches 16 KiB ahead. Which
-// one is faster depends on the place of the bytes.
+// The plain loop leaves prefetching to the processor; the other one prefetches 16 KiB ahead. The
+// location of the bytes decides which one is faster.
 enum class Reading { kPlain, kFetchingAhead };
 
-// Sums `bytes` once with vector loads on all threads; returns seconds.
+// Sums `bytes` once with vector loads on all threads. Returns seconds.
 double SecondsToRead(ThreadPool& pool, std::span<const std::byte> bytes, Clock clock,
                      Reading reading = Reading::kPlain);
 
-// Runs independent chains of f32 fused multiply-adds on all threads for some milliseconds;
-// returns GFLOP/s, an addition and a multiplication each counted.
+// Runs independent chains of f32 fused multiply-adds on all threads for some milliseconds. Returns
+// GFLOP/s; a fused multiply-add counts as two operations.
 double FmaGflops(ThreadPool& pool, Clock clock);
 
 // The same with chains of vpdpbusd, dot products of int8. Returns GOP/s, or 0 if the instruction

@@ -1,12 +1,13 @@
-// The cost of a forward pass before any layer runs: claiming cells and describing the visibility.
+// Measures the cost of a forward pass before any layer runs: claiming cells and describing the
+// visibility.
 //
-//   metadata_bench [--rounds=N] [--json=FILE]      the file: bench/README.md
+//   metadata_bench [--rounds=N] [--json=FILE]      bench/README.md describes the file
 //
-// StartForward for a decode step of 64 sequences, a prefill of 512 tokens, and a decode step into
-// a cache whose only free cells are single holes; for windows that slide, for recurrent states
-// and for a wrapper of a window and a full cache; caches of 1,000 to 1,000,000 cells. The time
-// must not grow with the cells. Each call is timed alone (the clock's own cost, some 30 ns, is
-// included) and its result checked; allocations are counted. No seed: nothing is random.
+// Times StartForward for a decode step of 64 sequences, a prefill of 512 tokens, and a decode step
+// into a cache whose free cells are all single; with sliding windows, with recurrent states, and in
+// a wrapper of a window and a full cache. Caches have 1,000 to 1,000,000 cells, and the time must
+// not grow with them. Each call is timed alone, including about 30 ns for the clock, and its result
+// is checked. Allocations are counted. Nothing is random, so there is no seed.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -51,7 +52,7 @@ struct Samples {
   }
 };
 
-// A cache of `sequences` × `capacity` cells, full if not given, and a batch to fill in.
+// A cache of `sequences` × `capacity` cells, by default with full attention, and a batch.
 class Bench {
  public:
   Bench(KvBackend& backend, int sequences, int capacity, int max_batch,
@@ -70,14 +71,14 @@ class Bench {
     positions_.clear();
   }
 
-  // Runs the batch; timed when `samples` is given.
+  // Runs the batch. Times it if `samples` is not null.
   void Run(Samples* samples) {
     const Batch batch{positions_, sequences_, {}};
-    const std::int64_t before = testing::Allocations();
+    const std::int64_t before = testing::AllocationCount();
     const Clock::time_point start = Clock::now();
     const Status status = cache_->StartForward(batch, ForwardMode::kCompute);
     const Clock::time_point end = Clock::now();
-    const std::int64_t made = testing::Allocations() - before;
+    const std::int64_t made = testing::AllocationCount() - before;
     Require(status);
     Check();
     if (RecurrentCache* states = cache_->Recurrent(); states != nullptr) Update(*states);
@@ -87,19 +88,19 @@ class Bench {
   }
 
  private:
-  // Every query is there, and its sequence's history ends at or after it.
+  // Checks that every query exists and that its history ends at or after it.
   void Check() const {
     const Visibility& visible = cache_->Visible();
     if (visible.positions.size() != positions_.size()) Fail("a query is missing");
     for (std::size_t i = 0; i < positions_.size(); ++i) {
       const HistoryRun& last = visible.histories[visible.history_of_query[i]].back();
       if (visible.positions[i] != positions_[i] || last.position + last.length <= positions_[i]) {
-        Fail("a query sees something else");
+        Fail("a query's history does not include its own position");
       }
     }
   }
 
-  // A pass over the one recurrent layer, so that it counts.
+  // Updates the one recurrent layer, which completes the pass.
   static void Update(RecurrentCache& states) {
     constexpr std::int64_t kDims[] = {kStateSize};
     auto next = states.NextRecurrentState(0, kDims);
@@ -141,7 +142,7 @@ Samples Decode(KvBackend& backend, int cells, int rounds) {
 constexpr int kDecoding = 64;
 constexpr int kUnbounded = 1 << 24;  // positions: more than any run here reaches
 
-// A window that makes `cells` cells for 64 sequences and batches of 64.
+// Returns the window for which a cache of 64 sequences and batches of 64 has `cells` cells.
 int WindowFor(int cells) {
   return std::max(1, cells / kDecoding - 2);
 }
@@ -253,7 +254,7 @@ void Print(const char* name, int cells, Samples samples, nlohmann::json& cases) 
   const double best = samples.Percentile(0.0);
   const double median = samples.Percentile(0.5);
   const double p99 = samples.Percentile(0.99);
-  std::printf("%-24s %9d %10.2f %10.2f %10.2f %12lld\n", name, cells, median, best, p99,
+  std::printf("%-32s %9d %10.2f %10.2f %10.2f %12lld\n", name, cells, median, best, p99,
               static_cast<long long>(samples.allocations));
   cases.push_back({{"name", name + (" in " + std::to_string(cells)) + " cells"},
                    {"kind", name},
@@ -272,9 +273,9 @@ nlohmann::json Measure(KvBackend& backend, int rounds) {
     };
     print("decode of 64 sequences", Decode(backend, cells, rounds));
     print("prefill of 512 tokens", Prefill(backend, cells, rounds));
-    print("decode of 8 into holes", Holes(backend, cells, rounds));
-    print("decode of 64 that slide", Slide(backend, cells, rounds));
-    print("prefill that slides", SlidingPrefill(backend, cells, rounds));
+    print("decode of 8, single free cells", Holes(backend, cells, rounds));
+    print("decode of 64, sliding window", Slide(backend, cells, rounds));
+    print("prefill of 512, sliding window", SlidingPrefill(backend, cells, rounds));
     print("decode of 64, recurrent", DecodeIn(backend, cells, rounds, Recurrent()));
     print("decode of 64, wrapper", DecodeIn(backend, cells, rounds, SlidingAndFull(cells)));
   }
@@ -284,8 +285,8 @@ nlohmann::json Measure(KvBackend& backend, int rounds) {
 int Main(int argc, char** argv) {
   std::string file;
   int rounds = 2000;
-  CLI::App app("What a forward pass costs before any layer runs");
-  app.add_option("--rounds", rounds, "timed calls of a case")
+  CLI::App app("Measures the cost of a forward pass before any layer runs");
+  app.add_option("--rounds", rounds, "number of timed calls of a case")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   app.add_option("--json", file, "also write the results to this file");
@@ -295,7 +296,7 @@ int Main(int argc, char** argv) {
   const nlohmann::json machine = bench::MachineFacts(1);
   std::printf("machine %s, compiler %s, asserts %s, %d rounds\n", CpuTargetName().c_str(),
               __VERSION__, machine["asserts"].get<std::string>().c_str(), rounds);
-  std::printf("%-24s %9s %10s %10s %10s %12s\n", "StartForward", "cells", "median µs", "best µs",
+  std::printf("%-32s %9s %10s %10s %10s %12s\n", "StartForward", "cells", "median µs", "best µs",
               "p99 µs", "allocations");
   nlohmann::json cases = Measure(**backend, rounds);
   const bool written =

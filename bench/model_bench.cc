@@ -1,13 +1,14 @@
-// Prefill and decode of a whole model, token by token timed, beside the machine's limits.
+// Times prefill and decode of a whole model, each token of decode by itself, and measures the
+// machine's limits.
 //
-//   model_bench                      the machine's limits alone
-//   model_bench --model M.gguf …     and the model's times, as JSON on standard output
+//   model_bench                      prints the machine's limits as JSON
+//   model_bench --model M.gguf …     also prints the model's times
 //
-// Tokens come from a file, so that a peer can be given the same ones (bench/peer). The first
-// logits are checked to be finite, and the choices after the prompt's last tokens are printed
-// for comparison, before anything is timed. The history before a depth is evaluated, but beyond
-// --evaluate tokens the cells of those are repeated; the output says how many were which.
-// Reads are timed before and after each depth, as a machine's bandwidth may change meanwhile.
+// Tokens come from a file, so that a peer can get the same ones (bench/peer). Before anything is
+// timed, the program checks that the first logits are finite, and prints the greedy choices after
+// the prompt's last tokens for comparison. A history is evaluated up to --evaluate tokens; longer
+// histories repeat the cells of those. The output has the numbers of both. The bandwidth is
+// measured before and after each depth, because it may change meanwhile.
 
 #include <sys/resource.h>
 
@@ -37,7 +38,7 @@
 namespace kvcache::bench {
 namespace {
 
-constexpr std::int32_t kChecked = 16;  // of the prompt's last tokens
+constexpr std::int32_t kChecked = 16;  // the prompt's last tokens, whose choices are printed
 
 struct Options {
   std::string model, tokens_file, k_type = "f16", v_type = "f16";
@@ -60,7 +61,7 @@ double MillisecondsSince(std::chrono::steady_clock::time_point start) {
       .count();
 }
 
-// CPU time that this process has had, of all threads.
+// Returns the CPU time of all threads of this process so far.
 double CpuMilliseconds() {
   rusage used{};
   getrusage(RUSAGE_SELF, &used);
@@ -70,18 +71,19 @@ double CpuMilliseconds() {
   return ms(used.ru_utime) + ms(used.ru_stime);
 }
 
-// GB/s
+// In GB/s.
 struct Bandwidth {
-  double best = 0.0;   // of the two ways to read
-  double plain = 0.0;  // of the loop that reads without prefetching
+  double best = 0.0;   // the better of the two loops that read
+  double plain = 0.0;  // the loop that reads without prefetching
 };
 
 Bandwidth Better(const Bandwidth& a, const Bandwidth& b) {
   return {std::max(a.best, b.best), std::max(a.plain, b.plain)};
 }
 
-// The machine's read bandwidth, of 1 GiB; the best of several tries: on shared machines they
-// differ. A pool of its own each time: an idle one's threads must not spin beside an engine's.
+// Measures the machine's read bandwidth over 1 GiB, the best of several tries, because they differ
+// on shared machines. Makes a pool for each measurement, because the threads of an idle pool would
+// spin beside an engine's.
 class ReadLimit {
  public:
   explicit ReadLimit(int threads)
@@ -108,7 +110,7 @@ class ReadLimit {
   }
 
   int threads_;
-  AlignedBuffer memory_;  // in large pages where there are any, as weights and histories are
+  AlignedBuffer memory_;  // in large pages if the system has them, like weights and histories
 };
 
 class ModelBench {
@@ -135,7 +137,7 @@ class ModelBench {
       result_["read_gb_per_s"][std::to_string(depth)] = read.best;
       result_["plain_read_gb_per_s"][std::to_string(depth)] = read.plain;
     }
-    // The share of their time that the threads ran: well below 1 if other programs ran too.
+    // The share of time in which the threads ran is well below 1 if other programs ran too.
     result_["cpu_share"] = cpu_ms_ / (timed_ms_ * options_.threads);
     return result_;
   }
@@ -145,8 +147,8 @@ class ModelBench {
     return std::find(depths.begin(), depths.end(), depth) != depths.end();
   }
 
-  // Times evaluating `count` tokens after those held, to the last one's logits. The file's
-  // tokens begin anew where they end.
+  // Times evaluating `count` tokens after those held, including the last one's logits. The file's
+  // tokens repeat if there are too few.
   Result<double> Append(int count) {
     std::vector<std::int32_t> tokens(static_cast<std::size_t>(count));
     for (std::size_t i = 0; i < tokens.size(); ++i) {
@@ -168,7 +170,7 @@ class ModelBench {
         KVCACHE_RETURN_IF_ERROR(engine_.Logits({&i, 1}, logits_.data()));
         if (!std::all_of(logits_.begin(), logits_.end(),
                          [](float x) { return std::isfinite(x); })) {
-          return Status(StatusCode::kInternal, "logits that are not finite");
+          return Status(StatusCode::kInternal, "some logits are not finite");
         }
         result_["greedy"].push_back(std::max_element(logits_.begin(), logits_.end()) -
                                     logits_.begin());
@@ -206,7 +208,7 @@ class ModelBench {
     nlohmann::json& times = result_["decode_ms"][std::to_string(depth)];
     for (int i = 0; i <= options_.decode_tokens; ++i) {
       KVCACHE_ASSIGN_OR_RETURN(const double ms, Append(1));
-      if (i > 0) times.push_back(ms);  // the first one warms up
+      if (i > 0) times.push_back(ms);  // the first token is a warm-up
     }
     return sequence_.Truncate(depth);
   }
@@ -221,8 +223,8 @@ class ModelBench {
   double timed_ms_ = 0.0, cpu_ms_ = 0.0;
 };
 
-// Reads the tokens of the file, separated by white space or commas; it must hold at least as many
-// as are needed.
+// Reads the tokens of the file, separated by white space or commas. Fails if there are fewer than
+// `needed`.
 Result<std::vector<std::int32_t>> ReadTokens(const std::string& path, int needed) {
   std::ifstream file(path);
   std::vector<std::int32_t> tokens;
@@ -232,8 +234,8 @@ Result<std::vector<std::int32_t>> ReadTokens(const std::string& path, int needed
     while (file.peek() == ',') file.get();
   }
   if (tokens.size() < static_cast<std::size_t>(needed)) {
-    return Status(StatusCode::kInvalidArgument, path + " holds " + std::to_string(tokens.size()) +
-                                                    " tokens, needed are " +
+    return Status(StatusCode::kInvalidArgument, path + " has " + std::to_string(tokens.size()) +
+                                                    " tokens; must have at least " +
                                                     std::to_string(needed));
   }
   return tokens;
@@ -244,7 +246,7 @@ Result<DType> ParseKvType(const std::string& name) {
     if (InfoOf(type).name == name) return type;
   }
   return Status(StatusCode::kInvalidArgument,
-                "a cache's type is f32, f16, bf16, q8_0 or q4_0, not " + name);
+                "cache type is '" + name + "'; must be f32, f16, bf16, q8_0 or q4_0");
 }
 
 Result<nlohmann::json> BenchModel(const Options& options, const ReadLimit& limit) {
@@ -290,7 +292,7 @@ nlohmann::json MeasureMachine(int threads, const ReadLimit& limit) {
 }
 
 Result<nlohmann::json> Measure(const Options& options) {
-  KVCACHE_RETURN_IF_ERROR(cpu::UseCpuTargetFromEnvironment());  // of the limits, too
+  KVCACHE_RETURN_IF_ERROR(cpu::UseCpuTargetFromEnvironment());  // also for the limits
   const ReadLimit limit(options.threads);
   nlohmann::json output = {{"machine", MeasureMachine(options.threads, limit)}};
   if (!options.model.empty()) {
@@ -303,21 +305,24 @@ Result<nlohmann::json> Measure(const Options& options) {
 int Main(int argc, char** argv) {
   Options options;
   CLI::App app("Times a model's prefill and decode, and the machine's limits");
-  app.add_option("--model", options.model, "a GGUF file; without it, the limits alone");
+  app.add_option("--model", options.model, "a GGUF file; without it, only the limits are measured");
   app.add_option("--tokens-file", options.tokens_file, "token ids of the prompt and history");
   app.add_option("--k-type", options.k_type, "type of the cache's keys")->capture_default_str();
-  app.add_option("--v-type", options.v_type, "type of its values")->capture_default_str();
+  app.add_option("--v-type", options.v_type, "type of the cache's values")->capture_default_str();
   app.add_option("--threads", options.threads)->capture_default_str()->check(CLI::PositiveNumber);
-  app.add_option("--prompt", options.prompt, "tokens of the prefill")->capture_default_str();
-  app.add_option("--repeats", options.repeats, "timed prefills")->capture_default_str();
-  app.add_option("--decode-tokens", options.decode_tokens, "per depth")->capture_default_str();
-  app.add_option("--depths", options.depths, "of decode, in tokens of history")
+  app.add_option("--prompt", options.prompt, "number of tokens of a prefill")
+      ->capture_default_str();
+  app.add_option("--repeats", options.repeats, "number of timed prefills")->capture_default_str();
+  app.add_option("--decode-tokens", options.decode_tokens, "number of timed tokens per depth")
+      ->capture_default_str();
+  app.add_option("--depths", options.depths, "tokens of history before the timed tokens of decode")
       ->delimiter(',')
       ->capture_default_str();
-  app.add_option("--prefill-depths", options.prefill_depths, "of prefill")
+  app.add_option("--prefill-depths", options.prefill_depths, "tokens of history before a prefill")
       ->delimiter(',')
       ->capture_default_str();
-  app.add_option("--evaluate", options.evaluate, "tokens of history; deeper ones are repeated")
+  app.add_option("--evaluate", options.evaluate,
+                 "tokens of history that are evaluated; longer histories repeat them")
       ->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
 

@@ -1,8 +1,8 @@
-"""Runs the benchmarks and keeps what they find; ./dev bench builds them and starts this.
+"""Runs the benchmarks and writes their results. ./dev bench builds the benchmarks and calls this.
 
 Every result is checked before it is timed. Each benchmark writes one file, OUT/NAME.json, in the
-format of bench/README.md: its cases beside the limits that the same machine reached in the same
-run, and beside a peer where one is there. Run it on a quiet machine: threads wait by spinning.
+format of bench/README.md: its cases, with the machine's limits measured in the same run and with a
+peer's figures if the peer is installed. Run it on a quiet machine: threads wait by spinning.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from suite import BENCHES, Run, machine
 
 
 def summary(case):
-    """One line for people."""
+    """Returns a line for people."""
     text = f"  {case['name']:<44}"
     if "median_ms" in case:
         text += f" median {case['median_ms']:10.3f} ms"
@@ -32,7 +32,7 @@ def summary(case):
 
 
 def kept(path, cases):
-    """Of a file's cases those that were not measured anew."""
+    """Returns the file's cases that were not measured again."""
     names = {case["name"] for case in cases}
     old = json.loads(path.read_text())["cases"] if path.exists() else []
     return [case for case in old if case["name"] not in names]
@@ -44,7 +44,7 @@ def run_one(name, run, args):
     run.machine = {**describe_machine(), **machine(run)}
     cases = BENCHES[name][0](run)
     if not cases:
-        raise RuntimeError("no case is asked for")
+        raise RuntimeError(f"no case of {name} matches the options; check --filter and --kv-types")
     seconds = time.monotonic() - start
     path = args.out / f"{name}.json"
     others = kept(path, cases) if args.append else []
@@ -54,7 +54,7 @@ def run_one(name, run, args):
          "cases": others + cases},
         indent=1) + "\n")
     for case in cases:
-        if "peers" in case or name in ("decode", "prefill"):  # programs tell the others themselves
+        if "peers" in case or name in ("decode", "prefill"):  # the programs print the others
             print(summary(case))
     print(f"{len(cases)} cases in {path}, {seconds:.0f} s", flush=True)
 
@@ -64,17 +64,20 @@ def parse_arguments():
     parser = argparse.ArgumentParser(
         prog="./dev bench", description=__doc__, epilog=f"benchmarks:\n{listed}",
         formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="some of them; default: all")
-    parser.add_argument("--quick", action="store_true", help="a try: small shapes, about a minute")
+    parser.add_argument("names", nargs="*", metavar="NAME",
+                        help="benchmarks to run (default: all)")
+    parser.add_argument("--quick", action="store_true",
+                        help="run small shapes, in about a minute")
     parser.add_argument("--append", action="store_true",
-                        help="keep those cases of a file that are not measured anew")
-    parser.add_argument("--no-peer", dest="peer", action="store_false", help="without ggml")
+                        help="keep the cases of a file that are not measured again")
+    parser.add_argument("--no-peer", dest="peer", action="store_false", help="do not time ggml")
     parser.add_argument("--kv-types", nargs="+", metavar="TYPE",
-                        help="of keys and values (default: attention's all, else f16 q8_0 q4_0)")
+                        help="types of keys and values (default: all for attention, f16 q8_0 q4_0 "
+                        "for models)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build/bench")
     parser.add_argument("--models", type=pathlib.Path, default=ROOT / "build/peer",
-                        help="where the models are, or are written (1.6 GB)")
+                        help="folder of the models, which are written if missing (1.6 GB)")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/release")
     arguments = sys.argv[1:]
     rest = arguments[arguments.index("--") + 1:] if "--" in arguments else []
@@ -82,7 +85,7 @@ def parse_arguments():
     args.rest = rest  # for the programs themselves
     for name in args.names:
         if name not in BENCHES:
-            parser.error(f"there is no benchmark '{name}'; there are: {' '.join(BENCHES)}")
+            parser.error(f"unknown benchmark '{name}'; the benchmarks are: {' '.join(BENCHES)}")
     return args
 
 

@@ -90,7 +90,7 @@ class Setting {
   std::vector<float> copy_;
 };
 
-// The best time of one call, in seconds.
+// Returns the best time of one call, in seconds.
 template <class Call>
 double Best(const ProgramOptions& options, const Call& call) {
   constexpr double kRoundSeconds = 0.02;
@@ -111,7 +111,8 @@ bool RunCase(ThreadPool& pool, const Case& c, const ProgramOptions& options,
              nlohmann::json& cases) {
   Setting setting(pool, c);
   if (!setting.Agrees()) {
-    std::fprintf(stderr, "%s: a batch is not its tokens\n", c.Name().c_str());
+    std::fprintf(stderr, "%s: a batch writes other bytes than its tokens one at a time\n",
+                 c.Name().c_str());
     return false;
   }
   const double copy = Best(options, [&] { setting.Copy(); });
@@ -120,7 +121,7 @@ bool RunCase(ThreadPool& pool, const Case& c, const ProgramOptions& options,
   std::printf("%-28s %9.1f us  %6.3f ns per value  %5.2f times a copy\n", c.Name().c_str(),
               store * 1e6, store * 1e9 / values, store / copy);
   std::fflush(stdout);
-  // The rows that are read, f32, over the time; the limit is copying them.
+  // The rate is the read bytes of f32 rows per time. The limit is that of copying them.
   const double gigabytes = values * sizeof(float) * 1e-9;
   cases.push_back({{"name", c.Name()},
                    {"kind", "store"},
@@ -139,7 +140,7 @@ bool RunCase(ThreadPool& pool, const Case& c, const ProgramOptions& options,
 int Main(int argc, char** argv) {
   ProgramOptions options;
   options.threads = 1;
-  CLI::App app("Writing keys and values into cells, beside copying the same rows");
+  CLI::App app("Compares writing keys and values to cells with copying the same rows");
   AddOptions(app, options);
   CLI11_PARSE(app, argc, argv);
   ThreadPool pool(options.threads);

@@ -1,5 +1,6 @@
-"""The benchmarks that `./dev bench` runs: what each is asked, and its cases in the one format of
-bench/README.md. Every program checks its results before it times them, and fails otherwise."""
+"""The benchmarks that `./dev bench` runs: the options of each program, and its cases in the format
+of bench/README.md. Every program checks its results before it times them, and fails if they are
+wrong."""
 
 import json
 import pathlib
@@ -13,40 +14,40 @@ sys.path[:0] = [str(HERE / "peer"), str(ROOT / "tests/support"), str(ROOT / "tes
 
 MODEL_SEED, PROMPT = 1, 512
 DEPTHS = [0, 1024, 4096, 16384, 32768, 65536, 131072]
-EVALUATED = 2048  # tokens of a deep history; the others are copies of them
+EVALUATED = 2048  # evaluated tokens of a deep history; the others are copies of them
 MAIN_KV_TYPES = ["f16", "q8_0", "q4_0"]
 PREFILL_DEPTHS = [0, 4096, 16384]
 
 
 class Run:
-    """What a benchmark needs to know: where programs are and may write, and how long to take."""
+    """The options of a run: folders, threads, types, and whether it is a quick one."""
 
     def __init__(self, args, log):
         self.build, self.work, self.models = args.build, args.out / "work", args.models
         self.threads, self.quick, self.extra, self.log = args.threads, args.quick, args.rest, log
         self.with_peer, self.kv_types = args.peer, args.kv_types
-        self.machine = {}  # what machine() found
+        self.machine = {}  # the result of machine()
         self.work.mkdir(parents=True, exist_ok=True)
 
     def program(self, name, *options):
-        """Runs a benchmark; its lines go to the terminal as they come."""
+        """Runs a benchmark. Its output goes to the terminal."""
         command = list(map(str, [self.build / "bench" / name, *options, *self.extra]))
         subprocess.run(command, check=True, stdout=sys.stderr)
 
     def output(self, program, *options):
-        """Runs a program whose standard output is its result."""
+        """Runs a program and returns its standard output."""
         command = list(map(str, [self.build / program, *options]))
         return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
     def json_file(self, name, *options):
         path = self.work / f"{name}.json"
-        path.unlink(missing_ok=True)  # an old one must not pass for this run's
+        path.unlink(missing_ok=True)  # an old file must not count as this run's result
         self.program(name, *options, f"--json={path}")
         return json.loads(path.read_text())
 
 
 def machine(run):
-    """What this machine allows, measured now."""
+    """Measures the machine's limits."""
     return json.loads(run.output("bench/model_bench", "--threads", run.threads))["machine"]
 
 
@@ -54,14 +55,15 @@ def machine(run):
 
 
 def attention_filter(run):
-    """A pattern of the names of attention_bench's cases."""
+    """Returns a pattern for the names of attention_bench's cases."""
     if run.quick:
         return one_sequence(run, decode=4096, prefill=512)
     return f" ({'|'.join(run.kv_types)})(-|$)" if run.kv_types else "."
 
 
 def one_sequence(run, decode, prefill):
-    """The cases of one sequence with histories of so many tokens, K and V of the same type."""
+    """Returns a pattern for the cases of one sequence with these histories, K and V of the same
+    type."""
     shapes = f"(decode history {decode} queries 1|prefill history {prefill} queries 512)"
     return f"^{shapes} batch 1 head 128 ({'|'.join(run.kv_types or MAIN_KV_TYPES)})$"
 
@@ -77,12 +79,13 @@ def attention(run):
             results = attention_peer.measure(cases, run.threads, seconds, run.log)
             attention_peer.add_peer(cases, results)
         else:
-            run.log("attention: no ggml beside it; ./dev setup oracle installs it")
+            run.log("attention: ggml is not installed; ./dev setup oracle installs it")
     return cases
 
 
 def targets(run):
-    """All that the machine has; the portable one is slow, and looked at less often."""
+    """Measures all instruction sets of the machine. The portable one is slow and gets fewer
+    rounds."""
     cases = []
     for target in run.machine["targets"]:
         short = run.quick or target == "EMU128"
@@ -126,7 +129,8 @@ def tokenizer(run):
 
 
 def bench_model(run):
-    """The model of 1B class (quick: a tiny one) in Q8_0, written once; and a file of tokens."""
+    """Writes a 1B-class model (quick: a tiny one) in Q8_0, once, and a file of tokens. Returns
+    their paths."""
     import numpy
     import peer_bench
     from random_models import make_model
@@ -148,7 +152,7 @@ def model_cases(run, kv, *options):
     import peer_report
     model, tokens = bench_model(run)
     run.log(f"{model.parent.name}, q8_0 weights, {kv} cache")
-    with open(model, "rb", buffering=0) as file:  # into the page cache
+    with open(model, "rb", buffering=0) as file:  # reads the file into the page cache
         while file.read(1 << 24):
             pass
     result = json.loads(run.output(
@@ -178,12 +182,12 @@ def prefill(run):
 
 
 BENCHES = {
-    "attention": (attention, "the attention kernels, beside ggml's"),
-    "targets": (targets, "the attention kernels, with each instruction set of the machine"),
-    "decode": (decode, "a 1B-class model's next token, over contexts of 0 to 131,072"),
-    "prefill": (prefill, "the same model's prompts of 512, after 0 to 16,384 tokens"),
-    "linear": (linear, "matrix products, by the weights' type"),
-    "store": (store, "writing keys and values into the cache, by type"),
-    "metadata": (metadata, "what a pass costs before any layer runs"),
-    "tokenizer": (tokenizer, "text to tokens and back"),
+    "attention": (attention, "attention kernels, compared with ggml's"),
+    "targets": (targets, "attention kernels for each instruction set of the machine"),
+    "decode": (decode, "a 1B-class model's decode over contexts of 0 to 131,072 tokens"),
+    "prefill": (prefill, "the same model's prefill of 512 tokens after 0 to 16,384 tokens"),
+    "linear": (linear, "matrix products of each weight type"),
+    "store": (store, "writing keys and values to the cache, for each type"),
+    "metadata": (metadata, "the cost of a pass before any layer runs"),
+    "tokenizer": (tokenizer, "encoding text and decoding tokens"),
 }

@@ -1,11 +1,12 @@
-// The speed of encoding text and decoding tokens, for each kind of vocabulary.
+// Measures the speed of encoding text and decoding tokens, for each kind of vocabulary.
 //
-// The vocabularies are trained on invented text (tools/spm_vocabulary). "Words" is text of their
-// own language, "Scripts" every script there is, "Unknown" words they were never trained on,
-// "Prompt2000" a prompt. The runs (one letter, spaces, digits, an emoji) take quadratic time in a
-// careless tokenizer; here ten times the bytes must take ten times the time.
+// The vocabularies are trained on invented text (tools/spm_vocabulary). "Words" is text of the same
+// language, "Scripts" has every script, "Unknown" has words that were not in the training text, and
+// "Prompt2000" is a prompt. Runs of one letter, spaces, digits or an emoji take quadratic time in a
+// naive tokenizer; here ten times the bytes must take ten times the time.
 //
-// Before timing, decoding is checked to give the text back (kind "t5" normalises runs of spaces).
+// Before timing, the benchmark checks that decoding returns the text (except for kind "t5", which
+// normalizes runs of spaces).
 #include <benchmark/benchmark.h>
 
 #include <cstdio>
@@ -40,7 +41,7 @@ std::string TrainingText() {
   return InventedText(1).Text(1500000, 50);
 }
 
-// Runs of letters must have something to merge.
+// Adds tokens that merge runs of a letter.
 TokenizerData Spm() {
   TokenizerData trained = spm_vocabulary::BuildSpmVocabulary(TrainingText(), kTokens);
   std::string run = "a";
@@ -64,7 +65,7 @@ TokenizerData Bpe(std::string_view pre) {
 
 TokenizerData Unigram() {
   TokenizerData trained = spm_vocabulary::BuildUnigramVocabulary(TrainingText(), kTokens);
-  trained.charsmap = spm_vocabulary::BuildCharsmap(spm_vocabulary::UsualReplacements());
+  trained.charsmap = spm_vocabulary::BuildCharsmap(spm_vocabulary::SampleReplacements());
   return trained;
 }
 
@@ -73,7 +74,7 @@ TokenizerData Train(const std::string& name) {
   return name == "t5" ? Unigram() : Bpe(name);
 }
 
-// Trained on first use, since a filter may leave some out.
+// Trains a vocabulary on first use, since a filter may skip some.
 const Subject& Get(const std::string& name) {
   static std::map<std::string, Subject> subjects;
   Subject& subject = subjects[name];
@@ -92,7 +93,7 @@ std::vector<std::int32_t> CheckedEncode(const Subject& subject, const std::strin
   std::vector<std::int32_t> tokens = *subject.tokenizer->Encode(text);
   const bool normalizes = subject.data.model == "t5";
   if (!normalizes && *subject.tokenizer->Decode(tokens) != text) {
-    std::fprintf(stderr, "tokenizer_bench: decoding did not give the text back\n");
+    std::fprintf(stderr, "tokenizer_bench: decoding did not return the text\n");
     std::exit(1);
   }
   return tokens;

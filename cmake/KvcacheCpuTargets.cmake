@@ -2,9 +2,9 @@
 #
 #   all      AVX3_DL, AVX3, AVX2 and the portable one; the library chooses at run time. For
 #            installing, benchmarks and CI.
-#   native   the best one of this machine and the portable one: about half the build time. For
-#            developing. Such a build still runs on other machines, with the portable kernels where
-#            the machine lacks the other instruction set.
+#   native   the best one of this machine and the portable one, in about half the build time. For
+#            developing. Such a build runs on other machines too; if they lack the instruction set,
+#            it uses the portable kernels.
 #
 # The choice is a definition for every source of the project, since all files that include Highway
 # have to agree (src/backend/cpu/simd/targets.h). Needs the target hwy::hwy.

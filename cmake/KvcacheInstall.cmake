@@ -1,5 +1,5 @@
 # The components of `cmake --install`:
-#   library   kvcache with its public headers and package files: all that find_package(kvcache) needs
+#   library   kvcache with its public headers and package files, as find_package(kvcache) needs them
 #   engine    kvcache::engine with its headers, for find_package(kvcache COMPONENTS engine)
 #   command   the program, with the models that ship
 

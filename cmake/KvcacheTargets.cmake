@@ -1,5 +1,5 @@
-# How this project declares its targets. Sources are found by folder, tests and benchmarks by
-# their file names (_test.cc, _bench.cc), so that adding a file is adding a file.
+# Functions that declare this project's targets. Sources are found by folder, tests and benchmarks
+# by their file names (_test.cc, _bench.cc), so a new file needs no change of a list.
 
 set(KVCACHE_WARNINGS -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion)
 if(KVCACHE_WERROR)
@@ -12,14 +12,14 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   list(APPEND KVCACHE_WARNINGS -Wno-restrict)
 endif()
 
-# kvcache_compile_options(TARGET): a program or library that may see all of src/: tests,
-# benchmarks, tools. The layers themselves are declared with kvcache_layer.
+# kvcache_compile_options(TARGET): sets the options of a program or library that may see all of
+# src/: tests, benchmarks, tools. kvcache_layer declares the layers themselves.
 function(kvcache_compile_options target)
   target_compile_options(${target} PRIVATE ${KVCACHE_WARNINGS})
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src)
 endfunction()
 
-# kvcache_sources(OUT folder...): the sources of src/FOLDER, without tests and benchmarks.
+# kvcache_sources(OUT folder...): lists the sources of src/FOLDER, without tests and benchmarks.
 function(kvcache_sources out)
   set(all)
   foreach(folder IN LISTS ARGN)
@@ -55,13 +55,14 @@ function(kvcache_layer name)
   endif()
 endfunction()
 
-# kvcache_objects(OUT layer...): the object files of layers, as sources of a library or program.
+# kvcache_objects(OUT layer...): lists the object files of layers, as sources of a library or
+# program.
 function(kvcache_objects out)
   list(TRANSFORM ARGN REPLACE "(.+)" "$<TARGET_OBJECTS:kvcache_\\1_layer>" OUTPUT_VARIABLE objects)
   set(${out} ${objects} PARENT_SCOPE)
 endfunction()
 
-# kvcache_library(NAME LAYERS layer...): a library of layers, with the public headers.
+# kvcache_library(NAME LAYERS layer...): declares a library of layers, with the public headers.
 function(kvcache_library name)
   cmake_parse_arguments(ARG "" "" "LAYERS" ${ARGN})
   kvcache_objects(objects ${ARG_LAYERS})
@@ -73,8 +74,8 @@ function(kvcache_library name)
   target_compile_features(${name} PUBLIC cxx_std_20)
 endfunction()
 
-# kvcache_test(NAME LIBRARIES lib... SOURCES file...): one GoogleTest program, whose tests have its
-# name as their label.
+# kvcache_test(NAME LIBRARIES lib... SOURCES file...): declares a GoogleTest program. Its tests have
+# its name as their label.
 function(kvcache_test name)
   cmake_parse_arguments(ARG "" "" "LIBRARIES;SOURCES" ${ARGN})
   if(NOT ARG_SOURCES)

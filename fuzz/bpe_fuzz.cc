@@ -1,9 +1,9 @@
-// Any bytes as a byte-level BPE vocabulary and as text: nothing crashes, ids are in range, words
-// are the text, the result is that of the plain rule, and decoding gives the text back.
+// Reads any bytes as a byte-level BPE vocabulary and a text. Checks that nothing crashes, ids are
+// in range, tokens equal those of the reference implementation, and decoding returns the text.
 //
 //   input   flags, pre-tokenizer, number of tokens, then for each: length, type, bytes; number of
-//           merges, then for each: length, length, bytes (kSpelled: as in the file's line, else
-//           as the bytes they stand for); then the text
+//           merges, then for each: length, length, bytes (kSpelled: in the alphabet of the file,
+//           else raw bytes); then the text
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,7 +15,7 @@
 namespace kvcache {
 namespace {
 
-constexpr std::size_t kMostText = 256;  // the plain rule is slow
+constexpr std::size_t kMaxText = 256;  // the reference implementation is slow
 
 enum Flag : std::uint8_t { kBytes = 1, kSpelled = 2, kTypes = 4, kResults = 8, kUnknown = 16 };
 
@@ -86,7 +86,7 @@ void CheckText(const Tokenizer& tokenizer, const TokenizerData& data, std::strin
   Check(plain.ok() && parsed.ok());
   for (const std::int32_t id : *plain) Check(tokenizer.vocabulary().Has(id));
   for (const std::int32_t id : *parsed) Check(tokenizer.vocabulary().Has(id));
-  Check(*tokenizer.Encode(text, bare) == *plain);  // from what was remembered
+  Check(*tokenizer.Encode(text, bare) == *plain);  // repeatable
 
   if (!HasUserDefined(tokenizer.vocabulary())) {
     const bpe_reference::Reference reference(data, tokenizer.vocabulary());
@@ -118,6 +118,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
     Check(tokenizer.status().code() == StatusCode::kCorrupt);
     return 0;
   }
-  CheckText(**tokenizer, data, input.substr(0, kMostText), flags);
+  CheckText(**tokenizer, data, input.substr(0, kMaxText), flags);
   return 0;
 }

@@ -1,7 +1,8 @@
-// Any bytes as a saved conversation, a file of tools or a variable: they are read or refused, never
-// crash, and what was read is written and read back equal, in a text of bounded size.
+// Reads any bytes as a saved conversation, a file of tools or a variable. Checks that they are read
+// or refused without a crash, and that a conversation that was read is written in bounded size and
+// read back equal.
 //
-//   input   a byte that says which, then the text
+//   input   a byte that selects one of the three, then the text
 #include <string>
 #include <string_view>
 
@@ -19,7 +20,7 @@ void CheckRefused(const Status& status) {
   Check(!status.ok() && !status.message().empty());
 }
 
-// A template that shows all that it is given.
+// Returns a template that prints all its input.
 const ChatTemplate& ShowAll() {
   static const ChatTemplate all =
       std::move(ChatTemplate::Parse("{{ messages | tojson }}{{ tools | tojson }}"
@@ -38,7 +39,7 @@ void FuzzConversation(std::string_view text) {
     return;
   }
   const std::string written = ConversationText(input);
-  // Six bytes for one: "\u0001" for a control character that a looser reader took.
+  // A byte may become six: "\u0001" for a control character.
   Check(written.size() <= 6 * text.size() + 200);
   ChatInput again;
   Check(ReadConversation(written, again).ok());

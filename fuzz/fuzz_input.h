@@ -1,4 +1,4 @@
-// Taking a fuzzer's bytes apart.
+// Splits a fuzzer's input into bytes and texts.
 #pragma once
 
 #include <cstdint>

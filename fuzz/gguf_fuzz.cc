@@ -1,5 +1,6 @@
-// Any bytes as a model file: checked, then every value, array and tensor read, described, and
-// loaded as a model. The sanitizers watch; the checks here are the reader's own promises.
+// Reads any bytes as a model file: checks it, reads every value, array and tensor, describes it,
+// and loads it as a model. Sanitizers detect memory errors; the checks here are the reader's
+// contract.
 
 #include <cstdint>
 #include <cstdlib>
@@ -19,7 +20,7 @@ void Require(bool holds) {
   if (!holds) std::abort();
 }
 
-// Reads every byte that the span promises.
+// Reads every byte of the span.
 void Touch(std::span<const std::byte> bytes) {
   volatile std::uint8_t sum = 0;
   for (const std::byte byte : bytes) sum = static_cast<std::uint8_t>(sum + std::uint8_t(byte));

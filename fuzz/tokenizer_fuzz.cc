@@ -1,5 +1,5 @@
-// Any bytes as a vocabulary and as text: nothing crashes, ids are in range, the result is that
-// of the plain rule, and decoding gives the text back.
+// Reads any bytes as a SentencePiece BPE vocabulary and a text. Checks that nothing crashes, ids
+// are in range, tokens equal those of the reference implementation, and decoding returns the text.
 //
 //   input   flags, number of tokens, then for each: length, score, type, bytes; then the text
 #include <cstdint>
@@ -15,7 +15,7 @@
 namespace kvcache {
 namespace {
 
-constexpr std::size_t kMostText = 256;  // the plain rule is slow
+constexpr std::size_t kMaxText = 256;  // the reference implementation is slow
 
 enum Flag : std::uint8_t { kBase = 1, kScores = 2, kTypes = 4, kSpacePrefix = 8, kStrips = 16 };
 
@@ -25,7 +25,7 @@ void AddToken(const std::string& text, float score, std::int32_t type, Tokenizer
   data->types.push_back(type);
 }
 
-// What a vocabulary must have for every text to survive.
+// Adds the tokens without which a vocabulary cannot encode every text.
 void AddBase(TokenizerData* data) {
   AddToken("<unk>", 0, 2, data);
   AddToken("<s>", 0, 3, data);
@@ -59,7 +59,7 @@ void CheckRange(const Tokenizer& tokenizer, const std::vector<std::int32_t>& ids
   for (const std::int32_t id : ids) Check(tokenizer.vocabulary().Has(id));
 }
 
-bool IsSurvivor(std::string_view text) {
+bool RoundTrips(std::string_view text) {
   return IsValidUtf8(text) && text.find("\u2581") == std::string_view::npos;
 }
 
@@ -70,7 +70,7 @@ void CheckText(const Tokenizer& tokenizer, std::string_view text, std::uint8_t f
   Check(plain.ok() && parsed.ok());
   CheckRange(tokenizer, *plain);
   CheckRange(tokenizer, *parsed);
-  Check(*tokenizer.Encode(text, bare) == *plain);  // from what was remembered
+  Check(*tokenizer.Encode(text, bare) == *plain);  // repeatable
 
   bool has_user_defined = false;
   for (const std::int32_t token : tokenizer.vocabulary().special_tokens()) {
@@ -80,7 +80,7 @@ void CheckText(const Tokenizer& tokenizer, std::string_view text, std::uint8_t f
   const auto decoded = tokenizer.Decode(*plain);
   Check(decoded.ok() && tokenizer.Decode(*parsed).ok());
   const bool whole = (flags & kBase) != 0 && (flags & kTypes) != 0 && (flags & kStrips) == 0;
-  if (whole && IsSurvivor(text)) Check(*decoded == text);
+  if (whole && RoundTrips(text)) Check(*decoded == text);
 
   std::string streamed;
   Utf8Stream stream;
@@ -102,6 +102,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
     Check(tokenizer.status().code() == StatusCode::kCorrupt);
     return 0;
   }
-  CheckText(**tokenizer, input.substr(0, kMostText), flags);
+  CheckText(**tokenizer, input.substr(0, kMaxText), flags);
   return 0;
 }

@@ -1,9 +1,10 @@
-// Any bytes as a unigram vocabulary, as its normalisation and as text: nothing crashes, ids are in
-// range, and without a normalisation the result is that of the plain rule.
+// Reads any bytes as a unigram vocabulary, its normalisation and a text. Checks that nothing
+// crashes, ids are in range, and, without a normalisation, tokens equal those of the reference
+// implementation.
 //
 //   input   flags, number of tokens, then for each: length, score, type, bytes; with kCharsmap:
-//           length in 16s, bytes of the map (kWhole: its trie is filled up to a block); then the
-//           text
+//           length in units of 16, bytes of the map (kWhole: the trie gets a whole block); then
+//           the text
 #include <cstring>
 #include <string>
 #include <string_view>
@@ -17,16 +18,17 @@
 namespace kvcache {
 namespace {
 
-constexpr std::size_t kMostText = 256;  // the plain rule is slow
+constexpr std::size_t kMaxText = 256;  // the reference implementation is slow
 
 enum Flag : std::uint8_t { kPrefix = 1, kMerge = 2, kCharsmap = 4, kWhole = 8, kTypes = 16 };
 
-// A map that is more often right than bytes alone: whole blocks, each replacement ended.
+// Returns a map that is valid more often than raw bytes: its trie is a whole block, and its
+// replacements are terminated.
 std::string WholeMap(std::string bytes) {
   std::uint32_t trie = 256 * 4;
   std::string map(4 + trie, '\0');
   std::memcpy(map.data(), &trie, sizeof(trie));
-  // Units as (place, value) pairs.
+  // The bytes are (index, value) pairs of trie units.
   while (bytes.size() > 5) {
     std::memcpy(map.data() + 4 + std::size_t{static_cast<std::uint8_t>(bytes[0])} * 4,
                 bytes.data() + 1, 4);
@@ -58,7 +60,8 @@ TokenizerData TakeVocabulary(std::string_view* input) {
   return data;
 }
 
-// The plain rule knows U+2581 as three bytes, and tokens that are text.
+// Returns whether the reference implementation applies: it has no user-defined tokens, no invalid
+// UTF-8 in tokens, and no normalisation.
 bool CanCompare(const TokenizerData& data, const Vocabulary& vocabulary) {
   for (const std::int32_t token : vocabulary.special_tokens()) {
     if (vocabulary.kind(token) == TokenKind::kUserDefined) return false;
@@ -96,6 +99,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
     Check(tokenizer.status().code() == StatusCode::kCorrupt);
     return 0;
   }
-  CheckText(**tokenizer, data, input.substr(0, kMostText));
+  CheckText(**tokenizer, data, input.substr(0, kMaxText));
   return 0;
 }

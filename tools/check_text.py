@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Checks the text of the repository's files.
 
-Errors: paths of somebody's machine, package registries' addresses, blanks at line ends, tabs,
-a missing newline at the end, shipped models over 16 MB together. A source file of over 500
-lines is a warning.
+These are errors: paths of a person's machine, addresses of package registries, spaces at the end of
+a line, tabs, a missing newline at the end, and shipped models of more than 16 MB in total. A source
+file of more than 500 lines is a warning.
 """
 
 import os
@@ -20,17 +20,19 @@ SKIP = {"build", "node_modules", ".git", ".cache", "__pycache__"}
 
 FORBIDDEN = [
     (re.compile(r"/(?:home|Users)/[a-z]\w*/|(?<!\w)/root/|/tmp/[a-z]+/node_modules"),
-     "a path of somebody's machine"),
+     "a path of a person's machine; use a relative path"),
     (re.compile(r"\b(?:registry|deb|archive|snapshot|proxy|pypi|crates)\.[\w-]+\.(?:org|com|io|net|dev)\b"),
-     "a package registry's address"),
-    (re.compile(r'^\s*"resolved"\s*:\s*"http'), "a package registry's address"),
-    (re.compile(r"[ \t]+$"), "blanks at the end of the line"),
-    (re.compile(r"^ *\t"), "a tab"),
+     "the address of a package registry; name the package only"),
+    (re.compile(r'^\s*"resolved"\s*:\s*"http'),
+     "the address of a package registry; name the package only"),
+    (re.compile(r"[ \t]+$"), "spaces at the end of the line"),
+    (re.compile(r"^ *\t"), "a tab; use spaces"),
 ]
 
 
 def tracked(root):
-    """What git tracks or would; without git, all files but built ones."""
+    """Returns the files that git tracks or does not ignore; without git, all files except built
+    ones."""
     command = ["git", "-C", str(root), "ls-files", "-co", "--exclude-standard"]
     try:
         names = subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -59,7 +61,7 @@ def check_file(path, name):
     if text and not text.endswith("\n"):
         errors.append(f"{name}: no newline at the end")
     if path.suffix in SOURCE and len(lines) > MAX_LINES:
-        warnings.append(f"{name}: {len(lines)} lines; which two things is it?")
+        warnings.append(f"{name}: {len(lines)} lines; split files of more than {MAX_LINES}")
     return errors, warnings
 
 
@@ -69,13 +71,13 @@ def main():
     for path in sorted(tracked(root)):
         name = path.relative_to(root).as_posix()
         if name == "tools/check_text.py":
-            continue  # it spells what it forbids
+            continue  # it contains the forbidden patterns
         found = check_file(path, name)
         errors += found[0]
         warnings += found[1]
     model_bytes = sum(path.stat().st_size for path in (root / "models").glob("*.gguf"))
     if model_bytes > MAX_MODEL_BYTES:
-        errors.append(f"models/: {model_bytes} bytes together, over {MAX_MODEL_BYTES}")
+        errors.append(f"models/: {model_bytes} bytes in total; must be at most {MAX_MODEL_BYTES}")
     for line in warnings:
         print(f"warning: {line}")
     for line in errors:

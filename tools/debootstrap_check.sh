@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Proves that a fresh Debian 12 needs nothing but this repository: makes a minimal system in a
-# folder, puts a copy of the work tree in it, and runs there what a newcomer runs.
+# Checks that a fresh Debian 12 needs nothing but this repository: makes a minimal system in a
+# folder, copies the work tree into it, and runs a newcomer's commands there.
 #
 #   usage (as root): tools/debootstrap_check.sh [--keep] [DIR [COMMAND]]
 #
-# COMMAND is run there instead, such as './dev check'. DIR is where the system goes (default: a
-# new folder under /tmp). --keep leaves it; given again, it is used as it is, with the work tree
-# copied over. The mirror, the proxy and local certificates are this machine's. Needs
-# debootstrap. Takes about 15 minutes on two cores.
+# COMMAND replaces the newcomer's commands, for example './dev check'. DIR is the system's folder
+# (default: a new folder under /tmp). --keep does not delete the system. A later run with the same
+# DIR uses it again, with a new copy of the work tree. The mirror, the proxy and local certificates
+# are those of this machine. Needs debootstrap. Takes about 15 minutes on two cores.
 set -euo pipefail
 
 repository=$(cd "$(dirname "$0")/.." && pwd)
@@ -49,7 +49,7 @@ make_system() {
   mount --bind /dev/pts "$root/dev/pts"
 }
 
-# The way to the network, as this machine has it.
+# Copies this machine's network configuration: names, proxies and certificates.
 copy_network() {
   cp -L /etc/resolv.conf /etc/hosts "$root/etc/"
   apt-config dump --no-empty Acquire::http Acquire::https Acquire::Check-Date \
@@ -60,7 +60,7 @@ copy_network() {
   [[ ! -e $HOME/.npmrc ]] || cp "$HOME/.npmrc" "$root/root/"
 }
 
-# Copies what git tracks or would; what is there already and differs gets a new time.
+# Copies the files that git tracks or does not ignore. Files that differ get a new modification time.
 copy_repository() {
   mkdir -p "$root$home"
   cd "$repository"
@@ -90,5 +90,5 @@ fi
 step inside './dev run -- -p "Once upon a time" -n 60'
 step inside './dev run -- -p "Once upon a time" -n 20'
 step inside './dev test'
-printf '\nA fresh Debian 12 ran and tested kvcache; the system holds %s.\n' \
+printf '\nA fresh Debian 12 ran and tested kvcache; the system takes %s.\n' \
   "$(du -sh --one-file-system "$root" | cut -f1)"

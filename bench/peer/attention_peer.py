@@ -1,11 +1,11 @@
-"""Attention beside ggml's in one run: adds ggml's figures to the cases of attention_bench.
+"""Times ggml's attention and adds its figures to the cases of attention_bench.
 
   attention_peer.py OURS.json [--threads N] [--seconds X]    prints the ratios
 
-OURS.json is what `attention_bench --json=FILE` wrote, just now and on as many threads. ggml is
-taken at its best: each figure is that of the fastest of its CPU builds that this machine can
-load, found out at a short history for each kind, type and layout; see ggml_attention.py for the
-layouts and for how results are checked.
+OURS.json is a file that `attention_bench --json=FILE` wrote just before, with as many threads. Each
+figure of ggml is that of its fastest CPU build that this machine can load; a short history decides
+which build that is, for each kind, type and layout. ggml_attention.py describes the layouts and how
+results are checked.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from ggml_builds import BUILDS
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 LIBRARIES = ROOT / "tests/oracle/node_modules/@node-llama-cpp/linux-x64/bins/linux-x64"
-# The first builds that the machine can load are tried.
+# Number of builds to try, beginning with the first that the machine can load.
 BUILDS_TRIED = 3
 SCREENED_HISTORY = 4096
 TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
@@ -33,31 +33,31 @@ def available():
 
 
 def kv_type(case):
-    """A case's one type of keys and values, or None where they differ."""
+    """Returns the case's type of keys and values, or None if they differ."""
     kinds = {case[key] for key in ("type", "k_type", "v_type") if key in case}
     return kinds.pop() if len(kinds) == 1 else None
 
 
 def comparable(case):
-    """Does ggml_attention.py have this case?"""
+    """Returns whether ggml_attention.py supports this case."""
     return (all(case.get(key) == value for key, value in SHAPE.items())
             and kv_type(case) in TYPES and case.get("window", 0) == 0
             and (case["kind"], case["queries"] > 1) in (("decode", False), ("prefill", True)))
 
 
 def run(build, specs, threads, seconds):
-    """ggml's results for specs; none if the build does not run here."""
+    """Returns ggml's results for `specs`; none if the build does not run here."""
     command = [sys.executable, HERE / "ggml_attention.py", "--libraries", LIBRARIES, "--build",
                build, "--threads", threads, "--seconds", seconds]
     done = subprocess.run(list(map(str, command)), input=json.dumps(specs), capture_output=True,
                           text=True, check=False)
     if done.returncode > 0:
-        raise RuntimeError(done.stderr.strip())  # a wrong result; a signal means another machine
+        raise RuntimeError(done.stderr.strip())  # a wrong result; a signal: the build cannot run
     return [json.loads(line) for line in done.stdout.splitlines()] if done.returncode == 0 else []
 
 
 def screen(specs, threads, log):
-    """{(kind, type, layout): the fastest build}."""
+    """Returns {(kind, type, layout): the fastest build}."""
     shortest = {}
     for spec in sorted(specs, key=lambda spec: abs(spec["history"] - SCREENED_HISTORY)):
         shortest.setdefault((spec["kind"], spec["type"]), spec)
@@ -72,12 +72,12 @@ def screen(specs, threads, log):
             rate = result["work"] / result["best_ms"]
             best[key] = max(best.get(key, (0.0, "")), (rate, build))
     if not best:
-        raise RuntimeError("none of ggml's builds runs here")
+        raise RuntimeError("none of ggml's builds runs on this machine; use --no-peer")
     return {key: build for key, (_, build) in best.items()}
 
 
 def measure(cases, threads, seconds, log):
-    """ggml's results for those of our cases that it can be asked for."""
+    """Returns ggml's results for those of our cases that ggml_attention.py supports."""
     specs = {}
     for case in filter(comparable, cases):
         spec = {**{key: case.get(key) for key in KEYS}, "type": kv_type(case)}
@@ -99,8 +99,8 @@ def measure(cases, threads, seconds, log):
 
 
 def add_peer(cases, results):
-    """Sets case["peers"] to ggml's figures, by layout, with our ratio to each: both of the median
-    times, or both of the best ones, as the case's own rate is."""
+    """Sets case["peers"] to ggml's figures by layout, with our ratio to each. Rate and ratio use
+    the median times or the best ones, like the case's own rate."""
     for case in filter(comparable, cases):
         time = f"{case.get('rate_of', 'best')}_ms"
         case["peers"] = {}
@@ -118,7 +118,8 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ours", type=pathlib.Path)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--seconds", type=float, default=0.3, help="per case and layout")
+    parser.add_argument("--seconds", type=float, default=0.3,
+                        help="seconds of timing per case and layout")
     args = parser.parse_args()
     cases = json.loads(args.ours.read_text())["cases"]
     results = measure(cases, args.threads, args.seconds, lambda text: print(text, file=sys.stderr))

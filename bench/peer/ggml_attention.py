@@ -1,28 +1,28 @@
-"""ggml's flash attention on one of its CPU builds, timed alone: the peer's half of
-attention_peer.py, which starts one process per build.
+"""Times ggml's flash attention with one of its CPU builds. attention_peer.py starts one process per
+build.
 
   ggml_attention.py --libraries FOLDER --build NAME [--threads N] [--seconds X] [--flat] [--cold-megabytes N]
                     < CASES.json
 
 CASES is [{"kind": "decode" or "prefill", "history": n, "queries": n, "batch": 1, "head_dim": n,
-"type": "f16", "layouts": [...]}, ...]: `queries` tokens at the end of a history of so many, K
-and V of that type; "layouts" may be left out. Prints one JSON object per case and layout.
+"type": "f16", "layouts": [...]}, ...]: `queries` tokens at the end of a history of `history`
+tokens, with K and V of that type. "layouts" is optional. Prints one JSON object per case and
+layout.
 
-The libraries are called through their public C functions, as llama.cpp calls them: one graph of
-one node, its threads kept in a pool, precision set to f32, a mask of f16. Two layouts of the
-history: "default" is llama.cpp's cache, where a token's heads lie side by side, so that a head's
-keys are a stride apart; "heads" has each head's history in one piece, which is ggml at its best.
+The script calls the libraries' public C functions like llama.cpp: one graph of one node, threads in
+a pool, precision f32, a mask in f16. There are two layouts of the history. "default" is llama.cpp's
+cache, where a token's heads are neighbours, so that a head's keys are a stride apart. "heads" has
+each head's history in one piece, which is ggml's best case.
 
-Each result is compared with double precision over the stored values, and refused beyond
-TOLERANCE, before it is timed. The bound is ggml's own noise: it rounds queries to the type that
-K's dot product wants, and when it decodes over f16 it adds up the weighted values in f16. Such a
-sum stands still once it is some thousand times what is added, so a history whose positions
-all weigh the same comes out wrong by more than its values are worth (--flat shows by how much and
-refuses nothing); the histories timed have most of their weight on PERIOD positions.
+Each result is compared with double precision over the stored values before it is timed, and refused
+if the difference exceeds TOLERANCE. That bound is ggml's own noise: it rounds queries to the type
+that K's dot product needs, and in decode over f16 it sums the weighted values in f16. Such a sum
+stops growing once it is some thousand times the addend. If all positions of a history have the same
+weight, the error therefore exceeds the values themselves (--flat shows it and refuses nothing). The
+timed histories have most of their weight on PERIOD positions.
 
-Decoding goes through so many equal layers that they hold --cold-megabytes together, as in a model,
-whose other layers pass through the processor's caches before one is read again; times are of one
-of them.
+Decode alternates between equal layers of --cold-megabytes in total, because in a model other layers
+pass through the processor's caches before a layer is read again. Times are those of one layer.
 """
 
 import argparse
@@ -39,11 +39,11 @@ import ggml_builds
 
 HEADS, KV_HEADS = 32, 8
 PERIOD = 64  # positions after which values repeat
-SHADED = 32  # leading values of each key that take weight from it, except in one period
+SHADED = 32  # leading values of each key that lower its weight, except in one period
 LAYOUTS = ("default", "heads")
 TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 8, "bf16": 30}  # ggml's numbers
 PREC_F32 = 10
-MOST_LAYERS = 500  # ggml's graphs have room for 2,048 nodes
+MAX_LAYERS = 500  # a ggml graph holds at most 2,048 nodes
 TOLERANCE = 8e-3  # values are below 1
 
 
@@ -52,7 +52,7 @@ class InitParams(ctypes.Structure):
 
 
 class Ggml:
-    """The functions used, with their types; a backend whose pool has `threads` threads."""
+    """ggml's functions with their types, and a backend whose pool has `threads` threads."""
 
     def __init__(self, folder, build, threads):
         pointer, size, number, real = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int64,
@@ -95,12 +95,12 @@ class Ggml:
         self.backend_cpu_set_threadpool(self.backend, self.threadpool_new(settings))
 
     def array(self, tensor):
-        """A tensor's bytes."""
+        """Returns a tensor's bytes."""
         count = self.nbytes(tensor)
         return np.ctypeslib.as_array((ctypes.c_uint8 * count).from_address(self.get_data(tensor)))
 
     def encode(self, kind, values):
-        """Rows of f32 [rows, values] as bytes [rows, row bytes] of a type."""
+        """Returns rows of f32 [rows, values] as bytes [rows, row bytes] of a type."""
         rows, width = values.shape
         values = np.ascontiguousarray(values, np.float32)
         if kind == "bf16":
@@ -114,7 +114,7 @@ class Ggml:
 
 
 def decode(kind, data):
-    """The values of encoded rows, exactly."""
+    """Returns the exact values of encoded rows."""
     rows = len(data)
     if kind == "bf16":
         return (data.view("<u2").astype(np.uint32) << 16).view(np.float32).astype(np.float64)
@@ -131,7 +131,7 @@ def decode(kind, data):
 
 
 class Case:
-    """The graph of one case in one layout, its values, and what they should give."""
+    """The graph of one case in one layout, its values, and the expected result."""
 
     def __init__(self, ggml, spec, layout, flat, cold_bytes):
         self.ggml, self.spec = ggml, spec
@@ -149,7 +149,7 @@ class Case:
         self.q = random.uniform(-3, 3, (HEADS, self.queries, self.dim)).astype(np.float32)
         self.q[:, :, :SHADED] = 4
         cold = cold_bytes if spec["kind"] == "decode" else 0
-        self.layers = max(1, min(MOST_LAYERS, -(-cold // self.kv_bytes())))
+        self.layers = max(1, min(MAX_LAYERS, -(-cold // self.kv_bytes())))
         self.context = ggml.init(InitParams(1 << 22, None, True))
         self.build(layout)
 
@@ -202,7 +202,7 @@ class Case:
         return 1.0 / math.sqrt(self.dim)
 
     def visible(self):
-        """The mask: -inf after each query's own position."""
+        """Returns the mask: -inf after each query's own position."""
         mask = np.zeros((self.queries, self.cells), "<f2")
         for i in range(self.queries):
             mask[i, self.cells - self.queries + i + 1:] = -np.inf
@@ -212,8 +212,8 @@ class Case:
         return 2 * KV_HEADS * self.cells * self.ggml.row_size(TYPES[self.kind], self.dim)
 
     def work(self):
-        """GB that must be read for decoding, else GFLOP over what causality lets a query see:
-        as attention_bench counts."""
+        """Returns, for decode, the GB to read, else the GFLOP over the visible pairs of query and
+        key. attention_bench counts in the same way."""
         if self.spec["kind"] == "decode":
             return 1e-9 * self.kv_bytes()
         seen = self.cells - (self.queries - 1) / 2
@@ -225,7 +225,7 @@ class Case:
             raise RuntimeError(f"ggml's graph failed with status {status}")
 
     def error(self):
-        """The largest difference from double precision over some rows."""
+        """Returns the largest difference from double precision over some rows."""
         found = self.ggml.array(self.out).view("<f4").reshape(self.queries, HEADS, self.dim)
         bright, keys, values = (decode(self.kind, rows).reshape(PERIOD, KV_HEADS, self.dim)
                                 for rows in (self.bright, self.rows, self.values))
@@ -249,15 +249,15 @@ class Case:
 
 
 def timed(case):
-    """Milliseconds of one layer."""
+    """Returns the milliseconds of one layer."""
     begin = time.perf_counter()
     case.run()
     return 1e3 * (time.perf_counter() - begin) / case.layers
 
 
 def measure(case, first, seconds):
-    """Milliseconds of the runs of so many seconds, ascending: two at least, but a case whose
-    first run, the checked one, took much longer than all that is not run again."""
+    """Returns the milliseconds of the runs that fit into `seconds`, at least two, ascending. If the
+    first run, which was checked, took much longer than `seconds`, returns only its time."""
     if first * case.layers > 1e4 * seconds:
         return [first]
     times, start = [], time.perf_counter()
@@ -280,9 +280,11 @@ def main():
     parser.add_argument("--libraries", type=pathlib.Path, required=True)
     parser.add_argument("--build", required=True)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=0.5, help="per case and layout")
+    parser.add_argument("--seconds", type=float, default=0.5,
+                        help="seconds of timing per case and layout")
     parser.add_argument("--cold-megabytes", type=int, default=512)
-    parser.add_argument("--flat", action="store_true", help="all positions weigh about the same")
+    parser.add_argument("--flat", action="store_true",
+                        help="give all positions about the same weight, and refuse no result")
     args = parser.parse_args()
     ggml = Ggml(args.libraries, args.build, args.threads)
     for spec in json.load(sys.stdin):
@@ -292,7 +294,7 @@ def main():
             error = case.error()
             if not (error < TOLERANCE or args.flat):
                 sys.exit(f"ggml_attention: {spec}, {layout}, {args.build}: differs from double "
-                         f"precision by {error}, bound {TOLERANCE}")
+                         f"precision by {error}; must be below {TOLERANCE}")
             times = measure(case, first, args.seconds)
             print(json.dumps(report(case, spec, args.build, layout, error, times)), flush=True)
             case.close()

@@ -1,9 +1,10 @@
-"""llama.cpp's builds for x86-64 processors, one per generation, the newest first, and where their files are."""
+"""Lists llama.cpp's builds for x86-64 processors, newest first, and finds their libraries."""
 
 BUILDS = ["sapphirerapids", "zen4", "icelake", "skylakex", "alderlake", "haswell"]
 
 
 def library(folder, build):
-    """That of AMX has a name that llama.cpp does not look for by itself (setup_oracle in ./dev)."""
+    """Returns the path of a build's library. ./dev (setup_oracle) renames the AMX build's, so that
+    llama.cpp does not choose it."""
     path = folder / f"libggml-cpu-{build}.so"
     return path if path.exists() else folder / f"amx-{build}.so"

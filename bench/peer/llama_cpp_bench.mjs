@@ -1,4 +1,4 @@
-// llama.cpp's speed on one model with one of its CPU builds: the peer's half of peer_bench.py.
+// Measures llama.cpp's speed on one model with one of its CPU builds, for peer_bench.py.
 //
 // Usage: node llama_cpp_bench.mjs < JOB.json > RESULT.json
 //   job     {"modules": folder with node-llama-cpp, "model": path, "threads": n,
@@ -9,17 +9,17 @@
 //            "decode_ms": {depth: [one per token]}, "history_ms": {depth: n},
 //            "greedy": [the choice after each of the prompt's last tokens], "margins": [...]}
 //
-// Times are those of llama_decode and its synchronisation alone, as llama-bench takes them; the
-// first pass of decode at each depth is a warm-up and is not in the lists, and the choices are
-// found before prefill. The history before a depth is
-// evaluated once in batches of 512 and kept in `state`.DEPTH, from where a later run takes it.
+// Times are those of llama_decode and its synchronisation only, like llama-bench's. The first pass
+// of decode at each depth is a warm-up and not in the lists. The choices are computed before
+// prefill. The history before a depth is evaluated once, in batches of 512, and saved to
+// `state`.DEPTH, from which later runs load it.
 
 import fs from "node:fs";
 import path from "node:path";
 import {pathToFileURL} from "node:url";
 
 const kBatch = 512;
-const kChecked = 16;  // of the prompt's last tokens
+const kChecked = 16;  // the prompt's last tokens, whose choices are compared
 
 const job = JSON.parse(fs.readFileSync(0, "utf8"));
 const entry = path.resolve(job.modules, "node-llama-cpp/dist/index.js");
@@ -27,15 +27,15 @@ const {getLlama} = await import(pathToFileURL(entry).href);
 
 let timedMs = 0, cpuMs = 0;
 
-// Sequence 0 by the binding's low-level calls: batches go to llama_decode as they are.
+// Sequence 0, through the binding's low-level calls, which pass batches to llama_decode unchanged.
 class Sequence {
     constructor(context) {
-        this.owner = context.getSequence();  // its collection would empty the sequence
+        this.owner = context.getSequence();  // the sequence is emptied if this is collected
         this.raw = context._ctx;
         this.length = 0;
     }
 
-    // Evaluates tokens after those held, asking for the last one's logits; milliseconds.
+    // Evaluates tokens after those held, with the last one's logits. Returns milliseconds.
     async append(tokens) {
         this.raw.initBatch(tokens.length);
         this.raw.addToBatch(0, this.length, Uint32Array.from(tokens),
@@ -64,7 +64,7 @@ class Sequence {
     }
 }
 
-// Greedy choices and margins after the prompt's last tokens, through the public interface.
+// Computes greedy choices and margins after the prompt's last tokens, through the public interface.
 async function checkChoices(sequence, tokens) {
     const top2 = {generateNext: {
         logits: {filter: {includeTop: 2}}, options: {temperature: 1, topK: 0, topP: 1, minP: 0}
@@ -133,7 +133,8 @@ const context = await model.createContext({
 });
 const sequence = new Sequence(context);
 if (sequence.raw.getThreads() !== job.threads)
-    throw new Error(`llama.cpp uses ${sequence.raw.getThreads()} threads, not ${job.threads}`);
+    throw new Error(
+        `llama.cpp uses ${sequence.raw.getThreads()} threads instead of ${job.threads}`);
 const maps = fs.readFileSync("/proc/self/maps", "utf8");
 const result = {
     build: [...new Set(maps.match(/(?<=libggml-cpu-)\w+/g))].join("+"),

@@ -1,8 +1,8 @@
-"""llama.cpp's state file of one sequence: a longer history made of a shorter one.
+"""Makes llama.cpp's state file of a long history from that of a shorter one.
 
-What keys and values hold does not change how fast they are read, so a history of 16,384 tokens
-for timing need not be evaluated: the cells of a real one are repeated, with positions that go
-on. The file is (little-endian):
+The content of keys and values does not change the speed of reading them. Therefore a history of
+16,384 tokens for timing need not be evaluated: the cells of an evaluated one are repeated with
+consecutive positions. The file has (little-endian):
 
   magic "qsgg", version 3, token count, tokens
   1 stream; cell count; per cell: position, 1 sequence, sequence 0
@@ -11,7 +11,7 @@ on. The file is (little-endian):
   per layer: V's type, bytes of a row (u64), rows [cells]                      if not transposed
              V's type, bytes of a value, values of a row, [values of a row][cells]  if transposed
 
-Flash attention wants V as rows, the other path wants it transposed; either is made of either.
+Flash attention needs V as rows, the other path needs it transposed. `write` converts both ways.
 """
 
 import struct
@@ -22,7 +22,7 @@ MAGIC, VERSION = 0x67677371, 3
 
 
 def read(path):
-    """(tokens, [(K type, K rows)], [(V type, V rows)], bytes of a V value)."""
+    """Returns (tokens, [(K type, K rows)], [(V type, V rows)], bytes of a V value)."""
     data = np.fromfile(path, np.uint8)
     at = 0
 
@@ -39,7 +39,8 @@ def read(path):
 
     magic, version, count = take("III")
     if (magic, version) != (MAGIC, VERSION):
-        raise ValueError(f"{path}: magic {magic:#x} and version {version} are not known")
+        raise ValueError(f"{path}: magic is {magic:#x} and version is {version}; must be "
+                         f"{MAGIC:#x} and {VERSION}")
     tokens = block(4 * count).view(np.int32)
     streams, cells = take("II")
     if streams != 1 or cells != count:
@@ -59,12 +60,12 @@ def read(path):
             kind, row = take("iQ")
             values.append((kind, block(cells * row).reshape(cells, row)))
     if at != data.size:
-        raise ValueError(f"{path}: {data.size - at} bytes are left over")
+        raise ValueError(f"{path}: {data.size - at} bytes follow the last layer; must be none")
     return tokens, keys, values, value_bytes
 
 
 def write(path, state, cells, transposed):
-    """The state's cells over and over until there are `cells`."""
+    """Writes a state of `cells` cells, which repeats the given state's cells."""
     tokens, keys, values, value_bytes = state
     source = np.arange(cells) % len(tokens)
     with open(path, "wb") as out:

@@ -1,21 +1,21 @@
-"""End to end beside llama.cpp: prefill and decode of a 1B-class model, in one run.
+"""Compares prefill and decode of a 1B-class model with llama.cpp's, in one run.
 
-Same file, same tokens, same number of threads, warm file cache, one engine at a time, the same
-type of keys and values on both sides. llama.cpp is taken at its best: each figure is the best
-over its CPU builds that this machine can load and over flash attention on and off (block types
-of V want it on). Phases, each of which keeps its results in the work folder:
+Both engines use the same file, tokens, number of threads and types of keys and values, with a warm
+file cache, one engine at a time. Each figure of llama.cpp is the best over its CPU builds that this
+machine can load and over flash attention on and off (block types of V need it on). The phases save
+their results in the work folder:
 
   models   writes the random-weight models (tools/make_model)
-  verify   our logits against llama.cpp's and float64 on a small model (tests/oracle)
-  history  llama.cpp's states at each depth, with flash attention on and off (they differ in
-           layout). Nothing is timed, so a busy machine will do. A thin model with a cache of
-           the same shape evaluates the first tokens; the others repeat their cells
-           (llama_state.py): what K and V hold does not change how fast they are read
-  ours     bench/model_bench: decode and prefill at each depth; the history beyond --evaluate
-           tokens is repeated, too
-  peer     llama.cpp: decode at each depth in every configuration, prefill too; prefill at a
-           depth, which takes long, with the build that was the fastest without history
-  report   the table, as Markdown and JSON
+  verify   compares our logits with llama.cpp's and float64 on a small model (tests/oracle)
+  history  makes llama.cpp's states at each depth, with flash attention on and off (their layouts
+           differ). Nothing is timed, so the machine may be busy. A thin model with a cache of the
+           same shape evaluates the first tokens; longer histories repeat their cells
+           (llama_state.py), since the content of K and V does not change the speed of reading
+  ours     times decode and prefill at each depth with bench/model_bench; histories longer than
+           --evaluate tokens repeat cells too
+  peer     times llama.cpp's decode at each depth, and its prefill, in every configuration; prefill
+           at a depth takes long and uses only the build that was the fastest without history
+  report   writes the table as Markdown and JSON
 
 Run it on a quiet machine: both engines' threads wait by spinning.
 """
@@ -47,10 +47,10 @@ SHAPES = {
     "tiny": Shape("tiny", 2, 256, 4, 2, 64, 512, 2048, tied=True),
 }
 DEPTHS = {"1b": [0, 4096, 16384], "tiny": [0, 512, 1024]}
-EVALUATED = 1024  # tokens of llama.cpp's first history, at most
+EVALUATED = 1024  # maximum number of tokens of llama.cpp's first history
 KV_TYPES = ["f16", "q8_0", "q4_0"]
-# The first that the machine can load; the newest is not always the fastest: AVX512-FP16 slows some
-# down at head size 64.
+# Number of builds to try, beginning with the first that the machine can load. The newest is not
+# always the fastest: AVX512-FP16 slows some down at head size 64.
 BUILDS_TRIED = 3
 PROMPT = 512
 SEED = 1
@@ -65,7 +65,8 @@ class Bench:
         self.prefill_depths = [0, *args.prefill_depths]
         for depth in args.prefill_depths:
             if depth not in self.depths:
-                raise Failure(f"--prefill-depths: {depth} is not among the depths {self.depths}")
+                raise Failure(f"--prefill-depths: {depth} is not one of the depths {self.depths}; "
+                              "add it to --depths")
         self.pairs = [(weights, kv) for weights in args.types for kv in args.kv_types]
         self.make_model = args.build / "tools/make_model/kvcache-make-model"
         self.work = args.work / args.shape
@@ -76,7 +77,7 @@ class Bench:
         self.tokens_file.write_text(" ".join(map(str, self.tokens)) + "\n")
 
     def model(self, name):
-        """The model of a weight type, or the thin one."""
+        """Returns the path of the model of a weight type, or of the thin one."""
         return self.work / f"{name}.gguf"
 
     def keep(self, name, result):
@@ -126,7 +127,7 @@ class Bench:
                         llama_state.write(self.state(flash, kv, depth), state, depth,
                                           int(not flash))
                         self.log(f"history of {depth} in {kv}, flash attention "
-                                 f"{on_off(flash)}: kept")
+                                 f"{on_off(flash)}: written")
 
     def ours(self):
         for weights, kv in self.pairs:
@@ -162,8 +163,8 @@ class Bench:
         for weights, kv in self.pairs:
             ours, peer = (self.kept(f"{who}-{weights}{suffix(kv)}") for who in ("ours", "peer"))
             if ours is None or peer is None:
-                raise Failure(f"{weights} with a cache of {kv}: run the phases `ours` and `peer` "
-                              "first")
+                raise Failure(f"{weights} with a {kv} cache has no results; run the phases `ours` "
+                              "and `peer` first")
             rows += peer_report.rows(self.model(weights), weights, kv, PROMPT, ours, peer)
         first = self.kept(f"ours-{self.pairs[0][0]}{suffix(self.pairs[0][1])}")
         result = peer_report.result({**first["machine"], **describe_machine()},
@@ -182,7 +183,7 @@ class Bench:
         return self.work / f"state-{'flash' if flash else 'plain'}{suffix(kv)}.{depth}"
 
     def modules(self, build):
-        """A copy of the package, by links, in which `build` is the only one to load."""
+        """Returns a copy of the package, made of links, in which `build` is the only build."""
         folder = self.args.work / "builds" / build / "node_modules"
         source = (ROOT / "tests/oracle/node_modules").resolve()
         if not folder.exists():
@@ -193,14 +194,15 @@ class Bench:
         return folder
 
     def builds(self):
-        """The builds that load here, found out once."""
+        """Returns the builds that this machine can load, and saves their names."""
         if self.args.builds:
             return self.args.builds
         known = self.kept("builds")
         if known is None:
             known = [build for build in BUILDS if self.loads(build)][:BUILDS_TRIED]
             if not known:
-                raise Failure("none of llama.cpp's builds loads here; run ./dev setup oracle")
+                raise Failure("this machine can load none of llama.cpp's builds; run ./dev setup "
+                              "oracle")
             self.keep("builds", known)
         return known
 
@@ -237,7 +239,7 @@ def on_off(flag):
 
 
 def suffix(kv):
-    """Of file names: what tells caches of a type from those of f16."""
+    """Returns the suffix of file names for a cache type; f16 has none."""
     return "" if kv == "f16" else f"-{kv}"
 
 
@@ -249,7 +251,7 @@ def link_or_copy(source, target):
 
 
 def other_builds(build, names):
-    """Files of a folder that the copy does without: other CPU builds, and other systems'."""
+    """Returns the files of a folder that the copy omits: other CPU builds and other systems."""
     foreign = {name for name in names
                if name.startswith(("linux-", "mac-", "win-")) and name != "linux-x64"}
     return foreign | {name for name in names
@@ -264,21 +266,22 @@ def parse_arguments():
                         default=["q8_0", "f16"])
     parser.add_argument("--shape", choices=SHAPES, default="1b")
     parser.add_argument("--append", action="store_true",
-                        help="llama.cpp's figures beside those that were kept, of other builds, say")
+                        help="add llama.cpp's figures to the saved ones, such as other builds'")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--kv-types", nargs="+", choices=KV_TYPES, default=["f16"],
-                        help="of K and V, on both sides")
+                        help="types of K and V, for both engines")
     parser.add_argument("--depths", type=int, nargs="+", help="tokens of history, ascending")
     parser.add_argument("--prefill-depths", type=int, nargs="*", default=[],
-                        help="those of the depths at which prefill is measured, too")
+                        help="the depths at which prefill is measured too")
     parser.add_argument("--evaluate", type=int, default=1 << 30,
-                        help="of our history, so many tokens; the others are repeated")
-    parser.add_argument("--repeats", type=int, default=3, help="timed prefills")
-    parser.add_argument("--decode-tokens", type=int, default=16, help="timed, at each depth")
+                        help="evaluate this many tokens of our history; longer ones repeat them")
+    parser.add_argument("--repeats", type=int, default=3, help="number of timed prefills")
+    parser.add_argument("--decode-tokens", type=int, default=16,
+                        help="number of timed tokens at each depth")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/release")
     parser.add_argument("--work", type=pathlib.Path, default=ROOT / "build/peer")
     parser.add_argument("--builds", nargs="+", choices=BUILDS,
-                        help="of llama.cpp's, these alone (default: the newest that load here)")
+                        help="llama.cpp's builds to time (default: the newest that can be loaded)")
     node = ROOT / "tests/oracle/node_modules/.bin/node"
     parser.add_argument("--node", default=str(node) if node.exists() else "node")
     return parser.parse_args()

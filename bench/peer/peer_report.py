@@ -1,12 +1,11 @@
-"""From times to the table: speeds, the machine's limits, and what share of them is reached.
+"""Computes speeds, the machine's limits, and the shares of the limits from measured times.
 
-Limits, from what the same process measured of the machine:
-  decode   read bandwidth, as it was at that depth / (bytes of the weights + bytes of K and V);
-           of the better of two ways to read, and beside it of the plain loop alone
-  prefill  multiply-adds of the layers at the peak of their kind (int8 dot products for block
-           types, f32 FMA for the others); of the attention q·K likewise, by the type of K, and p·V
-           by that of V, whose weights of 16 bits take two int8 dot products; the output matrix
-           counts for one token
+The limits use the machine's figures from the same process:
+  decode   read bandwidth at that depth / (bytes of the weights + bytes of K and V), with the better
+           of the two loops that read; also with the plain loop
+  prefill  all multiply-adds at the peak of their kind (int8 dot products for block types, f32 FMA
+           for the others). The kind of q·K is given by K's type, that of p·V by V's; p's 16 bits
+           take two int8 dot products. The output matrix counts for one token
 """
 
 import statistics
@@ -22,7 +21,7 @@ _BYTES_PER_VALUE = {0: 4.0, 1: 2.0, 30: 2.0,
 
 
 class ModelCost:
-    """What a token costs: bytes to read and multiply-adds."""
+    """The cost of a token: bytes to read and multiply-adds."""
 
     def __init__(self, path):
         file = GgufFile(path)
@@ -32,7 +31,7 @@ class ModelCost:
         width = meta["llama.embedding_length"]
         self.head_dim = meta.get("llama.attention.key_length", width // self.heads)
         kv_heads = meta.get("llama.attention.head_count_kv", self.heads)
-        self.kv_values = 2 * self.layers * kv_heads * self.head_dim  # of a token
+        self.kv_values = 2 * self.layers * kv_heads * self.head_dim  # values of K and V per token
         matrices = {name: info for name, info in file.tensors.items() if len(info.dims) == 2}
         head = "output.weight" if "output.weight" in matrices else "token_embd.weight"
         layers = [info for name, info in matrices.items() if name.startswith("blk.")]
@@ -45,7 +44,8 @@ class ModelCost:
         return self.weight_bytes + depth * self.kv_values * KV_BYTES[kv]
 
     def attention_macs(self, tokens, depth):
-        """Of a prefill after `depth` tokens, causal: q·K, and as many again for p·V."""
+        """Returns the multiply-adds of q·K in a causal prefill after `depth` tokens; p·V has as
+        many."""
         return self.layers * self.heads * self.head_dim * tokens * (depth + (tokens + 1) / 2)
 
 
@@ -54,14 +54,14 @@ def macs(info):
 
 
 def peak(kind, machine, dots=1):
-    """The best rate of multiply-adds on values of a type, in 10^9 operations per second; those of
-    block types are so many int8 dot products each."""
+    """Returns the peak of multiply-adds on values of a type, in 10^9 operations per second. One of
+    a block type takes `dots` int8 dot products."""
     int8 = machine["int8_gop_per_s"]
     return int8 / dots if kind.startswith("q") and int8 > 0 else machine["f32_gflop_per_s"]
 
 
 def limit(cost, weights, kv, prompt, ours, what, depth):
-    """Tokens per second that the machine allows."""
+    """Returns the machine's limit in tokens per second."""
     machine = ours["machine"]
     if what == "decode":
         return ours["read_gb_per_s"][str(depth)] * 1e9 / cost.decode_bytes(depth, kv)
@@ -72,7 +72,7 @@ def limit(cost, weights, kv, prompt, ours, what, depth):
 
 
 def speeds(result, prompt):
-    """Median tokens per second: {(what, depth): x}."""
+    """Returns {(what, depth): median tokens per second}."""
     decode = {("decode", int(depth)): 1e3 / statistics.median(times)
               for depth, times in result["decode_ms"].items()}
     prefill = {("prefill", int(depth)): prompt * 1e3 / statistics.median(times)
@@ -86,14 +86,14 @@ def summary(result, prompt):
 
 
 def agreement(ours, peer):
-    """Of the checked positions, how many choices are the same; margins of those that differ."""
+    """Returns the numbers of compared and of equal choices, and the margins of the others."""
     pairs = list(zip(ours["greedy"], peer["greedy"], peer["margins"], strict=True))
     return {"positions": len(pairs), "same": sum(a == b for a, b, _ in pairs),
             "differing_margins": [margin for a, b, margin in pairs if a != b]}
 
 
 def case(model, weights, kv, prompt, ours, what, depth):
-    """One figure of ours, in the format of bench/README.md."""
+    """Returns one of our figures in the format of bench/README.md."""
     times = sorted(ours[f"{what}_ms"][str(depth)])
     tokens = prompt if what == "prefill" else 1
     rate = tokens * 1e3 / statistics.median(times)
@@ -119,7 +119,7 @@ def cases(model, weights, kv, prompt, ours):
 
 
 def rows(model, weights, kv, prompt, ours, peer):
-    """Our cases with the peer at its best, and how that was."""
+    """Returns our cases with the peer's best figure and its settings."""
     found = cases(model, weights, kv, prompt, ours)
     for row in found:
         key = row["kind"], row["history"]
@@ -167,12 +167,12 @@ def markdown(result):
     choices = {(row["weights"], row["type"]): row["peers"]["llama.cpp"]["choices"]
                for row in rows}
     for (weights, kv), same in choices.items():
-        others = "".join(f", one of margin {margin:.2g} is not"
+        others = "".join(f", one of margin {margin:.2g} differs"
                          for margin in same["differing_margins"])
         lines += ["", f"Greedy choices after the prompt's last {same['positions']} tokens, "
                   f"{weights} with a cache of {kv}: {same['same']} equal to llama.cpp's{others}."]
-    lines += ["", "Of their threads' time the engines got "
+    lines += ["", "The engines' threads ran "
               f"{min(row['cpu_share'] for row in rows):.0%} and "
-              f"{min(row['peers']['llama.cpp']['cpu_share'] for row in rows):.0%}: less than all "
-              "means that other programs ran."]
+              f"{min(row['peers']['llama.cpp']['cpu_share'] for row in rows):.0%} of the time; "
+              "less than 100% means that other programs ran."]
     return "\n".join(lines) + "\n"

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Builds what the comparison with llama.cpp needs and runs it; peer_bench.py --help says how.
+# Builds the programs of the comparison with llama.cpp and runs it (peer_bench.py --help).
 #   bench/peer/run.sh                                everything: about 20 minutes, 7 GB of disk
-#   bench/peer/run.sh --phases models history        beforehand, on a busy machine
-#   bench/peer/run.sh --phases ours peer report      then the measurement itself
-#   bench/peer/run.sh --shape tiny                   a try, in a minute
+#   bench/peer/run.sh --phases models history        the preparation, also on a busy machine
+#   bench/peer/run.sh --phases ours peer report      then the measurement
+#   bench/peer/run.sh --shape tiny                   a test run of a minute
 #   bench/peer/run.sh --kv-types f16 q8_0 --prefill-depths 16384
-#                                                    caches of both types; prefill at depth, too
+#                                                    two cache types, and prefill at a depth
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 ./dev setup build bench oracle

@@ -1,5 +1,5 @@
-// Another project's program, against an installed kvcache: sizes a cache on the CPU backend
-// and prints what it holds.
+// A program of another project that uses an installed kvcache. It makes a cache on the CPU backend
+// and prints the bytes that it has allocated.
 #include <cstdio>
 
 #include "kvcache/causal_cache.h"

@@ -2,8 +2,8 @@
 //
 // quota_cache.h is the kind. The reference model below defines its behaviour. The kit makes random
 // scripts of calls on small caches of many sizes and layouts, runs them on both, and compares
-// everything that can be observed. Then the same runs with a bug in the kind: the kit must find it,
-// and prints the shortest script that shows it.
+// everything that can be observed. The program then repeats this with a bug in the kind. The kit
+// must find the bug, and prints the shortest script that shows it.
 #include <cstdio>
 #include <memory>
 #include <random>
@@ -22,7 +22,7 @@ using kvcache::Position;
 using kvcache::StatusCode;
 using namespace kvcache::testing;
 
-// The kind with an off-by-one error.
+// The same kind with an off-by-one error.
 class BuggyQuotaCache : public example::QuotaCache {
  public:
   using QuotaCache::QuotaCache;
@@ -31,7 +31,7 @@ class BuggyQuotaCache : public example::QuotaCache {
   bool Allows(Position position) const override { return position <= quota_; }
 };
 
-// The causal reference model, and no token at or past the quota.
+// The causal reference model without tokens at or past the quota.
 template <typename Kind>
 class QuotaReference : public CausalReference {
  public:

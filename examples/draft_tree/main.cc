@@ -76,7 +76,7 @@ class Layer {
     return layer;
   }
 
-  // Every letter's attention output, [kHeadDim, kHeads, letters].
+  // Returns every letter's attention output, [kHeadDim, kHeads, letters].
   kvcache::Result<std::vector<float>> Pass(SequenceId sequence, const Letters& letters) {
     const std::vector<SequenceId> sequences(letters.text.size(), sequence);
     KVCACHE_RETURN_IF_ERROR(cache_->StartForward(
@@ -102,7 +102,7 @@ class Layer {
   kvcache::Cache& cache() { return *cache_; }
 
  private:
-  // Some values that depend on the letter and on what they are for.
+  // Returns values that depend on the letter and on `phase`.
   static std::vector<float> Project(std::string_view text, int heads, float phase) {
     std::vector<float> values;
     for (const char letter : text) {
@@ -144,7 +144,7 @@ Status Run() {
     Show("guess: " + words[i], RowOf(outputs, static_cast<std::size_t>(last[i])));
   }
 
-  // Accepts "garage". The story continues after it as if it alone had been evaluated.
+  // Accepts "garage". The story continues as if no other guess had been evaluated.
   KVCACHE_RETURN_IF_ERROR(layer->cache().AcceptDrafts(std::span(last).subspan(1, 1)));
   const Letters more = Letters::Plain(".", kLength + 6);
   KVCACHE_ASSIGN_OR_RETURN(const auto kept, layer->Pass(kStory, more));
@@ -152,14 +152,14 @@ Status Run() {
 
   const std::string whole = std::string(kBeginning) + "garage.";
   KVCACHE_ASSIGN_OR_RETURN(const auto alone, layer->Pass(kAgain, Letters::Plain(whole, 0)));
-  Show("told alone: garage.", RowOf(alone, whole.size() - 1));
+  Show("evaluated alone: garage.", RowOf(alone, whole.size() - 1));
   const std::size_t row = kHeads * kHeadDim * sizeof(float);
   if (std::memcmp(RowOf(kept, 0), RowOf(alone, whole.size() - 1), row) != 0 ||
       std::memcmp(RowOf(outputs, static_cast<std::size_t>(last[1])), RowOf(alone, whole.size() - 2),
                   row) != 0) {
-    return {kvcache::StatusCode::kInternal, "told alone, the story's bits differ"};
+    return {kvcache::StatusCode::kInternal, "the bits differ from those of the path alone"};
   }
-  std::puts("told alone, the story has the same bits");
+  std::puts("the path evaluated alone has the same bits");
   return Status::Ok();
 }
 

@@ -17,7 +17,7 @@ kvcache::Status Run(const char* path) {
   KVCACHE_ASSIGN_OR_RETURN(request.prompt, engine->Tokenize("Once upon a time"));
   KVCACHE_ASSIGN_OR_RETURN(const auto begin, Generate(story, *engine, request));
 
-  // The fork shares the story's keys and values: nothing is copied or computed again.
+  // The fork shares the story's keys and values. Nothing is copied or computed again.
   KVCACHE_RETURN_IF_ERROR(fork.ForkFrom(story, story.position()));
   KVCACHE_ASSIGN_OR_RETURN(request.prompt,
                            engine->Tokenize("\nThe end", kvcache::TextPlace::kContinuation));

@@ -114,9 +114,9 @@ Status Run() {
   Show("first sequence, rewound: garden", again);
 
   if (std::memcmp(garden.data(), again.data(), garden.size() * sizeof(float)) != 0) {
-    return {kvcache::StatusCode::kInternal, "told again, the story's bits differ"};
+    return {kvcache::StatusCode::kInternal, "the bits differ after the rewind"};
   }
-  std::puts("told again, the story has the same bits");
+  std::puts("the continuation has the same bits after the rewind");
   return Status::Ok();
 }
 

@@ -2,7 +2,7 @@
 //
 // tiny_backend.* has the kernels, tiny_model.* the model. The program generates a text greedily,
 // forks it, goes back to a position that both kinds of layer allow, and compares with the same
-// tokens evaluated from the start. The weights come from a formula, so the text is meaningless.
+// tokens evaluated from the start. A formula makes the weights, so the text is meaningless.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -25,7 +25,8 @@ constexpr SequenceId kFirst{0};
 constexpr SequenceId kSecond{1};
 constexpr SequenceId kCheck{2};
 
-char Best(const std::vector<float>& logits) {  // of the printable ones
+// Returns the most likely printable character.
+char Best(const std::vector<float>& logits) {
   return static_cast<char>(std::max_element(logits.begin() + ' ', logits.begin() + '~') -
                            logits.begin());
 }
@@ -44,7 +45,7 @@ Status Generate(TinyModel& model, Cache& cache, SequenceId sequence, int count, 
 // Returns the largest difference between the next token's logits and those of the same tokens
 // evaluated from the start. These kernels do not fix the order of their sums, so it is small, not
 // zero.
-Result<float> DistanceFromNothing(TinyModel& model, Cache& cache, SequenceId sequence,
+Result<float> DistanceFromScratch(TinyModel& model, Cache& cache, SequenceId sequence,
                                   const std::string& text) {
   const auto last = static_cast<Position>(text.size()) - 1;
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<float> cached,
@@ -73,7 +74,7 @@ Status Run() {
   std::printf("first   %s\n", text.c_str());
   std::printf("bytes held: %lld\n", static_cast<long long>(cache->AllocatedBytes()));
 
-  // Fork near the end of the prompt: the windows no longer hold the tokens that earlier ones need.
+  // Fork near the end of the prompt. Earlier positions need tokens that the windows have evicted.
   const auto length = static_cast<Position>(text.size()) - 1;
   KVCACHE_RETURN_IF_ERROR(cache->CopyPrefix(kFirst, kSecond, length));
   KVCACHE_ASSIGN_OR_RETURN(const Position kept, cache->PrepareRestore(kSecond, length - 1));
@@ -84,11 +85,11 @@ Status Run() {
   KVCACHE_RETURN_IF_ERROR(Generate(model, *cache, kSecond, 16, other));
   std::printf("second  %s\n", other.c_str());
 
-  KVCACHE_ASSIGN_OR_RETURN(const float first, DistanceFromNothing(model, *cache, kFirst, text));
-  KVCACHE_ASSIGN_OR_RETURN(const float second, DistanceFromNothing(model, *cache, kSecond, other));
-  std::printf("largest difference from computing all of it: %.1e, %.1e\n", first, second);
+  KVCACHE_ASSIGN_OR_RETURN(const float first, DistanceFromScratch(model, *cache, kFirst, text));
+  KVCACHE_ASSIGN_OR_RETURN(const float second, DistanceFromScratch(model, *cache, kSecond, other));
+  std::printf("largest difference from the tokens from scratch: %.1e, %.1e\n", first, second);
   if (!(first < 1e-4f) || !(second < 1e-4f)) {
-    return {StatusCode::kInternal, "the cache changed what the model says"};
+    return {StatusCode::kInternal, "the logits differ from those of the tokens from scratch"};
   }
   return Status::Ok();
 }

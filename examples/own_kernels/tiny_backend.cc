@@ -47,7 +47,7 @@ Status TinyBackend::CheckKvTypes(DType k_type, DType v_type, kvcache::KvLayout l
   if (k_type == DType::kF32 && v_type == DType::kF32 && layout == kvcache::KvLayout::kPlain) {
     return Status::Ok();
   }
-  return {StatusCode::kUnsupported, "the tiny backend keeps f32 in the plain layout"};
+  return {StatusCode::kUnsupported, "the tiny backend supports only f32 in the plain layout"};
 }
 
 Result<std::unique_ptr<kvcache::Buffer>> TinyBackend::Allocate(std::size_t size_bytes) {
@@ -61,7 +61,7 @@ Result<std::unique_ptr<kvcache::Buffer>> TinyBackend::Allocate(std::size_t size_
 Status TinyBackend::StoreKv(const LayerKv& layer, const TensorView& k, const TensorView& v,
                             std::span<const kvcache::CellRun> cells) {
   const auto& [heads, k_dim, v_dim, v_in_k] = layer.shape;
-  if (v_in_k) return {StatusCode::kUnsupported, "the tiny backend keeps V beside K"};
+  if (v_in_k) return {StatusCode::kUnsupported, "the tiny backend does not support V in K"};
   std::int64_t token = 0;
   for (const kvcache::CellRun& run : cells) {
     for (std::int32_t i = 0; i < run.length; ++i, ++token) {
@@ -90,7 +90,7 @@ Status TinyBackend::CopyCells(const LayerKv& layer, std::span<const kvcache::Cel
 // Only recurrent states need CopyValues. This model has none; it is here for completeness.
 Status TinyBackend::CopyValues(const TensorView& from, const TensorView& to) {
   if (from.dtype != DType::kF32 || to.dtype != DType::kF32 || from.dims != to.dims) {
-    return {StatusCode::kUnsupported, "the tiny backend copies f32 to f32 of the same size"};
+    return {StatusCode::kUnsupported, "the tiny backend copies only f32 to f32 of the same size"};
   }
   for (std::int64_t d = 0; d < from.dims[3]; ++d) {
     TensorView source = from;
@@ -126,7 +126,7 @@ Status TinyBackend::ShiftKeys(const LayerKv& layer, std::span<const kvcache::Cel
 
 Status TinyBackend::Attention(const LayerKv&, const TensorView&, const kvcache::Visibility&,
                               const kvcache::AttentionOptions&, const TensorView&) {
-  return {StatusCode::kUnsupported, "the tiny backend has no fused attention: use Get()"};
+  return {StatusCode::kUnsupported, "the tiny backend has no fused attention; use Get()"};
 }
 
 void Attend(const TensorView& q, const kvcache::DenseKv& history, float scale,

@@ -38,7 +38,8 @@ class TinyBackend : public kvcache::KvBackend {
                             const kvcache::TensorView& out) override;
 };
 
-// out[head_dim, heads, batch] = softmax(scale · q·K + mask) · V, heads a multiple of K's.
+// Computes out[head_dim, heads, batch] = softmax(scale · q·K + mask) · V. REQUIRES: the number of
+// query heads is a multiple of K's heads.
 void Attend(const kvcache::TensorView& q, const kvcache::DenseKv& history, float scale,
             const kvcache::TensorView& out);
 

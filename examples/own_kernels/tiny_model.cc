@@ -19,7 +19,7 @@ using kvcache::Status;
 using kvcache::TensorView;
 
 // Returns pseudo-random values, the same on every machine.
-std::vector<float> MadeUp(int rows, int columns, std::uint32_t seed) {
+std::vector<float> RandomMatrix(int rows, int columns, std::uint32_t seed) {
   std::vector<float> values;
   std::uint32_t state = seed * 2654435761u + 1;
   for (int i = 0; i < rows * columns; ++i) {
@@ -30,7 +30,7 @@ std::vector<float> MadeUp(int rows, int columns, std::uint32_t seed) {
   return values;
 }
 
-// y[rows] = W x[columns] for each token of x.
+// Returns y[rows] = W x[columns] for each token of x.
 std::vector<float> Multiply(const std::vector<float>& w, const std::vector<float>& x, int columns) {
   const std::size_t rows = w.size() / columns;
   std::vector<float> y;
@@ -82,15 +82,15 @@ void Add(std::vector<float>& x, const std::vector<float>& y) {
 
 }  // namespace
 
-TinyModel::TinyModel() : embedding_(MadeUp(kVocabulary, kWidth, 1)) {
+TinyModel::TinyModel() : embedding_(RandomMatrix(kVocabulary, kWidth, 1)) {
   for (std::uint32_t i = 0; i < kLayers; ++i) {
     const std::uint32_t seed = 10 * (i + 1);
-    layers_.push_back({.q = MadeUp(kWidth, kWidth, seed),
-                       .k = MadeUp(kKvHeads * kHeadDim, kWidth, seed + 1),
-                       .v = MadeUp(kKvHeads * kHeadDim, kWidth, seed + 2),
-                       .o = MadeUp(kWidth, kWidth, seed + 3),
-                       .up = MadeUp(2 * kWidth, kWidth, seed + 4),
-                       .down = MadeUp(kWidth, 2 * kWidth, seed + 5)});
+    layers_.push_back({.q = RandomMatrix(kWidth, kWidth, seed),
+                       .k = RandomMatrix(kKvHeads * kHeadDim, kWidth, seed + 1),
+                       .v = RandomMatrix(kKvHeads * kHeadDim, kWidth, seed + 2),
+                       .o = RandomMatrix(kWidth, kWidth, seed + 3),
+                       .up = RandomMatrix(2 * kWidth, kWidth, seed + 4),
+                       .down = RandomMatrix(kWidth, 2 * kWidth, seed + 5)});
   }
 }
 

@@ -48,7 +48,7 @@ class TinyModel {
   void FeedForward(const Layer& layer, std::vector<float>& x) const;
 
   TinyBackend backend_;
-  Matrix embedding_;  // [kVocabulary][kWidth], also the output's
+  Matrix embedding_;  // [kVocabulary][kWidth], also the output matrix
   std::vector<Layer> layers_;
 };
 

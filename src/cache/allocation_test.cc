@@ -53,11 +53,11 @@ TEST(AllocationTest, DecodeStepAllocatesNothing) {
   // The first step allocates the layer and Get's mask.
   for (Position position = 0; position < 256; ++position) {
     inputs.positions.assign(3, position);
-    const std::int64_t before = testing::Allocations();
+    const std::int64_t before = testing::AllocationCount();
     ASSERT_TRUE(cache->StartForward(inputs.batch(), ForwardMode::kCompute).ok());
     ASSERT_TRUE(cache->Put(inputs.view, inputs.view).ok());
     const bool seen = cache->Visible().positions.size() == 3 && cache->Storage().ok();
-    const std::int64_t made = testing::Allocations() - before;
+    const std::int64_t made = testing::AllocationCount() - before;
     ASSERT_TRUE(seen);
     if (position > 0) {
       ASSERT_EQ(made, 0) << "at position " << position;
@@ -78,13 +78,13 @@ TEST(AllocationTest, AfterAReservePassNothingAllocatesAtAll) {
   for (int i = 0; i < 32; ++i) prefill.positions[i] = 31 - i;  // descending: the cache sorts them
   Inputs decode(1, 1);
   decode.positions = {32};
-  const std::int64_t before = testing::Allocations();
+  const std::int64_t before = testing::AllocationCount();
   bool ok = true;
   for (const Inputs* inputs : {&prefill, &decode}) {
     ok = ok && cache->StartForward(inputs->batch(), ForwardMode::kCompute).ok();
     ok = ok && cache->Put(inputs->view, inputs->view).ok() && cache->Get().ok();
   }
-  const std::int64_t made = testing::Allocations() - before;
+  const std::int64_t made = testing::AllocationCount() - before;
   EXPECT_TRUE(ok);
   EXPECT_EQ(made, 0);
 }
@@ -108,9 +108,9 @@ TEST(AllocationTest, DraftsReuseTheirMemory) {
            cache->Put(drafts.view, drafts.view).ok() && cache->AcceptDrafts(last).ok();
   };
   bool ok = round(0) && round(2);
-  const std::int64_t before = testing::Allocations();
+  const std::int64_t before = testing::AllocationCount();
   for (Position length = 4; length < 240; length += 2) ok = ok && round(length);
-  const std::int64_t made = testing::Allocations() - before;
+  const std::int64_t made = testing::AllocationCount() - before;
   EXPECT_TRUE(ok);
   EXPECT_EQ(made, 0);
 }
@@ -126,12 +126,12 @@ TEST(AllocationTest, RewindingAndSharingReuseTheirMemory) {
            cache->Put(decode.view, decode.view).ok();
   };
   bool ok = step(0, 0) && step(0, 1);
-  const std::int64_t before = testing::Allocations();
+  const std::int64_t before = testing::AllocationCount();
   for (int round = 0; round < 100; ++round) {
     ok = ok && cache->CopyPrefix(SequenceId{0}, SequenceId{1}, 2).ok() && step(1, 2);
     ok = ok && cache->Remove(SequenceId{1}, 1, kEndOfSequence).ok() && step(1, 1);
   }
-  const std::int64_t made = testing::Allocations() - before;
+  const std::int64_t made = testing::AllocationCount() - before;
   EXPECT_TRUE(ok);
   EXPECT_EQ(made, 0);
 }

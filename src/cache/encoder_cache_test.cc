@@ -154,7 +154,7 @@ TEST_F(EncoderCacheTest, AFailedPutLeavesNoOutput) {
   ASSERT_TRUE(StartForward(*cache_, {{0, 0}}).ok());
   ASSERT_TRUE(Put(10, 3).ok());
   backend_.FailNth(ReferenceBackend::Call::kStore, 1);
-  EXPECT_EQ(Put(10, 3, 1).message(), "asked to fail a store");
+  EXPECT_EQ(Put(10, 3, 1).message(), "injected failure of a store");
   EXPECT_FALSE(cache_->EncoderCached(kFirst));
   EXPECT_EQ(Seen(), "- ");
   ASSERT_TRUE(Put(40, 1).ok());

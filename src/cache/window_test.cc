@@ -275,7 +275,7 @@ TEST_F(WindowTest, CompactionFillsHolesAndKeepsBytes) {
             "Get outside a forward pass; call StartForward first");
   backend_.FailNth(ReferenceBackend::Call::kCopy, 1);
   ASSERT_TRUE(cache_->Remove(SequenceId{0}, 0, kEndOfSequence).ok());
-  EXPECT_EQ(cache_->Compact().message(), "asked to fail a copy");
+  EXPECT_EQ(cache_->Compact().message(), "injected failure of a copy");
   EXPECT_EQ(Cells(1) + ", " + Cells(2), "0@2, 0@3");
 }
 

@@ -58,12 +58,12 @@ class ForwardAllocation : public ::testing::TestWithParam<Case> {
     }
     const std::vector<SequenceId> sequences(tokens.size(), SequenceId{0});
     const std::int32_t row[] = {count - 1};
-    const std::int64_t before = testing::Allocations();
+    const std::int64_t before = testing::AllocationCount();
     Status status = cache_->StartForward(
         {.positions = positions, .sequences = sequences, .items = {}}, ForwardMode::kCompute);
     if (status.ok()) status = model_->Forward(tokens, positions, *cache_);
     if (status.ok()) status = model_->Logits(row, logits_.data());
-    const std::int64_t made = testing::Allocations() - before;
+    const std::int64_t made = testing::AllocationCount() - before;
     EXPECT_TRUE(status.ok()) << status.message();
     return made;
   }

@@ -1,10 +1,11 @@
-"""Chat templates here and in Jinja: the same bytes, for templates after the published families
-on many conversations, and for random templates.
+"""Compares rendered chat templates with Jinja's, byte for byte: templates modelled on published
+families over many conversations, and random templates.
 
 usage: compare.py RENDER  (path of kvcache_render_template)
 
-Where Jinja fails, this interpreter must fail, too, or be knowingly more lenient; where Jinja
-renders, it must render the same or say that something is not offered.
+If Jinja fails, this interpreter must fail too, or be one of a few random templates for which it is
+more lenient. If Jinja renders a text, this interpreter must render the same text, or report that it
+does not offer something.
 """
 
 import json
@@ -23,12 +24,12 @@ TEMPLATES = {path.stem: path.read_text(encoding="utf-8")
              for path in sorted((HERE / "templates").glob("*.jinja"))}
 RENDER = ""
 RANDOM_TEMPLATES = 400
-# Functions and methods have no text here, which in Jinja is an address in memory.
+# Jinja prints functions and methods with their address in memory; this interpreter refuses to.
 NOT_OFFERED = ("is not offered", "cannot be printed")
 
 
 def render_all(cases):
-    """The program's answer to each case."""
+    """Returns the program's answer to each case."""
     lines = "".join(json.dumps(case) + "\n" for case in cases)
     done = subprocess.run([RENDER], input=lines, capture_output=True, text=True, check=True)
     answers = [json.loads(line) for line in done.stdout.split("\n") if line]
@@ -37,10 +38,10 @@ def render_all(cases):
 
 
 def jinja(case):
-    """(text, None) or (None, error)."""
+    """Returns (text, None) or (None, error)."""
     try:
         return reference.render(case), None
-    except Exception as error:  # Jinja's own, and whatever Python raises underneath
+    except Exception as error:  # Jinja's errors, and any that Python raises inside of it
         return None, error
 
 
@@ -59,8 +60,9 @@ class Families(unittest.TestCase):
         print(f"{len(TEMPLATES)} templates, {rendered} texts equal, {failed} fail in both")
         self.assertGreater(rendered, failed)
 
-    def test_what_is_foreign(self):
-        """Contents of characters that no template has: exactly they are the foreign ones."""
+    def test_foreign_ranges(self):
+        """The contents consist of characters that no template has. The foreign ranges must be
+        exactly those characters."""
         def private(text):
             return "".join(chr(0xE000 + ord(c) % 64) for c in text)
 
@@ -107,5 +109,5 @@ class Random(unittest.TestCase):
 
 if __name__ == "__main__":
     RENDER = sys.argv[1]
-    warnings.simplefilter("ignore")  # Python's own, about the code that Jinja makes
+    warnings.simplefilter("ignore")  # Python warns about the code that Jinja generates
     unittest.main(argv=[sys.argv[0], *sys.argv[2:]])

@@ -1,4 +1,4 @@
-"""Conversations that templates are tried with: plain, with tools, odd, long."""
+"""Conversations that every template renders: plain ones, ones with tools, unusual and long ones."""
 
 TOOLS = [
     {"type": "function", "function": {
@@ -100,7 +100,8 @@ VARIABLES = [
 
 
 def cases(templates):
-    """Every template with every conversation, with and without tools, and each variable once."""
+    """Yields every template with every conversation, with and without tools, and each variable
+    once."""
     for name, source in templates.items():
         for title, messages in CONVERSATIONS.items():
             for tools in (None, TOOLS):

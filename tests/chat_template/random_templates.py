@@ -1,7 +1,8 @@
-"""Random small templates: expressions over a fixed set of values, in tags with odd white space.
+"""Makes random small templates: expressions over a fixed set of values, in tags with unusual white
+space.
 
-Most expressions are chosen to work in Jinja; the others must fail here too, or be among what
-is knowingly more lenient (see compare.py)."""
+Most expressions work in Jinja. The others must fail here too, or count as more lenient (see
+compare.py)."""
 
 import random
 import warnings
@@ -61,7 +62,7 @@ def works(expression):
             warnings.simplefilter("ignore")
             reference.render({"template": "{{ " + expression + " }}", "variables": VARIABLES})
         return True
-    except Exception:  # whatever Python raises
+    except Exception:  # Python may raise any error
         return False
 
 
@@ -70,7 +71,7 @@ class Maker:
         self.random = random.Random(seed)
 
     def expression(self, depth):
-        """One that works, nearly always."""
+        """Returns an expression that nearly always works."""
         for _ in range(10):
             expression = self.any_expression(depth)
             if works(expression) or self.random.random() < 0.02:

@@ -1,5 +1,5 @@
-"""Chat templates as Hugging Face's transformers renders them: Jinja 3.1, sandboxed, with its
-settings, its tojson, raise_exception, strftime_now, loop controls and generation tag."""
+"""Renders chat templates like Hugging Face's transformers: with a sandboxed Jinja 3.1, the settings
+of transformers, and its tojson, raise_exception, strftime_now, loop controls and generation tag."""
 
 import copy
 import datetime
@@ -14,7 +14,8 @@ NOW = datetime.datetime(2024, 7, 26, 9, 5, 7)
 
 
 class Generation(jinja2.ext.Extension):
-    """{% generation %} … {% endgeneration %}: marks the assistant's text; prints its body."""
+    """The tag {% generation %} … {% endgeneration %}, which marks the assistant's text. Prints its
+    body."""
 
     tags = {"generation"}
 
@@ -51,9 +52,9 @@ ENVIRONMENT = environment()
 
 
 def render(case):
-    """The text of a case (see render_main.cc); raises whatever Jinja raises."""
+    """Returns the text of a case (see render_main.cc). Raises the errors of Jinja."""
     template = ENVIRONMENT.from_string(case["template"])
-    # Some of Jinja's filters change the lists that they are given before they fail.
+    # Some of Jinja's filters change their input lists before they fail.
     variables = {**copy.deepcopy(case.get("variables", {})),
                  "messages": case.get("messages", []), "tools": case.get("tools"),
                  "add_generation_prompt": case.get("add_generation_prompt", True),

@@ -1,8 +1,8 @@
-// Renders chat templates for tests: one JSON object per line in, one out.
+// Renders chat templates for tests. Reads one JSON object per line and prints one for each.
 //
 //   in   {"template": "...", "messages": [...], "tools": [...], "add_generation_prompt": true,
 //         "variables": {...}, "bos": "<s>", "eos": "</s>", "now": [year, month, …, as in tm]}
-//   out  {"text": "...", "foreign": [[begin, end], …]}   bytes of the text
+//   out  {"text": "...", "foreign": [[begin, end], …]}   ranges are in bytes
 //        {"error": "..."}
 
 #include <cstdio>

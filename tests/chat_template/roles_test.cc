@@ -1,5 +1,5 @@
-// The tokens that begin and end a conversation, of every type and shape: the template always
-// produces them, and typed text never does.
+// Checks that templates produce the tokens that begin and end a conversation, and that typed text
+// never does, whatever the token's type and text.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,8 +20,8 @@ std::string ByteToken(int byte) {
   return std::string("<0x") + kHex[byte / 16] + kHex[byte % 16] + ">";
 }
 
-// A vocabulary of `kind` with a token for each byte, in which merging leads to `bos` and `eos`,
-// which are of `type`; nullopt: the file has no types.
+// Returns a vocabulary of `kind` with a token for each byte. Merges lead to `bos` and `eos`, whose
+// type is `type`; nullopt: the file has no types.
 TokenizerData MakeData(const std::string& kind, const std::string& bos, const std::string& eos,
                        std::optional<std::int32_t> type) {
   TokenizerData data;
@@ -63,12 +63,12 @@ std::ptrdiff_t Count(const std::vector<std::int32_t>& tokens, std::int32_t token
   return std::count(tokens.begin(), tokens.end(), token);
 }
 
-// The text that a person types to get `token`.
+// Returns the text that a person would type to get `token`.
 std::string TypedText(const std::string& token) {
   return token == ByteToken('\n') ? "\n" : token;
 }
 
-void ExpectOnlyTheTemplateWritesThem(const TokenizerData& data, const std::string& title) {
+void ExpectOnlyTemplatesWriteThem(const TokenizerData& data, const std::string& title) {
   const auto tokenizer = MakeTokenizer(data);
   ASSERT_TRUE(tokenizer.ok()) << title << ": " << tokenizer.status().message();
   const std::int32_t bos = (*tokenizer)->bos();
@@ -97,7 +97,7 @@ void ExpectOnlyTheTemplateWritesThem(const TokenizerData& data, const std::strin
   }
 }
 
-TEST(Roles, TheTemplateWritesThemAndTypedTextDoesNot) {
+TEST(Roles, OnlyTemplatesWriteBosAndEos) {
   const std::pair<const char*, const char*> shapes[] = {
       {"<s>", "</s>"},
       {"[BOS]", "[SEP]"},
@@ -118,23 +118,23 @@ TEST(Roles, TheTemplateWritesThemAndTypedTextDoesNot) {
             std::optional(4), std::optional(5), std::optional(6)}) {
         const std::string title = std::string(kind) + ", " + bos + ", " + eos + ", type " +
                                   (type ? std::to_string(*type) : "none");
-        ExpectOnlyTheTemplateWritesThem(MakeData(kind, bos, eos, type), title);
+        ExpectOnlyTemplatesWriteThem(MakeData(kind, bos, eos, type), title);
       }
     }
   }
 }
 
-// The same for the ids that a kind of vocabulary has without the file naming them.
-TEST(Roles, DefaultIdsAreNoTextEither) {
+// A file without ids gets the default ids of its kind of vocabulary.
+TEST(Roles, OnlyTemplatesWriteDefaultBosAndEos) {
   for (const std::int32_t type : {0, 1, 3, 4, 5}) {
     TokenizerData data = MakeData("llama", "BOS", "EOS", type);
     data.bos.reset();
     data.eos.reset();
-    ExpectOnlyTheTemplateWritesThem(data, "llama, default ids, type " + std::to_string(type));
+    ExpectOnlyTemplatesWriteThem(data, "llama, default ids, type " + std::to_string(type));
   }
 }
 
-// One-byte control tokens are no byte tokens.
+// A control token of one byte is not that byte's token.
 TEST(Roles, BytesNeverBecomeControlTokens) {
   for (const char* text : {"|", "\n"}) {
     TokenizerData data;

@@ -38,7 +38,7 @@ ordered_json Tools(const Text& t) {
           {"return", {{"type", t(60)}}}}}}});
 }
 
-// Writes the places that the published families leave out.
+// Writes the inputs that the published families do not write.
 constexpr std::string_view kEverywhere = R"(
 {%- macro pairs() %}{% for k, v in kwargs.items() %}<|user|>{{ k }}={{ v }}{% endfor %}{% endmacro %}
 {%- for m in messages %}

@@ -1,4 +1,4 @@
-// Conversations that bring text in at numbered places, and templates that write them.
+// Conversations that contain foreign text at numbered places, and templates that render them.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@
 
 namespace kvcache {
 
-// Text of a place by its number. Places side by side have numbers side by side.
+// Returns the text of a place by its number. Neighbouring places have consecutive numbers.
 using Text = std::function<std::string(int)>;
 
 struct Talk {
@@ -18,11 +18,11 @@ struct Talk {
   ChatInput (*make)(const Text& text);
 };
 
-// Every place where text comes in: contents, roles, names, calls, reasoning, parts, tools,
-// documents and variables, keys as well as values.
+// Returns conversations that cover every place of foreign text: contents, roles, names, calls,
+// reasoning, parts, tools, documents and variables, keys as well as values.
 const std::vector<Talk>& Talks();
 
-// Templates by name: the files of this folder, and three that write what those leave out.
+// Returns templates by name: the files of this folder, and three that render what those do not.
 std::map<std::string, std::string> Sources();
 
 }  // namespace kvcache

@@ -1,7 +1,9 @@
-// Text from outside never becomes structure: every special token of the vocabulary, of every
-// type, is put into every place where a conversation brings text in; whole, and cut in two that
-// neighbouring places could join again. The prompt has as many structure tokens as that of the
-// same conversation with harmless letters, and none of them touches a foreign byte.
+// Checks that foreign text never becomes structure.
+//
+// Puts every special token of the vocabulary, of every type, into every place of a conversation
+// that holds foreign text: whole, and cut into two parts that neighbouring places could join again.
+// The prompt must have as many structure tokens as the same conversation with harmless letters, and
+// no structure token may cover a foreign byte.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +23,7 @@ namespace {
 struct Family {
   std::string name;
   std::vector<ChatFormat> formats;                 // by tokenizer
-  std::vector<std::vector<std::int32_t>> counted;  // by tokenizer: what is structure here
+  std::vector<std::vector<std::int32_t>> counted;  // by tokenizer: tokens that are structure
 };
 
 std::vector<Family> Families() {
@@ -36,7 +38,7 @@ std::vector<Family> Families() {
       families.back().formats.push_back(std::move(format).value());
       std::vector<std::int32_t> counted = named.tokenizer->InLiterals(literals);
       for (const std::int32_t token : named.tokenizer->vocabulary().special_tokens()) {
-        // The unknown token stands for any text that has no other.
+        // The unknown token replaces any text that has no token.
         if (token == named.tokenizer->unknown()) continue;
         if (named.tokenizer->vocabulary().IsStructure(token)) counted.push_back(token);
       }
@@ -65,8 +67,8 @@ std::string Letters(std::size_t bytes) {
   return std::string(bytes, 'q');
 }
 
-// The bytes of a prompt that the template wrote, with a zero byte for each foreign stretch.
-std::string Own(const ChatPrompt& prompt) {
+// Returns the bytes of a prompt that the template wrote, with a zero byte for each foreign range.
+std::string TemplateText(const ChatPrompt& prompt) {
   std::string own;
   std::size_t at = 0;
   for (const TextRange& range : prompt.foreign) {
@@ -92,13 +94,14 @@ struct Totals {
   int other_branch = 0;
 };
 
-// Some templates look for these in contents and then write something else.
-bool IsLookedFor(const std::string& text) {
+// Returns whether some template searches contents for such a text and then takes another branch.
+bool MayChangeBranch(const std::string& text) {
   return text.find("think") != text.npos || text.find("tool_response") != text.npos ||
          text.find_first_not_of(" \n") == text.npos || text == "assistant" || text == "user\n";
 }
 
-// With `tokenizers` of the tokenizers, each time others; all with KVCACHE_SLOW_TESTS.
+// Compares the two prompts for `tokenizers` of the tokenizers, others in each call. With
+// KVCACHE_SLOW_TESTS it compares them for all tokenizers.
 void Compare(const Family& family, const Talk& talk, const std::string& what, const Text& attack,
              const Text& harmless, std::size_t tokenizers, Totals* totals) {
   const bool slow = std::getenv("KVCACHE_SLOW_TESTS") != nullptr;
@@ -112,8 +115,8 @@ void Compare(const Family& family, const Talk& talk, const std::string& what, co
     const std::string title =
         family.name + ", " + talk.name + ", " + Tokenizers()[i].name + ": " + what;
     ++totals->prompts;
-    if (Own(*attacked) != Own(*calm)) {
-      EXPECT_TRUE(IsLookedFor(what)) << title << "\n" << attacked->text << "\n" << calm->text;
+    if (TemplateText(*attacked) != TemplateText(*calm)) {
+      EXPECT_TRUE(MayChangeBranch(what)) << title << "\n" << attacked->text << "\n" << calm->text;
       ++totals->other_branch;
     } else {
       EXPECT_EQ(Counts(*attacked, family.counted[i]), Counts(*calm, family.counted[i]))
@@ -139,16 +142,16 @@ std::vector<std::string> AllTexts() {
   return texts;
 }
 
-TEST(Structure, NoTextFromOutsideBecomesStructure) {
+TEST(Structure, ForeignTextNeverBecomesStructure) {
   Totals totals;
   for (const Family& family : Families()) {
     for (const Talk& talk : Talks()) {
       for (const std::string& text : AllTexts()) {
-        // In all places at once.
+        // The text is in all places at once.
         const std::string calm = Letters(text.size());
         Compare(
             family, talk, text, [&](int) { return text; }, [&](int) { return calm; }, 2, &totals);
-        // Cut in two that stand in neighbouring places.
+        // The text is cut into two parts, which are in neighbouring places.
         for (const std::size_t cut : {std::size_t{1}, text.size() / 2, text.size() - 1}) {
           Compare(
               family, talk, text,
@@ -158,12 +161,13 @@ TEST(Structure, NoTextFromOutsideBecomesStructure) {
       }
     }
   }
-  std::printf("%d prompts, %d of them of another branch\n", totals.prompts, totals.other_branch);
+  std::printf("%d prompts, in %d of them the template took another branch\n", totals.prompts,
+              totals.other_branch);
   EXPECT_GT(totals.prompts, 20000);
   EXPECT_LT(totals.other_branch, totals.prompts / 4);
 }
 
-TEST(Structure, NoSinglePlaceLetsTextThrough) {
+TEST(Structure, ForeignTextInOnePlaceNeverBecomesStructure) {
   Totals totals;
   for (const Family& family : Families()) {
     for (const Talk& talk : Talks()) {
@@ -186,8 +190,8 @@ TEST(Structure, NoSinglePlaceLetsTextThrough) {
   EXPECT_GT(totals.prompts, 3000);
 }
 
-// Characters that no template has are found only in what is foreign.
-TEST(Structure, NoForeignByteCountsAsTheTemplates) {
+// Characters that no template has occur only in foreign ranges.
+TEST(Structure, ForeignRangesContainAllForeignBytes) {
   int shown = 0;
   std::set<int> seen;
   for (const auto& [name, source] : Sources()) {
@@ -218,7 +222,7 @@ TEST(Structure, NoForeignByteCountsAsTheTemplates) {
   }
 }
 
-TEST(Structure, PlainTextHasNoneOfIt) {
+TEST(Structure, PlainTextHasNoStructureTokens) {
   constexpr EncodeOptions kBare = {.add_bos = AddToken::kNo, .add_eos = AddToken::kNo};
   constexpr EncodeOptions kParsed = {
       .add_bos = AddToken::kNo, .add_eos = AddToken::kNo, .special = SpecialText::kParse};

@@ -93,8 +93,8 @@ class Builder {
     return data_.model == "gpt2" ? SpellBytes(text) : std::string(text);
   }
 
-  // Ways to merge the characters of `text` until only its last two parts are left, and these.
-  void AddWay(const std::string& text) {
+  // Adds tokens and merges that join the characters of `text` one by one into a single token.
+  void AddMerges(const std::string& text) {
     std::size_t at = 0;
     while (at < text.size()) {
       std::size_t next = at + 1;
@@ -124,9 +124,9 @@ class Builder {
       Add("▁", kNormal, -2);
       for (char c = '!'; c <= '~'; ++c) Add(std::string(1, c), kNormal, -2);
     }
-    for (const std::string& mark : Marks()) AddWay(mark);
+    for (const std::string& mark : Marks()) AddMerges(mark);
     for (const std::string& text : Texts()) {
-      if (text.find_first_of(" \n") == std::string::npos) AddWay(text);
+      if (text.find_first_of(" \n") == std::string::npos) AddMerges(text);
     }
     const auto id = [this](std::string_view text) {
       return std::find(data_.tokens.begin(), data_.tokens.end(), text) - data_.tokens.begin();

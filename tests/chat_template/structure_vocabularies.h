@@ -1,5 +1,6 @@
-// Vocabularies of every kind whose special tokens are marks, as control tokens and as
-// user-defined ones, and text. Merging would lead to each of them.
+// Vocabularies of every kind. Their special tokens are marks and texts; the marks are control
+// tokens in half of the vocabularies and user-defined tokens in the other half. Merges lead to each
+// special token.
 #pragma once
 
 #include <memory>
@@ -10,11 +11,11 @@
 
 namespace kvcache {
 
-// Structure, whatever its type.
+// Returns the tokens that are structure, whatever their type.
 const std::vector<std::string>& Marks();
 
-// User-defined tokens that are text by their looks; some are structure to a template that writes
-// them.
+// Returns user-defined tokens that look like text. Some of them are structure for templates that
+// write them.
 const std::vector<std::string>& Texts();
 
 struct Named {

@@ -1,4 +1,4 @@
-"""A chat with small random models: shared by the tests of the chat."""
+"""The base class of the chat's tests: chats with small random models."""
 
 import json
 import subprocess
@@ -6,7 +6,7 @@ import subprocess
 import program
 from program import CliTest
 
-# Writes turns plainly, and drops what stands before </think> in all but the last answer.
+# A ChatML template. The variable "shorten" cuts answers before the last message to 2 characters.
 TEMPLATE = r"""
 {%- if messages[0].role == 'system' %}{{ '<|im_start|>system\n' + messages[0].content + '<|im_end|>\n' }}{% endif %}
 {%- if tools %}{{- '<|im_start|>system\n' + tools | tojson + '<|im_end|>\n' }}{% endif %}

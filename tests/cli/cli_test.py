@@ -1,4 +1,4 @@
-"""The command line as people and scripts see it: output, errors, exit status.
+"""Tests the command line as people and scripts use it: output, errors, exit status.
 
 usage: cli_test.py KVCACHE MAKE_MODEL  (paths of the two programs)
 """
@@ -15,7 +15,8 @@ import unittest
 import program
 from program import CliTest, run
 
-# The random model ends its text by chance, unless what it has said draws it on.
+# The random model ends its text early by chance. This repeat penalty, below 1, makes it repeat
+# itself without end.
 ENDLESS = ("-p", "seven", "--temp", "0", "--repeat-penalty", "0.5")
 
 
@@ -48,7 +49,7 @@ class Usage(CliTest):
 
 
 class Output(CliTest):
-    """What cannot be written is an error: a script must not take it for done."""
+    """Output that cannot be written is an error, so that no script takes it for complete."""
 
     COMMANDS = (["run", "MODEL", "-p", "one", "-n", "2"],
                 ["run", "MODEL", "-p", "one", "-n", "2", "--json"],
@@ -88,11 +89,11 @@ class BadModels(CliTest):
         path = self.file("unreadable.gguf", self.bytes)
         os.chmod(path, 0)
         nobody = {}
-        if os.geteuid() == 0:  # root may read everything
+        if os.geteuid() == 0:  # root may read any file
             nobody = {"user": 65534}
             os.chmod(self.dir, 0o755)
             if not self.starts(**nobody):
-                self.skipTest("others than root cannot start the program")
+                self.skipTest("only root can start the program")
         done = subprocess.run([program.KVCACHE, "run", path, "-p", "x"], stdin=subprocess.DEVNULL,
                               capture_output=True, text=True, timeout=120, **nobody)
         self.assertEqual(done.returncode, 1)
@@ -209,7 +210,7 @@ class Run(CliTest):
         self.assertNotEqual(first["tokens"], other["tokens"])
 
     def test_threads_that_the_system_refuses(self):
-        def limit():  # the stacks of 1,024 threads take 8 GiB of addresses
+        def limit():  # the stacks of 1,024 threads need 8 GiB of address space
             resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, resource.RLIM_INFINITY))
             resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 
@@ -218,7 +219,7 @@ class Run(CliTest):
                                   text=True, timeout=120, preexec_fn=limit)
 
         if limited("run", self.model, "-p", "one", "-n", "1").returncode != 0:
-            self.skipTest("built to need more memory: a sanitizer")
+            self.skipTest("this build needs more address space (a sanitizer)")
         done = limited("run", self.model, "-p", "one", "-n", "1", "--threads", "1024")
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertRegex(done.stderr, "^kvcache run: the system allows [0-9]+ of 1024 "

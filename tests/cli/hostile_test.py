@@ -1,5 +1,5 @@
-"""The command line in careless and hostile hands: nothing crashes, hangs, is lost or is silently
-wrong.
+"""Tests the command line with careless and hostile input: nothing crashes, hangs, loses data or is
+silently wrong.
 
 usage: hostile_test.py KVCACHE MAKE_MODEL  (paths of the two programs)
 """
@@ -81,7 +81,7 @@ class Json(CliTest):
 
 
 class OutputFiles(CliTest):
-    """Files are replaced whole or not at all, and stay what they were."""
+    """An output file is replaced completely or not at all, and keeps its type and permissions."""
 
     def save(self, path, status=0):
         code, _, err = run("run", self.model, "--chat", text_in=f"/system Be brief.\n/save {path}\n")
@@ -107,7 +107,7 @@ class OutputFiles(CliTest):
     def test_links_stay(self):
         for write, is_new in self.writers():
             target, link = self.dir / "target", self.dir / "link"
-            for there in (True, False):  # a link to nothing, too
+            for there in (True, False):  # False: a dangling link
                 if there:
                     target.write_bytes(b"before")
                 else:
@@ -121,7 +121,7 @@ class OutputFiles(CliTest):
         self.assertIn("Too many levels", self.save(self.dir / "circle", status=1))
 
     def device(self, name, minor):
-        """A device that a wrong program can replace without harm: its own, where root runs this."""
+        """Returns a device; as root a private one, which a wrong program can replace safely."""
         if os.geteuid() != 0:
             return f"/dev/{name}"
         path = self.dir / name
@@ -129,7 +129,7 @@ class OutputFiles(CliTest):
             os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, minor))
             path.open("wb").close()
         except OSError as error:
-            self.skipTest(f"no devices here: {error}")
+            self.skipTest(f"cannot make a device: {error}")
         return str(path)
 
     def test_devices_and_pipes_are_written_to(self):
@@ -221,7 +221,7 @@ class OutputFiles(CliTest):
 
 
 def writes_into(pid, folder):
-    """Does the process have a file of the folder open, named or not?"""
+    """Returns whether the process has a file of the folder open, named or not."""
     try:
         fds = list(pathlib.Path(f"/proc/{pid}/fd").iterdir())
         return any(os.readlink(fd).startswith(str(folder)) for fd in fds)
@@ -233,7 +233,7 @@ def wait_until(holds, seconds=60):
     end = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > end:
-            raise AssertionError("waited in vain")
+            raise AssertionError(f"the condition does not hold after {seconds} s")
         time.sleep(0.01)
 
 
@@ -249,7 +249,7 @@ class Inputs(CliTest):
         self.assertIn("/dev/zero: more than 16.0 MiB", err)
 
     def test_messages_that_cannot_fit(self):
-        """They are refused before they cost many times their size."""
+        """Such messages are refused before they use many times their size of memory."""
         zeros = self.dir / "zeros"
         zeros.touch()
         os.truncate(zeros, 300_000_000)
@@ -287,7 +287,7 @@ class Inputs(CliTest):
         self.assertEqual(err, f"kvcache: {path} was cut short while it was in use\n")
 
     def test_damaged_weights(self):
-        """NaN in the last norm's weights: eval refuses them as run does, by the file's name."""
+        """The last norm's weights hold NaN. eval and run refuse them and name the file."""
         data = bytearray(self.bytes)
         name = b"output_norm.weight"
         at = self.bytes.index(name) + len(name)
@@ -302,7 +302,7 @@ class Inputs(CliTest):
             self.fails(args, path, "not a number", "damaged")
 
     def tensor_data(self):
-        """The offset of the tensors' data: all of a file behind its last header."""
+        """Returns the offset of the tensors' data, which is the last part of the file."""
         report = json.loads(self.succeeds("inspect", self.model, "--json"))
         sizes = sum(tensor["bytes"] for tensor in report["tensors"])
         padded = sum((tensor["bytes"] + 31) // 32 * 32 for tensor in report["tensors"])
@@ -316,7 +316,7 @@ class Inputs(CliTest):
         key = b"tokenizer.chat_template"
         at = data.index(key) + len(key)
         self.assertEqual(struct.unpack_from("<IQI", data, at), (8, 4, 0))  # a string of 4 bytes
-        struct.pack_into("<I", data, at, 9)  # as an array: no values of type 4
+        struct.pack_into("<I", data, at, 9)  # now an array of no values of type 4
         wrong = self.file("typed.gguf", bytes(data))
         self.fails(["run", wrong, "-p", "x"], wrong, "tokenizer.chat_template")
 
@@ -357,7 +357,7 @@ class Flags(CliTest):
             self.succeeds("run", self.model, "-p", "x", "-n", "1", "--var", f"x={text}")
 
     def test_an_empty_value_is_an_error(self):
-        """An unset variable of a shell is not 0."""
+        """An empty value, as from an unset variable of a shell, is not read as 0."""
         for flag in ("--temp", "--top-k", "--top-p", "--min-p", "--repeat-penalty", "--seed",
                      "--max-tokens", "--presence-penalty", "--frequency-penalty", "--ctx", "--prefill-chunk",
                      "--threads", "--checkpoint-spacing", "--kv-type", "--k-type", "--v-type",
@@ -367,7 +367,7 @@ class Flags(CliTest):
         self.fails(["run", "", "-p", "x"], "MODEL", "empty", status=2)
         self.fails(["tokenize", "", "hello"], "MODEL", "empty", status=2)
         self.fails(["tokenize", "", "--detokenize", "1"], "MODEL", "empty", status=2)
-        self.assertEqual(self.succeeds("tokenize", self.model, ""), "1\n")  # TEXT may be
+        self.assertEqual(self.succeeds("tokenize", self.model, ""), "1\n")  # TEXT may be empty
         for flag in ("--logits", "--encode", "--encode-tokens-file"):
             self.fails(["eval", self.model, "--tokens", "1", flag, ""], flag, "empty", status=2)
         for flag in ("--text-file", "--tokens-file"):
@@ -402,18 +402,18 @@ class Flags(CliTest):
             self.fails(args, "standard input", *words, text_in="[]", status=2)
         self.succeeds("run", self.model, "-p", "x", "-n", "1", "--tools", "-", text_in="[]")
 
-    def test_what_was_meant(self):
+    def test_errors_suggest_the_right_command(self):
         self.fails(["tokenize", self.model], "text is missing", self.model, "MODEL TEXT")
         self.fails(["run", "tell me a story"], "no model 'tell me a story'", "goes after -p",
                    text_in="")
 
-    def test_special_text_is_asked_for(self):
+    def test_special_text_needs_a_flag(self):
         model = self.make("marks.gguf", "--control", "<|im_start|>")
         def tokens(*args):
             return json.loads(self.succeeds(*args, "--json"))
         plain = tokens("run", model, "-p", "<|im_start|>", "--raw", "-n", "0")["prompt_tokens"]
         special = tokens("run", model, "-p", "<|im_start|>", "--raw", "--special", "-n", "0")
-        self.assertEqual(special["prompt_tokens"], 2)  # after the beginning of the text
+        self.assertEqual(special["prompt_tokens"], 2)  # BOS and the special token
         self.assertGreater(plain, 5)
         text = self.file("special.txt", b"<|im_start|>")
         self.assertEqual(tokens("eval", model, "--text-file", text)["tokens"], plain)
@@ -445,8 +445,8 @@ class Scores(CliTest):
 
 
 class Interrupts(CliTest):
-    """A prompt of one chunk, which takes long: Ctrl-C ends it in the middle, and the report is of
-    what was computed."""
+    """Ctrl-C ends the pass of a long prompt of one chunk in the middle. The report counts the
+    computed tokens."""
 
     @classmethod
     def setUpClass(cls):
@@ -461,7 +461,7 @@ class Interrupts(CliTest):
                                     "--prefill-chunk", "20000"], stdin=subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         wait_until(lambda: catches_interrupts(process.pid) or process.poll() is not None)
-        time.sleep(0.3)  # into the pass; before it the report is the same
+        time.sleep(0.3)  # so that the pass has begun; the report is the same if it has not
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=120)
         return process.returncode, out, err

@@ -1,4 +1,5 @@
-// Keys, pastes and lines out of a terminal's bytes, and text that a terminal can be given.
+// Checks how a terminal's bytes become keys, pastes and lines, and how text is made safe to show on
+// a terminal.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -16,7 +17,8 @@
 namespace kvcache::cli {
 namespace {
 
-// The keys of `bytes`: a typed byte as it is, one of a burst behind '+', a paste as [text].
+// Returns the keys in `bytes` as text: a typed byte as it is, a byte of a burst after '+', a paste
+// as [text].
 std::string Keys(std::string_view bytes) {
   int ends[2];
   EXPECT_EQ(pipe(ends), 0);
@@ -75,7 +77,7 @@ TEST(TypedLine, KnowsWhatIsTyped) {
   EXPECT_FALSE(line.has_paste);
 }
 
-// Gives out lines, and keeps what is remembered.
+// A line editor that returns given lines and stores the line to remember.
 class GivenLines : public LineEditor {
  public:
   explicit GivenLines(std::vector<TypedLine> lines) : lines_(std::move(lines)) {}
@@ -110,7 +112,7 @@ TEST(ReadMessage, TakesPastesAsText) {
     const Message message = ReadMessage(lines);
     EXPECT_EQ(message.text, c.text);
     EXPECT_EQ(message.is_verbatim, c.is_verbatim) << c.text;
-    // The history gives the same message, as if it were typed.
+    // The remembered line, when typed, gives the same message.
     GivenLines again({TypedLine{lines.remembered}});
     const Message back = ReadMessage(again);
     EXPECT_EQ(back.text, c.text);
@@ -146,7 +148,7 @@ TEST(ShownText, EscapesCharactersThatReorderText) {
   EXPECT_EQ(Shown("\u2029\u202f\u2065\u206a\u200f"), "\u2029\u202f\u2065\u206a\u200f");
 }
 
-TEST(ShownText, DoesNotDependOnTheCuts) {
+TEST(ShownText, DoesNotDependOnWhereTheTextIsCut) {
   const std::string text =
       "\u202ea\xc2\x9b\xc3\xbc\r\n\r\xe2\x82\xac\xf0\x9f\x98\x80\xe2\x82z\x1b\r";
   for (std::size_t first = 0; first <= text.size(); ++first) {
@@ -160,7 +162,7 @@ TEST(ShownText, DoesNotDependOnTheCuts) {
   }
 }
 
-TEST(WideText, GoesThereAndBack) {
+TEST(WideText, RoundTrips) {
   const std::string text = "a\xc3\xbc\xe2\x82\xac\xf0\x9f\x98\x80\n";
   EXPECT_EQ(FromWide(ToWide(text)), text);
   EXPECT_EQ(ToWide(std::string_view("\0\xff\xc3", 3)), L"\ufffd\ufffd\ufffd");

@@ -1,4 +1,4 @@
-"""Pastes on a terminal: they are text, whatever they say, and the terminal gets its modes back.
+"""Tests pastes on a terminal: they are text, never commands, and the terminal's modes are restored.
 
 usage: paste_test.py KVCACHE MAKE_MODEL  (paths of the two programs)
 """
@@ -36,19 +36,20 @@ def in_each_editor(test):
 
 
 class Pasted(TerminalTest):
-    """Standard error is a file in the simple editor's tests: libedit needs a terminal there."""
+    """Standard error is a file in the tests of the simple editor; the program uses libedit only if
+    it is a terminal."""
 
     def prompt(self):
         self.expect(re.escape(ON) + "(?!.*" + re.escape(OFF) + ")")
 
     def answered(self):
-        """The answer has a PasteMode of its own."""
+        """Waits for the end of an answer, during which paste mode is on again."""
         self.expect(re.escape(OFF))
         self.expect(re.escape(ON) + "[\\s\\S]*?" + re.escape(OFF))
 
     def contents(self):
-        """What the user's messages are, by a typed command."""
-        path = self.dir / "said.json"
+        """Returns the user's messages, which a typed command saves."""
+        path = self.dir / "saved.json"
         path.unlink(missing_ok=True)
         self.prompt()
         self.type(f"/save {path}\n")
@@ -108,7 +109,7 @@ class Pasted(TerminalTest):
 
     @in_each_editor
     def test_an_end_mark_in_a_paste(self):
-        """What follows it at once may be the paste's: no command."""
+        """Text that follows the mark at once may belong to the paste, so it is not a command."""
         victim = self.dir / "victim.json"
         self.prompt()
         self.type(pasted(f"a\x1b[201~\n/save {victim}\n/quit\nb"))
@@ -140,10 +141,10 @@ class Pasted(TerminalTest):
         self.assertEqual(self.contents(), [])  # more than the context holds
 
     def test_a_paste_during_an_answer(self):
-        """Text of any length: the kernel's own line editing would drop what exceeds 4,095 bytes."""
+        """A paste of any length is kept. The kernel's line editing would drop bytes after 4,095."""
         talk = self.dir / "long.json"
         talk.write_text(json.dumps([{"role": "user", "content": "word " * 3000}]))
-        victim, said = self.dir / "victim.json", self.dir / "said.json"
+        victim, saved = self.dir / "victim.json", self.dir / "saved.json"
         log = str(self.dir / "stderr.txt")
         for editor in ("libedit", "simple"):
             for middle in ("", "middle " * 1000):
@@ -159,20 +160,20 @@ class Pasted(TerminalTest):
                     self.expect(re.escape(ON))
                     self.assertFalse(termios.tcgetattr(self.fd)[3] & (termios.ICANON | termios.ECHO))
                     self.assertTrue(termios.tcgetattr(self.fd)[3] & termios.ISIG)
-                    time.sleep(0.3)  # into the answer
+                    time.sleep(0.3)  # so that the answer has begun
                     self.type(pasted(text))
                     self.expect(re.escape(OFF))
                     self.prompt()
                     self.type("\r")
                     self.answered()
                     self.prompt()
-                    self.type(f"/save {said}\n")
+                    self.type(f"/save {saved}\n")
                     self.expect(re.escape(OFF))
                     self.prompt()
                     self.type("\x04")
                     self.assertEqual(self.ends(), 0)
                     self.assertFalse(victim.exists())
-                    messages = json.loads(said.read_text())["messages"]
+                    messages = json.loads(saved.read_text())["messages"]
                     self.assertEqual([m["content"] for m in messages if m["role"] == "user"][1:],
                                      [text])
 
@@ -256,7 +257,7 @@ class Pasted(TerminalTest):
                 while self.is_pending(signal.SIGINT):
                     pass
             try:
-                self.expect("Ctrl-C again")  # the answer ended before the second one
+                self.expect("Ctrl-C again")  # the answer ended before the second Ctrl-C
             except AssertionError:
                 break
         self.assertEqual(self.ends(), -signal.SIGINT)

@@ -1,4 +1,4 @@
-"""Runs the program as people and scripts do: shared by the tests of the command line."""
+"""Runs the program as people and scripts do. The tests of the command line share it."""
 
 import os
 import pathlib
@@ -33,7 +33,8 @@ class CliTest(unittest.TestCase):
 
     @classmethod
     def make(cls, name, *flags):
-        """A model of random weights; later flags replace earlier ones."""
+        """Makes a model with random weights and returns its path. Later flags replace earlier
+        ones."""
         shape = {"--type": "f16", "--layers": "2", "--width": "64", "--heads": "4",
                  "--kv-heads": "2", "--ffn": "128", "--vocab": "700", "--context": "1024",
                  "--seed": "1"}
@@ -52,7 +53,7 @@ class CliTest(unittest.TestCase):
         return str(path)
 
     def fails(self, args, *words, status=1, **kwargs):
-        """The command fails with one line on stderr that holds all the words."""
+        """Checks that the command fails with one line on stderr that contains all the words."""
         code, out, err = run(*args, **kwargs)
         self.assertEqual(code, status, f"{args}: {out}{err}")
         self.assertEqual(err.count("\n"), 1, f"not one line: {err}")

@@ -1,4 +1,4 @@
-"""A program on a terminal of its own: shared by the tests of the chat."""
+"""Runs the program on a terminal of its own. The tests of the chat share it."""
 
 import os
 import pty
@@ -22,7 +22,7 @@ class TerminalTest(ChatTest):
         os.set_blocking(self.fd, False)
         self.addCleanup(self.kill, self.pid)
         self.seen = ""
-        self.all = ""  # that was ever seen
+        self.all = ""  # all output so far
 
     @staticmethod
     def kill(pid):
@@ -30,13 +30,13 @@ class TerminalTest(ChatTest):
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
         except (ProcessLookupError, ChildProcessError):
-            pass  # it has ended
+            pass  # the program has ended
 
     def open(self, model, *flags, **options):
         self.start("run", model, "-n", "6", "--seed", "3", *flags, **options)
 
     def expect(self, pattern, seconds=30):
-        """Waits until the pattern is seen after what was seen last."""
+        """Waits until the pattern appears in the output after the last match."""
         end = time.monotonic() + seconds
         while True:
             found = re.search(pattern, self.seen)

@@ -1,5 +1,5 @@
-// Drafts: trees of tokens in one pass. Every draft has the same bits as in a run with its path
-// alone. An accepted path leaves the sequence as if its tokens had been evaluated one after
+// Checks trees of drafts, evaluated in one pass. Every draft has the same bits as in a run with its
+// path alone. An accepted path leaves the sequence as if its tokens had been evaluated one after
 // another.
 
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ class DraftExactness : public testing::TestWithParam<ModelCase> {
     expected_others_ = EvaluateAlone(*plain, kFirst, others_);
   }
 
-  // Returns whether the engine refuses drafts because the model is recurrent: a state has one past.
+  // Returns whether the engine refuses drafts because the model is recurrent.
   bool Refused() {
     if (engine_->cache().Recurrent() == nullptr) return false;
     const std::int32_t parents[] = {-1};
@@ -65,7 +65,7 @@ class DraftExactness : public testing::TestWithParam<ModelCase> {
     return true;
   }
 
-  // Evaluates the tokens' positions [begin, end) as kFirst, or the others' as kSecond.
+  // Evaluates positions [begin, end): of tokens_ if the sequence is kFirst, else of others_.
   void Read(SequenceId sequence, Position begin, Position end) {
     const bool first = sequence == kFirst;
     for (Position at = begin; at < end;) {
@@ -84,7 +84,8 @@ class DraftExactness : public testing::TestWithParam<ModelCase> {
     }
   }
 
-  // Drafts the true next `depth` tokens among drafts that are rejected. Returns the true path.
+  // Adds the true next `depth` tokens to the tree, and other drafts that will be rejected. Returns
+  // the true path.
   std::vector<std::int32_t> Plant(Tree& tree, SequenceId sequence, Position length, int depth) {
     const std::vector<std::int32_t>& truth = sequence == kFirst ? tokens_ : others_;
     std::vector<std::int32_t> path;
@@ -142,7 +143,7 @@ TEST_P(DraftExactness, EveryDraftIsExact) {
 
 // Two sequences draft in the same passes, for many rounds; a random part of the true path is
 // accepted.
-TEST_P(DraftExactness, WhatIsKeptIsExact) {
+TEST_P(DraftExactness, AcceptedPathsAreExact) {
   if (Refused()) return;
   Position first = 200, second = 120;
   Read(kFirst, 0, first);
@@ -171,7 +172,7 @@ TEST_P(DraftExactness, WhatIsKeptIsExact) {
     keep(other, second);
     const Status status = engine_->cache().AcceptDrafts(last);
     ASSERT_TRUE(status.ok()) << status.message();
-    if (round % 4 == 0) {  // a plain token in between
+    if (round % 4 == 0) {  // evaluates one token without drafts
       Read(kFirst, first, first + 1);
       ++first;
     }

@@ -1,5 +1,5 @@
-// Encoder-decoder models: the decoder's logits have the same bits in chunks of any size, on any
-// number of threads, together with sequences that read other texts, after forks, and after
+// Checks encoder-decoder models: the decoder's logits have the same bits in chunks of any size, on
+// any number of threads, together with sequences that read other texts, after forks, and after
 // truncation.
 
 #include <gtest/gtest.h>
@@ -58,7 +58,7 @@ class EncoderExactness : public testing::TestWithParam<EncoderCase> {
     ExpectAll(*engine, kFirst, 1, kTokens, &expected_);
   }
 
-  // Returns the logits of the first token.
+  // Encodes the text and returns the logits of the decoder's first token.
   std::vector<float> Read(Engine& engine, SequenceId sequence, std::span<const std::int32_t> text) {
     const Status status = engine.Encode(text, sequence);
     EXPECT_TRUE(status.ok()) << status.message();
@@ -109,7 +109,7 @@ TEST_P(EncoderExactness, ChunksAndThreads) {
   }
 }
 
-TEST_P(EncoderExactness, WhatIsReadMatters) {
+TEST_P(EncoderExactness, LogitsDependOnTheText) {
   const auto engine = Open({});
   ASSERT_NE(engine, nullptr);
   const std::vector<float> other = Read(*engine, kFirst, other_text_);

@@ -1,10 +1,9 @@
-"""Checks that `kvcache eval` writes the same logits file, byte for byte, for any division of the work.
+"""Checks that `kvcache eval` writes the same bytes of logits for any chunk size and thread count.
 
-For each shape of the random models, each weight type and each cache type (blocks where a head holds
-whole ones): 600 tokens (past two
-of attention's splits of 256, and past a prefill chunk of 512) in chunks of 1, 7, 64 and 512,
-with 1 and 2 threads. What the command line cannot say, company in the batch and shared
-prefixes, is in exactness_test.cc.
+Covers each shape of the random models with each weight type and cache type; block types only if a
+head is whole blocks. Evaluates 600 tokens, which span more than two of attention's splits of 256
+and more than one prefill chunk of 512, in chunks of 1, 7, 64 and 512, with 1 and 2 threads. The
+command line cannot test batches of several sequences and shared prefixes; exactness_test.cc does.
 """
 
 import argparse
@@ -36,17 +35,20 @@ def evaluate(args, model, tokens, kv_types, chunk, threads):
          "--json"])
     logits = np.load(out, mmap_mode="r")
     if len(logits) != TOKENS or not np.isfinite(logits).all() or np.ptp(logits[-1]) == 0:
-        raise Failure(f"{out}: {logits.shape} logits that are no answer to {TOKENS} tokens")
+        raise Failure(f"{out}: logits of shape {logits.shape} are not finite, all equal or not "
+                      f"for {TOKENS} tokens")
     return out.read_bytes()
 
 
 def first_difference(expected, got):
     where = next((i for i, (a, b) in enumerate(zip(expected, got)) if a != b), None)
-    return f"{len(got)} bytes for {len(expected)}" if where is None else f"first at byte {where}"
+    if where is None:
+        return f"{len(got)} bytes instead of {len(expected)}"
+    return f"first at byte {where}"
 
 
 def check_model(args, shape, weight_type, kv_types):
-    """Prints a line; returns the differences."""
+    """Prints a line about the model and returns the differences."""
     model = args.work / f"{shape.name}-{weight_type}.gguf"
     make_model(args.make_model, shape, weight_type, args.seed, model)
     tokens = args.work / f"{shape.name}.tokens"
@@ -68,11 +70,11 @@ def check_model(args, shape, weight_type, kv_types):
 def check(args):
     args.work.mkdir(parents=True, exist_ok=True)
     failures = []
-    met = {}
+    models_of_type = {}
     for shape, weight_type in CASES:
         # The shapes together cover every pair of weight and cache type; a single shape does not.
-        met[weight_type] = met.get(weight_type, -1) + 1
-        kv_type = KV_TYPES[met[weight_type] % len(KV_TYPES)]
+        models_of_type[weight_type] = models_of_type.get(weight_type, -1) + 1
+        kv_type = KV_TYPES[models_of_type[weight_type] % len(KV_TYPES)]
         failures += check_model(args, shape, weight_type, (kv_type, kv_type))
     whole = [shape for shape in ALL_SHAPES if shape.head_dim % BLOCK == 0]
     for i, shape in enumerate(whole):

@@ -1,6 +1,6 @@
-// A token's logits have the same bits however its history was evaluated: in chunks of any size, on
-// any number of threads, in batches with other sequences, from a shared prefix, and after
-// truncation.
+// Checks that a token's logits have the same bits however its history was evaluated: in chunks of
+// any size, on any number of threads, in batches with other sequences, from a shared prefix, and
+// after truncation.
 
 #include <gtest/gtest.h>
 

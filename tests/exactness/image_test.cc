@@ -1,6 +1,6 @@
-// Text models with cross-attention over images: a token's logits have the same bits in chunks of
-// any size, on any number of threads, together with sequences that have other images or none, after
-// forks, after truncation and after a removal in the middle.
+// Checks text models with cross-attention over images: a token's logits have the same bits in
+// chunks of any size, on any number of threads, together with sequences that have other images or
+// none, after forks, after truncation and after a removal in the middle.
 
 #include <gtest/gtest.h>
 
@@ -75,7 +75,8 @@ class ImageExactness : public testing::TestWithParam<DType> {  // the cache's ty
     return logits;
   }
 
-  // Returns the end of a pass that begins at `at`: an image must begin a pass.
+  // Returns the end of a pass that begins at `at`: the next image, because an image must begin a
+  // pass, or `end`.
   static Position EndOfPass(Position at, Position end) {
     for (const Position image : {kImageAt, kNextImageAt}) {
       if (at < image) return std::min(end, image);
@@ -170,7 +171,7 @@ TEST_P(ImageExactness, AfterForksAndGoingBack) {
     SCOPED_TRACE("shared " + std::to_string(shared));
     ASSERT_TRUE(engine->cache().CopyPrefix(kFirst, kSecond, shared).ok());
     EvaluateAll(*engine, kSecond, shared, shared + 60);
-    // After the second image the cache no longer has the first one; it must be passed again.
+    // After the second image the cache no longer has the first one, which must be given again.
     const bool replaced = shared + 60 > kNextImageAt;
     const Position from = GoBack(*engine, kSecond, shared + 5);
     ASSERT_EQ(from, replaced ? kImageAt : shared + 5);
@@ -213,12 +214,12 @@ TEST_P(ImageExactness, AfterARemovalInTheMiddle) {
     ASSERT_EQ(rows.size(), once.size());
     EXPECT_EQ(std::memcmp(rows.data(), once.data(), rows.size() * sizeof(float)), 0);
     EXPECT_TRUE(engine->cache().Encoder()->EncoderCached(kFirst));
-    ASSERT_TRUE(engine->cache().Remove(kFirst, 40, 60).ok());  // the image's token is at 50 now
+    ASSERT_TRUE(engine->cache().Remove(kFirst, 40, 60).ok());  // contains the image's token
     EXPECT_FALSE(engine->cache().Encoder()->EncoderCached(kFirst));
   }
 }
 
-TEST_P(ImageExactness, AnImageInsideOfAPassIsRefused) {
+TEST_P(ImageExactness, AnImageInTheMiddleOfAPassIsRefused) {
   const auto engine = Open({});
   ASSERT_NE(engine, nullptr);
   const std::vector<std::int32_t> tokens = {5, 6, 7};

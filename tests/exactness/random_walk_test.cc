@@ -1,5 +1,5 @@
-// Random operations on several sequences: append in common batches, fork, truncate, remove. After
-// each pass every row has the same bits as in a run with its text alone.
+// Runs random operations on several sequences: append in common batches, fork, truncate, remove.
+// After each pass every row must have the same bits as in a run with its text alone.
 //
 // A sequence goes back as far as its cache allows: with full attention to any position, with a
 // window or a recurrent state to a position that can be resumed, if necessary to 0. The lost tokens
@@ -95,11 +95,11 @@ class Walk {
     ASSERT_TRUE(cache.Remove(id, kept, kEndOfSequence).ok());
     states_[sequence].length = kept;
     resumed_ += kept > 0;
-    MaybeTurn(states_[sequence]);
+    MaybeChangeTail(states_[sequence]);
   }
 
-  // Within the stem a sequence may still continue with any tail.
-  void MaybeTurn(State& state) {
+  // A sequence that ends within the stem may continue with any tail.
+  void MaybeChangeTail(State& state) {
     if (state.length <= kStem) state.text = Below(kTexts);
   }
 
@@ -107,11 +107,12 @@ class Walk {
     std::vector<Entry> entries;
     const bool even =
         engine_.cache().Recurrent() != nullptr;  // equal numbers of tokens per sequence, in order
-    const int most = Below(4) == 0 ? kChunk / kSequences : 5;
-    const int each = 1 + Below(most);
+    const int max_tokens = Below(4) == 0 ? kChunk / kSequences : 5;
+    const int each = 1 + Below(max_tokens);
     for (int s = 0; s < kSequences; ++s) {
       const Position length = states_[s].length;
-      const Position stop = even ? length + (Below(2) == 0 ? each : 0) : length + Below(most + 1);
+      const Position stop =
+          even ? length + (Below(2) == 0 ? each : 0) : length + Below(max_tokens + 1);
       if (even && stop > kLength) continue;
       Extend(s, std::min(kLength, stop), entries);
     }

@@ -13,8 +13,9 @@
 namespace kvcache::exactness {
 namespace {
 
-// Grouped queries, head counts and head sizes that are no powers of two, heads that together exceed
-// the hidden size, one KV head, an odd vocabulary, tied and untied output.
+// Shapes of llama models: grouped queries, head counts and head sizes that are not powers of two,
+// heads that together exceed the hidden size, one KV head, an odd vocabulary, tied and untied
+// output.
 struct Shape {
   const char* name;
   const char* flags;
@@ -98,7 +99,7 @@ constexpr Shape kFamilies[] = {
      "--arch granitehybrid --layers 3 --width 96 --heads 3 --kv-heads 1 --head-dim 32 --ffn 96"
      " --vocab 333 --untied --state-dim 24 --attention-step 3"},
 };
-// A shape whose rows are whole super-blocks.
+// A shape whose rows consist of whole super-blocks.
 constexpr Shape kWideShape = {
     "Wide256",
     "--layers 2 --width 256 --heads 4 --kv-heads 2 --head-dim 64 --ffn 768 --vocab 400 --tied"};

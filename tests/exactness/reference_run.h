@@ -1,5 +1,6 @@
-// The common part of the exactness checks: random-weight models, and the reference logits. The
-// reference is a single sequence, one thread, chunks of 64; all other runs must give the same bits.
+// The common part of the exactness checks: models with random weights, and reference logits. The
+// reference run has one sequence, one thread and chunks of 64; all other runs must give the same
+// bits.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@
 
 namespace kvcache::exactness {
 
-// A model and cache to check. Odd shapes find the errors: see kShapes in the .cc file.
+// A model and cache to check. kShapes in the .cc file has the shapes, chosen to be unusual.
 struct ModelCase {
   int shape = 0;
   DType weights = DType::kF32;

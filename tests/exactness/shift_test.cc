@@ -1,4 +1,4 @@
-// Keys that are rotated to new positions equal keys that were computed there, except for rounding.
+// Checks that keys rotated to new positions equal keys computed there, except for rounding.
 //
 // In a model of one layer a token's key depends on the token and its position alone. After a
 // removal in the middle, which rotates the later keys, the next token must therefore get the logits
@@ -19,14 +19,14 @@ namespace {
 
 constexpr int kTokens = 500;
 
-struct Stretching {
+struct ShiftCase {
   const char* name;
   const char* flags;
-  // The positions that are removed.
+  // The removed positions.
   Position begin = 60;
   Position end = 250;
 };
-constexpr Stretching kStretchings[] = {
+constexpr ShiftCase kCases[] = {
     {"None", "--arch llama"},
     {"Linear", "--arch llama --rope-scaling linear --rope-factor 2.5"},
     {"Llama3", "--arch llama --rope-scaling llama3 --rope-factor 8 --rope-original-context 512"},
@@ -53,14 +53,14 @@ constexpr Stretching kStretchings[] = {
     {"Mistral3", "--arch mistral3 --rope-scaling yarn --rope-original-context 128"},
 };
 
-// Logits of the next token.
+// Logits of the next token in three cases.
 struct Answers {
   std::vector<float> unmoved;   // after the whole text
   std::vector<float> shifted;   // after the removal
   std::vector<float> computed;  // after the shorter text
 };
 
-class Shift : public testing::TestWithParam<Stretching> {
+class Shift : public testing::TestWithParam<ShiftCase> {
  protected:
   Answers Ask(DType kv) {
     const std::unique_ptr<Engine> engine = OpenFlags(
@@ -109,7 +109,7 @@ double Distance(std::span<const float> a, std::span<const float> b) {
   return std::sqrt(sum);
 }
 
-TEST_P(Shift, TurnedKeysAreThoseComputedThere) {
+TEST_P(Shift, RotatedKeysEqualComputedKeys) {
   const Answers answers = Ask(DType::kF32);
   ASSERT_FALSE(answers.computed.empty());
   EXPECT_LT(LargestDifference(answers.shifted, answers.computed), 1e-4f);
@@ -119,7 +119,7 @@ TEST_P(Shift, TurnedKeysAreThoseComputedThere) {
 
 // Shifted keys of block types are rounded twice. The second rounding adds little to the first one,
 // which affects values too: the distance to f32 must stay below twice that of unshifted keys.
-TEST_P(Shift, KeysInBlocksRoundOnceMore) {
+TEST_P(Shift, BlockTypeKeysRoundOnceMore) {
   if (std::string_view(GetParam().name) == "DeepSeek2") return;  // does not support such a cache
   const Answers exact = Ask(DType::kF32);
   for (const DType type : {DType::kQ8_0, DType::kQ4_0}) {
@@ -132,7 +132,7 @@ TEST_P(Shift, KeysInBlocksRoundOnceMore) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Stretchings, Shift, testing::ValuesIn(kStretchings),
+INSTANTIATE_TEST_SUITE_P(Models, Shift, testing::ValuesIn(kCases),
                          [](const auto& test) { return test.param.name; });
 
 }  // namespace

@@ -1,6 +1,5 @@
-// Fails the backend at every point: each backend call of each step of random scripts fails once,
-// and the script continues. The driver compares every cache kind with its reference model
-// throughout.
+// Fails every backend call of every step of random scripts, one per run. The script continues after
+// the failure, and the driver compares every cache kind with its reference model throughout.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -52,18 +51,18 @@ class KindsFaultTest : public ::testing::TestWithParam<TestKind> {};
 
 TEST_P(KindsFaultTest, EveryBackendCallOfRandomScriptsFailsOnce) {
   // Some kinds call the backend rarely and need more scripts.
-  constexpr int kLeastFired = 100;
-  constexpr int kMostRounds = 60;
+  constexpr int kMinFailures = 100;
+  constexpr int kMaxRounds = 60;
   std::mt19937 random(5);
   int fired = 0;
-  for (int round = 0; round < 6 || (fired <= kLeastFired && round < kMostRounds); ++round) {
+  for (int round = 0; round < 6 || (fired <= kMinFailures && round < kMaxRounds); ++round) {
     const DriverSetup setup = RandomSetup(GetParam(), random);
     const Script script = RandomScript(setup, 30, random);
     for (std::size_t at = 0; at < script.size(); ++at) {
       for (int n = 1; RunWithFailure(setup, script, at, n); ++n) ++fired;
     }
   }
-  EXPECT_GT(fired, kLeastFired);
+  EXPECT_GT(fired, kMinFailures);
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, KindsFaultTest, ::testing::ValuesIn(kAllKinds),
@@ -79,7 +78,7 @@ DriverSetup FullCache(const CacheOptions& options) {
 }
 
 // Copies and shifts fail in the middle of a removal in each of the layers.
-TEST(CausalFaultTest, EachPointOfASharedMiddleRemoval) {
+TEST(CausalFaultTest, EachBackendCallOfASharedMiddleRemoval) {
   const DriverSetup setup = FullCache({DType::kF32, DType::kF16, 2, 8, 4});
   const Script script = ParseScript(
       "forward 0:0 0:1 0:2 0:3\n"
@@ -93,12 +92,13 @@ TEST(CausalFaultTest, EachPointOfASharedMiddleRemoval) {
   EXPECT_EQ(n - 1, 2 * kTestLayers);
 }
 
-TEST(CausalFaultTest, EachPointOfAFirstPut) {
+TEST(CausalFaultTest, EachBackendCallOfAFirstPut) {
   const DriverSetup setup = FullCache({DType::kBF16, DType::kF32, 1, 4, 2});
   const Script script = ParseScript("forward 0:0 0:1\nremove 0 0 end\nforward 0:0 0:1\n");
   int n = 1;
   while (RunWithFailure(setup, script, 0, n)) ++n;
-  EXPECT_EQ(n - 1, 3 * kTestLayers - 1);  // K, V, and the store; one layer has V in K
+  // Each layer allocates K and V and stores once; one layer has V in K.
+  EXPECT_EQ(n - 1, 3 * kTestLayers - 1);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Fails allocations of the caches' metadata: each allocation of a call fails once. The call must
-// return kOutOfMemory, change nothing, and succeed when repeated.
+// Fails every allocation of the caches' metadata, one per run. The call must return kOutOfMemory,
+// change nothing, and succeed when repeated.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -17,7 +17,8 @@
 namespace kvcache::testing {
 namespace {
 
-// Lends memory and does nothing else, so that every counted allocation is the cache's or a buffer.
+// Allocates buffers and does nothing else, so that every counted allocation is a buffer or is made
+// by the cache.
 class NullBackend : public ReferenceBackend {
  public:
   Result<std::unique_ptr<Buffer>> Allocate(std::size_t size_bytes) override {
@@ -45,8 +46,8 @@ class NullBackend : public ReferenceBackend {
   };
 };
 
-// Calls `call` with its first, second, … allocation failing until it succeeds. Returns how many
-// failed. Each failure must be reported as such.
+// Repeats `call`, failing its first, second, … allocation, until it succeeds. Returns the number of
+// failures. The call must report each failure.
 int FailEachAllocation(const std::function<Status()>& call, const std::function<void()>& check) {
   for (int n = 1;; ++n) {
     FailAllocation(n);
@@ -110,7 +111,7 @@ TEST_F(MetadataFaultTest, Init) {
   EXPECT_TRUE(StartForward(cache_, {{0, 0, 0}}).ok());
 }
 
-// Kinds whose Init is repeated until no allocation fails, and which then run a pass.
+// Repeats Init until no allocation fails, and then runs a pass.
 TEST_F(MetadataFaultTest, InitOfTheOtherKinds) {
   CausalOptions window{.window = 3};
   RecurrentOptions recurrent{.layers = {0, 2}, .conv_dim = 2, .conv_channels = 3};
@@ -135,7 +136,8 @@ TEST_F(MetadataFaultTest, Compaction) {
   ASSERT_TRUE(StartForward(cache_, {{0, 0, 0}, {0, 1, 0}}).ok());
   ASSERT_TRUE(StartForward(cache_, {{1, 0, 0}}).ok());
   ASSERT_EQ(Metadata(), (std::vector<std::int64_t>{13, 0, 0, 2, -1, 0, 8, 1, -1}));
-  EXPECT_EQ(FailEach([&] { return cache_.Compact(); }), 4);  // moves, and a list per sequence
+  // The list of moves takes two allocations, and each sequence's list of runs takes one.
+  EXPECT_EQ(FailEach([&] { return cache_.Compact(); }), 4);
   EXPECT_EQ(Metadata(), (std::vector<std::int64_t>{13, 0, 0, 2, -1, 0, 2, 1, -1}));
 }
 
@@ -149,7 +151,8 @@ TEST_F(MetadataFaultTest, ForwardThatNeedsMoreRuns) {
   EXPECT_EQ(FailEach([&] { return cache_.StartForward(batch, ForwardMode::kCompute); }), 1);
 }
 
-// Fails the memory of paths. Refused batches keep none, and accepting a path allocates nothing.
+// Fails the allocations for draft paths. A refused batch keeps no memory, and accepting a path
+// allocates none.
 TEST_F(MetadataFaultTest, DraftsBehindManyRuns) {
   Open(2, 400, 8);
   FillWithGaps(40);
@@ -191,7 +194,7 @@ TEST_F(MetadataFaultTest, PutAndGet) {
               EXPECT_EQ(cache_.AllocatedBytes(), 0);
               return cache_.Put(view, view);
             }),
-            5);  // twice a buffer's object and bytes, and the list of layers
+            5);  // for K and V a buffer's object and bytes each, and the list of layers
   EXPECT_EQ(FailEach([&] {
               auto history = cache_.Get();
               return history.ok() ? Status::Ok() : std::move(history).TakeStatus();

@@ -1,2 +1,2 @@
-// A cache must not see the processor's backend: any backend serves it.
+// The cache layer must not see the CPU backend, because a cache works over any backend.
 #include "backend/cpu/cpu_backend.h"

@@ -1,4 +1,4 @@
-// A cache sees the layers below it and the public headers.
+// The cache layer sees the layers below it and the public headers.
 #include "base/strings.h"
 #include "cache/cell_table.h"
 #include "kvcache/kv_backend.h"

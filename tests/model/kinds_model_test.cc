@@ -1,7 +1,8 @@
-// Compares every cache kind with its reference model: random scripts of every call, small caches.
+// Compares every cache kind with its reference model, in random scripts of every call on small
+// caches.
 //
 //   KVCACHE_MODEL_STEPS=1000000  number of steps of each kind (default 10,000)
-//   KVCACHE_MODEL_SEED=7         another seed
+//   KVCACHE_MODEL_SEED=7         seed of the random numbers (default 1)
 //
 // A difference is shrunk to the shortest script that still shows it. Keep that script as a
 // regression test before you fix the bug.
@@ -22,9 +23,9 @@ namespace {
 
 constexpr int kStepsPerScript = 120;
 
-std::int64_t FromEnvironment(const char* name, std::int64_t otherwise) {
+std::int64_t FromEnvironment(const char* name, std::int64_t default_value) {
   const char* text = std::getenv(name);
-  return text != nullptr ? std::atoll(text) : otherwise;
+  return text != nullptr ? std::atoll(text) : default_value;
 }
 
 std::string Explain(const DriverSetup& setup, const Script& script) {
@@ -35,14 +36,14 @@ std::string Explain(const DriverSetup& setup, const Script& script) {
          ": " + failure->what;
 }
 
-// Counts situations, to notice a generator that no longer produces some of them.
+// Counts situations, so that the test fails if the generator no longer produces some of them.
 struct CoverageCounts {
   std::int64_t steps = 0;
   std::int64_t failures_fired = 0;
   std::int64_t shared = 0;  // steps that end with a shared cell
   std::int64_t full = 0;    // steps that end without a free cell
   std::int64_t evicted = 0;
-  unsigned ever = 0;  // Coverage bits
+  unsigned ever = 0;  // Coverage bits of all steps
 
   void Count(const CacheDriver& driver) {
     const unsigned now = driver.reference().coverage();
@@ -90,15 +91,15 @@ TEST_P(KindsModelTest, RandomScriptsAgreeWithTheReferenceModel) {
   EXPECT_TRUE(!has_states || (counts.ever & states) == states) << counts.ever;
 }
 
-// Scripts that random steps rarely produce.
-struct SeldomScript {
+// A script that random steps rarely produce.
+struct RareScript {
   TestKind kind;
   CacheOptions options;
   CausalReferenceOptions causal;
   const char* script;
   StatusCode last;  // the code that the last step must return
 };
-const SeldomScript kSeldomScripts[] = {
+const RareScript kRareScripts[] = {
     // The cache is full although a sequence of the batch evicts a token, because another sequence
     // shares its cell. Sequence 2 goes back into gaps, so it holds more than its window keeps.
     {TestKind::kWindow,
@@ -121,29 +122,29 @@ const SeldomScript kSeldomScripts[] = {
      StatusCode::kCacheFull},
 };
 
-TEST_P(KindsModelTest, SeldomScriptsAgreeWithTheReferenceModel) {
-  for (const SeldomScript& seldom : kSeldomScripts) {
-    if (seldom.kind != GetParam()) continue;
+TEST_P(KindsModelTest, RareScriptsAgreeWithTheReferenceModel) {
+  for (const RareScript& rare : kRareScripts) {
+    if (rare.kind != GetParam()) continue;
     DriverSetup setup;
-    setup.options = seldom.options;
+    setup.options = rare.options;
     setup.make_reference = [&](const ReferenceSetup& reference) {
-      return std::make_unique<InspectedCausal>(reference, seldom.causal);
+      return std::make_unique<InspectedCausal>(reference, rare.causal);
     };
     CacheDriver driver(setup);
-    const Script script = ParseScript(seldom.script);
+    const Script script = ParseScript(rare.script);
     for (std::size_t i = 0; i + 1 < script.size(); ++i) {
       ASSERT_EQ(driver.Step(script[i]), Difference()) << i;
       ASSERT_EQ(driver.last_status(), StatusCode::kOk) << i;
     }
     EXPECT_EQ(driver.Step(script.back()), Difference());
-    EXPECT_EQ(driver.last_status(), seldom.last);
+    EXPECT_EQ(driver.last_status(), rare.last);
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, KindsModelTest, ::testing::ValuesIn(kAllKinds),
                          [](const auto& test) { return NameOf(test.param); });
 
-TEST(ScriptTest, ScriptsSurviveBeingText) {
+TEST(ScriptTest, ScriptsRoundTripThroughText) {
   std::mt19937 random(3);
   const DriverSetup setup = RandomSetup(TestKind::kFull, random);
   CacheDriver driver(setup);
@@ -155,10 +156,10 @@ TEST(ScriptTest, ScriptsSurviveBeingText) {
   EXPECT_EQ(ToText(ParseScript(ToText(script))), ToText(script));
 }
 
-TEST(ScriptTest, ShrinkingKeepsWhatMatters) {
+TEST(ScriptTest, ShrinkingKeepsTheStepsThatFail) {
   const Script script = ParseScript(
       "forward 0:0 0:1\ncopy 0 1 2\nforward 1:2\nremove 0 0 end\nreserve 0:0 fail any 1\n");
-  // "Fails" as soon as sequence 1 holds position 2 and was copied to before.
+  // A script fails if sequence 1 holds position 2 and was copied to before.
   const Script shortest = Shrink(script, [](const Script& s) {
     const std::string text = ToText(s);
     const std::size_t copy = text.find("copy 0 1");

@@ -3,10 +3,11 @@
 
 Usage: tests/model/mutate.py [--steps 20000] [--only NAME] [--from NUMBER]
 
-Each mutation replaces one piece of text in one file, in a scratch copy; the work tree is never
-touched. The model test of the kind named with it must then fail within --steps steps, else the
-mutation has survived and this exits 1. A text that is not found exactly once is an error: update
-the list with the code. Needs g++ and GoogleTest; takes some ten minutes.
+Each mutation replaces one piece of text of one file in a scratch copy; the work tree stays
+unchanged. The model test of the mutation's cache kind must then fail within --steps steps.
+Otherwise the mutation has survived, and the script exits with 1. It is an error if the text does
+not occur exactly once: update the list when the code changes. Needs g++ and GoogleTest, and takes
+about ten minutes.
 """
 
 import argparse
@@ -24,38 +25,38 @@ FLAGS = ["-std=c++20", "-O1", "-Iinclude", "-Isrc", "-Itests"]
 # The sources to compile again for a mutation of a header.
 HEADER_USERS = {"include/kvcache/visibility.h": ["src/cache/history_mask.cc"]}
 
-# name, file, text, replacement; a fifth entry names the kind of cache whose scripts must find it
-# (Full where there is none).
+# Name, file, text, replacement, and the kind of cache whose scripts must find the bug (default:
+# Full).
 MUTATIONS = [
-    ("truncation keeps one too many", "src/cache/run_list.cc",
+    ("truncation keeps one token too many", "src/cache/run_list.cc",
      "runs_.back() = Clip(runs_.back(), 0, length)",
      "runs_.back() = Clip(runs_.back(), 0, length + 1)"),
-    ("truncation frees one too few", "src/cache/cell_table.cc",
+    ("truncation frees one cell too few", "src/cache/cell_table.cc",
      "Clip(runs[i], length, kEndOfSequence)", "Clip(runs[i], length + 1, kEndOfSequence)"),
     ("copy-on-write missed", "src/cache/cell_table.cc",
      "if (ref_counts_[cell] > 1) {", "if (ref_counts_[cell] > 2) {"),
     ("copy-on-write in the wrong direction", "src/cache/cell_table.cc",
      "AddCopy(removal.copies, cell, own)", "AddCopy(removal.copies, own, cell)"),
-    ("copy-on-write keeps the old user", "src/cache/cell_table.cc",
+    ("copy-on-write keeps the old reference", "src/cache/cell_table.cc",
      "      --ref_counts_[cell];\n", ""),
-    ("copies not counted as needed", "src/cache/cell_table.cc",
+    ("cells for copies counted one too low", "src/cache/cell_table.cc",
      "if (needed <= cells_without_drafts()) return",
      "if (needed <= cells_without_drafts() + 1) return"),
     ("one cell leaks", "src/cache/cell_table.cc",
      "for (std::int32_t i = cell; i < cell + length; ++i) {",
      "for (std::int32_t i = cell; i + 1 < cell + length; ++i) {"),
-    ("shared prefix without its users", "src/cache/cell_table.cc",
+    ("shared prefix without references", "src/cache/cell_table.cc",
      "++ref_counts_[shared.cell + i];", "ref_counts_[shared.cell + i] = 1;"),
-    ("copy keeps what the target held", "src/cache/cell_table.cc",
+    ("copy keeps the target's old tokens", "src/cache/cell_table.cc",
      "  Truncate(dst, 0);\n", "  histories_[Index(dst)].Clear();\n"),
-    ("shared prefix one too long", "src/cache/cell_table.cc",
+    ("shared prefix one token too long", "src/cache/cell_table.cc",
      "Clip(run, 0, length);\n    if", "Clip(run, 0, length + (length < 1000));\n    if"),
     ("stale free bit", "src/cache/free_set.cc",
      "word &= ~(std::uint64_t{1} << (index & 63));\n",
      "if (level == 0) word &= ~(std::uint64_t{1} << (index & 63));\n"),
     ("free bit not found again", "src/cache/free_set.cc",
      "if (!was_empty) return;", "return;"),
-    ("no search around the end", "src/cache/cell_table.cc",
+    ("search does not wrap around the end", "src/cache/cell_table.cc",
      "cell != FreeSet::kNone ? cell : free_.NextFrom(0)",
      "cell != FreeSet::kNone ? cell : position % cells()"),
     ("runs not merged to the right", "src/cache/run_list.cc",
@@ -72,7 +73,7 @@ MUTATIONS = [
      "kEndOfSequence : position + 1", "kEndOfSequence : position"),
     ("mask shows the next token", "include/kvcache/visibility.h",
      "kEndOfSequence : position + 1", "kEndOfSequence : position + 2"),
-    ("mask of the pass before", "src/cache/causal_cache.cc",
+    ("mask of the previous pass", "src/cache/causal_cache.cc",
      "  prepared_ = Prepared::kNothing;\n  masked_cells_ = {};\n",
      "  prepared_ = Prepared::kNothing;\n"),
     ("put in sorted order", "src/cache/forward_pass.cc",
@@ -82,27 +83,27 @@ MUTATIONS = [
     ("position held twice", "src/cache/causal_cache.cc",
      "if (i > 0 && tokens[i - 1].sequence == sequence && tokens[i - 1].position == position) {",
      "if (false) {"),
-    ("full cache noticed late", "src/cache/causal_cache.cc",
+    ("full cache detected too late", "src/cache/causal_cache.cc",
      "if (available >= size) return", "if (available + 1 >= size) return"),
-    ("full cache noticed early", "src/cache/causal_cache.cc",
+    ("full cache detected too early", "src/cache/causal_cache.cc",
      "if (available >= size) return", "if (available > size) return", "Window"),
     ("reserve pass writes", "src/cache/causal_cache.cc",
      "if (pass_.reserving()) return Status::Ok();",
      "if (pass_.reserving()) return storage_.backend().StoreKv(storage, k, v,\n"
      "    std::vector<CellRun>{{0, pass_.size()}});"),
-    ("resume one too far", "src/cache/causal_cache.cc",
+    ("resume one position too far", "src/cache/causal_cache.cc",
      "position > history.length()) return false;",
      "position > history.length() + 1) return false;"),
     ("pass outlives a removal", "src/cache/causal_cache.cc",
      "cells_.Truncate(sequence, begin);\n  EndPass();\n", "cells_.Truncate(sequence, begin);\n"),
-    ("keys turned the wrong way", "src/cache/causal_cache.cc",
+    ("keys rotated the wrong way", "src/cache/causal_cache.cc",
      "removal.shifted, begin - end)", "removal.shifted, end - begin)"),
-    ("keys of one layer not turned", "src/cache/causal_cache.cc",
+    ("keys of one layer not rotated", "src/cache/causal_cache.cc",
      "++layer) {\n    const LayerKv* storage = storage_.layers().Find(layer);\n    if (storage == nullptr",
      "layer += 2) {\n    const LayerKv* storage = storage_.layers().Find(layer);\n    if (storage == nullptr"),
-    ("a removal without shift function", "src/cache/causal_cache.cc",
+    ("middle removal without shift function", "src/cache/causal_cache.cc",
      "if (!causal_.shift_keys) {", "if (!causal_.shift_keys && begin > 0) {"),
-    ("tail removal moves nothing", "src/cache/causal_cache.cc",
+    ("removal of the tail treated as a shift", "src/cache/causal_cache.cc",
      "return begin < end && end < cells_.history(sequence).length();",
      "return begin < end && end <= cells_.history(sequence).length();"),
     ("layer kept after a refused allocation", "src/cache/layer_store.cc",
@@ -117,9 +118,9 @@ MUTATIONS = [
      "position - visibility.window + 1", "position - visibility.window", "Window"),
     ("window: one token too narrow", "include/kvcache/visibility.h",
      "position - visibility.window + 1", "position - visibility.window + 2", "Window"),
-    ("window: not said in closed form", "src/cache/forward_pass.cc",
+    ("window: missing in closed form", "src/cache/forward_pass.cc",
      "  visibility_.window = span_.window;\n", "", "Window"),
-    ("chunk: not said in closed form", "src/cache/forward_pass.cc",
+    ("chunk: missing in closed form", "src/cache/forward_pass.cc",
      "  visibility_.chunk = span_.chunk;\n", "", "Chunk"),
     ("chunk: begins one too late", "include/kvcache/visibility.h",
      "position - position % visibility.chunk);", "position - position % visibility.chunk + 1);",
@@ -140,19 +141,19 @@ MUTATIONS = [
      "std::int64_t{cells.history(id).length()} - retained_tokens_ + 2", "Window"),
     ("a copy is never evicted", "src/cache/causal_cache.cc",
      "    eviction_.MarkGrown(dst);\n", "", "Window"),
-    ("the memory ignored", "src/cache/window_eviction.cc",
+    ("retained_tokens ignored", "src/cache/window_eviction.cc",
      "causal.retained_tokens > 0 ? causal.retained_tokens : causal.window", "causal.window", "WindowWithRetained"),
     ("no cell for the stop token", "src/cache/window_eviction.cc",
      "causal.window + 1LL", "causal.window + 0LL", "Window"),
-    ("memory at capacity evicts", "src/cache/window_eviction.cc",
+    ("retaining the whole capacity evicts", "src/cache/window_eviction.cc",
      "retained >= options.capacity ? 0", "retained > options.capacity ? 0", "WindowWithRetained"),
-    ("no room for the batch beside the window", "src/cache/causal_cache.cc",
+    ("no cells for the batch in addition to the window", "src/cache/causal_cache.cc",
      "sequences * retained_tokens + options.max_batch;", "sequences * retained_tokens + options.max_batch - 1;",
      "Window"),
     ("evicted cells counted once too often", "src/cache/cell_table.cc",
      "unused += (ref_counts_[part.cell + i] += by) == 0;",
      "unused += (ref_counts_[part.cell + i] += by) <= 1;", "Window"),
-    ("an eviction that is refused still counts", "src/cache/cell_table.cc",
+    ("a refused eviction keeps its counts", "src/cache/cell_table.cc",
      "  AddReferences(evictions, 1);\n", "", "Window"),
     ("an evicted run is not cut", "src/cache/run_list.cc",
      "runs_.front() = Clip(runs_.front(), begin, kEndOfSequence);", "(void)begin;", "Window"),
@@ -162,31 +163,31 @@ MUTATIONS = [
     ("resume with one token missing", "src/cache/causal_cache.cc",
      "std::max(0, position - causal_.window + 1);", "std::max(0, position - causal_.window + 2);",
      "Window"),
-    ("resume wants one token too many", "src/cache/causal_cache.cc",
+    ("resume needs one token too many", "src/cache/causal_cache.cc",
      "std::max(0, position - causal_.window + 1);", "std::max(0, position - causal_.window);",
      "Window"),
-    ("exemption outlives the pass", "src/cache/forward_pass.cc",
+    ("non-causal queries outlive the pass", "src/cache/forward_pass.cc",
      "  DescribeVisibility();\n  visibility_.window",
      "  const auto kept = visibility_.bidirectional;\n  DescribeVisibility();\n"
      "  if (kept.size() == positions_.size()) visibility_.bidirectional = kept;\n"
      "  visibility_.window"),
-    ("exemption of before stays", "src/cache/forward_pass.cc",
+    ("earlier non-causal queries stay", "src/cache/forward_pass.cc",
      "  std::fill_n(bidirectional_.begin(), size_, std::uint8_t{0});\n", ""),
-    ("exemption leaves the mask", "src/cache/causal_cache.cc",
+    ("non-causal queries leave the mask unchanged", "src/cache/causal_cache.cc",
      "  pass_.SetNonCausal(except);\n  masked_cells_ = {};\n", "  pass_.SetNonCausal(except);\n"),
     # compaction
     ("compaction to the wrong hole", "src/cache/cell_compaction.cc",
      "piece.cell = next->to + (cell - next->from);", "piece.cell = next->to;"),
-    ("compaction leaves users behind", "src/cache/cell_compaction.cc",
+    ("compaction leaves references behind", "src/cache/cell_compaction.cc",
      "std::exchange(ref_counts_[from + i], 0)", "ref_counts_[from + i]"),
-    ("compaction forgets the bytes", "src/cache/causal_cache.cc",
+    ("compaction skips the last layer's bytes", "src/cache/causal_cache.cc",
      "for (int layer = 0; layer < storage_.layers().size() && !plan.moves.empty(); ++layer) {",
      "for (int layer = 0; layer + 1 < storage_.layers().size() && !plan.moves.empty(); ++layer) {"),
-    ("compaction before the bytes are there", "src/cache/causal_cache.cc",
+    ("compaction changes metadata before bytes", "src/cache/causal_cache.cc",
      "  KVCACHE_ASSIGN_OR_RETURN(Compaction plan, cells_.PlanCompaction());\n",
      "  KVCACHE_ASSIGN_OR_RETURN(Compaction plan, cells_.PlanCompaction());\n"
      "  cells_.Apply(Compaction(plan));\n  KVCACHE_ASSIGN_OR_RETURN(plan, cells_.PlanCompaction());\n"),
-    ("compaction outlived by the pass", "src/cache/causal_cache.cc",
+    ("the pass outlives a compaction", "src/cache/causal_cache.cc",
      "  EndPass();\n  KVCACHE_ASSIGN_OR_RETURN(Compaction", "  KVCACHE_ASSIGN_OR_RETURN(Compaction"),
     # encoder
     ("output of a fork overwritten", "src/cache/encoder_cache.cc",
@@ -199,13 +200,13 @@ MUTATIONS = [
      "if (output.position < end) {", "if (output.position + 1 < end) {", "Encoder"),
     ("item does not move down", "src/cache/encoder_cache.cc",
      "output.position -= end - begin;", "", "Encoder"),
-    ("fork takes an item that it does not reach", "src/cache/encoder_cache.cc",
+    ("fork shares an output behind its end", "src/cache/encoder_cache.cc",
      "source.position < length;", "source.position <= length;", "Encoder"),
-    ("half an output stays", "src/cache/encoder_cache.cc",
+    ("a partly stored output stays", "src/cache/encoder_cache.cc",
      "    Drop(member.sequence);\n    member.put = false;\n", "", "Encoder"),
     ("oldest item instead of the newest", "src/cache/encoder_cache.cc",
      "std::max(member.position, position) : position", "member.position : position", "Encoder"),
-    ("wrong sequence chosen", "src/cache/encoder_cache.cc",
+    ("wrong sequence selected", "src/cache/encoder_cache.cc",
      "current_ = static_cast<std::size_t>(&member - members_.data());", "current_ = 0;", "Encoder"),
     # recurrent
     ("stale checkpoint after going back", "src/cache/state_table.cc",
@@ -216,29 +217,29 @@ MUTATIONS = [
      "points.live.tokens - checkpoints.back().tokens + 1 < spacing", "Recurrent"),
     ("checkpoint below the minimum", "src/cache/state_table.cc",
      "points.live.tokens - 1 < minimum", "points.live.tokens < minimum", "Recurrent"),
-    ("newest checkpoint goes first", "src/cache/state_table.cc",
+    ("newest checkpoint evicted first", "src/cache/state_table.cc",
      "Forget(checkpoints.front());\n    checkpoints.erase(checkpoints.begin());",
      "Forget(checkpoints.back());\n    checkpoints.pop_back();", "Recurrent"),
-    ("checkpoint without an owner", "src/cache/state_table.cc",
+    ("checkpoint without a reference", "src/cache/state_table.cc",
      "checkpoints.push_back(points.live);\n  Share(points.live);",
      "checkpoints.push_back(points.live);", "Recurrent"),
-    ("state of before never released", "src/cache/state_table.cc",
+    ("previous state never released", "src/cache/state_table.cc",
      "  Forget(of(id).before);\n", "  of(id).before = {};\n", "Recurrent"),
     ("fork takes a later state", "src/cache/state_table.cc",
      "point.known() && point.tokens <= length;", "point.known() && point.tokens <= length + 1;",
      "Recurrent"),
-    ("checkpoints stay where they were", "src/cache/state_table.cc",
+    ("checkpoints do not move down", "src/cache/state_table.cc",
      "    point.tokens -= end - begin;\n", "", "Recurrent"),
     ("a removed checkpoint stays", "src/cache/state_table.cc",
      "if (point.tokens <= end) return StatePoint{};",
      "if (point.tokens < end) return StatePoint{};", "Recurrent"),
-    ("a pass that broke off counts", "src/cache/recurrent_cache.cc",
+    ("an incomplete pass is committed", "src/cache/recurrent_cache.cc",
      "if (--missing_ == 0) Commit();", "if (--missing_ <= 1) Commit();", "Recurrent"),
-    ("a broken pass keeps its cells", "src/cache/recurrent_cache.cc",
+    ("an incomplete pass keeps its cells", "src/cache/recurrent_cache.cc",
      "for (const std::int32_t cell : to_) states_.Drop(cell);", "", "Recurrent"),
     ("write into the state that is read", "src/cache/recurrent_cache.cc",
      "store.Write(index, to_, flat)", "store.Write(index, from_, flat)", "Recurrent"),
-    ("a truncation that was not prepared", "src/cache/recurrent_cache.cc",
+    ("a truncation without PrepareRestore", "src/cache/recurrent_cache.cc",
      "prepared_[Index(sequence)] == begin) {\n    return Status::Ok();",
      "prepared_[Index(sequence)] >= begin) {\n    return Status::Ok();", "Recurrent"),
     ("a prepared restore outlives a pass", "src/cache/recurrent_cache.cc",
@@ -258,7 +259,7 @@ MUTATIONS = [
     # drafts
     ("drafts outlive their pass", "src/cache/causal_cache.cc",
      "  cells_.DropDrafts();\n  acceptance_.Clear();\n  if (prepared_", "  if (prepared_"),
-    ("drafts take room from the next batch", "src/cache/causal_cache.cc",
+    ("drafts take cells from the next batch", "src/cache/causal_cache.cc",
      "const std::int32_t free = cells_.cells_without_drafts();",
      "const std::int32_t free = cells_.free_cells();"),
     ("drafts see their siblings", "src/cache/drafts.cc",
@@ -269,23 +270,23 @@ MUTATIONS = [
      "CheckPositions(tokens) : CheckRoots(batch)", "CheckPositions(tokens) : Status::Ok()"),
     ("a draft follows one of another sequence", "src/cache/cache_checks.cc",
      "if (batch.sequences[parent] != batch.sequences[i]) {", "if (false) {"),
-    ("a path moves onto itself", "src/cache/draft_acceptance.cc",
+    ("overlapping moves in one call", "src/cache/draft_acceptance.cc",
      "if (!apart) calls_.push_back(moves_.size());\n", ""),
     ("a path moves the wrong way", "src/cache/draft_acceptance.cc",
      "if (to != from) Move(from, to);", "if (to != from) Move(to, from);"),
-    ("what is kept stays where it was", "src/cache/draft_acceptance.cc",
+    ("accepted tokens keep their old cells", "src/cache/draft_acceptance.cc",
      "drafts.position(path[i]), to});", "drafts.position(path[i]), from});"),
     ("a path that does not ascend moves", "src/cache/draft_acceptance.cc",
      "const std::int32_t to = moves ? cells_[i] : from;", "const std::int32_t to = cells_[i];"),
-    ("two paths of a sequence are kept", "src/cache/drafts.cc",
+    ("two paths of a sequence are accepted", "src/cache/drafts.cc",
      "if (sequence(chosen[j]) != sequence(chosen[i])) continue;", "continue;"),
-    ("one layer's path does not move", "src/cache/causal_cache.cc",
+    ("a path does not move in one layer", "src/cache/causal_cache.cc",
      "++layer) {\n    const LayerKv* const storage",
      "layer += 2) {\n    const LayerKv* const storage"),
-    ("the pass outlives a move that failed", "src/cache/causal_cache.cc",
+    ("the pass outlives a failed move", "src/cache/causal_cache.cc",
      "    if (status.ok()) continue;\n    EndPass();", "    if (status.ok()) continue;"),
     # wrapper
-    ("the pass outlives a move that failed in another cache", "src/cache/wrapper_cache.cc",
+    ("the pass outlives another cache's failed move", "src/cache/wrapper_cache.cc",
      "      EndPass();\n      return refused", "      return refused", "SlidingAndFull"),
     ("forgotten unwind", "src/cache/wrapper_cache.cc",
      "return ForAll([&](Cache& cache) { return cache.PrepareForward(batch, mode); });",
@@ -297,16 +298,16 @@ MUTATIONS = [
      "      }\n"
      "      return status;\n"
      "    });", "SlidingAndFull"),
-    ("restores not levelled", "src/cache/wrapper_cache.cc",
+    ("caches restored to different lengths", "src/cache/wrapper_cache.cc",
      "agreeing = kept >= agreed ? agreeing + 1 : 1;", "agreeing = agreeing + 1;",
      "RecurrentAndSliding"),
-    ("removal not checked in all", "src/cache/wrapper_cache.cc",
+    ("removal not checked in all caches", "src/cache/wrapper_cache.cc",
      "    KVCACHE_RETURN_IF_ERROR(CheckRemove(sequence, begin, end));\n", "",
      "RecurrentAndSliding"),
-    ("resume where any can", "src/cache/wrapper_cache.cc",
+    ("resume if any cache can", "src/cache/wrapper_cache.cc",
      "return std::all_of(caches_.begin(), caches_.end(),", "return std::any_of(caches_.begin(), caches_.end(),",
      "SlidingAndFull"),
-    ("another cache is chosen", "src/cache/wrapper_cache.cc",
+    ("another cache is selected", "src/cache/wrapper_cache.cc",
      "caches_.size() ? type : kNone;", "caches_.size() ? 0 : kNone;",
      "SlidingAndFull"),
 ]
@@ -317,7 +318,7 @@ def run(command, **options):
 
 
 def sources(folder):
-    """What the model test links: the cache, its helpers, and what they stand on."""
+    """Returns the sources of the model test: the cache, the test support, and the layers below."""
     found = sorted(folder.glob("src/cache/*.cc")) + sorted(folder.glob("tests/support/**/*.cc"))
     found += sorted(folder.glob("src/base/*.cc"))
     found = [p for p in found if not re.search(r"_(test|bench)\.cc$", p.name)]
@@ -334,7 +335,7 @@ def compile_one(folder, source, target_name=None):
 
 
 def test(folder, objects, steps, kind):
-    """The output of that kind's model test if it failed, or None if it passed."""
+    """Returns the output of that kind's model test if it failed, or None if it passed."""
     program = folder / "out" / "model_test"
     result = run(["g++", *map(str, objects), "-o", str(program), "-lgtest_main", "-lgtest",
                   "-lpthread"])
@@ -344,7 +345,7 @@ def test(folder, objects, steps, kind):
         result = run([str(program), f"--gtest_filter=*KindsModelTest*/{kind}"], timeout=120,
                      env={**os.environ, "KVCACHE_MODEL_STEPS": str(steps)})
     except subprocess.TimeoutExpired:
-        return "did not end"
+        return "did not end in time"
     return None if result.returncode == 0 else result.stdout + result.stderr
 
 
@@ -377,7 +378,8 @@ def main():
             path = folder / file
             original = path.read_text(encoding="utf-8")
             if original.count(text) != 1:
-                sys.exit(f"{name}: {original.count(text)} times in {file}: {text!r}")
+                sys.exit(f"mutation '{name}': {file} has its text {original.count(text)} times; "
+                         f"must have it once; update MUTATIONS: {text!r}")
             path.write_text(original.replace(text, replacement), encoding="utf-8")
             mutated = dict(objects)
             for number_of_user, user in enumerate(HEADER_USERS.get(file, [file])):
@@ -388,7 +390,7 @@ def main():
             survived += output is None
             print(f"{number:3} {'SURVIVED' if output is None else 'found   '}  {name}: "
                   f"{summary(output) if output else ''}", flush=True)
-    print(f"{survived} survived")
+    print(f"{survived} mutations survived")
     return 1 if survived else 0
 
 

@@ -21,12 +21,12 @@ def _half(blocks, name):
 
 
 def _nibbles(packed):
-    """[n, 16] bytes to [n, 32]: lower halves first, then upper ones."""
+    """Unpacks [n, 16] bytes to [n, 32] nibbles: lower halves first, then upper ones."""
     return np.concatenate([packed & 15, packed >> 4], axis=1)
 
 
 def _fifth_bits(high):
-    """[n, 1] little-endian u32 to [n, 32] of 0 or 16."""
+    """Unpacks [n, 1] little-endian u32 to [n, 32] values of 0 or 16."""
     return ((high >> np.arange(32, dtype=np.uint32)) & 1).astype(U8) << 4
 
 
@@ -58,23 +58,23 @@ def q8_0(data):
 
 
 def _scales_of_k(packed):
-    """[n, 12] bytes to eight scales and eight least values of 6 bits."""
+    """Unpacks [n, 12] bytes to eight scales and eight minima of 6 bits."""
     low, middle, high = packed[:, 0:4], packed[:, 4:8], packed[:, 8:12]
     scales = np.concatenate([low & 63, (high & 15) | (low >> 6) << 4], axis=1)
-    leasts = np.concatenate([middle & 63, (high >> 4) | (middle >> 6) << 4], axis=1)
-    return scales, leasts
+    minima = np.concatenate([middle & 63, (high >> 4) | (middle >> 6) << 4], axis=1)
+    return scales, minima
 
 
 def _super_blocks(b, q):
-    """Values of Q4_K and Q5_K from quants [n, 8, 32]."""
-    scales, leasts = _scales_of_k(b["scales"])
+    """Returns the values of Q4_K and Q5_K from quants [n, 8, 32]."""
+    scales, minima = _scales_of_k(b["scales"])
     d = _half(b, "d") * scales.astype(F32)
-    m = _half(b, "dmin") * leasts.astype(F32)
+    m = _half(b, "dmin") * minima.astype(F32)
     return (d[:, :, None] * q.astype(F32) - m[:, :, None]).reshape(len(q), 256)
 
 
 def _nibbles_of_k(packed):
-    """[n, 128] bytes to [n, 8, 32]: each 32 bytes hold two sub-blocks."""
+    """Unpacks [n, 128] bytes to [n, 8, 32]: each 32 bytes hold two sub-blocks."""
     four = packed.reshape(-1, 4, 1, 32)
     return np.concatenate([four & 15, four >> 4], axis=2).reshape(-1, 8, 32)
 

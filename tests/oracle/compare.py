@@ -218,8 +218,8 @@ def bounds(row):
 
 
 def min_clear(row):
-    hesitates = row["experts"] and row["type"] not in ("f32", "f16")
-    return MIN_CLEAR // 5 if hesitates else MIN_CLEAR
+    routers_waver = row["experts"] and row["type"] not in ("f32", "f16")
+    return MIN_CLEAR // 5 if routers_waver else MIN_CLEAR
 
 
 def problems(row):
@@ -227,14 +227,16 @@ def problems(row):
     found = [f"{what} is {value:.3g}, limit {limit:.3g}"
              for what, value, limit in bounds(row) if not value <= limit]
     if row["entropy"] < MIN_ENTROPY:
-        found.append(f"the model is too sure to show anything: entropy {row['entropy']:.2f} nats")
+        found.append(f"the entropy is {row['entropy']:.2f} nats; must be at least {MIN_ENTROPY},"
+                     " because agreement shows nothing otherwise")
     if row["alone"]:
         return found
     if row["greedy_clear"] < min_clear(row):
-        found.append(f"only {row['greedy_clear']} of {GREEDY} greedy steps are clear of the noise")
+        found.append(f"{row['greedy_clear']} of {GREEDY} greedy steps are clear of the noise;"
+                     f" must be at least {min_clear(row)}")
     if row["greedy_wrong"]:
-        found.append(f"another greedy token at steps {row['greedy_wrong']} although the margin"
-                     f" exceeds {row['noise']:.2g}")
+        found.append(f"our greedy token differs at steps {row['greedy_wrong']}, where the margin"
+                     f" exceeds the noise, {row['noise']:.2g}")
     return found
 
 
@@ -270,7 +272,7 @@ def parse_arguments():
     variants = [variant.name for variant in VARIANTS]
     parser.add_argument("--variants", nargs="+", choices=[*variants, "all"], default=variants[:1])
     parser.add_argument("--slow", action="store_true",
-                        help="takes minutes: skipped unless KVCACHE_SLOW_TESTS is set")
+                        help="skip this run, which takes minutes, unless KVCACHE_SLOW_TESTS is set")
     parser.add_argument("--shapes", nargs="+", default=[shape.name for shape in ALL_SHAPES])
     parser.add_argument("--types", nargs="+", choices=TYPES, default=TYPES)
     return parser.parse_args()
@@ -300,7 +302,7 @@ def check(args):
 def main():
     args = parse_arguments()
     if args.slow and "KVCACHE_SLOW_TESTS" not in os.environ:
-        print("SKIPPED: takes minutes; ./dev test --slow runs it")
+        print("SKIPPED: this test takes minutes; ./dev test --slow runs it")
         sys.exit(SKIPPED)
     if args.node is None:
         print("SKIPPED: Node is not installed; ./dev setup installs it, with llama.cpp")

@@ -5,14 +5,14 @@
 //   result  {"tokens": [...], "vocab": v}    the job's tokens and the n that followed greedily
 //   out     float32, little-endian, [tokens, vocab]: row i holds the raw logits after token i
 //
-// K and V are in F32 and flash attention is off: so llama.cpp is closest to the equations. Prompt tokens
-// are evaluated in one batch, greedy ones one by one. Rows are written as soon as they are known, so
-// memory holds one batch of rows instead of the whole result.
+// K and V are in F32 and flash attention is off, which brings llama.cpp closest to the equations.
+// Prompt tokens are evaluated in one batch, greedy ones one by one. Rows are written as soon as
+// they are known, so memory holds one batch of rows instead of the whole result.
 
 import fs from "node:fs";
 import {getLlama} from "node-llama-cpp";
 
-// No sampler may touch the logits: temperature 1 and every filter off.
+// No sampler may change the logits: the temperature is 1 and every filter is off.
 const kRawLogits = {
     generateNext: {logits: true, options: {temperature: 1, topK: 0, topP: 1, minP: 0}}
 };
@@ -72,8 +72,8 @@ async function run(llama, job) {
     return {tokens, vocab};
 }
 
-// Not readFileSync(0): Node may have made standard input non-blocking, and a pause of the writer is
-// then an error.
+// readFileSync(0) would fail if the writer pauses, because Node may have made standard input
+// non-blocking.
 async function readInput() {
     const chunks = [];
     for await (const chunk of process.stdin)

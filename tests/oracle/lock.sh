@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Regenerates package-lock.json from package.json.
 #
-# node-llama-cpp lists every platform and GPU it is built for as an optional dependency: half a
-# gigabyte that no test uses, and npm older than 10 cannot be told to leave them out by name.
-# So the lock file leaves them out; the one platform used is a dependency of package.json.
+# node-llama-cpp lists every platform and GPU that it is built for as an optional dependency. No test
+# uses that half a gigabyte, and npm before version 10 has no option to omit packages by name.
+# Therefore the lock file omits them; package.json depends on the one platform that is used.
 set -euo pipefail
 cd "$(dirname "$0")"
 rm -rf package-lock.json node_modules

@@ -18,7 +18,7 @@ def softplus(x):
 
 
 def convolve(x, taps):
-    """x [tokens, channels], taps [channels, steps]."""
+    """Returns y [tokens, channels] for x [tokens, channels] and taps [channels, steps]."""
     steps = taps.shape[1]
     padded = np.concatenate([np.zeros((steps - 1, x.shape[1])), x])
     return sum(taps[:, j] * padded[j:j + len(x)] for j in range(steps))

@@ -17,9 +17,9 @@ Families with more differences have their own module, with a class that reuses t
 MODULES.
 
 Sources: Touvron et al. 2023 (LLaMA); Su et al. 2021 (RoPE); Ainslie et al. 2023 (grouped-query
-attention); Jiang et al. 2023, 2024 (Mistral, Mixtral); Yang et al. 2024, 2025 (Qwen2, Qwen3), and Hugging Face's
-modules of these names. Nothing is rounded: the K/V cache is float64 too. One sequence, positions
-from 0.
+attention); Jiang et al. 2023, 2024 (Mistral, Mixtral); Yang et al. 2024, 2025 (Qwen2, Qwen3), and
+Hugging Face's modules of these names. Nothing is rounded: the K/V cache is float64 too. There is
+one sequence, with positions from 0.
 """
 
 import importlib
@@ -61,7 +61,8 @@ def seen_keys(count, window=0, chunk=0):
 
 
 def attend(q, k, v, seen, scale, cap=0.0, sinks=None):
-    """Returns softmax(scale · q · k) · v over seen keys; q [tokens, heads, dim], k and v with fewer heads.
+    """Returns softmax(scale · q · k) · v over seen keys for q [tokens, heads, dim] and for k and v
+    with fewer heads.
 
     `cap`: scores become cap · tanh(score / cap). `sinks` [heads]: a logit in each head's denominator
     that belongs to no key.
@@ -94,7 +95,8 @@ class Decoder:
         self._file = GgufFile(path)
         self._meta = self._file.metadata
         self._prefix = self._meta["general.architecture"]
-        self._neighbors = ROTATES_NEIGHBORS.get(self._prefix, False)  # most families rotate halves, as NeoX
+        # Most families rotate halves, like NeoX.
+        self._neighbours = ROTATES_NEIGHBOURS.get(self._prefix, False)
         self.layers = self._key("block_count")
         self.heads = self._key("attention.head_count")
         self.kv_heads = self._key("attention.head_count_kv", self.heads)

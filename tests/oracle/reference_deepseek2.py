@@ -1,9 +1,9 @@
-"""deepseek2 in float64, from its equations, with the keys and values of every head written out.
+"""deepseek2 in float64, from its equations, with explicit keys and values of every head.
 
     [c | t] = Wa n;  c = rms(c) * norm;  t rotated        q_h = [n_h | r_h] of Wq n, r_h rotated
     k_h = [Wk_h c | t];  v_h = Wv_h c                      scores (1 + m ln s)² / sqrt(|q_h|) · q_h · k_h
 
-    m, s   YaRN's multiplier and factor; rotated values keep their size
+    m, s   YaRN's multiplier and factor; YaRN's magnitude is not applied to rotated values
     q      Wq n, or Wb (rms(Wa' n) * norm') if a file has these
     ffn    shared(m) + Σ w_e · expert_e(m), over the experts e with the largest p + bias in the best
            groups; p = softmax or sigmoid of Wrouter m; w = p, divided by their sum if the file says

@@ -11,8 +11,8 @@
                Without a V matrix, v is the K matrix's product. Layers with a window have their own
                head size and frequencies. The last layers use k and v of the last layer of the same
                kind that has them
-    input      of layer i: (rms((Wmodel · h0 / √hidden_size)_i) * norm + √P · table[token]_i) / √2, with h0
-               the scaled embedding and P values for each layer
+    input      layer i gets (rms((Wmodel · h0 / √hidden_size)_i) * norm + √P · table[token]_i) / √2,
+               with h0 the scaled embedding and P values for each layer
 
 Sources: Hugging Face's modeling_gemma4.py; names and keys as llama.cpp's converter writes them.
 """

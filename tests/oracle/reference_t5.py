@@ -20,12 +20,12 @@ import numpy as np
 
 from gguf_file import GgufFile
 
-MOST_DISTANCE = 128
+MAX_DISTANCE = 128
 
 
-def bucket(distance, count, both_ways):
+def bucket(distance, count, bidirectional):
     first = 0
-    if both_ways:
+    if bidirectional:
         count //= 2
         first = count if distance > 0 else 0
         distance = abs(distance)
@@ -34,7 +34,7 @@ def bucket(distance, count, both_ways):
     exact = count // 2
     if distance < exact:
         return first + distance
-    grown = math.log(distance / exact) / math.log(MOST_DISTANCE / exact) * (count - exact)
+    grown = math.log(distance / exact) / math.log(MAX_DISTANCE / exact) * (count - exact)
     return first + min(exact + math.floor(grown + 1e-12), count - 1)
 
 
@@ -54,11 +54,12 @@ class Reference:
         self._start = meta.get("t5.decoder_start_token_id", 0)
 
     def logits(self, tokens, text):
-        """Returns float64 [1 + tokens, vocab] after the encoder has read `text`; row 0 follows the start token."""
+        """Returns float64 [1 + tokens, vocab] after the encoder has read `text`. Row 0 follows the
+        start token."""
         embed = self._weights["token_embd.weight"]
         seen = self._encoded(embed[np.asarray(text)])
         h = embed[np.asarray([self._start, *tokens])]
-        bias = self._bias("dec.blk.0.attn_rel_b", len(h), both_ways=False)
+        bias = self._bias("dec.blk.0.attn_rel_b", len(h), bidirectional=False)
         bias[:, np.triu(np.ones((len(h), len(h)), bool), 1)] = -np.inf
         for layer in range(self._decoder_layers):
             block = f"dec.blk.{layer}."
@@ -71,17 +72,17 @@ class Reference:
         return h @ embed.T / math.sqrt(embed.shape[1])
 
     def _encoded(self, h):
-        bias = self._bias("enc.blk.0.attn_rel_b", len(h), both_ways=True)
+        bias = self._bias("enc.blk.0.attn_rel_b", len(h), bidirectional=True)
         for layer in range(self._layers):
             block = f"enc.blk.{layer}."
             h = h + self._attention(block + "attn", h, None, bias)
             h = h + self._feed_forward(block, h)
         return self._norm(h, "enc.output_norm")
 
-    def _bias(self, name, count, both_ways):
+    def _bias(self, name, count, bidirectional):
         """Returns float64 [heads, count, count]: by head, query and key."""
         table = self._weights[name + ".weight"]  # [buckets, heads]
-        by_distance = np.array([table[bucket(d, len(table), both_ways)]
+        by_distance = np.array([table[bucket(d, len(table), bidirectional)]
                                 for d in range(-count + 1, count)])
         distance = np.arange(count) - np.arange(count)[:, None]
         return np.moveaxis(by_distance[distance + count - 1], -1, 0)

@@ -120,9 +120,8 @@ def main():
     rows = [row for report in reports for row in report.get("rows", [])]
     for row in rows:
         variants[row["variant"]][row["type"]].append(row)
-    least = min(len(each) for types in variants.values() for each in types.values())
-    most = max(len(each) for types in variants.values() for each in types.values())
-    shapes = least if least == most else f"{least} to {most}"
+    counts = [len(each) for types in variants.values() for each in types.values()]
+    shapes = counts[0] if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)}"
     text = table(rows, reports)
     text += [HEAD.format(shapes=shapes, tokens=rows[0]["positions"])]
     for variant, types in variants.items():

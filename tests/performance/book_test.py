@@ -1,5 +1,5 @@
-"""docs/performance.md: its figures and tables come from the results beside it, byte by byte, and
-what does not is found."""
+"""Checks that bench/book.py --check accepts docs/performance.md with its results, and detects
+changed or invalid results."""
 
 import json
 import pathlib
@@ -34,21 +34,21 @@ class BookTest(unittest.TestCase):
         change(result)
         path.write_text(json.dumps(result))
 
-    def test_what_is_committed_is_what_the_results_give(self):
+    def test_the_committed_page_matches_its_results(self):
         self.assertEqual(check(PAGE), (0, ""))
         self.assertTrue(list(PAGE.with_suffix("").glob("*.svg")))
 
-    def test_another_result_is_another_figure_and_table(self):
+    def test_a_changed_result_changes_charts_and_tables(self):
         def faster(result):
             for case in result["cases"]:
                 for key in {"rate", "share", "plain_share"} & case.keys():
                     case[key] *= 1.1
 
         self.change("attention.json", faster)
-        status, said = check(self.page)
+        status, output = check(self.page)
         self.assertEqual(status, 1)
-        self.assertIn("attention_decode.svg: differs", said)
-        self.assertIn("performance.md: differs", said)
+        self.assertIn("attention_decode.svg: differs", output)
+        self.assertIn("performance.md: differs", output)
 
     def test_a_share_that_is_not_rate_over_limit_is_refused(self):
         for share in ("share", "plain_share"):
@@ -57,9 +57,9 @@ class BookTest(unittest.TestCase):
                     next(c for c in result["cases"] if share in c)[share] += 0.1
 
                 self.change("attention.json", wrong)
-                status, said = check(self.page)
+                status, output = check(self.page)
                 self.assertEqual(status, 1)
-                self.assertIn(f": {share} ", said)
+                self.assertIn(f": {share} ", output)
                 shutil.copy(PAGE.with_suffix("") / "attention.json", self.results)
 
     def test_decoding_without_the_plain_loop_is_refused(self):
@@ -69,17 +69,17 @@ class BookTest(unittest.TestCase):
                     next(c for c in result["cases"] if c["kind"] == "decode").pop("plain_limit")
 
                 self.change(f"{name}.json", forget)
-                status, said = check(self.page)
+                status, output = check(self.page)
                 self.assertEqual(status, 1)
-                self.assertIn(f"{name}.json", said)
-                self.assertIn("plain_limit", said)
+                self.assertIn(f"{name}.json", output)
+                self.assertIn("plain_limit", output)
                 shutil.copy(PAGE.with_suffix("") / f"{name}.json", self.results)
 
     def test_a_file_of_another_format_is_refused(self):
         self.change("attention.json", lambda result: result.pop("format"))
-        status, said = check(self.page)
+        status, output = check(self.page)
         self.assertEqual(status, 1)
-        self.assertIn("format", said)
+        self.assertIn("format", output)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Which of our cases ggml is asked for, and what stands beside them in the end."""
+"""Checks the selection of cases that ggml is timed on, and the figures that are added to them."""
 
 import pathlib
 import sys
@@ -14,7 +14,7 @@ DECODE = {"kind": "decode", "history": 4096, "queries": 1, "batch": 1, "heads": 
 
 
 class PeerTest(unittest.TestCase):
-    def test_only_what_ggml_does_the_same_way_is_compared(self):
+    def test_only_equal_work_is_compared(self):
         self.assertTrue(attention_peer.comparable(DECODE))
         for change in ({"v_type": "f16", "type": "q8_0-f16"}, {"window": 4096}, {"batch": 16},
                        {"head_dim": 64}, {"queries": 5}, {"type": "q5_0"}, {"heads": 8},
@@ -23,7 +23,7 @@ class PeerTest(unittest.TestCase):
                 self.assertFalse(attention_peer.comparable({**DECODE, **change}))
         self.assertTrue(attention_peer.comparable({**DECODE, "kind": "prefill", "queries": 512}))
 
-    def test_the_ratio_is_of_the_times_that_our_rate_is_of(self):
+    def test_the_ratio_uses_the_statistic_of_our_rate(self):
         found = {"kind": "decode", "history": 4096, "queries": 1, "batch": 1, "head_dim": 128,
                  "type": "q8_0", "layout": "heads", "build": "haswell", "best_ms": 4.0,
                  "median_ms": 9.0, "p99_ms": 9.5, "runs": 3, "layers": 2, "error": 0.001,

@@ -1,4 +1,5 @@
-// What the README's C++ needs around it: a batch of 400 tokens of a model of two layers.
+// Runs the README's C++ snippet. Provides the names that it uses: a batch of 400 tokens of a model
+// of two layers.
 #include <cstdio>
 #include <numeric>
 #include <vector>

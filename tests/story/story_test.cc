@@ -1,6 +1,6 @@
-// The shipped models answer questions about stories that they were not trained on, through the
-// engine. models/questions.jsonl has held-out stories (made by tools/train/evaluate.py), each with
-// a question whose answer depends on the story alone. Correct answers show that each kind of cache
+// Checks that the shipped models answer questions about stories that they were not trained on.
+// models/questions.jsonl has held-out stories (made by tools/train/evaluate.py), each with a
+// question whose answer depends on the story alone. Correct answers show that each kind of cache
 // retains the right tokens.
 #include <gtest/gtest.h>
 
@@ -59,7 +59,7 @@ struct ShippedModel {
 };
 class Story : public ::testing::TestWithParam<ShippedModel> {};
 
-TEST_P(Story, HasTheCachesThatItIsThereFor) {
+TEST_P(Story, HasTheExpectedCacheKinds) {
   const auto engine = OpenModel(GetParam().name);
   ASSERT_NE(engine, nullptr);
   std::set<LayerMemory::Kind> kinds;
@@ -101,8 +101,8 @@ TEST_P(Story, AnswersQuestionsHundredsOfTokensAfterTheFact) {
   ExpectRightAnswers(GetParam().name, DType::kF16, DType::kF16);
 }
 
-// With two fifths of the bytes, hardly any answer is lost.
-TEST_P(Story, AnswersThemFromACacheInBlocks) {
+// A cache of block types has two fifths of the bytes and loses hardly any answer.
+TEST_P(Story, AnswersQuestionsWithBlockTypes) {
   ExpectRightAnswers(GetParam().name, DType::kQ8_0, DType::kQ4_0);
 }
 

@@ -97,11 +97,11 @@ Difference CacheDriver::RunForward(const ScriptStep& step, Status& status, Statu
   reference_->Begin(batch, mode);
   // Calls SetCausal before the layers run, or after a mask was made.
   const bool late = next_content_ % 2 == 0;
-  if (!late && !SetCausal(step, batch, mode)) return "SetCausal";
+  if (!late && !SetCausal(step, batch, mode)) return "SetCausal returned another code";
   status = reference_->RunPass(*cache_, batch, step);
   if (!late || !status.ok()) return {};
   (void)cache_->Get().ok();
-  return SetCausal(step, batch, mode) ? Difference() : "SetCausal";
+  return SetCausal(step, batch, mode) ? Difference() : "a late SetCausal returned another code";
 }
 
 bool CacheDriver::SetCausal(const ScriptStep& step, const TestBatch& batch, ForwardMode mode) {
@@ -124,7 +124,9 @@ Difference CacheDriver::RunRestore(const ScriptStep& step, Status& status, Statu
   Position best = known ? std::max(step.begin, 0) : 0;
   while (best > 0 && !reference_->CanGoBackTo(step.sequence, best)) --best;
   const Result<Position> restored = cache_->PrepareRestore(SequenceId{step.sequence}, step.begin);
-  if (restored.ok() != known) return "PrepareRestore of an unknown sequence, or its error";
+  if (restored.ok() != known) {
+    return known ? "PrepareRestore failed" : "PrepareRestore of an unknown sequence succeeded";
+  }
   const Position kept = restored.ok() ? *restored : 0;
   if (kept != best) {
     return "PrepareRestore returned " + std::to_string(kept) + ", expected " + std::to_string(best);
@@ -136,13 +138,13 @@ Difference CacheDriver::RunRestore(const ScriptStep& step, Status& status, Statu
   return {};
 }
 
-// After an error of the backend no draft is kept.
+// An error of the backend drops all drafts.
 void CacheDriver::RunAccept(const ScriptStep& step, Status& status, StatusCode& expected) {
-  expected = reference_->CheckAccept(step.chosen);
-  status = cache_->AcceptDrafts(step.chosen);
+  expected = reference_->CheckAccept(step.accepted);
+  status = cache_->AcceptDrafts(step.accepted);
   if (expected != StatusCode::kOk) return;
   if (status.ok()) {
-    reference_->Accept(step.chosen);
+    reference_->Accept(step.accepted);
   } else {
     reference_->EndPass();
   }
@@ -159,7 +161,9 @@ void CacheDriver::RunRemove(int sequence, Position begin, Position end, Status& 
   expected = reference_->CheckRemove(sequence, begin, end);
   const StatusCode checked = cache_->CheckRemove(SequenceId{sequence}, begin, end).code();
   status = cache_->Remove(SequenceId{sequence}, begin, end);
-  if (checked != expected) status = {StatusCode::kInternal, "CheckRemove says otherwise"};
+  if (checked != expected) {
+    status = {StatusCode::kInternal, "CheckRemove returned " + CodeText(checked)};
+  }
   if (expected == StatusCode::kOk) reference_->Remove(sequence, begin, end);
 }
 
@@ -178,7 +182,7 @@ Difference CacheDriver::CheckResume() const {
     if (s >= 0 && s < setup_.options.max_sequences) end = std::max(end, reference_->length(s) + 2);
     for (Position position = -1; position < end; ++position) {
       if (cache_->CanResume(SequenceId{s}, position) != reference_->CanResume(s, position)) {
-        return "CanResume of " + At(s, position);
+        return "CanResume differs for " + At(s, position);
       }
     }
   }

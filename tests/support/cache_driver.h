@@ -17,12 +17,12 @@
 
 namespace kvcache::testing {
 
-// A cache to drive: its sizes, and who makes it and its reference.
+// A cache to drive: its sizes, and the function that makes its reference model.
 struct DriverSetup {
   CacheOptions options;
   CacheConfig config;
-  std::string kind;     // for messages
-  bool hoards = false;  // scripts remove little, so that the cache fills up
+  std::string kind;             // for messages
+  bool rarely_removes = false;  // scripts rarely remove tokens, so that the cache fills up
   std::function<std::unique_ptr<CacheReference>(const ReferenceSetup&)> make_reference;
 };
 std::string ToText(const DriverSetup& setup);

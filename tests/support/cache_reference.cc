@@ -23,12 +23,12 @@ DType ValueType(const ReferenceSetup& setup, int layer) {
   return TestShape(layer).v_in_k ? setup.options.k_type : setup.options.v_type;
 }
 
-bool Chosen(const ScriptStep& step, int layer) {
+bool PutsLayer(const ScriptStep& step, int layer) {
   return step.layers.empty() ||
          std::find(step.layers.begin(), step.layers.end(), layer) != step.layers.end();
 }
 
-StatusCode CheckChosen(const std::vector<int>& drafts, const std::vector<int>& last) {
+StatusCode CheckAcceptedDrafts(const std::vector<int>& drafts, const std::vector<int>& last) {
   std::set<int> sequences;
   bool good = !drafts.empty();
   for (const int token : last) {

@@ -93,11 +93,11 @@ inline constexpr int kTestLayers = 3;
 const KvShape& TestShape(int layer);
 // Returns the dtype of the layer's values: that of K if V is in K.
 DType ValueType(const ReferenceSetup& setup, int layer);
-// Returns whether the step puts the layer.
-bool Chosen(const ScriptStep& step, int layer);
+// Returns whether the step puts keys and values into the layer.
+bool PutsLayer(const ScriptStep& step, int layer);
 
 // Returns the code that AcceptDrafts(last) must return in a pass of these drafts.
-StatusCode CheckChosen(const std::vector<int>& drafts, const std::vector<int>& last);
+StatusCode CheckAcceptedDrafts(const std::vector<int>& drafts, const std::vector<int>& last);
 
 std::string At(int sequence, Position position);
 std::vector<float> RoundedAll(DType type, std::vector<float> values);

@@ -45,7 +45,7 @@ void Write(const ScriptStep& step, std::ostream& out) {
   WriteList(" except", step.except, out);
   WriteList(" items", step.items, out);
   WriteList(" parents", step.parents, out);
-  WriteList("", step.chosen, out);
+  WriteList("", step.accepted, out);
   if (step.kind == Kind::kCopy) {
     out << ' ' << step.sequence << ' ' << step.target << ' ' << PositionText(step.begin);
   }
@@ -73,7 +73,7 @@ ScriptStep ParseStep(std::istream& in) {
   if (step.kind == Kind::kPrepare || step.kind == Kind::kRestore) in >> step.sequence >> begin;
   if (!begin.empty()) step.begin = ParsePosition(begin);
   if (!end.empty()) step.end = ParsePosition(end);
-  std::vector<int>* list = step.kind == Kind::kAccept ? &step.chosen : nullptr;
+  std::vector<int>* list = step.kind == Kind::kAccept ? &step.accepted : nullptr;
   while (in >> word) {
     if (word == "fail") {
       in >> word >> step.fail_nth;

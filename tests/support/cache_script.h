@@ -33,8 +33,8 @@ struct ScriptStep {
   std::vector<int> layers{};        // forward: the layers put; empty: all
   std::vector<int> except{};        // forward: argument of SetCausal
   std::vector<int> items{};         // forward, reserve: indices of items
-  std::vector<int> parents{};       // forward, reserve: of drafts
-  std::vector<int> chosen{};        // keep
+  std::vector<int> parents{};       // forward, reserve: parents of drafts
+  std::vector<int> accepted{};      // accept: last draft of each path
   int sequence = 0;                 // remove, prepare, restore; copy: from
   int target = 0;                   // copy: to
   Position begin = 0;               // remove; copy: the length; prepare, restore: the target

@@ -24,7 +24,7 @@ RopeParams RopeOf(int layer) {
 }
 
 // Rotates a key as the cache's shift function does, head by head.
-void RotateContent(int layer, DType type, Position offset, NaiveContent& content) {
+void RotateContent(int layer, DType type, Position offset, ReferenceContent& content) {
   const int dim = TestShape(layer).k_dim;
   for (int head = 0; head < TestShape(layer).kv_heads; ++head) {
     RotateKey(std::span(content.key).subspan(head * dim, dim), offset, RopeOf(layer));
@@ -77,7 +77,7 @@ CausalReference::CausalReference(const ReferenceSetup& setup, const CausalRefere
       causal_(causal),
       retained_tokens_(RetainedTokens(setup.options, causal)),
       cells_(CellsOf(setup, retained_tokens_)),
-      naive_({.sequences = setup.options.max_sequences,
+      model_({.sequences = setup.options.max_sequences,
               .cells = cells_,
               .max_batch = setup.options.max_batch,
               .layers = kTestLayers,
@@ -105,7 +105,7 @@ std::unique_ptr<Cache> CausalReference::MakeCache(ReferenceBackend& backend) {
 }
 
 StatusCode CausalReference::Prepare(const TestBatch& batch, ForwardMode mode) const {
-  const StatusCode code = naive_.Prepare(batch, mode);
+  const StatusCode code = model_.Prepare(batch, mode);
   if (code == StatusCode::kInvalidArgument) return code;
   for (const int index : batch.items) {
     if (index < 0 || static_cast<std::size_t>(index) >= batch.tokens.size()) {
@@ -116,42 +116,42 @@ StatusCode CausalReference::Prepare(const TestBatch& batch, ForwardMode mode) co
 }
 
 StatusCode CausalReference::CheckAccept(const std::vector<int>& last) const {
-  return CheckChosen(naive_.drafts(), last);
+  return CheckAcceptedDrafts(model_.drafts(), last);
 }
 
 StatusCode CausalReference::CheckCopy(int src, int dst, Position length) const {
-  return naive_.CheckCopy(src, dst, length);
+  return model_.CheckCopy(src, dst, length);
 }
 
 StatusCode CausalReference::CheckRemove(int sequence, Position begin, Position end) const {
-  return naive_.CheckRemove(sequence, begin, end);
+  return model_.CheckRemove(sequence, begin, end);
 }
 
 bool CausalReference::CanResume(int sequence, Position position) const {
-  return naive_.CanResume(sequence, position);
+  return model_.CanResume(sequence, position);
 }
 
 bool CausalReference::CanGoBackTo(int sequence, Position length) const {
-  return naive_.CanResume(sequence, length);
+  return model_.CanResume(sequence, length);
 }
 
 void CausalReference::Begin(const TestBatch& batch, ForwardMode mode) {
-  naive_.Begin(batch, mode);
+  model_.Begin(batch, mode);
 }
 
 void CausalReference::Copy(int src, int dst, Position length) {
-  naive_.Copy(src, dst, length);
+  model_.Copy(src, dst, length);
 }
 
 void CausalReference::Remove(int sequence, Position begin, Position end) {
-  naive_.Remove(sequence, begin, end, [&](int layer, NaiveContent& content) {
+  model_.Remove(sequence, begin, end, [&](int layer, ReferenceContent& content) {
     RotateContent(layer, setup_.options.k_type, begin - end, content);
   });
 }
 
 Status CausalReference::RunPass(Cache& cache, const TestBatch& batch, const ScriptStep& step) {
   for (int layer = 0; layer < kTestLayers; ++layer) {
-    if (Chosen(step, layer)) KVCACHE_RETURN_IF_ERROR(PutLayer(cache, batch.tokens, layer));
+    if (PutsLayer(step, layer)) KVCACHE_RETURN_IF_ERROR(PutLayer(cache, batch.tokens, layer));
   }
   return Status::Ok();
 }
@@ -159,13 +159,13 @@ Status CausalReference::RunPass(Cache& cache, const TestBatch& batch, const Scri
 Status CausalReference::PutLayer(Cache& cache, const std::vector<TestToken>& tokens, int layer) {
   const KvShape& shape = TestShape(layer);
   const Status status = PutContents(cache, tokens, layer, shape);
-  std::vector<std::optional<NaiveContent>> contents(tokens.size());
+  std::vector<std::optional<ReferenceContent>> contents(tokens.size());
   for (std::size_t i = 0; i < tokens.size() && status.ok(); ++i) {
     const std::uint32_t content = tokens[i].content;
     contents[i] = {RoundedAll(setup_.options.k_type, KeyContent(content, layer, shape)),
                    RoundedAll(ValueType(setup_, layer), ValueContent(content, layer, shape))};
   }
-  naive_.Put(layer, contents);
+  model_.Put(layer, contents);
   // After kOutOfMemory the layer has no memory; after a failed store it has.
   if (status.code() != StatusCode::kOutOfMemory) written_[layer] = true;
   return status;
@@ -176,18 +176,18 @@ unsigned CausalReference::coverage() const {
   bool evicted = false;
   std::set<std::pair<int, Position>> drafted;
   bool forked = false;
-  for (const NaiveCausal::Query& query : naive_.queries()) {
+  for (const ReferenceCausalCache::Query& query : model_.queries()) {
     if (query.path.empty()) continue;
     forked = forked || !drafted.insert({query.sequence, query.position}).second;
   }
-  for (int s = 0; s < naive_.sequences(); ++s) {
-    const NaiveCausal::Sequence& tokens = naive_.sequence(s);
+  for (int s = 0; s < model_.sequences(); ++s) {
+    const ReferenceCausalCache::Sequence& tokens = model_.sequence(s);
     positions += static_cast<std::int64_t>(tokens.size());
     evicted = evicted || (retained_tokens_ > 0 &&
-                          naive_.length(s) > retained_tokens_ + setup_.options.max_batch);
+                          model_.length(s) > retained_tokens_ + setup_.options.max_batch);
   }
-  return (positions > naive_.used_cells() ? kCoverShared : 0u) |
-         (naive_.used_cells() == cells_ ? kCoverFull : 0u) | (evicted ? kCoverEvicted : 0u) |
+  return (positions > model_.used_cells() ? kCoverShared : 0u) |
+         (model_.used_cells() == cells_ ? kCoverFull : 0u) | (evicted ? kCoverEvicted : 0u) |
          (forked ? kCoverForked : 0u);
 }
 
@@ -213,12 +213,12 @@ Difference CausalReference::CheckAllocatedBytes() const {
 }
 
 Difference CausalReference::CheckBytes(const LayerKv& storage, int layer, std::int32_t cell,
-                                       const NaiveToken& token) const {
+                                       const ReferenceToken& token) const {
   if (!token.layers[layer].has_value()) return {};
   const std::string where =
       " in cell " + std::to_string(cell) + " of layer " + std::to_string(layer);
-  if (ReadKey(storage, cell) != token.layers[layer]->key) return "another key" + where;
-  if (ReadValue(storage, cell) != token.layers[layer]->value) return "another value" + where;
+  if (ReadKey(storage, cell) != token.layers[layer]->key) return "the key differs" + where;
+  if (ReadValue(storage, cell) != token.layers[layer]->value) return "the value differs" + where;
   return {};
 }
 
@@ -226,7 +226,7 @@ Difference CausalReference::CheckBytes(const LayerKv& storage, int layer, std::i
 // equal cells in all histories, and different tokens different cells.
 Difference CausalReference::CheckHistory(std::size_t i) {
   const Visibility& visible = cache_->Visible();
-  const NaiveCausal::Query& query = naive_.queries()[i];
+  const ReferenceCausalCache::Query& query = model_.queries()[i];
   std::map<Position, std::int32_t> cell_of;
   for (const HistoryRun& run : visible.histories[visible.history_of_query[i]]) {
     for (int j = 0; j < run.length; ++j) {
@@ -234,7 +234,7 @@ Difference CausalReference::CheckHistory(std::size_t i) {
       if (!first_time) return "runs overlap";
     }
   }
-  const std::map<Position, const NaiveToken*> tokens = naive_.TokensOf(query);
+  const std::map<Position, const ReferenceToken*> tokens = model_.TokensOf(query);
   if (query.path.empty() && cell_of.size() != tokens.size()) {
     return "the history of query " + std::to_string(i) + " has " + std::to_string(cell_of.size()) +
            " positions, expected " + std::to_string(tokens.size());
@@ -245,10 +245,10 @@ Difference CausalReference::CheckHistory(std::size_t i) {
     const std::int32_t cell = found->second;
     if (token_of_.emplace(cell, token).first->second != token ||
         cell_of_.emplace(token, cell).first->second != cell) {
-      return At(query.sequence, position) + " shares, or should share, cell " +
-             std::to_string(cell);
+      return At(query.sequence, position) + " is in cell " + std::to_string(cell) +
+             "; exactly the copies of a token must share a cell";
     }
-    if (naive_.Sees(query, position)) expected_[i].push_back(cell);
+    if (model_.Sees(query, position)) expected_[i].push_back(cell);
   }
   std::sort(expected_[i].begin(), expected_[i].end());
   return {};
@@ -257,9 +257,9 @@ Difference CausalReference::CheckHistory(std::size_t i) {
 Difference CausalReference::CheckHistories() {
   token_of_.clear();
   cell_of_.clear();
-  expected_.assign(naive_.queries().size(), {});
+  expected_.assign(model_.queries().size(), {});
   for (std::size_t i = 0; i < expected_.size(); ++i) {
-    if (naive_.reserving()) {  // every query sees every cell
+    if (model_.reserving()) {  // every query sees every cell
       expected_[i].resize(cells_);
       std::iota(expected_[i].begin(), expected_[i].end(), 0);
     } else if (Difference difference = CheckHistory(i)) {
@@ -272,11 +272,14 @@ Difference CausalReference::CheckHistories() {
   return {};
 }
 
-Difference CausalReference::CheckLayers(std::int32_t cell, const NaiveToken& token) const {
+Difference CausalReference::CheckLayers(std::int32_t cell, const ReferenceToken& token) const {
   for (int layer = 0; layer < kTestLayers; ++layer) {
     cache_->SetLayer(layer);
     const auto storage = cache_->Storage();
-    if (storage.ok() != written_[layer]) return "Storage of layer " + std::to_string(layer);
+    if (storage.ok() != written_[layer]) {
+      return "Storage of layer " + std::to_string(layer) +
+             (written_[layer] ? " failed" : " succeeded before the layer was written");
+    }
     if (!storage.ok()) continue;
     if (Difference difference = CheckBytes(*storage, layer, cell, token)) return difference;
   }
@@ -284,12 +287,12 @@ Difference CausalReference::CheckLayers(std::int32_t cell, const NaiveToken& tok
 }
 
 Difference CausalReference::CheckPass() {
-  const std::size_t queries = naive_.in_pass() ? naive_.queries().size() : 0;
+  const std::size_t queries = model_.in_pass() ? model_.queries().size() : 0;
   if (cache_->Visible().positions.size() != queries) {
     return "Visible has " + std::to_string(cache_->Visible().positions.size()) +
            " queries, expected " + std::to_string(queries);
   }
-  if (naive_.in_pass()) {
+  if (model_.in_pass()) {
     if (Difference difference = CheckHistories()) return difference;
   }
   if (Difference difference = CheckClosedForm()) return difference;
@@ -313,7 +316,7 @@ Difference CausalReference::CheckClosedForm() const {
     }
     std::sort(cells.begin(), cells.end());
     if (cells != expected_[i]) {
-      return "query " + std::to_string(i) + " does not see what it should";
+      return "query " + std::to_string(i) + " sees other cells than the reference model";
     }
   }
   return {};
@@ -322,17 +325,17 @@ Difference CausalReference::CheckClosedForm() const {
 Difference CausalReference::CheckViews(int layer) {
   cache_->SetLayer(layer);
   auto history = cache_->Get();
-  if (!naive_.in_pass() || setup_.config.layout != KvLayout::kPlain) {
+  if (!model_.in_pass() || setup_.config.layout != KvLayout::kPlain) {
     const StatusCode expected =
-        naive_.in_pass() ? StatusCode::kUnsupported : StatusCode::kInvalidArgument;
-    return history.status().code() == expected ? Difference() : "Get's error";
+        model_.in_pass() ? StatusCode::kUnsupported : StatusCode::kInvalidArgument;
+    return history.status().code() == expected ? Difference() : "Get returned another code";
   }
   if (!history.ok()) return "Get: " + history.status().message();
   const LayerKv storage = *cache_->Storage();
   const std::int64_t cell_bytes =
       BytesOf(storage.k_type, storage.shape.kv_heads * storage.shape.k_dim);
   const std::int64_t first = history->first_cell;
-  if (first != (history->k.data - storage.k) / cell_bytes) return "Get's first cell";
+  if (first != (history->k.data - storage.k) / cell_bytes) return "first_cell of Get differs";
   const std::int64_t padding = setup_.config.cell_padding;
 
   std::set<std::int32_t> seen;
@@ -342,20 +345,22 @@ Difference CausalReference::CheckViews(int layer) {
     std::string row(columns, '.');
     for (const std::int32_t cell : cells) {
       seen.insert(cell);
-      if (cell < first || cell >= first + columns) return "the history leaves cells out";
+      if (cell < first || cell >= first + columns) return "the views of Get lack a visible cell";
       row[cell - first] = '0';
     }
     rows.push_back(row);
   }
   while (rows.size() % setup_.config.batch_padding != 0) rows.emplace_back(columns, '.');
-  if (MaskRows(history->mask) != rows) return "the mask";
+  if (MaskRows(history->mask) != rows) return "the mask differs";
   if (first != *seen.begin() / padding * padding ||
       first + columns != RoundUpTo(*seen.rbegin() + 1, padding)) {
-    return "the history is [" + std::to_string(first) + ", " + std::to_string(first + columns) +
-           ")";
+    return "the views of Get show cells [" + std::to_string(first) + ", " +
+           std::to_string(first + columns) + "), not the smallest padded range of visible cells";
   }
   const int along = storage.v_transposed ? 0 : 2;
-  if (history->k.dims[2] != columns || history->v.dims[along] != columns) return "a view's size";
+  if (history->k.dims[2] != columns || history->v.dims[along] != columns) {
+    return "the size of a view differs";
+  }
   for (const std::int32_t cell : seen) {
     std::vector<float> key;
     std::vector<float> value;
@@ -367,9 +372,9 @@ Difference CausalReference::CheckViews(int layer) {
         value.push_back(ValueAt(*history, storage.v_transposed, cell - first, head, d));
       }
     }
-    // CheckHistories has compared the storage with the naive cache.
+    // CheckHistories has compared the storage with the reference model.
     if (key != ReadKey(storage, cell) || value != ReadValue(storage, cell)) {
-      return "a view shows another cell than " + std::to_string(cell);
+      return "a view shows other bytes for cell " + std::to_string(cell);
     }
   }
   return {};

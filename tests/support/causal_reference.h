@@ -15,7 +15,7 @@
 
 #include "kvcache/causal_cache.h"
 #include "support/cache_reference.h"
-#include "support/naive_causal.h"
+#include "support/reference_causal_cache.h"
 
 namespace kvcache::testing {
 
@@ -39,35 +39,35 @@ class CausalReference : public CacheReference {
   bool CanResume(int sequence, Position position) const override;
   bool CanGoBackTo(int sequence, Position length) const override;
   void Begin(const TestBatch& batch, ForwardMode mode) override;
-  void SetNonCausal(const std::vector<int>& queries) override { naive_.SetNonCausal(queries); }
-  void Accept(const std::vector<int>& last) override { naive_.Accept(last); }
+  void SetNonCausal(const std::vector<int>& queries) override { model_.SetNonCausal(queries); }
+  void Accept(const std::vector<int>& last) override { model_.Accept(last); }
   void Copy(int src, int dst, Position length) override;
   void Remove(int sequence, Position begin, Position end) override;
   void PrepareRestore(int /*sequence*/, Position /*length*/) override {}
-  void EndPass() override { naive_.EndPass(); }
+  void EndPass() override { model_.EndPass(); }
   Status RunPass(Cache& cache, const TestBatch& batch, const ScriptStep& step) override;
   Difference Check() override;
-  Position length(int sequence) const override { return naive_.length(sequence); }
-  std::vector<int> drafts() const override { return naive_.drafts(); }
+  Position length(int sequence) const override { return model_.length(sequence); }
+  std::vector<int> drafts() const override { return model_.drafts(); }
   unsigned coverage() const override;
 
-  // The options of the cache, for reference models of kinds that contain a causal cache.
+  // Returns the options of the cache, for reference models of kinds that contain a causal cache.
   CausalOptions Options(ReferenceBackend& backend) const;
 
  protected:
   // Selects the cache to compare with; MakeCache has selected the one that it made.
   void SetCache(Cache& cache) { cache_ = &cache; }
-  // Further comparisons of a derived class, which knows the cache's inside.
+  // A derived class that can look inside the cache adds its comparisons here.
   virtual Difference CheckInternals() { return {}; }
-  // Compares the bytes of a cell in all layers with the token that it should hold.
-  Difference CheckLayers(std::int32_t cell, const NaiveToken& token) const;
-  const NaiveCausal& naive() const { return naive_; }
-  std::int64_t cells() const { return cells_; }  // cells that tokens can have
+  // Compares the bytes of a cell, in all layers, with the token that it must hold.
+  Difference CheckLayers(std::int32_t cell, const ReferenceToken& token) const;
+  const ReferenceCausalCache& model() const { return model_; }
+  std::int64_t cells() const { return cells_; }  // cells that can hold tokens
 
  private:
   Status PutLayer(Cache& cache, const std::vector<TestToken>& tokens, int layer);
   Difference CheckBytes(const LayerKv& storage, int layer, std::int32_t cell,
-                        const NaiveToken& token) const;
+                        const ReferenceToken& token) const;
   Difference CheckAllocatedBytes() const;
   Difference CheckHistory(std::size_t query);
   Difference CheckHistories();
@@ -79,12 +79,12 @@ class CausalReference : public CacheReference {
   CausalReferenceOptions causal_;
   std::int32_t retained_tokens_ = 0;  // by the rule in kvcache/causal_cache.h; 0: everything
   std::int64_t cells_ = 0;
-  NaiveCausal naive_;
+  ReferenceCausalCache model_;
   Cache* cache_ = nullptr;
-  bool written_[kTestLayers] = {};  // has the layer memory?
-  // Of the pass in progress, as CheckHistories found them.
-  std::map<std::int32_t, const NaiveToken*> token_of_;
-  std::map<const NaiveToken*, std::int32_t> cell_of_;
+  bool written_[kTestLayers] = {};  // true: the layer has memory
+  // The cells of the pass in progress, as CheckHistories found them.
+  std::map<std::int32_t, const ReferenceToken*> token_of_;
+  std::map<const ReferenceToken*, std::int32_t> cell_of_;
   std::vector<std::vector<std::int32_t>> expected_;  // [batch]: visible cells, ascending
 };
 

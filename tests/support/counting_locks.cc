@@ -21,7 +21,7 @@ namespace {
 
 std::atomic<std::int64_t> locks{0};
 
-// The function of that name that this program's stands before.
+// Returns the C library's function of that name, which the one in this program replaces.
 template <class Function>
 Function* Real(std::atomic<Function*>& found, const char* name) {
   Function* function = found.load(std::memory_order_acquire);
@@ -34,7 +34,7 @@ Function* Real(std::atomic<Function*>& found, const char* name) {
 
 }  // namespace
 
-// The C library declares them, so their names and types are its own.
+// The C library declares these functions, so their names and types must be its own.
 extern "C" int pthread_mutex_lock(pthread_mutex_t* mutex) {
   static constinit std::atomic<int (*)(pthread_mutex_t*)> real{nullptr};
   locks.fetch_add(1, std::memory_order_relaxed);
@@ -53,7 +53,7 @@ extern "C" int pthread_rwlock_wrlock(pthread_rwlock_t* lock) {
 
 namespace kvcache::testing {
 
-std::optional<std::int64_t> Locks() {
+std::optional<std::int64_t> LockCount() {
   return locks.load();
 }
 
@@ -63,7 +63,7 @@ std::optional<std::int64_t> Locks() {
 
 namespace kvcache::testing {
 
-std::optional<std::int64_t> Locks() {
+std::optional<std::int64_t> LockCount() {
   return std::nullopt;
 }
 

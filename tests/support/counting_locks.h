@@ -1,7 +1,9 @@
-// Counts the locks that a program takes: every pthread_mutex_lock, what std::mutex calls among it,
-// and read or write lock, on any thread. Waiting on an atomic is none.
+// Counts the locks that a program takes, on any thread: mutexes (std::mutex too) and read-write
+// locks. Waiting on an atomic does not count.
 //
-// A program that calls Locks has these functions replaced. Thread safety: counting is.
+// A program that calls LockCount links replacements of the pthread functions.
+//
+// Thread safety: safe.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +11,8 @@
 
 namespace kvcache::testing {
 
-// Locks so far; nothing where they cannot be counted (a thread sanitizer has functions of its own,
-// another C library may).
-std::optional<std::int64_t> Locks();
+// Returns the number of locks taken so far, or nothing if they cannot be counted: under the thread
+// sanitizer, which replaces these functions itself, and with C libraries other than glibc.
+std::optional<std::int64_t> LockCount();
 
 }  // namespace kvcache::testing

@@ -9,7 +9,7 @@ std::atomic<std::int64_t> allocations{0};
 std::atomic<int> until_failure{0};  // 0: none fails
 }  // namespace
 
-// Not inlined: the compiler would take malloc and free for a mismatched pair.
+// Not inlined, because the compiler would then warn of a mismatched pair, operator new and free.
 [[gnu::noinline]] void* operator new(std::size_t size) {
   allocations.fetch_add(1, std::memory_order_relaxed);
   if (until_failure.load(std::memory_order_relaxed) > 0 &&
@@ -19,8 +19,8 @@ std::atomic<int> until_failure{0};  // 0: none fails
   if (void* memory = std::malloc(size != 0 ? size : 1); memory != nullptr) return memory;
   throw std::bad_alloc();
 }
-// The form that containers' temporary buffers use: sanitizers bring their own, which would not
-// go with the delete below.
+// The temporary buffers of std::stable_sort use this form. A sanitizer's own version of it would
+// not match the operator delete below.
 [[gnu::noinline]] void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
   try {
     return operator new(size);
@@ -37,7 +37,7 @@ std::atomic<int> until_failure{0};  // 0: none fails
 
 namespace kvcache::testing {
 
-std::int64_t Allocations() {
+std::int64_t AllocationCount() {
   return allocations.load(std::memory_order_relaxed);
 }
 void FailAllocation(int n) {

@@ -1,21 +1,20 @@
-// Counts every `new` of the program, and makes one fail on demand.
+// Counts every call of operator new, on any thread, and makes one of them fail on demand.
 //
-// A program that calls one of these has its operator new replaced, and counts all that is
-// allocated through it, on any thread.
+// A program that calls one of these functions links replacements of operator new.
 //
-// Thread safety: counting is; asking for a failure is for one thread at a time.
+// Thread safety: counting is safe; one thread at a time may ask for a failure.
 #pragma once
 
 #include <cstdint>
 
 namespace kvcache::testing {
 
-// Allocations so far.
-std::int64_t Allocations();
+// Returns the number of allocations so far.
+std::int64_t AllocationCount();
 
-// The n-th allocation from now fails (1: the next) with std::bad_alloc; 0: none does.
+// Makes the n-th allocation from now (1: the next; 0: none) throw std::bad_alloc.
 void FailAllocation(int n);
-// Is it still to come?
+// Returns whether the failure that FailAllocation asked for has not happened yet.
 bool AllocationFailurePending();
 
 }  // namespace kvcache::testing

@@ -1,6 +1,6 @@
-// A backend that passes every call on to another and fails the one it is told to.
+// A backend that forwards every call to another backend and fails a chosen one.
 //
-// Thread safety: one thread at a time, as any backend.
+// Thread safety: one thread at a time, like any backend.
 #pragma once
 
 #include <atomic>
@@ -18,12 +18,12 @@ class FailingBackend final : public Backend {
  public:
   explicit FailingBackend(std::unique_ptr<Backend> inner) : inner_(std::move(inner)) {}
 
-  // The n-th call from now fails with kIo and this message (1: the next); 0: none does.
-  static constexpr std::string_view kMessage = "asked to fail";
+  // Makes the n-th call from now (1: the next; 0: none) fail with kIo and this message.
+  static constexpr std::string_view kMessage = "injected failure";
   void FailNth(int n) { countdown_ = n; }
   bool failure_pending() const { return countdown_ > 0; }
 
-  // The n-th call from now sets *flag and succeeds; 0: none does.
+  // Makes the n-th call from now (1: the next; 0: none) set *flag and succeed.
   void SetAtNth(int n, std::atomic<bool>* flag) {
     flag_countdown_ = n;
     flag_ = flag;

@@ -1,8 +1,8 @@
-"""Random-weight models of the shapes that the checks across programs use.
+"""Makes random-weight models of the shapes that checks of several programs share.
 
-The shapes are small enough for float64 and chosen for what goes wrong: grouped queries, head
-counts that no power of two divides, head sizes other than 64, heads wider together than the
-model, an odd vocabulary, tied and untied output.
+The shapes are small enough for float64 and chosen to reveal errors: grouped queries, head counts
+that are not powers of two, head sizes other than 64, heads that together exceed the hidden size, an
+odd vocabulary, tied and untied output.
 """
 
 import dataclasses
@@ -36,8 +36,8 @@ SHAPES = [
     Shape("five-of-one-32", 2, 160, 5, 1, 32, 416, 1111, tied=True),
 ]
 
-# Rows of whole super-blocks of 256; in the last one only the feed-forward part's are not, so
-# that types fall back there.
+# Shapes whose rows are whole super-blocks of 256. In the last one the feed-forward part's rows are
+# not, so these tensors fall back to other types.
 WIDE_SHAPES = [
     Shape("wide-grouped-64", 2, 256, 4, 2, 64, 768, 1024, tied=False),
     Shape("wide-plain-128", 3, 512, 4, 4, 128, 512, 1200, tied=True),
@@ -52,22 +52,22 @@ CASES = ([(shape, name) for shape in SHAPES for name in PLAIN_TYPES]
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """An architecture, and what its files say beside the shape."""
+    """An architecture, and the settings of its files in addition to the shape."""
     name: str
     architecture: str
     flags: tuple = ()
-    experts: tuple = ()  # of each layer, of each token
-    even_split: bool = False  # llama.cpp wants heads that are together as wide as the model
-    alone: str = ""  # why llama.cpp is not asked: ours is compared with float64 alone
-    eval_flags: tuple = ()  # of our `kvcache eval`
+    experts: tuple = ()  # numbers of experts: of a layer, of a token
+    even_split: bool = False  # llama.cpp requires heads * head_dim == width
+    alone: str = ""  # the reason why only float64 is compared, without llama.cpp
+    eval_flags: tuple = ()  # flags of our `kvcache eval`
     rough_gelu: bool = False  # llama.cpp reads GELU from a table of f16
-    layers: int = 0  # so many instead of the shape's
+    layers: int = 0  # number of layers; 0: the shape's
     head_step: int = 1  # head sizes are multiples of it
-    encoded: int = 0  # of the tokens, so many are what an encoder reads; then a decoder begins
-    apart: bool = False  # takes long: not among "all"
+    encoded: int = 0  # number of tokens that the encoder reads; the rest is the decoder's
+    apart: bool = False  # runs only by name, because it takes long
 
     def fit(self, shape):
-        """The shape, or the nearest that this architecture has."""
+        """Returns the shape, or the nearest one that this architecture supports."""
         head_dim = -(-shape.head_dim // self.head_step) * self.head_step
         shape = dataclasses.replace(shape, layers=self.layers or shape.layers,
                                     head_dim=head_dim)
@@ -78,28 +78,28 @@ class Variant:
                                    head_dim=head_dim)
 
 
-# Positions up to a few hundred must meet every part of a ramp: contexts before stretching are
-# short, and the factors as in published models.
-_STRETCHED = ("--rope-original-context", 128, "--rope-factor", 4)
-# Whole blocks of 32 lie along the latent vectors and along heads.
+# The original context is short, so that a few hundred positions cover every part of YaRN's ramp.
+# The factors are those of published models.
+_SCALED_ROPE = ("--rope-original-context", 128, "--rope-factor", 4)
+# The latent vectors and the heads consist of whole blocks of 32.
 _LATENT = ("--kv-rank", 96, "--rope-dims", 32, "--dense-layers", 1)
 _GEMMA3_ROPE = ("--rope-scaling", "linear", "--rope-factor", 8, "--rope-base", 1000000)
-# Recurrent states are passed on from pass to pass, and several checkpoints are kept on the way.
+# Short chunks, so that recurrent states pass through several passes and checkpoints.
 _CHECKPOINTS = ("--prefill-chunk", 48, "--checkpoint-spacing", 64)
 VARIANTS = [
     Variant("llama", "llama"),
     Variant("llama-linear", "llama", ("--rope-scaling", "linear", "--rope-factor", 2.5)),
     Variant("llama-llama3", "llama", ("--rope-scaling", "llama3", "--rope-base", 500000,
                                       "--rope-original-context", 512, "--rope-factor", 8)),
-    Variant("llama-yarn", "llama", ("--rope-scaling", "yarn", *_STRETCHED)),
+    Variant("llama-yarn", "llama", ("--rope-scaling", "yarn", *_SCALED_ROPE)),
     Variant("llama-experts", "llama", experts=(8, 4)),
     Variant("llama-window", "llama", ("--window", 100),
             alone="llama.cpp has no window in this architecture"),
-    # 400 of 536 tokens lie past the window; gemma3's sixth layer is the first that sees everything.
+    # More than 400 of 536 tokens are beyond the window. gemma3's sixth layer has no window.
     Variant("gemma2", "gemma2", ("--window", 100), rough_gelu=True),
     Variant("gemma2-27b", "gemma2", ("--window", 100), rough_gelu=True, layers=46, apart=True),
     Variant("gemma3", "gemma3", ("--window", 100, *_GEMMA3_ROPE), rough_gelu=True, layers=6),
-    # Fewer layers add up less noise, which types of four bits need for clear greedy steps.
+    # Types of four bits have clear greedy steps only if few layers add up noise.
     Variant("gemma3-of-3", "gemma3", ("--window", 100, "--window-pattern", 3, *_GEMMA3_ROPE),
             rough_gelu=True, layers=3),
     Variant("llama4", "llama4", ("--rope-base", 500000), experts=(8, 2), layers=4),
@@ -107,7 +107,7 @@ VARIANTS = [
                                         "--expert-step", 1), experts=(8, 1), layers=5,
             alone="llama.cpp's chunk and temperature are those of the published models"),
     Variant("deepseek2-v2", "deepseek2", (*_LATENT, "--q-rank", 128, "--shared-experts", 2,
-                                          "--rope-scaling", "yarn", *_STRETCHED),
+                                          "--rope-scaling", "yarn", *_SCALED_ROPE),
             experts=(8, 3), head_step=32),
     Variant("deepseek2-lite", "deepseek2", _LATENT, experts=(8, 3), head_step=32),
     Variant("deepseek2-v3", "deepseek2", (*_LATENT, "--q-rank", 96, "--sigmoid-experts",
@@ -119,13 +119,13 @@ VARIANTS = [
                                               "--expert-groups-used", 2),
             experts=(16, 3), head_step=32,
             alone="llama.cpp takes a group for its two best experts, V2 for its best"),
-    # The third and the fourth layer share with the first and the second.
+    # The third and fourth layers share the keys and values of the first and second.
     Variant("gemma4", "gemma4", ("--window", 100, "--rope-base", 1000000), rough_gelu=True, layers=4),
     Variant("gpt-oss", "gpt-oss", ("--window", 100, "--rope-base", 150000, "--rope-scaling", "yarn",
-                                   *_STRETCHED), experts=(16, 4)),
-    Variant("mistral3", "mistral3", ("--rope-scaling", "yarn", *_STRETCHED)),
+                                   *_SCALED_ROPE), experts=(16, 4)),
+    Variant("mistral3", "mistral3", ("--rope-scaling", "yarn", *_SCALED_ROPE)),
     Variant("qwen2", "qwen2", ("--rope-base", 1000000), even_split=True),
-    Variant("qwen2-yarn", "qwen2", ("--rope-scaling", "yarn", *_STRETCHED), even_split=True),
+    Variant("qwen2-yarn", "qwen2", ("--rope-scaling", "yarn", *_SCALED_ROPE), even_split=True),
     Variant("qwen3", "qwen3", ("--rope-base", 1000000)),
     Variant("qwen3moe", "qwen3moe", ("--rope-base", 1000000), experts=(16, 4)),
     Variant("lfm2", "lfm2", ("--rope-base", 1000000), even_split=True, eval_flags=_CHECKPOINTS),
@@ -136,7 +136,7 @@ VARIANTS = [
     Variant("granitehybrid", "granitehybrid", eval_flags=_CHECKPOINTS),
     Variant("granitehybrid-experts", "granitehybrid", ("--turns",), experts=(8, 4),
             eval_flags=_CHECKPOINTS),
-    # Both halves go past the furthest distance that counts, and past a split of 256.
+    # Both halves exceed T5's largest distance, 128, and a split of 256.
     Variant("t5", "t5", ("--decoder-layers", 3), encoded=270,
             alone="the bindings have no call for an encoder"),
     Variant("t5-relu", "t5", ("--ungated",), encoded=270,
@@ -146,15 +146,15 @@ LLAMA = VARIANTS[0]
 
 
 class Failure(Exception):
-    """A check that did not hold, or a program that did not run; the text says which."""
+    """A check or a program failed; the text says which."""
 
 
 def run(command, **options):
-    """The program's standard output; Failure with its standard error when it fails."""
+    """Returns the program's standard output, or raises Failure with its standard error."""
     command = [str(part) for part in command]
     result = subprocess.run(command, capture_output=True, text=True, **options)
     if result.returncode != 0:
-        raise Failure(f"`{' '.join(command)}` gave status {result.returncode}:\n"
+        raise Failure(f"`{' '.join(command)}` exited with status {result.returncode}:\n"
                       f"{result.stderr.strip()}")
     return result.stdout
 
@@ -162,8 +162,8 @@ def run(command, **options):
 def expert_flags(variant, shape):
     if not variant.experts:
         return []
-    # Whole blocks of 32 or of 256, as the shape itself. Some families' experts have no width of their
-    # own.
+    # Rows of experts are whole blocks of 32 or of 256, like those of the shape. In some families the
+    # width of experts is that of the feed-forward part.
     ffn = 256 if shape.ffn % 256 == 0 and shape.width % 256 == 0 else 96
     if variant.architecture in ("llama", "granitehybrid"):
         ffn = shape.ffn

@@ -17,7 +17,7 @@ class HostBuffer : public Buffer {
  public:
   HostBuffer(std::size_t size_bytes, std::shared_ptr<std::int64_t> live_bytes)
       : size_bytes_(size_bytes), live_bytes_(std::move(live_bytes)) {
-    // Exactly as many bytes as asked for, so that the address sanitizer sees the end.
+    // Allocates exactly the requested bytes, so that the address sanitizer detects overruns.
     data_ = static_cast<std::byte*>(::operator new(size_bytes, std::align_val_t(kAlignmentBytes)));
     std::memset(data_, 0, size_bytes);
     *live_bytes_ += static_cast<std::int64_t>(size_bytes);
@@ -46,7 +46,7 @@ bool InRange(const LayerKv& layer, std::int64_t cell, std::int64_t length) {
   return length > 0 && cell >= 0 && cell + length <= layer.cells;
 }
 
-// The cells of `runs` one by one, or an empty list if one lies outside the layer.
+// Returns the cells of `runs` one by one, or an empty list if one lies outside the layer.
 std::vector<std::int32_t> CellsOf(const LayerKv& layer, std::span<const CellRun> runs) {
   std::vector<std::int32_t> cells;
   for (const CellRun& run : runs) {
@@ -120,7 +120,7 @@ double BiasOf(const PositionBias& bias, int head, Position distance) {
   return bias.values[static_cast<std::size_t>(head * (bias.past + 1 + bias.future) + index)];
 }
 
-// Turns scores into weights; returns their sum, sinks included.
+// Replaces scores by weights and returns their sum, sinks included.
 double Weigh(std::vector<SeenCell>& seen, const AttentionOptions& options, int head,
              Position query) {
   double largest = options.sinks.empty() ? -INFINITY : options.sinks[head];
@@ -233,7 +233,8 @@ bool ReferenceBackend::Fails(Call call) {
 Status ReferenceBackend::CheckKvTypes(DType k_type, DType v_type, KvLayout) const {
   for (const DType type : {k_type, v_type}) {
     if (type != DType::kF32 && type != DType::kF16 && type != DType::kBF16) {
-      return {StatusCode::kUnsupported, "no caches of " + std::string(InfoOf(type).name)};
+      return {StatusCode::kUnsupported,
+              "the reference backend has no caches in " + std::string(InfoOf(type).name)};
     }
   }
   return Status::Ok();
@@ -241,7 +242,8 @@ Status ReferenceBackend::CheckKvTypes(DType k_type, DType v_type, KvLayout) cons
 
 Result<std::unique_ptr<Buffer>> ReferenceBackend::Allocate(std::size_t size_bytes) {
   if (Fails(Call::kAllocate)) {
-    return Status(StatusCode::kOutOfMemory, "asked to refuse " + std::to_string(size_bytes));
+    return Status(StatusCode::kOutOfMemory,
+                  "injected failure of an allocation of " + std::to_string(size_bytes) + " bytes");
   }
   return std::unique_ptr<Buffer>(std::make_unique<HostBuffer>(size_bytes, live_bytes_));
 }
@@ -265,7 +267,7 @@ Status ReferenceBackend::StoreKv(const LayerKv& layer, const TensorView& k, cons
       }
     }
   }
-  return fails ? Status(StatusCode::kIo, "asked to fail a store") : Status::Ok();
+  return fails ? Status(StatusCode::kIo, "injected failure of a store") : Status::Ok();
 }
 
 Status ReferenceBackend::CopyCells(const LayerKv& layer, std::span<const CellMove> moves) {
@@ -281,7 +283,7 @@ Status ReferenceBackend::CopyCells(const LayerKv& layer, std::span<const CellMov
       CopyCell(layer, move.from + i, move.to + i);
     }
   }
-  return fails ? Status(StatusCode::kIo, "asked to fail a copy") : Status::Ok();
+  return fails ? Status(StatusCode::kIo, "injected failure of a copy") : Status::Ok();
 }
 
 Status ReferenceBackend::CopyValues(const TensorView& from, const TensorView& to) {
@@ -298,7 +300,7 @@ Status ReferenceBackend::CopyValues(const TensorView& from, const TensorView& to
       StoreValue(to.dtype, row_of(to, row), i, LoadValue(from.dtype, row_of(from, row), i));
     }
   }
-  return fails ? Status(StatusCode::kIo, "asked to fail a copy of values") : Status::Ok();
+  return fails ? Status(StatusCode::kIo, "injected failure of a copy of values") : Status::Ok();
 }
 
 Status ReferenceBackend::ShiftKeys(const LayerKv& layer, std::span<const CellRun> runs,
@@ -317,7 +319,7 @@ Status ReferenceBackend::ShiftKeys(const LayerKv& layer, std::span<const CellRun
       }
     }
   }
-  return fails ? Status(StatusCode::kIo, "asked to fail a shift") : Status::Ok();
+  return fails ? Status(StatusCode::kIo, "injected failure of a shift") : Status::Ok();
 }
 
 Status ReferenceBackend::Attention(const LayerKv& layer, const TensorView& q,

@@ -1,8 +1,8 @@
 // A simple KvBackend for tests: scalar code, one value at a time, over host memory.
 //
 // It serves every layout and float type, checks its arguments (ranges, sums, overlaps; kInternal if
-// wrong), counts the bytes that it lent, and fails on demand. A failing store, copy or shift does
-// half of its work first, as a real one might.
+// wrong), counts the bytes that it allocated, and fails on demand. A failing store, copy or shift
+// does half of its work first, as a real one might.
 //
 // Thread safety: none.
 #pragma once
@@ -16,7 +16,7 @@
 
 namespace kvcache::testing {
 
-// Indices and values of one layer. `index` counts values from the start of K or V.
+// Access to the values of one layer. `index` counts values from the start of K or V.
 std::int64_t KIndex(const LayerKv& layer, std::int32_t cell, int head, int d);
 std::int64_t VIndex(const LayerKv& layer, std::int32_t cell, int head, int d);
 float LoadValue(DType type, const std::byte* base, std::int64_t index);

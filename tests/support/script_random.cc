@@ -103,10 +103,10 @@ ScriptStep RandomAccept(const CacheReference& reference, std::mt19937& random) {
     const bool taken = std::find(sequences.begin(), sequences.end(), drafts[i]) != sequences.end();
     if (!Percent(random, taken ? 1 : 50)) continue;
     sequences.push_back(drafts[i]);
-    step.chosen.push_back(i);
+    step.accepted.push_back(i);
   }
   if (Percent(random, 2))
-    step.chosen.push_back(AnyOf(random, {-1, static_cast<int>(drafts.size())}));
+    step.accepted.push_back(AnyOf(random, {-1, static_cast<int>(drafts.size())}));
   return step;
 }
 
@@ -158,7 +158,7 @@ ScriptStep RandomRemove(const DriverSetup& setup, const CacheReference& referenc
   return step;
 }
 
-// Sometimes only prepares, so that other steps come before the removal.
+// Sometimes omits the removal, so that other steps come between PrepareRestore and Remove.
 ScriptStep RandomRestore(const DriverSetup& setup, const CacheReference& reference,
                          std::mt19937& random) {
   const Kind kind = Percent(random, 30) ? Kind::kPrepare : Kind::kRestore;
@@ -180,7 +180,7 @@ ScriptStep RandomCopy(const DriverSetup& setup, const CacheReference& reference,
   return step;
 }
 
-// Tries every way to make the script smaller by steps, a token, a failure or a list.
+// Tries every way to make the script smaller: without some steps, a token, a failure or a list.
 bool ShrinkOnce(Script& script, const std::function<bool(const Script&)>& fails) {
   const auto keep = [&](Script smaller) {
     if (!fails(smaller)) return false;
@@ -197,7 +197,7 @@ bool ShrinkOnce(Script& script, const std::function<bool(const Script&)>& fails)
   for (std::size_t i = 0; i < script.size(); ++i) {
     for (std::size_t token = 0; token < script[i].tokens.size(); ++token) {
       Script smaller = script;
-      if (!script[i].parents.empty()) {  // from the end: those before may have followers
+      if (!script[i].parents.empty()) {  // the last draft only: earlier ones may have children
         if (token + 1 < script[i].tokens.size()) continue;
         smaller[i].parents.pop_back();
       }
@@ -208,7 +208,7 @@ bool ShrinkOnce(Script& script, const std::function<bool(const Script&)>& fails)
     without_failure[i].fail_nth = 0;
     if (script[i].fail_nth != 0 && keep(std::move(without_failure))) return true;
     for (const auto list :
-         {&ScriptStep::layers, &ScriptStep::except, &ScriptStep::items, &ScriptStep::chosen}) {
+         {&ScriptStep::layers, &ScriptStep::except, &ScriptStep::items, &ScriptStep::accepted}) {
       Script without = script;
       (without[i].*list).clear();
       if (!(script[i].*list).empty() && keep(std::move(without))) return true;
@@ -231,8 +231,8 @@ DriverSetup RandomSizes(std::mt19937& random) {
   setup.config.batch_padding = AnyOf(random, {1, 1, 3, 4});
   setup.config.v_transposed = setup.config.layout == KvLayout::kPlain && Percent(random, 40);
   setup.config.mask_type = AnyOf(random, {DType::kF32, DType::kF16});
-  setup.hoards = Percent(random, 30);
-  if (Percent(random, 15)) {  // long enough for strides of whole tiles and several words
+  setup.rarely_removes = Percent(random, 30);
+  if (Percent(random, 15)) {  // long enough for strides of whole tiles and for several bitmap words
     setup.options.capacity += 40;
     setup.options.max_batch += 40;
   }
@@ -242,7 +242,7 @@ DriverSetup RandomSizes(std::mt19937& random) {
 ScriptStep RandomStep(const DriverSetup& setup, const CacheReference& reference,
                       std::mt19937& random) {
   const bool keeps = reference.drafts().empty() ? Percent(random, 1) : Percent(random, 60);
-  const bool only_grows = setup.hoards && Percent(random, 75);
+  const bool only_grows = setup.rarely_removes && Percent(random, 75);
   const int choice = Between(random, 1, only_grows ? 58 : 100);
   ScriptStep step = keeps          ? RandomAccept(reference, random)
                     : choice <= 54 ? RandomForward(setup, reference, random)

@@ -1,4 +1,4 @@
-// Random scripts for any reference model, and the shortest script that still fails.
+// Makes random scripts for any reference model, and shrinks a script that fails.
 //
 // Thread safety: free functions over their arguments.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace kvcache::testing {
 
-// A number in [low, high].
+// Returns a number in [low, high].
 inline int Between(std::mt19937& random, int low, int high) {
   return low + static_cast<int>(random() % static_cast<unsigned>(high - low + 1));
 }

@@ -92,12 +92,16 @@ Difference WrapperReference::Check() {
     }
     bytes += caches_[i]->AllocatedBytes();
     cache_->SetLayerType(static_cast<int>(i));
-    if (&cache_->Visible() != &caches_[i]->Visible()) return "another cache is chosen";
+    if (&cache_->Visible() != &caches_[i]->Visible()) {
+      return "SetLayerType(" + std::to_string(i) + ") selected another cache";
+    }
   }
-  return cache_->AllocatedBytes() == bytes ? Difference() : "the sum of AllocatedBytes";
+  return cache_->AllocatedBytes() == bytes
+             ? Difference()
+             : "AllocatedBytes is not the sum over the wrapper's caches";
 }
 
-// The longest is that of an attention cache, if there is one.
+// Attention caches have the longest sequences, so their length is returned if there is one.
 Position WrapperReference::length(int sequence) const {
   Position length = 0;
   for (const auto& reference : references_) length = std::max(length, reference->length(sequence));

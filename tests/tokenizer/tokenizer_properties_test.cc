@@ -1,4 +1,5 @@
-// Properties of the tokenizer, over random texts: what goes in comes out, whole or as it comes.
+// Checks properties of tokenizers over random texts: decoding returns the encoded text, at once or
+// streamed.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -40,7 +41,7 @@ std::vector<std::int32_t> Encode(const Tokenizer& tokenizer, std::string_view te
   return std::move(*tokens);
 }
 
-// Any code point that a text can hold: no surrogates, and not U+2581, which is a space.
+// Generates any code point that a text can hold, except U+2581, which is decoded as a space.
 rc::Gen<char32_t> CodePoint() {
   const auto in = [](char32_t first, char32_t end) {
     return rc::gen::cast<char32_t>(rc::gen::inRange<std::uint32_t>(first, end));
@@ -63,7 +64,7 @@ std::vector<std::string> KnownLines() {
   return lines;
 }
 
-// Code points, or words that the vocabularies know, or both.
+// Generates code points, words that the vocabularies contain, or both.
 rc::Gen<std::string> Text() {
   const auto odd = rc::gen::map(rc::gen::container<std::u32string>(CodePoint()),
                                 [](const std::u32string& points) {
@@ -107,7 +108,7 @@ TEST(TokenizerPropertiesTest, DecodingGivesTheTextBackWithSpecialTokens) {
   }));
 }
 
-TEST(TokenizerPropertiesTest, StreamingGivesTheTextAfterItsSpace) {
+TEST(TokenizerPropertiesTest, StreamingGivesTheTextBack) {
   EXPECT_TRUE(rc::check("streamed", [](bool prefix) {
     const Tokenizer& tokenizer = Trained(prefix);
     std::string text = *Text();
@@ -123,7 +124,7 @@ TEST(TokenizerPropertiesTest, StreamingGivesTheTextAfterItsSpace) {
   }));
 }
 
-TEST(TokenizerPropertiesTest, ASpecialTokenPartsTheTextForGood) {
+TEST(TokenizerPropertiesTest, TextsAroundASpecialTokenAreEncodedSeparately) {
   EXPECT_TRUE(rc::check("parted", [](bool prefix) {
     const Tokenizer& tokenizer = Trained(prefix);
     const EncodeOptions options = {.add_bos = AddToken::kNo, .special = SpecialText::kParse};
@@ -159,7 +160,7 @@ const std::vector<std::unique_ptr<Tokenizer>>& ByteLevel() {
   return all;
 }
 
-TEST(TokenizerPropertiesTest, ByteLevelDecodingGivesTheTextBackWholeAndAsItComes) {
+TEST(TokenizerPropertiesTest, ByteLevelDecodingAndStreamingGiveTheTextBack) {
   EXPECT_TRUE(rc::check("byte level", [] {
     const std::string text = *TextWithSpecials();
     const EncodeOptions options = {.add_bos = AddToken::kNo, .special = SpecialText::kParse};

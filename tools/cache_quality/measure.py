@@ -4,15 +4,16 @@
   tools/cache_quality/measure.py --kvcache build/release/kvcache \\
       --make-model build/release/kvcache-make-model --out docs/cache-types.json
 
-Runs the command line for every pair of types (K, V) and compares with the same model's answers
-from a cache in f32, on the same machine. All is one thread, and exact: the same build gives the
-same figures again. --unturned records, beside them, what a build measures whose keys are not
-turned by the Hadamard matrix (kv_blocks.h); tools/cache_quality/README.md says how that is made.
+Runs the command line for every pair of types (K, V), and compares with the same model's answers
+from a cache in f32 on the same machine. Runs use one thread and are exact: the same build gives the
+same figures again. --without-hadamard records the figures of a build that does not multiply keys by
+the Hadamard matrix (kv_blocks.h), in addition to those in the file; tools/cache_quality/README.md
+describes that build.
 
-Of each pair, over all positions of all texts: `nll` per text as the command says it; `kl`, the
-mean of KL(f32's distribution || this one) in nats; `agree`, the share of positions at which the
-likeliest token is f32's; `answers`, how many questions of models/questions.jsonl are answered
-right, greedily; `bytes_per_token`.
+The figures of each pair, over all positions of all texts: `nll`, as the command prints it for each
+text; `kl`, the mean of KL(f32's distribution || this one) in nats; `agree`, the share of positions
+whose most likely token is that of f32; `answers`, the number of correct greedy answers to
+models/questions.jsonl; `bytes_per_token`.
 """
 
 import argparse
@@ -29,11 +30,11 @@ import subjects
 TYPES = ["f32", "f16", "bf16", "q8_0", "q4_0"]
 PAIRS = [(k, v) for k in TYPES for v in TYPES]
 KEY_PAIRS = [("f32", "f32"), ("q8_0", "f32"), ("q4_0", "f32")]
-# Enlarged keys are the same in floats, to the bit.
-TURNED = {"story": PAIRS, "widened": PAIRS, "random-64": PAIRS, "random-128": PAIRS,
-          "outliers": KEY_PAIRS}
-UNTURNED = {name: KEY_PAIRS for name in TURNED if name != "story"}
-FORMAT = "kvcache-cache-types 1"
+# For "outliers" only block types are measured, because in float types its logits are unchanged.
+WITH_HADAMARD = {"story": PAIRS, "widened": PAIRS, "random-64": PAIRS, "random-128": PAIRS,
+                 "outliers": KEY_PAIRS}
+WITHOUT_HADAMARD = {name: KEY_PAIRS for name in WITH_HADAMARD if name != "story"}
+FORMAT = "kvcache-cache-types 2"
 
 
 def run(kvcache, *arguments, **kwargs):
@@ -49,7 +50,8 @@ def types(pair):
 
 
 def evaluate(kvcache, model, text, pair, logits=None):
-    """The command's report; the logits [tokens, vocabulary] where a file for them is given."""
+    """Returns the command's report, and the logits [tokens, vocabulary] if `logits` names a file
+    for them."""
     wanted = [] if logits is None else ["--logits", logits]
     report = json.loads(run(kvcache, "eval", model, *text, *types(pair), *wanted, "--json"))
     return report, None if logits is None else np.load(logits)
@@ -64,14 +66,15 @@ def log_softmax(logits):
 def right_answers(kvcache, model, questions, pair):
     right = 0
     for question in questions:
-        said = run(kvcache, "run", model, "-f", "-", "--raw", "--temp", "0", "-n", "24", "--stop",
+        answer = run(kvcache, "run", model, "-f", "-", "--raw", "--temp", "0", "-n", "24", "--stop",
                    question["stop"], *types(pair), input=question["prompt"])
-        right += said.strip() == question["answer"]
+        right += answer.strip() == question["answer"]
     return right
 
 
 def measure_pair(kvcache, subject, pair, expected, work):
-    """What a pair does to a subject; `expected` holds the log-probabilities from f32, by text."""
+    """Returns the figures of a pair of types for a subject. `expected` has the log-probabilities
+    with f32 of each text."""
     figures = {"nll": []}
     distances, agrees = [], []
     for i, text in enumerate(subject.texts):
@@ -91,7 +94,7 @@ def measure_pair(kvcache, subject, pair, expected, work):
 
 
 def measure(args, pairs_of):
-    """{subject: {"K/V": figures}} for {subject: pairs}, the first of which is f32's."""
+    """Returns {subject: {"K/V": figures}} for {subject: pairs}. The first pair must be f32."""
     with tempfile.TemporaryDirectory() as folder:
         work = pathlib.Path(folder)
         all_subjects = subjects.make_subjects(args.make_model, work)
@@ -109,7 +112,7 @@ def measure(args, pairs_of):
 
 
 def to_text(results):
-    """JSON with a line for each pair of types."""
+    """Returns JSON with a line for each pair of types."""
     if not isinstance(results, dict) or "nll" in results:
         return json.dumps(results)
     lines = [f"{json.dumps(key)}: {to_text(value)}" for key, value in results.items()]
@@ -121,16 +124,17 @@ def main():
     parser.add_argument("--kvcache", type=pathlib.Path, required=True)
     parser.add_argument("--make-model", type=pathlib.Path, required=True)
     parser.add_argument("--out", type=pathlib.Path, required=True)
-    parser.add_argument("--unturned", action="store_true", help="of a build that turns no keys")
+    parser.add_argument("--without-hadamard", action="store_true",
+                        help="--kvcache is a build without the Hadamard transform of keys")
     args = parser.parse_args()
     results = json.loads(args.out.read_text()) if args.out.exists() else {}
     results["format"] = FORMAT
-    if args.unturned:
-        results["unturned"] = measure(args, UNTURNED)
+    if args.without_hadamard:
+        results["without_hadamard"] = measure(args, WITHOUT_HADAMARD)
     else:
         machine = json.loads(run(args.kvcache, "inspect", "--machine", "--json"))
         results["target"] = machine["target"]
-        results["turned"] = measure(args, TURNED)
+        results["with_hadamard"] = measure(args, WITH_HADAMARD)
     args.out.write_text(to_text(results) + "\n")
 
 

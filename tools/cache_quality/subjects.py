@@ -1,11 +1,11 @@
-"""What the types of a cache are judged by: models, and texts for them.
+"""The models and texts with which the types of a cache are measured.
 
-  story        the model that ships, and stories that it has not seen
-  widened      the same with its weights in f32. Weights in blocks round activations to 8 bits,
-               where the least difference in the cache becomes a larger one
-  outliers     the same again, with a pair of values of each head's key 16 times as large and those
-               of the queries 16 times as small: it computes what it did, to the bit, from keys
-               that are as uneven as those of large models
+  story        the shipped model, and stories that it has not seen
+  widened      the same with its weights in f32. With block weights, activations are rounded to 8
+               bits, which enlarges the smallest difference in the cache
+  outliers     widened with one pair of values of each head's key 16 times as large, and that of
+               the queries 16 times as small. It computes the same bits from keys that are as
+               uneven as those of large models
   random-64    random weights, heads of 64 values; random tokens
   random-128   the same with heads of 128
 """
@@ -24,11 +24,11 @@ sys.path[:0] = [str(ROOT / "tests/oracle"), str(ROOT / "tools/train")]
 import story
 from gguf_file import GgufFile
 
-TEXTS, TEXT_TOKENS, SEED = 16, 880, 20260  # the seed is none of those that training draws
+TEXTS, TEXT_TOKENS, SEED = 16, 880, 20260  # training does not use this seed
 RANDOM_TOKENS = 1000
 OUTLIER_PAIR, OUTLIER = 3, 16.0
 STORY, HEAD_DIM = ROOT / "models/story.gguf", 32
-F32, ALIGNMENT = 0, 32  # of GGUF
+F32, ALIGNMENT = 0, 32  # GGUF's number of the type; alignment of tensors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,8 @@ class Subject:
 
 
 def story_texts(work):
-    """Held-out stories with questions and answers, as files."""
+    """Writes held-out stories with questions and answers to files. Returns the arguments of
+    `kvcache eval` for each."""
     generator = story.Generator(SEED)
     spec = story.Spec(length=TEXT_TOKENS, question_share=0.25, held_out=True)
     texts = []
@@ -57,7 +58,7 @@ def questions():
 
 
 def write_widened(source, path, change=lambda name, values: values):
-    """The model in f32; `change` may replace a tensor's values."""
+    """Writes the model in f32. `change` may replace a tensor's values."""
     file = GgufFile(source)
     data, infos = b"", b""
     for name, info in file.tensors.items():
@@ -70,7 +71,7 @@ def write_widened(source, path, change=lambda name, values: values):
 
 
 def with_outliers(name, values):
-    """Rows of keys and queries, a pair of which turns together, scaled by powers of two."""
+    """Scales one rotated pair of rows of each head's keys and queries by powers of two."""
     factor = {"attn_k.weight": OUTLIER, "attn_q.weight": 1 / OUTLIER}.get(name.split(".", 2)[-1])
     if factor is None:
         return values
@@ -94,7 +95,7 @@ def random_text(work):
 
 
 def make_subjects(make_model, work):
-    """All subjects by name, their files written to `work`."""
+    """Writes the files of all subjects to `work`. Returns the subjects by name."""
     texts = story_texts(work)
     subjects = [Subject("story", STORY, texts, questions()),
                 Subject("widened", work / "widened.gguf", texts),

@@ -47,7 +47,7 @@ std::uint64_t Fnv1a(std::string_view bytes) {
   return hash;
 }
 
-TEST_F(MakeModelTest, IsAFunctionOfTheRequestAlone) {
+TEST_F(MakeModelTest, BytesDependOnTheRequestAlone) {
   for (const DType type : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0}) {
     Request request{.type = type, .threads = 1};
     request.shape.vocab = 4000;  // more than one chunk
@@ -61,11 +61,11 @@ TEST_F(MakeModelTest, IsAFunctionOfTheRequestAlone) {
 
 // The file is the same on every machine, so that benchmarks of different machines use the same
 // model.
-TEST_F(MakeModelTest, HasTheBytesThatItAlwaysHad) {
+TEST_F(MakeModelTest, BytesNeverChange) {
   EXPECT_EQ(Fnv1a(Make({.type = DType::kQ8_0})), 18230767404494853488u);
 }
 
-TEST_F(MakeModelTest, HasTheShapeAskedFor) {
+TEST_F(MakeModelTest, HasTheRequestedShape) {
   Request request{.type = DType::kQ8_0};
   request.shape = {.layers = 3,
                    .hidden_size = 96,
@@ -95,7 +95,7 @@ TEST_F(MakeModelTest, HasTheShapeAskedFor) {
   EXPECT_EQ(file.FindTensor("blk.0.ffn_norm.weight")->type->name, "f32");
 }
 
-TEST_F(MakeModelTest, FamiliesHaveWhatIsTheirOwn) {
+TEST_F(MakeModelTest, FamiliesHaveTheirOwnKeysAndTensors) {
   Request request{.architecture = "qwen3moe", .type = DType::kF16};
   request.shape.experts = 6;
   Make(request);
@@ -117,7 +117,7 @@ TEST_F(MakeModelTest, FamiliesHaveWhatIsTheirOwn) {
   EXPECT_EQ(file->FindTensor("blk.1.attn_v.bias")->elements(), 64);
 }
 
-TEST_F(MakeModelTest, StretchedPositionsAreKeysOrDivisors) {
+TEST_F(MakeModelTest, RopeScalingSetsKeysOrDivisors) {
   Request request;
   request.shape.rope_scaling = RopeScaling::kYarn;
   Make(request);
@@ -162,7 +162,7 @@ TEST_F(MakeModelTest, VocabularyHasDistinctPiecesOfEveryKind) {
   EXPECT_EQ(types[259], 1);
 }
 
-TEST_F(MakeModelTest, RefusesWhatCannotBe) {
+TEST_F(MakeModelTest, RefusesImpossibleRequests) {
   const struct {
     std::string_view message;
     void (*change)(Request&);
@@ -204,7 +204,7 @@ TEST_F(MakeModelTest, RefusesWhatCannotBe) {
   EXPECT_EQ(PresetShape("9b").status().message(), "preset '9b' is not known; known are: tiny, 1b");
 }
 
-TEST(RandomWeights, AreWhatTheirDistributionSays) {
+TEST(RandomWeights, HaveTheirDistribution) {
   std::vector<float> values(1 << 20);
   const RandomWeights weights(3, "w");
   weights.Fill(Distribution::kNormal, 2.0f, 0, values);
@@ -227,7 +227,7 @@ TEST(RandomWeights, AreWhatTheirDistributionSays) {
   EXPECT_NEAR(negative / n, 0.5, 5 * 0.5 / std::sqrt(n));
 }
 
-TEST(RandomWeights, PartsAreThoseOfTheWhole) {
+TEST(RandomWeights, PartsEqualTheWhole) {
   std::vector<float> whole(1000);
   std::vector<float> part(100);
   const RandomWeights weights(3, "w");

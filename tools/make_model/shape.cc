@@ -31,8 +31,8 @@ const Preset kPresets[] = {
 struct Bound {
   std::string_view flag;
   int value;
-  int least;
-  int most;
+  int min;
+  int max;
 };
 
 Status CheckBounds(const Shape& shape) {
@@ -43,7 +43,7 @@ Status CheckBounds(const Shape& shape) {
       {"--kv-heads", shape.kv_heads, 1, shape.heads},
       {"--head-dim", shape.head_dim, 2, 1 << 12},
       {"--ffn", shape.ffn, 1, 1 << 22},
-      {"--vocab", shape.vocab, kFixedPieces, kMostPieces},
+      {"--vocab", shape.vocab, kFixedPieces, kMaxPieces},
       {"--context", shape.context, 1, 1 << 30},
       {"--rope-original-context", shape.rope_original_context, 1, 1 << 30},
       {"--window-pattern", shape.window_pattern, -1, 1 << 12},
@@ -68,9 +68,9 @@ Status CheckBounds(const Shape& shape) {
       {"--state-groups", shape.family.state_groups, 0, 1 << 12},
   };
   for (const Bound& bound : bounds) {
-    if (bound.value >= bound.least && bound.value <= bound.most) continue;
+    if (bound.value >= bound.min && bound.value <= bound.max) continue;
     return {StatusCode::kInvalidArgument,
-            StrCat(bound.flag, " is ", bound.value, "; must be ", bound.least, " to ", bound.most)};
+            StrCat(bound.flag, " is ", bound.value, "; must be ", bound.min, " to ", bound.max)};
   }
   return Status::Ok();
 }

@@ -14,10 +14,10 @@
 namespace kvcache::make_model {
 
 inline constexpr int kFixedPieces = 3 + 256;
-inline constexpr int kMostPieces = 500000;
+inline constexpr int kMaxPieces = 500000;
 
 // Sets the tokenizer's metadata. The last tokens are control tokens with the given texts.
-// REQUIRES: kFixedPieces + control_tokens.size() <= size <= kMostPieces.
+// REQUIRES: kFixedPieces + control_tokens.size() <= size <= kMaxPieces.
 void AddVocabulary(int size, const std::vector<std::string>& control_tokens, GgufHeader& header);
 
 }  // namespace kvcache::make_model

@@ -58,7 +58,7 @@ TokenizerData BuildBpeVocabulary(std::string_view text, int size, std::string_vi
     if (merge.left.empty()) break;
     data.merges.push_back(SpellBytes(merge.left) + " " + SpellBytes(merge.right));
     const std::string result = SpellBytes(merge.left + merge.right);
-    // Reached in another way before: a merge, but no new token.
+    // Another merge may give the same token; the merge is added, the token is not.
     if (merged.insert(result).second) AddToken(result, TokenKind::kNormal, &data);
   }
   for (const std::string& token : control_tokens) AddToken(token, TokenKind::kControl, &data);

@@ -1,8 +1,8 @@
 // Trains a byte-level BPE vocabulary for a pre-tokenizer.
 //
-//   0…255 the bytes   256… the merges, best first   the special tokens that are asked for
+//   0…255 the bytes   256… the merges, best first   then the requested special tokens
 //
-// Words are what the pre-tokenizer cuts; no merge crosses a word.
+// The pre-tokenizer splits text into words, and no merge crosses their borders.
 #pragma once
 
 #include <string>
@@ -13,12 +13,12 @@
 
 namespace kvcache::spm_vocabulary {
 
-// In place of a pre-tokenizer: words of 40 bytes, wherever these end.
+// The name that replaces a pre-tokenizer: words are then any 40 bytes.
 inline constexpr std::string_view kUncut = "uncut";
 
-// `size` tokens, or fewer where the text has no more to merge, and then the control tokens. The
-// same vocabulary on every machine. REQUIRES: size >= 256, a pre-tokenizer that there is, or
-// kUncut.
+// Returns a vocabulary of `size` tokens, or fewer if the text has no more pairs to merge, and then
+// the control tokens. It is the same on every machine. REQUIRES: size >= 256; `pre` is a known
+// pre-tokenizer or kUncut.
 TokenizerData BuildBpeVocabulary(std::string_view text, int size, std::string_view pre,
                                  const std::vector<std::string>& control_tokens);
 

@@ -19,7 +19,7 @@ TEST(BpeTrainerTest, MergesTheMostFrequentPairOfAWord) {
   for (const std::string& merge : data.merges) EXPECT_EQ(merge.find("Ġ", 3), std::string::npos);
 }
 
-TEST(BpeTrainerTest, GivesTheTextBackInFewerTokens) {
+TEST(BpeTrainerTest, EncodesTheTextInFewerTokensThanBytes) {
   const std::string text = InventedText(3).Text(60000, 50);
   for (const char* pre : {"llama-bpe", "qwen2", "gpt-4o"}) {
     const auto tokenizer = MakeTokenizer(BuildBpeVocabulary(text, 1500, pre, {}));
@@ -30,7 +30,7 @@ TEST(BpeTrainerTest, GivesTheTextBackInFewerTokens) {
   }
 }
 
-TEST(BpeTrainerTest, IsTheSameEachTime) {
+TEST(BpeTrainerTest, TheSameTextGivesTheSameVocabulary) {
   const std::string text = InventedText(4).Text(20000, 50);
   EXPECT_EQ(BuildBpeVocabulary(text, 500, "qwen2", {}).merges,
             BuildBpeVocabulary(text, 500, "qwen2", {}).merges);

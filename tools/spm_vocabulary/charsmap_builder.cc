@@ -10,7 +10,7 @@
 namespace kvcache::spm_vocabulary {
 namespace {
 
-using Entries = std::map<std::string, std::uint32_t>;  // key to the replacement's place
+using Entries = std::map<std::string, std::uint32_t>;  // key to the replacement's offset
 
 class DoubleArray {
  public:
@@ -28,7 +28,7 @@ class DoubleArray {
     used_.resize(units_.size());
   }
 
-  // `entries`: what follows the node at `unit`.
+  // Places the children of the node at `unit`; `entries` has the rests of their keys.
   void Place(std::uint32_t unit, const Entries& entries) {
     std::map<std::uint8_t, Entries> children;
     const auto own = entries.find("");
@@ -88,7 +88,7 @@ std::string BuildCharsmap(const std::map<std::string, std::string>& replacements
   return map + texts;
 }
 
-std::map<std::string, std::string> UsualReplacements() {
+std::map<std::string, std::string> SampleReplacements() {
   std::map<std::string, std::string> map = {{"\u200B", ""},
                                             {"\uFEFF", ""},
                                             {"\u00AD", ""},

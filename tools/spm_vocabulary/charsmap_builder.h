@@ -1,4 +1,4 @@
-// Writes normalisations as SentencePiece's files hold them (tokenizer/charsmap.h).
+// Writes normalisations in the form of SentencePiece's files (tokenizer/unigram/charsmap.h).
 #pragma once
 
 #include <map>
@@ -6,11 +6,13 @@
 
 namespace kvcache::spm_vocabulary {
 
-// From what to what. REQUIRES: no empty key, no zero bytes.
+// Returns the map that replaces each key by its value. REQUIRES: no key is empty; there are no zero
+// bytes.
 std::string BuildCharsmap(const std::map<std::string, std::string>& replacements);
 
-// Some of what SentencePiece's usual one does: white space and controls to spaces, nothing for
-// zero-width characters, compatibility forms to plain ones, letters with accents to one character.
-std::map<std::string, std::string> UsualReplacements();
+// Returns some replacements of SentencePiece's default normalisation: white space and controls
+// become spaces, zero-width characters vanish, compatibility forms become plain characters, and
+// letters with combining accents become single characters.
+std::map<std::string, std::string> SampleReplacements();
 
 }  // namespace kvcache::spm_vocabulary

@@ -111,8 +111,8 @@ std::size_t InventedText::Zipf(std::size_t n) {
   return std::min(n - 1, static_cast<std::size_t>(std::pow(static_cast<double>(n), u)) - 1);
 }
 
-// Letters by Zipf too, from a place in the script that depends on the one before: words share
-// beginnings, endings and pairs.
+// Draws letters by Zipf's law too, from a position in the script that depends on the letter before.
+// Words therefore share beginnings, endings and pairs of letters.
 std::string InventedText::InventWord(const Script& script) {
   const std::size_t size = script.last - script.first + 1;
   std::string word;

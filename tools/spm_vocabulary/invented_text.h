@@ -1,6 +1,6 @@
-// Text in every script, invented from a seed: words of a made-up lexicon per script, the
-// frequent ones far more often (Zipf), so that a vocabulary trained on it has merges of every
-// depth. The same text on every machine.
+// Invents text in every script from a seed. Each script has a made-up lexicon, whose words occur by
+// Zipf's law, so that a vocabulary trained on the text has merges of every depth. The text is the
+// same on every machine.
 //
 // Thread safety: an InventedText belongs to one thread.
 #pragma once
@@ -13,16 +13,16 @@
 
 namespace kvcache::spm_vocabulary {
 
-// A block of characters whose code points all exist: [first, last].
+// A range of characters whose code points are all assigned: [first, last].
 struct Script {
   std::string_view name;
   char32_t first;
   char32_t last;
-  int letters;  // of a word, at most
-  bool spaces;  // between words
+  int letters;  // maximum number of letters of a word
+  bool spaces;  // words are separated by spaces
 };
 
-// Unicode's scripts, and symbols and emoji as if they were some.
+// Returns Unicode's scripts; symbols and emoji count as scripts too.
 const std::vector<Script>& Scripts();
 
 void AppendUtf8(char32_t code_point, std::string* out);
@@ -31,17 +31,17 @@ class InventedText {
  public:
   explicit InventedText(std::uint64_t seed);
 
-  // A word, a sentence, of one script.
+  // Return a word or a sentence of one script.
   const std::string& Word(std::size_t script);
   std::string Sentence(std::size_t script);
-  // A line that looks like a program's.
+  // Returns a line that looks like code.
   std::string CodeLine();
-  // About `bytes` of all of these. `latin_share` (per cent) of the sentences are in Latin.
+  // Returns about `bytes` of sentences and code; `latin_share` percent of the sentences are Latin.
   std::string Text(std::size_t bytes, int latin_share);
 
-  // A number in [0, n).
+  // Returns a number in [0, n).
   std::size_t Below(std::size_t n) { return random_() % n; }
-  // The same, small ones far more often: P(i) about 1 / (i + 1).
+  // Returns a number in [0, n) by Zipf's law: P(i) is about 1 / (i + 1).
   std::size_t Zipf(std::size_t n);
 
  private:

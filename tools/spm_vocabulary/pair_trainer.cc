@@ -5,7 +5,7 @@
 namespace kvcache::spm_vocabulary {
 namespace {
 
-constexpr std::size_t kMostBytes = 48;  // of a piece
+constexpr std::size_t kMaxBytes = 48;  // maximum size of a piece
 
 }  // namespace
 
@@ -37,7 +37,7 @@ PairTrainer::Merge PairTrainer::MergeBest() {
     const auto found = pairs_.find(pair);
     if (found == pairs_.end() || found->second.count != count || count < 2) continue;
     const Merge merge = {texts_[pair.first], texts_[pair.second]};
-    if (merge.left.size() + merge.right.size() > kMostBytes) continue;
+    if (merge.left.size() + merge.right.size() > kMaxBytes) continue;
     Apply(pair, merge.left + merge.right);
     return merge;
   }
@@ -85,7 +85,8 @@ void PairTrainer::Apply(Pair pair, const std::string& text) {
   RequeueNeighbors(words);
 }
 
-// Counts that fell stand in the queue too high, and are not taken there: enter them again.
+// Pairs whose counts fell have stale queue entries, which are ignored. Adds them with their new
+// counts.
 void PairTrainer::RequeueNeighbors(const std::vector<std::size_t>& words) {
   for (const std::size_t w : words) {
     const std::vector<Symbol>& row = words_[w].symbols;

@@ -1,5 +1,5 @@
-// The training that all BPE vocabularies share: words as rows of symbols, in which the pair of
-// neighbours that occurs most often is merged, again and again.
+// The common part of training BPE vocabularies: words are lists of symbols, and the most frequent
+// pair of neighbours is merged repeatedly.
 //
 // Source: Sennrich, Haddow, Birch, "Neural Machine Translation of Rare Words with Subword
 // Units", 2016.
@@ -24,14 +24,15 @@ class PairTrainer {
     std::string right;
   };
 
-  // A word that occurs `count` times, as the texts of its first symbols.
+  // Adds a word that occurs `count` times, given as the texts of its initial symbols.
   void AddWord(const std::vector<std::string>& symbols, std::int64_t count);
 
-  // The texts of the first symbols by descending frequency.
+  // Returns the texts of the initial symbols by descending frequency.
   std::vector<std::string> Symbols() const;
 
-  // Merges the most frequent pair: its texts, both empty when no pair occurs twice. What they
-  // merge to may have come about in another way before. REQUIRES: no more AddWord().
+  // Merges the most frequent pair. Returns its texts, both empty if no pair occurs twice. An
+  // earlier merge of another pair may have given the same text. REQUIRES: AddWord is not called
+  // again.
   Merge MergeBest();
 
  private:
@@ -45,7 +46,7 @@ class PairTrainer {
   };
   struct PairUse {
     std::int64_t count = 0;
-    std::vector<std::size_t> words;  // in which it may occur
+    std::vector<std::size_t> words;  // words in which the pair may occur
   };
 
   Symbol SymbolOf(const std::string& text);

@@ -76,7 +76,7 @@ TokenizerData BuildSpmVocabulary(std::string_view text, int size) {
     const PairTrainer::Merge merge = trainer.MergeBest();
     const std::string best = merge.left + merge.right;
     if (best.empty()) break;
-    if (!merged.insert(best).second) continue;  // reached in another way before
+    if (!merged.insert(best).second) continue;  // an earlier merge gave the same text
     AddToken(best, TokenKind::kNormal, -static_cast<float>(merged.size()), &data);
   }
   for (const std::string& character : characters) {

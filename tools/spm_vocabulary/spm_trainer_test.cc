@@ -13,7 +13,7 @@ namespace {
 TEST(SpmTrainerTest, MergesTheMostFrequentPairFirst) {
   const TokenizerData data = BuildSpmVocabulary("abab abab ab cd cd", 270);
   const std::vector<std::string> learned(data.tokens.begin() + kFixedTokens, data.tokens.end());
-  // (11 - 0) / 3 = 3 characters, then merges: ab 5×, abab or its like 2×, …
+  // There are (11 - 0) / 3 = 3 characters, then merges: ab occurs 5 times, others at most twice.
   ASSERT_GE(learned.size(), 6u);
   EXPECT_EQ(learned[0], "ab");
   EXPECT_EQ(data.scores[kFixedTokens], -1);
@@ -22,7 +22,7 @@ TEST(SpmTrainerTest, MergesTheMostFrequentPairFirst) {
   }
 }
 
-TEST(SpmTrainerTest, LearnsNothingThatCrossesAWord) {
+TEST(SpmTrainerTest, NoPieceCrossesAWordBorder) {
   const TokenizerData data = BuildSpmVocabulary(InventedText(1).Text(100000, 50), 2000);
   EXPECT_EQ(data.tokens.size(), 2000u);
   for (const std::string& token : data.tokens) {
@@ -35,7 +35,7 @@ TEST(SpmTrainerTest, TheSameTextGivesTheSameVocabulary) {
   EXPECT_EQ(BuildSpmVocabulary(text, 1000).tokens, BuildSpmVocabulary(text, 1000).tokens);
 }
 
-TEST(SpmTrainerTest, ATokenizerReachesWhatWasLearned) {
+TEST(SpmTrainerTest, ATokenizerReachesTheLearnedPieces) {
   const std::string text = InventedText(3).Text(200000, 50);
   const auto tokenizer = MakeTokenizer(BuildSpmVocabulary(text, 3000));
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
@@ -43,7 +43,7 @@ TEST(SpmTrainerTest, ATokenizerReachesWhatWasLearned) {
   ASSERT_TRUE(tokens.ok());
   EXPECT_EQ(*(*tokenizer)->Decode(*tokens), text);
   EXPECT_LT(tokens->size(), text.size() / 2);
-  // A merge is made of its parts, so joining by score finds most of them again.
+  // Every merged piece consists of two pieces, so merging by score reaches most of them.
   int reached = 0;
   int learned = 0;
   for (std::int32_t token = kFixedTokens; token < (*tokenizer)->vocabulary_size(); ++token) {

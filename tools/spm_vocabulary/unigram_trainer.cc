@@ -16,8 +16,8 @@ namespace kvcache::spm_vocabulary {
 namespace {
 
 constexpr int kRounds = 3;
-constexpr std::size_t kMostBytes = 48;
-constexpr double kUnreached = -1e300;
+constexpr std::size_t kMaxBytes = 48;
+constexpr double kUnreachable = -1e300;
 
 using Words = std::map<std::string, std::int64_t>;
 using Counts = std::map<std::string, std::int64_t>;
@@ -31,7 +31,7 @@ std::vector<std::string> Characters(std::string_view word) {
   return characters;
 }
 
-// Twice as many as are wanted, and how often each occurs about.
+// Returns twice as many pieces as wanted, with their approximate counts.
 Counts Candidates(const Words& words, std::size_t wanted) {
   PairTrainer trainer;
   Counts counts;
@@ -46,7 +46,7 @@ Counts Candidates(const Words& words, std::size_t wanted) {
   }
   for (const auto& [word, count] : words) {
     for (std::size_t begin = 0; begin < word.size(); ++begin) {
-      for (std::size_t n = 1; n <= kMostBytes && begin + n <= word.size(); ++n) {
+      for (std::size_t n = 1; n <= kMaxBytes && begin + n <= word.size(); ++n) {
         const auto at = counts.find(word.substr(begin, n));
         if (at != counts.end()) at->second += count;
       }
@@ -65,27 +65,28 @@ Scores ScoresOf(const Counts& counts) {
   return scores;
 }
 
-// Adds the pieces of the word's most likely cut, if there is one.
-void CountBestCut(const std::string& word, std::int64_t count, const Scores& scores, Counts* used) {
-  std::vector<double> best(word.size() + 1, kUnreached);
+// Adds the pieces of the word's most likely segmentation, if there is one.
+void CountBestSplit(const std::string& word, std::int64_t count, const Scores& scores,
+                    Counts* used) {
+  std::vector<double> best(word.size() + 1, kUnreachable);
   std::vector<std::size_t> length(word.size() + 1, 0);
   best[0] = 0;
   for (std::size_t begin = 0; begin < word.size(); ++begin) {
-    if (best[begin] == kUnreached) continue;
-    for (std::size_t n = 1; n <= kMostBytes && begin + n <= word.size(); ++n) {
+    if (best[begin] == kUnreachable) continue;
+    for (std::size_t n = 1; n <= kMaxBytes && begin + n <= word.size(); ++n) {
       const auto at = scores.find(word.substr(begin, n));
       if (at == scores.end() || best[begin] + at->second <= best[begin + n]) continue;
       best[begin + n] = best[begin] + at->second;
       length[begin + n] = n;
     }
   }
-  if (best[word.size()] == kUnreached) return;
+  if (best[word.size()] == kUnreachable) return;
   for (std::size_t end = word.size(); end > 0; end -= length[end]) {
     (*used)[word.substr(end - length[end], length[end])] += count;
   }
 }
 
-// The `kept` pieces used most; characters always.
+// Returns the `kept` most used pieces. All characters are kept.
 Counts MostUsed(const Counts& used, std::size_t kept) {
   std::vector<std::pair<std::int64_t, std::string>> order;
   for (const auto& [piece, count] : used) {
@@ -112,7 +113,7 @@ TokenizerData BuildUnigramVocabulary(std::string_view text, int size) {
     for (const auto& [piece, count] : counts) {
       if (SpmFirstCharacter(piece).size() == piece.size()) used[piece] = 1;
     }
-    for (const auto& [word, count] : words) CountBestCut(word, count, scores, &used);
+    for (const auto& [word, count] : words) CountBestSplit(word, count, scores, &used);
     counts = MostUsed(used, round == kRounds ? wanted : wanted * 3 / 2);
   }
   std::vector<std::pair<double, std::string>> order;

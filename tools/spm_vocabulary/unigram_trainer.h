@@ -2,10 +2,10 @@
 //
 //   0 <pad>  1 </s>  2 <unk>  3… the pieces, most likely first
 //
-// Pieces to choose from are the characters and what BPE would merge. In each round every word is
-// cut in the most likely way, the pieces are counted, and those that are used least go.
+// The candidates are the characters and the merges of BPE. In each round every word is split in the
+// most likely way, the pieces are counted, and the least used ones are removed.
 //
-// Source: T. Kudo, "Subword Regularization", 2018, with the best cut in place of all of them.
+// Source: T. Kudo, "Subword Regularization", 2018, with the best segmentation instead of all.
 #pragma once
 
 #include <string_view>
@@ -14,8 +14,8 @@
 
 namespace kvcache::spm_vocabulary {
 
-// `size` tokens, or fewer where the text does not give them; at most a third of them are
-// characters. The same vocabulary on every machine. REQUIRES: size > 3.
+// Returns a vocabulary of `size` tokens, or fewer if the text has too few. At most a third of them
+// are characters. It is the same on every machine. REQUIRES: size > 3.
 TokenizerData BuildUnigramVocabulary(std::string_view text, int size);
 
 }  // namespace kvcache::spm_vocabulary

@@ -28,8 +28,8 @@ TEST(UnigramTrainerTest, TokensCoverTheText) {
   EXPECT_EQ(*(*tokenizer)->Decode(*(*tokenizer)->Encode(text)), text);
 }
 
-TEST(CharsmapBuilderTest, TheMapSaysWhatWasPutIn) {
-  const auto replacements = UsualReplacements();
+TEST(CharsmapBuilderTest, TheMapContainsTheReplacements) {
+  const auto replacements = SampleReplacements();
   ASSERT_GT(replacements.size(), 200u);
   const auto map = Charsmap::Make(BuildCharsmap(replacements));
   ASSERT_TRUE(map.ok()) << map.status().message();

@@ -55,12 +55,12 @@ def learn(size=VOCAB_SIZE):
   return spm.Tokenizer(merges, letters)
 
 
-def _merges(weights, most, known):
-  """Returns `known` and new merges, at most `most`; stops when all units are whole."""
+def _merges(weights, max_count, known):
+  """Returns `known` and new merges, at most `max_count`; stops when all units are whole."""
   merges = list(known)
   ranks = {piece: i for i, piece in enumerate(merges)}
   split = {unit: _apply(unit, ranks) for unit in weights}
-  while len(merges) < most:
+  while len(merges) < max_count:
     pairs = collections.defaultdict(float)
     for unit, symbols in split.items():
       for left, right in zip(symbols, symbols[1:]):

@@ -41,14 +41,14 @@ class Case:
   reserved: bool            # the combination was never in training
 
 
-def cases_of(generator, tokenizer, length, most):
+def cases_of(generator, tokenizer, length, max_count):
   """Questions about one held-out story."""
   spec = story.Spec(length=length, question_share=SHARE, held_out=True)
   drawn = generator.story(spec)
   sizes = [len(tokenizer.encode_part(" " + s)) for s in drawn.sentences]
   tail = len(tokenizer.encode_part(drawn.tail))
   cases = []
-  for fact, form in drawn.asked[:most]:
+  for fact, form in drawn.asked[:max_count]:
     question, answer = fact.asked(form)
     cases.append(Case(
         drawn.body(), f"{drawn.gap}Question: {question} Answer:", " " + answer,
@@ -80,12 +80,12 @@ class Greedy:
       ids = [token]
     return True
 
-  def continue_text(self, text, most=300, temperature=0.0, seed=0):
+  def continue_text(self, text, max_tokens=300, temperature=0.0, seed=0):
     """Returns the text up to </s>, and whether </s> came."""
     torch.manual_seed(seed)
     past, ids, out = llama.Past(self.model.config), [spm.BOS], []
     ids += self.tokenizer.encode(text)
-    for _ in range(most):
+    for _ in range(max_tokens):
       logits = self._last(ids, past)
       if temperature > 0:
         token = int(torch.multinomial(torch.softmax(logits / temperature, -1), 1))

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes src/tokenizer/unicode/unicode_class_data.cc: what kind of character each code point is.
+"""Writes src/tokenizer/unicode/unicode_class_data.cc: the class of each code point.
 
-Source: UnicodeData.txt of Unicode 15.0 (Debian 12's package unicode-data), and what Unicode 15.1
-added to it: that is the state of llama.cpp, whose tokens ours equal.
+Source: UnicodeData.txt of Unicode 15.0 (Debian 12's package unicode-data), and the additions of
+Unicode 15.1, because llama.cpp uses 15.1 and our tokens equal its tokens.
 
     python3 tools/unicode_classes/generate.py > src/tokenizer/unicode/unicode_class_data.cc
 """
@@ -11,7 +11,7 @@ import argparse
 import sys
 
 CODE_POINTS = 0x110000
-# By the first letter of the general category; White_Space is all of Z and a few controls.
+# Maps the first letter of the general category to the class. White_Space is Z and a few controls.
 CLASSES = {"L": "L", "N": "N", "M": "M", "P": "P", "S": "S", "Z": "W"}
 SPACE_CONTROLS = [*range(0x09, 0x0E), 0x85]
 ADDED_IN_15_1 = [(0x2FFC, 0x2FFF, "S"), (0x31EF, 0x31EF, "S"), (0x2EBF0, 0x2EE5D, "L")]
@@ -45,7 +45,7 @@ std::span<const UnicodeRange> UnicodeRanges() {
 
 
 def read_classes(path):
-    """The class of every code point; O where the file has none."""
+    """Returns the class of every code point; O if the file does not have it."""
     classes = ["O"] * CODE_POINTS
     first = None
     with open(path, encoding="ascii") as file:

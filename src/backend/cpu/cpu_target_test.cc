@@ -17,7 +17,7 @@ TEST(CpuTargetTest, EachNameThatTheMachineOffersCanBeForced) {
     ASSERT_TRUE(cpu::UseCpuTarget(names[i]).ok());
     EXPECT_EQ(CpuTargetName(), names[i]);
     EXPECT_EQ(CpuTargetNames().size(), names.size() - i);
-    EXPECT_EQ(CpuTargetName(), names[i]) << "asking for the others changes nothing";
+    EXPECT_EQ(CpuTargetName(), names[i]) << "CpuTargetNames must not change the target";
   }
   ASSERT_TRUE(cpu::UseCpuTarget("").ok());
   EXPECT_EQ(CpuTargetNames(), names);
@@ -30,7 +30,7 @@ TEST(CpuTargetTest, UnknownNameIsAnErrorThatListsTheOthers) {
   EXPECT_NE(status.message().find(CpuTargetName()), std::string::npos);
 }
 
-TEST(MakeCpuBackendTest, RefusesSenselessThreadCounts) {
+TEST(MakeCpuBackendTest, RefusesInvalidThreadCounts) {
   for (const int threads : {-1, 1'000'000}) {
     const Result<std::unique_ptr<Backend>> backend = MakeCpuBackend({.threads = threads});
     ASSERT_FALSE(backend.ok());
@@ -39,7 +39,7 @@ TEST(MakeCpuBackendTest, RefusesSenselessThreadCounts) {
   }
 }
 
-TEST(MakeCpuBackendTest, AllocatesZeroedMemoryAndSaysWhatItCannot) {
+TEST(MakeCpuBackendTest, AllocatesZeroedMemoryAndReportsFailures) {
   const Result<std::unique_ptr<Backend>> backend = MakeCpuBackend({.threads = 2});
   ASSERT_TRUE(backend.ok());
   const Result<std::unique_ptr<Buffer>> buffer = (*backend)->Allocate(4096);

@@ -47,8 +47,9 @@ def check_quantizer(program, name, size, dequantize):
     zeros = np.zeros(2 * size, np.float32)
     kept = dequantize(np.frombuffer(convert(program, "quantize", name, zeros.tobytes()), "u1"))
     print(f"{name}: rms error of normal values {error:.4f}, limit {LIMITS[name]}")
-    found = [] if error <= LIMITS[name] else [f"{name}: rms error {error:.4f}"]
-    return found + ([] if (kept == 0).all() else [f"{name}: zeros become {kept.max()}"])
+    found = [] if error <= LIMITS[name] else [f"{name}: rms error {error:.4f} exceeds the limit"]
+    return found + ([] if (kept == 0).all() else
+                    [f"{name}: zeros become {kept.max()}; must stay zeros"])
 
 
 def main():

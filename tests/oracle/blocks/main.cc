@@ -44,7 +44,7 @@ int Main(const std::string& what, const std::string& name) {
     std::cout.write(out.data(), static_cast<std::streamsize>(out.size()));
     return status.ok() && std::cout.flush() ? 0 : 1;
   }
-  std::fprintf(stderr, "there is no block type '%s'\n", name.c_str());
+  std::fprintf(stderr, "blocks_oracle: unknown block type '%s'\n", name.c_str());
   return 2;
 }
 

@@ -3,8 +3,8 @@
 //   images_oracle MODEL TOKENS AT STATES < INPUT > LOGITS
 //
 // INPUT is TOKENS token ids (int32), then an image's states, float32 [STATES, hidden_size]. The
-// image comes with the token at position AT. LOGITS are float32 [TOKENS, vocabulary], in passes of
-// up to 64 tokens.
+// image belongs to the token at position AT. LOGITS are float32 [TOKENS, vocabulary], computed in
+// passes of up to 64 tokens.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -64,7 +64,9 @@ Status Run(const std::string& model, Input input) {
   const std::size_t token_bytes = input.tokens.size() * sizeof(std::int32_t);
   input.values.resize(hidden_size * static_cast<std::size_t>(input.states));
   if (in.size() != token_bytes + input.values.size() * sizeof(float)) {
-    return {StatusCode::kInvalidArgument, std::to_string(in.size()) + " bytes of input"};
+    return {StatusCode::kInvalidArgument,
+            "the input has " + std::to_string(in.size()) + " bytes; must have " +
+                std::to_string(token_bytes + input.values.size() * sizeof(float))};
   }
   std::memcpy(input.tokens.data(), in.data(), token_bytes);
   std::memcpy(input.values.data(), in.data() + token_bytes, input.values.size() * sizeof(float));

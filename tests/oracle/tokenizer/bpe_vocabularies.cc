@@ -17,7 +17,7 @@ using spm_vocabulary::InventedText;
 constexpr int kTokens = 1500;
 constexpr std::size_t kTextBytes = 100000;
 
-// One for each way of cutting.
+// One pre-tokenizer for each way of splitting text.
 constexpr std::string_view kTrained[] = {
     "default", "llama-bpe",   "minicpm5",       "gpt-4o",       "tekken", "qwen2",
     "qwen35",  "laguna",      "ufakzeka",       "seed-coder",   "gpt-2",  "smollm",
@@ -64,7 +64,8 @@ TokenizerData Trained(std::string_view pre) {
   return data;
 }
 
-// Trained on words that end anywhere: wherever another one is cut, the ids tell.
+// Returns a vocabulary trained on unsplit text, so that the ids show every place where a
+// pre-tokenizer splits.
 TokenizerData Uncut() {
   TokenizerData data =
       BuildBpeVocabulary(TrainingText(), kTokens, spm_vocabulary::kUncut, kControls);
@@ -72,7 +73,7 @@ TokenizerData Uncut() {
   return data;
 }
 
-// Marks and HTML tags, all user-defined.
+// Returns a vocabulary whose marks and HTML tags are all user-defined.
 TokenizerData Marks() {
   TokenizerData data = BuildBpeVocabulary(TrainingText(), 500, "qwen2", {"<s>", "</s>"});
   for (const char* text : {"<|im_start|>", "<|im_end|", "[INST]", "[/INST]", "<b>", "##", "\n\n"}) {
@@ -82,8 +83,8 @@ TokenizerData Marks() {
   return data;
 }
 
-// Merges in no order that training would give, many of them twice; a control token ("cab") that
-// they lead to; tokens that none leads to.
+// Returns a vocabulary with merges in an order that training would not give, many of them twice. It
+// has a control token ("cab") that merges lead to, and tokens that no merge leads to.
 TokenizerData Tangle(std::string_view pre) {
   TokenizerData data = BuildBpeVocabulary("", 256, pre, kControls);
   std::mt19937_64 random(7);
@@ -99,7 +100,7 @@ TokenizerData Tangle(std::string_view pre) {
     AddToken(SpellBytes(both), TokenKind::kNormal, &data);
     symbols.push_back(both);
   }
-  // Characters of several bytes come about by merging bytes.
+  // Merges bytes to characters of several bytes.
   for (const char* character : {"é", "中"}) {
     std::string text = character;
     for (std::size_t n = 1; n < text.size(); ++n) {

@@ -1,8 +1,9 @@
-"""Our tokenizer against llama.cpp's: ids, pieces, decoded text and which tokens end an answer.
+"""Compares our tokenizers with llama.cpp's: ids, pieces, decoded text, and the tokens that end an
+answer.
 
-tokenizer_oracle writes vocabularies (as GGUF files without weights) and strings; llama.cpp
-tokenises them (llama_tokenize.mjs); tokenizer_oracle compares. Model files in --models are
-compared too. With KVCACHE_SLOW_TESTS=1 there are 100,000 strings.
+tokenizer_oracle writes vocabularies, as GGUF files without weights, and strings. llama_tokenize.mjs
+tokenises the strings with llama.cpp, and tokenizer_oracle compares the results. The model files in
+--models are compared too. KVCACHE_SLOW_TESTS=1 raises the number of strings to 100,000.
 """
 
 import argparse
@@ -20,12 +21,12 @@ ORACLE = HERE.parent
 
 
 def find_node():
-    """The Node that was installed beside the oracle, or else the system's; None without."""
+    """Returns the Node installed beside the oracle, else the system's, else None."""
     return shutil.which(ORACLE / "node_modules/.bin/node") or shutil.which("node")
 
 
 def raise_stack_limit():
-    """llama.cpp's regular expressions recurse once for each character."""
+    """Raises the stack limit: llama.cpp's regular expressions recurse once per character."""
     hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
     resource.setrlimit(resource.RLIMIT_STACK, (hard, hard))
 
@@ -50,7 +51,7 @@ def main():
                     [args.program, "compare", args.work, count]):
         status = subprocess.run(command, preexec_fn=raise_stack_limit).returncode
         if status != 0:
-            sys.exit(f"oracle: `{' '.join(map(str, command))}` gave status {status}")
+            sys.exit(f"oracle: `{' '.join(map(str, command))}` exited with status {status}")
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ using spm_vocabulary::AddToken;
 using spm_vocabulary::BuildSpmVocabulary;
 using spm_vocabulary::InventedText;
 
-// Every way to cut a token in two tokens is a merge, those of the best tokens first: how a
-// SentencePiece vocabulary becomes a list of merges.
+// Returns the merges of a SentencePiece vocabulary: every way to split a token into two tokens, the
+// tokens with the best scores first.
 std::vector<std::string> MergesOf(const TokenizerData& data) {
   std::vector<std::size_t> order(data.tokens.size());
   std::iota(order.begin(), order.end(), std::size_t{0});

@@ -1,18 +1,19 @@
-// llama.cpp's side of compare.py: tokenises and decodes, through node-llama-cpp.
+// Tokenises and decodes with llama.cpp, through node-llama-cpp, for compare.py.
 //
 // Usage: node llama_tokenize.mjs FOLDER
 //   reads   FOLDER/strings.json   {"models": [{"path": p, "every": n, "first": i, "plain": q},
 //                                             ...],
 //                                 "strings": [text, ...]}
-//                                 "plain", if it is there: the model for plain text, whose
+//                                 "plain" is optional: a model for plain text, whose
 //                                 user-defined marks are control tokens
-//   writes  FOLDER/llama.I.json   for model I, of each n-th string from i on:
-//                                 {"plain": [[id, ...], ...], "parsed": of each fourth of those,
+//   writes  FOLDER/llama.I.json   for model I, about every n-th string from i on:
+//                                 {"plain": [[id, ...], ...],
+//                                 "parsed": [[id, ...], ...] of every fourth of those,
 //                                 "decoded": [text of the plain ids, ...],
 //                                 "pieces": [text of each token], "ends": [id, ...]}
 //
-// model.tokenize with two arguments hands the text to llama_tokenize as it is, without
-// begin-of-sequence; "parsed" lets it take the texts of special tokens for these.
+// model.tokenize with two arguments passes the text to llama_tokenize unchanged, without
+// begin-of-sequence. "parsed" parses special tokens in the text.
 
 import fs from "node:fs";
 import path from "node:path";
@@ -20,7 +21,8 @@ import {getLlama} from "node-llama-cpp";
 
 const folder = process.argv[2];
 const {models, strings} = JSON.parse(fs.readFileSync(path.join(folder, "strings.json"), "utf8"));
-// Not "error": node-llama-cpp first looks how much memory the weights would need, in vain.
+// The log level is not "error", because node-llama-cpp logs an error when it cannot estimate the
+// memory of absent weights.
 const llama = await getLlama({gpu: false, build: "never", maxThreads: 1, logLevel: "disabled"});
 for (const [index, {path: modelPath, every, first, plain: plainPath}] of models.entries()) {
     const model = await llama.loadModel({modelPath, gpuLayers: 0, vocabOnly: true});

@@ -1,4 +1,4 @@
-// tokenizer_oracle: our side of compare.py.
+// tokenizer_oracle: prepares and compares the data of compare.py.
 //
 //   tokenizer_oracle prepare FOLDER COUNT [MODEL…]   writes vocabularies and strings.json
 //   tokenizer_oracle compare FOLDER COUNT            reads strings.json and llama.*.json
@@ -23,7 +23,7 @@ namespace {
 using Json = nlohmann::json;
 using Ids = std::vector<std::int32_t>;
 
-constexpr int kMostShown = 10;
+constexpr int kMaxShown = 10;
 
 Json Bytes(std::string_view text) {
   Json bytes = Json::array();
@@ -45,8 +45,9 @@ std::vector<OracleVocabulary> AllVocabularies() {
   return all;
 }
 
-// The vocabulary with its user-defined marks as control tokens, which llama.cpp does not find in
-// plain text: what these are here, whatever their type. Nothing if there are none.
+// Returns the vocabulary with its user-defined marks as control tokens, which llama.cpp does not
+// find in plain text. Our tokenizer treats marks like that whatever their type. Returns nothing if
+// the vocabulary has no such marks.
 Result<std::optional<TokenizerData>> WithControlMarks(const TokenizerData& data) {
   KVCACHE_ASSIGN_OR_RETURN(const auto tokenizer, MakeTokenizer(data));
   TokenizerData control = data;
@@ -80,14 +81,14 @@ Status Prepare(const std::string& folder, std::size_t count,
   Json seen = Json::array();
   Json broken = Json::object();
   for (const OracleString& string : OracleStrings(count, vocabularies)) {
-    // JSON has no place for bytes that are no text.
+    // JSON strings cannot hold invalid UTF-8, so its bytes are stored apart.
     if (string.text != string.seen) broken[std::to_string(seen.size())] = Bytes(string.text);
     seen.push_back(string.seen);
   }
   std::ofstream file(folder + "/strings.json");
   file << Json{{"models", paths}, {"strings", seen}, {"broken", broken}};
   file.close();
-  return file ? Status::Ok() : Status(StatusCode::kIo, folder + "/strings.json: can not write");
+  return file ? Status::Ok() : Status(StatusCode::kIo, "cannot write " + folder + "/strings.json");
 }
 
 Result<Json> ReadJson(const std::string& path) {
@@ -97,7 +98,7 @@ Result<Json> ReadJson(const std::string& path) {
   return json;
 }
 
-// As JavaScript sees bytes that are no text.
+// Returns the text that JavaScript reads from these bytes: invalid UTF-8 is replaced.
 std::string AsText(std::string_view bytes) {
   Utf8Stream stream;
   std::string text;
@@ -106,7 +107,7 @@ std::string AsText(std::string_view bytes) {
   return text;
 }
 
-// U+2581 is a space to a vocabulary.
+// Returns the text with U+2581 replaced by spaces, as a vocabulary reads it.
 std::string WithSpaces(std::string text) {
   for (std::size_t at = 0; (at = text.find("▁", at)) != std::string::npos;) {
     text.replace(at, std::string_view("▁").size(), " ");
@@ -114,7 +115,7 @@ std::string WithSpaces(std::string text) {
   return text;
 }
 
-// Compares one model, and counts and shows what differs.
+// Compares one model, and counts and prints the differences.
 class Comparison {
  public:
   Comparison(std::string name, const Tokenizer& tokenizer)
@@ -130,13 +131,13 @@ class Comparison {
       const Ids llama = theirs[i / every].get<Ids>();
       tokens_ += ours.size();
       if (ours != llama && special == SpecialText::kPlain && HasHidden(llama)) {
-        ++joined_;  // text to a control token: ours must stay the text
+        ++joined_;  // llama.cpp joins text to a control token; ours must stay text
         Expect(!HasHidden(ours), "string " + Json(strings[i].seen).dump() + " has a control token");
         ExpectDecodes(ours, strings[i].seen);
         continue;
       }
       if (ours != llama && special == SpecialText::kParse && HasUntypedStructure(ours)) {
-        ++untyped_;  // to bos or another special id that the file calls normal: ours gives it
+        ++untyped_;  // ours is BOS or another special id whose type in the file is normal
         ExpectDecodes(ours, strings[i].seen);
         continue;
       }
@@ -145,7 +146,8 @@ class Comparison {
     }
   }
 
-  // There a space is taken off the front only, here after special tokens too: so without them.
+  // Compares decoded text without special tokens: ours drops the space after a special token,
+  // llama.cpp drops it only at the front.
   void Decoded(const Json& ids, const Json& theirs) {
     for (std::size_t i = 0; i < ids.size(); ++i) {
       const Ids tokens = ids[i].get<Ids>();
@@ -180,7 +182,7 @@ class Comparison {
            "ends " + Json(ours).dump() + ", llama.cpp's " + theirs.dump());
   }
 
-  // Prints a line; whether all was equal.
+  // Prints a line and returns whether everything was equal.
   bool Report() const {
     std::printf("%-16s %s: %d comparisons, %zu tokens, %d differ", name_.c_str(),
                 tokenizer_.Describe().c_str(), compared_, tokens_, different_);
@@ -193,7 +195,8 @@ class Comparison {
   }
 
  private:
-  // Kind "llama" has tokens for bytes that are no text; there, too, but not through JavaScript.
+  // Kind "llama" has tokens for bytes of invalid UTF-8. llama.cpp has them too, but JavaScript
+  // cannot pass such bytes.
   bool KeepsBytes() const { return tokenizer_.KindName() == "SentencePiece BPE"; }
 
   bool HasHidden(const Ids& tokens) const {
@@ -203,7 +206,8 @@ class Comparison {
     return false;
   }
 
-  // Special ids whose type is that of ordinary tokens: llama.cpp never finds them in a text.
+  // Returns whether there are special ids whose type is that of ordinary tokens. llama.cpp never
+  // finds such tokens in a text.
   bool HasUntypedStructure(const Ids& tokens) const {
     const Vocabulary& vocabulary = tokenizer_.vocabulary();
     return std::ranges::any_of(tokens, [&](std::int32_t token) {
@@ -214,7 +218,7 @@ class Comparison {
   void ExpectDecodes(const Ids& tokens, const std::string& text) {
     Expect(*tokenizer_.Decode(tokens, {.control = ControlText::kShown}) ==
                (KeepsBytes() ? WithSpaces(text) : text),
-           "string " + Json(text).dump() + " is not what it decodes to");
+           "string " + Json(text).dump() + " is decoded to another string");
   }
 
   bool HasSpecial(const Ids& tokens) const {
@@ -228,7 +232,7 @@ class Comparison {
   void Expect(bool equal, const std::string& message) {
     ++compared_;
     if (equal) return;
-    if (++different_ <= kMostShown) std::printf("%s: %s\n", name_.c_str(), message.c_str());
+    if (++different_ <= kMaxShown) std::printf("%s: %s\n", name_.c_str(), message.c_str());
   }
 
   std::string name_;
@@ -247,7 +251,8 @@ Result<bool> CompareModel(const std::string& path, const std::vector<OracleStrin
   Comparison comparison(path.substr(path.rfind('/') + 1), *tokenizer);
   comparison.Strings(strings, 1, llama.at("plain"), SpecialText::kPlain);
   comparison.Strings(strings, 4, llama.at("parsed"), SpecialText::kParse);
-  // Without kinds, byte tokens are text to llama.cpp ("<0x0A>"), to us bytes all the same.
+  // If a file has no token types, llama.cpp reads byte tokens as text ("<0x0A>"), and our tokenizer
+  // as bytes.
   if (file->Find("tokenizer.ggml.token_type") != nullptr) {
     comparison.Decoded(llama.at("plain"), llama.at("decoded"));
     comparison.Pieces(llama.at("pieces"));
@@ -271,8 +276,11 @@ std::vector<OracleString> ReadStrings(const Json& input, std::size_t every, std:
 Status Compare(const std::string& folder, std::size_t count) {
   KVCACHE_ASSIGN_OR_RETURN(const Json input, ReadJson(folder + "/strings.json"));
   const std::size_t strings = input.at("strings").size();
-  std::printf("%zu strings; special tokens are parsed in each fourth, too\n", strings);
-  if (strings < count) return Status(StatusCode::kInternal, "too few strings");
+  std::printf("%zu strings; every fourth one also with special tokens parsed\n", strings);
+  if (strings < count) {
+    return Status(StatusCode::kInternal, "strings.json has " + std::to_string(strings) +
+                                             " strings; must have " + std::to_string(count));
+  }
   bool equal = true;
   for (std::size_t i = 0; i < input.at("models").size(); ++i) {
     const Json& model = input.at("models")[i];

@@ -16,7 +16,7 @@ using spm_vocabulary::AppendUtf8;
 using spm_vocabulary::InventedText;
 using spm_vocabulary::Scripts;
 
-// A code point of [first, last].
+// Returns a random code point in [first, last].
 std::string Any(InventedText& source, char32_t first, char32_t last) {
   std::string text;
   AppendUtf8(first + static_cast<char32_t>(source.Below(last - first + 1)), &text);
@@ -32,13 +32,14 @@ std::string Letter(InventedText& source) {
   return Any(source, script.first, script.last);
 }
 
-std::string Repeat(InventedText& source, std::size_t most, const std::function<std::string()>& f) {
+std::string Repeat(InventedText& source, std::size_t max_count,
+                   const std::function<std::string()>& f) {
   std::string text;
-  for (std::size_t n = 1 + source.Below(most); n > 0; --n) text += f();
+  for (std::size_t n = 1 + source.Below(max_count); n > 0; --n) text += f();
   return text;
 }
 
-// A letter with a stack of marks, or Hangul from its parts.
+// Returns a letter with several combining marks, or decomposed Hangul.
 std::string Marks(InventedText& source) {
   std::string text = Letter(source);
   if (source.Below(8) == 0) {
@@ -76,7 +77,7 @@ std::string WhiteSpace(InventedText& source) {
                                     "▁",      "▁▁",     "a",      "\u0085", "                "}));
 }
 
-// Any code point but surrogates, the small ones more often.
+// Returns any code point except surrogates, small ones more often.
 std::string CodePoint(InventedText& source) {
   switch (source.Below(4)) {
     case 0: return Any(source, 0, 0x7F);
@@ -136,7 +137,7 @@ std::string TokenTexts(InventedText& source, const std::vector<TokenizerData>& v
     std::string token;
     if (data.model == "gpt2") AppendBytesOf(spelled, &token);
     if (data.model != "gpt2") AppendUnescaped(spelled, &token);
-    if (source.Below(3) == 0) token.resize(source.Below(token.size() + 1));  // may break a letter
+    if (source.Below(3) == 0) token.resize(source.Below(token.size() + 1));  // may cut a character
     return token;
   });
   std::string valid;
@@ -154,7 +155,7 @@ std::string Contractions(InventedText& source) {
                                            "v", "ſ", "sé", "x",  "\n", "llama", "ö",  " s"}));
 }
 
-// Words of both cases, within ASCII and beyond.
+// Returns words of mixed case, with letters inside and outside of ASCII.
 std::string MixedCase(InventedText& source) {
   return Repeat(source, 6, [&] {
     return std::string(
@@ -172,8 +173,8 @@ std::string Signs(InventedText& source) {
   });
 }
 
-// Parts of characters and of what was never one. Each byte counts for itself; what follows a
-// broken part can not complete it.
+// Returns text with incomplete characters and invalid bytes. Each such byte is replaced by itself,
+// because the text that follows it cannot complete it.
 OracleString Broken(InventedText& source) {
   constexpr std::string_view kReplacement = "\uFFFD";
   OracleString result;

@@ -1,6 +1,6 @@
-// The strings on which the tokenizers are compared: every script, marks, emoji, code, digits,
-// white space, contractions, letters in mixed case, odd code points, broken UTF-8, the texts of
-// special tokens whole and in parts.
+// The strings on which the tokenizers are compared: every script, combining marks, emoji, code,
+// digits, white space, contractions, mixed case, unusual code points, invalid UTF-8, and the texts
+// of special tokens, whole and in parts.
 #pragma once
 
 #include <string>
@@ -12,11 +12,11 @@ namespace kvcache {
 
 struct OracleString {
   std::string text;  // any bytes
-  std::string seen;  // what llama.cpp makes of it first: valid UTF-8
+  std::string seen;  // the valid UTF-8 that llama.cpp reads from it
 };
 
-// At least `count` strings, from a single letter to 3,000 bytes (30,000 of 10,000 and more), the
-// same on every machine; `vocabularies` lend the texts of their tokens.
+// Returns at least `count` strings, the same on every machine. They have up to 3,000 bytes, or up
+// to 30,000 if count is at least 10,000. Some contain texts of tokens of `vocabularies`.
 std::vector<OracleString> OracleStrings(std::size_t count,
                                         const std::vector<TokenizerData>& vocabularies);
 

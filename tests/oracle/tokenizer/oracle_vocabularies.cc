@@ -34,7 +34,7 @@ TokenizerData Prose() {
   return data;
 }
 
-// As many files have it: marks and HTML tags are user-defined.
+// Returns a vocabulary whose marks and HTML tags are user-defined, as in many files.
 TokenizerData Marks() {
   TokenizerData data = BuildSpmVocabulary(InventedText(12).Text(200000, 30), 3000);
   for (const char* text : {"<|im_start|>", "<|im_end|", "[INST]", "[/INST]", "<s><s>", "<b>",
@@ -56,7 +56,7 @@ TokenizerData Code() {
     AddIfNew(std::string(static_cast<std::size_t>(n), ' '), TokenKind::kUserDefined, 0, &data);
     AddIfNew(std::string(static_cast<std::size_t>(n), '\n'), TokenKind::kUserDefined, 0, &data);
   }
-  AddIfNew("<|im_end|>", TokenKind::kNormal, 0, &data);  // known by its text
+  AddIfNew("<|im_end|>", TokenKind::kNormal, 0, &data);  // recognised by its text
   AddIfNew("<|im_start|>", TokenKind::kControl, 0, &data);
   data.eot.reset();
   return data;
@@ -75,7 +75,7 @@ TokenizerData Tangle() {
       if (random() % 2 == 0) text += letters[random() % 5];
     }
     const auto score = static_cast<float>(random() % 12) - 10;
-    // User-defined ones without U+2581: see the test of pieces.
+    // User-defined tokens have no U+2581, because the comparison of pieces excludes it.
     const bool user_defined = i % 40 == 0 && text.find("▁") == std::string::npos;
     AddIfNew(text, user_defined ? TokenKind::kUserDefined : TokenKind::kNormal, score, &data);
   }
@@ -88,7 +88,7 @@ TokenizerData Bare() {
   TokenizerData data;
   data.tokens = {"<unk>", "<s>", "</s>"};
   for (int byte = 0; byte < 256; ++byte) {
-    // Bytes as such where they are text, or else as byte tokens.
+    // Printable ASCII bytes are tokens of their own, other bytes are byte tokens.
     if (byte > 0x20 && byte < 0x7F) {
       data.tokens.emplace_back(1, static_cast<char>(byte));
     } else {

@@ -15,13 +15,13 @@ using spm_vocabulary::InventedText;
 
 TokenizerData Full() {
   TokenizerData data = BuildUnigramVocabulary(InventedText(8).Text(300000, 40), 5000);
-  data.charsmap = spm_vocabulary::BuildCharsmap(spm_vocabulary::UsualReplacements());
+  data.charsmap = spm_vocabulary::BuildCharsmap(spm_vocabulary::SampleReplacements());
   AddToken("<|im_start|>", TokenKind::kControl, 0, &data);
   return data;
 }
 
-// llama.cpp looks for the beginnings of user-defined tokens, too, and takes what it finds out of
-// the normalisation; so these are of ASCII and there is none.
+// Returns a vocabulary without normalisation and with user-defined tokens in ASCII, because
+// llama.cpp also excludes prefixes of user-defined tokens from normalisation.
 TokenizerData Bare() {
   TokenizerData data = BuildUnigramVocabulary(InventedText(9).Text(150000, 80), 2500);
   data.add_space_prefix = false;

@@ -45,7 +45,7 @@ StatusCode EncoderReference::Prepare(const TestBatch& batch, ForwardMode /*mode*
 }
 
 StatusCode EncoderReference::CheckAccept(const std::vector<int>& last) const {
-  return CheckChosen(drafts(), last);
+  return CheckAcceptedDrafts(drafts(), last);
 }
 
 StatusCode EncoderReference::CheckCopy(int src, int dst, Position length) const {
@@ -146,7 +146,7 @@ Status EncoderReference::PutAll(Cache& cache, int sequence, std::uint32_t conten
   for (int i = 0; i < tokens; ++i) rows.push_back({sequence, i, TokenContent(content, i)});
   bool first = true;
   for (int layer = 0; layer < kTestLayers; ++layer) {
-    if (!Chosen(step, layer)) continue;
+    if (!PutsLayer(step, layer)) continue;
     const Status status = PutContents(cache, rows, layer, TestShape(layer));
     if (status.code() != StatusCode::kOutOfMemory) written_[layer] = true;
     if (first && !reserving_ && status.code() != StatusCode::kOutOfMemory) NoteGone(sequence);
@@ -208,7 +208,9 @@ unsigned EncoderReference::coverage() const {
 Difference EncoderReference::Check() {
   if (Difference difference = CheckMetadata()) return difference;
   const Visibility& visible = cache_->Visible();
-  if (visible.positions.size() != (in_pass_ ? batch_sequences_.size() : 0)) return "the queries";
+  if (visible.positions.size() != (in_pass_ ? batch_sequences_.size() : 0)) {
+    return "Visible has " + std::to_string(visible.positions.size()) + " queries";
+  }
   for (std::size_t query = 0; query < visible.positions.size(); ++query) {
     if (Difference difference = CheckQuery(query)) {
       return "encoder, query " + std::to_string(query) + ": " + *difference;
@@ -223,7 +225,7 @@ Difference EncoderReference::CheckMetadata() const {
     const bool cached = Known(s) && outputs_[s] != nullptr;
     if (cached) distinct.insert(outputs_[s].get());
     if (cache_->EncoderCached(SequenceId{s}) != cached) {
-      return "EncoderCached of sequence " + std::to_string(s);
+      return "EncoderCached differs for sequence " + std::to_string(s);
     }
   }
   const auto free = static_cast<std::size_t>(cache_->entries().free_cells());
@@ -238,17 +240,22 @@ Difference EncoderReference::CheckQuery(std::size_t query) {
   const Visibility& visible = cache_->Visible();
   const auto runs = visible.histories[visible.history_of_query[query]];
   if (visible.bidirectional.empty() || visible.bidirectional[query] == 0)
-    return "not bidirectional";
-  if (visible.window != 0 || visible.chunk != 0) return "a window";
+    return "the query is causal; must be bidirectional";
+  if (visible.window != 0 || visible.chunk != 0) return "there is a window or a chunk";
   if (reserving_) {
-    return runs.size() == 1 && runs[0].length == tokens_ ? Difference() : "not the worst case";
+    return runs.size() == 1 && runs[0].length == tokens_
+               ? Difference()
+               : "a reserving pass does not show the longest output";
   }
   const int sequence = batch_sequences_[query];
   const Output* output = outputs_[sequence].get();
-  if (runs.empty() != (output == nullptr)) return "sees an output, or none";
+  if (runs.empty() != (output == nullptr)) {
+    return output == nullptr ? "the query sees an output; there is none"
+                             : "the query does not see its sequence's output";
+  }
   if (output != nullptr &&
       (runs.size() != 1 || runs[0].position != 0 || runs[0].length != output->tokens)) {
-    return "the output's tokens";
+    return "the history is not one run of the output's tokens";
   }
   for (int layer = 0; layer < kTestLayers; ++layer) {
     if (!written_[layer]) continue;
@@ -272,7 +279,7 @@ Difference EncoderReference::CheckLayer(int layer, const Output& output, std::in
             RoundedAll(setup_.options.k_type, KeyContent(content, layer, shape)) ||
         ReadValue(*storage, first_cell + i) !=
             RoundedAll(ValueType(setup_, layer), ValueContent(content, layer, shape))) {
-      return "token " + std::to_string(i) + " of the output";
+      return "token " + std::to_string(i) + " of the output differs";
     }
   }
   return {};
@@ -280,17 +287,21 @@ Difference EncoderReference::CheckLayer(int layer, const Output& output, std::in
 
 Difference EncoderReference::CheckGet(int layer, int sequence, const Output* output) {
   cache_->SetLayer(layer);
-  if (!cache_->SetSequence(SequenceId{sequence}).ok()) return "SetSequence";
+  if (!cache_->SetSequence(SequenceId{sequence}).ok()) return "SetSequence failed";
   const auto history = cache_->Get();
   if (setup_.config.layout != KvLayout::kPlain) {
-    return history.status().code() == StatusCode::kUnsupported ? Difference() : "Get's error";
+    return history.status().code() == StatusCode::kUnsupported
+               ? Difference()
+               : "Get over the tiled layout returned another code than kUnsupported";
   }
   if (output == nullptr) {
-    return history.status().code() == StatusCode::kNotFound ? Difference() : "Get of nothing";
+    return history.status().code() == StatusCode::kNotFound
+               ? Difference()
+               : "Get without an output returned another code than kNotFound";
   }
   if (!history.ok()) return "Get: " + history.status().message();
-  if (history->mask.data != nullptr) return "a mask";
-  if (history->k.dims[2] != output->tokens) return "a view's size";
+  if (history->mask.data != nullptr) return "Get returned a mask; must return none";
+  if (history->k.dims[2] != output->tokens) return "the size of a view differs";
   if (output->content[layer] == 0) return {};
   for (int i = 0; i < output->tokens; ++i) {
     const std::vector<float> key =
@@ -301,7 +312,7 @@ Difference EncoderReference::CheckGet(int layer, int sequence, const Output* out
                    ValueContent(TokenContent(output->content[layer], i), layer, TestShape(layer)));
     if (KeyAt(*history, i, 0, 0) != key.front() ||
         ValueAt(*history, cache_->Storage()->v_transposed, i, 0, 0) != value.front()) {
-      return "a view shows something else";
+      return "a view shows other values than the output's";
     }
   }
   return {};

@@ -1,7 +1,7 @@
 // The reference model of the encoder cache. It inspects the real cache's entries.
 //
-// The model is a map from sequence to output. An output is put for each sequence with an item in
-// the batch, and for those whose first token is position 0.
+// The model is a map from sequence to output. A pass puts an output for each sequence with an item
+// in the batch and for each whose first token is at position 0.
 //
 // Thread safety: none.
 #pragma once
@@ -67,10 +67,11 @@ class EncoderReference : public CacheReference {
   std::vector<Position> lengths_;
   // [sequences]: position of the first replaced output; kEndOfSequence: none.
   std::vector<Position> first_gone_;
-  std::vector<int> batch_sequences_;  // of the pass in progress
-  std::map<int, Position> notes_;     // per sequence of the pass: position of a new output
-  std::optional<int> newest_item_;    // its sequence
-  std::vector<TestToken> drafts_;     // of the pass in progress
+  // The pass in progress.
+  std::vector<int> batch_sequences_;
+  std::map<int, Position> notes_;   // per sequence: position of a new output
+  std::optional<int> newest_item_;  // sequence of the newest item
+  std::vector<TestToken> drafts_;
   bool in_pass_ = false;
   bool reserving_ = false;
   bool written_[kTestLayers] = {};

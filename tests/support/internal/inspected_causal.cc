@@ -30,16 +30,16 @@ Difference InspectedCausal::CheckInvariants() const {
     for (std::size_t i = 0; i < runs.size(); ++i) {
       if (runs[i].length <= 0 || runs[i].cell < 0 ||
           runs[i].cell + runs[i].length > table.cells()) {
-        return "a run is empty or outside of the cells in sequence " + std::to_string(s);
+        return "sequence " + std::to_string(s) + " has a run that is empty or outside of the cells";
       }
       if (i > 0 && runs[i].position < RunList::End(runs[i - 1])) return "runs overlap";
       if (i > 0 && Continues(runs[i - 1], runs[i])) return "runs are not merged";
       for (int j = 0; j < runs[i].length; ++j) ++ref_count[runs[i].cell + j];
     }
   }
-  if (table.drafts().size() != naive().drafts().size()) {
+  if (table.drafts().size() != model().drafts().size()) {
     return std::to_string(table.drafts().size()) + " drafts, expected " +
-           std::to_string(naive().drafts().size());
+           std::to_string(model().drafts().size());
   }
   for (const std::int32_t cell : table.drafts()) ++ref_count[cell];
   std::int64_t used = 0;
@@ -51,34 +51,37 @@ Difference InspectedCausal::CheckInvariants() const {
     }
     used += ref_count[cell] > 0;
   }
-  if (table.cells() != cells()) return "the number of cells";
-  if (used != naive().used_cells() || used + table.free_cells() != table.cells()) {
+  if (table.cells() != cells()) {
+    return std::to_string(table.cells()) + " cells, expected " + std::to_string(cells());
+  }
+  if (used != model().used_cells() || used + table.free_cells() != table.cells()) {
     return std::to_string(used) + " cells used, " + std::to_string(table.free_cells()) +
-           " free, expected " + std::to_string(naive().used_cells()) + " used of " +
+           " free, expected " + std::to_string(model().used_cells()) + " used of " +
            std::to_string(table.cells());
   }
   return {};
 }
 
 Difference InspectedCausal::CheckSequences() {
-  std::map<std::int32_t, const NaiveToken*> token_of;  // the same cells hold the same tokens
-  std::set<const NaiveToken*> tokens;
-  for (int s = 0; s < naive().sequences(); ++s) {
+  std::map<std::int32_t, const ReferenceToken*> token_of;  // by cell
+  std::set<const ReferenceToken*> tokens;
+  for (int s = 0; s < model().sequences(); ++s) {
     std::size_t positions = 0;
     for (const HistoryRun& run : cache_->cells().history(SequenceId{s}).runs()) {
       positions += run.length;
     }
-    if (positions != naive().sequence(s).size()) {
+    if (positions != model().sequence(s).size()) {
       return "sequence " + std::to_string(s) + " holds " + std::to_string(positions) +
-             " positions, expected " + std::to_string(naive().sequence(s).size());
+             " positions, expected " + std::to_string(model().sequence(s).size());
     }
-    for (const auto& [position, token] : naive().sequence(s)) {
+    for (const auto& [position, token] : model().sequence(s)) {
       const std::int32_t cell = cache_->cells().history(SequenceId{s}).CellOf(position);
       if (cell == RunList::kNoCell) return At(s, position) + " is missing";
       const bool first_time = tokens.insert(token.get()).second;
       if (token_of.emplace(cell, token.get()).second != first_time ||
           token_of[cell] != token.get()) {
-        return At(s, position) + " shares, or should share, cell " + std::to_string(cell);
+        return At(s, position) + " is in cell " + std::to_string(cell) +
+               "; exactly the copies of a token must share a cell";
       }
       if (Difference difference = CheckLayers(cell, *token)) {
         return At(s, position) + ": " + *difference;

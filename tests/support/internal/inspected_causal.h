@@ -1,7 +1,7 @@
-// The reference model of the causal cache, with a look inside the real one.
+// The reference model of the causal cache. It also inspects the real cache's cell table.
 //
-// Compares, beyond CausalReference: the cell table's invariants, and the positions and bytes of all
-// sequences, also of those that are not in the batch.
+// In addition to CausalReference it compares the cell table's invariants, and the positions and
+// bytes of all sequences, including those that are not in the batch.
 //
 // Thread safety: none.
 #pragma once
@@ -18,7 +18,7 @@ class InspectedCausal : public CausalReference {
   using CausalReference::CausalReference;
 
   std::unique_ptr<Cache> MakeCache(ReferenceBackend& backend) override;
-  // Inspects `cache`, the part of another cache, instead of one that MakeCache made.
+  // Inspects `cache`, a part of another cache, instead of the one that MakeCache made.
   void LookAt(CausalCache& cache);
 
  protected:

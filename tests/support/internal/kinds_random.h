@@ -1,4 +1,4 @@
-// Random caches of the library's kinds, with the reference models that look inside.
+// Makes random caches of the library's kinds, with reference models that inspect them.
 //
 // Thread safety: free functions over their arguments.
 #pragma once
@@ -10,11 +10,11 @@
 
 namespace kvcache::testing {
 
-// The kinds that RandomSetup knows.
+// The kinds that RandomSetup makes.
 enum class TestKind {
   kFull,
   kWindow,
-  kRetained,  // a window with extra memory
+  kRetained,  // a window that retains more tokens than it shows
   kChunk,     // with and without a window
   kEncoder,
   kRecurrent,

@@ -85,7 +85,7 @@ StatusCode RecurrentReference::PrepareStates(const TestBatch& batch, ForwardMode
   for (const TestToken& token : batch.tokens) positions[token.sequence].push_back(token.position);
   const std::vector<Member> members = MembersOf(batch);
   std::set<int> batch_sequences;
-  std::set<std::uint32_t> states;  // of sequences outside of the batch
+  std::set<std::uint32_t> states;  // states of sequences outside of the batch
   for (const Member& member : members) {
     const std::vector<Position>& own = positions[member.sequence];
     const bool in_pieces = !batch_sequences.insert(member.sequence).second;
@@ -132,8 +132,8 @@ Status RecurrentReference::RunPass(Cache& cache, const TestBatch& batch, const S
   RecurrentCache& states = *cache.Recurrent();
   bool all = true;
   for (std::size_t i = 0; i < kRecurrentLayers.size(); ++i) {
-    all = all && Chosen(step, static_cast<int>(i));
-    if (!Chosen(step, static_cast<int>(i))) continue;
+    all = all && PutsLayer(step, static_cast<int>(i));
+    if (!PutsLayer(step, static_cast<int>(i))) continue;
     for (const int kind : {kConv, kState}) {
       if (values(kind) == 0) continue;
       KVCACHE_RETURN_IF_ERROR(reserving_ ? RunReserve(states, kRecurrentLayers[i], kind)
@@ -149,7 +149,7 @@ void RecurrentReference::CompareStates(const TensorView& view, int layer, int ki
   const auto dims = DimsOf(recurrent_, kind);
   if (view.dims[0] != dims[0] || view.dims[1] != dims[1] ||
       view.dims[2] != static_cast<std::int64_t>(members_.size()) || view.dims[3] != 1) {
-    seen_ = "a state's shape";
+    seen_ = "the shape of a state differs";
     return;
   }
   for (std::size_t i = 0; i < members_.size(); ++i) {
@@ -232,7 +232,7 @@ void RecurrentReference::Commit() {
     if (checkpoints.size() > static_cast<std::size_t>(count))
       checkpoints.erase(checkpoints.begin());
   }
-  members_.clear();  // a complete pass cannot be torn
+  members_.clear();  // EndPass then does not treat the pass as broken off
 }
 
 void RecurrentReference::EndPass() {
@@ -356,17 +356,18 @@ Difference RecurrentReference::Check() {
 Difference RecurrentReference::CheckPoints(int sequence) const {
   const StateTable& table = cache_->states();
   const SequenceId id{sequence};
-  const auto same = [](const StatePoint& real, const std::optional<Point>& naive) {
-    return real.known() == naive.has_value() && (!real.known() || real.tokens == naive->tokens);
+  const auto same = [](const StatePoint& real, const std::optional<Point>& expected) {
+    return real.known() == expected.has_value() &&
+           (!real.known() || real.tokens == expected->tokens);
   };
   const Sequence& s = sequences_[sequence];
-  const std::string name = " of sequence " + std::to_string(sequence);
-  if (!same(table.live(id), s.live)) return "the state" + name;
-  if (!same(table.before(id), s.before)) return "the state before" + name;
+  const std::string name = " in sequence " + std::to_string(sequence);
+  if (!same(table.live(id), s.live)) return "the state differs" + name;
+  if (!same(table.before(id), s.before)) return "the state before the last pass differs" + name;
   const auto checkpoints = table.checkpoints(id);
-  if (checkpoints.size() != s.checkpoints.size()) return "the number of checkpoints" + name;
+  if (checkpoints.size() != s.checkpoints.size()) return "the number of checkpoints differs" + name;
   for (std::size_t i = 0; i < checkpoints.size(); ++i) {
-    if (!same(checkpoints[i], s.checkpoints[i])) return "a checkpoint" + name;
+    if (!same(checkpoints[i], s.checkpoints[i])) return "a checkpoint differs" + name;
   }
   return {};
 }
@@ -397,7 +398,8 @@ Difference RecurrentReference::CheckTable() const {
     }
     free += ref_counts[cell] == 0;
   }
-  return free == table.cells().free_cells() ? Difference() : "the number of free state cells";
+  return free == table.cells().free_cells() ? Difference()
+                                            : "the number of free state cells differs";
 }
 
 }  // namespace kvcache::testing

@@ -1,5 +1,5 @@
-// Counts allocations and locks: warm attention and stores make none, whatever the cache's types.
-// (The pool's threads wait on atomics, first spinning, then asleep.)
+// Checks that warm attention and stores neither allocate nor lock, whatever the cache's types. (The
+// pool's threads wait on atomics, first spinning, then asleep.)
 #include <array>
 #include <cstdint>
 #include <mutex>
@@ -24,7 +24,7 @@ struct Pass {
   std::vector<float> q;
   std::vector<float> out;
 
-  // With branches each token is a path of its own behind a shared prefix of all but 40 positions.
+  // With branches each token is a path of its own after a shared prefix of all but 40 positions.
   Pass(const Scene& scene, int tokens, Position length, bool branches = false)
       : runs{{0, 0, length}},
         histories{runs},
@@ -67,22 +67,22 @@ constexpr Types kTypes[] = {{DType::kF16, DType::kF16},
                             {DType::kQ8_0, DType::kF16}};
 
 struct Counts {
-  std::int64_t allocations = testing::Allocations();
-  std::optional<std::int64_t> locks = testing::Locks();
+  std::int64_t allocations = testing::AllocationCount();
+  std::optional<std::int64_t> locks = testing::LockCount();
   bool operator==(const Counts&) const = default;
 };
 
 // Checks that the count of locks works, if the platform has one.
 TEST(AttentionAllocation, LocksAreCounted) {
-  const std::optional<std::int64_t> before = testing::Locks();
-  if (!before.has_value()) GTEST_SKIP() << "locks cannot be counted here";
+  const std::optional<std::int64_t> before = testing::LockCount();
+  if (!before.has_value()) GTEST_SKIP() << "locks cannot be counted on this platform";
   std::mutex mutex;
   mutex.lock();
   mutex.unlock();
-  EXPECT_GE(*testing::Locks(), *before + 1);
+  EXPECT_GE(*testing::LockCount(), *before + 1);
 }
 
-TEST(AttentionAllocation, NeitherAllocationsNorLocksOnceWarm) {
+TEST(AttentionAllocation, WarmAttentionNeitherAllocatesNorLocks) {
   const auto backend = CpuWithThreads(2);
   for (const Types& types : kTypes) {
     Scene scene({{2, 64, 64}, 4, types.k, types.v}, Scene::Contiguous({2000}));
@@ -104,7 +104,7 @@ TEST(AttentionAllocation, NeitherAllocationsNorLocksOnceWarm) {
   }
 }
 
-TEST(AttentionAllocation, StoresMakeNone) {
+TEST(AttentionAllocation, StoresNeitherAllocateNorLock) {
   const auto backend = CpuWithThreads(2);
   for (const Types& types : kTypes) {
     Scene scene({{2, 64, 64}, 4, types.k, types.v}, Scene::Contiguous({2000}));

@@ -1,5 +1,5 @@
-// The sums of values of block types, which are exact in integers: compared as bytes with the
-// documented chain on every target, for the worst cells, weights and scales.
+// Checks the sums of values of block types, which are exact in integers. Compares them as bytes
+// with the documented chain on every target, for the most difficult cells, weights and scales.
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -32,7 +32,7 @@ struct RowCount {
 constexpr RowCount kRows[] = {{1, 1}, {1, 2}, {3, 1}, {1, 4}, {2, 4}, {4, 5}, {1, 20}, {37, 1}};
 constexpr RowCount kFewAndMany[] = {{1, 3}, {4, 5}, {37, 1}};
 
-// The last tokens of sequence 0.
+// Returns the last tokens of sequence 0.
 std::vector<QueryAt> LastTokens(const Scene& scene, int tokens) {
   return Range(0, scene.End(0) - tokens, scene.End(0));
 }
@@ -55,12 +55,12 @@ void ForEachValue(const Scene& scene, int sequence, const Each& each) {
   }
 }
 
-// Every score is 0.
+// Returns rules for which every score is 0.
 Rules EqualScores() {
   return {.scale = 0.0f};
 }
 
-// The score is 0 at the query's own position and -down at any other.
+// Returns rules for which the score is 0 at the query's own position and -down at any other.
 Rules OwnPositionAbove(float down, int heads) {
   Rules rules = EqualScores();
   rules.past = 1;
@@ -110,14 +110,14 @@ void ExpectTheChain(const Scene& scene, const std::vector<QueryAt>& batch, const
 
 // --- Placement of cells
 
-// Puts every position into a tile of its own, at any place in it.
+// Puts every position into a tile of its own, at various offsets in the tile.
 Runs FarCells() {
   std::vector<HistoryRun> runs;
   for (Position p = 0; p < 300; ++p) runs.push_back({p, p * 7 % 311 * 16 + p * 5 % 16, 1});
   return {runs};
 }
 
-// Runs of `length` positions, 1, 3, 5 and 15 cells further in their tiles than aligned ones.
+// Returns runs of `length` positions that begin 1, 3, 5 and 15 cells after the start of a tile.
 Runs Shifted(Position length) {
   constexpr std::array<int, 4> kShifts = {1, 3, 5, 15};
   std::vector<HistoryRun> runs;
@@ -132,7 +132,7 @@ Runs Shifted(Position length) {
 
 class AttentionBlockSums : public ::testing::TestWithParam<DType> {};
 
-TEST_P(AttentionBlockSums, GatherCellsFromAnywhere) {
+TEST_P(AttentionBlockSums, MatchTheChainForAnyCells) {
   for (const Runs& runs : {FarCells(), Shifted(41), Shifted(7), Scattered(1)}) {
     for (const auto& [tokens, group] : kRows) {
       const Scene scene = FilledScene({{1, 32, 64}, group, DType::kQ8_0, GetParam()}, runs);
@@ -141,7 +141,7 @@ TEST_P(AttentionBlockSums, GatherCellsFromAnywhere) {
   }
 }
 
-TEST_P(AttentionBlockSums, TakeAnyShape) {
+TEST_P(AttentionBlockSums, MatchTheChainForAnyShape) {
   for (const KvShape& shape :
        {KvShape{2, 64, 32}, KvShape{1, 32, 96}, KvShape{1, 96, 256}, KvShape{2, 160, 64}}) {
     for (const auto& [tokens, group] : kFewAndMany) {
@@ -171,7 +171,7 @@ constexpr Magnitude kMagnitudes[] = {
 };
 
 // 256 equal weights of equal values, all as large as possible.
-TEST(AttentionBlockMagnitudes, AreExactAtTheirGreatest) {
+TEST(AttentionBlockMagnitudes, LargestSumsAreExact) {
   for (const Magnitude& m : kMagnitudes) {
     for (const auto& [tokens, group] : kRows) {
       const Scene scene =
@@ -233,7 +233,7 @@ std::vector<Rules> Weighings(int heads) {
   return weighings;
 }
 
-TEST_P(AttentionBlockSums, WeighAnyScales) {
+TEST_P(AttentionBlockSums, MatchTheChainForAnyScales) {
   for (const auto& [tokens, group] : kFewAndMany) {
     const Scene scene =
         FilledScene({{1, 32, 64}, group, DType::kQ8_0, GetParam()}, {{{190, 3, 110}}});
@@ -262,7 +262,7 @@ Runs SharedTiles() {
   return runs;
 }
 
-// `before`, except that the rows that weigh the bad block of values have NaN there.
+// Expects `before`, except that the rows that weigh the bad block of values have NaN there.
 template <class Weighs>
 void ExpectNanIn(const std::vector<float>& out, const std::vector<float>& before,
                  const Scene& scene, const std::vector<QueryAt>& batch, int block,
@@ -287,7 +287,7 @@ struct BadScale {
 // One position is bad in one block, and all of the other sequence in all blocks. Queries before the
 // position do not see it; with a window, later ones do not either; with the bias, they see it and
 // weigh it with 0.
-TEST_P(AttentionBlockSums, AreNanOnlyWhereWhatIsWeighedIs) {
+TEST_P(AttentionBlockSums, OnlyVisibleNansGiveNan) {
   constexpr int kBlock = 1;
   constexpr Position kPosition = 284;
   constexpr float kInfinity = std::numeric_limits<float>::infinity();

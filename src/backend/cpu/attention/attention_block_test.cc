@@ -1,4 +1,4 @@
-// Attention over keys and values of block types: every pair of types is compared with the
+// Checks attention over keys and values of block types. Compares every pair of types with the
 // documented chain, as bytes, and with double precision over the stored values.
 #include <cmath>
 #include <cstdlib>
@@ -19,10 +19,11 @@ constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0
 
 class AttentionBlockPairs : public ::testing::TestWithParam<std::tuple<DType, DType>> {};
 
-// Groups of 1 to 9 rows in one call: all sizes of the decode kernel; and many rows for prefill.
+// Uses groups of 1 to 9 rows in one call, which are all sizes of the decode kernel, and many rows
+// for prefill.
 TEST_P(AttentionBlockPairs, PerformTheDocumentedChain) {
   const auto [k_type, v_type] = GetParam();
-  if (!IsKvBlockType(k_type) && !IsKvBlockType(v_type)) return;  // attention_test.cc
+  if (!IsKvBlockType(k_type) && !IsKvBlockType(v_type)) return;  // in attention_test.cc
   const auto backend = CpuWithThreads(2);
   for (const int group : {1, 2, 3, 4, 9}) {
     const KvShape shape = group == 4 ? KvShape{2, 128, 128} : KvShape{1, 96, 160};
@@ -43,7 +44,7 @@ INSTANTIATE_TEST_SUITE_P(Types, AttentionBlockPairs,
                                   std::string(InfoOf(std::get<1>(test.param)).name);
                          });
 
-TEST(AttentionBlocks, NeitherPiecesNorCellsNorThreadsShow) {
+TEST(AttentionBlocks, BitsDependNeitherOnBatchesNorCellsNorThreads) {
   const auto one = CpuWithThreads(1);
   const auto two = CpuWithThreads(2);
   const std::vector<QueryAt> batch = Range(0, 600, 700);
@@ -69,7 +70,7 @@ TEST(AttentionBlocks, NeitherPiecesNorCellsNorThreadsShow) {
 
 // With one thread a task has several splits, and the first task merges its splits on the way. With
 // three threads a task has one split here.
-TEST(AttentionBlocks, TasksOfSeveralSplitsMergeAsTheChainDoes) {
+TEST(AttentionBlocks, TasksOfSeveralSplitsMatchTheChain) {
   const auto one = CpuWithThreads(1);
   const auto three = CpuWithThreads(3);
   for (const DType type : {DType::kF16, DType::kQ8_0, DType::kQ4_0}) {
@@ -88,7 +89,7 @@ TEST(AttentionBlocks, TasksOfSeveralSplitsMergeAsTheChainDoes) {
   }
 }
 
-// Memory that the kernel must not read: a key and a value right behind those that a query sees.
+// The kernel must not read a key and a value right after those that a query sees.
 TEST(AttentionBlocks, UnseenCellsNeverMatter) {
   const auto backend = CpuWithThreads(2);
   for (const DType type : {DType::kQ8_0, DType::kQ4_0}) {
@@ -111,7 +112,7 @@ TEST(AttentionBlocks, UnseenCellsNeverMatter) {
 }
 
 // One row in double precision over the stored values, and the largest error of f32. With keys of
-// block types, a score has an error of half a unit of the quantised query for every value of the
+// block types, a score has an error of half a unit of the quantized query for every value of the
 // key, and one rounding per step. With values of block types, a sum has an error of half a unit of
 // the weights for every code. The rest is as in attention_test.cc.
 struct DoubleRow {
@@ -124,8 +125,9 @@ struct DoubleScore {
   double error = 0.0;
 };
 
-// The Hadamard transform of the keys.
-std::vector<double> TurnedQuery(const Scene& scene, float scale, const QueryAt& query, int head) {
+// Returns the query, multiplied by the keys' Hadamard matrix.
+std::vector<double> TransformedQuery(const Scene& scene, float scale, const QueryAt& query,
+                                     int head) {
   const int dim = scene.options().shape.k_dim;
   const bool turned_keys = IsKvBlockType(scene.options().k_type);
   const int size = turned_keys ? static_cast<int>(HadamardSize(dim)) : 1;
@@ -147,37 +149,37 @@ DoubleScore ScoreOf(const Scene& scene, const std::vector<double>& q, const Quer
   DoubleScore score;
   const bool quantized = IsKvBlockType(scene.options().k_type);
   for (std::size_t from = 0; from < q.size(); from += kKvBlock) {
-    double most = 0.0;
+    double max = 0.0;
     double size = 0.0;
     double keys = 0.0;
     for (std::size_t d = from; d < std::min(q.size(), from + kKvBlock); ++d) {
       const double key = scene.Key(query.sequence, p, kv_head, static_cast<int>(d));
       score.value += q[d] * key;
-      most = std::max(most, std::fabs(q[d]));
+      max = std::max(max, std::fabs(q[d]));
       size += std::fabs(q[d] * key);
       keys += std::fabs(key);
     }
-    if (quantized) score.error += 0.5001 * most / 127.0 * keys;
+    if (quantized) score.error += 0.5001 * max / 127.0 * keys;
     score.error += (static_cast<double>(q.size()) + 16.0) * kUnit * size;
   }
   return score;
 }
 
-// The error of value d's sum because its weights are integers times a unit in each split. The
-// rounded inverse of the unit adds less than a hundredth.
+// Returns the error of value d's sum that comes from its weights, which are integers times a unit
+// in each split. The rounded inverse of the unit adds less than a hundredth.
 double WeightError(const Scene& scene, const QueryAt& query, int kv_head,
                    const std::vector<double>& weights, int d) {
   double error = 0.0;
   for (Position base = 0; base <= query.position; base += kSplitPositions) {
-    double most = 0.0;
+    double max = 0.0;
     double codes = 0.0;
     for (Position p = base; p <= std::min(query.position, base + kSplitPositions - 1); ++p) {
       const std::int64_t cell = scene.CellOf(query.sequence, p);
       const StoredInBlock value = StoredValue(scene.layer(), kv_head, cell, d);
-      most = std::max(most, weights[static_cast<std::size_t>(p)] * std::fabs(value.scale));
+      max = std::max(max, weights[static_cast<std::size_t>(p)] * std::fabs(value.scale));
       codes += std::abs(value.code);
     }
-    error += 0.51 * most / 32512.0 * codes;
+    error += 0.51 * max / 32512.0 * codes;
   }
   return error;
 }
@@ -186,19 +188,19 @@ DoubleRow ReferenceRow(const Scene& scene, const Rules& rules, const QueryAt& qu
   constexpr double kUnit = 0x1p-24;
   const SceneOptions& o = scene.options();
   const int kv_head = head / (o.heads / o.shape.kv_heads);
-  const std::vector<double> q = TurnedQuery(scene, rules.scale, query, head);
+  const std::vector<double> q = TransformedQuery(scene, rules.scale, query, head);
   std::vector<double> weights;
   double error = 0.0;
-  double most = -1e300;
+  double max = -1e300;
   for (Position p = 0; p <= query.position; ++p) {
     const DoubleScore score = ScoreOf(scene, q, query, kv_head, p);
     weights.push_back(score.value);
     error = std::max(error, score.error);
-    most = std::max(most, score.value);
+    max = std::max(max, score.value);
   }
   double total = 0.0;
-  for (double& w : weights) total += w = std::exp(w - most);
-  // Every weight is off by at most this factor, and so is their sum.
+  for (double& w : weights) total += w = std::exp(w - max);
+  // Every weight has at most this relative error, and so has their sum.
   const double seen = static_cast<double>(weights.size());
   const double relative = std::expm1(2.0 * error + (seen + 32.0) * 2.0 * kUnit);
   DoubleRow row;

@@ -78,9 +78,9 @@ inline QuantizedQuery QuantizeChain(const Scene& scene, float scale, const Query
   TurnChain(x);
   QuantizedQuery q;
   for (std::size_t from = 0; from < x.size(); from += kKvBlock) {
-    float most = 0.0f;
-    for (std::size_t i = from; i < from + kKvBlock; ++i) most = std::max(most, std::fabs(x[i]));
-    const float unit = most / 127.0f;
+    float max = 0.0f;
+    for (std::size_t i = from; i < from + kKvBlock; ++i) max = std::max(max, std::fabs(x[i]));
+    const float unit = max / 127.0f;
     const float inverse = unit > 0.0f ? 1.0f / unit : 0.0f;
     q.scales.push_back(unit);
     for (std::size_t i = from; i < from + kKvBlock; ++i) {
@@ -149,14 +149,14 @@ inline void BlockSums(const Arithmetic& math, const Scene& scene, const QueryAt&
                       int block, std::vector<float>& sums) {
   const int first = block * static_cast<int>(kKvBlock);
   std::vector<float> scaled;
-  float most = 0.0f;
+  float max = 0.0f;
   for (std::size_t i = 0; i < seen.size(); ++i) {
     const std::int64_t cell = scene.CellOf(query.sequence, seen[i]);
     const float scale = StoredValue(scene.layer(), kv_head, cell, first).scale;
     scaled.push_back(weights[i] == 0.0f ? 0.0f : weights[i] * scale);
-    most = std::max(most, std::fabs(scaled.back()));
+    max = std::max(max, std::fabs(scaled.back()));
   }
-  const float unit = most / 32512.0f;
+  const float unit = max / 32512.0f;
   const float inverse = unit < std::numeric_limits<float>::min() ? 0.0f : 1.0f / unit;
   constexpr float kIntegers = 12582912.0f;  // where floats are integers
   std::vector<std::int64_t> totals(kKvBlock);

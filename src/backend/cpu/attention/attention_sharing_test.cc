@@ -1,5 +1,5 @@
-// Histories that share cells: copies of sequences, and trees, in which every path from the root to
-// a leaf is a history. Shared cells are read once, and the results do not depend on it.
+// Checks histories that share cells: copies of sequences, and trees, in which every path from the
+// root to a leaf is a history. Shared cells are read once, and results do not depend on that.
 #include <algorithm>
 #include <limits>
 #include <random>
@@ -18,7 +18,7 @@ namespace {
 
 using Runs = std::vector<HistoryRun>;
 
-// Positions up to `end` of `runs`, then one run of `more` in cells from `cell`.
+// Returns the positions of `runs` up to `end`, then one run of `more` in cells from `cell`.
 Runs Fork(const Runs& runs, Position end, std::int32_t cell, std::int32_t more) {
   Runs fork;
   for (const HistoryRun& run : runs) {
@@ -29,9 +29,9 @@ Runs Fork(const Runs& runs, Position end, std::int32_t cell, std::int32_t more) 
   return fork;
 }
 
-// Forks inside splits, at their ends and behind other forks; a hole inside the shared part, and one
-// behind it; two identical histories, one that is a prefix of another, one that shares nothing, one
-// that is empty.
+// Returns histories that fork inside splits, at their ends and after other forks. One has a hole in
+// the shared part and one after it, two are identical, one is a prefix of another, one shares
+// nothing, and one is empty.
 std::vector<Runs> Forks() {
   const Runs trunk = {{0, 3, 150}, {200, 1700, 440}, {640, 300, 460}};
   const Runs early = Fork(trunk, 300, 900, 400);
@@ -51,7 +51,7 @@ std::vector<Runs> Forks() {
   return all;
 }
 
-// The last `tokens` positions of each history.
+// Returns the last `tokens` positions of each history.
 std::vector<QueryAt> LastOf(const std::vector<Runs>& histories, int tokens) {
   std::vector<QueryAt> batch;
   for (int i = 0; i < tokens; ++i) {
@@ -127,15 +127,15 @@ TEST(AttentionSharingTargets, MatchTheChain) {
   }
 }
 
-// A tree of drafted tokens behind a history: token i follows token parent[i], or the history.
-// Every token's path is a history with one query, the token itself.
+// A tree of drafts after a history: token i follows token parent[i], or the history. Every token's
+// path is a history with one query, the token itself.
 struct Tree {
   std::vector<int> parent;
   std::vector<Runs> paths;
   std::vector<QueryAt> batch;
 };
 
-// Of `size` tokens in cells from `cell`, in any order.
+// Returns a tree of `size` tokens in cells from `cell`, in any order.
 Tree RandomTree(const Runs& history, int size, std::int32_t cell, std::mt19937& random) {
   Tree tree;
   std::vector<std::int32_t> cells;
@@ -156,7 +156,7 @@ Tree RandomTree(const Runs& history, int size, std::int32_t cell, std::mt19937& 
 }
 
 // Each token of a tree has the same result as in a history that is only its path.
-TEST(AttentionTrees, ATokenSeesItsPathAlone) {
+TEST(AttentionTrees, ATokenSeesOnlyItsPath) {
   std::mt19937 random(7);
   const auto backend = CpuWithThreads(2);
   for (const int length : {1, 250, 700, 1023}) {
@@ -244,11 +244,11 @@ AttentionPlan PlanOf(const std::vector<Runs>& histories, int tokens, std::int32_
   return PlanOf({histories, LastOf(histories, tokens), window});
 }
 
-// The most sequences that read something together.
+// Returns the largest number of sequences that read a split together.
 int Together(const AttentionPlan& plan) {
-  std::int32_t most = 0;
-  for (const PrefixNode& node : plan.nodes()) most = std::max(most, node.sequences);
-  return most;
+  std::int32_t max = 0;
+  for (const PrefixNode& node : plan.nodes()) max = std::max(max, node.sequences);
+  return max;
 }
 
 std::vector<Runs> Siblings(Position shared, int count) {
@@ -260,11 +260,11 @@ std::vector<Runs> Siblings(Position shared, int count) {
 }
 
 TEST(AttentionPlan, SharedSplitsAreReadOnce) {
-  // 39 whole splits, and the one in which the histories part.
+  // There are 39 shared splits, and each history has the split in which they diverge.
   EXPECT_EQ(PlanOf(Siblings(10000, 8), 1).splits().size(), 39u + 8u);
   EXPECT_EQ(PlanOf(Siblings(10000, 8), 5).splits().size(), 39u + 8u);
   EXPECT_EQ(PlanOf(Siblings(10240, 8), 1).splits().size(), 40u + 8u);
-  // Positions 10,003 and 10,004 see from 9,004 on, the split of 8,960.
+  // Queries at 10,003 and 10,004 see positions from 9,004 on, which is in the split of 8,960.
   EXPECT_EQ(PlanOf(Siblings(10000, 8), 2, 1000).splits().size(), 4u + 8u);
   EXPECT_EQ(PlanOf(Siblings(200, 8), 1).splits().size(), 8u);
   EXPECT_EQ(PlanOf(Siblings(10000, 1), 1).splits().size(), 40u);
@@ -276,7 +276,8 @@ TEST(AttentionPlan, ForksOfForksAreReadOnceEach) {
   const std::vector<Runs> histories = {
       trunk, Fork(trunk, 2048, 9000, 10), left, Fork(left, 2304, 9100, 10), {{0, 20000, 512}}};
   const AttentionPlan plan = PlanOf(histories, 1);
-  // 4 of all but the last; 4 of the first two and 2 + 1 of their own; 5 of the next and 1 + 1.
+  // All but the last share 4. The first two share 4 more and have 2 + 1 of their own; the next two
+  // share 5 more and have 1 + 1. The last one has 2.
   EXPECT_EQ(plan.splits().size(), 4u + (4u + 2u + 1u) + (5u + 1u + 1u) + 2u);
   EXPECT_EQ(plan.nodes().size(), 8u);
 }
@@ -287,7 +288,7 @@ TEST(AttentionPlan, RowsThatShareAreBounded) {
   const AttentionPlan plan = PlanOf(Siblings(10000, 600), 1);
   EXPECT_EQ(plan.decode_rows(), 256);
   EXPECT_EQ(plan.splits().size(), 39u * 10 + 600u);  // 64 sequences of 4 rows, ten times
-  // Pieces consist of whole runs that share more: 50 and 50, not 64 and 36.
+  // A group consists of all sequences that share more: 50 and 50, not 64 and 36.
   std::vector<Runs> histories;
   for (int trunk = 0; trunk < 2; ++trunk) {
     const Runs runs = {{0, 0, 2560}, {2560, 10000 + 10000 * trunk, 2560}};
@@ -316,7 +317,7 @@ TEST(AttentionPlan, ShortPrefixesOfLongHistoriesAreReadByEachOne) {
   for (int i = 0; i < 16; ++i) histories.push_back({{0, 0, 256}, {256, 20000 + 33000 * i, 32768}});
   const AttentionPlan plan = PlanOf(histories, 1);
   EXPECT_EQ(Together(plan), 1);
-  // One partial result for each task of each head, some of them of its end.
+  // There is at most one partial result for each task of each head.
   EXPECT_LE(plan.partial_floats(), 2 * 16 * 8 * 4 * PartialStride(128));
   for (Runs& runs : histories) runs = Fork(runs, 8192, 0, 0);
   EXPECT_EQ(Together(PlanOf(histories, 1)), 1);
@@ -338,8 +339,8 @@ TEST(AttentionPlan, PartialResultsAreBounded) {
   EXPECT_LE(plan.partial_floats() * 4, 256 << 20);
 }
 
-// Holes in both histories are not shared, and no sequence pays for positions that it does not see.
-TEST(AttentionPlan, WhatIsNotSeenIsNotShared) {
+// Holes in both histories are not shared, and no sequence reads positions that it does not see.
+TEST(AttentionPlan, InvisiblePositionsAreNotShared) {
   EXPECT_EQ(Together(PlanOf({{{4000, 0, 100}}, {{8000, 5000, 100}}}, 1, 90)), 1);
   EXPECT_EQ(Together(PlanOf({{}, {{8000, 5000, 100}}}, 1)), 1);
   const Runs trunk = {{0, 0, 30000}};
@@ -350,9 +351,9 @@ TEST(AttentionPlan, WhatIsNotSeenIsNotShared) {
   EXPECT_EQ(chunked.splits().size(), 22u + 15u);
 }
 
-// Sequences of many rows are bound by arithmetic: they are prefill tasks, and do not separate the
+// Sequences of many rows are bound by arithmetic. They are prefill tasks, and do not separate other
 // sequences that share.
-TEST(AttentionPlan, LongRunsOfTokensAreBlocks) {
+TEST(AttentionPlan, SequencesOfManyRowsArePrefill) {
   for (const int tokens : {9, 60, 150, 300}) {
     const AttentionPlan plan = PlanOf(Siblings(10000, 2), tokens);
     EXPECT_EQ(plan.sequences().size(), 2u);

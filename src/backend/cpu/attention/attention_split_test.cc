@@ -22,7 +22,7 @@ TEST(AttentionSplit, TheFirstCellIsThatOfTheFirstKeptPosition) {
   EXPECT_EQ(FirstCell(kRuns, 49), 14);
 }
 
-TEST(AttentionSplit, TheEndCellIsBehindTheLastKeptPosition) {
+TEST(AttentionSplit, TheEndCellFollowsTheLastKeptPosition) {
   EXPECT_EQ(EndCell(kRuns, 11), 101);
   EXPECT_EQ(EndCell(kRuns, 30), 120);
   EXPECT_EQ(EndCell(kRuns, 40), 120);

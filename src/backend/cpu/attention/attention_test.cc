@@ -1,5 +1,5 @@
-// Attention against the documented chain, as bytes, and against double precision, within a
-// bound that follows from the number of roundings.
+// Compares attention with the documented chain, as bytes, and with double precision, within a bound
+// that follows from the number of roundings.
 #include <cmath>
 #include <string>
 #include <vector>
@@ -63,7 +63,7 @@ Scene TwoSequences(KvBackend& backend) {
   return scene;
 }
 
-TEST(Attention, BatchCompositionDoesNotShow) {
+TEST(Attention, BitsDoNotDependOnTheBatch) {
   const auto backend = CpuWithThreads(2);
   const Scene scene = TwoSequences(*backend);
   std::vector<QueryAt> batch = Range(0, 400, 700);
@@ -75,7 +75,7 @@ TEST(Attention, BatchCompositionDoesNotShow) {
   }
 }
 
-TEST(Attention, OrderWithinTheBatchDoesNotShow) {
+TEST(Attention, BitsDoNotDependOnTheOrderInTheBatch) {
   const auto backend = CpuWithThreads(2);
   const Scene scene = TwoSequences(*backend);
   std::vector<QueryAt> batch = Range(0, 590, 700);
@@ -91,7 +91,7 @@ TEST(Attention, OrderWithinTheBatchDoesNotShow) {
   }
 }
 
-TEST(Attention, ThreadsDoNotShow) {
+TEST(Attention, BitsDoNotDependOnThreads) {
   const auto one = CpuWithThreads(1);
   const Scene scene = TwoSequences(*one);
   std::vector<QueryAt> batch = Range(0, 500, 700);
@@ -105,7 +105,7 @@ TEST(Attention, ThreadsDoNotShow) {
   }
 }
 
-TEST(Attention, CellsDoNotShow) {
+TEST(Attention, BitsDoNotDependOnCells) {
   const auto backend = CpuWithThreads(2);
   const SceneOptions options{{2, 64, 48}, 6, DType::kF16, DType::kBF16};
   Scene contiguous(options, Scene::Contiguous({700}));

@@ -1,4 +1,5 @@
-// The keys that a query attends to: windows, chunks, images, sinks, caps, holes, no keys at all.
+// Checks the keys that a query attends to: windows, chunks, images, sinks, caps, holes, no keys at
+// all.
 #include <cmath>
 #include <limits>
 #include <string>
@@ -17,7 +18,7 @@ struct RulesCase {
   Rules rules;
 };
 
-// With a different bias for each of four heads.
+// Returns the rules with a different bias for each of four heads.
 Rules WithBias(Rules rules, int past, int future) {
   rules.past = past;
   rules.future = future;
@@ -126,7 +127,7 @@ TEST(AttentionVisibility, UnseenValuesNeverMatter) {
   }
 }
 
-// Every target of this machine. Those with fused multiply-add agree with each other; the
+// Runs every target of this machine. Targets with fused multiply-add agree with each other; the
 // portable one rounds products first.
 TEST(AttentionTargets, MatchTheChain) {
   for (const std::string& target : CpuTargetNames()) {
@@ -162,7 +163,7 @@ struct ErrorCase {
   std::size_t sinks;
   std::size_t positions;
   std::int32_t run_cell;
-  const char* message;  // must hold both sides' numbers
+  const char* message;  // a part of the message, with both values
 };
 
 TEST(AttentionErrors, NameBothSides) {
@@ -175,14 +176,19 @@ TEST(AttentionErrors, NameBothSides) {
   TensorView f16 = view(8, 4, 3);
   f16.dtype = DType::kF16;
   const ErrorCase cases[] = {
-      {"k_dim", view(9, 4, 3), view(16, 4, 3), 0, 3, 0, "head size 9, the cache's k_dim is 8"},
-      {"v_dim", view(8, 4, 3), view(8, 4, 3), 0, 3, 0, "head size 8, the cache's v_dim is 16"},
-      {"heads", view(8, 3, 3), view(16, 3, 3), 0, 3, 0, "3 heads, not a multiple of the cache's 2"},
-      {"batch", view(8, 4, 3), view(16, 4, 2), 0, 3, 0, "[16, 4, 2] and q [8, 4, 3] differ"},
-      {"dtype", f16, view(16, 4, 3), 0, 3, 0, "of type f16 must be dense f32"},
-      {"sinks", view(8, 4, 3), view(16, 4, 3), 2, 3, 0, "2 sinks, q has 4 heads"},
-      {"positions", view(8, 4, 3), view(16, 4, 3), 0, 2, 0, "2 entries, q has 3 tokens"},
-      {"cells", view(8, 4, 3), view(16, 4, 3), 0, 3, 20, "at cell 20, the layer has 32 cells"},
+      {"k_dim", view(9, 4, 3), view(16, 4, 3), 0, 3, 0, "size 9; must be the cache's k_dim, 8"},
+      {"v_dim", view(8, 4, 3), view(8, 4, 3), 0, 3, 0, "size 8; must be the cache's v_dim, 16"},
+      {"heads", view(8, 3, 3), view(16, 3, 3), 0, 3, 0,
+       "3 heads; must be a multiple of the cache's kv_heads, 2"},
+      {"batch", view(8, 4, 3), view(16, 4, 2), 0, 3, 0,
+       "out is [16, 4, 2]; must have the heads and tokens of q, [8, 4, 3]"},
+      {"dtype", f16, view(16, 4, 3), 0, 3, 0, "q is f16 [8, 4, 3]; must be dense f32"},
+      {"sinks", view(8, 4, 3), view(16, 4, 3), 2, 3, 0,
+       "sinks has 2 values; must have one for each of the 4 heads of q"},
+      {"positions", view(8, 4, 3), view(16, 4, 3), 0, 2, 0,
+       "positions has 2 entries; must have one for each of the 3 tokens of q"},
+      {"cells", view(8, 4, 3), view(16, 4, 3), 0, 3, 20,
+       "begins at cell 20; must be within the 32 cells of the layer"},
   };
   for (const ErrorCase& c : cases) {
     const std::vector<Position> positions(c.positions, 1);
@@ -220,10 +226,10 @@ TEST(AttentionErrors, RunsEndAtTheLastPosition) {
                             .bidirectional = {}},
                            {}, TensorView::Dense(memory.data() + 8, DType::kF32, 8, 1));
     EXPECT_EQ(status.ok(), !past) << status.message();
-    EXPECT_EQ(memory[8] == 1.0f, past) << "written unless refused";
+    EXPECT_EQ(memory[8] == 1.0f, past) << "exactly a refused call must leave the output unchanged";
     if (past) {
       EXPECT_EQ(status.message(),
-                "attention: history 0: run of 21 at position 2147483627 goes past the last "
+                "attention: history 0: run of 21 at position 2147483627; must end by the last "
                 "position, 2147483646");
     }
   }
@@ -249,9 +255,11 @@ TEST(AttentionErrors, BiasesFitTheHeads) {
   };
   EXPECT_EQ(attend(24, 3, 2), "");
   EXPECT_EQ(attend(23, 3, 2),
-            "attention: a bias of 23 values for 4 heads, 3 positions back and 2 forward");
+            "attention: bias has 23 values for past 3 and future 2; must have 4 heads × (past + 1 "
+            "+ future), with at most 16777216 distances");
   EXPECT_EQ(attend(4, 1, -1),
-            "attention: a bias of 4 values for 4 heads, 1 positions back and -1 forward");
+            "attention: bias has 4 values for past 1 and future -1; must have 4 heads × (past + 1 "
+            "+ future), with at most 16777216 distances");
 }
 
 TEST(AttentionErrors, TypesWithoutKernelsAreRefused) {

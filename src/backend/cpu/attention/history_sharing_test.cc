@@ -25,12 +25,12 @@ TEST(HistorySharing, EndsWhereCellsDiffer) {
   EXPECT_EQ(SharedUntil(Runs{{10, 0, 5}, {18, 30, 1}}, Runs{{10, 0, 5}, {20, 30, 1}}), 18);
 }
 
-TEST(HistorySharing, HowRunsAreCutDoesNotMatter) {
+TEST(HistorySharing, DoesNotDependOnHowRunsAreCut) {
   EXPECT_EQ(SharedUntil(Runs{{0, 0, 300}, {300, 300, 200}}, Runs{{0, 0, 500}}), kEndOfSequence);
   EXPECT_EQ(SharedUntil(Runs{{0, 0, 300}, {300, 300, 200}}, Runs{{0, 0, 400}, {400, 400, 9}}), 409);
 }
 
-// Position by position.
+// Compares position by position.
 Position NaiveSharedUntil(const Runs& a, const Runs& b, std::map<Position, std::int32_t> of[2]) {
   for (int i = 0; i < 2; ++i) {
     of[i].clear();
@@ -59,7 +59,7 @@ Runs RandomRuns(std::mt19937& random) {
   return runs;
 }
 
-TEST(HistorySharing, EqualsLookingAtEveryPosition) {
+TEST(HistorySharing, EqualsAComparisonOfEveryPosition) {
   std::mt19937 random(1);
   std::map<Position, std::int32_t> of[2];
   for (int i = 0; i < 20000; ++i) {

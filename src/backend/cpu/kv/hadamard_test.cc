@@ -1,5 +1,5 @@
-// The Hadamard transform of keys: its definition, its inverse, and its order of operations on every
-// target.
+// Checks the Hadamard transform of keys: its definition, its inverse, and its order of operations on
+// every target.
 #include <bit>
 #include <cmath>
 #include <string>
@@ -41,8 +41,8 @@ std::vector<float> Transformed(std::vector<float> row) {
   return row;
 }
 
-// The header's order of operations, one value at a time.
-std::vector<float> TransformedByTheBook(std::vector<float> row) {
+// Applies the header's order of operations, one value at a time.
+std::vector<float> TransformedInOrder(std::vector<float> row) {
   const auto dim = static_cast<std::int64_t>(row.size());
   const std::int64_t size = HadamardSize(dim);
   const auto factor = static_cast<float>(1.0 / std::sqrt(static_cast<double>(size)));
@@ -91,13 +91,13 @@ TEST(Hadamard, IsTheMatrix) {
     const std::vector<float> row = testing::RandomValues(dim, 3);
     const std::vector<float> transformed = Transformed(row);
     const std::vector<float> expected = TimesTheMatrix(row);
-    // A sum of up to 512 values below 1.7 by pairs, then over √512: nine roundings.
+    // A pairwise sum of up to 512 values below 1.7, divided by √512, has nine roundings.
     for (std::size_t i = 0; i < row.size(); ++i)
       ASSERT_NEAR(transformed[i], expected[i], 5e-6) << dim;
   }
 }
 
-TEST(Hadamard, TurningTwiceGivesTheRowBack) {
+TEST(Hadamard, TransformingTwiceGivesTheRowBack) {
   for (const std::int64_t dim : kDims) {
     const std::vector<float> row = testing::RandomValues(dim, 4);
     const std::vector<float> twice = Transformed(Transformed(row));
@@ -111,7 +111,7 @@ TEST(Hadamard, SameBitsOnEveryTarget) {
     ASSERT_TRUE(forced.ok()) << target;
     for (const std::int64_t dim : kDims) {
       const std::vector<float> row = testing::RandomValues(dim, 5);
-      EXPECT_EQ(Transformed(row), TransformedByTheBook(row)) << target << " " << dim;
+      EXPECT_EQ(Transformed(row), TransformedInOrder(row)) << target << " " << dim;
     }
   }
 }

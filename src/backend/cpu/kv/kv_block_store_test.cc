@@ -1,5 +1,5 @@
-// Writing, copying and rotating keys and values of block types: every byte of every cell is
-// compared with the scalar quantiser, on every target.
+// Checks writing, copying and rotating keys and values of block types. Compares every byte of every
+// cell with the scalar quantizer, on every target.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -46,7 +46,7 @@ Row Decoded(DType type, const Bytes& bytes, std::size_t count) {
   return row;
 }
 
-// The transform of hadamard-inl.h, one value at a time.
+// Computes the transform of hadamard-inl.h, one value at a time.
 Row Transformed(Row row, std::size_t size) {
   for (std::size_t part = 0; part < row.size(); part += size) {
     for (std::size_t half = 1; half < size; half *= 2) {
@@ -219,13 +219,13 @@ TEST_P(KvBlockKernels, StoreWritesTheScalarQuantizersBits) {
 }
 
 // Neighbours in a tile keep their bytes, and a cell's bytes do not depend on its neighbours.
-TEST_P(KvBlockKernels, StoreOneByOneIsStoreAtOnce) {
+TEST_P(KvBlockKernels, StoringOneByOneEqualsStoringAtOnce) {
   const auto backend = CpuWithThreads(1);
   const Tiles at_once = Made();
   const Tiles one_by_one = Made();
   ASSERT_TRUE(Store(*backend, at_once, {{3, 50}}, 7, 0).ok());
   for (int i = 49; i >= 0; --i) {
-    ASSERT_TRUE(Store(*backend, one_by_one, {{3 + i, 1}}, 8, i).ok());  // overwritten by the next
+    ASSERT_TRUE(Store(*backend, one_by_one, {{3 + i, 1}}, 8, i).ok());  // overwritten next
     ASSERT_TRUE(Store(*backend, one_by_one, {{3 + i, 1}}, 7, i).ok());
   }
   EXPECT_EQ(at_once.k(), one_by_one.k());
@@ -264,7 +264,7 @@ RopeParams RopeOf(const Shift& shift) {
   return {.pairing = shift.pairing, .dims = 8, .inv_freq = kFrequencies, .first = shift.first};
 }
 
-// Rotated by the positions, one pair after another, with the target's multiply-add.
+// Rotates a key by the offset, one pair after another, with the target's multiply-add.
 Row Rotated(Row key, const Shift& shift, const MulAdd& mul_add) {
   for (std::size_t i = 0; i < kFrequencies.size(); ++i) {
     const bool halves = shift.pairing == RopeParams::Pairing::kHalves;
@@ -285,7 +285,7 @@ class KvBlockShift : public ::testing::TestWithParam<DType> {};
 INSTANTIATE_TEST_SUITE_P(Types, KvBlockShift, ::testing::Values(DType::kQ8_0, DType::kQ4_0),
                          [](const auto& test) { return std::string(InfoOf(test.param).name); });
 
-TEST_P(KvBlockShift, ReadsTurnsAndQuantizesAnew) {
+TEST_P(KvBlockShift, ReadsRotatesAndQuantizesAgain) {
   const DType type = GetParam();
   for (const std::string& target : CpuTargetNames()) {
     const ForcedTarget forced(target);
@@ -313,7 +313,7 @@ TEST_P(KvBlockShift, ReadsTurnsAndQuantizesAnew) {
   }
 }
 
-TEST_P(KvBlockShift, ByNothingRoundsNothing) {
+TEST_P(KvBlockShift, ByZeroChangesNoByte) {
   const auto backend = CpuWithThreads(1);
   const Tiles tiles(GetParam(), DType::kF16);
   ASSERT_TRUE(Store(*backend, tiles, {{0, kCells}}, 7, 0).ok());
@@ -324,7 +324,7 @@ TEST_P(KvBlockShift, ByNothingRoundsNothing) {
   EXPECT_EQ(tiles.k(), keys);
 }
 
-// Blocks with delicate bits, stored as V, which is not transformed first.
+// Blocks whose rounding is difficult. They are stored as V, which is not transformed.
 struct SpecialBlock {
   const char* name;
   std::vector<float> values;  // the first of 32, the rest are `rest`
@@ -344,7 +344,7 @@ const SpecialBlock kSpecial[] = {
     {"the largest", {3.4028235e38f, -3.4028235e38f}, 1e38f},
 };
 
-TEST(KvBlockKernelsExactness, DelicateBlocksHaveTheScalarQuantizersBits) {
+TEST(KvBlockKernelsExactness, DifficultBlocksHaveTheScalarQuantizersBits) {
   const KvShape shape{1, 32, 32};
   for (const std::string& target : CpuTargetNames()) {
     const ForcedTarget forced(target);
@@ -365,7 +365,7 @@ TEST(KvBlockKernelsExactness, DelicateBlocksHaveTheScalarQuantizersBits) {
 }
 
 // A NaN affects its own block and no other cell.
-TEST(KvBlockKernelsExactness, BlocksWithoutNumbersAreNaN) {
+TEST(KvBlockKernelsExactness, BlocksWithNaNBecomeNaN) {
   const KvShape shape{1, 64, 64};
   for (const std::string& target : CpuTargetNames()) {
     const ForcedTarget forced(target);
@@ -382,7 +382,7 @@ TEST(KvBlockKernelsExactness, BlocksWithoutNumbersAreNaN) {
         const Row key = Decoded(type, tiles.Key(21, 0), 64);
         const Row value = Decoded(type, tiles.Value(21, 0), 64);
         for (std::size_t i = 0; i < 64; ++i) {
-          EXPECT_TRUE(std::isnan(key[i])) << target << i;  // the matrix spreads it
+          EXPECT_TRUE(std::isnan(key[i])) << target << i;  // the Hadamard matrix spreads the NaN
           EXPECT_EQ(std::isnan(value[i]), i >= 32) << target << i;
         }
         EXPECT_EQ(tiles.Key(20, 0), fresh.Key(20, 0));
@@ -392,7 +392,7 @@ TEST(KvBlockKernelsExactness, BlocksWithoutNumbersAreNaN) {
   }
 }
 
-TEST(KvBlockKernelsErrors, SayWhatBlocksCannotHold) {
+TEST(KvBlockKernelsErrors, NameTypesAndSizesThatBlocksCannotHold) {
   const auto backend = CpuWithThreads(1);
   const auto check = [&](DType k, DType v, KvLayout layout) {
     const Status status = backend->CheckKvTypes(k, v, layout);

@@ -1,4 +1,4 @@
-// The offsets of block types: each byte of a tile has one meaning.
+// Checks that the offsets of block types give each byte of a tile exactly one meaning.
 #include "backend/cpu/kv/kv_blocks.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace kvcache::cpu {
 namespace {
 
-// How often the offsets name each byte of a tile.
+// Counts how often the offsets name each byte of a tile.
 class Uses {
  public:
   Uses(DType type, std::int64_t dim)
@@ -73,7 +73,7 @@ TEST(KvBlocks, TilesFollowOneAnotherWithinHeads) {
   EXPECT_EQ(BlockHeadValues(layer, 3), layer.VBytes());
 }
 
-// A line of keys' codes is one 32-bit lane per cell, a line of values' one per value.
+// A line of keys' codes has a 32-bit lane per cell, a line of values' codes one per value.
 TEST(KvBlocks, LinesAreSixtyFourBytes) {
   EXPECT_EQ(ValueCode(DType::kQ8_0, 1, 0, 0) - ValueCode(DType::kQ8_0, 0, 0, 0), 512);
   EXPECT_EQ(ValueCode(DType::kQ8_0, 0, 17, 6), 5 * 64 + 4 + 2);

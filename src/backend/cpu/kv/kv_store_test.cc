@@ -1,4 +1,4 @@
-// Writing, copying and rotating cached keys and values, compared cell by cell with scalar code.
+// Checks writing, copying and rotating cached keys and values, cell by cell, against scalar code.
 #include <cmath>
 #include <string>
 #include <vector>
@@ -101,8 +101,8 @@ class Storage1 {
     return HashValue(seed + 1, cell, head, d) * 1e-5f;  // some are subnormal as f16
   }
 
-  // Checks that cell `cell` holds the values that `seed` gives cell `made_for`; seed 0: nothing
-  // yet.
+  // Checks that cell `cell` holds the values that `seed` gives for cell `made_for`; seed 0: the
+  // cell was not written.
   void ExpectCell(std::int64_t cell, std::uint32_t seed, std::int64_t made_for) const {
     for (int h = 0; h < kShape.kv_heads; ++h) {
       for (int d = 0; d < kShape.k_dim; ++d) {
@@ -153,10 +153,10 @@ TEST_P(KvKernels, CopyMovesWholeCells) {
   }
 }
 
-TEST_P(KvKernels, ShiftTurnsItsCellsAndNoOthers) {
+TEST_P(KvKernels, ShiftRotatesItsCellsAndNoOthers) {
   const auto backend = CpuWithThreads(2);
   const std::vector<float> inv_freq = {1.0f, 0.3f, 0.01f, 2.5e-4f};
-  // Rotated values first, or in another place; never values that are also V.
+  // The rotated values come first or elsewhere in the key, but never where V is in K.
   const int begin = GetParam().in_keys ? kShape.v_dim : 0;
   for (const auto pairing : {RopeParams::Pairing::kInterleaved, RopeParams::Pairing::kHalves}) {
     for (const auto& [offset, first] : {std::pair{-37, begin}, {5000, begin}, {5000, 62}}) {
@@ -213,7 +213,8 @@ TEST(KvKernelsExactness, ShiftLeavesTheSameBitsInBothLayouts) {
   }
 }
 
-// Values whose rounding is delicate: ties, overflow, subnormals, infinities, NaN; every target.
+// Uses values whose rounding is difficult, on every target: ties, overflow, subnormals, infinities,
+// NaN.
 TEST(KvKernelsExactness, NarrowingRoundsToNearestEven) {
   const float special[] = {0.0f,
                            -0.0f,
@@ -294,7 +295,7 @@ TEST(KvKernelsErrors, NameBothSides) {
             std::string::npos);
 }
 
-TEST(KvKernelsErrors, ValuesInKeysDoNotTurnAndAreGivenAsSuch) {
+TEST(KvKernelsErrors, ValuesInKeysAreNotRotatedAndNeedValuesInKeys) {
   const auto backend = CpuWithThreads(1);
   const Storage1 storage(kCases[7]);
   ASSERT_EQ(storage.layer().VBytes(), 0);

@@ -23,7 +23,7 @@ using testing::RandomValues;
 using testing::RandomWeights;
 using testing::WeightValues;
 
-// ---- The documented chains, one value at a time
+// ---- Computes the documented chains, one value at a time
 
 float DotFloat(const float* row, const float* x, std::int64_t inputs, MulAdd mul_add) {
   std::array<float, 16> lanes{};
@@ -65,7 +65,7 @@ std::vector<float> RunLinear(Backend& backend, const std::vector<std::byte>& wei
                              const std::vector<float>& x, std::int64_t inputs,
                              std::int64_t outputs) {
   const std::int64_t tokens = static_cast<std::int64_t>(x.size()) / inputs;
-  // Exactly as large as the matrix: reads past a row's end are reads past the allocation.
+  // The copy is exactly as large as the matrix, so reads past a row's end leave the allocation.
   std::vector<std::byte> copy = weights;
   Result<std::unique_ptr<LinearWeight>> made =
       backend.MakeLinear(TensorView::Dense(copy.data(), dtype, inputs, outputs));
@@ -82,7 +82,7 @@ std::vector<float> RunLinear(Backend& backend, const std::vector<std::byte>& wei
   return y;
 }
 
-// Index of the first value whose bits differ, or -1.
+// Returns the index of the first value whose bits differ, or -1.
 std::int64_t FirstDifference(const std::vector<float>& a, const std::vector<float>& b) {
   if (a.size() != b.size()) return 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
@@ -116,7 +116,7 @@ std::vector<Shape> ShapesOf(DType dtype) {
           {31, 31}, {40, 67}, {100, 32}, {256, 70}, {1001, 37}};
 }
 
-// Every shape of tile that a batch is cut into computes the chain.
+// Batches of all these sizes together use every shape of tile.
 TEST_P(LinearTest, IsTheDocumentedChainForEveryBatch) {
   ASSERT_TRUE(forced_.ok());
   const std::unique_ptr<Backend> backend = MakeBackend(2);
@@ -156,14 +156,14 @@ TEST_P(LinearTest, IsCloseToTheSumInDouble) {
         sum += product;
         size += std::fabs(product);
       }
-      // Rounding of 512 f32 steps; 8-bit inputs are off by up to half of 1/127 of the largest.
+      // 512 f32 steps round; inputs of 8 bits have an error of up to half of 1/127 of the largest.
       const double bound = size * (IsBlockType(dtype()) ? 0.5 / 127 * 2 : 512 * 6e-8);
       ASSERT_NEAR(y[static_cast<std::size_t>(t * kOutputs + n)], sum, bound);
     }
   }
 }
 
-// Rows and batches larger than one step of the loops.
+// Rows and batches are larger than one step of the loops.
 TEST_P(LinearTest, LongRowsInLargeBatchesAreTheSameChain) {
   ASSERT_TRUE(forced_.ok());
   const std::unique_ptr<Backend> backend = MakeBackend(2);
@@ -184,7 +184,7 @@ TEST_P(LinearTest, LongRowsInLargeBatchesAreTheSameChain) {
   }
 }
 
-// So many inputs that the batch is taken in two parts.
+// There are so many inputs that the batch is processed in two parts.
 TEST_P(LinearTest, BatchesBeyondTheCacheAreTheSameChain) {
   ASSERT_TRUE(forced_.ok());
   if (!IsBlockType(dtype())) return;
@@ -203,7 +203,7 @@ TEST_P(LinearTest, BatchesBeyondTheCacheAreTheSameChain) {
   }
 }
 
-TEST_P(LinearTest, ThreadsDoNotShow) {
+TEST_P(LinearTest, BitsDoNotDependOnThreads) {
   ASSERT_TRUE(forced_.ok());
   const std::int64_t inputs = InfoOf(dtype()).block_size == 256 ? 256 : 320;
   const std::int64_t outputs = 1500;
@@ -218,8 +218,8 @@ TEST_P(LinearTest, ThreadsDoNotShow) {
   }
 }
 
-// Groups of one call, each with matrices of its own out of a stack: the bits of separate calls.
-TEST_P(LinearTest, GroupsOverAStackAreSeparateCalls) {
+// Groups of one call, each with matrices of its own from a stack, have the bits of separate calls.
+TEST_P(LinearTest, GroupsOverAStackEqualSeparateCalls) {
   ASSERT_TRUE(forced_.ok());
   const std::unique_ptr<Backend> backend = MakeBackend(2);
   constexpr std::int64_t kMatrices = 3;
@@ -275,8 +275,8 @@ INSTANTIATE_TEST_SUITE_P(
              std::get<1>(instance.param);
     });
 
-// Extreme inputs beside likely ones: zeros, huge and subnormal values, over every chain's span;
-// weights of all-ones bits, which are the most negative scales and quants and the largest ones.
+// Mixes extreme inputs with ordinary ones: zeros, huge and subnormal values, in every span of a
+// chain. Weights of all-ones bits have the most negative and the largest scales and quants.
 TEST(LinearBlocksTest, EdgeValues) {
   constexpr std::int64_t kInputs = 768;
   for (const DType dtype : {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
@@ -304,7 +304,7 @@ TEST(LinearBlocksTest, EdgeValues) {
 
 // A NaN must survive quantising at any place in its span, and must not reach other tokens.
 // Subnormal values, whose scale has no inverse, become zeros.
-TEST(LinearBlocksTest, ValuesThatAreNotFiniteStaySo) {
+TEST(LinearBlocksTest, NotFiniteValuesStayNotFinite) {
   constexpr std::int64_t kInputs = 512;
   constexpr std::int64_t kOutputs = 16;
   for (const DType dtype : {DType::kQ8_0, DType::kQ4_1, DType::kQ4_K, DType::kQ6_K}) {
@@ -337,7 +337,7 @@ TEST(LinearBlocksTest, ValuesThatAreNotFiniteStaySo) {
   }
 }
 
-// Every exponent that a block of MXFP4 may have: the scale is that power of two, to the bit.
+// For every exponent of an MXFP4 block the scale is exactly that power of two.
 TEST(LinearBlocksTest, EveryPowerOfMxfp4) {
   constexpr std::int64_t kInputs = 32;
   constexpr std::int64_t kOutputs = 256;
@@ -357,7 +357,7 @@ TEST(LinearBlocksTest, EveryPowerOfMxfp4) {
   }
 }
 
-// One call, outputs of several types and widths.
+// One call has outputs of several types and widths.
 TEST(LinearCallTest, ManyOutputsOfOneInput) {
   const std::unique_ptr<Backend> backend = MakeBackend(3);
   constexpr std::int64_t kInputs = 256;
@@ -402,7 +402,7 @@ TEST(LinearCallTest, BlockWeightsTakeTheirFileSize) {
     ASSERT_TRUE(weight.ok());
     EXPECT_EQ((*weight)->owned_bytes(), bytes.size()) << InfoOf(dtype).name;
   }
-  // Whole lines: 16 rows × 210 bytes are 52.5 of them.
+  // Panels are whole cache lines: 16 rows × 210 bytes are 52.5 lines.
   auto bytes = RandomWeights(DType::kQ6_K, 512 * 64, 1);
   const auto weight = backend->MakeLinear(TensorView::Dense(bytes.data(), DType::kQ6_K, 512, 64));
   ASSERT_TRUE(weight.ok());
@@ -454,7 +454,7 @@ TEST(LinearCallTest, RefusesAMatrixThatTheStackLacks) {
       "linear: matrix 2 of a stack of 2: weight [8, 4], x [8, 1], y [4, 1]");
 }
 
-TEST(LinearCallTest, RefusesWeightsItCannotServe) {
+TEST(LinearCallTest, RefusesUnsupportedWeights) {
   const std::unique_ptr<Backend> backend = MakeBackend(1);
   std::vector<std::byte> memory(1 << 16);
   const auto code = [&](const TensorView& w) { return backend->MakeLinear(w).status().code(); };
@@ -477,13 +477,13 @@ TEST(LinearCallTest, RefusesWeightsItCannotServe) {
 
 TEST(TokenTilesTest, CoverTheBatchInTilesOfNearlyEqualSize) {
   for (std::int64_t tokens = 1; tokens <= 100; ++tokens) {
-    for (const std::int64_t most : {1, 2, 6, 14}) {
-      const TokenTiles tiles(tokens, most);
+    for (const std::int64_t max_size : {1, 2, 6, 14}) {
+      const TokenTiles tiles(tokens, max_size);
       EXPECT_EQ(tiles.Begin(0), 0);
       EXPECT_EQ(tiles.Begin(tiles.count()), tokens);
       for (std::int64_t i = 0; i < tiles.count(); ++i) {
         ASSERT_EQ(tiles.Begin(i + 1) - tiles.Begin(i), tiles.Size(i));
-        ASSERT_LE(tiles.Size(i), most);
+        ASSERT_LE(tiles.Size(i), max_size);
         ASSERT_GE(tiles.Size(i), tiles.Size(0) - 1);
         for (std::int64_t t = tiles.Begin(i); t < tiles.Begin(i + 1); ++t) {
           ASSERT_EQ(tiles.TileOf(t), i);

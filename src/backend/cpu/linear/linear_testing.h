@@ -1,4 +1,4 @@
-// The chains of docs/design/exactness.md for block-quantised weights, one value at a time, from
+// The chains of docs/design/exactness.md for block-quantized weights, one value at a time, from
 // the bytes of a model file. The kernels must give the same bits. Written from the formats'
 // definitions, independently of the kernels and of src/tensor.
 #pragma once
@@ -20,7 +20,7 @@ namespace kvcache::cpu::testing {
 // A row's blocks as integers and factors. `sub` values share a scale.
 struct BlockRow {
   std::int64_t sub = 32;
-  bool per_256 = false;  // how activations are quantised
+  bool per_256 = false;  // how activations are quantized
   bool has_minimum = false;
   std::vector<int> q;         // signed, unless has_minimum
   std::vector<float> scale;   // per sub-block
@@ -117,11 +117,11 @@ inline BlockRow ReadBlockRow(DType dtype, const std::byte* bytes, std::int64_t i
   return row;
 }
 
-// Quantises x [count] to integers and returns their scale.
+// Quantizes x [count] to integers and returns their scale.
 inline float QuantizeInputs(const float* x, std::int64_t count, std::vector<int>& q) {
-  float most = 0.0f;
-  for (std::int64_t i = 0; i < count; ++i) most = std::max(most, std::fabs(x[i]));
-  const float scale = most / 127.0f;
+  float max = 0.0f;
+  for (std::int64_t i = 0; i < count; ++i) max = std::max(max, std::fabs(x[i]));
+  const float scale = max / 127.0f;
   const float inverse = scale >= std::numeric_limits<float>::min() ? 1.0f / scale : 0.0f;
   q.clear();
   for (std::int64_t i = 0; i < count; ++i) {

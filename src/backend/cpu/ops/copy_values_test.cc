@@ -15,7 +15,7 @@ using kvcache::testing::LoadValue;
 using kvcache::testing::Rounded;
 using kvcache::testing::StoreValue;
 
-// A tensor in memory of its own, rows `gap` bytes apart.
+// A tensor in memory of its own, with gaps of `gap` bytes between rows.
 struct Tensor {
   std::vector<std::byte> bytes;
   TensorView view;
@@ -36,7 +36,7 @@ struct Tensor {
 
 class CopyValuesTest : public ::testing::Test {
  protected:
-  // Every value of `to` is `from`'s, rounded once.
+  // Checks that every value of `to` is that of `from`, rounded once.
   void Check(const Tensor& from, const Tensor& to) {
     const auto& dims = from.view.dims;
     std::int64_t n = 0;

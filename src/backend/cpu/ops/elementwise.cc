@@ -69,8 +69,9 @@ Status CheckDense(std::string_view operation, const TensorView& x) {
 Status CheckTokens(const TensorView& table, std::span<const std::int32_t> tokens) {
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     if (tokens[i] >= 0 && tokens[i] < table.dims[1]) continue;
-    return Invalid("embed", "token " + std::to_string(tokens[i]) + " at " + std::to_string(i) +
-                                " is not in a table of " + std::to_string(table.dims[1]) + " rows");
+    return Invalid("embed", "token at index " + std::to_string(i) + " is " +
+                                std::to_string(tokens[i]) + "; must be one of the table's " +
+                                std::to_string(table.dims[1]) + " rows");
   }
   return Status::Ok();
 }
@@ -84,14 +85,16 @@ bool IsWeightType(DType dtype) {
 Status Embed(ThreadPool& pool, const TensorView& table, std::span<const std::int32_t> tokens,
              const TensorView& y) {
   if (!IsWeightType(table.dtype)) {
-    return Status(StatusCode::kUnsupported,
-                  "embed: no kernels for " + std::string(InfoOf(table.dtype).name) + " tables");
+    return Status(StatusCode::kUnsupported, "embed: table is " +
+                                                std::string(InfoOf(table.dtype).name) +
+                                                "; must be a float type or a block type");
   }
   const auto count = static_cast<std::int64_t>(tokens.size());
   if (!IsRowsOf(table, table.dtype) || !IsRowsOf(y, DType::kF32) || table.dims[0] != y.dims[0] ||
       y.dims[1] != count || table.dims[0] % InfoOf(table.dtype).block_size != 0) {
-    return Invalid("embed", "table " + Describe(table) + " and " + std::to_string(count) +
-                                " tokens do not give y " + Describe(y));
+    return Invalid("embed", "table is " + Describe(table) + " and y is " + Describe(y) + " for " +
+                                std::to_string(count) +
+                                " tokens; y must be f32 rows of the table's width, one per token");
   }
   KVCACHE_RETURN_IF_ERROR(CheckTokens(table, tokens));
   ForParts(pool, count, kTaskValues / std::max<std::int64_t>(1, y.dims[0]),
@@ -108,13 +111,16 @@ Status Embed(ThreadPool& pool, const TensorView& table, std::span<const std::int
 Status RmsNorm(ThreadPool& pool, const TensorView& x, const TensorView& weight, float epsilon,
                const TensorView& y) {
   if (!IsRowsOf(x, DType::kF32) || !IsRowsOf(y, DType::kF32) || x.dims != y.dims) {
-    return Invalid("rms norm",
-                   "x " + Describe(x) + " and y " + Describe(y) + " are not f32 rows of one shape");
+    return Invalid("rms norm", "x is " + Describe(x) + " and y is " + Describe(y) +
+                                   "; must be f32 rows of one shape");
   }
   if (!IsDenseF32(weight) || weight.dims[0] != x.dims[0] || weight.elements() != x.dims[0]) {
-    return Invalid("rms norm", "weight " + Describe(weight) + " does not fit x " + Describe(x));
+    return Invalid("rms norm", "weight is " + Describe(weight) +
+                                   "; must be dense f32 with the width of x, " + Describe(x));
   }
-  if (x.dims[0] < 1) return Invalid("rms norm", "x " + Describe(x) + " has no values");
+  if (x.dims[0] < 1) {
+    return Invalid("rms norm", "x is " + Describe(x) + "; rows must have at least 1 value");
+  }
   ForParts(pool, x.dims[1], kTaskValues / x.dims[0], [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       kernel::NormalizeRow(Row(x, i), weight.as<const float>(), epsilon, x.dims[0], Row(y, i));
@@ -189,7 +195,8 @@ Status Multiply(ThreadPool& pool, const TensorView& x, const TensorView& y) {
 
 Status AddBias(ThreadPool& pool, const TensorView& x, const TensorView& bias) {
   if (!IsRowsOf(x, DType::kF32) || !IsDenseF32(bias) || bias.elements() != x.dims[0]) {
-    return Invalid("add bias", "bias " + Describe(bias) + " does not fit x " + Describe(x));
+    return Invalid("add bias", "bias is " + Describe(bias) + " and x is " + Describe(x) +
+                                   "; must be f32 of one width");
   }
   ForParts(pool, x.dims[1], kTaskValues / std::max<std::int64_t>(1, x.dims[0]),
            [&](std::int64_t begin, std::int64_t end) {
@@ -202,8 +209,8 @@ Status AddBias(ThreadPool& pool, const TensorView& x, const TensorView& bias) {
 
 Status ScaleColumns(ThreadPool& pool, const TensorView& x, std::span<const float> factors) {
   if (!IsRowsOf(x, DType::kF32) || static_cast<std::int64_t>(factors.size()) != x.dims[1]) {
-    return Invalid("scale columns",
-                   std::to_string(factors.size()) + " factors for x " + Describe(x));
+    return Invalid("scale columns", "there are " + std::to_string(factors.size()) +
+                                        " factors; must be one per column of x, " + Describe(x));
   }
   ForParts(pool, x.dims[1], kTaskValues / std::max<std::int64_t>(1, x.dims[0]),
            [&](std::int64_t begin, std::int64_t end) {

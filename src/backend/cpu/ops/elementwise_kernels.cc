@@ -80,7 +80,7 @@ void AddScaled(const float* x, float factor, std::int64_t count, float* y) {
 
 // ---- Activations
 
-// x / (1 + exp(-t)).
+// Returns x / (1 + exp(-t)).
 HWY_INLINE VF OverOnePlusExp(VF x, VF t) {
   const DF d;
   // Keeps the exponential finite; below -88 the result is smaller than 1e-36 either way.
@@ -147,9 +147,9 @@ struct GateClampedOp {
   float limit;
   HWY_INLINE VF operator()(VF gate, VF up) const {
     const DF d;
-    const VF most = hn::Set(d, limit);
-    const VF g = hn::Min(gate, most);
-    const VF u = hn::Max(hn::Min(up, most), hn::Neg(most));
+    const VF bound = hn::Set(d, limit);
+    const VF g = hn::Min(gate, bound);
+    const VF u = hn::Max(hn::Min(up, bound), hn::Neg(bound));
     const VF opened = OverOnePlusExp(g, hn::Mul(g, hn::Set(d, alpha)));
     return hn::Mul(opened, hn::Add(u, hn::Set(d, 1.0f)));
   }
@@ -163,8 +163,8 @@ struct SoftCapOp {
   float cap;
   HWY_INLINE VF operator()(VF x, VF) const {
     const DF d;
-    const VF most = hn::Set(d, cap);
-    return hn::Mul(most, cpu::HWY_NAMESPACE::Tanh(d, hn::Div(x, most)));
+    const VF bound = hn::Set(d, cap);
+    return hn::Mul(bound, cpu::HWY_NAMESPACE::Tanh(d, hn::Div(x, bound)));
   }
 };
 
@@ -245,7 +245,7 @@ HWY_INLINE void RotatePair(D d, hn::Vec<D> cosine, hn::Vec<D> sine, hn::Vec<D>& 
 }
 
 template <class D>
-HWY_INLINE void TurnInterleaved(D d, float* pairs, const float* cosines, const float* sines) {
+HWY_INLINE void RotateInterleaved(D d, float* pairs, const float* cosines, const float* sines) {
   hn::Vec<D> a;
   hn::Vec<D> b;
   hn::LoadInterleaved2(d, pairs, a, b);
@@ -254,8 +254,8 @@ HWY_INLINE void TurnInterleaved(D d, float* pairs, const float* cosines, const f
 }
 
 template <class D>
-HWY_INLINE void TurnHalves(D d, float* first, float* second, const float* cosines,
-                           const float* sines) {
+HWY_INLINE void RotateHalves(D d, float* first, float* second, const float* cosines,
+                             const float* sines) {
   hn::Vec<D> a = hn::LoadU(d, first);
   hn::Vec<D> b = hn::LoadU(d, second);
   RotatePair(d, hn::LoadU(d, cosines), hn::LoadU(d, sines), a, b);
@@ -264,15 +264,15 @@ HWY_INLINE void TurnHalves(D d, float* first, float* second, const float* cosine
 }
 
 template <class D>
-HWY_INLINE std::int64_t TurnFrom(D d, std::int64_t i, float* head, const float* cosines,
-                                 const float* sines, std::int64_t pairs,
-                                 RopeParams::Pairing pairing) {
+HWY_INLINE std::int64_t RotateFrom(D d, std::int64_t i, float* head, const float* cosines,
+                                   const float* sines, std::int64_t pairs,
+                                   RopeParams::Pairing pairing) {
   constexpr auto kStep = static_cast<std::int64_t>(hn::MaxLanes(D()));
   for (; i + kStep <= pairs; i += kStep) {
     if (pairing == RopeParams::Pairing::kInterleaved) {
-      TurnInterleaved(d, head + 2 * i, cosines + i, sines + i);
+      RotateInterleaved(d, head + 2 * i, cosines + i, sines + i);
     } else {
-      TurnHalves(d, head + i, head + pairs + i, cosines + i, sines + i);
+      RotateHalves(d, head + i, head + pairs + i, cosines + i, sines + i);
     }
   }
   return i;
@@ -280,9 +280,9 @@ HWY_INLINE std::int64_t TurnFrom(D d, std::int64_t i, float* head, const float* 
 
 void RotateHead(float* head, const float* cosines, const float* sines, std::int64_t pairs,
                 RopeParams::Pairing pairing) {
-  std::int64_t i = TurnFrom(DF(), 0, head, cosines, sines, pairs, pairing);
-  i = TurnFrom(hn::CappedTag<float, 4>(), i, head, cosines, sines, pairs, pairing);
-  TurnFrom(hn::CappedTag<float, 1>(), i, head, cosines, sines, pairs, pairing);
+  std::int64_t i = RotateFrom(DF(), 0, head, cosines, sines, pairs, pairing);
+  i = RotateFrom(hn::CappedTag<float, 4>(), i, head, cosines, sines, pairs, pairing);
+  RotateFrom(hn::CappedTag<float, 1>(), i, head, cosines, sines, pairs, pairing);
 }
 
 }  // namespace HWY_NAMESPACE

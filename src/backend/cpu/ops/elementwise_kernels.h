@@ -14,33 +14,33 @@ namespace kvcache::cpu::kernel {
 // Sets y[i] to value i of a row of any weight type.
 void WidenRow(const std::byte* row, DType dtype, std::int64_t width, float* y);
 
-// y = x / sqrt(mean(x²) + epsilon) × weight. The scale is rounded once, then each of the two
+// Sets y = x / sqrt(mean(x²) + epsilon) × weight. The scale is rounded once, then each of the two
 // products.
 void NormalizeRow(const float* x, const float* weight, float epsilon, std::int64_t width, float* y);
 
-// gate[i] = activation(gate[i]) × up[i].
+// Sets gate[i] = activation(gate[i]) × up[i].
 void Gate(float* gate, const float* up, std::int64_t count, Activation activation);
 
-// With g = min(gate[i], limit) and u = up[i] within ±limit: gate[i] = g / (1 + exp(-alpha g)) ×
-// (u + 1).
+// Sets gate[i] = g / (1 + exp(-alpha g)) × (u + 1), with g = min(gate[i], limit) and u = up[i]
+// clamped to ±limit.
 void GateClamped(float* gate, const float* up, std::int64_t count, float alpha, float limit);
 
-// x[i] = activation(x[i]).
+// Sets x[i] = activation(x[i]).
 void Activate(float* x, std::int64_t count, Activation activation);
 
-// x[i] = cap × tanh(x[i] / cap).
+// Sets x[i] = cap × tanh(x[i] / cap).
 void SoftCap(float* x, std::int64_t count, float cap);
 
-// x[i] += y[i].
+// Sets x[i] += y[i].
 void Add(float* x, const float* y, std::int64_t count);
 
-// x[i] *= y[i].
+// Sets x[i] *= y[i].
 void Multiply(float* x, const float* y, std::int64_t count);
 
-// y[i] = factor × x[i]; y may be x.
+// Sets y[i] = factor × x[i]. y may be x.
 void Scale(const float* x, float factor, std::int64_t count, float* y);
 
-// y[i] = fma(factor, x[i], y[i]).
+// Sets y[i] = fma(factor, x[i], y[i]).
 void AddScaled(const float* x, float factor, std::int64_t count, float* y);
 
 // Rotates the pairs of one head in place: (a, b) becomes (a·cos - b·sin, a·sin + b·cos). The second

@@ -80,7 +80,7 @@ class Gate {
                                                   : std::exp(logit - largest_);
   }
 
-  // The divisor of the values of all experts: their sum, ascending by expert.
+  // Returns the divisor of the values of all experts: their sum, ascending by expert.
   double SumOfAll() const {
     if (kind_ == RouterOptions::Gate::kSigmoid) return 1.0;
     double sum = 0.0;
@@ -94,7 +94,7 @@ class Gate {
   double largest_ = 0.0;
 };
 
-// Whether the experts are chosen by anything but the order of the logits.
+// Returns whether the experts are chosen by anything but the order of the logits.
 bool IsScored(const RouterOptions& options) {
   return !options.selection_bias.empty() || options.groups > 1;
 }
@@ -167,17 +167,19 @@ Status CheckScored(const RouterOptions& options, std::int64_t experts) {
   }
   if (!options.selection_bias.empty() &&
       static_cast<std::int64_t>(options.selection_bias.size()) != experts) {
-    return Invalid("route: " + std::to_string(options.selection_bias.size()) + " biases for " +
-                   std::to_string(experts) + " experts");
+    return Invalid("route: selection_bias has " + std::to_string(options.selection_bias.size()) +
+                   " values; must have one for each of " + std::to_string(experts) + " experts");
   }
   const std::int64_t size = options.groups > 0 ? experts / options.groups : 0;
   if (options.groups < 1 || experts % options.groups != 0 || options.groups_used < 1 ||
       options.groups_used > options.groups || options.group_best < 1 || options.group_best > size ||
       options.chosen > options.groups_used * size) {
-    return Invalid("route: " + std::to_string(options.chosen) + " of " + std::to_string(experts) +
-                   " experts from " + std::to_string(options.groups_used) + " of " +
-                   std::to_string(options.groups) + " groups by their " +
-                   std::to_string(options.group_best) + " best");
+    return Invalid("route: groups is " + std::to_string(options.groups) + ", groups_used is " +
+                   std::to_string(options.groups_used) + ", group_best is " +
+                   std::to_string(options.group_best) + ", chosen is " +
+                   std::to_string(options.chosen) + "; groups must divide the " +
+                   std::to_string(experts) +
+                   " experts, and the used groups must have the chosen and the best experts");
   }
   return Status::Ok();
 }
@@ -185,18 +187,20 @@ Status CheckScored(const RouterOptions& options, std::int64_t experts) {
 Status CheckCombine(const TensorView& y, std::span<const std::int32_t> columns,
                     std::span<const float> weights, const TensorView& out) {
   if (!IsColumns(y) || !IsColumns(out) || y.dims[0] != out.dims[0]) {
-    return Invalid("combine: y " + Size(y) + " and out " + Size(out) +
-                   " are not f32 columns of one width");
+    return Invalid("combine: y is " + Size(y) + " and out is " + Size(out) +
+                   "; must be f32 columns of one width");
   }
   const auto count = static_cast<std::int64_t>(columns.size());
   if (weights.size() != columns.size() || out.dims[1] < 1 || count < 1 ||
       count % out.dims[1] != 0) {
-    return Invalid("combine: " + std::to_string(count) + " columns and " +
-                   std::to_string(weights.size()) + " weights for out " + Size(out));
+    return Invalid("combine: there are " + std::to_string(count) + " columns and " +
+                   std::to_string(weights.size()) + " weights, and out is " + Size(out) +
+                   "; must be equally many, a multiple of the columns of out");
   }
   for (const std::int32_t column : columns) {
     if (column < 0 || column >= y.dims[1]) {
-      return Invalid("combine: column " + std::to_string(column) + " of y " + Size(y));
+      return Invalid("combine: column is " + std::to_string(column) + "; must be one of y, " +
+                     Size(y));
     }
   }
   return Status::Ok();
@@ -210,9 +214,11 @@ Status Route(ThreadPool& pool, const TensorView& logits, const RouterOptions& op
   if (!IsColumns(logits) || options.chosen < 1 || options.chosen > logits.dims[0] ||
       experts.size() != count * static_cast<std::size_t>(logits.dims[1]) ||
       weights.size() != experts.size()) {
-    return Invalid("route: " + std::to_string(options.chosen) + " experts out of logits " +
-                   Size(logits) + " into " + std::to_string(experts.size()) + " places and " +
-                   std::to_string(weights.size()) + " weights");
+    return Invalid("route: chosen is " + std::to_string(options.chosen) + ", logits are " +
+                   Size(logits) + ", experts has " + std::to_string(experts.size()) +
+                   " entries and weights has " + std::to_string(weights.size()) +
+                   "; chosen must be at least 1 and at most the logits of a token, and each output "
+                   "must have that many entries per token");
   }
   const std::int64_t all = logits.dims[0];
   KVCACHE_RETURN_IF_ERROR(CheckScored(options, all));

@@ -65,7 +65,7 @@ TEST(RouteTest, WeightsAreSharesOfAllOrOfTheChosen) {
   EXPECT_FLOAT_EQ(of_chosen[1], static_cast<float>(2.5 * std::exp(1.0) / two));
 }
 
-TEST(RouteTest, SigmoidsAreEachExpertsOwn) {
+TEST(RouteTest, SigmoidsDependOnOneExpertEach) {
   const auto backend = MakeBackend(1);
   const std::vector<float> logits = {0.5f, -0.25f, 2.0f, 1.0f};
   const auto sigmoid = [](double x) { return 1.0 / (1.0 + std::exp(-x)); };
@@ -84,7 +84,7 @@ TEST(RouteTest, SigmoidsAreEachExpertsOwn) {
                   static_cast<float>(sigmoid(2.0) / sigmoid(1.0)));
 }
 
-TEST(RouteTest, ABiasDecidesWhoIsChosenAndNotTheWeights) {
+TEST(RouteTest, ABiasChangesTheChoiceAndNotTheWeights) {
   const auto backend = MakeBackend(1);
   const std::vector<float> logits = {0.5f, -0.25f, 2.0f, 1.0f};
   const std::vector<float> bias = {0.0f, 0.9f, 0.0f, -0.5f};
@@ -105,7 +105,7 @@ TEST(RouteTest, ABiasDecidesWhoIsChosenAndNotTheWeights) {
   }
 }
 
-// Three groups of three. By its best expert group 2 leads, by its two best group 0 does.
+// There are three groups of three. Group 2 has the best expert, group 0 has the best two experts.
 TEST(RouteTest, ExpertsComeFromTheBestGroups) {
   const auto backend = MakeBackend(1);
   const std::vector<float> logits = {1.0f, 1.1f, -9.0f, 0.8f, 0.7f, 0.9f, -9.0f, 2.0f, -9.0f};
@@ -129,15 +129,25 @@ TEST(RouteTest, BiasesAndGroupsMustFitTheExperts) {
     std::int64_t experts;
     const char* message;
   } kCases[] = {
-      {{.selection_bias = three}, 4, "route: 3 biases for 4 experts"},
-      {{.groups = 3}, 4, "route: 1 of 4 experts from 1 of 3 groups by their 1 best"},
+      {{.selection_bias = three},
+       4,
+       "route: selection_bias has 3 values; must have one for each of 4 experts"},
+      {{.groups = 3},
+       4,
+       "route: groups is 3, groups_used is 1, group_best is 1, chosen is 1; groups must divide "
+       "the 4 experts, and the used groups must have the chosen and the best experts"},
       {{.groups = 2, .groups_used = 3},
        4,
-       "route: 1 of 4 experts from 3 of 2 groups by their 1 best"},
+       "route: groups is 2, groups_used is 3, group_best is 1, chosen is 1; groups must divide "
+       "the 4 experts, and the used groups must have the chosen and the best experts"},
       {{.groups = 2, .group_best = 3},
        4,
-       "route: 1 of 4 experts from 1 of 2 groups by their 3 best"},
-      {{.chosen = 3, .groups = 2}, 4, "route: 3 of 4 experts from 1 of 2 groups by their 1 best"},
+       "route: groups is 2, groups_used is 1, group_best is 3, chosen is 1; groups must divide "
+       "the 4 experts, and the used groups must have the chosen and the best experts"},
+      {{.chosen = 3, .groups = 2},
+       4,
+       "route: groups is 2, groups_used is 1, group_best is 1, chosen is 3; groups must divide "
+       "the 4 experts, and the used groups must have the chosen and the best experts"},
       {{.groups = 2}, 1026, "route: 1026 experts with a bias or groups; must be at most 1024"},
   };
   for (const auto& c : kCases) {
@@ -150,7 +160,7 @@ TEST(RouteTest, BiasesAndGroupsMustFitTheExperts) {
 }
 
 // A token's result depends on that token only.
-TEST(RouteTest, NeitherCompanyNorThreadsShow) {
+TEST(RouteTest, ResultsDependNeitherOnTheBatchNorOnThreads) {
   constexpr std::int64_t kExperts = 37;
   constexpr std::int64_t kTokens = 300;
   const std::vector<float> logits = RandomValues(kExperts * kTokens, 4);
@@ -193,8 +203,11 @@ TEST(RouteTest, MismatchesNameBothSides) {
   for (const int chosen : {0, 1, 3, 5}) {
     const Status status = backend->Route(view, {.chosen = chosen}, experts, weights);
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-    EXPECT_EQ(status.message(), "route: " + std::to_string(chosen) +
-                                    " experts out of logits [4, 3] into 6 places and 6 weights");
+    EXPECT_EQ(status.message(),
+              "route: chosen is " + std::to_string(chosen) +
+                  ", logits are [4, 3], experts has 6 entries and weights has 6; chosen must be at "
+                  "least 1 and at most the logits of a token, and each output must have that many "
+                  "entries per token");
   }
 }
 
@@ -247,11 +260,12 @@ TEST(CombineErrorTest, MismatchesNameBothSides) {
   const std::vector<std::int32_t> columns = {0, 1, 2, 5};
   const std::vector<float> weights(4);
   EXPECT_EQ(backend->Combine(view(4, 5), columns, weights, view(4, 2)).message(),
-            "combine: column 5 of y [4, 5]");
+            "combine: column is 5; must be one of y, [4, 5]");
   EXPECT_EQ(backend->Combine(view(4, 6), columns, weights, view(4, 3)).message(),
-            "combine: 4 columns and 4 weights for out [4, 3]");
+            "combine: there are 4 columns and 4 weights, and out is [4, 3]; must be equally many, "
+            "a multiple of the columns of out");
   EXPECT_EQ(backend->Combine(view(4, 6), columns, weights, view(3, 2)).message(),
-            "combine: y [4, 6] and out [3, 2] are not f32 columns of one width");
+            "combine: y is [4, 6] and out is [3, 2]; must be f32 columns of one width");
 }
 
 }  // namespace

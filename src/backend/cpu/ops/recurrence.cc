@@ -32,7 +32,7 @@ std::string Describe(const TensorView& view) {
 
 using Dims = std::array<std::int64_t, TensorView::kMaxRank>;
 
-// Whether `view` is f32 of these sizes with its first `dense` dimensions contiguous.
+// Returns whether `view` is f32 of these sizes with its first `dense` dimensions contiguous.
 bool IsF32(const TensorView& view, const Dims& dims, int dense) {
   if (view.dtype != DType::kF32 || view.dims != dims) return false;
   std::int64_t stride = kFloat;
@@ -52,7 +52,7 @@ std::int64_t Stride(const TensorView& view, int axis) {
   return view.stride_bytes[axis] / kFloat;
 }
 
-// Tokens per sequence; 0 if the batch is no multiple of the sequences.
+// Returns the tokens per sequence, or 0 if the batch is not a multiple of the sequences.
 std::int64_t TokensEach(std::int64_t batch, std::int64_t sequences) {
   return sequences > 0 && batch % sequences == 0 ? batch / sequences : 0;
 }
@@ -61,8 +61,8 @@ std::int64_t TokensEach(std::int64_t batch, std::int64_t sequences) {
 
 std::string DescribeConv(const TensorView& x, const ConvTaps& taps, const StateViews& inputs,
                          const TensorView& y) {
-  return "x " + Describe(x) + ", y " + Describe(y) + ", taps " + Describe(taps.taps) + ", inputs " +
-         Describe(inputs.before) + " and " + Describe(inputs.after);
+  return "x is " + Describe(x) + ", y is " + Describe(y) + ", taps are " + Describe(taps.taps) +
+         ", inputs are " + Describe(inputs.before) + " and " + Describe(inputs.after);
 }
 
 Status CheckConv(const TensorView& x, const ConvTaps& taps, const StateViews& inputs,
@@ -79,14 +79,20 @@ Status CheckConv(const TensorView& x, const ConvTaps& taps, const StateViews& in
   if (!IsF32(x, {channels, x.dims[1], 1, 1}, 1) || !IsF32(y, x.dims, 1) ||
       !IsF32(taps.taps, {steps, channels, 1, 1}, 2) || !IsF32(inputs.before, state, 2) ||
       !IsF32(inputs.after, state, 2)) {
-    return Invalid("short convolution", "shapes do not fit: " + DescribeConv(x, taps, inputs, y));
+    return Invalid("short convolution",
+                   DescribeConv(x, taps, inputs, y) +
+                       "; must be f32 x and y [channels, batch], taps [steps, channels] and inputs "
+                       "[steps - 1, channels, sequences]");
   }
   if (taps.bias.has_value() && !IsF32(*taps.bias, {channels, 1, 1, 1}, 1)) {
-    return Invalid("short convolution", "bias " + Describe(*taps.bias) + " for x " + Describe(x));
+    return Invalid("short convolution", "bias is " + Describe(*taps.bias) +
+                                            "; must be f32 with a value per channel of x, " +
+                                            Describe(x));
   }
   if (TokensEach(x.dims[1], sequences) > 0) return Status::Ok();
-  return Invalid("short convolution",
-                 "the batch is no multiple of the sequences: " + DescribeConv(x, taps, inputs, y));
+  return Invalid("short convolution", "the batch has " + std::to_string(x.dims[1]) +
+                                          " tokens; must be a multiple of " +
+                                          std::to_string(sequences) + " sequences");
 }
 
 // ---- Scan
@@ -112,30 +118,36 @@ Status CheckScan(const ScanInputs& inputs, const ScanOptions& options, const Sta
   const Dims state{size.v_dim, size.k_dim, size.heads, size.sequences};
   if (!IsF32(inputs.keys, keys, 1) || !IsF32(inputs.queries, keys, 1) ||
       !IsF32(inputs.values, values, 1) || !IsF32(out, values, 1)) {
-    return Invalid("state scan", "keys " + Describe(inputs.keys) + ", queries " +
-                                     Describe(inputs.queries) + ", values " +
-                                     Describe(inputs.values) + " and out " + Describe(out) +
-                                     " do not fit");
+    return Invalid("state scan", "keys are " + Describe(inputs.keys) + ", queries are " +
+                                     Describe(inputs.queries) + ", values are " +
+                                     Describe(inputs.values) + ", out is " + Describe(out) +
+                                     "; must be f32 keys and queries [k_dim, groups, batch], "
+                                     "values and out [v_dim, heads, batch]");
   }
   if (!IsF32(inputs.decays, rates, 1) || !IsF32(inputs.steps, rates, 1) ||
       !IsF32(states.before, state, 3) || !IsF32(states.after, state, 3)) {
-    return Invalid("state scan", "decays " + Describe(inputs.decays) + ", steps " +
-                                     Describe(inputs.steps) + ", states " +
+    return Invalid("state scan", "decays are " + Describe(inputs.decays) + ", steps are " +
+                                     Describe(inputs.steps) + ", states are " +
                                      Describe(states.before) + " and " + Describe(states.after) +
-                                     " for values " + Describe(inputs.values));
+                                     ", values are " + Describe(inputs.values) +
+                                     "; must be f32 decays and steps [heads, batch], states "
+                                     "[v_dim, k_dim, heads, sequences]");
   }
   if (size.groups < 1 || size.heads % size.groups != 0 ||
       (!options.skip.empty() && static_cast<std::int64_t>(options.skip.size()) != size.heads)) {
-    return Invalid("state scan", std::to_string(size.heads) + " heads share " +
-                                     std::to_string(size.groups) + " groups of keys, and have " +
-                                     std::to_string(options.skip.size()) + " skip factors");
+    return Invalid("state scan", "there are " + std::to_string(size.heads) + " heads, " +
+                                     std::to_string(size.groups) + " groups of keys and " +
+                                     std::to_string(options.skip.size()) +
+                                     " skip factors; heads must be a multiple of the groups, and "
+                                     "skip factors none or one per head");
   }
   if (TokensEach(size.batch, size.sequences) > 0) return Status::Ok();
-  return Invalid("state scan", "a batch of " + std::to_string(size.batch) + " tokens for " +
+  return Invalid("state scan", "the batch has " + std::to_string(size.batch) +
+                                   " tokens; must be a multiple of " +
                                    std::to_string(size.sequences) + " sequences");
 }
 
-// The columns from `column` on of head `head` of sequence `sequence`.
+// Returns the columns from `column` on of head `head` of sequence `sequence`.
 kernel::ScanBlock BlockOf(const ScanInputs& inputs, const ScanOptions& options,
                           const StateViews& states, const TensorView& out, std::int64_t sequence,
                           std::int64_t head, std::int64_t column) {
@@ -218,9 +230,11 @@ Status DecayRates(ThreadPool& pool, const TensorView& raw, const TensorView& bia
   const Dims vector{heads, 1, 1, 1};
   if (heads < 1 || !IsF32(raw, each, 1) || !IsF32(steps, each, 1) || !IsF32(decays, each, 1) ||
       !IsF32(bias, vector, 1) || !IsF32(rates, vector, 1)) {
-    return Invalid("decay rates", "bias " + Describe(bias) + " and rates " + Describe(rates) +
-                                      " do not fit " + Describe(raw) + ", " + Describe(steps) +
-                                      " and " + Describe(decays));
+    return Invalid("decay rates", "bias is " + Describe(bias) + ", rates are " + Describe(rates) +
+                                      ", raw is " + Describe(raw) + ", steps are " +
+                                      Describe(steps) + ", decays are " + Describe(decays) +
+                                      "; must be f32 bias and rates [heads], and the others "
+                                      "[heads, batch]");
   }
   const std::int64_t columns = std::max<std::int64_t>(1, kRateValues / heads);
   pool.ParallelFor((batch + columns - 1) / columns, [&](std::int64_t task, int) {

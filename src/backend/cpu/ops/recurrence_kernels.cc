@@ -35,7 +35,7 @@ void Transpose(const float* from, int rows, int channels, float* to) {
   }
 }
 
-// The inputs of token t, which may lie before the pass.
+// Returns the inputs of token t, which may be before the pass.
 HWY_INLINE const float* InputsOf(const ConvBlock& block, const ConvWindow& window, std::int64_t t) {
   return t < 0 ? window.inputs + (t + block.steps - 1) * kConvBlock : block.x + t * block.x_stride;
 }
@@ -178,7 +178,7 @@ void Scan(const ScanBlock& block) {
 
 // ---- Decay
 
-// ln(1 + exp(x)) as max(x, 0) + ln(1 + exp(-|x|)), whose exponential stays finite.
+// Returns ln(1 + exp(x)) as max(x, 0) + ln(1 + exp(-|x|)), whose exponential stays finite.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V SoftPlus(D d, V x) {
   const V small = hn::Log1p(d, hn::Exp(d, hn::Neg(hn::Abs(x))));

@@ -9,7 +9,7 @@
 
 namespace kvcache::cpu::kernel {
 
-// The channels of a block of a convolution, and the largest number of its steps.
+// The number of channels of a convolution's block, and the largest number of steps.
 inline constexpr int kConvBlock = 64;
 inline constexpr int kConvSteps = 32;
 
@@ -56,7 +56,7 @@ struct ScanBlock {
 };
 void Scan(const ScanBlock& block);
 
-// steps[i] = ln(1 + exp(raw[i] + bias[i])), decays[i] = exp(rates[i] × steps[i]).
+// Sets steps[i] = ln(1 + exp(raw[i] + bias[i])) and decays[i] = exp(rates[i] × steps[i]).
 void DecayRates(const float* raw, const float* bias, const float* rates, std::int64_t count,
                 float* steps, float* decays);
 

@@ -52,7 +52,7 @@ constexpr ConvShape kConvShapes[] = {{1, 2, 1, 1, false},   {15, 3, 1, 7, true},
                                      {64, 4, 3, 1, false},  {65, 4, 2, 3, true},
                                      {100, 3, 3, 2, false}, {193, 32, 2, 40, true}};
 
-// A problem with its solution by the chain of docs/design/exactness.md.
+// A convolution and its result, computed by the chain of docs/design/exactness.md.
 struct Conv {
   Conv(const ConvShape& of, const MulAdd& mul_add)
       : shape(of),
@@ -139,7 +139,7 @@ TEST_P(RecurrenceTest, ConvolutionInPiecesHasTheSameBits) {
   }
 }
 
-TEST(ShortConvTest, NamesWhatDoesNotFit) {
+TEST(ShortConvTest, MismatchesNameBothSides) {
   ThreadPool pool(1);
   Values memory(256);
   const auto conv = [&](std::int64_t steps, std::int64_t channels, std::int64_t sequences) {
@@ -152,12 +152,11 @@ TEST(ShortConvTest, NamesWhatDoesNotFit) {
   EXPECT_EQ(conv(1, 8, 2).message(), "short convolution: 1 steps; must be 2 to 32");
   EXPECT_EQ(conv(1, 8, 2).code(), StatusCode::kUnsupported);
   EXPECT_EQ(conv(3, 7, 2).message(),
-            "short convolution: shapes do not fit: x f32 [8, 6], y f32 [8, 6], taps f32 [3, 8],"
-            " inputs f32 [2, 7, 2] and f32 [2, 7, 2]");
+            "short convolution: x is f32 [8, 6], y is f32 [8, 6], taps are f32 [3, 8], inputs are "
+            "f32 [2, 7, 2] and f32 [2, 7, 2]; must be f32 x and y [channels, batch], taps [steps, "
+            "channels] and inputs [steps - 1, channels, sequences]");
   EXPECT_EQ(conv(3, 8, 4).message(),
-            "short convolution: the batch is no multiple of the sequences: x f32 [8, 6], y f32 [8, "
-            "6], taps"
-            " f32 [3, 8], inputs f32 [2, 8, 4] and f32 [2, 8, 4]");
+            "short convolution: the batch has 6 tokens; must be a multiple of 4 sequences");
 }
 
 // ---- Scan
@@ -192,7 +191,7 @@ struct ScanData {
     for (float& step : steps) step = std::abs(step) / 2;
   }
 
-  // Tokens [begin, end) of every sequence; REQUIRES: one sequence, or all tokens.
+  // Scans tokens [begin, end) of every sequence. REQUIRES: one sequence, or all tokens.
   Status Run(ThreadPool& pool, std::int64_t begin, std::int64_t end) {
     const std::int64_t batch = shape.sequences * (end - begin);
     const auto part = [&](Values& all, std::int64_t d0, std::int64_t d1) {
@@ -218,7 +217,7 @@ struct ScanData {
   Values keys, queries, values, decays, steps, before, after, out;
 };
 
-// One column of one head of one sequence, in arithmetic T.
+// One column of one head of one sequence, computed in type T.
 template <typename T, typename Fma>
 struct ScanColumn {
   const ScanData& data;
@@ -241,7 +240,7 @@ struct ScanColumn {
     return epsilon > 0 ? T{1} / std::sqrt(SumOfSquares(x) + T{epsilon}) : T{1};
   }
 
-  // The column's state after all tokens, and its outputs.
+  // Computes the column's state after all tokens, and its outputs.
   void Run(std::int64_t s, std::int64_t h, std::int64_t v, std::vector<T>& state,
            std::vector<T>& out) const {
     const ScanShape& shape = data.shape;
@@ -316,7 +315,7 @@ TEST_P(RecurrenceTest, ScanIsTheDocumentedChain) {
   }
 }
 
-// The definition: states and outputs in float64, in any order.
+// The definition is computed in float64, in any order.
 TEST_P(RecurrenceTest, ScanIsTheDefinition) {
   for (const ScanShape& shape : kScanShapes) {
     SCOPED_TRACE(shape.v_dim);
@@ -352,7 +351,7 @@ TEST_P(RecurrenceTest, ScanInPiecesAndOnAnyThreadsHasTheSameBits) {
   }
 }
 
-TEST(StateScanTest, NamesWhatDoesNotFit) {
+TEST(StateScanTest, MismatchesNameBothSides) {
   ThreadPool pool(1);
   const ScanShape fits{8, 2, 16, 4, 2, 3, {}};
   const auto message = [&](auto change) {
@@ -362,10 +361,12 @@ TEST(StateScanTest, NamesWhatDoesNotFit) {
     return data.Run(pool, 0, data.shape.tokens).message();
   };
   EXPECT_EQ(message([](ScanShape&) {}), "");
-  EXPECT_EQ(message([](ScanShape& shape) { shape.groups = 3; }).substr(0, 60),
-            "state scan: 4 heads share 3 groups of keys, and have 0 skip ");
+  EXPECT_EQ(message([](ScanShape& shape) { shape.groups = 3; }),
+            "state scan: there are 4 heads, 3 groups of keys and 0 skip factors; heads must be a "
+            "multiple of the groups, and skip factors none or one per head");
   EXPECT_EQ(message([](ScanShape& shape) { shape.options.skip = std::span(kSkip).first(3); }),
-            "state scan: 4 heads share 2 groups of keys, and have 3 skip factors");
+            "state scan: there are 4 heads, 2 groups of keys and 3 skip factors; heads must be a "
+            "multiple of the groups, and skip factors none or one per head");
 }
 
 // ---- Decay
@@ -392,7 +393,7 @@ TEST_P(RecurrenceTest, DecayRatesAreSoftPlusAndItsExponential) {
     const double step = x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x));
     EXPECT_NEAR(steps[i], step, 1e-6 * step + 1e-37) << i;
     EXPECT_NEAR(decays[i], std::exp(double{rates[i]} * step), 4e-6) << i;
-    // Alone, in another lane: the same bits.
+    // A value alone, in another lane, has the same bits.
     Values alone_step(1), alone_decay(1), r{raw[i]}, b{bias[i]}, a{rates[i]};
     ASSERT_TRUE(DecayRates(pool, View(r, 1), View(b, 1), View(a, 1), View(alone_step, 1),
                            View(alone_decay, 1))
@@ -402,14 +403,15 @@ TEST_P(RecurrenceTest, DecayRatesAreSoftPlusAndItsExponential) {
   }
 }
 
-TEST(DecayRatesTest, NamesWhatDoesNotFit) {
+TEST(DecayRatesTest, MismatchesNameBothSides) {
   ThreadPool pool(1);
   Values memory(16);
   EXPECT_EQ(DecayRates(pool, View(memory, 4, 2), View(memory, 3), View(memory, 4),
                        View(memory, 4, 2), View(memory, 4, 2))
                 .message(),
-            "decay rates: bias f32 [3, 1] and rates f32 [4, 1] do not fit f32 [4, 2], f32 [4, 2]"
-            " and f32 [4, 2]");
+            "decay rates: bias is f32 [3, 1], rates are f32 [4, 1], raw is f32 [4, 2], steps are "
+            "f32 [4, 2], decays are f32 [4, 2]; must be f32 bias and rates [heads], and the others "
+            "[heads, batch]");
 }
 
 }  // namespace

@@ -37,21 +37,21 @@ Status Check(const TensorView& x, std::span<const Position> positions, const Rop
     return Status(StatusCode::kInvalidArgument, "rope: " + message);
   };
   if (x.dtype != DType::kF32 || x.dims[3] != 1 || x.stride_bytes[0] != 4) {
-    return invalid("x is not f32 [head_dim, heads, batch] with adjacent values");
+    return invalid("x must be f32 [head_dim, heads, batch] with adjacent values");
   }
   if (static_cast<std::int64_t>(positions.size()) != x.dims[2]) {
-    return invalid("x has " + std::to_string(x.dims[2]) + " tokens, positions has " +
-                   std::to_string(positions.size()));
+    return invalid("positions has " + std::to_string(positions.size()) +
+                   " entries; must have one for each of " + std::to_string(x.dims[2]) + " tokens");
   }
   if (rope.dims < 0 || rope.dims % 2 != 0 || rope.first < 0 ||
       std::int64_t{rope.first} + rope.dims > x.dims[0]) {
-    return invalid(std::to_string(rope.dims) + " rotated dims" +
-                   (rope.first == 0 ? "" : " from " + std::to_string(rope.first)) +
-                   " in heads of " + std::to_string(x.dims[0]) + " values");
+    return invalid("dims is " + std::to_string(rope.dims) + " and first is " +
+                   std::to_string(rope.first) + "; dims must be even, and the range within the " +
+                   std::to_string(x.dims[0]) + " values of a head");
   }
   if (static_cast<std::int64_t>(rope.inv_freq.size()) != rope.dims / 2) {
-    return invalid(std::to_string(rope.dims) + " rotated dims, inv_freq has " +
-                   std::to_string(rope.inv_freq.size()) + " values");
+    return invalid("inv_freq has " + std::to_string(rope.inv_freq.size()) +
+                   " values; must have dims / 2, which is " + std::to_string(rope.dims / 2));
   }
   return Status::Ok();
 }

@@ -1,8 +1,8 @@
-// A causal cache by definition: every token is an object that sequences point to.
+// A causal cache that follows the definition: every token is an object that sequences point to.
 //
 // A sequence is a map from position to token. A token has its key and value in each layer, after
-// rounding and rotation. A cell is used while some sequence points to its token. The real cache is
-// compared with this.
+// rounding and rotation. A cell is used while some sequence points to its token. CausalReference
+// compares the real cache with this one.
 //
 // Thread safety: none.
 #pragma once
@@ -21,20 +21,20 @@ namespace kvcache::testing {
 
 // The key and value of a token in one layer. They are unknown, and absent, if the layer was not put
 // or its Put failed.
-struct NaiveContent {
+struct ReferenceContent {
   std::vector<float> key;
   std::vector<float> value;
 };
 
-struct NaiveToken {
-  std::vector<std::optional<NaiveContent>> layers;
+struct ReferenceToken {
+  std::vector<std::optional<ReferenceContent>> layers;
 };
 
-class NaiveCausal {
+class ReferenceCausalCache {
  public:
-  using Token = std::shared_ptr<NaiveToken>;
+  using Token = std::shared_ptr<ReferenceToken>;
   using Sequence = std::map<Position, Token>;
-  using RotateKeys = std::function<void(int layer, NaiveContent& content)>;
+  using RotateKeys = std::function<void(int layer, ReferenceContent& content)>;
 
   struct Options {
     int sequences = 1;
@@ -53,7 +53,8 @@ class NaiveCausal {
     std::vector<int> path{};  // batch indices of the drafts that it sees
   };
 
-  explicit NaiveCausal(const Options& options) : options_(options), sequences_(options.sequences) {}
+  explicit ReferenceCausalCache(const Options& options)
+      : options_(options), sequences_(options.sequences) {}
 
   // Return the code that the real cache must return. They change nothing.
   StatusCode Prepare(const TestBatch& batch, ForwardMode mode) const;
@@ -65,17 +66,17 @@ class NaiveCausal {
   void Accept(const std::vector<int>& last);
   void SetNonCausal(const std::vector<int>& queries);
   // Sets the contents of the batch's tokens in a layer; nullopt: unknown.
-  void Put(int layer, const std::vector<std::optional<NaiveContent>>& contents);
+  void Put(int layer, const std::vector<std::optional<ReferenceContent>>& contents);
   void Copy(int src, int dst, Position length);
-  // `rotate` is applied to the content of every token that moves, once per layer that has one.
+  // Applies `rotate` to the content of every token that moves, once per layer that has one.
   void Remove(int sequence, Position begin, Position end, const RotateKeys& rotate);
   void EndPass();
 
   bool CanResume(int sequence, Position position) const;
   bool Sees(const Query& query, Position position) const;
 
-  // The tokens of the query's sequence and, in a pass of drafts, of the path that leads to it.
-  std::map<Position, const NaiveToken*> TokensOf(const Query& query) const;
+  // Returns the tokens of the query's sequence and, in a pass of drafts, of the path to the query.
+  std::map<Position, const ReferenceToken*> TokensOf(const Query& query) const;
 
   const Sequence& sequence(int index) const { return sequences_[index]; }
   int sequences() const { return options_.sequences; }

@@ -1,4 +1,4 @@
-#include "support/naive_causal.h"
+#include "support/reference_causal_cache.h"
 
 #include <algorithm>
 #include <set>
@@ -6,20 +6,20 @@
 
 namespace kvcache::testing {
 
-std::int64_t NaiveCausal::UsedCells(const std::vector<Sequence>& sequences) {
-  std::set<const NaiveToken*> tokens;
+std::int64_t ReferenceCausalCache::UsedCells(const std::vector<Sequence>& sequences) {
+  std::set<const ReferenceToken*> tokens;
   for (const Sequence& sequence : sequences) {
     for (const auto& [position, token] : sequence) tokens.insert(token.get());
   }
   return static_cast<std::int64_t>(tokens.size());
 }
 
-Position NaiveCausal::length(int sequence) const {
+Position ReferenceCausalCache::length(int sequence) const {
   const Sequence& tokens = sequences_[sequence];
   return tokens.empty() ? 0 : tokens.rbegin()->first + 1;
 }
 
-bool NaiveCausal::MayBegin(const TestBatch& batch) const {
+bool ReferenceCausalCache::MayBegin(const TestBatch& batch) const {
   const std::vector<TestToken>& tokens = batch.tokens;
   if (tokens.empty() || tokens.size() > static_cast<std::size_t>(options_.max_batch)) return false;
   return AreTrees(batch) && std::all_of(tokens.begin(), tokens.end(), [&](const TestToken& token) {
@@ -28,7 +28,7 @@ bool NaiveCausal::MayBegin(const TestBatch& batch) const {
 }
 
 // Checks that the positions are free or, for roots of drafts, at the ends of their sequences.
-bool NaiveCausal::MayAdd(const TestBatch& batch) const {
+bool ReferenceCausalCache::MayAdd(const TestBatch& batch) const {
   std::set<std::pair<int, Position>> added;
   for (std::size_t i = 0; i < batch.tokens.size(); ++i) {
     const TestToken& token = batch.tokens[i];
@@ -42,7 +42,7 @@ bool NaiveCausal::MayAdd(const TestBatch& batch) const {
   return true;
 }
 
-std::vector<int> NaiveCausal::drafts() const {
+std::vector<int> ReferenceCausalCache::drafts() const {
   std::vector<int> sequences;
   for (const Query& query : queries_) {
     if (drafting_) sequences.push_back(query.sequence);
@@ -51,7 +51,7 @@ std::vector<int> NaiveCausal::drafts() const {
 }
 
 // Returns the sequences without the tokens that no query can need.
-std::vector<NaiveCausal::Sequence> NaiveCausal::AfterEviction(
+std::vector<ReferenceCausalCache::Sequence> ReferenceCausalCache::AfterEviction(
     const std::vector<TestToken>& batch) const {
   std::vector<Sequence> kept = sequences_;
   if (options_.retained_tokens == 0) return kept;
@@ -70,7 +70,7 @@ std::vector<NaiveCausal::Sequence> NaiveCausal::AfterEviction(
   return kept;
 }
 
-StatusCode NaiveCausal::Prepare(const TestBatch& batch, ForwardMode mode) const {
+StatusCode ReferenceCausalCache::Prepare(const TestBatch& batch, ForwardMode mode) const {
   if (!MayBegin(batch)) return StatusCode::kInvalidArgument;
   if (mode == ForwardMode::kReserve) return StatusCode::kOk;
   if (!MayAdd(batch)) return StatusCode::kInvalidArgument;
@@ -79,7 +79,7 @@ StatusCode NaiveCausal::Prepare(const TestBatch& batch, ForwardMode mode) const 
   return used + more > options_.cells ? StatusCode::kCacheFull : StatusCode::kOk;
 }
 
-void NaiveCausal::Begin(const TestBatch& batch, ForwardMode mode) {
+void ReferenceCausalCache::Begin(const TestBatch& batch, ForwardMode mode) {
   EndPass();
   queries_.clear();
   in_pass_ = true;
@@ -90,7 +90,7 @@ void NaiveCausal::Begin(const TestBatch& batch, ForwardMode mode) {
     const TestToken& token = batch.tokens[i];
     queries_.push_back({token.sequence, token.position});
     if (reserving_) continue;
-    auto made = std::make_shared<NaiveToken>();
+    auto made = std::make_shared<ReferenceToken>();
     made->layers.resize(options_.layers);
     if (drafting_) {
       std::vector<int>& path = queries_.back().path;
@@ -103,7 +103,7 @@ void NaiveCausal::Begin(const TestBatch& batch, ForwardMode mode) {
   }
 }
 
-void NaiveCausal::Accept(const std::vector<int>& last) {
+void ReferenceCausalCache::Accept(const std::vector<int>& last) {
   for (const int token : last) {
     for (const int draft : queries_[token].path) {
       sequences_[queries_[draft].sequence][queries_[draft].position] = batch_[draft];
@@ -112,39 +112,40 @@ void NaiveCausal::Accept(const std::vector<int>& last) {
   EndPass();
 }
 
-void NaiveCausal::SetNonCausal(const std::vector<int>& queries) {
+void ReferenceCausalCache::SetNonCausal(const std::vector<int>& queries) {
   for (Query& query : queries_) query.bidirectional = false;
   for (const int query : queries) queries_[query].bidirectional = true;
 }
 
-bool NaiveCausal::Sees(const Query& query, Position position) const {
+bool ReferenceCausalCache::Sees(const Query& query, Position position) const {
   if (position > query.position && !query.bidirectional) return false;
   if (options_.window > 0 && position <= query.position - options_.window) return false;
   return options_.chunk == 0 || position / options_.chunk >= query.position / options_.chunk;
 }
 
-std::map<Position, const NaiveToken*> NaiveCausal::TokensOf(const Query& query) const {
-  std::map<Position, const NaiveToken*> tokens;
+std::map<Position, const ReferenceToken*> ReferenceCausalCache::TokensOf(const Query& query) const {
+  std::map<Position, const ReferenceToken*> tokens;
   for (const auto& [position, token] : sequences_[query.sequence]) tokens[position] = token.get();
   for (const int draft : query.path) tokens[queries_[draft].position] = batch_[draft].get();
   return tokens;
 }
 
-void NaiveCausal::Put(int layer, const std::vector<std::optional<NaiveContent>>& contents) {
+void ReferenceCausalCache::Put(int layer,
+                               const std::vector<std::optional<ReferenceContent>>& contents) {
   for (std::size_t i = 0; i < batch_.size(); ++i) batch_[i]->layers[layer] = contents[i];
 }
 
-void NaiveCausal::EndPass() {
+void ReferenceCausalCache::EndPass() {
   in_pass_ = false;
   drafting_ = false;
   batch_.clear();
 }
 
-StatusCode NaiveCausal::CheckCopy(int src, int dst, Position length) const {
+StatusCode ReferenceCausalCache::CheckCopy(int src, int dst, Position length) const {
   return Known(src) && Known(dst) && length >= 0 ? StatusCode::kOk : StatusCode::kInvalidArgument;
 }
 
-void NaiveCausal::Copy(int src, int dst, Position length) {
+void ReferenceCausalCache::Copy(int src, int dst, Position length) {
   EndPass();
   Sequence shared;
   for (const auto& [position, token] : sequences_[src]) {
@@ -153,7 +154,7 @@ void NaiveCausal::Copy(int src, int dst, Position length) {
   sequences_[dst] = std::move(shared);
 }
 
-StatusCode NaiveCausal::CheckRemove(int sequence, Position begin, Position end) const {
+StatusCode ReferenceCausalCache::CheckRemove(int sequence, Position begin, Position end) const {
   if (!Known(sequence) || begin < 0 || end < begin) return StatusCode::kInvalidArgument;
   if (begin == end || end >= length(sequence)) return StatusCode::kOk;
   if (!options_.can_shift) return StatusCode::kUnsupported;
@@ -169,7 +170,8 @@ StatusCode NaiveCausal::CheckRemove(int sequence, Position begin, Position end) 
   return needed > options_.cells - UsedCells(sequences_) ? StatusCode::kCacheFull : StatusCode::kOk;
 }
 
-void NaiveCausal::Remove(int sequence, Position begin, Position end, const RotateKeys& rotate) {
+void ReferenceCausalCache::Remove(int sequence, Position begin, Position end,
+                                  const RotateKeys& rotate) {
   EndPass();
   Sequence& tokens = sequences_[sequence];
   if (begin == end && end < length(sequence)) return;
@@ -177,7 +179,7 @@ void NaiveCausal::Remove(int sequence, Position begin, Position end, const Rotat
   for (auto& [position, token] : tokens) {
     if (position < begin) result[position] = token;
     if (position < end || end >= length(sequence)) continue;
-    Token moved = std::make_shared<NaiveToken>(*token);  // a private copy
+    Token moved = std::make_shared<ReferenceToken>(*token);  // a private copy
     for (std::size_t layer = 0; layer < moved->layers.size(); ++layer) {
       if (moved->layers[layer].has_value()) rotate(static_cast<int>(layer), *moved->layers[layer]);
     }
@@ -186,7 +188,7 @@ void NaiveCausal::Remove(int sequence, Position begin, Position end, const Rotat
   tokens = std::move(result);
 }
 
-bool NaiveCausal::CanResume(int sequence, Position position) const {
+bool ReferenceCausalCache::CanResume(int sequence, Position position) const {
   if (!Known(sequence) || position < 0 || position > length(sequence)) return false;
   if (options_.retained_tokens == 0 || sequences_[sequence].empty()) return true;
   return sequences_[sequence].begin()->first <= std::max(0, position - options_.window + 1);
