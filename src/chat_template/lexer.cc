@@ -103,7 +103,7 @@ class Lexer {
     if (begin < end) Add(TokenType::kData, text_.substr(begin, end - begin), begin);
   }
 
-  // Returns the end of the closing delimiter at `at`, including its sign and the white space that it
+  // Returns the end of the closing delimiter at `at`, with its sign and the white space that it
   // removes; nothing if there is no closing delimiter.
   std::optional<std::size_t> MatchClosing(std::size_t at, std::string_view delimiter,
                                           bool trims) const {
