@@ -95,8 +95,8 @@ void CheckText(const Tokenizer& tokenizer, const TokenizerData& data, std::strin
   const auto decoded = tokenizer.Decode(*plain);
   Check(decoded.ok() && tokenizer.Decode(*parsed, {.cleaning = SpaceCleaning::kPerFile}).ok());
   const bool whole = (flags & kBytes) != 0 && (flags & kTypes) == 0 && (flags & kUnknown) == 0;
-  std::string mended;
-  if (whole) Check(*decoded == MendUtf8(text, &mended));
+  std::string repaired;
+  if (whole) Check(*decoded == RepairUtf8(text, &repaired));
 
   std::string streamed;
   Utf8Stream stream;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 
@@ -68,7 +69,8 @@ Backend& SharedBackend() {
 void ReadAll(const GgufFile& file) {
   for (const GgufEntry& entry : file.entries()) ReadEntry(file, entry);
   for (const GgufTensor& tensor : file.tensors()) ReadTensor(file, tensor);
-  const nlohmann::json description = DescribeModelFile(file);
+  const ModelDescription description = DescribeModelFile(file);
+  Require(DescriptionJson(description).is_object());
   const std::string text = DescriptionText(description, InspectDetail::kTensors);
   Touch(std::as_bytes(std::span(text)));
   const auto model = LoadModel(file, SharedBackend());

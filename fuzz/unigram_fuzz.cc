@@ -81,9 +81,9 @@ void CheckText(const Tokenizer& tokenizer, const TokenizerData& data, std::strin
   for (const std::int32_t id : *parsed) Check(tokenizer.vocabulary().Has(id));
   Check(tokenizer.Decode(*plain).ok() && tokenizer.Decode(*parsed).ok());
   if (!CanCompare(data, tokenizer.vocabulary())) return;
-  std::string mended;
+  std::string repaired;
   const std::string normalized = unigram_reference::Normalize(
-      MendUtf8(text, &mended), *data.add_space_prefix, *data.remove_extra_spaces);
+      RepairUtf8(text, &repaired), *data.add_space_prefix, *data.remove_extra_spaces);
   Check(unigram_reference::Encode(tokenizer.vocabulary(), normalized) == *plain);
 }
 

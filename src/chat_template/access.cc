@@ -1,4 +1,4 @@
-// Attributes, items and slices.
+// Attributes, items and slices of values.
 #include <algorithm>
 #include <limits>
 
@@ -13,7 +13,7 @@ Value NoAttribute(const Value& object, std::string_view name) {
   return Value::Missing(StrCat(object.KindName(), " has no attribute ", Quoted(name)));
 }
 
-// Attributes of `loop`. nullptr-like: an undefined value where it has none.
+// Returns an attribute of the variable `loop`; an undefined value if it has none of this name.
 Value LoopAttribute(const Value& object, std::string_view name) {
   const Loop& loop = object.loop();
   const auto index = static_cast<std::int64_t>(loop.index);
@@ -28,17 +28,18 @@ Value LoopAttribute(const Value& object, std::string_view name) {
   if (name == "depth") return Value(std::int64_t{loop.depth});
   if (name == "depth0") return Value(std::int64_t{loop.depth} - 1);
   if (name == "previtem") {
-    return index > 0 ? loop.items[loop.index - 1] : Value::Missing("there is no previous item");
+    return index > 0 ? loop.items[loop.index - 1]
+                     : Value::Missing("loop.previtem is undefined in the first iteration");
   }
   if (name == "nextitem") {
     return index + 1 < length ? loop.items[loop.index + 1]
-                              : Value::Missing("there is no next item");
+                              : Value::Missing("loop.nextitem is undefined in the last iteration");
   }
   return NoAttribute(object, name);
 }
 
-// What Python has and templates must not use, or have no use for.
-bool IsKnownElsewhere(const Value& object, std::string_view name) {
+// Returns whether Python has this attribute, but templates may not use it or have no use for it.
+bool IsUnsupportedPythonAttribute(const Value& object, std::string_view name) {
   const auto in = [name](std::initializer_list<std::string_view> names) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
@@ -66,19 +67,22 @@ Result<Value> Method(const Value& object, std::string_view name, Environment& en
   method.name = std::string(name);
   method.self = object;
   method.nesting = 1 + object.Nesting();
-  if (method.nesting > kMaxNesting) return Wrong("values are nested too deep");
+  if (method.nesting > kMaxNesting) {
+    return InvalidArgument(StrCat("values are nested deeper than ", kMaxNesting, " levels"));
+  }
   return Value(std::make_shared<const Callable>(std::move(method)));
 }
 
-// A method or a loop's or namespace's attribute; undefined if it is none of them.
-Result<Value> OwnAttribute(const Value& object, std::string_view name, Environment& env) {
+// Returns a method, or an attribute of a loop or namespace; undefined if there is none.
+Result<Value> BuiltinAttribute(const Value& object, std::string_view name, Environment& env) {
   if (HasMethod(object, name)) return Method(object, name, env);
-  if (IsKnownElsewhere(object, name)) {
-    return NotOffered(StrCat("attribute of ", object.KindName()), name);
+  if (IsUnsupportedPythonAttribute(object, name)) {
+    return Unsupported(
+        StrCat("attribute ", Quoted(name), " of ", object.KindName(), " is not supported"));
   }
   if (object.is(Value::Kind::kLoop)) return LoopAttribute(object, name);
   if (object.is(Value::Kind::kNamespace)) {
-    const Value* value = object.space().Find(name);
+    const Value* value = object.ns().Find(name);
     if (value != nullptr) return *value;
   }
   return NoAttribute(object, name);
@@ -90,7 +94,8 @@ Result<Value> TextItem(const MarkedText& text, std::int64_t index, Environment& 
   const auto count = static_cast<std::int64_t>(at.size()) - 1;
   if (index < 0) index += count;
   if (index < 0 || index >= count) {
-    return Value::Missing(StrCat("a text of ", count, " characters has no character ", index));
+    return Value::Missing(
+        StrCat("index ", index, " is out of range for a string of ", count, " characters"));
   }
   const auto i = static_cast<std::size_t>(index);
   return MakeText(text.Substring(at[i], at[i + 1]), env.budget);
@@ -100,7 +105,7 @@ Value ListItem(const std::vector<Value>& items, std::int64_t index) {
   const auto count = static_cast<std::int64_t>(items.size());
   const std::int64_t at = index < 0 ? index + count : index;
   if (at >= 0 && at < count) return items[static_cast<std::size_t>(at)];
-  return Value::Missing(StrCat("a list of ", count, " has no item ", index));
+  return Value::Missing(StrCat("index ", index, " is out of range for a list of ", count));
 }
 
 struct Range {
@@ -110,12 +115,12 @@ struct Range {
 };
 
 // Python's slice.indices for a sequence of `length`.
-Result<Range> Indices(const Value& begin, const Value& end, const Value& step,
-                      std::int64_t length) {
+Result<Range> SliceIndices(const Value& begin, const Value& end, const Value& step,
+                           std::int64_t length) {
   const auto given = [](const Value& value) { return !value.IsUndefined() && !value.IsNone(); };
   Range range;
   range.step = given(step) ? step.integer() : 1;
-  if (range.step == 0) return Wrong("a slice's step is 0");
+  if (range.step == 0) return InvalidArgument("the slice step is 0; must be another integer");
   const std::int64_t lowest = range.step > 0 ? 0 : -1;
   const std::int64_t highest = range.step > 0 ? length : length - 1;
   const auto clamp = [&](const Value& value, std::int64_t otherwise) {
@@ -129,8 +134,8 @@ Result<Range> Indices(const Value& begin, const Value& end, const Value& step,
   return range;
 }
 
-// The indices that the range names, in order.
-std::vector<std::size_t> Picked(const Range& range) {
+// Returns the indices of the range, in order.
+std::vector<std::size_t> SelectedIndices(const Range& range) {
   std::vector<std::size_t> picked;
   std::int64_t at = range.begin;
   while (range.step > 0 ? at < range.end : at > range.end) {
@@ -145,30 +150,30 @@ Result<Value> SliceText(const MarkedText& text, const Value& begin, const Value&
                         const Value& step, Environment& env) {
   KVCACHE_RETURN_IF_ERROR(env.budget.Spend(2 * text.size()));
   const std::vector<std::size_t> at = CharacterOffsets(text.bytes());
-  KVCACHE_ASSIGN_OR_RETURN(const Range range,
-                           Indices(begin, end, step, static_cast<std::int64_t>(at.size()) - 1));
+  KVCACHE_ASSIGN_OR_RETURN(
+      const Range range, SliceIndices(begin, end, step, static_cast<std::int64_t>(at.size()) - 1));
   if (range.step == 1) {
     const auto first = static_cast<std::size_t>(range.begin);
     const auto last = static_cast<std::size_t>(std::max(range.begin, range.end));
     return MakeText(text.Substring(at[first], at[last]), env.budget);
   }
   MarkedText out;
-  for (const std::size_t i : Picked(range)) out.Append(text, at[i], at[i + 1]);
+  for (const std::size_t i : SelectedIndices(range)) out.Append(text, at[i], at[i + 1]);
   return MakeText(std::move(out), env.budget);
 }
 
 }  // namespace
 
 Result<Value> GetAttribute(const Value& object, std::string_view name, Environment& env) {
-  if (object.IsUndefined()) return Wrong(object.why());
-  KVCACHE_ASSIGN_OR_RETURN(Value own, OwnAttribute(object, name, env));
+  if (object.IsUndefined()) return InvalidArgument(object.why());
+  KVCACHE_ASSIGN_OR_RETURN(Value own, BuiltinAttribute(object, name, env));
   if (!own.IsUndefined() || !object.IsDict()) return own;
   const Value* item = object.dict().Find(name);
   return item != nullptr ? *item : own;
 }
 
 Result<Value> GetItem(const Value& object, const Value& key, Environment& env) {
-  if (object.IsUndefined()) return Wrong(object.why());
+  if (object.IsUndefined()) return InvalidArgument(object.why());
   if (object.IsDict()) {
     KVCACHE_ASSIGN_OR_RETURN(const std::string hashed, HashKey(key, env.budget));
     const Value* item = object.dict().FindKey(hashed);
@@ -178,16 +183,16 @@ Result<Value> GetItem(const Value& object, const Value& key, Environment& env) {
     if (object.IsList()) return ListItem(object.items(), key.integer());
     if (object.IsText()) return TextItem(object.text(), key.integer(), env);
   }
-  if (key.IsText()) return OwnAttribute(object, key.bytes(), env);
-  return Value::Missing(StrCat(object.KindName(), " has no item for ", key.KindName()));
+  if (key.IsText()) return BuiltinAttribute(object, key.bytes(), env);
+  return Value::Missing(StrCat(object.KindName(), " has no item for this key, ", key.KindName()));
 }
 
 Result<Value> GetSlice(const Value& object, const Value& begin, const Value& end, const Value& step,
                        Environment& env) {
-  if (object.IsUndefined()) return Wrong(object.why());
+  if (object.IsUndefined()) return InvalidArgument(object.why());
   for (const Value* value : {&begin, &end, &step}) {
     if (!value->IsUndefined() && !value->IsNone() && !value->IsInteger()) {
-      return Value::Missing(StrCat("a slice's bounds are integers, not ", value->KindName()));
+      return Value::Missing(StrCat("a slice bound is ", value->KindName(), "; must be an integer"));
     }
   }
   if (object.IsText()) return SliceText(object.text(), begin, end, step, env);
@@ -196,10 +201,10 @@ Result<Value> GetSlice(const Value& object, const Value& begin, const Value& end
   }
   KVCACHE_ASSIGN_OR_RETURN(
       const Range range,
-      Indices(begin, end, step, static_cast<std::int64_t>(object.items().size())));
+      SliceIndices(begin, end, step, static_cast<std::int64_t>(object.items().size())));
   KVCACHE_RETURN_IF_ERROR(env.budget.Spend(object.items().size() * Budget::kStep));
   std::vector<Value> items;
-  for (const std::size_t i : Picked(range)) items.push_back(object.items()[i]);
+  for (const std::size_t i : SelectedIndices(range)) items.push_back(object.items()[i]);
   return MakeList(std::move(items), env.budget, object.list().kind);
 }
 

@@ -4,11 +4,11 @@
 
 namespace kvcache::jinja {
 
-Status Budget::Refusal() const {
-  return {StatusCode::kUnsupported,
-          StrCat("the template does more than it may: ",
-                 WithThousands(static_cast<std::int64_t>(units_)),
-                 " units of work (a byte of text is one, a step ", kStep, ")")};
+Status Budget::Exhausted() const {
+  return {
+      StatusCode::kUnsupported,
+      StrCat("the template exceeds the limit of ", WithThousands(static_cast<std::int64_t>(units_)),
+             " units of work; a byte of text costs 1, a step ", kStep)};
 }
 
 }  // namespace kvcache::jinja

@@ -1,6 +1,6 @@
 // Limits the work of a rendering. A template comes from an untrusted file. Each step and each byte
-// that it produces is charged to one budget, which bounds time and memory together, because all
-// memory was produced at some point.
+// that it produces is charged to one budget. This bounds time and memory together, because every
+// byte in memory was produced and charged.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -15,14 +15,15 @@ class Budget {
  public:
   explicit Budget(std::uint64_t units) : units_(units), left_(units) {}
 
-  // Takes `units`: a byte that is made costs one, a step kStep. kUnsupported once it is used up.
+  // Charges `units`: a byte that is produced costs 1, a step kStep. Returns kUnsupported if fewer
+  // are left; then the budget is empty.
   Status Spend(std::uint64_t units) {
     if (units <= left_) {
       left_ -= units;
       return Status::Ok();
     }
     left_ = 0;
-    return Refusal();
+    return Exhausted();
   }
 
   std::uint64_t spent() const { return units_ - left_; }
@@ -31,7 +32,7 @@ class Budget {
   static constexpr std::uint64_t kItem = 64;  // of a list or dict
 
  private:
-  Status Refusal() const;
+  Status Exhausted() const;
 
   std::uint64_t units_;
   std::uint64_t left_;

@@ -2,23 +2,17 @@
 
 #include <algorithm>
 
+#include "base/errors.h"
 #include "base/strings.h"
 
 namespace kvcache::jinja {
-namespace {
-
-Status Wrong(std::string message) {
-  return {StatusCode::kInvalidArgument, std::move(message)};
-}
-
-}  // namespace
 
 Result<std::vector<const Value*>> Bind(const Arguments& arguments,
                                        std::initializer_list<std::string_view> names,
                                        std::size_t required) {
   if (arguments.positional.size() > names.size()) {
-    return Wrong(StrCat(arguments.positional.size(), " arguments are given, at most ", names.size(),
-                        " are taken"));
+    return InvalidArgument(StrCat("the call has ", arguments.positional.size(),
+                                  " arguments; at most ", names.size(), " are allowed"));
   }
   std::vector<const Value*> bound(names.size(), nullptr);
   for (std::size_t i = 0; i < arguments.positional.size(); ++i) {
@@ -26,15 +20,16 @@ Result<std::vector<const Value*>> Bind(const Arguments& arguments,
   }
   for (const auto& [name, value] : arguments.named) {
     const auto found = std::find(names.begin(), names.end(), name.bytes());
-    if (found == names.end()) return Wrong(StrCat("there is no argument ", Quoted(name.bytes())));
+    if (found == names.end())
+      return InvalidArgument(StrCat("argument ", Quoted(name.bytes()), " is not known"));
     const Value*& place = bound[static_cast<std::size_t>(found - names.begin())];
     if (place != nullptr)
-      return Wrong(StrCat("argument ", Quoted(name.bytes()), " is given twice"));
+      return InvalidArgument(StrCat("argument ", Quoted(name.bytes()), " is given twice"));
     place = &value;
   }
   for (std::size_t i = 0; i < required; ++i) {
     if (bound[i] == nullptr) {
-      return Wrong(StrCat("argument ", Quoted(names.begin()[i]), " is missing"));
+      return InvalidArgument(StrCat("argument ", Quoted(names.begin()[i]), " is missing"));
     }
   }
   return bound;

@@ -1,4 +1,4 @@
-// What a template can call, and the loop that it is in.
+// The callables of a template, the arguments of a call, and the variable `loop`.
 //
 // Thread safety: as value.h.
 #pragma once
@@ -19,18 +19,18 @@ struct Callable {
   enum class Kind : std::uint8_t {
     kFunction,  // a global: range, namespace, raise_exception, …
     kMethod,    // of a text, list, dict or loop: `self`
-    kMacro,     // `macro`, which lives as long as the template, in `scope`
+    kMacro,     // `macro` (owned by the template), evaluated in `scope`
   };
   Kind kind = Kind::kFunction;
   std::string name;
   Value self;
   const Statement* macro = nullptr;
   std::shared_ptr<Scope> scope;
-  Value caller;  // undefined, or the macro that {% call %} hands over
+  Value caller;  // undefined, or the macro that {% call %} passes
   int nesting = 0;
 };
 
-// The variable `loop`. Its index moves while the loop runs.
+// The variable `loop`. Its index changes while the loop runs.
 struct Loop {
   std::vector<Value> items;
   std::size_t index = 0;
@@ -38,15 +38,15 @@ struct Loop {
   int nesting = 1;
 };
 
-// The arguments of a call. A name carries marks: `f(**tool)` takes names from outside, and
-// `kwargs` and dict() make them texts again.
+// The arguments of a call. Names carry origins, too: those of `f(**tool)` are foreign, and `kwargs`
+// and dict() turn names into strings.
 struct Arguments {
   std::vector<Value> positional;
   std::vector<std::pair<MarkedText, Value>> named;
 };
 
-// The arguments as values of the parameters `names`; nullptr for those not given.
-// Errors: too many, one that has no such name or is given twice, fewer than `required`.
+// Returns the value of each parameter in `names`; nullptr for those not given.
+// Errors: too many arguments, an unknown name, a name given twice, fewer than `required`.
 Result<std::vector<const Value*>> Bind(const Arguments& arguments,
                                        std::initializer_list<std::string_view> names,
                                        std::size_t required = 0);

@@ -22,7 +22,7 @@ constexpr std::string_view kChatMl = R"(
     {{- '<|im_start|>assistant\n' }}
 {%- endif %})";
 
-// The answer continues the user's text directly; all other messages are paragraphs of their own.
+// The answer continues the user's text directly. All other messages end with a line feed.
 constexpr std::string_view kPlain = R"(
 {%- for message in messages %}
     {{- message.content or '' }}

@@ -33,17 +33,18 @@ enum class ToolUse : std::uint8_t { kNone, kTools };
 struct ChatPrompt {
   std::string text;
   std::vector<TextRange> foreign;  // ranges that the template did not write
-  MarkedTokens marked;  // with the begin-of-sequence token where the vocabulary wants one
+  MarkedTokens marked;             // with a begin-of-sequence token if the vocabulary adds one
 };
 
 class ChatFormat {
  public:
-  // The model's own template, or its replacement (above). Keeps the reference to the tokenizer.
-  // Errors: those of ChatTemplate::Parse, with the key's name in front.
+  // Returns the model's own template, or its replacement (above). `tokenizer` must outlive the
+  // result. Errors: those of ChatTemplate::Parse, with the key's name in front.
   static Result<ChatFormat> ForModel(const GgufFile& file, const Tokenizer& tokenizer,
                                      ToolUse tools);
 
-  // "chatml" or "plain". Errors: kNotFound: another name; the message lists both.
+  // Returns the built-in template "chatml" or "plain". Errors: kNotFound: another name; the message
+  // lists both.
   static Result<ChatFormat> BuiltIn(std::string_view name, const Tokenizer& tokenizer);
 
   // Parses `source`; `name` is used in messages.
@@ -51,11 +52,12 @@ class ChatFormat {
                                        const Tokenizer& tokenizer);
 
   ChatFormatKind kind() const { return kind_; }
-  // "the model's template", "ChatML", … for people.
+  // Returns "the model's template", "ChatML", … for display.
   const std::string& name() const { return name_; }
   bool Mentions(std::string_view variable) const { return template_.Mentions(variable); }
 
-  // Texts that end an answer in addition to tokens: ChatML's end marker if it is not a token.
+  // Returns texts that end an answer in addition to tokens: ChatML's end marker if it is not a
+  // token.
   std::vector<std::string> Stops() const;
 
   // Renders and encodes the prompt; sets input.bos and input.eos itself. If the vocabulary adds a

@@ -8,10 +8,11 @@
 namespace kvcache {
 namespace {
 
-enum class Marks { kNone, kControl, kUserDefined };
+enum class Markers { kNone, kControl, kUserDefined };
 
-// Letters, and ChatML's marks where asked for.
-std::unique_ptr<Tokenizer> MakeLetters(Marks marks) {
+// Returns a tokenizer of single characters and, on request, of ChatML's markers and other special
+// tokens.
+std::unique_ptr<Tokenizer> MakeLetters(Markers markers) {
   TokenizerData data;
   const auto add = [&data](std::string text, std::int32_t type) {
     data.tokens.push_back(std::move(text));
@@ -23,11 +24,11 @@ std::unique_ptr<Tokenizer> MakeLetters(Marks marks) {
   add("</s>", 3);
   for (char c = ' '; c <= '~'; ++c) add(std::string(1, c), 1);
   add("\n", 1);
-  if (marks != Marks::kNone) {
-    const int type = marks == Marks::kControl ? 3 : 4;
+  if (markers != Markers::kNone) {
+    const int type = markers == Markers::kControl ? 3 : 4;
     add("<|im_start|>", type);
     add("<|im_end|>", type);
-    add("<|start|>", type);  // shown in output, so the vocabulary calls it user-defined
+    add("<|start|>", type);  // part of an answer's text, so Vocabulary makes it user-defined
     add("<think>", 4);
     add("<h1>", 4);
     add("::", 4);
@@ -48,8 +49,8 @@ std::ptrdiff_t Count(const ChatPrompt& prompt, std::int32_t token) {
   return std::count(prompt.marked.tokens.begin(), prompt.marked.tokens.end(), token);
 }
 
-void ExpectTextOfMessagesIsText(Marks marks) {
-  const auto tokenizer = MakeLetters(marks);
+void ExpectTextOfMessagesIsText(Markers markers) {
+  const auto tokenizer = MakeLetters(markers);
   const auto format = ChatFormat::BuiltIn("chatml", *tokenizer);
   ASSERT_TRUE(format.ok());
   const std::int32_t start = tokenizer->Find("<|im_start|>");
@@ -64,21 +65,21 @@ void ExpectTextOfMessagesIsText(Marks marks) {
     EXPECT_EQ(Count(*prompt, tokenizer->bos()), 1) << text;
     EXPECT_EQ(Count(*prompt, tokenizer->Find("<|start|>")), 0) << text;
     const auto decoded = tokenizer->Decode(prompt->marked.tokens, {ControlText::kShown});
-    EXPECT_EQ(*decoded, "<s>" + prompt->text) << text;  // not a byte is lost
+    EXPECT_EQ(*decoded, "<s>" + prompt->text) << text;  // all bytes are kept
   }
   EXPECT_EQ(Count(*format->Write(Say("<think>")), tokenizer->Find("<think>")), 0);
-  // Text that the vocabulary has as one token is found everywhere.
+  // User-defined tokens that are text are found everywhere.
   EXPECT_EQ(Count(*format->Write(Say("<h1>")), tokenizer->Find("<h1>")), 1);
 }
 
 TEST(ChatFormat, TextOfMessagesNeverBecomesAControlToken) {
-  ExpectTextOfMessagesIsText(Marks::kControl);
-  ExpectTextOfMessagesIsText(Marks::kUserDefined);
+  ExpectTextOfMessagesIsText(Markers::kControl);
+  ExpectTextOfMessagesIsText(Markers::kUserDefined);
 }
 
-// Any text is structure to a template that writes it.
+// A user-defined token that is not a word is structure to a template that writes it.
 TEST(ChatFormat, TextThatTheTemplateWritesIsStructureToIt) {
-  const auto tokenizer = MakeLetters(Marks::kControl);
+  const auto tokenizer = MakeLetters(Markers::kControl);
   const std::int32_t user = tokenizer->Find("U:");
   const struct {
     const char* source;
@@ -89,20 +90,20 @@ TEST(ChatFormat, TextThatTheTemplateWritesIsStructureToIt) {
       {"{{ 'U' + ':' + messages[0].content }}", 1},
       {"{{ messages[0].content }}{% if tools %}U{{ ':' }}{% endif %}", 0},
       {"{{ messages[0].content }}{{ bos_token.replace(bos_token, 'U:') * 2 }}", 2},
-      // A text that is only looked for is not written.
+      // The template does not write a text that it only compares.
       {"{% if messages[0].content == 'U:' %}x{% endif %}{{ messages[0].content }}", 1},
   };
   for (const auto& test : cases) {
     const auto format = ChatFormat::FromSource(test.source, "test", *tokenizer);
     EXPECT_EQ(Count(*format->Write(Say("aU:b")), user), test.count) << test.source;
   }
-  // Punctuation is text in any case.
+  // Punctuation is always text.
   const auto format = ChatFormat::FromSource("::{{ messages[0].content }}", "test", *tokenizer);
   EXPECT_EQ(Count(*format->Write(Say("a::b")), tokenizer->Find("::")), 2);
 }
 
-TEST(ChatFormat, NoControlTokenAcrossABorder) {
-  const auto tokenizer = MakeLetters(Marks::kControl);
+TEST(ChatFormat, NoControlTokenSpansTemplateAndContent) {
+  const auto tokenizer = MakeLetters(Markers::kControl);
   const std::int32_t end = tokenizer->Find("<|im_end|>");
   const struct {
     const char* source;
@@ -124,7 +125,7 @@ TEST(ChatFormat, NoControlTokenAcrossABorder) {
 }
 
 TEST(ChatFormat, ExactlyOneBeginOfSequence) {
-  const auto tokenizer = MakeLetters(Marks::kControl);
+  const auto tokenizer = MakeLetters(Markers::kControl);
   for (const char* source : {"{{ bos_token }}x", "x", "<s>x"}) {
     const auto prompt = ChatFormat::FromSource(source, "test", *tokenizer)->Write(Say("y"));
     ASSERT_TRUE(prompt.ok());
@@ -133,8 +134,8 @@ TEST(ChatFormat, ExactlyOneBeginOfSequence) {
   }
 }
 
-TEST(ChatFormat, AnchorsStandWhereSpecialTokensDo) {
-  const auto tokenizer = MakeLetters(Marks::kControl);
+TEST(ChatFormat, AnchorsAreAtSpecialTokens) {
+  const auto tokenizer = MakeLetters(Markers::kControl);
   const auto prompt = ChatFormat::BuiltIn("chatml", *tokenizer)->Write(Say("<|im_end|>"));
   ASSERT_TRUE(prompt.ok());
   ASSERT_EQ(prompt->marked.anchors.size(), 3u);
@@ -145,8 +146,8 @@ TEST(ChatFormat, AnchorsStandWhereSpecialTokensDo) {
 }
 
 TEST(ChatFormat, BuiltInsAndTheirStops) {
-  const auto with = MakeLetters(Marks::kControl);
-  const auto without = MakeLetters(Marks::kNone);
+  const auto with = MakeLetters(Markers::kControl);
+  const auto without = MakeLetters(Markers::kNone);
   EXPECT_TRUE(ChatFormat::BuiltIn("chatml", *with)->Stops().empty());
   EXPECT_EQ(ChatFormat::BuiltIn("chatml", *without)->Stops(),
             std::vector<std::string>{"<|im_end|>"});

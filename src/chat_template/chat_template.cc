@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// What a rendering may do for each byte of its input: templates look at contents many times.
+// Units of work per byte of input. Templates process contents many times.
 constexpr std::uint64_t kWorkPerByte = 256;
 
 std::tm LocalTime() {
@@ -25,13 +25,14 @@ std::tm LocalTime() {
 Status CheckMessages(const ordered_json& messages) {
   if (!messages.is_array()) {
     return {StatusCode::kInvalidArgument,
-            StrCat("messages are an array, not ", messages.type_name())};
+            StrCat("messages have JSON type ", messages.type_name(), "; must be an array")};
   }
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const ordered_json& message = messages[i];
     if (!message.is_object() || !message.contains("role") || !message["role"].is_string()) {
       return {StatusCode::kInvalidArgument,
-              StrCat("message ", i + 1, " of ", messages.size(), " has no \"role\"")};
+              StrCat("message ", i + 1, " of ", messages.size(),
+                     " has no role; must be an object with a string \"role\"")};
     }
   }
   return Status::Ok();
@@ -40,10 +41,13 @@ Status CheckMessages(const ordered_json& messages) {
 Status CheckInput(const ChatInput& input) {
   KVCACHE_RETURN_IF_ERROR(CheckMessages(input.messages));
   if (!input.tools.is_null() && !input.tools.is_array()) {
-    return {StatusCode::kInvalidArgument, "tools are an array of objects"};
+    return {StatusCode::kInvalidArgument, StrCat("tools have JSON type ", input.tools.type_name(),
+                                                 "; must be an array of objects")};
   }
   if (!input.variables.is_object()) {
-    return {StatusCode::kInvalidArgument, "variables are an object of names and values"};
+    return {StatusCode::kInvalidArgument,
+            StrCat("variables have JSON type ", input.variables.type_name(),
+                   "; must be an object of names and values")};
   }
   return Status::Ok();
 }
@@ -58,7 +62,7 @@ Result<Variables> MakeVariables(const ChatInput& input, jinja::Budget& budget) {
     variables.emplace_back(name, std::move(value).value());
     return Status::Ok();
   };
-  // Later ones replace earlier ones.
+  // Later values replace earlier ones of the same name.
   for (const auto& [name, value] : input.variables.items()) {
     KVCACHE_RETURN_IF_ERROR(add(name, value, jinja::Roles::kForeign));
   }
@@ -89,7 +93,7 @@ Result<ChatTemplate> ChatTemplate::Parse(std::string_view source) {
 
 Result<ChatText> ChatTemplate::Render(const ChatInput& input, std::uint64_t work) const {
   KVCACHE_RETURN_IF_ERROR(CheckInput(input));
-  // What the input is made of does not count against the template.
+  // Converting the input is not charged to the template.
   constexpr std::uint64_t kInputLimit = std::uint64_t{1} << 33;
   jinja::Budget for_input(kInputLimit);
   KVCACHE_ASSIGN_OR_RETURN(Variables variables, MakeVariables(input, for_input));

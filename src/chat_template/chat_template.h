@@ -1,14 +1,14 @@
-// A chat template: conversation in, prompt out, with marks on what was not the template's.
+// Renders a conversation as a prompt, and records which bytes the template wrote.
 //
-// Templates are Jinja, as models bring them along (GGUF's `tokenizer.chat_template`). The text
-// is equal, byte for byte, to what Jinja gives with the settings of Hugging Face's
-// transformers; what of Jinja is not offered is an error that names it, with line and column.
-// docs/design/chat-template.md says what is offered.
+// Templates are Jinja, as in model files (GGUF's `tokenizer.chat_template`). The text equals, byte
+// for byte, the output of Jinja with the settings of Hugging Face's transformers. A construct that
+// is not supported is an error with its name, line and column. docs/design/chat-template.md lists
+// the supported language.
 //
 // Every byte of the prompt is either the template's (its text, its strings, the begin- and
-// end-of-sequence texts, the roles by their usual names) or foreign: contents, tool calls,
-// tools, variables, and whatever is computed from them. Tokenizer::EncodeMarked makes structure
-// tokens of the template's bytes alone, so what people, tools and models write never becomes one.
+// end-of-sequence texts, the well-known role names) or foreign: contents, tool calls, tools,
+// variables, and everything computed from them. Tokenizer::EncodeMarked makes structure tokens of
+// the template's bytes only, so text that people, tools and models write never becomes one.
 //
 // Rendering is bounded in time, memory and depth, whatever the template does.
 //
@@ -39,18 +39,18 @@ enum class GenerationPrompt : std::uint8_t {
 };
 
 struct ChatInput {
-  // Objects with at least "role", in order, as OpenAI's interface has them: "content",
-  // "tool_calls", "reasoning_content", … whatever the template reads.
+  // Objects with at least "role", in order, as in OpenAI's API: "content", "tool_calls",
+  // "reasoning_content", … A template may read any key.
   nlohmann::ordered_json messages = nlohmann::ordered_json::array();
-  // What the model may call: an array of objects, or null for none.
+  // The tools that the model may call: an array of objects, or null for none.
   nlohmann::ordered_json tools = nullptr;
   GenerationPrompt generation_prompt = GenerationPrompt::kAdd;
   // More variables, such as {"enable_thinking": false}.
   nlohmann::ordered_json variables = nlohmann::ordered_json::object();
   std::string bos;  // the begin- and end-of-sequence tokens' texts
   std::string eos;
-  // What strftime_now shows; the local time where it is not given. One time for a whole
-  // conversation keeps its prompts equal, and so what was computed for them.
+  // The time that strftime_now prints; the local time by default. Set it once per conversation, so
+  // that its prompts share their beginnings and the cache can reuse them.
   std::optional<std::tm> now;
 };
 
@@ -59,8 +59,8 @@ struct ChatText {
   std::vector<TextRange> foreign;  // in order, none empty, none adjacent
 };
 
-// The work that a rendering may do, in units, in addition to some units for each byte of its input.
-// A byte of produced text is one unit, a step eight. This is about a second.
+// The work limit of a rendering, in units, in addition to some units for each byte of its input.
+// A byte of produced text costs one unit, a step eight. The default takes about a second.
 inline constexpr std::uint64_t kDefaultTemplateWork = std::uint64_t{1} << 26;
 
 class ChatTemplate {
@@ -77,11 +77,13 @@ class ChatTemplate {
   // (raise_exception) or causes; kUnsupported: an unsupported construct, or a bound exceeded.
   Result<ChatText> Render(const ChatInput& input, std::uint64_t work = kDefaultTemplateWork) const;
 
-  // Whether the template reads a variable. A template that does not read "tools" ignores tools.
+  // Returns whether the template reads a variable. A template that does not read "tools" ignores
+  // tools.
   bool Mentions(std::string_view variable) const;
 
-  // Returns the texts that the template may write, in the order of its source: its text and the
-  // strings that it prints, joined if nothing else is printed between them; other strings singly.
+  // Returns the texts that the template may write, in the order of its source. Its text and the
+  // strings that it prints are joined if nothing else is printed between them; all other strings
+  // are separate.
   const std::vector<std::string>& literals() const;
 
  private:

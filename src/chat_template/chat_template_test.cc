@@ -31,7 +31,7 @@ ChatInput OneMessage(std::string content) {
   return Input(ordered_json::array({Message("user", std::move(content))}));
 }
 
-// The text, or the error's message.
+// Returns the text, or the error's message.
 std::string Rendered(std::string_view source, const ChatInput& input = OneMessage("hi")) {
   const auto parsed = ChatTemplate::Parse(source);
   if (!parsed.ok()) return parsed.status().message();
@@ -45,8 +45,8 @@ StatusCode CodeOf(std::string_view source, std::uint64_t work = kDefaultTemplate
   return parsed->Render(OneMessage("hi"), work).status().code();
 }
 
-// The whole language against Jinja itself is tests/chat_template; here is what it cannot show.
-TEST(ChatTemplate, RendersWhatTemplatesAreMadeOf) {
+// tests/chat_template compares the whole language with Jinja. These tests cover the rest.
+TEST(ChatTemplate, RendersCommonConstructs) {
   const struct {
     const char* source;
     const char* text;
@@ -76,7 +76,7 @@ TEST(ChatTemplate, ErrorsNameConstructAndPlace) {
     const char* what;
   } cases[] = {
       {"{{ 1 }}\n{{ 'x' | wibble }}", StatusCode::kUnsupported, "line 2, column 10",
-       "filter 'wibble' is not offered"},
+       "filter 'wibble' is not supported"},
       {"{{ 1 is wobbly }}", StatusCode::kUnsupported, "line 1, column 6", "test 'wobbly'"},
       {"{{ 'x'.encode() }}", StatusCode::kUnsupported, "line 1, column 7", "'encode'"},
       {"{{ ''.__class__ }}", StatusCode::kUnsupported, "line 1, column 6", "'__class__'"},
@@ -86,14 +86,14 @@ TEST(ChatTemplate, ErrorsNameConstructAndPlace) {
       {"{% fro x %}", StatusCode::kCorrupt, "line 1, column 4", "'fro'"},
       {"{% if 1 %}", StatusCode::kCorrupt, "line 1, column 11", "endif"},
       {"\n\n  {{ 1 + }}", StatusCode::kCorrupt, "line 3, column 10", "expected a value"},
-      {"{{ 'x }}", StatusCode::kCorrupt, "line 1, column 4", "does not end"},
+      {"{{ 'x }}", StatusCode::kCorrupt, "line 1, column 4", "is not closed; expected '"},
       {"{% break %}", StatusCode::kCorrupt, "line 1, column 4", "outside of a loop"},
       {"{{ nobody.home }}", StatusCode::kInvalidArgument, "line 1, column 10",
        "'nobody' is undefined"},
       {"{{ 1 + 'x' }}", StatusCode::kInvalidArgument, "line 1, column 6",
-       "between an integer and a text"},
+       "operator '+' does not apply to an integer and a string"},
       {"{{ raise_exception('not today') }}", StatusCode::kInvalidArgument, "line 1, column 19",
-       "refuses this conversation: not today"},
+       "rejects this conversation: not today"},
       {"{{ 9223372036854775807 + 1 }}", StatusCode::kUnsupported, "line 1, column 24",
        "more than 64 bits"},
   };
@@ -104,7 +104,7 @@ TEST(ChatTemplate, ErrorsNameConstructAndPlace) {
   }
 }
 
-// A template may come from anyone: it can neither hang, nor fill the memory, nor the stack.
+// A template may come from anyone. It must not hang, or exhaust memory or the stack.
 TEST(ChatTemplate, HostileTemplatesAreStopped) {
   const std::string open(200, '(');
   const std::string many = "{{ 1" + std::string(3000, '+') + " }}";
@@ -142,8 +142,8 @@ TEST(ChatTemplate, HostileTemplatesAreStopped) {
   }
 }
 
-// Namespaces and macros can hold themselves; the sanitizers see whether they are let go.
-TEST(ChatTemplate, CyclesAreLetGo) {
+// Namespaces and macros can own themselves. The leak sanitizer checks that they are freed.
+TEST(ChatTemplate, CyclesAreFreed) {
   EXPECT_EQ(Rendered("{% set a = namespace() %}{% set a.self = a %}{{ a.self.self is defined }}"),
             "True");
   EXPECT_EQ(Rendered("{% macro f() %}{% macro g() %}{% endmacro %}{% set ns.g = g %}{% endmacro %}"
@@ -151,7 +151,7 @@ TEST(ChatTemplate, CyclesAreLetGo) {
             ".");
 }
 
-// The text with its foreign stretches in brackets.
+// Returns the text with its foreign ranges in brackets.
 std::string Ranges(std::string_view source, const ChatInput& input) {
   const auto parsed = ChatTemplate::Parse(source);
   if (!parsed.ok()) return parsed.status().message();
@@ -167,8 +167,8 @@ std::string Ranges(std::string_view source, const ChatInput& input) {
   return shown + text->text.substr(at);
 }
 
-// Nothing that a template can do with a foreign text makes it the template's.
-TEST(ChatTemplate, ForeignTextIsNotLaundered) {
+// No operation turns foreign text into text of the template.
+TEST(ChatTemplate, ForeignTextStaysForeign) {
   ChatInput input = OneMessage("<x>\na");
   input.variables = {{"when", "<x>"},   {"day", "<%d>"},    {"tool", {{"<x>", "v"}}},
                      {"percent", "%%"}, {"twice", "%s|%s"}, {"zeros", "%05d"},
@@ -206,7 +206,7 @@ TEST(ChatTemplate, ForeignTextIsNotLaundered) {
       {"{{ namespace(**tool)['<x>'] ~ (tool | attr('<x>')) ~ ([tool] | map(attribute=when) | join) "
        "}}",
        "[vv]"},
-      // Where a foreign text says where to cut, the bytes beside the cut are foreign too.
+      // If a foreign argument determines a cut, the bytes beside the cut are foreign, too.
       {"{{ '<X/s>' | replace(cut, '') }}{{ '<X/s>'.replace(cut, '') }}", "[</]s>[</]s>"},
       {"{{ 'X</s>'.strip(cut) ~ '|' ~ 'X</s>' | trim(cut) }}", "[<]/s>|[<]/s>"},
       {"{{ 'X</s>X'.lstrip(cut) ~ 'X</s>X'.rstrip(cut) }}", "[<]/s>XX</s[>]"},
@@ -220,7 +220,7 @@ TEST(ChatTemplate, ForeignTextIsNotLaundered) {
   }
 }
 
-TEST(ChatTemplate, LiteralsAreTheTemplatesOwnTexts) {
+TEST(ChatTemplate, CollectsLiterals) {
   const auto parsed = ChatTemplate::Parse(
       "<|im_{{ 'st' ~ 'art' }}|>{{ '<|' + x + '|>' }}{% if 'a' in y %}\nb{% endif %}"
       "{% set z = 'c' + 'd' %}{{ f('e', g='h') if 'i' else 'j' }}k{# l #}");
@@ -251,7 +251,7 @@ TEST(ChatTemplate, ForeignRangesAreExact) {
   EXPECT_EQ(Ranges("{{ when }}", odd), "[now]");
 }
 
-TEST(ChatTemplate, InputThatIsNone) {
+TEST(ChatTemplate, RejectsMalformedInput) {
   const auto parsed = ChatTemplate::Parse("{{ messages }}");
   ASSERT_TRUE(parsed.ok());
   for (const char* messages : {"{}", "[1]", "[{}]", R"([{"role": 1}])"}) {
@@ -266,7 +266,7 @@ TEST(ChatTemplate, InputThatIsNone) {
   EXPECT_THAT(parsed->Render(input).status().message(), HasSubstr("nested deeper"));
 }
 
-TEST(ChatTemplate, MentionsItsVariables) {
+TEST(ChatTemplate, MentionsTheVariablesThatItReads) {
   const auto parsed =
       ChatTemplate::Parse("{% macro f() %}{{ tools }}{% endmacro %}{{ x.enable_thinking }}");
   ASSERT_TRUE(parsed.ok());

@@ -1,4 +1,4 @@
-// Interpreter, the expressions.
+// Interpreter: evaluates expressions.
 #include "base/strings.h"
 #include "chat_template/interpreter.h"
 #include "chat_template/place_status.h"
@@ -33,13 +33,13 @@ Result<Value> Interpreter::EvaluateKind(const Expression& expression) {
     case ExpressionKind::kCompare: return Compare(expression);
     case ExpressionKind::kNot: {
       KVCACHE_ASSIGN_OR_RETURN(const Value value, Evaluate(*expression.parts[0]));
-      return Value::Bool(!value.Truth());
+      return Value::Bool(!value.IsTruthy());
     }
     case ExpressionKind::kAnd:
     case ExpressionKind::kOr: return AndOr(expression);
     case ExpressionKind::kConditional: return Conditional(expression);
   }
-  return Status(StatusCode::kInternal, "an expression of no kind");
+  return Status(StatusCode::kInternal, "the expression has an unknown kind");
 }
 
 Result<Value> Interpreter::Name(const Expression& expression) {
@@ -94,12 +94,12 @@ Result<Value> Interpreter::Slice(const Expression& expression) {
       continue;
     }
     KVCACHE_ASSIGN_OR_RETURN(parts[i], Evaluate(*expression.parts[i]));
-    if (parts[i].IsUndefined()) return At(expression.place, Wrong(parts[i].why()));
+    if (parts[i].IsUndefined()) return At(expression.place, InvalidArgument(parts[i].why()));
   }
   return At(expression.place, GetSlice(parts[0], parts[1], parts[2], parts[3], env_));
 }
 
-Result<Arguments> Interpreter::GivenTo(const Expression& call) {
+Result<Arguments> Interpreter::EvaluateArguments(const Expression& call) {
   Arguments arguments;
   for (std::size_t i = 1; i < call.parts.size(); ++i) {
     KVCACHE_ASSIGN_OR_RETURN(Value value, Evaluate(*call.parts[i]));
@@ -117,9 +117,15 @@ Result<Arguments> Interpreter::GivenTo(const Expression& call) {
   }
   if (call.named_rest) {
     KVCACHE_ASSIGN_OR_RETURN(const Value rest, Evaluate(*call.named_rest));
-    if (!rest.IsDict()) return At(call.place, Wrong("'**' takes a dict"));
+    if (!rest.IsDict()) {
+      return At(call.place, InvalidArgument(StrCat("the argument of '**' is ", rest.KindName(),
+                                                   "; must be a dict")));
+    }
     for (const auto& [key, value] : rest.dict().items()) {
-      if (!key.IsText()) return At(call.place, Wrong("arguments have names"));
+      if (!key.IsText()) {
+        return At(call.place, InvalidArgument(StrCat("a key of the argument of '**' is ",
+                                                     key.KindName(), "; must be a string")));
+      }
       KVCACHE_RETURN_IF_ERROR(At(call.place, env_.budget.Spend(Budget::kItem)));
       arguments.named.emplace_back(key.text(), value);
     }
@@ -129,14 +135,14 @@ Result<Arguments> Interpreter::GivenTo(const Expression& call) {
 
 Result<Value> Interpreter::Call(const Expression& expression) {
   KVCACHE_ASSIGN_OR_RETURN(const Value callee, Evaluate(*expression.parts[0]));
-  KVCACHE_ASSIGN_OR_RETURN(Arguments arguments, GivenTo(expression));
+  KVCACHE_ASSIGN_OR_RETURN(Arguments arguments, EvaluateArguments(expression));
   return At(expression.place, CallValue(callee, std::move(arguments)));
 }
 
 Result<Value> Interpreter::CallValue(const Value& callee, Arguments arguments) {
-  if (callee.IsUndefined()) return Wrong(callee.why());
+  if (callee.IsUndefined()) return InvalidArgument(callee.why());
   if (!callee.is(Value::Kind::kCallable)) {
-    return Wrong(StrCat(callee.KindName(), " cannot be called"));
+    return InvalidArgument(StrCat(callee.KindName(), " cannot be called"));
   }
   const Callable& callable = callee.callable();
   switch (callable.kind) {
@@ -144,10 +150,11 @@ Result<Value> Interpreter::CallValue(const Value& callee, Arguments arguments) {
     case Callable::Kind::kMethod: return CallMethod(callable, arguments, env_);
     case Callable::Kind::kMacro: return CallMacro(callable, std::move(arguments));
   }
-  return Wrong("nothing to call");
+  return InvalidArgument("the callable has an unknown kind");
 }
 
-// `input` for the innermost filter of a filter block, which has none of its own.
+// Applies a filter. In a filter block `input` is the block's text, the input of the innermost
+// filter; else it is null.
 Result<Value> Interpreter::Filter(const Expression& expression, const Value* input) {
   Value from;
   if (!expression.parts[0]) {
@@ -157,13 +164,13 @@ Result<Value> Interpreter::Filter(const Expression& expression, const Value* inp
   } else {
     KVCACHE_ASSIGN_OR_RETURN(from, Evaluate(*expression.parts[0]));
   }
-  KVCACHE_ASSIGN_OR_RETURN(const Arguments arguments, GivenTo(expression));
+  KVCACHE_ASSIGN_OR_RETURN(const Arguments arguments, EvaluateArguments(expression));
   return At(expression.place, ApplyFilter(expression.name, from, arguments, env_));
 }
 
 Result<Value> Interpreter::Test(const Expression& expression) {
   KVCACHE_ASSIGN_OR_RETURN(const Value value, Evaluate(*expression.parts[0]));
-  KVCACHE_ASSIGN_OR_RETURN(const Arguments arguments, GivenTo(expression));
+  KVCACHE_ASSIGN_OR_RETURN(const Arguments arguments, EvaluateArguments(expression));
   KVCACHE_ASSIGN_OR_RETURN(
       const bool passes, At(expression.place, ApplyTest(expression.name, value, arguments, env_)));
   return Value::Bool(passes);
@@ -182,10 +189,10 @@ Result<Value> Interpreter::Concat(const Expression& expression) {
 
 Result<Value> Interpreter::Unary(const Expression& expression) {
   KVCACHE_ASSIGN_OR_RETURN(const Value value, Evaluate(*expression.parts[0]));
-  if (value.IsUndefined()) return At(expression.place, Wrong(value.why()));
+  if (value.IsUndefined()) return At(expression.place, InvalidArgument(value.why()));
   if (!value.IsNumber()) {
-    return At(expression.place,
-              Wrong(StrCat("'", expression.name, "' has no meaning before ", value.KindName())));
+    return At(expression.place, InvalidArgument(StrCat("operator '", expression.name,
+                                                       "' does not apply to ", value.KindName())));
   }
   if (value.is(Value::Kind::kFloat)) {
     return Value(expression.name == "-" ? -value.number() : value.number());
@@ -230,15 +237,15 @@ Result<Value> Interpreter::Compare(const Expression& expression) {
 
 Result<Value> Interpreter::AndOr(const Expression& expression) {
   KVCACHE_ASSIGN_OR_RETURN(Value left, Evaluate(*expression.parts[0]));
-  if (left.Truth() == (expression.kind == ExpressionKind::kOr)) return left;
+  if (left.IsTruthy() == (expression.kind == ExpressionKind::kOr)) return left;
   return Evaluate(*expression.parts[1]);
 }
 
 Result<Value> Interpreter::Conditional(const Expression& expression) {
   KVCACHE_ASSIGN_OR_RETURN(const Value condition, Evaluate(*expression.parts[0]));
-  if (condition.Truth()) return Evaluate(*expression.parts[1]);
+  if (condition.IsTruthy()) return Evaluate(*expression.parts[1]);
   if (expression.parts[2]) return Evaluate(*expression.parts[2]);
-  return Value::Missing("an inline if without else was false");
+  return Value::Missing("the condition of an inline if without else is false");
 }
 
 }  // namespace kvcache::jinja

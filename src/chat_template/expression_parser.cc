@@ -14,7 +14,8 @@ using Node = struct Expression;
 
 Status TooDeep(Place place) {
   return {StatusCode::kUnsupported,
-          StrCat(PlaceText(place), ": expressions are nested deeper than ", kMaxSyntaxDepth)};
+          StrCat(PlaceText(place), ": expressions are nested deeper than ", kMaxSyntaxDepth,
+                 " levels")};
 }
 
 std::vector<ExpressionPtr> Parts(ExpressionPtr a, ExpressionPtr b = nullptr) {
@@ -24,7 +25,7 @@ std::vector<ExpressionPtr> Parts(ExpressionPtr a, ExpressionPtr b = nullptr) {
   return parts;
 }
 
-// Counts a level of the recursion while it lives.
+// Counts a level of recursion during its lifetime.
 class Level {
  public:
   explicit Level(int& depth) : depth_(++depth) {}
@@ -40,13 +41,13 @@ class Level {
 }  // namespace
 
 Status ExpressionParser::Finish(Node& node) const {
-  const auto look = [&node](const ExpressionPtr& part) {
+  const auto include = [&node](const ExpressionPtr& part) {
     if (part) node.depth = std::max(node.depth, part->depth + 1);
   };
-  for (const ExpressionPtr& part : node.parts) look(part);
-  for (const auto& [name, part] : node.named) look(part);
-  look(node.rest);
-  look(node.named_rest);
+  for (const ExpressionPtr& part : node.parts) include(part);
+  for (const auto& [name, part] : node.named) include(part);
+  include(node.rest);
+  include(node.named_rest);
   return node.depth > kMaxSyntaxDepth ? jinja::TooDeep(node.place) : Status::Ok();
 }
 
@@ -69,7 +70,7 @@ ExpressionParser::Parsed ExpressionParser::MakeOf(ExpressionKind kind, Place pla
 
 ExpressionParser::Parsed ExpressionParser::Expression() {
   const Level level(depth_);
-  if (level.TooDeep()) return jinja::TooDeep(tokens_.now().place);
+  if (level.TooDeep()) return jinja::TooDeep(tokens_.current().place);
   KVCACHE_ASSIGN_OR_RETURN(ExpressionPtr value, Or());
   while (tokens_.IsName("if")) {
     const Place place = tokens_.Take().place;
@@ -107,7 +108,7 @@ ExpressionParser::Parsed ExpressionParser::And() {
 ExpressionParser::Parsed ExpressionParser::Not() {
   if (!tokens_.IsName("not")) return Compare();
   const Level level(depth_);
-  if (level.TooDeep()) return jinja::TooDeep(tokens_.now().place);
+  if (level.TooDeep()) return jinja::TooDeep(tokens_.current().place);
   const Place place = tokens_.Take().place;
   KVCACHE_ASSIGN_OR_RETURN(ExpressionPtr operand, Not());
   return MakeOf(Kind::kNot, place, std::move(operand));
@@ -116,12 +117,13 @@ ExpressionParser::Parsed ExpressionParser::Not() {
 ExpressionParser::Parsed ExpressionParser::Compare() {
   constexpr std::string_view kOrders[] = {"==", "!=", "<", "<=", ">", ">="};
   KVCACHE_ASSIGN_OR_RETURN(ExpressionPtr first, Sum());
-  const Place place = tokens_.now().place;
+  const Place place = tokens_.current().place;
   std::vector<ExpressionPtr> parts = Parts(std::move(first));
   std::vector<std::string> names;
   for (;;) {
-    if (tokens_.Is(TokenType::kOperator) && std::find(std::begin(kOrders), std::end(kOrders),
-                                                      tokens_.now().text) != std::end(kOrders)) {
+    if (tokens_.Is(TokenType::kOperator) &&
+        std::find(std::begin(kOrders), std::end(kOrders), tokens_.current().text) !=
+            std::end(kOrders)) {
       names.push_back(tokens_.Take().text);
     } else if (tokens_.SkipName("in")) {
       names.emplace_back("in");
@@ -156,7 +158,7 @@ ExpressionParser::Parsed ExpressionParser::Sum() {
 ExpressionParser::Parsed ExpressionParser::Concat() {
   KVCACHE_ASSIGN_OR_RETURN(ExpressionPtr first, Product());
   if (!tokens_.IsOperator("~")) return first;
-  const Place place = tokens_.now().place;
+  const Place place = tokens_.current().place;
   std::vector<ExpressionPtr> parts = Parts(std::move(first));
   while (tokens_.SkipOperator("~")) {
     KVCACHE_ASSIGN_OR_RETURN(ExpressionPtr part, Product());
@@ -195,7 +197,7 @@ ExpressionParser::Parsed ExpressionParser::Unary() {
 
 ExpressionParser::Parsed ExpressionParser::UnaryWithoutFilters() {
   const Level level(depth_);
-  if (level.TooDeep()) return jinja::TooDeep(tokens_.now().place);
+  if (level.TooDeep()) return jinja::TooDeep(tokens_.current().place);
   if (tokens_.IsOperator("-") || tokens_.IsOperator("+")) {
     Token sign = tokens_.Take();
     KVCACHE_ASSIGN_OR_RETURN(ExpressionPtr operand, UnaryWithoutFilters());
@@ -215,7 +217,7 @@ ExpressionParser::Parsed ExpressionParser::FiltersAndTests(ExpressionPtr operand
       KVCACHE_ASSIGN_OR_RETURN(operand, Test(std::move(operand)));
     } else if (tokens_.IsOperator("(")) {
       KVCACHE_ASSIGN_OR_RETURN(operand,
-                               MakeOf(Kind::kCall, tokens_.now().place, std::move(operand)));
+                               MakeOf(Kind::kCall, tokens_.current().place, std::move(operand)));
       KVCACHE_RETURN_IF_ERROR(Call(*operand));
     } else {
       return operand;
@@ -230,10 +232,10 @@ ExpressionParser::Parsed ExpressionParser::Filters(ExpressionPtr input) {
   return input;
 }
 
-// A filter's name; the first one of a filter block stands without "|".
+// Parses a filter. The first filter of a filter block has no "|".
 ExpressionParser::Parsed ExpressionParser::Filter(ExpressionPtr input) {
   (void)tokens_.SkipOperator("|");
-  const Place place = tokens_.now().place;
+  const Place place = tokens_.current().place;
   KVCACHE_ASSIGN_OR_RETURN(std::string name, DottedName());
   std::vector<ExpressionPtr> parts;
   parts.push_back(std::move(input));
@@ -249,14 +251,14 @@ ExpressionParser::Parsed ExpressionParser::Test(ExpressionPtr operand) {
   KVCACHE_ASSIGN_OR_RETURN(std::string name, DottedName());
   KVCACHE_ASSIGN_OR_RETURN(ExpressionPtr node,
                            MakeOf(Kind::kTest, place, std::move(operand), nullptr, name));
-  const Token& now = tokens_.now();
+  const Token& now = tokens_.current();
   const bool is_name = now.type == TokenType::kName && now.text != "else" && now.text != "or" &&
                        now.text != "and" && now.text != "if" && now.text != "not" &&
                        now.text != "in";
   if (tokens_.IsOperator("(")) {
     KVCACHE_RETURN_IF_ERROR(Call(*node));
   } else if (tokens_.IsName("is")) {
-    return TokenStream::Wrong(now.place, "tests cannot be chained with is");
+    return TokenStream::SyntaxError(now.place, "a test cannot follow a test; use 'and'");
   } else if (is_name || now.type == TokenType::kText || now.type == TokenType::kInteger ||
              now.type == TokenType::kFloat || tokens_.IsOperator("[") || tokens_.IsOperator("{")) {
     KVCACHE_ASSIGN_OR_RETURN(ExpressionPtr argument, Primary());

@@ -1,5 +1,5 @@
-// Tokens to expressions. Precedence from loose to tight: if-else, or, and, not, comparisons and
-// in, + -, ~, * / // %, **, signs, then filters, tests, calls and subscripts behind an operand.
+// Parses tokens to expressions. Precedence from loose to tight: if-else, or, and, not, comparisons
+// and in, + -, ~, * / // %, **, signs, then filters, tests, calls and subscripts after an operand.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -16,22 +16,22 @@ namespace kvcache::jinja {
 
 class ExpressionParser {
  public:
-  // Keeps the references; adds to `names` each name that is read.
+  // Adds each name that is read to `names`. Both arguments must outlive the parser.
   ExpressionParser(TokenStream& tokens, std::set<std::string, std::less<>>& names)
       : tokens_(tokens), names_(names) {}
 
   using Parsed = Result<ExpressionPtr>;
 
-  // One expression; a comma ends it.
+  // Parses one expression, up to a comma.
   Parsed Expression();
-  // One without "if … else": what a for loop goes over.
-  Parsed WithoutCondition() { return Or(); }
-  // One, or several with commas between them, which are a tuple.
+  // Parses one expression without "if … else", which a for loop iterates over.
+  Parsed ExpressionWithoutCondition() { return Or(); }
+  // Parses one expression, or a tuple of several with commas between them.
   Parsed Tuple(bool with_condition = true);
-  // What can be assigned to: names, tuples of them, and with `spaces` name.attribute.
-  enum class Spaces : std::uint8_t { kNo, kYes };
-  Parsed Target(Spaces spaces);
-  // "| name(…) | …" behind `input`, which may be null.
+  // Parses an assignment target: a name, a tuple of names, or, if allowed, name.attribute.
+  enum class Targets : std::uint8_t { kNames, kNamesAndAttributes };
+  Parsed Target(Targets targets);
+  // Parses "| name(…) | …" after `input`, which may be null.
   Parsed Filters(ExpressionPtr input);
 
  private:
@@ -61,18 +61,18 @@ class ExpressionParser {
   Parsed Name(std::string name, Place place);
   Parsed TargetPart();
 
-  // A node of `parts` (some may be null). Errors: the tree is too deep.
+  // Makes a node of `parts` (some may be null). Errors: the tree is too deep.
   Parsed Make(ExpressionKind kind, Place place, std::vector<ExpressionPtr> parts,
               std::string name = {});
   Parsed MakeOf(ExpressionKind kind, Place place, ExpressionPtr a, ExpressionPtr b = nullptr,
                 std::string name = {});
-  // Comma-separated expressions up to the closing bracket, which is taken.
+  // Parses comma-separated expressions up to and including the closing bracket.
   Result<std::vector<ExpressionPtr>> Until(std::string_view closing);
   Status Finish(struct Expression& node) const;
 
   TokenStream& tokens_;
   std::set<std::string, std::less<>>& names_;
-  int depth_ = 0;  // of the recursion
+  int depth_ = 0;  // levels of recursion
 };
 
 }  // namespace kvcache::jinja

@@ -18,7 +18,7 @@ const Filter* FindFilter(std::string_view name) {
   return nullptr;
 }
 
-// "12" as a list's index, all else as a name.
+// Converts a part of a path: "12" to an index, other parts to a name.
 Value PathPart(std::string_view part) {
   std::int64_t index = 0;
   const auto [stop, error] = std::from_chars(part.data(), part.data() + part.size(), index);
@@ -47,8 +47,10 @@ Result<Value> ApplyFilter(std::string_view name, const Value& input, const Argum
                           Environment& env) {
   KVCACHE_RETURN_IF_ERROR(env.budget.Spend(Budget::kStep));
   const Filter* filter = FindFilter(name);
-  if (filter == nullptr) return NotOffered("filter", name);
-  if (env.depth >= kMaxFilterDepth) return Wrong("filters apply filters too deep");
+  if (filter == nullptr) return NotSupported("filter", name);
+  if (env.depth >= kMaxFilterDepth) {
+    return InvalidArgument(StrCat("filters are nested deeper than ", kMaxFilterDepth, " levels"));
+  }
   ++env.depth;
   auto result = filter->run({input, arguments, env});
   --env.depth;

@@ -1,4 +1,4 @@
-// The call of a filter, and the tables of filters by the kind of their input.
+// The arguments of a filter call, and the tables of filters.
 //
 // Thread safety: free functions.
 #pragma once
@@ -28,7 +28,8 @@ std::span<const Filter> NumberFilters();
 std::span<const Filter> ListFilters();
 std::span<const Filter> PickFilters();  // map, select, reject and their variants
 
-// Returns the value at `attribute` of the item: a path ("a.b.0"), a number, or null for the item.
+// Returns an attribute of `item`, named by a path ("a.b.0") or an index; the item itself if
+// `attribute` is null or none.
 Result<Value> AttributeOf(const Value& item, const Value* attribute, Environment& env);
 
 }  // namespace kvcache::jinja

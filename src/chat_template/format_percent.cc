@@ -1,4 +1,4 @@
-// Python's "…%s…" % values: %s %r %d %i %u %f %F %e %g %x %X %o %c and %%, with (name), flags,
+// Python's "…%s…" % values: %s %r %d %i %u %x %X %o %f %F %e %E %g %G and %%, with (name), flags,
 // width and precision.
 #include <algorithm>
 #include <cmath>
@@ -21,7 +21,7 @@ struct Directive {
   int width = 0;
   int precision = -1;
   char type = 0;
-  Origin origin = Origin::kTemplate;  // foreign if one of its bytes is
+  Origin origin = Origin::kTemplate;  // foreign if one of its bytes is foreign
 };
 
 class PercentFormatter {
@@ -35,87 +35,97 @@ class PercentFormatter {
       const std::size_t percent = std::min(bytes.find('%', at_), bytes.size());
       out_.Append(format_, at_, percent);
       at_ = percent;
-      if (at_ < bytes.size()) KVCACHE_RETURN_IF_ERROR(One());
+      if (at_ < bytes.size()) KVCACHE_RETURN_IF_ERROR(FormatNext());
     }
-    if (TakesAll() && used_ < Count()) return Wrong("more values than '%' in the format");
+    if (MustUseAll() && used_ < Count()) {
+      return InvalidArgument(
+          StrCat("the format uses ", used_, " of ", Count(), " values; must use all"));
+    }
     return MakeText(std::move(out_), budget_);
   }
 
  private:
-  // Python lets lists and dicts stand for values that nobody took.
-  bool TakesAll() const {
+  // As in Python, the values of lists and dicts may stay unused.
+  bool MustUseAll() const {
     return !values_.IsDict() && !(values_.IsList() && values_.list().kind == ListKind::kList);
   }
 
-  char Now() const { return at_ < format_.size() ? format_.bytes()[at_] : '\0'; }
+  char Peek() const { return at_ < format_.size() ? format_.bytes()[at_] : '\0'; }
 
   std::size_t Count() const {
     const bool tuple = values_.IsList() && values_.list().kind == ListKind::kTuple;
     return tuple ? values_.items().size() : 1;
   }
 
-  Result<int> Number() {
+  Result<int> ParseNumber() {
     int number = 0;
-    for (; Now() >= '0' && Now() <= '9'; ++at_) {
-      number = number * 10 + (Now() - '0');
-      if (number > kMaxWidth) return Wrong(StrCat("a width of more than ", kMaxWidth));
+    for (; Peek() >= '0' && Peek() <= '9'; ++at_) {
+      number = number * 10 + (Peek() - '0');
+      if (number > kMaxWidth) {
+        return InvalidArgument(
+            StrCat("a width or precision is too large; at most ", kMaxWidth, " is allowed"));
+      }
     }
     return number;
   }
 
-  Result<Directive> Parse() {
+  Result<Directive> ParseDirective() {
     Directive directive;
     const std::size_t begin = at_;
     ++at_;
-    if (Now() == '(') {
+    if (Peek() == '(') {
       const std::size_t end = format_.bytes().find(')', at_);
-      if (end == std::string::npos) return Wrong("a '%(' without ')'");
+      if (end == std::string::npos) return InvalidArgument("'%(' has no closing ')'");
       directive.key = format_.bytes().substr(at_ + 1, end - at_ - 1);
       directive.has_key = true;
       at_ = end + 1;
     }
-    for (; std::string_view("-+ 0#").find(Now()) != std::string_view::npos && Now() != 0; ++at_) {
-      directive.left |= Now() == '-';
-      if (Now() != '-' && directive.flags.find(Now()) == std::string::npos) {
-        directive.flags += Now();
+    for (; std::string_view("-+ 0#").find(Peek()) != std::string_view::npos && Peek() != 0; ++at_) {
+      directive.left |= Peek() == '-';
+      if (Peek() != '-' && directive.flags.find(Peek()) == std::string::npos) {
+        directive.flags += Peek();
       }
     }
-    KVCACHE_ASSIGN_OR_RETURN(directive.width, Number());
-    if (Now() == '.') {
+    KVCACHE_ASSIGN_OR_RETURN(directive.width, ParseNumber());
+    if (Peek() == '.') {
       ++at_;
-      KVCACHE_ASSIGN_OR_RETURN(directive.precision, Number());
+      KVCACHE_ASSIGN_OR_RETURN(directive.precision, ParseNumber());
     }
-    directive.type = Now();
+    directive.type = Peek();
     if (directive.type != 0) ++at_;
     directive.origin = format_.OriginOf(begin, at_);
     return directive;
   }
 
-  Result<Value> Take(const Directive& directive) {
+  Result<Value> TakeValue(const Directive& directive) {
     if (directive.has_key) {
       const Value* item = values_.IsDict() ? values_.dict().Find(directive.key) : nullptr;
-      if (item == nullptr) return Wrong(StrCat("there is no value ", Quoted(directive.key)));
+      if (item == nullptr) {
+        return InvalidArgument(StrCat("value ", Quoted(directive.key), " is missing"));
+      }
       return *item;
     }
-    if (used_ >= Count()) return Wrong("fewer values than '%' in the format");
+    if (used_ >= Count()) {
+      return InvalidArgument(StrCat("the format needs more than the ", Count(), " values given"));
+    }
     const bool tuple = values_.IsList() && values_.list().kind == ListKind::kTuple;
     return tuple ? values_.items()[used_++] : (++used_, values_);
   }
 
-  Status One() {
-    KVCACHE_ASSIGN_OR_RETURN(const Directive directive, Parse());
+  Status FormatNext() {
+    KVCACHE_ASSIGN_OR_RETURN(const Directive directive, ParseDirective());
     if (directive.type == '%') {
       out_.Append("%", directive.origin);
       return Status::Ok();
     }
-    KVCACHE_ASSIGN_OR_RETURN(const Value value, Take(directive));
-    KVCACHE_ASSIGN_OR_RETURN(const MarkedText text, Written(directive, value));
+    KVCACHE_ASSIGN_OR_RETURN(const Value value, TakeValue(directive));
+    KVCACHE_ASSIGN_OR_RETURN(const MarkedText text, FormatValue(directive, value));
     const std::size_t length = CountCharacters(text.bytes());
     const auto width = static_cast<std::size_t>(directive.width);
     const std::string blanks(width > length ? width - length : 0, ' ');
     KVCACHE_RETURN_IF_ERROR(budget_.Spend(text.Footprint() + blanks.size()));
     if (!directive.left) out_.Append(blanks, directive.origin);
-    // A directive from outside could repeat the template's own marks.
+    // A foreign directive could repeat the template's own markers.
     if (directive.origin == Origin::kForeign) {
       out_.Append(text.bytes(), Origin::kForeign);
     } else {
@@ -125,40 +135,41 @@ class PercentFormatter {
     return Status::Ok();
   }
 
-  Result<MarkedText> Written(const Directive& directive, const Value& value) {
+  Result<MarkedText> FormatValue(const Directive& directive, const Value& value) {
     switch (directive.type) {
       case 's': {
         KVCACHE_ASSIGN_OR_RETURN(const MarkedText text, TextOf(value, budget_));
-        return Cut(text, directive);
+        return Truncate(text, directive);
       }
       case 'r': {
         if (!value.IsText()) return TextOf(value, budget_);
-        return Cut(QuotedText(value.text()), directive);
+        return Truncate(QuotedText(value.text()), directive);
       }
       case 'd':
       case 'i':
       case 'u':
       case 'x':
       case 'X':
-      case 'o': return Whole(directive, value);
+      case 'o': return FormatInteger(directive, value);
       case 'f':
       case 'F':
       case 'e':
       case 'E':
       case 'g':
-      case 'G': return Fraction(directive, value);
-      default: return NotOffered("format", std::string_view(&directive.type, 1));
+      case 'G': return FormatFloat(directive, value);
+      default: return NotSupported("format directive", std::string_view(&directive.type, 1));
     }
   }
 
-  static MarkedText Cut(const MarkedText& text, const Directive& directive) {
+  static MarkedText Truncate(const MarkedText& text, const Directive& directive) {
     if (directive.precision < 0) return text;
     const std::vector<std::size_t> offsets = CharacterOffsets(text.bytes());
-    const auto most = std::min(static_cast<std::size_t>(directive.precision), offsets.size() - 1);
-    return text.Substring(0, offsets[most]);
+    const auto length = std::min(static_cast<std::size_t>(directive.precision), offsets.size() - 1);
+    return text.Substring(0, offsets[length]);
   }
 
-  // %[flags][width][.precision]: zeros in front need the width here.
+  // Returns %[flags][width][.precision] and the conversion, for snprintf. The width is included
+  // only if zeros pad the number.
   static std::string Format(const Directive& directive, std::string_view conversion) {
     std::string format = "%" + directive.flags;
     if (directive.flags.find('0') != std::string::npos && !directive.left) {
@@ -177,28 +188,32 @@ class PercentFormatter {
     return {text, directive.origin};
   }
 
-  static Result<MarkedText> Whole(const Directive& directive, const Value& value) {
+  static Result<MarkedText> FormatInteger(const Directive& directive, const Value& value) {
     const bool decimal = directive.type == 'd' || directive.type == 'i' || directive.type == 'u';
     if (!value.IsInteger() && !(decimal && value.is(Value::Kind::kFloat))) {
-      return Wrong(StrCat("'%", std::string_view(&directive.type, 1), "' takes an integer, not ",
-                          value.KindName()));
+      return InvalidArgument(StrCat("the value of '%", std::string_view(&directive.type, 1),
+                                    "' is ", value.KindName(), "; must be an integer"));
     }
     const double number = value.number();
     if (value.is(Value::Kind::kFloat) && !(std::abs(number) < 9e18)) {
-      return Wrong("an integer of more than 64 bits");
+      return InvalidArgument(StrCat("the value of '%", std::string_view(&directive.type, 1),
+                                    "' has more than 64 bits"));
     }
     const auto whole = value.IsInteger() ? value.integer() : static_cast<std::int64_t>(number);
     if (decimal) return Print(directive, "lld", static_cast<long long>(whole));
-    if (whole < 0) return NotOffered("format of a negative number", "%x");
+    if (whole < 0) {
+      return Unsupported(StrCat("a negative value of '%", std::string_view(&directive.type, 1),
+                                "' is not supported"));
+    }
     const char conversion[] = {'l', 'l', directive.type};
     return Print(directive, std::string_view(conversion, 3),
                  static_cast<unsigned long long>(whole));
   }
 
-  static Result<MarkedText> Fraction(const Directive& directive, const Value& value) {
+  static Result<MarkedText> FormatFloat(const Directive& directive, const Value& value) {
     if (!value.IsNumber()) {
-      return Wrong(StrCat("'%", std::string_view(&directive.type, 1), "' takes a number, not ",
-                          value.KindName()));
+      return InvalidArgument(StrCat("the value of '%", std::string_view(&directive.type, 1),
+                                    "' is ", value.KindName(), "; must be a number"));
     }
     return Print(directive, std::string_view(&directive.type, 1), value.number());
   }

@@ -1,5 +1,4 @@
-// The functions that every template can call: those of Jinja that chat templates use, and what
-// transformers adds.
+// The global functions: those of Jinja that chat templates use, and those that transformers adds.
 #include <ctime>
 
 #include "base/strings.h"
@@ -14,7 +13,7 @@ Result<Value> MakeRange(const Arguments& arguments, Environment& env) {
   KVCACHE_ASSIGN_OR_RETURN(std::int64_t end, IntegerOr(given[1], begin, "stop"));
   if (given[1] == nullptr) begin = 0;
   KVCACHE_ASSIGN_OR_RETURN(const std::int64_t step, IntegerOr(given[2], 1, "step"));
-  if (step == 0) return Wrong("a range's step is 0");
+  if (step == 0) return InvalidArgument("argument 'step' is 0; must be another integer");
   std::vector<Value> numbers;
   while (step > 0 ? begin < end : begin > end) {
     KVCACHE_RETURN_IF_ERROR(env.budget.Spend(Budget::kItem));
@@ -24,10 +23,14 @@ Result<Value> MakeRange(const Arguments& arguments, Environment& env) {
   return MakeList(std::move(numbers), env.budget);
 }
 
-// The items of a dict, or the pairs of a list, which come before the named arguments.
+// Returns a dict of the items of a dict argument, or of the pairs of a list argument, then of the
+// named arguments.
 Result<Dict> Gather(const Arguments& arguments, Environment& env) {
   Dict dict;
-  if (arguments.positional.size() > 1) return Wrong("at most one argument without a name");
+  if (arguments.positional.size() > 1) {
+    return InvalidArgument(StrCat("the call has ", arguments.positional.size(),
+                                  " positional arguments; at most 1 is allowed"));
+  }
   for (const Value& source : arguments.positional) {
     if (source.IsDict()) {
       for (const auto& [key, value] : source.dict().items()) {
@@ -37,7 +40,10 @@ Result<Dict> Gather(const Arguments& arguments, Environment& env) {
     }
     KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> pairs, Iterate(source, env.budget));
     for (const Value& pair : pairs) {
-      if (!pair.IsList() || pair.items().size() != 2) return Wrong("pairs of key and value");
+      if (!pair.IsList() || pair.items().size() != 2) {
+        return InvalidArgument(
+            StrCat("an item is ", pair.KindName(), "; must be a pair of a key and a value"));
+      }
       KVCACHE_RETURN_IF_ERROR(AddItem(dict, pair.items()[0], pair.items()[1], env.budget));
     }
   }
@@ -57,28 +63,34 @@ Result<Value> MakeNamespace(const Arguments& arguments, Environment& env) {
   KVCACHE_RETURN_IF_ERROR(env.budget.Spend(4 * Budget::kItem));
   auto space = std::make_shared<Namespace>();
   for (const auto& [key, value] : dict.items()) {
-    if (!key.IsText()) return Wrong("a namespace's attributes have names");
+    if (!key.IsText()) {
+      return InvalidArgument(
+          StrCat("a namespace attribute is ", key.KindName(), "; must be a string"));
+    }
     space->attributes.emplace_back(key.bytes(), value);
   }
-  env.spaces.push_back(space);
+  env.namespaces.push_back(space);
   return Value(std::move(space));
 }
 
 Result<Value> RaiseException(const Arguments& arguments, Environment& env) {
   KVCACHE_ASSIGN_OR_RETURN(const auto given, Bind(arguments, {"message"}, 1));
   KVCACHE_ASSIGN_OR_RETURN(const MarkedText message, TextOf(*given[0], env.budget));
-  return Wrong(StrCat("the template refuses this conversation: ", message.bytes()));
+  return InvalidArgument(StrCat("the template rejects this conversation: ", message.bytes()));
 }
 
 Result<Value> StrftimeNow(const Arguments& arguments, Environment& env) {
   KVCACHE_ASSIGN_OR_RETURN(const auto given, Bind(arguments, {"format"}, 1));
   KVCACHE_ASSIGN_OR_RETURN(const MarkedText format, TextOr(given[0], "", "format"));
-  if (format.size() > 1000) return Wrong("a format of more than 1000 bytes");
+  if (format.size() > 1000) {
+    return InvalidArgument(
+        StrCat("argument 'format' has ", format.size(), " bytes; at most 1000 are allowed"));
+  }
   char text[64 * 1024];
-  // A mark at the end tells an empty result from one that did not fit.
-  const std::string marked = format.bytes() + "|";
-  const std::size_t size = std::strftime(text, sizeof(text), marked.c_str(), &env.now);
-  if (size == 0) return Wrong("a format that gives more than 64 KiB");
+  // A character at the end distinguishes an empty result from one that did not fit.
+  const std::string terminated = format.bytes() + "|";
+  const std::size_t size = std::strftime(text, sizeof(text), terminated.c_str(), &env.now);
+  if (size == 0) return InvalidArgument("the formatted time has more than 64 KiB");
   const Origin origin = format.OriginOf(0, format.size());
   return MakeText(MarkedText(std::string_view(text, size - 1), origin), env.budget);
 }
@@ -107,7 +119,7 @@ Result<Value> CallFunction(std::string_view name, const Arguments& arguments, En
   for (const Function& function : kFunctions) {
     if (function.name == name) return function.run(arguments, env);
   }
-  return NotOffered("function", name);
+  return NotSupported("function", name);
 }
 
 }  // namespace kvcache::jinja

@@ -15,11 +15,11 @@ Interpreter::Interpreter(const Body& body, std::vector<std::pair<std::string, Va
   }
 }
 
-// Macros hold scopes that hold macros, and namespaces may hold themselves: emptied by hand,
-// while all of them are held here, so that nothing recurses.
+// Macros own scopes that own macros, and namespaces may own themselves. Clearing them here breaks
+// the cycles. Nothing recurses, because captured_ and namespaces still own all of them.
 Interpreter::~Interpreter() {
   for (const auto& scope : captured_) scope->variables.clear();
-  for (const auto& space : env_.spaces) space->attributes.clear();
+  for (const auto& space : env_.namespaces) space->attributes.clear();
 }
 
 Result<MarkedText> Interpreter::Run() {
@@ -31,17 +31,17 @@ Result<MarkedText> Interpreter::Run() {
 
 namespace {
 
-// A scope inside the current one, while this lives.
-class Inner {
+// Replaces the current scope by a new child of `parent` during its lifetime.
+class NestedScope {
  public:
-  Inner(std::shared_ptr<Scope>& current, std::shared_ptr<Scope> parent)
+  NestedScope(std::shared_ptr<Scope>& current, std::shared_ptr<Scope> parent)
       : current_(current), outer_(current) {
     current = std::make_shared<Scope>();
     current->parent = std::move(parent);
   }
-  ~Inner() { current_ = std::move(outer_); }
-  Inner(const Inner&) = delete;
-  Inner& operator=(const Inner&) = delete;
+  ~NestedScope() { current_ = std::move(outer_); }
+  NestedScope(const NestedScope&) = delete;
+  NestedScope& operator=(const NestedScope&) = delete;
 
  private:
   std::shared_ptr<Scope>& current_;
@@ -80,7 +80,7 @@ Result<Interpreter::Flow> Interpreter::ExecuteOne(const Statement& statement) {
     case StatementKind::kFilter: status = FilterBlock(statement); break;
     case StatementKind::kWith: return With(statement);
     case StatementKind::kGeneration: {
-      const Inner inner(scope_, scope_);
+      const NestedScope nested(scope_, scope_);
       return Execute(statement.body);
     }
     case StatementKind::kBreak: return Flow::kBreak;
@@ -106,14 +106,14 @@ Result<Interpreter::Flow> Interpreter::If(const Statement& statement) {
   for (const Branch& branch : statement.branches) {
     if (branch.condition) {
       KVCACHE_ASSIGN_OR_RETURN(const Value value, Evaluate(*branch.condition));
-      if (!value.Truth()) continue;
+      if (!value.IsTruthy()) continue;
     }
     return Execute(branch.body);
   }
   return Flow::kNext;
 }
 
-// What the loop goes over, without what its condition leaves out.
+// Returns the items of a loop that satisfy its condition.
 Result<std::vector<Value>> Interpreter::LoopItems(const Statement& statement) {
   KVCACHE_ASSIGN_OR_RETURN(const Value value, Evaluate(*statement.expression));
   KVCACHE_ASSIGN_OR_RETURN(std::vector<Value> items,
@@ -121,10 +121,10 @@ Result<std::vector<Value>> Interpreter::LoopItems(const Statement& statement) {
   if (!statement.condition) return items;
   std::vector<Value> kept;
   for (Value& item : items) {
-    const Inner inner(scope_, scope_);
+    const NestedScope nested(scope_, scope_);
     KVCACHE_RETURN_IF_ERROR(Assign(*statement.target, item));
     KVCACHE_ASSIGN_OR_RETURN(const Value holds, Evaluate(*statement.condition));
-    if (holds.Truth()) kept.push_back(std::move(item));
+    if (holds.IsTruthy()) kept.push_back(std::move(item));
   }
   return kept;
 }
@@ -133,7 +133,7 @@ Result<Interpreter::Flow> Interpreter::For(const Statement& statement) {
   auto loop = std::make_shared<Loop>();
   KVCACHE_ASSIGN_OR_RETURN(loop->items, LoopItems(statement));
   if (loop->items.empty()) {
-    const Inner inner(scope_, scope_);
+    const NestedScope nested(scope_, scope_);
     return Execute(statement.otherwise);
   }
   KVCACHE_RETURN_IF_ERROR(
@@ -141,7 +141,7 @@ Result<Interpreter::Flow> Interpreter::For(const Statement& statement) {
   for (const Value& item : loop->items) loop->nesting = std::max(loop->nesting, 1 + item.Nesting());
   if (loop->nesting > kMaxNesting) return TooDeep(statement.place);
   for (; loop->index < loop->items.size(); ++loop->index) {
-    const Inner inner(scope_, scope_);
+    const NestedScope nested(scope_, scope_);
     KVCACHE_RETURN_IF_ERROR(At(statement.place, env_.budget.Spend(Budget::kItem)));
     scope_->variables["loop"] = Value(std::shared_ptr<const Loop>(loop));
     KVCACHE_RETURN_IF_ERROR(Assign(*statement.target, loop->items[loop->index]));
@@ -160,22 +160,22 @@ Status Interpreter::Assign(const Expression& target, Value value) {
   if (target.kind == ExpressionKind::kAttribute) {
     KVCACHE_ASSIGN_OR_RETURN(const Value space, Evaluate(*target.parts[0]));
     if (!space.is(Value::Kind::kNamespace)) {
-      return At(target.place,
-                Wrong(StrCat("attributes of a namespace can be set, not of ", space.KindName())));
+      return At(target.place, InvalidArgument(StrCat("cannot set an attribute of ",
+                                                     space.KindName(), "; must be a namespace")));
     }
     KVCACHE_RETURN_IF_ERROR(At(target.place, env_.budget.Spend(2 * Budget::kItem)));
-    if (Value* known = space.space().Find(target.name)) {
+    if (Value* known = space.ns().Find(target.name)) {
       *known = std::move(value);
     } else {
-      space.space().attributes.emplace_back(target.name, std::move(value));
+      space.ns().attributes.emplace_back(target.name, std::move(value));
     }
     return Status::Ok();
   }
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> items,
                            At(target.place, Iterate(value, env_.budget)));
   if (items.size() != target.parts.size()) {
-    return At(target.place,
-              Wrong(StrCat(items.size(), " values for ", target.parts.size(), " names")));
+    return At(target.place, InvalidArgument(StrCat("cannot assign ", items.size(), " values to ",
+                                                   target.parts.size(), " names")));
   }
   for (std::size_t i = 0; i < items.size(); ++i) {
     KVCACHE_RETURN_IF_ERROR(Assign(*target.parts[i], items[i]));
@@ -191,7 +191,7 @@ Status Interpreter::Set(const Statement& statement) {
 Result<MarkedText> Interpreter::Capture(const Body& body) {
   MarkedText text;
   MarkedText* const outer = std::exchange(out_, &text);
-  const Inner inner(scope_, scope_);
+  const NestedScope nested(scope_, scope_);
   const auto flow = Execute(body);
   out_ = outer;
   KVCACHE_RETURN_IF_ERROR(flow.status());
@@ -230,7 +230,7 @@ Result<Value> Interpreter::MakeMacro(const Statement& statement) {
 Status Interpreter::CallBlock(const Statement& statement) {
   const Expression& call = *statement.expression;
   KVCACHE_ASSIGN_OR_RETURN(const Value callee, Evaluate(*call.parts[0]));
-  KVCACHE_ASSIGN_OR_RETURN(Arguments arguments, GivenTo(call));
+  KVCACHE_ASSIGN_OR_RETURN(Arguments arguments, EvaluateArguments(call));
   KVCACHE_ASSIGN_OR_RETURN(Value caller, MakeMacro(statement));
   arguments.named.emplace_back(MarkedText("caller", Origin::kTemplate), std::move(caller));
   KVCACHE_ASSIGN_OR_RETURN(const Value value,
@@ -245,20 +245,20 @@ Result<Interpreter::Flow> Interpreter::With(const Statement& statement) {
     KVCACHE_ASSIGN_OR_RETURN(Value value, Evaluate(*expression));
     values.push_back(std::move(value));
   }
-  const Inner inner(scope_, scope_);
+  const NestedScope nested(scope_, scope_);
   for (std::size_t i = 0; i < values.size(); ++i) {
     KVCACHE_RETURN_IF_ERROR(Assign(*statement.assignments[i].first, std::move(values[i])));
   }
   return Execute(statement.body);
 }
 
-// ---- Macros: a scope like the others, so they are here ----
+// ---- Macros ----
 
 Result<Value> Interpreter::CallMacro(const Callable& macro, Arguments arguments) {
   const Statement& statement = *macro.macro;
   if (depth_ >= kMaxEvaluationDepth) return TooDeep(statement.place);
   KVCACHE_RETURN_IF_ERROR(env_.budget.Spend(4 * Budget::kItem));
-  const Inner inner(scope_, macro.scope);
+  const NestedScope nested(scope_, macro.scope);
   KVCACHE_RETURN_IF_ERROR(BindMacro(statement, arguments, *scope_));
   KVCACHE_ASSIGN_OR_RETURN(MarkedText text, Capture(statement.body));
   return Value(std::move(text));
@@ -266,7 +266,7 @@ Result<Value> Interpreter::CallMacro(const Callable& macro, Arguments arguments)
 
 namespace {
 
-// Takes the argument of this name out of those given by name.
+// Removes the named argument from `arguments` and returns it. Sets `found`.
 Value TakeNamed(Arguments& arguments, std::string_view name, bool* found) {
   for (auto it = arguments.named.begin(); it != arguments.named.end(); ++it) {
     if (it->first.bytes() != name) continue;
@@ -293,7 +293,7 @@ Status Interpreter::BindMacro(const Statement& macro, Arguments& arguments, Scop
     bool found = false;
     value = TakeNamed(arguments, parameter.name, &found);
     if (found) continue;
-    value = Value::Missing(StrCat("parameter ", Quoted(parameter.name), " was not provided"));
+    value = Value::Missing(StrCat("parameter ", Quoted(parameter.name), " is not given"));
     if (parameter.otherwise) {
       KVCACHE_ASSIGN_OR_RETURN(Value otherwise, Evaluate(*parameter.otherwise));
       scope.variables[parameter.name] = std::move(otherwise);
@@ -302,7 +302,8 @@ Status Interpreter::BindMacro(const Statement& macro, Arguments& arguments, Scop
   if (macro.uses_caller) {
     bool found = false;
     Value caller = TakeNamed(arguments, "caller", &found);
-    scope.variables["caller"] = found ? std::move(caller) : Value::Missing("no caller defined");
+    scope.variables["caller"] =
+        found ? std::move(caller) : Value::Missing("caller is undefined outside of a call block");
   }
   if (macro.uses_kwargs) {
     Dict named;
@@ -311,8 +312,8 @@ Status Interpreter::BindMacro(const Statement& macro, Arguments& arguments, Scop
     }
     scope.variables["kwargs"] = MakeDict(std::move(named));
   } else if (!arguments.named.empty()) {
-    return Wrong(StrCat("macro '", macro.name, "' takes no argument ",
-                        Quoted(arguments.named.front().first.bytes())));
+    return InvalidArgument(StrCat("macro '", macro.name, "' has no parameter ",
+                                  Quoted(arguments.named.front().first.bytes())));
   }
   const std::size_t given = arguments.positional.size();
   if (macro.uses_varargs) {
@@ -322,8 +323,8 @@ Status Interpreter::BindMacro(const Statement& macro, Arguments& arguments, Scop
         Value rest, MakeList({begin, arguments.positional.end()}, env_.budget, ListKind::kTuple));
     scope.variables["varargs"] = std::move(rest);
   } else if (given > count) {
-    return Wrong(
-        StrCat("macro '", macro.name, "' takes at most ", count, " arguments, not ", given));
+    return InvalidArgument(StrCat("the call of macro '", macro.name, "' has ", given,
+                                  " arguments; at most ", count, " are allowed"));
   }
   return Status::Ok();
 }

@@ -1,9 +1,9 @@
 // Evaluates a parsed template with variables by walking its tree.
 //
-// Bounded: the budget counts steps and bytes, and statements, expressions and macros nest at
-// most kMaxEvaluationDepth deep, whatever the template does.
+// The work is bounded, whatever the template does: the budget counts steps and bytes, and
+// statements, expressions and macros nest at most kMaxEvaluationDepth deep.
 //
-// Thread safety: one Interpreter, one thread, one Run.
+// Thread safety: one thread at a time; call Run once.
 #pragma once
 
 #include <memory>
@@ -25,7 +25,7 @@ struct Scope {
 
 class Interpreter {
  public:
-  // Keeps `body`. `variables`: name and value.
+  // `body` must outlive the interpreter. `variables` are names and values.
   Interpreter(const Body& body, std::vector<std::pair<std::string, Value>> variables,
               Environment env);
   ~Interpreter();
@@ -75,7 +75,7 @@ class Interpreter {
   Result<bool> CompareTwo(const std::string& name, const Value& a, const Value& b);
   Result<Value> AndOr(const Expression& expression);
   Result<Value> Conditional(const Expression& expression);
-  Result<Arguments> GivenTo(const Expression& call);
+  Result<Arguments> EvaluateArguments(const Expression& call);
   Result<Value> CallValue(const Value& callee, Arguments arguments);
   Result<Value> CallMacro(const Callable& macro, Arguments arguments);
   Status BindMacro(const Statement& macro, Arguments& arguments, Scope& scope);
@@ -83,7 +83,7 @@ class Interpreter {
   Environment env_;
   const Body& body_;
   std::shared_ptr<Scope> scope_;
-  std::vector<std::shared_ptr<Scope>> captured_;  // by macros: they may refer to themselves
+  std::vector<std::shared_ptr<Scope>> captured_;  // by macros; these scopes may form cycles
   MarkedText* out_ = nullptr;
   int depth_ = 0;
   int loop_depth_ = 0;

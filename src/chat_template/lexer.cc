@@ -46,13 +46,13 @@ class Lexer {
   explicit Lexer(std::string_view source) : source_(UnifyNewlines(source)), text_(source_) {}
 
   Result<std::vector<Token>> Run() {
-    while (at_ < text_.size()) KVCACHE_RETURN_IF_ERROR(Next());
+    while (at_ < text_.size()) KVCACHE_RETURN_IF_ERROR(LexNext());
     Add(TokenType::kEnd, "", at_);
     return std::move(tokens_);
   }
 
  private:
-  Status Next() {
+  Status LexNext() {
     const std::size_t open = FindOpening(at_);
     if (open == std::string_view::npos) {
       AddData(at_, text_.size());
@@ -63,15 +63,15 @@ class Lexer {
     const char sign = Sign(open + 2);
     AddData(at_, DataEnd(open, sign, kind));
     at_ = open + 2 + (sign != 0 ? 1 : 0);
-    if (kind == '#') return Comment(open);
-    if (kind == '%' && AtWord("raw")) return Raw(open);
+    if (kind == '#') return SkipComment(open);
+    if (kind == '%' && AtTagWord("raw")) return LexRaw(open);
     Add(kind == '%' ? TokenType::kTagBegin : TokenType::kPrintBegin, text_.substr(open, 2), open);
-    KVCACHE_RETURN_IF_ERROR(Inside(open, kind));
+    KVCACHE_RETURN_IF_ERROR(LexTag(open, kind));
     line_starts_ = at_ > 0 && text_[at_ - 1] == '\n';
     return Status::Ok();
   }
 
-  // "{{", "{%" or "{#".
+  // Returns the position of the next "{{", "{%" or "{#".
   std::size_t FindOpening(std::size_t from) const {
     for (;; ++from) {
       from = text_.find('{', from);
@@ -87,7 +87,7 @@ class Lexer {
     return text_[at] == '-' || text_[at] == '+' ? text_[at] : '\0';
   }
 
-  // Where the text before the tag at `open` ends, once white space is taken off.
+  // Returns where the text before the tag at `open` ends, after its white space is removed.
   std::size_t DataEnd(std::size_t open, char sign, char kind) const {
     const std::string_view data = text_.substr(at_, open - at_);
     if (sign == '-') return at_ + StripRange(data, Sides::kRight, StripSet::kSpace).end;
@@ -103,13 +103,15 @@ class Lexer {
     if (begin < end) Add(TokenType::kData, text_.substr(begin, end - begin), begin);
   }
 
-  // At the end of a tag or comment, with its sign: what follows of white space goes with it.
-  std::optional<std::size_t> Closing(std::size_t at, std::string_view mark, bool trims) const {
+  // Returns the end of the closing delimiter at `at`, with its sign and the white space that it
+  // removes; nothing if there is no closing delimiter.
+  std::optional<std::size_t> MatchClosing(std::size_t at, std::string_view delimiter,
+                                          bool trims) const {
     const char sign = Sign(at);
     const std::size_t begin = at + (sign != 0 ? 1 : 0);
-    if (text_.substr(begin, mark.size()) != mark) return std::nullopt;
-    if (sign == '+' && !trims) return std::nullopt;  // "+}}" is an operator and an end
-    std::size_t end = begin + mark.size();
+    if (text_.substr(begin, delimiter.size()) != delimiter) return std::nullopt;
+    if (sign == '+' && !trims) return std::nullopt;  // "+}}" is an operator and a closing delimiter
+    std::size_t end = begin + delimiter.size();
     if (sign == '-') {
       return end + StripRange(text_.substr(end), Sides::kLeft, StripSet::kSpace).begin;
     }
@@ -117,24 +119,24 @@ class Lexer {
     return end;
   }
 
-  Status Comment(std::size_t open) {
+  Status SkipComment(std::size_t open) {
     for (std::size_t at = at_; at < text_.size(); ++at) {
       if (std::strchr("-+#", text_[at]) == nullptr) continue;
-      if (const auto end = Closing(at, "#}", true)) {
+      if (const auto end = MatchClosing(at, "#}", true)) {
         at_ = *end;
         line_starts_ = text_[at_ - 1] == '\n';
         return Status::Ok();
       }
     }
-    return Wrong(open, "a comment does not end");
+    return SyntaxError(open, "the comment is not closed; expected '#}'");
   }
 
   std::size_t SkipSpace(std::size_t at) const {
     return at + StripRange(text_.substr(at), Sides::kLeft, StripSet::kSpace).begin;
   }
 
-  // Whether a tag of this one word is here; "+%}" ends endraw, but not raw.
-  bool AtWord(std::string_view word) const {
+  // Returns whether a tag that consists of `word` is here. "+%}" closes endraw, but not raw.
+  bool AtTagWord(std::string_view word) const {
     const std::size_t at = SkipSpace(at_);
     if (text_.substr(at, word.size()) != word) return false;
     const std::size_t end = SkipSpace(at + word.size());
@@ -142,31 +144,31 @@ class Lexer {
            (word == "endraw" && text_.substr(end, 3) == "+%}");
   }
 
-  // {% raw %} … {% endraw %}: text as it stands.
-  Status Raw(std::size_t open) {
+  // {% raw %} … {% endraw %}: text without tags.
+  Status LexRaw(std::size_t open) {
     const std::size_t end = SkipSpace(SkipSpace(at_) + 3);
-    at_ = *Closing(end, "%}", true);
-    if (text_[end] == '%') at_ = end + 2;  // the newline after it stays
+    at_ = *MatchClosing(end, "%}", true);
+    if (text_[end] == '%') at_ = end + 2;  // keep the newline after it
     for (std::size_t at = at_; (at = text_.find("{%", at)) != std::string_view::npos; at += 2) {
       const char sign = Sign(at + 2);
       const std::size_t begin = at_;
       line_starts_ = false;
       const std::size_t data_end = DataEnd(at, sign, '%');
       at_ = at + 2 + (sign != 0 ? 1 : 0);
-      if (AtWord("endraw")) {
+      if (AtTagWord("endraw")) {
         AddData(begin, data_end);
-        at_ = *Closing(SkipSpace(SkipSpace(at_) + 6), "%}", true);
+        at_ = *MatchClosing(SkipSpace(SkipSpace(at_) + 6), "%}", true);
         line_starts_ = text_[at_ - 1] == '\n';
         return Status::Ok();
       }
       at_ = begin;
     }
-    return Wrong(open, "a raw block does not end");
+    return SyntaxError(open, "the raw block is not closed; expected '{% endraw %}'");
   }
 
-  // The tokens of a tag up to its end.
-  Status Inside(std::size_t open, char kind) {
-    const std::string_view mark = kind == '%' ? "%}" : "}}";
+  // Adds the tokens of a tag up to its closing delimiter.
+  Status LexTag(std::size_t open, char kind) {
+    const std::string_view delimiter = kind == '%' ? "%}" : "}}";
     std::string brackets;
     while (at_ < text_.size()) {
       const std::size_t space = SkipSpace(at_);
@@ -174,21 +176,22 @@ class Lexer {
         at_ = space;
         continue;
       }
-      const auto end = brackets.empty() ? Closing(at_, mark, kind == '%') : std::nullopt;
+      const auto end = brackets.empty() ? MatchClosing(at_, delimiter, kind == '%') : std::nullopt;
       if (end) {
-        Add(kind == '%' ? TokenType::kTagEnd : TokenType::kPrintEnd, mark, at_);
+        Add(kind == '%' ? TokenType::kTagEnd : TokenType::kPrintEnd, delimiter, at_);
         at_ = *end;
         return Status::Ok();
       }
-      KVCACHE_RETURN_IF_ERROR(Element(brackets));
+      KVCACHE_RETURN_IF_ERROR(LexToken(brackets));
     }
-    return Wrong(open, StrCat("a ", text_.substr(open, 2), " does not end with ", mark));
+    return SyntaxError(
+        open, StrCat("'", text_.substr(open, 2), "' is not closed; expected '", delimiter, "'"));
   }
 
-  Status Element(std::string& brackets) {
+  Status LexToken(std::string& brackets) {
     const char c = text_[at_];
-    if (c == '"' || c == '\'') return Text(c);
-    if (IsDigit(c)) return Number();
+    if (c == '"' || c == '\'') return LexString(c);
+    if (IsDigit(c)) return LexNumber();
     if (IsNameByte(c)) {
       std::size_t end = at_;
       while (end < text_.size() && IsNameByte(text_[end])) ++end;
@@ -201,18 +204,18 @@ class Lexer {
       AddTo(TokenType::kOperator, at_ + known.size());
       return Status::Ok();
     }
-    return Wrong(at_, StrCat("unexpected character ", Quoted(text_.substr(at_, 1))));
+    return SyntaxError(at_, StrCat("unexpected character ", Quoted(text_.substr(at_, 1))));
   }
 
-  Status Balance(std::string_view mark, std::string& brackets) const {
-    if (mark == "(") brackets += ')';
-    if (mark == "[") brackets += ']';
-    if (mark == "{") brackets += '}';
-    if (mark != ")" && mark != "]" && mark != "}") return Status::Ok();
-    if (brackets.empty()) return Wrong(at_, StrCat("unexpected ", Quoted(mark)));
-    if (brackets.back() != mark[0]) {
-      return Wrong(at_, StrCat("unexpected ", Quoted(mark), ", expected ",
-                               Quoted(std::string_view(&brackets.back(), 1))));
+  Status Balance(std::string_view bracket, std::string& brackets) const {
+    if (bracket == "(") brackets += ')';
+    if (bracket == "[") brackets += ']';
+    if (bracket == "{") brackets += '}';
+    if (bracket != ")" && bracket != "]" && bracket != "}") return Status::Ok();
+    if (brackets.empty()) return SyntaxError(at_, StrCat("unexpected ", Quoted(bracket)));
+    if (brackets.back() != bracket[0]) {
+      return SyntaxError(at_, StrCat("unexpected ", Quoted(bracket), ", expected ",
+                                     Quoted(std::string_view(&brackets.back(), 1))));
     }
     brackets.pop_back();
     return Status::Ok();
@@ -223,7 +226,7 @@ class Lexer {
     return at;
   }
 
-  Status Number() {
+  Status LexNumber() {
     std::size_t end = Digits(at_);
     TokenType type = TokenType::kInteger;
     const bool follows_dot = !tokens_.empty() && tokens_.back().type == TokenType::kOperator &&
@@ -248,7 +251,7 @@ class Lexer {
     return Status::Ok();
   }
 
-  Status Text(char quote) {
+  Status LexString(char quote) {
     std::string value;
     std::size_t at = at_ + 1;
     while (at < text_.size() && text_[at] != quote) {
@@ -259,22 +262,24 @@ class Lexer {
       if (at + 1 >= text_.size()) break;
       KVCACHE_ASSIGN_OR_RETURN(at, Escape(at, value));
     }
-    if (at >= text_.size()) return Wrong(at_, "a text in quotes does not end");
+    if (at >= text_.size()) {
+      return SyntaxError(at_, StrCat("the string is not closed; expected ", quote));
+    }
     Add(TokenType::kText, value, at_);
     at_ = at + 1;
     return Status::Ok();
   }
 
-  // Python's escapes, at the backslash. Returns what follows.
+  // Appends the character of the Python escape at `at`, a backslash. Returns the position after it.
   Result<std::size_t> Escape(std::size_t at, std::string& value) const {
     constexpr std::string_view kNames = "\n\\'\"abfnrtv";
     constexpr std::string_view kMeanings("\0\\'\"\a\b\f\n\r\t\v", 11);
     const char c = text_[at + 1];
     if (c == '\n') return at + 2;
-    if (c == 'x') return Code(at, 2, value);
-    if (c == 'u') return Code(at, 4, value);
-    if (c == 'U') return Code(at, 8, value);
-    if (c == 'N') return Wrong(at, "a character by its name (\\N) is not offered");
+    if (c == 'x') return HexEscape(at, 2, value);
+    if (c == 'u') return HexEscape(at, 4, value);
+    if (c == 'U') return HexEscape(at, 8, value);
+    if (c == 'N') return SyntaxError(at, "the escape \\N is not supported; use \\u");
     if (c >= '0' && c <= '7') {
       std::uint32_t code = 0;
       std::size_t end = at + 1;
@@ -293,15 +298,15 @@ class Lexer {
     return at + 2;
   }
 
-  Result<std::size_t> Code(std::size_t at, std::size_t digits, std::string& value) const {
+  Result<std::size_t> HexEscape(std::size_t at, std::size_t digits, std::string& value) const {
     std::uint32_t code = 0;
     for (std::size_t i = at + 2; i < at + 2 + digits; ++i) {
       const int digit = i < text_.size() ? HexDigit(text_[i]) : -1;
-      if (digit < 0) return Wrong(at, StrCat("an escape that needs ", digits, " hex digits"));
+      if (digit < 0) return SyntaxError(at, StrCat("the escape needs ", digits, " hex digits"));
       code = code << 4 | static_cast<std::uint32_t>(digit);
     }
     if (code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF)) {
-      return Wrong(at, "an escape that is no character");
+      return SyntaxError(at, "the escape is not a Unicode character");
     }
     AppendUtf8(code, value);
     return at + 2 + digits;
@@ -316,7 +321,7 @@ class Lexer {
     tokens_.push_back({type, std::string(text), PlaceOf(at)});
   }
 
-  // Called with growing offsets, nearly always.
+  // Fast for ascending offsets, which nearly all calls pass.
   Place PlaceOf(std::size_t at) const {
     if (at < counted_) counted_ = line_begin_ = line_ = 0;
     for (; counted_ < at; ++counted_) {
@@ -328,14 +333,14 @@ class Lexer {
             static_cast<std::uint32_t>(at - line_begin_ + 1)};
   }
 
-  Status Wrong(std::size_t at, std::string_view what) const {
+  Status SyntaxError(std::size_t at, std::string_view what) const {
     return {StatusCode::kCorrupt, StrCat(PlaceText(PlaceOf(at)), ": ", what)};
   }
 
   const std::string source_;
   const std::string_view text_;
   std::size_t at_ = 0;
-  bool line_starts_ = true;  // before at_ there is a line's end, or nothing
+  bool line_starts_ = true;  // at_ begins a line
   std::vector<Token> tokens_;
   mutable std::size_t counted_ = 0;
   mutable std::size_t line_ = 0;

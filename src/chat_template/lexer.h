@@ -1,6 +1,6 @@
-// A template's source as tokens, with Jinja's rules for white space: a newline after a tag is
-// swallowed (trim_blocks), blanks before a tag that begins a line too (lstrip_blocks), "-" at a
-// tag's edge takes all white space there, "+" keeps it, one newline at the end is dropped.
+// Splits a template's source into tokens, with Jinja's rules for white space: a newline after a tag
+// is removed (trim_blocks), and so are blanks before a tag that begins a line (lstrip_blocks). "-"
+// at a tag's edge removes all white space there, "+" keeps it. One newline at the end is removed.
 //
 // Thread safety: a free function.
 // Source: Jinja 3.1's documentation, "Whitespace Control"; the settings are those with which
@@ -18,10 +18,10 @@ namespace kvcache::jinja {
 
 struct Place {
   std::uint32_t line = 1;
-  std::uint32_t column = 1;  // bytes from the line's begin, from 1
+  std::uint32_t column = 1;  // in bytes, from 1
 };
 
-// "line 3, column 14".
+// Returns "line 3, column 14".
 std::string PlaceText(Place place);
 
 enum class TokenType : std::uint8_t {
@@ -44,7 +44,7 @@ struct Token {
   Place place;
 };
 
-// The tokens, kEnd last. Errors: kCorrupt with line and column.
+// Returns the tokens, kEnd last. Errors: kCorrupt: a syntax error, with line and column.
 Result<std::vector<Token>> Tokenize(std::string_view source);
 
 }  // namespace kvcache::jinja

@@ -1,4 +1,4 @@
-// Filters that give lists, or one of their items.
+// Filters that return lists, or an item of a list.
 #include <algorithm>
 #include <numeric>
 
@@ -19,14 +19,13 @@ Result<Value> AsList(Call call) {
 
 Result<Value> First(Call call) {
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> items, Iterate(call.input, call.budget()));
-  return items.empty() ? Value::Missing("there is no first item, the sequence is empty")
+  return items.empty() ? Value::Missing("'first' is undefined for an empty sequence")
                        : items.front();
 }
 
 Result<Value> Last(Call call) {
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> items, Iterate(call.input, call.budget()));
-  return items.empty() ? Value::Missing("there is no last item, the sequence is empty")
-                       : items.back();
+  return items.empty() ? Value::Missing("'last' is undefined for an empty sequence") : items.back();
 }
 
 Result<Value> Reverse(Call call) {
@@ -39,7 +38,10 @@ Result<Value> Reverse(Call call) {
 
 Result<Value> Items(Call call) {
   if (call.input.IsUndefined()) return MakeList({}, call.budget());
-  if (!call.input.IsDict()) return Wrong(StrCat("items of a dict, not of ", call.input.KindName()));
+  if (!call.input.IsDict()) {
+    return InvalidArgument(
+        StrCat("the input of 'items' is ", call.input.KindName(), "; must be a dict"));
+  }
   std::vector<Value> pairs;
   for (const auto& [key, value] : call.input.dict().items()) {
     KVCACHE_ASSIGN_OR_RETURN(Value pair, MakeList({key, value}, call.budget(), ListKind::kTuple));
@@ -48,7 +50,7 @@ Result<Value> Items(Call call) {
   return MakeList(std::move(pairs), call.budget());
 }
 
-// What items are compared by: an attribute of each, texts in lower case unless told otherwise.
+// Returns the sort keys of the items: an attribute of each, in lower case unless `case_sensitive`.
 Result<std::vector<Value>> Keys(const std::vector<Value>& items, const Value* attribute,
                                 bool case_sensitive, Environment& env) {
   std::vector<Value> keys;
@@ -78,7 +80,7 @@ Result<Value> Sorted(const std::vector<Value>& items, const std::vector<Value>& 
   return MakeList(InOrder(items, order), budget);
 }
 
-// "a,b" sorts by a, then by b. Keys are lists then, which need no order between equals.
+// Returns the sort keys. "a,b" sorts by a, then by b; then the keys are lists.
 Result<std::vector<Value>> SortKeys(const std::vector<Value>& items, const Value* attribute,
                                     bool case_sensitive, Environment& env) {
   if (attribute == nullptr || !attribute->IsText()) {
@@ -103,29 +105,35 @@ Result<Value> Sort(Call call) {
                            Bind(call.arguments, {"reverse", "case_sensitive", "attribute"}));
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> items, Iterate(call.input, call.budget()));
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> keys,
-                           SortKeys(items, given[2], TruthOr(given[1], false), call.env));
-  return Sorted(items, keys, TruthOr(given[0], false), call.budget());
+                           SortKeys(items, given[2], BoolOr(given[1], false), call.env));
+  return Sorted(items, keys, BoolOr(given[0], false), call.budget());
 }
 
 Result<Value> SortDict(Call call) {
   KVCACHE_ASSIGN_OR_RETURN(const auto given,
                            Bind(call.arguments, {"case_sensitive", "by", "reverse"}));
   KVCACHE_ASSIGN_OR_RETURN(const MarkedText by, TextOr(given[1], "key", "by"));
-  if (by.bytes() != "key" && by.bytes() != "value") return Wrong("argument 'by' is key or value");
-  if (!call.input.IsDict()) return Wrong(StrCat(call.input.KindName(), " is not a dict"));
+  if (by.bytes() != "key" && by.bytes() != "value") {
+    return InvalidArgument(
+        StrCat("argument 'by' is ", Quoted(by.bytes()), "; must be 'key' or 'value'"));
+  }
+  if (!call.input.IsDict()) {
+    return InvalidArgument(
+        StrCat("the input of 'dictsort' is ", call.input.KindName(), "; must be a dict"));
+  }
   KVCACHE_ASSIGN_OR_RETURN(const Value pairs, Items(call));
   const Value index(std::int64_t{by.bytes() == "key" ? 0 : 1});
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> keys,
-                           Keys(pairs.items(), &index, TruthOr(given[0], false), call.env));
-  return Sorted(pairs.items(), keys, TruthOr(given[2], false), call.budget());
+                           Keys(pairs.items(), &index, BoolOr(given[0], false), call.env));
+  return Sorted(pairs.items(), keys, BoolOr(given[2], false), call.budget());
 }
 
 Result<Value> Extreme(Call call, bool largest) {
   KVCACHE_ASSIGN_OR_RETURN(const auto given, Bind(call.arguments, {"case_sensitive", "attribute"}));
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> items, Iterate(call.input, call.budget()));
-  if (items.empty()) return Value::Missing("an empty sequence has neither least nor most");
+  if (items.empty()) return Value::Missing("'min' and 'max' are undefined for an empty sequence");
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> keys,
-                           Keys(items, given[1], TruthOr(given[0], false), call.env));
+                           Keys(items, given[1], BoolOr(given[0], false), call.env));
   std::size_t best = 0;
   for (std::size_t i = 1; i < items.size(); ++i) {
     KVCACHE_ASSIGN_OR_RETURN(const bool better, largest ? Less(keys[best], keys[i], call.budget())
@@ -139,7 +147,7 @@ Result<Value> Unique(Call call) {
   KVCACHE_ASSIGN_OR_RETURN(const auto given, Bind(call.arguments, {"case_sensitive", "attribute"}));
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> items, Iterate(call.input, call.budget()));
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> keys,
-                           Keys(items, given[1], TruthOr(given[0], false), call.env));
+                           Keys(items, given[1], BoolOr(given[0], false), call.env));
   Dict seen;
   std::vector<Value> unique;
   for (std::size_t i = 0; i < items.size(); ++i) {

@@ -8,30 +8,31 @@
 namespace kvcache::jinja {
 namespace {
 
-// Methods of texts whose arguments never reach their result.
-constexpr std::string_view kLooking[] = {
+// String methods whose arguments never become part of the result.
+constexpr std::string_view kSearchMethods[] = {
     "startswith", "endswith", "find",   "rfind",  "index",        "count",        "split",
     "rsplit",     "strip",    "lstrip", "rstrip", "removeprefix", "removesuffix",
 };
 
-bool OnlyLooks(const Expression& call) {
+bool OnlyReadsArguments(const Expression& call) {
   if (call.kind != ExpressionKind::kCall || call.parts.empty() || !call.parts[0]) return false;
   const Expression& method = *call.parts[0];
   return method.kind == ExpressionKind::kAttribute &&
-         std::find(std::begin(kLooking), std::end(kLooking), method.name) != std::end(kLooking);
+         std::find(std::begin(kSearchMethods), std::end(kSearchMethods), method.name) !=
+             std::end(kSearchMethods);
 }
 
-// Walks the tree; how deep it nests is bounded by the parser.
+// Collects literals by walking the tree, whose depth the parser bounds.
 class Collector {
  public:
   std::vector<std::string> Run(const Body& body) {
     Visit(body);
-    Break();
+    EndLiteral();
     return std::move(literals_);
   }
 
  private:
-  void Break() {
+  void EndLiteral() {
     if (!run_.empty()) literals_.push_back(std::exchange(run_, {}));
   }
 
@@ -42,15 +43,15 @@ class Collector {
   void Visit(const Statement& statement) {
     if (statement.kind == StatementKind::kData) run_ += statement.value.bytes();
     if (statement.kind == StatementKind::kPrint) {
-      Printed(*statement.expression);
+      VisitPrinted(*statement.expression);
     } else {
-      Apart(statement.expression);
+      VisitSeparate(statement.expression);
     }
-    Looked(statement.condition);
-    for (const Parameter& parameter : statement.parameters) Apart(parameter.otherwise);
-    for (const auto& [target, value] : statement.assignments) Apart(value);
+    VisitRead(statement.condition);
+    for (const Parameter& parameter : statement.parameters) VisitSeparate(parameter.otherwise);
+    for (const auto& [target, value] : statement.assignments) VisitSeparate(value);
     for (const Branch& branch : statement.branches) {
-      Looked(branch.condition);
+      VisitRead(branch.condition);
       Visit(branch.body);
     }
     Visit(statement.body);
@@ -58,43 +59,43 @@ class Collector {
   }
 
   // Visits an expression whose text continues what is printed before it.
-  void Printed(const Expression& expression) {
+  void VisitPrinted(const Expression& expression) {
     const bool joins = expression.kind == ExpressionKind::kConcat ||
                        (expression.kind == ExpressionKind::kBinary && expression.name == "+");
     if (expression.kind == ExpressionKind::kConstant && expression.value.IsText()) {
       run_ += expression.value.bytes();
     } else if (joins) {
-      for (const ExpressionPtr& part : expression.parts) Printed(*part);
+      for (const ExpressionPtr& part : expression.parts) VisitPrinted(*part);
     } else {
-      Break();
-      Parts(expression);
+      EndLiteral();
+      VisitParts(expression);
     }
   }
 
   // Visits an expression that is not printed in this place.
-  void Apart(const ExpressionPtr& expression) {
+  void VisitSeparate(const ExpressionPtr& expression) {
     if (!expression) return;
     std::string outer = std::exchange(run_, {});
-    Printed(*expression);
-    Break();
+    VisitPrinted(*expression);
+    EndLiteral();
     run_ = std::move(outer);
   }
 
-  // Visits an expression that is only compared or tested, so its strings are not written. The
-  // arguments of calls may be: a macro can store them in a namespace.
-  void Looked(const ExpressionPtr& expression) {
+  // Visits an expression that is only compared or tested, so the template does not write its
+  // strings. It may write arguments of calls: a macro can store them in a namespace.
+  void VisitRead(const ExpressionPtr& expression) {
     if (!expression || expression->kind == ExpressionKind::kConstant) return;
-    if (expression->kind == ExpressionKind::kCall && !OnlyLooks(*expression)) {
-      return Apart(expression);
+    if (expression->kind == ExpressionKind::kCall && !OnlyReadsArguments(*expression)) {
+      return VisitSeparate(expression);
     }
-    for (const ExpressionPtr& part : expression->parts) Looked(part);
-    for (const auto& [name, value] : expression->named) Looked(value);
-    Looked(expression->rest);
-    Looked(expression->named_rest);
+    for (const ExpressionPtr& part : expression->parts) VisitRead(part);
+    for (const auto& [name, value] : expression->named) VisitRead(value);
+    VisitRead(expression->rest);
+    VisitRead(expression->named_rest);
   }
 
-  // Whether part `i` never becomes part of the expression's value.
-  static bool IsLooked(const Expression& expression, std::size_t i) {
+  // Returns whether part `i` never becomes part of the expression's value.
+  static bool IsOnlyRead(const Expression& expression, std::size_t i) {
     switch (expression.kind) {
       case ExpressionKind::kCompare:
       case ExpressionKind::kTest:
@@ -102,25 +103,25 @@ class Collector {
       case ExpressionKind::kItem:
       case ExpressionKind::kSlice: return i > 0;
       case ExpressionKind::kConditional: return i == 0;
-      case ExpressionKind::kCall: return i > 0 && OnlyLooks(expression);
+      case ExpressionKind::kCall: return i > 0 && OnlyReadsArguments(expression);
       default: return false;
     }
   }
 
-  void Parts(const Expression& expression) {
+  void VisitParts(const Expression& expression) {
     for (std::size_t i = 0; i < expression.parts.size(); ++i) {
-      if (IsLooked(expression, i)) {
-        Looked(expression.parts[i]);
+      if (IsOnlyRead(expression, i)) {
+        VisitRead(expression.parts[i]);
       } else {
-        Apart(expression.parts[i]);
+        VisitSeparate(expression.parts[i]);
       }
     }
     for (const auto& [name, value] : expression.named) {
-      literals_.push_back(name);  // kwargs and dict() make it a text
-      Apart(value);
+      literals_.push_back(name);  // kwargs and dict() turn it into a string
+      VisitSeparate(value);
     }
-    Apart(expression.rest);
-    Apart(expression.named_rest);
+    VisitSeparate(expression.rest);
+    VisitSeparate(expression.named_rest);
   }
 
   std::vector<std::string> literals_;

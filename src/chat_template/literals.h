@@ -3,9 +3,9 @@
 //   <|im_{{ 'start' }}|>{{ '<|' + role + '|>' }}    gives   "<|im_start|><|"   "|>"
 //
 // Adjacent text and printed strings form one literal until something else is printed; tags do not
-// separate them. Every other string (an argument, what a name is set to) is a literal of its
-// own. Strings that are only compared, tested, searched for or used as keys are left out: the
-// template does not write them. All literals together are no longer than the source.
+// separate them. Every other string (an argument, a value assigned to a name) is a literal of its
+// own. Strings that are only compared, tested, searched for or used as keys are omitted, because
+// the template does not write them. All literals together are no longer than the source.
 //
 // Thread safety: a free function.
 #pragma once
@@ -17,7 +17,7 @@
 
 namespace kvcache::jinja {
 
-// In the order of the source, none empty.
+// Returns the literals in the order of the source, none empty.
 std::vector<std::string> LiteralsOf(const Body& body);
 
 }  // namespace kvcache::jinja

@@ -4,22 +4,24 @@
 
 namespace kvcache::jinja {
 
-// Adds the marks of `count` bytes that are appended next.
-void MarkedText::Mark(Origin origin, std::size_t count) {
+// Records the origin of `count` bytes that are appended next.
+void MarkedText::AddOrigins(Origin origin, std::size_t count) {
   if (bytes_.empty()) {
     origin_ = origin;
     return;
   }
-  if (marks_.empty()) {
+  if (origins_.empty()) {
     if (origin == origin_) return;
-    marks_.assign(bytes_.size(), static_cast<char>(origin_));
+    origins_.assign(bytes_.size(), static_cast<char>(origin_));
   }
-  marks_.append(count, static_cast<char>(origin));
+  origins_.append(count, static_cast<char>(origin));
 }
 
 Origin MarkedText::OriginOf(std::size_t begin, std::size_t end) const {
-  if (marks_.empty()) return begin < end ? origin_ : Origin::kTemplate;
-  const auto at = [this](std::size_t i) { return marks_.begin() + static_cast<std::ptrdiff_t>(i); };
+  if (origins_.empty()) return begin < end ? origin_ : Origin::kTemplate;
+  const auto at = [this](std::size_t i) {
+    return origins_.begin() + static_cast<std::ptrdiff_t>(i);
+  };
   const bool foreign =
       std::find(at(begin), at(end), static_cast<char>(Origin::kForeign)) != at(end);
   return foreign ? Origin::kForeign : Origin::kTemplate;
@@ -27,16 +29,16 @@ Origin MarkedText::OriginOf(std::size_t begin, std::size_t end) const {
 
 void MarkedText::Append(std::string_view bytes, Origin origin) {
   if (bytes.empty()) return;
-  Mark(origin, bytes.size());
+  AddOrigins(origin, bytes.size());
   bytes_.append(bytes);
 }
 
 void MarkedText::Append(const MarkedText& text, std::size_t begin, std::size_t end) {
   const std::string_view bytes(text.bytes_);
-  if (text.marks_.empty()) return Append(bytes.substr(begin, end - begin), text.origin_);
+  if (text.origins_.empty()) return Append(bytes.substr(begin, end - begin), text.origin_);
   while (begin < end) {
     std::size_t run = begin + 1;
-    while (run < end && text.marks_[run] == text.marks_[begin]) ++run;
+    while (run < end && text.origins_[run] == text.origins_[begin]) ++run;
     Append(bytes.substr(begin, run - begin), text.origin(begin));
     begin = run;
   }
@@ -49,9 +51,9 @@ MarkedText MarkedText::Substring(std::size_t begin, std::size_t end) const {
 }
 
 void MarkedText::AppendCut(const MarkedText& text, std::size_t begin, std::size_t end, Origin by) {
-  const bool marks = by == Origin::kForeign && begin < end;
-  const std::size_t first = marks && begin > 0 ? begin + 1 : begin;
-  const std::size_t last = marks && end < text.size() ? std::max(first, end - 1) : end;
+  const bool foreign_edges = by == Origin::kForeign && begin < end;
+  const std::size_t first = foreign_edges && begin > 0 ? begin + 1 : begin;
+  const std::size_t last = foreign_edges && end < text.size() ? std::max(first, end - 1) : end;
   const std::string_view bytes(text.bytes_);
   Append(bytes.substr(begin, first - begin), Origin::kForeign);
   Append(text, first, last);

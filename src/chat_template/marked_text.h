@@ -1,10 +1,10 @@
 // Text with an origin per byte: written by the template, or foreign (part of the conversation).
 //
-//   bytes   <|im_start|>user\nHello <|im_end|> you<|im_end|>\n
-//   marks   ttttttttttttttttt fffffffffffffffffffff ttttttttttt     (t template, f foreign)
+//   bytes     <|im_start|>user\nHello <|im_end|> you<|im_end|>\n
+//   origins   ttttttttttttttttttfffffffffffffffffffftttttttttttt   (t template, f foreign)
 //
-// All operations that make a text of others (joining, slicing, replacing, stripping) keep the
-// marks. So the rendered prompt shows which "<|im_end|>" the template wrote. The other one was
+// All operations that derive a text from others (joining, slicing, replacing, stripping) keep the
+// origins. So the rendered prompt tells which "<|im_end|>" the template wrote. The other one was
 // typed and must not end a turn.
 //
 // Thread safety: values.
@@ -33,11 +33,11 @@ class MarkedText {
 
   // REQUIRES: at < size().
   Origin origin(std::size_t at) const {
-    return marks_.empty() ? origin_ : static_cast<Origin>(marks_[at]);
+    return origins_.empty() ? origin_ : static_cast<Origin>(origins_[at]);
   }
-  // Foreign if one of the bytes [begin, end) is foreign. A text that is computed from these bytes
-  // (an upper-case character, an escape, a formatted date) gets this mark. REQUIRES: begin <= end
-  // <= size().
+  // Returns kForeign if one of the bytes [begin, end) is foreign. A text that is computed from
+  // these bytes (an upper-case character, an escape, a formatted date) gets this origin.
+  // REQUIRES: begin <= end <= size().
   Origin OriginOf(std::size_t begin, std::size_t end) const;
   Origin OriginOfAll() const { return OriginOf(0, size()); }
 
@@ -48,10 +48,10 @@ class MarkedText {
 
   MarkedText Substring(std::size_t begin, std::size_t end) const;
 
-  // Returns text[begin, end), cut where an argument of origin `by` says. If the argument is
-  // foreign, the bytes beside the cuts become foreign. Otherwise typed text could assemble a mark
-  // that the template never wrote: '<X/s>'.replace(content, '') with the content "X". REQUIRES:
-  // begin <= end <= size().
+  // Returns text[begin, end), where an argument of origin `by` determined the cuts. If the argument
+  // is foreign, the bytes beside the cuts become foreign. Otherwise typed text could assemble a
+  // marker that the template never wrote: '<X/s>'.replace(content, '') with the content "X".
+  // REQUIRES: begin <= end <= size().
   MarkedText CutOut(std::size_t begin, std::size_t end, Origin by) const;
   // Appends text.CutOut(begin, end, by).
   void AppendCut(const MarkedText& text, std::size_t begin, std::size_t end, Origin by);
@@ -59,14 +59,14 @@ class MarkedText {
   // Returns the foreign ranges, in order, none empty, none adjacent.
   std::vector<TextRange> Foreign() const;
 
-  // Approximate memory: the bytes and, if both origins occur, the marks.
-  std::size_t Footprint() const { return bytes_.size() + marks_.size(); }
+  // Returns the approximate memory: the bytes and, if both origins occur, the origins.
+  std::size_t Footprint() const { return bytes_.size() + origins_.size(); }
 
  private:
-  void Mark(Origin origin, std::size_t count);
+  void AddOrigins(Origin origin, std::size_t count);
 
   std::string bytes_;
-  std::string marks_;  // an Origin per byte; empty while all bytes are of origin_
+  std::string origins_;  // an Origin per byte; empty while all bytes are of origin_
   Origin origin_ = Origin::kTemplate;
 };
 

@@ -1,4 +1,4 @@
-// Methods of texts, lists, dicts and loops.
+// Methods of strings, lists, dicts and loops.
 #include <algorithm>
 
 #include "base/strings.h"
@@ -29,18 +29,18 @@ Result<Value> Strip(const MethodCall& call, Sides sides) {
 
 Result<Value> Split(const MethodCall& call, From from) {
   KVCACHE_ASSIGN_OR_RETURN(const auto given, Bind(call.arguments, {"sep", "maxsplit"}));
-  KVCACHE_ASSIGN_OR_RETURN(const std::int64_t most, IntegerOr(given[1], -1, "maxsplit"));
+  KVCACHE_ASSIGN_OR_RETURN(const std::int64_t max_cuts, IntegerOr(given[1], -1, "maxsplit"));
   const std::string& bytes = call.text().bytes();
   KVCACHE_RETURN_IF_ERROR(call.budget().Spend(2 * bytes.size()));
   if (given[0] == nullptr || given[0]->IsNone()) {
-    return ListOf(call.text(), SplitAtSpace(bytes, most, from), call.budget());
+    return ListOf(call.text(), SplitAtSpace(bytes, max_cuts, from), call.budget());
   }
   KVCACHE_ASSIGN_OR_RETURN(const MarkedText separator, TextOr(given[0], "", "sep"));
-  if (separator.empty()) return Wrong("a text cannot be split at nothing");
+  if (separator.empty()) return InvalidArgument("argument 'sep' is empty; must be a separator");
   if (from == From::kRight) {
     KVCACHE_RETURN_IF_ERROR(call.budget().Spend(bytes.size() * (separator.size() / 4)));
   }
-  return ListOf(call.text(), SplitAt(bytes, separator.bytes(), most, from), call.budget(),
+  return ListOf(call.text(), SplitAt(bytes, separator.bytes(), max_cuts, from), call.budget(),
                 separator.OriginOfAll());
 }
 
@@ -50,8 +50,8 @@ bool IsAt(End end, std::string_view text, std::string_view part) {
   return end == End::kFront ? text.starts_with(part) : text.ends_with(part);
 }
 
-// startswith and endswith: one text, or a tuple of which any will do.
-Result<Value> Begins(const MethodCall& call, End end) {
+// startswith and endswith. The argument is a string, or a tuple of alternatives.
+Result<Value> HasAffix(const MethodCall& call, End end) {
   KVCACHE_ASSIGN_OR_RETURN(const auto given, Bind(call.arguments, {"prefix"}, 1));
   std::vector<Value> parts = {*given[0]};
   if (given[0]->IsList() && given[0]->list().kind == ListKind::kTuple) parts = given[0]->items();
@@ -63,7 +63,7 @@ Result<Value> Begins(const MethodCall& call, End end) {
   return Value::Bool(false);
 }
 
-Result<Value> Remove(const MethodCall& call, End end) {
+Result<Value> RemoveAffix(const MethodCall& call, End end) {
   KVCACHE_ASSIGN_OR_RETURN(const auto given, Bind(call.arguments, {"prefix"}, 1));
   KVCACHE_ASSIGN_OR_RETURN(const MarkedText part, TextOr(given[0], "", "prefix"));
   if (!IsAt(end, call.text().bytes(), part.bytes())) return call.self;
@@ -77,13 +77,14 @@ Result<Value> ReplaceAll(const MethodCall& call) {
   KVCACHE_ASSIGN_OR_RETURN(const auto given, Bind(call.arguments, {"old", "new", "count"}, 2));
   KVCACHE_ASSIGN_OR_RETURN(const MarkedText from, TextOr(given[0], "", "old"));
   KVCACHE_ASSIGN_OR_RETURN(const MarkedText to, TextOr(given[1], "", "new"));
-  KVCACHE_ASSIGN_OR_RETURN(const std::int64_t most, IntegerOr(given[2], -1, "count"));
-  KVCACHE_ASSIGN_OR_RETURN(MarkedText text, Replace(call.text(), from, to, most, call.budget()));
+  KVCACHE_ASSIGN_OR_RETURN(const std::int64_t max_count, IntegerOr(given[2], -1, "count"));
+  KVCACHE_ASSIGN_OR_RETURN(MarkedText text,
+                           Replace(call.text(), from, to, max_count, call.budget()));
   return MakeText(std::move(text), call.budget());
 }
 
-// find and index, rfind: the character's number.
-Result<Value> FindIn(const MethodCall& call, From from, bool must_be) {
+// find, rfind and index. Returns the index of the character where the match begins.
+Result<Value> FindSubstring(const MethodCall& call, From from, bool required) {
   KVCACHE_ASSIGN_OR_RETURN(const auto given, Bind(call.arguments, {"sub"}, 1));
   KVCACHE_ASSIGN_OR_RETURN(const MarkedText part, TextOr(given[0], "", "sub"));
   const std::string& bytes = call.text().bytes();
@@ -91,12 +92,12 @@ Result<Value> FindIn(const MethodCall& call, From from, bool must_be) {
       bytes.size() * (from == From::kRight ? 1 + part.size() / 4 : std::size_t{1})));
   const std::size_t at =
       from == From::kLeft ? FindText(bytes, part.bytes(), 0) : bytes.rfind(part.bytes());
-  if (at == std::string::npos && must_be) return Wrong("the text that is looked for is not there");
+  if (at == std::string::npos && required) return InvalidArgument("the substring is not found");
   if (at == std::string::npos) return Value(std::int64_t{-1});
   return Value(static_cast<std::int64_t>(CountCharacters(std::string_view(bytes).substr(0, at))));
 }
 
-Result<Value> CountIn(const MethodCall& call) {
+Result<Value> CountSubstring(const MethodCall& call) {
   KVCACHE_ASSIGN_OR_RETURN(const auto given, Bind(call.arguments, {"sub"}, 1));
   KVCACHE_ASSIGN_OR_RETURN(const MarkedText part, TextOr(given[0], "", "sub"));
   KVCACHE_RETURN_IF_ERROR(call.budget().Spend(call.text().size() * 16));
@@ -109,7 +110,7 @@ Result<Value> CountIn(const MethodCall& call) {
 
 Result<Value> Lines(const MethodCall& call) {
   KVCACHE_ASSIGN_OR_RETURN(const auto given, Bind(call.arguments, {"keepends"}));
-  const auto lines = SplitLines(call.text().bytes(), TruthOr(given[0], false));
+  const auto lines = SplitLines(call.text().bytes(), BoolOr(given[0], false));
   return ListOf(call.text(), lines, call.budget());
 }
 
@@ -117,19 +118,21 @@ Result<Value> JoinTexts(const MethodCall& call) {
   KVCACHE_ASSIGN_OR_RETURN(const auto given, Bind(call.arguments, {"iterable"}, 1));
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> items, Iterate(*given[0], call.budget()));
   for (const Value& item : items) {
-    if (!item.IsText()) return Wrong(StrCat("texts are joined, not ", item.KindName()));
+    if (!item.IsText()) {
+      return InvalidArgument(StrCat("an item is ", item.KindName(), "; must be a string"));
+    }
   }
   KVCACHE_ASSIGN_OR_RETURN(MarkedText text, Join(items, call.text(), call.budget()));
   return MakeText(std::move(text), call.budget());
 }
 
-Result<Value> Cased(const MethodCall& call, Case to) {
+Result<Value> ChangeCase(const MethodCall& call, Case to) {
   KVCACHE_RETURN_IF_ERROR(Bind(call.arguments, {}).status());
   KVCACHE_RETURN_IF_ERROR(call.budget().Spend(4 * call.text().size()));
   return MakeText(MapCase(call.text(), to), call.budget());
 }
 
-Result<Value> GetOr(const MethodCall& call) {
+Result<Value> GetWithDefault(const MethodCall& call) {
   KVCACHE_ASSIGN_OR_RETURN(const auto given, Bind(call.arguments, {"key", "default"}, 1));
   KVCACHE_ASSIGN_OR_RETURN(const std::string hashed, HashKey(*given[0], call.budget()));
   const Value* item = call.self.dict().FindKey(hashed);
@@ -139,7 +142,7 @@ Result<Value> GetOr(const MethodCall& call) {
 
 enum class View : std::uint8_t { kKeys, kValues, kItems };
 
-Result<Value> Viewed(const MethodCall& call, View view) {
+Result<Value> ViewOf(const MethodCall& call, View view) {
   KVCACHE_RETURN_IF_ERROR(Bind(call.arguments, {}).status());
   std::vector<Value> all;
   for (const auto& [key, value] : call.self.dict().items()) {
@@ -162,13 +165,13 @@ Result<Value> CountItems(const MethodCall& call, bool index) {
     if (equal && index) return Value(static_cast<std::int64_t>(i));
     count += equal ? 1 : 0;
   }
-  if (index) return Wrong("the item that is looked for is not in the list");
+  if (index) return InvalidArgument("the value is not in the list");
   return Value(count);
 }
 
 Result<Value> Cycle(const MethodCall& call) {
   const std::vector<Value>& values = call.arguments.positional;
-  if (values.empty()) return Wrong("there is nothing to cycle through");
+  if (values.empty()) return InvalidArgument("'cycle' has no arguments; must have at least 1");
   return values[call.self.loop().index % values.size()];
 }
 
@@ -190,27 +193,27 @@ const Method kMethods[] = {
     {kText, "split", [](Call call) { return Split(call, From::kLeft); }},
     {kText, "rsplit", [](Call call) { return Split(call, From::kRight); }},
     {kText, "splitlines", Lines},
-    {kText, "startswith", [](Call call) { return Begins(call, End::kFront); }},
-    {kText, "endswith", [](Call call) { return Begins(call, End::kBack); }},
-    {kText, "removeprefix", [](Call call) { return Remove(call, End::kFront); }},
-    {kText, "removesuffix", [](Call call) { return Remove(call, End::kBack); }},
+    {kText, "startswith", [](Call call) { return HasAffix(call, End::kFront); }},
+    {kText, "endswith", [](Call call) { return HasAffix(call, End::kBack); }},
+    {kText, "removeprefix", [](Call call) { return RemoveAffix(call, End::kFront); }},
+    {kText, "removesuffix", [](Call call) { return RemoveAffix(call, End::kBack); }},
     {kText, "replace", ReplaceAll},
-    {kText, "find", [](Call call) { return FindIn(call, From::kLeft, false); }},
-    {kText, "rfind", [](Call call) { return FindIn(call, From::kRight, false); }},
-    {kText, "index", [](Call call) { return FindIn(call, From::kLeft, true); }},
-    {kText, "count", CountIn},
+    {kText, "find", [](Call call) { return FindSubstring(call, From::kLeft, false); }},
+    {kText, "rfind", [](Call call) { return FindSubstring(call, From::kRight, false); }},
+    {kText, "index", [](Call call) { return FindSubstring(call, From::kLeft, true); }},
+    {kText, "count", CountSubstring},
     {kText, "join", JoinTexts},
-    {kText, "upper", [](Call call) { return Cased(call, Case::kUpper); }},
-    {kText, "lower", [](Call call) { return Cased(call, Case::kLower); }},
-    {kText, "title", [](Call call) { return Cased(call, Case::kTitle); }},
-    {kText, "capitalize", [](Call call) { return Cased(call, Case::kCapital); }},
+    {kText, "upper", [](Call call) { return ChangeCase(call, Case::kUpper); }},
+    {kText, "lower", [](Call call) { return ChangeCase(call, Case::kLower); }},
+    {kText, "title", [](Call call) { return ChangeCase(call, Case::kTitle); }},
+    {kText, "capitalize", [](Call call) { return ChangeCase(call, Case::kCapital); }},
     {kText, "isupper",
      [](Call call) -> Result<Value> {
-       return Value::Bool(HasOnly(Has::kUpper, call.text().bytes()));
+       return Value::Bool(IsAll(LetterCase::kUpper, call.text().bytes()));
      }},
     {kText, "islower",
      [](Call call) -> Result<Value> {
-       return Value::Bool(HasOnly(Has::kLower, call.text().bytes()));
+       return Value::Bool(IsAll(LetterCase::kLower, call.text().bytes()));
      }},
     {kText, "isdigit",
      [](Call call) -> Result<Value> { return Value::Bool(IsDigit(call.text().bytes())); }},
@@ -219,10 +222,10 @@ const Method kMethods[] = {
        const TextRange left = StripRange(call.text().bytes(), Sides::kLeft, StripSet::kSpace);
        return Value::Bool(!call.text().empty() && left.begin == left.end);
      }},
-    {kDict, "get", GetOr},
-    {kDict, "keys", [](Call call) { return Viewed(call, View::kKeys); }},
-    {kDict, "values", [](Call call) { return Viewed(call, View::kValues); }},
-    {kDict, "items", [](Call call) { return Viewed(call, View::kItems); }},
+    {kDict, "get", GetWithDefault},
+    {kDict, "keys", [](Call call) { return ViewOf(call, View::kKeys); }},
+    {kDict, "values", [](Call call) { return ViewOf(call, View::kValues); }},
+    {kDict, "items", [](Call call) { return ViewOf(call, View::kItems); }},
     {kDict, "copy", [](Call call) -> Result<Value> { return call.self; }},
     {kList, "count", [](Call call) { return CountItems(call, false); }},
     {kList, "index", [](Call call) { return CountItems(call, true); }},
@@ -244,7 +247,7 @@ bool HasMethod(const Value& self, std::string_view name) {
 
 Result<Value> CallMethod(const Callable& method, const Arguments& arguments, Environment& env) {
   const Method* found = FindMethod(method.self.kind(), method.name);
-  if (found == nullptr) return NotOffered("method", method.name);
+  if (found == nullptr) return NotSupported("method", method.name);
   return found->run({method.self, arguments, env});
 }
 

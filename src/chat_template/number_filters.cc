@@ -1,4 +1,4 @@
-// Filters that give numbers, and default.
+// Filters that return numbers, and `default`.
 #include <charconv>
 #include <cmath>
 #include <optional>
@@ -17,7 +17,7 @@ std::string_view Stripped(std::string_view text) {
   return text.substr(left.begin, left.end - left.begin);
 }
 
-// Python's int(text, base) and float(text); nothing if it is none.
+// Python's int(text, base) and float(text). Return nothing if the text is not a number.
 std::optional<std::int64_t> ParseInteger(std::string_view text, int base) {
   text = Stripped(text);
   if (text.starts_with('+')) text.remove_prefix(1);
@@ -53,8 +53,10 @@ std::optional<std::int64_t> IntegerOf(const Value& value, int base) {
 Result<Value> ToInteger(Call call) {
   KVCACHE_ASSIGN_OR_RETURN(const auto given, Bind(call.arguments, {"default", "base"}));
   KVCACHE_ASSIGN_OR_RETURN(const std::int64_t base, IntegerOr(given[1], 10, "base"));
-  if (base < 2 || base > 36) return Wrong(StrCat("a base of ", base, ", not from 2 to 36"));
-  if (call.input.IsUndefined()) return Wrong(call.input.why());
+  if (base < 2 || base > 36) {
+    return InvalidArgument(StrCat("argument 'base' is ", base, "; must be 2 to 36"));
+  }
+  if (call.input.IsUndefined()) return InvalidArgument(call.input.why());
   const auto number = IntegerOf(call.input, static_cast<int>(base));
   if (number) return Value(*number);
   return given[0] == nullptr ? Value(std::int64_t{0}) : *given[0];
@@ -62,7 +64,7 @@ Result<Value> ToInteger(Call call) {
 
 Result<Value> ToFloat(Call call) {
   KVCACHE_ASSIGN_OR_RETURN(const auto given, Bind(call.arguments, {"default"}));
-  if (call.input.IsUndefined()) return Wrong(call.input.why());
+  if (call.input.IsUndefined()) return InvalidArgument(call.input.why());
   if (call.input.IsNumber()) return Value(call.input.number());
   const auto number = call.input.IsText() ? ParseFloat(call.input.bytes()) : std::nullopt;
   if (number) return Value(*number);
@@ -76,10 +78,11 @@ Result<Value> Absolute(Call call) {
                       : Value(number);
   }
   if (call.input.is(Value::Kind::kFloat)) return Value(std::abs(call.input.number()));
-  return Wrong(StrCat(call.input.KindName(), " has no absolute value"));
+  return InvalidArgument(
+      StrCat("the input of 'abs' is ", call.input.KindName(), "; must be a number"));
 }
 
-// Python's round: half to even, on the decimal digits.
+// Rounds as Python does: half to even, on the decimal digits.
 double RoundHalfEven(double number, int digits) {
   char text[400];
   if (!std::isfinite(number) || std::abs(number) > 1e300) return number;
@@ -98,19 +101,25 @@ Result<Value> Round(Call call) {
   KVCACHE_ASSIGN_OR_RETURN(const auto given, Bind(call.arguments, {"precision", "method"}));
   KVCACHE_ASSIGN_OR_RETURN(const std::int64_t digits, IntegerOr(given[0], 0, "precision"));
   KVCACHE_ASSIGN_OR_RETURN(const MarkedText method, TextOr(given[1], "common", "method"));
-  if (!call.input.IsNumber()) return Wrong(StrCat(call.input.KindName(), " cannot be rounded"));
-  if (digits < -300 || digits > 300) return Wrong("a precision from -300 to 300");
+  if (!call.input.IsNumber()) {
+    return InvalidArgument(
+        StrCat("the input of 'round' is ", call.input.KindName(), "; must be a number"));
+  }
+  if (digits < -300 || digits > 300) {
+    return InvalidArgument(StrCat("argument 'precision' is ", digits, "; must be -300 to 300"));
+  }
   const double number = call.input.number();
   const double unit = std::pow(10.0, static_cast<double>(digits));
   if (method.bytes() == "common") {
-    // Python keeps integers integers here.
+    // Integers stay integers, as in Python.
     if (call.input.IsInteger() && digits >= 0) return Value(call.input.integer());
     const double rounded = RoundHalfEven(number, static_cast<int>(digits));
     return call.input.IsInteger() ? Value(static_cast<std::int64_t>(rounded)) : Value(rounded);
   }
   if (method.bytes() == "ceil") return Value(std::ceil(number * unit) / unit);
   if (method.bytes() == "floor") return Value(std::floor(number * unit) / unit);
-  return Wrong("argument 'method' is common, ceil or floor");
+  return InvalidArgument(StrCat("argument 'method' is ", Quoted(method.bytes()),
+                                "; must be 'common', 'ceil' or 'floor'"));
 }
 
 Result<Value> Length(Call call) {
@@ -122,7 +131,7 @@ Result<Value> Length(Call call) {
 Result<Value> Default(Call call) {
   KVCACHE_ASSIGN_OR_RETURN(const auto given, Bind(call.arguments, {"default_value", "boolean"}));
   const bool missing =
-      call.input.IsUndefined() || (TruthOr(given[1], false) && !call.input.Truth());
+      call.input.IsUndefined() || (BoolOr(given[1], false) && !call.input.IsTruthy());
   if (!missing) return call.input;
   return given[0] == nullptr ? Value::Literal("") : *given[0];
 }
@@ -131,7 +140,7 @@ Result<Value> Sum(Call call) {
   KVCACHE_ASSIGN_OR_RETURN(const auto given, Bind(call.arguments, {"attribute", "start"}));
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> items, Iterate(call.input, call.budget()));
   Value sum = given[1] == nullptr ? Value(std::int64_t{0}) : *given[1];
-  if (sum.IsText()) return Wrong("texts are not summed but joined");
+  if (sum.IsText()) return InvalidArgument("argument 'start' is a string; use 'join' for strings");
   for (const Value& item : items) {
     KVCACHE_ASSIGN_OR_RETURN(const Value part, AttributeOf(item, given[0], call.env));
     KVCACHE_ASSIGN_OR_RETURN(sum, Operate("+", sum, part, call.budget()));

@@ -1,4 +1,4 @@
-// ExpressionParser, the operands: names, literals, subscripts, calls, and what is assigned to.
+// ExpressionParser: parses operands (names, literals, subscripts, calls) and assignment targets.
 #include <charconv>
 
 #include "base/strings.h"
@@ -21,8 +21,8 @@ ExpressionPtr Constant(Place place, Value value) {
 }  // namespace
 
 ExpressionParser::Parsed ExpressionParser::Primary() {
-  const Place place = tokens_.now().place;
-  switch (tokens_.now().type) {
+  const Place place = tokens_.current().place;
+  switch (tokens_.current().type) {
     case TokenType::kName: return Name(tokens_.Take().text, place);
     case TokenType::kText: {
       std::string text;
@@ -60,11 +60,12 @@ ExpressionParser::Parsed ExpressionParser::Integer() {
   const char* end = token.text.data() + token.text.size();
   const auto [stop, error] = std::from_chars(token.text.data(), end, number);
   if (error != std::errc() || stop != end) {
-    return TokenStream::NotOffered(
-        token.place, StrCat("an integer of more than 64 bits, ", Quoted(token.text), ","));
+    return TokenStream::NotSupported(
+        token.place, StrCat("integer ", Quoted(token.text), " of more than 64 bits"));
   }
   if (token.text.size() > 1 && token.text[0] == '0' && number != 0) {
-    return TokenStream::Wrong(token.place, StrCat("an integer that begins with 0: ", token.text));
+    return TokenStream::SyntaxError(
+        token.place, StrCat("integer ", token.text, " begins with 0; remove the zeros"));
   }
   return Constant(token.place, Value(number));
 }
@@ -127,7 +128,7 @@ ExpressionParser::Parsed ExpressionParser::Postfix(ExpressionPtr operand) {
       KVCACHE_ASSIGN_OR_RETURN(operand, Subscript(std::move(operand)));
     } else if (tokens_.IsOperator("(")) {
       KVCACHE_ASSIGN_OR_RETURN(operand,
-                               MakeOf(Kind::kCall, tokens_.now().place, std::move(operand)));
+                               MakeOf(Kind::kCall, tokens_.current().place, std::move(operand)));
       KVCACHE_RETURN_IF_ERROR(Call(*operand));
     } else {
       return operand;
@@ -145,7 +146,7 @@ ExpressionParser::Parsed ExpressionParser::Dot(ExpressionPtr operand) {
   return MakeOf(Kind::kAttribute, place, std::move(operand), nullptr, std::move(name));
 }
 
-// [index], or [begin:end:step] where each may be missing.
+// Parses [index] or [begin:end:step]; each bound may be missing.
 ExpressionParser::Parsed ExpressionParser::Subscript(ExpressionPtr operand) {
   const Place place = tokens_.Take().place;
   std::vector<ExpressionPtr> parts(4);
@@ -162,20 +163,20 @@ ExpressionParser::Parsed ExpressionParser::Subscript(ExpressionPtr operand) {
   }
   tokens_.Skip();
   if (part > 1) return Make(Kind::kSlice, place, std::move(parts));
-  if (!parts[1]) return TokenStream::Wrong(place, "expected an index");
+  if (!parts[1]) return TokenStream::SyntaxError(place, "expected an index");
   return MakeOf(Kind::kItem, place, std::move(parts[0]), std::move(parts[1]));
 }
 
-// The arguments of a call, filter or test.
+// Parses the arguments of a call, filter or test.
 Status ExpressionParser::Call(Node& call) {
   tokens_.Skip();
   while (!tokens_.SkipOperator(")")) {
-    const Place place = tokens_.now().place;
+    const Place place = tokens_.current().place;
     if (tokens_.SkipOperator("*")) {
-      if (call.rest || call.named_rest) return TokenStream::Wrong(place, "unexpected '*'");
+      if (call.rest || call.named_rest) return TokenStream::SyntaxError(place, "unexpected '*'");
       KVCACHE_ASSIGN_OR_RETURN(call.rest, Expression());
     } else if (tokens_.SkipOperator("**")) {
-      if (call.named_rest) return TokenStream::Wrong(place, "unexpected '**'");
+      if (call.named_rest) return TokenStream::SyntaxError(place, "unexpected '**'");
       KVCACHE_ASSIGN_OR_RETURN(call.named_rest, Expression());
     } else if (tokens_.Is(TokenType::kName) && tokens_.next().type == TokenType::kOperator &&
                tokens_.next().text == "=") {
@@ -185,7 +186,7 @@ Status ExpressionParser::Call(Node& call) {
       call.named.emplace_back(std::move(name), std::move(value));
     } else {
       if (!call.named.empty() || call.rest || call.named_rest) {
-        return TokenStream::Wrong(place, "an argument without a name follows one with a name");
+        return TokenStream::SyntaxError(place, "a positional argument follows a named argument");
       }
       KVCACHE_ASSIGN_OR_RETURN(ExpressionPtr value, Expression());
       call.parts.push_back(std::move(value));
@@ -196,8 +197,8 @@ Status ExpressionParser::Call(Node& call) {
 }
 
 ExpressionParser::Parsed ExpressionParser::Tuple(bool with_condition) {
-  const Place place = tokens_.now().place;
-  const auto one = [&] { return with_condition ? Expression() : WithoutCondition(); };
+  const Place place = tokens_.current().place;
+  const auto one = [&] { return with_condition ? Expression() : ExpressionWithoutCondition(); };
   KVCACHE_ASSIGN_OR_RETURN(ExpressionPtr first, one());
   if (!tokens_.IsOperator(",")) return first;
   std::vector<ExpressionPtr> parts;
@@ -211,29 +212,31 @@ ExpressionParser::Parsed ExpressionParser::Tuple(bool with_condition) {
 }
 
 ExpressionParser::Parsed ExpressionParser::TargetPart() {
-  const Place place = tokens_.now().place;
+  const Place place = tokens_.current().place;
   if (tokens_.SkipOperator("(")) {
-    KVCACHE_ASSIGN_OR_RETURN(ExpressionPtr inner, Target(Spaces::kNo));
+    KVCACHE_ASSIGN_OR_RETURN(ExpressionPtr inner, Target(Targets::kNames));
     KVCACHE_RETURN_IF_ERROR(tokens_.ExpectOperator(")"));
     return inner;
   }
   KVCACHE_ASSIGN_OR_RETURN(std::string name, tokens_.ExpectName());
   KVCACHE_ASSIGN_OR_RETURN(ExpressionPtr target, Name(name, place));
   if (target->kind == Kind::kName) return target;
-  return TokenStream::Wrong(place, StrCat("cannot assign to ", name));
+  return TokenStream::SyntaxError(place, StrCat("cannot assign to ", name));
 }
 
-ExpressionParser::Parsed ExpressionParser::Target(Spaces spaces) {
-  const Place place = tokens_.now().place;
+ExpressionParser::Parsed ExpressionParser::Target(Targets targets) {
+  const Place place = tokens_.current().place;
   if (++depth_ > kMaxSyntaxDepth) {
     --depth_;
-    return TokenStream::NotOffered(place, "such deep nesting");
+    return TokenStream::NotSupported(
+        place, StrCat("nesting of targets deeper than ", kMaxSyntaxDepth, " levels"));
   }
   auto first = TargetPart();
   --depth_;
   if (!first.ok()) return first;
   ExpressionPtr target = std::move(first).value();
-  if (spaces == Spaces::kYes && target->kind == Kind::kName && tokens_.SkipOperator(".")) {
+  if (targets == Targets::kNamesAndAttributes && target->kind == Kind::kName &&
+      tokens_.SkipOperator(".")) {
     KVCACHE_ASSIGN_OR_RETURN(std::string attribute, tokens_.ExpectName());
     return MakeOf(Kind::kAttribute, place, std::move(target), nullptr, std::move(attribute));
   }

@@ -1,4 +1,4 @@
-// Arithmetic, joining and repeating.
+// Operators: arithmetic, concatenation and repetition.
 #include <cmath>
 
 #include "base/strings.h"
@@ -8,7 +8,7 @@ namespace kvcache::jinja {
 namespace {
 
 Status TooLarge() {
-  return {StatusCode::kUnsupported, "an integer of more than 64 bits is not offered"};
+  return {StatusCode::kUnsupported, "an integer of more than 64 bits is not supported"};
 }
 
 template <typename Operation>
@@ -50,7 +50,7 @@ Result<Value> Integers(std::string_view name, std::int64_t a, std::int64_t b) {
   if (name == "*") return Checked(a, b, MultiplyOverflows);
   if (name == "**" && b >= 0) return IntegerPower(a, b);
   if (name == "**") return Value(std::pow(static_cast<double>(a), static_cast<double>(b)));
-  if (b == 0) return Wrong("division by zero");
+  if (b == 0) return InvalidArgument("division by zero");
   if (name == "/") return Value(static_cast<double>(a) / static_cast<double>(b));
   if (b == -1) {
     return name == "%" ? Value(std::int64_t{0}) : Checked(0, a, SubtractOverflows);
@@ -64,7 +64,7 @@ Result<Value> Floats(std::string_view name, double a, double b) {
   if (name == "-") return Value(a - b);
   if (name == "*") return Value(a * b);
   if (name == "**") return Value(std::pow(a, b));
-  if (b == 0.0) return Wrong("division by zero");
+  if (b == 0.0) return InvalidArgument("division by zero");
   if (name == "/") return Value(a / b);
   double remainder = std::fmod(a, b);
   if (remainder != 0.0 && (remainder < 0.0) != (b < 0.0)) remainder += b;
@@ -109,8 +109,8 @@ Result<Value> Add(const Value& a, const Value& b, Budget& budget) {
 
 Result<Value> Operate(std::string_view name, const Value& a, const Value& b, Budget& budget) {
   if (name == "%" && a.IsText()) return FormatPercent(a.text(), b, budget);
-  if (a.IsUndefined()) return Wrong(a.why());
-  if (b.IsUndefined()) return Wrong(b.why());
+  if (a.IsUndefined()) return InvalidArgument(a.why());
+  if (b.IsUndefined()) return InvalidArgument(b.why());
   if (a.IsInteger() && b.IsInteger()) return Integers(name, a.integer(), b.integer());
   if (a.IsNumber() && b.IsNumber()) return Floats(name, a.number(), b.number());
   const auto repeats = [](const Value& value) { return value.IsText() || value.IsList(); };
@@ -118,7 +118,8 @@ Result<Value> Operate(std::string_view name, const Value& a, const Value& b, Bud
   if (name == "*" && repeats(b) && a.IsInteger()) return Repeat(b, a.integer(), budget);
   const bool both_lists = a.IsList() && b.IsList() && a.list().kind == b.list().kind;
   if (name == "+" && ((a.IsText() && b.IsText()) || both_lists)) return Add(a, b, budget);
-  return Wrong(StrCat("'", name, "' has no meaning between ", a.KindName(), " and ", b.KindName()));
+  return InvalidArgument(
+      StrCat("operator '", name, "' does not apply to ", a.KindName(), " and ", b.KindName()));
 }
 
 }  // namespace kvcache::jinja

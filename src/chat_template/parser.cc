@@ -24,15 +24,17 @@ class Parser {
  private:
   using Ends = std::initializer_list<std::string_view>;
 
-  // Statements up to a tag that begins with one of `ends`, whose "{%" is taken and whose name
-  // is not; without ends, up to the end.
+  // Parses statements up to a tag whose name is one of `ends`, or up to the end of the template if
+  // `ends` is empty. Consumes the "{%" of that tag, but not its name.
   Result<Body> ParseBody(Ends ends) {
     Body body;
     if (++depth_ > kMaxSyntaxDepth) {
-      return TokenStream::NotOffered(tokens_.now().place, "such deep nesting of tags");
+      return TokenStream::NotSupported(
+          tokens_.current().place,
+          StrCat("nesting of tags deeper than ", kMaxSyntaxDepth, " levels"));
     }
     for (;;) {
-      const Place place = tokens_.now().place;
+      const Place place = tokens_.current().place;
       if (tokens_.Is(TokenType::kEnd)) break;
       if (tokens_.Is(TokenType::kData)) {
         body.emplace_back();
@@ -61,7 +63,7 @@ class Parser {
     return tokens_.Unexpected(StrCat("'{% ", *(ends.end() - 1), " %}'"));
   }
 
-  // Takes the closing tag's name, which is there, and its end.
+  // Parses statements up to and including the closing tag.
   Result<Body> ParseBlock(std::string_view end) {
     KVCACHE_ASSIGN_OR_RETURN(Body body, ParseBody({end}));
     tokens_.Skip();
@@ -98,10 +100,10 @@ class Parser {
     for (const char* known : {"block", "extends", "include", "import", "from", "do", "debug",
                               "autoescape", "trans", "pluralize", "print"}) {
       if (name.text == known) {
-        return TokenStream::NotOffered(name.place, StrCat("the tag '", name.text, "'"));
+        return TokenStream::NotSupported(name.place, StrCat("the tag '", name.text, "'"));
       }
     }
-    return TokenStream::Wrong(name.place, StrCat("there is no tag ", Quoted(name.text)));
+    return TokenStream::SyntaxError(name.place, StrCat("tag ", Quoted(name.text), " is not known"));
   }
 
   Status If(Statement& statement) {
@@ -126,14 +128,15 @@ class Parser {
 
   Status For(Statement& statement) {
     statement.kind = StatementKind::kFor;
-    KVCACHE_ASSIGN_OR_RETURN(statement.target, expressions_.Target(ExpressionParser::Spaces::kNo));
+    KVCACHE_ASSIGN_OR_RETURN(statement.target,
+                             expressions_.Target(ExpressionParser::Targets::kNames));
     if (!tokens_.SkipName("in")) return tokens_.Unexpected("'in'");
     KVCACHE_ASSIGN_OR_RETURN(statement.expression, expressions_.Tuple(false));
     if (tokens_.SkipName("if")) {
       KVCACHE_ASSIGN_OR_RETURN(statement.condition, expressions_.Expression());
     }
     if (tokens_.IsName("recursive")) {
-      return TokenStream::NotOffered(tokens_.now().place, "a recursive loop");
+      return TokenStream::NotSupported(tokens_.current().place, "a recursive loop");
     }
     KVCACHE_RETURN_IF_ERROR(tokens_.ExpectTagEnd());
     ++loops_;
@@ -151,7 +154,8 @@ class Parser {
 
   Status Set(Statement& statement) {
     statement.kind = StatementKind::kSet;
-    KVCACHE_ASSIGN_OR_RETURN(statement.target, expressions_.Target(ExpressionParser::Spaces::kYes));
+    KVCACHE_ASSIGN_OR_RETURN(statement.target,
+                             expressions_.Target(ExpressionParser::Targets::kNamesAndAttributes));
     if (tokens_.SkipOperator("=")) {
       KVCACHE_ASSIGN_OR_RETURN(statement.expression, expressions_.Tuple());
       return tokens_.ExpectTagEnd();
@@ -170,19 +174,20 @@ class Parser {
     while (!tokens_.SkipOperator(")")) {
       if (!statement.parameters.empty()) KVCACHE_RETURN_IF_ERROR(tokens_.ExpectOperator(","));
       Parameter parameter;
-      const Place place = tokens_.now().place;
+      const Place place = tokens_.current().place;
       KVCACHE_ASSIGN_OR_RETURN(parameter.name, tokens_.ExpectName());
       if (tokens_.SkipOperator("=")) {
         KVCACHE_ASSIGN_OR_RETURN(parameter.otherwise, expressions_.Expression());
       } else if (!statement.parameters.empty() && statement.parameters.back().otherwise) {
-        return TokenStream::Wrong(place, "a parameter without a default follows one with one");
+        return TokenStream::SyntaxError(place,
+                                        "a parameter without a default follows one with a default");
       }
       statement.parameters.push_back(std::move(parameter));
     }
     return Status::Ok();
   }
 
-  // The body of a macro, and which of the special names it speaks of.
+  // Parses the body of a macro and records which of the special names it reads.
   Status MacroBody(Statement& statement, std::string_view end) {
     std::set<std::string, std::less<>> outer;
     outer.swap(parsed_.names);
@@ -213,7 +218,7 @@ class Parser {
     if (tokens_.IsOperator("(")) KVCACHE_RETURN_IF_ERROR(Parameters(statement));
     KVCACHE_ASSIGN_OR_RETURN(statement.expression, expressions_.Expression());
     if (statement.expression->kind != ExpressionKind::kCall) {
-      return TokenStream::Wrong(statement.place, "expected a call of a macro");
+      return TokenStream::SyntaxError(statement.place, "expected a macro call");
     }
     KVCACHE_RETURN_IF_ERROR(tokens_.ExpectTagEnd());
     return MacroBody(statement, "endcall");
@@ -231,7 +236,7 @@ class Parser {
     statement.kind = StatementKind::kWith;
     while (!tokens_.Is(TokenType::kTagEnd)) {
       if (!statement.assignments.empty()) KVCACHE_RETURN_IF_ERROR(tokens_.ExpectOperator(","));
-      const Place place = tokens_.now().place;
+      const Place place = tokens_.current().place;
       KVCACHE_ASSIGN_OR_RETURN(const std::string name, tokens_.ExpectName());
       auto target = std::make_unique<Expression>();
       target->kind = ExpressionKind::kName;
@@ -256,7 +261,7 @@ class Parser {
   Status Jump(Statement& statement, StatementKind kind, const Token& name) {
     statement.kind = kind;
     if (loops_ == 0) {
-      return TokenStream::Wrong(name.place, StrCat("'", name.text, "' outside of a loop"));
+      return TokenStream::SyntaxError(name.place, StrCat("'", name.text, "' outside of a loop"));
     }
     return tokens_.ExpectTagEnd();
   }
@@ -273,7 +278,8 @@ class Parser {
 Result<ParsedTemplate> ParseTemplate(std::string_view source) {
   if (source.size() > kMaxSourceBytes) {
     return Status(StatusCode::kUnsupported,
-                  StrCat("the template has ", source.size(), " bytes, at most ", kMaxSourceBytes));
+                  StrCat("the template has ", source.size(), " bytes; at most ", kMaxSourceBytes,
+                         " are supported"));
   }
   KVCACHE_ASSIGN_OR_RETURN(std::vector<Token> tokens, Tokenize(source));
   return Parser(std::move(tokens)).Run();

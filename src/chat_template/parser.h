@@ -1,8 +1,8 @@
-// Tokens to statements: Jinja's grammar, without template inheritance, includes and
+// Parses tokens to statements: Jinja's grammar without template inheritance, includes and
 // translations, which chat templates cannot have.
 //
-// Errors name the construct with line and column: kCorrupt where the text is no template,
-// kUnsupported where it is one that this interpreter does not offer.
+// Errors name the construct with line and column: kCorrupt for a syntax error, kUnsupported for
+// Jinja that this interpreter does not support.
 //
 // Thread safety: free functions.
 #pragma once
@@ -22,8 +22,8 @@ inline constexpr std::size_t kMaxSourceBytes = std::size_t{1} << 20;
 
 struct ParsedTemplate {
   Body body;
-  std::set<std::string, std::less<>> names;  // all that the template reads
-  std::vector<std::string> literals;         // its own texts (literals.h)
+  std::set<std::string, std::less<>> names;  // the variables that the template reads
+  std::vector<std::string> literals;         // the texts that it may write (literals.h)
 };
 
 Result<ParsedTemplate> ParseTemplate(std::string_view source);

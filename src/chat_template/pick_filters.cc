@@ -1,5 +1,5 @@
 // map, select, reject, selectattr, rejectattr and attr: filters and tests on each item. They
-// give lists where Jinja gives generators, which templates turn into lists anyway.
+// return lists instead of Jinja's generators, which templates convert to lists anyway.
 #include "base/strings.h"
 #include "chat_template/filters.h"
 
@@ -8,7 +8,7 @@ namespace {
 
 using Call = const FilterCall&;
 
-// The arguments without the first `count`.
+// Returns the arguments without the first `count`.
 Arguments Rest(const Arguments& arguments, std::size_t count) {
   Arguments rest = arguments;
   rest.positional.erase(rest.positional.begin(),
@@ -28,16 +28,18 @@ Result<Value> MapAttribute(Call call, const std::vector<Value>& items) {
   return MakeList(std::move(mapped), call.budget());
 }
 
-// Nothing to pick from: Jinja looks at the truth first, so even 0 will do.
-bool IsNothing(Call call) {
-  return !call.input.Truth();
+// Returns whether the result is empty. Jinja tests the input's truth first, so 0 is not an error.
+bool IsFalsy(Call call) {
+  return !call.input.IsTruthy();
 }
 
 Result<Value> Map(Call call) {
-  if (IsNothing(call)) return MakeList({}, call.budget());
+  if (IsFalsy(call)) return MakeList({}, call.budget());
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> items, Iterate(call.input, call.budget()));
   if (call.arguments.positional.empty()) {
-    if (call.arguments.named.empty()) return Wrong("a filter's name is missing");
+    if (call.arguments.named.empty()) {
+      return InvalidArgument("'map' has no arguments; must have a filter or an attribute");
+    }
     return MapAttribute(call, items);
   }
   KVCACHE_ASSIGN_OR_RETURN(const MarkedText name,
@@ -53,15 +55,16 @@ Result<Value> Map(Call call) {
 }
 
 enum class Keep : std::uint8_t { kPassing, kFailing };
-enum class Look : std::uint8_t { kAtItem, kAtAttribute };
+enum class Subject : std::uint8_t { kItem, kAttribute };
 
-// The items whose value passes the test that the arguments name; without one, that is true.
-Result<Value> Pick(Call call, Look look, Keep keep) {
-  if (IsNothing(call)) return MakeList({}, call.budget());
+// Returns the items whose value passes the test that the arguments name, or, without a test, is
+// true.
+Result<Value> Pick(Call call, Subject subject, Keep keep) {
+  if (IsFalsy(call)) return MakeList({}, call.budget());
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> items, Iterate(call.input, call.budget()));
   const std::vector<Value>& given = call.arguments.positional;
-  const std::size_t skipped = look == Look::kAtAttribute ? 1 : 0;
-  if (given.size() < skipped) return Wrong("an attribute's name is missing");
+  const std::size_t skipped = subject == Subject::kAttribute ? 1 : 0;
+  if (given.size() < skipped) return InvalidArgument("the attribute's name is missing");
   const Value* attribute = skipped == 1 ? given.data() : nullptr;
   const bool has_test = given.size() > skipped;
   MarkedText name;
@@ -73,7 +76,7 @@ Result<Value> Pick(Call call, Look look, Keep keep) {
   std::vector<Value> picked;
   for (const Value& item : items) {
     KVCACHE_ASSIGN_OR_RETURN(const Value value, AttributeOf(item, attribute, call.env));
-    bool passes = value.Truth();
+    bool passes = value.IsTruthy();
     if (has_test) {
       KVCACHE_ASSIGN_OR_RETURN(passes, ApplyTest(name.bytes(), value, rest, call.env));
     }
@@ -93,10 +96,10 @@ Result<Value> Attr(Call call) {
 
 constexpr Filter kFilters[] = {
     {"map", Map},
-    {"select", [](Call call) { return Pick(call, Look::kAtItem, Keep::kPassing); }},
-    {"reject", [](Call call) { return Pick(call, Look::kAtItem, Keep::kFailing); }},
-    {"selectattr", [](Call call) { return Pick(call, Look::kAtAttribute, Keep::kPassing); }},
-    {"rejectattr", [](Call call) { return Pick(call, Look::kAtAttribute, Keep::kFailing); }},
+    {"select", [](Call call) { return Pick(call, Subject::kItem, Keep::kPassing); }},
+    {"reject", [](Call call) { return Pick(call, Subject::kItem, Keep::kFailing); }},
+    {"selectattr", [](Call call) { return Pick(call, Subject::kAttribute, Keep::kPassing); }},
+    {"rejectattr", [](Call call) { return Pick(call, Subject::kAttribute, Keep::kFailing); }},
     {"attr", Attr},
 };
 

@@ -1,4 +1,4 @@
-// Adds line and column to errors of values and built-ins, which have none.
+// Adds line and column to the errors of values and built-ins.
 //
 // Thread safety: free functions.
 #pragma once
@@ -11,7 +11,7 @@
 namespace kvcache::jinja {
 
 inline Status At(Place place, Status status) {
-  // Errors from macros that were called have theirs already.
+  // Errors inside a called macro already have a place.
   if (status.ok() || status.message().starts_with("line ")) return status;
   return std::move(status).WithContext(PlaceText(place));
 }

@@ -1,4 +1,4 @@
-// Upper and lower case, digits, and Python's quoted form of a text.
+// Upper and lower case, digits, and Python's repr of a text.
 #include <clocale>
 #include <cwctype>
 
@@ -8,16 +8,16 @@
 namespace kvcache::jinja {
 namespace {
 
-// Unicode's simple case mappings come from the C library's own UTF-8 locale, whatever the
-// user's is; without that locale, letters beyond ASCII keep their case.
-class Unicode {
+// Unicode's simple case mappings, taken from the C library's locale C.UTF-8, not from the user's
+// locale. Without C.UTF-8, letters beyond ASCII keep their case.
+class CaseMapping {
  public:
-  Unicode() : locale_(newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr)) {}
-  ~Unicode() {
+  CaseMapping() : locale_(newlocale(LC_CTYPE_MASK, "C.UTF-8", nullptr)) {}
+  ~CaseMapping() {
     if (locale_ != nullptr) freelocale(locale_);
   }
-  Unicode(const Unicode&) = delete;
-  Unicode& operator=(const Unicode&) = delete;
+  CaseMapping(const CaseMapping&) = delete;
+  CaseMapping& operator=(const CaseMapping&) = delete;
 
   std::uint32_t Upper(std::uint32_t c) const {
     if (c < 0x80) return c >= 'a' && c <= 'z' ? c - 32 : c;
@@ -33,12 +33,12 @@ class Unicode {
   const locale_t locale_;
 };
 
-const Unicode& TheUnicode() {
-  static const Unicode unicode;
-  return unicode;
+const CaseMapping& Cases() {
+  static const CaseMapping mapping;
+  return mapping;
 }
 
-// The one common letter that has two as its upper case.
+// The only common letter whose upper case is two letters.
 constexpr std::uint32_t kSharpS = 0xDF;
 
 bool BeginsWord(std::uint32_t before) {
@@ -51,14 +51,14 @@ bool IsUpperAt(Case to, bool first, std::uint32_t before) {
     case Case::kUpper: return true;
     case Case::kLower: return false;
     case Case::kCapital: return first;
-    case Case::kTitle: return first || !TheUnicode().HasCase(before);
+    case Case::kTitle: return first || !Cases().HasCase(before);
     case Case::kTitleWords: return first || BeginsWord(before);
   }
   return false;
 }
 
-// What Python's repr writes as an escape: controls, separators but the space, private use.
-// (It escapes unassigned code points too.)
+// Returns whether Python's repr writes the character itself. It escapes controls, separators except
+// the space, and private use. (It also escapes unassigned code points; this does not.)
 bool IsPrintable(std::uint32_t c) {
   if (c == ' ') return true;
   if (c < 0x20 || (c >= 0x7F && c <= 0xA0) || c == 0xAD) return false;
@@ -95,7 +95,7 @@ MarkedText MapCase(const MarkedText& text, Case to) {
     if (upper && c == kSharpS) {
       character = to == Case::kUpper ? "SS" : "Ss";
     } else {
-      AppendUtf8(upper ? TheUnicode().Upper(c) : TheUnicode().Lower(c), character);
+      AppendUtf8(upper ? Cases().Upper(c) : Cases().Lower(c), character);
     }
     const std::size_t next = at + CharacterBytes(text.bytes(), at);
     mapped.Append(character, text.OriginOf(at, next));
@@ -105,13 +105,13 @@ MarkedText MapCase(const MarkedText& text, Case to) {
   return mapped;
 }
 
-bool HasOnly(Has has, std::string_view text) {
+bool IsAll(LetterCase expected, std::string_view text) {
   bool some = false;
   for (std::size_t at = 0; at < text.size(); at += CharacterBytes(text, at)) {
     const std::uint32_t c = CodePoint(text, at);
-    if (!TheUnicode().HasCase(c)) continue;
-    const bool is_upper = TheUnicode().Lower(c) != c;
-    if (is_upper != (has == Has::kUpper)) return false;
+    if (!Cases().HasCase(c)) continue;
+    const bool is_upper = Cases().Lower(c) != c;
+    if (is_upper != (expected == LetterCase::kUpper)) return false;
     some = true;
   }
   return some;

@@ -27,8 +27,8 @@ bool IsIn(std::string_view characters, std::string_view character) {
   return false;
 }
 
-// Where the character before `at` begins. REQUIRES: at > 0.
-std::size_t Before(std::string_view text, std::size_t at) {
+// Returns the offset of the character that ends at `at`. REQUIRES: at > 0.
+std::size_t PreviousCharacter(std::string_view text, std::size_t at) {
   for (std::size_t back = std::min<std::size_t>(4, at); back > 1; --back) {
     if (CharacterBytes(text, at - back) == back) return at - back;
   }
@@ -41,7 +41,7 @@ bool Strips(std::string_view text, std::size_t begin, std::size_t end, StripSet 
   return IsIn(characters, text.substr(begin, end - begin));
 }
 
-// The length of the line's end at `at`, 0 if it is none. Python's splitlines.
+// Returns the length of the line end at `at`, as for Python's splitlines; 0 if there is none.
 std::size_t LineEnd(std::string_view text, std::size_t at) {
   const std::uint32_t c = CodePoint(text, at);
   if (c == '\r' && at + 1 < text.size() && text[at + 1] == '\n') return 2;
@@ -134,14 +134,14 @@ TextRange StripRange(std::string_view text, Sides sides, StripSet set,
     range.begin = next;
   }
   while (sides != Sides::kLeft && range.begin < range.end) {
-    const std::size_t last = Before(text, range.end);
+    const std::size_t last = PreviousCharacter(text, range.end);
     if (!Strips(text, last, range.end, set, characters)) break;
     range.end = last;
   }
   return range;
 }
 
-std::vector<TextRange> SplitAtSpace(std::string_view text, std::int64_t most, From from) {
+std::vector<TextRange> SplitAtSpace(std::string_view text, std::int64_t max_cuts, From from) {
   std::vector<TextRange> words;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t next = at + CharacterBytes(text, at);
@@ -151,9 +151,9 @@ std::vector<TextRange> SplitAtSpace(std::string_view text, std::int64_t most, Fr
     if (!space && !goes_on) words.push_back({at, next});
     at = next;
   }
-  if (most < 0 || words.size() <= static_cast<std::size_t>(most) + 1) return words;
-  // The last piece is the rest of the text, and Python keeps the white space at its far end.
-  const auto cuts = static_cast<std::size_t>(most);
+  if (max_cuts < 0 || words.size() <= static_cast<std::size_t>(max_cuts) + 1) return words;
+  // The last piece is the rest of the text. Like Python, keep the white space at its outer end.
+  const auto cuts = static_cast<std::size_t>(max_cuts);
   if (from == From::kLeft) {
     words[cuts].end = text.size();
     words.resize(cuts + 1);
@@ -164,12 +164,12 @@ std::vector<TextRange> SplitAtSpace(std::string_view text, std::int64_t most, Fr
   return words;
 }
 
-std::vector<TextRange> SplitAt(std::string_view text, std::string_view separator, std::int64_t most,
-                               From from) {
+std::vector<TextRange> SplitAt(std::string_view text, std::string_view separator,
+                               std::int64_t max_cuts, From from) {
   if (from == From::kRight) {
     std::vector<TextRange> pieces;
     std::size_t end = text.size();
-    while (most < 0 || pieces.size() < static_cast<std::size_t>(most)) {
+    while (max_cuts < 0 || pieces.size() < static_cast<std::size_t>(max_cuts)) {
       const std::size_t at = text.substr(0, end).rfind(separator);
       if (at == std::string_view::npos) break;
       pieces.push_back({at + separator.size(), end});
@@ -181,7 +181,7 @@ std::vector<TextRange> SplitAt(std::string_view text, std::string_view separator
   }
   std::vector<TextRange> pieces;
   std::size_t begin = 0;
-  while (most < 0 || pieces.size() < static_cast<std::size_t>(most)) {
+  while (max_cuts < 0 || pieces.size() < static_cast<std::size_t>(max_cuts)) {
     const std::size_t at = FindText(text, separator, begin);
     if (at == std::string_view::npos) break;
     pieces.push_back({begin, at});

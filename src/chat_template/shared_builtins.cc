@@ -1,4 +1,4 @@
-// What methods, filters and tests have in common.
+// Helpers of methods, filters and tests.
 #include <algorithm>
 #include <bit>
 #include <numeric>
@@ -9,29 +9,27 @@
 
 namespace kvcache::jinja {
 
-Status Wrong(std::string message) {
-  return {StatusCode::kInvalidArgument, std::move(message)};
-}
-
-Status NotOffered(std::string_view what, std::string_view name) {
-  return {StatusCode::kUnsupported, StrCat(what, " ", Quoted(name), " is not offered")};
+Status NotSupported(std::string_view what, std::string_view name) {
+  return {StatusCode::kUnsupported, StrCat(what, " ", Quoted(name), " is not supported")};
 }
 
 Result<std::int64_t> IntegerOr(const Value* value, std::int64_t otherwise, std::string_view name) {
   if (value == nullptr) return otherwise;
   if (value->IsInteger()) return value->integer();
-  return Wrong(StrCat("argument '", name, "' is an integer, not ", value->KindName()));
+  return InvalidArgument(
+      StrCat("argument '", name, "' is ", value->KindName(), "; must be an integer"));
 }
 
 Result<MarkedText> TextOr(const Value* value, std::string_view otherwise, std::string_view name) {
   if (value == nullptr) return MarkedText(otherwise, Origin::kTemplate);
   if (value->IsText()) return value->text();
-  if (value->IsUndefined()) return Wrong(value->why());
-  return Wrong(StrCat("argument '", name, "' is a text, not ", value->KindName()));
+  if (value->IsUndefined()) return InvalidArgument(value->why());
+  return InvalidArgument(
+      StrCat("argument '", name, "' is ", value->KindName(), "; must be a string"));
 }
 
-bool TruthOr(const Value* value, bool otherwise) {
-  return value == nullptr ? otherwise : value->Truth();
+bool BoolOr(const Value* value, bool otherwise) {
+  return value == nullptr ? otherwise : value->IsTruthy();
 }
 
 Result<std::int64_t> LengthOf(const Value& value, Budget& budget) {
@@ -43,7 +41,7 @@ Result<std::int64_t> LengthOf(const Value& value, Budget& budget) {
     case Value::Kind::kList: return static_cast<std::int64_t>(value.items().size());
     case Value::Kind::kDict: return static_cast<std::int64_t>(value.dict().size());
     case Value::Kind::kLoop: return static_cast<std::int64_t>(value.loop().items.size());
-    default: return Wrong(StrCat(value.KindName(), " has no length"));
+    default: return InvalidArgument(StrCat(value.KindName(), " has no length"));
   }
 }
 
@@ -60,11 +58,11 @@ Result<Value> ListOf(const MarkedText& text, const std::vector<TextRange>& piece
 
 namespace {
 
-// Python puts `to` before each character and at the end.
-MarkedText Interleave(const MarkedText& text, const MarkedText& to, std::int64_t most) {
+// Inserts `to` before each character and at the end, as Python replaces an empty string.
+MarkedText Interleave(const MarkedText& text, const MarkedText& to, std::int64_t max_count) {
   MarkedText out;
   std::size_t at = 0;
-  for (; most != 0; --most) {
+  for (; max_count != 0; --max_count) {
     out.Append(to);
     if (at == text.size()) return out;
     const std::size_t next = at + CharacterBytes(text.bytes(), at);
@@ -78,16 +76,16 @@ MarkedText Interleave(const MarkedText& text, const MarkedText& to, std::int64_t
 }  // namespace
 
 Result<MarkedText> Replace(const MarkedText& text, const MarkedText& from, const MarkedText& to,
-                           std::int64_t most, Budget& budget) {
+                           std::int64_t max_count, Budget& budget) {
   if (from.empty()) {
     KVCACHE_RETURN_IF_ERROR(
         budget.Spend((text.size() + 1) * (to.Footprint() + 2) + text.Footprint()));
-    return Interleave(text, to, most);
+    return Interleave(text, to, max_count);
   }
   const Origin by = from.OriginOfAll();
   MarkedText out;
   std::size_t begin = 0;
-  for (; most != 0; --most) {
+  for (; max_count != 0; --max_count) {
     const std::size_t at = FindText(text.bytes(), from.bytes(), begin);
     if (at == std::string_view::npos) break;
     KVCACHE_RETURN_IF_ERROR(budget.Spend(2 * (at - begin) + to.Footprint() + 1));
@@ -112,7 +110,7 @@ Result<MarkedText> Join(const std::vector<Value>& items, const MarkedText& separ
   return out;
 }
 
-// A merge sort of our own: comparing may fail, which std::sort could not bear.
+// A merge sort. std::stable_sort cannot return the errors of comparisons.
 Status SortBy(const std::vector<Value>& keys, bool reverse, std::vector<std::size_t>& order,
               Budget& budget) {
   std::vector<std::size_t> merged(order.size());

@@ -1,7 +1,7 @@
 // A parsed template: statements and expressions.
 //
-// One struct for each, with a kind and the parts that the kind has: what an interpreter that
-// walks the tree wants. How deep trees nest is bounded by the parser.
+// One struct each, with a kind; the comment of a kind names the members that it uses. The parser
+// bounds the depth of the trees.
 //
 // Thread safety: const after parsing.
 #pragma once
@@ -28,7 +28,7 @@ enum class ExpressionKind : std::uint8_t {
   kDict,         // parts: key, value, key, value, …
   kAttribute,    // parts[0].name
   kItem,         // parts[0][parts[1]]
-  kSlice,        // parts[0][parts[1]:parts[2]:parts[3]], those may be null
+  kSlice,        // parts[0][parts[1]:parts[2]:parts[3]]; the bounds may be null
   kCall,         // parts[0](parts[1…], named, *rest, **named_rest)
   kFilter,       // parts[0] | name(parts[1…], …); parts[0] may be null (filter block)
   kTest,         // parts[0] is name(parts[1…], …)
@@ -45,7 +45,7 @@ enum class ExpressionKind : std::uint8_t {
 struct Expression {
   ExpressionKind kind = ExpressionKind::kConstant;
   Place place;
-  int depth = 1;  // of the tree below
+  int depth = 1;  // levels of this tree
   std::string name;
   Value value;
   std::vector<ExpressionPtr> parts;
@@ -97,7 +97,7 @@ struct Statement {
   std::vector<std::pair<ExpressionPtr, ExpressionPtr>> assignments;  // kWith
   Body body;
   Body otherwise;
-  bool uses_caller = false;  // kMacro: its body speaks of caller, varargs or kwargs
+  bool uses_caller = false;  // kMacro: the body reads caller, varargs or kwargs
   bool uses_varargs = false;
   bool uses_kwargs = false;
 };

@@ -1,4 +1,4 @@
-// "value is test(…)".
+// Tests: "value is test(…)".
 #include <cmath>
 
 #include "base/strings.h"
@@ -10,7 +10,7 @@ namespace {
 
 struct TestCall {
   const Value& value;
-  const Value* other;  // the argument, where the test takes one
+  const Value* other;  // the argument; null for tests without one
   Budget& budget;
 };
 using Call = const TestCall&;
@@ -29,9 +29,9 @@ Result<bool> Same(Call call) {
   return Equal(a, b, call.budget);
 }
 
-Result<bool> IsCase(Call call, Has has) {
+Result<bool> IsCase(Call call, LetterCase expected) {
   KVCACHE_ASSIGN_OR_RETURN(const MarkedText text, TextOf(call.value, call.budget));
-  return HasOnly(has, text.bytes());
+  return IsAll(expected, text.bytes());
 }
 
 Result<bool> Not(Result<bool> result) {
@@ -43,7 +43,7 @@ bool HasItems(const Value& value) {
   return value.IsText() || value.IsList() || value.IsDict() || value.IsUndefined();
 }
 
-bool IsTruth(const Value& value, bool truth) {
+bool IsBool(const Value& value, bool truth) {
   return value.is(Value::Kind::kBool) && value.boolean() == truth;
 }
 
@@ -62,7 +62,7 @@ Result<bool> IsLess(Call call) {
 Result<bool> IsMore(Call call) {
   return Less(*call.other, call.value, call.budget);
 }
-// Not "not more": no number is less, equal or more than NaN, and kinds without order fail.
+// Not the negation of IsMore: NaN is neither less, equal nor more, and kinds without order fail.
 Result<bool> IsAtMost(Call call) {
   KVCACHE_ASSIGN_OR_RETURN(const bool less, IsLess(call));
   return less ? Result<bool>(true) : IsEqual(call);
@@ -98,11 +98,10 @@ const Test kTests[] = {
      [](Call call) -> Result<bool> { return call.value.is(Value::Kind::kFloat); }},
     {"boolean", Takes::kNothing,
      [](Call call) -> Result<bool> { return call.value.is(Value::Kind::kBool); }},
-    {"true", Takes::kNothing, [](Call call) -> Result<bool> { return IsTruth(call.value, true); }},
-    {"false", Takes::kNothing,
-     [](Call call) -> Result<bool> { return IsTruth(call.value, false); }},
+    {"true", Takes::kNothing, [](Call call) -> Result<bool> { return IsBool(call.value, true); }},
+    {"false", Takes::kNothing, [](Call call) -> Result<bool> { return IsBool(call.value, false); }},
     {"callable", Takes::kNothing,
-     [](Call call) -> Result<bool> {  // Jinja's undefined has a call, which fails
+     [](Call call) -> Result<bool> {  // in Jinja undefined is callable, but the call fails
        return call.value.is(Value::Kind::kCallable) || call.value.IsUndefined();
      }},
     {"odd", Takes::kNothing,
@@ -116,8 +115,8 @@ const Test kTests[] = {
        return Divides({call.value, &two, call.budget});
      }},
     {"divisibleby", Takes::kOne, Divides},
-    {"upper", Takes::kNothing, [](Call call) { return IsCase(call, Has::kUpper); }},
-    {"lower", Takes::kNothing, [](Call call) { return IsCase(call, Has::kLower); }},
+    {"upper", Takes::kNothing, [](Call call) { return IsCase(call, LetterCase::kUpper); }},
+    {"lower", Takes::kNothing, [](Call call) { return IsCase(call, LetterCase::kLower); }},
     {"in", Takes::kOne, [](Call call) { return Contains(*call.other, call.value, call.budget); }},
     {"sameas", Takes::kOne, Same},
     {"equalto", Takes::kOne, IsEqual},
@@ -146,12 +145,13 @@ Result<bool> ApplyTest(std::string_view name, const Value& input, const Argument
     if (test.name != name) continue;
     const std::size_t count = test.takes == Takes::kOne ? 1 : 0;
     if (arguments.positional.size() != count || !arguments.named.empty()) {
-      return Wrong(StrCat("test '", name, "' takes ", count, " arguments, not ",
-                          arguments.positional.size() + arguments.named.size()));
+      return InvalidArgument(StrCat("test '", name, "' has ",
+                                    arguments.positional.size() + arguments.named.size(),
+                                    " arguments; must have ", count));
     }
     return test.run({input, count == 1 ? arguments.positional.data() : nullptr, env.budget});
   }
-  return NotOffered("test", name);
+  return NotSupported("test", name);
 }
 
 }  // namespace kvcache::jinja

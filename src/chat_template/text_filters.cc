@@ -1,4 +1,4 @@
-// Filters that give texts.
+// Filters that return strings.
 #include <algorithm>
 
 #include "base/strings.h"
@@ -10,7 +10,7 @@ namespace {
 
 using Call = const FilterCall&;
 
-Result<Value> Made(Call call, Result<MarkedText> text) {
+Result<Value> TextResult(Call call, Result<MarkedText> text) {
   if (!text.ok()) return std::move(text).TakeStatus();
   return MakeText(std::move(text).value(), call.budget());
 }
@@ -23,14 +23,14 @@ Result<Value> Trim(Call call) {
   KVCACHE_RETURN_IF_ERROR(call.budget().Spend(text.size() * (1 + set.size())));
   const TextRange left = StripRange(text.bytes(), Sides::kBoth,
                                     spaces ? StripSet::kSpace : StripSet::kGiven, set.bytes());
-  return Made(call, text.CutOut(left.begin, left.end, set.OriginOfAll()));
+  return TextResult(call, text.CutOut(left.begin, left.end, set.OriginOfAll()));
 }
 
-Result<Value> Cased(Call call, Case to) {
+Result<Value> ChangeCase(Call call, Case to) {
   KVCACHE_RETURN_IF_ERROR(Bind(call.arguments, {}).status());
   KVCACHE_ASSIGN_OR_RETURN(const MarkedText text, TextOf(call.input, call.budget()));
   KVCACHE_RETURN_IF_ERROR(call.budget().Spend(4 * text.size()));
-  return Made(call, MapCase(text, to));
+  return TextResult(call, MapCase(text, to));
 }
 
 Result<Value> ReplaceAll(Call call) {
@@ -39,9 +39,9 @@ Result<Value> ReplaceAll(Call call) {
   KVCACHE_ASSIGN_OR_RETURN(const MarkedText from, TextOf(*given[0], call.budget()));
   KVCACHE_ASSIGN_OR_RETURN(const MarkedText to, TextOf(*given[1], call.budget()));
   const bool all = given[2] == nullptr || given[2]->IsNone();
-  KVCACHE_ASSIGN_OR_RETURN(const std::int64_t most,
+  KVCACHE_ASSIGN_OR_RETURN(const std::int64_t max_count,
                            IntegerOr(all ? nullptr : given[2], -1, "count"));
-  return Made(call, Replace(text, from, to, most, call.budget()));
+  return TextResult(call, Replace(text, from, to, max_count, call.budget()));
 }
 
 Result<Value> JoinItems(Call call) {
@@ -54,15 +54,22 @@ Result<Value> JoinItems(Call call) {
   if (given[0] != nullptr) {
     KVCACHE_ASSIGN_OR_RETURN(separator, TextOf(*given[0], call.budget()));
   }
-  return Made(call, Join(items, separator, call.budget()));
+  return TextResult(call, Join(items, separator, call.budget()));
+}
+
+constexpr std::int64_t kMaxIndent = 1000;
+
+Status IndentTooLarge(std::string_view argument, std::int64_t width) {
+  return InvalidArgument(
+      StrCat("argument '", argument, "' is ", width, "; must be at most ", kMaxIndent));
 }
 
 Result<Value> ToJson(Call call) {
   KVCACHE_ASSIGN_OR_RETURN(const auto given, Bind(call.arguments, {"ensure_ascii", "indent",
                                                                    "separators", "sort_keys"}));
   JsonStyle style;
-  style.ascii = TruthOr(given[0], false);
-  style.sorted = TruthOr(given[3], false);
+  style.ascii = BoolOr(given[0], false);
+  style.sorted = BoolOr(given[3], false);
   if (given[1] != nullptr && !given[1]->IsNone()) {
     style.lines = true;
     style.item_separator = MarkedText(",", Origin::kForeign);
@@ -70,7 +77,7 @@ Result<Value> ToJson(Call call) {
       style.indent = given[1]->text();
     } else {
       KVCACHE_ASSIGN_OR_RETURN(const std::int64_t width, IntegerOr(given[1], 0, "indent"));
-      if (width > 1000) return Wrong("an indent of more than 1000");
+      if (width > kMaxIndent) return IndentTooLarge("indent", width);
       style.indent =
           MarkedText(std::string(static_cast<std::size_t>(std::max<std::int64_t>(width, 0)), ' '),
                      Origin::kForeign);
@@ -78,11 +85,14 @@ Result<Value> ToJson(Call call) {
   }
   if (given[2] != nullptr && !given[2]->IsNone()) {
     KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> pair, Iterate(*given[2], call.budget()));
-    if (pair.size() != 2) return Wrong("argument 'separators' is a pair of texts");
+    if (pair.size() != 2) {
+      return InvalidArgument(
+          StrCat("argument 'separators' has ", pair.size(), " items; must have 2"));
+    }
     KVCACHE_ASSIGN_OR_RETURN(style.item_separator, TextOr(&pair[0], "", "separators"));
     KVCACHE_ASSIGN_OR_RETURN(style.key_separator, TextOr(&pair[1], "", "separators"));
   }
-  return Made(call, JsonOf(call.input, style, call.budget()));
+  return TextResult(call, JsonOf(call.input, style, call.budget()));
 }
 
 Result<Value> Indent(Call call) {
@@ -93,11 +103,11 @@ Result<Value> Indent(Call call) {
     by = given[0]->text();
   } else {
     KVCACHE_ASSIGN_OR_RETURN(const std::int64_t width, IntegerOr(given[0], 4, "width"));
-    if (width > 1000) return Wrong("an indent of more than 1000");
+    if (width > kMaxIndent) return IndentTooLarge("width", width);
     by.Append(std::string(static_cast<std::size_t>(std::max<std::int64_t>(width, 0)), ' '),
               Origin::kTemplate);
   }
-  MarkedText ended = text;  // as Jinja does, so that a newline at the end counts
+  MarkedText ended = text;  // as in Jinja, so that a newline at the end counts
   ended.Append("\n", Origin::kTemplate);
   MarkedText out;
   bool first = true;
@@ -107,18 +117,18 @@ Result<Value> Indent(Call call) {
     if (!first) out.Append("\n", ended.OriginOf(last, line.begin));
     last = line.end;
     const bool indents =
-        first ? TruthOr(given[1], false) : TruthOr(given[2], false) || line.begin < line.end;
+        first ? BoolOr(given[1], false) : BoolOr(given[2], false) || line.begin < line.end;
     if (indents) out.Append(by);
     out.Append(ended, line.begin, line.end);
     first = false;
   }
-  return Made(call, std::move(out));
+  return TextResult(call, std::move(out));
 }
 
 Result<Value> Format(Call call) {
   KVCACHE_ASSIGN_OR_RETURN(const MarkedText format, TextOf(call.input, call.budget()));
   if (!call.arguments.named.empty() && !call.arguments.positional.empty()) {
-    return Wrong("values with and without names cannot be mixed");
+    return InvalidArgument("positional and named values cannot be mixed");
   }
   if (!call.arguments.named.empty()) {
     Dict dict;
@@ -140,27 +150,27 @@ Result<Value> EscapeHtml(Call call) {
     KVCACHE_ASSIGN_OR_RETURN(text, Replace(text, MarkedText(from, Origin::kTemplate),
                                            MarkedText(to, Origin::kForeign), -1, call.budget()));
   }
-  return Made(call, std::move(text));
+  return TextResult(call, std::move(text));
 }
 
 Result<Value> AsText(Call call) {
   KVCACHE_RETURN_IF_ERROR(Bind(call.arguments, {}).status());
-  return Made(call, TextOf(call.input, call.budget()));
+  return TextResult(call, TextOf(call.input, call.budget()));
 }
 
 constexpr Filter kFilters[] = {
     {"trim", Trim},
-    {"upper", [](Call call) { return Cased(call, Case::kUpper); }},
-    {"lower", [](Call call) { return Cased(call, Case::kLower); }},
-    {"capitalize", [](Call call) { return Cased(call, Case::kCapital); }},
-    {"title", [](Call call) { return Cased(call, Case::kTitleWords); }},
+    {"upper", [](Call call) { return ChangeCase(call, Case::kUpper); }},
+    {"lower", [](Call call) { return ChangeCase(call, Case::kLower); }},
+    {"capitalize", [](Call call) { return ChangeCase(call, Case::kCapital); }},
+    {"title", [](Call call) { return ChangeCase(call, Case::kTitleWords); }},
     {"replace", ReplaceAll},
     {"join", JoinItems},
     {"tojson", ToJson},
     {"indent", Indent},
     {"format", Format},
     {"string", AsText},
-    {"safe", AsText},  // nothing is escaped by itself here
+    {"safe", AsText},  // there is no automatic escaping
     {"escape", EscapeHtml},
     {"e", EscapeHtml},
 };

@@ -1,4 +1,4 @@
-// str(), repr() and json.dumps of values.
+// Python's str(), repr() and json.dumps of values.
 #include <algorithm>
 #include <numeric>
 
@@ -9,9 +9,10 @@
 namespace kvcache::jinja {
 namespace {
 
-// What is put around texts from elsewhere cannot be part of a control token.
-void AddMark(std::string_view mark, MarkedText& out) {
-  out.Append(mark, Origin::kForeign);
+// Appends punctuation around the texts of others. It is foreign, so it cannot be part of a control
+// token.
+void AddForeign(std::string_view text, MarkedText& out) {
+  out.Append(text, Origin::kForeign);
 }
 
 std::string NumberText(const Value& value) {
@@ -36,39 +37,40 @@ class Repr {
       case Value::Kind::kDict: return Pairs(value.dict(), out);
       case Value::Kind::kNamespace:
       case Value::Kind::kCallable:
-      case Value::Kind::kLoop: return Wrong(StrCat(value.KindName(), " cannot be printed"));
+      case Value::Kind::kLoop:
+        return InvalidArgument(StrCat(value.KindName(), " cannot be printed"));
       default: return Plain(NumberText(value), out);
     }
   }
 
  private:
   Status Plain(std::string_view text, MarkedText& out) {
-    AddMark(text, out);
+    AddForeign(text, out);
     return budget_.Spend(text.size());
   }
 
   Status Items(const List& list, MarkedText& out) {
     const bool tuple = list.kind == ListKind::kTuple;
-    AddMark(tuple ? "(" : "[", out);
+    AddForeign(tuple ? "(" : "[", out);
     for (std::size_t i = 0; i < list.items.size(); ++i) {
-      if (i > 0) AddMark(", ", out);
+      if (i > 0) AddForeign(", ", out);
       KVCACHE_RETURN_IF_ERROR(Add(list.items[i], out));
     }
-    AddMark(tuple ? (list.items.size() == 1 ? ",)" : ")") : "]", out);
+    AddForeign(tuple ? (list.items.size() == 1 ? ",)" : ")") : "]", out);
     return Status::Ok();
   }
 
   Status Pairs(const Dict& dict, MarkedText& out) {
-    AddMark("{", out);
+    AddForeign("{", out);
     bool first = true;
     for (const auto& [key, value] : dict.items()) {
-      if (!first) AddMark(", ", out);
+      if (!first) AddForeign(", ", out);
       first = false;
       KVCACHE_RETURN_IF_ERROR(Add(key, out));
-      AddMark(": ", out);
+      AddForeign(": ", out);
       KVCACHE_RETURN_IF_ERROR(Add(value, out));
     }
-    AddMark("}", out);
+    AddForeign("}", out);
     return Status::Ok();
   }
 
@@ -91,8 +93,8 @@ class Json {
       case Value::Kind::kDict: return Pairs(value.dict(), out, level);
       default: break;
     }
-    return Wrong(StrCat(value.KindName(), " has no form in JSON",
-                        value.IsUndefined() ? StrCat(": ", value.why()) : ""));
+    return InvalidArgument(StrCat(value.KindName(), " cannot be converted to JSON",
+                                  value.IsUndefined() ? StrCat(": ", value.why()) : ""));
   }
 
  private:
@@ -104,7 +106,7 @@ class Json {
   }
 
   Status Plain(std::string_view text, MarkedText& out) {
-    AddMark(text, out);
+    AddForeign(text, out);
     return budget_.Spend(text.size());
   }
 
@@ -116,7 +118,7 @@ class Json {
     out.Append(std::string_view(text, sizeof(text)), origin);
   }
 
-  // Everything but what stands for itself.
+  // Appends the escape of a character. Returns false if the character needs none.
   static bool Escape(std::uint32_t c, Origin origin, bool ascii, MarkedText& out) {
     constexpr std::string_view kNamed = "\"\\\n\r\t\f\b";
     constexpr std::string_view kNames = "\"\\nrtfb";
@@ -136,20 +138,20 @@ class Json {
 
   Status Quote(const MarkedText& text, MarkedText& out) {
     KVCACHE_RETURN_IF_ERROR(budget_.Spend(2 * text.Footprint() + 2));
-    AddMark("\"", out);
+    AddForeign("\"", out);
     for (std::size_t at = 0; at < text.size();) {
       const std::size_t next = at + CharacterBytes(text.bytes(), at);
       const std::uint32_t c = CodePoint(text.bytes(), at);
       if (!Escape(c, text.OriginOf(at, next), style_.ascii, out)) out.Append(text, at, next);
       at = next;
     }
-    AddMark("\"", out);
+    AddForeign("\"", out);
     return Status::Ok();
   }
 
   Status NewLine(MarkedText& out, int level) {
     if (!style_.lines) return Status::Ok();
-    AddMark("\n", out);
+    AddForeign("\n", out);
     for (int i = 0; i < level; ++i) out.Append(style_.indent);
     return budget_.Spend(1 + style_.indent.size() * static_cast<std::size_t>(level));
   }
@@ -162,7 +164,7 @@ class Json {
 
   Status Items(const std::vector<Value>& items, MarkedText& out, int level) {
     if (items.empty()) return Plain("[]", out);
-    AddMark("[", out);
+    AddForeign("[", out);
     for (std::size_t i = 0; i < items.size(); ++i) {
       KVCACHE_RETURN_IF_ERROR(Separate(i == 0, out, level + 1));
       KVCACHE_RETURN_IF_ERROR(Add(items[i], out, level + 1));
@@ -174,7 +176,7 @@ class Json {
   Status Pairs(const Dict& dict, MarkedText& out, int level) {
     if (dict.size() == 0) return Plain("{}", out);
     KVCACHE_ASSIGN_OR_RETURN(const std::vector<std::size_t> order, Order(dict));
-    AddMark("{", out);
+    AddForeign("{", out);
     for (std::size_t i = 0; i < order.size(); ++i) {
       const auto& [key, value] = dict.items()[order[i]];
       KVCACHE_RETURN_IF_ERROR(Separate(i == 0, out, level + 1));
@@ -200,11 +202,11 @@ class Json {
   Status Key(const Value& key, MarkedText& out) {
     if (key.IsText()) return Quote(key.text(), out);
     if (!key.IsNumber() && !key.IsNone()) {
-      return Wrong(StrCat(key.KindName(), " cannot be a key in JSON"));
+      return InvalidArgument(StrCat(key.KindName(), " cannot be a JSON key"));
     }
-    AddMark("\"", out);
+    AddForeign("\"", out);
     KVCACHE_RETURN_IF_ERROR(Add(key, out, 0));
-    AddMark("\"", out);
+    AddForeign("\"", out);
     return Status::Ok();
   }
 
@@ -230,7 +232,7 @@ Result<MarkedText> TextOf(const Value& value, Budget& budget) {
     }
     case Value::Kind::kNamespace:
     case Value::Kind::kCallable:
-    case Value::Kind::kLoop: return Wrong(StrCat(value.KindName(), " cannot be printed"));
+    case Value::Kind::kLoop: return InvalidArgument(StrCat(value.KindName(), " cannot be printed"));
     default: return MarkedText(NumberText(value), Origin::kTemplate);
   }
 }

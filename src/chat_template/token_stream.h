@@ -1,4 +1,4 @@
-// The parser's position in the tokens, with the checks that it needs.
+// The tokens of a template and the parser's position in them.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -14,13 +14,13 @@ namespace kvcache::jinja {
 
 class TokenStream {
  public:
-  // REQUIRES: the last one is kEnd.
+  // REQUIRES: the last token is kEnd.
   explicit TokenStream(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
 
-  const Token& now() const { return tokens_[at_]; }
+  const Token& current() const { return tokens_[at_]; }
   const Token& next() const { return tokens_[std::min(at_ + 1, tokens_.size() - 1)]; }
   Token Take() {
-    Token token = now();
+    Token token = current();
     Skip();
     return token;
   }
@@ -28,11 +28,13 @@ class TokenStream {
     if (at_ + 1 < tokens_.size()) ++at_;
   }
 
-  bool Is(TokenType type) const { return now().type == type; }
+  bool Is(TokenType type) const { return current().type == type; }
   bool IsOperator(std::string_view text) const {
-    return Is(TokenType::kOperator) && now().text == text;
+    return Is(TokenType::kOperator) && current().text == text;
   }
-  bool IsName(std::string_view text) const { return Is(TokenType::kName) && now().text == text; }
+  bool IsName(std::string_view text) const {
+    return Is(TokenType::kName) && current().text == text;
+  }
 
   bool SkipOperator(std::string_view text) { return SkipIf(IsOperator(text)); }
   bool SkipName(std::string_view text) { return SkipIf(IsName(text)); }
@@ -51,13 +53,13 @@ class TokenStream {
   }
 
   Status Unexpected(std::string_view expected) const {
-    return Wrong(now().place, StrCat("expected ", expected, ", not ", Described()));
+    return SyntaxError(current().place, StrCat("expected ", expected, ", not ", Described()));
   }
-  static Status Wrong(Place place, std::string_view what) {
+  static Status SyntaxError(Place place, std::string_view what) {
     return {StatusCode::kCorrupt, StrCat(PlaceText(place), ": ", what)};
   }
-  static Status NotOffered(Place place, std::string_view what) {
-    return {StatusCode::kUnsupported, StrCat(PlaceText(place), ": ", what, " is not offered")};
+  static Status NotSupported(Place place, std::string_view what) {
+    return {StatusCode::kUnsupported, StrCat(PlaceText(place), ": ", what, " is not supported")};
   }
 
  private:
@@ -68,7 +70,7 @@ class TokenStream {
   std::string Described() const {
     if (Is(TokenType::kEnd)) return "the end of the template";
     if (Is(TokenType::kData)) return "text";
-    return Quoted(now().text);
+    return Quoted(current().text);
   }
 
   std::vector<Token> tokens_;

@@ -33,10 +33,10 @@ const std::vector<Value>& Value::items() const {
 
 std::string Value::why() const {
   const auto& why = std::get<Undefined>(data_).why;
-  return why ? *why : "a value is undefined";
+  return why ? *why : "the value is undefined";
 }
 
-bool Value::Truth() const {
+bool Value::IsTruthy() const {
   switch (kind()) {
     case Kind::kUndefined:
     case Kind::kNone: return false;
@@ -67,10 +67,10 @@ std::string_view Value::KindName() const {
   switch (kind()) {
     case Kind::kUndefined: return "an undefined value";
     case Kind::kNone: return "none";
-    case Kind::kBool: return "a truth value";
+    case Kind::kBool: return "a boolean";
     case Kind::kInt: return "an integer";
     case Kind::kFloat: return "a float";
-    case Kind::kText: return "a text";
+    case Kind::kText: return "a string";
     case Kind::kList: return list().kind == ListKind::kList ? "a list" : "a tuple";
     case Kind::kDict: return "a dict";
     case Kind::kNamespace: return "a namespace";
@@ -157,8 +157,7 @@ Result<std::string> HashKey(const Value& key, Budget& budget) {
     }
     default: break;
   }
-  return Status(StatusCode::kInvalidArgument,
-                StrCat(key.KindName(), " cannot be the key of a dict"));
+  return Status(StatusCode::kInvalidArgument, StrCat(key.KindName(), " cannot be a dict key"));
 }
 
 Result<std::vector<Value>> Iterate(const Value& value, Budget& budget) {
@@ -182,8 +181,7 @@ Result<std::vector<Value>> Iterate(const Value& value, Budget& budget) {
       return items;
     default: break;
   }
-  return Status(StatusCode::kInvalidArgument,
-                StrCat(value.KindName(), " has nothing to go through one by one"));
+  return Status(StatusCode::kInvalidArgument, StrCat(value.KindName(), " is not iterable"));
 }
 
 }  // namespace kvcache::jinja

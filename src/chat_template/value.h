@@ -1,10 +1,10 @@
-// The values that a chat template computes with: Python's, as far as templates see them.
+// The values of a chat template: Python's, as far as templates can use them.
 //
 // Values are immutable except for namespaces, so lists and dicts form no cycles, and their nesting
-// is known when they are made (kMaxNesting). Texts carry marks (marked_text.h); equality and order
-// compare the bytes only.
+// is known when they are made (kMaxNesting). Texts carry an origin per byte (marked_text.h);
+// equality and order compare the bytes only.
 //
-// Thread safety: copies share what they hold; one thread at a time per rendering.
+// Thread safety: copies share their contents; one thread at a time per rendering.
 #pragma once
 
 #include <cstdint>
@@ -29,9 +29,10 @@ struct Namespace;
 struct Callable;
 struct Loop;
 
-inline constexpr int kMaxNesting = 100;  // lists in lists; JSON deeper than this is refused
+inline constexpr int kMaxNesting = 100;  // of lists and dicts; deeper JSON is an error
 
-// The value of an undefined name: prints as nothing; using it is an error with the text `why`.
+// The value of an undefined name. It prints as nothing; other uses are an error with the message
+// `why`.
 struct Undefined {
   std::shared_ptr<const std::string> why;
 };
@@ -66,7 +67,7 @@ class Value {
 
   static Value None() { return Value(Data(std::monostate())); }
   static Value Bool(bool value) { return Value(Data(value)); }
-  // A text of the template.
+  // Returns a text that the template wrote.
   static Value Literal(std::string_view bytes) {
     return Value(MarkedText(bytes, Origin::kTemplate));
   }
@@ -81,11 +82,11 @@ class Value {
   bool IsText() const { return is(Kind::kText); }
   bool IsList() const { return is(Kind::kList); }
   bool IsDict() const { return is(Kind::kDict); }
-  // Python's int: whole numbers and truth values.
+  // Returns whether the value is an int in Python, which includes booleans.
   bool IsInteger() const { return is(Kind::kInt) || is(Kind::kBool); }
   bool IsNumber() const { return IsInteger() || is(Kind::kFloat); }
 
-  // REQUIRES of these: that kind.
+  // REQUIRES for these: the value has that kind.
   bool boolean() const { return std::get<bool>(data_); }
   std::int64_t integer() const;  // IsInteger()
   double number() const;         // IsNumber()
@@ -94,18 +95,18 @@ class Value {
   const List& list() const { return *std::get<std::shared_ptr<const List>>(data_); }
   const std::vector<Value>& items() const;
   const Dict& dict() const { return *std::get<std::shared_ptr<const Dict>>(data_); }
-  Namespace& space() const { return *std::get<std::shared_ptr<Namespace>>(data_); }
+  Namespace& ns() const { return *std::get<std::shared_ptr<Namespace>>(data_); }
   const Callable& callable() const { return *std::get<std::shared_ptr<const Callable>>(data_); }
   const Loop& loop() const { return *std::get<std::shared_ptr<const Loop>>(data_); }
-  // Why an undefined value is: "'x' is undefined".
+  // Returns why the value is undefined: "'x' is undefined".
   std::string why() const;
 
-  bool Truth() const;
+  bool IsTruthy() const;
 
-  // 0 for values without items, else one more than the deepest item.
+  // Returns 0 for values without items, else one more than the deepest item.
   int Nesting() const;
 
-  // "text", "list", … for messages.
+  // Returns "a string", "a list", … for messages.
   std::string_view KindName() const;
 
  private:
@@ -126,7 +127,7 @@ struct List {
   int nesting = 1;
 };
 
-// Keys in the order they came, found through a hash.
+// A hash table that keeps keys in insertion order.
 class Dict {
  public:
   using Item = std::pair<Value, Value>;
@@ -148,24 +149,26 @@ class Dict {
   int nesting_ = 1;
 };
 
-// The interpreter keeps all namespaces until the end of the rendering and then empties them,
-// because only they can refer to themselves.
+// A mutable set of attributes. Namespaces may form cycles, so the interpreter owns all of them and
+// clears them at the end of the rendering.
 struct Namespace {
   std::vector<std::pair<std::string, Value>> attributes;
   Value* Find(std::string_view name);
 };
 
-// A list or tuple of `items`. Charges their memory. Errors: nested too deep, the budget.
+// Returns a list or tuple of `items` and charges their memory. Errors: nested too deep, the budget.
 Result<Value> MakeList(std::vector<Value> items, Budget& budget, ListKind kind = ListKind::kList);
 
-// Adds to `dict`, charging the memory. Errors: a key that cannot be one, nesting, the budget.
+// Adds an item to `dict` and charges the memory. Errors: a key that is not hashable, nested too
+// deep, the budget.
 Status AddItem(Dict& dict, Value key, Value value, Budget& budget);
 Value MakeDict(Dict dict);
 
-// A text of `bytes` whose memory is charged.
+// Returns `text` as a value and charges its memory.
 Result<Value> MakeText(MarkedText text, Budget& budget);
 
-// Equal keys give equal strings: 1, 1.0 and true are one key. Errors: lists and dicts are no keys.
+// Returns a string that is equal for equal keys: 1, 1.0 and true are one key. Errors: kinds that
+// cannot be keys, such as lists and dicts.
 Result<std::string> HashKey(const Value& key, Budget& budget);
 
 // Python's ==. Charges the budget for the bytes and items compared.

@@ -1,4 +1,4 @@
-// Equality, order and membership, as Python has them.
+// Equality, order and membership, as in Python.
 #include <algorithm>
 
 #include "base/strings.h"
@@ -39,7 +39,7 @@ Status NoOrder(const Value& a, const Value& b) {
   const Value& undefined = a.IsUndefined() ? a : b;
   if (undefined.IsUndefined()) return {StatusCode::kInvalidArgument, undefined.why()};
   return {StatusCode::kInvalidArgument,
-          StrCat(a.KindName(), " is neither more nor less than ", b.KindName())};
+          StrCat("cannot order ", a.KindName(), " and ", b.KindName())};
 }
 
 Result<bool> LessLists(const List& a, const List& b, Budget& budget) {
@@ -65,7 +65,7 @@ Result<bool> Equal(const Value& a, const Value& b, Budget& budget) {
       return a.bytes() == b.bytes();
     case Value::Kind::kList: return EqualLists(a.list(), b.list(), budget);
     case Value::Kind::kDict: return EqualDicts(a.dict(), b.dict(), budget);
-    case Value::Kind::kNamespace: return &a.space() == &b.space();
+    case Value::Kind::kNamespace: return &a.ns() == &b.ns();
     case Value::Kind::kCallable: return &a.callable() == &b.callable();
     case Value::Kind::kLoop: return &a.loop() == &b.loop();
     default: return false;
@@ -107,8 +107,9 @@ Result<bool> Contains(const Value& haystack, const Value& needle, Budget& budget
     default: break;
   }
   if (needle.IsUndefined()) return Status(StatusCode::kInvalidArgument, needle.why());
-  return Status(StatusCode::kInvalidArgument,
-                StrCat(haystack.KindName(), " cannot hold ", needle.KindName()));
+  return Status(
+      StatusCode::kInvalidArgument,
+      StrCat("operator 'in' does not apply to ", needle.KindName(), " and ", haystack.KindName()));
 }
 
 }  // namespace kvcache::jinja

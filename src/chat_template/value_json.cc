@@ -20,7 +20,7 @@ class Converter {
  public:
   Converter(Roles roles, Budget& budget) : roles_(roles), budget_(budget) {}
 
-  // `level`: how deep `json` lies; checked on the way down, since this recurses.
+  // Converts `json`, which is at nesting `level`. The check is first, because this recurses.
   Result<Value> Convert(const ordered_json& json, int level) {
     if (level > kMaxNesting) {
       return Status(StatusCode::kUnsupported,
@@ -38,14 +38,15 @@ class Converter {
       case ordered_json::value_t::object: return Object(json, level);
       default: break;
     }
-    return Status(StatusCode::kInvalidArgument, StrCat("JSON of type ", json.type_name()));
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("JSON type ", json.type_name(), " is not supported"));
   }
 
  private:
   static Result<Value> Unsigned(std::uint64_t number) {
     if (number > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
       return Status(StatusCode::kUnsupported,
-                    StrCat("the integer ", number, " does not fit into 64 bits with a sign"));
+                    StrCat("integer ", number, " is too large; must be below 2^63"));
     }
     return Value(static_cast<std::int64_t>(number));
   }

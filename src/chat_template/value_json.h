@@ -1,4 +1,4 @@
-// Conversations, tools and variables from JSON to the values that templates see.
+// Converts conversations, tools and variables from JSON to template values.
 //
 // Thread safety: free functions.
 #pragma once
@@ -13,12 +13,13 @@ namespace kvcache::jinja {
 
 enum class Roles : std::uint8_t {
   kForeign,
-  // "role" with one of the names that programs give to the sides of a conversation counts as
-  // the template's text: templates build control tokens of it ("<|" + role + "|>").
+  // A "role" with a well-known name counts as text of the template, because templates build control
+  // tokens of it ("<|" + role + "|>").
   kKnownAreTrusted,
 };
 
-// Strings are foreign. Errors: deeper than kMaxNesting, an integer of more than 64 bits.
+// Returns `json` as a value. Strings are foreign. Errors: nested deeper than kMaxNesting, an
+// integer of 2^63 or more.
 Result<Value> FromJson(const nlohmann::ordered_json& json, Roles roles, Budget& budget);
 
 }  // namespace kvcache::jinja

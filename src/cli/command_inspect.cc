@@ -44,10 +44,10 @@ Status Inspect(const InspectFlags& flags) {
   const CacheTypes types = flags.types.types();
   KVCACHE_ASSIGN_OR_RETURN(const std::string path, FindModel(flags.model));
   KVCACHE_ASSIGN_OR_RETURN(const auto file, GgufFile::Open(path));
-  const nlohmann::json description =
+  const ModelDescription description =
       DescribeModelFile(*file, {.k_type = types.k, .v_type = types.v});
   if (flags.json) {
-    PrintJson(description);
+    PrintJson(DescriptionJson(description));
     return Status::Ok();
   }
   const std::string text = Shown(DescriptionText(

@@ -47,8 +47,9 @@ constexpr GgmlTypeInfo kTypes[] = {
     {Number(42), "q2_0", 64, 18, {}},
 };
 
-// FindGgmlType searches by halving; a served type's sizes are stated twice and must agree.
-constexpr bool TableIsSound() {
+// FindGgmlType uses binary search, so the types ascend. A type with a DType repeats the sizes of
+// its DTypeInfo; they must agree.
+constexpr bool TableIsValid() {
   for (std::size_t i = 0; i < std::size(kTypes); ++i) {
     if (i > 0 && kTypes[i - 1].type >= kTypes[i].type) return false;
     if (!kTypes[i].dtype.has_value()) continue;
@@ -58,7 +59,7 @@ constexpr bool TableIsSound() {
   }
   return true;
 }
-static_assert(TableIsSound());
+static_assert(TableIsValid());
 
 }  // namespace
 

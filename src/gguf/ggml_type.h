@@ -1,8 +1,8 @@
 // The element types of GGUF files.
 //
-// Every known type has a name and a size, so that every file can be checked and described. Only
-// types with a DType can be computed with. To support another type, add a DType and set that
-// column of its row in ggml_type.cc.
+// Every known type has a name and a size, so that every file can be checked and described. Kernels
+// exist only for types with a DType. To support another type, add a DType and set that column of
+// its row in ggml_type.cc.
 //
 // Source: ggml's enum ggml_type and gguf-py's table of quantisation sizes. Missing numbers were
 // withdrawn there.
@@ -43,7 +43,7 @@ struct GgmlTypeInfo {
   std::optional<DType> dtype;  // empty: not supported
 };
 
-// All known types, by ascending number.
+// Returns all known types, by ascending number.
 std::span<const GgmlTypeInfo> GgmlTypes();
 
 // Returns nullptr for an unknown number.

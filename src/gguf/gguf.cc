@@ -29,7 +29,7 @@ std::string Describe(const GgufEntry& entry) {
   return StrCat(GgufTypeName(entry.type), " ", static_cast<std::uint64_t>(value));
 }
 
-// Whether element i, an integer, fits an int64_t.
+// Returns whether element i, an integer, fits an int64_t.
 bool FitsInt64(const GgufEntry& entry, std::uint64_t i) {
   return entry.element != GgufType::kUint64 || GgufIntAt(entry, i) >= 0;
 }
@@ -42,7 +42,7 @@ bool AllFitInt64(const GgufEntry& entry) {
   return true;
 }
 
-// Returns the item with this name, nullptr if there is none. `order` sorts `items` by name.
+// Returns the item with this name; nullptr if there is none. `order` sorts `items` by name.
 template <typename Item>
 const Item* FindByName(std::span<const Item> items, std::span<const std::uint32_t> order,
                        std::string_view Item::*name, std::string_view wanted) {
@@ -56,7 +56,7 @@ const Item* FindByName(std::span<const Item> items, std::span<const std::uint32_
 
 Result<TensorView> GgufTensor::View() const {
   if (!type->dtype.has_value()) {
-    return Status(StatusCode::kUnsupported, StrCat("tensor ", Quoted(name), " is of type ",
+    return Status(StatusCode::kUnsupported, StrCat("tensor ", Quoted(name), " has type ",
                                                    type->name, ", which is not supported"));
   }
   return TensorView::Dense(const_cast<std::byte*>(bytes.data()), *type->dtype, dims[0], dims[1],
@@ -76,7 +76,7 @@ Result<TensorView> GgufFile::Tensor(std::string_view name) const {
   if (tensor == nullptr) {
     return Status(
         StatusCode::kNotFound,
-        StrCat("tensor ", Quoted(name), " is missing, the file has ", tensors_.size(), " others"));
+        StrCat("tensor ", Quoted(name), " is missing; the file has ", tensors_.size(), " tensors"));
   }
   return tensor->View();
 }

@@ -1,4 +1,4 @@
-// Files that are not what they should be: each gets its own error, with the place.
+// Damaged files: each kind of damage has its own error, with the offset.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Writes a GGUF file field by field, right or wrong.
+// Writes a GGUF file field by field, without checks.
 class Raw {
  public:
   template <typename T>
@@ -56,7 +56,7 @@ class Raw {
   std::string bytes_;
 };
 
-// Parses a copy whose end is the end of an allocation, so that sanitizers see any overrun.
+// Parses a copy that ends at the end of an allocation, so that sanitizers detect an overrun.
 Status Parse(const std::string& text) {
   const auto text_bytes = std::as_bytes(std::span(text));
   const std::vector<std::byte> bytes(text_bytes.begin(), text_bytes.end());
@@ -80,36 +80,39 @@ void Check(const std::vector<Case>& cases) {
 
 TEST(GgufCorrupt, Header) {
   Check({
-      {"empty", Raw(), StatusCode::kCorrupt, "not a GGUF file: 0 bytes long"},
-      {"short", Raw().Text("GGU"), StatusCode::kCorrupt, "not a GGUF file: 3 bytes long"},
+      {"empty", Raw(), StatusCode::kCorrupt,
+       "not a GGUF file: it has 0 bytes; must begin with 'GGUF'"},
+      {"short", Raw().Text("GGU"), StatusCode::kCorrupt,
+       "not a GGUF file: it has 3 bytes; must begin with 'GGUF'"},
       {"magic", Raw().Text("ggml\x01").Zeros(40), StatusCode::kCorrupt,
-       "not a GGUF file: begins with 'ggml', not 'GGUF'"},
+       "not a GGUF file: it begins with 'ggml'; must begin with 'GGUF'"},
       {"version 1", Raw().Head(0, 0, 1), StatusCode::kUnsupported,
-       "GGUF version 1: versions 2 and 3 are supported"},
+       "the GGUF version is 1; versions 2 and 3 are supported"},
       {"version 4", Raw().Head(0, 0, 4), StatusCode::kUnsupported,
-       "GGUF version 4: versions 2 and 3 are supported"},
+       "the GGUF version is 4; versions 2 and 3 are supported"},
       {"version 0", Raw().Head(0, 0, 0), StatusCode::kUnsupported,
-       "GGUF version 0: versions 2 and 3 are supported"},
+       "the GGUF version is 0; versions 2 and 3 are supported"},
       {"big-endian", Raw().Head(0, 0, 0x03000000), StatusCode::kUnsupported,
-       "a big-endian GGUF file: only little-endian ones are supported"},
+       "the GGUF file is big-endian; only little-endian is supported"},
       {"no counts", Raw().Text("GGUF").U32(3).U64(0), StatusCode::kCorrupt,
-       "offset 16: the number of keys needs 8 bytes, 0 are left"},
+       "offset 16: the number of keys needs 8 bytes; 0 are left"},
       {"too many keys", Raw().Head(0, 1ull << 60), StatusCode::kCorrupt,
-       "offset 24: 1152921504606846976 keys cannot be: each takes at least 14 bytes, 0 are left"},
-      {"too many tensors", Raw().Head(~0ull, 0).Zeros(50), StatusCode::kCorrupt,
-       "offset 24: 18446744073709551615 tensors cannot be: each takes at least 25 bytes, 50 are "
+       "offset 24: 1152921504606846976 keys do not fit; each needs at least 14 bytes, and 0 are "
        "left"},
+      {"too many tensors", Raw().Head(~0ull, 0).Zeros(50), StatusCode::kCorrupt,
+       "offset 24: 18446744073709551615 tensors do not fit; each needs at least 25 bytes, and 50 "
+       "are left"},
   });
 }
 
-// A large file whose count is wrong must not be believed as far as its size would allow.
+// A large file does not make a large count valid: counts have a bound of their own.
 TEST(GgufCorrupt, CountsAreBounded) {
   constexpr std::uint64_t kTooMany = (1 << 20) + 1;
   Check({
       {"keys", Raw().Head(0, kTooMany).Zeros(14 * kTooMany), StatusCode::kUnsupported,
-       "1048577 keys: at most 1048576 are supported"},
+       "the file has 1048577 keys; at most 1048576 are supported"},
       {"tensors", Raw().Head(kTooMany, 0).Zeros(25 * kTooMany), StatusCode::kUnsupported,
-       "1048577 tensors: at most 1048576 are supported"},
+       "the file has 1048577 tensors; at most 1048576 are supported"},
   });
 }
 
@@ -117,24 +120,24 @@ TEST(GgufCorrupt, Keys) {
   const auto one_key = [] { return Raw().Head(0, 1); };
   Check({
       {"name too long", one_key().U64(1ull << 40).Zeros(8), StatusCode::kCorrupt,
-       "key 1 of 1: offset 32: its name needs 1099511627776 bytes, 8 are left"},
+       "key 1 of 1: offset 32: its name needs 1099511627776 bytes; 8 are left"},
       {"name length overflows", one_key().U64(~0ull).Zeros(8), StatusCode::kCorrupt,
-       "key 1 of 1: offset 32: its name needs 18446744073709551615 bytes, 8 are left"},
+       "key 1 of 1: offset 32: its name needs 18446744073709551615 bytes; 8 are left"},
       {"no name", one_key().String("").U32(4).U32(1), StatusCode::kCorrupt,
-       "key 1 of 1: offset 24: its name has 0 bytes, not 1 to 65535"},
+       "key 1 of 1: offset 24: its name has 0 bytes; must have 1 to 65535"},
       {"huge name", one_key().String(std::string(65536, 'k')).U32(4).U32(1), StatusCode::kCorrupt,
-       "key 1 of 1: offset 24: its name has 65536 bytes, not 1 to 65535"},
+       "key 1 of 1: offset 24: its name has 65536 bytes; must have 1 to 65535"},
       {"unknown type", one_key().String("k").U32(13).U64(0), StatusCode::kCorrupt,
-       "key 1 of 1: 'k': offset 33: there is no value type 13"},
+       "key 1 of 1: 'k': offset 33: the value type is 13; must be 0 to 12"},
       {"value cut", one_key().Key("k", GgufType::kUint64).U32(1), StatusCode::kCorrupt,
-       "key 1 of 1: 'k': offset 37: 1 values of type uint64 take at least 8 bytes each, 4 are "
-       "left"},
+       "key 1 of 1: 'k': offset 37: 1 values of type uint64 do not fit; each needs at least 8 "
+       "bytes, and 4 are left"},
       {"bool of two", one_key().Key("k", GgufType::kBool).Text("\x02"), StatusCode::kCorrupt,
-       "key 1 of 1: 'k': offset 37: a bool of 2"},
+       "key 1 of 1: 'k': offset 37: the bool is 2; must be 0 or 1"},
       {"string cut", one_key().Key("k", GgufType::kString).U64(9).Text("abc"), StatusCode::kCorrupt,
-       "key 1 of 1: 'k': offset 45: a string needs 9 bytes, 3 are left"},
+       "key 1 of 1: 'k': offset 45: a string needs 9 bytes; 3 are left"},
       {"unprintable key", one_key().String("a\nb\xff").U32(99).U64(0), StatusCode::kCorrupt,
-       "key 1 of 1: 'a\\x0ab\\xff': offset 36: there is no value type 99"},
+       "key 1 of 1: 'a\\x0ab\\xff': offset 36: the value type is 99; must be 0 to 12"},
       {"twice",
        Raw()
            .Head(0, 3)
@@ -144,7 +147,7 @@ TEST(GgufCorrupt, Keys) {
            .Text("x")
            .Key("k", GgufType::kUint8)
            .Text("y"),
-       StatusCode::kCorrupt, "key 'k' occurs twice, its values at offsets 37 and 65"},
+       StatusCode::kCorrupt, "key 'k' occurs twice, with values at offsets 37 and 65"},
   });
 }
 
@@ -155,23 +158,23 @@ TEST(GgufCorrupt, Arrays) {
   const auto number = [](GgufType type) { return static_cast<std::uint32_t>(type); };
   Check({
       {"unknown element", array(77, 1), StatusCode::kCorrupt,
-       "key 1 of 1: 'k': offset 37: there is no value type 77"},
+       "key 1 of 1: 'k': offset 37: the value type is 77; must be 0 to 12"},
       {"nested", array(number(GgufType::kArray), 1).U32(4).U64(0), StatusCode::kUnsupported,
-       "key 1 of 1: 'k': offset 37: an array of arrays is not supported"},
+       "key 1 of 1: 'k': offset 37: arrays of arrays are not supported"},
       {"count overflows", array(number(GgufType::kUint64), 1ull << 61).Zeros(64),
        StatusCode::kCorrupt,
-       "key 1 of 1: 'k': offset 49: 2305843009213693952 values of type uint64 take at least 8 "
-       "bytes each, 64 are left"},
+       "key 1 of 1: 'k': offset 49: 2305843009213693952 values of type uint64 do not fit; each "
+       "needs at least 8 bytes, and 64 are left"},
       {"too many strings", array(number(GgufType::kString), 5).Zeros(32), StatusCode::kCorrupt,
-       "key 1 of 1: 'k': offset 49: 5 values of type string take at least 8 bytes each, 32 are "
-       "left"},
+       "key 1 of 1: 'k': offset 49: 5 values of type string do not fit; each needs at least 8 "
+       "bytes, and 32 are left"},
       {"a string too long", array(number(GgufType::kString), 2).String("ab").U64(~0ull).Zeros(3),
        StatusCode::kCorrupt,
-       "key 1 of 1: 'k': offset 67: a string needs 18446744073709551615 bytes, 3 are left"},
+       "key 1 of 1: 'k': offset 67: a string needs 18446744073709551615 bytes; 3 are left"},
       {"bool of seven", array(number(GgufType::kBool), 3).Text(std::string_view("\0\1\7", 3)),
-       StatusCode::kCorrupt, "key 1 of 1: 'k': offset 51: a bool of 7"},
+       StatusCode::kCorrupt, "key 1 of 1: 'k': offset 51: the bool is 7; must be 0 or 1"},
       {"no length", Raw().Head(0, 1).Key("k", GgufType::kArray).U32(4).U32(0), StatusCode::kCorrupt,
-       "key 1 of 1: 'k': offset 41: its length needs 8 bytes, 4 are left"},
+       "key 1 of 1: 'k': offset 41: its length needs 8 bytes; 4 are left"},
   });
 }
 
@@ -181,14 +184,15 @@ TEST(GgufCorrupt, Alignment) {
   };
   for (const std::uint32_t bad : {0u, 1u, 4u, 24u, 33u, 0x80000000u, ~0u}) {
     EXPECT_EQ(Parse(aligned(bad).bytes()).message(),
-              StrCat("m.gguf: general.alignment is ", bad, ", not a power of two of at least 8"));
+              StrCat("m.gguf: general.alignment is ", bad,
+                     "; must be a power of two from 8 to 1073741824"));
   }
   for (const std::uint32_t good : {8u, 64u, 4096u, 1u << 30}) {
     EXPECT_TRUE(Parse(aligned(good).bytes()).ok()) << good;
   }
   Check(
       {{"of type string", Raw().Head(0, 1).Key("general.alignment", GgufType::kString).String("32"),
-        StatusCode::kCorrupt, "general.alignment is of type string, not an integer"}});
+        StatusCode::kCorrupt, "general.alignment has type string; must be an integer"}});
 }
 
 TEST(GgufCorrupt, Tensors) {
@@ -198,34 +202,37 @@ TEST(GgufCorrupt, Tensors) {
   };
   Check({
       {"no name", Raw().Head(1, 0).Tensor("", {1}, f32, 0).Align().Zeros(4), StatusCode::kCorrupt,
-       "tensor 1 of 1: offset 24: its name has 0 bytes, not 1 to 65535"},
+       "tensor 1 of 1: offset 24: its name has 0 bytes; must have 1 to 65535"},
       {"rank 5", one({1, 1, 1, 1, 1}, f32, 0).Align().Zeros(4), StatusCode::kCorrupt,
-       "tensor 1 of 1: 't': offset 33: it has 5 dimensions, at most 4 are possible"},
-      {"a dimension of none", one({4, 0}, f32, 0).Align(), StatusCode::kCorrupt,
-       "tensor 1 of 1: 't': offset 45: dimension 1 of 0 leaves no values"},
+       "tensor 1 of 1: 't': offset 33: it has 5 dimensions; at most 4 are allowed"},
+      {"a dimension of 0", one({4, 0}, f32, 0).Align(), StatusCode::kCorrupt,
+       "tensor 1 of 1: 't': offset 45: dimension 1 is 0; must be 1 to 2305843009213693951, for "
+       "fewer than 2^63 values"},
       {"a negative dimension", one({~0ull}, f32, 0).Align(), StatusCode::kCorrupt,
-       "tensor 1 of 1: 't': offset 37: dimension 0 of 18446744073709551615 makes too many values"},
+       "tensor 1 of 1: 't': offset 37: dimension 0 is 18446744073709551615; must be 1 to "
+       "9223372036854775807, for fewer than 2^63 values"},
       {"product overflows", one({1ull << 32, 1ull << 31}, f32, 0).Align(), StatusCode::kCorrupt,
-       "tensor 1 of 1: 't': offset 45: dimension 1 of 2147483648 makes too many values"},
+       "tensor 1 of 1: 't': offset 45: dimension 1 is 2147483648; must be 1 to 2147483647, for "
+       "fewer than 2^63 values"},
       {"bytes overflow", one({1ull << 62}, f32, 0).Align().Zeros(64), StatusCode::kCorrupt,
-       "tensor 't': its 4611686018427387904 blocks of 4 bytes at 0 of the data do not fit: the "
-       "data begins at 64 in a file of 128 bytes, which seems cut short"},
+       "tensor 't': its 4611686018427387904 blocks of 4 bytes at data offset 0 do not fit; the "
+       "data begins at offset 64 of a file of 128 bytes, which may be truncated"},
       {"unknown type", one({32}, static_cast<GgmlType>(4), 0).Align(), StatusCode::kUnsupported,
-       "tensor 1 of 1: 't': offset 45: type 4 is not known"},
+       "tensor 1 of 1: 't': offset 45: its type is 4, which is not known"},
       {"half a block", one({48, 2}, GgmlType::kQ8_0, 0).Align().Zeros(102), StatusCode::kCorrupt,
-       "tensor 1 of 1: 't': offset 53: rows of 48 values are not whole blocks of 32 for type "
+       "tensor 1 of 1: 't': offset 53: its rows have 48 values; must be a multiple of 32 for type "
        "q8_0"},
       {"unaligned", one({1}, f32, 4).Align().Zeros(32), StatusCode::kCorrupt,
-       "tensor 't': its offset 4 is not a multiple of the alignment 32"},
+       "tensor 't': its offset is 4; must be a multiple of the alignment, 32"},
       {"past the end", one({8}, f32, 64).Align().Zeros(64), StatusCode::kCorrupt,
-       "tensor 't': its 8 blocks of 4 bytes at 64 of the data do not fit: the data begins at 64 "
-       "in a file of 128 bytes, which seems cut short"},
+       "tensor 't': its 8 blocks of 4 bytes at data offset 64 do not fit; the data begins at "
+       "offset 64 of a file of 128 bytes, which may be truncated"},
       {"offset overflows", one({8}, f32, ~0ull - 31).Align().Zeros(64), StatusCode::kCorrupt,
-       "tensor 't': its 8 blocks of 4 bytes at 18446744073709551584 of the data do not fit: the "
-       "data begins at 64 in a file of 128 bytes, which seems cut short"},
+       "tensor 't': its 8 blocks of 4 bytes at data offset 18446744073709551584 do not fit; the "
+       "data begins at offset 64 of a file of 128 bytes, which may be truncated"},
       {"no data", one({8}, f32, 0), StatusCode::kCorrupt,
-       "tensor 't': its 8 blocks of 4 bytes at 0 of the data do not fit: the data begins at 64 in "
-       "a file of 57 bytes, which seems cut short"},
+       "tensor 't': its 8 blocks of 4 bytes at data offset 0 do not fit; the data begins at "
+       "offset 64 of a file of 57 bytes, which may be truncated"},
       {"twice",
        Raw().Head(2, 0).Tensor("t", {1}, f32, 0).Tensor("t", {1}, f32, 32).Align().Zeros(64),
        StatusCode::kCorrupt, "tensor 't' occurs twice"},
@@ -238,12 +245,12 @@ TEST(GgufCorrupt, Tensors) {
   });
 }
 
-// What other readers refuse and this one need not.
+// Accepts files that other readers reject.
 TEST(GgufCorrupt, Tolerated) {
   const auto f32 = GgmlType::kF32;
   EXPECT_TRUE(Parse(Raw().Head(0, 0, 2).bytes()).ok());
   EXPECT_TRUE(Parse(Raw().Head(0, 0).bytes()).ok());
-  // Any order, a gap, no padding after the last one, a tensor of rank 0.
+  // Tensors in any order, a gap between them, no padding after the last one, a tensor of rank 0.
   EXPECT_TRUE(Parse(Raw()
                         .Head(2, 0)
                         .Tensor("b", {1}, f32, 64)
@@ -254,7 +261,7 @@ TEST(GgufCorrupt, Tolerated) {
                   .ok());
 }
 
-// A file with a bit of everything, in which every byte matters.
+// Returns a file with each kind of field, in which every byte matters.
 std::string SmallFile() {
   return Raw()
       .Head(2, 4)
@@ -288,7 +295,7 @@ TEST(GgufCorrupt, TruncatedAnywhere) {
   }
 }
 
-// Every byte turned into every other value: an error or a file, nothing else happens.
+// Changes every byte to every other value. Parsing returns an error or a file.
 TEST(GgufCorrupt, AnyByteChanged) {
   const std::string whole = SmallFile();
   std::size_t accepted = 0;
@@ -302,11 +309,11 @@ TEST(GgufCorrupt, AnyByteChanged) {
       EXPECT_THAT(status.message(), HasSubstr("m.gguf: "));
     }
   }
-  EXPECT_GT(accepted, 58u * 255);  // the data at least may hold anything
+  EXPECT_GT(accepted, 58u * 255);  // tensor data may hold any bytes
   EXPECT_LT(accepted, whole.size() * 255);
 }
 
-// A hundred thousand keys, names alike to the last byte, cost no more than their number says.
+// Sorting 100,000 keys that share a long prefix takes no quadratic time.
 TEST(GgufCorrupt, ManyKeysTakeNoQuadraticTime) {
   constexpr std::uint64_t kKeys = 100000;
   Raw file;

@@ -1,8 +1,8 @@
-// Reads and checks a GGUF file: the only code that looks at unchecked bytes.
+// Reads and checks a GGUF file. Only this file reads unchecked bytes.
 //
 // Cost: one pass over the header, and one sort each of the keys, names and tensor offsets, so that
 // no input is quadratic. Memory is a constant per key and tensor that the file really holds: counts
-// are compared with the bytes left before anything is reserved.
+// are compared with the bytes left before memory is reserved.
 
 #include <algorithm>
 #include <limits>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::uint64_t kDefaultAlignment = 32;
 constexpr std::size_t kMaxKeyBytes = 65535;
-// Far more keys or tensors than any model has; bounds the memory that they take.
+// Bounds the memory of keys and tensors. No model comes near it.
 constexpr std::uint64_t kMaxItems = 1 << 20;
 constexpr std::uint64_t kMaxAlignment = 1 << 30;
 // The minimum bytes of a key with its value, and of a tensor's description.
@@ -34,7 +34,7 @@ class Cursor {
 
   Result<std::span<const std::byte>> Take(std::uint64_t count, std::string_view what) {
     if (count > left()) {
-      return Corrupt(StrCat("offset ", offset_, ": ", what, " needs ", count, " bytes, ", left(),
+      return Corrupt(StrCat("offset ", offset_, ": ", what, " needs ", count, " bytes; ", left(),
                             " are left"));
     }
     const auto taken = bytes_.subspan(offset_, count);
@@ -58,6 +58,11 @@ class Cursor {
   std::span<const std::byte> bytes_;
   std::size_t offset_ = 0;
 };
+
+Status UnknownValueType(std::size_t offset, std::uint32_t type) {
+  return Corrupt(StrCat("offset ", offset, ": the value type is ", type, "; must be 0 to ",
+                        static_cast<std::uint32_t>(GgufType::kFloat64)));
+}
 
 // Returns the indices [0, count) in ascending order of key(i).
 template <typename Key>
@@ -129,11 +134,13 @@ Status GgufParser::ReadHeader() {
   constexpr std::string_view kMagic = "GGUF";
   const auto magic = cursor_.Take(kMagic.size(), "the magic number");
   if (!magic.ok()) {
-    return Corrupt(StrCat("not a GGUF file: ", file_.size_bytes(), " bytes long"));
+    return Corrupt(
+        StrCat("not a GGUF file: it has ", file_.size_bytes(), " bytes; must begin with 'GGUF'"));
   }
   const std::string_view found(reinterpret_cast<const char*>(magic->data()), magic->size());
   if (found != kMagic) {
-    return Corrupt(StrCat("not a GGUF file: begins with ", Quoted(found), ", not 'GGUF'"));
+    return Corrupt(
+        StrCat("not a GGUF file: it begins with ", Quoted(found), "; must begin with 'GGUF'"));
   }
   KVCACHE_ASSIGN_OR_RETURN(file_.version_, cursor_.Read<std::uint32_t>("the version"));
   KVCACHE_RETURN_IF_ERROR(CheckVersion(file_.version_));
@@ -147,20 +154,21 @@ Status GgufParser::CheckVersion(std::uint32_t version) const {
   if (version == 2 || version == 3) return Status::Ok();
   // In a big-endian file the bytes of the version are reversed: the high byte holds the number.
   if (version != 0 && (version & 0xffff) == 0) {
-    return Unsupported("a big-endian GGUF file: only little-endian ones are supported");
+    return Unsupported("the GGUF file is big-endian; only little-endian is supported");
   }
-  return Unsupported(StrCat("GGUF version ", version, ": versions 2 and 3 are supported"));
+  return Unsupported(StrCat("the GGUF version is ", version, "; versions 2 and 3 are supported"));
 }
 
 Status GgufParser::CheckCount(std::string_view what, std::uint64_t count,
                               std::uint64_t min_bytes) const {
   if (count > cursor_.left() / min_bytes) {
     return Corrupt(StrCat("offset ", cursor_.offset(), ": ", count, " ", what,
-                          " cannot be: each takes at least ", min_bytes, " bytes, ", cursor_.left(),
-                          " are left"));
+                          " do not fit; each needs at least ", min_bytes, " bytes, and ",
+                          cursor_.left(), " are left"));
   }
   if (count <= kMaxItems) return Status::Ok();
-  return Unsupported(StrCat(count, " ", what, ": at most ", kMaxItems, " are supported"));
+  return Unsupported(
+      StrCat("the file has ", count, " ", what, "; at most ", kMaxItems, " are supported"));
 }
 
 Status GgufParser::ReadEntries() {
@@ -181,7 +189,7 @@ Result<GgufEntry> GgufParser::ReadEntry() {
   KVCACHE_ASSIGN_OR_RETURN(entry.key, cursor_.ReadString("its name"));
   if (entry.key.empty() || entry.key.size() > kMaxKeyBytes) {
     return Corrupt(StrCat("offset ", offset, ": its name has ", entry.key.size(),
-                          " bytes, not 1 to ", kMaxKeyBytes));
+                          " bytes; must have 1 to ", kMaxKeyBytes));
   }
   Status status = ReadValue(entry);
   if (!status.ok()) return std::move(status).WithContext(Quoted(entry.key));
@@ -194,7 +202,7 @@ Status GgufParser::ReadValue(GgufEntry& entry) {
   entry.type = entry.element = static_cast<GgufType>(type);
   if (entry.type == GgufType::kArray) return ReadArray(entry);
   if (type > static_cast<std::uint32_t>(GgufType::kFloat64)) {
-    return Corrupt(StrCat("offset ", offset, ": there is no value type ", type));
+    return UnknownValueType(offset, type);
   }
   return ReadElements(entry);
 }
@@ -204,10 +212,10 @@ Status GgufParser::ReadArray(GgufEntry& entry) {
   KVCACHE_ASSIGN_OR_RETURN(const auto type, cursor_.Read<std::uint32_t>("its element type"));
   entry.element = static_cast<GgufType>(type);
   if (entry.element == GgufType::kArray) {
-    return Unsupported(StrCat("offset ", offset, ": an array of arrays is not supported"));
+    return Unsupported(StrCat("offset ", offset, ": arrays of arrays are not supported"));
   }
   if (type > static_cast<std::uint32_t>(GgufType::kFloat64)) {
-    return Corrupt(StrCat("offset ", offset, ": there is no value type ", type));
+    return UnknownValueType(offset, type);
   }
   KVCACHE_ASSIGN_OR_RETURN(entry.count, cursor_.Read<std::uint64_t>("its length"));
   return ReadElements(entry);
@@ -220,8 +228,8 @@ Status GgufParser::ReadElements(GgufEntry& entry) {
   const std::size_t min_bytes = strings ? sizeof(std::uint64_t) : GgufTypeBytes(entry.element);
   if (entry.count > cursor_.left() / min_bytes) {
     return Corrupt(StrCat("offset ", begin, ": ", entry.count, " values of type ",
-                          GgufTypeName(entry.element), " take at least ", min_bytes,
-                          " bytes each, ", cursor_.left(), " are left"));
+                          GgufTypeName(entry.element), " do not fit; each needs at least ",
+                          min_bytes, " bytes, and ", cursor_.left(), " are left"));
   }
   if (strings) {
     for (std::uint64_t i = 0; i < entry.count; ++i) {
@@ -236,7 +244,7 @@ Status GgufParser::ReadElements(GgufEntry& entry) {
   const auto bad = std::ranges::find_if_not(entry.bytes, is_bool);
   if (bad == entry.bytes.end()) return Status::Ok();
   return Corrupt(StrCat("offset ", begin + static_cast<std::size_t>(bad - entry.bytes.begin()),
-                        ": a bool of ", static_cast<int>(*bad)));
+                        ": the bool is ", static_cast<int>(*bad), "; must be 0 or 1"));
 }
 
 Status GgufParser::IndexEntries() {
@@ -245,7 +253,7 @@ Status GgufParser::IndexEntries() {
   file_.entries_by_key_ = Order(entries.size(), key_of);
   const auto twice = std::ranges::adjacent_find(file_.entries_by_key_, {}, key_of);
   if (twice == file_.entries_by_key_.end()) return Status::Ok();
-  return Corrupt(StrCat("key ", Quoted(key_of(*twice)), " occurs twice, its values at offsets ",
+  return Corrupt(StrCat("key ", Quoted(key_of(*twice)), " occurs twice, with values at offsets ",
                         OffsetOf(entries[std::min(twice[0], twice[1])]), " and ",
                         OffsetOf(entries[std::max(twice[0], twice[1])])));
 }
@@ -254,7 +262,7 @@ Status GgufParser::ReadAlignment() {
   const GgufEntry* entry = file_.Find("general.alignment");
   if (entry != nullptr && !IsGgufInteger(entry->type)) {
     return Corrupt(
-        StrCat("general.alignment is of type ", GgufTypeName(entry->type), ", not an integer"));
+        StrCat("general.alignment has type ", GgufTypeName(entry->type), "; must be an integer"));
   }
   file_.alignment_ = kDefaultAlignment;
   if (entry != nullptr) file_.alignment_ = static_cast<std::uint64_t>(GgufIntAt(*entry, 0));
@@ -262,8 +270,8 @@ Status GgufParser::ReadAlignment() {
       std::has_single_bit(file_.alignment_)) {
     return Status::Ok();
   }
-  return Corrupt(
-      StrCat("general.alignment is ", file_.alignment_, ", not a power of two of at least 8"));
+  return Corrupt(StrCat("general.alignment is ", file_.alignment_,
+                        "; must be a power of two from 8 to ", kMaxAlignment));
 }
 
 Status GgufParser::ReadTensors() {
@@ -286,7 +294,7 @@ Result<GgufTensor> GgufParser::ReadTensor() {
   KVCACHE_ASSIGN_OR_RETURN(tensor.name, cursor_.ReadString("its name"));
   if (tensor.name.empty() || tensor.name.size() > kMaxKeyBytes) {
     return Corrupt(StrCat("offset ", offset, ": its name has ", tensor.name.size(),
-                          " bytes, not 1 to ", kMaxKeyBytes));
+                          " bytes; must have 1 to ", kMaxKeyBytes));
   }
   Status status = ReadDims(tensor);
   if (status.ok()) status = ReadType(tensor);
@@ -300,18 +308,18 @@ Status GgufParser::ReadDims(GgufTensor& tensor) {
   const std::size_t offset = cursor_.offset();
   KVCACHE_ASSIGN_OR_RETURN(const auto rank, cursor_.Read<std::uint32_t>("its rank"));
   if (rank > tensor.dims.size()) {
-    return Corrupt(StrCat("offset ", offset, ": it has ", rank, " dimensions, at most ",
-                          tensor.dims.size(), " are possible"));
+    return Corrupt(StrCat("offset ", offset, ": it has ", rank, " dimensions; at most ",
+                          tensor.dims.size(), " are allowed"));
   }
   tensor.rank = static_cast<int>(rank);
   std::int64_t elements = 1;
   for (std::uint32_t i = 0; i < rank; ++i) {
     KVCACHE_ASSIGN_OR_RETURN(const auto dim, cursor_.Read<std::uint64_t>("its dimensions"));
-    const auto most =
+    const auto max_dim =
         static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max() / elements);
-    if (dim == 0 || dim > most) {
-      return Corrupt(StrCat("offset ", cursor_.offset() - sizeof(dim), ": dimension ", i, " of ",
-                            dim, dim == 0 ? " leaves no values" : " makes too many values"));
+    if (dim == 0 || dim > max_dim) {
+      return Corrupt(StrCat("offset ", cursor_.offset() - sizeof(dim), ": dimension ", i, " is ",
+                            dim, "; must be 1 to ", max_dim, ", for fewer than 2^63 values"));
     }
     tensor.dims[i] = static_cast<std::int64_t>(dim);
     elements *= tensor.dims[i];
@@ -324,11 +332,11 @@ Status GgufParser::ReadType(GgufTensor& tensor) {
   KVCACHE_ASSIGN_OR_RETURN(const auto number, cursor_.Read<std::uint32_t>("its type"));
   tensor.type = FindGgmlType(static_cast<GgmlType>(number));
   if (tensor.type == nullptr) {
-    return Unsupported(StrCat("offset ", offset, ": type ", number, " is not known"));
+    return Unsupported(StrCat("offset ", offset, ": its type is ", number, ", which is not known"));
   }
   if (tensor.dims[0] % tensor.type->block_size == 0) return Status::Ok();
-  return Corrupt(StrCat("offset ", offset, ": rows of ", tensor.dims[0],
-                        " values are not whole blocks of ", tensor.type->block_size, " for type ",
+  return Corrupt(StrCat("offset ", offset, ": its rows have ", tensor.dims[0],
+                        " values; must be a multiple of ", tensor.type->block_size, " for type ",
                         tensor.type->name));
 }
 
@@ -354,8 +362,8 @@ Status GgufParser::PlaceTensors() {
 
 Status GgufParser::PlaceTensor(GgufTensor& tensor) const {
   if (tensor.offset % file_.alignment_ != 0) {
-    return Corrupt(StrCat("its offset ", tensor.offset, " is not a multiple of the alignment ",
-                          file_.alignment_));
+    return Corrupt(StrCat("its offset is ", tensor.offset,
+                          "; must be a multiple of the alignment, ", file_.alignment_));
   }
   const std::uint64_t size = file_.size_bytes();
   const std::uint64_t data = size - std::min(size, file_.data_offset_);
@@ -363,9 +371,10 @@ Status GgufParser::PlaceTensor(GgufTensor& tensor) const {
   const auto blocks = static_cast<std::uint64_t>(tensor.elements() / tensor.type->block_size);
   const auto block_bytes = static_cast<std::uint64_t>(tensor.type->block_bytes);
   if (blocks > left / block_bytes) {
-    return Corrupt(StrCat("its ", blocks, " blocks of ", block_bytes, " bytes at ", tensor.offset,
-                          " of the data do not fit: the data begins at ", file_.data_offset_,
-                          " in a file of ", size, " bytes, which seems cut short"));
+    return Corrupt(StrCat("its ", blocks, " blocks of ", block_bytes, " bytes at data offset ",
+                          tensor.offset, " do not fit; the data begins at offset ",
+                          file_.data_offset_, " of a file of ", size,
+                          " bytes, which may be truncated"));
   }
   tensor.offset += file_.data_offset_;
   tensor.bytes = file_.bytes_.subspan(tensor.offset, blocks * block_bytes);

@@ -19,7 +19,7 @@ std::span<const std::byte> Bytes(const std::string& text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-// A file with a value of every type and three tensors, one of a type that is not served.
+// Returns a file with a value of every type and three tensors, one of an unsupported type.
 std::string SampleFile() {
   GgufHeader header;
   header.SetString("general.architecture", "llama");
@@ -46,7 +46,7 @@ std::string SampleFile() {
 class GgufTest : public testing::Test {
  protected:
   void SetUp() override {
-    // In memory of its own, so that a read past the end is seen by the address sanitizer.
+    // An allocation without slack, so that the address sanitizer detects a read past the end.
     bytes_ = SampleFile();
     auto file = GgufFile::Parse(Bytes(bytes_), "m.gguf");
     ASSERT_TRUE(file.ok()) << file.status().message();
@@ -56,7 +56,7 @@ class GgufTest : public testing::Test {
   std::unique_ptr<GgufFile> file_;
 };
 
-TEST_F(GgufTest, ShowsTheFile) {
+TEST_F(GgufTest, DescribesTheFile) {
   EXPECT_EQ(file_->path(), "m.gguf");
   EXPECT_EQ(file_->size_bytes(), bytes_.size());
   EXPECT_EQ(file_->version(), 3u);
@@ -132,7 +132,7 @@ TEST_F(GgufTest, ErrorsNameKeyExpectedAndFound) {
   }
 }
 
-TEST_F(GgufTest, DefaultsServeOnlyMissingKeys) {
+TEST_F(GgufTest, DefaultsApplyOnlyToMissingKeys) {
   EXPECT_EQ(*file_->GetUintOr("absent", 5), 5u);
   EXPECT_EQ(*file_->GetUintOr("u32", 5), 7u);
   EXPECT_EQ(*file_->GetStringOr("absent", "x"), "x");
@@ -146,7 +146,7 @@ TEST_F(GgufTest, DefaultsServeOnlyMissingKeys) {
   EXPECT_EQ(file_->GetBoolOr("u32", true).status().code(), StatusCode::kInvalidArgument);
 }
 
-TEST_F(GgufTest, ViewsTensorsWhereTheyLie) {
+TEST_F(GgufTest, ViewsTensorsInPlace) {
   const GgufTensor* tensor = file_->FindTensor("q");
   ASSERT_NE(tensor, nullptr);
   EXPECT_EQ(tensor->rank, 1);
@@ -161,21 +161,21 @@ TEST_F(GgufTest, ViewsTensorsWhereTheyLie) {
   EXPECT_EQ(reinterpret_cast<const char*>(view->data), bytes_.data() + file_->data_offset());
 }
 
-TEST_F(GgufTest, NamesTypesThatAreNotServed) {
+TEST_F(GgufTest, NamesUnsupportedTypes) {
   const GgufTensor* tensor = file_->FindTensor("k");
   ASSERT_NE(tensor, nullptr);
   EXPECT_EQ(tensor->bytes.size(), 168u);
   EXPECT_EQ(tensor->elements(), 512);
   const Status status = file_->Tensor("k").status();
   EXPECT_EQ(status.code(), StatusCode::kUnsupported);
-  EXPECT_EQ(status.message(), "tensor 'k' is of type q2_k, which is not supported");
+  EXPECT_EQ(status.message(), "tensor 'k' has type q2_k, which is not supported");
 }
 
 TEST_F(GgufTest, MissingTensorsAreNamed) {
   EXPECT_EQ(file_->FindTensor("zz"), nullptr);
   const Status status = file_->Tensor("zz").status();
   EXPECT_EQ(status.code(), StatusCode::kNotFound);
-  EXPECT_EQ(status.message(), "tensor 'zz' is missing, the file has 3 others");
+  EXPECT_EQ(status.message(), "tensor 'zz' is missing; the file has 3 tensors");
 }
 
 TEST(GgmlType, EveryDTypeHasANumber) {

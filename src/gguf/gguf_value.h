@@ -1,7 +1,7 @@
-// Metadata values of a GGUF file, read in place: typed, unaligned, never copied.
+// Metadata values of a GGUF file: typed, unaligned, read in place.
 //
-// All of these are views into the file's bytes, valid while their GgufFile exists. Only GgufFile
-// makes them, after it has checked all lengths.
+// All of these are views into the file's bytes and are valid while their GgufFile exists. Only
+// GgufFile makes them, after it has checked all lengths.
 //
 // Thread safety: const calls from any number of threads.
 #pragma once
@@ -18,7 +18,7 @@ namespace kvcache {
 
 static_assert(std::endian::native == std::endian::little, "GGUF values are read in place");
 
-// Types by their numbers in the format.
+// The numbers of the file format.
 enum class GgufType : std::uint32_t {
   kUint8 = 0,
   kInt8 = 1,
@@ -35,10 +35,10 @@ enum class GgufType : std::uint32_t {
   kFloat64 = 12,
 };
 
-// "uint32", "string", "array"; "unknown" for other numbers.
+// Returns "uint32", "string", "array", …; "unknown" for other numbers.
 std::string_view GgufTypeName(GgufType type);
 
-// Bytes of one value; 0 for strings, arrays and unknown numbers.
+// Returns the size of one value; 0 for strings, arrays and unknown numbers.
 std::size_t GgufTypeBytes(GgufType type);
 
 bool IsGgufInteger(GgufType type);
@@ -54,7 +54,7 @@ struct GgufEntry {
   std::span<const std::byte> bytes;
 };
 
-// Reads the unaligned T at `at`.
+// Reads a T at `at`, which may be unaligned.
 template <typename T>
 T LoadUnaligned(const std::byte* at) {
   T value;
@@ -62,8 +62,8 @@ T LoadUnaligned(const std::byte* at) {
   return value;
 }
 
-// An element converted from the type it has in the file. REQUIRES: i < entry.count, and an
-// integer, float or bool element that the result can hold (GgufFile's getters check that).
+// Return element i, converted from its type in the file. REQUIRES: i < entry.count, and an integer,
+// float or bool element that fits the result (GgufFile's getters check that).
 std::int64_t GgufIntAt(const GgufEntry& entry, std::uint64_t i);
 double GgufFloatAt(const GgufEntry& entry, std::uint64_t i);
 

@@ -45,7 +45,7 @@ void PutNumbers(std::string& out, GgufType element, std::span<const T> values) {
 }
 
 // Returns the first name that occurs twice, or nullptr.
-const std::string* FindTwice(std::vector<const std::string*>& names) {
+const std::string* FindDuplicate(std::vector<const std::string*>& names) {
   const auto text = [](const std::string* name) -> const std::string& { return *name; };
   std::ranges::sort(names, {}, text);
   const auto found = std::ranges::adjacent_find(names, {}, text);
@@ -56,10 +56,10 @@ const std::string* FindTwice(std::vector<const std::string*>& names) {
 std::uint64_t SizeOf(const GgufHeader::Tensor& tensor) {
   if (tensor.type == nullptr || tensor.dims.empty() || tensor.dims.size() > 4) return 0;
   if (tensor.dims[0] % tensor.type->block_size != 0) return 0;
-  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max() / 1024;
+  constexpr std::int64_t kMaxElements = std::numeric_limits<std::int64_t>::max() / 1024;
   std::int64_t elements = 1;
   for (const std::int64_t dim : tensor.dims) {
-    if (dim <= 0 || dim > kMost / elements) return 0;
+    if (dim <= 0 || dim > kMaxElements / elements) return 0;
     elements *= dim;
   }
   return static_cast<std::uint64_t>(elements / tensor.type->block_size * tensor.type->block_bytes);
@@ -144,10 +144,10 @@ std::size_t GgufHeader::AddTensor(std::string_view name, GgmlType type,
 Status GgufHeader::CheckKeys() const {
   std::vector<const std::string*> names;
   for (const std::string& key : keys_) {
-    if (key.empty()) return InvalidArgument("a key without a name");
+    if (key.empty()) return InvalidArgument("a key is empty; must have a name");
     names.push_back(&key);
   }
-  const std::string* twice = FindTwice(names);
+  const std::string* twice = FindDuplicate(names);
   if (twice == nullptr) return Status::Ok();
   return InvalidArgument(StrCat("key ", Quoted(*twice), " is set twice"));
 }
@@ -155,17 +155,19 @@ Status GgufHeader::CheckKeys() const {
 Status GgufHeader::CheckTensors() const {
   std::vector<const std::string*> names;
   for (const Tensor& tensor : tensors_) {
-    if (tensor.name.empty()) return InvalidArgument("a tensor without a name");
+    if (tensor.name.empty()) return InvalidArgument("a tensor's name is empty; must have a name");
     if (tensor.size_bytes == 0) {
       std::string dims;
       for (const std::int64_t dim : tensor.dims) dims += StrCat(dims.empty() ? "" : ", ", dim);
-      return InvalidArgument(StrCat("tensor ", Quoted(tensor.name), " cannot have dims {", dims,
-                                    "} in type ",
-                                    tensor.type == nullptr ? "unknown" : tensor.type->name));
+      return InvalidArgument(StrCat("tensor ", Quoted(tensor.name), " has dims {", dims,
+                                    "} and type ",
+                                    tensor.type == nullptr ? "unknown" : tensor.type->name,
+                                    "; must have a known type, 1 to 4 positive dims and whole "
+                                    "blocks"));
     }
     names.push_back(&tensor.name);
   }
-  const std::string* twice = FindTwice(names);
+  const std::string* twice = FindDuplicate(names);
   if (twice == nullptr) return Status::Ok();
   return InvalidArgument(StrCat("tensor ", Quoted(*twice), " is added twice"));
 }
@@ -207,12 +209,14 @@ Result<std::unique_ptr<GgufWriter>> GgufWriter::Create(const std::string& path, 
 Status GgufWriter::Write(std::size_t tensor, std::uint64_t offset,
                          std::span<const std::byte> bytes) {
   if (tensor >= header_.tensors().size()) {
-    return InvalidArgument(StrCat(file_->path(), ": there is no tensor ", tensor));
+    return InvalidArgument(StrCat(file_->path(), ": the tensor index is ", tensor,
+                                  "; the file has ", header_.tensors().size(), " tensors"));
   }
   const GgufHeader::Tensor& info = header_.tensors()[tensor];
   if (offset > info.size_bytes || bytes.size() > info.size_bytes - offset) {
     return InvalidArgument(StrCat(file_->path(), ": tensor ", Quoted(info.name), ": ", bytes.size(),
-                                  " bytes at ", offset, " exceed its ", info.size_bytes));
+                                  " bytes at offset ", offset, " do not fit; it has ",
+                                  info.size_bytes, " bytes"));
   }
   written_[tensor] += bytes.size();
   return file_->WriteAt(data_offset_ + info.offset + offset, bytes);
@@ -223,8 +227,8 @@ Status GgufWriter::Finish() {
     const GgufHeader::Tensor& info = header_.tensors()[i];
     if (written_[i] == info.size_bytes) continue;
     return InvalidArgument(StrCat(file_->path(), ": tensor ", Quoted(info.name), ": ",
-                                  written_[i].load(), " bytes of ", info.size_bytes,
-                                  " were written"));
+                                  written_[i].load(), " bytes were written; must be all ",
+                                  info.size_bytes));
   }
   return file_->Commit();
 }

@@ -36,7 +36,7 @@ class GgufHeader {
  public:
   struct Tensor {
     std::string name;
-    const GgmlTypeInfo* type = nullptr;  // null: the number was not known
+    const GgmlTypeInfo* type = nullptr;  // null: unknown type
     std::vector<std::int64_t> dims;      // fastest first
     std::uint64_t offset = 0;            // from the start of the data
     std::uint64_t size_bytes = 0;
@@ -55,7 +55,7 @@ class GgufHeader {
   // Copies an entry of another file.
   void SetEntry(const GgufEntry& entry);
 
-  // Returns the tensor's number, for GgufWriter::Write.
+  // Returns the tensor's index, for GgufWriter::Write.
   std::size_t AddTensor(std::string_view name, GgmlType type, std::span<const std::int64_t> dims);
   std::size_t AddTensor(std::string_view name, GgmlType type,
                         std::initializer_list<std::int64_t> dims) {

@@ -76,34 +76,40 @@ TEST_F(GgufWriterTest, CopiesEntriesOfAnotherFile) {
   EXPECT_EQ(*second.Serialize(), bytes);
 }
 
-TEST_F(GgufWriterTest, RefusesHeadersThatCannotBeRead) {
+TEST_F(GgufWriterTest, RejectsHeadersThatCannotBeRead) {
   const struct {
     std::string_view message;
     void (*fill)(GgufHeader&);
   } kCases[] = {
       {"key 'k' is set twice", [](GgufHeader& h) { h.SetBool("k", true), h.SetString("k", "x"); }},
-      {"a key without a name", [](GgufHeader& h) { h.SetUint32("", 1); }},
-      {"a tensor without a name", [](GgufHeader& h) { h.AddTensor("", GgmlType::kF32, {1}); }},
+      {"a key is empty; must have a name", [](GgufHeader& h) { h.SetUint32("", 1); }},
+      {"a tensor's name is empty; must have a name",
+       [](GgufHeader& h) { h.AddTensor("", GgmlType::kF32, {1}); }},
       {"tensor 't' is added twice",
        [](GgufHeader& h) {
          h.AddTensor("t", GgmlType::kF32, {1});
          h.AddTensor("t", GgmlType::kF32, {1});
        }},
-      {"tensor 't' cannot have dims {16, 2} in type q8_0",
+      {"tensor 't' has dims {16, 2} and type q8_0; must have a known type, 1 to 4 "
+       "positive dims and whole blocks",
        [](GgufHeader& h) {
          h.AddTensor("t", GgmlType::kQ8_0, {16, 2});
        }},
-      {"tensor 't' cannot have dims {4, 0} in type f32",
+      {"tensor 't' has dims {4, 0} and type f32; must have a known type, 1 to 4 "
+       "positive dims and whole blocks",
        [](GgufHeader& h) {
          h.AddTensor("t", GgmlType::kF32, {4, 0});
        }},
-      {"tensor 't' cannot have dims {4} in type unknown",
+      {"tensor 't' has dims {4} and type unknown; must have a known type, 1 to 4 "
+       "positive dims and whole blocks",
        [](GgufHeader& h) { h.AddTensor("t", static_cast<GgmlType>(5), {4}); }},
-      {"tensor 't' cannot have dims {1, 1, 1, 1, 1} in type f32",
+      {"tensor 't' has dims {1, 1, 1, 1, 1} and type f32; must have a known type, 1 to 4 "
+       "positive dims and whole blocks",
        [](GgufHeader& h) {
          h.AddTensor("t", GgmlType::kF32, {1, 1, 1, 1, 1});
        }},
-      {"tensor 't' cannot have dims {4611686018427387904, 4} in type f32",
+      {"tensor 't' has dims {4611686018427387904, 4} and type f32; must have a known type, 1 to 4 "
+       "positive dims and whole blocks",
        [](GgufHeader& h) {
          h.AddTensor("t", GgmlType::kF32, {1ll << 62, 4});
        }},
@@ -120,16 +126,18 @@ TEST_F(GgufWriterTest, RefusesHeadersThatCannotBeRead) {
   EXPECT_TRUE(std::filesystem::is_empty(directory_));
 }
 
-TEST_F(GgufWriterTest, FinishWantsEveryByte) {
+TEST_F(GgufWriterTest, FinishRequiresEveryByte) {
   GgufHeader header;
   header.AddTensor("t", GgmlType::kF32, {4});
   auto writer = GgufWriter::Create(path_, std::move(header));
   ASSERT_TRUE(writer.ok());
   EXPECT_TRUE((*writer)->Write(0, 0, Pattern(12, 0)).ok());
-  EXPECT_EQ((*writer)->Finish().message(), path_ + ": tensor 't': 12 bytes of 16 were written");
+  EXPECT_EQ((*writer)->Finish().message(),
+            path_ + ": tensor 't': 12 bytes were written; must be all 16");
   EXPECT_EQ((*writer)->Write(0, 12, Pattern(5, 0)).message(),
-            path_ + ": tensor 't': 5 bytes at 12 exceed its 16");
-  EXPECT_EQ((*writer)->Write(1, 0, Pattern(1, 0)).message(), path_ + ": there is no tensor 1");
+            path_ + ": tensor 't': 5 bytes at offset 12 do not fit; it has 16 bytes");
+  EXPECT_EQ((*writer)->Write(1, 0, Pattern(1, 0)).message(),
+            path_ + ": the tensor index is 1; the file has 1 tensors");
   EXPECT_TRUE((*writer)->Write(0, 12, Pattern(4, 0)).ok());
   EXPECT_TRUE((*writer)->Finish().ok());
 }

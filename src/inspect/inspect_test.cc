@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,7 @@ using testing::HasSubstr;
 
 using make_model::TensorSpec;
 
-// A llama of two layers, the second with more KV heads, as `change` makes it.
+// Returns the header of a llama of two layers, the second with more KV heads, after `change`.
 GgufHeader LlamaHeader(const std::function<void(GgufHeader&)>& change = {}) {
   const make_model::Shape shape{.layers = 2,
                                 .hidden_size = 64,
@@ -49,12 +50,25 @@ GgufHeader LlamaHeader(const std::function<void(GgufHeader&)>& change = {}) {
   return header;
 }
 
-nlohmann::json Describe(const GgufHeader& header, const InspectOptions& options = {}) {
+// Returns print(the description of a file with this header and zeros as weights).
+template <typename Print>
+auto Printed(const GgufHeader& header, const InspectOptions& options, const Print& print) {
   std::string bytes = *header.Serialize();
   bytes.resize(bytes.size() + header.data_bytes());
   const auto file = GgufFile::Parse(std::as_bytes(std::span(bytes.data(), bytes.size())), "m.gguf");
   EXPECT_TRUE(file.ok()) << file.status().message();
-  return DescribeModelFile(**file, options);
+  return print(DescribeModelFile(**file, options));
+}
+
+nlohmann::json Describe(const GgufHeader& header, const InspectOptions& options = {}) {
+  return Printed(header, options, DescriptionJson);
+}
+
+std::string Text(const GgufHeader& header, InspectDetail detail = InspectDetail::kSummary,
+                 const InspectOptions& options = {}) {
+  return Printed(header, options, [detail](const ModelDescription& description) {
+    return DescriptionText(description, detail);
+  });
 }
 
 TEST(Inspect, DescribesTheFile) {
@@ -90,18 +104,19 @@ TEST(Inspect, CountsTheCacheLayerByLayer) {
 }
 
 TEST(Inspect, CountsWindowsBySequence) {
-  const nlohmann::json d = Describe(
-      LlamaHeader([](GgufHeader& h) { h.SetUint32("llama.attention.sliding_window", 20); }));
+  const GgufHeader header =
+      LlamaHeader([](GgufHeader& h) { h.SetUint32("llama.attention.sliding_window", 20); });
+  const nlohmann::json d = Describe(header);
   EXPECT_EQ(d["cache"]["bytes_per_token"], 0);
   EXPECT_EQ(d["cache"]["bytes_per_sequence"], 2 * 20 * (128 + 256));
   EXPECT_EQ(d["cache"]["layers"][1]["kind"], "sliding");
-  EXPECT_THAT(DescriptionText(d, InspectDetail::kSummary),
+  EXPECT_THAT(Text(header),
               HasSubstr("  0 bytes per token, and 15.0 KiB for each sequence\n"
                         "  sliding, window 20, 40 kept, 2 KV heads of 16 + 16, 5,120 bytes per "
                         "layer and sequence\n    layers 0\n"));
 }
 
-// Layers that have other keys than those before them.
+// The layers of one file differ in kind, window or heads.
 TEST(Inspect, CountsLayersOfSeveralKinds) {
   const auto file_of = [](std::string_view name, int layers) {
     make_model::Shape shape;
@@ -117,14 +132,14 @@ TEST(Inspect, CountsLayersOfSeveralKinds) {
     return header;
   };
   EXPECT_THAT(
-      DescriptionText(Describe(file_of("llama4", 4)), InspectDetail::kSummary),
+      Text(file_of("llama4", 4)),
       HasSubstr("  chunked, chunk 8,192, 2 KV heads of 32 + 32, 256 bytes per layer and token\n"
                 "    layers 0 1 2\n"
                 "  full, 2 KV heads of 32 + 32, 256 bytes per layer and token\n    layers 3\n"));
   const nlohmann::json latent = Describe(file_of("deepseek2", 2));
   EXPECT_EQ(latent["cache"]["bytes_per_token"], 2 * 96 * 2);  // K alone, f16
   EXPECT_THAT(
-      DescriptionText(latent, InspectDetail::kSummary),
+      Text(file_of("deepseek2", 2)),
       HasSubstr("  full, 1 KV heads of 96, values within: 64, 192 bytes per layer and token\n"
                 "    layers 0 1\n"));
   const InspectOptions blocks = {.k_type = DType::kQ8_0, .v_type = DType::kQ8_0};
@@ -147,35 +162,35 @@ TEST(Inspect, CountsStatesBySequence) {
   EXPECT_EQ(d["cache"]["bytes_per_token"], 2 * 16 * 2 * 2);
   EXPECT_EQ(d["cache"]["bytes_per_sequence"], 2 * 2 * 64 * 4) << "two inputs of two layers";
   EXPECT_EQ(d["rope"]["scaling"], "none");
-  EXPECT_THAT(DescriptionText(d, InspectDetail::kSummary),
+  EXPECT_THAT(Text(header),
               HasSubstr("  recurrent, 512 bytes per layer and sequence\n    layers 0 2\n"));
 }
 
-TEST(Inspect, SaysHowPositionsAreStretchedAndWhichExpertsThereAre) {
+TEST(Inspect, DescribesRopeScalingAndExperts) {
   const nlohmann::json plain = Describe(LlamaHeader());
   EXPECT_EQ(plain["rope"],
             (nlohmann::json{{"scaling", "none"}, {"factor", 1.0}, {"original_context", 128}}));
   EXPECT_EQ(plain["experts"], nullptr);
-  const nlohmann::json d = Describe(LlamaHeader([](GgufHeader& header) {
+  const GgufHeader scaled = LlamaHeader([](GgufHeader& header) {
     header.SetString("llama.rope.scaling.type", "yarn");
     header.SetFloat32("llama.rope.scaling.factor", 4.0f);
     header.SetUint32("llama.rope.scaling.original_context_length", 32);
     header.SetUint32("llama.expert_count", 8);
     header.SetUint32("llama.expert_used_count", 2);
-  }));
+  });
+  const nlohmann::json d = Describe(scaled);
   EXPECT_EQ(d["rope"],
             (nlohmann::json{{"scaling", "yarn"}, {"factor", 4.0}, {"original_context", 32}}));
   EXPECT_EQ(d["experts"], (nlohmann::json{{"count", 8}, {"used", 2}, {"ffn", 96}}));
-  EXPECT_THAT(DescriptionText(d, InspectDetail::kSummary),
-              HasSubstr("  positions stretched: yarn, 4 times, first trained for 32\n"
-                        "  8 experts of 96, 2 for each token\n"));
+  EXPECT_THAT(Text(scaled), HasSubstr("  positions stretched: yarn, 4 times, first trained for 32\n"
+                                      "  8 experts of 96, 2 for each token\n"));
   const GgufHeader other =
       LlamaHeader([](GgufHeader& h) { h.SetString("llama.rope.scaling.type", "longrope"); });
   EXPECT_EQ(Describe(other)["rope"]["error"],
             "llama.rope.scaling.type is 'longrope': not supported");
 }
 
-TEST(Inspect, SaysWhyTheModelCannotBeLoaded) {
+TEST(Inspect, ExplainsWhyTheModelCannotBeLoaded) {
   const auto error = [](const GgufHeader& header) {
     const nlohmann::json d = Describe(header);
     EXPECT_EQ(d["supported"], false);
@@ -197,12 +212,13 @@ TEST(Inspect, SaysWhyTheModelCannotBeLoaded) {
   EXPECT_EQ(Describe(foreign)["types"][2]["served"], false);
 }
 
-TEST(Inspect, RefusesCacheTypesWhoseBlocksDoNotFit) {
-  const nlohmann::json d = Describe(LlamaHeader(), {.k_type = DType::kQ8_0, .v_type = DType::kF16});
+TEST(Inspect, RejectsCacheTypesWhoseBlocksDoNotFit) {
+  const InspectOptions options = {.k_type = DType::kQ8_0, .v_type = DType::kF16};
+  const nlohmann::json d = Describe(LlamaHeader(), options);
   EXPECT_EQ(d["cache"]["error"],
             "layer 0 has heads of 16 values, which are not whole blocks of 32 in a cache with K in "
             "q8_0; K in f16, bf16 or f32 holds them");
-  EXPECT_THAT(DescriptionText(d, InspectDetail::kSummary),
+  EXPECT_THAT(Text(LlamaHeader(), InspectDetail::kSummary, options),
               HasSubstr("cache\n  not known: layer 0"));
 }
 
@@ -221,17 +237,17 @@ TEST(Inspect, DescribesTheTokenizer) {
   EXPECT_EQ(d["tokenizer"]["eos"], nullptr);
   EXPECT_EQ(d["tokenizer"]["add_bos"], true);
   EXPECT_THAT(
-      DescriptionText(d, InspectDetail::kSummary),
+      Text(header),
       HasSubstr("\ntokenizer\n  byte-level BPE (llama-bpe), 3 tokens, bos 2; bos in front\n"));
 
-  // Not as many tokens as rows; and an id that is none of them.
+  // The vocabulary does not fit the output, and an id is out of range.
   EXPECT_EQ(d["supported"], false);
   EXPECT_THAT(d["cache"]["error"].get<std::string>(),
               HasSubstr("the vocabulary has 3 tokens, but the output has "));
   header.SetUint32("tokenizer.ggml.eos_token_id", 7);
   const nlohmann::json noted = Describe(header);
   EXPECT_EQ(noted["tokenizer"]["notes"].size(), 1);
-  EXPECT_THAT(DescriptionText(noted, InspectDetail::kSummary),
+  EXPECT_THAT(Text(header),
               HasSubstr("\n  tokenizer.ggml.eos_token_id is 7, but the vocabulary has 3 tokens; no "
                         "token is used\n"));
 
@@ -240,14 +256,13 @@ TEST(Inspect, DescribesTheTokenizer) {
   unknown.SetString("tokenizer.ggml.pre", "kling\x1b[31mon");
   unknown.SetStrings("tokenizer.ggml.merges", std::vector<std::string>{"a b"});
   unknown.SetStrings("tokenizer.ggml.tokens", std::vector<std::string>{"a"});
-  const nlohmann::json error = Describe(unknown);
-  const std::string text = DescriptionText(error, InspectDetail::kSummary);
+  const std::string text = Text(unknown);
   EXPECT_THAT(text, HasSubstr("tokenizer\n  not known: pre-tokenizer 'kling"));
   EXPECT_EQ(text.find('\x1b'), std::string::npos);
 }
 
-TEST(Inspect, TextIsForPeople) {
-  const std::string text = DescriptionText(Describe(LlamaHeader()), InspectDetail::kTensors);
+TEST(Inspect, PrintsText) {
+  const std::string text = Text(LlamaHeader(), InspectDetail::kTensors);
   EXPECT_THAT(text, HasSubstr("m.gguf\n  llama, small\\x1b[31m\n  66,496 parameters"));
   EXPECT_THAT(text, HasSubstr("cache, K in f16 and V in f16\n  384 bytes per token; 1 GiB holds "
                               "2,796,202 tokens\n"));
@@ -258,8 +273,7 @@ TEST(Inspect, TextIsForPeople) {
   EXPECT_THAT(text, HasSubstr("  q8_0      1 tensors, 640 parameters, 680 bytes\n"));
   EXPECT_THAT(text, HasSubstr("token_embd.weight"));
   EXPECT_EQ(text.find('\x1b'), std::string::npos);
-  const std::string summary = DescriptionText(Describe(LlamaHeader()), InspectDetail::kSummary);
-  EXPECT_EQ(summary.find("token_embd.weight"), std::string::npos);
+  EXPECT_EQ(Text(LlamaHeader()).find("token_embd.weight"), std::string::npos);
 }
 
 }  // namespace

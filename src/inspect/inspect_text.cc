@@ -1,5 +1,8 @@
 // Writes the text of `kvcache inspect` from the JSON description.
 #include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "base/strings.h"
@@ -8,31 +11,20 @@
 namespace kvcache {
 namespace {
 
-using nlohmann::json;
-
-// Strings of the file as printable text: no byte of it reaches a terminal as it is.
-std::string Printable(const json& value) {
-  if (value.is_null()) return "-";
-  if (value.is_string()) return Quoted(value.get_ref<const std::string&>(), 60);
-  return value.dump();
+// Formats a number as JSON does; a string as printable text, so that none of its bytes can control
+// a terminal.
+std::string ElementText(const MetadataElement& element) {
+  if (const auto* const text = std::get_if<std::string_view>(&element)) return Quoted(*text, 60);
+  return std::visit([](const auto& value) { return nlohmann::json(value).dump(); }, element);
 }
 
-std::string ArrayText(const json& value) {
-  std::string text = StrCat(value["count"].get<std::uint64_t>(), " × ",
-                            value["array"].get_ref<const std::string&>(), ": ");
-  for (const json& element : value["first"]) text += Printable(element) + ", ";
-  const bool all = value["first"].size() == value["count"].get<std::uint64_t>();
-  if (!all) return text + "…";
+std::string ValueText(const MetadataValue& value) {
+  if (!value.is_array) return ElementText(value.first[0]);
+  std::string text = StrCat(value.count, " × ", GgufTypeName(value.element), ": ");
+  for (const MetadataElement& element : value.first) text += ElementText(element) + ", ";
+  if (value.first.size() < value.count) return text + "…";
   text.resize(text.size() - 2);
   return text;
-}
-
-std::string ValueText(const json& value) {
-  return value.is_object() ? ArrayText(value) : Printable(value);
-}
-
-std::string Thousands(const json& number) {
-  return WithThousands(number.get<std::int64_t>());
 }
 
 std::string Padded(std::string text, std::size_t width) {
@@ -40,156 +32,155 @@ std::string Padded(std::string text, std::size_t width) {
   return text;
 }
 
-std::string Unquoted(const json& value) {
-  const std::string text = Printable(value);
-  return value.is_string() ? text.substr(1, text.size() - 2) : text;
+// Returns `text` as printable text without quotes.
+std::string Printable(std::string_view text) {
+  const std::string quoted = Quoted(text, 60);
+  return quoted.substr(1, quoted.size() - 2);
 }
 
-std::string HeadText(const json& d) {
-  return StrCat(Unquoted(d["path"]), "\n  ", Unquoted(d["architecture"]),
-                d["supported"].get<bool>() ? "" : " (not supported)", ", ", Unquoted(d["name"]),
-                "\n  ", Thousands(d["parameters"]), " parameters, ",
-                HumanBytes(d["bytes"].get<std::int64_t>()), ", ",
-                d["format"].get_ref<const std::string&>(), "\n");
+std::string PrintableOrDash(const std::optional<std::string_view>& text) {
+  return text ? Printable(*text) : "-";
 }
 
-// How positions are stretched, and the experts: what makes two files of one family differ.
-std::string SettingsText(const json& d) {
+std::string HeadText(const ModelDescription& d) {
+  return StrCat(Printable(d.path), "\n  ", PrintableOrDash(d.architecture),
+                d.supported ? "" : " (not supported)", ", ", PrintableOrDash(d.name), "\n  ",
+                WithThousands(d.parameters), " parameters, ",
+                HumanBytes(static_cast<std::int64_t>(d.size_bytes)), ", GGUF ", d.version, "\n");
+}
+
+std::string RopeText(const RopeSummary& rope) {
+  if (rope.scaling == "none") return "";
+  std::string text = StrCat("  positions stretched: ", rope.scaling);
+  if (rope.scaling != "llama3") text += StrCat(", ", rope.factor, " times");
+  return text + StrCat(", first trained for ", WithThousands(rope.original_context), "\n");
+}
+
+std::string ExpertsText(const ExpertParams& experts) {
+  if (experts.count == 0) return "";
+  return StrCat("  ", experts.count, " experts of ", WithThousands(experts.ffn), ", ", experts.used,
+                " for each token\n");
+}
+
+// Describes the scaling of positions and the experts, in which files of one family differ.
+std::string SettingsText(const ModelDescription& d) {
   std::string text;
-  for (const auto* const setting : {"rope", "experts"}) {
-    if (d[setting].contains("error")) {
-      text += StrCat("  ", d[setting]["error"].get_ref<const std::string&>(), "\n");
-    }
-  }
-  const json& rope = d["rope"];
-  if (rope.contains("scaling") && rope["scaling"] != "none") {
-    text += StrCat("  positions stretched: ", rope["scaling"].get_ref<const std::string&>());
-    if (rope["scaling"] != "llama3") text += StrCat(", ", rope["factor"].get<double>(), " times");
-    text += StrCat(", first trained for ", Thousands(rope["original_context"]), "\n");
-  }
-  const json& experts = d["experts"];
-  if (experts.contains("count")) {
-    text += StrCat("  ", experts["count"].get<int>(), " experts of ", Thousands(experts["ffn"]),
-                   ", ", experts["used"].get<int>(), " for each token\n");
-  }
+  if (d.rope && !d.rope->ok()) text += StrCat("  ", d.rope->status().message(), "\n");
+  if (d.experts && !d.experts->ok()) text += StrCat("  ", d.experts->status().message(), "\n");
+  if (d.rope && d.rope->ok()) text += RopeText(**d.rope);
+  if (d.experts && d.experts->ok()) text += ExpertsText(**d.experts);
   return text;
 }
 
-// Layers that are alike but for their number.
-bool SameLayer(json a, json b) {
-  a.erase("layer");  // a number of its own; other kinds have other keys
-  b.erase("layer");
-  return a == b;
-}
-
-// "sliding, window 1,024, 2,048 kept", "recurrent, 98,304 bytes per sequence"
-std::string LayerText(const json& layer) {
-  std::string text = layer["kind"].get<std::string>();
-  if (layer.contains("window")) {
-    text += StrCat(", window ", Thousands(layer["window"]), ", ",
-                   Thousands(layer["retained_tokens"]), " kept");
+// Returns "recurrent, 98,304 bytes per layer and sequence" or the like.
+std::string LayerText(const LayerMemory& layer, const CacheDescription& cache) {
+  std::string text(NameOf(layer.kind));
+  if (layer.kind == LayerMemory::Kind::kSliding) {
+    text += StrCat(", window ", WithThousands(layer.window), ", ",
+                   WithThousands(layer.retained_tokens), " kept");
   }
-  if (layer.contains("chunk")) text += StrCat(", chunk ", Thousands(layer["chunk"]));
-  if (layer.contains("kv_heads")) {
-    text +=
-        StrCat(", ", layer["kv_heads"].get<int>(), " KV heads of ", layer["k_dim"].get<int>(),
-               layer.contains("v_in_k") ? ", values within: " : " + ", layer["v_dim"].get<int>());
+  if (layer.kind == LayerMemory::Kind::kChunked) {
+    text += StrCat(", chunk ", WithThousands(layer.chunk));
   }
-  for (const auto* const per : {"token", "sequence"}) {
-    const json& bytes = layer[StrCat("bytes_per_", per)];
-    if (bytes != 0) text += StrCat(", ", Thousands(bytes), " bytes per layer and ", per);
+  if (layer.kind != LayerMemory::Kind::kRecurrent) {
+    text += StrCat(", ", layer.kv.kv_heads, " KV heads of ", layer.kv.k_dim,
+                   layer.kv.v_in_k ? ", values within: " : " + ", layer.kv.v_dim);
   }
+  const std::int64_t token = BytesPerToken(layer, cache.k_type, cache.v_type);
+  const std::int64_t sequence = BytesPerSequence(layer, cache.k_type, cache.v_type);
+  if (token != 0) text += StrCat(", ", WithThousands(token), " bytes per layer and token");
+  if (sequence != 0) text += StrCat(", ", WithThousands(sequence), " bytes per layer and sequence");
   return text;
 }
 
-// Layers that are alike in one line, however they are mixed.
-std::string LayersText(const json& layers) {
-  std::vector<std::pair<const json*, std::string>> kinds;
-  for (const json& layer : layers) {
-    auto kind =
-        std::ranges::find_if(kinds, [&](const auto& k) { return SameLayer(*k.first, layer); });
-    if (kind == kinds.end()) kind = kinds.insert(kinds.end(), {&layer, ""});
-    kind->second += StrCat(kind->second.empty() ? "" : " ", layer["layer"].get<int>());
+// Lists equal layers together, even if other layers are between them.
+std::string LayersText(const CacheDescription& cache) {
+  std::vector<std::pair<std::string, std::string>> kinds;  // text, numbers of the layers
+  for (const LayerMemory& layer : cache.layers) {
+    std::string described = LayerText(layer, cache);
+    auto kind = std::ranges::find(kinds, described, &std::pair<std::string, std::string>::first);
+    if (kind == kinds.end()) kind = kinds.insert(kinds.end(), {std::move(described), ""});
+    kind->second += StrCat(kind->second.empty() ? "" : " ", layer.layer);
   }
   std::string text;
-  for (const auto& [layer, numbers] : kinds) {
-    text += StrCat("  ", LayerText(*layer), "\n    layers ", numbers, "\n");
+  for (const auto& [described, numbers] : kinds) {
+    text += StrCat("  ", described, "\n    layers ", numbers, "\n");
   }
   return text;
 }
 
-std::string CacheText(const json& cache) {
-  if (cache.contains("error")) {
-    return StrCat("\ncache\n  not known: ", OneLine(cache["error"].get_ref<const std::string&>()),
-                  "\n");
+std::string CacheText(const Result<CacheDescription>& cache) {
+  if (!cache.ok()) {
+    return StrCat("\ncache\n  not known: ", OneLine(cache.status().message()), "\n");
   }
-  const auto token = cache["bytes_per_token"].get<std::int64_t>();
-  const auto sequence = cache["bytes_per_sequence"].get<std::int64_t>();
-  std::string text = StrCat("\ncache, K in ", cache["k_type"].get_ref<const std::string&>(),
-                            " and V in ", cache["v_type"].get_ref<const std::string&>(), "\n  ");
+  const std::int64_t token = BytesPerToken(cache->layers, cache->k_type, cache->v_type);
+  const std::int64_t sequence = BytesPerSequence(cache->layers, cache->k_type, cache->v_type);
+  std::string text = StrCat("\ncache, K in ", InfoOf(cache->k_type).name, " and V in ",
+                            InfoOf(cache->v_type).name, "\n  ");
   text += StrCat(WithThousands(token), " bytes per token");
   if (sequence > 0) text += StrCat(", and ", HumanBytes(sequence), " for each sequence");
   if (token > 0) {
     const std::int64_t room = std::max<std::int64_t>((1ll << 30) - sequence, 0);
     text += StrCat("; 1 GiB holds ", WithThousands(room / token), " tokens");
   }
-  return text + "\n" + LayersText(cache["layers"]);
+  return text + "\n" + LayersText(*cache);
 }
 
-std::string TokenizerText(const json& tokenizer) {
-  if (tokenizer.is_null()) return "";
-  if (tokenizer.contains("error")) {
-    return StrCat("\ntokenizer\n  not known: ", tokenizer["error"].get_ref<const std::string&>(),
-                  "\n");
+std::string TokenizerText(const std::optional<Result<TokenizerDescription>>& tokenizer) {
+  if (!tokenizer) return "";
+  if (!tokenizer->ok()) {
+    return StrCat("\ntokenizer\n  not known: ", tokenizer->status().message(), "\n");
   }
+  const TokenizerDescription& made = **tokenizer;
   std::string text =
-      StrCat("\ntokenizer\n  ", tokenizer["description"].get_ref<const std::string&>(),
-             tokenizer["add_bos"].get<bool>() ? "; bos in front" : "",
-             tokenizer["add_eos"].get<bool>() ? "; eos at the end" : "", "\n");
-  for (const json& note : tokenizer["notes"]) {
-    text += StrCat("  ", note.get_ref<const std::string&>(), "\n");
-  }
+      StrCat("\ntokenizer\n  ", made.description, made.add_bos ? "; bos in front" : "",
+             made.add_eos ? "; eos at the end" : "", "\n");
+  for (const std::string& note : made.notes) text += StrCat("  ", note, "\n");
   return text;
 }
 
-std::string TypesText(const json& types) {
+std::string TypesText(const std::vector<TypeTotal>& types) {
   std::string text = "\ntensors\n";
-  for (const json& type : types) {
-    text += StrCat("  ", Padded(type["type"].get<std::string>(), 8), "  ",
-                   Thousands(type["tensors"]), " tensors, ", Thousands(type["parameters"]),
-                   " parameters, ", HumanBytes(type["bytes"].get<std::int64_t>()),
-                   type["served"].get<bool>() ? "" : " (type not supported)", "\n");
+  for (const TypeTotal& total : types) {
+    text += StrCat("  ", Padded(std::string(total.type->name), 8), "  ",
+                   WithThousands(total.tensors), " tensors, ", WithThousands(total.parameters),
+                   " parameters, ", HumanBytes(total.bytes),
+                   total.type->dtype.has_value() ? "" : " (type not supported)", "\n");
   }
   return text;
 }
 
-std::string TensorsText(const json& tensors) {
+std::string TensorsText(std::span<const GgufTensor> tensors) {
   std::string text;
-  for (const json& tensor : tensors) {
-    text += StrCat("  ", Padded(Unquoted(tensor["name"]), 32), "  ",
-                   Padded(tensor["type"].get<std::string>(), 8), "  ", tensor["dims"].dump(), "\n");
+  for (const GgufTensor& tensor : tensors) {
+    std::string dims;
+    for (int i = 0; i < tensor.rank; ++i) {
+      dims += StrCat(dims.empty() ? "" : ",", tensor.dims[static_cast<std::size_t>(i)]);
+    }
+    text += StrCat("  ", Padded(Printable(tensor.name), 32), "  ",
+                   Padded(std::string(tensor.type->name), 8), "  [", dims, "]\n");
   }
   return text;
 }
 
-std::string MetadataText(const json& metadata) {
+std::string MetadataText(const std::vector<MetadataValue>& metadata) {
   std::size_t width = 0;
-  for (const auto& item : metadata.items()) width = std::max(width, item.key().size());
+  for (const MetadataValue& value : metadata) width = std::max(width, value.key.size());
   std::string text = "\nmetadata\n";
-  for (const auto& item : metadata.items()) {
-    text += StrCat("  ", Padded(Unquoted(item.key()), std::min<std::size_t>(width, 48)), "  ",
-                   ValueText(item.value()), "\n");
+  for (const MetadataValue& value : metadata) {
+    text += StrCat("  ", Padded(Printable(value.key), std::min<std::size_t>(width, 48)), "  ",
+                   ValueText(value), "\n");
   }
   return text;
 }
 
 }  // namespace
 
-std::string DescriptionText(const json& description, InspectDetail detail) {
+std::string DescriptionText(const ModelDescription& description, InspectDetail detail) {
   std::string text = HeadText(description) + SettingsText(description) +
-                     CacheText(description["cache"]) + TokenizerText(description["tokenizer"]) +
-                     MetadataText(description["metadata"]) + TypesText(description["types"]);
-  if (detail == InspectDetail::kTensors) text += TensorsText(description["tensors"]);
+                     CacheText(description.cache) + TokenizerText(description.tokenizer) +
+                     MetadataText(description.metadata) + TypesText(description.types);
+  if (detail == InspectDetail::kTensors) text += TensorsText(description.tensors);
   return text;
 }
 

@@ -6,8 +6,8 @@
 namespace kvcache {
 namespace {
 
-// Whether the space before text[i] goes, in the first and in the last pass.
-bool IsMark(std::string_view text, std::size_t i) {
+// Return whether the space before text[i] is removed: by the first pass, and by the last.
+bool IsPunctuation(std::string_view text, std::size_t i) {
   return std::string_view("?!.,").find(text[i]) != std::string_view::npos;
 }
 
@@ -19,17 +19,17 @@ bool IsContraction(std::string_view text, std::size_t i) {
 }
 
 template <typename Predicate>
-void DropSpacesBefore(std::string* text, Predicate goes) {
+void RemoveSpacesBefore(std::string* text, Predicate matches) {
   std::size_t kept = 0;
   const std::string_view old = *text;
   for (std::size_t i = 0; i < old.size(); ++i) {
-    const bool space = old[i] == ' ' && i + 1 < old.size() && goes(old, i + 1);
+    const bool space = old[i] == ' ' && i + 1 < old.size() && matches(old, i + 1);
     if (!space) (*text)[kept++] = old[i];
   }
   text->resize(kept);
 }
 
-void DropSpacesAround(std::string* text) {
+void RemoveSpacesAroundQuotes(std::string* text) {
   std::string cleaned;
   for (std::size_t i = 0; i < text->size(); ++i) {
     const bool lone = text->compare(i, 3, " ' ") == 0;
@@ -42,9 +42,9 @@ void DropSpacesAround(std::string* text) {
 }  // namespace
 
 void CleanSpaces(std::string* text) {
-  DropSpacesBefore(text, IsMark);
-  DropSpacesAround(text);
-  DropSpacesBefore(text, IsContraction);
+  RemoveSpacesBefore(text, IsPunctuation);
+  RemoveSpacesAroundQuotes(text);
+  RemoveSpacesBefore(text, IsContraction);
 }
 
 }  // namespace kvcache

@@ -5,7 +5,7 @@
 namespace kvcache {
 namespace {
 
-TEST(CleanSpacesTest, TakesOutTheListedSpacesAndNoOthers) {
+TEST(CleanSpacesTest, RemovesOnlyTheListedSpaces) {
   const struct {
     const char* text;
     const char* expected;
@@ -27,7 +27,7 @@ TEST(CleanSpacesTest, TakesOutTheListedSpacesAndNoOthers) {
       {"he 'll he 'd isn 't", "he 'll he 'd isn 't"},
       {"'s", "'s"},
       {" 'r", " 'r"},
-      {"a ' s", "a's"},  // the second pass makes it so
+      {"a ' s", "a's"},  // by the second pass
       {"é .", "é."},
   };
   for (const auto& row : rows) {

@@ -8,7 +8,7 @@
 namespace kvcache {
 namespace {
 
-TEST(MaxTreeTest, EqualsLookingAtAll) {
+TEST(MaxTreeTest, MatchesLinearSearch) {
   std::mt19937_64 random(1);
   for (const std::uint32_t count : {1u, 2u, 7u, 8u, 9u, 63u, 64u, 65u, 513u, 5000u}) {
     std::vector<std::uint64_t> numbers(count);
@@ -24,7 +24,7 @@ TEST(MaxTreeTest, EqualsLookingAtAll) {
   }
 }
 
-TEST(MaxTreeTest, OfNothingIsZero) {
+TEST(MaxTreeTest, EmptyTreeReturnsZero) {
   MaxTree tree;
   tree.Build({});
   EXPECT_EQ(tree.Max(), 0u);

@@ -24,9 +24,9 @@ std::size_t FindIn(std::string_view text, std::size_t from, std::size_t to,
   return static_cast<std::size_t>(static_cast<const char*>(at) - text.data());
 }
 
-// FindIn for a place that touches none of the `foreign` ranges (in order, disjoint). Searches each
-// gap between them once: looking on one byte after every place that touches a range would take
-// O(text * wanted) for texts such as "====".
+// As FindIn, but the match touches none of the `foreign` ranges (in order, disjoint). Searches each
+// gap between the ranges once. To continue one byte after each match that touches a range would
+// take O(text * wanted) for texts such as "====".
 std::size_t FindOutside(std::span<const TextRange> foreign, std::string_view text, std::size_t from,
                         std::size_t to, std::string_view wanted) {
   auto range =
@@ -45,7 +45,7 @@ std::size_t FindOutside(std::span<const TextRange> foreign, std::string_view tex
   return std::string_view::npos;
 }
 
-// Whether a user-defined token with this text is structure to a template that writes it.
+// Returns whether a user-defined token with this text is structure to a template that writes it.
 bool MayBeStructure(std::string_view text) {
   return ShapeOf(text) != TokenShape::kWords;
 }
@@ -131,7 +131,7 @@ void SpecialTokens::Report(Node node, std::vector<bool>* seen,
   for (node = reported_[node]; node != 0; node = reported_[suffix_[node]]) {
     const std::uint32_t pattern = pattern_[node];
     if (seen->empty()) seen->resize(vocabulary_.special_tokens().size());
-    if ((*seen)[pattern]) return;  // and so are its suffixes
+    if ((*seen)[pattern]) return;  // its suffixes were reported with it
     (*seen)[pattern] = true;
     found->push_back(pattern);
   }
@@ -151,7 +151,7 @@ std::vector<std::uint32_t> SpecialTokens::Occurring(std::string_view text) const
   return found;
 }
 
-// Cuts `token` out of the pieces that are text, but not where it touches a range of `foreign`.
+// Cuts `token` out of the pieces of plain text, except where it touches a range of `foreign`.
 void SpecialTokens::CutAt(std::string_view text, std::int32_t token,
                           std::span<const TextRange> foreign,
                           std::vector<TextPiece>* pieces) const {
@@ -206,7 +206,7 @@ std::vector<std::int32_t> SpecialTokens::InLiterals(std::span<const std::string>
   return tokens;
 }
 
-// Whether the template wrote `token` in `text`, so that it is structure.
+// Returns whether the template wrote `token` in `text`, which makes it structure there.
 bool SpecialTokens::IsStructureIn(std::string_view text, std::span<const TextRange> foreign,
                                   std::int32_t token) const {
   const std::string_view wanted = vocabulary_.text(token);

@@ -2,8 +2,8 @@
 //
 // Special tokens are searched for by length, the longest first, and by id among equal lengths. All
 // occurrences of one are cut out from left to right; the next one is searched for in the rest. So
-// with the tokens "ab" and "bcd", "abcd" becomes "a" and the token bcd. A token that strips also
-// removes the white space beside it, up to the next special token.
+// with the tokens "ab" and "bcd", "abcd" becomes "a" and the token bcd. A token that strips white
+// space also removes the white space beside it, up to the next special token.
 //
 // Searching for each of a vocabulary's thousands of special tokens would cost far more than the
 // rest of encoding. So an automaton (Aho and Corasick, 1975) reads the text once and reports the
@@ -50,11 +50,12 @@ struct TextPiece {
 
 class SpecialTokens {
  public:
-  // Keeps the reference. Cost: O(bytes of the special tokens' texts).
+  // `vocabulary` must outlive the object. Cost: O(bytes of the special tokens' texts).
   explicit SpecialTokens(const Vocabulary& vocabulary);
 
-  // The pieces of `text` in order. Structure tokens are found only with kParse, other user-defined
-  // ones always. Cost: O(n) for a text without special tokens, else O(n) for each one that occurs.
+  // Returns the pieces of `text` in order. Finds structure tokens only with kParse, other
+  // user-defined tokens always. Cost: O(n) for a text without special tokens, else O(n) for each
+  // one that occurs.
   std::vector<TextPiece> Cut(std::string_view text, SpecialText special) const;
 
   // Returns the user-defined tokens of shape kOther (token_shape.h) that occur in one of a
@@ -97,12 +98,12 @@ class SpecialTokens {
 
   const Vocabulary& vocabulary_;
   std::array<Node, 256> root_{};        // children of the root, by byte
-  std::vector<Edge> edges_;             // the others: hash table, linear probing
+  std::vector<Edge> edges_;             // all other edges: hash table, linear probing
   std::vector<std::uint32_t> pattern_;  // by node: index into special_tokens(), or none
   std::vector<Node> parent_;            // by node
-  std::vector<std::uint8_t> byte_;      // by node: of the edge that leads to it
+  std::vector<std::uint8_t> byte_;      // by node: byte of the edge that leads to it
   std::vector<Node> suffix_;            // by node: longest proper suffix in the tree
-  std::vector<Node> reported_;          // by node: itself or nearest suffix with a pattern
+  std::vector<Node> reported_;          // by node: itself or its longest suffix with a pattern
 };
 
 }  // namespace kvcache

@@ -21,7 +21,7 @@ Vocabulary MakeVocabulary(const TokenizerData& data) {
   return std::move(*vocabulary);
 }
 
-// Pieces as text: "a|[3]| b".
+// Formats pieces as "a|[3]| b".
 std::string Show(std::string_view text, const std::vector<TextPiece>& pieces) {
   std::string shown;
   for (const TextPiece& piece : pieces) {
@@ -33,7 +33,7 @@ std::string Show(std::string_view text, const std::vector<TextPiece>& pieces) {
   return shown;
 }
 
-TEST(SpecialTokensTest, CutsByLengthThenFromTheLeft) {
+TEST(SpecialTokensTest, CutsTheLongestFirstThenFromTheLeft) {
   TokenizerData data;
   data.tokens = {"<unk>", "<s>", "</s>", "ab", "bcd", "aa", "\n\n", "\n", "x"};
   data.types = {
@@ -83,13 +83,13 @@ TEST(SpecialTokensTest, StructureOnlyWhereTheTemplateWroteIt) {
   const std::string twice = "#ux#u";
   const std::vector<TextRange> tail = {{2, 5}};
   EXPECT_EQ(Show(twice, special.CutMarked(twice, tail, {})), "[6]|x#u");
-  // Text takes no part of a mark, however long it is.
+  // No text token takes part of a marker, however long it is.
   const std::string beside = "]<|b|>";
   const std::vector<TextRange> first = {{0, 1}};
   EXPECT_EQ(Show(beside, special.CutMarked(beside, first, {})), "]|[5]");
 }
 
-// A token that overlaps itself takes linear time, wherever its occurrences touch foreign bytes.
+// A token that overlaps itself takes linear time, even if its occurrences touch foreign bytes.
 TEST(SpecialTokensTest, ForeignRunsOfOneCharacterTakeLinearTime) {
   TokenizerData data;
   data.tokens = {"<unk>", "<s>", "</s>", std::string(1 << 14, '='),
@@ -101,7 +101,7 @@ TEST(SpecialTokensTest, ForeignRunsOfOneCharacterTakeLinearTime) {
   const std::vector<TextRange> all = {{0, text.size()}};
   const std::vector<std::int32_t> literals = {4};
   EXPECT_EQ(special.CutMarked(text, all, literals).size(), 1u);
-  // Only the gap that is long enough holds it.
+  // Only one gap is long enough for the token.
   std::vector<TextRange> some;
   for (std::size_t at = 0; at < text.size() / 2; at += 2) some.push_back({at, at + 1});
   some.push_back({text.size() - 100, text.size()});
@@ -113,7 +113,7 @@ TEST(SpecialTokensTest, ForeignRunsOfOneCharacterTakeLinearTime) {
   EXPECT_LE(pieces[pieces.size() - 2].end, text.size() - 100);
 }
 
-TEST(SpecialTokensTest, SwallowsWhiteSpaceAroundWhereAsked) {
+TEST(SpecialTokensTest, StripsWhiteSpace) {
   TokenizerData data;
   data.tokens = {"<unk>", "<l>", "<r>", "<b>"};
   data.types = {2, kControl, kControl, kControl};
@@ -131,7 +131,7 @@ TEST(SpecialTokensTest, SwallowsWhiteSpaceAroundWhereAsked) {
   }
 }
 
-// The rule as it is told: one token after another, over a list of pieces.
+// Implements the rule literally: one token after another, over a list of pieces.
 std::vector<TextPiece> CutSlowly(const Vocabulary& v, std::string_view text, SpecialText mode) {
   std::list<TextPiece> pieces;
   if (!text.empty()) pieces.push_back({0, text.size(), kNoToken});
@@ -159,7 +159,7 @@ std::vector<TextPiece> CutSlowly(const Vocabulary& v, std::string_view text, Spe
   return {pieces.begin(), pieces.end()};
 }
 
-TEST(SpecialTokensTest, AgreesWithTheRuleOnRandomTexts) {
+TEST(SpecialTokensTest, MatchesTheReferenceOnRandomTexts) {
   std::mt19937 random(11);
   const auto word = [&random](std::size_t longest) {
     std::string text;

@@ -26,7 +26,7 @@ std::uint64_t Load4(const char* at) {
   return value;
 }
 
-// Up to 16 bytes as two words that overlap in the middle.
+// Hashes up to 16 bytes as two words, which may overlap.
 std::uint64_t HashShort(const char* at, std::size_t length, std::uint64_t key) {
   std::uint64_t a = 0;
   std::uint64_t b = 0;

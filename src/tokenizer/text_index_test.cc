@@ -26,21 +26,21 @@ TEST(TextIndexTest, FindsEachTextOfAnyLength) {
   EXPECT_EQ(index->Find("y"), -1);
 }
 
-TEST(TextIndexTest, EmptyTextsMayRecurAndAreNeverFound) {
+TEST(TextIndexTest, EmptyTextsMayRepeatAndAreNeverFound) {
   const auto index = TextIndex::Make({"", "a", ""});
   ASSERT_TRUE(index.ok());
   EXPECT_EQ(index->Find(""), -1);
   EXPECT_EQ(index->Find("a"), 1);
 }
 
-TEST(TextIndexTest, NothingIsFoundInNothing) {
+TEST(TextIndexTest, EmptyIndexFindsNothing) {
   const auto index = TextIndex::Make({});
   ASSERT_TRUE(index.ok());
   EXPECT_EQ(index->size(), 0);
   EXPECT_EQ(index->Find("a"), -1);
 }
 
-TEST(TextIndexTest, ATextTwiceIsAnErrorWithBothNumbers) {
+TEST(TextIndexTest, DuplicateTextIsAnErrorWithBothNumbers) {
   const auto index = TextIndex::Make({"a", "b", "a"});
   ASSERT_FALSE(index.ok());
   EXPECT_EQ(index.status().code(), StatusCode::kCorrupt);

@@ -10,13 +10,13 @@
 namespace kvcache {
 namespace {
 
-// Bars and "]" open and close: "]~b]", "[e~[".
+// Bars and square brackets open and close: "]~b]", "[e~[".
 constexpr std::string_view kOpening[] = {"<",  "[",  "]",  "{",  "|",  "＜", "［",
                                          "｛", "｜", "【", "〈", "《", "«"};
 constexpr std::string_view kClosing[] = {">",  "]",  "[",  "}",  "|",  "＞", "］",
                                          "｝", "｜", "】", "〉", "》", "»"};
 
-// Elements whose tags are text in some published vocabulary, or may well be.
+// HTML elements whose tags are text in published vocabularies, or could be.
 constexpr std::string_view kElements[] = {
     "a",      "abbr",    "address", "article", "aside",  "b",       "big",   "blockquote", "body",
     "br",     "button",  "caption", "center",  "cite",   "code",    "col",   "colgroup",   "dd",
@@ -33,7 +33,7 @@ bool IsAsciiLetterOrDigit(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
 }
 
-// Takes white space and U+2581 off both ends.
+// Removes white space and U+2581 from both ends.
 std::string_view Stripped(std::string_view text) {
   constexpr std::string_view kSpaces = " \t\n\v\f\r";
   for (;;) {
@@ -53,14 +53,14 @@ bool IsHtmlTag(std::string_view text) {
   return std::find(std::begin(kElements), std::end(kElements), text) != std::end(kElements);
 }
 
-bool IsMark(std::string_view text) {
+bool IsMarker(std::string_view text) {
   const auto opens = [text](std::string_view bracket) { return text.starts_with(bracket); };
   const auto closes = [text](std::string_view bracket) { return text.ends_with(bracket); };
   const auto* const open = std::find_if(std::begin(kOpening), std::end(kOpening), opens);
   const auto* const close = std::find_if(std::begin(kClosing), std::end(kClosing), closes);
   if (open == std::end(kOpening) || close == std::end(kClosing)) return false;
   if (text.size() <= open->size() + close->size() || IsHtmlTag(text)) return false;
-  // "<|"|>" has neither letter nor digit.
+  // Accepts "<|"|>", which has no letter or digit.
   if (text.size() > 4 && text.starts_with("<|") && text.ends_with("|>")) return true;
   const std::string_view inner =
       text.substr(open->size(), text.size() - open->size() - close->size());
@@ -71,7 +71,7 @@ bool IsMark(std::string_view text) {
 
 bool IsWords(std::string_view text) {
   if (!IsValidUtf8(text)) return false;
-  // Merging leads to it wherever a space stands in a text, so it is text in any case.
+  // Merging can produce such a token wherever a text has a space, so it is always text.
   if (text.find(kEscapedSpace) != std::string_view::npos) return true;
   constexpr UnicodeClass kWord = kLetter | kNumber | kMark;
   bool words = true;
@@ -92,7 +92,7 @@ bool IsWords(std::string_view text) {
 }  // namespace
 
 TokenShape ShapeOf(std::string_view text) {
-  if (IsMark(Stripped(text))) return TokenShape::kMark;
+  if (IsMarker(Stripped(text))) return TokenShape::kMarker;
   return IsWords(text) ? TokenShape::kWords : TokenShape::kOther;
 }
 

@@ -5,34 +5,34 @@
 namespace kvcache {
 namespace {
 
-TEST(TokenShapeTest, MarksWordsAndTheRest) {
-  for (const char* mark : {"<|im_start|>",
-                           "<start_of_turn>",
-                           "[INST]",
-                           "[/INST]",
-                           "<s_x>",
-                           "<think>",
-                           "</think>",
-                           "</tool_response>",
-                           "<|channel>",
-                           "<tool_response|>",
-                           "<|\"|>",
-                           "<｜User｜>",
-                           "<｜end▁of▁sentence｜>",
-                           "▁<PRE>",
-                           "<PRE>",
-                           " <unused0> ",
-                           "]~b]",
-                           "[e~[",
-                           "[@BOS@]",
-                           "{name}",
-                           "|||IP_ADDRESS|||",
-                           "【工具】",
-                           "<extra_id_0>",
-                           "<B>",
-                           "<image>",
-                           "<0>"}) {
-    EXPECT_EQ(ShapeOf(mark), TokenShape::kMark) << mark;
+TEST(TokenShapeTest, ClassifiesMarkersWordsAndOthers) {
+  for (const char* marker : {"<|im_start|>",
+                             "<start_of_turn>",
+                             "[INST]",
+                             "[/INST]",
+                             "<s_x>",
+                             "<think>",
+                             "</think>",
+                             "</tool_response>",
+                             "<|channel>",
+                             "<tool_response|>",
+                             "<|\"|>",
+                             "<｜User｜>",
+                             "<｜end▁of▁sentence｜>",
+                             "▁<PRE>",
+                             "<PRE>",
+                             " <unused0> ",
+                             "]~b]",
+                             "[e~[",
+                             "[@BOS@]",
+                             "{name}",
+                             "|||IP_ADDRESS|||",
+                             "【工具】",
+                             "<extra_id_0>",
+                             "<B>",
+                             "<image>",
+                             "<0>"}) {
+    EXPECT_EQ(ShapeOf(marker), TokenShape::kMarker) << marker;
   }
   for (const char* words :
        {"",    "\n\n", "▁▁",   " ",   "\t\t", "hello", "▁the", "Grüße", "中文",

@@ -19,8 +19,8 @@ bool IsHidden(TokenKind kind) {
   return kind == TokenKind::kControl || kind == TokenKind::kUnknown;
 }
 
-bool Adds(AddToken wish, bool per_file) {
-  return wish == AddToken::kYes || (wish == AddToken::kPerFile && per_file);
+bool ShouldAdd(AddToken option, bool per_file) {
+  return option == AddToken::kYes || (option == AddToken::kPerFile && per_file);
 }
 
 Status TooLong(std::size_t bytes) {
@@ -43,7 +43,7 @@ Result<std::vector<std::int32_t>> Tokenizer::Encode(std::string_view text,
   const auto add = [&tokens](std::int32_t token) {
     if (token != kNoToken) tokens.push_back(token);
   };
-  if (Adds(options.add_bos, vocabulary_.add_bos())) add(bos());
+  if (ShouldAdd(options.add_bos, vocabulary_.add_bos())) add(bos());
   for (const TextPiece& piece : special_tokens_.Cut(text, options.special)) {
     if (piece.token != kNoToken) {
       tokens.push_back(piece.token);
@@ -51,7 +51,7 @@ Result<std::vector<std::int32_t>> Tokenizer::Encode(std::string_view text,
       EncodePlain(text.substr(piece.begin, piece.end - piece.begin), &tokens);
     }
   }
-  if (Adds(options.add_eos, vocabulary_.add_eos())) add(eos());
+  if (ShouldAdd(options.add_eos, vocabulary_.add_eos())) add(eos());
   return tokens;
 }
 

@@ -13,8 +13,8 @@
 // Encoding adds the begin-of-sequence token if asked for, cuts the text at special tokens, encodes
 // each piece of plain text between them by the kind's algorithm, and adds the end-of-sequence token
 // if asked for. Token ids equal llama.cpp's (src/llama-vocab.cpp; tests/oracle/tokenizer compares
-// them), except for the tokens that shape conversations: typed text never becomes one of them,
-// whatever type the file gives them (Vocabulary::IsStructure).
+// them), except for structure tokens: typed text never becomes one of them, whatever type the file
+// gives them (Vocabulary::IsStructure).
 //
 // Thread safety: const calls may run concurrently.
 #pragma once
@@ -125,7 +125,7 @@ class Tokenizer {
                    ControlText control = ControlText::kHidden) const;
   std::string Piece(std::int32_t token, ControlText control = ControlText::kHidden) const;
 
-  // Texts, kinds, scores, special ids, flags, notes.
+  // The texts, kinds, scores, special ids, flags and notes.
   const Vocabulary& vocabulary() const { return vocabulary_; }
   // Warnings about special ids of the file that are out of range, for display.
   const std::vector<std::string>& notes() const { return vocabulary_.notes(); }
@@ -135,18 +135,18 @@ class Tokenizer {
   std::int32_t eot() const { return vocabulary_.ids().eot; }
   std::int32_t unknown() const { return vocabulary_.ids().unknown; }
 
-  // Whether `token` ends an answer: eos, end of turn, end of message, and tokens whose texts are
-  // known to mean the same. False for ids out of range.
+  // Returns whether `token` ends an answer: eos, end of turn, end of message, and tokens whose
+  // texts are known to mean the same. Returns false for ids out of range.
   bool IsEndOfGeneration(std::int32_t token) const { return vocabulary_.IsEndOfGeneration(token); }
 
-  // The token with exactly this text in the vocabulary's own spelling ("\u2581the", "<s>");
-  // kNoToken if none.
+  // Returns the token with exactly this text, in the vocabulary's own spelling ("\u2581the",
+  // "<s>"); kNoToken if there is none.
   std::int32_t Find(std::string_view text) const { return vocabulary_.Find(text); }
 
-  // "SentencePiece BPE", "byte-level BPE (llama-bpe)", "unigram".
+  // Returns "SentencePiece BPE", "byte-level BPE (llama-bpe)", "unigram", …
   virtual std::string_view KindName() const = 0;
 
-  // "SentencePiece BPE, 32000 tokens, bos 1, eos 2, unknown 0".
+  // Returns "SentencePiece BPE, 32000 tokens, bos 1, eos 2, unknown 0".
   std::string Describe() const;
 
  protected:
@@ -158,11 +158,11 @@ class Tokenizer {
   // Appends the bytes of a token that is neither control nor unknown.
   virtual void AppendText(std::int32_t token, std::string* out) const = 0;
 
-  // Whether EncodePlain puts a space in front of the text that follows `token` (kNoToken: in front
-  // of the first text). Decode removes it.
+  // Returns whether EncodePlain puts a space in front of the text that follows `token` (kNoToken:
+  // in front of the first text). Decode removes it.
   virtual bool AddsSpaceAfter(std::int32_t token) const = 0;
 
-  // Whether SpaceCleaning::kPerFile removes spaces.
+  // Returns whether SpaceCleaning::kPerFile removes spaces.
   virtual bool CleansSpaces() const { return false; }
 
  private:

@@ -1,4 +1,4 @@
-// The tokenizer of a GGUF file: reads `tokenizer.ggml.*` into a TokenizerData.
+// Reads `tokenizer.ggml.*` of a GGUF file into a TokenizerData.
 #include <algorithm>
 #include <cctype>
 #include <string>
@@ -31,7 +31,7 @@ Status ReadMerges(const GgufFile& file, TokenizerData* data) {
   return Status::Ok();
 }
 
-// Bytes, as signed or unsigned numbers.
+// Reads bytes, which files store as signed or unsigned integers.
 Status ReadCharsmap(const GgufFile& file, TokenizerData* data) {
   const std::string key = Key("precompiled_charsmap");
   if (file.Find(key) == nullptr) return Status::Ok();
@@ -56,7 +56,7 @@ Status ReadTypes(const GgufFile& file, TokenizerData* data) {
   if (file.Find(Key("token_type")) == nullptr) return Status::Ok();
   KVCACHE_ASSIGN_OR_RETURN(const GgufInts types, file.GetInts(Key("token_type")));
   for (const std::int64_t type : types) {
-    // Out of range stays out of range, for the vocabulary to refuse.
+    // Clamping keeps invalid types invalid, so that Vocabulary::Make rejects them.
     data->types.push_back(static_cast<std::int32_t>(std::clamp<std::int64_t>(type, -1, 1 << 30)));
   }
   return Status::Ok();
@@ -71,7 +71,7 @@ Status ReadIds(const GgufFile& file, TokenizerData* data) {
   for (const SpecialRole& role : SpecialRoles()) {
     KVCACHE_RETURN_IF_ERROR(read(role.key, &(data->*role.given)));
   }
-  // What the fill-in-the-middle ids were called at first.
+  // Older names of the fill-in-the-middle ids.
   KVCACHE_RETURN_IF_ERROR(read("prefix_token_id", &data->fim_prefix));
   KVCACHE_RETURN_IF_ERROR(read("suffix_token_id", &data->fim_suffix));
   return read("middle_token_id", &data->fim_middle);
@@ -89,8 +89,8 @@ Status ReadFlags(const GgufFile& file, TokenizerData* data) {
   return read("remove_extra_whitespaces", &data->remove_extra_spaces);
 }
 
-// The format has no place for white space to be swallowed; llama.cpp knows by the model's name
-// that phi-3's special tokens, but for three, take what follows them.
+// GGUF has no key for tokens that strip white space. llama.cpp recognises phi-3 by the model's
+// name: all its special tokens except three strip the white space that follows.
 Status ReadStrips(const GgufFile& file, TokenizerData* data) {
   KVCACHE_ASSIGN_OR_RETURN(const std::string_view name, file.GetStringOr("general.name", ""));
   std::string lower(name);

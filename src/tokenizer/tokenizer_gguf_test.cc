@@ -1,4 +1,4 @@
-// The tokenizer of a file: which keys are read, and what becomes of odd ones.
+// Reads tokenizers from files: the keys, and keys that are missing or odd.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -91,7 +91,7 @@ TEST(TokenizerGgufTest, ReadsUnigram) {
   EXPECT_EQ(*(*tokenizer)->Encode(" a   aa "), (Ids{3, 3, 4, 1}));
 }
 
-TEST(TokenizerGgufTest, TakesWholeNumbersAsScores) {
+TEST(TokenizerGgufTest, ReadsIntegerScores) {
   const auto tokenizer = FromFile([](GgufHeader* header) {
     SetTokens(header);
     header->SetInts("tokenizer.ggml.scores", std::vector<std::int32_t>{0, 0, 0, -1, -2, 0});
@@ -100,7 +100,7 @@ TEST(TokenizerGgufTest, TakesWholeNumbersAsScores) {
   EXPECT_EQ((*tokenizer)->vocabulary().score(4), -2.0f);
 }
 
-TEST(TokenizerGgufTest, Phi3SwallowsWhiteSpaceAfterSpecialTokens) {
+TEST(TokenizerGgufTest, Phi3StripsWhiteSpaceAfterSpecialTokens) {
   for (const bool phi : {false, true}) {
     const auto tokenizer = FromFile([phi](GgufHeader* header) {
       SetTokens(header);
@@ -117,7 +117,7 @@ TEST(TokenizerGgufTest, Phi3SwallowsWhiteSpaceAfterSpecialTokens) {
   }
 }
 
-TEST(TokenizerGgufTest, RefusesWithTheKey) {
+TEST(TokenizerGgufTest, ErrorsNameTheKey) {
   struct Case {
     std::function<void(GgufHeader*)> fill;
     StatusCode code;
@@ -135,7 +135,7 @@ TEST(TokenizerGgufTest, RefusesWithTheKey) {
          h->SetString("tokenizer.ggml.pre", "klingon");
          h->SetStrings("tokenizer.ggml.merges", std::vector<std::string>{"a b"});
        },
-       StatusCode::kUnsupported, "pre-tokenizer 'klingon' is not offered; there are: "},
+       StatusCode::kUnsupported, "pre-tokenizer 'klingon' is not supported; supported: "},
       {[](GgufHeader* h) {
          SetTokens(h, "t5");
          h->SetString("tokenizer.ggml.precompiled_charsmap", "abc");

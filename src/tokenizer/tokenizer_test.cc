@@ -25,7 +25,7 @@ std::unique_ptr<Tokenizer> MakeOrDie(const TokenizerData& data) {
   return std::move(*tokenizer);
 }
 
-TEST(TokenizerTest, AnUnknownKindIsNamed) {
+TEST(TokenizerTest, ErrorNamesAnUnknownKind) {
   TokenizerData data = Small();
   data.model = "bert";
   const auto tokenizer = MakeTokenizer(data);
@@ -37,7 +37,7 @@ TEST(TokenizerTest, AnUnknownKindIsNamed) {
       "(byte-level BPE), 't5' (unigram), 'gemma4' (character BPE)");
 }
 
-TEST(TokenizerTest, BeginAndEndAsTheFileOrTheCallerSays) {
+TEST(TokenizerTest, AddsBosAndEosPerFileOrOption) {
   struct Case {
     std::optional<bool> file_bos, file_eos;
     AddToken bos, eos;
@@ -58,7 +58,7 @@ TEST(TokenizerTest, BeginAndEndAsTheFileOrTheCallerSays) {
   EXPECT_EQ(*MakeOrDie(Small())->Encode(""), Ids{kBos});
 }
 
-TEST(TokenizerTest, SpecialTextsOnlyWhereParsed) {
+TEST(TokenizerTest, FindsControlTokensOnlyWithParse) {
   const auto tokenizer = MakeOrDie(Small());
   const EncodeOptions parse = {.special = SpecialText::kParse};
   EXPECT_EQ(*tokenizer->Encode("a<turn>a", parse), (Ids{kBos, kSpaceA, kTurn, kSpaceA}));
@@ -66,8 +66,8 @@ TEST(TokenizerTest, SpecialTextsOnlyWhereParsed) {
   EXPECT_EQ(*tokenizer->Encode("a\n\na"), (Ids{kBos, kSpaceA, kBreak, kSpaceA}));
 }
 
-// User-defined, but no text; and joining the parts of its text does not give it.
-TEST(TokenizerTest, MarksOfAnyTypeOnlyWhereParsed) {
+// "[A]" is user-defined, but structure. Joining the parts of its text does not produce it.
+TEST(TokenizerTest, FindsMarkersOfAnyTypeOnlyWithParse) {
   for (const char* kind : {"llama", "gpt2", "gemma4", "t5"}) {
     TokenizerData data;
     data.model = kind;
@@ -88,7 +88,7 @@ TEST(TokenizerTest, MarksOfAnyTypeOnlyWhereParsed) {
   }
 }
 
-TEST(TokenizerTest, DecodingUndoesTheAddedSpaces) {
+TEST(TokenizerTest, DecodingRemovesTheAddedSpaces) {
   const auto tokenizer = MakeOrDie(Small());
   const EncodeOptions parse = {.special = SpecialText::kParse};
   const DecodeOptions shown = {.control = ControlText::kShown};
@@ -103,14 +103,14 @@ TEST(TokenizerTest, DecodingUndoesTheAddedSpaces) {
   EXPECT_EQ(*tokenizer->Decode(with_bos, {.leading_space = LeadingSpace::kKeep}), " a a");
 }
 
-TEST(TokenizerTest, WithoutAddedSpacesNoneIsTakenOff) {
+TEST(TokenizerTest, DecodingKeepsSpacesIfNoneIsAdded) {
   TokenizerData data = Small();
   data.add_space_prefix = false;
   const auto tokenizer = MakeOrDie(data);
   EXPECT_EQ(*tokenizer->Decode(Ids{kSpaceA, kTurn, kSpaceA}), " a a");
 }
 
-TEST(TokenizerTest, PiecesAreWhatEachTokenAdds) {
+TEST(TokenizerTest, ReturnsThePieceOfEachToken) {
   const auto tokenizer = MakeOrDie(Small());
   EXPECT_EQ(tokenizer->Piece(kSpaceA), " a");
   EXPECT_EQ(tokenizer->Piece(kBreak), "\n\n");
@@ -121,7 +121,7 @@ TEST(TokenizerTest, PiecesAreWhatEachTokenAdds) {
   EXPECT_EQ(tokenizer->Piece(8), "");
 }
 
-TEST(TokenizerTest, DecodingRefusesIdsOutOfRange) {
+TEST(TokenizerTest, DecodingRejectsIdsOutOfRange) {
   const auto tokenizer = MakeOrDie(Small());
   for (const std::int32_t bad : {-1, 8, 1 << 30}) {
     const auto text = tokenizer->Decode(Ids{kA, bad});
@@ -132,7 +132,7 @@ TEST(TokenizerTest, DecodingRefusesIdsOutOfRange) {
   }
 }
 
-TEST(TokenizerTest, TellsItsIds) {
+TEST(TokenizerTest, ReturnsItsIds) {
   const auto tokenizer = MakeOrDie(Small());
   EXPECT_EQ(tokenizer->vocabulary_size(), 8);
   EXPECT_EQ(tokenizer->bos(), kBos);

@@ -11,9 +11,9 @@
 namespace kvcache {
 namespace {
 
-constexpr std::size_t kMostSpecialBytes = std::size_t{1} << 22;
+constexpr std::size_t kMaxSpecialBytes = std::size_t{1} << 22;
 
-// kNoToken as files that know only unsigned numbers write it.
+// kNoToken in files that store ids as unsigned numbers.
 constexpr std::int64_t kNoTokenUnsigned = 0xFFFFFFFF;
 
 int HexDigit(char c) {
@@ -23,7 +23,7 @@ int HexDigit(char c) {
   return -1;
 }
 
-// The byte that "<0x0A>" stands for, -1 for other texts.
+// Returns the byte of "<0x0A>"; -1 for other texts.
 int ByteOfText(std::string_view text) {
   if (text.size() != 6 || text.substr(0, 3) != "<0x" || text[5] != '>') return -1;
   const int high = HexDigit(text[3]);
@@ -105,7 +105,7 @@ Status Vocabulary::SetKinds(const TokenizerData& data) {
     TokenKind& kind = kinds_[static_cast<std::size_t>(i)];
     const bool is_byte = ByteOfText(text(i)) >= 0;
     if (data.types.empty() && data.model == "llama" && is_byte) kind = TokenKind::kByte;
-    // Without a byte it can only mean its text.
+    // A byte token whose text names no byte stands for its text.
     if (kind == TokenKind::kByte && !is_byte) kind = TokenKind::kNormal;
   }
   return Status::Ok();
@@ -128,7 +128,7 @@ void Vocabulary::SetIds(const TokenizerData& data, const SpecialIds& defaults) {
 }
 
 void Vocabulary::SetByteTokens() {
-  // Any text falls back to these, so none of them may be structure.
+  // Any text may fall back to byte tokens, so none of them may be structure.
   const auto find_text = [this](const std::string& text) {
     const std::int32_t token = Find(text);
     if (token == kNoToken || IsStructure(token)) return kNoToken;
@@ -159,8 +159,10 @@ Status Vocabulary::SetStrips(const TokenizerData& data) {
   const auto set = [this](const std::vector<std::int64_t>& tokens, Flag flag) {
     for (const std::int64_t token : tokens) {
       if (token < 0 || token >= size()) {
-        return Corrupt(StrCat("white space is stripped around token ", token,
-                              ", but the vocabulary has ", size(), " tokens"));
+        return Corrupt(StrCat("token ", token,
+                              " strips white space, but is outside the vocabulary; "
+                              "must be 0 to ",
+                              size() - 1));
       }
       SetFlag(static_cast<std::int32_t>(token), flag);
     }
@@ -176,7 +178,7 @@ void Vocabulary::MarkStructure() {
     const std::int32_t token = ids_.*role.id;
     if (token == kNoToken) continue;
     has_role[static_cast<std::size_t>(token)] = true;
-    // A file may call them normal or leave the types out, and their texts may be any ("EOS").
+    // Files may give these tokens the type normal, or no types, and any text ("EOS").
     if (role.ends_generation || role.id == &SpecialIds::bos) SetFlag(token, kStructure);
   }
   for (std::int32_t token = 0; token < size(); ++token) {
@@ -186,7 +188,7 @@ void Vocabulary::MarkStructure() {
     const bool user_defined = k == TokenKind::kUserDefined;
     const TokenShape shape = user_defined || role ? ShapeOf(text(token)) : TokenShape::kWords;
     const bool other = user_defined && shape == TokenShape::kOther;
-    if (hidden || shape == TokenShape::kMark || (other && role)) SetFlag(token, kStructure);
+    if (hidden || shape == TokenShape::kMarker || (other && role)) SetFlag(token, kStructure);
     if (IsStructure(token) || other || k == TokenKind::kByte) SetFlag(token, kNeverMerged);
   }
 }
@@ -199,9 +201,9 @@ Status Vocabulary::CollectSpecialTokens() {
     special_tokens_.push_back(token);
     bytes += text(token).size();
   }
-  if (bytes > kMostSpecialBytes) {
+  if (bytes > kMaxSpecialBytes) {
     return Corrupt(StrCat("the texts of the special tokens take ", bytes, " bytes; at most ",
-                          kMostSpecialBytes, " are allowed"));
+                          kMaxSpecialBytes, " are allowed"));
   }
   std::stable_sort(
       special_tokens_.begin(), special_tokens_.end(),

@@ -11,7 +11,7 @@
 // It differs in these:
 //   - Without kinds, texts such as "<0x0A>" are byte tokens.
 //   - An id out of range leaves a note.
-//   - Tokens that shape a conversation are structure (IsStructure), which typed text never becomes.
+//   - Typed text never becomes a structure token (IsStructure).
 //
 // Thread safety: const calls may run concurrently.
 #pragma once
@@ -36,12 +36,12 @@ enum class TokenKind : std::uint8_t {
   kNormal = 1,
   kUnknown = 2,      // stands for text that the vocabulary has no tokens for
   kControl = 3,      // <s>, </s>, <|im_end|>: no text of its own
-  kUserDefined = 4,  // found in the text before anything is merged; some are structure
+  kUserDefined = 4,  // found in the text before merging; some are structure
   kUnused = 5,
   kByte = 6,  // "<0x0A>": one byte
 };
 
-// "normal", "control", …
+// Returns "normal", "control", …
 std::string_view TokenKindName(TokenKind kind);
 
 struct SpecialIds {
@@ -61,7 +61,7 @@ struct SpecialIds {
   std::int32_t fim_separator = kNoToken;
 };
 
-// The keys `tokenizer.ggml.*`. Unset ones take the defaults of the vocabulary's kind.
+// The values of the keys `tokenizer.ggml.*`. Unset ones take the defaults of the vocabulary's kind.
 struct TokenizerData {
   std::string model = "llama";      // the kind of vocabulary
   std::string pre;                  // of kind "gpt2": the pre-tokenizer's name
@@ -69,18 +69,19 @@ struct TokenizerData {
   std::vector<float> scores;        // as many, or none: all 0
   std::vector<std::int32_t> types;  // TokenKind as numbers; as many, or none: all normal
   std::vector<std::string> merges;  // of kind "gpt2": "left right", the first ones first
-  std::string charsmap;             // of kind "t5": a normalisation (charsmap.h)
+  std::string charsmap;             // of kind "t5": the normalisation rules (charsmap.h)
 
   std::optional<std::int64_t> bos, eos, eot, eom, unknown, separator, padding;
   std::optional<std::int64_t> fim_prefix, fim_suffix, fim_middle;
   std::optional<std::int64_t> fim_padding, fim_repository, fim_separator;
   std::optional<bool> add_bos, add_eos, add_space_prefix, remove_extra_spaces;
 
-  // Ids of special tokens that swallow the white space before or after them.
+  // Ids of special tokens that strip the white space before or after them.
   std::vector<std::int64_t> strip_before, strip_after;
 };
 
-// The values that a kind of vocabulary uses for missing keys. These are the ones of kind "llama".
+// The defaults of a kind of vocabulary for missing keys. The initial values are those of kind
+// "llama".
 struct VocabularyDefaults {
   SpecialIds ids = {.bos = 1, .eos = 2, .unknown = 0};
   bool add_bos = true;
@@ -88,7 +89,7 @@ struct VocabularyDefaults {
   bool add_space_prefix = true;
 };
 
-// A special id: its key, its place in both structs, and how it is recognised by text.
+// A special id: its key, its members in both structs, and the texts of such tokens.
 struct SpecialRole {
   std::string_view key;  // `tokenizer.ggml.` + this
   std::int32_t SpecialIds::*id;
@@ -101,9 +102,9 @@ const std::vector<SpecialRole>& SpecialRoles();
 class Vocabulary {
  public:
   // Errors, each with the numbers: kCorrupt: no tokens, too many tokens, arrays of different
-  // lengths, two tokens with the same text, a number that is no TokenKind, strip_before or
-  // strip_after out of range, more than 4 MiB of special tokens (the automaton of
-  // special_tokens.h takes some 80 times their size).
+  // lengths, two tokens with the same text, a type that is not a TokenKind, strip_before or
+  // strip_after out of range, more than 4 MiB of special tokens (the automaton of special_tokens.h
+  // takes about 80 times their size).
   // Cost: O(bytes of all texts).
   static Result<Vocabulary> Make(const TokenizerData& data,
                                  const VocabularyDefaults& defaults = {});
@@ -118,32 +119,32 @@ class Vocabulary {
   bool StripsBefore(std::int32_t token) const { return HasFlag(token, kStripBefore); }
   bool StripsAfter(std::int32_t token) const { return HasFlag(token, kStripAfter); }
 
-  // Whether the token shapes conversations: bos, the tokens that end an answer (eos, eot, eom, …),
-  // control and unknown tokens, and tokens that look like marks and are user-defined or have a
-  // role (SpecialIds). Text from outside never becomes it.
+  // Returns whether the token is structure: bos, the tokens that end an answer (eos, eot, eom, …),
+  // control and unknown tokens, and tokens that look like markers and are user-defined or have a
+  // role (SpecialIds). Typed text never becomes a structure token.
   bool IsStructure(std::int32_t token) const { return HasFlag(token, kStructure); }
 
-  // Whether merging the pieces of a text may give the token. False for structure, for byte tokens,
-  // and for user-defined tokens of shape kOther (token_shape.h): those are found before anything is
-  // merged, or are structure to a template.
+  // Returns whether merging the pieces of a text may produce the token. Returns false for
+  // structure, for byte tokens, and for user-defined tokens of shape kOther (token_shape.h): those
+  // are found before merging, or are structure to a template.
   bool CanBeMerged(std::int32_t token) const { return !HasFlag(token, kNeverMerged); }
 
-  // False for ids out of range.
+  // Returns false for ids out of range.
   bool IsEndOfGeneration(std::int32_t token) const {
     return Has(token) && HasFlag(token, kEndOfGeneration);
   }
 
-  // The token with exactly this text, kNoToken if none.
+  // Returns the token with exactly this text; kNoToken if there is none.
   std::int32_t Find(std::string_view text) const { return index_.Find(text); }
 
   // Structure and user-defined tokens, the longest texts first, then by id. They are found in a
-  // text before anything is merged.
+  // text before merging.
   const std::vector<std::int32_t>& special_tokens() const { return special_tokens_; }
 
-  // The token that stands for a byte: "<0x0A>", else the byte itself, else kNoToken. Never
-  // structure.
+  // Returns the token that stands for a byte: "<0x0A>", else the byte itself, else kNoToken. Never
+  // returns a structure token.
   std::int32_t ByteToken(std::uint8_t byte) const { return byte_tokens_[byte]; }
-  // The byte of a byte token. REQUIRES: kind(token) == kByte.
+  // Returns the byte of a byte token. REQUIRES: kind(token) == kByte.
   std::uint8_t TokenByte(std::int32_t token) const;
 
   const SpecialIds& ids() const { return ids_; }

@@ -1,7 +1,7 @@
 // Finds the tokens with a special role, by the file's ids and by well-known texts.
 //
-// Many files leave out ids (most often the one of the end of a turn) or call a control token
-// normal. llama.cpp recognises such tokens by their texts, and so does this. If a vocabulary has
+// Many files lack ids (most often the end of turn) or give a control token the type normal.
+// llama.cpp recognises such tokens by their texts, and so does this file. If a vocabulary has
 // several texts of one role, the first one in the list wins; in llama.cpp, any of them.
 // Source: llama.cpp, src/llama-vocab.cpp.
 #include <initializer_list>
@@ -11,7 +11,7 @@
 namespace kvcache {
 namespace {
 
-// Tokens that end an answer whichever ids the file names.
+// Tokens with these texts end an answer, whatever ids the file has.
 constexpr std::string_view kEndTexts[] = {
     "<|eot_id|>",
     "<|im_end|>",
@@ -37,7 +37,7 @@ constexpr std::string_view kEndTexts[] = {
     "<｜end▁of▁sentence｜>",
 };
 
-// Structure inside an answer that is part of the output.
+// Structure tokens inside an answer that belong to its text.
 constexpr std::string_view kShownTexts[] = {"<|channel|>", "<|message|>", "<|start|>",
                                             "<|constrain|>"};
 
@@ -123,7 +123,7 @@ void Vocabulary::MarkEndOfGeneration() {
 
 void Vocabulary::UnmarkInnerEnds() {
   const auto ends = [this](std::string_view known) { return IsEndOfGeneration(Find(known)); };
-  // With these, "<|end|>" only ends one message of several.
+  // In vocabularies with these tokens, "<|end|>" ends one of several messages, not the answer.
   const bool calls = ends("<|call|>") || ends("<|calls|>");
   if (calls && (ends("<|return|>") || ends("<|flush|>")) && ends("<|end|>")) {
     ClearFlag(Find("<|end|>"), kEndOfGeneration);

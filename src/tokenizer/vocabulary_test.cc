@@ -21,7 +21,7 @@ Vocabulary MakeOrDie(const TokenizerData& data) {
   return std::move(*vocabulary);
 }
 
-TEST(VocabularyTest, RefusesWhatContradictsItself) {
+TEST(VocabularyTest, RejectsContradictoryData) {
   struct Case {
     TokenizerData data;
     std::string message;
@@ -45,7 +45,7 @@ TEST(VocabularyTest, RefusesWhatContradictsItself) {
   cases.push_back({Data({"a", "b"}), "token 0 has type -1; must be 0 to 6"});
   cases.back().data.types = {-1, 1};
   cases.push_back({Data({"a", "b"}),
-                   "white space is stripped around token 2, but the vocabulary has 2 tokens"});
+                   "token 2 strips white space, but is outside the vocabulary; must be 0 to 1"});
   cases.back().data.strip_after = {2};
   cases.push_back(
       {Data({std::string((1 << 22) + 1, 'x')}),
@@ -72,7 +72,7 @@ TEST(VocabularyTest, DefaultsAreThoseOfTheKind) {
   EXPECT_EQ(v.kind(3), TokenKind::kNormal);
 }
 
-TEST(VocabularyTest, IdsOutOfRangeTakeTheDefaultOrAreNone) {
+TEST(VocabularyTest, IdsOutOfRangeTakeTheDefault) {
   TokenizerData data = Data({"a", "b"});
   data.bos = 4294967295;
   data.eos = -1;
@@ -106,7 +106,7 @@ TEST(VocabularyTest, IdsOutOfRangeLeaveNotes) {
   EXPECT_TRUE(MakeOrDie(Data({"a"})).notes().empty());
 }
 
-TEST(VocabularyTest, StructureIsToldByTypeShapeAndRole) {
+TEST(VocabularyTest, TypeShapeAndRoleDetermineStructure) {
   TokenizerData data = Data({"<unk>", "<s>", "</s>", "[INST]", "<h1>", "\n\n", "Q:", "PAD:", "word",
                              "<|x|>", "<0x0A>", "▁##", "###"});
   data.types = {2, 4, 3, 4, 4, 4, 4, 4, 1, 1, 6, 4, 4};
@@ -139,8 +139,8 @@ TEST(VocabularyTest, ByteTokensWithAndWithoutKinds) {
   EXPECT_EQ(typed.kind(7), TokenKind::kByte);
 }
 
-// Any text falls back to bytes, so a control token is never one.
-TEST(VocabularyTest, StructureIsNoByteToken) {
+// Any text may fall back to byte tokens, so a control token is never one.
+TEST(VocabularyTest, StructureIsNeverAByteToken) {
   TokenizerData data = Data({"<unk>", "<s>", "</s>", "<0x0A>", "\n", "<0x7C>", "|"});
   data.types = {2, 3, 3, 3, 1, 6, 3};
   EXPECT_EQ(MakeOrDie(data).ByteToken('\n'), 4);
@@ -150,7 +150,7 @@ TEST(VocabularyTest, StructureIsNoByteToken) {
   EXPECT_EQ(MakeOrDie(data).ByteToken('|'), kNoToken);
 }
 
-// A file may call them normal, and their texts may be words.
+// Files may give these tokens the type normal and texts that are words.
 TEST(VocabularyTest, BeginAndEndsAreStructureWhateverTheirTypeAndText) {
   for (const std::int32_t type : {0, 1, 3, 4, 5}) {
     TokenizerData data = Data({"<unk>", "BOS", "EOS", "</s>", "eot", "eom", "!", "a"});
@@ -194,7 +194,7 @@ TEST(VocabularyTest, GivenIdsComeBeforeTexts) {
   EXPECT_TRUE(v.IsEndOfGeneration(3));
 }
 
-TEST(VocabularyTest, EndsThatOnlyEndAPart) {
+TEST(VocabularyTest, InnerEndsDoNotEndTheAnswer) {
   const Vocabulary harmony =
       MakeOrDie(Data({"x", "y", "z", "<|end|>", "<|call|>", "<|return|>", "<|channel|>"}));
   EXPECT_FALSE(harmony.IsEndOfGeneration(3));

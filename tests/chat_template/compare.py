@@ -4,8 +4,8 @@ families over many conversations, and random templates.
 usage: compare.py RENDER  (path of kvcache_render_template)
 
 If Jinja fails, this interpreter must fail too, or be one of a few random templates for which it is
-more lenient. If Jinja renders a text, this interpreter must render the same text, or report that it
-does not offer something.
+more lenient. If Jinja renders a text, this interpreter must render the same text, or report that
+something is not supported.
 """
 
 import json
@@ -24,8 +24,8 @@ TEMPLATES = {path.stem: path.read_text(encoding="utf-8")
              for path in sorted((HERE / "templates").glob("*.jinja"))}
 RENDER = ""
 RANDOM_TEMPLATES = 400
-# Jinja prints functions and methods with their address in memory; this interpreter refuses to.
-NOT_OFFERED = ("is not offered", "cannot be printed")
+# Functions and methods cannot be printed; in Jinja their text is an address in memory.
+NOT_SUPPORTED = ("is not supported", "cannot be printed")
 
 
 def render_all(cases):
@@ -90,16 +90,16 @@ class Families(unittest.TestCase):
 class Random(unittest.TestCase):
     def test_the_same_bytes(self):
         cases = list(random_templates.cases(RANDOM_TEMPLATES, "kvcache"))
-        counts = {"equal": 0, "fail in both": 0, "not offered": 0, "more lenient": 0}
+        counts = {"equal": 0, "fail in both": 0, "not supported": 0, "more lenient": 0}
         for case, answer in zip(cases, render_all(cases)):
             text, error = jinja(case)
             if error is None and "text" in answer:
                 self.assertEqual(answer["text"], text, case["template"])
                 counts["equal"] += 1
             elif error is None:
-                self.assertTrue(any(words in answer["error"] for words in NOT_OFFERED),
+                self.assertTrue(any(words in answer["error"] for words in NOT_SUPPORTED),
                                 f"{case['template']!r}: {answer['error']}")
-                counts["not offered"] += 1
+                counts["not supported"] += 1
             else:
                 counts["fail in both" if "error" in answer else "more lenient"] += 1
         print(counts)

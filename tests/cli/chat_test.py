@@ -225,8 +225,8 @@ class Prompted(ChatTest):
     def test_errors_name_the_place_and_another_way(self):
         for source, words in (("{% for x in y %}", ("line 1", "endfor")),
                               ("{{ messages | frobnicate }}", ("line 1, column 15", "frobnicate",
-                                                               "not offered")),
-                              ("a\n{% include 'x' %}", ("line 2", "'include'", "not offered"))):
+                                                               "not supported")),
+                              ("a\n{% include 'x' %}", ("line 2", "'include'", "not supported"))):
             path = self.dir / "bad.jinja"
             path.write_text(source)
             status, _, err = self.run_prompt(self.chat, "-p", "x", "--chat-template", str(path))

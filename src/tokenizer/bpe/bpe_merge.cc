@@ -11,33 +11,34 @@ std::uint8_t ByteAt(std::string_view word, std::size_t i) {
 
 }  // namespace
 
-// Returns how many symbols are left in few_.
-std::size_t BpeMerge::RunFew(std::string_view word) {
+// Returns how many symbols remain in symbols_.
+std::size_t BpeMerge::MergeShort(std::string_view word) {
   std::size_t count = word.size();
-  for (std::size_t i = 0; i < count; ++i) few_[i] = merges_.SymbolOf(ByteAt(word, i));
+  for (std::size_t i = 0; i < count; ++i) symbols_[i] = merges_.SymbolOf(ByteAt(word, i));
   for (std::size_t i = 0; i + 1 < count; ++i) {
-    few_merges_[i] = merges_.FindBytes(ByteAt(word, i), ByteAt(word, i + 1));
+    pair_merges_[i] = merges_.FindBytes(ByteAt(word, i), ByteAt(word, i + 1));
   }
   while (count > 1) {
     std::size_t best = 0;
     for (std::size_t i = 1; i + 1 < count; ++i) {
-      if (few_merges_[i].rank < few_merges_[best].rank) best = i;
+      if (pair_merges_[i].rank < pair_merges_[best].rank) best = i;
     }
-    if (few_merges_[best].rank == BpeMerges::kNoRank) break;
-    few_[best] = few_merges_[best].result;
+    if (pair_merges_[best].rank == BpeMerges::kNoRank) break;
+    symbols_[best] = pair_merges_[best].result;
     --count;
-    std::copy(few_.begin() + best + 2, few_.begin() + count + 1, few_.begin() + best + 1);
+    std::copy(symbols_.begin() + best + 2, symbols_.begin() + count + 1,
+              symbols_.begin() + best + 1);
     if (best + 1 < count) {
-      std::copy(few_merges_.begin() + best + 2, few_merges_.begin() + count,
-                few_merges_.begin() + best + 1);
-      few_merges_[best] = merges_.Find(few_[best], few_[best + 1]);
+      std::copy(pair_merges_.begin() + best + 2, pair_merges_.begin() + count,
+                pair_merges_.begin() + best + 1);
+      pair_merges_[best] = merges_.Find(symbols_[best], symbols_[best + 1]);
     }
-    if (best > 0) few_merges_[best - 1] = merges_.Find(few_[best - 1], few_[best]);
+    if (best > 0) pair_merges_[best - 1] = merges_.Find(symbols_[best - 1], symbols_[best]);
   }
   return count;
 }
 
-void BpeMerge::RunMany(std::string_view word) {
+void BpeMerge::MergeLong(std::string_view word) {
   Split(word);
   tree_.Build(priorities_);
   for (std::uint64_t best = tree_.Max(); best != 0; best = tree_.Max()) {
@@ -60,8 +61,8 @@ void BpeMerge::Split(std::string_view word) {
   priorities_.push_back(0);
 }
 
-// Returns the priority of merging `left` with the next part, 0 if there is no merge. It is larger
-// for a lower rank and, among equal ranks, further to the left.
+// Returns the priority of merging `left` with the next part; 0 if there is no merge. The priority
+// is larger for a lower rank and, among equal ranks, further to the left.
 std::uint64_t BpeMerge::Priority(std::uint32_t left, const BpeMerges::Merge& merge) {
   if (merge.rank == BpeMerges::kNoRank) return 0;
   parts_[left].merged = merge.result;
@@ -74,14 +75,14 @@ void BpeMerge::Update(std::uint32_t left) {
   tree_.Set(left, last ? 0 : Priority(left, merges_.Find(part.symbol, parts_[part.next].symbol)));
 }
 
-// The next part becomes part of `left`.
+// Merges the next part into `left`.
 void BpeMerge::Join(std::uint32_t left) {
   Part& part = parts_[left];
-  const std::uint32_t gone = part.next;
+  const std::uint32_t removed = part.next;
   part.symbol = part.merged;
-  part.next = parts_[gone].next;
+  part.next = parts_[removed].next;
   if (part.next != End()) parts_[part.next].prev = left;
-  tree_.Set(gone, 0);
+  tree_.Set(removed, 0);
   Update(left);
   if (part.prev != kNone) Update(part.prev);
 }

@@ -9,7 +9,7 @@
 namespace kvcache {
 namespace {
 
-constexpr std::size_t kMostMerges = std::size_t{1} << 24;
+constexpr std::size_t kMaxMerges = std::size_t{1} << 24;
 
 }  // namespace
 
@@ -20,8 +20,8 @@ std::size_t BpeMerges::KeyedHash::operator()(const std::string& text) const {
 }
 
 Result<BpeMerges> BpeMerges::Make(const std::vector<std::string>& merges, const TextIndex& tokens) {
-  if (merges.size() > kMostMerges) {
-    return Corrupt(StrCat("the vocabulary has ", merges.size(), " merges; at most ", kMostMerges,
+  if (merges.size() > kMaxMerges) {
+    return Corrupt(StrCat("the vocabulary has ", merges.size(), " merges; at most ", kMaxMerges,
                           " are allowed"));
   }
   BpeMerges result;

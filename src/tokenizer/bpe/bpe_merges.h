@@ -4,9 +4,9 @@
 //   "h e"     rank 1     …
 //
 // A symbol is a byte string that occurs while merging. The symbol of a token is its id. Strings
-// that are no tokens, or belong to tokens that plain text must not become, have numbers from the
-// vocabulary's size on. Merging ends at such a symbol only in unusual vocabularies; then it is
-// replaced by the two parts of its first merge.
+// that are not tokens, or belong to tokens that plain text must not become, have numbers from the
+// vocabulary's size on. Only in unusual vocabularies does merging end at such a symbol; then the
+// two parts of its first merge replace it.
 //
 // Thread safety: const calls may run concurrently.
 #pragma once
@@ -40,23 +40,24 @@ class BpeMerges {
   BpeMerges() = default;
 
   // `merges` are the lines of a file: two spelled strings (byte_alphabet.h) with a space between
-  // them. Malformed lines (no space, characters outside the alphabet) are skipped; among equal
-  // lines the first one counts. `tokens` are the bytes of the tokens that text may become.
+  // them. Skips malformed lines (no space, characters outside the alphabet); among equal lines the
+  // first one counts. `tokens` are the bytes of the tokens that text may become.
   // Errors: kCorrupt: more than 2^24 merges. Cost: O(bytes of all merges).
   static Result<BpeMerges> Make(const std::vector<std::string>& merges, const TextIndex& tokens);
 
   BpeSymbol SymbolOf(std::uint8_t byte) const { return byte_symbols_[byte]; }
 
-  // The merge of two single bytes; kNoRank if there is none.
+  // Returns the merge of two single bytes; kNoRank if there is none.
   Merge FindBytes(std::uint8_t left, std::uint8_t right) const {
     return byte_merges_[std::size_t{left} << 8 | right];
   }
+  // Returns the merge of two symbols; kNoRank if there is none.
   Merge Find(BpeSymbol left, BpeSymbol right) const;
 
-  // Number of distinct, well-formed merges.
+  // Returns the number of distinct, well-formed merges.
   std::size_t size() const { return size_; }
 
-  // Visits the tokens that stand for a symbol, from left to right: itself if it is a token.
+  // Visits the tokens that make up a symbol, from left to right; only the symbol if it is a token.
   // Visits kNoSymbol for a byte without a token.
   template <typename Visitor>
   void ForEachToken(BpeSymbol symbol, const Visitor& visit) const {
@@ -104,7 +105,7 @@ class BpeMerges {
   std::uint64_t mask_ = 0;
   std::uint64_t key_ = 0;
   std::size_t size_ = 0;
-  std::vector<Parts> parts_;  // of symbols that are no tokens
+  std::vector<Parts> parts_;  // of symbols that are not tokens
   std::unordered_map<std::string, BpeSymbol, KeyedHash> others_;
 };
 

@@ -1,5 +1,5 @@
-// For tests and fuzzers: byte-level BPE as its rule is told, with strings and a list of merges,
-// looking at all neighbours each time. O(n^2) and more.
+// For tests and fuzzers: byte-level BPE implemented literally, on strings and a list of merges.
+// Each merge scans all pairs, so encoding is quadratic or worse.
 //
 // Thread safety: functions of their arguments.
 #pragma once
@@ -21,16 +21,16 @@ namespace kvcache::bpe_reference {
 
 class Reference {
  public:
-  // Keeps the references.
+  // `vocabulary` must outlive the object.
   Reference(const TokenizerData& data, const Vocabulary& vocabulary)
       : vocabulary_(vocabulary), pre_(**FindPreTokenizer(data.pre)) {
     for (std::size_t i = 0; i < data.merges.size(); ++i) AddMerge(data.merges[i], i);
   }
 
-  // The ids of a piece of plain text.
+  // Returns the ids of a piece of plain text.
   std::vector<std::int32_t> Encode(std::string_view text) const {
-    std::string mended;
-    text = MendUtf8(text, &mended);
+    std::string repaired;
+    text = RepairUtf8(text, &repaired);
     std::vector<std::int32_t> ids;
     CutText(pre_.stages, text.data(), text.data() + text.size(), [&](std::string_view word) {
       if (pre_.ignore_merges && Token(std::string(word)) != kNoToken) {
@@ -56,7 +56,7 @@ class Reference {
     }
   }
 
-  // The token that text may become.
+  // Returns the token with these bytes; kNoToken if there is none or text must not become it.
   std::int32_t Token(const std::string& bytes) const {
     const std::int32_t token = vocabulary_.Find(SpellBytes(bytes));
     return token != kNoToken && vocabulary_.CanBeMerged(token) ? token : kNoToken;

@@ -13,7 +13,7 @@ VocabularyDefaults Defaults(const PreTokenizer& pre) {
   return {.ids = {}, .add_bos = pre.add_bos, .add_eos = false, .add_space_prefix = false};
 }
 
-// By token: its bytes; empty if text cannot become it.
+// Returns the bytes of each token; empty if text cannot become it.
 Result<TextIndex> Words(const Vocabulary& vocabulary) {
   std::vector<std::string> words(static_cast<std::size_t>(vocabulary.size()));
   for (std::int32_t token = 0; token < vocabulary.size(); ++token) {
@@ -48,8 +48,8 @@ BpeTokenizer::BpeTokenizer(Vocabulary vocabulary, const PreTokenizer& pre, TextI
       self_encoding_(static_cast<std::size_t>(this->vocabulary_size())) {}
 
 void BpeTokenizer::EncodePlain(std::string_view text, std::vector<std::int32_t>* out) const {
-  std::string mended;
-  text = MendUtf8(text, &mended);
+  std::string repaired;
+  text = RepairUtf8(text, &repaired);
   BpeMerge merge(merges_);
   CutText(pre_.stages, text.data(), text.data() + text.size(),
           [&](std::string_view word) { EncodeWord(word, &merge, out); });
@@ -60,13 +60,13 @@ void BpeTokenizer::EncodeWord(std::string_view word, BpeMerge* merge,
   const std::int32_t token = words_.Find(word);
   if (token == kNoToken) return EncodeByMerging(word, merge, out);
   auto& memo = self_encoding_[static_cast<std::size_t>(token)];
-  if (pre_.ignore_merges || memo.load(std::memory_order_relaxed) == kGivesItself) {
+  if (pre_.ignore_merges || memo.load(std::memory_order_relaxed) == kEncodesToItself) {
     return out->push_back(token);
   }
   const std::size_t before = out->size();
   EncodeByMerging(word, merge, out);
-  const bool gives_itself = out->size() == before + 1 && out->back() == token;
-  memo.store(gives_itself ? kGivesItself : kGivesOthers, std::memory_order_relaxed);
+  const bool encodes_to_itself = out->size() == before + 1 && out->back() == token;
+  memo.store(encodes_to_itself ? kEncodesToItself : kEncodesToOthers, std::memory_order_relaxed);
 }
 
 void BpeTokenizer::EncodeByMerging(std::string_view word, BpeMerge* merge,

@@ -7,8 +7,8 @@
 //
 // The ids equal llama.cpp's (src/llama-vocab.cpp); docs/design/tokenizer.md lists the exceptions.
 //
-// A word that is a token usually merges to that token. The first attempt shows whether it does, and
-// the answer is remembered per token.
+// A word that is a token usually merges to that token. The first merge shows whether it does, and
+// the result is stored per token.
 //
 // Thread safety: const calls may run concurrently.
 #pragma once
@@ -42,7 +42,7 @@ class BpeTokenizer : public Tokenizer {
   bool CleansSpaces() const override { return pre_.clean_spaces; }
 
  private:
-  enum SelfEncoding : std::uint8_t { kUnknownYet, kGivesItself, kGivesOthers };
+  enum SelfEncoding : std::uint8_t { kUntested, kEncodesToItself, kEncodesToOthers };
 
   BpeTokenizer(Vocabulary vocabulary, const PreTokenizer& pre, TextIndex words, BpeMerges merges);
   void EncodeWord(std::string_view word, BpeMerge* merge, std::vector<std::int32_t>* out) const;
@@ -53,7 +53,7 @@ class BpeTokenizer : public Tokenizer {
   std::string kind_name_;
   TextIndex words_;  // by token: its bytes; empty if text cannot become it
   BpeMerges merges_;
-  // By token: whether merging its bytes gives the token itself, as far as known.
+  // By token: a SelfEncoding, whether merging its bytes gives the token itself.
   mutable std::vector<std::atomic<std::uint8_t>> self_encoding_;
 };
 

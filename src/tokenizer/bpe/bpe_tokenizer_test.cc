@@ -16,7 +16,7 @@ namespace {
 
 using Ids = std::vector<std::int32_t>;
 
-// The 256 bytes (byte b is b), then the given tokens, normal ones, from 256 on.
+// The 256 bytes (byte b is token b), then the given tokens, of type normal, from 256 on.
 TokenizerData Data(std::string pre, const std::vector<std::string>& tokens,
                    const std::vector<std::string>& merges) {
   TokenizerData data;
@@ -56,26 +56,26 @@ TEST(BpeTokenizerTest, MergesTheFirstListedThenTheLeftmost) {
   EXPECT_EQ(Encode(*tokenizer, ""), Ids{});
 }
 
-TEST(BpeTokenizerTest, ATokenThatMergingMissesIsGivenOnlyWhereMergesAreIgnored) {
+TEST(BpeTokenizerTest, IgnoreMergesFindsTokensThatMergingMisses) {
   const std::vector<std::string> tokens = {"ab", "xyz"};
   const auto merging = MakeOrDie(Data("gpt-2", tokens, {"a b"}));
   const auto ignoring = MakeOrDie(Data("llama-bpe", tokens, {"a b"}));
-  for (int i = 0; i < 2; ++i) {  // once tried, once remembered
+  for (int i = 0; i < 2; ++i) {  // the second time from the stored result
     EXPECT_EQ(Encode(*merging, "xyz"), (Ids{'x', 'y', 'z'}));
     EXPECT_EQ(Encode(*ignoring, "xyz"), (Ids{257}));
     EXPECT_EQ(Encode(*ignoring, "xyzab"), (Ids{'x', 'y', 'z', 256}));
   }
 }
 
-TEST(BpeTokenizerTest, WhatMergesToNoTokenIsItsParts) {
-  // "abc" is no token; "ab" is one. "xy" leads to none at all.
+TEST(BpeTokenizerTest, SplitsAResultThatIsNotAToken) {
+  // "abc" is not a token, but "ab" is. "xy" is a merge, but part of no token.
   const auto tokenizer = MakeOrDie(Data("gpt-2", {"ab", "abcd"}, {"a b", "ab c", "abc d", "x y"}));
   EXPECT_EQ(Encode(*tokenizer, "abc"), (Ids{256, 'c'}));
   EXPECT_EQ(Encode(*tokenizer, "abcd"), (Ids{257}));
   EXPECT_EQ(Encode(*tokenizer, "xyz"), (Ids{'x', 'y', 'z'}));
 }
 
-TEST(BpeTokenizerTest, AByteWithoutATokenIsUnknownOrNothing) {
+TEST(BpeTokenizerTest, AByteWithoutATokenIsUnknownOrOmitted) {
   TokenizerData data = Data("gpt-2", {}, {"a b"});
   data.tokens['q'] = "somethingelse";
   EXPECT_EQ(Encode(*MakeOrDie(data), "aqa"), (Ids{'a', 'a'}));
@@ -91,18 +91,18 @@ TEST(BpeTokenizerTest, PlainTextNeverBecomesAControlToken) {
   EXPECT_EQ(Encode(*tokenizer, "end", SpecialText::kParse), (Ids{256}));
 }
 
-TEST(BpeTokenizerTest, MergesThatCanNotBeAreLeftOut) {
+TEST(BpeTokenizerTest, SkipsMalformedMerges) {
   const auto tokenizer =
       MakeOrDie(Data("gpt-2", {"ab"}, {"", " ", "a", "a ", " b", "中 文", "a b", "b a a", "a b"}));
   EXPECT_EQ(Encode(*tokenizer, "ab ba"), (Ids{256, ' ', 'b', 'a'}));
 }
 
-TEST(BpeTokenizerTest, BrokenUtf8IsTheReplacementCharacter) {
+TEST(BpeTokenizerTest, BrokenUtf8BecomesTheReplacementCharacter) {
   const auto tokenizer = MakeOrDie(Data("qwen2", {}, {"a b"}));
   EXPECT_EQ(Encode(*tokenizer, "a\xE2\x82z"), (Ids{'a', 0xEF, 0xBF, 0xBD, 0xEF, 0xBF, 0xBD, 'z'}));
 }
 
-TEST(BpeTokenizerTest, EndsAndBeginningsArePerFileThenPerPreTokenizer) {
+TEST(BpeTokenizerTest, AddsBosPerFileElsePerPreTokenizer) {
   const struct {
     const char* pre;
     std::optional<bool> add_bos;
@@ -122,7 +122,7 @@ TEST(BpeTokenizerTest, EndsAndBeginningsArePerFileThenPerPreTokenizer) {
   EXPECT_EQ(*tokenizer->Encode("a"), (Ids{'a'}));
 }
 
-TEST(BpeTokenizerTest, DecodesBytesAndShowsOtherKindsAsTheyAre) {
+TEST(BpeTokenizerTest, DecodesBytesAndKeepsOtherTexts) {
   TokenizerData data = Data("gpt-2", {"Ġthe", "<turn>", "Ġuser", "▁x", "Ġ中", "<0x41>"}, {"a b"});
   data.types[257] = 3;
   data.types[258] = 4;
@@ -131,8 +131,8 @@ TEST(BpeTokenizerTest, DecodesBytesAndShowsOtherKindsAsTheyAre) {
   EXPECT_EQ(tokenizer->Piece(256), " the");
   EXPECT_EQ(tokenizer->Piece(257), "");
   EXPECT_EQ(tokenizer->Piece(257, ControlText::kShown), "<turn>");
-  EXPECT_EQ(tokenizer->Piece(258), "Ġuser");  // found in text as it is spelled
-  EXPECT_EQ(tokenizer->Piece(259), "▁x");     // not of the alphabet
+  EXPECT_EQ(tokenizer->Piece(258), "Ġuser");  // user-defined: found in text in this spelling
+  EXPECT_EQ(tokenizer->Piece(259), "▁x");     // outside the byte alphabet
   EXPECT_EQ(tokenizer->Piece(260), " 中");
   EXPECT_EQ(tokenizer->Piece(261), "A");
   EXPECT_EQ(tokenizer->Piece(0xE2), "\xE2");
@@ -143,7 +143,7 @@ TEST(BpeTokenizerTest, DecodesBytesAndShowsOtherKindsAsTheyAre) {
   EXPECT_EQ(*exact->Decode(Ids{'a', ' ', '.'}, {.cleaning = SpaceCleaning::kPerFile}), "a .");
 }
 
-TEST(BpeTokenizerTest, SaysWhatItIsAndWhatItLacks) {
+TEST(BpeTokenizerTest, DescribesItselfAndRejectsMissingMerges) {
   EXPECT_EQ(MakeOrDie(Data("llama-bpe", {}, {"a b"}))->Describe(),
             "byte-level BPE (llama-bpe), 256 tokens");
   const auto no_merges = MakeTokenizer(Data("llama-bpe", {}, {}));
@@ -154,8 +154,9 @@ TEST(BpeTokenizerTest, SaysWhatItIsAndWhatItLacks) {
   EXPECT_EQ(unknown.status().code(), StatusCode::kUnsupported);
 }
 
-// Few letters, many merges; words on both sides of the length at which the algorithm changes.
-TEST(BpeTokenizerTest, EqualsThePlainRule) {
+// Few letters and many merges; words shorter and longer than the length at which the algorithm
+// changes.
+TEST(BpeTokenizerTest, MatchesTheReference) {
   std::mt19937_64 random(11);
   const std::vector<std::string> letters = {"a", "b", "c", " ", "é"};
   for (int round = 0; round < 30; ++round) {
@@ -197,7 +198,7 @@ TEST(BpeTokenizerTest, LongWordsAreNotQuadratic) {
   EXPECT_EQ(ids, Ids(1 << 15, 260));
 }
 
-TEST(BpeTokenizerTest, ThreadsMayEncodeAtOnce) {
+TEST(BpeTokenizerTest, ThreadsMayEncodeConcurrently) {
   const auto tokenizer = MakeOrDie(Data("gpt-2", {"ab", "abc", "xyz"}, {"a b", "ab c"}));
   std::atomic<int> wrong{0};
   std::vector<std::thread> threads;

@@ -5,7 +5,7 @@
 namespace kvcache {
 namespace {
 
-constexpr std::uint16_t kCodePoints = 0x144;  // the alphabet lies below
+constexpr std::uint16_t kCodePoints = 0x144;  // all characters of the alphabet are below
 
 constexpr bool StandsForItself(unsigned byte) {
   return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xFF && byte != 0xAD);

@@ -9,13 +9,13 @@
 namespace kvcache {
 namespace {
 
-TEST(ByteAlphabetTest, SpellsWhatVocabulariesSpell) {
+TEST(ByteAlphabetTest, SpellsAsVocabulariesDo) {
   EXPECT_EQ(SpellBytes(" the\n"), "ĠtheĊ");
   EXPECT_EQ(SpellBytes("é"), "Ã©");
   EXPECT_EQ(SpellBytes(std::string("\0\x7F\xA0\xAD\xFF", 5)), "ĀġłŃÿ");
 }
 
-TEST(ByteAlphabetTest, EveryByteHasItsOwnCharacterAndComesBack) {
+TEST(ByteAlphabetTest, EveryByteHasItsOwnCharacterAndRoundTrips) {
   std::set<std::string> characters;
   for (int byte = 0; byte < 256; ++byte) {
     const std::string one(1, static_cast<char>(byte));
@@ -28,7 +28,7 @@ TEST(ByteAlphabetTest, EveryByteHasItsOwnCharacterAndComesBack) {
   }
 }
 
-TEST(ByteAlphabetTest, OtherCharactersStayAsTheyAre) {
+TEST(ByteAlphabetTest, KeepsOtherCharacters) {
   for (const std::string text : {"中", "\u0144", " ", "\xC4", "\xC4x", "\xAD", "\xC0\xA1", "▁"}) {
     std::string bytes;
     EXPECT_FALSE(AppendBytesOf("Ġ" + text, &bytes)) << text;

@@ -16,8 +16,8 @@ namespace {
 constexpr VocabularyDefaults kDefaults = {
     .ids = {}, .add_bos = true, .add_eos = false, .add_space_prefix = false};
 
-// By token: its text, empty if text cannot become it. A byte token has its byte if no other token
-// is that byte.
+// Returns the text of each token; empty if text cannot become it. A byte token gets its byte as
+// text, unless another token has that text.
 Result<TextIndex> Words(const Vocabulary& vocabulary) {
   std::vector<std::string> words(static_cast<std::size_t>(vocabulary.size()));
   std::array<bool, 256> taken{};
@@ -103,8 +103,8 @@ Result<std::unique_ptr<Tokenizer>> CharacterBpeTokenizer::Make(const TokenizerDa
 
 void CharacterBpeTokenizer::EncodePlain(std::string_view text,
                                         std::vector<std::int32_t>* out) const {
-  std::string mended;
-  const std::string escaped = Escape(MendUtf8(text, &mended));
+  std::string repaired;
+  const std::string escaped = Escape(RepairUtf8(text, &repaired));
   BpeMerge merge(merges_);
   std::string_view rest = escaped;
   while (!rest.empty()) {

@@ -3,16 +3,16 @@
 // Each space becomes U+2581. The text is cut into runs of line feeds and runs of other characters.
 // A run of line feeds that is a token becomes that token. Any other run is merged, beginning with
 // characters: the pair listed first is merged first, the leftmost one among equals. A character
-// that is no token becomes the tokens of its bytes ("<0xE2>"). Each byte that is not UTF-8 becomes
-// U+FFFD.
+// that is not a token becomes the tokens of its bytes ("<0xE2>"). Each byte that is not UTF-8
+// becomes U+FFFD.
 //
-// The algorithm is the one of byte-level BPE (bpe_merge.h). Merges that assemble the known
-// characters from their bytes come before the merges of the file. So all known characters are
-// whole before anything else is merged, and unknown ones stay bytes.
+// The algorithm is that of byte-level BPE (bpe_merge.h). Merges that assemble the known characters
+// from their bytes come before the merges of the file. So all known characters are whole before
+// other merges apply, and unknown ones stay bytes.
 //
 // The ids equal llama.cpp's (src/llama-vocab.cpp, LLAMA_VOCAB_PRE_TYPE_GEMMA4), with one exception:
-// if merging ends at a string that is no token, llama.cpp falls back to its bytes, this to the
-// tokens that were merged.
+// if merging ends at a string that is not a token, llama.cpp falls back to its bytes, and this
+// tokenizer to the tokens that were merged.
 //
 // Thread safety: const calls may run concurrently.
 #pragma once

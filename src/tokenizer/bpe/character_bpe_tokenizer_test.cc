@@ -14,7 +14,7 @@ using Ids = std::vector<std::int32_t>;
 
 constexpr std::int32_t kFirst = 3 + 256;
 
-// <pad> <eos> <bos>, the 256 bytes (byte b is 3 + b), then the given tokens.
+// The tokens <pad> <eos> <bos>, the 256 bytes (byte b is 3 + b), then the given ones.
 TokenizerData Data(const std::vector<std::string>& tokens, const std::vector<std::string>& merges) {
   TokenizerData data;
   data.model = "gemma4";
@@ -55,10 +55,10 @@ TEST(CharacterBpeTest, MergesTheFirstListedFirstThenTheLeftmost) {
   EXPECT_EQ(Encode(*tokenizer, "é a"), (Ids{e, space_a}));
   EXPECT_EQ(Encode(*tokenizer, "a\nb"), (Ids{a, 3 + '\n', b}));
   EXPECT_EQ(Encode(*tokenizer, ""), Ids{});
-  EXPECT_EQ(*tokenizer->Encode("a"), (Ids{2, a}));  // begins with <bos> where the file says nothing
+  EXPECT_EQ(*tokenizer->Encode("a"), (Ids{2, a}));  // adds <bos> by default
 }
 
-TEST(CharacterBpeTest, CharactersThatAreNoTokensAreTheirBytes) {
+TEST(CharacterBpeTest, OtherCharactersBecomeTheirBytes) {
   // 中 (E4 B8 AD) is known, 串 (E4 B8 B2) shares its first two bytes.
   const auto tokenizer = MakeOrDie(Data({"a", "中", "▁"}, {"a a"}));
   EXPECT_EQ(Encode(*tokenizer, "中串a"), (Ids{kFirst + 1, 3 + 0xE4, 3 + 0xB8, 3 + 0xB2, kFirst}));
@@ -66,13 +66,13 @@ TEST(CharacterBpeTest, CharactersThatAreNoTokensAreTheirBytes) {
   EXPECT_EQ(*tokenizer->Decode(Encode(*tokenizer, "a 串\n")), "a 串\n");
 }
 
-TEST(CharacterBpeTest, RunsOfLineFeedsThatAreTokensAreThese) {
+TEST(CharacterBpeTest, EncodesRunsOfLineFeeds) {
   const auto tokenizer = MakeOrDie(Data({"\n", "\n\n", "\n\n\n", "a"}, {"\n \n", "a a"}));
   EXPECT_EQ(Encode(*tokenizer, "a\n\n\na"), (Ids{kFirst + 3, kFirst + 2, kFirst + 3}));
   EXPECT_EQ(Encode(*tokenizer, "\n\n\n\n"), (Ids{kFirst + 1, kFirst + 1}));  // merged
 }
 
-// By definition, on strings: while there is a listed pair, the best one is joined.
+// The definition, on strings: joins the best listed pair until no listed pair is left.
 Ids EncodeNaively(const TokenizerData& data, const std::string& text) {
   std::vector<std::string> parts;
   for (std::size_t i = 0; i < text.size();) {
@@ -100,7 +100,7 @@ Ids EncodeNaively(const TokenizerData& data, const std::string& text) {
   return ids;
 }
 
-TEST(CharacterBpeTest, EqualsTheDefinitionOnInventedMerges) {
+TEST(CharacterBpeTest, MatchesTheDefinitionOnRandomMerges) {
   std::mt19937 random(1);
   std::vector<std::string> texts = {"a", "b", "c", "é", "ß"};
   std::vector<std::string> merges;
@@ -121,7 +121,7 @@ TEST(CharacterBpeTest, EqualsTheDefinitionOnInventedMerges) {
   }
 }
 
-TEST(CharacterBpeTest, AVocabularyWithoutMergesIsRefused) {
+TEST(CharacterBpeTest, RejectsAVocabularyWithoutMerges) {
   const auto tokenizer = MakeTokenizer(Data({"a"}, {}));
   ASSERT_FALSE(tokenizer.ok());
   EXPECT_EQ(tokenizer.status().message(),

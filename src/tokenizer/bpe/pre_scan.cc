@@ -6,7 +6,7 @@
 namespace kvcache {
 namespace {
 
-// Unicode's classes of ASCII, where most of a text is decided without the table.
+// The classes of ASCII characters, so that most text needs no look-up in the Unicode table.
 constexpr UnicodeClass AsciiClass(unsigned char c) {
   if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) return kLetter;
   if (c >= '0' && c <= '9') return kNumber;
@@ -28,7 +28,7 @@ struct Character {
   std::uint32_t bytes = 0;
 };
 
-Character Beyond(const char* at) {
+Character DecodeNonAscii(const char* at) {
   const Utf8Character decoded = DecodeUtf8(at);
   return {UnicodeClasses().ClassOf(decoded.code_point), decoded.bytes};
 }
@@ -36,7 +36,7 @@ Character Beyond(const char* at) {
 inline Character CharacterAt(const char* at) {
   const auto lead = static_cast<unsigned char>(*at);
   if (lead < 128) return {kAsciiClasses[lead], 1};
-  return Beyond(at);
+  return DecodeNonAscii(at);
 }
 
 inline UnicodeClass ClassAt(const char* at, const char* end) {
@@ -73,7 +73,7 @@ char Folded(char c, Contraction contraction) {
   return contraction == Contraction::kAnyCase && IsUpper(c) ? static_cast<char>(c + 32) : c;
 }
 
-// Bytes of the contraction at `at`, 0 if there is none.
+// Returns the bytes of the contraction at `at`; 0 if there is none.
 std::ptrdiff_t ContractionAt(const char* at, const char* end, Contraction contraction) {
   if (contraction == Contraction::kNone || end - at < 2 || *at != '\'') return 0;
   const char first = Folded(at[1], contraction);
@@ -85,10 +85,9 @@ std::ptrdiff_t ContractionAt(const char* at, const char* end, Contraction contra
   return is_long ? 3 : 0;
 }
 
-// Letters in upper case, then letters in lower case, with at least one of the latter if that
-// can be; else all that is upper case. Letters beyond ASCII are of both cases. So the run of
-// upper case ends a word where lower case follows, or else after its last letter of both cases,
-// if there is one.
+// Returns the end of upper-case letters followed by lower-case letters. Letters beyond ASCII count
+// as both. If no ASCII lower-case letter follows, the word ends after its last letter beyond ASCII;
+// without such a letter, the word is all upper case.
 const char* CasedLettersEnd(const char* at, const char* end, UnicodeClass letters) {
   const char* after_both = nullptr;
   while (at != end && !IsLower(*at)) {
@@ -112,8 +111,8 @@ const char* LettersEnd(const WordRules& rules, const char* at, const char* end) 
   return at + ContractionAt(at, end, rules.suffix);
 }
 
-const char* NumbersEnd(const char* at, const char* end, std::uint32_t most) {
-  for (; most > 0 && at != end; --most) {
+const char* NumbersEnd(const char* at, const char* end, std::uint32_t max_digits) {
+  for (; max_digits > 0 && at != end; --max_digits) {
     const Character c = CharacterAt(at);
     if (c.kind != kNumber) break;
     at += c.bytes;
@@ -121,7 +120,8 @@ const char* NumbersEnd(const char* at, const char* end, std::uint32_t most) {
   return at;
 }
 
-// Spaces but for the last one where something follows, which may begin the next word.
+// Returns the end of a run of spaces. If text follows, the last space is left to the next word.
+// With `lines`, a run with line ends stops after the last of them.
 const char* SpacesEnd(const char* at, const char* end, bool lines) {
   const char* last = at;
   const char* after_line = nullptr;
@@ -137,7 +137,7 @@ const char* SpacesEnd(const char* at, const char* end, bool lines) {
   return stop != end && last != at ? last : stop;
 }
 
-// Where the letters of a word from `at` begin; nullptr if no word does.
+// Returns where the letters of the word at `at` begin; nullptr if no word begins there.
 const char* LettersBegin(const WordRules& rules, const char* at, const char* end, Character first) {
   if ((first.kind & rules.letters) != 0) return at;
   const bool can_lead = rules.lead == WordLead::kSpace
@@ -147,7 +147,7 @@ const char* LettersBegin(const WordRules& rules, const char* at, const char* end
   return can_lead && (ClassAt(next, end) & rules.letters) != 0 ? next : nullptr;
 }
 
-bool Holds(const RunRules& rules, const char* at, const Character& c) {
+bool Matches(const RunRules& rules, const char* at, const Character& c) {
   if ((c.kind & rules.classes) != 0) return true;
   if (c.bytes == 1) return rules.ascii.find(*at) != std::string_view::npos;
   if (rules.ranges.empty() || c.kind == kWhite) return false;
@@ -159,17 +159,17 @@ bool Holds(const RunRules& rules, const char* at, const Character& c) {
 }
 
 const char* RunEnd(const RunRules& rules, const char* at, const char* end) {
-  for (std::uint32_t n = 0; n < rules.most && at != end; ++n) {
+  for (std::uint32_t n = 0; n < rules.max_characters && at != end; ++n) {
     const Character c = CharacterAt(at);
-    if (!Holds(rules, at, c)) break;
+    if (!Matches(rules, at, c)) break;
     at += c.bytes;
   }
   return at;
 }
 
-// The end of the run that begins at `at` (`c`), `at` if none does.
+// Returns the end of the run that begins at `at` with character `c`; `at` if no run begins there.
 const char* RunAt(const RunRules& rules, const char* at, const char* end, const Character& c) {
-  if (Holds(rules, at, c)) return RunEnd(rules, at, end);
+  if (Matches(rules, at, c)) return RunEnd(rules, at, end);
   if (!rules.takes_space || c.kind != kWhite) return at;
   const char* stop = RunEnd(rules, at + c.bytes, end);
   return stop == at + c.bytes ? at : stop;
@@ -180,7 +180,7 @@ bool IsThreeDigits(const char* at, const char* end) {
   return end - at >= 3 && digit(at[0]) && digit(at[1]) && digit(at[2]);
 }
 
-// The end of what matches at `at`, nullptr if nothing does.
+// Returns the end of the match at `at`; nullptr if nothing matches.
 const char* DeepSeekMatch(const char* at, const char* end) {
   constexpr UnicodeClass kWord = kLetter | kMark;
   constexpr UnicodeClass kSigns = kPunctuation | kSymbol;
@@ -213,12 +213,12 @@ const char* NextWord(const CutStage& stage, const char* at, const char* end) {
   if (const char* letters = LettersBegin(rules, at, end, first); letters != nullptr) {
     return LettersEnd(rules, letters, end);
   }
-  if (first.kind == kNumber && rules.most_digits > 0) {
-    return NumbersEnd(at, end, rules.most_digits);
+  if (first.kind == kNumber && rules.max_digits > 0) {
+    return NumbersEnd(at, end, rules.max_digits);
   }
   const char* rest = *at == ' ' ? at + 1 : at;
   const UnicodeClass kind = ClassAt(rest, end);
-  if (kind == kNumber && rules.most_digits == 0) return SkipClasses(rest, end, kNumber);
+  if (kind == kNumber && rules.max_digits == 0) return SkipClasses(rest, end, kNumber);
   if ((kind & rules.others) != 0) {
     return SkipAscii(SkipClasses(rest, end, rules.others), end, rules.tail);
   }
@@ -234,7 +234,7 @@ const char* NextRun(const CutStage& stage, const char* at, const char* end) {
     if (RunAt({.classes = stage.runs.classes,
                .ascii = stage.runs.ascii,
                .ranges = stage.runs.ranges,
-               .most = 1,
+               .max_characters = 1,
                .takes_space = stage.runs.takes_space},
               at, end, c) != at) {
       break;
@@ -261,7 +261,7 @@ const char* NextThreeDigits(const CutStage&, const char* at, const char* end) {
 }
 
 const char* NextTrailingSpaces(const CutStage&, const char* at, const char* end) {
-  const char* spaces = at;  // where the last run of them begins
+  const char* spaces = at;  // begin of the last run of spaces
   for (const char* next = at; next != end;) {
     const Character c = CharacterAt(next);
     next += c.bytes;

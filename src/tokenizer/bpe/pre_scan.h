@@ -1,12 +1,12 @@
-// Scanners that cut text into words before merging. Pre-tokenizers are made of them.
+// Scanners that cut text into words before merging. Pre-tokenizers consist of them.
 //
 // Each vocabulary of byte-level BPE has one or several regular expressions whose matches are its
 // words; no merge crosses the end of a word. Few such expressions exist, and they consist of few
 // parts. So each part is a scanner here, and an expression is a row of rules. No regular expression
 // is interpreted, each character is read once or twice, and nothing backtracks.
 //
-// A CutStage returns the end of the part that begins at `at`. Text that no expression matches is a
-// part, too. The text must be well-formed UTF-8.
+// A CutStage returns the end of the part that begins at `at`. Text that no expression matches forms
+// parts, too. The text must be well-formed UTF-8.
 //
 // Source: llama.cpp (src/llama-vocab.cpp, src/unicode.cpp), which cuts at the same places.
 // Thread safety: functions of their arguments.
@@ -40,9 +40,9 @@ struct WordRules {
   UnicodeClass letters = kLetter;
   WordCase word_case = WordCase::kIgnored;
   Contraction suffix = Contraction::kNone;
-  std::uint32_t most_digits = 0;  // numbers in one word; 0: all of them, and the lead before them
+  std::uint32_t max_digits = 0;  // numbers per word; 0: no limit, and a lead before them
   UnicodeClass others = kMark | kPunctuation | kSymbol | kOther;
-  std::string_view tail{};  // ASCII that others take along
+  std::string_view tail{};  // ASCII characters that may follow `others`
   bool lines = false;       // spaces up to the last end of a line are a word: "\s*[\r\n]+"
 };
 
@@ -51,17 +51,17 @@ struct CodePoints {
   std::uint32_t last;
 };
 
-// Runs of characters that become parts of their own: "[…]{1,most}".
+// Runs of characters that become parts of their own: "[…]{1,max_characters}".
 struct RunRules {
   UnicodeClass classes = 0;
   std::string_view ascii{};                 // and these
-  std::span<const CodePoints> ranges = {};  // and these, ascending, but for spaces
-  std::uint32_t most = ~std::uint32_t{0};
+  std::span<const CodePoints> ranges = {};  // and these, ascending; white space never matches
+  std::uint32_t max_characters = ~std::uint32_t{0};
   bool takes_space = false;  // "\s?" in front
 };
 
 struct CutStage {
-  // The end of the part that begins at `at`, in (at, end]. REQUIRES: at < end.
+  // Returns the end of the part that begins at `at`, in (at, end]. REQUIRES: at < end.
   using Next = const char* (*)(const CutStage& stage, const char* at, const char* end);
   Next next = nullptr;
   WordRules words = {};

@@ -11,45 +11,45 @@ constexpr WordRules kGpt2Words = {.contraction = Contraction::kLowerCase};
 // "(?i:'s|…)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|…"
 constexpr WordRules kLlama3Words = {.contraction = Contraction::kAnyCase,
                                     .lead = WordLead::kAny,
-                                    .most_digits = 3,
+                                    .max_digits = 3,
                                     .tail = "\r\n",
                                     .lines = true};
 
-constexpr WordRules With(WordRules rules, std::uint32_t most_digits) {
-  rules.most_digits = most_digits;
+constexpr WordRules WithMaxDigits(WordRules rules, std::uint32_t max_digits) {
+  rules.max_digits = max_digits;
   return rules;
 }
 
 constexpr WordRules kQwen35Words = {.contraction = Contraction::kAnyCase,
                                     .lead = WordLead::kAny,
                                     .letters = kLetter | kMark,
-                                    .most_digits = 1,
+                                    .max_digits = 1,
                                     .others = kPunctuation | kSymbol | kOther,
                                     .tail = "\r\n",
                                     .lines = true};
 
 constexpr WordRules kTekkenWords = {.lead = WordLead::kAny,
                                     .word_case = WordCase::kCuts,
-                                    .most_digits = 1,
+                                    .max_digits = 1,
                                     .tail = "\r\n/",
                                     .lines = true};
 
 constexpr WordRules kGpt4oWords = {.lead = WordLead::kAny,
                                    .word_case = WordCase::kCuts,
                                    .suffix = Contraction::kAnyCase,
-                                   .most_digits = 3,
+                                   .max_digits = 3,
                                    .tail = "\r\n/",
                                    .lines = true};
 
 constexpr WordRules kSeedCoderWords = {
-    .contraction = Contraction::kAnyCase, .lead = WordLead::kAny, .most_digits = 1, .lines = true};
+    .contraction = Contraction::kAnyCase, .lead = WordLead::kAny, .max_digits = 1, .lines = true};
 
 constexpr WordRules kUfakzekaWords = {
-    .lead = WordLead::kAny, .most_digits = 1, .tail = "\r\n", .lines = true};
+    .lead = WordLead::kAny, .max_digits = 1, .tail = "\r\n", .lines = true};
 
 constexpr WordRules kMiniCpmWords = {.contraction = Contraction::kAnyCase,
                                      .lead = WordLead::kAny,
-                                     .most_digits = ~std::uint32_t{0},
+                                     .max_digits = ~std::uint32_t{0},
                                      .tail = "\r\n",
                                      .lines = true};
 
@@ -61,15 +61,15 @@ constexpr CutStage Runs(const RunRules& rules) {
   return {.next = NextRun, .runs = rules};
 }
 
-constexpr CutStage Numbers(std::uint32_t most) {
-  return Runs({.classes = kNumber, .most = most});
+constexpr CutStage Numbers(std::uint32_t max_digits) {
+  return Runs({.classes = kNumber, .max_characters = max_digits});
 }
 
-// Han, Hiragana and Katakana; and what DeepSeek's coder takes for East Asia.
+// East Asian characters: Hiragana, Katakana and Han in DeepSeek V3; wider ranges in DeepSeek Coder.
 constexpr CodePoints kDeepSeek3Asia[] = {{0x3040, 0x30FF}, {0x4E00, 0x9FA5}};
 constexpr CodePoints kDeepSeekCoderAsia[] = {{0x0800, 0x9FA5}, {0xAC00, 0xD7FF}};
 
-// DeepSeek LLM: letters of both cases beyond ASCII; signs of full width, quotes and Chinese stops.
+// DeepSeek LLM: cased letters beyond ASCII; full-width punctuation, quotes and Chinese full stops.
 constexpr CodePoints kDeepSeekLlmLetters[] = {
     {0x00B5, 0x00B5},   {0x00C0, 0x00D6},   {0x00D8, 0x00F6},   {0x00F8, 0x01BA},
     {0x01BC, 0x01BF},   {0x01C4, 0x0293},   {0x0295, 0x02AF},   {0x0370, 0x0373},
@@ -96,31 +96,31 @@ constexpr CodePoints kDeepSeekLlmLetters[] = {
 constexpr CodePoints kDeepSeekLlmSigns[] = {
     {0x2018, 0x201F}, {0x3000, 0x3002}, {0xFF01, 0xFF0F}, {0xFF1A, 0xFF5E}};
 constexpr std::string_view kAsciiLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-// "[!-/:-~]", with the letters: they cut words such as "né".
+// "[!-/:-~]" includes the letters, so that it cuts words such as "né".
 constexpr std::string_view kDeepSeekLlmAscii =
     "!\"#$%&'()*+,-./:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqrstuvwxyz{|}~";
 
 constexpr CutStage kGpt2[] = {Words(kGpt2Words)};
 constexpr CutStage kStarCoder[] = {Numbers(1), Words(kGpt2Words)};
 constexpr CutStage kLlama3[] = {Words(kLlama3Words)};
-constexpr CutStage kQwen2[] = {Words(With(kLlama3Words, 1))};
+constexpr CutStage kQwen2[] = {Words(WithMaxDigits(kLlama3Words, 1))};
 constexpr CutStage kQwen35[] = {Words(kQwen35Words)};
 constexpr CutStage kTekken[] = {Words(kTekkenWords)};
 constexpr CutStage kGpt4o[] = {Words(kGpt4oWords)};
 constexpr CutStage kSeedCoder[] = {Words(kSeedCoderWords)};
 constexpr CutStage kUfakzeka[] = {Words(kUfakzekaWords)};
 constexpr CutStage kMiniCpm5[] = {Numbers(3), Words(kMiniCpmWords)};
-constexpr CutStage kLaguna[] = {{.next = NextLine}, Words(With(kLlama3Words, 1))};
+constexpr CutStage kLaguna[] = {{.next = NextLine}, Words(WithMaxDigits(kLlama3Words, 1))};
 constexpr CutStage kDeepSeek3[] = {
     Numbers(3), Runs({.ranges = kDeepSeek3Asia}), {.next = NextDeepSeekPart}};
 constexpr CutStage kDeepSeekLlm[] = {
-    Runs({.ascii = "\r\n", .most = 1}),
+    Runs({.ascii = "\r\n", .max_characters = 1}),
     Runs({.ascii = kAsciiLetters, .ranges = kDeepSeekLlmLetters, .takes_space = true}),
     Runs({.ascii = kDeepSeekLlmAscii, .ranges = kDeepSeekLlmSigns, .takes_space = true}),
     {.next = NextTrailingSpaces},
     Runs({.ranges = kDeepSeekCoderAsia}),
     Numbers(~std::uint32_t{0})};
-constexpr CutStage kDeepSeekCoder[] = {Runs({.ascii = "\r\n", .most = 1}),
+constexpr CutStage kDeepSeekCoder[] = {Runs({.ascii = "\r\n", .max_characters = 1}),
                                        Runs({.classes = kLetter, .takes_space = true}),
                                        Runs({.classes = kPunctuation, .takes_space = true}),
                                        Runs({.ranges = kDeepSeekCoderAsia}), Numbers(1)};
@@ -132,62 +132,62 @@ constexpr CutStage kDefault[] = {Runs({.classes = kPunctuation, .ascii = "$+<=>^
                                  Numbers(~std::uint32_t{0}),
                                  {.next = NextThreeDigits}};
 
-constexpr PreTokenizer MergesIgnored(std::string_view name, std::span<const CutStage> stages) {
+constexpr PreTokenizer IgnoringMerges(std::string_view name, std::span<const CutStage> stages) {
   return {.name = name, .stages = stages, .ignore_merges = true, .add_bos = true};
 }
 
-constexpr PreTokenizer Exact(std::string_view name, std::span<const CutStage> stages) {
+constexpr PreTokenizer WithoutCleaning(std::string_view name, std::span<const CutStage> stages) {
   return {.name = name, .stages = stages, .clean_spaces = false};
 }
 
 constexpr PreTokenizer kKnown[] = {
     {"default", kDefault},
-    // Llama 3 and those who took its expression.
-    MergesIgnored("llama-bpe", kLlama3),
-    MergesIgnored("llama3", kLlama3),
-    MergesIgnored("llama-v3", kLlama3),
-    MergesIgnored("pixtral", kLlama3),
-    MergesIgnored("falcon3", kLlama3),
-    MergesIgnored("falcon-h1", kLlama3),
-    MergesIgnored("lfm2", kLlama3),
-    MergesIgnored("midm-2.0", kLlama3),
+    // Llama 3, and models that use its expression.
+    IgnoringMerges("llama-bpe", kLlama3),
+    IgnoringMerges("llama3", kLlama3),
+    IgnoringMerges("llama-v3", kLlama3),
+    IgnoringMerges("pixtral", kLlama3),
+    IgnoringMerges("falcon3", kLlama3),
+    IgnoringMerges("falcon-h1", kLlama3),
+    IgnoringMerges("lfm2", kLlama3),
+    IgnoringMerges("midm-2.0", kLlama3),
     {"dbrx", kLlama3},
     {"smaug-bpe", kLlama3},
     {"chatglm-bpe", kLlama3},
     {"glm4", kLlama3},
     {"minicpm5", kMiniCpm5, true},
-    // GPT-4o's, with or without contractions.
-    Exact("gpt-4o", kGpt4o),
-    Exact("llama4", kGpt4o),
-    Exact("kanana2", kGpt4o),
-    Exact("talkie", kGpt4o),
-    Exact("minimax-m2", kGpt4o),
+    // GPT-4o's expression, and Tekken's, which has no contractions.
+    WithoutCleaning("gpt-4o", kGpt4o),
+    WithoutCleaning("llama4", kGpt4o),
+    WithoutCleaning("kanana2", kGpt4o),
+    WithoutCleaning("talkie", kGpt4o),
+    WithoutCleaning("minimax-m2", kGpt4o),
     {"tekken", kTekken, true, true, false},
     // Qwen.
-    Exact("qwen2", kQwen2),
-    Exact("deepseek-r1-qwen", kQwen2),
-    Exact("kormo", kQwen2),
-    Exact("f2llmv2", kQwen2),
-    Exact("hunyuan", kQwen2),
-    Exact("solar-open", kQwen2),
-    Exact("grok-2", kQwen2),
+    WithoutCleaning("qwen2", kQwen2),
+    WithoutCleaning("deepseek-r1-qwen", kQwen2),
+    WithoutCleaning("kormo", kQwen2),
+    WithoutCleaning("f2llmv2", kQwen2),
+    WithoutCleaning("hunyuan", kQwen2),
+    WithoutCleaning("solar-open", kQwen2),
+    WithoutCleaning("grok-2", kQwen2),
     {"stablelm2", kQwen2},
     {"megrez", kQwen2},
-    Exact("qwen35", kQwen35),
-    Exact("laguna", kLaguna),
-    Exact("ufakzeka", kUfakzeka),
-    Exact("bailingmoe", kQwen2),
-    Exact("bailingmoe2", kQwen2),
-    Exact("llada-moe", kQwen2),
-    Exact("seed-coder", kSeedCoder),
+    WithoutCleaning("qwen35", kQwen35),
+    WithoutCleaning("laguna", kLaguna),
+    WithoutCleaning("ufakzeka", kUfakzeka),
+    WithoutCleaning("bailingmoe", kQwen2),
+    WithoutCleaning("bailingmoe2", kQwen2),
+    WithoutCleaning("llada-moe", kQwen2),
+    WithoutCleaning("seed-coder", kSeedCoder),
     // DeepSeek.
-    Exact("deepseek-v3", kDeepSeek3),
-    Exact("hunyuan-dense", kDeepSeek3),
-    Exact("joyai-llm", kDeepSeek3),
-    Exact("hy_v4", kDeepSeek3),
-    Exact("deepseek-coder", kDeepSeekCoder),
-    Exact("deepseek-llm", kDeepSeekLlm),
-    // GPT-2, and GPT-2 with single digits.
+    WithoutCleaning("deepseek-v3", kDeepSeek3),
+    WithoutCleaning("hunyuan-dense", kDeepSeek3),
+    WithoutCleaning("joyai-llm", kDeepSeek3),
+    WithoutCleaning("hy_v4", kDeepSeek3),
+    WithoutCleaning("deepseek-coder", kDeepSeekCoder),
+    WithoutCleaning("deepseek-llm", kDeepSeekLlm),
+    // GPT-2's expression, also with single digits.
     {"gpt-2", kGpt2},
     {"phi-2", kGpt2},
     {"mpt", kGpt2},
@@ -198,10 +198,10 @@ constexpr PreTokenizer kKnown[] = {
     {"a.x-4.0", kGpt2},
     {"mellum", kGpt2},
     {"modern-bert", kGpt2},
-    Exact("trillion", kGpt2),
-    Exact("granite-docling", kGpt2),
-    Exact("smollm", kStarCoder),
-    Exact("command-r", kStarCoder),
+    WithoutCleaning("trillion", kGpt2),
+    WithoutCleaning("granite-docling", kGpt2),
+    WithoutCleaning("smollm", kStarCoder),
+    WithoutCleaning("command-r", kStarCoder),
     {"starcoder", kStarCoder},
     {"refact", kStarCoder},
     {"codeshell", kStarCoder},
@@ -224,8 +224,8 @@ Result<const PreTokenizer*> FindPreTokenizer(std::string_view name) {
     if (known.name == name) return &known;
     names += (names.empty() ? "" : ", ") + std::string(known.name);
   }
-  return Status(StatusCode::kUnsupported,
-                StrCat("pre-tokenizer ", Quoted(name, 64), " is not offered; there are: ", names));
+  return Status(StatusCode::kUnsupported, StrCat("pre-tokenizer ", Quoted(name, 64),
+                                                 " is not supported; supported: ", names));
 }
 
 }  // namespace kvcache

@@ -1,5 +1,5 @@
-// The pre-tokenizers that files name (`tokenizer.ggml.pre`). Each one says how text is cut into
-// words before merging, and holds the settings that llama.cpp ties to the name.
+// The pre-tokenizers that files name (`tokenizer.ggml.pre`). Each one defines how text is cut into
+// words before merging, and holds the settings that llama.cpp derives from the name.
 //
 // To add one: find its expressions in llama.cpp (src/llama-vocab.cpp, LLAMA_VOCAB_PRE_TYPE_…);
 // write them as stages in pre_tokenizer.cc (pre_scan.h has the parts; a new part is a function
@@ -21,12 +21,12 @@ namespace kvcache {
 struct PreTokenizer {
   std::string_view name;
   std::span<const CutStage> stages;
-  bool ignore_merges = false;  // a word that is a token is that token, whatever the merges say
-  bool add_bos = false;        // where the file does not say
+  bool ignore_merges = false;  // a word that is a token becomes that token without merging
+  bool add_bos = false;        // the default if the file has no add_bos_token
   bool clean_spaces = true;    // see DecodeOptions
 };
 
-// All pre-tokenizers, for tests.
+// Returns all pre-tokenizers, for tests.
 std::span<const PreTokenizer> PreTokenizers();
 
 // Finds a pre-tokenizer by name. "" means "default": older files have no name.

@@ -31,7 +31,7 @@ void ExpectCuts(const std::vector<Row>& rows) {
   for (const Row& row : rows) EXPECT_EQ(Cut(row.pre, row.text), row.expected) << row.pre;
 }
 
-TEST(PreTokenizerTest, CutsWordsWithWhatStandsBeforeThem) {
+TEST(PreTokenizerTest, CutsWordsWithTheirLead) {
   ExpectCuts({
       {"gpt-2", "Hello world.", {"Hello", " world", "."}},
       {"gpt-2", "a\tb (c)", {"a", "\t", "b", " (", "c", ")"}},
@@ -95,7 +95,7 @@ TEST(PreTokenizerTest, CutsSpacesAndLines) {
   });
 }
 
-TEST(PreTokenizerTest, CutsAtUpperCaseWhereTheKindDoes) {
+TEST(PreTokenizerTest, CutsAtUpperCase) {
   ExpectCuts({
       {"tekken", "camelCase HTTPServer", {"camel", "Case", " HTTPServer"}},
       {"tekken", "ABC", {"ABC"}},
@@ -105,7 +105,7 @@ TEST(PreTokenizerTest, CutsAtUpperCaseWhereTheKindDoes) {
   });
 }
 
-TEST(PreTokenizerTest, CutsMarksAsTheKindDoes) {
+TEST(PreTokenizerTest, CutsAtCombiningMarks) {
   ExpectCuts({
       {"qwen2", "e\u0301a", {"e", "\u0301a"}},
       {"qwen35", "e\u0301a", {"e\u0301a"}},
@@ -125,7 +125,7 @@ TEST(PreTokenizerTest, CutsRunsOutOfTheText) {
   });
 }
 
-TEST(PreTokenizerTest, NamesAreKnownOrTheErrorNamesThem) {
+TEST(PreTokenizerTest, FindsNamesOrListsThemInTheError) {
   EXPECT_EQ((*FindPreTokenizer(""))->name, "default");
   std::set<std::string_view> names;
   for (const PreTokenizer& known : PreTokenizers()) {
@@ -135,12 +135,12 @@ TEST(PreTokenizerTest, NamesAreKnownOrTheErrorNamesThem) {
   const auto unknown = FindPreTokenizer("klingon");
   EXPECT_EQ(unknown.status().code(), StatusCode::kUnsupported);
   EXPECT_TRUE(unknown.status().message().starts_with(
-      "pre-tokenizer 'klingon' is not offered; there are: default, llama-bpe, "))
+      "pre-tokenizer 'klingon' is not supported; supported: default, llama-bpe, "))
       << unknown.status().message();
   EXPECT_NE(unknown.status().message().find("qwen2"), std::string::npos);
 }
 
-TEST(PreTokenizerTest, WordsAreTheTextWhateverItIs) {
+TEST(PreTokenizerTest, WordsAddUpToTheText) {
   const std::vector<std::string> parts = {"a",  "B",  "é",  "1",      "½",  " ",   "\n",
                                           "\r", "\t", "'",  "s",      "re", "!",   "/",
                                           "+",  "中", "か", "\u0301", "😀",  "\x01"};

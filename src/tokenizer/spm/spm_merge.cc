@@ -7,7 +7,7 @@
 namespace kvcache {
 namespace {
 
-// Ascends with the score, as integers: 1 for NaN, more for all else. +0 and -0 are the same.
+// Maps scores to integers in the same order: 1 for NaN, more for other values. +0 equals -0.
 std::uint32_t OrderOf(float score) {
   if (std::isnan(score)) return 1;
   if (score == 0) score = 0;
@@ -74,7 +74,7 @@ void SpmMerge::Split() {
       {static_cast<std::uint32_t>(fragment_.size()), kNone, kNone, kNoToken, kNoToken});
 }
 
-// The priority of joining `left` with the next part, 0 if there is none or no such token.
+// Returns the priority of joining `left` with the next part; 0 if there is no next part or token.
 std::uint64_t SpmMerge::PairPriority(std::uint32_t left) {
   Part& part = parts_[left];
   if (part.next == End()) return 0;
@@ -87,14 +87,14 @@ void SpmMerge::UpdatePair(std::uint32_t left) {
   tree_.Set(left, PairPriority(left));
 }
 
-// The next part becomes part of `left`.
+// Joins the next part to `left`.
 void SpmMerge::Join(std::uint32_t left) {
   Part& part = parts_[left];
-  const std::uint32_t gone = part.next;
+  const std::uint32_t removed = part.next;
   part.token = part.pair_token;
-  part.next = parts_[gone].next;
+  part.next = parts_[removed].next;
   parts_[part.next].prev = left;
-  tree_.Set(gone, 0);
+  tree_.Set(removed, 0);
   UpdatePair(left);
   if (part.prev != kNone) UpdatePair(part.prev);
 }

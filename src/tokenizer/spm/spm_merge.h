@@ -31,22 +31,22 @@ inline std::size_t SpmCharacterLength(std::uint8_t lead) {
   return lead < 0xF0 ? 3 : 4;
 }
 
-// The next character of `text`, which is not empty.
+// Returns the first character of `text`. REQUIRES: `text` is not empty.
 inline std::string_view SpmFirstCharacter(std::string_view text) {
   return text.substr(0, SpmCharacterLength(static_cast<std::uint8_t>(text.front())));
 }
 
-// The tokens that joining may give, and their scores as integers in the same order.
+// The tokens that joining may produce, and their scores as integers in the same order.
 class SpmScores {
  public:
   explicit SpmScores(const Vocabulary& vocabulary);
 
-  // The token with this text that joining may give; kNoToken if none.
+  // Returns the token with this text; kNoToken if there is none or joining may not produce it.
   std::int32_t Find(std::string_view text) const {
     const std::int32_t token = vocabulary_->Find(text);
     return token != kNoToken && order_[static_cast<std::size_t>(token)] == 0 ? kNoToken : token;
   }
-  // REQUIRES: Find gave `token`. At least 1.
+  // Returns the score as an integer, at least 1. REQUIRES: Find returned `token`.
   std::uint32_t Order(std::int32_t token) const { return order_[static_cast<std::size_t>(token)]; }
 
  private:
@@ -64,7 +64,7 @@ class SpmNeighbors {
     return left < 128 && right < 128 ? (*ascii_)[left << 7 | right] : (*others_)[Bit(left, right)];
   }
 
-  // A character's number for MayJoin: ASCII as it is, U+2581 as the space that it stands for.
+  // Returns a character's number for MayJoin: its bytes, or a space for U+2581.
   static std::uint32_t Code(std::string_view character) {
     std::uint32_t code = 0;
     for (const char c : character) code = code << 8 | static_cast<std::uint8_t>(c);
@@ -83,7 +83,7 @@ class SpmNeighbors {
   std::unique_ptr<std::bitset<kBits>> others_;
 };
 
-// The memory of one EncodePlain call, reused for each fragment.
+// Merges fragments. One object serves one EncodePlain call and reuses its memory.
 class SpmMerge {
  public:
   explicit SpmMerge(const SpmScores& scores) : scores_(scores) {}
@@ -92,7 +92,7 @@ class SpmMerge {
   // Cost: O(n log n) time, 30 bytes of memory per character.
   void Run(std::string_view fragment);
 
-  // The result of Run from left to right: visit(text, token or kNoToken).
+  // Visits the result of Run from left to right: visit(text, token or kNoToken).
   template <typename Visitor>
   void ForEach(Visitor visit) const {
     for (std::uint32_t i = 0; i != End(); i = parts_[i].next) {
@@ -103,11 +103,11 @@ class SpmMerge {
 
  private:
   struct Part {
-    std::uint32_t begin;      // in the fragment; its end is the next one's begin
+    std::uint32_t begin;      // in the fragment; the part ends where the next one begins
     std::uint32_t prev;       // kNone before the first
     std::uint32_t next;       // End() after the last
-    std::int32_t token;       // what it was joined to; kNoToken: a single character
-    std::int32_t pair_token;  // of its text with the next one's, where the priority is not 0
+    std::int32_t token;       // the token it was joined to; kNoToken: a single character
+    std::int32_t pair_token;  // the token of this and the next part, if the priority is not 0
   };
   static constexpr std::uint32_t kNone = ~std::uint32_t{0};
 
@@ -122,7 +122,7 @@ class SpmMerge {
 
   const SpmScores& scores_;
   std::string_view fragment_;
-  std::vector<Part> parts_;  // and one at the end, where the last one ends
+  std::vector<Part> parts_;  // with one more entry for the end of the last part
   std::vector<std::uint64_t> priorities_;
   MaxTree tree_;
 };

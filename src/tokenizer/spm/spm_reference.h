@@ -1,5 +1,5 @@
-// For tests and fuzzers: SentencePiece's BPE as its rule is told, by looking at all neighbours
-// each time. O(n^2) and more.
+// For tests and fuzzers: SentencePiece's BPE implemented literally. Each join scans all pairs, so
+// encoding is quadratic or worse.
 //
 // Thread safety: functions of their arguments.
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace kvcache::spm_reference {
 
-// The token that joining may give for `text`.
+// Returns the token with this text; kNoToken if there is none or joining may not produce it.
 inline std::int32_t Find(const Vocabulary& vocabulary, const std::string& text) {
   const std::int32_t token = vocabulary.Find(text);
   return token != kNoToken && vocabulary.CanBeMerged(token) ? token : kNoToken;
@@ -29,7 +29,7 @@ inline std::vector<std::string> Characters(std::string_view text) {
   return characters;
 }
 
-// Joins the best pair, the leftmost among equals; false when there is none.
+// Joins the best pair, the leftmost among equals. Returns false if there is none.
 inline bool JoinBest(const Vocabulary& vocabulary, std::vector<std::string>* parts) {
   std::size_t best = parts->size();
   float best_score = 0;
@@ -56,7 +56,7 @@ inline void AppendBytes(const Vocabulary& vocabulary, const std::string& charact
   ids->insert(ids->end(), bytes.begin(), bytes.end());
 }
 
-// The ids of a piece of plain text. REQUIRES: no score is NaN.
+// Returns the ids of a piece of plain text. REQUIRES: no score is NaN.
 inline std::vector<std::int32_t> Encode(const Vocabulary& vocabulary, std::string_view text) {
   std::string escaped = vocabulary.add_space_prefix() && !text.empty() ? "\u2581" : "";
   for (const char c : text) escaped += c == ' ' ? std::string("\u2581") : std::string(1, c);

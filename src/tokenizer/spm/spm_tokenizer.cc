@@ -5,6 +5,7 @@
 #include "tokenizer/escaped_space.h"
 
 namespace kvcache {
+
 SpmTokenizer::SpmTokenizer(Vocabulary vocabulary)
     : Tokenizer(std::move(vocabulary)),
       scores_(this->vocabulary()),
@@ -49,11 +50,11 @@ void SpmTokenizer::EncodeFragment(std::string_view fragment, SpmMerge* merge,
   const std::int32_t token = scores_.Find(fragment);
   if (token == kNoToken) return EncodeByJoining(fragment, merge, out);
   auto& memo = self_encoding_[static_cast<std::size_t>(token)];
-  if (memo.load(std::memory_order_relaxed) == kGivesItself) return out->push_back(token);
+  if (memo.load(std::memory_order_relaxed) == kEncodesToItself) return out->push_back(token);
   const std::size_t before = out->size();
   EncodeByJoining(fragment, merge, out);
-  const bool gives_itself = out->size() == before + 1 && out->back() == token;
-  memo.store(gives_itself ? kGivesItself : kGivesOthers, std::memory_order_relaxed);
+  const bool encodes_to_itself = out->size() == before + 1 && out->back() == token;
+  memo.store(encodes_to_itself ? kEncodesToItself : kEncodesToOthers, std::memory_order_relaxed);
 }
 
 void SpmTokenizer::EncodeByJoining(std::string_view fragment, SpmMerge* merge,
@@ -89,7 +90,7 @@ void SpmTokenizer::AppendText(std::int32_t token, std::string* out) const {
   AppendUnescaped(vocabulary().text(token), out);
 }
 
-// A user-defined token with U+2581 in it may be the result of joining: then no space follows it.
+// Joining may produce a user-defined token with U+2581, so no space is added after it.
 bool SpmTokenizer::AddsSpaceAfter(std::int32_t token) const {
   if (!vocabulary().add_space_prefix()) return false;
   if (token == kNoToken) return true;

@@ -3,8 +3,8 @@
 // Each space of a piece of text becomes U+2581, and add_space_prefix adds one in front. The text
 // starts as a sequence of characters. Two neighbours can be joined if their concatenated text is a
 // token. The pair whose token has the best score is joined first, the leftmost one among equals,
-// until no pair is left. A character that is no token becomes the tokens of its bytes ("<0xE2>"),
-// or the unknown token if one of them is missing.
+// until no pair is left. A character that is not a token becomes the tokens of its bytes
+// ("<0xE2>"), or the unknown token if one of them is missing.
 //
 // The ids equal llama.cpp's (src/llama-vocab.cpp), with one exception. There, text can be joined to
 // a control, unknown or byte token if the vocabulary holds the parts of its text ("</" and "s>").
@@ -13,8 +13,8 @@
 // Three things make it fast and do not change the result:
 //   - Two characters that are neighbours in no token can never be joined. The text is split there
 //     (mostly into words), and each fragment is merged alone, in cache.
-//   - A fragment that is a token usually merges to that token. The first attempt shows whether it
-//     does, and the answer is remembered per token.
+//   - A fragment that is a token usually merges to that token. The first merge shows whether it
+//     does, and the result is stored per token.
 //   - Otherwise a tree of maxima over the pairs (spm_merge.h) finds the best one in O(log n).
 //
 // Thread safety: const calls may run concurrently.
@@ -47,7 +47,7 @@ class SpmTokenizer : public Tokenizer {
   bool AddsSpaceAfter(std::int32_t token) const override;
 
  private:
-  enum SelfEncoding : std::uint8_t { kUnknownYet, kGivesItself, kGivesOthers };
+  enum SelfEncoding : std::uint8_t { kUntested, kEncodesToItself, kEncodesToOthers };
 
   std::string Escape(std::string_view text) const;
   void EncodeFragment(std::string_view fragment, SpmMerge* merge,
@@ -58,7 +58,7 @@ class SpmTokenizer : public Tokenizer {
 
   SpmScores scores_;
   SpmNeighbors neighbors_;
-  // By token: whether encoding its text gives the token itself, as far as known.
+  // By token: a SelfEncoding, whether encoding its text gives the token itself.
   mutable std::vector<std::atomic<std::uint8_t>> self_encoding_;
 };
 

@@ -23,7 +23,7 @@ std::unique_ptr<Tokenizer> MakeOrDie(const TokenizerData& data) {
   return std::move(*tokenizer);
 }
 
-// <unk> <s> </s>, the 256 bytes (byte b is 3 + b), then the given ones from 259 on.
+// The tokens <unk> <s> </s>, the 256 bytes (byte b is 3 + b), then the given ones from 259 on.
 TokenizerData WithBytes(const std::vector<std::pair<std::string, float>>& tokens) {
   TokenizerData data;
   data.tokens = {"<unk>", "<s>", "</s>"};
@@ -73,16 +73,16 @@ TEST(SpmTokenizerTest, JoinsCharactersThatAreNoTokens) {
   EXPECT_EQ(Encode(*tokenizer, "éaé"), (Ids{259, 3 + 0xC3, 3 + 0xA9}));
 }
 
-TEST(SpmTokenizerTest, ATokenThatJoiningCanNotReachIsNotGiven) {
+TEST(SpmTokenizerTest, ReturnsNoTokenThatJoiningCannotReach) {
   TokenizerData data = WithBytes({{"abc", 0}, {"a", 0}});
   data.add_space_prefix = false;
   const auto tokenizer = MakeOrDie(data);
-  for (int i = 0; i < 2; ++i) {  // once tried, once remembered
+  for (int i = 0; i < 2; ++i) {  // the second time from the stored result
     EXPECT_EQ(Encode(*tokenizer, "abc"), (Ids{260, 3 + 'b', 3 + 'c'}));
   }
 }
 
-TEST(SpmTokenizerTest, SpacesAndTheOneInFront) {
+TEST(SpmTokenizerTest, EncodesSpacesAndThePrefix) {
   const std::vector<std::pair<std::string, float>> tokens = {
       {"▁", 0}, {"▁▁", -1}, {"▁a", -2}, {"a", -3}};
   TokenizerData data = WithBytes(tokens);
@@ -111,7 +111,7 @@ TEST(SpmTokenizerTest, BrokenTextFallsBackToBytes) {
   EXPECT_EQ(Encode(*tokenizer,
                    "\xF0"
                    "a"),
-            (Ids{261}));  // what follows belongs to it
+            (Ids{261}));  // the next byte belongs to the character
   EXPECT_EQ(Encode(*tokenizer,
                    "\xF0"
                    "aaa"),
@@ -138,7 +138,7 @@ TEST(SpmTokenizerTest, TextNeverBecomesAControlOrByteToken) {
   EXPECT_EQ(*tokenizer->Decode(Encode(*tokenizer, "<0x0A>")), "<0x0A>");
 }
 
-TEST(SpmTokenizerTest, OddScoresAreOrderedToo) {
+TEST(SpmTokenizerTest, OrdersInfinitiesNanAndZeros) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   TokenizerData data =
       WithBytes({{"ab", -kInf}, {"bc", std::nanf("")}, {"cd", -0.0f}, {"de", 0.0f}, {"ef", kInf}});
@@ -187,8 +187,8 @@ TEST(SpmTokenizerTest, AgreesWithTheRuleOnRandomVocabularies) {
   }
 }
 
-// Vocabularies in which every power of two of a letter is a token: deep trees of joins.
-TEST(SpmTokenizerTest, AMillionTimesOneLetter) {
+// Every run of 2^n letters is a token, so joins form deep trees.
+TEST(SpmTokenizerTest, EncodesAMillionEqualLetters) {
   TokenizerData data = WithBytes({{"a", 0}});
   for (int power = 1; power <= 10; ++power) {
     data.tokens.push_back(std::string(std::size_t{1} << power, 'a'));
@@ -202,7 +202,7 @@ TEST(SpmTokenizerTest, AMillionTimesOneLetter) {
   EXPECT_EQ(Encode(*tokenizer, std::string((1 << 20) + 5, 'a')).size(), (1u << 10) + 2);
 }
 
-TEST(SpmTokenizerTest, ManyThreadsAgree) {
+TEST(SpmTokenizerTest, ThreadsMayEncodeConcurrently) {
   const auto tokenizer =
       MakeOrDie(WithBytes({{"▁", 0}, {"a", 0}, {"ab", 1}, {"▁ab", 2}, {"b", 0}}));
   const std::string text = "ab ab b a bab ab";

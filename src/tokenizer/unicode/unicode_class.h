@@ -1,4 +1,4 @@
-// Classifies code points. Pre-tokenizers need no other data of Unicode.
+// Classifies code points. Pre-tokenizers need no other Unicode data.
 //
 // The classes are bits: a set of classes is a mask, and testing it is a single AND. They
 // are the first letters of the general categories (\p{L}, \p{N}, …) and White_Space. The data
@@ -16,7 +16,7 @@
 
 namespace kvcache {
 
-using UnicodeClass = std::uint8_t;  // one of the following; 0: none, past the end of a text
+using UnicodeClass = std::uint8_t;  // one of the following bits; 0: past the end of a text
 
 inline constexpr UnicodeClass kLetter = 1;
 inline constexpr UnicodeClass kNumber = 2;
@@ -26,13 +26,13 @@ inline constexpr UnicodeClass kSymbol = 16;
 inline constexpr UnicodeClass kWhite = 32;
 inline constexpr UnicodeClass kOther = 64;  // controls, formats, unassigned
 
-// Code points from `first` up to the next range's are of one class.
+// A range of code points of one class, from `first` to before the next range's `first`.
 struct UnicodeRange {
   std::uint32_t first;
   UnicodeClass kind;
 };
 
-// The ranges of all code points, ascending from 0.
+// Returns the ranges of all code points, ascending from 0.
 std::span<const UnicodeRange> UnicodeRanges();
 
 // A character of well-formed UTF-8.
@@ -41,7 +41,7 @@ struct Utf8Character {
   std::uint32_t bytes = 0;
 };
 
-// REQUIRES: a whole, well-formed character at `at`.
+// Decodes the character at `at`. REQUIRES: it is complete and well-formed.
 inline Utf8Character DecodeUtf8(const char* at) {
   const auto byte = [at](int i) { return std::uint32_t{static_cast<std::uint8_t>(at[i])}; };
   const std::uint32_t lead = byte(0);
@@ -66,7 +66,7 @@ class UnicodeTable {
   std::vector<UnicodeClass> blocks_;
 };
 
-// Made on first use; 40 KB.
+// Returns the table of all classes, built on first use (40 KB).
 const UnicodeTable& UnicodeClasses();
 
 }  // namespace kvcache

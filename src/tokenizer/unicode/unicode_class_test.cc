@@ -5,7 +5,7 @@
 namespace kvcache {
 namespace {
 
-TEST(UnicodeClassTest, KnowsOneOfEachKind) {
+TEST(UnicodeClassTest, ClassifiesCodePoints) {
   const struct {
     std::uint32_t code_point;
     UnicodeClass expected;
@@ -24,7 +24,7 @@ TEST(UnicodeClassTest, KnowsOneOfEachKind) {
   }
 }
 
-TEST(UnicodeClassTest, TheTableSaysWhatTheRangesSay) {
+TEST(UnicodeClassTest, TableAgreesWithRanges) {
   const auto ranges = UnicodeRanges();
   ASSERT_EQ(ranges[0].first, 0u);
   for (std::size_t i = 0; i < ranges.size(); ++i) {

@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-// Bytes of the character that begins with `lead`, 0 where none does.
+// Returns the bytes of a character that begins with `lead`; 0 if no character does.
 int CharacterLength(std::uint8_t lead) {
   if (lead < 0x80) return 1;
   if (lead < 0xC2) return 0;  // continuations, and overlong forms of ASCII
@@ -16,8 +16,8 @@ int CharacterLength(std::uint8_t lead) {
   return lead < 0xF5 ? 4 : 0;
 }
 
-// Whether `byte` can be the second byte of a character: the second byte decides about overlong
-// forms, surrogates and the end of the code space.
+// Returns whether `byte` can be the second byte of a character. Its range excludes overlong forms,
+// surrogates and code points past U+10FFFF.
 bool CanBeSecond(std::uint8_t lead, std::uint8_t byte) {
   switch (lead) {
     case 0xE0: return byte >= 0xA0 && byte < 0xC0;
@@ -28,7 +28,7 @@ bool CanBeSecond(std::uint8_t lead, std::uint8_t byte) {
   }
 }
 
-// Whether `byte` can follow the first `count` bytes of a character that begins with `lead`.
+// Returns whether `byte` can follow the first `count` bytes of a character that begins with `lead`.
 bool CanFollow(std::uint8_t lead, int count, std::uint8_t byte) {
   return count == 1 ? CanBeSecond(lead, byte) : (byte & 0xC0) == 0x80;
 }
@@ -77,7 +77,7 @@ void Utf8Stream::Flush(std::string* out) {
 
 namespace {
 
-// Bytes of the well-formed character that `text` begins with, 0 if it begins with none.
+// Returns the bytes of the well-formed character at the front of `text`; 0 if there is none.
 std::size_t CharacterAtFront(std::string_view text) {
   const auto lead = static_cast<std::uint8_t>(text.front());
   const int length = CharacterLength(lead);
@@ -88,7 +88,7 @@ std::size_t CharacterAtFront(std::string_view text) {
   return static_cast<std::size_t>(length);
 }
 
-// Bytes in front of the first one that is part of no character.
+// Returns how many bytes precede the first byte that belongs to no character.
 std::size_t ValidPrefix(std::string_view text) {
   std::size_t at = 0;
   while (at < text.size()) {
@@ -108,15 +108,15 @@ bool IsValidUtf8(std::string_view text) {
   return ValidPrefix(text) == text.size();
 }
 
-std::string_view MendUtf8(std::string_view text, std::string* mended) {
+std::string_view RepairUtf8(std::string_view text, std::string* repaired) {
   std::size_t valid = ValidPrefix(text);
   if (valid == text.size()) return text;
-  mended->clear();
+  repaired->clear();
   for (;; valid = ValidPrefix(text)) {
-    mended->append(text.substr(0, valid));
+    repaired->append(text.substr(0, valid));
     text.remove_prefix(valid);
-    if (text.empty()) return *mended;
-    mended->append(kReplacement);
+    if (text.empty()) return *repaired;
+    repaired->append(kReplacement);
     text.remove_prefix(1);
   }
 }

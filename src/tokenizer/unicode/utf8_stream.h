@@ -24,7 +24,7 @@ class Utf8Stream {
   // Ends the stream: an incomplete character becomes U+FFFD. The stream can be used again.
   void Flush(std::string* out);
 
-  // Bytes held back.
+  // Returns how many bytes are held back.
   int pending_bytes() const { return pending_; }
 
  private:
@@ -32,12 +32,13 @@ class Utf8Stream {
   std::uint8_t pending_ = 0;
 };
 
-// Whether `text` is well-formed UTF-8: no surrogates, no overlong forms, nothing past U+10FFFF.
+// Returns whether `text` is well-formed UTF-8: no surrogates, no overlong forms, nothing past
+// U+10FFFF.
 bool IsValidUtf8(std::string_view text);
 
-// Returns `text` if it is well-formed. Otherwise returns `*mended`, a copy with U+FFFD for each
+// Returns `text` if it is well-formed. Otherwise returns `*repaired`, a copy with U+FFFD for each
 // byte that belongs to no well-formed character. (Utf8Stream writes one U+FFFD for each part of a
 // character; one for each byte is what llama.cpp's tokenizers do.)
-std::string_view MendUtf8(std::string_view text, std::string* mended);
+std::string_view RepairUtf8(std::string_view text, std::string* repaired);
 
 }  // namespace kvcache

@@ -9,7 +9,7 @@
 namespace kvcache {
 namespace {
 
-// The bytes in pieces that end at each of `cuts`.
+// Streams the bytes in pieces that end at each of `cuts`.
 std::string Stream(std::string_view bytes, const std::vector<std::size_t>& cuts) {
   Utf8Stream stream;
   std::string out;
@@ -33,7 +33,7 @@ struct Case {
 
 #define FFFD "\xEF\xBF\xBD"
 
-// The broken ones are those of the Unicode standard, section 3.9, and their neighbours.
+// The broken cases are those of the Unicode standard, section 3.9, and variations of them.
 const std::vector<Case>& Cases() {
   static const std::vector<Case> cases = {
       {"empty", "", ""},
@@ -84,14 +84,14 @@ TEST(Utf8StreamTest, EverySplitGivesTheSameText) {
   }
 }
 
-TEST(Utf8StreamTest, ValidityIsTheAbsenceOfReplacements) {
+TEST(Utf8StreamTest, ValidTextNeedsNoReplacements) {
   for (const Case& c : Cases()) {
     SCOPED_TRACE(c.name);
     EXPECT_EQ(IsValidUtf8(c.bytes), c.bytes == c.text);
   }
 }
 
-TEST(Utf8StreamTest, ACompleteCharacterComesAtOnce) {
+TEST(Utf8StreamTest, ReturnsACompleteCharacterAtOnce) {
   Utf8Stream stream;
   std::string out;
   const std::string smile = "\xF0\x9F\x98\x80";
@@ -105,12 +105,12 @@ TEST(Utf8StreamTest, ACompleteCharacterComesAtOnce) {
   EXPECT_EQ(stream.pending_bytes(), 0);
 }
 
-TEST(Utf8StreamTest, AReplacementComesAsSoonAsItIsCertain) {
+TEST(Utf8StreamTest, ReplacesAsSoonAsACharacterIsBroken) {
   Utf8Stream stream;
   std::string out;
   stream.Push("\xE0", &out);
   EXPECT_EQ(out, "");
-  stream.Push("\x80", &out);  // can not follow E0: overlong
+  stream.Push("\x80", &out);  // cannot follow E0: overlong
   EXPECT_EQ(out, FFFD FFFD);
   EXPECT_EQ(stream.pending_bytes(), 0);
 }
@@ -134,7 +134,7 @@ TEST(Utf8StreamTest, RandomBytesInRandomPieces) {
   }
 }
 
-TEST(Utf8StreamTest, MendingReplacesEachByteThatIsNoCharacter) {
+TEST(Utf8StreamTest, RepairReplacesEachByteOutsideACharacter) {
   const struct {
     std::string text;
     std::string expected;
@@ -154,8 +154,8 @@ TEST(Utf8StreamTest, MendingReplacesEachByteThatIsNoCharacter) {
        "12345678é\uFFFD"},
   };
   for (const auto& row : rows) {
-    std::string mended = "old";
-    EXPECT_EQ(MendUtf8(row.text, &mended), row.expected);
+    std::string repaired = "old";
+    EXPECT_EQ(RepairUtf8(row.text, &repaired), row.expected);
   }
 }
 

@@ -5,8 +5,7 @@
 
 namespace kvcache {
 
-// Stores the children of nodes in the newest few blocks that have free units; older blocks stay
-// unchanged.
+// Places children in the newest few blocks that have free units. Older blocks stay unchanged.
 class ByteTrie::Builder {
  public:
   using Texts = std::vector<std::pair<std::string, std::int32_t>>;
@@ -14,7 +13,7 @@ class ByteTrie::Builder {
   Builder(const Texts& texts, ByteTrie* trie) : texts_(texts), trie_(*trie) {}
 
   void Run() {
-    is_place_.resize(kBlock, true);  // the first block is that of nodes without children
+    is_place_.resize(kBlock, true);  // the first block is reserved for nodes without children
     std::vector<Task> tasks = {{kRoot, 0, texts_.size(), 0}};
     while (!tasks.empty()) {
       const Task task = tasks.back();
@@ -66,11 +65,11 @@ class ByteTrie::Builder {
   std::uint32_t FindPlace() {
     for (std::size_t i = 0; i < open_.size(); ++i) {
       if (const std::uint32_t place = PlaceIn(open_[i]); place != 0) return place;
-      if (++open_[i].failures == kMostFailures) {
+      if (++open_[i].failures == kMaxFailures) {
         open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(i--));
       }
     }
-    if (open_.size() == kMostOpen) open_.pop_front();
+    if (open_.size() == kMaxOpenBlocks) open_.pop_front();
     open_.push_back({static_cast<std::uint32_t>(trie_.units_.size()), 0, 0});
     trie_.units_.resize(trie_.units_.size() + kBlock);
     is_place_.resize(trie_.units_.size());
@@ -85,7 +84,7 @@ class ByteTrie::Builder {
 
   bool IsFree(std::uint32_t unit) const { return trie_.units_[unit].info == 0; }
 
-  // Returns the place in the block where all children fit; 0 if there is none.
+  // Returns a place in the block where all children fit; 0 if there is none.
   std::uint32_t PlaceIn(Block& block) {
     while (block.free_from < kBlock && !IsFree(block.begin + block.free_from)) ++block.free_from;
     for (std::uint32_t i = block.free_from; i < kBlock; ++i) {
@@ -99,8 +98,8 @@ class ByteTrie::Builder {
     return 0;
   }
 
-  static constexpr std::size_t kMostOpen = 8;
-  static constexpr int kMostFailures = 32;
+  static constexpr std::size_t kMaxOpenBlocks = 8;
+  static constexpr int kMaxFailures = 32;
 
   const Texts& texts_;
   ByteTrie& trie_;

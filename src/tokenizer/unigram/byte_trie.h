@@ -1,4 +1,4 @@
-// A trie that finds all tokens that a text begins with, stored as a double array.
+// A trie of token texts, stored as a double array. Finds all tokens that a text begins with.
 //
 //   unit      the place of its children, and (token + 1) << 9 | label
 //   label     the byte that leads to the unit, plus 1; 0: the unit is free
@@ -6,7 +6,7 @@
 //             if its label is b + 1
 //
 // No two nodes have their children at the same place, so a unit with the right label is a child of
-// the node in question. Place 0 belongs to the nodes without children; no unit is stored there.
+// the node in question. Nodes without children have place 0, where no unit is stored.
 //
 // Source: J. Aoe, "An efficient digital search algorithm by using a double-array structure",
 // 1989, with XOR in place of the sum.
@@ -24,11 +24,11 @@ namespace kvcache {
 
 class ByteTrie {
  public:
-  static constexpr std::int32_t kMostTokens = (1 << 23) - 1;
+  static constexpr std::int32_t kMaxTokens = (1 << 23) - 1;
 
   ByteTrie() = default;
 
-  // REQUIRES: no text is empty, no two are equal, and all tokens are below kMostTokens.
+  // REQUIRES: no text is empty, no two are equal, and all tokens are below kMaxTokens.
   // Cost: O(bytes of all texts), and O(n log n) comparisons.
   explicit ByteTrie(std::vector<std::pair<std::string, std::int32_t>> texts);
 

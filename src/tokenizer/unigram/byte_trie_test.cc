@@ -29,14 +29,14 @@ TEST(ByteTrieTest, VisitsTheShortestFirst) {
   EXPECT_EQ(Prefixes(trie, "\xFF\xFF"), (Found{{6, 1}}));
 }
 
-TEST(ByteTrieTest, OfNothingFindsNothing) {
+TEST(ByteTrieTest, EmptyTrieFindsNothing) {
   EXPECT_EQ(Prefixes(ByteTrie(), "abc"), Found{});
   const std::vector<std::pair<std::string, std::int32_t>> none;
   EXPECT_EQ(Prefixes(ByteTrie(none), "abc"), Found{});
 }
 
-// Nodes with few and with all children, so that blocks fill and overflow.
-TEST(ByteTrieTest, EqualsAMap) {
+// Alphabets of 2 to 256 bytes give nodes with few and with all children, so that blocks fill up.
+TEST(ByteTrieTest, MatchesAMap) {
   std::mt19937_64 random(5);
   for (const unsigned alphabet : {2u, 10u, 256u}) {
     std::map<std::string, std::int32_t> texts;

@@ -10,11 +10,11 @@
 namespace kvcache {
 namespace {
 
-constexpr std::size_t kMostBytes = std::size_t{1} << 24;
-// So that neither a text nor the time for it grows out of proportion.
-constexpr std::size_t kLongest = 256;
+constexpr std::size_t kMaxBytes = std::size_t{1} << 24;
+// Limits how much a replacement can lengthen a text, and the time per byte of text.
+constexpr std::size_t kMaxStringBytes = 256;
 
-Status Broken(std::string_view message) {
+Status Malformed(std::string_view message) {
   return Corrupt(StrCat("precompiled_charsmap: ", message));
 }
 
@@ -22,14 +22,14 @@ Status Broken(std::string_view message) {
 
 Result<Charsmap> Charsmap::Make(std::string_view bytes) {
   std::uint32_t trie_bytes = 0;
-  if (bytes.size() < sizeof(trie_bytes) || bytes.size() > kMostBytes) {
-    return Broken(StrCat("it has ", bytes.size(), " bytes; must have 4 to ", kMostBytes));
+  if (bytes.size() < sizeof(trie_bytes) || bytes.size() > kMaxBytes) {
+    return Malformed(StrCat("it has ", bytes.size(), " bytes; must have 4 to ", kMaxBytes));
   }
   std::memcpy(&trie_bytes, bytes.data(), sizeof(trie_bytes));
   bytes.remove_prefix(sizeof(trie_bytes));
   if (trie_bytes >= bytes.size() || trie_bytes % 4 != 0) {
-    return Broken(StrCat("its trie has ", trie_bytes, " bytes; must be a multiple of 4 below ",
-                         bytes.size()));
+    return Malformed(StrCat("its trie has ", trie_bytes, " bytes; must be a multiple of 4 below ",
+                            bytes.size()));
   }
   Charsmap map;
   map.units_.resize(trie_bytes / 4);
@@ -40,9 +40,9 @@ Result<Charsmap> Charsmap::Make(std::string_view bytes) {
   return map;
 }
 
-// Goes through all places (where children lie) that can be reached, depth first. Maps share
-// places, but must not go in circles; so how long the strings below a place are is known once
-// all of its children are.
+// Visits all reachable places (positions of children), depth first. Units may share a place, but
+// there must be no cycle. So the length of the longest string below a place is known once all its
+// children are visited.
 class Charsmap::Checker {
  public:
   explicit Checker(const Charsmap& map) : map_(map), height_(map.units_.size(), kUnseen) {}
@@ -59,20 +59,21 @@ class Charsmap::Checker {
 
   struct Visit {
     std::uint32_t place;
-    std::uint32_t byte = 0;     // looked at last
-    std::uint16_t longest = 0;  // of the strings below, so far
+    std::uint32_t byte = 0;     // of the last child visited
+    std::uint16_t longest = 0;  // longest string below, so far
   };
 
   Status Enter(std::uint32_t place) {
     if ((place | 0xFF) >= map_.units_.size()) {
-      return Broken(StrCat("it refers to unit ", place | 0xFF, " of ", map_.units_.size()));
+      return Malformed(
+          StrCat("it refers to unit ", place | 0xFF, "; must be below ", map_.units_.size()));
     }
     height_[place] = kOpen;
     path_.push_back({place});
     return Status::Ok();
   }
 
-  // Looks at the next child of the last place on the path.
+  // Visits the next child of the last place on the path.
   Status Step() {
     Visit& visit = path_.back();
     if (visit.byte == 255) return Leave();
@@ -81,22 +82,23 @@ class Charsmap::Checker {
     const std::uint32_t below = child ^ map_.OffsetOf(child);
     if (below >= map_.units_.size()) return Enter(below);
     if (map_.EndsHere(child)) KVCACHE_RETURN_IF_ERROR(map_.CheckReplacement(below));
-    if (height_[below] == kOpen) return Broken("the trie goes in circles");
-    return height_[below] == kUnseen ? Enter(below) : Note(&visit, height_[below]);
+    if (height_[below] == kOpen) return Malformed("its trie has a cycle; must have none");
+    return height_[below] == kUnseen ? Enter(below) : UpdateLongest(&visit, height_[below]);
   }
 
   Status Leave() {
     const Visit done = path_.back();
     path_.pop_back();
     height_[done.place] = done.longest;
-    return path_.empty() ? Status::Ok() : Note(&path_.back(), done.longest);
+    return path_.empty() ? Status::Ok() : UpdateLongest(&path_.back(), done.longest);
   }
 
-  // A child leads on to strings of up to `height` bytes.
-  static Status Note(Visit* visit, std::uint16_t height) {
+  // Records a child that leads to strings of up to `height` more bytes.
+  static Status UpdateLongest(Visit* visit, std::uint16_t height) {
     visit->longest = std::max(visit->longest, static_cast<std::uint16_t>(height + 1));
-    if (visit->longest <= kLongest) return Status::Ok();
-    return Broken(StrCat("a string to replace has more than ", kLongest, " bytes"));
+    if (visit->longest <= kMaxStringBytes) return Status::Ok();
+    return Malformed(
+        StrCat("a string to replace is too long; at most ", kMaxStringBytes, " bytes are allowed"));
   }
 
   const Charsmap& map_;
@@ -111,13 +113,13 @@ Status Charsmap::Check() const {
 Status Charsmap::CheckReplacement(std::uint32_t unit) const {
   const std::uint32_t at = units_[unit] & 0x7FFFFFFF;
   if (at >= replacements_.size()) {
-    return Broken(
-        StrCat("it refers to a replacement at ", at, " of ", replacements_.size(), " bytes"));
+    return Malformed(StrCat("it refers to a replacement at byte ", at, "; must be below ",
+                            replacements_.size()));
   }
   const std::size_t end = replacements_.find('\0', at);
-  if (end == std::string::npos || end - at > kLongest) {
-    return Broken(
-        StrCat("the replacement at ", at, " has more than ", kLongest, " bytes or no end"));
+  if (end == std::string::npos || end - at > kMaxStringBytes) {
+    return Malformed(StrCat("the replacement at byte ", at, " is too long or has no end; at most ",
+                            kMaxStringBytes, " bytes and a zero byte are allowed"));
   }
   return Status::Ok();
 }

@@ -5,8 +5,9 @@
 //   the rest    the replacements, each ended by a zero byte
 //
 //   unit        bits 0-7 the byte that leads here, 8 whether a string ends here, 9 whether the
-//               offset counts in 256s, 10-30 offset; or bit 31 set and the replacement's place
-//   children    of the unit at i lie at i ^ offset ^ byte, its replacement's unit at i ^ offset
+//               offset is in units of 256, 10-30 the offset; or bit 31 set, 0-30 the place of the
+//               replacement
+//   children    of the unit at i are at i ^ offset ^ byte, its replacement's unit at i ^ offset
 //
 // Source: SentencePiece (src/normalizer.cc) and darts-clone; S. Kanda, "Space- and Time-Efficient
 // String Dictionaries", 2018; llama.cpp, src/llama-vocab.cpp.
@@ -25,12 +26,12 @@ namespace kvcache {
 
 class Charsmap {
  public:
-  // Replaces nothing.
+  // A map without entries.
   Charsmap() = default;
 
   // Copies `bytes`. Checks every entry that a text can reach, so that Longest needs no checks.
   // Errors: kCorrupt: sizes that contradict each other, a unit that points outside, replacements
-  // without an end, strings of more than 256 bytes on either side, a trie with circles.
+  // without an end, strings of more than 256 bytes on either side, a trie with a cycle.
   // Cost: O(256 units).
   static Result<Charsmap> Make(std::string_view bytes);
 
@@ -42,7 +43,7 @@ class Charsmap {
   // Returns the longest entry that `text` begins with.
   Match Longest(std::string_view text) const;
 
-  // Whether this byte is never replaced if an ASCII character follows it.
+  // Returns whether this byte is never replaced if an ASCII character follows it.
   bool KeepsBeforeAscii(std::uint8_t byte) const { return keeps_[byte]; }
 
  private:

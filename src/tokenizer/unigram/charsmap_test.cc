@@ -53,12 +53,12 @@ TEST(CharsmapTest, FindsTheLongest) {
   EXPECT_TRUE(map->KeepsBeforeAscii('c'));
 }
 
-TEST(CharsmapTest, AnEmptyOneReplacesNothing) {
+TEST(CharsmapTest, EmptyMapReplacesNothing) {
   EXPECT_EQ(Charsmap().Longest("a").bytes, 0u);
   EXPECT_EQ(Charsmap::Make(Map({}, "x"))->Longest("a").bytes, 0u);
 }
 
-TEST(CharsmapTest, RefusesWhatLeadsOutside) {
+TEST(CharsmapTest, RejectsBrokenMaps) {
   auto outside = Units();
   outside[0x80 ^ 'a'] = 0x1000 << 10 | 'a';
   // A chain: "bb…b", 300 of them.
@@ -70,8 +70,8 @@ TEST(CharsmapTest, RefusesWhatLeadsOutside) {
   }
   auto no_place = Units();
   no_place[0x30] = 0x80000005;
-  auto endless = Units();  // "b" leads to where "b" leads
-  endless[0x80 ^ 'b'] = static_cast<std::uint32_t>('b') << 10 | 'b';
+  auto cycle = Units();  // "b" leads to its own place
+  cycle[0x80 ^ 'b'] = static_cast<std::uint32_t>('b') << 10 | 'b';
   const struct {
     std::string bytes;
     std::string message;
@@ -83,15 +83,17 @@ TEST(CharsmapTest, RefusesWhatLeadsOutside) {
                    "abcd",
                    8),
        "its trie has 4294967295 bytes; must be a multiple of 4 below 4"},
-      {Map(std::vector<std::uint32_t>(8), "x"), "it refers to unit 255 of 8"},
-      {Map(outside, kReplacements), "it refers to unit 4351 of 256"},
-      {Map(endless, kReplacements), "the trie goes in circles"},
-      {Map(chain, kReplacements), "a string to replace has more than 256 bytes"},
-      {Map(no_place, kReplacements), "it refers to a replacement at 5 of 5 bytes"},
+      {Map(std::vector<std::uint32_t>(8), "x"), "it refers to unit 255; must be below 8"},
+      {Map(outside, kReplacements), "it refers to unit 4351; must be below 256"},
+      {Map(cycle, kReplacements), "its trie has a cycle; must have none"},
+      {Map(chain, kReplacements), "a string to replace is too long; at most 256 bytes are allowed"},
+      {Map(no_place, kReplacements), "it refers to a replacement at byte 5; must be below 5"},
       {Map(Units(), std::string("X\0\0Y", 4)),
-       "the replacement at 3 has more than 256 bytes or no end"},
+       "the replacement at byte 3 is too long or has no end; at most 256 bytes and a zero byte are "
+       "allowed"},
       {Map(Units(), std::string("X\0\0", 3) + std::string(2000, 'y') + std::string(1, '\0')),
-       "the replacement at 3 has more than 256 bytes or no end"},
+       "the replacement at byte 3 is too long or has no end; at most 256 bytes and a zero byte are "
+       "allowed"},
   };
   for (const auto& row : rows) {
     const auto map = Charsmap::Make(row.bytes);

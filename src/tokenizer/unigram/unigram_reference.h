@@ -1,5 +1,5 @@
-// For tests and fuzzers: the unigram model as its rule is told, over the whole text, with every
-// token tried at every place. O(n tokens).
+// For tests and fuzzers: the unigram model implemented literally. It tries every token at every
+// position of the whole text: O(text × tokens).
 //
 // Thread safety: functions of their arguments.
 #pragma once
@@ -18,7 +18,7 @@
 
 namespace kvcache::unigram_reference {
 
-// Spaces alone: no charsmap. `text` is well-formed.
+// Normalizes the spaces only, without a charsmap. REQUIRES: `text` is well-formed UTF-8.
 inline std::string Normalize(std::string_view text, bool prefix, bool merge) {
   std::string normalized;
   bool in_word = false;
@@ -44,22 +44,22 @@ inline float UnknownScore(const Vocabulary& vocabulary) {
   return worst - 10;
 }
 
-// The ids of normalised text.
+// Returns the ids of normalized text.
 inline std::vector<std::int32_t> Encode(const Vocabulary& vocabulary, std::string_view text) {
-  struct Way {
+  struct Path {
     double score = -std::numeric_limits<double>::max();
     std::size_t from = 0;
     std::int32_t token = kNoToken;
   };
-  std::vector<Way> ways(text.size() + 1);
-  ways[0].score = 0;
+  std::vector<Path> paths(text.size() + 1);
+  paths[0].score = 0;
   for (std::size_t at = 0; at < text.size();) {
     const std::string_view rest = text.substr(at);
     const std::size_t length = SpmFirstCharacter(rest).size();
     bool has_character = false;
-    const auto offer = [&](std::size_t bytes, std::int32_t token, float score) {
-      const double sum = ways[at].score + double{score};
-      if (sum > ways[at + bytes].score) ways[at + bytes] = {sum, at, token};
+    const auto relax = [&](std::size_t bytes, std::int32_t token, float score) {
+      const double sum = paths[at].score + double{score};
+      if (sum > paths[at + bytes].score) paths[at + bytes] = {sum, at, token};
     };
     for (std::int32_t token = 0; token < vocabulary.size(); ++token) {
       const std::string_view piece = vocabulary.text(token);
@@ -67,14 +67,14 @@ inline std::vector<std::int32_t> Encode(const Vocabulary& vocabulary, std::strin
       if (piece.empty() || !vocabulary.CanBeMerged(token) || !rest.starts_with(piece)) continue;
       if (kind == TokenKind::kUndefined) continue;
       has_character = has_character || piece.size() == length;
-      offer(piece.size(), token, kind == TokenKind::kUserDefined ? 0 : vocabulary.score(token));
+      relax(piece.size(), token, kind == TokenKind::kUserDefined ? 0 : vocabulary.score(token));
     }
-    if (!has_character) offer(length, vocabulary.ids().unknown, UnknownScore(vocabulary));
+    if (!has_character) relax(length, vocabulary.ids().unknown, UnknownScore(vocabulary));
     at += length;
   }
   std::vector<std::int32_t> ids;
-  for (std::size_t at = text.size(); at > 0; at = ways[at].from) {
-    const std::int32_t token = ways[at].token;
+  for (std::size_t at = text.size(); at > 0; at = paths[at].from) {
+    const std::int32_t token = paths[at].token;
     const bool again = !ids.empty() && token == vocabulary.ids().unknown && ids.back() == token;
     if (!again) ids.push_back(token);
   }

@@ -14,7 +14,7 @@ namespace kvcache {
 namespace {
 
 constexpr float kUnknownPenalty = 10;
-constexpr std::size_t kLongestToken = 1024;  // each place of a text may try as many bytes
+constexpr std::size_t kMaxTokenBytes = 1024;  // a position of a text may look this far ahead
 
 VocabularyDefaults Defaults() {
   return {.ids = {.eos = 1, .unknown = 2, .padding = 0},
@@ -30,14 +30,14 @@ bool CanBeText(const Vocabulary& vocabulary, std::int32_t token) {
 Status CheckLengths(const Vocabulary& vocabulary) {
   for (std::int32_t token = 0; token < vocabulary.size(); ++token) {
     const std::size_t bytes = vocabulary.text(token).size();
-    if (bytes <= kLongestToken || !CanBeText(vocabulary, token)) continue;
-    return Corrupt(StrCat("token ", token, " has ", bytes, " bytes; at most ", kLongestToken,
+    if (bytes <= kMaxTokenBytes || !CanBeText(vocabulary, token)) continue;
+    return Corrupt(StrCat("token ", token, " has ", bytes, " bytes; at most ", kMaxTokenBytes,
                           " are allowed in a vocabulary of kind 't5'"));
   }
   return Status::Ok();
 }
 
-// Tokens with a plain space are left out: normalised text has U+2581 in place of each space.
+// Omits tokens with a plain space: normalized text has U+2581 in place of each space.
 ByteTrie MakeTrie(const Vocabulary& vocabulary) {
   std::vector<std::pair<std::string, std::int32_t>> texts;
   for (std::int32_t token = 0; token < vocabulary.size(); ++token) {
@@ -63,7 +63,7 @@ float UnknownScore(const Vocabulary& vocabulary) {
 
 }  // namespace
 
-// Normalises text to the spelling of the tokens, with a space for each U+2581.
+// Normalizes text to the spelling of the tokens, with a space for each U+2581.
 class UnigramTokenizer::Normalizer {
  public:
   Normalizer(const UnigramTokenizer& tokenizer, std::string* out)
@@ -94,7 +94,7 @@ class UnigramTokenizer::Normalizer {
     return n > 0 && n < text.size() && !ascii(n) ? n - 1 : n;
   }
 
-  // Normalises one match or character and returns its bytes.
+  // Normalizes one match or character and returns its bytes.
   std::size_t Step(std::string_view text) {
     const Charsmap::Match match = charsmap_.Longest(text);
     if (match.bytes > 0) {
@@ -141,50 +141,52 @@ class UnigramTokenizer::Lattice {
       : tokenizer_(tokenizer), text_(text), out_(*out) {}
 
   void Run() {
-    ways_.push_back({0, 0, kNoToken});
+    paths_.push_back({0, 0, kNoToken});
     for (std::size_t at = 0; at < text_.size();) {
       const std::size_t length =
           std::min(SpmCharacterLength(static_cast<std::uint8_t>(text_[at])), text_.size() - at);
       Extend(at, length);
       at += length;
-      if (at + 1 == begin_ + ways_.size()) GiveOut(at);
+      if (at + 1 == begin_ + paths_.size()) Emit(at);
     }
   }
 
  private:
-  struct Way {
+  struct Path {
     double score;
-    std::uint32_t length;  // of its last token
+    std::uint32_t length;  // bytes of its last token
     std::int32_t token;
   };
 
   void Extend(std::size_t at, std::size_t length) {
-    const double score = ways_[at - begin_].score;
+    const double score = paths_[at - begin_].score;
     bool has_character = false;
     tokenizer_.trie_.ForEachPrefix(text_.substr(at), [&](std::int32_t token, std::size_t bytes) {
       has_character = has_character || bytes == length;
       const double sum = score + double{tokenizer_.scores_[static_cast<std::size_t>(token)]};
-      Offer(at, bytes, token, sum);
+      Relax(at, bytes, token, sum);
     });
     if (!has_character) {
-      Offer(at, length, tokenizer_.unknown(), score + double{tokenizer_.unknown_score_});
+      Relax(at, length, tokenizer_.unknown(), score + double{tokenizer_.unknown_score_});
     }
   }
 
-  void Offer(std::size_t at, std::size_t bytes, std::int32_t token, double score) {
+  void Relax(std::size_t at, std::size_t bytes, std::int32_t token, double score) {
     const std::size_t to = at + bytes - begin_;
-    if (to >= ways_.size())
-      ways_.resize(to + 1, {-std::numeric_limits<double>::max(), 1, kNoToken});
-    if (score > ways_[to].score) ways_[to] = {score, static_cast<std::uint32_t>(bytes), token};
+    if (to >= paths_.size())
+      paths_.resize(to + 1, {-std::numeric_limits<double>::max(), 1, kNoToken});
+    if (score > paths_[to].score) paths_[to] = {score, static_cast<std::uint32_t>(bytes), token};
   }
 
   // Outputs the tokens up to `end`, the last position, which all paths share.
-  void GiveOut(std::size_t end) {
+  void Emit(std::size_t end) {
     const std::size_t before = out_.size();
     const std::int32_t unknown = tokenizer_.unknown();
-    for (std::size_t i = end - begin_; i > 0; i -= ways_[i].length) out_.push_back(ways_[i].token);
+    for (std::size_t i = end - begin_; i > 0; i -= paths_[i].length) {
+      out_.push_back(paths_[i].token);
+    }
     std::reverse(out_.begin() + static_cast<std::ptrdiff_t>(before), out_.end());
-    // Once more, from the left: drop unknown tokens that follow an unknown token.
+    // Drop unknown tokens that follow an unknown token.
     std::size_t kept = before;
     for (std::size_t i = before; i < out_.size(); ++i) {
       const std::int32_t token = out_[i];
@@ -193,24 +195,24 @@ class UnigramTokenizer::Lattice {
       if (!again && token != kNoToken) out_[kept++] = token;
     }
     out_.resize(kept);
-    const double score = ways_[end - begin_].score;
-    ways_.resize(1);
-    ways_[0].score = score;
+    const double score = paths_[end - begin_].score;
+    paths_.resize(1);
+    paths_[0].score = score;
     begin_ = end;
   }
 
   const UnigramTokenizer& tokenizer_;
   std::string_view text_;
   std::vector<std::int32_t>& out_;
-  std::vector<Way> ways_;  // to begin_, begin_ + 1, … as far as any token reached
+  std::vector<Path> paths_;  // the best to begin_, begin_ + 1, …, as far as tokens reach
   std::size_t begin_ = 0;
   bool after_unknown_ = false;
 };
 
 Result<std::unique_ptr<Tokenizer>> UnigramTokenizer::Make(const TokenizerData& data) {
-  if (data.tokens.size() > static_cast<std::size_t>(ByteTrie::kMostTokens)) {
+  if (data.tokens.size() > static_cast<std::size_t>(ByteTrie::kMaxTokens)) {
     return Corrupt(StrCat("the vocabulary of kind 't5' has ", data.tokens.size(),
-                          " tokens; at most ", ByteTrie::kMostTokens, " are allowed"));
+                          " tokens; at most ", ByteTrie::kMaxTokens, " are allowed"));
   }
   KVCACHE_ASSIGN_OR_RETURN(Vocabulary vocabulary, Vocabulary::Make(data, Defaults()));
   KVCACHE_RETURN_IF_ERROR(CheckLengths(vocabulary));
@@ -236,10 +238,10 @@ UnigramTokenizer::UnigramTokenizer(Vocabulary vocabulary, const TokenizerData& d
 }
 
 void UnigramTokenizer::EncodePlain(std::string_view text, std::vector<std::int32_t>* out) const {
-  std::string mended;
+  std::string repaired;
   std::string normalized;
   normalized.reserve(text.size() + text.size() / 8 + 1);
-  Normalizer(*this, &normalized).Run(MendUtf8(text, &mended));
+  Normalizer(*this, &normalized).Run(RepairUtf8(text, &repaired));
   Lattice(*this, normalized, out).Run();
 }
 

@@ -3,8 +3,8 @@
 // A piece of text is normalised: charsmap.h replaces strings, spaces become U+2581, and the file
 // may ask for a space in front and for one space in place of several. Then it is cut into tokens so
 // that the sum of their scores, which are log-probabilities, is largest (Viterbi). A character that
-// is no token becomes the unknown token, with the worst score less 10. Consecutive unknown tokens
-// become one.
+// is not a token becomes the unknown token, whose score is the worst score minus 10. Consecutive
+// unknown tokens become one.
 //
 // The ids equal llama.cpp's (src/llama-vocab.cpp); docs/design/tokenizer.md lists the exceptions.
 // To decide ties as llama.cpp does, scores are added as doubles from left to right, and the first
@@ -33,8 +33,8 @@ namespace kvcache {
 class UnigramTokenizer : public Tokenizer {
  public:
   // Errors: kCorrupt: those of Vocabulary::Make and Charsmap::Make; more tokens than
-  // ByteTrie::kMostTokens, or one of more than 1,024 bytes. Cost: O(bytes of the vocabulary's
-  // texts), and that of the charsmap.
+  // ByteTrie::kMaxTokens, or one of more than 1,024 bytes. Cost: O(bytes of the vocabulary's texts)
+  // plus the cost of the charsmap.
   static Result<std::unique_ptr<Tokenizer>> Make(const TokenizerData& data);
 
   std::string_view KindName() const override { return "unigram"; }

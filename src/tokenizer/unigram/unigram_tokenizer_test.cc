@@ -13,7 +13,7 @@ namespace {
 
 using Ids = std::vector<std::int32_t>;
 
-// <pad> </s> <unk>, then the given ones from 3 on.
+// The tokens <pad> </s> <unk>, then the given ones from 3 on.
 TokenizerData Data(const std::vector<std::pair<std::string, float>>& tokens) {
   TokenizerData data;
   data.model = "t5";
@@ -50,7 +50,7 @@ TEST(UnigramTokenizerTest, TheLargestSumWins) {
   EXPECT_EQ(Encode(*tokenizer, ""), Ids{});
 }
 
-TEST(UnigramTokenizerTest, OfEqualSumsTheLongestLastTokenWins) {
+TEST(UnigramTokenizerTest, LongestLastTokenWinsAmongEqualSums) {
   const auto tokenizer = MakeOrDie(Data({{"a", -1}, {"aa", -2}, {"aaa", -3}}));
   EXPECT_EQ(Encode(*tokenizer, "aaa"), (Ids{5}));
   EXPECT_EQ(Encode(*tokenizer, "aaaa"), (Ids{3, 5}));
@@ -60,7 +60,7 @@ TEST(UnigramTokenizerTest, UnknownCharactersInARowAreOneToken) {
   const auto tokenizer = MakeOrDie(Data({{"a", -1}, {"xy", -50}}));
   EXPECT_EQ(Encode(*tokenizer, "é中!"), (Ids{2}));
   EXPECT_EQ(Encode(*tokenizer, "aéa中中"), (Ids{3, 2, 3, 2}));
-  // A token over characters that are none costs what the two would.
+  // A token whose characters are not tokens wins over two unknown tokens.
   EXPECT_EQ(Encode(*tokenizer, "xy"), (Ids{4}));
   EXPECT_EQ(Encode(*tokenizer, "\xFF\xE2\x82"), (Ids{2}));
 }
@@ -98,7 +98,7 @@ TEST(UnigramTokenizerTest, UserDefinedTokensAreFoundAndCostNothing) {
   data.types[6] = 4;
   const auto tokenizer = MakeOrDie(data);
   EXPECT_EQ(Encode(*tokenizer, "a<b>a"), (Ids{3, 4, 3}));
-  EXPECT_EQ(Encode(*tokenizer, "a<x>a"), (Ids{3, 2, 3}));  // a mark
+  EXPECT_EQ(Encode(*tokenizer, "a<x>a"), (Ids{3, 2, 3}));  // a marker
   EXPECT_EQ(Encode(*tokenizer, "unused"), (Ids{5}));
 }
 
@@ -110,7 +110,7 @@ TEST(UnigramTokenizerTest, EndsAreAddedPerKindAndPerFile) {
   EXPECT_EQ(MakeOrDie(data)->Describe(), "unigram, 4 tokens, eos 1, unknown 2");
 }
 
-TEST(UnigramTokenizerTest, DecodingTakesThePrefixOff) {
+TEST(UnigramTokenizerTest, DecodingRemovesThePrefix) {
   TokenizerData data = Data({{"▁a", -1}, {"b", -1}, {"▁", -2}});
   data.add_space_prefix = true;
   const auto tokenizer = MakeOrDie(data);
@@ -120,7 +120,7 @@ TEST(UnigramTokenizerTest, DecodingTakesThePrefixOff) {
   EXPECT_EQ(tokenizer->Piece(3), " a");
 }
 
-TEST(UnigramTokenizerTest, ATokenLongerThanAnyIsRefused) {
+TEST(UnigramTokenizerTest, RejectsTokensThatAreTooLong) {
   EXPECT_TRUE(MakeTokenizer(Data({{std::string(1024, 'a'), -1}})).ok());
   const auto tokenizer = MakeTokenizer(Data({{std::string(1025, 'a'), -1}}));
   EXPECT_EQ(tokenizer.status().code(), StatusCode::kCorrupt);
@@ -128,13 +128,13 @@ TEST(UnigramTokenizerTest, ATokenLongerThanAnyIsRefused) {
             "token 3 has 1025 bytes; at most 1024 are allowed in a vocabulary of kind 't5'");
 }
 
-TEST(UnigramTokenizerTest, ABrokenCharsmapIsRefused) {
+TEST(UnigramTokenizerTest, RejectsABrokenCharsmap) {
   TokenizerData data = Data({{"a", -1}});
   data.charsmap = "abc";
   EXPECT_EQ(MakeTokenizer(data).status().code(), StatusCode::kCorrupt);
 }
 
-TEST(UnigramTokenizerTest, EqualsThePlainRule) {
+TEST(UnigramTokenizerTest, MatchesTheReference) {
   std::mt19937_64 random(2);
   const std::vector<std::string> letters = {"a", "b", " ", "é", "中", "▁"};
   for (int round = 0; round < 40; ++round) {
