@@ -58,6 +58,10 @@ constexpr std::uint32_t CodeOffset(DType type) {
   return type == DType::kQ8_0 ? 128 : 8;
 }
 
+constexpr int MaxCode(DType type) {
+  return type == DType::kQ8_0 ? 255 : 15;
+}
+
 #if HWY_TARGET != HWY_AVX3_DL
 
 // The codes of one block of a tile, a byte each. For q4_0 they are unpacked into `unpacked`, first

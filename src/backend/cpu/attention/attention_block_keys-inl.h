@@ -126,8 +126,8 @@ HWY_INLINE void DotBlock(const std::uint8_t* block, std::int64_t tile_bytes,
   }
 }
 
-// scores[r][0, 16 NT) for NT neighbouring tiles.
-template <DType kType, int R, int NT, Stream kFrom>
+// scores[r][0, 16 NT) for NT neighbouring tiles. No code exceeds kMaxCode.
+template <DType kType, int R, int NT, Stream kFrom, int /*kMaxCode*/ = MaxCode(kType)>
 HWY_INLINE void ScoreBlockTiles(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
                                 const BlockQueries<R>& q, float* HWY_RESTRICT scores,
                                 std::size_t score_stride, SplitPrefetch* prefetch = nullptr) {
@@ -173,14 +173,14 @@ HWY_INLINE void ScoreBlockTiles(const std::uint8_t* HWY_RESTRICT tile, std::int6
 
 #else
 
-template <int kRows, int R>
+template <int kMaxCode, int kRows, int R>
 HWY_INLINE void ScoreBlock(const std::uint8_t* codes, const std::uint8_t* scales, std::int64_t b,
                            const BlockQueries<R>& q, int first, VF (&sum)[R][kRegs]) {
   const DF d;
   hn::Vec<hn::RebindToSigned<DF>> dots[1][kRows][kRegs];
   const std::uint8_t* const quants[1] = {codes};
   const std::int64_t row = b * R + first;
-  block::HWY_NAMESPACE::DotGroups<block::HWY_NAMESPACE::Init::kCorrections, 8, kRows, 1>(
+  block::HWY_NAMESPACE::DotGroups<kMaxCode, block::HWY_NAMESPACE::Init::kCorrections, 8, kRows, 1>(
       quants, q.codes + row * kKvBlock, q.corrections + row, dots);
   KVCACHE_UNROLL
   for (int v = 0; v < kRegs; ++v) {
@@ -193,10 +193,11 @@ HWY_INLINE void ScoreBlock(const std::uint8_t* codes, const std::uint8_t* scales
   }
 }
 
-template <DType kType, int R>
+template <DType kType, int kMaxCode, int R>
 void ScoreBlockTile(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
                     const BlockQueries<R>& q, float* HWY_RESTRICT scores,
                     std::size_t score_stride) {
+  constexpr int kRows = block::HWY_NAMESPACE::kTileTokens >= 4 ? 4 : 2;
   const DF d;
   HWY_ALIGN std::uint8_t unpacked[8 * 64];
   VF sum[R][kRegs];
@@ -208,8 +209,12 @@ void ScoreBlockTile(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
         BlockCodes<kType>(tile + b * kCellTile * CodeBytes(kType, kKvBlock), unpacked);
     const std::uint8_t* const scales = tile + BlockScale(kType, k_dim, b, 0);
     int r = 0;
-    for (; r + 2 <= R; r += 2) ScoreBlock<2, R>(codes, scales, b, q, r, sum);
-    if constexpr (R % 2 == 1) ScoreBlock<1, R>(codes, scales, b, q, r, sum);
+    for (; r + kRows <= R; r += kRows) ScoreBlock<kMaxCode, kRows, R>(codes, scales, b, q, r, sum);
+    if constexpr (R % kRows >= 2) {
+      ScoreBlock<kMaxCode, 2, R>(codes, scales, b, q, r, sum);
+      r += 2;
+    }
+    if constexpr (R % 2 == 1) ScoreBlock<kMaxCode, 1, R>(codes, scales, b, q, r, sum);
   }
   for (int r = 0; r < R; ++r) {
     for (int v = 0; v < kRegs; ++v) {
@@ -218,14 +223,14 @@ void ScoreBlockTile(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
   }
 }
 
-// scores[r][0, 16 NT) for NT neighbouring tiles.
-template <DType kType, int R, int NT, Stream>
+// scores[r][0, 16 NT) for NT neighbouring tiles. No code exceeds kMaxCode.
+template <DType kType, int R, int NT, Stream, int kMaxCode = MaxCode(kType)>
 void ScoreBlockTiles(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
                      const BlockQueries<R>& q, float* HWY_RESTRICT scores, std::size_t score_stride,
                      SplitPrefetch* = nullptr) {
   for (int t = 0; t < NT; ++t) {
-    ScoreBlockTile<kType, R>(tile + t * BlockTileBytes(kType, k_dim), k_dim, q,
-                             scores + t * kCellTile, score_stride);
+    ScoreBlockTile<kType, kMaxCode, R>(tile + t * BlockTileBytes(kType, k_dim), k_dim, q,
+                                       scores + t * kCellTile, score_stride);
   }
 }
 

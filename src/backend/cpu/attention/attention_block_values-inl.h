@@ -313,14 +313,13 @@ HWY_INLINE void SumProducts(const ValueTiles& values, const WeightedTiles<R>& ti
         BlockCodes<kType>(tiles.tiles[t] + b * CodeBytes(kType, kKvBlock) * kCellTile, unpacked);
     const auto* const codes = reinterpret_cast<const std::int16_t*>(tiles.Products(t, first));
     for (int half = 0; half < 2; ++half) {
-      const std::uint8_t* const lines[1] = {bytes + half * kKvBlock / 2 * kCellTile};
-      VWeight dots[1][kRows][kRegs];
-      block::HWY_NAMESPACE::DotGroups<block::HWY_NAMESPACE::Init::kZero, 4, kRows, 1>(
-          lines, codes, nullptr, dots);
+      VWeight dots[kRows][kRegs];
+      block::HWY_NAMESPACE::DotGroupsOf16Bits<block::HWY_NAMESPACE::Init::kZero, 4>(
+          bytes + half * kKvBlock / 2 * kCellTile, codes, nullptr, dots);
       for (int r = 0; r < kRows; ++r) {
         for (int v = 0; v < kRegs; ++v) {
           VWeight& sum = sums[first + r][half * kRegs + v];
-          sum = hn::Add(sum, dots[0][r][v]);
+          sum = hn::Add(sum, dots[r][v]);
         }
       }
     }

@@ -128,7 +128,9 @@ void FindRanges(const QueryTile& tile, std::int32_t split, std::span<const Segme
   }
 }
 
-// Scores against keys of block types, two tiles of sixteen positions at a time.
+// Scores against keys of block types, two tiles of sixteen positions at a time. The codes of all
+// types are bytes here; none exceeds kMaxCode.
+template <int kMaxCode>
 void ScoreBlockGroup(const QueryTile& tile, const GroupInSplit& rows) {
   constexpr int kKeys = 2 * kCellTile;
   const std::int64_t k_dim = tile.call->layer->shape.k_dim;
@@ -136,7 +138,7 @@ void ScoreBlockGroup(const QueryTile& tile, const GroupInSplit& rows) {
   for (int row = 0; row < rows.count; row += kBlockKeyRows) {
     const BlockQueries<kBlockKeyRows> q(tile.buffers.q + (rows.first + row) * k_dim, k_dim);
     for (int key = rows.any.begin / kKeys * kKeys; key < rows.any.end; key += kKeys) {
-      ScoreBlockTiles<DType::kQ8_0, kBlockKeyRows, 2, Stream::kWorkspace>(
+      ScoreBlockTiles<DType::kQ8_0, kBlockKeyRows, 2, Stream::kWorkspace, kMaxCode>(
           keys + key / kCellTile * WideTileBytes(k_dim), k_dim, q,
           tile.buffers.scores + row * kScoreStride + key, kScoreStride);
     }
@@ -144,7 +146,9 @@ void ScoreBlockGroup(const QueryTile& tile, const GroupInSplit& rows) {
 }
 
 void ScoreGroup(const QueryTile& tile, const GroupInSplit& rows) {
-  if (IsKvBlockType(tile.call->layer->k_type)) return ScoreBlockGroup(tile, rows);
+  const DType k_type = tile.call->layer->k_type;
+  if (k_type == DType::kQ8_0) return ScoreBlockGroup<MaxCode(DType::kQ8_0)>(tile, rows);
+  if (k_type == DType::kQ4_0) return ScoreBlockGroup<MaxCode(DType::kQ4_0)>(tile, rows);
   const std::int64_t k_dim = tile.call->layer->shape.k_dim;
   for (int key = rows.any.begin / kWide * kWide; key < rows.any.end; key += kWide) {
     ScoreKeys(tile.buffers.keys + key * k_dim, static_cast<int>(k_dim),

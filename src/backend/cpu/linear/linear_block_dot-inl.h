@@ -1,10 +1,14 @@
 // Dot products of int8 inputs, four at a time, with 16 rows: exact integers on every target.
 //
 // Compiled once per target. Each defines
-//   Value        the type of a quantised input
+//   Value        the type of a quantised input, which is at least -127 and at most 127
 //   kTileTokens  the tokens of a tile, and
 //   kTilePanels  its panels: their sums stay in registers
-//   DotGroups    dots[panel][token][16 rows] = init[token] + Σ unsigned weight × input
+//   DotGroups    dots[panel][token][16 rows] = init[token] + Σ byte × input
+//
+// AVX3_DL multiplies and adds four bytes at once. AVX3 and AVX2 multiply pairs of bytes and add
+// each pair in 16 bits, which overflows for large bytes: DotGroups is told the largest one. The
+// portable target widens both factors to 16 bits.
 #if defined(KVCACHE_BACKEND_CPU_LINEAR_BLOCK_DOT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVCACHE_BACKEND_CPU_LINEAR_BLOCK_DOT_INL_H_
 #undef KVCACHE_BACKEND_CPU_LINEAR_BLOCK_DOT_INL_H_
@@ -12,6 +16,8 @@
 #define KVCACHE_BACKEND_CPU_LINEAR_BLOCK_DOT_INL_H_
 #endif
 
+#include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "backend/cpu/linear/linear_block.h"
@@ -20,8 +26,10 @@
 // Highway 1.0 compiles AVX3_DL with 256-bit VNNI only; this adds the 512-bit one. It replaces
 // HWY_BEFORE_NAMESPACE instead of being nested in it because Clang honours one attribute only.
 #undef KVCACHE_BEFORE_DOT
-#if HWY_TARGET == HWY_AVX3_DL
+#if HWY_ARCH_X86
 #include <immintrin.h>
+#endif
+#if HWY_TARGET == HWY_AVX3_DL
 #define KVCACHE_BEFORE_DOT() HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512vnni") static_assert(true)
 #else
 #define KVCACHE_BEFORE_DOT() HWY_BEFORE_NAMESPACE()
@@ -32,9 +40,13 @@ namespace kvcache::cpu::block {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Where the sums of DotGroups begin. The inputs of neighbouring tokens are kBlock apart, even if
-// only a part of a block is used. `init` is null for kZero.
+// The start of DotGroups' sums: zero, or `init`. `init` is null for kZero. The inputs of neighbouring
+// tokens are kBlock apart, even if only a part of a block is used.
 enum class Init : std::uint8_t { kZero, kCorrections };
+
+// DotGroups<kMaxByte, …>: no byte exceeds kMaxByte. Above 127, the sums start at -128 × the sum of
+// the inputs: the bytes are signed numbers plus 128, and targets may multiply those instead.
+inline constexpr int kAnyByte = 255;
 
 #if HWY_TARGET == HWY_AVX3_DL
 
@@ -45,7 +57,7 @@ using Dots = hn::Vec<hn::Full512<std::int32_t>>;
 
 // Panels are the innermost loop: one broadcast of inputs serves all of them, then its register is
 // free.
-template <Init kInit, int kGroups, int kTokens, int kPanels>
+template <int /*kMaxByte*/, Init kInit, int kGroups, int kTokens, int kPanels>
 HWY_INLINE void DotGroups(const std::uint8_t* const (&quants)[kPanels], const Value* x,
                           const std::int32_t* init, Dots (&dots)[kPanels][kTokens][1]) {
   // With few sums each would wait for its own last step, so each is split in two and added up at
@@ -89,16 +101,11 @@ HWY_INLINE void DotGroups(const std::uint8_t* const (&quants)[kPanels], const Va
 
 #else
 
-using Value = std::int16_t;
-inline constexpr int kTileTokens = cpu::HWY_NAMESPACE::kLanes == 16 ? 4 : 2;
-inline constexpr int kTilePanels = 1;
-
-// Widens weights and inputs to 16 bits. Products are added in pairs; the two pairs of a row are
-// added at the end of the block.
-template <Init kInit, int kGroups, int kTokens, int kPanels, class VI, int kPanelRegs>
-HWY_INLINE void DotGroups(const std::uint8_t* const (&quants)[kPanels], const Value* x,
-                          const std::int32_t* init, VI (&dots)[kPanels][kTokens][kPanelRegs]) {
-  static_assert(kPanels == 1);
+// The same for inputs of 16 bits. Widens the bytes. Products are added in pairs; the two pairs of a
+// row are added at the end of the block.
+template <Init kInit, int kGroups, int kTokens, class VI, int kPanelRegs>
+HWY_INLINE void DotGroupsOf16Bits(const std::uint8_t* quants, const std::int16_t* x,
+                                  const std::int32_t* init, VI (&dots)[kTokens][kPanelRegs]) {
   using cpu::HWY_NAMESPACE::DF;
   using cpu::HWY_NAMESPACE::kLanes;
   const hn::RebindToSigned<DF> d32;
@@ -117,7 +124,7 @@ HWY_INLINE void DotGroups(const std::uint8_t* const (&quants)[kPanels], const Va
   for (int g = 0; g < kGroups; ++g) {
     KVCACHE_UNROLL
     for (int p = 0; p < kPairRegs; ++p) {
-      const auto w = hn::PromoteTo(d16, hn::LoadU(d8, quants[0] + g * kLine + p * 2 * kLanes));
+      const auto w = hn::PromoteTo(d16, hn::LoadU(d8, quants + g * kLine + p * 2 * kLanes));
       KVCACHE_UNROLL
       for (int t = 0; t < kTokens; ++t) {
         std::int64_t four;
@@ -135,10 +142,137 @@ HWY_INLINE void DotGroups(const std::uint8_t* const (&quants)[kPanels], const Va
       const VI low = hn::RearrangeToOddPlusEven(sum0[t][2 * r], sum1[t][2 * r]);
       const VI high = hn::RearrangeToOddPlusEven(sum0[t][2 * r + 1], sum1[t][2 * r + 1]);
       const VI pairs = hn::Add(hn::ConcatEven(d32, high, low), hn::ConcatOdd(d32, high, low));
-      dots[0][t][r] = hn::Add(pairs, first);
+      dots[t][r] = hn::Add(pairs, first);
     }
   }
 }
+
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+
+using Value = std::int8_t;
+inline constexpr int kTileTokens = HWY_TARGET == HWY_AVX3 ? 8 : 4;
+inline constexpr int kTilePanels = 1;
+
+#if HWY_TARGET == HWY_AVX3
+using Raw = __m512i;
+HWY_INLINE Raw LoadLine(const std::uint8_t* at) {
+  return _mm512_loadu_si512(at);
+}
+HWY_INLINE Raw SetFour(std::int32_t four) {
+  return _mm512_set1_epi32(four);
+}
+HWY_INLINE Raw MulBytes(Raw bytes, Raw x) {
+  return _mm512_maddubs_epi16(bytes, x);
+}
+HWY_INLINE Raw AddPairs(Raw a, Raw b) {
+  return _mm512_add_epi16(a, b);
+}
+HWY_INLINE Raw WidenPairs(Raw a) {
+  return _mm512_madd_epi16(a, _mm512_set1_epi16(1));
+}
+HWY_INLINE Raw AddSums(Raw a, Raw b) {
+  return _mm512_add_epi32(a, b);
+}
+HWY_INLINE Raw MulSigned(Raw bytes, Raw x) {
+  const Raw w = _mm512_xor_si512(bytes, _mm512_set1_epi8(-128));
+  const Raw signed_x = _mm512_mask_sub_epi8(x, _mm512_movepi8_mask(w), _mm512_setzero_si512(), x);
+  return _mm512_maddubs_epi16(_mm512_abs_epi8(w), signed_x);
+}
+#else
+using Raw = __m256i;
+HWY_INLINE Raw LoadLine(const std::uint8_t* at) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
+}
+HWY_INLINE Raw SetFour(std::int32_t four) {
+  return _mm256_set1_epi32(four);
+}
+HWY_INLINE Raw MulBytes(Raw bytes, Raw x) {
+  return _mm256_maddubs_epi16(bytes, x);
+}
+HWY_INLINE Raw AddPairs(Raw a, Raw b) {
+  return _mm256_add_epi16(a, b);
+}
+HWY_INLINE Raw WidenPairs(Raw a) {
+  return _mm256_madd_epi16(a, _mm256_set1_epi16(1));
+}
+HWY_INLINE Raw AddSums(Raw a, Raw b) {
+  return _mm256_add_epi32(a, b);
+}
+// |w| is at most 128 and fits an unsigned byte; x takes the sign of w.
+HWY_INLINE Raw MulSigned(Raw bytes, Raw x) {
+  const Raw w = _mm256_xor_si256(bytes, _mm256_set1_epi8(-128));
+  return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
+}
+#endif
+
+// Multiplies pairs of bytes with pairs of inputs and adds as many of the 16-bit results as cannot
+// overflow before it widens them.
+template <int kMaxByte, Init kInit, int kGroups, int kTokens, int kPanels, class VI, int kPanelRegs>
+HWY_INLINE void DotGroups(const std::uint8_t* const (&quants)[kPanels], const Value* x,
+                          const std::int32_t* init, VI (&dots)[kPanels][kTokens][kPanelRegs]) {
+  static_assert(kPanels == 1);
+  constexpr bool kSigned = kMaxByte > 127;
+  static_assert(!kSigned || kInit == Init::kCorrections);
+  constexpr unsigned kMaxPair = kSigned ? 2 * 128 * 127 : 2 * kMaxByte * 127;
+  // Groups that are added in 16 bits.
+  constexpr int kRun = std::min<int>(kGroups, std::bit_floor(32767U / kMaxPair));
+  static_assert(kGroups % kRun == 0);
+  constexpr int kRegBytes = static_cast<int>(sizeof(Raw));
+  Raw sums[kTokens][kPanelRegs];
+  KVCACHE_UNROLL
+  for (int from = 0; from < kGroups; from += kRun) {
+    Raw pairs[kTokens][kPanelRegs];
+    KVCACHE_UNROLL
+    for (int g = from; g < from + kRun; ++g) {
+      Raw w[kPanelRegs];
+      KVCACHE_UNROLL
+      for (int r = 0; r < kPanelRegs; ++r) w[r] = LoadLine(quants[0] + g * kLine + r * kRegBytes);
+      KVCACHE_UNROLL
+      for (int t = 0; t < kTokens; ++t) {
+        std::int32_t four;
+        std::memcpy(&four, x + t * kBlock + g * 4, 4);
+        const Raw inputs = SetFour(four);
+        KVCACHE_UNROLL
+        for (int r = 0; r < kPanelRegs; ++r) {
+          const Raw product = kSigned ? MulSigned(w[r], inputs) : MulBytes(w[r], inputs);
+          pairs[t][r] = g == from ? product : AddPairs(pairs[t][r], product);
+        }
+      }
+    }
+    KVCACHE_UNROLL
+    for (int t = 0; t < kTokens; ++t) {
+      KVCACHE_UNROLL
+      for (int r = 0; r < kPanelRegs; ++r) {
+        const Raw wide = WidenPairs(pairs[t][r]);
+        sums[t][r] = from == 0 ? wide : AddSums(sums[t][r], wide);
+      }
+    }
+  }
+  KVCACHE_UNROLL
+  for (int t = 0; t < kTokens; ++t) {
+    KVCACHE_UNROLL
+    for (int r = 0; r < kPanelRegs; ++r) {
+      const bool adds = kInit == Init::kCorrections && !kSigned;
+      dots[0][t][r] = VI{adds ? AddSums(sums[t][r], SetFour(init[t])) : sums[t][r]};
+    }
+  }
+}
+
+#else
+
+using Value = std::int16_t;
+inline constexpr int kTileTokens = 2;
+inline constexpr int kTilePanels = 1;
+
+template <int /*kMaxByte*/, Init kInit, int kGroups, int kTokens, int kPanels, class VI,
+          int kPanelRegs>
+HWY_INLINE void DotGroups(const std::uint8_t* const (&quants)[kPanels], const Value* x,
+                          const std::int32_t* init, VI (&dots)[kPanels][kTokens][kPanelRegs]) {
+  static_assert(kPanels == 1);
+  DotGroupsOf16Bits<kInit, kGroups>(quants[0], x, init, dots[0]);
+}
+
+#endif
 
 #endif
 

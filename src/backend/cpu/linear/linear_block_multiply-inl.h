@@ -77,23 +77,32 @@ HWY_INLINE void AddMinima(const Unpacked (&w)[kPanels], std::int64_t block, cons
 }
 
 // Computes the exact dot products of the inputs [from, from + 4 kGroups) of a chunk with all rows.
-template <Init kInit, int kGroups, int kTokens, int kPanels>
+// `corrections` are -128 × the sums of the inputs.
+template <ProductKind kKind, int kGroups, int kTokens, int kPanels>
 HWY_INLINE void Dot(const Unpacked (&w)[kPanels], std::int64_t from, const TileInput& x,
-                    const std::int32_t* init, VI (&dots)[kPanels][kTokens][kPanelRegs]) {
+                    const std::int32_t* corrections, VI (&dots)[kPanels][kTokens][kPanelRegs]) {
+  constexpr Init kInit = kKind.bias == 0 ? Init::kZero : Init::kCorrections;
+  std::int32_t scaled[kTokens];
+  const std::int32_t* init = corrections;
+  if constexpr (kKind.bias % 128 != 0) {
+    KVCACHE_UNROLL
+    for (int t = 0; t < kTokens; ++t) scaled[t] = corrections[t] / 128 * kKind.bias;
+    init = scaled;
+  }
   const std::uint8_t* quants[kPanels];
   KVCACHE_UNROLL
   for (int p = 0; p < kPanels; ++p) quants[p] = w[p].quants + from * kPanelRows;
-  DotGroups<kInit, kGroups, kTokens, kPanels>(
+  DotGroups<kKind.max_byte, kInit, kGroups, kTokens, kPanels>(
       quants, x.values + from / kBlock * kBlock * kTokens + from % kBlock, init, dots);
 }
 
 // Adds one block of 32 inputs, for the chains with an input scale per 32.
-template <Chain kChain, int kTokens, int kPanels>
+template <ProductKind kKind, int kTokens, int kPanels>
 HWY_INLINE void AddBlock(const Unpacked (&w)[kPanels], const TileInput& x, std::int64_t block,
                          Sums<kTokens, kPanels>& sum) {
   const DF d;
   VI dots[kPanels][kTokens][kPanelRegs];
-  Dot<Init::kCorrections, 8>(w, block * kBlock, x, x.corrections + block * kTokens, dots);
+  Dot<kKind, 8>(w, block * kBlock, x, x.corrections + block * kTokens, dots);
   KVCACHE_UNROLL
   for (int p = 0; p < kPanels; ++p) {
     KVCACHE_UNROLL
@@ -106,17 +115,16 @@ HWY_INLINE void AddBlock(const Unpacked (&w)[kPanels], const TileInput& x, std::
       }
     }
   }
-  if constexpr (kChain == Chain::kPer32WithMinimum) AddMinima(w, block, x.sums, sum);
+  if constexpr (kKind.chain == Chain::kPer32WithMinimum) AddMinima(w, block, x.sums, sum);
 }
 
 // Adds one sub-block of 4 kGroups inputs, for the chains with an input scale per 256.
-template <Chain kChain, int kGroups, int kTokens, int kPanels>
+template <ProductKind kKind, int kGroups, int kTokens, int kPanels>
 HWY_INLINE void AddSubBlock(const Unpacked (&w)[kPanels], const TileInput& x, std::int64_t sub,
                             Sums<kTokens, kPanels>& sum) {
-  constexpr Init kInit = kChain == Chain::kPer256Of16 ? Init::kCorrections : Init::kZero;
   const DF d;
   VI dots[kPanels][kTokens][kPanelRegs];
-  Dot<kInit, kGroups>(w, sub * 4 * kGroups, x, x.corrections + sub * kTokens, dots);
+  Dot<kKind, kGroups>(w, sub * 4 * kGroups, x, x.corrections + sub * kTokens, dots);
   KVCACHE_UNROLL
   for (int p = 0; p < kPanels; ++p) {
     KVCACHE_UNROLL
@@ -128,7 +136,7 @@ HWY_INLINE void AddSubBlock(const Unpacked (&w)[kPanels], const TileInput& x, st
       }
     }
   }
-  if constexpr (kChain == Chain::kPer256WithMinimum) AddMinima(w, sub, x.sums, sum);
+  if constexpr (kKind.chain == Chain::kPer256WithMinimum) AddMinima(w, sub, x.sums, sum);
 }
 
 template <int kTokens, int kPanels>
@@ -143,10 +151,11 @@ HWY_INLINE void LoadSums(const float* y, Sums<kTokens, kPanels>& sum) {
 }
 
 // Adds one chunk to y [panel][token][16 rows].
-template <Chain kChain, int kTokens, int kPanels>
+template <ProductKind kKind, int kTokens, int kPanels>
 void MultiplyTile(const Unpacked (&w)[kPanels], const TileInput& x, std::int64_t blocks, float* y) {
-  constexpr bool kPer256 = kChain == Chain::kPer256Of16 || kChain == Chain::kPer256WithMinimum;
-  constexpr int kGroups = kChain == Chain::kPer256Of16 ? 4 : 8;
+  constexpr bool kPer256 =
+      kKind.chain == Chain::kPer256Of16 || kKind.chain == Chain::kPer256WithMinimum;
+  constexpr int kGroups = kKind.chain == Chain::kPer256Of16 ? 4 : 8;
   const DF d;
   Sums<kTokens, kPanels> sum;
   if constexpr (kPer256) {
@@ -159,11 +168,11 @@ void MultiplyTile(const Unpacked (&w)[kPanels], const TileInput& x, std::int64_t
       }
     }
     for (std::int64_t sub = 0; sub < kChunk / (4 * kGroups); ++sub) {
-      AddSubBlock<kChain, kGroups>(w, x, sub, sum);
+      AddSubBlock<kKind, kGroups>(w, x, sub, sum);
     }
   } else {
     LoadSums(y, sum);
-    for (std::int64_t block = 0; block < blocks; ++block) AddBlock<kChain>(w, x, block, sum);
+    for (std::int64_t block = 0; block < blocks; ++block) AddBlock<kKind>(w, x, block, sum);
   }
   KVCACHE_UNROLL
   for (int p = 0; p < kPanels; ++p) {
@@ -181,13 +190,13 @@ void MultiplyTile(const Unpacked (&w)[kPanels], const TileInput& x, std::int64_t
 }
 
 // Calls MultiplyTile with the tile's size as a compile-time constant.
-template <Chain kChain, int kTokens, int kPanels>
+template <ProductKind kKind, int kTokens, int kPanels>
 HWY_INLINE void MultiplyTileOf(const Unpacked (&w)[kPanels], const TileInput& x,
                                std::int64_t blocks, std::int64_t tokens, float* y) {
   if (tokens == kTokens) {
-    MultiplyTile<kChain, kTokens, kPanels>(w, x, blocks, y);
+    MultiplyTile<kKind, kTokens, kPanels>(w, x, blocks, y);
   } else if constexpr (kTokens > 1) {
-    MultiplyTileOf<kChain, kTokens - 1, kPanels>(w, x, blocks, tokens, y);
+    MultiplyTileOf<kKind, kTokens - 1, kPanels>(w, x, blocks, tokens, y);
   }
 }
 
@@ -252,7 +261,7 @@ void MultiplyGroup(const Product& product, std::int64_t panel, const TokenTiles&
     chunk_at += ChunkBytes(product.dtype, blocks);
     for (std::int64_t tile = group.begin; tile < group.end; ++tile) {
       const std::int64_t begin = tiles.Begin(tile);
-      MultiplyTileOf<Format::kChain, kTileTokens>(
+      MultiplyTileOf<Format::kProduct, kTileTokens>(
           w, InputOf(product.x, chunk, begin), blocks, tiles.Size(tile),
           workspace.y + (begin - first) * kPanels * kPanelRows);
     }
@@ -264,8 +273,9 @@ void MultiplyGroup(const Product& product, std::int64_t panel, const TokenTiles&
 // accesses, unpacking and products overlap.
 template <class Format, int kPanels>
 void MultiplyOneToken(const Product& product, std::int64_t panel, const PanelWorkspace& workspace) {
-  constexpr Chain kChain = Format::kChain;
-  constexpr bool kPer256 = kChain == Chain::kPer256Of16 || kChain == Chain::kPer256WithMinimum;
+  constexpr ProductKind kKind = Format::kProduct;
+  constexpr bool kPer256 =
+      kKind.chain == Chain::kPer256Of16 || kKind.chain == Chain::kPer256WithMinimum;
   const std::int64_t inputs = product.x.inputs;
   const std::int64_t panel_bytes = PanelBytes(product.dtype, inputs);
   const auto* chunk_at =
@@ -297,13 +307,13 @@ void MultiplyOneToken(const Product& product, std::int64_t panel, const PanelWor
       for (int p = 0; p < kPanels; ++p) {
         Format::UnpackBlock(chunk_at + p * panel_bytes, blocks, b, workspace.chunks[p]);
       }
-      if constexpr (kChain == Chain::kPer256Of16) {
-        AddSubBlock<kChain, 4>(w, x, 2 * b, sum);
-        AddSubBlock<kChain, 4>(w, x, 2 * b + 1, sum);
+      if constexpr (kKind.chain == Chain::kPer256Of16) {
+        AddSubBlock<kKind, 4>(w, x, 2 * b, sum);
+        AddSubBlock<kKind, 4>(w, x, 2 * b + 1, sum);
       } else if constexpr (kPer256) {
-        AddSubBlock<kChain, 8>(w, x, b, sum);
+        AddSubBlock<kKind, 8>(w, x, b, sum);
       } else {
-        AddBlock<kChain>(w, x, b, sum);
+        AddBlock<kKind>(w, x, b, sum);
       }
     }
     KVCACHE_UNROLL

@@ -1,7 +1,7 @@
 // Unpacks a chunk of a panel to bytes and f32 scales. All differences between the formats are here.
 //
 // Compiled once per target. Format<DType>, one per type, has
-//   kChain       the chain of docs/design/exactness.md that computes its outputs
+//   kProduct     the chain of docs/design/exactness.md that computes its outputs, and its bytes
 //   UnpackHead   unpacks the scales of a chunk if they are one piece
 //   UnpackBlock  unpacks 32 inputs, and their scales otherwise
 //   QuantsOf     returns the bytes that a product reads
@@ -44,8 +44,22 @@ enum class Chain : std::uint8_t {
   kPer256Of16,         // the same with scales per 16 inputs and no minima
 };
 
-// An unpacked chunk of a panel. The value of a byte is the byte itself in chain kPer256WithMinimum,
-// and the byte minus 128 in the others.
+// What a product has to know of a format. A weight is its byte minus `bias`.
+struct ProductKind {
+  Chain chain;
+  int bias;
+  int max_byte;
+};
+
+// With int8 dot products all formats have the same bytes, and so the same products. Other targets
+// add more products of small bytes in 16 bits.
+inline constexpr bool kSameBytes = HWY_TARGET == HWY_AVX3_DL;
+constexpr ProductKind KindOf(Chain chain, int bias, int max_byte) {
+  if (!kSameBytes || chain == Chain::kPer256WithMinimum) return {chain, bias, max_byte};
+  return {chain, 128, kAnyByte};
+}
+
+// An unpacked chunk of a panel.
 struct Unpacked {
   const std::uint8_t* quants;  // [group of four inputs][16 rows][4]
   const float* scales;         // [32 inputs, or 16][16 rows]
@@ -114,14 +128,15 @@ HWY_INLINE void UnpackBits(const std::uint8_t* lines, std::uint8_t* out) {
   }
 }
 
-// 16 inputs of six bits. The offset 96 is 128 - 32, since a value is the six bits minus 32.
+// 16 inputs of six bits, to which kOffset is added.
+template <int kOffset>
 HWY_INLINE void UnpackSixBits(const std::uint8_t* lines, std::uint8_t* out) {
   const D8 d;
   KVCACHE_UNROLL
   for (int i = 0; i < kLine; i += kVectorBytes) {
     const V8 high = hn::Load(d, lines + i);
-    UnpackLine<0, 2, 2, 96>(hn::Load(d, lines + kLine + i), high, out + i);
-    UnpackLine<1, 2, 2, 96>(hn::Load(d, lines + 2 * kLine + i), high, out + i);
+    UnpackLine<0, 2, 2, kOffset>(hn::Load(d, lines + kLine + i), high, out + i);
+    UnpackLine<1, 2, 2, kOffset>(hn::Load(d, lines + 2 * kLine + i), high, out + i);
   }
 }
 
@@ -185,11 +200,12 @@ HWY_INLINE void PrefetchAhead(const std::uint8_t* from) {
   for (std::int64_t i = 0; i < kBytes; i += kLine) hwy::Prefetch(from + kPrefetchBytes + i);
 }
 
-// 4 or 5 bits in blocks of 32.
-template <DType kType, int kHighBits, int kOffset>
+// 4 or 5 bits in blocks of 32. A weight is the bits minus kZero.
+template <DType kType, int kHighBits, int kZero>
 struct SmallBlocks {
   static constexpr bool kHasMinimum = LayoutOf(kType).head_bytes == 64;
-  static constexpr Chain kChain = kHasMinimum ? Chain::kPer32WithMinimum : Chain::kPer32;
+  static constexpr ProductKind kProduct =
+      KindOf(kHasMinimum ? Chain::kPer32WithMinimum : Chain::kPer32, kZero, (16 << kHighBits) - 1);
 
   static const std::uint8_t* QuantsOf(const std::uint8_t*, std::int64_t,
                                       const ChunkWorkspace& workspace) {
@@ -202,7 +218,7 @@ struct SmallBlocks {
     const std::uint8_t* const lines =
         chunk + HeadBytes(kType, blocks) + b * LayoutOf(kType).body_bytes;
     PrefetchAhead<LayoutOf(kType).body_bytes>(lines);
-    UnpackBits<kHighBits, kOffset>(lines, workspace.quants + b * kBlock * kPanelRows);
+    UnpackBits<kHighBits, kProduct.bias - kZero>(lines, workspace.quants + b * kBlock * kPanelRows);
     StoreFactors(LoadFactors(head), workspace.scales + b * kPanelRows);
     if constexpr (kHasMinimum) {
       StoreFactors(LoadFactors(head + 2 * kPanelRows), workspace.minima + b * kPanelRows);
@@ -213,7 +229,7 @@ struct SmallBlocks {
 // Floats of four bits. A nibble is an index into the doubled values, and the scale is half the
 // power of two.
 struct FourBitFloats {
-  static constexpr Chain kChain = Chain::kPer32;
+  static constexpr ProductKind kProduct = KindOf(Chain::kPer32, 12, 24);
   static constexpr DType kType = DType::kMXFP4;
 
   static const std::uint8_t* QuantsOf(const std::uint8_t*, std::int64_t,
@@ -231,10 +247,12 @@ struct FourBitFloats {
   }
 
  private:
-  // Each byte is the value plus 128.
+  // Each byte is the value plus the bias.
   static HWY_INLINE void UnpackValues(const std::uint8_t* lines, std::uint8_t* out) {
+    constexpr std::uint8_t k0 = kProduct.bias;
     alignas(16) static constexpr std::uint8_t kValues[16] = {
-        128, 129, 130, 131, 132, 134, 136, 140, 128, 127, 126, 125, 124, 122, 120, 116};
+        k0, k0 + 1, k0 + 2, k0 + 3, k0 + 4, k0 + 6, k0 + 8, k0 + 12,
+        k0, k0 - 1, k0 - 2, k0 - 3, k0 - 4, k0 - 6, k0 - 8, k0 - 12};
     const D8 d;
     const V8 values = hn::LoadDup128(d, kValues);
     KVCACHE_UNROLL
@@ -269,7 +287,7 @@ struct FourBitFloats {
 
 // Q8_0: the panel holds bytes already, only the scales are unpacked.
 struct WholeBytes {
-  static constexpr Chain kChain = Chain::kPer32;
+  static constexpr ProductKind kProduct = KindOf(Chain::kPer32, 128, kAnyByte);
   static constexpr DType kType = DType::kQ8_0;
 
   static const std::uint8_t* QuantsOf(const std::uint8_t* chunk, std::int64_t blocks,
@@ -288,7 +306,8 @@ struct WholeBytes {
 // 4 or 5 bits in super-blocks with scales and minima per 32.
 template <DType kType, int kHighBits>
 struct SuperBlocks {
-  static constexpr Chain kChain = Chain::kPer256WithMinimum;
+  static constexpr ProductKind kProduct =
+      KindOf(Chain::kPer256WithMinimum, 0, (16 << kHighBits) - 1);
 
   static const std::uint8_t* QuantsOf(const std::uint8_t*, std::int64_t,
                                       const ChunkWorkspace& workspace) {
@@ -319,7 +338,8 @@ struct SuperBlocks {
 
 // 6 bits in super-blocks with signed scales per 16.
 struct SixBitSuperBlocks {
-  static constexpr Chain kChain = Chain::kPer256Of16;
+  static constexpr int kZero = 32;
+  static constexpr ProductKind kProduct = KindOf(Chain::kPer256Of16, kZero, 63);
   static constexpr DType kType = DType::kQ6_K;
   static constexpr std::int64_t kSub = 16;
 
@@ -341,22 +361,21 @@ struct SixBitSuperBlocks {
     const std::uint8_t* const lines = chunk + HeadBytes(kType, kChunkBlocks) + b * kBody;
     std::uint8_t* const out = workspace.quants + b * kBlock * kPanelRows;
     PrefetchAhead<kBody>(lines);
-    UnpackSixBits(lines, out);
-    UnpackSixBits(lines + kBody / 2, out + kSub * kPanelRows);
+    UnpackSixBits<kProduct.bias - kZero>(lines, out);
+    UnpackSixBits<kProduct.bias - kZero>(lines + kBody / 2, out + kSub * kPanelRows);
   }
 };
 
 template <DType kType>
 struct Format;
-// In formats without minima, the value of a byte is the byte minus 128.
 template <>
-struct Format<DType::kQ4_0> : SmallBlocks<DType::kQ4_0, 0, 128 - 8> {};
+struct Format<DType::kQ4_0> : SmallBlocks<DType::kQ4_0, 0, 8> {};
 template <>
-struct Format<DType::kQ4_1> : SmallBlocks<DType::kQ4_1, 0, 128> {};
+struct Format<DType::kQ4_1> : SmallBlocks<DType::kQ4_1, 0, 0> {};
 template <>
-struct Format<DType::kQ5_0> : SmallBlocks<DType::kQ5_0, 1, 128 - 16> {};
+struct Format<DType::kQ5_0> : SmallBlocks<DType::kQ5_0, 1, 16> {};
 template <>
-struct Format<DType::kQ5_1> : SmallBlocks<DType::kQ5_1, 1, 128> {};
+struct Format<DType::kQ5_1> : SmallBlocks<DType::kQ5_1, 1, 0> {};
 template <>
 struct Format<DType::kMXFP4> : FourBitFloats {};
 template <>
