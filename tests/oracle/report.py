@@ -1,4 +1,4 @@
-"""Writes docs/architectures.md from the figures of a test run.
+"""Writes docs/logits.md from the figures of a test run.
 
 Usage: report.py OUT.md FIGURES.json...
 

@@ -8,7 +8,9 @@ namespace {
 // "'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 constexpr WordRules kGpt2Words = {.contraction = Contraction::kLowerCase};
 
-// "(?i:'s|…)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|…"
+// Llama 3:
+// "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+// "|\s*[\r\n]+|\s+(?!\S)|\s+"
 constexpr WordRules kLlama3Words = {.contraction = Contraction::kAnyCase,
                                     .lead = WordLead::kAny,
                                     .max_digits = 3,
@@ -20,6 +22,8 @@ constexpr WordRules WithMaxDigits(WordRules rules, std::uint32_t max_digits) {
   return rules;
 }
 
+// Qwen 3.5: Qwen 2's expression, but letters include marks, and the last class names what it matches:
+// "(?i:'s|…)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|…"
 constexpr WordRules kQwen35Words = {.contraction = Contraction::kAnyCase,
                                     .lead = WordLead::kAny,
                                     .letters = kLetter | kMark,
@@ -103,6 +107,7 @@ constexpr std::string_view kDeepSeekLlmAscii =
 constexpr CutStage kGpt2[] = {Words(kGpt2Words)};
 constexpr CutStage kStarCoder[] = {Numbers(1), Words(kGpt2Words)};
 constexpr CutStage kLlama3[] = {Words(kLlama3Words)};
+// Qwen 2, 2.5 and 3: Llama 3's expression with \p{N} for \p{N}{1,3}.
 constexpr CutStage kQwen2[] = {Words(WithMaxDigits(kLlama3Words, 1))};
 constexpr CutStage kQwen35[] = {Words(kQwen35Words)};
 constexpr CutStage kTekken[] = {Words(kTekkenWords)};
@@ -163,7 +168,7 @@ constexpr PreTokenizer kKnown[] = {
     WithoutCleaning("talkie", kGpt4o),
     WithoutCleaning("minimax-m2", kGpt4o),
     {"tekken", kTekken, true, true, false},
-    // Qwen.
+    // Qwen 2's expression, and variants of it. Files of Qwen 2, 2.5 and 3 name it "qwen2".
     WithoutCleaning("qwen2", kQwen2),
     WithoutCleaning("deepseek-r1-qwen", kQwen2),
     WithoutCleaning("kormo", kQwen2),
