@@ -96,7 +96,7 @@ class Decoder:
         self._meta = self._file.metadata
         self._prefix = self._meta["general.architecture"]
         # Most families rotate halves, like NeoX.
-        self._neighbours = ROTATES_NEIGHBOURS.get(self._prefix, False)
+        self._neighbors = ROTATES_NEIGHBORS.get(self._prefix, False)
         self.layers = self._key("block_count")
         self.heads = self._key("attention.head_count")
         self.kv_heads = self._key("attention.head_count_kv", self.heads)
