@@ -35,7 +35,7 @@ have separate tests for forks and rewinds (`tests/exactness/encoder_test.cc`, `i
 CHECKS = {"chunks, threads": "ChunksAndThreads", "company": "InCompany",
           "forks": "AfterASharedPrefix", "rewinds": "AfterTruncation",
           "scattered": "InScatteredCells", "random": "EveryRowIsExact",
-          "moved": "TurnedKeysAreThoseComputedThere"}
+          "moved": "RotatedKeysEqualComputedKeys"}
 
 HEAD = """
 # Against llama.cpp and float64
