@@ -190,7 +190,9 @@ class OutputFiles(CliTest):
         self.assertIn("/nonexistent/x", self.save("/nonexistent/x", status=1))
 
     def start_long_eval(self, out):
-        tokens = self.file("long.txt", b"1 2 3 4 " * 4000)
+        tokens = self.dir / "long.txt"
+        if not tokens.exists():  # another run may be reading it
+            tokens.write_bytes(b"1 2 3 4 " * 4000)
         return subprocess.Popen([program.KVCACHE, "eval", self.model, "--tokens-file", tokens,
                                  "--logits", str(out), "--prefill-chunk", "16", "--threads", "1"],
                                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -211,9 +213,8 @@ class OutputFiles(CliTest):
     def test_two_runs_to_one_output(self):
         out = self.dir / "both.npy"
         runs = [self.start_long_eval(out) for _ in range(2)]
-        self.assertEqual([process.wait(timeout=120) for process in runs], [0, 0])
-        for process in runs:
-            process.stderr.close()
+        errors = [process.communicate(timeout=120)[1] for process in runs]
+        self.assertEqual([process.returncode for process in runs], [0, 0], errors)
         both = out.read_bytes()
         one = self.start_long_eval(out)
         one.communicate(timeout=120)
