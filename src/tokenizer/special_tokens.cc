@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include <algorithm>
-#include <bit>
 
 #include "tokenizer/token_shape.h"
 
@@ -45,6 +44,15 @@ std::size_t FindOutside(std::span<const TextRange> foreign, std::string_view tex
   return std::string_view::npos;
 }
 
+// Returns the key of an edge, not 0.
+std::uint64_t EdgeKey(std::uint32_t node, std::uint8_t byte) {
+  return (std::uint64_t{node} << 8 | byte) + 1;
+}
+
+std::uint64_t EdgeHash(std::uint64_t key) {
+  return (key * 0x9E3779B97F4A7C15) >> 20;
+}
+
 // Returns whether a user-defined token with this text is structure to a template that writes it.
 bool MayBeStructure(std::string_view text) {
   return ShapeOf(text) != TokenShape::kWords;
@@ -57,7 +65,7 @@ SpecialTokens::SpecialTokens(const Vocabulary& vocabulary) : vocabulary_(vocabul
   for (const std::int32_t token : vocabulary.special_tokens()) {
     bytes += vocabulary.text(token).size();
   }
-  edges_.resize(std::bit_ceil(2 * bytes + 2));
+  edges_ = OpenHashTable<Edge>(bytes);
   pattern_.assign(1, kNoPattern);
   parent_.assign(1, 0);
   byte_.assign(1, 0);
@@ -91,16 +99,10 @@ void SpecialTokens::Link() {
   }
 }
 
-std::size_t SpecialTokens::EdgeSlot(std::uint64_t key) const {
-  const std::uint64_t mask = edges_.size() - 1;
-  std::uint64_t at = (key * 0x9E3779B97F4A7C15) >> 20 & mask;
-  while (edges_[at].key != 0 && edges_[at].key != key) at = (at + 1) & mask;
-  return at;
-}
-
 SpecialTokens::Node SpecialTokens::Child(Node node, std::uint8_t byte) const {
   if (node == 0) return root_[byte];
-  return edges_[EdgeSlot((std::uint64_t{node} << 8 | byte) + 1)].to;
+  const std::uint64_t key = EdgeKey(node, byte);
+  return edges_.Find(EdgeHash(key), HasKey{key}).to;
 }
 
 SpecialTokens::Node SpecialTokens::AddChild(Node node, std::uint8_t byte) {
@@ -112,8 +114,8 @@ SpecialTokens::Node SpecialTokens::AddChild(Node node, std::uint8_t byte) {
   if (node == 0) {
     root_[byte] = child;
   } else {
-    const std::uint64_t key = (std::uint64_t{node} << 8 | byte) + 1;
-    edges_[EdgeSlot(key)] = {key, child};
+    const std::uint64_t key = EdgeKey(node, byte);
+    edges_.Find(EdgeHash(key), HasKey{key}) = {key, child};
   }
   return child;
 }

@@ -25,6 +25,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tokenizer/open_hash_table.h"
 #include "tokenizer/vocabulary.h"
 
 namespace kvcache {
@@ -77,6 +78,11 @@ class SpecialTokens {
   struct Edge {
     std::uint64_t key = 0;  // node << 8 | byte, plus 1; 0: free
     Node to = 0;
+    bool IsFree() const { return key == 0; }
+  };
+  struct HasKey {
+    std::uint64_t key;
+    bool operator()(const Edge& edge) const { return edge.key == key; }
   };
 
   void AddPattern(std::uint32_t pattern, std::string_view text);
@@ -84,7 +90,6 @@ class SpecialTokens {
   Node Child(Node node, std::uint8_t byte) const;
   Node AddChild(Node node, std::uint8_t byte);
   Node Step(Node node, std::uint8_t byte) const;
-  std::size_t EdgeSlot(std::uint64_t key) const;
 
   std::vector<std::uint32_t> Occurring(std::string_view text) const;
   std::int32_t TokenOf(std::uint32_t pattern) const {
@@ -98,7 +103,7 @@ class SpecialTokens {
 
   const Vocabulary& vocabulary_;
   std::array<Node, 256> root_{};        // children of the root, by byte
-  std::vector<Edge> edges_;             // all other edges: hash table, linear probing
+  OpenHashTable<Edge> edges_;           // all other edges
   std::vector<std::uint32_t> pattern_;  // by node: index into special_tokens(), or none
   std::vector<Node> parent_;            // by node
   std::vector<std::uint8_t> byte_;      // by node: byte of the edge that leads to it

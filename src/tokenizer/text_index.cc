@@ -1,7 +1,6 @@
 #include "tokenizer/text_index.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 #include "base/errors.h"
@@ -60,8 +59,7 @@ std::uint64_t TextIndex::Hash(std::string_view text) const {
 Result<TextIndex> TextIndex::Make(const std::vector<std::string>& texts) {
   TextIndex index;
   KVCACHE_RETURN_IF_ERROR(index.Pack(texts));
-  index.slots_.resize(std::bit_ceil(2 * texts.size() + 2));
-  index.mask_ = index.slots_.size() - 1;
+  index.table_ = OpenHashTable<Slot>(texts.size());
   index.key_ = ProcessHashKey();
   for (std::int32_t i = 0; i < index.size(); ++i) KVCACHE_RETURN_IF_ERROR(index.Insert(i));
   return index;
@@ -93,14 +91,12 @@ Status TextIndex::Insert(std::int32_t number) {
   const std::string_view added = text(number);
   if (added.empty()) return Status::Ok();
   const std::uint64_t hash = Hash(added);
-  std::uint64_t at = hash & mask_;
-  for (; slots_[at].number >= 0; at = (at + 1) & mask_) {
-    if (text(slots_[at].number) == added) {
-      return Corrupt(StrCat("text ", Quoted(added, 64), " is both number ", slots_[at].number,
-                            " and number ", number, "; must occur once"));
-    }
+  Slot& slot = table_.Find(hash, [&](const Slot& taken) { return text(taken.number) == added; });
+  if (!slot.IsFree()) {
+    return Corrupt(StrCat("text ", Quoted(added, 64), " is both number ", slot.number,
+                          " and number ", number, "; must occur once"));
   }
-  slots_[at] = {static_cast<std::uint32_t>(hash >> 32), number};
+  slot = {static_cast<std::uint32_t>(hash >> 32), number};
   return Status::Ok();
 }
 
@@ -108,11 +104,10 @@ std::int32_t TextIndex::Find(std::string_view wanted) const {
   if (wanted.empty() || wanted.size() > max_length_) return -1;
   const std::uint64_t hash = Hash(wanted);
   const auto tag = static_cast<std::uint32_t>(hash >> 32);
-  for (std::uint64_t at = hash & mask_;; at = (at + 1) & mask_) {
-    const Slot& slot = slots_[at];
-    if (slot.number < 0) return -1;
-    if (slot.tag == tag && text(slot.number) == wanted) return slot.number;
-  }
+  const auto matches = [&](const Slot& slot) {
+    return slot.tag == tag && text(slot.number) == wanted;
+  };
+  return table_.Find(hash, matches).number;
 }
 
 }  // namespace kvcache

@@ -2,7 +2,7 @@
 //
 //   bytes_    t h e ▁ t h e a …          all texts one after another
 //   offsets_  0 3 9 10 …                 text i is [offsets_[i], offsets_[i + 1])
-//   slots_    (tag, i) (0, -1) …         linear probing, at most half full
+//   table_    (tag, i) (0, -1) …         open_hash_table.h
 //
 // The hash is keyed with a random number of the process, so that nobody can craft a file whose
 // texts all collide.
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "kvcache/status.h"
+#include "tokenizer/open_hash_table.h"
 
 namespace kvcache {
 
@@ -45,6 +46,7 @@ class TextIndex {
   struct Slot {
     std::uint32_t tag = 0;
     std::int32_t number = -1;
+    bool IsFree() const { return number < 0; }
   };
 
   std::uint64_t Hash(std::string_view text) const;
@@ -53,8 +55,7 @@ class TextIndex {
 
   std::string bytes_;
   std::vector<std::uint32_t> offsets_{0};
-  std::vector<Slot> slots_;
-  std::uint64_t mask_ = 0;  // slots - 1
+  OpenHashTable<Slot> table_;
   std::uint64_t key_ = 0;
   std::size_t max_length_ = 0;
 };

@@ -1,7 +1,5 @@
 #include "tokenizer/bpe/bpe_merges.h"
 
-#include <bit>
-
 #include "base/errors.h"
 #include "base/strings.h"
 #include "tokenizer/bpe/byte_alphabet.h"
@@ -26,8 +24,7 @@ Result<BpeMerges> BpeMerges::Make(const std::vector<std::string>& merges, const 
   }
   BpeMerges result;
   result.tokens_ = tokens.size();
-  result.slots_.resize(std::bit_ceil(2 * merges.size() + 2));
-  result.mask_ = result.slots_.size() - 1;
+  result.table_ = OpenHashTable<Slot>(merges.size());
   result.key_ = ProcessHashKey();
   for (std::size_t byte = 0; byte < 256; ++byte) {
     result.byte_symbols_[byte] = result.Intern(std::string(1, static_cast<char>(byte)), tokens);
@@ -58,8 +55,8 @@ void BpeMerges::Add(std::uint32_t rank, const std::string& merge, const TextInde
   if (!AppendBytesOf(line.substr(space + 1), &right_text)) return;
   const BpeSymbol left = Intern(left_text, tokens);
   const BpeSymbol right = Intern(right_text, tokens);
-  Slot& slot = slots_[SlotOf(left, right)];
-  if (slot.left != kNoSymbol) return;
+  Slot& slot = table_.Find(HashOf(left, right), HoldsPair{left, right});
+  if (!slot.IsFree()) return;
   const BpeSymbol result = Intern(left_text + right_text, tokens);
   slot = {left, right, {rank, result}};
   ++size_;
@@ -68,18 +65,14 @@ void BpeMerges::Add(std::uint32_t rank, const std::string& merge, const TextInde
   if (parts.left == kNoSymbol) parts = {left, right};
 }
 
-std::size_t BpeMerges::SlotOf(BpeSymbol left, BpeSymbol right) const {
+std::uint64_t BpeMerges::HashOf(BpeSymbol left, BpeSymbol right) const {
   const std::uint64_t pair =
       std::uint64_t{static_cast<std::uint32_t>(left)} << 32 | static_cast<std::uint32_t>(right);
-  std::uint64_t at = MixHash(pair ^ key_, kHashOdd1) & mask_;
-  while (slots_[at].left != kNoSymbol && (slots_[at].left != left || slots_[at].right != right)) {
-    at = (at + 1) & mask_;
-  }
-  return at;
+  return MixHash(pair ^ key_, kHashOdd1);
 }
 
 BpeMerges::Merge BpeMerges::Find(BpeSymbol left, BpeSymbol right) const {
-  return slots_[SlotOf(left, right)].merge;
+  return table_.Find(HashOf(left, right), HoldsPair{left, right}).merge;
 }
 
 void BpeMerges::FillByteMerges() {
@@ -89,8 +82,8 @@ void BpeMerges::FillByteMerges() {
     byte_of[static_cast<std::size_t>(byte_symbols_[byte])] = static_cast<std::int16_t>(byte);
   }
   byte_merges_.resize(std::size_t{1} << 16);
-  for (const Slot& slot : slots_) {
-    if (slot.left == kNoSymbol) continue;
+  for (const Slot& slot : table_.slots()) {
+    if (slot.IsFree()) continue;
     const int left = byte_of[static_cast<std::size_t>(slot.left)];
     const int right = byte_of[static_cast<std::size_t>(slot.right)];
     if (left == kNoByte || right == kNoByte) continue;

@@ -20,6 +20,7 @@
 
 #include "base/keyed_hash.h"
 #include "kvcache/status.h"
+#include "tokenizer/open_hash_table.h"
 #include "tokenizer/text_index.h"
 
 namespace kvcache {
@@ -81,6 +82,12 @@ class BpeMerges {
     BpeSymbol left = kNoSymbol;
     BpeSymbol right = kNoSymbol;
     Merge merge;
+    bool IsFree() const { return left == kNoSymbol; }
+  };
+  struct HoldsPair {
+    BpeSymbol left;
+    BpeSymbol right;
+    bool operator()(const Slot& slot) const { return slot.left == left && slot.right == right; }
   };
   struct Parts {
     BpeSymbol left = kNoSymbol;
@@ -95,14 +102,13 @@ class BpeMerges {
   }
   BpeSymbol Intern(const std::string& text, const TextIndex& tokens);
   void Add(std::uint32_t rank, const std::string& merge, const TextIndex& tokens);
-  std::size_t SlotOf(BpeSymbol left, BpeSymbol right) const;
+  std::uint64_t HashOf(BpeSymbol left, BpeSymbol right) const;
   void FillByteMerges();
 
   BpeSymbol tokens_ = 0;  // symbols below are tokens
   std::array<BpeSymbol, 256> byte_symbols_{};
   std::vector<Merge> byte_merges_;  // by two bytes
-  std::vector<Slot> slots_;         // linear probing, at most half full
-  std::uint64_t mask_ = 0;
+  OpenHashTable<Slot> table_;
   std::uint64_t key_ = 0;
   std::size_t size_ = 0;
   std::vector<Parts> parts_;  // of symbols that are not tokens
