@@ -1,5 +1,4 @@
-"""Tests the command line with careless and hostile input: nothing crashes, hangs, loses data or is
-silently wrong.
+"""Tests that careless and hostile input never crashes, hangs, loses data or gives a wrong result.
 
 usage: hostile_test.py KVCACHE MAKE_MODEL  (paths of the two programs)
 """
