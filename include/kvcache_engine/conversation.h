@@ -57,6 +57,11 @@ class Conversation {
   void Add(std::string_view role, std::string_view content);
   // Removes the messages [begin, end). REQUIRES: begin <= end <= size().
   void Remove(std::size_t begin, std::size_t end);
+  // Moves the messages from `begin` on into a conversation of their own, without tools and
+  // variables. REQUIRES: begin <= size().
+  Conversation CutTail(std::size_t begin);
+  // Appends the messages of `tail`.
+  void Append(Conversation tail);
   // Replaces the system message, which is the first one, or inserts it.
   void SetSystem(std::string_view content);
   bool HasSystem() const { return !empty() && HasRole(0, "system"); }

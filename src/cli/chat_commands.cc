@@ -111,16 +111,13 @@ Result<AfterCommand> Forget(const Request& request) {
 }
 
 Result<AfterCommand> Retry(const Request& request) {
-  Conversation& conversation = request.conversation();
-  const auto ends_with = [&](std::string_view role) {
-    return !conversation.empty() && conversation.HasRole(conversation.size() - 1, role);
-  };
-  while (ends_with("assistant")) conversation.Remove(conversation.size() - 1, conversation.size());
-  if (conversation.empty() || ends_with("system")) {
+  const Conversation& conversation = request.conversation();
+  const std::size_t answered = AnsweredMessages(conversation);
+  if (answered == 0 || conversation.HasRole(answered - 1, "system")) {
     return Wrong("there is no message to answer again");
   }
   ++request.flags.sampling.seed;  // the same seed would give the same answer
-  return AfterCommand::kAnswer;
+  return AfterCommand::kRetry;
 }
 
 Result<AfterCommand> Think(const Request& request) {
@@ -245,6 +242,12 @@ Result<AfterCommand> Help(const Request& request) {
 }
 
 }  // namespace
+
+std::size_t AnsweredMessages(const Conversation& conversation) {
+  std::size_t count = conversation.size();
+  while (count > 0 && conversation.HasRole(count - 1, "assistant")) --count;
+  return count;
+}
 
 bool IsCommand(std::string_view text) {
   return text.starts_with('/') && !text.starts_with("//");

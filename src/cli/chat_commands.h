@@ -3,6 +3,8 @@
 // Thread safety: free functions.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -13,12 +15,15 @@ namespace kvcache::cli {
 
 enum class AfterCommand : std::uint8_t {
   kReadOn,
-  kAnswer,  // answer the conversation as it is now
+  kRetry,  // replace the last answer
   kQuit,
 };
 
 // Returns whether a message is a command: it begins with one slash.
 bool IsCommand(std::string_view text);
+
+// Returns the number of messages without the last answer.
+std::size_t AnsweredMessages(const Conversation& conversation);
 
 // Runs the command `text`. Its output, one line or several, goes into `say`. Errors: no such
 // command, or what is wrong with its argument.

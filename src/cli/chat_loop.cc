@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -107,15 +108,25 @@ class ChatLoop {
     KVCACHE_ASSIGN_OR_RETURN(const AfterCommand after, RunCommand(text, chat_, flags_, say));
     Say(say);
     quit_ = after == AfterCommand::kQuit;
-    return after == AfterCommand::kAnswer ? Answer() : Status::Ok();
+    return after == AfterCommand::kRetry ? Retry() : Status::Ok();
   }
 
-  void DropLastMessage() {
+  // The old answer returns if no new one begins.
+  Status Retry() {
     Conversation& conversation = chat_.conversation();
+    return Answer(conversation.CutTail(AnsweredMessages(conversation)));
+  }
+
+  // Undoes what led to an answer that did not come: restores the answer that /retry took away, or
+  // removes the message that was typed.
+  void Undo(std::optional<Conversation> old_answer) {
+    Conversation& conversation = chat_.conversation();
+    if (old_answer) return conversation.Append(std::move(*old_answer));
     conversation.Remove(conversation.size() - 1, conversation.size());
   }
 
-  Status Answer() {
+  Status Answer(std::optional<Conversation> old_answer = std::nullopt) {
+    const bool is_retry = old_answer.has_value();
     const PasteMode paste_mode;  // keeps the marks of a paste that the next line will read
     Progress progress;
     bool begun = false;
@@ -126,7 +137,7 @@ class ChatLoop {
     progress.Clear();
     output.End();
     if (!turn.ok()) {
-      DropLastMessage();
+      Undo(std::move(old_answer));
       Status status = std::move(turn).TakeStatus();
       if (status.code() == StatusCode::kUnsupported) return AdviseOnTemplate(std::move(status));
       if (status.code() != StatusCode::kCacheFull) return status;
@@ -137,9 +148,10 @@ class ChatLoop {
     const bool nothing =
         turn->result.stop == StopReason::kInterrupted && turn->result.tokens.empty();
     if (nothing) {
-      DropLastMessage();
-      Say("interrupted before the answer began; the message is removed, the cache keeps what was "
-          "read");
+      Undo(std::move(old_answer));
+      Say(StrCat("interrupted before the answer began; the ",
+                 is_retry ? "conversation is unchanged" : "message is removed",
+                 ", the cache keeps what was read"));
     }
     return Status::Ok();
   }

@@ -174,6 +174,21 @@ void Conversation::Remove(std::size_t begin, std::size_t end) {
                          first + static_cast<std::ptrdiff_t>(end));
 }
 
+Conversation Conversation::CutTail(std::size_t begin) {
+  Conversation tail;
+  for (std::size_t i = begin; i < size(); ++i) {
+    tail.input_->messages.push_back(std::move(input_->messages[i]));
+  }
+  Remove(begin, size());
+  return tail;
+}
+
+void Conversation::Append(Conversation tail) {
+  for (ordered_json& message : tail.input_->messages) {
+    input_->messages.push_back(std::move(message));
+  }
+}
+
 void Conversation::SetSystem(std::string_view content) {
   ordered_json& messages = input_->messages;
   if (!HasSystem()) messages.insert(messages.begin(), ordered_json::object());

@@ -61,6 +61,7 @@ std::vector<TypeTotal> DescribeTypes(const GgufFile& file) {
     total.bytes += static_cast<std::int64_t>(tensor.bytes.size());
   }
   std::vector<TypeTotal> types;
+  types.reserve(totals.size());
   for (const auto& [type, total] : totals) types.push_back(total);
   std::ranges::stable_sort(types, std::greater{}, &TypeTotal::bytes);
   return types;

@@ -287,13 +287,31 @@ class Terminal(TerminalTest):
             self.expect("reading the prompt: [0-9]+,[0-9]+ tokens")
             self.type("\x03")
             self.expect(pattern)
-            self.expect("the message is removed")
+            self.expect("the conversation is unchanged")
         self.expect("> ")
         self.type("half a line\x03")
         self.expect("Ctrl-C again")
         self.expect("> ")
         self.type("\x03")
         self.assertEqual(self.ends(), 0)
+
+    def test_a_retry_that_fails_changes_nothing(self):
+        for last in ("word " * 5000, [{"type": "text", "text": "x"}]):  # too long; no text for ChatML
+            messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},
+                        {"role": "user", "content": last}, {"role": "assistant", "content": "old"}]
+            path = self.dir / "retry.json"
+            path.write_text(json.dumps(messages))
+            self.open(self.chat)
+            self.expect("> ")
+            self.type(f"/load {path}\n")
+            self.expect("4 messages loaded")
+            self.type("/retry\n")
+            self.expect("the conversation has|does not apply")
+            self.type(f"/save {path}\n")
+            self.expect("saved")
+            self.type("/quit\n")
+            self.assertEqual(self.ends(), 0)
+            self.assertEqual(json.loads(path.read_text())["messages"], messages)
 
     def test_the_shipped_model_continues_stories(self):
         self.open("story")
