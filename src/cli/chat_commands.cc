@@ -50,6 +50,7 @@ Status CheckFileName(std::string_view command, const std::string& name) {
 
 Result<AfterCommand> Save(const Request& request) {
   KVCACHE_RETURN_IF_ERROR(CheckFileName("/save", request.argument));
+  if (request.argument == "-") return Wrong("/save -: a file of that name is ./-");
   KVCACHE_RETURN_IF_ERROR(SaveConversation(request.argument, request.conversation()));
   request.say = StrCat(Counted(request.conversation()), " saved to ", OneLine(request.argument));
   return AfterCommand::kReadOn;

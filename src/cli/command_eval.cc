@@ -1,11 +1,13 @@
 // kvcache eval: score given text, and write its logits.
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "base/strings.h"
@@ -90,8 +92,29 @@ Status Report(const EvalFlags& flags, Engine& engine, const ScoreResult& score) 
   return Status::Ok();
 }
 
+// Refuses to replace a file that the command reads.
+Status CheckLogitsPath(const EvalFlags& flags, const std::string& model) {
+  if (flags.logits.empty()) return Status::Ok();
+  if (flags.logits == "-") {
+    return {StatusCode::kInvalidArgument,
+            "--logits - would write a file named '-'; /dev/stdout writes to standard output"};
+  }
+  std::error_code error;  // set for a file that does not exist
+  if (!std::filesystem::is_regular_file(flags.logits, error)) return Status::Ok();
+  for (const std::string& input : {model, flags.tokens_file, flags.text_file, flags.encoded_file}) {
+    if (!input.empty() && std::filesystem::equivalent(input, flags.logits, error) && !error) {
+      return {StatusCode::kInvalidArgument,
+              StrCat("--logits ", flags.logits, " would replace ", input,
+                     ", which this command reads; give another file")};
+    }
+  }
+  return Status::Ok();
+}
+
 // Without --ctx, the cache is as large as the tokens need.
 Status Eval(const EvalFlags& flags) {
+  KVCACHE_ASSIGN_OR_RETURN(const std::string model, FindModel(flags.engine.model()));
+  KVCACHE_RETURN_IF_ERROR(CheckLogitsPath(flags, model));
   KVCACHE_ASSIGN_OR_RETURN(const auto tokens, GivenTokens(flags));
   if (tokens.empty()) return {StatusCode::kInvalidArgument, "there are no tokens to score"};
   KVCACHE_ASSIGN_OR_RETURN(const auto encoded, EncodedTokens(flags));

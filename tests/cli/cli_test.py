@@ -5,6 +5,7 @@ usage: cli_test.py KVCACHE MAKE_MODEL  (paths of the two programs)
 
 import json
 import os
+import pathlib
 import resource
 import signal
 import struct
@@ -193,6 +194,16 @@ class Run(CliTest):
         more = json.loads(self.succeeds(*args, text_in="one two\n\n"))["prompt_tokens"]
         self.assertGreater(more, plain)
         self.fails(["run", self.model, "-f", self.file("newline.txt", b"\n")], "prompt is empty")
+
+    def test_logits_do_not_replace_what_is_read(self):
+        text = self.file("scored.txt", b"one two")
+        model = self.file("own.gguf", pathlib.Path(self.model).read_bytes())
+        self.fails(["eval", self.model, "--text-file", text, "--logits", text], "would replace", text)
+        self.fails(["eval", model, "--tokens", "1,2", "--logits", model], "would replace", model)
+        self.fails(["eval", model, "--tokens", "1,2", "--logits", "-"], "/dev/stdout")
+        self.assertEqual(pathlib.Path(text).read_bytes(), b"one two")
+        self.assertEqual(pathlib.Path(model).read_bytes(), pathlib.Path(self.model).read_bytes())
+        self.succeeds("eval", self.model, "--tokens", "1,2", "--logits", "/dev/null")
 
     def test_json_and_seed(self):
         args = ["run", self.model, "-p", "one two", "-n", "20", "--seed", "5", "--json"]
