@@ -30,7 +30,7 @@ void PackPanel(DType dtype, const std::byte* file_rows, std::int64_t rows, std::
 //   sums         [chunk][tile][32 inputs][token]; of the values, kPer32: times scale
 struct QuantizedX {
   static constexpr std::int64_t kMaxValueBytes = 2;
-  // int8 if the target has int8 dot products, otherwise int16.
+  // int16 on the portable target, int8 on all others (block::Value).
   std::byte* values = nullptr;  // [tokens × inputs], kMaxValueBytes reserved for each
   float* scales = nullptr;
   std::int32_t* corrections = nullptr;
