@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/strings.h"
@@ -159,6 +160,21 @@ TEST(Conversation, IsChangedByMessages) {
   Conversation again;
   ASSERT_TRUE(again.ReadJson(conversation.ToJson()).ok());
   EXPECT_EQ(again.ToJson(), conversation.ToJson());
+}
+
+TEST(Conversation, ACutTailCanBeAppendedAgain) {
+  Conversation conversation;
+  conversation.Add("user", "a");
+  conversation.Add("assistant", "b");
+  conversation.Add("assistant", "c");
+  const std::string before = conversation.ToJson();
+  Conversation tail = conversation.CutTail(1);
+  EXPECT_EQ(conversation.size(), 1U);
+  EXPECT_EQ(tail.size(), 2U);
+  EXPECT_EQ(tail.ContentText(0), "b");
+  EXPECT_TRUE(conversation.CutTail(1).empty());
+  conversation.Append(std::move(tail));
+  EXPECT_EQ(conversation.ToJson(), before);
 }
 
 TEST(Conversation, ReadsTools) {
