@@ -63,14 +63,7 @@ class CausalCacheTest : public ::testing::Test {
 
   // The cells of a sequence of the pass, by position: "0@0 1@1" is position 0 in cell 0.
   std::string Cells(int history = 0) {
-    std::string text;
-    for (const HistoryRun& run : cache_->Visible().histories[history]) {
-      for (int i = 0; i < run.length; ++i) {
-        if (!text.empty()) text += ' ';
-        text += std::to_string(run.position + i) + "@" + std::to_string(run.cell + i);
-      }
-    }
-    return text;
+    return testing::CellsText(cache_->Visible().histories[history]);
   }
 
   ReferenceBackend backend_;

@@ -55,14 +55,7 @@ class WindowTest : public ::testing::Test {
   }
   // Returns the cells of a sequence as "position@cell".
   std::string Cells(int sequence) const {
-    std::string text;
-    for (const HistoryRun& run : cache_->cells().history(SequenceId{sequence}).runs()) {
-      for (int i = 0; i < run.length; ++i) {
-        if (!text.empty()) text += ' ';
-        text += std::to_string(run.position + i) + "@" + std::to_string(run.cell + i);
-      }
-    }
-    return text;
+    return testing::CellsText(cache_->cells().history(SequenceId{sequence}).runs());
   }
 
   ReferenceBackend backend_;

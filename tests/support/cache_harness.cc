@@ -115,6 +115,17 @@ Status PutContents(Cache& cache, const std::vector<TestToken>& tokens, int layer
   return cache.Put(k.view, v.view);
 }
 
+std::string CellsText(std::span<const HistoryRun> runs) {
+  std::string text;
+  for (const HistoryRun& run : runs) {
+    for (int i = 0; i < run.length; ++i) {
+      if (!text.empty()) text += ' ';
+      text += std::to_string(run.position + i) + "@" + std::to_string(run.cell + i);
+    }
+  }
+  return text;
+}
+
 std::vector<std::string> MaskRows(const TensorView& mask) {
   std::vector<std::string> rows;
   for (std::int64_t row = 0; row < mask.dims[1]; ++row) {

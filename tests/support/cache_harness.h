@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,9 @@ std::vector<float> StateContent(std::uint32_t content, int layer, int kind, std:
 
 // Returns a mask as rows of text, one character per cell: '0' visible, '.' hidden, '?' other.
 std::vector<std::string> MaskRows(const TensorView& mask);
+
+// Returns the cells of runs by position: "0@4 1@5" is position 0 in cell 4 and position 1 in cell 5.
+std::string CellsText(std::span<const HistoryRun> runs);
 
 // Return value `d` of head `head` in column `cell` of a view that Get returned.
 float KeyAt(const DenseKv& history, std::int64_t cell, int head, int d);
