@@ -35,7 +35,7 @@ class TerminalTest(ChatTest):
     def open(self, model, *flags, **options):
         self.start("run", model, "-n", "6", "--seed", "3", *flags, **options)
 
-    def expect(self, pattern, seconds=30):
+    def expect(self, pattern, seconds=120):
         """Waits until the pattern appears in the output after the last match."""
         end = time.monotonic() + seconds
         while True:
@@ -55,14 +55,14 @@ class TerminalTest(ChatTest):
     def type(self, text):
         data = text.encode() if isinstance(text, str) else text
         while data:
-            self.assertTrue(select.select([], [self.fd], [], 30)[1], "the chat reads nothing")
+            self.assertTrue(select.select([], [self.fd], [], 120)[1], "the chat reads nothing")
             try:
                 data = data[os.write(self.fd, data[:4096]):]
             except BlockingIOError:
                 pass
 
     def ends(self):
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while time.monotonic() < end:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             while select.select([self.fd], [], [], 0 if pid else 0.05)[0]:
