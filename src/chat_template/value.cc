@@ -19,6 +19,25 @@ Status TooDeep() {
 
 }  // namespace
 
+Value::Value(Undefined undefined) : data_(std::move(undefined)) {}
+Value::Value(std::int64_t number) : data_(number) {}
+Value::Value(double number) : data_(number) {}
+Value::Value(MarkedText text) : data_(std::make_shared<const MarkedText>(std::move(text))) {}
+Value::Value(std::shared_ptr<const List> list) : data_(std::move(list)) {}
+Value::Value(std::shared_ptr<const Dict> dict) : data_(std::move(dict)) {}
+Value::Value(std::shared_ptr<Namespace> space) : data_(std::move(space)) {}
+Value::Value(std::shared_ptr<const Callable> callable) : data_(std::move(callable)) {}
+Value::Value(std::shared_ptr<const Loop> loop) : data_(std::move(loop)) {}
+Value::Value(Data data) : data_(std::move(data)) {}
+Value::Value(const Value& other) = default;
+Value::Value(Value&& other) noexcept = default;
+Value& Value::operator=(const Value& other) = default;
+Value& Value::operator=(Value&& other) noexcept = default;
+Value::~Value() = default;
+
+Value Value::None() { return Value(Data(std::monostate())); }
+Value Value::Bool(bool value) { return Value(Data(value)); }
+
 std::int64_t Value::integer() const {
   return is(Kind::kBool) ? static_cast<std::int64_t>(boolean()) : std::get<std::int64_t>(data_);
 }

@@ -55,18 +55,24 @@ class Value {
   };
 
   Value() : Value(Undefined{}) {}
-  explicit Value(Undefined undefined) : data_(std::move(undefined)) {}
-  explicit Value(std::int64_t number) : data_(number) {}
-  explicit Value(double number) : data_(number) {}
-  explicit Value(MarkedText text) : data_(std::make_shared<const MarkedText>(std::move(text))) {}
-  explicit Value(std::shared_ptr<const List> list) : data_(std::move(list)) {}
-  explicit Value(std::shared_ptr<const Dict> dict) : data_(std::move(dict)) {}
-  explicit Value(std::shared_ptr<Namespace> space) : data_(std::move(space)) {}
-  explicit Value(std::shared_ptr<const Callable> callable) : data_(std::move(callable)) {}
-  explicit Value(std::shared_ptr<const Loop> loop) : data_(std::move(loop)) {}
+  explicit Value(Undefined undefined);
+  explicit Value(std::int64_t number);
+  explicit Value(double number);
+  explicit Value(MarkedText text);
+  explicit Value(std::shared_ptr<const List> list);
+  explicit Value(std::shared_ptr<const Dict> dict);
+  explicit Value(std::shared_ptr<Namespace> space);
+  explicit Value(std::shared_ptr<const Callable> callable);
+  explicit Value(std::shared_ptr<const Loop> loop);
+  // Not inline: a variant's members are long, and every source of the interpreter uses them.
+  Value(const Value& other);
+  Value(Value&& other) noexcept;
+  Value& operator=(const Value& other);
+  Value& operator=(Value&& other) noexcept;
+  ~Value();
 
-  static Value None() { return Value(Data(std::monostate())); }
-  static Value Bool(bool value) { return Value(Data(value)); }
+  static Value None();
+  static Value Bool(bool value);
   // Returns a text that the template wrote.
   static Value Literal(std::string_view bytes) {
     return Value(MarkedText(bytes, Origin::kTemplate));
@@ -114,7 +120,7 @@ class Value {
                             std::shared_ptr<const MarkedText>, std::shared_ptr<const List>,
                             std::shared_ptr<const Dict>, std::shared_ptr<Namespace>,
                             std::shared_ptr<const Callable>, std::shared_ptr<const Loop>>;
-  explicit Value(Data data) : data_(std::move(data)) {}
+  explicit Value(Data data);
 
   Data data_;
 };
