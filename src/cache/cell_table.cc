@@ -219,6 +219,10 @@ void CellTable::Hold(CellHold& hold) {
   for (const HistoryRun& run : hold.runs.runs()) {
     ref_counts_.AddRange(run.cell, run.cell + run.length, 1);
   }
+  Link(hold);
+}
+
+void CellTable::Link(CellHold& hold) {
   hold.previous = nullptr;
   hold.next = first_hold_;
   if (first_hold_ != nullptr) first_hold_->previous = &hold;
@@ -226,13 +230,52 @@ void CellTable::Hold(CellHold& hold) {
   hold.linked = true;
 }
 
+void CellTable::Unlink(CellHold& hold) {
+  (hold.previous != nullptr ? hold.previous->next : first_hold_) = hold.next;
+  if (hold.next != nullptr) hold.next->previous = hold.previous;
+  hold.linked = false;
+}
+
+void CellTable::HoldRun(CellHold& hold, const HistoryRun& run) {
+  ref_counts_.AddRange(run.cell, run.cell + run.length, 1);
+  hold.runs.Append(run);
+}
+
+// Prefers the lane of the position, so that bytes are copied in whole tiles.
+void CellTable::HoldClaim(CellHold& hold, SequenceId id, Position position) {
+  assert(free_cells() > 0);
+  const std::int32_t previous =
+      hold.runs.length() == position ? hold.runs.CellOf(position - 1) : RunList::kNoCell;
+  std::int32_t cell = Place(id, position, previous);
+  if (previous == RunList::kNoCell || cell != previous + 1) {
+    const std::int32_t aligned = cell + ((position - cell) % kCellTile + kCellTile) % kCellTile;
+    if (aligned < cells() && free_.Contains(aligned)) cell = aligned;
+  }
+  free_.Erase(cell);
+  ref_counts_.Add(cell, 1);
+  hold.runs.Append({position, cell, 1});
+}
+
+void CellTable::CutHold(CellHold& hold, Position position, CellHold& later) {
+  if (hold.runs.length() <= position) return;
+  if (hold.runs.runs().front().position >= position) {
+    std::swap(hold.runs, later.runs);
+  } else {
+    const std::span<const HistoryRun> runs = hold.runs.runs();
+    for (std::size_t i = hold.runs.FirstEndingAfter(position); i < runs.size(); ++i) {
+      later.runs.Append(Clip(runs[i], position, kEndOfSequence));
+    }
+    hold.runs.Truncate(position);
+  }
+  Link(later);
+  if (hold.runs.empty()) Unlink(hold);
+}
+
 void CellTable::Unhold(CellHold& hold) {
   if (!hold.linked) return;
   for (const HistoryRun& run : hold.runs.runs()) Release(run.cell, run.length);
   hold.runs.Clear();
-  (hold.previous != nullptr ? hold.previous->next : first_hold_) = hold.next;
-  if (hold.next != nullptr) hold.next->previous = hold.previous;
-  hold.linked = false;
+  Unlink(hold);
 }
 
 void CellTable::AbandonHolds() {
@@ -309,17 +352,21 @@ void CellTable::MoveDown(SequenceId id, const HistoryRun& run, Position offset,
   }
 }
 
-Status CellTable::CheckRemoveMiddle(SequenceId id, Position end) const {
+Status CellTable::CheckRemoveMiddle(SequenceId id, Position end,
+                                    std::span<CellHold* const> holds) const {
+  if (CountShared(id, end) <= cells_without_drafts()) return Status::Ok();
+  const std::int32_t free = cells_without_drafts() + AddReferences(holds, -1);
   const std::int64_t needed = CountShared(id, end);
-  if (needed <= cells_without_drafts()) return Status::Ok();
+  AddReferences(holds, 1);
+  if (needed <= free) return Status::Ok();
   return {StatusCode::kCacheFull,
-          StrCat("removing a middle range copies ", needed, " shared cells; ",
-                 cells_without_drafts(), " of ", cells(), " cells are free")};
+          StrCat("removing a middle range copies ", needed, " shared cells; ", free, " of ",
+                 cells(), " cells are free")};
 }
 
 Result<MiddleRemoval> CellTable::RemoveMiddle(SequenceId id, Position begin, Position end) {
   RunList& target = histories_[Index(id)];
-  KVCACHE_RETURN_IF_ERROR(CheckRemoveMiddle(id, end));
+  KVCACHE_RETURN_IF_ERROR(CheckRemoveMiddle(id, end, {}));
   const std::int64_t needed = CountShared(id, end);
   MiddleRemoval removal;
   std::vector<HistoryRun> old;

@@ -125,11 +125,19 @@ class CellTable {
   // Adds a reference to each cell of the hold's runs, which may then not be changed. O(runs).
   // REQUIRES: every cell has a reference; the table outlives the hold or Unhold is called.
   void Hold(CellHold& hold);
+  // Adds one more run, or a new cell for a position of the sequence, to a hold that is in the table.
+  // REQUIRES: memory for the run in the hold; the position is above the hold's; a free cell.
+  void HoldRun(CellHold& hold, const HistoryRun& run);
+  void HoldClaim(CellHold& hold, SequenceId id, Position position);
+  // Moves the runs from `position` on to `later`. A hold without runs leaves the table.
+  // REQUIRES: `later` is empty and has memory for all runs.
+  void CutHold(CellHold& hold, Position position, CellHold& later);
   // Drops the hold's references and empties it. Does nothing if it holds nothing.
   void Unhold(CellHold& hold);
   // Empties all holds without a change of the cells.
   void AbandonHolds();
   bool has_holds() const { return first_hold_ != nullptr; }
+  const CellHold* first_hold() const { return first_hold_; }
   // Returns the number of cells that are free once the drafts, these evictions and all of `holds`
   // are gone. O(cells concerned).
   std::int32_t CountAvailable(std::span<const Eviction> evictions,
@@ -144,8 +152,8 @@ class CellTable {
   // sequences share are replaced by copies. Drops the drafts.
   // Errors: kCacheFull with the numbers, kOutOfMemory; nothing changed.
   Result<MiddleRemoval> RemoveMiddle(SequenceId id, Position begin, Position end);
-  // Returns the kCacheFull error that RemoveMiddle would return, or Ok.
-  Status CheckRemoveMiddle(SequenceId id, Position end) const;
+  // Returns the kCacheFull error that RemoveMiddle would return without these holds, or Ok.
+  Status CheckRemoveMiddle(SequenceId id, Position end, std::span<CellHold* const> holds) const;
 
   // Plans moves of the last used cells into the holes. O(cells). Errors: kOutOfMemory.
   Result<Compaction> PlanCompaction() const;
@@ -165,6 +173,8 @@ class CellTable {
   std::int32_t Place(SequenceId id, Position position, std::int32_t previous) const;
   std::int32_t PlaceDraft(SequenceId id, Position position, std::int32_t previous) const;
   void Release(std::int32_t cell, std::int32_t length);
+  void Link(CellHold& hold);
+  void Unlink(CellHold& hold);
   // Returns the number of cells at positions [begin, ∞) that other sequences share.
   std::int64_t CountShared(SequenceId id, Position begin) const;
   void MoveDown(SequenceId id, const HistoryRun& run, Position offset, MiddleRemoval& removal);

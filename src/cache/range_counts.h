@@ -43,8 +43,8 @@ class RangeCounts {
   static constexpr int kLevels = 4;  // up to 262,144 cells per block
 
   std::int32_t cells_ = 0;
-  bool uses_blocks_ = false;               // some count above level 0 may not be 0
-  std::vector<std::int32_t> counts_;       // all levels, level 0 first
+  bool uses_blocks_ = false;                   // some count above level 0 may not be 0
+  std::vector<std::int32_t> counts_;           // all levels, level 0 first
   std::array<std::int64_t, kLevels> begin_{};  // of each level in counts_
 };
 
