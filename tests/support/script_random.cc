@@ -214,7 +214,7 @@ ScriptStep RandomSnapshot(const DriverSetup& setup, const CacheDriver& driver,
   } else if (choice <= 77) {
     step.kind = Kind::kDrop;
   } else if (choice <= 83) {
-    step.kind = Kind::kMaterialize;
+    step.kind = Percent(random, 50) ? Kind::kMaterialize : Kind::kExport;
   } else if (choice <= 93) {
     step.kind = Kind::kCapture;
     Position next = length + (Percent(random, 3) ? -1 : 0);
