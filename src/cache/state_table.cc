@@ -56,9 +56,13 @@ std::int32_t StateTable::CountStates(std::span<const SequenceId> sequences) {
   return others + static_cast<std::int32_t>(sequences.size());
 }
 
+void StateTable::DropBefore(SequenceId id) {
+  Forget(of(id).before);
+}
+
 void StateTable::Commit(SequenceId id, std::int32_t cell, Position tokens) {
   Points& points = of(id);
-  Forget(points.before);
+  assert(!points.before.known());
   points.before = points.live;
   Share(points.before);
   SetLive(points, {cell, tokens});

@@ -40,14 +40,11 @@ ScanInputs ScanPart(const TensorView& inputs, const ScanSizes& size) {
 
 }  // namespace
 
-Status KeepConvInputs(Backend& backend, RecurrentCache& cache, int layer, const TensorView& x) {
-  KVCACHE_ASSIGN_OR_RETURN(const TensorView inputs, cache.DraftInputs(layer));
-  return backend.CopyValues(x, Part(inputs, 0, x.dims[0]));
+Status KeepConvInputs(Backend& backend, const TensorView& kept, const TensorView& x) {
+  return backend.CopyValues(x, Part(kept, 0, x.dims[0]));
 }
 
-Status KeepScanInputs(Backend& backend, RecurrentCache& cache, int layer,
-                      const ScanInputs& inputs) {
-  KVCACHE_ASSIGN_OR_RETURN(const TensorView kept, cache.DraftInputs(layer));
+Status KeepScanInputs(Backend& backend, const TensorView& kept, const ScanInputs& inputs) {
   const ScanInputs to = ScanPart(kept, {.k_dim = inputs.keys.dims[0],
                                         .v_dim = inputs.values.dims[0],
                                         .groups = inputs.keys.dims[1],

@@ -17,9 +17,9 @@
 
 namespace kvcache {
 
-// Copy a layer's inputs to the cache's DraftInputs. Errors: the backend's.
-Status KeepConvInputs(Backend& backend, RecurrentCache& cache, int layer, const TensorView& x);
-Status KeepScanInputs(Backend& backend, RecurrentCache& cache, int layer, const ScanInputs& inputs);
+// Copy a layer's inputs to `kept`, which is RecurrentCache::DraftInputs. Errors: the backend's.
+Status KeepConvInputs(Backend& backend, const TensorView& kept, const TensorView& x);
+Status KeepScanInputs(Backend& backend, const TensorView& kept, const ScanInputs& inputs);
 
 class DraftReplayer {
  public:

@@ -155,7 +155,11 @@ void Pass::ShortConv(int layer, const TensorView& x, const ConvTaps& taps, const
   auto segments = cache.Segments(layer, StateKind::kConvolution);
   if (!segments.ok()) return Check(std::move(segments).TakeStatus());
   Check(backend_->ShortConv(x, taps, *segments, y));
-  if (runs() && cache.HasDrafts()) Check(KeepConvInputs(*backend_, cache, layer, x));
+  if (runs() && cache.HasDrafts()) {
+    auto kept = cache.DraftInputs(layer);
+    if (!kept.ok()) return Check(std::move(kept).TakeStatus());
+    Check(KeepConvInputs(*backend_, *kept, x));
+  }
   if (runs()) Check(cache.MarkWritten(layer, StateKind::kConvolution));
 }
 
@@ -171,7 +175,11 @@ void Pass::Scan(int layer, const ScanInputs& inputs, const ScanOptions& options,
   auto segments = cache.Segments(layer, StateKind::kRecurrent);
   if (!segments.ok()) return Check(std::move(segments).TakeStatus());
   Check(backend_->StateScan(inputs, options, *segments, out));
-  if (runs() && cache.HasDrafts()) Check(KeepScanInputs(*backend_, cache, layer, inputs));
+  if (runs() && cache.HasDrafts()) {
+    auto kept = cache.DraftInputs(layer);
+    if (!kept.ok()) return Check(std::move(kept).TakeStatus());
+    Check(KeepScanInputs(*backend_, *kept, inputs));
+  }
   if (runs()) Check(cache.MarkWritten(layer, StateKind::kRecurrent));
 }
 

@@ -1,6 +1,7 @@
 // A model's calls of a pass, for the reference model of the recurrent cache.
 #include <algorithm>
 #include <array>
+#include <map>
 #include <utility>
 
 #include "support/internal/recurrent_reference.h"
@@ -138,7 +139,7 @@ void RecurrentReference::RunSegment(const StateSegment& segment, int layer, int 
   std::copy(after.begin(), after.end(), reinterpret_cast<float*>(segment.after));
 }
 
-// Checks that every token is in one segment.
+// Checks that every token is in one segment, and that no two strands write the same memory.
 void RecurrentReference::CheckColumns(const StateSegments& segments) {
   std::vector<int> times(batch_.tokens.size());
   for (const StateSegment& segment : segments.segments) {
@@ -146,6 +147,13 @@ void RecurrentReference::CheckColumns(const StateSegments& segments) {
   }
   const bool each = std::all_of(times.begin(), times.end(), [](int n) { return n == 1; });
   if (!each) seen_ = "the segments are not a division of the batch";
+  std::map<const std::byte*, std::size_t> written;  // the strand that writes a state
+  for (std::size_t strand = 0; strand + 1 < segments.strands.size(); ++strand) {
+    for (int i = segments.strands[strand]; i < segments.strands[strand + 1]; ++i) {
+      const auto [found, first] = written.emplace(segments.segments[i].after, strand);
+      if (!first && found->second != strand) seen_ = "two strands write the same state";
+    }
+  }
 }
 
 Status RecurrentReference::KeepInputs(RecurrentCache& cache, int layer) {
