@@ -36,6 +36,7 @@ void RecurrentBatch::Layout::Clear() {
   members.clear();
   sequences.clear();
   tokens = 0;
+  tokens_per_sequence = 0;
   plan.Clear();
   drafts.Clear();
 }
@@ -70,7 +71,12 @@ Status RecurrentBatch::Prepare(const Batch& batch) {
   } else {
     ReadDrafts(batch);
   }
-  for (const SequenceId id : next_.sequences) member_of_[Index(id)] = kNone;
+  bool even = true;
+  for (const Member& member : next_.members) {
+    member_of_[Index(member.sequence)] = kNone;
+    even = even && member.tokens == next_.members.front().tokens;
+  }
+  if (even) next_.tokens_per_sequence = next_.members.front().tokens;
   return status;
 }
 
@@ -95,16 +101,22 @@ Status RecurrentBatch::ReadSequences(const Batch& batch) {
       if (member_of_[Index(id)] != kNone) {
         return Unsupported(Name(id) + " has tokens in two places of the batch; must be neighbours");
       }
-      const std::int32_t member = AddMember(id, position);
-      next_.plan.segments.push_back(
-          {static_cast<std::int32_t>(i), 0, {Kind::kBefore, member}, {Kind::kAfter, member}});
-      next_.plan.EndStrand();
+      AddMember(id, position);
     }
     next_.members.back().last = position;
     ++next_.members.back().tokens;
-    ++next_.plan.segments.back().tokens;
   }
   return Status::Ok();
+}
+
+void RecurrentBatch::PlanSequences() {
+  std::int32_t column = 0;
+  for (std::int32_t i = 0; i < static_cast<std::int32_t>(members().size()); ++i) {
+    const std::int32_t tokens = members()[i].tokens;
+    current_.plan.segments.push_back({column, tokens, {Kind::kBefore, i}, {Kind::kAfter, i}});
+    current_.plan.EndStrand();
+    column += tokens;
+  }
 }
 
 void RecurrentBatch::ReadDrafts(const Batch& batch) {
@@ -186,14 +198,6 @@ void RecurrentBatch::PlanStrand(std::int32_t root) {
 void RecurrentBatch::Begin() {
   std::swap(current_, next_);
   next_.Clear();
-}
-
-std::int32_t RecurrentBatch::tokens_per_sequence() const {
-  if (members().empty()) return 0;
-  const std::int32_t tokens = members().front().tokens;
-  const bool even = std::all_of(members().begin(), members().end(),
-                                [&](const Member& member) { return member.tokens == tokens; });
-  return even ? tokens : 0;
 }
 
 const SegmentPlan& RecurrentBatch::PlanAccepted(std::span<const std::int32_t> last) {

@@ -87,8 +87,12 @@ class RecurrentBatch {
   std::span<const SequenceId> sequences() const { return current_.sequences; }
   std::int32_t tokens() const { return current_.tokens; }
   // Returns the number of tokens of each sequence, or 0 if it is not the same for all.
-  std::int32_t tokens_per_sequence() const;
-  const SegmentPlan& plan() const { return current_.plan; }
+  std::int32_t tokens_per_sequence() const { return current_.tokens_per_sequence; }
+  // A batch without drafts is divided at the first call: views do not need it.
+  const SegmentPlan& plan() {
+    if (current_.plan.segments.empty()) PlanSequences();
+    return current_.plan;
+  }
   Drafts& drafts() { return current_.drafts; }
   const Drafts& drafts() const { return current_.drafts; }
 
@@ -101,6 +105,7 @@ class RecurrentBatch {
     std::vector<Member> members;
     std::vector<SequenceId> sequences;  // of the members
     std::int32_t tokens = 0;
+    std::int32_t tokens_per_sequence = 0;  // 0 if it is not the same for all
     SegmentPlan plan;
     Drafts drafts;
     void Clear();
@@ -116,6 +121,7 @@ class RecurrentBatch {
   static constexpr std::int32_t kNone = -1;
 
   Status ReadSequences(const Batch& batch);
+  void PlanSequences();
   void ReadDrafts(const Batch& batch);
   std::int32_t AddMember(SequenceId sequence, Position position);
   void DivideDrafts(const Batch& batch);
