@@ -1,0 +1,175 @@
+// Measures snapshots of a causal cache.
+//
+//   snapshot_bench [--threads=N] [--rounds=N]
+//
+// 1. Lazy snapshots: the time to take, split, merge and restore one of 1,000 to 1,000,000 tokens.
+//    It must not grow with them.
+// 2. Bytes: materialising, restoring, exporting and importing 8,000 tokens of a 1B-class shape (16
+//    layers, 8 heads of 64) in each cache type, against a plain copy of as many bytes by as many
+//    threads to memory as fresh. Every restored sequence is compared byte by byte, by its export.
+//
+// Prints a table. Nothing is random, so there is no seed.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bench_program.h"
+#include "kvcache/causal_cache.h"
+#include "kvcache/cpu_backend.h"
+#include "platform/aligned_buffer.h"
+#include "platform/thread_pool.h"
+
+namespace kvcache {
+namespace {
+
+constexpr SequenceId kFirst{0};
+constexpr SequenceId kSecond{1};
+
+[[noreturn]] void Fail(const std::string& what) {
+  std::fprintf(stderr, "snapshot_bench: %s\n", what.c_str());
+  std::exit(1);
+}
+void Require(const Status& status) {
+  if (!status.ok()) Fail(status.message());
+}
+template <class T>
+T Require(Result<T> result) {
+  if (!result.ok()) Fail(result.status().message());
+  return std::move(*result);
+}
+
+template <class Call>
+double Seconds(const Call& call) {
+  const auto begin = std::chrono::steady_clock::now();
+  call();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Evaluates `tokens` positions of the first sequence, with `layers` layers of 8 heads of 64.
+void Fill(Cache& cache, Position tokens, int layers, int max_batch) {
+  constexpr int kHeads = 8;
+  constexpr int kDim = 64;
+  std::vector<float> row(static_cast<std::size_t>(max_batch) * kHeads * kDim);
+  for (std::size_t i = 0; i < row.size(); ++i) row[i] = 0.001f * static_cast<float>(i % 4099) - 2;
+  BatchBuilder batch;
+  for (Position p = 0; p < tokens; p += max_batch) {
+    const std::int32_t count = std::min<Position>(max_batch, tokens - p);
+    batch.Clear();
+    batch.Add(kFirst, p, count);
+    Require(cache.StartForward(batch.view(), ForwardMode::kCompute));
+    for (int layer = 0; layer < layers; ++layer) {
+      const TensorView view = TensorView::Dense(row.data(), DType::kF32, kDim, kHeads, count);
+      cache.SetLayer(layer);
+      Require(cache.Put(view, view));
+      row[static_cast<std::size_t>(p + layer) % row.size()] += 1.0f;
+    }
+  }
+}
+
+void MeasureLazy(Backend& backend, int rounds) {
+  std::printf("lazy, median µs     take    split    merge  restore\n");
+  for (const int tokens : {1000, 10'000, 100'000, 1'000'000}) {
+    auto cache = MakeCausalCache();
+    Require(cache->Init(backend, {DType::kF16, DType::kF16, 2, tokens, 1000}));
+    Fill(*cache, tokens, 0, 1000);
+    std::vector<double> take, split, merge, restore;
+    for (int i = 0; i < rounds; ++i) {
+      std::unique_ptr<Snapshot> whole;
+      SnapshotParts parts;
+      take.push_back(Seconds([&] { whole = Require(cache->TakeSnapshot(kFirst, 0, tokens)); }));
+      split.push_back(Seconds([&] { parts = Require(cache->SplitSnapshot(whole, tokens / 3)); }));
+      merge.push_back(Seconds(
+          [&] { whole = Require(cache->MergeSnapshots(parts.first, parts.second)); }));
+      restore.push_back(Seconds([&] { Require(cache->Restore(kSecond, whole.get(), tokens)); }));
+      if (whole->HeldBytes() != 0 || !cache->CanResume(kSecond, tokens)) Fail("not restored");
+      Require(cache->Remove(kSecond, 0, kEndOfSequence));
+    }
+    std::printf("%9d tokens %8.2f %8.2f %8.2f %8.2f\n", tokens, 1e6 * Median(take),
+                1e6 * Median(split), 1e6 * Median(merge), 1e6 * Median(restore));
+  }
+}
+
+// Copies `bytes` by all threads to new memory.
+double PlainCopy(ThreadPool& pool, const AlignedBuffer& from) {
+  auto to = Require(AlignedBuffer::Make(from.size_bytes()));
+  constexpr std::size_t kPieces = 64;
+  const std::size_t piece = from.size_bytes() / kPieces;
+  return Seconds([&] {
+    pool.ParallelFor(kPieces, [&](std::int64_t i, int) {
+      std::memcpy(to.data() + i * piece, from.data() + i * piece, piece);
+    });
+  });
+}
+
+void MeasureBytes(Backend& backend, int threads, int rounds) {
+  constexpr Position kTokens = 8000;
+  ThreadPool pool(threads);
+  std::printf("8,000 tokens          MB  plain copy  materialise  restore  export  import   "
+              "(GB/s, and share of the plain copy)\n");
+  for (const DType type : {DType::kF16, DType::kQ8_0, DType::kQ4_0}) {
+    auto cache = MakeCausalCache();
+    Require(cache->Init(backend, {type, type, 2, 8192, 512}));
+    Fill(*cache, kTokens, 16, 512);
+    const auto bytes_of = [&](SequenceId id) {
+      auto snapshot = Require(cache->TakeSnapshot(id, 0, kTokens));
+      std::vector<std::byte> bytes(
+          static_cast<std::size_t>(Require(cache->ExportSize(*snapshot))));
+      Require(cache->Export(*snapshot, bytes));
+      return bytes;
+    };
+    const std::vector<std::byte> expected = bytes_of(kFirst);
+    auto source = Require(AlignedBuffer::Make(expected.size()));
+    std::memcpy(source.data(), expected.data(), expected.size());
+    std::vector<double> copy, materialize, restore, exports, imports;
+    std::vector<std::byte> bytes(expected.size());
+    for (int i = 0; i < rounds; ++i) {
+      copy.push_back(PlainCopy(pool, source));
+      auto snapshot = Require(cache->TakeSnapshot(kFirst, 0, kTokens));
+      materialize.push_back(Seconds([&] { Require(cache->Materialize(*snapshot)); }));
+      restore.push_back(
+          Seconds([&] { Require(cache->Restore(kSecond, snapshot.get(), kTokens)); }));
+      exports.push_back(Seconds([&] { Require(cache->Export(*snapshot, bytes)); }));
+      imports.push_back(Seconds([&] { snapshot = Require(cache->Import(bytes)); }));
+      if (i == 0 && (bytes_of(kSecond) != expected || bytes != expected)) Fail("other bytes");
+    }
+    const double size = static_cast<double>(expected.size());
+    const double plain = Median(copy);
+    std::printf("%-15s %8.0f %11.1f", std::string(InfoOf(type).name).c_str(), size / 1e6,
+                size / plain / 1e9);
+    for (const auto& times : {materialize, restore, exports, imports}) {
+      std::printf("  %5.1f %3.0f%%", size / Median(times) / 1e9, 100 * plain / Median(times));
+    }
+    std::printf("\n");
+  }
+}
+
+int Main(int argc, char** argv) {
+  int threads = 0;
+  int rounds = 15;
+  CLI::App app("Measures snapshots.");
+  app.add_option("--threads", threads, "threads of the backend; 0: all");
+  app.add_option("--rounds", rounds, "rounds of each measurement")->check(CLI::Range(1, 1000));
+  CLI11_PARSE(app, argc, argv);
+  if (threads == 0) threads = AvailableProcessors();
+  auto backend = Require(MakeCpuBackend({.threads = threads}));
+  MeasureLazy(*backend, rounds);
+  MeasureBytes(*backend, threads, rounds);
+  return 0;
+}
+
+}  // namespace
+}  // namespace kvcache
+
+int main(int argc, char** argv) {
+  return kvcache::Main(argc, argv);
+}
