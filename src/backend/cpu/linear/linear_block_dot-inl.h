@@ -296,7 +296,7 @@ HWY_INLINE void AddProducts(const std::uint8_t* quants, const Value* x,
 // Bytes above 127 do not fit the signed operand of a product. A tile of tokens takes their nibbles,
 // two products whose sums stay in 16 bits over all groups. Few tokens take the signed numbers: that
 // needs fewer operations for each load, but each product has to be widened.
-inline constexpr int kTokensForNibbles = 4;
+inline constexpr int kTokensForNibbles = 3;
 
 template <int kMaxByte, Init kInit, int kGroups, int kTokens, int kPanels, class VI, int kPanelRegs>
 HWY_INLINE void DotGroups(const std::uint8_t* const (&quants)[kPanels], const Value* x,
