@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/engine_impl.h"
+#include "machine_limits.h"
 
 namespace kvcache::bench {
 
@@ -15,6 +16,7 @@ struct TogetherOptions {
   int sequences = 4;
   int history = 256;  // tokens of each sequence before the timed ones
   int passes = 32;    // number of timed passes
+  Clock clock = Clock::kWall;
 };
 
 // Evaluates other tokens of `tokens` for each sequence, then decodes all sequences together. The

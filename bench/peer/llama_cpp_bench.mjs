@@ -5,7 +5,7 @@
 //            "flash_attention": bool, "kv_type": "F16", "prompt": [id, ...], "repeats": n,
 //            "depths": [n, ...], "prefill_depths": [n, ...], "decode_tokens": n,
 //            "history": [id, ...], "state": path or null, "sequences": [n, ...],
-//            "sequence_history": n}
+//            "sequence_history": n, "clock": "wall" or "cpu"}
 //   result  {"build": name, "prefill_ms": {depth: [one per repeat]},
 //            "decode_ms": {depth: [one per token]}, "history_ms": {depth: n},
 //            "sequences_ms": {number of sequences: [one per pass of a token of each]},
@@ -30,7 +30,7 @@ const {getLlama} = await import(pathToFileURL(entry).href);
 
 let timedMs = 0, cpuMs = 0;
 
-// Returns the milliseconds that `work` takes.
+// Returns the milliseconds that `work` takes, or those of processor time.
 async function timed(work) {
     const cpu = process.cpuUsage();
     const start = process.hrtime.bigint();
@@ -38,8 +38,9 @@ async function timed(work) {
     const ms = Number(process.hrtime.bigint() - start) / 1e6;
     const used = process.cpuUsage(cpu);
     timedMs += ms;
-    cpuMs += (used.user + used.system) / 1e3;
-    return ms;
+    const processorMs = (used.user + used.system) / 1e3;
+    cpuMs += processorMs;
+    return job.clock === "cpu" ? processorMs : ms;
 }
 
 // Sequence 0, through the binding's low-level calls, which pass batches to llama_decode unchanged.

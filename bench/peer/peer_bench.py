@@ -153,7 +153,8 @@ class Bench:
                           "--depths", ",".join(map(str, self.depths)), "--prefill-depths",
                           ",".join(map(str, self.prefill_depths)),
                           "--repeats", self.args.repeats, "--decode-tokens",
-                          self.args.decode_tokens, *self.sequence_flags()], env=self.environment)
+                          self.args.decode_tokens, "--clock", self.args.clock,
+                          *self.sequence_flags()], env=self.environment)
             self.keep(f"ours-{weights}{suffix(kv)}", json.loads(output))
 
     def sequence_flags(self):
@@ -247,7 +248,7 @@ class Bench:
                "threads": self.args.threads, "flash_attention": flash, "kv_type": kv.upper(),
                "prompt": self.tokens[:PROMPT], "repeats": repeats, "depths": list(depths),
                "prefill_depths": list(prefill_depths), "sequences": list(sequences),
-               "sequence_history": self.sequence_history,
+               "sequence_history": self.sequence_history, "clock": self.args.clock,
                "decode_tokens": self.args.decode_tokens, "history": self.tokens,
                "state": str(self.state(flash, kv, 0).with_suffix(""))}
         output = run([self.args.node, HERE / "llama_cpp_bench.mjs"], input=json.dumps(job))
@@ -301,6 +302,8 @@ def parse_arguments():
     parser.add_argument("--target", choices=["AVX2", "AVX3", "AVX3_DL"],
                         help="our instruction set, and llama.cpp's builds that need no other one "
                         "(default: the best of this machine)")
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall",
+                        help="cpu: processor time of both engines, for --threads 1 on a busy machine")
     parser.add_argument("--sequences", type=int, nargs="+", default=[],
                         help="numbers of sequences that are decoded together")
     parser.add_argument("--evaluate", type=int, default=1 << 30,

@@ -288,7 +288,12 @@ HWY_INLINE void AddProducts(const std::uint8_t* quants, const Value* x,
           sums[t][r] = kFirst && g < kRun ? wide : AddSums(sums[t][r], wide);
         }
       }
-      if (kTokens > 1) LoadAfter(g % kRun == kRun - 1 ? sums[t] : pairs[t], x);
+      if (kTokens == 1) continue;
+      if (g % kRun == kRun - 1) {
+        LoadAfter(sums[t], x);
+      } else {
+        LoadAfter(pairs[t], x);
+      }
     }
   }
 }
