@@ -62,6 +62,7 @@ DriverSetup RandomQuotaSetup(std::mt19937& random) {
   DriverSetup setup = RandomSizes(random);
   const Position quota = 1 + static_cast<Position>(random() % 8);
   setup.kind = "quota of " + std::to_string(quota);
+  setup.snapshots = false;  // this kind has none
   setup.make_reference = [quota](const ReferenceSetup& reference) {
     return std::make_unique<QuotaReference<Kind>>(reference, quota);
   };
@@ -77,7 +78,7 @@ std::string Check(int steps) {
     CacheDriver driver(setup);
     Script script;
     for (int i = 0; i < 100; ++i, ++done) {
-      script.push_back(RandomStep(setup, driver.reference(), random));
+      script.push_back(RandomStep(setup, driver, random));
       if (!driver.Step(script.back()).has_value()) continue;
       const Script shortest = Shrink(
           script, [&](const Script& smaller) { return RunScript(setup, smaller).has_value(); });

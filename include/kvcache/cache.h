@@ -27,10 +27,13 @@
 #include <initializer_list>
 #include <memory>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "kvcache/batch.h"
 #include "kvcache/kv.h"
 #include "kvcache/kv_backend.h"
+#include "kvcache/snapshot.h"
 #include "kvcache/status.h"
 #include "kvcache/tensor.h"
 #include "kvcache/visibility.h"
@@ -223,6 +226,81 @@ class Cache {
   // Ends the pass, even if it fails; nothing else changes then. Errors: kOutOfMemory, and the
   // backend's.
   virtual Status Compact() = 0;
+
+  // ---- Snapshots (snapshot.h). A custom kind need not have them: these return kUnsupported then.
+
+  // Returns the state of the sequence over [begin, end), or null if the range is empty and so is the
+  // state. Copies nothing. The sequence does not change. Errors: kInvalidArgument for an unknown sequence or a
+  // range that is reversed or ends past the sequence; kUnsupported if the cache no longer has the
+  // state after `end` tokens (a window or a recurrent state that went on); kOutOfMemory.
+  virtual Result<std::unique_ptr<Snapshot>> TakeSnapshot(SequenceId sequence, Position begin,
+                                                         Position end);
+
+  // Schedules snapshots at these lengths of the sequence. Each is taken by the pass that reaches it,
+  // also inside a batch: the caller need not cut a prefill. The first one begins at `begin`, the
+  // length that the sequence has now, each other one at the one before. A truncation takes back those above the new
+  // length; they are scheduled again. Any other change of the sequence except by a pass cancels all,
+  // also if it fails.
+  // Errors that change nothing: kInvalidArgument for an unknown sequence, for lengths that do not
+  // ascend from `begin`, for a `begin` below the sequence's length, or if the last schedule was not
+  // taken; kOutOfMemory.
+  virtual Status ScheduleCaptures(SequenceId sequence, Position begin,
+                                  std::span<const Position> lengths);
+  // Returns the snapshots in the order of the schedule and clears it. Null: the length was not
+  // reached, or the range is empty and so is the state.
+  virtual Result<std::vector<std::unique_ptr<Snapshot>>> TakeCaptures(SequenceId sequence);
+  // Clears the schedule and what was captured. Does nothing for an unknown sequence.
+  virtual void CancelCaptures(SequenceId /*sequence*/) {}
+
+  // Brings the sequence to `target` tokens. With a snapshot, positions from snapshot->begin() on are
+  // the snapshot's (those of a window, all). Without one, the sequence goes back by itself. The
+  // snapshot stays valid. Ends the pass. Errors that change nothing:
+  //   kInvalidArgument  The sequence is unknown, `target` is negative or past the end, or the
+  //                     snapshot is another cache's.
+  //   kUnsupported      The target cannot be reached: tokens before the snapshot are missing, the
+  //                     window is incomplete there, or there is no recurrent state.
+  //   kCacheFull        There are too few free cells, and materialising other snapshots would not
+  //                     free enough.
+  //   kOutOfMemory      There is no memory for metadata or for materialising.
+  // After an error of the backend the sequence is as before or, if its own cells had to be reused,
+  // empty.
+  Status Restore(SequenceId sequence, const Snapshot* snapshot, Position target) {
+    KVCACHE_RETURN_IF_ERROR(BeginRestore(sequence, snapshot, target));
+    FinishRestore();
+    return Status::Ok();
+  }
+  // Returns the kInvalidArgument, kUnsupported and kCacheFull errors of Restore, or Ok.
+  virtual Status CheckRestore(SequenceId sequence, const Snapshot* snapshot, Position target) const;
+  // Restore in two halves, so that several caches restore together or not at all. FinishRestore
+  // cannot fail. AbandonRestore takes the first half back, also one that failed, and returns whether
+  // the sequence is as before; otherwise remove all of it. One of them must be the next call.
+  virtual Status BeginRestore(SequenceId sequence, const Snapshot* snapshot, Position target);
+  virtual void FinishRestore() {}
+  virtual bool AbandonRestore() { return true; }
+
+  // Returns one snapshot [a, c) for `parent` [a, b) and `child` [b, c), and takes both. Copies
+  // nothing. Errors that change nothing: kInvalidArgument if they are not neighbours or not of this
+  // cache; kOutOfMemory.
+  virtual Result<std::unique_ptr<Snapshot>> MergeSnapshots(std::unique_ptr<Snapshot>& parent,
+                                                           std::unique_ptr<Snapshot>& child);
+  // Does all of MergeSnapshots that can fail, so that several caches merge together or not at all.
+  virtual Status PrepareMerge(Snapshot& parent, Snapshot& child);
+  // Splits a snapshot [a, c) at `position` into [a, position) and [position, c), and takes it.
+  // Copies nothing. A kind that cannot split returns null and the whole, which then also restores
+  // at c only; in a wrapper, the first part has nothing of such a kind and cannot be restored past
+  // its beginning. Errors that change nothing:
+  // kInvalidArgument unless a < position < c and the snapshot is this cache's; kOutOfMemory.
+  virtual Result<SnapshotParts> SplitSnapshot(std::unique_ptr<Snapshot>& snapshot,
+                                              Position position);
+  // Copies the cells of a lazy snapshot to host memory and gives them back; for tests and for
+  // callers that need the cells. Errors: kOutOfMemory, and the backend's; nothing changes.
+  virtual Status Materialize(Snapshot& snapshot);
+
+  // Sets the function that is told of host memory taken and given back by snapshots. It may be
+  // called from any call, and must not call the cache.
+  virtual void SetMaterializeHook(MaterializeHook /*hook*/) {}
+  // Returns the host memory of all snapshots of this cache.
+  virtual std::int64_t SnapshotBytes() const { return 0; }
 
   // Returns the bytes held now: K and V of all layers, and recurrent states.
   virtual std::int64_t AllocatedBytes() const = 0;

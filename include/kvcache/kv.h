@@ -61,6 +61,7 @@ struct LayerKv {
   std::int64_t cells = 0;     // a multiple of kCellTile
   std::byte* k = nullptr;     // KBytes(), in the backend's memory
   std::byte* v = nullptr;     // VBytes(); null if V is in K
+  bool on_host = false;       // K and V are in host memory: a snapshot's
 
   std::int64_t KBytes() const { return BytesOf(k_type, cells * shape.kv_heads * shape.k_dim); }
   std::int64_t VBytes() const {

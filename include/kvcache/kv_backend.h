@@ -90,6 +90,16 @@ class KvBackend {
   // Copies whole cells within the layer, for compaction and copy-on-write.
   virtual Status CopyCells(const LayerKv& layer, std::span<const CellMove> moves) = 0;
 
+  // Copies whole cells from one layer to another of the same shape and types. A layer with `on_host`
+  // lies in host memory, in the tiled layout: snapshots move through this call. It runs at the speed
+  // of a copy where a cell has the same lane (cell % kCellTile) in both layers. The bytes on the host
+  // may depend on the kind of backend, and on nothing else: not on the processor, nor on where the
+  // cells lie. Errors: kUnsupported if the backend has no such copies.
+  virtual Status TransferCells(const LayerKv& /*from*/, const LayerKv& /*to*/,
+                               std::span<const CellMove> /*moves*/) {
+    return {StatusCode::kUnsupported, "this backend has no copies between layers"};
+  }
+
   // Copies `from` to `to`, value by value, between any of f32, f16 and bf16. Rows have any stride.
   // REQUIRES: equal dims, no overlap, this backend's memory.
   virtual Status CopyValues(const TensorView& from, const TensorView& to) = 0;

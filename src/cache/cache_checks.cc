@@ -139,4 +139,37 @@ std::string SizesText(const CacheOptions& options) {
   return StrCat("max_sequences ", options.max_sequences, " x capacity ", options.capacity);
 }
 
+Status CheckCaptures(SequenceId id, Position length, std::size_t scheduled, Position begin,
+                     std::span<const Position> lengths) {
+  if (scheduled > 0) {
+    return Invalid(StrCat("sequence ", Index(id), " has ", scheduled,
+                          " scheduled captures; call TakeCaptures first"));
+  }
+  if (begin < length) {
+    return Invalid(StrCat("captures of sequence ", Index(id), " begin at ", begin,
+                          "; must be at least its length, ", length));
+  }
+  Position least = begin;
+  for (const Position capture : lengths) {
+    if (capture < least || capture == kEndOfSequence) {
+      return Invalid(StrCat("a capture at length ", capture, " of sequence ", Index(id),
+                            "; must be at least ", least, ": captures ascend from ", begin));
+    }
+    least = capture + 1;
+  }
+  return Status::Ok();
+}
+
+Status CheckNeighbors(const Snapshot& parent, const Snapshot& child) {
+  if (&parent != &child && parent.end() == child.begin()) return Status::Ok();
+  return Invalid(StrCat("merging [", parent.begin(), ", ", parent.end(), ") with [", child.begin(),
+                        ", ", child.end(), "); must be neighbours"));
+}
+
+Status CheckInside(const Snapshot& snapshot, Position position) {
+  if (position > snapshot.begin() && position < snapshot.end()) return Status::Ok();
+  return Invalid(StrCat("splitting [", snapshot.begin(), ", ", snapshot.end(), ") at ", position,
+                        "; must lie between"));
+}
+
 }  // namespace kvcache

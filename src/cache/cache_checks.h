@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -43,6 +44,16 @@ Status CheckQueries(std::span<const std::int32_t> queries, const Drafts& drafts,
                     std::int64_t batch);
 Status CheckRange(Position begin, Position end);
 Status CheckPrefix(Position length);
+// Checks the lengths of ScheduleCaptures for a sequence of `length` tokens that has `scheduled`
+// captures.
+Status CheckCaptures(SequenceId id, Position length, std::size_t scheduled, Position begin,
+                     std::span<const Position> lengths);
+inline Status CheckNotNull(const std::unique_ptr<Snapshot>& parent,
+                           const std::unique_ptr<Snapshot>& child) {
+  return parent != nullptr && child != nullptr ? Status::Ok() : Invalid("the snapshot is null");
+}
+Status CheckNeighbors(const Snapshot& parent, const Snapshot& child);
+Status CheckInside(const Snapshot& snapshot, Position position);
 
 // "max_sequences 2 x capacity 8", for messages.
 std::string SizesText(const CacheOptions& options);

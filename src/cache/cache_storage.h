@@ -40,6 +40,9 @@ class CacheStorage {
   const LayerStore& layers() const { return layers_; }
   // Returns the selected layer's storage; allocates it if it has none.
   Result<LayerKv> Ensure(const KvShape& shape) { return layers_.Ensure(layer_, shape); }
+  Result<LayerKv> EnsureLayer(int layer, const KvShape& shape) {
+    return layers_.Ensure(layer, shape);
+  }
   // As Cache::Storage.
   Result<LayerKv> Storage() const;
   // Returns the selected layer's storage, or the error of Cache::Get.

@@ -71,12 +71,17 @@ Status CausalCache::Init(KvBackend& backend, const CacheOptions& options) {
     pass_.Reset(options.max_batch, {causal_.window, causal_.chunk});
     acceptance_.Reset(options.max_batch);
     eviction_.Reset(retained_tokens, options.max_sequences, options.max_batch);
+    pool_ = std::make_shared<SnapshotPool>(cells_, storage_);
+    captures_.Reset(pool_.get(), &cells_, options.max_sequences, causal_.window);
+    starts_late_.assign(options.max_sequences, 0);
     sizes_text_ = SizesText(options, retained_tokens);
   } catch (const std::bad_alloc&) {
     cells_ = {};
     pass_ = {};
     acceptance_ = {};
     eviction_ = {};
+    pool_ = {};
+    captures_ = {};
     return {StatusCode::kOutOfMemory, "no memory for the metadata of " + SizesText(options)};
   }
   storage_.Open(backend, options, RoundUp(cells, std::lcm(padding, kCellTile)));
@@ -85,6 +90,10 @@ Status CausalCache::Init(KvBackend& backend, const CacheOptions& options) {
 
 void CausalCache::Close() {
   EndPass();
+  captures_.Clear();
+  cells_.Unhold(staged_);
+  if (pool_ != nullptr) pool_->Detach();
+  pool_ = {};
   storage_.Close();
   pass_ = {};
   acceptance_ = {};
@@ -97,6 +106,11 @@ void CausalCache::EndPass() {
   cells_.DropDrafts();
   acceptance_.Clear();
   pass_.End();
+  Unprepare();
+}
+
+void CausalCache::Unprepare() {
+  captures_.DropPlanned();
   prepared_ = Prepared::kNothing;
 }
 
@@ -151,15 +165,32 @@ Status CausalCache::ReserveRuns(std::span<const ForwardPass::Token> tokens) {
 
 Status CausalCache::CheckFreeCells(std::int32_t size, std::span<const Eviction> evictions) {
   const std::int32_t free = cells_.cells_without_drafts();
-  if (free >= size || eviction_.plan_fits()) return Status::Ok();
-  const std::int32_t available = free + cells_.CountFreed(evictions);
-  if (available >= size) return Status::Ok();
+  if (free >= size || (eviction_.plan_fits() && !cells_.has_holds())) return Status::Ok();
+  std::int32_t available = 0;
+  Status status = pool_->MakeRoom(size, evictions, nullptr, available);
+  if (status.code() != StatusCode::kCacheFull) {
+    return std::move(status).WithContext("materialising a snapshot for the batch");
+  }
   return {StatusCode::kCacheFull, StrCat("the batch needs ", size, " cells; ", available, " of ",
                                          cells_.cells(), " are free (", sizes_text_, ")")};
 }
 
+// A capture of a window holds the tokens that the pass evicts, so it is planned before the free
+// cells are counted.
+Status CausalCache::PlanCaptures(std::span<const ForwardPass::Token> tokens) {
+  for (std::size_t begin = 0, end = 0; begin < tokens.size(); begin = end) {
+    const SequenceId sequence = tokens[begin].sequence;
+    while (end < tokens.size() && tokens[end].sequence == sequence) ++end;
+    const Position length =
+        std::max(cells_.history(sequence).length(), tokens[end - 1].position + 1);
+    KVCACHE_RETURN_IF_ERROR(
+        captures_.Plan(sequence, length, end - begin, eviction_.PlannedFor(sequence)));
+  }
+  return Status::Ok();
+}
+
 Status CausalCache::PrepareForward(const Batch& batch, ForwardMode mode) {
-  prepared_ = Prepared::kNothing;
+  Unprepare();
   KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
   KVCACHE_RETURN_IF_ERROR(CheckBatch(batch, storage_.options()));
   prepared_size_ = static_cast<std::int32_t>(batch.size());
@@ -169,9 +200,16 @@ Status CausalCache::PrepareForward(const Batch& batch, ForwardMode mode) {
   }
   const std::span<const ForwardPass::Token> tokens = pass_.Order(batch);
   KVCACHE_RETURN_IF_ERROR(batch.parents.empty() ? CheckPositions(tokens) : CheckRoots(batch));
-  KVCACHE_RETURN_IF_ERROR(CheckFreeCells(prepared_size_, eviction_.Plan(cells_, tokens)));
-  KVCACHE_RETURN_IF_ERROR(ReserveRuns(tokens));
-  KVCACHE_RETURN_IF_ERROR(pass_.PrepareDrafts(batch, cells_));
+  const std::span<const Eviction> evictions = eviction_.Plan(cells_, tokens);
+  Status status;
+  if (captures_.any() && batch.parents.empty()) status = PlanCaptures(tokens);
+  if (status.ok()) status = CheckFreeCells(prepared_size_, evictions);
+  if (status.ok()) status = ReserveRuns(tokens);
+  if (status.ok()) status = pass_.PrepareDrafts(batch, cells_);
+  if (!status.ok()) {
+    Unprepare();
+    return status;
+  }
   prepared_ = Prepared::kCompute;
   return Status::Ok();
 }
@@ -185,6 +223,7 @@ void CausalCache::BeginForward() {
   } else if (prepared_ == Prepared::kCompute) {
     eviction_.Evict(cells_);
     pass_.Begin(cells_);
+    captures_.Fire();
   }
   prepared_ = Prepared::kNothing;
   masked_cells_ = {};
@@ -205,9 +244,17 @@ Status CausalCache::SetCausal(std::span<const std::int32_t> except) {
 Status CausalCache::PrepareAccept(std::span<const std::int32_t> last) {
   KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
   KVCACHE_RETURN_IF_ERROR(pass_.drafts().CheckChosen(last));
+  Unprepare();
   acceptance_.Plan(pass_, cells_, last);
+  for (std::size_t i = 0; i < last.size() && captures_.any(); ++i) {
+    const SequenceId sequence = pass_.drafts().sequence(last[i]);
+    const Position length = pass_.drafts().position(last[i]) + 1;
+    const Status status = captures_.Plan(sequence, length, pass_.size(), 0);
+    if (status.ok()) continue;
+    EndPass();
+    return status;
+  }
   pass_.End();
-  prepared_ = Prepared::kNothing;
   for (int layer = 0; layer < storage_.layers().size(); ++layer) {
     const LayerKv* const storage = storage_.layers().Find(layer);
     if (storage == nullptr) continue;
@@ -226,6 +273,7 @@ void CausalCache::FinishAccept() {
   for (const auto& [sequence, position, cell] : acceptance_.accepted()) {
     cells_.AcceptDraft(sequence, position, cell);
   }
+  captures_.Fire();
   EndPass();
 }
 
@@ -261,12 +309,20 @@ Status CausalCache::CopyPrefix(SequenceId src, SequenceId dst, Position length) 
   KVCACHE_RETURN_IF_ERROR(CheckPrefix(length));
   if (src == dst) {
     cells_.Truncate(dst, length);
+    ChangeLength(dst, length);
   } else {
     KVCACHE_RETURN_IF_ERROR(cells_.Share(src, dst, length));
     eviction_.MarkGrown(dst);
+    captures_.Cancel(dst);
+    starts_late_[Index(dst)] = starts_late_[Index(src)];
   }
   EndPass();
   return Status::Ok();
+}
+
+void CausalCache::ChangeLength(SequenceId sequence, Position length) {
+  if (captures_.any()) captures_.Truncate(sequence, length);
+  if (cells_.history(sequence).empty()) starts_late_[Index(sequence)] = 0;
 }
 
 // With a window, the oldest kept position must not be above the first one that a query at
@@ -275,7 +331,9 @@ bool CausalCache::CanResume(SequenceId sequence, Position position) const {
   if (!storage_.ready() || !cells_.Knows(sequence)) return false;
   const RunList& history = cells_.history(sequence);
   if (position < 0 || position > history.length()) return false;
-  if (eviction_.keeps_everything() || history.empty()) return true;
+  if (history.empty() || (eviction_.keeps_everything() && starts_late_[Index(sequence)] == 0)) {
+    return true;
+  }
   return history.runs().front().position <= std::max(0, position - causal_.window + 1);
 }
 
@@ -300,18 +358,23 @@ Status CausalCache::CheckRemove(SequenceId sequence, Position begin, Position en
             StrCat("positions [", begin, ", ", end, ") of ", cells_.history(sequence).length(),
                    " are a middle range; removing them needs CausalOptions::shift_keys")};
   }
-  return cells_.CheckRemoveMiddle(sequence, end);
+  return pool_->CheckRemoveMiddle(sequence, end);
 }
 
 Status CausalCache::Remove(SequenceId sequence, Position begin, Position end) {
   KVCACHE_RETURN_IF_ERROR(CheckRemove(sequence, begin, end));
   if (RemovesMiddle(sequence, begin, end)) return RemoveMiddle(sequence, begin, end);
-  if (end >= cells_.history(sequence).length()) cells_.Truncate(sequence, begin);
+  if (end >= cells_.history(sequence).length()) {
+    cells_.Truncate(sequence, begin);
+    ChangeLength(sequence, begin);
+  }
   EndPass();
   return Status::Ok();
 }
 
 Status CausalCache::RemoveMiddle(SequenceId sequence, Position begin, Position end) {
+  captures_.Cancel(sequence);
+  KVCACHE_RETURN_IF_ERROR(pool_->MakeRoomForRemoval(sequence, end));
   KVCACHE_ASSIGN_OR_RETURN(const MiddleRemoval removal, cells_.RemoveMiddle(sequence, begin, end));
   EndPass();
   for (int layer = 0; layer < storage_.layers().size(); ++layer) {
@@ -338,6 +401,213 @@ Status CausalCache::Compact() {
   }
   cells_.Apply(std::move(plan));
   return Status::Ok();
+}
+
+// ---- Snapshots.
+
+Result<const CausalSnapshot*> CausalCache::OwnSnapshot(const Snapshot* snapshot) const {
+  const auto* const own = dynamic_cast<const CausalSnapshot*>(snapshot);
+  if (own != nullptr && own->pool() == pool_.get()) return own;
+  return Invalid(snapshot == nullptr ? "the snapshot is null"
+                                     : "the snapshot is of another cache; export and import it");
+}
+
+// A window's snapshot is what the token at `end` sees, and one token more, so that a sequence can go
+// back over a stop token.
+Result<std::unique_ptr<Snapshot>> CausalCache::TakeSnapshot(SequenceId sequence, Position begin,
+                                                            Position end) {
+  KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
+  KVCACHE_RETURN_IF_ERROR(CheckSequence(sequence, storage_.options()));
+  KVCACHE_RETURN_IF_ERROR(CheckRange(begin, end));
+  const RunList& history = cells_.history(sequence);
+  if (end > history.length()) {
+    return Invalid(StrCat("a snapshot of positions [", begin, ", ", end, ") of sequence ",
+                          Index(sequence), ", which has ", history.length(), " tokens"));
+  }
+  if (causal_.window > 0 && !CanResume(sequence, end)) {
+    return Status(StatusCode::kUnsupported,
+                  StrCat("a snapshot at ", end, " of sequence ", Index(sequence), ", whose first ",
+                         history.runs().front().position, " tokens have left the window of ",
+                         causal_.window));
+  }
+  const Position first = causal_.window > 0 ? std::max(0, end - causal_.window) : begin;
+  KVCACHE_ASSIGN_OR_RETURN(auto snapshot, pool_->Make(begin, end, history.runs().size()));
+  pool_->Hold(*snapshot, sequence, first, end);
+  if (begin == end && snapshot->first() == end) return std::unique_ptr<Snapshot>();
+  return std::unique_ptr<Snapshot>(std::move(snapshot));
+}
+
+Status CausalCache::ScheduleCaptures(SequenceId sequence, Position begin,
+                                     std::span<const Position> lengths) {
+  KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
+  KVCACHE_RETURN_IF_ERROR(CheckSequence(sequence, storage_.options()));
+  Unprepare();
+  return captures_.Schedule(sequence, begin, lengths);
+}
+
+Result<std::vector<std::unique_ptr<Snapshot>>> CausalCache::TakeCaptures(SequenceId sequence) {
+  KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
+  KVCACHE_RETURN_IF_ERROR(CheckSequence(sequence, storage_.options()));
+  Unprepare();
+  return captures_.Take(sequence);
+}
+
+Status CausalCache::CheckRoomFor(SequenceId sequence, const CausalSnapshot& snapshot,
+                                 Position target) const {
+  const std::int32_t needed = SnapshotPool::CountOwned(snapshot, target);
+  if (needed <= cells_.free_cells()) return Status::Ok();
+  const Position begin = causal_.window > 0 ? 0 : snapshot.begin();
+  KVCACHE_ASSIGN_OR_RETURN(const std::int32_t available,
+                           pool_->CountAvailable(&snapshot, sequence, begin));
+  if (available >= needed) return Status::Ok();
+  return {StatusCode::kCacheFull,
+          StrCat("restoring ", needed, " tokens needs as many cells; ", available, " of ",
+                 cells_.cells(), " are free (", sizes_text_, ")")};
+}
+
+void CausalCache::CancelCaptures(SequenceId sequence) {
+  if (storage_.ready() && cells_.Knows(sequence)) captures_.Cancel(sequence);
+}
+
+Status CausalCache::CheckRestore(SequenceId sequence, const Snapshot* snapshot,
+                                 Position target) const {
+  KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
+  KVCACHE_RETURN_IF_ERROR(CheckSequence(sequence, storage_.options()));
+  const CausalSnapshot* own = nullptr;
+  if (snapshot != nullptr) {
+    KVCACHE_ASSIGN_OR_RETURN(own, OwnSnapshot(snapshot));
+  }
+  const Position length = cells_.history(sequence).length();
+  const Position last = own == nullptr ? length : std::max(own->end(), length);
+  if (target < 0 || target > last || (own != nullptr && target > own->end())) {
+    return Invalid(StrCat("restoring sequence ", Index(sequence), " to ", target,
+                          " tokens; must be in [0, ", own == nullptr ? length : own->end(), "]"));
+  }
+  const bool window = causal_.window > 0;
+  if (own == nullptr || (!window && target <= own->begin())) {
+    if (CanResume(sequence, target)) return Status::Ok();
+    return {StatusCode::kUnsupported, StrCat("sequence ", Index(sequence), " has ", length,
+                                             " tokens and cannot go back to ", target)};
+  }
+  if (window) {
+    if (own->first() <= std::max(0, target - causal_.window + 1)) {
+      return CheckRoomFor(sequence, *own, target);
+    }
+    return {StatusCode::kUnsupported,
+            StrCat("the snapshot has positions [", own->first(), ", ", own->end(),
+                   "), which do not fill a window of ", causal_.window, " before ", target)};
+  }
+  if (length >= own->begin()) return CheckRoomFor(sequence, *own, target);
+  return {StatusCode::kUnsupported,
+          StrCat("the snapshot begins at ", own->begin(), ", and sequence ", Index(sequence),
+                 " has ", length, " tokens; restore what lies between first")};
+}
+
+// Claims cells without a change of the sequence if there are enough of them. Otherwise it drops what
+// the restore replaces first.
+Status CausalCache::BeginRestore(SequenceId sequence, const Snapshot* snapshot, Position target) {
+  KVCACHE_RETURN_IF_ERROR(CheckRestore(sequence, snapshot, target));
+  Unprepare();
+  const bool window = causal_.window > 0;
+  restoring_ = {.sequence = sequence, .begin = target, .target = target};
+  const auto* const own = static_cast<const CausalSnapshot*>(snapshot);
+  if (own == nullptr || (!window && target <= own->begin())) return Status::Ok();
+  restoring_.begin = window ? 0 : own->begin();
+  restoring_.with_snapshot = true;
+  const std::int32_t needed = SnapshotPool::CountOwned(*own, target);
+  // The drafts of the pass in progress keep their cells, in case that the restore is abandoned.
+  const auto drafts = static_cast<std::int32_t>(cells_.drafts().size());
+  std::int32_t available = 0;
+  Status status = needed == 0 ? Status::Ok() : pool_->MakeRoom(needed + drafts, {}, own, available);
+  if (status.code() == StatusCode::kCacheFull) {
+    EndPass();
+    cells_.Truncate(sequence, restoring_.begin);
+    ChangeLength(sequence, restoring_.begin);
+    restoring_.reuses = true;
+    status = pool_->MakeRoom(needed, {}, own, available);
+  }
+  if (status.ok()) status = pool_->Stage(*own, sequence, target, staged_);
+  if (status.ok() && !cells_.Reserve(sequence, staged_.runs.runs().size() + 1)) {
+    cells_.Unhold(staged_);
+    status = {StatusCode::kOutOfMemory, "no memory for the runs of a restored sequence"};
+  }
+  pass_.Rebind(cells_);
+  if (status.ok()) return status;
+  if (restoring_.reuses) cells_.Truncate(sequence, 0);
+  return std::move(status).WithContext("restoring a snapshot");
+}
+
+void CausalCache::FinishRestore() {
+  const auto& [sequence, begin, target, with_snapshot, reuses] = restoring_;
+  EndPass();
+  if (with_snapshot) captures_.Cancel(sequence);
+  if (with_snapshot) {
+    cells_.Adopt(sequence, begin, staged_);
+    cells_.Unhold(staged_);
+    eviction_.MarkGrown(sequence);
+    const RunList& history = cells_.history(sequence);
+    starts_late_[Index(sequence)] =
+        causal_.window > 0 && !history.empty() && history.runs().front().position > 0;
+  } else {
+    cells_.Truncate(sequence, begin);
+    ChangeLength(sequence, begin);
+  }
+}
+
+bool CausalCache::AbandonRestore() {
+  cells_.Unhold(staged_);
+  return !restoring_.reuses;
+}
+
+Status CausalCache::PrepareMerge(Snapshot& parent, Snapshot& child) {
+  KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
+  KVCACHE_RETURN_IF_ERROR(OwnSnapshot(&parent).status());
+  KVCACHE_RETURN_IF_ERROR(OwnSnapshot(&child).status());
+  KVCACHE_RETURN_IF_ERROR(CheckNeighbors(parent, child));
+  if (causal_.window > 0) return Status::Ok();
+  return SnapshotPool::PrepareJoin(static_cast<CausalSnapshot&>(parent),
+                                   static_cast<const CausalSnapshot&>(child));
+}
+
+Result<std::unique_ptr<Snapshot>> CausalCache::MergeSnapshots(std::unique_ptr<Snapshot>& parent,
+                                                              std::unique_ptr<Snapshot>& child) {
+  KVCACHE_RETURN_IF_ERROR(CheckNotNull(parent, child));
+  KVCACHE_RETURN_IF_ERROR(PrepareMerge(*parent, *child));
+  if (causal_.window > 0) {
+    child->SetRange(parent->begin(), child->end());
+    parent.reset();
+    return std::move(child);
+  }
+  pool_->Join(static_cast<CausalSnapshot&>(*parent), static_cast<CausalSnapshot&>(*child));
+  child.reset();
+  return std::move(parent);
+}
+
+Result<SnapshotParts> CausalCache::SplitSnapshot(std::unique_ptr<Snapshot>& snapshot,
+                                                 Position position) {
+  KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
+  KVCACHE_RETURN_IF_ERROR(OwnSnapshot(snapshot.get()).status());
+  KVCACHE_RETURN_IF_ERROR(CheckInside(*snapshot, position));
+  SnapshotParts parts;
+  if (causal_.window == 0) {
+    KVCACHE_ASSIGN_OR_RETURN(parts.second,
+                             pool_->Cut(static_cast<CausalSnapshot&>(*snapshot), position));
+    parts.first = std::move(snapshot);
+  } else {
+    parts.second = std::move(snapshot);
+  }
+  return parts;
+}
+
+Status CausalCache::Materialize(Snapshot& snapshot) {
+  KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
+  KVCACHE_RETURN_IF_ERROR(OwnSnapshot(&snapshot).status());
+  Unprepare();
+  return pool_->Materialize(static_cast<CausalSnapshot&>(snapshot));
+}
+
+void CausalCache::SetMaterializeHook(MaterializeHook hook) {
+  if (pool_ != nullptr) pool_->SetHook(std::move(hook));
 }
 
 std::unique_ptr<Cache> MakeCausalCache(CausalOptions options) {

@@ -6,16 +6,22 @@
 //               ├─ ForwardPass      the batch in progress
 //               ├─ DraftAcceptance  the drafts that AcceptDrafts keeps
 //               ├─ WindowEviction   the tokens that a window evicts
+//               ├─ SnapshotPool     the snapshots, and the cells that they hold
+//               ├─ Captures         the snapshots that passes take
 //               └─ HistoryMask      the mask of Get
 //
 // Thread safety: as in kvcache/cache.h.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "cache/cache_storage.h"
+#include "cache/captures.h"
+#include "cache/causal_snapshot.h"
 #include "cache/cell_table.h"
 #include "cache/draft_acceptance.h"
 #include "cache/forward_pass.h"
@@ -49,6 +55,27 @@ class CausalCache final : public Cache {
   Status Remove(SequenceId sequence, Position begin, Position end) override;
   Status CheckRemove(SequenceId sequence, Position begin, Position end) const override;
   Status Compact() override;
+
+  Result<std::unique_ptr<Snapshot>> TakeSnapshot(SequenceId sequence, Position begin,
+                                                 Position end) override;
+  Status ScheduleCaptures(SequenceId sequence, Position begin,
+                          std::span<const Position> lengths) override;
+  Result<std::vector<std::unique_ptr<Snapshot>>> TakeCaptures(SequenceId sequence) override;
+  void CancelCaptures(SequenceId sequence) override;
+  Status CheckRestore(SequenceId sequence, const Snapshot* snapshot,
+                      Position target) const override;
+  Status BeginRestore(SequenceId sequence, const Snapshot* snapshot, Position target) override;
+  void FinishRestore() override;
+  bool AbandonRestore() override;
+  Result<std::unique_ptr<Snapshot>> MergeSnapshots(std::unique_ptr<Snapshot>& parent,
+                                                   std::unique_ptr<Snapshot>& child) override;
+  Status PrepareMerge(Snapshot& parent, Snapshot& child) override;
+  Result<SnapshotParts> SplitSnapshot(std::unique_ptr<Snapshot>& snapshot,
+                                      Position position) override;
+  Status Materialize(Snapshot& snapshot) override;
+  void SetMaterializeHook(MaterializeHook hook) override;
+  std::int64_t SnapshotBytes() const override { return pool_ == nullptr ? 0 : pool_->bytes(); }
+
   std::int64_t AllocatedBytes() const override { return storage_.layers().allocated_bytes(); }
 
   const CellTable& cells() const { return cells_; }
@@ -61,10 +88,15 @@ class CausalCache final : public Cache {
   Status CheckRoots(const Batch& batch) const;
   Status CheckPositions(std::span<const ForwardPass::Token> tokens) const;
   Status CheckFreeCells(std::int32_t size, std::span<const Eviction> evictions);
+  Status PlanCaptures(std::span<const ForwardPass::Token> tokens);
+  void Unprepare();
   Status ReserveRuns(std::span<const ForwardPass::Token> tokens);
   bool RemovesMiddle(SequenceId sequence, Position begin, Position end) const;
   Status RemoveMiddle(SequenceId sequence, Position begin, Position end);
   Status EnsureMask();
+  Result<const CausalSnapshot*> OwnSnapshot(const Snapshot* snapshot) const;
+  Status CheckRoomFor(SequenceId sequence, const CausalSnapshot& snapshot, Position target) const;
+  void ChangeLength(SequenceId sequence, Position length);
 
   CausalOptions causal_;
   CacheStorage storage_;
@@ -77,6 +109,21 @@ class CausalCache final : public Cache {
   CellRun masked_cells_;  // the cells of mask_; length 0: not built in this pass
   Prepared prepared_ = Prepared::kNothing;
   std::int32_t prepared_size_ = 0;
+
+  std::shared_ptr<SnapshotPool> pool_;
+  Captures captures_;
+  // [sequences]: the tokens before the first one are gone, although the cache evicts none: a window
+  // was restored.
+  std::vector<std::uint8_t> starts_late_;
+  struct Restoring {
+    SequenceId sequence{};
+    Position begin = 0;  // positions from here on are replaced
+    Position target = 0;
+    bool with_snapshot = false;
+    bool reuses = false;  // cells of the sequence: it was dropped
+  };
+  Restoring restoring_;
+  CellHold staged_;  // what the sequence holds from restoring_.begin on
 };
 
 }  // namespace kvcache

@@ -70,14 +70,21 @@ Result<Compaction> CellTable::PlanCompaction() const {
     }
     if (plan.moves.empty()) return plan;
     plan.histories.resize(histories_.size());
+    std::size_t holds = 0;
+    for (const CellHold* hold = first_hold_; hold != nullptr; hold = hold->next) ++holds;
+    plan.holds.resize(holds);
   } catch (const std::bad_alloc&) {
     return Status(StatusCode::kOutOfMemory, "no memory to compact the cells");
   }
+  bool moved = true;
   for (std::size_t i = 0; i < histories_.size(); ++i) {
-    if (!Moved(histories_[i], plan.moves, plan.histories[i])) {
-      return Status(StatusCode::kOutOfMemory, "no memory to compact the cells");
-    }
+    moved = moved && Moved(histories_[i], plan.moves, plan.histories[i]);
   }
+  std::size_t i = 0;
+  for (const CellHold* hold = first_hold_; hold != nullptr; hold = hold->next) {
+    moved = moved && Moved(hold->runs, plan.moves, plan.holds[i++]);
+  }
+  if (!moved) return Status(StatusCode::kOutOfMemory, "no memory to compact the cells");
   return plan;
 }
 
@@ -85,12 +92,18 @@ void CellTable::Apply(Compaction compaction) {
   if (compaction.moves.empty()) return;
   for (const auto& [from, to, length] : compaction.moves) {
     for (std::int32_t i = 0; i < length; ++i) {
-      ref_counts_[to + i] = std::exchange(ref_counts_[from + i], 0);
+      const std::int32_t count = ref_counts_[from + i];
+      ref_counts_.Add(to + i, count);
+      ref_counts_.Add(from + i, -count);
       free_.Erase(to + i);
       free_.Insert(from + i);
     }
   }
   histories_ = std::move(compaction.histories);
+  std::size_t i = 0;
+  for (CellHold* hold = first_hold_; hold != nullptr; hold = hold->next) {
+    hold->runs = std::move(compaction.holds[i++]);
+  }
 }
 
 }  // namespace kvcache

@@ -38,7 +38,7 @@ constexpr std::int64_t kRingSkew = 5 * 64 / sizeof(std::int32_t);
 }  // namespace
 
 void CellTable::Reset(const CellTableOptions& options) {
-  ref_counts_.assign(options.cells, 0);
+  ref_counts_.Reset(options.cells);
   free_.Reset(options.cells);
   drafts_.clear();
   drafts_.reserve(options.drafts);
@@ -73,7 +73,7 @@ std::int32_t CellTable::Claim(SequenceId id, Position position) {
   const std::int32_t previous = position > 0 ? history(id).CellOf(position - 1) : RunList::kNoCell;
   const std::int32_t cell = Place(id, position, previous);
   free_.Erase(cell);
-  ref_counts_[cell] = 1;
+  ref_counts_.Add(cell, 1);
   histories_[Index(id)].Insert(position, cell);
   return cell;
 }
@@ -108,13 +108,13 @@ std::int32_t CellTable::ClaimDraft(SequenceId id, Position position, std::int32_
   assert(free_cells() > 0 && drafts_.size() < drafts_.capacity());
   const std::int32_t cell = PlaceDraft(id, position, previous);
   free_.Erase(cell);
-  ref_counts_[cell] = 1;
+  ref_counts_.Add(cell, 1);
   drafts_.push_back(cell);
   return cell;
 }
 
 void CellTable::AcceptDraft(SequenceId id, Position position, std::int32_t cell) {
-  ++ref_counts_[cell];
+  ref_counts_.Add(cell, 1);
   histories_[Index(id)].Append({position, cell, 1});
 }
 
@@ -124,8 +124,13 @@ void CellTable::DropDrafts() {
 }
 
 void CellTable::Release(std::int32_t cell, std::int32_t length) {
+  if (length == 1) {
+    ref_counts_.Add(cell, -1);
+  } else {
+    ref_counts_.AddRange(cell, cell + length, -1);
+  }
   for (std::int32_t i = cell; i < cell + length; ++i) {
-    if (--ref_counts_[i] == 0) free_.Insert(i);
+    if (ref_counts_[i] == 0) free_.Insert(i);
   }
 }
 
@@ -147,14 +152,28 @@ void CellTable::DropBefore(SequenceId id, Position begin) {
   histories_[Index(id)].DropBefore(begin);
 }
 
-std::int32_t CellTable::AddReferences(std::span<const Eviction> evictions, std::int32_t by) {
+std::int32_t CellTable::AddReferences(std::span<const Eviction> evictions, std::int32_t by) const {
   std::int32_t unused = 0;
   for (const auto& [id, begin] : evictions) {
     for (const HistoryRun& run : history(id).runs()) {
       if (run.position >= begin) break;
       const HistoryRun part = Clip(run, 0, begin);
-      for (std::int32_t i = 0; i < part.length; ++i) {
-        unused += (ref_counts_[part.cell + i] += by) == 0;
+      for (std::int32_t i = part.cell; i < part.cell + part.length; ++i) {
+        ref_counts_.Add(i, by);
+        unused += ref_counts_[i] == 0;
+      }
+    }
+  }
+  return unused;
+}
+
+std::int32_t CellTable::AddReferences(std::span<CellHold* const> holds, std::int32_t by) const {
+  std::int32_t unused = 0;
+  for (const CellHold* hold : holds) {
+    for (const HistoryRun& run : hold->runs.runs()) {
+      for (std::int32_t i = run.cell; i < run.cell + run.length; ++i) {
+        ref_counts_.Add(i, by);
+        unused += ref_counts_[i] == 0;
       }
     }
   }
@@ -163,10 +182,130 @@ std::int32_t CellTable::AddReferences(std::span<const Eviction> evictions, std::
 
 // A cell that several evictions share becomes free with the last of them only. So the reference
 // counts are decremented, the zeros are counted, and the counts are restored.
-std::int32_t CellTable::CountFreed(std::span<const Eviction> evictions) {
+std::int32_t CellTable::CountFreed(std::span<const Eviction> evictions) const {
   const std::int32_t freed = AddReferences(evictions, -1);
   AddReferences(evictions, 1);
   return freed;
+}
+
+std::int32_t CellTable::CountAvailable(std::span<const Eviction> evictions,
+                                       std::span<CellHold* const> holds) const {
+  std::int32_t available = cells_without_drafts();
+  available += AddReferences(evictions, -1);
+  available += AddReferences(holds, -1);
+  AddReferences(holds, 1);
+  AddReferences(evictions, 1);
+  return available;
+}
+
+void CellTable::FindFreeing(std::span<const Eviction> evictions,
+                            std::span<CellHold* const> holds) const {
+  AddReferences(evictions, -1);
+  AddReferences(holds, -1);
+  for (CellHold* hold : holds) {
+    hold->frees = false;
+    for (const HistoryRun& run : hold->runs.runs()) {
+      for (std::int32_t i = run.cell; i < run.cell + run.length && !hold->frees; ++i) {
+        hold->frees = ref_counts_[i] == 0;
+      }
+    }
+  }
+  AddReferences(holds, 1);
+  AddReferences(evictions, 1);
+}
+
+void CellTable::Hold(CellHold& hold) {
+  assert(!hold.linked);
+  for (const HistoryRun& run : hold.runs.runs()) {
+    ref_counts_.AddRange(run.cell, run.cell + run.length, 1);
+  }
+  Link(hold);
+}
+
+void CellTable::Link(CellHold& hold) {
+  hold.previous = nullptr;
+  hold.next = first_hold_;
+  if (first_hold_ != nullptr) first_hold_->previous = &hold;
+  first_hold_ = &hold;
+  hold.linked = true;
+}
+
+void CellTable::Unlink(CellHold& hold) {
+  (hold.previous != nullptr ? hold.previous->next : first_hold_) = hold.next;
+  if (hold.next != nullptr) hold.next->previous = hold.previous;
+  hold.linked = false;
+}
+
+void CellTable::HoldRun(CellHold& hold, const HistoryRun& run) {
+  ref_counts_.AddRange(run.cell, run.cell + run.length, 1);
+  hold.runs.Append(run);
+}
+
+// Prefers the lane of the position, so that bytes are copied in whole tiles.
+void CellTable::HoldClaim(CellHold& hold, SequenceId id, Position position) {
+  assert(free_cells() > 0);
+  const std::int32_t previous =
+      hold.runs.length() == position ? hold.runs.CellOf(position - 1) : RunList::kNoCell;
+  std::int32_t cell = Place(id, position, previous);
+  if (previous == RunList::kNoCell || cell != previous + 1) {
+    const std::int32_t aligned = cell + ((position - cell) % kCellTile + kCellTile) % kCellTile;
+    if (aligned < cells() && free_.Contains(aligned)) cell = aligned;
+  }
+  free_.Erase(cell);
+  ref_counts_.Add(cell, 1);
+  hold.runs.Append({position, cell, 1});
+}
+
+void CellTable::CutHold(CellHold& hold, Position position, CellHold& later) {
+  if (hold.runs.length() <= position) return;
+  if (hold.runs.runs().front().position >= position) {
+    std::swap(hold.runs, later.runs);
+  } else {
+    const std::span<const HistoryRun> runs = hold.runs.runs();
+    for (std::size_t i = hold.runs.FirstEndingAfter(position); i < runs.size(); ++i) {
+      later.runs.Append(Clip(runs[i], position, kEndOfSequence));
+    }
+    hold.runs.Truncate(position);
+  }
+  Link(later);
+  if (hold.runs.empty()) Unlink(hold);
+}
+
+void CellTable::Unhold(CellHold& hold) {
+  if (!hold.linked) return;
+  for (const HistoryRun& run : hold.runs.runs()) Release(run.cell, run.length);
+  hold.runs.Clear();
+  Unlink(hold);
+}
+
+void CellTable::AbandonHolds() {
+  while (first_hold_ != nullptr) {
+    CellHold& hold = *first_hold_;
+    first_hold_ = hold.next;
+    hold.runs.Clear();
+    hold.linked = false;
+  }
+}
+
+// Positions that the sequence and the hold have in the same cells stay as they are, so that a
+// restore costs no more than what it changes.
+void CellTable::Adopt(SequenceId id, Position begin, const CellHold& hold) {
+  RunList& target = histories_[Index(id)];
+  for (const HistoryRun& run : hold.runs.runs()) {
+    if (target.CellOf(run.position) != run.cell || run.position > begin) break;
+    const std::size_t i = target.FirstEndingAfter(run.position);
+    begin = std::min(RunList::End(run), RunList::End(target.runs()[i]));
+    if (begin < RunList::End(run)) break;
+  }
+  for (const HistoryRun& run : hold.runs.runs()) {
+    const HistoryRun added = Clip(run, begin, kEndOfSequence);
+    if (added.length > 0) ref_counts_.AddRange(added.cell, added.cell + added.length, 1);
+  }
+  Truncate(id, begin);
+  for (const HistoryRun& run : hold.runs.runs()) {
+    const HistoryRun added = Clip(run, begin, kEndOfSequence);
+    if (added.length > 0) target.Append(added);
+  }
 }
 
 Status CellTable::Share(SequenceId src, SequenceId dst, Position length) {
@@ -179,7 +318,7 @@ Status CellTable::Share(SequenceId src, SequenceId dst, Position length) {
   for (const HistoryRun& run : history(src).runs()) {
     const HistoryRun shared = Clip(run, 0, length);
     if (shared.length == 0) break;
-    for (std::int32_t i = 0; i < shared.length; ++i) ++ref_counts_[shared.cell + i];
+    ref_counts_.AddRange(shared.cell, shared.cell + shared.length, 1);
     target.Append(shared);
   }
   return Status::Ok();
@@ -202,7 +341,7 @@ void CellTable::MoveDown(SequenceId id, const HistoryRun& run, Position offset,
     std::int32_t cell = run.cell + i;
     // A key contains its rotation, so the sequence needs its own copy of a shared cell.
     if (ref_counts_[cell] > 1) {
-      --ref_counts_[cell];
+      ref_counts_.Add(cell, -1);
       const std::int32_t own = Claim(id, position);
       AddCopy(removal.copies, cell, own);
       cell = own;
@@ -213,17 +352,21 @@ void CellTable::MoveDown(SequenceId id, const HistoryRun& run, Position offset,
   }
 }
 
-Status CellTable::CheckRemoveMiddle(SequenceId id, Position end) const {
+Status CellTable::CheckRemoveMiddle(SequenceId id, Position end,
+                                    std::span<CellHold* const> holds) const {
+  if (CountShared(id, end) <= cells_without_drafts()) return Status::Ok();
+  const std::int32_t free = cells_without_drafts() + AddReferences(holds, -1);
   const std::int64_t needed = CountShared(id, end);
-  if (needed <= cells_without_drafts()) return Status::Ok();
+  AddReferences(holds, 1);
+  if (needed <= free) return Status::Ok();
   return {StatusCode::kCacheFull,
-          StrCat("removing a middle range copies ", needed, " shared cells; ",
-                 cells_without_drafts(), " of ", cells(), " cells are free")};
+          StrCat("removing a middle range copies ", needed, " shared cells; ", free, " of ",
+                 cells(), " cells are free")};
 }
 
 Result<MiddleRemoval> CellTable::RemoveMiddle(SequenceId id, Position begin, Position end) {
   RunList& target = histories_[Index(id)];
-  KVCACHE_RETURN_IF_ERROR(CheckRemoveMiddle(id, end));
+  KVCACHE_RETURN_IF_ERROR(CheckRemoveMiddle(id, end, {}));
   const std::int64_t needed = CountShared(id, end);
   MiddleRemoval removal;
   std::vector<HistoryRun> old;

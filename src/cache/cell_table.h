@@ -1,12 +1,13 @@
 // The metadata of a cache: reference counts of cells, and the history of each sequence.
 //
-//   ref_count  0 2 2 1 1 0 0 …   number of sequences that hold the cell; 0: free
+//   ref_count  0 2 2 1 1 0 0 …   number of sequences and holds that have the cell; 0: free
 //   free set   the cells with ref_count 0, as a tree of bitmaps
 //   history    per sequence, its runs of (position, cell, length)
+//   holds      runs that snapshots and transactions keep
 //   drafts     cells of tokens that belong to no sequence yet
 //
-// Invariants: a cell's ref_count equals the number of runs, over all sequences, that cover it, plus
-// one for a draft. The free set holds exactly the cells with ref_count 0.
+// Invariants: a cell's ref_count equals the number of runs, over all sequences and holds, that cover
+// it, plus one for a draft. The free set has exactly the cells with ref_count 0.
 //
 // Thread safety: none. Allocation: Reset, Reserve, Share, RemoveMiddle and PlanCompaction only.
 // Design: docs/design/cells.md.
@@ -16,7 +17,9 @@
 #include <span>
 #include <vector>
 
+#include "cache/cell_hold.h"
 #include "cache/free_set.h"
+#include "cache/range_counts.h"
 #include "cache/run_list.h"
 #include "kvcache/kv.h"
 #include "kvcache/status.h"
@@ -58,6 +61,7 @@ struct MiddleRemoval {
 struct Compaction {
   std::vector<CellMove> moves;  // ascending in from and to; from used to free cells
   std::vector<RunList> histories;
+  std::vector<RunList> holds;  // in the order of the table's list
 };
 
 class CellTable {
@@ -65,7 +69,7 @@ class CellTable {
   // Makes all cells free and all sequences empty. May throw std::bad_alloc.
   void Reset(const CellTableOptions& options);
 
-  std::int32_t cells() const { return static_cast<std::int32_t>(ref_counts_.size()); }
+  std::int32_t cells() const { return ref_counts_.size(); }
   std::int32_t sequences() const { return static_cast<std::int32_t>(histories_.size()); }
   std::int32_t free_cells() const { return free_.count(); }
   bool IsFree(std::int32_t cell) const { return free_.Contains(cell); }
@@ -111,18 +115,45 @@ class CellTable {
   void DropBefore(SequenceId id, Position begin);
   // Returns the number of cells that these evictions would free. O(cells evicted).
   // REQUIRES: each sequence at most once.
-  std::int32_t CountFreed(std::span<const Eviction> evictions);
+  std::int32_t CountFreed(std::span<const Eviction> evictions) const;
 
-  // Drops dst's content and lets dst share src's cells at positions [0, length). O(length).
+  // Drops dst's content and lets dst share src's cells at positions [0, length). O(runs), and O(1)
+  // per cell that dst drops.
   // Errors: kOutOfMemory, nothing changed. REQUIRES: src != dst.
   Status Share(SequenceId src, SequenceId dst, Position length);
+
+  // Adds a reference to each cell of the hold's runs, which may then not be changed. O(runs).
+  // REQUIRES: every cell has a reference; the table outlives the hold or Unhold is called.
+  void Hold(CellHold& hold);
+  // Adds one more run, or a new cell for a position of the sequence, to a hold that is in the table.
+  // REQUIRES: memory for the run in the hold; the position is above the hold's; a free cell.
+  void HoldRun(CellHold& hold, const HistoryRun& run);
+  void HoldClaim(CellHold& hold, SequenceId id, Position position);
+  // Moves the runs from `position` on to `later`. A hold without runs leaves the table.
+  // REQUIRES: `later` is empty and has memory for all runs.
+  void CutHold(CellHold& hold, Position position, CellHold& later);
+  // Drops the hold's references and empties it. Does nothing if it holds nothing.
+  void Unhold(CellHold& hold);
+  // Empties all holds without a change of the cells.
+  void AbandonHolds();
+  bool has_holds() const { return first_hold_ != nullptr; }
+  const CellHold* first_hold() const { return first_hold_; }
+  // Returns the number of cells that are free once the drafts, these evictions and all of `holds`
+  // are gone. O(cells concerned).
+  std::int32_t CountAvailable(std::span<const Eviction> evictions,
+                              std::span<CellHold* const> holds) const;
+  // Notes in CellHold::frees which of these holds have a cell that would be free without them.
+  void FindFreeing(std::span<const Eviction> evictions, std::span<CellHold* const> holds) const;
+  // Makes `hold` the content of the sequence from `begin` on, after the sequence's own positions
+  // below `begin`. The hold stays. REQUIRES: Reserve for its runs and one more.
+  void Adopt(SequenceId id, Position begin, const CellHold& hold);
 
   // Drops positions [begin, end) and moves later ones down by end - begin. Later cells that other
   // sequences share are replaced by copies. Drops the drafts.
   // Errors: kCacheFull with the numbers, kOutOfMemory; nothing changed.
   Result<MiddleRemoval> RemoveMiddle(SequenceId id, Position begin, Position end);
-  // Returns the kCacheFull error that RemoveMiddle would return, or Ok.
-  Status CheckRemoveMiddle(SequenceId id, Position end) const;
+  // Returns the kCacheFull error that RemoveMiddle would return without these holds, or Ok.
+  Status CheckRemoveMiddle(SequenceId id, Position end, std::span<CellHold* const> holds) const;
 
   // Plans moves of the last used cells into the holes. O(cells). Errors: kOutOfMemory.
   Result<Compaction> PlanCompaction() const;
@@ -130,8 +161,9 @@ class CellTable {
   void Apply(Compaction compaction);
 
  private:
-  // Adds `by` to the ref_count of the evicted cells. Returns how many of them have 0 then.
-  std::int32_t AddReferences(std::span<const Eviction> evictions, std::int32_t by);
+  // Adds `by` to the ref_count of the evicted or held cells. Returns how many of them have 0 then.
+  std::int32_t AddReferences(std::span<const Eviction> evictions, std::int32_t by) const;
+  std::int32_t AddReferences(std::span<CellHold* const> holds, std::int32_t by) const;
   std::int32_t PreferredCell(SequenceId id, Position position) const;
   // The first cell of the sequence's ring.
   std::int32_t RingOf(SequenceId id) const {
@@ -141,14 +173,18 @@ class CellTable {
   std::int32_t Place(SequenceId id, Position position, std::int32_t previous) const;
   std::int32_t PlaceDraft(SequenceId id, Position position, std::int32_t previous) const;
   void Release(std::int32_t cell, std::int32_t length);
+  void Link(CellHold& hold);
+  void Unlink(CellHold& hold);
   // Returns the number of cells at positions [begin, ∞) that other sequences share.
   std::int64_t CountShared(SequenceId id, Position begin) const;
   void MoveDown(SequenceId id, const HistoryRun& run, Position offset, MiddleRemoval& removal);
 
-  std::vector<std::int32_t> ref_counts_;  // [cells]
+  // Changed for a moment by const functions that count what a change would free.
+  mutable RangeCounts ref_counts_;
   FreeSet free_;
   std::vector<std::int32_t> drafts_;
   std::vector<RunList> histories_;  // [sequences]
+  CellHold* first_hold_ = nullptr;
   std::int64_t sequence_stride_ = 0;
   Placement placement_ = Placement::kLinear;
 };

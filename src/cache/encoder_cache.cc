@@ -31,6 +31,12 @@ Status EncoderCacheImpl::Init(KvBackend& backend, const CacheOptions& options) {
   try {
     entries_.Reset(options.max_sequences);
     outputs_.assign(options.max_sequences, {});
+    lengths_.assign(options.max_sequences, 0);
+    schedules_.clear();
+    schedules_.resize(options.max_sequences);
+    accepted_.reserve(members);
+    pool_ = std::make_shared<EncoderSnapshotPool>(entries_, storage_,
+                                                  static_cast<std::int32_t>(stride));
     member_of_.assign(options.max_sequences, kNone);
     members_.reserve(members);
     runs_.reserve(members);
@@ -49,6 +55,9 @@ Status EncoderCacheImpl::Init(KvBackend& backend, const CacheOptions& options) {
 
 void EncoderCacheImpl::Close() {
   EndPass();
+  schedules_.clear();
+  if (pool_ != nullptr) pool_->Detach();
+  pool_ = {};
   storage_.Close();
   entries_ = {};
   outputs_ = {};
@@ -107,6 +116,11 @@ void EncoderCacheImpl::BeginForward() {
     AddMember(batch.sequences[i], batch.positions[i]);
     history_of_query_.push_back(member_of_[Index(batch.sequences[i])]);
   }
+  for (std::size_t i = 0; i < batch.size() && batch.parents.empty(); ++i) {
+    if (prepared_mode_ == ForwardMode::kReserve) break;
+    Position& length = lengths_[Index(batch.sequences[i])];
+    length = std::max(length, batch.positions[i] + 1);
+  }
   NoteItems(batch);
   drafts_.Clear();
   if (prepared_mode_ == ForwardMode::kCompute) drafts_.Set(batch);
@@ -153,8 +167,17 @@ Status EncoderCacheImpl::SetCausal(std::span<const std::int32_t> except) {
 Status EncoderCacheImpl::PrepareAccept(std::span<const std::int32_t> last) {
   KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
   KVCACHE_RETURN_IF_ERROR(drafts_.CheckChosen(last));
+  accepted_.clear();
+  for (const std::int32_t i : last) {
+    accepted_.emplace_back(drafts_.sequence(i), drafts_.position(i) + 1);
+  }
   EndPass();
   return Status::Ok();
+}
+
+void EncoderCacheImpl::FinishAccept() {
+  for (const auto& [sequence, length] : accepted_) lengths_[Index(sequence)] = length;
+  accepted_.clear();
 }
 
 Status EncoderCacheImpl::SetSequence(SequenceId sequence) {
@@ -184,6 +207,8 @@ Result<CellRun> EncoderCacheImpl::CellsForPut(Member& member, std::int32_t token
                           ", as in the pass's earlier layers"));
   }
   if (!member.put) {
+    KVCACHE_RETURN_IF_ERROR(CaptureBeforePut(member));
+    KVCACHE_RETURN_IF_ERROR(pool_->MakeRoom(output.entry, nullptr));
     if (output.entry != kNone && output.position < member.position) {
       output.first_gone = std::min(output.first_gone, output.position);
     }
@@ -257,6 +282,12 @@ Status EncoderCacheImpl::CopyPrefix(SequenceId src, SequenceId dst, Position len
     Drop(dst);
   }
   outputs_[Index(dst)].first_gone = first_gone;
+  if (src == dst) {
+    ChangeLength(dst, length);
+  } else {
+    lengths_[Index(dst)] = std::min(length, lengths_[Index(src)]);
+    schedules_[Index(dst)] = {};
+  }
   return Status::Ok();
 }
 
@@ -283,6 +314,12 @@ Status EncoderCacheImpl::CheckRemove(SequenceId sequence, Position begin, Positi
 Status EncoderCacheImpl::Remove(SequenceId sequence, Position begin, Position end) {
   KVCACHE_RETURN_IF_ERROR(CheckRemove(sequence, begin, end));
   EndPass();
+  if (end >= lengths_[Index(sequence)]) {
+    ChangeLength(sequence, begin);
+  } else if (begin < end) {
+    lengths_[Index(sequence)] -= end - begin;
+    schedules_[Index(sequence)] = {};
+  }
   Output& output = outputs_[Index(sequence)];
   if (output.first_gone != kEndOfSequence && output.first_gone >= begin) {
     if (end == kEndOfSequence) {
@@ -304,6 +341,235 @@ Status EncoderCacheImpl::Compact() {
   KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
   EndPass();
   return Status::Ok();
+}
+
+// ---- Snapshots.
+
+// A capture whose range is cut or that ends above the new length is taken back.
+void EncoderCacheImpl::ChangeLength(SequenceId sequence, Position length) {
+  lengths_[Index(sequence)] = std::min(lengths_[Index(sequence)], length);
+  Schedule& schedule = schedules_[Index(sequence)];
+  if (schedule.begin > length) schedule = {};
+  for (std::size_t i = 0; i < schedule.lengths.size(); ++i) {
+    if (schedule.lengths[i] > length) schedule.taken[i].reset();
+  }
+}
+
+EncoderOutput EncoderCacheImpl::OutputIn(SequenceId sequence, Position begin, Position end) const {
+  const Output& output = outputs_[Index(sequence)];
+  return output.position >= begin && output.position < end ? output : Output{};
+}
+
+Result<const EncoderSnapshot*> EncoderCacheImpl::OwnSnapshot(const Snapshot* snapshot) const {
+  const auto* const own = dynamic_cast<const EncoderSnapshot*>(snapshot);
+  if (own != nullptr && own->pool() == pool_.get()) return own;
+  return Invalid(snapshot == nullptr ? "the snapshot is null"
+                                     : "the snapshot is of another cache; export and import it");
+}
+
+// The output that a Put replaces may be what a scheduled capture consists of.
+Status EncoderCacheImpl::CaptureBeforePut(const Member& member) {
+  const Output& output = outputs_[Index(member.sequence)];
+  Schedule& schedule = schedules_[Index(member.sequence)];
+  if (output.entry == kNone || output.position >= member.position) return Status::Ok();
+  for (std::size_t i = 0; i < schedule.lengths.size(); ++i) {
+    const Position begin = i == 0 ? schedule.begin : schedule.lengths[i - 1];
+    const Position end = schedule.lengths[i];
+    const bool has_output = output.position >= begin && output.position < end;
+    if (!has_output || member.position < end || schedule.taken[i] != nullptr) continue;
+    KVCACHE_ASSIGN_OR_RETURN(schedule.taken[i], pool_->Share(output, begin, end));
+  }
+  return Status::Ok();
+}
+
+Result<std::unique_ptr<Snapshot>> EncoderCacheImpl::TakeSnapshot(SequenceId sequence,
+                                                                 Position begin, Position end) {
+  KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
+  KVCACHE_RETURN_IF_ERROR(CheckSequence(sequence, storage_.options()));
+  KVCACHE_RETURN_IF_ERROR(CheckRange(begin, end));
+  if (end > lengths_[Index(sequence)]) {
+    return Invalid(StrCat("a snapshot of positions [", begin, ", ", end, ") of sequence ",
+                          Index(sequence), ", which has ", lengths_[Index(sequence)], " tokens"));
+  }
+  if (!CanResume(sequence, end)) {
+    return Status(StatusCode::kUnsupported,
+                  StrCat("a snapshot at ", end, " of sequence ", Index(sequence),
+                         ", whose output there was replaced"));
+  }
+  if (begin == end) return std::unique_ptr<Snapshot>();
+  KVCACHE_ASSIGN_OR_RETURN(auto snapshot, pool_->Share(OutputIn(sequence, begin, end), begin, end));
+  return std::unique_ptr<Snapshot>(std::move(snapshot));
+}
+
+Status EncoderCacheImpl::ScheduleCaptures(SequenceId sequence, Position begin,
+                                          std::span<const Position> lengths) {
+  KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
+  KVCACHE_RETURN_IF_ERROR(CheckSequence(sequence, storage_.options()));
+  Schedule& schedule = schedules_[Index(sequence)];
+  KVCACHE_RETURN_IF_ERROR(
+      CheckCaptures(sequence, lengths_[Index(sequence)], schedule.lengths.size(), begin, lengths));
+  try {
+    schedule.lengths.reserve(lengths.size());
+    schedule.taken.resize(lengths.size());
+  } catch (const std::bad_alloc&) {
+    return {StatusCode::kOutOfMemory, "no memory for scheduled captures"};
+  }
+  schedule.lengths.assign(lengths.begin(), lengths.end());
+  schedule.begin = begin;
+  return Status::Ok();
+}
+
+Result<std::vector<std::unique_ptr<Snapshot>>> EncoderCacheImpl::TakeCaptures(SequenceId sequence) {
+  KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
+  KVCACHE_RETURN_IF_ERROR(CheckSequence(sequence, storage_.options()));
+  Schedule& schedule = schedules_[Index(sequence)];
+  std::vector<std::unique_ptr<Snapshot>> result;
+  try {
+    result.resize(schedule.lengths.size());
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::kOutOfMemory, "no memory for scheduled captures");
+  }
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    const Position begin = i == 0 ? schedule.begin : schedule.lengths[i - 1];
+    const Position end = schedule.lengths[i];
+    if (schedule.taken[i] == nullptr && end <= lengths_[Index(sequence)] &&
+        CanResume(sequence, end)) {
+      KVCACHE_ASSIGN_OR_RETURN(result[i], TakeSnapshot(sequence, begin, end));
+    }
+  }
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    if (schedule.taken[i] != nullptr) result[i] = std::move(schedule.taken[i]);
+  }
+  schedule = {};
+  return result;
+}
+
+void EncoderCacheImpl::CancelCaptures(SequenceId sequence) {
+  if (storage_.ready() && CheckSequence(sequence, storage_.options()).ok()) {
+    schedules_[Index(sequence)] = {};
+  }
+}
+
+Status EncoderCacheImpl::CheckRestore(SequenceId sequence, const Snapshot* snapshot,
+                                      Position target) const {
+  KVCACHE_RETURN_IF_ERROR(CheckRemove(sequence, 0, kEndOfSequence));
+  const EncoderSnapshot* own = nullptr;
+  if (snapshot != nullptr) {
+    KVCACHE_ASSIGN_OR_RETURN(own, OwnSnapshot(snapshot));
+  }
+  const Position most = own == nullptr ? lengths_[Index(sequence)] : own->end();
+  if (target < 0 || target > most) {
+    return Invalid(StrCat("restoring sequence ", Index(sequence), " to ", target,
+                          " tokens; must be in [0, ", most, "]"));
+  }
+  const bool has_output = own != nullptr && own->HasOutputBefore(target);
+  const Position kept = own == nullptr ? target : std::min(target, own->begin());
+  if (lengths_[Index(sequence)] < kept) {
+    return {StatusCode::kUnsupported,
+            StrCat("the snapshot begins at ", own->begin(), ", and sequence ", Index(sequence),
+                   " has ", lengths_[Index(sequence)], " tokens; restore what lies between first")};
+  }
+  if (has_output || CanResume(sequence, kept)) return Status::Ok();
+  return {StatusCode::kUnsupported, StrCat("sequence ", Index(sequence), " cannot go back to ",
+                                           kept, ": an output there was replaced")};
+}
+
+Status EncoderCacheImpl::BeginRestore(SequenceId sequence, const Snapshot* snapshot,
+                                      Position target) {
+  KVCACHE_RETURN_IF_ERROR(CheckRestore(sequence, snapshot, target));
+  const auto* const own = static_cast<const EncoderSnapshot*>(snapshot);
+  restoring_ = {.sequence = sequence, .target = target};
+  if (own == nullptr) return Status::Ok();
+  restoring_.with_snapshot = true;
+  restoring_.begin = std::min(target, own->begin());
+  if (!own->HasOutputBefore(target)) return Status::Ok();
+  restoring_.output = own->output();
+  if (own->output().entry != kNone) {
+    entries_.Share(own->output().entry);
+    return Status::Ok();
+  }
+  const std::int32_t held = outputs_[Index(sequence)].entry;
+  KVCACHE_RETURN_IF_ERROR(pool_->MakeRoom(held, own));
+  if (entries_.free_cells() == 0) {
+    EndPass();
+    Drop(sequence);
+    restoring_.reuses = true;
+  }
+  restoring_.output.entry = entries_.Take(Index(sequence));
+  Status status = pool_->CopyIn(*own, restoring_.output.entry);
+  if (status.ok()) return status;
+  if (AbandonRestore()) return std::move(status).WithContext("restoring a snapshot");
+  restoring_.reuses = true;
+  (void)Remove(sequence, 0, kEndOfSequence).ok();  // never fails
+  return std::move(status).WithContext("restoring a snapshot");
+}
+
+void EncoderCacheImpl::FinishRestore() {
+  const auto& [sequence, begin, target, with_snapshot, reuses, output] = restoring_;
+  EndPass();
+  if (!with_snapshot) {
+    (void)Remove(sequence, target, kEndOfSequence).ok();  // never fails
+    return;
+  }
+  (void)Remove(sequence, begin, kEndOfSequence).ok();  // never fails
+  if (output.entry != kNone) {
+    Drop(sequence);
+    outputs_[Index(sequence)] = output;
+  }
+  lengths_[Index(sequence)] = target;
+  schedules_[Index(sequence)] = {};
+  restoring_ = {};
+}
+
+bool EncoderCacheImpl::AbandonRestore() {
+  if (restoring_.output.entry != kNone) entries_.Release(restoring_.output.entry);
+  const bool unchanged = !restoring_.reuses;
+  restoring_ = {};
+  return unchanged;
+}
+
+Status EncoderCacheImpl::PrepareMerge(Snapshot& parent, Snapshot& child) {
+  KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
+  KVCACHE_RETURN_IF_ERROR(OwnSnapshot(&parent).status());
+  KVCACHE_RETURN_IF_ERROR(OwnSnapshot(&child).status());
+  return CheckNeighbors(parent, child);
+}
+
+Result<std::unique_ptr<Snapshot>> EncoderCacheImpl::MergeSnapshots(
+    std::unique_ptr<Snapshot>& parent, std::unique_ptr<Snapshot>& child) {
+  KVCACHE_RETURN_IF_ERROR(CheckNotNull(parent, child));
+  KVCACHE_RETURN_IF_ERROR(PrepareMerge(*parent, *child));
+  auto& first = static_cast<EncoderSnapshot&>(*parent);
+  auto& second = static_cast<EncoderSnapshot&>(*child);
+  if (!second.HasOutputBefore(second.end())) pool_->Swap(first, second);
+  second.SetRange(first.begin(), second.end());
+  parent.reset();
+  return std::move(child);
+}
+
+Result<SnapshotParts> EncoderCacheImpl::SplitSnapshot(std::unique_ptr<Snapshot>& snapshot,
+                                                      Position position) {
+  KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
+  KVCACHE_RETURN_IF_ERROR(OwnSnapshot(snapshot.get()).status());
+  KVCACHE_RETURN_IF_ERROR(CheckInside(*snapshot, position));
+  KVCACHE_ASSIGN_OR_RETURN(auto first, pool_->Share({}, snapshot->begin(), position));
+  auto& whole = static_cast<EncoderSnapshot&>(*snapshot);
+  if (whole.HasOutputBefore(position)) pool_->Swap(*first, whole);
+  whole.SetRange(position, whole.end());
+  SnapshotParts parts;
+  parts.first = std::move(first);
+  parts.second = std::move(snapshot);
+  return parts;
+}
+
+Status EncoderCacheImpl::Materialize(Snapshot& snapshot) {
+  KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
+  KVCACHE_RETURN_IF_ERROR(OwnSnapshot(&snapshot).status());
+  return pool_->Materialize(static_cast<EncoderSnapshot&>(snapshot));
+}
+
+void EncoderCacheImpl::SetMaterializeHook(MaterializeHook hook) {
+  if (pool_ != nullptr) pool_->SetHook(std::move(hook));
 }
 
 std::unique_ptr<EncoderCache> MakeEncoderCache(const EncoderOptions& options) {

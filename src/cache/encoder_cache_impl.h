@@ -7,12 +7,15 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "cache/cache_storage.h"
 #include "cache/drafts.h"
+#include "cache/encoder_snapshot.h"
 #include "cache/ref_counted_cells.h"
 #include "kvcache/encoder_cache.h"
 
@@ -31,7 +34,7 @@ class EncoderCacheImpl final : public EncoderCache {
   void SetLayer(int layer) override { storage_.SetLayer(layer); }
   Status SetCausal(std::span<const std::int32_t> except) override;
   Status PrepareAccept(std::span<const std::int32_t> last) override;
-  void FinishAccept() override {}
+  void FinishAccept() override;
   Status Put(const TensorView& k, const TensorView& v) override;
   Result<DenseKv> Get() override;
   Result<LayerKv> Storage() override { return storage_.Storage(); }
@@ -42,6 +45,26 @@ class EncoderCacheImpl final : public EncoderCache {
   Status Remove(SequenceId sequence, Position begin, Position end) override;
   Status CheckRemove(SequenceId sequence, Position begin, Position end) const override;
   Status Compact() override;
+
+  Result<std::unique_ptr<Snapshot>> TakeSnapshot(SequenceId sequence, Position begin,
+                                                 Position end) override;
+  Status ScheduleCaptures(SequenceId sequence, Position begin,
+                          std::span<const Position> lengths) override;
+  Result<std::vector<std::unique_ptr<Snapshot>>> TakeCaptures(SequenceId sequence) override;
+  void CancelCaptures(SequenceId sequence) override;
+  Status CheckRestore(SequenceId sequence, const Snapshot* snapshot,
+                      Position target) const override;
+  Status BeginRestore(SequenceId sequence, const Snapshot* snapshot, Position target) override;
+  void FinishRestore() override;
+  bool AbandonRestore() override;
+  Result<std::unique_ptr<Snapshot>> MergeSnapshots(std::unique_ptr<Snapshot>& parent,
+                                                   std::unique_ptr<Snapshot>& child) override;
+  Status PrepareMerge(Snapshot& parent, Snapshot& child) override;
+  Result<SnapshotParts> SplitSnapshot(std::unique_ptr<Snapshot>& snapshot,
+                                      Position position) override;
+  Status Materialize(Snapshot& snapshot) override;
+  void SetMaterializeHook(MaterializeHook hook) override;
+  std::int64_t SnapshotBytes() const override { return pool_ == nullptr ? 0 : pool_->bytes(); }
   std::int64_t AllocatedBytes() const override { return storage_.layers().allocated_bytes(); }
   EncoderCache* Encoder() override { return this; }
 
@@ -51,16 +74,9 @@ class EncoderCacheImpl final : public EncoderCache {
   const RefCountedCells& entries() const { return entries_; }
 
  private:
-  static constexpr std::int32_t kNone = -1;
+  static constexpr std::int32_t kNone = EncoderOutput::kNone;
 
-  struct Output {
-    std::int32_t entry = kNone;
-    std::int32_t tokens = 0;
-    Position position = 0;  // of the token that it belongs to
-    // Position of the first output that was replaced; kEndOfSequence: none was. The sequence cannot
-    // resume after it, up to the position of the current output.
-    Position first_gone = kEndOfSequence;
-  };
+  using Output = EncoderOutput;
   // A sequence of the batch, and the token that a new output belongs to.
   struct Member {
     SequenceId sequence{};
@@ -76,6 +92,11 @@ class EncoderCacheImpl final : public EncoderCache {
   Result<CellRun> CellsForPut(Member& member, std::int32_t tokens);
   CellRun CellsOf(const Output& output) const;
   void Drop(SequenceId sequence);
+  // Returns the sequence's output if it belongs to a token in [begin, end), else one without an entry.
+  Output OutputIn(SequenceId sequence, Position begin, Position end) const;
+  Result<const EncoderSnapshot*> OwnSnapshot(const Snapshot* snapshot) const;
+  Status CaptureBeforePut(const Member& member);
+  void ChangeLength(SequenceId sequence, Position length);
 
   EncoderOptions encoder_;
   CacheStorage storage_;
@@ -97,6 +118,26 @@ class EncoderCacheImpl final : public EncoderCache {
   std::vector<std::span<const HistoryRun>> histories_;
   std::vector<std::uint8_t> bidirectional_;  // [batch]: all
   Visibility visibility_;
+
+  // The captures of a sequence: an output is taken when it is replaced, or by TakeCaptures.
+  struct Schedule {
+    std::vector<Position> lengths;
+    std::vector<std::unique_ptr<EncoderSnapshot>> taken;  // [lengths]
+    Position begin = 0;
+  };
+  struct Restoring {
+    SequenceId sequence{};
+    Position begin = 0;  // the sequence goes back to here first
+    Position target = 0;
+    bool with_snapshot = false;
+    bool reuses = false;  // cells of the sequence: it was dropped
+    Output output{};      // with an entry that belongs to the restore
+  };
+  std::shared_ptr<EncoderSnapshotPool> pool_;
+  std::vector<Position> lengths_;    // [sequences]: the last position seen + 1
+  std::vector<Schedule> schedules_;  // [sequences]
+  std::vector<std::pair<SequenceId, Position>> accepted_;  // lengths after FinishAccept
+  Restoring restoring_;
 };
 
 }  // namespace kvcache

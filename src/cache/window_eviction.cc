@@ -78,6 +78,13 @@ std::span<const Eviction> WindowEviction::Plan(const CellTable& cells,
   return planned_;
 }
 
+Position WindowEviction::PlannedFor(SequenceId id) const {
+  for (const Eviction& eviction : planned_) {
+    if (eviction.sequence == id) return eviction.begin;
+  }
+  return 0;
+}
+
 void WindowEviction::Evict(CellTable& cells) {
   if (keeps_everything()) return;
   for (const auto& [id, begin] : planned_) cells.DropBefore(id, begin);

@@ -42,6 +42,8 @@ class WindowEviction {
   // fits: after the eviction each sequence has fewer than retained_tokens, and the table has cells
   // for max_sequences × retained_tokens + max_batch.
   bool plan_fits() const { return plan_fits_; }
+  // Returns the position below which the last plan evicts a sequence of its batch; 0: nothing.
+  Position PlannedFor(SequenceId id) const;
   // Applies the last plan.
   void Evict(CellTable& cells);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -12,6 +13,35 @@
 
 namespace kvcache {
 namespace {
+
+// One snapshot for each inner cache; null where there was nothing to hold.
+class WrapperSnapshot final : public Snapshot {
+ public:
+  WrapperSnapshot(const Cache* owner, Position begin, Position end)
+      : Snapshot(begin, end), owner_(owner) {}
+  std::int64_t HeldBytes() const override {
+    std::int64_t bytes = 0;
+    for (const auto& part : parts) bytes += part == nullptr ? 0 : part->HeldBytes();
+    return bytes;
+  }
+  std::int64_t HeldCells() const override {
+    std::int64_t cells = 0;
+    for (const auto& part : parts) cells += part == nullptr ? 0 : part->HeldCells();
+    return cells;
+  }
+  const Snapshot* Part(std::size_t i) const override {
+    return i < parts.size() ? parts[i].get() : nullptr;
+  }
+  bool Empty() const {
+    return std::all_of(parts.begin(), parts.end(), [](const auto& part) { return !part; });
+  }
+  const Cache* owner() const { return owner_; }
+
+  std::vector<std::unique_ptr<Snapshot>> parts;  // [caches]
+
+ private:
+  const Cache* owner_;
+};
 
 class WrapperCache final : public Cache {
  public:
@@ -105,7 +135,9 @@ class WrapperCache final : public Cache {
   }
   Status Remove(SequenceId sequence, Position begin, Position end) override {
     KVCACHE_RETURN_IF_ERROR(CheckRemove(sequence, begin, end));
-    return ForAll([&](Cache& cache) { return cache.Remove(sequence, begin, end); });
+    Status status = ForAll([&](Cache& cache) { return cache.Remove(sequence, begin, end); });
+    if (!status.ok()) CancelCaptures(sequence);  // the caches may differ now
+    return status;
   }
   Status Compact() override {
     Status first;
@@ -114,6 +146,40 @@ class WrapperCache final : public Cache {
       if (first.ok()) first = std::move(status);
     }
     return first;
+  }
+
+  Result<std::unique_ptr<Snapshot>> TakeSnapshot(SequenceId sequence, Position begin,
+                                                 Position end) override;
+  Status ScheduleCaptures(SequenceId sequence, Position begin,
+                          std::span<const Position> lengths) override;
+  Result<std::vector<std::unique_ptr<Snapshot>>> TakeCaptures(SequenceId sequence) override;
+  Status CheckRestore(SequenceId sequence, const Snapshot* snapshot,
+                      Position target) const override;
+  Status BeginRestore(SequenceId sequence, const Snapshot* snapshot, Position target) override;
+  void FinishRestore() override {
+    for (const auto& cache : caches_) cache->FinishRestore();
+  }
+  bool AbandonRestore() override {
+    bool unchanged = true;
+    for (const auto& cache : caches_) unchanged = cache->AbandonRestore() && unchanged;
+    return unchanged;
+  }
+  void CancelCaptures(SequenceId sequence) override {
+    for (const auto& cache : caches_) cache->CancelCaptures(sequence);
+  }
+  Status PrepareMerge(Snapshot& parent, Snapshot& child) override;
+  Result<std::unique_ptr<Snapshot>> MergeSnapshots(std::unique_ptr<Snapshot>& parent,
+                                                   std::unique_ptr<Snapshot>& child) override;
+  Result<SnapshotParts> SplitSnapshot(std::unique_ptr<Snapshot>& snapshot,
+                                      Position position) override;
+  Status Materialize(Snapshot& snapshot) override;
+  void SetMaterializeHook(MaterializeHook hook) override {
+    for (const auto& cache : caches_) cache->SetMaterializeHook(hook);
+  }
+  std::int64_t SnapshotBytes() const override {
+    std::int64_t bytes = 0;
+    for (const auto& cache : caches_) bytes += cache->SnapshotBytes();
+    return bytes;
   }
 
   std::int64_t AllocatedBytes() const override {
@@ -148,6 +214,9 @@ class WrapperCache final : public Cache {
     return nullptr;
   }
 
+  Result<const WrapperSnapshot*> OwnSnapshot(const Snapshot* snapshot) const;
+  Result<std::unique_ptr<WrapperSnapshot>> MakeSnapshot(Position begin, Position end) const;
+
   std::vector<std::unique_ptr<Cache>> caches_;
   std::vector<int> cache_of_layer_;
   int chosen_ = 0;  // of caches_, or kNone
@@ -180,6 +249,185 @@ Result<Position> WrapperCache::PrepareRestore(SequenceId sequence, Position targ
     agreed = std::min(agreed, kept);
   }
   return agreed;
+}
+
+// ---- Snapshots.
+
+Result<const WrapperSnapshot*> WrapperCache::OwnSnapshot(const Snapshot* snapshot) const {
+  const auto* const own = dynamic_cast<const WrapperSnapshot*>(snapshot);
+  if (own != nullptr && own->owner() == this) return own;
+  return Invalid(snapshot == nullptr ? "the snapshot is null"
+                                     : "the snapshot is of another cache; export and import it");
+}
+
+Result<std::unique_ptr<WrapperSnapshot>> WrapperCache::MakeSnapshot(Position begin,
+                                                                    Position end) const {
+  try {
+    auto snapshot = std::make_unique<WrapperSnapshot>(this, begin, end);
+    snapshot->parts.resize(caches_.size());
+    return snapshot;
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::kOutOfMemory, "no memory for a snapshot");
+  }
+}
+
+Result<std::unique_ptr<Snapshot>> WrapperCache::TakeSnapshot(SequenceId sequence, Position begin,
+                                                             Position end) {
+  KVCACHE_ASSIGN_OR_RETURN(auto snapshot, MakeSnapshot(begin, end));
+  for (std::size_t i = 0; i < caches_.size(); ++i) {
+    KVCACHE_ASSIGN_OR_RETURN(snapshot->parts[i], caches_[i]->TakeSnapshot(sequence, begin, end));
+  }
+  if (snapshot->Empty()) return std::unique_ptr<Snapshot>();
+  return std::unique_ptr<Snapshot>(std::move(snapshot));
+}
+
+// After an error half-way, the caches before it take their schedule back.
+Status WrapperCache::ScheduleCaptures(SequenceId sequence, Position begin,
+                                      std::span<const Position> lengths) {
+  for (std::size_t i = 0; i < caches_.size(); ++i) {
+    Status status = caches_[i]->ScheduleCaptures(sequence, begin, lengths);
+    if (status.ok()) continue;
+    while (i-- > 0) caches_[i]->CancelCaptures(sequence);
+    return status;
+  }
+  return Status::Ok();
+}
+
+Result<std::vector<std::unique_ptr<Snapshot>>> WrapperCache::TakeCaptures(SequenceId sequence) {
+  std::vector<std::unique_ptr<Snapshot>> result;
+  for (std::size_t i = 0; i < caches_.size(); ++i) {
+    KVCACHE_ASSIGN_OR_RETURN(auto parts, caches_[i]->TakeCaptures(sequence));
+    try {
+      result.resize(std::max(result.size(), parts.size()));
+    } catch (const std::bad_alloc&) {
+      return Status(StatusCode::kOutOfMemory, "no memory for captures");
+    }
+    for (std::size_t j = 0; j < parts.size(); ++j) {
+      if (parts[j] == nullptr) continue;
+      if (result[j] == nullptr) {
+        KVCACHE_ASSIGN_OR_RETURN(result[j], MakeSnapshot(parts[j]->begin(), parts[j]->end()));
+      }
+      static_cast<WrapperSnapshot&>(*result[j]).parts[i] = std::move(parts[j]);
+    }
+  }
+  return result;
+}
+
+Status WrapperCache::CheckRestore(SequenceId sequence, const Snapshot* snapshot,
+                                  Position target) const {
+  const WrapperSnapshot* own = nullptr;
+  if (snapshot != nullptr) {
+    KVCACHE_ASSIGN_OR_RETURN(own, OwnSnapshot(snapshot));
+    if (target > own->end()) {
+      return Invalid(StrCat("restoring sequence ", Index(sequence), " to ", target,
+                            " tokens; must be in [0, ", own->end(), "]"));
+    }
+  }
+  for (std::size_t i = 0; i < caches_.size(); ++i) {
+    const Snapshot* const part = own == nullptr ? nullptr : own->parts[i].get();
+    if (own != nullptr && part == nullptr && target > own->begin()) {
+      return {StatusCode::kUnsupported,
+              StrCat("the snapshot [", own->begin(), ", ", own->end(), ") has no state of cache ",
+                     i, " after ", own->begin(), " tokens")};
+    }
+    KVCACHE_RETURN_IF_ERROR(caches_[i]->CheckRestore(sequence, part, target));
+  }
+  return Status::Ok();
+}
+
+// If one cache had to drop the sequence and another one failed, the sequence is dropped in all.
+Status WrapperCache::BeginRestore(SequenceId sequence, const Snapshot* snapshot, Position target) {
+  KVCACHE_RETURN_IF_ERROR(CheckRestore(sequence, snapshot, target));
+  const auto* const own = static_cast<const WrapperSnapshot*>(snapshot);
+  for (std::size_t i = 0; i < caches_.size(); ++i) {
+    const Snapshot* const part = own == nullptr ? nullptr : own->parts[i].get();
+    Status status = caches_[i]->BeginRestore(sequence, part, target);
+    if (status.ok()) continue;
+    bool unchanged = true;
+    for (std::size_t j = 0; j <= i; ++j) unchanged = caches_[j]->AbandonRestore() && unchanged;
+    for (const auto& cache : caches_) {
+      if (!unchanged) (void)cache->Remove(sequence, 0, kEndOfSequence).ok();  // never fails
+    }
+    return status;
+  }
+  return Status::Ok();
+}
+
+Status WrapperCache::PrepareMerge(Snapshot& parent, Snapshot& child) {
+  KVCACHE_RETURN_IF_ERROR(OwnSnapshot(&parent).status());
+  KVCACHE_RETURN_IF_ERROR(OwnSnapshot(&child).status());
+  KVCACHE_RETURN_IF_ERROR(CheckNeighbors(parent, child));
+  auto& first = static_cast<WrapperSnapshot&>(parent);
+  auto& second = static_cast<WrapperSnapshot&>(child);
+  for (std::size_t i = 0; i < caches_.size(); ++i) {
+    if (first.parts[i] == nullptr || second.parts[i] == nullptr) continue;
+    KVCACHE_RETURN_IF_ERROR(caches_[i]->PrepareMerge(*first.parts[i], *second.parts[i]));
+  }
+  return Status::Ok();
+}
+
+Result<std::unique_ptr<Snapshot>> WrapperCache::MergeSnapshots(std::unique_ptr<Snapshot>& parent,
+                                                               std::unique_ptr<Snapshot>& child) {
+  KVCACHE_RETURN_IF_ERROR(CheckNotNull(parent, child));
+  KVCACHE_RETURN_IF_ERROR(PrepareMerge(*parent, *child));
+  auto& first = static_cast<WrapperSnapshot&>(*parent);
+  auto& second = static_cast<WrapperSnapshot&>(*child);
+  for (std::size_t i = 0; i < caches_.size(); ++i) {
+    std::unique_ptr<Snapshot>& part = first.parts[i];
+    if (part == nullptr) {
+      part = std::move(second.parts[i]);
+    } else if (second.parts[i] != nullptr) {
+      KVCACHE_ASSIGN_OR_RETURN(part, caches_[i]->MergeSnapshots(part, second.parts[i]));
+    }
+    if (part != nullptr) part->SetRange(first.begin(), second.end());
+  }
+  first.SetRange(first.begin(), second.end());
+  child.reset();
+  return std::move(parent);
+}
+
+Result<SnapshotParts> WrapperCache::SplitSnapshot(std::unique_ptr<Snapshot>& snapshot,
+                                                  Position position) {
+  KVCACHE_RETURN_IF_ERROR(OwnSnapshot(snapshot.get()).status());
+  KVCACHE_RETURN_IF_ERROR(CheckInside(*snapshot, position));
+  KVCACHE_ASSIGN_OR_RETURN(auto first, MakeSnapshot(snapshot->begin(), position));
+  auto& whole = static_cast<WrapperSnapshot&>(*snapshot);
+  for (std::size_t i = 0; i < caches_.size(); ++i) {
+    if (whole.parts[i] == nullptr) continue;
+    auto parts = caches_[i]->SplitSnapshot(whole.parts[i], position);
+    if (parts.ok()) {
+      first->parts[i] = std::move(parts->first);
+      whole.parts[i] = std::move(parts->second);
+      continue;
+    }
+    for (; i-- > 0;) {  // merging what was one before needs no memory
+      if (first->parts[i] == nullptr) continue;
+      auto merged = caches_[i]->MergeSnapshots(first->parts[i], whole.parts[i]);
+      if (merged.ok()) whole.parts[i] = std::move(*merged);
+    }
+    return parts.status();
+  }
+  SnapshotParts result;
+  if (!first->Empty()) {
+    for (const auto& part : whole.parts) {
+      if (part != nullptr) part->SetRange(position, whole.end());
+    }
+    whole.SetRange(position, whole.end());
+    result.first = std::move(first);
+  }
+  result.second = std::move(snapshot);
+  return result;
+}
+
+Status WrapperCache::Materialize(Snapshot& snapshot) {
+  KVCACHE_RETURN_IF_ERROR(OwnSnapshot(&snapshot).status());
+  auto& own = static_cast<WrapperSnapshot&>(snapshot);
+  for (std::size_t i = 0; i < caches_.size(); ++i) {
+    if (own.parts[i] != nullptr) {
+      KVCACHE_RETURN_IF_ERROR(caches_[i]->Materialize(*own.parts[i]));
+    }
+  }
+  return Status::Ok();
 }
 
 }  // namespace

@@ -35,8 +35,12 @@ Value& Value::operator=(const Value& other) = default;
 Value& Value::operator=(Value&& other) noexcept = default;
 Value::~Value() = default;
 
-Value Value::None() { return Value(Data(std::monostate())); }
-Value Value::Bool(bool value) { return Value(Data(value)); }
+Value Value::None() {
+  return Value(Data(std::monostate()));
+}
+Value Value::Bool(bool value) {
+  return Value(Data(value));
+}
 
 std::int64_t Value::integer() const {
   return is(Kind::kBool) ? static_cast<std::int64_t>(boolean()) : std::get<std::int64_t>(data_);

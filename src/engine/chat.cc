@@ -21,7 +21,7 @@ std::tm LocalTime() {
   return local;
 }
 
-ordered_json Snapshot(const ChatInput& input) {
+ordered_json InputJson(const ChatInput& input) {
   return {{"messages", input.messages}, {"tools", input.tools}, {"variables", input.variables}};
 }
 
@@ -137,7 +137,8 @@ Result<ChatTurn> Chat::Answer(GenerateRequest request) {
 // `written` up to the last anchor. *common: bytes of the common text.
 Written Chat::Impl::Align(ChatPrompt prompt, std::size_t* common) const {
   *common = CommonPrefix(written.text, prompt.text);
-  Written aligned{std::move(prompt.text), std::move(prompt.marked), Snapshot(conversation.input())};
+  Written aligned{std::move(prompt.text), std::move(prompt.marked),
+                  InputJson(conversation.input())};
   const std::vector<TokenAnchor>& old_anchors = written.marked.anchors;
   std::vector<TokenAnchor>& anchors = aligned.marked.anchors;
   std::size_t old_at = old_anchors.size();
@@ -227,7 +228,7 @@ void Chat::Impl::Remember(const GenerateResult& result) {
   const std::string text = AnswerText(engine.tokenizer(), written.marked.tokens.back(), result);
   input().messages.push_back({{"role", "assistant"}, {"content", text}});
   written.text += text;
-  written.input = Snapshot(conversation.input());
+  written.input = InputJson(conversation.input());
   std::vector<std::int32_t>& tokens = written.marked.tokens;
   tokens.insert(tokens.end(), result.tokens.begin(), result.tokens.end());
   // The tokens may include the first ones of a stop string, whose text was not returned.

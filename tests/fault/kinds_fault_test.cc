@@ -20,7 +20,7 @@ Script RandomScript(const DriverSetup& setup, int steps, std::mt19937& random) {
   CacheDriver driver(setup);
   Script script;
   for (int i = 0; i < steps; ++i) {
-    script.push_back(RandomStep(setup, driver.reference(), random));
+    script.push_back(RandomStep(setup, driver, random));
     script.back().fail_nth = 0;
     const auto difference = driver.Step(script.back());
     EXPECT_FALSE(difference.has_value()) << *difference << "\n" << ToText(script);

@@ -68,7 +68,7 @@ TEST_P(KindsModelTest, RandomScriptsAgreeWithTheReferenceModel) {
     CacheDriver driver(setup);
     Script script;
     for (int i = 0; i < kStepsPerScript; ++i) {
-      script.push_back(RandomStep(setup, driver.reference(), random));
+      script.push_back(RandomStep(setup, driver, random));
       if (driver.Step(script.back()).has_value()) {
         FAIL() << "seed " << seed << ", after " << counts.steps << " steps:\n"
                << Explain(setup, script);
@@ -150,7 +150,7 @@ TEST(ScriptTest, ScriptsRoundTripThroughText) {
   CacheDriver driver(setup);
   Script script;
   for (int i = 0; i < 300; ++i) {
-    script.push_back(RandomStep(setup, driver.reference(), random));
+    script.push_back(RandomStep(setup, driver, random));
     ASSERT_FALSE(driver.Step(script.back()).has_value());
   }
   EXPECT_EQ(ToText(ParseScript(ToText(script))), ToText(script));

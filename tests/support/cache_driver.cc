@@ -30,7 +30,14 @@ CacheDriver::CacheDriver(const DriverSetup& setup)
   cache_ = reference_->MakeCache(backend_);
   Status status = cache_->SetConfig(setup.config);
   if (status.ok()) status = cache_->Init(backend_, setup.options);
+  cache_->SetMaterializeHook([this](std::int64_t bytes) { hooked_bytes_ += bytes; });
+  scheduled_.resize(setup.options.max_sequences);
   if (!status.ok()) cache_->Close();  // every step then reports it
+}
+
+std::optional<PositionRange> CacheDriver::snapshot(int slot) const {
+  if (slots_[slot].real == nullptr) return {};
+  return PositionRange{slots_[slot].real->begin(), slots_[slot].real->end()};
 }
 
 Difference CacheDriver::Step(const ScriptStep& step) {
@@ -43,8 +50,9 @@ Difference CacheDriver::Step(const ScriptStep& step) {
   backend_.FailNth(step.fail_call, 0);
   if (difference.has_value()) return difference;
   if ((difference = CheckCall(status, expected))) return difference;
-  const bool removes =
-      step.kind == ScriptStep::Kind::kRemove || step.kind == ScriptStep::Kind::kRestore;
+  const bool removes = step.kind == ScriptStep::Kind::kRemove ||
+                       step.kind == ScriptStep::Kind::kRestore ||
+                       (step.kind == ScriptStep::Kind::kBring && !status.ok());
   if (fired_ && removes && (difference = RemoveBroken(step.sequence))) return difference;
   return CheckAll();
 }
@@ -64,7 +72,126 @@ Difference CacheDriver::Run(const ScriptStep& step, Status& status, StatusCode& 
       reference_->EndPass();
       return {};
     case ScriptStep::Kind::kAccept: RunAccept(step, status, expected); return {};
+    case ScriptStep::Kind::kSnapshot: return RunSnapshot(step, status, expected);
+    case ScriptStep::Kind::kBring: return RunBring(step, status, expected);
+    case ScriptStep::Kind::kMerge: return RunMerge(step, status, expected);
+    case ScriptStep::Kind::kSplit: return RunSplit(step, status, expected);
+    case ScriptStep::Kind::kDrop: slots_[step.slot] = {}; return {};
+    case ScriptStep::Kind::kMaterialize:
+      if (slots_[step.slot].real != nullptr) status = cache_->Materialize(*slots_[step.slot].real);
+      return {};
+    case ScriptStep::Kind::kCapture: {
+      const std::vector<Position> lengths(step.accepted.begin(), step.accepted.end());
+      expected = reference_->CheckSchedule(step.sequence, step.begin, lengths);
+      status = cache_->ScheduleCaptures(SequenceId{step.sequence}, step.begin, lengths);
+      if (expected != StatusCode::kOk) return {};
+      reference_->Schedule(step.sequence, step.begin, lengths);
+      scheduled_[step.sequence] = true;
+      return {};
+    }
+    case ScriptStep::Kind::kTake: return RunTake(step, status, expected);
   }
+  return {};
+}
+
+Difference CacheDriver::RunSnapshot(const ScriptStep& step, Status& status, StatusCode& expected) {
+  expected = reference_->CheckSnapshot(step.sequence, step.begin, step.end);
+  auto real = cache_->TakeSnapshot(SequenceId{step.sequence}, step.begin, step.end);
+  status = real.status();
+  if (!status.ok() || expected != StatusCode::kOk) return {};
+  Slot slot{std::move(*real), reference_->TakeSnapshot(step.sequence, step.begin, step.end)};
+  if ((slot.real == nullptr) != (slot.reference == nullptr)) return "null differs";
+  if (slot.real != nullptr && slot.real->HeldBytes() != 0) return "the snapshot is not lazy";
+  slots_[step.slot] = std::move(slot);
+  return {};
+}
+
+Difference CacheDriver::RunBring(const ScriptStep& step, Status& status, StatusCode& expected) {
+  const Slot none;
+  const Slot& slot = step.slot < 0 ? none : slots_[step.slot];
+  const ReferenceSnapshot* const own = slot.reference.get();
+  expected = reference_->CheckRestore(step.sequence, own, step.begin);
+  const StatusCode checked =
+      cache_->CheckRestore(SequenceId{step.sequence}, slot.real.get(), step.begin).code();
+  if (checked != expected) return "CheckRestore returned " + CodeText(checked);
+  status = cache_->Restore(SequenceId{step.sequence}, slot.real.get(), step.begin);
+  if (status.ok() && expected == StatusCode::kOk) {
+    reference_->Restore(step.sequence, own, step.begin);
+  }
+  return {};
+}
+
+Difference CacheDriver::RunMerge(const ScriptStep& step, Status& status, StatusCode& expected) {
+  Slot& first = slots_[step.slot];
+  Slot& second = slots_[step.target];
+  const bool good = first.real != nullptr && second.real != nullptr && &first != &second &&
+                    first.real->end() == second.real->begin();
+  expected = good ? StatusCode::kOk : StatusCode::kInvalidArgument;
+  auto merged = cache_->MergeSnapshots(first.real, second.real);
+  status = merged.status();
+  if (!status.ok() || !good) return {};
+  if (first.real != nullptr || second.real != nullptr) return "a merged snapshot was not taken";
+  first = {std::move(*merged), reference_->Merge(first.reference, second.reference)};
+  second = {};
+  return {};
+}
+
+Difference CacheDriver::RunSplit(const ScriptStep& step, Status& status, StatusCode& expected) {
+  Slot& slot = slots_[step.slot];
+  if (step.slot == step.target) return {};
+  const bool good =
+      slot.real != nullptr && step.begin > slot.real->begin() && step.begin < slot.real->end();
+  expected = good ? StatusCode::kOk : StatusCode::kInvalidArgument;
+  auto parts = cache_->SplitSnapshot(slot.real, step.begin);
+  status = parts.status();
+  if (!status.ok() || !good) return {};
+  if (slot.real != nullptr) return "a split snapshot was not taken";
+  auto [first, second] = reference_->Split(slot.reference, step.begin);
+  if ((first == nullptr) != (parts->first == nullptr)) return "the first part's null differs";
+  slots_[step.target] = {std::move(parts->second), second};
+  slot = {std::move(parts->first), first};
+  return {};
+}
+
+Difference CacheDriver::RunTake(const ScriptStep& step, Status& status, StatusCode& expected) {
+  const bool known = step.sequence >= 0 && step.sequence < setup_.options.max_sequences;
+  auto taken = cache_->TakeCaptures(SequenceId{step.sequence});
+  status = taken.status();
+  expected = known ? StatusCode::kOk : StatusCode::kInvalidArgument;
+  if (!status.ok() || !known) return {};
+  scheduled_[step.sequence] = false;
+  const std::vector<ReferenceSnapshotPtr> own = reference_->TakeCaptures(step.sequence);
+  if (own.size() != taken->size()) return std::to_string(taken->size()) + " captures";
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    if ((own[i] == nullptr) != ((*taken)[i] == nullptr)) {
+      return "capture " + std::to_string(i) + ": null differs";
+    }
+    if (own[i] == nullptr) continue;
+    slots_[(step.slot + i) % slots_.size()] = {std::move((*taken)[i]), own[i]};
+  }
+  return {};
+}
+
+// The real cache may materialise snapshots in any call.
+Difference CacheDriver::FollowSnapshots() {
+  bool any = std::find(scheduled_.begin(), scheduled_.end(), true) != scheduled_.end();
+  for (Slot& slot : slots_) {
+    if (slot.real == nullptr) continue;
+    any = true;
+    if (slot.real->begin() != slot.reference->begin || slot.real->end() != slot.reference->end) {
+      return "a snapshot is [" + std::to_string(slot.real->begin()) + ", " +
+             std::to_string(slot.real->end()) + "), expected [" +
+             std::to_string(slot.reference->begin) + ", " + std::to_string(slot.reference->end) +
+             ")";
+    }
+    reference_->Follow(*slot.reference, *slot.real);
+  }
+  reference_->set_snapshots(any);
+  if (cache_->SnapshotBytes() != hooked_bytes_) {
+    return "SnapshotBytes is " + std::to_string(cache_->SnapshotBytes()) + ", the hook counted " +
+           std::to_string(hooked_bytes_);
+  }
+  if (!any && hooked_bytes_ != 0) return "host memory without a snapshot";
   return {};
 }
 
@@ -168,6 +295,7 @@ void CacheDriver::RunRemove(int sequence, Position begin, Position end, Status& 
 }
 
 Difference CacheDriver::CheckAll() {
+  if (Difference difference = FollowSnapshots()) return difference;
   if (Difference difference = reference_->Check()) return difference;
   if (cache_->AllocatedBytes() != backend_.live_bytes()) {
     return "AllocatedBytes is " + std::to_string(cache_->AllocatedBytes()) + ", the backend lent " +
@@ -190,7 +318,9 @@ Difference CacheDriver::CheckResume() const {
 }
 
 Difference CacheDriver::Finish() {
+  for (std::size_t i = 0; i < slots_.size(); i += 2) slots_[i] = {};
   cache_->Close();
+  for (Slot& slot : slots_) slot = {};  // snapshots may outlive their cache
   if (backend_.live_bytes() != 0 || cache_->AllocatedBytes() != 0) {
     return "Close left " + std::to_string(backend_.live_bytes()) + " bytes";
   }

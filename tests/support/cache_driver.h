@@ -5,11 +5,13 @@
 // Thread safety: none.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "support/cache_reference.h"
 #include "support/cache_script.h"
@@ -23,6 +25,7 @@ struct DriverSetup {
   CacheConfig config;
   std::string kind;             // for messages
   bool rarely_removes = false;  // scripts rarely remove tokens, so that the cache fills up
+  bool snapshots = true;        // scripts have steps with snapshots
   std::function<std::unique_ptr<CacheReference>(const ReferenceSetup&)> make_reference;
 };
 std::string ToText(const DriverSetup& setup);
@@ -37,6 +40,8 @@ class CacheDriver {
   Difference Finish();
 
   const CacheReference& reference() const { return *reference_; }
+  // Returns the range of the snapshot in a slot, or nothing.
+  std::optional<PositionRange> snapshot(int slot) const;
   const DriverSetup& setup() const { return setup_; }
   // Returns whether the failure that the last step asked for happened.
   bool last_step_failed() const { return fired_; }
@@ -52,15 +57,30 @@ class CacheDriver {
   void RunAccept(const ScriptStep& step, Status& status, StatusCode& expected);
   void RunCopy(const ScriptStep& step, Status& status, StatusCode& expected);
   void RunRemove(int sequence, Position begin, Position end, Status& status, StatusCode& expected);
+  Difference RunSnapshot(const ScriptStep& step, Status& status, StatusCode& expected);
+  Difference RunBring(const ScriptStep& step, Status& status, StatusCode& expected);
+  Difference RunMerge(const ScriptStep& step, Status& status, StatusCode& expected);
+  Difference RunSplit(const ScriptStep& step, Status& status, StatusCode& expected);
+  Difference RunTake(const ScriptStep& step, Status& status, StatusCode& expected);
+  Difference FollowSnapshots();
   Difference RemoveBroken(int sequence);
   Difference CheckCall(const Status& status, StatusCode expected) const;
   Difference CheckAll();
   Difference CheckResume() const;
 
+  // A snapshot of the cache, and the reference model's; both null: none.
+  struct Slot {
+    std::unique_ptr<Snapshot> real;
+    ReferenceSnapshotPtr reference;
+  };
+
   DriverSetup setup_;
   ReferenceBackend backend_;
   std::unique_ptr<CacheReference> reference_;
   std::unique_ptr<Cache> cache_;
+  std::array<Slot, ScriptStep::kSlots> slots_;  // destroyed before the cache, or after Finish
+  std::int64_t hooked_bytes_ = 0;               // as the materialise hook counts them
+  std::vector<bool> scheduled_;                 // [sequences]: has captures
   std::uint32_t next_content_ = 1;
   bool fired_ = false;
   StatusCode last_status_ = StatusCode::kOk;

@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kvcache/cache.h"
@@ -33,6 +34,15 @@ struct ReferenceSetup {
   CacheOptions options;
   CacheConfig config;
 };
+
+// What a reference model keeps of a snapshot. Each model has its own kind.
+struct ReferenceSnapshot {
+  Position begin = 0;
+  Position end = 0;
+  ReferenceSnapshot(Position b, Position e) : begin(b), end(e) {}
+  virtual ~ReferenceSnapshot() = default;
+};
+using ReferenceSnapshotPtr = std::shared_ptr<ReferenceSnapshot>;
 
 class CacheReference {
  public:
@@ -61,6 +71,44 @@ class CacheReference {
   virtual void PrepareRestore(int sequence, Position length) = 0;  // with the real cache's result
   virtual void EndPass() = 0;
 
+  // --- Snapshots: the same, a check and a call for each. A kind without snapshots leaves these out.
+  virtual StatusCode CheckSnapshot(int /*sequence*/, Position /*begin*/, Position /*end*/) const {
+    return StatusCode::kUnsupported;
+  }
+  // Returns null where the real cache must.
+  virtual ReferenceSnapshotPtr TakeSnapshot(int /*sequence*/, Position /*begin*/,
+                                            Position /*end*/) {
+    return nullptr;
+  }
+  // `snapshot` may be null.
+  virtual StatusCode CheckRestore(int /*sequence*/, const ReferenceSnapshot* /*snapshot*/,
+                                  Position /*target*/) const {
+    return StatusCode::kUnsupported;
+  }
+  virtual void Restore(int /*sequence*/, const ReferenceSnapshot* /*snapshot*/,
+                       Position /*target*/) {}
+  // REQUIRES for both: valid arguments. Split returns null first where the real cache must.
+  virtual ReferenceSnapshotPtr Merge(const ReferenceSnapshotPtr& /*parent*/,
+                                     const ReferenceSnapshotPtr& /*child*/) {
+    return nullptr;
+  }
+  virtual std::pair<ReferenceSnapshotPtr, ReferenceSnapshotPtr> Split(
+      const ReferenceSnapshotPtr& /*snapshot*/, Position /*position*/) {
+    return {};
+  }
+  virtual StatusCode CheckSchedule(int /*sequence*/, Position /*begin*/,
+                                   const std::vector<Position>& /*lengths*/) const {
+    return StatusCode::kUnsupported;
+  }
+  virtual void Schedule(int /*sequence*/, Position /*begin*/,
+                        const std::vector<Position>& /*lengths*/) {}
+  virtual std::vector<ReferenceSnapshotPtr> TakeCaptures(int /*sequence*/) { return {}; }
+  // Is called after every step with each snapshot and the real one. The real cache may have
+  // materialised it: a restore then makes new copies of its tokens.
+  virtual void Follow(ReferenceSnapshot& /*snapshot*/, const Snapshot& /*real*/) {}
+  // Notes whether real snapshots, the caller's and captures, may hold cells of their own now.
+  virtual void set_snapshots(bool any) { snapshots_ = any; }
+
   // Runs a model's calls in a pass that has begun, on `cache` (which may be a wrapper) and on the
   // reference model, for the layers of `step`. Returns the first error.
   virtual Status RunPass(Cache& cache, const TestBatch& batch, const ScriptStep& step) = 0;
@@ -76,6 +124,9 @@ class CacheReference {
   virtual unsigned coverage() const = 0;
   // Returns whether a pass needs the same number of tokens of each sequence, side by side.
   virtual bool wants_even_batches() const { return false; }
+
+ protected:
+  bool snapshots_ = false;
 };
 
 // Bits of CacheReference::reached.

@@ -10,9 +10,10 @@ namespace {
 
 using Kind = ScriptStep::Kind;
 
-constexpr std::array<std::string_view, 8> kKinds = {"forward", "reserve", "copy",    "remove",
-                                                    "prepare", "restore", "compact", "accept"};
-constexpr std::array<std::string_view, 6> kCalls = {"allocate", "store",  "copy",
+constexpr std::array<std::string_view, 16> kKinds = {
+    "forward",  "reserve", "copy",  "remove", "prepare", "restore",     "compact", "accept",
+    "snapshot", "bring",   "merge", "split",  "drop",    "materialize", "capture", "take"};
+constexpr std::array<std::string_view, 7> kCalls = {"allocate", "store",  "copy", "transfer",
                                                     "shift",    "values", "any"};
 
 template <std::size_t kSize>
@@ -45,6 +46,19 @@ void Write(const ScriptStep& step, std::ostream& out) {
   WriteList(" except", step.except, out);
   WriteList(" items", step.items, out);
   WriteList(" parents", step.parents, out);
+  if (step.kind == Kind::kSnapshot) {
+    out << ' ' << step.sequence << ' ' << step.begin << ' ' << step.end << ' ' << step.slot;
+  }
+  if (step.kind == Kind::kBring) {
+    out << ' ' << step.sequence << ' ' << step.begin << ' ' << step.slot;
+  }
+  if (step.kind == Kind::kMerge) out << ' ' << step.slot << ' ' << step.target;
+  if (step.kind == Kind::kSplit) {
+    out << ' ' << step.slot << ' ' << step.begin << ' ' << step.target;
+  }
+  if (step.kind == Kind::kDrop || step.kind == Kind::kMaterialize) out << ' ' << step.slot;
+  if (step.kind == Kind::kCapture) out << ' ' << step.sequence << ' ' << step.begin;
+  if (step.kind == Kind::kTake) out << ' ' << step.sequence << ' ' << step.slot;
   WriteList("", step.accepted, out);
   if (step.kind == Kind::kCopy) {
     out << ' ' << step.sequence << ' ' << step.target << ' ' << PositionText(step.begin);
@@ -71,9 +85,17 @@ ScriptStep ParseStep(std::istream& in) {
   if (step.kind == Kind::kCopy) in >> step.sequence >> step.target >> begin;
   if (step.kind == Kind::kRemove) in >> step.sequence >> begin >> end;
   if (step.kind == Kind::kPrepare || step.kind == Kind::kRestore) in >> step.sequence >> begin;
+  if (step.kind == Kind::kSnapshot) in >> step.sequence >> step.begin >> step.end >> step.slot;
+  if (step.kind == Kind::kBring) in >> step.sequence >> step.begin >> step.slot;
+  if (step.kind == Kind::kMerge) in >> step.slot >> step.target;
+  if (step.kind == Kind::kSplit) in >> step.slot >> step.begin >> step.target;
+  if (step.kind == Kind::kDrop || step.kind == Kind::kMaterialize) in >> step.slot;
+  if (step.kind == Kind::kCapture) in >> step.sequence >> step.begin;
+  if (step.kind == Kind::kTake) in >> step.sequence >> step.slot;
   if (!begin.empty()) step.begin = ParsePosition(begin);
   if (!end.empty()) step.end = ParsePosition(end);
-  std::vector<int>* list = step.kind == Kind::kAccept ? &step.accepted : nullptr;
+  const bool lists = step.kind == Kind::kAccept || step.kind == Kind::kCapture;
+  std::vector<int>* list = lists ? &step.accepted : nullptr;
   while (in >> word) {
     if (word == "fail") {
       in >> word >> step.fail_nth;

@@ -13,6 +13,14 @@
 //   prepare 0 4                    PrepareRestore to four tokens
 //   restore 0 4                    the same, then Remove
 //   compact
+//   snapshot 0 2 5 1               positions [2, 5) of sequence 0, kept in slot 1
+//   bring 0 5 1                    restores slot 1 to sequence 0, to five tokens; slot -1: none
+//   merge 1 2                      slots 1 and 2 into slot 1
+//   split 1 4 2                    slot 1 at position 4; the second part goes to slot 2
+//   drop 1                         destroys the snapshot in slot 1
+//   materialize 1
+//   capture 0 2 4 8                schedules captures of sequence 0 from 2 on, at lengths 4 and 8
+//   take 0 1                       takes them, to slots from 1 on
 //   … fail store 2                 suffix of any step: the second store of the call fails
 #pragma once
 
@@ -26,7 +34,25 @@
 namespace kvcache::testing {
 
 struct ScriptStep {
-  enum class Kind { kForward, kReserve, kCopy, kRemove, kPrepare, kRestore, kCompact, kAccept };
+  enum class Kind {
+    kForward,
+    kReserve,
+    kCopy,
+    kRemove,
+    kPrepare,
+    kRestore,
+    kCompact,
+    kAccept,
+    kSnapshot,
+    kBring,
+    kMerge,
+    kSplit,
+    kDrop,
+    kMaterialize,
+    kCapture,
+    kTake,
+  };
+  static constexpr int kSlots = 6;
 
   Kind kind = Kind::kForward;
   std::vector<TestToken> tokens{};  // forward, reserve
@@ -34,11 +60,12 @@ struct ScriptStep {
   std::vector<int> except{};        // forward: argument of SetCausal
   std::vector<int> items{};         // forward, reserve: indices of items
   std::vector<int> parents{};       // forward, reserve: parents of drafts
-  std::vector<int> accepted{};      // accept: last draft of each path
+  std::vector<int> accepted{};      // accept: last draft of each path; capture: the lengths
   int sequence = 0;                 // remove, prepare, restore; copy: from
-  int target = 0;                   // copy: to
+  int target = 0;                   // copy: to; merge, split: the second slot
   Position begin = 0;               // remove; copy: the length; prepare, restore: the target
   Position end = 0;                 // remove
+  int slot = 0;                     // of a snapshot
   ReferenceBackend::Call fail_call = ReferenceBackend::Call::kAny;
   int fail_nth = 0;  // 0: nothing fails
 };

@@ -84,7 +84,8 @@ CausalReference::CausalReference(const ReferenceSetup& setup, const CausalRefere
               .can_shift = causal.can_shift,
               .window = causal.window,
               .retained_tokens = retained_tokens_,
-              .chunk = causal.chunk}) {}
+              .chunk = causal.chunk}),
+      captures_(setup.options.max_sequences) {}
 
 CausalOptions CausalReference::Options(ReferenceBackend& backend) const {
   CausalOptions options{
@@ -136,14 +137,33 @@ bool CausalReference::CanGoBackTo(int sequence, Position length) const {
 }
 
 void CausalReference::Begin(const TestBatch& batch, ForwardMode mode) {
+  const std::vector<ReferenceCausalCache::Sequence> before = model_.all();
   model_.Begin(batch, mode);
+  if (mode == ForwardMode::kReserve || !batch.parents.empty()) return;
+  for (const TestToken& token : batch.tokens) Capture(token.sequence, before[token.sequence]);
+}
+
+void CausalReference::Accept(const std::vector<int>& last) {
+  const std::vector<int> drafts = model_.drafts();
+  model_.Accept(last);
+  for (const int token : last) Capture(drafts[token], {});
 }
 
 void CausalReference::Copy(int src, int dst, Position length) {
   model_.Copy(src, dst, length);
+  if (src == dst) {
+    TruncateCaptures(dst, length);
+  } else {
+    captures_[dst] = {};
+  }
 }
 
 void CausalReference::Remove(int sequence, Position begin, Position end) {
+  if (end >= model_.length(sequence)) {
+    TruncateCaptures(sequence, begin);
+  } else if (begin < end) {
+    captures_[sequence] = {};
+  }
   model_.Remove(sequence, begin, end, [&](int layer, ReferenceContent& content) {
     RotateContent(layer, setup_.options.k_type, begin - end, content);
   });

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kvcache/causal_cache.h"
@@ -40,11 +41,26 @@ class CausalReference : public CacheReference {
   bool CanGoBackTo(int sequence, Position length) const override;
   void Begin(const TestBatch& batch, ForwardMode mode) override;
   void SetNonCausal(const std::vector<int>& queries) override { model_.SetNonCausal(queries); }
-  void Accept(const std::vector<int>& last) override { model_.Accept(last); }
+  void Accept(const std::vector<int>& last) override;
   void Copy(int src, int dst, Position length) override;
   void Remove(int sequence, Position begin, Position end) override;
   void PrepareRestore(int /*sequence*/, Position /*length*/) override {}
   void EndPass() override { model_.EndPass(); }
+  StatusCode CheckSnapshot(int sequence, Position begin, Position end) const override;
+  ReferenceSnapshotPtr TakeSnapshot(int sequence, Position begin, Position end) override;
+  StatusCode CheckRestore(int sequence, const ReferenceSnapshot* snapshot,
+                          Position target) const override;
+  void Restore(int sequence, const ReferenceSnapshot* snapshot, Position target) override;
+  ReferenceSnapshotPtr Merge(const ReferenceSnapshotPtr& parent,
+                             const ReferenceSnapshotPtr& child) override;
+  std::pair<ReferenceSnapshotPtr, ReferenceSnapshotPtr> Split(const ReferenceSnapshotPtr& snapshot,
+                                                              Position position) override;
+  StatusCode CheckSchedule(int sequence, Position begin,
+                           const std::vector<Position>& lengths) const override;
+  void Schedule(int sequence, Position begin, const std::vector<Position>& lengths) override;
+  std::vector<ReferenceSnapshotPtr> TakeCaptures(int sequence) override;
+  void Follow(ReferenceSnapshot& snapshot, const Snapshot& real) override;
+
   Status RunPass(Cache& cache, const TestBatch& batch, const ScriptStep& step) override;
   Difference Check() override;
   Position length(int sequence) const override { return model_.length(sequence); }
@@ -65,6 +81,18 @@ class CausalReference : public CacheReference {
   std::int64_t cells() const { return cells_; }  // cells that can hold tokens
 
  private:
+  // The captures of a sequence, by definition: what it had when it reached the length.
+  struct Captures {
+    std::vector<Position> lengths;
+    std::vector<ReferenceSnapshotPtr> taken;
+    Position begin = 0;
+    std::size_t next = 0;
+  };
+  // Takes the captures that a sequence has reached. `before`: its tokens before the pass.
+  void Capture(int sequence, const ReferenceCausalCache::Sequence& before);
+  void TruncateCaptures(int sequence, Position length);
+  // Returns kCacheFull if a restore needs more cells than there are.
+  StatusCode CheckRoom(int sequence, const ReferenceSnapshot* snapshot, Position target) const;
   Status PutLayer(Cache& cache, const std::vector<TestToken>& tokens, int layer);
   Difference CheckBytes(const LayerKv& storage, int layer, std::int32_t cell,
                         const ReferenceToken& token) const;
@@ -81,6 +109,7 @@ class CausalReference : public CacheReference {
   std::int64_t cells_ = 0;
   ReferenceCausalCache model_;
   Cache* cache_ = nullptr;
+  std::vector<Captures> captures_;  // [sequences]
   bool written_[kTestLayers] = {};  // true: the layer has memory
   // The cells of the pass in progress, as CheckHistories found them.
   std::map<std::int32_t, const ReferenceToken*> token_of_;

@@ -45,6 +45,10 @@ class FailingBackend final : public Backend {
   Status CopyCells(const LayerKv& layer, std::span<const CellMove> moves) override {
     return Fails() ? Failure() : inner_->CopyCells(layer, moves);
   }
+  Status TransferCells(const LayerKv& from, const LayerKv& to,
+                       std::span<const CellMove> moves) override {
+    return Fails() ? Failure() : inner_->TransferCells(from, to, moves);
+  }
   Status CopyValues(const TensorView& from, const TensorView& to) override {
     return Fails() ? Failure() : inner_->CopyValues(from, to);
   }

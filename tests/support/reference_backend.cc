@@ -286,6 +286,34 @@ Status ReferenceBackend::CopyCells(const LayerKv& layer, std::span<const CellMov
   return fails ? Status(StatusCode::kIo, "injected failure of a copy") : Status::Ok();
 }
 
+Status ReferenceBackend::TransferCells(const LayerKv& from, const LayerKv& to,
+                                       std::span<const CellMove> moves) {
+  if (from.shape != to.shape || from.k_type != to.k_type || from.v_type != to.v_type) {
+    return Broken("transfer: layers");
+  }
+  for (const CellMove& move : moves) {
+    if (!InRange(from, move.from, move.length) || !InRange(to, move.to, move.length)) {
+      return Broken("transfer: range");
+    }
+  }
+  const bool fails = Fails(Call::kTransfer);
+  for (const CellMove& move : moves) {
+    for (std::int32_t i = 0; i < (fails ? move.length / 2 : move.length); ++i) {
+      for (int head = 0; head < from.shape.kv_heads; ++head) {
+        for (int d = 0; d < from.shape.k_dim; ++d) {
+          StoreValue(to.k_type, to.k, KIndex(to, move.to + i, head, d),
+                     LoadValue(from.k_type, from.k, KIndex(from, move.from + i, head, d)));
+        }
+        for (int d = 0; d < from.shape.v_dim && !from.shape.v_in_k; ++d) {
+          StoreValue(to.v_type, to.v, VIndex(to, move.to + i, head, d),
+                     LoadV(from, move.from + i, head, d));
+        }
+      }
+    }
+  }
+  return fails ? Status(StatusCode::kIo, "injected failure of a transfer") : Status::Ok();
+}
+
 Status ReferenceBackend::CopyValues(const TensorView& from, const TensorView& to) {
   if (from.dims != to.dims) return Broken("values: sizes");
   const bool fails = Fails(Call::kValues);

@@ -35,7 +35,7 @@ void RotateKey(std::span<float> key, Position offset, const RopeParams& rope);
 
 class ReferenceBackend : public KvBackend {
  public:
-  enum class Call : std::uint8_t { kAllocate, kStore, kCopy, kShift, kValues, kAny };
+  enum class Call : std::uint8_t { kAllocate, kStore, kCopy, kTransfer, kShift, kValues, kAny };
 
   explicit ReferenceBackend(const CacheConfig& config = {}) : config_(config) {}
   ~ReferenceBackend() override;
@@ -56,6 +56,8 @@ class ReferenceBackend : public KvBackend {
   Status StoreKv(const LayerKv& layer, const TensorView& k, const TensorView& v,
                  std::span<const CellRun> cells) override;
   Status CopyCells(const LayerKv& layer, std::span<const CellMove> moves) override;
+  Status TransferCells(const LayerKv& from, const LayerKv& to,
+                       std::span<const CellMove> moves) override;
   Status CopyValues(const TensorView& from, const TensorView& to) override;
   Status ShiftKeys(const LayerKv& layer, std::span<const CellRun> cells, Position offset,
                    const RopeParams& rope) override;

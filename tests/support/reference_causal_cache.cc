@@ -152,6 +152,20 @@ void ReferenceCausalCache::Copy(int src, int dst, Position length) {
     if (position < length) shared[position] = token;
   }
   sequences_[dst] = std::move(shared);
+  late_[dst] = late_[src] && !(src == dst && sequences_[dst].empty());
+}
+
+void ReferenceCausalCache::Replace(int sequence, Sequence tokens, bool late) {
+  EndPass();
+  sequences_[sequence] = std::move(tokens);
+  late_[sequence] = late;
+}
+
+std::int64_t ReferenceCausalCache::CellsWith(const std::vector<Sequence>& sequences,
+                                             const Sequence& more) const {
+  std::vector<Sequence> all = sequences;
+  all.push_back(more);
+  return UsedCells(all);
 }
 
 StatusCode ReferenceCausalCache::CheckRemove(int sequence, Position begin, Position end) const {
@@ -186,11 +200,13 @@ void ReferenceCausalCache::Remove(int sequence, Position begin, Position end,
     result[position - (end - begin)] = std::move(moved);
   }
   tokens = std::move(result);
+  if (tokens.empty()) late_[sequence] = false;
 }
 
 bool ReferenceCausalCache::CanResume(int sequence, Position position) const {
   if (!Known(sequence) || position < 0 || position > length(sequence)) return false;
-  if (options_.retained_tokens == 0 || sequences_[sequence].empty()) return true;
+  const bool keeps_everything = options_.retained_tokens == 0 && !late_[sequence];
+  if (keeps_everything || sequences_[sequence].empty()) return true;
   return sequences_[sequence].begin()->first <= std::max(0, position - options_.window + 1);
 }
 

@@ -54,7 +54,7 @@ class ReferenceCausalCache {
   };
 
   explicit ReferenceCausalCache(const Options& options)
-      : options_(options), sequences_(options.sequences) {}
+      : options_(options), sequences_(options.sequences), late_(options.sequences) {}
 
   // Return the code that the real cache must return. They change nothing.
   StatusCode Prepare(const TestBatch& batch, ForwardMode mode) const;
@@ -71,6 +71,14 @@ class ReferenceCausalCache {
   // Applies `rotate` to the content of every token that moves, once per layer that has one.
   void Remove(int sequence, Position begin, Position end, const RotateKeys& rotate);
   void EndPass();
+
+  // Replaces the sequence's tokens. `late`: those before the first one are gone, although nothing is
+  // evicted.
+  void Replace(int sequence, Sequence tokens, bool late);
+  // Returns the number of cells that these sequences and tokens take, with the drafts.
+  std::int64_t CellsWith(const std::vector<Sequence>& sequences, const Sequence& more) const;
+  const std::vector<Sequence>& all() const { return sequences_; }
+  const Options& options() const { return options_; }
 
   bool CanResume(int sequence, Position position) const;
   bool Sees(const Query& query, Position position) const;
@@ -100,6 +108,7 @@ class ReferenceCausalCache {
 
   Options options_;
   std::vector<Sequence> sequences_;
+  std::vector<bool> late_;    // [sequences], as in Replace
   std::vector<Token> batch_;  // of the pass in progress, empty when reserving
   std::vector<Query> queries_;
   bool in_pass_ = false;

@@ -180,6 +180,55 @@ ScriptStep RandomCopy(const DriverSetup& setup, const CacheReference& reference,
   return step;
 }
 
+ScriptStep RandomSnapshot(const DriverSetup& setup, const CacheDriver& driver,
+                          std::mt19937& random) {
+  const CacheReference& reference = driver.reference();
+  ScriptStep step{.sequence = AnySequence(setup, random)};
+  const Position length = Known(setup, step.sequence) ? reference.length(step.sequence) : 3;
+  step.slot = Between(random, 0, ScriptStep::kSlots - 1);
+  const auto range = driver.snapshot(step.slot);
+  const int choice = Between(random, 1, 100);
+  if (choice <= 25) {
+    step.kind = Kind::kSnapshot;
+    step.end = Percent(random, 75) ? length : Between(random, 0, length + (Percent(random, 5)));
+    step.begin = Percent(random, 40) ? 0 : Between(random, Percent(random, 2) ? -1 : 0, step.end);
+    // Often next to another snapshot, so that they can be merged.
+    const auto other = driver.snapshot(Between(random, 0, ScriptStep::kSlots - 1));
+    if (other.has_value() && Percent(random, 50)) step.begin = other->end;
+  } else if (choice <= 55) {
+    step.kind = Kind::kBring;
+    if (Percent(random, 10)) step.slot = -1;
+    const Position end = step.slot >= 0 && range.has_value() ? range->end : length;
+    step.begin = Percent(random, 70) ? end : Between(random, -1, end + 1);
+  } else if (choice <= 65) {
+    step.kind = Kind::kMerge;
+    step.target = Between(random, 0, ScriptStep::kSlots - 1);
+    for (int i = 0; i < ScriptStep::kSlots && Percent(random, 95); ++i) {
+      const auto other = driver.snapshot(i);
+      if (range.has_value() && other.has_value() && other->begin == range->end) step.target = i;
+    }
+  } else if (choice <= 72) {
+    step.kind = Kind::kSplit;
+    step.target = Between(random, 0, ScriptStep::kSlots - 1);
+    step.begin = range.has_value() ? Between(random, range->begin, range->end) : 0;
+  } else if (choice <= 77) {
+    step.kind = Kind::kDrop;
+  } else if (choice <= 83) {
+    step.kind = Kind::kMaterialize;
+  } else if (choice <= 93) {
+    step.kind = Kind::kCapture;
+    Position next = length + (Percent(random, 3) ? -1 : 0);
+    step.begin = length + (Percent(random, 5) ? Between(random, -1, 1) : 0);
+    for (int i = Between(random, 1, 3); i > 0; --i) {
+      next += Between(random, i == 3 || Percent(random, 3) ? 0 : 1, 3);
+      step.accepted.push_back(next);
+    }
+  } else {
+    step.kind = Kind::kTake;
+  }
+  return step;
+}
+
 // Tries every way to make the script smaller: without some steps, a token, a failure or a list.
 bool ShrinkOnce(Script& script, const std::function<bool(const Script&)>& fails) {
   const auto keep = [&](Script smaller) {
@@ -239,23 +288,26 @@ DriverSetup RandomSizes(std::mt19937& random) {
   return setup;
 }
 
-ScriptStep RandomStep(const DriverSetup& setup, const CacheReference& reference,
-                      std::mt19937& random) {
+ScriptStep RandomStep(const DriverSetup& setup, const CacheDriver& driver, std::mt19937& random) {
+  const CacheReference& reference = driver.reference();
   const bool keeps = reference.drafts().empty() ? Percent(random, 1) : Percent(random, 60);
   const bool only_grows = setup.rarely_removes && Percent(random, 75);
   const int choice = Between(random, 1, only_grows ? 58 : 100);
+  const bool snapshots = setup.snapshots && Percent(random, 35);
   ScriptStep step = keeps          ? RandomAccept(reference, random)
+                    : snapshots    ? RandomSnapshot(setup, driver, random)
                     : choice <= 54 ? RandomForward(setup, reference, random)
                     : choice <= 67 ? RandomCopy(setup, reference, random)
                     : choice <= 83 ? RandomRemove(setup, reference, random)
                     : choice <= 97 ? RandomRestore(setup, reference, random)
                                    : ScriptStep{.kind = Kind::kCompact};
-  if (Percent(random, 8)) {
+  if (Percent(random, 14)) {
     const bool writes = step.kind == Kind::kForward || step.kind == Kind::kReserve;
     step.fail_nth = Between(random, 1, 4);
     step.fail_call = writes
                          ? AnyOf(random, {Call::kAllocate, Call::kStore, Call::kValues, Call::kAny})
                          : AnyOf(random, {Call::kCopy, Call::kShift, Call::kAny});
+    if (snapshots || Percent(random, 10)) step.fail_call = Call::kTransfer;
   }
   return step;
 }

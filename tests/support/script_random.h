@@ -23,9 +23,8 @@ inline bool Percent(std::mt19937& random, int percent) {
 // Returns small random sizes and a random layout; the caller sets `kind` and `make_reference`.
 DriverSetup RandomSizes(std::mt19937& random);
 
-// Returns a random step that is mostly valid in the state of `reference`.
-ScriptStep RandomStep(const DriverSetup& setup, const CacheReference& reference,
-                      std::mt19937& random);
+// Returns a random step that is mostly valid in the driver's state.
+ScriptStep RandomStep(const DriverSetup& setup, const CacheDriver& driver, std::mt19937& random);
 
 // Removes steps, tokens and failures while `fails` returns true. REQUIRES: fails(script).
 Script Shrink(Script script, const std::function<bool(const Script&)>& fails);

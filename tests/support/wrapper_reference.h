@@ -32,6 +32,22 @@ class WrapperReference : public CacheReference {
   void Remove(int sequence, Position begin, Position end) override;
   void PrepareRestore(int sequence, Position length) override;
   void EndPass() override;
+  StatusCode CheckSnapshot(int sequence, Position begin, Position end) const override;
+  ReferenceSnapshotPtr TakeSnapshot(int sequence, Position begin, Position end) override;
+  StatusCode CheckRestore(int sequence, const ReferenceSnapshot* snapshot,
+                          Position target) const override;
+  void Restore(int sequence, const ReferenceSnapshot* snapshot, Position target) override;
+  ReferenceSnapshotPtr Merge(const ReferenceSnapshotPtr& parent,
+                             const ReferenceSnapshotPtr& child) override;
+  std::pair<ReferenceSnapshotPtr, ReferenceSnapshotPtr> Split(const ReferenceSnapshotPtr& snapshot,
+                                                              Position position) override;
+  StatusCode CheckSchedule(int sequence, Position begin,
+                           const std::vector<Position>& lengths) const override;
+  void Schedule(int sequence, Position begin, const std::vector<Position>& lengths) override;
+  std::vector<ReferenceSnapshotPtr> TakeCaptures(int sequence) override;
+  void Follow(ReferenceSnapshot& snapshot, const Snapshot& real) override;
+  void set_snapshots(bool any) override;
+
   Status RunPass(Cache& cache, const TestBatch& batch, const ScriptStep& step) override;
   Difference Check() override;
   Position length(int sequence) const override;

@@ -53,6 +53,11 @@ Status CpuBackend::CopyCells(const LayerKv& layer, std::span<const CellMove> mov
   return cpu::CopyCells(pool_, layer, moves);
 }
 
+Status CpuBackend::TransferCells(const LayerKv& from, const LayerKv& to,
+                                 std::span<const CellMove> moves) {
+  return cpu::TransferCells(pool_, from, to, moves);
+}
+
 Status CpuBackend::CopyValues(const TensorView& from, const TensorView& to) {
   return cpu::CopyValues(pool_, from, to);
 }

@@ -32,6 +32,8 @@ class CpuBackend : public Backend {
   Status StoreKv(const LayerKv& layer, const TensorView& k, const TensorView& v,
                  std::span<const CellRun> cells) override;
   Status CopyCells(const LayerKv& layer, std::span<const CellMove> moves) override;
+  Status TransferCells(const LayerKv& from, const LayerKv& to,
+                       std::span<const CellMove> moves) override;
   Status CopyValues(const TensorView& from, const TensorView& to) override;
   Status ShiftKeys(const LayerKv& layer, std::span<const CellRun> cells, Position offset,
                    const RopeParams& rope) override;

@@ -1,6 +1,7 @@
 #include "support/internal/encoder_reference.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 namespace kvcache::testing {
@@ -19,7 +20,8 @@ EncoderReference::EncoderReference(const ReferenceSetup& setup, int tokens)
       outputs_(setup.options.max_sequences),
       positions_(setup.options.max_sequences),
       lengths_(setup.options.max_sequences),
-      first_gone_(setup.options.max_sequences, kEndOfSequence) {}
+      first_gone_(setup.options.max_sequences, kEndOfSequence),
+      captures_(setup.options.max_sequences) {}
 
 std::unique_ptr<Cache> EncoderReference::MakeCache(ReferenceBackend& /*backend*/) {
   auto cache = std::make_unique<EncoderCacheImpl>(EncoderOptions{tokens_});
@@ -149,6 +151,11 @@ Status EncoderReference::PutAll(Cache& cache, int sequence, std::uint32_t conten
     if (!PutsLayer(step, layer)) continue;
     const Status status = PutContents(cache, rows, layer, TestShape(layer));
     if (status.code() != StatusCode::kOutOfMemory) written_[layer] = true;
+    if (first && !reserving_ && status.code() != StatusCode::kOutOfMemory) {
+      CaptureBeforePut(sequence);
+    }
+    // No snapshot could be materialised, so that the output had no place.
+    if (status.message().find("transfer") != std::string::npos) return status;
     if (first && !reserving_ && status.code() != StatusCode::kOutOfMemory) NoteGone(sequence);
     if (!status.ok()) {
       // kOutOfMemory has changed nothing. A failed store leaves no output.
@@ -174,10 +181,20 @@ void EncoderReference::Copy(int src, int dst, Position length) {
   first_gone_[dst] = first_gone_[src] < length ? first_gone_[src] : kEndOfSequence;
   positions_[dst] = positions_[src];
   lengths_[dst] = std::min(lengths_[src], length);
+  if (src == dst) {
+    TruncateCaptures(dst, length);
+  } else {
+    captures_[dst] = {};
+  }
 }
 
 void EncoderReference::Remove(int sequence, Position begin, Position end) {
   EndPass();
+  if (end >= lengths_[sequence]) {
+    TruncateCaptures(sequence, begin);
+  } else if (begin < end) {
+    captures_[sequence] = {};
+  }
   Position& gone = first_gone_[sequence];
   if (gone != kEndOfSequence && gone >= begin) {
     gone = end == kEndOfSequence ? kEndOfSequence : std::max(begin, gone - (end - begin));
@@ -229,7 +246,9 @@ Difference EncoderReference::CheckMetadata() const {
     }
   }
   const auto free = static_cast<std::size_t>(cache_->entries().free_cells());
-  if (free + distinct.size() != outputs_.size()) {
+  // Snapshots may keep further outputs.
+  if (snapshots_ ? free + distinct.size() > outputs_.size()
+                 : free + distinct.size() != outputs_.size()) {
     return std::to_string(free) + " outputs are free, " + std::to_string(distinct.size()) + " of " +
            std::to_string(outputs_.size()) + " are used";
   }

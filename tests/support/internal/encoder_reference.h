@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "cache/encoder_cache_impl.h"
@@ -36,6 +37,21 @@ class EncoderReference : public CacheReference {
   void Remove(int sequence, Position begin, Position end) override;
   void PrepareRestore(int /*sequence*/, Position /*length*/) override {}
   void EndPass() override;
+  StatusCode CheckSnapshot(int sequence, Position begin, Position end) const override;
+  ReferenceSnapshotPtr TakeSnapshot(int sequence, Position begin, Position end) override;
+  StatusCode CheckRestore(int sequence, const ReferenceSnapshot* snapshot,
+                          Position target) const override;
+  void Restore(int sequence, const ReferenceSnapshot* snapshot, Position target) override;
+  ReferenceSnapshotPtr Merge(const ReferenceSnapshotPtr& parent,
+                             const ReferenceSnapshotPtr& child) override;
+  std::pair<ReferenceSnapshotPtr, ReferenceSnapshotPtr> Split(const ReferenceSnapshotPtr& snapshot,
+                                                              Position position) override;
+  StatusCode CheckSchedule(int sequence, Position begin,
+                           const std::vector<Position>& lengths) const override;
+  void Schedule(int sequence, Position begin, const std::vector<Position>& lengths) override;
+  std::vector<ReferenceSnapshotPtr> TakeCaptures(int sequence) override;
+  void Follow(ReferenceSnapshot& snapshot, const Snapshot& real) override;
+
   Status RunPass(Cache& cache, const TestBatch& batch, const ScriptStep& step) override;
   Difference Check() override;
   Position length(int sequence) const override { return lengths_[sequence]; }
@@ -48,8 +64,17 @@ class EncoderReference : public CacheReference {
     std::uint32_t content[kTestLayers] = {};  // 0: unknown
   };
   using Shared = std::shared_ptr<Output>;
+  struct Kept;  // a snapshot
+  struct Captures {
+    std::vector<Position> lengths;
+    std::vector<ReferenceSnapshotPtr> taken;
+    Position begin = 0;
+  };
 
   bool Known(int sequence) const;
+  // Takes the captures that have the output which a Put is about to replace.
+  void CaptureBeforePut(int sequence);
+  void TruncateCaptures(int sequence, Position length);
   // Notes that the sequence's output is about to be replaced.
   void NoteGone(int sequence);
   Status PutAll(Cache& cache, int sequence, std::uint32_t content, const ScriptStep& step);
@@ -67,6 +92,7 @@ class EncoderReference : public CacheReference {
   std::vector<Position> lengths_;
   // [sequences]: position of the first replaced output; kEndOfSequence: none.
   std::vector<Position> first_gone_;
+  std::vector<Captures> captures_;  // [sequences]
   // The pass in progress.
   std::vector<int> batch_sequences_;
   std::map<int, Position> notes_;   // per sequence: position of a new output

@@ -1,6 +1,7 @@
-// Copies cells within a layer, for compaction and copy-on-write.
+// Copies cells within a layer, for compaction and copy-on-write, and between layers, for snapshots.
 #include <algorithm>
 #include <cstring>
+#include <string>
 
 #include "backend/cpu/kv/kv_blocks.h"
 #include "backend/cpu/kv/kv_kernels.h"
@@ -49,72 +50,154 @@ void CopyValueLanes(const LaneMove& move, DType type, std::int64_t v_dim) {
   CopyScaleLanes(move, type, v_dim);
 }
 
-// Copies whole tiles in one piece and calls copy_lanes(LaneMove) for parts of tiles.
+// Where a copy of one head's cells reads and writes.
+struct Sides {
+  const std::byte* from;
+  std::byte* to;
+};
+
+// Copies neighbouring tiles in one piece and calls copy_lanes(LaneMove) for parts of tiles.
 template <class CopyLanes>
-void CopyTiles(std::byte* head, std::int64_t tile_bytes, const CellMove& move,
+void CopyTiles(const Sides& head, std::int64_t tile_bytes, const CellMove& move,
                const CopyLanes& copy_lanes) {
   for (std::int64_t i = 0; i < move.length;) {
     const std::int64_t from = move.from + i;
     const std::int64_t to = move.to + i;
+    const std::byte* const source = head.from + from / kCellTile * tile_bytes;
+    std::byte* const target = head.to + to / kCellTile * tile_bytes;
+    const bool aligned = from % kCellTile == 0 && to % kCellTile == 0;
+    if (const std::int64_t tiles = (move.length - i) / kCellTile; aligned && tiles > 0) {
+      std::memcpy(target, source, static_cast<std::size_t>(tiles * tile_bytes));
+      i += tiles * kCellTile;
+      continue;
+    }
     const std::int64_t lanes =
         std::min({std::int64_t{kCellTile} - from % kCellTile,
                   std::int64_t{kCellTile} - to % kCellTile, std::int64_t{move.length} - i});
-    const std::byte* const source = head + from / kCellTile * tile_bytes;
-    std::byte* const target = head + to / kCellTile * tile_bytes;
-    if (lanes == kCellTile) {
-      std::memcpy(target, source, static_cast<std::size_t>(tile_bytes));
-    } else {
-      copy_lanes(LaneMove{source, target, from % kCellTile, to % kCellTile, lanes});
-    }
+    copy_lanes(LaneMove{source, target, from % kCellTile, to % kCellTile, lanes});
     i += lanes;
   }
 }
 
 // Copies cells that are contiguous rows of `row` values.
-void CopyRows(std::byte* base, DType type, std::int64_t row, const CellMove& move) {
-  std::memcpy(base + BytesOf(type, move.to * row), base + BytesOf(type, move.from * row),
+void CopyRows(const Sides& base, DType type, std::int64_t row, const CellMove& move) {
+  std::memcpy(base.to + BytesOf(type, move.to * row), base.from + BytesOf(type, move.from * row),
               static_cast<std::size_t>(BytesOf(type, move.length * row)));
 }
 
-void CopyTiled(const LayerKv& layer, int kv_head, const CellMove& move) {
-  const std::int64_t k_dim = layer.shape.k_dim;
-  const std::int64_t v_dim = layer.shape.v_dim;
-  CopyTiles(layer.k + BlockHeadKeys(layer, kv_head), BlockTileBytes(layer.k_type, k_dim), move,
-            [&](const LaneMove& lanes) { CopyKeyLanes(lanes, layer.k_type, k_dim); });
-  if (layer.shape.v_in_k) return;
-  if (IsKvBlockType(layer.v_type)) {
-    return CopyTiles(layer.v + BlockHeadValues(layer, kv_head), BlockTileBytes(layer.v_type, v_dim),
-                     move,
-                     [&](const LaneMove& lanes) { CopyValueLanes(lanes, layer.v_type, v_dim); });
-  }
-  CopyRows(layer.v + BytesOf(layer.v_type, HeadValues(layer, kv_head)), layer.v_type, v_dim, move);
+void CopyTiledKeys(const LayerKv& from, const LayerKv& to, int kv_head, const CellMove& move) {
+  const std::int64_t k_dim = from.shape.k_dim;
+  const Sides head{from.k + BlockHeadKeys(from, kv_head), to.k + BlockHeadKeys(to, kv_head)};
+  CopyTiles(head, BlockTileBytes(from.k_type, k_dim), move,
+            [&](const LaneMove& lanes) { CopyKeyLanes(lanes, from.k_type, k_dim); });
 }
 
-void CopyPlain(const LayerKv& layer, const CellMove& move) {
-  const std::int64_t heads = layer.shape.kv_heads;
-  CopyRows(layer.k, layer.k_type, heads * layer.shape.k_dim, move);
-  if (layer.shape.v_in_k) return;
-  if (!layer.v_transposed) return CopyRows(layer.v, layer.v_type, heads * layer.shape.v_dim, move);
-  for (std::int64_t row = 0; row < heads * layer.shape.v_dim; ++row) {
-    CopyRows(layer.v + BytesOf(layer.v_type, row * layer.cells), layer.v_type, 1, move);
+void CopyTiledValues(const LayerKv& from, const LayerKv& to, int kv_head, const CellMove& move) {
+  const std::int64_t v_dim = from.shape.v_dim;
+  const Sides head{from.v + BlockHeadValues(from, kv_head), to.v + BlockHeadValues(to, kv_head)};
+  if (!IsKvBlockType(from.v_type)) return CopyRows(head, from.v_type, v_dim, move);
+  CopyTiles(head, BlockTileBytes(from.v_type, v_dim), move,
+            [&](const LaneMove& lanes) { CopyValueLanes(lanes, from.v_type, v_dim); });
+}
+
+// Both layers are plain, with V transposed in both or in neither.
+void CopyPlain(const LayerKv& from, const LayerKv& to, const CellMove& move) {
+  const std::int64_t heads = from.shape.kv_heads;
+  CopyRows({from.k, to.k}, from.k_type, heads * from.shape.k_dim, move);
+  if (from.shape.v_in_k) return;
+  const Sides values{from.v, to.v};
+  if (!from.v_transposed) return CopyRows(values, from.v_type, heads * from.shape.v_dim, move);
+  for (std::int64_t row = 0; row < heads * from.shape.v_dim; ++row) {
+    const Sides lane{from.v + BytesOf(from.v_type, row * from.cells),
+                     to.v + BytesOf(to.v_type, row * to.cells)};
+    CopyRows(lane, from.v_type, 1, move);
   }
+}
+
+// Return the index of a value in K or V, for float types in any layout.
+std::int64_t KeyIndex(const LayerKv& layer, std::int64_t cell, std::int64_t head, std::int64_t d) {
+  const std::int64_t k_dim = layer.shape.k_dim;
+  if (layer.layout == KvLayout::kPlain) return (cell * layer.shape.kv_heads + head) * k_dim + d;
+  return head * layer.cells * k_dim + KeyTile(layer, cell) + d * kCellTile + cell % kCellTile;
+}
+std::int64_t ValueIndex(const LayerKv& layer, std::int64_t cell, std::int64_t head,
+                        std::int64_t d) {
+  const std::int64_t v_dim = layer.shape.v_dim;
+  if (layer.v_transposed) return (head * v_dim + d) * layer.cells + cell;
+  if (layer.layout == KvLayout::kPlain) return (cell * layer.shape.kv_heads + head) * v_dim + d;
+  return (head * layer.cells + cell) * v_dim + d;
+}
+
+// Copies value by value, between a plain and a tiled layer.
+void CopyBetweenLayouts(const LayerKv& from, const LayerKv& to, int kv_head, const CellMove& move) {
+  const auto k_bytes = static_cast<std::size_t>(InfoOf(from.k_type).block_bytes);
+  const auto v_bytes = static_cast<std::size_t>(InfoOf(from.v_type).block_bytes);
+  for (std::int64_t i = 0; i < move.length; ++i) {
+    for (std::int64_t d = 0; d < from.shape.k_dim; ++d) {
+      std::memcpy(to.k + KeyIndex(to, move.to + i, kv_head, d) * k_bytes,
+                  from.k + KeyIndex(from, move.from + i, kv_head, d) * k_bytes, k_bytes);
+    }
+    for (std::int64_t d = 0; d < from.shape.v_dim && !from.shape.v_in_k; ++d) {
+      std::memcpy(to.v + ValueIndex(to, move.to + i, kv_head, d) * v_bytes,
+                  from.v + ValueIndex(from, move.from + i, kv_head, d) * v_bytes, v_bytes);
+    }
+  }
+}
+
+void CopyMoves(ThreadPool& pool, const LayerKv& from, const LayerKv& to,
+               std::span<const CellMove> moves) {
+  if (from.layout == KvLayout::kPlain && to.layout == KvLayout::kPlain &&
+      from.v_transposed == to.v_transposed) {
+    for (const CellMove& move : moves) CopyPlain(from, to, move);
+    return;
+  }
+  const int heads = from.shape.kv_heads;
+  if (from.layout != to.layout || from.layout == KvLayout::kPlain) {
+    pool.ParallelFor(heads, [&](std::int64_t head, int) {
+      for (const CellMove& move : moves) CopyBetweenLayouts(from, to, static_cast<int>(head), move);
+    });
+    return;
+  }
+  // K of all heads, then V of all heads.
+  pool.ParallelFor(from.shape.v_in_k ? heads : 2 * heads, [&](std::int64_t task, int) {
+    const bool keys = task < heads;
+    const int head = static_cast<int>(keys ? task : task - heads);
+    for (const CellMove& move : moves) {
+      keys ? CopyTiledKeys(from, to, head, move) : CopyTiledValues(from, to, head, move);
+    }
+  });
+}
+
+Status CheckAlike(const LayerKv& from, const LayerKv& to) {
+  if (from.shape == to.shape && from.k_type == to.k_type && from.v_type == to.v_type) {
+    return Status::Ok();
+  }
+  const auto text = [](const LayerKv& layer) {
+    return std::to_string(layer.shape.kv_heads) + " heads of " + std::to_string(layer.shape.k_dim) +
+           " " + std::string(InfoOf(layer.k_type).name) + " (K) and " +
+           std::to_string(layer.shape.v_dim) + " " + std::string(InfoOf(layer.v_type).name) +
+           " (V) values";
+  };
+  return Status(StatusCode::kInvalidArgument,
+                "copy from a layer of " + text(from) + " to one of " + text(to));
 }
 
 }  // namespace
 
 Status CopyCells(ThreadPool& pool, const LayerKv& layer, std::span<const CellMove> moves) {
-  KVCACHE_RETURN_IF_ERROR(CheckLayer(layer));
+  return TransferCells(pool, layer, layer, moves);
+}
+
+Status TransferCells(ThreadPool& pool, const LayerKv& from, const LayerKv& to,
+                     std::span<const CellMove> moves) {
+  KVCACHE_RETURN_IF_ERROR(CheckLayer(from));
+  KVCACHE_RETURN_IF_ERROR(CheckLayer(to));
+  KVCACHE_RETURN_IF_ERROR(CheckAlike(from, to));
   for (const CellMove& move : moves) {
-    KVCACHE_RETURN_IF_ERROR(CheckCells(layer, "copy from", move.from, move.length));
-    KVCACHE_RETURN_IF_ERROR(CheckCells(layer, "copy to", move.to, move.length));
+    KVCACHE_RETURN_IF_ERROR(CheckCells(from, "copy from", move.from, move.length));
+    KVCACHE_RETURN_IF_ERROR(CheckCells(to, "copy to", move.to, move.length));
   }
-  if (layer.layout == KvLayout::kPlain) {
-    for (const CellMove& move : moves) CopyPlain(layer, move);
-    return Status::Ok();
-  }
-  pool.ParallelFor(layer.shape.kv_heads, [&](std::int64_t kv_head, int) {
-    for (const CellMove& move : moves) CopyTiled(layer, static_cast<int>(kv_head), move);
-  });
+  CopyMoves(pool, from, to, moves);
   return Status::Ok();
 }
 

@@ -27,6 +27,9 @@ Status StoreKv(ThreadPool& pool, Workspace& workspace, const LayerKv& layer, con
 
 Status CopyCells(ThreadPool& pool, const LayerKv& layer, std::span<const CellMove> moves);
 
+Status TransferCells(ThreadPool& pool, const LayerKv& from, const LayerKv& to,
+                     std::span<const CellMove> moves);
+
 Status ShiftKeys(ThreadPool& pool, Workspace& workspace, const LayerKv& layer,
                  std::span<const CellRun> cells, Position offset, const RopeParams& rope);
 

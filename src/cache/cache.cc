@@ -1,0 +1,42 @@
+// What a cache kind without snapshots returns.
+#include "kvcache/cache.h"
+
+namespace kvcache {
+namespace {
+
+Status NoSnapshots() {
+  return {StatusCode::kUnsupported, "this kind of cache has no snapshots"};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Snapshot>> Cache::TakeSnapshot(SequenceId, Position, Position) {
+  return NoSnapshots();
+}
+Status Cache::ScheduleCaptures(SequenceId, Position, std::span<const Position>) {
+  return NoSnapshots();
+}
+Result<std::vector<std::unique_ptr<Snapshot>>> Cache::TakeCaptures(SequenceId) {
+  return NoSnapshots();
+}
+Status Cache::CheckRestore(SequenceId, const Snapshot*, Position) const {
+  return NoSnapshots();
+}
+Status Cache::BeginRestore(SequenceId, const Snapshot*, Position) {
+  return NoSnapshots();
+}
+Result<std::unique_ptr<Snapshot>> Cache::MergeSnapshots(std::unique_ptr<Snapshot>&,
+                                                        std::unique_ptr<Snapshot>&) {
+  return NoSnapshots();
+}
+Status Cache::PrepareMerge(Snapshot&, Snapshot&) {
+  return NoSnapshots();
+}
+Result<SnapshotParts> Cache::SplitSnapshot(std::unique_ptr<Snapshot>&, Position) {
+  return NoSnapshots();
+}
+Status Cache::Materialize(Snapshot&) {
+  return NoSnapshots();
+}
+
+}  // namespace kvcache

@@ -1,0 +1,343 @@
+#include "cache/causal_snapshot.h"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "base/strings.h"
+#include "cache/cache_checks.h"
+
+namespace kvcache {
+namespace {
+
+Status NoMemory(const char* what) {
+  return {StatusCode::kOutOfMemory, StrCat("no memory for ", what)};
+}
+
+// Appends a move, joined with the last one if it continues it.
+void AddMove(std::vector<CellMove>& moves, const CellMove& move) {
+  if (!moves.empty()) {
+    CellMove& last = moves.back();
+    if (last.from + last.length == move.from && last.to + last.length == move.to) {
+      last.length += move.length;
+      return;
+    }
+  }
+  moves.push_back(move);
+}
+
+}  // namespace
+
+CausalSnapshot::~CausalSnapshot() {
+  pool_->Clear(*this);
+}
+
+std::int64_t CausalSnapshot::HeldBytes() const {
+  std::int64_t bytes = 0;
+  const KvPage* last = nullptr;
+  for (const Piece& piece : pieces_) {
+    if (piece.page.get() != last) bytes += piece.page->bytes();
+    last = piece.page.get();
+  }
+  return bytes;
+}
+
+std::int64_t CausalSnapshot::HeldCells() const {
+  std::int64_t cells = 0;
+  for (const HistoryRun& run : hold_.runs.runs()) cells += run.length;
+  return cells;
+}
+
+Position CausalSnapshot::first() const {
+  Position first = end();
+  if (!pieces_.empty()) first = std::min(first, pieces_.front().begin);
+  if (!hold_.runs.empty()) first = std::min(first, hold_.runs.runs().front().position);
+  return first;
+}
+
+void SnapshotPool::Detach() {
+  if (cells_ != nullptr) cells_->AbandonHolds();
+  while (oldest_ != nullptr) Unlist(*oldest_);
+  cells_ = nullptr;
+  storage_ = nullptr;
+  host_->hook = nullptr;
+}
+
+void SnapshotPool::List(CausalSnapshot& snapshot) {
+  if (snapshot.listed_) return;
+  snapshot.older_ = newest_;
+  snapshot.newer_ = nullptr;
+  (newest_ != nullptr ? newest_->newer_ : oldest_) = &snapshot;
+  newest_ = &snapshot;
+  snapshot.listed_ = true;
+}
+
+void SnapshotPool::Unlist(CausalSnapshot& snapshot) {
+  if (!snapshot.listed_) return;
+  (snapshot.older_ != nullptr ? snapshot.older_->newer_ : oldest_) = snapshot.newer_;
+  (snapshot.newer_ != nullptr ? snapshot.newer_->older_ : newest_) = snapshot.older_;
+  snapshot.listed_ = false;
+}
+
+Result<SnapshotPool::SnapshotPtr> SnapshotPool::Make(Position begin, Position end,
+                                                     std::size_t runs) {
+  try {
+    auto snapshot = std::make_unique<CausalSnapshot>(shared_from_this(), begin, end);
+    if (snapshot->hold_.runs.Reserve(runs)) return snapshot;
+  } catch (const std::bad_alloc&) {
+  }
+  return NoMemory("a snapshot");
+}
+
+void SnapshotPool::Hold(CausalSnapshot& snapshot, SequenceId id, Position begin, Position end) {
+  const std::span<const HistoryRun> runs = cells_->history(id).runs();
+  for (std::size_t i = cells_->history(id).FirstEndingAfter(begin); i < runs.size(); ++i) {
+    const HistoryRun part = Clip(runs[i], begin, end);
+    if (part.length == 0) break;
+    snapshot.hold_.runs.Append(part);
+  }
+  cells_->Hold(snapshot.hold_);
+  List(snapshot);
+}
+
+void SnapshotPool::HoldMore(CausalSnapshot& snapshot, SequenceId id, Position begin, Position end) {
+  if (!snapshot.hold_.linked) cells_->Hold(snapshot.hold_);
+  List(snapshot);
+  const std::span<const HistoryRun> runs = cells_->history(id).runs();
+  for (std::size_t i = cells_->history(id).FirstEndingAfter(begin); i < runs.size(); ++i) {
+    const HistoryRun part = Clip(runs[i], begin, end);
+    if (part.length == 0) break;
+    cells_->HoldRun(snapshot.hold_, part);
+  }
+}
+
+void SnapshotPool::Clear(CausalSnapshot& snapshot) {
+  Unlist(snapshot);
+  if (cells_ != nullptr) cells_->Unhold(snapshot.hold_);
+  snapshot.pieces_.clear();
+}
+
+Result<std::vector<CellHold*>> SnapshotPool::HoldsExcept(const CausalSnapshot* keep) const {
+  std::vector<CellHold*> holds;
+  try {
+    for (CausalSnapshot* s = oldest_; s != nullptr; s = s->newer_) {
+      if (s != keep) holds.push_back(&s->hold_);
+    }
+  } catch (const std::bad_alloc&) {
+    return NoMemory("the list of snapshots");
+  }
+  return holds;
+}
+
+Result<std::int32_t> SnapshotPool::CountAvailable(const CausalSnapshot* keep, SequenceId id,
+                                                  Position begin) const {
+  KVCACHE_ASSIGN_OR_RETURN(std::vector<CellHold*> holds, HoldsExcept(keep));
+  CellHold dropped;
+  try {
+    holds.push_back(&dropped);
+  } catch (const std::bad_alloc&) {
+    return NoMemory("the list of snapshots");
+  }
+  const std::span<const HistoryRun> runs = cells_->history(id).runs();
+  if (!dropped.runs.Reserve(runs.size())) return NoMemory("the list of snapshots");
+  for (const HistoryRun& run : runs) {
+    const HistoryRun part = Clip(run, begin, kEndOfSequence);
+    if (part.length > 0) dropped.runs.Append(part);
+  }
+  return cells_->CountAvailable({}, holds);
+}
+
+Status SnapshotPool::CheckRemoveMiddle(SequenceId id, Position end) const {
+  KVCACHE_ASSIGN_OR_RETURN(const std::vector<CellHold*> holds, HoldsExcept(nullptr));
+  return cells_->CheckRemoveMiddle(id, end, holds);
+}
+
+Status SnapshotPool::MakeRoomForRemoval(SequenceId id, Position end) {
+  while (oldest_ != nullptr && !cells_->CheckRemoveMiddle(id, end, {}).ok()) {
+    KVCACHE_RETURN_IF_ERROR(Materialize(*oldest_));
+  }
+  return Status::Ok();
+}
+
+Status SnapshotPool::MakeRoom(std::int32_t needed, std::span<const Eviction> evictions,
+                              const CausalSnapshot* keep, std::int32_t& available) {
+  available = cells_->cells_without_drafts() + cells_->CountFreed(evictions);
+  if (available >= needed || oldest_ == nullptr) {
+    return available >= needed ? Status::Ok() : Status(StatusCode::kCacheFull, "");
+  }
+  KVCACHE_ASSIGN_OR_RETURN(const std::vector<CellHold*> holds, HoldsExcept(keep));
+  const std::int32_t most = cells_->CountAvailable(evictions, holds);
+  if (most < needed) {
+    available = most;
+    return {StatusCode::kCacheFull, ""};
+  }
+  cells_->FindFreeing(evictions, holds);
+  for (CausalSnapshot* s = oldest_; s != nullptr && available < needed;) {
+    CausalSnapshot* const newer = s->newer_;
+    if (s != keep && s->hold_.frees) {
+      KVCACHE_RETURN_IF_ERROR(Materialize(*s));
+      available = cells_->cells_without_drafts() + cells_->CountFreed(evictions);
+    }
+    s = newer;
+  }
+  return Status::Ok();
+}
+
+std::vector<LayerKv> SnapshotPool::Layers() const {
+  std::vector<LayerKv> layers(storage_->layers().size());
+  for (int i = 0; i < storage_->layers().size(); ++i) {
+    if (const LayerKv* layer = storage_->layers().Find(i); layer != nullptr) layers[i] = *layer;
+  }
+  return layers;
+}
+
+// Copies the held positions [begin, end) to the page, layer by layer.
+Status SnapshotPool::CopyOut(const CellHold& hold, const KvPage& page, Position begin,
+                             Position end) const {
+  std::vector<CellMove> moves;
+  for (const HistoryRun& run : hold.runs.runs()) {
+    const HistoryRun part = Clip(run, begin, end);
+    if (part.length > 0) AddMove(moves, {part.cell, part.position - page.first(), part.length});
+  }
+  for (std::size_t i = 0; i < page.layers().size(); ++i) {
+    const LayerKv* const layer = storage_->layers().Find(static_cast<int>(i));
+    if (layer == nullptr || page.layers()[i].k == nullptr) continue;
+    KVCACHE_RETURN_IF_ERROR(storage_->backend().TransferCells(*layer, page.layers()[i], moves));
+  }
+  return Status::Ok();
+}
+
+// Makes a page for each stretch of held positions, and new ones at multiples of kMostCells.
+Status SnapshotPool::Materialize(CausalSnapshot& snapshot) {
+  try {
+    std::vector<CausalSnapshot::Piece> made;
+    const std::vector<LayerKv> layers = Layers();
+    const std::span<const HistoryRun> runs = snapshot.hold_.runs.runs();
+    for (std::size_t i = 0; i < runs.size();) {
+      Position begin = runs[i].position;
+      Position end = RunList::End(runs[i]);
+      for (++i; i < runs.size() && runs[i].position == end; ++i) end = RunList::End(runs[i]);
+      while (begin < end) {
+        const Position next = std::min(end, (begin / KvPage::kMostCells + 1) * KvPage::kMostCells);
+        KVCACHE_ASSIGN_OR_RETURN(auto page, KvPage::Make(layers, begin, next, host_));
+        KVCACHE_RETURN_IF_ERROR(CopyOut(snapshot.hold_, *page, begin, next));
+        made.push_back({begin, next, std::move(page)});
+        begin = next;
+      }
+    }
+    made.insert(made.end(), snapshot.pieces_.begin(), snapshot.pieces_.end());
+    std::sort(made.begin(), made.end(),
+              [](const auto& a, const auto& b) { return a.begin < b.begin; });
+    snapshot.pieces_ = std::move(made);
+  } catch (const std::bad_alloc&) {
+    return NoMemory("the pages of a snapshot");
+  }
+  Unlist(snapshot);
+  cells_->Unhold(snapshot.hold_);
+  return Status::Ok();
+}
+
+std::int32_t SnapshotPool::CountOwned(const CausalSnapshot& snapshot, Position target) {
+  std::int32_t count = 0;
+  for (const CausalSnapshot::Piece& piece : snapshot.pieces_) {
+    count += std::max(0, std::min(piece.end, target) - piece.begin);
+  }
+  return count;
+}
+
+Status SnapshotPool::CopyIn(const CausalSnapshot::Piece& piece, Position target,
+                            const CellHold& staged) {
+  const KvPage& page = *piece.page;
+  std::vector<CellMove> moves;
+  for (const HistoryRun& run : staged.runs.runs()) {
+    const HistoryRun part = Clip(run, piece.begin, std::min(piece.end, target));
+    if (part.length > 0) AddMove(moves, {part.position - page.first(), part.cell, part.length});
+  }
+  for (std::size_t i = 0; i < page.layers().size(); ++i) {
+    if (page.layers()[i].k == nullptr) continue;
+    KVCACHE_ASSIGN_OR_RETURN(const LayerKv layer,
+                             storage_->EnsureLayer(static_cast<int>(i), page.layers()[i].shape));
+    KVCACHE_RETURN_IF_ERROR(storage_->backend().TransferCells(page.layers()[i], layer, moves));
+  }
+  return Status::Ok();
+}
+
+Status SnapshotPool::Stage(const CausalSnapshot& snapshot, SequenceId id, Position target,
+                           CellHold& staged) {
+  const std::size_t most =
+      snapshot.hold_.runs.runs().size() + static_cast<std::size_t>(CountOwned(snapshot, target));
+  if (!staged.runs.Reserve(most)) return NoMemory("the runs of a restored sequence");
+  cells_->Hold(staged);
+  const std::span<const HistoryRun> held = snapshot.hold_.runs.runs();
+  std::size_t next = 0;  // of `held`
+  const auto share_below = [&](Position position) {
+    for (; next < held.size() && held[next].position < position; ++next) {
+      const HistoryRun part = Clip(held[next], 0, target);
+      if (part.length > 0) cells_->HoldRun(staged, part);
+    }
+  };
+  Status status;
+  for (const CausalSnapshot::Piece& piece : snapshot.pieces_) {
+    share_below(piece.begin);
+    for (Position p = piece.begin; p < std::min(piece.end, target); ++p) {
+      cells_->HoldClaim(staged, id, p);
+    }
+  }
+  share_below(kEndOfSequence);
+  try {
+    for (const CausalSnapshot::Piece& piece : snapshot.pieces_) {
+      if (status.ok() && piece.begin < target) status = CopyIn(piece, target, staged);
+    }
+  } catch (const std::bad_alloc&) {
+    status = NoMemory("the copies of a restored sequence");
+  }
+  if (!status.ok()) cells_->Unhold(staged);
+  return status;
+}
+
+Status SnapshotPool::PrepareJoin(CausalSnapshot& parent, const CausalSnapshot& child) {
+  try {
+    parent.pieces_.reserve(parent.pieces_.size() + child.pieces_.size());
+  } catch (const std::bad_alloc&) {
+    return NoMemory("a merged snapshot");
+  }
+  if (parent.hold_.runs.Reserve(child.hold_.runs.runs().size())) return Status::Ok();
+  return NoMemory("a merged snapshot");
+}
+
+void SnapshotPool::Join(CausalSnapshot& parent, CausalSnapshot& child) {
+  parent.pieces_.insert(parent.pieces_.end(), child.pieces_.begin(), child.pieces_.end());
+  if (!child.hold_.runs.empty()) {
+    if (!parent.hold_.linked) cells_->Hold(parent.hold_);
+    for (const HistoryRun& run : child.hold_.runs.runs()) cells_->HoldRun(parent.hold_, run);
+    List(parent);
+  }
+  parent.SetRange(parent.begin(), child.end());
+  Clear(child);
+}
+
+Result<SnapshotPool::SnapshotPtr> SnapshotPool::Cut(CausalSnapshot& snapshot, Position position) {
+  KVCACHE_ASSIGN_OR_RETURN(SnapshotPtr later,
+                           Make(position, snapshot.end(), snapshot.hold_.runs.runs().size()));
+  const auto first = std::find_if(snapshot.pieces_.begin(), snapshot.pieces_.end(),
+                                  [&](const auto& piece) { return piece.end > position; });
+  try {
+    later->pieces_.assign(first, snapshot.pieces_.end());
+  } catch (const std::bad_alloc&) {
+    return NoMemory("the parts of a snapshot");
+  }
+  snapshot.pieces_.erase(first, snapshot.pieces_.end());
+  if (!later->pieces_.empty() && later->pieces_.front().begin < position) {
+    // The piece is in both. There is room for it: it was just erased.
+    snapshot.pieces_.push_back(later->pieces_.front());
+    snapshot.pieces_.back().end = position;
+    later->pieces_.front().begin = position;
+  }
+  cells_->CutHold(snapshot.hold_, position, later->hold_);
+  if (later->hold_.linked) List(*later);
+  if (!snapshot.hold_.linked) Unlist(snapshot);
+  snapshot.SetRange(snapshot.begin(), position);
+  return later;
+}
+
+}  // namespace kvcache
