@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <set>
@@ -45,7 +47,8 @@ int CountCores(std::span<const int> allowed, const std::string& root) {
   std::set<std::string> cores;
   for (const int processor : allowed) {
     const std::string number = std::to_string(processor);
-    const std::string topology = root + "/sys/devices/system/cpu/cpu" + number + "/topology/";
+    std::string topology = root + "/sys/devices/system/cpu/cpu";
+    topology.append(number).append("/topology/");
     std::string siblings = FirstLine(topology + "core_cpus_list");
     if (siblings.empty()) siblings = FirstLine(topology + "thread_siblings_list");  // before 5.10
     cores.insert(siblings.empty() ? number : siblings);
