@@ -106,6 +106,10 @@ def store(run):
     return run.json_file("store_bench", *(["--rounds=2"] if run.quick else []))["cases"]
 
 
+def recurrence(run):
+    return run.json_file("recurrence_bench", *(["--rounds=2"] if run.quick else []))["cases"]
+
+
 def metadata(run):
     return run.json_file("metadata_bench", "--rounds=100" if run.quick else "--rounds=2000")["cases"]
 
@@ -188,6 +192,7 @@ BENCHES = {
     "prefill": (prefill, "the same model's prefill of 512 tokens after 0 to 16,384 tokens"),
     "linear": (linear, "matrix products of each weight type"),
     "store": (store, "writing keys and values to the cache, for each type"),
+    "recurrence": (recurrence, "recurrent layers, drafts in them, and their acceptance"),
     "metadata": (metadata, "the cost of a pass before any layer runs"),
     "tokenizer": (tokenizer, "encoding text and decoding tokens"),
 }

@@ -144,12 +144,13 @@ class Backend : public KvBackend {
   virtual Status Combine(const TensorView& y, std::span<const std::int32_t> columns,
                          std::span<const float> weights, const TensorView& out) = 0;
 
-  // ---- Recurrent layers, all f32. kvcache/recurrence.h has the order of sequences in a batch.
+  // ---- Recurrent layers, all f32. kvcache/recurrence.h explains segments.
 
-  // Computes y, the short convolution of x [channels, batch] along each sequence. Rows have any
-  // stride. Reads the inputs before the pass from inputs.before and writes those of its last tokens
-  // to inputs.after. REQUIRES: y does not overlap x.
-  virtual Status ShortConv(const TensorView& x, const ConvTaps& taps, const StateViews& inputs,
+  // Computes y, the short convolution of x [channels, batch] along each segment. Rows have any
+  // stride. Reads the inputs before each segment and writes those of its last tokens. If y has no
+  // data, only the states are computed; the taps then need no data either. REQUIRES: y does not
+  // overlap x.
+  virtual Status ShortConv(const TensorView& x, const ConvTaps& taps, const StateSegments& inputs,
                            const TensorView& y) = 0;
 
   // Computes steps = ln(1 + exp(raw + bias)) and decays = exp(rates × steps), each [heads, batch];
@@ -158,9 +159,10 @@ class Backend : public KvBackend {
                             const TensorView& steps, const TensorView& decays) = 0;
 
   // For each token, updates each head's state S by options.rule, then computes
-  // out[v_dim, heads, batch] = S q. Processes the tokens of a sequence one after another.
+  // out[v_dim, heads, batch] = S q. Processes the tokens of a segment one after another. If `out`
+  // has no data, only the states are computed; the queries then need no data either.
   virtual Status StateScan(const ScanInputs& inputs, const ScanOptions& options,
-                           const StateViews& states, const TensorView& out) = 0;
+                           const StateSegments& states, const TensorView& out) = 0;
 };
 
 }  // namespace kvcache

@@ -230,20 +230,20 @@ class Cache {
   // ---- Snapshots (snapshot.h). A custom kind need not have them: these return kUnsupported then.
 
   // Returns the state of the sequence over [begin, end), or null if the range is empty and so is the
-  // state. Copies nothing. The sequence does not change. Errors: kInvalidArgument for an unknown sequence or a
-  // range that is reversed or ends past the sequence; kUnsupported if the cache no longer has the
-  // state after `end` tokens (a window or a recurrent state that went on); kOutOfMemory.
+  // state. Copies nothing. The sequence does not change. Errors: kInvalidArgument for an unknown
+  // sequence or a range that is reversed or ends past the sequence; kUnsupported if the cache no
+  // longer has the state after `end` tokens (a window or a recurrent state that went on);
+  // kOutOfMemory.
   virtual Result<std::unique_ptr<Snapshot>> TakeSnapshot(SequenceId sequence, Position begin,
                                                          Position end);
 
   // Schedules snapshots at these lengths of the sequence. Each is taken by the pass that reaches it,
   // also inside a batch: the caller need not cut a prefill. The first one begins at `begin`, the
-  // length that the sequence has now, each other one at the one before. A truncation takes back those above the new
-  // length; they are scheduled again. Any other change of the sequence except by a pass cancels all,
-  // also if it fails.
-  // Errors that change nothing: kInvalidArgument for an unknown sequence, for lengths that do not
-  // ascend from `begin`, for a `begin` below the sequence's length, or if the last schedule was not
-  // taken; kOutOfMemory.
+  // length that the sequence has now; each other one begins at the length before it. A truncation
+  // takes back those above the new length; they are scheduled again. Any other change of the
+  // sequence except by a pass cancels all, also if it fails. Errors that change nothing:
+  // kInvalidArgument for an unknown sequence, for lengths that do not ascend from `begin`, for a
+  // `begin` below the sequence's length, or if the last schedule was not taken; kOutOfMemory.
   virtual Status ScheduleCaptures(SequenceId sequence, Position begin,
                                   std::span<const Position> lengths);
   // Returns the snapshots in the order of the schedule and clears it. Null: the length was not
@@ -295,6 +295,24 @@ class Cache {
   // Copies the cells of a lazy snapshot to host memory and gives them back; for tests and for
   // callers that need the cells. Errors: kOutOfMemory, and the backend's; nothing changes.
   virtual Status Materialize(Snapshot& snapshot);
+
+  // Returns a text that names everything that the bytes of this cache's snapshots depend on: kinds,
+  // windows, types, transformations, CausalOptions::keys_identity, and the shapes of the layers that
+  // have memory (a reserving pass gives all layers theirs). Snapshots move only between caches with
+  // equal texts of the first line; shapes are checked layer by layer. Errors: kInvalidArgument
+  // before Init.
+  virtual Result<std::string> Fingerprint() const;
+  // Writes a snapshot to a caller's memory, ExportSize bytes, as docs/snapshot-format.md describes:
+  // layer by layer, in order of position, independent of where the cells lie and of the processor.
+  // Errors: kInvalidArgument for another cache's snapshot or memory of another size; kOutOfMemory;
+  // the backend's.
+  virtual Result<std::int64_t> ExportSize(const Snapshot& snapshot) const;
+  virtual Status Export(const Snapshot& snapshot, std::span<std::byte> bytes);
+  // Makes a materialised snapshot of exported bytes, which are copied. Checks all of the bytes'
+  // description, but not the keys and values. Errors: kCorrupt for bytes that are not a whole
+  // snapshot; kInvalidArgument for one of a cache with another fingerprint, with both texts;
+  // kOutOfMemory.
+  virtual Result<std::unique_ptr<Snapshot>> Import(std::span<const std::byte> bytes);
 
   // Sets the function that is told of host memory taken and given back by snapshots. It may be
   // called from any call, and must not call the cache.

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "kvcache/cache.h"
 
@@ -27,6 +28,10 @@ struct CausalOptions {
   // or above the capacity nothing is evicted.
   int retained_tokens = 0;
   int chunk = 0;  // a query sees no further back than position / chunk × chunk; 0: no limit
+  // One line that names what else the keys and values depend on, such as the weights and the RoPE
+  // parameters. It becomes a part of the fingerprint: exported snapshots are refused by a cache with
+  // another text.
+  std::string keys_identity{};
 };
 
 // Returns a cache that is not initialised. Init reports contradictory options.

@@ -20,13 +20,15 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "kvcache/cache.h"
 
 namespace kvcache {
 
 struct EncoderOptions {
-  int max_tokens = 0;  // of the longest output; 0: the capacity given to Init
+  int max_tokens = 0;           // of the longest output; 0: the capacity given to Init
+  std::string keys_identity{};  // as in CausalOptions
 };
 
 class EncoderCache : public Cache {

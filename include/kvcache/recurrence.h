@@ -1,15 +1,22 @@
 // Arguments of a backend's recurrent kernels: a short causal convolution, the scan of a
 // matrix-valued state, and the decay rates of that scan.
 //
-// A batch holds n sequences side by side, with the same number of tokens each: column
-// s · (batch / n) + t is token t of sequence s. The last dimension of the states is n
-// (RecurrentCache's views have that form). States are f32. The states after a pass are written to
-// other memory than the states before it.
+// A batch is divided into segments. A segment is a range of the batch's columns: tokens of one
+// sequence, one after another. It reads the state before its first token and writes the state after
+// its last one. Segments form strands. A strand's segments are processed in order, because a segment
+// may read a state that an earlier one wrote. Strands are independent of each other:
 //
-// Thread safety: values. Exactness: kernels process the tokens of a sequence one after another, so
-// a state has the same bits for every division into passes (docs/design/exactness.md).
+//   columns   0 1 2 3 4 5 6 | 7 | 8 9        three sequences, so three strands
+//   drafts    0 1 2 ─ 3 4                    one strand of three segments: the second and the
+//                 └ 5 6                      third read the state that the first one wrote
+//
+// States are f32. RecurrentCache::Segments returns the segments of a pass.
+//
+// Thread safety: values. Exactness: kernels process the tokens of a path one after another, so a
+// state has the same bits for every division into segments and passes (docs/design/exactness.md).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -24,12 +31,23 @@ struct ConvTaps {
   std::optional<TensorView> bias{};  // [channels]
 };
 
-// The states before and after a pass, dense except for the last dimension. For a convolution: the
-// inputs of the last steps - 1 tokens, oldest first, [steps - 1, channels, sequences]. For a scan:
-// [v_dim, k_dim, heads, sequences].
-struct StateViews {
-  TensorView before;
-  TensorView after;
+// Neighboring columns of a batch, and the addresses of their states. A state is dense f32. For a
+// convolution it is the inputs of the last steps - 1 tokens, oldest first, [steps - 1, channels].
+// For a scan it is [v_dim, k_dim, heads].
+struct StateSegment {
+  std::int32_t first = 0;   // batch index of its first token
+  std::int32_t tokens = 0;  // at least 1
+  const std::byte* before = nullptr;
+  std::byte* after = nullptr;  // `before`, or memory that does not overlap it
+};
+
+// All segments of a batch. REQUIRES: a segment reads no state that another strand writes.
+struct StateSegments {
+  std::span<const StateSegment> segments{};
+  // [number of strands + 1], ascending from 0 to segments.size(): strand i consists of segments
+  // [strands[i], strands[i + 1]).
+  std::span<const std::int32_t> strands{};
+  std::int64_t values = 0;  // f32 of one state
 };
 
 // The update of a head's state S [v_dim, k_dim] with a token's key k and value v. Each token and

@@ -1,7 +1,15 @@
 // A cache for models that mix attention with recurrent layers: a causal cache for attention and,
 // for each sequence and recurrent layer, a convolution state and a recurrent state, both f32.
 //
-// A pass reads the states before its tokens and writes the states after them to other memory:
+// A pass reads the states before its tokens and writes the states after them to other memory. It
+// is divided into segments (recurrence.h), which have the address of each state:
+//
+//   StateSegments segments = *cache->Segments(layer, StateKind::kRecurrent);
+//   … for each segment: *after = f(*before, tokens) …
+//   cache->MarkWritten(layer, StateKind::kRecurrent);
+//
+// If all sequences of the batch have the same number of tokens and it has no drafts, the states are
+// also views, for kernels that need all sequences in one tensor:
 //
 //   TensorView state = *cache->RecurrentState(layer, dims);       [dims…, sequences]
 //   TensorView next = *cache->NextRecurrentState(layer, dims);
@@ -21,18 +29,25 @@
 // state. Removing a middle range shifts the attention part and the checkpoints; the state still
 // contains the effect of the removed tokens.
 //
-// A batch has the same number of tokens for each of its sequences. The tokens of a sequence are
-// neighbours, in ascending order of position. Drafts are kUnsupported.
+// The tokens of a sequence are neighbours in the batch, in ascending order of position. A batch of
+// drafts may have any order.
+//
+// Drafts: a pass of drafts changes no state. The model copies each draft's inputs of the recurrent
+// layers to DraftInputs, and AcceptDrafts computes the accepted drafts again from them, through
+// RecurrentOptions::replay_drafts. Inputs are much smaller than states. docs/design/drafts.md
+// compares this with keeping the state after each draft.
 //
 // Thread safety and errors: as in cache.h. Design: docs/design/kinds.md.
 #pragma once
 
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "kvcache/causal_cache.h"
+#include "kvcache/recurrence.h"
 
 namespace kvcache {
 
@@ -42,6 +57,19 @@ struct CheckpointOptions {
   int minimum = 16;    // least position of the last token of a checkpoint
 };
 
+enum class StateKind : std::uint8_t { kConvolution, kRecurrent };
+
+// The accepted drafts of a pass, in one layer. The columns of the segments are those of the pass.
+// Segments of a kind that the cache does not have are empty.
+struct DraftReplay {
+  int layer = 0;
+  TensorView inputs;  // [draft_inputs, batch]: what the pass wrote to DraftInputs(layer)
+  StateSegments conv{};
+  StateSegments recurrent{};
+};
+// Computes the states that the segments write, with the same bits as a pass of these tokens.
+using ReplayDraftsFn = std::function<Status(const DraftReplay& replay)>;
+
 struct RecurrentOptions {
   std::vector<int> layers{};    // numbers of the recurrent layers; a checkpoint holds all of them
   int conv_dim = 0;             // earlier inputs that a convolution needs; 0: no convolution state
@@ -50,6 +78,9 @@ struct RecurrentOptions {
   int max_states = 0;           // most distinct states of all sequences; 0: one per sequence
   CheckpointOptions checkpoints{};
   CausalOptions attention{};
+  // Without this function a batch of drafts is kUnsupported, unless `layers` is empty.
+  ReplayDraftsFn replay_drafts{};
+  std::int64_t draft_inputs = 0;  // f32 values per draft and layer that replay_drafts needs
 };
 
 class RecurrentCache : public Cache {
@@ -60,10 +91,30 @@ class RecurrentCache : public Cache {
 
   // Returns the batch's sequences in the order of the batch; empty outside a pass.
   virtual std::span<const SequenceId> Sequences() const = 0;
-  // Returns the number of tokens of each of them; 0 outside a pass.
+  // Returns the number of tokens of each of them; 0 if the numbers differ, and outside a pass.
   virtual std::int32_t TokensPerSequence() const = 0;
-  // Returns the slot index of each sequence's next state; empty outside a pass.
+  // Returns the slot index of each sequence's next state; empty outside a pass and in a pass of
+  // drafts.
   virtual std::span<const std::int32_t> Slots() const = 0;
+
+  // Returns the segments of the pass with the addresses of their states in the layer. The spans are
+  // valid until the next call of Segments for this kind or the end of the pass. Errors:
+  // kInvalidArgument outside a pass, for a layer that is not recurrent, or for a kind of state that
+  // the cache does not have; kOutOfMemory; the backend's.
+  virtual Result<StateSegments> Segments(int layer, StateKind kind) = 0;
+  // Says that the pass has written the states of all segments of the layer. Errors:
+  // kInvalidArgument as in Segments.
+  virtual Status MarkWritten(int layer, StateKind kind) = 0;
+
+  // Returns whether the pass has drafts.
+  virtual bool HasDrafts() const = 0;
+  // Returns memory for the inputs of the drafts, [draft_inputs, batch], f32, dense. It holds what
+  // the pass writes until AcceptDrafts. Valid until the end of the pass. Errors: kInvalidArgument
+  // without drafts or for a layer that is not recurrent; kOutOfMemory; the backend's.
+  virtual Result<TensorView> DraftInputs(int layer) = 0;
+
+  // The views of a batch without drafts that has as many tokens of each sequence. All of them are
+  // kUnsupported for other batches.
 
   // Return the states before the pass, [conv_dim, conv_channels, sequences] and
   // [dims…, sequences] with at most three dims. The result is a view if the sequences' states are

@@ -98,9 +98,9 @@ class Engine {
   // Returns whether `token` ends an answer.
   bool IsEndOfGeneration(std::int32_t token) const;
 
-  // Runs one forward pass of at most max_batch() tokens. In a model with recurrent layers the batch
-  // gives each of its sequences the same number of tokens, side by side and ascending. Any other
-  // batch is refused (kUnsupported) and not split, because Logits reads what one pass left. A token
+  // Runs one forward pass of at most max_batch() tokens. In a model with recurrent layers the tokens
+  // of a sequence are side by side and ascending, unless they are drafts. Any other batch is refused
+  // (kUnsupported) and not split, because Logits reads what one pass left. A token
   // attends to the image at or before it, up to the next image. An image's token must be the first
   // of its sequence in the pass: otherwise the tokens before it would attend to another image if
   // the text were split otherwise. Errors: a token that is not in the vocabulary; those of

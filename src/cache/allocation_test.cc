@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kvcache/causal_cache.h"
+#include "kvcache/recurrent_cache.h"
 #include "support/cache_harness.h"
 #include "support/counting_new.h"
 #include "support/reference_backend.h"
@@ -110,6 +111,48 @@ TEST(AllocationTest, DraftsReuseTheirMemory) {
   bool ok = round(0) && round(2);
   const std::int64_t before = testing::AllocationCount();
   for (Position length = 4; length < 240; length += 2) ok = ok && round(length);
+  const std::int64_t made = testing::AllocationCount() - before;
+  EXPECT_TRUE(ok);
+  EXPECT_EQ(made, 0);
+}
+
+// Two recurrent layers: four drafts in two paths, of which two tokens are accepted in each round.
+TEST(AllocationTest, RecurrentDraftsReuseTheirMemory) {
+  SilentBackend backend;
+  const auto replay = [](const DraftReplay&) { return Status::Ok(); };
+  const std::vector<int> layers = {0, 3};
+  auto cache = MakeRecurrentCache({.layers = layers,
+                                   .conv_dim = 2,
+                                   .conv_channels = 3,
+                                   .state_size = 8,
+                                   .checkpoints = {.count = 0},
+                                   .replay_drafts = replay,
+                                   .draft_inputs = 5});
+  ASSERT_TRUE(cache->SetConfig({}).ok());
+  ASSERT_TRUE(cache->Init(backend, {DType::kF32, DType::kF32, 1, 256, 4}).ok());
+  Inputs drafts(4, 0);
+  const std::vector<std::int32_t> parents = {-1, 0, 0, 2};
+  const std::vector<std::int32_t> last = {2};
+  const auto round = [&](Position length) {
+    for (std::size_t i = 0; i < parents.size(); ++i) {
+      drafts.positions[i] = parents[i] < 0 ? length : drafts.positions[parents[i]] + 1;
+    }
+    const Batch batch{.positions = drafts.positions,
+                      .sequences = drafts.sequences,
+                      .items = {},
+                      .parents = parents};
+    bool ok = cache->StartForward(batch, ForwardMode::kCompute).ok();
+    for (const int layer : layers) {
+      for (const StateKind kind : {StateKind::kConvolution, StateKind::kRecurrent}) {
+        ok = ok && cache->Segments(layer, kind).ok() && cache->DraftInputs(layer).ok() &&
+             cache->MarkWritten(layer, kind).ok();
+      }
+    }
+    return ok && cache->AcceptDrafts(last).ok();
+  };
+  bool ok = round(0) && round(2) && round(4);
+  const std::int64_t before = testing::AllocationCount();
+  for (Position length = 6; length < 200; length += 2) ok = ok && round(length);
   const std::int64_t made = testing::AllocationCount() - before;
   EXPECT_TRUE(ok);
   EXPECT_EQ(made, 0);

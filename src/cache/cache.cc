@@ -38,5 +38,17 @@ Result<SnapshotParts> Cache::SplitSnapshot(std::unique_ptr<Snapshot>&, Position)
 Status Cache::Materialize(Snapshot&) {
   return NoSnapshots();
 }
+Result<std::string> Cache::Fingerprint() const {
+  return NoSnapshots();
+}
+Result<std::int64_t> Cache::ExportSize(const Snapshot&) const {
+  return NoSnapshots();
+}
+Status Cache::Export(const Snapshot&, std::span<std::byte>) {
+  return NoSnapshots();
+}
+Result<std::unique_ptr<Snapshot>> Cache::Import(std::span<const std::byte>) {
+  return NoSnapshots();
+}
 
 }  // namespace kvcache

@@ -26,6 +26,7 @@
 #include "cache/draft_acceptance.h"
 #include "cache/forward_pass.h"
 #include "cache/history_mask.h"
+#include "cache/snapshot_bytes.h"
 #include "cache/window_eviction.h"
 #include "kvcache/causal_cache.h"
 
@@ -73,6 +74,10 @@ class CausalCache final : public Cache {
   Result<SnapshotParts> SplitSnapshot(std::unique_ptr<Snapshot>& snapshot,
                                       Position position) override;
   Status Materialize(Snapshot& snapshot) override;
+  Result<std::string> Fingerprint() const override;
+  Result<std::int64_t> ExportSize(const Snapshot& snapshot) const override;
+  Status Export(const Snapshot& snapshot, std::span<std::byte> bytes) override;
+  Result<std::unique_ptr<Snapshot>> Import(std::span<const std::byte> bytes) override;
   void SetMaterializeHook(MaterializeHook hook) override;
   std::int64_t SnapshotBytes() const override { return pool_ == nullptr ? 0 : pool_->bytes(); }
 
@@ -94,6 +99,8 @@ class CausalCache final : public Cache {
   bool RemovesMiddle(SequenceId sequence, Position begin, Position end) const;
   Status RemoveMiddle(SequenceId sequence, Position begin, Position end);
   Status EnsureMask();
+  std::string Identity() const;  // the first line of the fingerprint
+  Result<SnapshotHeader> HeaderOf(const Snapshot& snapshot) const;
   Result<const CausalSnapshot*> OwnSnapshot(const Snapshot* snapshot) const;
   Status CheckRoomFor(SequenceId sequence, const CausalSnapshot& snapshot, Position target) const;
   void ChangeLength(SequenceId sequence, Position length);

@@ -191,18 +191,18 @@ std::vector<LayerKv> SnapshotPool::Layers() const {
   return layers;
 }
 
-// Copies the held positions [begin, end) to the page, layer by layer.
-Status SnapshotPool::CopyOut(const CellHold& hold, const KvPage& page, Position begin,
-                             Position end) const {
+// Copies the held positions [begin, end) to host layers whose first cell is position `first`.
+Status SnapshotPool::CopyCellsOut(const CellHold& hold, std::span<const LayerKv> layers,
+                                  Position first, Position begin, Position end) const {
   std::vector<CellMove> moves;
   for (const HistoryRun& run : hold.runs.runs()) {
     const HistoryRun part = Clip(run, begin, end);
-    if (part.length > 0) AddMove(moves, {part.cell, part.position - page.first(), part.length});
+    if (part.length > 0) AddMove(moves, {part.cell, part.position - first, part.length});
   }
-  for (std::size_t i = 0; i < page.layers().size(); ++i) {
+  for (std::size_t i = 0; i < layers.size() && !moves.empty(); ++i) {
     const LayerKv* const layer = storage_->layers().Find(static_cast<int>(i));
-    if (layer == nullptr || page.layers()[i].k == nullptr) continue;
-    KVCACHE_RETURN_IF_ERROR(storage_->backend().TransferCells(*layer, page.layers()[i], moves));
+    if (layer == nullptr || layers[i].k == nullptr) continue;
+    KVCACHE_RETURN_IF_ERROR(storage_->backend().TransferCells(*layer, layers[i], moves));
   }
   return Status::Ok();
 }
@@ -220,7 +220,8 @@ Status SnapshotPool::Materialize(CausalSnapshot& snapshot) {
       while (begin < end) {
         const Position next = std::min(end, (begin / KvPage::kMostCells + 1) * KvPage::kMostCells);
         KVCACHE_ASSIGN_OR_RETURN(auto page, KvPage::Make(layers, begin, next, host_));
-        KVCACHE_RETURN_IF_ERROR(CopyOut(snapshot.hold_, *page, begin, next));
+        KVCACHE_RETURN_IF_ERROR(
+            CopyCellsOut(snapshot.hold_, page->layers(), page->first(), begin, next));
         made.push_back({begin, next, std::move(page)});
         begin = next;
       }
@@ -293,6 +294,90 @@ Status SnapshotPool::Stage(const CausalSnapshot& snapshot, SequenceId id, Positi
   }
   if (!status.ok()) cells_->Unhold(staged);
   return status;
+}
+
+// The bytes are one page over all positions, in the layers that any page or the cache has.
+Status SnapshotPool::Describe(const CausalSnapshot& snapshot, SnapshotHeader& header) const {
+  try {
+    header.layers = Layers();
+    for (const CausalSnapshot::Piece& piece : snapshot.pieces_) {
+      header.layers.resize(std::max(header.layers.size(), piece.page->layers().size()));
+      for (std::size_t i = 0; i < piece.page->layers().size(); ++i) {
+        const LayerKv& layer = piece.page->layers()[i];
+        if (layer.k != nullptr) header.layers[i] = layer;
+      }
+      header.ranges.push_back({piece.begin, piece.end});
+    }
+    for (const HistoryRun& run : snapshot.hold_.runs.runs()) {
+      header.ranges.push_back({run.position, RunList::End(run)});
+    }
+  } catch (const std::bad_alloc&) {
+    return NoMemory("the description of a snapshot");
+  }
+  std::vector<PositionRange>& ranges = header.ranges;
+  std::sort(ranges.begin(), ranges.end(),
+            [](const auto& a, const auto& b) { return a.begin < b.begin; });
+  std::size_t kept = 0;
+  for (std::size_t i = 1; i < ranges.size(); ++i) {
+    if (ranges[i].begin == ranges[kept].end) {
+      ranges[kept].end = ranges[i].end;
+    } else {
+      ranges[++kept] = ranges[i];
+    }
+  }
+  if (!ranges.empty()) ranges.resize(kept + 1);
+  header.payload = LayOutOnHost(header.layers, CellsOf(header), nullptr);
+  return Status::Ok();
+}
+
+std::int64_t SnapshotPool::CellsOf(const SnapshotHeader& header) {
+  if (header.ranges.empty()) return 0;
+  return RoundUp(header.ranges.back().end, kCellTile) - FirstOf(header);
+}
+
+Position SnapshotPool::FirstOf(const SnapshotHeader& header) {
+  return header.ranges.empty() ? 0 : header.ranges.front().begin / kCellTile * kCellTile;
+}
+
+Status SnapshotPool::CopyOut(const CausalSnapshot& snapshot, const SnapshotHeader& header,
+                             std::span<std::byte> bytes) const {
+  std::vector<LayerKv> layers = header.layers;
+  LayOutOnHost(layers, CellsOf(header), bytes.data());
+  const Position first = FirstOf(header);
+  KVCACHE_RETURN_IF_ERROR(CopyCellsOut(snapshot.hold_, layers, first, 0, kEndOfSequence));
+  for (const CausalSnapshot::Piece& piece : snapshot.pieces_) {
+    const CellMove move{piece.begin - piece.page->first(), piece.begin - first,
+                        piece.end - piece.begin};
+    for (std::size_t i = 0; i < piece.page->layers().size(); ++i) {
+      if (piece.page->layers()[i].k == nullptr) continue;
+      KVCACHE_RETURN_IF_ERROR(storage_->backend().TransferCells(piece.page->layers()[i], layers[i],
+                                                                std::span(&move, 1)));
+    }
+  }
+  return Status::Ok();
+}
+
+Status SnapshotPool::CopyIn(CausalSnapshot& snapshot, const SnapshotHeader& header,
+                            std::span<const std::byte> bytes) const {
+  std::vector<LayerKv> layers = header.layers;
+  // The backend only reads them.
+  LayOutOnHost(layers, CellsOf(header), const_cast<std::byte*>(bytes.data()));
+  const Position first = FirstOf(header);
+  for (auto [begin, end] : header.ranges) {
+    while (begin < end) {
+      const Position next = std::min(end, (begin / KvPage::kMostCells + 1) * KvPage::kMostCells);
+      KVCACHE_ASSIGN_OR_RETURN(auto page, KvPage::Make(layers, begin, next, host_));
+      const CellMove move{begin - first, begin - page->first(), next - begin};
+      for (std::size_t i = 0; i < layers.size(); ++i) {
+        if (layers[i].k == nullptr) continue;
+        KVCACHE_RETURN_IF_ERROR(
+            storage_->backend().TransferCells(layers[i], page->layers()[i], std::span(&move, 1)));
+      }
+      snapshot.pieces_.push_back({begin, next, std::move(page)});
+      begin = next;
+    }
+  }
+  return Status::Ok();
 }
 
 Status SnapshotPool::PrepareJoin(CausalSnapshot& parent, const CausalSnapshot& child) {

@@ -12,11 +12,13 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "cache/cache_storage.h"
 #include "cache/cell_table.h"
 #include "cache/kv_page.h"
+#include "cache/snapshot_bytes.h"
 #include "kvcache/snapshot.h"
 
 namespace kvcache {
@@ -100,6 +102,18 @@ class SnapshotPool : public std::enable_shared_from_this<SnapshotPool> {
   // Returns the number of positions below `target` that are in pages.
   static std::int32_t CountOwned(const CausalSnapshot& snapshot, Position target);
 
+  // Describes the bytes of an export: ranges of positions, and layers with their size in `payload`.
+  Status Describe(const CausalSnapshot& snapshot, SnapshotHeader& header) const;
+  // Copies everything to bytes that Describe described, and back into an empty snapshot.
+  Status CopyOut(const CausalSnapshot& snapshot, const SnapshotHeader& header,
+                 std::span<std::byte> bytes) const;
+  Status CopyIn(CausalSnapshot& snapshot, const SnapshotHeader& header,
+                std::span<const std::byte> bytes) const;
+
+  // Returns the number of cells in the bytes, and the position of the first one.
+  static std::int64_t CellsOf(const SnapshotHeader& header);
+  static Position FirstOf(const SnapshotHeader& header);
+
   // PrepareJoin reserves the memory for Join. Errors: kOutOfMemory. Join moves everything of `child`
   // behind `parent`. Cut moves the part from `position` on out of `snapshot`.
   static Status PrepareJoin(CausalSnapshot& parent, const CausalSnapshot& child);
@@ -114,7 +128,8 @@ class SnapshotPool : public std::enable_shared_from_this<SnapshotPool> {
   Result<std::vector<CellHold*>> HoldsExcept(const CausalSnapshot* keep) const;
   // Returns the shape and types of each layer that has storage.
   std::vector<LayerKv> Layers() const;
-  Status CopyOut(const CellHold& hold, const KvPage& page, Position begin, Position end) const;
+  Status CopyCellsOut(const CellHold& hold, std::span<const LayerKv> layers, Position first,
+                      Position begin, Position end) const;
   Status CopyIn(const CausalSnapshot::Piece& piece, Position target, const CellHold& staged);
 
   CellTable* cells_;       // null after Detach

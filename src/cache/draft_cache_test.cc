@@ -350,12 +350,12 @@ TEST_F(DraftCacheTest, AWindowSlidesOverPaths) {
   EXPECT_EQ(Next(0, 6).substr(0, 2), "5@");
 }
 
-TEST_F(DraftCacheTest, RecurrentLayersTakeNone) {
+TEST_F(DraftCacheTest, RecurrentLayersNeedAReplay) {
   Open(MakeRecurrentCache({.layers = {0}, .state_size = 1}));
   const Status status = StartBatch(*cache_, {{{0, 0, 1}}, {}, {-1}});
   EXPECT_EQ(status.code(), StatusCode::kUnsupported);
   EXPECT_EQ(status.message(),
-            "drafts in a cache with recurrent layers; use a batch without parents");
+            "a batch of drafts in recurrent layers; it needs RecurrentOptions::replay_drafts");
   EXPECT_EQ(cache_->AcceptDrafts({}).code(), StatusCode::kInvalidArgument);
 }
 

@@ -568,6 +568,82 @@ Status EncoderCacheImpl::Materialize(Snapshot& snapshot) {
   return pool_->Materialize(static_cast<EncoderSnapshot&>(snapshot));
 }
 
+std::string EncoderCacheImpl::Identity() const {
+  const CacheOptions& options = storage_.options();
+  const bool blocks =
+      InfoOf(options.k_type).block_size > 1 || InfoOf(options.v_type).block_size > 1;
+  return StrCat("encoder, K ", InfoOf(options.k_type).name, ", V ", InfoOf(options.v_type).name,
+                blocks ? ", blocks of the backend " : "",
+                blocks ? storage_.backend().name() : std::string_view(),
+                encoder_.keys_identity.empty() ? "" : ", ", encoder_.keys_identity);
+}
+
+Result<std::string> EncoderCacheImpl::Fingerprint() const {
+  KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
+  return Identity() + "\n" + storage_.layers().ShapesText();
+}
+
+Result<SnapshotHeader> EncoderCacheImpl::HeaderOf(const Snapshot& snapshot) const {
+  KVCACHE_ASSIGN_OR_RETURN(const EncoderSnapshot* own, OwnSnapshot(&snapshot));
+  SnapshotHeader header;
+  header.kind = SnapshotKind::kEncoder;
+  header.begin = own->begin();
+  header.end = own->end();
+  header.fingerprint = Identity();
+  KVCACHE_RETURN_IF_ERROR(pool_->Describe(*own, header));
+  return header;
+}
+
+Result<std::int64_t> EncoderCacheImpl::ExportSize(const Snapshot& snapshot) const {
+  KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
+  KVCACHE_ASSIGN_OR_RETURN(const SnapshotHeader header, HeaderOf(snapshot));
+  return static_cast<std::int64_t>(WriteHeader(header).size()) + header.payload;
+}
+
+Status EncoderCacheImpl::Export(const Snapshot& snapshot, std::span<std::byte> bytes) {
+  KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
+  KVCACHE_ASSIGN_OR_RETURN(const SnapshotHeader header, HeaderOf(snapshot));
+  const std::vector<std::byte> text = WriteHeader(header);
+  KVCACHE_RETURN_IF_ERROR(
+      CheckExportSize(static_cast<std::int64_t>(text.size()) + header.payload, bytes.size()));
+  std::copy(text.begin(), text.end(), bytes.begin());
+  const std::span<std::byte> payload = bytes.subspan(text.size());
+  std::fill(payload.begin(), payload.end(), std::byte{0});
+  return pool_->CopyOut(static_cast<const EncoderSnapshot&>(snapshot), header, payload);
+}
+
+Result<std::unique_ptr<Snapshot>> EncoderCacheImpl::Import(std::span<const std::byte> bytes) {
+  KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
+  KVCACHE_ASSIGN_OR_RETURN(const ReadSnapshotHeader read, ReadHeader(bytes));
+  const SnapshotHeader& header = read.header;
+  KVCACHE_RETURN_IF_ERROR(CheckOrigin(header, SnapshotKind::kEncoder, Identity()));
+  KVCACHE_RETURN_IF_ERROR(CheckLayers(header.layers, storage_));
+  const bool sane = header.numbers.size() == 3 && header.ranges.empty() && header.numbers[0] >= 0 &&
+                    header.numbers[0] <= kMaxCells && header.numbers[1] >= 0 &&
+                    header.numbers[1] < kEndOfSequence && header.numbers[2] >= 0 &&
+                    header.numbers[2] <= kEndOfSequence;
+  if (!sane) return Status(StatusCode::kCorrupt, "snapshot bytes: the output is impossible");
+  Output output;
+  output.tokens = static_cast<std::int32_t>(header.numbers[0]);
+  output.position = static_cast<Position>(header.numbers[1]);
+  output.first_gone = static_cast<Position>(header.numbers[2]);
+  if (output.tokens > 0 && (output.position < header.begin || output.position >= header.end)) {
+    return Status(StatusCode::kCorrupt, "snapshot bytes: the output belongs to another range");
+  }
+  if (output.tokens > encoder_.max_tokens) {
+    return Invalid(StrCat("the snapshot's output has ", output.tokens, " tokens; the cache has ",
+                          "room for ", encoder_.max_tokens));
+  }
+  KVCACHE_RETURN_IF_ERROR(CheckPayload(header, RoundUp(output.tokens, kCellTile)));
+  try {
+    KVCACHE_ASSIGN_OR_RETURN(auto snapshot,
+                             pool_->MakeFrom(header, output, bytes.subspan(read.size)));
+    return std::unique_ptr<Snapshot>(std::move(snapshot));
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::kOutOfMemory, "no memory for an imported snapshot");
+  }
+}
+
 void EncoderCacheImpl::SetMaterializeHook(MaterializeHook hook) {
   if (pool_ != nullptr) pool_->SetHook(std::move(hook));
 }

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -63,6 +64,10 @@ class EncoderCacheImpl final : public EncoderCache {
   Result<SnapshotParts> SplitSnapshot(std::unique_ptr<Snapshot>& snapshot,
                                       Position position) override;
   Status Materialize(Snapshot& snapshot) override;
+  Result<std::string> Fingerprint() const override;
+  Result<std::int64_t> ExportSize(const Snapshot& snapshot) const override;
+  Status Export(const Snapshot& snapshot, std::span<std::byte> bytes) override;
+  Result<std::unique_ptr<Snapshot>> Import(std::span<const std::byte> bytes) override;
   void SetMaterializeHook(MaterializeHook hook) override;
   std::int64_t SnapshotBytes() const override { return pool_ == nullptr ? 0 : pool_->bytes(); }
   std::int64_t AllocatedBytes() const override { return storage_.layers().allocated_bytes(); }
@@ -92,6 +97,8 @@ class EncoderCacheImpl final : public EncoderCache {
   Result<CellRun> CellsForPut(Member& member, std::int32_t tokens);
   CellRun CellsOf(const Output& output) const;
   void Drop(SequenceId sequence);
+  std::string Identity() const;  // the first line of the fingerprint
+  Result<SnapshotHeader> HeaderOf(const Snapshot& snapshot) const;
   // Returns the sequence's output if it belongs to a token in [begin, end), else one without an entry.
   Output OutputIn(SequenceId sequence, Position begin, Position end) const;
   Result<const EncoderSnapshot*> OwnSnapshot(const Snapshot* snapshot) const;

@@ -4,6 +4,8 @@
 #include <new>
 #include <utility>
 
+#include "cache/cache_checks.h"
+
 namespace kvcache {
 
 EncoderSnapshot::~EncoderSnapshot() {
@@ -37,11 +39,7 @@ Status EncoderSnapshotPool::Materialize(EncoderSnapshot& snapshot) {
   if (snapshot.output_.entry == EncoderOutput::kNone) return Status::Ok();
   const std::int32_t tokens = snapshot.output_.tokens;
   try {
-    std::vector<LayerKv> layers(storage_->layers().size());
-    for (std::size_t i = 0; i < layers.size(); ++i) {
-      const LayerKv* const layer = storage_->layers().Find(static_cast<int>(i));
-      if (layer != nullptr) layers[i] = *layer;
-    }
+    const std::vector<LayerKv> layers = Layers();
     KVCACHE_ASSIGN_OR_RETURN(auto page, KvPage::Make(layers, 0, tokens, host_));
     const CellMove move{snapshot.output_.entry * stride_, 0, tokens};
     for (std::size_t i = 0; i < layers.size(); ++i) {
@@ -76,6 +74,72 @@ Status EncoderSnapshotPool::MakeRoom(std::int32_t own, const EncoderSnapshot* ke
     }
   }
   return Status::Ok();
+}
+
+std::vector<LayerKv> EncoderSnapshotPool::Layers() const {
+  std::vector<LayerKv> layers(storage_->layers().size());
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const LayerKv* const layer = storage_->layers().Find(static_cast<int>(i));
+    if (layer != nullptr) layers[i] = *layer;
+  }
+  return layers;
+}
+
+Status EncoderSnapshotPool::Describe(const EncoderSnapshot& snapshot,
+                                     SnapshotHeader& header) const {
+  const EncoderOutput& output = snapshot.output_;
+  try {
+    header.numbers = {snapshot.HasOutput() ? output.tokens : 0, output.position, output.first_gone};
+    if (!snapshot.HasOutput()) return Status::Ok();
+    header.layers = Layers();
+    if (snapshot.page_ != nullptr) {
+      header.layers.assign(snapshot.page_->layers().begin(), snapshot.page_->layers().end());
+      for (LayerKv& layer : header.layers) {
+        if (layer.k == nullptr) layer = {};
+      }
+    }
+  } catch (const std::bad_alloc&) {
+    return {StatusCode::kOutOfMemory, "no memory for the description of a snapshot"};
+  }
+  header.payload = LayOutOnHost(header.layers, RoundUp(output.tokens, kCellTile), nullptr);
+  return Status::Ok();
+}
+
+Status EncoderSnapshotPool::CopyOut(const EncoderSnapshot& snapshot, const SnapshotHeader& header,
+                                    std::span<std::byte> bytes) const {
+  if (!snapshot.HasOutput()) return Status::Ok();
+  const std::int32_t tokens = snapshot.output_.tokens;
+  std::vector<LayerKv> layers = header.layers;
+  LayOutOnHost(layers, RoundUp(tokens, kCellTile), bytes.data());
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    if (layers[i].k == nullptr) continue;
+    const bool in_page = snapshot.page_ != nullptr;
+    const LayerKv& source =
+        in_page ? snapshot.page_->layers()[i] : *storage_->layers().Find(static_cast<int>(i));
+    const CellMove move{in_page ? 0 : snapshot.output_.entry * stride_, 0, tokens};
+    KVCACHE_RETURN_IF_ERROR(
+        storage_->backend().TransferCells(source, layers[i], std::span(&move, 1)));
+  }
+  return Status::Ok();
+}
+
+Result<std::unique_ptr<EncoderSnapshot>> EncoderSnapshotPool::MakeFrom(
+    const SnapshotHeader& header, const EncoderOutput& output, std::span<const std::byte> bytes) {
+  KVCACHE_ASSIGN_OR_RETURN(auto snapshot, Share({}, header.begin, header.end));
+  if (output.tokens == 0) return snapshot;
+  std::vector<LayerKv> layers = header.layers;
+  // The backend only reads them.
+  LayOutOnHost(layers, RoundUp(output.tokens, kCellTile), const_cast<std::byte*>(bytes.data()));
+  KVCACHE_ASSIGN_OR_RETURN(auto page, KvPage::Make(layers, 0, output.tokens, host_));
+  const CellMove move{0, 0, output.tokens};
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    if (layers[i].k == nullptr) continue;
+    KVCACHE_RETURN_IF_ERROR(
+        storage_->backend().TransferCells(layers[i], page->layers()[i], std::span(&move, 1)));
+  }
+  snapshot->output_ = output;
+  snapshot->page_ = std::move(page);
+  return snapshot;
 }
 
 Status EncoderSnapshotPool::CopyIn(const EncoderSnapshot& snapshot, std::int32_t entry) {

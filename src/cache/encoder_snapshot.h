@@ -9,12 +9,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "cache/cache_storage.h"
 #include "cache/kv_page.h"
 #include "cache/ref_counted_cells.h"
+#include "cache/snapshot_bytes.h"
 #include "kvcache/snapshot.h"
 
 namespace kvcache {
@@ -49,6 +51,7 @@ class EncoderSnapshot final : public Snapshot {
   }
 
   const EncoderOutput& output() const { return output_; }
+  bool HasOutput() const { return page_ != nullptr || output_.entry != EncoderOutput::kNone; }
   const EncoderSnapshotPool* pool() const { return pool_.get(); }
 
  private:
@@ -81,12 +84,22 @@ class EncoderSnapshotPool : public std::enable_shared_from_this<EncoderSnapshotP
   // Materialises snapshots, the oldest first, until an entry is free or `own`, an entry or kNone,
   // has no other user. Never `keep`. Errors: kOutOfMemory, and the backend's.
   Status MakeRoom(std::int32_t own, const EncoderSnapshot* keep);
+  // As in SnapshotPool (causal_snapshot.h), for an output of `tokens` tokens.
+  Status Describe(const EncoderSnapshot& snapshot, SnapshotHeader& header) const;
+  Status CopyOut(const EncoderSnapshot& snapshot, const SnapshotHeader& header,
+                 std::span<std::byte> bytes) const;
+  Result<std::unique_ptr<EncoderSnapshot>> MakeFrom(const SnapshotHeader& header,
+                                                    const EncoderOutput& output,
+                                                    std::span<const std::byte> bytes);
+
   // Copies the snapshot's page to an entry. Errors: kInvalidArgument for a layer of another shape,
   // kOutOfMemory, and the backend's.
   Status CopyIn(const EncoderSnapshot& snapshot, std::int32_t entry);
 
  private:
   friend class EncoderSnapshot;
+
+  std::vector<LayerKv> Layers() const;
 
   RefCountedCells* entries_;  // null after Detach
   CacheStorage* storage_;

@@ -8,7 +8,7 @@
 
 namespace kvcache {
 
-std::int64_t LayOutOnHost(std::span<LayerKv> layers, std::int32_t cells, std::byte* bytes) {
+std::int64_t LayOutOnHost(std::span<LayerKv> layers, std::int64_t cells, std::byte* bytes) {
   constexpr auto kAlignment = static_cast<std::int64_t>(AlignedBuffer::kAlignmentBytes);
   std::int64_t size = 0;
   for (LayerKv& layer : layers) {

@@ -56,6 +56,6 @@ class KvPage {
 
 // Describes host memory at `bytes` that holds `cells` cells of all layers, one layer after another,
 // K before V, each aligned to 64 bytes, and returns its size. `layers` are described in place.
-std::int64_t LayOutOnHost(std::span<LayerKv> layers, std::int32_t cells, std::byte* bytes);
+std::int64_t LayOutOnHost(std::span<LayerKv> layers, std::int64_t cells, std::byte* bytes);
 
 }  // namespace kvcache

@@ -35,17 +35,22 @@ const LayerKv* LayerStore::Find(int layer) const {
   return &layers_[layer].storage;
 }
 
-Result<LayerKv> LayerStore::Ensure(int layer, const KvShape& shape) {
+Status LayerStore::CheckLayer(int layer, const KvShape& shape, std::string_view whose) const {
   if (const LayerKv* storage = Find(layer); storage != nullptr) {
-    if (storage->shape == shape) return *storage;
-    return Status(StatusCode::kInvalidArgument,
-                  StrCat("layer ", layer, " has ", Describe(storage->shape), "; this Put has ",
-                         Describe(shape)));
+    if (storage->shape == shape) return Status::Ok();
+    return {StatusCode::kInvalidArgument, StrCat("layer ", layer, " has ", Describe(storage->shape),
+                                                 "; ", whose, " has ", Describe(shape))};
   }
   if (layer < 0 || layer >= kMaxLayers) {
-    return Status(StatusCode::kInvalidArgument,
-                  StrCat("layer ", layer, " is not in [0, ", kMaxLayers, ")"));
+    return {StatusCode::kInvalidArgument,
+            StrCat("layer ", layer, " is not in [0, ", kMaxLayers, ")")};
   }
+  return CheckShape(shape).WithContext(StrCat("layer ", layer));
+}
+
+Result<LayerKv> LayerStore::Ensure(int layer, const KvShape& shape) {
+  KVCACHE_RETURN_IF_ERROR(CheckLayer(layer, shape, "this Put"));
+  if (const LayerKv* storage = Find(layer); storage != nullptr) return *storage;
   Layer made;
   KVCACHE_RETURN_IF_ERROR(Allocate(shape, made).WithContext(StrCat("layer ", layer)));
   if (layer >= size()) {
@@ -83,7 +88,6 @@ Status LayerStore::CheckShape(const KvShape& shape) const {
 }
 
 Status LayerStore::Allocate(const KvShape& shape, Layer& layer) {
-  KVCACHE_RETURN_IF_ERROR(CheckShape(shape));
   layer.storage = prototype_;
   layer.storage.shape = shape;
   KVCACHE_ASSIGN_OR_RETURN(layer.k, backend_->Allocate(layer.storage.KBytes()));
@@ -96,6 +100,15 @@ Status LayerStore::Allocate(const KvShape& shape, Layer& layer) {
   KVCACHE_ASSIGN_OR_RETURN(layer.v, backend_->Allocate(layer.storage.VBytes()));
   layer.storage.v = layer.v->data();
   return Status::Ok();
+}
+
+std::string LayerStore::ShapesText() const {
+  std::string text;
+  for (int layer = 0; layer < size(); ++layer) {
+    const LayerKv* const storage = Find(layer);
+    if (storage != nullptr) text += StrCat("layer ", layer, ": ", Describe(storage->shape), "\n");
+  }
+  return text;
 }
 
 std::int64_t LayerStore::allocated_bytes() const {

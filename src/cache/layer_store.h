@@ -8,6 +8,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "kvcache/kv.h"
@@ -31,6 +33,12 @@ class LayerStore {
   // kInvalidArgument for a number out of range or a shape that differs from the layer's;
   // kUnsupported for a shape that the types cannot hold; kOutOfMemory; the backend's.
   Result<LayerKv> Ensure(int layer, const KvShape& shape);
+
+  // Returns the kInvalidArgument and kUnsupported errors of Ensure, or Ok. `whose` names the shape
+  // in messages: "this Put".
+  Status CheckLayer(int layer, const KvShape& shape, std::string_view whose) const;
+  // Returns a line for each layer with memory: "layer 3: 8 heads of 64 (K) and 64 (V) values".
+  std::string ShapesText() const;
 
   int size() const { return static_cast<int>(layers_.size()); }
   std::int64_t allocated_bytes() const;

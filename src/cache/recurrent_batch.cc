@@ -1,5 +1,6 @@
 #include "cache/recurrent_batch.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -7,6 +8,8 @@
 
 namespace kvcache {
 namespace {
+
+using Kind = StatePlace::Kind;
 
 Status Unsupported(const std::string& why) {
   return {StatusCode::kUnsupported, "recurrent layers: " + why};
@@ -18,65 +21,203 @@ std::string Name(SequenceId id) {
 
 }  // namespace
 
+void SegmentPlan::Reserve(int count) {
+  segments.reserve(count);
+  strands.reserve(count + 1);
+}
+
+void SegmentPlan::Clear() {
+  segments.clear();
+  strands.assign(1, 0);
+  scratch_states = 0;
+}
+
 void RecurrentBatch::Layout::Clear() {
+  members.clear();
   sequences.clear();
-  first.clear();
-  last.clear();
   tokens = 0;
+  tokens_per_sequence = 0;
+  plan.Clear();
+  drafts.Clear();
 }
 
-void RecurrentBatch::Layout::Reserve(int count) {
+void RecurrentBatch::Layout::Reserve(int count, int max_batch) {
+  members.reserve(count);
   sequences.reserve(count);
-  first.reserve(count);
-  last.reserve(count);
+  plan.Reserve(max_batch);
+  drafts.Reset(max_batch);
+  Clear();
 }
 
-void RecurrentBatch::Reset(int pass_sequences, int sequences) {
-  current_.Reserve(pass_sequences);
-  next_.Reserve(pass_sequences);
-  seen_.assign(sequences, 0);
+void RecurrentBatch::Reset(int pass_sequences, int sequences, int max_batch) {
+  current_.Reserve(pass_sequences, max_batch);
+  next_.Reserve(pass_sequences, max_batch);
+  accepted_.Reserve(max_batch);
+  member_of_.assign(sequences, kNone);
+  children_.reserve(max_batch);
+  segment_of_.reserve(max_batch);
+  branches_.reserve(max_batch);
+  stack_.reserve(max_batch);
+  free_scratch_.reserve(max_batch);
 }
 
 Status RecurrentBatch::Prepare(const Batch& batch) {
   next_.Clear();
-  Status status = Read(batch);
-  for (const SequenceId id : next_.sequences) seen_[Index(id)] = 0;
+  next_.tokens = static_cast<std::int32_t>(batch.size());
+  next_.drafts.Set(batch);
+  Status status;
+  if (batch.parents.empty()) {
+    status = ReadSequences(batch);
+  } else {
+    ReadDrafts(batch);
+  }
+  bool even = true;
+  for (const Member& member : next_.members) {
+    member_of_[Index(member.sequence)] = kNone;
+    even = even && member.tokens == next_.members.front().tokens;
+  }
+  if (even) next_.tokens_per_sequence = next_.members.front().tokens;
   return status;
 }
 
-Status RecurrentBatch::Read(const Batch& batch) {
-  std::int32_t tokens = 0;  // of the current sequence
+std::int32_t RecurrentBatch::AddMember(SequenceId sequence, Position position) {
+  const auto index = static_cast<std::int32_t>(next_.members.size());
+  member_of_[Index(sequence)] = index;
+  next_.members.push_back({sequence, position, position, 0});
+  next_.sequences.push_back(sequence);
+  return index;
+}
+
+Status RecurrentBatch::ReadSequences(const Batch& batch) {
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const SequenceId id = batch.sequences[i];
     const Position position = batch.positions[i];
-    if (i > 0 && id == batch.sequences[i - 1]) {
-      if (position <= batch.positions[i - 1]) {
-        return Unsupported(StrCat(Name(id), " has position ", position, " after ",
-                                  batch.positions[i - 1], "; must be ascending"));
-      }
-      next_.last.back() = position;
-      ++tokens;
-    } else {
-      if (seen_[Index(id)] != 0)
-        return Unsupported(Name(id) + " has tokens in two places of the batch; must be neighbours");
-      if (i > 0 && next_.tokens == 0) next_.tokens = tokens;
-      if (i > 0 && tokens != next_.tokens) break;
-      seen_[Index(id)] = 1;
-      next_.sequences.push_back(id);
-      next_.first.push_back(position);
-      next_.last.push_back(position);
-      tokens = 1;
+    const bool continues = i > 0 && id == batch.sequences[i - 1];
+    if (continues && position <= batch.positions[i - 1]) {
+      return Unsupported(StrCat(Name(id), " has position ", position, " after ",
+                                batch.positions[i - 1], "; must be ascending"));
     }
+    if (!continues) {
+      if (member_of_[Index(id)] != kNone) {
+        return Unsupported(Name(id) + " has tokens in two places of the batch; must be neighbours");
+      }
+      AddMember(id, position);
+    }
+    next_.members.back().last = position;
+    ++next_.members.back().tokens;
   }
-  if (next_.tokens == 0) next_.tokens = tokens;
-  if (tokens == next_.tokens) return Status::Ok();
-  return Unsupported(StrCat(Name(next_.sequences.front()), " has ", next_.tokens, " tokens and ",
-                            Name(next_.sequences.back()), " has ", tokens, "; must be as many"));
+  return Status::Ok();
+}
+
+void RecurrentBatch::PlanSequences() {
+  std::int32_t column = 0;
+  for (std::int32_t i = 0; i < static_cast<std::int32_t>(members().size()); ++i) {
+    const std::int32_t tokens = members()[i].tokens;
+    current_.plan.segments.push_back({column, tokens, {Kind::kBefore, i}, {Kind::kAfter, i}});
+    current_.plan.EndStrand();
+    column += tokens;
+  }
+}
+
+void RecurrentBatch::ReadDrafts(const Batch& batch) {
+  children_.assign(batch.size(), 0);
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    if (batch.parents[i] != kNone) ++children_[batch.parents[i]];
+    const std::int32_t known = member_of_[Index(batch.sequences[i])];
+    const std::int32_t member =
+        known != kNone ? known : AddMember(batch.sequences[i], batch.positions[i]);
+    ++next_.members[member].tokens;
+  }
+  DivideDrafts(batch);
+  LinkBranches();
+  for (std::size_t i = 0; i < branches_.size(); ++i) {
+    if (branches_[i].parent == kNone) PlanStrand(static_cast<std::int32_t>(i));
+  }
+}
+
+// A draft continues its parent's segment if it is the only child and the next token of the batch.
+// So the parent of any other draft is the last one of its segment.
+void RecurrentBatch::DivideDrafts(const Batch& batch) {
+  branches_.clear();
+  segment_of_.clear();
+  for (std::int32_t i = 0; i < next_.tokens; ++i) {
+    const std::int32_t parent = batch.parents[i];
+    if (parent == kNone || parent != i - 1 || children_[parent] != 1) {
+      branches_.push_back(
+          {.segment = {.first = i, .before = {.index = member_of_[Index(batch.sequences[i])]}},
+           .parent = parent == kNone ? kNone : segment_of_[parent]});
+    }
+    ++branches_.back().segment.tokens;
+    segment_of_.push_back(static_cast<std::int32_t>(branches_.size()) - 1);
+  }
+}
+
+void RecurrentBatch::LinkBranches() {
+  for (auto i = static_cast<std::int32_t>(branches_.size()) - 1; i >= 0; --i) {
+    Branch& branch = branches_[i];
+    if (branch.parent == kNone) continue;
+    branch.next_sibling = branches_[branch.parent].first_child;
+    branches_[branch.parent].first_child = i;
+  }
+}
+
+std::int32_t RecurrentBatch::TakeScratch() {
+  if (free_scratch_.empty()) return next_.plan.scratch_states++;
+  const std::int32_t scratch = free_scratch_.back();
+  free_scratch_.pop_back();
+  return scratch;
+}
+
+// Adds the segments of a root and its descendants, depth first. A segment with further segments
+// below it keeps its scratch state until its last child takes it over. Strands run at the same
+// time, so each has scratch states of its own.
+void RecurrentBatch::PlanStrand(std::int32_t root) {
+  free_scratch_.clear();
+  stack_.push_back(root);
+  while (!stack_.empty()) {
+    Branch& branch = branches_[stack_.back()];
+    stack_.pop_back();
+    PlannedSegment& segment = branch.segment;
+    if (branch.parent != kNone) segment.before = branches_[branch.parent].segment.after;
+    const bool takes_over = branch.parent != kNone && branch.next_sibling == kNone;
+    segment.after =
+        takes_over ? segment.before : StatePlace{.kind = Kind::kScratch, .index = TakeScratch()};
+    next_.plan.segments.push_back(segment);
+    if (branch.first_child == kNone) free_scratch_.push_back(segment.after.index);
+    // The first child must be the next that is visited, so the list goes onto the stack reversed.
+    const auto below = static_cast<std::ptrdiff_t>(stack_.size());
+    for (std::int32_t child = branch.first_child; child != kNone;
+         child = branches_[child].next_sibling) {
+      stack_.push_back(child);
+    }
+    std::reverse(stack_.begin() + below, stack_.end());
+  }
+  next_.plan.EndStrand();
 }
 
 void RecurrentBatch::Begin() {
   std::swap(current_, next_);
   next_.Clear();
+}
+
+const SegmentPlan& RecurrentBatch::PlanAccepted(std::span<const std::int32_t> last) {
+  accepted_.Clear();
+  for (std::size_t i = 0; i < last.size(); ++i) {
+    const SequenceId id = drafts().sequence(last[i]);
+    const auto member = std::find(sequences().begin(), sequences().end(), id) - sequences().begin();
+    const StatePlace after{Kind::kAfter, static_cast<std::int32_t>(i)};
+    StatePlace before{Kind::kBefore, static_cast<std::int32_t>(member)};
+    for (const std::int32_t token : drafts().PathTo(last[i])) {
+      const bool continues =
+          before.kind == Kind::kAfter &&
+          accepted_.segments.back().first + accepted_.segments.back().tokens == token;
+      if (!continues) accepted_.segments.push_back({token, 0, before, after});
+      ++accepted_.segments.back().tokens;
+      before = after;
+    }
+    accepted_.EndStrand();
+  }
+  return accepted_;
 }
 
 }  // namespace kvcache

@@ -1,7 +1,6 @@
 #include "kvcache/recurrent_cache.h"
 
 #include <algorithm>
-#include <array>
 #include <cassert>
 #include <new>
 #include <string>
@@ -13,68 +12,8 @@
 namespace kvcache {
 namespace {
 
-constexpr std::uint8_t kConvBit = 1;
-constexpr std::uint8_t kStateBit = 2;
-
-std::string DimsText(std::span<const std::int64_t> dims) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < dims.size(); ++i) {
-    text += (i == 0 ? "" : ", ") + std::to_string(dims[i]);
-  }
-  return text + "]";
-}
-
-// Checks that the product of `dims` is the state's size.
-Status CheckShape(std::int64_t values, std::span<const std::int64_t> dims) {
-  std::int64_t size = 1;
-  for (const std::int64_t dim : dims) {
-    if (dim < 1 || __builtin_mul_overflow(size, dim, &size)) size = -1;
-    if (size < 0) break;
-  }
-  if (dims.size() < TensorView::kMaxRank && size == values) return Status::Ok();
-  return Invalid(
-      StrCat("the state's dims are ", DimsText(dims), "; must be at most 3 with product ", values));
-}
-
-// Returns a view of shape [dims…, n] of [values, n]. REQUIRES: CheckShape accepted `dims`.
-TensorView Shaped(const TensorView& view, std::span<const std::int64_t> dims) {
-  TensorView shaped = view;
-  std::size_t axis = 0;
-  std::int64_t stride = view.stride_bytes[0];
-  for (; axis < dims.size(); ++axis) {
-    shaped.dims[axis] = dims[axis];
-    shaped.stride_bytes[axis] = stride;
-    stride *= dims[axis];
-  }
-  shaped.dims[axis] = view.dims[1];
-  shaped.stride_bytes[axis] = view.stride_bytes[1];
-  for (++axis; axis < TensorView::kMaxRank; ++axis) {
-    shaped.dims[axis] = 1;
-    shaped.stride_bytes[axis] = view.stride_bytes[1] * view.dims[1];
-  }
-  return shaped;
-}
-
-// Returns a view of shape [values, n] of one of any shape whose last dimension is n.
-Result<TensorView> Flattened(const TensorView& view, std::int64_t values, std::int64_t sequences) {
-  std::int64_t size = 1;
-  int axis = 0;
-  bool dense = true;
-  for (; axis < TensorView::kMaxRank && size < values; ++axis) {
-    const std::int64_t expected = size * InfoOf(view.dtype).block_bytes;
-    dense = dense && (view.dims[axis] == 1 || view.stride_bytes[axis] == expected);
-    size *= view.dims[axis];
-  }
-  while (axis < TensorView::kMaxRank - 1 && view.dims[axis] == 1) ++axis;
-  const bool one = axis >= TensorView::kMaxRank;
-  if (size != values || !dense || view.elements() != values * sequences ||
-      (one ? 1 : view.dims[axis]) != sequences) {
-    return Invalid(StrCat("the state's dims are ", DimsText(view.dims), "; must be ", values,
-                          " dense values for each of ", sequences, " sequences"));
-  }
-  TensorView flat = TensorView::Dense(view.data, view.dtype, values, sequences);
-  if (sequences > 1) flat.stride_bytes[1] = view.stride_bytes[axis];
-  return flat;
+std::size_t Number(StateKind kind) {
+  return static_cast<std::size_t>(kind);
 }
 
 bool Sane(std::int64_t values) {
@@ -103,6 +42,9 @@ Status RecurrentCacheImpl::CheckRecurrentOptions(const CacheOptions& options) co
   if (!r.layers.empty() && r.conv_dim == 0 && r.state_size == 0) {
     return Invalid(
         "recurrent layers without a state; set conv_dim and conv_channels, or state_size");
+  }
+  if (!Sane(r.draft_inputs)) {
+    return Invalid(StrCat("draft_inputs is ", r.draft_inputs, "; must be at least 0"));
   }
   if (r.max_states < 0 || r.max_states > options.max_sequences) {
     return Invalid(StrCat("max_states is ", r.max_states,
@@ -143,9 +85,12 @@ Status RecurrentCacheImpl::Init(KvBackend& backend, const CacheOptions& options)
     conv_.Reset(backend, std::int64_t{recurrent_.conv_dim} * recurrent_.conv_channels, layers,
                 cells, pass_sequences);
     state_.Reset(backend, recurrent_.state_size, layers, cells, pass_sequences);
-    batch_.Reset(pass_sequences, options.max_sequences);
+    inputs_.Reset(backend, recurrent_.draft_inputs, layers);
+    batch_.Reset(pass_sequences, options.max_sequences, options.max_batch);
     from_.reserve(pass_sequences);
     to_.reserve(pass_sequences);
+    accepted_.reserve(pass_sequences);
+    for (auto& segments : segments_) segments.reserve(options.max_batch);
     updated_.resize(layers);
     prepared_.assign(options.max_sequences, kNotPrepared);
     for (int i = 0; i < layers; ++i) {
@@ -163,8 +108,11 @@ Status RecurrentCacheImpl::Init(KvBackend& backend, const CacheOptions& options)
 void RecurrentCacheImpl::Close() {
   attention_.Close();
   batch_ = {};
+  active_ = false;
   from_ = {};
   to_ = {};
+  accepted_ = {};
+  inputs_ = {};
   conv_ = {};
   state_ = {};
   states_ = {};
@@ -172,8 +120,8 @@ void RecurrentCacheImpl::Close() {
 
 // Checks that the batch continues at the states of its sequences.
 Status RecurrentCacheImpl::CheckStates() const {
-  for (std::size_t i = 0; i < batch_.prepared_sequences().size(); ++i) {
-    const SequenceId id = batch_.prepared_sequences()[i];
+  for (const RecurrentBatch::Member& member : batch_.prepared_members()) {
+    const SequenceId id = member.sequence;
     const StatePoint& live = states_.live(id);
     const Position length = attention_.cells().history(id).length();
     const std::string name = StrCat("sequence ", Index(id));
@@ -186,19 +134,19 @@ Status RecurrentCacheImpl::CheckStates() const {
               StrCat(name, " holds ", length, " tokens, its recurrent state ", live.tokens,
                      "; Remove the tokens of the pass that broke off")};
     }
-    if (batch_.prepared_first(i) < live.tokens) {
+    if (member.first < live.tokens) {
       return {StatusCode::kUnsupported,
-              StrCat(name, " continues at position ", batch_.prepared_first(i),
-                     ", its recurrent state is at ", live.tokens, "; must not be lower")};
+              StrCat(name, " continues at position ", member.first, ", its recurrent state is at ",
+                     live.tokens, "; must not be lower")};
     }
   }
   return Status::Ok();
 }
 
 Status RecurrentCacheImpl::PrepareForward(const Batch& batch, ForwardMode mode) {
-  if (!batch.parents.empty()) {
+  if (!batch.parents.empty() && !recurrent_.layers.empty() && !recurrent_.replay_drafts) {
     return {StatusCode::kUnsupported,
-            "drafts in a cache with recurrent layers; use a batch without parents"};
+            "a batch of drafts in recurrent layers; it needs RecurrentOptions::replay_drafts"};
   }
   KVCACHE_RETURN_IF_ERROR(attention_.PrepareForward(batch, mode));
   KVCACHE_RETURN_IF_ERROR(batch_.Prepare(batch));
@@ -221,20 +169,24 @@ void RecurrentCacheImpl::BeginForward() {
   std::fill(updated_.begin(), updated_.end(), std::uint8_t{0});
   const int sorts = (conv_.values() > 0 ? 1 : 0) + (state_.values() > 0 ? 1 : 0);
   missing_ = static_cast<std::int32_t>(updated_.size()) * sorts;
+  active_ = true;
   committed_ = mode_ == ForwardMode::kReserve;
+  const bool drafts = HasDrafts();
   std::int32_t last = StateStore::kZeros;
   for (const SequenceId id : batch_.sequences()) {
-    if (mode_ == ForwardMode::kReserve) {
-      from_.push_back(StateStore::kZeros);
+    const bool reserves = mode_ == ForwardMode::kReserve;
+    from_.push_back(reserves ? StateStore::kZeros : states_.live(id).cell);
+    if (drafts) continue;  // a pass of drafts changes no sequence
+    if (reserves) {
       to_.push_back(static_cast<std::int32_t>(to_.size()));
       continue;
     }
     prepared_[Index(id)] = kNotPrepared;
-    from_.push_back(states_.live(id).cell);
-    last = states_.Take(id, last);
+    states_.DropBefore(id);
+    last = states_.Take(last);
     to_.push_back(last);
   }
-  if (missing_ == 0) Commit();
+  if (missing_ == 0 && !drafts) Commit();
 }
 
 // Makes the states that the pass wrote those of its sequences.
@@ -242,7 +194,8 @@ void RecurrentCacheImpl::Commit() {
   if (committed_) return;
   committed_ = true;
   for (std::size_t i = 0; i < to_.size(); ++i) {
-    states_.Commit(batch_.sequences()[i], to_[i], batch_.tokens_after(i));
+    const RecurrentBatch::Member& member = batch_.members()[i];
+    states_.Commit(member.sequence, to_[i], member.last + 1);
   }
 }
 
@@ -251,8 +204,10 @@ void RecurrentCacheImpl::EndStates() {
     for (const std::int32_t cell : to_) states_.Drop(cell);
   }
   committed_ = true;
+  active_ = false;
   from_.clear();
   to_.clear();
+  accepted_.clear();
   batch_.End();
 }
 
@@ -261,73 +216,128 @@ void RecurrentCacheImpl::EndPass() {
   EndStates();
 }
 
+// The states are computed before anything changes. They go to new cells, which no sequence has until
+// FinishAccept. If the pass has not written every layer, the accepted tokens have no states, like
+// those of a plain pass that broke off.
+Status RecurrentCacheImpl::PrepareAccept(std::span<const std::int32_t> last) {
+  Status status = attention_.PrepareAccept(last);
+  if (status.code() == StatusCode::kInvalidArgument) return status;
+  active_ = false;
+  if (status.ok() && missing_ == 0) status = ReplayAccepted(last);
+  if (!status.ok()) {
+    EndPass();
+    if (status.code() != StatusCode::kInvalidArgument) return status;
+    // kInvalidArgument would promise that nothing has changed.
+    return {StatusCode::kInternal, "replay_drafts: " + status.message()};
+  }
+  for (const std::int32_t token : last) {
+    accepted_.push_back({batch_.drafts().sequence(token), batch_.drafts().position(token) + 1});
+  }
+  return status;
+}
+
+Status RecurrentCacheImpl::ReplayAccepted(std::span<const std::int32_t> last) {
+  if (last.empty()) return Status::Ok();
+  const SegmentPlan& plan = batch_.PlanAccepted(last);
+  std::int32_t cell = StateStore::kZeros;
+  for (std::size_t i = 0; i < last.size(); ++i) {
+    cell = states_.Take(cell);
+    to_.push_back(cell);
+  }
+  for (std::size_t i = 0; i < recurrent_.layers.size(); ++i) {
+    const int index = static_cast<int>(i);
+    KVCACHE_RETURN_IF_ERROR(inputs_.Ensure(index, batch_.tokens()));
+    DraftReplay replay{.layer = recurrent_.layers[i],
+                       .inputs = inputs_.View(index, batch_.tokens())};
+    if (conv_.values() > 0) {
+      KVCACHE_ASSIGN_OR_RETURN(replay.conv, Resolve(index, StateKind::kConvolution, plan));
+    }
+    if (state_.values() > 0) {
+      KVCACHE_ASSIGN_OR_RETURN(replay.recurrent, Resolve(index, StateKind::kRecurrent, plan));
+    }
+    KVCACHE_RETURN_IF_ERROR(recurrent_.replay_drafts(replay));
+  }
+  return Status::Ok();
+}
+
+void RecurrentCacheImpl::FinishAccept() {
+  attention_.FinishAccept();
+  for (std::size_t i = 0; i < accepted_.size(); ++i) {
+    const auto [sequence, tokens] = accepted_[i];
+    prepared_[Index(sequence)] = kNotPrepared;
+    states_.DropBefore(sequence);
+    if (i < to_.size()) states_.Commit(sequence, to_[i], tokens);
+  }
+  committed_ = true;
+  EndStates();
+}
+
+Result<StateSegments> RecurrentCacheImpl::Resolve(int index, StateKind kind,
+                                                  const SegmentPlan& plan) {
+  StateStore& store = StoreOf(kind);
+  const bool reserves = mode_ == ForwardMode::kReserve;
+  const auto sequences = static_cast<std::int32_t>(batch_.members().size());
+  if (reserves) KVCACHE_RETURN_IF_ERROR(store.Reserve(index, sequences).status());
+  KVCACHE_RETURN_IF_ERROR(store.Ensure(index, from_));
+  if (!reserves) KVCACHE_RETURN_IF_ERROR(store.Ensure(index, to_));
+  std::byte* scratch = nullptr;
+  const std::int32_t scratch_states = std::max(plan.scratch_states, reserves ? sequences : 0);
+  if (scratch_states > 0) {
+    KVCACHE_ASSIGN_OR_RETURN(const TensorView states, store.Scratch(scratch_states));
+    scratch = states.data;
+  }
+  const auto address = [&](const StatePlace& place) {
+    if (place.kind == StatePlace::Kind::kBefore) return store.At(index, from_[place.index]);
+    if (place.kind == StatePlace::Kind::kAfter && !reserves) {
+      return store.At(index, to_[place.index]);
+    }
+    return scratch + place.index * BytesOf(DType::kF32, store.values());
+  };
+  std::vector<StateSegment>& segments = segments_[Number(kind)];
+  segments.clear();
+  for (const PlannedSegment& segment : plan.segments) {
+    segments.push_back({.first = segment.first,
+                        .tokens = segment.tokens,
+                        .before = address(segment.before),
+                        .after = address(segment.after)});
+  }
+  return StateSegments{.segments = segments, .strands = plan.strands, .values = store.values()};
+}
+
+Result<StateSegments> RecurrentCacheImpl::Segments(int layer, StateKind kind) {
+  KVCACHE_ASSIGN_OR_RETURN(const int index, IndexOf(layer));
+  if (StoreOf(kind).values() == 0) return Invalid("the cache has no states of this kind");
+  return Resolve(index, kind, batch_.plan());
+}
+
+Status RecurrentCacheImpl::MarkWritten(int layer, StateKind kind) {
+  KVCACHE_ASSIGN_OR_RETURN(const int index, IndexOf(layer));
+  if (StoreOf(kind).values() == 0) return Invalid("the cache has no states of this kind");
+  CountWritten(index, kind);
+  return Status::Ok();
+}
+
+void RecurrentCacheImpl::CountWritten(int index, StateKind kind) {
+  const auto bit = static_cast<std::uint8_t>(1 << Number(kind));
+  if ((updated_[index] & bit) != 0) return;
+  updated_[index] |= bit;
+  if (--missing_ == 0 && !HasDrafts()) Commit();
+}
+
+Result<TensorView> RecurrentCacheImpl::DraftInputs(int layer) {
+  KVCACHE_ASSIGN_OR_RETURN(const int index, IndexOf(layer));
+  if (!HasDrafts()) return Invalid("DraftInputs in a pass without drafts");
+  KVCACHE_RETURN_IF_ERROR(inputs_.Ensure(index, batch_.tokens()));
+  return inputs_.View(index, batch_.tokens());
+}
+
 Result<int> RecurrentCacheImpl::IndexOf(int layer) const {
+  if (!active_) return Invalid("a recurrent state outside a forward pass; call StartForward first");
   if (layer >= 0 && static_cast<std::size_t>(layer) < index_of_layer_.size() &&
       index_of_layer_[layer] >= 0) {
     return index_of_layer_[layer];
   }
   return Invalid(StrCat("layer ", layer, " is not in RecurrentOptions::layers"));
-}
-
-Result<TensorView> RecurrentCacheImpl::Read(StateStore& store, int layer,
-                                            std::span<const std::int64_t> dims) {
-  KVCACHE_ASSIGN_OR_RETURN(const int index, IndexOf(layer));
-  if (from_.empty())
-    return Invalid("a recurrent state outside a forward pass; call StartForward first");
-  KVCACHE_RETURN_IF_ERROR(CheckShape(store.values(), dims));
-  KVCACHE_ASSIGN_OR_RETURN(const TensorView view, store.Read(index, from_));
-  return Shaped(view, dims);
-}
-
-Result<TensorView> RecurrentCacheImpl::Next(StateStore& store, int layer,
-                                            std::span<const std::int64_t> dims) {
-  KVCACHE_ASSIGN_OR_RETURN(const int index, IndexOf(layer));
-  if (from_.empty())
-    return Invalid("a recurrent state outside a forward pass; call StartForward first");
-  KVCACHE_RETURN_IF_ERROR(CheckShape(store.values(), dims));
-  const auto count = static_cast<std::int32_t>(to_.size());
-  auto view =
-      mode_ == ForwardMode::kReserve ? store.Reserve(index, count) : store.Target(index, to_);
-  if (!view.ok()) return view;
-  return Shaped(*view, dims);
-}
-
-Status RecurrentCacheImpl::Update(StateStore& store, int layer, const TensorView& state) {
-  KVCACHE_ASSIGN_OR_RETURN(const int index, IndexOf(layer));
-  if (from_.empty())
-    return Invalid("a recurrent state outside a forward pass; call StartForward first");
-  KVCACHE_ASSIGN_OR_RETURN(const TensorView flat,
-                           Flattened(state, store.values(), static_cast<int>(to_.size())));
-  if (mode_ == ForwardMode::kReserve) return Status::Ok();
-  KVCACHE_RETURN_IF_ERROR(store.Write(index, to_, flat));
-  const std::uint8_t bit = &store == &conv_ ? kConvBit : kStateBit;
-  if ((updated_[index] & bit) != 0) return Status::Ok();
-  updated_[index] |= bit;
-  if (--missing_ == 0) Commit();
-  return Status::Ok();
-}
-
-Result<TensorView> RecurrentCacheImpl::ConvState(int layer) {
-  const std::array<std::int64_t, 2> dims{recurrent_.conv_dim, recurrent_.conv_channels};
-  return Read(conv_, layer, dims);
-}
-Result<TensorView> RecurrentCacheImpl::RecurrentState(int layer,
-                                                      std::span<const std::int64_t> dims) {
-  return Read(state_, layer, dims);
-}
-Result<TensorView> RecurrentCacheImpl::NextConvState(int layer) {
-  const std::array<std::int64_t, 2> dims{recurrent_.conv_dim, recurrent_.conv_channels};
-  return Next(conv_, layer, dims);
-}
-Result<TensorView> RecurrentCacheImpl::NextRecurrentState(int layer,
-                                                          std::span<const std::int64_t> dims) {
-  return Next(state_, layer, dims);
-}
-Status RecurrentCacheImpl::UpdateConvState(int layer, const TensorView& state) {
-  return Update(conv_, layer, state);
-}
-Status RecurrentCacheImpl::UpdateRecurrentState(int layer, const TensorView& state) {
-  return Update(state_, layer, state);
 }
 
 Status RecurrentCacheImpl::CopyPrefix(SequenceId src, SequenceId dst, Position length) {

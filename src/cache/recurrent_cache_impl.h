@@ -3,17 +3,20 @@
 //   RecurrentCacheImpl ── CausalCache        the attention layers
 //                      ├─ StateTable         the cell of each state, and the restore points
 //                      ├─ StateStore × 2     the bytes of convolution and recurrent states
-//                      └─ RecurrentBatch     the sequences of the pass
+//                      ├─ DraftInputStore    what AcceptDrafts needs to compute states again
+//                      └─ RecurrentBatch     the sequences and segments of the pass
 //
 // Thread safety: as in kvcache/cache.h.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "cache/causal_cache_impl.h"
+#include "cache/draft_inputs.h"
 #include "cache/recurrent_batch.h"
 #include "cache/state_store.h"
 #include "cache/state_table.h"
@@ -36,6 +39,8 @@ class RecurrentCacheImpl final : public RecurrentCache {
   Status SetCausal(std::span<const std::int32_t> except) override {
     return attention_.SetCausal(except);
   }
+  Status PrepareAccept(std::span<const std::int32_t> last) override;
+  void FinishAccept() override;
   Status Put(const TensorView& k, const TensorView& v) override { return attention_.Put(k, v); }
   Result<DenseKv> Get() override { return attention_.Get(); }
   Result<LayerKv> Storage() override { return attention_.Storage(); }
@@ -47,7 +52,8 @@ class RecurrentCacheImpl final : public RecurrentCache {
   Status CheckRemove(SequenceId sequence, Position begin, Position end) const override;
   Status Compact() override;
   std::int64_t AllocatedBytes() const override {
-    return attention_.AllocatedBytes() + conv_.allocated_bytes() + state_.allocated_bytes();
+    return attention_.AllocatedBytes() + conv_.allocated_bytes() + state_.allocated_bytes() +
+           inputs_.allocated_bytes();
   }
   RecurrentCache* Recurrent() override { return this; }
 
@@ -55,6 +61,10 @@ class RecurrentCacheImpl final : public RecurrentCache {
   std::span<const SequenceId> Sequences() const override { return batch_.sequences(); }
   std::int32_t TokensPerSequence() const override { return batch_.tokens_per_sequence(); }
   std::span<const std::int32_t> Slots() const override { return to_; }
+  Result<StateSegments> Segments(int layer, StateKind kind) override;
+  Status MarkWritten(int layer, StateKind kind) override;
+  bool HasDrafts() const override { return active_ && !batch_.drafts().empty(); }
+  Result<TensorView> DraftInputs(int layer) override;
   Result<TensorView> ConvState(int layer) override;
   Result<TensorView> RecurrentState(int layer, std::span<const std::int64_t> dims) override;
   Result<TensorView> NextConvState(int layer) override;
@@ -70,10 +80,17 @@ class RecurrentCacheImpl final : public RecurrentCache {
 
   Status CheckRecurrentOptions(const CacheOptions& options) const;
   Status CheckStates() const;
+  StateStore& StoreOf(StateKind kind) { return kind == StateKind::kConvolution ? conv_ : state_; }
+  // Returns the index of the layer. Errors: kInvalidArgument outside a pass or for another layer.
   Result<int> IndexOf(int layer) const;
+  Status CheckViews() const;
   Result<TensorView> Read(StateStore& store, int layer, std::span<const std::int64_t> dims);
   Result<TensorView> Next(StateStore& store, int layer, std::span<const std::int64_t> dims);
   Status Update(StateStore& store, int layer, const TensorView& state);
+  void CountWritten(int index, StateKind kind);
+  // Returns the segments of the plan with the addresses of their states.
+  Result<StateSegments> Resolve(int index, StateKind kind, const SegmentPlan& plan);
+  Status ReplayAccepted(std::span<const std::int32_t> last);
   bool Truncates(SequenceId sequence, Position end) const;
   void Commit();
   void EndStates();
@@ -84,9 +101,19 @@ class RecurrentCacheImpl final : public RecurrentCache {
   StateTable states_;
   StateStore conv_;
   StateStore state_;
+  DraftInputStore inputs_;
   RecurrentBatch batch_;
+  bool active_ = false;             // in a pass
   std::vector<std::int32_t> from_;  // [sequences of the pass]: cells of the states before it
-  std::vector<std::int32_t> to_;    // [sequences of the pass]: cells that it writes
+  // [sequences of the pass]: cells that it writes. In a pass of drafts empty until PrepareAccept,
+  // and then [accepted_].
+  std::vector<std::int32_t> to_;
+  struct Accepted {
+    SequenceId sequence{};
+    Position tokens = 0;  // of the sequence, with its accepted drafts
+  };
+  std::vector<Accepted> accepted_;
+  std::array<std::vector<StateSegment>, 2> segments_;  // results of Segments, by kind
   // [layers]: the kinds of state that were updated in this pass, as bits
   std::vector<std::uint8_t> updated_;
   std::int32_t missing_ = 0;  // updates until the pass is complete

@@ -213,8 +213,6 @@ TEST_F(RecurrentCacheTest, Layouts) {
     Tokens tokens;
     std::string message;
   } kCases[] = {
-      {{{0, 0}, {0, 1}, {1, 0}},
-       "recurrent layers: sequence 0 has 2 tokens and sequence 1 has 1; must be as many"},
       {{{0, 0}, {1, 0}, {0, 1}, {1, 1}},
        "recurrent layers: sequence 0 has tokens in two places of the batch; must be neighbours"},
       {{{0, 1}, {0, 0}}, "recurrent layers: sequence 0 has position 0 after 1; must be ascending"},

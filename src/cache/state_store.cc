@@ -79,7 +79,7 @@ Result<TensorView> StateStore::Read(int layer, std::span<const std::int32_t> cel
 Result<TensorView> StateStore::Target(int layer, std::span<const std::int32_t> cells) {
   KVCACHE_RETURN_IF_ERROR(Ensure(layer, cells));
   if (Adjacent(cells)) return View(layer, cells.front(), cells.size());
-  return Scratch(scattered_, cells.size());
+  return Scratch(scratch_, cells.size());
 }
 
 // A sequence needs two cells, because a pass reads one and writes the other.
@@ -87,7 +87,7 @@ Result<TensorView> StateStore::Reserve(int layer, std::int32_t count) {
   for (std::int32_t cell = 0; cell <= std::min(2 * count, (pages_ - 1) * page_cells_); ++cell) {
     KVCACHE_RETURN_IF_ERROR(Ensure(layer, std::span(&cell, 1)));
   }
-  return Scratch(scattered_, count);
+  return Scratch(scratch_, count);
 }
 
 Status StateStore::Write(int layer, std::span<const std::int32_t> cells, const TensorView& state) {

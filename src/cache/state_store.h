@@ -3,13 +3,15 @@
 //
 //   layer 3   page 0 [ zeros ]   page 1 [ cell 1 | cell 2 ]   page 2 [ cell 3 | cell 4 ]   …
 //
-// Cell 0 is never written and holds the zeros of a new sequence. Consecutive cells of a page are
-// one view. Other cells are gathered into a buffer for reading, and scattered from one after
-// writing. Addresses belong to the backend; this class never dereferences them.
+// Cell 0 is never written and holds the zeros of a new sequence. A cell is contiguous, so segments
+// need its address only. Views of several cells are for kernels that need one tensor: consecutive
+// cells of a page are one view. Other cells are gathered into a buffer for reading, and scattered
+// from one after writing. Addresses belong to the backend; this class never dereferences them.
 //
 // Thread safety: none.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -32,6 +34,14 @@ class StateStore {
 
   std::int64_t values() const { return values_; }
 
+  // Allocates the pages of these cells. Errors: kOutOfMemory, and the backend's.
+  Status Ensure(int layer, std::span<const std::int32_t> cells);
+  // Returns the address of a cell. REQUIRES: Ensure succeeded for it.
+  std::byte* At(int layer, std::int32_t cell) const { return View(layer, cell, 1).data; }
+  // Returns memory for `count` states that no layer keeps, [values, count]. Valid until the next
+  // call of Scratch, Target or Reserve. Errors: kOutOfMemory, and the backend's.
+  Result<TensorView> Scratch(std::size_t count) { return Scratch(scratch_, count); }
+
   // Returns the cells' contents, [values, cells.size()]: a view, or a copy if the cells are not
   // consecutive. Errors: kOutOfMemory, and the backend's.
   Result<TensorView> Read(int layer, std::span<const std::int32_t> cells);
@@ -53,7 +63,6 @@ class StateStore {
     return cell == kZeros ? 0 : (cell - 1) % page_cells_;
   }
   bool Adjacent(std::span<const std::int32_t> cells) const;
-  Status Ensure(int layer, std::span<const std::int32_t> cells);
   TensorView View(int layer, std::int32_t first, std::size_t cells) const;
   Result<TensorView> Scratch(std::unique_ptr<Buffer>& buffer, std::size_t cells);
   Result<std::unique_ptr<Buffer>> Allocate(std::int64_t cells);
@@ -64,7 +73,7 @@ class StateStore {
   std::int32_t pages_ = 0;
   std::vector<std::unique_ptr<Buffer>> buffers_;  // [layers][pages]; null: never written
   std::unique_ptr<Buffer> gathered_;
-  std::unique_ptr<Buffer> scattered_;
+  std::unique_ptr<Buffer> scratch_;
   std::int64_t allocated_bytes_ = 0;
 };
 

@@ -56,9 +56,8 @@ std::int32_t StateTable::CountStates(std::span<const SequenceId> sequences) {
   return others + static_cast<std::int32_t>(sequences.size());
 }
 
-std::int32_t StateTable::Take(SequenceId id, std::int32_t after) {
+void StateTable::DropBefore(SequenceId id) {
   Forget(of(id).before);
-  return cells_.Take(after + 1);
 }
 
 void StateTable::Commit(SequenceId id, std::int32_t cell, Position tokens) {

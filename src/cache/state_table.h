@@ -55,11 +55,14 @@ class StateTable {
   // O(sequences).
   std::int32_t CountStates(std::span<const SequenceId> sequences);
 
-  // In a pass, Take returns a cell for the next state of each sequence, the first free one after
-  // `after`. Then either Commit makes it the sequence's state, or Drop releases it.
-  std::int32_t Take(SequenceId id, std::int32_t after);
+  // Take returns a cell for the next state of a sequence, the first free one after `after`. Then
+  // either Commit makes it the sequence's state, and the state so far the one before the last pass,
+  // or Drop releases it. REQUIRES (Commit): there is no state before the last pass; see DropBefore.
+  std::int32_t Take(std::int32_t after) { return cells_.Take(after + 1); }
   void Commit(SequenceId id, std::int32_t cell, Position tokens);
   void Drop(std::int32_t cell) { cells_.Release(cell); }
+  // Drops the state before the last pass.
+  void DropBefore(SequenceId id);
 
   // Replaces dst's restore points by src's up to `length` tokens. REQUIRES: src != dst.
   void Share(SequenceId src, SequenceId dst, Position length);

@@ -8,6 +8,7 @@
 
 #include "base/strings.h"
 #include "cache/cache_checks.h"
+#include "cache/snapshot_bytes.h"
 #include "kvcache/encoder_cache.h"
 #include "kvcache/recurrent_cache.h"
 
@@ -173,6 +174,10 @@ class WrapperCache final : public Cache {
   Result<SnapshotParts> SplitSnapshot(std::unique_ptr<Snapshot>& snapshot,
                                       Position position) override;
   Status Materialize(Snapshot& snapshot) override;
+  Result<std::string> Fingerprint() const override;
+  Result<std::int64_t> ExportSize(const Snapshot& snapshot) const override;
+  Status Export(const Snapshot& snapshot, std::span<std::byte> bytes) override;
+  Result<std::unique_ptr<Snapshot>> Import(std::span<const std::byte> bytes) override;
   void SetMaterializeHook(MaterializeHook hook) override {
     for (const auto& cache : caches_) cache->SetMaterializeHook(hook);
   }
@@ -216,6 +221,7 @@ class WrapperCache final : public Cache {
 
   Result<const WrapperSnapshot*> OwnSnapshot(const Snapshot* snapshot) const;
   Result<std::unique_ptr<WrapperSnapshot>> MakeSnapshot(Position begin, Position end) const;
+  Result<SnapshotHeader> HeaderOf(const Snapshot& snapshot) const;
 
   std::vector<std::unique_ptr<Cache>> caches_;
   std::vector<int> cache_of_layer_;
@@ -428,6 +434,88 @@ Status WrapperCache::Materialize(Snapshot& snapshot) {
     }
   }
   return Status::Ok();
+}
+
+// The first line of a wrapper's fingerprint names its caches; the others are those of the caches.
+Result<std::string> WrapperCache::Fingerprint() const {
+  std::string text = StrCat("wrapper of ", caches_.size(), "\n");
+  for (const auto& cache : caches_) {
+    KVCACHE_ASSIGN_OR_RETURN(const std::string inner, cache->Fingerprint());
+    text += inner;
+  }
+  return text;
+}
+
+Result<SnapshotHeader> WrapperCache::HeaderOf(const Snapshot& snapshot) const {
+  KVCACHE_ASSIGN_OR_RETURN(const WrapperSnapshot* own, OwnSnapshot(&snapshot));
+  SnapshotHeader header;
+  header.kind = SnapshotKind::kWrapper;
+  header.begin = own->begin();
+  header.end = own->end();
+  header.fingerprint = StrCat("wrapper of ", caches_.size());
+  for (std::size_t i = 0; i < caches_.size(); ++i) {
+    std::int64_t size = 0;
+    if (own->parts[i] != nullptr) {
+      KVCACHE_ASSIGN_OR_RETURN(size, caches_[i]->ExportSize(*own->parts[i]));
+    }
+    header.parts.push_back(size);
+    header.payload += size;
+  }
+  return header;
+}
+
+Result<std::int64_t> WrapperCache::ExportSize(const Snapshot& snapshot) const {
+  KVCACHE_ASSIGN_OR_RETURN(const SnapshotHeader header, HeaderOf(snapshot));
+  return static_cast<std::int64_t>(WriteHeader(header).size()) + header.payload;
+}
+
+Status WrapperCache::Export(const Snapshot& snapshot, std::span<std::byte> bytes) {
+  KVCACHE_ASSIGN_OR_RETURN(const SnapshotHeader header, HeaderOf(snapshot));
+  const std::vector<std::byte> text = WriteHeader(header);
+  KVCACHE_RETURN_IF_ERROR(
+      CheckExportSize(static_cast<std::int64_t>(text.size()) + header.payload, bytes.size()));
+  std::copy(text.begin(), text.end(), bytes.begin());
+  std::size_t at = text.size();
+  const auto& own = static_cast<const WrapperSnapshot&>(snapshot);
+  for (std::size_t i = 0; i < caches_.size(); ++i) {
+    const auto size = static_cast<std::size_t>(header.parts[i]);
+    if (own.parts[i] != nullptr) {
+      KVCACHE_RETURN_IF_ERROR(caches_[i]->Export(*own.parts[i], bytes.subspan(at, size)));
+    }
+    at += size;
+  }
+  return Status::Ok();
+}
+
+Result<std::unique_ptr<Snapshot>> WrapperCache::Import(std::span<const std::byte> bytes) {
+  KVCACHE_ASSIGN_OR_RETURN(const ReadSnapshotHeader read, ReadHeader(bytes));
+  const SnapshotHeader& header = read.header;
+  KVCACHE_RETURN_IF_ERROR(
+      CheckOrigin(header, SnapshotKind::kWrapper, StrCat("wrapper of ", caches_.size())));
+  std::int64_t left = header.payload;
+  for (const std::int64_t part : header.parts) {
+    if (part < 0 || part > left) left = -1;
+    if (left >= 0) left -= part;
+  }
+  if (header.parts.size() != caches_.size() || left != 0) {
+    return Status(StatusCode::kCorrupt,
+                  "snapshot bytes: the sizes of the inner snapshots do not add up");
+  }
+  KVCACHE_ASSIGN_OR_RETURN(auto snapshot, MakeSnapshot(header.begin, header.end));
+  auto at = static_cast<std::size_t>(read.size);
+  for (std::size_t i = 0; i < caches_.size(); ++i) {
+    const auto size = static_cast<std::size_t>(header.parts[i]);
+    if (size > 0) {
+      auto part = caches_[i]->Import(bytes.subspan(at, size));
+      if (!part.ok()) return Status(part.status()).WithContext(StrCat("inner snapshot ", i));
+      if ((*part)->begin() != header.begin || (*part)->end() != header.end) {
+        return Status(StatusCode::kCorrupt, "snapshot bytes: the inner ranges differ");
+      }
+      snapshot->parts[i] = std::move(*part);
+    }
+    at += size;
+  }
+  return std::unique_ptr<Snapshot>(std::move(snapshot));
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ TEST_P(HybridEngine, SessionsGoBackAndFork) {
   EXPECT_EQ(Logits(session), expected);
 }
 
-TEST_P(HybridEngine, RefusesBatchesThatDoNotGiveEachTheSame) {
+TEST_P(HybridEngine, TakesUnevenBatches) {
   const std::vector<std::int32_t> tokens = {3, 4, 5};
   const auto forward = [&](std::vector<int> positions, std::vector<int> sequences) {
     std::vector<Position> at(positions.begin(), positions.end());
@@ -89,13 +89,10 @@ TEST_P(HybridEngine, RefusesBatchesThatDoNotGiveEachTheSame) {
     return engine_->Forward(
         {.tokens = std::span(tokens).first(at.size()), .positions = at, .sequences = of});
   };
-  const Status uneven = forward({0, 1, 0}, {0, 0, 1});
-  EXPECT_EQ(uneven.code(), StatusCode::kUnsupported);
-  EXPECT_EQ(uneven.message(),
-            "recurrent layers: sequence 0 has 2 tokens and sequence 1 has 1; must be as many");
+  EXPECT_EQ(forward({0, 0, 1}, {0, 1, 0}).code(), StatusCode::kUnsupported) << "in two places";
   EXPECT_EQ(forward({1, 0}, {0, 0}).code(), StatusCode::kUnsupported);
-  EXPECT_TRUE(forward({0, 0}, {1, 0}).ok()) << "nothing of the others was left behind";
-  EXPECT_TRUE(forward({1, 1, 0}, {0, 1, 2}).ok());
+  EXPECT_TRUE(forward({0, 1, 0}, {1, 1, 0}).ok()) << "nothing of the others was left behind";
+  EXPECT_TRUE(forward({2, 1, 2}, {1, 0, 0}).ok());
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, HybridEngine,

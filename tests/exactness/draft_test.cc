@@ -52,19 +52,6 @@ class DraftExactness : public testing::TestWithParam<ModelCase> {
     expected_others_ = EvaluateAlone(*plain, kFirst, others_);
   }
 
-  // Returns whether the engine refuses drafts because the model is recurrent.
-  bool Refused() {
-    if (engine_->cache().Recurrent() == nullptr) return false;
-    const std::int32_t parents[] = {-1};
-    const Position positions[] = {0};
-    const Status status = engine_->Forward({.tokens = std::span(tokens_).first(1),
-                                            .positions = positions,
-                                            .sequences = std::span(&kFirst, 1),
-                                            .parents = parents});
-    EXPECT_EQ(status.code(), StatusCode::kUnsupported) << status.message();
-    return true;
-  }
-
   // Evaluates positions [begin, end): of tokens_ if the sequence is kFirst, else of others_.
   void Read(SequenceId sequence, Position begin, Position end) {
     const bool first = sequence == kFirst;
@@ -126,7 +113,6 @@ class DraftExactness : public testing::TestWithParam<ModelCase> {
 };
 
 TEST_P(DraftExactness, EveryDraftIsExact) {
-  if (Refused()) return;
   for (const Position length : {0, 17, 250, 300}) {
     SCOPED_TRACE("behind " + std::to_string(length) + " tokens");
     ASSERT_TRUE(engine_->cache().Remove(kFirst, 0, kEndOfSequence).ok());
@@ -144,7 +130,6 @@ TEST_P(DraftExactness, EveryDraftIsExact) {
 // Two sequences draft in the same passes, for many rounds; a random part of the true path is
 // accepted.
 TEST_P(DraftExactness, AcceptedPathsAreExact) {
-  if (Refused()) return;
   Position first = 200, second = 120;
   Read(kFirst, 0, first);
   Read(kSecond, 0, second);

@@ -105,19 +105,13 @@ class Walk {
 
   void Append() {
     std::vector<Entry> entries;
-    const bool even =
-        engine_.cache().Recurrent() != nullptr;  // equal numbers of tokens per sequence, in order
+    const bool in_order = engine_.cache().Recurrent() != nullptr;
     const int max_tokens = Below(4) == 0 ? kChunk / kSequences : 5;
-    const int each = 1 + Below(max_tokens);
     for (int s = 0; s < kSequences; ++s) {
-      const Position length = states_[s].length;
-      const Position stop =
-          even ? length + (Below(2) == 0 ? each : 0) : length + Below(max_tokens + 1);
-      if (even && stop > kLength) continue;
-      Extend(s, std::min(kLength, stop), entries);
+      Extend(s, std::min(kLength, states_[s].length + Below(max_tokens + 1)), entries);
     }
     if (entries.empty()) return;
-    if (!even) std::shuffle(entries.begin(), entries.end(), random_);
+    if (!in_order) std::shuffle(entries.begin(), entries.end(), random_);
     const std::vector<float> rows = Evaluate(engine_, entries);
     for (std::size_t i = 0; i < entries.size(); ++i) Check(entries[i], rows, i);
   }

@@ -98,6 +98,9 @@ constexpr Shape kFamilies[] = {
     {"GraniteHybrid",
      "--arch granitehybrid --layers 3 --width 96 --heads 3 --kv-heads 1 --head-dim 32 --ffn 96"
      " --vocab 333 --untied --state-dim 24 --attention-step 3"},
+    {"Lfm2Heads32",
+     "--arch lfm2 --layers 3 --width 96 --heads 3 --kv-heads 1 --head-dim 32 --ffn 160"
+     " --vocab 333 --tied"},
 };
 // A shape whose rows consist of whole super-blocks.
 constexpr Shape kWideShape = {
@@ -177,6 +180,20 @@ std::vector<ModelCase> BlockCases() {
   };
 }
 
+// The other cache types of models with recurrent layers, so that they have all of them.
+std::vector<ModelCase> HybridCases() {
+  constexpr DType kBF16 = DType::kBF16, kQ8 = DType::kQ8_0, kQ4 = DType::kQ4_0;
+  return {
+      {.shape = Family("Lfm2Heads32"), .weights = DType::kF32, .kv = kBF16},
+      {.shape = Family("Lfm2Heads32"), .weights = DType::kQ8_0, .kv = kQ8, .v = kQ8},
+      {.shape = Family("Lfm2Heads32"), .weights = DType::kF32, .kv = kQ4, .v = kQ4},
+      {.shape = Family("Qwen3Next"), .weights = DType::kQ8_0, .kv = kBF16},
+      {.shape = Family("Qwen3Next"), .weights = DType::kF32, .kv = kQ8, .v = kQ8},
+      {.shape = Family("GraniteHybrid"), .weights = DType::kF32, .kv = kBF16},
+      {.shape = Family("GraniteHybrid"), .weights = DType::kF32, .kv = kQ4, .v = kQ4},
+  };
+}
+
 }  // namespace
 
 std::vector<ModelCase> AllCases() {
@@ -202,8 +219,9 @@ std::vector<ModelCase> AllCases() {
   for (const DType weights : kSuperTypes) {
     cases.push_back({.shape = kWide, .weights = weights, .kv = DType::kF16});
   }
-  const std::vector<ModelCase> blocks = BlockCases();
-  cases.insert(cases.end(), blocks.begin(), blocks.end());
+  for (const std::vector<ModelCase>& more : {BlockCases(), HybridCases()}) {
+    cases.insert(cases.end(), more.begin(), more.end());
+  }
   return cases;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <sstream>
 #include <utility>
+#include <vector>
 
 namespace kvcache::testing {
 namespace {
@@ -90,6 +91,7 @@ Difference CacheDriver::Run(const ScriptStep& step, Status& status, StatusCode& 
       return {};
     }
     case ScriptStep::Kind::kTake: return RunTake(step, status, expected);
+    case ScriptStep::Kind::kExport: return RunExport(step, status);
   }
   return {};
 }
@@ -169,6 +171,37 @@ Difference CacheDriver::RunTake(const ScriptStep& step, Status& status, StatusCo
     if (own[i] == nullptr) continue;
     slots_[(step.slot + i) % slots_.size()] = {std::move((*taken)[i]), own[i]};
   }
+  return {};
+}
+
+// The imported snapshot takes the place of the exported one. Damaged bytes must be refused.
+Difference CacheDriver::RunExport(const ScriptStep& step, Status& status) {
+  Slot& slot = slots_[step.slot];
+  if (slot.real == nullptr) return {};
+  const auto size = cache_->ExportSize(*slot.real);
+  status = size.status();
+  if (!status.ok()) return {};
+  std::vector<std::byte> bytes(static_cast<std::size_t>(*size));
+  status = cache_->Export(*slot.real, bytes);
+  if (!status.ok()) return {};
+  std::vector<std::byte> damaged = bytes;
+  damaged[next_content_ * 7 % 64] ^= std::byte{0x10};
+  if (cache_->Import(damaged).ok()) return "a damaged header was imported";
+  damaged = bytes;
+  damaged.resize(bytes.size() - 1 - next_content_ % 64);
+  if (cache_->Import(damaged).ok()) return "cut bytes were imported";
+  auto imported = cache_->Import(bytes);
+  // Without a layer there is nothing that could be restored.
+  if (imported.status().message().find("without keys and values") != std::string::npos) return {};
+  status = imported.status();
+  if (!status.ok()) return {};
+  std::vector<std::byte> again(bytes.size());
+  const auto again_size = cache_->ExportSize(**imported);
+  if (!again_size.ok() || *again_size != *size) return "the imported snapshot has another size";
+  status = cache_->Export(**imported, again);
+  if (!status.ok()) return {};
+  if (again != bytes) return "the imported snapshot has other bytes";
+  slot.real = std::move(*imported);
   return {};
 }
 

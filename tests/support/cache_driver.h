@@ -62,6 +62,7 @@ class CacheDriver {
   Difference RunMerge(const ScriptStep& step, Status& status, StatusCode& expected);
   Difference RunSplit(const ScriptStep& step, Status& status, StatusCode& expected);
   Difference RunTake(const ScriptStep& step, Status& status, StatusCode& expected);
+  Difference RunExport(const ScriptStep& step, Status& status);
   Difference FollowSnapshots();
   Difference RemoveBroken(int sequence);
   Difference CheckCall(const Status& status, StatusCode expected) const;

@@ -122,8 +122,6 @@ class CacheReference {
   virtual std::vector<int> drafts() const = 0;
   // Returns the situations that scripts should cover and that hold now, as Coverage bits.
   virtual unsigned coverage() const = 0;
-  // Returns whether a pass needs the same number of tokens of each sequence, side by side.
-  virtual bool wants_even_batches() const { return false; }
 
  protected:
   bool snapshots_ = false;

@@ -10,9 +10,10 @@ namespace {
 
 using Kind = ScriptStep::Kind;
 
-constexpr std::array<std::string_view, 16> kKinds = {
-    "forward",  "reserve", "copy",  "remove", "prepare", "restore",     "compact", "accept",
-    "snapshot", "bring",   "merge", "split",  "drop",    "materialize", "capture", "take"};
+constexpr std::array<std::string_view, 17> kKinds = {
+    "forward", "reserve",     "copy",     "remove", "prepare", "restore",
+    "compact", "accept",      "snapshot", "bring",  "merge",   "split",
+    "drop",    "materialize", "capture",  "take",   "export"};
 constexpr std::array<std::string_view, 7> kCalls = {"allocate", "store",  "copy", "transfer",
                                                     "shift",    "values", "any"};
 
@@ -56,7 +57,9 @@ void Write(const ScriptStep& step, std::ostream& out) {
   if (step.kind == Kind::kSplit) {
     out << ' ' << step.slot << ' ' << step.begin << ' ' << step.target;
   }
-  if (step.kind == Kind::kDrop || step.kind == Kind::kMaterialize) out << ' ' << step.slot;
+  if (step.kind == Kind::kDrop || step.kind == Kind::kMaterialize || step.kind == Kind::kExport) {
+    out << ' ' << step.slot;
+  }
   if (step.kind == Kind::kCapture) out << ' ' << step.sequence << ' ' << step.begin;
   if (step.kind == Kind::kTake) out << ' ' << step.sequence << ' ' << step.slot;
   WriteList("", step.accepted, out);
@@ -89,7 +92,9 @@ ScriptStep ParseStep(std::istream& in) {
   if (step.kind == Kind::kBring) in >> step.sequence >> step.begin >> step.slot;
   if (step.kind == Kind::kMerge) in >> step.slot >> step.target;
   if (step.kind == Kind::kSplit) in >> step.slot >> step.begin >> step.target;
-  if (step.kind == Kind::kDrop || step.kind == Kind::kMaterialize) in >> step.slot;
+  if (step.kind == Kind::kDrop || step.kind == Kind::kMaterialize || step.kind == Kind::kExport) {
+    in >> step.slot;
+  }
   if (step.kind == Kind::kCapture) in >> step.sequence >> step.begin;
   if (step.kind == Kind::kTake) in >> step.sequence >> step.slot;
   if (!begin.empty()) step.begin = ParsePosition(begin);

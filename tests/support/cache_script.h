@@ -19,6 +19,7 @@
 //   split 1 4 2                    slot 1 at position 4; the second part goes to slot 2
 //   drop 1                         destroys the snapshot in slot 1
 //   materialize 1
+//   export 1                       exports slot 1 and imports it again
 //   capture 0 2 4 8                schedules captures of sequence 0 from 2 on, at lengths 4 and 8
 //   take 0 1                       takes them, to slots from 1 on
 //   … fail store 2                 suffix of any step: the second store of the call fails
@@ -51,6 +52,7 @@ struct ScriptStep {
     kMaterialize,
     kCapture,
     kTake,
+    kExport,
   };
   static constexpr int kSlots = 6;
 

@@ -118,7 +118,7 @@ class FailingBackend final : public Backend {
                  std::span<const float> weights, const TensorView& out) override {
     return Fails() ? Failure() : inner_->Combine(y, columns, weights, out);
   }
-  Status ShortConv(const TensorView& x, const ConvTaps& taps, const StateViews& inputs,
+  Status ShortConv(const TensorView& x, const ConvTaps& taps, const StateSegments& inputs,
                    const TensorView& y) override {
     return Fails() ? Failure() : inner_->ShortConv(x, taps, inputs, y);
   }
@@ -126,8 +126,8 @@ class FailingBackend final : public Backend {
                     const TensorView& steps, const TensorView& decays) override {
     return Fails() ? Failure() : inner_->DecayRates(raw, bias, rates, steps, decays);
   }
-  Status StateScan(const ScanInputs& inputs, const ScanOptions& options, const StateViews& states,
-                   const TensorView& out) override {
+  Status StateScan(const ScanInputs& inputs, const ScanOptions& options,
+                   const StateSegments& states, const TensorView& out) override {
     return Fails() ? Failure() : inner_->StateScan(inputs, options, states, out);
   }
 

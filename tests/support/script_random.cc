@@ -48,21 +48,23 @@ std::vector<TestToken> RandomTokens(const DriverSetup& setup, const CacheReferen
   return tokens;
 }
 
-// Returns the same number of tokens for each of some sequences, side by side.
-std::vector<TestToken> EvenTokens(const DriverSetup& setup, const CacheReference& reference,
-                                  std::mt19937& random) {
+// Returns the next tokens of some sequences, side by side: often as many of each.
+std::vector<TestToken> NeighborTokens(const DriverSetup& setup, const CacheReference& reference,
+                                      std::mt19937& random) {
   std::vector<int> sequences(setup.options.max_sequences);
   std::iota(sequences.begin(), sequences.end(), 0);
   std::shuffle(sequences.begin(), sequences.end(), random);
   const int most = std::min<int>(setup.options.max_batch, setup.options.max_sequences);
   sequences.resize(Between(random, 1, most));
   if (Percent(random, 50)) std::sort(sequences.begin(), sequences.end());
-  const int per_sequence =
-      Between(random, 1, setup.options.max_batch / static_cast<int>(sequences.size()));
+  const bool even = Percent(random, 40);
+  const int each = setup.options.max_batch / static_cast<int>(sequences.size());
+  const int per_sequence = Between(random, 1, each);
   std::vector<TestToken> tokens;
   for (const int sequence : sequences) {
     Position position = reference.length(sequence);
-    for (int i = 0; i < per_sequence; ++i) {
+    const int count = even || Percent(random, 50) ? per_sequence : Between(random, 1, each);
+    for (int i = 0; i < count; ++i) {
       if (Percent(random, 2)) ++position;
       tokens.push_back({sequence, position++, 0});
     }
@@ -122,12 +124,11 @@ std::vector<int> SomeIndices(std::size_t size, std::mt19937& random) {
 ScriptStep RandomForward(const DriverSetup& setup, const CacheReference& reference,
                          std::mt19937& random) {
   ScriptStep step{.kind = Percent(random, 8) ? Kind::kReserve : Kind::kForward};
-  const bool even = reference.wants_even_batches() && Percent(random, 95);
-  if (Percent(random, reference.wants_even_batches() ? 1 : 15)) {
+  if (Percent(random, 15)) {
     AddDrafts(setup, reference, random, step);
   } else {
-    step.tokens =
-        even ? EvenTokens(setup, reference, random) : RandomTokens(setup, reference, random);
+    step.tokens = Percent(random, 60) ? NeighborTokens(setup, reference, random)
+                                      : RandomTokens(setup, reference, random);
   }
   if (Percent(random, 8)) {  // the pass breaks off, or skips layers
     for (int layer = 0; layer < kTestLayers; ++layer) {
@@ -214,7 +215,7 @@ ScriptStep RandomSnapshot(const DriverSetup& setup, const CacheDriver& driver,
   } else if (choice <= 77) {
     step.kind = Kind::kDrop;
   } else if (choice <= 83) {
-    step.kind = Kind::kMaterialize;
+    step.kind = Percent(random, 50) ? Kind::kMaterialize : Kind::kExport;
   } else if (choice <= 93) {
     step.kind = Kind::kCapture;
     Position next = length + (Percent(random, 3) ? -1 : 0);

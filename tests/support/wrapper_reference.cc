@@ -248,9 +248,4 @@ unsigned WrapperReference::coverage() const {
   return reached;
 }
 
-bool WrapperReference::wants_even_batches() const {
-  return std::any_of(references_.begin(), references_.end(),
-                     [](const auto& reference) { return reference->wants_even_batches(); });
-}
-
 }  // namespace kvcache::testing

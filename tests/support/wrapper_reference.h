@@ -53,7 +53,6 @@ class WrapperReference : public CacheReference {
   Position length(int sequence) const override;
   std::vector<int> drafts() const override { return references_.front()->drafts(); }
   unsigned coverage() const override;
-  bool wants_even_batches() const override;
 
  private:
   template <typename Call>

@@ -148,7 +148,7 @@ Status CpuBackend::Combine(const TensorView& y, std::span<const std::int32_t> co
   return cpu::Combine(pool_, y, columns, weights, out);
 }
 
-Status CpuBackend::ShortConv(const TensorView& x, const ConvTaps& taps, const StateViews& inputs,
+Status CpuBackend::ShortConv(const TensorView& x, const ConvTaps& taps, const StateSegments& inputs,
                              const TensorView& y) {
   return cpu::ShortConv(pool_, x, taps, inputs, y);
 }
@@ -160,7 +160,7 @@ Status CpuBackend::DecayRates(const TensorView& raw, const TensorView& bias,
 }
 
 Status CpuBackend::StateScan(const ScanInputs& inputs, const ScanOptions& options,
-                             const StateViews& states, const TensorView& out) {
+                             const StateSegments& states, const TensorView& out) {
   return cpu::StateScan(pool_, inputs, options, states, out);
 }
 

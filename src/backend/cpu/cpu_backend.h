@@ -64,12 +64,12 @@ class CpuBackend : public Backend {
   Status Combine(const TensorView& y, std::span<const std::int32_t> columns,
                  std::span<const float> weights, const TensorView& out) override;
 
-  Status ShortConv(const TensorView& x, const ConvTaps& taps, const StateViews& inputs,
+  Status ShortConv(const TensorView& x, const ConvTaps& taps, const StateSegments& inputs,
                    const TensorView& y) override;
   Status DecayRates(const TensorView& raw, const TensorView& bias, const TensorView& rates,
                     const TensorView& steps, const TensorView& decays) override;
-  Status StateScan(const ScanInputs& inputs, const ScanOptions& options, const StateViews& states,
-                   const TensorView& out) override;
+  Status StateScan(const ScanInputs& inputs, const ScanOptions& options,
+                   const StateSegments& states, const TensorView& out) override;
 
  private:
   ThreadPool pool_;

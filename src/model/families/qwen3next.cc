@@ -46,6 +46,11 @@ class Qwen3Next final : public HybridDecoder {
   Status LoadLayer(WeightReader& reader, int index) override;
   void RunLayer(Pass& pass, int index, const TensorView& x) override;
   RopeParams rope(int) const override { return rope_.params(); }
+  ScanOptions scan_options() const override {
+    return {.rule = ScanRule::kDelta,
+            .norm_epsilon = kUnitEpsilon,
+            .query_scale = 1.0f / std::sqrt(static_cast<float>(recurrent().k_dim))};
+  }
 
  private:
   struct DeltaNet {
@@ -160,10 +165,7 @@ void Qwen3Next::RunMixer(Pass& pass, int index, const DeltaNet& mixer, const Ten
              .values = pass.HeadsOf(qkv, 2 * r.key_size(), r.v_dim, r.heads),
              .decays = decays,
              .steps = beta},
-            {.rule = ScanRule::kDelta,
-             .norm_epsilon = kUnitEpsilon,
-             .query_scale = 1.0f / std::sqrt(static_cast<float>(r.k_dim))},
-            out);
+            scan_options(), out);
   pass.RmsNorm(out, mixer.norm, out);
   pass.Gate(z, out, Activation::kSilu);
   pass.Linear(z, {{mixer.out, h}});

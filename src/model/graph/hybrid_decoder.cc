@@ -1,6 +1,7 @@
 #include "model/graph/hybrid_decoder.h"
 
 #include "kvcache/recurrent_cache.h"
+#include "model/graph/draft_replay.h"
 
 namespace kvcache {
 
@@ -11,6 +12,9 @@ std::unique_ptr<Cache> HybridDecoder::MakeCache() {
   options.conv_channels = recurrent_.channels;
   options.state_size = recurrent_.state_size();
   options.attention.shift_keys = ShiftKeys();
+  const DraftReplayer replayer(backend(), recurrent_, scan_options());
+  options.replay_drafts = replayer;
+  options.draft_inputs = replayer.inputs();
   return MakeRecurrentCache(std::move(options));
 }
 

@@ -1,8 +1,8 @@
 // A decoder with recurrent layers. Such a layer remembers a sequence as a state of fixed size,
 // which a RecurrentCache holds together with the attention layers' keys and values.
 //
-// A pass must give each of its sequences the same number of tokens; a sequence's tokens are
-// adjacent and ascend by position. The cache refuses other batches.
+// In a batch without drafts, a sequence's tokens are adjacent and ascend by position. The cache
+// refuses other batches.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -25,6 +25,9 @@ class HybridDecoder : public Decoder {
 
  protected:
   std::vector<LayerMemory> Memory() const override;
+  // Returns how the scans update their states; without skip factors. A family without scans needs
+  // no override.
+  virtual ScanOptions scan_options() const { return {}; }
   const RecurrentParams& recurrent() const { return recurrent_; }
   bool IsRecurrent(int layer) const {
     return params().kv_heads[static_cast<std::size_t>(layer)] == 0;

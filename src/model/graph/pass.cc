@@ -7,6 +7,7 @@
 
 #include "base/strings.h"
 #include "kvcache/recurrent_cache.h"
+#include "model/graph/draft_replay.h"
 
 namespace kvcache {
 namespace {
@@ -151,14 +152,15 @@ void Pass::Attention(int layer, const TensorView& q, const TensorView& k, const 
 void Pass::ShortConv(int layer, const TensorView& x, const ConvTaps& taps, const TensorView& y) {
   if (!runs()) return;
   RecurrentCache& cache = *cache_->Recurrent();
-  // The next state is written to a buffer of its own: if the pass fails, the cache still has the
-  // state from before it.
-  auto before = cache.ConvState(layer);
-  if (!before.ok()) return Check(std::move(before).TakeStatus());
-  auto after = cache.NextConvState(layer);
-  if (!after.ok()) return Check(std::move(after).TakeStatus());
-  Check(backend_->ShortConv(x, taps, {.before = *before, .after = *after}, y));
-  if (runs()) Check(cache.UpdateConvState(layer, *after));
+  auto segments = cache.Segments(layer, StateKind::kConvolution);
+  if (!segments.ok()) return Check(std::move(segments).TakeStatus());
+  Check(backend_->ShortConv(x, taps, *segments, y));
+  if (runs() && cache.HasDrafts()) {
+    auto kept = cache.DraftInputs(layer);
+    if (!kept.ok()) return Check(std::move(kept).TakeStatus());
+    Check(KeepConvInputs(*backend_, *kept, x));
+  }
+  if (runs()) Check(cache.MarkWritten(layer, StateKind::kConvolution));
 }
 
 void Pass::DecayRates(const TensorView& raw, const TensorView& bias, const TensorView& rates,
@@ -170,14 +172,15 @@ void Pass::Scan(int layer, const ScanInputs& inputs, const ScanOptions& options,
                 const TensorView& out) {
   if (!runs()) return;
   RecurrentCache& cache = *cache_->Recurrent();
-  const std::array<std::int64_t, 3> dims{inputs.values.dims[0], inputs.keys.dims[0],
-                                         inputs.values.dims[1]};
-  auto before = cache.RecurrentState(layer, dims);
-  if (!before.ok()) return Check(std::move(before).TakeStatus());
-  auto after = cache.NextRecurrentState(layer, dims);
-  if (!after.ok()) return Check(std::move(after).TakeStatus());
-  Check(backend_->StateScan(inputs, options, {.before = *before, .after = *after}, out));
-  if (runs()) Check(cache.UpdateRecurrentState(layer, *after));
+  auto segments = cache.Segments(layer, StateKind::kRecurrent);
+  if (!segments.ok()) return Check(std::move(segments).TakeStatus());
+  Check(backend_->StateScan(inputs, options, *segments, out));
+  if (runs() && cache.HasDrafts()) {
+    auto kept = cache.DraftInputs(layer);
+    if (!kept.ok()) return Check(std::move(kept).TakeStatus());
+    Check(KeepScanInputs(*backend_, *kept, inputs));
+  }
+  if (runs()) Check(cache.MarkWritten(layer, StateKind::kRecurrent));
 }
 
 void Pass::CrossAttention(int layer, int type, const KvShape& shape, const TensorView& q,

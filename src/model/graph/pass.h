@@ -158,7 +158,8 @@ class Pass {
   void Attention(int layer, const TensorView& q, const TensorView& k, const TensorView& v,
                  const AttentionOptions& options, const TensorView& out);
 
-  // Recurrent layers. The operations read the layer's states from the cache and write them back.
+  // Recurrent layers. The operations read the layer's states from the cache and write those after
+  // the pass. In a pass of drafts they also keep the inputs that AcceptDrafts needs.
   // y = the short convolution of x [channels, batch]; y must not be x.
   void ShortConv(int layer, const TensorView& x, const ConvTaps& taps, const TensorView& y);
   // steps = ln(1 + exp(raw + bias)), decays = exp(rates × steps). `steps` may be `raw`.

@@ -47,6 +47,7 @@ ReferenceParts RandomParts(TestKind kind, const DriverSetup& setup, std::mt19937
     }
     if (Percent(random, 25)) recurrent.conv_dim = recurrent.conv_channels = 0;
     if (recurrent.conv_dim > 0 && Percent(random, 25)) recurrent.state_size = 0;
+    if (Percent(random, 5)) recurrent.can_replay = false;
     if (Percent(random, 20)) recurrent.max_states = Between(random, 1, setup.options.max_sequences);
     recurrent.checkpoints = {.count = Between(random, 0, 4),
                              .spacing = Between(random, 1, 4),

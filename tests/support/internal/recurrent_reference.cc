@@ -1,36 +1,20 @@
 #include "support/internal/recurrent_reference.h"
 
 #include <algorithm>
-#include <array>
 #include <set>
 #include <sstream>
 #include <utility>
 
-#include "tensor/float_conversion.h"
-
 namespace kvcache::testing {
-namespace {
-
-constexpr std::array<int, 2> kRecurrentLayers = {1, 4};
-
-std::array<std::int64_t, 2> DimsOf(const RecurrentReferenceOptions& options, int kind) {
-  if (kind == 0) return {options.conv_dim, options.conv_channels};
-  return {options.state_size / 4, 4};
-}
-
-std::vector<float> ValuesOf(std::uint32_t state, int layer, int kind, std::int64_t values) {
-  if (state == 0) return std::vector<float>(values, 0.0f);
-  return StateContent(state, layer, kind, values);
-}
-
-}  // namespace
 
 std::string ToText(const RecurrentReferenceOptions& options) {
   std::ostringstream out;
   out << "recurrent: conv " << options.conv_dim << "x" << options.conv_channels << ", state "
       << options.state_size << ", states " << options.max_states << ", "
       << options.checkpoints.count << " checkpoints " << options.checkpoints.spacing
-      << " apart from " << options.checkpoints.minimum << ", over " << ToText(options.attention);
+      << " apart from " << options.checkpoints.minimum
+      << (options.can_replay ? "" : ", no replay function") << ", over "
+      << ToText(options.attention);
   return out.str();
 }
 
@@ -50,32 +34,37 @@ std::unique_ptr<Cache> RecurrentReference::MakeCache(ReferenceBackend& backend) 
   options.max_states = recurrent_.max_states;
   options.checkpoints = recurrent_.checkpoints;
   options.attention = attention_.Options(backend);
+  options.draft_inputs = kDraftInputs;
+  if (recurrent_.can_replay) {
+    options.replay_drafts = [this](const DraftReplay& replay) { return Replay(replay); };
+  }
+  backend_ = &backend;
   auto cache = std::make_unique<RecurrentCacheImpl>(std::move(options));
   cache_ = cache.get();
   attention_.LookAt(cache->attention());
   return cache;
 }
 
-std::int64_t RecurrentReference::values(int kind) const {
-  const auto dims = DimsOf(recurrent_, kind);
-  return dims[0] * dims[1];
-}
-
 std::vector<RecurrentReference::Member> RecurrentReference::MembersOf(
     const TestBatch& batch) const {
   std::vector<Member> members;
   for (const TestToken& token : batch.tokens) {
-    if (members.empty() || members.back().sequence != token.sequence) {
-      const std::optional<Point>& live = sequences_[token.sequence].live;
-      members.push_back({token.sequence, live.value_or(Point{}), {}});
+    const auto same = [&](const Member& member) { return member.sequence == token.sequence; };
+    auto found = std::find_if(members.begin(), members.end(), same);
+    if (batch.parents.empty() && found != members.end() && !same(members.back())) {
+      found = members.end();  // in two places of the batch
     }
-    members.back().to = {token.content, token.position + 1};
+    if (found == members.end()) {
+      const std::optional<Point>& live = sequences_[token.sequence].live;
+      found = members.insert(members.end(), {token.sequence, live.value_or(Point{}), {}});
+    }
+    found->to = {token.content, token.position + 1};
   }
   return members;
 }
 
 StatusCode RecurrentReference::Prepare(const TestBatch& batch, ForwardMode mode) const {
-  if (!batch.parents.empty()) return StatusCode::kUnsupported;
+  if (!batch.parents.empty() && !recurrent_.can_replay) return StatusCode::kUnsupported;
   const StatusCode code = attention_.Prepare(batch, mode);
   return code == StatusCode::kOk ? PrepareStates(batch, mode) : code;
 }
@@ -91,9 +80,7 @@ StatusCode RecurrentReference::PrepareStates(const TestBatch& batch, ForwardMode
     const bool in_pieces = !batch_sequences.insert(member.sequence).second;
     const bool ascending =
         std::adjacent_find(own.begin(), own.end(), std::greater_equal<>()) == own.end();
-    if (in_pieces || !ascending || own.size() != positions[members.front().sequence].size()) {
-      return StatusCode::kUnsupported;
-    }
+    if (batch.parents.empty() && (in_pieces || !ascending)) return StatusCode::kUnsupported;
     const Sequence& sequence = sequences_[member.sequence];
     if (mode == ForwardMode::kReserve) continue;
     if (!sequence.live.has_value() || length(member.sequence) > sequence.live->tokens ||
@@ -113,130 +100,38 @@ StatusCode RecurrentReference::PrepareStates(const TestBatch& batch, ForwardMode
   return full ? StatusCode::kCacheFull : StatusCode::kOk;
 }
 
-void RecurrentReference::Begin(const TestBatch& batch, ForwardMode mode) {
-  EndPass();
-  attention_.Begin(batch, mode);
-  members_ = MembersOf(batch);
-  in_pass_ = true;
-  reserving_ = mode == ForwardMode::kReserve;
-  if (reserving_) return;
-  for (const Member& member : members_) {
-    sequences_[member.sequence].before.reset();
-    sequences_[member.sequence].prepared.reset();
-  }
-}
-
-Status RecurrentReference::RunPass(Cache& cache, const TestBatch& batch, const ScriptStep& step) {
-  const bool states_first = batch.tokens.front().content % 2 == 0;
-  if (!states_first) KVCACHE_RETURN_IF_ERROR(attention_.RunPass(cache, batch, step));
-  RecurrentCache& states = *cache.Recurrent();
-  bool all = true;
-  for (std::size_t i = 0; i < kRecurrentLayers.size(); ++i) {
-    all = all && PutsLayer(step, static_cast<int>(i));
-    if (!PutsLayer(step, static_cast<int>(i))) continue;
-    for (const int kind : {kConv, kState}) {
-      if (values(kind) == 0) continue;
-      KVCACHE_RETURN_IF_ERROR(reserving_ ? RunReserve(states, kRecurrentLayers[i], kind)
-                                         : RunLayer(states, kRecurrentLayers[i], kind));
-    }
-  }
-  if (all && !reserving_) Commit();
-  if (states_first) KVCACHE_RETURN_IF_ERROR(attention_.RunPass(cache, batch, step));
-  return Status::Ok();
-}
-
-void RecurrentReference::CompareStates(const TensorView& view, int layer, int kind) {
-  const auto dims = DimsOf(recurrent_, kind);
-  if (view.dims[0] != dims[0] || view.dims[1] != dims[1] ||
-      view.dims[2] != static_cast<std::int64_t>(members_.size()) || view.dims[3] != 1) {
-    seen_ = "the shape of a state differs";
-    return;
-  }
-  for (std::size_t i = 0; i < members_.size(); ++i) {
-    const std::uint32_t state = reserving_ ? 0 : members_[i].from.state;
-    const std::vector<float> expected = ValuesOf(state, layer, kind, values(kind));
-    const auto* row = reinterpret_cast<const float*>(view.data + static_cast<std::int64_t>(i) *
-                                                                     view.stride_bytes[2]);
-    if (!std::equal(expected.begin(), expected.end(), row)) {
-      seen_ = "sequence " + std::to_string(members_[i].sequence) + " has another state in layer " +
-              std::to_string(layer);
-    }
-  }
-}
-
-Status RecurrentReference::RunLayer(RecurrentCache& cache, int layer, int kind) {
-  const auto dims = DimsOf(recurrent_, kind);
-  KVCACHE_ASSIGN_OR_RETURN(const TensorView state, kind == kConv
-                                                       ? cache.ConvState(layer)
-                                                       : cache.RecurrentState(layer, dims));
-  CompareStates(state, layer, kind);
-  return Advance(cache, layer, kind);
-}
-
-Status RecurrentReference::RunReserve(RecurrentCache& cache, int layer, int kind) {
-  const auto dims = DimsOf(recurrent_, kind);
-  KVCACHE_ASSIGN_OR_RETURN(const TensorView state, kind == kConv
-                                                       ? cache.ConvState(layer)
-                                                       : cache.RecurrentState(layer, dims));
-  CompareStates(state, layer, kind);
-  KVCACHE_ASSIGN_OR_RETURN(const TensorView next, kind == kConv
-                                                      ? cache.NextConvState(layer)
-                                                      : cache.NextRecurrentState(layer, dims));
-  std::fill_n(next.as<float>(), next.elements(), 7.0f);
-  return kind == kConv ? cache.UpdateConvState(layer, next)
-                       : cache.UpdateRecurrentState(layer, next);
-}
-
-// Updates the states in one of three ways: in the memory that Next returned, as rows of f32, or as
-// rows of f16.
-Status RecurrentReference::Advance(RecurrentCache& cache, int layer, int kind) {
-  const auto dims = DimsOf(recurrent_, kind);
-  const std::int64_t size = values(kind);
-  const auto update = [&](const TensorView& view) {
-    return kind == kConv ? cache.UpdateConvState(layer, view)
-                         : cache.UpdateRecurrentState(layer, view);
-  };
-  const auto count = static_cast<std::int64_t>(members_.size());
-  std::vector<float> rows;
-  for (const Member& member : members_) {
-    const std::vector<float> row = ValuesOf(member.to.state, layer, kind, size);
-    rows.insert(rows.end(), row.begin(), row.end());
-  }
-  const std::uint32_t way = members_.front().to.state / 2 % 3;
-  if (way == 0) {
-    KVCACHE_ASSIGN_OR_RETURN(const TensorView next, kind == kConv
-                                                        ? cache.NextConvState(layer)
-                                                        : cache.NextRecurrentState(layer, dims));
-    for (std::int64_t i = 0; i < count; ++i) {
-      std::copy_n(rows.begin() + i * size, size,
-                  reinterpret_cast<float*>(next.data + i * next.stride_bytes[2]));
-    }
-    return update(next);
-  }
-  if (way == 1) return update(TensorView::Dense(rows.data(), DType::kF32, size, count));
-  std::vector<std::uint16_t> halves;
-  for (const float value : rows) halves.push_back(F32ToF16(value));
-  return update(TensorView::Dense(halves.data(), DType::kF16, dims[0], dims[1], count));
-}
-
 void RecurrentReference::Commit() {
-  const auto& [count, spacing, minimum] = recurrent_.checkpoints;
-  for (const Member& member : members_) {
-    Sequence& sequence = sequences_[member.sequence];
-    sequence.before = sequence.live;
-    sequence.live = member.to;
-    std::vector<Point>& checkpoints = sequence.checkpoints;
-    const bool far = checkpoints.empty() || member.to.tokens - checkpoints.back().tokens >= spacing;
-    if (count == 0 || member.to.tokens - 1 < minimum || !far) continue;
-    checkpoints.push_back(member.to);
-    if (checkpoints.size() > static_cast<std::size_t>(count))
-      checkpoints.erase(checkpoints.begin());
-  }
+  for (const Member& member : members_) Advance(sequences_[member.sequence], member.to);
   members_.clear();  // EndPass then does not treat the pass as broken off
 }
 
+void RecurrentReference::Advance(Sequence& sequence, const Point& to) {
+  const auto& [count, spacing, minimum] = recurrent_.checkpoints;
+  sequence.before = sequence.live;
+  sequence.live = to;
+  std::vector<Point>& checkpoints = sequence.checkpoints;
+  const bool far = checkpoints.empty() || to.tokens - checkpoints.back().tokens >= spacing;
+  if (count == 0 || to.tokens - 1 < minimum || !far) return;
+  checkpoints.push_back(to);
+  if (checkpoints.size() > static_cast<std::size_t>(count)) checkpoints.erase(checkpoints.begin());
+}
+
+// If the pass broke off, the accepted tokens have no state, as in a pass without drafts.
+void RecurrentReference::Accept(const std::vector<int>& last) {
+  attention_.Accept(last);
+  for (const int index : last) {
+    const TestToken& token = batch_.tokens[index];
+    Sequence& sequence = sequences_[token.sequence];
+    sequence.prepared.reset();
+    sequence.before.reset();
+    if (complete_) Advance(sequence, {token.content, token.position + 1});
+    torn_ = torn_ || !complete_;
+  }
+  EndPass();
+}
+
 void RecurrentReference::EndPass() {
-  torn_ = torn_ || (in_pass_ && !reserving_ && !members_.empty());
+  torn_ = torn_ || (in_pass_ && !reserving_ && batch_.parents.empty() && !members_.empty());
   attention_.EndPass();
   members_.clear();
   in_pass_ = false;

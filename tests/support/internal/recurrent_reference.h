@@ -1,12 +1,13 @@
 // The reference model of the recurrent cache: attention as in causal_reference.h, and states. It
 // inspects the real cache's state table.
 //
-// A number names every state and determines its values. A restore point is such a number and a
-// count of tokens.
+// A number names every state and determines its values: the content of the last token that the state
+// took in. A restore point is such a number and a count of tokens.
 //
 // Thread safety: none.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -25,6 +26,7 @@ struct RecurrentReferenceOptions {
   int state_size = 12;
   int max_states = 0;
   CheckpointOptions checkpoints{.count = 3, .spacing = 2, .minimum = 1};
+  bool can_replay = true;  // has a function replay_drafts
 };
 std::string ToText(const RecurrentReferenceOptions& options);
 
@@ -34,9 +36,8 @@ class RecurrentReference : public CacheReference {
 
   std::unique_ptr<Cache> MakeCache(ReferenceBackend& backend) override;
   StatusCode Prepare(const TestBatch& batch, ForwardMode mode) const override;
-  // Passes of drafts are refused, so there is never one to accept from.
-  StatusCode CheckAccept(const std::vector<int>& /*last*/) const override {
-    return StatusCode::kInvalidArgument;
+  StatusCode CheckAccept(const std::vector<int>& last) const override {
+    return attention_.CheckAccept(last);
   }
   StatusCode CheckCopy(int src, int dst, Position length) const override;
   StatusCode CheckRemove(int sequence, Position begin, Position end) const override;
@@ -44,7 +45,7 @@ class RecurrentReference : public CacheReference {
   bool CanGoBackTo(int sequence, Position length) const override;
   void Begin(const TestBatch& batch, ForwardMode mode) override;
   void SetNonCausal(const std::vector<int>& queries) override { attention_.SetNonCausal(queries); }
-  void Accept(const std::vector<int>& /*last*/) override {}
+  void Accept(const std::vector<int>& last) override;
   void Copy(int src, int dst, Position length) override;
   void Remove(int sequence, Position begin, Position end) override;
   void PrepareRestore(int sequence, Position length) override;
@@ -52,9 +53,8 @@ class RecurrentReference : public CacheReference {
   Status RunPass(Cache& cache, const TestBatch& batch, const ScriptStep& step) override;
   Difference Check() override;
   Position length(int sequence) const override { return attention_.length(sequence); }
-  std::vector<int> drafts() const override { return {}; }
+  std::vector<int> drafts() const override { return attention_.drafts(); }
   unsigned coverage() const override;
-  bool wants_even_batches() const override { return true; }
 
  private:
   struct Point {
@@ -73,13 +73,27 @@ class RecurrentReference : public CacheReference {
     Point from;
     Point to;
   };
-  enum StateKind { kConv = 0, kState = 1 };
+  enum Kind { kConv = 0, kState = 1 };
+  static constexpr std::array<int, 2> kRecurrentLayers = {1, 4};
+  static constexpr std::int64_t kDraftInputs = 2;  // the draft's content, and the layer
 
   StatusCode PrepareStates(const TestBatch& batch, ForwardMode mode) const;
   std::vector<Member> MembersOf(const TestBatch& batch) const;
   std::int64_t values(int kind) const;
+  Status RunState(RecurrentCache& cache, int layer, int kind);
   Status RunLayer(RecurrentCache& cache, int layer, int kind);
   Status RunReserve(RecurrentCache& cache, int layer, int kind);
+  bool even() const;
+  // Returns the state that the token at the index continues.
+  std::uint32_t StateBefore(std::int32_t index) const;
+  Status RunSegments(RecurrentCache& cache, int layer, int kind);
+  void RunSegment(const StateSegment& segment, int layer, int kind);
+  void CheckColumns(const StateSegments& segments);
+  void CheckViewsRefused(RecurrentCache& cache, int layer, int kind);
+  Status KeepInputs(RecurrentCache& cache, int layer);
+  Status Replay(const DraftReplay& replay);
+  Status ReplaySegments(const DraftReplay& replay, const StateSegments& segments, int kind);
+  void Advance(Sequence& sequence, const Point& to);
   void CompareStates(const TensorView& view, int layer, int kind);
   Status Advance(RecurrentCache& cache, int layer, int kind);
   void Commit();
@@ -91,9 +105,12 @@ class RecurrentReference : public CacheReference {
   ReferenceSetup setup_;
   RecurrentReferenceOptions recurrent_;
   InspectedCausal attention_;
+  ReferenceBackend* backend_ = nullptr;
   RecurrentCacheImpl* cache_ = nullptr;
   std::vector<Sequence> sequences_;
   std::vector<Member> members_;
+  TestBatch batch_;        // of the pass in progress
+  bool complete_ = false;  // a pass of drafts has written all states
   bool in_pass_ = false;
   bool reserving_ = false;
   bool restored_ = false;

@@ -52,72 +52,123 @@ std::int64_t Stride(const TensorView& view, int axis) {
   return view.stride_bytes[axis] / kFloat;
 }
 
-// Returns the tokens per sequence, or 0 if the batch is not a multiple of the sequences.
-std::int64_t TokensEach(std::int64_t batch, std::int64_t sequences) {
-  return sequences > 0 && batch % sequences == 0 ? batch / sequences : 0;
+// Checks that each segment has tokens of the batch and two states, and that the strands are all of
+// the segments.
+Status CheckSegments(std::string_view operation, const StateSegments& states, std::int64_t batch) {
+  for (std::size_t i = 0; i < states.segments.size(); ++i) {
+    const StateSegment& s = states.segments[i];
+    if (s.first >= 0 && s.tokens >= 1 && s.tokens <= batch - s.first && s.before != nullptr &&
+        s.after != nullptr) {
+      continue;
+    }
+    return Invalid(operation, "segment " + std::to_string(i) + " has " + std::to_string(s.tokens) +
+                                  " tokens from " + std::to_string(s.first) +
+                                  " on; must be in the " + "batch of " + std::to_string(batch) +
+                                  ", with memory for both states");
+  }
+  const auto& strands = states.strands;
+  if (!strands.empty() && strands.front() == 0 &&
+      strands.back() == static_cast<std::int64_t>(states.segments.size()) &&
+      std::is_sorted(strands.begin(), strands.end())) {
+    return Status::Ok();
+  }
+  return Invalid(operation, "the strands must divide the " +
+                                std::to_string(states.segments.size()) + " segments");
+}
+
+std::int64_t StrandsOf(const StateSegments& states) {
+  return static_cast<std::int64_t>(states.strands.size()) - 1;
+}
+
+std::span<const StateSegment> SegmentsOf(const StateSegments& states, std::int64_t strand) {
+  const auto at = static_cast<std::size_t>(strand);
+  const auto begin = static_cast<std::size_t>(states.strands[at]);
+  return states.segments.subspan(begin, static_cast<std::size_t>(states.strands[at + 1]) - begin);
+}
+
+const float* Before(const StateSegment& segment) {
+  return reinterpret_cast<const float*>(segment.before);
+}
+float* After(const StateSegment& segment) {
+  return reinterpret_cast<float*>(segment.after);
 }
 
 // ---- Convolution
 
-std::string DescribeConv(const TensorView& x, const ConvTaps& taps, const StateViews& inputs,
+std::string DescribeConv(const TensorView& x, const ConvTaps& taps, const StateSegments& inputs,
                          const TensorView& y) {
   return "x is " + Describe(x) + ", y is " + Describe(y) + ", taps are " + Describe(taps.taps) +
-         ", inputs are " + Describe(inputs.before) + " and " + Describe(inputs.after);
+         ", a state has " + std::to_string(inputs.values) + " values";
 }
 
-Status CheckConv(const TensorView& x, const ConvTaps& taps, const StateViews& inputs,
+Status CheckConv(const TensorView& x, const ConvTaps& taps, const StateSegments& inputs,
                  const TensorView& y) {
   const std::int64_t steps = taps.taps.dims[0];
   const std::int64_t channels = x.dims[0];
-  const std::int64_t sequences = inputs.before.dims[2];
-  const Dims state{steps - 1, channels, sequences, 1};
+  const bool computes = y.data != nullptr;
   if (steps < 2 || steps > kernel::kConvSteps) {
     return {StatusCode::kUnsupported, "short convolution: " + std::to_string(steps) +
                                           " steps; must be 2 to " +
                                           std::to_string(kernel::kConvSteps)};
   }
-  if (!IsF32(x, {channels, x.dims[1], 1, 1}, 1) || !IsF32(y, x.dims, 1) ||
-      !IsF32(taps.taps, {steps, channels, 1, 1}, 2) || !IsF32(inputs.before, state, 2) ||
-      !IsF32(inputs.after, state, 2)) {
+  if (!IsF32(x, {channels, x.dims[1], 1, 1}, 1) || (computes && !IsF32(y, x.dims, 1)) ||
+      !IsF32(taps.taps, {steps, channels, 1, 1}, 2) || inputs.values != (steps - 1) * channels) {
     return Invalid("short convolution",
                    DescribeConv(x, taps, inputs, y) +
-                       "; must be f32 x and y [channels, batch], taps [steps, channels] and inputs "
-                       "[steps - 1, channels, sequences]");
+                       "; must be f32 x and y [channels, batch], taps [steps, channels] and "
+                       "(steps - 1) x channels values");
   }
   if (taps.bias.has_value() && !IsF32(*taps.bias, {channels, 1, 1, 1}, 1)) {
     return Invalid("short convolution", "bias is " + Describe(*taps.bias) +
                                             "; must be f32 with a value per channel of x, " +
                                             Describe(x));
   }
-  if (TokensEach(x.dims[1], sequences) > 0) return Status::Ok();
-  return Invalid("short convolution", "the batch has " + std::to_string(x.dims[1]) +
-                                          " tokens; must be a multiple of " +
-                                          std::to_string(sequences) + " sequences");
+  return CheckSegments("short convolution", inputs, x.dims[1]);
+}
+
+// Returns the channels from `channel` on of a segment.
+kernel::ConvBlock BlockOf(const TensorView& x, const ConvTaps& taps, const StateSegment& segment,
+                          const TensorView& y, std::int64_t channel) {
+  const std::int64_t steps = taps.taps.dims[0];
+  const std::int64_t state = channel * (steps - 1);
+  const bool computes = y.data != nullptr;
+  const bool biased = computes && taps.bias.has_value();
+  return {.x = At(x, segment.first) + channel,
+          .x_stride = Stride(x, 1),
+          .y = computes ? At(y, segment.first) + channel : nullptr,
+          .y_stride = Stride(y, 1),
+          .tokens = segment.tokens,
+          .taps = computes ? At(taps.taps, channel) : nullptr,
+          .bias = biased ? taps.bias->as<const float>() + channel : nullptr,
+          .before = Before(segment) + state,
+          .after = After(segment) + state,
+          .steps = static_cast<int>(steps),
+          .channels =
+              static_cast<int>(std::min<std::int64_t>(kernel::kConvBlock, x.dims[0] - channel))};
 }
 
 // ---- Scan
 
 struct ScanSizes {
-  std::int64_t k_dim, v_dim, groups, heads, batch, sequences;
+  std::int64_t k_dim, v_dim, groups, heads, batch;
 
-  explicit ScanSizes(const ScanInputs& inputs, const StateViews& states)
+  explicit ScanSizes(const ScanInputs& inputs)
       : k_dim(inputs.keys.dims[0]),
         v_dim(inputs.values.dims[0]),
         groups(inputs.keys.dims[1]),
         heads(inputs.values.dims[1]),
-        batch(inputs.values.dims[2]),
-        sequences(states.before.dims[3]) {}
+        batch(inputs.values.dims[2]) {}
 };
 
-Status CheckScan(const ScanInputs& inputs, const ScanOptions& options, const StateViews& states,
+Status CheckScan(const ScanInputs& inputs, const ScanOptions& options, const StateSegments& states,
                  const TensorView& out) {
-  const ScanSizes size(inputs, states);
+  const ScanSizes size(inputs);
+  const bool computes = out.data != nullptr;
   const Dims keys{size.k_dim, size.groups, size.batch, 1};
   const Dims values{size.v_dim, size.heads, size.batch, 1};
   const Dims rates{size.heads, size.batch, 1, 1};
-  const Dims state{size.v_dim, size.k_dim, size.heads, size.sequences};
-  if (!IsF32(inputs.keys, keys, 1) || !IsF32(inputs.queries, keys, 1) ||
-      !IsF32(inputs.values, values, 1) || !IsF32(out, values, 1)) {
+  if (!IsF32(inputs.keys, keys, 1) || (computes && !IsF32(inputs.queries, keys, 1)) ||
+      !IsF32(inputs.values, values, 1) || (computes && !IsF32(out, values, 1))) {
     return Invalid("state scan", "keys are " + Describe(inputs.keys) + ", queries are " +
                                      Describe(inputs.queries) + ", values are " +
                                      Describe(inputs.values) + ", out is " + Describe(out) +
@@ -125,13 +176,13 @@ Status CheckScan(const ScanInputs& inputs, const ScanOptions& options, const Sta
                                      "values and out [v_dim, heads, batch]");
   }
   if (!IsF32(inputs.decays, rates, 1) || !IsF32(inputs.steps, rates, 1) ||
-      !IsF32(states.before, state, 3) || !IsF32(states.after, state, 3)) {
+      states.values != size.v_dim * size.k_dim * size.heads) {
     return Invalid("state scan", "decays are " + Describe(inputs.decays) + ", steps are " +
-                                     Describe(inputs.steps) + ", states are " +
-                                     Describe(states.before) + " and " + Describe(states.after) +
-                                     ", values are " + Describe(inputs.values) +
-                                     "; must be f32 decays and steps [heads, batch], states "
-                                     "[v_dim, k_dim, heads, sequences]");
+                                     Describe(inputs.steps) + ", values are " +
+                                     Describe(inputs.values) + ", a state has " +
+                                     std::to_string(states.values) +
+                                     " values; must be f32 decays and steps [heads, batch] and "
+                                     "v_dim x k_dim x heads values");
   }
   if (size.groups < 1 || size.heads % size.groups != 0 ||
       (!options.skip.empty() && static_cast<std::int64_t>(options.skip.size()) != size.heads)) {
@@ -141,23 +192,21 @@ Status CheckScan(const ScanInputs& inputs, const ScanOptions& options, const Sta
                                      " skip factors; heads must be a multiple of the groups, and "
                                      "skip factors none or one per head");
   }
-  if (TokensEach(size.batch, size.sequences) > 0) return Status::Ok();
-  return Invalid("state scan", "the batch has " + std::to_string(size.batch) +
-                                   " tokens; must be a multiple of " +
-                                   std::to_string(size.sequences) + " sequences");
+  return CheckSegments("state scan", states, size.batch);
 }
 
-// Returns the columns from `column` on of head `head` of sequence `sequence`.
+// Returns the columns from `column` on of head `head` of a segment.
 kernel::ScanBlock BlockOf(const ScanInputs& inputs, const ScanOptions& options,
-                          const StateViews& states, const TensorView& out, std::int64_t sequence,
-                          std::int64_t head, std::int64_t column) {
-  const ScanSizes size(inputs, states);
-  const std::int64_t tokens = size.batch / size.sequences;
-  const std::int64_t first = sequence * tokens;
+                          const StateSegment& segment, const TensorView& out, std::int64_t head,
+                          std::int64_t column) {
+  const ScanSizes size(inputs);
+  const std::int64_t first = segment.first;
+  const std::int64_t state = head * size.k_dim * size.v_dim + column;
+  const bool computes = out.data != nullptr;
   const std::int64_t group = head / (size.heads / size.groups);
   return {.key = At(inputs.keys, group, first),
           .key_stride = Stride(inputs.keys, 2),
-          .query = At(inputs.queries, group, first),
+          .query = computes ? At(inputs.queries, group, first) : nullptr,
           .query_stride = Stride(inputs.queries, 2),
           .value = At(inputs.values, head, first) + column,
           .value_stride = Stride(inputs.values, 2),
@@ -165,14 +214,14 @@ kernel::ScanBlock BlockOf(const ScanInputs& inputs, const ScanOptions& options,
           .decay_stride = Stride(inputs.decays, 1),
           .step = At(inputs.steps, first) + head,
           .step_stride = Stride(inputs.steps, 1),
-          .out = At(out, head, first) + column,
+          .out = computes ? At(out, head, first) + column : nullptr,
           .out_stride = Stride(out, 2),
-          .before = At(states.before, 0, head, sequence) + column,
-          .after = At(states.after, 0, head, sequence) + column,
+          .before = Before(segment) + state,
+          .after = After(segment) + state,
           .v_dim = size.v_dim,
           .k_dim = size.k_dim,
           .columns = std::min(kScanColumns, size.v_dim - column),
-          .tokens = tokens,
+          .tokens = segment.tokens,
           .rule = options.rule,
           .norm_epsilon = options.norm_epsilon,
           .query_scale = options.query_scale,
@@ -182,42 +231,29 @@ kernel::ScanBlock BlockOf(const ScanInputs& inputs, const ScanOptions& options,
 }  // namespace
 
 Status ShortConv(ThreadPool& pool, const TensorView& x, const ConvTaps& taps,
-                 const StateViews& inputs, const TensorView& y) {
+                 const StateSegments& inputs, const TensorView& y) {
   KVCACHE_RETURN_IF_ERROR(CheckConv(x, taps, inputs, y));
-  const std::int64_t channels = x.dims[0];
-  const std::int64_t steps = taps.taps.dims[0];
-  const std::int64_t sequences = inputs.before.dims[2];
-  const std::int64_t tokens = x.dims[1] / sequences;
-  const std::int64_t blocks = (channels + kernel::kConvBlock - 1) / kernel::kConvBlock;
-  pool.ParallelFor(sequences * blocks, [&](std::int64_t task, int) {
-    const std::int64_t sequence = task / blocks;
+  const std::int64_t blocks = (x.dims[0] + kernel::kConvBlock - 1) / kernel::kConvBlock;
+  pool.ParallelFor(StrandsOf(inputs) * blocks, [&](std::int64_t task, int) {
     const std::int64_t channel = task % blocks * kernel::kConvBlock;
-    kernel::Convolve(
-        {.x = At(x, sequence * tokens) + channel,
-         .x_stride = Stride(x, 1),
-         .y = At(y, sequence * tokens) + channel,
-         .y_stride = Stride(y, 1),
-         .tokens = tokens,
-         .taps = At(taps.taps, channel),
-         .bias = taps.bias.has_value() ? taps.bias->as<const float>() + channel : nullptr,
-         .before = At(inputs.before, channel, sequence),
-         .after = At(inputs.after, channel, sequence),
-         .steps = static_cast<int>(steps),
-         .channels =
-             static_cast<int>(std::min<std::int64_t>(kernel::kConvBlock, channels - channel))});
+    for (const StateSegment& segment : SegmentsOf(inputs, task / blocks)) {
+      kernel::Convolve(BlockOf(x, taps, segment, y, channel));
+    }
   });
   return Status::Ok();
 }
 
 Status StateScan(ThreadPool& pool, const ScanInputs& inputs, const ScanOptions& options,
-                 const StateViews& states, const TensorView& out) {
+                 const StateSegments& states, const TensorView& out) {
   KVCACHE_RETURN_IF_ERROR(CheckScan(inputs, options, states, out));
-  const ScanSizes size(inputs, states);
+  const ScanSizes size(inputs);
   const std::int64_t blocks = (size.v_dim + kScanColumns - 1) / kScanColumns;
-  pool.ParallelFor(size.sequences * size.heads * blocks, [&](std::int64_t task, int) {
+  pool.ParallelFor(StrandsOf(states) * size.heads * blocks, [&](std::int64_t task, int) {
     const std::int64_t head = task / blocks;
-    kernel::Scan(BlockOf(inputs, options, states, out, head / size.heads, head % size.heads,
-                         task % blocks * kScanColumns));
+    for (const StateSegment& segment : SegmentsOf(states, head / size.heads)) {
+      kernel::Scan(
+          BlockOf(inputs, options, segment, out, head % size.heads, task % blocks * kScanColumns));
+    }
   });
   return Status::Ok();
 }

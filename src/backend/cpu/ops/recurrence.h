@@ -13,10 +13,10 @@
 namespace kvcache::cpu {
 
 Status ShortConv(ThreadPool& pool, const TensorView& x, const ConvTaps& taps,
-                 const StateViews& inputs, const TensorView& y);
+                 const StateSegments& inputs, const TensorView& y);
 
 Status StateScan(ThreadPool& pool, const ScanInputs& inputs, const ScanOptions& options,
-                 const StateViews& states, const TensorView& out);
+                 const StateSegments& states, const TensorView& out);
 
 Status DecayRates(ThreadPool& pool, const TensorView& raw, const TensorView& bias,
                   const TensorView& rates, const TensorView& steps, const TensorView& decays);

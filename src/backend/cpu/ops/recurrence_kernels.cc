@@ -52,10 +52,7 @@ HWY_INLINE void ConvolveFrom(D d, int c, const ConvBlock& block, const ConvWindo
   hn::StoreU(sum, d, y + c);
 }
 
-void Convolve(const ConvBlock& block) {
-  ConvWindow window;
-  Transpose(block.taps, block.steps, block.channels, window.taps);
-  Transpose(block.before, block.steps - 1, block.channels, window.inputs);
+void ConvolveTokens(const ConvBlock& block, const ConvWindow& window) {
   const float* inputs[kConvSteps];
   for (std::int64_t t = 0; t < block.tokens; ++t) {
     for (int j = 0; j < block.steps; ++j) {
@@ -68,6 +65,15 @@ void Convolve(const ConvBlock& block) {
     }
     for (; c < block.channels; ++c) ConvolveFrom(D1(), c, block, window, inputs, y);
   }
+}
+
+void Convolve(const ConvBlock& block) {
+  ConvWindow window;
+  Transpose(block.before, block.steps - 1, block.channels, window.inputs);
+  if (block.y != nullptr) {
+    Transpose(block.taps, block.steps, block.channels, window.taps);
+    ConvolveTokens(block, window);
+  }
   const int kept = block.steps - 1;
   for (int row = 0; row < kept; ++row) {
     const float* const input = InputsOf(block, window, block.tokens - kept + row);
@@ -77,31 +83,23 @@ void Convolve(const ConvBlock& block) {
 
 // ---- Scan
 
-// The factors of a token's keys and queries.
-struct Factors {
-  float key = 1.0f;
-  float query = 1.0f;
-};
-
-HWY_INLINE Factors FactorsOf(const ScanBlock& block, const float* key, const float* query) {
-  if (!(block.norm_epsilon > 0.0f)) return {1.0f, block.query_scale};
-  const auto inverse = [&](const float* x) {
-    return 1.0f / std::sqrt(SumOfSquares(x, block.k_dim) + block.norm_epsilon);
-  };
-  return {inverse(key), inverse(query) * block.query_scale};
+// Returns the factor of a token's key or query.
+HWY_INLINE float NormFactor(const ScanBlock& block, const float* x) {
+  if (!(block.norm_epsilon > 0.0f)) return 1.0f;
+  return 1.0f / std::sqrt(SumOfSquares(x, block.k_dim) + block.norm_epsilon);
 }
 
 // Scans kRegs vectors of columns from `column` on. Each column has chains of its own, so the result
-// depends neither on the vectors' width nor on their number.
-template <class D, int kRegs, class V = hn::Vec<D>>
+// depends neither on the vectors' width nor on their number. kOut: also computes the outputs.
+template <class D, int kRegs, bool kOut, class V = hn::Vec<D>>
 HWY_INLINE void ScanToken(D d, const ScanBlock& b, std::int64_t t, std::int64_t column,
                           const float* from) {
   constexpr std::int64_t kStep = static_cast<std::int64_t>(hn::MaxLanes(D()));
   const float* const key = b.key + t * b.key_stride;
-  const float* const query = b.query + t * b.query_stride;
+  const float* const query = kOut ? b.query + t * b.query_stride : nullptr;
   const float decay = b.decay[t * b.decay_stride];
   const float step = b.step[t * b.step_stride];
-  const Factors factors = FactorsOf(b, key, query);
+  const float key_factor = NormFactor(b, key);
   V values[kRegs];
   V taken[kRegs];  // the update t that is added to the state along the key
   KVCACHE_UNROLL
@@ -120,14 +118,14 @@ HWY_INLINE void ScanToken(D d, const ScanBlock& b, std::int64_t t, std::int64_t 
         held[r] = hn::MulAdd(hn::LoadU(d, row + r * kStep), each, held[r]);
       }
     }
-    const V decayed = hn::Set(d, decay * factors.key);
+    const V decayed = hn::Set(d, decay * key_factor);
     KVCACHE_UNROLL
     for (int r = 0; r < kRegs; ++r) taken[r] = hn::NegMulAdd(held[r], decayed, values[r]);
   } else {
     KVCACHE_UNROLL
     for (int r = 0; r < kRegs; ++r) taken[r] = values[r];
   }
-  const V weight = hn::Set(d, step * factors.key);
+  const V weight = hn::Set(d, step * key_factor);
   const V keep = hn::Set(d, decay);
   V sums[kRegs];
   KVCACHE_UNROLL
@@ -137,17 +135,18 @@ HWY_INLINE void ScanToken(D d, const ScanBlock& b, std::int64_t t, std::int64_t 
   }
   for (std::int64_t k = 0; k < b.k_dim; ++k) {
     const V by_key = hn::Set(d, key[k]);
-    const V by_query = hn::Set(d, query[k]);
+    const V by_query = kOut ? hn::Set(d, query[k]) : hn::Zero(d);
     const std::int64_t at = k * b.v_dim + column;
     KVCACHE_UNROLL
     for (int r = 0; r < kRegs; ++r) {
       const V kept = hn::Mul(hn::LoadU(d, from + at + r * kStep), keep);
       const V now = hn::MulAdd(by_key, taken[r], kept);
       hn::StoreU(now, d, b.after + at + r * kStep);
-      sums[r] = hn::MulAdd(now, by_query, sums[r]);
+      if constexpr (kOut) sums[r] = hn::MulAdd(now, by_query, sums[r]);
     }
   }
-  const V scale = hn::Set(d, factors.query);
+  if constexpr (!kOut) return;
+  const V scale = hn::Set(d, NormFactor(b, query) * b.query_scale);
   KVCACHE_UNROLL
   for (int r = 0; r < kRegs; ++r) {
     V out = hn::Mul(sums[r], scale);
@@ -157,23 +156,28 @@ HWY_INLINE void ScanToken(D d, const ScanBlock& b, std::int64_t t, std::int64_t 
 }
 
 // Scans as many columns as fill groups of kRegs vectors. Returns the first column of the rest.
-template <class D, int kRegs>
+template <class D, int kRegs, bool kOut>
 HWY_INLINE std::int64_t ScanColumns(D d, const ScanBlock& block, std::int64_t column) {
   constexpr std::int64_t kGroup = kRegs * static_cast<std::int64_t>(hn::MaxLanes(D()));
   for (; column + kGroup <= block.columns; column += kGroup) {
     const float* from = block.before;
     for (std::int64_t t = 0; t < block.tokens; ++t) {
-      ScanToken<D, kRegs>(d, block, t, column, from);
+      ScanToken<D, kRegs, kOut>(d, block, t, column, from);
       from = block.after;
     }
   }
   return column;
 }
 
+template <bool kOut>
+void ScanBlockColumns(const ScanBlock& block) {
+  std::int64_t column = ScanColumns<DF, 4, kOut>(DF(), block, 0);
+  column = ScanColumns<DF, 1, kOut>(DF(), block, column);
+  ScanColumns<D1, 1, kOut>(D1(), block, column);
+}
+
 void Scan(const ScanBlock& block) {
-  std::int64_t column = ScanColumns<DF, 4>(DF(), block, 0);
-  column = ScanColumns<DF, 1>(DF(), block, column);
-  ScanColumns<D1, 1>(D1(), block, column);
+  block.out != nullptr ? ScanBlockColumns<true>(block) : ScanBlockColumns<false>(block);
 }
 
 // ---- Decay

@@ -13,23 +13,24 @@ namespace kvcache::cpu::kernel {
 inline constexpr int kConvBlock = 64;
 inline constexpr int kConvSteps = 32;
 
-// One block of channels of one sequence.
+// One block of channels of one segment. Without y only the state is computed.
 struct ConvBlock {
   const float* x = nullptr;  // [channels] of the first token
   std::int64_t x_stride = 0;
-  float* y = nullptr;  // [channels] of the first token
+  float* y = nullptr;  // [channels] of the first token, or null
   std::int64_t y_stride = 0;
   std::int64_t tokens = 0;
   const float* taps = nullptr;    // [steps, channels]
   const float* bias = nullptr;    // [channels], or null
   const float* before = nullptr;  // [steps - 1, channels]
-  float* after = nullptr;
+  float* after = nullptr;         // may be `before`
   int steps = 0;
   int channels = 0;  // at most kConvBlock
 };
 void Convolve(const ConvBlock& block);
 
-// Some columns of one head's state, for all tokens of a sequence.
+// Some columns of one head's state, for all tokens of a segment. Without `out` only the state is
+// computed, and queries are not read.
 struct ScanBlock {
   const float* key = nullptr;  // [k_dim] of the first token
   std::int64_t key_stride = 0;
@@ -44,7 +45,7 @@ struct ScanBlock {
   float* out = nullptr;
   std::int64_t out_stride = 0;
   const float* before = nullptr;  // [v_dim, k_dim], of the first column
-  float* after = nullptr;
+  float* after = nullptr;         // may be `before`
   std::int64_t v_dim = 0;
   std::int64_t k_dim = 0;
   std::int64_t columns = 0;

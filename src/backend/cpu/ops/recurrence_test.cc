@@ -8,29 +8,24 @@
 #include <string>
 #include <vector>
 
+#include "backend/cpu/ops/recurrence_testing.h"
 #include "backend/cpu/testing.h"
 
 namespace kvcache::cpu {
 namespace {
 
 using testing::ForcedTarget;
+using testing::kScanShapes;
+using testing::kSkip;
 using testing::MulAdd;
 using testing::RandomValues;
-using Values = std::vector<float>;
-
-TensorView View(Values& values, std::int64_t d0, std::int64_t d1 = 1, std::int64_t d2 = 1,
-                std::int64_t d3 = 1) {
-  EXPECT_GE(static_cast<std::int64_t>(values.size()), d0 * d1 * d2 * d3);
-  return TensorView::Dense(values.data(), DType::kF32, d0, d1, d2, d3);
-}
-
-bool SameBits(const Values& a, const Values& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
-std::size_t Size(std::int64_t size) {
-  return static_cast<std::size_t>(size);
-}
+using testing::SameBits;
+using testing::ScanData;
+using testing::ScanShape;
+using testing::Segments;
+using testing::Size;
+using testing::Values;
+using testing::View;
 
 class RecurrenceTest : public ::testing::TestWithParam<std::string> {
  protected:
@@ -104,8 +99,8 @@ TEST_P(RecurrenceTest, ConvolutionIsTheDocumentedChain) {
     const std::int64_t batch = shape.sequences * shape.tokens;
     const Status status =
         ShortConv(pool, View(conv.x, shape.channels, batch), taps,
-                  {.before = View(conv.before, shape.steps - 1, shape.channels, shape.sequences),
-                   .after = View(after, shape.steps - 1, shape.channels, shape.sequences)},
+                  Segments::Even(conv.before, after, shape.sequences, shape.tokens)
+                      .View(shape.channels * (shape.steps - 1)),
                   View(y, shape.channels, batch));
     ASSERT_TRUE(status.ok()) << status.message();
     EXPECT_TRUE(SameBits(y, conv.y));
@@ -128,10 +123,10 @@ TEST_P(RecurrenceTest, ConvolutionInPiecesHasTheSameBits) {
       const auto rows = [&](Values& values) {
         return TensorView::Dense(values.data() + t * kChannels, DType::kF32, kChannels, count);
       };
-      const Status status = ShortConv(pool, rows(conv.x), {View(conv.taps, kSteps, kChannels)},
-                                      {.before = View(state[from], kSteps - 1, kChannels),
-                                       .after = View(state[1 - from], kSteps - 1, kChannels)},
-                                      rows(y));
+      const Status status = ShortConv(
+          pool, rows(conv.x), {View(conv.taps, kSteps, kChannels)},
+          Segments::Even(state[from], state[1 - from], 1, count).View((kSteps - 1) * kChannels),
+          rows(y));
       ASSERT_TRUE(status.ok()) << status.message();
     }
     EXPECT_TRUE(SameBits(y, whole.y)) << piece;
@@ -142,80 +137,31 @@ TEST_P(RecurrenceTest, ConvolutionInPiecesHasTheSameBits) {
 TEST(ShortConvTest, MismatchesNameBothSides) {
   ThreadPool pool(1);
   Values memory(256);
-  const auto conv = [&](std::int64_t steps, std::int64_t channels, std::int64_t sequences) {
-    return ShortConv(
-        pool, View(memory, 8, 6), {View(memory, steps, 8)},
-        {.before = View(memory, std::max<std::int64_t>(steps, 1) - 1, channels, sequences),
-         .after = View(memory, std::max<std::int64_t>(steps, 1) - 1, channels, sequences)},
-        View(memory, 8, 6));
+  const auto conv = [&](std::int64_t steps, std::int64_t values, std::int32_t tokens) {
+    Segments segments;
+    segments.Add(2, memory.data(), memory.data());
+    segments.Add(tokens, memory.data(), memory.data());
+    segments.EndStrand();
+    return ShortConv(pool, View(memory, 8, 6), {View(memory, steps, 8)}, segments.View(values),
+                     View(memory, 8, 6));
   };
-  EXPECT_EQ(conv(1, 8, 2).message(), "short convolution: 1 steps; must be 2 to 32");
-  EXPECT_EQ(conv(1, 8, 2).code(), StatusCode::kUnsupported);
-  EXPECT_EQ(conv(3, 7, 2).message(),
-            "short convolution: x is f32 [8, 6], y is f32 [8, 6], taps are f32 [3, 8], inputs are "
-            "f32 [2, 7, 2] and f32 [2, 7, 2]; must be f32 x and y [channels, batch], taps [steps, "
-            "channels] and inputs [steps - 1, channels, sequences]");
-  EXPECT_EQ(conv(3, 8, 4).message(),
-            "short convolution: the batch has 6 tokens; must be a multiple of 4 sequences");
+  EXPECT_EQ(conv(1, 0, 2).message(), "short convolution: 1 steps; must be 2 to 32");
+  EXPECT_EQ(conv(1, 0, 2).code(), StatusCode::kUnsupported);
+  EXPECT_EQ(conv(3, 14, 2).message(),
+            "short convolution: x is f32 [8, 6], y is f32 [8, 6], taps are f32 [3, 8], a state has "
+            "14 values; must be f32 x and y [channels, batch], taps [steps, channels] and (steps - "
+            "1) x channels values");
+  EXPECT_EQ(conv(3, 16, 5).message(),
+            "short convolution: segment 1 has 5 tokens from 2 on; must be in the batch of 6, with "
+            "memory for both states");
+  EXPECT_EQ(conv(3, 16, 0).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(
+      ShortConv(pool, View(memory, 8, 6), {View(memory, 3, 8)}, {.values = 16}, View(memory, 8, 6))
+          .message(),
+      "short convolution: the strands must divide the 0 segments");
 }
 
 // ---- Scan
-
-struct ScanShape {
-  std::int64_t k_dim, groups, v_dim, heads, sequences, tokens;
-  ScanOptions options;
-  std::int64_t batch() const { return sequences * tokens; }
-};
-
-constexpr float kSkip[] = {0.5f, -1.25f, 2.0f, 0.0f};
-const ScanShape kScanShapes[] = {
-    {16, 1, 16, 1, 1, 5, {.rule = ScanRule::kDelta}},
-    {24, 2, 70, 4, 2, 3, {.rule = ScanRule::kDelta, .norm_epsilon = 1e-6f, .query_scale = 0.2f}},
-    {17, 1, 5, 2, 3, 1, {.rule = ScanRule::kDelta, .norm_epsilon = 1e-6f}},
-    {33, 2, 64, 4, 1, 9, {.rule = ScanRule::kAdd, .skip = kSkip}},
-    {8, 4, 129, 4, 2, 2, {.rule = ScanRule::kAdd, .query_scale = 3.0f}},
-};
-
-struct ScanData {
-  explicit ScanData(const ScanShape& of)
-      : shape(of),
-        keys(RandomValues(of.k_dim * of.groups * of.batch(), 1)),
-        queries(RandomValues(of.k_dim * of.groups * of.batch(), 2)),
-        values(RandomValues(of.v_dim * of.heads * of.batch(), 3)),
-        decays(RandomValues(of.heads * of.batch(), 4)),
-        steps(RandomValues(of.heads * of.batch(), 5)),
-        before(RandomValues(of.v_dim * of.k_dim * of.heads * of.sequences, 6)),
-        after(before.size()),
-        out(values.size()) {
-    for (float& decay : decays) decay = std::exp(-std::abs(decay));
-    for (float& step : steps) step = std::abs(step) / 2;
-  }
-
-  // Scans tokens [begin, end) of every sequence. REQUIRES: one sequence, or all tokens.
-  Status Run(ThreadPool& pool, std::int64_t begin, std::int64_t end) {
-    const std::int64_t batch = shape.sequences * (end - begin);
-    const auto part = [&](Values& all, std::int64_t d0, std::int64_t d1) {
-      return TensorView::Dense(all.data() + d0 * d1 * begin, DType::kF32, d0, d1, batch);
-    };
-    const auto rates = [&](Values& all) {
-      return TensorView::Dense(all.data() + shape.heads * begin, DType::kF32, shape.heads, batch);
-    };
-    const auto state = [&](Values& all) {
-      return View(all, shape.v_dim, shape.k_dim, shape.heads, shape.sequences);
-    };
-    return StateScan(pool,
-                     {.keys = part(keys, shape.k_dim, shape.groups),
-                      .queries = part(queries, shape.k_dim, shape.groups),
-                      .values = part(values, shape.v_dim, shape.heads),
-                      .decays = rates(decays),
-                      .steps = rates(steps)},
-                     shape.options, {.before = state(before), .after = state(after)},
-                     part(out, shape.v_dim, shape.heads));
-  }
-
-  ScanShape shape;
-  Values keys, queries, values, decays, steps, before, after, out;
-};
 
 // One column of one head of one sequence, computed in type T.
 template <typename T, typename Fma>
