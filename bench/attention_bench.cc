@@ -53,7 +53,7 @@ class LimitMeter {
     do {
       if (case_.prefill()) {
         f32_ = std::max(f32_, FmaGflops(pool_, clock_));
-        int8_ = std::max(int8_, Int8DotGops(pool_, clock_));
+        int8_ = std::max(int8_, Int8DotGops(pool_, IntegerProducts::kBytes, clock_));
       } else {
         plain_.push_back(Read(Reading::kPlain));
         best_.push_back(std::max(plain_.back(), Read(Reading::kFetchingAhead)));

@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "machine_limits.h"
-#include "platform/thread_pool.h"
+#include "platform/processors.h"
 
 namespace kvcache::bench {
 
 struct ProgramOptions {
-  int threads = AvailableProcessors();
+  int threads = FindProcessorLimits().DefaultThreads();
   int rounds = 15;
   std::string target;  // the argument of --target
   std::regex filter{"."};

@@ -196,7 +196,9 @@ struct Measured {
 
 double Limit(ThreadPool& pool, const Case& c, const AlignedBuffer& memory, Clock clock) {
   if (!c.StreamsWeights()) {
-    const double dots = IsBlockType(c.type) ? Int8DotGops(pool, clock) : 0.0;
+    const IntegerProducts products =
+        c.type == DType::kQ8_0 ? IntegerProducts::kBytes : IntegerProducts::kSmall;
+    const double dots = IsBlockType(c.type) ? Int8DotGops(pool, products, clock) : 0.0;
     return dots > 0.0 ? dots : FmaGflops(pool, clock);
   }
   const double seconds = SecondsToRead(pool, {memory.data(), memory.size_bytes()}, clock);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "platform/thread_pool.h"
@@ -29,9 +30,20 @@ double SecondsToRead(ThreadPool& pool, std::span<const std::byte> bytes, Clock c
 // GFLOP/s; a fused multiply-add counts as two operations.
 double FmaGflops(ThreadPool& pool, Clock clock);
 
-// The same with chains of vpdpbusd, dot products of int8. Returns GOP/s, or 0 if the instruction
-// set in use has no AVX-512 VNNI: kernels then multiply 16-bit integers, at the rate of f32 FMA. In
-// int8_limit.cc.
-double Int8DotGops(ThreadPool& pool, Clock clock = Clock::kWall);
+enum class IntegerProducts : std::uint8_t {
+  kBytes,  // a byte of 8 bits with a signed one, added in 32 bits
+  kSmall,  // the first byte has at most 4 bits
+};
+
+// Runs independent chains of products of bytes on all threads for some milliseconds, with the
+// instructions that the kernels of the instruction set in use have for them. Returns GOP/s; a
+// product and its addition are two operations. In int8_limit.cc.
+//
+//   AVX3_DL      vpdpbusd, for both kinds
+//   AVX3, AVX2   vpmaddubsw adds pairs of products in 16 bits. Sums of 8 bits then fill these, so
+//                vpmaddwd and vpaddd follow each; of small numbers many fit, so vpaddw follows
+//   others       0: the kernels multiply 16-bit integers
+double Int8DotGops(ThreadPool& pool, IntegerProducts products = IntegerProducts::kBytes,
+                   Clock clock = Clock::kWall);
 
 }  // namespace kvcache::bench

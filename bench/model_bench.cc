@@ -20,19 +20,21 @@
 #include <fstream>
 #include <iostream>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "backend/cpu/cpu_target.h"
 #include "bench_program.h"
+#include "decode_together.h"
 #include "engine/engine_impl.h"
 #include "growing_sequence.h"
 #include "kvcache/cpu_backend.h"
 #include "machine_limits.h"
 #include "platform/aligned_buffer.h"
+#include "platform/processors.h"
 #include "platform/thread_pool.h"
 
 namespace kvcache::bench {
@@ -42,10 +44,13 @@ constexpr std::int32_t kChecked = 16;  // the prompt's last tokens, whose choice
 
 struct Options {
   std::string model, tokens_file, k_type = "f16", v_type = "f16";
-  int threads = static_cast<int>(std::thread::hardware_concurrency());
+  int threads = FindProcessorLimits().DefaultThreads();
   int prompt = 512, repeats = 5, decode_tokens = 32;
   int evaluate = std::numeric_limits<int>::max();
   std::vector<int> depths = {0, 4096, 16384}, prefill_depths = {0};
+  std::vector<int> sequences;
+  int sequence_history = 256;
+  Clock clock = Clock::kWall;
 
   int Deepest() const {
     const int decode = depths.empty() ? 0 : *std::max_element(depths.begin(), depths.end());
@@ -159,9 +164,10 @@ class ModelBench {
     KVCACHE_RETURN_IF_ERROR(sequence_.Append(tokens));
     KVCACHE_RETURN_IF_ERROR(sequence_.LastLogits(logits_));
     const double ms = MillisecondsSince(start);
+    const double cpu_ms = CpuMilliseconds() - cpu_start;
     timed_ms_ += ms;
-    cpu_ms_ += CpuMilliseconds() - cpu_start;
-    return ms;
+    cpu_ms_ += cpu_ms;
+    return options_.clock == Clock::kWall ? ms : cpu_ms;
   }
 
   Status Check() {
@@ -249,6 +255,25 @@ Result<DType> ParseKvType(const std::string& name) {
                 "cache type is '" + name + "'; must be f32, f16, bf16, q8_0 or q4_0");
 }
 
+// Decodes several sequences together, each number of them with an engine of its own.
+Result<nlohmann::json> BenchSequences(const Options& options, DType k_type, DType v_type,
+                                      std::span<const std::int32_t> tokens) {
+  nlohmann::json result = nlohmann::json::object();
+  for (const int sequences : options.sequences) {
+    const TogetherOptions together{sequences, options.sequence_history, options.decode_tokens,
+                                   options.clock};
+    KVCACHE_ASSIGN_OR_RETURN(
+        auto engine, Engine::Open(options.model, {.threads = options.threads,
+                                                  .k_type = k_type,
+                                                  .v_type = v_type,
+                                                  .context = together.history + together.passes + 1,
+                                                  .max_sequences = sequences}));
+    KVCACHE_ASSIGN_OR_RETURN(result[std::to_string(sequences)],
+                             DecodeTogether(*engine, tokens, together));
+  }
+  return result;
+}
+
 Result<nlohmann::json> BenchModel(const Options& options, const ReadLimit& limit) {
   KVCACHE_ASSIGN_OR_RETURN(const DType k_type, ParseKvType(options.k_type));
   KVCACHE_ASSIGN_OR_RETURN(const DType v_type, ParseKvType(options.v_type));
@@ -264,13 +289,15 @@ Result<nlohmann::json> BenchModel(const Options& options, const ReadLimit& limit
           {.threads = options.threads, .k_type = k_type, .v_type = v_type, .context = context},
           std::move(owned)));
   const double load_ms = MillisecondsSince(start);
-  KVCACHE_ASSIGN_OR_RETURN(auto result,
-                           ModelBench(*engine, backend, options, limit, std::move(tokens)).Run());
+  KVCACHE_ASSIGN_OR_RETURN(auto result, ModelBench(*engine, backend, options, limit, tokens).Run());
   result["load_ms"] = load_ms;
   result["k_type"] = options.k_type;
   result["v_type"] = options.v_type;
   result["owned_weight_bytes"] = engine->model().OwnedWeightBytes();
   result["kv_bytes"] = engine->cache().AllocatedBytes();
+  engine.reset();
+  result["sequence_history"] = options.sequence_history;
+  KVCACHE_ASSIGN_OR_RETURN(result["sequences_ms"], BenchSequences(options, k_type, v_type, tokens));
   return result;
 }
 
@@ -278,16 +305,18 @@ nlohmann::json MeasureMachine(int threads, const ReadLimit& limit) {
   constexpr int kTries = 5;
   const Bandwidth read = limit.Measure();
   ThreadPool pool(threads);
-  double fma = 0.0, int8 = 0.0;
+  double fma = 0.0, int8 = 0.0, small = 0.0;
   for (int i = 0; i < kTries; ++i) {
     fma = std::max(fma, FmaGflops(pool, Clock::kWall));
     int8 = std::max(int8, Int8DotGops(pool));
+    small = std::max(small, Int8DotGops(pool, IntegerProducts::kSmall));
   }
   nlohmann::json machine = MachineFacts(threads);
   machine.update({{"read_gb_per_s", read.best},
                   {"plain_read_gb_per_s", read.plain},
                   {"f32_gflop_per_s", fma},
-                  {"int8_gop_per_s", int8}});
+                  {"int8_gop_per_s", int8},
+                  {"small_int_gop_per_s", small}});
   return machine;
 }
 
@@ -320,6 +349,15 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--prefill-depths", options.prefill_depths, "tokens of history before a prefill")
       ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--clock", options.clock,
+                 "wall, or cpu: processor time, for one thread on a busy machine")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, Clock>{{"wall", Clock::kWall}, {"cpu", Clock::kProcessor}}));
+  app.add_option("--sequences", options.sequences, "numbers of sequences that are decoded together")
+      ->delimiter(',');
+  app.add_option("--sequence-history", options.sequence_history,
+                 "tokens of history of each of several sequences")
       ->capture_default_str();
   app.add_option("--evaluate", options.evaluate,
                  "tokens of history that are evaluated; longer histories repeat them")

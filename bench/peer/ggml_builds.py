@@ -2,6 +2,9 @@
 
 BUILDS = ["sapphirerapids", "zen4", "icelake", "skylakex", "alderlake", "haswell"]
 
+# The builds with which an instruction set of ours is compared: those that use no more than it has.
+BUILDS_OF_TARGET = {"AVX3": ["skylakex", "haswell"], "AVX2": ["haswell"]}
+
 
 def library(folder, build):
     """Returns the path of a build's library. ./dev (setup_oracle) renames the AMX build's, so that

@@ -4,15 +4,18 @@
 //   job     {"modules": folder with node-llama-cpp, "model": path, "threads": n,
 //            "flash_attention": bool, "kv_type": "F16", "prompt": [id, ...], "repeats": n,
 //            "depths": [n, ...], "prefill_depths": [n, ...], "decode_tokens": n,
-//            "history": [id, ...], "state": path or null}
+//            "history": [id, ...], "state": path or null, "sequences": [n, ...],
+//            "sequence_history": n, "clock": "wall" or "cpu"}
 //   result  {"build": name, "prefill_ms": {depth: [one per repeat]},
 //            "decode_ms": {depth: [one per token]}, "history_ms": {depth: n},
+//            "sequences_ms": {number of sequences: [one per pass of a token of each]},
 //            "greedy": [the choice after each of the prompt's last tokens], "margins": [...]}
 //
 // Times are those of llama_decode and its synchronisation only, like llama-bench's. The first pass
 // of decode at each depth is a warm-up and not in the lists. The choices are computed before
 // prefill. The history before a depth is evaluated once, in batches of 512, and saved to
-// `state`.DEPTH, from which later runs load it.
+// `state`.DEPTH, from which later runs load it. Several sequences have a context of their own, and
+// each evaluates its history by itself.
 
 import fs from "node:fs";
 import path from "node:path";
@@ -27,6 +30,19 @@ const {getLlama} = await import(pathToFileURL(entry).href);
 
 let timedMs = 0, cpuMs = 0;
 
+// Returns the milliseconds that `work` takes, or those of processor time.
+async function timed(work) {
+    const cpu = process.cpuUsage();
+    const start = process.hrtime.bigint();
+    await work();
+    const ms = Number(process.hrtime.bigint() - start) / 1e6;
+    const used = process.cpuUsage(cpu);
+    timedMs += ms;
+    const processorMs = (used.user + used.system) / 1e3;
+    cpuMs += processorMs;
+    return job.clock === "cpu" ? processorMs : ms;
+}
+
 // Sequence 0, through the binding's low-level calls, which pass batches to llama_decode unchanged.
 class Sequence {
     constructor(context) {
@@ -40,13 +56,7 @@ class Sequence {
         this.raw.initBatch(tokens.length);
         this.raw.addToBatch(0, this.length, Uint32Array.from(tokens),
             Uint32Array.of(tokens.length - 1));
-        const cpu = process.cpuUsage();
-        const start = process.hrtime.bigint();
-        await this.raw.decodeBatch();
-        const ms = Number(process.hrtime.bigint() - start) / 1e6;
-        const used = process.cpuUsage(cpu);
-        timedMs += ms;
-        cpuMs += (used.user + used.system) / 1e3;
+        const ms = await timed(() => this.raw.decodeBatch());
         this.length += tokens.length;
         return ms;
     }
@@ -118,18 +128,56 @@ async function measureDecode(sequence, depth) {
     return times.slice(1);
 }
 
+// Times passes of one token of each of `count` sequences, which are in one context.
+async function measureSequences(model, count) {
+    const context = await model.createContext({
+        ...contextOptions,
+        contextSize: job.sequence_history + job.decode_tokens + 1,
+        sequences: count
+    });
+    const raw = context._ctx;
+    const owners = Array.from({length: count}, () => context.getSequence());
+    const ids = owners.map((owner) => owner._sequenceId);
+    for (const id of ids) {
+        // Each sequence has other tokens.
+        const first = id % (job.history.length - job.sequence_history);
+        const tokens = job.history.slice(first, first + job.sequence_history);
+        raw.initBatch(tokens.length);
+        raw.addToBatch(id, 0, Uint32Array.from(tokens), Uint32Array.of(tokens.length - 1));
+        await raw.decodeBatch();
+    }
+    const times = [];
+    for (let i = 0; i <= job.decode_tokens; i++) {
+        raw.initBatch(count);
+        for (const id of ids)
+            raw.addToBatch(id, job.sequence_history + i,
+                Uint32Array.of(job.history[(id + i) % job.history.length]), Uint32Array.of(0));
+        times.push(await timed(() => raw.decodeBatch()));
+    }
+    for (const id of ids) {
+        const held = raw.getSequenceKvCacheMaxPosition(id) + 1;
+        if (held !== job.sequence_history + job.decode_tokens + 1)
+            throw new Error(`sequence ${id} of ${count}: llama.cpp holds ${held} tokens`);
+    }
+    await context.dispose();
+    return times.slice(1);
+}
+
 const llama = await getLlama({
     gpu: false, build: "never", maxThreads: job.threads, logLevel: "error"
 });
 const model = await llama.loadModel({modelPath: job.model, gpuLayers: 0});
-const context = await model.createContext({
-    contextSize: Math.max(0, ...job.prefill_depths, ...job.depths) + job.prompt.length +
-        job.decode_tokens + 1,
+const contextOptions = {
     batchSize: kBatch,
     threads: job.threads,
     flashAttention: job.flash_attention,
     experimentalKvCacheKeyType: job.kv_type,
     experimentalKvCacheValueType: job.kv_type
+};
+const context = await model.createContext({
+    ...contextOptions,
+    contextSize: Math.max(0, ...job.prefill_depths, ...job.depths) + job.prompt.length +
+        job.decode_tokens + 1
 });
 const sequence = new Sequence(context);
 if (sequence.raw.getThreads() !== job.threads)
@@ -141,7 +189,8 @@ const result = {
     ...(await checkChoices(sequence.owner, job.prompt)),
     prefill_ms: {},
     decode_ms: {},
-    history_ms: {}
+    history_ms: {},
+    sequences_ms: {}
 };
 const depths = [...new Set([...job.prefill_depths, ...job.depths])].sort((a, b) => a - b);
 for (const depth of depths) {
@@ -151,8 +200,10 @@ for (const depth of depths) {
     if (job.prefill_depths.includes(depth))
         result.prefill_ms[depth] = await measurePrefill(sequence, depth);
 }
-result.cpu_share = cpuMs / (timedMs * job.threads);
 await context.dispose();
+for (const count of job.sequences)
+    result.sequences_ms[count] = await measureSequences(model, count);
+result.cpu_share = cpuMs / (timedMs * job.threads);
 await model.dispose();
 await llama.dispose();
 process.stdout.write(JSON.stringify(result) + "\n");

@@ -17,6 +17,10 @@ their results in the work folder:
            at a depth takes long and uses only the build that was the fastest without history
   report   writes the table as Markdown and JSON
 
+With --target AVX2 both engines use AVX2 only, on a machine that has more: our kernels of that
+instruction set, and llama.cpp's builds that need nothing else. With --sequences both engines also
+decode one token of each of several sequences in one pass; each sequence has a history of its own.
+
 Run it on a quiet machine: both engines' threads wait by spinning.
 """
 
@@ -37,7 +41,7 @@ sys.path[:0] = [str(ROOT / each) for each in ("bench", "tests/support", "tests/o
 
 import llama_state
 import peer_report
-from ggml_builds import BUILDS
+from ggml_builds import BUILDS, BUILDS_OF_TARGET
 from machine_facts import describe_machine
 from random_models import TYPES, Failure, Shape, make_model, run
 
@@ -53,6 +57,7 @@ KV_TYPES = ["f16", "q8_0", "q4_0"]
 # always the fastest: AVX512-FP16 slows some down at head size 64.
 BUILDS_TRIED = 3
 PROMPT = 512
+SEQUENCE_HISTORY = {"1b": 256, "tiny": 64}  # tokens of each of several sequences
 SEED = 1
 
 
@@ -63,6 +68,10 @@ class Bench:
         self.depths = DEPTHS[args.shape] if args.depths is None else args.depths
         self.deep = [depth for depth in self.depths if depth > 0]
         self.prefill_depths = [0, *args.prefill_depths]
+        self.sequence_history = SEQUENCE_HISTORY[args.shape]
+        self.environment = dict(os.environ)
+        if args.target:
+            self.environment["KVCACHE_CPU_TARGET"] = args.target
         for depth in args.prefill_depths:
             if depth not in self.depths:
                 raise Failure(f"--prefill-depths: {depth} is not one of the depths {self.depths}; "
@@ -80,11 +89,15 @@ class Bench:
         """Returns the path of the model of a weight type, or of the thin one."""
         return self.work / f"{name}.gguf"
 
+    def kept_path(self, name):
+        target = f"-{self.args.target}" if self.args.target else ""
+        return self.work / f"{name}{target}.json"
+
     def keep(self, name, result):
-        (self.work / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+        self.kept_path(name).write_text(json.dumps(result, indent=1) + "\n")
 
     def kept(self, name):
-        path = self.work / f"{name}.json"
+        path = self.kept_path(name)
         return json.loads(path.read_text()) if path.exists() else None
 
     def log(self, text):
@@ -106,7 +119,8 @@ class Bench:
         table = run(["/usr/bin/python3", ROOT / "tests/oracle/compare.py", "--make-model",
                      self.make_model, "--kvcache",
                      self.args.build / "kvcache", "--work", self.work / "verify", "--shapes",
-                     "grouped-64", "wide-grouped-64", "--types", *self.args.types])
+                     "grouped-64", "wide-grouped-64", "--types", *self.args.types],
+                    env=self.environment)
         self.log(table)
 
     def history(self):
@@ -138,8 +152,16 @@ class Bench:
                           "--k-type", kv, "--v-type", kv, "--evaluate", self.args.evaluate,
                           "--depths", ",".join(map(str, self.depths)), "--prefill-depths",
                           ",".join(map(str, self.prefill_depths)),
-                          "--repeats", self.args.repeats])
+                          "--repeats", self.args.repeats, "--decode-tokens",
+                          self.args.decode_tokens, "--clock", self.args.clock,
+                          *self.sequence_flags()], env=self.environment)
             self.keep(f"ours-{weights}{suffix(kv)}", json.loads(output))
+
+    def sequence_flags(self):
+        if not self.args.sequences:
+            return []
+        return ["--sequences", ",".join(map(str, self.args.sequences)), "--sequence-history",
+                self.sequence_history]
 
     def peer(self):
         for weights, kv in self.pairs:
@@ -147,7 +169,8 @@ class Bench:
             name = f"peer-{weights}{suffix(kv)}"
             results = (self.kept(name) or []) if self.args.append else []
             results += [self.ask_and_tell(build, flash, weights, kv, depths=self.depths,
-                                          prefill_depths=[0], repeats=self.args.repeats)
+                                          prefill_depths=[0], repeats=self.args.repeats,
+                                          sequences=self.args.sequences)
                         for build in self.builds() for flash in self.flash_settings(kv)]
             for flash in self.flash_settings(kv) if self.args.prefill_depths else []:
                 best = max((r for r in results
@@ -171,7 +194,7 @@ class Bench:
                                     self.shape.__dict__, SEED, rows)
         self.keep("results", result)
         text = peer_report.markdown(result)
-        (self.work / "results.md").write_text(text)
+        self.kept_path("results").with_suffix(".md").write_text(text)
         print(text)
 
     # ---- llama.cpp ----
@@ -199,7 +222,8 @@ class Bench:
             return self.args.builds
         known = self.kept("builds")
         if known is None:
-            known = [build for build in BUILDS if self.loads(build)][:BUILDS_TRIED]
+            builds = BUILDS_OF_TARGET.get(self.args.target, BUILDS)
+            known = [build for build in builds if self.loads(build)][:BUILDS_TRIED]
             if not known:
                 raise Failure("this machine can load none of llama.cpp's builds; run ./dev setup "
                               "oracle")
@@ -218,11 +242,13 @@ class Bench:
                  f"{peer_report.summary(result, PROMPT)}")
         return result
 
-    def ask_peer(self, build, flash, model, kv, repeats, depths=(), prefill_depths=(0,)):
+    def ask_peer(self, build, flash, model, kv, repeats, depths=(), prefill_depths=(0,),
+                 sequences=()):
         job = {"modules": str(self.modules(build)), "model": str(self.model(model)),
                "threads": self.args.threads, "flash_attention": flash, "kv_type": kv.upper(),
                "prompt": self.tokens[:PROMPT], "repeats": repeats, "depths": list(depths),
-               "prefill_depths": list(prefill_depths),
+               "prefill_depths": list(prefill_depths), "sequences": list(sequences),
+               "sequence_history": self.sequence_history, "clock": self.args.clock,
                "decode_tokens": self.args.decode_tokens, "history": self.tokens,
                "state": str(self.state(flash, kv, 0).with_suffix(""))}
         output = run([self.args.node, HERE / "llama_cpp_bench.mjs"], input=json.dumps(job))
@@ -273,6 +299,13 @@ def parse_arguments():
     parser.add_argument("--depths", type=int, nargs="+", help="tokens of history, ascending")
     parser.add_argument("--prefill-depths", type=int, nargs="*", default=[],
                         help="the depths at which prefill is measured too")
+    parser.add_argument("--target", choices=["AVX2", "AVX3", "AVX3_DL"],
+                        help="our instruction set, and llama.cpp's builds that need no other one "
+                        "(default: the best of this machine)")
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall",
+                        help="cpu: processor time of both engines, for --threads 1 on a busy machine")
+    parser.add_argument("--sequences", type=int, nargs="+", default=[],
+                        help="numbers of sequences that are decoded together")
     parser.add_argument("--evaluate", type=int, default=1 << 30,
                         help="evaluate this many tokens of our history; longer ones repeat them")
     parser.add_argument("--repeats", type=int, default=3, help="number of timed prefills")

@@ -6,6 +6,8 @@ The limits use the machine's figures from the same process:
   prefill  all multiply-adds at the peak of their kind (int8 dot products for block types, f32 FMA
            for the others). The kind of q·K is given by K's type, that of p·V by V's; p's 16 bits
            take two int8 dot products. The output matrix counts for one token
+  sequences  decode of several sequences in one pass, all tokens counted: the lower of both limits.
+           Reading counts the weights once and each sequence's K and V
 """
 
 import statistics
@@ -14,6 +16,7 @@ from block_types import BLOCK_TYPES
 from gguf_file import GgufFile
 from machine_facts import FORMAT
 
+FLOAT_TYPES = ("f32", "f16", "bf16")
 KV_BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
 _BYTES_PER_VALUE = {0: 4.0, 1: 2.0, 30: 2.0,
                     **{number: block_bytes / size
@@ -55,14 +58,21 @@ def macs(info):
 
 def peak(kind, machine, dots=1):
     """Returns the peak of multiply-adds on values of a type, in 10^9 operations per second. One of
-    a block type takes `dots` int8 dot products."""
-    int8 = machine["int8_gop_per_s"]
-    return int8 / dots if kind.startswith("q") and int8 > 0 else machine["f32_gflop_per_s"]
+    a block type takes `dots` products of bytes. Types of few bits have a rate of their own."""
+    small = machine.get("small_int_gop_per_s", machine["int8_gop_per_s"])
+    int8 = machine["int8_gop_per_s"] if kind == "q8_0" else small
+    return int8 / dots if kind not in FLOAT_TYPES and int8 > 0 else machine["f32_gflop_per_s"]
 
 
 def limit(cost, weights, kv, prompt, ours, what, depth):
     """Returns the machine's limit in tokens per second."""
     machine = ours["machine"]
+    if what == "sequences":
+        read = max(ours["read_gb_per_s"].values()) * 1e9
+        history = ours["sequence_history"]
+        bytes_read = cost.decode_bytes(depth * history, kv)
+        multiply = 2e-9 * depth * (cost.layer_macs + cost.head_macs) / peak(weights, machine)
+        return depth / max(bytes_read / read, multiply)
     if what == "decode":
         return ours["read_gb_per_s"][str(depth)] * 1e9 / cost.decode_bytes(depth, kv)
     attention = cost.attention_macs(prompt, depth)
@@ -77,11 +87,13 @@ def speeds(result, prompt):
               for depth, times in result["decode_ms"].items()}
     prefill = {("prefill", int(depth)): prompt * 1e3 / statistics.median(times)
                for depth, times in result["prefill_ms"].items()}
-    return {**prefill, **decode}
+    together = {("sequences", int(count)): int(count) * 1e3 / statistics.median(times)
+                for count, times in result.get("sequences_ms", {}).items()}
+    return {**prefill, **decode, **together}
 
 
 def summary(result, prompt):
-    return ", ".join(f"{what} at {depth} {speed:.1f}"
+    return ", ".join(f"{what} {'of' if what == 'sequences' else 'at'} {depth} {speed:.1f}"
                      for (what, depth), speed in speeds(result, prompt).items()) + " tokens/s"
 
 
@@ -95,12 +107,15 @@ def agreement(ours, peer):
 def case(model, weights, kv, prompt, ours, what, depth):
     """Returns one of our figures in the format of bench/README.md."""
     times = sorted(ours[f"{what}_ms"][str(depth)])
-    tokens = prompt if what == "prefill" else 1
+    tokens = {"prefill": prompt, "decode": 1, "sequences": depth}[what]
     rate = tokens * 1e3 / statistics.median(times)
     allowed = limit(ModelCost(model), weights, kv, prompt, ours, what, depth)
-    found = {"name": f"{what} at {depth}, {weights} weights, {kv} cache", "kind": what,
-             "history": depth, "queries": tokens, "weights": weights, "type": kv,
-             "history_repeated": ours["history"][str(depth)]["repeated"],
+    place = (f"decode of {depth} sequences" if what == "sequences" else f"{what} at {depth}")
+    found = {"name": f"{place}, {weights} weights, {kv} cache", "kind": what,
+             "history": ours["sequence_history"] if what == "sequences" else depth,
+             "queries": tokens, "weights": weights, "type": kv,
+             "history_repeated": 0 if what == "sequences" else
+             ours["history"][str(depth)]["repeated"],
              "best_ms": times[0], "median_ms": statistics.median(times),
              "p99_ms": times[min(len(times) - 1, len(times) * 99 // 100)],
              "rate": rate, "unit": "tokens/s", "rate_of": "median", "limit": allowed,
@@ -114,7 +129,8 @@ def case(model, weights, kv, prompt, ours, what, depth):
 
 
 def cases(model, weights, kv, prompt, ours):
-    order = sorted(speeds(ours, prompt), key=lambda key: (key[0] != "prefill", key[1]))
+    kinds = ["prefill", "decode", "sequences"]
+    order = sorted(speeds(ours, prompt), key=lambda key: (kinds.index(key[0]), key[1]))
     return [case(model, weights, kv, prompt, ours, *key) for key in order]
 
 
@@ -122,7 +138,7 @@ def rows(model, weights, kv, prompt, ours, peer):
     """Returns our cases with the peer's best figure and its settings."""
     found = cases(model, weights, kv, prompt, ours)
     for row in found:
-        key = row["kind"], row["history"]
+        key = row["kind"], row["queries" if row["kind"] == "sequences" else "history"]
         measured = [p for p in peer if key in speeds(p, prompt)]
         if not measured:
             continue
@@ -148,7 +164,8 @@ def markdown(result):
         f"{machine['kernel']}; kernels for {machine['target']}, compiler {machine['compiler']}, "
         f"commit {machine['commit']}. Measured in the same run: reads "
         f"{machine['read_gb_per_s']:.1f} GB/s, f32 FMA {machine['f32_gflop_per_s']:.0f} GFLOP/s, "
-        f"int8 dot products {machine['int8_gop_per_s']:.0f} GOP/s. Model: {shape['layers']} "
+        f"products of bytes {machine['int8_gop_per_s']:.0f} GOP/s, of small integers "
+        f"{machine.get('small_int_gop_per_s', machine['int8_gop_per_s']):.0f} GOP/s. Model: {shape['layers']} "
         f"layers, width {shape['width']}, {shape['heads']} heads over {shape['kv_heads']} K/V "
         f"heads of {shape['head_dim']}, FFN {shape['ffn']}, vocabulary {shape['vocab']}, random "
         f"weights of seed {result['settings']['seed']}. Medians, tokens per second.",
@@ -158,10 +175,12 @@ def markdown(result):
         "|---|---|---|---:|---:|---:|---:|---:|"]
     for row in rows:
         peer = row["peers"]["llama.cpp"]
-        tokens = f" {row['queries']}" if row["kind"] == "prefill" else ""
+        place = {"prefill": f"prefill {row['queries']} at {row['history']:,}",
+                 "decode": f"decode at {row['history']:,}",
+                 "sequences": f"decode of {row['queries']} sequences at {row['history']:,}"}
         how = f"{peer['build']}, flash {'on' if peer['flash_attention'] else 'off'}"
         lines.append(
-            f"| {row['weights']} | {row['type']} | {row['kind']}{tokens} at {row['history']:,} | "
+            f"| {row['weights']} | {row['type']} | {place[row['kind']]} | "
             f"{row['rate']:.1f} | {peer['rate']:.1f} ({how}) | {peer['ratio']:.2f}× | "
             f"{row['limit']:.1f} | {row['share']:.0%} ({peer['share']:.0%}) |")
     choices = {(row["weights"], row["type"]): row["peers"]["llama.cpp"]["choices"]

@@ -56,7 +56,8 @@ void EngineFlags::Add(FlagSet command, const std::string& default_context) {
       "at least N tokens between two saved states of recurrent layers; changes speed and memory "
       "only")
       .ShowDefault();
-  add("--threads", threads_, 1024, "number of threads (default: one per core)");
+  add("--threads", threads_, 1024,
+      "number of threads (default: one per physical core, within the CPU quota)");
 }
 
 Result<std::unique_ptr<Engine>> EngineFlags::OpenFor(int tokens) const {

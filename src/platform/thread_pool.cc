@@ -4,9 +4,8 @@
 #include <chrono>
 #include <exception>
 
-#if defined(__linux__)
-#include <sched.h>
-#endif
+#include "platform/processors.h"
+
 #if defined(__x86_64__) || defined(__i386__)
 #include <immintrin.h>
 #endif
@@ -31,19 +30,8 @@ void Pause() {
 
 }  // namespace
 
-int AvailableProcessors() {
-#if defined(__linux__)
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) {
-    const int count = CPU_COUNT(&set);
-    if (count > 0) return count;
-  }
-#endif
-  const unsigned count = std::thread::hardware_concurrency();
-  return count > 0 ? static_cast<int>(count) : 1;
-}
-
-ThreadPool::ThreadPool(int threads) : spin_(threads <= AvailableProcessors()) {
+ThreadPool::ThreadPool(int threads)
+    : spin_(threads <= FindProcessorLimits().AvailableProcessors()) {
   assert(threads >= 1);
   workers_.reserve(static_cast<std::size_t>(threads - 1));
   try {

@@ -2,7 +2,8 @@
 //
 // Made for operations of some microseconds in a row: starting a loop costs two atomic writes,
 // no lock and no allocation. Workers spin for kSpinNs after a loop, then sleep until the next.
-// With more threads than processors nobody spins, so that the pool stays usable there.
+// With more threads than this process has processors, or time on them (processors.h), nobody spins:
+// a spinning thread would take the time of one that works.
 //
 // Thread safety: one thread at a time calls ParallelFor, and never from inside a task.
 #pragma once
@@ -64,8 +65,5 @@ class ThreadPool {
   bool spin_ = true;
   std::vector<std::thread> workers_;
 };
-
-// Processors that this process may use, at least 1.
-int AvailableProcessors();
 
 }  // namespace kvcache

@@ -85,9 +85,5 @@ TEST_P(ThreadPoolTest, AllThreadsRunAtOnce) {
 
 INSTANTIATE_TEST_SUITE_P(Threads, ThreadPoolTest, testing::Values(1, 2, 3, 8));
 
-TEST(AvailableProcessorsTest, IsAtLeastOne) {
-  EXPECT_GE(AvailableProcessors(), 1);
-}
-
 }  // namespace
 }  // namespace kvcache

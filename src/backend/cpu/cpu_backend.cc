@@ -13,6 +13,7 @@
 #include "backend/cpu/ops/recurrence.h"
 #include "kvcache/cpu_backend.h"
 #include "platform/aligned_buffer.h"
+#include "platform/processors.h"
 
 namespace kvcache {
 namespace cpu {
@@ -173,7 +174,8 @@ Result<std::unique_ptr<Backend>> MakeCpuBackend(const CpuOptions& options) {
                                                     std::to_string(kMaxThreads));
   }
   KVCACHE_RETURN_IF_ERROR(cpu::UseCpuTargetFromEnvironment());
-  const int threads = options.threads == 0 ? AvailableProcessors() : options.threads;
+  const int threads =
+      options.threads == 0 ? FindProcessorLimits().DefaultThreads() : options.threads;
   auto backend = std::make_unique<cpu::CpuBackend>(threads);
   if (options.threads > 0 && backend->threads() < threads) {
     return Status(StatusCode::kOutOfMemory,

@@ -193,11 +193,11 @@ HWY_INLINE void ScoreBlock(const std::uint8_t* codes, const std::uint8_t* scales
   }
 }
 
-template <DType kType, int kMaxCode, int R>
+template <DType kType, int kMaxCode, int R, Stream kFrom>
 void ScoreBlockTile(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
-                    const BlockQueries<R>& q, float* HWY_RESTRICT scores,
-                    std::size_t score_stride) {
-  constexpr int kRows = block::HWY_NAMESPACE::kTileTokens >= 4 ? 4 : 2;
+                    const BlockQueries<R>& q, float* HWY_RESTRICT scores, std::size_t score_stride,
+                    SplitPrefetch* prefetch) {
+  constexpr int kRows = block::HWY_NAMESPACE::kTileTokens < 4 ? 2 : R % 3 == 0 ? 3 : 4;
   const DF d;
   HWY_ALIGN std::uint8_t unpacked[8 * 64];
   VF sum[R][kRegs];
@@ -208,13 +208,21 @@ void ScoreBlockTile(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
     const std::uint8_t* const codes =
         BlockCodes<kType>(tile + b * kCellTile * CodeBytes(kType, kKvBlock), unpacked);
     const std::uint8_t* const scales = tile + BlockScale(kType, k_dim, b, 0);
+    if (kFrom == Stream::kMemory) {
+      if (prefetch->HasOneRange()) {
+        prefetch->Advance<kBlockLines<kType>>();
+      } else {
+        prefetch->Advance<PrefetchRate<kType>::kKeys>();
+      }
+    }
     int r = 0;
     for (; r + kRows <= R; r += kRows) ScoreBlock<kMaxCode, kRows, R>(codes, scales, b, q, r, sum);
-    if constexpr (R % kRows >= 2) {
+    constexpr int kRest = R % kRows;
+    if constexpr (kRest >= 2) {
       ScoreBlock<kMaxCode, 2, R>(codes, scales, b, q, r, sum);
       r += 2;
     }
-    if constexpr (R % 2 == 1) ScoreBlock<kMaxCode, 1, R>(codes, scales, b, q, r, sum);
+    if constexpr (kRest % 2 == 1) ScoreBlock<kMaxCode, 1, R>(codes, scales, b, q, r, sum);
   }
   for (int r = 0; r < R; ++r) {
     for (int v = 0; v < kRegs; ++v) {
@@ -224,13 +232,13 @@ void ScoreBlockTile(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
 }
 
 // scores[r][0, 16 NT) for NT neighbouring tiles. No code exceeds kMaxCode.
-template <DType kType, int R, int NT, Stream, int kMaxCode = MaxCode(kType)>
+template <DType kType, int R, int NT, Stream kFrom, int kMaxCode = MaxCode(kType)>
 void ScoreBlockTiles(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
                      const BlockQueries<R>& q, float* HWY_RESTRICT scores, std::size_t score_stride,
-                     SplitPrefetch* = nullptr) {
+                     SplitPrefetch* prefetch = nullptr) {
   for (int t = 0; t < NT; ++t) {
-    ScoreBlockTile<kType, kMaxCode, R>(tile + t * BlockTileBytes(kType, k_dim), k_dim, q,
-                                       scores + t * kCellTile, score_stride);
+    ScoreBlockTile<kType, kMaxCode, R, kFrom>(tile + t * BlockTileBytes(kType, k_dim), k_dim, q,
+                                              scores + t * kCellTile, score_stride, prefetch);
   }
 }
 

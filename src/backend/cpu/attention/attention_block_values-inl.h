@@ -161,6 +161,21 @@ HWY_INLINE void StoreCodes(VWeight codes, float* to) {
   _mm512_store_si512(to, _mm512_shuffle_epi8(digits, order));
 }
 
+#elif HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+
+// A tile's integers of a row: for each four cells those of cells 0 and 2, then of 1 and 3, 16 bits
+// each. They are the lowest bits of the floats.
+inline constexpr float kIntegersBegin = kIntegers;
+inline constexpr int kCodeFloats = kLanes;  // the size of a stored vector of integers
+
+HWY_INLINE void StoreCodes(VWeight codes, float* to) {
+  using D8 = hn::Repartition<std::uint8_t, DF>;
+  alignas(16) static constexpr std::uint8_t kOrder[16] = {0, 1, 8, 9, 4, 5, 12, 13,
+                                                          0, 1, 8, 9, 4, 5, 12, 13};
+  const auto order = hn::LoadDup128(D8(), kOrder);
+  hn::Store(hn::BitCast(DF(), hn::TableLookupBytes(hn::BitCast(D8(), codes), order)), DF(), to);
+}
+
 #else
 
 // A tile's integers of a row: 16 bits each, in half of the memory of the products.
@@ -291,6 +306,103 @@ HWY_INLINE void SumProducts(const ValueTiles& values, const WeightedTiles<R>& ti
 }
 
 // The number of rows whose sums fit into the registers.
+template <int R>
+inline constexpr int kRowsInRegisters = R == 8 ? 4 : R;
+
+#elif HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+
+using V16 = hn::Vec<hn::Repartition<std::int16_t, DF>>;
+
+// The codes of neighbouring cells, widened to 16 bits. A lane of 32 bits has one of the 16 values
+// of half `kHalf` of a block, for cells 0 and 2 of four, or for 1 and 3.
+struct CellPairs {
+  V16 even;
+  V16 odd;
+};
+
+template <DType kType, int kHalf>
+HWY_INLINE CellPairs LoadCellPairs(const std::uint8_t* block, int quad, int v) {
+  const hn::Repartition<std::uint16_t, DF> du;
+  const hn::Repartition<std::int16_t, DF> d;
+  constexpr bool kBytes = kType == DType::kQ8_0;
+  const int line = kBytes ? kHalf * 4 + quad : quad;
+  const std::uint8_t* const from = block + line * 64 + v * kLanes * 4;
+  const auto codes = hn::LoadU(du, reinterpret_cast<const std::uint16_t*>(from));
+  const auto mask = hn::Set(du, kBytes ? 255 : 15);
+  const auto low = kBytes || kHalf == 0 ? codes : hn::ShiftRight<4>(codes);
+  auto high = hn::ShiftRight<8 + (kBytes || kHalf == 0 ? 0 : 4)>(codes);
+  if (!kBytes && kHalf == 0) high = hn::And(high, mask);
+  return {hn::BitCast(d, hn::And(low, mask)), hn::BitCast(d, high)};
+}
+
+HWY_INLINE V16 TwoWeights(const float* codes) {
+  std::int32_t two;
+  std::memcpy(&two, codes, 4);
+  return hn::BitCast(hn::Repartition<std::int16_t, DF>(), hn::Set(hn::RebindToSigned<DF>(), two));
+}
+
+// a[2 i] b[2 i] + a[2 i + 1] b[2 i + 1], in 32 bits.
+HWY_INLINE VWeight SumPairs(V16 a, V16 b) {
+#if HWY_TARGET == HWY_AVX2
+  return VWeight{_mm256_madd_epi16(a.raw, b.raw)};
+#else
+  return VWeight{_mm512_madd_epi16(a.raw, b.raw)};
+#endif
+}
+
+// sums[r] of half `kHalf` of block b for kRows rows from row `first`, as integers.
+template <DType kType, int kHalf, int R, int kRows, Stream kFrom>
+HWY_INLINE void SumHalf(const ValueTiles& values, const WeightedTiles<R>& tiles, std::int64_t b,
+                        int first, const std::uint32_t (&code_sums)[R],
+                        VWeight (&sums)[R][2 * kRegs]) {
+  const hn::RebindToSigned<DF> di;
+  VWeight sum[kRows][kRegs];
+  KVCACHE_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    const auto correction = static_cast<std::int32_t>(-values.offset * code_sums[first + r]);
+    KVCACHE_UNROLL
+    for (int v = 0; v < kRegs; ++v) sum[r][v] = hn::Set(di, correction);
+  }
+  for (int t = 0; t < tiles.count; ++t) {
+    const std::uint8_t* const block = tiles.tiles[t] + b * CodeBytes(kType, kKvBlock) * kCellTile;
+    const float* const weights = tiles.Products(t, first);
+    KVCACHE_UNROLL
+    for (int quad = 0; quad < 4; ++quad) {
+      CellPairs codes[kRegs];
+      KVCACHE_UNROLL
+      for (int v = 0; v < kRegs; ++v) codes[v] = LoadCellPairs<kType, kHalf>(block, quad, v);
+      if (kFrom == Stream::kMemory && kHalf < PrefetchRate<kType>::kSums) {
+        values.prefetch->Advance<1>();
+      }
+      KVCACHE_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        const float* const four = weights + r * kCellTile + quad * 4;
+        const V16 even = TwoWeights(four);
+        const V16 odd = TwoWeights(four + 1);
+        KVCACHE_UNROLL
+        for (int v = 0; v < kRegs; ++v) {
+          const VWeight both = hn::Add(SumPairs(codes[v].even, even), SumPairs(codes[v].odd, odd));
+          sum[r][v] = hn::Add(sum[r][v], both);
+        }
+      }
+    }
+  }
+  KVCACHE_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    KVCACHE_UNROLL
+    for (int v = 0; v < kRegs; ++v) sums[first + r][kHalf * kRegs + v] = sum[r][v];
+  }
+}
+
+// sums[r] of block b for kRows rows from row `first`, as integers.
+template <DType kType, int R, int kRows, Stream kFrom>
+HWY_INLINE void SumProducts(const ValueTiles& values, const WeightedTiles<R>& tiles, std::int64_t b,
+                            int first, const std::uint32_t (&code_sums)[R],
+                            VWeight (&sums)[R][2 * kRegs]) {
+  SumHalf<kType, 0, R, kRows, kFrom>(values, tiles, b, first, code_sums, sums);
+  SumHalf<kType, 1, R, kRows, kFrom>(values, tiles, b, first, code_sums, sums);
+}
+
 template <int R>
 inline constexpr int kRowsInRegisters = R == 8 ? 4 : R;
 

@@ -54,7 +54,7 @@ inline constexpr int kGroupRows = kManyRegisters ? kMaxGroupRows : 6;
 // Rows whose integer sums and scores fit into the registers with two tiles of keys of block types.
 inline constexpr int kBlockKeyRows = 6;
 static_assert(kGroupRows % kBlockKeyRows == 0);
-inline constexpr int kValueRows = kGroupRows % 4 == 0 ? 4 : 2;
+inline constexpr int kValueRows = kGroupRows % 4 == 0 ? 4 : 3;
 
 struct QueryTile {
   const AttentionCall* call;

@@ -167,8 +167,14 @@ HWY_INLINE Raw MulBytes(Raw bytes, Raw x) {
 HWY_INLINE Raw AddPairs(Raw a, Raw b) {
   return _mm512_add_epi16(a, b);
 }
-HWY_INLINE Raw WidenPairs(Raw a) {
-  return _mm512_madd_epi16(a, _mm512_set1_epi16(1));
+HWY_INLINE Raw WidenPairs(Raw a, std::int16_t factor = 1) {
+  return _mm512_madd_epi16(a, _mm512_set1_epi16(factor));
+}
+HWY_INLINE Raw LowNibbles(Raw bytes) {
+  return _mm512_and_si512(bytes, _mm512_set1_epi8(15));
+}
+HWY_INLINE Raw HighNibbles(Raw bytes) {
+  return LowNibbles(_mm512_srli_epi16(bytes, 4));
 }
 HWY_INLINE Raw AddSums(Raw a, Raw b) {
   return _mm512_add_epi32(a, b);
@@ -192,8 +198,14 @@ HWY_INLINE Raw MulBytes(Raw bytes, Raw x) {
 HWY_INLINE Raw AddPairs(Raw a, Raw b) {
   return _mm256_add_epi16(a, b);
 }
-HWY_INLINE Raw WidenPairs(Raw a) {
-  return _mm256_madd_epi16(a, _mm256_set1_epi16(1));
+HWY_INLINE Raw WidenPairs(Raw a, std::int16_t factor = 1) {
+  return _mm256_madd_epi16(a, _mm256_set1_epi16(factor));
+}
+HWY_INLINE Raw LowNibbles(Raw bytes) {
+  return _mm256_and_si256(bytes, _mm256_set1_epi8(15));
+}
+HWY_INLINE Raw HighNibbles(Raw bytes) {
+  return LowNibbles(_mm256_srli_epi16(bytes, 4));
 }
 HWY_INLINE Raw AddSums(Raw a, Raw b) {
   return _mm256_add_epi32(a, b);
@@ -205,55 +217,113 @@ HWY_INLINE Raw MulSigned(Raw bytes, Raw x) {
 }
 #endif
 
-// Multiplies pairs of bytes with pairs of inputs and adds as many of the 16-bit results as cannot
-// overflow before it widens them.
-template <int kMaxByte, Init kInit, int kGroups, int kTokens, int kPanels, class VI, int kPanelRegs>
-HWY_INLINE void DotGroups(const std::uint8_t* const (&quants)[kPanels], const Value* x,
-                          const std::int32_t* init, VI (&dots)[kPanels][kTokens][kPanelRegs]) {
-  static_assert(kPanels == 1);
-  constexpr bool kSigned = kMaxByte > 127;
-  static_assert(!kSigned || kInit == Init::kCorrections);
-  constexpr unsigned kMaxPair = kSigned ? 2 * 128 * 127 : 2 * kMaxByte * 127;
+// Makes the address `x` depend on sums, so that the compiler loads from it only after they are
+// computed. It would otherwise load the inputs of many tokens at once, and move sums to the stack.
+template <int kCount>
+HWY_INLINE void LoadAfter(const Raw (&sums)[kCount], const Value*& x) {
+  static_assert(kCount <= 2);
+  if constexpr (kCount == 2) {
+    asm("" : "+r"(x) : "x"(sums[0]), "x"(sums[1]));
+  } else {
+    asm("" : "+r"(x) : "x"(sums[0]));
+  }
+}
+
+// The factors of a product, made from a line of bytes.
+enum class Factor : std::uint8_t {
+  kBytes,       // at most 127
+  kSigned,      // the bytes minus 128; the products take their signs
+  kLowNibbles,  // of the bytes
+  kHighNibbles,
+};
+
+// The largest magnitude of a factor.
+constexpr int LargestOf(Factor factor, int max_byte) {
+  switch (factor) {
+    case Factor::kBytes: return max_byte;
+    case Factor::kSigned: return 128;
+    default: return 15;
+  }
+}
+
+template <Factor kFactor>
+HWY_INLINE Raw LoadFactor(const std::uint8_t* at) {
+  const Raw bytes = LoadLine(at);
+  if constexpr (kFactor == Factor::kLowNibbles) return LowNibbles(bytes);
+  if constexpr (kFactor == Factor::kHighNibbles) return HighNibbles(bytes);
+  return bytes;
+}
+
+// Multiplies pairs of factors with pairs of inputs and adds as many of the 16-bit results as cannot
+// overflow before it widens them and multiplies them by kScale. Adds to `sums` unless kFirst.
+template <Factor kFactor, int kMaxByte, int kScale, bool kFirst, int kGroups, int kTokens,
+          int kPanelRegs>
+HWY_INLINE void AddProducts(const std::uint8_t* quants, const Value* x,
+                            Raw (&sums)[kTokens][kPanelRegs]) {
+  constexpr unsigned kMaxPair = 2 * LargestOf(kFactor, kMaxByte) * 127;
   // Groups that are added in 16 bits.
   constexpr int kRun = std::min<int>(kGroups, std::bit_floor(32767U / kMaxPair));
   static_assert(kGroups % kRun == 0);
   constexpr int kRegBytes = static_cast<int>(sizeof(Raw));
-  Raw sums[kTokens][kPanelRegs];
+  Raw pairs[kTokens][kPanelRegs];
   KVCACHE_UNROLL
-  for (int from = 0; from < kGroups; from += kRun) {
-    Raw pairs[kTokens][kPanelRegs];
+  for (int g = 0; g < kGroups; ++g) {
+    Raw w[kPanelRegs];
     KVCACHE_UNROLL
-    for (int g = from; g < from + kRun; ++g) {
-      Raw w[kPanelRegs];
-      KVCACHE_UNROLL
-      for (int r = 0; r < kPanelRegs; ++r) w[r] = LoadLine(quants[0] + g * kLine + r * kRegBytes);
-      KVCACHE_UNROLL
-      for (int t = 0; t < kTokens; ++t) {
-        std::int32_t four;
-        std::memcpy(&four, x + t * kBlock + g * 4, 4);
-        const Raw inputs = SetFour(four);
-        KVCACHE_UNROLL
-        for (int r = 0; r < kPanelRegs; ++r) {
-          const Raw product = kSigned ? MulSigned(w[r], inputs) : MulBytes(w[r], inputs);
-          pairs[t][r] = g == from ? product : AddPairs(pairs[t][r], product);
-        }
-      }
+    for (int r = 0; r < kPanelRegs; ++r) {
+      w[r] = LoadFactor<kFactor>(quants + g * kLine + r * kRegBytes);
     }
     KVCACHE_UNROLL
     for (int t = 0; t < kTokens; ++t) {
+      std::int32_t four;
+      std::memcpy(&four, x + t * kBlock + g * 4, 4);
+      const Raw inputs = SetFour(four);
       KVCACHE_UNROLL
       for (int r = 0; r < kPanelRegs; ++r) {
-        const Raw wide = WidenPairs(pairs[t][r]);
-        sums[t][r] = from == 0 ? wide : AddSums(sums[t][r], wide);
+        const Raw product =
+            kFactor == Factor::kSigned ? MulSigned(w[r], inputs) : MulBytes(w[r], inputs);
+        pairs[t][r] = g % kRun == 0 ? product : AddPairs(pairs[t][r], product);
+        if (g % kRun == kRun - 1) {
+          const Raw wide = WidenPairs(pairs[t][r], kScale);
+          sums[t][r] = kFirst && g < kRun ? wide : AddSums(sums[t][r], wide);
+        }
+      }
+      if (kTokens == 1) continue;
+      if (g % kRun == kRun - 1) {
+        LoadAfter(sums[t], x);
+      } else {
+        LoadAfter(pairs[t], x);
       }
     }
+  }
+}
+
+// Bytes above 127 do not fit the signed operand of a product. A tile of tokens takes their nibbles,
+// two products whose sums stay in 16 bits over all groups. Few tokens take the signed numbers: that
+// needs fewer operations for each load, but each product has to be widened.
+inline constexpr int kTokensForNibbles = 3;
+
+template <int kMaxByte, Init kInit, int kGroups, int kTokens, int kPanels, class VI, int kPanelRegs>
+HWY_INLINE void DotGroups(const std::uint8_t* const (&quants)[kPanels], const Value* x,
+                          const std::int32_t* init, VI (&dots)[kPanels][kTokens][kPanelRegs]) {
+  static_assert(kPanels == 1);
+  constexpr bool kSigned = kMaxByte > 127 && kTokens < kTokensForNibbles;
+  static_assert(!kSigned || kInit == Init::kCorrections);
+  Raw sums[kTokens][kPanelRegs];
+  if constexpr (kSigned) {
+    AddProducts<Factor::kSigned, kMaxByte, 1, true, kGroups>(quants[0], x, sums);
+  } else if constexpr (kMaxByte > 127) {
+    AddProducts<Factor::kLowNibbles, kMaxByte, 1, true, kGroups>(quants[0], x, sums);
+    AddProducts<Factor::kHighNibbles, kMaxByte, 16, false, kGroups>(quants[0], x, sums);
+  } else {
+    AddProducts<Factor::kBytes, kMaxByte, 1, true, kGroups>(quants[0], x, sums);
   }
   KVCACHE_UNROLL
   for (int t = 0; t < kTokens; ++t) {
     KVCACHE_UNROLL
     for (int r = 0; r < kPanelRegs; ++r) {
-      const bool adds = kInit == Init::kCorrections && !kSigned;
-      dots[0][t][r] = VI{adds ? AddSums(sums[t][r], SetFour(init[t])) : sums[t][r]};
+      constexpr bool kAdds = kInit == Init::kCorrections && !kSigned;
+      dots[0][t][r] = VI{kAdds ? AddSums(sums[t][r], SetFour(init[t])) : sums[t][r]};
     }
   }
 }

@@ -1,0 +1,135 @@
+"""Compares the logits of small random models with committed hashes, for each instruction set.
+
+Each architecture has a model in Q4_K_M; llama also has every other type of weights, and every type
+of cache. tools/make_model writes them from a seed. A hash covers the logits of 300 tokens,
+which span two of attention's splits of 256. AVX3_DL, AVX3 and AVX2 have one hash, because their
+kernels give the same bits; the portable instruction set has its own, and no fused multiply-add.
+
+The hash of a model's file is committed too, so that a change of the tool is not taken for one of
+the kernels. sin, cos, exp and log come from the C library, so the hashes hold for one of them, which
+the file names; with another one the test is skipped.
+
+  logit_hashes.py --make-model TOOL --kvcache PROGRAM --work FOLDER            compares
+  logit_hashes.py --make-model TOOL --kvcache PROGRAM --work FOLDER --update   writes the file
+"""
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import platform
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+
+from random_models import LLAMA, VARIANTS, WIDE_SHAPES, Failure, make_model, random_tokens, run
+
+HASHES = pathlib.Path(__file__).with_name("logit_hashes.json")
+TOKENS = 300
+SEED = 1
+# Instruction sets with fused multiply-add, whose hashes are equal, and the others.
+FUSED = ("AVX3_DL", "AVX3", "AVX2")
+PORTABLE = ("EMU128",)
+SKIPPED = 77  # the exit status that CMakeLists.txt names
+SHAPE = dataclasses.replace(WIDE_SHAPES[0], layers=2)
+ALL_TYPES = ("f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q5_k_m", "q6_k", "mxfp4")
+CACHES = (("f32", "f32"), ("bf16", "bf16"), ("q8_0", "q8_0"), ("q4_0", "q4_0"), ("q8_0", "f16"),
+          ("f16", "q4_0"))
+
+
+def library():
+    return " ".join(platform.libc_ver())
+
+
+def settings():
+    """Returns [(variant, type of weights, types of keys and values)]."""
+    families = [each for each in VARIANTS if not each.apart and each.name != LLAMA.name]
+    return ([(LLAMA, weights, ("f16", "f16")) for weights in ("f32", "q4_k_m", *ALL_TYPES)]
+            + [(LLAMA, "q4_k_m", cache) for cache in CACHES]
+            + [(variant, "q4_k_m", ("f16", "f16")) for variant in families])
+
+
+def targets(kvcache):
+    """Returns the instruction sets that the program offers on this machine."""
+    return json.loads(run([kvcache, "inspect", "--machine", "--json"]))["targets"]
+
+
+def digest(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:32]
+
+
+def evaluate(args, variant, model, tokens, cache, target):
+    """Returns the hash of the logits."""
+    out = args.work / "logits.npy"
+    flags = list(variant.eval_flags)
+    if variant.encoded:
+        encoded = args.work / "encoded.tokens"
+        encoded.write_text(",".join(map(str, tokens[:variant.encoded])) + "\n")
+        flags += ["--encode-tokens-file", encoded]
+        tokens = tokens[variant.encoded:]
+    run([args.kvcache, "eval", model, "--tokens", ",".join(map(str, tokens)), "--logits", out,
+         "--k-type", cache[0], "--v-type", cache[1], *flags],
+        env={**os.environ, "KVCACHE_CPU_TARGET": target})
+    return digest(out)
+
+
+def check_setting(args, offered, setting, expected):
+    """Returns (the setting's hashes, what differs from the expected ones)."""
+    variant, weights, cache = setting
+    shape = variant.fit(SHAPE)
+    model = args.work / f"{variant.name}-{weights}.gguf"
+    if not model.exists():
+        make_model(args.make_model, shape, weights, SEED, model, variant)
+    name = f"{variant.name}, {weights} weights, {'/'.join(dict.fromkeys(cache))} cache"
+    found, problems = {"model": digest(model)}, []
+    if expected and expected["model"] != found["model"]:
+        return found, [f"{name}: the tool writes another model; run with --update"]
+    for kind, group in (("fused", FUSED), ("portable", PORTABLE)):
+        for target in (each for each in offered if each in group):
+            value = evaluate(args, variant, model, random_tokens(shape, TOKENS, SEED), cache, target)
+            wanted = (expected or found).get(kind, value)
+            found[kind] = value
+            if value != wanted:
+                problems.append(f"{name}, {target}: the hash is {value} instead of {wanted}")
+    return found, problems
+
+
+def check(args):
+    args.work.mkdir(parents=True, exist_ok=True)
+    for old in args.work.glob("*.gguf"):
+        old.unlink()
+    committed = json.loads(HASHES.read_text()) if HASHES.exists() else {}
+    if not args.update and committed.get("library") != library():
+        print(f"skipped: the hashes are those of {committed.get('library')}, "
+              f"this machine has {library()}")
+        sys.exit(SKIPPED)
+    offered = targets(args.kvcache)
+    found, problems = {}, []
+    for setting in settings():
+        name = ", ".join((setting[0].name, setting[1], *setting[2]))
+        expected = None if args.update else committed["hashes"].get(name, {"model": ""})
+        found[name], wrong = check_setting(args, offered, setting, expected)
+        problems += wrong
+    if problems:
+        raise Failure("\n  ".join([f"{len(problems)} hashes differ", *problems]))
+    print(f"{len(found)} settings with {', '.join(offered)}")
+    if args.update:
+        HASHES.write_text(json.dumps({"library": library(), "hashes": found}, indent=1) + "\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--make-model", type=pathlib.Path, required=True)
+    parser.add_argument("--kvcache", type=pathlib.Path, required=True)
+    parser.add_argument("--work", type=pathlib.Path, required=True, help="folder for the files")
+    parser.add_argument("--update", action="store_true", help="write the hashes of this machine")
+    try:
+        check(parser.parse_args())
+    except Failure as failure:
+        sys.exit(f"logit_hashes: {failure}")
+
+
+if __name__ == "__main__":
+    main()
