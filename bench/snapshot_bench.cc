@@ -22,6 +22,7 @@
 #include "kvcache/causal_cache.h"
 #include "kvcache/cpu_backend.h"
 #include "platform/aligned_buffer.h"
+#include "platform/processors.h"
 #include "platform/thread_pool.h"
 
 namespace kvcache {
@@ -88,8 +89,8 @@ void MeasureLazy(Backend& backend, int rounds) {
       SnapshotParts parts;
       take.push_back(Seconds([&] { whole = Require(cache->TakeSnapshot(kFirst, 0, tokens)); }));
       split.push_back(Seconds([&] { parts = Require(cache->SplitSnapshot(whole, tokens / 3)); }));
-      merge.push_back(Seconds(
-          [&] { whole = Require(cache->MergeSnapshots(parts.first, parts.second)); }));
+      merge.push_back(
+          Seconds([&] { whole = Require(cache->MergeSnapshots(parts.first, parts.second)); }));
       restore.push_back(Seconds([&] { Require(cache->Restore(kSecond, whole.get(), tokens)); }));
       if (whole->HeldBytes() != 0 || !cache->CanResume(kSecond, tokens)) Fail("not restored");
       Require(cache->Remove(kSecond, 0, kEndOfSequence));
@@ -114,16 +115,16 @@ double PlainCopy(ThreadPool& pool, const AlignedBuffer& from) {
 void MeasureBytes(Backend& backend, int threads, int rounds) {
   constexpr Position kTokens = 8000;
   ThreadPool pool(threads);
-  std::printf("8,000 tokens          MB  plain copy  materialise  restore  export  import   "
-              "(GB/s, and share of the plain copy)\n");
+  std::printf(
+      "8,000 tokens          MB  plain copy  materialise  restore  export  import   "
+      "(GB/s, and share of the plain copy)\n");
   for (const DType type : {DType::kF16, DType::kQ8_0, DType::kQ4_0}) {
     auto cache = MakeCausalCache();
     Require(cache->Init(backend, {type, type, 2, 8192, 512}));
     Fill(*cache, kTokens, 16, 512);
     const auto bytes_of = [&](SequenceId id) {
       auto snapshot = Require(cache->TakeSnapshot(id, 0, kTokens));
-      std::vector<std::byte> bytes(
-          static_cast<std::size_t>(Require(cache->ExportSize(*snapshot))));
+      std::vector<std::byte> bytes(static_cast<std::size_t>(Require(cache->ExportSize(*snapshot))));
       Require(cache->Export(*snapshot, bytes));
       return bytes;
     };
@@ -160,7 +161,7 @@ int Main(int argc, char** argv) {
   app.add_option("--threads", threads, "threads of the backend; 0: all");
   app.add_option("--rounds", rounds, "rounds of each measurement")->check(CLI::Range(1, 1000));
   CLI11_PARSE(app, argc, argv);
-  if (threads == 0) threads = AvailableProcessors();
+  if (threads == 0) threads = FindProcessorLimits().DefaultThreads();
   auto backend = Require(MakeCpuBackend({.threads = threads}));
   MeasureLazy(*backend, rounds);
   MeasureBytes(*backend, threads, rounds);

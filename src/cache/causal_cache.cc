@@ -543,7 +543,6 @@ void CausalCache::FinishRestore() {
   if (with_snapshot) captures_.Cancel(sequence);
   if (with_snapshot) {
     cells_.Adopt(sequence, begin, staged_);
-    cells_.Unhold(staged_);
     eviction_.MarkGrown(sequence);
     const RunList& history = cells_.history(sequence);
     starts_late_[Index(sequence)] =

@@ -394,7 +394,7 @@ void SnapshotPool::Join(CausalSnapshot& parent, CausalSnapshot& child) {
   parent.pieces_.insert(parent.pieces_.end(), child.pieces_.begin(), child.pieces_.end());
   if (!child.hold_.runs.empty()) {
     if (!parent.hold_.linked) cells_->Hold(parent.hold_);
-    for (const HistoryRun& run : child.hold_.runs.runs()) cells_->HoldRun(parent.hold_, run);
+    cells_->MoveHold(child.hold_, parent.hold_);
     List(parent);
   }
   parent.SetRange(parent.begin(), child.end());

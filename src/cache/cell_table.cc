@@ -288,8 +288,8 @@ void CellTable::AbandonHolds() {
 }
 
 // Positions that the sequence and the hold have in the same cells stay as they are, so that a
-// restore costs no more than what it changes.
-void CellTable::Adopt(SequenceId id, Position begin, const CellHold& hold) {
+// restore costs no more than what it changes. The sequence takes over the hold's other references.
+void CellTable::Adopt(SequenceId id, Position begin, CellHold& hold) {
   RunList& target = histories_[Index(id)];
   for (const HistoryRun& run : hold.runs.runs()) {
     if (target.CellOf(run.position) != run.cell || run.position > begin) break;
@@ -297,15 +297,21 @@ void CellTable::Adopt(SequenceId id, Position begin, const CellHold& hold) {
     begin = std::min(RunList::End(run), RunList::End(target.runs()[i]));
     if (begin < RunList::End(run)) break;
   }
-  for (const HistoryRun& run : hold.runs.runs()) {
-    const HistoryRun added = Clip(run, begin, kEndOfSequence);
-    if (added.length > 0) ref_counts_.AddRange(added.cell, added.cell + added.length, 1);
-  }
   Truncate(id, begin);
   for (const HistoryRun& run : hold.runs.runs()) {
+    const HistoryRun both = Clip(run, 0, begin);
+    if (both.length > 0) ref_counts_.AddRange(both.cell, both.cell + both.length, -1);
     const HistoryRun added = Clip(run, begin, kEndOfSequence);
     if (added.length > 0) target.Append(added);
   }
+  hold.runs.Clear();
+  Unlink(hold);
+}
+
+void CellTable::MoveHold(CellHold& from, CellHold& to) {
+  for (const HistoryRun& run : from.runs.runs()) to.runs.Append(run);
+  from.runs.Clear();
+  Unlink(from);
 }
 
 Status CellTable::Share(SequenceId src, SequenceId dst, Position length) {

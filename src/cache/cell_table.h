@@ -145,8 +145,12 @@ class CellTable {
   // Notes in CellHold::frees which of these holds have a cell that would be free without them.
   void FindFreeing(std::span<const Eviction> evictions, std::span<CellHold* const> holds) const;
   // Makes `hold` the content of the sequence from `begin` on, after the sequence's own positions
-  // below `begin`. The hold stays. REQUIRES: Reserve for its runs and one more.
-  void Adopt(SequenceId id, Position begin, const CellHold& hold);
+  // below `begin`, and empties the hold. O(runs), and O(1) per cell that the sequence drops.
+  // REQUIRES: Reserve for its runs and one more.
+  void Adopt(SequenceId id, Position begin, CellHold& hold);
+  // Moves the runs of `from` behind those of `to`. O(runs).
+  // REQUIRES: `to` has memory for the runs and is in the table; `from` begins after its end.
+  void MoveHold(CellHold& from, CellHold& to);
 
   // Drops positions [begin, end) and moves later ones down by end - begin. Later cells that other
   // sequences share are replaced by copies. Drops the drafts.
