@@ -6,11 +6,6 @@ if(KVCACHE_WERROR)
   list(APPEND KVCACHE_WARNINGS -Werror)
 endif()
 
-# GCC 12 sees uninitialized members in a std::variant that is moved.
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  list(APPEND KVCACHE_WARNINGS -Wno-maybe-uninitialized)
-endif()
-
 # GCC 12 sees overlap in "text" + std::string at -O3 (gcc.gnu.org/bugzilla 105651).
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13 AND
    CMAKE_BUILD_TYPE STREQUAL "Release")

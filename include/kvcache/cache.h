@@ -316,7 +316,7 @@ class Cache {
 
   // Sets the function that is told of host memory taken and given back by snapshots. It may be
   // called from any call, and must not call the cache.
-  virtual void SetMaterializeHook(MaterializeHook /*hook*/) {}
+  virtual void SetMaterializeHook(const MaterializeHook& /*hook*/) {}
   // Returns the host memory of all snapshots of this cache.
   virtual std::int64_t SnapshotBytes() const { return 0; }
 

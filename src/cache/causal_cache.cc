@@ -249,7 +249,7 @@ Status CausalCache::PrepareAccept(std::span<const std::int32_t> last) {
   for (std::size_t i = 0; i < last.size() && captures_.any(); ++i) {
     const SequenceId sequence = pass_.drafts().sequence(last[i]);
     const Position length = pass_.drafts().position(last[i]) + 1;
-    const Status status = captures_.Plan(sequence, length, pass_.size(), 0);
+    Status status = captures_.Plan(sequence, length, pass_.size(), 0);
     if (status.ok()) continue;
     EndPass();
     return status;

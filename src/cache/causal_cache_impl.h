@@ -78,7 +78,7 @@ class CausalCache final : public Cache {
   Result<std::int64_t> ExportSize(const Snapshot& snapshot) const override;
   Status Export(const Snapshot& snapshot, std::span<std::byte> bytes) override;
   Result<std::unique_ptr<Snapshot>> Import(std::span<const std::byte> bytes) override;
-  void SetMaterializeHook(MaterializeHook hook) override;
+  void SetMaterializeHook(const MaterializeHook& hook) override;
   std::int64_t SnapshotBytes() const override { return pool_ == nullptr ? 0 : pool_->bytes(); }
 
   std::int64_t AllocatedBytes() const override { return storage_.layers().allocated_bytes(); }

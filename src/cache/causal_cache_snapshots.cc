@@ -282,8 +282,8 @@ Result<std::unique_ptr<Snapshot>> CausalCache::Import(std::span<const std::byte>
   return std::unique_ptr<Snapshot>(std::move(snapshot));
 }
 
-void CausalCache::SetMaterializeHook(MaterializeHook hook) {
-  if (pool_ != nullptr) pool_->SetHook(std::move(hook));
+void CausalCache::SetMaterializeHook(const MaterializeHook& hook) {
+  if (pool_ != nullptr) pool_->SetHook(hook);
 }
 
 }  // namespace kvcache

@@ -67,7 +67,7 @@ class SnapshotPool : public std::enable_shared_from_this<SnapshotPool> {
   // Lets go of the cells of all snapshots, which become worthless.
   void Detach();
 
-  void SetHook(MaterializeHook hook) { host_->hook = std::move(hook); }
+  void SetHook(const MaterializeHook& hook) { host_->hook = hook; }
   std::int64_t bytes() const { return host_->bytes; }
 
   // Returns an empty snapshot with memory for `runs` runs. Errors: kOutOfMemory.

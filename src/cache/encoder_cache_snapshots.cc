@@ -313,8 +313,8 @@ Result<std::unique_ptr<Snapshot>> EncoderCacheImpl::Import(std::span<const std::
   }
 }
 
-void EncoderCacheImpl::SetMaterializeHook(MaterializeHook hook) {
-  if (pool_ != nullptr) pool_->SetHook(std::move(hook));
+void EncoderCacheImpl::SetMaterializeHook(const MaterializeHook& hook) {
+  if (pool_ != nullptr) pool_->SetHook(hook);
 }
 
 }  // namespace kvcache

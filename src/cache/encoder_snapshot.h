@@ -72,7 +72,7 @@ class EncoderSnapshotPool : public std::enable_shared_from_this<EncoderSnapshotP
         host_(std::make_shared<HostBytes>()) {}
   void Detach();
 
-  void SetHook(MaterializeHook hook) { host_->hook = std::move(hook); }
+  void SetHook(const MaterializeHook& hook) { host_->hook = hook; }
   std::int64_t bytes() const { return host_->bytes; }
 
   // Returns a snapshot that shares the output's entry, if it has one. Errors: kOutOfMemory.

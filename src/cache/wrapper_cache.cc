@@ -150,7 +150,7 @@ class WrapperCache final : public Cache {
   Result<std::int64_t> ExportSize(const Snapshot& snapshot) const override;
   Status Export(const Snapshot& snapshot, std::span<std::byte> bytes) override;
   Result<std::unique_ptr<Snapshot>> Import(std::span<const std::byte> bytes) override;
-  void SetMaterializeHook(MaterializeHook hook) override {
+  void SetMaterializeHook(const MaterializeHook& hook) override {
     for (const auto& cache : caches_) cache->SetMaterializeHook(hook);
   }
   std::int64_t SnapshotBytes() const override {

@@ -9,6 +9,11 @@
 #include "chat_template/callable.h"
 #include "chat_template/python_text.h"
 
+// GCC 12 sees uninitialized members in a std::variant that is moved.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
 namespace kvcache::jinja {
 namespace {
 
