@@ -38,15 +38,15 @@ MUTATIONS = [
     ("copy-on-write in the wrong direction", "src/cache/cell_table.cc",
      "AddCopy(removal.copies, cell, own)", "AddCopy(removal.copies, own, cell)"),
     ("copy-on-write keeps the old reference", "src/cache/cell_table.cc",
-     "      --ref_counts_[cell];\n", ""),
+     "      ref_counts_.Add(cell, -1);\n", ""),
     ("cells for copies counted one too low", "src/cache/cell_table.cc",
-     "if (needed <= cells_without_drafts()) return",
-     "if (needed <= cells_without_drafts() + 1) return"),
+     "if (CountShared(id, end) <= cells_without_drafts()) return",
+     "if (CountShared(id, end) <= cells_without_drafts() + 1) return"),
     ("one cell leaks", "src/cache/cell_table.cc",
      "for (std::int32_t i = cell; i < cell + length; ++i) {",
      "for (std::int32_t i = cell; i + 1 < cell + length; ++i) {"),
     ("shared prefix without references", "src/cache/cell_table.cc",
-     "++ref_counts_[shared.cell + i];", "ref_counts_[shared.cell + i] = 1;"),
+     "    ref_counts_.AddRange(shared.cell, shared.cell + shared.length, 1);\n", ""),
     ("copy keeps the target's old tokens", "src/cache/cell_table.cc",
      "  Truncate(dst, 0);\n", "  histories_[Index(dst)].Clear();\n"),
     ("shared prefix one token too long", "src/cache/cell_table.cc",
@@ -83,10 +83,10 @@ MUTATIONS = [
     ("position held twice", "src/cache/causal_cache.cc",
      "if (i > 0 && tokens[i - 1].sequence == sequence && tokens[i - 1].position == position) {",
      "if (false) {"),
-    ("full cache detected too late", "src/cache/causal_cache.cc",
-     "if (available >= size) return", "if (available + 1 >= size) return"),
-    ("full cache detected too early", "src/cache/causal_cache.cc",
-     "if (available >= size) return", "if (available > size) return", "Window"),
+    ("full cache detected too late", "src/cache/causal_snapshot.cc",
+     "if (available >= needed || oldest_", "if (available + 1 >= needed || oldest_"),
+    ("full cache detected too early", "src/cache/causal_snapshot.cc",
+     "return available >= needed ? Status", "return available > needed ? Status", "Window"),
     ("reserve pass writes", "src/cache/causal_cache.cc",
      "if (pass_.reserving()) return Status::Ok();",
      "if (pass_.reserving()) return storage_.backend().StoreKv(storage, k, v,\n"
@@ -95,7 +95,8 @@ MUTATIONS = [
      "position > history.length()) return false;",
      "position > history.length() + 1) return false;"),
     ("pass outlives a removal", "src/cache/causal_cache.cc",
-     "cells_.Truncate(sequence, begin);\n  EndPass();\n", "cells_.Truncate(sequence, begin);\n"),
+     "    ChangeLength(sequence, begin);\n  }\n  EndPass();\n",
+     "    ChangeLength(sequence, begin);\n  }\n"),
     ("keys rotated the wrong way", "src/cache/causal_cache.cc",
      "removal.shifted, begin - end)", "removal.shifted, end - begin)"),
     ("keys of one layer not rotated", "src/cache/causal_cache.cc",
@@ -151,10 +152,14 @@ MUTATIONS = [
      "sequences * retained_tokens + options.max_batch;", "sequences * retained_tokens + options.max_batch - 1;",
      "Window"),
     ("evicted cells counted once too often", "src/cache/cell_table.cc",
-     "unused += (ref_counts_[part.cell + i] += by) == 0;",
-     "unused += (ref_counts_[part.cell + i] += by) <= 1;", "Window"),
+     "part.cell + part.length; ++i) {\n        ref_counts_.Add(i, by);\n"
+     "        unused += ref_counts_[i] == 0;",
+     "part.cell + part.length; ++i) {\n        ref_counts_.Add(i, by);\n"
+     "        unused += ref_counts_[i] <= 1;", "Window"),
     ("a refused eviction keeps its counts", "src/cache/cell_table.cc",
-     "  AddReferences(evictions, 1);\n", "", "Window"),
+     "  const std::int32_t freed = AddReferences(evictions, -1);\n"
+     "  AddReferences(evictions, 1);\n",
+     "  const std::int32_t freed = AddReferences(evictions, -1);\n", "Window"),
     ("an evicted run is not cut", "src/cache/run_list.cc",
      "runs_.front() = Clip(runs_.front(), begin, kEndOfSequence);", "(void)begin;", "Window"),
     ("an evicted cell is not released", "src/cache/cell_table.cc",
@@ -179,7 +184,7 @@ MUTATIONS = [
     ("compaction to the wrong hole", "src/cache/cell_compaction.cc",
      "piece.cell = next->to + (cell - next->from);", "piece.cell = next->to;"),
     ("compaction leaves references behind", "src/cache/cell_compaction.cc",
-     "std::exchange(ref_counts_[from + i], 0)", "ref_counts_[from + i]"),
+     "      ref_counts_.Add(from + i, -count);\n", ""),
     ("compaction skips the last layer's bytes", "src/cache/causal_cache.cc",
      "for (int layer = 0; layer < storage_.layers().size() && !plan.moves.empty(); ++layer) {",
      "for (int layer = 0; layer + 1 < storage_.layers().size() && !plan.moves.empty(); ++layer) {"),
@@ -289,8 +294,7 @@ MUTATIONS = [
      "++layer) {\n    const LayerKv* const storage",
      "layer += 2) {\n    const LayerKv* const storage"),
     ("the pass outlives a failed move", "src/cache/causal_cache.cc",
-     "    if (status.ok()) continue;\n    EndPass();", "    if (status.ok()) continue;"),
-    # drafts in recurrent layers
+     "    EndPass();\n    // kInvalidArgument would", "    // kInvalidArgument would"),
     ("a draft continues its sibling's segment", "src/cache/recurrent_batch.cc",
      "parent != i - 1 || children_[parent] != 1", "parent != i - 1", "Recurrent"),
     ("a child overwrites a state that a sibling reads", "src/cache/recurrent_batch.cc",
@@ -346,6 +350,52 @@ MUTATIONS = [
     ("another cache is selected", "src/cache/wrapper_cache.cc",
      "caches_.size() ? type : kNone;", "caches_.size() ? 0 : kNone;",
      "SlidingAndFull"),
+    # Snapshots.
+    ("a snapshot without references", "src/cache/cell_table.cc",
+     "  for (const HistoryRun& run : hold.runs.runs()) {\n"
+     "    ref_counts_.AddRange(run.cell, run.cell + run.length, 1);\n  }\n  Link(hold);",
+     "  Link(hold);"),
+    ("a snapshot one token too short", "src/cache/causal_snapshot.cc",
+     "    if (part.length == 0) break;\n    snapshot.hold_.runs.Append(part);",
+     "    if (part.length <= 1) break;\n    snapshot.hold_.runs.Append(part);"),
+    ("a dropped snapshot keeps its cells", "src/cache/causal_snapshot.cc",
+     "  if (cells_ != nullptr) cells_->Unhold(snapshot.hold_);\n", ""),
+    ("materialising keeps the cells", "src/cache/causal_snapshot.cc",
+     "  Unlist(snapshot);\n  cells_->Unhold(snapshot.hold_);\n  return Status::Ok();",
+     "  Unlist(snapshot);\n  return Status::Ok();"),
+    ("a page at the wrong position", "src/cache/causal_snapshot.cc",
+     "AddMove(moves, {part.cell, part.position - first, part.length})",
+     "AddMove(moves, {part.cell, part.position - begin, part.length})"),
+    ("a restore past its target", "src/cache/causal_snapshot.cc",
+     "const HistoryRun part = Clip(held[next], 0, target);",
+     "const HistoryRun part = Clip(held[next], 0, kEndOfSequence);"),
+    ("a restore keeps the sequence's tail", "src/cache/cell_table.cc",
+     "  Truncate(id, begin);\n  for (const HistoryRun& run : hold.runs.runs()) {\n"
+     "    const HistoryRun both",
+     "  Truncate(id, begin + 1);\n  for (const HistoryRun& run : hold.runs.runs()) {\n"
+     "    const HistoryRun both"),
+    ("a restore of a window that is incomplete", "src/cache/causal_cache_snapshots.cc",
+     "own->first() <= std::max(0, target - causal_.window + 1)",
+     "own->first() <= std::max(0, target - causal_.window + 2)", "Window"),
+    ("a part of a split page is lost", "src/cache/causal_snapshot.cc",
+     "    snapshot.pieces_.push_back(later->pieces_.front());\n"
+     "    snapshot.pieces_.back().end = position;\n", ""),
+    ("a merge without the child's pages", "src/cache/causal_snapshot.cc",
+     "  parent.pieces_.insert(parent.pieces_.end(), child.pieces_.begin(), "
+     "child.pieces_.end());\n", ""),
+    ("a capture loses what the pass evicts", "src/cache/captures.cc",
+     "std::min(evicted, end))", "std::min(0, end))", "Window"),
+    ("a capture of the wrong range", "src/cache/captures.cc",
+     "i == 0 ? own.begin : own.lengths[i - 1]", "own.begin"),
+    ("a truncated capture stays", "src/cache/captures.cc",
+     "own.taken[--own.next].reset();", "--own.next;"),
+    ("an encoder's snapshot without its entry", "src/cache/encoder_snapshot.cc",
+     "    entries_->Share(output.entry);\n", "", "Encoder"),
+    ("a replaced output is not captured", "src/cache/encoder_cache.cc",
+     "    KVCACHE_RETURN_IF_ERROR(CaptureBeforePut(member));\n", "", "Encoder"),
+    ("a wrapper merges in its first cache only", "src/cache/wrapper_cache.cc",
+     "    } else if (second.parts[i] != nullptr) {",
+     "    } else if (second.parts[i] != nullptr && i == 0) {", "SlidingAndFull"),
 ]
 
 
@@ -357,6 +407,7 @@ def sources(folder):
     """Returns the sources of the model test: the cache, the test support, and the layers below."""
     found = sorted(folder.glob("src/cache/*.cc")) + sorted(folder.glob("tests/support/**/*.cc"))
     found += sorted(folder.glob("src/base/*.cc"))
+    found.append(folder / "src/platform/aligned_buffer.cc")
     found = [p for p in found if not re.search(r"_(test|bench)\.cc$", p.name)]
     return found + [folder / "tests/model/kinds_model_test.cc"]
 
