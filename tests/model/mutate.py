@@ -380,11 +380,6 @@ MUTATIONS = [
     ("a part of a split page is lost", "src/cache/causal_snapshot.cc",
      "    snapshot.pieces_.push_back(later->pieces_.front());\n"
      "    snapshot.pieces_.back().end = position;\n", ""),
-    ("a merge without the child's pages", "src/cache/causal_snapshot.cc",
-     "  parent.pieces_.insert(parent.pieces_.end(), child.pieces_.begin(), "
-     "child.pieces_.end());\n", ""),
-    ("a capture loses what the pass evicts", "src/cache/captures.cc",
-     "std::min(evicted, end))", "std::min(0, end))", "Window"),
     ("a capture of the wrong range", "src/cache/captures.cc",
      "i == 0 ? own.begin : own.lengths[i - 1]", "own.begin"),
     ("a truncated capture stays", "src/cache/captures.cc",
