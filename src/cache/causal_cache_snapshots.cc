@@ -87,10 +87,10 @@ Status CausalCache::CheckRestore(SequenceId sequence, const Snapshot* snapshot,
     KVCACHE_ASSIGN_OR_RETURN(own, OwnSnapshot(snapshot));
   }
   const Position length = cells_.history(sequence).length();
-  const Position last = own == nullptr ? length : std::max(own->end(), length);
-  if (target < 0 || target > last || (own != nullptr && target > own->end())) {
+  const Position most = own == nullptr ? length : own->end();
+  if (target < 0 || target > most) {
     return Invalid(StrCat("restoring sequence ", Index(sequence), " to ", target,
-                          " tokens; must be in [0, ", own == nullptr ? length : own->end(), "]"));
+                          " tokens; must be in [0, ", most, "]"));
   }
   const bool window = causal_.window > 0;
   if (own == nullptr || (!window && target <= own->begin())) {
@@ -147,10 +147,10 @@ Status CausalCache::BeginRestore(SequenceId sequence, const Snapshot* snapshot, 
 }
 
 void CausalCache::FinishRestore() {
-  const auto& [sequence, begin, target, with_snapshot, reuses] = restoring_;
+  const auto [sequence, begin, target, with_snapshot, reuses] = std::exchange(restoring_, {});
   EndPass();
-  if (with_snapshot) captures_.Cancel(sequence);
   if (with_snapshot) {
+    captures_.Cancel(sequence);
     cells_.Adopt(sequence, begin, staged_);
     eviction_.MarkGrown(sequence);
     const RunList& history = cells_.history(sequence);
@@ -164,7 +164,7 @@ void CausalCache::FinishRestore() {
 
 bool CausalCache::AbandonRestore() {
   cells_.Unhold(staged_);
-  return !restoring_.reuses;
+  return !std::exchange(restoring_, {}).reuses;
 }
 
 Status CausalCache::PrepareMerge(Snapshot& parent, Snapshot& child) {

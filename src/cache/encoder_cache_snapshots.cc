@@ -174,7 +174,8 @@ Status EncoderCacheImpl::BeginRestore(SequenceId sequence, const Snapshot* snaps
 }
 
 void EncoderCacheImpl::FinishRestore() {
-  const auto& [sequence, begin, target, with_snapshot, reuses, output] = restoring_;
+  const auto [sequence, begin, target, with_snapshot, reuses, output] =
+      std::exchange(restoring_, {});
   EndPass();
   if (!with_snapshot) {
     (void)Remove(sequence, target, kEndOfSequence).ok();  // never fails
@@ -187,14 +188,12 @@ void EncoderCacheImpl::FinishRestore() {
   }
   lengths_[Index(sequence)] = target;
   schedules_[Index(sequence)] = {};
-  restoring_ = {};
 }
 
 bool EncoderCacheImpl::AbandonRestore() {
-  if (restoring_.output.entry != kNone) entries_.Release(restoring_.output.entry);
-  const bool unchanged = !restoring_.reuses;
-  restoring_ = {};
-  return unchanged;
+  const Restoring abandoned = std::exchange(restoring_, {});
+  if (abandoned.output.entry != kNone) entries_.Release(abandoned.output.entry);
+  return !abandoned.reuses;
 }
 
 Status EncoderCacheImpl::PrepareMerge(Snapshot& parent, Snapshot& child) {

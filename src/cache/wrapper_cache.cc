@@ -196,6 +196,7 @@ class WrapperCache final : public Cache {
   Result<SnapshotHeader> HeaderOf(const Snapshot& snapshot) const;
 
   std::vector<std::unique_ptr<Cache>> caches_;
+  std::shared_ptr<const int> identity_ = std::make_shared<const int>(0);  // of its snapshots
   std::vector<int> cache_of_layer_;
   int chosen_ = 0;  // of caches_, or kNone
   Visibility nothing_;
@@ -233,7 +234,7 @@ Result<Position> WrapperCache::PrepareRestore(SequenceId sequence, Position targ
 
 Result<const WrapperSnapshot*> WrapperCache::OwnSnapshot(const Snapshot* snapshot) const {
   const auto* const own = dynamic_cast<const WrapperSnapshot*>(snapshot);
-  if (own != nullptr && own->owner() == this) return own;
+  if (own != nullptr && own->owner() == identity_.get()) return own;
   return Invalid(snapshot == nullptr ? "the snapshot is null"
                                      : "the snapshot is of another cache; export and import it");
 }
@@ -241,7 +242,7 @@ Result<const WrapperSnapshot*> WrapperCache::OwnSnapshot(const Snapshot* snapsho
 Result<std::unique_ptr<WrapperSnapshot>> WrapperCache::MakeSnapshot(Position begin,
                                                                     Position end) const {
   try {
-    auto snapshot = std::make_unique<WrapperSnapshot>(this, begin, end);
+    auto snapshot = std::make_unique<WrapperSnapshot>(identity_, begin, end);
     snapshot->parts.resize(caches_.size());
     return snapshot;
   } catch (const std::bad_alloc&) {

@@ -7,9 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
-#include "kvcache/cache.h"
 #include "kvcache/snapshot.h"
 
 namespace kvcache {
@@ -17,8 +17,8 @@ namespace kvcache {
 // One snapshot for each inner cache; null where there was nothing to hold.
 class WrapperSnapshot final : public Snapshot {
  public:
-  WrapperSnapshot(const Cache* owner, Position begin, Position end)
-      : Snapshot(begin, end), owner_(owner) {}
+  WrapperSnapshot(std::shared_ptr<const int> owner, Position begin, Position end)
+      : Snapshot(begin, end), owner_(std::move(owner)) {}
   std::int64_t HeldBytes() const override {
     std::int64_t bytes = 0;
     for (const auto& part : parts) bytes += part == nullptr ? 0 : part->HeldBytes();
@@ -35,12 +35,13 @@ class WrapperSnapshot final : public Snapshot {
   bool Empty() const {
     return std::all_of(parts.begin(), parts.end(), [](const auto& part) { return !part; });
   }
-  const Cache* owner() const { return owner_; }
+  // Identifies its wrapper. It is shared, so that no later wrapper has the same address.
+  const int* owner() const { return owner_.get(); }
 
   std::vector<std::unique_ptr<Snapshot>> parts;  // [caches]
 
  private:
-  const Cache* owner_;
+  std::shared_ptr<const int> owner_;
 };
 
 }  // namespace kvcache
