@@ -101,6 +101,7 @@ class CausalCache final : public Cache {
   Status EnsureMask();
   std::string Identity() const;  // the first line of the fingerprint
   Result<SnapshotHeader> HeaderOf(const Snapshot& snapshot) const;
+  Result<std::unique_ptr<Snapshot>> ImportChecked(std::span<const std::byte> bytes);
   Result<const CausalSnapshot*> OwnSnapshot(const Snapshot* snapshot) const;
   Status CheckRoomFor(SequenceId sequence, const CausalSnapshot& snapshot, Position target) const;
   void ChangeLength(SequenceId sequence, Position length);

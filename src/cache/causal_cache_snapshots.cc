@@ -215,25 +215,22 @@ Status CausalCache::Materialize(Snapshot& snapshot) {
 }
 
 std::string CausalCache::Identity() const {
-  const CacheOptions& options = storage_.options();
-  const bool blocks =
-      InfoOf(options.k_type).block_size > 1 || InfoOf(options.v_type).block_size > 1;
-  return StrCat("causal, window ", causal_.window, ", chunk ", causal_.chunk, ", K ",
-                InfoOf(options.k_type).name, ", V ", InfoOf(options.v_type).name,
-                blocks ? ", blocks of the backend " : "",
-                blocks ? storage_.backend().name() : std::string_view(),
-                causal_.keys_identity.empty() ? "" : ", ", causal_.keys_identity);
+  return IdentityText(StrCat("causal, window ", causal_.window, ", chunk ", causal_.chunk),
+                      storage_, causal_.keys_identity);
 }
 
 Result<std::string> CausalCache::Fingerprint() const {
   KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
-  return Identity() + "\n" + storage_.layers().ShapesText();
+  return WithoutBadAlloc(
+      [&]() -> Result<std::string> { return Identity() + "\n" + storage_.layers().ShapesText(); });
 }
 
 Result<std::int64_t> CausalCache::ExportSize(const Snapshot& snapshot) const {
   KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
-  KVCACHE_ASSIGN_OR_RETURN(const SnapshotHeader header, HeaderOf(snapshot));
-  return static_cast<std::int64_t>(WriteHeader(header).size()) + header.payload;
+  return WithoutBadAlloc([&]() -> Result<std::int64_t> {
+    KVCACHE_ASSIGN_OR_RETURN(const SnapshotHeader header, HeaderOf(snapshot));
+    return ExportedSize(header);
+  });
 }
 
 Result<SnapshotHeader> CausalCache::HeaderOf(const Snapshot& snapshot) const {
@@ -247,23 +244,23 @@ Result<SnapshotHeader> CausalCache::HeaderOf(const Snapshot& snapshot) const {
   return header;
 }
 
-// Bytes of lanes without a position are zero, so that equal snapshots have equal bytes.
 Status CausalCache::Export(const Snapshot& snapshot, std::span<std::byte> bytes) {
   KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
-  KVCACHE_ASSIGN_OR_RETURN(const SnapshotHeader header, HeaderOf(snapshot));
-  const std::vector<std::byte> text = WriteHeader(header);
-  KVCACHE_RETURN_IF_ERROR(
-      CheckExportSize(static_cast<std::int64_t>(text.size()) + header.payload, bytes.size()));
-  std::copy(text.begin(), text.end(), bytes.begin());
-  const std::span<std::byte> payload = bytes.subspan(text.size());
-  std::fill(payload.begin(), payload.end(), std::byte{0});
-  return pool_->CopyOut(static_cast<const CausalSnapshot&>(snapshot), header, payload);
+  return WithoutBadAlloc([&]() -> Status {
+    KVCACHE_ASSIGN_OR_RETURN(const SnapshotHeader header, HeaderOf(snapshot));
+    KVCACHE_ASSIGN_OR_RETURN(const std::span<std::byte> payload, BeginExport(header, bytes));
+    return pool_->CopyOut(static_cast<const CausalSnapshot&>(snapshot), header, payload);
+  });
 }
 
 Result<std::unique_ptr<Snapshot>> CausalCache::Import(std::span<const std::byte> bytes) {
   KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
-  KVCACHE_ASSIGN_OR_RETURN(ReadSnapshotHeader read, ReadHeader(bytes));
-  SnapshotHeader& header = read.header;
+  return WithoutBadAlloc([&] { return ImportChecked(bytes); });
+}
+
+Result<std::unique_ptr<Snapshot>> CausalCache::ImportChecked(std::span<const std::byte> bytes) {
+  KVCACHE_ASSIGN_OR_RETURN(const ReadSnapshotHeader read, ReadHeader(bytes));
+  const SnapshotHeader& header = read.header;
   KVCACHE_RETURN_IF_ERROR(CheckOrigin(header, SnapshotKind::kCausal, Identity()));
   KVCACHE_RETURN_IF_ERROR(CheckLayers(header.layers, storage_));
   const Position least = causal_.window > 0 ? 0 : header.begin;
@@ -274,11 +271,7 @@ Result<std::unique_ptr<Snapshot>> CausalCache::Import(std::span<const std::byte>
   }
   KVCACHE_RETURN_IF_ERROR(CheckPayload(header, SnapshotPool::CellsOf(header)));
   KVCACHE_ASSIGN_OR_RETURN(auto snapshot, pool_->Make(header.begin, header.end, 0));
-  try {
-    KVCACHE_RETURN_IF_ERROR(pool_->CopyIn(*snapshot, header, bytes.subspan(read.size)));
-  } catch (const std::bad_alloc&) {
-    return Status(StatusCode::kOutOfMemory, "no memory for an imported snapshot");
-  }
+  KVCACHE_RETURN_IF_ERROR(pool_->CopyIn(*snapshot, header, bytes.subspan(read.size)));
   return std::unique_ptr<Snapshot>(std::move(snapshot));
 }
 

@@ -99,6 +99,7 @@ class EncoderCacheImpl final : public EncoderCache {
   void Drop(SequenceId sequence);
   std::string Identity() const;  // the first line of the fingerprint
   Result<SnapshotHeader> HeaderOf(const Snapshot& snapshot) const;
+  Result<std::unique_ptr<Snapshot>> ImportChecked(std::span<const std::byte> bytes);
   // Returns the sequence's output if it belongs to a token in [begin, end), else one without an entry.
   Output OutputIn(SequenceId sequence, Position begin, Position end) const;
   Result<const EncoderSnapshot*> OwnSnapshot(const Snapshot* snapshot) const;

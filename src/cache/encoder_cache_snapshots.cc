@@ -237,18 +237,21 @@ Status EncoderCacheImpl::Materialize(Snapshot& snapshot) {
 }
 
 std::string EncoderCacheImpl::Identity() const {
-  const CacheOptions& options = storage_.options();
-  const bool blocks =
-      InfoOf(options.k_type).block_size > 1 || InfoOf(options.v_type).block_size > 1;
-  return StrCat("encoder, K ", InfoOf(options.k_type).name, ", V ", InfoOf(options.v_type).name,
-                blocks ? ", blocks of the backend " : "",
-                blocks ? storage_.backend().name() : std::string_view(),
-                encoder_.keys_identity.empty() ? "" : ", ", encoder_.keys_identity);
+  return IdentityText("encoder", storage_, encoder_.keys_identity);
 }
 
 Result<std::string> EncoderCacheImpl::Fingerprint() const {
   KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
-  return Identity() + "\n" + storage_.layers().ShapesText();
+  return WithoutBadAlloc(
+      [&]() -> Result<std::string> { return Identity() + "\n" + storage_.layers().ShapesText(); });
+}
+
+Result<std::int64_t> EncoderCacheImpl::ExportSize(const Snapshot& snapshot) const {
+  KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
+  return WithoutBadAlloc([&]() -> Result<std::int64_t> {
+    KVCACHE_ASSIGN_OR_RETURN(const SnapshotHeader header, HeaderOf(snapshot));
+    return ExportedSize(header);
+  });
 }
 
 Result<SnapshotHeader> EncoderCacheImpl::HeaderOf(const Snapshot& snapshot) const {
@@ -262,26 +265,22 @@ Result<SnapshotHeader> EncoderCacheImpl::HeaderOf(const Snapshot& snapshot) cons
   return header;
 }
 
-Result<std::int64_t> EncoderCacheImpl::ExportSize(const Snapshot& snapshot) const {
-  KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
-  KVCACHE_ASSIGN_OR_RETURN(const SnapshotHeader header, HeaderOf(snapshot));
-  return static_cast<std::int64_t>(WriteHeader(header).size()) + header.payload;
-}
-
 Status EncoderCacheImpl::Export(const Snapshot& snapshot, std::span<std::byte> bytes) {
   KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
-  KVCACHE_ASSIGN_OR_RETURN(const SnapshotHeader header, HeaderOf(snapshot));
-  const std::vector<std::byte> text = WriteHeader(header);
-  KVCACHE_RETURN_IF_ERROR(
-      CheckExportSize(static_cast<std::int64_t>(text.size()) + header.payload, bytes.size()));
-  std::copy(text.begin(), text.end(), bytes.begin());
-  const std::span<std::byte> payload = bytes.subspan(text.size());
-  std::fill(payload.begin(), payload.end(), std::byte{0});
-  return pool_->CopyOut(static_cast<const EncoderSnapshot&>(snapshot), header, payload);
+  return WithoutBadAlloc([&]() -> Status {
+    KVCACHE_ASSIGN_OR_RETURN(const SnapshotHeader header, HeaderOf(snapshot));
+    KVCACHE_ASSIGN_OR_RETURN(const std::span<std::byte> payload, BeginExport(header, bytes));
+    return pool_->CopyOut(static_cast<const EncoderSnapshot&>(snapshot), header, payload);
+  });
 }
 
 Result<std::unique_ptr<Snapshot>> EncoderCacheImpl::Import(std::span<const std::byte> bytes) {
   KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
+  return WithoutBadAlloc([&] { return ImportChecked(bytes); });
+}
+
+Result<std::unique_ptr<Snapshot>> EncoderCacheImpl::ImportChecked(
+    std::span<const std::byte> bytes) {
   KVCACHE_ASSIGN_OR_RETURN(const ReadSnapshotHeader read, ReadHeader(bytes));
   const SnapshotHeader& header = read.header;
   KVCACHE_RETURN_IF_ERROR(CheckOrigin(header, SnapshotKind::kEncoder, Identity()));
@@ -303,13 +302,9 @@ Result<std::unique_ptr<Snapshot>> EncoderCacheImpl::Import(std::span<const std::
                           "room for ", encoder_.max_tokens));
   }
   KVCACHE_RETURN_IF_ERROR(CheckPayload(header, RoundUp(output.tokens, kCellTile)));
-  try {
-    KVCACHE_ASSIGN_OR_RETURN(auto snapshot,
-                             pool_->MakeFrom(header, output, bytes.subspan(read.size)));
-    return std::unique_ptr<Snapshot>(std::move(snapshot));
-  } catch (const std::bad_alloc&) {
-    return Status(StatusCode::kOutOfMemory, "no memory for an imported snapshot");
-  }
+  KVCACHE_ASSIGN_OR_RETURN(auto snapshot,
+                           pool_->MakeFrom(header, output, bytes.subspan(read.size)));
+  return std::unique_ptr<Snapshot>(std::move(snapshot));
 }
 
 void EncoderCacheImpl::SetMaterializeHook(const MaterializeHook& hook) {

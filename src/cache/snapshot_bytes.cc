@@ -1,5 +1,6 @@
 #include "cache/snapshot_bytes.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
@@ -210,9 +211,31 @@ Status CheckOrigin(const SnapshotHeader& header, SnapshotKind kind,
                         fingerprint, "'"));
 }
 
-Status CheckExportSize(std::int64_t size, std::size_t given) {
-  if (size == static_cast<std::int64_t>(given)) return Status::Ok();
-  return Invalid(StrCat("the export has ", size, " bytes; the memory has ", given));
+std::string IdentityText(std::string_view kind, const CacheStorage& storage,
+                         std::string_view keys_identity) {
+  const CacheOptions& options = storage.options();
+  const bool blocks =
+      InfoOf(options.k_type).block_size > 1 || InfoOf(options.v_type).block_size > 1;
+  return StrCat(kind, ", K ", InfoOf(options.k_type).name, ", V ", InfoOf(options.v_type).name,
+                blocks ? ", blocks of the backend " : "",
+                blocks ? storage.backend().name() : std::string_view(),
+                keys_identity.empty() ? "" : ", ", keys_identity);
+}
+
+std::int64_t ExportedSize(const SnapshotHeader& header) {
+  return static_cast<std::int64_t>(WriteHeader(header).size()) + header.payload;
+}
+
+Result<std::span<std::byte>> BeginExport(const SnapshotHeader& header, std::span<std::byte> bytes) {
+  const std::vector<std::byte> text = WriteHeader(header);
+  const std::int64_t size = static_cast<std::int64_t>(text.size()) + header.payload;
+  if (size != static_cast<std::int64_t>(bytes.size())) {
+    return Invalid(StrCat("the export has ", size, " bytes; the memory has ", bytes.size()));
+  }
+  std::copy(text.begin(), text.end(), bytes.begin());
+  const std::span<std::byte> payload = bytes.subspan(text.size());
+  std::fill(payload.begin(), payload.end(), std::byte{0});
+  return payload;
 }
 
 Status CheckLayers(std::span<const LayerKv> layers, const CacheStorage& storage) {

@@ -5,8 +5,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cache/cache_storage.h"
@@ -51,8 +53,24 @@ Result<ReadSnapshotHeader> ReadHeader(std::span<const std::byte> bytes);
 // Returns kInvalidArgument unless kind and fingerprint are these.
 Status CheckOrigin(const SnapshotHeader& header, SnapshotKind kind, const std::string& fingerprint);
 
-// Returns kInvalidArgument unless memory of `given` bytes has `size`.
-Status CheckExportSize(std::int64_t size, std::size_t given);
+// Returns the result of `call`, a Status or a Result, or kOutOfMemory if it throws std::bad_alloc.
+template <class Call>
+auto WithoutBadAlloc(const Call& call) -> decltype(call()) {
+  try {
+    return call();
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::kOutOfMemory, "no memory for the description of a snapshot");
+  }
+}
+
+// Returns the first line of the fingerprint of a cache of this kind.
+std::string IdentityText(std::string_view kind, const CacheStorage& storage,
+                         std::string_view keys_identity);
+// Returns the size of an export with this header.
+std::int64_t ExportedSize(const SnapshotHeader& header);
+// Writes the header to `bytes`. Returns the rest, filled with zeros, so that equal snapshots have
+// equal bytes. Errors: kInvalidArgument if the size is wrong.
+Result<std::span<std::byte>> BeginExport(const SnapshotHeader& header, std::span<std::byte> bytes);
 // Returns kInvalidArgument if a layer's types differ from the cache's, or its shape from that of a
 // layer which has memory; kUnsupported for a shape that the types cannot hold.
 Status CheckLayers(std::span<const LayerKv> layers, const CacheStorage& storage);

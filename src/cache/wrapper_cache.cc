@@ -194,6 +194,7 @@ class WrapperCache final : public Cache {
   Result<const WrapperSnapshot*> OwnSnapshot(const Snapshot* snapshot) const;
   Result<std::unique_ptr<WrapperSnapshot>> MakeSnapshot(Position begin, Position end) const;
   Result<SnapshotHeader> HeaderOf(const Snapshot& snapshot) const;
+  Result<std::unique_ptr<Snapshot>> ImportChecked(std::span<const std::byte> bytes);
 
   std::vector<std::unique_ptr<Cache>> caches_;
   std::shared_ptr<const int> identity_ = std::make_shared<const int>(0);  // of its snapshots
@@ -438,29 +439,32 @@ Result<SnapshotHeader> WrapperCache::HeaderOf(const Snapshot& snapshot) const {
 }
 
 Result<std::int64_t> WrapperCache::ExportSize(const Snapshot& snapshot) const {
-  KVCACHE_ASSIGN_OR_RETURN(const SnapshotHeader header, HeaderOf(snapshot));
-  return static_cast<std::int64_t>(WriteHeader(header).size()) + header.payload;
+  return WithoutBadAlloc([&]() -> Result<std::int64_t> {
+    KVCACHE_ASSIGN_OR_RETURN(const SnapshotHeader header, HeaderOf(snapshot));
+    return ExportedSize(header);
+  });
 }
 
 Status WrapperCache::Export(const Snapshot& snapshot, std::span<std::byte> bytes) {
-  KVCACHE_ASSIGN_OR_RETURN(const SnapshotHeader header, HeaderOf(snapshot));
-  const std::vector<std::byte> text = WriteHeader(header);
-  KVCACHE_RETURN_IF_ERROR(
-      CheckExportSize(static_cast<std::int64_t>(text.size()) + header.payload, bytes.size()));
-  std::copy(text.begin(), text.end(), bytes.begin());
-  std::size_t at = text.size();
-  const auto& own = static_cast<const WrapperSnapshot&>(snapshot);
-  for (std::size_t i = 0; i < caches_.size(); ++i) {
-    const auto size = static_cast<std::size_t>(header.parts[i]);
-    if (own.parts[i] != nullptr) {
-      KVCACHE_RETURN_IF_ERROR(caches_[i]->Export(*own.parts[i], bytes.subspan(at, size)));
+  return WithoutBadAlloc([&]() -> Status {
+    KVCACHE_ASSIGN_OR_RETURN(const SnapshotHeader header, HeaderOf(snapshot));
+    KVCACHE_ASSIGN_OR_RETURN(std::span<std::byte> left, BeginExport(header, bytes));
+    for (std::size_t i = 0; i < caches_.size(); ++i) {
+      const auto size = static_cast<std::size_t>(header.parts[i]);
+      if (const Snapshot* const part = snapshot.Part(i); part != nullptr) {
+        KVCACHE_RETURN_IF_ERROR(caches_[i]->Export(*part, left.first(size)));
+      }
+      left = left.subspan(size);
     }
-    at += size;
-  }
-  return Status::Ok();
+    return Status::Ok();
+  });
 }
 
 Result<std::unique_ptr<Snapshot>> WrapperCache::Import(std::span<const std::byte> bytes) {
+  return WithoutBadAlloc([&] { return ImportChecked(bytes); });
+}
+
+Result<std::unique_ptr<Snapshot>> WrapperCache::ImportChecked(std::span<const std::byte> bytes) {
   KVCACHE_ASSIGN_OR_RETURN(const ReadSnapshotHeader read, ReadHeader(bytes));
   const SnapshotHeader& header = read.header;
   KVCACHE_RETURN_IF_ERROR(
