@@ -1,28 +1,32 @@
-// Measures snapshots of a causal cache.
+// Measures snapshots of a causal cache, and transactions.
 //
-//   snapshot_bench [--threads=N] [--rounds=N]
+//   snapshot_bench [--threads=N] [--rounds=N] [--json=FILE]
 //
 // 1. Lazy snapshots: the time to take, split, merge and restore one of 1,000 to 1,000,000 tokens.
 //    It must not grow with them.
 // 2. Bytes: materialising, restoring, exporting and importing 8,000 tokens of a 1B-class shape (16
 //    layers, 8 heads of 64) in each cache type, against a plain copy of as many bytes by as many
 //    threads to memory as fresh. Every restored sequence is compared byte by byte, by its export.
+// 3. Transactions: the time of Begin and Commit around the metadata of a pass, per sequence, and of
+//    a rollback of eight tokens behind histories of 1,000 to 1,000,000.
 //
-// Prints a table. Nothing is random, so there is no seed.
+// Prints tables. Nothing is random, so there is no seed.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/strings.h"
 #include "bench_program.h"
 #include "kvcache/causal_cache.h"
 #include "kvcache/cpu_backend.h"
+#include "kvcache/transaction.h"
 #include "platform/aligned_buffer.h"
-#include "platform/processors.h"
 #include "platform/thread_pool.h"
 
 namespace kvcache {
@@ -54,6 +58,24 @@ double Seconds(const Call& call) {
 double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
+}
+
+// The measurements as cases of the file of results.
+nlohmann::json cases =
+    nlohmann::json::array();  // NOLINT(cert-err58-cpp): a program ends without it
+void Record(const std::string& name, std::vector<double> seconds, double bytes = 0,
+            double plain_seconds = 0) {
+  nlohmann::json entry = bench::Timing(std::move(seconds)).Json();
+  entry["name"] = name;
+  if (bytes > 0) {
+    const double median = entry["median_ms"].get<double>() / 1e3;
+    entry.update({{"rate", bytes / median / 1e9},
+                  {"unit", "GB/s"},
+                  {"rate_of", "median"},
+                  {"limit", bytes / plain_seconds / 1e9},
+                  {"share", plain_seconds / median}});
+  }
+  cases.push_back(std::move(entry));
 }
 
 // Evaluates `tokens` positions of the first sequence, with `layers` layers of 8 heads of 64.
@@ -95,6 +117,10 @@ void MeasureLazy(Backend& backend, int rounds) {
       if (whole->HeldBytes() != 0 || !cache->CanResume(kSecond, tokens)) Fail("not restored");
       Require(cache->Remove(kSecond, 0, kEndOfSequence));
     }
+    Record(StrCat("take a lazy snapshot of ", tokens), take);
+    Record(StrCat("split a lazy snapshot of ", tokens), split);
+    Record(StrCat("merge a lazy snapshot of ", tokens), merge);
+    Record(StrCat("restore a lazy snapshot of ", tokens), restore);
     std::printf("%9d tokens %8.2f %8.2f %8.2f %8.2f\n", tokens, 1e6 * Median(take),
                 1e6 * Median(split), 1e6 * Median(merge), 1e6 * Median(restore));
   }
@@ -145,6 +171,13 @@ void MeasureBytes(Backend& backend, int threads, int rounds) {
     }
     const double size = static_cast<double>(expected.size());
     const double plain = Median(copy);
+    const auto record = [&](const char* what, const std::vector<double>& times) {
+      Record(StrCat(what, " 8000 tokens in ", InfoOf(type).name), times, size, plain);
+    };
+    record("materialise", materialize);
+    record("restore", restore);
+    record("export", exports);
+    record("import", imports);
     std::printf("%-15s %8.0f %11.1f", std::string(InfoOf(type).name).c_str(), size / 1e6,
                 size / plain / 1e9);
     for (const auto& times : {materialize, restore, exports, imports}) {
@@ -154,18 +187,82 @@ void MeasureBytes(Backend& backend, int threads, int rounds) {
   }
 }
 
+// Begin and Commit, without the pass between them, in microseconds per sequence.
+void MeasureRounds(Backend& backend, const char* name, const CausalOptions& options, int rounds) {
+  std::printf("%-12s", name);
+  for (const int sequences : {1, 8, 64}) {
+    auto cache = MakeCausalCache(options);
+    Require(cache->Init(backend, {DType::kF16, DType::kF16, sequences, 4096, 512}));
+    std::vector<SequenceLength> members(sequences);
+    std::vector<Position> kept(sequences, 1);
+    BatchBuilder batch;
+    for (int i = 0; i < sequences; ++i) members[i] = {SequenceId{i}, 0};
+    std::vector<double> times;
+    Cache* const caches[] = {cache.get()};
+    for (int round = 0; round < rounds * 20; ++round) {
+      batch.Clear();
+      for (const auto& [id, length] : members) batch.Add(id, length);
+      std::optional<Transaction> transaction;
+      double seconds = Seconds(
+          [&] { transaction = Require(Transaction::Begin(caches, members, {.max_tokens = 1})); });
+      Require(cache->StartForward(batch.view(), ForwardMode::kCompute));
+      seconds += Seconds([&] { Require(transaction->Commit(kept)); });
+      times.push_back(seconds / sequences);
+      for (auto& member : members) ++member.length;
+    }
+    if (!cache->CanResume(SequenceId{0}, members[0].length)) Fail("a commit was lost");
+    Record(StrCat("begin and commit, ", name, ", each of ", sequences), times);
+    std::printf("  %2d sequences %5.2f", sequences, 1e6 * Median(times));
+  }
+  std::printf("\n");
+}
+
+void MeasureRollback(Backend& backend, int rounds) {
+  std::printf("rollback of 8 tokens, µs");
+  for (const int tokens : {1000, 10'000, 100'000, 1'000'000}) {
+    auto cache = MakeCausalCache();
+    Require(cache->Init(backend, {DType::kF16, DType::kF16, 1, tokens + 8, 1000}));
+    Fill(*cache, tokens, 0, 1000);
+    Cache* const caches[] = {cache.get()};
+    const SequenceLength members[] = {{kFirst, tokens}};
+    BatchBuilder batch;
+    batch.Add(kFirst, tokens, 8);
+    std::vector<double> times;
+    for (int i = 0; i < rounds; ++i) {
+      Transaction transaction = Require(Transaction::Begin(caches, members, {.max_tokens = 8}));
+      Require(cache->StartForward(batch.view(), ForwardMode::kCompute));
+      times.push_back(Seconds([&] { transaction.RollBack(); }));
+      if (cache->CanResume(kFirst, tokens + 1)) Fail("not rolled back");
+    }
+    Record(StrCat("roll back 8 tokens behind ", tokens), times);
+    std::printf("   %d: %.2f", tokens, 1e6 * Median(times));
+  }
+  std::printf("\n");
+}
+
 int Main(int argc, char** argv) {
-  int threads = 0;
-  int rounds = 15;
-  CLI::App app("Measures snapshots.");
-  app.add_option("--threads", threads, "threads of the backend; 0: all");
-  app.add_option("--rounds", rounds, "rounds of each measurement")->check(CLI::Range(1, 1000));
+  bench::ProgramOptions options;
+  CLI::App app("Measures snapshots and transactions.");
+  app.add_option("--threads", options.threads, "number of threads, including the caller")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--rounds", options.rounds, "number of measurements of a case")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--json", options.json, "also write the results to this file (bench/README.md)");
   CLI11_PARSE(app, argc, argv);
-  if (threads == 0) threads = FindProcessorLimits().DefaultThreads();
-  auto backend = Require(MakeCpuBackend({.threads = threads}));
+  const int rounds = options.rounds;
+  auto backend = Require(MakeCpuBackend({.threads = options.threads}));
   MeasureLazy(*backend, rounds);
-  MeasureBytes(*backend, threads, rounds);
-  return 0;
+  MeasureBytes(*backend, options.threads, rounds);
+  std::printf("Begin and Commit of one token, median µs per sequence\n");
+  MeasureRounds(*backend, "full", {}, rounds);
+  MeasureRounds(*backend, "window 512", {.window = 512, .retained_tokens = 1024}, rounds);
+  MeasureRollback(*backend, rounds);
+  const bool written = bench::WriteResult(
+      options.json,
+      {"snapshot", bench::MachineFacts(options.threads), options.Settings(), std::move(cases)});
+  return written ? 0 : 1;
 }
 
 }  // namespace

@@ -110,6 +110,10 @@ def recurrence(run):
     return run.json_file("recurrence_bench", *(["--rounds=2"] if run.quick else []))["cases"]
 
 
+def snapshot(run):
+    return run.json_file("snapshot_bench", *(["--rounds=2"] if run.quick else []))["cases"]
+
+
 def metadata(run):
     return run.json_file("metadata_bench", "--rounds=100" if run.quick else "--rounds=2000")["cases"]
 
@@ -193,6 +197,7 @@ BENCHES = {
     "linear": (linear, "matrix products of each weight type"),
     "store": (store, "writing keys and values to the cache, for each type"),
     "recurrence": (recurrence, "recurrent layers, drafts in them, and their acceptance"),
+    "snapshot": (snapshot, "snapshots, lazy and as bytes, and transactions"),
     "metadata": (metadata, "the cost of a pass before any layer runs"),
     "tokenizer": (tokenizer, "encoding text and decoding tokens"),
 }

@@ -36,6 +36,7 @@
 #include "kvcache/snapshot.h"
 #include "kvcache/status.h"
 #include "kvcache/tensor.h"
+#include "kvcache/transaction.h"
 #include "kvcache/visibility.h"
 
 namespace kvcache {
@@ -182,6 +183,12 @@ class Cache {
   // `histories`: the next PrepareForward may move them, and then Visible must be called again.
   virtual const Visibility& Visible() const = 0;
 
+  // Replaces `runs` by the cells of the sequence's positions [begin, end), ascending by position. They
+  // are valid until the cache changes. SequenceView (sequence_view.h) attends over them, and lists the
+  // errors.
+  virtual Status FindCells(SequenceId sequence, Position begin, Position end,
+                           std::vector<HistoryRun>& runs) const;
+
   // Drops dst's content and lets dst share src's cells at positions [0, length). No bytes move.
   // Positions missing in src are also missing in dst. src == dst truncates to `length`. Errors that
   // change nothing: kInvalidArgument for unknown sequences or a negative length; kUnsupported for a
@@ -210,13 +217,15 @@ class Cache {
   //     match. Later cells that other sequences share are copied first. Recurrent states still
   //     contain the effect of the removed tokens.
   // Errors that change nothing:
-  //   kInvalidArgument  The sequence is unknown, or the range is negative or reversed.
+  //   kInvalidArgument  The sequence is unknown or in a transaction, or the range is negative or
+  //                     reversed.
   //   kUnsupported      The cache has no shift function for a middle range, or the truncation needs
   //                     PrepareRestore.
   //   kCacheFull        There are too few free cells for the copies.
   //   kOutOfMemory      There is no memory for metadata (in a wrapper, see below).
   // An error of the backend, or kOutOfMemory in a wrapper, ends the pass and leaves the contents of
-  // the sequence undefined. Remove all of it then: [0, kEndOfSequence) never fails.
+  // the sequence undefined. Remove all of it then: [0, kEndOfSequence) never fails, except in a
+  // transaction.
   virtual Status Remove(SequenceId sequence, Position begin, Position end) = 0;
   // Returns the error that Remove would return without changing anything, or Ok. It does not
   // foresee kOutOfMemory. After Ok, any error of Remove but kOutOfMemory is the backend's.
@@ -299,8 +308,8 @@ class Cache {
   // Returns a text that names everything that the bytes of this cache's snapshots depend on: kinds,
   // windows, types, transformations, CausalOptions::keys_identity, and the shapes of the layers that
   // have memory (a reserving pass gives all layers theirs). Snapshots move only between caches with
-  // equal texts of the first line; shapes are checked layer by layer. Errors: kInvalidArgument
-  // before Init.
+  // equal texts of the first line; shapes are checked layer by layer. A wrapper's first line counts
+  // its caches, and the texts of these follow. Errors: kInvalidArgument before Init.
   virtual Result<std::string> Fingerprint() const;
   // Writes a snapshot to a caller's memory, ExportSize bytes, as docs/snapshot-format.md describes:
   // layer by layer, in order of position, independent of where the cells lie and of the processor.
@@ -315,10 +324,31 @@ class Cache {
   virtual Result<std::unique_ptr<Snapshot>> Import(std::span<const std::byte> bytes);
 
   // Sets the function that is told of host memory taken and given back by snapshots. It may be
-  // called from any call, and must not call the cache.
+  // called from any call, and must not call the cache. Call this after Init; before, it does nothing.
   virtual void SetMaterializeHook(const MaterializeHook& /*hook*/) {}
   // Returns the host memory of all snapshots of this cache.
   virtual std::int64_t SnapshotBytes() const { return 0; }
+
+  // ---- Transactions (transaction.h), which calls these. A custom kind need not have them.
+
+  // Does everything that can fail when a transaction begins. The pass in progress goes on. Errors
+  // that change nothing: as for Transaction::Begin.
+  virtual Status PrepareTransaction(std::span<const SequenceLength> members, Position max_tokens);
+  // Begins it and ends the pass in progress. REQUIRES: the previous call was a successful
+  // PrepareTransaction with these arguments.
+  virtual void BeginTransaction(std::span<const SequenceLength> /*members*/,
+                                Position /*max_tokens*/) {}
+  // Returns the kInvalidArgument and kUnsupported errors of Transaction::Commit, or Ok. `kept` has
+  // the length that remains of each member.
+  virtual Status CheckCommit(std::span<const SequenceLength> kept) const;
+  // Does everything of a commit that can fail. After an error only RollBack may follow.
+  // REQUIRES: CheckCommit(kept) returned Ok.
+  virtual Status PrepareCommit(std::span<const SequenceLength> /*kept*/) { return Status::Ok(); }
+  // Ends the transaction of these sequences, and the pass in progress. They cannot fail. FinishCommit
+  // REQUIRES: the previous call was a successful PrepareCommit(kept). RollBack does nothing for a
+  // sequence that is in no transaction.
+  virtual void FinishCommit(std::span<const SequenceLength> /*kept*/) {}
+  virtual void RollBack(std::span<const SequenceLength> /*members*/) {}
 
   // Returns the bytes held now: K and V of all layers, and recurrent states.
   virtual std::int64_t AllocatedBytes() const = 0;

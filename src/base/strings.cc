@@ -83,6 +83,13 @@ std::string OneLine(std::string_view text) {
   return out;
 }
 
+std::string HexText(std::uint64_t number) {
+  std::string text(16, '0');
+  for (std::size_t i = text.size(); i-- > 0; number >>= 4)
+    text[i] = "0123456789abcdef"[number & 15];
+  return text;
+}
+
 std::string WithThousands(std::int64_t number) {
   std::string text = std::to_string(number);
   const std::size_t first_digit = number < 0 ? 1 : 0;

@@ -47,6 +47,9 @@ std::string Quoted(std::string_view text, std::size_t max_bytes = 80);
 // (U+0000 to U+001F, U+007F to U+009F) and bytes that are not UTF-8 as \xNN, all else as it is.
 std::string OneLine(std::string_view text);
 
+// 48879 -> "000000000000beef".
+std::string HexText(std::uint64_t number);
+
 // 1204 -> "1,204".
 std::string WithThousands(std::int64_t number);
 

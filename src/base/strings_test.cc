@@ -61,5 +61,10 @@ TEST(HumanBytes, PicksTheUnit) {
   for (const auto& c : kCases) EXPECT_EQ(HumanBytes(c.bytes), c.text);
 }
 
+TEST(StringsTest, HexTextHasSixteenDigits) {
+  EXPECT_EQ(HexText(48879), "000000000000beef");
+  EXPECT_EQ(HexText(0xfedcba9876543210), "fedcba9876543210");
+}
+
 }  // namespace
 }  // namespace kvcache

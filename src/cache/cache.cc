@@ -1,4 +1,4 @@
-// What a cache kind without snapshots returns.
+// What a cache kind without snapshots, transactions and views returns.
 #include "kvcache/cache.h"
 
 namespace kvcache {
@@ -8,7 +8,15 @@ Status NoSnapshots() {
   return {StatusCode::kUnsupported, "this kind of cache has no snapshots"};
 }
 
+Status NoTransactions() {
+  return {StatusCode::kUnsupported, "this kind of cache has no transactions"};
+}
+
 }  // namespace
+
+Status Cache::FindCells(SequenceId, Position, Position, std::vector<HistoryRun>&) const {
+  return {StatusCode::kUnsupported, "this kind of cache has no cells at positions"};
+}
 
 Result<std::unique_ptr<Snapshot>> Cache::TakeSnapshot(SequenceId, Position, Position) {
   return NoSnapshots();
@@ -49,6 +57,13 @@ Status Cache::Export(const Snapshot&, std::span<std::byte>) {
 }
 Result<std::unique_ptr<Snapshot>> Cache::Import(std::span<const std::byte>) {
   return NoSnapshots();
+}
+
+Status Cache::PrepareTransaction(std::span<const SequenceLength>, Position) {
+  return NoTransactions();
+}
+Status Cache::CheckCommit(std::span<const SequenceLength>) const {
+  return NoTransactions();
 }
 
 }  // namespace kvcache

@@ -73,6 +73,7 @@ Status CausalCache::Init(KvBackend& backend, const CacheOptions& options) {
     eviction_.Reset(retained_tokens, options.max_sequences, options.max_batch);
     pool_ = std::make_shared<SnapshotPool>(cells_, storage_);
     captures_.Reset(pool_.get(), &cells_, options.max_sequences, causal_.window);
+    transactions_.Reset(options.max_sequences);
     starts_late_.assign(options.max_sequences, 0);
     sizes_text_ = SizesText(options, retained_tokens);
   } catch (const std::bad_alloc&) {
@@ -82,6 +83,7 @@ Status CausalCache::Init(KvBackend& backend, const CacheOptions& options) {
     eviction_ = {};
     pool_ = {};
     captures_ = {};
+    transactions_ = {};
     return {StatusCode::kOutOfMemory, "no memory for the metadata of " + SizesText(options)};
   }
   storage_.Open(backend, options, RoundUp(cells, std::lcm(padding, kCellTile)));
@@ -118,6 +120,7 @@ void CausalCache::Unprepare() {
 Status CausalCache::CheckRoots(const Batch& batch) const {
   for (std::size_t i = 0; i < batch.parents.size(); ++i) {
     const Position length = cells_.history(batch.sequences[i]).length();
+    KVCACHE_RETURN_IF_ERROR(transactions_.CheckWrite(batch.sequences[i], batch.positions[i]));
     if (batch.parents[i] != Drafts::kNone || batch.positions[i] == length) continue;
     return Invalid(StrCat("draft ", i, " has no parent and is at position ", batch.positions[i],
                           "; must be at ", length, ", the end of sequence ",
@@ -134,6 +137,7 @@ Status CausalCache::CheckPositions(std::span<const ForwardPass::Token> tokens) c
                             " of the batch are both at position ", position, " of sequence ",
                             Index(sequence), "; give parents if they are alternatives"));
     }
+    KVCACHE_RETURN_IF_ERROR(transactions_.CheckWrite(sequence, position));
     if (cells_.history(sequence).CellOf(position) != RunList::kNoCell) {
       return Invalid(StrCat("token ", index, " of the batch is at position ", position,
                             ", which sequence ", Index(sequence),
@@ -165,7 +169,8 @@ Status CausalCache::ReserveRuns(std::span<const ForwardPass::Token> tokens) {
 
 Status CausalCache::CheckFreeCells(std::int32_t size, std::span<const Eviction> evictions) {
   const std::int32_t free = cells_.cells_without_drafts();
-  if (free >= size || (eviction_.plan_fits() && !cells_.has_holds())) return Status::Ok();
+  const bool fits = eviction_.plan_fits() && !cells_.has_holds() && !transactions_.any();
+  if (free >= size || fits) return Status::Ok();
   std::int32_t available = 0;
   Status status = pool_->MakeRoom(size, evictions, nullptr, available);
   if (status.code() != StatusCode::kCacheFull) {
@@ -200,7 +205,7 @@ Status CausalCache::PrepareForward(const Batch& batch, ForwardMode mode) {
   }
   const std::span<const ForwardPass::Token> tokens = pass_.Order(batch);
   KVCACHE_RETURN_IF_ERROR(batch.parents.empty() ? CheckPositions(tokens) : CheckRoots(batch));
-  const std::span<const Eviction> evictions = eviction_.Plan(cells_, tokens);
+  const std::span<const Eviction> evictions = eviction_.Plan(cells_, tokens, transactions_);
   Status status;
   if (captures_.any() && batch.parents.empty()) status = PlanCaptures(tokens);
   if (status.ok()) status = CheckFreeCells(prepared_size_, evictions);
@@ -302,14 +307,41 @@ Result<DenseKv> CausalCache::Get() {
   return DenseViews(layer, masked_cells_, mask_.view());
 }
 
+Status CausalCache::FindCells(SequenceId sequence, Position begin, Position end,
+                              std::vector<HistoryRun>& runs) const {
+  KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
+  KVCACHE_RETURN_IF_ERROR(CheckSequence(sequence, storage_.options()));
+  KVCACHE_RETURN_IF_ERROR(CheckRange(begin, end));
+  const RunList& history = cells_.history(sequence);
+  const std::string range =
+      StrCat("a view of positions [", begin, ", ", end, ") of sequence ", Index(sequence));
+  if (end > history.length()) {
+    return Invalid(StrCat(range, ", which has ", history.length(), " tokens"));
+  }
+  Position next = begin;
+  runs.clear();
+  try {
+    for (std::size_t i = history.FirstEndingAfter(begin); next < end; ++i) {
+      const HistoryRun part = Clip(history.runs()[i], begin, end);
+      if (part.length == 0 || part.position != next) break;
+      runs.push_back(part);
+      next += part.length;
+    }
+  } catch (const std::bad_alloc&) {
+    return {StatusCode::kOutOfMemory, "no memory for a view of a sequence"};
+  }
+  if (next == end) return Status::Ok();
+  return {StatusCode::kUnsupported, StrCat(range, ", which has no token at ", next)};
+}
+
 Status CausalCache::CopyPrefix(SequenceId src, SequenceId dst, Position length) {
   KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
   KVCACHE_RETURN_IF_ERROR(CheckSequence(src, storage_.options()));
   KVCACHE_RETURN_IF_ERROR(CheckSequence(dst, storage_.options()));
   KVCACHE_RETURN_IF_ERROR(CheckPrefix(length));
+  KVCACHE_RETURN_IF_ERROR(transactions_.CheckChange(dst));
   if (src == dst) {
-    cells_.Truncate(dst, length);
-    ChangeLength(dst, length);
+    Truncate(dst, length);
   } else {
     KVCACHE_RETURN_IF_ERROR(cells_.Share(src, dst, length));
     eviction_.MarkGrown(dst);
@@ -318,6 +350,11 @@ Status CausalCache::CopyPrefix(SequenceId src, SequenceId dst, Position length) 
   }
   EndPass();
   return Status::Ok();
+}
+
+void CausalCache::Truncate(SequenceId sequence, Position length) {
+  cells_.Truncate(sequence, length);
+  ChangeLength(sequence, length);
 }
 
 void CausalCache::ChangeLength(SequenceId sequence, Position length) {
@@ -352,6 +389,7 @@ Status CausalCache::CheckRemove(SequenceId sequence, Position begin, Position en
   KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
   KVCACHE_RETURN_IF_ERROR(CheckSequence(sequence, storage_.options()));
   KVCACHE_RETURN_IF_ERROR(CheckRange(begin, end));
+  KVCACHE_RETURN_IF_ERROR(transactions_.CheckChange(sequence));
   if (!RemovesMiddle(sequence, begin, end)) return Status::Ok();
   if (!causal_.shift_keys) {
     return {StatusCode::kUnsupported,
@@ -364,10 +402,7 @@ Status CausalCache::CheckRemove(SequenceId sequence, Position begin, Position en
 Status CausalCache::Remove(SequenceId sequence, Position begin, Position end) {
   KVCACHE_RETURN_IF_ERROR(CheckRemove(sequence, begin, end));
   if (RemovesMiddle(sequence, begin, end)) return RemoveMiddle(sequence, begin, end);
-  if (end >= cells_.history(sequence).length()) {
-    cells_.Truncate(sequence, begin);
-    ChangeLength(sequence, begin);
-  }
+  if (end >= cells_.history(sequence).length()) Truncate(sequence, begin);
   EndPass();
   return Status::Ok();
 }

@@ -8,6 +8,7 @@
 //               ├─ WindowEviction   the tokens that a window evicts
 //               ├─ SnapshotPool     the snapshots, and the cells that they hold
 //               ├─ Captures         the snapshots that passes take
+//               ├─ OpenTransactions the sequences in a transaction
 //               └─ HistoryMask      the mask of Get
 //
 // Thread safety: as in kvcache/cache.h.
@@ -26,6 +27,7 @@
 #include "cache/draft_acceptance.h"
 #include "cache/forward_pass.h"
 #include "cache/history_mask.h"
+#include "cache/open_transactions.h"
 #include "cache/snapshot_bytes.h"
 #include "cache/window_eviction.h"
 #include "kvcache/causal_cache.h"
@@ -50,6 +52,8 @@ class CausalCache final : public Cache {
   Result<DenseKv> Get() override;
   Result<LayerKv> Storage() override { return storage_.Storage(); }
   const Visibility& Visible() const override { return pass_.visibility(); }
+  Status FindCells(SequenceId sequence, Position begin, Position end,
+                   std::vector<HistoryRun>& runs) const override;
   Status CopyPrefix(SequenceId src, SequenceId dst, Position length) override;
   bool CanResume(SequenceId sequence, Position position) const override;
   Result<Position> PrepareRestore(SequenceId sequence, Position target) override;
@@ -81,6 +85,12 @@ class CausalCache final : public Cache {
   void SetMaterializeHook(const MaterializeHook& hook) override;
   std::int64_t SnapshotBytes() const override { return pool_ == nullptr ? 0 : pool_->bytes(); }
 
+  Status PrepareTransaction(std::span<const SequenceLength> members, Position max_tokens) override;
+  void BeginTransaction(std::span<const SequenceLength> members, Position max_tokens) override;
+  Status CheckCommit(std::span<const SequenceLength> kept) const override;
+  void FinishCommit(std::span<const SequenceLength> kept) override;
+  void RollBack(std::span<const SequenceLength> members) override;
+
   std::int64_t AllocatedBytes() const override { return storage_.layers().allocated_bytes(); }
 
   const CellTable& cells() const { return cells_; }
@@ -105,6 +115,7 @@ class CausalCache final : public Cache {
   Result<const CausalSnapshot*> OwnSnapshot(const Snapshot* snapshot) const;
   Status CheckRoomFor(SequenceId sequence, const CausalSnapshot& snapshot, Position target) const;
   void ChangeLength(SequenceId sequence, Position length);
+  void Truncate(SequenceId sequence, Position length);
 
   CausalOptions causal_;
   CacheStorage storage_;
@@ -120,6 +131,7 @@ class CausalCache final : public Cache {
 
   std::shared_ptr<SnapshotPool> pool_;
   Captures captures_;
+  OpenTransactions transactions_;
   // [sequences]: the tokens before the first one are gone, although the cache evicts none: a window
   // was restored.
   std::vector<std::uint8_t> starts_late_;

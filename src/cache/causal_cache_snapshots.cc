@@ -82,6 +82,7 @@ Status CausalCache::CheckRestore(SequenceId sequence, const Snapshot* snapshot,
                                  Position target) const {
   KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
   KVCACHE_RETURN_IF_ERROR(CheckSequence(sequence, storage_.options()));
+  KVCACHE_RETURN_IF_ERROR(transactions_.CheckChange(sequence));
   const CausalSnapshot* own = nullptr;
   if (snapshot != nullptr) {
     KVCACHE_ASSIGN_OR_RETURN(own, OwnSnapshot(snapshot));
@@ -130,8 +131,7 @@ Status CausalCache::BeginRestore(SequenceId sequence, const Snapshot* snapshot, 
   Status status = needed == 0 ? Status::Ok() : pool_->MakeRoom(needed + drafts, {}, own, available);
   if (status.code() == StatusCode::kCacheFull) {
     EndPass();
-    cells_.Truncate(sequence, restoring_.begin);
-    ChangeLength(sequence, restoring_.begin);
+    Truncate(sequence, restoring_.begin);
     restoring_.reuses = true;
     status = pool_->MakeRoom(needed, {}, own, available);
   }
@@ -157,8 +157,7 @@ void CausalCache::FinishRestore() {
     starts_late_[Index(sequence)] =
         causal_.window > 0 && !history.empty() && history.runs().front().position > 0;
   } else {
-    cells_.Truncate(sequence, begin);
-    ChangeLength(sequence, begin);
+    Truncate(sequence, begin);
   }
 }
 

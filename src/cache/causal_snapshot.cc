@@ -129,6 +129,15 @@ Result<std::vector<CellHold*>> SnapshotPool::HoldsExcept(const CausalSnapshot* k
   return holds;
 }
 
+Result<std::int32_t> SnapshotPool::CountAvailable(std::int64_t needed,
+                                                  std::span<const Eviction> evictions) const {
+  std::int32_t available = cells_->cells_without_drafts();
+  if (available < needed) available += cells_->CountFreed(evictions);
+  if (available >= needed || oldest_ == nullptr) return available;
+  KVCACHE_ASSIGN_OR_RETURN(const std::vector<CellHold*> holds, HoldsExcept(nullptr));
+  return cells_->CountAvailable(evictions, holds);
+}
+
 Result<std::int32_t> SnapshotPool::CountAvailable(const CausalSnapshot* keep, SequenceId id,
                                                   Position begin) const {
   KVCACHE_ASSIGN_OR_RETURN(std::vector<CellHold*> holds, HoldsExcept(keep));

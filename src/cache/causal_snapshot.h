@@ -85,6 +85,10 @@ class SnapshotPool : public std::enable_shared_from_this<SnapshotPool> {
   // anything is materialised; kOutOfMemory, and the backend's, after some were.
   Status MakeRoom(std::int32_t needed, std::span<const Eviction> evictions,
                   const CausalSnapshot* keep, std::int32_t& available);
+  // Returns the number of cells that are free once these evictions are done, without the drafts and
+  // all snapshots, or less if that is at least `needed`. Errors: kOutOfMemory.
+  Result<std::int32_t> CountAvailable(std::int64_t needed,
+                                      std::span<const Eviction> evictions) const;
   // Returns the number of cells that are free without the drafts, the sequence's positions from
   // `begin` on, and all snapshots but `keep`. Errors: kOutOfMemory.
   Result<std::int32_t> CountAvailable(const CausalSnapshot* keep, SequenceId id,

@@ -35,6 +35,7 @@ Status EncoderCacheImpl::Init(KvBackend& backend, const CacheOptions& options) {
     schedules_.clear();
     schedules_.resize(options.max_sequences);
     accepted_.reserve(members);
+    transactions_.Reset(options.max_sequences);
     pool_ = std::make_shared<EncoderSnapshotPool>(entries_, storage_,
                                                   static_cast<std::int32_t>(stride));
     member_of_.assign(options.max_sequences, kNone);
@@ -74,6 +75,9 @@ Status EncoderCacheImpl::PrepareForward(const Batch& batch, ForwardMode mode) {
   prepared_.reset();
   KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
   KVCACHE_RETURN_IF_ERROR(CheckBatch(batch, storage_.options()));
+  for (std::size_t i = 0; i < batch.size() && mode == ForwardMode::kCompute; ++i) {
+    KVCACHE_RETURN_IF_ERROR(transactions_.CheckWrite(batch.sequences[i], batch.positions[i]));
+  }
   prepared_ = batch;
   prepared_mode_ = mode;
   return Status::Ok();
@@ -238,6 +242,11 @@ Status EncoderCacheImpl::Put(const TensorView& k, const TensorView& v) {
   KVCACHE_ASSIGN_OR_RETURN(const LayerKv layer, storage_.Ensure(shape));
   if (mode_ == ForwardMode::kReserve) return Status::Ok();
   Member& member = members_[current_];
+  if (transactions_.has(member.sequence)) {
+    return {StatusCode::kUnsupported,
+            StrCat("Put of an encoder output for sequence ", Index(member.sequence),
+                   ", which is in a transaction; commit it or roll it back first")};
+  }
   KVCACHE_ASSIGN_OR_RETURN(const CellRun cells,
                            CellsForPut(member, static_cast<std::int32_t>(k.dims[2])));
   Status status = storage_.backend().StoreKv(layer, k, v, std::span(&cells, 1));
@@ -268,6 +277,7 @@ Status EncoderCacheImpl::CopyPrefix(SequenceId src, SequenceId dst, Position len
   KVCACHE_RETURN_IF_ERROR(CheckSequence(src, storage_.options()));
   KVCACHE_RETURN_IF_ERROR(CheckSequence(dst, storage_.options()));
   KVCACHE_RETURN_IF_ERROR(CheckPrefix(length));
+  KVCACHE_RETURN_IF_ERROR(transactions_.CheckChange(dst));
   EndPass();
   const Output& source = outputs_[Index(src)];
   const bool shares = source.entry != kNone && source.position < length;
@@ -300,7 +310,8 @@ bool EncoderCacheImpl::CanResume(SequenceId sequence, Position position) const {
 }
 
 Result<Position> EncoderCacheImpl::PrepareRestore(SequenceId sequence, Position target) {
-  KVCACHE_RETURN_IF_ERROR(CheckRemove(sequence, 0, kEndOfSequence));
+  KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
+  KVCACHE_RETURN_IF_ERROR(CheckSequence(sequence, storage_.options()));
   if (target <= 0) return 0;
   return CanResume(sequence, target) ? target : outputs_[Index(sequence)].first_gone;
 }
@@ -308,7 +319,8 @@ Result<Position> EncoderCacheImpl::PrepareRestore(SequenceId sequence, Position 
 Status EncoderCacheImpl::CheckRemove(SequenceId sequence, Position begin, Position end) const {
   KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
   KVCACHE_RETURN_IF_ERROR(CheckSequence(sequence, storage_.options()));
-  return CheckRange(begin, end);
+  KVCACHE_RETURN_IF_ERROR(CheckRange(begin, end));
+  return transactions_.CheckChange(sequence);
 }
 
 Status EncoderCacheImpl::Remove(SequenceId sequence, Position begin, Position end) {

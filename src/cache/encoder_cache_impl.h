@@ -17,6 +17,7 @@
 #include "cache/cache_storage.h"
 #include "cache/drafts.h"
 #include "cache/encoder_snapshot.h"
+#include "cache/open_transactions.h"
 #include "cache/ref_counted_cells.h"
 #include "kvcache/encoder_cache.h"
 
@@ -70,6 +71,11 @@ class EncoderCacheImpl final : public EncoderCache {
   Result<std::unique_ptr<Snapshot>> Import(std::span<const std::byte> bytes) override;
   void SetMaterializeHook(const MaterializeHook& hook) override;
   std::int64_t SnapshotBytes() const override { return pool_ == nullptr ? 0 : pool_->bytes(); }
+  Status PrepareTransaction(std::span<const SequenceLength> members, Position max_tokens) override;
+  void BeginTransaction(std::span<const SequenceLength> members, Position max_tokens) override;
+  Status CheckCommit(std::span<const SequenceLength> kept) const override;
+  void FinishCommit(std::span<const SequenceLength> kept) override;
+  void RollBack(std::span<const SequenceLength> members) override;
   std::int64_t AllocatedBytes() const override { return storage_.layers().allocated_bytes(); }
   EncoderCache* Encoder() override { return this; }
 
@@ -146,6 +152,7 @@ class EncoderCacheImpl final : public EncoderCache {
   std::vector<Schedule> schedules_;  // [sequences]
   std::vector<std::pair<SequenceId, Position>> accepted_;  // lengths after FinishAccept
   Restoring restoring_;
+  OpenTransactions transactions_;
 };
 
 }  // namespace kvcache

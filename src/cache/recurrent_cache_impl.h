@@ -45,6 +45,10 @@ class RecurrentCacheImpl final : public RecurrentCache {
   Result<DenseKv> Get() override { return attention_.Get(); }
   Result<LayerKv> Storage() override { return attention_.Storage(); }
   const Visibility& Visible() const override { return attention_.Visible(); }
+  Status FindCells(SequenceId sequence, Position begin, Position end,
+                   std::vector<HistoryRun>& runs) const override {
+    return attention_.FindCells(sequence, begin, end, runs);
+  }
   Status CopyPrefix(SequenceId src, SequenceId dst, Position length) override;
   bool CanResume(SequenceId sequence, Position position) const override;
   Result<Position> PrepareRestore(SequenceId sequence, Position target) override;

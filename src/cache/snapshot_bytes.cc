@@ -7,6 +7,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/fnv.h"
 #include "base/strings.h"
 #include "cache/cache_checks.h"
 #include "cache/kv_page.h"
@@ -25,13 +26,10 @@ Status Corrupt(const std::string& what) {
   return {StatusCode::kCorrupt, "snapshot bytes: " + what};
 }
 
-// FNV-1a, 64 bits: finds damage, not intent.
 std::uint64_t Sum(std::span<const std::byte> bytes) {
-  std::uint64_t sum = 0xcbf29ce484222325;
-  for (const std::byte byte : bytes) {
-    sum = (sum ^ static_cast<std::uint64_t>(byte)) * 0x100000001b3;
-  }
-  return sum;
+  Fnv1a sum;
+  sum.Add(bytes);
+  return sum.sum();
 }
 
 class Writer {

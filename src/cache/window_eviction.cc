@@ -57,7 +57,8 @@ void WindowEviction::PlanOne(const CellTable& cells, SequenceId id, std::int64_t
 }
 
 std::span<const Eviction> WindowEviction::Plan(const CellTable& cells,
-                                               std::span<const ForwardPass::Token> tokens) {
+                                               std::span<const ForwardPass::Token> tokens,
+                                               const OpenTransactions& transactions) {
   planned_.clear();
   in_batch_.clear();
   plan_fits_ = !keeps_everything();
@@ -68,10 +69,10 @@ std::span<const Eviction> WindowEviction::Plan(const CellTable& cells,
     in_batch_.push_back(id);
     planned_for_[Index(id)] = 1;
     plan_fits_ = plan_fits_ && position >= cells.history(id).length();
-    PlanOne(cells, id, std::int64_t{position} - retained_tokens_ + 1);
+    if (!transactions.has(id)) PlanOne(cells, id, std::int64_t{position} - retained_tokens_ + 1);
   }
   for (const SequenceId id : grown_) {
-    if (planned_for_[Index(id)] != 0) continue;
+    if (planned_for_[Index(id)] != 0 || transactions.has(id)) continue;
     PlanOne(cells, id, std::int64_t{cells.history(id).length()} - retained_tokens_ + 1);
   }
   for (const SequenceId id : in_batch_) planned_for_[Index(id)] = 0;

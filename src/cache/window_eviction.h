@@ -3,7 +3,7 @@
 // Let p be the sequence's lowest position in the batch. Positions up to p - retained_tokens are
 // evicted. For a sequence outside the batch, p is its length. Only sequences that were written or
 // copied to since the last eviction can have such positions, so a list of those is all that is
-// visited.
+// visited. Nothing of a sequence in a transaction is evicted.
 //
 // What a query sees is VisibleRange (kvcache/visibility.h), not this.
 //
@@ -16,6 +16,7 @@
 
 #include "cache/cell_table.h"
 #include "cache/forward_pass.h"
+#include "cache/open_transactions.h"
 #include "kvcache/causal_cache.h"
 
 namespace kvcache {
@@ -36,8 +37,8 @@ class WindowEviction {
 
   // Returns the evictions for a batch of these tokens (ascending by sequence and position), without
   // applying them. Valid until the next call.
-  std::span<const Eviction> Plan(const CellTable& cells,
-                                 std::span<const ForwardPass::Token> tokens);
+  std::span<const Eviction> Plan(const CellTable& cells, std::span<const ForwardPass::Token> tokens,
+                                 const OpenTransactions& transactions);
   // Returns whether all sequences of the last planned batch continue at their ends. The batch then
   // fits: after the eviction each sequence has fewer than retained_tokens, and the table has cells
   // for max_sequences × retained_tokens + max_batch.

@@ -97,6 +97,11 @@ class WrapperCache final : public Cache {
     return chosen_ == kNone ? nothing_ : caches_[chosen_]->Visible();
   }
 
+  Status FindCells(SequenceId sequence, Position begin, Position end,
+                   std::vector<HistoryRun>& runs) const override {
+    KVCACHE_RETURN_IF_ERROR(CheckChosen());
+    return caches_[chosen_]->FindCells(sequence, begin, end, runs);
+  }
   Status CopyPrefix(SequenceId src, SequenceId dst, Position length) override;
   bool CanResume(SequenceId sequence, Position position) const override {
     return std::all_of(caches_.begin(), caches_.end(),
@@ -157,6 +162,25 @@ class WrapperCache final : public Cache {
     std::int64_t bytes = 0;
     for (const auto& cache : caches_) bytes += cache->SnapshotBytes();
     return bytes;
+  }
+
+  Status PrepareTransaction(std::span<const SequenceLength> members, Position max_tokens) override {
+    return ForAll([&](Cache& cache) { return cache.PrepareTransaction(members, max_tokens); });
+  }
+  void BeginTransaction(std::span<const SequenceLength> members, Position max_tokens) override {
+    for (const auto& cache : caches_) cache->BeginTransaction(members, max_tokens);
+  }
+  Status CheckCommit(std::span<const SequenceLength> kept) const override {
+    return ForAll([&](const Cache& cache) { return cache.CheckCommit(kept); });
+  }
+  Status PrepareCommit(std::span<const SequenceLength> kept) override {
+    return ForAll([&](Cache& cache) { return cache.PrepareCommit(kept); });
+  }
+  void FinishCommit(std::span<const SequenceLength> kept) override {
+    for (const auto& cache : caches_) cache->FinishCommit(kept);
+  }
+  void RollBack(std::span<const SequenceLength> members) override {
+    for (const auto& cache : caches_) cache->RollBack(members);
   }
 
   std::int64_t AllocatedBytes() const override {

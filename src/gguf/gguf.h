@@ -64,6 +64,9 @@ class GgufFile {
   std::uint64_t alignment() const { return alignment_; }
   std::uint64_t data_offset() const { return data_offset_; }
 
+  // Everything before the tensors' bytes.
+  std::span<const std::byte> header() const { return bytes_.first(data_offset_); }
+
   // In the file's order.
   std::span<const GgufEntry> entries() const { return entries_; }
   std::span<const GgufTensor> tensors() const { return tensors_; }

@@ -185,6 +185,60 @@ TEST_F(MetadataFaultTest, MiddleRemovalOfManySharedRuns) {
   EXPECT_EQ(FailEach([&] { return cache_.Remove(SequenceId{1}, 3, 5); }), 4);
 }
 
+// Fails every allocation of a round: nothing changes, and the round succeeds when repeated. A commit
+// and a rollback need no memory.
+TEST_F(MetadataFaultTest, TransactionOverManyRuns) {
+  Open(2, 400, 80);
+  FillWithGaps(60);
+  const SequenceLength members[] = {{SequenceId{0}, 119}, {SequenceId{1}, 0}};
+  Cache* const caches[] = {&cache_};
+  std::vector<Position> positions;
+  for (int i = 60; i < 140; ++i) positions.push_back(2 * i);
+  const std::vector<SequenceId> sequences(positions.size(), SequenceId{0});
+  const Batch batch{positions, sequences, {}};
+  const auto before = Metadata();
+  const int failed = FailEachAllocation(
+      [&] {
+        KVCACHE_ASSIGN_OR_RETURN(Transaction round,
+                                 Transaction::Begin(caches, members, {.max_tokens = 200}));
+        KVCACHE_RETURN_IF_ERROR(cache_.StartForward(batch, ForwardMode::kCompute));
+        return round.Commit({2, 0});
+      },
+      [&] { EXPECT_EQ(Metadata(), before); });
+  EXPECT_EQ(failed, 4);  // three lists of the transaction, and the runs of the batch
+  EXPECT_EQ(cache_.cells().history(SequenceId{0}).length(), 119 + 2);
+}
+
+// Snapshots allocate their object and lists. After an error nothing is held.
+TEST_F(MetadataFaultTest, SnapshotsOfManyRuns) {
+  Open(2, 400, 1);
+  FillWithGaps(40);
+  std::unique_ptr<Snapshot> snapshot;
+  EXPECT_EQ(FailEach([&] {
+              KVCACHE_ASSIGN_OR_RETURN(snapshot, cache_.TakeSnapshot(SequenceId{0}, 0, 79));
+              return Status::Ok();
+            }),
+            2);
+  SnapshotParts parts;
+  EXPECT_GT(FailEach([&] {
+              KVCACHE_ASSIGN_OR_RETURN(parts, cache_.SplitSnapshot(snapshot, 40));
+              return Status::Ok();
+            }),
+            1);
+  EXPECT_EQ(FailEach([&] {
+              KVCACHE_ASSIGN_OR_RETURN(snapshot, cache_.MergeSnapshots(parts.first, parts.second));
+              return Status::Ok();
+            }),
+            0);  // merging what was one before needs no memory
+  EXPECT_EQ(snapshot->HeldCells(), 40);
+  const Position lengths[] = {80, 82};
+  EXPECT_GT(FailEach([&] { return cache_.ScheduleCaptures(SequenceId{0}, 79, lengths); }), 1);
+  EXPECT_GT(FailEach([&] { return cache_.Restore(SequenceId{1}, snapshot.get(), 79); }), 0);
+  EXPECT_GT(FailEachAllocation([&] { return cache_.Materialize(*snapshot); },
+                               [&] { EXPECT_EQ(snapshot->HeldBytes(), 0); }),
+            0);
+}
+
 TEST_F(MetadataFaultTest, PutAndGet) {
   Open(2, 8, 4);
   float data[16] = {};

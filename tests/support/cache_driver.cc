@@ -92,8 +92,60 @@ Difference CacheDriver::Run(const ScriptStep& step, Status& status, StatusCode& 
     }
     case ScriptStep::Kind::kTake: return RunTake(step, status, expected);
     case ScriptStep::Kind::kExport: return RunExport(step, status);
+    case ScriptStep::Kind::kBegin: RunBegin(step, status, expected); return {};
+    case ScriptStep::Kind::kCommit: RunCommit(step, status, expected); return {};
+    case ScriptStep::Kind::kRollBack: RollBack(step.slot); return {};
   }
   return {};
+}
+
+void CacheDriver::RollBack(int slot) {
+  if (!transactions_[slot].has_value()) return;
+  transactions_[slot].reset();  // without a commit
+  reference_->RollBack(members_[slot]);
+  members_[slot].clear();
+}
+
+void CacheDriver::RunBegin(const ScriptStep& step, Status& status, StatusCode& expected) {
+  RollBack(step.slot);
+  std::vector<SequenceLength> members;
+  for (const TestToken& token : step.tokens) {
+    members.push_back({SequenceId{token.sequence}, token.position});
+  }
+  expected = step.begin < 1 ? StatusCode::kInvalidArgument
+                            : reference_->CheckTransaction(members, step.begin);
+  Cache* const caches[] = {cache_.get()};
+  auto begun =
+      Transaction::Begin(caches, members, {.max_tokens = step.begin, .isolated = step.isolated});
+  status = begun.status();
+  if (!status.ok() || expected != StatusCode::kOk) return;
+  reference_->BeginTransaction(members, step.begin);
+  if (members.empty()) return;  // ends at once
+  transactions_[step.slot] = std::move(*begun);
+  members_[step.slot] = std::move(members);
+  isolated_[step.slot] = step.isolated;
+}
+
+// A transaction goes on after an invalid commit. An error of the backend rolls it back.
+void CacheDriver::RunCommit(const ScriptStep& step, Status& status, StatusCode& expected) {
+  std::optional<Transaction>& transaction = transactions_[step.slot];
+  if (!transaction.has_value()) return;
+  std::vector<SequenceLength> kept = members_[step.slot];
+  bool good = !isolated_[step.slot] && step.accepted.size() == kept.size();
+  for (std::size_t i = 0; i < kept.size() && good; ++i) {
+    good = step.accepted[i] >= 0;
+    kept[i].length += step.accepted[i];
+  }
+  expected = good ? reference_->CheckCommit(kept) : StatusCode::kInvalidArgument;
+  status = transaction->Commit(step.accepted);
+  if (expected != StatusCode::kOk) return;
+  if (status.ok()) {
+    reference_->Commit(kept);
+  } else {
+    reference_->RollBack(members_[step.slot]);
+  }
+  transaction.reset();
+  members_[step.slot].clear();
 }
 
 Difference CacheDriver::RunSnapshot(const ScriptStep& step, Status& status, StatusCode& expected) {
@@ -352,7 +404,9 @@ Difference CacheDriver::CheckResume() const {
 
 Difference CacheDriver::Finish() {
   for (std::size_t i = 0; i < slots_.size(); i += 2) slots_[i] = {};
+  transactions_[0].reset();
   cache_->Close();
+  transactions_[1].reset();             // a transaction may end after its cache was closed
   for (Slot& slot : slots_) slot = {};  // snapshots may outlive their cache
   if (backend_.live_bytes() != 0 || cache_->AllocatedBytes() != 0) {
     return "Close left " + std::to_string(backend_.live_bytes()) + " bytes";

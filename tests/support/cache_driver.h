@@ -26,6 +26,7 @@ struct DriverSetup {
   std::string kind;             // for messages
   bool rarely_removes = false;  // scripts rarely remove tokens, so that the cache fills up
   bool snapshots = true;        // scripts have steps with snapshots
+  bool transactions = true;     // and with transactions
   std::function<std::unique_ptr<CacheReference>(const ReferenceSetup&)> make_reference;
 };
 std::string ToText(const DriverSetup& setup);
@@ -43,6 +44,8 @@ class CacheDriver {
   // Returns the range of the snapshot in a slot, or nothing.
   std::optional<PositionRange> snapshot(int slot) const;
   const DriverSetup& setup() const { return setup_; }
+  // Returns the members of an open transaction; empty: there is none.
+  const std::vector<SequenceLength>& members(int slot) const { return members_[slot]; }
   // Returns whether the failure that the last step asked for happened.
   bool last_step_failed() const { return fired_; }
   // Returns the code that the cache returned in the last step.
@@ -63,6 +66,9 @@ class CacheDriver {
   Difference RunSplit(const ScriptStep& step, Status& status, StatusCode& expected);
   Difference RunTake(const ScriptStep& step, Status& status, StatusCode& expected);
   Difference RunExport(const ScriptStep& step, Status& status);
+  void RunBegin(const ScriptStep& step, Status& status, StatusCode& expected);
+  void RunCommit(const ScriptStep& step, Status& status, StatusCode& expected);
+  void RollBack(int slot);
   Difference FollowSnapshots();
   Difference RemoveBroken(int sequence);
   Difference CheckCall(const Status& status, StatusCode expected) const;
@@ -80,8 +86,11 @@ class CacheDriver {
   std::unique_ptr<CacheReference> reference_;
   std::unique_ptr<Cache> cache_;
   std::array<Slot, ScriptStep::kSlots> slots_;  // destroyed before the cache, or after Finish
-  std::int64_t hooked_bytes_ = 0;               // as the materialise hook counts them
-  std::vector<bool> scheduled_;                 // [sequences]: has captures
+  std::array<std::optional<Transaction>, ScriptStep::kTransactions> transactions_;
+  std::array<std::vector<SequenceLength>, ScriptStep::kTransactions> members_;
+  std::array<bool, ScriptStep::kTransactions> isolated_{};
+  std::int64_t hooked_bytes_ = 0;  // as the materialise hook counts them
+  std::vector<bool> scheduled_;    // [sequences]: has captures
   std::uint32_t next_content_ = 1;
   bool fired_ = false;
   StatusCode last_status_ = StatusCode::kOk;

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "kvcache/cache.h"
+#include "kvcache/transaction.h"
 #include "support/cache_harness.h"
 #include "support/cache_script.h"
 #include "support/reference_backend.h"
@@ -109,6 +110,20 @@ class CacheReference {
   // Notes whether real snapshots, the caller's and captures, may hold cells of their own now.
   virtual void set_snapshots(bool any) { snapshots_ = any; }
 
+  // --- Transactions: the same. `kept` has the length that remains of each member. A kind without
+  // transactions leaves these out.
+  virtual StatusCode CheckTransaction(const std::vector<SequenceLength>& /*members*/,
+                                      Position /*max_tokens*/) const {
+    return StatusCode::kUnsupported;
+  }
+  virtual void BeginTransaction(const std::vector<SequenceLength>& /*members*/,
+                                Position /*max_tokens*/) {}
+  virtual StatusCode CheckCommit(const std::vector<SequenceLength>& /*kept*/) const {
+    return StatusCode::kUnsupported;
+  }
+  virtual void Commit(const std::vector<SequenceLength>& /*kept*/) {}
+  virtual void RollBack(const std::vector<SequenceLength>& /*members*/) {}
+
   // Runs a model's calls in a pass that has begun, on `cache` (which may be a wrapper) and on the
   // reference model, for the layers of `step`. Returns the first error.
   virtual Status RunPass(Cache& cache, const TestBatch& batch, const ScriptStep& step) = 0;
@@ -135,6 +150,7 @@ enum Coverage : unsigned {
   kCoverRestored = 8,  // a state was restored
   kCoverTorn = 16,     // a pass broke off
   kCoverForked = 32,   // two drafts follow the same token
+  kCoverBack = 64,     // a transaction took tokens back
 };
 
 // The layers that every reference model writes, and their shapes. The last one has V in K.

@@ -10,10 +10,10 @@ namespace {
 
 using Kind = ScriptStep::Kind;
 
-constexpr std::array<std::string_view, 17> kKinds = {
-    "forward", "reserve",     "copy",     "remove", "prepare", "restore",
-    "compact", "accept",      "snapshot", "bring",  "merge",   "split",
-    "drop",    "materialize", "capture",  "take",   "export"};
+constexpr std::array<std::string_view, 20> kKinds = {
+    "forward", "reserve",  "copy",   "remove", "prepare", "restore", "compact",
+    "accept",  "snapshot", "bring",  "merge",  "split",   "drop",    "materialize",
+    "capture", "take",     "export", "begin",  "commit",  "rollback"};
 constexpr std::array<std::string_view, 7> kCalls = {"allocate", "store",  "copy", "transfer",
                                                     "shift",    "values", "any"};
 
@@ -40,8 +40,14 @@ void WriteList(std::string_view name, const std::vector<int>& list, std::ostream
 
 void Write(const ScriptStep& step, std::ostream& out) {
   out << kKinds[static_cast<std::size_t>(step.kind)];
+  const bool transaction =
+      step.kind == Kind::kBegin || step.kind == Kind::kCommit || step.kind == Kind::kRollBack;
+  if (transaction) out << ' ' << step.slot;
   for (const TestToken& token : step.tokens) {
     out << ' ' << token.sequence << ':' << PositionText(token.position);
+  }
+  if (step.kind == Kind::kBegin) {
+    out << " max " << step.begin << (step.isolated ? " isolated" : "");
   }
   WriteList(" layers", step.layers, out);
   WriteList(" except", step.except, out);
@@ -97,9 +103,13 @@ ScriptStep ParseStep(std::istream& in) {
   }
   if (step.kind == Kind::kCapture) in >> step.sequence >> step.begin;
   if (step.kind == Kind::kTake) in >> step.sequence >> step.slot;
+  if (step.kind == Kind::kBegin || step.kind == Kind::kCommit || step.kind == Kind::kRollBack) {
+    in >> step.slot;
+  }
   if (!begin.empty()) step.begin = ParsePosition(begin);
   if (!end.empty()) step.end = ParsePosition(end);
-  const bool lists = step.kind == Kind::kAccept || step.kind == Kind::kCapture;
+  const bool lists =
+      step.kind == Kind::kAccept || step.kind == Kind::kCapture || step.kind == Kind::kCommit;
   std::vector<int>* list = lists ? &step.accepted : nullptr;
   while (in >> word) {
     if (word == "fail") {
@@ -108,6 +118,10 @@ ScriptStep ParseStep(std::istream& in) {
     } else if (const std::size_t colon = word.find(':'); colon != std::string::npos) {
       step.tokens.push_back(
           {std::stoi(word.substr(0, colon)), ParsePosition(word.substr(colon + 1)), 0});
+    } else if (word == "max") {
+      in >> step.begin;
+    } else if (word == "isolated") {
+      step.isolated = true;
     } else if (word == "layers") {
       list = &step.layers;
     } else if (word == "except") {

@@ -22,6 +22,10 @@
 //   export 1                       exports slot 1 and imports it again
 //   capture 0 2 4 8                schedules captures of sequence 0 from 2 on, at lengths 4 and 8
 //   take 0 1                       takes them, to slots from 1 on
+//   begin 0 0:4 1:7 max 3          transaction 0 of sequences 0 and 1, which have 4 and 7 tokens
+//   begin 1 2:0 max 2 isolated
+//   commit 0 2 0                   keeps two tokens of the first sequence and none of the second
+//   rollback 0
 //   … fail store 2                 suffix of any step: the second store of the call fails
 #pragma once
 
@@ -53,7 +57,11 @@ struct ScriptStep {
     kCapture,
     kTake,
     kExport,
+    kBegin,
+    kCommit,
+    kRollBack,
   };
+  static constexpr int kTransactions = 2;
   static constexpr int kSlots = 6;
 
   Kind kind = Kind::kForward;
@@ -62,12 +70,15 @@ struct ScriptStep {
   std::vector<int> except{};        // forward: argument of SetCausal
   std::vector<int> items{};         // forward, reserve: indices of items
   std::vector<int> parents{};       // forward, reserve: parents of drafts
-  std::vector<int> accepted{};      // accept: last draft of each path; capture: the lengths
-  int sequence = 0;                 // remove, prepare, restore; copy: from
-  int target = 0;                   // copy: to; merge, split: the second slot
-  Position begin = 0;               // remove; copy: the length; prepare, restore: the target
-  Position end = 0;                 // remove
-  int slot = 0;                     // of a snapshot
+  // accept: last draft of each path; capture: the lengths; commit: numbers of tokens
+  std::vector<int> accepted{};
+  int sequence = 0;  // remove, prepare, restore; copy: from
+  int target = 0;    // copy: to; merge, split: the second slot
+  // remove; copy: the length; prepare, restore: the target; begin: max_tokens
+  Position begin = 0;
+  Position end = 0;       // remove
+  int slot = 0;           // of a snapshot or a transaction
+  bool isolated = false;  // begin
   ReferenceBackend::Call fail_call = ReferenceBackend::Call::kAny;
   int fail_nth = 0;  // 0: nothing fails
 };

@@ -169,6 +169,14 @@ void CausalReference::Remove(int sequence, Position begin, Position end) {
   });
 }
 
+void CausalReference::Commit(const std::vector<SequenceLength>& kept) {
+  for (const auto& [id, length] : kept) {
+    took_back_ = took_back_ || length < model_.length(Index(id));
+    TruncateCaptures(Index(id), length);
+  }
+  model_.EndTransaction(kept);
+}
+
 Status CausalReference::RunPass(Cache& cache, const TestBatch& batch, const ScriptStep& step) {
   for (int layer = 0; layer < kTestLayers; ++layer) {
     if (PutsLayer(step, layer)) KVCACHE_RETURN_IF_ERROR(PutLayer(cache, batch.tokens, layer));
@@ -208,7 +216,7 @@ unsigned CausalReference::coverage() const {
   }
   return (positions > model_.used_cells() ? kCoverShared : 0u) |
          (model_.used_cells() == cells_ ? kCoverFull : 0u) | (evicted ? kCoverEvicted : 0u) |
-         (forked ? kCoverForked : 0u);
+         (forked ? kCoverForked : 0u) | (took_back_ ? kCoverBack : 0u);
 }
 
 Difference CausalReference::Check() {

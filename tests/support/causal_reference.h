@@ -60,6 +60,18 @@ class CausalReference : public CacheReference {
   void Schedule(int sequence, Position begin, const std::vector<Position>& lengths) override;
   std::vector<ReferenceSnapshotPtr> TakeCaptures(int sequence) override;
   void Follow(ReferenceSnapshot& snapshot, const Snapshot& real) override;
+  StatusCode CheckTransaction(const std::vector<SequenceLength>& members,
+                              Position max_tokens) const override {
+    return model_.CheckTransaction(members, max_tokens);
+  }
+  void BeginTransaction(const std::vector<SequenceLength>& members, Position max_tokens) override {
+    model_.BeginTransaction(members, max_tokens);
+  }
+  StatusCode CheckCommit(const std::vector<SequenceLength>& kept) const override {
+    return model_.CheckCommit(kept);
+  }
+  void Commit(const std::vector<SequenceLength>& kept) override;
+  void RollBack(const std::vector<SequenceLength>& members) override { Commit(members); }
 
   Status RunPass(Cache& cache, const TestBatch& batch, const ScriptStep& step) override;
   Difference Check() override;
@@ -110,6 +122,7 @@ class CausalReference : public CacheReference {
   ReferenceCausalCache model_;
   Cache* cache_ = nullptr;
   std::vector<Captures> captures_;  // [sequences]
+  bool took_back_ = false;          // a transaction ended with fewer tokens than it wrote
   bool written_[kTestLayers] = {};  // true: the layer has memory
   // The cells of the pass in progress, as CheckHistories found them.
   std::map<std::int32_t, const ReferenceToken*> token_of_;

@@ -47,7 +47,9 @@ ReferenceSnapshotPtr CausalReference::TakeSnapshot(int sequence, Position begin,
 
 StatusCode CausalReference::CheckRestore(int sequence, const ReferenceSnapshot* snapshot,
                                          Position target) const {
-  if (!model_.Known(sequence)) return StatusCode::kInvalidArgument;
+  if (!model_.Known(sequence) || model_.transactions().Has(sequence)) {
+    return StatusCode::kInvalidArgument;
+  }
   const Position length = model_.length(sequence);
   if (target < 0 || target > (snapshot == nullptr ? length : snapshot->end)) {
     return StatusCode::kInvalidArgument;

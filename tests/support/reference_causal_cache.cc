@@ -32,6 +32,7 @@ bool ReferenceCausalCache::MayAdd(const TestBatch& batch) const {
   std::set<std::pair<int, Position>> added;
   for (std::size_t i = 0; i < batch.tokens.size(); ++i) {
     const TestToken& token = batch.tokens[i];
+    if (!transactions_.MayWrite(token)) return false;
     if (!batch.parents.empty()) {
       if (batch.parents[i] == -1 && token.position != length(token.sequence)) return false;
       continue;
@@ -56,6 +57,7 @@ std::vector<ReferenceCausalCache::Sequence> ReferenceCausalCache::AfterEviction(
   std::vector<Sequence> kept = sequences_;
   if (options_.retained_tokens == 0) return kept;
   for (int s = 0; s < options_.sequences; ++s) {
+    if (transactions_.Has(s)) continue;
     Position next = length(s);
     bool in_batch = false;
     for (const TestToken& token : batch) {
@@ -142,7 +144,9 @@ void ReferenceCausalCache::EndPass() {
 }
 
 StatusCode ReferenceCausalCache::CheckCopy(int src, int dst, Position length) const {
-  return Known(src) && Known(dst) && length >= 0 ? StatusCode::kOk : StatusCode::kInvalidArgument;
+  return Known(src) && Known(dst) && length >= 0 && !transactions_.Has(dst)
+             ? StatusCode::kOk
+             : StatusCode::kInvalidArgument;
 }
 
 void ReferenceCausalCache::Copy(int src, int dst, Position length) {
@@ -169,7 +173,9 @@ std::int64_t ReferenceCausalCache::CellsWith(const std::vector<Sequence>& sequen
 }
 
 StatusCode ReferenceCausalCache::CheckRemove(int sequence, Position begin, Position end) const {
-  if (!Known(sequence) || begin < 0 || end < begin) return StatusCode::kInvalidArgument;
+  if (!Known(sequence) || begin < 0 || end < begin || transactions_.Has(sequence)) {
+    return StatusCode::kInvalidArgument;
+  }
   if (begin == end || end >= length(sequence)) return StatusCode::kOk;
   if (!options_.can_shift) return StatusCode::kUnsupported;
   std::int64_t needed = 0;
@@ -201,6 +207,42 @@ void ReferenceCausalCache::Remove(int sequence, Position begin, Position end,
   }
   tokens = std::move(result);
   if (tokens.empty()) late_[sequence] = false;
+}
+
+StatusCode ReferenceCausalCache::CheckTransaction(const std::vector<SequenceLength>& members,
+                                                  Position max_tokens) const {
+  const auto length_of = [&](int sequence) { return length(sequence); };
+  const StatusCode code = transactions_.CheckBegin(members, max_tokens, length_of);
+  if (code != StatusCode::kOk) return code;
+  const std::int64_t needed = std::int64_t{max_tokens} * static_cast<std::int64_t>(members.size());
+  return UsedCells(AfterEviction({})) + needed > options_.cells ? StatusCode::kCacheFull
+                                                                : StatusCode::kOk;
+}
+
+void ReferenceCausalCache::BeginTransaction(const std::vector<SequenceLength>& members,
+                                            Position max_tokens) {
+  EndPass();
+  sequences_ = AfterEviction({});
+  transactions_.Begin(members, max_tokens);
+  for (const auto& [id, length] : members) saved_[Index(id)] = sequences_[Index(id)];
+}
+
+StatusCode ReferenceCausalCache::CheckCommit(const std::vector<SequenceLength>& kept) const {
+  return transactions_.CheckCommit(kept, [&](int sequence) { return length(sequence); });
+}
+
+void ReferenceCausalCache::EndTransaction(const std::vector<SequenceLength>& kept) {
+  EndPass();
+  for (const auto& [id, length] : kept) {
+    Sequence result = saved_[Index(id)];
+    for (const auto& [position, token] : sequences_[Index(id)]) {
+      if (position < length) result.emplace(position, token);
+    }
+    sequences_[Index(id)] = std::move(result);
+    if (sequences_[Index(id)].empty()) late_[Index(id)] = false;
+    saved_.erase(Index(id));
+  }
+  transactions_.End(kept);
 }
 
 bool ReferenceCausalCache::CanResume(int sequence, Position position) const {

@@ -16,6 +16,7 @@
 
 #include "kvcache/cache.h"
 #include "support/cache_harness.h"
+#include "support/reference_transactions.h"
 
 namespace kvcache::testing {
 
@@ -54,12 +55,18 @@ class ReferenceCausalCache {
   };
 
   explicit ReferenceCausalCache(const Options& options)
-      : options_(options), sequences_(options.sequences), late_(options.sequences) {}
+      : options_(options),
+        sequences_(options.sequences),
+        late_(options.sequences),
+        transactions_(options.sequences) {}
 
   // Return the code that the real cache must return. They change nothing.
   StatusCode Prepare(const TestBatch& batch, ForwardMode mode) const;
   StatusCode CheckCopy(int src, int dst, Position length) const;
   StatusCode CheckRemove(int sequence, Position begin, Position end) const;
+  StatusCode CheckTransaction(const std::vector<SequenceLength>& members,
+                              Position max_tokens) const;
+  StatusCode CheckCommit(const std::vector<SequenceLength>& kept) const;
 
   // REQUIRES: the check returned kOk.
   void Begin(const TestBatch& batch, ForwardMode mode);
@@ -71,6 +78,9 @@ class ReferenceCausalCache {
   // Applies `rotate` to the content of every token that moves, once per layer that has one.
   void Remove(int sequence, Position begin, Position end, const RotateKeys& rotate);
   void EndPass();
+  void BeginTransaction(const std::vector<SequenceLength>& members, Position max_tokens);
+  // Returns the sequences to what they were, with the tokens up to the kept lengths.
+  void EndTransaction(const std::vector<SequenceLength>& kept);
 
   // Replaces the sequence's tokens. `late`: those before the first one are gone, although nothing is
   // evicted.
@@ -96,6 +106,7 @@ class ReferenceCausalCache {
   Position length(int sequence) const;
   bool Known(int sequence) const { return sequence >= 0 && sequence < options_.sequences; }
 
+  const ReferenceTransactions& transactions() const { return transactions_; }
   bool in_pass() const { return in_pass_; }
   bool reserving() const { return reserving_; }
   const std::vector<Query>& queries() const { return queries_; }
@@ -111,6 +122,8 @@ class ReferenceCausalCache {
   std::vector<bool> late_;    // [sequences], as in Replace
   std::vector<Token> batch_;  // of the pass in progress, empty when reserving
   std::vector<Query> queries_;
+  ReferenceTransactions transactions_;
+  std::map<int, Sequence> saved_;  // of each sequence in a transaction, as it was
   bool in_pass_ = false;
   bool drafting_ = false;
   bool reserving_ = false;

@@ -230,6 +230,43 @@ ScriptStep RandomSnapshot(const DriverSetup& setup, const CacheDriver& driver,
   return step;
 }
 
+// Begins a transaction of some sequences, mostly with the lengths that they have.
+ScriptStep RandomBegin(const DriverSetup& setup, const CacheDriver& driver, std::mt19937& random) {
+  ScriptStep step{.kind = Kind::kBegin};
+  step.slot = Between(random, 0, ScriptStep::kTransactions - 1);
+  step.begin = Between(random, Percent(random, 3) ? 0 : 1, 4);
+  step.isolated = Percent(random, 20);
+  for (int i = Between(random, Percent(random, 3) ? 0 : 1, 2); i > 0; --i) {
+    const int sequence = AnySequence(setup, random);
+    const bool known = Known(setup, sequence);
+    if (i == 1 && !step.tokens.empty() && step.tokens[0].sequence == sequence &&
+        !Percent(random, 5)) {
+      continue;
+    }
+    Position length = known ? driver.reference().length(sequence) : 0;
+    if (Percent(random, 4)) length += Between(random, -1, 1);
+    step.tokens.push_back({sequence, length, 0});
+  }
+  return step;
+}
+
+// Commits or rolls back a transaction, or begins one.
+ScriptStep RandomTransaction(const DriverSetup& setup, const CacheDriver& driver,
+                             std::mt19937& random) {
+  const int slot = Between(random, 0, ScriptStep::kTransactions - 1);
+  const std::vector<SequenceLength>& members = driver.members(slot);
+  if (members.empty()) return RandomBegin(setup, driver, random);
+  if (Percent(random, 35)) return {.kind = Kind::kRollBack, .slot = slot};
+  ScriptStep step{.kind = Kind::kCommit, .slot = slot};
+  for (const auto& [id, length] : members) {
+    const Position written = std::max(driver.reference().length(Index(id)) - length, 0);
+    step.accepted.push_back(
+        Between(random, Percent(random, 2) ? -1 : 0, written + (Percent(random, 4) ? 1 : 0)));
+  }
+  if (Percent(random, 2)) step.accepted.pop_back();
+  return step;
+}
+
 // Tries every way to make the script smaller: without some steps, a token, a failure or a list.
 bool ShrinkOnce(Script& script, const std::function<bool(const Script&)>& fails) {
   const auto keep = [&](Script smaller) {
@@ -294,15 +331,17 @@ ScriptStep RandomStep(const DriverSetup& setup, const CacheDriver& driver, std::
   const bool keeps = reference.drafts().empty() ? Percent(random, 1) : Percent(random, 60);
   const bool only_grows = setup.rarely_removes && Percent(random, 75);
   const int choice = Between(random, 1, only_grows ? 58 : 100);
+  const bool transactions = setup.transactions && Percent(random, 12);
   const bool snapshots = setup.snapshots && Percent(random, 35);
   ScriptStep step = keeps          ? RandomAccept(reference, random)
+                    : transactions ? RandomTransaction(setup, driver, random)
                     : snapshots    ? RandomSnapshot(setup, driver, random)
                     : choice <= 54 ? RandomForward(setup, reference, random)
                     : choice <= 67 ? RandomCopy(setup, reference, random)
                     : choice <= 83 ? RandomRemove(setup, reference, random)
                     : choice <= 97 ? RandomRestore(setup, reference, random)
                                    : ScriptStep{.kind = Kind::kCompact};
-  if (Percent(random, 14)) {
+  if (Percent(random, 17)) {
     const bool writes = step.kind == Kind::kForward || step.kind == Kind::kReserve;
     step.fail_nth = Between(random, 1, 4);
     step.fail_call = writes

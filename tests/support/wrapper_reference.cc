@@ -210,6 +210,30 @@ void WrapperReference::set_snapshots(bool any) {
   for (const auto& reference : references_) reference->set_snapshots(any);
 }
 
+StatusCode WrapperReference::CheckTransaction(const std::vector<SequenceLength>& members,
+                                              Position max_tokens) const {
+  return FirstError([&](const CacheReference& reference) {
+    return reference.CheckTransaction(members, max_tokens);
+  });
+}
+
+void WrapperReference::BeginTransaction(const std::vector<SequenceLength>& members,
+                                        Position max_tokens) {
+  for (const auto& reference : references_) reference->BeginTransaction(members, max_tokens);
+}
+
+StatusCode WrapperReference::CheckCommit(const std::vector<SequenceLength>& kept) const {
+  return FirstError([&](const CacheReference& reference) { return reference.CheckCommit(kept); });
+}
+
+void WrapperReference::Commit(const std::vector<SequenceLength>& kept) {
+  for (const auto& reference : references_) reference->Commit(kept);
+}
+
+void WrapperReference::RollBack(const std::vector<SequenceLength>& members) {
+  for (const auto& reference : references_) reference->RollBack(members);
+}
+
 Status WrapperReference::RunPass(Cache& cache, const TestBatch& batch, const ScriptStep& step) {
   for (std::size_t i = 0; i < references_.size(); ++i) {
     cache.SetLayerType(static_cast<int>(i));

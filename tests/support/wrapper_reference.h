@@ -47,6 +47,12 @@ class WrapperReference : public CacheReference {
   std::vector<ReferenceSnapshotPtr> TakeCaptures(int sequence) override;
   void Follow(ReferenceSnapshot& snapshot, const Snapshot& real) override;
   void set_snapshots(bool any) override;
+  StatusCode CheckTransaction(const std::vector<SequenceLength>& members,
+                              Position max_tokens) const override;
+  void BeginTransaction(const std::vector<SequenceLength>& members, Position max_tokens) override;
+  StatusCode CheckCommit(const std::vector<SequenceLength>& kept) const override;
+  void Commit(const std::vector<SequenceLength>& kept) override;
+  void RollBack(const std::vector<SequenceLength>& members) override;
 
   Status RunPass(Cache& cache, const TestBatch& batch, const ScriptStep& step) override;
   Difference Check() override;

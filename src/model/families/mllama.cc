@@ -127,8 +127,10 @@ Status Mllama::LoadLayer(WeightReader& reader, int index) {
 
 std::unique_ptr<Cache> Mllama::MakeCache() {
   WrapperOptions options;
-  options.caches.push_back(MakeCausalCache({.shift_keys = ShiftKeys()}));
-  options.caches.push_back(MakeEncoderCache({.max_tokens = config_.image_tokens}));
+  options.caches.push_back(
+      MakeCausalCache({.shift_keys = ShiftKeys(), .keys_identity = KeysIdentity()}));
+  options.caches.push_back(
+      MakeEncoderCache({.max_tokens = config_.image_tokens, .keys_identity = KeysIdentity()}));
   for (const bool cross : config_.is_cross)
     options.cache_of_layer.push_back(cross ? kCross : kSelf);
   return MakeWrapperCache(std::move(options));

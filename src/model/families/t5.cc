@@ -172,8 +172,8 @@ Status T5::LoadLayer(WeightReader& reader, int index) {
 
 std::unique_ptr<Cache> T5::MakeCache() {
   WrapperOptions options;
-  options.caches.push_back(MakeCausalCache());
-  options.caches.push_back(MakeEncoderCache());
+  options.caches.push_back(MakeCausalCache({.keys_identity = KeysIdentity()}));
+  options.caches.push_back(MakeEncoderCache({.keys_identity = KeysIdentity()}));
   options.cache_of_layer.assign(static_cast<std::size_t>(params().layers), kSelf);
   return MakeWrapperCache(std::move(options));
 }

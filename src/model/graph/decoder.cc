@@ -3,8 +3,10 @@
 #include <algorithm>
 
 #include "base/errors.h"
+#include "base/fnv.h"
 #include "base/strings.h"
 #include "gguf/gguf.h"
+#include "model/load/model_digest.h"
 
 namespace kvcache {
 
@@ -22,6 +24,7 @@ Status Decoder::Load(WeightReader& reader, const GgufFile& file) {
   for (int i = 0; i < params_.layers; ++i) KVCACHE_RETURN_IF_ERROR(LoadLayer(reader, i));
   KVCACHE_RETURN_IF_ERROR(reader.CheckAllUsed());
   owned_weight_bytes_ = reader.owned_bytes();
+  digest_ = ModelDigest(file);
   FillInfo(file);
   return Status::Ok();
 }
@@ -65,11 +68,24 @@ ShiftKeysFn Decoder::ShiftKeys() {
       };
 }
 
+std::string Decoder::KeysIdentity() const {
+  Fnv1a ropes;
+  for (int i = 0; i < params_.layers; ++i) {
+    const RopeParams params = rope(i);
+    ropes.AddValue(params.pairing);
+    ropes.AddValue(params.dims);
+    ropes.AddValue(params.first);
+    ropes.AddValue(params.magnitude);
+    ropes.Add(std::as_bytes(params.inv_freq));
+  }
+  return StrCat(architecture_, " ", HexText(digest_), ", RoPE ", HexText(ropes.sum()));
+}
+
 std::unique_ptr<Cache> Decoder::MakeCache() {
   std::vector<AttentionSpan> spans;
   spans.reserve(static_cast<std::size_t>(params_.layers));
   for (int i = 0; i < params_.layers; ++i) spans.push_back(attention_span(i));
-  return MakeLayerCaches(spans, ShiftKeys());
+  return MakeLayerCaches(spans, ShiftKeys(), KeysIdentity());
 }
 
 void Decoder::RunLayers(Pass& pass, std::span<const std::int32_t>, const TensorView& x) {

@@ -11,8 +11,10 @@
 // Thread safety: one thread at a time.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -72,6 +74,9 @@ class Decoder : public Model {
   // Returns the function that rotates a layer's cached keys to other positions. The model must
   // outlive it.
   ShiftKeysFn ShiftKeys();
+  // Returns what the bytes of this model's caches depend on, for CausalOptions::keys_identity: the
+  // model's file and the rotation of each layer's keys. Loaded weights are required.
+  std::string KeysIdentity() const;
 
  private:
   void FillInfo(const GgufFile& file);
@@ -85,6 +90,7 @@ class Decoder : public Model {
   Norm output_norm_;
   Projection output_;  // hidden_size → vocabulary
   std::size_t owned_weight_bytes_ = 0;
+  std::uint64_t digest_ = 0;  // of the file
 
   // Hidden states are its first view, so that Logits finds them after the pass.
   ActivationBuffer activations_;

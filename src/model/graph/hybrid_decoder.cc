@@ -12,6 +12,7 @@ std::unique_ptr<Cache> HybridDecoder::MakeCache() {
   options.conv_channels = recurrent_.channels;
   options.state_size = recurrent_.state_size();
   options.attention.shift_keys = ShiftKeys();
+  options.attention.keys_identity = KeysIdentity();
   const DraftReplayer replayer(backend(), recurrent_, scan_options());
   options.replay_drafts = replayer;
   options.draft_inputs = replayer.inputs();

@@ -11,11 +11,13 @@
 namespace kvcache {
 namespace {
 
-std::unique_ptr<Cache> MakeOne(const AttentionSpan& span, const ShiftKeysFn& shift_keys) {
+std::unique_ptr<Cache> MakeOne(const AttentionSpan& span, const ShiftKeysFn& shift_keys,
+                               const std::string& keys_identity) {
   return MakeCausalCache({.shift_keys = shift_keys,
                           .window = span.window,
                           .retained_tokens = TwiceTheWindow(span.window),
-                          .chunk = span.chunk});
+                          .chunk = span.chunk,
+                          .keys_identity = keys_identity});
 }
 
 }  // namespace
@@ -27,14 +29,15 @@ int TwiceTheWindow(int window) {
 }
 
 std::unique_ptr<Cache> MakeLayerCaches(std::span<const AttentionSpan> span_of_layer,
-                                       const ShiftKeysFn& shift_keys) {
+                                       const ShiftKeysFn& shift_keys,
+                                       const std::string& keys_identity) {
   std::vector<AttentionSpan> kinds;
   WrapperOptions options;
   for (const AttentionSpan& span : span_of_layer) {
     auto kind = std::ranges::find(kinds, span);
     if (kind == kinds.end()) {
       kind = kinds.insert(kinds.end(), span);
-      options.caches.push_back(MakeOne(span, shift_keys));
+      options.caches.push_back(MakeOne(span, shift_keys, keys_identity));
     }
     options.cache_of_layer.push_back(static_cast<int>(kind - kinds.begin()));
   }

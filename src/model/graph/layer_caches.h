@@ -11,6 +11,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 
 #include "kvcache/cache.h"
 
@@ -31,7 +32,9 @@ int TwiceTheWindow(int window);
 
 // Makes one causal cache per distinct span, shared by all layers with that span. Several caches are
 // put into a wrapper, whose SetLayer selects the cache. The result is not initialised.
+// `keys_identity`: as in CausalOptions.
 std::unique_ptr<Cache> MakeLayerCaches(std::span<const AttentionSpan> span_of_layer,
-                                       const ShiftKeysFn& shift_keys);
+                                       const ShiftKeysFn& shift_keys,
+                                       const std::string& keys_identity = {});
 
 }  // namespace kvcache

@@ -21,7 +21,8 @@ EncoderReference::EncoderReference(const ReferenceSetup& setup, int tokens)
       positions_(setup.options.max_sequences),
       lengths_(setup.options.max_sequences),
       first_gone_(setup.options.max_sequences, kEndOfSequence),
-      captures_(setup.options.max_sequences) {}
+      captures_(setup.options.max_sequences),
+      transactions_(setup.options.max_sequences) {}
 
 std::unique_ptr<Cache> EncoderReference::MakeCache(ReferenceBackend& /*backend*/) {
   auto cache = std::make_unique<EncoderCacheImpl>(EncoderOptions{tokens_});
@@ -33,12 +34,13 @@ bool EncoderReference::Known(int sequence) const {
   return sequence >= 0 && sequence < setup_.options.max_sequences;
 }
 
-StatusCode EncoderReference::Prepare(const TestBatch& batch, ForwardMode /*mode*/) const {
+StatusCode EncoderReference::Prepare(const TestBatch& batch, ForwardMode mode) const {
   const std::size_t size = batch.tokens.size();
   bool good =
       size > 0 && size <= static_cast<std::size_t>(setup_.options.max_batch) && AreTrees(batch);
   for (const TestToken& token : batch.tokens) {
     good = good && Known(token.sequence) && token.position >= 0 && token.position != kEndOfSequence;
+    good = good && (mode == ForwardMode::kReserve || transactions_.MayWrite(token));
   }
   for (const int index : batch.items) {
     good = good && index >= 0 && static_cast<std::size_t>(index) < size;
@@ -51,12 +53,15 @@ StatusCode EncoderReference::CheckAccept(const std::vector<int>& last) const {
 }
 
 StatusCode EncoderReference::CheckCopy(int src, int dst, Position length) const {
-  return Known(src) && Known(dst) && length >= 0 ? StatusCode::kOk : StatusCode::kInvalidArgument;
+  return Known(src) && Known(dst) && length >= 0 && !transactions_.Has(dst)
+             ? StatusCode::kOk
+             : StatusCode::kInvalidArgument;
 }
 
 StatusCode EncoderReference::CheckRemove(int sequence, Position begin, Position end) const {
-  return Known(sequence) && begin >= 0 && end >= begin ? StatusCode::kOk
-                                                       : StatusCode::kInvalidArgument;
+  return Known(sequence) && begin >= 0 && end >= begin && !transactions_.Has(sequence)
+             ? StatusCode::kOk
+             : StatusCode::kInvalidArgument;
 }
 
 // A token must see the newest output before it, which must be the current one or none.
@@ -141,6 +146,30 @@ Status EncoderReference::RunPass(Cache& cache, const TestBatch& batch, const Scr
   return Status::Ok();
 }
 
+StatusCode EncoderReference::CheckTransaction(const std::vector<SequenceLength>& members,
+                                              Position max_tokens) const {
+  return transactions_.CheckBegin(members, max_tokens, [&](int s) { return lengths_[s]; });
+}
+
+void EncoderReference::BeginTransaction(const std::vector<SequenceLength>& members,
+                                        Position max_tokens) {
+  EndPass();
+  transactions_.Begin(members, max_tokens);
+}
+
+StatusCode EncoderReference::CheckCommit(const std::vector<SequenceLength>& kept) const {
+  return transactions_.CheckCommit(kept, [&](int s) { return lengths_[s]; });
+}
+
+void EncoderReference::Commit(const std::vector<SequenceLength>& kept) {
+  EndPass();
+  for (const auto& [id, length] : kept) {
+    if (length < lengths_[Index(id)]) TruncateCaptures(Index(id), length);
+    lengths_[Index(id)] = std::min(lengths_[Index(id)], length);
+  }
+  transactions_.End(kept);
+}
+
 Status EncoderReference::PutAll(Cache& cache, int sequence, std::uint32_t content,
                                 const ScriptStep& step) {
   const int tokens = 1 + static_cast<int>(content % static_cast<unsigned>(tokens_));
@@ -150,6 +179,12 @@ Status EncoderReference::PutAll(Cache& cache, int sequence, std::uint32_t conten
   for (int layer = 0; layer < kTestLayers; ++layer) {
     if (!PutsLayer(step, layer)) continue;
     const Status status = PutContents(cache, rows, layer, TestShape(layer));
+    if (transactions_.Has(sequence) && !reserving_) {
+      if (status.code() != StatusCode::kOutOfMemory) written_[layer] = true;
+      if (status.code() == StatusCode::kOutOfMemory) return status;
+      if (status.code() == StatusCode::kUnsupported) continue;
+      return {StatusCode::kInternal, "Put of an output in a transaction: " + status.message()};
+    }
     if (status.code() != StatusCode::kOutOfMemory) written_[layer] = true;
     if (first && !reserving_ && status.code() != StatusCode::kOutOfMemory) {
       CaptureBeforePut(sequence);

@@ -16,6 +16,7 @@
 
 #include "cache/encoder_cache_impl.h"
 #include "support/cache_reference.h"
+#include "support/reference_transactions.h"
 
 namespace kvcache::testing {
 
@@ -51,6 +52,12 @@ class EncoderReference : public CacheReference {
   void Schedule(int sequence, Position begin, const std::vector<Position>& lengths) override;
   std::vector<ReferenceSnapshotPtr> TakeCaptures(int sequence) override;
   void Follow(ReferenceSnapshot& snapshot, const Snapshot& real) override;
+  StatusCode CheckTransaction(const std::vector<SequenceLength>& members,
+                              Position max_tokens) const override;
+  void BeginTransaction(const std::vector<SequenceLength>& members, Position max_tokens) override;
+  StatusCode CheckCommit(const std::vector<SequenceLength>& kept) const override;
+  void Commit(const std::vector<SequenceLength>& kept) override;
+  void RollBack(const std::vector<SequenceLength>& members) override { Commit(members); }
 
   Status RunPass(Cache& cache, const TestBatch& batch, const ScriptStep& step) override;
   Difference Check() override;
@@ -93,6 +100,7 @@ class EncoderReference : public CacheReference {
   // [sequences]: position of the first replaced output; kEndOfSequence: none.
   std::vector<Position> first_gone_;
   std::vector<Captures> captures_;  // [sequences]
+  ReferenceTransactions transactions_;
   // The pass in progress.
   std::vector<int> batch_sequences_;
   std::map<int, Position> notes_;   // per sequence: position of a new output

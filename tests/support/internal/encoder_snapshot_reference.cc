@@ -45,7 +45,7 @@ ReferenceSnapshotPtr EncoderReference::TakeSnapshot(int sequence, Position begin
 
 StatusCode EncoderReference::CheckRestore(int sequence, const ReferenceSnapshot* snapshot,
                                           Position target) const {
-  if (!Known(sequence) || target < 0 ||
+  if (!Known(sequence) || transactions_.Has(sequence) || target < 0 ||
       target > (snapshot == nullptr ? lengths_[sequence] : snapshot->end)) {
     return StatusCode::kInvalidArgument;
   }

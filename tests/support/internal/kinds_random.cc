@@ -105,6 +105,7 @@ DriverSetup RandomSetup(TestKind kind, std::mt19937& random) {
     setup.kind += "encoder of " + std::to_string(parts.encoder_tokens) + " tokens";
   }
   setup.snapshots = !parts.recurrent.has_value();
+  setup.transactions = !parts.recurrent.has_value();
   setup.make_reference = [parts](const ReferenceSetup& reference) {
     return MakeReference(parts, reference);
   };

@@ -1,0 +1,103 @@
+// Passes whose tokens are kept or given back together, in several caches and sequences.
+//
+//   const SequenceLength members[] = {{sequence, 120}};                  it has 120 tokens now
+//   auto round = Transaction::Begin(caches, members, {.max_tokens = 8});
+//   … a pass writes positions 120 to 127, and attends to them as always …
+//   round->Commit({3});                          the sequence has 123 tokens, as if only 3 had been
+//                                                written
+//
+// Without a Commit, and after a pass that failed, the destructor rolls back: every sequence is as
+// Begin left it. It costs the same for any length of history. No byte of K, V or of a state moves,
+// because a pass never writes to the cells of earlier tokens.
+//
+// While a sequence is in a transaction:
+//   - passes write it at positions from its length on, max_tokens at most;
+//   - AcceptDrafts, snapshots, captures, and copies to other sequences work as always. Captures above
+//     the length that remains are taken back;
+//   - windows evict nothing of it. Begin evicts first what a pass at this length would evict;
+//   - any other change of it is refused with kInvalidArgument: Remove, Restore, CopyPrefix to it, a
+//     second transaction, an encoder's output (kUnsupported).
+//
+// Recurrent layers keep the state after each pass. A pass of several tokens keeps their inputs, as a
+// pass of drafts does, and Commit computes the states of the kept tokens again. If several passes
+// wrote a sequence, a commit that ends in the middle of one that is not the last is kUnsupported.
+//
+// Thread safety: that of its caches.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <vector>
+
+#include "kvcache/status.h"
+#include "kvcache/types.h"
+
+namespace kvcache {
+
+class Cache;
+
+struct SequenceLength {
+  SequenceId sequence{};
+  Position length = 0;  // tokens
+};
+
+struct TransactionOptions {
+  Position max_tokens = 1;  // that passes may write of each sequence
+  // For a look ahead, or for checking: the transaction can only be rolled back.
+  bool isolated = false;
+};
+
+class Transaction {
+ public:
+  // Begins a transaction over these sequences of all caches. Ends the passes in progress. Errors
+  // that change nothing:
+  //   kInvalidArgument  There is no cache, a cache is named twice, or max_tokens is below 1. A
+  //                     sequence is unknown, named twice, longer than its `length`, or in another
+  //                     transaction.
+  //   kCacheFull        There are too few free cells for max_tokens of each sequence.
+  //   kUnsupported      A cache has no transactions.
+  //   kOutOfMemory      There is no memory for metadata.
+  static Result<Transaction> Begin(std::span<Cache* const> caches,
+                                   std::span<const SequenceLength> members,
+                                   const TransactionOptions& options);
+  static Result<Transaction> Begin(std::initializer_list<Cache*> caches,
+                                   std::initializer_list<SequenceLength> members,
+                                   const TransactionOptions& options) {
+    return Begin(std::span(caches.begin(), caches.size()),
+                 std::span(members.begin(), members.size()), options);
+  }
+
+  Transaction(Transaction&& other) noexcept;
+  Transaction& operator=(Transaction&& other) noexcept;
+  ~Transaction() { RollBack(); }
+
+  // Keeps the first tokens[i] tokens that were written of members[i], in all caches, and ends the
+  // transaction and the passes in progress. Errors:
+  //   kInvalidArgument  A number is negative or above what a cache has written. There is not one
+  //                     for each member. The transaction is isolated, or has ended.
+  //   kUnsupported      A recurrent state cannot be computed there, see above.
+  //   any other code    The backend failed. The transaction is rolled back.
+  // After the first two the transaction goes on.
+  Status Commit(std::span<const Position> tokens);
+  Status Commit(std::initializer_list<Position> tokens) {
+    return Commit(std::span(tokens.begin(), tokens.size()));
+  }
+
+  // Gives back all that was written and ends the passes in progress. Cannot fail. Does nothing if
+  // the transaction has ended.
+  void RollBack();
+
+  // Returns whether neither Commit nor RollBack has ended it.
+  bool open() const { return !caches_.empty(); }
+
+ private:
+  Transaction() = default;
+
+  std::vector<Cache*> caches_;  // empty: ended
+  std::vector<SequenceLength> members_;
+  std::vector<SequenceLength> kept_;  // [members]: what Commit keeps
+  bool isolated_ = false;
+};
+
+}  // namespace kvcache
