@@ -27,7 +27,7 @@ constexpr int kLayer = 2;
 // ---- The division into segments
 
 std::string PlaceText(const StatePlace& place) {
-  constexpr const char* kNames[] = {"b", "a", "s"};
+  constexpr const char* kNames[] = {"b", "a", "s", "c"};
   return StrCat(kNames[static_cast<int>(place.kind)], place.index);
 }
 
@@ -108,10 +108,10 @@ TEST(RecurrentBatchTest, PlansAcceptedPaths) {
       batch.Prepare({.positions = positions, .sequences = sequences, .parents = parents}).ok());
   batch.Begin();
   const std::int32_t kEnd[] = {6}, kFork[] = {4}, kRoot[] = {0};
-  EXPECT_EQ(PlanText(batch.PlanAccepted(kEnd)), "0-1:b0>a0 5-6:a0>a0");
-  EXPECT_EQ(PlanText(batch.PlanAccepted(kFork)), "0-2:b0>a0 4:a0>a0");
-  EXPECT_EQ(PlanText(batch.PlanAccepted(kRoot)), "0:b0>a0");
-  EXPECT_EQ(PlanText(batch.PlanAccepted({})), "");
+  EXPECT_EQ(PlanText(batch.PlanAccepted(kEnd, {})), "0-1:b0>a0 5-6:a0>a0");
+  EXPECT_EQ(PlanText(batch.PlanAccepted(kFork, {})), "0-2:b0>a0 4:a0>a0");
+  EXPECT_EQ(PlanText(batch.PlanAccepted(kRoot, {})), "0:b0>a0");
+  EXPECT_EQ(PlanText(batch.PlanAccepted({}, {})), "");
 }
 
 // ---- States
