@@ -324,7 +324,9 @@ void CacheDriver::RunRemove(int sequence, Position begin, Position end, Status& 
   if (checked != expected) {
     status = {StatusCode::kInternal, "CheckRemove returned " + CodeText(checked)};
   }
-  if (expected == StatusCode::kOk) reference_->Remove(sequence, begin, end);
+  if (expected != StatusCode::kOk) return;
+  reference_->Remove(sequence, begin, end);
+  if (!status.ok()) reference_->TakeCaptures(sequence);  // a failed removal cancels them
 }
 
 Difference CacheDriver::CheckAll() {
