@@ -101,7 +101,8 @@ class Cache {
 
   // Ends the pass in progress and starts a pass of `batch`. With kCompute it also claims a cell for
   // every token of the batch. After an error the pass in progress goes on. Errors:
-  //   kCacheFull        There are too few free cells. The message has the numbers.
+  //   kCacheFull        There are too few free cells, or more captures inside the batch than a
+  //                     recurrent cache has states for. The message has the numbers.
   //   kInvalidArgument  The batch is empty or larger than max_batch. Or it names an unknown
   //                     sequence, a negative position, or a position that the sequence already
   //                     holds. Or its parents do not form trees at the ends of their sequences
@@ -147,6 +148,8 @@ class Cache {
   // neighbouring cells. Errors:
   //   kInvalidArgument  There is no pass of drafts, an index is outside the batch, or two indices
   //                     are of one sequence. Nothing changes, and the pass goes on.
+  //   kCacheFull        More captures lie inside the paths than a recurrent cache has states for. The
+  //                     pass ends, and no draft is kept.
   //   any other code    The backend failed. The pass ends, and no draft is kept.
   Status AcceptDrafts(std::span<const std::int32_t> last) {
     KVCACHE_RETURN_IF_ERROR(PrepareAccept(last));
@@ -288,6 +291,7 @@ class Cache {
   virtual bool AbandonRestore() { return true; }
 
   // Returns one snapshot [a, c) for `parent` [a, b) and `child` [b, c), and takes both. Copies
+  // nothing. In a wrapper, the whole has nothing of a kind of which a `child` with tokens has
   // nothing. Errors that change nothing: kInvalidArgument if they are not neighbours or not of this
   // cache; kOutOfMemory.
   virtual Result<std::unique_ptr<Snapshot>> MergeSnapshots(std::unique_ptr<Snapshot>& parent,

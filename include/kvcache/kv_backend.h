@@ -104,6 +104,16 @@ class KvBackend {
   // REQUIRES: equal dims, no overlap, this backend's memory.
   virtual Status CopyValues(const TensorView& from, const TensorView& to) = 0;
 
+  // Copy dense f32 values from the backend's memory to host memory, and back: the recurrent states
+  // of snapshots. REQUIRES: both sides have as many bytes. Errors: kUnsupported if the backend has
+  // no such copies.
+  virtual Status CopyToHost(const TensorView& /*from*/, std::span<std::byte> /*to*/) {
+    return {StatusCode::kUnsupported, "this backend has no copies to host memory"};
+  }
+  virtual Status CopyFromHost(std::span<const std::byte> /*from*/, const TensorView& /*to*/) {
+    return {StatusCode::kUnsupported, "this backend has no copies from host memory"};
+  }
+
   // Rotates the keys of `cells` by `offset` positions (negative: towards the beginning) and rounds
   // them to the layer's type again. If the layer has V in K, the rotated values must lie behind V.
   virtual Status ShiftKeys(const LayerKv& layer, std::span<const CellRun> cells, Position offset,

@@ -8,8 +8,9 @@
 //   … for each segment: *after = f(*before, tokens) …
 //   cache->MarkWritten(layer, StateKind::kRecurrent);
 //
-// If all sequences of the batch have the same number of tokens and it has no drafts, the states are
-// also views, for kernels that need all sequences in one tensor:
+// If all sequences of the batch have the same number of tokens, it has no drafts, and no scheduled
+// capture lies inside it, the states are also views, for kernels that need all sequences in one
+// tensor:
 //
 //   TensorView state = *cache->RecurrentState(layer, dims);       [dims…, sequences]
 //   TensorView next = *cache->NextRecurrentState(layer, dims);
@@ -76,6 +77,9 @@ struct RecurrentOptions {
   int conv_channels = 0;        // 0 if and only if conv_dim is 0
   std::int64_t state_size = 0;  // values of a recurrent state per layer; 0: none
   int max_states = 0;           // most distinct states of all sequences; 0: one per sequence
+  // States that lazy snapshots can keep at any time, beyond those that sequences have, and the most
+  // captures inside one pass. A state has memory once it is written.
+  int snapshot_states = 8;
   CheckpointOptions checkpoints{};
   CausalOptions attention{};
   // Without this function a batch of drafts is kUnsupported, unless `layers` is empty.
@@ -91,7 +95,8 @@ class RecurrentCache : public Cache {
 
   // Returns the batch's sequences in the order of the batch; empty outside a pass.
   virtual std::span<const SequenceId> Sequences() const = 0;
-  // Returns the number of tokens of each of them; 0 if the numbers differ, and outside a pass.
+  // Returns the number of tokens of each of them; 0 if the numbers differ, if a capture lies inside
+  // the batch, and outside a pass.
   virtual std::int32_t TokensPerSequence() const = 0;
   // Returns the slot index of each sequence's next state; empty outside a pass and in a pass of
   // drafts.
@@ -113,8 +118,8 @@ class RecurrentCache : public Cache {
   // without drafts or for a layer that is not recurrent; kOutOfMemory; the backend's.
   virtual Result<TensorView> DraftInputs(int layer) = 0;
 
-  // The views of a batch without drafts that has as many tokens of each sequence. All of them are
-  // kUnsupported for other batches.
+  // The views of a batch without drafts that has as many tokens of each sequence and no capture
+  // inside. All of them are kUnsupported for other batches.
 
   // Return the states before the pass, [conv_dim, conv_channels, sequences] and
   // [dims…, sequences] with at most three dims. The result is a view if the sequences' states are

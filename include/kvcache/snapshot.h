@@ -15,7 +15,8 @@
 //   window          the last `window` tokens before `end`. Restoring replaces the sequence. Merging
 //                   keeps the later snapshot. Does not split.
 //   recurrent       attention as above, and the state after `end` tokens; no other length can be
-//                   restored. Does not split.
+//                   restored. The sequence keeps its restore points after at most `begin` tokens;
+//                   with a window, none. Merging keeps the later state. Does not split.
 //   encoder         the output that belongs to a token of the range, whole. Merging keeps the later
 //                   one. Splits anywhere: the output goes to the part with its token.
 //   wrapper         one snapshot for each inner cache. All are restored, or none.
@@ -54,7 +55,8 @@ class Snapshot {
   // Returns the cells that it shares with sequences or keeps for itself; 0 once it is materialised.
   // For an encoder or a recurrent state: entries or states.
   virtual std::int64_t HeldCells() const = 0;
-  // Returns the snapshot of inner cache i of a wrapper, or null; null for other kinds.
+  // Returns the snapshot of inner cache i of a wrapper, or that of a recurrent cache's attention (0);
+  // null if there is none.
   virtual const Snapshot* Part(std::size_t /*i*/) const { return nullptr; }
 
  protected:

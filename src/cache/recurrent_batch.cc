@@ -37,6 +37,7 @@ void RecurrentBatch::Layout::Clear() {
   sequences.clear();
   tokens = 0;
   tokens_per_sequence = 0;
+  cuts.clear();
   plan.Clear();
   drafts.Clear();
 }
@@ -44,6 +45,7 @@ void RecurrentBatch::Layout::Clear() {
 void RecurrentBatch::Layout::Reserve(int count, int max_batch) {
   members.reserve(count);
   sequences.reserve(count);
+  cuts.reserve(max_batch);
   plan.Reserve(max_batch);
   drafts.Reset(max_batch);
   Clear();
@@ -110,10 +112,20 @@ Status RecurrentBatch::ReadSequences(const Batch& batch) {
 }
 
 void RecurrentBatch::PlanSequences() {
+  const std::vector<StateCut>& cuts = current_.cuts;
   std::int32_t column = 0;
+  std::int32_t cut = 0;
   for (std::int32_t i = 0; i < static_cast<std::int32_t>(members().size()); ++i) {
+    StatePlace before{Kind::kBefore, i};
+    std::int32_t done = 0;
+    for (; cut < static_cast<std::int32_t>(cuts.size()) && cuts[cut].member == i; ++cut) {
+      const StatePlace capture{Kind::kCapture, cut};
+      current_.plan.segments.push_back({column + done, cuts[cut].tokens - done, before, capture});
+      done = cuts[cut].tokens;
+      before = capture;
+    }
     const std::int32_t tokens = members()[i].tokens;
-    current_.plan.segments.push_back({column, tokens, {Kind::kBefore, i}, {Kind::kAfter, i}});
+    current_.plan.segments.push_back({column + done, tokens - done, before, {Kind::kAfter, i}});
     current_.plan.EndStrand();
     column += tokens;
   }
@@ -200,20 +212,29 @@ void RecurrentBatch::Begin() {
   next_.Clear();
 }
 
-const SegmentPlan& RecurrentBatch::PlanAccepted(std::span<const std::int32_t> last) {
+// A path is divided where its tokens are not neighbours in the batch, and at its captures. Segments
+// up to a capture write its state, and later ones go on from there.
+const SegmentPlan& RecurrentBatch::PlanAccepted(std::span<const std::int32_t> last,
+                                                std::span<const StateCut> cuts) {
   accepted_.Clear();
+  std::size_t cut = 0;
   for (std::size_t i = 0; i < last.size(); ++i) {
     const SequenceId id = drafts().sequence(last[i]);
     const auto member = std::find(sequences().begin(), sequences().end(), id) - sequences().begin();
-    const StatePlace after{Kind::kAfter, static_cast<std::int32_t>(i)};
     StatePlace before{Kind::kBefore, static_cast<std::int32_t>(member)};
-    for (const std::int32_t token : drafts().PathTo(last[i])) {
-      const bool continues =
-          before.kind == Kind::kAfter &&
-          accepted_.segments.back().first + accepted_.segments.back().tokens == token;
-      if (!continues) accepted_.segments.push_back({token, 0, before, after});
+    const std::span<const std::int32_t> path = drafts().PathTo(last[i]);
+    bool starts = true;
+    for (std::size_t done = 0; done < path.size(); ++done) {
+      const bool captured = cut < cuts.size() && cuts[cut].member == static_cast<std::int32_t>(i);
+      const StatePlace after = captured ? StatePlace{Kind::kCapture, static_cast<std::int32_t>(cut)}
+                                        : StatePlace{Kind::kAfter, static_cast<std::int32_t>(i)};
+      if (starts || path[done] != path[done - 1] + 1) {
+        accepted_.segments.push_back({path[done], 0, before, after});
+      }
       ++accepted_.segments.back().tokens;
       before = after;
+      starts = captured && cuts[cut].tokens == static_cast<std::int32_t>(done) + 1;
+      if (starts) ++cut;
     }
     accepted_.EndStrand();
   }

@@ -5,6 +5,10 @@
 //
 //   columns   0 1 2 3 4 | 5 | 6 7 8      before 0 → after 0,  before 1 → after 1,  …
 //
+// A capture inside the batch divides its sequence into segments that follow each other:
+//
+//   columns   0 1 ─ 2 3 4 | 5            before 0 → capture 0 → after 0,  before 1 → after 1
+//
 // In a pass of drafts, drafts without alternatives form one segment. Every root starts a strand. The
 // pass writes no sequence's state: its states go to scratch memory, which all layers share. Segments
 // are in depth-first order. The last child of a state overwrites it, so a strand needs few scratch
@@ -34,6 +38,7 @@ struct StatePlace {
     kBefore,   // of sequence `index` of the batch, before the pass
     kAfter,    // of sequence `index` of the batch, after the pass
     kScratch,  // scratch state `index`
+    kCapture,  // of capture `index` of the pass
   };
   Kind kind = Kind::kBefore;
   std::int32_t index = 0;
@@ -44,6 +49,13 @@ struct PlannedSegment {
   std::int32_t tokens = 0;
   StatePlace before{};
   StatePlace after{};
+};
+
+// A capture of the state inside a path: after the first `tokens` tokens, but not all, of sequence
+// `member` of the batch or, for accepted drafts, of path `member`.
+struct StateCut {
+  std::int32_t member = 0;
+  std::int32_t tokens = 0;
 };
 
 // Segments and their strands (kvcache/recurrence.h).
@@ -74,6 +86,9 @@ class RecurrentBatch {
   // Errors: kUnsupported for a batch without parents whose sequences' tokens are not neighbors in
   // ascending order.
   Status Prepare(const Batch& batch);
+  // Divides the batch that was last read, which has no drafts, at these captures, ascending.
+  // REQUIRES: at most one for each token.
+  void Divide(std::span<const StateCut> cuts) { next_.cuts.assign(cuts.begin(), cuts.end()); }
   // Makes the batch that was last read the one in progress.
   void Begin();
   void End() { current_.Clear(); }
@@ -86,8 +101,11 @@ class RecurrentBatch {
   std::span<const Member> members() const { return current_.members; }
   std::span<const SequenceId> sequences() const { return current_.sequences; }
   std::int32_t tokens() const { return current_.tokens; }
-  // Returns the number of tokens of each sequence, or 0 if it is not the same for all.
-  std::int32_t tokens_per_sequence() const { return current_.tokens_per_sequence; }
+  // Returns the number of tokens of each sequence, or 0 if it is not the same for all or a capture
+  // lies inside the batch.
+  std::int32_t tokens_per_sequence() const { return divided() ? 0 : current_.tokens_per_sequence; }
+  // Returns whether a capture lies inside the batch.
+  bool divided() const { return !current_.cuts.empty(); }
   // A batch without drafts is divided at the first call: views do not need it.
   const SegmentPlan& plan() {
     if (current_.plan.segments.empty()) PlanSequences();
@@ -97,8 +115,10 @@ class RecurrentBatch {
   const Drafts& drafts() const { return current_.drafts; }
 
   // Plans the segments that lead to the accepted drafts `last`, for the inputs of this batch. The
-  // state after last[i] is kAfter with index i. REQUIRES: Drafts::CheckChosen accepted `last`.
-  const SegmentPlan& PlanAccepted(std::span<const std::int32_t> last);
+  // state after last[i] is kAfter with index i. `cuts` are as in Divide. REQUIRES:
+  // Drafts::CheckChosen accepted `last`.
+  const SegmentPlan& PlanAccepted(std::span<const std::int32_t> last,
+                                  std::span<const StateCut> cuts);
 
  private:
   struct Layout {
@@ -106,6 +126,7 @@ class RecurrentBatch {
     std::vector<SequenceId> sequences;  // of the members
     std::int32_t tokens = 0;
     std::int32_t tokens_per_sequence = 0;  // 0 if it is not the same for all
+    std::vector<StateCut> cuts;
     SegmentPlan plan;
     Drafts drafts;
     void Clear();

@@ -43,6 +43,10 @@ Status RecurrentCacheImpl::CheckRecurrentOptions(const CacheOptions& options) co
     return Invalid(
         "recurrent layers without a state; set conv_dim and conv_channels, or state_size");
   }
+  if (r.snapshot_states < 0 || r.snapshot_states > kMaxCells) {
+    return Invalid(
+        StrCat("snapshot_states is ", r.snapshot_states, "; must be in [0, ", kMaxCells, "]"));
+  }
   if (!Sane(r.draft_inputs)) {
     return Invalid(StrCat("draft_inputs is ", r.draft_inputs, "; must be at least 0"));
   }
@@ -72,10 +76,12 @@ Status RecurrentCacheImpl::Init(KvBackend& backend, const CacheOptions& options)
   const StateTable::Options table{.sequences = options.max_sequences,
                                   .pass_sequences = pass_sequences,
                                   .max_states = recurrent_.max_states,
-                                  .checkpoints = recurrent_.checkpoints};
+                                  .checkpoints = recurrent_.checkpoints,
+                                  .snapshot_states = recurrent_.snapshot_states};
   if (StateTable::CellsFor(table) > kMaxCells) {
     return Invalid(StrCat("max_sequences ", options.max_sequences, " x checkpoints ",
-                          recurrent_.checkpoints.count, " are more than ", kMaxCells, " states"));
+                          recurrent_.checkpoints.count, " + snapshot_states ",
+                          recurrent_.snapshot_states, " are more than ", kMaxCells, " states"));
   }
   const auto cells = static_cast<std::int32_t>(StateTable::CellsFor(table)) - 1;
   const auto layers = static_cast<int>(recurrent_.layers.size());
@@ -90,6 +96,11 @@ Status RecurrentCacheImpl::Init(KvBackend& backend, const CacheOptions& options)
     from_.reserve(pass_sequences);
     to_.reserve(pass_sequences);
     accepted_.reserve(pass_sequences);
+    pool_ = std::make_shared<RecurrentSnapshotPool>(backend, states_, conv_, state_, layers);
+    captures_.Reset(pool_.get(), options.max_sequences);
+    cuts_.reserve(std::min(options.max_batch, recurrent_.snapshot_states));
+    dropped_.reserve(2 * std::size_t{static_cast<unsigned>(pass_sequences)} + cuts_.capacity());
+    path_.reserve(options.max_batch);
     for (auto& segments : segments_) segments.reserve(options.max_batch);
     updated_.resize(layers);
     prepared_.assign(options.max_sequences, kNotPrepared);
@@ -107,10 +118,14 @@ Status RecurrentCacheImpl::Init(KvBackend& backend, const CacheOptions& options)
 
 void RecurrentCacheImpl::Close() {
   attention_.Close();
+  captures_.Clear();
+  if (pool_ != nullptr) pool_->Detach();
+  pool_ = {};
   batch_ = {};
   active_ = false;
   from_ = {};
   to_ = {};
+  cuts_ = {};
   accepted_ = {};
   inputs_ = {};
   conv_ = {};
@@ -143,7 +158,44 @@ Status RecurrentCacheImpl::CheckStates() const {
   return Status::Ok();
 }
 
+Status RecurrentCacheImpl::CheckCuts() const {
+  const std::size_t cuts = captures_.cuts().size();
+  if (cuts <= static_cast<std::size_t>(recurrent_.snapshot_states)) return Status::Ok();
+  return {StatusCode::kCacheFull,
+          StrCat(cuts, " captures lie inside the batch; RecurrentOptions::snapshot_states is ",
+                 recurrent_.snapshot_states, "; divide the batch, or cancel captures")};
+}
+
+Status RecurrentCacheImpl::PlanCaptures(const Batch& batch) {
+  const std::span<const RecurrentBatch::Member> members = batch_.prepared_members();
+  std::size_t column = 0;
+  for (std::size_t i = 0; i < members.size() && captures_.any(); ++i) {
+    const auto tokens = static_cast<std::size_t>(members[i].tokens);
+    const SequenceId id = members[i].sequence;
+    KVCACHE_RETURN_IF_ERROR(captures_.Plan(id, static_cast<std::int32_t>(i), states_.live(id),
+                                           batch.positions.subspan(column, tokens)));
+    column += tokens;
+  }
+  KVCACHE_RETURN_IF_ERROR(CheckCuts());
+  batch_.Divide(captures_.cuts());
+  return Status::Ok();
+}
+
+// Beginning the pass ends the one in progress, and drops the states before the last pass.
+Status RecurrentCacheImpl::MakeRoomForPass() {
+  const auto needed =
+      static_cast<std::int32_t>(batch_.prepared_sequences().size() + captures_.cuts().size());
+  if (states_.cells().free_cells() >= needed) return Status::Ok();
+  dropped_.assign(cuts_.begin(), cuts_.end());
+  if (!committed_) dropped_.insert(dropped_.end(), to_.begin(), to_.end());
+  for (const SequenceId id : batch_.prepared_sequences()) {
+    if (states_.before(id).known()) dropped_.push_back(states_.before(id).cell);
+  }
+  return pool_->MakeRoom(needed, dropped_).WithContext("materialising a recurrent state");
+}
+
 Status RecurrentCacheImpl::PrepareForward(const Batch& batch, ForwardMode mode) {
+  captures_.DropPlanned();
   if (!batch.parents.empty() && !recurrent_.layers.empty() && !recurrent_.replay_drafts) {
     return {StatusCode::kUnsupported,
             "a batch of drafts in recurrent layers; it needs RecurrentOptions::replay_drafts"};
@@ -155,10 +207,24 @@ Status RecurrentCacheImpl::PrepareForward(const Batch& batch, ForwardMode mode) 
   KVCACHE_RETURN_IF_ERROR(CheckStates());
   const int most = recurrent_.max_states > 0 ? recurrent_.max_states : options_.max_sequences;
   const std::int32_t needed = states_.CountStates(batch_.prepared_sequences());
-  if (needed <= most) return Status::Ok();
-  return {StatusCode::kCacheFull,
-          StrCat("the batch of ", batch_.prepared_sequences().size(), " sequences needs ", needed,
-                 " recurrent states; max_states is ", most)};
+  if (needed > most) {
+    return {StatusCode::kCacheFull,
+            StrCat("the batch of ", batch_.prepared_sequences().size(), " sequences needs ", needed,
+                   " recurrent states; max_states is ", most)};
+  }
+  if (!batch.parents.empty()) return Status::Ok();
+  KVCACHE_RETURN_IF_ERROR(PlanCaptures(batch));
+  return MakeRoomForPass();
+}
+
+// Takes cells for the next states of `count` sequences, side by side where possible, and for the
+// captures inside the pass.
+void RecurrentCacheImpl::TakeCells(std::size_t count) {
+  std::int32_t last = StateStore::kZeros;
+  for (std::size_t i = 0; i < count; ++i) to_.push_back(last = states_.Take(last));
+  for (std::size_t i = 0; i < captures_.cuts().size(); ++i) {
+    cuts_.push_back(last = states_.Take(last));
+  }
 }
 
 void RecurrentCacheImpl::BeginForward() {
@@ -172,9 +238,8 @@ void RecurrentCacheImpl::BeginForward() {
   active_ = true;
   committed_ = mode_ == ForwardMode::kReserve;
   const bool drafts = HasDrafts();
-  std::int32_t last = StateStore::kZeros;
+  const bool reserves = mode_ == ForwardMode::kReserve;
   for (const SequenceId id : batch_.sequences()) {
-    const bool reserves = mode_ == ForwardMode::kReserve;
     from_.push_back(reserves ? StateStore::kZeros : states_.live(id).cell);
     if (drafts) continue;  // a pass of drafts changes no sequence
     if (reserves) {
@@ -183,10 +248,11 @@ void RecurrentCacheImpl::BeginForward() {
     }
     prepared_[Index(id)] = kNotPrepared;
     states_.DropBefore(id);
-    last = states_.Take(last);
-    to_.push_back(last);
   }
-  if (missing_ == 0 && !drafts) Commit();
+  if (drafts || reserves) return;
+  TakeCells(batch_.sequences().size());
+  captures_.Begin();
+  if (missing_ == 0) Commit();
 }
 
 // Makes the states that the pass wrote those of its sequences.
@@ -197,78 +263,27 @@ void RecurrentCacheImpl::Commit() {
     const RecurrentBatch::Member& member = batch_.members()[i];
     states_.Commit(member.sequence, to_[i], member.last + 1);
   }
+  captures_.Finish(to_, cuts_);
 }
 
 void RecurrentCacheImpl::EndStates() {
   if (!committed_) {
     for (const std::int32_t cell : to_) states_.Drop(cell);
   }
+  for (const std::int32_t cell : cuts_) states_.Drop(cell);
+  captures_.Abandon();
   committed_ = true;
   active_ = false;
   from_.clear();
   to_.clear();
+  cuts_.clear();
   accepted_.clear();
   batch_.End();
 }
 
 void RecurrentCacheImpl::EndPass() {
   attention_.EndPass();
-  EndStates();
-}
-
-// The states are computed before anything changes. They go to new cells, which no sequence has until
-// FinishAccept. If the pass has not written every layer, the accepted tokens have no states, like
-// those of a plain pass that broke off.
-Status RecurrentCacheImpl::PrepareAccept(std::span<const std::int32_t> last) {
-  Status status = attention_.PrepareAccept(last);
-  if (status.code() == StatusCode::kInvalidArgument) return status;
-  active_ = false;
-  if (status.ok() && missing_ == 0) status = ReplayAccepted(last);
-  if (!status.ok()) {
-    EndPass();
-    if (status.code() != StatusCode::kInvalidArgument) return status;
-    // kInvalidArgument would promise that nothing has changed.
-    return {StatusCode::kInternal, "replay_drafts: " + status.message()};
-  }
-  for (const std::int32_t token : last) {
-    accepted_.push_back({batch_.drafts().sequence(token), batch_.drafts().position(token) + 1});
-  }
-  return status;
-}
-
-Status RecurrentCacheImpl::ReplayAccepted(std::span<const std::int32_t> last) {
-  if (last.empty()) return Status::Ok();
-  const SegmentPlan& plan = batch_.PlanAccepted(last);
-  std::int32_t cell = StateStore::kZeros;
-  for (std::size_t i = 0; i < last.size(); ++i) {
-    cell = states_.Take(cell);
-    to_.push_back(cell);
-  }
-  for (std::size_t i = 0; i < recurrent_.layers.size(); ++i) {
-    const int index = static_cast<int>(i);
-    KVCACHE_RETURN_IF_ERROR(inputs_.Ensure(index, batch_.tokens()));
-    DraftReplay replay{.layer = recurrent_.layers[i],
-                       .inputs = inputs_.View(index, batch_.tokens())};
-    if (conv_.values() > 0) {
-      KVCACHE_ASSIGN_OR_RETURN(replay.conv, Resolve(index, StateKind::kConvolution, plan));
-    }
-    if (state_.values() > 0) {
-      KVCACHE_ASSIGN_OR_RETURN(replay.recurrent, Resolve(index, StateKind::kRecurrent, plan));
-    }
-    KVCACHE_RETURN_IF_ERROR(recurrent_.replay_drafts(replay));
-  }
-  return Status::Ok();
-}
-
-void RecurrentCacheImpl::FinishAccept() {
-  attention_.FinishAccept();
-  for (std::size_t i = 0; i < accepted_.size(); ++i) {
-    const auto [sequence, tokens] = accepted_[i];
-    prepared_[Index(sequence)] = kNotPrepared;
-    states_.DropBefore(sequence);
-    if (i < to_.size()) states_.Commit(sequence, to_[i], tokens);
-  }
-  committed_ = true;
+  captures_.DropPlanned();
   EndStates();
 }
 
@@ -280,6 +295,7 @@ Result<StateSegments> RecurrentCacheImpl::Resolve(int index, StateKind kind,
   if (reserves) KVCACHE_RETURN_IF_ERROR(store.Reserve(index, sequences).status());
   KVCACHE_RETURN_IF_ERROR(store.Ensure(index, from_));
   if (!reserves) KVCACHE_RETURN_IF_ERROR(store.Ensure(index, to_));
+  KVCACHE_RETURN_IF_ERROR(store.Ensure(index, cuts_));
   std::byte* scratch = nullptr;
   const std::int32_t scratch_states = std::max(plan.scratch_states, reserves ? sequences : 0);
   if (scratch_states > 0) {
@@ -291,6 +307,7 @@ Result<StateSegments> RecurrentCacheImpl::Resolve(int index, StateKind kind,
     if (place.kind == StatePlace::Kind::kAfter && !reserves) {
       return store.At(index, to_[place.index]);
     }
+    if (place.kind == StatePlace::Kind::kCapture) return store.At(index, cuts_[place.index]);
     return scratch + place.index * BytesOf(DType::kF32, store.values());
   };
   std::vector<StateSegment>& segments = segments_[Number(kind)];
@@ -348,6 +365,7 @@ Status RecurrentCacheImpl::CopyPrefix(SequenceId src, SequenceId dst, Position l
   KVCACHE_RETURN_IF_ERROR(attention_.CopyPrefix(src, dst, length));
   EndStates();
   states_.Share(src, dst, length);
+  captures_.Cancel(dst);
   prepared_[Index(dst)] = kNotPrepared;
   return Status::Ok();
 }
@@ -392,8 +410,11 @@ Status RecurrentCacheImpl::CheckRemove(SequenceId sequence, Position begin, Posi
 Status RecurrentCacheImpl::Remove(SequenceId sequence, Position begin, Position end) {
   KVCACHE_RETURN_IF_ERROR(CheckRemove(sequence, begin, end));
   const bool truncates = Truncates(sequence, end);
+  const Position length = attention_.cells().history(sequence).length();
+  if (begin < end && end < length) captures_.Cancel(sequence);
   Status status = attention_.Remove(sequence, begin, end);
   EndStates();
+  if (end >= length) captures_.Truncate(sequence, begin);
   if (truncates) {
     if (begin == 0 || prepared_[Index(sequence)] == begin) states_.GoBack(sequence, begin);
   } else if (begin < end) {

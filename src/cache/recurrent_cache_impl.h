@@ -4,20 +4,27 @@
 //                      ├─ StateTable         the cell of each state, and the restore points
 //                      ├─ StateStore × 2     the bytes of convolution and recurrent states
 //                      ├─ DraftInputStore    what AcceptDrafts needs to compute states again
-//                      └─ RecurrentBatch     the sequences and segments of the pass
+//                      ├─ RecurrentBatch     the sequences and segments of the pass
+//                      ├─ RecurrentSnapshotPool   the snapshots, and the cells that they hold
+//                      └─ RecurrentCaptures       the states that passes take for captures
 //
 // Thread safety: as in kvcache/cache.h.
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "cache/causal_cache_impl.h"
 #include "cache/draft_inputs.h"
 #include "cache/recurrent_batch.h"
+#include "cache/recurrent_captures.h"
+#include "cache/recurrent_snapshot.h"
 #include "cache/state_store.h"
 #include "cache/state_table.h"
 #include "kvcache/recurrent_cache.h"
@@ -55,6 +62,33 @@ class RecurrentCacheImpl final : public RecurrentCache {
   Status Remove(SequenceId sequence, Position begin, Position end) override;
   Status CheckRemove(SequenceId sequence, Position begin, Position end) const override;
   Status Compact() override;
+
+  Result<std::unique_ptr<Snapshot>> TakeSnapshot(SequenceId sequence, Position begin,
+                                                 Position end) override;
+  Status ScheduleCaptures(SequenceId sequence, Position begin,
+                          std::span<const Position> lengths) override;
+  Result<std::vector<std::unique_ptr<Snapshot>>> TakeCaptures(SequenceId sequence) override;
+  void CancelCaptures(SequenceId sequence) override;
+  Status CheckRestore(SequenceId sequence, const Snapshot* snapshot,
+                      Position target) const override;
+  Status BeginRestore(SequenceId sequence, const Snapshot* snapshot, Position target) override;
+  void FinishRestore() override;
+  bool AbandonRestore() override;
+  Result<std::unique_ptr<Snapshot>> MergeSnapshots(std::unique_ptr<Snapshot>& parent,
+                                                   std::unique_ptr<Snapshot>& child) override;
+  Status PrepareMerge(Snapshot& parent, Snapshot& child) override;
+  Result<SnapshotParts> SplitSnapshot(std::unique_ptr<Snapshot>& snapshot,
+                                      Position position) override;
+  Status Materialize(Snapshot& snapshot) override;
+  Result<std::string> Fingerprint() const override;
+  Result<std::int64_t> ExportSize(const Snapshot& snapshot) const override;
+  Status Export(const Snapshot& snapshot, std::span<std::byte> bytes) override;
+  Result<std::unique_ptr<Snapshot>> Import(std::span<const std::byte> bytes) override;
+  void SetMaterializeHook(const MaterializeHook& hook) override;
+  std::int64_t SnapshotBytes() const override {
+    return attention_.SnapshotBytes() + (pool_ == nullptr ? 0 : pool_->bytes());
+  }
+
   std::int64_t AllocatedBytes() const override {
     return attention_.AllocatedBytes() + conv_.allocated_bytes() + state_.allocated_bytes() +
            inputs_.allocated_bytes();
@@ -76,8 +110,11 @@ class RecurrentCacheImpl final : public RecurrentCache {
   Status UpdateConvState(int layer, const TensorView& state) override;
   Status UpdateRecurrentState(int layer, const TensorView& state) override;
 
+  // For inspection.
   const StateTable& states() const { return states_; }
   CausalCache& attention() { return attention_; }
+  const RecurrentSnapshotPool& snapshots() const { return *pool_; }
+  std::span<const std::int32_t> capture_cells() const { return cuts_; }
 
  private:
   static constexpr Position kNotPrepared = -1;
@@ -94,10 +131,21 @@ class RecurrentCacheImpl final : public RecurrentCache {
   void CountWritten(int index, StateKind kind);
   // Returns the segments of the plan with the addresses of their states.
   Result<StateSegments> Resolve(int index, StateKind kind, const SegmentPlan& plan);
+  Status PlanCaptures(const Batch& batch);
+  Status PlanCaptures(std::span<const std::int32_t> accepted);
+  // Returns kCacheFull if more captures lie inside the pass than there are states for them.
+  Status CheckCuts() const;
+  Status MakeRoomForPass();
+  void TakeCells(std::size_t count);
   Status ReplayAccepted(std::span<const std::int32_t> last);
   bool Truncates(SequenceId sequence, Position end) const;
   void Commit();
   void EndStates();
+  Result<const RecurrentSnapshot*> OwnSnapshot(const Snapshot* snapshot) const;
+  std::string Identity() const;           // what the fingerprint says before that of the attention
+  Result<std::string> FirstLine() const;  // of the fingerprint
+  Result<SnapshotHeader> HeaderOf(const Snapshot& snapshot) const;
+  Result<std::unique_ptr<Snapshot>> ImportChecked(std::span<const std::byte> bytes);
 
   RecurrentOptions recurrent_;
   CausalCache attention_;
@@ -112,6 +160,7 @@ class RecurrentCacheImpl final : public RecurrentCache {
   // [sequences of the pass]: cells that it writes. In a pass of drafts empty until PrepareAccept,
   // and then [accepted_].
   std::vector<std::int32_t> to_;
+  std::vector<std::int32_t> cuts_;  // cells of the states that it captures inside
   struct Accepted {
     SequenceId sequence{};
     Position tokens = 0;  // of the sequence, with its accepted drafts
@@ -126,6 +175,19 @@ class RecurrentCacheImpl final : public RecurrentCache {
   ForwardMode mode_ = ForwardMode::kCompute;
   std::vector<Position> prepared_;  // [sequences]: result of PrepareRestore, or kNotPrepared
   std::vector<int> index_of_layer_;
+
+  std::shared_ptr<RecurrentSnapshotPool> pool_;
+  RecurrentCaptures captures_;
+  std::vector<std::int32_t> dropped_;  // cells that the next pass gives up, while it is prepared
+  std::vector<Position> path_;         // positions of accepted drafts, while captures are planned
+  struct Restoring {
+    SequenceId sequence{};
+    StatePoint state{};  // with a reference to its cell, if there is a snapshot
+    Position target = 0;
+    Position kept = 0;  // restore points up to here stay, if there is a snapshot
+    bool emptied = false;
+  };
+  Restoring restoring_;
 };
 
 }  // namespace kvcache

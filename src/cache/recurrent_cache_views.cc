@@ -77,6 +77,10 @@ Status RecurrentCacheImpl::CheckViews() const {
     return {StatusCode::kUnsupported,
             "a view of the states in a pass of drafts; use RecurrentCache::Segments"};
   }
+  if (batch_.divided()) {
+    return {StatusCode::kUnsupported,
+            "a view of the states of a batch with a capture inside; use RecurrentCache::Segments"};
+  }
   if (batch_.tokens_per_sequence() > 0) return Status::Ok();
   return {StatusCode::kUnsupported,
           "a view of the states of a batch whose sequences have different numbers of tokens; use "

@@ -27,7 +27,7 @@ constexpr int kLayer = 2;
 // ---- The division into segments
 
 std::string PlaceText(const StatePlace& place) {
-  constexpr const char* kNames[] = {"b", "a", "s"};
+  constexpr const char* kNames[] = {"b", "a", "s", "c"};
   return StrCat(kNames[static_cast<int>(place.kind)], place.index);
 }
 
@@ -108,10 +108,35 @@ TEST(RecurrentBatchTest, PlansAcceptedPaths) {
       batch.Prepare({.positions = positions, .sequences = sequences, .parents = parents}).ok());
   batch.Begin();
   const std::int32_t kEnd[] = {6}, kFork[] = {4}, kRoot[] = {0};
-  EXPECT_EQ(PlanText(batch.PlanAccepted(kEnd)), "0-1:b0>a0 5-6:a0>a0");
-  EXPECT_EQ(PlanText(batch.PlanAccepted(kFork)), "0-2:b0>a0 4:a0>a0");
-  EXPECT_EQ(PlanText(batch.PlanAccepted(kRoot)), "0:b0>a0");
-  EXPECT_EQ(PlanText(batch.PlanAccepted({})), "");
+  EXPECT_EQ(PlanText(batch.PlanAccepted(kEnd, {})), "0-1:b0>a0 5-6:a0>a0");
+  EXPECT_EQ(PlanText(batch.PlanAccepted(kFork, {})), "0-2:b0>a0 4:a0>a0");
+  EXPECT_EQ(PlanText(batch.PlanAccepted(kRoot, {})), "0:b0>a0");
+  EXPECT_EQ(PlanText(batch.PlanAccepted({}, {})), "");
+}
+
+TEST(RecurrentBatchTest, CapturesDivideSequencesAndPaths) {
+  RecurrentBatch batch;
+  batch.Reset(2, 2, 8);
+  const std::vector<SequenceId> sequences = {kFirst, kFirst, kFirst, kFirst, kSecond, kSecond};
+  const std::vector<Position> positions = {4, 5, 6, 7, 0, 1};
+  ASSERT_TRUE(batch.Prepare({.positions = positions, .sequences = sequences}).ok());
+  const std::vector<StateCut> cuts = {{0, 1}, {0, 3}, {1, 1}};
+  batch.Divide(cuts);
+  batch.Begin();
+  EXPECT_TRUE(batch.divided());
+  EXPECT_EQ(PlanText(batch.plan()), "0:b0>c0 1-2:c0>c1 3:c1>a0 | 4:b1>c2 5:c2>a1");
+  ASSERT_TRUE(batch.Prepare({.positions = positions, .sequences = sequences}).ok());
+  batch.Begin();
+  EXPECT_FALSE(batch.divided()) << "captures are of one pass";
+
+  const std::vector<SequenceId> one(5, kFirst);
+  const std::vector<Position> drafts = {0, 1, 1, 2, 3};
+  const std::vector<std::int32_t> parents = {-1, 0, 0, 2, 3};
+  ASSERT_TRUE(batch.Prepare({.positions = drafts, .sequences = one, .parents = parents}).ok());
+  batch.Begin();
+  const std::int32_t kEnd[] = {4};
+  const std::vector<StateCut> inside = {{0, 2}, {0, 3}};
+  EXPECT_EQ(PlanText(batch.PlanAccepted(kEnd, inside)), "0:b0>c0 2:c0>c0 3:c0>c1 4:c1>a0");
 }
 
 // ---- States
@@ -199,6 +224,25 @@ TEST_F(RecurrentSegmentsTest, AnAcceptedPathIsLikeAPlainPass) {
   EXPECT_EQ(*cache_->PrepareRestore(kFirst, 4), 2) << "the state before the pass";
   EXPECT_EQ(Forward({{0, 5, 1}, {1, 1, 1}}), "44 101") << "the other sequence kept no draft";
   EXPECT_EQ(*cache_->PrepareRestore(kFirst, 5), 5) << "the checkpoint after the path";
+}
+
+TEST_F(RecurrentSegmentsTest, CapturesInsideAnAcceptedPath) {
+  Open({.checkpoints = {.count = 0}});
+  EXPECT_EQ(Forward({{0, 0, 1}}), "1");
+  ASSERT_TRUE(cache_->ScheduleCaptures(kFirst, 1, std::vector<Position>{2, 3, 4}).ok());
+  EXPECT_EQ(Forward({{0, 1, 2}, {0, 2, 4}, {0, 2, 50}, {0, 3, 8}}, {-1, 0, 0, 1}), "3 7 53 15");
+  ASSERT_TRUE(cache_->AcceptDrafts({3}).ok());
+  auto captures = cache_->TakeCaptures(kFirst);
+  ASSERT_TRUE(captures.ok());
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_NE((*captures)[i], nullptr) << i;
+    ASSERT_TRUE(cache_->Materialize(*(*captures)[i]).ok());
+  }
+  ASSERT_TRUE(cache_->CopyPrefix(kFirst, kSecond, 1).ok());
+  ASSERT_TRUE(cache_->Restore(kSecond, (*captures)[0].get(), 2).ok());
+  ASSERT_TRUE(cache_->Restore(kSecond, (*captures)[1].get(), 3).ok());
+  EXPECT_EQ(Forward({{1, 3, 100}}), "107");
+  EXPECT_EQ(Forward({{0, 4, 100}}), "115");
 }
 
 TEST_F(RecurrentSegmentsTest, RejectedDraftsLeaveEverythingAsBefore) {

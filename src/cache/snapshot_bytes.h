@@ -18,7 +18,7 @@
 
 namespace kvcache {
 
-enum class SnapshotKind : std::uint32_t { kCausal = 1, kEncoder = 2, kWrapper = 3 };
+enum class SnapshotKind : std::uint32_t { kCausal = 1, kEncoder = 2, kWrapper = 3, kRecurrent = 4 };
 
 // What a header says.
 struct SnapshotHeader {
@@ -29,7 +29,7 @@ struct SnapshotHeader {
   std::vector<std::int64_t> numbers;  // of the kind
   std::vector<PositionRange> ranges;  // positions with keys and values, ascending
   std::vector<LayerKv> layers;        // shape and types; without kv_heads: no bytes
-  std::vector<std::int64_t> parts;    // sizes of the inner snapshots of a wrapper; 0: none
+  std::vector<std::int64_t> parts;    // sizes of inner snapshots; 0: none
   std::int64_t payload = 0;           // bytes after the header
 };
 

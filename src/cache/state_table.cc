@@ -9,7 +9,7 @@ namespace kvcache {
 
 std::int64_t StateTable::CellsFor(const Options& options) {
   const std::int64_t per_sequence = 2 + std::int64_t{options.checkpoints.count};
-  return 1 + options.sequences * per_sequence + options.pass_sequences;
+  return 2 + options.sequences * per_sequence + options.pass_sequences + options.snapshot_states;
 }
 
 void StateTable::Reset(const Options& options) {
@@ -131,16 +131,33 @@ Position StateTable::Newest(SequenceId id, Position target) const {
   return newest;
 }
 
+StatePoint StateTable::Find(SequenceId id, Position tokens) const {
+  const Points& points = of(id);
+  for (const StatePoint& point : {points.live, points.before}) {
+    if (point.known() && point.tokens == tokens) return point;
+  }
+  for (const StatePoint& point : points.checkpoints) {
+    if (point.tokens == tokens) return point;
+  }
+  return {};
+}
+
+void StateTable::Replace(SequenceId id, const StatePoint& point, Position kept) {
+  Points& points = of(id);
+  const Position most = std::min(kept, point.tokens - 1);
+  SetLive(points, point);
+  if (points.before.known() && points.before.tokens > most) Forget(points.before);
+  while (!points.checkpoints.empty() && points.checkpoints.back().tokens > most) {
+    Forget(points.checkpoints.back());
+    points.checkpoints.pop_back();
+  }
+}
+
 void StateTable::GoBack(SequenceId id, Position tokens) {
   if (tokens == 0) return Clear(id);
   Points& points = of(id);
-  StatePoint found = points.live;
-  const auto consider = [&](const StatePoint& point) {
-    if (point.known() && point.tokens == tokens) found = point;
-  };
-  consider(points.before);
-  for (const StatePoint& point : points.checkpoints) consider(point);
-  assert(found.known() && found.tokens == tokens);
+  const StatePoint found = Find(id, tokens);
+  assert(found.known());
   Share(found);
   SetLive(points, found);
   if (points.before.known() && points.before.tokens >= tokens) Forget(points.before);

@@ -36,10 +36,11 @@ class StateTable {
     int pass_sequences = 0;  // most sequences of one pass
     int max_states = 0;      // most distinct states of all sequences
     CheckpointOptions checkpoints;
+    int snapshot_states = 0;  // further states that snapshots and captures keep
   };
 
-  // Returns a number of cells that always suffices: for states, the states before the last pass,
-  // checkpoints, one pass, and the zeros.
+  // Returns a number of cells that always suffices once snapshots keep none: for states, the states
+  // before the last pass, checkpoints, one pass with its captures, a restore, and the zeros.
   static std::int64_t CellsFor(const Options& options);
 
   // May throw std::bad_alloc.
@@ -50,6 +51,8 @@ class StateTable {
   const StatePoint& live(SequenceId id) const { return of(id).live; }
   const StatePoint& before(SequenceId id) const { return of(id).before; }
   std::span<const StatePoint> checkpoints(SequenceId id) const { return of(id).checkpoints; }
+  // Returns the restore point after `tokens` tokens; unknown if there is none.
+  StatePoint Find(SequenceId id, Position tokens) const;
 
   // Returns the number of distinct states if each of these sequences had a private one.
   // O(sequences).
@@ -61,6 +64,8 @@ class StateTable {
   std::int32_t Take(std::int32_t after) { return cells_.Take(after + 1); }
   void Commit(SequenceId id, std::int32_t cell, Position tokens);
   void Drop(std::int32_t cell) { cells_.Release(cell); }
+  // Adds a reference to a cell that has one; Drop releases it.
+  void Keep(std::int32_t cell) { cells_.Share(cell); }
   // Drops the state before the last pass.
   void DropBefore(SequenceId id);
 
@@ -73,6 +78,9 @@ class StateTable {
   Position Newest(SequenceId id, Position target) const;
   // Makes the restore point at `tokens` the state and drops later ones. REQUIRES: it exists.
   void GoBack(SequenceId id, Position tokens);
+  // Makes `point` the state and takes over its reference to the cell. Keeps the restore points up to
+  // `kept` tokens that are before it.
+  void Replace(SequenceId id, const StatePoint& point, Position kept);
   // Adjusts the restore points to the removal of tokens [begin, end): later ones move down, and
   // those inside the range are dropped.
   void RemoveMiddle(SequenceId id, Position begin, Position end);

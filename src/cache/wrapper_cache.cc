@@ -158,11 +158,7 @@ class WrapperCache final : public Cache {
   void SetMaterializeHook(const MaterializeHook& hook) override {
     for (const auto& cache : caches_) cache->SetMaterializeHook(hook);
   }
-  std::int64_t SnapshotBytes() const override {
-    std::int64_t bytes = 0;
-    for (const auto& cache : caches_) bytes += cache->SnapshotBytes();
-    return bytes;
-  }
+  std::int64_t SnapshotBytes() const override { return SumOf(&Cache::SnapshotBytes); }
 
   Status PrepareTransaction(std::span<const SequenceLength> members, Position max_tokens) override {
     return ForAll([&](Cache& cache) { return cache.PrepareTransaction(members, max_tokens); });
@@ -183,12 +179,7 @@ class WrapperCache final : public Cache {
     for (const auto& cache : caches_) cache->RollBack(members);
   }
 
-  std::int64_t AllocatedBytes() const override {
-    std::int64_t bytes = 0;
-    for (const auto& cache : caches_) bytes += cache->AllocatedBytes();
-    return bytes;
-  }
-
+  std::int64_t AllocatedBytes() const override { return SumOf(&Cache::AllocatedBytes); }
   EncoderCache* Encoder() override { return FirstOf(&Cache::Encoder); }
   RecurrentCache* Recurrent() override { return FirstOf(&Cache::Recurrent); }
 
@@ -205,6 +196,12 @@ class WrapperCache final : public Cache {
   Status ForAll(const Call& call) const {
     for (const auto& cache : caches_) KVCACHE_RETURN_IF_ERROR(call(*cache));
     return Status::Ok();
+  }
+
+  std::int64_t SumOf(std::int64_t (Cache::*bytes)() const) const {
+    std::int64_t sum = 0;
+    for (const auto& cache : caches_) sum += (*cache.*bytes)();
+    return sum;
   }
 
   template <typename Part>
@@ -370,6 +367,8 @@ Status WrapperCache::PrepareMerge(Snapshot& parent, Snapshot& child) {
   return Status::Ok();
 }
 
+// A later snapshot that covers tokens and has nothing of a cache lacks its state after them, so the
+// earlier state is of no use either.
 Result<std::unique_ptr<Snapshot>> WrapperCache::MergeSnapshots(std::unique_ptr<Snapshot>& parent,
                                                                std::unique_ptr<Snapshot>& child) {
   KVCACHE_RETURN_IF_ERROR(CheckNotNull(parent, child));
@@ -382,6 +381,8 @@ Result<std::unique_ptr<Snapshot>> WrapperCache::MergeSnapshots(std::unique_ptr<S
       part = std::move(second.parts[i]);
     } else if (second.parts[i] != nullptr) {
       KVCACHE_ASSIGN_OR_RETURN(part, caches_[i]->MergeSnapshots(part, second.parts[i]));
+    } else if (second.begin() < second.end()) {
+      part.reset();
     }
     if (part != nullptr) part->SetRange(first.begin(), second.end());
   }
@@ -494,10 +495,7 @@ Result<std::unique_ptr<Snapshot>> WrapperCache::ImportChecked(std::span<const st
   KVCACHE_RETURN_IF_ERROR(
       CheckOrigin(header, SnapshotKind::kWrapper, StrCat("wrapper of ", caches_.size())));
   std::int64_t left = header.payload;
-  for (const std::int64_t part : header.parts) {
-    if (part < 0 || part > left) left = -1;
-    if (left >= 0) left -= part;
-  }
+  for (const std::int64_t part : header.parts) left = part < 0 || part > left ? -1 : left - part;
   if (header.parts.size() != caches_.size() || left != 0) {
     return Status(StatusCode::kCorrupt,
                   "snapshot bytes: the sizes of the inner snapshots do not add up");

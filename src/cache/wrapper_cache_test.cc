@@ -161,6 +161,27 @@ TEST_F(WrapperCacheTest, CopyingOntoItselfTruncates) {
   EXPECT_EQ(MaskOf(1), (Rows{"000"}));
 }
 
+// The first part of a split snapshot has no window. Merged behind another one, it leaves the whole
+// without a window, too: the earlier window is not what a token at the end sees.
+TEST_F(WrapperCacheTest, AMergedSnapshotHasNoEarlierWindow) {
+  OpenSliding(2);
+  ASSERT_TRUE(Forward({{0, 0, 1}, {0, 1, 2}}).ok());
+  auto earlier = cache_->TakeSnapshot(kFirst, 0, 2);
+  ASSERT_TRUE(Forward({{0, 2, 3}, {0, 3, 4}, {0, 4, 5}}).ok());
+  auto later = cache_->TakeSnapshot(kFirst, 2, 5);
+  ASSERT_TRUE(earlier.ok() && later.ok());
+  auto parts = cache_->SplitSnapshot(*later, 3);
+  ASSERT_TRUE(parts.ok());
+  auto merged = cache_->MergeSnapshots(*earlier, parts->first);
+  ASSERT_TRUE(merged.ok());
+  EXPECT_EQ(cache_->Restore(SequenceId{1}, merged->get(), 3).message(),
+            "the snapshot [0, 3) has no state of cache 0 after 0 tokens");
+  auto whole = cache_->MergeSnapshots(*merged, parts->second);
+  ASSERT_TRUE(whole.ok());
+  ASSERT_TRUE(cache_->Restore(SequenceId{1}, whole->get(), 5).ok());
+  EXPECT_TRUE(cache_->CanResume(SequenceId{1}, 5));
+}
+
 // If one cache reallocates its run lists before another cache fails, the pass must see the new
 // lists.
 TEST_F(WrapperCacheTest, ARefusedBatchLeavesWhatThePassSees) {

@@ -256,5 +256,65 @@ TEST_F(MetadataFaultTest, PutAndGet) {
             1);  // the mask
 }
 
+// Every call of a recurrent cache that has to do with snapshots.
+TEST_F(MetadataFaultTest, SnapshotsOfRecurrentStates) {
+  auto cache = MakeRecurrentCache({.layers = {1}, .state_size = 4});
+  ASSERT_TRUE(cache->SetConfig({}).ok());
+  ASSERT_TRUE(cache->Init(backend_, {DType::kF32, DType::kF32, 2, 32, 8}).ok());
+  const std::vector<Position> positions = {0, 1, 2, 3};
+  const std::vector<SequenceId> sequences(4, SequenceId{0});
+  const std::vector<Position> lengths = {2, 4};
+  const auto no_change = [&] { EXPECT_EQ(cache->SnapshotBytes(), 0); };
+  EXPECT_GT(FailEachAllocation([&] { return cache->ScheduleCaptures(SequenceId{0}, 0, lengths); },
+                               no_change),
+            1);
+  EXPECT_GT(FailEachAllocation(
+                [&] {
+                  return cache->StartForward({positions, sequences, {}}, ForwardMode::kCompute);
+                },
+                [&] { EXPECT_TRUE(cache->Sequences().empty()); }),
+            3);
+  float data[16] = {};
+  const TensorView rows = TensorView::Dense(data, DType::kF32, 4, 1, 4);
+  ASSERT_TRUE(cache->Put(rows, rows).ok());
+  ASSERT_TRUE(cache->Segments(1, StateKind::kRecurrent).ok());
+  ASSERT_TRUE(cache->MarkWritten(1, StateKind::kRecurrent).ok());
+  std::vector<std::unique_ptr<Snapshot>> captures;
+  EXPECT_GT(FailEachAllocation(
+                [&] {
+                  auto taken = cache->TakeCaptures(SequenceId{0});
+                  if (!taken.ok()) return std::move(taken).TakeStatus();
+                  captures = std::move(*taken);
+                  return Status::Ok();
+                },
+                no_change),
+            0);
+  ASSERT_EQ(captures.size(), 2u);
+  ASSERT_NE(captures[0], nullptr);
+  ASSERT_NE(captures[1], nullptr);
+  std::unique_ptr<Snapshot> whole;
+  EXPECT_GT(FailEachAllocation(
+                [&] {
+                  auto taken = cache->TakeSnapshot(SequenceId{0}, 0, 4);
+                  if (!taken.ok()) return std::move(taken).TakeStatus();
+                  whole = std::move(*taken);
+                  return Status::Ok();
+                },
+                no_change),
+            1);
+  EXPECT_GT(FailEachAllocation([&] { return cache->Materialize(*whole); },
+                               [&] { EXPECT_GT(whole->HeldCells(), 0); }),
+            1);
+  EXPECT_GT(FailEachAllocation([&] { return cache->Restore(SequenceId{1}, whole.get(), 4); },
+                               [&] { EXPECT_FALSE(cache->CanResume(SequenceId{1}, 4)); }),
+            0);
+  EXPECT_TRUE(cache->CanResume(SequenceId{1}, 4));
+  std::vector<std::byte> bytes(static_cast<std::size_t>(*cache->ExportSize(*whole)));
+  EXPECT_GT(FailEachAllocation([&] { return cache->Export(*whole, bytes); }, [] {}), 1);
+  whole.reset();
+  captures.clear();
+  EXPECT_GT(FailEachAllocation([&] { return cache->Import(bytes).status(); }, no_change), 3);
+}
+
 }  // namespace
 }  // namespace kvcache::testing

@@ -354,7 +354,7 @@ Difference CacheDriver::RunRestore(const ScriptStep& step, Status& status, Statu
 void CacheDriver::RunAccept(const ScriptStep& step, Status& status, StatusCode& expected) {
   expected = reference_->CheckAccept(step.accepted);
   status = cache_->AcceptDrafts(step.accepted);
-  if (expected != StatusCode::kOk) return;
+  if (expected == StatusCode::kInvalidArgument) return;
   if (status.ok()) {
     reference_->Accept(step.accepted);
   } else {
@@ -376,7 +376,9 @@ void CacheDriver::RunRemove(int sequence, Position begin, Position end, Status& 
   if (checked != expected) {
     status = {StatusCode::kInternal, "CheckRemove returned " + CodeText(checked)};
   }
-  if (expected == StatusCode::kOk) reference_->Remove(sequence, begin, end);
+  if (expected != StatusCode::kOk) return;
+  reference_->Remove(sequence, begin, end);
+  if (!status.ok()) reference_->TakeCaptures(sequence);  // a failed removal cancels them
 }
 
 Difference CacheDriver::CheckAll() {

@@ -52,6 +52,12 @@ class FailingBackend final : public Backend {
   Status CopyValues(const TensorView& from, const TensorView& to) override {
     return Fails() ? Failure() : inner_->CopyValues(from, to);
   }
+  Status CopyToHost(const TensorView& from, std::span<std::byte> to) override {
+    return Fails() ? Failure() : inner_->CopyToHost(from, to);
+  }
+  Status CopyFromHost(std::span<const std::byte> from, const TensorView& to) override {
+    return Fails() ? Failure() : inner_->CopyFromHost(from, to);
+  }
   Status ShiftKeys(const LayerKv& layer, std::span<const CellRun> cells, Position offset,
                    const RopeParams& rope) override {
     return Fails() ? Failure() : inner_->ShiftKeys(layer, cells, offset, rope);

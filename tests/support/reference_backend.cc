@@ -331,6 +331,25 @@ Status ReferenceBackend::CopyValues(const TensorView& from, const TensorView& to
   return fails ? Status(StatusCode::kIo, "injected failure of a copy of values") : Status::Ok();
 }
 
+Status ReferenceBackend::CopyHost(const std::byte* from, std::byte* to, const TensorView& view,
+                                  std::size_t bytes) {
+  const bool dense = view.dtype == DType::kF32 && view.dims[1] * view.dims[2] * view.dims[3] == 1;
+  if (!dense || BytesOf(DType::kF32, view.elements()) != static_cast<std::int64_t>(bytes)) {
+    return Broken("host copy: sizes");
+  }
+  const bool fails = Fails(Call::kTransfer);
+  std::copy_n(from, fails ? bytes / 2 : bytes, to);
+  return fails ? Status(StatusCode::kIo, "injected failure of a transfer") : Status::Ok();
+}
+
+Status ReferenceBackend::CopyToHost(const TensorView& from, std::span<std::byte> to) {
+  return CopyHost(from.data, to.data(), from, to.size());
+}
+
+Status ReferenceBackend::CopyFromHost(std::span<const std::byte> from, const TensorView& to) {
+  return CopyHost(from.data(), to.data, to, from.size());
+}
+
 Status ReferenceBackend::ShiftKeys(const LayerKv& layer, std::span<const CellRun> runs,
                                    Position offset, const RopeParams& rope) {
   std::vector<std::int32_t> cells = CellsOf(layer, runs);

@@ -59,6 +59,8 @@ class ReferenceBackend : public KvBackend {
   Status TransferCells(const LayerKv& from, const LayerKv& to,
                        std::span<const CellMove> moves) override;
   Status CopyValues(const TensorView& from, const TensorView& to) override;
+  Status CopyToHost(const TensorView& from, std::span<std::byte> to) override;
+  Status CopyFromHost(std::span<const std::byte> from, const TensorView& to) override;
   Status ShiftKeys(const LayerKv& layer, std::span<const CellRun> cells, Position offset,
                    const RopeParams& rope) override;
   Status Attention(const LayerKv& layer, const TensorView& q, const Visibility& visibility,
@@ -66,6 +68,7 @@ class ReferenceBackend : public KvBackend {
 
  private:
   bool Fails(Call call);
+  Status CopyHost(const std::byte* from, std::byte* to, const TensorView& view, std::size_t bytes);
 
   CacheConfig config_;
   Call failing_ = Call::kAny;

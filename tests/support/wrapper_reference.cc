@@ -143,9 +143,10 @@ ReferenceSnapshotPtr WrapperReference::Merge(const ReferenceSnapshotPtr& parent,
     const ReferenceSnapshotPtr& first = WrapperSnapshotReference::Of(*parent).parts[i];
     const ReferenceSnapshotPtr& second = WrapperSnapshotReference::Of(*child).parts[i];
     const bool both = first != nullptr && second != nullptr;
-    merged->parts.push_back(both               ? references_[i]->Merge(first, second)
-                            : first != nullptr ? first
-                                               : second);
+    const bool ends_unknown = second == nullptr && child->begin < child->end;
+    merged->parts.push_back(both ? references_[i]->Merge(first, second)
+                            : first != nullptr && !ends_unknown ? first
+                                                                : second);
   }
   SetRanges(*merged);
   return merged;

@@ -62,6 +62,15 @@ Status CpuBackend::CopyValues(const TensorView& from, const TensorView& to) {
   return cpu::CopyValues(pool_, from, to);
 }
 
+// The processor's memory is the host's.
+Status CpuBackend::CopyToHost(const TensorView& from, std::span<std::byte> to) {
+  return cpu::CopyValues(pool_, from, TensorView::Dense(to.data(), from.dtype, from.elements()));
+}
+
+Status CpuBackend::CopyFromHost(std::span<const std::byte> from, const TensorView& to) {
+  return cpu::CopyValues(pool_, TensorView::Dense(from.data(), to.dtype, to.elements()), to);
+}
+
 Status CpuBackend::ShiftKeys(const LayerKv& layer, std::span<const CellRun> cells, Position offset,
                              const RopeParams& rope) {
   return cpu::ShiftKeys(pool_, workspace_, layer, cells, offset, rope);

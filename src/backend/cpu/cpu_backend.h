@@ -35,6 +35,8 @@ class CpuBackend : public Backend {
   Status TransferCells(const LayerKv& from, const LayerKv& to,
                        std::span<const CellMove> moves) override;
   Status CopyValues(const TensorView& from, const TensorView& to) override;
+  Status CopyToHost(const TensorView& from, std::span<std::byte> to) override;
+  Status CopyFromHost(std::span<const std::byte> from, const TensorView& to) override;
   Status ShiftKeys(const LayerKv& layer, std::span<const CellRun> cells, Position offset,
                    const RopeParams& rope) override;
   Status Attention(const LayerKv& layer, const TensorView& q, const Visibility& visibility,

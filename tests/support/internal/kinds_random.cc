@@ -49,6 +49,7 @@ ReferenceParts RandomParts(TestKind kind, const DriverSetup& setup, std::mt19937
     if (recurrent.conv_dim > 0 && Percent(random, 25)) recurrent.state_size = 0;
     if (Percent(random, 5)) recurrent.can_replay = false;
     if (Percent(random, 20)) recurrent.max_states = Between(random, 1, setup.options.max_sequences);
+    recurrent.snapshot_states = Between(random, 0, 3);
     recurrent.checkpoints = {.count = Between(random, 0, 4),
                              .spacing = Between(random, 1, 4),
                              .minimum = Between(random, 0, 3)};
@@ -104,7 +105,6 @@ DriverSetup RandomSetup(TestKind kind, std::mt19937& random) {
   if (parts.encoder_tokens > 0) {
     setup.kind += "encoder of " + std::to_string(parts.encoder_tokens) + " tokens";
   }
-  setup.snapshots = !parts.recurrent.has_value();
   setup.transactions = !parts.recurrent.has_value();
   setup.make_reference = [parts](const ReferenceSetup& reference) {
     return MakeReference(parts, reference);

@@ -10,9 +10,9 @@ namespace kvcache::testing {
 std::string ToText(const RecurrentReferenceOptions& options) {
   std::ostringstream out;
   out << "recurrent: conv " << options.conv_dim << "x" << options.conv_channels << ", state "
-      << options.state_size << ", states " << options.max_states << ", "
-      << options.checkpoints.count << " checkpoints " << options.checkpoints.spacing
-      << " apart from " << options.checkpoints.minimum
+      << options.state_size << ", states " << options.max_states << " and "
+      << options.snapshot_states << ", " << options.checkpoints.count << " checkpoints "
+      << options.checkpoints.spacing << " apart from " << options.checkpoints.minimum
       << (options.can_replay ? "" : ", no replay function") << ", over "
       << ToText(options.attention);
   return out.str();
@@ -23,7 +23,8 @@ RecurrentReference::RecurrentReference(const ReferenceSetup& setup,
     : setup_(setup),
       recurrent_(recurrent),
       attention_(setup, recurrent.attention),
-      sequences_(setup.options.max_sequences) {}
+      sequences_(setup.options.max_sequences),
+      captures_(setup.options.max_sequences) {}
 
 std::unique_ptr<Cache> RecurrentReference::MakeCache(ReferenceBackend& backend) {
   RecurrentOptions options;
@@ -32,6 +33,7 @@ std::unique_ptr<Cache> RecurrentReference::MakeCache(ReferenceBackend& backend) 
   options.conv_channels = recurrent_.conv_channels;
   options.state_size = recurrent_.state_size;
   options.max_states = recurrent_.max_states;
+  options.snapshot_states = recurrent_.snapshot_states;
   options.checkpoints = recurrent_.checkpoints;
   options.attention = attention_.Options(backend);
   options.draft_inputs = kDraftInputs;
@@ -74,7 +76,7 @@ StatusCode RecurrentReference::PrepareStates(const TestBatch& batch, ForwardMode
   for (const TestToken& token : batch.tokens) positions[token.sequence].push_back(token.position);
   const std::vector<Member> members = MembersOf(batch);
   std::set<int> batch_sequences;
-  std::set<std::uint32_t> states;  // states of sequences outside of the batch
+  std::set<std::pair<std::uint32_t, std::uint32_t>> states;  // of sequences outside of the batch
   for (const Member& member : members) {
     const std::vector<Position>& own = positions[member.sequence];
     const bool in_pieces = !batch_sequences.insert(member.sequence).second;
@@ -91,18 +93,40 @@ StatusCode RecurrentReference::PrepareStates(const TestBatch& batch, ForwardMode
   for (std::size_t s = 0; s < sequences_.size(); ++s) {
     const std::optional<Point>& live = sequences_[s].live;
     const bool other = batch_sequences.count(static_cast<int>(s)) == 0;
-    if (other && live.has_value() && live->state != 0) states.insert(live->state);
+    const bool zeros = live.has_value() && live->state == 0 && live->copy == 0;
+    if (other && live.has_value() && !zeros) states.insert({live->state, live->copy});
   }
   const std::size_t most = recurrent_.max_states > 0
                                ? static_cast<std::size_t>(recurrent_.max_states)
                                : sequences_.size();
-  const bool full = mode == ForwardMode::kCompute && states.size() + members.size() > most;
+  if (mode == ForwardMode::kReserve) return StatusCode::kOk;
+  int inside = 0;
+  for (const Member& member : members) {
+    if (batch.parents.empty()) {
+      inside += CountInside(member.sequence, TokensOf(member.sequence, batch));
+    }
+  }
+  const bool full = states.size() + members.size() > most || inside > recurrent_.snapshot_states;
   return full ? StatusCode::kCacheFull : StatusCode::kOk;
+}
+
+StatusCode RecurrentReference::CheckAccept(const std::vector<int>& last) const {
+  const StatusCode code = attention_.CheckAccept(last);
+  int inside = 0;
+  for (std::size_t i = 0; i < last.size() && code == StatusCode::kOk && complete_; ++i) {
+    inside += CountInside(batch_.tokens[last[i]].sequence, PathTo(last[i]));
+  }
+  return inside > recurrent_.snapshot_states ? StatusCode::kCacheFull : code;
 }
 
 void RecurrentReference::Commit() {
   for (const Member& member : members_) Advance(sequences_[member.sequence], member.to);
   members_.clear();  // EndPass then does not treat the pass as broken off
+  for (const auto& [sequence, index, state] : reached_) {
+    Captures& captures = captures_[sequence];
+    captures.taken[index] = Point{state, captures.lengths[index]};
+  }
+  reached_.clear();
 }
 
 void RecurrentReference::Advance(Sequence& sequence, const Point& to) {
@@ -119,14 +143,17 @@ void RecurrentReference::Advance(Sequence& sequence, const Point& to) {
 // If the pass broke off, the accepted tokens have no state, as in a pass without drafts.
 void RecurrentReference::Accept(const std::vector<int>& last) {
   attention_.Accept(last);
+  members_.clear();
   for (const int index : last) {
     const TestToken& token = batch_.tokens[index];
+    Reach(token.sequence, PathTo(index));
     Sequence& sequence = sequences_[token.sequence];
     sequence.prepared.reset();
     sequence.before.reset();
-    if (complete_) Advance(sequence, {token.content, token.position + 1});
+    if (complete_) members_.push_back({token.sequence, {}, {token.content, token.position + 1}});
     torn_ = torn_ || !complete_;
   }
+  if (complete_) Commit();
   EndPass();
 }
 
@@ -134,6 +161,8 @@ void RecurrentReference::EndPass() {
   torn_ = torn_ || (in_pass_ && !reserving_ && batch_.parents.empty() && !members_.empty());
   attention_.EndPass();
   members_.clear();
+  reached_.clear();
+  divided_ = false;
   in_pass_ = false;
 }
 
@@ -168,6 +197,7 @@ void RecurrentReference::Copy(int src, int dst, Position length) {
     }
   }
   sequences_[dst] = std::move(target);
+  captures_[dst] = {};
 }
 
 bool RecurrentReference::CanResume(int sequence, Position position) const {
@@ -206,6 +236,11 @@ StatusCode RecurrentReference::CheckRemove(int sequence, Position begin, Positio
 void RecurrentReference::Remove(int sequence, Position begin, Position end) {
   const bool truncates = Truncates(sequence, end);
   EndPass();
+  if (end >= length(sequence)) {
+    TruncateCaptures(sequence, begin);
+  } else if (begin < end) {
+    captures_[sequence] = {};
+  }
   attention_.Remove(sequence, begin, end);
   Sequence& s = sequences_[sequence];
   if (truncates && begin == 0) {
@@ -284,6 +319,9 @@ Difference RecurrentReference::CheckTable() const {
   if (!reserving_ && !members_.empty()) {
     for (const std::int32_t cell : cache_->Slots()) ++ref_counts[cell];
   }
+  for (const std::int32_t cell : cache_->capture_cells()) ++ref_counts[cell];
+  const RecurrentSnapshot* snapshot = cache_->snapshots().oldest();
+  for (; snapshot != nullptr; snapshot = snapshot->newer()) ++ref_counts[snapshot->cell()];
   std::int32_t free = 0;
   for (std::int32_t cell = 0; cell < table.cells().size(); ++cell) {
     if (table.cells().ref_count(cell) != ref_counts[cell]) {

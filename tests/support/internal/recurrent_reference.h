@@ -2,7 +2,8 @@
 // inspects the real cache's state table.
 //
 // A number names every state and determines its values: the content of the last token that the state
-// took in. A restore point is such a number and a count of tokens.
+// took in. A restore point is such a number and a count of tokens. A state that comes back from host
+// memory is a new one with the same values.
 //
 // Thread safety: none.
 #pragma once
@@ -11,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "cache/recurrent_cache_impl.h"
@@ -25,6 +27,7 @@ struct RecurrentReferenceOptions {
   int conv_channels = 3;
   int state_size = 12;
   int max_states = 0;
+  int snapshot_states = 2;
   CheckpointOptions checkpoints{.count = 3, .spacing = 2, .minimum = 1};
   bool can_replay = true;  // has a function replay_drafts
 };
@@ -36,9 +39,7 @@ class RecurrentReference : public CacheReference {
 
   std::unique_ptr<Cache> MakeCache(ReferenceBackend& backend) override;
   StatusCode Prepare(const TestBatch& batch, ForwardMode mode) const override;
-  StatusCode CheckAccept(const std::vector<int>& last) const override {
-    return attention_.CheckAccept(last);
-  }
+  StatusCode CheckAccept(const std::vector<int>& last) const override;
   StatusCode CheckCopy(int src, int dst, Position length) const override;
   StatusCode CheckRemove(int sequence, Position begin, Position end) const override;
   bool CanResume(int sequence, Position position) const override;
@@ -50,6 +51,22 @@ class RecurrentReference : public CacheReference {
   void Remove(int sequence, Position begin, Position end) override;
   void PrepareRestore(int sequence, Position length) override;
   void EndPass() override;
+  StatusCode CheckSnapshot(int sequence, Position begin, Position end) const override;
+  ReferenceSnapshotPtr TakeSnapshot(int sequence, Position begin, Position end) override;
+  StatusCode CheckRestore(int sequence, const ReferenceSnapshot* snapshot,
+                          Position target) const override;
+  void Restore(int sequence, const ReferenceSnapshot* snapshot, Position target) override;
+  ReferenceSnapshotPtr Merge(const ReferenceSnapshotPtr& parent,
+                             const ReferenceSnapshotPtr& child) override;
+  std::pair<ReferenceSnapshotPtr, ReferenceSnapshotPtr> Split(const ReferenceSnapshotPtr& snapshot,
+                                                              Position position) override;
+  StatusCode CheckSchedule(int sequence, Position begin,
+                           const std::vector<Position>& lengths) const override;
+  void Schedule(int sequence, Position begin, const std::vector<Position>& lengths) override;
+  std::vector<ReferenceSnapshotPtr> TakeCaptures(int sequence) override;
+  void Follow(ReferenceSnapshot& snapshot, const Snapshot& real) override;
+  void set_snapshots(bool any) override;
+
   Status RunPass(Cache& cache, const TestBatch& batch, const ScriptStep& step) override;
   Difference Check() override;
   Position length(int sequence) const override { return attention_.length(sequence); }
@@ -60,6 +77,21 @@ class RecurrentReference : public CacheReference {
   struct Point {
     std::uint32_t state = 0;  // 0: zeros
     Position tokens = 0;
+    std::uint32_t copy = 0;  // > 0: from host memory
+  };
+  struct Kept;  // a snapshot
+  // The captures of a sequence: by definition, the state after each length.
+  struct Captures {
+    std::vector<Position> lengths;
+    std::vector<std::optional<Point>> taken;
+    Position begin = 0;
+    std::size_t next = 0;
+  };
+  // A length that the pass in progress reaches.
+  struct Reached {
+    int sequence = 0;
+    std::size_t index = 0;
+    std::uint32_t state = 0;
   };
   struct Sequence {
     std::optional<Point> live = Point{};
@@ -97,6 +129,14 @@ class RecurrentReference : public CacheReference {
   void CompareStates(const TensorView& view, int layer, int kind);
   Status Advance(RecurrentCache& cache, int layer, int kind);
   void Commit();
+  const Point* PointAt(int sequence, Position tokens) const;
+  // Returns how many different lengths of captures lie inside the sequence's new tokens, ascending.
+  int CountInside(int sequence, const std::vector<TestToken>& tokens) const;
+  // Takes the captures of states before these tokens, and notes those of states that they bring.
+  void Reach(int sequence, const std::vector<TestToken>& tokens);
+  void TruncateCaptures(int sequence, Position length);
+  std::vector<TestToken> PathTo(int index) const;
+  std::vector<TestToken> TokensOf(int sequence, const TestBatch& batch) const;
   std::vector<Point> PointsOf(int sequence) const;
   bool Truncates(int sequence, Position end) const;
   Difference CheckTable() const;
@@ -108,6 +148,10 @@ class RecurrentReference : public CacheReference {
   ReferenceBackend* backend_ = nullptr;
   RecurrentCacheImpl* cache_ = nullptr;
   std::vector<Sequence> sequences_;
+  std::vector<Captures> captures_;  // [sequences]
+  std::vector<Reached> reached_;    // by the pass in progress
+  bool divided_ = false;            // a capture lies inside the pass in progress
+  std::uint32_t copies_ = 0;
   std::vector<Member> members_;
   TestBatch batch_;        // of the pass in progress
   bool complete_ = false;  // a pass of drafts has written all states

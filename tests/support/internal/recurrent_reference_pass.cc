@@ -39,6 +39,9 @@ void RecurrentReference::Begin(const TestBatch& batch, ForwardMode mode) {
   for (const Member& member : members_) {
     sequences_[member.sequence].before.reset();
     sequences_[member.sequence].prepared.reset();
+    const std::vector<TestToken> tokens = TokensOf(member.sequence, batch);
+    divided_ = divided_ || CountInside(member.sequence, tokens) > 0;
+    Reach(member.sequence, tokens);
   }
 }
 
@@ -75,7 +78,7 @@ Status RecurrentReference::RunState(RecurrentCache& cache, int layer, int kind) 
 }
 
 bool RecurrentReference::even() const {
-  if (!batch_.parents.empty()) return false;
+  if (!batch_.parents.empty() || divided_) return false;
   std::vector<int> tokens(sequences_.size());
   for (const TestToken& token : batch_.tokens) ++tokens[token.sequence];
   return std::all_of(members_.begin(), members_.end(), [&](const Member& member) {
