@@ -60,7 +60,7 @@ struct CheckpointOptions {
 
 enum class StateKind : std::uint8_t { kConvolution, kRecurrent };
 
-// The accepted drafts of a pass, in one layer. The columns of the segments are those of the pass.
+// The accepted drafts of a pass, or the tokens that a transaction keeps, in one layer. The columns of the segments are those of the pass.
 // Segments of a kind that the cache does not have are empty.
 struct DraftReplay {
   int layer = 0;
@@ -82,7 +82,8 @@ struct RecurrentOptions {
   int snapshot_states = 8;
   CheckpointOptions checkpoints{};
   CausalOptions attention{};
-  // Without this function a batch of drafts is kUnsupported, unless `layers` is empty.
+  // Without this function a batch of drafts is kUnsupported, and so is a transaction of several
+  // tokens, unless `layers` is empty.
   ReplayDraftsFn replay_drafts{};
   std::int64_t draft_inputs = 0;  // f32 values per draft and layer that replay_drafts needs
 };
@@ -111,11 +112,13 @@ class RecurrentCache : public Cache {
   // kInvalidArgument as in Segments.
   virtual Status MarkWritten(int layer, StateKind kind) = 0;
 
-  // Returns whether the pass has drafts.
-  virtual bool HasDrafts() const = 0;
-  // Returns memory for the inputs of the drafts, [draft_inputs, batch], f32, dense. It holds what
-  // the pass writes until AcceptDrafts. Valid until the end of the pass. Errors: kInvalidArgument
-  // without drafts or for a layer that is not recurrent; kOutOfMemory; the backend's.
+  // Returns whether the pass must write DraftInputs: it has drafts, or several tokens of a sequence
+  // in a transaction (transaction.h).
+  virtual bool NeedsInputs() const = 0;
+  // Returns memory for the inputs of all tokens, [draft_inputs, batch], f32, dense. It holds what
+  // the pass writes until AcceptDrafts or Commit. Valid until the end of the pass. Errors:
+  // kInvalidArgument unless NeedsInputs, or for a layer that is not recurrent; kOutOfMemory; the
+  // backend's.
   virtual Result<TensorView> DraftInputs(int layer) = 0;
 
   // The views of a batch without drafts that has as many tokens of each sequence and no capture

@@ -94,6 +94,7 @@ class CausalCache final : public Cache {
   std::int64_t AllocatedBytes() const override { return storage_.layers().allocated_bytes(); }
 
   const CellTable& cells() const { return cells_; }
+  const OpenTransactions& transactions() const { return transactions_; }
   // Returns the error that Init would return before it allocates.
   Status CheckInit(const KvBackend& backend, const CacheOptions& options) const;
 

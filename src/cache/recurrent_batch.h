@@ -114,6 +114,11 @@ class RecurrentBatch {
   Drafts& drafts() { return current_.drafts; }
   const Drafts& drafts() const { return current_.drafts; }
 
+  // Returns an empty plan, for states that are computed again. Valid until the next PlanAccepted.
+  SegmentPlan& PlanReplay() {
+    accepted_.Clear();
+    return accepted_;
+  }
   // Plans the segments that lead to the accepted drafts `last`, for the inputs of this batch. The
   // state after last[i] is kAfter with index i. `cuts` are as in Divide. REQUIRES:
   // Drafts::CheckChosen accepted `last`.

@@ -77,7 +77,8 @@ Status RecurrentCacheImpl::Init(KvBackend& backend, const CacheOptions& options)
                                   .pass_sequences = pass_sequences,
                                   .max_states = recurrent_.max_states,
                                   .checkpoints = recurrent_.checkpoints,
-                                  .snapshot_states = recurrent_.snapshot_states};
+                                  .snapshot_states = recurrent_.snapshot_states,
+                                  .round_states = options.max_batch};
   if (StateTable::CellsFor(table) > kMaxCells) {
     return Invalid(StrCat("max_sequences ", options.max_sequences, " x checkpoints ",
                           recurrent_.checkpoints.count, " + snapshot_states ",
@@ -98,6 +99,7 @@ Status RecurrentCacheImpl::Init(KvBackend& backend, const CacheOptions& options)
     accepted_.reserve(pass_sequences);
     pool_ = std::make_shared<RecurrentSnapshotPool>(backend, states_, conv_, state_, layers);
     captures_.Reset(pool_.get(), options.max_sequences);
+    rounds_.assign(options.max_sequences, {});
     cuts_.reserve(std::min(options.max_batch, recurrent_.snapshot_states));
     dropped_.reserve(2 * std::size_t{static_cast<unsigned>(pass_sequences)} + cuts_.capacity());
     path_.reserve(options.max_batch);
@@ -185,7 +187,7 @@ Status RecurrentCacheImpl::PlanCaptures(const Batch& batch) {
 Status RecurrentCacheImpl::MakeRoomForPass() {
   const auto needed =
       static_cast<std::int32_t>(batch_.prepared_sequences().size() + captures_.cuts().size());
-  if (states_.cells().free_cells() >= needed) return Status::Ok();
+  if (states_.free_cells() >= needed) return Status::Ok();
   dropped_.assign(cuts_.begin(), cuts_.end());
   if (!committed_) dropped_.insert(dropped_.end(), to_.begin(), to_.end());
   for (const SequenceId id : batch_.prepared_sequences()) {
@@ -203,6 +205,7 @@ Status RecurrentCacheImpl::PrepareForward(const Batch& batch, ForwardMode mode) 
   KVCACHE_RETURN_IF_ERROR(attention_.PrepareForward(batch, mode));
   KVCACHE_RETURN_IF_ERROR(batch_.Prepare(batch));
   prepared_mode_ = mode;
+  prepared_batch_ = batch;
   if (mode == ForwardMode::kReserve) return Status::Ok();
   KVCACHE_RETURN_IF_ERROR(CheckStates());
   const int most = recurrent_.max_states > 0 ? recurrent_.max_states : options_.max_sequences;
@@ -212,6 +215,7 @@ Status RecurrentCacheImpl::PrepareForward(const Batch& batch, ForwardMode mode) 
             StrCat("the batch of ", batch_.prepared_sequences().size(), " sequences needs ", needed,
                    " recurrent states; max_states is ", most)};
   }
+  KVCACHE_RETURN_IF_ERROR(CheckRoundStates());
   if (!batch.parents.empty()) return Status::Ok();
   KVCACHE_RETURN_IF_ERROR(PlanCaptures(batch));
   return MakeRoomForPass();
@@ -239,6 +243,11 @@ void RecurrentCacheImpl::BeginForward() {
   committed_ = mode_ == ForwardMode::kReserve;
   const bool drafts = HasDrafts();
   const bool reserves = mode_ == ForwardMode::kReserve;
+  if (reserves) {
+    needs_inputs_ = drafts;
+  } else {
+    BeginRounds(prepared_batch_);
+  }
   for (const SequenceId id : batch_.sequences()) {
     from_.push_back(reserves ? StateStore::kZeros : states_.live(id).cell);
     if (drafts) continue;  // a pass of drafts changes no sequence
@@ -262,6 +271,7 @@ void RecurrentCacheImpl::Commit() {
   for (std::size_t i = 0; i < to_.size(); ++i) {
     const RecurrentBatch::Member& member = batch_.members()[i];
     states_.Commit(member.sequence, to_[i], member.last + 1);
+    EndPassOfRound(member.sequence, member.first, true);
   }
   captures_.Finish(to_, cuts_);
 }
@@ -343,7 +353,9 @@ void RecurrentCacheImpl::CountWritten(int index, StateKind kind) {
 
 Result<TensorView> RecurrentCacheImpl::DraftInputs(int layer) {
   KVCACHE_ASSIGN_OR_RETURN(const int index, IndexOf(layer));
-  if (!HasDrafts()) return Invalid("DraftInputs in a pass without drafts");
+  if (!NeedsInputs()) {
+    return Invalid("DraftInputs in a pass without drafts, and of no transaction that needs them");
+  }
   KVCACHE_RETURN_IF_ERROR(inputs_.Ensure(index, batch_.tokens()));
   return inputs_.View(index, batch_.tokens());
 }
@@ -377,7 +389,7 @@ bool RecurrentCacheImpl::CanResume(SequenceId sequence, Position position) const
 
 // A window may be incomplete at a restore point, and complete at an older one.
 Result<Position> RecurrentCacheImpl::PrepareRestore(SequenceId sequence, Position target) {
-  KVCACHE_RETURN_IF_ERROR(attention_.CheckRemove(sequence, 0, kEndOfSequence));
+  KVCACHE_RETURN_IF_ERROR(attention_.PrepareRestore(sequence, 0).status());
   Position tokens = states_.Newest(sequence, target);
   while (tokens > 0 && !attention_.CanResume(sequence, tokens)) {
     tokens = states_.Newest(sequence, tokens - 1);

@@ -51,11 +51,14 @@ Status RecurrentCacheImpl::ReplayAccepted(std::span<const std::int32_t> last) {
   KVCACHE_RETURN_IF_ERROR(pool_->MakeRoom(static_cast<std::int32_t>(cells), {}));
   const SegmentPlan& plan = batch_.PlanAccepted(last, captures_.cuts());
   TakeCells(last.size());
+  return Replay(plan, batch_.tokens());
+}
+
+Status RecurrentCacheImpl::Replay(const SegmentPlan& plan, std::int64_t tokens) {
   for (std::size_t i = 0; i < recurrent_.layers.size(); ++i) {
     const int index = static_cast<int>(i);
-    KVCACHE_RETURN_IF_ERROR(inputs_.Ensure(index, batch_.tokens()));
-    DraftReplay replay{.layer = recurrent_.layers[i],
-                       .inputs = inputs_.View(index, batch_.tokens())};
+    KVCACHE_RETURN_IF_ERROR(inputs_.Ensure(index, tokens));
+    DraftReplay replay{.layer = recurrent_.layers[i], .inputs = inputs_.View(index, tokens)};
     if (conv_.values() > 0) {
       KVCACHE_ASSIGN_OR_RETURN(replay.conv, Resolve(index, StateKind::kConvolution, plan));
     }
@@ -68,14 +71,21 @@ Status RecurrentCacheImpl::ReplayAccepted(std::span<const std::int32_t> last) {
 }
 
 void RecurrentCacheImpl::FinishAccept() {
-  attention_.FinishAccept();
   captures_.Begin();
   for (std::size_t i = 0; i < accepted_.size(); ++i) {
     const auto [sequence, tokens] = accepted_[i];
+    const Position first = attention_.cells().history(sequence).length();
     prepared_[Index(sequence)] = kNotPrepared;
     states_.DropBefore(sequence);
-    if (i < to_.size()) states_.Commit(sequence, to_[i], tokens);
+    if (i < to_.size()) {
+      states_.Commit(sequence, to_[i], tokens);
+      EndPassOfRound(sequence, first, false);
+    } else if (attention_.transactions().has(sequence)) {
+      rounds_[Index(sequence)].positions.assign(1, first);
+      rounds_[Index(sequence)].inputs = 0;
+    }
   }
+  attention_.FinishAccept();
   if (!to_.empty()) captures_.Finish(to_, cuts_);
   committed_ = true;
   EndStates();

@@ -6,7 +6,8 @@
 //                      ├─ DraftInputStore    what AcceptDrafts needs to compute states again
 //                      ├─ RecurrentBatch     the sequences and segments of the pass
 //                      ├─ RecurrentSnapshotPool   the snapshots, and the cells that they hold
-//                      └─ RecurrentCaptures       the states that passes take for captures
+//                      ├─ RecurrentCaptures       the states that passes take for captures
+//                      └─ RecurrentRound   the passes of a transaction
 //
 // Thread safety: as in kvcache/cache.h.
 #pragma once
@@ -24,6 +25,7 @@
 #include "cache/draft_inputs.h"
 #include "cache/recurrent_batch.h"
 #include "cache/recurrent_captures.h"
+#include "cache/recurrent_rounds.h"
 #include "cache/recurrent_snapshot.h"
 #include "cache/state_store.h"
 #include "cache/state_table.h"
@@ -89,6 +91,13 @@ class RecurrentCacheImpl final : public RecurrentCache {
     return attention_.SnapshotBytes() + (pool_ == nullptr ? 0 : pool_->bytes());
   }
 
+  Status PrepareTransaction(std::span<const SequenceLength> members, Position max_tokens) override;
+  void BeginTransaction(std::span<const SequenceLength> members, Position max_tokens) override;
+  Status CheckCommit(std::span<const SequenceLength> kept) const override;
+  Status PrepareCommit(std::span<const SequenceLength> kept) override;
+  void FinishCommit(std::span<const SequenceLength> kept) override;
+  void RollBack(std::span<const SequenceLength> members) override;
+
   std::int64_t AllocatedBytes() const override {
     return attention_.AllocatedBytes() + conv_.allocated_bytes() + state_.allocated_bytes() +
            inputs_.allocated_bytes();
@@ -101,7 +110,7 @@ class RecurrentCacheImpl final : public RecurrentCache {
   std::span<const std::int32_t> Slots() const override { return to_; }
   Result<StateSegments> Segments(int layer, StateKind kind) override;
   Status MarkWritten(int layer, StateKind kind) override;
-  bool HasDrafts() const override { return active_ && !batch_.drafts().empty(); }
+  bool NeedsInputs() const override { return active_ && needs_inputs_; }
   Result<TensorView> DraftInputs(int layer) override;
   Result<TensorView> ConvState(int layer) override;
   Result<TensorView> RecurrentState(int layer, std::span<const std::int64_t> dims) override;
@@ -115,6 +124,7 @@ class RecurrentCacheImpl final : public RecurrentCache {
   CausalCache& attention() { return attention_; }
   const RecurrentSnapshotPool& snapshots() const { return *pool_; }
   std::span<const std::int32_t> capture_cells() const { return cuts_; }
+  const RecurrentRound& round(SequenceId id) const { return rounds_[Index(id)]; }
 
  private:
   static constexpr Position kNotPrepared = -1;
@@ -137,7 +147,15 @@ class RecurrentCacheImpl final : public RecurrentCache {
   Status CheckCuts() const;
   Status MakeRoomForPass();
   void TakeCells(std::size_t count);
+  bool HasDrafts() const { return active_ && !batch_.drafts().empty(); }
   Status ReplayAccepted(std::span<const std::int32_t> last);
+  // Computes the states of the plan's segments in all layers, from the inputs of `tokens` tokens.
+  Status Replay(const SegmentPlan& plan, std::int64_t tokens);
+  Status CheckRoundStates() const;
+  void BeginRounds(const Batch& batch);
+  // Notes the new state of a sequence after a pass. `inputs`: those of its tokens are kept.
+  void EndPassOfRound(SequenceId id, Position first, bool inputs);
+  void EndRound(const SequenceLength& member);
   bool Truncates(SequenceId sequence, Position end) const;
   void Commit();
   void EndStates();
@@ -178,8 +196,14 @@ class RecurrentCacheImpl final : public RecurrentCache {
 
   std::shared_ptr<RecurrentSnapshotPool> pool_;
   RecurrentCaptures captures_;
-  std::vector<std::int32_t> dropped_;  // cells that the next pass gives up, while it is prepared
-  std::vector<Position> path_;         // positions of accepted drafts, while captures are planned
+  std::vector<RecurrentRound> rounds_;  // [sequences]
+  std::int32_t round_states_ = 0;       // of all rounds
+  Batch prepared_batch_;                // valid from PrepareForward to BeginForward
+  bool needs_inputs_ = false;           // of the pass
+  std::int64_t inputs_number_ = 1;      // of the last pass that kept inputs
+  std::int64_t inputs_tokens_ = 0;      // its tokens
+  std::vector<std::int32_t> dropped_;   // cells that the next pass gives up, while it is prepared
+  std::vector<Position> path_;          // positions of accepted drafts, while captures are planned
   struct Restoring {
     SequenceId sequence{};
     StatePoint state{};  // with a reference to its cell, if there is a snapshot

@@ -70,7 +70,7 @@ Result<std::vector<std::unique_ptr<Snapshot>>> RecurrentCacheImpl::TakeCaptures(
 }
 
 void RecurrentCacheImpl::CancelCaptures(SequenceId sequence) {
-  if (!attention_.CheckRemove(sequence, 0, kEndOfSequence).ok()) return;
+  if (!attention_.PrepareRestore(sequence, 0).ok()) return;  // the sequence is unknown
   attention_.CancelCaptures(sequence);
   captures_.Cancel(sequence);
 }

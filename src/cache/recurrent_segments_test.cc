@@ -179,7 +179,7 @@ class RecurrentSegmentsTest : public ::testing::Test {
       }
       *reinterpret_cast<float*>(segment.after) = sum;
     }
-    if (cache_->HasDrafts()) {
+    if (cache_->NeedsInputs()) {
       const auto inputs = cache_->DraftInputs(kLayer);
       for (std::size_t i = 0; i < tokens.size(); ++i) {
         inputs->as<float>()[i] = static_cast<float>(tokens[i].content);
@@ -297,7 +297,8 @@ TEST_F(RecurrentSegmentsTest, Refusals) {
   EXPECT_EQ(cache_->MarkWritten(kLayer, StateKind::kRecurrent).message(),
             "a recurrent state outside a forward pass; call StartForward first");
   EXPECT_EQ(Forward({{0, 0, 1}}), "1");
-  EXPECT_EQ(cache_->DraftInputs(kLayer).status().message(), "DraftInputs in a pass without drafts");
+  EXPECT_EQ(cache_->DraftInputs(kLayer).status().message(),
+            "DraftInputs in a pass without drafts, and of no transaction that needs them");
   EXPECT_EQ(cache_->Segments(0, StateKind::kRecurrent).status().message(),
             "layer 0 is not in RecurrentOptions::layers");
   EXPECT_EQ(cache_->Segments(kLayer, StateKind::kConvolution).status().message(),

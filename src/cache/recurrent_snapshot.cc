@@ -158,7 +158,7 @@ bool RecurrentSnapshotPool::Frees(std::int32_t cell, std::span<const std::int32_
 
 std::int32_t RecurrentSnapshotPool::CountFree(std::span<const std::int32_t> dropped,
                                               bool materialised) const {
-  std::int32_t free = states_->cells().free_cells();
+  std::int32_t free = states_->free_cells();
   for (std::size_t i = 0; i < dropped.size(); ++i) {
     const std::int32_t cell = dropped[i];
     const std::span<const std::int32_t> earlier = dropped.first(i);

@@ -7,9 +7,21 @@
 
 namespace kvcache {
 
+namespace {
+
+// In a transaction a sequence has its restore points twice, and another state when it ends.
+std::int64_t CellsOfRounds(const StateTable::Options& options) {
+  if (options.round_states == 0) return 0;
+  const std::int64_t per_sequence = 3 + std::int64_t{options.checkpoints.count};
+  return options.sequences * per_sequence + options.round_states;
+}
+
+}  // namespace
+
 std::int64_t StateTable::CellsFor(const Options& options) {
   const std::int64_t per_sequence = 2 + std::int64_t{options.checkpoints.count};
-  return 2 + options.sequences * per_sequence + options.pass_sequences + options.snapshot_states;
+  return 2 + options.sequences * per_sequence + options.pass_sequences + options.snapshot_states +
+         CellsOfRounds(options);
 }
 
 void StateTable::Reset(const Options& options) {
@@ -19,6 +31,11 @@ void StateTable::Reset(const Options& options) {
   live_states_ = 0;
   points_.clear();
   points_.resize(options.sequences);
+  cells_of_rounds_ = static_cast<std::int32_t>(CellsOfRounds(options));
+  saved_sequences_ = 0;
+  saved_.clear();
+  saved_.resize(options.sequences);
+  for (Points& points : saved_) points.checkpoints.reserve(options.checkpoints.count);
   cells_.Take(StateStore::kZeros);  // never released
   for (Points& points : points_) {
     points.checkpoints.reserve(options.checkpoints.count);
@@ -94,6 +111,32 @@ void StateTable::Clear(SequenceId id) {
   const StatePoint zeros{StateStore::kZeros, 0};
   Share(zeros);
   SetLive(points, zeros);
+}
+
+void StateTable::Save(SequenceId id) {
+  const Points& points = of(id);
+  Points& saved = saved_[Index(id)];
+  assert(!saved.live.known() && !saved.before.known() && saved.checkpoints.empty());
+  ++saved_sequences_;
+  saved.live = points.live;
+  saved.before = points.before;
+  saved.checkpoints.assign(points.checkpoints.begin(), points.checkpoints.end());
+  if (saved.live.known()) Share(saved.live);
+  if (saved.before.known()) Share(saved.before);
+  for (const StatePoint& point : saved.checkpoints) Share(point);
+}
+
+void StateTable::Revert(SequenceId id) {
+  Points& points = of(id);
+  Points& saved = saved_[Index(id)];
+  ForgetAll(points);
+  SetLive(points, saved.live);
+  points.before = saved.before;
+  points.checkpoints.assign(saved.checkpoints.begin(), saved.checkpoints.end());
+  saved.live = {};
+  saved.before = {};
+  saved.checkpoints.clear();
+  --saved_sequences_;
 }
 
 void StateTable::Share(SequenceId src, SequenceId dst, Position length) {

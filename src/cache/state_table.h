@@ -31,12 +31,20 @@ struct StatePoint {
 
 class StateTable {
  public:
+  // The restore points of a sequence.
+  struct Points {
+    StatePoint live;
+    StatePoint before;
+    std::vector<StatePoint> checkpoints;  // ascending
+  };
+
   struct Options {
     int sequences = 0;
     int pass_sequences = 0;  // most sequences of one pass
     int max_states = 0;      // most distinct states of all sequences
     CheckpointOptions checkpoints;
     int snapshot_states = 0;  // further states that snapshots and captures keep
+    int round_states = 0;     // further states that transactions keep
   };
 
   // Returns a number of cells that always suffices once snapshots keep none: for states, the states
@@ -47,6 +55,11 @@ class StateTable {
   void Reset(const Options& options);
 
   const RefCountedCells& cells() const { return cells_; }
+  // Returns the free cells, without those set aside for transactions while there is none. It may be
+  // negative right after the last one has ended.
+  std::int32_t free_cells() const {
+    return cells_.free_cells() - (saved_sequences_ > 0 ? 0 : cells_of_rounds_);
+  }
   // The sequence's state; unknown after a fork at an earlier token.
   const StatePoint& live(SequenceId id) const { return of(id).live; }
   const StatePoint& before(SequenceId id) const { return of(id).before; }
@@ -69,6 +82,12 @@ class StateTable {
   // Drops the state before the last pass.
   void DropBefore(SequenceId id);
 
+  // Save keeps all restore points of the sequence as they are. Then Revert makes them those of the
+  // sequence again. saved: those that Save found.
+  void Save(SequenceId id);
+  void Revert(SequenceId id);
+  const Points& saved(SequenceId id) const { return saved_[Index(id)]; }
+
   // Replaces dst's restore points by src's up to `length` tokens. REQUIRES: src != dst.
   void Share(SequenceId src, SequenceId dst, Position length);
   // Resets the sequence to the zeros, without restore points.
@@ -86,12 +105,6 @@ class StateTable {
   void RemoveMiddle(SequenceId id, Position begin, Position end);
 
  private:
-  struct Points {
-    StatePoint live;
-    StatePoint before;
-    std::vector<StatePoint> checkpoints;  // ascending
-  };
-
   const Points& of(SequenceId id) const { return points_[Index(id)]; }
   Points& of(SequenceId id) { return points_[Index(id)]; }
   void Share(const StatePoint& point) { cells_.Share(point.cell); }
@@ -104,7 +117,10 @@ class StateTable {
 
   Options options_;
   RefCountedCells cells_;
-  std::vector<Points> points_;           // [sequences]
+  std::vector<Points> points_;  // [sequences]
+  std::vector<Points> saved_;   // [sequences]; unknown without a Save
+  int saved_sequences_ = 0;
+  std::int32_t cells_of_rounds_ = 0;     // set aside for transactions
   std::vector<std::int32_t> live_uses_;  // [cells]: sequences with this live state
   std::int32_t live_states_ = 0;         // cells with live uses, without the zeros
 };

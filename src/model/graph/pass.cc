@@ -155,7 +155,7 @@ void Pass::ShortConv(int layer, const TensorView& x, const ConvTaps& taps, const
   auto segments = cache.Segments(layer, StateKind::kConvolution);
   if (!segments.ok()) return Check(std::move(segments).TakeStatus());
   Check(backend_->ShortConv(x, taps, *segments, y));
-  if (runs() && cache.HasDrafts()) {
+  if (runs() && cache.NeedsInputs()) {
     auto kept = cache.DraftInputs(layer);
     if (!kept.ok()) return Check(std::move(kept).TakeStatus());
     Check(KeepConvInputs(*backend_, *kept, x));
@@ -175,7 +175,7 @@ void Pass::Scan(int layer, const ScanInputs& inputs, const ScanOptions& options,
   auto segments = cache.Segments(layer, StateKind::kRecurrent);
   if (!segments.ok()) return Check(std::move(segments).TakeStatus());
   Check(backend_->StateScan(inputs, options, *segments, out));
-  if (runs() && cache.HasDrafts()) {
+  if (runs() && cache.NeedsInputs()) {
     auto kept = cache.DraftInputs(layer);
     if (!kept.ok()) return Check(std::move(kept).TakeStatus());
     Check(KeepScanInputs(*backend_, *kept, inputs));

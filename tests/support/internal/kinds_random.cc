@@ -105,7 +105,6 @@ DriverSetup RandomSetup(TestKind kind, std::mt19937& random) {
   if (parts.encoder_tokens > 0) {
     setup.kind += "encoder of " + std::to_string(parts.encoder_tokens) + " tokens";
   }
-  setup.transactions = !parts.recurrent.has_value();
   setup.make_reference = [parts](const ReferenceSetup& reference) {
     return MakeReference(parts, reference);
   };

@@ -106,7 +106,13 @@ StatusCode RecurrentReference::PrepareStates(const TestBatch& batch, ForwardMode
       inside += CountInside(member.sequence, TokensOf(member.sequence, batch));
     }
   }
-  const bool full = states.size() + members.size() > most || inside > recurrent_.snapshot_states;
+  std::size_t round_states = 0;
+  for (const auto& [sequence, round] : rounds_) round_states += round.passes.size();
+  std::size_t more = 0;
+  for (const Member& member : members) more += rounds_.count(member.sequence);
+  const bool full =
+      states.size() + members.size() > most || inside > recurrent_.snapshot_states ||
+      (more > 0 && round_states + more > static_cast<std::size_t>(setup_.options.max_batch));
   return full ? StatusCode::kCacheFull : StatusCode::kOk;
 }
 
@@ -120,7 +126,14 @@ StatusCode RecurrentReference::CheckAccept(const std::vector<int>& last) const {
 }
 
 void RecurrentReference::Commit() {
-  for (const Member& member : members_) Advance(sequences_[member.sequence], member.to);
+  for (const Member& member : members_) {
+    Advance(sequences_[member.sequence], member.to);
+    const auto round = rounds_.find(member.sequence);
+    if (round == rounds_.end()) continue;
+    const bool drafts = !batch_.parents.empty();
+    round->second.passes.push_back({round->second.torn, member.to, drafts ? -1 : inputs_});
+    round->second.torn.clear();
+  }
   members_.clear();  // EndPass then does not treat the pass as broken off
   for (const auto& [sequence, index, state] : reached_) {
     Captures& captures = captures_[sequence];
@@ -150,6 +163,7 @@ void RecurrentReference::Accept(const std::vector<int>& last) {
     Sequence& sequence = sequences_[token.sequence];
     sequence.prepared.reset();
     sequence.before.reset();
+    if (rounds_.count(token.sequence) != 0) rounds_[token.sequence].torn = PathTo(index);
     if (complete_) members_.push_back({token.sequence, {}, {token.content, token.position + 1}});
     torn_ = torn_ || !complete_;
   }
@@ -312,6 +326,13 @@ Difference RecurrentReference::CheckTable() const {
     std::vector<StatePoint> points(table.checkpoints(id).begin(), table.checkpoints(id).end());
     points.push_back(table.live(id));
     points.push_back(table.before(id));
+    const StateTable::Points& saved = table.saved(id);
+    points.insert(points.end(), saved.checkpoints.begin(), saved.checkpoints.end());
+    points.push_back(saved.live);
+    points.push_back(saved.before);
+    for (const RecurrentRound::PassEnd& pass : cache_->round(id).passes) {
+      points.push_back(pass.state);
+    }
     for (const StatePoint& point : points) {
       if (point.known()) ++ref_counts[point.cell];
     }

@@ -10,6 +10,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -65,6 +66,12 @@ class RecurrentReference : public CacheReference {
   void Schedule(int sequence, Position begin, const std::vector<Position>& lengths) override;
   std::vector<ReferenceSnapshotPtr> TakeCaptures(int sequence) override;
   void Follow(ReferenceSnapshot& snapshot, const Snapshot& real) override;
+  StatusCode CheckTransaction(const std::vector<SequenceLength>& members,
+                              Position max_tokens) const override;
+  void BeginTransaction(const std::vector<SequenceLength>& members, Position max_tokens) override;
+  StatusCode CheckCommit(const std::vector<SequenceLength>& kept) const override;
+  void Commit(const std::vector<SequenceLength>& kept) override;
+  void RollBack(const std::vector<SequenceLength>& members) override { Commit(members); }
   void set_snapshots(bool any) override;
 
   Status RunPass(Cache& cache, const TestBatch& batch, const ScriptStep& step) override;
@@ -105,6 +112,17 @@ class RecurrentReference : public CacheReference {
     Point from;
     Point to;
   };
+  // A transaction of a sequence.
+  struct Round {
+    struct Pass {
+      std::vector<TestToken> tokens;
+      Point end;
+      int inputs = 0;  // number of the pass whose inputs were kept; -1: drafts, not kept
+    };
+    Sequence saved;
+    std::vector<Pass> passes;
+    std::vector<TestToken> torn;  // of a pass that did not end
+  };
   enum Kind { kConv = 0, kState = 1 };
   static constexpr std::array<int, 2> kRecurrentLayers = {1, 4};
   static constexpr std::int64_t kDraftInputs = 2;  // the draft's content, and the layer
@@ -123,6 +141,8 @@ class RecurrentReference : public CacheReference {
   void CheckColumns(const StateSegments& segments);
   void CheckViewsRefused(RecurrentCache& cache, int layer, int kind);
   Status KeepInputs(RecurrentCache& cache, int layer);
+  bool NeedsInputs() const;
+  void BeginRounds();
   Status Replay(const DraftReplay& replay);
   Status ReplaySegments(const DraftReplay& replay, const StateSegments& segments, int kind);
   void Advance(Sequence& sequence, const Point& to);
@@ -153,8 +173,12 @@ class RecurrentReference : public CacheReference {
   bool divided_ = false;            // a capture lies inside the pass in progress
   std::uint32_t copies_ = 0;
   std::vector<Member> members_;
-  TestBatch batch_;        // of the pass in progress
-  bool complete_ = false;  // a pass of drafts has written all states
+  TestBatch batch_;  // of the pass in progress
+  std::map<int, Round> rounds_;
+  int inputs_ = 0;          // number of the last pass that kept inputs
+  TestBatch inputs_batch_;  // its batch
+  bool replaying_ = false;  // tokens that a transaction keeps
+  bool complete_ = false;   // a pass of drafts has written all states
   bool in_pass_ = false;
   bool reserving_ = false;
   bool restored_ = false;

@@ -35,6 +35,7 @@ void RecurrentReference::Begin(const TestBatch& batch, ForwardMode mode) {
   complete_ = false;
   in_pass_ = true;
   reserving_ = mode == ForwardMode::kReserve;
+  if (!reserving_) BeginRounds();
   if (reserving_ || !batch.parents.empty()) return;  // drafts change no sequence
   for (const Member& member : members_) {
     sequences_[member.sequence].before.reset();
@@ -72,6 +73,8 @@ Status RecurrentReference::RunState(RecurrentCache& cache, int layer, int kind) 
     seen_ = "TokensPerSequence is " + std::to_string(cache.TokensPerSequence()) + ", expected " +
             std::to_string(tokens);
   }
+  if (!reserving_ && cache.NeedsInputs() != NeedsInputs()) seen_ = "NeedsInputs differs";
+  if (!reserving_ && NeedsInputs()) KVCACHE_RETURN_IF_ERROR(KeepInputs(cache, layer));
   if (!even()) CheckViewsRefused(cache, layer, kind);
   if (!even() || batch_.tokens.front().content / 6 % 2 == 0) return RunSegments(cache, layer, kind);
   return reserving_ ? RunReserve(cache, layer, kind) : RunLayer(cache, layer, kind);
@@ -100,6 +103,12 @@ void RecurrentReference::CheckViewsRefused(RecurrentCache& cache, int layer, int
 
 std::uint32_t RecurrentReference::StateBefore(std::int32_t index) const {
   const TestToken& token = batch_.tokens[index];
+  if (replaying_ && (index == 0 || batch_.tokens[index - 1].sequence != token.sequence)) {
+    const Round& round = rounds_.at(token.sequence);
+    const std::size_t passes = round.passes.size();
+    return passes > 1 ? round.passes[passes - 2].end.state
+                      : round.saved.live.value_or(Point{}).state;
+  }
   const bool drafts = !batch_.parents.empty();
   const bool continues = index > 0 && batch_.tokens[index - 1].sequence == token.sequence;
   const int parent = drafts ? batch_.parents[index] : continues ? index - 1 : -1;
@@ -118,7 +127,6 @@ Status RecurrentReference::RunSegments(RecurrentCache& cache, int layer, int kin
       RunSegment(segments.segments[i], layer, kind);
     }
   }
-  if (!batch_.parents.empty()) KVCACHE_RETURN_IF_ERROR(KeepInputs(cache, layer));
   return cache.MarkWritten(layer, named);
 }
 
@@ -159,6 +167,26 @@ void RecurrentReference::CheckColumns(const StateSegments& segments) {
   }
 }
 
+bool RecurrentReference::NeedsInputs() const {
+  if (!batch_.parents.empty()) return true;
+  std::map<int, int> tokens;
+  for (const TestToken& token : batch_.tokens) {
+    if (rounds_.count(token.sequence) != 0 && ++tokens[token.sequence] > 1) return true;
+  }
+  return false;
+}
+
+void RecurrentReference::BeginRounds() {
+  if (NeedsInputs()) {
+    ++inputs_;
+    inputs_batch_ = batch_;
+  }
+  for (auto& [sequence, round] : rounds_) {
+    const std::vector<TestToken> tokens = TokensOf(sequence, batch_);
+    if (batch_.parents.empty() && !tokens.empty()) round.torn = tokens;
+  }
+}
+
 Status RecurrentReference::KeepInputs(RecurrentCache& cache, int layer) {
   KVCACHE_ASSIGN_OR_RETURN(const TensorView inputs, cache.DraftInputs(layer));
   if (inputs.dims[0] != kDraftInputs ||
@@ -173,7 +201,16 @@ Status RecurrentReference::KeepInputs(RecurrentCache& cache, int layer) {
   return Status::Ok();
 }
 
+// Replays accepted drafts, or tokens that a transaction keeps of an earlier pass.
 Status RecurrentReference::Replay(const DraftReplay& replay) {
+  if (!replaying_ && inputs_batch_.parents.empty()) {
+    replaying_ = true;
+    std::swap(batch_, inputs_batch_);
+    Status status = Replay(replay);
+    std::swap(batch_, inputs_batch_);
+    replaying_ = false;
+    return status;
+  }
   for (std::size_t i = 0; i < batch_.tokens.size(); ++i) {
     const float* const kept = replay.inputs.as<float>() + i * kDraftInputs;
     if (kept[0] != static_cast<float>(batch_.tokens[i].content) ||

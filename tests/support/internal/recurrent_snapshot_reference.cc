@@ -46,7 +46,9 @@ ReferenceSnapshotPtr RecurrentReference::TakeSnapshot(int sequence, Position beg
 
 StatusCode RecurrentReference::CheckRestore(int sequence, const ReferenceSnapshot* snapshot,
                                             Position target) const {
-  if (sequence < 0 || sequence >= setup_.options.max_sequences) return StatusCode::kInvalidArgument;
+  if (sequence < 0 || sequence >= setup_.options.max_sequences || rounds_.count(sequence) != 0) {
+    return StatusCode::kInvalidArgument;
+  }
   if (snapshot == nullptr) {
     const StatusCode code = attention_.CheckRestore(sequence, nullptr, target);
     const bool known = target == 0 || PointAt(sequence, target) != nullptr;
