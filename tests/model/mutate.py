@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Plants bugs in a copy of the caches and checks that the random scripts find each of them.
 
-Usage: tests/model/mutate.py [--steps 20000] [--only NAME] [--from NUMBER]
+Usage: tests/model/mutate.py [--steps 40000] [--only NAME] [--from NUMBER]
 
 Each mutation replaces one piece of text of one file in a scratch copy; the work tree stays
 unchanged. The model test of the mutation's cache kind must then fail within --steps steps.
@@ -467,7 +467,7 @@ def summary(output):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=20000)
+    parser.add_argument("--steps", type=int, default=40000)
     parser.add_argument("--only", default="")
     parser.add_argument("--from", dest="first", type=int, default=1)
     arguments = parser.parse_args()
