@@ -259,6 +259,23 @@ TEST_F(RecurrentSnapshotTest, MaterialisesTheOldestUnderPressure) {
   }
 }
 
+TEST_F(RecurrentSnapshotTest, AStateThatFreesNoCellStaysLazy) {
+  RecurrentOptions options = Options();
+  options.snapshot_states = 0;
+  auto cache = Open(options, 2);
+  ASSERT_TRUE(Forward(*cache, kFirst, 0, 3).ok());
+  auto oldest = cache->TakeSnapshot(kFirst, 0, 3);  // the sequence has the state, too
+  std::vector<std::unique_ptr<Snapshot>> snapshots;
+  for (Position p = 0; p < 10; ++p) {
+    ASSERT_TRUE(Forward(*cache, kSecond, p, p + 1).ok());
+    auto snapshot = cache->TakeSnapshot(kSecond, 0, p + 1);
+    ASSERT_TRUE(snapshot.ok());
+    snapshots.push_back(std::move(*snapshot));
+  }
+  EXPECT_EQ((*oldest)->HeldBytes(), 0);
+  EXPECT_GT(snapshots.front()->HeldBytes(), 0);
+}
+
 TEST_F(RecurrentSnapshotTest, MovesToACacheOfOtherSizes) {
   auto cache = Open();
   ASSERT_TRUE(Forward(*cache, kFirst, 0, 21).ok());

@@ -428,9 +428,7 @@ Status WrapperCache::Materialize(Snapshot& snapshot) {
   KVCACHE_RETURN_IF_ERROR(OwnSnapshot(&snapshot).status());
   auto& own = static_cast<WrapperSnapshot&>(snapshot);
   for (std::size_t i = 0; i < caches_.size(); ++i) {
-    if (own.parts[i] != nullptr) {
-      KVCACHE_RETURN_IF_ERROR(caches_[i]->Materialize(*own.parts[i]));
-    }
+    if (own.parts[i] != nullptr) KVCACHE_RETURN_IF_ERROR(caches_[i]->Materialize(*own.parts[i]));
   }
   return Status::Ok();
 }

@@ -105,6 +105,8 @@ DriverSetup RandomSetup(TestKind kind, std::mt19937& random) {
   if (parts.encoder_tokens > 0) {
     setup.kind += "encoder of " + std::to_string(parts.encoder_tokens) + " tokens";
   }
+  // Without snapshots, scripts have more of the calls that go back to states.
+  setup.snapshots = !parts.recurrent.has_value() || Percent(random, 65);
   setup.make_reference = [parts](const ReferenceSetup& reference) {
     return MakeReference(parts, reference);
   };
