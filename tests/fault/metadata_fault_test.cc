@@ -239,6 +239,42 @@ TEST_F(MetadataFaultTest, SnapshotsOfManyRuns) {
             0);
 }
 
+// Fails every allocation of a round over recurrent layers that keeps a part of its pass.
+TEST_F(MetadataFaultTest, TransactionOverRecurrentStates) {
+  int replays = 0;
+  RecurrentOptions options{.layers = {1}, .state_size = 4, .draft_inputs = 2};
+  options.replay_drafts = [&](const DraftReplay& replay) {
+    replays += static_cast<int>(replay.recurrent.segments.size());
+    return Status::Ok();
+  };
+  auto cache = MakeRecurrentCache(std::move(options));
+  ASSERT_TRUE(cache->SetConfig({}).ok());
+  ASSERT_TRUE(cache->Init(backend_, {DType::kF32, DType::kF32, 2, 32, 8}).ok());
+  const std::vector<Position> positions = {0, 1, 2, 3};
+  const std::vector<SequenceId> sequences(4, SequenceId{0});
+  float data[16] = {};
+  const TensorView rows = TensorView::Dense(data, DType::kF32, 4, 1, 4);
+  const SequenceLength members[] = {{SequenceId{0}, 0}};
+  Cache* const caches[] = {cache.get()};
+  const int failed = FailEachAllocation(
+      [&] {
+        KVCACHE_ASSIGN_OR_RETURN(Transaction round,
+                                 Transaction::Begin(caches, members, {.max_tokens = 4}));
+        KVCACHE_RETURN_IF_ERROR(
+            cache->StartForward({positions, sequences, {}}, ForwardMode::kCompute));
+        KVCACHE_RETURN_IF_ERROR(cache->Put(rows, rows));
+        KVCACHE_RETURN_IF_ERROR(cache->Segments(1, StateKind::kRecurrent).status());
+        KVCACHE_RETURN_IF_ERROR(cache->DraftInputs(1).status());
+        KVCACHE_RETURN_IF_ERROR(cache->MarkWritten(1, StateKind::kRecurrent));
+        return round.Commit({2});
+      },
+      [&] { EXPECT_FALSE(cache->CanResume(SequenceId{0}, 1)); });
+  EXPECT_GT(failed, 5);
+  EXPECT_EQ(replays, 1);
+  EXPECT_TRUE(cache->CanResume(SequenceId{0}, 2));
+  EXPECT_FALSE(cache->CanResume(SequenceId{0}, 3));
+}
+
 TEST_F(MetadataFaultTest, PutAndGet) {
   Open(2, 8, 4);
   float data[16] = {};
