@@ -1,13 +1,13 @@
 // The recurrent cache's class, for its factory and for tests that inspect it.
 //
-//   RecurrentCacheImpl ── CausalCache        the attention layers
-//                      ├─ StateTable         the cell of each state, and the restore points
-//                      ├─ StateStore × 2     the bytes of convolution and recurrent states
-//                      ├─ DraftInputStore    what AcceptDrafts needs to compute states again
-//                      ├─ RecurrentBatch     the sequences and segments of the pass
-//                      ├─ RecurrentSnapshotPool   the snapshots, and the cells that they hold
-//                      ├─ RecurrentCaptures       the states that passes take for captures
-//                      └─ RecurrentRound   the passes of a transaction
+//   RecurrentCacheImpl ── CausalCache            the attention layers
+//                      ├─ StateTable             the cell of each state, and the restore points
+//                      ├─ StateStore × 2         the bytes of convolution and recurrent states
+//                      ├─ DraftInputStore        what computes states again: accepted drafts, commits
+//                      ├─ RecurrentBatch         the sequences and segments of the pass
+//                      ├─ RecurrentSnapshotPool  the snapshots, and the cells that they hold
+//                      ├─ RecurrentCaptures      the states that passes take for captures
+//                      └─ RecurrentRound         the passes of a transaction
 //
 // Thread safety: as in kvcache/cache.h.
 #pragma once

@@ -196,10 +196,17 @@ void RecurrentReference::TruncateCaptures(int sequence, Position length) {
 // A state that is in host memory now comes back as a new one. Zeros are in no cell.
 void RecurrentReference::Follow(ReferenceSnapshot& snapshot, const Snapshot& real) {
   Kept& own = dynamic_cast<Kept&>(snapshot);
+  const Snapshot* const part = real.Part(0);
   std::int64_t bytes = real.HeldBytes();
-  if (own.attention != nullptr) {
-    attention_.Follow(*own.attention, *real.Part(0));
-    bytes -= real.Part(0)->HeldBytes();
+  if ((part == nullptr) != (own.attention == nullptr) ||
+      (part != nullptr &&
+       (part->begin() != own.attention->begin || part->end() != own.attention->end))) {
+    seen_ = "the attention of a snapshot has another range";
+    return;
+  }
+  if (part != nullptr) {
+    attention_.Follow(*own.attention, *part);
+    bytes -= part->HeldBytes();
   }
   own.in_page = bytes > 0;
 }
