@@ -205,6 +205,7 @@ Status RecurrentReference::KeepInputs(RecurrentCache& cache, int layer) {
 Status RecurrentReference::Replay(const DraftReplay& replay) {
   if (!replaying_ && inputs_batch_.parents.empty()) {
     replaying_ = true;
+    reserving_ = false;  // a commit ends the pass in progress
     std::swap(batch_, inputs_batch_);
     Status status = Replay(replay);
     std::swap(batch_, inputs_batch_);
