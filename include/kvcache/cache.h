@@ -251,9 +251,10 @@ class Cache {
 
   // Schedules snapshots at these lengths of the sequence. Each is taken by the pass that reaches it,
   // also inside a batch: the caller need not cut a prefill. The first one begins at `begin`, the
-  // length that the sequence has now; each other one begins at the length before it. A truncation
-  // takes back those above the new length; they are scheduled again. Any other change of the
-  // sequence except by a pass cancels all, also if it fails. Errors that change nothing:
+  // length that the sequence has now; each other one begins at the length before it. A truncation,
+  // or a transaction that takes tokens back, takes back those above the new length; they are scheduled
+  // again. If the new length is below `begin`, it cancels all. So does any other change of the
+  // sequence except by a pass, also if it fails. Errors that change nothing:
   // kInvalidArgument for an unknown sequence, for lengths that do not ascend from `begin`, for a
   // `begin` below the sequence's length, or if the last schedule was not taken; kOutOfMemory.
   virtual Status ScheduleCaptures(SequenceId sequence, Position begin,

@@ -19,7 +19,8 @@
 //                   with a window, none. Merging keeps the later state. Does not split.
 //   encoder         the output that belongs to a token of the range, whole. Merging keeps the later
 //                   one. Splits anywhere: the output goes to the part with its token.
-//   wrapper         one snapshot for each inner cache. All are restored, or none.
+//   wrapper         one snapshot for each inner cache. All are restored, or none. Where one kind
+//                   splits and another does not, merging the parts again may need an earlier base.
 //
 // Ownership: the caller's. A snapshot may outlive its cache, but it is worth nothing then. It can be
 // restored only in the cache that made it; other caches import its bytes.

@@ -6,22 +6,31 @@
 //   round->Commit({3});                          the sequence has 123 tokens, as if only 3 had been
 //                                                written
 //
-// Without a Commit, and after a pass that failed, the destructor rolls back: every sequence is as
-// Begin left it. It costs the same for any length of history. No byte of K, V or of a state moves,
-// because a pass never writes to the cells of earlier tokens.
+// Without a Commit, and after a pass that failed, the destructor rolls back: every sequence is as it
+// was before Begin. Commit and RollBack cost the same for any length of history. No byte of K, V or of
+// a state moves, because a pass never writes to the cells of earlier tokens.
 //
 // While a sequence is in a transaction:
 //   - passes write it at positions from its length on, max_tokens at most;
 //   - AcceptDrafts, snapshots, captures, and copies to other sequences work as always. Captures above
-//     the length that remains are taken back;
-//   - windows evict nothing of it. Begin evicts first what a pass at this length would evict;
+//     the length that remains are taken back, as by a truncation;
+//   - windows evict nothing of it. Only if too few cells are free, Begin evicts first what a pass at
+//     this length would evict, of all sequences;
 //   - any other change of it is refused with kInvalidArgument: Remove, Restore, CopyPrefix to it, a
 //     second transaction, an encoder's output (kUnsupported).
 //
-// Recurrent layers keep the state after each pass. A pass of several tokens keeps their inputs, as a
-// pass of drafts does, and Commit computes the states of the kept tokens again. If several passes
-// wrote a sequence, a commit that ends in the middle of one that is not the last is kUnsupported.
+// Begin counts cells and reserves none. Passes of other sequences may take them, and passes of a
+// window's transaction take cells that others could have had: such a pass is kCacheFull.
 //
+// Recurrent layers keep the state after each pass of a sequence, at most max_batch + 8 × max_sequences
+// of them in all open transactions (then a pass is kCacheFull). A pass of several tokens of a sequence
+// also keeps their inputs, as a pass of drafts does, and Commit computes the states of the kept tokens
+// again. There is one place for inputs. So a commit may end after any pass or accepted path, and in
+// the middle of the last pass if no later pass, of any sequences, has kept inputs. Otherwise it is
+// kUnsupported, and the transaction can be committed at other lengths.
+//
+// Ownership: the caches must outlive the transaction, or be closed. A wrapper stands for its inner
+// caches: do not name both.
 // Thread safety: that of its caches.
 #pragma once
 
@@ -52,9 +61,10 @@ class Transaction {
  public:
   // Begins a transaction over these sequences of all caches. Ends the passes in progress. Errors
   // that change nothing:
-  //   kInvalidArgument  There is no cache, a cache is named twice, or max_tokens is below 1. A
-  //                     sequence is unknown, named twice, longer than its `length`, or in another
-  //                     transaction.
+  //   kInvalidArgument  There is no cache, a cache is null or named twice, or max_tokens is below 1.
+  //                     A sequence is unknown, named twice, longer than its `length`, or in another
+  //                     transaction. (Nothing finds a `length` that is too high: caches may know
+  //                     fewer tokens than the caller.)
   //   kCacheFull        There are too few free cells for max_tokens of each sequence.
   //   kUnsupported      A cache has no transactions.
   //   kOutOfMemory      There is no memory for metadata.
@@ -72,8 +82,9 @@ class Transaction {
   Transaction& operator=(Transaction&& other) noexcept;
   ~Transaction() { RollBack(); }
 
-  // Keeps the first tokens[i] tokens that were written of members[i], in all caches, and ends the
-  // transaction and the passes in progress. Errors:
+  // Keeps the positions below members[i].length + tokens[i] in all caches, which are the first
+  // tokens[i] tokens that were written unless positions were skipped. Ends the transaction and the
+  // passes in progress. Errors:
   //   kInvalidArgument  A number is negative or above what a cache has written. There is not one
   //                     for each member. The transaction is isolated, or has ended.
   //   kUnsupported      A recurrent state cannot be computed there, see above.

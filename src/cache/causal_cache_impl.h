@@ -133,6 +133,7 @@ class CausalCache final : public Cache {
   std::shared_ptr<SnapshotPool> pool_;
   Captures captures_;
   OpenTransactions transactions_;
+  bool evicts_first_ = false;  // the transaction that was prepared needs cells that a window evicts
   // [sequences]: the tokens before the first one are gone, although the cache evicts none: a window
   // was restored.
   std::vector<std::uint8_t> starts_late_;

@@ -20,8 +20,12 @@ Status CausalCache::PrepareTransaction(std::span<const SequenceLength> members,
   }
   Unprepare();
   const std::int64_t needed = std::int64_t{max_tokens} * static_cast<std::int64_t>(members.size());
+  evicts_first_ = false;
+  KVCACHE_ASSIGN_OR_RETURN(std::int32_t available, pool_->CountAvailable(needed, {}));
+  if (available >= needed) return Status::Ok();
+  evicts_first_ = true;
   const std::span<const Eviction> evictions = eviction_.Plan(cells_, {}, transactions_);
-  KVCACHE_ASSIGN_OR_RETURN(const std::int32_t available, pool_->CountAvailable(needed, evictions));
+  KVCACHE_ASSIGN_OR_RETURN(available, pool_->CountAvailable(needed, evictions));
   if (available >= needed) return Status::Ok();
   return {StatusCode::kCacheFull,
           StrCat("a transaction of ", max_tokens, " tokens of each of ", members.size(),
@@ -31,7 +35,7 @@ Status CausalCache::PrepareTransaction(std::span<const SequenceLength> members,
 
 void CausalCache::BeginTransaction(std::span<const SequenceLength> members, Position max_tokens) {
   EndPass();
-  eviction_.Evict(cells_);
+  if (evicts_first_) eviction_.Evict(cells_);
   transactions_.Open(members, max_tokens);
 }
 

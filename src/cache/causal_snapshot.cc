@@ -60,7 +60,7 @@ void SnapshotPool::Detach() {
   while (oldest_ != nullptr) Unlist(*oldest_);
   cells_ = nullptr;
   storage_ = nullptr;
-  host_->hook = nullptr;
+  host_->Detach();
 }
 
 void SnapshotPool::List(CausalSnapshot& snapshot) {

@@ -18,7 +18,7 @@ void EncoderSnapshotPool::Detach() {
   entries_ = nullptr;
   storage_ = nullptr;
   lazy_.clear();
-  host_->hook = nullptr;
+  host_->Detach();
 }
 
 Result<std::unique_ptr<EncoderSnapshot>> EncoderSnapshotPool::Share(const EncoderOutput& output,

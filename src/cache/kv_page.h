@@ -26,6 +26,11 @@ struct HostBytes {
     bytes += change;
     if (hook) hook(change);
   }
+  // Reports that the cache is closed. Snapshots that outlive it are worth nothing.
+  void Detach() {
+    if (hook && bytes != 0) hook(-bytes);
+    hook = nullptr;
+  }
 };
 
 class KvPage {

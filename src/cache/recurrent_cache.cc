@@ -16,6 +16,12 @@ std::size_t Number(StateKind kind) {
   return static_cast<std::size_t>(kind);
 }
 
+// Returns the most states that open transactions keep of their passes.
+int MostRoundStates(const CacheOptions& options) {
+  return static_cast<int>(std::min<std::int64_t>(
+      std::int64_t{options.max_batch} + 8LL * options.max_sequences, kMaxCells));
+}
+
 bool Sane(std::int64_t values) {
   return values >= 0 && values <= (std::int64_t{1} << 40);
 }
@@ -78,7 +84,7 @@ Status RecurrentCacheImpl::Init(KvBackend& backend, const CacheOptions& options)
                                   .max_states = recurrent_.max_states,
                                   .checkpoints = recurrent_.checkpoints,
                                   .snapshot_states = recurrent_.snapshot_states,
-                                  .round_states = options.max_batch};
+                                  .round_states = MostRoundStates(options)};
   if (StateTable::CellsFor(table) > kMaxCells) {
     return Invalid(StrCat("max_sequences ", options.max_sequences, " x checkpoints ",
                           recurrent_.checkpoints.count, " + snapshot_states ",
@@ -105,6 +111,7 @@ Status RecurrentCacheImpl::Init(KvBackend& backend, const CacheOptions& options)
     path_.reserve(options.max_batch);
     for (auto& segments : segments_) segments.reserve(options.max_batch);
     updated_.resize(layers);
+    asked_inputs_.resize(layers);
     prepared_.assign(options.max_sequences, kNotPrepared);
     for (int i = 0; i < layers; ++i) {
       const int layer = recurrent_.layers[i];
@@ -115,6 +122,7 @@ Status RecurrentCacheImpl::Init(KvBackend& backend, const CacheOptions& options)
     return {StatusCode::kOutOfMemory, "no memory for the states of " + SizesText(options)};
   }
   options_ = options;
+  most_round_states_ = MostRoundStates(options);
   return attention_.Init(backend, options);
 }
 
@@ -149,7 +157,9 @@ Status RecurrentCacheImpl::CheckStates() const {
     if (length > live.tokens) {
       return {StatusCode::kUnsupported,
               StrCat(name, " holds ", length, " tokens, its recurrent state ", live.tokens,
-                     "; Remove the tokens of the pass that broke off")};
+                     attention_.transactions().has(id)
+                         ? "; the pass broke off: commit less or roll the transaction back"
+                         : "; Remove the tokens of the pass that broke off")};
     }
     if (member.first < live.tokens) {
       return {StatusCode::kUnsupported,
@@ -245,9 +255,11 @@ void RecurrentCacheImpl::BeginForward() {
   const bool reserves = mode_ == ForwardMode::kReserve;
   if (reserves) {
     needs_inputs_ = drafts;
+    if (drafts) ++inputs_number_;  // the pass may replace the inputs of an earlier one
   } else {
     BeginRounds(prepared_batch_);
   }
+  std::fill(asked_inputs_.begin(), asked_inputs_.end(), std::uint8_t{0});
   for (const SequenceId id : batch_.sequences()) {
     from_.push_back(reserves ? StateStore::kZeros : states_.live(id).cell);
     if (drafts) continue;  // a pass of drafts changes no sequence
@@ -271,7 +283,7 @@ void RecurrentCacheImpl::Commit() {
   for (std::size_t i = 0; i < to_.size(); ++i) {
     const RecurrentBatch::Member& member = batch_.members()[i];
     states_.Commit(member.sequence, to_[i], member.last + 1);
-    EndPassOfRound(member.sequence, member.first, true);
+    EndPassOfRound(member.sequence, member.first, HasInputs());
   }
   captures_.Finish(to_, cuts_);
 }
@@ -357,6 +369,7 @@ Result<TensorView> RecurrentCacheImpl::DraftInputs(int layer) {
     return Invalid("DraftInputs in a pass without drafts, and of no transaction that needs them");
   }
   KVCACHE_RETURN_IF_ERROR(inputs_.Ensure(index, batch_.tokens()));
+  asked_inputs_[index] = 1;
   return inputs_.View(index, batch_.tokens());
 }
 

@@ -156,6 +156,8 @@ class RecurrentCacheImpl final : public RecurrentCache {
   // Notes the new state of a sequence after a pass. `inputs`: those of its tokens are kept.
   void EndPassOfRound(SequenceId id, Position first, bool inputs);
   void EndRound(const SequenceLength& member);
+  // Returns whether the pass needs no inputs, or has asked for the memory of all of them.
+  bool HasInputs() const;
   bool Truncates(SequenceId sequence, Position end) const;
   void Commit();
   void EndStates();
@@ -196,14 +198,16 @@ class RecurrentCacheImpl final : public RecurrentCache {
 
   std::shared_ptr<RecurrentSnapshotPool> pool_;
   RecurrentCaptures captures_;
-  std::vector<RecurrentRound> rounds_;  // [sequences]
-  std::int32_t round_states_ = 0;       // of all rounds
-  Batch prepared_batch_;                // valid from PrepareForward to BeginForward
-  bool needs_inputs_ = false;           // of the pass
-  std::int64_t inputs_number_ = 1;      // of the last pass that kept inputs
-  std::int64_t inputs_tokens_ = 0;      // its tokens
-  std::vector<std::int32_t> dropped_;   // cells that the next pass gives up, while it is prepared
-  std::vector<Position> path_;          // positions of accepted drafts, while captures are planned
+  std::vector<RecurrentRound> rounds_;      // [sequences]
+  std::int32_t round_states_ = 0;           // of all rounds
+  Batch prepared_batch_;                    // valid from PrepareForward to BeginForward
+  bool needs_inputs_ = false;               // of the pass
+  std::vector<std::uint8_t> asked_inputs_;  // [layers]: DraftInputs was called in this pass
+  std::int32_t most_round_states_ = 0;
+  std::int64_t inputs_number_ = 1;     // of the last pass that kept inputs
+  std::int64_t inputs_tokens_ = 0;     // its tokens
+  std::vector<std::int32_t> dropped_;  // cells that the next pass gives up, while it is prepared
+  std::vector<Position> path_;         // positions of accepted drafts, while captures are planned
   struct Restoring {
     SequenceId sequence{};
     StatePoint state{};  // with a reference to its cell, if there is a snapshot

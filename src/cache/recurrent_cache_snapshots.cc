@@ -195,7 +195,9 @@ Status RecurrentCacheImpl::Materialize(Snapshot& snapshot) {
 }
 
 std::string RecurrentCacheImpl::Identity() const {
-  return StrCat("recurrent, ", recurrent_.layers.size(), " layers, convolution ",
+  std::string layers;
+  for (const int layer : recurrent_.layers) layers += StrCat(layers.empty() ? "" : " ", layer);
+  return StrCat("recurrent, layers ", layers.empty() ? "none" : layers, ", convolution ",
                 recurrent_.conv_dim, " x ", recurrent_.conv_channels, ", state ",
                 recurrent_.state_size, ", with ");
 }
@@ -278,7 +280,10 @@ Result<std::unique_ptr<Snapshot>> RecurrentCacheImpl::ImportChecked(
     auto imported = attention_.Import(payload.first(static_cast<std::size_t>(size)));
     if (!imported.ok()) return Status(imported.status()).WithContext("the attention's snapshot");
     attention = std::move(*imported);
-    if (attention->end() > header.end) return corrupt("the attention is of another range");
+    if (attention->end() > header.end || attention->begin() > header.numbers[0] ||
+        attention->end() < header.numbers[0]) {
+      return corrupt("the attention is of another range than the state");
+    }
   }
   KVCACHE_ASSIGN_OR_RETURN(auto snapshot, pool_->Make(header.begin, header.end));
   KVCACHE_RETURN_IF_ERROR(

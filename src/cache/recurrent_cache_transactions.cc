@@ -55,11 +55,13 @@ Status RecurrentCacheImpl::CheckRoundStates() const {
   for (const SequenceId id : batch_.prepared_sequences()) {
     more += attention_.transactions().has(id) ? 1 : 0;
   }
-  if (more == 0 || round_states_ + more <= options_.max_batch) return Status::Ok();
-  return {StatusCode::kCacheFull,
-          StrCat("the open transactions would keep ", round_states_ + more,
-                 " recurrent states, one for each pass of a sequence; must be at most max_batch, ",
-                 options_.max_batch)};
+  if (more == 0 || round_states_ + more <= most_round_states_) return Status::Ok();
+  return {
+      StatusCode::kCacheFull,
+      StrCat("the open transactions would keep ", round_states_ + more,
+             " recurrent states, one for each pass of a sequence; must be at most max_batch + 8 x "
+             "max_sequences, ",
+             most_round_states_)};
 }
 
 // Notes the tokens of the pass's sequences in a transaction.
@@ -85,6 +87,11 @@ void RecurrentCacheImpl::BeginRounds(const Batch& batch) {
   }
 }
 
+bool RecurrentCacheImpl::HasInputs() const {
+  return !needs_inputs_ ||
+         std::find(asked_inputs_.begin(), asked_inputs_.end(), 0) == asked_inputs_.end();
+}
+
 void RecurrentCacheImpl::EndPassOfRound(SequenceId id, Position first, bool inputs) {
   if (!attention_.transactions().has(id)) return;
   RecurrentRound& round = rounds_[Index(id)];
@@ -100,10 +107,11 @@ Status RecurrentCacheImpl::CheckCommit(std::span<const SequenceLength> kept) con
   for (const auto& [id, length] : kept) {
     if (rounds_[Index(id)].Find(length, inputs_number_).kind != Kept::Kind::kUnknown) continue;
     const Position begin = attention_.transactions().begin(id);
-    return {StatusCode::kUnsupported,
-            StrCat("Commit of ", length - begin, " tokens of sequence ", Index(id),
-                   "; its recurrent state is known after whole passes and within the last one, "
-                   "unless it broke off or another pass kept its inputs since")};
+    return {
+        StatusCode::kUnsupported,
+        StrCat("Commit of ", length - begin, " tokens of sequence ", Index(id),
+               "; its recurrent state is known after whole passes and accepted paths, and within "
+               "the last pass unless that broke off or another pass has kept inputs since")};
   }
   return Status::Ok();
 }

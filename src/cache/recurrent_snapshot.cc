@@ -49,10 +49,11 @@ std::int64_t RecurrentSnapshot::HeldCells() const {
 void RecurrentSnapshotPool::Detach() {
   while (oldest_ != nullptr) Unlist(*oldest_);
   states_ = nullptr;
-  host_->hook = nullptr;
+  host_->Detach();
 }
 
 void RecurrentSnapshotPool::List(RecurrentSnapshot& snapshot) {
+  ++held_[snapshot.state_.cell];
   snapshot.older_ = newest_;
   (newest_ != nullptr ? newest_->newer_ : oldest_) = &snapshot;
   newest_ = &snapshot;
@@ -60,6 +61,7 @@ void RecurrentSnapshotPool::List(RecurrentSnapshot& snapshot) {
 }
 
 void RecurrentSnapshotPool::Unlist(RecurrentSnapshot& snapshot) {
+  --held_[snapshot.state_.cell];
   (snapshot.older_ != nullptr ? snapshot.older_->newer_ : oldest_) = snapshot.newer_;
   (snapshot.newer_ != nullptr ? snapshot.newer_->older_ : newest_) = snapshot.older_;
   snapshot.older_ = nullptr;
@@ -148,12 +150,8 @@ Status RecurrentSnapshotPool::Materialize(RecurrentSnapshot& snapshot) {
 }
 
 bool RecurrentSnapshotPool::Frees(std::int32_t cell, std::span<const std::int32_t> dropped) const {
-  auto others = states_->cells().ref_count(cell) -
-                static_cast<std::int32_t>(std::count(dropped.begin(), dropped.end(), cell));
-  for (const RecurrentSnapshot* s = oldest_; s != nullptr; s = s->newer_) {
-    others -= s->state_.cell == cell ? 1 : 0;
-  }
-  return others == 0;
+  const auto also = static_cast<std::int32_t>(std::count(dropped.begin(), dropped.end(), cell));
+  return held_[cell] > 0 && states_->cells().ref_count(cell) == held_[cell] + also;
 }
 
 std::int32_t RecurrentSnapshotPool::CountFree(std::span<const std::int32_t> dropped,
@@ -166,12 +164,8 @@ std::int32_t RecurrentSnapshotPool::CountFree(std::span<const std::int32_t> drop
     const auto references = std::count(dropped.begin(), dropped.end(), cell);
     if (states_->cells().ref_count(cell) == references) ++free;
   }
-  for (const RecurrentSnapshot* s = oldest_; s != nullptr && materialised; s = s->newer_) {
-    bool first = true;
-    for (const RecurrentSnapshot* o = oldest_; o != s; o = o->newer_) {
-      first = first && o->state_.cell != s->state_.cell;
-    }
-    if (first && Frees(s->state_.cell, dropped)) ++free;
+  for (std::int32_t cell = 0; cell < states_->cells().size() && materialised; ++cell) {
+    if (Frees(cell, dropped)) ++free;
   }
   return free;
 }

@@ -90,7 +90,8 @@ class RecurrentSnapshotPool : public std::enable_shared_from_this<RecurrentSnaps
         states_(&states),
         stores_{&conv, &state},
         layers_(layers),
-        host_(std::make_shared<HostBytes>()) {}
+        host_(std::make_shared<HostBytes>()),
+        held_(states.cells().size()) {}
   // Lets go of the cells of all snapshots, which become worthless.
   void Detach();
 
@@ -146,6 +147,7 @@ class RecurrentSnapshotPool : public std::enable_shared_from_this<RecurrentSnaps
   StateStore* stores_[2];
   int layers_;
   std::shared_ptr<HostBytes> host_;
+  std::vector<std::int32_t> held_;  // [cells]: snapshots that hold it
   RecurrentSnapshot* oldest_ = nullptr;
   RecurrentSnapshot* newest_ = nullptr;
 };

@@ -8,10 +8,9 @@
 namespace kvcache {
 
 Status SequenceView::Set(const Cache& cache, SequenceId sequence, Position begin, Position end) {
-  runs_.clear();
-  end_ = end;
   Status status = cache.FindCells(sequence, begin, end, runs_);
   if (!status.ok()) runs_.clear();
+  end_ = status.ok() ? end : 0;
   return status;
 }
 

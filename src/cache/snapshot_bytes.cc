@@ -255,7 +255,12 @@ Status CheckLayers(std::span<const LayerKv> layers, const CacheStorage& storage)
 
 // The sum must not overflow, whatever the header says.
 Status CheckPayload(const SnapshotHeader& header, std::int64_t cells) {
-  if (cells > 0 && header.payload == 0) return Corrupt("positions without keys and values");
+  // Positions of a cache without attention layers have no bytes that would bound them.
+  constexpr std::int64_t kMostEmptyCells = std::int64_t{1} << 24;
+  if (cells > kMostEmptyCells && header.payload == 0) {
+    return Corrupt(
+        StrCat(cells, " positions without keys and values; must be at most ", kMostEmptyCells));
+  }
   std::int64_t size = 0;
   for (const LayerKv& layer : header.layers) {
     const std::int64_t values =

@@ -32,6 +32,7 @@ Result<Transaction> Transaction::Begin(std::span<Cache* const> caches,
     return Invalid(StrCat("max_tokens is ", options.max_tokens, "; must be at least 1"));
   }
   for (std::size_t i = 0; i < caches.size(); ++i) {
+    if (caches[i] == nullptr) return Invalid(StrCat("cache ", i, " of the transaction is null"));
     if (std::find(caches.begin(), caches.begin() + i, caches[i]) != caches.begin() + i) {
       return Invalid(StrCat("cache ", i, " of the transaction is named twice"));
     }
@@ -73,7 +74,11 @@ Status Transaction::Commit(std::span<const Position> tokens) {
     Status status = cache->PrepareCommit(kept_);
     if (status.ok()) continue;
     RollBack();
-    return std::move(status).WithContext("committing a transaction");
+    // The codes of a refusal would promise that the transaction goes on.
+    const bool refusal =
+        status.code() == StatusCode::kInvalidArgument || status.code() == StatusCode::kUnsupported;
+    return Status(refusal ? StatusCode::kInternal : status.code(),
+                  "committing a transaction: " + status.message());
   }
   for (Cache* const cache : caches_) cache->FinishCommit(kept_);
   caches_.clear();

@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "kvcache/transaction.h"
 #include "reference_run.h"
 
 namespace kvcache::exactness {
@@ -163,6 +165,45 @@ TEST_P(EncoderExactness, AfterForksAndGoingBack) {
   ASSERT_TRUE(engine->cache().CopyPrefix(kSecond, kThird, 300).ok());
   Read(*engine, kFirst, other_text_);
   ExpectAll(*engine, kThird, 300, kTokens);
+}
+
+// The encoder's output and the decoder's tokens come back from a snapshot, lazy, materialised and as
+// bytes, and after rounds of wrong tokens.
+TEST_P(EncoderExactness, AfterSnapshotsAndTransactions) {
+  const auto engine = Open({.threads = 2, .chunk = 128, .sequences = 3});
+  ASSERT_NE(engine, nullptr);
+  Cache& cache = engine->cache();
+  ReadExactly(*engine, kFirst);
+  ExpectAll(*engine, kFirst, 1, 200);
+  auto snapshot = cache.TakeSnapshot(kFirst, 0, 200);
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status().message();
+  Read(*engine, kFirst, other_text_);
+  for (const bool materialised : {false, true}) {
+    if (materialised) {
+      ASSERT_TRUE(cache.Materialize(**snapshot).ok());
+    }
+    ASSERT_TRUE(cache.Remove(kSecond, 0, kEndOfSequence).ok());
+    ASSERT_TRUE(cache.Restore(kSecond, snapshot->get(), 200).ok());
+    ExpectAll(*engine, kSecond, 200, 230);
+  }
+  std::vector<std::byte> bytes(static_cast<std::size_t>(*cache.ExportSize(**snapshot)));
+  ASSERT_TRUE(cache.Export(**snapshot, bytes).ok());
+  const auto other = Open({.threads = 1, .chunk = 50, .sequences = 2});
+  auto imported = other->cache().Import(bytes);
+  ASSERT_TRUE(imported.ok()) << imported.status().message();
+  ASSERT_TRUE(other->cache().Restore(kSecond, imported->get(), 200).ok());
+  ExpectAll(*other, kSecond, 200, 260);
+  Cache* const caches[] = {&cache};
+  for (Position length = 230; length < 260; length += 2) {
+    const SequenceLength members[] = {{kSecond, length}};
+    auto round = Transaction::Begin(caches, members, {.max_tokens = 5});
+    ASSERT_TRUE(round.ok()) << round.status().message();
+    ExpectAll(*engine, kSecond, length, length + 2);
+    const std::vector<Entry> wrong = {{kSecond, length + 2, 5}, {kSecond, length + 3, 6}};
+    Evaluate(*engine, wrong);
+    ASSERT_TRUE(round->Commit({2}).ok());
+  }
+  ExpectAll(*engine, kSecond, 260, 280);
 }
 
 TEST_P(EncoderExactness, TheMiddleCannotBeRemoved) {

@@ -5,12 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "kvcache/encoder_cache.h"
+#include "kvcache/transaction.h"
 #include "reference_run.h"
 
 namespace kvcache::exactness {
@@ -179,6 +181,39 @@ TEST_P(ImageExactness, AfterForksAndGoingBack) {
   }
   ASSERT_EQ(GoBack(*engine, kFirst, 50), 50);
   EvaluateAll(*engine, kFirst, 50, kTokens);
+}
+
+// An image's output comes back with the tokens, also one that a later image has replaced.
+TEST_P(ImageExactness, AfterSnapshotsAndTransactions) {
+  const auto engine = Open({.threads = 2, .chunk = 128, .sequences = 3});
+  ASSERT_NE(engine, nullptr);
+  Cache& cache = engine->cache();
+  EvaluateAll(*engine, kFirst, 0, 200);
+  auto snapshot = cache.TakeSnapshot(kFirst, 0, 200);
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status().message();
+  EvaluateAll(*engine, kFirst, 200, 350);
+  for (const bool materialised : {false, true}) {
+    if (materialised) {
+      ASSERT_TRUE(cache.Materialize(**snapshot).ok());
+    }
+    ASSERT_TRUE(cache.Remove(kSecond, 0, kEndOfSequence).ok());
+    ASSERT_TRUE(cache.Restore(kSecond, snapshot->get(), 200).ok());
+    EvaluateAll(*engine, kSecond, 200, 350);
+  }
+  std::vector<std::byte> bytes(static_cast<std::size_t>(*cache.ExportSize(**snapshot)));
+  ASSERT_TRUE(cache.Export(**snapshot, bytes).ok());
+  const auto other = Open({.threads = 1, .chunk = 50, .sequences = 2});
+  auto imported = other->cache().Import(bytes);
+  ASSERT_TRUE(imported.ok()) << imported.status().message();
+  ASSERT_TRUE(other->cache().Restore(kSecond, imported->get(), 200).ok());
+  EvaluateAll(*other, kSecond, 200, 350);
+  Cache* const caches[] = {&cache};
+  const SequenceLength members[] = {{kFirst, 350}};
+  auto round = Transaction::Begin(caches, members, {.max_tokens = 20});
+  ASSERT_TRUE(round.ok()) << round.status().message();
+  EvaluateAll(*engine, kFirst, 350, 370);
+  ASSERT_TRUE(round->Commit({7}).ok());
+  EvaluateAll(*engine, kFirst, 357, 380);
 }
 
 // A fork that ends between two images lacks the first image as well.

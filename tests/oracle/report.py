@@ -24,7 +24,9 @@ describes their comparison. *KL* is the largest mean over 536 positions in nats.
 the window and the chunk, and span several checkpoints, of models that have these. The columns after
 KL count models for which all bits of all logits are equal: in chunks of 1, 7, 64 and 512 tokens, on 1
 and 2 threads; in one batch with other sequences; after forks; after rewinds; in scattered cells; after
-random appends, forks and rewinds of four sequences. *Moved* counts models with equal logits, within
+random appends, forks and rewinds of four sequences; after a snapshot was restored; from snapshots that
+passes captured, merged and split; in another process, from exported bytes; after transactions that kept
+some of their tokens or none. *Moved* counts models with equal logits, within
 1e-4, for keys that a removal in the middle has rotated to other positions and for keys computed at
 those positions. (Rotated keys are rounded twice, so their bits differ by design. Recurrent states
 depend on the removed tokens, so they cannot be compared.) t5 and mllama, which have cross-attention,
@@ -35,6 +37,8 @@ have separate tests for forks and rewinds (`tests/exactness/encoder_test.cc`, `i
 CHECKS = {"chunks, threads": "ChunksAndThreads", "company": "InCompany",
           "forks": "AfterASharedPrefix", "rewinds": "AfterTruncation",
           "scattered": "InScatteredCells", "random": "EveryRowIsExact",
+          "restored": "Restored", "captured, merged, split": "CapturedMergedAndSplit",
+          "imported": "ImportedInAnotherProcess", "committed": "Committed",
           "moved": "RotatedKeysEqualComputedKeys"}
 
 HEAD = """

@@ -215,14 +215,16 @@ StatusCode ReferenceCausalCache::CheckTransaction(const std::vector<SequenceLeng
   const StatusCode code = transactions_.CheckBegin(members, max_tokens, length_of);
   if (code != StatusCode::kOk) return code;
   const std::int64_t needed = std::int64_t{max_tokens} * static_cast<std::int64_t>(members.size());
-  return UsedCells(AfterEviction({})) + needed > options_.cells ? StatusCode::kCacheFull
-                                                                : StatusCode::kOk;
+  return Fits(needed) || UsedCells(AfterEviction({})) + needed <= options_.cells
+             ? StatusCode::kOk
+             : StatusCode::kCacheFull;
 }
 
 void ReferenceCausalCache::BeginTransaction(const std::vector<SequenceLength>& members,
                                             Position max_tokens) {
   EndPass();
-  sequences_ = AfterEviction({});
+  const std::int64_t needed = std::int64_t{max_tokens} * static_cast<std::int64_t>(members.size());
+  if (!Fits(needed)) sequences_ = AfterEviction({});
   transactions_.Begin(members, max_tokens);
   for (const auto& [id, length] : members) saved_[Index(id)] = sequences_[Index(id)];
 }

@@ -115,6 +115,8 @@ class ReferenceCausalCache {
   static std::int64_t UsedCells(const std::vector<Sequence>& sequences);
   bool MayBegin(const TestBatch& batch) const;
   bool MayAdd(const TestBatch& batch) const;
+  // Returns whether there are cells for this many more tokens without an eviction.
+  bool Fits(std::int64_t more) const { return UsedCells(sequences_) + more <= options_.cells; }
   std::vector<Sequence> AfterEviction(const std::vector<TestToken>& batch) const;
 
   Options options_;

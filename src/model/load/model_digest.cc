@@ -9,12 +9,14 @@
 namespace kvcache {
 
 std::uint64_t ModelDigest(const GgufFile& file) {
-  constexpr std::size_t kSample = 128;  // bytes from the middle and the end of a tensor
+  constexpr std::size_t kSamples = 16;  // of each tensor, evenly spaced, the end among them
+  constexpr std::size_t kSample = 256;  // bytes
   Fnv1a digest;
   digest.Add(file.header());
   for (const GgufTensor& tensor : file.tensors()) {
     const std::size_t size = std::min(kSample, tensor.bytes.size());
-    digest.Add(tensor.bytes.subspan((tensor.bytes.size() - size) / 2, size));
+    const std::size_t step = (tensor.bytes.size() - size) / kSamples;
+    for (std::size_t i = 1; i < kSamples; ++i) digest.Add(tensor.bytes.subspan(i * step, size));
     digest.Add(tensor.bytes.last(size));
   }
   return digest.sum();

@@ -110,9 +110,10 @@ StatusCode RecurrentReference::PrepareStates(const TestBatch& batch, ForwardMode
   for (const auto& [sequence, round] : rounds_) round_states += round.passes.size();
   std::size_t more = 0;
   for (const Member& member : members) more += rounds_.count(member.sequence);
-  const bool full =
-      states.size() + members.size() > most || inside > recurrent_.snapshot_states ||
-      (more > 0 && round_states + more > static_cast<std::size_t>(setup_.options.max_batch));
+  const bool full = states.size() + members.size() > most || inside > recurrent_.snapshot_states ||
+                    (more > 0 && round_states + more >
+                                     static_cast<std::size_t>(setup_.options.max_batch +
+                                                              8 * setup_.options.max_sequences));
   return full ? StatusCode::kCacheFull : StatusCode::kOk;
 }
 

@@ -36,7 +36,8 @@ void RecurrentReference::Begin(const TestBatch& batch, ForwardMode mode) {
   in_pass_ = true;
   reserving_ = mode == ForwardMode::kReserve;
   if (!reserving_) BeginRounds();
-  if (reserving_ || !batch.parents.empty()) return;  // drafts change no sequence
+  if (reserving_ && !batch.parents.empty()) ++inputs_;  // it may replace the inputs
+  if (reserving_ || !batch.parents.empty()) return;     // drafts change no sequence
   for (const Member& member : members_) {
     sequences_[member.sequence].before.reset();
     sequences_[member.sequence].prepared.reset();
