@@ -16,6 +16,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -65,15 +66,15 @@ nlohmann::json cases =
     nlohmann::json::array();  // NOLINT(cert-err58-cpp): a program ends without it
 void Record(const std::string& name, std::vector<double> seconds, double bytes = 0,
             double plain_seconds = 0) {
-  nlohmann::json entry = bench::Timing(std::move(seconds)).Json();
-  entry["name"] = name;
+  const bench::Timing timing(std::move(seconds));
+  nlohmann::json entry = timing.Json();
+  entry.update({{"name", name}});
   if (bytes > 0) {
-    const double median = entry["median_ms"].get<double>() / 1e3;
-    entry.update({{"rate", bytes / median / 1e9},
+    entry.update({{"rate", bytes / timing.median / 1e9},
                   {"unit", "GB/s"},
                   {"rate_of", "median"},
                   {"limit", bytes / plain_seconds / 1e9},
-                  {"share", plain_seconds / median}});
+                  {"share", plain_seconds / timing.median}});
   }
   cases.push_back(std::move(entry));
 }
@@ -269,5 +270,10 @@ int Main(int argc, char** argv) {
 }  // namespace kvcache
 
 int main(int argc, char** argv) {
-  return kvcache::Main(argc, argv);
+  try {
+    return kvcache::Main(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "snapshot_bench: %s\n", error.what());
+    return 1;
+  }
 }
