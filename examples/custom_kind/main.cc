@@ -63,6 +63,7 @@ DriverSetup RandomQuotaSetup(std::mt19937& random) {
   const Position quota = 1 + static_cast<Position>(random() % 8);
   setup.kind = "quota of " + std::to_string(quota);
   setup.snapshots = false;  // this kind has none
+  setup.transactions = false;
   setup.make_reference = [quota](const ReferenceSetup& reference) {
     return std::make_unique<QuotaReference<Kind>>(reference, quota);
   };

@@ -177,6 +177,7 @@ TEST_P(EncoderExactness, AfterSnapshotsAndTransactions) {
   ExpectAll(*engine, kFirst, 1, 200);
   auto snapshot = cache.TakeSnapshot(kFirst, 0, 200);
   ASSERT_TRUE(snapshot.ok()) << snapshot.status().message();
+  ASSERT_TRUE(cache.Remove(kFirst, 0, kEndOfSequence).ok());
   Read(*engine, kFirst, other_text_);
   for (const bool materialised : {false, true}) {
     if (materialised) {
