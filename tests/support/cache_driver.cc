@@ -124,6 +124,7 @@ void CacheDriver::RunBegin(const ScriptStep& step, Status& status, StatusCode& e
   transactions_[step.slot] = std::move(*begun);
   members_[step.slot] = std::move(members);
   isolated_[step.slot] = step.isolated;
+  max_tokens_[step.slot] = step.begin;
 }
 
 // A transaction goes on after an invalid commit. An error of the backend rolls it back.

@@ -46,6 +46,7 @@ class CacheDriver {
   const DriverSetup& setup() const { return setup_; }
   // Returns the members of an open transaction; empty: there is none.
   const std::vector<SequenceLength>& members(int slot) const { return members_[slot]; }
+  Position max_tokens(int slot) const { return max_tokens_[slot]; }  // of that transaction
   // Returns whether the failure that the last step asked for happened.
   bool last_step_failed() const { return fired_; }
   // Returns the code that the cache returned in the last step.
@@ -88,6 +89,7 @@ class CacheDriver {
   std::array<Slot, ScriptStep::kSlots> slots_;  // destroyed before the cache, or after Finish
   std::array<std::optional<Transaction>, ScriptStep::kTransactions> transactions_;
   std::array<std::vector<SequenceLength>, ScriptStep::kTransactions> members_;
+  std::array<Position, ScriptStep::kTransactions> max_tokens_{};
   std::array<bool, ScriptStep::kTransactions> isolated_{};
   std::int64_t hooked_bytes_ = 0;  // as the materialise hook counts them
   std::vector<bool> scheduled_;    // [sequences]: has captures

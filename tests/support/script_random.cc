@@ -234,7 +234,7 @@ ScriptStep RandomSnapshot(const DriverSetup& setup, const CacheDriver& driver,
 ScriptStep RandomBegin(const DriverSetup& setup, const CacheDriver& driver, std::mt19937& random) {
   ScriptStep step{.kind = Kind::kBegin};
   step.slot = Between(random, 0, ScriptStep::kTransactions - 1);
-  step.begin = Between(random, Percent(random, 3) ? 0 : 1, 4);
+  step.begin = Between(random, Percent(random, 3) ? 0 : 1, 6);
   step.isolated = Percent(random, 20);
   for (int i = Between(random, Percent(random, 3) ? 0 : 1, 2); i > 0; --i) {
     const int sequence = AnySequence(setup, random);
@@ -250,12 +250,31 @@ ScriptStep RandomBegin(const DriverSetup& setup, const CacheDriver& driver, std:
   return step;
 }
 
-// Commits or rolls back a transaction, or begins one.
+// Writes the next tokens of a transaction's members, as many as it has room for or fewer.
+ScriptStep RandomRound(const DriverSetup& setup, const CacheDriver& driver, int slot,
+                       std::mt19937& random) {
+  ScriptStep step{.kind = Kind::kForward};
+  for (const auto& [id, length] : driver.members(slot)) {
+    const Position next = std::max(driver.reference().length(Index(id)), length);
+    const Position room = std::min(length + driver.max_tokens(slot) - next,
+                                   setup.options.max_batch - static_cast<int>(step.tokens.size()));
+    for (Position i = 0; i < room && (i == 0 || Percent(random, 80)); ++i) {
+      step.tokens.push_back({Index(id), next + i, 0});
+    }
+  }
+  return step;
+}
+
+// Commits or rolls back a transaction, writes its sequences, or begins one.
 ScriptStep RandomTransaction(const DriverSetup& setup, const CacheDriver& driver,
                              std::mt19937& random) {
   const int slot = Between(random, 0, ScriptStep::kTransactions - 1);
   const std::vector<SequenceLength>& members = driver.members(slot);
   if (members.empty()) return RandomBegin(setup, driver, random);
+  if (Percent(random, 50)) {
+    ScriptStep round = RandomRound(setup, driver, slot, random);
+    if (!round.tokens.empty()) return round;
+  }
   if (Percent(random, 35)) return {.kind = Kind::kRollBack, .slot = slot};
   ScriptStep step{.kind = Kind::kCommit, .slot = slot};
   for (const auto& [id, length] : members) {
@@ -331,7 +350,7 @@ ScriptStep RandomStep(const DriverSetup& setup, const CacheDriver& driver, std::
   const bool keeps = reference.drafts().empty() ? Percent(random, 1) : Percent(random, 60);
   const bool only_grows = setup.rarely_removes && Percent(random, 75);
   const int choice = Between(random, 1, only_grows ? 58 : 100);
-  const bool transactions = setup.transactions && Percent(random, 12);
+  const bool transactions = setup.transactions && Percent(random, 18);
   const bool snapshots = setup.snapshots && Percent(random, 35);
   ScriptStep step = keeps          ? RandomAccept(reference, random)
                     : transactions ? RandomTransaction(setup, driver, random)
