@@ -8,8 +8,9 @@
 //   for (layer) { cache->SetLayer(layer); cache->Put(k, v); … backend.Attention(…); }
 //
 // A pass lasts until one of these calls:
-//   - a StartForward, AcceptDrafts, CopyPrefix or Remove that succeeds. If one of them fails, the
-//     pass goes on, except where the call says that an error ends it.
+//   - a StartForward, AcceptDrafts, CopyPrefix, Remove or Restore that succeeds, or a transaction that
+//     begins or ends. If one of them fails, the pass goes on, except where the call says that an error
+//     ends it.
 //   - Compact, even if it fails
 //   - EndPass or Close
 //
@@ -344,7 +345,7 @@ class Cache {
   virtual void BeginTransaction(std::span<const SequenceLength> /*members*/,
                                 Position /*max_tokens*/) {}
   // Returns the kInvalidArgument and kUnsupported errors of Transaction::Commit, or Ok. `kept` has
-  // the length that remains of each member.
+  // the length that remains of each member. REQUIRES: the sequences are known.
   virtual Status CheckCommit(std::span<const SequenceLength> kept) const;
   // Does everything of a commit that can fail. After an error only RollBack may follow.
   // REQUIRES: CheckCommit(kept) returned Ok.

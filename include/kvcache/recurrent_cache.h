@@ -60,7 +60,8 @@ struct CheckpointOptions {
 
 enum class StateKind : std::uint8_t { kConvolution, kRecurrent };
 
-// The accepted drafts of a pass, or the tokens that a transaction keeps, in one layer. The columns of the segments are those of the pass.
+// The accepted drafts of a pass, or the tokens that a transaction keeps, in one layer. The columns of
+// the segments are those of the pass.
 // Segments of a kind that the cache does not have are empty.
 struct DraftReplay {
   int layer = 0;

@@ -5,8 +5,8 @@
 //   SequenceView view;
 //   view.Set(*target, sequence, 0, length);                    all tokens
 //   view.Set(*target, sequence, std::max(0, length - window + 1), length);
-//                                              those that the next token of a window sees, but itself
-//   backend.Attention(*target->Storage(), q, view.Visible(1), params, out);
+//                                              what the next token of a window sees, without itself
+//   backend.Attention(*target->Storage(), q, *view.Visible(1), options, out);
 //
 // Every query sees all positions of the view, in order of position, wherever their cells lie. The
 // result has the bits of a query of the target that sees the same positions.

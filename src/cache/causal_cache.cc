@@ -120,7 +120,6 @@ void CausalCache::Unprepare() {
 Status CausalCache::CheckRoots(const Batch& batch) const {
   for (std::size_t i = 0; i < batch.parents.size(); ++i) {
     const Position length = cells_.history(batch.sequences[i]).length();
-    KVCACHE_RETURN_IF_ERROR(transactions_.CheckWrite(batch.sequences[i], batch.positions[i]));
     if (batch.parents[i] != Drafts::kNone || batch.positions[i] == length) continue;
     return Invalid(StrCat("draft ", i, " has no parent and is at position ", batch.positions[i],
                           "; must be at ", length, ", the end of sequence ",
@@ -137,7 +136,6 @@ Status CausalCache::CheckPositions(std::span<const ForwardPass::Token> tokens) c
                             " of the batch are both at position ", position, " of sequence ",
                             Index(sequence), "; give parents if they are alternatives"));
     }
-    KVCACHE_RETURN_IF_ERROR(transactions_.CheckWrite(sequence, position));
     if (cells_.history(sequence).CellOf(position) != RunList::kNoCell) {
       return Invalid(StrCat("token ", index, " of the batch is at position ", position,
                             ", which sequence ", Index(sequence),
@@ -203,6 +201,7 @@ Status CausalCache::PrepareForward(const Batch& batch, ForwardMode mode) {
     prepared_ = Prepared::kReserve;
     return Status::Ok();
   }
+  KVCACHE_RETURN_IF_ERROR(transactions_.CheckWrites(batch));
   const std::span<const ForwardPass::Token> tokens = pass_.Order(batch);
   KVCACHE_RETURN_IF_ERROR(batch.parents.empty() ? CheckPositions(tokens) : CheckRoots(batch));
   const std::span<const Eviction> evictions = eviction_.Plan(cells_, tokens, transactions_);
@@ -313,10 +312,11 @@ Status CausalCache::FindCells(SequenceId sequence, Position begin, Position end,
   KVCACHE_RETURN_IF_ERROR(CheckSequence(sequence, storage_.options()));
   KVCACHE_RETURN_IF_ERROR(CheckRange(begin, end));
   const RunList& history = cells_.history(sequence);
-  const std::string range =
-      StrCat("a view of positions [", begin, ", ", end, ") of sequence ", Index(sequence));
+  const auto range = [&] {
+    return StrCat("a view of positions [", begin, ", ", end, ") of sequence ", Index(sequence));
+  };
   if (end > history.length()) {
-    return Invalid(StrCat(range, ", which has ", history.length(), " tokens"));
+    return Invalid(StrCat(range(), ", which has ", history.length(), " tokens"));
   }
   Position next = begin;
   runs.clear();
@@ -331,7 +331,7 @@ Status CausalCache::FindCells(SequenceId sequence, Position begin, Position end,
     return {StatusCode::kOutOfMemory, "no memory for a view of a sequence"};
   }
   if (next == end) return Status::Ok();
-  return {StatusCode::kUnsupported, StrCat(range, ", which has no token at ", next)};
+  return {StatusCode::kUnsupported, StrCat(range(), ", which has no token at ", next)};
 }
 
 Status CausalCache::CopyPrefix(SequenceId src, SequenceId dst, Position length) {

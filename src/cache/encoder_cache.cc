@@ -75,9 +75,7 @@ Status EncoderCacheImpl::PrepareForward(const Batch& batch, ForwardMode mode) {
   prepared_.reset();
   KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
   KVCACHE_RETURN_IF_ERROR(CheckBatch(batch, storage_.options()));
-  for (std::size_t i = 0; i < batch.size() && mode == ForwardMode::kCompute; ++i) {
-    KVCACHE_RETURN_IF_ERROR(transactions_.CheckWrite(batch.sequences[i], batch.positions[i]));
-  }
+  if (mode == ForwardMode::kCompute) KVCACHE_RETURN_IF_ERROR(transactions_.CheckWrites(batch));
   prepared_ = batch;
   prepared_mode_ = mode;
   return Status::Ok();

@@ -43,18 +43,22 @@ Status OpenTransactions::CheckChange(SequenceId id) const {
       StrCat("sequence ", Index(id), " is in a transaction; commit it or roll it back first"));
 }
 
-Status OpenTransactions::CheckWrite(SequenceId id, Position position) const {
-  if (!has(id)) return Status::Ok();
-  const auto [begin, max_tokens] = of_[Index(id)];
-  if (position >= begin && position - begin < max_tokens) return Status::Ok();
-  return Invalid(StrCat("a token at position ", position, " of sequence ", Index(id),
-                        ", whose transaction has room for ", max_tokens, " tokens from ", begin,
-                        " on"));
+Status OpenTransactions::CheckWrites(const Batch& batch) const {
+  for (std::size_t i = 0; i < batch.size() && any(); ++i) {
+    const SequenceId id = batch.sequences[i];
+    const Position position = batch.positions[i];
+    const auto [begin, max_tokens] = of_[Index(id)];
+    if (max_tokens == 0 || (position >= begin && position - begin < max_tokens)) continue;
+    return Invalid(StrCat("token ", i, " of the batch is at position ", position, " of sequence ",
+                          Index(id), ", whose transaction has room for ", max_tokens,
+                          " tokens from ", begin, " on"));
+  }
+  return Status::Ok();
 }
 
 Status OpenTransactions::CheckCommit(const SequenceLength& kept, Position written) const {
   const auto& [id, length] = kept;
-  assert(has(id));
+  if (!has(id)) return Invalid(StrCat("sequence ", Index(id), " is in no transaction"));
   if (length <= written || length == begin(id)) return Status::Ok();
   return Invalid(StrCat("Commit of ", length - begin(id), " tokens of sequence ", Index(id), "; ",
                         written > begin(id) ? written - begin(id) : 0, " were written"));

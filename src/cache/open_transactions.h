@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "kvcache/batch.h"
 #include "kvcache/status.h"
 #include "kvcache/transaction.h"
 #include "kvcache/types.h"
@@ -33,11 +34,11 @@ class OpenTransactions {
 
   // Returns kInvalidArgument if the sequence is in a transaction. REQUIRES: it is known.
   Status CheckChange(SequenceId id) const;
-  // Returns kInvalidArgument if the sequence is in a transaction in which `position` must not be
-  // written.
-  Status CheckWrite(SequenceId id, Position position) const;
-  // Returns kInvalidArgument unless the sequence is in a transaction and `length` is from its begin
-  // to `written`.
+  // Returns kInvalidArgument if a sequence of the batch is in a transaction in which its position must
+  // not be written. O(1) while there is no transaction.
+  Status CheckWrites(const Batch& batch) const;
+  // Returns kInvalidArgument unless the sequence is in a transaction and the length that remains is
+  // from its begin to `written`.
   Status CheckCommit(const SequenceLength& kept, Position written) const;
 
  private:

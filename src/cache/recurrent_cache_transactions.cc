@@ -51,6 +51,7 @@ void RecurrentCacheImpl::BeginTransaction(std::span<const SequenceLength> member
 
 // Every pass adds a state for each of its sequences in a transaction.
 Status RecurrentCacheImpl::CheckRoundStates() const {
+  if (!attention_.transactions().any()) return Status::Ok();
   std::int32_t more = 0;
   for (const SequenceId id : batch_.prepared_sequences()) {
     more += attention_.transactions().has(id) ? 1 : 0;

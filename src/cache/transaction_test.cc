@@ -161,9 +161,9 @@ TEST_F(TransactionTest, ChangesOfItsSequencesAreRefused) {
   EXPECT_EQ(cache->CopyPrefix(kSecond, kFirst, 1).message(), why);
   EXPECT_EQ(cache->Restore(kFirst, nullptr, 2).message(), why);
   EXPECT_EQ(Transaction::Begin({cache.get()}, {{kFirst, 4}}, {}).status().message(), why);
-  EXPECT_EQ(
-      Fill(*cache, kFirst, 5, 7).message(),
-      "a token at position 6 of sequence 0, whose transaction has room for 2 tokens from 4 on");
+  EXPECT_EQ(Fill(*cache, kFirst, 5, 7).message(),
+            "token 1 of the batch is at position 6 of sequence 0, whose transaction has room for 2 "
+            "tokens from 4 on");
   EXPECT_TRUE(cache->CopyPrefix(kFirst, kSecond, 4).ok());
   ASSERT_TRUE(Fill(*cache, kFirst, 4, 5).ok());
   EXPECT_EQ(round.Commit({2}).message(), "Commit of 2 tokens of sequence 0; 1 were written");

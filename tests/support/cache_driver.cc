@@ -169,7 +169,11 @@ Difference CacheDriver::RunBring(const ScriptStep& step, Status& status, StatusC
   const StatusCode checked =
       cache_->CheckRestore(SequenceId{step.sequence}, slot.real.get(), step.begin).code();
   if (checked != expected) return "CheckRestore returned " + CodeText(checked);
+  const std::int64_t held = slot.real == nullptr ? 0 : slot.real->HeldBytes();
   status = cache_->Restore(SequenceId{step.sequence}, slot.real.get(), step.begin);
+  if (slot.real != nullptr && slot.real->HeldBytes() != held) {
+    return "a restore changed the bytes that its snapshot holds";
+  }
   if (status.ok() && expected == StatusCode::kOk) {
     reference_->Restore(step.sequence, own, step.begin);
   }
@@ -182,8 +186,12 @@ Difference CacheDriver::RunMerge(const ScriptStep& step, Status& status, StatusC
   const bool good = first.real != nullptr && second.real != nullptr && &first != &second &&
                     first.real->end() == second.real->begin();
   expected = good ? StatusCode::kOk : StatusCode::kInvalidArgument;
+  const std::int64_t bytes = cache_->SnapshotBytes();
+  const bool lazy = good && first.real->HeldBytes() == 0 && second.real->HeldBytes() == 0;
   auto merged = cache_->MergeSnapshots(first.real, second.real);
   status = merged.status();
+  if (cache_->SnapshotBytes() > bytes) return "a merge took host memory";
+  if (lazy && merged.ok() && (*merged)->HeldBytes() != 0) return "a merge of lazy snapshots copied";
   if (!status.ok() || !good) return {};
   if (first.real != nullptr || second.real != nullptr) return "a merged snapshot was not taken";
   first = {std::move(*merged), reference_->Merge(first.reference, second.reference)};
@@ -197,8 +205,12 @@ Difference CacheDriver::RunSplit(const ScriptStep& step, Status& status, StatusC
   const bool good =
       slot.real != nullptr && step.begin > slot.real->begin() && step.begin < slot.real->end();
   expected = good ? StatusCode::kOk : StatusCode::kInvalidArgument;
+  const std::int64_t bytes = cache_->SnapshotBytes();
+  const bool lazy = good && slot.real->HeldBytes() == 0;
   auto parts = cache_->SplitSnapshot(slot.real, step.begin);
   status = parts.status();
+  if (cache_->SnapshotBytes() != bytes) return "a split changed the host memory";
+  if (lazy && parts.ok() && parts->second->HeldBytes() != 0) return "a split of a lazy one copied";
   if (!status.ok() || !good) return {};
   if (slot.real != nullptr) return "a split snapshot was not taken";
   auto [first, second] = reference_->Split(slot.reference, step.begin);
