@@ -83,7 +83,7 @@ Status CpuBackend::Attention(const LayerKv& layer, const TensorView& q,
 }
 
 Result<std::unique_ptr<LinearWeight>> CpuBackend::MakeLinear(const TensorView& w) {
-  return cpu::MakeLinear(pool_, w);
+  return cpu::MakeLinear(pool_, weight_memory_, w);
 }
 
 Status CpuBackend::Linear(const TensorView& x, std::span<const LinearOutput> outputs) {

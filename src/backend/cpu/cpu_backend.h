@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "backend/cpu/attention/attention_plan.h"
+#include "backend/cpu/linear/weight_memory.h"
 #include "backend/cpu/ops/rope.h"
 #include "backend/cpu/workspace.h"
 #include "kvcache/backend.h"
@@ -76,6 +77,7 @@ class CpuBackend : public Backend {
  private:
   ThreadPool pool_;
   Workspace workspace_;
+  WeightMemory weight_memory_;
   AttentionPlan attention_plan_;
   RopeTables rope_tables_;
 };

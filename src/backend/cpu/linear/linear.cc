@@ -7,7 +7,7 @@
 #include "backend/cpu/linear/linear_block.h"
 #include "backend/cpu/linear/linear_call.h"
 #include "backend/cpu/linear/linear_weight.h"
-#include "platform/aligned_buffer.h"
+#include "backend/cpu/linear/weight_memory.h"
 
 namespace kvcache::cpu {
 namespace {
@@ -44,23 +44,24 @@ Status CheckWeight(const TensorView& w) {
   return Status::Ok();
 }
 
-Result<std::unique_ptr<LinearWeight>> PackBlocks(ThreadPool& pool, const TensorView& w) {
+Result<std::unique_ptr<LinearWeight>> PackBlocks(ThreadPool& pool, WeightMemory& memory,
+                                                 const TensorView& w) {
   const std::int64_t inputs = w.dims[0];
   const std::int64_t outputs = w.dims[1];
   const std::int64_t panels = block::Panels(outputs);
   const std::int64_t all_panels = panels * w.dims[2];
   const std::int64_t panel_bytes = block::PanelBytes(w.dtype, inputs);
-  KVCACHE_ASSIGN_OR_RETURN(AlignedBuffer buffer,
-                           AlignedBuffer::Make(static_cast<std::size_t>(all_panels * panel_bytes)));
+  KVCACHE_ASSIGN_OR_RETURN(WeightPiece piece,
+                           memory.Make(static_cast<std::size_t>(all_panels * panel_bytes)));
   const std::int64_t row_bytes = BytesOf(w.dtype, inputs);
   pool.ParallelFor(all_panels, [&](std::int64_t panel, int) {
     const std::int64_t row = panel % panels * block::kPanelRows;
     const std::int64_t first = panel / panels * outputs + row;
     block::PackPanel(w.dtype, w.data + first * row_bytes,
                      std::min(block::kPanelRows, outputs - row), inputs,
-                     buffer.data() + panel * panel_bytes);
+                     piece.data() + panel * panel_bytes);
   });
-  return std::unique_ptr<LinearWeight>(std::make_unique<BlockWeight>(w, std::move(buffer)));
+  return std::unique_ptr<LinearWeight>(std::make_unique<BlockWeight>(w, std::move(piece)));
 }
 
 // ---- One call
@@ -108,9 +109,10 @@ Status CheckLinear(const TensorView& w) {
   return CheckWeight(w);
 }
 
-Result<std::unique_ptr<LinearWeight>> MakeLinear(ThreadPool& pool, const TensorView& w) {
+Result<std::unique_ptr<LinearWeight>> MakeLinear(ThreadPool& pool, WeightMemory& memory,
+                                                 const TensorView& w) {
   KVCACHE_RETURN_IF_ERROR(CheckLinear(w));
-  if (block::IsBlockType(w.dtype)) return PackBlocks(pool, w);
+  if (block::IsBlockType(w.dtype)) return PackBlocks(pool, memory, w);
   return std::unique_ptr<LinearWeight>(std::make_unique<FloatWeight>(w));
 }
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 
+#include "backend/cpu/linear/weight_memory.h"
 #include "backend/cpu/workspace.h"
 #include "kvcache/backend.h"
 #include "platform/thread_pool.h"
@@ -17,7 +18,8 @@ namespace kvcache::cpu {
 // Returns the error that MakeLinear would return for w's type and dims: kUnsupported for types
 // without kernels, kInvalidArgument for matrices that are not dense or no whole blocks.
 Status CheckLinear(const TensorView& w);
-Result<std::unique_ptr<LinearWeight>> MakeLinear(ThreadPool& pool, const TensorView& w);
+Result<std::unique_ptr<LinearWeight>> MakeLinear(ThreadPool& pool, WeightMemory& memory,
+                                                 const TensorView& w);
 
 // Computes all groups in one parallel region; kvcache/backend.h defines them. kInvalidArgument for
 // shapes that do not fit, kOutOfMemory.

@@ -5,6 +5,8 @@
 //   kTileTokens  the tokens of a tile, and
 //   kTilePanels  its panels: their sums stay in registers
 //   DotGroups    dots[panel][token][16 rows] = init[token] + Σ byte × input
+//   OneTokenDots the same for one token and one panel, whose bytes come from registers, group by
+//                group
 //
 // AVX3_DL multiplies and adds four bytes at once. AVX3 and AVX2 multiply pairs of bytes and add
 // each pair in 16 bits, which overflows for large bytes: DotGroups is told the largest one. The
@@ -39,6 +41,16 @@ KVCACHE_BEFORE_DOT();
 namespace kvcache::cpu::block {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
+using cpu::HWY_NAMESPACE::DF;
+using cpu::HWY_NAMESPACE::kLanes;
+using cpu::HWY_NAMESPACE::VF;
+using DI = hn::RebindToSigned<DF>;
+using VI = hn::Vec<DI>;
+using D8 = hn::Repartition<std::uint8_t, DF>;
+using V8 = hn::Vec<D8>;
+
+inline constexpr int kPanelRegs = static_cast<int>(kPanelRows) / kLanes;
+inline constexpr int kVectorBytes = 4 * kLanes;
 
 // The start of DotGroups' sums: zero, or `init`. `init` is null for kZero. The inputs of neighbouring
 // tokens are kBlock apart, even if only a part of a block is used.
@@ -47,6 +59,10 @@ enum class Init : std::uint8_t { kZero, kCorrections };
 // DotGroups<kMaxByte, …>: no byte exceeds kMaxByte. Above 127, the sums start at -128 × the sum of
 // the inputs: the bytes are signed numbers plus 128, and targets may multiply those instead.
 inline constexpr int kAnyByte = 255;
+
+// OneTokenDots<kMaxByte, kInit, kGroups>: Put<kGroup, kNth>(r, bytes) adds the products of register
+// r of group kGroup. It is called once per group and register; kNth counts the groups in the order
+// of the calls. Dot(r) is the sum then.
 
 #if HWY_TARGET == HWY_AVX3_DL
 
@@ -98,6 +114,27 @@ HWY_INLINE void DotGroups(const std::uint8_t* const (&quants)[kPanels], const Va
     }
   }
 }
+
+template <int /*kMaxByte*/, Init kInit, int /*kGroups*/>
+class OneTokenDots {
+ public:
+  HWY_INLINE OneTokenDots(const Value* x, std::int32_t init)
+      : x_(x),
+        sum_{kInit == Init::kZero ? _mm512_setzero_si512() : _mm512_set1_epi32(init),
+             _mm512_setzero_si512()} {}
+
+  template <int kGroup, int kNth>
+  HWY_INLINE void Put(int, V8 bytes) {
+    std::int32_t four;
+    std::memcpy(&four, x_ + kGroup * 4, 4);
+    sum_[kNth % 2] = _mm512_dpbusd_epi32(sum_[kNth % 2], bytes.raw, _mm512_set1_epi32(four));
+  }
+  HWY_INLINE VI Dot(int) const { return VI{_mm512_add_epi32(sum_[0], sum_[1])}; }
+
+ private:
+  const Value* x_;
+  __m512i sum_[2];  // a single sum would wait for its own last step
+};
 
 #else
 
@@ -246,6 +283,13 @@ constexpr int LargestOf(Factor factor, int max_byte) {
   }
 }
 
+// The number of products of pairs that are added in 16 bits before they are widened.
+constexpr int RunOf(int largest_factor, int groups) {
+  return std::min(
+      groups,
+      static_cast<int>(std::bit_floor(32767U / static_cast<unsigned>(2 * largest_factor * 127))));
+}
+
 template <Factor kFactor>
 HWY_INLINE Raw LoadFactor(const std::uint8_t* at) {
   const Raw bytes = LoadLine(at);
@@ -260,9 +304,7 @@ template <Factor kFactor, int kMaxByte, int kScale, bool kFirst, int kGroups, in
           int kPanelRegs>
 HWY_INLINE void AddProducts(const std::uint8_t* quants, const Value* x,
                             Raw (&sums)[kTokens][kPanelRegs]) {
-  constexpr unsigned kMaxPair = 2 * LargestOf(kFactor, kMaxByte) * 127;
-  // Groups that are added in 16 bits.
-  constexpr int kRun = std::min<int>(kGroups, std::bit_floor(32767U / kMaxPair));
+  constexpr int kRun = RunOf(LargestOf(kFactor, kMaxByte), kGroups);
   static_assert(kGroups % kRun == 0);
   constexpr int kRegBytes = static_cast<int>(sizeof(Raw));
   Raw pairs[kTokens][kPanelRegs];
@@ -297,6 +339,39 @@ HWY_INLINE void AddProducts(const std::uint8_t* quants, const Value* x,
     }
   }
 }
+
+template <int kMaxByte, Init kInit, int kGroups>
+class OneTokenDots {
+ public:
+  HWY_INLINE OneTokenDots(const Value* x, std::int32_t init) : x_(x), init_(init) {}
+
+  template <int kGroup, int kNth>
+  HWY_INLINE void Put(int r, V8 bytes) {
+    constexpr int kRun = RunOf(kSigned ? LargestOf(Factor::kSigned, kMaxByte) : kMaxByte, kGroups);
+    std::int32_t four;
+    std::memcpy(&four, x_ + kGroup * 4, 4);
+    const Raw inputs = SetFour(four);
+    const Raw product = kSigned ? MulSigned(bytes.raw, inputs) : MulBytes(bytes.raw, inputs);
+    pairs_[r] = kNth % kRun == 0 ? product : AddPairs(pairs_[r], product);
+    if constexpr (kNth % kRun == kRun - 1) {
+      const Raw wide = WidenPairs(pairs_[r]);
+      sums_[r] = kNth < kRun ? wide : AddSums(sums_[r], wide);
+    }
+    if (kNth % 2 == 1 && r == kPanelRegs - 1)
+      LoadAfter(kNth % kRun == kRun - 1 ? sums_ : pairs_, x_);
+  }
+  HWY_INLINE VI Dot(int r) const {
+    constexpr bool kAdds = kInit == Init::kCorrections && !kSigned;
+    return VI{kAdds ? AddSums(sums_[r], SetFour(init_)) : sums_[r]};
+  }
+
+ private:
+  static constexpr bool kSigned = kMaxByte > 127;
+  const Value* x_;
+  std::int32_t init_;
+  Raw pairs_[kPanelRegs];
+  Raw sums_[kPanelRegs];
+};
 
 // Bytes above 127 do not fit the signed operand of a product. A tile of tokens takes their nibbles,
 // two products whose sums stay in 16 bits over all groups. Few tokens take the signed numbers: that
@@ -341,6 +416,44 @@ HWY_INLINE void DotGroups(const std::uint8_t* const (&quants)[kPanels], const Va
   static_assert(kPanels == 1);
   DotGroupsOf16Bits<kInit, kGroups>(quants[0], x, init, dots[0]);
 }
+
+template <int /*kMaxByte*/, Init kInit, int /*kGroups*/>
+class OneTokenDots {
+ public:
+  HWY_INLINE OneTokenDots(const Value* x, std::int32_t init) : x_(x), init_(init) {
+    for (int p = 0; p < kPairRegs; ++p) sum0_[p] = sum1_[p] = hn::Zero(DI());
+  }
+
+  template <int kGroup, int kNth>
+  HWY_INLINE void Put(int r, V8 bytes) {
+    const hn::Half<D8> half;
+    std::int64_t four;
+    std::memcpy(&four, x_ + kGroup * 4, 8);
+    const auto inputs = hn::BitCast(D16(), hn::Set(hn::Repartition<std::int64_t, DF>(), four));
+    Add(2 * r, hn::PromoteTo(D16(), hn::LowerHalf(half, bytes)), inputs);
+    Add(2 * r + 1, hn::PromoteTo(D16(), hn::UpperHalf(half, bytes)), inputs);
+  }
+  HWY_INLINE VI Dot(int r) const {
+    const DI d;
+    const VI low = hn::RearrangeToOddPlusEven(sum0_[2 * r], sum1_[2 * r]);
+    const VI high = hn::RearrangeToOddPlusEven(sum0_[2 * r + 1], sum1_[2 * r + 1]);
+    const VI pairs = hn::Add(hn::ConcatEven(d, high, low), hn::ConcatOdd(d, high, low));
+    return kInit == Init::kZero ? pairs : hn::Add(pairs, hn::Set(d, init_));
+  }
+
+ private:
+  using D16 = hn::Repartition<std::int16_t, DF>;
+  static constexpr int kPairRegs = 2 * kPanelRegs;
+
+  HWY_INLINE void Add(int p, hn::Vec<D16> w, hn::Vec<D16> inputs) {
+    sum0_[p] = hn::ReorderWidenMulAccumulate(DI(), w, inputs, sum0_[p], sum1_[p]);
+  }
+
+  const Value* x_;
+  std::int32_t init_;
+  VI sum0_[kPairRegs];
+  VI sum1_[kPairRegs];
+};
 
 #endif
 

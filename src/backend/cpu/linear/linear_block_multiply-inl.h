@@ -8,7 +8,8 @@
 //   group   96 to 512 tokens: their quantised inputs and sums stay in the second-level cache, so
 //           that a prefill reads the weights once per group
 //
-// A single token skips the tiles: each block is multiplied as soon as it is unpacked.
+// A single token skips the tiles: its panels are multiplied one by one, and unpacked bytes stay in
+// registers.
 //
 // Every function performs the chain of its Format (docs/design/exactness.md): a tile only says how
 // many outputs advance together.
@@ -153,9 +154,8 @@ HWY_INLINE void LoadSums(const float* y, Sums<kTokens, kPanels>& sum) {
 // Adds one chunk to y [panel][token][16 rows].
 template <ProductKind kKind, int kTokens, int kPanels>
 void MultiplyTile(const Unpacked (&w)[kPanels], const TileInput& x, std::int64_t blocks, float* y) {
-  constexpr bool kPer256 =
-      kKind.chain == Chain::kPer256Of16 || kKind.chain == Chain::kPer256WithMinimum;
-  constexpr int kGroups = kKind.chain == Chain::kPer256Of16 ? 4 : 8;
+  constexpr bool kPer256 = IsPer256(kKind.chain);
+  constexpr int kGroups = GroupsOf(kKind.chain);
   const DF d;
   Sums<kTokens, kPanels> sum;
   if constexpr (kPer256) {
@@ -250,13 +250,7 @@ void MultiplyGroup(const Product& product, std::int64_t panel, const TokenTiles&
     Unpacked w[kPanels];
     KVCACHE_UNROLL
     for (int p = 0; p < kPanels; ++p) {
-      ChunkWorkspace& chunk_workspace = workspace.chunks[p];
-      const std::uint8_t* const from = chunk_at + p * panel_bytes;
-      w[p] = {Format::QuantsOf(from, blocks, chunk_workspace), chunk_workspace.scales,
-              chunk_workspace.minima};
-      Format::UnpackHead(from, chunk_workspace);
-      for (std::int64_t b = 0; b < blocks; ++b)
-        Format::UnpackBlock(from, blocks, b, chunk_workspace);
+      w[p] = UnpackChunk<Format>(chunk_at + p * panel_bytes, blocks, workspace.chunks[p]);
     }
     chunk_at += ChunkBytes(product.dtype, blocks);
     for (std::int64_t tile = group.begin; tile < group.end; ++tile) {
@@ -269,94 +263,94 @@ void MultiplyGroup(const Product& product, std::int64_t panel, const TokenTiles&
   StoreTiles<kPanels>(product, panel, tiles, group, workspace.y);
 }
 
-// Multiplies a single token. Each block is multiplied as soon as it is unpacked, so that memory
-// accesses, unpacking and products overlap.
-template <class Format, int kPanels>
-void MultiplyOneToken(const Product& product, std::int64_t panel, const PanelWorkspace& workspace) {
+// ---- One token
+
+using PanelSums = VF[kPanelRegs];
+
+// Adds the i-th inputs of a chunk that share a scale, which `lines` holds. The bytes stay in
+// registers.
+template <class Format>
+HWY_INLINE void AddLines(const std::uint8_t* lines, const typename Format::Head& head,
+                         const TileInput& x, std::int64_t i, PanelSums& sum) {
   constexpr ProductKind kKind = Format::kProduct;
-  constexpr bool kPer256 =
-      kKind.chain == Chain::kPer256Of16 || kKind.chain == Chain::kPer256WithMinimum;
-  const std::int64_t inputs = product.x.inputs;
-  const std::int64_t panel_bytes = PanelBytes(product.dtype, inputs);
-  const auto* chunk_at =
-      reinterpret_cast<const std::uint8_t*>(product.panels) + panel * panel_bytes;
+  constexpr int kGroups = GroupsOf(kKind.chain);
+  constexpr Init kInit = kKind.bias == 0 ? Init::kZero : Init::kCorrections;
   const DF d;
-  Sums<1, kPanels> y;
+  OneTokenDots<kKind.max_byte, kInit, kGroups> dots(
+      x.values + i * 4 * kGroups, kInit == Init::kZero ? 0 : x.corrections[i] / 128 * kKind.bias);
+  Format::Unpack(lines, dots);
+  const RowFactors w_scale = head.Scales(i);
   KVCACHE_UNROLL
-  for (int p = 0; p < kPanels; ++p) {
-    KVCACHE_UNROLL
-    for (int r = 0; r < kPanelRegs; ++r) y[p][0][r] = hn::Zero(d);
+  for (int r = 0; r < kPanelRegs; ++r) {
+    VF scale = w_scale.r[r];
+    if constexpr (!IsPer256(kKind.chain)) scale = hn::Mul(scale, hn::Set(d, x.scales[i]));
+    sum[r] = hn::MulAdd(hn::ConvertTo(d, dots.Dot(r)), scale, sum[r]);
   }
-  for (std::int64_t chunk = 0; chunk < Chunks(inputs); ++chunk) {
-    const std::int64_t blocks = BlocksOf(inputs, chunk);
-    const TileInput x = InputOf(product.x, chunk, 0);
-    Unpacked w[kPanels];
-    Sums<1, kPanels> sum;
+  if constexpr (HasMinima(kKind.chain)) {
+    const RowFactors minima = head.Minima(i);
     KVCACHE_UNROLL
-    for (int p = 0; p < kPanels; ++p) {
-      ChunkWorkspace& chunk_workspace = workspace.chunks[p];
-      const std::uint8_t* const from = chunk_at + p * panel_bytes;
-      w[p] = {Format::QuantsOf(from, blocks, chunk_workspace), chunk_workspace.scales,
-              chunk_workspace.minima};
-      Format::UnpackHead(from, chunk_workspace);
-      KVCACHE_UNROLL
-      for (int r = 0; r < kPanelRegs; ++r) sum[p][0][r] = kPer256 ? hn::Zero(d) : y[p][0][r];
+    for (int r = 0; r < kPanelRegs; ++r) {
+      sum[r] = hn::MulAdd(minima.r[r], hn::Set(d, x.sums[i]), sum[r]);
     }
-    for (std::int64_t b = 0; b < blocks; ++b) {
-      KVCACHE_UNROLL
-      for (int p = 0; p < kPanels; ++p) {
-        Format::UnpackBlock(chunk_at + p * panel_bytes, blocks, b, workspace.chunks[p]);
-      }
-      if constexpr (kKind.chain == Chain::kPer256Of16) {
-        AddSubBlock<kKind, 4>(w, x, 2 * b, sum);
-        AddSubBlock<kKind, 4>(w, x, 2 * b + 1, sum);
-      } else if constexpr (kPer256) {
-        AddSubBlock<kKind, 8>(w, x, b, sum);
-      } else {
-        AddBlock<kKind>(w, x, b, sum);
-      }
-    }
-    KVCACHE_UNROLL
-    for (int p = 0; p < kPanels; ++p) {
-      KVCACHE_UNROLL
-      for (int r = 0; r < kPanelRegs; ++r) {
-        y[p][0][r] =
-            kPer256 ? hn::MulAdd(sum[p][0][r], hn::Set(d, x.scales[0]), y[p][0][r]) : sum[p][0][r];
-      }
-    }
-    chunk_at += ChunkBytes(product.dtype, blocks);
-  }
-  HWY_ALIGN float rows[kPanelRows];
-  for (int p = 0; p < kPanels; ++p) {
-    for (int r = 0; r < kPanelRegs; ++r) hn::Store(y[p][0][r], d, rows + r * kLanes);
-    const std::int64_t row = (panel + p) * kPanelRows;
-    StoreRows(rows, product.outputs - row, product.y + row);
   }
 }
 
-template <class Format, int kPanels>
-void MultiplyPanelsOf(const Product& product, std::int64_t panel, const TokenTiles& tiles,
-                      Group group, const PanelWorkspace& workspace) {
-  if (product.x.tokens == 1) {
-    MultiplyOneToken<Format, kPanels>(product, panel, workspace);
-  } else {
-    MultiplyGroup<Format, kPanels>(product, panel, tiles, group, workspace);
+// Multiplies a single token with a panel. Memory accesses, unpacking and products overlap.
+template <class Format>
+void MultiplyOneToken(const Product& product, std::int64_t panel) {
+  constexpr Chain kChain = Format::kProduct.chain;
+  constexpr std::int64_t kBytes = LinesBytes<Format>();
+  const std::int64_t inputs = product.x.inputs;
+  const auto* chunk_at = reinterpret_cast<const std::uint8_t*>(product.panels) +
+                         panel * PanelBytes(product.dtype, inputs);
+  const DF d;
+  PanelSums y;
+  KVCACHE_UNROLL
+  for (int r = 0; r < kPanelRegs; ++r) y[r] = hn::Zero(d);
+  for (std::int64_t chunk = 0; chunk < Chunks(inputs); ++chunk) {
+    const std::int64_t blocks = BlocksOf(inputs, chunk);
+    const TileInput x = InputOf(product.x, chunk, 0);
+    PrefetchAhead<HeadBytes(Format::kType, kChunkBlocks)>(chunk_at);
+    const typename Format::Head head(chunk_at);
+    const std::uint8_t* const lines = chunk_at + HeadBytes(Format::kType, blocks);
+    PanelSums sum;
+    KVCACHE_UNROLL
+    for (int r = 0; r < kPanelRegs; ++r) sum[r] = IsPer256(kChain) ? hn::Zero(d) : y[r];
+    for (std::int64_t i = 0; i < blocks * (kBlock / 4) / GroupsOf(kChain); ++i) {
+      PrefetchAhead<kBytes>(lines + i * kBytes);
+      AddLines<Format>(lines + i * kBytes, head, x, i, sum);
+    }
+    KVCACHE_UNROLL
+    for (int r = 0; r < kPanelRegs; ++r) {
+      y[r] = IsPer256(kChain) ? hn::MulAdd(sum[r], hn::Set(d, x.scales[0]), y[r]) : sum[r];
+    }
+    chunk_at += ChunkBytes(Format::kType, blocks);
   }
+  HWY_ALIGN float rows[kPanelRows];
+  for (int r = 0; r < kPanelRegs; ++r) hn::Store(y[r], d, rows + r * kLanes);
+  StoreRows(rows, product.outputs - panel * kPanelRows, product.y + panel * kPanelRows);
 }
 
 template <DType kType>
 void MultiplyFormat(const Product& product, std::int64_t begin, std::int64_t end,
                     const PanelWorkspace& workspace) {
+  if (product.x.tokens == 1) {
+    for (std::int64_t panel = begin; panel < end; ++panel) {
+      MultiplyOneToken<Format<kType>>(product, panel);
+    }
+    return;
+  }
   const TokenTiles tiles(product.x.tokens, kTileTokens);
   const std::int64_t step = TilesPerGroup(product.x.inputs);
   for (std::int64_t tile = 0; tile < tiles.count(); tile += step) {
     const Group group{tile, std::min(tile + step, tiles.count())};
     std::int64_t panel = begin;
     for (; panel + kTilePanels <= end; panel += kTilePanels) {
-      MultiplyPanelsOf<Format<kType>, kTilePanels>(product, panel, tiles, group, workspace);
+      MultiplyGroup<Format<kType>, kTilePanels>(product, panel, tiles, group, workspace);
     }
-    for (; panel < end; ++panel)
-      MultiplyPanelsOf<Format<kType>, 1>(product, panel, tiles, group, workspace);
+    for (; panel < end; ++panel) {
+      MultiplyGroup<Format<kType>, 1>(product, panel, tiles, group, workspace);
+    }
   }
 }
 

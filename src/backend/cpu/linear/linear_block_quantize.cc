@@ -17,11 +17,6 @@ KVCACHE_BEFORE_DOT();
 namespace kvcache::cpu::block {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-using cpu::HWY_NAMESPACE::DF;
-using cpu::HWY_NAMESPACE::kLanes;
-using cpu::HWY_NAMESPACE::VF;
-using DI = hn::RebindToSigned<DF>;
-using VI = hn::Vec<DI>;
 
 // The largest magnitude. It compares the floats' bits as integers: the order is the same, and a NaN
 // is larger than all numbers. So a NaN always reaches the scale; a maximum of floats would lose it,

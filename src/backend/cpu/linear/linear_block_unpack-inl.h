@@ -1,13 +1,14 @@
 // Unpacks a chunk of a panel to bytes and f32 scales. All differences between the formats are here.
 //
 // Compiled once per target. Format<DType>, one per type, has
-//   kProduct     the chain of docs/design/exactness.md that computes its outputs, and its bytes
-//   UnpackHead   unpacks the scales of a chunk if they are one piece
-//   UnpackBlock  unpacks 32 inputs, and their scales otherwise
-//   QuantsOf     returns the bytes that a product reads
+//   kProduct  the chain of docs/design/exactness.md that computes its outputs, and its bytes
+//   Head      the head of a chunk: Scales(i) and, for the chains that have them, Minima(i) of the
+//             i-th inputs that share a scale
+//   Unpack    unpacks the inputs that share a scale
 //
-// Unpacking costs about as much as multiplying three tokens. It is done once for all tokens of a
-// group, and its result stays in the first-level cache.
+// Unpacking costs about as much as multiplying three tokens. For several tokens it is done once for
+// all tokens of a group, and its result stays in the first-level cache. For one token it stays in
+// registers.
 #if defined(KVCACHE_BACKEND_CPU_LINEAR_BLOCK_UNPACK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVCACHE_BACKEND_CPU_LINEAR_BLOCK_UNPACK_INL_H_
 #undef KVCACHE_BACKEND_CPU_LINEAR_BLOCK_UNPACK_INL_H_
@@ -24,17 +25,7 @@ KVCACHE_BEFORE_DOT();
 namespace kvcache::cpu::block {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-using cpu::HWY_NAMESPACE::DF;
-using cpu::HWY_NAMESPACE::kLanes;
 using cpu::HWY_NAMESPACE::LoadF16;
-using cpu::HWY_NAMESPACE::VF;
-using DI = hn::RebindToSigned<DF>;
-using VI = hn::Vec<DI>;
-using D8 = hn::Repartition<std::uint8_t, DF>;
-using V8 = hn::Vec<D8>;
-
-inline constexpr int kPanelRegs = static_cast<int>(kPanelRows) / kLanes;
-inline constexpr int kVectorBytes = 4 * kLanes;
 
 enum class Chain : std::uint8_t {
   kPer32,              // y = fma(float(dot), d_w · d_x, y) for each 32 inputs
@@ -43,6 +34,17 @@ enum class Chain : std::uint8_t {
                        // from a = +0, then y = fma(a, d_x, y) for each 256
   kPer256Of16,         // the same with scales per 16 inputs and no minima
 };
+
+constexpr bool HasMinima(Chain chain) {
+  return chain == Chain::kPer32WithMinimum || chain == Chain::kPer256WithMinimum;
+}
+constexpr bool IsPer256(Chain chain) {
+  return chain == Chain::kPer256WithMinimum || chain == Chain::kPer256Of16;
+}
+// Groups of four inputs that share a scale.
+constexpr int GroupsOf(Chain chain) {
+  return chain == Chain::kPer256Of16 ? 4 : 8;
+}
 
 // What a product has to know of a format. A weight is its byte minus `bias`.
 struct ProductKind {
@@ -93,59 +95,79 @@ HWY_INLINE V8 ShiftedBits(V8 v, std::uint8_t mask) {
   return hn::And(Shifted<kLeft>(v), hn::Set(D8(), mask));
 }
 
-// Unpacks a line of nibbles: the lower ones to group kGroup of `out`, the upper ones to group
+// The bytes that Format::Unpack makes go to an object with Put<kGroup, kNth>(r, bytes): register r of
+// group kGroup, the kNth group in order. A product of one token takes them from registers
+// (OneTokenDots); a product of several reads them from memory.
+struct ToMemory {
+  std::uint8_t* out;
+  template <int kGroup, int /*kNth*/>
+  HWY_INLINE void Put(int r, V8 bytes) const {
+    hn::Store(bytes, D8(), out + kGroup * kLine + r * kVectorBytes);
+  }
+};
+
+// Unpacks a line of nibbles: the lower ones to group kGroup, the upper ones to group
 // kGroup + kApart. Puts kHighBits bits from `high` above each nibble and adds kOffset.
-template <int kGroup, int kApart, int kHighBits, int kOffset>
-HWY_INLINE void UnpackLine(V8 nibbles, V8 high, std::uint8_t* out) {
+template <int kGroup, int kApart, int kHighBits, int kOffset, class Out>
+HWY_INLINE void UnpackLine(const std::uint8_t* line, const V8 (&high)[kPanelRegs], Out& out) {
   const D8 d;
-  V8 low_group = ShiftedBits<0>(nibbles, 15);
-  V8 high_group = ShiftedBits<-4>(nibbles, 15);
-  if constexpr (kHighBits > 0) {
-    constexpr auto kMask = static_cast<std::uint8_t>(((1 << kHighBits) - 1) << 4);
-    low_group = hn::Or(low_group, ShiftedBits<4 - kGroup * kHighBits>(high, kMask));
-    high_group = hn::Or(high_group, ShiftedBits<4 - (kGroup + kApart) * kHighBits>(high, kMask));
+  KVCACHE_UNROLL
+  for (int r = 0; r < kPanelRegs; ++r) {
+    const V8 nibbles = hn::Load(d, line + r * kVectorBytes);
+    V8 low_group = ShiftedBits<0>(nibbles, 15);
+    V8 high_group = ShiftedBits<-4>(nibbles, 15);
+    if constexpr (kHighBits > 0) {
+      constexpr auto kMask = static_cast<std::uint8_t>(((1 << kHighBits) - 1) << 4);
+      low_group = hn::Or(low_group, ShiftedBits<4 - kGroup * kHighBits>(high[r], kMask));
+      high_group =
+          hn::Or(high_group, ShiftedBits<4 - (kGroup + kApart) * kHighBits>(high[r], kMask));
+    }
+    if constexpr (kOffset > 0) {
+      low_group = hn::Add(low_group, hn::Set(d, static_cast<std::uint8_t>(kOffset)));
+      high_group = hn::Add(high_group, hn::Set(d, static_cast<std::uint8_t>(kOffset)));
+    }
+    out.template Put<kGroup, 2 * kGroup>(r, low_group);
+    out.template Put<kGroup + kApart, 2 * kGroup + 1>(r, high_group);
   }
-  if constexpr (kOffset > 0) {
-    low_group = hn::Add(low_group, hn::Set(d, static_cast<std::uint8_t>(kOffset)));
-    high_group = hn::Add(high_group, hn::Set(d, static_cast<std::uint8_t>(kOffset)));
+}
+
+template <int kHighBits>
+HWY_INLINE void LoadHighBits(const std::uint8_t* line, V8 (&high)[kPanelRegs]) {
+  KVCACHE_UNROLL
+  for (int r = 0; r < kPanelRegs; ++r) {
+    high[r] = kHighBits > 0 ? hn::Load(D8(), line + r * kVectorBytes) : hn::Zero(D8());
   }
-  hn::Store(low_group, d, out + kGroup * kLine);
-  hn::Store(high_group, d, out + (kGroup + kApart) * kLine);
 }
 
 // 32 inputs of four bits, or five.
-template <int kHighBits, int kOffset>
-HWY_INLINE void UnpackBits(const std::uint8_t* lines, std::uint8_t* out) {
-  const D8 d;
-  KVCACHE_UNROLL
-  for (int i = 0; i < kLine; i += kVectorBytes) {
-    const V8 high = kHighBits > 0 ? hn::Load(d, lines + i) : hn::Zero(d);
-    const std::uint8_t* const nibbles = lines + (kHighBits > 0 ? kLine : 0) + i;
-    UnpackLine<0, 4, kHighBits, kOffset>(hn::Load(d, nibbles), high, out + i);
-    UnpackLine<1, 4, kHighBits, kOffset>(hn::Load(d, nibbles + kLine), high, out + i);
-    UnpackLine<2, 4, kHighBits, kOffset>(hn::Load(d, nibbles + 2 * kLine), high, out + i);
-    UnpackLine<3, 4, kHighBits, kOffset>(hn::Load(d, nibbles + 3 * kLine), high, out + i);
-  }
+template <int kHighBits, int kOffset, class Out>
+HWY_INLINE void UnpackBits(const std::uint8_t* lines, Out& out) {
+  V8 high[kPanelRegs];
+  LoadHighBits<kHighBits>(lines, high);
+  const std::uint8_t* const nibbles = lines + (kHighBits > 0 ? kLine : 0);
+  UnpackLine<0, 4, kHighBits, kOffset>(nibbles, high, out);
+  UnpackLine<1, 4, kHighBits, kOffset>(nibbles + kLine, high, out);
+  UnpackLine<2, 4, kHighBits, kOffset>(nibbles + 2 * kLine, high, out);
+  UnpackLine<3, 4, kHighBits, kOffset>(nibbles + 3 * kLine, high, out);
 }
 
 // 16 inputs of six bits, to which kOffset is added.
-template <int kOffset>
-HWY_INLINE void UnpackSixBits(const std::uint8_t* lines, std::uint8_t* out) {
-  const D8 d;
-  KVCACHE_UNROLL
-  for (int i = 0; i < kLine; i += kVectorBytes) {
-    const V8 high = hn::Load(d, lines + i);
-    UnpackLine<0, 2, 2, kOffset>(hn::Load(d, lines + kLine + i), high, out + i);
-    UnpackLine<1, 2, 2, kOffset>(hn::Load(d, lines + 2 * kLine + i), high, out + i);
-  }
+template <int kOffset, class Out>
+HWY_INLINE void UnpackSixBits(const std::uint8_t* lines, Out& out) {
+  V8 high[kPanelRegs];
+  LoadHighBits<2>(lines, high);
+  UnpackLine<0, 2, 2, kOffset>(lines + kLine, high, out);
+  UnpackLine<1, 2, 2, kOffset>(lines + 2 * kLine, high, out);
 }
 
 // ---- Scales
 
-// 16 × f16.
+// 16 factors, one per row.
 struct RowFactors {
   VF r[kPanelRegs];
 };
+
+// 16 × f16.
 HWY_INLINE RowFactors LoadFactors(const std::uint8_t* at) {
   RowFactors factors;
   KVCACHE_UNROLL
@@ -160,16 +182,18 @@ HWY_INLINE void StoreFactors(const RowFactors& factors, float* out) {
   for (int r = 0; r < kPanelRegs; ++r) hn::Store(factors.r[r], DF(), out + r * kLanes);
 }
 
-// out = factor × small integer, for 16 rows. The product is exact.
+// factor × small integer, for 16 rows. The products are exact.
 template <class Small>
-HWY_INLINE void StoreScales(const RowFactors& factors, const Small* small, float* out) {
+HWY_INLINE RowFactors Times(const RowFactors& factors, const Small* small) {
   const DF d;
+  RowFactors products;
   KVCACHE_UNROLL
   for (int r = 0; r < kPanelRegs; ++r) {
     const auto bytes = hn::LoadU(hn::Rebind<Small, DF>(), small + r * kLanes);
     const VF scale = hn::ConvertTo(d, hn::PromoteTo(DI(), bytes));
-    hn::Store(hn::Mul(factors.r[r], scale), d, out + r * kLanes);
+    products.r[r] = hn::Mul(factors.r[r], scale);
   }
+  return products;
 }
 
 // Unpacks the 12 bytes of scales of 16 rows to 8 × sc, then 8 × m.
@@ -190,65 +214,79 @@ HWY_INLINE void UnpackSixBitScales(const std::uint8_t* packed, std::uint8_t* out
 
 // ---- Formats
 
-// The distance at which weights are prefetched: the hardware's prefetchers stop at the ends of
-// pages and panels.
-inline constexpr std::int64_t kPrefetchBytes = 2048;
+// The head of a chunk of blocks of 32 that have an f16 scale and possibly an f16 minimum.
+template <DType kType>
+class FloatScales {
+ public:
+  explicit HWY_INLINE FloatScales(const std::uint8_t* chunk) : chunk_(chunk) {}
+  HWY_INLINE RowFactors Scales(std::int64_t b) const {
+    return LoadFactors(chunk_ + b * LayoutOf(kType).head_bytes);
+  }
+  HWY_INLINE RowFactors Minima(std::int64_t b) const {
+    return LoadFactors(chunk_ + b * LayoutOf(kType).head_bytes + 2 * kPanelRows);
+  }
 
-template <std::int64_t kBytes>
-HWY_INLINE void PrefetchAhead(const std::uint8_t* from) {
-  KVCACHE_UNROLL
-  for (std::int64_t i = 0; i < kBytes; i += kLine) hwy::Prefetch(from + kPrefetchBytes + i);
-}
+ private:
+  const std::uint8_t* chunk_;
+};
 
 // 4 or 5 bits in blocks of 32. A weight is the bits minus kZero.
-template <DType kType, int kHighBits, int kZero>
+template <DType kDType, int kHighBits, int kZero>
 struct SmallBlocks {
-  static constexpr bool kHasMinimum = LayoutOf(kType).head_bytes == 64;
-  static constexpr ProductKind kProduct =
-      KindOf(kHasMinimum ? Chain::kPer32WithMinimum : Chain::kPer32, kZero, (16 << kHighBits) - 1);
+  static constexpr DType kType = kDType;
+  static constexpr Chain kChain =
+      LayoutOf(kType).head_bytes == 64 ? Chain::kPer32WithMinimum : Chain::kPer32;
+  static constexpr ProductKind kProduct = KindOf(kChain, kZero, (16 << kHighBits) - 1);
+  using Head = FloatScales<kType>;
 
-  static const std::uint8_t* QuantsOf(const std::uint8_t*, std::int64_t,
-                                      const ChunkWorkspace& workspace) {
-    return workspace.quants;
-  }
-  static HWY_INLINE void UnpackHead(const std::uint8_t*, ChunkWorkspace&) {}
-  static HWY_INLINE void UnpackBlock(const std::uint8_t* chunk, std::int64_t blocks, std::int64_t b,
-                                     ChunkWorkspace& workspace) {
-    const std::uint8_t* const head = chunk + b * LayoutOf(kType).head_bytes;
-    const std::uint8_t* const lines =
-        chunk + HeadBytes(kType, blocks) + b * LayoutOf(kType).body_bytes;
-    PrefetchAhead<LayoutOf(kType).body_bytes>(lines);
-    UnpackBits<kHighBits, kProduct.bias - kZero>(lines, workspace.quants + b * kBlock * kPanelRows);
-    StoreFactors(LoadFactors(head), workspace.scales + b * kPanelRows);
-    if constexpr (kHasMinimum) {
-      StoreFactors(LoadFactors(head + 2 * kPanelRows), workspace.minima + b * kPanelRows);
-    }
+  template <class Out>
+  static HWY_INLINE void Unpack(const std::uint8_t* lines, Out& out) {
+    UnpackBits<kHighBits, kProduct.bias - kZero>(lines, out);
   }
 };
 
 // Floats of four bits. A nibble is an index into the doubled values, and the scale is half the
 // power of two.
 struct FourBitFloats {
-  static constexpr ProductKind kProduct = KindOf(Chain::kPer32, 12, 24);
   static constexpr DType kType = DType::kMXFP4;
+  static constexpr ProductKind kProduct = KindOf(Chain::kPer32, 12, 24);
 
-  static const std::uint8_t* QuantsOf(const std::uint8_t*, std::int64_t,
-                                      const ChunkWorkspace& workspace) {
-    return workspace.quants;
-  }
-  static HWY_INLINE void UnpackHead(const std::uint8_t*, ChunkWorkspace&) {}
-  static HWY_INLINE void UnpackBlock(const std::uint8_t* chunk, std::int64_t blocks, std::int64_t b,
-                                     ChunkWorkspace& workspace) {
-    const std::uint8_t* const lines =
-        chunk + HeadBytes(kType, blocks) + b * LayoutOf(kType).body_bytes;
-    PrefetchAhead<LayoutOf(kType).body_bytes>(lines);
-    UnpackValues(lines, workspace.quants + b * kBlock * kPanelRows);
-    StorePowers(chunk + b * kPanelRows, workspace.scales + b * kPanelRows);
+  class Head {
+   public:
+    explicit HWY_INLINE Head(const std::uint8_t* chunk) : chunk_(chunk) {}
+    // 2^(e - 128) of 16 rows, subnormal for e of 0 and 1.
+    HWY_INLINE RowFactors Scales(std::int64_t b) const {
+      const DI d;
+      const VI one = hn::Set(d, 1);
+      const VI smallest = hn::Set(d, 0x00200000);
+      RowFactors powers;
+      KVCACHE_UNROLL
+      for (int r = 0; r < kPanelRegs; ++r) {
+        const hn::Rebind<std::uint8_t, DF> d8;
+        const VI e = hn::PromoteTo(d, hn::LoadU(d8, chunk_ + b * kPanelRows + r * kLanes));
+        const VI normal = hn::ShiftLeft<23>(hn::Sub(e, one));
+        const VI small = hn::IfThenElse(hn::Eq(e, one), hn::Add(smallest, smallest), smallest);
+        powers.r[r] = hn::BitCast(DF(), hn::IfThenElse(hn::Gt(e, one), normal, small));
+      }
+      return powers;
+    }
+
+   private:
+    const std::uint8_t* chunk_;
+  };
+
+  template <class Out>
+  static HWY_INLINE void Unpack(const std::uint8_t* lines, Out& out) {
+    UnpackValues<0>(lines, out);
+    UnpackValues<1>(lines, out);
+    UnpackValues<2>(lines, out);
+    UnpackValues<3>(lines, out);
   }
 
  private:
   // Each byte is the value plus the bias.
-  static HWY_INLINE void UnpackValues(const std::uint8_t* lines, std::uint8_t* out) {
+  template <int kGroup, class Out>
+  static HWY_INLINE void UnpackValues(const std::uint8_t* lines, Out& out) {
     constexpr std::uint8_t k0 = kProduct.bias;
     alignas(16) static constexpr std::uint8_t kValues[16] = {
         k0, k0 + 1, k0 + 2, k0 + 3, k0 + 4, k0 + 6, k0 + 8, k0 + 12,
@@ -256,113 +294,97 @@ struct FourBitFloats {
     const D8 d;
     const V8 values = hn::LoadDup128(d, kValues);
     KVCACHE_UNROLL
-    for (int g = 0; g < 4; ++g) {
-      KVCACHE_UNROLL
-      for (int i = 0; i < kLine; i += kVectorBytes) {
-        const V8 nibbles = hn::Load(d, lines + g * kLine + i);
-        hn::Store(hn::TableLookupBytes(values, ShiftedBits<0>(nibbles, 15)), d,
-                  out + g * kLine + i);
-        hn::Store(hn::TableLookupBytes(values, ShiftedBits<-4>(nibbles, 15)), d,
-                  out + (g + 4) * kLine + i);
-      }
-    }
-  }
-
-  // 2^(e - 128) of 16 rows, subnormal for e of 0 and 1.
-  static HWY_INLINE void StorePowers(const std::uint8_t* exponents, float* out) {
-    const DI d;
-    const VI one = hn::Set(d, 1);
-    const VI smallest = hn::Set(d, 0x00200000);
-    KVCACHE_UNROLL
     for (int r = 0; r < kPanelRegs; ++r) {
-      const hn::Rebind<std::uint8_t, DF> d8;
-      const VI e = hn::PromoteTo(d, hn::LoadU(d8, exponents + r * kLanes));
-      const VI normal = hn::ShiftLeft<23>(hn::Sub(e, one));
-      const VI small = hn::IfThenElse(hn::Eq(e, one), hn::Add(smallest, smallest), smallest);
-      const VI bits = hn::IfThenElse(hn::Gt(e, one), normal, small);
-      hn::Store(hn::BitCast(DF(), bits), DF(), out + r * kLanes);
+      const V8 nibbles = hn::Load(d, lines + kGroup * kLine + r * kVectorBytes);
+      out.template Put<kGroup, 2 * kGroup>(
+          r, hn::TableLookupBytes(values, ShiftedBits<0>(nibbles, 15)));
+      out.template Put<kGroup + 4, 2 * kGroup + 1>(
+          r, hn::TableLookupBytes(values, ShiftedBits<-4>(nibbles, 15)));
     }
   }
 };
 
-// Q8_0: the panel holds bytes already, only the scales are unpacked.
+// Q8_0: the panel holds bytes already.
 struct WholeBytes {
-  static constexpr ProductKind kProduct = KindOf(Chain::kPer32, 128, kAnyByte);
   static constexpr DType kType = DType::kQ8_0;
+  static constexpr ProductKind kProduct = KindOf(Chain::kPer32, 128, kAnyByte);
+  using Head = FloatScales<kType>;
 
-  static const std::uint8_t* QuantsOf(const std::uint8_t* chunk, std::int64_t blocks,
-                                      const ChunkWorkspace&) {
-    return chunk + HeadBytes(kType, blocks);
+  template <class Out>
+  static HWY_INLINE void Unpack(const std::uint8_t* lines, Out& out) {
+    PutLines<0>(lines, out);
   }
-  static HWY_INLINE void UnpackHead(const std::uint8_t*, ChunkWorkspace&) {}
-  static HWY_INLINE void UnpackBlock(const std::uint8_t* chunk, std::int64_t blocks, std::int64_t b,
-                                     ChunkWorkspace& workspace) {
-    PrefetchAhead<LayoutOf(kType).body_bytes>(chunk + HeadBytes(kType, blocks) +
-                                              b * LayoutOf(kType).body_bytes);
-    StoreFactors(LoadFactors(chunk + b * 2 * kPanelRows), workspace.scales + b * kPanelRows);
+
+ private:
+  template <int kGroup, class Out>
+  static HWY_INLINE void PutLines(const std::uint8_t* lines, Out& out) {
+    if constexpr (kGroup < kBlock / 4) {
+      KVCACHE_UNROLL
+      for (int r = 0; r < kPanelRegs; ++r) {
+        out.template Put<kGroup, kGroup>(r,
+                                         hn::Load(D8(), lines + kGroup * kLine + r * kVectorBytes));
+      }
+      PutLines<kGroup + 1>(lines, out);
+    }
   }
 };
 
 // 4 or 5 bits in super-blocks with scales and minima per 32.
-template <DType kType, int kHighBits>
+template <DType kDType, int kHighBits>
 struct SuperBlocks {
+  static constexpr DType kType = kDType;
   static constexpr ProductKind kProduct =
       KindOf(Chain::kPer256WithMinimum, 0, (16 << kHighBits) - 1);
 
-  static const std::uint8_t* QuantsOf(const std::uint8_t*, std::int64_t,
-                                      const ChunkWorkspace& workspace) {
-    return workspace.quants;
-  }
-  static HWY_INLINE void UnpackHead(const std::uint8_t* chunk, ChunkWorkspace& workspace) {
-    alignas(64) std::uint8_t small[4 * kLine];
-    PrefetchAhead<HeadBytes(kType, kChunkBlocks)>(chunk);
-    UnpackSixBitScales(chunk + kLine, small);
-    const RowFactors d = LoadFactors(chunk);
-    RowFactors minus_minimum = LoadFactors(chunk + 2 * kPanelRows);
-    KVCACHE_UNROLL
-    for (int r = 0; r < kPanelRegs; ++r) minus_minimum.r[r] = hn::Neg(minus_minimum.r[r]);
-    for (std::int64_t b = 0; b < kChunkBlocks; ++b) {
-      StoreScales(d, small + b * kPanelRows, workspace.scales + b * kPanelRows);
-      StoreScales(minus_minimum, small + 2 * kLine + b * kPanelRows,
-                  workspace.minima + b * kPanelRows);
+  class Head {
+   public:
+    explicit HWY_INLINE Head(const std::uint8_t* chunk)
+        : d_(LoadFactors(chunk)), minus_minimum_(LoadFactors(chunk + 2 * kPanelRows)) {
+      KVCACHE_UNROLL
+      for (int r = 0; r < kPanelRegs; ++r) minus_minimum_.r[r] = hn::Neg(minus_minimum_.r[r]);
+      UnpackSixBitScales(chunk + kLine, small_);
     }
-  }
-  static HWY_INLINE void UnpackBlock(const std::uint8_t* chunk, std::int64_t, std::int64_t b,
-                                     ChunkWorkspace& workspace) {
-    const std::uint8_t* const lines =
-        chunk + HeadBytes(kType, kChunkBlocks) + b * LayoutOf(kType).body_bytes;
-    PrefetchAhead<LayoutOf(kType).body_bytes>(lines);
-    UnpackBits<kHighBits, 0>(lines, workspace.quants + b * kBlock * kPanelRows);
+    HWY_INLINE RowFactors Scales(std::int64_t b) const {
+      return Times(d_, small_ + b * kPanelRows);
+    }
+    HWY_INLINE RowFactors Minima(std::int64_t b) const {
+      return Times(minus_minimum_, small_ + 2 * kLine + b * kPanelRows);
+    }
+
+   private:
+    RowFactors d_;
+    RowFactors minus_minimum_;
+    alignas(64) std::uint8_t small_[4 * kLine];
+  };
+
+  template <class Out>
+  static HWY_INLINE void Unpack(const std::uint8_t* lines, Out& out) {
+    UnpackBits<kHighBits, 0>(lines, out);
   }
 };
 
 // 6 bits in super-blocks with signed scales per 16.
 struct SixBitSuperBlocks {
   static constexpr int kZero = 32;
-  static constexpr ProductKind kProduct = KindOf(Chain::kPer256Of16, kZero, 63);
   static constexpr DType kType = DType::kQ6_K;
-  static constexpr std::int64_t kSub = 16;
+  static constexpr ProductKind kProduct = KindOf(Chain::kPer256Of16, kZero, 63);
 
-  static const std::uint8_t* QuantsOf(const std::uint8_t*, std::int64_t,
-                                      const ChunkWorkspace& workspace) {
-    return workspace.quants;
-  }
-  static HWY_INLINE void UnpackHead(const std::uint8_t* chunk, ChunkWorkspace& workspace) {
-    PrefetchAhead<HeadBytes(kType, kChunkBlocks)>(chunk);
-    const RowFactors d = LoadFactors(chunk + kChunk / kSub * kPanelRows);
-    for (std::int64_t s = 0; s < kChunk / kSub; ++s) {
-      StoreScales(d, reinterpret_cast<const std::int8_t*>(chunk) + s * kPanelRows,
-                  workspace.scales + s * kPanelRows);
+  class Head {
+   public:
+    explicit HWY_INLINE Head(const std::uint8_t* chunk)
+        : chunk_(chunk), d_(LoadFactors(chunk + kChunk / 16 * kPanelRows)) {}
+    HWY_INLINE RowFactors Scales(std::int64_t s) const {
+      return Times(d_, reinterpret_cast<const std::int8_t*>(chunk_) + s * kPanelRows);
     }
-  }
-  static HWY_INLINE void UnpackBlock(const std::uint8_t* chunk, std::int64_t, std::int64_t b,
-                                     ChunkWorkspace& workspace) {
-    constexpr std::int64_t kBody = LayoutOf(kType).body_bytes;
-    const std::uint8_t* const lines = chunk + HeadBytes(kType, kChunkBlocks) + b * kBody;
-    std::uint8_t* const out = workspace.quants + b * kBlock * kPanelRows;
-    PrefetchAhead<kBody>(lines);
+
+   private:
+    const std::uint8_t* chunk_;
+    RowFactors d_;
+  };
+
+  template <class Out>
+  static HWY_INLINE void Unpack(const std::uint8_t* lines, Out& out) {
     UnpackSixBits<kProduct.bias - kZero>(lines, out);
-    UnpackSixBits<kProduct.bias - kZero>(lines + kBody / 2, out + kSub * kPanelRows);
   }
 };
 
@@ -386,6 +408,47 @@ template <>
 struct Format<DType::kQ5_K> : SuperBlocks<DType::kQ5_K, 1> {};
 template <>
 struct Format<DType::kQ6_K> : SixBitSuperBlocks {};
+
+// Bytes of the lines that Format::Unpack unpacks.
+template <class Format>
+constexpr std::int64_t LinesBytes() {
+  return LayoutOf(Format::kType).body_bytes * GroupsOf(Format::kProduct.chain) / (kBlock / 4);
+}
+
+// The distance at which weights are prefetched: the hardware's prefetchers stop at the ends of
+// pages and panels.
+inline constexpr std::int64_t kPrefetchBytes = 4096;
+
+template <std::int64_t kBytes>
+HWY_INLINE void PrefetchAhead(const std::uint8_t* from) {
+  KVCACHE_UNROLL
+  for (std::int64_t i = 0; i < kBytes; i += kLine) hwy::Prefetch(from + kPrefetchBytes + i);
+}
+
+// Unpacks a chunk to `workspace`. The bytes of Q8_0 stay where they are.
+template <class Format>
+HWY_INLINE Unpacked UnpackChunk(const std::uint8_t* chunk, std::int64_t blocks,
+                                ChunkWorkspace& workspace) {
+  constexpr Chain kChain = Format::kProduct.chain;
+  constexpr int kGroups = GroupsOf(kChain);
+  constexpr bool kInPlace = Format::kType == DType::kQ8_0;
+  PrefetchAhead<HeadBytes(Format::kType, kChunkBlocks)>(chunk);
+  const typename Format::Head head(chunk);
+  const std::uint8_t* const lines = chunk + HeadBytes(Format::kType, blocks);
+  for (std::int64_t i = 0; i < blocks * (kBlock / 4) / kGroups; ++i) {
+    const std::uint8_t* const from = lines + i * LinesBytes<Format>();
+    PrefetchAhead<LinesBytes<Format>()>(from);
+    if constexpr (!kInPlace) {
+      ToMemory to{workspace.quants + i * kGroups * kLine};
+      Format::Unpack(from, to);
+    }
+    StoreFactors(head.Scales(i), workspace.scales + i * kPanelRows);
+    if constexpr (HasMinima(kChain)) {
+      StoreFactors(head.Minima(i), workspace.minima + i * kPanelRows);
+    }
+  }
+  return {kInPlace ? lines : workspace.quants, workspace.scales, workspace.minima};
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace kvcache::cpu::block

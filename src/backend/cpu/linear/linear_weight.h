@@ -9,8 +9,8 @@
 
 #include "backend/cpu/linear/linear_block.h"
 #include "backend/cpu/linear/linear_float.h"
+#include "backend/cpu/linear/weight_memory.h"
 #include "kvcache/backend.h"
-#include "platform/aligned_buffer.h"
 
 namespace kvcache::cpu {
 
@@ -47,8 +47,7 @@ class FloatWeight final : public CpuWeight {
 // Weights of block types: a copy in panels of 16 rows (linear_block_layout.h).
 class BlockWeight final : public CpuWeight {
  public:
-  BlockWeight(const TensorView& w, AlignedBuffer panels)
-      : CpuWeight(w), panels_(std::move(panels)) {}
+  BlockWeight(const TensorView& w, WeightPiece panels) : CpuWeight(w), panels_(std::move(panels)) {}
   std::size_t owned_bytes() const override { return panels_.size_bytes(); }
   const std::byte* panels(std::int64_t matrix) const {
     return panels_.data() +
@@ -56,7 +55,7 @@ class BlockWeight final : public CpuWeight {
   }
 
  private:
-  AlignedBuffer panels_;
+  WeightPiece panels_;
 };
 
 }  // namespace kvcache::cpu
