@@ -26,6 +26,7 @@
 
 #include <functional>
 #include <initializer_list>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -59,6 +60,10 @@ struct CacheOptions {
   // may grow past its capacity. Drafts also take cells of the pool, until their pass ends.
   int capacity = 0;
   int max_batch = 1;  // tokens of the largest batch
+  // Cells of the pool instead of max_sequences × capacity, for a pool that is shared with snapshots; at
+  // least max_batch. A cache with a window has as many besides those of its sequences. A cell takes
+  // memory once it was written. 0: as above.
+  int cells = 0;
 };
 
 // The result of Get: views of the cells from the first to the last that any query of the batch
@@ -358,6 +363,13 @@ class Cache {
 
   // Returns the bytes held now: K and V of all layers, and recurrent states.
   virtual std::int64_t AllocatedBytes() const = 0;
+  // Returns the part of AllocatedBytes() that tokens, snapshots and states need, and the host memory
+  // of snapshots. Cells that share a tile or a page with a cell in use are not counted.
+  virtual std::int64_t UsedBytes() const { return AllocatedBytes() + SnapshotBytes(); }
+  // Returns the number of cells that no sequence and no snapshot has. A cache with a window evicts
+  // when it needs cells, and has no bound: it returns the largest number. A wrapper returns that of
+  // the cache with the fewest.
+  virtual std::int64_t FreeCells() const { return std::numeric_limits<std::int64_t>::max(); }
 
   // Return the cache with the further calls of its kind (encoder_cache.h, recurrent_cache.h): this
   // cache or, in a wrapper, its first inner cache of that kind. Return null if there is none.

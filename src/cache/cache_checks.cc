@@ -29,7 +29,9 @@ Status CheckConfig(const CacheConfig& config) {
 
 Status CheckSizes(const CacheOptions& options) {
   if (options.max_sequences >= 1 && options.capacity >= 1 && options.max_batch >= 1) {
-    return Status::Ok();
+    if (options.cells == 0 || options.cells >= options.max_batch) return Status::Ok();
+    return Invalid(StrCat("cells is ", options.cells, "; must be 0, or at least max_batch, ",
+                          options.max_batch));
   }
   return Invalid(StrCat("max_sequences is ", options.max_sequences, ", capacity is ",
                         options.capacity, ", max_batch is ", options.max_batch,
@@ -136,6 +138,7 @@ Status CheckPrefix(Position length) {
 }
 
 std::string SizesText(const CacheOptions& options) {
+  if (options.cells > 0) return StrCat("cells ", options.cells);
   return StrCat("max_sequences ", options.max_sequences, " x capacity ", options.capacity);
 }
 

@@ -22,8 +22,8 @@ std::int32_t WholeTiles(std::int32_t cells) {
 // Returns the number of cells before padding. retained_tokens 0: nothing is evicted.
 std::int64_t CellsFor(const CacheOptions& options, std::int32_t retained_tokens) {
   const std::int64_t sequences = options.max_sequences;
-  return retained_tokens == 0 ? sequences * options.capacity
-                              : sequences * retained_tokens + options.max_batch;
+  if (retained_tokens > 0) return sequences * retained_tokens + options.max_batch + options.cells;
+  return options.cells > 0 ? options.cells : sequences * options.capacity;
 }
 
 // A ring needs as many cells as tokens are retained: the oldest one is evicted before the next one
@@ -44,7 +44,8 @@ CellTableOptions TableFor(const CacheOptions& options, std::int32_t retained_tok
 std::string SizesText(const CacheOptions& options, std::int32_t retained_tokens) {
   if (retained_tokens == 0) return SizesText(options);
   return StrCat("max_sequences ", options.max_sequences, " x retained_tokens ", retained_tokens,
-                " + max_batch ", options.max_batch);
+                " + max_batch ", options.max_batch,
+                options.cells > 0 ? StrCat(" + cells ", options.cells) : "");
 }
 
 }  // namespace
@@ -102,6 +103,17 @@ void CausalCache::Close() {
   mask_ = {};
   cells_ = {};
   eviction_ = {};
+}
+
+std::int64_t CausalCache::UsedBytes() const {
+  if (!storage_.ready()) return 0;
+  const std::int64_t used = cells_.cells() - cells_.free_cells();
+  return AllocatedBytes() / std::max(1, cells_.cells()) * used + SnapshotBytes();
+}
+
+std::int64_t CausalCache::FreeCells() const {
+  if (causal_.window > 0) return Cache::FreeCells();
+  return storage_.ready() ? cells_.free_cells() : 0;
 }
 
 void CausalCache::EndPass() {

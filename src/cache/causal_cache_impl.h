@@ -92,6 +92,8 @@ class CausalCache final : public Cache {
   void RollBack(std::span<const SequenceLength> members) override;
 
   std::int64_t AllocatedBytes() const override { return storage_.layers().allocated_bytes(); }
+  std::int64_t UsedBytes() const override;
+  std::int64_t FreeCells() const override;
 
   const CellTable& cells() const { return cells_; }
   const OpenTransactions& transactions() const { return transactions_; }

@@ -235,6 +235,25 @@ TEST_F(CausalCacheTest, ReservePassSeesEverythingAndChangesNothing) {
   EXPECT_EQ(Forward({{0, 1, 8}}), (Rows{"00..", "....", "....", "...."}));
 }
 
+TEST_F(CausalCacheTest, APoolOfItsOwnSizeIsSharedByAllSequences) {
+  CacheOptions options = F32Options(2, 4);
+  options.cells = 10;
+  Open(options);
+  EXPECT_EQ(cache_->FreeCells(), 10);
+  Forward({{0, 0, 1}, {0, 1, 2}, {0, 2, 3}, {0, 3, 4}, {0, 4, 5}, {0, 5, 6}, {0, 6, 7}, {0, 7, 8}});
+  EXPECT_EQ(cache_->FreeCells(), 2);
+  auto kept = cache_->TakeSnapshot(SequenceId{0}, 0, 3);
+  ASSERT_TRUE(kept.ok());
+  ASSERT_TRUE(cache_->Remove(SequenceId{0}, 0, kEndOfSequence).ok());
+  EXPECT_EQ(cache_->FreeCells(), 7);
+  kept->reset();
+  EXPECT_EQ(cache_->FreeCells(), 10);
+  EXPECT_EQ(cache_->UsedBytes(), 0);
+  options.cells = 7;
+  const Status status = MakeCausalCache()->Init(backend_, options);
+  EXPECT_EQ(status.message(), "cells is 7; must be 0, or at least max_batch, 8");
+}
+
 TEST_F(CausalCacheTest, RefusedRemovalsAndCopies) {
   Open(F32Options(2, 4));
   Forward({{0, 0, 1}, {0, 1, 2}});

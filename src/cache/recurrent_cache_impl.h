@@ -102,6 +102,11 @@ class RecurrentCacheImpl final : public RecurrentCache {
     return attention_.AllocatedBytes() + conv_.allocated_bytes() + state_.allocated_bytes() +
            inputs_.allocated_bytes();
   }
+  std::int64_t UsedBytes() const override {
+    return AllocatedBytes() - attention_.AllocatedBytes() + attention_.UsedBytes() +
+           SnapshotBytes() - attention_.SnapshotBytes();
+  }
+  std::int64_t FreeCells() const override { return attention_.FreeCells(); }
   RecurrentCache* Recurrent() override { return this; }
 
   Status SetCheckpoints(const CheckpointOptions& checkpoints) override;

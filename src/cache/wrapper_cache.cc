@@ -180,6 +180,12 @@ class WrapperCache final : public Cache {
   }
 
   std::int64_t AllocatedBytes() const override { return SumOf(&Cache::AllocatedBytes); }
+  std::int64_t UsedBytes() const override { return SumOf(&Cache::UsedBytes); }
+  std::int64_t FreeCells() const override {
+    std::int64_t fewest = Cache::FreeCells();
+    for (const auto& cache : caches_) fewest = std::min(fewest, cache->FreeCells());
+    return fewest;
+  }
   EncoderCache* Encoder() override { return FirstOf(&Cache::Encoder); }
   RecurrentCache* Recurrent() override { return FirstOf(&Cache::Recurrent); }
 

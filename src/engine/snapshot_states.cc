@@ -1,0 +1,45 @@
+#include "engine/snapshot_states.h"
+
+#include <new>
+#include <utility>
+
+namespace kvcache {
+
+PrefixState SnapshotStates::Add(std::unique_ptr<Snapshot> snapshot) {
+  snapshots_.emplace(last_ + 1, std::move(snapshot));
+  return PrefixState{++last_};
+}
+
+Result<PrefixState> SnapshotStates::Take(SequenceId sequence, Position length) {
+  KVCACHE_ASSIGN_OR_RETURN(auto snapshot, cache_.TakeSnapshot(sequence, 0, length));
+  if (snapshot == nullptr) {
+    return Status(StatusCode::kInvalidArgument, "a snapshot of no tokens is no state");
+  }
+  try {
+    return Add(std::move(snapshot));
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::kOutOfMemory, "no memory for a snapshot");
+  }
+}
+
+Status SnapshotStates::Restore(PrefixState state, SequenceId sequence, Position length) {
+  const auto found = snapshots_.find(static_cast<std::uint64_t>(state));
+  if (found == snapshots_.end()) return {StatusCode::kNotFound, "the state is unknown"};
+  return cache_.Restore(sequence, found->second.get(), length);
+}
+
+void SnapshotStates::Drop(PrefixState state) {
+  snapshots_.erase(static_cast<std::uint64_t>(state));
+}
+
+bool SnapshotStates::Truncate(PrefixState state, Position length) {
+  const auto found = snapshots_.find(static_cast<std::uint64_t>(state));
+  if (found == snapshots_.end() || length < 1) return false;
+  if (length >= found->second->end()) return true;
+  auto parts = cache_.SplitSnapshot(found->second, length);
+  if (!parts.ok()) return false;
+  found->second = std::move(parts->first);
+  return true;
+}
+
+}  // namespace kvcache

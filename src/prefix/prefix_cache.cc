@@ -1,0 +1,397 @@
+// Requests: what they reuse, and what they leave.
+#include <algorithm>
+#include <iterator>
+#include <new>
+#include <utility>
+
+#include "base/strings.h"
+#include "prefix/key_hash.h"
+#include "prefix/prefix_cache_impl.h"
+#include "prefix/use_class.h"
+
+namespace kvcache {
+namespace {
+
+Status Invalid(std::string message) {
+  return {StatusCode::kInvalidArgument, std::move(message)};
+}
+
+Status NoMemory() {
+  return {StatusCode::kOutOfMemory, "no memory for the prefix cache"};
+}
+
+constexpr std::size_t kMostSiblingsLookedAt = 16;
+
+}  // namespace
+
+std::string_view MissReasonName(MissReason reason) {
+  switch (reason) {
+    case MissReason::kNew: return "new";
+    case MissReason::kDiffers: return "differs";
+    case MissReason::kEvicted: return "evicted";
+    case MissReason::kNoState: return "no restore point";
+    case MissReason::kRestoreFailed: return "restore failed";
+    case MissReason::kLastToken: return "last token";
+  }
+  return "unknown";
+}
+
+Result<std::unique_ptr<PrefixCache>> PrefixCache::Make(PrefixStates& states,
+                                                       PrefixOptions options) {
+  if (options.recompute_bound < 1) {
+    return Invalid(
+        StrCat("the recompute bound is ", options.recompute_bound, " tokens, expected at least 1"));
+  }
+  if (options.state_tokens < 0 || options.history_tokens < 0) {
+    return Invalid(StrCat("the state tokens are ", options.state_tokens, " and the history ",
+                          options.history_tokens, " tokens, expected at least 0"));
+  }
+  try {
+    return std::unique_ptr<PrefixCache>(
+        std::make_unique<PrefixCacheImpl>(states, std::move(options)));
+  } catch (const std::bad_alloc&) {
+    return NoMemory();
+  }
+}
+
+PrefixCacheImpl::PrefixCacheImpl(PrefixStates& states, PrefixOptions options)
+    : states_(states),
+      options_(std::move(options)),
+      history_(options_.history_tokens),
+      order_(static_cast<double>(options_.recompute_bound) /
+                 (options_.recompute_bound + (options_.divisible ? 0 : options_.state_tokens)),
+             static_cast<double>(options_.recompute_bound) / 16 /
+                 std::max<Position>(1, options_.state_tokens)) {}
+
+PrefixCacheImpl::~PrefixCacheImpl() {
+  trie_.ForEach([&](PrefixNode& node) {
+    if (node.state != PrefixState::kNone) states_.Drop(node.state);
+  });
+}
+
+Status PrefixCacheImpl::CheckPrompt(const PrefixPrompt& prompt) const {
+  if (prompt.keys.empty()) return Invalid("the prompt has no keys");
+  Position before = 0;
+  for (const Position point : prompt.restore_points) {
+    if (point <= before || static_cast<std::size_t>(point) > prompt.keys.size()) {
+      return Invalid(StrCat("a restore point at ", point, " after one at ", before,
+                            "; they must ascend within the prompt of ", prompt.keys.size()));
+    }
+    before = point;
+  }
+  return Status::Ok();
+}
+
+// A divisible state deeper down restores every length above it. Nearly every leaf has one: only a leaf
+// in use, whose state could not be cut, has none.
+PrefixNode* PrefixCacheImpl::StateBelow(PrefixNode* top) const {
+  PrefixNode* node = top;
+  while (node->state == PrefixState::kNone) {
+    if (!node->leaf()) {
+      node = node->first_child;
+      continue;
+    }
+    while (node != top && node->next == nullptr) node = node->parent;
+    if (node == top) return nullptr;
+    node = node->next;
+  }
+  return node;
+}
+
+PrefixCacheImpl::Found PrefixCacheImpl::Find(const PrefixPrompt& prompt, PrefixNode* root,
+                                             Position known) const {
+  Found found;
+  PrefixMatch& match = found.match;
+  const auto size = static_cast<Position>(prompt.keys.size());
+  PrefixTrie::Place place{root, 0};
+  if (root != nullptr) place = trie_.Match(*root, prompt.keys);
+  match.matched = std::min(place.length, size - 1);
+  found.node = place.node;
+  if (options_.divisible) {
+    while (found.node != root && found.node->begin() >= match.matched) {
+      found.node = found.node->parent;
+    }
+    match.resumed = match.matched;
+    const PrefixNode* holder = nullptr;
+    while (found.node != root && (holder = StateBelow(found.node)) == nullptr) {
+      found.node = found.node->parent;
+      match.resumed = found.node->end;
+    }
+    if (holder != nullptr) match.state = holder->state;
+  } else {
+    while (found.node != root &&
+           (found.node->end > match.matched || found.node->state == PrefixState::kNone)) {
+      found.node = found.node->parent;
+    }
+    if (found.node != root) {
+      match.state = found.node->state;
+      match.resumed = found.node->end;
+    }
+  }
+  if (found.node == root) match.resumed = 0;
+
+  if (place.length < size && place.node != nullptr) {
+    const PrefixNode* const child = place.inside() ? place.node : place.node->first_child;
+    if (child != nullptr) {
+      const auto at = static_cast<std::size_t>(place.length - child->begin());
+      match.difference = {place.length, child->keys[at],
+                          prompt.keys[static_cast<std::size_t>(place.length)]};
+    }
+  }
+  const auto miss = [&](Position tokens, MissReason reason) {
+    if (tokens > 0) match.missed.push_back({tokens, reason});
+  };
+  miss(match.matched - match.resumed, MissReason::kNoState);
+  if (place.length == size) {
+    miss(1, MissReason::kLastToken);
+  } else {
+    const Position evicted = std::clamp(known, match.matched, size) - match.matched;
+    miss(evicted, MissReason::kEvicted);
+    miss(size - match.matched - evicted,
+         match.difference.position >= 0 ? MissReason::kDiffers : MissReason::kNew);
+  }
+  return found;
+}
+
+// Multiples of the bound, so that requests with the same beginning have states at the same lengths.
+std::vector<Position> PrefixCacheImpl::Captures(const Request& request, Position from,
+                                                Position matched) const {
+  std::vector<Position> lengths;
+  if (options_.divisible) return lengths;
+  const Position bound = options_.recompute_bound;
+  const Position last = request.prompt - 1;
+  for (std::int64_t at = from / bound * std::int64_t{bound} + bound; at < last; at += bound) {
+    lengths.push_back(static_cast<Position>(at));
+  }
+  lengths.insert(lengths.end(), request.restore_points.begin(), request.restore_points.end());
+  lengths.push_back(matched);
+  lengths.push_back(last);
+  std::erase_if(lengths, [&](Position at) { return at <= from || at >= request.prompt; });
+  std::sort(lengths.begin(), lengths.end());
+  lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
+  return lengths;
+}
+
+Result<PrefixMatch> PrefixCacheImpl::Probe(const PrefixPrompt& prompt) const {
+  KVCACHE_RETURN_IF_ERROR(CheckPrompt(prompt));
+  try {
+    const Position known = history_.Find(prompt.keys, prompt.salt).known;
+    return Find(prompt, trie_.FindRoot(prompt.salt), known).match;
+  } catch (const std::bad_alloc&) {
+    return NoMemory();
+  }
+}
+
+Result<PrefixPlan> PrefixCacheImpl::Begin(const PrefixPrompt& prompt, double now) {
+  KVCACHE_RETURN_IF_ERROR(CheckPrompt(prompt));
+  now_ = std::max(now_, now);
+  try {
+    Request request{.salt = prompt.salt,
+                    .keys = {prompt.keys.begin(), prompt.keys.end()},
+                    .restore_points = {prompt.restore_points.begin(), prompt.restore_points.end()},
+                    .prompt = static_cast<Position>(prompt.keys.size()),
+                    .retention = prompt.retention};
+    PrefixNode& root = trie_.Root(prompt.salt);
+    const Position known = history_.Find(prompt.keys, prompt.salt).known;
+    Found found = Find(prompt, &root, known);
+    PrefixPlan plan;
+    static_cast<PrefixMatch&>(plan) = std::move(found.match);
+    plan.captures = Captures(request, plan.resumed, plan.matched);
+    plan.request = PrefixRequest{next_request_};
+    const auto [slot, inserted] = requests_.emplace(next_request_, std::move(request));
+    (void)inserted;
+    ++next_request_;
+    PrefixNode* node = found.node;
+    if (plan.resumed > 0 && plan.resumed < node->end) node = &SplitAt(*node, plan.resumed);
+    slot->second.extended = plan.resumed;
+    Protect(slot->second, *node);
+    history_.Return(prompt.keys, prompt.salt);
+    history_.Pass(static_cast<Position>(prompt.keys.size()));
+    return plan;
+  } catch (const std::bad_alloc&) {
+    return NoMemory();
+  }
+}
+
+std::vector<Position> PrefixCacheImpl::NotRestored(PrefixRequest request) {
+  const auto found = requests_.find(static_cast<std::uint64_t>(request));
+  if (found == requests_.end()) return {};
+  Request& own = found->second;
+  const Position before = std::exchange(own.extended, 0);
+  Protect(own, trie_.Root(own.salt));
+  return Captures(own, 0, before);
+}
+
+Status PrefixCacheImpl::Append(PrefixRequest request, std::span<const PrefixKey> keys) {
+  const auto found = requests_.find(static_cast<std::uint64_t>(request));
+  if (found == requests_.end()) return Invalid("the request is unknown");
+  try {
+    found->second.keys.insert(found->second.keys.end(), keys.begin(), keys.end());
+    return Status::Ok();
+  } catch (const std::bad_alloc&) {
+    return NoMemory();
+  }
+}
+
+Status PrefixCacheImpl::Extend(PrefixRequest request, Position length, PrefixState state) {
+  const auto found = requests_.find(static_cast<std::uint64_t>(request));
+  if (found == requests_.end() || length < 1 ||
+      static_cast<std::size_t>(length) > found->second.keys.size()) {
+    states_.Drop(state);
+    return Invalid(found == requests_.end()
+                       ? std::string("the request is unknown")
+                       : StrCat("a state after ", length, " tokens of a request of ",
+                                found->second.keys.size()));
+  }
+  Request& own = found->second;
+  try {
+    const auto keys = std::span<const PrefixKey>(own.keys).first(static_cast<std::size_t>(length));
+    const PrefixTrie::Place place = trie_.Match(trie_.Root(own.salt), keys);
+    PrefixNode* node = place.node;
+    const bool covered = place.length == length;
+    if (place.inside() && !(covered && options_.divisible)) node = &SplitAt(*node, place.length);
+    if (!covered) node = &AddLeaf(*node, own, length);
+    const bool keeps = options_.divisible ? !covered : node->state == PrefixState::kNone;
+    if (keeps) {
+      SetState(*node, state);
+    } else {
+      states_.Drop(state);
+    }
+    order_.Remove(*node);
+    const auto& points = own.restore_points;
+    if (std::binary_search(points.begin(), points.end(), length)) node->restore_point = true;
+    own.extended = std::max(own.extended, length);
+    if (node->end >= own.node->end) Protect(own, *node);
+    Relist(*node);
+    return Status::Ok();
+  } catch (const std::bad_alloc&) {
+    states_.Drop(state);
+    return NoMemory();
+  }
+}
+
+// All that the request evaluated counts as used, also what it could not keep.
+void PrefixCacheImpl::Close(PrefixRequest request, double now) {
+  now_ = std::max(now_, now);
+  const auto found = requests_.find(static_cast<std::uint64_t>(request));
+  if (found == requests_.end()) return;
+  Request& own = found->second;
+  PrefixNode& node = *own.node;
+  --node.live;
+  try {
+    Touch(own);
+  } catch (const std::bad_alloc&) {
+    // The prefix keeps its former time of use.
+  }
+  Relist(node);
+  RemoveStateless(&node);
+  requests_.erase(found);
+}
+
+void PrefixCacheImpl::Touch(const Request& request) {
+  const auto answer = static_cast<Position>(request.keys.size()) - request.prompt;
+  const auto groups = history_.Use(request.keys, request.salt, answer, request.retention);
+  const auto keys =
+      std::span<const PrefixKey>(request.keys).first(static_cast<std::size_t>(request.extended));
+  PrefixNode* node = trie_.Match(trie_.Root(request.salt), keys).node;
+  for (; !node->root(); node = node->parent) {
+    const Position middle = node->begin() + (node->end - node->begin()) / 2;
+    const auto after = std::upper_bound(
+        groups.begin(), groups.end(), middle,
+        [](Position at, const ReuseHistory::GroupAt& group) { return at < group.begin; });
+    order_.Remove(*node);
+    node->group = std::prev(after)->group;
+    const auto use = history_.Of(node->group);
+    node->of_class = use.of_class;
+    node->used = use.time;
+    node->demoted = false;
+    if (request.retention == Retention::kShared) node->retention = Retention::kShared;
+    Relist(*node);
+  }
+}
+
+void PrefixCacheImpl::Protect(Request& request, PrefixNode& node) {
+  ++node.live;
+  Relist(node);
+  PrefixNode* const before = std::exchange(request.node, &node);
+  if (before == nullptr) return;
+  --before->live;
+  Relist(*before);
+}
+
+PrefixNode& PrefixCacheImpl::SplitAt(PrefixNode& node, Position length) {
+  order_.Remove(node);
+  PrefixNode& upper = trie_.Split(node, length);
+  Relist(node);
+  return upper;
+}
+
+PrefixNode& PrefixCacheImpl::AddLeaf(PrefixNode& parent, const Request& request, Position length) {
+  order_.Remove(parent);
+  const auto keys = std::span<const PrefixKey>(request.keys);
+  const auto begin = static_cast<std::size_t>(parent.end);
+  PrefixNode& leaf =
+      trie_.AddLeaf(parent, keys.subspan(begin, static_cast<std::size_t>(length) - begin));
+  leaf.retention = request.retention;
+  leaf.of_class = UseClassOf(1, 0.0, 0, request.retention);
+  leaf.used = history_.clock();
+  if (options_.divisible && parent.state != PrefixState::kNone) DropState(parent);
+  Relist(parent);
+  Report(PrefixEvent::Kind::kStored, leaf, leaf.begin(), parent.hash);
+  SupersedeBeside(leaf);
+  return leaf;
+}
+
+// A short end beside a new branch of a long prefix was probably replaced: an answer that was edited
+// or asked for again.
+void PrefixCacheImpl::SupersedeBeside(const PrefixNode& leaf) {
+  std::size_t looked_at = 0;
+  for (PrefixNode* node = leaf.parent->first_child;
+       node != nullptr && looked_at < kMostSiblingsLookedAt; node = node->next, ++looked_at) {
+    const auto size = static_cast<std::int64_t>(node->keys.size());
+    if (node == &leaf || !node->leaf() || node->live > 0 || size * 4 > leaf.parent->end) continue;
+    if (!CanBeSuperseded(node->of_class)) continue;
+    order_.Remove(*node);
+    history_.Supersede(node->group);
+    node->of_class = kSupersededClass;
+    Relist(*node);
+  }
+}
+
+void PrefixCacheImpl::SetState(PrefixNode& node, PrefixState state) {
+  order_.Remove(node);
+  node.state = state;
+  ++state_count_;
+  Relist(node);
+}
+
+void PrefixCacheImpl::DropState(PrefixNode& node) {
+  order_.Remove(node);
+  states_.Drop(std::exchange(node.state, PrefixState::kNone));
+  --state_count_;
+}
+
+bool PrefixCacheImpl::MayGo(const PrefixNode& node) const {
+  if (node.root() || node.live > 0 || node.pinned_until > now_) return false;
+  return node.leaf() || node.state != PrefixState::kNone;
+}
+
+void PrefixCacheImpl::Relist(PrefixNode& node) {
+  if (MayGo(node)) {
+    order_.Add(node);
+  } else {
+    order_.Remove(node);
+  }
+}
+
+void PrefixCacheImpl::Report(PrefixEvent::Kind kind, const PrefixNode& node, Position begin,
+                             std::uint64_t parent_hash) const {
+  if (!options_.on_event) return;
+  options_.on_event({.kind = kind,
+                     .parent_hash = parent_hash,
+                     .hash = node.hash,
+                     .begin = begin,
+                     .end = node.end});
+}
+
+}  // namespace kvcache

@@ -1,0 +1,93 @@
+// The implementation of PrefixCache, divided into prefix_cache.cc (requests) and prefix_eviction.cc.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "kvcache/prefix_cache.h"
+#include "prefix/eviction_order.h"
+#include "prefix/prefix_trie.h"
+#include "prefix/reuse_history.h"
+
+namespace kvcache {
+
+class PrefixCacheImpl final : public PrefixCache {
+ public:
+  PrefixCacheImpl(PrefixStates& states, PrefixOptions options);
+  ~PrefixCacheImpl() override;
+  PrefixCacheImpl(const PrefixCacheImpl&) = delete;
+  PrefixCacheImpl& operator=(const PrefixCacheImpl&) = delete;
+
+  Result<PrefixPlan> Begin(const PrefixPrompt& prompt, double now) override;
+  Result<PrefixMatch> Probe(const PrefixPrompt& prompt) const override;
+  std::vector<Position> NotRestored(PrefixRequest request) override;
+  Status Append(PrefixRequest request, std::span<const PrefixKey> keys) override;
+  Status Extend(PrefixRequest request, Position length, PrefixState state) override;
+  void Close(PrefixRequest request, double now) override;
+  std::int64_t Evict(std::int64_t tokens) override;
+  Position Pin(const PrefixPrompt& prompt, double until) override;
+  Position Demote(const PrefixPrompt& prompt) override;
+  PrefixStats Stats() const override;
+  std::string CheckStructure() const override;
+
+ private:
+  struct Request {
+    std::uint64_t salt = 0;
+    std::vector<PrefixKey> keys;
+    std::vector<Position> restore_points;
+    Position prompt = 0;
+    Position extended = 0;       // the greatest length given to Extend, or resumed
+    PrefixNode* node = nullptr;  // protected: the deepest node that the request goes on from
+    Retention retention = Retention::kNormal;
+  };
+  // Where a prompt goes on.
+  struct Found {
+    PrefixMatch match;
+    PrefixNode* node = nullptr;  // whose edge has the key before `resumed`; the root if that is 0
+  };
+
+  Status CheckPrompt(const PrefixPrompt& prompt) const;
+  Found Find(const PrefixPrompt& prompt, PrefixNode* root, Position known) const;
+  // Returns the first node with a state, this one or below it, or null.
+  PrefixNode* StateBelow(PrefixNode* top) const;
+  std::vector<Position> Captures(const Request& request, Position from, Position matched) const;
+
+  // Lists the node if it may go, and takes it out of the list otherwise.
+  void Relist(PrefixNode& node);
+  bool MayGo(const PrefixNode& node) const;
+  void Protect(Request& request, PrefixNode& node);
+  PrefixNode& SplitAt(PrefixNode& node, Position length);
+  PrefixNode& AddLeaf(PrefixNode& parent, const Request& request, Position length);
+  void SupersedeBeside(const PrefixNode& leaf);
+  void SetState(PrefixNode& node, PrefixState state);
+  void DropState(PrefixNode& node);
+  void Touch(const Request& request);
+  void Report(PrefixEvent::Kind kind, const PrefixNode& node, Position begin,
+              std::uint64_t parent_hash) const;
+
+  std::int64_t EvictLeaf(PrefixNode& leaf, std::int64_t tokens);
+  void EvictInner(PrefixNode& node);
+  // Removes leaves without a state, from this node upwards. Returns the tokens.
+  std::int64_t RemoveStateless(PrefixNode* node);
+  void MergeIfAlone(PrefixNode* node);
+  void ExpirePins();
+
+  PrefixStates& states_;
+  const PrefixOptions options_;
+  PrefixTrie trie_;
+  ReuseHistory history_;
+  EvictionOrder order_;
+  std::unordered_map<std::uint64_t, Request> requests_;
+  std::multimap<double, PrefixNode*> pins_;
+  std::uint64_t next_request_ = 1;
+  double now_ = 0.0;
+  std::int64_t state_count_ = 0;
+  std::int64_t evicted_ = 0;
+};
+
+}  // namespace kvcache

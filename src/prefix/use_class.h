@@ -1,0 +1,50 @@
+// Classes of prefixes that are expected to return alike.
+//
+// The family is the number of requests that have used the prefix. Within it, a prefix that was used
+// once is classed by the length of the answer (short answers to long prompts are questions about a
+// document, and more of them follow), and one that was used again by the time between its last two
+// uses.
+//
+// Thread safety: pure functions.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+#include "kvcache/prefix_cache.h"
+
+namespace kvcache {
+
+inline constexpr std::int32_t kMostUses = 4;  // more uses than this are one family
+inline constexpr int kScales = 8;             // classes within a family, by powers of two
+inline constexpr int kSupersededClass = kMostUses * kScales;
+inline constexpr int kOneOffClass = kSupersededClass + 1;
+inline constexpr int kUseClasses = kOneOffClass + 1;
+inline constexpr int kUseFamilies = kMostUses + 2;
+
+constexpr int FamilyOf(int of_class) {
+  if (of_class < kSupersededClass) return of_class / kScales;
+  return kMostUses + (of_class - kSupersededClass);
+}
+
+// Returns min(kScales - 1, floor(log2(1 + value / unit))).
+constexpr int ScaleOf(double value, double unit) {
+  const auto ratio = static_cast<std::uint64_t>(1.0 + std::max(0.0, value) / unit);
+  return std::min(kScales - 1, static_cast<int>(std::bit_width(ratio)) - 1);
+}
+
+// Returns the class of a prefix with this number of uses, the last two `gap` tokens apart, whose last
+// request had an answer of `answer` tokens.
+constexpr int UseClassOf(std::int32_t uses, double gap, Position answer, Retention retention) {
+  if (retention == Retention::kOneOff && uses <= 1) return kOneOffClass;
+  const int family = std::clamp(uses, 1, kMostUses) - 1;
+  return family * kScales + (uses <= 1 ? ScaleOf(answer, 8.0) : ScaleOf(gap, 200000.0));
+}
+
+// Returns whether a prefix of this class was used once, so that a newer branch can take its place.
+constexpr bool CanBeSuperseded(int of_class) {
+  return of_class < kScales;
+}
+
+}  // namespace kvcache
