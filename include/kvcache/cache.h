@@ -334,6 +334,14 @@ class Cache {
   virtual void SetMaterializeHook(const MaterializeHook& /*hook*/) {}
   // Returns the host memory of all snapshots of this cache.
   virtual std::int64_t SnapshotBytes() const { return 0; }
+  // Returns the host memory that the cache keeps for the next snapshots after it freed earlier ones.
+  // SnapshotBytes and the hook do not count it. New memory costs more time than the copy into it.
+  virtual std::int64_t SpareBytes() const { return 0; }
+  // Sets the most bytes of spare memory, and gives what is above back to the system. Call it after
+  // Init. Without this call the limit is kDefaultSpareBytes; with 0 nothing is kept. Caches inside a
+  // wrapper or a recurrent cache have the limit each. Close frees the memory of snapshots that are
+  // gone, and keeps none after it.
+  virtual void LimitSpareBytes(std::int64_t /*most*/) {}
 
   // ---- Transactions (transaction.h), which calls these. A custom kind need not have them.
 

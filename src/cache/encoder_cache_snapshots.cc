@@ -258,6 +258,7 @@ Status EncoderCacheImpl::Export(const Snapshot& snapshot, std::span<std::byte> b
   return WithoutBadAlloc([&]() -> Status {
     KVCACHE_ASSIGN_OR_RETURN(const SnapshotHeader header, HeaderOf(snapshot));
     KVCACHE_ASSIGN_OR_RETURN(const std::span<std::byte> payload, BeginExport(header, bytes));
+    std::fill(payload.begin(), payload.end(), std::byte{0});
     return pool_->CopyOut(static_cast<const EncoderSnapshot&>(snapshot), header, payload);
   });
 }

@@ -109,6 +109,10 @@ class WrapperCache final : public Cache {
     for (const auto& cache : caches_) cache->SetMaterializeHook(hook);
   }
   std::int64_t SnapshotBytes() const override { return SumOf(&Cache::SnapshotBytes); }
+  std::int64_t SpareBytes() const override { return SumOf(&Cache::SpareBytes); }
+  void LimitSpareBytes(std::int64_t most) override {
+    for (const auto& cache : caches_) cache->LimitSpareBytes(most);
+  }
 
   Status PrepareTransaction(std::span<const SequenceLength> members, Position max_tokens) override {
     return ForAll([&](Cache& cache) { return cache.PrepareTransaction(members, max_tokens); });
