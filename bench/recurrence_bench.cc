@@ -6,7 +6,9 @@
 // first checks that replayed states have the bits of those that a plain pass writes.
 //
 // With --model, the rounds of a whole model are measured too: a plain pass of 8 tokens, a pass of a
-// chain of 8 drafts, and their acceptance.
+// chain of 8 drafts, and their acceptance; and a transaction around a plain pass of 8 tokens, which
+// commits some of them. The token after a commit must have the logits that it has without a
+// transaction.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -19,6 +21,7 @@
 
 #include "bench_program.h"
 #include "kvcache/cpu_backend.h"
+#include "kvcache/transaction.h"
 #include "kvcache_engine/engine.h"
 #include "model/graph/draft_replay.h"
 #include "model/graph/recurrent_params.h"
@@ -28,6 +31,7 @@ namespace {
 
 constexpr int kLayers = 24;
 constexpr int kDepth = 8;
+constexpr Position kCommits[] = {0, 1, 4, 7, kDepth};  // tokens that transactions keep
 
 struct Shape {
   const char* name;
@@ -223,8 +227,8 @@ bool RunShape(Backend& backend, const Shape& shape, const ProgramOptions& option
 class ModelRounds {
  public:
   explicit ModelRounds(Engine& engine) : engine_(engine) {
-    for (int i = 0; i < kHistory; ++i) tokens_.push_back(i * 37 % 250 + 3);
-    for (int i = 0; i < kHistory; ++i) positions_.push_back(i);
+    for (int i = 0; i <= kHistory; ++i) tokens_.push_back(i * 37 % 250 + 3);
+    for (int i = 0; i <= kHistory; ++i) positions_.push_back(i);
     for (int i = 0; i < kDepth; ++i) chain_.push_back(i - 1);
     Forward(0, kHistory - kDepth, {});
   }
@@ -235,6 +239,31 @@ class ModelRounds {
     const std::int32_t last[] = {tokens - 1};
     Require(engine_.cache().AcceptDrafts(last));
   }
+  Transaction Begin() {
+    auto transaction = Transaction::Begin({&engine_.cache()}, {{SequenceId{0}, kHistory - kDepth}},
+                                          {.max_tokens = kDepth});
+    Require(transaction.status());
+    return std::move(*transaction);
+  }
+  void Commit(Transaction& transaction, Position tokens) { Require(transaction.Commit({tokens})); }
+
+  // Returns the logits of the token after `tokens` tokens of the round.
+  std::vector<float> LogitsAfter(std::int32_t tokens, bool in_transaction) {
+    if (in_transaction) {
+      Transaction transaction = Begin();
+      Plain();
+      Commit(transaction, tokens);
+    } else {
+      Forward(kHistory - kDepth, tokens, {});
+    }
+    Forward(kHistory - kDepth + tokens, 1, {});
+    std::vector<float> logits(static_cast<std::size_t>(engine_.vocabulary_size()));
+    const std::int32_t rows[] = {0};
+    Require(engine_.Logits(rows, logits.data()));
+    GoBack();
+    return logits;
+  }
+
   void GoBack() {
     const SequenceId sequence{0};
     const auto kept = engine_.cache().PrepareRestore(sequence, kHistory - kDepth);
@@ -275,15 +304,35 @@ bool RunModel(const std::string& path, const ProgramOptions& options, nlohmann::
     return false;
   }
   ModelRounds rounds(**engine);
+  for (const Position tokens : kCommits) {
+    if (tokens > 0 && rounds.LogitsAfter(tokens, true) != rounds.LogitsAfter(tokens, false)) {
+      std::fprintf(stderr, "other logits after a commit of %d tokens\n", tokens);
+      return false;
+    }
+  }
   double plain = 1e9, drafts = 1e9, four = 1e9, eight = 1e9;
+  std::vector<double> begin_pass, commits[kDepth + 1], plain_passes;
   const auto time = [&](double& best, const auto& call) {
     const double start = Seconds(options.clock);
     call();
     best = std::min(best, Seconds(options.clock) - start);
   };
   for (int round = 0; round < options.rounds; ++round) {  // in turn, so that noise hits all
-    time(plain, [&] { rounds.Plain(); });
+    const double start = Seconds(options.clock);
+    rounds.Plain();
+    plain_passes.push_back(Seconds(options.clock) - start);
+    plain = std::min(plain, plain_passes.back());
     rounds.GoBack();
+    for (const Position kept : kCommits) {
+      const double begun = Seconds(options.clock);
+      Transaction transaction = rounds.Begin();
+      rounds.Plain();
+      const double passed = Seconds(options.clock);
+      rounds.Commit(transaction, kept);
+      commits[kept].push_back(Seconds(options.clock) - passed);
+      begin_pass.push_back(passed - begun);
+      rounds.GoBack();
+    }
     time(drafts, [&] { rounds.Drafts(); });
     time(four, [&] { rounds.Accept(4); });
     rounds.GoBack();
@@ -295,6 +344,23 @@ bool RunModel(const std::string& path, const ProgramOptions& options, nlohmann::
               plain * 1e3, drafts * 1e3, four * 1e3, eight * 1e3);
   std::printf("model: a round of 8 costs %+.1f%% if 4 are accepted, %+.1f%% if 8 are\n",
               100 * ((drafts + four) / plain - 1), 100 * ((drafts + eight) / plain - 1));
+  const double base = Timing(plain_passes).median;
+  const double pass = Timing(begin_pass).median;
+  std::printf("model: medians: plain pass %.3f ms, begin and pass %.3f ms\n", base * 1e3,
+              pass * 1e3);
+  for (const Position kept : kCommits) {
+    const Timing commit(commits[kept]);
+    const double best = Timing(begin_pass).best + commit.best;
+    std::printf(
+        "model: commit(%d) %.3f ms; a transaction of 8 costs %+.1f%% (medians), %+.1f%% (best)\n",
+        kept, commit.median * 1e3, 100 * ((pass + commit.median) / base - 1),
+        100 * (best / plain - 1));
+    cases.push_back({{"model", path},
+                     {"name", "transaction of 8, commit " + std::to_string(kept)},
+                     {"plain_ms", base * 1e3},
+                     {"begin_and_pass_ms", pass * 1e3},
+                     {"commit_ms", commit.median * 1e3}});
+  }
   cases.push_back({{"model", path},
                    {"plain_ms", plain * 1e3},
                    {"drafts_ms", drafts * 1e3},

@@ -4,9 +4,11 @@
 //
 // 1. Lazy snapshots: the time to take, split, merge and restore one of 1,000 to 1,000,000 tokens.
 //    It must not grow with them.
-// 2. Bytes: materialising, restoring, exporting and importing 8,000 tokens of a 1B-class shape (16
+// 2. Bytes: materialising, importing, restoring and exporting 8,000 tokens of a 1B-class shape (16
 //    layers, 8 heads of 64) in each cache type, against a plain copy of as many bytes by as many
-//    threads to memory as fresh. Every restored sequence is compared byte by byte, by its export.
+//    threads. The plain copy and the pages of snapshots both take new memory from the system, or
+//    both take memory that was used before. Every restored sequence and every imported snapshot is
+//    compared byte by byte, by its export.
 // 3. Transactions: the time of Begin and Commit around the metadata of a pass, per sequence, and of
 //    a rollback of eight tokens behind histories of 1,000 to 1,000,000.
 //
@@ -19,6 +21,7 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -127,64 +130,100 @@ void MeasureLazy(Backend& backend, int rounds) {
   }
 }
 
-// Copies `bytes` by all threads to new memory.
-double PlainCopy(ThreadPool& pool, const AlignedBuffer& from) {
-  auto to = Require(AlignedBuffer::Make(from.size_bytes()));
+// Copies the bytes by all threads, as they lie: 64 pieces.
+void PlainCopy(ThreadPool& pool, const AlignedBuffer& from, const AlignedBuffer& to) {
   constexpr std::size_t kPieces = 64;
   const std::size_t piece = from.size_bytes() / kPieces;
-  return Seconds([&] {
-    pool.ParallelFor(kPieces, [&](std::int64_t i, int) {
-      std::memcpy(to.data() + i * piece, from.data() + i * piece, piece);
-    });
+  pool.ParallelFor(kPieces, [&](std::int64_t i, int) {
+    std::memcpy(to.data() + i * piece, from.data() + i * piece, piece);
   });
+}
+
+// The times of the copies of one snapshot.
+struct CopyTimes {
+  std::vector<double> plain, materialize, import_bytes, restore, export_bytes;
+};
+
+// Measures the copies of the first sequence's `tokens` tokens, of which `expected` is the export. The
+// plain copy and the pages of snapshots take new memory, or memory that was used before.
+CopyTimes MeasureCopies(Cache& cache, ThreadPool& pool, Position tokens,
+                        const std::vector<std::byte>& expected, bool reuse, int rounds) {
+  auto source = Require(AlignedBuffer::Make(expected.size()));
+  std::memcpy(source.data(), expected.data(), expected.size());
+  AlignedBuffer target;
+  const auto exported = Require(AlignedBuffer::Make(expected.size()));
+  const std::span<std::byte> bytes(exported.data(), exported.size_bytes());
+  CopyTimes times;
+  cache.LimitSpareBytes(0);
+  if (reuse) cache.LimitSpareBytes(kDefaultSpareBytes);
+  for (int i = -1; i < rounds; ++i) {  // the first round is not measured
+    CopyTimes round;
+    const auto time = [](std::vector<double>& seconds, const auto& call) {
+      seconds.push_back(Seconds(call));
+    };
+    if (!reuse) target = AlignedBuffer();
+    time(round.plain, [&] {
+      if (target.size_bytes() == 0) target = Require(AlignedBuffer::Make(source.size_bytes()));
+      PlainCopy(pool, source, target);
+    });
+    auto snapshot = Require(cache.TakeSnapshot(kFirst, 0, tokens));
+    time(round.materialize, [&] { Require(cache.Materialize(*snapshot)); });
+    time(round.restore, [&] { Require(cache.Restore(kSecond, snapshot.get(), tokens)); });
+    time(round.export_bytes, [&] { Require(cache.Export(*snapshot, bytes)); });
+    snapshot.reset();
+    time(round.import_bytes, [&] { snapshot = Require(cache.Import(bytes)); });
+    if (i < 0) {
+      const auto second = Require(cache.TakeSnapshot(kSecond, 0, tokens));
+      std::vector<std::byte> restored(expected.size());
+      Require(cache.Export(*second, restored));
+      if (!std::equal(bytes.begin(), bytes.end(), expected.begin()) || restored != expected)
+        Fail("other bytes");
+      Require(cache.Export(*snapshot, restored));
+      if (restored != expected) Fail("other bytes after an import");
+      continue;
+    }
+    for (auto list : {&CopyTimes::plain, &CopyTimes::materialize, &CopyTimes::import_bytes,
+                      &CopyTimes::restore, &CopyTimes::export_bytes}) {
+      (times.*list).push_back((round.*list).front());
+    }
+  }
+  return times;
 }
 
 void MeasureBytes(Backend& backend, int threads, int rounds) {
   constexpr Position kTokens = 8000;
   ThreadPool pool(threads);
   std::printf(
-      "8,000 tokens          MB  plain copy  materialise  restore  export  import   "
-      "(GB/s, and share of the plain copy)\n");
+      "8,000 tokens       MB   memory  plain copy  materialise       import      restore       "
+      "export   (GB/s, and share of the plain copy)\n");
   for (const DType type : {DType::kF16, DType::kQ8_0, DType::kQ4_0}) {
     auto cache = MakeCausalCache();
     Require(cache->Init(backend, {type, type, 2, 8192, 512}));
     Fill(*cache, kTokens, 16, 512);
-    const auto bytes_of = [&](SequenceId id) {
-      auto snapshot = Require(cache->TakeSnapshot(id, 0, kTokens));
-      std::vector<std::byte> bytes(static_cast<std::size_t>(Require(cache->ExportSize(*snapshot))));
-      Require(cache->Export(*snapshot, bytes));
-      return bytes;
-    };
-    const std::vector<std::byte> expected = bytes_of(kFirst);
-    auto source = Require(AlignedBuffer::Make(expected.size()));
-    std::memcpy(source.data(), expected.data(), expected.size());
-    std::vector<double> copy, materialize, restore, exports, imports;
-    std::vector<std::byte> bytes(expected.size());
-    for (int i = 0; i < rounds; ++i) {
-      copy.push_back(PlainCopy(pool, source));
+    std::vector<std::byte> expected;
+    {
       auto snapshot = Require(cache->TakeSnapshot(kFirst, 0, kTokens));
-      materialize.push_back(Seconds([&] { Require(cache->Materialize(*snapshot)); }));
-      restore.push_back(
-          Seconds([&] { Require(cache->Restore(kSecond, snapshot.get(), kTokens)); }));
-      exports.push_back(Seconds([&] { Require(cache->Export(*snapshot, bytes)); }));
-      imports.push_back(Seconds([&] { snapshot = Require(cache->Import(bytes)); }));
-      if (i == 0 && (bytes_of(kSecond) != expected || bytes != expected)) Fail("other bytes");
+      expected.resize(static_cast<std::size_t>(Require(cache->ExportSize(*snapshot))));
+      Require(cache->Export(*snapshot, expected));
     }
     const double size = static_cast<double>(expected.size());
-    const double plain = Median(copy);
-    const auto record = [&](const char* what, const std::vector<double>& times) {
-      Record(StrCat(what, " 8000 tokens in ", InfoOf(type).name), times, size, plain);
-    };
-    record("materialise", materialize);
-    record("restore", restore);
-    record("export", exports);
-    record("import", imports);
-    std::printf("%-15s %8.0f %11.1f", std::string(InfoOf(type).name).c_str(), size / 1e6,
-                size / plain / 1e9);
-    for (const auto& times : {materialize, restore, exports, imports}) {
-      std::printf("  %5.1f %3.0f%%", size / Median(times) / 1e9, 100 * plain / Median(times));
+    for (const bool reuse : {false, true}) {
+      const CopyTimes times = MeasureCopies(*cache, pool, kTokens, expected, reuse, rounds);
+      const double plain = Median(times.plain);
+      const char* const memory = reuse ? "reused" : "new";
+      std::printf("%-12s %8.0f %8s %11.1f", std::string(InfoOf(type).name).c_str(), size / 1e6,
+                  memory, size / plain / 1e9);
+      const auto print = [&](const char* what, const std::vector<double>& seconds) {
+        Record(StrCat(what, " 8000 tokens in ", InfoOf(type).name, ", ", memory, " memory"),
+               seconds, size, plain);
+        std::printf("  %6.1f %3.0f%%", size / Median(seconds) / 1e9, 100 * plain / Median(seconds));
+      };
+      print("materialise", times.materialize);
+      print("import", times.import_bytes);
+      if (reuse) print("restore", times.restore);  // these write to memory that exists
+      if (reuse) print("export", times.export_bytes);
+      std::printf("\n");
     }
-    std::printf("\n");
   }
 }
 

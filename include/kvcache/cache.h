@@ -66,6 +66,9 @@ struct CacheOptions {
   int cells = 0;
 };
 
+// See Cache::ScheduleCaptures.
+inline constexpr Position kEachFromZero = -1;
+
 // The result of Get: views of the cells from the first to the last that any query of the batch
 // sees, and a mask. Column c is cell `first_cell` + c, so position p of a HistoryRun `run` is
 // column run.cell + (p - run.position) - first_cell. The views are valid until the pass ends.
@@ -257,7 +260,8 @@ class Cache {
 
   // Schedules snapshots at these lengths of the sequence. Each is taken by the pass that reaches it,
   // also inside a batch: the caller need not cut a prefill. The first one begins at `begin`, the
-  // length that the sequence has now; each other one begins at the length before it. A truncation,
+  // length that the sequence has now; each other one begins at the length before it. With
+  // kEachFromZero as `begin`, every one begins at position 0. A truncation,
   // or a transaction that takes tokens back, takes back those above the new length; they are scheduled
   // again. If the new length is below `begin`, it cancels all. So does any other change of the
   // sequence except by a pass, also if it fails. Errors that change nothing:
@@ -339,6 +343,14 @@ class Cache {
   virtual void SetMaterializeHook(const MaterializeHook& /*hook*/) {}
   // Returns the host memory of all snapshots of this cache.
   virtual std::int64_t SnapshotBytes() const { return 0; }
+  // Returns the host memory that the cache keeps for the next snapshots after it freed earlier ones.
+  // SnapshotBytes and the hook do not count it. New memory costs more time than the copy into it.
+  virtual std::int64_t SpareBytes() const { return 0; }
+  // Sets the most bytes of spare memory, and gives what is above back to the system. Call it after
+  // Init. Without this call the limit is kDefaultSpareBytes; with 0 nothing is kept. Caches inside a
+  // wrapper or a recurrent cache have the limit each. Close frees the memory of snapshots that are
+  // gone, and keeps none after it.
+  virtual void LimitSpareBytes(std::int64_t /*most*/) {}
 
   // ---- Transactions (transaction.h), which calls these. A custom kind need not have them.
 

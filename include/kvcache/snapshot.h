@@ -74,6 +74,9 @@ struct SnapshotParts {
   std::unique_ptr<Snapshot> second;
 };
 
+// The bytes of freed snapshots that a cache keeps for the next ones (Cache::LimitSpareBytes).
+inline constexpr std::int64_t kDefaultSpareBytes = std::int64_t{256} << 20;
+
 // Is told the bytes of host memory that snapshots take (positive) and give back (negative).
 using MaterializeHook = std::function<void(std::int64_t bytes)>;
 

@@ -148,15 +148,16 @@ Status CheckCaptures(SequenceId id, Position length, std::size_t scheduled, Posi
     return Invalid(StrCat("sequence ", Index(id), " has ", scheduled,
                           " scheduled captures; call TakeCaptures first"));
   }
-  if (begin < length) {
+  if (begin != kEachFromZero && begin < length) {
     return Invalid(StrCat("captures of sequence ", Index(id), " begin at ", begin,
                           "; must be at least its length, ", length));
   }
-  Position least = begin;
+  Position least = std::max(begin, length);
   for (const Position capture : lengths) {
     if (capture < least || capture == kEndOfSequence) {
       return Invalid(StrCat("a capture at length ", capture, " of sequence ", Index(id),
-                            "; must be at least ", least, ": captures ascend from ", begin));
+                            "; must be at least ", least, ": captures ascend from ",
+                            std::max(begin, length)));
     }
     least = capture + 1;
   }

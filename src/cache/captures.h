@@ -1,7 +1,5 @@
 // The captures that a causal cache has scheduled: snapshots that a pass takes when a sequence
-// reaches a length.
-//
-//   lengths  16, 48, 64      begins  0, 16, 48      taken  [0, 16), [16, 48), none yet
+// reaches a length (capture_schedule.h).
 //
 // Thread safety: none. Schedule, Plan and Take allocate.
 #pragma once
@@ -11,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "cache/capture_schedule.h"
 #include "cache/causal_snapshot.h"
 
 namespace kvcache {
@@ -25,7 +24,7 @@ class Captures {
   Status Schedule(SequenceId id, Position begin, std::span<const Position> lengths);
   Result<std::vector<std::unique_ptr<Snapshot>>> Take(SequenceId id);
 
-  bool any() const { return scheduled_ > 0; }
+  bool any() const { return schedule_.any(); }
 
   // Makes the snapshots of a sequence that is about to reach `length` tokens with `tokens` new ones.
   // Those of a window hold what is below `evicted` now. Errors: kOutOfMemory. Planned captures last
@@ -36,17 +35,11 @@ class Captures {
   void DropPlanned();
 
   // Takes back the captures above the sequence's new length, or all of them.
-  void Truncate(SequenceId id, Position length);
-  void Cancel(SequenceId id);
+  void Truncate(SequenceId id, Position length) { schedule_.Truncate(id, length); }
+  void Cancel(SequenceId id) { schedule_.Cancel(id); }
   void Clear();
 
  private:
-  struct Lengths {
-    std::vector<Position> lengths;   // empty: nothing is scheduled
-    std::vector<SnapshotPtr> taken;  // [lengths]; null: not taken, or nothing to hold
-    Position begin = 0;              // of the first one
-    std::size_t next = 0;            // the first length that was not reached
-  };
   struct Planned {
     SequenceId id{};
     SnapshotPtr snapshot;
@@ -57,8 +50,7 @@ class Captures {
   SnapshotPool* pool_ = nullptr;
   const CellTable* cells_ = nullptr;
   int window_ = 0;
-  std::vector<Lengths> of_;  // [sequences]
-  int scheduled_ = 0;        // sequences with a schedule
+  CaptureSchedule<CausalSnapshot> schedule_;
   std::vector<Planned> planned_;
 };
 

@@ -84,6 +84,12 @@ class CausalCache final : public Cache {
   Result<std::unique_ptr<Snapshot>> Import(std::span<const std::byte> bytes) override;
   void SetMaterializeHook(const MaterializeHook& hook) override;
   std::int64_t SnapshotBytes() const override { return pool_ == nullptr ? 0 : pool_->bytes(); }
+  std::int64_t SpareBytes() const override {
+    return pool_ == nullptr ? 0 : pool_->memory().spare_bytes();
+  }
+  void LimitSpareBytes(std::int64_t most) override {
+    if (pool_ != nullptr) pool_->memory().Limit(most);
+  }
 
   Status PrepareTransaction(std::span<const SequenceLength> members, Position max_tokens) override;
   void BeginTransaction(std::span<const SequenceLength> members, Position max_tokens) override;

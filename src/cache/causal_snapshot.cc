@@ -26,6 +26,31 @@ void AddMove(std::vector<CellMove>& moves, const CellMove& move) {
   moves.push_back(move);
 }
 
+// Zeroes what a copy of the positions leaves unwritten: the first and the last tile of each head if
+// the range fills only a part of them, and the gap behind K and V.
+void ZeroEdges(std::span<const LayerKv> layers, const PositionRange& range,
+               std::span<std::byte> bytes) {
+  const auto zero = [&](std::byte* begin, std::int64_t size) {
+    std::fill_n(begin, size, std::byte{0});
+  };
+  const auto zero_part = [&](std::byte* part, std::int64_t size, const LayerKv& layer) {
+    const std::int64_t tiles = layer.cells / kCellTile;
+    const std::int64_t tile = size / layer.shape.kv_heads / tiles;
+    for (std::int64_t head = 0; head < layer.shape.kv_heads; ++head) {
+      std::byte* const first = part + head * tiles * tile;
+      if (range.begin % kCellTile != 0) zero(first, tile);
+      if (range.end % kCellTile != 0) zero(first + (tiles - 1) * tile, tile);
+    }
+    const std::int64_t end = part + size - bytes.data();
+    zero(part + size, RoundUp(end, kSnapshotAlignment) - end);
+  };
+  for (const LayerKv& layer : layers) {
+    if (layer.k == nullptr) continue;
+    zero_part(layer.k, layer.KBytes(), layer);
+    if (!layer.shape.v_in_k) zero_part(layer.v, layer.VBytes(), layer);
+  }
+}
+
 }  // namespace
 
 CausalSnapshot::~CausalSnapshot() {
@@ -348,10 +373,30 @@ Position SnapshotPool::FirstOf(const SnapshotHeader& header) {
   return header.ranges.empty() ? 0 : header.ranges.front().begin / kCellTile * kCellTile;
 }
 
+// A page from before a layer's first Put lacks that layer.
+bool SnapshotPool::HasAllLayers(const CausalSnapshot& snapshot,
+                                std::span<const LayerKv> layers) const {
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    if (layers[i].k == nullptr) continue;
+    const bool in_cells = storage_->layers().Find(static_cast<int>(i)) != nullptr;
+    if (!in_cells && !snapshot.hold_.runs.empty()) return false;
+    for (const CausalSnapshot::Piece& piece : snapshot.pieces_) {
+      const std::span<const LayerKv> page = piece.page->layers();
+      if (i >= page.size() || page[i].k == nullptr) return false;
+    }
+  }
+  return true;
+}
+
 Status SnapshotPool::CopyOut(const CausalSnapshot& snapshot, const SnapshotHeader& header,
                              std::span<std::byte> bytes) const {
   std::vector<LayerKv> layers = header.layers;
   LayOutOnHost(layers, CellsOf(header), bytes.data());
+  if (header.ranges.size() == 1 && HasAllLayers(snapshot, layers)) {
+    ZeroEdges(layers, header.ranges.front(), bytes);
+  } else {
+    std::fill(bytes.begin(), bytes.end(), std::byte{0});
+  }
   const Position first = FirstOf(header);
   KVCACHE_RETURN_IF_ERROR(CopyCellsOut(snapshot.hold_, layers, first, 0, kEndOfSequence));
   for (const CausalSnapshot::Piece& piece : snapshot.pieces_) {

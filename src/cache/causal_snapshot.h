@@ -69,6 +69,7 @@ class SnapshotPool : public std::enable_shared_from_this<SnapshotPool> {
 
   void SetHook(const MaterializeHook& hook) { host_->hook = hook; }
   std::int64_t bytes() const { return host_->bytes; }
+  PageMemory& memory() const { return host_->memory; }
 
   // Returns an empty snapshot with memory for `runs` runs. Errors: kOutOfMemory.
   Result<SnapshotPtr> Make(Position begin, Position end, std::size_t runs);
@@ -134,6 +135,7 @@ class SnapshotPool : public std::enable_shared_from_this<SnapshotPool> {
   std::vector<LayerKv> Layers() const;
   Status CopyCellsOut(const CellHold& hold, std::span<const LayerKv> layers, Position first,
                       Position begin, Position end) const;
+  bool HasAllLayers(const CausalSnapshot& snapshot, std::span<const LayerKv> layers) const;
   Status CopyIn(const CausalSnapshot::Piece& piece, Position target, const CellHold& staged);
 
   CellTable* cells_;       // null after Detach

@@ -32,8 +32,7 @@ Status EncoderCacheImpl::Init(KvBackend& backend, const CacheOptions& options) {
     entries_.Reset(options.max_sequences);
     outputs_.assign(options.max_sequences, {});
     lengths_.assign(options.max_sequences, 0);
-    schedules_.clear();
-    schedules_.resize(options.max_sequences);
+    captures_.Reset(options.max_sequences);
     accepted_.reserve(members);
     transactions_.Reset(options.max_sequences);
     pool_ = std::make_shared<EncoderSnapshotPool>(entries_, storage_,
@@ -56,7 +55,7 @@ Status EncoderCacheImpl::Init(KvBackend& backend, const CacheOptions& options) {
 
 void EncoderCacheImpl::Close() {
   EndPass();
-  schedules_.clear();
+  captures_.Clear();
   if (pool_ != nullptr) pool_->Detach();
   pool_ = {};
   storage_.Close();
@@ -294,7 +293,7 @@ Status EncoderCacheImpl::CopyPrefix(SequenceId src, SequenceId dst, Position len
     ChangeLength(dst, length);
   } else {
     lengths_[Index(dst)] = std::min(length, lengths_[Index(src)]);
-    schedules_[Index(dst)] = {};
+    captures_.Cancel(dst);
   }
   return Status::Ok();
 }
@@ -328,7 +327,7 @@ Status EncoderCacheImpl::Remove(SequenceId sequence, Position begin, Position en
     ChangeLength(sequence, begin);
   } else if (begin < end) {
     lengths_[Index(sequence)] -= end - begin;
-    schedules_[Index(sequence)] = {};
+    captures_.Cancel(sequence);
   }
   Output& output = outputs_[Index(sequence)];
   if (output.first_gone != kEndOfSequence && output.first_gone >= begin) {

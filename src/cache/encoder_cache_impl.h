@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "cache/cache_storage.h"
+#include "cache/capture_schedule.h"
 #include "cache/drafts.h"
 #include "cache/encoder_snapshot.h"
 #include "cache/open_transactions.h"
@@ -71,6 +72,12 @@ class EncoderCacheImpl final : public EncoderCache {
   Result<std::unique_ptr<Snapshot>> Import(std::span<const std::byte> bytes) override;
   void SetMaterializeHook(const MaterializeHook& hook) override;
   std::int64_t SnapshotBytes() const override { return pool_ == nullptr ? 0 : pool_->bytes(); }
+  std::int64_t SpareBytes() const override {
+    return pool_ == nullptr ? 0 : pool_->memory().spare_bytes();
+  }
+  void LimitSpareBytes(std::int64_t most) override {
+    if (pool_ != nullptr) pool_->memory().Limit(most);
+  }
   Status PrepareTransaction(std::span<const SequenceLength> members, Position max_tokens) override;
   void BeginTransaction(std::span<const SequenceLength> members, Position max_tokens) override;
   Status CheckCommit(std::span<const SequenceLength> kept) const override;
@@ -133,12 +140,6 @@ class EncoderCacheImpl final : public EncoderCache {
   std::vector<std::uint8_t> bidirectional_;  // [batch]: all
   Visibility visibility_;
 
-  // The captures of a sequence: an output is taken when it is replaced, or by TakeCaptures.
-  struct Schedule {
-    std::vector<Position> lengths;
-    std::vector<std::unique_ptr<EncoderSnapshot>> taken;  // [lengths]
-    Position begin = 0;
-  };
   struct Restoring {
     SequenceId sequence{};
     Position begin = 0;  // the sequence goes back to here first
@@ -148,8 +149,9 @@ class EncoderCacheImpl final : public EncoderCache {
     Output output{};      // with an entry that belongs to the restore
   };
   std::shared_ptr<EncoderSnapshotPool> pool_;
-  std::vector<Position> lengths_;    // [sequences]: the last position seen + 1
-  std::vector<Schedule> schedules_;  // [sequences]
+  std::vector<Position> lengths_;  // [sequences]: the last position seen + 1
+  // An output is captured when it is replaced, or by TakeCaptures.
+  CaptureSchedule<EncoderSnapshot> captures_;
   std::vector<std::pair<SequenceId, Position>> accepted_;  // lengths after FinishAccept
   Restoring restoring_;
   OpenTransactions transactions_;

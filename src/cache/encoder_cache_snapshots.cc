@@ -17,11 +17,7 @@ namespace kvcache {
 // A capture whose range is cut or that ends above the new length is taken back.
 void EncoderCacheImpl::ChangeLength(SequenceId sequence, Position length) {
   lengths_[Index(sequence)] = std::min(lengths_[Index(sequence)], length);
-  Schedule& schedule = schedules_[Index(sequence)];
-  if (schedule.begin > length) schedule = {};
-  for (std::size_t i = 0; i < schedule.lengths.size(); ++i) {
-    if (schedule.lengths[i] > length) schedule.taken[i].reset();
-  }
+  captures_.Truncate(sequence, length);
 }
 
 EncoderOutput EncoderCacheImpl::OutputIn(SequenceId sequence, Position begin, Position end) const {
@@ -39,10 +35,10 @@ Result<const EncoderSnapshot*> EncoderCacheImpl::OwnSnapshot(const Snapshot* sna
 // The output that a Put replaces may be what a scheduled capture consists of.
 Status EncoderCacheImpl::CaptureBeforePut(const Member& member) {
   const Output& output = outputs_[Index(member.sequence)];
-  Schedule& schedule = schedules_[Index(member.sequence)];
+  auto& schedule = captures_.of(member.sequence);
   if (output.entry == kNone || output.position >= member.position) return Status::Ok();
   for (std::size_t i = 0; i < schedule.lengths.size(); ++i) {
-    const Position begin = i == 0 ? schedule.begin : schedule.lengths[i - 1];
+    const Position begin = schedule.BeginOf(i);
     const Position end = schedule.lengths[i];
     const bool has_output = output.position >= begin && output.position < end;
     if (!has_output || member.position < end || schedule.taken[i] != nullptr) continue;
@@ -74,32 +70,24 @@ Status EncoderCacheImpl::ScheduleCaptures(SequenceId sequence, Position begin,
                                           std::span<const Position> lengths) {
   KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
   KVCACHE_RETURN_IF_ERROR(CheckSequence(sequence, storage_.options()));
-  Schedule& schedule = schedules_[Index(sequence)];
+  const std::size_t scheduled = captures_.of(sequence).lengths.size();
   KVCACHE_RETURN_IF_ERROR(
-      CheckCaptures(sequence, lengths_[Index(sequence)], schedule.lengths.size(), begin, lengths));
-  try {
-    schedule.lengths.reserve(lengths.size());
-    schedule.taken.resize(lengths.size());
-  } catch (const std::bad_alloc&) {
-    return {StatusCode::kOutOfMemory, "no memory for scheduled captures"};
-  }
-  schedule.lengths.assign(lengths.begin(), lengths.end());
-  schedule.begin = begin;
-  return Status::Ok();
+      CheckCaptures(sequence, lengths_[Index(sequence)], scheduled, begin, lengths));
+  return captures_.Schedule(sequence, begin, lengths);
 }
 
 Result<std::vector<std::unique_ptr<Snapshot>>> EncoderCacheImpl::TakeCaptures(SequenceId sequence) {
   KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
   KVCACHE_RETURN_IF_ERROR(CheckSequence(sequence, storage_.options()));
-  Schedule& schedule = schedules_[Index(sequence)];
+  auto& schedule = captures_.of(sequence);
   std::vector<std::unique_ptr<Snapshot>> result;
   try {
     result.resize(schedule.lengths.size());
   } catch (const std::bad_alloc&) {
-    return Status(StatusCode::kOutOfMemory, "no memory for scheduled captures");
+    return NoMemoryForCaptures();
   }
   for (std::size_t i = 0; i < result.size(); ++i) {
-    const Position begin = i == 0 ? schedule.begin : schedule.lengths[i - 1];
+    const Position begin = schedule.BeginOf(i);
     const Position end = schedule.lengths[i];
     if (schedule.taken[i] == nullptr && end <= lengths_[Index(sequence)] &&
         CanResume(sequence, end)) {
@@ -109,13 +97,13 @@ Result<std::vector<std::unique_ptr<Snapshot>>> EncoderCacheImpl::TakeCaptures(Se
   for (std::size_t i = 0; i < result.size(); ++i) {
     if (schedule.taken[i] != nullptr) result[i] = std::move(schedule.taken[i]);
   }
-  schedule = {};
+  captures_.Cancel(sequence);
   return result;
 }
 
 void EncoderCacheImpl::CancelCaptures(SequenceId sequence) {
   if (storage_.ready() && CheckSequence(sequence, storage_.options()).ok()) {
-    schedules_[Index(sequence)] = {};
+    captures_.Cancel(sequence);
   }
 }
 
@@ -187,7 +175,7 @@ void EncoderCacheImpl::FinishRestore() {
     outputs_[Index(sequence)] = output;
   }
   lengths_[Index(sequence)] = target;
-  schedules_[Index(sequence)] = {};
+  captures_.Cancel(sequence);
 }
 
 bool EncoderCacheImpl::AbandonRestore() {
@@ -270,6 +258,7 @@ Status EncoderCacheImpl::Export(const Snapshot& snapshot, std::span<std::byte> b
   return WithoutBadAlloc([&]() -> Status {
     KVCACHE_ASSIGN_OR_RETURN(const SnapshotHeader header, HeaderOf(snapshot));
     KVCACHE_ASSIGN_OR_RETURN(const std::span<std::byte> payload, BeginExport(header, bytes));
+    std::fill(payload.begin(), payload.end(), std::byte{0});
     return pool_->CopyOut(static_cast<const EncoderSnapshot&>(snapshot), header, payload);
   });
 }

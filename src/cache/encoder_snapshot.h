@@ -74,6 +74,7 @@ class EncoderSnapshotPool : public std::enable_shared_from_this<EncoderSnapshotP
 
   void SetHook(const MaterializeHook& hook) { host_->hook = hook; }
   std::int64_t bytes() const { return host_->bytes; }
+  PageMemory& memory() const { return host_->memory; }
 
   // Returns a snapshot that shares the output's entry, if it has one. Errors: kOutOfMemory.
   Result<std::unique_ptr<EncoderSnapshot>> Share(const EncoderOutput& output, Position begin,

@@ -36,7 +36,7 @@ Result<std::shared_ptr<KvPage>> KvPage::Make(std::span<const LayerKv> layers, Po
     page->first_ = first;
     page->layers_.assign(layers.begin(), layers.end());
     const std::int64_t size = LayOutOnHost(page->layers_, cells, nullptr);
-    auto memory = AlignedBuffer::Make(static_cast<std::size_t>(size));
+    auto memory = count->memory.Take(static_cast<std::size_t>(size));
     if (!memory.ok()) return memory.status();
     page->memory_ = std::move(*memory);
     LayOutOnHost(page->layers_, cells, page->memory_.data());
@@ -50,7 +50,9 @@ Result<std::shared_ptr<KvPage>> KvPage::Make(std::span<const LayerKv> layers, Po
 }
 
 KvPage::~KvPage() {
-  if (count_ != nullptr) count_->Add(-bytes());
+  if (count_ == nullptr) return;
+  count_->Add(-bytes());
+  count_->memory.Give(std::move(memory_));
 }
 
 }  // namespace kvcache

@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "cache/page_memory.h"
 #include "kvcache/kv.h"
 #include "kvcache/snapshot.h"
 #include "kvcache/status.h"
@@ -18,10 +19,11 @@
 
 namespace kvcache {
 
-// Counts the host memory of a cache's snapshots.
+// Counts and keeps the host memory of a cache's snapshots.
 struct HostBytes {
   std::int64_t bytes = 0;
   MaterializeHook hook;
+  PageMemory memory;
   void Add(std::int64_t change) {
     bytes += change;
     if (hook) hook(change);
@@ -30,6 +32,7 @@ struct HostBytes {
   void Detach() {
     if (hook && bytes != 0) hook(-bytes);
     hook = nullptr;
+    memory.Limit(0);
   }
 };
 
@@ -37,7 +40,7 @@ class KvPage {
  public:
   static constexpr std::int32_t kMostCells = 2048;  // so that a part of a snapshot frees memory
 
-  // Returns a page of zeros for positions [begin, end). `layers` has the shape and the types of each
+  // Returns a page with any contents for positions [begin, end). `layers` has the shape and the types of each
   // layer; a layer without kv_heads has no bytes. Errors: kOutOfMemory with the number of bytes.
   static Result<std::shared_ptr<KvPage>> Make(std::span<const LayerKv> layers, Position begin,
                                               Position end, std::shared_ptr<HostBytes> count);

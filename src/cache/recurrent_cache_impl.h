@@ -90,6 +90,10 @@ class RecurrentCacheImpl final : public RecurrentCache {
   std::int64_t SnapshotBytes() const override {
     return attention_.SnapshotBytes() + (pool_ == nullptr ? 0 : pool_->bytes());
   }
+  std::int64_t SpareBytes() const override {
+    return attention_.SpareBytes() + (pool_ == nullptr ? 0 : pool_->memory().spare_bytes());
+  }
+  void LimitSpareBytes(std::int64_t most) override;
 
   Status PrepareTransaction(std::span<const SequenceLength> members, Position max_tokens) override;
   void BeginTransaction(std::span<const SequenceLength> members, Position max_tokens) override;

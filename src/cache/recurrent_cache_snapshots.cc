@@ -246,6 +246,8 @@ Status RecurrentCacheImpl::Export(const Snapshot& snapshot, std::span<std::byte>
       KVCACHE_RETURN_IF_ERROR(attention_.Export(*own.attention, payload.first(attention)));
     }
     const auto state = static_cast<std::size_t>(pool_->StateBytes());
+    const std::span<std::byte> rest = payload.subspan(attention + state);
+    std::fill(rest.begin(), rest.end(), std::byte{0});
     return pool_->CopyOut(own, payload.subspan(attention, state));
   });
 }
@@ -293,6 +295,11 @@ Result<std::unique_ptr<Snapshot>> RecurrentCacheImpl::ImportChecked(
                     static_cast<Position>(header.numbers[0])));
   snapshot->attention = std::move(attention);
   return std::unique_ptr<Snapshot>(std::move(snapshot));
+}
+
+void RecurrentCacheImpl::LimitSpareBytes(std::int64_t most) {
+  attention_.LimitSpareBytes(most);
+  if (pool_ != nullptr) pool_->memory().Limit(most);
 }
 
 void RecurrentCacheImpl::SetMaterializeHook(const MaterializeHook& hook) {

@@ -5,62 +5,30 @@
 #include <utility>
 
 namespace kvcache {
-namespace {
-
-Status NoMemory() {
-  return {StatusCode::kOutOfMemory, "no memory for scheduled captures"};
-}
-
-}  // namespace
 
 void RecurrentCaptures::Reset(RecurrentSnapshotPool* pool, int sequences) {
   pool_ = pool;
-  of_.clear();
-  of_.resize(sequences);
-  scheduled_ = 0;
+  schedule_.Reset(sequences);
 }
 
 void RecurrentCaptures::Clear() {
   DropPlanned();
   Abandon();
-  of_.clear();
-  scheduled_ = 0;
-}
-
-Status RecurrentCaptures::Schedule(SequenceId id, Position begin,
-                                   std::span<const Position> lengths) {
-  if (lengths.empty()) return Status::Ok();
-  Lengths& own = of_[Index(id)];
-  try {
-    std::vector<Position> copy(lengths.begin(), lengths.end());
-    own.taken.resize(lengths.size());
-    own.lengths = std::move(copy);
-  } catch (const std::bad_alloc&) {
-    return NoMemory();
-  }
-  own.begin = begin;
-  own.next = 0;
-  ++scheduled_;
-  return Status::Ok();
+  schedule_.Clear();
 }
 
 RecurrentCaptures::SnapshotPtr RecurrentCaptures::Take(SequenceId id, std::size_t index) {
-  return std::move(of_[Index(id)].taken[index]);
+  return std::move(schedule_.of(id).taken[index]);
 }
 
 void RecurrentCaptures::Truncate(SequenceId id, Position length) {
-  Lengths& own = of_[Index(id)];
-  while (own.next > 0 && own.lengths[own.next - 1] > length) own.taken[--own.next].reset();
-  if (own.begin > length) Cancel(id);
+  if (schedule_.of(id).begin > length) return Cancel(id);
+  schedule_.Truncate(id, length);
 }
 
 // A pass in progress or prepared may still have captures of this schedule.
 void RecurrentCaptures::Cancel(SequenceId id) {
-  Lengths& own = of_[Index(id)];
-  if (!own.lengths.empty()) --scheduled_;
-  own.lengths.clear();
-  own.taken.clear();
-  own.next = 0;
+  schedule_.Cancel(id);
   const auto is_own = [id](const Planned& planned) { return planned.id == id; };
   std::erase_if(pending_, is_own);
   std::erase_if(planned_, is_own);
@@ -69,7 +37,7 @@ void RecurrentCaptures::Cancel(SequenceId id) {
 // The state after a length is the one after the last token before it: positions may have gaps.
 Status RecurrentCaptures::Plan(SequenceId id, std::int32_t member, const StatePoint& before,
                                std::span<const Position> positions) {
-  const Lengths& own = of_[Index(id)];
+  const auto& own = schedule_.of(id);
   for (std::size_t i = own.next; i < own.lengths.size(); ++i) {
     const Position end = own.lengths[i];
     if (end > positions.back() + 1) break;
@@ -91,12 +59,11 @@ Status RecurrentCaptures::Plan(SequenceId id, std::int32_t member, const StatePo
       }
       const bool known = end > 0 && (tokens > 0 || before.tokens <= end);
       if (known) {
-        KVCACHE_ASSIGN_OR_RETURN(planned.snapshot,
-                                 pool_->Make(i == 0 ? own.begin : own.lengths[i - 1], end));
+        KVCACHE_ASSIGN_OR_RETURN(planned.snapshot, pool_->Make(own.BeginOf(i), end));
       }
       planned_.push_back(std::move(planned));
     } catch (const std::bad_alloc&) {
-      return NoMemory();
+      return NoMemoryForCaptures();
     }
   }
   return Status::Ok();
@@ -111,14 +78,14 @@ void RecurrentCaptures::Fire(Planned& planned, std::int32_t cell) {
   if (planned.snapshot == nullptr) return;
   planned.state.cell = cell;
   pool_->Hold(*planned.snapshot, planned.state);
-  of_[Index(planned.id)].taken[planned.index] = std::move(planned.snapshot);
+  schedule_.of(planned.id).taken[planned.index] = std::move(planned.snapshot);
 }
 
 void RecurrentCaptures::Begin() {
   std::swap(pending_, planned_);
   DropPlanned();
   for (Planned& pending : pending_) {
-    ++of_[Index(pending.id)].next;
+    ++schedule_.of(pending.id).next;
     if (pending.source == Source::kBefore) Fire(pending, pending.state.cell);
   }
 }

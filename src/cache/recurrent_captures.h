@@ -15,6 +15,7 @@
 #include <span>
 #include <vector>
 
+#include "cache/capture_schedule.h"
 #include "cache/recurrent_batch.h"
 #include "cache/recurrent_snapshot.h"
 
@@ -28,9 +29,11 @@ class RecurrentCaptures {
   void Reset(RecurrentSnapshotPool* pool, int sequences);
   void Clear();
 
-  bool any() const { return scheduled_ > 0; }
+  bool any() const { return schedule_.any(); }
   // Schedules captures. REQUIRES: Captures::Schedule accepted them. Errors: kOutOfMemory.
-  Status Schedule(SequenceId id, Position begin, std::span<const Position> lengths);
+  Status Schedule(SequenceId id, Position begin, std::span<const Position> lengths) {
+    return schedule_.Schedule(id, begin, lengths);
+  }
   // Gives up the capture at this index of the schedule; null if there is none.
   SnapshotPtr Take(SequenceId id, std::size_t index);
   // Takes back the captures above the sequence's new length, or all of them.
@@ -54,12 +57,6 @@ class RecurrentCaptures {
   void Abandon() { pending_.clear(); }
 
  private:
-  struct Lengths {
-    std::vector<Position> lengths;   // empty: nothing is scheduled
-    std::vector<SnapshotPtr> taken;  // [lengths]; null: not taken
-    Position begin = 0;              // of the first one
-    std::size_t next = 0;            // the first length that was not reached
-  };
   enum class Source : std::uint8_t { kBefore, kCut, kAfter };
   struct Planned {
     SequenceId id{};
@@ -73,8 +70,7 @@ class RecurrentCaptures {
   void Fire(Planned& planned, std::int32_t cell);
 
   RecurrentSnapshotPool* pool_ = nullptr;
-  std::vector<Lengths> of_;  // [sequences]
-  int scheduled_ = 0;        // sequences with a schedule
+  CaptureSchedule<RecurrentSnapshot> schedule_;
   std::vector<Planned> planned_;
   std::vector<StateCut> planned_cuts_;
   std::vector<Planned> pending_;  // of the pass in progress

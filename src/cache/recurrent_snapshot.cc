@@ -16,7 +16,7 @@ Result<std::shared_ptr<StatePage>> StatePage::Make(std::int64_t bytes,
                                                    std::shared_ptr<HostBytes> count) {
   try {
     std::shared_ptr<StatePage> page(new StatePage());
-    auto memory = AlignedBuffer::Make(static_cast<std::size_t>(bytes));
+    auto memory = count->memory.Take(static_cast<std::size_t>(bytes));
     if (!memory.ok()) return memory.status();
     page->memory_ = std::move(*memory);
     page->count_ = std::move(count);
@@ -28,7 +28,9 @@ Result<std::shared_ptr<StatePage>> StatePage::Make(std::int64_t bytes,
 }
 
 StatePage::~StatePage() {
-  if (count_ != nullptr) count_->Add(-static_cast<std::int64_t>(memory_.size_bytes()));
+  if (count_ == nullptr) return;
+  count_->Add(-static_cast<std::int64_t>(memory_.size_bytes()));
+  count_->memory.Give(std::move(memory_));
 }
 
 RecurrentSnapshot::~RecurrentSnapshot() {

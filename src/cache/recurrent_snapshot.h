@@ -28,7 +28,7 @@ namespace kvcache {
 // A state in host memory: layer by layer, the convolution state before the recurrent one.
 class StatePage {
  public:
-  // Returns a page of `bytes` zeros. Errors: kOutOfMemory.
+  // Returns a page of `bytes` bytes with any contents. Errors: kOutOfMemory.
   static Result<std::shared_ptr<StatePage>> Make(std::int64_t bytes,
                                                  std::shared_ptr<HostBytes> count);
   ~StatePage();
@@ -97,6 +97,7 @@ class RecurrentSnapshotPool : public std::enable_shared_from_this<RecurrentSnaps
 
   void SetHook(const MaterializeHook& hook) { host_->hook = hook; }
   std::int64_t bytes() const { return host_->bytes; }
+  PageMemory& memory() const { return host_->memory; }
   // Returns the oldest snapshot whose state is in a cell; for inspection.
   const RecurrentSnapshot* oldest() const { return oldest_; }
   // Returns the bytes of a state, in all layers.

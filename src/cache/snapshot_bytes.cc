@@ -231,9 +231,7 @@ Result<std::span<std::byte>> BeginExport(const SnapshotHeader& header, std::span
     return Invalid(StrCat("the export has ", size, " bytes; the memory has ", bytes.size()));
   }
   std::copy(text.begin(), text.end(), bytes.begin());
-  const std::span<std::byte> payload = bytes.subspan(text.size());
-  std::fill(payload.begin(), payload.end(), std::byte{0});
-  return payload;
+  return bytes.subspan(text.size());
 }
 
 Status CheckLayers(std::span<const LayerKv> layers, const CacheStorage& storage) {

@@ -68,8 +68,8 @@ std::string IdentityText(std::string_view kind, const CacheStorage& storage,
                          std::string_view keys_identity);
 // Returns the size of an export with this header.
 std::int64_t ExportedSize(const SnapshotHeader& header);
-// Writes the header to `bytes`. Returns the rest, filled with zeros, so that equal snapshots have
-// equal bytes. Errors: kInvalidArgument if the size is wrong.
+// Writes the header to `bytes`. Returns the rest, of which the caller must write every byte: equal
+// snapshots have equal bytes. Errors: kInvalidArgument if the size is wrong.
 Result<std::span<std::byte>> BeginExport(const SnapshotHeader& header, std::span<std::byte> bytes);
 // Returns kInvalidArgument if a layer's types differ from the cache's, or its shape from that of a
 // layer which has memory; kUnsupported for a shape that the types cannot hold.

@@ -56,7 +56,8 @@ class SnapshotTest : public ::testing::TestWithParam<DType> {
   }
 
   std::vector<std::byte> Export(Cache& cache, const Snapshot& snapshot) {
-    std::vector<std::byte> bytes(static_cast<std::size_t>(*cache.ExportSize(snapshot)));
+    std::vector<std::byte> bytes(static_cast<std::size_t>(*cache.ExportSize(snapshot)),
+                                 static_cast<std::byte>(++exports_));
     const Status status = cache.Export(snapshot, bytes);
     EXPECT_TRUE(status.ok()) << status.message();
     return bytes;
@@ -95,6 +96,7 @@ class SnapshotTest : public ::testing::TestWithParam<DType> {
 
   std::unique_ptr<Backend> backend_ = *MakeCpuBackend({.threads = 2});
   BatchBuilder batch_;
+  int exports_ = 0;  // each export finds other bytes in its memory
   std::mt19937 random_{3};
   std::normal_distribution<float> normal_;
 };
@@ -208,6 +210,37 @@ TEST_P(SnapshotTest, MaterializesUnderPressure) {
   EXPECT_EQ(ExportRange(*cache, kFirst, 0, 64), bytes);
   snapshot->reset();
   EXPECT_EQ(hooked, 0);
+}
+
+// Memory of freed snapshots is used again, with other contents, up to the limit.
+TEST_P(SnapshotTest, ReusesMemory) {
+  constexpr Position kTokens = 2048;
+  auto cache = Open(kTokens, {}, 2);
+  std::int64_t hooked = 0;
+  cache->SetMaterializeHook([&](std::int64_t bytes) { hooked += bytes; });
+  for (const SequenceId id : {kFirst, kSecond}) Fill(*cache, id, 0, kTokens);
+  auto snapshot = cache->TakeSnapshot(kFirst, 0, kTokens);
+  ASSERT_TRUE(cache->Materialize(**snapshot).ok());
+  const std::int64_t held = (*snapshot)->HeldBytes();
+  const std::int64_t spare = held < (std::int64_t{2} << 20) ? 0 : held;  // the heap keeps the rest
+  EXPECT_EQ(cache->SpareBytes(), 0);
+  snapshot->reset();
+  EXPECT_EQ(cache->SpareBytes(), spare);
+  EXPECT_EQ(hooked, 0);
+  EXPECT_EQ(cache->SnapshotBytes(), 0);
+
+  const std::vector<std::byte> bytes = ExportRange(*cache, kSecond, 0, kTokens - 5);
+  snapshot = cache->TakeSnapshot(kSecond, 0, kTokens - 5);
+  ASSERT_TRUE(cache->Materialize(**snapshot).ok());
+  EXPECT_EQ(cache->SpareBytes(), 0);
+  EXPECT_EQ(hooked, held);
+  EXPECT_EQ(Export(*cache, **snapshot), bytes);
+  snapshot->reset();
+  cache->LimitSpareBytes(0);
+  EXPECT_EQ(cache->SpareBytes(), 0);
+  snapshot = cache->Import(bytes);
+  snapshot->reset();
+  EXPECT_EQ(cache->SpareBytes(), 0);
 }
 
 // Captures fire inside a batch; the window's hold what the pass evicts.

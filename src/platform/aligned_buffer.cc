@@ -71,6 +71,14 @@ AlignedBuffer& AlignedBuffer::operator=(AlignedBuffer&& other) noexcept {
   return *this;
 }
 
+void AlignedBuffer::Shrink(std::size_t size_bytes) {
+  size_bytes_ = size_bytes;
+  if (mapped_bytes_ == 0) return;
+  const std::size_t needed = RoundUp(size_bytes + (size_bytes == 0), kPageBytes);
+  if (needed < mapped_bytes_) munmap(data_ + needed, mapped_bytes_ - needed);
+  mapped_bytes_ = needed;
+}
+
 void AlignedBuffer::Release() {
   if (mapped_bytes_ > 0) {
     munmap(data_, mapped_bytes_);

@@ -23,6 +23,10 @@ class AlignedBuffer {
   // system's own, aligned for huge pages and asking for them; its pages appear on first touch.
   static Result<AlignedBuffer> Make(std::size_t size_bytes);
 
+  // Gives the memory behind the first `size_bytes` bytes back, as far as the system can take it.
+  // REQUIRES: size_bytes <= size_bytes().
+  void Shrink(std::size_t size_bytes);
+
   std::byte* data() const { return data_; }
   std::size_t size_bytes() const { return size_bytes_; }
 

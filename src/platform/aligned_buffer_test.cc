@@ -40,6 +40,20 @@ TEST(AlignedBufferTest, MovesLeaveTheSourceEmpty) {
   EXPECT_EQ(first.size_bytes(), 0u);
 }
 
+TEST(AlignedBufferTest, ShrinksInPlace) {
+  for (const std::size_t size : {std::size_t{1000}, 5 * kMiB}) {
+    AlignedBuffer buffer = std::move(*AlignedBuffer::Make(size));
+    std::byte* const data = buffer.data();
+    data[size / 2 - 1] = std::byte{7};
+    buffer.Shrink(size / 2);
+    EXPECT_EQ(buffer.data(), data);
+    EXPECT_EQ(buffer.size_bytes(), size / 2);
+    EXPECT_EQ(data[size / 2 - 1], std::byte{7});
+    buffer.Shrink(0);
+    EXPECT_EQ(buffer.size_bytes(), 0u);
+  }
+}
+
 TEST(AlignedBufferTest, RefusesWhatNoMachineHas) {
   for (const std::size_t size : {std::numeric_limits<std::size_t>::max(), std::size_t{1} << 62}) {
     const Result<AlignedBuffer> buffer = AlignedBuffer::Make(size);

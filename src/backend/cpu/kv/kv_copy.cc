@@ -158,10 +158,13 @@ void CopyMoves(ThreadPool& pool, const LayerKv& from, const LayerKv& to,
     });
     return;
   }
-  // K of all heads, then V of all heads.
-  pool.ParallelFor(from.shape.v_in_k ? heads : 2 * heads, [&](std::int64_t task, int) {
-    const bool keys = task < heads;
-    const int head = static_cast<int>(keys ? task : task - heads);
+  // Threads take K and V by turns, and the last heads first: then two threads rarely meet in a page of
+  // memory that the system has not provided yet, and the system's zeros are still in the cache of the
+  // processor where the copy goes on.
+  const bool values = !from.shape.v_in_k;
+  pool.ParallelFor(values ? 2 * heads : heads, [&](std::int64_t task, int) {
+    const bool keys = !values || task % 2 == 0;
+    const int head = heads - 1 - static_cast<int>(values ? task / 2 : task);
     for (const CellMove& move : moves) {
       keys ? CopyTiledKeys(from, to, head, move) : CopyTiledValues(from, to, head, move);
     }
