@@ -34,6 +34,9 @@ struct EngineOptions {
   DType v_type = DType::kF16;
   int context = 0;  // tokens per sequence; 0: the model's own, at most kDefaultContext
   int max_sequences = 1;
+  // Tokens of the pool that sequences and their prefixes share; 0: max_sequences × context. A token
+  // takes memory once it was evaluated.
+  int pool_tokens = 0;
   int prefill_chunk = 512;  // tokens of the largest forward pass
   // When states of recurrent layers are saved: a sequence of such a model can return to those
   // states.

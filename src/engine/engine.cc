@@ -26,6 +26,10 @@ Status CheckOptions(const EngineOptions& options) {
     return {StatusCode::kInvalidArgument,
             StrCat("the context is ", options.context, " tokens, expected at least 1")};
   }
+  if (options.pool_tokens < 0) {
+    return {StatusCode::kInvalidArgument,
+            StrCat("the pool has ", options.pool_tokens, " tokens, expected at least 1")};
+  }
   if (options.prefill_chunk < 1) {
     return {StatusCode::kInvalidArgument,
             StrCat("the prefill chunk is ", options.prefill_chunk, " tokens, expected at least 1")};
@@ -79,7 +83,8 @@ Result<std::unique_ptr<Engine>> Engine::Open(const std::string& path, const Engi
   if (chosen.context == 0) {
     chosen.context = std::min(impl->model->info().context_length, kDefaultContext);
   }
-  const std::int64_t cells = std::int64_t{chosen.context} * std::max(chosen.max_sequences, 1);
+  std::int64_t cells = std::int64_t{chosen.context} * std::max(chosen.max_sequences, 1);
+  if (chosen.pool_tokens > 0) cells = chosen.pool_tokens;
   chosen.prefill_chunk = static_cast<int>(std::min<std::int64_t>(chosen.prefill_chunk, cells));
   impl->cache = impl->model->MakeCache();
   if (RecurrentCache* const states = impl->cache->Recurrent(); states != nullptr) {
@@ -89,7 +94,8 @@ Result<std::unique_ptr<Engine>> Engine::Open(const std::string& path, const Engi
                                                              .v_type = chosen.v_type,
                                                              .max_sequences = chosen.max_sequences,
                                                              .capacity = chosen.context,
-                                                             .max_batch = chosen.prefill_chunk}));
+                                                             .max_batch = chosen.prefill_chunk,
+                                                             .cells = chosen.pool_tokens}));
   KVCACHE_RETURN_IF_ERROR(impl->model->Reserve(chosen.prefill_chunk));
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }

@@ -5,9 +5,13 @@
 
 namespace kvcache {
 
-PrefixState SnapshotStates::Add(std::unique_ptr<Snapshot> snapshot) {
-  snapshots_.emplace(last_ + 1, std::move(snapshot));
-  return PrefixState{++last_};
+Result<PrefixState> SnapshotStates::Add(std::unique_ptr<Snapshot> snapshot) {
+  try {
+    snapshots_.emplace(last_ + 1, std::move(snapshot));
+    return PrefixState{++last_};
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::kOutOfMemory, "no memory for a snapshot");
+  }
 }
 
 Result<PrefixState> SnapshotStates::Take(SequenceId sequence, Position length) {
@@ -15,11 +19,7 @@ Result<PrefixState> SnapshotStates::Take(SequenceId sequence, Position length) {
   if (snapshot == nullptr) {
     return Status(StatusCode::kInvalidArgument, "a snapshot of no tokens is no state");
   }
-  try {
-    return Add(std::move(snapshot));
-  } catch (const std::bad_alloc&) {
-    return Status(StatusCode::kOutOfMemory, "no memory for a snapshot");
-  }
+  return Add(std::move(snapshot));
 }
 
 Status SnapshotStates::Restore(PrefixState state, SequenceId sequence, Position length) {

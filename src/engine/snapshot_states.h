@@ -20,8 +20,8 @@ class SnapshotStates final : public PrefixStates {
 
   // Takes a snapshot of the sequence's first `length` tokens. Errors: those of Cache::TakeSnapshot.
   Result<PrefixState> Take(SequenceId sequence, Position length);
-  // Takes over a snapshot that begins at 0. REQUIRES: not null. May throw std::bad_alloc.
-  PrefixState Add(std::unique_ptr<Snapshot> snapshot);
+  // Takes over a snapshot that begins at 0. REQUIRES: not null. Errors: kOutOfMemory.
+  Result<PrefixState> Add(std::unique_ptr<Snapshot> snapshot);
   // Brings the empty sequence to `length` tokens of the state. Errors: those of Cache::Restore.
   Status Restore(PrefixState state, SequenceId sequence, Position length);
 

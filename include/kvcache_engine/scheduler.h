@@ -1,0 +1,116 @@
+// Runs many requests at once on one engine: prompts that begin alike are computed once.
+//
+//   auto scheduler = *Scheduler::Make(*engine, {});
+//   scheduler->Submit({.prompt = tokens, .max_tokens = 100, .on_done = …});     any thread
+//   while (*scheduler->Step()) {                                                the engine's thread
+//   }
+//
+// A step is one forward pass. It has a token of each request that generates, and parts of the prompts
+// that wait, up to `step_tokens`. A request begins where the longest known prefix of its prompt ends,
+// and what it evaluates becomes a prefix for others, also if it is cancelled.
+//
+// If the pool has too few cells, the prefixes that are worth least go first. If there are none left, a
+// request is parked: its tokens are kept as a prefix as long as possible, and it goes on later. A
+// request's logits have the same bits, whatever happened to it.
+//
+// Thread safety: Submit, Cancel and Wake from any thread; everything else from one thread at a time,
+// the engine's. The functions of a request are called from Step. They may call Submit and Cancel.
+// Design: docs/design/scheduler.md.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kvcache/prefix_cache.h"
+#include "kvcache_engine/engine.h"
+#include "kvcache_engine/generate.h"
+
+namespace kvcache {
+
+struct SchedulerOptions {
+  // Tokens of one step, at most max_batch() of the engine; 0: as many.
+  int step_tokens = 0;
+  // Tokens of a known prefix that are computed again at most, in models whose state cannot be cut.
+  Position recompute_bound = 512;
+  // Bytes that the cache may use for sequences, prefixes and states; 0: no limit but the pool.
+  std::int64_t budget_bytes = 0;
+  std::function<void(const PrefixEvent&)> on_prefix_event{};
+};
+
+enum class RequestId : std::uint64_t {};
+
+// Where the tokens of a prompt came from. They sum up to the prompt.
+struct ReuseReport {
+  Position prompt = 0;
+  Position matched = 0;   // known prefix
+  Position restored = 0;  // of them, not computed again
+  Position computed = 0;
+  std::vector<PrefixMiss> missed{};  // why the others were computed
+  PrefixDifference difference{};     // from the nearest known prompt; keys are tokens
+  double restore_ms = 0.0;
+  std::int32_t parked = 0;      // how often the request had to make room
+  std::int64_t recomputed = 0;  // tokens computed again because of that
+};
+
+struct RequestResult {
+  RequestId id{};
+  Status status;  // if it is not Ok, the request failed with it
+  StopReason stop = StopReason::kLength;
+  std::vector<std::int32_t> tokens;  // generated, without an end-of-sequence token
+  ReuseReport reuse{};
+  std::int32_t shifts = 0;      // how often a full context was shifted
+  double first_token_ms = 0.0;  // from Submit to the first sampled token
+  double total_ms = 0.0;
+};
+
+struct ScheduledRequest {
+  std::vector<std::int32_t> prompt;  // at least one token
+  SamplingParams sampling{};
+  std::int32_t max_tokens = -1;  // -1: until the model or the context ends
+  std::uint64_t salt = 0;        // requests with other salts share nothing
+  // Lengths of the prompt where its messages end, ascending: later prompts may go on from there.
+  std::vector<Position> restore_points{};
+  Retention retention = Retention::kNormal;
+  int priority = 0;  // a greater one goes first
+  // Called with each token. Returns whether to go on.
+  std::function<bool(std::int32_t token)> on_token{};
+  // Called with the logits [vocabulary] that each token is drawn from; `length` tokens were evaluated.
+  std::function<void(Position length, std::span<const float> logits)> on_logits{};
+  std::function<void(const RequestResult& result)> on_done{};  // once
+};
+
+class Scheduler {
+ public:
+  // `engine` must outlive the scheduler, which has all of its sequences. Errors: kUnsupported for a
+  // model with an encoder, or a cache without snapshots; kInvalidArgument for options out of range.
+  static Result<std::unique_ptr<Scheduler>> Make(Engine& engine, const SchedulerOptions& options);
+  // Drops the requests that are left, without calling their functions.
+  virtual ~Scheduler() = default;
+
+  // Adds a request. Errors: kInvalidArgument for an empty prompt, one that is longer than the context
+  // (with the numbers), tokens outside of the vocabulary, restore points that do not ascend, or
+  // sampling parameters out of range.
+  virtual Result<RequestId> Submit(ScheduledRequest request) = 0;
+  // Ends a request before the next step; its result says kInterrupted. Does nothing if it has ended.
+  virtual void Cancel(RequestId request) = 0;
+
+  // Runs one pass. Returns whether requests are left. Errors of a pass become results of its requests.
+  virtual Result<bool> Step() = 0;
+  // Steps until `stop` is true, and waits while there is nothing to do. Wake makes it look at `stop`.
+  virtual Status Run(const std::atomic<bool>& stop) = 0;
+  virtual void Wake() = 0;
+
+  // Returns what a prompt would reuse now, and changes nothing.
+  virtual Result<PrefixMatch> Probe(std::span<const std::int32_t> prompt,
+                                    std::uint64_t salt) const = 0;
+  // The prefixes, to pin them, demote them and look at them.
+  virtual PrefixCache& prefixes() = 0;
+  virtual std::size_t live() const = 0;     // requests with a sequence
+  virtual std::size_t waiting() const = 0;  // requests without one
+};
+
+}  // namespace kvcache

@@ -1,0 +1,340 @@
+// Requests on their way in and out.
+#include "kvcache_engine/scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/strings.h"
+#include "engine/engine_impl.h"
+#include "engine/scheduler_impl.h"
+
+namespace kvcache {
+namespace {
+
+// Tokens that are worth waiting for another request's prefill.
+constexpr Position kWorthWaiting = 64;
+
+// A model whose layers all keep every token can be cut at every length.
+bool IsDivisible(std::span<const LayerMemory> layers) {
+  return std::none_of(layers.begin(), layers.end(), [](const LayerMemory& layer) {
+    return layer.kind == LayerMemory::Kind::kSliding || layer.kind == LayerMemory::Kind::kRecurrent;
+  });
+}
+
+std::vector<PrefixKey> KeysOf(std::span<const std::int32_t> tokens) {
+  std::vector<PrefixKey> keys(tokens.size());
+  std::transform(tokens.begin(), tokens.end(), keys.begin(), [](std::int32_t token) {
+    return static_cast<PrefixKey>(static_cast<std::uint32_t>(token));
+  });
+  return keys;
+}
+
+Position SharedLength(std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
+  const auto end = a.begin() + static_cast<std::ptrdiff_t>(std::min(a.size(), b.size()));
+  return static_cast<Position>(std::mismatch(a.begin(), end, b.begin()).first - a.begin());
+}
+
+double Milliseconds(std::chrono::steady_clock::duration time) {
+  return std::chrono::duration<double, std::milli>(time).count();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Scheduler>> Scheduler::Make(Engine& engine,
+                                                   const SchedulerOptions& options) {
+  if (engine.has_encoder()) {
+    return Status(StatusCode::kUnsupported,
+                  "a model with an encoder has no prefixes to share; use a Session");
+  }
+  if (options.step_tokens < 0 || options.step_tokens > engine.max_batch()) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("a step has ", options.step_tokens, " tokens; must be in [0, ",
+                         engine.max_batch(), "]"));
+  }
+  if (options.budget_bytes < 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("the budget is ", options.budget_bytes, " bytes; must be at least 0"));
+  }
+  auto scheduler =
+      std::make_unique<SchedulerImpl>(engine, options, IsDivisible(engine.info().memory));
+  KVCACHE_RETURN_IF_ERROR(scheduler->Open());
+  return std::unique_ptr<Scheduler>(std::move(scheduler));
+}
+
+SchedulerImpl::SchedulerImpl(Engine& engine, const SchedulerOptions& options, bool divisible)
+    : engine_(engine),
+      options_(options),
+      divisible_(divisible),
+      step_tokens_(options.step_tokens > 0 ? options.step_tokens : engine.max_batch()),
+      states_(engine.cache()) {}
+
+Status SchedulerImpl::Open() {
+  const std::span<const LayerMemory> layers = engine_.info().memory;
+  const DType k = engine_.options().k_type;
+  const DType v = engine_.options().v_type;
+  bytes_per_token_ = kvcache::BytesPerToken(layers, k, v);
+  const std::int64_t state = BytesPerSequence(layers, k, v);
+  PrefixOptions prefix{.divisible = divisible_,
+                       .recompute_bound = options_.recompute_bound,
+                       .on_event = options_.on_prefix_event};
+  prefix.state_tokens = static_cast<Position>(
+      std::min<std::int64_t>(state / std::max<std::int64_t>(1, bytes_per_token_), 1 << 20));
+  KVCACHE_ASSIGN_OR_RETURN(prefixes_, PrefixCache::Make(states_, std::move(prefix)));
+  const auto batch = static_cast<std::size_t>(engine_.max_batch());
+  tokens_.reserve(batch);
+  positions_.reserve(batch);
+  sequences_.reserve(batch);
+  return Status::Ok();
+}
+
+SchedulerImpl::~SchedulerImpl() {
+  for (const JobPtr& job : live_) {
+    (void)engine_.cache().Remove(job->sequence, 0, kEndOfSequence).ok();
+  }
+  prefixes_.reset();
+}
+
+double SchedulerImpl::Now() const {
+  return std::chrono::duration<double>(Clock::now() - start_).count();
+}
+
+Result<RequestId> SchedulerImpl::Submit(ScheduledRequest request) {
+  KVCACHE_RETURN_IF_ERROR(request.sampling.Check());
+  const auto size = static_cast<Position>(request.prompt.size());
+  if (request.prompt.empty()) return Status(StatusCode::kInvalidArgument, "the prompt is empty");
+  if (size > engine_.context()) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        StrCat("the prompt has ", size, " tokens, the context holds ", engine_.context()));
+  }
+  for (const std::int32_t token : request.prompt) {
+    if (token >= 0 && token < engine_.info().embedding_rows) continue;
+    return Status(
+        StatusCode::kInvalidArgument,
+        StrCat("token ", token, " is not in the vocabulary of ", engine_.info().embedding_rows));
+  }
+  Position before = 0;
+  for (const Position point : request.restore_points) {
+    if (point <= before || point > size) {
+      return Status(StatusCode::kInvalidArgument,
+                    StrCat("a restore point at ", point, " after one at ", before,
+                           "; they must ascend within the prompt of ", size));
+    }
+    before = point;
+  }
+  Sampler sampler(request.sampling, engine_.info().vocabulary);
+  JobPtr job(new Job{.request = std::move(request),
+                     .sampler = std::move(sampler),
+                     .submitted = Clock::now(),
+                     .result = {},
+                     .tokens = {}});
+  job->tokens = job->request.prompt;
+  job->result.reuse.prompt = size;
+  const std::lock_guard lock(mutex_);
+  job->id = RequestId{next_id_++};
+  job->result.id = job->id;
+  const RequestId id = job->id;
+  inbox_.push_back(std::move(job));
+  ++unfinished_;
+  wake_.notify_all();
+  return id;
+}
+
+void SchedulerImpl::Cancel(RequestId request) {
+  const std::lock_guard lock(mutex_);
+  cancelled_.push_back(request);
+  wake_.notify_all();
+}
+
+void SchedulerImpl::Wake() {
+  const std::lock_guard lock(mutex_);
+  wake_.notify_all();
+}
+
+std::size_t SchedulerImpl::waiting() const {
+  const std::lock_guard lock(mutex_);
+  return unfinished_ - live_.size();
+}
+
+Status SchedulerImpl::Run(const std::atomic<bool>& stop) {
+  while (!stop.load(std::memory_order_relaxed)) {
+    KVCACHE_ASSIGN_OR_RETURN(const bool more, Step());
+    if (more) continue;
+    std::unique_lock lock(mutex_);
+    wake_.wait(lock, [&] {
+      return !inbox_.empty() || !cancelled_.empty() || stop.load(std::memory_order_relaxed);
+    });
+  }
+  return Status::Ok();
+}
+
+Result<PrefixMatch> SchedulerImpl::Probe(std::span<const std::int32_t> prompt,
+                                         std::uint64_t salt) const {
+  return prefixes_->Probe({.keys = KeysOf(prompt), .salt = salt});
+}
+
+// The requests that are new and cancelled since the last step. A queue is by priority, then by
+// arrival; a parked request comes back to the place that it had.
+void SchedulerImpl::TakeInbox() {
+  std::vector<JobPtr> arrived;
+  std::vector<RequestId> cancelled;
+  {
+    const std::lock_guard lock(mutex_);
+    arrived.swap(inbox_);
+    cancelled.swap(cancelled_);
+  }
+  for (JobPtr& job : arrived) waiting_.push_back(std::move(job));
+  for (const RequestId id : cancelled) {
+    const auto has_id = [&](const JobPtr& job) { return job->id == id; };
+    if (const auto at = std::find_if(live_.begin(), live_.end(), has_id); at != live_.end()) {
+      FinishAt(static_cast<std::size_t>(at - live_.begin()), StopReason::kInterrupted);
+    } else if (const auto w = std::find_if(waiting_.begin(), waiting_.end(), has_id);
+               w != waiting_.end()) {
+      const JobPtr job = std::move(*w);
+      waiting_.erase(w);
+      Finish(*job, StopReason::kInterrupted);
+    }
+  }
+  std::stable_sort(waiting_.begin(), waiting_.end(), [](const JobPtr& a, const JobPtr& b) {
+    return std::pair(-a->request.priority, a->id) < std::pair(-b->request.priority, b->id);
+  });
+}
+
+std::optional<SequenceId> SchedulerImpl::FreeSequence() const {
+  for (int i = 0; i < engine_.options().max_sequences; ++i) {
+    const bool taken = std::any_of(live_.begin(), live_.end(),
+                                   [&](const JobPtr& job) { return Index(job->sequence) == i; });
+    if (!taken) return SequenceId{i};
+  }
+  return std::nullopt;
+}
+
+void SchedulerImpl::Admit() {
+  for (std::size_t i = 0; i < waiting_.size();) {
+    if (starved_ && !live_.empty()) return;
+    const auto sequence = FreeSequence();
+    if (!sequence) return;
+    if (ShouldWaitForOthers(*waiting_[i])) {
+      ++i;
+      continue;
+    }
+    JobPtr job = std::move(waiting_[i]);
+    waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
+    if (!Start(std::move(job), *sequence)) return;
+  }
+}
+
+bool SchedulerImpl::ShouldWaitForOthers(const Job& job) const {
+  Position most = 0;
+  for (const JobPtr& other : live_) {
+    if (!other->in_prompt || !other->known || other->request.salt != job.request.salt) continue;
+    most = std::max(most, SharedLength(other->tokens, job.tokens));
+  }
+  if (most < kWorthWaiting) return false;
+  const auto match = Probe(job.tokens, job.request.salt);
+  return match.ok() && most > match->resumed + kWorthWaiting;
+}
+
+bool SchedulerImpl::Start(JobPtr job, SequenceId sequence) {
+  auto plan = prefixes_->Begin({.keys = KeysOf(job->tokens),
+                                .salt = job->request.salt,
+                                .restore_points = job->request.restore_points,
+                                .retention = job->request.retention},
+                               Now());
+  if (!plan.ok()) {
+    Finish(*job, StopReason::kInterrupted, plan.status());
+    return false;
+  }
+  job->sequence = sequence;
+  job->prefix = plan->request;
+  job->known = true;
+  job->in_prompt = true;
+  job->length = 0;
+  Restore(*job, *plan);
+  const bool first = job->result.reuse.parked == 0 && job->failures == 0;
+  if (first) {
+    ReuseReport& reuse = job->result.reuse;
+    reuse.matched = plan->matched;
+    reuse.restored = job->length;
+    reuse.computed = reuse.prompt - job->length;
+    reuse.missed = std::move(plan->missed);
+    reuse.difference = plan->difference;
+  } else {
+    job->result.reuse.recomputed += std::max<Position>(0, job->pending() - 1);
+  }
+  live_.push_back(std::move(job));
+  return true;
+}
+
+void SchedulerImpl::Restore(Job& job, PrefixPlan& plan) {
+  const Clock::time_point start = Clock::now();
+  if (plan.resumed > 0) {
+    const Status restored = states_.Restore(plan.state, job.sequence, plan.resumed);
+    if (restored.ok()) {
+      job.length = plan.resumed;
+    } else {
+      (void)engine_.cache().Remove(job.sequence, 0, kEndOfSequence).ok();  // never fails
+      plan.captures = prefixes_->NotRestored(plan.request);
+      plan.missed.insert(plan.missed.begin(), {plan.resumed, MissReason::kRestoreFailed});
+      plan.resumed = 0;
+    }
+    job.result.reuse.restore_ms += Milliseconds(Clock::now() - start);
+  }
+  ScheduleCaptures(job, plan.captures);
+}
+
+// Captures are a service to later requests: without memory for them the request goes on.
+void SchedulerImpl::ScheduleCaptures(Job& job, std::span<const Position> lengths) {
+  job.capture_lengths.assign(lengths.begin(), lengths.end());
+  job.captures = !lengths.empty() &&
+                 engine_.cache().ScheduleCaptures(job.sequence, kEachFromZero, lengths).ok();
+  if (!job.captures) job.capture_lengths.clear();
+}
+
+void SchedulerImpl::TakeCaptures(Job& job) {
+  if (!job.captures) return;
+  job.captures = false;
+  const std::vector<Position> lengths = std::exchange(job.capture_lengths, {});
+  auto taken = engine_.cache().TakeCaptures(job.sequence);
+  if (!taken.ok() || !job.known) return;
+  for (std::size_t i = 0; i < taken->size(); ++i) {
+    if ((*taken)[i] == nullptr) continue;
+    auto state = states_.Add(std::move((*taken)[i]));
+    if (state.ok()) (void)prefixes_->Extend(job.prefix, lengths[i], *state).ok();
+  }
+}
+
+void SchedulerImpl::Keep(Job& job) {
+  if (!job.known || job.length < 1) return;
+  auto state = states_.Take(job.sequence, job.length);
+  if (state.ok()) (void)prefixes_->Extend(job.prefix, job.length, *state).ok();
+}
+
+void SchedulerImpl::LeaveSequence(Job& job) {
+  TakeCaptures(job);
+  Keep(job);
+  if (std::exchange(job.known, false)) prefixes_->Close(job.prefix, Now());
+  (void)engine_.cache().Remove(job.sequence, 0, kEndOfSequence).ok();  // never fails
+  job.length = 0;
+}
+
+void SchedulerImpl::Finish(Job& job, StopReason stop, Status status) {
+  job.result.stop = stop;
+  job.result.status = std::move(status);
+  job.result.total_ms = Milliseconds(Clock::now() - job.submitted);
+  {
+    const std::lock_guard lock(mutex_);
+    --unfinished_;
+  }
+  if (job.request.on_done) job.request.on_done(job.result);
+}
+
+void SchedulerImpl::FinishAt(std::size_t index, StopReason stop, Status status) {
+  const JobPtr job = std::move(live_[index]);
+  live_.erase(live_.begin() + static_cast<std::ptrdiff_t>(index));
+  LeaveSequence(*job);
+  starved_ = false;
+  Finish(*job, stop, std::move(status));
+}
+
+}  // namespace kvcache

@@ -1,0 +1,219 @@
+// One pass: which tokens it has, and what they become.
+#include <algorithm>
+#include <utility>
+
+#include "base/strings.h"
+#include "engine/check_logits.h"
+#include "engine/engine_impl.h"
+#include "engine/scheduler_impl.h"
+
+namespace kvcache {
+namespace {
+
+// Recurrent caches keep this many states for captures of one pass, at least.
+constexpr int kMostCapturesPerPass = 6;
+constexpr int kMostFailures = 2;
+
+}  // namespace
+
+Result<bool> SchedulerImpl::Step() {
+  TakeInbox();
+  Admit();
+  for (std::size_t i = 0; i < live_.size();) {
+    if (MakeContext(*live_[i])) {
+      ++i;
+    } else {
+      FinishAt(i, StopReason::kLength);
+    }
+  }
+  Compose();
+  if (!tokens_.empty() && MakeRoom()) {
+    const Status status = RunPass();
+    if (status.ok()) {
+      AfterPass();
+    } else {
+      PassFailed(status);
+    }
+  }
+  return !live_.empty() || waiting() > 0;
+}
+
+// A token of each job that generates comes first. The rest of the step is shared by the prompts, so
+// that a long one does not hold up a short one.
+void SchedulerImpl::Compose() {
+  tokens_.clear();
+  positions_.clear();
+  sequences_.clear();
+  for (const JobPtr& job : live_) job->chunk = 0;
+  std::size_t left = static_cast<std::size_t>(step_tokens_);
+  const std::size_t count = live_.size();
+  for (std::size_t i = 0; i < count && left > 0; ++i) {
+    Job& job = *live_[(turn_ + i) % count];
+    if (job.in_prompt) continue;
+    AddToBatch(job, 1);
+    --left;
+  }
+  if (count > 0) turn_ = (turn_ + 1) % count;
+
+  std::vector<Job*> prompts;
+  for (const JobPtr& job : live_) {
+    if (job->in_prompt) prompts.push_back(job.get());
+  }
+  std::stable_sort(prompts.begin(), prompts.end(),
+                   [](const Job* a, const Job* b) { return a->pending() < b->pending(); });
+  int captures = 0;
+  for (std::size_t i = 0; i < prompts.size() && left > 0; ++i) {
+    const auto share = static_cast<Position>(std::max<std::size_t>(1, left / (prompts.size() - i)));
+    const Position wanted = std::min(share, prompts[i]->pending());
+    const Position tokens = LimitCaptures(*prompts[i], wanted, captures);
+    if (tokens < 1) continue;
+    AddToBatch(*prompts[i], tokens);
+    left -= static_cast<std::size_t>(tokens);
+  }
+}
+
+// Ends the chunk before a capture that the pass has no state for.
+Position SchedulerImpl::LimitCaptures(const Job& job, Position count, int& captures) const {
+  for (const Position at : job.capture_lengths) {
+    if (at <= job.length) continue;
+    if (at > job.length + count) break;
+    if (captures == kMostCapturesPerPass) return at - 1 - job.length;
+    ++captures;
+  }
+  return count;
+}
+
+void SchedulerImpl::AddToBatch(Job& job, Position count) {
+  job.chunk = count;
+  for (Position i = 0; i < count; ++i) {
+    tokens_.push_back(job.tokens[static_cast<std::size_t>(job.length + i)]);
+    positions_.push_back(job.length + i);
+    sequences_.push_back(job.sequence);
+  }
+  job.row = tokens_.size() - 1;
+}
+
+Status SchedulerImpl::RunPass() {
+  KVCACHE_RETURN_IF_ERROR(
+      engine_.Forward({.tokens = tokens_, .positions = positions_, .sequences = sequences_}));
+  rows_.clear();
+  for (const JobPtr& job : live_) {
+    const bool ends = job->chunk > 0 && job->chunk == job->pending();
+    if (ends) rows_.push_back(static_cast<std::int32_t>(job->row));
+  }
+  if (rows_.empty()) return Status::Ok();
+  logits_.resize(rows_.size() * static_cast<std::size_t>(engine_.vocabulary_size()));
+  return engine_.Logits(rows_, logits_.data());
+}
+
+void SchedulerImpl::AfterPass() {
+  std::size_t row = 0;
+  const auto vocabulary = static_cast<std::size_t>(engine_.vocabulary_size());
+  for (std::size_t i = 0; i < live_.size();) {
+    Job& job = *live_[i];
+    const Position chunk = std::exchange(job.chunk, 0);
+    job.length += chunk;
+    if (chunk == 0 || job.pending() > 0) {
+      ++i;
+      continue;
+    }
+    if (job.in_prompt) {
+      job.in_prompt = false;
+      TakeCaptures(job);
+      Keep(job);
+    } else if (!divisible_ && job.length % options_.recompute_bound == 0) {
+      Keep(job);
+    }
+    const std::span<const float> logits = std::span(logits_).subspan(row * vocabulary, vocabulary);
+    ++row;
+    const Status finite = CheckLogits(engine_, logits, job.length);
+    if (!finite.ok()) {
+      FinishAt(i, StopReason::kInterrupted, finite);
+    } else if (Sample(job, logits)) {
+      ++i;
+    } else {
+      FinishAt(i, job.result.stop);
+    }
+  }
+}
+
+bool SchedulerImpl::Sample(Job& job, std::span<const float> logits) {
+  RequestResult& result = job.result;
+  if (job.request.on_logits) job.request.on_logits(job.length, logits);
+  result.stop = StopReason::kLength;
+  if (job.request.max_tokens >= 0 &&
+      result.tokens.size() >= static_cast<std::size_t>(job.request.max_tokens)) {
+    return false;
+  }
+  const std::int32_t token = job.sampler.Sample(logits, job.tokens);
+  if (result.first_token_ms == 0.0) {
+    result.first_token_ms =
+        std::chrono::duration<double, std::milli>(Clock::now() - job.submitted).count();
+  }
+  if (engine_.IsEndOfGeneration(token)) {
+    result.stop = StopReason::kEndOfText;
+    return false;
+  }
+  result.tokens.push_back(token);
+  job.tokens.push_back(token);
+  if (job.known) {
+    const PrefixKey key[] = {static_cast<PrefixKey>(static_cast<std::uint32_t>(token))};
+    (void)prefixes_->Append(job.prefix, key).ok();
+  }
+  if (job.request.on_token && !job.request.on_token(token)) {
+    result.stop = StopReason::kInterrupted;
+    return false;
+  }
+  return job.request.max_tokens < 0 ||
+         result.tokens.size() < static_cast<std::size_t>(job.request.max_tokens);
+}
+
+// Returns whether the job's next token has a position in the context. A full context is shifted if the
+// request has a limit of tokens; without one it would never end.
+bool SchedulerImpl::MakeContext(Job& job) {
+  if (static_cast<Position>(job.tokens.size()) <= engine_.context()) return true;
+  if (job.request.max_tokens < 0 || engine_.context() < 4) return false;
+  return Shift(job).ok();
+}
+
+// A shifted context is no prefix of anything: its keys were rotated.
+Status SchedulerImpl::Shift(Job& job) {
+  TakeCaptures(job);
+  Keep(job);
+  if (std::exchange(job.known, false)) prefixes_->Close(job.prefix, Now());
+  const Position keep = job.tokens.front() == engine_.tokenizer().bos() ? 1 : 0;
+  const Position dropped = (job.length - keep) / 2;
+  Cache& cache = engine_.cache();
+  while (cache.FreeCells() < job.length && prefixes_->Evict(job.length) >= 0) {
+  }
+  KVCACHE_RETURN_IF_ERROR(cache.CheckRemove(job.sequence, keep, keep + dropped));
+  KVCACHE_RETURN_IF_ERROR(cache.Remove(job.sequence, keep, keep + dropped));
+  job.tokens.erase(job.tokens.begin() + keep, job.tokens.begin() + keep + dropped);
+  ++job.result.shifts;
+  const Position length = job.length - dropped;
+  KVCACHE_ASSIGN_OR_RETURN(const Position kept, cache.PrepareRestore(job.sequence, length));
+  KVCACHE_RETURN_IF_ERROR(cache.Remove(job.sequence, kept, kEndOfSequence));
+  job.length = kept;
+  job.in_prompt = job.pending() > 1;
+  return Status::Ok();
+}
+
+// Each sequence of the pass goes back to what it had before. Its request tries again, from what the
+// prefixes still have, and fails the second time.
+void SchedulerImpl::PassFailed(const Status& status) {
+  for (std::size_t i = live_.size(); i-- > 0;) {
+    Job& job = *live_[i];
+    if (std::exchange(job.chunk, 0) == 0) continue;
+    Cache& cache = engine_.cache();
+    const auto kept = cache.PrepareRestore(job.sequence, job.length);
+    job.length = kept.ok() ? std::min(*kept, job.length) : 0;
+    if (!cache.Remove(job.sequence, job.length, kEndOfSequence).ok()) job.length = 0;
+    if (++job.failures >= kMostFailures || !job.known) {
+      FinishAt(i, StopReason::kInterrupted, status);
+    } else {
+      Park(i);
+    }
+  }
+}
+
+}  // namespace kvcache
