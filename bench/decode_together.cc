@@ -42,7 +42,9 @@ Result<std::vector<double>> DecodeTogether(Engine& engine, std::span<const std::
   std::vector<float> logits(count * static_cast<std::size_t>(engine.vocabulary_size()));
   std::vector<std::int32_t> pass(count);
   std::vector<double> times;
-  for (int i = 0; i <= options.passes; ++i) {
+  for (int i = 0; i < options.rounds * (options.passes + 1); ++i) {
+    const bool warm_up = i % (options.passes + 1) == 0;
+    if (warm_up) options.before_round();
     const std::vector<Position> positions(count, options.history + i);
     for (int s = 0; s < options.sequences; ++s) {
       pass[static_cast<std::size_t>(s)] = TokenOf(tokens, s, options.history + i);
@@ -52,7 +54,7 @@ Result<std::vector<double>> DecodeTogether(Engine& engine, std::span<const std::
         engine.Forward({.tokens = pass, .positions = positions, .sequences = sequences}));
     KVCACHE_RETURN_IF_ERROR(engine.Logits(rows, logits.data()));
     const double ms = 1e3 * (Seconds(options.clock) - start);
-    if (i > 0) times.push_back(ms);  // the first pass is a warm-up
+    if (!warm_up) times.push_back(ms);
   }
   return times;
 }

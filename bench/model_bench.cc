@@ -9,6 +9,10 @@
 // the prompt's last tokens for comparison. A history is evaluated up to --evaluate tokens; longer
 // histories repeat the cells of those. The output has the numbers of both. The bandwidth is
 // measured before and after each depth, because it may change meanwhile.
+//
+// With --rounds, each measurement is repeated: the lists of times are those of the rounds, one after the
+// other. With --in-turn, the program prints the line "turn" before each of them and waits for a line, so
+// that a peer's measurements can be between them. Prefill after a history belongs to the first round.
 
 #include <sys/resource.h>
 
@@ -45,7 +49,8 @@ constexpr std::int32_t kChecked = 16;  // the prompt's last tokens, whose choice
 struct Options {
   std::string model, tokens_file, k_type = "f16", v_type = "f16";
   int threads = FindProcessorLimits().DefaultThreads();
-  int prompt = 512, repeats = 5, decode_tokens = 32;
+  int prompt = 512, repeats = 5, decode_tokens = 32, rounds = 1;
+  bool in_turn = false;
   int evaluate = std::numeric_limits<int>::max();
   std::vector<int> depths = {0, 4096, 16384}, prefill_depths = {0};
   std::vector<int> sequences;
@@ -60,6 +65,14 @@ struct Options {
     return std::max(decode + decode_tokens + 1, prefill + prompt);
   }
 };
+
+// Waits for this program's turn to measure.
+void TakeTurn(const Options& options) {
+  if (!options.in_turn) return;
+  std::cout << "turn" << std::endl;
+  std::string line;
+  std::getline(std::cin, line);
+}
 
 double MillisecondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
@@ -136,8 +149,9 @@ class ModelBench {
     for (const int depth : depths) {
       KVCACHE_RETURN_IF_ERROR(ReachDepth(depth));
       const Bandwidth before = limit_.Measure();
-      if (IsIn(options_.depths, depth)) KVCACHE_RETURN_IF_ERROR(MeasureDecode(depth));
-      if (IsIn(options_.prefill_depths, depth)) KVCACHE_RETURN_IF_ERROR(MeasurePrefill(depth));
+      for (int round = 0; round < options_.rounds; ++round) {
+        KVCACHE_RETURN_IF_ERROR(MeasureRound(depth, round));
+      }
       const Bandwidth read = Better(before, limit_.Measure());
       result_["read_gb_per_s"][std::to_string(depth)] = read.best;
       result_["plain_read_gb_per_s"][std::to_string(depth)] = read.plain;
@@ -186,6 +200,18 @@ class ModelBench {
     KVCACHE_RETURN_IF_ERROR(sequence_.Append(
         std::span(tokens_).first(static_cast<std::size_t>(options_.prompt)), choose));
     return sequence_.Truncate(0);
+  }
+
+  Status MeasureRound(int depth, int round) {
+    if (IsIn(options_.depths, depth)) {
+      TakeTurn(options_);
+      KVCACHE_RETURN_IF_ERROR(MeasureDecode(depth));
+    }
+    if (IsIn(options_.prefill_depths, depth) && (depth == 0 || round == 0)) {
+      TakeTurn(options_);
+      KVCACHE_RETURN_IF_ERROR(MeasurePrefill(depth));
+    }
+    return Status::Ok();
   }
 
   Status MeasurePrefill(int depth) {
@@ -260,14 +286,20 @@ Result<nlohmann::json> BenchSequences(const Options& options, DType k_type, DTyp
                                       std::span<const std::int32_t> tokens) {
   nlohmann::json result = nlohmann::json::object();
   for (const int sequences : options.sequences) {
-    const TogetherOptions together{sequences, options.sequence_history, options.decode_tokens,
-                                   options.clock};
+    const TogetherOptions together{.sequences = sequences,
+                                   .history = options.sequence_history,
+                                   .passes = options.decode_tokens,
+                                   .rounds = options.rounds,
+                                   .before_round = [&options] { TakeTurn(options); },
+                                   .clock = options.clock};
     KVCACHE_ASSIGN_OR_RETURN(
-        auto engine, Engine::Open(options.model, {.threads = options.threads,
-                                                  .k_type = k_type,
-                                                  .v_type = v_type,
-                                                  .context = together.history + together.passes + 1,
-                                                  .max_sequences = sequences}));
+        auto engine,
+        Engine::Open(options.model,
+                     {.threads = options.threads,
+                      .k_type = k_type,
+                      .v_type = v_type,
+                      .context = together.history + together.rounds * (together.passes + 1),
+                      .max_sequences = sequences}));
     KVCACHE_ASSIGN_OR_RETURN(result[std::to_string(sequences)],
                              DecodeTogether(*engine, tokens, together));
   }
@@ -297,6 +329,7 @@ Result<nlohmann::json> BenchModel(const Options& options, const ReadLimit& limit
   result["kv_bytes"] = engine->cache().AllocatedBytes();
   engine.reset();
   result["sequence_history"] = options.sequence_history;
+  result["rounds"] = options.rounds;
   KVCACHE_ASSIGN_OR_RETURN(result["sequences_ms"], BenchSequences(options, k_type, v_type, tokens));
   return result;
 }
@@ -342,7 +375,13 @@ int Main(int argc, char** argv) {
   app.add_option("--prompt", options.prompt, "number of tokens of a prefill")
       ->capture_default_str();
   app.add_option("--repeats", options.repeats, "number of timed prefills")->capture_default_str();
-  app.add_option("--decode-tokens", options.decode_tokens, "number of timed tokens per depth")
+  app.add_option("--rounds", options.rounds, "number of times that each measurement is made")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--in-turn", options.in_turn,
+               "print the line 'turn' before each measurement and wait for a line");
+  app.add_option("--decode-tokens", options.decode_tokens,
+                 "number of timed tokens per depth and round")
       ->capture_default_str();
   app.add_option("--depths", options.depths, "tokens of history before the timed tokens of decode")
       ->delimiter(',')

@@ -1,11 +1,11 @@
 // Measures llama.cpp's speed on one model with one of its CPU builds, for peer_bench.py.
 //
-// Usage: node llama_cpp_bench.mjs < JOB.json > RESULT.json
+// Usage: node llama_cpp_bench.mjs JOB.json > RESULT.json
 //   job     {"modules": folder with node-llama-cpp, "model": path, "threads": n,
 //            "flash_attention": bool, "kv_type": "F16", "prompt": [id, ...], "repeats": n,
 //            "depths": [n, ...], "prefill_depths": [n, ...], "decode_tokens": n,
 //            "history": [id, ...], "state": path or null, "sequences": [n, ...],
-//            "sequence_history": n, "clock": "wall" or "cpu"}
+//            "sequence_history": n, "clock": "wall" or "cpu", "rounds": n, "in_turn": bool}
 //   result  {"build": name, "prefill_ms": {depth: [one per repeat]},
 //            "decode_ms": {depth: [one per token]}, "history_ms": {depth: n},
 //            "sequences_ms": {number of sequences: [one per pass of a token of each]},
@@ -15,8 +15,9 @@
 // of decode at each depth is a warm-up and not in the lists. The choices are computed before
 // prefill. The history before a depth is evaluated once, in batches of 512, and saved to
 // `state`.DEPTH, from which later runs load it. Several sequences have a context of their own, and
-// each evaluates its history by itself.
+// each evaluates its history by itself. Rounds and turns are those of model_bench.
 
+import {once} from "node:events";
 import fs from "node:fs";
 import path from "node:path";
 import {pathToFileURL} from "node:url";
@@ -24,7 +25,7 @@ import {pathToFileURL} from "node:url";
 const kBatch = 512;
 const kChecked = 16;  // the prompt's last tokens, whose choices are compared
 
-const job = JSON.parse(fs.readFileSync(0, "utf8"));
+const job = JSON.parse(fs.readFileSync(process.argv[2], "utf8"));
 const entry = path.resolve(job.modules, "node-llama-cpp/dist/index.js");
 const {getLlama} = await import(pathToFileURL(entry).href);
 
@@ -41,6 +42,16 @@ async function timed(work) {
     const processorMs = (used.user + used.system) / 1e3;
     cpuMs += processorMs;
     return job.clock === "cpu" ? processorMs : ms;
+}
+
+// Prints the line "turn" and waits for a line, if this program measures in turn with another one.
+async function takeTurn() {
+    if (!job.in_turn)
+        return;
+    fs.writeSync(1, "turn\n");
+    process.stdin.resume();
+    await once(process.stdin, "data");
+    process.stdin.pause();
 }
 
 // Sequence 0, through the binding's low-level calls, which pass batches to llama_decode unchanged.
@@ -130,9 +141,10 @@ async function measureDecode(sequence, depth) {
 
 // Times passes of one token of each of `count` sequences, which are in one context.
 async function measureSequences(model, count) {
+    const passes = job.rounds * (job.decode_tokens + 1);
     const context = await model.createContext({
         ...contextOptions,
-        contextSize: job.sequence_history + job.decode_tokens + 1,
+        contextSize: job.sequence_history + passes,
         sequences: count
     });
     const raw = context._ctx;
@@ -147,20 +159,25 @@ async function measureSequences(model, count) {
         await raw.decodeBatch();
     }
     const times = [];
-    for (let i = 0; i <= job.decode_tokens; i++) {
+    for (let i = 0; i < passes; i++) {
+        const warmUp = i % (job.decode_tokens + 1) === 0;
+        if (warmUp)
+            await takeTurn();
         raw.initBatch(count);
         for (const id of ids)
             raw.addToBatch(id, job.sequence_history + i,
                 Uint32Array.of(job.history[(id + i) % job.history.length]), Uint32Array.of(0));
-        times.push(await timed(() => raw.decodeBatch()));
+        const ms = await timed(() => raw.decodeBatch());
+        if (!warmUp)
+            times.push(ms);
     }
     for (const id of ids) {
         const held = raw.getSequenceKvCacheMaxPosition(id) + 1;
-        if (held !== job.sequence_history + job.decode_tokens + 1)
+        if (held !== job.sequence_history + passes)
             throw new Error(`sequence ${id} of ${count}: llama.cpp holds ${held} tokens`);
     }
     await context.dispose();
-    return times.slice(1);
+    return times;
 }
 
 const llama = await getLlama({
@@ -190,15 +207,22 @@ const result = {
     prefill_ms: {},
     decode_ms: {},
     history_ms: {},
-    sequences_ms: {}
+    sequences_ms: {},
+    rounds: job.rounds
 };
 const depths = [...new Set([...job.prefill_depths, ...job.depths])].sort((a, b) => a - b);
 for (const depth of depths) {
     result.history_ms[depth] = await reachDepth(sequence, depth);
-    if (job.depths.includes(depth))
-        result.decode_ms[depth] = await measureDecode(sequence, depth);
-    if (job.prefill_depths.includes(depth))
-        result.prefill_ms[depth] = await measurePrefill(sequence, depth);
+    for (let round = 0; round < job.rounds; round++) {
+        if (job.depths.includes(depth)) {
+            await takeTurn();
+            (result.decode_ms[depth] ??= []).push(...await measureDecode(sequence, depth));
+        }
+        if (job.prefill_depths.includes(depth) && (depth === 0 || round === 0)) {
+            await takeTurn();
+            (result.prefill_ms[depth] ??= []).push(...await measurePrefill(sequence, depth));
+        }
+    }
 }
 await context.dispose();
 for (const count of job.sequences)

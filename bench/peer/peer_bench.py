@@ -15,6 +15,10 @@ their results in the work folder:
            --evaluate tokens repeat cells too
   peer     times llama.cpp's decode at each depth, and its prefill, in every configuration; prefill
            at a depth takes long and uses only the build that was the fastest without history
+  turns    both in turn, instead of `ours` and `peer`: each engine's measurement of a case follows the
+           other's, --rounds times, since the machine's bandwidth changes within minutes. An engine is
+           stopped while another one measures. Ratios are medians over the rounds. Prefill at a depth
+           belongs to the first round
   report   writes the table as Markdown and JSON
 
 With --target AVX2 both engines use AVX2 only, on a machine that has more: our kernels of that
@@ -30,6 +34,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -43,21 +48,27 @@ import llama_state
 import peer_report
 from ggml_builds import BUILDS, BUILDS_OF_TARGET
 from machine_facts import describe_machine
-from random_models import TYPES, Failure, Shape, make_model, run
+from random_models import TYPES, VARIANTS, Failure, Shape, make_model, run
 
-PHASES = ["models", "verify", "history", "ours", "peer", "report"]
+PHASES = ["models", "verify", "history", "ours", "peer", "report"]  # the default
+ALL_PHASES = [*PHASES, "turns"]
 SHAPES = {
     "1b": Shape("1b", 16, 2048, 32, 8, 64, 8192, 128000, tied=False),
+    # Each layer has 8 experts of 1,024, of which a token uses 4.
+    "experts": Shape("experts", 4, 2048, 32, 4, 64, 2048, 32000, tied=False),
     "tiny": Shape("tiny", 2, 256, 4, 2, 64, 512, 2048, tied=True),
 }
-DEPTHS = {"1b": [0, 4096, 16384], "tiny": [0, 512, 1024]}
+QWEN3_MOE = next(variant for variant in VARIANTS if variant.name == "qwen3moe")
+ARCHITECTURES = {"experts": dataclasses.replace(QWEN3_MOE, flags=(
+    *QWEN3_MOE.flags, "--experts", 8, "--experts-used", 4, "--expert-ffn", 1024), experts=())}
+DEPTHS = {"1b": [0, 4096, 16384], "experts": [0], "tiny": [0, 512, 1024]}
 EVALUATED = 1024  # maximum number of tokens of llama.cpp's first history
 KV_TYPES = ["f16", "q8_0", "q4_0"]
 # Number of builds to try, beginning with the first that the machine can load. The newest is not
 # always the fastest: AVX512-FP16 slows some down at head size 64.
 BUILDS_TRIED = 3
 PROMPT = 512
-SEQUENCE_HISTORY = {"1b": 256, "tiny": 64}  # tokens of each of several sequences
+SEQUENCE_HISTORY = {"1b": 256, "experts": 256, "tiny": 64}  # tokens of each of several sequences
 SEED = 1
 
 
@@ -68,7 +79,7 @@ class Bench:
         self.depths = DEPTHS[args.shape] if args.depths is None else args.depths
         self.deep = [depth for depth in self.depths if depth > 0]
         self.prefill_depths = [0, *args.prefill_depths]
-        self.sequence_history = SEQUENCE_HISTORY[args.shape]
+        self.sequence_history = args.sequence_history or SEQUENCE_HISTORY[args.shape]
         self.environment = dict(os.environ)
         if args.target:
             self.environment["KVCACHE_CPU_TARGET"] = args.target
@@ -80,7 +91,7 @@ class Bench:
         self.make_model = args.build / "tools/make_model/kvcache-make-model"
         self.work = args.work / args.shape
         self.work.mkdir(parents=True, exist_ok=True)
-        count = max(self.depths) + PROMPT + args.decode_tokens + 1
+        count = max(self.depths) + PROMPT + args.rounds * (args.decode_tokens + 1)
         self.tokens = np.random.default_rng(SEED).integers(0, self.shape.vocab, count).tolist()
         self.tokens_file = self.work / "tokens"
         self.tokens_file.write_text(" ".join(map(str, self.tokens)) + "\n")
@@ -112,7 +123,13 @@ class Bench:
         for name, (shape, weight_type) in wanted.items():
             if not self.model(name).exists():
                 self.log(f"writing {self.model(name)}")
-                make_model(self.make_model, shape, weight_type, SEED, self.model(name))
+                variant = {} if name == "thin" else self.variant()
+                make_model(self.make_model, shape, weight_type, SEED, self.model(name), **variant)
+
+    def variant(self):
+        """Returns the argument of make_model that names the shape's architecture."""
+        found = ARCHITECTURES.get(self.args.shape)
+        return {"variant": found} if found else {}
 
     def verify(self):
         self.log("checking logits on a small model")
@@ -147,15 +164,18 @@ class Bench:
         for weights, kv in self.pairs:
             self.log(f"ours, {weights}, {kv} cache")
             self.warm(self.model(weights))
-            output = run([self.args.build / "bench/model_bench", "--model", self.model(weights),
-                          "--tokens-file", self.tokens_file, "--threads", self.args.threads,
-                          "--k-type", kv, "--v-type", kv, "--evaluate", self.args.evaluate,
-                          "--depths", ",".join(map(str, self.depths)), "--prefill-depths",
-                          ",".join(map(str, self.prefill_depths)),
-                          "--repeats", self.args.repeats, "--decode-tokens",
-                          self.args.decode_tokens, "--clock", self.args.clock,
-                          *self.sequence_flags()], env=self.environment)
+            output = run(self.our_command(weights, kv), env=self.environment)
             self.keep(f"ours-{weights}{suffix(kv)}", json.loads(output))
+
+    def our_command(self, weights, kv):
+        return [self.args.build / "bench/model_bench", "--model", self.model(weights),
+                "--tokens-file", self.tokens_file, "--threads", self.args.threads,
+                "--k-type", kv, "--v-type", kv, "--evaluate", self.args.evaluate,
+                "--depths", ",".join(map(str, self.depths)), "--prefill-depths",
+                ",".join(map(str, self.prefill_depths)),
+                "--repeats", self.args.repeats, "--decode-tokens",
+                self.args.decode_tokens, "--clock", self.args.clock, "--rounds", self.args.rounds,
+                *self.sequence_flags()]
 
     def sequence_flags(self):
         if not self.args.sequences:
@@ -181,6 +201,24 @@ class Bench:
                     prefill_depths=self.args.prefill_depths, repeats=1))
             self.keep(name, results)
 
+    def turns(self):
+        for weights, kv in self.pairs:
+            self.log(f"in turn, {weights}, {kv} cache")
+            self.warm(self.model(weights))
+            settings = [(build, flash) for build in self.builds()
+                        for flash in self.flash_settings(kv)]
+            commands = [[*self.our_command(weights, kv), "--in-turn"]]
+            for build, flash in settings:
+                job = self.job(build, flash, weights, kv, repeats=self.args.repeats,
+                               depths=self.depths, prefill_depths=self.prefill_depths,
+                               sequences=self.args.sequences)
+                commands.append(self.peer_command({**job, "in_turn": True}, len(commands)))
+            ours, *peer = play(commands, self.environment)
+            self.keep(f"ours-{weights}{suffix(kv)}", ours)
+            self.keep(f"peer-{weights}{suffix(kv)}",
+                      [{**result, "flash_attention": flash}
+                       for result, (_, flash) in zip(peer, settings, strict=True)])
+
     def report(self):
         rows = []
         for weights, kv in self.pairs:
@@ -200,7 +238,9 @@ class Bench:
     # ---- llama.cpp ----
 
     def flash_settings(self, kv):
-        return (False, True) if kv == "f16" else (True,)
+        if kv != "f16":
+            return (True,)
+        return {"both": (False, True), "on": (True,), "off": (False,)}[self.args.flash]
 
     def state(self, flash, kv, depth):
         return self.work / f"state-{'flash' if flash else 'plain'}{suffix(kv)}.{depth}"
@@ -242,22 +282,79 @@ class Bench:
                  f"{peer_report.summary(result, PROMPT)}")
         return result
 
-    def ask_peer(self, build, flash, model, kv, repeats, depths=(), prefill_depths=(0,),
-                 sequences=()):
-        job = {"modules": str(self.modules(build)), "model": str(self.model(model)),
-               "threads": self.args.threads, "flash_attention": flash, "kv_type": kv.upper(),
-               "prompt": self.tokens[:PROMPT], "repeats": repeats, "depths": list(depths),
-               "prefill_depths": list(prefill_depths), "sequences": list(sequences),
-               "sequence_history": self.sequence_history, "clock": self.args.clock,
-               "decode_tokens": self.args.decode_tokens, "history": self.tokens,
-               "state": str(self.state(flash, kv, 0).with_suffix(""))}
-        output = run([self.args.node, HERE / "llama_cpp_bench.mjs"], input=json.dumps(job))
+    def job(self, build, flash, model, kv, repeats, depths=(), prefill_depths=(0,), sequences=()):
+        return {"modules": str(self.modules(build)), "model": str(self.model(model)),
+                "threads": self.args.threads, "flash_attention": flash, "kv_type": kv.upper(),
+                "prompt": self.tokens[:PROMPT], "repeats": repeats, "depths": list(depths),
+                "prefill_depths": list(prefill_depths), "sequences": list(sequences),
+                "sequence_history": self.sequence_history, "clock": self.args.clock,
+                "decode_tokens": self.args.decode_tokens, "history": self.tokens,
+                "rounds": self.args.rounds, "in_turn": False,
+                "state": str(self.state(flash, kv, 0).with_suffix(""))}
+
+    def peer_command(self, job, number=0):
+        path = self.work / f"job-{number}.json"
+        path.write_text(json.dumps(job))
+        return [self.args.node, HERE / "llama_cpp_bench.mjs", path]
+
+    def ask_peer(self, build, flash, *what, **more):
+        output = run(self.peer_command(self.job(build, flash, *what, **more)))
         return {**json.loads(output), "flash_attention": flash}
 
     def warm(self, path):
         with open(path, "rb", buffering=0) as file:
             while file.read(1 << 24):
                 pass
+
+
+class Player:
+    """A program that measures in turn with others. It is stopped when it is not its turn."""
+
+    def __init__(self, command, environment):
+        self.command = [str(part) for part in command]
+        self.process = subprocess.Popen(self.command, env=environment, text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.plays = True
+        self.output = ""
+
+    def wait(self):
+        """Waits until the program asks for a turn, then stops it; or until it ends."""
+        line = self.process.stdout.readline()
+        if line == "turn\n":
+            self.process.send_signal(signal.SIGSTOP)
+            return
+        self.output = line + self.process.stdout.read()
+        self.plays = False
+        if self.process.wait() != 0:
+            raise Failure(f"`{' '.join(self.command)}` exited with status "
+                          f"{self.process.returncode}")
+
+    def turn(self):
+        if not self.plays:
+            return
+        self.process.send_signal(signal.SIGCONT)
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        self.wait()
+
+    def result(self):
+        return json.loads(self.output)
+
+
+def play(commands, environment):
+    """Runs programs that measure in turn, and returns their results."""
+    players = []
+    try:
+        for command in commands:
+            players.append(Player(command, environment))
+            players[-1].wait()
+        while any(player.plays for player in players):
+            for player in players:
+                player.turn()
+        return [player.result() for player in players]
+    finally:
+        for player in players:
+            player.process.kill()
 
 
 def on_off(flag):
@@ -287,8 +384,8 @@ def other_builds(build, names):
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--phases", nargs="+", choices=PHASES, default=PHASES)
-    parser.add_argument("--types", nargs="+", choices=TYPES,
+    parser.add_argument("--phases", nargs="+", choices=ALL_PHASES, default=PHASES)
+    parser.add_argument("--types", nargs="+", choices=[*TYPES, "mxfp4_moe"],
                         default=["q8_0", "f16"])
     parser.add_argument("--shape", choices=SHAPES, default="1b")
     parser.add_argument("--append", action="store_true",
@@ -306,9 +403,16 @@ def parse_arguments():
                         help="cpu: processor time of both engines, for --threads 1 on a busy machine")
     parser.add_argument("--sequences", type=int, nargs="+", default=[],
                         help="numbers of sequences that are decoded together")
+    parser.add_argument("--sequence-history", type=int,
+                        help="tokens of history of each of them (default: 256)")
     parser.add_argument("--evaluate", type=int, default=1 << 30,
                         help="evaluate this many tokens of our history; longer ones repeat them")
-    parser.add_argument("--repeats", type=int, default=3, help="number of timed prefills")
+    parser.add_argument("--repeats", type=int, default=3,
+                        help="number of timed prefills of a round")
+    parser.add_argument("--flash", choices=["both", "on", "off"], default="both",
+                        help="llama.cpp's flash attention over a cache of f16")
+    parser.add_argument("--rounds", type=int, default=1,
+                        help="number of times that each measurement is made")
     parser.add_argument("--decode-tokens", type=int, default=16,
                         help="number of timed tokens at each depth")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/release")

@@ -24,24 +24,29 @@ _BYTES_PER_VALUE = {0: 4.0, 1: 2.0, 30: 2.0,
 
 
 class ModelCost:
-    """The cost of a token: bytes to read and multiply-adds."""
+    """The cost of a token: bytes to read and multiply-adds. A token uses some of the experts."""
 
     def __init__(self, path):
         file = GgufFile(path)
         meta = file.metadata
-        self.layers = meta["llama.block_count"]
-        self.heads = meta["llama.attention.head_count"]
-        width = meta["llama.embedding_length"]
-        self.head_dim = meta.get("llama.attention.key_length", width // self.heads)
-        kv_heads = meta.get("llama.attention.head_count_kv", self.heads)
+        arch = meta["general.architecture"]
+        self.layers = meta[f"{arch}.block_count"]
+        self.heads = meta[f"{arch}.attention.head_count"]
+        width = meta[f"{arch}.embedding_length"]
+        self.head_dim = meta.get(f"{arch}.attention.key_length", width // self.heads)
+        kv_heads = meta.get(f"{arch}.attention.head_count_kv", self.heads)
         self.kv_values = 2 * self.layers * kv_heads * self.head_dim  # values of K and V per token
-        matrices = {name: info for name, info in file.tensors.items() if len(info.dims) == 2}
+        matrices = {name: info for name, info in file.tensors.items() if len(info.dims) >= 2}
+        self.experts_used = meta.get(f"{arch}.expert_used_count", 1)
         head = "output.weight" if "output.weight" in matrices else "token_embd.weight"
         layers = [info for name, info in matrices.items() if name.startswith("blk.")]
-        self.head_macs = macs(matrices[head])
-        self.layer_macs = sum(map(macs, layers))
-        self.weight_bytes = sum(macs(info) * _BYTES_PER_VALUE[info.type]
+        self.head_macs = self.macs(matrices[head])
+        self.layer_macs = sum(map(self.macs, layers))
+        self.weight_bytes = sum(self.macs(info) * _BYTES_PER_VALUE[info.type]
                                 for info in [*layers, matrices[head]])
+
+    def macs(self, info):
+        return info.dims[0] * info.dims[1] * (self.experts_used if len(info.dims) > 2 else 1)
 
     def decode_bytes(self, depth, kv):
         return self.weight_bytes + depth * self.kv_values * KV_BYTES[kv]
@@ -50,10 +55,6 @@ class ModelCost:
         """Returns the multiply-adds of q·K in a causal prefill after `depth` tokens; p·V has as
         many."""
         return self.layers * self.heads * self.head_dim * tokens * (depth + (tokens + 1) / 2)
-
-
-def macs(info):
-    return info.dims[0] * info.dims[1]
 
 
 def peak(kind, machine, dots=1):
@@ -90,6 +91,18 @@ def speeds(result, prompt):
     together = {("sequences", int(count)): int(count) * 1e3 / statistics.median(times)
                 for count, times in result.get("sequences_ms", {}).items()}
     return {**prefill, **decode, **together}
+
+
+def median_ratio(ours, peer, what, depth):
+    """Returns how many times faster we are: the median over the rounds, each the ratio of the medians
+    of both engines, which measured one after the other. Without rounds there is one ratio."""
+    lists = [result[f"{what}_ms"][str(depth)] for result in (ours, peer)]
+    rounds = ours.get("rounds", 1)
+    if rounds != peer.get("rounds", 1) or any(len(times) < rounds for times in lists):
+        rounds = 1
+    parts = [[times[len(times) * i // rounds:len(times) * (i + 1) // rounds]
+              for i in range(rounds)] for times in lists]
+    return statistics.median(statistics.median(b) / statistics.median(a) for a, b in zip(*parts))
 
 
 def summary(result, prompt):
@@ -145,7 +158,7 @@ def rows(model, weights, kv, prompt, ours, peer):
         best = max(measured, key=lambda p: speeds(p, prompt)[key])
         speed = speeds(best, prompt)[key]
         row["peers"] = {"llama.cpp": {
-            "rate": speed, "ratio": row["rate"] / speed, "share": speed / row["limit"],
+            "rate": speed, "ratio": median_ratio(ours, best, *key), "share": speed / row["limit"],
             "build": best["build"], "flash_attention": best["flash_attention"],
             "cpu_share": best["cpu_share"], "choices": agreement(ours, best)}}
     return found

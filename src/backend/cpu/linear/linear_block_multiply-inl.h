@@ -234,6 +234,17 @@ void StoreTiles(const Product& product, std::int64_t panel, const TokenTiles& ti
   }
 }
 
+// Prefetches part `part` of `parts` of as many bytes as a chunk has, kPrefetchBytes behind it. Each
+// tile prefetches a part: all lines of a chunk at once would wait for each other.
+HWY_INLINE void PrefetchPart(const std::uint8_t* chunk, std::int64_t bytes, std::int64_t part,
+                             std::int64_t parts) {
+  const std::int64_t part_bytes = (bytes / kLine + parts - 1) / parts * kLine;
+  const std::int64_t end = std::min((part + 1) * part_bytes, bytes);
+  for (std::int64_t i = part * part_bytes; i < end; i += kLine) {
+    hwy::Prefetch(chunk + kPrefetchBytes + i);
+  }
+}
+
 template <class Format, int kPanels>
 void MultiplyGroup(const Product& product, std::int64_t panel, const TokenTiles& tiles, Group group,
                    const PanelWorkspace& workspace) {
@@ -245,20 +256,28 @@ void MultiplyGroup(const Product& product, std::int64_t panel, const TokenTiles&
               static_cast<std::size_t>(tokens * kPanels * kPanelRows) * sizeof(float));
   const auto* chunk_at =
       reinterpret_cast<const std::uint8_t*>(product.panels) + panel * panel_bytes;
+  // One tile has nothing between the prefetches; they are between the steps of unpacking then.
+  const Prefetching prefetching =
+      group.end - group.begin == 1 ? Prefetching::kUnpacking : Prefetching::kTiles;
   for (std::int64_t chunk = 0; chunk < Chunks(inputs); ++chunk) {
     const std::int64_t blocks = BlocksOf(inputs, chunk);
     Unpacked w[kPanels];
     KVCACHE_UNROLL
     for (int p = 0; p < kPanels; ++p) {
-      w[p] = UnpackChunk<Format>(chunk_at + p * panel_bytes, blocks, workspace.chunks[p]);
+      w[p] =
+          UnpackChunk<Format>(chunk_at + p * panel_bytes, blocks, prefetching, workspace.chunks[p]);
     }
-    chunk_at += ChunkBytes(product.dtype, blocks);
     for (std::int64_t tile = group.begin; tile < group.end; ++tile) {
       const std::int64_t begin = tiles.Begin(tile);
+      for (std::int64_t p = 0; p < kPanels && prefetching == Prefetching::kTiles; ++p) {
+        PrefetchPart(chunk_at + p * panel_bytes, ChunkBytes(product.dtype, blocks),
+                     tile - group.begin, group.end - group.begin);
+      }
       MultiplyTileOf<Format::kProduct, kTileTokens>(
           w, InputOf(product.x, chunk, begin), blocks, tiles.Size(tile),
           workspace.y + (begin - first) * kPanels * kPanelRows);
     }
+    chunk_at += ChunkBytes(product.dtype, blocks);
   }
   StoreTiles<kPanels>(product, panel, tiles, group, workspace.y);
 }

@@ -425,19 +425,23 @@ HWY_INLINE void PrefetchAhead(const std::uint8_t* from) {
   for (std::int64_t i = 0; i < kBytes; i += kLine) hwy::Prefetch(from + kPrefetchBytes + i);
 }
 
+// Who prefetches the weights ahead of a chunk.
+enum class Prefetching : std::uint8_t { kUnpacking, kTiles };
+
 // Unpacks a chunk to `workspace`. The bytes of Q8_0 stay where they are.
 template <class Format>
 HWY_INLINE Unpacked UnpackChunk(const std::uint8_t* chunk, std::int64_t blocks,
-                                ChunkWorkspace& workspace) {
+                                Prefetching prefetching, ChunkWorkspace& workspace) {
   constexpr Chain kChain = Format::kProduct.chain;
   constexpr int kGroups = GroupsOf(kChain);
   constexpr bool kInPlace = Format::kType == DType::kQ8_0;
-  PrefetchAhead<HeadBytes(Format::kType, kChunkBlocks)>(chunk);
+  const bool prefetches = prefetching == Prefetching::kUnpacking;
+  if (prefetches) PrefetchAhead<HeadBytes(Format::kType, kChunkBlocks)>(chunk);
   const typename Format::Head head(chunk);
   const std::uint8_t* const lines = chunk + HeadBytes(Format::kType, blocks);
   for (std::int64_t i = 0; i < blocks * (kBlock / 4) / kGroups; ++i) {
     const std::uint8_t* const from = lines + i * LinesBytes<Format>();
-    PrefetchAhead<LinesBytes<Format>()>(from);
+    if (prefetches) PrefetchAhead<LinesBytes<Format>()>(from);
     if constexpr (!kInPlace) {
       ToMemory to{workspace.quants + i * kGroups * kLine};
       Format::Unpack(from, to);

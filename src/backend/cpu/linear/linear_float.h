@@ -20,9 +20,10 @@ struct Weights {
   std::int64_t outputs = 0;
 };
 
-// ---- Along the rows, for few tokens. Streams the weights once per tile of tokens.
+// ---- Along the rows, for few tokens. Reads the weights from memory once.
 
 // Computes y[t * outputs + n] for all tokens t of x [tokens][inputs] and rows n in [begin, end).
+// REQUIRES: tokens < kMinPanelTokens.
 void MultiplyRows(const Weights& w, const float* x, std::int64_t tokens, float* y,
                   std::int64_t begin, std::int64_t end);
 

@@ -112,8 +112,8 @@ std::vector<Shape> ShapesOf(DType dtype) {
   if (IsBlockType(dtype)) {
     return {{32, 1}, {32, 17}, {64, 16}, {96, 50}, {160, 33}, {288, 40}, {1024, 97}};
   }
-  return {{1, 1},   {3, 2},   {15, 5},   {16, 4},   {17, 33},
-          {31, 31}, {40, 67}, {100, 32}, {256, 70}, {1001, 37}};
+  return {{1, 1},   {3, 2},    {15, 5},   {16, 4},   {17, 33},  {31, 31},
+          {40, 67}, {100, 32}, {256, 70}, {2100, 9}, {1001, 37}};
 }
 
 // Batches of all these sizes together use every shape of tile.
