@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "kvcache/transaction.h"
 #include "reference_run.h"
 
 namespace kvcache::exactness {
@@ -175,30 +174,17 @@ TEST_P(EncoderExactness, AfterSnapshotsAndTransactions) {
   Cache& cache = engine->cache();
   ReadExactly(*engine, kFirst);
   ExpectAll(*engine, kFirst, 1, 200);
-  auto snapshot = cache.TakeSnapshot(kFirst, 0, 200);
-  ASSERT_TRUE(snapshot.ok()) << snapshot.status().message();
+  const auto snapshot = TakeSnapshot(cache, kFirst, 0, 200);
+  ASSERT_NE(snapshot, nullptr);
   ASSERT_TRUE(cache.Remove(kFirst, 0, kEndOfSequence).ok());
   Read(*engine, kFirst, other_text_);
-  for (const bool materialised : {false, true}) {
-    if (materialised) {
-      ASSERT_TRUE(cache.Materialize(**snapshot).ok());
-    }
-    ASSERT_TRUE(cache.Remove(kSecond, 0, kEndOfSequence).ok());
-    ASSERT_TRUE(cache.Restore(kSecond, snapshot->get(), 200).ok());
-    ExpectAll(*engine, kSecond, 200, 230);
-  }
-  std::vector<std::byte> bytes(static_cast<std::size_t>(*cache.ExportSize(**snapshot)));
-  ASSERT_TRUE(cache.Export(**snapshot, bytes).ok());
   const auto other = Open({.threads = 1, .chunk = 50, .sequences = 2});
-  auto imported = other->cache().Import(bytes);
-  ASSERT_TRUE(imported.ok()) << imported.status().message();
-  ASSERT_TRUE(other->cache().Restore(kSecond, imported->get(), 200).ok());
-  ExpectAll(*other, kSecond, 200, 260);
-  Cache* const caches[] = {&cache};
+  ASSERT_NE(other, nullptr);
+  RestoreInEveryWay(*engine, *other, kSecond, *snapshot,
+                    [&](Engine& to) { ExpectAll(to, kSecond, 200, 230); });
   for (Position length = 230; length < 260; length += 2) {
-    const SequenceLength members[] = {{kSecond, length}};
-    auto round = Transaction::Begin(caches, members, {.max_tokens = 5});
-    ASSERT_TRUE(round.ok()) << round.status().message();
+    auto round = BeginTransaction(cache, {kSecond, length}, 5);
+    ASSERT_TRUE(round.has_value());
     ExpectAll(*engine, kSecond, length, length + 2);
     const std::vector<Entry> wrong = {{kSecond, length + 2, 5}, {kSecond, length + 3, 6}};
     Evaluate(*engine, wrong);

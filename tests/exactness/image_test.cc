@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "kvcache/encoder_cache.h"
-#include "kvcache/transaction.h"
 #include "reference_run.h"
 
 namespace kvcache::exactness {
@@ -189,28 +188,15 @@ TEST_P(ImageExactness, AfterSnapshotsAndTransactions) {
   ASSERT_NE(engine, nullptr);
   Cache& cache = engine->cache();
   EvaluateAll(*engine, kFirst, 0, 200);
-  auto snapshot = cache.TakeSnapshot(kFirst, 0, 200);
-  ASSERT_TRUE(snapshot.ok()) << snapshot.status().message();
+  const auto snapshot = TakeSnapshot(cache, kFirst, 0, 200);
+  ASSERT_NE(snapshot, nullptr);
   EvaluateAll(*engine, kFirst, 200, 350);
-  for (const bool materialised : {false, true}) {
-    if (materialised) {
-      ASSERT_TRUE(cache.Materialize(**snapshot).ok());
-    }
-    ASSERT_TRUE(cache.Remove(kSecond, 0, kEndOfSequence).ok());
-    ASSERT_TRUE(cache.Restore(kSecond, snapshot->get(), 200).ok());
-    EvaluateAll(*engine, kSecond, 200, 350);
-  }
-  std::vector<std::byte> bytes(static_cast<std::size_t>(*cache.ExportSize(**snapshot)));
-  ASSERT_TRUE(cache.Export(**snapshot, bytes).ok());
   const auto other = Open({.threads = 1, .chunk = 50, .sequences = 2});
-  auto imported = other->cache().Import(bytes);
-  ASSERT_TRUE(imported.ok()) << imported.status().message();
-  ASSERT_TRUE(other->cache().Restore(kSecond, imported->get(), 200).ok());
-  EvaluateAll(*other, kSecond, 200, 350);
-  Cache* const caches[] = {&cache};
-  const SequenceLength members[] = {{kFirst, 350}};
-  auto round = Transaction::Begin(caches, members, {.max_tokens = 20});
-  ASSERT_TRUE(round.ok()) << round.status().message();
+  ASSERT_NE(other, nullptr);
+  RestoreInEveryWay(*engine, *other, kSecond, *snapshot,
+                    [&](Engine& to) { EvaluateAll(to, kSecond, 200, 350); });
+  auto round = BeginTransaction(cache, {kFirst, 350}, 20);
+  ASSERT_TRUE(round.has_value());
   EvaluateAll(*engine, kFirst, 350, 370);
   ASSERT_TRUE(round->Commit({7}).ok());
   EvaluateAll(*engine, kFirst, 357, 380);

@@ -236,8 +236,9 @@ namespace {
 std::string WriteModel(const std::string& name, const std::string& flags) {
   const auto path = ModelFolder() / (name + ".gguf");
   if (!std::filesystem::exists(path)) {
+    const bool has_seed = flags.find("--seed") != std::string::npos;
     const std::string command = std::string("'") + KVCACHE_MAKE_MODEL + "' " + flags +
-                                " --seed 7 '" + path.string() + "' > /dev/null";
+                                (has_seed ? " '" : " --seed 7 '") + path.string() + "' > /dev/null";
     EXPECT_EQ(std::system(command.c_str()), 0) << command;
   }
   return path.string();
@@ -365,6 +366,47 @@ void ExpectSameRow(const Engine& engine, std::span<const float> got, std::size_t
   }
   ADD_FAILURE() << what << ": " << differing << " of " << vocabulary << " logits differ, by up to "
                 << largest;
+}
+
+std::unique_ptr<Snapshot> TakeSnapshot(Cache& cache, SequenceId sequence, Position begin,
+                                       Position end) {
+  auto snapshot = cache.TakeSnapshot(sequence, begin, end);
+  EXPECT_TRUE(snapshot.ok()) << snapshot.status().message();
+  return snapshot.ok() ? std::move(*snapshot) : nullptr;
+}
+
+std::vector<std::byte> ExportSnapshot(Cache& cache, const Snapshot& snapshot) {
+  const auto size = cache.ExportSize(snapshot);
+  EXPECT_TRUE(size.ok()) << size.status().message();
+  std::vector<std::byte> bytes(static_cast<std::size_t>(size.ok() ? *size : 0));
+  const Status status = cache.Export(snapshot, bytes);
+  EXPECT_TRUE(status.ok()) << status.message();
+  return bytes;
+}
+
+std::optional<Transaction> BeginTransaction(Cache& cache, const SequenceLength& member,
+                                            Position max_tokens) {
+  auto transaction = Transaction::Begin({&cache}, {member}, {.max_tokens = max_tokens});
+  EXPECT_TRUE(transaction.ok()) << transaction.status().message();
+  if (!transaction.ok()) return std::nullopt;
+  return std::move(*transaction);
+}
+
+void RestoreInEveryWay(Engine& engine, Engine& other, SequenceId sequence, Snapshot& snapshot,
+                       const std::function<void(Engine&)>& go_on) {
+  const auto restore = [&](Engine& to, const Snapshot& from) {
+    ASSERT_TRUE(to.cache().Remove(sequence, 0, kEndOfSequence).ok());
+    const Status status = to.cache().Restore(sequence, &from, from.end());
+    ASSERT_TRUE(status.ok()) << status.message();
+    go_on(to);
+  };
+  restore(engine, snapshot);
+  const Status status = engine.cache().Materialize(snapshot);
+  ASSERT_TRUE(status.ok()) << status.message();
+  restore(engine, snapshot);
+  auto imported = other.cache().Import(ExportSnapshot(engine.cache(), snapshot));
+  ASSERT_TRUE(imported.ok()) << imported.status().message();
+  restore(other, **imported);
 }
 
 }  // namespace kvcache::exactness

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "engine/engine_impl.h"
+#include "kvcache/transaction.h"
 
 namespace kvcache::exactness {
 
@@ -46,7 +48,7 @@ inline constexpr int kContext = 640;
 std::unique_ptr<Engine> OpenEngine(const ModelCase& model, const RunOptions& options);
 
 // The same for a model made with these flags of kvcache-make-model, in F32, with a cache of one
-// type.
+// type. Without --seed the seed is 7.
 std::unique_ptr<Engine> OpenFlags(const std::string& name, const std::string& flags,
                                   const RunOptions& options = {.threads = 2, .chunk = 512},
                                   DType kv = DType::kF32);
@@ -80,5 +82,18 @@ Position GoBack(Engine& engine, SequenceId sequence, Position length);
 void ExpectSameRow(const Engine& engine, std::span<const float> got, std::size_t row,
                    std::span<const float> expected, std::size_t expected_row,
                    const std::string& what);
+
+// Return a snapshot, its bytes, and a transaction of one sequence. REQUIRES: inside a test. On an
+// error, they add a test failure.
+std::unique_ptr<Snapshot> TakeSnapshot(Cache& cache, SequenceId sequence, Position begin,
+                                       Position end);
+std::vector<std::byte> ExportSnapshot(Cache& cache, const Snapshot& snapshot);
+std::optional<Transaction> BeginTransaction(Cache& cache, const SequenceLength& member,
+                                            Position max_tokens);
+
+// Restores a sequence of `engine` from the snapshot, lazy and materialised, and a sequence of `other`
+// from its bytes. Calls go_on(engine) after each, which evaluates the next tokens and checks them.
+void RestoreInEveryWay(Engine& engine, Engine& other, SequenceId sequence, Snapshot& snapshot,
+                       const std::function<void(Engine&)>& go_on);
 
 }  // namespace kvcache::exactness

@@ -78,19 +78,8 @@ class SnapshotExactness : public testing::TestWithParam<ModelCase> {
     ExpectExact(engine, sequence, snapshot.end(), std::min(kTokens, snapshot.end() + 30));
   }
 
-  std::vector<std::byte> Export(Cache& cache, const Snapshot& snapshot) {
-    const auto size = cache.ExportSize(snapshot);
-    EXPECT_TRUE(size.ok()) << size.status().message();
-    std::vector<std::byte> bytes(static_cast<std::size_t>(*size));
-    const Status status = cache.Export(snapshot, bytes);
-    EXPECT_TRUE(status.ok()) << status.message();
-    return bytes;
-  }
-
   std::unique_ptr<Snapshot> Take(SequenceId sequence, Position begin, Position end) {
-    auto snapshot = cache().TakeSnapshot(sequence, begin, end);
-    EXPECT_TRUE(snapshot.ok()) << snapshot.status().message();
-    return snapshot.ok() ? std::move(*snapshot) : nullptr;
+    return TakeSnapshot(cache(), sequence, begin, end);
   }
 
   std::unique_ptr<Engine> engine_;
@@ -167,14 +156,14 @@ TEST_P(SnapshotExactness, CapturedMergedAndSplit) {
 
 TEST_P(SnapshotExactness, ImportedIntoACacheOfOtherSizes) {
   ExpectExact(*engine_, kFirst, 0, 333);
-  const std::vector<std::byte> bytes = Export(cache(), *Take(kFirst, 0, 333));
+  const std::vector<std::byte> bytes = ExportSnapshot(cache(), *Take(kFirst, 0, 333));
   const auto other = OpenEngine(GetParam(), {.threads = 1, .chunk = 50, .sequences = 2});
   ASSERT_NE(other, nullptr);
   const std::vector<Entry> busy = {{kFirst, 0, 1}, {kFirst, 1, 2}};
   Evaluate(*other, busy);
   auto imported = other->cache().Import(bytes);
   ASSERT_TRUE(imported.ok()) << imported.status().message();
-  EXPECT_EQ(Export(other->cache(), **imported), bytes);
+  EXPECT_EQ(ExportSnapshot(other->cache(), **imported), bytes);
   ExpectRestored(*other, kSecond, **imported);
 }
 
@@ -189,7 +178,7 @@ TEST_P(SnapshotExactness, ImportedInAnotherProcess) {
     return;
   }
   ExpectExact(*engine_, kFirst, 0, 270);
-  const std::vector<std::byte> bytes = Export(cache(), *Take(kFirst, 0, 270));
+  const std::vector<std::byte> bytes = ExportSnapshot(cache(), *Take(kFirst, 0, 270));
   const std::string name = CaseName(GetParam());
   const std::string path = testing::TempDir() + "kvcache_snapshot_" + name;
   {
@@ -255,6 +244,37 @@ TEST_P(SnapshotExactness, Committed) {
     if (HasFailure()) return;
   }
   ExpectExact(*engine_, kFirst, length, length + 20);
+}
+
+// Two models that differ in their weights alone have snapshots of the same sizes.
+TEST(SnapshotOfAnotherModel, IsRefusedWithBothIdentities) {
+  const std::string flags = "--layers 2 --width 64 --heads 2 --kv-heads 1 --ffn 96 --vocab 300";
+  const auto first = OpenFlags("FirstSeed", flags + " --seed 1");
+  const auto second = OpenFlags("SecondSeed", flags + " --seed 2");
+  ASSERT_NE(first, nullptr);
+  ASSERT_NE(second, nullptr);
+  const auto line_of = [](Engine& engine) {
+    const std::string text = *engine.cache().Fingerprint();
+    return text.substr(0, text.find('\n'));
+  };
+  const std::string first_line = line_of(*first);
+  const std::string second_line = line_of(*second);
+  EXPECT_NE(first_line, second_line);
+  for (Engine* const engine : {first.get(), second.get()}) {
+    const std::vector<Entry> entries = {{kFirst, 0, 5}, {kFirst, 1, 6}};
+    Evaluate(*engine, entries);
+  }
+  const auto snapshot = TakeSnapshot(first->cache(), kFirst, 0, 2);
+  ASSERT_NE(snapshot, nullptr);
+  const std::vector<std::byte> bytes = ExportSnapshot(first->cache(), *snapshot);
+  const auto refused = second->cache().Import(bytes);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument);
+  for (const std::string& line : {first_line, second_line}) {
+    EXPECT_NE(refused.status().message().find("'" + line + "'"), std::string::npos)
+        << refused.status().message();
+  }
+  EXPECT_TRUE(OpenFlags("FirstSeed", flags + " --seed 1")->cache().Import(bytes).ok());
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, SnapshotExactness, testing::ValuesIn(AllCases()),
