@@ -10,9 +10,13 @@
 //
 // The tokens up to the last special token in the common text are taken from the cache: those of an
 // answer as they were sampled, even where its text would be tokenized differently. The tokens
-// behind it come from the tokenizer. Then the cache keeps its common prefix with these tokens. If a
-// template rewrites earlier text (for example, drops the reasoning of earlier answers), the tokens
-// from that place on are computed again, and ChatTurn says so.
+// behind it come from the tokenizer. If a template rewrites earlier text (for example, drops the
+// reasoning of earlier answers), the tokens from that place on are computed again, and ChatTurn says
+// so.
+//
+// The cache keeps all that was evaluated, up to two contexts besides the conversation. So a message can
+// be edited, an answer taken back and another branch taken up again, and each computes only what no
+// earlier prompt had.
 //
 // Thread safety: one thread at a time, the engine's.
 #pragma once
@@ -22,6 +26,7 @@
 #include <string>
 #include <string_view>
 
+#include "kvcache/prefix_cache.h"
 #include "kvcache_engine/conversation.h"
 #include "kvcache_engine/generate.h"
 
@@ -41,6 +46,7 @@ struct ChatTurn {
   GenerateResult result;           // its prompt_tokens are those that were not kept
   std::int32_t prompt_tokens = 0;  // of the whole prompt
   std::int32_t kept = 0;           // of these, found in the cache
+  PrefixMatch reuse{};             // the same in detail, and why the others were not found
   std::int32_t dropped = 0;        // in the cache, but not in the prompt
   Rewrite rewrite = Rewrite::kNone;
   bool context_full = false;  // the answer ended because the context is full

@@ -26,6 +26,7 @@ class Session {
   // Returns the tokens that the cache holds, by position.
   std::span<const std::int32_t> tokens() const { return tokens_; }
   Position position() const { return static_cast<Position>(tokens_.size()); }
+  SequenceId sequence() const { return sequence_; }
 
   // A function that Append calls after each of its passes. `first` is the position of the first
   // token of the pass, `count` the number of its tokens. For Engine::Logits, their batch indices
@@ -68,6 +69,15 @@ class Session {
   // engine. Keys and values are shared, not copied. As in Truncate, some tokens may be evaluated
   // again. Errors: kInvalidArgument if `source` has fewer tokens; those of Append.
   Status ForkFrom(const Session& source, Position length);
+
+  // Replaces the session's tokens by `tokens`, the first ones of a snapshot that begins at 0. Nothing is
+  // evaluated. Errors: kInvalidArgument for no snapshot; those of Cache::Restore, after which the
+  // session is as before, or empty.
+  Status Restore(const Snapshot* snapshot, std::span<const std::int32_t> tokens);
+
+  // Removes tokens until at most `length` are left and the next one can be evaluated. Evaluates
+  // nothing. Errors: those of Cache::PrepareRestore.
+  Status GoBackTo(Position length) { return GoBack(length); }
 
  private:
   Status Pass(std::span<const std::int32_t> tokens, const std::atomic<bool>* interrupt);

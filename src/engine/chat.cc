@@ -2,17 +2,23 @@
 
 #include <algorithm>
 #include <ctime>
+#include <deque>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/strings.h"
 #include "chat_template/chat_format.h"
 #include "engine/engine_impl.h"
+#include "engine/session_prefixes.h"
 
 namespace kvcache {
 namespace {
 
 using nlohmann::ordered_json;
+
+constexpr std::size_t kMostEarlier = 32;
+constexpr std::size_t kMostRestorePoints = 4;
+constexpr std::int64_t kContextsKept = 2;  // prefixes besides the conversation, in contexts
 
 std::tm LocalTime() {
   const std::time_t now = std::time(nullptr);
@@ -72,7 +78,10 @@ struct Chat::Impl {
   Impl(Engine& chat_engine, ChatFormat chat_format)
       : engine(chat_engine), format(std::move(chat_format)), session(chat_engine, SequenceId{0}) {}
 
-  Written Align(ChatPrompt prompt, std::size_t* common) const;
+  const Written& NearestTo(std::string_view text) const;
+  Written Align(ChatPrompt prompt, const Written& source) const;
+  Result<PrefixMatch> Reuse(std::span<const std::int32_t> tokens,
+                            std::span<const TokenAnchor> anchors);
   Status CheckFits(std::size_t tokens) const;
   std::int32_t CommonTokens(const std::vector<std::int32_t>& tokens) const;
   Result<ChatTurn> Answer(GenerateRequest request);
@@ -85,7 +94,9 @@ struct Chat::Impl {
   ChatFormat format;
   Conversation conversation;
   Session session;
+  std::unique_ptr<SessionPrefixes> prefixes;  // null for a model with an encoder
   Written written;
+  std::deque<Written> earlier;  // that `written` does not continue, newest last
 };
 
 std::string_view RewriteText(Rewrite rewrite) {
@@ -133,20 +144,33 @@ Result<ChatTurn> Chat::Answer(GenerateRequest request) {
   return impl_->Answer(std::move(request));
 }
 
-// Returns the prompt's text with its tokens; for the text in common with `written`, the tokens of
-// `written` up to the last anchor. *common: bytes of the common text.
-Written Chat::Impl::Align(ChatPrompt prompt, std::size_t* common) const {
-  *common = CommonPrefix(written.text, prompt.text);
+// Returns what was written before and has the longest text in common.
+const Written& Chat::Impl::NearestTo(std::string_view text) const {
+  const Written* nearest = &written;
+  std::size_t longest = CommonPrefix(written.text, text);
+  for (const Written& other : earlier) {
+    const std::size_t common = CommonPrefix(other.text, text);
+    if (common <= longest) continue;
+    nearest = &other;
+    longest = common;
+  }
+  return *nearest;
+}
+
+// Returns the prompt's text with its tokens; for the text in common with `source`, the tokens of
+// `source` up to the last anchor.
+Written Chat::Impl::Align(ChatPrompt prompt, const Written& source) const {
+  const std::size_t common = CommonPrefix(source.text, prompt.text);
   Written aligned{std::move(prompt.text), std::move(prompt.marked),
                   InputJson(conversation.input())};
-  const std::vector<TokenAnchor>& old_anchors = written.marked.anchors;
+  const std::vector<TokenAnchor>& old_anchors = source.marked.anchors;
   std::vector<TokenAnchor>& anchors = aligned.marked.anchors;
   std::size_t old_at = old_anchors.size();
   std::size_t at = anchors.size();
   while (old_at > 0 && at > 0) {
     const std::size_t old_byte = old_anchors[old_at - 1].byte;
     const std::size_t byte = anchors[at - 1].byte;
-    if (byte > *common || byte > old_byte) {
+    if (byte > common || byte > old_byte) {
       --at;
     } else if (old_byte > byte) {
       --old_at;
@@ -158,8 +182,8 @@ Written Chat::Impl::Align(ChatPrompt prompt, std::size_t* common) const {
   const std::size_t old_index = old_anchors[old_at - 1].index;
   const std::size_t index = anchors[at - 1].index;
   std::vector<std::int32_t> tokens(
-      written.marked.tokens.begin(),
-      written.marked.tokens.begin() + static_cast<std::ptrdiff_t>(old_index));
+      source.marked.tokens.begin(),
+      source.marked.tokens.begin() + static_cast<std::ptrdiff_t>(old_index));
   tokens.insert(tokens.end(), aligned.marked.tokens.begin() + static_cast<std::ptrdiff_t>(index),
                 aligned.marked.tokens.end());
   std::vector<TokenAnchor> merged(old_anchors.begin(),
@@ -188,6 +212,31 @@ std::int32_t Chat::Impl::CommonTokens(const std::vector<std::int32_t>& tokens) c
   return static_cast<std::int32_t>(kept);
 }
 
+// Brings the session to the longest prefix of the prompt that it has or had. The last anchors are
+// restore points: a template that writes earlier text anew keeps what is before one of them.
+Result<PrefixMatch> Chat::Impl::Reuse(std::span<const std::int32_t> tokens,
+                                      std::span<const TokenAnchor> anchors) {
+  if (engine.has_encoder()) {
+    PrefixMatch match;
+    match.resumed = match.matched = CommonTokens({tokens.begin(), tokens.end()});
+    KVCACHE_RETURN_IF_ERROR(session.Truncate(match.resumed));
+    return match;
+  }
+  if (prefixes == nullptr) {
+    KVCACHE_ASSIGN_OR_RETURN(
+        prefixes, SessionPrefixes::Make(engine, session, kContextsKept * engine.context()));
+  }
+  std::vector<Position> points;
+  const std::size_t first = anchors.size() - std::min(anchors.size(), kMostRestorePoints);
+  for (const TokenAnchor& anchor : anchors.subspan(first)) {
+    const auto at = static_cast<Position>(anchor.index);
+    if (at > (points.empty() ? 0 : points.back()) && at <= static_cast<Position>(tokens.size())) {
+      points.push_back(at);
+    }
+  }
+  return prefixes->Begin(tokens, points);
+}
+
 Rewrite Chat::Impl::ReasonFor(std::size_t common, const ordered_json& now) const {
   if (written.input.is_null()) return Rewrite::kNone;
   if (!Extends(written.input, now)) return Rewrite::kByCaller;
@@ -196,19 +245,24 @@ Rewrite Chat::Impl::ReasonFor(std::size_t common, const ordered_json& now) const
 
 Result<ChatTurn> Chat::Impl::Answer(GenerateRequest request) {
   KVCACHE_ASSIGN_OR_RETURN(ChatPrompt prompt, format.Write(input()));
-  std::size_t common = 0;
-  Written aligned = Align(std::move(prompt), &common);
+  const std::size_t common = CommonPrefix(written.text, prompt.text);
+  Written aligned = Align(std::move(prompt), NearestTo(prompt.text));
   const std::vector<std::int32_t>& tokens = aligned.marked.tokens;
   KVCACHE_RETURN_IF_ERROR(CheckFits(tokens.size()));
 
   ChatTurn turn;
   turn.prompt_tokens = static_cast<std::int32_t>(tokens.size());
-  turn.kept = CommonTokens(tokens);
-  turn.dropped = session.position() - turn.kept;
+  const std::int32_t held = CommonTokens(tokens);
+  turn.dropped = session.position() - held;
   // If the cache holds the whole prompt, its last token is evaluated again.
-  if (turn.kept + 1 == turn.prompt_tokens && turn.dropped == 1) turn.dropped = 0;
+  if (held + 1 == turn.prompt_tokens && turn.dropped == 1) turn.dropped = 0;
   if (turn.dropped > 0) turn.rewrite = ReasonFor(common, aligned.input);
-  KVCACHE_RETURN_IF_ERROR(session.Truncate(turn.kept));
+  KVCACHE_ASSIGN_OR_RETURN(turn.reuse, Reuse(tokens, aligned.marked.anchors));
+  turn.kept = turn.reuse.resumed;
+  if (common < written.text.size()) {
+    earlier.push_back(std::move(written));
+    if (earlier.size() > kMostEarlier) earlier.pop_front();
+  }
   written = std::move(aligned);
 
   request.prompt.assign(written.marked.tokens.begin() + turn.kept, written.marked.tokens.end());
@@ -216,6 +270,7 @@ Result<ChatTurn> Chat::Impl::Answer(GenerateRequest request) {
   if (request.max_tokens > free_tokens) request.max_tokens = -1;  // until the context is full
   for (std::string& stop : format.Stops()) request.stop.push_back(std::move(stop));
   KVCACHE_ASSIGN_OR_RETURN(turn.result, Generate(session, engine, request));
+  if (prefixes != nullptr) prefixes->End();
   turn.context_full =
       turn.result.stop == StopReason::kLength && session.position() >= engine.context();
   Remember(turn.result);

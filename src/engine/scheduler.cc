@@ -7,27 +7,13 @@
 #include "base/strings.h"
 #include "engine/engine_impl.h"
 #include "engine/scheduler_impl.h"
+#include "engine/token_keys.h"
 
 namespace kvcache {
 namespace {
 
 // Tokens that are worth waiting for another request's prefill.
 constexpr Position kWorthWaiting = 64;
-
-// A model whose layers all keep every token can be cut at every length.
-bool IsDivisible(std::span<const LayerMemory> layers) {
-  return std::none_of(layers.begin(), layers.end(), [](const LayerMemory& layer) {
-    return layer.kind == LayerMemory::Kind::kSliding || layer.kind == LayerMemory::Kind::kRecurrent;
-  });
-}
-
-std::vector<PrefixKey> KeysOf(std::span<const std::int32_t> tokens) {
-  std::vector<PrefixKey> keys(tokens.size());
-  std::transform(tokens.begin(), tokens.end(), keys.begin(), [](std::int32_t token) {
-    return static_cast<PrefixKey>(static_cast<std::uint32_t>(token));
-  });
-  return keys;
-}
 
 Position SharedLength(std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
   const auto end = a.begin() + static_cast<std::ptrdiff_t>(std::min(a.size(), b.size()));
@@ -73,12 +59,10 @@ Status SchedulerImpl::Open() {
   const DType k = engine_.options().k_type;
   const DType v = engine_.options().v_type;
   bytes_per_token_ = kvcache::BytesPerToken(layers, k, v);
-  const std::int64_t state = BytesPerSequence(layers, k, v);
   PrefixOptions prefix{.divisible = divisible_,
                        .recompute_bound = options_.recompute_bound,
+                       .state_tokens = StateTokens(layers, k, v),
                        .on_event = options_.on_prefix_event};
-  prefix.state_tokens = static_cast<Position>(
-      std::min<std::int64_t>(state / std::max<std::int64_t>(1, bytes_per_token_), 1 << 20));
   KVCACHE_ASSIGN_OR_RETURN(prefixes_, PrefixCache::Make(states_, std::move(prefix)));
   const auto batch = static_cast<std::size_t>(engine_.max_batch());
   tokens_.reserve(batch);

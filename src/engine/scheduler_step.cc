@@ -6,6 +6,7 @@
 #include "engine/check_logits.h"
 #include "engine/engine_impl.h"
 #include "engine/scheduler_impl.h"
+#include "engine/token_keys.h"
 
 namespace kvcache {
 namespace {
@@ -157,7 +158,7 @@ bool SchedulerImpl::Sample(Job& job, std::span<const float> logits) {
   result.tokens.push_back(token);
   job.tokens.push_back(token);
   if (job.known) {
-    const PrefixKey key[] = {static_cast<PrefixKey>(static_cast<std::uint32_t>(token))};
+    const PrefixKey key[] = {KeyOf(token)};
     (void)prefixes_->Append(job.prefix, key).ok();
   }
   if (job.request.on_token && !job.request.on_token(token)) {

@@ -118,6 +118,19 @@ Status Session::GoBack(Position length) {
   return Status::Ok();
 }
 
+Status Session::Restore(const Snapshot* snapshot, std::span<const std::int32_t> tokens) {
+  if (snapshot == nullptr) return {StatusCode::kInvalidArgument, "there is no snapshot to restore"};
+  last_pass_tokens_ = 0;
+  Cache& cache = engine_.cache();
+  const Status restored = cache.Restore(sequence_, snapshot, static_cast<Position>(tokens.size()));
+  if (restored.ok()) {
+    tokens_.assign(tokens.begin(), tokens.end());
+  } else if (!cache.CanResume(sequence_, position())) {
+    KVCACHE_RETURN_IF_ERROR(GoBack(0));
+  }
+  return restored;
+}
+
 Status Session::RestoreTo(Position length) {
   const std::vector<std::int32_t> wanted(tokens_.begin(), tokens_.begin() + length);
   KVCACHE_RETURN_IF_ERROR(GoBack(length));

@@ -22,10 +22,15 @@ Result<PrefixState> SnapshotStates::Take(SequenceId sequence, Position length) {
   return Add(std::move(snapshot));
 }
 
-Status SnapshotStates::Restore(PrefixState state, SequenceId sequence, Position length) {
+const Snapshot* SnapshotStates::Find(PrefixState state) const {
   const auto found = snapshots_.find(static_cast<std::uint64_t>(state));
-  if (found == snapshots_.end()) return {StatusCode::kNotFound, "the state is unknown"};
-  return cache_.Restore(sequence, found->second.get(), length);
+  return found == snapshots_.end() ? nullptr : found->second.get();
+}
+
+Status SnapshotStates::Restore(PrefixState state, SequenceId sequence, Position length) {
+  const Snapshot* const snapshot = Find(state);
+  if (snapshot == nullptr) return {StatusCode::kNotFound, "the state is unknown"};
+  return cache_.Restore(sequence, snapshot, length);
 }
 
 void SnapshotStates::Drop(PrefixState state) {

@@ -25,6 +25,9 @@ class SnapshotStates final : public PrefixStates {
   // Brings the empty sequence to `length` tokens of the state. Errors: those of Cache::Restore.
   Status Restore(PrefixState state, SequenceId sequence, Position length);
 
+  // Returns the snapshot of a state, or null.
+  const Snapshot* Find(PrefixState state) const;
+
   void Drop(PrefixState state) override;
   bool Truncate(PrefixState state, Position length) override;
 

@@ -1,0 +1,97 @@
+#include "engine/session_prefixes.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "engine/engine_impl.h"
+#include "engine/token_keys.h"
+
+namespace kvcache {
+
+SessionPrefixes::SessionPrefixes(Engine& engine, Session& session, std::int64_t most_tokens)
+    : engine_(engine), session_(session), most_tokens_(most_tokens), states_(engine.cache()) {}
+
+SessionPrefixes::~SessionPrefixes() {
+  engine_.cache().CancelCaptures(session_.sequence());
+}
+
+Result<std::unique_ptr<SessionPrefixes>> SessionPrefixes::Make(Engine& engine, Session& session,
+                                                               std::int64_t most_tokens) {
+  std::unique_ptr<SessionPrefixes> made(new SessionPrefixes(engine, session, most_tokens));
+  const std::span<const LayerMemory> layers = engine.info().memory;
+  const EngineOptions& options = engine.options();
+  PrefixOptions prefix{.divisible = IsDivisible(layers),
+                       .state_tokens = StateTokens(layers, options.k_type, options.v_type)};
+  KVCACHE_ASSIGN_OR_RETURN(made->prefixes_, PrefixCache::Make(made->states_, std::move(prefix)));
+  return made;
+}
+
+Result<PrefixMatch> SessionPrefixes::Begin(std::span<const std::int32_t> tokens,
+                                           std::span<const Position> restore_points) {
+  End();
+  KVCACHE_ASSIGN_OR_RETURN(
+      PrefixPlan plan,
+      prefixes_->Begin({.keys = KeysOf(tokens), .restore_points = restore_points}, 0.0));
+  request_ = plan.request;
+  known_ = tokens.size();
+
+  // What the session has itself, if it can go back there.
+  const auto held = session_.tokens();
+  const std::size_t most = std::min(held.size(), tokens.size() - 1);
+  const auto same =
+      std::mismatch(held.begin(), held.begin() + static_cast<std::ptrdiff_t>(most), tokens.begin());
+  const auto common = static_cast<Position>(same.first - held.begin());
+  Cache& cache = engine_.cache();
+  KVCACHE_ASSIGN_OR_RETURN(const Position live, cache.PrepareRestore(session_.sequence(), common));
+  bool restored = false;
+  if (plan.resumed > live) {
+    restored =
+        session_
+            .Restore(states_.Find(plan.state), tokens.first(static_cast<std::size_t>(plan.resumed)))
+            .ok();
+    if (!restored) plan.captures = prefixes_->NotRestored(plan.request);
+  }
+  if (!restored) KVCACHE_RETURN_IF_ERROR(session_.GoBackTo(common));
+  const Position begin = session_.position();
+  const Position missing = std::exchange(plan.resumed, begin) - begin;
+  if (missing > 0) plan.missed.insert(plan.missed.begin(), {missing, MissReason::kRestoreFailed});
+
+  captures_.clear();
+  for (const Position at : plan.captures) {
+    if (at > begin) captures_.push_back(at);
+  }
+  const bool scheduled = !captures_.empty() &&
+                         cache.ScheduleCaptures(session_.sequence(), kEachFromZero, captures_).ok();
+  if (!scheduled) captures_.clear();
+  return static_cast<PrefixMatch>(std::move(plan));
+}
+
+// Without memory the prefix is not kept, and the next prompt computes it again.
+void SessionPrefixes::End() {
+  if (!request_) return;
+  const auto held = session_.tokens();
+  if (held.size() > known_) {
+    (void)prefixes_->Append(*request_, KeysOf(held.subspan(known_))).ok();
+  }
+  const std::vector<Position> lengths = std::exchange(captures_, {});
+  if (!lengths.empty()) {
+    auto taken = engine_.cache().TakeCaptures(session_.sequence());
+    for (std::size_t i = 0; taken.ok() && i < taken->size(); ++i) {
+      if ((*taken)[i] == nullptr) continue;
+      auto state = states_.Add(std::move((*taken)[i]));
+      if (state.ok()) (void)prefixes_->Extend(*request_, lengths[i], *state).ok();
+    }
+  }
+  if (!held.empty()) {
+    auto state = states_.Take(session_.sequence(), session_.position());
+    if (state.ok()) (void)prefixes_->Extend(*request_, session_.position(), *state).ok();
+  }
+  prefixes_->Close(*request_, 0.0);
+  request_.reset();
+  while (prefixes_->Stats().tokens > most_tokens_) {
+    if (prefixes_->Evict(prefixes_->Stats().tokens - most_tokens_) < 0) break;
+  }
+}
+
+}  // namespace kvcache

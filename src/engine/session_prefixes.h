@@ -1,0 +1,51 @@
+// The prefixes that a session has evaluated: it goes back to any of them, also after it went on in
+// another way.
+//
+// Thread safety: that of the session.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/snapshot_states.h"
+#include "kvcache_engine/session.h"
+
+namespace kvcache {
+
+class SessionPrefixes {
+ public:
+  // `engine` and `session` must outlive it. It keeps about `most_tokens` tokens besides those of the
+  // session. Errors: kOutOfMemory.
+  static Result<std::unique_ptr<SessionPrefixes>> Make(Engine& engine, Session& session,
+                                                       std::int64_t most_tokens);
+  ~SessionPrefixes();
+  SessionPrefixes(const SessionPrefixes&) = delete;
+  SessionPrefixes& operator=(const SessionPrefixes&) = delete;
+
+  // Brings the session to the longest prefix of `tokens` that it has or had, at most all but the last
+  // token. Schedules states at the restore points and where later prompts may go on. In the result,
+  // `resumed` is the session's length. Errors: those of Session::Truncate.
+  Result<PrefixMatch> Begin(std::span<const std::int32_t> tokens,
+                            std::span<const Position> restore_points);
+  // Keeps what the session evaluated since Begin.
+  void End();
+
+  const PrefixCache& cache() const { return *prefixes_; }
+
+ private:
+  SessionPrefixes(Engine& engine, Session& session, std::int64_t most_tokens);
+
+  Engine& engine_;
+  Session& session_;
+  const std::int64_t most_tokens_;
+  SnapshotStates states_;
+  std::unique_ptr<PrefixCache> prefixes_;
+  std::optional<PrefixRequest> request_;
+  std::size_t known_ = 0;  // keys of the request
+  std::vector<Position> captures_;
+};
+
+}  // namespace kvcache
