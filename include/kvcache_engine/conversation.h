@@ -32,6 +32,7 @@ class Conversation {
   ~Conversation();
   Conversation(Conversation&&) noexcept;
   Conversation& operator=(Conversation&&) noexcept;
+  Conversation Copy() const;
 
   // Replaces the messages, and the tools and variables where `json` has them. A bare array of
   // messages is read, too. Errors: kInvalidArgument: what is wrong, and where; kUnsupported: JSON

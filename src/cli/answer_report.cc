@@ -1,5 +1,6 @@
 #include "cli/answer_report.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -12,9 +13,22 @@ namespace kvcache::cli {
 nlohmann::json AnswerJson(Engine& engine, const RunFlags& flags, const GenerateResult& result,
                           const PromptUse& use, double load_ms) {
   nlohmann::json reuse = PromptTokensJson(result.computed_tokens);
-  reuse["matched"] = use.kept;
+  reuse["matched"] = std::max(use.kept, use.matched);
   reuse["restored"] = use.kept;
   reuse["tiers"]["live"] = use.kept;
+  for (const PrefixMiss& miss : use.missed) {
+    const bool was_known = miss.reason == MissReason::kEvicted ||
+                           miss.reason == MissReason::kNoState ||
+                           miss.reason == MissReason::kRestoreFailed;
+    if (!was_known) continue;
+    reuse["missed"].push_back(
+        {{"tokens", miss.tokens}, {"reason", std::string(MissReasonName(miss.reason))}});
+  }
+  if (use.difference.position >= 0) {
+    reuse["differs"] = {{"position", use.difference.position},
+                        {"cached", use.difference.cached},
+                        {"prompt", use.difference.prompt}};
+  }
   if (use.dropped > 0) {
     reuse["missed"].push_back({{"tokens", use.dropped}, {"reason", use.reason}});
   }

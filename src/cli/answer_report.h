@@ -6,17 +6,22 @@
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "cli/run_flags.h"
+#include "kvcache/prefix_cache.h"
 #include "kvcache_engine/generate.h"
 
 namespace kvcache::cli {
 
 // How much of a prompt was found in the cache.
 struct PromptUse {
-  std::int32_t kept = 0;     // tokens found in the cache
-  std::int32_t dropped = 0;  // tokens in the cache that the prompt does not have
-  std::string reason;        // why tokens were dropped; empty if none were
+  std::int32_t kept = 0;             // tokens found in the cache
+  std::int32_t dropped = 0;          // tokens in the cache that the prompt does not have
+  std::string reason;                // why tokens were dropped; empty if none were
+  std::int32_t matched = 0;          // tokens that any earlier prompt had
+  std::vector<PrefixMiss> missed{};  // why the others were computed, new ones too
+  PrefixDifference difference{};     // from the nearest earlier prompt
 };
 
 // Returns the object that --json prints for an answer (docs/cli.md).

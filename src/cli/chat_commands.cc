@@ -16,6 +16,7 @@ constexpr std::string_view kBlanks = " \t\r\n";
 struct Request {
   std::string argument;
   Chat& chat;
+  ChatBranches& branches;
   RunFlags& flags;
   std::string& say;
 
@@ -121,6 +122,76 @@ Result<AfterCommand> Retry(const Request& request) {
   return AfterCommand::kRetry;
 }
 
+// Returns the index of the user's message number `number`, from 1; size() if there is none.
+std::size_t UserMessage(const Conversation& conversation, std::int64_t number) {
+  std::size_t at = NextUserMessage(conversation, 0);
+  for (; number > 1 && at < conversation.size(); --number) {
+    at = NextUserMessage(conversation, at + 1);
+  }
+  return at;
+}
+
+Result<AfterCommand> Undo(const Request& request) {
+  Conversation& conversation = request.conversation();
+  std::size_t last = conversation.size();
+  while (last > 0 && !conversation.HasRole(last - 1, "user")) --last;
+  if (last == 0) return Wrong("there is no message to take back");
+  const std::size_t branch = request.branches.Keep(conversation);
+  conversation.Remove(last - 1, conversation.size());
+  request.say = StrCat("the last exchange is taken back; left: ", Counted(conversation),
+                       ". /branches ", branch, " returns to what was before");
+  return AfterCommand::kReadOn;
+}
+
+Result<AfterCommand> Edit(const Request& request) {
+  const std::string_view argument = request.argument;
+  const std::size_t blank = std::min(argument.find_first_of(kBlanks), argument.size());
+  const std::size_t begin = argument.find_first_not_of(kBlanks, blank);
+  std::int64_t number = 0;
+  if (!ParseNumber(argument.substr(0, blank), number) || number < 1 ||
+      begin == std::string_view::npos) {
+    return Wrong("/edit needs the number of one of your messages, from 1, and its new text");
+  }
+  Conversation& conversation = request.conversation();
+  const std::size_t at = UserMessage(conversation, number);
+  if (at == conversation.size()) {
+    return Wrong(StrCat("/edit ", number, ": you have not written so many messages"));
+  }
+  const std::size_t branch = request.branches.Keep(conversation);
+  conversation.Remove(at, conversation.size());
+  conversation.Add("user", argument.substr(begin));
+  request.say =
+      StrCat("message ", number, " is replaced; /branches ", branch, " returns to what was before");
+  return AfterCommand::kAnswer;
+}
+
+Result<AfterCommand> Fork(const Request& request) {
+  if (request.conversation().empty()) return Wrong("there is no conversation to fork yet");
+  request.say =
+      StrCat("the conversation is kept as branch ", request.branches.Keep(request.conversation()),
+             "; what you write now goes on here");
+  return AfterCommand::kReadOn;
+}
+
+Result<AfterCommand> Branches(const Request& request) {
+  ChatBranches& branches = request.branches;
+  if (request.argument.empty()) {
+    request.say = branches.size() == 0 ? "there are no branches; /fork, /undo and /edit make some"
+                                       : StrCat(branches.List(), "\n/branches N goes to branch N");
+    return AfterCommand::kReadOn;
+  }
+  std::int64_t number = 0;
+  if (!ParseNumber(request.argument, number) || number < 1 ||
+      number > static_cast<std::int64_t>(branches.size())) {
+    return Wrong(StrCat("/branches takes the number of a branch, 1 to ", branches.size(), ", not ",
+                        Quoted(request.argument)));
+  }
+  branches.Swap(static_cast<std::size_t>(number), request.conversation());
+  request.say = StrCat("this is branch ", number, ", with ", Counted(request.conversation()),
+                       "; the other conversation has its number now");
+  return AfterCommand::kReadOn;
+}
+
 Result<AfterCommand> Think(const Request& request) {
   if (request.argument != "on" && request.argument != "off") {
     return Wrong(StrCat("/think takes on or off, not ", Quoted(request.argument)));
@@ -215,6 +286,10 @@ constexpr NamedCommand kCommands[] = {
     {"clear", "", "clears the conversation, except the system message", Clear},
     {"forget", "[N]", "removes the oldest exchange, or the N oldest, from a full context", Forget},
     {"retry", "", "answers the last message again, with another seed", Retry},
+    {"undo", "", "takes back your last message and its answer", Undo},
+    {"edit", "N TEXT", "replaces your message number N and answers it", Edit},
+    {"fork", "", "keeps the conversation as a branch and goes on", Fork},
+    {"branches", "[N]", "lists the branches, or goes to branch N", Branches},
     {"system", "[TEXT]", "sets the system message; without TEXT shows it", System},
     {"think", "on|off", "turns reasoning on or off, if the template has a switch for it", Think},
     {"set", "NAME N", "sets temp, top-k, top-p, min-p, repeat-penalty, seed or n", Set},
@@ -254,8 +329,8 @@ bool IsCommand(std::string_view text) {
   return text.starts_with('/') && !text.starts_with("//");
 }
 
-Result<AfterCommand> RunCommand(std::string_view text, Chat& chat, RunFlags& flags,
-                                std::string& say) {
+Result<AfterCommand> RunCommand(std::string_view text, Chat& chat, ChatBranches& branches,
+                                RunFlags& flags, std::string& say) {
   text.remove_prefix(1);
   const std::size_t end = std::min(text.find_first_of(kBlanks), text.size());
   const std::string_view name = text.substr(0, end);
@@ -267,7 +342,7 @@ Result<AfterCommand> RunCommand(std::string_view text, Chat& chat, RunFlags& fla
     if (command.argument.empty() && !argument.empty()) {
       return Wrong(StrCat("/", name, " takes no argument, not ", Quoted(argument)));
     }
-    return command.run({std::move(argument), chat, flags, say});
+    return command.run({std::move(argument), chat, branches, flags, say});
   }
   return Wrong(StrCat("there is no command ", Quoted(StrCat("/", name)),
                       "; /help lists the commands, // begins a message with a slash"));

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "cli/chat_branches.h"
 #include "cli/run_flags.h"
 #include "kvcache_engine/chat.h"
 
@@ -15,7 +16,8 @@ namespace kvcache::cli {
 
 enum class AfterCommand : std::uint8_t {
   kReadOn,
-  kRetry,  // replace the last answer
+  kRetry,   // replace the last answer
+  kAnswer,  // answer the last message
   kQuit,
 };
 
@@ -27,7 +29,7 @@ std::size_t AnsweredMessages(const Conversation& conversation);
 
 // Runs the command `text`. Its output, one line or several, goes into `say`. Errors: no such
 // command, or what is wrong with its argument.
-Result<AfterCommand> RunCommand(std::string_view text, Chat& chat, RunFlags& flags,
-                                std::string& say);
+Result<AfterCommand> RunCommand(std::string_view text, Chat& chat, ChatBranches& branches,
+                                RunFlags& flags, std::string& say);
 
 }  // namespace kvcache::cli

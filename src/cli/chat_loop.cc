@@ -105,9 +105,11 @@ class ChatLoop {
 
   Status Command(const std::string& text) {
     std::string say;
-    KVCACHE_ASSIGN_OR_RETURN(const AfterCommand after, RunCommand(text, chat_, flags_, say));
+    KVCACHE_ASSIGN_OR_RETURN(const AfterCommand after,
+                             RunCommand(text, chat_, branches_, flags_, say));
     Say(say);
     quit_ = after == AfterCommand::kQuit;
+    if (after == AfterCommand::kAnswer) return Answer();
     return after == AfterCommand::kRetry ? Retry() : Status::Ok();
   }
 
@@ -169,7 +171,12 @@ class ChatLoop {
   }
 
   void Report(const ChatTurn& turn) {
-    const PromptUse use{turn.kept, turn.dropped, std::string(RewriteText(turn.rewrite))};
+    const PromptUse use{.kept = turn.kept,
+                        .dropped = turn.dropped,
+                        .reason = std::string(RewriteText(turn.rewrite)),
+                        .matched = turn.reuse.matched,
+                        .missed = turn.reuse.missed,
+                        .difference = turn.reuse.difference};
     if (flags_.json) {
       PrintJson(AnswerJson(engine_, flags_, turn.result, use, std::exchange(load_ms_, 0.0)));
     } else {
@@ -189,6 +196,7 @@ class ChatLoop {
   Engine& engine_;
   RunFlags flags_;
   Chat chat_;
+  ChatBranches branches_;
   double load_ms_;
   const bool on_terminal_;
   std::unique_ptr<LineEditor> lines_;

@@ -132,6 +132,12 @@ Conversation::~Conversation() = default;
 Conversation::Conversation(Conversation&&) noexcept = default;
 Conversation& Conversation::operator=(Conversation&&) noexcept = default;
 
+Conversation Conversation::Copy() const {
+  Conversation copy;
+  *copy.input_ = *input_;
+  return copy;
+}
+
 Status Conversation::ReadJson(std::string_view json) {
   return ReadConversation(json, *input_);
 }

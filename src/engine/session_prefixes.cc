@@ -34,7 +34,7 @@ Result<PrefixMatch> SessionPrefixes::Begin(std::span<const std::int32_t> tokens,
       PrefixPlan plan,
       prefixes_->Begin({.keys = KeysOf(tokens), .restore_points = restore_points}, 0.0));
   request_ = plan.request;
-  known_ = tokens.size();
+  begun_.assign(tokens.begin(), tokens.end());
 
   // What the session has itself, if it can go back there.
   const auto held = session_.tokens();
@@ -71,19 +71,22 @@ Result<PrefixMatch> SessionPrefixes::Begin(std::span<const std::int32_t> tokens,
 void SessionPrefixes::End() {
   if (!request_) return;
   const auto held = session_.tokens();
-  if (held.size() > known_) {
-    (void)prefixes_->Append(*request_, KeysOf(held.subspan(known_))).ok();
+  const std::size_t common = std::min(held.size(), begun_.size());
+  const bool goes_on =
+      std::equal(held.begin(), held.begin() + static_cast<std::ptrdiff_t>(common), begun_.begin());
+  if (goes_on && held.size() > begun_.size()) {
+    (void)prefixes_->Append(*request_, KeysOf(held.subspan(begun_.size()))).ok();
   }
   const std::vector<Position> lengths = std::exchange(captures_, {});
   if (!lengths.empty()) {
     auto taken = engine_.cache().TakeCaptures(session_.sequence());
-    for (std::size_t i = 0; taken.ok() && i < taken->size(); ++i) {
+    for (std::size_t i = 0; goes_on && taken.ok() && i < taken->size(); ++i) {
       if ((*taken)[i] == nullptr) continue;
       auto state = states_.Add(std::move((*taken)[i]));
       if (state.ok()) (void)prefixes_->Extend(*request_, lengths[i], *state).ok();
     }
   }
-  if (!held.empty()) {
+  if (goes_on && !held.empty()) {
     auto state = states_.Take(session_.sequence(), session_.position());
     if (state.ok()) (void)prefixes_->Extend(*request_, session_.position(), *state).ok();
   }

@@ -44,7 +44,7 @@ class SessionPrefixes {
   SnapshotStates states_;
   std::unique_ptr<PrefixCache> prefixes_;
   std::optional<PrefixRequest> request_;
-  std::size_t known_ = 0;  // keys of the request
+  std::vector<std::int32_t> begun_;  // the tokens of the request
   std::vector<Position> captures_;
 };
 
