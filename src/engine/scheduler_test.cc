@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -184,6 +185,8 @@ TEST_P(SchedulerTest, ACancelledPromptKeepsWhatItComputed) {
 }
 
 TEST_P(SchedulerTest, RandomRequestsInLittleMemoryHaveTheBitsOfEachAlone) {
+  const char* const rounds = std::getenv("KVCACHE_SCHEDULER_ROUNDS");
+  const int requests = 40 * (rounds == nullptr ? 1 : std::atoi(rounds));
   std::mt19937 random(7);
   const auto pick = [&](int bound) {
     return static_cast<int>(random() % static_cast<unsigned>(bound));
@@ -191,7 +194,7 @@ TEST_P(SchedulerTest, RandomRequestsInLittleMemoryHaveTheBitsOfEachAlone) {
   for (const int pool : {0, 700, 300}) {
     Start(4, pool);
     std::vector<Tokens> texts;
-    for (int request = 0; request < 40; ++request) {
+    for (int request = 0; request < requests; ++request) {
       Tokens prompt;
       if (!texts.empty() && pick(3) > 0) {
         prompt = texts[static_cast<std::size_t>(pick(static_cast<int>(texts.size())))];
@@ -206,6 +209,12 @@ TEST_P(SchedulerTest, RandomRequestsInLittleMemoryHaveTheBitsOfEachAlone) {
       Asked& asked = Ask(prompt, pick(30), std::move(options));
       for (int steps = pick(12); steps > 0; --steps) (void)*scheduler_->Step();
       if (pick(6) == 0) scheduler_->Cancel(asked.result.id);
+      if (pick(10) == 0) (void)scheduler_->prefixes().Evict(pick(200));
+      if (requests > 40 && asked_.size() > 60) {
+        RunAll();
+        for (const auto& ended : asked_) ExpectExact(*ended);
+        asked_.clear();
+      }
       ASSERT_EQ(scheduler_->prefixes().CheckStructure(), "");
     }
     RunAll();
