@@ -24,5 +24,6 @@ Command AddEval(CommandLine& line);
 Command AddTokenize(CommandLine& line);
 Command AddInspect(CommandLine& line);
 Command AddList(CommandLine& line);
+Command AddBench(CommandLine& line);
 
 }  // namespace kvcache::cli

@@ -64,9 +64,9 @@ std::vector<std::string> ArgumentsOf(int argc, char** argv, const std::vector<Co
 int Main(int argc, char** argv) {
   CommandLine command_line("kvcache", "Runs language models (GGUF files) on the CPU.",
                            "kvcache " KVCACHE_VERSION);
-  const std::vector<Command> commands = {AddRun(command_line), AddEval(command_line),
+  const std::vector<Command> commands = {AddRun(command_line),      AddEval(command_line),
                                          AddTokenize(command_line), AddInspect(command_line),
-                                         AddList(command_line)};
+                                         AddList(command_line),     AddBench(command_line)};
   const std::vector<std::string> arguments = ArgumentsOf(argc, argv, commands);
   const ParsedLine line = command_line.Parse(arguments);
   switch (line.outcome) {
