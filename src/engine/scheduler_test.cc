@@ -4,12 +4,14 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -182,6 +184,66 @@ TEST_P(SchedulerTest, ACancelledPromptKeepsWhatItComputed) {
   RunAll();
   EXPECT_EQ(second.result.reuse.restored, 96);
   ExpectExact(second);
+}
+
+TEST_P(SchedulerTest, RequestsArriveFromAnyThread) {
+  Start(2, 0);
+  std::atomic<bool> stop{false};
+  std::atomic<int> done{0};
+  std::thread engine_thread([&] { EXPECT_TRUE(scheduler_->Run(stop).ok()); });
+  std::vector<std::thread> users;
+  constexpr int kUsers = 3;
+  constexpr int kEach = 8;
+  for (int user = 0; user < kUsers; ++user) {
+    users.emplace_back([&, user] {
+      for (int i = 0; i < kEach; ++i) {
+        ScheduledRequest request;
+        request.prompt = SomeTokens(40 + user, 3 + i);
+        request.max_tokens = 4;
+        request.on_done = [&](const RequestResult& result) {
+          EXPECT_TRUE(result.status.ok()) << result.status.message();
+          ++done;
+        };
+        const auto id = scheduler_->Submit(std::move(request));
+        ASSERT_TRUE(id.ok()) << id.status().message();
+        if (i % 3 == 0) scheduler_->Cancel(*id);
+      }
+    });
+  }
+  for (std::thread& user : users) user.join();
+  while (done < kUsers * kEach) std::this_thread::yield();
+  stop = true;
+  scheduler_->Wake();
+  engine_thread.join();
+  EXPECT_EQ(scheduler_->live() + scheduler_->waiting(), 0U);
+  ExpectNothingLeaks();
+}
+
+TEST_P(SchedulerTest, BadRequestsAreRefused) {
+  Start(1, 0);
+  const auto message = [&](ScheduledRequest request) {
+    return scheduler_->Submit(std::move(request)).status().message();
+  };
+  EXPECT_EQ(message({}), "the prompt is empty");
+  EXPECT_EQ(message({.prompt = Tokens(kContext + 1, 3)}),
+            "the prompt has 257 tokens, the context holds 256");
+  EXPECT_NE(message({.prompt = {-1}}).find("token -1 is not in the vocabulary"), std::string::npos);
+  EXPECT_EQ(message({.prompt = {3, 4}, .restore_points = {2, 1}}),
+            "a restore point at 1 after one at 2; they must ascend within the prompt of 2");
+  EXPECT_EQ(Scheduler::Make(*engine_, {.step_tokens = 33}).status().message(),
+            "a step has 33 tokens; must be in [0, 32]");
+  EXPECT_FALSE(*scheduler_->Step());
+}
+
+TEST_P(SchedulerTest, AFullContextIsShiftedOrEndsTheRequest) {
+  Start(2, 0);
+  const Asked& shifted = Ask(SomeTokens(250), 40);
+  const Asked& ends = Ask(SomeTokens(250, 9), -1);
+  RunAll();
+  EXPECT_TRUE(shifted.result.status.ok()) << shifted.result.status.message();
+  EXPECT_GE(shifted.result.shifts, 1);
+  EXPECT_LE(ends.result.tokens.size(), 7U);
+  ExpectNothingLeaks();
 }
 
 TEST_P(SchedulerTest, RandomRequestsInLittleMemoryHaveTheBitsOfEachAlone) {

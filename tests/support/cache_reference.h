@@ -36,6 +36,12 @@ struct ReferenceSetup {
   CacheConfig config;
 };
 
+// Returns where capture i begins: at the length before it, or all at 0 (Cache::ScheduleCaptures).
+inline Position BeginOf(Position begin, const std::vector<Position>& lengths, std::size_t i) {
+  if (begin == kEachFromZero) return 0;
+  return i == 0 ? begin : lengths[i - 1];
+}
+
 // What a reference model keeps of a snapshot. Each model has its own kind.
 struct ReferenceSnapshot {
   Position begin = 0;

@@ -21,6 +21,7 @@
 //   materialize 1
 //   export 1                       exports slot 1 and imports it again
 //   capture 0 2 4 8                schedules captures of sequence 0 from 2 on, at lengths 4 and 8
+//                                  (from -1: each from position 0)
 //   take 0 1                       takes them, to slots from 1 on
 //   begin 0 0:4 1:7 max 3          transaction 0 of sequences 0 and 1, which have 4 and 7 tokens
 //   begin 1 2:0 max 2 isolated

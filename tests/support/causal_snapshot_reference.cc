@@ -129,10 +129,10 @@ std::pair<ReferenceSnapshotPtr, ReferenceSnapshotPtr> CausalReference::Split(
 StatusCode CausalReference::CheckSchedule(int sequence, Position begin,
                                           const std::vector<Position>& lengths) const {
   if (!model_.Known(sequence) || !captures_[sequence].lengths.empty() ||
-      begin < model_.length(sequence)) {
+      (begin != kEachFromZero && begin < model_.length(sequence))) {
     return StatusCode::kInvalidArgument;
   }
-  Position last = begin - 1;
+  Position last = std::max(begin, model_.length(sequence)) - 1;
   for (const Position length : lengths) {
     if (length <= last || length == kEndOfSequence) return StatusCode::kInvalidArgument;
     last = length;
@@ -154,7 +154,7 @@ void CausalReference::Capture(int sequence, const Sequence& before) {
   for (std::size_t& i = captures.next; i < captures.lengths.size(); ++i) {
     const Position end = captures.lengths[i];
     if (end > model_.length(sequence)) break;
-    const Position begin = i == 0 ? captures.begin : captures.lengths[i - 1];
+    const Position begin = BeginOf(captures.begin, captures.lengths, i);
     auto snapshot = std::make_shared<CausalSnapshotReference>(begin, end);
     const Position first = causal_.window > 0 ? std::max(0, end - causal_.window) : begin;
     snapshot->tokens = Slice(model_.sequence(sequence), first, end);

@@ -220,6 +220,7 @@ ScriptStep RandomSnapshot(const DriverSetup& setup, const CacheDriver& driver,
     step.kind = Kind::kCapture;
     Position next = length + (Percent(random, 3) ? -1 : 0);
     step.begin = length + (Percent(random, 5) ? Between(random, -1, 1) : 0);
+    if (Percent(random, 30)) step.begin = kEachFromZero;
     for (int i = Between(random, 1, 3); i > 0; --i) {
       next += Between(random, i == 3 || Percent(random, 3) ? 0 : 1, 3);
       step.accepted.push_back(next);

@@ -88,10 +88,11 @@ std::pair<ReferenceSnapshotPtr, ReferenceSnapshotPtr> EncoderReference::Split(
 
 StatusCode EncoderReference::CheckSchedule(int sequence, Position begin,
                                            const std::vector<Position>& lengths) const {
-  if (!Known(sequence) || !captures_[sequence].lengths.empty() || begin < lengths_[sequence]) {
+  if (!Known(sequence) || !captures_[sequence].lengths.empty() ||
+      (begin != kEachFromZero && begin < lengths_[sequence])) {
     return StatusCode::kInvalidArgument;
   }
-  Position last = begin - 1;
+  Position last = std::max(begin, lengths_[sequence]) - 1;
   for (const Position length : lengths) {
     if (length <= last || length == kEndOfSequence) return StatusCode::kInvalidArgument;
     last = length;
@@ -108,7 +109,7 @@ void EncoderReference::CaptureBeforePut(int sequence) {
   Captures& captures = captures_[sequence];
   if (outputs_[sequence] == nullptr || positions_[sequence] >= notes_[sequence]) return;
   for (std::size_t i = 0; i < captures.lengths.size(); ++i) {
-    const Position begin = i == 0 ? captures.begin : captures.lengths[i - 1];
+    const Position begin = BeginOf(captures.begin, captures.lengths, i);
     const Position end = captures.lengths[i];
     const Position position = positions_[sequence];
     if (position < begin || position >= end || notes_[sequence] < end) continue;
@@ -127,7 +128,7 @@ void EncoderReference::TruncateCaptures(int sequence, Position length) {
 std::vector<ReferenceSnapshotPtr> EncoderReference::TakeCaptures(int sequence) {
   Captures captures = std::exchange(captures_[sequence], {});
   for (std::size_t i = 0; i < captures.lengths.size(); ++i) {
-    const Position begin = i == 0 ? captures.begin : captures.lengths[i - 1];
+    const Position begin = BeginOf(captures.begin, captures.lengths, i);
     const Position end = captures.lengths[i];
     if (captures.taken[i] != nullptr || end > lengths_[sequence]) continue;
     if (CanResume(sequence, end)) captures.taken[i] = TakeSnapshot(sequence, begin, end);

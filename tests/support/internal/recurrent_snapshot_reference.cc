@@ -125,8 +125,8 @@ std::vector<ReferenceSnapshotPtr> RecurrentReference::TakeCaptures(int sequence)
   for (std::size_t i = 0; i < parts.size(); ++i) {
     ReferenceSnapshotPtr attention = std::exchange(parts[i], nullptr);
     if (!captures.taken[i].has_value()) continue;
-    auto snapshot = std::make_shared<Kept>(i == 0 ? captures.begin : captures.lengths[i - 1],
-                                           captures.lengths[i]);
+    auto snapshot =
+        std::make_shared<Kept>(BeginOf(captures.begin, captures.lengths, i), captures.lengths[i]);
     snapshot->attention = std::move(attention);
     snapshot->point = *captures.taken[i];
     parts[i] = std::move(snapshot);
