@@ -246,7 +246,8 @@ Rewrite Chat::Impl::ReasonFor(std::size_t common, const ordered_json& now) const
 Result<ChatTurn> Chat::Impl::Answer(GenerateRequest request) {
   KVCACHE_ASSIGN_OR_RETURN(ChatPrompt prompt, format.Write(input()));
   const std::size_t common = CommonPrefix(written.text, prompt.text);
-  Written aligned = Align(std::move(prompt), NearestTo(prompt.text));
+  const Written& source = NearestTo(prompt.text);
+  Written aligned = Align(std::move(prompt), source);
   const std::vector<std::int32_t>& tokens = aligned.marked.tokens;
   KVCACHE_RETURN_IF_ERROR(CheckFits(tokens.size()));
 

@@ -122,7 +122,7 @@ Status Session::Restore(const Snapshot* snapshot, std::span<const std::int32_t> 
   if (snapshot == nullptr) return {StatusCode::kInvalidArgument, "there is no snapshot to restore"};
   last_pass_tokens_ = 0;
   Cache& cache = engine_.cache();
-  const Status restored = cache.Restore(sequence_, snapshot, static_cast<Position>(tokens.size()));
+  Status restored = cache.Restore(sequence_, snapshot, static_cast<Position>(tokens.size()));
   if (restored.ok()) {
     tokens_.assign(tokens.begin(), tokens.end());
   } else if (!cache.CanResume(sequence_, position())) {
