@@ -118,6 +118,11 @@ def metadata(run):
     return run.json_file("metadata_bench", "--rounds=100" if run.quick else "--rounds=2000")["cases"]
 
 
+def prefix(run):
+    quick = ["--rounds=50", "--nodes=100000"]
+    return run.json_file("prefix_bench", *(quick if run.quick else []))["cases"]
+
+
 def tokenizer(run):
     path = run.work / "tokenizer_bench.json"
     quick = ["--benchmark_filter=^llama-bpe/.*(Words|Scripts)$", "--benchmark_min_time=0.05"]
@@ -199,5 +204,6 @@ BENCHES = {
     "recurrence": (recurrence, "recurrent layers, drafts in them, and their acceptance"),
     "snapshot": (snapshot, "snapshots, lazy and as bytes, and transactions"),
     "metadata": (metadata, "the cost of a pass before any layer runs"),
+    "prefix": (prefix, "the prefix cache's own cost, with a million nodes"),
     "tokenizer": (tokenizer, "encoding text and decoding tokens"),
 }

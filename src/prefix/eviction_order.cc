@@ -39,8 +39,7 @@ PrefixNode* EvictionOrder::Least(const ReuseHistory& history) const {
       for (auto at = list.begin(); at != list.end();) {
         PrefixNode* const node = at->second;
         const int bucket = ReturnRates::BucketOf(now - node->used);
-        const double worth =
-            band == kFirst ? 0.0 : share * history.rates().WorthOfBucket(of_class, bucket);
+        const double worth = band == kFirst ? 0.0 : share * history.rates().Worth(of_class, bucket);
         if (worth < least_worth ||
             (worth == least_worth && least != nullptr && node->used < least->used)) {
           least = node;

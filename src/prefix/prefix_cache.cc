@@ -21,6 +21,7 @@ Status NoMemory() {
 }
 
 constexpr std::size_t kMostSiblingsLookedAt = 16;
+constexpr std::size_t kMostMisses = 3;  // reasons of one prompt
 
 }  // namespace
 
@@ -98,8 +99,7 @@ PrefixNode* PrefixCacheImpl::StateBelow(PrefixNode* top) const {
   return node;
 }
 
-PrefixCacheImpl::Found PrefixCacheImpl::Find(const PrefixPrompt& prompt, PrefixNode* root,
-                                             Position known) const {
+PrefixCacheImpl::Found PrefixCacheImpl::Find(const PrefixPrompt& prompt, PrefixNode* root) const {
   Found found;
   PrefixMatch& match = found.match;
   const auto size = static_cast<Position>(prompt.keys.size());
@@ -130,6 +130,7 @@ PrefixCacheImpl::Found PrefixCacheImpl::Find(const PrefixPrompt& prompt, PrefixN
   }
   if (found.node == root) match.resumed = 0;
 
+  found.length = place.length;
   if (place.length < size && place.node != nullptr) {
     const PrefixNode* const child = place.inside() ? place.node : place.node->first_child;
     if (child != nullptr) {
@@ -138,11 +139,18 @@ PrefixCacheImpl::Found PrefixCacheImpl::Find(const PrefixPrompt& prompt, PrefixN
                           prompt.keys[static_cast<std::size_t>(place.length)]};
     }
   }
+  found.match.missed.reserve(kMostMisses);
+  return found;
+}
+
+// Allocates nothing: `missed` has room.
+PrefixMatch PrefixCacheImpl::WithMisses(Found found, Position size, Position known) {
+  PrefixMatch match = std::move(found.match);
   const auto miss = [&](Position tokens, MissReason reason) {
     if (tokens > 0) match.missed.push_back({tokens, reason});
   };
   miss(match.matched - match.resumed, MissReason::kNoState);
-  if (place.length == size) {
+  if (found.length == size) {
     miss(1, MissReason::kLastToken);
   } else {
     const Position evicted = std::clamp(known, match.matched, size) - match.matched;
@@ -150,7 +158,7 @@ PrefixCacheImpl::Found PrefixCacheImpl::Find(const PrefixPrompt& prompt, PrefixN
     miss(size - match.matched - evicted,
          match.difference.position >= 0 ? MissReason::kDiffers : MissReason::kNew);
   }
-  return found;
+  return match;
 }
 
 // Multiples of the bound, so that requests with the same beginning have states at the same lengths.
@@ -175,8 +183,9 @@ std::vector<Position> PrefixCacheImpl::Captures(const Request& request, Position
 Result<PrefixMatch> PrefixCacheImpl::Probe(const PrefixPrompt& prompt) const {
   KVCACHE_RETURN_IF_ERROR(CheckPrompt(prompt));
   try {
-    const Position known = history_.Find(prompt.keys, prompt.salt).known;
-    return Find(prompt, trie_.FindRoot(prompt.salt), known).match;
+    const Position known = history_.Find(prompt.keys, prompt.salt);
+    return WithMisses(Find(prompt, trie_.FindRoot(prompt.salt)),
+                      static_cast<Position>(prompt.keys.size()), known);
   } catch (const std::bad_alloc&) {
     return NoMemory();
   }
@@ -192,21 +201,23 @@ Result<PrefixPlan> PrefixCacheImpl::Begin(const PrefixPrompt& prompt, double now
                     .prompt = static_cast<Position>(prompt.keys.size()),
                     .retention = prompt.retention};
     PrefixNode& root = trie_.Root(prompt.salt);
-    const Position known = history_.Find(prompt.keys, prompt.salt).known;
-    Found found = Find(prompt, &root, known);
+    Found found = Find(prompt, &root);
     PrefixPlan plan;
-    static_cast<PrefixMatch&>(plan) = std::move(found.match);
-    plan.captures = Captures(request, plan.resumed, plan.matched);
+    plan.captures = Captures(request, found.match.resumed, found.match.matched);
     plan.request = PrefixRequest{next_request_};
+    PrefixNode* node = found.node;
+    const Position resumed = found.match.resumed;
+    if (resumed > 0 && resumed < node->end) node = &SplitAt(*node, resumed);
+    request.extended = resumed;
     const auto [slot, inserted] = requests_.emplace(next_request_, std::move(request));
     (void)inserted;
     ++next_request_;
-    PrefixNode* node = found.node;
-    if (plan.resumed > 0 && plan.resumed < node->end) node = &SplitAt(*node, plan.resumed);
-    slot->second.extended = plan.resumed;
     Protect(slot->second, *node);
-    history_.Return(prompt.keys, prompt.salt);
-    history_.Pass(static_cast<Position>(prompt.keys.size()));
+    const Position known = history_.Return(prompt.keys, prompt.salt);
+    slot->second.known = known;
+    const auto size = static_cast<Position>(prompt.keys.size());
+    static_cast<PrefixMatch&>(plan) = WithMisses(std::move(found), size, known);
+    history_.Pass(size);
     return plan;
   } catch (const std::bad_alloc&) {
     return NoMemory();
@@ -290,7 +301,10 @@ void PrefixCacheImpl::Close(PrefixRequest request, double now) {
 
 void PrefixCacheImpl::Touch(const Request& request) {
   const auto answer = static_cast<Position>(request.keys.size()) - request.prompt;
-  const auto groups = history_.Use(request.keys, request.salt, answer, request.retention);
+  const auto groups = history_.Use(request.keys, request.salt,
+                                   {.answer = answer,
+                                    .new_tokens = request.prompt - request.known,
+                                    .retention = request.retention});
   const auto keys =
       std::span<const PrefixKey>(request.keys).first(static_cast<std::size_t>(request.extended));
   PrefixNode* node = trie_.Match(trie_.Root(request.salt), keys).node;
@@ -333,7 +347,7 @@ PrefixNode& PrefixCacheImpl::AddLeaf(PrefixNode& parent, const Request& request,
   PrefixNode& leaf =
       trie_.AddLeaf(parent, keys.subspan(begin, static_cast<std::size_t>(length) - begin));
   leaf.retention = request.retention;
-  leaf.of_class = UseClassOf(1, 0.0, 0, request.retention);
+  leaf.of_class = UseClassOf({.uses = 1, .retention = request.retention});
   leaf.used = history_.clock();
   if (options_.divisible && parent.state != PrefixState::kNone) DropState(parent);
   Relist(parent);

@@ -41,6 +41,7 @@ class PrefixCacheImpl final : public PrefixCache {
     std::vector<PrefixKey> keys;
     std::vector<Position> restore_points;
     Position prompt = 0;
+    Position known = 0;          // keys of the prompt that were seen before
     Position extended = 0;       // the greatest length given to Extend, or resumed
     PrefixNode* node = nullptr;  // protected: the deepest node that the request goes on from
     Retention retention = Retention::kNormal;
@@ -49,10 +50,13 @@ class PrefixCacheImpl final : public PrefixCache {
   struct Found {
     PrefixMatch match;
     PrefixNode* node = nullptr;  // whose edge has the key before `resumed`; the root if that is 0
+    Position length = 0;         // keys that the trie has, also the last one of the prompt
   };
 
   Status CheckPrompt(const PrefixPrompt& prompt) const;
-  Found Find(const PrefixPrompt& prompt, PrefixNode* root, Position known) const;
+  Found Find(const PrefixPrompt& prompt, PrefixNode* root) const;
+  // Returns the match of a prompt of `size` keys, with what it misses. `known`: what the history has.
+  static PrefixMatch WithMisses(Found found, Position size, Position known);
   // Returns the first node with a state, this one or below it, or null.
   PrefixNode* StateBelow(PrefixNode* top) const;
   std::vector<Position> Captures(const Request& request, Position from, Position matched) const;

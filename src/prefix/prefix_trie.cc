@@ -7,6 +7,11 @@
 #include "prefix/key_hash.h"
 
 namespace kvcache {
+namespace {
+
+constexpr int kChildrenLookedAt = 2;
+
+}  // namespace
 
 PrefixNode* PrefixTrie::FindRoot(std::uint64_t salt) const {
   const auto found = roots_.find(salt);
@@ -23,8 +28,13 @@ PrefixNode& PrefixTrie::Root(std::uint64_t salt) {
   return *root;
 }
 
+// Most nodes have few children. Looking at the first ones touches less memory than the table does.
 PrefixNode* PrefixTrie::ChildOf(const PrefixNode& node, PrefixKey key) const {
-  if (node.leaf()) return nullptr;
+  PrefixNode* child = node.first_child;
+  for (int i = 0; i < kChildrenLookedAt && child != nullptr; ++i, child = child->next) {
+    if (child->keys.front() == key) return child;
+  }
+  if (child == nullptr) return nullptr;
   const auto found = children_.find({&node, key});
   return found == children_.end() ? nullptr : found->second.get();
 }

@@ -6,7 +6,7 @@
 namespace kvcache {
 namespace {
 
-constexpr double kFirst = 20000.0;  // tokens: the end of the first bucket
+constexpr double kFirst = 50000.0;  // tokens: the end of the first bucket
 constexpr double kRatio = 1.5;      // of one bucket's begin to the last one's
 constexpr double kPriorReturns = 0.125;
 constexpr double kWeightOfAll = 1.8;     // groups, of the prior below
@@ -101,10 +101,6 @@ void ReturnRates::Refresh() {
       worth_[c][static_cast<std::size_t>(age)] = best;
     }
   }
-}
-
-double ReturnRates::Worth(int of_class, double age) const {
-  return WorthOfBucket(of_class, BucketOf(age));
 }
 
 }  // namespace kvcache

@@ -4,7 +4,7 @@
 // age, the rate is returns / time at risk. What was let go of counts on, because its keys are
 // remembered (reuse_history.h). So the rates do not depend on what was kept.
 //
-// Worth(class, age) is what a token of that class earns while it stays: the greatest, over all
+// Worth(class, bucket) is what a token of that class earns while it stays: the greatest, over all
 // horizons, of the expected returns per expected time of waiting. A prefix that returns after a pause
 // is worth little at once, more when the pause is nearly over, and nothing afterwards.
 //
@@ -36,9 +36,9 @@ class ReturnRates {
   // Counts the waiting of `weight` prefixes from one age to another.
   void CountWait(int of_class, double from_age, double to_age, double weight);
 
-  // Returns the worth per token and token of time. Refresh makes it follow the counts.
-  double Worth(int of_class, double age) const;
-  double WorthOfBucket(int of_class, int bucket) const {
+  // Returns the worth per token and token of time, of a prefix whose age is in the bucket. Refresh makes
+  // it follow the counts.
+  double Worth(int of_class, int bucket) const {
     return worth_[static_cast<std::size_t>(of_class)][static_cast<std::size_t>(bucket)];
   }
   void Refresh();

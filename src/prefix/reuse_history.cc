@@ -2,15 +2,29 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "prefix/key_hash.h"
-#include "prefix/use_class.h"
 
 namespace kvcache {
 namespace {
 
 constexpr std::size_t kMostGroups = 8192;
 constexpr int kUsesPerRefresh = 20;
+
+// Returns the hash of a prefix with a chunk behind it. Four lanes, whose steps do not wait for each other.
+std::uint64_t AddChunk(std::uint64_t hash, std::span<const PrefixKey, ReuseHistory::kChunk> keys) {
+  constexpr std::size_t kLanes = 4;
+  std::uint64_t lanes[kLanes] = {hash, hash + 1, hash + 2, hash + 3};
+  for (std::size_t i = 0; i < keys.size(); i += kLanes) {
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      const PrefixKey key = keys[i + lane];
+      lanes[lane] = MixHash(lanes[lane] ^ kHashOdd1, key ^ kHashOdd2) + key;
+    }
+  }
+  for (const std::uint64_t lane : lanes) hash = MixHash(hash ^ kHashOdd1, lane ^ kHashOdd2) + lane;
+  return hash;
+}
 
 }  // namespace
 
@@ -26,7 +40,7 @@ ReuseHistory::Group* ReuseHistory::Find(UseGroup group) {
   return &groups_[static_cast<std::size_t>(index)];
 }
 
-struct ReuseHistory::Use ReuseHistory::Of(UseGroup group) const {
+ReuseHistory::LastUse ReuseHistory::Of(UseGroup group) const {
   const std::int64_t index = static_cast<std::int64_t>(group) - first_group_;
   if (index < 0 || index >= static_cast<std::int64_t>(groups_.size())) return {};
   const Group& found = groups_[static_cast<std::size_t>(index)];
@@ -42,73 +56,79 @@ void ReuseHistory::CountWait(Group& group) {
   group.counted = clock_;
 }
 
-ReuseHistory::Seen ReuseHistory::Find(std::span<const PrefixKey> keys, std::uint64_t salt) const {
-  Seen seen;
+Position ReuseHistory::Find(std::span<const PrefixKey> keys, std::uint64_t salt) const {
+  Position known = 0;
   std::uint64_t hash = KeyHashOf(salt);
   for (std::size_t at = 0; at + kChunk <= keys.size(); at += kChunk) {
-    hash = AddKeys(hash, keys.subspan(at, kChunk));
+    hash = AddChunk(hash, keys.subspan(at).first<kChunk>());
     const auto found = chunks_.find(hash);
     if (found == chunks_.end()) break;
-    seen.known = static_cast<Position>(at) + kChunk;
-    seen.wait = clock_ - found->second.time;
-    seen.uses = found->second.uses;
+    known = static_cast<Position>(at) + kChunk;
   }
-  return seen;
+  return known;
 }
 
-ReuseHistory::Seen ReuseHistory::Return(std::span<const PrefixKey> keys, std::uint64_t salt) {
-  Seen seen;
+Position ReuseHistory::Return(std::span<const PrefixKey> keys, std::uint64_t salt) {
+  Position known = 0;
   std::uint64_t hash = KeyHashOf(salt);
+  UseGroup group = UseGroup::kNone;  // of the chunks before, and how many tokens they have
+  double tokens = 0.0;
   for (std::size_t at = 0; at + kChunk <= keys.size(); at += kChunk) {
-    hash = AddKeys(hash, keys.subspan(at, kChunk));
+    hash = AddChunk(hash, keys.subspan(at).first<kChunk>());
     const auto found = chunks_.find(hash);
     if (found == chunks_.end()) break;
-    Chunk& chunk = found->second;
-    seen.known = static_cast<Position>(at) + kChunk;
-    seen.wait = clock_ - chunk.time;
-    seen.uses = chunk.uses;
-    if (Group* const group = Find(chunk.group); group != nullptr) {
-      CountWait(*group);
-      rates_.CountReturn(group->of_class, clock_ - group->time, kChunk / group->size);
-      group->left -= kChunk;
+    known = static_cast<Position>(at) + kChunk;
+    const UseGroup of_chunk = std::exchange(found->second.group, UseGroup::kNone);
+    if (of_chunk != group) {
+      CountReturn(group, tokens);
+      group = of_chunk;
+      tokens = 0.0;
     }
-    chunk.group = UseGroup::kNone;
+    tokens += kChunk;
   }
-  return seen;
+  CountReturn(group, tokens);
+  return known;
+}
+
+void ReuseHistory::CountReturn(UseGroup number, double tokens) {
+  Group* const group = Find(number);
+  if (group == nullptr) return;
+  CountWait(*group);
+  rates_.CountReturn(group->of_class, clock_ - group->time, tokens / group->size);
+  group->left -= tokens;
 }
 
 std::vector<ReuseHistory::GroupAt> ReuseHistory::Use(std::span<const PrefixKey> keys,
-                                                     std::uint64_t salt, Position answer,
-                                                     Retention retention) {
+                                                     std::uint64_t salt, PrefixUse use) {
   std::vector<GroupAt> result;
   std::uint64_t hash = KeyHashOf(salt);
-  std::int32_t uses_of_group = 0;
-  const auto start = [&](Position begin, std::int32_t uses, double gap) {
-    groups_.push_back({.of_class = UseClassOf(uses, gap, answer, retention),
-                       .time = clock_,
-                       .counted = clock_,
-                       .left = 0.0,
-                       .size = 0.0});
+  const auto start = [&](Position begin) {
+    groups_.push_back(
+        {.of_class = UseClassOf(use), .time = clock_, .counted = clock_, .left = 0.0, .size = 0.0});
     const auto number = first_group_ + static_cast<std::int64_t>(groups_.size()) - 1;
     result.push_back({begin, UseGroup{number}});
-    uses_of_group = uses;
   };
   for (std::size_t at = 0; at + kChunk <= keys.size(); at += kChunk) {
-    hash = AddKeys(hash, keys.subspan(at, kChunk));
+    hash = AddChunk(hash, keys.subspan(at).first<kChunk>());
     const auto [found, inserted] = chunks_.try_emplace(hash);
     Chunk& chunk = found->second;
     if (inserted) order_.push_back(hash);
-    if (!inserted) chunk.gap = clock_ - chunk.time;
     chunk.time = clock_;
     ++chunk.uses;
     const std::int32_t uses = std::min(chunk.uses, kMostUses);
-    if (result.empty() || uses != uses_of_group) start(static_cast<Position>(at), uses, chunk.gap);
+    if (result.empty() || uses != use.uses) {
+      use.uses = uses;
+      start(static_cast<Position>(at));
+    }
     if (Group* const group = Find(chunk.group); group != nullptr) group->left -= kChunk;
     chunk.group = result.back().group;
     groups_.back().left += kChunk;
     groups_.back().size += kChunk;
   }
-  if (result.empty()) start(0, 1, 0.0);
+  if (result.empty()) {
+    use.uses = 1;
+    start(0);
+  }
   if (++uses_since_refresh_ >= kUsesPerRefresh) {
     uses_since_refresh_ = 0;
     for (Group& group : groups_) CountWait(group);

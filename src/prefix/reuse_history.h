@@ -15,6 +15,7 @@
 
 #include "kvcache/prefix_cache.h"
 #include "prefix/return_rates.h"
+#include "prefix/use_class.h"
 
 namespace kvcache {
 
@@ -28,25 +29,19 @@ class ReuseHistory {
   // Remembers at most `max_tokens` tokens.
   explicit ReuseHistory(std::int64_t max_tokens);
 
-  // The chunks of a request from the beginning of its keys. `uses` of a chunk that was never seen is 0.
-  struct Seen {
-    Position known = 0;  // tokens of whole chunks that were seen before
-    double wait = 0.0;   // since the last use of the deepest of them, in tokens
-    int uses = 0;        // of the deepest of them
-  };
-  // Returns what is known of the keys, and counts the return of the groups.
-  Seen Return(std::span<const PrefixKey> keys, std::uint64_t salt);
-  // Returns what is known of the keys and changes nothing.
-  Seen Find(std::span<const PrefixKey> keys, std::uint64_t salt) const;
+  // Returns how many keys were seen before, in whole chunks from the beginning, and counts the return of
+  // their groups.
+  Position Return(std::span<const PrefixKey> keys, std::uint64_t salt);
+  // Returns how many keys were seen before and changes nothing.
+  Position Find(std::span<const PrefixKey> keys, std::uint64_t salt) const;
 
-  // Adds the use of all keys by a request with an answer of `answer` tokens, `new_keys` of them never
-  // seen before. Returns the group of the chunks at each length, as (begin, group), ascending.
+  // Adds the use of all keys by a request. `use.uses` is not read. Returns the group of the chunks at each
+  // length, as (begin, group), ascending.
   struct GroupAt {
     Position begin = 0;
     UseGroup group = UseGroup::kNone;
   };
-  std::vector<GroupAt> Use(std::span<const PrefixKey> keys, std::uint64_t salt, Position answer,
-                           Retention retention);
+  std::vector<GroupAt> Use(std::span<const PrefixKey> keys, std::uint64_t salt, PrefixUse use);
 
   // Lets the time of all ages pass: tokens of prompts that were begun.
   void Pass(Position tokens) { clock_ += tokens; }
@@ -55,12 +50,12 @@ class ReuseHistory {
   // Says that a newer branch took the place of this group's end.
   void Supersede(UseGroup group);
 
-  // Returns the class and the time of use of a group.
-  struct Use {
+  // Returns the class and the time of use of a group; zeros for one that was forgotten.
+  struct LastUse {
     int of_class = 0;
     double time = 0.0;
   };
-  struct Use Of(UseGroup group) const;
+  LastUse Of(UseGroup group) const;
   const ReturnRates& rates() const { return rates_; }
 
   std::int64_t bytes() const;
@@ -76,11 +71,11 @@ class ReuseHistory {
   struct Chunk {
     UseGroup group = UseGroup::kNone;
     double time = 0.0;  // of the last use
-    double gap = 0.0;   // between the last two
     std::int32_t uses = 0;
   };
   Group* Find(UseGroup group);
   void CountWait(Group& group);
+  void CountReturn(UseGroup number, double tokens);
   void Forget();
 
   ReturnRates rates_;

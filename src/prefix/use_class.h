@@ -1,9 +1,9 @@
 // Classes of prefixes that are expected to return alike.
 //
 // The family is the number of requests that have used the prefix. Within it, a prefix that was used
-// once is classed by the length of the answer (short answers to long prompts are questions about a
-// document, and more of them follow), and one that was used again by the time between its last two
-// uses.
+// once is classed by the length of the answer: a short answer to a long prompt is often one of several
+// questions about a document. A prefix that was used again is classed by the number of new tokens of its
+// last request: short questions follow each other, and a long new part is often the last one.
 //
 // Thread safety: pure functions.
 #pragma once
@@ -34,12 +34,20 @@ constexpr int ScaleOf(double value, double unit) {
   return std::min(kScales - 1, static_cast<int>(std::bit_width(ratio)) - 1);
 }
 
-// Returns the class of a prefix with this number of uses, the last two `gap` tokens apart, whose last
-// request had an answer of `answer` tokens.
-constexpr int UseClassOf(std::int32_t uses, double gap, Position answer, Retention retention) {
-  if (retention == Retention::kOneOff && uses <= 1) return kOneOffClass;
-  const int family = std::clamp(uses, 1, kMostUses) - 1;
-  return family * kScales + (uses <= 1 ? ScaleOf(answer, 8.0) : ScaleOf(gap, 200000.0));
+// The last use of a prefix.
+struct PrefixUse {
+  std::int32_t uses = 1;    // of the prefix, this one included
+  Position answer = 0;      // tokens of the request's answer
+  Position new_tokens = 0;  // tokens of the request's prompt that were never seen before
+  Retention retention = Retention::kNormal;
+};
+
+// Returns the class of a prefix after this use.
+constexpr int UseClassOf(const PrefixUse& use) {
+  if (use.retention == Retention::kOneOff && use.uses <= 1) return kOneOffClass;
+  const int family = std::clamp(use.uses, 1, kMostUses) - 1;
+  return family * kScales +
+         (use.uses <= 1 ? ScaleOf(use.answer, 8.0) : ScaleOf(use.new_tokens, 128.0));
 }
 
 // Returns whether a prefix of this class was used once, so that a newer branch can take its place.

@@ -19,7 +19,7 @@ namespace {
 class TraceTest : public testing::Test {
  protected:
   std::string Write(const std::string& bytes) {
-    const std::string path = testing::TempDir() + "kvcache_trace_test.jsonl";
+    std::string path = testing::TempDir() + "kvcache_trace_test.jsonl";
     std::ofstream(path, std::ios::binary) << bytes;
     return path;
   }

@@ -1,0 +1,242 @@
+// The prefix cache's decisions, one at a time: what is missed and why, what is kept, what goes first.
+#include "kvcache/prefix_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace kvcache {
+namespace {
+
+using Keys = std::vector<PrefixKey>;
+
+Keys Range(PrefixKey first, std::size_t count) {
+  Keys keys(count);
+  std::iota(keys.begin(), keys.end(), first);
+  return keys;
+}
+
+Keys operator+(Keys keys, const Keys& more) {
+  keys.insert(keys.end(), more.begin(), more.end());
+  return keys;
+}
+
+// Lengths of the states that exist.
+class Lengths : public PrefixStates {
+ public:
+  void Drop(PrefixState state) override { held.erase(state); }
+  bool Truncate(PrefixState state, Position length) override {
+    held.at(state) = length;
+    return true;
+  }
+  PrefixState Add(Position length) {
+    held[PrefixState{++last}] = length;
+    return PrefixState{last};
+  }
+
+  std::map<PrefixState, Position> held;
+  std::uint64_t last = 0;
+};
+
+class PrefixCacheTest : public testing::Test {
+ protected:
+  void Make(PrefixOptions options) {
+    options.on_event = [this](const PrefixEvent& event) { events_.push_back(event); };
+    cache_ = *PrefixCache::Make(states_, std::move(options));
+  }
+  // Runs a request to its end, with states where it should have some.
+  PrefixPlan Run(const Keys& prompt, const Keys& answer = {},
+                 Retention retention = Retention::kNormal) {
+    const PrefixPlan plan = *cache_->Begin({.keys = prompt, .retention = retention}, ++now_);
+    for (const Position at : plan.captures) {
+      EXPECT_TRUE(cache_->Extend(plan.request, at, states_.Add(at)).ok());
+    }
+    EXPECT_TRUE(cache_->Append(plan.request, answer).ok());
+    const auto length = static_cast<Position>(prompt.size() + answer.size());
+    EXPECT_TRUE(cache_->Extend(plan.request, length, states_.Add(length)).ok());
+    cache_->Close(plan.request, ++now_);
+    return plan;
+  }
+  std::string MissedBy(const Keys& prompt, std::uint64_t salt = 0) {
+    std::string text;
+    const PrefixMatch match = *cache_->Probe({.keys = prompt, .salt = salt});
+    for (const PrefixMiss& miss : match.missed) {
+      text += (text.empty() ? "" : ", ") + std::to_string(miss.tokens) + " " +
+              std::string(MissReasonName(miss.reason));
+    }
+    return text;
+  }
+  Position Known(const Keys& prompt) { return (*cache_->Probe({.keys = prompt})).matched; }
+
+  Lengths states_;
+  std::vector<PrefixEvent> events_;
+  std::unique_ptr<PrefixCache> cache_;
+  double now_ = 0.0;
+};
+
+TEST_F(PrefixCacheTest, SaysWhyTokensAreMissed) {
+  Make({});
+  EXPECT_EQ(MissedBy(Range(0, 100)), "100 new");
+  Run(Range(0, 100), Range(500, 28));
+  EXPECT_EQ(MissedBy(Range(0, 100)), "1 last token");
+  EXPECT_EQ(MissedBy(Range(0, 50) + Range(900, 10)), "10 differs");
+  EXPECT_EQ(MissedBy(Range(0, 100) + Range(500, 28) + Range(900, 10)), "10 new");
+  EXPECT_EQ(MissedBy(Range(0, 100), 1), "100 new") << "another tenant";
+  EXPECT_EQ(cache_->Evict(1000), 128);
+  // What was known is remembered in whole chunks of 64.
+  EXPECT_EQ(MissedBy(Range(0, 100)), "64 evicted, 36 new");
+  EXPECT_EQ(MissedBy(Range(0, 30)), "30 new");
+}
+
+TEST_F(PrefixCacheTest, DifferenceIsTheFirstOtherToken) {
+  Make({});
+  Run(Range(0, 100));
+  const PrefixMatch inside = *cache_->Probe({.keys = Range(0, 40) + Range(900, 10)});
+  EXPECT_EQ(inside.matched, 40);
+  EXPECT_EQ(inside.difference.position, 40);
+  EXPECT_EQ(inside.difference.cached, 40U);
+  EXPECT_EQ(inside.difference.prompt, 900U);
+  // Beyond the end of all that is known, nothing differs.
+  const PrefixMatch beyond = *cache_->Probe({.keys = Range(0, 120)});
+  EXPECT_EQ(beyond.matched, 100);
+  EXPECT_EQ(beyond.difference.position, -1);
+  // Another tenant's prompt is not a difference.
+  EXPECT_EQ((*cache_->Probe({.keys = Range(0, 40), .salt = 1})).difference.position, -1);
+}
+
+TEST_F(PrefixCacheTest, ProbeChangesNothing) {
+  Make({});
+  Run(Range(0, 200));
+  Run(Range(0, 100) + Range(900, 100));
+  const PrefixStats before = cache_->Stats();
+  const std::size_t events = events_.size();
+  for (PrefixKey i = 0; i < 200; ++i) {
+    EXPECT_TRUE(cache_->Probe({.keys = Range(0, i + 1) + Range(5000 + i, 3)}).ok());
+    EXPECT_TRUE(cache_->Probe({.keys = Range(0, 10), .salt = i + 1}).ok());
+  }
+  const PrefixStats after = cache_->Stats();
+  EXPECT_EQ(after.nodes, before.nodes);
+  EXPECT_EQ(after.tokens, before.tokens);
+  EXPECT_EQ(after.bytes, before.bytes);
+  EXPECT_EQ(events_.size(), events);
+  EXPECT_EQ(cache_->CheckStructure(), "");
+}
+
+TEST_F(PrefixCacheTest, PinnedPrefixesStayUntilTheirTime) {
+  Make({});
+  Run(Range(0, 100));
+  Run(Range(1000, 100));
+  EXPECT_EQ(cache_->Pin({.keys = Range(0, 60)}, now_ + 50), 60);
+  EXPECT_EQ(cache_->Pin({.keys = Range(7000, 60)}, now_ + 50), 0) << "nothing is known";
+  while (cache_->Evict(1000) >= 0) {
+  }
+  EXPECT_EQ(Known(Range(0, 100)), 60);
+  EXPECT_EQ(Known(Range(1000, 100)), 0);
+  now_ += 60;
+  cache_->Close(PrefixRequest{999}, now_);  // the clock goes on
+  EXPECT_EQ(cache_->Evict(1000), 60);
+  EXPECT_TRUE(states_.held.empty());
+}
+
+TEST_F(PrefixCacheTest, DemotedPrefixesGoFirst) {
+  Make({});
+  for (PrefixKey i = 0; i < 4; ++i) Run(Range(i * 1000, 100));
+  EXPECT_EQ(cache_->Demote({.keys = Range(3000, 100)}), 100);
+  EXPECT_EQ(cache_->Evict(100), 100);
+  EXPECT_EQ(Known(Range(3000, 100)), 0) << "although it was used last";
+  // A new use ends the demotion.
+  EXPECT_EQ(cache_->Demote({.keys = Range(2000, 100)}), 100);
+  Run(Range(2000, 100));
+  EXPECT_EQ(cache_->Evict(100), 100);
+  EXPECT_GT(Known(Range(2000, 100)), 0);
+}
+
+TEST_F(PrefixCacheTest, OneOffPrefixesGoFirstAndSharedOnesLast) {
+  Make({});
+  Run(Range(0, 100), {}, Retention::kShared);
+  Run(Range(1000, 100));
+  Run(Range(2000, 100), {}, Retention::kOneOff);
+  EXPECT_EQ(cache_->Evict(100), 100);
+  EXPECT_EQ(Known(Range(2000, 100)), 0);
+  EXPECT_EQ(cache_->Evict(100), 100);
+  EXPECT_EQ(Known(Range(1000, 100)), 0);
+  EXPECT_EQ(Known(Range(0, 100)), 99);
+  EXPECT_EQ(cache_->Evict(100), 100) << "shared prefixes go, too";
+}
+
+TEST_F(PrefixCacheTest, TheLeastRecentlyUsedGoesFirstBeforeAnythingIsLearned) {
+  Make({});
+  for (PrefixKey i = 0; i < 5; ++i) Run(Range(i * 1000, 100));
+  Run(Range(0, 100));
+  for (const PrefixKey expected : {1, 2, 3, 4, 0}) {
+    EXPECT_EQ(cache_->Evict(100), 100);
+    EXPECT_EQ(Known(Range(expected * 1000, 100)), 0) << expected;
+  }
+}
+
+TEST_F(PrefixCacheTest, LongEndsGoInParts) {
+  Make({});
+  Run(Range(0, 1000));
+  EXPECT_EQ(cache_->Evict(100), 100);
+  EXPECT_EQ(Known(Range(0, 1000)), 900);
+  EXPECT_EQ(states_.held.begin()->second, 900);
+  // A rest of a few tokens is not worth a node.
+  EXPECT_EQ(cache_->Evict(880), 900);
+  EXPECT_TRUE(states_.held.empty());
+}
+
+TEST_F(PrefixCacheTest, WhatALiveRequestUsesStays) {
+  Make({});
+  Run(Range(0, 100));
+  const PrefixPlan plan = *cache_->Begin({.keys = Range(0, 80)}, ++now_);
+  EXPECT_EQ(plan.resumed, 79);
+  EXPECT_EQ(cache_->Evict(1000), 21);
+  EXPECT_EQ(cache_->Evict(1000), -1);
+  EXPECT_EQ(Known(Range(0, 100)), 79);
+  cache_->Close(plan.request, ++now_);
+  EXPECT_EQ(cache_->Evict(1000), 79);
+}
+
+TEST_F(PrefixCacheTest, EventsChainTheirHashes) {
+  Make({});
+  Run(Range(0, 100));
+  Run(Range(0, 60) + Range(900, 40));
+  ASSERT_EQ(events_.size(), 2U);
+  EXPECT_EQ(events_[0].begin, 0);
+  EXPECT_EQ(events_[0].end, 100);
+  EXPECT_EQ(events_[1].begin, 60);
+  EXPECT_EQ(events_[1].end, 100);
+  EXPECT_EQ(events_[0].kind, PrefixEvent::Kind::kStored);
+  // The same keys have the same hashes in another cache, however its nodes are divided.
+  const std::vector<PrefixEvent> first = std::exchange(events_, {});
+  Make({});
+  Run(Range(0, 60));
+  Run(Range(0, 100));
+  ASSERT_EQ(events_.size(), 2U);
+  EXPECT_EQ(events_[0].parent_hash, first[0].parent_hash);
+  EXPECT_EQ(events_[0].hash, first[1].parent_hash);
+  EXPECT_EQ(events_[1].parent_hash, events_[0].hash);
+  EXPECT_EQ(events_[1].hash, first[0].hash);
+  events_.clear();
+  while (cache_->Evict(1000) >= 0) {
+  }
+  for (const PrefixEvent& event : events_) EXPECT_EQ(event.kind, PrefixEvent::Kind::kRemoved);
+  EXPECT_FALSE(events_.empty());
+}
+
+TEST_F(PrefixCacheTest, CapturesBoundWhatIsComputedAgain) {
+  Make({.divisible = false, .recompute_bound = 64});
+  const PrefixPlan plan = Run(Range(0, 300));
+  EXPECT_EQ(plan.captures, (std::vector<Position>{64, 128, 192, 256, 299}));
+  EXPECT_EQ(MissedBy(Range(0, 200) + Range(900, 10)), "8 no restore point, 10 differs");
+  EXPECT_EQ((*cache_->Probe({.keys = Range(0, 200) + Range(900, 10)})).resumed, 192);
+}
+
+}  // namespace
+}  // namespace kvcache
