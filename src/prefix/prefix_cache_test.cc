@@ -53,7 +53,7 @@ class PrefixCacheTest : public testing::Test {
   // Runs a request to its end, with states where it should have some.
   PrefixPlan Run(const Keys& prompt, const Keys& answer = {},
                  Retention retention = Retention::kNormal) {
-    const PrefixPlan plan = *cache_->Begin({.keys = prompt, .retention = retention}, ++now_);
+    PrefixPlan plan = *cache_->Begin({.keys = prompt, .retention = retention}, ++now_);
     for (const Position at : plan.captures) {
       EXPECT_TRUE(cache_->Extend(plan.request, at, states_.Add(at)).ok());
     }
