@@ -1,8 +1,10 @@
 // Traces: what is read, and which lines are refused.
 #include "replay/trace.h"
+#include "base/strings.h"
 
 #include <gtest/gtest.h>
 #include <lzma.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -10,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "base/strings.h"
 #include "replay/line_reader.h"
 #include "replay/trace_tokens.h"
 
@@ -19,7 +22,8 @@ namespace {
 class TraceTest : public testing::Test {
  protected:
   std::string Write(const std::string& bytes) {
-    std::string path = testing::TempDir() + "kvcache_trace_test.jsonl";
+    // Tests run at the same time, each in a process of its own.
+    std::string path = StrCat(testing::TempDir(), "kvcache_trace.", getpid(), ".jsonl");
     std::ofstream(path, std::ios::binary) << bytes;
     return path;
   }

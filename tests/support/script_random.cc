@@ -361,7 +361,7 @@ ScriptStep RandomStep(const DriverSetup& setup, const CacheDriver& driver, std::
                     : choice <= 83 ? RandomRemove(setup, reference, random)
                     : choice <= 97 ? RandomRestore(setup, reference, random)
                                    : ScriptStep{.kind = Kind::kCompact};
-  if (Percent(random, 17)) {
+  if (Percent(random, 20)) {
     const bool writes = step.kind == Kind::kForward || step.kind == Kind::kReserve;
     step.fail_nth = Between(random, 1, 4);
     step.fail_call = writes
