@@ -73,7 +73,8 @@ Status SchedulerImpl::Open() {
 
 SchedulerImpl::~SchedulerImpl() {
   for (const JobPtr& job : live_) {
-    (void)engine_.cache().Remove(job->sequence, 0, kEndOfSequence).ok();
+    engine_.cache().CancelCaptures(job->sequence);
+    (void)engine_.cache().Remove(job->sequence, 0, kEndOfSequence).ok();  // never fails
   }
   prefixes_.reset();
 }
@@ -180,7 +181,7 @@ void SchedulerImpl::TakeInbox() {
     }
   }
   std::stable_sort(waiting_.begin(), waiting_.end(), [](const JobPtr& a, const JobPtr& b) {
-    return std::pair(-a->request.priority, a->id) < std::pair(-b->request.priority, b->id);
+    return std::pair(b->request.priority, a->id) < std::pair(a->request.priority, b->id);
   });
 }
 
@@ -298,6 +299,7 @@ void SchedulerImpl::LeaveSequence(Job& job) {
   TakeCaptures(job);
   Keep(job);
   if (std::exchange(job.known, false)) prefixes_->Close(job.prefix, Now());
+  engine_.cache().CancelCaptures(job.sequence);
   (void)engine_.cache().Remove(job.sequence, 0, kEndOfSequence).ok();  // never fails
   job.length = 0;
 }

@@ -380,6 +380,7 @@ void PrefixCacheImpl::SetState(PrefixNode& node, PrefixState state) {
 }
 
 void PrefixCacheImpl::DropState(PrefixNode& node) {
+  if (node.state == PrefixState::kNone) return order_.Remove(node);
   order_.Remove(node);
   states_.Drop(std::exchange(node.state, PrefixState::kNone));
   --state_count_;
