@@ -60,7 +60,8 @@ PrefixCacheImpl::PrefixCacheImpl(PrefixStates& states, PrefixOptions options)
       options_(std::move(options)),
       history_(options_.history_tokens),
       order_(static_cast<double>(options_.recompute_bound) /
-                 (options_.recompute_bound + (options_.divisible ? 0 : options_.state_tokens)),
+                 (static_cast<double>(options_.recompute_bound) +
+                  (options_.divisible ? 0 : options_.state_tokens)),
              static_cast<double>(options_.recompute_bound) / 16 /
                  std::max<Position>(1, options_.state_tokens)) {}
 

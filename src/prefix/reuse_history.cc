@@ -100,6 +100,13 @@ void ReuseHistory::CountReturn(UseGroup number, double tokens) {
 
 std::vector<ReuseHistory::GroupAt> ReuseHistory::Use(std::span<const PrefixKey> keys,
                                                      std::uint64_t salt, PrefixUse use) {
+  // First, so that the groups of this use are there when it ends.
+  if (++uses_since_refresh_ >= kUsesPerRefresh) {
+    uses_since_refresh_ = 0;
+    for (Group& group : groups_) CountWait(group);
+    Forget();
+    rates_.Refresh();
+  }
   std::vector<GroupAt> result;
   std::uint64_t hash = KeyHashOf(salt);
   const auto start = [&](Position begin) {
@@ -128,12 +135,6 @@ std::vector<ReuseHistory::GroupAt> ReuseHistory::Use(std::span<const PrefixKey> 
   if (result.empty()) {
     use.uses = 1;
     start(0);
-  }
-  if (++uses_since_refresh_ >= kUsesPerRefresh) {
-    uses_since_refresh_ = 0;
-    for (Group& group : groups_) CountWait(group);
-    Forget();
-    rates_.Refresh();
   }
   return result;
 }
