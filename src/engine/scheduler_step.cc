@@ -48,7 +48,12 @@ void SchedulerImpl::Compose() {
   for (const JobPtr& job : live_) job->chunk = 0;
   std::size_t left = static_cast<std::size_t>(step_tokens_);
   const std::size_t count = live_.size();
-  for (std::size_t i = 0; i < count && left > 0; ++i) {
+  const bool any_prompt =
+      std::any_of(live_.begin(), live_.end(), [](const JobPtr& job) { return job->in_prompt; });
+  // The prompts get a part of every step, unless a step is one token: then all take turns.
+  const std::size_t for_prompts = any_prompt ? std::max<std::size_t>(1, left / 8) : 0;
+  const std::size_t least = for_prompts < left ? for_prompts : turn_ % 2;
+  for (std::size_t i = 0; i < count && left > least; ++i) {
     Job& job = *live_[(turn_ + i) % count];
     if (job.in_prompt) continue;
     AddToBatch(job, 1);

@@ -41,6 +41,10 @@ class SchedulerTest : public ::testing::TestWithParam<const char*> {
     path_ = ::testing::TempDir() + "scheduler." + std::to_string(getpid()) + ".gguf";
     make_model::Request request{.architecture = GetParam(), .type = DType::kF32};
     const std::string architecture = GetParam();
+    if (architecture == "gemma3") {  // every second layer has a window
+      request.shape.window = 24;
+      request.shape.window_pattern = 2;
+    }
     if (architecture == "qwen3next" || architecture == "llama4") request.shape.experts = 4;
     const Status made = make_model::MakeModel(request, path_);
     ASSERT_TRUE(made.ok()) << made.message();
@@ -54,6 +58,7 @@ class SchedulerTest : public ::testing::TestWithParam<const char*> {
     return std::move(engine).value();
   }
   void Start(int sequences, int pool, SchedulerOptions options = {}) {
+    scheduler_.reset();  // before its engine
     engine_ = Open({.threads = 2,
                     .context = kContext,
                     .max_sequences = sequences,
@@ -233,6 +238,34 @@ TEST_P(SchedulerTest, BadRequestsAreRefused) {
   EXPECT_EQ(Scheduler::Make(*engine_, {.step_tokens = 33}).status().message(),
             "a step has 33 tokens; must be in [0, 32]");
   EXPECT_FALSE(*scheduler_->Step());
+}
+
+TEST_P(SchedulerTest, ASchedulerLeavesNothingInItsEngine) {
+  Start(1, 0);
+  Ask(SomeTokens(200), 3);
+  ASSERT_TRUE(*scheduler_->Step());
+  scheduler_.reset();
+  const Position lengths[] = {40};
+  Cache& cache = engine_->cache();
+  EXPECT_TRUE(cache.ScheduleCaptures(SequenceId{0}, kEachFromZero, lengths).ok());
+  cache.CancelCaptures(SequenceId{0});
+  EXPECT_EQ(cache.FreeCells(), Open(engine_->options())->cache().FreeCells());
+}
+
+TEST_P(SchedulerTest, APromptGoesOnBesideMoreDecodesThanAStepHolds) {
+  Start(3, 0, {.step_tokens = 2});
+  Ask({3, 4}, 200);
+  Ask({5, 6}, 200);
+  while (asked_[0]->logits.empty() || asked_[1]->logits.empty()) ASSERT_TRUE(*scheduler_->Step());
+  const Asked& late = Ask(SomeTokens(4), 1);
+  int steps = 0;
+  while (!late.done && steps < 20) {
+    ASSERT_TRUE(*scheduler_->Step());
+    ++steps;
+  }
+  EXPECT_TRUE(late.done);
+  RunAll();
+  for (const auto& asked : asked_) ExpectExact(*asked);
 }
 
 TEST_P(SchedulerTest, AFullContextIsShiftedOrEndsTheRequest) {
