@@ -17,8 +17,8 @@
 // inside a prefill bound what a later request computes again.
 //
 // Thread safety: one thread at a time.
-// Errors: after an error nothing has changed, except kOutOfMemory of Extend and Close, after which
-// the tokens of that call are not remembered.
+// Errors: after an error nothing has changed, except that an Extend or a Close without memory does not
+// remember the tokens of that call.
 // Design: docs/design/prefix.md.
 #pragma once
 
@@ -53,7 +53,8 @@ class PrefixStates {
   virtual bool Truncate(PrefixState state, Position length) = 0;
 };
 
-// A prefix was stored in or removed from the trie; for routers outside.
+// Keys were stored in or removed from the trie; for routers outside. What is removed may begin inside of
+// what was stored, because edges are divided and shortened; no event tells of a division.
 struct PrefixEvent {
   enum class Kind : std::uint8_t { kStored, kRemoved };
   Kind kind = Kind::kStored;
@@ -170,7 +171,7 @@ class PrefixCache {
   virtual std::int64_t Evict(std::int64_t tokens) = 0;
 
   // Keeps the longest known prefix of `keys` until `until` (in seconds, as `now`); again with an
-  // earlier time, shortens that. Returns its length.
+  // earlier time, shortens that. Returns its length, or 0 if there is no memory for it.
   virtual Position Pin(const PrefixPrompt& prompt, double until) = 0;
   // Makes the longest known prefix of `keys` the first to go, with what follows it.
   virtual Position Demote(const PrefixPrompt& prompt) = 0;

@@ -83,6 +83,17 @@ struct ScheduledRequest {
   std::function<void(const RequestResult& result)> on_done{};  // once
 };
 
+// What a scheduler did since it was made.
+struct SchedulerStats {
+  std::int64_t passes = 0;
+  std::int64_t evaluated_tokens = 0;  // by passes that did not fail
+  std::int64_t restored_tokens = 0;
+  std::int64_t parked = 0;
+  double pass_seconds = 0.0;      // in forward passes and their logits
+  double sampling_seconds = 0.0;  // in samplers and the functions of the requests
+  double step_seconds = 0.0;      // in Step; the rest is the scheduler's own
+};
+
 class Scheduler {
  public:
   // `engine` must outlive the scheduler, which has all of its sequences. Errors: kUnsupported for a
@@ -109,6 +120,7 @@ class Scheduler {
                                     std::uint64_t salt) const = 0;
   // The prefixes, to pin them, demote them and look at them.
   virtual PrefixCache& prefixes() = 0;
+  virtual SchedulerStats Stats() const = 0;
   virtual std::size_t live() const = 0;     // requests with a sequence
   virtual std::size_t waiting() const = 0;  // requests without one
 };

@@ -2,6 +2,8 @@
 #include "kvcache_engine/scheduler.h"
 
 #include <algorithm>
+#include <iterator>
+#include <new>
 #include <utility>
 
 #include "base/strings.h"
@@ -12,8 +14,9 @@
 namespace kvcache {
 namespace {
 
-// Tokens that are worth waiting for another request's prefill.
-constexpr Position kWorthWaiting = 64;
+// Tokens that are worth waiting for another request's prefill. It is never slower to wait: who does not
+// wait computes the same tokens in the same passes.
+constexpr Position kWorthWaiting = 16;
 
 Position SharedLength(std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
   const auto end = a.begin() + static_cast<std::ptrdiff_t>(std::min(a.size(), b.size()));
@@ -68,6 +71,10 @@ Status SchedulerImpl::Open() {
   tokens_.reserve(batch);
   positions_.reserve(batch);
   sequences_.reserve(batch);
+  const auto most = static_cast<std::size_t>(engine_.options().max_sequences);
+  live_.reserve(most);
+  prompts_.reserve(most);
+  rows_.reserve(most);
   return Status::Ok();
 }
 
@@ -155,20 +162,28 @@ Status SchedulerImpl::Run(const std::atomic<bool>& stop) {
 
 Result<PrefixMatch> SchedulerImpl::Probe(std::span<const std::int32_t> prompt,
                                          std::uint64_t salt) const {
-  return prefixes_->Probe({.keys = KeysOf(prompt), .salt = salt});
+  try {
+    return prefixes_->Probe({.keys = KeysOf(prompt), .salt = salt});
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::kOutOfMemory, "no memory for the keys of a prompt");
+  }
 }
 
 // The requests that are new and cancelled since the last step. A queue is by priority, then by
 // arrival; a parked request comes back to the place that it had.
 void SchedulerImpl::TakeInbox() {
-  std::vector<JobPtr> arrived;
   std::vector<RequestId> cancelled;
   {
     const std::lock_guard lock(mutex_);
-    arrived.swap(inbox_);
+    try {
+      waiting_.reserve(waiting_.size() + live_.size() + inbox_.size());
+      std::move(inbox_.begin(), inbox_.end(), std::back_inserter(waiting_));
+      inbox_.clear();
+    } catch (const std::bad_alloc&) {
+      // They wait for the next step.
+    }
     cancelled.swap(cancelled_);
   }
-  for (JobPtr& job : arrived) waiting_.push_back(std::move(job));
   for (const RequestId id : cancelled) {
     const auto has_id = [&](const JobPtr& job) { return job->id == id; };
     if (const auto at = std::find_if(live_.begin(), live_.end(), has_id); at != live_.end()) {
@@ -213,19 +228,38 @@ bool SchedulerImpl::ShouldWaitForOthers(const Job& job) const {
   Position most = 0;
   for (const JobPtr& other : live_) {
     if (!other->in_prompt || !other->known || other->request.salt != job.request.salt) continue;
-    most = std::max(most, SharedLength(other->tokens, job.tokens));
+    const Position shared = SharedLength(other->tokens, job.tokens);
+    if (divisible_) {
+      most = std::max(most, shared);
+      continue;
+    }
+    for (const Position at : other->capture_lengths) {
+      if (at <= shared) most = std::max(most, at);
+    }
   }
   if (most < kWorthWaiting) return false;
   const auto match = Probe(job.tokens, job.request.salt);
   return match.ok() && most > match->resumed + kWorthWaiting;
 }
 
+Result<PrefixPlan> SchedulerImpl::BeginPrefix(const Job& job) {
+  try {
+    return prefixes_->Begin({.keys = KeysOf(job.tokens),
+                             .salt = job.request.salt,
+                             .restore_points = job.request.restore_points,
+                             .retention = job.request.retention},
+                            Now());
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::kOutOfMemory, "no memory for the keys of a prompt");
+  }
+}
+
+void SchedulerImpl::ClosePrefix(Job& job) {
+  if (std::exchange(job.known, false)) prefixes_->Close(job.prefix, Now());
+}
+
 bool SchedulerImpl::Start(JobPtr job, SequenceId sequence) {
-  auto plan = prefixes_->Begin({.keys = KeysOf(job->tokens),
-                                .salt = job->request.salt,
-                                .restore_points = job->request.restore_points,
-                                .retention = job->request.retention},
-                               Now());
+  auto plan = BeginPrefix(*job);
   if (!plan.ok()) {
     Finish(*job, StopReason::kInterrupted, plan.status());
     return false;
@@ -235,15 +269,19 @@ bool SchedulerImpl::Start(JobPtr job, SequenceId sequence) {
   job->known = true;
   job->in_prompt = true;
   job->length = 0;
+  const Position planned = plan->resumed;
   Restore(*job, *plan);
-  const bool first = job->result.reuse.parked == 0 && job->failures == 0;
-  if (first) {
+  if (!std::exchange(job->started, true)) {
     ReuseReport& reuse = job->result.reuse;
     reuse.matched = plan->matched;
     reuse.restored = job->length;
     reuse.computed = reuse.prompt - job->length;
     reuse.missed = std::move(plan->missed);
     reuse.difference = plan->difference;
+    const Position not_restored = planned - job->length;
+    if (not_restored > 0) {
+      reuse.missed.insert(reuse.missed.begin(), {not_restored, MissReason::kRestoreFailed});
+    }
   } else {
     job->result.reuse.recomputed += std::max<Position>(0, job->pending() - 1);
   }
@@ -254,39 +292,57 @@ bool SchedulerImpl::Start(JobPtr job, SequenceId sequence) {
 void SchedulerImpl::Restore(Job& job, PrefixPlan& plan) {
   const Clock::time_point start = Clock::now();
   if (plan.resumed > 0) {
-    const Status restored = states_.Restore(plan.state, job.sequence, plan.resumed);
-    if (restored.ok()) {
+    if (RestoreState(job, plan).ok()) {
       job.length = plan.resumed;
     } else {
       (void)engine_.cache().Remove(job.sequence, 0, kEndOfSequence).ok();  // never fails
       plan.captures = prefixes_->NotRestored(plan.request);
-      plan.missed.insert(plan.missed.begin(), {plan.resumed, MissReason::kRestoreFailed});
-      plan.resumed = 0;
     }
+    stats_.restored_tokens += job.length;
     job.result.reuse.restore_ms += Milliseconds(Clock::now() - start);
   }
-  ScheduleCaptures(job, plan.captures);
+  ScheduleCaptures(job, std::move(plan.captures));
+}
+
+Status SchedulerImpl::RestoreState(const Job& job, PrefixPlan& plan) {
+  while (true) {
+    Status restored = states_.Restore(plan.state, job.sequence, plan.resumed);
+    if (restored.code() != StatusCode::kCacheFull || prefixes_->Evict(plan.resumed) < 0) {
+      return restored;
+    }
+    const auto match = Probe(job.tokens, job.request.salt);
+    if (!match.ok() || match->resumed == 0) return restored;
+    plan.state = match->state;
+    plan.resumed = match->resumed;
+  }
 }
 
 // Captures are a service to later requests: without memory for them the request goes on.
-void SchedulerImpl::ScheduleCaptures(Job& job, std::span<const Position> lengths) {
-  job.capture_lengths.assign(lengths.begin(), lengths.end());
-  job.captures = !lengths.empty() &&
-                 engine_.cache().ScheduleCaptures(job.sequence, kEachFromZero, lengths).ok();
-  if (!job.captures) job.capture_lengths.clear();
+void SchedulerImpl::ScheduleCaptures(Job& job, std::vector<Position> lengths) {
+  job.capture_lengths = std::move(lengths);
+  const std::span<const Position> scheduled = job.capture_lengths;
+  if (scheduled.empty()) return;
+  const Status status = engine_.cache().ScheduleCaptures(job.sequence, kEachFromZero, scheduled);
+  if (!status.ok()) job.capture_lengths.clear();
 }
 
 void SchedulerImpl::TakeCaptures(Job& job) {
-  if (!job.captures) return;
-  job.captures = false;
-  const std::vector<Position> lengths = std::exchange(job.capture_lengths, {});
-  auto taken = engine_.cache().TakeCaptures(job.sequence);
-  if (!taken.ok() || !job.known) return;
-  for (std::size_t i = 0; i < taken->size(); ++i) {
-    if ((*taken)[i] == nullptr) continue;
-    auto state = states_.Add(std::move((*taken)[i]));
-    if (state.ok()) (void)prefixes_->Extend(job.prefix, lengths[i], *state).ok();
+  std::vector<Position>& lengths = job.capture_lengths;
+  const auto fired = std::upper_bound(lengths.begin(), lengths.end(), job.length);
+  if (fired == lengths.begin()) return;
+  Cache& cache = engine_.cache();
+  if (auto taken = cache.TakeCaptures(job.sequence); !taken.ok()) {
+    cache.CancelCaptures(job.sequence);
+  } else if (job.known) {
+    for (auto at = lengths.begin(); at != fired; ++at) {
+      auto& snapshot = (*taken)[static_cast<std::size_t>(at - lengths.begin())];
+      if (snapshot == nullptr) continue;
+      auto state = states_.Add(std::move(snapshot));
+      if (state.ok()) (void)prefixes_->Extend(job.prefix, *at, *state).ok();
+    }
   }
+  lengths.erase(lengths.begin(), fired);
+  ScheduleCaptures(job, std::move(lengths));
 }
 
 void SchedulerImpl::Keep(Job& job) {
@@ -296,9 +352,12 @@ void SchedulerImpl::Keep(Job& job) {
 }
 
 void SchedulerImpl::LeaveSequence(Job& job) {
-  TakeCaptures(job);
-  Keep(job);
-  if (std::exchange(job.known, false)) prefixes_->Close(job.prefix, Now());
+  if (job.sound) {
+    TakeCaptures(job);
+    Keep(job);
+  }
+  ClosePrefix(job);
+  job.capture_lengths.clear();
   engine_.cache().CancelCaptures(job.sequence);
   (void)engine_.cache().Remove(job.sequence, 0, kEndOfSequence).ok();  // never fails
   job.length = 0;

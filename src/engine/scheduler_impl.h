@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -34,6 +33,7 @@ class SchedulerImpl final : public Scheduler {
   Result<PrefixMatch> Probe(std::span<const std::int32_t> prompt,
                             std::uint64_t salt) const override;
   PrefixCache& prefixes() override { return *prefixes_; }
+  SchedulerStats Stats() const override { return stats_; }
   std::size_t live() const override { return live_.size(); }
   std::size_t waiting() const override;
 
@@ -51,15 +51,19 @@ class SchedulerImpl final : public Scheduler {
     Position length = 0;               // of them evaluated, while it has a sequence
     SequenceId sequence{};
     PrefixRequest prefix{};
-    bool known = false;     // `prefix` is open; a shifted context is no prefix any more
-    bool captures = false;  // some are scheduled
-    std::vector<Position> capture_lengths{};
-    bool in_prompt = true;  // has not sampled since it got its sequence
-    int failures = 0;       // passes that failed
-    std::size_t row = 0;    // of its last token in the pass
-    Position chunk = 0;     // tokens of it in the pass
+    bool started = false;                     // had a sequence before
+    bool known = false;                       // `prefix` is open
+    bool sound = true;                        // its state may be kept
+    std::vector<Position> capture_lengths{};  // scheduled
+    bool in_prompt = true;                    // has not sampled since it got its sequence
+    Position furthest = 0;                    // the greatest length of all
+    int failures = 0;                         // passes that failed at `furthest`
+    std::size_t row = 0;                      // of its last token in the pass
+    Position chunk = 0;                       // tokens of it in the pass
 
     Position pending() const { return static_cast<Position>(tokens.size()) - length; }
+    // A shifted context is no prefix of any text: its keys are rotated.
+    bool shifted() const { return result.shifts > 0; }
   };
   using JobPtr = std::unique_ptr<Job>;
 
@@ -72,10 +76,16 @@ class SchedulerImpl final : public Scheduler {
   bool ShouldWaitForOthers(const Job& job) const;
   // Gives the job a sequence and what is known of its tokens. Returns false if there is no memory.
   bool Start(JobPtr job, SequenceId sequence);
+  Result<PrefixPlan> BeginPrefix(const Job& job);
+  void ClosePrefix(Job& job);
   void Restore(Job& job, PrefixPlan& plan);
-  void ScheduleCaptures(Job& job, std::span<const Position> lengths);
+  // Restores the plan's state. Prefixes go as long as there is no room for it, and then perhaps a
+  // part of this one.
+  Status RestoreState(const Job& job, PrefixPlan& plan);
+  void ScheduleCaptures(Job& job, std::vector<Position> lengths);
   // Lets the trie have everything that the job evaluated, and gives its sequence back.
   void LeaveSequence(Job& job);
+  // Lets the trie have the captures that have fired.
   void TakeCaptures(Job& job);
   void Keep(Job& job);
   void Finish(Job& job, StopReason stop, Status status = Status::Ok());
@@ -86,11 +96,16 @@ class SchedulerImpl final : public Scheduler {
   void Compose();
   Position LimitCaptures(const Job& job, Position count, int& captures) const;
   void AddToBatch(Job& job, Position count);
+  // Runs the pass, if it has tokens and memory.
+  void Pass();
   Status RunPass();
   void AfterPass();
-  // Draws a token of the job. Returns whether it goes on.
+  // Draws a token of the job. Returns whether it goes on; if not, its result says why.
   bool Sample(Job& job, std::span<const float> logits);
-  bool MakeContext(Job& job);
+  void Draw(Job& job, std::span<const float> logits);
+  // Returns whether the job's next token has a position. A full context is shifted if the request has
+  // a limit of tokens; without one it would never end.
+  Result<bool> MakeContext(Job& job);
   Status Shift(Job& job);
   void PassFailed(const Status& status);
 
@@ -98,7 +113,11 @@ class SchedulerImpl final : public Scheduler {
   // Makes room for the pass: lets prefixes go, then parks jobs. Returns whether any job is left in it.
   bool MakeRoom();
   bool HasRoom(std::int64_t cells) const;
+  // Returns the job that gives its sequence up first: of the lowest priority, the last that started.
+  std::size_t NextToPark() const;
   void Park(std::size_t index);
+  // Ends the job's turn without an end: it goes on later, from what the prefixes keep.
+  void Requeue(std::size_t index);
 
   Engine& engine_;
   const SchedulerOptions options_;
@@ -116,15 +135,17 @@ class SchedulerImpl final : public Scheduler {
   std::uint64_t next_id_ = 1;         // guarded by mutex_
   std::size_t unfinished_ = 0;        // guarded by mutex_
 
-  std::deque<JobPtr> waiting_;  // the first goes first
-  std::vector<JobPtr> live_;    // in order of their start
-  bool starved_ = false;        // a job was parked since the last one left
-  std::size_t turn_ = 0;        // which job is first among those that generate
+  std::vector<JobPtr> waiting_;  // the first goes first; has room for the live ones as well
+  std::vector<JobPtr> live_;     // in order of their start
+  bool starved_ = false;         // a job was parked since the last one left
+  std::size_t turn_ = 0;         // which job is first among those that generate
+  SchedulerStats stats_;
 
   // The pass.
   std::vector<std::int32_t> tokens_;
   std::vector<Position> positions_;
   std::vector<SequenceId> sequences_;
+  std::vector<Job*> prompts_;  // jobs in their prompt
   std::vector<std::int32_t> rows_;
   std::vector<float> logits_;
 };

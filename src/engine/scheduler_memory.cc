@@ -26,12 +26,11 @@ bool SchedulerImpl::MakeRoom() {
     }
     if (HasRoom(needed)) return true;
     if (live_.size() > 1) {
-      std::size_t last = live_.size() - 1;
-      while (last > 0 && !live_[last]->known) --last;
-      if (live_[last]->known) {
-        Park(last);
+      const std::size_t next = NextToPark();
+      if (live_[next]->shifted()) {
+        FinishAt(next, StopReason::kLength);
       } else {
-        FinishAt(last, StopReason::kLength);
+        Park(next);
       }
     } else if (step_tokens_ > 1 && tokens_.size() > 1) {
       // The only job takes what there is.
@@ -57,14 +56,28 @@ bool SchedulerImpl::MakeRoom() {
   }
 }
 
-// What the job evaluated stays a prefix as long as there is room. The job goes on from there later.
+std::size_t SchedulerImpl::NextToPark() const {
+  const auto first = [](const JobPtr& a, const JobPtr& b) {
+    if (a->shifted() != b->shifted()) return b->shifted();  // its end is not for later
+    return a->request.priority <= b->request.priority;
+  };
+  const auto next = std::min_element(live_.rbegin(), live_.rend(), first);
+  return static_cast<std::size_t>(live_.rend() - next) - 1;
+}
+
 void SchedulerImpl::Park(std::size_t index) {
+  ++live_[index]->result.reuse.parked;
+  ++stats_.parked;
+  starved_ = true;
+  Requeue(index);
+}
+
+// What the job evaluated stays a prefix as long as there is room. `waiting_` has room for it.
+void SchedulerImpl::Requeue(std::size_t index) {
   JobPtr job = std::move(live_[index]);
   live_.erase(live_.begin() + static_cast<std::ptrdiff_t>(index));
   LeaveSequence(*job);
-  ++job->result.reuse.parked;
-  starved_ = true;
-  waiting_.push_front(std::move(job));
+  waiting_.insert(waiting_.begin(), std::move(job));
 }
 
 }  // namespace kvcache

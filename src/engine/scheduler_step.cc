@@ -1,5 +1,6 @@
 // One pass: which tokens it has, and what they become.
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/strings.h"
@@ -15,28 +16,47 @@ namespace {
 constexpr int kMostCapturesPerPass = 6;
 constexpr int kMostFailures = 2;
 
+// Adds the seconds of its life to a sum.
+class AddSeconds {
+ public:
+  explicit AddSeconds(double& sum) : sum_(sum) {}
+  ~AddSeconds() { sum_ += std::chrono::duration<double>(Clock::now() - start_).count(); }
+  AddSeconds(const AddSeconds&) = delete;
+  AddSeconds& operator=(const AddSeconds&) = delete;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  double& sum_;
+  const Clock::time_point start_ = Clock::now();
+};
+
 }  // namespace
 
 Result<bool> SchedulerImpl::Step() {
+  const AddSeconds time(stats_.step_seconds);
   TakeInbox();
   Admit();
   for (std::size_t i = 0; i < live_.size();) {
-    if (MakeContext(*live_[i])) {
+    const auto goes_on = MakeContext(*live_[i]);
+    if (goes_on.ok() && *goes_on) {
       ++i;
-    } else {
+    } else if (goes_on.ok()) {
       FinishAt(i, StopReason::kLength);
+    } else {
+      FinishAt(i, StopReason::kInterrupted, goes_on.status());
     }
   }
   Compose();
-  if (!tokens_.empty() && MakeRoom()) {
-    const Status status = RunPass();
-    if (status.ok()) {
-      AfterPass();
-    } else {
-      PassFailed(status);
-    }
-  }
+  if (!tokens_.empty() && MakeRoom()) Pass();
   return !live_.empty() || waiting() > 0;
+}
+
+void SchedulerImpl::Pass() {
+  const Status status = RunPass();
+  ++stats_.passes;
+  if (!status.ok()) return PassFailed(status);
+  stats_.evaluated_tokens += static_cast<std::int64_t>(tokens_.size());
+  AfterPass();
 }
 
 // A token of each job that generates comes first. The rest of the step is shared by the prompts, so
@@ -61,19 +81,20 @@ void SchedulerImpl::Compose() {
   }
   if (count > 0) turn_ = (turn_ + 1) % count;
 
-  std::vector<Job*> prompts;
+  prompts_.clear();
   for (const JobPtr& job : live_) {
-    if (job->in_prompt) prompts.push_back(job.get());
+    if (job->in_prompt) prompts_.push_back(job.get());
   }
-  std::stable_sort(prompts.begin(), prompts.end(),
+  std::stable_sort(prompts_.begin(), prompts_.end(),
                    [](const Job* a, const Job* b) { return a->pending() < b->pending(); });
   int captures = 0;
-  for (std::size_t i = 0; i < prompts.size() && left > 0; ++i) {
-    const auto share = static_cast<Position>(std::max<std::size_t>(1, left / (prompts.size() - i)));
-    const Position wanted = std::min(share, prompts[i]->pending());
-    const Position tokens = LimitCaptures(*prompts[i], wanted, captures);
+  for (std::size_t i = 0; i < prompts_.size() && left > 0; ++i) {
+    Job& job = *prompts_[i];
+    const auto share =
+        static_cast<Position>(std::max<std::size_t>(1, left / (prompts_.size() - i)));
+    const Position tokens = LimitCaptures(job, std::min(share, job.pending()), captures);
     if (tokens < 1) continue;
-    AddToBatch(*prompts[i], tokens);
+    AddToBatch(job, tokens);
     left -= static_cast<std::size_t>(tokens);
   }
 }
@@ -100,6 +121,7 @@ void SchedulerImpl::AddToBatch(Job& job, Position count) {
 }
 
 Status SchedulerImpl::RunPass() {
+  const AddSeconds time(stats_.pass_seconds);
   KVCACHE_RETURN_IF_ERROR(
       engine_.Forward({.tokens = tokens_, .positions = positions_, .sequences = sequences_}));
   rows_.clear();
@@ -108,7 +130,12 @@ Status SchedulerImpl::RunPass() {
     if (ends) rows_.push_back(static_cast<std::int32_t>(job->row));
   }
   if (rows_.empty()) return Status::Ok();
-  logits_.resize(rows_.size() * static_cast<std::size_t>(engine_.vocabulary_size()));
+  try {
+    logits_.resize(rows_.size() * static_cast<std::size_t>(engine_.vocabulary_size()));
+  } catch (const std::bad_alloc&) {
+    return {StatusCode::kOutOfMemory,
+            StrCat("no memory for the logits of ", rows_.size(), " rows")};
+  }
   return engine_.Logits(rows_, logits_.data());
 }
 
@@ -119,31 +146,36 @@ void SchedulerImpl::AfterPass() {
     Job& job = *live_[i];
     const Position chunk = std::exchange(job.chunk, 0);
     job.length += chunk;
+    if (job.length > job.furthest) {
+      job.furthest = job.length;
+      job.failures = 0;
+    }
     if (chunk == 0 || job.pending() > 0) {
+      TakeCaptures(job);
       ++i;
       continue;
-    }
-    if (job.in_prompt) {
-      job.in_prompt = false;
-      TakeCaptures(job);
-      Keep(job);
-    } else if (!divisible_ && job.length % options_.recompute_bound == 0) {
-      Keep(job);
     }
     const std::span<const float> logits = std::span(logits_).subspan(row * vocabulary, vocabulary);
     ++row;
     const Status finite = CheckLogits(engine_, logits, job.length);
     if (!finite.ok()) {
+      job.sound = false;
       FinishAt(i, StopReason::kInterrupted, finite);
-    } else if (Sample(job, logits)) {
+      continue;
+    }
+    TakeCaptures(job);
+    const bool prompt_ends = std::exchange(job.in_prompt, false);
+    if (prompt_ends || (!divisible_ && job.length % options_.recompute_bound == 0)) Keep(job);
+    if (Sample(job, logits)) {
       ++i;
     } else {
-      FinishAt(i, job.result.stop);
+      FinishAt(i, job.result.stop, job.result.status);
     }
   }
 }
 
 bool SchedulerImpl::Sample(Job& job, std::span<const float> logits) {
+  const AddSeconds time(stats_.sampling_seconds);
   RequestResult& result = job.result;
   if (job.request.on_logits) job.request.on_logits(job.length, logits);
   result.stop = StopReason::kLength;
@@ -151,22 +183,14 @@ bool SchedulerImpl::Sample(Job& job, std::span<const float> logits) {
       result.tokens.size() >= static_cast<std::size_t>(job.request.max_tokens)) {
     return false;
   }
-  const std::int32_t token = job.sampler.Sample(logits, job.tokens);
-  if (result.first_token_ms == 0.0) {
-    result.first_token_ms =
-        std::chrono::duration<double, std::milli>(Clock::now() - job.submitted).count();
+  try {
+    Draw(job, logits);
+  } catch (const std::bad_alloc&) {
+    result.stop = StopReason::kInterrupted;
+    result.status = {StatusCode::kOutOfMemory, "no memory for the request's next token"};
   }
-  if (engine_.IsEndOfGeneration(token)) {
-    result.stop = StopReason::kEndOfText;
-    return false;
-  }
-  result.tokens.push_back(token);
-  job.tokens.push_back(token);
-  if (job.known) {
-    const PrefixKey key[] = {KeyOf(token)};
-    (void)prefixes_->Append(job.prefix, key).ok();
-  }
-  if (job.request.on_token && !job.request.on_token(token)) {
+  if (result.stop != StopReason::kLength) return false;
+  if (job.request.on_token && !job.request.on_token(job.tokens.back())) {
     result.stop = StopReason::kInterrupted;
     return false;
   }
@@ -174,19 +198,38 @@ bool SchedulerImpl::Sample(Job& job, std::span<const float> logits) {
          result.tokens.size() < static_cast<std::size_t>(job.request.max_tokens);
 }
 
-// Returns whether the job's next token has a position in the context. A full context is shifted if the
-// request has a limit of tokens; without one it would never end.
-bool SchedulerImpl::MakeContext(Job& job) {
-  if (static_cast<Position>(job.tokens.size()) <= engine_.context()) return true;
-  if (job.request.max_tokens < 0 || engine_.context() < 4) return false;
-  return Shift(job).ok();
+void SchedulerImpl::Draw(Job& job, std::span<const float> logits) {
+  RequestResult& result = job.result;
+  const std::int32_t token = job.sampler.Sample(logits, job.tokens);
+  if (result.first_token_ms == 0.0) {
+    result.first_token_ms =
+        std::chrono::duration<double, std::milli>(Clock::now() - job.submitted).count();
+  }
+  if (engine_.IsEndOfGeneration(token)) {
+    result.stop = StopReason::kEndOfText;
+    return;
+  }
+  result.tokens.push_back(token);
+  job.tokens.push_back(token);
+  if (!job.known) return;
+  const PrefixKey key[] = {KeyOf(token)};
+  // A prefix that lacks a token would give later ones to others.
+  if (!prefixes_->Append(job.prefix, key).ok()) ClosePrefix(job);
 }
 
-// A shifted context is no prefix of anything: its keys were rotated.
+Result<bool> SchedulerImpl::MakeContext(Job& job) {
+  if (static_cast<Position>(job.tokens.size()) <= engine_.context()) return true;
+  if (job.request.max_tokens < 0 || engine_.context() < 4) return false;
+  const Status shifted = Shift(job);
+  if (shifted.code() == StatusCode::kUnsupported) return false;
+  KVCACHE_RETURN_IF_ERROR(shifted);
+  return true;
+}
+
 Status SchedulerImpl::Shift(Job& job) {
   TakeCaptures(job);
   Keep(job);
-  if (std::exchange(job.known, false)) prefixes_->Close(job.prefix, Now());
+  ClosePrefix(job);
   const Position keep = job.tokens.front() == engine_.tokenizer().bos() ? 1 : 0;
   const Position dropped = (job.length - keep) / 2;
   Cache& cache = engine_.cache();
@@ -205,7 +248,7 @@ Status SchedulerImpl::Shift(Job& job) {
 }
 
 // Each sequence of the pass goes back to what it had before. Its request tries again, from what the
-// prefixes still have, and fails the second time.
+// prefixes still have, and fails the second time at the same place.
 void SchedulerImpl::PassFailed(const Status& status) {
   for (std::size_t i = live_.size(); i-- > 0;) {
     Job& job = *live_[i];
@@ -214,10 +257,10 @@ void SchedulerImpl::PassFailed(const Status& status) {
     const auto kept = cache.PrepareRestore(job.sequence, job.length);
     job.length = kept.ok() ? std::min(*kept, job.length) : 0;
     if (!cache.Remove(job.sequence, job.length, kEndOfSequence).ok()) job.length = 0;
-    if (++job.failures >= kMostFailures || !job.known) {
+    if (++job.failures >= kMostFailures || job.shifted()) {
       FinishAt(i, StopReason::kInterrupted, status);
     } else {
-      Park(i);
+      Requeue(i);
     }
   }
 }

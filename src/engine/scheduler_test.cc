@@ -1,138 +1,20 @@
-// The scheduler on models of every kind: many requests, in little memory, with the bits of each alone.
+// The scheduler on models of every kind.
 #include "kvcache_engine/scheduler.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <atomic>
-#include <cstdlib>
-#include <filesystem>
-#include <map>
-#include <memory>
-#include <random>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "engine/engine_impl.h"
-#include "kvcache_engine/session.h"
-#include "make_model/make_model.h"
+#include "engine/scheduler_fixture.h"
 
 namespace kvcache {
 namespace {
 
-using Tokens = std::vector<std::int32_t>;
-using Row = std::vector<float>;
-
-constexpr int kContext = 256;
-
-// A request and what came of it.
-struct Asked {
-  Tokens prompt;
-  std::map<Position, Row> logits;  // by number of evaluated tokens
-  RequestResult result;
-  bool done = false;
-};
-
-class SchedulerTest : public ::testing::TestWithParam<const char*> {
- protected:
-  void SetUp() override {
-    path_ = ::testing::TempDir() + "scheduler." + std::to_string(getpid()) + ".gguf";
-    make_model::Request request{.architecture = GetParam(), .type = DType::kF32};
-    const std::string architecture = GetParam();
-    if (architecture == "gemma3") {  // every second layer has a window
-      request.shape.window = 24;
-      request.shape.window_pattern = 2;
-    }
-    if (architecture == "qwen3next" || architecture == "llama4") request.shape.experts = 4;
-    const Status made = make_model::MakeModel(request, path_);
-    ASSERT_TRUE(made.ok()) << made.message();
-    alone_ = Open({.threads = 2, .context = kContext, .prefill_chunk = 64});
-  }
-  void TearDown() override { std::filesystem::remove(path_); }
-
-  std::unique_ptr<Engine> Open(const EngineOptions& options) {
-    auto engine = Engine::Open(path_, options);
-    EXPECT_TRUE(engine.ok()) << engine.status().message();
-    return std::move(engine).value();
-  }
-  void Start(int sequences, int pool, SchedulerOptions options = {}) {
-    scheduler_.reset();  // before its engine
-    engine_ = Open({.threads = 2,
-                    .context = kContext,
-                    .max_sequences = sequences,
-                    .pool_tokens = pool,
-                    .prefill_chunk = 32});
-    options.recompute_bound = 32;
-    auto scheduler = Scheduler::Make(*engine_, options);
-    ASSERT_TRUE(scheduler.ok()) << scheduler.status().message();
-    scheduler_ = std::move(scheduler).value();
-  }
-  Asked& Ask(Tokens prompt, int max_tokens, ScheduledRequest request = {}) {
-    asked_.push_back(std::make_unique<Asked>());
-    Asked& asked = *asked_.back();
-    asked.prompt = prompt;
-    request.prompt = std::move(prompt);
-    request.max_tokens = max_tokens;
-    request.sampling = {.temperature = 1.0f, .seed = asked_.size()};
-    request.on_logits = [&asked](Position length, std::span<const float> logits) {
-      asked.logits[length] = {logits.begin(), logits.end()};
-    };
-    request.on_done = [&asked](const RequestResult& result) {
-      EXPECT_FALSE(asked.done);
-      asked.done = true;
-      asked.result = result;
-    };
-    const auto id = scheduler_->Submit(std::move(request));
-    EXPECT_TRUE(id.ok()) << id.status().message();
-    asked.result.id = *id;
-    return asked;
-  }
-  void RunAll() {
-    for (int steps = 0; *scheduler_->Step(); ++steps) ASSERT_LT(steps, 100000);
-  }
-
-  // Compares all logits of a request with those of its text alone.
-  void ExpectExact(const Asked& asked) {
-    Tokens text = asked.prompt;
-    text.insert(text.end(), asked.result.tokens.begin(), asked.result.tokens.end());
-    Session session(*alone_, SequenceId{0});
-    for (const auto& [length, row] : asked.logits) {
-      const auto size = static_cast<std::size_t>(length);
-      ASSERT_LE(size, text.size());
-      ASSERT_TRUE(session
-                      .Append(std::span(text).subspan(session.tokens().size(),
-                                                      size - session.tokens().size()))
-                      .ok());
-      const auto expected = *session.LastLogits();
-      ASSERT_EQ(row, Row(expected.begin(), expected.end()))
-          << "after " << length << " tokens, restored " << asked.result.reuse.restored
-          << ", parked " << asked.result.reuse.parked;
-    }
-  }
-  void ExpectNothingLeaks() {
-    while (scheduler_->prefixes().Evict(1 << 20) >= 0) {
-    }
-    EXPECT_EQ(scheduler_->prefixes().Stats().tokens, 0);
-    EXPECT_EQ(scheduler_->prefixes().Stats().states, 0);
-    EXPECT_EQ(engine_->cache().SnapshotBytes(), 0);
-    const auto fresh = Open(engine_->options());
-    EXPECT_EQ(engine_->cache().FreeCells(), fresh->cache().FreeCells());
-  }
-
-  static Tokens SomeTokens(int count, int first = 3) {
-    Tokens tokens;
-    for (int i = 0; i < count; ++i) tokens.push_back(first + i * 37 % 250);
-    return tokens;
-  }
-
-  std::string path_;
-  std::unique_ptr<Engine> alone_;
-  std::unique_ptr<Engine> engine_;
-  std::unique_ptr<Scheduler> scheduler_;
-  std::vector<std::unique_ptr<Asked>> asked_;
-};
+class SchedulerTest : public SchedulerFixture {};
 
 TEST_P(SchedulerTest, ASecondPromptGoesOnWhereTheFirstEnded) {
   Start(2, 0);
@@ -277,55 +159,6 @@ TEST_P(SchedulerTest, AFullContextIsShiftedOrEndsTheRequest) {
   EXPECT_GE(shifted.result.shifts, 1);
   EXPECT_LE(ends.result.tokens.size(), 7U);
   ExpectNothingLeaks();
-}
-
-TEST_P(SchedulerTest, RandomRequestsInLittleMemoryHaveTheBitsOfEachAlone) {
-  const char* const rounds = std::getenv("KVCACHE_SCHEDULER_ROUNDS");
-  const int requests = 40 * (rounds == nullptr ? 1 : std::atoi(rounds));
-  std::mt19937 random(7);
-  const auto pick = [&](int bound) {
-    return static_cast<int>(random() % static_cast<unsigned>(bound));
-  };
-  for (const int pool : {0, 700, 300}) {
-    Start(4, pool);
-    std::vector<Tokens> texts;
-    for (int request = 0; request < requests; ++request) {
-      Tokens prompt;
-      if (!texts.empty() && pick(3) > 0) {
-        prompt = texts[static_cast<std::size_t>(pick(static_cast<int>(texts.size())))];
-        prompt.resize(static_cast<std::size_t>(pick(static_cast<int>(prompt.size()))));
-      }
-      for (int more = 1 + pick(80); more > 0 && prompt.size() < 200; --more)
-        prompt.push_back(3 + pick(200));
-      texts.push_back(prompt);
-      ScheduledRequest options;
-      options.priority = pick(2);
-      if (pick(2) == 0) options.restore_points.push_back(1 + pick(static_cast<int>(prompt.size())));
-      Asked& asked = Ask(prompt, pick(30), std::move(options));
-      for (int steps = pick(12); steps > 0; --steps) (void)*scheduler_->Step();
-      if (pick(6) == 0) scheduler_->Cancel(asked.result.id);
-      if (pick(10) == 0) (void)scheduler_->prefixes().Evict(pick(200));
-      if (requests > 40 && asked_.size() > 60) {
-        RunAll();
-        for (const auto& ended : asked_) ExpectExact(*ended);
-        asked_.clear();
-      }
-      ASSERT_EQ(scheduler_->prefixes().CheckStructure(), "");
-    }
-    RunAll();
-    int parked = 0;
-    for (const auto& asked : asked_) {
-      ASSERT_TRUE(asked->done);
-      ASSERT_TRUE(asked->result.status.ok()) << asked->result.status.message();
-      parked += asked->result.reuse.parked;
-      ExpectExact(*asked);
-    }
-    if (pool == 300) {
-      EXPECT_GT(parked, 0);
-    }
-    asked_.clear();
-    ExpectNothingLeaks();
-  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, SchedulerTest,

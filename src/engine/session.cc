@@ -34,6 +34,7 @@ Status Session::Encode(std::span<const std::int32_t> text, const std::atomic<boo
     return status;
   }
   tokens_.push_back(engine_.info().decoder_start);
+  unshifted_ = 1;
   last_pass_tokens_ = 1;
   return Status::Ok();
 }
@@ -75,6 +76,7 @@ Status Session::Pass(std::span<const std::int32_t> tokens, const std::atomic<boo
                                    .positions = std::span(positions_).first(count),
                                    .sequences = std::span(sequences_).first(count),
                                    .interrupt = interrupt});
+  if (unshifted_ == position()) unshifted_ += static_cast<Position>(count);
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
   if (status.ok()) last_pass_tokens_ = static_cast<std::int32_t>(count);
   return status;
@@ -105,6 +107,7 @@ Result<std::int32_t> Session::Shift(std::int32_t keep) {
     return removed;
   }
   tokens_.erase(tokens_.begin() + keep, tokens_.begin() + keep + dropped);
+  unshifted_ = std::min(unshifted_, keep);
   KVCACHE_RETURN_IF_ERROR(RestoreTo(position()));
   return dropped;
 }
@@ -115,6 +118,7 @@ Status Session::GoBack(Position length) {
   KVCACHE_ASSIGN_OR_RETURN(const Position kept, engine_.cache().PrepareRestore(sequence_, length));
   KVCACHE_RETURN_IF_ERROR(engine_.cache().Remove(sequence_, kept, kEndOfSequence));
   tokens_.resize(static_cast<std::size_t>(std::min(kept, position())));
+  unshifted_ = std::min(unshifted_, position());
   return Status::Ok();
 }
 
@@ -125,6 +129,7 @@ Status Session::Restore(const Snapshot* snapshot, std::span<const std::int32_t> 
   Status restored = cache.Restore(sequence_, snapshot, static_cast<Position>(tokens.size()));
   if (restored.ok()) {
     tokens_.assign(tokens.begin(), tokens.end());
+    unshifted_ = position();
   } else if (!cache.CanResume(sequence_, position())) {
     KVCACHE_RETURN_IF_ERROR(GoBack(0));
   }
@@ -150,6 +155,7 @@ Status Session::ForkFrom(const Session& source, Position length) {
   }
   KVCACHE_RETURN_IF_ERROR(engine_.cache().CopyPrefix(source.sequence_, sequence_, length));
   tokens_.assign(source.tokens_.begin(), source.tokens_.begin() + length);
+  unshifted_ = std::min(source.unshifted_, length);
   return RestoreTo(length);
 }
 

@@ -37,11 +37,15 @@ Result<PrefixMatch> SessionPrefixes::Begin(std::span<const std::int32_t> tokens,
   begun_.assign(tokens.begin(), tokens.end());
 
   // What the session has itself, if it can go back there.
-  const auto held = session_.tokens();
+  const auto held = session_.tokens().first(static_cast<std::size_t>(session_.unshifted()));
   const std::size_t most = std::min(held.size(), tokens.size() - 1);
   const auto same =
       std::mismatch(held.begin(), held.begin() + static_cast<std::ptrdiff_t>(most), tokens.begin());
   const auto common = static_cast<Position>(same.first - held.begin());
+  PrefixDifference difference{};
+  if (const auto at = static_cast<std::size_t>(common); at < held.size()) {
+    difference = {common, KeyOf(held[at]), KeyOf(tokens[at])};
+  }
   Cache& cache = engine_.cache();
   KVCACHE_ASSIGN_OR_RETURN(const Position live, cache.PrepareRestore(session_.sequence(), common));
   bool restored = false;
@@ -56,6 +60,16 @@ Result<PrefixMatch> SessionPrefixes::Begin(std::span<const std::int32_t> tokens,
   const Position begin = session_.position();
   const Position missing = std::exchange(plan.resumed, begin) - begin;
   if (missing > 0) plan.missed.insert(plan.missed.begin(), {missing, MissReason::kRestoreFailed});
+  // The session can reach further than the prefixes that were kept.
+  Position found = std::max<Position>(0, -missing);
+  for (PrefixMiss& miss : plan.missed) {
+    const Position taken = std::min(found, miss.tokens);
+    miss.tokens -= taken;
+    found -= taken;
+  }
+  std::erase_if(plan.missed, [](const PrefixMiss& miss) { return miss.tokens == 0; });
+  plan.matched = std::max(plan.matched, begin);
+  if (common > plan.difference.position) plan.difference = difference;
 
   captures_.clear();
   for (const Position at : plan.captures) {
@@ -70,7 +84,7 @@ Result<PrefixMatch> SessionPrefixes::Begin(std::span<const std::int32_t> tokens,
 // Without memory the prefix is not kept, and the next prompt computes it again.
 void SessionPrefixes::End() {
   if (!request_) return;
-  const auto held = session_.tokens();
+  const auto held = session_.tokens().first(static_cast<std::size_t>(session_.unshifted()));
   const std::size_t common = std::min(held.size(), begun_.size());
   const bool goes_on =
       std::equal(held.begin(), held.begin() + static_cast<std::ptrdiff_t>(common), begun_.begin());
@@ -81,12 +95,12 @@ void SessionPrefixes::End() {
   if (!lengths.empty()) {
     auto taken = engine_.cache().TakeCaptures(session_.sequence());
     for (std::size_t i = 0; goes_on && taken.ok() && i < taken->size(); ++i) {
-      if ((*taken)[i] == nullptr) continue;
+      if ((*taken)[i] == nullptr || lengths[i] > session_.unshifted()) continue;
       auto state = states_.Add(std::move((*taken)[i]));
       if (state.ok()) (void)prefixes_->Extend(*request_, lengths[i], *state).ok();
     }
   }
-  if (goes_on && !held.empty()) {
+  if (goes_on && !held.empty() && session_.unshifted() == session_.position()) {
     auto state = states_.Take(session_.sequence(), session_.position());
     if (state.ok()) (void)prefixes_->Extend(*request_, session_.position(), *state).ok();
   }

@@ -1,6 +1,7 @@
 #include "prefix/eviction_order.h"
 
 #include <limits>
+#include <utility>
 
 namespace kvcache {
 
@@ -15,16 +16,12 @@ std::size_t EvictionOrder::IndexOf(const PrefixNode& node) {
   return (std::size_t{band} * 2 + inner) * kUseClasses + static_cast<std::size_t>(node.of_class);
 }
 
-void EvictionOrder::Add(PrefixNode& node) {
-  if (node.listed) return;
-  lists_[IndexOf(node)].emplace(std::pair(node.used, node.number), &node);
-  node.listed = true;
-}
-
-void EvictionOrder::Remove(PrefixNode& node) {
-  if (!node.listed) return;
-  lists_[IndexOf(node)].erase({node.used, node.number});
-  node.listed = false;
+void EvictionOrder::Update(PrefixNode& node, bool may_go) {
+  EvictionEntry& entry = node.eviction;
+  if (entry.listed()) entry.unlisted = lists_[entry.list].extract(entry.place);
+  if (!may_go) return;
+  entry.list = IndexOf(node);
+  entry.place = lists_[entry.list].insert(std::move(entry.unlisted)).position;
 }
 
 PrefixNode* EvictionOrder::Least(const ReuseHistory& history) const {
@@ -33,11 +30,11 @@ PrefixNode* EvictionOrder::Least(const ReuseHistory& history) const {
     PrefixNode* least = nullptr;
     double least_worth = std::numeric_limits<double>::infinity();
     for (std::size_t i = 0; i < std::size_t{2} * kUseClasses; ++i) {
-      const List& list = lists_[band * 2 * kUseClasses + i];
+      const EvictionList& list = lists_[band * 2 * kUseClasses + i];
       const int of_class = static_cast<int>(i % kUseClasses);
       const double share = shares_[i / kUseClasses];
       for (auto at = list.begin(); at != list.end();) {
-        PrefixNode* const node = at->second;
+        PrefixNode* const node = *at;
         const int bucket = ReturnRates::BucketOf(now - node->used);
         const double worth = band == kFirst ? 0.0 : share * history.rates().Worth(of_class, bucket);
         if (worth < least_worth ||
@@ -46,7 +43,7 @@ PrefixNode* EvictionOrder::Least(const ReuseHistory& history) const {
           least_worth = worth;
         }
         if (bucket == 0 || band == kFirst) break;
-        at = list.upper_bound({now - ReturnRates::BucketBegin(bucket), std::uint64_t{0} - 1});
+        at = list.upper_bound(now - ReturnRates::BucketBegin(bucket));
       }
     }
     if (least != nullptr) return least;

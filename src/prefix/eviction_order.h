@@ -10,8 +10,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <map>
-#include <utility>
 
 #include "prefix/prefix_node.h"
 #include "prefix/reuse_history.h"
@@ -25,9 +23,9 @@ class EvictionOrder {
   // freed that is tokens, for a leaf, and what a state inside an edge saves of them.
   EvictionOrder(double leaf_share, double inner_share) : shares_{leaf_share, inner_share} {}
 
-  // Lists a node, or takes it out of the list. A listed node's use and children must not change.
-  void Add(PrefixNode& node);
-  void Remove(PrefixNode& node);
+  // Lists the node if it may go, at the place of its class and use, and takes it out otherwise. Call it
+  // after a change of what the place depends on, and before the next Least. Allocates nothing.
+  void Update(PrefixNode& node, bool may_go);
 
   // Returns the node that goes first, or null if none is listed.
   PrefixNode* Least(const ReuseHistory& history) const;
@@ -35,12 +33,11 @@ class EvictionOrder {
  private:
   // What goes first, whatever it is worth; the others; what goes last.
   enum Band : std::uint8_t { kFirst, kByWorth, kLast, kBands };
-  using List = std::map<std::pair<double, std::uint64_t>, PrefixNode*>;
   static std::size_t IndexOf(const PrefixNode& node);
 
   std::array<double, 2> shares_;
   // By band, leaf or inner node, and class.
-  std::array<List, std::size_t{kBands} * 2 * kUseClasses> lists_;
+  std::array<EvictionList, std::size_t{kBands} * 2 * kUseClasses> lists_;
 };
 
 }  // namespace kvcache

@@ -230,8 +230,12 @@ std::vector<Position> PrefixCacheImpl::NotRestored(PrefixRequest request) {
   if (found == requests_.end()) return {};
   Request& own = found->second;
   const Position before = std::exchange(own.extended, 0);
-  Protect(own, trie_.Root(own.salt));
-  return Captures(own, 0, before);
+  Protect(own, *trie_.FindRoot(own.salt));
+  try {
+    return Captures(own, 0, before);
+  } catch (const std::bad_alloc&) {
+    return {};
+  }
 }
 
 Status PrefixCacheImpl::Append(PrefixRequest request, std::span<const PrefixKey> keys) {
@@ -263,15 +267,18 @@ Status PrefixCacheImpl::Extend(PrefixRequest request, Position length, PrefixSta
     const bool covered = place.length == length;
     if (place.inside() && !(covered && options_.divisible)) node = &SplitAt(*node, place.length);
     if (!covered) node = &AddLeaf(*node, own, length);
-    const bool keeps = options_.divisible ? !covered : node->state == PrefixState::kNone;
+    // A divisible state lies in a leaf and restores every length above. A leaf in use may have lost its
+    // own.
+    const bool stateless = node->state == PrefixState::kNone && node->end == length;
+    const bool keeps = stateless && (!options_.divisible || node->leaf());
     if (keeps) {
       SetState(*node, state);
     } else {
       states_.Drop(state);
     }
-    order_.Remove(*node);
     const auto& points = own.restore_points;
-    if (std::binary_search(points.begin(), points.end(), length)) node->restore_point = true;
+    const bool wanted = std::binary_search(points.begin(), points.end(), length);
+    if (wanted && node->end == length) node->restore_point = true;
     own.extended = std::max(own.extended, length);
     if (node->end >= own.node->end) Protect(own, *node);
     Relist(*node);
@@ -314,7 +321,6 @@ void PrefixCacheImpl::Touch(const Request& request) {
     const auto after = std::upper_bound(
         groups.begin(), groups.end(), middle,
         [](Position at, const ReuseHistory::GroupAt& group) { return at < group.begin; });
-    order_.Remove(*node);
     node->group = std::prev(after)->group;
     const auto use = history_.Of(node->group);
     node->of_class = use.of_class;
@@ -335,14 +341,12 @@ void PrefixCacheImpl::Protect(Request& request, PrefixNode& node) {
 }
 
 PrefixNode& PrefixCacheImpl::SplitAt(PrefixNode& node, Position length) {
-  order_.Remove(node);
   PrefixNode& upper = trie_.Split(node, length);
-  Relist(node);
+  Relist(upper);
   return upper;
 }
 
 PrefixNode& PrefixCacheImpl::AddLeaf(PrefixNode& parent, const Request& request, Position length) {
-  order_.Remove(parent);
   const auto keys = std::span<const PrefixKey>(request.keys);
   const auto begin = static_cast<std::size_t>(parent.end);
   PrefixNode& leaf =
@@ -352,7 +356,7 @@ PrefixNode& PrefixCacheImpl::AddLeaf(PrefixNode& parent, const Request& request,
   leaf.used = history_.clock();
   if (options_.divisible && parent.state != PrefixState::kNone) DropState(parent);
   Relist(parent);
-  Report(PrefixEvent::Kind::kStored, leaf, leaf.begin(), parent.hash);
+  Report(PrefixEvent::Kind::kStored, {parent.hash, parent.end}, {leaf.hash, leaf.end});
   SupersedeBeside(leaf);
   return leaf;
 }
@@ -366,7 +370,6 @@ void PrefixCacheImpl::SupersedeBeside(const PrefixNode& leaf) {
     const auto size = static_cast<std::int64_t>(node->keys.size());
     if (node == &leaf || !node->leaf() || node->live > 0 || size * 4 > leaf.parent->end) continue;
     if (!CanBeSuperseded(node->of_class)) continue;
-    order_.Remove(*node);
     history_.Supersede(node->group);
     node->of_class = kSupersededClass;
     Relist(*node);
@@ -374,17 +377,16 @@ void PrefixCacheImpl::SupersedeBeside(const PrefixNode& leaf) {
 }
 
 void PrefixCacheImpl::SetState(PrefixNode& node, PrefixState state) {
-  order_.Remove(node);
   node.state = state;
   ++state_count_;
   Relist(node);
 }
 
 void PrefixCacheImpl::DropState(PrefixNode& node) {
-  if (node.state == PrefixState::kNone) return order_.Remove(node);
-  order_.Remove(node);
+  if (node.state == PrefixState::kNone) return;
   states_.Drop(std::exchange(node.state, PrefixState::kNone));
   --state_count_;
+  Relist(node);
 }
 
 bool PrefixCacheImpl::MayGo(const PrefixNode& node) const {
@@ -393,21 +395,16 @@ bool PrefixCacheImpl::MayGo(const PrefixNode& node) const {
 }
 
 void PrefixCacheImpl::Relist(PrefixNode& node) {
-  if (MayGo(node)) {
-    order_.Add(node);
-  } else {
-    order_.Remove(node);
-  }
+  order_.Update(node, MayGo(node));
 }
 
-void PrefixCacheImpl::Report(PrefixEvent::Kind kind, const PrefixNode& node, Position begin,
-                             std::uint64_t parent_hash) const {
+void PrefixCacheImpl::Report(PrefixEvent::Kind kind, Prefix from, Prefix to) const {
   if (!options_.on_event) return;
   options_.on_event({.kind = kind,
-                     .parent_hash = parent_hash,
-                     .hash = node.hash,
-                     .begin = begin,
-                     .end = node.end});
+                     .parent_hash = from.hash,
+                     .hash = to.hash,
+                     .begin = from.length,
+                     .end = to.length});
 }
 
 }  // namespace kvcache

@@ -71,13 +71,18 @@ class PrefixCacheImpl final : public PrefixCache {
   void SetState(PrefixNode& node, PrefixState state);
   void DropState(PrefixNode& node);
   void Touch(const Request& request);
-  void Report(PrefixEvent::Kind kind, const PrefixNode& node, Position begin,
-              std::uint64_t parent_hash) const;
+  // Reports the keys between two prefixes.
+  struct Prefix {
+    std::uint64_t hash = 0;
+    Position length = 0;
+  };
+  void Report(PrefixEvent::Kind kind, Prefix from, Prefix to) const;
 
   std::int64_t EvictLeaf(PrefixNode& leaf, std::int64_t tokens);
   void EvictInner(PrefixNode& node);
   // Removes leaves without a state, from this node upwards. Returns the tokens.
   std::int64_t RemoveStateless(PrefixNode* node);
+  // Merges as well as memory allows.
   void MergeIfAlone(PrefixNode* node);
   void ExpirePins();
 

@@ -36,13 +36,13 @@ std::int64_t PrefixCacheImpl::EvictLeaf(PrefixNode& leaf, std::int64_t tokens) {
   const auto cut = static_cast<Position>(std::clamp<std::int64_t>(tokens, 1, size));
   if (options_.divisible && size - cut >= kLeastLeft &&
       states_.Truncate(leaf.state, leaf.end - cut)) {
-    Report(PrefixEvent::Kind::kRemoved, leaf, leaf.end - cut, 0);
+    const Prefix before{leaf.hash, leaf.end};
     trie_.ShortenLeaf(leaf, leaf.end - cut);
+    Report(PrefixEvent::Kind::kRemoved, {leaf.hash, leaf.end}, before);
     evicted_ += cut;
     return cut;
   }
   PrefixNode* const parent = leaf.parent;
-  order_.Remove(leaf);
   const bool hands_over = options_.divisible && !parent->root() && leaf.only_child() &&
                           states_.Truncate(leaf.state, parent->end);
   if (hands_over) {
@@ -62,11 +62,10 @@ std::int64_t PrefixCacheImpl::RemoveStateless(PrefixNode* node) {
   std::int64_t removed = 0;
   while (!node->root() && node->leaf() && node->state == PrefixState::kNone && node->live == 0) {
     PrefixNode* const parent = node->parent;
-    order_.Remove(*node);
-    order_.Remove(*parent);  // it may become a leaf
-    Report(PrefixEvent::Kind::kRemoved, *node, node->begin(), parent->hash);
+    Report(PrefixEvent::Kind::kRemoved, {parent->hash, parent->end}, {node->hash, node->end});
     removed += static_cast<std::int64_t>(node->keys.size());
     std::erase_if(pins_, [&](const auto& pin) { return pin.second == node; });
+    order_.Update(*node, false);
     trie_.RemoveLeaf(*node);
     Relist(*parent);
     node = parent;
@@ -84,10 +83,13 @@ void PrefixCacheImpl::MergeIfAlone(PrefixNode* node) {
   const bool plain = node->live == 0 && node->state == PrefixState::kNone &&
                      node->pinned_until <= now_ && node->group == child.group;
   if (!plain) return;
-  order_.Remove(*node);
-  order_.Remove(child);
   std::erase_if(pins_, [&](const auto& pin) { return pin.second == node; });
-  trie_.MergeIntoChild(*node);
+  order_.Update(*node, false);
+  try {
+    trie_.MergeIntoChild(*node);
+  } catch (const std::bad_alloc&) {
+    return;  // the node stays
+  }
   Relist(child);
 }
 
@@ -104,15 +106,19 @@ Position PrefixCacheImpl::Pin(const PrefixPrompt& prompt, double until) {
   if (root == nullptr) return 0;
   const PrefixTrie::Place place = trie_.Match(*root, prompt.keys);
   PrefixNode* node = place.node;
-  if (options_.divisible) {
-    if (place.inside()) node = &SplitAt(*node, place.length);
-  } else {
-    if (place.inside()) node = node->parent;
-    while (!node->root() && node->state == PrefixState::kNone) node = node->parent;
+  try {
+    if (options_.divisible) {
+      if (place.inside()) node = &SplitAt(*node, place.length);
+    } else {
+      if (place.inside()) node = node->parent;
+      while (!node->root() && node->state == PrefixState::kNone) node = node->parent;
+    }
+    if (node->root()) return 0;
+    const auto own = pins_.emplace(until, node);
+    std::erase_if(pins_, [&](const auto& pin) { return pin.second == node && &pin != &*own; });
+  } catch (const std::bad_alloc&) {
+    return 0;
   }
-  if (node->root()) return 0;
-  std::erase_if(pins_, [&](const auto& pin) { return pin.second == node; });
-  pins_.emplace(until, node);
   node->pinned_until = until;
   Relist(*node);
   return node->end;
@@ -123,7 +129,6 @@ Position PrefixCacheImpl::Demote(const PrefixPrompt& prompt) {
   if (root == nullptr) return 0;
   const PrefixTrie::Place place = trie_.Match(*root, prompt.keys);
   const auto demote = [&](PrefixNode& node) {
-    order_.Remove(node);
     node.demoted = true;
     node.retention = Retention::kNormal;
     node.pinned_until = kNeverPinned;
@@ -165,8 +170,9 @@ std::string PrefixCacheImpl::CheckStructure() const {
     if (options_.divisible && !node.leaf() && has_state) rule = "an inner node has a state";
     // A pin that has expired is noticed by the next Evict.
     const bool was_pinned = node.pinned_until > kNeverPinned;
-    if (!node.listed && MayGo(node) && !was_pinned) rule = "may go and is not listed";
-    if (node.listed && !MayGo(node)) rule = "is in use and listed";
+    const bool listed = node.eviction.listed();
+    if (!listed && MayGo(node) && !was_pinned) rule = "may go and is not listed";
+    if (listed && !MayGo(node)) rule = "is in use and listed";
     if (!rule.empty() && broken.empty()) broken = StrCat("node ending at ", node.end, " ", rule);
   });
   if (broken.empty() && states != state_count_) {

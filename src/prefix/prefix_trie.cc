@@ -21,9 +21,8 @@ PrefixNode* PrefixTrie::FindRoot(std::uint64_t salt) const {
 PrefixNode& PrefixTrie::Root(std::uint64_t salt) {
   std::unique_ptr<PrefixNode>& root = roots_[salt];
   if (root == nullptr) {
-    root = std::make_unique<PrefixNode>();
+    root = MakePrefixNode(next_number_++);
     root->hash = KeyHashOf(salt);
-    root->number = next_number_++;
   }
   return *root;
 }
@@ -70,11 +69,10 @@ void PrefixTrie::Unlink(PrefixNode& node) {
 }
 
 PrefixNode& PrefixTrie::AddLeaf(PrefixNode& parent, std::span<const PrefixKey> keys) {
-  auto node = std::make_unique<PrefixNode>();
+  auto node = MakePrefixNode(next_number_++);
   node->keys.assign(keys.begin(), keys.end());
   node->end = parent.end + static_cast<Position>(keys.size());
   node->hash = AddKeys(parent.hash, keys);
-  node->number = next_number_++;
   PrefixNode& leaf = *node;
   children_.emplace(ChildKey{&parent, keys.front()}, std::move(node));
   Link(parent, leaf);
@@ -84,13 +82,12 @@ PrefixNode& PrefixTrie::AddLeaf(PrefixNode& parent, std::span<const PrefixKey> k
 
 PrefixNode& PrefixTrie::Split(PrefixNode& node, Position length) {
   const auto count = static_cast<std::size_t>(length - node.begin());
-  auto upper = std::make_unique<PrefixNode>();
+  auto upper = MakePrefixNode(next_number_++);
   upper->keys.assign(node.keys.begin(), node.keys.begin() + static_cast<std::ptrdiff_t>(count));
   std::vector<PrefixKey> rest(node.keys.begin() + static_cast<std::ptrdiff_t>(count),
                               node.keys.end());
   upper->end = length;
   upper->hash = AddKeys(node.parent->hash, upper->keys);
-  upper->number = next_number_++;
   upper->retention = node.retention;
   upper->demoted = node.demoted;
   upper->group = node.group;

@@ -29,6 +29,8 @@ class PrefixTrie {
   PrefixTrie(const PrefixTrie&) = delete;
   PrefixTrie& operator=(const PrefixTrie&) = delete;
 
+  // What allocates may throw std::bad_alloc: Root, AddLeaf, Split, MergeIntoChild. Nothing has changed then.
+
   // Returns the root of a salt, or null before Root made it.
   PrefixNode* FindRoot(std::uint64_t salt) const;
   PrefixNode& Root(std::uint64_t salt);

@@ -1,7 +1,6 @@
 #include "prefix/reuse_history.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "prefix/key_hash.h"
@@ -18,11 +17,10 @@ std::uint64_t AddChunk(std::uint64_t hash, std::span<const PrefixKey, ReuseHisto
   std::uint64_t lanes[kLanes] = {hash, hash + 1, hash + 2, hash + 3};
   for (std::size_t i = 0; i < keys.size(); i += kLanes) {
     for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      const PrefixKey key = keys[i + lane];
-      lanes[lane] = MixHash(lanes[lane] ^ kHashOdd1, key ^ kHashOdd2) + key;
+      lanes[lane] = AddKey(lanes[lane], keys[i + lane]);
     }
   }
-  for (const std::uint64_t lane : lanes) hash = MixHash(hash ^ kHashOdd1, lane ^ kHashOdd2) + lane;
+  for (const std::uint64_t lane : lanes) hash = AddKey(hash, lane);
   return hash;
 }
 
@@ -117,9 +115,12 @@ std::vector<ReuseHistory::GroupAt> ReuseHistory::Use(std::span<const PrefixKey> 
   };
   for (std::size_t at = 0; at + kChunk <= keys.size(); at += kChunk) {
     hash = AddChunk(hash, keys.subspan(at).first<kChunk>());
-    const auto [found, inserted] = chunks_.try_emplace(hash);
+    auto found = chunks_.find(hash);
+    if (found == chunks_.end()) {
+      order_.push_back(hash);  // first: Forget passes over hashes without a chunk, not the reverse
+      found = chunks_.try_emplace(hash).first;
+    }
     Chunk& chunk = found->second;
-    if (inserted) order_.push_back(hash);
     chunk.time = clock_;
     ++chunk.uses;
     const std::int32_t uses = std::min(chunk.uses, kMostUses);
@@ -145,13 +146,12 @@ void ReuseHistory::Forget() {
   for (std::size_t turns = order_.size();
        turns > 0 && static_cast<std::int64_t>(order_.size()) > max_chunks_; --turns) {
     const std::uint64_t hash = order_.front();
-    order_.pop_front();
     const auto found = chunks_.find(hash);
-    if (found == chunks_.end()) continue;
-    if (found->second.time > recent && found->second.uses > 1) {
-      order_.push_back(hash);
-      continue;
-    }
+    const bool known = found != chunks_.end();
+    const bool stays = known && found->second.time > recent && found->second.uses > 1;
+    if (stays) order_.push_back(hash);
+    order_.pop_front();
+    if (!known || stays) continue;
     if (Group* const group = Find(found->second.group); group != nullptr) group->left -= kChunk;
     chunks_.erase(found);
   }

@@ -1,0 +1,139 @@
+// A scheduler on a small random model, and the check that each request has the bits of its text alone.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/engine_impl.h"
+#include "kvcache_engine/scheduler.h"
+#include "kvcache_engine/session.h"
+#include "make_model/make_model.h"
+
+namespace kvcache {
+
+// The parameter is the architecture of the model.
+class SchedulerFixture : public ::testing::TestWithParam<const char*> {
+ protected:
+  using Tokens = std::vector<std::int32_t>;
+  using Row = std::vector<float>;
+  static constexpr int kContext = 256;
+
+  // A request and what came of it.
+  struct Asked {
+    Tokens prompt;
+    std::map<Position, Row> logits;  // by number of evaluated tokens
+    RequestResult result;
+    bool done = false;
+  };
+
+  void SetUp() override {
+    path_ = ::testing::TempDir() + "scheduler." + std::to_string(getpid()) + ".gguf";
+    make_model::Request request{.architecture = GetParam(), .type = DType::kF32};
+    const std::string architecture = GetParam();
+    if (architecture == "gemma3") {  // every second layer has a window
+      request.shape.window = 24;
+      request.shape.window_pattern = 2;
+    }
+    if (architecture == "qwen3next" || architecture == "llama4") request.shape.experts = 4;
+    const Status made = make_model::MakeModel(request, path_);
+    ASSERT_TRUE(made.ok()) << made.message();
+    alone_ = Open({.threads = 2, .context = kContext, .prefill_chunk = 64});
+  }
+  void TearDown() override { std::filesystem::remove(path_); }
+
+  std::unique_ptr<Engine> Open(const EngineOptions& options,
+                               std::unique_ptr<Backend> backend = nullptr) {
+    auto engine = Engine::Open(path_, options, std::move(backend));
+    EXPECT_TRUE(engine.ok()) << engine.status().message();
+    return std::move(engine).value();
+  }
+  void Start(int sequences, int pool, SchedulerOptions options = {},
+             std::unique_ptr<Backend> backend = nullptr) {
+    scheduler_.reset();  // before its engine
+    engine_ = Open({.threads = 2,
+                    .context = kContext,
+                    .max_sequences = sequences,
+                    .pool_tokens = pool,
+                    .prefill_chunk = 32},
+                   std::move(backend));
+    options.recompute_bound = 32;
+    auto scheduler = Scheduler::Make(*engine_, options);
+    ASSERT_TRUE(scheduler.ok()) << scheduler.status().message();
+    scheduler_ = std::move(scheduler).value();
+  }
+  virtual void BeforeCallback() {}
+  Asked& Ask(Tokens prompt, int max_tokens, ScheduledRequest request = {}) {
+    asked_.push_back(std::make_unique<Asked>());
+    Asked& asked = *asked_.back();
+    asked.prompt = prompt;
+    request.prompt = std::move(prompt);
+    request.max_tokens = max_tokens;
+    request.sampling = {.temperature = 1.0f, .seed = asked_.size()};
+    request.on_logits = [this, &asked](Position length, std::span<const float> logits) {
+      BeforeCallback();
+      asked.logits[length] = {logits.begin(), logits.end()};
+    };
+    request.on_done = [this, &asked](const RequestResult& result) {
+      BeforeCallback();
+      EXPECT_FALSE(asked.done);
+      asked.done = true;
+      asked.result = result;
+    };
+    const auto id = scheduler_->Submit(std::move(request));
+    EXPECT_TRUE(id.ok()) << id.status().message();
+    asked.result.id = *id;
+    return asked;
+  }
+  void RunAll() {
+    for (int steps = 0; *scheduler_->Step(); ++steps) ASSERT_LT(steps, 100000);
+  }
+
+  // Compares all logits of a request with those of its text alone.
+  void ExpectExact(const Asked& asked) {
+    Tokens text = asked.prompt;
+    text.insert(text.end(), asked.result.tokens.begin(), asked.result.tokens.end());
+    Session session(*alone_, SequenceId{0});
+    for (const auto& [length, row] : asked.logits) {
+      const auto size = static_cast<std::size_t>(length);
+      ASSERT_LE(size, text.size());
+      ASSERT_TRUE(session
+                      .Append(std::span(text).subspan(session.tokens().size(),
+                                                      size - session.tokens().size()))
+                      .ok());
+      const auto expected = *session.LastLogits();
+      ASSERT_EQ(row, Row(expected.begin(), expected.end()))
+          << "after " << length << " tokens, restored " << asked.result.reuse.restored
+          << ", parked " << asked.result.reuse.parked;
+    }
+  }
+  void ExpectNothingLeaks() {
+    while (scheduler_->prefixes().Evict(1 << 20) >= 0) {
+    }
+    EXPECT_EQ(scheduler_->prefixes().Stats().tokens, 0);
+    EXPECT_EQ(scheduler_->prefixes().Stats().states, 0);
+    EXPECT_EQ(engine_->cache().SnapshotBytes(), 0);
+    const auto fresh = Open(engine_->options());
+    EXPECT_EQ(engine_->cache().FreeCells(), fresh->cache().FreeCells());
+  }
+
+  static Tokens SomeTokens(int count, int first = 3) {
+    Tokens tokens;
+    for (int i = 0; i < count; ++i) tokens.push_back(first + i * 37 % 250);
+    return tokens;
+  }
+
+  std::string path_;
+  std::unique_ptr<Engine> alone_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::vector<std::unique_ptr<Asked>> asked_;
+};
+
+}  // namespace kvcache

@@ -1,0 +1,158 @@
+// Random requests in much and in little memory, with failures of the backend and of allocations: each
+// has the bits of its text alone, and nothing leaks. KVCACHE_SCHEDULER_ROUNDS=N runs N times as many.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/scheduler_fixture.h"
+#include "kvcache/cpu_backend.h"
+#include "support/counting_new.h"
+#include "support/failing_backend.h"
+
+namespace kvcache {
+namespace {
+
+using testing::AllocationFailurePending;
+using testing::FailAllocation;
+using testing::FailingBackend;
+
+enum class Failures { kNone, kBackend, kAllocations };
+
+class RandomRequests : public SchedulerFixture {
+ protected:
+  static constexpr int kRequests = 40;  // of a round
+
+  static int Rounds() {
+    const char* const rounds = std::getenv("KVCACHE_SCHEDULER_ROUNDS");
+    return rounds == nullptr ? 1 : std::atoi(rounds);
+  }
+  int Pick(int bound) { return static_cast<int>(random_() % static_cast<unsigned>(bound)); }
+
+  // The tests' own allocations do not fail.
+  void BeforeCallback() override { FailAllocation(0); }
+
+  void StartWith(int pool, Failures failures) {
+    failures_ = failures;
+    auto cpu = MakeCpuBackend({.threads = 2});
+    ASSERT_TRUE(cpu.ok()) << cpu.status().message();
+    auto backend = std::make_unique<FailingBackend>(std::move(cpu).value());
+    backend_ = backend.get();
+    Start(4, pool, {}, std::move(backend));
+  }
+
+  // A new text, a longer one, an edited one, or one that was there before.
+  Tokens MakePrompt() {
+    Tokens prompt;
+    if (!texts_.empty() && Pick(3) > 0) {
+      prompt = texts_[static_cast<std::size_t>(Pick(static_cast<int>(texts_.size())))];
+      if (Pick(3) > 0)
+        prompt.resize(static_cast<std::size_t>(Pick(static_cast<int>(prompt.size()))));
+    }
+    if (prompt.size() > 199) prompt.resize(199);
+    for (int more = 1 + Pick(80); more > 0 && prompt.size() < 200; --more) {
+      prompt.push_back(3 + Pick(200));
+    }
+    return prompt;
+  }
+
+  void AskAtRandom() {
+    ScheduledRequest request;
+    request.priority = Pick(2);
+    request.salt = static_cast<std::uint64_t>(Pick(8) == 0 ? 1 : 0);
+    request.retention = static_cast<Retention>(Pick(3));
+    const Tokens prompt = MakePrompt();
+    if (Pick(2) == 0) request.restore_points.push_back(1 + Pick(static_cast<int>(prompt.size())));
+    texts_.push_back(prompt);
+    Asked& asked = Ask(prompt, Pick(30), std::move(request));
+    for (int steps = Pick(12); steps > 0; --steps) StepOnce();
+    if (Pick(6) == 0) scheduler_->Cancel(asked.result.id);
+    if (Pick(10) == 0) (void)scheduler_->prefixes().Evict(Pick(200));
+  }
+
+  bool StepOnce() {
+    const bool fails = failures_ != Failures::kNone && Pick(12) == 0;
+    if (fails && failures_ == Failures::kBackend) backend_->FailNth(1 + Pick(60));
+    if (fails && failures_ == Failures::kAllocations) FailAllocation(1 + Pick(40));
+    const auto more = scheduler_->Step();
+    injected_ += fails && !backend_->failure_pending() && !AllocationFailurePending() ? 1 : 0;
+    backend_->FailNth(0);
+    FailAllocation(0);
+    EXPECT_TRUE(more.ok()) << more.status().message();
+    return more.ok() && *more;
+  }
+
+  void Drain() {
+    for (int steps = 0; StepOnce(); ++steps) ASSERT_LT(steps, 100000);
+    for (const auto& asked : asked_) {
+      ASSERT_TRUE(asked->done);
+      const Status& status = asked->result.status;
+      const bool injected =
+          failures_ != Failures::kNone &&
+          (status.code() == StatusCode::kIo || status.code() == StatusCode::kOutOfMemory);
+      ASSERT_TRUE(status.ok() || injected) << status.message();
+      failed_ += status.ok() ? 0 : 1;
+      parked_ += asked->result.reuse.parked;
+      restored_ += asked->result.reuse.restored > 0 ? 1 : 0;
+      ExpectExact(*asked);
+      if (asked->result.shifts == 0) {
+        texts_.push_back(asked->prompt);
+        texts_.back().insert(texts_.back().end(), asked->result.tokens.begin(),
+                             asked->result.tokens.end());
+      }
+    }
+    asked_.clear();
+    while (texts_.size() > 60) texts_.erase(texts_.begin());
+    ASSERT_EQ(scheduler_->prefixes().CheckStructure(), "");
+  }
+
+  void RunRandomRequests(int pool, Failures failures) {
+    StartWith(pool, failures);
+    for (int round = 0; round < Rounds() && !HasFatalFailure(); ++round) {
+      for (int request = 0; request < kRequests; ++request) AskAtRandom();
+      Drain();
+    }
+    if (!HasFatalFailure()) ExpectNothingLeaks();
+    EXPECT_GT(restored_, 0);
+  }
+
+  std::mt19937 random_{7};
+  Failures failures_ = Failures::kNone;
+  FailingBackend* backend_ = nullptr;  // the engine's
+  std::vector<Tokens> texts_;
+  int parked_ = 0;
+  int restored_ = 0;
+  int failed_ = 0;
+  int injected_ = 0;
+};
+
+TEST_P(RandomRequests, InAmpleMemory) {
+  RunRandomRequests(0, Failures::kNone);
+}
+TEST_P(RandomRequests, InMemoryForTwoAndAHalf) {
+  RunRandomRequests(700, Failures::kNone);
+}
+TEST_P(RandomRequests, InMemoryForOne) {
+  RunRandomRequests(300, Failures::kNone);
+  EXPECT_GT(parked_, 0);
+}
+TEST_P(RandomRequests, OnABackendThatFails) {
+  RunRandomRequests(400, Failures::kBackend);
+  EXPECT_GT(injected_, 0);
+}
+TEST_P(RandomRequests, WithAllocationsThatFail) {
+  RunRandomRequests(400, Failures::kAllocations);
+  EXPECT_GT(injected_, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, RandomRequests,
+                         ::testing::Values("llama", "gemma3", "llama4", "qwen3next", "lfm2",
+                                           "granitehybrid"),
+                         [](const auto& kind) { return std::string(kind.param); });
+
+}  // namespace
+}  // namespace kvcache
