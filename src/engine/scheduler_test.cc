@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/scheduler_fixture.h"
+#include "support/scheduler_fixture.h"
 
 namespace kvcache {
 namespace {

@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "engine/scheduler_fixture.h"
 #include "kvcache/cpu_backend.h"
 #include "support/counting_new.h"
 #include "support/failing_backend.h"
+#include "support/scheduler_fixture.h"
 
 namespace kvcache {
 namespace {
