@@ -194,6 +194,13 @@ def prefill(run):
             if case["kind"] == "prefill"]
 
 
+def scheduler(run):
+    model, _ = bench_model(run)
+    quick = ["--users=6", "--turns=2", "--first=100", "--prompt=500"]
+    return run.json_file("scheduler_bench", "--model", model, "--threads", run.threads,
+                         *(quick if run.quick else []))["cases"]
+
+
 BENCHES = {
     "attention": (attention, "attention kernels, compared with ggml's"),
     "targets": (targets, "attention kernels for each instruction set of the machine"),
@@ -205,5 +212,6 @@ BENCHES = {
     "snapshot": (snapshot, "snapshots, lazy and as bytes, and transactions"),
     "metadata": (metadata, "the cost of a pass before any layer runs"),
     "prefix": (prefix, "the prefix cache's own cost, with a million nodes"),
+    "scheduler": (scheduler, "many users on a 1B-class model, and the scheduler's own cost"),
     "tokenizer": (tokenizer, "encoding text and decoding tokens"),
 }

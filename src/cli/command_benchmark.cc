@@ -18,6 +18,7 @@
 #include "cli/reuse_report.h"
 #include "cli/terminal.h"
 #include "engine/engine_impl.h"
+#include "engine/token_keys.h"
 #include "replay/block_baselines.h"
 
 namespace kvcache::cli {
@@ -35,6 +36,7 @@ struct BenchFlags {
   std::optional<std::uint64_t> budget_tokens;
   std::optional<std::uint64_t> budget_bytes;
   int slots = 1;
+  bool exact_states = false;
   bool json = false;
 };
 
@@ -57,6 +59,9 @@ Status CheckFlags(const BenchFlags& flags) {
         "--budget needs a model, because tokens have no bytes without one; give --model "
         "MODEL, or --budget-tokens instead");
   }
+  if (flags.exact_states && flags.model != kNoModel) {
+    return Invalid("--exact-states needs --model none; a model's layers say what its states can");
+  }
   return Status::Ok();
 }
 
@@ -70,19 +75,10 @@ std::int64_t AmpleTokens(const Trace& trace, std::int64_t held_tokens, int slots
 }
 
 Status CheckModel(const Engine& engine, const std::string& model) {
-  const auto refuse = [&](std::string_view what) -> Status {
-    return {StatusCode::kUnsupported,
-            StrCat(model, " ", what,
-                   "; bench reuse runs models with full attention, and --model "
-                   "none replays a trace without a model")};
-  };
-  if (engine.has_encoder()) return refuse("has an encoder");
-  for (const LayerMemory& layer : engine.info().memory) {
-    const bool divisible =
-        layer.kind == LayerMemory::Kind::kFull || layer.kind == LayerMemory::Kind::kChunked;
-    if (!divisible) return refuse(StrCat("has layers of kind '", NameOf(layer.kind), "'"));
-  }
-  return Status::Ok();
+  if (!engine.has_encoder()) return Status::Ok();
+  return {StatusCode::kUnsupported,
+          StrCat(model, " has an encoder, whose texts share no prefixes; --model none replays a ",
+                 "trace without a model")};
 }
 
 class ReuseBench {
@@ -140,6 +136,7 @@ class ReuseBench {
   Status ReplayNone(ReplayOptions options) {
     SetBudget(flags_.budget_tokens, options);
     options.max_batch = kPassWithoutModel;
+    options.divisible = !flags_.exact_states;
     return Timed([&] { return ReplayWithoutModel(trace_, options); });
   }
 
@@ -158,13 +155,18 @@ class ReuseBench {
     }
     SetBudget(tokens, options);
     const std::int64_t context = (options.budget_tokens + flags_.slots - 1) / flags_.slots;
-    KVCACHE_ASSIGN_OR_RETURN(const auto engine,
-                             Engine::Open(path, {.context = static_cast<int>(context),
-                                                 .max_sequences = flags_.slots,
-                                                 .prefill_chunk = kPassOfModel}));
+    KVCACHE_ASSIGN_OR_RETURN(
+        const auto engine,
+        Engine::Open(path, {.context = static_cast<int>(context),
+                            .max_sequences = flags_.slots,
+                            .pool_tokens = static_cast<int>(context) * flags_.slots,
+                            .prefill_chunk = kPassOfModel}));
     KVCACHE_RETURN_IF_ERROR(CheckModel(*engine, path));
     options.max_batch = engine->max_batch();
     options.vocabulary = engine->vocabulary_size();
+    const EngineOptions& types = engine->options();
+    options.divisible = IsDivisible(engine->info().memory);
+    options.state_tokens = StateTokens(engine->info().memory, types.k_type, types.v_type);
     summary_.has_model = true;
     const ReplayPass pass = [&](std::span<const std::int32_t> batch_tokens, const Batch& batch) {
       return engine->Forward({.tokens = batch_tokens,
@@ -228,6 +230,9 @@ Command AddBench(CommandLine& line) {
       .Range(1, 4096)
       .ValueName("N")
       .ShowDefault();
+  command.AddSwitch("--exact-states", &flags->exact_states,
+                    "without a model: states restore at their own length only, as in models with "
+                    "windows or recurrent layers");
   command.AddSwitch("--json", &flags->json, "print one JSON object");
   command.RefuseEmptyValues({});
   command.CheckParsed([flags] { return CheckFlags(*flags); });

@@ -233,7 +233,7 @@ bool SchedulerImpl::ShouldWaitForOthers(const Job& job) const {
       most = std::max(most, shared);
       continue;
     }
-    for (const Position at : other->capture_lengths) {
+    for (const Position at : other->captures.lengths()) {
       if (at <= shared) most = std::max(most, at);
     }
   }
@@ -301,7 +301,7 @@ void SchedulerImpl::Restore(Job& job, PrefixPlan& plan) {
     stats_.restored_tokens += job.length;
     job.result.reuse.restore_ms += Milliseconds(Clock::now() - start);
   }
-  ScheduleCaptures(job, std::move(plan.captures));
+  job.captures.Schedule(engine_.cache(), job.sequence, std::move(plan.captures));
 }
 
 Status SchedulerImpl::RestoreState(const Job& job, PrefixPlan& plan) {
@@ -317,32 +317,9 @@ Status SchedulerImpl::RestoreState(const Job& job, PrefixPlan& plan) {
   }
 }
 
-// Captures are a service to later requests: without memory for them the request goes on.
-void SchedulerImpl::ScheduleCaptures(Job& job, std::vector<Position> lengths) {
-  job.capture_lengths = std::move(lengths);
-  const std::span<const Position> scheduled = job.capture_lengths;
-  if (scheduled.empty()) return;
-  const Status status = engine_.cache().ScheduleCaptures(job.sequence, kEachFromZero, scheduled);
-  if (!status.ok()) job.capture_lengths.clear();
-}
-
 void SchedulerImpl::TakeCaptures(Job& job) {
-  std::vector<Position>& lengths = job.capture_lengths;
-  const auto fired = std::upper_bound(lengths.begin(), lengths.end(), job.length);
-  if (fired == lengths.begin()) return;
-  Cache& cache = engine_.cache();
-  if (auto taken = cache.TakeCaptures(job.sequence); !taken.ok()) {
-    cache.CancelCaptures(job.sequence);
-  } else if (job.known) {
-    for (auto at = lengths.begin(); at != fired; ++at) {
-      auto& snapshot = (*taken)[static_cast<std::size_t>(at - lengths.begin())];
-      if (snapshot == nullptr) continue;
-      auto state = states_.Add(std::move(snapshot));
-      if (state.ok()) (void)prefixes_->Extend(job.prefix, *at, *state).ok();
-    }
-  }
-  lengths.erase(lengths.begin(), fired);
-  ScheduleCaptures(job, std::move(lengths));
+  if (!job.known) return;
+  job.captures.Take(engine_.cache(), job.sequence, job.length, states_, *prefixes_, job.prefix);
 }
 
 void SchedulerImpl::Keep(Job& job) {
@@ -357,8 +334,7 @@ void SchedulerImpl::LeaveSequence(Job& job) {
     Keep(job);
   }
   ClosePrefix(job);
-  job.capture_lengths.clear();
-  engine_.cache().CancelCaptures(job.sequence);
+  job.captures.Cancel(engine_.cache(), job.sequence);
   (void)engine_.cache().Remove(job.sequence, 0, kEndOfSequence).ok();  // never fails
   job.length = 0;
 }

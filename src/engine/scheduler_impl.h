@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/scheduled_captures.h"
 #include "engine/snapshot_states.h"
 #include "kvcache_engine/scheduler.h"
 
@@ -51,15 +52,15 @@ class SchedulerImpl final : public Scheduler {
     Position length = 0;               // of them evaluated, while it has a sequence
     SequenceId sequence{};
     PrefixRequest prefix{};
-    bool started = false;                     // had a sequence before
-    bool known = false;                       // `prefix` is open
-    bool sound = true;                        // its state may be kept
-    std::vector<Position> capture_lengths{};  // scheduled
-    bool in_prompt = true;                    // has not sampled since it got its sequence
-    Position furthest = 0;                    // the greatest length of all
-    int failures = 0;                         // passes that failed at `furthest`
-    std::size_t row = 0;                      // of its last token in the pass
-    Position chunk = 0;                       // tokens of it in the pass
+    bool started = false;  // had a sequence before
+    bool known = false;    // `prefix` is open
+    bool sound = true;     // its state may be kept
+    ScheduledCaptures captures{};
+    bool in_prompt = true;  // has not sampled since it got its sequence
+    Position furthest = 0;  // the greatest length of all
+    int failures = 0;       // passes that failed at `furthest`
+    std::size_t row = 0;    // of its last token in the pass
+    Position chunk = 0;     // tokens of it in the pass
 
     Position pending() const { return static_cast<Position>(tokens.size()) - length; }
     // A shifted context is no prefix of any text: its keys are rotated.
@@ -82,7 +83,6 @@ class SchedulerImpl final : public Scheduler {
   // Restores the plan's state. Prefixes go as long as there is no room for it, and then perhaps a
   // part of this one.
   Status RestoreState(const Job& job, PrefixPlan& plan);
-  void ScheduleCaptures(Job& job, std::vector<Position> lengths);
   // Lets the trie have everything that the job evaluated, and gives its sequence back.
   void LeaveSequence(Job& job);
   // Lets the trie have the captures that have fired.

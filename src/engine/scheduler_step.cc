@@ -101,7 +101,7 @@ void SchedulerImpl::Compose() {
 
 // Ends the chunk before a capture that the pass has no state for.
 Position SchedulerImpl::LimitCaptures(const Job& job, Position count, int& captures) const {
-  for (const Position at : job.capture_lengths) {
+  for (const Position at : job.captures.lengths()) {
     if (at <= job.length) continue;
     if (at > job.length + count) break;
     if (captures == kMostCapturesPerPass) return at - 1 - job.length;

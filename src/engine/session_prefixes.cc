@@ -71,13 +71,8 @@ Result<PrefixMatch> SessionPrefixes::Begin(std::span<const std::int32_t> tokens,
   plan.matched = std::max(plan.matched, begin);
   if (common > plan.difference.position) plan.difference = difference;
 
-  captures_.clear();
-  for (const Position at : plan.captures) {
-    if (at > begin) captures_.push_back(at);
-  }
-  const bool scheduled = !captures_.empty() &&
-                         cache.ScheduleCaptures(session_.sequence(), kEachFromZero, captures_).ok();
-  if (!scheduled) captures_.clear();
+  std::erase_if(plan.captures, [&](Position at) { return at <= begin; });
+  captures_.Schedule(cache, session_.sequence(), std::move(plan.captures));
   return static_cast<PrefixMatch>(std::move(plan));
 }
 
@@ -91,15 +86,12 @@ void SessionPrefixes::End() {
   if (goes_on && held.size() > begun_.size()) {
     (void)prefixes_->Append(*request_, KeysOf(held.subspan(begun_.size()))).ok();
   }
-  const std::vector<Position> lengths = std::exchange(captures_, {});
-  if (!lengths.empty()) {
-    auto taken = engine_.cache().TakeCaptures(session_.sequence());
-    for (std::size_t i = 0; goes_on && taken.ok() && i < taken->size(); ++i) {
-      if ((*taken)[i] == nullptr || lengths[i] > session_.unshifted()) continue;
-      auto state = states_.Add(std::move((*taken)[i]));
-      if (state.ok()) (void)prefixes_->Extend(*request_, lengths[i], *state).ok();
-    }
+  Cache& cache = engine_.cache();
+  if (goes_on) {
+    captures_.Take(cache, session_.sequence(), session_.unshifted(), states_, *prefixes_,
+                   *request_);
   }
+  captures_.Cancel(cache, session_.sequence());
   if (goes_on && !held.empty() && session_.unshifted() == session_.position()) {
     auto state = states_.Take(session_.sequence(), session_.position());
     if (state.ok()) (void)prefixes_->Extend(*request_, session_.position(), *state).ok();

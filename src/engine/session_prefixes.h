@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/scheduled_captures.h"
 #include "engine/snapshot_states.h"
 #include "kvcache_engine/session.h"
 
@@ -45,7 +46,7 @@ class SessionPrefixes {
   std::unique_ptr<PrefixCache> prefixes_;
   std::optional<PrefixRequest> request_;
   std::vector<std::int32_t> begun_;  // the tokens of the request
-  std::vector<Position> captures_;
+  ScheduledCaptures captures_;
 };
 
 }  // namespace kvcache

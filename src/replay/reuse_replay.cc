@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/strings.h"
+#include "engine/scheduled_captures.h"
 #include "engine/snapshot_states.h"
 #include "kvcache/causal_cache.h"
 #include "kvcache/cpu_backend.h"
@@ -26,6 +27,7 @@ struct Live {
   PrefixRequest request{};
   SequenceId sequence{};
   Position length = 0;  // tokens evaluated or restored
+  ScheduledCaptures captures{};
 };
 
 class Replay {
@@ -44,7 +46,9 @@ class Replay {
   }
 
   Status Init() {
-    KVCACHE_ASSIGN_OR_RETURN(prefixes_, PrefixCache::Make(states_, {.divisible = true}));
+    KVCACHE_ASSIGN_OR_RETURN(prefixes_,
+                             PrefixCache::Make(states_, {.divisible = options_.divisible,
+                                                         .state_tokens = options_.state_tokens}));
     return Status::Ok();
   }
 
@@ -102,32 +106,33 @@ class Replay {
     tokens_.clear();
     tokens_of_.AppendPrompt(i, tokens_);
     keys_.assign(tokens_.begin(), tokens_.end());
-    KVCACHE_ASSIGN_OR_RETURN(const PrefixPlan plan, prefixes_->Begin({.keys = keys_}, now(i)));
-    Live live{.index = i, .request = plan.request, .sequence = free_.back(), .length = 0};
+    KVCACHE_ASSIGN_OR_RETURN(PrefixPlan plan, prefixes_->Begin({.keys = keys_}, now(i)));
+    live_.push_back({.index = i, .request = plan.request, .sequence = free_.back(), .length = 0});
     free_.pop_back();
     live_need_ += need;
-    live_.push_back(live);
     return Prefill(live_.back(), plan, start);
   }
 
-  Status Prefill(Live& live, const PrefixPlan& plan, Clock::time_point start) {
+  Status Prefill(Live& live, PrefixPlan& plan, Clock::time_point start) {
     for (const PrefixMiss& miss : plan.missed) Miss(MissReasonName(miss.reason), miss.tokens);
+    report_.most_recomputed = std::max(report_.most_recomputed, plan.matched - plan.resumed);
     if (plan.resumed > 0) {
       const Status restored = states_.Restore(plan.state, live.sequence, plan.resumed);
       if (restored.ok()) {
         live.length = plan.resumed;
         report_.reused_tokens += plan.resumed;
       } else {
-        (void)prefixes_->NotRestored(live.request);
+        plan.captures = prefixes_->NotRestored(live.request);
         Miss(MissReasonName(MissReason::kRestoreFailed), plan.resumed);
       }
     }
+    live.captures.Schedule(cache_, live.sequence, std::move(plan.captures));
     KVCACHE_RETURN_IF_ERROR(
         Evaluate(live, std::span(tokens_).subspan(static_cast<std::size_t>(live.length))));
     report_.first_token_ms.push_back(
         std::chrono::duration<double, std::milli>(Clock::now() - start).count());
     // What is live can be shared already. With one slot, nothing else is live.
-    return options_.slots > 1 ? Keep(live) : Status::Ok();
+    return options_.slots > 1 || !options_.divisible ? Keep(live) : Status::Ok();
   }
 
   Status Keep(const Live& live) {
@@ -147,6 +152,16 @@ class Replay {
     }
   }
 
+  // Runs a pass. Prefixes go as long as a part of the cache has no room for it.
+  Status Pass(std::span<const std::int32_t> tokens, const Batch& batch) {
+    while (true) {
+      Status status = pass_(tokens, batch);
+      if (status.code() != StatusCode::kCacheFull || prefixes_->Evict(std::ssize(tokens)) < 0) {
+        return status;
+      }
+    }
+  }
+
   Status Evaluate(Live& live, std::span<const std::int32_t> tokens) {
     std::fill(sequences_.begin(), sequences_.end(), live.sequence);
     while (!tokens.empty()) {
@@ -154,9 +169,10 @@ class Replay {
       KVCACHE_RETURN_IF_ERROR(MakeRoom(static_cast<std::int64_t>(count)));
       std::iota(positions_.begin(), positions_.end(), live.length);
       KVCACHE_RETURN_IF_ERROR(
-          pass_(tokens.first(count), {.positions = std::span(positions_).first(count),
-                                      .sequences = std::span(sequences_).first(count)}));
+          Pass(tokens.first(count), {.positions = std::span(positions_).first(count),
+                                     .sequences = std::span(sequences_).first(count)}));
       live.length += static_cast<Position>(count);
+      live.captures.Take(cache_, live.sequence, live.length, states_, *prefixes_, live.request);
       tokens = tokens.subspan(count);
       report_.peak_tokens = std::max(report_.peak_tokens, used());
       report_.peak_bytes = std::max(report_.peak_bytes, cache_.UsedBytes());
@@ -165,7 +181,7 @@ class Replay {
   }
 
   Status EndOldest() {
-    Live live = live_.front();
+    Live live = std::move(live_.front());
     live_.pop_front();
     tokens_.clear();
     tokens_of_.AppendAnswer(live.index, tokens_);
@@ -174,6 +190,7 @@ class Replay {
     KVCACHE_RETURN_IF_ERROR(Evaluate(live, tokens_));
     KVCACHE_RETURN_IF_ERROR(Keep(live));
     prefixes_->Close(live.request, now(live.index));
+    live.captures.Cancel(cache_, live.sequence);
     free_.push_back(live.sequence);
     live_need_ -= Need(live.index);
     return cache_.Remove(live.sequence, 0, kEndOfSequence);

@@ -34,6 +34,8 @@ struct ReplayOptions {
   int slots = 1;                   // requests that are live at once, at most max_sequences
   int max_batch = 1;               // tokens of a pass
   std::int32_t vocabulary = 0;     // of the tokens: TraceTokens
+  bool divisible = true;           // states restore at every length: full and chunked attention
+  Position state_tokens = 0;       // PrefixOptions::state_tokens
   const std::atomic<bool>* interrupt = nullptr;  // ends the replay with kCancelled; null: never
   std::function<void(std::size_t requests)> progress{};  // is called after each request
 };
@@ -50,12 +52,13 @@ struct ReplayReport {
   std::int64_t peak_tokens = 0;          // cells in use
   std::int64_t peak_bytes = 0;           // of keys and values in use
   std::int64_t too_large = 0;            // requests that are larger than the budget
+  Position most_recomputed = 0;          // known tokens that one request computed again
   std::vector<ReplayMiss> missed{};      // what was not reused, most first
   std::vector<double> first_token_ms{};  // of each request: from its beginning to its first logits
   PrefixStats prefixes{};                // at the end
 };
 
-// Replays `trace` on an empty, divisible cache (full or chunked attention). Errors: those of the cache
+// Replays `trace` on an empty cache. Errors: those of the cache
 // and of `pass`; kCancelled; kOutOfMemory.
 Result<ReplayReport> ReplayTrace(const Trace& trace, Cache& cache, const ReplayPass& pass,
                                  const ReplayOptions& options);

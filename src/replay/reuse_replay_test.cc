@@ -47,6 +47,22 @@ TEST(ReuseReplay, AmpleBudgetReusesWhatAnUnlimitedCacheReuses) {
   }
 }
 
+// States of windows and recurrent layers restore at their own length only.
+TEST(ReuseReplay, ExactStatesBoundWhatIsComputedAgain) {
+  for (const int block_size : {100, 512, 3000}) {
+    const Trace trace = MakeRandomTrace(6, 300, block_size);
+    for (const int slots : {1, 5}) {
+      const auto report = ReplayWithoutModel(
+          trace, {.budget_tokens = 1 << 24, .slots = slots, .max_batch = 700, .divisible = false});
+      ASSERT_TRUE(report.ok()) << report.status().message();
+      EXPECT_LE(report->most_recomputed, 512);
+      EXPECT_GT(report->reused_tokens, 0);
+      EXPECT_EQ(report->reused_tokens + MissedTokens(*report), report->prompt_tokens);
+      EXPECT_EQ(report->evicted_tokens, 0);
+    }
+  }
+}
+
 TEST(ReuseReplay, SmallBudgetsAreKept) {
   const Trace trace = MakeRandomTrace(2, 600, 64);
   std::int64_t before = -1;

@@ -71,7 +71,7 @@ class RandomRequests : public SchedulerFixture {
     Asked& asked = Ask(prompt, Pick(30), std::move(request));
     for (int steps = Pick(12); steps > 0; --steps) StepOnce();
     if (Pick(6) == 0) scheduler_->Cancel(asked.result.id);
-    if (Pick(10) == 0) (void)scheduler_->prefixes().Evict(Pick(200));
+    if (evicts_ && Pick(10) == 0) (void)scheduler_->prefixes().Evict(Pick(200));
   }
 
   bool StepOnce() {
@@ -98,6 +98,9 @@ class RandomRequests : public SchedulerFixture {
       failed_ += status.ok() ? 0 : 1;
       parked_ += asked->result.reuse.parked;
       restored_ += asked->result.reuse.restored > 0 ? 1 : 0;
+      if (bound_ > 0) {
+        ASSERT_LE(asked->result.reuse.matched - asked->result.reuse.restored, bound_);
+      }
       ExpectExact(*asked);
       if (asked->result.shifts == 0) {
         texts_.push_back(asked->prompt);
@@ -124,12 +127,20 @@ class RandomRequests : public SchedulerFixture {
   Failures failures_ = Failures::kNone;
   FailingBackend* backend_ = nullptr;  // the engine's
   std::vector<Tokens> texts_;
+  bool evicts_ = true;
+  Position bound_ = 0;  // 0: not checked
   int parked_ = 0;
   int restored_ = 0;
   int failed_ = 0;
   int injected_ = 0;
 };
 
+// Nothing is evicted, so no request computes more of its known tokens again than the bound.
+TEST_P(RandomRequests, InMemoryForAll) {
+  bound_ = 32;
+  evicts_ = false;
+  RunRandomRequests(50000, Failures::kNone);
+}
 TEST_P(RandomRequests, InAmpleMemory) {
   RunRandomRequests(0, Failures::kNone);
 }

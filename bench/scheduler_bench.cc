@@ -1,0 +1,306 @@
+// Measures the scheduler on a model: what it costs beside its passes, what many users with little
+// memory gain from it, and how long a large prompt holds up those who generate.
+//
+//   scheduler_bench --model M.gguf
+//
+// Users: 16 conversations take turns on room for 4 sequences. The other side is the last prompt per
+// slot: 4 sessions, of which each prompt takes the one that has most of it, or the one that was not
+// used for the longest time. Both sides must choose the same tokens.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "bench_program.h"
+#include "engine/engine_impl.h"
+#include "kvcache_engine/scheduler.h"
+#include "kvcache_engine/session.h"
+
+namespace kvcache::bench {
+namespace {
+
+using Tokens = std::vector<std::int32_t>;
+using Clock = std::chrono::steady_clock;
+
+struct Options {
+  std::string model;
+  std::string json;
+  std::string filter = "users,step,late";
+  int threads = FindProcessorLimits().DefaultThreads();
+  int users = 16, room = 4, turns = 4;
+  int system_tokens = 256, first_tokens = 600, turn_tokens = 40, answer_tokens = 16;
+  int sequences = 64, late_prompt = 8000, late_decodes = 16;
+};
+
+double Milliseconds(Clock::time_point since) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - since).count();
+}
+
+double Median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// Exits with the message of an error.
+template <class T>
+T Must(Result<T> result) {
+  if (result.ok()) return std::move(result).value();
+  std::fprintf(stderr, "scheduler_bench: %s\n", std::string(result.status().message()).c_str());
+  std::exit(1);
+}
+void Must(const Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "scheduler_bench: %s\n", std::string(status.message()).c_str());
+  std::exit(1);
+}
+
+class Text {
+ public:
+  explicit Text(const Engine& engine, unsigned seed)
+      : most_(engine.vocabulary_size()), random_(seed) {}
+  void Add(Tokens& tokens, int count) {
+    for (int i = 0; i < count; ++i) {
+      tokens.push_back(static_cast<std::int32_t>(3 + random_() % static_cast<unsigned>(most_ - 3)));
+    }
+  }
+
+ private:
+  int most_;
+  std::mt19937 random_;
+};
+
+struct Answer {
+  Tokens tokens;
+  double first_token_ms = 0.0;
+};
+
+std::int32_t Best(std::span<const float> logits) {
+  return static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+// Answers a prompt as a server with the last prompt per slot does.
+class Slots {
+ public:
+  Slots(Engine& engine, int count) : engine_(engine) {
+    for (int i = 0; i < count; ++i) {
+      slots_.push_back({std::make_unique<Session>(engine, SequenceId{i}), 0});
+    }
+  }
+  Answer Ask(const Tokens& prompt, int answer_tokens) {
+    const auto start = Clock::now();
+    Slot* best = nullptr;
+    Position most = 0;
+    for (Slot& slot : slots_) {
+      const Position same = Shared(*slot.session, prompt);
+      const bool better =
+          best == nullptr || same > most || (same == most && slot.used < best->used);
+      if (better) best = &slot;
+      most = std::max(most, same);
+    }
+    best->used = ++clock_;
+    Session& session = *best->session;
+    const Position kept = std::min(most, static_cast<Position>(prompt.size()) - 1);
+    Must(session.Truncate(kept));
+    Must(session.Append(std::span(prompt).subspan(session.tokens().size())));
+    Answer answer;
+    for (int i = 0; i < answer_tokens; ++i) {
+      const std::int32_t token = Best(Must(session.LastLogits()));
+      if (i == 0) answer.first_token_ms = Milliseconds(start);
+      answer.tokens.push_back(token);
+      if (i + 1 < answer_tokens) Must(session.Append({&token, 1}));
+    }
+    return answer;
+  }
+
+ private:
+  struct Slot {
+    std::unique_ptr<Session> session;
+    std::int64_t used = 0;
+  };
+  static Position Shared(const Session& session, const Tokens& prompt) {
+    const auto held = session.tokens();
+    const auto end =
+        held.begin() + static_cast<std::ptrdiff_t>(std::min(held.size(), prompt.size()));
+    return static_cast<Position>(std::mismatch(held.begin(), end, prompt.begin()).first -
+                                 held.begin());
+  }
+
+  Engine& engine_;
+  std::vector<Slot> slots_;
+  std::int64_t clock_ = 0;
+};
+
+Answer AskScheduler(Scheduler& scheduler, const Tokens& prompt, int answer_tokens) {
+  Answer answer;
+  ScheduledRequest request{.prompt = prompt, .max_tokens = answer_tokens};
+  request.on_done = [&](const RequestResult& result) {
+    Must(result.status);
+    answer = {result.tokens, result.first_token_ms};
+  };
+  (void)Must(scheduler.Submit(std::move(request)));
+  while (Must(scheduler.Step())) {
+  }
+  return answer;
+}
+
+// Returns the case. The conversations' answers are the slots', so that both sides get the same prompts.
+nlohmann::json Users(const Options& options) {
+  const int longest = options.system_tokens + options.first_tokens +
+                      options.turns * (options.turn_tokens + options.answer_tokens);
+  const int context = (longest + 255) / 256 * 256;
+  // Both have the same cells: room for `room` sequences of the whole context, with as many tokens as
+  // all conversations have.
+  const int room = std::max(context, (longest * options.users + options.room - 1) / options.room);
+  const EngineOptions engine_options{.threads = options.threads,
+                                     .context = room,
+                                     .max_sequences = options.room,
+                                     .pool_tokens = room * options.room};
+  const auto slots_engine = Must(Engine::Open(options.model, engine_options));
+  const auto engine = Must(Engine::Open(options.model, engine_options));
+  Slots slots(*slots_engine, options.room);
+  const auto scheduler = Must(Scheduler::Make(*engine, {}));
+  Text text(*engine, 1);
+  Tokens system;
+  text.Add(system, options.system_tokens);
+  std::vector<Tokens> conversations(static_cast<std::size_t>(options.users), system);
+  std::vector<double> slots_ms;
+  std::vector<double> ours_ms;
+  for (int turn = 0; turn < options.turns; ++turn) {
+    for (Tokens& conversation : conversations) {
+      text.Add(conversation, turn == 0 ? options.first_tokens : options.turn_tokens);
+      const Answer theirs = slots.Ask(conversation, options.answer_tokens);
+      const Answer ours = AskScheduler(*scheduler, conversation, options.answer_tokens);
+      if (ours.tokens != theirs.tokens) {
+        std::fprintf(stderr, "scheduler_bench: the two sides chose different tokens in turn %d\n",
+                     turn + 1);
+        std::exit(1);
+      }
+      slots_ms.push_back(theirs.first_token_ms);
+      ours_ms.push_back(ours.first_token_ms);
+      conversation.insert(conversation.end(), ours.tokens.begin(), ours.tokens.end());
+    }
+  }
+  const double ours = Median(ours_ms);
+  const double theirs = Median(slots_ms);
+  std::printf(
+      "%d users, room for %d: first token %.1f ms, with the last prompt per slot %.1f ms (%.1fx)\n",
+      options.users, options.room, ours, theirs, theirs / ours);
+  return {{"name", "users"},        {"median_ms", ours},      {"slots_ms", theirs},
+          {"ratio", theirs / ours}, {"users", options.users}, {"room_sequences", options.room},
+          {"room_tokens", room}};
+}
+
+// Sequences that all generate.
+nlohmann::json Steps(const Options& options) {
+  const auto engine = Must(Engine::Open(
+      options.model,
+      {.threads = options.threads, .context = 256, .max_sequences = options.sequences}));
+  const auto scheduler = Must(Scheduler::Make(*engine, {}));
+  Text text(*engine, 2);
+  for (int i = 0; i < options.sequences; ++i) {
+    ScheduledRequest request{.max_tokens = 100};
+    text.Add(request.prompt, 32);
+    (void)Must(scheduler->Submit(std::move(request)));
+  }
+  std::vector<double> own;
+  while (true) {
+    const SchedulerStats before = scheduler->Stats();
+    const bool more = Must(scheduler->Step());
+    const SchedulerStats after = scheduler->Stats();
+    const bool all_generate = after.evaluated_tokens - before.evaluated_tokens == options.sequences;
+    const double beside = (after.step_seconds - before.step_seconds) -
+                          (after.pass_seconds - before.pass_seconds) -
+                          (after.sampling_seconds - before.sampling_seconds);
+    if (all_generate && after.passes > options.sequences) own.push_back(beside * 1e6);
+    if (!more) break;
+  }
+  const double median = Median(own);
+  std::printf("%d sequences: %.1f us a step beside the pass and the samplers (%zu steps)\n",
+              options.sequences, median, own.size());
+  return {{"name", "step"}, {"median_us", median}, {"sequences", options.sequences}};
+}
+
+// A large prompt that arrives while others generate.
+nlohmann::json LatePrompt(const Options& options) {
+  const auto engine = Must(Engine::Open(
+      options.model, {.threads = options.threads,
+                      .context = options.late_prompt + 64,
+                      .max_sequences = options.late_decodes + 1,
+                      .pool_tokens = options.late_prompt + 64 + options.late_decodes * 512}));
+  const auto scheduler = Must(Scheduler::Make(*engine, {.step_tokens = 256}));
+  Text text(*engine, 3);
+  std::vector<Clock::time_point> last(static_cast<std::size_t>(options.late_decodes));
+  double longest = 0.0;
+  bool arrived = false;
+  bool prefilled = false;
+  for (int i = 0; i < options.late_decodes; ++i) {
+    ScheduledRequest request{.max_tokens = 400};
+    text.Add(request.prompt, 16);
+    Clock::time_point& time = last[static_cast<std::size_t>(i)];
+    request.on_token = [&](std::int32_t) {
+      if (arrived) longest = std::max(longest, Milliseconds(time));
+      time = Clock::now();
+      return !prefilled;
+    };
+    (void)Must(scheduler->Submit(std::move(request)));
+  }
+  for (int i = 0; i < 8; ++i) (void)Must(scheduler->Step());
+  ScheduledRequest late{.max_tokens = 1};
+  text.Add(late.prompt, options.late_prompt);
+  late.on_token = [&](std::int32_t) {
+    prefilled = true;
+    return true;
+  };
+  (void)Must(scheduler->Submit(std::move(late)));
+  arrived = true;
+  double longest_step = 0.0;
+  for (bool more = true; more;) {
+    const auto start = Clock::now();
+    more = Must(scheduler->Step());
+    longest_step = std::max(longest_step, Milliseconds(start));
+  }
+  std::printf(
+      "a prompt of %d tokens among %d that generate: their longest wait for a token is %.1f ms,"
+      " the longest step of 256 tokens %.1f ms\n",
+      options.late_prompt, options.late_decodes, longest, longest_step);
+  return {{"name", "late_prompt"}, {"longest_wait_ms", longest}, {"longest_step_ms", longest_step}};
+}
+
+int Main(int argc, char** argv) {
+  Options options;
+  CLI::App app{"Measures the scheduler."};
+  app.add_option("--model", options.model, "GGUF file")->required();
+  app.add_option("--json", options.json, "file for the results");
+  app.add_option("--filter", options.filter, "cases, of: users step late");
+  app.add_option("--threads", options.threads, "threads");
+  app.add_option("--users", options.users, "number of conversations");
+  app.add_option("--turns", options.turns, "turns of each conversation");
+  app.add_option("--first", options.first_tokens, "tokens of each first message");
+  app.add_option("--prompt", options.late_prompt, "tokens of the large prompt");
+  CLI11_PARSE(app, argc, argv);
+  BenchResult result{.bench = "scheduler",
+                     .machine = MachineFacts(options.threads),
+                     .settings = {{"model", options.model}},
+                     .cases = nlohmann::json::array()};
+  const auto wants = [&](const char* name) {
+    return options.filter.find(name) != std::string::npos;
+  };
+  if (wants("step")) result.cases.push_back(Steps(options));
+  if (wants("late")) result.cases.push_back(LatePrompt(options));
+  if (wants("users")) result.cases.push_back(Users(options));
+  return WriteResult(options.json, result) ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace kvcache::bench
+
+int main(int argc, char** argv) {
+  return kvcache::bench::Main(argc, argv);
+}
