@@ -205,7 +205,8 @@ nlohmann::json Steps(const Options& options) {
   const auto scheduler = Must(Scheduler::Make(*engine, {}));
   Text text(*engine, 2);
   for (int i = 0; i < options.sequences; ++i) {
-    ScheduledRequest request{.max_tokens = 100};
+    ScheduledRequest request;
+    request.max_tokens = 100;
     text.Add(request.prompt, 32);
     (void)Must(scheduler->Submit(std::move(request)));
   }
@@ -241,7 +242,8 @@ nlohmann::json LatePrompt(const Options& options) {
   bool arrived = false;
   bool prefilled = false;
   for (int i = 0; i < options.late_decodes; ++i) {
-    ScheduledRequest request{.max_tokens = 400};
+    ScheduledRequest request;
+    request.max_tokens = 400;
     text.Add(request.prompt, 16);
     Clock::time_point& time = last[static_cast<std::size_t>(i)];
     request.on_token = [&](std::int32_t) {
@@ -252,7 +254,8 @@ nlohmann::json LatePrompt(const Options& options) {
     (void)Must(scheduler->Submit(std::move(request)));
   }
   for (int i = 0; i < 8; ++i) (void)Must(scheduler->Step());
-  ScheduledRequest late{.max_tokens = 1};
+  ScheduledRequest late;
+  late.max_tokens = 1;
   text.Add(late.prompt, options.late_prompt);
   late.on_token = [&](std::int32_t) {
     prefilled = true;
