@@ -57,14 +57,16 @@ std::int32_t CellTable::PreferredCell(SequenceId id, Position position) const {
 }
 
 std::int32_t CellTable::Place(SequenceId id, Position position, std::int32_t previous) const {
-  const std::int32_t preferred = PreferredCell(id, position);
   // Past the end of its ring, a sequence would claim its neighbour's cells. So the preferred cell,
   // which wraps around, comes before the cell after the predecessor's.
-  if (placement_ == Placement::kRing && free_.Contains(preferred)) return preferred;
+  if (placement_ == Placement::kRing) {
+    const std::int32_t preferred = PreferredCell(id, position);
+    if (free_.Contains(preferred)) return preferred;
+  }
   if (previous != RunList::kNoCell && previous + 1 < cells() && free_.Contains(previous + 1)) {
     return previous + 1;
   }
-  const std::int32_t cell = free_.NextFrom(preferred);
+  const std::int32_t cell = free_.NextFrom(PreferredCell(id, position));
   return cell != FreeSet::kNone ? cell : free_.NextFrom(0);
 }
 
