@@ -48,12 +48,15 @@ void CellTable::Reset(const CellTableOptions& options) {
   }
   sequence_stride_ = options.sequence_stride;
   placement_ = options.placement;
+  assert(placement_ == Placement::kLinear || options.sequences * sequence_stride_ <= cells());
 }
 
 std::int32_t CellTable::PreferredCell(SequenceId id, Position position) const {
-  const std::int64_t ring = position + std::int64_t{Index(id)} * kRingSkew;
-  const std::int64_t offset = placement_ == Placement::kRing ? ring % sequence_stride_ : position;
-  return static_cast<std::int32_t>((Index(id) * sequence_stride_ + offset) % cells());
+  if (placement_ == Placement::kLinear) {
+    return static_cast<std::int32_t>((Index(id) * sequence_stride_ + position) % cells());
+  }
+  const std::int64_t offset = position + std::int64_t{Index(id)} * kRingSkew;
+  return RingOf(id) + static_cast<std::int32_t>(offset % sequence_stride_);
 }
 
 std::int32_t CellTable::Place(SequenceId id, Position position, std::int32_t previous) const {
