@@ -269,6 +269,10 @@ class Cache {
   // `begin` below the sequence's length, or if the last schedule was not taken; kOutOfMemory.
   virtual Status ScheduleCaptures(SequenceId sequence, Position begin,
                                   std::span<const Position> lengths);
+  Status ScheduleCaptures(SequenceId sequence, Position begin,
+                          std::initializer_list<Position> lengths) {
+    return ScheduleCaptures(sequence, begin, std::span(lengths.begin(), lengths.size()));
+  }
   // Returns the snapshots in the order of the schedule and clears it. Null: the length was not
   // reached, or the range is empty and so is the state.
   virtual Result<std::vector<std::unique_ptr<Snapshot>>> TakeCaptures(SequenceId sequence);
@@ -333,7 +337,8 @@ class Cache {
   virtual Result<std::int64_t> ExportSize(const Snapshot& snapshot) const;
   virtual Status Export(const Snapshot& snapshot, std::span<std::byte> bytes);
   // Makes a materialised snapshot of exported bytes, which are copied. Checks all of the bytes'
-  // description, but not the keys and values. Errors: kCorrupt for bytes that are not a whole
+  // description, but not the keys and values. The caches' sizes may differ. A layer of this cache that
+  // was never put takes its shape from the first snapshot that is restored. Errors: kCorrupt for bytes that are not a whole
   // snapshot; kInvalidArgument for one of a cache with another fingerprint, with both texts;
   // kOutOfMemory.
   virtual Result<std::unique_ptr<Snapshot>> Import(std::span<const std::byte> bytes);

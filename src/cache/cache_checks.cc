@@ -166,14 +166,16 @@ Status CheckCaptures(SequenceId id, Position length, std::size_t scheduled, Posi
 
 Status CheckNeighbors(const Snapshot& parent, const Snapshot& child) {
   if (&parent != &child && parent.end() == child.begin()) return Status::Ok();
-  return Invalid(StrCat("merging [", parent.begin(), ", ", parent.end(), ") with [", child.begin(),
-                        ", ", child.end(), "); must be neighbours"));
+  return Invalid(StrCat("merging the snapshots [", parent.begin(), ", ", parent.end(), ") and [",
+                        child.begin(), ", ", child.end(),
+                        "); the second must begin where the first ends"));
 }
 
 Status CheckInside(const Snapshot& snapshot, Position position) {
   if (position > snapshot.begin() && position < snapshot.end()) return Status::Ok();
-  return Invalid(StrCat("splitting [", snapshot.begin(), ", ", snapshot.end(), ") at ", position,
-                        "; must lie between"));
+  return Invalid(StrCat("splitting the snapshot [", snapshot.begin(), ", ", snapshot.end(), ") at ",
+                        position, "; must be above ", snapshot.begin(), " and below ",
+                        snapshot.end()));
 }
 
 }  // namespace kvcache

@@ -37,7 +37,7 @@ Result<std::unique_ptr<Snapshot>> CausalCache::TakeSnapshot(SequenceId sequence,
     return Status(StatusCode::kUnsupported,
                   StrCat("a snapshot at ", end, " of sequence ", Index(sequence), ", whose first ",
                          history.runs().front().position, " tokens have left the window of ",
-                         causal_.window));
+                         causal_.window, "; schedule a capture before the pass that reaches it"));
   }
   const Position first = causal_.window > 0 ? std::max(0, end - causal_.window) : begin;
   KVCACHE_ASSIGN_OR_RETURN(auto snapshot, pool_->Make(begin, end, history.runs().size()));

@@ -48,23 +48,28 @@ void CellTable::Reset(const CellTableOptions& options) {
   }
   sequence_stride_ = options.sequence_stride;
   placement_ = options.placement;
+  assert(placement_ == Placement::kLinear || options.sequences * sequence_stride_ <= cells());
 }
 
 std::int32_t CellTable::PreferredCell(SequenceId id, Position position) const {
-  const std::int64_t ring = position + std::int64_t{Index(id)} * kRingSkew;
-  const std::int64_t offset = placement_ == Placement::kRing ? ring % sequence_stride_ : position;
-  return static_cast<std::int32_t>((Index(id) * sequence_stride_ + offset) % cells());
+  if (placement_ == Placement::kLinear) {
+    return static_cast<std::int32_t>((Index(id) * sequence_stride_ + position) % cells());
+  }
+  const std::int64_t offset = position + std::int64_t{Index(id)} * kRingSkew;
+  return RingOf(id) + static_cast<std::int32_t>(offset % sequence_stride_);
 }
 
 std::int32_t CellTable::Place(SequenceId id, Position position, std::int32_t previous) const {
-  const std::int32_t preferred = PreferredCell(id, position);
   // Past the end of its ring, a sequence would claim its neighbour's cells. So the preferred cell,
   // which wraps around, comes before the cell after the predecessor's.
-  if (placement_ == Placement::kRing && free_.Contains(preferred)) return preferred;
+  if (placement_ == Placement::kRing) {
+    const std::int32_t preferred = PreferredCell(id, position);
+    if (free_.Contains(preferred)) return preferred;
+  }
   if (previous != RunList::kNoCell && previous + 1 < cells() && free_.Contains(previous + 1)) {
     return previous + 1;
   }
-  const std::int32_t cell = free_.NextFrom(preferred);
+  const std::int32_t cell = free_.NextFrom(PreferredCell(id, position));
   return cell != FreeSet::kNone ? cell : free_.NextFrom(0);
 }
 

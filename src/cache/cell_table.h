@@ -40,8 +40,10 @@ enum class Placement : std::uint8_t {
 struct CellTableOptions {
   std::int32_t cells = 0;
   std::int32_t sequences = 0;
-  std::int32_t drafts = 0;           // most drafts of one pass
-  std::int32_t sequence_stride = 0;  // cells between the first cells of neighbouring sequences
+  std::int32_t drafts = 0;  // most drafts of one pass
+  // Cells between the first cells of neighbouring sequences. Rings lie side by side: sequences ×
+  // sequence_stride <= cells.
+  std::int32_t sequence_stride = 0;
   Placement placement = Placement::kLinear;
 };
 

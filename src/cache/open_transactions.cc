@@ -60,8 +60,9 @@ Status OpenTransactions::CheckCommit(const SequenceLength& kept, Position writte
   const auto& [id, length] = kept;
   if (!has(id)) return Invalid(StrCat("sequence ", Index(id), " is in no transaction"));
   if (length <= written || length == begin(id)) return Status::Ok();
-  return Invalid(StrCat("Commit of ", length - begin(id), " tokens of sequence ", Index(id), "; ",
-                        written > begin(id) ? written - begin(id) : 0, " were written"));
+  return Invalid(StrCat("Commit of ", length - begin(id), " tokens of sequence ", Index(id),
+                        "; must be at most ", written > begin(id) ? written - begin(id) : 0,
+                        ", which were written"));
 }
 
 }  // namespace kvcache

@@ -196,8 +196,8 @@ Result<ReadSnapshotHeader> ReadHeader(std::span<const std::byte> bytes) {
     return Corrupt(StrCat("the range is [", header.begin, ", ", header.end, ")"));
   }
   if (header.payload != static_cast<std::int64_t>(bytes.size()) - result.size) {
-    return Corrupt(StrCat("they have ", static_cast<std::int64_t>(bytes.size()) - result.size,
-                          " bytes after the header, which says ", header.payload));
+    return Corrupt(StrCat("the payload has ", static_cast<std::int64_t>(bytes.size()) - result.size,
+                          " bytes; the header says ", header.payload));
   }
   return result;
 }

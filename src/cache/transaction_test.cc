@@ -166,7 +166,8 @@ TEST_F(TransactionTest, ChangesOfItsSequencesAreRefused) {
             "tokens from 4 on");
   EXPECT_TRUE(cache->CopyPrefix(kFirst, kSecond, 4).ok());
   ASSERT_TRUE(Fill(*cache, kFirst, 4, 5).ok());
-  EXPECT_EQ(round.Commit({2}).message(), "Commit of 2 tokens of sequence 0; 1 were written");
+  EXPECT_EQ(round.Commit({2}).message(),
+            "Commit of 2 tokens of sequence 0; must be at most 1, which were written");
   EXPECT_EQ(round.Commit({-1}).message(), "Commit of -1 tokens of sequence 0; must be at least 0");
   EXPECT_EQ(round.Commit({1, 1}).message(),
             "Commit with 2 numbers of tokens; must be 1, one for each sequence");
@@ -213,7 +214,8 @@ TEST_F(TransactionTest, SeveralCachesBeginAllOrNone) {
   ASSERT_TRUE(round.ok());
   ASSERT_TRUE(Fill(*target, kFirst, 2, 4).ok());
   ASSERT_TRUE(Fill(*draft, kFirst, 2, 3).ok());
-  EXPECT_EQ(round->Commit({2}).message(), "Commit of 2 tokens of sequence 0; 1 were written");
+  EXPECT_EQ(round->Commit({2}).message(),
+            "Commit of 2 tokens of sequence 0; must be at most 1, which were written");
   ASSERT_TRUE(round->Commit({1}).ok());
   EXPECT_FALSE(target->CanResume(kFirst, 4));
   EXPECT_TRUE(target->CanResume(kFirst, 3));

@@ -128,7 +128,8 @@ MUTATIONS = [
     ("retaining the whole capacity evicts", "src/cache/window_eviction.cc",
      "retained >= options.capacity ? 0", "retained > options.capacity ? 0", "WindowWithRetained"),
     ("no cells for the batch in addition to the window", "src/cache/causal_cache.cc",
-     "sequences * retained_tokens + options.max_batch;", "sequences * retained_tokens + options.max_batch - 1;",
+     "retained_tokens + options.max_batch + options.cells;",
+     "retained_tokens + options.max_batch + options.cells - 1;",
      "Window"),
     ("evicted cells counted once too often", "src/cache/cell_table.cc",
      "part.cell + part.length; ++i) {\n        ref_counts_.Add(i, by);\n"

@@ -11,9 +11,9 @@ namespace kvcache::cpu {
 namespace {
 
 constexpr std::int64_t kFloat = sizeof(float);
-// Columns of a state per task: with 128 keys they are 32 KB, which stay in the first-level cache
-// from one token to the next.
+// Columns of a state per task, if there are too few heads for all threads.
 constexpr std::int64_t kScanColumns = 64;
+constexpr std::int64_t kHeadsPerThread = 4;  // with so many, a task has whole heads
 constexpr std::int64_t kRateValues =
     2'048;  // per task; each costs two exponentials and a logarithm
 
@@ -195,10 +195,10 @@ Status CheckScan(const ScanInputs& inputs, const ScanOptions& options, const Sta
   return CheckSegments("state scan", states, size.batch);
 }
 
-// Returns the columns from `column` on of head `head` of a segment.
+// Returns at most `columns` columns from `column` on of head `head` of a segment.
 kernel::ScanBlock BlockOf(const ScanInputs& inputs, const ScanOptions& options,
                           const StateSegment& segment, const TensorView& out, std::int64_t head,
-                          std::int64_t column) {
+                          std::int64_t column, std::int64_t columns) {
   const ScanSizes size(inputs);
   const std::int64_t first = segment.first;
   const std::int64_t state = head * size.k_dim * size.v_dim + column;
@@ -220,7 +220,7 @@ kernel::ScanBlock BlockOf(const ScanInputs& inputs, const ScanOptions& options,
           .after = After(segment) + state,
           .v_dim = size.v_dim,
           .k_dim = size.k_dim,
-          .columns = std::min(kScanColumns, size.v_dim - column),
+          .columns = std::min(columns, size.v_dim - column),
           .tokens = segment.tokens,
           .rule = options.rule,
           .norm_epsilon = options.norm_epsilon,
@@ -247,12 +247,17 @@ Status StateScan(ThreadPool& pool, const ScanInputs& inputs, const ScanOptions& 
                  const StateSegments& states, const TensorView& out) {
   KVCACHE_RETURN_IF_ERROR(CheckScan(inputs, options, states, out));
   const ScanSizes size(inputs);
-  const std::int64_t blocks = (size.v_dim + kScanColumns - 1) / kScanColumns;
-  pool.ParallelFor(StrandsOf(states) * size.heads * blocks, [&](std::int64_t task, int) {
+  const std::int64_t heads = StrandsOf(states) * size.heads;
+  // Two threads that write neighbouring parts of the same rows take lines from each other: the
+  // processor prefetches lines beside those that a thread uses.
+  const bool whole = heads >= kHeadsPerThread * pool.threads();
+  const std::int64_t columns = whole ? std::max<std::int64_t>(1, size.v_dim) : kScanColumns;
+  const std::int64_t blocks = (size.v_dim + columns - 1) / columns;
+  pool.ParallelFor(heads * blocks, [&](std::int64_t task, int) {
     const std::int64_t head = task / blocks;
     for (const StateSegment& segment : SegmentsOf(states, head / size.heads)) {
-      kernel::Scan(
-          BlockOf(inputs, options, segment, out, head % size.heads, task % blocks * kScanColumns));
+      kernel::Scan(BlockOf(inputs, options, segment, out, head % size.heads,
+                           task % blocks * columns, columns));
     }
   });
   return Status::Ok();

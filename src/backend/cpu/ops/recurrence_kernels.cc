@@ -83,66 +83,82 @@ void Convolve(const ConvBlock& block) {
 
 // ---- Scan
 
+constexpr std::int64_t kStripKeys = 128;  // the longest keys that a strip has rows for
+
 // Returns the factor of a token's key or query.
 HWY_INLINE float NormFactor(const ScanBlock& block, const float* x) {
   if (!(block.norm_epsilon > 0.0f)) return 1.0f;
   return 1.0f / std::sqrt(SumOfSquares(x, block.k_dim) + block.norm_epsilon);
 }
 
-// Scans kRegs vectors of columns from `column` on. Each column has chains of its own, so the result
-// depends neither on the vectors' width nor on their number. kOut: also computes the outputs.
-template <class D, int kRegs, bool kOut, class V = hn::Vec<D>>
+// The rows of some columns of a state. Row k begins at data + k × stride.
+template <class T>
+struct Rows {
+  T* data;
+  std::int64_t stride;
+};
+
+// Sets held to the values that the state holds under the key of the block's first token.
+template <class D, int kRegs, class V = hn::Vec<D>>
+HWY_INLINE void HoldFirst(D d, const ScanBlock& b, Rows<const float> from, V (&held)[kRegs]) {
+  constexpr std::int64_t kStep = static_cast<std::int64_t>(hn::MaxLanes(D()));
+  for (std::int64_t k = 0; k < b.k_dim; ++k) {
+    const V by_key = hn::Set(d, b.key[k]);
+    const float* const row = from.data + k * from.stride;
+    KVCACHE_UNROLL
+    for (int r = 0; r < kRegs; ++r) {
+      held[r] = hn::MulAdd(hn::LoadU(d, row + r * kStep), by_key, held[r]);
+    }
+  }
+}
+
+// Scans token t of kRegs vectors of columns from `column` on. kOut: also computes the outputs.
+// `held` has what the state holds under the token's key. kNext: it then has what the new state holds
+// under the next token's key, summed while the new state is in registers.
+template <class D, int kRegs, bool kOut, bool kNext, class V = hn::Vec<D>>
 HWY_INLINE void ScanToken(D d, const ScanBlock& b, std::int64_t t, std::int64_t column,
-                          const float* from) {
+                          Rows<const float> from, Rows<float> to, V (&held)[kRegs]) {
   constexpr std::int64_t kStep = static_cast<std::int64_t>(hn::MaxLanes(D()));
   const float* const key = b.key + t * b.key_stride;
+  const float* const next_key = kNext ? key + b.key_stride : nullptr;
   const float* const query = kOut ? b.query + t * b.query_stride : nullptr;
   const float decay = b.decay[t * b.decay_stride];
   const float step = b.step[t * b.step_stride];
   const float key_factor = NormFactor(b, key);
-  V values[kRegs];
-  V taken[kRegs];  // the update t that is added to the state along the key
-  KVCACHE_UNROLL
-  for (int r = 0; r < kRegs; ++r) {
-    values[r] = hn::LoadU(d, b.value + t * b.value_stride + column + r * kStep);
-  }
-  if (b.rule == ScanRule::kDelta) {
-    V held[kRegs];
-    KVCACHE_UNROLL
-    for (int r = 0; r < kRegs; ++r) held[r] = hn::Zero(d);
-    for (std::int64_t k = 0; k < b.k_dim; ++k) {
-      const V each = hn::Set(d, key[k]);
-      const float* const row = from + k * b.v_dim + column;
-      KVCACHE_UNROLL
-      for (int r = 0; r < kRegs; ++r) {
-        held[r] = hn::MulAdd(hn::LoadU(d, row + r * kStep), each, held[r]);
-      }
-    }
-    const V decayed = hn::Set(d, decay * key_factor);
-    KVCACHE_UNROLL
-    for (int r = 0; r < kRegs; ++r) taken[r] = hn::NegMulAdd(held[r], decayed, values[r]);
-  } else {
-    KVCACHE_UNROLL
-    for (int r = 0; r < kRegs; ++r) taken[r] = values[r];
-  }
   const V weight = hn::Set(d, step * key_factor);
   const V keep = hn::Set(d, decay);
+  V values[kRegs];
+  V taken[kRegs];  // the update t that is added to the state along the key
   V sums[kRegs];
   KVCACHE_UNROLL
   for (int r = 0; r < kRegs; ++r) {
-    taken[r] = hn::Mul(taken[r], weight);
+    values[r] = hn::LoadU(d, b.value + t * b.value_stride + column + r * kStep);
+    taken[r] = values[r];
     sums[r] = hn::Zero(d);
+  }
+  if (b.rule == ScanRule::kDelta) {
+    const V decayed = hn::Set(d, decay * key_factor);
+    KVCACHE_UNROLL
+    for (int r = 0; r < kRegs; ++r) taken[r] = hn::NegMulAdd(held[r], decayed, values[r]);
+  }
+  KVCACHE_UNROLL
+  for (int r = 0; r < kRegs; ++r) {
+    taken[r] = hn::Mul(taken[r], weight);
+    held[r] = hn::Zero(d);
   }
   for (std::int64_t k = 0; k < b.k_dim; ++k) {
     const V by_key = hn::Set(d, key[k]);
     const V by_query = kOut ? hn::Set(d, query[k]) : hn::Zero(d);
-    const std::int64_t at = k * b.v_dim + column;
+    const V by_next = kNext ? hn::Set(d, next_key[k]) : hn::Zero(d);
+    const float* const row = from.data + k * from.stride;
+    float* const new_row = to.data + k * to.stride;
     KVCACHE_UNROLL
     for (int r = 0; r < kRegs; ++r) {
-      const V kept = hn::Mul(hn::LoadU(d, from + at + r * kStep), keep);
+      const V kept = hn::Mul(hn::LoadU(d, row + r * kStep), keep);
       const V now = hn::MulAdd(by_key, taken[r], kept);
-      hn::StoreU(now, d, b.after + at + r * kStep);
+      hn::StoreU(now, d, new_row + r * kStep);
       if constexpr (kOut) sums[r] = hn::MulAdd(now, by_query, sums[r]);
+      if constexpr (kNext) held[r] = hn::MulAdd(now, by_next, held[r]);
     }
   }
   if constexpr (!kOut) return;
@@ -155,16 +171,41 @@ HWY_INLINE void ScanToken(D d, const ScanBlock& b, std::int64_t t, std::int64_t 
   }
 }
 
+// Scans all tokens of kRegs vectors of columns. Each column has chains of its own, so the result
+// depends neither on the vectors' width nor on their number.
+//
+// From the first token to the last, the columns are in `strip`, one row after another. In a state,
+// rows are v_dim apart, so that a part of their columns shares few sets of the first-level cache and
+// does not fit.
+template <class D, int kRegs, bool kOut, class V = hn::Vec<D>>
+HWY_INLINE void ScanStrip(D d, const ScanBlock& b, std::int64_t column, Rows<float> strip) {
+  Rows<const float> from{b.before + column, b.v_dim};
+  const Rows<float> after{b.after + column, b.v_dim};
+  if (strip.data == nullptr) strip = after;
+  V held[kRegs];
+  KVCACHE_UNROLL
+  for (int r = 0; r < kRegs; ++r) held[r] = hn::Zero(d);
+  const bool delta = b.rule == ScanRule::kDelta;
+  if (delta) HoldFirst<D, kRegs>(d, b, from, held);
+  for (std::int64_t t = 0; t + 1 < b.tokens; ++t) {
+    if (delta) {
+      ScanToken<D, kRegs, kOut, true>(d, b, t, column, from, strip, held);
+    } else {
+      ScanToken<D, kRegs, kOut, false>(d, b, t, column, from, strip, held);
+    }
+    from = {strip.data, strip.stride};
+  }
+  ScanToken<D, kRegs, kOut, false>(d, b, b.tokens - 1, column, from, after, held);
+}
+
 // Scans as many columns as fill groups of kRegs vectors. Returns the first column of the rest.
 template <class D, int kRegs, bool kOut>
 HWY_INLINE std::int64_t ScanColumns(D d, const ScanBlock& block, std::int64_t column) {
   constexpr std::int64_t kGroup = kRegs * static_cast<std::int64_t>(hn::MaxLanes(D()));
+  HWY_ALIGN float strip[kStripKeys * kGroup];
+  float* const rows = block.k_dim <= kStripKeys ? strip : nullptr;  // longer keys: in `after`
   for (; column + kGroup <= block.columns; column += kGroup) {
-    const float* from = block.before;
-    for (std::int64_t t = 0; t < block.tokens; ++t) {
-      ScanToken<D, kRegs, kOut>(d, block, t, column, from);
-      from = block.after;
-    }
+    ScanStrip<D, kRegs, kOut>(d, block, column, {rows, kGroup});
   }
   return column;
 }

@@ -74,6 +74,8 @@ inline const ScanShape kScanShapes[] = {
     {17, 1, 5, 2, 3, 1, {.rule = ScanRule::kDelta, .norm_epsilon = 1e-6f}},
     {33, 2, 64, 4, 1, 9, {.rule = ScanRule::kAdd, .skip = kSkip}},
     {8, 4, 129, 4, 2, 2, {.rule = ScanRule::kAdd, .query_scale = 3.0f}},
+    {128, 1, 128, 2, 1, 4, {.rule = ScanRule::kDelta, .norm_epsilon = 1e-6f}},
+    {130, 1, 96, 1, 1, 4, {.rule = ScanRule::kDelta, .norm_epsilon = 1e-6f}},
 };
 
 struct ScanData {
