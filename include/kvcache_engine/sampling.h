@@ -58,8 +58,9 @@ class Sampler {
   std::int32_t Sample(std::span<const float> logits, std::span<const std::int32_t> history);
 
  private:
+  bool HasPenalties() const;
   void ApplyPenalties(std::span<const float> logits, std::span<const std::int32_t> history);
-  void KeepTopK(std::size_t k);
+  void KeepTopK(std::span<const float> logits, std::size_t k);
   void Normalize();
   void KeepTopPAndMinP();
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/strings.h"
+#include "engine/logit_scan.h"
 
 namespace kvcache {
 namespace {
@@ -54,11 +55,13 @@ Sampler::Sampler(const SamplingParams& params, std::int32_t vocabulary)
 
 std::span<const Candidate> Sampler::Distribution(std::span<const float> logits,
                                                  std::span<const std::int32_t> history) {
-  ApplyPenalties(logits, history);
+  if (HasPenalties()) {
+    ApplyPenalties(logits, history);
+    logits = logits_;
+  }
   const bool greedy = params_.temperature == 0.0f;
-  const std::size_t all = logits_.size();
   const auto top_k = static_cast<std::size_t>(params_.top_k);
-  KeepTopK(greedy ? 1 : (top_k == 0 ? all : std::min(top_k, all)));
+  KeepTopK(logits, greedy ? 1 : (top_k == 0 ? logits.size() : std::min(top_k, logits.size())));
   Normalize();
   if (!greedy) KeepTopPAndMinP();
   return candidates_;
@@ -81,10 +84,13 @@ std::int32_t Sampler::Sample(std::span<const float> logits, std::span<const std:
   return drawn;
 }
 
+bool Sampler::HasPenalties() const {
+  return params_.repeat_penalty != 1.0f || params_.frequency_penalty != 0.0f ||
+         params_.presence_penalty != 0.0f;
+}
+
 void Sampler::ApplyPenalties(std::span<const float> logits, std::span<const std::int32_t> history) {
-  // NaN has no place in an order, so it becomes the least likely.
-  std::transform(logits.begin(), logits.end(), logits_.begin(),
-                 [](float logit) { return std::isnan(logit) ? -kInfinity : logit; });
+  std::copy(logits.begin(), logits.end(), logits_.begin());
   const auto window = static_cast<std::size_t>(params_.penalty_window);
   if (window > 0 && history.size() > window) history = history.last(window);
   for (const std::int32_t token : history) ++counts_[static_cast<std::size_t>(token)];
@@ -98,23 +104,28 @@ void Sampler::ApplyPenalties(std::span<const float> logits, std::span<const std:
   }
 }
 
-// Keeps the k largest logits, sorted. A heap of k entries needs one comparison for most of the
-// vocabulary.
-void Sampler::KeepTopK(std::size_t k) {
+// Keeps the k largest logits, sorted, in a heap of k entries. A block is passed over if none of its
+// logits is greater than the least of the heap: an equal one with a greater token is less likely. NaN has
+// no place in an order, so it is the least likely.
+void Sampler::KeepTopK(std::span<const float> logits, std::size_t k) {
   candidates_.clear();
-  for (std::size_t i = 0; i < logits_.size(); ++i) {
-    const Candidate next{static_cast<std::int32_t>(i), logits_[i]};
-    if (candidates_.size() < k) {
-      candidates_.push_back(next);
-      if (candidates_.size() == k) {
-        std::make_heap(candidates_.begin(), candidates_.end(), MoreLikely);
-      }
-    } else if (MoreLikely(next, candidates_.front())) {
-      std::pop_heap(candidates_.begin(), candidates_.end(), MoreLikely);
-      candidates_.back() = next;
-      std::push_heap(candidates_.begin(), candidates_.end(), MoreLikely);
-    }
+  for (std::size_t i = 0; i < k; ++i) {
+    candidates_.push_back(
+        {static_cast<std::int32_t>(i), std::isnan(logits[i]) ? -kInfinity : logits[i]});
   }
+  std::make_heap(candidates_.begin(), candidates_.end(), MoreLikely);
+  float least = candidates_.front().probability;
+  ForBlocksWith(
+      logits.subspan(k), [&](float logit) { return logit > least; },
+      [&](std::size_t begin, std::size_t end) {
+        for (std::size_t i = k + begin; i < k + end; ++i) {
+          if (!(logits[i] > least)) continue;
+          std::pop_heap(candidates_.begin(), candidates_.end(), MoreLikely);
+          candidates_.back() = {static_cast<std::int32_t>(i), logits[i]};
+          std::push_heap(candidates_.begin(), candidates_.end(), MoreLikely);
+          least = candidates_.front().probability;
+        }
+      });
   std::sort(candidates_.begin(), candidates_.end(), MoreLikely);
 }
 

@@ -254,7 +254,22 @@ Result<PrefixPlan> SchedulerImpl::BeginPrefix(const Job& job) {
   }
 }
 
+bool SchedulerImpl::AppendKeys(Job& job) {
+  if (!job.known) return false;
+  const auto known = static_cast<std::size_t>(job.known_tokens);
+  if (known == job.tokens.size()) return true;
+  try {
+    const auto keys = KeysOf(std::span(job.tokens).subspan(known));
+    if (!prefixes_->Append(job.prefix, keys).ok()) return false;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  job.known_tokens = static_cast<Position>(job.tokens.size());
+  return true;
+}
+
 void SchedulerImpl::ClosePrefix(Job& job) {
+  (void)AppendKeys(job);
   if (std::exchange(job.known, false)) prefixes_->Close(job.prefix, Now());
 }
 
@@ -267,6 +282,7 @@ bool SchedulerImpl::Start(JobPtr job, SequenceId sequence) {
   job->sequence = sequence;
   job->prefix = plan->request;
   job->known = true;
+  job->known_tokens = static_cast<Position>(job->tokens.size());
   job->in_prompt = true;
   job->length = 0;
   const Position planned = plan->resumed;
@@ -323,7 +339,7 @@ void SchedulerImpl::TakeCaptures(Job& job) {
 }
 
 void SchedulerImpl::Keep(Job& job) {
-  if (!job.known || job.length < 1) return;
+  if (job.length < 1 || !AppendKeys(job)) return;
   auto state = states_.Take(job.sequence, job.length);
   if (state.ok()) (void)prefixes_->Extend(job.prefix, job.length, *state).ok();
 }

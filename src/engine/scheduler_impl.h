@@ -52,9 +52,10 @@ class SchedulerImpl final : public Scheduler {
     Position length = 0;               // of them evaluated, while it has a sequence
     SequenceId sequence{};
     PrefixRequest prefix{};
-    bool started = false;  // had a sequence before
-    bool known = false;    // `prefix` is open
-    bool sound = true;     // its state may be kept
+    bool started = false;       // had a sequence before
+    bool known = false;         // `prefix` is open
+    Position known_tokens = 0;  // keys that it has
+    bool sound = true;          // its state may be kept
     ScheduledCaptures captures{};
     bool in_prompt = true;  // has not sampled since it got its sequence
     Position furthest = 0;  // the greatest length of all
@@ -78,6 +79,8 @@ class SchedulerImpl final : public Scheduler {
   // Gives the job a sequence and what is known of its tokens. Returns false if there is no memory.
   bool Start(JobPtr job, SequenceId sequence);
   Result<PrefixPlan> BeginPrefix(const Job& job);
+  // Gives the prefix the keys that it lacks. Returns whether it has all.
+  bool AppendKeys(Job& job);
   void ClosePrefix(Job& job);
   void Restore(Job& job, PrefixPlan& plan);
   // Restores the plan's state. Prefixes go as long as there is no room for it, and then perhaps a

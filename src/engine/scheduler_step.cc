@@ -7,7 +7,6 @@
 #include "engine/check_logits.h"
 #include "engine/engine_impl.h"
 #include "engine/scheduler_impl.h"
-#include "engine/token_keys.h"
 
 namespace kvcache {
 namespace {
@@ -157,7 +156,10 @@ void SchedulerImpl::AfterPass() {
     }
     const std::span<const float> logits = std::span(logits_).subspan(row * vocabulary, vocabulary);
     ++row;
-    const Status finite = CheckLogits(engine_, logits, job.length);
+    const Status finite = [&] {
+      const AddSeconds time(stats_.pass_seconds);
+      return CheckLogits(engine_, logits, job.length);
+    }();
     if (!finite.ok()) {
       job.sound = false;
       FinishAt(i, StopReason::kInterrupted, finite);
@@ -211,10 +213,6 @@ void SchedulerImpl::Draw(Job& job, std::span<const float> logits) {
   }
   result.tokens.push_back(token);
   job.tokens.push_back(token);
-  if (!job.known) return;
-  const PrefixKey key[] = {KeyOf(token)};
-  // A prefix that lacks a token would give later ones to others.
-  if (!prefixes_->Append(job.prefix, key).ok()) ClosePrefix(job);
 }
 
 Result<bool> SchedulerImpl::MakeContext(Job& job) {
