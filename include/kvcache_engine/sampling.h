@@ -47,14 +47,15 @@ struct Candidate {
 class Sampler {
  public:
   // REQUIRES: params.Check().ok().
-  Sampler(const SamplingParams& params, std::int32_t vocabulary);
+  explicit Sampler(const SamplingParams& params);
 
   // Returns the distribution that Sample draws from, most likely first (of equals the lowest id),
   // valid until the next call. `history`: the tokens so far, prompt included.
   std::span<const Candidate> Distribution(std::span<const float> logits,
                                           std::span<const std::int32_t> history);
 
-  // Draws the token that follows `history`. logits: [vocabulary].
+  // Draws the token that follows `history`. logits: [vocabulary]. Both throw std::bad_alloc, the first
+  // time.
   std::int32_t Sample(std::span<const float> logits, std::span<const std::int32_t> history);
 
  private:

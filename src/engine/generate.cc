@@ -99,7 +99,7 @@ Result<bool> Evaluate(Session& session, Engine& engine, const GenerateRequest& r
 
 Status Decode(Session& session, Engine& engine, const GenerateRequest& request, TextOutput& output,
               Clock::time_point start, GenerateResult& result) {
-  Sampler sampler(request.sampling, engine.info().vocabulary);
+  Sampler sampler(request.sampling);
   Clock::time_point first = start;
   result.stop = StopReason::kLength;
   while (request.max_tokens < 0 ||

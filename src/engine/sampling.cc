@@ -45,13 +45,7 @@ Status SamplingParams::Check() const {
   return Status::Ok();
 }
 
-Sampler::Sampler(const SamplingParams& params, std::int32_t vocabulary)
-    : params_(params),
-      random_(params.seed),
-      logits_(static_cast<std::size_t>(vocabulary)),
-      counts_(static_cast<std::size_t>(vocabulary)) {
-  candidates_.reserve(static_cast<std::size_t>(vocabulary));
-}
+Sampler::Sampler(const SamplingParams& params) : params_(params), random_(params.seed) {}
 
 std::span<const Candidate> Sampler::Distribution(std::span<const float> logits,
                                                  std::span<const std::int32_t> history) {
@@ -90,7 +84,8 @@ bool Sampler::HasPenalties() const {
 }
 
 void Sampler::ApplyPenalties(std::span<const float> logits, std::span<const std::int32_t> history) {
-  std::copy(logits.begin(), logits.end(), logits_.begin());
+  logits_.assign(logits.begin(), logits.end());
+  counts_.resize(logits.size());
   const auto window = static_cast<std::size_t>(params_.penalty_window);
   if (window > 0 && history.size() > window) history = history.last(window);
   for (const std::int32_t token : history) ++counts_[static_cast<std::size_t>(token)];
@@ -109,6 +104,7 @@ void Sampler::ApplyPenalties(std::span<const float> logits, std::span<const std:
 // no place in an order, so it is the least likely.
 void Sampler::KeepTopK(std::span<const float> logits, std::size_t k) {
   candidates_.clear();
+  candidates_.reserve(k);
   for (std::size_t i = 0; i < k; ++i) {
     candidates_.push_back(
         {static_cast<std::int32_t>(i), std::isnan(logits[i]) ? -kInfinity : logits[i]});

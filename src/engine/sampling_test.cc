@@ -17,7 +17,7 @@ SamplingParams Plain() {
 
 std::vector<Candidate> DistributionOf(const SamplingParams& params, std::vector<float> logits,
                                       std::vector<std::int32_t> history = {}) {
-  Sampler sampler(params, static_cast<std::int32_t>(logits.size()));
+  Sampler sampler(params);
   const auto d = sampler.Distribution(logits, history);
   return {d.begin(), d.end()};
 }
@@ -144,7 +144,7 @@ TEST(Sampler, LogitsThatAreNoFiniteNumbers) {
 TEST(Sampler, WhatIsImpossibleIsNeverDrawn) {
   std::vector<float> logits(4, -std::numeric_limits<float>::infinity());
   logits[1] = logits[2] = 0.0f;
-  Sampler sampler(Plain(), 4);
+  Sampler sampler(Plain());
   for (int i = 0; i < 1000; ++i) {
     const std::int32_t token = sampler.Sample(logits, {});
     EXPECT_TRUE(token == 1 || token == 2) << token;

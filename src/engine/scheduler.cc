@@ -114,12 +114,9 @@ Result<RequestId> SchedulerImpl::Submit(ScheduledRequest request) {
     }
     before = point;
   }
-  Sampler sampler(request.sampling, engine_.info().vocabulary);
-  JobPtr job(new Job{.request = std::move(request),
-                     .sampler = std::move(sampler),
-                     .submitted = Clock::now(),
-                     .result = {},
-                     .tokens = {}});
+  Sampler sampler(request.sampling);
+  JobPtr job(new Job{
+      .submitted = Clock::now(), .request = std::move(request), .sampler = std::move(sampler)});
   job->tokens = job->request.prompt;
   job->result.reuse.prompt = size;
   const std::lock_guard lock(mutex_);

@@ -43,25 +43,27 @@ class SchedulerImpl final : public Scheduler {
 
   // A request, with or without a sequence.
   struct Job {
+    // What each step looks at.
+    std::vector<std::int32_t> tokens{};  // prompt and generated
+    Position length = 0;                 // of them evaluated, while it has a sequence
+    SequenceId sequence{};
+    Position chunk = 0;         // tokens of it in the pass
+    std::size_t row = 0;        // of its last token in the pass
+    Position furthest = 0;      // the greatest length of all
+    int failures = 0;           // passes that failed at `furthest`
+    bool in_prompt = true;      // has not sampled since it got its sequence
+    bool known = false;         // `prefix` is open
+    bool sound = true;          // its state may be kept
+    bool started = false;       // had a sequence before
+    Position known_tokens = 0;  // keys that the prefix has
+    ScheduledCaptures captures{};
+    PrefixRequest prefix{};
     RequestId id{};
+    // What its beginning, its samples and its end look at.
+    Clock::time_point submitted{};
+    RequestResult result{};
     ScheduledRequest request;
     Sampler sampler;
-    Clock::time_point submitted;
-    RequestResult result;
-    std::vector<std::int32_t> tokens;  // prompt and generated
-    Position length = 0;               // of them evaluated, while it has a sequence
-    SequenceId sequence{};
-    PrefixRequest prefix{};
-    bool started = false;       // had a sequence before
-    bool known = false;         // `prefix` is open
-    Position known_tokens = 0;  // keys that it has
-    bool sound = true;          // its state may be kept
-    ScheduledCaptures captures{};
-    bool in_prompt = true;  // has not sampled since it got its sequence
-    Position furthest = 0;  // the greatest length of all
-    int failures = 0;       // passes that failed at `furthest`
-    std::size_t row = 0;    // of its last token in the pass
-    Position chunk = 0;     // tokens of it in the pass
 
     Position pending() const { return static_cast<Position>(tokens.size()) - length; }
     // A shifted context is no prefix of any text: its keys are rotated.
@@ -103,6 +105,8 @@ class SchedulerImpl final : public Scheduler {
   void Pass();
   Status RunPass();
   void AfterPass();
+  // Asks memory for what a step looks at of each job: a pass has displaced it from the processor's caches.
+  void FetchJobs() const;
   // Draws a token of the job. Returns whether it goes on; if not, its result says why.
   bool Sample(Job& job, std::span<const float> logits);
   void Draw(Job& job, std::span<const float> logits);

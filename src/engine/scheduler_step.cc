@@ -33,6 +33,7 @@ class AddSeconds {
 
 Result<bool> SchedulerImpl::Step() {
   const AddSeconds time(stats_.step_seconds);
+  FetchJobs();
   TakeInbox();
   Admit();
   for (std::size_t i = 0; i < live_.size();) {
@@ -138,7 +139,18 @@ Status SchedulerImpl::RunPass() {
   return engine_.Logits(rows_, logits_.data());
 }
 
+void SchedulerImpl::FetchJobs() const {
+  constexpr std::size_t kLine = 64;
+  for (const JobPtr& job : live_) {
+    const char* const first = reinterpret_cast<const char*>(job.get());
+    __builtin_prefetch(first);
+    __builtin_prefetch(first + kLine);
+  }
+  for (const JobPtr& job : live_) __builtin_prefetch(job->tokens.data() + job->length);
+}
+
 void SchedulerImpl::AfterPass() {
+  FetchJobs();
   std::size_t row = 0;
   const auto vocabulary = static_cast<std::size_t>(engine_.vocabulary_size());
   for (std::size_t i = 0; i < live_.size();) {
