@@ -298,7 +298,8 @@ HWY_INLINE void AddLines(const std::uint8_t* lines, const typename Format::Head&
   constexpr Init kInit = kKind.bias == 0 ? Init::kZero : Init::kCorrections;
   const DF d;
   OneTokenDots<kKind.max_byte, kInit, kGroups> dots(
-      x.values + i * 4 * kGroups * DigitsOf(kKind.max_byte), kInit == Init::kZero ? 0 : x.corrections[i] / 128 * kKind.bias);
+      x.values + i * 4 * kGroups * DigitsOf(kKind.max_byte),
+      kInit == Init::kZero ? 0 : x.corrections[i] / 128 * kKind.bias);
   Format::Unpack(lines, dots);
   const RowFactors w_scale = head.Scales(i);
   KVCACHE_UNROLL
