@@ -177,16 +177,17 @@ HWY_INLINE void ScoreBlockTiles(const std::uint8_t* HWY_RESTRICT tile, std::int6
 
 #else
 
-template <int kMaxCode, int kRows, int R>
+template <int kMaxCode, int kRows, int R, class EachGroup>
 HWY_INLINE void ScoreBlock(const std::uint8_t* codes, const std::uint8_t* scales, std::int64_t b,
-                           const BlockQueries<R>& q, int first, VF (&sum)[R][kRegs]) {
+                           const BlockQueries<R>& q, int first, VF (&sum)[R][kRegs],
+                           const EachGroup& each_group) {
   const DF d;
   hn::Vec<hn::RebindToSigned<DF>> dots[1][kRows][kRegs];
   const std::uint8_t* const quants[1] = {codes};
   const std::int64_t row = b * R + first;
   block::HWY_NAMESPACE::DotGroups<kMaxCode, block::HWY_NAMESPACE::Init::kCorrections, 8, kRows, 1>(
       quants, q.codes + row * kKvBlock * block::HWY_NAMESPACE::DigitsOf(kMaxCode),
-      q.corrections + row, dots);
+      q.corrections + row, dots, each_group);
   KVCACHE_UNROLL
   for (int v = 0; v < kRegs; ++v) {
     const VF scale = WidenF16(d, reinterpret_cast<const std::uint16_t*>(scales) + v * kLanes);
@@ -203,6 +204,7 @@ void ScoreBlockTile(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
                     const BlockQueries<R>& q, float* HWY_RESTRICT scores, std::size_t score_stride,
                     SplitPrefetch* prefetch) {
   constexpr int kRows = block::HWY_NAMESPACE::kTileTokens < 4 ? 2 : R % 3 == 0 ? 3 : 4;
+  constexpr int kFirst = R < kRows ? R : kRows;
   const DF d;
   HWY_ALIGN std::uint8_t unpacked[8 * 64];
   VF sum[R][kRegs];
@@ -213,21 +215,36 @@ void ScoreBlockTile(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
     const std::uint8_t* const codes =
         BlockCodes<kType>(tile + b * kCellTile * CodeBytes(kType, kKvBlock), unpacked);
     const std::uint8_t* const scales = tile + BlockScale(kType, k_dim, b, 0);
+    constexpr int kLines = PrefetchRate<kType>::kKeys;
+    constexpr int kSteps = 8 * block::HWY_NAMESPACE::DigitsOf(kMaxCode);
+    int step = 0;
+    std::uintptr_t next = 0;
     if (kFrom == Stream::kMemory) {
-      if (prefetch->HasOneRange()) {
-        prefetch->Advance<kBlockLines<kType>>();
-      } else {
-        prefetch->Advance<PrefetchRate<kType>::kKeys>();
-      }
+      if (prefetch->HasOneRange()) prefetch->Advance<kBlockLines<kType> - kLines>();
+      next = prefetch->Take<kLines>();
     }
-    int r = 0;
-    for (; r + kRows <= R; r += kRows) ScoreBlock<kMaxCode, kRows, R>(codes, scales, b, q, r, sum);
-    constexpr int kRest = R % kRows;
+    // Spreads the lines over the groups of the first rows: all at once would wait for each other.
+    const auto ahead = [&]() HWY_ATTR {
+      if (kFrom != Stream::kMemory) return;
+      const int line = step * kLines / kSteps;
+      ++step;
+      if (step * kLines / kSteps != line)
+        PrefetchToL2(next + static_cast<std::uintptr_t>(line * 64));
+    };
+    const auto nothing = [] {};
+    ScoreBlock<kMaxCode, kFirst, R>(codes, scales, b, q, 0, sum, ahead);
+    int r = kFirst;
+    for (; r + kRows <= R; r += kRows) {
+      ScoreBlock<kMaxCode, kRows, R>(codes, scales, b, q, r, sum, nothing);
+    }
+    constexpr int kRest = (R - kFirst) % kRows;
     if constexpr (kRest >= 2) {
-      ScoreBlock<kMaxCode, 2, R>(codes, scales, b, q, r, sum);
+      ScoreBlock<kMaxCode, 2, R>(codes, scales, b, q, r, sum, nothing);
       r += 2;
     }
-    if constexpr (kRest % 2 == 1) ScoreBlock<kMaxCode, 1, R>(codes, scales, b, q, r, sum);
+    if constexpr (kRest % 2 == 1) {
+      ScoreBlock<kMaxCode, 1, R>(codes, scales, b, q, r, sum, nothing);
+    }
   }
   for (int r = 0; r < R; ++r) {
     for (int v = 0; v < kRegs; ++v) {

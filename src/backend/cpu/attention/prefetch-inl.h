@@ -154,14 +154,16 @@ template <DType kType>
 struct PrefetchRate;
 template <>
 struct PrefetchRate<DType::kQ8_0> {
-  static constexpr int kKeys = 5;    // per quantisation block of a tile of keys
-  static constexpr int kScales = 1;  // per tile of values: weights times scales
-  static constexpr int kCodes = 1;   // per tile of values: products made integers
-  static constexpr int kSums = 2;    // per four cells of a tile of values
+  static constexpr int kKeys = 5;     // per quantisation block of a tile of keys
+  static constexpr int kSoftmax = 2;  // per tile and row: weights
+  static constexpr int kScales = 1;   // per tile of values: weights times scales
+  static constexpr int kCodes = 1;    // per tile of values: products made integers
+  static constexpr int kSums = 2;     // per four cells of a tile of values
 };
 template <>
 struct PrefetchRate<DType::kQ4_0> {
-  static constexpr int kKeys = 1;
+  static constexpr int kKeys = 2;
+  static constexpr int kSoftmax = 1;
   static constexpr int kScales = 1;
   static constexpr int kCodes = 1;
   static constexpr int kSums = 1;

@@ -263,9 +263,11 @@ constexpr int MaxInput(int max_byte) {
 // Multiplies pairs of bytes with pairs of inputs, or of one of their digits, and adds as many of the
 // 16-bit results as cannot overflow before it widens them and multiplies them by kScale. Adds to
 // `sums` unless kFirst.
-template <int kMaxByte, int kScale, bool kFirst, int kGroups, int kTokens, int kPanelRegs>
+// Calls each_group() after each group, for prefetching.
+template <int kMaxByte, int kScale, bool kFirst, int kGroups, int kTokens, int kPanelRegs,
+          class EachGroup>
 HWY_INLINE void AddProducts(const std::uint8_t* quants, const Value* x,
-                            Raw (&sums)[kTokens][kPanelRegs]) {
+                            Raw (&sums)[kTokens][kPanelRegs], const EachGroup& each_group) {
   constexpr int kRun = RunOf(kMaxByte, MaxInput(kMaxByte), kGroups);
   static_assert(kGroups % kRun == 0);
   constexpr int kRegBytes = static_cast<int>(sizeof(Raw));
@@ -296,6 +298,7 @@ HWY_INLINE void AddProducts(const std::uint8_t* quants, const Value* x,
         LoadAfter(pairs[t], x);
       }
     }
+    each_group();
   }
 }
 
@@ -334,14 +337,20 @@ class OneTokenDots {
   Raw sums_[kPanelRegs];
 };
 
-template <int kMaxByte, Init kInit, int kGroups, int kTokens, int kPanels, class VI, int kPanelRegs>
+struct DoNothing {
+  HWY_INLINE void operator()() const {}
+};
+
+template <int kMaxByte, Init kInit, int kGroups, int kTokens, int kPanels, class VI, int kPanelRegs,
+          class EachGroup = DoNothing>
 HWY_INLINE void DotGroups(const std::uint8_t* const (&quants)[kPanels], const Value* x,
-                          const std::int32_t* init, VI (&dots)[kPanels][kTokens][kPanelRegs]) {
+                          const std::int32_t* init, VI (&dots)[kPanels][kTokens][kPanelRegs],
+                          const EachGroup& each_group = {}) {
   static_assert(kPanels == 1);
   Raw sums[kTokens][kPanelRegs];
-  AddProducts<kMaxByte, 1, true, kGroups>(quants[0], x, sums);
+  AddProducts<kMaxByte, 1, true, kGroups>(quants[0], x, sums, each_group);
   if constexpr (DigitsOf(kMaxByte) == 2) {
-    AddProducts<kMaxByte, 16, false, kGroups>(quants[0], x + kBlock, sums);
+    AddProducts<kMaxByte, 16, false, kGroups>(quants[0], x + kBlock, sums, each_group);
   }
   KVCACHE_UNROLL
   for (int t = 0; t < kTokens; ++t) {
@@ -360,9 +369,10 @@ inline constexpr int kTileTokens = 2;
 inline constexpr int kTilePanels = 1;
 
 template <int /*kMaxByte*/, Init kInit, int kGroups, int kTokens, int kPanels, class VI,
-          int kPanelRegs>
+          int kPanelRegs, class EachGroup = int>
 HWY_INLINE void DotGroups(const std::uint8_t* const (&quants)[kPanels], const Value* x,
-                          const std::int32_t* init, VI (&dots)[kPanels][kTokens][kPanelRegs]) {
+                          const std::int32_t* init, VI (&dots)[kPanels][kTokens][kPanelRegs],
+                          const EachGroup& /*each_group*/ = {}) {
   static_assert(kPanels == 1);
   DotGroupsOf16Bits<kInit, kGroups>(quants[0], x, init, dots[0]);
 }
