@@ -394,13 +394,12 @@ HWY_INLINE void SumHalf(const ValueTiles& values, const WeightedTiles<R>& tiles,
     const std::uint8_t* const block = tiles.tiles[t] + b * CodeBytes(kType, kKvBlock) * kCellTile;
     const float* weights = tiles.Products(t, first);
     constexpr bool kPrefetches = kFrom == Stream::kMemory && kHalf < PrefetchRate<kType>::kSums;
-    const std::uintptr_t next = kPrefetches ? values.prefetch->template Take<4>() : 0;
     KVCACHE_UNROLL
     for (int quad = 0; quad < 4; ++quad) {
       CellPairs codes[kRegs];
       KVCACHE_UNROLL
       for (int v = 0; v < kRegs; ++v) codes[v] = LoadCellPairs<kType, kHalf>(block, quad, v);
-      if (kPrefetches) PrefetchToL2(next + static_cast<std::uintptr_t>(quad * 64));
+      if (kPrefetches) values.prefetch->template Advance<1>();
       KVCACHE_UNROLL
       for (int r = 0; r < kRows; ++r) {
         const float* const four = weights + r * kCellTile + quad * 4;
