@@ -35,12 +35,12 @@ using QueryCode = block::HWY_NAMESPACE::Value;
 // The quantised queries of R rows. They fit into the memory of the f32 queries: k_dim floats each.
 template <int R>
 struct BlockQueries {
-  QueryCode* codes;           // [k_dim / 32][R][32]
+  QueryCode* codes;           // [k_dim / 32][R][32], or twice 32 digits (linear_block_dot-inl.h)
   float* scales;              // [k_dim / 32][R]
   std::int32_t* corrections;  // [k_dim / 32][R]: -offset × Σ codes, the start of each dot product
 
   BlockQueries(float* workspace, std::int64_t k_dim) {
-    static_assert(sizeof(QueryCode) <= 2);
+    static_assert(sizeof(QueryCode) * block::HWY_NAMESPACE::DigitsOf(255) <= 2);
     codes = reinterpret_cast<QueryCode*>(workspace);
     scales = workspace + R * k_dim / 2;
     corrections = reinterpret_cast<std::int32_t*>(scales + R * k_dim / kKvBlock);
@@ -48,10 +48,10 @@ struct BlockQueries {
 };
 
 // Quantises 32 values. Returns the scale and sets `sum` to the sum of the codes.
+template <int kDigits>
 HWY_INLINE float QuantizeQueryBlock(const float* x, QueryCode* codes, std::int32_t& sum) {
   const DF d;
   const hn::RebindToSigned<DF> di;
-  const hn::Rebind<QueryCode, DF> d_code;
   Largest most;
   for (int i = 0; i < kKvBlock; i += kLanes) most.Add(hn::LoadU(d, x + i));
   const Quantizer quantizer = Quantizer::Of(most.Get(), 127.0f);
@@ -62,26 +62,30 @@ HWY_INLINE float QuantizeQueryBlock(const float* x, QueryCode* codes, std::int32
                           : hn::Mul(hn::LoadU(d, x + i), hn::Set(d, quantizer.inverse));
     const auto rounded = hn::NearestInt(scaled);
     total = hn::Add(total, rounded);
-    hn::StoreU(hn::DemoteTo(d_code, rounded), d_code, codes + i);
+    block::HWY_NAMESPACE::StoreInputs<kDigits>(rounded, codes + i);
   }
   sum = hn::GetLane(hn::SumOfLanes(di, total));
   return quantizer.unit;
 }
 
-// Quantises the queries of R rows; rows from `rows` on repeat the first. `transformed` is workspace
-// for k_dim floats.
+// Quantises the queries of R rows for keys whose codes have `offset`; rows from `rows` on repeat the
+// first. `transformed` is workspace for k_dim floats.
 template <int R>
 void PackBlockQueries(const float* const* queries, int rows, std::int64_t k_dim, float scale,
                       std::uint32_t offset, float* transformed, float* workspace) {
+  constexpr int kDigits = block::HWY_NAMESPACE::DigitsOf(block::HWY_NAMESPACE::kAnyByte);
+  const bool digits = kDigits > 1 && offset == CodeOffset(DType::kQ8_0);
   const BlockQueries<R> to(workspace, k_dim);
   for (int r = 0; r < R; ++r) {
     const float* const query = queries[r < rows ? r : 0];
     for (std::int64_t d = 0; d < k_dim; ++d) transformed[d] = query[d] * scale;
     HadamardTransform(transformed, k_dim);
     for (std::int64_t b = 0; b < k_dim / kKvBlock; ++b) {
+      const float* const values = transformed + b * kKvBlock;
+      QueryCode* const codes = to.codes + (b * R + r) * kKvBlock * (digits ? kDigits : 1);
       std::int32_t sum = 0;
-      to.scales[b * R + r] =
-          QuantizeQueryBlock(transformed + b * kKvBlock, to.codes + (b * R + r) * kKvBlock, sum);
+      to.scales[b * R + r] = digits ? QuantizeQueryBlock<kDigits>(values, codes, sum)
+                                    : QuantizeQueryBlock<1>(values, codes, sum);
       to.corrections[b * R + r] = -static_cast<std::int32_t>(offset) * sum;
     }
   }
@@ -173,15 +177,17 @@ HWY_INLINE void ScoreBlockTiles(const std::uint8_t* HWY_RESTRICT tile, std::int6
 
 #else
 
-template <int kMaxCode, int kRows, int R>
+template <int kMaxCode, int kRows, int R, class EachGroup>
 HWY_INLINE void ScoreBlock(const std::uint8_t* codes, const std::uint8_t* scales, std::int64_t b,
-                           const BlockQueries<R>& q, int first, VF (&sum)[R][kRegs]) {
+                           const BlockQueries<R>& q, int first, VF (&sum)[R][kRegs],
+                           const EachGroup& each_group) {
   const DF d;
   hn::Vec<hn::RebindToSigned<DF>> dots[1][kRows][kRegs];
   const std::uint8_t* const quants[1] = {codes};
   const std::int64_t row = b * R + first;
   block::HWY_NAMESPACE::DotGroups<kMaxCode, block::HWY_NAMESPACE::Init::kCorrections, 8, kRows, 1>(
-      quants, q.codes + row * kKvBlock, q.corrections + row, dots);
+      quants, q.codes + row * kKvBlock * block::HWY_NAMESPACE::DigitsOf(kMaxCode),
+      q.corrections + row, dots, each_group);
   KVCACHE_UNROLL
   for (int v = 0; v < kRegs; ++v) {
     const VF scale = WidenF16(d, reinterpret_cast<const std::uint16_t*>(scales) + v * kLanes);
@@ -198,6 +204,7 @@ void ScoreBlockTile(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
                     const BlockQueries<R>& q, float* HWY_RESTRICT scores, std::size_t score_stride,
                     SplitPrefetch* prefetch) {
   constexpr int kRows = block::HWY_NAMESPACE::kTileTokens < 4 ? 2 : R % 3 == 0 ? 3 : 4;
+  constexpr int kFirst = R < kRows ? R : kRows;
   const DF d;
   HWY_ALIGN std::uint8_t unpacked[8 * 64];
   VF sum[R][kRegs];
@@ -208,21 +215,36 @@ void ScoreBlockTile(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
     const std::uint8_t* const codes =
         BlockCodes<kType>(tile + b * kCellTile * CodeBytes(kType, kKvBlock), unpacked);
     const std::uint8_t* const scales = tile + BlockScale(kType, k_dim, b, 0);
+    constexpr int kLines = PrefetchRate<kType>::kKeys;
+    constexpr int kSteps = 8 * block::HWY_NAMESPACE::DigitsOf(kMaxCode);
+    int step = 0;
+    std::uintptr_t next = 0;
     if (kFrom == Stream::kMemory) {
-      if (prefetch->HasOneRange()) {
-        prefetch->Advance<kBlockLines<kType>>();
-      } else {
-        prefetch->Advance<PrefetchRate<kType>::kKeys>();
-      }
+      if (prefetch->HasOneRange()) prefetch->Advance<kBlockLines<kType> - kLines>();
+      next = prefetch->Take<kLines>();
     }
-    int r = 0;
-    for (; r + kRows <= R; r += kRows) ScoreBlock<kMaxCode, kRows, R>(codes, scales, b, q, r, sum);
-    constexpr int kRest = R % kRows;
+    // Spreads the lines over the groups of the first rows: all at once would wait for each other.
+    const auto ahead = [&]() HWY_ATTR {
+      if (kFrom != Stream::kMemory) return;
+      const int line = step * kLines / kSteps;
+      ++step;
+      if (step * kLines / kSteps != line)
+        PrefetchToL2(next + static_cast<std::uintptr_t>(line * 64));
+    };
+    const auto nothing = [] {};
+    ScoreBlock<kMaxCode, kFirst, R>(codes, scales, b, q, 0, sum, ahead);
+    int r = kFirst;
+    for (; r + kRows <= R; r += kRows) {
+      ScoreBlock<kMaxCode, kRows, R>(codes, scales, b, q, r, sum, nothing);
+    }
+    constexpr int kRest = (R - kFirst) % kRows;
     if constexpr (kRest >= 2) {
-      ScoreBlock<kMaxCode, 2, R>(codes, scales, b, q, r, sum);
+      ScoreBlock<kMaxCode, 2, R>(codes, scales, b, q, r, sum, nothing);
       r += 2;
     }
-    if constexpr (kRest % 2 == 1) ScoreBlock<kMaxCode, 1, R>(codes, scales, b, q, r, sum);
+    if constexpr (kRest % 2 == 1) {
+      ScoreBlock<kMaxCode, 1, R>(codes, scales, b, q, r, sum, nothing);
+    }
   }
   for (int r = 0; r < R; ++r) {
     for (int v = 0; v < kRegs; ++v) {

@@ -29,6 +29,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <span>
 
 #include "backend/cpu/attention/attention_block_codes-inl.h"
@@ -116,29 +117,45 @@ void GatherWeights(const ValueTiles& values, const WeightedRows& rows, WeightedT
 
 // --- Weights as integers
 
-// Multiplies the weights by block b's scales. The product of a weight of 0 is 0, even if the scale
-// is not finite.
-template <DType kType, int R, Stream kFrom>
-HWY_INLINE void MultiplyScales(const ValueTiles& values, const WeightedTiles<R>& tiles,
-                               std::int64_t b, Quantizer (&units)[R]) {
+// Multiplies the weights by block b's scales and sets most[r] to the largest magnitude. With kMasks
+// the product of a weight of 0 is 0, even if the scale is not finite.
+template <DType kType, int R, Stream kFrom, bool kMasks>
+HWY_INLINE void MultiplyBy(const ValueTiles& values, const WeightedTiles<R>& tiles, std::int64_t b,
+                           float (&most)[R]) {
   const DF d;
-  Largest most[R];
+  Largest largest[R];
   for (int t = 0; t < tiles.count; ++t) {
     if (kFrom == Stream::kMemory) values.prefetch->Advance<PrefetchRate<kType>::kScales>();
+    KVCACHE_UNROLL
     for (int lane = 0; lane < kCellTile; lane += kLanes) {
       const std::uint8_t* const scales = tiles.tiles[t] + BlockScale(kType, values.v_dim, b, lane);
       const VF scale = WidenF16(d, reinterpret_cast<const std::uint16_t*>(scales));
       KVCACHE_UNROLL
       for (int r = 0; r < R; ++r) {
         const VF weight = hn::Load(d, tiles.weights + (t * R + r) * kCellTile + lane);
-        const VF product = hn::IfThenElseZero(hn::Ne(weight, hn::Zero(d)), hn::Mul(weight, scale));
-        most[r].Add(product);
+        VF product = hn::Mul(weight, scale);
+        if (kMasks) product = hn::IfThenElseZero(hn::Ne(weight, hn::Zero(d)), product);
+        largest[r].Add(product);
         hn::Store(product, d, tiles.Products(t, r) + lane);
       }
     }
   }
   KVCACHE_UNROLL
-  for (int r = 0; r < R; ++r) units[r] = Quantizer::Of(most[r].Get(), kMaxWeight);
+  for (int r = 0; r < R; ++r) most[r] = largest[r].Get();
+}
+
+// Multiplies the weights by block b's scales. The product of a weight of 0 is 0: products are masked
+// if one of them is not finite, which is rare.
+template <DType kType, int R, Stream kFrom>
+HWY_INLINE void MultiplyScales(const ValueTiles& values, const WeightedTiles<R>& tiles,
+                               std::int64_t b, Quantizer (&units)[R]) {
+  float most[R];
+  MultiplyBy<kType, R, kFrom, false>(values, tiles, b, most);
+  bool finite = true;
+  for (int r = 0; r < R; ++r) finite = finite && most[r] <= std::numeric_limits<float>::max();
+  if (!finite) MultiplyBy<kType, R, Stream::kWorkspace, true>(values, tiles, b, most);
+  KVCACHE_UNROLL
+  for (int r = 0; r < R; ++r) units[r] = Quantizer::Of(most[r], kMaxWeight);
 }
 
 // The float 1.5 · 2^23 + i has the small integer i in its lowest bits, so adding this constant
@@ -350,6 +367,16 @@ HWY_INLINE VWeight SumPairs(V16 a, V16 b) {
 #endif
 }
 
+// Makes the address of the next weights depend on sums. The compiler would otherwise compute the
+// products of many cells at once, and move them to the stack.
+HWY_INLINE void LoadAfter(const VWeight (&sums)[kRegs], const float*& weights) {
+#if HWY_TARGET == HWY_AVX2
+  asm("" : "+r"(weights) : "x"(sums[0].raw), "x"(sums[1].raw));
+#else
+  asm("" : "+r"(weights) : "v"(sums[0].raw));
+#endif
+}
+
 // sums[r] of half `kHalf` of block b for kRows rows from row `first`, as integers.
 template <DType kType, int kHalf, int R, int kRows, Stream kFrom>
 HWY_INLINE void SumHalf(const ValueTiles& values, const WeightedTiles<R>& tiles, std::int64_t b,
@@ -365,25 +392,25 @@ HWY_INLINE void SumHalf(const ValueTiles& values, const WeightedTiles<R>& tiles,
   }
   for (int t = 0; t < tiles.count; ++t) {
     const std::uint8_t* const block = tiles.tiles[t] + b * CodeBytes(kType, kKvBlock) * kCellTile;
-    const float* const weights = tiles.Products(t, first);
+    const float* weights = tiles.Products(t, first);
+    constexpr bool kPrefetches = kFrom == Stream::kMemory && kHalf < PrefetchRate<kType>::kSums;
     KVCACHE_UNROLL
     for (int quad = 0; quad < 4; ++quad) {
       CellPairs codes[kRegs];
       KVCACHE_UNROLL
       for (int v = 0; v < kRegs; ++v) codes[v] = LoadCellPairs<kType, kHalf>(block, quad, v);
-      if (kFrom == Stream::kMemory && kHalf < PrefetchRate<kType>::kSums) {
-        values.prefetch->Advance<1>();
-      }
+      if (kPrefetches) values.prefetch->template Advance<1>();
       KVCACHE_UNROLL
       for (int r = 0; r < kRows; ++r) {
         const float* const four = weights + r * kCellTile + quad * 4;
         const V16 even = TwoWeights(four);
+        KVCACHE_UNROLL
+        for (int v = 0; v < kRegs; ++v)
+          sum[r][v] = hn::Add(sum[r][v], SumPairs(codes[v].even, even));
         const V16 odd = TwoWeights(four + 1);
         KVCACHE_UNROLL
-        for (int v = 0; v < kRegs; ++v) {
-          const VWeight both = hn::Add(SumPairs(codes[v].even, even), SumPairs(codes[v].odd, odd));
-          sum[r][v] = hn::Add(sum[r][v], both);
-        }
+        for (int v = 0; v < kRegs; ++v) sum[r][v] = hn::Add(sum[r][v], SumPairs(codes[v].odd, odd));
+        LoadAfter(sum[r], weights);
       }
     }
   }

@@ -61,11 +61,31 @@ HWY_INLINE void HideUnseen(float* scores, RowRange tiles, RowRange range,
 
 HWY_INLINE float LargestScore(const float* scores, RowRange tiles) {
   const DF d;
-  VF largest = hn::Set(d, kHidden);
-  for (int i = tiles.begin; i < tiles.end; i += kLanes) {
-    largest = hn::Max(largest, hn::LoadU(d, scores + i));
+  // A tile's vectors have a chain each, and neighbouring tiles too: a single one would wait for its
+  // own last step.
+  VF largest[2][kRegs];
+  KVCACHE_UNROLL
+  for (int v = 0; v < kRegs; ++v) largest[0][v] = largest[1][v] = hn::Set(d, kHidden);
+  int i = tiles.begin;
+  for (; i + 2 * kCellTile <= tiles.end; i += 2 * kCellTile) {
+    KVCACHE_UNROLL
+    for (int v = 0; v < 2 * kRegs; ++v) {
+      VF& chain = largest[v / kRegs][v % kRegs];
+      chain = hn::Max(chain, hn::LoadU(d, scores + i + v * kLanes));
+    }
   }
-  return hn::GetLane(hn::MaxOfLanes(d, largest));
+  if (i < tiles.end) {
+    KVCACHE_UNROLL
+    for (int v = 0; v < kRegs; ++v) {
+      largest[0][v] = hn::Max(largest[0][v], hn::LoadU(d, scores + i + v * kLanes));
+    }
+  }
+  VF most = hn::Max(largest[0][0], largest[1][0]);
+  KVCACHE_UNROLL
+  for (int v = 1; v < kRegs; ++v) {
+    most = hn::Max(most, hn::Max(largest[0][v], largest[1][v]));
+  }
+  return hn::GetLane(hn::MaxOfLanes(d, most));
 }
 
 struct SplitSums {

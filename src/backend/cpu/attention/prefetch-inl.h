@@ -103,14 +103,24 @@ class SplitPrefetch {
   // Whether there is one range only: the steps over keys then prefetch all of it.
   bool HasOneRange() const { return one_range_; }
 
+  // Returns the address of the next kLines lines, for a loop that prefetches them one by one. If none
+  // are left, returns an address that is in the first-level cache.
+  template <int kLines>
+  HWY_INLINE std::uintptr_t Take() {
+    const std::uintptr_t at = at_;
+    if (at >= end_) return reinterpret_cast<std::uintptr_t>(this);
+    at_ = at + kLines * 64;
+    if (at_ >= end_ && second_.bytes > 0) StartSecond();
+    return at;
+  }
+
   // Prefetches the next kLines lines, if any are left.
   template <int kLines>
   HWY_INLINE void Advance() {
     if (at_ >= end_) return;
+    const std::uintptr_t at = Take<kLines>();
     KVCACHE_UNROLL
-    for (int i = 0; i < kLines; ++i) PrefetchToL2(at_ + i * 64);
-    at_ += kLines * 64;
-    if (at_ >= end_ && second_.bytes > 0) StartSecond();
+    for (int i = 0; i < kLines; ++i) PrefetchToL2(at + i * 64);
   }
 
  private:
@@ -144,14 +154,16 @@ template <DType kType>
 struct PrefetchRate;
 template <>
 struct PrefetchRate<DType::kQ8_0> {
-  static constexpr int kKeys = 5;    // per quantisation block of a tile of keys
-  static constexpr int kScales = 1;  // per tile of values: weights times scales
-  static constexpr int kCodes = 1;   // per tile of values: products made integers
-  static constexpr int kSums = 2;    // per four cells of a tile of values
+  static constexpr int kKeys = 5;     // per quantisation block of a tile of keys
+  static constexpr int kSoftmax = 2;  // per tile and row: weights
+  static constexpr int kScales = 1;   // per tile of values: weights times scales
+  static constexpr int kCodes = 1;    // per tile of values: products made integers
+  static constexpr int kSums = 2;     // per four cells of a tile of values
 };
 template <>
 struct PrefetchRate<DType::kQ4_0> {
-  static constexpr int kKeys = 1;
+  static constexpr int kKeys = 2;
+  static constexpr int kSoftmax = 1;
   static constexpr int kScales = 1;
   static constexpr int kCodes = 1;
   static constexpr int kSums = 1;

@@ -22,8 +22,8 @@ void PackPanel(DType dtype, const std::byte* file_rows, std::int64_t rows, std::
 // The quantised activations of a call. Tokens are cut into tiles; a chunk of 256 inputs holds all
 // tiles, so that a chunk of weights is multiplied with one contiguous stream:
 //
-//   values       [chunk][tile][32 inputs][token of the tile][32]
-//   scales       kPer32: [chunk][tile][32 inputs][token]       x = scale × value
+//   values       [chunk][tile][32 inputs][token of the tile][32]; with digits, twice 32
+//   scales       not kPer256: [chunk][tile][32 inputs][token]  x = scale × value
 //                kPer256: [chunk][token]
 //   corrections  -128 × a sum of values. kPer32: [chunk][tile][32 inputs][token]
 //                kPer256: [chunk][tile][16 inputs][token]

@@ -9,8 +9,9 @@
 //                group
 //
 // AVX3_DL multiplies and adds four bytes at once. AVX3 and AVX2 multiply pairs of bytes and add
-// each pair in 16 bits, which overflows for large bytes: DotGroups is told the largest one. The
-// portable target widens both factors to 16 bits.
+// each pair in 16 bits, which overflows for large bytes: DotGroups is told the largest one. If it is
+// above 127, the inputs are two digits: input = 16 high + low, both from -8 to 8. The portable target
+// widens both factors to 16 bits.
 #if defined(KVCACHE_BACKEND_CPU_LINEAR_BLOCK_DOT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVCACHE_BACKEND_CPU_LINEAR_BLOCK_DOT_INL_H_
 #undef KVCACHE_BACKEND_CPU_LINEAR_BLOCK_DOT_INL_H_
@@ -53,12 +54,17 @@ inline constexpr int kPanelRegs = static_cast<int>(kPanelRows) / kLanes;
 inline constexpr int kVectorBytes = 4 * kLanes;
 
 // The start of DotGroups' sums: zero, or `init`. `init` is null for kZero. The inputs of neighbouring
-// tokens are kBlock apart, even if only a part of a block is used.
+// tokens are kBlock apart, even if only a part of a block is used; with digits 2 kBlock, and the high
+// digits of a block follow its low ones.
 enum class Init : std::uint8_t { kZero, kCorrections };
 
-// DotGroups<kMaxByte, …>: no byte exceeds kMaxByte. Above 127, the sums start at -128 × the sum of
-// the inputs: the bytes are signed numbers plus 128, and targets may multiply those instead.
+// DotGroups<kMaxByte, …>: no byte exceeds kMaxByte.
 inline constexpr int kAnyByte = 255;
+
+// The number of digits of an input that is multiplied with bytes of up to max_byte.
+constexpr int DigitsOf(int max_byte) {
+  return (HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3) && max_byte > 127 ? 2 : 1;
+}
 
 // OneTokenDots<kMaxByte, kInit, kGroups>: Put<kGroup, kNth>(r, bytes) adds the products of register
 // r of group kGroup. It is called once per group and register; kNth counts the groups in the order
@@ -207,19 +213,8 @@ HWY_INLINE Raw AddPairs(Raw a, Raw b) {
 HWY_INLINE Raw WidenPairs(Raw a, std::int16_t factor = 1) {
   return _mm512_madd_epi16(a, _mm512_set1_epi16(factor));
 }
-HWY_INLINE Raw LowNibbles(Raw bytes) {
-  return _mm512_and_si512(bytes, _mm512_set1_epi8(15));
-}
-HWY_INLINE Raw HighNibbles(Raw bytes) {
-  return LowNibbles(_mm512_srli_epi16(bytes, 4));
-}
 HWY_INLINE Raw AddSums(Raw a, Raw b) {
   return _mm512_add_epi32(a, b);
-}
-HWY_INLINE Raw MulSigned(Raw bytes, Raw x) {
-  const Raw w = _mm512_xor_si512(bytes, _mm512_set1_epi8(-128));
-  const Raw signed_x = _mm512_mask_sub_epi8(x, _mm512_movepi8_mask(w), _mm512_setzero_si512(), x);
-  return _mm512_maddubs_epi16(_mm512_abs_epi8(w), signed_x);
 }
 #else
 using Raw = __m256i;
@@ -238,19 +233,8 @@ HWY_INLINE Raw AddPairs(Raw a, Raw b) {
 HWY_INLINE Raw WidenPairs(Raw a, std::int16_t factor = 1) {
   return _mm256_madd_epi16(a, _mm256_set1_epi16(factor));
 }
-HWY_INLINE Raw LowNibbles(Raw bytes) {
-  return _mm256_and_si256(bytes, _mm256_set1_epi8(15));
-}
-HWY_INLINE Raw HighNibbles(Raw bytes) {
-  return LowNibbles(_mm256_srli_epi16(bytes, 4));
-}
 HWY_INLINE Raw AddSums(Raw a, Raw b) {
   return _mm256_add_epi32(a, b);
-}
-// |w| is at most 128 and fits an unsigned byte; x takes the sign of w.
-HWY_INLINE Raw MulSigned(Raw bytes, Raw x) {
-  const Raw w = _mm256_xor_si256(bytes, _mm256_set1_epi8(-128));
-  return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
 }
 #endif
 
@@ -266,45 +250,25 @@ HWY_INLINE void LoadAfter(const Raw (&sums)[kCount], const Value*& x) {
   }
 }
 
-// The factors of a product, made from a line of bytes.
-enum class Factor : std::uint8_t {
-  kBytes,       // at most 127
-  kSigned,      // the bytes minus 128; the products take their signs
-  kLowNibbles,  // of the bytes
-  kHighNibbles,
-};
-
-// The largest magnitude of a factor.
-constexpr int LargestOf(Factor factor, int max_byte) {
-  switch (factor) {
-    case Factor::kBytes: return max_byte;
-    case Factor::kSigned: return 128;
-    default: return 15;
-  }
-}
-
 // The number of products of pairs that are added in 16 bits before they are widened.
-constexpr int RunOf(int largest_factor, int groups) {
-  return std::min(
-      groups,
-      static_cast<int>(std::bit_floor(32767U / static_cast<unsigned>(2 * largest_factor * 127))));
+constexpr int RunOf(int max_byte, int max_input, int groups) {
+  const auto pair = static_cast<unsigned>(2 * max_byte * max_input);
+  return std::min(groups, static_cast<int>(std::bit_floor(32767U / pair)));
 }
 
-template <Factor kFactor>
-HWY_INLINE Raw LoadFactor(const std::uint8_t* at) {
-  const Raw bytes = LoadLine(at);
-  if constexpr (kFactor == Factor::kLowNibbles) return LowNibbles(bytes);
-  if constexpr (kFactor == Factor::kHighNibbles) return HighNibbles(bytes);
-  return bytes;
+constexpr int MaxInput(int max_byte) {
+  return DigitsOf(max_byte) == 2 ? 8 : 127;
 }
 
-// Multiplies pairs of factors with pairs of inputs and adds as many of the 16-bit results as cannot
-// overflow before it widens them and multiplies them by kScale. Adds to `sums` unless kFirst.
-template <Factor kFactor, int kMaxByte, int kScale, bool kFirst, int kGroups, int kTokens,
-          int kPanelRegs>
+// Multiplies pairs of bytes with pairs of inputs, or of one of their digits, and adds as many of the
+// 16-bit results as cannot overflow before it widens them and multiplies them by kScale. Adds to
+// `sums` unless kFirst.
+// Calls each_group() after each group, for prefetching.
+template <int kMaxByte, int kScale, bool kFirst, int kGroups, int kTokens, int kPanelRegs,
+          class EachGroup>
 HWY_INLINE void AddProducts(const std::uint8_t* quants, const Value* x,
-                            Raw (&sums)[kTokens][kPanelRegs]) {
-  constexpr int kRun = RunOf(LargestOf(kFactor, kMaxByte), kGroups);
+                            Raw (&sums)[kTokens][kPanelRegs], const EachGroup& each_group) {
+  constexpr int kRun = RunOf(kMaxByte, MaxInput(kMaxByte), kGroups);
   static_assert(kGroups % kRun == 0);
   constexpr int kRegBytes = static_cast<int>(sizeof(Raw));
   Raw pairs[kTokens][kPanelRegs];
@@ -312,18 +276,15 @@ HWY_INLINE void AddProducts(const std::uint8_t* quants, const Value* x,
   for (int g = 0; g < kGroups; ++g) {
     Raw w[kPanelRegs];
     KVCACHE_UNROLL
-    for (int r = 0; r < kPanelRegs; ++r) {
-      w[r] = LoadFactor<kFactor>(quants + g * kLine + r * kRegBytes);
-    }
+    for (int r = 0; r < kPanelRegs; ++r) w[r] = LoadLine(quants + g * kLine + r * kRegBytes);
     KVCACHE_UNROLL
     for (int t = 0; t < kTokens; ++t) {
       std::int32_t four;
-      std::memcpy(&four, x + t * kBlock + g * 4, 4);
+      std::memcpy(&four, x + t * DigitsOf(kMaxByte) * kBlock + g * 4, 4);
       const Raw inputs = SetFour(four);
       KVCACHE_UNROLL
       for (int r = 0; r < kPanelRegs; ++r) {
-        const Raw product =
-            kFactor == Factor::kSigned ? MulSigned(w[r], inputs) : MulBytes(w[r], inputs);
+        const Raw product = MulBytes(w[r], inputs);
         pairs[t][r] = g % kRun == 0 ? product : AddPairs(pairs[t][r], product);
         if (g % kRun == kRun - 1) {
           const Raw wide = WidenPairs(pairs[t][r], kScale);
@@ -337,6 +298,7 @@ HWY_INLINE void AddProducts(const std::uint8_t* quants, const Value* x,
         LoadAfter(pairs[t], x);
       }
     }
+    each_group();
   }
 }
 
@@ -347,58 +309,55 @@ class OneTokenDots {
 
   template <int kGroup, int kNth>
   HWY_INLINE void Put(int r, V8 bytes) {
-    constexpr int kRun = RunOf(kSigned ? LargestOf(Factor::kSigned, kMaxByte) : kMaxByte, kGroups);
-    std::int32_t four;
-    std::memcpy(&four, x_ + kGroup * 4, 4);
-    const Raw inputs = SetFour(four);
-    const Raw product = kSigned ? MulSigned(bytes.raw, inputs) : MulBytes(bytes.raw, inputs);
-    pairs_[r] = kNth % kRun == 0 ? product : AddPairs(pairs_[r], product);
-    if constexpr (kNth % kRun == kRun - 1) {
-      const Raw wide = WidenPairs(pairs_[r]);
-      sums_[r] = kNth < kRun ? wide : AddSums(sums_[r], wide);
+    constexpr int kRun = RunOf(kMaxByte, MaxInput(kMaxByte), kGroups);
+    KVCACHE_UNROLL
+    for (int digit = 0; digit < kCount; ++digit) {
+      std::int32_t four;
+      std::memcpy(&four, x_ + digit * kBlock + kGroup * 4, 4);
+      Raw& pairs = pairs_[digit][r];
+      const Raw product = MulBytes(bytes.raw, SetFour(four));
+      pairs = kNth % kRun == 0 ? product : AddPairs(pairs, product);
+      if constexpr (kNth % kRun == kRun - 1) {
+        const Raw wide = WidenPairs(pairs, digit == 0 ? 1 : 16);
+        sums_[r] = kNth < kRun && digit == 0 ? wide : AddSums(sums_[r], wide);
+      }
     }
     if (kNth % 2 == 1 && r == kPanelRegs - 1)
-      LoadAfter(kNth % kRun == kRun - 1 ? sums_ : pairs_, x_);
+      LoadAfter(kNth % kRun == kRun - 1 ? sums_ : pairs_[kCount - 1], x_);
   }
   HWY_INLINE VI Dot(int r) const {
-    constexpr bool kAdds = kInit == Init::kCorrections && !kSigned;
-    return VI{kAdds ? AddSums(sums_[r], SetFour(init_)) : sums_[r]};
+    return VI{kInit == Init::kCorrections ? AddSums(sums_[r], SetFour(init_)) : sums_[r]};
   }
 
  private:
-  static constexpr bool kSigned = kMaxByte > 127;
+  static constexpr int kCount = DigitsOf(kMaxByte);
   const Value* x_;
   std::int32_t init_;
-  Raw pairs_[kPanelRegs];
+  Raw pairs_[kCount][kPanelRegs];
   Raw sums_[kPanelRegs];
 };
 
-// Bytes above 127 do not fit the signed operand of a product. A tile of tokens takes their nibbles,
-// two products whose sums stay in 16 bits over all groups. Few tokens take the signed numbers: that
-// needs fewer operations for each load, but each product has to be widened.
-inline constexpr int kTokensForNibbles = 3;
+struct DoNothing {
+  HWY_INLINE void operator()() const {}
+};
 
-template <int kMaxByte, Init kInit, int kGroups, int kTokens, int kPanels, class VI, int kPanelRegs>
+template <int kMaxByte, Init kInit, int kGroups, int kTokens, int kPanels, class VI, int kPanelRegs,
+          class EachGroup = DoNothing>
 HWY_INLINE void DotGroups(const std::uint8_t* const (&quants)[kPanels], const Value* x,
-                          const std::int32_t* init, VI (&dots)[kPanels][kTokens][kPanelRegs]) {
+                          const std::int32_t* init, VI (&dots)[kPanels][kTokens][kPanelRegs],
+                          const EachGroup& each_group = {}) {
   static_assert(kPanels == 1);
-  constexpr bool kSigned = kMaxByte > 127 && kTokens < kTokensForNibbles;
-  static_assert(!kSigned || kInit == Init::kCorrections);
   Raw sums[kTokens][kPanelRegs];
-  if constexpr (kSigned) {
-    AddProducts<Factor::kSigned, kMaxByte, 1, true, kGroups>(quants[0], x, sums);
-  } else if constexpr (kMaxByte > 127) {
-    AddProducts<Factor::kLowNibbles, kMaxByte, 1, true, kGroups>(quants[0], x, sums);
-    AddProducts<Factor::kHighNibbles, kMaxByte, 16, false, kGroups>(quants[0], x, sums);
-  } else {
-    AddProducts<Factor::kBytes, kMaxByte, 1, true, kGroups>(quants[0], x, sums);
+  AddProducts<kMaxByte, 1, true, kGroups>(quants[0], x, sums, each_group);
+  if constexpr (DigitsOf(kMaxByte) == 2) {
+    AddProducts<kMaxByte, 16, false, kGroups>(quants[0], x + kBlock, sums, each_group);
   }
   KVCACHE_UNROLL
   for (int t = 0; t < kTokens; ++t) {
     KVCACHE_UNROLL
     for (int r = 0; r < kPanelRegs; ++r) {
-      constexpr bool kAdds = kInit == Init::kCorrections && !kSigned;
-      dots[0][t][r] = VI{kAdds ? AddSums(sums[t][r], SetFour(init[t])) : sums[t][r]};
+      dots[0][t][r] =
+          VI{kInit == Init::kCorrections ? AddSums(sums[t][r], SetFour(init[t])) : sums[t][r]};
     }
   }
 }
@@ -410,9 +369,10 @@ inline constexpr int kTileTokens = 2;
 inline constexpr int kTilePanels = 1;
 
 template <int /*kMaxByte*/, Init kInit, int kGroups, int kTokens, int kPanels, class VI,
-          int kPanelRegs>
+          int kPanelRegs, class EachGroup = int>
 HWY_INLINE void DotGroups(const std::uint8_t* const (&quants)[kPanels], const Value* x,
-                          const std::int32_t* init, VI (&dots)[kPanels][kTokens][kPanelRegs]) {
+                          const std::int32_t* init, VI (&dots)[kPanels][kTokens][kPanelRegs],
+                          const EachGroup& /*each_group*/ = {}) {
   static_assert(kPanels == 1);
   DotGroupsOf16Bits<kInit, kGroups>(quants[0], x, init, dots[0]);
 }
@@ -458,6 +418,19 @@ class OneTokenDots {
 #endif
 
 #endif
+
+// Stores a vector of inputs at `to`, as kDigits digits.
+template <int kDigits>
+HWY_INLINE void StoreInputs(VI inputs, Value* to) {
+  const hn::Rebind<Value, DF> d;
+  if constexpr (kDigits == 1) {
+    hn::StoreU(hn::DemoteTo(d, inputs), d, to);
+  } else {
+    const VI high = hn::ShiftRight<4>(hn::Add(inputs, hn::Set(DI(), 8)));
+    hn::StoreU(hn::DemoteTo(d, hn::Sub(inputs, hn::ShiftLeft<4>(high))), d, to);
+    hn::StoreU(hn::DemoteTo(d, high), d, to + kBlock);
+  }
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace kvcache::cpu::block

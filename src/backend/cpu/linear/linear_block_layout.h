@@ -40,8 +40,10 @@ inline constexpr std::int64_t kChunk = 256;
 inline constexpr std::int64_t kChunkBlocks = kChunk / kBlock;
 inline constexpr std::int64_t kLine = 64;
 
-// How many activations share a scale.
-enum class InputScales : std::uint8_t { kPer32, kPer256 };
+// How many activations share a scale. Those for weights of whole bytes are a kind of their own, since
+// targets without int8 dot products store them as digits.
+enum class InputScales : std::uint8_t { kPer32, kPer32ForBytes, kPer256 };
+inline constexpr int kInputScales = 3;
 
 struct Layout {
   std::int64_t head_bytes = 0;  // per 32 inputs; 0: no kernels for the type
@@ -55,7 +57,7 @@ constexpr Layout LayoutOf(DType dtype) {
     case DType::kQ4_1: return {64, 4 * kLine, InputScales::kPer32};
     case DType::kQ5_0: return {32, 5 * kLine, InputScales::kPer32};
     case DType::kQ5_1: return {64, 5 * kLine, InputScales::kPer32};
-    case DType::kQ8_0: return {32, 8 * kLine, InputScales::kPer32};
+    case DType::kQ8_0: return {32, 8 * kLine, InputScales::kPer32ForBytes};
     case DType::kMXFP4: return {16, 4 * kLine, InputScales::kPer32};
     case DType::kQ4_K: return {32, 4 * kLine, InputScales::kPer256};
     case DType::kQ5_K: return {32, 5 * kLine, InputScales::kPer256};

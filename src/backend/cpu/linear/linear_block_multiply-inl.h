@@ -47,8 +47,9 @@ struct TileInput {
 inline TileInput InputOf(const QuantizedX& x, std::int64_t chunk, std::int64_t tile_begin) {
   const std::int64_t blocks =
       chunk * kChunkBlocks * x.tokens + tile_begin * BlocksOf(x.inputs, chunk);
-  const Value* const values = reinterpret_cast<const Value*>(x.values) + blocks * kBlock;
-  if (x.kind == InputScales::kPer32) {
+  const std::int64_t digits = x.kind == InputScales::kPer32ForBytes ? DigitsOf(kAnyByte) : 1;
+  const Value* const values = reinterpret_cast<const Value*>(x.values) + blocks * digits * kBlock;
+  if (x.kind != InputScales::kPer256) {
     return {values, x.scales + blocks, x.corrections + blocks, x.sums + blocks};
   }
   return {values, x.scales + chunk * x.tokens + tile_begin, x.corrections + 2 * blocks,
@@ -93,8 +94,9 @@ HWY_INLINE void Dot(const Unpacked (&w)[kPanels], std::int64_t from, const TileI
   const std::uint8_t* quants[kPanels];
   KVCACHE_UNROLL
   for (int p = 0; p < kPanels; ++p) quants[p] = w[p].quants + from * kPanelRows;
+  const std::int64_t block = from / kBlock * kTokens * DigitsOf(kKind.max_byte);
   DotGroups<kKind.max_byte, kInit, kGroups, kTokens, kPanels>(
-      quants, x.values + from / kBlock * kBlock * kTokens + from % kBlock, init, dots);
+      quants, x.values + block * kBlock + from % kBlock, init, dots);
 }
 
 // Adds one block of 32 inputs, for the chains with an input scale per 32.
@@ -296,7 +298,8 @@ HWY_INLINE void AddLines(const std::uint8_t* lines, const typename Format::Head&
   constexpr Init kInit = kKind.bias == 0 ? Init::kZero : Init::kCorrections;
   const DF d;
   OneTokenDots<kKind.max_byte, kInit, kGroups> dots(
-      x.values + i * 4 * kGroups, kInit == Init::kZero ? 0 : x.corrections[i] / 128 * kKind.bias);
+      x.values + i * 4 * kGroups * DigitsOf(kKind.max_byte),
+      kInit == Init::kZero ? 0 : x.corrections[i] / 128 * kKind.bias);
   Format::Unpack(lines, dots);
   const RowFactors w_scale = head.Scales(i);
   KVCACHE_UNROLL

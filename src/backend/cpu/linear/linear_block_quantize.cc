@@ -31,20 +31,20 @@ HWY_INLINE float MaxAbs(const float* x, std::int64_t count) {
 }
 
 // Quantises kCount inputs and returns the sum of the values. Writes zeros if the inverse is 0.
-template <int kCount>
+template <int kCount, int kDigits = 1>
 HWY_INLINE std::int32_t Round(const float* x, float inverse_scale, Value* values) {
+  static_assert(kDigits == 1 || kCount == kBlock);
   if (inverse_scale == 0.0f) {
-    std::fill_n(values, kCount, Value{0});
+    std::fill_n(values, kCount * kDigits, Value{0});
     return 0;
   }
   const DF d;
-  const hn::Rebind<Value, DF> d_value;
   VI sum = hn::Zero(DI());
   for (int i = 0; i < kCount; i += kLanes) {
     const VF scaled = hn::Mul(hn::LoadU(d, x + i), hn::Set(d, inverse_scale));
     const VI rounded = hn::NearestInt(scaled);
     sum = hn::Add(sum, rounded);
-    hn::StoreU(hn::DemoteTo(d_value, rounded), d_value, values + i);
+    StoreInputs<kDigits>(rounded, values + i);
   }
   return hn::GetLane(hn::SumOfLanes(DI(), sum));
 }
@@ -64,14 +64,15 @@ struct Place {
 };
 
 // 32 inputs: `block` counts those of the token, `blocks` those of its chunk.
+template <int kDigits>
 void Quantize32(const float* x, std::int64_t block, const Place& place, const QuantizedX& out) {
   const std::int64_t chunk = block / kChunkBlocks;
   const std::int64_t spot = chunk * kChunkBlocks * out.tokens +
                             place.begin * BlocksOf(out.inputs, chunk) +
                             block % kChunkBlocks * place.size + place.at;
-  Value* const values = reinterpret_cast<Value*>(out.values) + spot * kBlock;
+  Value* const values = reinterpret_cast<Value*>(out.values) + spot * kDigits * kBlock;
   const float scale = MaxAbs(x, kBlock) / 127.0f;
-  const std::int32_t sum = Round<kBlock>(x, Inverse(scale), values);
+  const std::int32_t sum = Round<kBlock, kDigits>(x, Inverse(scale), values);
   out.scales[spot] = scale;
   out.corrections[spot] = -128 * sum;
   out.sums[spot] = scale * static_cast<float>(sum);
@@ -102,13 +103,20 @@ void QuantizeToken(const float* x, std::int64_t token, const QuantizedX& out) {
   const TokenTiles tiles(out.tokens, kTileTokens);
   const std::int64_t tile = tiles.TileOf(token);
   const Place place{tiles.Begin(tile), tiles.Size(tile), token - tiles.Begin(tile)};
-  if (out.kind == InputScales::kPer32) {
-    for (std::int64_t b = 0; b < out.inputs / kBlock; ++b) {
-      Quantize32(x + b * kBlock, b, place, out);
+  if (out.kind == InputScales::kPer256) {
+    for (std::int64_t c = 0; c < out.inputs / kChunk; ++c) {
+      Quantize256(x + c * kChunk, c, place, out);
     }
     return;
   }
-  for (std::int64_t c = 0; c < out.inputs / kChunk; ++c) Quantize256(x + c * kChunk, c, place, out);
+  constexpr int kDigits = DigitsOf(kAnyByte);
+  for (std::int64_t b = 0; b < out.inputs / kBlock; ++b) {
+    if (out.kind == InputScales::kPer32ForBytes) {
+      Quantize32<kDigits>(x + b * kBlock, b, place, out);
+    } else {
+      Quantize32<1>(x + b * kBlock, b, place, out);
+    }
+  }
 }
 
 }  // namespace HWY_NAMESPACE
@@ -132,7 +140,7 @@ constexpr std::int64_t Aligned(std::int64_t bytes) {
 
 Sizes SizesOf(const QuantizedX& x) {
   const std::int64_t count = x.tokens * x.inputs;
-  const bool per_32 = x.kind == InputScales::kPer32;
+  const bool per_32 = x.kind != InputScales::kPer256;
   return {Aligned(count * QuantizedX::kMaxValueBytes),
           Aligned(count / (per_32 ? kBlock : kChunk) * 4),
           Aligned(count / (per_32 ? kBlock : kBlock / 2) * 4), Aligned(count / kBlock * 4)};

@@ -62,7 +62,7 @@ class LinearGroupWork {
   bool any_block_ = false;
   bool any_float_ = false;
   // Indexed by InputScales; without tokens if no weight needs that kind.
-  std::array<block::QuantizedX, 2> quantized_;
+  std::array<block::QuantizedX, block::kInputScales> quantized_;
   float* packed_ = nullptr;
   std::int64_t packed_tiles_ = 0;
   std::int64_t tile_splits_ = 1;  // parts into which each panel's tiles are cut
