@@ -99,7 +99,7 @@ TEST(Sampler, SameSeedSameTokensAndTheDistributionIsDrawn) {
   params.seed = 7;
   constexpr int kDraws = 20000;
   std::vector<std::int32_t> first, second;
-  Sampler a(params, 4), b(params, 4);
+  Sampler a(params), b(params);
   std::map<std::int32_t, int> counts;
   for (int i = 0; i < kDraws; ++i) {
     first.push_back(a.Sample(kLogits, {}));
