@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kvcache/drafter.h"
 #include "kvcache_engine/sampling.h"
 #include "kvcache_engine/session.h"
 
@@ -32,6 +33,10 @@ struct GenerateRequest {
   // Is called after each of the prompt's passes with the number of its tokens that are evaluated.
   std::function<void(std::int32_t)> on_prefill = {};
   const std::atomic<bool>* interrupt = nullptr;  // generation stops once it is true; null: never
+  // Proposes tokens, which are verified in one pass; null: none does. The text is the same. A model with
+  // an encoder does not use it.
+  Drafter* drafter = nullptr;
+  int draft_tokens = -1;  // proposed at once, at most 16; -1: what was measured to be the fastest
 };
 
 enum class StopReason : std::uint8_t {
@@ -44,6 +49,16 @@ enum class StopReason : std::uint8_t {
 // Returns "eos", "length", "stop" or "interrupted".
 std::string_view StopReasonName(StopReason reason);
 
+// What drafts did for an answer.
+struct SpeculationReport {
+  std::int64_t drafted = 0;   // tokens
+  std::int64_t accepted = 0;  // of them
+  std::int64_t rounds = 0;    // passes with drafts
+
+  // Returns the tokens that a round kept on average: the current one and the accepted drafts.
+  double MeanCommitted() const;
+};
+
 struct GenerateResult {
   std::string text;
   std::vector<std::int32_t> tokens;  // generated, without an end-of-sequence token
@@ -55,6 +70,8 @@ struct GenerateResult {
   double first_token_ms = 0.0;       // from the call to the first sampled token
   double decode_ms = 0.0;            // from the first sampled token to the end
   std::int32_t decode_passes = 0;
+  std::int32_t decoded_tokens = 0;  // evaluated by those passes, and kept
+  SpeculationReport speculation{};
 
   double PrefillTokensPerSecond() const;
   double DecodeTokensPerSecond() const;  // 0 without a decode pass

@@ -47,6 +47,14 @@ class Session {
   Status Append(std::span<const std::int32_t> tokens, const PassHook& hook = {},
                 const std::atomic<bool>* interrupt = nullptr);
 
+  // Evaluates `tokens` in one pass, in a transaction: `judge` gets their logits [tokens, vocabulary] and
+  // returns how many of the first ones stay, at least one. The others are as if they had never been
+  // there. Errors: those of Transaction::Begin and Commit, of Engine::Forward and of `judge`; the session
+  // is then as before. Leaves no LastLogits. REQUIRES: at most max_batch() tokens, which the context
+  // holds.
+  using Judge = std::function<Result<Position>(std::span<const float> logits)>;
+  Status Verify(std::span<const std::int32_t> tokens, const Judge& judge);
+
   // Runs the model's encoder on `text`. The session then holds the decoder's first token. Errors:
   // kInvalidArgument if the session is not empty; those of Engine::Encode, after which the session
   // is empty.
@@ -97,6 +105,8 @@ class Session {
   std::vector<Position> positions_;    // scratch [max_batch]
   std::vector<SequenceId> sequences_;  // scratch [max_batch]
   std::vector<float> logits_;          // [vocabulary]
+  std::vector<float> all_logits_;      // scratch of Verify: [tokens, vocabulary]
+  std::vector<std::int32_t> rows_;     // scratch of Verify: batch indices
   std::int32_t last_pass_tokens_ = 0;
 };
 

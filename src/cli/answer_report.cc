@@ -45,6 +45,11 @@ nlohmann::json AnswerJson(Engine& engine, const RunFlags& flags, const GenerateR
             {"ttft_ms", result.first_token_ms},
             {"prefill_tokens_per_s", result.PrefillTokensPerSecond()},
             {"decode_tokens_per_s", result.DecodeTokensPerSecond()}}},
+          {"speculation",
+           {{"drafted", result.speculation.drafted},
+            {"accepted", result.speculation.accepted},
+            {"rounds", result.speculation.rounds},
+            {"mean_committed", result.speculation.MeanCommitted()}}},
           {"memory", MemoryJson(engine)}};
 }
 
@@ -61,7 +66,12 @@ std::string AnswerSummary(const GenerateResult& result, const PromptUse& use) {
   char rates[96];
   (void)std::snprintf(rates, sizeof(rates), " · first token %.0f ms · %.0f tokens/s",
                       result.first_token_ms, result.DecodeTokensPerSecond());
-  return text + rates;
+  text += rates;
+  if (const SpeculationReport& drafts = result.speculation; drafts.rounds > 0) {
+    text += StrCat(" · ", WithThousands(drafts.accepted), " of ", WithThousands(drafts.drafted),
+                   " drafts accepted");
+  }
+  return text;
 }
 
 }  // namespace kvcache::cli

@@ -153,6 +153,7 @@ Status Run(RunFlags& flags) {
   }
   flags.sampling.seed = flags.seed ? *flags.seed : std::random_device{}();
   KVCACHE_ASSIGN_OR_RETURN(const auto engine, flags.engine.Open());
+  KVCACHE_RETURN_IF_ERROR(flags.draft.Open(*engine));
   const std::chrono::duration<double, std::milli> load = Clock::now() - start;
   if (is_chat) return RunChat(*engine, flags, load.count());
   return RunPrompt(*engine, flags, text, load.count());

@@ -35,6 +35,7 @@ void AddSamplingFlags(FlagSet command, RunFlags& flags) {
 
 Status CheckValues(const RunFlags& flags) {
   KVCACHE_RETURN_IF_ERROR(flags.sampling.Check());
+  KVCACHE_RETURN_IF_ERROR(flags.draft.Check());
   for (const std::string& stop : flags.stop) {
     if (stop.empty()) return {StatusCode::kInvalidArgument, "a stop string is empty"};
   }
@@ -65,6 +66,7 @@ void RunFlags::Add(FlagSet command) {
       .ValueName("TEXT");
   command.AddSwitch("--json", &json, "print one JSON object per answer instead of text");
   chat.Add(command);
+  draft.Add(command);
   AddSamplingFlags(command, *this);
   command.RefuseEmptyValues({"--prompt", "--system", "--stop"});
   command.CheckParsed([this] { return CheckValues(*this); });
@@ -75,6 +77,7 @@ GenerateRequest RunFlags::MakeRequest(Progress& progress, std::size_t total) con
   request.max_tokens = max_tokens;
   request.sampling = sampling;
   request.stop = stop;
+  draft.Fill(request);
   request.interrupt = &CatchInterrupt();
   request.on_prefill = [&progress, total](std::int32_t done) {
     if (static_cast<std::size_t>(done) == total) return progress.Clear();

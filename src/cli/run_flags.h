@@ -10,6 +10,7 @@
 
 #include "cli/chat_flags.h"
 #include "cli/command_line.h"
+#include "cli/draft_flags.h"
 #include "cli/engine_flags.h"
 #include "cli/terminal.h"
 #include "kvcache_engine/generate.h"
@@ -19,6 +20,7 @@ namespace kvcache::cli {
 struct RunFlags {
   EngineFlags engine;
   ChatFlags chat;
+  DraftFlags draft;
   std::optional<std::string> prompt;
   std::string prompt_file;
   std::int32_t max_tokens = -1;

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <utility>
 
 #include "base/strings.h"
 #include "engine/check_logits.h"
 #include "engine/engine_impl.h"
 #include "engine/stop_strings.h"
+#include "speculation/draft_depth.h"
 #include "tokenizer/unicode/utf8_stream.h"
 
 namespace kvcache {
@@ -77,57 +79,179 @@ Status CheckRequest(const GenerateRequest& request, const Session& session, cons
   for (const std::string& stop : request.stop) {
     if (stop.empty()) return {StatusCode::kInvalidArgument, "a stop string is empty"};
   }
+  if (request.draft_tokens < -1 || request.draft_tokens > DraftDepth::kMost) {
+    return {StatusCode::kInvalidArgument, StrCat("draft tokens are ", request.draft_tokens,
+                                                 "; must be from 0 to ", DraftDepth::kMost)};
+  }
   return Status::Ok();
 }
 
-// Evaluates the sampled token. A full context is shifted first if the request has a limit of tokens
-// (without one it would never end). Returns false if the context is full and not shifted.
-Result<bool> Evaluate(Session& session, Engine& engine, const GenerateRequest& request,
-                      std::int32_t token, GenerateResult& result) {
-  if (session.position() >= engine.context()) {
-    if (request.max_tokens < 0 || engine.context() < 4) return false;
-    const bool has_bos = session.tokens().front() == engine.tokenizer().bos();
-    KVCACHE_ASSIGN_OR_RETURN(const std::int32_t dropped, session.Shift(has_bos ? 1 : 0));
-    (void)dropped;
-    ++result.shifts;
-  }
-  const std::int32_t one[] = {token};
-  KVCACHE_RETURN_IF_ERROR(session.Append(one));
-  ++result.decode_passes;
-  return true;
-}
+// Samples tokens, evaluates them, and lets a drafter propose some.
+class Decoder {
+ public:
+  Decoder(Session& session, Engine& engine, const GenerateRequest& request, TextOutput& output,
+          GenerateResult& result)
+      : session_(session),
+        engine_(engine),
+        request_(request),
+        output_(output),
+        result_(result),
+        sampler_(request.sampling),
+        drafter_(engine.has_encoder() ? nullptr : request.drafter),
+        history_(session.tokens().begin(), session.tokens().end()) {}
 
-Status Decode(Session& session, Engine& engine, const GenerateRequest& request, TextOutput& output,
-              Clock::time_point start, GenerateResult& result) {
-  Sampler sampler(request.sampling);
-  Clock::time_point first = start;
-  result.stop = StopReason::kLength;
-  while (request.max_tokens < 0 ||
-         result.tokens.size() < static_cast<std::size_t>(request.max_tokens)) {
-    KVCACHE_ASSIGN_OR_RETURN(const std::span<const float> logits, session.LastLogits());
-    KVCACHE_RETURN_IF_ERROR(CheckLogits(engine, logits, session.position()));
-    const std::int32_t token = sampler.Sample(logits, session.tokens());
-    if (result.first_token_ms == 0.0) {
-      result.first_token_ms = MillisecondsSince(start);
-      first = Clock::now();
-    }
-    if (engine.tokenizer().IsEndOfGeneration(token)) {
-      result.stop = StopReason::kEndOfText;
-      break;
-    }
-    result.tokens.push_back(token);
-    if (!output.Push(token)) break;
-    if (request.interrupt != nullptr && request.interrupt->load(std::memory_order_relaxed)) {
-      result.stop = StopReason::kInterrupted;
-      break;
-    }
-    KVCACHE_ASSIGN_OR_RETURN(const bool evaluated,
-                             Evaluate(session, engine, request, token, result));
-    if (!evaluated) break;
+  Status Run(Clock::time_point start) {
+    result_.stop = StopReason::kLength;
+    start_ = first_ = start;
+    if (drafter_ != nullptr) KVCACHE_RETURN_IF_ERROR(drafter_->Begin(history_));
+    Status status = Loop();
+    result_.decode_ms = MillisecondsSince(first_);
+    return status;
   }
-  result.decode_ms = MillisecondsSince(first);
-  return Status::Ok();
-}
+
+ private:
+  Status Loop() {
+    if (Room() == 0) return Status::Ok();
+    KVCACHE_ASSIGN_OR_RETURN(bool goes_on, SampleLast());
+    while (goes_on) {
+      const Clock::time_point begin = Clock::now();
+      drafts_.clear();
+      if (const int most = MostDrafts(); most > 0) {
+        KVCACHE_RETURN_IF_ERROR(drafter_->Propose(most, drafts_));
+      }
+      if (drafts_.empty()) {
+        KVCACHE_ASSIGN_OR_RETURN(goes_on, Evaluate());
+        if (drafter_ != nullptr) depth_.Count(0, 0, MillisecondsSince(begin));
+        if (goes_on) goes_on = Room() > 0;
+        if (goes_on) {
+          KVCACHE_ASSIGN_OR_RETURN(goes_on, SampleLast());
+        }
+      } else {
+        KVCACHE_ASSIGN_OR_RETURN(goes_on, Round(begin));
+      }
+    }
+    return Status::Ok();
+  }
+
+  // Returns how many tokens may still be sampled.
+  std::size_t Room() const {
+    if (request_.max_tokens < 0) return std::numeric_limits<std::int32_t>::max();
+    const auto most = static_cast<std::size_t>(request_.max_tokens);
+    return most - std::min(most, result_.tokens.size());
+  }
+
+  // A round samples a token for each draft and one more.
+  int MostDrafts() {
+    if (drafter_ == nullptr || Room() < 2) return 0;
+    const int depth = request_.draft_tokens >= 0 ? request_.draft_tokens : depth_.Next();
+    const auto room = static_cast<int>(std::min<std::size_t>(Room() - 1, DraftDepth::kMost));
+    return std::min(
+        {depth, room, engine_.context() - session_.position() - 1, engine_.max_batch() - 1});
+  }
+
+  Result<bool> SampleLast() {
+    KVCACHE_ASSIGN_OR_RETURN(const std::span<const float> logits, session_.LastLogits());
+    return Sample(logits);
+  }
+
+  // Samples the next token, which becomes the current one. Returns whether the text goes on.
+  Result<bool> Sample(std::span<const float> logits) {
+    KVCACHE_RETURN_IF_ERROR(
+        CheckLogits(engine_, logits, static_cast<std::int32_t>(history_.size())));
+    current_ = sampler_.Sample(logits, history_);
+    if (result_.first_token_ms == 0.0) {
+      result_.first_token_ms = MillisecondsSince(start_);
+      first_ = Clock::now();
+    }
+    if (engine_.tokenizer().IsEndOfGeneration(current_)) {
+      result_.stop = StopReason::kEndOfText;
+      return false;
+    }
+    result_.tokens.push_back(current_);
+    history_.push_back(current_);
+    if (drafter_ != nullptr) KVCACHE_RETURN_IF_ERROR(drafter_->Add(current_));
+    if (!output_.Push(current_)) return false;
+    if (request_.interrupt != nullptr && request_.interrupt->load(std::memory_order_relaxed)) {
+      result_.stop = StopReason::kInterrupted;
+      return false;
+    }
+    return true;
+  }
+
+  // Evaluates the current token. A full context is shifted first if the request has a limit of tokens
+  // (without one it would never end). Returns false if the context is full and not shifted.
+  Result<bool> Evaluate() {
+    if (session_.position() >= engine_.context()) {
+      if (request_.max_tokens < 0 || engine_.context() < 4) return false;
+      const bool has_bos = session_.tokens().front() == engine_.tokenizer().bos();
+      KVCACHE_RETURN_IF_ERROR(session_.Shift(has_bos ? 1 : 0).status());
+      ++result_.shifts;
+      history_.assign(session_.tokens().begin(), session_.tokens().end());
+      history_.push_back(current_);
+    }
+    const std::int32_t one[] = {current_};
+    KVCACHE_RETURN_IF_ERROR(session_.Append(one));
+    ++result_.decode_passes;
+    ++result_.decoded_tokens;
+    return true;
+  }
+
+  // Evaluates the current token and the drafts in one pass. Samples as without drafts, as long as the
+  // samples are the drafts: their logits have the same bits.
+  Result<bool> Round(Clock::time_point begin) {
+    drafts_.insert(drafts_.begin(), current_);
+    const std::size_t vocabulary = static_cast<std::size_t>(engine_.vocabulary_size());
+    bool goes_on = true;
+    Position kept = 0;
+    const auto judge = [&](std::span<const float> logits) -> Result<Position> {
+      while (goes_on) {
+        const auto row = static_cast<std::size_t>(kept++);
+        KVCACHE_ASSIGN_OR_RETURN(goes_on, Sample(logits.subspan(row * vocabulary, vocabulary)));
+        const auto next = static_cast<std::size_t>(kept);
+        if (next == drafts_.size() || drafts_[next] != current_) break;
+        ++result_.speculation.accepted;
+        if (!goes_on) break;
+      }
+      return kept;
+    };
+    const Status verified = session_.Verify(drafts_, judge);
+    if (!verified.ok() && kept == 0 && CanDoWithout(verified)) {
+      drafter_ = nullptr;
+      return true;  // the current token is still to be evaluated
+    }
+    KVCACHE_RETURN_IF_ERROR(verified);
+    const auto drafted = static_cast<int>(drafts_.size()) - 1;
+    result_.speculation.drafted += drafted;
+    ++result_.speculation.rounds;
+    ++result_.decode_passes;
+    result_.decoded_tokens += kept;
+    depth_.Count(drafted, kept - 1, MillisecondsSince(begin));
+    if (goes_on && Room() == 0) {
+      KVCACHE_RETURN_IF_ERROR(Evaluate().status());
+      return false;
+    }
+    return goes_on;
+  }
+
+  // A cache without transactions, or without room for one, evaluates one token after the other.
+  static bool CanDoWithout(const Status& status) {
+    return status.code() == StatusCode::kUnsupported || status.code() == StatusCode::kCacheFull;
+  }
+
+  Session& session_;
+  Engine& engine_;
+  const GenerateRequest& request_;
+  TextOutput& output_;
+  GenerateResult& result_;
+  Sampler sampler_;
+  Drafter* drafter_;
+  DraftDepth depth_;
+  std::vector<std::int32_t>
+      history_;  // what samplers see: the session's tokens and the current one
+  std::vector<std::int32_t> drafts_;
+  std::int32_t current_ = 0;
+  Clock::time_point start_, first_;
+};
 
 }  // namespace
 
@@ -141,12 +265,16 @@ std::string_view StopReasonName(StopReason reason) {
   return "unknown";
 }
 
+double SpeculationReport::MeanCommitted() const {
+  return rounds > 0 ? 1.0 + static_cast<double>(accepted) / static_cast<double>(rounds) : 0.0;
+}
+
 double GenerateResult::PrefillTokensPerSecond() const {
   return prefill_ms > 0.0 ? computed_tokens * 1e3 / prefill_ms : 0.0;
 }
 
 double GenerateResult::DecodeTokensPerSecond() const {
-  return decode_passes > 0 && decode_ms > 0.0 ? decode_passes * 1e3 / decode_ms : 0.0;
+  return decoded_tokens > 0 && decode_ms > 0.0 ? decoded_tokens * 1e3 / decode_ms : 0.0;
 }
 
 Result<GenerateResult> Generate(Session& session, Engine& engine, const GenerateRequest& request) {
@@ -173,7 +301,8 @@ Result<GenerateResult> Generate(Session& session, Engine& engine, const Generate
   }
   KVCACHE_RETURN_IF_ERROR(prefill);
   TextOutput output(engine.tokenizer(), request, result);
-  KVCACHE_RETURN_IF_ERROR(Decode(session, engine, request, output, start, result));
+  Decoder decoder(session, engine, request, output, result);
+  KVCACHE_RETURN_IF_ERROR(decoder.Run(start));
   output.Finish();
   return result;
 }

@@ -1,11 +1,13 @@
 #include "kvcache_engine/session.h"
 
 #include <algorithm>
+#include <new>
 #include <numeric>
 #include <string>
 
 #include "base/strings.h"
 #include "engine/engine_impl.h"
+#include "kvcache/transaction.h"
 
 namespace kvcache {
 
@@ -80,6 +82,32 @@ Status Session::Pass(std::span<const std::int32_t> tokens, const std::atomic<boo
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
   if (status.ok()) last_pass_tokens_ = static_cast<std::int32_t>(count);
   return status;
+}
+
+Status Session::Verify(std::span<const std::int32_t> tokens, const Judge& judge) {
+  const std::size_t count = tokens.size();
+  try {
+    all_logits_.resize(count * logits_.size());
+    rows_.resize(count);
+  } catch (const std::bad_alloc&) {
+    return {StatusCode::kOutOfMemory, StrCat("no memory for the logits of ", count, " tokens")};
+  }
+  last_pass_tokens_ = 0;
+  KVCACHE_ASSIGN_OR_RETURN(Transaction round,
+                           Transaction::Begin({&engine_.cache()}, {{sequence_, position()}},
+                                              {.max_tokens = static_cast<Position>(count)}));
+  std::iota(positions_.begin(), positions_.begin() + static_cast<std::ptrdiff_t>(count),
+            position());
+  KVCACHE_RETURN_IF_ERROR(engine_.Forward({.tokens = tokens,
+                                           .positions = std::span(positions_).first(count),
+                                           .sequences = std::span(sequences_).first(count)}));
+  std::iota(rows_.begin(), rows_.end(), 0);
+  KVCACHE_RETURN_IF_ERROR(engine_.Logits(rows_, all_logits_.data()));
+  KVCACHE_ASSIGN_OR_RETURN(const Position kept, judge(all_logits_));
+  KVCACHE_RETURN_IF_ERROR(round.Commit({kept}));
+  if (unshifted_ == position()) unshifted_ += kept;
+  tokens_.insert(tokens_.end(), tokens.begin(), tokens.begin() + kept);
+  return Status::Ok();
 }
 
 Result<std::span<const float>> Session::LastLogits() {

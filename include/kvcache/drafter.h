@@ -1,0 +1,34 @@
+// Drafters propose the next tokens of a text. An engine evaluates a proposal in one pass and keeps the
+// tokens that it would have sampled anyway: the text is the same with and without a drafter, token by
+// token, for every sampler and seed. Only the time differs (GenerateRequest::drafter).
+//
+// Thread safety: one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kvcache/status.h"
+
+namespace kvcache {
+
+class Drafter {
+ public:
+  virtual ~Drafter() = default;
+  // Begins or goes on with a text. What it has in common with the last one is not read again.
+  virtual Status Begin(std::span<const std::int32_t> text) = 0;
+  // Says that `token` is the next one of the text.
+  virtual Status Add(std::int32_t token) = 0;
+  // Appends to `drafts` at most `most` tokens that may come next, or none.
+  virtual Status Propose(int most, std::vector<std::int32_t>& drafts) = 0;
+};
+
+// Returns a drafter that looks up what followed the last tokens before: in this text, and in the texts
+// that it was given earlier. It costs nothing to speak of, and helps where a text repeats itself: code
+// that is edited, quotations, lists.
+std::unique_ptr<Drafter> MakeLookupDrafter();
+
+}  // namespace kvcache

@@ -1,0 +1,190 @@
+// Answers with drafters, on models of every kind: the same tokens as without, and the same state behind
+// them, whatever the drafter proposes.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/engine_impl.h"
+#include "kvcache_engine/generate.h"
+#include "kvcache_engine/model_drafter.h"
+#include "make_model/make_model.h"
+
+namespace kvcache {
+namespace {
+
+using Tokens = std::vector<std::int32_t>;
+
+constexpr int kContext = 160;
+
+// Knows the text that will be generated, and is wrong now and then.
+class Oracle final : public Drafter {
+ public:
+  Oracle(Tokens text, int vocabulary) : text_(std::move(text)), vocabulary_(vocabulary) {}
+  Status Begin(std::span<const std::int32_t> text) override {
+    at_ = text.size();
+    return Status::Ok();
+  }
+  Status Add(std::int32_t /*token*/) override {
+    ++at_;
+    return Status::Ok();
+  }
+  Status Propose(int most, Tokens& drafts) override {
+    for (std::size_t i = at_; i < text_.size() && most > 0; ++i, --most) {
+      const bool wrong = random_() % 5 == 0;
+      drafts.push_back(wrong ? static_cast<std::int32_t>(random_() % vocabulary_) : text_[i]);
+    }
+    return Status::Ok();
+  }
+
+ private:
+  Tokens text_;
+  unsigned vocabulary_;
+  std::size_t at_ = 0;
+  std::mt19937 random_{3};
+};
+
+class SpeculationTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    path_ = ::testing::TempDir() + "speculation." + std::to_string(getpid()) + ".gguf";
+    make_model::Request request{.architecture = GetParam(), .type = DType::kF32};
+    const std::string architecture = GetParam();
+    if (architecture == "gemma3") {
+      request.shape.window = 24;
+      request.shape.window_pattern = 2;
+    }
+    if (architecture == "qwen3next" || architecture == "llama4") request.shape.experts = 4;
+    ASSERT_TRUE(make_model::MakeModel(request, path_).ok());
+    engine_ = *Engine::Open(
+        path_, {.threads = 2, .context = kContext, .max_sequences = 2, .prefill_chunk = 32});
+  }
+  void TearDown() override { std::filesystem::remove(path_); }
+
+  static Tokens SomeTokens(int count) {
+    Tokens tokens;
+    for (int i = 0; i < count; ++i) tokens.push_back(3 + i * 37 % 250);
+    return tokens;
+  }
+
+  GenerateResult Run(const GenerateRequest& request, Tokens* held = nullptr) {
+    Session session(*engine_, SequenceId{0});
+    auto result = Generate(session, *engine_, request);
+    EXPECT_TRUE(result.ok()) << result.status().message();
+    if (held != nullptr) held->assign(session.tokens().begin(), session.tokens().end());
+    if (result.ok() && session.unshifted() == session.position()) ExpectExact(session);
+    return *std::move(result);
+  }
+
+  // The next token's logits are those of the session's tokens alone.
+  void ExpectExact(Session& session) {
+    if (session.position() + 1 > kContext) return;
+    Session alone(*engine_, SequenceId{1});
+    ASSERT_TRUE(alone.Append(session.tokens()).ok());
+    const std::int32_t next[] = {5};
+    ASSERT_TRUE(alone.Append(next).ok());
+    const auto expected = *alone.LastLogits();
+    const std::vector<float> row(expected.begin(), expected.end());
+    ASSERT_TRUE(session.Append(next).ok());
+    const auto found = *session.LastLogits();
+    ASSERT_EQ(row, std::vector<float>(found.begin(), found.end()));
+  }
+
+  // Compares the answer with that of an oracle, for depths.
+  void ExpectSame(GenerateRequest request) {
+    Tokens held_plain;
+    const GenerateResult plain = Run(request, &held_plain);
+    Tokens text = request.prompt;
+    text.insert(text.end(), plain.tokens.begin(), plain.tokens.end());
+    text.push_back(7);
+    std::int64_t accepted = 0;
+    for (const int depth : {-1, 0, 1, 3, 16}) {
+      Oracle oracle(text, engine_->vocabulary_size());
+      request.drafter = &oracle;
+      request.draft_tokens = depth;
+      Tokens held;
+      const GenerateResult drafted = Run(request, &held);
+      ASSERT_EQ(drafted.tokens, plain.tokens) << "depth " << depth;
+      ASSERT_EQ(drafted.text, plain.text);
+      ASSERT_EQ(drafted.stop, plain.stop);
+      ASSERT_EQ(drafted.shifts, plain.shifts);
+      ASSERT_EQ(drafted.decoded_tokens, plain.decoded_tokens);
+      ASSERT_EQ(held, held_plain);
+      ASSERT_LE(drafted.speculation.accepted, drafted.speculation.drafted);
+      ASSERT_EQ(drafted.decode_passes<plain.decode_passes, drafted.speculation.accepted> 0);
+      accepted += drafted.speculation.accepted;
+    }
+    if (plain.tokens.size() > 8) {
+      EXPECT_GT(accepted, 0);
+    }
+  }
+
+  std::string path_;
+  std::unique_ptr<Engine> engine_;
+};
+
+TEST_P(SpeculationTest, GreedyAnswersAreTheSame) {
+  for (const int length : {1, 30, 70}) {
+    ExpectSame({.prompt = SomeTokens(length), .max_tokens = 60, .sampling = {.temperature = 0.0f}});
+  }
+}
+
+TEST_P(SpeculationTest, SampledAnswersAreTheSame) {
+  for (const std::uint64_t seed : {1, 2, 3}) {
+    ExpectSame({.prompt = SomeTokens(40),
+                .max_tokens = 50,
+                .sampling = {.temperature = 1.0f, .repeat_penalty = 1.2f, .seed = seed}});
+  }
+}
+
+TEST_P(SpeculationTest, LimitsAndStopStringsAreKept) {
+  for (const int most : {0, 1, 2, 5}) {
+    ExpectSame({.prompt = SomeTokens(20), .max_tokens = most, .sampling = {.temperature = 1.0f}});
+  }
+  const GenerateRequest request{
+      .prompt = SomeTokens(20), .max_tokens = 40, .sampling = {.temperature = 1.0f, .seed = 4}};
+  const std::string text = Run(request).text;
+  GenerateRequest stopped = request;
+  stopped.stop = {text.substr(text.size() / 2, 3)};
+  ExpectSame(stopped);
+}
+
+TEST_P(SpeculationTest, AFullContextEndsOrIsShifted) {
+  ExpectSame({.prompt = SomeTokens(130), .max_tokens = -1, .sampling = {.temperature = 1.0f}});
+  ExpectSame({.prompt = SomeTokens(130), .max_tokens = 80, .sampling = {.temperature = 1.0f}});
+}
+
+TEST_P(SpeculationTest, AModelDraftsForItself) {
+  const auto draft = *Engine::Open(path_, {.threads = 2, .context = kContext});
+  const auto drafter = MakeModelDrafter(*draft, *engine_);
+  ASSERT_TRUE(drafter.ok()) << drafter.status().message();
+  GenerateRequest request{
+      .prompt = SomeTokens(30), .max_tokens = 41, .sampling = {.temperature = 0.0f}};
+  const GenerateResult plain = Run(request);
+  request.drafter = drafter->get();
+  request.draft_tokens = 7;
+  for (int i = 0; i < 2; ++i) {
+    const GenerateResult drafted = Run(request);
+    EXPECT_EQ(drafted.tokens, plain.tokens);
+    EXPECT_EQ(drafted.speculation.accepted, drafted.speculation.drafted);
+  }
+}
+
+TEST_P(SpeculationTest, BadDraftTokensAreRefused) {
+  Session session(*engine_, SequenceId{0});
+  const auto result = Generate(session, *engine_, {.prompt = SomeTokens(3), .draft_tokens = 17});
+  EXPECT_EQ(result.status().message(), "draft tokens are 17; must be from 0 to 16");
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, SpeculationTest,
+                         ::testing::Values("llama", "gemma3", "llama4", "qwen3next", "lfm2",
+                                           "granitehybrid"),
+                         [](const auto& kind) { return std::string(kind.param); });
+
+}  // namespace
+}  // namespace kvcache

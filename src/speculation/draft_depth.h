@@ -1,0 +1,39 @@
+// How many tokens to draft: as many as give the most committed tokens per second, from the measured time
+// of a pass by its tokens, and the measured acceptance by place. 0 if drafts do not pay.
+//
+// Thread safety: one thread at a time.
+#pragma once
+
+#include <array>
+
+namespace kvcache {
+
+class DraftDepth {
+ public:
+  static constexpr int kMost = 16;
+
+  // Returns the number of drafts to ask for. Now and then it is above 0 although drafts did not pay, to
+  // notice when they do again; the pauses get longer each time.
+  int Next();
+  // Counts a round: a pass over the current token and `drafted` drafts, of which the first `accepted`
+  // were right. The seconds include those of the drafter.
+  void Count(int drafted, int accepted, double seconds);
+
+ private:
+  // Returns the expected seconds of a pass with so many drafts, on a line through the nearest that were
+  // measured.
+  // REQUIRES: a pass without drafts was measured.
+  double Seconds(int drafted) const;
+  int Best() const;
+
+  std::array<double, kMost + 1> seconds_{};  // by number of drafts; 0: not measured
+  std::array<double, kMost> accepted_{};  // by place, if all before it are right; 0: not measured
+  int pause_ = kFirstPause;
+  int rounds_ = 0;  // without drafts, since the last with
+  int rounds_with_drafts_ = 0;
+
+  static constexpr int kFirstPause = 8;
+  static constexpr int kLongestPause = 256;
+};
+
+}  // namespace kvcache

@@ -1,0 +1,82 @@
+#include "speculation/lookup_drafter.h"
+
+#include <algorithm>
+#include <memory>
+#include <new>
+
+#include "base/keyed_hash.h"
+
+namespace kvcache {
+namespace {
+
+Status NoMemory() {
+  return {StatusCode::kOutOfMemory, "no memory for the drafter's text"};
+}
+
+}  // namespace
+
+std::unique_ptr<Drafter> MakeLookupDrafter() {
+  return std::make_unique<LookupDrafter>();
+}
+
+Status LookupDrafter::Begin(std::span<const std::int32_t> text) {
+  const auto last = std::span<const std::int32_t>(tokens_).subspan(begin_);
+  const bool goes_on =
+      last.size() <= text.size() && std::equal(last.begin(), last.end(), text.begin());
+  if (!goes_on) begin_ = tokens_.size();
+  if (tokens_.size() > kMostTokens) {
+    tokens_.clear();
+    begin_ = 0;
+    for (auto& places : places_) places.clear();
+  }
+  try {
+    for (const std::int32_t token : text.subspan(tokens_.size() - begin_)) Append(token);
+  } catch (const std::bad_alloc&) {
+    return NoMemory();
+  }
+  return Status::Ok();
+}
+
+Status LookupDrafter::Add(std::int32_t token) {
+  try {
+    Append(token);
+  } catch (const std::bad_alloc&) {
+    return NoMemory();
+  }
+  return Status::Ok();
+}
+
+// The tables learn of the last tokens when something follows them, so they never name the end.
+void LookupDrafter::Append(std::int32_t token) {
+  for (std::size_t i = 0; i < kLengths.size(); ++i) {
+    if (tokens_.size() - begin_ < kLengths[i]) continue;
+    places_[i][HashOfLast(kLengths[i])] = tokens_.size();
+  }
+  tokens_.push_back(token);
+}
+
+std::uint64_t LookupDrafter::HashOfLast(std::size_t count) const {
+  std::uint64_t hash = count;
+  for (auto at = tokens_.end() - static_cast<std::ptrdiff_t>(count); at != tokens_.end(); ++at) {
+    hash = MixHash(hash ^ kHashOdd1, static_cast<std::uint32_t>(*at) ^ kHashOdd2);
+  }
+  return hash;
+}
+
+Status LookupDrafter::Propose(int most, std::vector<std::int32_t>& drafts) {
+  for (std::size_t i = 0; i < kLengths.size(); ++i) {
+    const std::size_t length = kLengths[i];
+    if (tokens_.size() - begin_ < length) continue;
+    const auto found = places_[i].find(HashOfLast(length));
+    if (found == places_[i].end()) continue;
+    const auto after = tokens_.begin() + static_cast<std::ptrdiff_t>(found->second);
+    const auto size = static_cast<std::ptrdiff_t>(length);
+    if (!std::equal(after - size, after, tokens_.end() - size)) continue;  // another with this hash
+    const std::ptrdiff_t count = std::min<std::ptrdiff_t>(most, tokens_.end() - after);
+    drafts.insert(drafts.end(), after, after + count);
+    return Status::Ok();
+  }
+  return Status::Ok();
+}
+
+}  // namespace kvcache
