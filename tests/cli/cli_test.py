@@ -230,6 +230,28 @@ class Run(CliTest):
         other = json.loads(self.succeeds(*args[:-3], "--seed", "6", "--json"))
         self.assertNotEqual(first["tokens"], other["tokens"])
 
+    def test_drafts_do_not_change_the_text(self):
+        args = ["run", self.model, "-p", "one two", "-n", "30", "--seed", "5", "--json"]
+        plain = json.loads(self.succeeds(*args))
+        self.assertEqual(plain["speculation"],
+                         {"drafted": 0, "accepted": 0, "rounds": 0, "mean_committed": 0.0})
+        for draft in ("ngram", self.model):
+            for tokens in ("auto", "3"):
+                report = json.loads(
+                    self.succeeds(*args, "--draft", draft, "--draft-tokens", tokens))
+                self.assertEqual(report["tokens"], plain["tokens"])
+                self.assertEqual(report["text"], plain["text"])
+        greedy = json.loads(self.succeeds(*args, "--temp", "0", "--draft", self.model,
+                                          "--draft-tokens", "4"))["speculation"]
+        self.assertEqual(greedy["drafted"], greedy["accepted"])
+        self.assertGreater(greedy["mean_committed"], 2)
+        self.fails(["run", self.model, "-p", "x", "--draft-tokens", "17"],
+                   "--draft-tokens is", "17", "0 to 16", status=2)
+        self.fails(["run", self.model, "-p", "x", "--draft", "no-such-model"], "--draft",
+                   "no-such-model")
+        self.fails(["run", self.model, "-p", "x", "--draft", "story"], "--draft",
+                   "both need the same vocabulary")
+
     def test_threads_that_the_system_refuses(self):
         def limit():  # the stacks of 1,024 threads need 8 GiB of address space
             resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, resource.RLIM_INFINITY))
