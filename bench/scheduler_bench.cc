@@ -114,6 +114,7 @@ class Slots {
     for (int i = 0; i < answer_tokens; ++i) {
       const std::int32_t token = Best(Must(session.LastLogits()));
       if (i == 0) answer.first_token_ms = Milliseconds(start);
+      if (engine_.IsEndOfGeneration(token)) break;
       answer.tokens.push_back(token);
       if (i + 1 < answer_tokens) Must(session.Append({&token, 1}));
     }
@@ -140,7 +141,8 @@ class Slots {
 
 Answer AskScheduler(Scheduler& scheduler, const Tokens& prompt, int answer_tokens) {
   Answer answer;
-  ScheduledRequest request{.prompt = prompt, .max_tokens = answer_tokens};
+  ScheduledRequest request{
+      .prompt = prompt, .sampling = {.temperature = 0.0f}, .max_tokens = answer_tokens};
   request.on_done = [&](const RequestResult& result) {
     Must(result.status);
     answer = {result.tokens, result.first_token_ms};
