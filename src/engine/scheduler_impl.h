@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/memory_governor.h"
 #include "engine/snapshot_states.h"
 #include "kvcache_engine/scheduler.h"
 
@@ -97,7 +98,14 @@ class SchedulerImpl final : public Scheduler {
   // ---- Memory (scheduler_memory.cc).
   // Makes room for the pass: lets prefixes go, then parks jobs. Returns whether any job is left in it.
   bool MakeRoom();
-  bool HasRoom(std::int64_t cells) const;
+  bool HasRoom(std::int64_t cells);
+  // Returns the bytes that the cache takes, as the budget counts them.
+  std::int64_t HeldBytes() const;
+  // Returns a bound of the bytes that the composed pass adds.
+  std::int64_t PassGrowth(std::int64_t cells);
+  void ReleaseMemory();
+  // Brings what the cache takes to the budget after a step: prefixes go, then jobs are parked.
+  void KeepToBudget();
   void Park(std::size_t index);
 
   Engine& engine_;
@@ -105,6 +113,8 @@ class SchedulerImpl final : public Scheduler {
   const bool divisible_;
   const int step_tokens_;
   std::int64_t bytes_per_token_ = 0;
+  MemoryGovernor governor_;
+  std::vector<SequenceLength> growing_;  // scratch of PassGrowth
   SnapshotStates states_;
   std::unique_ptr<PrefixCache> prefixes_;
   const Clock::time_point start_ = Clock::now();

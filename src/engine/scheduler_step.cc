@@ -36,6 +36,7 @@ Result<bool> SchedulerImpl::Step() {
       PassFailed(status);
     }
   }
+  KeepToBudget();
   return !live_.empty() || waiting() > 0;
 }
 
