@@ -64,6 +64,9 @@ struct CacheOptions {
   // least max_batch. A cache with a window has as many besides those of its sequences. A cell takes
   // memory once it was written. 0: as above.
   int cells = 0;
+  // Memory of free cells goes back to the system (ReleaseFreeMemory), and tokens go to the lowest cells
+  // that are free. Needs a backend with CellMemory (cell_memory.h); with another one nothing changes.
+  bool releases_memory = false;
 };
 
 // See Cache::ScheduleCaptures.
@@ -387,6 +390,20 @@ class Cache {
   // when it needs cells, and has no bound: it returns the largest number. A wrapper returns that of
   // the cache with the fewest.
   virtual std::int64_t FreeCells() const { return std::numeric_limits<std::int64_t>::max(); }
+
+  // Returns the bytes of the system's memory that the cache takes now: those of AllocatedBytes() that
+  // were written since they were last given back, SnapshotBytes() and SpareBytes().
+  virtual std::int64_t ResidentBytes() const {
+    return AllocatedBytes() + SnapshotBytes() + SpareBytes();
+  }
+  // Returns a bound of what ResidentBytes() would grow by in a pass that adds `length` tokens to each
+  // of these sequences, each at most once, and takes `captures` captures inside of it.
+  virtual std::int64_t GrowthOf(std::span<const SequenceLength> /*more*/, int /*captures*/) const {
+    return 0;
+  }
+  // Gives the memory of free cells and free states back to the system. Ends the pass. Does nothing
+  // without CacheOptions::releases_memory. Errors: the backend's.
+  virtual Status ReleaseFreeMemory() { return Status::Ok(); }
 
   // Return the cache with the further calls of its kind (encoder_cache.h, recurrent_cache.h): this
   // cache or, in a wrapper, its first inner cache of that kind. Return null if there is none.

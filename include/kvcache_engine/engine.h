@@ -37,6 +37,8 @@ struct EngineOptions {
   // Tokens of the pool that sequences and their prefixes share; 0: max_sequences × context. A token
   // takes memory once it was evaluated.
   int pool_tokens = 0;
+  // Memory of the cache goes back to the system when a Scheduler with a budget releases it.
+  bool releases_memory = false;
   int prefill_chunk = 512;  // tokens of the largest forward pass
   // When states of recurrent layers are saved: a sequence of such a model can return to those
   // states.

@@ -36,8 +36,13 @@ struct SchedulerOptions {
   int step_tokens = 0;
   // Tokens of a known prefix that are computed again at most, in models whose state cannot be cut.
   Position recompute_bound = 512;
-  // Bytes that the cache may use for sequences, prefixes and states; 0: no limit but the pool.
+  // Bytes that the cache may take for sequences, prefixes and states; 0: no limit but the pool. With
+  // EngineOptions::releases_memory they are the system's (Cache::ResidentBytes), else those in use
+  // (Cache::UsedBytes).
   std::int64_t budget_bytes = 0;
+  // In [0, 1]: the budget is also at most this share of the machine's free memory, and follows it; 0:
+  // it does not.
+  double free_memory_share = 0.0;
   std::function<void(const PrefixEvent&)> on_prefix_event{};
 };
 

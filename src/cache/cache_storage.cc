@@ -28,7 +28,9 @@ void CacheStorage::Open(KvBackend& backend, const CacheOptions& options, std::in
   prototype.layout = config_->layout;
   prototype.v_transposed = config_->v_transposed;
   prototype.cells = cells;
-  layers_.Reset(backend, prototype);
+  CellMemory* const memory =
+      options.releases_memory ? dynamic_cast<CellMemory*>(&backend) : nullptr;
+  layers_.Reset(backend, prototype, memory);
   state_ = CacheState::kReady;
 }
 

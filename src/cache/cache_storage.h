@@ -43,6 +43,7 @@ class CacheStorage {
   Result<LayerKv> EnsureLayer(int layer, const KvShape& shape) {
     return layers_.Ensure(layer, shape);
   }
+  Status Release(const CellRun& run) { return layers_.Release(run); }
   // As Cache::Storage.
   Result<LayerKv> Storage() const;
   // Returns the selected layer's storage, or the error of Cache::Get.

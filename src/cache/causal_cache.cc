@@ -14,6 +14,9 @@
 namespace kvcache {
 namespace {
 
+// Layers whose memory goes back to the system have a multiple of this: whole pages of every shape.
+constexpr int kReleasingCells = 2048;
+
 // With strides of whole tiles a token is in the lane of its position.
 std::int32_t WholeTiles(std::int32_t cells) {
   return cells < kCellTile ? cells : cells / kCellTile * kCellTile;
@@ -33,7 +36,9 @@ CellTableOptions TableFor(const CacheOptions& options, std::int32_t retained_tok
   CellTableOptions table{.cells = static_cast<std::int32_t>(cells),
                          .sequences = options.max_sequences,
                          .drafts = options.max_batch,
-                         .sequence_stride = WholeTiles(options.capacity)};
+                         .sequence_stride = WholeTiles(options.capacity),
+                         .tracks_blocks = options.releases_memory,
+                         .lowest_first = options.releases_memory};
   if (retained_tokens == 0) return table;
   const std::int32_t share = table.cells / options.max_sequences;
   table.placement = Placement::kRing;
@@ -87,7 +92,8 @@ Status CausalCache::Init(KvBackend& backend, const CacheOptions& options) {
     transactions_ = {};
     return {StatusCode::kOutOfMemory, "no memory for the metadata of " + SizesText(options)};
   }
-  storage_.Open(backend, options, RoundUp(cells, std::lcm(padding, kCellTile)));
+  const int multiple = options.releases_memory ? kReleasingCells : kCellTile;
+  storage_.Open(backend, options, RoundUp(cells, std::lcm(padding, multiple)));
   return Status::Ok();
 }
 
@@ -109,6 +115,36 @@ std::int64_t CausalCache::UsedBytes() const {
   if (!storage_.ready()) return 0;
   const std::int64_t used = cells_.cells() - cells_.free_cells();
   return AllocatedBytes() / std::max(1, cells_.cells()) * used + SnapshotBytes();
+}
+
+std::int64_t CausalCache::BlockBytes() const {
+  const std::int64_t cells = RoundUp(std::int64_t{cells_.cells()}, kReleasingCells);
+  return AllocatedBytes() / cells * cells_.block();
+}
+
+std::int64_t CausalCache::ResidentBytes() const {
+  if (storage_.layers().releasable_cells() == 0) return Cache::ResidentBytes();
+  return cells_.touched_blocks() * BlockBytes() + SnapshotBytes() + SpareBytes();
+}
+
+// If a window's pass finds too few free cells, it may move everything that snapshots hold.
+std::int64_t CausalCache::GrowthOf(std::span<const SequenceLength> more, int /*captures*/) const {
+  if (storage_.layers().releasable_cells() == 0) return 0;
+  std::int64_t tokens = 0;
+  for (const SequenceLength& sequence : more) tokens += sequence.length;
+  const std::int64_t moved = cells_.free_cells() < tokens && cells_.has_holds() ? UsedBytes() : 0;
+  return cells_.CountNewBlocks(more) * BlockBytes() + moved;
+}
+
+Status CausalCache::ReleaseFreeMemory() {
+  if (storage_.layers().releasable_cells() == 0) return Status::Ok();
+  EndPass();
+  Status status;
+  cells_.DropFreeBlocks([&](const CellRun& run) {
+    Status released = storage_.Release(run);
+    if (status.ok()) status = std::move(released);
+  });
+  return status;
 }
 
 std::int64_t CausalCache::FreeCells() const {
@@ -298,6 +334,13 @@ Status CausalCache::Put(const TensorView& k, const TensorView& v) {
   if (!pass_.active()) return Invalid("Put outside a forward pass; call StartForward first");
   KVCACHE_ASSIGN_OR_RETURN(const KvShape shape, ShapeOf(k, v, pass_.size()));
   KVCACHE_ASSIGN_OR_RETURN(const LayerKv storage, storage_.Ensure(shape));
+  if (const std::int64_t block = storage_.layers().releasable_cells(); block > cells_.block()) {
+    try {
+      cells_.SetBlock(block);
+    } catch (const std::bad_alloc&) {
+      return {StatusCode::kOutOfMemory, "no memory for the blocks of cells"};
+    }
+  }
   if (pass_.reserving()) return Status::Ok();
   return storage_.backend().StoreKv(storage, k, v, pass_.cells());
 }

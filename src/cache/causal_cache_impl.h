@@ -100,6 +100,9 @@ class CausalCache final : public Cache {
   std::int64_t AllocatedBytes() const override { return storage_.layers().allocated_bytes(); }
   std::int64_t UsedBytes() const override;
   std::int64_t FreeCells() const override;
+  std::int64_t ResidentBytes() const override;
+  std::int64_t GrowthOf(std::span<const SequenceLength> more, int captures) const override;
+  Status ReleaseFreeMemory() override;
 
   const CellTable& cells() const { return cells_; }
   const OpenTransactions& transactions() const { return transactions_; }
@@ -125,6 +128,7 @@ class CausalCache final : public Cache {
   Status CheckRoomFor(SequenceId sequence, const CausalSnapshot& snapshot, Position target) const;
   void ChangeLength(SequenceId sequence, Position length);
   void Truncate(SequenceId sequence, Position length);
+  std::int64_t BlockBytes() const;
 
   CausalOptions causal_;
   CacheStorage storage_;

@@ -95,8 +95,8 @@ void CellTable::Apply(Compaction compaction) {
       const std::int32_t count = ref_counts_[from + i];
       ref_counts_.Add(to + i, count);
       ref_counts_.Add(from + i, -count);
-      free_.Erase(to + i);
-      free_.Insert(from + i);
+      Use(to + i);
+      PutBack(from + i);
     }
   }
   histories_ = std::move(compaction.histories);

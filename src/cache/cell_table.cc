@@ -49,6 +49,12 @@ void CellTable::Reset(const CellTableOptions& options) {
   sequence_stride_ = options.sequence_stride;
   placement_ = options.placement;
   assert(placement_ == Placement::kLinear || options.sequences * sequence_stride_ <= cells());
+  lowest_first_ = options.lowest_first && placement_ == Placement::kLinear;
+  free_words_.Reset(lowest_first_ ? options.cells / 64 : 0);
+  touched_.clear();
+  touched_count_ = 0;
+  block_ = 64;
+  if (options.tracks_blocks) SetBlock(block_);
 }
 
 std::int32_t CellTable::PreferredCell(SequenceId id, Position position) const {
@@ -69,6 +75,11 @@ std::int32_t CellTable::Place(SequenceId id, Position position, std::int32_t pre
   if (previous != RunList::kNoCell && previous + 1 < cells() && free_.Contains(previous + 1)) {
     return previous + 1;
   }
+  if (lowest_first_) {
+    const std::int32_t word = free_words_.NextFrom(0);
+    if (word != FreeSet::kNone) return word * 64 + position % kCellTile;
+    return free_.NextFrom(0);
+  }
   const std::int32_t cell = free_.NextFrom(PreferredCell(id, position));
   return cell != FreeSet::kNone ? cell : free_.NextFrom(0);
 }
@@ -77,7 +88,7 @@ std::int32_t CellTable::Claim(SequenceId id, Position position) {
   assert(free_cells() > 0);
   const std::int32_t previous = position > 0 ? history(id).CellOf(position - 1) : RunList::kNoCell;
   const std::int32_t cell = Place(id, position, previous);
-  free_.Erase(cell);
+  Use(cell);
   ref_counts_.Add(cell, 1);
   histories_[Index(id)].Insert(position, cell);
   return cell;
@@ -112,7 +123,7 @@ std::int64_t CellTable::Rank(SequenceId id, Position position, std::int32_t cell
 std::int32_t CellTable::ClaimDraft(SequenceId id, Position position, std::int32_t previous) {
   assert(free_cells() > 0 && drafts_.size() < drafts_.capacity());
   const std::int32_t cell = PlaceDraft(id, position, previous);
-  free_.Erase(cell);
+  Use(cell);
   ref_counts_.Add(cell, 1);
   drafts_.push_back(cell);
   return cell;
@@ -135,7 +146,7 @@ void CellTable::Release(std::int32_t cell, std::int32_t length) {
     ref_counts_.AddRange(cell, cell + length, -1);
   }
   for (std::int32_t i = cell; i < cell + length; ++i) {
-    if (ref_counts_[i] == 0) free_.Insert(i);
+    if (ref_counts_[i] == 0) PutBack(i);
   }
 }
 
@@ -256,7 +267,7 @@ void CellTable::HoldClaim(CellHold& hold, SequenceId id, Position position) {
     const std::int32_t aligned = cell + ((position - cell) % kCellTile + kCellTile) % kCellTile;
     if (aligned < cells() && free_.Contains(aligned)) cell = aligned;
   }
-  free_.Erase(cell);
+  Use(cell);
   ref_counts_.Add(cell, 1);
   hold.runs.Append({position, cell, 1});
 }

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -23,6 +24,7 @@
 #include "cache/run_list.h"
 #include "kvcache/kv.h"
 #include "kvcache/status.h"
+#include "kvcache/transaction.h"
 #include "kvcache/types.h"
 
 namespace kvcache {
@@ -45,6 +47,8 @@ struct CellTableOptions {
   // sequence_stride <= cells.
   std::int32_t sequence_stride = 0;
   Placement placement = Placement::kLinear;
+  bool tracks_blocks = false;  // of cells that were claimed: touched_blocks()
+  bool lowest_first = false;   // new runs begin in the lowest 64 cells that are all free
 };
 
 // Evicts positions [0, begin) of a sequence.
@@ -161,6 +165,17 @@ class CellTable {
   // Returns the kCacheFull error that RemoveMiddle would return without these holds, or Ok.
   Status CheckRemoveMiddle(SequenceId id, Position end, std::span<CellHold* const> holds) const;
 
+  // The blocks of cells that were claimed since DropFreeBlocks last dropped them. SetBlock sets their
+  // size, a multiple of 64. May throw std::bad_alloc.
+  void SetBlock(std::int64_t cells);
+  std::int64_t block() const { return block_; }
+  std::int64_t touched_blocks() const { return touched_count_; }
+  std::int64_t blocks() const { return static_cast<std::int64_t>(touched_.size()); }
+  // Drops the blocks without a cell in use, and calls release(CellRun) for each run of them.
+  void DropFreeBlocks(const std::function<void(const CellRun&)>& release);
+  // Returns the number of blocks that claims for so many more tokens of each sequence would add.
+  std::int64_t CountNewBlocks(std::span<const SequenceLength> more) const;
+
   // Plans moves of the last used cells into the holes. O(cells). Errors: kOutOfMemory.
   Result<Compaction> PlanCompaction() const;
   // Applies the plan to the metadata. REQUIRES: nothing has changed since PlanCompaction.
@@ -170,6 +185,10 @@ class CellTable {
   // Adds `by` to the ref_count of the evicted or held cells. Returns how many of them have 0 then.
   std::int32_t AddReferences(std::span<const Eviction> evictions, std::int32_t by) const;
   std::int32_t AddReferences(std::span<CellHold* const> holds, std::int32_t by) const;
+  // Takes a cell out of the free set, and puts it back.
+  void Use(std::int32_t cell) const;
+  void PutBack(std::int32_t cell) const;
+  bool Touch(std::int32_t cell) const;
   std::int32_t PreferredCell(SequenceId id, Position position) const;
   // The first cell of the sequence's ring.
   std::int32_t RingOf(SequenceId id) const {
@@ -187,7 +206,12 @@ class CellTable {
 
   // Changed for a moment by const functions that count what a change would free.
   mutable RangeCounts ref_counts_;
-  FreeSet free_;
+  mutable FreeSet free_;
+  mutable FreeSet free_words_;  // of 64 cells, all of them free; with lowest_first only
+  bool lowest_first_ = false;
+  std::int64_t block_ = 64;
+  mutable std::vector<std::uint8_t> touched_;  // [blocks]
+  mutable std::int64_t touched_count_ = 0;
   std::vector<std::int32_t> drafts_;
   std::vector<RunList> histories_;  // [sequences]
   CellHold* first_hold_ = nullptr;

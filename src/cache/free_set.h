@@ -31,6 +31,9 @@ class FreeSet {
   // REQUIRES: a member.
   void Erase(std::int32_t cell);
 
+  // Returns whether the 64 cells of the word are all members.
+  bool IsFull(std::int32_t word) const { return words_[word] == ~std::uint64_t{0}; }
+
   // Returns the first member at or after `from`, or kNone. REQUIRES: from >= 0.
   std::int32_t NextFrom(std::int32_t from) const;
 

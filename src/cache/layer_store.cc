@@ -1,5 +1,6 @@
 #include "cache/layer_store.h"
 
+#include <algorithm>
 #include <new>
 #include <string>
 #include <utility>
@@ -25,8 +26,9 @@ std::int64_t Values(std::int64_t cells, int heads, int dim) {
 
 }  // namespace
 
-void LayerStore::Reset(KvBackend& backend, const LayerKv& prototype) {
+void LayerStore::Reset(KvBackend& backend, const LayerKv& prototype, CellMemory* memory) {
   backend_ = &backend;
+  memory_ = memory;
   prototype_ = prototype;
 }
 
@@ -61,6 +63,8 @@ Result<LayerKv> LayerStore::Ensure(int layer, const KvShape& shape) {
     }
   }
   layers_[layer] = std::move(made);
+  allocated_bytes_ += layers_[layer].storage.KBytes() + layers_[layer].storage.VBytes();
+  NoteReleasable(layers_[layer].storage);
   return layers_[layer].storage;
 }
 
@@ -87,17 +91,22 @@ Status LayerStore::CheckShape(const KvShape& shape) const {
   return Status::Ok();
 }
 
+Result<std::unique_ptr<Buffer>> LayerStore::Take(std::int64_t bytes) {
+  const auto size = static_cast<std::size_t>(bytes);
+  return memory_ == nullptr ? backend_->Allocate(size) : memory_->AllocateCells(size);
+}
+
 Status LayerStore::Allocate(const KvShape& shape, Layer& layer) {
   layer.storage = prototype_;
   layer.storage.shape = shape;
-  KVCACHE_ASSIGN_OR_RETURN(layer.k, backend_->Allocate(layer.storage.KBytes()));
+  KVCACHE_ASSIGN_OR_RETURN(layer.k, Take(layer.storage.KBytes()));
   layer.storage.k = layer.k->data();
   if (shape.v_in_k) {
     layer.storage.v_type = layer.storage.k_type;
     layer.storage.v_transposed = false;
     return Status::Ok();
   }
-  KVCACHE_ASSIGN_OR_RETURN(layer.v, backend_->Allocate(layer.storage.VBytes()));
+  KVCACHE_ASSIGN_OR_RETURN(layer.v, Take(layer.storage.VBytes()));
   layer.storage.v = layer.v->data();
   return Status::Ok();
 }
@@ -111,12 +120,18 @@ std::string LayerStore::ShapesText() const {
   return text;
 }
 
-std::int64_t LayerStore::allocated_bytes() const {
-  std::int64_t bytes = 0;
+// Blocks are powers of two, so the largest one consists of whole blocks of each layer.
+void LayerStore::NoteReleasable(const LayerKv& storage) {
+  const std::int64_t cells = memory_ == nullptr ? 0 : memory_->ReleasableCells(storage);
+  any_fixed_ = any_fixed_ || cells == 0;
+  releasable_cells_ = any_fixed_ ? 0 : std::max(releasable_cells_, cells);
+}
+
+Status LayerStore::Release(const CellRun& run) {
   for (const Layer& layer : layers_) {
-    if (layer.k != nullptr) bytes += layer.storage.KBytes() + layer.storage.VBytes();
+    if (layer.k != nullptr) KVCACHE_RETURN_IF_ERROR(memory_->ReleaseCells(layer.storage, run));
   }
-  return bytes;
+  return Status::Ok();
 }
 
 }  // namespace kvcache

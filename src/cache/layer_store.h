@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kvcache/cell_memory.h"
 #include "kvcache/kv.h"
 #include "kvcache/kv_backend.h"
 #include "kvcache/status.h"
@@ -24,7 +25,8 @@ class LayerStore {
   static constexpr int kMaxLayers = 4096;
 
   // `prototype` has everything but shape and addresses. `backend` must outlive the store.
-  void Reset(KvBackend& backend, const LayerKv& prototype);
+  // `memory`: that of the layers can be given back; null: it cannot.
+  void Reset(KvBackend& backend, const LayerKv& prototype, CellMemory* memory = nullptr);
 
   // Returns the layer's storage, or nullptr for a layer that was never written.
   const LayerKv* Find(int layer) const;
@@ -41,7 +43,11 @@ class LayerStore {
   std::string ShapesText() const;
 
   int size() const { return static_cast<int>(layers_.size()); }
-  std::int64_t allocated_bytes() const;
+  std::int64_t allocated_bytes() const { return allocated_bytes_; }
+  // Returns the cells of the blocks whose memory can be given back in all layers; 0: none can.
+  std::int64_t releasable_cells() const { return releasable_cells_; }
+  // Gives the memory of a run of whole blocks back, in all layers. Errors: the backend's.
+  Status Release(const CellRun& run);
 
  private:
   struct Layer {
@@ -53,7 +59,14 @@ class LayerStore {
   Status Allocate(const KvShape& shape, Layer& layer);
   Status CheckShape(const KvShape& shape) const;
 
+  Result<std::unique_ptr<Buffer>> Take(std::int64_t bytes);
+  void NoteReleasable(const LayerKv& storage);
+
   KvBackend* backend_ = nullptr;
+  CellMemory* memory_ = nullptr;
+  std::int64_t allocated_bytes_ = 0;
+  std::int64_t releasable_cells_ = 0;
+  bool any_fixed_ = false;  // a layer cannot give its memory back
   LayerKv prototype_;
   std::vector<Layer> layers_;
 };

@@ -93,11 +93,12 @@ Status RecurrentCacheImpl::Init(KvBackend& backend, const CacheOptions& options)
   const auto cells = static_cast<std::int32_t>(StateTable::CellsFor(table)) - 1;
   const auto layers = static_cast<int>(recurrent_.layers.size());
   KVCACHE_RETURN_IF_ERROR(attention_.CheckInit(backend, options));
+  const int page = options.releases_memory ? 1 : pass_sequences;
   try {
     states_.Reset(table);
     conv_.Reset(backend, std::int64_t{recurrent_.conv_dim} * recurrent_.conv_channels, layers,
-                cells, pass_sequences);
-    state_.Reset(backend, recurrent_.state_size, layers, cells, pass_sequences);
+                cells, page);
+    state_.Reset(backend, recurrent_.state_size, layers, cells, page);
     inputs_.Reset(backend, recurrent_.draft_inputs, layers);
     batch_.Reset(pass_sequences, options.max_sequences, options.max_batch);
     from_.reserve(pass_sequences);
@@ -191,6 +192,27 @@ Status RecurrentCacheImpl::PlanCaptures(const Batch& batch) {
   KVCACHE_RETURN_IF_ERROR(CheckCuts());
   batch_.Divide(captures_.cuts());
   return Status::Ok();
+}
+
+// Each state of the pass may need a new cell, and the snapshots may have to give as many.
+std::int64_t RecurrentCacheImpl::GrowthOf(std::span<const SequenceLength> more,
+                                          int captures) const {
+  const std::int64_t bytes = attention_.GrowthOf(more, captures);
+  if (!options_.releases_memory) return bytes;
+  const auto states = static_cast<std::int64_t>(more.size()) + captures;
+  const std::int64_t each = conv_.state_bytes() + state_.state_bytes();
+  return bytes + (states_.free_cells() < states ? 2 : 1) * states * each;
+}
+
+Status RecurrentCacheImpl::ReleaseFreeMemory() {
+  if (!options_.releases_memory) return Status::Ok();
+  EndPass();
+  const auto in_use = [&](std::int32_t cell) {
+    return cell < states_.cells().size() && states_.cells().ref_count(cell) > 0;
+  };
+  conv_.Release(in_use);
+  state_.Release(in_use);
+  return attention_.ReleaseFreeMemory();
 }
 
 // Beginning the pass ends the one in progress, and drops the states before the last pass.

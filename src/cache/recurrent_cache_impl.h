@@ -110,6 +110,12 @@ class RecurrentCacheImpl final : public RecurrentCache {
     return AllocatedBytes() - attention_.AllocatedBytes() + attention_.UsedBytes() +
            SnapshotBytes() - attention_.SnapshotBytes();
   }
+  std::int64_t ResidentBytes() const override {
+    return attention_.ResidentBytes() + AllocatedBytes() - attention_.AllocatedBytes() +
+           SnapshotBytes() - attention_.SnapshotBytes() + SpareBytes() - attention_.SpareBytes();
+  }
+  std::int64_t GrowthOf(std::span<const SequenceLength> more, int captures) const override;
+  Status ReleaseFreeMemory() override;
   std::int64_t FreeCells() const override { return attention_.FreeCells(); }
   RecurrentCache* Recurrent() override { return this; }
 

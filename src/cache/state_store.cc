@@ -41,6 +41,21 @@ Status StateStore::Ensure(int layer, std::span<const std::int32_t> cells) {
   return Status::Ok();
 }
 
+void StateStore::Release(const std::function<bool(std::int32_t cell)>& in_use) {
+  const auto drop = [&](std::unique_ptr<Buffer>& buffer) {
+    if (buffer != nullptr) allocated_bytes_ -= static_cast<std::int64_t>(buffer->size_bytes());
+    buffer.reset();
+  };
+  for (std::int32_t page = 1; page < pages_; ++page) {
+    bool used = false;
+    for (std::int32_t i = 0; i < page_cells_ && !used; ++i)
+      used = in_use(1 + (page - 1) * page_cells_ + i);
+    for (std::size_t at = page; !used && at < buffers_.size(); at += pages_) drop(buffers_[at]);
+  }
+  drop(gathered_);
+  drop(scratch_);
+}
+
 bool StateStore::Adjacent(std::span<const std::int32_t> cells) const {
   for (std::size_t i = 1; i < cells.size(); ++i) {
     if (cells[i] != cells[i - 1] + 1 || PageOf(cells[i]) != PageOf(cells[i - 1])) return false;

@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -53,6 +54,14 @@ class StateStore {
   // is the view that Target returned and the cells are consecutive.
   Status Write(int layer, std::span<const std::int32_t> cells, const TensorView& state);
 
+  // Frees the pages of which no cell is in use, and the buffers.
+  void Release(const std::function<bool(std::int32_t cell)>& in_use);
+  // Returns the bytes of one state of all layers.
+  std::int64_t state_bytes() const {
+    return pages_ == 0 ? 0
+                       : BytesOf(DType::kF32, values_) *
+                             (static_cast<std::int64_t>(buffers_.size()) / pages_);
+  }
   std::int64_t allocated_bytes() const { return allocated_bytes_; }
 
  private:

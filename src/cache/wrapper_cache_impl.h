@@ -135,6 +135,15 @@ class WrapperCache final : public Cache {
 
   std::int64_t AllocatedBytes() const override { return SumOf(&Cache::AllocatedBytes); }
   std::int64_t UsedBytes() const override { return SumOf(&Cache::UsedBytes); }
+  std::int64_t ResidentBytes() const override { return SumOf(&Cache::ResidentBytes); }
+  std::int64_t GrowthOf(std::span<const SequenceLength> more, int captures) const override {
+    std::int64_t sum = 0;
+    for (const auto& cache : caches_) sum += cache->GrowthOf(more, captures);
+    return sum;
+  }
+  Status ReleaseFreeMemory() override {
+    return ForAll([](Cache& cache) { return cache.ReleaseFreeMemory(); });
+  }
   std::int64_t FreeCells() const override;
   EncoderCache* Encoder() override { return FirstOf(&Cache::Encoder); }
   RecurrentCache* Recurrent() override { return FirstOf(&Cache::Recurrent); }

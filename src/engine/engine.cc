@@ -90,14 +90,28 @@ Result<std::unique_ptr<Engine>> Engine::Open(const std::string& path, const Engi
   if (RecurrentCache* const states = impl->cache->Recurrent(); states != nullptr) {
     KVCACHE_RETURN_IF_ERROR(states->SetCheckpoints(chosen.checkpoints));
   }
-  KVCACHE_RETURN_IF_ERROR(impl->cache->Init(*impl->backend, {.k_type = chosen.k_type,
-                                                             .v_type = chosen.v_type,
-                                                             .max_sequences = chosen.max_sequences,
-                                                             .capacity = chosen.context,
-                                                             .max_batch = chosen.prefill_chunk,
-                                                             .cells = chosen.pool_tokens}));
+  KVCACHE_RETURN_IF_ERROR(
+      impl->cache->Init(*impl->backend, {.k_type = chosen.k_type,
+                                         .v_type = chosen.v_type,
+                                         .max_sequences = chosen.max_sequences,
+                                         .capacity = chosen.context,
+                                         .max_batch = chosen.prefill_chunk,
+                                         .cells = chosen.pool_tokens,
+                                         .releases_memory = chosen.releases_memory}));
+  if (chosen.releases_memory) impl->cache->LimitSpareBytes(0);
   KVCACHE_RETURN_IF_ERROR(impl->model->Reserve(chosen.prefill_chunk));
-  return std::unique_ptr<Engine>(new Engine(std::move(impl)));
+  std::unique_ptr<Engine> engine(new Engine(std::move(impl)));
+  // A token gives all layers their memory, so that the cache knows what more tokens take.
+  if (engine->options().releases_memory && !engine->has_encoder()) {
+    const std::int32_t token[] = {0};
+    const Position position[] = {0};
+    const SequenceId sequence[] = {SequenceId{0}};
+    KVCACHE_RETURN_IF_ERROR(
+        engine->Forward({.tokens = token, .positions = position, .sequences = sequence}));
+    KVCACHE_RETURN_IF_ERROR(engine->cache().Remove(sequence[0], 0, kEndOfSequence));
+    KVCACHE_RETURN_IF_ERROR(engine->cache().ReleaseFreeMemory());
+  }
+  return engine;
 }
 
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -44,6 +44,11 @@ Result<std::unique_ptr<Scheduler>> Scheduler::Make(Engine& engine,
     return Status(StatusCode::kInvalidArgument,
                   StrCat("the budget is ", options.budget_bytes, " bytes; must be at least 0"));
   }
+  if (!(options.free_memory_share >= 0.0 && options.free_memory_share <= 1.0)) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        StrCat("the share of free memory is ", options.free_memory_share, "; must be in [0, 1]"));
+  }
   auto scheduler =
       std::make_unique<SchedulerImpl>(engine, options, IsDivisible(engine.info().memory));
   KVCACHE_RETURN_IF_ERROR(scheduler->Open());
@@ -55,6 +60,7 @@ SchedulerImpl::SchedulerImpl(Engine& engine, const SchedulerOptions& options, bo
       options_(options),
       divisible_(divisible),
       step_tokens_(options.step_tokens > 0 ? options.step_tokens : engine.max_batch()),
+      governor_(options.budget_bytes, options.free_memory_share),
       states_(engine.cache()) {}
 
 Status SchedulerImpl::Open() {

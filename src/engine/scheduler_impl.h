@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/memory_governor.h"
 #include "engine/scheduled_captures.h"
 #include "engine/snapshot_states.h"
 #include "kvcache_engine/scheduler.h"
@@ -50,6 +51,7 @@ class SchedulerImpl final : public Scheduler {
     Position chunk = 0;         // tokens of it in the pass
     std::size_t row = 0;        // of its last token in the pass
     Position furthest = 0;      // the greatest length of all
+    Position restarted_at = 0;  // `furthest` when it began again for want of memory
     int failures = 0;           // passes that failed at `furthest`
     bool in_prompt = true;      // has not sampled since it got its sequence
     bool known = false;         // `prefix` is open
@@ -119,9 +121,20 @@ class SchedulerImpl final : public Scheduler {
   // ---- Memory (scheduler_memory.cc).
   // Makes room for the pass: lets prefixes go, then parks jobs. Returns whether any job is left in it.
   bool MakeRoom();
-  bool HasRoom(std::int64_t cells) const;
+  bool HasRoom(std::int64_t cells);
+  // Returns the bytes that the cache takes, as the budget counts them.
+  std::int64_t HeldBytes() const;
+  // Returns a bound of the bytes that the composed pass adds.
+  std::int64_t PassGrowth(std::int64_t cells);
+  void ReleaseMemory();
+  // Brings what the cache takes to the budget after a step: prefixes go, then jobs are parked.
+  void KeepToBudget();
   // Returns the job that gives its sequence up first: of the lowest priority, the last that started.
   std::size_t NextToPark() const;
+  // Parks the next job, or ends it if it is shifted.
+  void GiveUpOne();
+  // The only live job does not fit: it begins again, once for each length that it reached, and fails then.
+  void RestartLast();
   void Park(std::size_t index);
   // Ends the job's turn without an end: it goes on later, from what the prefixes keep.
   void Requeue(std::size_t index);
@@ -131,6 +144,8 @@ class SchedulerImpl final : public Scheduler {
   const bool divisible_;
   const int step_tokens_;
   std::int64_t bytes_per_token_ = 0;
+  MemoryGovernor governor_;
+  std::vector<SequenceLength> growing_;  // scratch of PassGrowth
   SnapshotStates states_;
   std::unique_ptr<PrefixCache> prefixes_;
   const Clock::time_point start_ = Clock::now();

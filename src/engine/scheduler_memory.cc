@@ -6,12 +6,59 @@
 #include "engine/scheduler_impl.h"
 
 namespace kvcache {
+namespace {
 
-bool SchedulerImpl::HasRoom(std::int64_t cells) const {
+constexpr std::int64_t kLeastEvicted = 64;  // tokens
+
+}  // namespace
+
+std::int64_t SchedulerImpl::HeldBytes() const {
   const Cache& cache = engine_.cache();
-  if (cache.FreeCells() < cells) return false;
-  return options_.budget_bytes == 0 ||
-         cache.UsedBytes() + cells * bytes_per_token_ <= options_.budget_bytes;
+  return engine_.options().releases_memory ? cache.ResidentBytes() : cache.UsedBytes();
+}
+
+std::int64_t SchedulerImpl::PassGrowth(std::int64_t cells) {
+  if (!engine_.options().releases_memory) return cells * bytes_per_token_;
+  growing_.clear();
+  int captures = 0;
+  for (const JobPtr& job : live_) {
+    if (job->chunk == 0) continue;
+    growing_.push_back({job->sequence, job->chunk});
+    for (const Position at : job->captures.lengths()) {
+      captures += at > job->length && at <= job->length + job->chunk;
+    }
+  }
+  std::sort(growing_.begin(), growing_.end(),
+            [](const auto& a, const auto& b) { return Index(a.sequence) < Index(b.sequence); });
+  return engine_.cache().GrowthOf(growing_, captures);
+}
+
+bool SchedulerImpl::HasRoom(std::int64_t cells) {
+  if (engine_.cache().FreeCells() < cells) return false;
+  const std::int64_t held = HeldBytes();
+  const std::int64_t budget = governor_.Budget(held, Clock::now());
+  return budget == MemoryGovernor::kNoLimit || held + PassGrowth(cells) <= budget;
+}
+
+// An error leaves memory with the cache, which still counts it.
+void SchedulerImpl::ReleaseMemory() {
+  if (engine_.options().releases_memory) (void)engine_.cache().ReleaseFreeMemory().ok();
+}
+
+void SchedulerImpl::KeepToBudget() {
+  const auto over = [&] {
+    const std::int64_t held = HeldBytes();
+    return held > governor_.Budget(held, Clock::now());
+  };
+  if (!over()) return;
+  ReleaseMemory();
+  while (over()) {
+    if (prefixes_->Evict(kLeastEvicted) < 0) {
+      if (live_.empty()) return;
+      GiveUpOne();
+    }
+    ReleaseMemory();
+  }
 }
 
 // The prefixes that are worth least go first. Then the job that started last gives its sequence up;
@@ -20,18 +67,15 @@ bool SchedulerImpl::MakeRoom() {
   while (true) {
     const auto needed = static_cast<std::int64_t>(tokens_.size());
     if (needed == 0) return false;
+    if (!HasRoom(needed)) ReleaseMemory();
     while (!HasRoom(needed)) {
       const std::int64_t missing = needed - engine_.cache().FreeCells();
-      if (prefixes_->Evict(std::max<std::int64_t>(missing, 64)) < 0) break;
+      if (prefixes_->Evict(std::max(missing, kLeastEvicted)) < 0) break;
+      ReleaseMemory();
     }
     if (HasRoom(needed)) return true;
     if (live_.size() > 1) {
-      const std::size_t next = NextToPark();
-      if (live_[next]->shifted()) {
-        FinishAt(next, StopReason::kLength);
-      } else {
-        Park(next);
-      }
+      GiveUpOne();
     } else if (step_tokens_ > 1 && tokens_.size() > 1) {
       // The only job takes what there is.
       Job& job = *live_.front();
@@ -44,16 +88,35 @@ bool SchedulerImpl::MakeRoom() {
         AddToBatch(job, static_cast<Position>(fits));
         continue;
       }
-      FinishAt(0, StopReason::kLength,
-               {StatusCode::kCacheFull, "the cache is too small for the request"});
+      RestartLast();
       return false;
     } else {
-      FinishAt(0, StopReason::kLength,
-               {StatusCode::kCacheFull, "the cache is too small for the request"});
+      RestartLast();
       return false;
     }
     Compose();
   }
+}
+
+void SchedulerImpl::GiveUpOne() {
+  const std::size_t next = NextToPark();
+  if (live_[next]->shifted()) {
+    FinishAt(next, StopReason::kLength);
+  } else {
+    Park(next);
+  }
+}
+
+// States that its open prefix protects may be what is in the way.
+void SchedulerImpl::RestartLast() {
+  Job& job = *live_.front();
+  if (job.shifted() || job.furthest <= job.restarted_at) {
+    FinishAt(0, StopReason::kLength,
+             {StatusCode::kCacheFull, "the cache is too small for the request"});
+    return;
+  }
+  job.restarted_at = job.furthest;
+  Requeue(0);
 }
 
 std::size_t SchedulerImpl::NextToPark() const {

@@ -48,6 +48,7 @@ Result<bool> SchedulerImpl::Step() {
   }
   Compose();
   if (!tokens_.empty() && MakeRoom()) Pass();
+  KeepToBudget();
   return !live_.empty() || waiting() > 0;
 }
 

@@ -161,6 +161,55 @@ TEST_P(SchedulerTest, AFullContextIsShiftedOrEndsTheRequest) {
   ExpectNothingLeaks();
 }
 
+TEST_P(SchedulerTest, NoStepLeavesTheCacheAboveItsBudget) {
+  const EngineOptions options{.threads = 2,
+                              .context = kContext,
+                              .max_sequences = 4,
+                              .pool_tokens = 4096,
+                              .releases_memory = true,
+                              .prefill_chunk = 32};
+  int parked = 0;
+  for (unsigned seed = 1; seed <= 30; ++seed) {
+    std::mt19937 random(seed);
+    const auto pick = [&](int bound) {
+      return static_cast<int>(random() % static_cast<unsigned>(bound));
+    };
+    scheduler_.reset();
+    engine_ = Open(options);
+    Cache& cache = engine_->cache();
+    ASSERT_TRUE(cache.ReleaseFreeMemory().ok());
+    // Two contexts, at least.
+    const SequenceLength two[] = {{SequenceId{0}, kContext}, {SequenceId{1}, kContext}};
+    const std::int64_t budget = cache.ResidentBytes() + cache.GrowthOf(two, 6) * (seed % 3 + 2) / 2;
+    auto scheduler = Scheduler::Make(*engine_, {.recompute_bound = 32, .budget_bytes = budget});
+    ASSERT_TRUE(scheduler.ok()) << scheduler.status().message();
+    scheduler_ = std::move(scheduler).value();
+    const auto step = [&] {
+      const bool more = *scheduler_->Step();
+      EXPECT_LE(cache.ResidentBytes(), budget) << "seed " << seed;
+      return more;
+    };
+    for (int request = 0; request < 10; ++request) {
+      Tokens prompt = SomeTokens(1 + pick(200), 3 + pick(4));
+      Ask(prompt, pick(30));
+      for (int steps = pick(8); steps > 0; --steps) step();
+    }
+    for (int steps = 0; step(); ++steps) ASSERT_LT(steps, 20000) << "seed " << seed;
+    for (const auto& asked : asked_) {
+      ASSERT_TRUE(asked->done);
+      EXPECT_TRUE(asked->result.status.ok()) << asked->result.status.message();
+      parked += asked->result.reuse.parked;
+      ExpectExact(*asked);
+    }
+    asked_.clear();
+    while (scheduler_->prefixes().Evict(1 << 20) >= 0) {
+    }
+    ASSERT_TRUE(cache.ReleaseFreeMemory().ok());
+    EXPECT_LT(cache.ResidentBytes(), budget);
+  }
+  RecordProperty("parked", parked);
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds, SchedulerTest,
                          testing::Values("llama", "gemma3", "llama4", "qwen3next", "lfm2"),
                          [](const auto& kind) { return std::string(kind.param); });

@@ -62,6 +62,17 @@ Result<AlignedBuffer> AlignedBuffer::Make(std::size_t size_bytes) {
   return AlignedBuffer(static_cast<std::byte*>(data), size_bytes, 0);
 }
 
+Result<AlignedBuffer> AlignedBuffer::MakePaged(std::size_t size_bytes) {
+  if (size_bytes > std::numeric_limits<std::size_t>::max() / 2) return OutOfMemory(size_bytes);
+  const std::size_t mapped_bytes = RoundUp(size_bytes + (size_bytes == 0), kPageBytes);
+  std::byte* const data = MapHuge(mapped_bytes);
+  if (data == nullptr) return OutOfMemory(size_bytes);
+#if defined(MADV_NOHUGEPAGE)
+  madvise(data, mapped_bytes, MADV_NOHUGEPAGE);
+#endif
+  return AlignedBuffer(data, size_bytes, mapped_bytes);
+}
+
 AlignedBuffer& AlignedBuffer::operator=(AlignedBuffer&& other) noexcept {
   if (this == &other) return *this;
   Release();

@@ -23,6 +23,9 @@ class AlignedBuffer {
   // system's own, aligned for huge pages and asking for them; its pages appear on first touch.
   static Result<AlignedBuffer> Make(std::size_t size_bytes);
 
+  // The same in memory of the system's small pages, of any size: each appears when it is written.
+  static Result<AlignedBuffer> MakePaged(std::size_t size_bytes);
+
   // Gives the memory behind the first `size_bytes` bytes back, as far as the system can take it.
   // REQUIRES: size_bytes <= size_bytes().
   void Shrink(std::size_t size_bytes);

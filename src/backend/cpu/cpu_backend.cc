@@ -6,6 +6,7 @@
 #include "backend/cpu/attention/attention.h"
 #include "backend/cpu/cpu_target.h"
 #include "backend/cpu/kv/kv_kernels.h"
+#include "backend/cpu/kv/kv_release.h"
 #include "backend/cpu/linear/linear.h"
 #include "backend/cpu/ops/copy_values.h"
 #include "backend/cpu/ops/elementwise.h"
@@ -42,6 +43,19 @@ Status CpuBackend::CheckKvTypes(DType k_type, DType v_type, KvLayout layout) con
 Result<std::unique_ptr<Buffer>> CpuBackend::Allocate(std::size_t size_bytes) {
   KVCACHE_ASSIGN_OR_RETURN(AlignedBuffer memory, AlignedBuffer::Make(size_bytes));
   return std::unique_ptr<Buffer>(std::make_unique<HostBuffer>(std::move(memory)));
+}
+
+Result<std::unique_ptr<Buffer>> CpuBackend::AllocateCells(std::size_t size_bytes) {
+  KVCACHE_ASSIGN_OR_RETURN(AlignedBuffer memory, AlignedBuffer::MakePaged(size_bytes));
+  return std::unique_ptr<Buffer>(std::make_unique<HostBuffer>(std::move(memory)));
+}
+
+std::int64_t CpuBackend::ReleasableCells(const LayerKv& layer) const {
+  return cpu::ReleasableCells(layer);
+}
+
+Status CpuBackend::ReleaseCells(const LayerKv& layer, const CellRun& run) {
+  return cpu::ReleaseCells(layer, run);
 }
 
 Status CpuBackend::StoreKv(const LayerKv& layer, const TensorView& k, const TensorView& v,

@@ -13,11 +13,12 @@
 #include "backend/cpu/ops/rope.h"
 #include "backend/cpu/workspace.h"
 #include "kvcache/backend.h"
+#include "kvcache/cell_memory.h"
 #include "platform/thread_pool.h"
 
 namespace kvcache::cpu {
 
-class CpuBackend : public Backend {
+class CpuBackend : public Backend, public CellMemory {
  public:
   // REQUIRES: threads >= 1.
   explicit CpuBackend(int threads) : pool_(threads) {}
@@ -29,6 +30,9 @@ class CpuBackend : public Backend {
   CacheConfig preferred_cache_config() const override;
   Status CheckKvTypes(DType k_type, DType v_type, KvLayout layout) const override;
   Result<std::unique_ptr<Buffer>> Allocate(std::size_t size_bytes) override;
+  Result<std::unique_ptr<Buffer>> AllocateCells(std::size_t size_bytes) override;
+  std::int64_t ReleasableCells(const LayerKv& layer) const override;
+  Status ReleaseCells(const LayerKv& layer, const CellRun& run) override;
 
   Status StoreKv(const LayerKv& layer, const TensorView& k, const TensorView& v,
                  std::span<const CellRun> cells) override;
