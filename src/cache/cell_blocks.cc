@@ -5,7 +5,7 @@
 
 namespace kvcache {
 
-void CellTable::Use(std::int32_t cell) const {
+void CellTable::UseTracked(std::int32_t cell) const {
   if (lowest_first_ && cell / 64 < cells() / 64 && free_.IsFull(cell / 64)) {
     free_words_.Erase(cell / 64);
   }
@@ -13,7 +13,7 @@ void CellTable::Use(std::int32_t cell) const {
   Touch(cell);
 }
 
-void CellTable::PutBack(std::int32_t cell) const {
+void CellTable::PutBackTracked(std::int32_t cell) const {
   free_.Insert(cell);
   if (lowest_first_ && cell / 64 < cells() / 64 && free_.IsFull(cell / 64)) {
     free_words_.Insert(cell / 64);
@@ -21,7 +21,6 @@ void CellTable::PutBack(std::int32_t cell) const {
 }
 
 bool CellTable::Touch(std::int32_t cell) const {
-  if (touched_.empty()) return false;
   std::uint8_t& block = touched_[static_cast<std::size_t>(cell / block_)];
   if (block != 0) return false;
   block = 1;

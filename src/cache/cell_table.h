@@ -47,7 +47,7 @@ struct CellTableOptions {
   // sequence_stride <= cells.
   std::int32_t sequence_stride = 0;
   Placement placement = Placement::kLinear;
-  bool tracks_blocks = false;  // of cells that were claimed: touched_blocks()
+  bool tracks_blocks = false;  // see SetBlock
   bool lowest_first = false;   // new runs begin in the lowest 64 cells that are all free
 };
 
@@ -186,8 +186,17 @@ class CellTable {
   std::int32_t AddReferences(std::span<const Eviction> evictions, std::int32_t by) const;
   std::int32_t AddReferences(std::span<CellHold* const> holds, std::int32_t by) const;
   // Takes a cell out of the free set, and puts it back.
-  void Use(std::int32_t cell) const;
-  void PutBack(std::int32_t cell) const;
+  void Use(std::int32_t cell) const {
+    if (touched_.empty()) return free_.Erase(cell);
+    UseTracked(cell);
+  }
+  void PutBack(std::int32_t cell) const {
+    if (touched_.empty()) return free_.Insert(cell);
+    PutBackTracked(cell);
+  }
+  // With tracks_blocks.
+  void UseTracked(std::int32_t cell) const;
+  void PutBackTracked(std::int32_t cell) const;
   bool Touch(std::int32_t cell) const;
   std::int32_t PreferredCell(SequenceId id, Position position) const;
   // The first cell of the sequence's ring.
