@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -43,6 +44,8 @@ struct SchedulerOptions {
   // In [0, 1]: the budget is also at most this share of the machine's free memory, and follows it; 0:
   // it does not.
   double free_memory_share = 0.0;
+  // Returns the machine's free memory in bytes, if it is known; empty: the system's figure.
+  std::function<std::optional<std::int64_t>()> available_memory{};
   std::function<void(const PrefixEvent&)> on_prefix_event{};
 };
 

@@ -53,7 +53,7 @@ void CellTable::Reset(const CellTableOptions& options) {
   free_words_.Reset(lowest_first_ ? options.cells / 64 : 0);
   touched_.clear();
   touched_count_ = 0;
-  block_ = 64;
+  block_ = lowest_first_ ? kCellTile : 64;
   if (options.tracks_blocks) SetBlock(block_);
 }
 

@@ -30,6 +30,8 @@ class MemoryGovernor {
       std::function<std::optional<std::int64_t>()> available = [] { return AvailableMemory(); })
       : most_(most > 0 ? most : kNoLimit), share_(share), available_(std::move(available)) {}
 
+  // Returns whether there can be a budget.
+  bool limits() const { return most_ != kNoLimit || share_ > 0; }
   // Returns the budget while the cache takes `held` bytes.
   std::int64_t Budget(std::int64_t held, Clock::time_point now) {
     if (share_ > 0 && (!read_ || now >= *read_ + kInterval)) {

@@ -60,7 +60,10 @@ SchedulerImpl::SchedulerImpl(Engine& engine, const SchedulerOptions& options, bo
       options_(options),
       divisible_(divisible),
       step_tokens_(options.step_tokens > 0 ? options.step_tokens : engine.max_batch()),
-      governor_(options.budget_bytes, options.free_memory_share),
+      governor_(
+          options.budget_bytes, options.free_memory_share,
+          options.available_memory ? options.available_memory
+                                   : [] { return kvcache::AvailableMemory(); }),
       states_(engine.cache()) {}
 
 Status SchedulerImpl::Open() {

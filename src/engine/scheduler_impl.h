@@ -51,7 +51,6 @@ class SchedulerImpl final : public Scheduler {
     Position chunk = 0;         // tokens of it in the pass
     std::size_t row = 0;        // of its last token in the pass
     Position furthest = 0;      // the greatest length of all
-    Position restarted_at = 0;  // `furthest` when it began again for want of memory
     int failures = 0;           // passes that failed at `furthest`
     bool in_prompt = true;      // has not sampled since it got its sequence
     bool known = false;         // `prefix` is open
@@ -127,15 +126,16 @@ class SchedulerImpl final : public Scheduler {
   // Returns a bound of the bytes that the composed pass adds.
   std::int64_t PassGrowth(std::int64_t cells);
   void ReleaseMemory();
+  // Begins the only job again, without a prefix and with all memory. Returns false if that does not
+  // help: without EngineOptions::releases_memory, or a second time. The job has ended then.
+  bool RestartAlone();
   // Brings what the cache takes to the budget after a step: prefixes go, then jobs are parked.
   void KeepToBudget();
   // Returns the job that gives its sequence up first: of the lowest priority, the last that started.
   std::size_t NextToPark() const;
-  // Parks the next job, or ends it if it is shifted.
-  void GiveUpOne();
-  // The only live job does not fit: it begins again, once for each length that it reached, and fails then.
-  void RestartLast();
   void Park(std::size_t index);
+  // Parks the job, or ends it if it cannot go on later.
+  void ParkOrEnd(std::size_t index);
   // Ends the job's turn without an end: it goes on later, from what the prefixes keep.
   void Requeue(std::size_t index);
 

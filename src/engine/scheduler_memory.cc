@@ -35,6 +35,7 @@ std::int64_t SchedulerImpl::PassGrowth(std::int64_t cells) {
 
 bool SchedulerImpl::HasRoom(std::int64_t cells) {
   if (engine_.cache().FreeCells() < cells) return false;
+  if (!governor_.limits()) return true;
   const std::int64_t held = HeldBytes();
   const std::int64_t budget = governor_.Budget(held, Clock::now());
   return budget == MemoryGovernor::kNoLimit || held + PassGrowth(cells) <= budget;
@@ -46,6 +47,7 @@ void SchedulerImpl::ReleaseMemory() {
 }
 
 void SchedulerImpl::KeepToBudget() {
+  if (!engine_.options().releases_memory || !governor_.limits()) return;
   const auto over = [&] {
     const std::int64_t held = HeldBytes();
     return held > governor_.Budget(held, Clock::now());
@@ -55,7 +57,7 @@ void SchedulerImpl::KeepToBudget() {
   while (over()) {
     if (prefixes_->Evict(kLeastEvicted) < 0) {
       if (live_.empty()) return;
-      GiveUpOne();
+      ParkOrEnd(NextToPark());
     }
     ReleaseMemory();
   }
@@ -75,7 +77,7 @@ bool SchedulerImpl::MakeRoom() {
     }
     if (HasRoom(needed)) return true;
     if (live_.size() > 1) {
-      GiveUpOne();
+      ParkOrEnd(NextToPark());
     } else if (step_tokens_ > 1 && tokens_.size() > 1) {
       // The only job takes what there is.
       Job& job = *live_.front();
@@ -88,35 +90,34 @@ bool SchedulerImpl::MakeRoom() {
         AddToBatch(job, static_cast<Position>(fits));
         continue;
       }
-      RestartLast();
-      return false;
-    } else {
-      RestartLast();
+      if (!RestartAlone()) return false;
+    } else if (!RestartAlone()) {
       return false;
     }
     Compose();
   }
 }
 
-void SchedulerImpl::GiveUpOne() {
-  const std::size_t next = NextToPark();
-  if (live_[next]->shifted()) {
-    FinishAt(next, StopReason::kLength);
-  } else {
-    Park(next);
-  }
-}
-
-// States that its open prefix protects may be what is in the way.
-void SchedulerImpl::RestartLast() {
+// The states on the way of an open prefix cannot go. Without a prefix the request takes the least that
+// it can: its own cells and its own state.
+bool SchedulerImpl::RestartAlone() {
   Job& job = *live_.front();
-  if (job.shifted() || job.furthest <= job.restarted_at) {
+  if (!engine_.options().releases_memory || !job.known || job.shifted()) {
     FinishAt(0, StopReason::kLength,
              {StatusCode::kCacheFull, "the cache is too small for the request"});
-    return;
+    return false;
   }
-  job.restarted_at = job.furthest;
-  Requeue(0);
+  ClosePrefix(job);
+  job.captures.Cancel(engine_.cache(), job.sequence);
+  (void)engine_.cache().Remove(job.sequence, 0, kEndOfSequence).ok();  // never fails
+  while (prefixes_->Evict(kLeastEvicted) >= 0) {
+  }
+  ReleaseMemory();
+  job.result.reuse.recomputed += job.length;
+  job.length = 0;
+  job.in_prompt = true;
+  starved_ = true;  // it stays alone
+  return true;
 }
 
 std::size_t SchedulerImpl::NextToPark() const {
@@ -126,6 +127,11 @@ std::size_t SchedulerImpl::NextToPark() const {
   };
   const auto next = std::min_element(live_.rbegin(), live_.rend(), first);
   return static_cast<std::size_t>(live_.rend() - next) - 1;
+}
+
+void SchedulerImpl::ParkOrEnd(std::size_t index) {
+  if (live_[index]->shifted()) return FinishAt(index, StopReason::kLength);
+  Park(index);
 }
 
 void SchedulerImpl::Park(std::size_t index) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <random>
 #include <string>
 #include <thread>
 #include <utility>
@@ -208,6 +209,34 @@ TEST_P(SchedulerTest, NoStepLeavesTheCacheAboveItsBudget) {
     EXPECT_LT(cache.ResidentBytes(), budget);
   }
   RecordProperty("parked", parked);
+}
+
+// States at its restore points would keep the request from its end.
+TEST_P(SchedulerTest, ALoneRequestEndsInMemoryForItsOwnState) {
+  engine_ = Open({.threads = 2,
+                  .context = kContext,
+                  .max_sequences = 2,
+                  .pool_tokens = 4096,
+                  .releases_memory = true,
+                  .prefill_chunk = 32});
+  Cache& cache = engine_->cache();
+  const SequenceLength one[] = {{SequenceId{0}, kContext}};
+  const std::int64_t budget = cache.ResidentBytes() + cache.GrowthOf(one, 4);
+  auto scheduler = Scheduler::Make(*engine_, {.recompute_bound = 16, .budget_bytes = budget});
+  ASSERT_TRUE(scheduler.ok()) << scheduler.status().message();
+  scheduler_ = std::move(scheduler).value();
+  ScheduledRequest request;
+  request.restore_points = {40, 80, 120, 160};
+  const Asked& asked = Ask(SomeTokens(200), 40, std::move(request));
+  for (int steps = 0; *scheduler_->Step(); ++steps) {
+    ASSERT_LT(steps, 1000);
+    EXPECT_LE(cache.ResidentBytes(), budget);
+  }
+  ASSERT_TRUE(asked.result.status.ok()) << asked.result.status.message();
+  if (std::string(GetParam()) == "qwen3next") {
+    EXPECT_GT(asked.result.reuse.recomputed, 0);
+  }
+  ExpectExact(asked);
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, SchedulerTest,

@@ -59,7 +59,8 @@ Status Release(const CellArray& array, std::int64_t cells, const CellRun& run) {
 
 std::int64_t ReleasableCells(const LayerKv& layer) {
   if (layer.v_transposed) return 0;
-  for (std::int64_t cells = 64; cells <= layer.cells && layer.cells % cells == 0; cells *= 2) {
+  for (std::int64_t cells = kCellTile; cells <= layer.cells && layer.cells % cells == 0;
+       cells *= 2) {
     if (!FillsPages(Keys(layer), cells)) continue;
     if (layer.shape.v_in_k || FillsPages(Values(layer), cells)) return cells;
   }
@@ -67,7 +68,7 @@ std::int64_t ReleasableCells(const LayerKv& layer) {
 }
 
 Status ReleaseCells(const LayerKv& layer, const CellRun& run) {
-  if (const Status keys = Release(Keys(layer), layer.cells, run); !keys.ok()) return keys;
+  if (Status keys = Release(Keys(layer), layer.cells, run); !keys.ok()) return keys;
   return layer.shape.v_in_k ? Status::Ok() : Release(Values(layer), layer.cells, run);
 }
 
