@@ -4,6 +4,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/strings.h"
+
 namespace kvcache {
 namespace {
 
@@ -41,7 +43,7 @@ std::optional<std::int64_t> AvailableMemory(const std::string& root) {
   std::string group = Group(root);
   while (true) {
     while (group.ends_with('/')) group.pop_back();
-    const std::string folder = root + "/sys/fs/cgroup" + group;
+    const std::string folder = StrCat(root, "/sys/fs/cgroup", group);
     const auto most = NumberIn(folder + "/memory.max");
     const auto used = NumberIn(folder + "/memory.current");
     if (most && used) {
