@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "kvcache/status.h"
@@ -18,7 +17,7 @@ namespace kvcache {
 class Drafter {
  public:
   virtual ~Drafter() = default;
-  // Begins or goes on with a text. What it has in common with the last one is not read again.
+  // Begins a text, or goes on with the last one if `text` begins with it.
   virtual Status Begin(std::span<const std::int32_t> text) = 0;
   // Says that `token` is the next one of the text.
   virtual Status Add(std::int32_t token) = 0;

@@ -246,8 +246,8 @@ class Decoder {
   Sampler sampler_;
   Drafter* drafter_;
   DraftDepth depth_;
-  std::vector<std::int32_t>
-      history_;  // what samplers see: the session's tokens and the current one
+  // What samplers see: the session's tokens and the current one.
+  std::vector<std::int32_t> history_;
   std::vector<std::int32_t> drafts_;
   std::int32_t current_ = 0;
   Clock::time_point start_, first_;
