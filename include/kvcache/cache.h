@@ -341,9 +341,9 @@ class Cache {
   virtual Status Export(const Snapshot& snapshot, std::span<std::byte> bytes);
   // Makes a materialised snapshot of exported bytes, which are copied. Checks all of the bytes'
   // description, but not the keys and values. The caches' sizes may differ. A layer of this cache that
-  // was never put takes its shape from the first snapshot that is restored. Errors: kCorrupt for bytes that are not a whole
-  // snapshot; kInvalidArgument for one of a cache with another fingerprint, with both texts;
-  // kOutOfMemory.
+  // was never put takes its shape from the first snapshot that is restored. Errors: kCorrupt for bytes
+  // that are not a whole snapshot; kInvalidArgument for one of a cache with another fingerprint, with
+  // both texts; kOutOfMemory.
   virtual Result<std::unique_ptr<Snapshot>> Import(std::span<const std::byte> bytes);
 
   // Sets the function that is told of host memory taken and given back by snapshots. It may be
