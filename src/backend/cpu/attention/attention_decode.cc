@@ -139,12 +139,6 @@ WeightFunction WeightFunctionOf(DType v_type) {
   }
 }
 
-// For one tile of a row's weights.
-HWY_INLINE void PrefetchInSoftmax(DType v_type, SplitPrefetch& split) {
-  if (v_type == DType::kQ8_0) split.Advance<PrefetchRate<DType::kQ8_0>::kSoftmax>();
-  if (v_type == DType::kQ4_0) split.Advance<PrefetchRate<DType::kQ4_0>::kSoftmax>();
-}
-
 template <int R>
 void AttendRows(const DecodeTask& task, std::span<const Segment> segments, Prefetcher prefetcher,
                 Rows& rows, const Buffers& buffers) {
@@ -157,8 +151,7 @@ void AttendRows(const DecodeTask& task, std::span<const Segment> segments, Prefe
   for (int r = 0; r < R; ++r) {
     if (rows.ranges[r].empty()) continue;
     sums[r] = SoftmaxRow(buffers.scores + r * kScoreStride, rows.ranges[r], segments, call.soft_cap,
-                         rows.biases[r],
-                         [&]() HWY_ATTR { PrefetchInSoftmax(layer.v_type, prefetcher.split); });
+                         rows.biases[r], PrefetchInSoftmax{layer.v_type, prefetcher.split});
     if (sums[r].max == kHidden) rows.ranges[r] = {};
   }
   const WeightedRows weighted{

@@ -168,6 +168,19 @@ struct PrefetchRate<DType::kQ4_0> {
   static constexpr int kCodes = 1;
   static constexpr int kSums = 1;
 };
+
+// For SoftmaxRow, which calls it for each tile of a row's weights. It is here because SoftmaxRow is
+// compiled without the dot products' instructions, and could not inline code that has them.
+struct PrefetchInSoftmax {
+  DType v_type;
+  SplitPrefetch& split;
+
+  HWY_INLINE void operator()() const {
+    if (v_type == DType::kQ8_0) split.Advance<PrefetchRate<DType::kQ8_0>::kSoftmax>();
+    if (v_type == DType::kQ4_0) split.Advance<PrefetchRate<DType::kQ4_0>::kSoftmax>();
+  }
+};
+
 // All lines of one quantisation block of a tile, with its scales.
 template <DType kType>
 inline constexpr int kBlockLines = kType == DType::kQ8_0 ? 9 : 5;
