@@ -34,11 +34,14 @@ struct EngineOptions {
   DType v_type = DType::kF16;
   int context = 0;  // tokens per sequence; 0: the model's own, at most kDefaultContext
   int max_sequences = 1;
-  // Tokens of the pool that sequences and their prefixes share; 0: max_sequences × context. A token
-  // takes memory once it was evaluated.
+  // Tokens of the pool that sequences and their prefixes share; 0: max_sequences × context, or with
+  // `releases_memory` as many as pool_bytes hold, but at least `context`. A token takes memory once it
+  // was evaluated.
   int pool_tokens = 0;
-  // Memory of the cache goes back to the system when a Scheduler with a budget releases it.
+  // Memory of the cache goes back to the system when a Scheduler releases it.
   bool releases_memory = false;
+  // With `releases_memory`: the bytes that the pool is made for; 0: what the machine has free.
+  std::int64_t pool_bytes = 0;
   int prefill_chunk = 512;  // tokens of the largest forward pass
   // When states of recurrent layers are saved: a sequence of such a model can return to those
   // states.

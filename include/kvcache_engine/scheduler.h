@@ -42,8 +42,8 @@ struct SchedulerOptions {
   // (Cache::UsedBytes).
   std::int64_t budget_bytes = 0;
   // In [0, 1]: the budget is also at most this share of the machine's free memory, and follows it; 0:
-  // it does not.
-  double free_memory_share = 0.0;
+  // it does not. None: 0.5 with EngineOptions::releases_memory, else 0.
+  std::optional<double> free_memory_share{};
   // Returns the machine's free memory in bytes, if it is known; empty: the system's figure.
   std::function<std::optional<std::int64_t>()> available_memory{};
   std::function<void(const PrefixEvent&)> on_prefix_event{};

@@ -1,5 +1,6 @@
 // The blocks of cells whose memory was written: what is resident, and what more tokens would add.
 #include <algorithm>
+#include <new>
 
 #include "cache/cell_table.h"
 
@@ -63,11 +64,20 @@ void CellTable::DropFreeBlocks(const std::function<void(const CellRun&)>& releas
   }
 }
 
-// Claims the cells as a pass would, and takes all back.
+// Claims the cells as a pass would, and takes all back. Without memory for that, each token may be
+// in a block of its own.
 std::int64_t CellTable::CountNewBlocks(std::span<const SequenceLength> more) const {
   if (touched_count_ == blocks()) return 0;
   std::vector<std::int32_t> used;
   std::vector<std::int32_t> added;
+  std::size_t all = 0;
+  for (const SequenceLength& sequence : more) all += static_cast<std::size_t>(sequence.length);
+  try {
+    used.reserve(all);
+    added.reserve(all);
+  } catch (const std::bad_alloc&) {
+    return std::min(static_cast<std::int64_t>(all), blocks() - touched_count_);
+  }
   for (const auto& [id, tokens] : more) {
     const Position length = history(id).length();
     std::int32_t previous = length > 0 ? history(id).CellOf(length - 1) : RunList::kNoCell;

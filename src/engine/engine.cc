@@ -1,11 +1,14 @@
 #include "kvcache_engine/engine.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/strings.h"
 #include "engine/engine_impl.h"
 #include "kvcache/cpu_backend.h"
+#include "model/layer_memory.h"
+#include "platform/system_memory.h"
 
 namespace kvcache {
 
@@ -21,6 +24,9 @@ struct Engine::Impl {
 
 namespace {
 
+// The metadata of a cell takes memory whether the cell is used or not.
+constexpr std::int64_t kMostPoolTokens = std::int64_t{1} << 22;
+
 Status CheckOptions(const EngineOptions& options) {
   if (options.context < 0) {
     return {StatusCode::kInvalidArgument,
@@ -30,11 +36,29 @@ Status CheckOptions(const EngineOptions& options) {
     return {StatusCode::kInvalidArgument,
             StrCat("the pool has ", options.pool_tokens, " tokens, expected at least 1")};
   }
+  if (options.pool_bytes < 0) {
+    return {StatusCode::kInvalidArgument,
+            StrCat("the pool has ", options.pool_bytes, " bytes, expected at least 0")};
+  }
   if (options.prefill_chunk < 1) {
     return {StatusCode::kInvalidArgument,
             StrCat("the prefill chunk is ", options.prefill_chunk, " tokens, expected at least 1")};
   }
   return Status::Ok();
+}
+
+// The tokens of a pool that gives its memory back: it is made for bytes, whoever uses them.
+int TokensOfPool(const EngineOptions& options, std::span<const LayerMemory> layers) {
+  const std::int64_t least = std::int64_t{options.context} * std::max(options.max_sequences, 1);
+  const std::int64_t token = BytesPerToken(layers, options.k_type, options.v_type);
+  const std::optional<std::int64_t> bytes =
+      options.pool_bytes > 0 ? options.pool_bytes : AvailableMemory();
+  if (token == 0 || !bytes) return static_cast<int>(std::min(least, kMostPoolTokens));
+  const std::int64_t sequences =
+      BytesPerSequence(layers, options.k_type, options.v_type) * std::max(options.max_sequences, 1);
+  const std::int64_t tokens = std::max<std::int64_t>(*bytes - sequences, 0) / token;
+  return static_cast<int>(
+      std::min(std::max<std::int64_t>(tokens, options.context), kMostPoolTokens));
 }
 
 Status CheckImages(const EngineBatch& batch) {
@@ -82,6 +106,9 @@ Result<std::unique_ptr<Engine>> Engine::Open(const std::string& path, const Engi
   EngineOptions& chosen = impl->options;
   if (chosen.context == 0) {
     chosen.context = std::min(impl->model->info().context_length, kDefaultContext);
+  }
+  if (chosen.releases_memory && chosen.pool_tokens == 0) {
+    chosen.pool_tokens = TokensOfPool(chosen, impl->model->info().memory);
   }
   std::int64_t cells = std::int64_t{chosen.context} * std::max(chosen.max_sequences, 1);
   if (chosen.pool_tokens > 0) cells = chosen.pool_tokens;

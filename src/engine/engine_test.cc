@@ -80,6 +80,21 @@ TEST_F(EngineTest, OptionsOutOfRangeAreNamed) {
   fails({.context = 1 << 28, .max_sequences = 16},
         "max_sequences 16 x capacity 268435456 are more");
   fails({.k_type = DType::kQ5_0}, "q5_0");
+  fails({.pool_bytes = -1}, "pool has -1 bytes");
+}
+
+TEST_F(EngineTest, APoolThatReleasesMemoryIsMadeForBytes) {
+  const auto pool = [](std::int64_t bytes) {
+    return Open({.context = 64, .releases_memory = true, .pool_bytes = bytes});
+  };
+  const auto engine = pool(std::int64_t{8} << 20);
+  const EngineOptions& options = engine->options();
+  const std::int64_t token = BytesPerToken(engine->info().memory, options.k_type, options.v_type);
+  EXPECT_EQ(options.pool_tokens, (std::int64_t{8} << 20) / token);
+  EXPECT_GE(engine->cache().FreeCells(), options.pool_tokens);
+  EXPECT_EQ(pool(1)->options().pool_tokens, 64);
+  EXPECT_GT(pool(0)->options().pool_tokens, 64);
+  EXPECT_EQ(Open({.context = 64, .pool_bytes = 1 << 20})->options().pool_tokens, 0);
 }
 
 // The test's model with the first `count` tokens of its vocabulary.

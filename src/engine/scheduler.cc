@@ -18,6 +18,8 @@ namespace {
 // wait computes the same tokens in the same passes.
 constexpr Position kWorthWaiting = 16;
 
+constexpr double kFreeMemoryShare = 0.5;
+
 Position SharedLength(std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
   const auto end = a.begin() + static_cast<std::ptrdiff_t>(std::min(a.size(), b.size()));
   return static_cast<Position>(std::mismatch(a.begin(), end, b.begin()).first - a.begin());
@@ -44,10 +46,10 @@ Result<std::unique_ptr<Scheduler>> Scheduler::Make(Engine& engine,
     return Status(StatusCode::kInvalidArgument,
                   StrCat("the budget is ", options.budget_bytes, " bytes; must be at least 0"));
   }
-  if (!(options.free_memory_share >= 0.0 && options.free_memory_share <= 1.0)) {
-    return Status(
-        StatusCode::kInvalidArgument,
-        StrCat("the share of free memory is ", options.free_memory_share, "; must be in [0, 1]"));
+  const double share = options.free_memory_share.value_or(0.0);
+  if (!(share >= 0.0 && share <= 1.0)) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("the share of free memory is ", share, "; must be in [0, 1]"));
   }
   auto scheduler =
       std::make_unique<SchedulerImpl>(engine, options, IsDivisible(engine.info().memory));
@@ -61,7 +63,9 @@ SchedulerImpl::SchedulerImpl(Engine& engine, const SchedulerOptions& options, bo
       divisible_(divisible),
       step_tokens_(options.step_tokens > 0 ? options.step_tokens : engine.max_batch()),
       governor_(
-          options.budget_bytes, options.free_memory_share,
+          options.budget_bytes,
+          options.free_memory_share.value_or(engine.options().releases_memory ? kFreeMemoryShare
+                                                                              : 0.0),
           options.available_memory ? options.available_memory
                                    : [] { return kvcache::AvailableMemory(); }),
       states_(engine.cache()) {}
@@ -84,6 +88,7 @@ Status SchedulerImpl::Open() {
   live_.reserve(most);
   prompts_.reserve(most);
   rows_.reserve(most);
+  growing_.reserve(most);
   return Status::Ok();
 }
 

@@ -212,6 +212,35 @@ TEST_P(SchedulerTest, NoStepLeavesTheCacheAboveItsBudget) {
 }
 
 // States at its restore points would keep the request from its end.
+TEST_P(SchedulerTest, AReleasingPoolFollowsHalfOfTheFreeMemory) {
+  StartWith({.threads = 2,
+             .context = kContext,
+             .max_sequences = 4,
+             .pool_tokens = 4096,
+             .releases_memory = true,
+             .prefill_chunk = 32},
+            {});
+  Cache& cache = engine_->cache();
+  const SequenceLength one[] = {{SequenceId{0}, kContext}};
+  std::int64_t whole = 4 * (cache.ResidentBytes() + 2 * cache.GrowthOf(one, 4));
+  scheduler_.reset();
+  // The cache's share and what is left are the machine's memory together.
+  auto scheduler = Scheduler::Make(*engine_, {.recompute_bound = 32, .available_memory = [&] {
+                                                return whole - cache.ResidentBytes();
+                                              }});
+  ASSERT_TRUE(scheduler.ok()) << scheduler.status().message();
+  scheduler_ = std::move(scheduler).value();
+  for (int request = 0; request < 12; ++request) {
+    const Asked& asked = Ask(SomeTokens(150, 3 + request), 20);
+    while (!asked.done) {
+      ASSERT_TRUE(scheduler_->Step().ok());
+      EXPECT_LE(cache.ResidentBytes(), whole / 2);
+    }
+    ASSERT_TRUE(asked.result.status.ok()) << asked.result.status.message();
+    ExpectExact(asked);
+  }
+}
+
 TEST_P(SchedulerTest, ALoneRequestEndsInMemoryForItsOwnState) {
   engine_ = Open({.threads = 2,
                   .context = kContext,

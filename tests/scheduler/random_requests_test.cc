@@ -36,13 +36,31 @@ class RandomRequests : public SchedulerFixture {
   // The tests' own allocations do not fail.
   void BeforeCallback() override { FailAllocation(0); }
 
-  void StartWith(int pool, Failures failures) {
-    failures_ = failures;
+  std::unique_ptr<Backend> MakeBackend() {
     auto cpu = MakeCpuBackend({.threads = 2});
-    ASSERT_TRUE(cpu.ok()) << cpu.status().message();
+    EXPECT_TRUE(cpu.ok()) << cpu.status().message();
     auto backend = std::make_unique<FailingBackend>(std::move(cpu).value());
     backend_ = backend.get();
-    Start(4, pool, {}, std::move(backend));
+    return backend;
+  }
+
+  // A pool whose memory goes back to the system, and a budget for some of the requests.
+  void StartWithBudget() {
+    StartWith({.threads = 2,
+               .context = kContext,
+               .max_sequences = 4,
+               .pool_tokens = 4096,
+               .releases_memory = true,
+               .prefill_chunk = 32},
+              {}, MakeBackend());
+    const Cache& cache = engine_->cache();
+    const SequenceLength sequence[] = {{SequenceId{0}, kContext}};
+    budget_ = cache.ResidentBytes() + 3 * cache.GrowthOf(sequence, 2);
+    const SchedulerOptions options{.recompute_bound = 32, .budget_bytes = budget_};
+    scheduler_.reset();
+    auto scheduler = Scheduler::Make(*engine_, options);
+    ASSERT_TRUE(scheduler.ok()) << scheduler.status().message();
+    scheduler_ = std::move(scheduler).value();
   }
 
   // A new text, a longer one, an edited one, or one that was there before.
@@ -83,6 +101,10 @@ class RandomRequests : public SchedulerFixture {
     backend_->FailNth(0);
     FailAllocation(0);
     EXPECT_TRUE(more.ok()) << more.status().message();
+    // Memory that could not be given back stays with the cache.
+    if (budget_ > 0 && failures_ != Failures::kBackend) {
+      EXPECT_LE(engine_->cache().ResidentBytes(), budget_);
+    }
     return more.ok() && *more;
   }
 
@@ -114,7 +136,15 @@ class RandomRequests : public SchedulerFixture {
   }
 
   void RunRandomRequests(int pool, Failures failures) {
-    StartWith(pool, failures);
+    Start(4, pool, {}, MakeBackend());
+    RunRounds(failures);
+  }
+  void RunWithBudget(Failures failures) {
+    StartWithBudget();
+    RunRounds(failures);
+  }
+  void RunRounds(Failures failures) {
+    failures_ = failures;
     for (int round = 0; round < Rounds() && !HasFatalFailure(); ++round) {
       for (int request = 0; request < kRequests; ++request) AskAtRandom();
       Drain();
@@ -128,7 +158,8 @@ class RandomRequests : public SchedulerFixture {
   FailingBackend* backend_ = nullptr;  // the engine's
   std::vector<Tokens> texts_;
   bool evicts_ = true;
-  Position bound_ = 0;  // 0: not checked
+  Position bound_ = 0;       // 0: not checked
+  std::int64_t budget_ = 0;  // 0: none
   int parked_ = 0;
   int restored_ = 0;
   int failed_ = 0;
@@ -157,6 +188,17 @@ TEST_P(RandomRequests, OnABackendThatFails) {
 }
 TEST_P(RandomRequests, WithAllocationsThatFail) {
   RunRandomRequests(400, Failures::kAllocations);
+  EXPECT_GT(injected_, 0);
+}
+TEST_P(RandomRequests, WithABudget) {
+  RunWithBudget(Failures::kNone);
+}
+TEST_P(RandomRequests, WithABudgetOnABackendThatFails) {
+  RunWithBudget(Failures::kBackend);
+  EXPECT_GT(injected_, 0);
+}
+TEST_P(RandomRequests, WithABudgetAndAllocationsThatFail) {
+  RunWithBudget(Failures::kAllocations);
   EXPECT_GT(injected_, 0);
 }
 

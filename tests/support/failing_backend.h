@@ -11,12 +11,14 @@
 #include <utility>
 
 #include "kvcache/backend.h"
+#include "kvcache/cell_memory.h"
 
 namespace kvcache::testing {
 
-class FailingBackend final : public Backend {
+class FailingBackend final : public Backend, public CellMemory {
  public:
-  explicit FailingBackend(std::unique_ptr<Backend> inner) : inner_(std::move(inner)) {}
+  explicit FailingBackend(std::unique_ptr<Backend> inner)
+      : inner_(std::move(inner)), memory_(dynamic_cast<CellMemory*>(inner_.get())) {}
 
   // Makes the n-th call from now (1: the next; 0: none) fail with kIo and this message.
   static constexpr std::string_view kMessage = "injected failure";
@@ -37,6 +39,16 @@ class FailingBackend final : public Backend {
   Result<std::unique_ptr<Buffer>> Allocate(std::size_t size_bytes) override {
     if (Fails()) return Failure();
     return inner_->Allocate(size_bytes);
+  }
+  Result<std::unique_ptr<Buffer>> AllocateCells(std::size_t size_bytes) override {
+    if (Fails()) return Failure();
+    return memory_ == nullptr ? inner_->Allocate(size_bytes) : memory_->AllocateCells(size_bytes);
+  }
+  std::int64_t ReleasableCells(const LayerKv& layer) const override {
+    return memory_ == nullptr ? 0 : memory_->ReleasableCells(layer);
+  }
+  Status ReleaseCells(const LayerKv& layer, const CellRun& run) override {
+    return Fails() ? Failure() : memory_->ReleaseCells(layer, run);
   }
   Status StoreKv(const LayerKv& layer, const TensorView& k, const TensorView& v,
                  std::span<const CellRun> cells) override {
@@ -145,6 +157,7 @@ class FailingBackend final : public Backend {
   static Status Failure() { return {StatusCode::kIo, std::string(kMessage)}; }
 
   std::unique_ptr<Backend> inner_;
+  CellMemory* memory_ = nullptr;  // of inner_; null: it has none
   int countdown_ = 0;
   int flag_countdown_ = 0;
   std::atomic<bool>* flag_ = nullptr;

@@ -56,13 +56,17 @@ class SchedulerFixture : public ::testing::TestWithParam<const char*> {
   }
   void Start(int sequences, int pool, SchedulerOptions options = {},
              std::unique_ptr<Backend> backend = nullptr) {
+    StartWith({.threads = 2,
+               .context = kContext,
+               .max_sequences = sequences,
+               .pool_tokens = pool,
+               .prefill_chunk = 32},
+              std::move(options), std::move(backend));
+  }
+  void StartWith(const EngineOptions& engine_options, SchedulerOptions options,
+                 std::unique_ptr<Backend> backend = nullptr) {
     scheduler_.reset();  // before its engine
-    engine_ = Open({.threads = 2,
-                    .context = kContext,
-                    .max_sequences = sequences,
-                    .pool_tokens = pool,
-                    .prefill_chunk = 32},
-                   std::move(backend));
+    engine_ = Open(engine_options, std::move(backend));
     options.recompute_bound = 32;
     auto scheduler = Scheduler::Make(*engine_, options);
     ASSERT_TRUE(scheduler.ok()) << scheduler.status().message();

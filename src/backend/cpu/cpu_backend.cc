@@ -1,5 +1,6 @@
 #include "backend/cpu/cpu_backend.h"
 
+#include <new>
 #include <string>
 #include <utility>
 
@@ -30,6 +31,13 @@ class HostBuffer final : public Buffer {
   AlignedBuffer memory_;
 };
 
+Result<std::unique_ptr<Buffer>> BufferOf(Result<AlignedBuffer> memory) {
+  if (!memory.ok()) return std::move(memory).TakeStatus();
+  std::unique_ptr<Buffer> buffer(new (std::nothrow) HostBuffer(std::move(memory).value()));
+  if (buffer == nullptr) return Status(StatusCode::kOutOfMemory, "no memory for a buffer");
+  return buffer;
+}
+
 }  // namespace
 
 CacheConfig CpuBackend::preferred_cache_config() const {
@@ -41,13 +49,11 @@ Status CpuBackend::CheckKvTypes(DType k_type, DType v_type, KvLayout layout) con
 }
 
 Result<std::unique_ptr<Buffer>> CpuBackend::Allocate(std::size_t size_bytes) {
-  KVCACHE_ASSIGN_OR_RETURN(AlignedBuffer memory, AlignedBuffer::Make(size_bytes));
-  return std::unique_ptr<Buffer>(std::make_unique<HostBuffer>(std::move(memory)));
+  return BufferOf(AlignedBuffer::Make(size_bytes));
 }
 
 Result<std::unique_ptr<Buffer>> CpuBackend::AllocateCells(std::size_t size_bytes) {
-  KVCACHE_ASSIGN_OR_RETURN(AlignedBuffer memory, AlignedBuffer::MakePaged(size_bytes));
-  return std::unique_ptr<Buffer>(std::make_unique<HostBuffer>(std::move(memory)));
+  return BufferOf(AlignedBuffer::MakePaged(size_bytes));
 }
 
 std::int64_t CpuBackend::ReleasableCells(const LayerKv& layer) const {
