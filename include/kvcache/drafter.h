@@ -1,6 +1,7 @@
 // Drafters propose the next tokens of a text. An engine evaluates a proposal in one pass and keeps the
 // tokens that it would have sampled anyway: the text is the same with and without a drafter, token by
-// token, for every sampler and seed. Only the time differs (GenerateRequest::drafter).
+// token, for every sampler and seed. Only the time differs (GenerateRequest::drafter). After an error of a
+// drafter, the answer goes on without it.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -10,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "kvcache/draft_depth.h"
 #include "kvcache/status.h"
 
 namespace kvcache {
@@ -23,6 +25,12 @@ class Drafter {
   virtual Status Add(std::int32_t token) = 0;
   // Appends to `drafts` at most `most` tokens that may come next, or none.
   virtual Status Propose(int most, std::vector<std::int32_t>& drafts) = 0;
+
+  // How many drafts pay, as measured in all texts so far.
+  DraftDepth& depth() { return depth_; }
+
+ private:
+  DraftDepth depth_;
 };
 
 // Returns a drafter that looks up what followed the last tokens before: in this text, and in the texts

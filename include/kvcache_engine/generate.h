@@ -54,6 +54,7 @@ struct SpeculationReport {
   std::int64_t drafted = 0;   // tokens
   std::int64_t accepted = 0;  // of them
   std::int64_t rounds = 0;    // passes with drafts
+  Status error;               // of the drafter: the answer went on without it
 
   // Returns the tokens that a round kept on average: the current one and the accepted drafts.
   double MeanCommitted() const;

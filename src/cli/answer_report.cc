@@ -9,6 +9,18 @@
 #include "cli/json_report.h"
 
 namespace kvcache::cli {
+namespace {
+
+nlohmann::json SpeculationJson(const SpeculationReport& drafts) {
+  nlohmann::json json = {{"drafted", drafts.drafted},
+                         {"accepted", drafts.accepted},
+                         {"rounds", drafts.rounds},
+                         {"mean_committed", drafts.MeanCommitted()}};
+  if (!drafts.error.ok()) json["error"] = std::string(drafts.error.message());
+  return json;
+}
+
+}  // namespace
 
 nlohmann::json AnswerJson(Engine& engine, const RunFlags& flags, const GenerateResult& result,
                           const PromptUse& use, double load_ms) {
@@ -45,11 +57,7 @@ nlohmann::json AnswerJson(Engine& engine, const RunFlags& flags, const GenerateR
             {"ttft_ms", result.first_token_ms},
             {"prefill_tokens_per_s", result.PrefillTokensPerSecond()},
             {"decode_tokens_per_s", result.DecodeTokensPerSecond()}}},
-          {"speculation",
-           {{"drafted", result.speculation.drafted},
-            {"accepted", result.speculation.accepted},
-            {"rounds", result.speculation.rounds},
-            {"mean_committed", result.speculation.MeanCommitted()}}},
+          {"speculation", SpeculationJson(result.speculation)},
           {"memory", MemoryJson(engine)}};
 }
 
@@ -70,6 +78,9 @@ std::string AnswerSummary(const GenerateResult& result, const PromptUse& use) {
   if (const SpeculationReport& drafts = result.speculation; drafts.rounds > 0) {
     text += StrCat(" · ", WithThousands(drafts.accepted), " of ", WithThousands(drafts.drafted),
                    " drafts accepted");
+  }
+  if (const Status& error = result.speculation.error; !error.ok()) {
+    text += StrCat(" · drafts ended: ", error.message());
   }
   return text;
 }

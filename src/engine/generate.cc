@@ -9,7 +9,7 @@
 #include "engine/check_logits.h"
 #include "engine/engine_impl.h"
 #include "engine/stop_strings.h"
-#include "speculation/draft_depth.h"
+#include "kvcache/draft_depth.h"
 #include "tokenizer/unicode/utf8_stream.h"
 
 namespace kvcache {
@@ -103,7 +103,7 @@ class Decoder {
   Status Run(Clock::time_point start) {
     result_.stop = StopReason::kLength;
     start_ = first_ = start;
-    if (drafter_ != nullptr) KVCACHE_RETURN_IF_ERROR(drafter_->Begin(history_));
+    if (drafter_ != nullptr) GoOnWithout(drafter_->Begin(history_));
     Status status = Loop();
     result_.decode_ms = MillisecondsSince(first_);
     return status;
@@ -117,11 +117,12 @@ class Decoder {
       const Clock::time_point begin = Clock::now();
       drafts_.clear();
       if (const int most = MostDrafts(); most > 0) {
-        KVCACHE_RETURN_IF_ERROR(drafter_->Propose(most, drafts_));
+        GoOnWithout(drafter_->Propose(most, drafts_));
+        if (drafter_ == nullptr) drafts_.clear();
       }
       if (drafts_.empty()) {
         KVCACHE_ASSIGN_OR_RETURN(goes_on, Evaluate());
-        if (drafter_ != nullptr) depth_.Count(0, 0, MillisecondsSince(begin));
+        if (drafter_ != nullptr) drafter_->depth().Count(0, 0, MillisecondsSince(begin));
         if (goes_on) goes_on = Room() > 0;
         if (goes_on) {
           KVCACHE_ASSIGN_OR_RETURN(goes_on, SampleLast());
@@ -143,7 +144,7 @@ class Decoder {
   // A round samples a token for each draft and one more.
   int MostDrafts() {
     if (drafter_ == nullptr || Room() < 2) return 0;
-    const int depth = request_.draft_tokens >= 0 ? request_.draft_tokens : depth_.Next();
+    const int depth = request_.draft_tokens >= 0 ? request_.draft_tokens : drafter_->depth().Next();
     const auto room = static_cast<int>(std::min<std::size_t>(Room() - 1, DraftDepth::kMost));
     return std::min(
         {depth, room, engine_.context() - session_.position() - 1, engine_.max_batch() - 1});
@@ -169,7 +170,7 @@ class Decoder {
     }
     result_.tokens.push_back(current_);
     history_.push_back(current_);
-    if (drafter_ != nullptr) KVCACHE_RETURN_IF_ERROR(drafter_->Add(current_));
+    if (drafter_ != nullptr) GoOnWithout(drafter_->Add(current_));
     if (!output_.Push(current_)) return false;
     if (request_.interrupt != nullptr && request_.interrupt->load(std::memory_order_relaxed)) {
       result_.stop = StopReason::kInterrupted;
@@ -225,12 +226,19 @@ class Decoder {
     ++result_.speculation.rounds;
     ++result_.decode_passes;
     result_.decoded_tokens += kept;
-    depth_.Count(drafted, kept - 1, MillisecondsSince(begin));
+    if (drafter_ != nullptr) drafter_->depth().Count(drafted, kept - 1, MillisecondsSince(begin));
     if (goes_on && Room() == 0) {
       KVCACHE_RETURN_IF_ERROR(Evaluate().status());
       return false;
     }
     return goes_on;
+  }
+
+  // Without a drafter the answer is the same.
+  void GoOnWithout(Status status) {
+    if (status.ok()) return;
+    drafter_ = nullptr;
+    result_.speculation.error = std::move(status);
   }
 
   // A cache without transactions, or without room for one, evaluates one token after the other.
@@ -245,7 +253,6 @@ class Decoder {
   GenerateResult& result_;
   Sampler sampler_;
   Drafter* drafter_;
-  DraftDepth depth_;
   // What samplers see: the session's tokens and the current one.
   std::vector<std::int32_t> history_;
   std::vector<std::int32_t> drafts_;

@@ -1,6 +1,7 @@
 // Drafts of a smaller model, which has a sequence of its own.
 #include <algorithm>
 #include <memory>
+#include <new>
 #include <utility>
 
 #include "base/strings.h"
@@ -16,14 +17,32 @@ class ModelDrafter final : public Drafter {
   explicit ModelDrafter(Engine& engine) : engine_(engine), session_(engine, SequenceId{0}) {}
 
   Status Begin(std::span<const std::int32_t> text) override {
-    text_.assign(text.begin(), text.end());
-    return Status::Ok();
+    return WithMemory([&] {
+      text_.assign(text.begin(), text.end());
+      return Status::Ok();
+    });
   }
   Status Add(std::int32_t token) override {
-    text_.push_back(token);
-    return Status::Ok();
+    return WithMemory([&] {
+      text_.push_back(token);
+      return Status::Ok();
+    });
   }
   Status Propose(int most, std::vector<std::int32_t>& drafts) override {
+    return WithMemory([&] { return Draft(most, drafts); });
+  }
+
+ private:
+  template <class Call>
+  static Status WithMemory(const Call& call) {
+    try {
+      return call();
+    } catch (const std::bad_alloc&) {
+      return {StatusCode::kOutOfMemory, "no memory for the drafts of a model"};
+    }
+  }
+
+  Status Draft(int most, std::vector<std::int32_t>& drafts) {
     most = std::min(most, engine_.context() - static_cast<int>(text_.size()));
     if (most < 1) return Status::Ok();
     KVCACHE_RETURN_IF_ERROR(ReadText());
@@ -38,7 +57,6 @@ class ModelDrafter final : public Drafter {
     return Status::Ok();
   }
 
- private:
   // Goes back over drafts that were wrong, and evaluates what is new, at least the last token.
   Status ReadText() {
     const auto held = session_.tokens();

@@ -1,4 +1,4 @@
-#include "speculation/draft_depth.h"
+#include "kvcache/draft_depth.h"
 
 #include <gtest/gtest.h>
 

@@ -26,6 +26,8 @@ enum class Failures { kNone, kBackend, kAllocations };
 class RandomRequests : public SchedulerFixture {
  protected:
   static constexpr int kRequests = 40;  // of a round
+  static constexpr int kRoundsThatFit = 4;
+  static constexpr int kPoolForAll = 50000;
 
   static int Rounds() {
     const char* const rounds = std::getenv("KVCACHE_SCHEDULER_ROUNDS");
@@ -135,8 +137,15 @@ class RandomRequests : public SchedulerFixture {
     ASSERT_EQ(scheduler_->prefixes().CheckStructure(), "");
   }
 
+  void StartWithPool(int pool) {
+    SchedulerOptions options;
+    options.on_prefix_event = [this](const PrefixEvent& event) {
+      removed_ += event.kind == PrefixEvent::Kind::kRemoved ? 1 : 0;
+    };
+    Start(4, pool, std::move(options), MakeBackend());
+  }
   void RunRandomRequests(int pool, Failures failures) {
-    Start(4, pool, {}, MakeBackend());
+    StartWithPool(pool);
     RunRounds(failures);
   }
   void RunWithBudget(Failures failures) {
@@ -148,6 +157,14 @@ class RandomRequests : public SchedulerFixture {
     for (int round = 0; round < Rounds() && !HasFatalFailure(); ++round) {
       for (int request = 0; request < kRequests; ++request) AskAtRandom();
       Drain();
+      // The prefixes of more rounds would not fit.
+      if (bound_ > 0 && round % kRoundsThatFit == kRoundsThatFit - 1 && !HasFatalFailure()) {
+        EXPECT_EQ(removed_, 0);
+        ExpectNothingLeaks();
+        texts_.clear();
+        StartWithPool(kPoolForAll);
+        removed_ = 0;
+      }
     }
     if (!HasFatalFailure()) ExpectNothingLeaks();
     EXPECT_GT(restored_, 0);
@@ -164,13 +181,14 @@ class RandomRequests : public SchedulerFixture {
   int restored_ = 0;
   int failed_ = 0;
   int injected_ = 0;
+  int removed_ = 0;  // events
 };
 
 // Nothing is evicted, so no request computes more of its known tokens again than the bound.
 TEST_P(RandomRequests, InMemoryForAll) {
   bound_ = 32;
   evicts_ = false;
-  RunRandomRequests(50000, Failures::kNone);
+  RunRandomRequests(kPoolForAll, Failures::kNone);
 }
 TEST_P(RandomRequests, InAmpleMemory) {
   RunRandomRequests(0, Failures::kNone);
