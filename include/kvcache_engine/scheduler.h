@@ -13,6 +13,10 @@
 // request is parked: its tokens are kept as a prefix as long as possible, and it goes on later. A
 // request's logits have the same bits, whatever happened to it.
 //
+// In a model with an encoder, the encoder reads the prompt, in a pass of its own, and the decoder begins
+// with its first token. Such a request shares nothing with others: what the encoder makes of a token
+// depends on all of the text.
+//
 // Thread safety: Submit, Cancel and Wake from any thread; everything else from one thread at a time,
 // the engine's. The functions of a request are called from Step. They may call Submit and Cancel.
 // Design: docs/design/scheduler.md.
@@ -105,7 +109,7 @@ struct SchedulerStats {
 class Scheduler {
  public:
   // `engine` must outlive the scheduler, which has all of its sequences. Errors: kUnsupported for a
-  // model with an encoder, or a cache without snapshots; kInvalidArgument for options out of range.
+  // cache without snapshots; kInvalidArgument for options out of range.
   static Result<std::unique_ptr<Scheduler>> Make(Engine& engine, const SchedulerOptions& options);
   // Drops the requests that are left, without calling their functions.
   virtual ~Scheduler() = default;

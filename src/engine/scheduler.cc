@@ -33,10 +33,6 @@ double Milliseconds(std::chrono::steady_clock::duration time) {
 
 Result<std::unique_ptr<Scheduler>> Scheduler::Make(Engine& engine,
                                                    const SchedulerOptions& options) {
-  if (engine.has_encoder()) {
-    return Status(StatusCode::kUnsupported,
-                  "a model with an encoder has no prefixes to share; use a Session");
-  }
   if (options.step_tokens < 0 || options.step_tokens > engine.max_batch()) {
     return Status(StatusCode::kInvalidArgument,
                   StrCat("a step has ", options.step_tokens, " tokens; must be in [0, ",
@@ -131,7 +127,11 @@ Result<RequestId> SchedulerImpl::Submit(ScheduledRequest request) {
   Sampler sampler(request.sampling);
   JobPtr job(new Job{
       .submitted = Clock::now(), .request = std::move(request), .sampler = std::move(sampler)});
-  job->tokens = job->request.prompt;
+  if (engine_.has_encoder()) {
+    job->tokens = {engine_.info().decoder_start};
+  } else {
+    job->tokens = job->request.prompt;
+  }
   job->result.reuse.prompt = size;
   const std::lock_guard lock(mutex_);
   job->id = RequestId{next_id_++};
@@ -284,7 +284,20 @@ void SchedulerImpl::ClosePrefix(Job& job) {
   if (std::exchange(job.known, false)) prefixes_->Close(job.prefix, Now());
 }
 
+// What an encoder reads depends on its end, so it has no prefixes.
+bool SchedulerImpl::StartWithEncoder(JobPtr job, SequenceId sequence) {
+  job->sequence = sequence;
+  job->in_prompt = true;
+  job->length = 0;
+  ReuseReport& reuse = job->result.reuse;
+  reuse.computed = reuse.prompt;
+  if (std::exchange(job->started, true)) reuse.recomputed += reuse.prompt + job->pending() - 1;
+  live_.push_back(std::move(job));
+  return true;
+}
+
 bool SchedulerImpl::Start(JobPtr job, SequenceId sequence) {
+  if (engine_.has_encoder()) return StartWithEncoder(std::move(job), sequence);
   auto plan = BeginPrefix(*job);
   if (!plan.ok()) {
     Finish(*job, StopReason::kInterrupted, plan.status());

@@ -81,6 +81,7 @@ class SchedulerImpl final : public Scheduler {
   bool ShouldWaitForOthers(const Job& job) const;
   // Gives the job a sequence and what is known of its tokens. Returns false if there is no memory.
   bool Start(JobPtr job, SequenceId sequence);
+  bool StartWithEncoder(JobPtr job, SequenceId sequence);
   Result<PrefixPlan> BeginPrefix(const Job& job);
   // Gives the prefix the keys that it lacks. Returns whether it has all.
   bool AppendKeys(Job& job);
@@ -100,6 +101,9 @@ class SchedulerImpl final : public Scheduler {
 
   // ---- One pass (scheduler_step.cc).
   void Compose();
+  // Returns the job whose text the encoder reads in this pass, or null. It alternates with decodes.
+  Job* NextToEncode() const;
+  bool WaitsForEncoder(const Job& job) const { return engine_.has_encoder() && job.length == 0; }
   Position LimitCaptures(const Job& job, Position count, int& captures) const;
   void AddToBatch(Job& job, Position count);
   // Runs the pass, if it has tokens and memory.
@@ -164,6 +168,7 @@ class SchedulerImpl final : public Scheduler {
   SchedulerStats stats_;
 
   // The pass.
+  Job* encoding_ = nullptr;  // its text is read in this pass
   std::vector<std::int32_t> tokens_;
   std::vector<Position> positions_;
   std::vector<SequenceId> sequences_;

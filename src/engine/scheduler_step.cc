@@ -69,6 +69,12 @@ void SchedulerImpl::Compose() {
   for (const JobPtr& job : live_) job->chunk = 0;
   std::size_t left = static_cast<std::size_t>(step_tokens_);
   const std::size_t count = live_.size();
+  encoding_ = NextToEncode();
+  if (encoding_ != nullptr) {
+    AddToBatch(*encoding_, 1);
+    turn_ = (turn_ + 1) % count;
+    return;
+  }
   const bool any_prompt =
       std::any_of(live_.begin(), live_.end(), [](const JobPtr& job) { return job->in_prompt; });
   // The prompts get a part of every step, unless a step is one token: then all take turns.
@@ -84,7 +90,7 @@ void SchedulerImpl::Compose() {
 
   prompts_.clear();
   for (const JobPtr& job : live_) {
-    if (job->in_prompt) prompts_.push_back(job.get());
+    if (job->in_prompt && !WaitsForEncoder(*job)) prompts_.push_back(job.get());
   }
   std::stable_sort(prompts_.begin(), prompts_.end(),
                    [](const Job* a, const Job* b) { return a->pending() < b->pending(); });
@@ -98,6 +104,14 @@ void SchedulerImpl::Compose() {
     AddToBatch(job, tokens);
     left -= static_cast<std::size_t>(tokens);
   }
+}
+
+SchedulerImpl::Job* SchedulerImpl::NextToEncode() const {
+  const auto waits = [&](const JobPtr& job) { return WaitsForEncoder(*job); };
+  const auto next = std::find_if(live_.begin(), live_.end(), waits);
+  if (next == live_.end()) return nullptr;
+  const bool any_decodes = !std::all_of(live_.begin(), live_.end(), waits);
+  return any_decodes && turn_ % 2 == 1 ? nullptr : next->get();
 }
 
 // Ends the chunk before a capture that the pass has no state for.
@@ -124,7 +138,9 @@ void SchedulerImpl::AddToBatch(Job& job, Position count) {
 Status SchedulerImpl::RunPass() {
   const AddSeconds time(stats_.pass_seconds);
   KVCACHE_RETURN_IF_ERROR(
-      engine_.Forward({.tokens = tokens_, .positions = positions_, .sequences = sequences_}));
+      encoding_ != nullptr
+          ? engine_.Encode(encoding_->request.prompt, encoding_->sequence)
+          : engine_.Forward({.tokens = tokens_, .positions = positions_, .sequences = sequences_}));
   rows_.clear();
   for (const JobPtr& job : live_) {
     const bool ends = job->chunk > 0 && job->chunk == job->pending();
