@@ -93,6 +93,8 @@ class Engine {
   // Returns the number of logits for each token.
   std::int32_t vocabulary_size() const;
   Cache& cache();
+  // Returns the bytes of activations and logits that passes take, at most.
+  std::int64_t WorkspaceBytes() const;
 
   // Returns the token ids of `text`. Special tokens in the text are plain text. Errors:
   // kInvalidArgument: 2^30 bytes or more.

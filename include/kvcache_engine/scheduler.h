@@ -42,8 +42,8 @@ struct SchedulerOptions {
   // Tokens of a known prefix that are computed again at most, in models whose state cannot be cut.
   Position recompute_bound = 512;
   // Bytes that the cache may take for sequences, prefixes and states; 0: no limit but the pool. With
-  // EngineOptions::releases_memory they are the system's (Cache::ResidentBytes), else those in use
-  // (Cache::UsedBytes).
+  // EngineOptions::releases_memory they are the system's, with those of passes (Cache::ResidentBytes
+  // and Engine::WorkspaceBytes), else those in use (Cache::UsedBytes).
   std::int64_t budget_bytes = 0;
   // In [0, 1]: the budget is also at most this share of the machine's free memory, and follows it; 0:
   // it does not. None: 0.5 with EngineOptions::releases_memory, else 0.

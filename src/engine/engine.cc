@@ -147,6 +147,11 @@ Engine::~Engine() = default;
 const EngineOptions& Engine::options() const {
   return impl_->options;
 }
+std::int64_t Engine::WorkspaceBytes() const {
+  const std::int64_t rows = std::max(options().max_sequences, 1);
+  return impl_->model->ActivationBytes() +
+         rows * vocabulary_size() * static_cast<std::int64_t>(sizeof(float));
+}
 std::int32_t Engine::vocabulary_size() const {
   return info().vocabulary;
 }

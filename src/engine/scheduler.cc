@@ -42,6 +42,13 @@ Result<std::unique_ptr<Scheduler>> Scheduler::Make(Engine& engine,
     return Status(StatusCode::kInvalidArgument,
                   StrCat("the budget is ", options.budget_bytes, " bytes; must be at least 0"));
   }
+  const std::int64_t buffers = engine.WorkspaceBytes();
+  if (engine.options().releases_memory && options.budget_bytes > 0 &&
+      options.budget_bytes <= buffers) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("the budget is ", options.budget_bytes,
+                         " bytes; the buffers of passes take ", buffers));
+  }
   const double share = options.free_memory_share.value_or(0.0);
   if (!(share >= 0.0 && share <= 1.0)) {
     return Status(StatusCode::kInvalidArgument,

@@ -14,7 +14,8 @@ constexpr std::int64_t kLeastEvicted = 64;  // tokens
 
 std::int64_t SchedulerImpl::HeldBytes() const {
   const Cache& cache = engine_.cache();
-  return engine_.options().releases_memory ? cache.ResidentBytes() : cache.UsedBytes();
+  if (!engine_.options().releases_memory) return cache.UsedBytes();
+  return cache.ResidentBytes() + engine_.WorkspaceBytes();
 }
 
 std::int64_t SchedulerImpl::PassGrowth(std::int64_t cells) {

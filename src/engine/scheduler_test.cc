@@ -181,13 +181,13 @@ TEST_P(SchedulerTest, NoStepLeavesTheCacheAboveItsBudget) {
     ASSERT_TRUE(cache.ReleaseFreeMemory().ok());
     // Two contexts, at least.
     const SequenceLength two[] = {{SequenceId{0}, kContext}, {SequenceId{1}, kContext}};
-    const std::int64_t budget = cache.ResidentBytes() + cache.GrowthOf(two, 6) * (seed % 3 + 2) / 2;
+    const std::int64_t budget = Held() + cache.GrowthOf(two, 6) * (seed % 3 + 2) / 2;
     auto scheduler = Scheduler::Make(*engine_, {.recompute_bound = 32, .budget_bytes = budget});
     ASSERT_TRUE(scheduler.ok()) << scheduler.status().message();
     scheduler_ = std::move(scheduler).value();
     const auto step = [&] {
       const bool more = *scheduler_->Step();
-      EXPECT_LE(cache.ResidentBytes(), budget) << "seed " << seed;
+      EXPECT_LE(Held(), budget) << "seed " << seed;
       return more;
     };
     for (int request = 0; request < 10; ++request) {
@@ -211,7 +211,16 @@ TEST_P(SchedulerTest, NoStepLeavesTheCacheAboveItsBudget) {
   RecordProperty("parked", parked);
 }
 
-// States at its restore points would keep the request from its end.
+TEST_P(SchedulerTest, ABudgetBelowTheBuffersOfPassesIsRefused) {
+  engine_ = Open({.context = kContext, .pool_tokens = 4096, .releases_memory = true});
+  const std::int64_t buffers = engine_->WorkspaceBytes();
+  EXPECT_GT(buffers, 0);
+  EXPECT_EQ(Scheduler::Make(*engine_, {.budget_bytes = buffers}).status().message(),
+            "the budget is " + std::to_string(buffers) + " bytes; the buffers of passes take " +
+                std::to_string(buffers));
+  EXPECT_TRUE(Scheduler::Make(*engine_, {.budget_bytes = buffers + (1 << 20)}).ok());
+}
+
 TEST_P(SchedulerTest, AReleasingPoolFollowsHalfOfTheFreeMemory) {
   StartWith({.threads = 2,
              .context = kContext,
@@ -222,25 +231,25 @@ TEST_P(SchedulerTest, AReleasingPoolFollowsHalfOfTheFreeMemory) {
             {});
   Cache& cache = engine_->cache();
   const SequenceLength one[] = {{SequenceId{0}, kContext}};
-  std::int64_t whole = 4 * (cache.ResidentBytes() + 2 * cache.GrowthOf(one, 4));
+  std::int64_t whole = 4 * (Held() + 2 * cache.GrowthOf(one, 4));
   scheduler_.reset();
   // The cache's share and what is left are the machine's memory together.
-  auto scheduler = Scheduler::Make(*engine_, {.recompute_bound = 32, .available_memory = [&] {
-                                                return whole - cache.ResidentBytes();
-                                              }});
+  auto scheduler = Scheduler::Make(
+      *engine_, {.recompute_bound = 32, .available_memory = [&] { return whole - Held(); }});
   ASSERT_TRUE(scheduler.ok()) << scheduler.status().message();
   scheduler_ = std::move(scheduler).value();
   for (int request = 0; request < 12; ++request) {
     const Asked& asked = Ask(SomeTokens(150, 3 + request), 20);
     while (!asked.done) {
       ASSERT_TRUE(scheduler_->Step().ok());
-      EXPECT_LE(cache.ResidentBytes(), whole / 2);
+      EXPECT_LE(Held(), whole / 2);
     }
     ASSERT_TRUE(asked.result.status.ok()) << asked.result.status.message();
     ExpectExact(asked);
   }
 }
 
+// States at its restore points would keep the request from its end.
 TEST_P(SchedulerTest, ALoneRequestEndsInMemoryForItsOwnState) {
   engine_ = Open({.threads = 2,
                   .context = kContext,
@@ -250,7 +259,7 @@ TEST_P(SchedulerTest, ALoneRequestEndsInMemoryForItsOwnState) {
                   .prefill_chunk = 32});
   Cache& cache = engine_->cache();
   const SequenceLength one[] = {{SequenceId{0}, kContext}};
-  const std::int64_t budget = cache.ResidentBytes() + cache.GrowthOf(one, 4);
+  const std::int64_t budget = Held() + cache.GrowthOf(one, 4);
   auto scheduler = Scheduler::Make(*engine_, {.recompute_bound = 16, .budget_bytes = budget});
   ASSERT_TRUE(scheduler.ok()) << scheduler.status().message();
   scheduler_ = std::move(scheduler).value();
@@ -259,7 +268,7 @@ TEST_P(SchedulerTest, ALoneRequestEndsInMemoryForItsOwnState) {
   const Asked& asked = Ask(SomeTokens(200), 40, std::move(request));
   for (int steps = 0; *scheduler_->Step(); ++steps) {
     ASSERT_LT(steps, 1000);
-    EXPECT_LE(cache.ResidentBytes(), budget);
+    EXPECT_LE(Held(), budget);
   }
   ASSERT_TRUE(asked.result.status.ok()) << asked.result.status.message();
   if (std::string(GetParam()) == "qwen3next") {

@@ -82,6 +82,9 @@ class Model {
   // Returns the bytes of weights outside the mapped file (repacked matrices).
   virtual std::size_t OwnedWeightBytes() const = 0;
 
+  // Returns the bytes of the activations that Reserve allocated.
+  virtual std::int64_t ActivationBytes() const = 0;
+
  protected:
   const std::atomic<bool>* interrupt() const { return interrupt_; }
 

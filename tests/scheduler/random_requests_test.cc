@@ -57,7 +57,7 @@ class RandomRequests : public SchedulerFixture {
               {}, MakeBackend());
     const Cache& cache = engine_->cache();
     const SequenceLength sequence[] = {{SequenceId{0}, kContext}};
-    budget_ = cache.ResidentBytes() + 3 * cache.GrowthOf(sequence, 2);
+    budget_ = Held() + 3 * cache.GrowthOf(sequence, 2);
     const SchedulerOptions options{.recompute_bound = 32, .budget_bytes = budget_};
     scheduler_.reset();
     auto scheduler = Scheduler::Make(*engine_, options);
@@ -105,7 +105,7 @@ class RandomRequests : public SchedulerFixture {
     EXPECT_TRUE(more.ok()) << more.status().message();
     // Memory that could not be given back stays with the cache.
     if (budget_ > 0 && failures_ != Failures::kBackend) {
-      EXPECT_LE(engine_->cache().ResidentBytes(), budget_);
+      EXPECT_LE(Held(), budget_);
     }
     return more.ok() && *more;
   }

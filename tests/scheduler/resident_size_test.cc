@@ -97,7 +97,7 @@ TEST_P(ResidentSizeTest, FollowsAFixedBudget) {
     AskRandom();
     for (int steps = 0; steps < 3; ++steps) {
       (void)*scheduler_->Step();
-      ASSERT_LE(engine_->cache().ResidentBytes(), budget);
+      ASSERT_LE(Held(), budget);
       ExpectSizeFollows();
       most = std::max(most, engine_->cache().ResidentBytes());
     }

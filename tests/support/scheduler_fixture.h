@@ -72,6 +72,8 @@ class SchedulerFixture : public ::testing::TestWithParam<const char*> {
     ASSERT_TRUE(scheduler.ok()) << scheduler.status().message();
     scheduler_ = std::move(scheduler).value();
   }
+  // Bytes that a budget counts.
+  std::int64_t Held() const { return engine_->cache().ResidentBytes() + engine_->WorkspaceBytes(); }
   virtual void BeforeCallback() {}
   Asked& Ask(Tokens prompt, int max_tokens, ScheduledRequest request = {}) {
     asked_.push_back(std::make_unique<Asked>());
