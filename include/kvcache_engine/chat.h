@@ -45,7 +45,9 @@ enum class Rewrite : std::uint8_t {
 struct ChatTurn {
   GenerateResult result;           // its prompt_tokens are those that were not kept
   std::int32_t prompt_tokens = 0;  // of the whole prompt
-  std::int32_t kept = 0;           // of these, found in the cache
+  std::int32_t kept = 0;           // of these, found in the cache or the store
+  std::int32_t stored = 0;         // of these, from the engine's store
+  double restore_ms = 0.0;         // that the store took
   PrefixMatch reuse{};             // the same in detail, and why the others were not found
   std::int32_t dropped = 0;        // in the cache, but not in the prompt
   Rewrite rewrite = Rewrite::kNone;

@@ -19,12 +19,14 @@
 #include "kvcache/cache.h"
 #include "kvcache/recurrent_cache.h"
 #include "kvcache/status.h"
+#include "kvcache/store.h"
 
 namespace kvcache {
 
 // Types of the engine's sources. They are declared here, and defined in no public header.
 class GgufFile;
 class Model;
+class PrefixStore;
 class Tokenizer;
 struct ModelInfo;
 
@@ -131,7 +133,16 @@ class Engine {
   // Writes the logits [vocabulary_size(), rows.size()] of batch indices of the last Forward.
   Status Logits(std::span<const std::int32_t> rows, float* logits);
 
+  // Keeps the prefixes of chats in `store` from now on, and takes them from there. Objects are written
+  // behind; the end of the engine waits for the last one. The first time that a store sees the model's
+  // file, all of the file is read. Errors: kUnsupported for a model with an encoder; kOutOfMemory.
+  Status UseStore(std::shared_ptr<Store> store);
+  // Returns when all objects are written, and why some were not stored since the last call; an empty text
+  // if all were.
+  std::string FlushStore();
+
   // For the engine's own sources, which know the types.
+  PrefixStore* prefix_store();  // null without a store
   const GgufFile& file() const;
   const ModelInfo& info() const;
   const Tokenizer& tokenizer() const;

@@ -27,7 +27,8 @@ nlohmann::json AnswerJson(Engine& engine, const RunFlags& flags, const GenerateR
   nlohmann::json reuse = PromptTokensJson(result.computed_tokens);
   reuse["matched"] = std::max(use.kept, use.matched);
   reuse["restored"] = use.kept;
-  reuse["tiers"]["live"] = use.kept;
+  reuse["tiers"]["live"] = use.kept - use.stored;
+  reuse["tiers"]["disk"] = use.stored;
   for (const PrefixMiss& miss : use.missed) {
     const bool was_known = miss.reason == MissReason::kEvicted ||
                            miss.reason == MissReason::kNoState ||
@@ -53,7 +54,7 @@ nlohmann::json AnswerJson(Engine& engine, const RunFlags& flags, const GenerateR
           {"reuse", std::move(reuse)},
           {"timing",
            {{"load_ms", load_ms},
-            {"restore_ms", 0.0},
+            {"restore_ms", use.restore_ms},
             {"ttft_ms", result.first_token_ms},
             {"prefill_tokens_per_s", result.PrefillTokensPerSecond()},
             {"decode_tokens_per_s", result.DecodeTokensPerSecond()}}},
@@ -63,7 +64,9 @@ nlohmann::json AnswerJson(Engine& engine, const RunFlags& flags, const GenerateR
 
 std::string AnswerSummary(const GenerateResult& result, const PromptUse& use) {
   std::string text = StrCat("prompt ", WithThousands(result.prompt_tokens + use.kept), " tokens: ");
-  if (use.kept > 0) text += StrCat(WithThousands(use.kept), " kept, ");
+  if (const auto live = use.kept - use.stored; live > 0)
+    text += StrCat(WithThousands(live), " kept, ");
+  if (use.stored > 0) text += StrCat(WithThousands(use.stored), " from disk, ");
   text += StrCat(WithThousands(result.computed_tokens), " computed");
   if (use.dropped > 0) {
     text += StrCat(" (", use.reason, ": ", WithThousands(use.dropped),

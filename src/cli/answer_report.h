@@ -16,9 +16,11 @@ namespace kvcache::cli {
 
 // How much of a prompt was found in the cache.
 struct PromptUse {
-  std::int32_t kept = 0;             // tokens found in the cache
+  std::int32_t kept = 0;             // tokens found in the cache or the store
+  std::int32_t stored = 0;           // of these, from the store
+  double restore_ms = 0.0;           // that the store took
   std::int32_t dropped = 0;          // tokens in the cache that the prompt does not have
-  std::string reason;                // why tokens were dropped; empty if none were
+  std::string reason{};              // why tokens were dropped; empty if none were
   std::int32_t matched = 0;          // tokens that any earlier prompt had
   std::vector<PrefixMiss> missed{};  // why the others were computed, new ones too
   PrefixDifference difference{};     // from the nearest earlier prompt
@@ -28,7 +30,7 @@ struct PromptUse {
 nlohmann::json AnswerJson(Engine& engine, const RunFlags& flags, const GenerateResult& result,
                           const PromptUse& use, double load_ms);
 
-// Returns "prompt 1,204 tokens: 1,180 kept, 24 computed · first token 38 ms · 61 tokens/s".
+// Returns "prompt 1,204 tokens: 1,180 from disk, 24 computed · first token 38 ms · 61 tokens/s".
 std::string AnswerSummary(const GenerateResult& result, const PromptUse& use);
 
 }  // namespace kvcache::cli

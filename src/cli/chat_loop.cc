@@ -172,6 +172,8 @@ class ChatLoop {
 
   void Report(const ChatTurn& turn) {
     const PromptUse use{.kept = turn.kept,
+                        .stored = turn.stored,
+                        .restore_ms = turn.restore_ms,
                         .dropped = turn.dropped,
                         .reason = std::string(RewriteText(turn.rewrite)),
                         .matched = turn.reuse.matched,
@@ -213,7 +215,9 @@ Status RunChat(Engine& engine, const RunFlags& flags, double load_ms) {
   }
   auto format = flags.chat.Format(engine);
   if (!format.ok()) return AdviseOnTemplate(std::move(format).TakeStatus());
-  return ChatLoop(engine, flags, std::move(format).value(), load_ms).Run();
+  Status status = ChatLoop(engine, flags, std::move(format).value(), load_ms).Run();
+  StoreFlags::Finish(engine);
+  return status;
 }
 
 }  // namespace kvcache::cli

@@ -25,5 +25,6 @@ Command AddTokenize(CommandLine& line);
 Command AddInspect(CommandLine& line);
 Command AddList(CommandLine& line);
 Command AddBench(CommandLine& line);
+Command AddStore(CommandLine& line);
 
 }  // namespace kvcache::cli

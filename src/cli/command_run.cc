@@ -17,6 +17,8 @@
 #include "cli/model_store.h"
 #include "cli/run_flags.h"
 #include "engine/engine_impl.h"
+#include "engine/prefix_store.h"
+#include "engine/session_prefixes.h"
 #include "kvcache_engine/chat.h"
 
 namespace kvcache::cli {
@@ -51,16 +53,17 @@ Status CheckAnswered(const GenerateResult& result) {
                  WithThousands(result.prompt_tokens), " prompt tokens; there is no answer")};
 }
 
-Status Report(Engine& engine, const RunFlags& flags, const GenerateResult& result, double load_ms) {
+Status Report(Engine& engine, const RunFlags& flags, const GenerateResult& result,
+              const PromptUse& use, double load_ms) {
   if (flags.json) {
-    PrintJson(AnswerJson(engine, flags, result, {}, load_ms));
+    PrintJson(AnswerJson(engine, flags, result, use, load_ms));
     return CheckAnswered(result);
   }
   KVCACHE_RETURN_IF_ERROR(CheckAnswered(result));
   (void)std::fputc('\n', stdout);
   (void)std::fflush(stdout);
   if (StderrIsTerminal()) {
-    (void)std::fprintf(stderr, "\n%s\n", AnswerSummary(result, {}).c_str());
+    (void)std::fprintf(stderr, "\n%s\n", AnswerSummary(result, use).c_str());
   }
   return Status::Ok();
 }
@@ -88,8 +91,25 @@ Status Continue(Engine& engine, const RunFlags& flags, const std::string& text, 
   KVCACHE_RETURN_IF_ERROR(CheckFits(engine, prompt.size()));
   Session session(engine, SequenceId{0});
   Progress progress;
+  PromptUse use;
+  std::unique_ptr<SessionPrefixes> prefixes;
+  if (engine.prefix_store() != nullptr) {
+    KVCACHE_ASSIGN_OR_RETURN(prefixes, SessionPrefixes::Make(engine, session, 0));
+    KVCACHE_ASSIGN_OR_RETURN(const SessionReuse reuse, prefixes->Begin(prompt, {}));
+    use = {.kept = reuse.resumed,
+           .stored = reuse.stored,
+           .restore_ms = reuse.restore_ms,
+           .matched = reuse.matched};
+    prompt.erase(prompt.begin(), prompt.begin() + reuse.resumed);
+  }
   GenerateRequest request = flags.MakeRequest(progress, prompt.size());
   request.prompt = std::move(prompt);
+  if (prefixes != nullptr) {
+    request.on_prefill = [&prefixes, show = std::move(request.on_prefill)](std::int32_t done) {
+      prefixes->Evaluated();
+      show(done);
+    };
+  }
   AnswerOutput output;
   if (!flags.json) {
     if (StdoutIsTerminal()) (void)output.Write(text);
@@ -98,7 +118,8 @@ Status Continue(Engine& engine, const RunFlags& flags, const std::string& text, 
   }
   KVCACHE_ASSIGN_OR_RETURN(const GenerateResult result, Generate(session, engine, request));
   output.End();
-  return Report(engine, flags, result, load_ms);
+  if (prefixes != nullptr) prefixes->End();
+  return Report(engine, flags, result, use, load_ms);
 }
 
 // Generates the answer to the one message `text`.
@@ -127,7 +148,11 @@ Status AnswerOne(Engine& engine, const RunFlags& flags, ChatFormat format, const
   }
   progress.Clear();
   output.End();
-  return Report(engine, flags, turn->result, load_ms);
+  const PromptUse use{.kept = turn->kept,
+                      .stored = turn->stored,
+                      .restore_ms = turn->restore_ms,
+                      .matched = turn->reuse.matched};
+  return Report(engine, flags, turn->result, use, load_ms);
 }
 
 Status RunPrompt(Engine& engine, const RunFlags& flags, const std::string& text, double load_ms) {
@@ -154,9 +179,12 @@ Status Run(RunFlags& flags) {
   flags.sampling.seed = flags.seed ? *flags.seed : std::random_device{}();
   KVCACHE_ASSIGN_OR_RETURN(const auto engine, flags.engine.Open());
   KVCACHE_RETURN_IF_ERROR(flags.draft.Open(*engine));
+  flags.store.Use(*engine);
   const std::chrono::duration<double, std::milli> load = Clock::now() - start;
   if (is_chat) return RunChat(*engine, flags, load.count());
-  return RunPrompt(*engine, flags, text, load.count());
+  Status status = RunPrompt(*engine, flags, text, load.count());
+  StoreFlags::Finish(*engine);
+  return status;
 }
 
 }  // namespace

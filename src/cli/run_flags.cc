@@ -67,6 +67,7 @@ void RunFlags::Add(FlagSet command) {
   command.AddSwitch("--json", &json, "print one JSON object per answer instead of text");
   chat.Add(command);
   draft.Add(command);
+  store.Add(command);
   AddSamplingFlags(command, *this);
   command.RefuseEmptyValues({"--prompt", "--system", "--stop"});
   command.CheckParsed([this] { return CheckValues(*this); });

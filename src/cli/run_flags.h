@@ -12,6 +12,7 @@
 #include "cli/command_line.h"
 #include "cli/draft_flags.h"
 #include "cli/engine_flags.h"
+#include "cli/store_flags.h"
 #include "cli/terminal.h"
 #include "kvcache_engine/generate.h"
 
@@ -21,6 +22,7 @@ struct RunFlags {
   EngineFlags engine;
   ChatFlags chat;
   DraftFlags draft;
+  StoreFlags store;
   std::optional<std::string> prompt;
   std::string prompt_file;
   std::int32_t max_tokens = -1;

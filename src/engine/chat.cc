@@ -80,8 +80,8 @@ struct Chat::Impl {
 
   const Written& NearestTo(std::string_view text) const;
   Written Align(ChatPrompt prompt, const Written& source) const;
-  Result<PrefixMatch> Reuse(std::span<const std::int32_t> tokens,
-                            std::span<const TokenAnchor> anchors);
+  Result<SessionReuse> Reuse(std::span<const std::int32_t> tokens,
+                             std::span<const TokenAnchor> anchors);
   Status CheckFits(std::size_t tokens) const;
   std::int32_t CommonTokens(const std::vector<std::int32_t>& tokens) const;
   Result<ChatTurn> Answer(GenerateRequest request);
@@ -214,10 +214,10 @@ std::int32_t Chat::Impl::CommonTokens(const std::vector<std::int32_t>& tokens) c
 
 // Brings the session to the longest prefix of the prompt that it has or had. The last anchors are
 // restore points: a template that writes earlier text anew keeps what is before one of them.
-Result<PrefixMatch> Chat::Impl::Reuse(std::span<const std::int32_t> tokens,
-                                      std::span<const TokenAnchor> anchors) {
+Result<SessionReuse> Chat::Impl::Reuse(std::span<const std::int32_t> tokens,
+                                       std::span<const TokenAnchor> anchors) {
   if (engine.has_encoder()) {
-    PrefixMatch match;
+    SessionReuse match;
     match.resumed = match.matched = CommonTokens({tokens.begin(), tokens.end()});
     KVCACHE_RETURN_IF_ERROR(session.Truncate(match.resumed));
     return match;
@@ -258,7 +258,10 @@ Result<ChatTurn> Chat::Impl::Answer(GenerateRequest request) {
   // If the cache holds the whole prompt, its last token is evaluated again.
   if (held + 1 == turn.prompt_tokens && turn.dropped == 1) turn.dropped = 0;
   if (turn.dropped > 0) turn.rewrite = ReasonFor(common, aligned.input);
-  KVCACHE_ASSIGN_OR_RETURN(turn.reuse, Reuse(tokens, aligned.marked.anchors));
+  KVCACHE_ASSIGN_OR_RETURN(SessionReuse reuse, Reuse(tokens, aligned.marked.anchors));
+  turn.stored = reuse.stored;
+  turn.restore_ms = reuse.restore_ms;
+  turn.reuse = std::move(reuse);
   turn.kept = turn.reuse.resumed;
   if (common < written.text.size()) {
     earlier.push_back(std::move(written));
@@ -270,6 +273,12 @@ Result<ChatTurn> Chat::Impl::Answer(GenerateRequest request) {
   const std::int32_t free_tokens = engine.context() - turn.prompt_tokens;
   if (request.max_tokens > free_tokens) request.max_tokens = -1;  // until the context is full
   for (std::string& stop : format.Stops()) request.stop.push_back(std::move(stop));
+  if (prefixes != nullptr) {
+    request.on_prefill = [this, show = std::move(request.on_prefill)](std::int32_t done) {
+      prefixes->Evaluated();
+      if (show) show(done);
+    };
+  }
   KVCACHE_ASSIGN_OR_RETURN(turn.result, Generate(session, engine, request));
   if (prefixes != nullptr) prefixes->End();
   turn.context_full =

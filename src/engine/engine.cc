@@ -6,6 +6,7 @@
 
 #include "base/strings.h"
 #include "engine/engine_impl.h"
+#include "engine/prefix_store.h"
 #include "kvcache/cpu_backend.h"
 #include "model/layer_memory.h"
 #include "platform/system_memory.h"
@@ -20,6 +21,7 @@ struct Engine::Impl {
   std::unique_ptr<Model> model;
   std::unique_ptr<Cache> cache;
   std::vector<MultimodalItem> items;  // scratch
+  std::unique_ptr<PrefixStore> prefix_store;
 };
 
 namespace {
@@ -157,6 +159,19 @@ std::int32_t Engine::vocabulary_size() const {
 }
 Cache& Engine::cache() {
   return *impl_->cache;
+}
+Status Engine::UseStore(std::shared_ptr<Store> store) {
+  if (has_encoder()) return {StatusCode::kUnsupported, "a model with an encoder has no prefixes"};
+  KVCACHE_ASSIGN_OR_RETURN(impl_->prefix_store, PrefixStore::Make(*this, std::move(store)));
+  return Status::Ok();
+}
+std::string Engine::FlushStore() {
+  if (impl_->prefix_store == nullptr) return {};
+  impl_->prefix_store->Flush();
+  return impl_->prefix_store->TakeProblem();
+}
+PrefixStore* Engine::prefix_store() {
+  return impl_->prefix_store.get();
 }
 const GgufFile& Engine::file() const {
   return *impl_->file;

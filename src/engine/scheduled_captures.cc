@@ -13,7 +13,8 @@ void ScheduledCaptures::Schedule(Cache& cache, SequenceId sequence, std::vector<
 }
 
 void ScheduledCaptures::Take(Cache& cache, SequenceId sequence, Position length,
-                             SnapshotStates& states, PrefixCache& prefixes, PrefixRequest request) {
+                             SnapshotStates& states, PrefixCache& prefixes, PrefixRequest request,
+                             const Look& look) {
   const auto passed = std::upper_bound(lengths_.begin(), lengths_.end(), length);
   if (passed == lengths_.begin()) return;
   if (auto taken = cache.TakeCaptures(sequence); !taken.ok()) {
@@ -22,6 +23,7 @@ void ScheduledCaptures::Take(Cache& cache, SequenceId sequence, Position length,
     for (auto at = lengths_.begin(); at != passed; ++at) {
       auto& snapshot = (*taken)[static_cast<std::size_t>(at - lengths_.begin())];
       if (snapshot == nullptr) continue;
+      if (look) look(*snapshot, *at);
       auto state = states.Add(std::move(snapshot));
       if (state.ok()) (void)prefixes.Extend(request, *at, *state).ok();
     }

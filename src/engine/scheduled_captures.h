@@ -5,6 +5,7 @@
 // Thread safety: that of the cache.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -20,8 +21,10 @@ class ScheduledCaptures {
   void Schedule(Cache& cache, SequenceId sequence, std::vector<Position> lengths);
   // Gives those up to `length`, which the sequence has evaluated, to the request's prefix. The others
   // stay scheduled.
+  // `look`, if there is one, sees each of them first.
+  using Look = std::function<void(const Snapshot& state, Position length)>;
   void Take(Cache& cache, SequenceId sequence, Position length, SnapshotStates& states,
-            PrefixCache& prefixes, PrefixRequest request);
+            PrefixCache& prefixes, PrefixRequest request, const Look& look = {});
   // Drops all.
   void Cancel(Cache& cache, SequenceId sequence);
 

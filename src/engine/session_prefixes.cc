@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/engine_impl.h"
+#include "engine/prefix_store.h"
 #include "engine/token_keys.h"
 
 namespace kvcache {
@@ -27,14 +28,15 @@ Result<std::unique_ptr<SessionPrefixes>> SessionPrefixes::Make(Engine& engine, S
   return made;
 }
 
-Result<PrefixMatch> SessionPrefixes::Begin(std::span<const std::int32_t> tokens,
-                                           std::span<const Position> restore_points) {
+Result<SessionReuse> SessionPrefixes::Begin(std::span<const std::int32_t> tokens,
+                                            std::span<const Position> restore_points) {
   End();
   KVCACHE_ASSIGN_OR_RETURN(
       PrefixPlan plan,
       prefixes_->Begin({.keys = KeysOf(tokens), .restore_points = restore_points}, 0.0));
   request_ = plan.request;
   begun_.assign(tokens.begin(), tokens.end());
+  restore_points_.assign(restore_points.begin(), restore_points.end());
 
   // What the session has itself, if it can go back there.
   const auto held = session_.tokens().first(static_cast<std::size_t>(session_.unshifted()));
@@ -57,6 +59,10 @@ Result<PrefixMatch> SessionPrefixes::Begin(std::span<const std::int32_t> tokens,
     if (!restored) plan.captures = prefixes_->NotRestored(plan.request);
   }
   if (!restored) KVCACHE_RETURN_IF_ERROR(session_.GoBackTo(common));
+  PrefixStore::Loaded loaded;
+  if (PrefixStore* const store = engine_.prefix_store(); store != nullptr) {
+    loaded = store->Load(session_, tokens);
+  }
   const Position begin = session_.position();
   const Position missing = std::exchange(plan.resumed, begin) - begin;
   if (missing > 0) plan.missed.insert(plan.missed.begin(), {missing, MissReason::kRestoreFailed});
@@ -73,7 +79,38 @@ Result<PrefixMatch> SessionPrefixes::Begin(std::span<const std::int32_t> tokens,
 
   std::erase_if(plan.captures, [&](Position at) { return at <= begin; });
   captures_.Schedule(cache, session_.sequence(), std::move(plan.captures));
-  return static_cast<PrefixMatch>(std::move(plan));
+  return SessionReuse{static_cast<PrefixMatch>(std::move(plan)), loaded.tokens, loaded.ms};
+}
+
+// A state of a model with growing layers holds all tokens before it, so that many of them would take the
+// square of the prompt's length. The ends of messages, the end of the prompt and lengths that double are
+// stored: half of a matching prompt is found at least.
+void SessionPrefixes::StoreState(const Snapshot& state, Position length) {
+  PrefixStore* const store = engine_.prefix_store();
+  if (store == nullptr) return;
+  const Position chunks = length / PrefixStore::kChunk;
+  const bool doubles = length % PrefixStore::kChunk == 0 && (chunks & (chunks - 1)) == 0;
+  const bool is_end = length + 1 >= static_cast<Position>(begun_.size());
+  const bool is_point = std::binary_search(restore_points_.begin(), restore_points_.end(), length);
+  if (!store->states_are_small() && !doubles && !is_end && !is_point) return;
+  const auto held = session_.tokens();
+  if (static_cast<std::size_t>(length) > held.size()) return;
+  store->SaveState(state, held.first(static_cast<std::size_t>(length)));
+}
+
+void SessionPrefixes::TakeCaptures() {
+  captures_.Take(engine_.cache(), session_.sequence(), session_.unshifted(), states_, *prefixes_,
+                 *request_,
+                 [this](const Snapshot& state, Position length) { StoreState(state, length); });
+}
+
+void SessionPrefixes::Evaluated() {
+  PrefixStore* const store = engine_.prefix_store();
+  if (store == nullptr || !request_) return;
+  const bool is_complete = session_.tokens().size() >= begun_.size();
+  store->Save(session_,
+              is_complete ? PrefixStore::Extent::kAll : PrefixStore::Extent::kWholeChunks);
+  if (is_complete) TakeCaptures();
 }
 
 // Without memory the prefix is not kept, and the next prompt computes it again.
@@ -87,14 +124,17 @@ void SessionPrefixes::End() {
     (void)prefixes_->Append(*request_, KeysOf(held.subspan(begun_.size()))).ok();
   }
   Cache& cache = engine_.cache();
-  if (goes_on) {
-    captures_.Take(cache, session_.sequence(), session_.unshifted(), states_, *prefixes_,
-                   *request_);
-  }
+  if (goes_on) TakeCaptures();
   captures_.Cancel(cache, session_.sequence());
   if (goes_on && !held.empty() && session_.unshifted() == session_.position()) {
     auto state = states_.Take(session_.sequence(), session_.position());
-    if (state.ok()) (void)prefixes_->Extend(*request_, session_.position(), *state).ok();
+    if (state.ok()) {
+      StoreState(*states_.Find(*state), session_.position());
+      (void)prefixes_->Extend(*request_, session_.position(), *state).ok();
+    }
+    if (PrefixStore* const store = engine_.prefix_store(); store != nullptr) {
+      store->Save(session_, PrefixStore::Extent::kAll);
+    }
   }
   prefixes_->Close(*request_, 0.0);
   request_.reset();

@@ -16,6 +16,12 @@
 
 namespace kvcache {
 
+// What a session reuses of a prompt, and how much of it a store gave.
+struct SessionReuse : PrefixMatch {
+  Position stored = 0;      // tokens from the store
+  double restore_ms = 0.0;  // of the store
+};
+
 class SessionPrefixes {
  public:
   // `engine` and `session` must outlive it. It keeps about `most_tokens` tokens besides those of the
@@ -29,8 +35,11 @@ class SessionPrefixes {
   // Brings the session to the longest prefix of `tokens` that it has or had, at most all but the last
   // token. Schedules states at the restore points and where later prompts may go on. In the result,
   // `resumed` is the session's length. Errors: those of Session::Truncate.
-  Result<PrefixMatch> Begin(std::span<const std::int32_t> tokens,
-                            std::span<const Position> restore_points);
+  // What the engine's store has beyond that comes from there.
+  Result<SessionReuse> Begin(std::span<const std::int32_t> tokens,
+                             std::span<const Position> restore_points);
+  // Stores what the session has evaluated of the prompt; call it after each pass.
+  void Evaluated();
   // Keeps what the session evaluated since Begin.
   void End();
 
@@ -45,7 +54,12 @@ class SessionPrefixes {
   SnapshotStates states_;
   std::unique_ptr<PrefixCache> prefixes_;
   std::optional<PrefixRequest> request_;
-  std::vector<std::int32_t> begun_;  // the tokens of the request
+  // Stores a state that was captured, if it is worth its bytes.
+  void StoreState(const Snapshot& state, Position length);
+  void TakeCaptures();
+
+  std::vector<std::int32_t> begun_;       // the tokens of the request
+  std::vector<Position> restore_points_;  // of the request
   ScheduledCaptures captures_;
 };
 

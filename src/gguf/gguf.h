@@ -60,6 +60,8 @@ class GgufFile {
 
   const std::string& path() const { return path_; }
   std::uint64_t size_bytes() const { return bytes_.size(); }
+  // All zeros after Parse().
+  const FileIdentity& identity() const { return mapping_.identity(); }
   std::uint32_t version() const { return version_; }
   std::uint64_t alignment() const { return alignment_; }
   std::uint64_t data_offset() const { return data_offset_; }

@@ -43,6 +43,17 @@ void Advise(std::span<const std::byte> range, Pages pages, int advice) {
   if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, advice);
 }
 
+FileIdentity IdentityOf(const struct stat& info) {
+  const auto nanoseconds = [](const timespec& time) {
+    return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+  };
+  return {.device = info.st_dev,
+          .inode = info.st_ino,
+          .bytes = static_cast<std::uint64_t>(info.st_size),
+          .modified_ns = nanoseconds(info.st_mtim),
+          .changed_ns = nanoseconds(info.st_ctim)};
+}
+
 }  // namespace
 
 Result<MappedFile> MappedFile::Open(const std::string& path) {
@@ -61,6 +72,7 @@ Result<MappedFile> MappedFile::Open(const std::string& path) {
   void* data = mmap(nullptr, size_bytes, PROT_READ, MAP_PRIVATE, fd.get(), 0);
   if (data == MAP_FAILED) return OsError("map", path, errno);
   MappedFile file(path, static_cast<const std::byte*>(data), size_bytes);
+  file.identity_ = IdentityOf(info);
   AddMappedRange(file.bytes(), path);
   return file;
 }
@@ -68,12 +80,14 @@ Result<MappedFile> MappedFile::Open(const std::string& path) {
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)),
       data_(std::exchange(other.data_, nullptr)),
-      size_bytes_(std::exchange(other.size_bytes_, 0)) {}
+      size_bytes_(std::exchange(other.size_bytes_, 0)),
+      identity_(other.identity_) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(data_, other.data_);
   std::swap(size_bytes_, other.size_bytes_);
+  std::swap(identity_, other.identity_);
   return *this;
 }
 

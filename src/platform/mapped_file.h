@@ -14,6 +14,7 @@
 #include <string>
 
 #include "kvcache/status.h"
+#include "platform/file_identity.h"
 
 namespace kvcache {
 
@@ -32,6 +33,8 @@ class MappedFile {
   // Valid as long as this object; 4096-byte aligned at least.
   std::span<const std::byte> bytes() const { return {data_, size_bytes_}; }
   const std::string& path() const { return path_; }
+  // Returns what the file was when it was opened.
+  const FileIdentity& identity() const { return identity_; }
 
   // Hints; they change how soon bytes are there, never which. `range` lies within bytes().
   // WillNeed starts reading ahead without waiting. Drop gives back the memory of the pages
@@ -47,6 +50,7 @@ class MappedFile {
   std::string path_;
   const std::byte* data_ = nullptr;
   std::size_t size_bytes_ = 0;
+  FileIdentity identity_;
 };
 
 }  // namespace kvcache

@@ -70,4 +70,5 @@ def main():
     """Takes the paths of the two programs from the command line, then runs the tests."""
     global KVCACHE, MAKE_MODEL
     KVCACHE, MAKE_MODEL = sys.argv[1:3]
+    os.environ["KVCACHE_STORE"] = "none"  # tests of the store name a directory
     unittest.main(module="__main__", argv=[sys.argv[0], *sys.argv[3:]])

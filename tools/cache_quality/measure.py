@@ -67,7 +67,7 @@ def right_answers(kvcache, model, questions, pair):
     right = 0
     for question in questions:
         answer = run(kvcache, "run", model, "-f", "-", "--raw", "--temp", "0", "-n", "24", "--stop",
-                   question["stop"], *types(pair), input=question["prompt"])
+                   question["stop"], "--store", "none", *types(pair), input=question["prompt"])
         right += answer.strip() == question["answer"]
     return right
 

@@ -1,0 +1,109 @@
+// Keeps bytes under keys beyond the life of a cache: in memory, or in a directory that survives the
+// process.
+//
+//   auto store = OpenDiskStore({.directory = cache_directory});
+//   (*store)->Put(id, bytes);
+//   (*store)->Get(id, [&](std::span<const std::byte> payload) { return Use(payload); });
+//
+// An object is a payload under a key and a fingerprint. The fingerprint names everything that decides
+// the payload's bytes beside the key; another fingerprint is another namespace. A store does not know
+// what a payload is. Each object has a checksum (docs/formats/store-object.md), which every read
+// verifies: a damaged object is removed, and the read is a miss with a reason.
+//
+// A store keeps to a budget in bytes. What was used least recently goes first.
+//
+// Thread safety: all calls from any number of threads at once.
+// Design: docs/design/store.md.
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kvcache/status.h"
+
+namespace kvcache {
+
+// 32 bytes that name something by its content.
+struct StoreHash {
+  std::array<std::byte, 32> bytes{};
+  friend auto operator<=>(const StoreHash&, const StoreHash&) = default;
+};
+
+struct ObjectId {
+  StoreHash fingerprint;
+  StoreHash key;
+  friend auto operator<=>(const ObjectId&, const ObjectId&) = default;
+};
+
+struct StoredObject {
+  ObjectId id;
+  std::int64_t payload_bytes = 0;
+  std::int64_t last_used_s = 0;  // seconds since 1970, as the machine's clock said; for people
+};
+
+struct StoreStats {
+  std::int64_t objects = 0;
+  std::int64_t payload_bytes = 0;  // of all objects
+  std::int64_t held_bytes = 0;    // of memory or of the disk: objects, index, and free space inside
+  std::int64_t budget_bytes = 0;  // that held_bytes keeps to
+  // Since this store was opened:
+  std::int64_t evicted = 0;  // objects that made room
+  std::int64_t damaged = 0;  // objects that were removed because their checksums failed
+};
+
+class Store {
+ public:
+  // Is given a verified payload, which is valid during the call. It must not call the store.
+  using Reader = std::function<Status(std::span<const std::byte> payload)>;
+
+  virtual ~Store() = default;
+
+  // Calls `reader` with the object's payload and returns what it returns. The object counts as used.
+  // Errors without a call: kNotFound if there is no such object; kCorrupt if it is damaged, with the
+  // reason, and it is removed; kIo.
+  virtual Status Get(const ObjectId& id, const Reader& reader) = 0;
+  // Stores a copy of `payload`, in place of an earlier object of this id. Objects that were used
+  // longest ago make room. Returns after the object is safe from the end of the process. Errors:
+  // kCacheFull for an object larger than the budget; kIo, in the operating system's words. An earlier
+  // object of the id is then unchanged or gone.
+  virtual Status Put(const ObjectId& id, std::span<const std::byte> payload) = 0;
+  // Returns whether there is an object, without reading its payload. Errors: kIo.
+  virtual Result<bool> Contains(const ObjectId& id) = 0;
+  // Marks objects as used, the last of `ids` as the most recent one. Unknown ones are ignored.
+  virtual void Touch(std::span<const ObjectId> ids) = 0;
+  // Removes the object. Returns Ok if there is none. Errors: kIo.
+  virtual Status Remove(const ObjectId& id) = 0;
+  // Returns all objects, the least recently used first. Errors: kIo, kOutOfMemory.
+  virtual Result<std::vector<StoredObject>> List() = 0;
+  virtual Result<StoreStats> Stats() = 0;
+};
+
+inline constexpr std::int64_t kDefaultMemoryStoreBytes = std::int64_t{256} << 20;
+inline constexpr std::int64_t kDefaultDiskStoreBytes = std::int64_t{10} << 30;
+// The smallest budget of a disk store: its index needs pages of its own.
+inline constexpr std::int64_t kLeastDiskStoreBytes = std::int64_t{1} << 20;
+
+// Returns a store in this process's memory. Errors: kInvalidArgument for a budget below one byte.
+Result<std::unique_ptr<Store>> MakeMemoryStore(
+    std::int64_t budget_bytes = kDefaultMemoryStoreBytes);
+
+struct DiskStoreOptions {
+  std::string directory;  // is made, for this user alone, if it does not exist
+  std::int64_t budget_bytes = kDefaultDiskStoreBytes;
+};
+
+// Opens a store in a directory. Several processes may have it open at once, and several stores of one
+// process. It survives the end of a process and a loss of power at any time; the newest objects may be
+// lost then. A file whose index is damaged is discarded, with all of its objects.
+// Errors: kInvalidArgument for a budget below kLeastDiskStoreBytes, or for a directory that another user
+// owns or can write to; kIo and kNotFound, in the operating system's words. All name the directory.
+Result<std::unique_ptr<Store>> OpenDiskStore(const DiskStoreOptions& options);
+
+}  // namespace kvcache

@@ -1,0 +1,451 @@
+// A store in a directory, over LMDB. Three tables change in one transaction, so that each object is whole
+// or absent whenever the process ends:
+//
+//   objects   id -> envelope, payload
+//   usage     id -> turn, bytes, seconds
+//   order     turn -> id               the least recently used first
+//
+// A turn is a number that grows with every use; a clock that jumps changes nothing. The budget is the
+// size of the map: LMDB never lets the file grow beyond it. Objects may take kLargestShare of it. The
+// rest is the slack that LMDB needs, because a transaction writes changed pages to free ones.
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <ctime>
+#include <mutex>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "base/errors.h"
+#include "base/strings.h"
+#include "kvcache/store.h"
+#include "store/lmdb_check.h"
+#include "store/lmdb_environment.h"
+#include "store/object_format.h"
+
+namespace kvcache {
+namespace {
+
+constexpr std::size_t kIdBytes = sizeof(ObjectId);
+static_assert(kIdBytes == 64);
+constexpr std::int64_t kSlackShare = 8;     // one part in eight
+constexpr std::int64_t kIndexPages = 16;    // that one object can add to the index
+constexpr int kMostAttempts = 24;           // to find room in one run of pages
+constexpr std::size_t kMostTouched = 4096;  // uses that wait to be written
+constexpr std::size_t kMostValueBytes = std::size_t{0xffffffff} - kEnvelopeBytes;
+constexpr int kDamagedIndex = MDB_CORRUPTED;
+
+struct Usage {
+  std::uint64_t turn = 0;
+  std::uint64_t payload_bytes = 0;
+  std::int64_t seconds = 0;
+};
+
+MDB_val ValueOf(const void* data, std::size_t size) {
+  return {size, const_cast<void*>(data)};
+}
+
+// LMDB orders keys by their bytes.
+struct Turn {
+  explicit Turn(std::uint64_t number) {
+    for (std::size_t i = 0; i < 8; ++i) bytes[i] = static_cast<std::byte>(number >> (8 * (7 - i)));
+  }
+  std::array<std::byte, 8> bytes;
+};
+
+std::uint64_t TurnOf(const MDB_val& key) {
+  std::uint64_t number = 0;
+  for (std::size_t i = 0; i < std::min<std::size_t>(8, key.mv_size); ++i) {
+    number = number << 8 | std::to_integer<std::uint64_t>(static_cast<std::byte*>(key.mv_data)[i]);
+  }
+  return number;
+}
+
+class Cursor {
+ public:
+  Cursor(MDB_txn* transaction, MDB_dbi table)
+      : error_(mdb_cursor_open(transaction, table, &cursor_)) {}
+  ~Cursor() {
+    if (cursor_ != nullptr) mdb_cursor_close(cursor_);
+  }
+  Cursor(const Cursor&) = delete;
+  Cursor& operator=(const Cursor&) = delete;
+
+  int Get(MDB_val& key, MDB_val& value, MDB_cursor_op op) {
+    return error_ != 0 ? error_ : mdb_cursor_get(cursor_, &key, &value, op);
+  }
+
+ private:
+  MDB_cursor* cursor_ = nullptr;
+  int error_;
+};
+
+// The changes of one write transaction.
+class Changes {
+ public:
+  Changes(const LmdbEnvironment& environment, MDB_txn* transaction)
+      : environment_(environment), tables_(environment.tables()), transaction_(transaction) {}
+
+  // Returns the pages of all objects and of the index.
+  int LivePages(std::int64_t& pages) const {
+    pages = 0;
+    for (const MDB_dbi table : {tables_.objects, tables_.usage, tables_.order}) {
+      MDB_stat stat{};
+      if (const int error = mdb_stat(transaction_, table, &stat); error != 0) return error;
+      pages += static_cast<std::int64_t>(stat.ms_branch_pages + stat.ms_leaf_pages +
+                                         stat.ms_overflow_pages);
+    }
+    return 0;
+  }
+
+  // Makes the object the most recently used one; kNoSize keeps its size.
+  int Use(const ObjectId& id, std::int64_t payload_bytes) {
+    Usage usage;
+    int error = FindUsage(id, usage);
+    if (error == MDB_NOTFOUND && payload_bytes == kNoSize) return 0;
+    if (error == 0) error = DeleteTurn(usage.turn);
+    if (error != 0 && error != MDB_NOTFOUND) return error;
+    if (payload_bytes != kNoSize) usage.payload_bytes = static_cast<std::uint64_t>(payload_bytes);
+    error = NextTurn(usage.turn);
+    if (error != 0) return error;
+    usage.seconds = std::time(nullptr);
+    MDB_val key = ValueOf(&id, kIdBytes);
+    MDB_val value = ValueOf(&usage, sizeof(usage));
+    error = mdb_put(transaction_, tables_.usage, &key, &value, 0);
+    if (error != 0) return error;
+    const Turn turn(usage.turn);
+    MDB_val place = ValueOf(turn.bytes.data(), turn.bytes.size());
+    return mdb_put(transaction_, tables_.order, &place, &key, 0);
+  }
+
+  // Makes the objects that there are the most recently used ones.
+  int UseAll(std::span<const ObjectId> ids) {
+    for (const ObjectId& id : ids) {
+      if (const int error = Use(id, kNoSize); error != 0) return error;
+    }
+    return 0;
+  }
+
+  int Remove(const ObjectId& id) {
+    Usage usage;
+    int error = FindUsage(id, usage);
+    if (error == 0) error = DeleteTurn(usage.turn);
+    if (error != 0 && error != MDB_NOTFOUND) return error;
+    MDB_val key = ValueOf(&id, kIdBytes);
+    error = mdb_del(transaction_, tables_.usage, &key, nullptr);
+    if (error != 0 && error != MDB_NOTFOUND) return error;
+    return DeleteObject(id);
+  }
+
+  // Removes the least recently used object; MDB_NOTFOUND if there is none.
+  int RemoveOldest() {
+    ObjectId id;
+    std::uint64_t turn = 0;
+    {
+      Cursor cursor(transaction_, tables_.order);
+      MDB_val key{}, value{};
+      if (const int error = cursor.Get(key, value, MDB_FIRST); error != 0) return error;
+      if (value.mv_size != kIdBytes) return kDamagedIndex;
+      std::memcpy(&id, value.mv_data, kIdBytes);
+      turn = TurnOf(key);
+    }
+    if (const int error = DeleteTurn(turn); error != 0) return error;
+    return Remove(id);
+  }
+
+  int Write(const ObjectId& id, const Envelope& envelope, std::span<const std::byte> payload) {
+    if (const int error = DeleteObject(id); error != 0) return error;
+    MDB_val key = ValueOf(&id, kIdBytes);
+    MDB_val value{envelope.size() + payload.size(), nullptr};
+    const int error = mdb_put(transaction_, tables_.objects, &key, &value, MDB_RESERVE);
+    if (error != 0) return error;
+    auto* const bytes = static_cast<std::byte*>(value.mv_data);
+    std::memcpy(bytes, envelope.data(), envelope.size());
+    if (!payload.empty()) std::memcpy(bytes + envelope.size(), payload.data(), payload.size());
+    return Use(id, std::ssize(payload));
+  }
+
+  static constexpr std::int64_t kNoSize = -1;
+
+ private:
+  int FindUsage(const ObjectId& id, Usage& usage) const {
+    MDB_val key = ValueOf(&id, kIdBytes);
+    MDB_val value{};
+    const int error = mdb_get(transaction_, tables_.usage, &key, &value);
+    if (error != 0) return error;
+    if (value.mv_size != sizeof(usage)) return kDamagedIndex;
+    std::memcpy(&usage, value.mv_data, sizeof(usage));
+    return 0;
+  }
+
+  int NextTurn(std::uint64_t& turn) const {
+    Cursor cursor(transaction_, tables_.order);
+    MDB_val key{}, value{};
+    const int error = cursor.Get(key, value, MDB_LAST);
+    turn = error == 0 ? TurnOf(key) + 1 : 1;
+    return error == MDB_NOTFOUND ? 0 : error;
+  }
+
+  int DeleteTurn(std::uint64_t number) {
+    const Turn turn(number);
+    MDB_val key = ValueOf(turn.bytes.data(), turn.bytes.size());
+    const int error = mdb_del(transaction_, tables_.order, &key, nullptr);
+    return error == MDB_NOTFOUND ? 0 : error;
+  }
+
+  // Whether LMDB can free the object's pages is checked first: it believes their headers.
+  int DeleteObject(const ObjectId& id) {
+    MDB_val key = ValueOf(&id, kIdBytes);
+    MDB_val value{};
+    int error = mdb_get(transaction_, tables_.objects, &key, &value);
+    if (error == MDB_NOTFOUND) return 0;
+    if (error != 0) return error;
+    const std::span bytes(static_cast<const std::byte*>(value.mv_data), value.mv_size);
+    if (!environment_.IsSound(bytes, kIdBytes)) return kDamagedIndex;
+    error = mdb_del(transaction_, tables_.objects, &key, nullptr);
+    return error;
+  }
+
+  const LmdbEnvironment& environment_;
+  const LmdbTables tables_;
+  MDB_txn* const transaction_;
+};
+
+class DiskStore final : public Store {
+ public:
+  DiskStore(std::shared_ptr<LmdbEnvironment> environment, std::int64_t budget_bytes)
+      : environment_(std::move(environment)), budget_bytes_(budget_bytes) {}
+
+  ~DiskStore() override { WriteTouched(); }
+
+  Status Get(const ObjectId& id, const Reader& reader) override {
+    const auto environment = Environment();
+    Status status;
+    bool is_damaged = false;
+    const int error = environment->Read([&](MDB_txn* transaction) {
+      MDB_val key = ValueOf(&id, kIdBytes);
+      MDB_val value{};
+      const int result = mdb_get(transaction, environment->tables().objects, &key, &value);
+      if (result != 0) return result;
+      const auto payload =
+          OpenEnvelope(id, {static_cast<const std::byte*>(value.mv_data), value.mv_size});
+      is_damaged = !payload.ok();
+      status = is_damaged ? payload.status() : reader(*payload);
+      return 0;
+    });
+    if (error == MDB_NOTFOUND) return {StatusCode::kNotFound, "the store has no such object"};
+    if (error != 0) return environment->Error("read", error);
+    if (is_damaged) {
+      ++damaged_;
+      (void)Remove(id).ok();  // a later read tries again
+    } else {
+      Touch(std::span(&id, 1));
+    }
+    return status;
+  }
+
+  Status Put(const ObjectId& id, std::span<const std::byte> payload) override {
+    KVCACHE_ASSIGN_OR_RETURN(auto environment, InPlace());
+    int error = TryPut(*environment, id, payload);
+    if (IsDamage(error)) {
+      KVCACHE_ASSIGN_OR_RETURN(environment, Discard(environment));
+      error = TryPut(*environment, id, payload);
+    }
+    return error == 0 ? Status::Ok() : Fail(*environment, error, payload.size());
+  }
+  Result<bool> Contains(const ObjectId& id) override {
+    const auto environment = Environment();
+    const int error = environment->Read([&](MDB_txn* transaction) {
+      MDB_val key = ValueOf(&id, kIdBytes);
+      MDB_val value{};
+      return mdb_get(transaction, environment->tables().usage, &key, &value);
+    });
+    if (error == MDB_NOTFOUND) return false;
+    if (error != 0) return environment->Error("read", error);
+    return true;
+  }
+
+  void Touch(std::span<const ObjectId> ids) override {
+    try {
+      const std::lock_guard lock(mutex_);
+      if (touched_.size() + ids.size() > kMostTouched) return;
+      touched_.insert(touched_.end(), ids.begin(), ids.end());
+    } catch (const std::bad_alloc&) {
+      return;  // the order of eviction is a little older
+    }
+  }
+
+  Status Remove(const ObjectId& id) override {
+    KVCACHE_ASSIGN_OR_RETURN(const auto environment, InPlace());
+    const int error = environment->Write(
+        [&](MDB_txn* transaction) { return Changes(*environment, transaction).Remove(id); });
+    if (IsDamage(error)) return Discard(environment).status();
+    return error == 0 ? Status::Ok() : environment->Error("write", error);
+  }
+
+  Result<std::vector<StoredObject>> List() override {
+    WriteTouched();
+    const auto environment = Environment();
+    std::vector<std::pair<std::uint64_t, StoredObject>> found;
+    const int error = environment->Read([&](MDB_txn* transaction) {
+      Cursor cursor(transaction, environment->tables().usage);
+      MDB_val key{}, value{};
+      int result = 0;
+      while ((result = cursor.Get(key, value, MDB_NEXT)) == 0) {
+        Usage usage;
+        if (key.mv_size != kIdBytes || value.mv_size != sizeof(usage)) return kDamagedIndex;
+        StoredObject object;
+        std::memcpy(&object.id, key.mv_data, kIdBytes);
+        std::memcpy(&usage, value.mv_data, sizeof(usage));
+        object.payload_bytes = static_cast<std::int64_t>(usage.payload_bytes);
+        object.last_used_s = usage.seconds;
+        found.emplace_back(usage.turn, object);
+      }
+      return result == MDB_NOTFOUND ? 0 : result;
+    });
+    if (error != 0) return environment->Error("read", error);
+    std::sort(found.begin(), found.end(),
+              [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::vector<StoredObject> all;
+    all.reserve(found.size());
+    for (const auto& [turn, object] : found) all.push_back(object);
+    return all;
+  }
+
+  Result<StoreStats> Stats() override {
+    const auto environment = Environment();
+    KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoredObject> all, List());
+    StoreStats stats{.objects = std::ssize(all),
+                     .held_bytes = environment->FileBytes(),
+                     .budget_bytes = budget_bytes_,
+                     .evicted = evicted_,
+                     .damaged = damaged_};
+    for (const StoredObject& object : all) stats.payload_bytes += object.payload_bytes;
+    return stats;
+  }
+
+ private:
+  std::shared_ptr<LmdbEnvironment> Environment() {
+    const std::lock_guard lock(mutex_);
+    return environment_;
+  }
+
+  // Returns the environment of the file that has the name now: another process may have discarded a
+  // damaged one. Errors: the directory is gone.
+  Result<std::shared_ptr<LmdbEnvironment>> InPlace() {
+    const auto environment = Environment();
+    if (environment->IsInPlace()) return environment;
+    auto opened =
+        LmdbEnvironment::Open(environment->directory(), budget_bytes_, MissingDirectory::kRefuse);
+    if (!opened.ok()) return Status(opened.status()).WithContext("the store's file was removed");
+    const std::lock_guard lock(mutex_);
+    environment_ = *opened;
+    return environment_;
+  }
+
+  std::int64_t MostPages(const LmdbEnvironment& environment) const {
+    const std::int64_t bytes = std::min(budget_bytes_, environment.map_bytes());
+    return (bytes - bytes / kSlackShare) / static_cast<std::int64_t>(environment.page_bytes());
+  }
+
+  // Removes objects until the others and the index have at most `pages`.
+  int MakeRoom(Changes& changes, std::int64_t pages) {
+    for (;;) {
+      std::int64_t live = 0;
+      if (const int error = changes.LivePages(live); error != 0) return error;
+      if (live <= pages) return 0;
+      const int error = changes.RemoveOldest();
+      if (error == MDB_NOTFOUND) return 0;
+      if (error != 0) return error;
+      ++evicted_;
+    }
+  }
+
+  static bool IsDamage(int error) {
+    return error == MDB_CORRUPTED || error == MDB_PAGE_NOTFOUND || error == MDB_CURSOR_FULL;
+  }
+
+  // Starts with an empty file: an object that cannot be removed safely would be in the way for ever.
+  Result<std::shared_ptr<LmdbEnvironment>> Discard(std::shared_ptr<LmdbEnvironment> damaged) {
+    KVCACHE_RETURN_IF_ERROR(damaged->RemoveFile());
+    ++damaged_;
+    return InPlace();
+  }
+
+  int TryPut(const LmdbEnvironment& environment, const ObjectId& id,
+             std::span<const std::byte> payload) {
+    const std::int64_t most = MostPages(environment);
+    const std::int64_t needed = kIndexPages + LmdbValuePages(kEnvelopeBytes + payload.size(),
+                                                             kIdBytes, environment.page_bytes());
+    if (needed > most || payload.size() > kMostValueBytes) return MDB_BAD_VALSIZE;
+    const Envelope envelope = MakeEnvelope(id, payload);
+    const std::vector<ObjectId> touched = TakeTouched();
+    int error = 0;
+    for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
+      error = environment.Write([&](MDB_txn* transaction) {
+        Changes changes(environment, transaction);
+        if (const int used = changes.UseAll(touched); used != 0) return used;
+        if (const int made = MakeRoom(changes, most - needed); made != 0) return made;
+        return changes.Write(id, envelope, payload);
+      });
+      if (error != MDB_MAP_FULL) break;
+      // No run of free pages is long enough, or those that were freed are not free yet. More objects
+      // go, in a transaction of their own.
+      const int freed = environment.Write([&](MDB_txn* transaction) {
+        Changes changes(environment, transaction);
+        std::int64_t live = 0;
+        if (const int result = changes.LivePages(live); result != 0) return result;
+        return MakeRoom(changes, std::max<std::int64_t>(0, live - needed));
+      });
+      if (freed != 0 && freed != MDB_MAP_FULL) return freed;
+    }
+    return error;
+  }
+
+  Status Fail(const LmdbEnvironment& environment, int error, std::size_t payload_bytes) const {
+    if (error == MDB_BAD_VALSIZE || error == MDB_MAP_FULL) {
+      return {StatusCode::kCacheFull,
+              StrCat("an object of ", payload_bytes,
+                     " bytes does not fit into the store's budget of ", budget_bytes_)};
+    }
+    return environment.Error("write", error);
+  }
+
+  std::vector<ObjectId> TakeTouched() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(touched_, {});
+  }
+
+  void WriteTouched() {
+    const std::vector<ObjectId> touched = TakeTouched();
+    const auto environment = Environment();
+    if (touched.empty() || !environment->IsInPlace()) return;
+    (void)environment->Write(
+        [&](MDB_txn* transaction) { return Changes(*environment, transaction).UseAll(touched); });
+  }
+
+  std::mutex mutex_;
+  std::shared_ptr<LmdbEnvironment> environment_;
+  std::vector<ObjectId> touched_;  // that no transaction has written yet
+  const std::int64_t budget_bytes_;
+  std::atomic<std::int64_t> evicted_ = 0;
+  std::atomic<std::int64_t> damaged_ = 0;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Store>> OpenDiskStore(const DiskStoreOptions& options) {
+  if (options.budget_bytes < kLeastDiskStoreBytes) {
+    return InvalidArgument(StrCat("the disk store's budget is ", options.budget_bytes,
+                                  " bytes; must be at least ", kLeastDiskStoreBytes));
+  }
+  KVCACHE_ASSIGN_OR_RETURN(
+      auto environment,
+      LmdbEnvironment::Open(options.directory, options.budget_bytes, MissingDirectory::kMake));
+  return std::unique_ptr<Store>(
+      std::make_unique<DiskStore>(std::move(environment), options.budget_bytes));
+}
+
+}  // namespace kvcache

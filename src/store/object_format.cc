@@ -1,0 +1,103 @@
+#include "store/object_format.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/errors.h"
+#include "base/strings.h"
+
+namespace kvcache {
+namespace {
+
+constexpr std::uint64_t kMagic = 0x3130306a626f766b;  // "kvobj001"
+// Offsets of the fields.
+constexpr std::size_t kMagicAt = 0;
+constexpr std::size_t kLengthAt = 8;
+constexpr std::size_t kFingerprintAt = 16;
+constexpr std::size_t kKeyAt = 48;
+constexpr std::size_t kPayloadSumAt = 80;
+constexpr std::size_t kReservedAt = 96;
+constexpr std::size_t kEnvelopeSumAt = 120;
+
+// Numbers are little-endian on every machine.
+void PutNumber(std::span<std::byte> bytes, std::size_t at, std::uint64_t number) {
+  for (std::size_t i = 0; i < 8; ++i) bytes[at + i] = static_cast<std::byte>(number >> (8 * i));
+}
+
+std::uint64_t NumberAt(std::span<const std::byte> bytes, std::size_t at) {
+  std::uint64_t number = 0;
+  for (std::size_t i = 0; i < 8; ++i)
+    number |= std::to_integer<std::uint64_t>(bytes[at + i]) << (8 * i);
+  return number;
+}
+
+void PutHash(std::span<std::byte> bytes, std::size_t at, const StoreHash& hash) {
+  std::memcpy(bytes.data() + at, hash.bytes.data(), hash.bytes.size());
+}
+
+bool HasHash(std::span<const std::byte> bytes, std::size_t at, const StoreHash& hash) {
+  return std::memcmp(bytes.data() + at, hash.bytes.data(), hash.bytes.size()) == 0;
+}
+
+std::uint64_t EnvelopeSum(std::span<const std::byte> bytes) {
+  return XXH3_64bits(bytes.data(), kEnvelopeSumAt);
+}
+
+// The checksum covers the length, too, so payloads that end in zeros differ.
+XXH128_hash_t PayloadSum(std::span<const std::byte> payload) {
+  return XXH3_128bits_withSeed(payload.data(), payload.size(), payload.size());
+}
+
+}  // namespace
+
+Envelope MakeEnvelope(const ObjectId& id, std::span<const std::byte> payload) {
+  Envelope envelope{};
+  PutNumber(envelope, kMagicAt, kMagic);
+  PutNumber(envelope, kLengthAt, payload.size());
+  PutHash(envelope, kFingerprintAt, id.fingerprint);
+  PutHash(envelope, kKeyAt, id.key);
+  const XXH128_hash_t sum = PayloadSum(payload);
+  PutNumber(envelope, kPayloadSumAt, sum.low64);
+  PutNumber(envelope, kPayloadSumAt + 8, sum.high64);
+  PutNumber(envelope, kEnvelopeSumAt, EnvelopeSum(envelope));
+  return envelope;
+}
+
+Result<std::span<const std::byte>> OpenEnvelope(const ObjectId& id,
+                                                std::span<const std::byte> object) {
+  if (object.size() < kEnvelopeBytes) {
+    return Corrupt(
+        StrCat("the object has ", object.size(), " bytes; an envelope has ", kEnvelopeBytes));
+  }
+  const std::span<const std::byte> envelope = object.first(kEnvelopeBytes);
+  if (NumberAt(envelope, kMagicAt) != kMagic) {
+    return Corrupt("the object does not begin with its format's name");
+  }
+  if (NumberAt(envelope, kEnvelopeSumAt) != EnvelopeSum(envelope)) {
+    return Corrupt("the checksum of the object's envelope is wrong");
+  }
+  const std::span<const std::byte> reserved =
+      envelope.subspan(kReservedAt, kEnvelopeSumAt - kReservedAt);
+  if (std::any_of(reserved.begin(), reserved.end(),
+                  [](std::byte b) { return b != std::byte{0}; })) {
+    return Corrupt("the object's envelope has fields of a later version");
+  }
+  if (!HasHash(envelope, kFingerprintAt, id.fingerprint) || !HasHash(envelope, kKeyAt, id.key)) {
+    return Corrupt("the object has another key than it is stored under");
+  }
+  const std::span<const std::byte> payload = object.subspan(kEnvelopeBytes);
+  if (NumberAt(envelope, kLengthAt) != payload.size()) {
+    return Corrupt(StrCat("the payload has ", payload.size(), " bytes; the envelope says ",
+                          NumberAt(envelope, kLengthAt)));
+  }
+  const XXH128_hash_t sum = PayloadSum(payload);
+  if (NumberAt(envelope, kPayloadSumAt) != sum.low64 ||
+      NumberAt(envelope, kPayloadSumAt + 8) != sum.high64) {
+    return Corrupt("the checksum of the payload is wrong");
+  }
+  return payload;
+}
+
+}  // namespace kvcache

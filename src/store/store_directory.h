@@ -1,0 +1,34 @@
+// The directory of a disk store: private to one user, and locked while a process opens the file in it.
+//
+// Thread safety: free functions; a lock belongs to one thread.
+#pragma once
+
+#include <string>
+
+#include "kvcache/status.h"
+
+namespace kvcache {
+
+enum class MissingDirectory { kMake, kRefuse };
+
+// Makes the directory and those above it, for this user alone, and returns its path without symbolic
+// links. Errors: kInvalidArgument if it belongs to another user, or another user can write to it;
+// kNotFound and kIo in the operating system's words. All name the path.
+Result<std::string> PrepareStoreDirectory(const std::string& path, MissingDirectory missing);
+
+// Excludes other processes while it exists.
+class DirectoryLock {
+ public:
+  // Waits up to 10 seconds for another process that opens the store. Errors: kIo if the file system has
+  // no locks, or if the other process takes longer.
+  static Result<DirectoryLock> Take(const std::string& directory);
+  DirectoryLock(DirectoryLock&& other) noexcept;
+  DirectoryLock& operator=(DirectoryLock&&) = delete;
+  ~DirectoryLock();
+
+ private:
+  explicit DirectoryLock(int fd) : fd_(fd) {}
+  int fd_ = -1;
+};
+
+}  // namespace kvcache

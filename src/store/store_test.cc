@@ -1,0 +1,166 @@
+// What every store promises, for each of them.
+#include "kvcache/store.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <thread>
+
+#include "store/store_testing.h"
+
+namespace kvcache {
+namespace {
+
+enum class Kind { kMemory, kDisk };
+
+class StoreTest : public ::testing::TestWithParam<Kind> {
+ protected:
+  std::unique_ptr<Store> Open(std::int64_t budget = std::int64_t{8} << 20) {
+    auto store = GetParam() == Kind::kMemory
+                     ? MakeMemoryStore(budget)
+                     : OpenDiskStore({.directory = directory_.path(), .budget_bytes = budget});
+    EXPECT_TRUE(store.ok()) << store.status().message();
+    return std::move(store).value();
+  }
+
+  TestDirectory directory_;
+};
+
+TEST_P(StoreTest, KeepsWhatWasPut) {
+  const auto store = Open();
+  EXPECT_EQ(ReadObject(*store, TestId(1)).status().code(), StatusCode::kNotFound);
+  EXPECT_FALSE(*store->Contains(TestId(1)));
+  for (const std::size_t size : {0, 1, 1000, 4096, 100000}) {
+    const auto payload = TestPayload(1, size);
+    ASSERT_TRUE(store->Put(TestId(1), payload).ok());
+    EXPECT_EQ(*ReadObject(*store, TestId(1)), payload);
+  }
+  EXPECT_TRUE(*store->Contains(TestId(1)));
+  EXPECT_EQ(store->Stats()->objects, 1);
+  EXPECT_EQ(store->Stats()->payload_bytes, 100000);
+  ASSERT_TRUE(store->Remove(TestId(1)).ok());
+  ASSERT_TRUE(store->Remove(TestId(1)).ok());
+  EXPECT_FALSE(*store->Contains(TestId(1)));
+}
+
+TEST_P(StoreTest, SeparatesFingerprints) {
+  const auto store = Open();
+  ASSERT_TRUE(store->Put(TestId(1, 1), TestPayload(1, 10)).ok());
+  EXPECT_EQ(ReadObject(*store, TestId(1, 2)).status().code(), StatusCode::kNotFound);
+  ASSERT_TRUE(store->Put(TestId(1, 2), TestPayload(2, 10)).ok());
+  EXPECT_EQ(*ReadObject(*store, TestId(1, 1)), TestPayload(1, 10));
+}
+
+TEST_P(StoreTest, PassesTheReadersErrorOn) {
+  const auto store = Open();
+  ASSERT_TRUE(store->Put(TestId(1), TestPayload(1, 10)).ok());
+  const Status status = store->Get(TestId(1), [](std::span<const std::byte>) {
+    return Status(StatusCode::kInvalidArgument, "not mine");
+  });
+  EXPECT_EQ(status.message(), "not mine");
+  EXPECT_TRUE(*store->Contains(TestId(1)));
+}
+
+TEST_P(StoreTest, ListsTheLeastRecentlyUsedFirst) {
+  const auto store = Open();
+  for (std::uint64_t i = 0; i < 5; ++i) ASSERT_TRUE(store->Put(TestId(i), TestPayload(i, 9)).ok());
+  (void)ReadObject(*store, TestId(1));
+  const ObjectId used[] = {TestId(3), TestId(0)};
+  store->Touch(used);
+  const auto all = store->List();
+  ASSERT_TRUE(all.ok());
+  std::vector<ObjectId> ids;
+  for (const StoredObject& object : *all) {
+    ids.push_back(object.id);
+    EXPECT_EQ(object.payload_bytes, 9);
+    EXPECT_GT(object.last_used_s, 1600000000);
+  }
+  EXPECT_EQ(ids, (std::vector{TestId(2), TestId(4), TestId(1), TestId(3), TestId(0)}));
+}
+
+// Objects of all sizes, against a map: what is there is right, and the budget holds at every moment.
+TEST_P(StoreTest, HoldsItsBudget) {
+  constexpr std::int64_t kBudget = std::int64_t{4} << 20;
+  const auto store = Open(kBudget);
+  std::mt19937 random(3);
+  std::map<std::uint64_t, std::size_t> sizes;
+  int hits = 0;
+  for (int i = 0; i < 600; ++i) {
+    const std::uint64_t number = random() % 100;
+    const std::size_t size = random() % 5 == 0 ? random() % 600000 : random() % 30000;
+    const Status status = store->Put(TestId(number), TestPayload(number, size));
+    ASSERT_TRUE(status.ok()) << i << ": " << status.message();
+    sizes[number] = size;
+    EXPECT_TRUE(*store->Contains(TestId(number)));
+    const std::uint64_t other = random() % 100;
+    const auto found = ReadObject(*store, TestId(other));
+    if (found.ok()) {
+      ++hits;
+      ASSERT_EQ(*found, TestPayload(other, sizes.at(other)));
+    } else {
+      EXPECT_EQ(found.status().code(), StatusCode::kNotFound);
+    }
+    EXPECT_LE(store->Stats()->held_bytes, kBudget);
+  }
+  EXPECT_GT(hits, 100);
+  EXPECT_GT(store->Stats()->evicted, 0);
+  EXPECT_EQ(store->Stats()->damaged, 0);
+}
+
+TEST_P(StoreTest, UsesMostOfItsBudget) {
+  constexpr std::int64_t kBudget = std::int64_t{16} << 20;
+  const auto store = Open(kBudget);
+  for (std::uint64_t i = 0; i < 200; ++i) {
+    ASSERT_TRUE(store->Put(TestId(i), TestPayload(i, 256 << 10)).ok()) << i;
+  }
+  EXPECT_GT(store->Stats()->payload_bytes, kBudget * 3 / 4);
+}
+
+TEST_P(StoreTest, RefusesWhatIsLargerThanItsBudget) {
+  const auto store = Open(std::int64_t{1} << 20);
+  ASSERT_TRUE(store->Put(TestId(1), TestPayload(1, 1000)).ok());
+  const Status status = store->Put(TestId(2), TestPayload(2, 2 << 20));
+  EXPECT_EQ(status.code(), StatusCode::kCacheFull) << status.message();
+  EXPECT_EQ(*ReadObject(*store, TestId(1)), TestPayload(1, 1000));
+}
+
+TEST_P(StoreTest, ServesThreads) {
+  const auto store = Open(std::int64_t{2} << 20);
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong = 0;
+  for (unsigned seed = 0; seed < 4; ++seed) {
+    threads.emplace_back([&, seed] {
+      std::mt19937 random(seed);
+      for (int i = 0; i < 150; ++i) {
+        const std::uint64_t number = random() % 40;
+        const auto payload = TestPayload(number, 20000 + number * 500);
+        if (random() % 2 == 0) {
+          if (!store->Put(TestId(number), payload).ok()) ++wrong;
+        } else if (const auto found = ReadObject(*store, TestId(number)); found.ok()) {
+          if (*found != payload) ++wrong;
+        } else if (found.status().code() != StatusCode::kNotFound) {
+          ++wrong;
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_LE(store->Stats()->held_bytes, std::int64_t{2} << 20);
+}
+
+INSTANTIATE_TEST_SUITE_P(Stores, StoreTest, ::testing::Values(Kind::kMemory, Kind::kDisk),
+                         [](const auto& test) {
+                           return test.param == Kind::kMemory ? "Memory" : "Disk";
+                         });
+
+TEST(MemoryStoreTest, RefusesNoBudget) {
+  EXPECT_EQ(MakeMemoryStore(0).status().message(),
+            "the store's budget is 0 bytes; must be at least 1");
+}
+
+}  // namespace
+}  // namespace kvcache

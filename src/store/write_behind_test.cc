@@ -1,0 +1,99 @@
+// Writing behind: bounded, and not stopped by errors or exceptions.
+#include "store/write_behind.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstring>
+#include <stdexcept>
+#include <thread>
+
+#include "store/store_testing.h"
+
+namespace kvcache {
+namespace {
+
+StoreBytes BytesOf(const std::vector<std::byte>& payload) {
+  StoreBytes bytes = std::move(StoreBytes::Make(payload.size())).value();
+  std::memcpy(bytes.data.get(), payload.data(), payload.size());
+  return bytes;
+}
+
+// A memory store that is slow, fails, or throws.
+class OddStore final : public Store {
+ public:
+  Status Get(const ObjectId& id, const Reader& reader) override { return inner->Get(id, reader); }
+  Status Put(const ObjectId& id, std::span<const std::byte> payload) override {
+    std::this_thread::sleep_for(delay);
+    if (id == throws) throw std::runtime_error("the disk is on fire");
+    if (id == fails) return {StatusCode::kIo, "no space left"};
+    return inner->Put(id, payload);
+  }
+  Result<bool> Contains(const ObjectId& id) override { return inner->Contains(id); }
+  void Touch(std::span<const ObjectId> ids) override { inner->Touch(ids); }
+  Status Remove(const ObjectId& id) override { return inner->Remove(id); }
+  Result<std::vector<StoredObject>> List() override { return inner->List(); }
+  Result<StoreStats> Stats() override { return inner->Stats(); }
+
+  std::unique_ptr<Store> inner = std::move(*MakeMemoryStore());
+  std::chrono::milliseconds delay{0};
+  ObjectId throws = TestId(1000), fails = TestId(1001);
+};
+
+TEST(WriteBehindTest, WritesEverythingBeforeItEnds) {
+  OddStore store;
+  store.delay = std::chrono::milliseconds(1);
+  {
+    WriteBehind writer(store, 1 << 20);
+    for (std::uint64_t i = 0; i < 30; ++i) {
+      EXPECT_EQ(writer.Add(TestId(i), BytesOf(TestPayload(i, 100)), 0),
+                WriteBehind::Outcome::kQueued);
+    }
+    EXPECT_TRUE(writer.Holds(TestId(29)));
+  }
+  for (std::uint64_t i = 0; i < 30; ++i) {
+    EXPECT_EQ(*ReadObject(store, TestId(i)), TestPayload(i, 100));
+  }
+}
+
+TEST(WriteBehindTest, BoundsWhatWaits) {
+  OddStore store;
+  store.delay = std::chrono::milliseconds(20);
+  WriteBehind writer(store, 1000);
+  int queued = 0;
+  for (std::uint64_t i = 0; i < 10; ++i) {
+    if (writer.Add(TestId(i), BytesOf(TestPayload(i, 400)), 0) == WriteBehind::Outcome::kQueued) {
+      ++queued;
+    }
+    EXPECT_LE(writer.waiting_bytes(), 1000);
+  }
+  EXPECT_GE(queued, 2);
+  EXPECT_LT(queued, 10);
+  EXPECT_EQ(writer.dropped(), 10 - queued);
+  EXPECT_EQ(writer.Add(TestId(50), BytesOf(TestPayload(50, 400)), 5000),
+            WriteBehind::Outcome::kQueued)
+      << "there is room in a moment";
+  writer.Flush();
+  EXPECT_EQ(writer.waiting_bytes(), 0);
+  EXPECT_TRUE(*store.Contains(TestId(50)));
+  EXPECT_EQ(writer.Add(TestId(51), BytesOf(TestPayload(51, 5000)), 0),
+            WriteBehind::Outcome::kQueued)
+      << "one object may be larger";
+}
+
+TEST(WriteBehindTest, GoesOnAfterErrorsAndExceptions) {
+  OddStore store;
+  WriteBehind writer(store, 1 << 20);
+  EXPECT_EQ(writer.TakeProblem(), "");
+  (void)writer.Add(store.throws, BytesOf(TestPayload(1, 10)), 0);
+  (void)writer.Add(store.fails, BytesOf(TestPayload(1, 10)), 0);
+  (void)writer.Add(TestId(3), BytesOf(TestPayload(3, 10)), 0);
+  writer.Flush();
+  EXPECT_EQ(*ReadObject(store, TestId(3)), TestPayload(3, 10));
+  EXPECT_EQ(writer.TakeProblem(), "the disk is on fire");
+  EXPECT_EQ(writer.TakeProblem(), "");
+  EXPECT_EQ(writer.dropped(), 2);
+}
+
+}  // namespace
+}  // namespace kvcache
