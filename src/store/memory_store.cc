@@ -1,5 +1,6 @@
 // A store in this process's memory. Objects have their envelopes and are verified on every read, as in
 // every other store.
+#include <algorithm>
 #include <ctime>
 #include <list>
 #include <map>
@@ -48,10 +49,9 @@ class MemoryStore final : public Store {
     }
     try {
       const Envelope envelope = MakeEnvelope(id, payload);
-      auto bytes = std::make_shared<Bytes>();
-      bytes->reserve(envelope.size() + payload.size());
-      bytes->insert(bytes->end(), envelope.begin(), envelope.end());
-      bytes->insert(bytes->end(), payload.begin(), payload.end());
+      auto bytes = std::make_shared<Bytes>(envelope.size() + payload.size());
+      std::copy(payload.begin(), payload.end(),
+                std::copy(envelope.begin(), envelope.end(), bytes->begin()));
       const std::lock_guard lock(mutex_);
       if (const auto old = objects_.find(id); old != objects_.end()) Erase(old);
       while (held_bytes_ + size > budget_bytes_) {

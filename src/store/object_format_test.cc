@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -24,8 +25,9 @@ ObjectId ExampleId() {
 
 std::vector<std::byte> ObjectOf(const ObjectId& id, std::span<const std::byte> payload) {
   const Envelope envelope = MakeEnvelope(id, payload);
-  std::vector<std::byte> object(envelope.begin(), envelope.end());
-  object.insert(object.end(), payload.begin(), payload.end());
+  std::vector<std::byte> object(envelope.size() + payload.size());
+  std::copy(payload.begin(), payload.end(),
+            std::copy(envelope.begin(), envelope.end(), object.begin()));
   return object;
 }
 
