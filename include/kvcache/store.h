@@ -106,4 +106,9 @@ struct DiskStoreOptions {
 // owns or can write to; kIo and kNotFound, in the operating system's words. All name the directory.
 Result<std::unique_ptr<Store>> OpenDiskStore(const DiskStoreOptions& options);
 
+// Removes what is damaged, and the least recently used objects beyond the budget, and writes the others to
+// a file without free space in it. What other processes store meanwhile may be lost. Returns the store's
+// state afterwards, with what was removed. Errors: those of OpenDiskStore and of Store::List; kIo.
+Result<StoreStats> CollectGarbage(const DiskStoreOptions& options);
+
 }  // namespace kvcache
