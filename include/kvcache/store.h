@@ -17,7 +17,6 @@
 #pragma once
 
 #include <array>
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -33,13 +32,17 @@ namespace kvcache {
 // 32 bytes that name something by its content.
 struct StoreHash {
   std::array<std::byte, 32> bytes{};
-  friend auto operator<=>(const StoreHash&, const StoreHash&) = default;
+  friend bool operator==(const StoreHash&, const StoreHash&) = default;
+  friend bool operator<(const StoreHash& a, const StoreHash& b) { return a.bytes < b.bytes; }
 };
 
 struct ObjectId {
   StoreHash fingerprint;
   StoreHash key;
-  friend auto operator<=>(const ObjectId&, const ObjectId&) = default;
+  friend bool operator==(const ObjectId&, const ObjectId&) = default;
+  friend bool operator<(const ObjectId& a, const ObjectId& b) {
+    return a.fingerprint == b.fingerprint ? a.key < b.key : a.fingerprint < b.fingerprint;
+  }
 };
 
 struct StoredObject {

@@ -393,7 +393,8 @@ class DiskStore final : public Store {
   }
 
   // Starts with an empty file: an object that cannot be removed safely would be in the way for ever.
-  Result<std::shared_ptr<LmdbEnvironment>> Discard(std::shared_ptr<LmdbEnvironment> damaged) {
+  Result<std::shared_ptr<LmdbEnvironment>> Discard(
+      const std::shared_ptr<LmdbEnvironment>& damaged) {
     KVCACHE_RETURN_IF_ERROR(damaged->RemoveFile());
     ++damaged_;
     return InPlace();
