@@ -17,7 +17,6 @@
 #pragma once
 
 #include <array>
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -33,13 +32,17 @@ namespace kvcache {
 // 32 bytes that name something by its content.
 struct StoreHash {
   std::array<std::byte, 32> bytes{};
-  friend auto operator<=>(const StoreHash&, const StoreHash&) = default;
+  friend bool operator==(const StoreHash&, const StoreHash&) = default;
+  friend bool operator<(const StoreHash& a, const StoreHash& b) { return a.bytes < b.bytes; }
 };
 
 struct ObjectId {
   StoreHash fingerprint;
   StoreHash key;
-  friend auto operator<=>(const ObjectId&, const ObjectId&) = default;
+  friend bool operator==(const ObjectId&, const ObjectId&) = default;
+  friend bool operator<(const ObjectId& a, const ObjectId& b) {
+    return a.fingerprint == b.fingerprint ? a.key < b.key : a.fingerprint < b.fingerprint;
+  }
 };
 
 struct StoredObject {
@@ -105,5 +108,10 @@ struct DiskStoreOptions {
 // Errors: kInvalidArgument for a budget below kLeastDiskStoreBytes, or for a directory that another user
 // owns or can write to; kIo and kNotFound, in the operating system's words. All name the directory.
 Result<std::unique_ptr<Store>> OpenDiskStore(const DiskStoreOptions& options);
+
+// Removes what is damaged, and the least recently used objects beyond the budget, and writes the others to
+// a file without free space in it. What other processes store meanwhile may be lost. Returns the store's
+// state afterwards, with what was removed. Errors: those of OpenDiskStore and of Store::List; kIo.
+Result<StoreStats> CollectGarbage(const DiskStoreOptions& options);
 
 }  // namespace kvcache

@@ -92,6 +92,22 @@ Status Verify(const StoreCommand& command, Store& store) {
   return Status::Ok();
 }
 
+Status CollectGarbageIn(const StoreCommand& command) {
+  KVCACHE_ASSIGN_OR_RETURN(const StoreStats stats, command.store.CollectGarbage());
+  if (command.json) {
+    PrintJson({{"evicted", stats.evicted},
+               {"damaged", stats.damaged},
+               {"objects", stats.objects},
+               {"held_bytes", stats.held_bytes}});
+    return Status::Ok();
+  }
+  (void)std::printf("%s objects removed, %s of them damaged; %s are left, and the file has %s\n",
+                    WithThousands(stats.evicted + stats.damaged).c_str(),
+                    WithThousands(stats.damaged).c_str(), WithThousands(stats.objects).c_str(),
+                    HumanBytes(stats.held_bytes).c_str());
+  return Status::Ok();
+}
+
 Status RemoveObjects(const StoreCommand& command, Store& store) {
   if (command.key.empty() && !command.all) {
     return {StatusCode::kInvalidArgument,
@@ -124,6 +140,7 @@ Status Run(const StoreCommand& command) {
   if (command.store.directory().empty()) {
     return {StatusCode::kInvalidArgument, "there is no store; give one with --store DIR"};
   }
+  if (command.action == "gc") return CollectGarbageIn(command);
   KVCACHE_ASSIGN_OR_RETURN(const auto store, command.store.Open());
   return ActionOf(command.action)(command, *store);
 }
@@ -133,17 +150,17 @@ Status Run(const StoreCommand& command) {
 Command AddStore(CommandLine& line) {
   FlagSet command = line.AddCommand("store", "Look at the prefixes on disk, and remove them");
   const auto flags = std::make_shared<StoreCommand>();
-  command.AddText("ACTION", &flags->action, "stat, ls, verify or rm").ValueName("");
+  command.AddText("ACTION", &flags->action, "stat, ls, verify, gc or rm").ValueName("");
   command.AddText("KEY", &flags->key, "rm: the beginning of a key").ValueName("");
   command.AddSwitch("--all", &flags->all, "rm: remove all objects");
   command.AddSwitch("--json", &flags->json, "print JSON instead of text");
   flags->store.Add(command);
   command.RefuseEmptyValues({});
   command.CheckParsed([flags]() -> Status {
-    if (ActionOf(flags->action) != nullptr) return Status::Ok();
+    if (flags->action == "gc" || ActionOf(flags->action) != nullptr) return Status::Ok();
     return {StatusCode::kInvalidArgument,
-            flags->action.empty() ? "an action is missing: stat, ls, verify or rm"
-                                  : Quoted(flags->action) + " is not stat, ls, verify or rm"};
+            flags->action.empty() ? "an action is missing: stat, ls, verify, gc or rm"
+                                  : Quoted(flags->action) + " is not stat, ls, verify, gc or rm"};
   });
   return {"store", [flags] { return Run(*flags); }};
 }

@@ -88,6 +88,10 @@ Result<std::unique_ptr<Store>> StoreFlags::Open() const {
   return OpenDiskStore({.directory = directory(), .budget_bytes = budget_bytes_});
 }
 
+Result<StoreStats> StoreFlags::CollectGarbage() const {
+  return kvcache::CollectGarbage({.directory = directory(), .budget_bytes = budget_bytes_});
+}
+
 void StoreFlags::Use(Engine& engine) const {
   if (directory().empty() || engine.has_encoder()) return;
   auto store = Open();

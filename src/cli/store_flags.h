@@ -30,6 +30,9 @@ class StoreFlags {
   // Opens the store. REQUIRES: there is a directory.
   Result<std::unique_ptr<Store>> Open() const;
 
+  // Collects its garbage. REQUIRES: there is a directory.
+  Result<StoreStats> CollectGarbage() const;
+
   // Lets the engine use the store. If it cannot be opened, says so on standard error: generation goes on.
   void Use(Engine& engine) const;
   // Waits until everything is written, and says on standard error if something was not stored.

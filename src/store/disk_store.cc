@@ -255,6 +255,7 @@ class DiskStore final : public Store {
     }
     return error == 0 ? Status::Ok() : Fail(*environment, error, payload.size());
   }
+
   Result<bool> Contains(const ObjectId& id) override {
     const auto environment = Environment();
     const int error = environment->Read([&](MDB_txn* transaction) {
@@ -326,6 +327,30 @@ class DiskStore final : public Store {
     return stats;
   }
 
+  // Removes what is damaged or beyond the budget, and compacts the file.
+  Status CollectGarbage() {
+    KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoredObject> all, List());
+    for (const StoredObject& object : all) {
+      (void)Get(object.id, [](std::span<const std::byte>) { return Status::Ok(); }).ok();
+    }
+    (void)TakeTouched();  // reading all of them was no use
+    return Shrink();
+  }
+
+  bool IsBeyondBudget() { return Environment()->FileBytes() > budget_bytes_; }
+
+  // Removes what is beyond the budget, and compacts the file.
+  Status Shrink() {
+    KVCACHE_ASSIGN_OR_RETURN(const auto environment, InPlace());
+    const int error = environment->Write([&](MDB_txn* transaction) {
+      Changes changes(*environment, transaction);
+      return MakeRoom(changes, MostPages(*environment));
+    });
+    if (error != 0) return environment->Error("write", error);
+    KVCACHE_RETURN_IF_ERROR(environment->Compact());
+    return InPlace().status();
+  }
+
  private:
   std::shared_ptr<LmdbEnvironment> Environment() {
     const std::lock_guard lock(mutex_);
@@ -368,7 +393,8 @@ class DiskStore final : public Store {
   }
 
   // Starts with an empty file: an object that cannot be removed safely would be in the way for ever.
-  Result<std::shared_ptr<LmdbEnvironment>> Discard(std::shared_ptr<LmdbEnvironment> damaged) {
+  Result<std::shared_ptr<LmdbEnvironment>> Discard(
+      const std::shared_ptr<LmdbEnvironment>& damaged) {
     KVCACHE_RETURN_IF_ERROR(damaged->RemoveFile());
     ++damaged_;
     return InPlace();
@@ -434,18 +460,33 @@ class DiskStore final : public Store {
   std::atomic<std::int64_t> damaged_ = 0;
 };
 
+Status CheckBudget(const DiskStoreOptions& options) {
+  if (options.budget_bytes >= kLeastDiskStoreBytes) return Status::Ok();
+  return InvalidArgument(StrCat("the disk store's budget is ", options.budget_bytes,
+                                " bytes; must be at least ", kLeastDiskStoreBytes));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Store>> OpenDiskStore(const DiskStoreOptions& options) {
-  if (options.budget_bytes < kLeastDiskStoreBytes) {
-    return InvalidArgument(StrCat("the disk store's budget is ", options.budget_bytes,
-                                  " bytes; must be at least ", kLeastDiskStoreBytes));
-  }
+  KVCACHE_RETURN_IF_ERROR(CheckBudget(options));
   KVCACHE_ASSIGN_OR_RETURN(
       auto environment,
       LmdbEnvironment::Open(options.directory, options.budget_bytes, MissingDirectory::kMake));
-  return std::unique_ptr<Store>(
-      std::make_unique<DiskStore>(std::move(environment), options.budget_bytes));
+  auto store = std::make_unique<DiskStore>(std::move(environment), options.budget_bytes);
+  // An earlier budget was larger. If the file cannot shrink now, it does at another time.
+  if (store->IsBeyondBudget()) (void)store->Shrink().ok();
+  return std::unique_ptr<Store>(std::move(store));
+}
+
+Result<StoreStats> CollectGarbage(const DiskStoreOptions& options) {
+  KVCACHE_RETURN_IF_ERROR(CheckBudget(options));
+  KVCACHE_ASSIGN_OR_RETURN(
+      auto environment,
+      LmdbEnvironment::Open(options.directory, options.budget_bytes, MissingDirectory::kMake));
+  DiskStore store(std::move(environment), options.budget_bytes);
+  KVCACHE_RETURN_IF_ERROR(store.CollectGarbage());
+  return store.Stats();
 }
 
 }  // namespace kvcache

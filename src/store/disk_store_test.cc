@@ -67,6 +67,49 @@ TEST(DiskStoreTest, OutlivesTheStore) {
   EXPECT_EQ(ExpectWhole(*store, 20), 20);
 }
 
+TEST(DiskStoreTest, CollectsGarbage) {
+  const TestDirectory directory;
+  {
+    const auto store = Open(directory.path(), std::int64_t{16} << 20);
+    for (std::uint64_t i = 0; i < 60; ++i) {
+      ASSERT_TRUE(store->Put(TestId(i), TestPayload(i, SizeOf(i))).ok());
+    }
+    ASSERT_TRUE(ReadObject(*store, TestId(2)).ok()) << "the most recently used one";
+  }
+  const auto size = [&] { return static_cast<std::int64_t>(fs::file_size(directory.file())); };
+  ASSERT_GT(size(), kBudget);
+  const auto stats = CollectGarbage({.directory = directory.path(), .budget_bytes = kBudget});
+  ASSERT_TRUE(stats.ok()) << stats.status().message();
+  EXPECT_LE(size(), kBudget);
+  EXPECT_GT(stats->evicted, 0);
+  struct stat info {};
+  ASSERT_EQ(stat(directory.file().c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600U);
+  const auto store = Open(directory.path());
+  EXPECT_EQ(ExpectWhole(*store, 60), stats->objects);
+  EXPECT_TRUE(*store->Contains(TestId(2)));
+  EXPECT_FALSE(*store->Contains(TestId(0)));
+  ASSERT_TRUE(store->Put(TestId(61), TestPayload(61, 1000)).ok());
+}
+
+TEST(DiskStoreTest, ShrinksToASmallerBudget) {
+  const TestDirectory directory;
+  {
+    const auto store = Open(directory.path(), std::int64_t{16} << 20);
+    for (std::uint64_t i = 0; i < 60; ++i) {
+      ASSERT_TRUE(store->Put(TestId(i), TestPayload(i, SizeOf(i))).ok());
+    }
+  }
+  const auto store = Open(directory.path());
+  EXPECT_LE(store->Stats()->held_bytes, kBudget);
+  EXPECT_GT(ExpectWhole(*store, 60), 10);
+  EXPECT_TRUE(*store->Contains(TestId(59)));
+  for (std::uint64_t i = 0; i < 60; ++i) {
+    ASSERT_TRUE(store->Put(TestId(i), TestPayload(i, SizeOf(i))).ok());
+    EXPECT_LE(store->Stats()->held_bytes, kBudget);
+  }
+}
+
 TEST(DiskStoreTest, IsPrivate) {
   const TestDirectory directory;
   const std::string inner = directory.path() + "/a/b";

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -47,6 +48,11 @@ class File {
 
  private:
   int fd_;
+};
+
+// Ends a transaction that is not committed, also if its body throws.
+struct TransactionEnd {
+  void operator()(MDB_txn* transaction) const { mdb_txn_abort(transaction); }
 };
 
 std::int64_t SizeOf(int fd) {
@@ -131,6 +137,11 @@ Status LmdbEnvironment::OpenFile(std::int64_t map_bytes) {
   int error = mdb_env_create(&env_);
   if (error != 0) return Error("open", error);
   const auto page = static_cast<std::int64_t>(sysconf(_SC_PAGESIZE));
+  // A file that is larger than the map needs free pages beyond its end, even to remove objects.
+  struct stat info {};
+  if (stat(path.c_str(), &info) == 0 && info.st_size > map_bytes) {
+    map_bytes = info.st_size + info.st_size / 8 + (1 << 20);
+  }
   if (error == 0) error = mdb_env_set_maxdbs(env_, 3);
   if (error == 0) error = mdb_env_set_maxreaders(env_, kReaders);
   if (error == 0) {
@@ -231,9 +242,8 @@ int LmdbEnvironment::Read(const Body& body) const {
   MDB_txn* transaction = nullptr;
   const int error = Begin(MDB_RDONLY, lock, &transaction);
   if (error != 0) return error;
-  const int result = body(transaction);
-  mdb_txn_abort(transaction);
-  return result;
+  const std::unique_ptr<MDB_txn, TransactionEnd> end(transaction);
+  return body(transaction);
 }
 
 int LmdbEnvironment::Write(const Body& body) const {
@@ -241,10 +251,9 @@ int LmdbEnvironment::Write(const Body& body) const {
   MDB_txn* transaction = nullptr;
   const int error = Begin(0, lock, &transaction);
   if (error != 0) return error;
+  std::unique_ptr<MDB_txn, TransactionEnd> end(transaction);
   const int result = body(transaction);
-  if (result == 0) return mdb_txn_commit(transaction);
-  mdb_txn_abort(transaction);
-  return result;
+  return result == 0 ? mdb_txn_commit(end.release()) : result;
 }
 
 Status LmdbEnvironment::Error(std::string_view doing, int number) const {
@@ -263,6 +272,26 @@ bool LmdbEnvironment::IsInPlace() const {
 Status LmdbEnvironment::RemoveFile() const {
   KVCACHE_ASSIGN_OR_RETURN(const DirectoryLock lock, DirectoryLock::Take(directory_));
   if (IsInPlace()) RemoveFiles(directory_);
+  return Status::Ok();
+}
+
+Status LmdbEnvironment::Compact() const {
+  KVCACHE_ASSIGN_OR_RETURN(const DirectoryLock lock, DirectoryLock::Take(directory_));
+  const std::string path = directory_ + kFile;
+  const std::string copy = path + ".new";
+  (void)unlink(copy.c_str());  // of a process that was killed
+  {
+    const std::shared_lock no_change_of_size(map_lock_);
+    const int error = mdb_env_copy2(env_, copy.c_str(), MDB_CP_COMPACT);
+    if (error != 0) {
+      (void)unlink(copy.c_str());
+      return Error("copy", error);
+    }
+  }
+  if (chmod(copy.c_str(), S_IRUSR | S_IWUSR) != 0 || rename(copy.c_str(), path.c_str()) != 0) {
+    return OsError("replace", path, errno);
+  }
+  (void)unlink((directory_ + kLockFile).c_str());  // of the old file
   return Status::Ok();
 }
 

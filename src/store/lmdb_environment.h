@@ -57,6 +57,9 @@ class LmdbEnvironment {
   // Takes the file's name away if it still has it: the next Open makes a new one. Errors: those of
   // DirectoryLock::Take.
   Status RemoveFile() const;
+  // Gives the file's name to a copy without free pages. This environment stays with the old file. Errors:
+  // those of DirectoryLock::Take; kIo.
+  Status Compact() const;
   // Returns whether LMDB may remove the value of a key of so many bytes (lmdb_check.h).
   bool IsSound(std::span<const std::byte> value, std::size_t key_bytes) const;
   // Returns the bytes of the file.

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <stdexcept>
 #include <thread>
 
 #include "store/store_testing.h"
@@ -62,6 +63,21 @@ TEST_P(StoreTest, PassesTheReadersErrorOn) {
   });
   EXPECT_EQ(status.message(), "not mine");
   EXPECT_TRUE(*store->Contains(TestId(1)));
+}
+
+TEST_P(StoreTest, SurvivesAReaderThatThrows) {
+  const auto store = Open();
+  ASSERT_TRUE(store->Put(TestId(1), TestPayload(1, 10000)).ok());
+  for (int i = 0; i < 1000; ++i) {  // more than there may be readers at once
+    EXPECT_THROW((void)store
+                     ->Get(TestId(1),
+                           [](std::span<const std::byte>) -> Status {
+                             throw std::runtime_error("no memory");
+                           })
+                     .ok(),
+                 std::runtime_error);
+  }
+  EXPECT_EQ(*ReadObject(*store, TestId(1)), TestPayload(1, 10000));
 }
 
 TEST_P(StoreTest, ListsTheLeastRecentlyUsedFirst) {

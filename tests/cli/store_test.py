@@ -145,6 +145,28 @@ class Directories(StoreTest):
         warm, _ = self.answer()
         self.assertGreater(warm["reuse"]["tiers"]["disk"], 0)
 
+    def test_commands(self):
+        self.answer()
+        self.answer(prompt="Another prompt. " * 40)
+        store = ["--store", str(self.store)]
+        objects = json.loads(self.succeeds("store", "ls", "--json", *store))
+        self.assertGreater(len(objects), 3)
+        stat = json.loads(self.succeeds("store", "stat", "--json", *store))
+        self.assertEqual(stat["objects"], len(objects))
+        self.assertEqual(stat["payload_bytes"], sum(each["bytes"] for each in objects))
+        self.assertLessEqual(stat["held_bytes"], stat["budget_bytes"])
+        self.assertIn(f"{len(objects)} objects are whole, 0 were",
+                      self.succeeds("store", "verify", *store))
+        self.assertIn("1 objects removed", self.succeeds("store", "rm", objects[0]["key"], *store))
+        small = json.loads(self.succeeds("store", "gc", "--disk-budget", "1M", "--json", *store))
+        self.assertLessEqual(small["held_bytes"], 1 << 20)
+        self.assertEqual(small["objects"] + small["evicted"], len(objects) - 1)
+        self.fails(["store", "rm", "zz", *store], "no object's key")
+        self.fails(["store", "rm", *store], "--all")
+        self.succeeds("store", "rm", "--all", *store)
+        self.assertEqual(json.loads(self.succeeds("store", "stat", "--json", *store))["objects"], 0)
+        self.fails(["store", "burn", *store], "stat, ls, verify, gc or rm", status=2)
+
     def test_wrong_flags(self):
         self.fails(["run", "--store", "redis://localhost:1", "-p", "x"], "--store", status=2)
         self.fails(["run", "--disk-budget", "5", "-p", "x"], "--disk-budget", "1M", status=2)
