@@ -20,6 +20,7 @@ THIRD_PARTY = {
     "nlohmann": "nlohmann_json::nlohmann_json",
     "CLI": "CLI11::CLI11",
     "lzma": "LibLZMA::LibLZMA",
+    "openssl": "OpenSSL::Crypto",
 }
 # The one source that may include a library of headers that compile slowly.
 ONLY_SOURCE = {"CLI": "src/cli/command_line.cc"}
