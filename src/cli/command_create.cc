@@ -13,6 +13,7 @@
 #include "cli/command.h"
 #include "cli/model_store.h"
 #include "cli/terminal.h"
+#include "convert/quantize_model.h"
 #include "gguf/gguf.h"
 #include "model_store/modelfile.h"
 
@@ -24,6 +25,8 @@ namespace fs = std::filesystem;
 struct CreateFlags {
   std::string name;
   std::string modelfile = "Modelfile";
+  std::optional<DType> type;
+  std::optional<DType> draft_type;
 };
 
 // Returns FROM or DRAFT as a model: a path from the Modelfile's folder if it is one, else a name.
@@ -43,11 +46,14 @@ Result<FoundModel> Source(const std::string& text, const fs::path& folder) {
 // Makes the layers of one model.
 class Creator {
  public:
-  Creator(const ModelStore& store, const StoreLock& lock, fs::path folder)
-      : store_(store), lock_(lock), folder_(std::move(folder)) {}
+  Creator(const ModelStore& store, const StoreLock& lock, fs::path folder, const CreateFlags& flags)
+      : store_(store), lock_(lock), folder_(std::move(folder)), flags_(flags) {}
 
   Result<Manifest> Create(Modelfile file) {
     KVCACHE_RETURN_IF_ERROR(AddWeights(&file).WithContext(StrCat("FROM ", file.from)));
+    if (file.draft.empty() && flags_.draft_type) {
+      return InvalidArgument("--quantize-draft is given, but there is no DRAFT");
+    }
     if (!file.draft.empty()) {
       KVCACHE_RETURN_IF_ERROR(AddDraft(file.draft).WithContext(StrCat("DRAFT ", file.draft)));
     }
@@ -75,9 +81,16 @@ class Creator {
     return Status::Ok();
   }
 
-  Status AddFile(std::string_view type, const std::string& path) {
-    KVCACHE_ASSIGN_OR_RETURN(ManifestLayer layer, store_.AddFile(lock_, type, path));
-    manifest_.layers.push_back(std::move(layer));
+  // Adds the weights of `file`, converted if a type is given.
+  Status AddFile(std::string_view type, const GgufFile& file, std::optional<DType> weights) {
+    // A process that is killed leaves this file; the next conversion replaces it.
+    const std::string converted = StrCat(store_.root(), "/.kvcache-create.gguf");
+    if (weights) KVCACHE_RETURN_IF_ERROR(QuantizeModel(file, *weights, converted));
+    auto layer = store_.AddFile(lock_, type, weights ? converted : file.path());
+    std::error_code ignored;
+    if (weights) fs::remove(converted, ignored);
+    if (!layer.ok()) return std::move(layer).TakeStatus();
+    manifest_.layers.push_back(std::move(layer).value());
     return Status::Ok();
   }
 
@@ -89,7 +102,7 @@ class Creator {
     config_["model_family"] = family;
     config_["model_families"] = {family};
     if (found.stored) Inherit(std::move(*found.stored), file);
-    return AddFile(media_type::kModel, found.path);
+    return AddFile(media_type::kModel, *gguf, flags_.type);
   }
 
   // Takes over what the Modelfile does not say from the model that it starts from.
@@ -110,8 +123,8 @@ class Creator {
 
   Status AddDraft(const std::string& draft) {
     KVCACHE_ASSIGN_OR_RETURN(const FoundModel found, Source(draft, folder_));
-    KVCACHE_RETURN_IF_ERROR(GgufFile::Open(found.path).status());
-    return AddFile(media_type::kDraft, found.path);
+    KVCACHE_ASSIGN_OR_RETURN(const auto gguf, GgufFile::Open(found.path));
+    return AddFile(media_type::kDraft, *gguf, flags_.draft_type);
   }
 
   Status AddConfig(const Modelfile& file) {
@@ -130,6 +143,7 @@ class Creator {
   const ModelStore& store_;
   const StoreLock& lock_;
   const fs::path folder_;
+  const CreateFlags& flags_;
   nlohmann::ordered_json config_;
   Manifest manifest_;
 };
@@ -158,9 +172,22 @@ Status Create(const CreateFlags& flags) {
   KVCACHE_ASSIGN_OR_RETURN(const StoreLock lock, store.Lock());
   const fs::path folder =
       flags.modelfile == "-" ? fs::path(".") : fs::path(flags.modelfile).parent_path();
-  auto manifest = Creator(store, lock, folder).Create(std::move(file).value());
+  auto manifest = Creator(store, lock, folder, flags).Create(std::move(file).value());
   if (!manifest.ok()) return std::move(manifest).TakeStatus().WithContext(flags.modelfile);
   return store.Write(lock, name, *manifest);
+}
+
+// Declares --quantize and --quantize-draft.
+void AddTypes(FlagSet command, const std::shared_ptr<CreateFlags>& flags) {
+  const auto add = [&](const char* name, std::optional<DType>* type, const char* help) {
+    const auto parse = [flags, type](const std::string& text) -> Status {
+      KVCACHE_ASSIGN_OR_RETURN(*type, ParseWeightType(text));
+      return Status::Ok();
+    };
+    command.AddParsed(name, parse, help).ValueName("T");
+  };
+  add("--quantize", &flags->type, "convert the matrices of FROM to this type, such as q8_0");
+  add("--quantize-draft", &flags->draft_type, "convert the matrices of DRAFT to this type");
 }
 
 }  // namespace
@@ -173,6 +200,7 @@ Command AddCreate(CommandLine& line) {
   command.AddText("-f,--file", &flags->modelfile, "the Modelfile; - is standard input")
       .ValueName("FILE")
       .ShowDefault();
+  AddTypes(command, flags);
   command.RefuseEmptyValues({});
   command.CheckParsed(
       [flags] { return flags->name.empty() ? InvalidArgument("NAME is required") : Status::Ok(); });

@@ -39,6 +39,8 @@ Result<nlohmann::json> ParseBoundedJson(std::string_view text, std::size_t max_b
     return nlohmann::json::parse(text);
   } catch (const nlohmann::json::parse_error& error) {
     return Corrupt(StrCat("it is not JSON: byte ", error.byte));
+  } catch (const nlohmann::json::out_of_range&) {
+    return Corrupt("its JSON has a number that is too large");
   }
 }
 

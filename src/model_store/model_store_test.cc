@@ -102,6 +102,7 @@ TEST(ManifestTest, RoundTripAndErrors) {
   EXPECT_THAT(message(R"({"schemaVersion":2,"layers":[],"config":{"mediaType":"m",)"
                       R"("digest":"sha256:../../x","size":1}})"),
               HasSubstr("digest"));
+  EXPECT_THAT(message("1e99999"), HasSubstr("too large"));
   EXPECT_THAT(message(std::string(100000, '[')), HasSubstr("nests"));
 }
 

@@ -177,6 +177,23 @@ class Modelfiles(StoreTest):
         self.assertEqual(plain["speculation"]["drafted"], 0)
         self.assertEqual(drafted["tokens"], plain["tokens"])
 
+    def test_quantize(self):
+        plain = self.make("plain.gguf", "--type", "f32")
+        made = self.make("made.gguf", "--type", "q8_0")
+        self.create("tiny", f"FROM {plain}\nDRAFT {plain}\n", "--quantize", "q8_0",
+                    "--quantize-draft", "Q4_0")
+        expected = self.run_json(made, "-p", "seven", *GREEDY)["tokens"]
+        self.assertEqual(self.run_json("tiny", "-p", "seven", *GREEDY)["tokens"], expected)
+        shown = json.loads(self.succeeds("show", "tiny", "--json", env=self.env))
+        sizes = {layer["type"].rsplit(".", 1)[-1]: layer["bytes"] for layer in shown["layers"]}
+        self.assertLess(sizes["draft"], sizes["model"])
+        self.assertLess(sizes["model"], pathlib.Path(plain).stat().st_size)
+        self.fails(["create", "x", "-f", self.modelfile("FROM tiny\n"), "--quantize", "q4_0"],
+                   "q8_0 already", env=self.env)
+        self.fails(["create", "x", "-f", self.modelfile("FROM tiny\n"), "--quantize", "q3"],
+                   "--quantize", "q6_k", status=2, env=self.env)
+        self.assertEqual([path.name for path in self.root.iterdir() if path.is_file()], [])
+
     def test_paths_begin_at_the_modelfile(self):
         pathlib.Path(self.dir, "sub").mkdir(exist_ok=True)
         self.file("sub/here.gguf", self.bytes)
