@@ -69,6 +69,9 @@ void ChatFlags::Add(FlagSet command) {
 Result<ChatFormat> ChatFlags::Format(const Engine& engine) const {
   const Tokenizer& tokenizer = engine.tokenizer();
   if (raw) return ChatFormat::BuiltIn("plain", tokenizer);
+  if (chat_template.empty() && stored_template) {
+    return ChatFormat::FromSource(*stored_template, "the stored model's template", tokenizer);
+  }
   if (chat_template.empty()) {
     return ChatFormat::ForModel(engine.file(), tokenizer,
                                 tools_file.empty() ? ToolUse::kNone : ToolUse::kTools);
@@ -83,6 +86,9 @@ Result<ChatFormat> ChatFlags::Format(const Engine& engine) const {
 
 Status ChatFlags::Fill(Conversation& conversation) const {
   if (system) conversation.Add("system", *system);
+  for (const StoredMessage& message : stored_messages) {
+    conversation.Add(message.role, message.content);
+  }
   if (!tools_file.empty()) {
     KVCACHE_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(tools_file, kMaxJsonBytes));
     KVCACHE_RETURN_IF_ERROR(conversation.SetTools(text).WithContext(tools_file));

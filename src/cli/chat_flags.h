@@ -11,6 +11,7 @@
 #include "cli/command_line.h"
 #include "kvcache_engine/conversation.h"
 #include "kvcache_engine/engine.h"
+#include "model_store/stored_model.h"
 
 namespace kvcache::cli {
 
@@ -24,6 +25,9 @@ struct ChatFlags {
   std::vector<std::string> variables;
   bool think = false;
   bool no_think = false;
+  // A stored model's own; without flags. Declared by no flag.
+  std::optional<std::string> stored_template;
+  std::vector<StoredMessage> stored_messages;
 
   // Declares the flags. REQUIRES: `command` has --prompt and --file, and is parsed while this
   // lives.
@@ -31,8 +35,8 @@ struct ChatFlags {
 
   // Returns whether a flag was given that has an effect only in a template.
   bool NeedTemplate() const {
-    return !chat_template.empty() || system || !tools_file.empty() || think || no_think ||
-           !variables.empty();
+    return !chat_template.empty() || stored_template || !stored_messages.empty() || system ||
+           !tools_file.empty() || think || no_think || !variables.empty();
   }
 
   // Returns the template that the flags or the model choose. Errors name the template, and what

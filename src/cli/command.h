@@ -24,6 +24,10 @@ Command AddEval(CommandLine& line);
 Command AddTokenize(CommandLine& line);
 Command AddInspect(CommandLine& line);
 Command AddList(CommandLine& line);
+Command AddCreate(CommandLine& line);
+Command AddShow(CommandLine& line);
+Command AddCopy(CommandLine& line);
+Command AddRemove(CommandLine& line);
 Command AddBench(CommandLine& line);
 Command AddStore(CommandLine& line);
 

@@ -14,8 +14,12 @@
 namespace kvcache::cli {
 namespace {
 
-nlohmann::json Describe(const StoredModel& model) {
+nlohmann::json Describe(const ListedModel& model) {
   nlohmann::json row = {{"name", model.name}, {"path", model.path}};
+  if (!model.error.empty()) {
+    row["error"] = model.error;
+    return row;
+  }
   const auto file = GgufFile::Open(model.path);
   if (!file.ok()) {
     row["error"] = file.status().message();
@@ -45,7 +49,7 @@ void PrintRow(const nlohmann::json& row, int name_width) {
 }
 
 Status List(bool json) {
-  const std::vector<StoredModel> models = ListModels();
+  const std::vector<ListedModel> models = ListModels();
   if (!json && models.empty()) {
     (void)std::printf("there are no models; put .gguf files into one of these folders:\n");
     for (const std::string& folder : ModelFolders()) {
@@ -54,13 +58,13 @@ Status List(bool json) {
     return Status::Ok();
   }
   std::size_t name_width = 4;
-  for (const StoredModel& model : models) name_width = std::max(name_width, model.name.size());
+  for (const ListedModel& model : models) name_width = std::max(name_width, model.name.size());
   if (!json) {
     (void)std::printf("%-*s  %-12s  %14s  %10s  %s\n", static_cast<int>(name_width), "NAME",
                       "ARCHITECTURE", "PARAMETERS", "SIZE", "FILE");
   }
   nlohmann::json rows = nlohmann::json::array();
-  for (const StoredModel& model : models) {
+  for (const ListedModel& model : models) {
     rows.push_back(Describe(model));
     if (!json) PrintRow(rows.back(), static_cast<int>(name_width));
   }

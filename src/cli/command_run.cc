@@ -169,7 +169,8 @@ Status RunPrompt(Engine& engine, const RunFlags& flags, const std::string& text,
 Status Run(RunFlags& flags) {
   const Clock::time_point start = Clock::now();
   KVCACHE_RETURN_IF_ERROR(flags.sampling.Check());
-  KVCACHE_RETURN_IF_ERROR(FindModel(flags.engine.model()).status());
+  KVCACHE_ASSIGN_OR_RETURN(const FoundModel found, LocateModel(flags.engine.model()));
+  if (found.stored) KVCACHE_RETURN_IF_ERROR(flags.Adopt(*found.stored));
   const bool is_chat = IsChat(flags);
   std::string text;
   if (!is_chat) {

@@ -18,6 +18,9 @@ class DraftFlags {
   void Add(FlagSet command);
   Status Check() const;
 
+  // Sets the drafter for a command line without --draft.
+  void SetDefault(const std::string& draft) { draft_ = draft; }
+
   // Opens the drafter of a model that runs. Errors name the flag.
   Status Open(const Engine& engine);
   // Sets the request's drafter. REQUIRES: Open succeeded, and this outlives the request.

@@ -38,6 +38,9 @@ class EngineFlags {
 
   const std::string& model() const { return model_; }
 
+  // Sets the context for a command line without --ctx.
+  void SetDefaultContext(int tokens) { context_ = tokens; }
+
   // Opens the model. Errors name the flag or the file.
   Result<std::unique_ptr<Engine>> Open() const { return OpenFor(0); }
 

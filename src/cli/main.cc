@@ -66,7 +66,9 @@ int Main(int argc, char** argv) {
                            "kvcache " KVCACHE_VERSION);
   const std::vector<Command> commands = {AddRun(command_line),      AddEval(command_line),
                                          AddTokenize(command_line), AddInspect(command_line),
-                                         AddList(command_line),     AddBench(command_line),
+                                         AddList(command_line),     AddCreate(command_line),
+                                         AddShow(command_line),     AddCopy(command_line),
+                                         AddRemove(command_line),   AddBench(command_line),
                                          AddStore(command_line)};
   const std::vector<std::string> arguments = ArgumentsOf(argc, argv, commands);
   const ParsedLine line = command_line.Parse(arguments);

@@ -19,9 +19,11 @@ constexpr const char* kShippedModel = "story";
 constexpr const char* kSuffix = ".gguf";
 
 void AddUserFolder(std::vector<std::string>* folders) {
-  if (const char* chosen = std::getenv("KVCACHE_MODELS"); chosen != nullptr && *chosen != '\0') {
-    folders->emplace_back(chosen);
-  } else if (const char* data = std::getenv("XDG_DATA_HOME"); data != nullptr && *data != '\0') {
+  for (const char* variable : {"KVCACHE_MODELS", "OLLAMA_MODELS"}) {
+    const char* chosen = std::getenv(variable);
+    if (chosen != nullptr && *chosen != '\0') return folders->push_back(chosen);
+  }
+  if (const char* data = std::getenv("XDG_DATA_HOME"); data != nullptr && *data != '\0') {
     folders->push_back(fs::path(data) / "kvcache" / "models");
   } else if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0') {
     folders->push_back(fs::path(home) / ".local" / "share" / "kvcache" / "models");
@@ -31,6 +33,27 @@ void AddUserFolder(std::vector<std::string>* folders) {
 bool IsModelFile(const fs::path& path) {
   std::error_code ignored;
   return path.extension() == kSuffix && !fs::is_directory(path, ignored);
+}
+
+bool IsPath(const std::string& model) {
+  std::error_code ignored;
+  return model.ends_with(kSuffix) || model.starts_with('/') || model.starts_with("./") ||
+         model.starts_with("../") ||
+         (model.find('/') != std::string::npos && fs::exists(model, ignored));
+}
+
+std::vector<ListedModel> ListStored() {
+  std::vector<ListedModel> models;
+  const auto store = OpenModelStore();
+  if (!store.ok()) return models;
+  const auto names = store->List();
+  if (!names.ok()) return models;
+  for (const ModelName& name : *names) {
+    const auto stored = ReadStoredModel(*store, name);
+    models.push_back({name.Short(), stored.ok() ? stored->path : "",
+                      stored.ok() ? "" : stored.status().message()});
+  }
+  return models;
 }
 
 }  // namespace
@@ -47,7 +70,16 @@ std::vector<std::string> ModelFolders() {
   return folders;
 }
 
-std::vector<StoredModel> ListModels() {
+Result<ModelStore> OpenModelStore() {
+  std::vector<std::string> folders;
+  AddUserFolder(&folders);
+  if (!folders.empty()) return ModelStore(folders.front());
+  return Status(StatusCode::kNotFound,
+                "the model store has no folder; set KVCACHE_MODELS to one, or set HOME");
+}
+
+std::vector<ListedModel> ListModels() {
+  std::vector<ListedModel> models = ListStored();
   std::map<std::string, std::string> found;
   for (const std::string& folder : ModelFolders()) {
     std::error_code error;
@@ -55,21 +87,29 @@ std::vector<StoredModel> ListModels() {
       if (IsModelFile(it->path())) found.emplace(it->path().stem().string(), it->path().string());
     }
   }
-  std::vector<StoredModel> models;
-  models.reserve(found.size());
-  for (const auto& [name, path] : found) models.push_back({name, path});
+  for (const auto& [name, path] : found) models.push_back({name, path, ""});
   return models;
 }
 
-Result<std::string> FindModel(const std::string& model) {
+Result<FoundModel> LocateModel(const std::string& model) {
   const std::string name = model.empty() ? kShippedModel : model;
-  const bool is_path = name.find('/') != std::string::npos || name.ends_with(kSuffix);
-  if (is_path) return name;
+  if (IsPath(name)) return FoundModel{name, std::nullopt};
+  const auto store = OpenModelStore();
+  const auto parsed = ModelName::Parse(name);
+  if (store.ok() && parsed.ok()) {
+    auto stored = ReadStoredModel(*store, *parsed);
+    if (stored.ok()) {
+      std::string path = stored->path;
+      return FoundModel{std::move(path), std::move(stored).value()};
+    }
+    const auto read = store->Read(*parsed);
+    if (read.status().code() != StatusCode::kNotFound) return std::move(stored).TakeStatus();
+  }
   std::string searched;
   for (const std::string& folder : ModelFolders()) {
     const fs::path candidate = fs::path(folder) / (name + kSuffix);
     std::error_code ignored;
-    if (fs::exists(candidate, ignored)) return candidate.string();
+    if (fs::exists(candidate, ignored)) return FoundModel{candidate.string(), std::nullopt};
     searched += " " + folder;
   }
   const bool is_text = name.find(' ') != std::string::npos;
@@ -77,6 +117,11 @@ Result<std::string> FindModel(const std::string& model) {
                                            "; give a .gguf file, or a name that 'kvcache list' "
                                            "shows" +
                                            (is_text ? "; a prompt goes after -p" : ""));
+}
+
+Result<std::string> FindModel(const std::string& model) {
+  KVCACHE_ASSIGN_OR_RETURN(FoundModel found, LocateModel(model));
+  return std::move(found.path);
 }
 
 void PrintNotes(const std::string& model, const Tokenizer& tokenizer) {

@@ -50,6 +50,7 @@ Status CheckValues(const RunFlags& flags) {
 }  // namespace
 
 void RunFlags::Add(FlagSet command) {
+  command_ = command;
   engine.Add(command);
   const Flag text =
       command.AddText("-p,--prompt", &prompt, "the prompt to answer or continue").ValueName("TEXT");

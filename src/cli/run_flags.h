@@ -15,6 +15,7 @@
 #include "cli/store_flags.h"
 #include "cli/terminal.h"
 #include "kvcache_engine/generate.h"
+#include "model_store/stored_model.h"
 
 namespace kvcache::cli {
 
@@ -34,10 +35,21 @@ struct RunFlags {
   // Declares the flags. REQUIRES: `command` is parsed while this lives.
   void Add(FlagSet command);
 
+  // Takes over what a stored model says and no flag of the parsed command line does: its draft,
+  // context, sampling, stops, template, system message and messages. Errors: kInvalidArgument: a
+  // parameter with an impossible value.
+  Status Adopt(const StoredModel& model);
+
   // Returns a request with these flags, without a prompt and on_text. It shows in `progress`, which
   // must outlive it, how much of the prompt is read: of `total` tokens, or of an unknown number if
   // that is 0.
   GenerateRequest MakeRequest(Progress& progress, std::size_t total) const;
+
+ private:
+  bool Given(const std::string& flag) { return command_->Find(flag).given(); }
+  Status AdoptParameter(const std::string& name, const std::string& value);
+
+  std::optional<FlagSet> command_;
 };
 
 }  // namespace kvcache::cli

@@ -1,0 +1,210 @@
+// kvcache create: make a model in the store, as a Modelfile describes it.
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/errors.h"
+#include "base/strings.h"
+#include "chat_template/chat_template.h"
+#include "cli/command.h"
+#include "cli/model_store.h"
+#include "cli/terminal.h"
+#include "convert/quantize_model.h"
+#include "gguf/gguf.h"
+#include "model_store/modelfile.h"
+
+namespace kvcache::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct CreateFlags {
+  std::string name;
+  std::string modelfile = "Modelfile";
+  std::optional<DType> type;
+  std::optional<DType> draft_type;
+};
+
+// Returns FROM or DRAFT as a model: a path from the Modelfile's folder if it is one, else a name.
+Result<FoundModel> Source(const std::string& text, const fs::path& folder) {
+  fs::path path = text;
+  if (path.is_relative()) path = folder / path;
+  std::error_code error;
+  if (fs::is_directory(path, error)) {
+    return Unsupported(StrCat(path.string(), " is a directory; give a GGUF file or a name"));
+  }
+  if (text.ends_with(".gguf") || fs::exists(path, error)) {
+    return FoundModel{path.string(), std::nullopt};
+  }
+  return LocateModel(text);
+}
+
+// Makes the layers of one model.
+class Creator {
+ public:
+  Creator(const ModelStore& store, const StoreLock& lock, fs::path folder, const CreateFlags& flags)
+      : store_(store), lock_(lock), folder_(std::move(folder)), flags_(flags) {}
+
+  Result<Manifest> Create(Modelfile file) {
+    KVCACHE_RETURN_IF_ERROR(AddWeights(&file).WithContext(StrCat("FROM ", file.from)));
+    if (file.draft.empty() && flags_.draft_type) {
+      return InvalidArgument("--quantize-draft is given, but there is no DRAFT");
+    }
+    if (!file.draft.empty()) {
+      KVCACHE_RETURN_IF_ERROR(AddDraft(file.draft).WithContext(StrCat("DRAFT ", file.draft)));
+    }
+    if (file.chat_template) {
+      KVCACHE_RETURN_IF_ERROR(Add(media_type::kTemplate, *file.chat_template));
+    }
+    if (file.system) KVCACHE_RETURN_IF_ERROR(Add(media_type::kSystem, *file.system));
+    if (!file.parameters.empty()) {
+      KVCACHE_RETURN_IF_ERROR(Add(media_type::kParameters, ParametersJson(file.parameters)));
+    }
+    if (!file.messages.empty()) {
+      KVCACHE_RETURN_IF_ERROR(Add(media_type::kMessages, MessagesJson(file.messages)));
+    }
+    for (const std::string& license : file.licenses) {
+      KVCACHE_RETURN_IF_ERROR(Add(media_type::kLicense, license));
+    }
+    KVCACHE_RETURN_IF_ERROR(AddConfig(file));
+    return std::move(manifest_);
+  }
+
+ private:
+  Status Add(std::string_view type, std::string_view text) {
+    KVCACHE_ASSIGN_OR_RETURN(ManifestLayer layer, store_.AddBytes(lock_, type, text));
+    manifest_.layers.push_back(std::move(layer));
+    return Status::Ok();
+  }
+
+  // Adds the weights of `file`, converted if a type is given.
+  Status AddFile(std::string_view type, const GgufFile& file, std::optional<DType> weights) {
+    // A process that is killed leaves this file; the next conversion replaces it.
+    const std::string converted = StrCat(store_.root(), "/.kvcache-create.gguf");
+    if (weights) KVCACHE_RETURN_IF_ERROR(QuantizeModel(file, *weights, converted));
+    auto layer = store_.AddFile(lock_, type, weights ? converted : file.path());
+    std::error_code ignored;
+    if (weights) fs::remove(converted, ignored);
+    if (!layer.ok()) return std::move(layer).TakeStatus();
+    manifest_.layers.push_back(std::move(layer).value());
+    return Status::Ok();
+  }
+
+  Status AddWeights(Modelfile* file) {
+    KVCACHE_ASSIGN_OR_RETURN(FoundModel found, Source(file->from, folder_));
+    KVCACHE_ASSIGN_OR_RETURN(const auto gguf, GgufFile::Open(found.path));
+    KVCACHE_ASSIGN_OR_RETURN(const auto family, gguf->GetStringOr("general.architecture", "?"));
+    config_["model_format"] = "gguf";
+    config_["model_family"] = family;
+    config_["model_families"] = {family};
+    if (found.stored) Inherit(std::move(*found.stored), file);
+    return AddFile(media_type::kModel, *gguf, flags_.type);
+  }
+
+  // Takes over what the Modelfile does not say from the model that it starts from.
+  static void Inherit(StoredModel base, Modelfile* file) {
+    if (file->draft.empty()) file->draft = base.draft;
+    if (!file->chat_template) file->chat_template = std::move(base.chat_template);
+    if (!file->system) file->system = std::move(base.system);
+    if (file->messages.empty()) file->messages = std::move(base.messages);
+    if (file->licenses.empty()) file->licenses = std::move(base.licenses);
+    std::vector<StoredParameter> parameters;
+    for (StoredParameter& old : base.parameters) {
+      bool replaced = false;
+      for (const auto& given : file->parameters) replaced = replaced || given.first == old.first;
+      if (!replaced) parameters.push_back(std::move(old));
+    }
+    file->parameters.insert(file->parameters.begin(), parameters.begin(), parameters.end());
+  }
+
+  Status AddDraft(const std::string& draft) {
+    KVCACHE_ASSIGN_OR_RETURN(const FoundModel found, Source(draft, folder_));
+    KVCACHE_ASSIGN_OR_RETURN(const auto gguf, GgufFile::Open(found.path));
+    return AddFile(media_type::kDraft, *gguf, flags_.draft_type);
+  }
+
+  Status AddConfig(const Modelfile& file) {
+    if (!file.requires_version.empty()) config_["requires"] = file.requires_version;
+    config_["architecture"] = "amd64";
+    config_["os"] = "linux";
+    auto digests = nlohmann::ordered_json::array();
+    for (const ManifestLayer& layer : manifest_.layers) digests.push_back(layer.digest);
+    config_["rootfs"]["type"] = "layers";
+    config_["rootfs"]["diff_ids"] = std::move(digests);
+    const std::string text = config_.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    KVCACHE_ASSIGN_OR_RETURN(manifest_.config, store_.AddBytes(lock_, media_type::kConfig, text));
+    return Status::Ok();
+  }
+
+  const ModelStore& store_;
+  const StoreLock& lock_;
+  const fs::path folder_;
+  const CreateFlags& flags_;
+  nlohmann::ordered_json config_;
+  Manifest manifest_;
+};
+
+// Refuses a template that would fail at the model's first answer.
+Status CheckTemplate(const Modelfile& file) {
+  if (!file.chat_template) return Status::Ok();
+  if (IsGoTemplate(*file.chat_template)) {
+    return Unsupported(
+        "TEMPLATE is written in Go's template language; give one in Jinja, or leave it out, and "
+        "the template in the weights is used");
+  }
+  auto parsed = ChatTemplate::Parse(*file.chat_template);
+  if (parsed.ok()) return Status::Ok();
+  return std::move(parsed).TakeStatus().WithContext("TEMPLATE");
+}
+
+Status Create(const CreateFlags& flags) {
+  KVCACHE_ASSIGN_OR_RETURN(const ModelName name, ModelName::Parse(flags.name));
+  KVCACHE_ASSIGN_OR_RETURN(const std::string text,
+                           ReadTextFile(flags.modelfile, kMaxModelfileBytes));
+  auto file = ParseModelfile(text);
+  if (!file.ok()) return std::move(file).TakeStatus().WithContext(flags.modelfile);
+  KVCACHE_RETURN_IF_ERROR(CheckTemplate(*file).WithContext(flags.modelfile));
+  KVCACHE_ASSIGN_OR_RETURN(const ModelStore store, OpenModelStore());
+  KVCACHE_ASSIGN_OR_RETURN(const StoreLock lock, store.Lock());
+  const fs::path folder =
+      flags.modelfile == "-" ? fs::path(".") : fs::path(flags.modelfile).parent_path();
+  auto manifest = Creator(store, lock, folder, flags).Create(std::move(file).value());
+  if (!manifest.ok()) return std::move(manifest).TakeStatus().WithContext(flags.modelfile);
+  return store.Write(lock, name, *manifest);
+}
+
+// Declares --quantize and --quantize-draft.
+void AddTypes(FlagSet command, const std::shared_ptr<CreateFlags>& flags) {
+  const auto add = [&](const char* name, std::optional<DType>* type, const char* help) {
+    const auto parse = [flags, type](const std::string& text) -> Status {
+      KVCACHE_ASSIGN_OR_RETURN(*type, ParseWeightType(text));
+      return Status::Ok();
+    };
+    command.AddParsed(name, parse, help).ValueName("T");
+  };
+  add("--quantize", &flags->type, "convert the matrices of FROM to this type, such as q8_0");
+  add("--quantize-draft", &flags->draft_type, "convert the matrices of DRAFT to this type");
+}
+
+}  // namespace
+
+Command AddCreate(CommandLine& line) {
+  FlagSet command =
+      line.AddCommand("create", "Make a model in the store, as a Modelfile describes it");
+  const auto flags = std::make_shared<CreateFlags>();
+  command.AddText("NAME", &flags->name, "the new model's name: [namespace/]model[:tag]");
+  command.AddText("-f,--file", &flags->modelfile, "the Modelfile; - is standard input")
+      .ValueName("FILE")
+      .ShowDefault();
+  AddTypes(command, flags);
+  command.RefuseEmptyValues({});
+  command.CheckParsed(
+      [flags] { return flags->name.empty() ? InvalidArgument("NAME is required") : Status::Ok(); });
+  return {"create", [flags] { return Create(*flags); }};
+}
+
+}  // namespace kvcache::cli

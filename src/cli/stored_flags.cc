@@ -1,0 +1,84 @@
+// RunFlags::Adopt: what a stored model says, where the command line says nothing.
+#include <charconv>
+#include <cstdio>
+#include <limits>
+#include <string>
+
+#include "base/errors.h"
+#include "base/strings.h"
+#include "cli/run_flags.h"
+#include "model_store/modelfile.h"
+
+namespace kvcache::cli {
+namespace {
+
+Status Wrong(const std::string& name, const std::string& value) {
+  return InvalidArgument(StrCat("its parameter ", Quoted(name), " is ", Quoted(value),
+                                ", which is out of range; a flag of this command replaces it"));
+}
+
+template <typename Number>
+Status Parse(const std::string& name, const std::string& value, Number* number) {
+  const char* const end = value.data() + value.size();
+  const auto parsed = std::from_chars(value.data(), end, *number);
+  return parsed.ec == std::errc{} && parsed.ptr == end ? Status::Ok() : Wrong(name, value);
+}
+
+}  // namespace
+
+Status RunFlags::AdoptParameter(const std::string& name, const std::string& value) {
+  const auto adopt = [&](const std::string& flag, auto* number) {
+    return Given(flag) ? Status::Ok() : Parse(name, value, number);
+  };
+  if (name == "temperature") return adopt("--temp", &sampling.temperature);
+  if (name == "top_k") return adopt("--top-k", &sampling.top_k);
+  if (name == "top_p") return adopt("--top-p", &sampling.top_p);
+  if (name == "min_p") return adopt("--min-p", &sampling.min_p);
+  if (name == "repeat_penalty") return adopt("--repeat-penalty", &sampling.repeat_penalty);
+  if (name == "presence_penalty") return adopt("--presence-penalty", &sampling.presence_penalty);
+  if (name == "frequency_penalty") return adopt("--frequency-penalty", &sampling.frequency_penalty);
+  if (name == "repeat_last_n") return Parse(name, value, &sampling.penalty_window);
+  if (name == "stop" && !Given("--stop")) stop.push_back(value);
+  if (name == "seed" && !Given("--seed")) {
+    std::uint64_t number = 0;
+    KVCACHE_RETURN_IF_ERROR(Parse(name, value, &number));
+    seed = number;
+  }
+  if (name == "num_ctx" && !Given("--ctx")) {
+    int tokens = 0;
+    KVCACHE_RETURN_IF_ERROR(Parse(name, value, &tokens));
+    if (tokens < 1 || tokens > 1 << 28) return Wrong(name, value);
+    engine.SetDefaultContext(tokens);
+  }
+  if (name == "num_predict" && !Given("--max-tokens")) {
+    KVCACHE_RETURN_IF_ERROR(Parse(name, value, &max_tokens));
+    max_tokens = max_tokens < 0 ? -1 : max_tokens;  // negative: no limit
+  }
+  return Status::Ok();
+}
+
+Status RunFlags::Adopt(const StoredModel& model) {
+  const auto in_model = [&](Status status) {
+    return std::move(status).WithContext(StrCat("model '", model.name, "'"));
+  };
+  for (const auto& [name, value] : model.parameters) {
+    KVCACHE_RETURN_IF_ERROR(in_model(AdoptParameter(name, value)));
+  }
+  KVCACHE_RETURN_IF_ERROR(in_model(sampling.Check()));
+  if (!model.draft.empty() && !Given("--draft")) draft.SetDefault(model.draft);
+  if (chat.raw) return Status::Ok();
+  if (model.system && !model.system->empty() && !Given("--system")) chat.system = model.system;
+  chat.stored_messages = model.messages;
+  if (!model.chat_template || Given("--chat-template")) return Status::Ok();
+  if (IsGoTemplate(*model.chat_template)) {
+    (void)std::fprintf(stderr,
+                       "kvcache: the template of '%s' is written in Go's template language; the "
+                       "one in its weights is used instead\n",
+                       OneLine(model.name).c_str());
+  } else {
+    chat.stored_template = model.chat_template;
+  }
+  return Status::Ok();
+}
+
+}  // namespace kvcache::cli

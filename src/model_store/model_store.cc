@@ -1,0 +1,296 @@
+#include "model_store/model_store.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <set>
+#include <span>
+#include <system_error>
+#include <utility>
+
+#include "base/errors.h"
+#include "base/strings.h"
+#include "model_store/sha256.h"
+#include "platform/mapped_file.h"
+#include "platform/new_file.h"
+#include "platform/os_error.h"
+
+namespace kvcache {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kNameParts = 4;
+constexpr std::size_t kCopyBytes = std::size_t{1} << 20;
+
+std::span<const std::byte> BytesOf(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
+
+// Calls use(part) for the parts of a file, of which each is read once and then given back.
+template <typename Use>
+Status ForEachPart(const MappedFile& file, const Use& use) {
+  std::span<const std::byte> rest = file.bytes();
+  while (!rest.empty()) {
+    const auto part = rest.first(std::min(rest.size(), kCopyBytes));
+    KVCACHE_RETURN_IF_ERROR(use(part));
+    file.Drop(part);
+    rest = rest.subspan(part.size());
+  }
+  return Status::Ok();
+}
+
+std::string DigestOf(const MappedFile& file) {
+  Sha256 hash;
+  (void)ForEachPart(file, [&](std::span<const std::byte> part) {
+    hash.Add(part);
+    return Status::Ok();
+  });
+  return hash.Digest();
+}
+
+// Makes a folder's entries durable.
+Status SyncFolder(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return OsError("open", path, errno);
+  const int error = fsync(fd) == 0 ? 0 : errno;
+  close(fd);
+  return error == 0 || error == EINVAL ? Status::Ok() : OsError("write out", path, error);
+}
+
+bool HasSize(const std::string& path, std::uint64_t size) {
+  std::error_code error;
+  return fs::is_regular_file(fs::symlink_status(path, error)) &&
+         fs::file_size(path, error) == size && !error;
+}
+
+// Writes a file in parts: `write` gets the new file.
+template <typename Write>
+Status WriteNew(const std::string& path, std::uint64_t size, const Write& write) {
+  std::error_code error;
+  if (fs::is_symlink(path, error)) (void)fs::remove(path, error);  // never written through
+  KVCACHE_ASSIGN_OR_RETURN(const auto file, NewFile::Create(path, size));
+  KVCACHE_RETURN_IF_ERROR(write(*file));
+  KVCACHE_RETURN_IF_ERROR(file->Commit());
+  return SyncFolder(fs::path(path).parent_path());
+}
+
+void RemoveEmptyFolders(fs::path folder, int levels) {
+  std::error_code error;
+  for (; levels > 0 && fs::is_empty(folder, error) && !error; --levels) {
+    if (!fs::remove(folder, error) || error) return;
+    folder = folder.parent_path();
+  }
+}
+
+void AddDigests(const Manifest& manifest, std::set<std::string>* digests) {
+  digests->insert(manifest.config.digest);
+  for (const ManifestLayer& layer : manifest.layers) digests->insert(layer.digest);
+}
+
+}  // namespace
+
+StoreLock::StoreLock(StoreLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+
+StoreLock::~StoreLock() {
+  if (fd_ >= 0) close(fd_);
+}
+
+std::string ModelStore::ManifestPath(const ModelName& name) const {
+  return StrCat(root_, "/manifests/", name.Path());
+}
+
+std::string ModelStore::PathOfDigest(std::string_view digest) const {
+  std::string file(digest);
+  std::replace(file.begin(), file.end(), ':', '-');
+  return StrCat(root_, "/blobs/", file);
+}
+
+Status ModelStore::CheckInside(const std::string& path) const {
+  std::error_code error;
+  const std::string root = fs::weakly_canonical(root_, error);
+  const std::string real = error ? "" : fs::weakly_canonical(path, error).string();
+  if (error) return OsError("resolve", path, error.value());
+  if (real.starts_with(root + "/")) return Status::Ok();
+  return Corrupt(StrCat(path, " leads out of the store ", root_, " to ", real,
+                        "; remove the link, or link the whole store"));
+}
+
+Status ModelStore::MakeFolder(const std::string& path) const {
+  KVCACHE_RETURN_IF_ERROR(CheckInside(path));
+  std::error_code error;
+  fs::create_directories(path, error);
+  return error ? OsError("create", path, error.value()) : Status::Ok();
+}
+
+Result<std::vector<ModelName>> ModelStore::List() const {
+  std::vector<ModelName> names;
+  const fs::path top = fs::path(root_) / "manifests";
+  std::error_code error;
+  if (!fs::exists(top, error)) return names;
+  fs::recursive_directory_iterator it(top, error);
+  for (const fs::recursive_directory_iterator end; !error && it != end; it.increment(error)) {
+    if (it.depth() >= kNameParts) it.disable_recursion_pending();
+    std::error_code ignored;
+    if (it.depth() != kNameParts - 1 || !it->is_regular_file(ignored)) continue;
+    const fs::path path = it->path().lexically_relative(top);
+    auto part = path.begin();
+    ModelName name{*part, *std::next(part), *std::next(part, 2), *std::next(part, 3)};
+    const std::string text = StrCat(name.host, "/", name.space, "/", name.model, ":", name.tag);
+    const auto parsed = ModelName::Parse(text);
+    if (parsed.ok() && *parsed == name) names.push_back(std::move(name));
+  }
+  if (error) return OsError("list", top.string(), error.value());
+  std::sort(names.begin(), names.end(),
+            [](const ModelName& a, const ModelName& b) { return a.Path() < b.Path(); });
+  return names;
+}
+
+Result<Manifest> ModelStore::Read(const ModelName& name) const {
+  const std::string path = ManifestPath(name);
+  std::error_code error;
+  if (!fs::exists(path, error)) {
+    return Status(StatusCode::kNotFound,
+                  StrCat("no model '", name.Short(), "' in the store ", root_));
+  }
+  KVCACHE_RETURN_IF_ERROR(CheckInside(path));
+  KVCACHE_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
+  const auto* text = reinterpret_cast<const char*>(file.bytes().data());
+  auto manifest = ParseManifest({text, file.bytes().size()});
+  if (!manifest.ok()) return std::move(manifest).TakeStatus().WithContext(path);
+  return manifest;
+}
+
+Result<std::string> ModelStore::BlobPath(const ManifestLayer& layer) const {
+  if (!IsSha256Digest(layer.digest)) {
+    return InvalidArgument(StrCat(Quoted(layer.digest), " is not a digest"));
+  }
+  const std::string path = PathOfDigest(layer.digest);
+  std::error_code error;
+  if (!fs::exists(path, error)) {
+    return Status(StatusCode::kNotFound, StrCat("the blob ", path, " (", layer.media_type,
+                                                ") is missing; create or pull the model again"));
+  }
+  KVCACHE_RETURN_IF_ERROR(CheckInside(path));
+  if (!fs::is_regular_file(path, error)) return Corrupt(StrCat(path, " is not a regular file"));
+  const std::uint64_t size = fs::file_size(path, error);
+  if (error) return OsError("read the size of", path, error.value());
+  if (size != layer.size) {
+    return Corrupt(StrCat(path, " has ", size, " bytes, its manifest says ", layer.size,
+                          "; create or pull the model again"));
+  }
+  return path;
+}
+
+Result<std::string> ModelStore::ReadText(const ManifestLayer& layer, std::size_t max_bytes) const {
+  KVCACHE_ASSIGN_OR_RETURN(const std::string path, BlobPath(layer));
+  if (layer.size > max_bytes) {
+    return Unsupported(
+        StrCat(path, " has ", layer.size, " bytes of text; at most ", max_bytes, " are read"));
+  }
+  KVCACHE_RETURN_IF_ERROR(Verify(layer));
+  KVCACHE_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
+  return std::string(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+}
+
+Status ModelStore::Verify(const ManifestLayer& layer) const {
+  KVCACHE_ASSIGN_OR_RETURN(const std::string path, BlobPath(layer));
+  KVCACHE_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
+  const std::string digest = DigestOf(file);
+  if (digest == layer.digest) return Status::Ok();
+  return Corrupt(
+      StrCat(path, " holds ", digest, "; it is damaged, create or pull the model again"));
+}
+
+Result<StoreLock> ModelStore::Lock() const {
+  std::error_code error;
+  fs::create_directories(root_, error);
+  if (error) return OsError("create", root_, error.value());
+  const int fd = open(root_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return OsError("open", root_, errno);
+  StoreLock lock(fd);
+  if (flock(fd, LOCK_EX) != 0) return OsError("lock", root_, errno);
+  return lock;
+}
+
+Result<ManifestLayer> ModelStore::AddBytes(const StoreLock& /*lock*/, std::string_view type,
+                                           std::string_view bytes) const {
+  ManifestLayer layer{std::string(type), Sha256Digest(BytesOf(bytes)), bytes.size()};
+  const std::string path = PathOfDigest(layer.digest);
+  KVCACHE_RETURN_IF_ERROR(MakeFolder(fs::path(path).parent_path()));
+  if (HasSize(path, layer.size) && Verify(layer).ok()) return layer;
+  KVCACHE_RETURN_IF_ERROR(
+      WriteNew(path, layer.size, [&](NewFile& file) { return file.WriteAt(0, BytesOf(bytes)); }));
+  return layer;
+}
+
+Result<ManifestLayer> ModelStore::AddFile(const StoreLock& /*lock*/, std::string_view type,
+                                          const std::string& path) const {
+  KVCACHE_ASSIGN_OR_RETURN(const MappedFile source, MappedFile::Open(path));
+  ManifestLayer layer{std::string(type), DigestOf(source), source.bytes().size()};
+  const std::string target = PathOfDigest(layer.digest);
+  KVCACHE_RETURN_IF_ERROR(MakeFolder(fs::path(target).parent_path()));
+  // A damaged blob of the right size is written again: this is how a user repairs one.
+  if (HasSize(target, layer.size) && Verify(layer).ok()) return layer;
+  const auto copy = [&](NewFile& file) -> Status {
+    Sha256 hash;
+    std::uint64_t offset = 0;
+    KVCACHE_RETURN_IF_ERROR(ForEachPart(source, [&](std::span<const std::byte> part) {
+      hash.Add(part);
+      const std::uint64_t at = std::exchange(offset, offset + part.size());
+      return file.WriteAt(at, part);
+    }));
+    if (hash.Digest() == layer.digest) return Status::Ok();
+    return {StatusCode::kIo, StrCat(path, " changed while it was copied; start again")};
+  };
+  KVCACHE_RETURN_IF_ERROR(WriteNew(target, layer.size, copy));
+  return layer;
+}
+
+Status ModelStore::Write(const StoreLock& /*lock*/, const ModelName& name,
+                         const Manifest& manifest) const {
+  for (const ManifestLayer& layer : manifest.layers) {
+    KVCACHE_RETURN_IF_ERROR(BlobPath(layer).status());
+  }
+  KVCACHE_RETURN_IF_ERROR(BlobPath(manifest.config).status());
+  const std::string path = ManifestPath(name);
+  KVCACHE_RETURN_IF_ERROR(MakeFolder(fs::path(path).parent_path()));
+  const std::string text = ManifestText(manifest);
+  return WriteNew(path, text.size(), [&](NewFile& file) { return file.WriteAt(0, BytesOf(text)); });
+}
+
+Status ModelStore::Remove(const StoreLock& /*lock*/, const ModelName& name) const {
+  const auto manifest = Read(name);
+  if (manifest.status().code() == StatusCode::kNotFound) return manifest.status();
+  const std::string path = ManifestPath(name);
+  KVCACHE_RETURN_IF_ERROR(CheckInside(path));
+  std::error_code error;
+  if (!fs::remove(path, error) || error) return OsError("remove", path, error.value());
+  RemoveEmptyFolders(fs::path(path).parent_path(), kNameParts - 1);
+  if (!manifest.ok()) return Status::Ok();  // damaged: what it named is unknown
+  std::set<std::string> used;
+  KVCACHE_ASSIGN_OR_RETURN(const std::vector<ModelName> names, List());
+  for (const ModelName& other : names) {
+    const auto kept = Read(other);
+    if (!kept.ok()) {
+      return Corrupt(StrCat("'", name.Short(), "' is removed, but its blobs stay, because ",
+                            kept.status().message()));
+    }
+    AddDigests(*kept, &used);
+  }
+  std::set<std::string> unused;
+  AddDigests(*manifest, &unused);
+  for (const std::string& digest : unused) {
+    const std::string blob = PathOfDigest(digest);
+    const bool inside = CheckInside(StrCat(root_, "/blobs/x")).ok();
+    if (!used.contains(digest) && inside) fs::remove(blob, error);
+    if (error) return OsError("remove", blob, error.value());
+  }
+  return Status::Ok();
+}
+
+}  // namespace kvcache

@@ -1,0 +1,92 @@
+// The local store of models, in Ollama's layout on disk:
+//
+//   ROOT/manifests/HOST/NAMESPACE/MODEL/TAG   JSON (manifest.h)
+//   ROOT/blobs/sha256-HEX                     a layer: weights, a template, parameters …
+//
+// Writing. A blob or manifest appears under its name when it is complete and on the disk
+// (platform/new_file.h), and a manifest only after its blobs. A process that is killed leaves whole
+// blobs without a manifest at worst; the same call then uses them again. A full disk is an error,
+// and every model that was there stays.
+//
+// Reading. A manifest or blob must be a regular file below ROOT. ROOT, and folders in it, may be
+// symbolic links; a link from inside of ROOT to the outside is refused. A blob must have the size
+// that the manifest states. Verify() also compares the digest, which reads the whole file.
+//
+// Thread safety: any number of threads and processes. Those that write hold an exclusive lock
+// (flock) on ROOT.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvcache/status.h"
+#include "model_store/manifest.h"
+#include "model_store/model_name.h"
+
+namespace kvcache {
+
+// A lock on the store. It ends with the object or with the process.
+class StoreLock {
+ public:
+  StoreLock(StoreLock&& other) noexcept;
+  StoreLock& operator=(StoreLock&& other) = delete;
+  ~StoreLock();
+
+ private:
+  friend class ModelStore;
+  explicit StoreLock(int fd) : fd_(fd) {}
+  int fd_;
+};
+
+class ModelStore {
+ public:
+  // The folder need not exist until something is written.
+  explicit ModelStore(std::string root) : root_(std::move(root)) {}
+
+  const std::string& root() const { return root_; }
+
+  // Returns the names that have manifests, sorted. A store that does not exist is empty. Files with
+  // names that are not valid are skipped.
+  Result<std::vector<ModelName>> List() const;
+
+  // Reads and checks a manifest. Errors: kNotFound: there is none; those of ParseManifest.
+  Result<Manifest> Read(const ModelName& name) const;
+
+  // Returns the path of a layer's blob. Errors: kNotFound: it is missing; kCorrupt: it has another
+  // size, is not a regular file, or lies outside of the store.
+  Result<std::string> BlobPath(const ManifestLayer& layer) const;
+
+  // Reads a layer of text, of at most `max_bytes`, and checks its digest.
+  Result<std::string> ReadText(const ManifestLayer& layer, std::size_t max_bytes) const;
+
+  // Compares the bytes of a blob with its digest. Errors: kCorrupt; those of BlobPath.
+  Status Verify(const ManifestLayer& layer) const;
+
+  // Waits for the lock that all calls below need. Creates the folder.
+  Result<StoreLock> Lock() const;
+
+  // Stores bytes, or the bytes of a file, as a layer. A blob that is there already is kept.
+  Result<ManifestLayer> AddBytes(const StoreLock& lock, std::string_view type,
+                                 std::string_view bytes) const;
+  Result<ManifestLayer> AddFile(const StoreLock& lock, std::string_view type,
+                                const std::string& path) const;
+
+  // Gives the name to a manifest whose blobs are stored, in place of what it named before.
+  Status Write(const StoreLock& lock, const ModelName& name, const Manifest& manifest) const;
+
+  // Removes the name, and the blobs that no other manifest names. A manifest that cannot be read
+  // might name any blob: then all blobs stay, and the error says so (the name is removed).
+  Status Remove(const StoreLock& lock, const ModelName& name) const;
+
+ private:
+  std::string ManifestPath(const ModelName& name) const;
+  std::string PathOfDigest(std::string_view digest) const;
+  Status CheckInside(const std::string& path) const;
+  Status MakeFolder(const std::string& path) const;
+
+  std::string root_;
+};
+
+}  // namespace kvcache

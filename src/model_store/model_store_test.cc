@@ -1,0 +1,198 @@
+#include "model_store/model_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "model_store/sha256.h"
+
+namespace kvcache {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class ModelStoreTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = testing::TempDir() + "model_store_XXXXXX";
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  ModelStore store() const { return ModelStore((folder_ / "models").string()); }
+
+  std::string File(const std::string& name, const std::string& bytes) const {
+    const fs::path path = folder_ / name;
+    fs::create_directories(path.parent_path());
+    std::ofstream(path, std::ios::binary) << bytes;
+    return path.string();
+  }
+
+  // Stores `weights` under the name, with a system message that several models share.
+  Manifest Store(const std::string& name, const std::string& weights) const {
+    auto lock = store().Lock();
+    EXPECT_TRUE(lock.ok()) << lock.status().message();
+    Manifest manifest;
+    manifest.config = *store().AddBytes(*lock, media_type::kConfig, "{}");
+    manifest.layers.push_back(*store().AddFile(*lock, media_type::kModel, File("source", weights)));
+    manifest.layers.push_back(*store().AddBytes(*lock, media_type::kSystem, "shared"));
+    const Status status = store().Write(*lock, *ModelName::Parse(name), manifest);
+    EXPECT_TRUE(status.ok()) << status.message();
+    return manifest;
+  }
+
+  std::string Blob(const ManifestLayer& layer) const {
+    return (folder_ / "models/blobs" / ("sha256-" + layer.digest.substr(7))).string();
+  }
+
+  fs::path folder_;
+};
+
+TEST(ModelNameTest, PartsHaveDefaults) {
+  const ModelName name = *ModelName::Parse("llama3.2");
+  EXPECT_EQ(name.Path(), "registry.ollama.ai/library/llama3.2/latest");
+  EXPECT_EQ(name.Short(), "llama3.2:latest");
+  EXPECT_EQ(ModelName::Parse("me/tiny:q4_0")->Path(), "registry.ollama.ai/me/tiny/q4_0");
+  EXPECT_EQ(ModelName::Parse("me/tiny:q4_0")->Short(), "me/tiny:q4_0");
+  EXPECT_EQ(ModelName::Parse("localhost:5000/me/tiny")->Path(), "localhost:5000/me/tiny/latest");
+  EXPECT_EQ(ModelName::Parse("https://hf.co/me/tiny:x")->Short(), "hf.co/me/tiny:x");
+}
+
+TEST(ModelNameTest, RefusesWhatIsNoName) {
+  for (const char* text :
+       {"",        ":",       "a:",     "/a",   "a/", "..",         "../a", "a/..",
+        "a:..",    "../../a", "x/../y", "a b",  "-a", "a:b:c",      "a:/b", "a.b/c",
+        "a/b/c/d", ".",       "a\n",    "a\\b", "~a", "/etc/passwd"}) {
+    const auto name = ModelName::Parse(text);
+    EXPECT_FALSE(name.ok()) << text << " is " << name->Path();
+    EXPECT_THAT(name.status().message(), HasSubstr("model name")) << text;
+  }
+  EXPECT_TRUE(ModelName::Parse(std::string(80, 'a')).ok());
+  EXPECT_FALSE(ModelName::Parse(std::string(81, 'a')).ok());
+}
+
+TEST(Sha256Test, KnownDigest) {
+  EXPECT_EQ(Sha256Digest(std::as_bytes(std::span(std::string_view("abc")))),
+            "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_FALSE(IsSha256Digest("sha256:../../etc/passwd"));
+}
+
+TEST(ManifestTest, RoundTripAndErrors) {
+  const std::string digest = "sha256:" + std::string(64, 'a');
+  const Manifest manifest{{"c", digest, 2}, {{"m", digest, 3}}};
+  EXPECT_EQ(*ParseManifest(ManifestText(manifest)), manifest);
+  const std::string layer = R"({"mediaType":"m","digest":")" + digest + R"(","size":)";
+  const auto message = [&](const std::string& text) {
+    const auto parsed = ParseManifest(text);
+    return parsed.ok() ? "it parses" : parsed.status().message();
+  };
+  EXPECT_THAT(message("{"), HasSubstr("not JSON"));
+  EXPECT_THAT(message("[]"), HasSubstr("not a JSON object"));
+  EXPECT_THAT(message(R"({"schemaVersion":1})"), HasSubstr("schemaVersion"));
+  EXPECT_THAT(message(R"({"schemaVersion":2,"config":)" + layer + "-1}}"), HasSubstr("size"));
+  EXPECT_THAT(message(R"({"schemaVersion":2,"config":)" + layer + "1}}"), HasSubstr("layers"));
+  EXPECT_THAT(message(R"({"schemaVersion":2,"layers":[],"config":{"mediaType":"m",)"
+                      R"("digest":"sha256:../../x","size":1}})"),
+              HasSubstr("digest"));
+  EXPECT_THAT(message("1e99999"), HasSubstr("too large"));
+  EXPECT_THAT(message(std::string(100000, '[')), HasSubstr("nests"));
+}
+
+TEST_F(ModelStoreTest, StoresListsAndRemoves) {
+  EXPECT_THAT(*store().List(), IsEmpty());
+  const Manifest one = Store("one", "weights of one");
+  const Manifest two = Store("me/two:q4", "weights of two");
+  EXPECT_EQ(store().List()->size(), 2u);
+  EXPECT_EQ(*store().Read(*ModelName::Parse("one")), one);
+  EXPECT_EQ(*store().ReadText(two.layers[1], 100), "shared");
+  auto lock = store().Lock();
+  ASSERT_TRUE(store().Remove(*lock, *ModelName::Parse("one")).ok());
+  EXPECT_FALSE(fs::exists(Blob(one.layers[0])));
+  EXPECT_EQ(*store().ReadText(two.layers[1], 100), "shared");  // the other model names it, too
+  EXPECT_FALSE(fs::exists(folder_ / "models/manifests/registry.ollama.ai/library"));
+  EXPECT_EQ(store().Remove(*lock, *ModelName::Parse("one")).code(), StatusCode::kNotFound);
+  ASSERT_TRUE(store().Remove(*lock, *ModelName::Parse("me/two:q4")).ok());
+  EXPECT_TRUE(fs::is_empty(folder_ / "models/blobs"));
+}
+
+TEST_F(ModelStoreTest, SizesThatLie) {
+  const Manifest one = Store("one", "weights");
+  fs::resize_file(Blob(one.layers[0]), 3);
+  EXPECT_THAT(store().BlobPath(one.layers[0]).status().message(),
+              HasSubstr("has 3 bytes, its manifest says 7"));
+  Store("one", "weights");  // writing again repairs a blob
+  EXPECT_TRUE(store().Verify(one.layers[0]).ok());
+  std::ofstream(Blob(one.layers[0]), std::ios::binary) << "WEIGHTS";
+  EXPECT_TRUE(store().BlobPath(one.layers[0]).ok());
+  EXPECT_EQ(store().Verify(one.layers[0]).code(), StatusCode::kCorrupt);
+  Store("one", "weights");
+  EXPECT_TRUE(store().Verify(one.layers[0]).ok());
+}
+
+TEST_F(ModelStoreTest, LinksOutOfTheStore) {
+  const Manifest one = Store("one", "weights");
+  const std::string outside = File("outside", "weights");
+  fs::remove(Blob(one.layers[0]));
+  fs::create_symlink(outside, Blob(one.layers[0]));
+  EXPECT_THAT(store().BlobPath(one.layers[0]).status().message(), HasSubstr("out of the store"));
+  Store("one", "weights");  // replaces the link and not the file behind it
+  EXPECT_FALSE(fs::is_symlink(Blob(one.layers[0])));
+  EXPECT_TRUE(fs::exists(outside));
+  // A folder that leads out is neither read nor written through.
+  fs::create_directories(folder_ / "elsewhere");
+  fs::create_directory_symlink(folder_ / "elsewhere",
+                               folder_ / "models/manifests/registry.ollama.ai/evil");
+  auto lock = store().Lock();
+  const Status status = store().Write(*lock, *ModelName::Parse("evil/x"), one);
+  EXPECT_THAT(status.message(), HasSubstr("out of the store"));
+  EXPECT_TRUE(fs::is_empty(folder_ / "elsewhere"));
+  // The store itself may be a link.
+  fs::create_directory_symlink(folder_ / "models", folder_ / "link");
+  const ModelStore linked((folder_ / "link").string());
+  EXPECT_TRUE(linked.BlobPath(one.layers[0]).ok());
+}
+
+TEST_F(ModelStoreTest, BlobsStayWhileAManifestIsUnreadable) {
+  const Manifest one = Store("one", "weights");
+  File("models/manifests/registry.ollama.ai/library/two/latest", "{");
+  auto lock = store().Lock();
+  EXPECT_THAT(store().Remove(*lock, *ModelName::Parse("one")).message(),
+              HasSubstr("its blobs stay"));
+  EXPECT_TRUE(fs::exists(Blob(one.layers[0])));
+  EXPECT_TRUE(store().Remove(*lock, *ModelName::Parse("two")).ok());
+}
+
+TEST_F(ModelStoreTest, AFullDiskLeavesTheStoreAsItWas) {
+  const Manifest one = Store("one", "weights");
+  const std::string large = File("large", std::string(1 << 20, 'x'));
+  // A limit on the size of files stands for a full disk: the same call fails in the same place.
+  rlimit old{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{4096, old.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  auto lock = store().Lock();
+  const auto added = store().AddFile(*lock, media_type::kModel, large);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &old), 0);
+  (void)std::signal(SIGXFSZ, handler);
+  ASSERT_FALSE(added.ok());
+  EXPECT_THAT(added.status().message(), HasSubstr("blobs/sha256-"));
+  EXPECT_EQ(store().List()->size(), 1u);
+  int files = 0;
+  for (const auto& entry : fs::directory_iterator(folder_ / "models/blobs")) {
+    files += entry.is_regular_file() ? 1 : 0;
+  }
+  EXPECT_EQ(files, 3);
+  EXPECT_TRUE(store().Verify(one.layers[0]).ok());
+}
+
+}  // namespace
+}  // namespace kvcache
