@@ -75,5 +75,11 @@ void OpenAiChat(const RouteContext& context, const Json& body, std::shared_ptr<H
 void OpenAiCompletion(const RouteContext& context, const Json& body,
                       std::shared_ptr<HttpReply> reply);
 Json OpenAiModel(const ServedModel& model);
+void OllamaChat(const RouteContext& context, const Json& body, std::shared_ptr<HttpReply> reply);
+void OllamaGenerate(const RouteContext& context, const Json& body,
+                    std::shared_ptr<HttpReply> reply);
+void OllamaShow(const RouteContext& context, const Json& body, std::shared_ptr<HttpReply> reply);
+void OllamaTags(const RouteContext& context, const std::shared_ptr<HttpReply>& reply);
+void OllamaRunning(const RouteContext& context, const std::shared_ptr<HttpReply>& reply);
 
 }  // namespace kvcache::server

@@ -165,6 +165,11 @@ const std::vector<ServerImpl::Route>& ServerImpl::Routes() {
   static const std::vector<Route> routes = {
       {.path = "/health", .get = Health},
       {.path = "/api/version", .get = Version},
+      {.path = "/api/tags", .get = OllamaTags},
+      {.path = "/api/ps", .get = OllamaRunning},
+      {.path = "/api/show", .post = OllamaShow},
+      {.path = "/api/chat", .post = OllamaChat},
+      {.path = "/api/generate", .post = OllamaGenerate},
       {.path = "/v1/models", .get = Models},
       {.path = "/v1/chat/completions", .post = OpenAiChat},
       {.path = "/v1/completions", .post = OpenAiCompletion},

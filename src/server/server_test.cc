@@ -288,6 +288,55 @@ TEST_F(ServerTest, RefusedFieldsAreNamed) {
   EXPECT_EQ(Post("/v1/chat/completions", body).status, 404);
 }
 
+TEST_F(ServerTest, OllamaHasTheTextsOfOpenAi) {
+  Json body = Chat("Tell me of a dog.");
+  body["temperature"] = 1;
+  body["seed"] = 3;
+  const std::string expected = ChatText(body);
+  const Json options = {{"temperature", 1}, {"seed", 3}, {"num_predict", 24}};
+  Json chat = {
+      {"model", "story"}, {"messages", body["messages"]}, {"options", options}, {"stream", false}};
+  const Json whole = Post("/api/chat", chat).json();
+  EXPECT_EQ(whole["message"]["content"], expected);
+  EXPECT_EQ(whole["done_reason"], "length");
+  EXPECT_EQ(whole["eval_count"], 24);
+  EXPECT_EQ(whole["prompt_eval_cached_count"].get<int>(),
+            whole["prompt_eval_count"].get<int>() - 1);
+  chat["stream"] = true;
+  std::string streamed;
+  std::string lines = Post("/api/chat", chat).body;
+  for (std::size_t end = lines.find('\n'); end != lines.npos; end = lines.find('\n')) {
+    const Json line = Json::parse(lines.substr(0, end), nullptr, false);
+    streamed += line["message"]["content"].get<std::string>();
+    EXPECT_EQ(line["done"].get<bool>(), line.contains("eval_count"));
+    lines.erase(0, end + 1);
+  }
+  EXPECT_EQ(streamed, expected);
+  const Json prompt = {
+      {"model", "story"}, {"prompt", "Tell me of a dog."}, {"options", options}, {"stream", false}};
+  EXPECT_EQ(Post("/api/generate", prompt).json()["response"], expected);
+  Json raw = prompt;
+  raw["raw"] = true;
+  const Json text = {
+      {"prompt", "Tell me of a dog."}, {"temperature", 1}, {"seed", 3}, {"max_tokens", 24}};
+  EXPECT_EQ(Post("/api/generate", raw).json()["response"],
+            Post("/v1/completions", text).json()["choices"][0]["text"]);
+}
+
+TEST_F(ServerTest, OllamaListsAndRefuses) {
+  EXPECT_EQ(Get("/api/tags").json()["models"][0]["name"], "story:latest");
+  EXPECT_EQ(Get("/api/ps").json()["models"][0]["context_length"], 512);
+  const Json show = Post("/api/show", Json({{"model", "story"}})).json();
+  EXPECT_EQ(show["capabilities"], Json::array({"completion"}));
+  EXPECT_EQ(show["model_info"]["general.architecture"], "llama");
+  EXPECT_EQ(Post("/api/show", Json({{"model", "other"}})).status, 404);
+  const Answer format = Post("/api/generate", Json({{"prompt", "Hi"}, {"format", "json"}}));
+  EXPECT_EQ(format.status, 400);
+  EXPECT_NE(format.json()["error"].get<std::string>().find("'format'"), std::string::npos);
+  const Json hot = {{"prompt", "Hi"}, {"options", {{"temperature", "hot"}}}};
+  EXPECT_EQ(Post("/api/generate", hot).status, 400);
+}
+
 TEST_F(ServerTest, PromptBeyondTheContext) {
   std::string text;
   for (int i = 0; i < 600; ++i) text += "once ";
