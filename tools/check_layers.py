@@ -23,9 +23,10 @@ THIRD_PARTY = {
     "lmdb": "lmdb",
     "xxhash": "xxhash",
     "openssl": "OpenSSL::Crypto",
+    "boost": "Boost::headers",
 }
-# The one source that may include a library of headers that compile slowly.
-ONLY_SOURCE = {"CLI": "src/cli/command_line.cc"}
+# The one source that may include a library whose headers compile slowly.
+ONLY_SOURCE = {"CLI": "src/cli/command_line.cc", "boost": "src/server/http_server.cc"}
 # "support" is tests/support: doubles and helpers; "make_model" makes random models for tests.
 TEST_ONLY = {"gtest", "gmock", "rapidcheck", "benchmark", "support", "make_model"}
 

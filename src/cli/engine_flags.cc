@@ -60,7 +60,7 @@ void EngineFlags::Add(FlagSet command, const std::string& default_context) {
       "number of threads (default: one per physical core, within the CPU quota)");
 }
 
-Result<std::unique_ptr<Engine>> EngineFlags::OpenFor(int tokens) const {
+Result<std::unique_ptr<Engine>> EngineFlags::OpenFor(int tokens, int sequences) const {
   const CacheTypes types = types_.types();
   KVCACHE_ASSIGN_OR_RETURN(const std::string path, FindModel(model_));
   KVCACHE_ASSIGN_OR_RETURN(auto engine,
@@ -68,7 +68,7 @@ Result<std::unique_ptr<Engine>> EngineFlags::OpenFor(int tokens) const {
                                                .k_type = types.k,
                                                .v_type = types.v,
                                                .context = context_ == 0 ? tokens : context_,
-                                               .max_sequences = 1,
+                                               .max_sequences = sequences,
                                                .prefill_chunk = prefill_chunk_,
                                                .checkpoints = checkpoints_}));
   PrintNotes(path, engine->tokenizer());

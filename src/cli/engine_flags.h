@@ -44,8 +44,8 @@ class EngineFlags {
   // Opens the model. Errors name the flag or the file.
   Result<std::unique_ptr<Engine>> Open() const { return OpenFor(0); }
 
-  // Opens the model with a context of `tokens`, unless --ctx is given.
-  Result<std::unique_ptr<Engine>> OpenFor(int tokens) const;
+  // Opens the model with a context of `tokens`, unless --ctx is given, for so many sequences.
+  Result<std::unique_ptr<Engine>> OpenFor(int tokens, int sequences = 1) const;
 
  private:
   std::string model_;

@@ -1,0 +1,196 @@
+#include "server/answer.h"
+
+#include <utility>
+
+#include "base/strings.h"
+
+namespace kvcache::server {
+namespace {
+
+std::string_view AnthropicType(int status) {
+  switch (status) {
+    case 403: return "permission_error";
+    case 404: return "not_found_error";
+    case 413: return "request_too_large";
+    case 429: return "rate_limit_error";
+    default: return status < 500 ? "invalid_request_error" : "api_error";
+  }
+}
+
+Json OrNull(const std::string& text) {
+  return text.empty() ? Json() : Json(text);
+}
+
+// One answer on its way to a client.
+struct Delivery {
+  std::shared_ptr<AnswerShape> shape;
+  std::shared_ptr<HttpReply> reply;
+  Api api{};
+  bool stream = false;
+  bool begun = false;
+  std::string text;  // whole answers only
+
+  void Begin() {
+    if (std::exchange(begun, true)) return;
+    reply->Begin(std::string(shape->stream_type()));
+    reply->Write(shape->Start());
+  }
+
+  void Take(std::string_view piece) {
+    if (!stream) {
+      text += piece;
+      return;
+    }
+    Begin();
+    reply->Write(shape->Delta(piece));
+  }
+
+  void Finish(const TextResult& result) {
+    if (!result.status.ok() && !begun) return SendError(*reply, api, FromStatus(result.status));
+    if (!stream) return SendJson(*reply, shape->Whole(text, result));
+    Begin();
+    if (result.status.ok()) {
+      reply->Write(shape->End(result));
+    } else {
+      const std::string error = ErrorJson(api, FromStatus(result.status));
+      reply->Write(api == Api::kOllama ? error + "\n" : StrCat("data: ", error, "\n\n"));
+    }
+    reply->End();
+  }
+};
+
+}  // namespace
+
+Api ApiOf(std::string_view path) {
+  if (path.starts_with("/api/")) return Api::kOllama;
+  return path.starts_with("/v1/messages") ? Api::kAnthropic : Api::kOpenAi;
+}
+
+std::string Dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string ErrorJson(Api api, const ApiError& error) {
+  if (api == Api::kOllama) return Dump({{"error", error.message}});
+  if (api == Api::kAnthropic) {
+    return Dump({{"type", "error"},
+                 {"error", {{"type", AnthropicType(error.status)}, {"message", error.message}}}});
+  }
+  return Dump({{"error",
+                {{"message", error.message},
+                 {"type", error.status < 500 ? "invalid_request_error" : "server_error"},
+                 {"param", OrNull(error.param)},
+                 {"code", OrNull(error.code)}}}});
+}
+
+void SendError(HttpReply& reply, Api api, const ApiError& error) {
+  reply.Send(error.status, ErrorJson(api, error));
+}
+
+void SendJson(HttpReply& reply, const Json& json) {
+  reply.Send(200, Dump(json));
+}
+
+ApiError FromFields(const Fields& fields) {
+  return {.message = fields.error().message(), .param = fields.error_field()};
+}
+
+ApiError FromStatus(const Status& status) {
+  switch (status.code()) {
+    case StatusCode::kInvalidArgument:
+    case StatusCode::kUnsupported: return {.status = 400, .message = status.message()};
+    case StatusCode::kCacheFull: return {.status = 429, .message = status.message()};
+    default: return {.status = 500, .message = status.message()};
+  }
+}
+
+Result<std::string> ContentText(const Json& content) {
+  if (content.is_string()) return content.get<std::string>();
+  if (content.is_null()) return std::string();
+  const Status wrong(StatusCode::kInvalidArgument, "must be a string or an array of text parts");
+  if (!content.is_array()) return wrong;
+  std::string text;
+  for (const Json& part : content) {
+    if (!part.is_object() || !part.contains("type") || !part["type"].is_string()) return wrong;
+    const auto& type = part["type"].get_ref<const std::string&>();
+    if (type != "text" && type != "input_text") {
+      return Status(StatusCode::kInvalidArgument,
+                    StrCat("has a part of type ", Quoted(type), "; only text is supported"));
+    }
+    if (!part.contains("text") || !part["text"].is_string()) return wrong;
+    text += part["text"].get_ref<const std::string&>();
+  }
+  return text;
+}
+
+Result<ChatInput> ReadMessages(const Json& messages) {
+  const auto wrong = [](std::string message) {
+    return Status(StatusCode::kInvalidArgument, std::move(message));
+  };
+  if (!messages.is_array() || messages.empty()) {
+    return wrong("'messages' must be an array with at least one message");
+  }
+  ChatInput input;
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const Json& given = messages[i];
+    const std::string name = StrCat("'messages[", i, "]'");
+    if (!given.is_object()) return wrong(StrCat(name, " must be an object"));
+    if (!given.contains("role") || !given["role"].is_string()) {
+      return wrong(StrCat(name, " has no 'role' that is a string"));
+    }
+    Json message = given;
+    const auto role = given["role"].get<std::string>();
+    const bool known = role == "system" || role == "developer" || role == "user" ||
+                       role == "assistant" || role == "tool";
+    if (!known) return wrong(StrCat("the role of ", name, " is unknown: ", Quoted(role)));
+    if (role == "developer") message["role"] = "system";
+    if (given.contains("images") && !given["images"].empty()) {
+      return wrong(StrCat("the 'images' of ", name, " are not supported by this server"));
+    }
+    const bool may_be_empty = role == "assistant" || role == "tool";
+    if ((!given.contains("content") || given["content"].is_null()) && !may_be_empty) {
+      return wrong(StrCat(name, " has no 'content'"));
+    }
+    auto text = ContentText(given.contains("content") ? given["content"] : Json());
+    if (!text.ok()) return wrong(StrCat("the 'content' of ", name, " ", text.status().message()));
+    message["content"] = std::move(*text);
+    input.messages.push_back(std::move(message));
+  }
+  return input;
+}
+
+bool CheckModel(const RouteContext& context, Api api, const std::string& model, HttpReply& reply) {
+  const std::string& name = context.model.name;
+  if (model.empty() || model == name || model == name + ":latest") return true;
+  SendError(
+      reply, api,
+      {.status = 404,
+       .message = StrCat("there is no model ", Quoted(model), "; this server has '", name, "'"),
+       .param = "model",
+       .code = "model_not_found"});
+  return false;
+}
+
+void Deliver(TextService& service, TextRequest request, bool stream, Api api,
+             std::shared_ptr<AnswerShape> shape, std::shared_ptr<HttpReply> reply) {
+  const auto tokens = std::ssize(request.prompt.tokens);
+  if (const int context = service.engine().context(); tokens >= context) {
+    return SendError(*reply, api,
+                     {.message = StrCat("the prompt has ", tokens, " tokens; the context has ",
+                                        context, " with the answer"),
+                      .param = api == Api::kOpenAi ? "messages" : "",
+                      .code = "context_length_exceeded"});
+  }
+  const auto delivery = std::make_shared<Delivery>();
+  delivery->shape = std::move(shape);
+  delivery->reply = reply;
+  delivery->api = api;
+  delivery->stream = stream;
+  request.on_text = [delivery](std::string_view text) { delivery->Take(text); };
+  request.on_done = [delivery](const TextResult& result) { delivery->Finish(result); };
+  const auto id = service.Submit(std::move(request));
+  if (!id.ok()) return SendError(*reply, api, FromStatus(id.status()));
+  reply->OnGone([&service, id = *id] { service.Cancel(id); });
+}
+
+}  // namespace kvcache::server

@@ -1,0 +1,85 @@
+// What the routes of all APIs share: errors in each API's shape, conversations out of requests, and the
+// delivery of an answer, whole or as a stream.
+//
+// Thread safety: free functions.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "server/fields.h"
+#include "server/http_server.h"
+#include "server/text_service.h"
+
+namespace kvcache::server {
+
+enum class Api { kOpenAi, kAnthropic, kOllama };
+
+// Returns the API whose route `path` is.
+Api ApiOf(std::string_view path);
+
+struct ApiError {
+  int status = 400;
+  std::string message;
+  std::string param{};  // the field; empty: none
+  std::string code{};   // empty: none
+};
+
+std::string ErrorJson(Api api, const ApiError& error);
+void SendError(HttpReply& reply, Api api, const ApiError& error);
+void SendJson(HttpReply& reply, const Json& json);
+// JSON in one line; bytes that are not UTF-8 become U+FFFD.
+std::string Dump(const Json& json);
+
+ApiError FromFields(const Fields& fields);
+ApiError FromStatus(const Status& status);
+
+// Returns the messages for the template: texts of parts are joined, `developer` is `system`.
+Result<ChatInput> ReadMessages(const Json& messages);
+// Returns a content as one text. Errors: a part that is not a text.
+Result<std::string> ContentText(const Json& content);
+
+struct ServedModel {
+  std::string name;
+  std::int64_t created = 0;  // seconds since 1970
+  std::int64_t bytes = 0;    // of the file
+};
+
+// The shape of an answer in one API. One thread at a time, the engine's.
+class AnswerShape {
+ public:
+  virtual ~AnswerShape() = default;
+  virtual std::string_view stream_type() const = 0;
+  virtual std::string Start() { return {}; }  // a stream's first bytes
+  virtual std::string Delta(std::string_view text) = 0;
+  virtual std::string End(const TextResult& result) = 0;
+  virtual Json Whole(const std::string& text, const TextResult& result) = 0;
+};
+
+// Generates, and answers as `shape` writes. The request is cancelled if the client leaves.
+void Deliver(TextService& service, TextRequest request, bool stream, Api api,
+             std::shared_ptr<AnswerShape> shape, std::shared_ptr<HttpReply> reply);
+
+struct RouteContext {
+  TextService& service;
+  const ServedModel& model;
+};
+
+// Checks that the request asks for the model that is served. Returns whether it does; else has
+// answered.
+bool CheckModel(const RouteContext& context, Api api, const std::string& model, HttpReply& reply);
+
+// The routes. `body` is an object.
+void OpenAiChat(const RouteContext& context, const Json& body, std::shared_ptr<HttpReply> reply);
+void OpenAiCompletion(const RouteContext& context, const Json& body,
+                      std::shared_ptr<HttpReply> reply);
+Json OpenAiModel(const ServedModel& model);
+void OllamaChat(const RouteContext& context, const Json& body, std::shared_ptr<HttpReply> reply);
+void OllamaGenerate(const RouteContext& context, const Json& body,
+                    std::shared_ptr<HttpReply> reply);
+void OllamaShow(const RouteContext& context, const Json& body, std::shared_ptr<HttpReply> reply);
+void OllamaTags(const RouteContext& context, const std::shared_ptr<HttpReply>& reply);
+void OllamaRunning(const RouteContext& context, const std::shared_ptr<HttpReply>& reply);
+
+}  // namespace kvcache::server

@@ -1,0 +1,51 @@
+// Reads the fields of a request's JSON. A field that is missing or null has its default; a wrong type
+// is an error that names the field, and so is a value out of range. The first error is kept.
+//
+// Thread safety: one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "kvcache/status.h"
+
+namespace kvcache::server {
+
+using Json = nlohmann::ordered_json;
+
+class Fields {
+ public:
+  // `object` must outlive this. If it is not an object, error() says so.
+  explicit Fields(const Json& object, std::string prefix = "");
+
+  // Returns the field's value, or null if it is missing or null.
+  const Json* Find(const char* name) const;
+  bool Has(const char* name) const { return Find(name) != nullptr; }
+
+  std::string Text(const char* name, const std::string& fallback = "");
+  bool Bool(const char* name, bool fallback);
+  double Number(const char* name, double fallback, double least, double most);
+  std::int64_t Integer(const char* name, std::int64_t fallback, std::int64_t least,
+                       std::int64_t most);
+  // A text or an array of texts; none is empty.
+  std::vector<std::string> Texts(const char* name, std::size_t most);
+
+  // Refuses the fields that are present and neither null nor `neutral`.
+  void Refuse(const char* name, const Json& neutral = nullptr);
+
+  void Fail(const std::string& name, const std::string& rule);
+  bool ok() const { return error_.ok(); }
+  const Status& error() const { return error_; }
+  const std::string& error_field() const { return field_; }
+
+ private:
+  const Json& object_;
+  std::string prefix_;
+  Status error_;
+  std::string field_;
+};
+
+}  // namespace kvcache::server

@@ -1,0 +1,498 @@
+#include "server/http_server.h"
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <chrono>
+#include <cstdio>
+#include <optional>
+#include <thread>
+
+#include "base/strings.h"
+
+namespace kvcache::server {
+namespace {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using asio::ip::tcp;
+using boost::system::error_code;
+using Clock = std::chrono::steady_clock;
+
+std::string_view View(boost::beast::string_view text) {
+  return {text.data(), text.size()};
+}
+
+std::string_view ReasonOf(int status) {
+  return View(http::obsolete_reason(static_cast<http::status>(status)));
+}
+
+class Connection;
+
+struct Shared {
+  const HttpOptions options;
+  HttpHandler& handler;
+  asio::io_context io{1};
+  std::size_t open = 0;  // connections
+};
+
+// Forwards calls from any thread to the connection's, for one of its requests.
+class Reply final : public HttpReply {
+ public:
+  Reply(std::shared_ptr<Shared> shared, std::weak_ptr<Connection> connection, std::uint64_t number)
+      : shared_(std::move(shared)), connection_(std::move(connection)), number_(number) {}
+  void Send(int status, std::string body, HttpHeaders headers) override;
+  void Begin(std::string content_type) override;
+  void Write(std::string bytes) override;
+  void End() override;
+  void OnGone(std::function<void()> gone) override;
+
+ private:
+  template <typename Function>
+  void Post(Function function);
+
+  std::shared_ptr<Shared> shared_;  // keeps the io_context
+  std::weak_ptr<Connection> connection_;
+  std::uint64_t number_;
+};
+
+// One client. All of its functions run on the I/O thread.
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(std::shared_ptr<Shared> shared, tcp::socket socket)
+      : shared_(std::move(shared)), socket_(std::move(socket)), timer_(shared_->io) {
+    ++shared_->open;
+  }
+  ~Connection() { --shared_->open; }
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  void Start() {
+    since_ = Clock::now();
+    Tick();
+    Read();
+  }
+
+  void Send(std::uint64_t number, int status, const std::string& body, const HttpHeaders& headers) {
+    if (!Answers(number) || begun_) return;
+    begun_ = true;
+    std::string head = Head(status);
+    bool typed = false;
+    for (const auto& [name, value] : headers) {
+      head += StrCat(name, ": ", value, "\r\n");
+      typed = typed || name == "Content-Type";
+    }
+    if (!typed) head += "Content-Type: application/json\r\n";
+    head += StrCat("Content-Length: ", body.size(), "\r\n\r\n");
+    Queue(head_only_ ? head : head + body);
+    Finish();
+  }
+
+  void Begin(std::uint64_t number, const std::string& content_type) {
+    if (!Answers(number) || begun_) return;
+    begun_ = true;
+    chunked_ = !old_;
+    keep_alive_ = keep_alive_ && chunked_;
+    events_ = content_type.starts_with("text/event-stream");
+    Queue(StrCat(Head(200), "Content-Type: ", content_type, "\r\nCache-Control: no-cache\r\n",
+                 chunked_ ? "Transfer-Encoding: chunked\r\n" : "", "\r\n"));
+  }
+
+  void Write(std::uint64_t number, const std::string& bytes) {
+    if (!Answers(number) || !begun_ || bytes.empty()) return;
+    Queue(Chunk(bytes));
+  }
+
+  void End(std::uint64_t number) {
+    if (!Answers(number) || !begun_) return;
+    if (chunked_) Queue("0\r\n\r\n");
+    Finish();
+  }
+
+  void OnGone(std::uint64_t number, std::function<void()> gone) {
+    if (closed_) return gone();
+    if (Answers(number)) gone_ = std::move(gone);
+  }
+
+  void Close() {
+    if (closed_) return;
+    closed_ = true;
+    error_code ignored;
+    socket_.close(ignored);
+    timer_.cancel();
+    if (gone_) std::exchange(gone_, nullptr)();
+  }
+
+ private:
+  enum class State { kIdle, kReceiving, kAnswering, kEnding };
+
+  bool Answers(std::uint64_t number) const {
+    return !closed_ && number == number_ && state_ == State::kAnswering;
+  }
+
+  std::string Head(int status) const {
+    return StrCat("HTTP/1.1 ", status, " ", ReasonOf(status), "\r\n",
+                  keep_alive_ ? "" : "Connection: close\r\n",
+                  keep_alive_ && old_ ? "Connection: keep-alive\r\n" : "");
+  }
+
+  std::string Chunk(const std::string& bytes) const {
+    if (!chunked_) return bytes;
+    char size[20];
+    (void)std::snprintf(size, sizeof(size), "%zx\r\n", bytes.size());
+    return StrCat(size, bytes, "\r\n");
+  }
+
+  // ---- input ----
+
+  void Read() {
+    // Pipelined requests wait in the inbox; beyond its bound the client waits.
+    const bool full = state_ == State::kAnswering && inbox_.size() >= shared_->options.header_bytes;
+    if (reading_ || closed_ || full) return;
+    reading_ = true;
+    const auto take = [self = shared_from_this()](const error_code& error, std::size_t size) {
+      self->reading_ = false;
+      if (error) return self->Close();
+      if (self->state_ != State::kEnding) self->inbox_.append(self->incoming_, size);
+      self->Parse();
+      self->Read();
+    };
+    socket_.async_read_some(asio::buffer(incoming_), take);
+  }
+
+  void Parse() {
+    if (closed_ || state_ == State::kAnswering || state_ == State::kEnding) return;
+    if (state_ == State::kIdle) {
+      // Empty lines before a request are skipped.
+      inbox_.erase(0, std::min(inbox_.find_first_not_of("\r\n"), inbox_.size()));
+      if (inbox_.empty()) return;
+      state_ = State::kReceiving;
+      since_ = Clock::now();
+      parser_.emplace();
+      parser_->header_limit(static_cast<std::uint32_t>(shared_->options.header_bytes));
+      parser_->body_limit(shared_->options.body_bytes);
+      parser_->eager(true);
+    }
+    if (!parser_->is_header_done() && !TakeHead()) return;
+    TakeBody();
+  }
+
+  // Returns whether the head is complete and valid.
+  bool TakeHead() {
+    const std::size_t end = inbox_.find("\r\n\r\n");
+    const std::size_t size = end == std::string::npos ? inbox_.size() : end;
+    if (size > shared_->options.header_bytes) {
+      return Refuse(431, "the head of the request is too large");
+    }
+    if (end == std::string::npos) return false;
+    const std::string_view head = std::string_view(inbox_).substr(0, end);
+    if (head.find("\r\n ") != head.npos || head.find("\r\n\t") != head.npos) {
+      return Refuse(400, "a folded header is not supported");
+    }
+    parser_->eager(false);
+    error_code error;
+    inbox_.erase(0, parser_->put(asio::buffer(inbox_.data(), end + 4), error));
+    parser_->eager(true);
+    if (!error || error == http::error::need_more) return CheckHead();
+    const bool large = error == http::error::body_limit;
+    return Refuse(large ? 413 : 400,
+                  large ? BodyTooLarge() : StrCat("bad HTTP: ", error.message()));
+  }
+
+  std::string BodyTooLarge() const {
+    return StrCat("the body is larger than ", shared_->options.body_bytes, " bytes");
+  }
+
+  bool CheckHead() {
+    const auto& head = parser_->get();
+    old_ = head.version() == 10;
+    if (head.version() != 10 && head.version() != 11)
+      return Refuse(505, "HTTP 1.0 and 1.1 are spoken");
+    if (head.count(http::field::content_length) > 1 ||
+        (head.count(http::field::content_length) == 1 &&
+         head.count(http::field::transfer_encoding) > 0)) {
+      return Refuse(400, "the length of the body is given twice");
+    }
+    const auto length = parser_->content_length();
+    if (length && *length > shared_->options.body_bytes) return Refuse(413, BodyTooLarge());
+    if (View(head[http::field::expect]) == "100-continue" && !old_) {
+      Queue("HTTP/1.1 100 Continue\r\n\r\n");
+    }
+    return true;
+  }
+
+  void TakeBody() {
+    error_code error;
+    // A parser without a body is done with its head.
+    while (!parser_->is_done() && !inbox_.empty()) {
+      const std::size_t used = parser_->put(asio::buffer(inbox_), error);
+      inbox_.erase(0, used);
+      if (error == http::error::body_limit) return (void)Refuse(413, BodyTooLarge());
+      if (error && error != http::error::need_more) {
+        return (void)Refuse(400, StrCat("bad HTTP: ", error.message()));
+      }
+      if (used == 0) break;
+    }
+    if (inbox_.size() > shared_->options.header_bytes && !parser_->is_done()) {
+      return (void)Refuse(400, "the body's framing is too large");
+    }
+    if (parser_->is_done()) Dispatch();
+  }
+
+  std::shared_ptr<HttpReply> Answer() {
+    state_ = State::kAnswering;
+    begun_ = chunked_ = events_ = false;
+    return std::make_shared<Reply>(shared_, weak_from_this(), ++number_);
+  }
+
+  void Dispatch() {
+    auto message = parser_->release();
+    parser_.reset();
+    keep_alive_ = message.keep_alive();
+    head_only_ = message.method() == http::verb::head;
+    const std::string_view target = View(message.target());
+    const std::size_t path = target.find_first_of("?#");
+    HttpRequest request{.method = std::string(View(message.method_string())),
+                        .path = std::string(target.substr(0, path)),
+                        .host = std::string(View(message[http::field::host])),
+                        .body = std::move(message.body())};
+    shared_->handler.Handle(std::move(request), Answer());
+  }
+
+  bool Refuse(int status, const std::string& message) {
+    std::string path;
+    if (parser_->is_header_done()) path = View(parser_->get().target());
+    parser_.reset();
+    keep_alive_ = head_only_ = false;
+    (void)Answer();
+    Send(number_, status, shared_->handler.ErrorBody(path, status, message), {});
+    return false;
+  }
+
+  // ---- output ----
+
+  void Queue(std::string bytes) {
+    if (closed_) return;
+    if (waiting_.size() + bytes.size() > shared_->options.output_bytes && sending_) return Close();
+    waiting_ += bytes;
+    Flush();
+  }
+
+  void Flush() {
+    if (sending_ || closed_) return;
+    if (waiting_.empty()) {
+      if (state_ == State::kEnding) Linger();
+      return;
+    }
+    sending_ = true;
+    sent_ = Clock::now();
+    outgoing_ = std::exchange(waiting_, {});
+    const auto sent = [self = shared_from_this()](const error_code& error, std::size_t) {
+      self->sending_ = false;
+      if (error) return self->Close();
+      self->sent_ = Clock::now();
+      self->Flush();
+    };
+    asio::async_write(socket_, asio::buffer(outgoing_), sent);
+  }
+
+  void Finish() {
+    gone_ = nullptr;
+    since_ = Clock::now();
+    state_ = keep_alive_ ? State::kIdle : State::kEnding;
+    if (state_ == State::kEnding) return Flush();
+    // A pipelined request is taken from the loop, so that many of them need no deep stack.
+    asio::post(shared_->io, [self = shared_from_this()] {
+      self->Parse();
+      self->Read();
+    });
+  }
+
+  // Says that nothing more comes, and reads on for a moment: closing at once would reset the
+  // connection, and the client would lose the answer.
+  void Linger() {
+    error_code ignored;
+    socket_.shutdown(tcp::socket::shutdown_send, ignored);
+    inbox_.clear();
+    Read();
+  }
+
+  // ---- time ----
+
+  void Tick() {
+    timer_.expires_after(std::chrono::seconds(1));
+    timer_.async_wait([weak = weak_from_this()](const error_code& error) {
+      const auto self = weak.lock();
+      if (error || !self || self->closed_) return;
+      self->CheckTime();
+      if (!self->closed_) self->Tick();
+    });
+  }
+
+  void CheckTime() {
+    const HttpOptions& options = shared_->options;
+    const auto now = Clock::now();
+    const auto older = [&](Clock::time_point time, int seconds) {
+      return now - time >= std::chrono::seconds(seconds);
+    };
+    if (sending_ && older(sent_, options.send_seconds)) return Close();
+    if (state_ == State::kIdle && older(since_, options.idle_seconds)) return Close();
+    if (state_ == State::kEnding && !sending_ && older(since_, 2)) return Close();
+    if (state_ == State::kReceiving && older(since_, options.receive_seconds)) {
+      return (void)Refuse(408, "the request took too long to arrive");
+    }
+    if (state_ == State::kAnswering && begun_ && events_ && !sending_ &&
+        older(sent_, options.ping_seconds)) {
+      Queue(Chunk(": ping\n\n"));
+    }
+  }
+
+  std::shared_ptr<Shared> shared_;
+  tcp::socket socket_;
+  asio::steady_timer timer_;
+  State state_ = State::kIdle;
+  std::optional<http::request_parser<http::string_body>> parser_;
+  char incoming_[4096];
+  std::string inbox_;     // received, not parsed
+  std::string outgoing_;  // given to the socket
+  std::string waiting_;   // sent next
+  std::function<void()> gone_;
+  std::uint64_t number_ = 0;  // of the request that is answered
+  Clock::time_point since_;   // the state began
+  Clock::time_point sent_;    // the last output
+  bool reading_ = false, sending_ = false, closed_ = false;
+  bool old_ = false;  // HTTP/1.0
+  bool keep_alive_ = false, head_only_ = false;
+  bool begun_ = false, chunked_ = false, events_ = false;
+};
+
+template <typename Function>
+void Reply::Post(Function function) {
+  asio::post(shared_->io, [weak = connection_, function = std::move(function)]() mutable {
+    if (const auto connection = weak.lock()) function(*connection);
+  });
+}
+
+void Reply::Send(int status, std::string body, HttpHeaders headers) {
+  Post([number = number_, status, body = std::move(body),
+        headers = std::move(headers)](Connection& to) { to.Send(number, status, body, headers); });
+}
+
+void Reply::Begin(std::string content_type) {
+  Post([number = number_, type = std::move(content_type)](Connection& to) {
+    to.Begin(number, type);
+  });
+}
+
+void Reply::Write(std::string bytes) {
+  Post([number = number_, bytes = std::move(bytes)](Connection& to) { to.Write(number, bytes); });
+}
+
+void Reply::End() {
+  Post([number = number_](Connection& to) { to.End(number); });
+}
+
+void Reply::OnGone(std::function<void()> gone) {
+  asio::post(shared_->io, [weak = connection_, number = number_, gone = std::move(gone)]() mutable {
+    const auto connection = weak.lock();
+    if (!connection) return gone();
+    connection->OnGone(number, std::move(gone));
+  });
+}
+
+class Server final : public HttpServer {
+ public:
+  Server(const HttpOptions& options, HttpHandler& handler)
+      : shared_(new Shared{.options = options, .handler = handler}),
+        acceptor_(shared_->io),
+        retry_(shared_->io) {}
+
+  ~Server() override {
+    asio::post(shared_->io, [this] {
+      error_code ignored;
+      acceptor_.close(ignored);
+      retry_.cancel();
+      for (const auto& weak : connections_) {
+        if (const auto connection = weak.lock()) connection->Close();
+      }
+    });
+    if (thread_.joinable()) thread_.join();
+  }
+
+  Status Listen() {
+    error_code error;
+    const auto address = asio::ip::make_address(shared_->options.address, error);
+    if (error) {
+      return {StatusCode::kInvalidArgument,
+              StrCat("the address ", Quoted(shared_->options.address), " is not an IP address")};
+    }
+    const tcp::endpoint endpoint(address, shared_->options.port);
+    acceptor_.open(endpoint.protocol(), error);
+    if (!error) acceptor_.set_option(asio::socket_base::reuse_address(true), error);
+    if (!error) acceptor_.bind(endpoint, error);
+    if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
+    if (error) {
+      return {StatusCode::kIo, StrCat("cannot listen on ", shared_->options.address, ":",
+                                      shared_->options.port, ": ", error.message())};
+    }
+    port_ = acceptor_.local_endpoint().port();
+    Accept();
+    thread_ = std::thread([this] { shared_->io.run(); });
+    return Status::Ok();
+  }
+
+  std::uint16_t port() const override { return port_; }
+
+ private:
+  void Accept() {
+    acceptor_.async_accept([this](const error_code& error, tcp::socket socket) {
+      if (!acceptor_.is_open()) return;
+      if (error) return AcceptLater();  // no descriptor is free
+      if (shared_->open < shared_->options.connections) {
+        error_code ignored;
+        socket.set_option(tcp::no_delay(true), ignored);
+        const auto connection = std::make_shared<Connection>(shared_, std::move(socket));
+        Remember(connection);
+        connection->Start();
+      }
+      Accept();
+    });
+  }
+
+  void AcceptLater() {
+    retry_.expires_after(std::chrono::milliseconds(50));
+    retry_.async_wait([this](const error_code& error) {
+      if (!error) Accept();
+    });
+  }
+
+  void Remember(const std::shared_ptr<Connection>& connection) {
+    if (connections_.size() >= 2 * shared_->open + 16) {
+      std::erase_if(connections_, [](const auto& weak) { return weak.expired(); });
+    }
+    connections_.push_back(connection);
+  }
+
+  std::shared_ptr<Shared> shared_;
+  tcp::acceptor acceptor_;
+  asio::steady_timer retry_;
+  std::vector<std::weak_ptr<Connection>> connections_;
+  std::uint16_t port_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpOptions& options,
+                                                      HttpHandler& handler) {
+  auto server = std::make_unique<Server>(options, handler);
+  KVCACHE_RETURN_IF_ERROR(server->Listen());
+  return std::unique_ptr<HttpServer>(std::move(server));
+}
+
+}  // namespace kvcache::server

@@ -1,0 +1,188 @@
+// Ollama's generate and chat, and its lists of models.
+#include <chrono>
+#include <ctime>
+#include <utility>
+
+#include "base/strings.h"
+#include "model/model.h"
+#include "server/answer.h"
+#include "server/request_sampling.h"
+
+namespace kvcache::server {
+namespace {
+
+enum class Kind { kChat, kText };
+
+std::string TimeText(std::int64_t seconds) {
+  const std::time_t time = seconds;
+  std::tm utc{};
+  (void)gmtime_r(&time, &utc);
+  char text[32];
+  (void)std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return text;
+}
+
+std::string NowText() {
+  return TimeText(std::chrono::duration_cast<std::chrono::seconds>(
+                      std::chrono::system_clock::now().time_since_epoch())
+                      .count());
+}
+
+std::int64_t Nanoseconds(double milliseconds) {
+  return static_cast<std::int64_t>(milliseconds * 1e6);
+}
+
+class OllamaShape final : public AnswerShape {
+ public:
+  OllamaShape(Kind kind, std::string model) : kind_(kind), model_(std::move(model)) {}
+
+  std::string_view stream_type() const override { return "application/x-ndjson"; }
+  std::string Delta(std::string_view text) override { return Dump(Line(text, false)) + "\n"; }
+  std::string End(const TextResult& result) override { return Dump(Whole("", result)) + "\n"; }
+
+  Json Whole(const std::string& text, const TextResult& result) override {
+    Json line = Line(text, true);
+    line["done_reason"] = result.stop == StopReason::kLength ? "length" : "stop";
+    line["total_duration"] = Nanoseconds(result.total_ms);
+    line["load_duration"] = 0;
+    line["prompt_eval_count"] = result.reuse.prompt;
+    line["prompt_eval_cached_count"] = result.reuse.restored;
+    line["prompt_eval_duration"] = Nanoseconds(result.first_token_ms);
+    line["eval_count"] = result.generated;
+    line["eval_duration"] = Nanoseconds(result.total_ms - result.first_token_ms);
+    return line;
+  }
+
+ private:
+  Json Line(std::string_view text, bool done) const {
+    Json line = {{"model", model_}, {"created_at", NowText()}};
+    if (kind_ == Kind::kChat) {
+      line["message"] = {{"role", "assistant"}, {"content", text}};
+    } else {
+      line["response"] = text;
+    }
+    line["done"] = done;
+    return line;
+  }
+
+  Kind kind_;
+  std::string model_;
+};
+
+void Refuse(HttpReply& reply, const Status& status) {
+  SendError(reply, Api::kOllama, FromStatus(status));
+}
+
+// Reads "options" into the request.
+Status ReadOptions(Fields& fields, TextRequest& request) {
+  static const Json kNone = Json::object();
+  const Json* const given = fields.Find("options");
+  Fields options(given != nullptr ? *given : kNone, "options.");
+  request.max_tokens = static_cast<std::int32_t>(options.Integer("num_predict", -1, -2, INT32_MAX));
+  request.stop = options.Texts("stop", 16);
+  request.sampling = ReadSampling(options);
+  request.sampling.repeat_penalty =
+      static_cast<float>(options.Number("repeat_penalty", 1.0, 0.01, 100.0));
+  for (const char* name : {"mirostat", "typical_p", "tfs_z"}) options.Refuse(name, 0);
+  return options.error();
+}
+
+void Generate(const RouteContext& context, Kind kind, Fields& fields, Result<Prompt> prompt,
+              std::shared_ptr<HttpReply> reply) {
+  const bool stream = fields.Bool("stream", true);
+  TextRequest request;
+  const Status options = ReadOptions(fields, request);
+  if (!fields.ok()) return Refuse(*reply, fields.error());
+  if (!options.ok()) return Refuse(*reply, options);
+  if (!prompt.ok()) return Refuse(*reply, prompt.status());
+  request.prompt = std::move(*prompt);
+  Deliver(context.service, std::move(request), stream, Api::kOllama,
+          std::make_shared<OllamaShape>(kind, context.model.name), std::move(reply));
+}
+
+// Returns whether the request can be answered; else has answered.
+bool Begin(const RouteContext& context, Fields& fields, HttpReply& reply) {
+  const std::string model = fields.Text("model", fields.Text("name"));
+  for (const char* name : {"format", "tools", "images", "suffix", "context"}) {
+    fields.Refuse(name, "");
+  }
+  fields.Refuse("think", false);
+  fields.Refuse("logprobs", false);
+  if (fields.ok()) return CheckModel(context, Api::kOllama, model, reply);
+  Refuse(reply, fields.error());
+  return false;
+}
+
+Json Entry(const RouteContext& context) {
+  const std::string& name = context.model.name;
+  return {{"name", name + ":latest"},
+          {"model", name + ":latest"},
+          {"modified_at", TimeText(context.model.created)},
+          {"size", context.model.bytes},
+          {"digest", ""},
+          {"details",
+           {{"parent_model", ""},
+            {"format", "gguf"},
+            {"family", context.service.engine().info().architecture},
+            {"families", Json::array({context.service.engine().info().architecture})},
+            {"parameter_size", ""},
+            {"quantization_level", ""}}}};
+}
+
+}  // namespace
+
+void OllamaChat(const RouteContext& context, const Json& body, std::shared_ptr<HttpReply> reply) {
+  Fields fields(body);
+  if (!Begin(context, fields, *reply)) return;
+  auto input = ReadMessages(fields.Has("messages") ? *fields.Find("messages") : Json());
+  Generate(context, Kind::kChat, fields,
+           input.ok() ? context.service.Render(std::move(*input)) : input.status(),
+           std::move(reply));
+}
+
+void OllamaGenerate(const RouteContext& context, const Json& body,
+                    std::shared_ptr<HttpReply> reply) {
+  Fields fields(body);
+  if (!Begin(context, fields, *reply)) return;
+  const std::string prompt = fields.Text("prompt");
+  const std::string system = fields.Text("system");
+  const bool raw = fields.Bool("raw", false);
+  fields.Refuse("template", "");
+  if (fields.ok() && prompt.empty()) fields.Fail("prompt", "is missing or empty");
+  if (!fields.ok()) return Refuse(*reply, fields.error());
+  if (raw) {
+    return Generate(context, Kind::kText, fields, context.service.Encode(prompt), std::move(reply));
+  }
+  ChatInput input;
+  if (!system.empty()) input.messages.push_back({{"role", "system"}, {"content", system}});
+  input.messages.push_back({{"role", "user"}, {"content", prompt}});
+  Generate(context, Kind::kText, fields, context.service.Render(std::move(input)),
+           std::move(reply));
+}
+
+void OllamaShow(const RouteContext& context, const Json& body, std::shared_ptr<HttpReply> reply) {
+  Fields fields(body);
+  const std::string model = fields.Text("model", fields.Text("name"));
+  if (!fields.ok()) return Refuse(*reply, fields.error());
+  if (!CheckModel(context, Api::kOllama, model, *reply)) return;
+  const std::string& family = context.service.engine().info().architecture;
+  SendJson(*reply, {{"details", Entry(context)["details"]},
+                    {"model_info",
+                     {{"general.architecture", family},
+                      {family + ".context_length", context.service.engine().context()}}},
+                    {"capabilities", Json::array({"completion"})}});
+}
+
+void OllamaTags(const RouteContext& context, const std::shared_ptr<HttpReply>& reply) {
+  SendJson(*reply, {{"models", Json::array({Entry(context)})}});
+}
+
+void OllamaRunning(const RouteContext& context, const std::shared_ptr<HttpReply>& reply) {
+  Json entry = Entry(context);
+  entry["expires_at"] = "2999-01-01T00:00:00Z";  // the model stays
+  entry["size_vram"] = 0;
+  entry["context_length"] = context.service.engine().context();
+  SendJson(*reply, {{"models", Json::array({std::move(entry)})}});
+}
+
+}  // namespace kvcache::server

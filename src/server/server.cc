@@ -1,0 +1,190 @@
+#include "server/server.h"
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "base/strings.h"
+#include "engine/json_text.h"
+
+namespace kvcache::server {
+namespace {
+
+using Reply = std::shared_ptr<HttpReply>;
+
+// Runs functions in order on a thread of its own: a large prompt takes long to encode.
+class Worker {
+ public:
+  Worker() : thread_([this] { Run(); }) {}
+  ~Worker() {
+    {
+      const std::lock_guard lock(mutex_);
+      ending_ = true;
+    }
+    more_.notify_one();
+    thread_.join();
+  }
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  void Add(std::function<void()> work) {
+    {
+      const std::lock_guard lock(mutex_);
+      work_.push_back(std::move(work));
+    }
+    more_.notify_one();
+  }
+
+ private:
+  void Run() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      more_.wait(lock, [this] { return ending_ || !work_.empty(); });
+      if (ending_) return;
+      const auto work = std::move(work_.front());
+      work_.pop_front();
+      lock.unlock();
+      work();
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable more_;
+  std::deque<std::function<void()>> work_;
+  bool ending_ = false;
+  std::thread thread_;
+};
+
+// Returns whether a Host header names this machine's loopback. A page of another site cannot.
+bool IsLoopbackName(std::string_view host) {
+  const bool bracketed = host.starts_with('[');
+  const std::size_t end = bracketed ? host.find(']') + 1 : host.find(':');
+  const std::string_view name = host.substr(0, end);
+  return name.empty() || name == "localhost" || name == "127.0.0.1" || name == "[::1]";
+}
+
+class ServerImpl final : public Server, private HttpHandler {
+ public:
+  ServerImpl(std::unique_ptr<TextService> service, ServedModel model, const HttpOptions& http)
+      : service_(std::move(service)),
+        model_(std::move(model)),
+        only_loopback_(http.address.starts_with("127.") || http.address == "::1") {}
+  ~ServerImpl() override { http_.reset(); }
+
+  Status Listen(const HttpOptions& options) {
+    KVCACHE_ASSIGN_OR_RETURN(http_, HttpServer::Start(options, *this));
+    return Status::Ok();
+  }
+
+  std::uint16_t port() const override { return http_->port(); }
+  const TextService& service() const override { return *service_; }
+
+ private:
+  using JsonRoute = void (*)(const RouteContext&, const Json&, Reply);
+  using PlainRoute = void (*)(const RouteContext&, const Reply&);
+  struct Route {
+    std::string_view path;
+    PlainRoute get = nullptr;
+    JsonRoute post = nullptr;
+  };
+
+  static const std::vector<Route>& Routes();
+
+  void Handle(HttpRequest request, Reply reply) override {
+    const Api api = ApiOf(request.path);
+    if (only_loopback_ && !IsLoopbackName(request.host)) {
+      return SendError(*reply, api,
+                       {.status = 403,
+                        .message = StrCat("the host ", Quoted(request.host),
+                                          " is not a loopback name, and this server is local")});
+    }
+    const RouteContext context{*service_, model_};
+    constexpr std::string_view kModels = "/v1/models/";
+    const bool get = request.method == "GET" || request.method == "HEAD";
+    if (request.path.starts_with(kModels) && get) {
+      const std::string name = request.path.substr(kModels.size());
+      if (CheckModel(context, api, name.empty() ? "/" : name, *reply)) {
+        SendJson(*reply, OpenAiModel(model_));
+      }
+      return;
+    }
+    for (const Route& route : Routes()) {
+      if (route.path != request.path) continue;
+      if (get && route.get != nullptr) return route.get(context, reply);
+      if (request.method == "POST" && route.post != nullptr) {
+        return Post(context, route.post, std::move(request), std::move(reply));
+      }
+      const ApiError error{.status = 405,
+                           .message = StrCat(Quoted(request.method), " is not allowed here")};
+      return reply->Send(405, ErrorJson(api, error),
+                         {{"Allow", route.get != nullptr ? "GET, HEAD" : "POST"}});
+    }
+    SendError(*reply, api,
+              {.status = 404, .message = StrCat("there is no route ", Quoted(request.path))});
+  }
+
+  void Post(const RouteContext& context, JsonRoute route, HttpRequest request, Reply reply) {
+    worker_.Add([context, route, request = std::move(request), reply = std::move(reply)] {
+      const Api api = ApiOf(request.path);
+      const auto body = ParseJson(request.body);
+      if (!body.ok()) return SendError(*reply, api, FromStatus(body.status()));
+      if (!body->is_object()) {
+        return SendError(*reply, api, {.message = "the request is not a JSON object"});
+      }
+      route(context, *body, reply);
+    });
+  }
+
+  std::string ErrorBody(std::string_view path, int status, std::string_view message) override {
+    return ErrorJson(ApiOf(path), {.status = status, .message = std::string(message)});
+  }
+
+  std::unique_ptr<TextService> service_;
+  ServedModel model_;
+  bool only_loopback_;
+  std::unique_ptr<HttpServer> http_;
+  Worker worker_;  // last: its work uses the others
+};
+
+void Health(const RouteContext&, const Reply& reply) {
+  SendJson(*reply, {{"status", "ok"}});
+}
+
+void Version(const RouteContext&, const Reply& reply) {
+  SendJson(*reply, {{"version", KVCACHE_VERSION}});
+}
+
+void Models(const RouteContext& context, const Reply& reply) {
+  SendJson(*reply, {{"object", "list"}, {"data", Json::array({OpenAiModel(context.model)})}});
+}
+
+const std::vector<ServerImpl::Route>& ServerImpl::Routes() {
+  static const std::vector<Route> routes = {
+      {.path = "/health", .get = Health},
+      {.path = "/api/version", .get = Version},
+      {.path = "/api/tags", .get = OllamaTags},
+      {.path = "/api/ps", .get = OllamaRunning},
+      {.path = "/api/show", .post = OllamaShow},
+      {.path = "/api/chat", .post = OllamaChat},
+      {.path = "/api/generate", .post = OllamaGenerate},
+      {.path = "/v1/models", .get = Models},
+      {.path = "/v1/chat/completions", .post = OpenAiChat},
+      {.path = "/v1/completions", .post = OpenAiCompletion},
+  };
+  return routes;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Server>> Server::Start(Engine& engine, ServedModel model,
+                                              const ServerOptions& options) {
+  KVCACHE_ASSIGN_OR_RETURN(auto service, TextService::Make(engine, options.most_running));
+  auto server = std::make_unique<ServerImpl>(std::move(service), std::move(model), options.http);
+  KVCACHE_RETURN_IF_ERROR(server->Listen(options.http));
+  return std::unique_ptr<Server>(std::move(server));
+}
+
+}  // namespace kvcache::server

@@ -1,0 +1,421 @@
+// The server with the model that ships, through sockets.
+#include "server/server.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/strings.h"
+#include "kvcache_engine/engine.h"
+
+namespace kvcache::server {
+namespace {
+
+class Client {
+ public:
+  explicit Client(std::uint16_t port) : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const timeval limit{.tv_sec = 60, .tv_usec = 0};
+    (void)setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+    EXPECT_EQ(connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  }
+  ~Client() { (void)close(socket_); }
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  // Returns whether the server took all of it.
+  bool Write(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const ssize_t sent = send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (sent <= 0) return false;
+      bytes.remove_prefix(static_cast<std::size_t>(sent));
+    }
+    return true;
+  }
+
+  // Reads until the text contains `end`, or to the end of the connection.
+  std::string Read(std::string_view end = "") {
+    std::string text;
+    char bytes[4096];
+    while (end.empty() || text.find(end) == std::string::npos) {
+      const ssize_t size = recv(socket_, bytes, sizeof(bytes), 0);
+      if (size <= 0) break;
+      text.append(bytes, static_cast<std::size_t>(size));
+    }
+    return text;
+  }
+
+ private:
+  int socket_;
+};
+
+struct Answer {
+  int status = 0;
+  std::string head;
+  std::string body;
+
+  Json json() const { return Json::parse(body, nullptr, false); }
+};
+
+std::string WithoutChunks(std::string_view body) {
+  std::string text;
+  while (!body.empty()) {
+    const std::size_t size = std::stoul(std::string(body.substr(0, 16)), nullptr, 16);
+    body.remove_prefix(body.find("\r\n") + 2);
+    text += body.substr(0, size);
+    body.remove_prefix(size + 2);
+  }
+  return text;
+}
+
+Answer Parse(const std::string& text) {
+  Answer answer;
+  const std::size_t end = text.find("\r\n\r\n");
+  if (!text.starts_with("HTTP/1.1 ") || end == std::string::npos) return answer;
+  answer.status = std::stoi(text.substr(9, 3));
+  answer.head = text.substr(0, end + 2);
+  answer.body = text.substr(end + 4);
+  if (answer.head.find("Transfer-Encoding: chunked") != std::string::npos) {
+    answer.body = WithoutChunks(answer.body);
+  }
+  return answer;
+}
+
+// The JSON of each event.
+std::vector<Json> Events(const std::string& body) {
+  std::vector<Json> events;
+  for (std::size_t at = body.find("data: "); at != body.npos; at = body.find("data: ", at + 1)) {
+    const std::string line = body.substr(at + 6, body.find('\n', at) - at - 6);
+    if (line != "[DONE]") events.push_back(Json::parse(line, nullptr, false));
+  }
+  return events;
+}
+
+class ServerTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    engine_ = std::move(Engine::Open(std::string(KVCACHE_SOURCE_DIR) + "/models/story.gguf",
+                                     {.threads = 2, .context = 512, .max_sequences = 4}))
+                  .value()
+                  .release();
+  }
+  static void TearDownTestSuite() { delete engine_; }
+
+  void SetUp() override { Start({}); }
+  void TearDown() override { server_.reset(); }
+
+  void Start(const ServerOptions& options) {
+    server_.reset();
+    auto server = Server::Start(*engine_, {.name = "story"}, options);
+    ASSERT_TRUE(server.ok()) << server.status().message();
+    server_ = std::move(*server);
+  }
+
+  Answer Raw(const std::string& bytes) const {
+    Client client(server_->port());
+    (void)client.Write(bytes);
+    return Parse(client.Read());
+  }
+  Answer Get(const std::string& path, const std::string& method = "GET") const {
+    return Raw(
+        StrCat(method, " ", path, " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
+  }
+  Answer Post(const std::string& path, const std::string& body) const {
+    return Raw(StrCat("POST ", path, " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n",
+                      "Content-Length: ", body.size(), "\r\n\r\n", body));
+  }
+  Answer Post(const std::string& path, const Json& body) const { return Post(path, body.dump()); }
+
+  std::string ChatText(Json body) const {
+    const Answer answer = Post("/v1/chat/completions", body);
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    if (answer.status != 200) return {};
+    if (!body.value("stream", false)) {
+      return answer.json()["choices"][0]["message"]["content"].get<std::string>();
+    }
+    std::string text;
+    for (const Json& event : Events(answer.body)) {
+      if (event["choices"].empty()) continue;
+      text += event["choices"][0]["delta"].value("content", "");
+    }
+    return text;
+  }
+
+  bool BecomesIdle() const {
+    for (int i = 0; i < 400; ++i) {
+      if (server_->service().counters().running == 0) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return false;
+  }
+
+  static Json Chat(const std::string& text, int most = 24) {
+    return {{"model", "story"},
+            {"messages", Json::array({{{"role", "user"}, {"content", text}}})},
+            {"max_tokens", most},
+            {"temperature", 0}};
+  }
+
+  static Engine* engine_;
+  std::unique_ptr<Server> server_;
+};
+Engine* ServerTest::engine_ = nullptr;
+
+TEST_F(ServerTest, OperatorsRoutes) {
+  EXPECT_EQ(Get("/health").json(), Json({{"status", "ok"}}));
+  EXPECT_EQ(Get("/health", "HEAD").body, "");
+  EXPECT_EQ(Get("/api/version").json()["version"], "0.1.0");
+  EXPECT_EQ(Get("/v1/models").json()["data"][0]["id"], "story");
+  EXPECT_EQ(Get("/v1/models/story").json()["id"], "story");
+  EXPECT_EQ(Get("/v1/models/other").status, 404);
+}
+
+TEST_F(ServerTest, UnknownRoutesAndMethodsHaveJsonErrors) {
+  EXPECT_EQ(Get("/nothing").status, 404);
+  EXPECT_TRUE(Get("/nothing").json()["error"].contains("message"));
+  EXPECT_TRUE(Get("/api/nothing").json()["error"].is_string());
+  EXPECT_EQ(Get("/v1/models/../../etc/passwd").status, 404);
+  const Answer wrong = Get("/v1/chat/completions");
+  EXPECT_EQ(wrong.status, 405);
+  EXPECT_NE(wrong.head.find("Allow: POST\r\n"), std::string::npos);
+}
+
+TEST_F(ServerTest, ChatIsTheSameStreamedAndNot) {
+  Json body = Chat("Tell me a story about a cat.");
+  const std::string whole = ChatText(body);
+  EXPECT_FALSE(whole.empty());
+  body["stream"] = true;
+  EXPECT_EQ(ChatText(body), whole);
+  body["temperature"] = 1;
+  body["seed"] = 7;
+  const std::string sampled = ChatText(body);
+  body["stream"] = false;
+  EXPECT_EQ(ChatText(body), sampled);
+}
+
+TEST_F(ServerTest, ChatIsTheSameAloneAndAmongOthers) {
+  std::vector<std::string> alone;
+  const auto body_of = [](int i) {
+    Json body = Chat(StrCat("Story number ", i), 16 + i);
+    body["temperature"] = i % 2;
+    body["seed"] = i;
+    body["stream"] = i % 3 == 0;
+    return body;
+  };
+  for (int i = 0; i < 8; ++i) alone.push_back(ChatText(body_of(i)));
+  Start({});
+  std::vector<std::string> together(8);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([&, i] { together[static_cast<std::size_t>(i)] = ChatText(body_of(i)); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(together, alone);
+}
+
+TEST_F(ServerTest, UsageCountsCachedTokens) {
+  Json body = Chat("A question that comes twice, word for word.", 4);
+  const Json first = Post("/v1/chat/completions", body).json()["usage"];
+  const Json second = Post("/v1/chat/completions", body).json()["usage"];
+  EXPECT_EQ(first["completion_tokens"], 4);
+  EXPECT_EQ(second["prompt_tokens"], first["prompt_tokens"]);
+  EXPECT_EQ(second["prompt_tokens_details"]["cached_tokens"].get<int>(),
+            second["prompt_tokens"].get<int>() - 1);
+  body["stream"] = true;
+  body["stream_options"] = {{"include_usage", true}};
+  const auto events = Events(Post("/v1/chat/completions", body).body);
+  ASSERT_GE(events.size(), 3);
+  EXPECT_TRUE(events.back()["choices"].empty());
+  EXPECT_EQ(events.back()["usage"], second);
+  EXPECT_EQ(events[events.size() - 2]["choices"][0]["finish_reason"], "length");
+}
+
+TEST_F(ServerTest, CompletionsStopAtAString) {
+  const Json body = {{"prompt", "Once upon a time"}, {"max_tokens", 40}, {"temperature", 0}};
+  const Json whole = Post("/v1/completions", body).json()["choices"][0];
+  const auto text = whole["text"].get<std::string>();
+  ASSERT_GT(text.size(), 12);
+  Json stopped = body;
+  const std::string stop = text.substr(8, 4);
+  stopped["stop"] = stop;
+  const Json cut = Post("/v1/completions", stopped).json()["choices"][0];
+  EXPECT_EQ(cut["text"], text.substr(0, text.find(stop)));
+  EXPECT_EQ(cut["finish_reason"], "stop");
+}
+
+TEST_F(ServerTest, RefusedFieldsAreNamed) {
+  const std::vector<std::pair<std::string, Json>> refused = {
+      {"temperature", 9},
+      {"temperature", "1"},
+      {"top_p", 2},
+      {"n", 2},
+      {"logprobs", true},
+      {"logit_bias", {{"5", 1}}},
+      {"stop", Json::array({""})},
+      {"stream", "yes"},
+      {"max_tokens", 0},
+      {"seed", 1.5},
+      {"messages", "text"},
+      {"max_completion_tokens", -3},
+      {"tools", Json::array({{{"type", "function"}}})},
+      {"response_format", {{"type", "json_object"}}}};
+  for (const auto& [name, value] : refused) {
+    Json body = Chat("Hi");
+    body[name] = value;
+    const Answer answer = Post("/v1/chat/completions", body);
+    EXPECT_EQ(answer.status, 400) << name;
+    EXPECT_EQ(answer.json()["error"]["param"], name) << answer.body;
+  }
+  Json body = Chat("Hi", 1);
+  body["something"] = 1;
+  body["tools"] = Json::array({{{"type", "unknown"}}});
+  body["seed"] = nullptr;
+  EXPECT_EQ(Post("/v1/chat/completions", body).status, 200);
+  body["model"] = "other";
+  EXPECT_EQ(Post("/v1/chat/completions", body).status, 404);
+}
+
+TEST_F(ServerTest, OllamaHasTheTextsOfOpenAi) {
+  Json body = Chat("Tell me of a dog.");
+  body["temperature"] = 1;
+  body["seed"] = 3;
+  const std::string expected = ChatText(body);
+  const Json options = {{"temperature", 1}, {"seed", 3}, {"num_predict", 24}};
+  Json chat = {
+      {"model", "story"}, {"messages", body["messages"]}, {"options", options}, {"stream", false}};
+  const Json whole = Post("/api/chat", chat).json();
+  EXPECT_EQ(whole["message"]["content"], expected);
+  EXPECT_EQ(whole["done_reason"], "length");
+  EXPECT_EQ(whole["eval_count"], 24);
+  EXPECT_EQ(whole["prompt_eval_cached_count"].get<int>(),
+            whole["prompt_eval_count"].get<int>() - 1);
+  chat["stream"] = true;
+  std::string streamed;
+  std::string lines = Post("/api/chat", chat).body;
+  for (std::size_t end = lines.find('\n'); end != lines.npos; end = lines.find('\n')) {
+    const Json line = Json::parse(lines.substr(0, end), nullptr, false);
+    streamed += line["message"]["content"].get<std::string>();
+    EXPECT_EQ(line["done"].get<bool>(), line.contains("eval_count"));
+    lines.erase(0, end + 1);
+  }
+  EXPECT_EQ(streamed, expected);
+  const Json prompt = {
+      {"model", "story"}, {"prompt", "Tell me of a dog."}, {"options", options}, {"stream", false}};
+  EXPECT_EQ(Post("/api/generate", prompt).json()["response"], expected);
+  Json raw = prompt;
+  raw["raw"] = true;
+  const Json text = {
+      {"prompt", "Tell me of a dog."}, {"temperature", 1}, {"seed", 3}, {"max_tokens", 24}};
+  EXPECT_EQ(Post("/api/generate", raw).json()["response"],
+            Post("/v1/completions", text).json()["choices"][0]["text"]);
+}
+
+TEST_F(ServerTest, OllamaListsAndRefuses) {
+  EXPECT_EQ(Get("/api/tags").json()["models"][0]["name"], "story:latest");
+  EXPECT_EQ(Get("/api/ps").json()["models"][0]["context_length"], 512);
+  const Json show = Post("/api/show", Json({{"model", "story"}})).json();
+  EXPECT_EQ(show["capabilities"], Json::array({"completion"}));
+  EXPECT_EQ(show["model_info"]["general.architecture"], "llama");
+  EXPECT_EQ(Post("/api/show", Json({{"model", "other"}})).status, 404);
+  const Answer format = Post("/api/generate", Json({{"prompt", "Hi"}, {"format", "json"}}));
+  EXPECT_EQ(format.status, 400);
+  EXPECT_NE(format.json()["error"].get<std::string>().find("'format'"), std::string::npos);
+  const Json hot = {{"prompt", "Hi"}, {"options", {{"temperature", "hot"}}}};
+  EXPECT_EQ(Post("/api/generate", hot).status, 400);
+}
+
+TEST_F(ServerTest, PromptBeyondTheContext) {
+  std::string text;
+  for (int i = 0; i < 600; ++i) text += "once ";
+  const Answer answer = Post("/v1/chat/completions", Chat(text));
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_EQ(answer.json()["error"]["code"], "context_length_exceeded");
+}
+
+TEST_F(ServerTest, BadBodiesHaveOneJsonError) {
+  const std::string deep(100000, '[');
+  for (const std::string& body :
+       {std::string(), std::string("{"), deep, std::string("{\"a\": \"\xff\xfe\"}"),
+        std::string("[]"), std::string("{\"temperature\": 1e999}")}) {
+    const Answer answer = Post("/v1/chat/completions", body);
+    EXPECT_EQ(answer.status, 400) << body.substr(0, 40);
+    EXPECT_TRUE(answer.json()["error"]["message"].is_string()) << answer.body;
+  }
+}
+
+TEST_F(ServerTest, BadHttpIsRefused) {
+  const std::string post = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n";
+  EXPECT_EQ(Raw("nonsense\r\n\r\n").status, 400);
+  EXPECT_EQ(Raw(post + "Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}").status, 400);
+  EXPECT_EQ(Raw(post + "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}").status, 400);
+  EXPECT_EQ(Raw(post + "A: b\r\n folded\r\nContent-Length: 2\r\n\r\n{}").status, 400);
+  EXPECT_EQ(Raw(post + "Content-Length: 100000000\r\nExpect: 100-continue\r\n\r\n").status, 413);
+  EXPECT_EQ(Raw(post + "A: " + std::string(100000, 'a') + "\r\n\r\n").status, 431);
+  EXPECT_EQ(Raw("GET /health HTTP/1.1\r\nHost: example.org\r\nConnection: close\r\n\r\n").status,
+            403);
+}
+
+TEST_F(ServerTest, TransportDetails) {
+  const std::string head = "Host: localhost\r\n";
+  EXPECT_EQ(Raw("GET /health HTTP/1.0\r\n\r\n").body, "{\"status\":\"ok\"}");
+  const Answer chunked = Raw("POST /v1/completions HTTP/1.1\r\n" + head +
+                             "Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+                             "2\r\n[]\r\n0\r\n\r\n");
+  EXPECT_EQ(chunked.status, 400);
+  EXPECT_NE(chunked.body.find("not a JSON object"), std::string::npos);
+  Client pipelined(server_->port());
+  (void)pipelined.Write("GET /health HTTP/1.1\r\n" + head + "\r\nGET /api/version HTTP/1.1\r\n" +
+                        head + "Connection: close\r\n\r\n");
+  const std::string both = pipelined.Read();
+  EXPECT_LT(both.find("status\":"), both.find("version\":"));
+  Client expecting(server_->port());
+  (void)expecting.Write("POST /v1/completions HTTP/1.1\r\n" + head +
+                        "Connection: close\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n");
+  EXPECT_EQ(expecting.Read("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  (void)expecting.Write("[]");
+  EXPECT_EQ(Parse(expecting.Read()).status, 400);
+}
+
+TEST_F(ServerTest, SlowRequestIsLetGo) {
+  Start({.http = {.receive_seconds = 1}});
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(Raw("GET /health HTTP/1.1\r\nHost: loc").status, 408);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(6));
+}
+
+TEST_F(ServerTest, ClientThatLeavesFreesItsSequence) {
+  for (const bool stream : {true, false}) {
+    Json body = Chat("A long story", 400);
+    body["stream"] = stream;
+    body["temperature"] = 1;
+    const std::string text = body.dump();
+    {
+      Client client(server_->port());
+      ASSERT_TRUE(client.Write(StrCat("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n",
+                                      "Content-Length: ", text.size(), "\r\n\r\n", text)));
+      if (stream) (void)client.Read("content");
+    }
+    EXPECT_TRUE(BecomesIdle());
+  }
+}
+
+TEST_F(ServerTest, TooManyRequestsAreRefused) {
+  Start({.most_running = 0});
+  EXPECT_EQ(Post("/v1/chat/completions", Chat("Hi")).status, 429);
+}
+
+}  // namespace
+}  // namespace kvcache::server

@@ -1,0 +1,78 @@
+// Generates texts for the routes: prompts in, pieces of text out. It owns the scheduler and the
+// thread of the engine.
+//
+// Thread safety: any thread. The functions of a request are called on the engine's thread and must
+// return soon.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "chat_template/chat_template.h"
+#include "kvcache/status.h"
+#include "kvcache_engine/scheduler.h"
+
+namespace kvcache::server {
+
+struct Prompt {
+  std::vector<std::int32_t> tokens{};
+  std::vector<Position> restore_points{};  // where messages end
+  std::vector<std::string> stops{};        // texts that end an answer besides tokens
+  bool chat = false;  // the answer's leading space belongs to the encoding, not to the text
+};
+
+struct TextResult {
+  Status status{};  // if it is not Ok, the request failed with it
+  StopReason stop = StopReason::kLength;
+  std::int32_t generated = 0;  // tokens
+  ReuseReport reuse{};
+  double first_token_ms = 0.0;
+  double total_ms = 0.0;
+};
+
+struct TextRequest {
+  Prompt prompt{};
+  SamplingParams sampling{};
+  std::int32_t max_tokens = -1;                      // at most; the context bounds it too
+  std::vector<std::string> stop{};                   // the text ends before the first of these
+  std::function<void(std::string_view)> on_text{};   // whole characters
+  std::function<void(const TextResult&)> on_done{};  // once
+};
+
+struct ServiceCounters {
+  std::int64_t requests = 0;
+  std::int64_t running = 0;  // submitted and not done
+  std::int64_t generated_tokens = 0;
+  std::int64_t reused_tokens = 0;
+  std::int64_t computed_tokens = 0;
+};
+
+class TextService {
+ public:
+  // `engine` must outlive the service. `most_running`: requests at a time, waiting ones included.
+  // Errors: those of Scheduler::Make and of the model's chat template.
+  static Result<std::unique_ptr<TextService>> Make(Engine& engine, std::int64_t most_running);
+  // Ends all requests without calling their functions.
+  virtual ~TextService() = default;
+
+  // Renders a conversation by the model's template. Errors: those of the template.
+  virtual Result<Prompt> Render(ChatInput input) const = 0;
+  // Encodes a text that the model continues.
+  virtual Result<Prompt> Encode(std::string_view text) const = 0;
+
+  // Begins a request. Errors: those of Scheduler::Submit; kCacheFull if too many requests run.
+  virtual Result<RequestId> Submit(TextRequest request) = 0;
+  virtual void Cancel(RequestId request) = 0;
+  // Calls `done` on the engine's thread with what the prompt would reuse now.
+  virtual void Probe(std::vector<std::int32_t> prompt,
+                     std::function<void(Result<PrefixMatch>)> done) = 0;
+  virtual ServiceCounters counters() const = 0;
+  virtual const Engine& engine() const = 0;
+};
+
+}  // namespace kvcache::server
