@@ -183,14 +183,14 @@ void Deliver(TextService& service, TextRequest request, bool stream, Api api,
   }
   const auto delivery = std::make_shared<Delivery>();
   delivery->shape = std::move(shape);
-  delivery->reply = reply;
+  delivery->reply = std::move(reply);
   delivery->api = api;
   delivery->stream = stream;
   request.on_text = [delivery](std::string_view text) { delivery->Take(text); };
   request.on_done = [delivery](const TextResult& result) { delivery->Finish(result); };
   const auto id = service.Submit(std::move(request));
-  if (!id.ok()) return SendError(*reply, api, FromStatus(id.status()));
-  reply->OnGone([&service, id = *id] { service.Cancel(id); });
+  if (!id.ok()) return SendError(*delivery->reply, api, FromStatus(id.status()));
+  delivery->reply->OnGone([&service, id = *id] { service.Cancel(id); });
 }
 
 }  // namespace kvcache::server

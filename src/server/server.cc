@@ -157,6 +157,20 @@ void Version(const RouteContext&, const Reply& reply) {
   SendJson(*reply, {{"version", KVCACHE_VERSION}});
 }
 
+void Metrics(const RouteContext& context, const Reply& reply) {
+  const ServiceCounters now = context.service.counters();
+  std::string text;
+  const auto add = [&](std::string_view name, std::string_view type, std::int64_t value) {
+    text += StrCat("# TYPE ", name, " ", type, "\n", name, " ", value, "\n");
+  };
+  add("kvcache_requests_total", "counter", now.requests);
+  add("kvcache_requests_running", "gauge", now.running);
+  add("kvcache_generated_tokens_total", "counter", now.generated_tokens);
+  add("kvcache_prompt_tokens_reused_total", "counter", now.reused_tokens);
+  add("kvcache_prompt_tokens_computed_total", "counter", now.computed_tokens);
+  reply->Send(200, text, {{"Content-Type", "text/plain; version=0.0.4"}});
+}
+
 void Models(const RouteContext& context, const Reply& reply) {
   SendJson(*reply, {{"object", "list"}, {"data", Json::array({OpenAiModel(context.model)})}});
 }
@@ -164,6 +178,7 @@ void Models(const RouteContext& context, const Reply& reply) {
 const std::vector<ServerImpl::Route>& ServerImpl::Routes() {
   static const std::vector<Route> routes = {
       {.path = "/health", .get = Health},
+      {.path = "/metrics", .get = Metrics},
       {.path = "/api/version", .get = Version},
       {.path = "/api/tags", .get = OllamaTags},
       {.path = "/api/ps", .get = OllamaRunning},

@@ -323,6 +323,13 @@ TEST_F(ServerTest, OllamaHasTheTextsOfOpenAi) {
             Post("/v1/completions", text).json()["choices"][0]["text"]);
 }
 
+TEST_F(ServerTest, MetricsCountTokens) {
+  (void)ChatText(Chat("Count me", 5));
+  const std::string metrics = Get("/metrics").body;
+  EXPECT_NE(metrics.find("\nkvcache_generated_tokens_total 5\n"), std::string::npos) << metrics;
+  EXPECT_NE(metrics.find("\nkvcache_requests_running 0\n"), std::string::npos) << metrics;
+}
+
 TEST_F(ServerTest, OllamaListsAndRefuses) {
   EXPECT_EQ(Get("/api/tags").json()["models"][0]["name"], "story:latest");
   EXPECT_EQ(Get("/api/ps").json()["models"][0]["context_length"], 512);
