@@ -47,6 +47,7 @@ struct RunFlags {
 
  private:
   bool Given(const std::string& flag) { return command_->Find(flag).given(); }
+  void TurnPenaltiesOff();  // those that no flag gives
   Status AdoptParameter(const std::string& name, const std::string& value);
 
   std::optional<FlagSet> command_;

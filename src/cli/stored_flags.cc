@@ -1,4 +1,5 @@
 // RunFlags::Adopt: what a stored model says, where the command line says nothing.
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <limits>
@@ -37,9 +38,13 @@ Status RunFlags::AdoptParameter(const std::string& name, const std::string& valu
   if (name == "repeat_penalty") return adopt("--repeat-penalty", &sampling.repeat_penalty);
   if (name == "presence_penalty") return adopt("--presence-penalty", &sampling.presence_penalty);
   if (name == "frequency_penalty") return adopt("--frequency-penalty", &sampling.frequency_penalty);
-  if (name == "repeat_last_n") return Parse(name, value, &sampling.penalty_window);
+  if (name == "repeat_last_n") {
+    KVCACHE_RETURN_IF_ERROR(Parse(name, value, &sampling.penalty_window));
+    if (sampling.penalty_window == 0) TurnPenaltiesOff();
+    sampling.penalty_window = std::max(0, sampling.penalty_window);  // negative: all tokens
+  }
   if (name == "stop" && !Given("--stop")) stop.push_back(value);
-  if (name == "seed" && !Given("--seed")) {
+  if (name == "seed" && !Given("--seed") && !value.starts_with('-')) {  // negative: a new one
     std::uint64_t number = 0;
     KVCACHE_RETURN_IF_ERROR(Parse(name, value, &number));
     seed = number;
@@ -57,12 +62,22 @@ Status RunFlags::AdoptParameter(const std::string& name, const std::string& valu
   return Status::Ok();
 }
 
+void RunFlags::TurnPenaltiesOff() {
+  if (!Given("--repeat-penalty")) sampling.repeat_penalty = 1.0f;
+  if (!Given("--presence-penalty")) sampling.presence_penalty = 0.0f;
+  if (!Given("--frequency-penalty")) sampling.frequency_penalty = 0.0f;
+}
+
 Status RunFlags::Adopt(const StoredModel& model) {
   const auto in_model = [&](Status status) {
     return std::move(status).WithContext(StrCat("model '", model.name, "'"));
   };
-  for (const auto& [name, value] : model.parameters) {
-    KVCACHE_RETURN_IF_ERROR(in_model(AdoptParameter(name, value)));
+  // repeat_last_n comes last, since 0 replaces the penalties.
+  for (const bool last : {false, true}) {
+    for (const auto& [name, value] : model.parameters) {
+      if ((name == "repeat_last_n") != last) continue;
+      KVCACHE_RETURN_IF_ERROR(in_model(AdoptParameter(name, value)));
+    }
   }
   KVCACHE_RETURN_IF_ERROR(in_model(sampling.Check()));
   if (!model.draft.empty() && !Given("--draft")) draft.SetDefault(model.draft);

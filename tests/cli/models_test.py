@@ -177,6 +177,14 @@ class Modelfiles(StoreTest):
         self.assertEqual(plain["speculation"]["drafted"], 0)
         self.assertEqual(drafted["tokens"], plain["tokens"])
 
+    def test_penalties(self):
+        for last, flags in (("0", ()), ("-1", ("--repeat-penalty", "0.5"))):
+            self.create("tiny", f"FROM {self.model}\nPARAMETER repeat_last_n {last}\n"
+                                "PARAMETER repeat_penalty 0.5\nPARAMETER seed -1\n")
+            plain = self.run_json(self.model, "-p", "seven", *flags, *GREEDY)
+            self.assertEqual(self.run_json("tiny", "-p", "seven", *GREEDY)["tokens"],
+                             plain["tokens"])
+
     def test_quantize(self):
         plain = self.make("plain.gguf", "--type", "f32")
         made = self.make("made.gguf", "--type", "q8_0")
