@@ -63,19 +63,38 @@ class Prompts(StoreTest):
             self.assertGreater(warm["reuse"]["tiers"]["disk"], 0, flags)
             self.assertEqual(warm["tokens"], cold["tokens"])
 
-    def test_a_killed_process_leaves_its_prompt(self):
-        found = 0
-        for attempt in range(12):
-            child = subprocess.Popen(
-                [program.KVCACHE, "run", self.long, "-p", PROMPT, "--raw", "-n", "100000",
-                 "--seed", "3", "--store", str(self.store)], stdout=subprocess.DEVNULL)
+    def start(self):
+        child = subprocess.Popen(
+            [program.KVCACHE, "run", self.long, "-p", PROMPT, "--raw", "-n", "100000", "--seed", "3",
+             "--store", str(self.store)], stdout=subprocess.DEVNULL)
+        self.addCleanup(child.wait)
+        self.addCleanup(child.kill)
+        return child
+
+    def objects(self):
+        code, out, _ = run("store", "stat", "--json", "--store", str(self.store))
+        return json.loads(out)["objects"] if code == 0 else 0
+
+    def test_a_killed_process_leaves_whole_objects(self):
+        cold, _ = self.answer()
+        for attempt in range(8):
+            shutil.rmtree(self.store)
+            child = self.start()
             time.sleep(0.03 * attempt)
             child.send_signal(signal.SIGKILL)
             child.wait()
             warm, err = self.answer()
-            self.assertEqual(err, "")
-            found += warm["reuse"]["tiers"]["disk"] > 0
-        self.assertGreater(found, 8)
+            self.assertEqual((err, warm["tokens"]), ("", cold["tokens"]))
+
+    def test_a_killed_process_leaves_its_prompt(self):
+        child = self.start()
+        while child.poll() is None and self.objects() == 0:
+            time.sleep(0.05)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        warm, err = self.answer()
+        self.assertEqual(err, "")
+        self.assertGreater(warm["reuse"]["tiers"]["disk"], 0)
 
     def test_windows_and_states(self):
         for arch, extra in (("gemma3", ["--window", "75"]), ("granitehybrid", []),
