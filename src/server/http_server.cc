@@ -276,7 +276,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // ---- output ----
 
-  void Queue(std::string bytes) {
+  void Queue(const std::string& bytes) {
     if (closed_) return;
     if (waiting_.size() + bytes.size() > shared_->options.output_bytes && sending_) return Close();
     waiting_ += bytes;
@@ -413,15 +413,22 @@ class Server final : public HttpServer {
         retry_(shared_->io) {}
 
   ~Server() override {
-    asio::post(shared_->io, [this] {
-      error_code ignored;
-      acceptor_.close(ignored);
-      retry_.cancel();
-      for (const auto& weak : connections_) {
-        if (const auto connection = weak.lock()) connection->Close();
-      }
-    });
-    if (thread_.joinable()) thread_.join();
+    try {
+      asio::post(shared_->io, [this] { CloseAll(); });
+      if (thread_.joinable()) thread_.join();
+    } catch (const std::exception&) {
+      std::terminate();  // without memory for the post the thread would never end
+    }
+  }
+
+  // On the thread of the sockets.
+  void CloseAll() {
+    error_code ignored;
+    acceptor_.close(ignored);
+    retry_.cancel();
+    for (const auto& weak : connections_) {
+      if (const auto connection = weak.lock()) connection->Close();
+    }
   }
 
   Status Listen() {
