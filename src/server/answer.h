@@ -78,8 +78,7 @@ Json OpenAiModel(const ServedModel& model);
 void OllamaChat(const RouteContext& context, const Json& body, std::shared_ptr<HttpReply> reply);
 void OllamaGenerate(const RouteContext& context, const Json& body,
                     std::shared_ptr<HttpReply> reply);
-void OllamaShow(const RouteContext& context, const Json& body,
-                const std::shared_ptr<HttpReply>& reply);
+void OllamaShow(const RouteContext& context, const Json& body, std::shared_ptr<HttpReply> reply);
 void OllamaTags(const RouteContext& context, const std::shared_ptr<HttpReply>& reply);
 void OllamaRunning(const RouteContext& context, const std::shared_ptr<HttpReply>& reply);
 

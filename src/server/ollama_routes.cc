@@ -160,8 +160,8 @@ void OllamaGenerate(const RouteContext& context, const Json& body,
            std::move(reply));
 }
 
-void OllamaShow(const RouteContext& context, const Json& body,
-                const std::shared_ptr<HttpReply>& reply) {
+// NOLINTNEXTLINE(performance-unnecessary-value-param): the signature of all routes with a body
+void OllamaShow(const RouteContext& context, const Json& body, std::shared_ptr<HttpReply> reply) {
   Fields fields(body);
   const std::string model = fields.Text("model", fields.Text("name"));
   if (!fields.ok()) return Refuse(*reply, fields.error());
