@@ -36,13 +36,14 @@ struct EngineOptions {
   DType v_type = DType::kF16;
   int context = 0;  // tokens per sequence; 0: the model's own, at most kDefaultContext
   int max_sequences = 1;
-  // Tokens of the pool that sequences and their prefixes share; 0: max_sequences × context, or with
-  // `releases_memory` as many as pool_bytes hold, but at least `context`. A token takes memory once it
-  // was evaluated.
+  // Tokens of the pool that sequences and their prefixes share. 0: max_sequences × context, or with
+  // `releases_memory` as many as pool_bytes hold, at most 4 Mi tokens and at least `context`. A token
+  // takes memory once it was evaluated.
   int pool_tokens = 0;
   // Memory of the cache goes back to the system when a Scheduler releases it.
   bool releases_memory = false;
-  // With `releases_memory`: the bytes that the pool is made for; 0: what the machine has free.
+  // With `releases_memory`: the bytes that the pool is made for; 0: what the machine has free. If that is
+  // unknown, or the model has no layer that keeps every token, the pool is max_sequences × context.
   std::int64_t pool_bytes = 0;
   int prefill_chunk = 512;  // tokens of the largest forward pass
   // When states of recurrent layers are saved: a sequence of such a model can return to those
@@ -153,6 +154,8 @@ class Engine {
 
   explicit Engine(std::unique_ptr<Impl> impl);
 
+  // Evaluates a token, which gives all layers their memory, so that the cache knows what more tokens take.
+  Status TouchLayers();
   Status CheckTokens(std::span<const std::int32_t> tokens) const;
 
   std::unique_ptr<Impl> impl_;

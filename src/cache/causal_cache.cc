@@ -142,7 +142,9 @@ Status CausalCache::ReleaseFreeMemory() {
   Status status;
   cells_.DropFreeBlocks([&](const CellRun& run) {
     Status released = storage_.Release(run);
+    const bool is_released = released.ok();
     if (status.ok()) status = std::move(released);
+    return is_released;
   });
   return status;
 }

@@ -42,25 +42,27 @@ void CellTable::SetBlock(std::int64_t cells) {
   block_ = cells;
 }
 
-void CellTable::DropFreeBlocks(const std::function<void(const CellRun&)>& release) {
-  CellRun run;
-  for (std::int64_t i = 0; i < blocks(); ++i) {
-    const std::int64_t begin = i * block_;
-    bool drops = touched_[static_cast<std::size_t>(i)] != 0;
-    for (std::int64_t c = begin; drops && c < std::min<std::int64_t>(begin + block_, cells());
-         ++c) {
-      drops = free_.Contains(static_cast<std::int32_t>(c));
+bool CellTable::IsFreeBlock(std::int64_t block) const {
+  if (touched_[static_cast<std::size_t>(block)] == 0) return false;
+  const std::int64_t end = std::min<std::int64_t>((block + 1) * block_, cells());
+  for (std::int64_t cell = block * block_; cell < end; ++cell) {
+    if (!free_.Contains(static_cast<std::int32_t>(cell))) return false;
+  }
+  return true;
+}
+
+void CellTable::DropFreeBlocks(const std::function<bool(const CellRun&)>& release) {
+  for (std::int64_t begin = 0; begin < blocks(); ++begin) {
+    std::int64_t end = begin;
+    while (end < blocks() && IsFreeBlock(end)) ++end;
+    if (end == begin) continue;
+    const CellRun run{static_cast<std::int32_t>(begin * block_),
+                      static_cast<std::int32_t>((end - begin) * block_)};
+    if (release(run)) {
+      std::fill(touched_.begin() + begin, touched_.begin() + end, std::uint8_t{0});
+      touched_count_ -= end - begin;
     }
-    if (drops) {
-      touched_[static_cast<std::size_t>(i)] = 0;
-      --touched_count_;
-      if (run.length == 0) run.cell = static_cast<std::int32_t>(begin);
-      run.length += static_cast<std::int32_t>(block_);
-    }
-    if (run.length > 0 && (!drops || i + 1 == blocks())) {
-      release(run);
-      run = {};
-    }
+    begin = end;
   }
 }
 

@@ -171,8 +171,9 @@ class CellTable {
   std::int64_t block() const { return block_; }
   std::int64_t touched_blocks() const { return touched_count_; }
   std::int64_t blocks() const { return static_cast<std::int64_t>(touched_.size()); }
-  // Drops the blocks without a cell in use, and calls release(CellRun) for each run of them.
-  void DropFreeBlocks(const std::function<void(const CellRun&)>& release);
+  // Calls release(CellRun) for each run of blocks without a cell in use, and drops them if it returns
+  // true.
+  void DropFreeBlocks(const std::function<bool(const CellRun&)>& release);
   // Returns the number of blocks that claims for so many more tokens of each sequence would add.
   std::int64_t CountNewBlocks(std::span<const SequenceLength> more) const;
 
@@ -198,6 +199,8 @@ class CellTable {
   void UseTracked(std::int32_t cell) const;
   void PutBackTracked(std::int32_t cell) const;
   bool Touch(std::int32_t cell) const;
+  // Returns whether the block was claimed and has no cell in use now.
+  bool IsFreeBlock(std::int64_t block) const;
   std::int32_t PreferredCell(SequenceId id, Position position) const;
   // The first cell of the sequence's ring.
   std::int32_t RingOf(SequenceId id) const {

@@ -128,10 +128,13 @@ void LayerStore::NoteReleasable(const LayerKv& storage) {
 }
 
 Status LayerStore::Release(const CellRun& run) {
+  Status status;
   for (const Layer& layer : layers_) {
-    if (layer.k != nullptr) KVCACHE_RETURN_IF_ERROR(memory_->ReleaseCells(layer.storage, run));
+    if (layer.k == nullptr) continue;
+    Status released = memory_->ReleaseCells(layer.storage, run);
+    if (status.ok()) status = std::move(released);
   }
-  return Status::Ok();
+  return status;
 }
 
 }  // namespace kvcache

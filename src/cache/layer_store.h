@@ -46,7 +46,8 @@ class LayerStore {
   std::int64_t allocated_bytes() const { return allocated_bytes_; }
   // Returns the cells of the blocks whose memory can be given back in all layers; 0: none can.
   std::int64_t releasable_cells() const { return releasable_cells_; }
-  // Gives the memory of a run of whole blocks back, in all layers. Errors: the backend's.
+  // Gives the memory of a run of whole blocks back, in all layers. Errors: the backend's first; the
+  // memory of other layers has gone back then.
   Status Release(const CellRun& run);
 
  private:

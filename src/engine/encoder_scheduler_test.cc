@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kvcache/cpu_backend.h"
+#include "kvcache/encoder_cache.h"
 #include "kvcache_engine/scheduler.h"
 #include "kvcache_engine/session.h"
 #include "make_model/make_model.h"
@@ -124,6 +125,7 @@ TEST_F(EncoderSchedulerTest, RequestsGoOnWhileOthersAreRead) {
 
 TEST_F(EncoderSchedulerTest, CancelledAndFailedRequestsLeaveNothing) {
   Start(0);
+  int injected = 0;
   for (int n = 1; n < 200; n += 3) {
     const RequestId first = Ask(Text(12, 4), 6);
     Ask(Text(20, 5), 6);
@@ -131,6 +133,7 @@ TEST_F(EncoderSchedulerTest, CancelledAndFailedRequestsLeaveNothing) {
     if (n % 2 == 0) scheduler_->Cancel(first);
     backend_->FailNth(n);
     ASSERT_TRUE(scheduler_->Step().ok());
+    injected += backend_->failure_pending() ? 0 : 1;
     backend_->FailNth(0);
     RunAll();
   }
@@ -140,9 +143,56 @@ TEST_F(EncoderSchedulerTest, CancelledAndFailedRequestsLeaveNothing) {
     failed += asked->result.status.ok() ? 0 : 1;
     ExpectExact(*asked);
   }
+  EXPECT_GT(injected, 10);
   EXPECT_EQ(failed, 0) << "each failed once, and was tried again";
+  for (int i = 0; i < engine_->options().max_sequences; ++i) {
+    EXPECT_FALSE(engine_->cache().Encoder()->EncoderCached(SequenceId{i}));
+  }
   const auto fresh = *Engine::Open(path_, engine_->options());
   EXPECT_EQ(engine_->cache().FreeCells(), fresh->cache().FreeCells());
+}
+
+TEST_F(EncoderSchedulerTest, NoTextKeepsAnotherFromItsEnd) {
+  for (const int step_tokens : {1, 2, 0}) {
+    Start(step_tokens);
+    Ask(Text(9, 4), 20);
+    int steps = 0;
+    while (!asked_[0]->done) {
+      if (scheduler_->waiting() == 0) Ask(Text(12, 5), 1);
+      ASSERT_TRUE(scheduler_->Step().ok());
+      ASSERT_LT(++steps, 200) << "step_tokens " << step_tokens;
+    }
+    EXPECT_EQ(asked_[0]->result.tokens.size(), 20U);
+    RunAll();
+    asked_.clear();
+  }
+}
+
+TEST_F(EncoderSchedulerTest, TheBudgetHasTheEncodersMemory) {
+  engine_ = *Engine::Open(path_, {.threads = 1,
+                                  .context = 48,
+                                  .max_sequences = 3,
+                                  .pool_tokens = 2048,
+                                  .releases_memory = true});
+  const auto held = [&] { return engine_->cache().ResidentBytes() + engine_->WorkspaceBytes(); };
+  const std::int64_t fixed = held();
+  EXPECT_FALSE(Scheduler::Make(*engine_, {.budget_bytes = fixed}).ok());
+  const SequenceLength two[] = {{SequenceId{0}, 48}, {SequenceId{1}, 48}};
+  const std::int64_t budget = fixed + engine_->cache().GrowthOf(two, 0);
+  scheduler_ = *Scheduler::Make(*engine_, {.budget_bytes = budget, .free_memory_share = 0.0});
+  for (int i = 0; i < 7; ++i) Ask(Text(1 + i * 7, 3 + i % 3), 30);
+  for (int steps = 0; *scheduler_->Step(); ++steps) {
+    ASSERT_LT(steps, 10000);
+    EXPECT_LE(held(), budget);
+  }
+  EXPECT_GT(budget, fixed);
+  for (const auto& asked : asked_) {
+    ASSERT_TRUE(asked->result.status.ok()) << asked->result.status.message();
+    ExpectExact(*asked);
+  }
+  scheduler_.reset();
+  ASSERT_TRUE(engine_->cache().ReleaseFreeMemory().ok());
+  EXPECT_EQ(held(), fixed) << "the encoder's activations were counted from the start";
 }
 
 TEST_F(EncoderSchedulerTest, TextsThatDoNotFitAreRefused) {

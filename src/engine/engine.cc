@@ -49,18 +49,30 @@ Status CheckOptions(const EngineOptions& options) {
   return Status::Ok();
 }
 
+// Returns the bytes of all sequences that do not depend on their tokens.
+std::int64_t FixedBytes(const EngineOptions& options, std::span<const LayerMemory> layers) {
+  std::int64_t bytes = BytesPerSequence(layers, options.k_type, options.v_type);
+  for (const LayerMemory& layer : layers) {
+    if (layer.kind != LayerMemory::Kind::kCross) continue;
+    const LayerKv output{.shape = layer.kv,
+                         .k_type = options.k_type,
+                         .v_type = options.v_type,
+                         .cells = options.context};
+    bytes += output.KBytes() + output.VBytes();
+  }
+  return bytes * std::max(options.max_sequences, 1);
+}
+
 // The tokens of a pool that gives its memory back: it is made for bytes, whoever uses them.
 int TokensOfPool(const EngineOptions& options, std::span<const LayerMemory> layers) {
-  const std::int64_t least = std::int64_t{options.context} * std::max(options.max_sequences, 1);
   const std::int64_t token = BytesPerToken(layers, options.k_type, options.v_type);
   const std::optional<std::int64_t> bytes =
       options.pool_bytes > 0 ? options.pool_bytes : AvailableMemory();
-  if (token == 0 || !bytes) return static_cast<int>(std::min(least, kMostPoolTokens));
-  const std::int64_t sequences =
-      BytesPerSequence(layers, options.k_type, options.v_type) * std::max(options.max_sequences, 1);
-  const std::int64_t tokens = std::max<std::int64_t>(*bytes - sequences, 0) / token;
+  if (token == 0 || !bytes) return 0;
+  const std::int64_t tokens =
+      std::max<std::int64_t>(*bytes - FixedBytes(options, layers), 0) / token;
   return static_cast<int>(
-      std::min(std::max<std::int64_t>(tokens, options.context), kMostPoolTokens));
+      std::max<std::int64_t>(std::min(tokens, kMostPoolTokens), options.context));
 }
 
 Status CheckImages(const EngineBatch& batch) {
@@ -130,17 +142,22 @@ Result<std::unique_ptr<Engine>> Engine::Open(const std::string& path, const Engi
   if (chosen.releases_memory) impl->cache->LimitSpareBytes(0);
   KVCACHE_RETURN_IF_ERROR(impl->model->Reserve(chosen.prefill_chunk));
   std::unique_ptr<Engine> engine(new Engine(std::move(impl)));
-  // A token gives all layers their memory, so that the cache knows what more tokens take.
-  if (engine->options().releases_memory && !engine->has_encoder()) {
-    const std::int32_t token[] = {0};
-    const Position position[] = {0};
-    const SequenceId sequence[] = {SequenceId{0}};
-    KVCACHE_RETURN_IF_ERROR(
-        engine->Forward({.tokens = token, .positions = position, .sequences = sequence}));
-    KVCACHE_RETURN_IF_ERROR(engine->cache().Remove(sequence[0], 0, kEndOfSequence));
-    KVCACHE_RETURN_IF_ERROR(engine->cache().ReleaseFreeMemory());
+  if (engine->options().releases_memory) {
+    KVCACHE_RETURN_IF_ERROR(engine->model().ReserveText(engine->context()));
+    KVCACHE_RETURN_IF_ERROR(engine->TouchLayers());
   }
   return engine;
+}
+
+Status Engine::TouchLayers() {
+  const std::int32_t token[] = {0};
+  const Position position[] = {0};
+  const SequenceId sequence[] = {SequenceId{0}};
+  KVCACHE_RETURN_IF_ERROR(
+      has_encoder() ? Encode(token, sequence[0])
+                    : Forward({.tokens = token, .positions = position, .sequences = sequence}));
+  KVCACHE_RETURN_IF_ERROR(cache().Remove(sequence[0], 0, kEndOfSequence));
+  return cache().ReleaseFreeMemory();
 }
 
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -135,6 +135,25 @@ TEST_F(EngineTest, RefusesAVocabularyOfAnotherSize) {
   std::filesystem::remove(path);
 }
 
+TEST_F(EngineTest, MemoryThatCannotGoBackIsStillCounted) {
+  auto backend = std::make_unique<testing::FailingBackend>(*MakeCpuBackend({.threads = 1}));
+  testing::FailingBackend& failing = *backend;
+  auto engine = *Engine::Open(*path_, {.context = 64, .pool_tokens = 2048, .releases_memory = true},
+                              std::move(backend));
+  Cache& cache = engine->cache();
+  const std::int64_t empty = cache.ResidentBytes();
+  Session session(*engine, SequenceId{0});
+  ASSERT_TRUE(session.Append(SomeTokens(60)).ok());
+  ASSERT_TRUE(session.Truncate(0).ok());
+  const std::int64_t full = cache.ResidentBytes();
+  EXPECT_GT(full, empty);
+  failing.FailNth(1);
+  EXPECT_EQ(cache.ReleaseFreeMemory().message(), testing::FailingBackend::kMessage);
+  EXPECT_EQ(cache.ResidentBytes(), full);
+  EXPECT_TRUE(cache.ReleaseFreeMemory().ok());
+  EXPECT_EQ(cache.ResidentBytes(), empty);
+}
+
 TEST_F(EngineTest, ContextOverflowChangesNothing) {
   const auto engine = Open({.context = 16});
   Session session(*engine, SequenceId{0});

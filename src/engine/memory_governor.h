@@ -1,13 +1,16 @@
 // The bytes that a cache may take: a fixed number, a share of the machine's memory, or the lesser.
 //
 // The machine's available memory is read again at intervals. The budget shrinks at once, and grows by
-// a sixteenth of what is missing at a time.
+// a sixteenth of what is missing in each interval. It does not shrink below what one request needs, so
+// that requests wait for each other and do not fail.
 //
 // Thread safety: none.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <limits>
 #include <optional>
@@ -24,37 +27,58 @@ class MemoryGovernor {
   using Clock = std::chrono::steady_clock;
 
   // `most`: bytes; 0: any number. `share`: of the memory that the cache takes and that is available; 0:
-  // the machine's memory does not matter.
+  // the machine's memory does not matter. A reading that fails or throws changes nothing.
   MemoryGovernor(
       std::int64_t most, double share,
       std::function<std::optional<std::int64_t>()> available = [] { return AvailableMemory(); })
       : most_(most > 0 ? most : kNoLimit), share_(share), available_(std::move(available)) {}
+  // Sets what one request needs, in bytes. A smaller `most` stays as it is.
+  void SetLeast(std::int64_t bytes) { least_ = bytes; }
 
   // Returns whether there can be a budget.
   bool limits() const { return most_ != kNoLimit || share_ > 0; }
   // Returns the budget while the cache takes `held` bytes.
   std::int64_t Budget(std::int64_t held, Clock::time_point now) {
     if (share_ > 0 && (!read_ || now >= *read_ + kInterval)) {
-      const std::optional<std::int64_t> available = available_();
-      if (available)
-        Follow(static_cast<std::int64_t>(share_ * static_cast<double>(*available + held)));
+      const std::int64_t intervals = read_ ? (now - *read_) / kInterval : 1;
+      if (const std::optional<std::int64_t> available = Read()) {
+        const double share = share_ * (static_cast<double>(*available) + static_cast<double>(held));
+        const std::int64_t bytes =
+            share < kMostBytes ? static_cast<std::int64_t>(share) : kNoLimit - 1;
+        Follow(std::max(least_, bytes), std::min(intervals, kMostSteps));
+      }
       read_ = now;
     }
-    return budget_ < most_ ? budget_ : most_;
+    return std::min(budget_, most_);
   }
 
  private:
-  void Follow(std::int64_t target) {
+  static constexpr std::int64_t kMostSteps = 512;  // as good as reaching any target
+  static constexpr double kMostBytes = 0x1.0p+62;
+
+  std::optional<std::int64_t> Read() const {
+    try {
+      return available_();
+    } catch (const std::exception&) {
+      return std::nullopt;
+    }
+  }
+
+  void Follow(std::int64_t target, std::int64_t steps) {
     if (budget_ == kNoLimit || target < budget_) {
       budget_ = target;
-    } else {
-      budget_ += (target - budget_ + 15) / 16;
+      return;
+    }
+    for (; steps > 0 && budget_ < target; --steps) {
+      const std::int64_t missing = target - budget_;
+      budget_ += missing / 16 + (missing % 16 != 0);
     }
   }
 
   std::int64_t most_;
   double share_;
   std::function<std::optional<std::int64_t>()> available_;
+  std::int64_t least_ = 0;
   std::int64_t budget_ = kNoLimit;
   std::optional<Clock::time_point> read_;
 };

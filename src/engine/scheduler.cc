@@ -42,12 +42,12 @@ Result<std::unique_ptr<Scheduler>> Scheduler::Make(Engine& engine,
     return Status(StatusCode::kInvalidArgument,
                   StrCat("the budget is ", options.budget_bytes, " bytes; must be at least 0"));
   }
-  const std::int64_t buffers = engine.WorkspaceBytes();
+  const std::int64_t fixed = engine.cache().ResidentBytes() + engine.WorkspaceBytes();
   if (engine.options().releases_memory && options.budget_bytes > 0 &&
-      options.budget_bytes <= buffers) {
+      options.budget_bytes <= fixed) {
     return Status(StatusCode::kInvalidArgument,
                   StrCat("the budget is ", options.budget_bytes,
-                         " bytes; the buffers of passes take ", buffers));
+                         " bytes; the empty cache and the buffers of passes take ", fixed));
   }
   const double share = options.free_memory_share.value_or(0.0);
   if (!(share >= 0.0 && share <= 1.0)) {
@@ -92,6 +92,10 @@ Status SchedulerImpl::Open() {
   prompts_.reserve(most);
   rows_.reserve(most);
   growing_.reserve(most);
+  if (engine_.options().releases_memory) {
+    const SequenceLength context[] = {{SequenceId{0}, engine_.context()}};
+    governor_.SetLeast(HeldBytes() + engine_.cache().GrowthOf(context, kMostCapturesPerPass));
+  }
   return Status::Ok();
 }
 

@@ -18,6 +18,9 @@
 
 namespace kvcache {
 
+// Recurrent caches keep this many states for captures of one pass, at least.
+inline constexpr int kMostCapturesPerPass = 6;
+
 class SchedulerImpl final : public Scheduler {
  public:
   SchedulerImpl(Engine& engine, const SchedulerOptions& options, bool divisible);
@@ -104,6 +107,8 @@ class SchedulerImpl final : public Scheduler {
   // Returns the job whose text the encoder reads in this pass, or null. It alternates with decodes.
   Job* NextToEncode() const;
   bool WaitsForEncoder(const Job& job) const { return engine_.has_encoder() && job.length == 0; }
+  // Returns whether passes evaluate the job's prompt, or what it had when it was parked.
+  bool ReadsPrompt(const Job& job) const { return job.in_prompt && !WaitsForEncoder(job); }
   Position LimitCaptures(const Job& job, Position count, int& captures) const;
   void AddToBatch(Job& job, Position count);
   // Runs the pass, if it has tokens and memory.
@@ -129,7 +134,8 @@ class SchedulerImpl final : public Scheduler {
   std::int64_t HeldBytes() const;
   // Returns a bound of the bytes that the composed pass adds.
   std::int64_t PassGrowth(std::int64_t cells);
-  void ReleaseMemory();
+  // Gives free memory back to the system. Returns whether it could.
+  bool ReleaseMemory();
   // Begins the only job again, without a prefix and with all memory. Returns false if that does not
   // help: without EngineOptions::releases_memory, or a second time. The job has ended then.
   bool RestartAlone();

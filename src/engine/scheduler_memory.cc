@@ -39,12 +39,15 @@ bool SchedulerImpl::HasRoom(std::int64_t cells) {
   if (!governor_.limits()) return true;
   const std::int64_t held = HeldBytes();
   const std::int64_t budget = governor_.Budget(held, Clock::now());
-  return budget == MemoryGovernor::kNoLimit || held + PassGrowth(cells) <= budget;
+  if (budget == MemoryGovernor::kNoLimit) return true;
+  // A pass that needs no more memory goes on above the budget, too.
+  const std::int64_t growth = PassGrowth(cells);
+  return growth == 0 || held + growth <= budget;
 }
 
-// An error leaves memory with the cache, which still counts it.
-void SchedulerImpl::ReleaseMemory() {
-  if (engine_.options().releases_memory) (void)engine_.cache().ReleaseFreeMemory().ok();
+// An error leaves memory with the cache, which still counts it and uses it for other tokens.
+bool SchedulerImpl::ReleaseMemory() {
+  return !engine_.options().releases_memory || engine_.cache().ReleaseFreeMemory().ok();
 }
 
 void SchedulerImpl::KeepToBudget() {
@@ -53,14 +56,14 @@ void SchedulerImpl::KeepToBudget() {
     const std::int64_t held = HeldBytes();
     return held > governor_.Budget(held, Clock::now());
   };
-  if (!over()) return;
-  ReleaseMemory();
+  // If memory cannot go back, it helps nobody to give up prefixes and sequences.
+  if (!over() || !ReleaseMemory()) return;
   while (over()) {
     if (prefixes_->Evict(kLeastEvicted) < 0) {
       if (live_.empty()) return;
       ParkOrEnd(NextToPark());
     }
-    ReleaseMemory();
+    if (!ReleaseMemory()) return;
   }
 }
 

@@ -11,8 +11,6 @@
 namespace kvcache {
 namespace {
 
-// Recurrent caches keep this many states for captures of one pass, at least.
-constexpr int kMostCapturesPerPass = 6;
 constexpr int kMostFailures = 2;
 
 // Adds the seconds of its life to a sum.
@@ -75,8 +73,8 @@ void SchedulerImpl::Compose() {
     turn_ = (turn_ + 1) % count;
     return;
   }
-  const bool any_prompt =
-      std::any_of(live_.begin(), live_.end(), [](const JobPtr& job) { return job->in_prompt; });
+  const bool any_prompt = std::any_of(live_.begin(), live_.end(),
+                                      [this](const JobPtr& job) { return ReadsPrompt(*job); });
   // The prompts get a part of every step, unless a step is one token: then all take turns.
   const std::size_t for_prompts = any_prompt ? std::max<std::size_t>(1, left / 8) : 0;
   const std::size_t least = for_prompts < left ? for_prompts : turn_ % 2;
@@ -90,7 +88,7 @@ void SchedulerImpl::Compose() {
 
   prompts_.clear();
   for (const JobPtr& job : live_) {
-    if (job->in_prompt && !WaitsForEncoder(*job)) prompts_.push_back(job.get());
+    if (ReadsPrompt(*job)) prompts_.push_back(job.get());
   }
   std::stable_sort(prompts_.begin(), prompts_.end(),
                    [](const Job* a, const Job* b) { return a->pending() < b->pending(); });

@@ -182,7 +182,8 @@ TEST_P(SchedulerTest, NoStepLeavesTheCacheAboveItsBudget) {
     // Two contexts, at least.
     const SequenceLength two[] = {{SequenceId{0}, kContext}, {SequenceId{1}, kContext}};
     const std::int64_t budget = Held() + cache.GrowthOf(two, 6) * (seed % 3 + 2) / 2;
-    auto scheduler = Scheduler::Make(*engine_, {.recompute_bound = 32, .budget_bytes = budget});
+    auto scheduler = Scheduler::Make(
+        *engine_, {.recompute_bound = 32, .budget_bytes = budget, .free_memory_share = 0.0});
     ASSERT_TRUE(scheduler.ok()) << scheduler.status().message();
     scheduler_ = std::move(scheduler).value();
     const auto step = [&] {
@@ -213,12 +214,43 @@ TEST_P(SchedulerTest, NoStepLeavesTheCacheAboveItsBudget) {
 
 TEST_P(SchedulerTest, ABudgetBelowTheBuffersOfPassesIsRefused) {
   engine_ = Open({.context = kContext, .pool_tokens = 4096, .releases_memory = true});
-  const std::int64_t buffers = engine_->WorkspaceBytes();
-  EXPECT_GT(buffers, 0);
-  EXPECT_EQ(Scheduler::Make(*engine_, {.budget_bytes = buffers}).status().message(),
-            "the budget is " + std::to_string(buffers) + " bytes; the buffers of passes take " +
-                std::to_string(buffers));
-  EXPECT_TRUE(Scheduler::Make(*engine_, {.budget_bytes = buffers + (1 << 20)}).ok());
+  const std::int64_t fixed = Held();
+  EXPECT_GT(engine_->WorkspaceBytes(), 0);
+  EXPECT_EQ(Scheduler::Make(*engine_, {.budget_bytes = fixed}).status().message(),
+            "the budget is " + std::to_string(fixed) +
+                " bytes; the empty cache and the buffers of passes take " + std::to_string(fixed));
+  EXPECT_TRUE(Scheduler::Make(*engine_, {.budget_bytes = fixed + (1 << 20)}).ok());
+}
+
+// The machine has no memory, always or for a moment: requests go on one by one.
+TEST_P(SchedulerTest, NothingFailsWhenTheMachineRunsShort) {
+  for (const bool always : {true, false}) {
+    StartWith({.threads = 2,
+               .context = kContext,
+               .max_sequences = 4,
+               .pool_tokens = 4096,
+               .releases_memory = true,
+               .prefill_chunk = 32},
+              {});
+    scheduler_.reset();
+    int reads = 0;
+    auto scheduler = Scheduler::Make(*engine_, {.recompute_bound = 32, .available_memory = [&] {
+                                                  ++reads;
+                                                  return always || reads < 3 ? 0 : 1 << 30;
+                                                }});
+    ASSERT_TRUE(scheduler.ok()) << scheduler.status().message();
+    scheduler_ = std::move(scheduler).value();
+    ScheduledRequest request;
+    request.restore_points = {40, 80, 120};
+    for (int i = 0; i < 8; ++i) Ask(SomeTokens(150 + i, 3 + i % 3), 20, request);
+    RunAll();
+    EXPECT_GT(reads, 0);
+    for (const auto& asked : asked_) {
+      ASSERT_TRUE(asked->result.status.ok()) << asked->result.status.message();
+      ExpectExact(*asked);
+    }
+    asked_.clear();
+  }
 }
 
 TEST_P(SchedulerTest, AReleasingPoolFollowsHalfOfTheFreeMemory) {
@@ -260,7 +292,8 @@ TEST_P(SchedulerTest, ALoneRequestEndsInMemoryForItsOwnState) {
   Cache& cache = engine_->cache();
   const SequenceLength one[] = {{SequenceId{0}, kContext}};
   const std::int64_t budget = Held() + cache.GrowthOf(one, 4);
-  auto scheduler = Scheduler::Make(*engine_, {.recompute_bound = 16, .budget_bytes = budget});
+  auto scheduler = Scheduler::Make(
+      *engine_, {.recompute_bound = 16, .budget_bytes = budget, .free_memory_share = 0.0});
   ASSERT_TRUE(scheduler.ok()) << scheduler.status().message();
   scheduler_ = std::move(scheduler).value();
   ScheduledRequest request;

@@ -57,6 +57,10 @@ class Model {
   // kOutOfMemory with the size.
   virtual Status Reserve(int max_batch) = 0;
 
+  // Allocates the encoder's activations for texts of up to `tokens` tokens; without this call, Encode
+  // does it. Errors: kOutOfMemory with the size.
+  virtual Status ReserveText(int /*tokens*/) { return Status::Ok(); }
+
   // Runs the encoder over a whole text and puts its output into the cache, for cross-attention of
   // the decoder's tokens of `sequence`. REQUIRES: cache.StartForward has succeeded for a batch with
   // tokens of `sequence`; call Forward for that batch next. The cache keeps the output as long as
@@ -82,7 +86,7 @@ class Model {
   // Returns the bytes of weights outside the mapped file (repacked matrices).
   virtual std::size_t OwnedWeightBytes() const = 0;
 
-  // Returns the bytes of the activations that Reserve allocated.
+  // Returns the bytes of the activations that Reserve, ReserveText and Encode allocated.
   virtual std::int64_t ActivationBytes() const = 0;
 
  protected:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <fstream>
 #include <sstream>
+#include <string_view>
 
 #include "base/strings.h"
 
@@ -14,6 +15,17 @@ std::optional<std::int64_t> NumberIn(const std::string& path) {
   std::int64_t number = 0;
   if (file >> number) return number;  // "max" is no number
   return std::nullopt;
+}
+
+// Returns the value of a line "name number", or 0.
+std::int64_t NamedNumberIn(const std::string& path, std::string_view name) {
+  std::ifstream file(path);
+  std::string word;
+  std::int64_t number = 0;
+  while (file >> word >> number) {
+    if (word == name) return number;
+  }
+  return 0;
 }
 
 std::optional<std::int64_t> SystemMemory(const std::string& root) {
@@ -47,7 +59,11 @@ std::optional<std::int64_t> AvailableMemory(const std::string& root) {
     const auto most = NumberIn(folder + "/memory.max");
     const auto used = NumberIn(folder + "/memory.current");
     if (most && used) {
-      const std::int64_t left = std::max<std::int64_t>(0, *most - *used);
+      // The system takes pages of files back when the group needs memory.
+      const std::string stat = folder + "/memory.stat";
+      const std::int64_t files =
+          NamedNumberIn(stat, "active_file") + NamedNumberIn(stat, "inactive_file");
+      const std::int64_t left = std::clamp<std::int64_t>(*most - *used + files, 0, *most);
       least = least ? std::min(*least, left) : left;
     }
     if (group.empty()) return least;

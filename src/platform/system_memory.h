@@ -1,7 +1,7 @@
 // Finds how much memory this process may still take.
 //
 // Source: proc(5) (MemAvailable), Documentation/admin-guide/cgroup-v2.rst (memory.max,
-// memory.current).
+// memory.current, memory.stat).
 //
 // Thread safety: all functions may be called at the same time.
 #pragma once

@@ -38,6 +38,8 @@ TEST_F(SystemMemoryTest, TheLeastOfAllGroupsCounts) {
   Write("/sys/fs/cgroup/a/memory.max", "5000\n");
   Write("/sys/fs/cgroup/a/memory.current", "1500\n");
   EXPECT_EQ(AvailableMemory(root_), 3500);
+  Write("/sys/fs/cgroup/a/memory.stat", "anon 9\nactive_file 200\ninactive_file 300\n");
+  EXPECT_EQ(AvailableMemory(root_), 4000) << "pages of files can go";
   Write("/sys/fs/cgroup/a/memory.current", "6000\n");
   EXPECT_EQ(AvailableMemory(root_), 0);
 }

@@ -91,7 +91,7 @@ class ResidentSizeTest : public SchedulerFixture {
 
 TEST_P(ResidentSizeTest, FollowsAFixedBudget) {
   const std::int64_t budget = 256 * kMiB;
-  StartWith({.recompute_bound = 32, .budget_bytes = budget});
+  StartWith({.recompute_bound = 32, .budget_bytes = budget, .free_memory_share = 0.0});
   std::int64_t most = 0;
   for (int request = 0; request < 60; ++request) {
     AskRandom();

@@ -69,6 +69,10 @@ class T5 final : public Decoder {
   Status LoadEncoder(WeightReader& reader);
 
   std::unique_ptr<Cache> MakeCache() override;
+  Status ReserveText(int tokens) override { return ReserveEncoder(tokens); }
+  std::int64_t ActivationBytes() const override {
+    return Decoder::ActivationBytes() + encoder_activations_.bytes() + text_attention_.bytes();
+  }
   Status Encode(std::span<const std::int32_t> tokens, SequenceId sequence, Cache& cache) override;
 
  protected:

@@ -24,9 +24,10 @@ class ActivationBuffer {
     return Status::Ok();
   }
 
-  std::int64_t values() const {
-    return buffer_ ? static_cast<std::int64_t>(buffer_->size_bytes() / sizeof(float)) : 0;
+  std::int64_t bytes() const {
+    return buffer_ ? static_cast<std::int64_t>(buffer_->size_bytes()) : 0;
   }
+  std::int64_t values() const { return bytes() / static_cast<std::int64_t>(sizeof(float)); }
 
   // Returns a dense f32 view [d0, d1, d2] that starts at value `offset`. REQUIRES: it lies within
   // values().

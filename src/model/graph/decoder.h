@@ -42,9 +42,7 @@ class Decoder : public Model {
   // Makes one causal cache per attention span. A family with another kind of cache overrides this.
   std::unique_ptr<Cache> MakeCache() override;
   Status Reserve(int max_batch) override;
-  std::int64_t ActivationBytes() const override {
-    return activations_.values() * static_cast<std::int64_t>(sizeof(float));
-  }
+  std::int64_t ActivationBytes() const override { return activations_.bytes(); }
   Status Forward(std::span<const std::int32_t> tokens, std::span<const Position> positions,
                  Cache& cache) override;
   Status Logits(std::span<const std::int32_t> rows, float* logits) override;

@@ -19,6 +19,8 @@ class TextAttention {
   // kOutOfMemory with the number.
   Status Reserve(KvBackend& backend, const KvShape& shape, std::int64_t tokens);
 
+  std::int64_t bytes() const { return k_ == nullptr ? 0 : layer_.KBytes() + layer_.VBytes(); }
+
   // out = attention of q over k and v [dim, heads, batch]. The pass's tokens are one text, in
   // order. REQUIRES: Reserve for as many tokens.
   void Run(Pass& pass, const TensorView& q, const TensorView& k, const TensorView& v,
