@@ -6,11 +6,9 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
-#include <boost/beast/http/parser.hpp>
-#include <boost/beast/http/string_body.hpp>
 #include <chrono>
 #include <cstdio>
-#include <optional>
+#include <exception>
 #include <thread>
 
 #include "base/strings.h"
@@ -19,17 +17,26 @@ namespace kvcache::server {
 namespace {
 
 namespace asio = boost::asio;
-namespace http = boost::beast::http;
 using asio::ip::tcp;
 using boost::system::error_code;
 using Clock = std::chrono::steady_clock;
 
-std::string_view View(boost::beast::string_view text) {
-  return {text.data(), text.size()};
-}
-
 std::string_view ReasonOf(int status) {
-  return View(http::obsolete_reason(static_cast<http::status>(status)));
+  switch (status) {
+    case 200: return "OK";
+    case 400: return "Bad Request";
+    case 403: return "Forbidden";
+    case 404: return "Not Found";
+    case 405: return "Method Not Allowed";
+    case 408: return "Request Timeout";
+    case 413: return "Payload Too Large";
+    case 429: return "Too Many Requests";
+    case 431: return "Request Header Fields Too Large";
+    case 500: return "Internal Server Error";
+    case 503: return "Service Unavailable";
+    case 505: return "HTTP Version Not Supported";
+    default: return "Unknown";
+  }
 }
 
 class Connection;
@@ -46,6 +53,10 @@ class Reply final : public HttpReply {
  public:
   Reply(std::shared_ptr<Shared> shared, std::weak_ptr<Connection> connection, std::uint64_t number)
       : shared_(std::move(shared)), connection_(std::move(connection)), number_(number) {}
+  // A request that nobody answers any more, after an exception for example, is ended.
+  ~Reply() override;
+  Reply(const Reply&) = delete;
+  Reply& operator=(const Reply&) = delete;
   void Send(int status, std::string body, HttpHeaders headers) override;
   void Begin(std::string content_type) override;
   void Write(std::string bytes) override;
@@ -65,7 +76,10 @@ class Reply final : public HttpReply {
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(std::shared_ptr<Shared> shared, tcp::socket socket)
-      : shared_(std::move(shared)), socket_(std::move(socket)), timer_(shared_->io) {
+      : shared_(std::move(shared)),
+        socket_(std::move(socket)),
+        timer_(shared_->io),
+        reader_(shared_->options.header_bytes, shared_->options.body_bytes) {
     ++shared_->open;
   }
   ~Connection() { --shared_->open; }
@@ -96,7 +110,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Begin(std::uint64_t number, const std::string& content_type) {
     if (!Answers(number) || begun_) return;
     begun_ = true;
-    chunked_ = !old_;
+    chunked_ = !reader_.is_http_1_0();
     keep_alive_ = keep_alive_ && chunked_;
     events_ = content_type.starts_with("text/event-stream");
     Queue(StrCat(Head(200), "Content-Type: ", content_type, "\r\nCache-Control: no-cache\r\n",
@@ -112,6 +126,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (!Answers(number) || !begun_) return;
     if (chunked_) Queue("0\r\n\r\n");
     Finish();
+  }
+
+  void Abandon(std::uint64_t number) {
+    if (!Answers(number)) return;
+    if (begun_) return Close();
+    SendError(500, "the server could not answer");
   }
 
   void OnGone(std::uint64_t number, std::function<void()> gone) {
@@ -138,7 +158,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string Head(int status) const {
     return StrCat("HTTP/1.1 ", status, " ", ReasonOf(status), "\r\n",
                   keep_alive_ ? "" : "Connection: close\r\n",
-                  keep_alive_ && old_ ? "Connection: keep-alive\r\n" : "");
+                  keep_alive_ && reader_.is_http_1_0() ? "Connection: keep-alive\r\n" : "");
   }
 
   std::string Chunk(const std::string& bytes) const {
@@ -166,82 +186,25 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void Parse() {
-    if (closed_ || state_ == State::kAnswering || state_ == State::kEnding) return;
-    if (state_ == State::kIdle) {
-      // Empty lines before a request are skipped.
-      inbox_.erase(0, std::min(inbox_.find_first_not_of("\r\n"), inbox_.size()));
-      if (inbox_.empty()) return;
-      state_ = State::kReceiving;
-      since_ = Clock::now();
-      parser_.emplace();
-      parser_->header_limit(static_cast<std::uint32_t>(shared_->options.header_bytes));
-      parser_->body_limit(shared_->options.body_bytes);
-      parser_->eager(true);
-    }
-    if (!parser_->is_header_done() && !TakeHead()) return;
-    TakeBody();
-  }
-
-  // Returns whether the head is complete and valid.
-  bool TakeHead() {
-    const std::size_t end = inbox_.find("\r\n\r\n");
-    const std::size_t size = end == std::string::npos ? inbox_.size() : end;
-    if (size > shared_->options.header_bytes) {
-      return Refuse(431, "the head of the request is too large");
-    }
-    if (end == std::string::npos) return false;
-    const std::string_view head = std::string_view(inbox_).substr(0, end);
-    if (head.find("\r\n ") != head.npos || head.find("\r\n\t") != head.npos) {
-      return Refuse(400, "a folded header is not supported");
-    }
-    parser_->eager(false);
-    error_code error;
-    inbox_.erase(0, parser_->put(asio::buffer(inbox_.data(), end + 4), error));
-    parser_->eager(true);
-    if (!error || error == http::error::need_more) return CheckHead();
-    const bool large = error == http::error::body_limit;
-    return Refuse(large ? 413 : 400,
-                  large ? BodyTooLarge() : StrCat("bad HTTP: ", error.message()));
-  }
-
-  std::string BodyTooLarge() const {
-    return StrCat("the body is larger than ", shared_->options.body_bytes, " bytes");
-  }
-
-  bool CheckHead() {
-    const auto& head = parser_->get();
-    old_ = head.version() == 10;
-    if (head.version() != 10 && head.version() != 11)
-      return Refuse(505, "HTTP 1.0 and 1.1 are spoken");
-    if (head.count(http::field::content_length) > 1 ||
-        (head.count(http::field::content_length) == 1 &&
-         head.count(http::field::transfer_encoding) > 0)) {
-      return Refuse(400, "the length of the body is given twice");
-    }
-    const auto length = parser_->content_length();
-    if (length && *length > shared_->options.body_bytes) return Refuse(413, BodyTooLarge());
-    if (View(head[http::field::expect]) == "100-continue" && !old_) {
-      Queue("HTTP/1.1 100 Continue\r\n\r\n");
-    }
-    return true;
-  }
-
-  void TakeBody() {
-    error_code error;
-    // A parser without a body is done with its head.
-    while (!parser_->is_done() && !inbox_.empty()) {
-      const std::size_t used = parser_->put(asio::buffer(inbox_), error);
-      inbox_.erase(0, used);
-      if (error == http::error::body_limit) return (void)Refuse(413, BodyTooLarge());
-      if (error && error != http::error::need_more) {
-        return (void)Refuse(400, StrCat("bad HTTP: ", error.message()));
+    while (!closed_ && state_ != State::kAnswering && state_ != State::kEnding) {
+      const HttpRequestReader::Outcome outcome = reader_.Read(inbox_);
+      if (state_ == State::kIdle && reader_.receiving()) {
+        state_ = State::kReceiving;
+        since_ = Clock::now();
       }
-      if (used == 0) break;
+      switch (outcome) {
+        case HttpRequestReader::Outcome::kMore: return;
+        case HttpRequestReader::Outcome::kContinue: Queue("HTTP/1.1 100 Continue\r\n\r\n"); break;
+        case HttpRequestReader::Outcome::kRequest:
+          keep_alive_ = reader_.keeps_alive();
+          head_only_ = reader_.head_only();
+          shared_->handler.Handle(std::move(reader_.request()), Answer());
+          break;
+        case HttpRequestReader::Outcome::kRefused:
+          Refuse(reader_.status(), reader_.message());
+          break;
+      }
     }
-    if (inbox_.size() > shared_->options.header_bytes && !parser_->is_done()) {
-      return (void)Refuse(400, "the body's framing is too large");
-    }
-    if (parser_->is_done()) Dispatch();
   }
 
   std::shared_ptr<HttpReply> Answer() {
@@ -250,28 +213,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
     return std::make_shared<Reply>(shared_, weak_from_this(), ++number_);
   }
 
-  void Dispatch() {
-    auto message = parser_->release();
-    parser_.reset();
-    keep_alive_ = message.keep_alive();
-    head_only_ = message.method() == http::verb::head;
-    const std::string_view target = View(message.target());
-    const std::size_t path = target.find_first_of("?#");
-    HttpRequest request{.method = std::string(View(message.method_string())),
-                        .path = std::string(target.substr(0, path)),
-                        .host = std::string(View(message[http::field::host])),
-                        .body = std::move(message.body())};
-    shared_->handler.Handle(std::move(request), Answer());
+  void Refuse(int status, const std::string& message) {
+    keep_alive_ = head_only_ = false;
+    const std::shared_ptr<HttpReply> unused = Answer();
+    SendError(status, message);
   }
 
-  bool Refuse(int status, const std::string& message) {
-    std::string path;
-    if (parser_->is_header_done()) path = View(parser_->get().target());
-    parser_.reset();
-    keep_alive_ = head_only_ = false;
-    (void)Answer();
-    Send(number_, status, shared_->handler.ErrorBody(path, status, message), {});
-    return false;
+  void SendError(int status, const std::string& message) {
+    Send(number_, status, shared_->handler.ErrorBody(reader_.request().path, status, message), {});
   }
 
   // ---- output ----
@@ -344,7 +293,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (state_ == State::kIdle && older(since_, options.idle_seconds)) return Close();
     if (state_ == State::kEnding && !sending_ && older(since_, 2)) return Close();
     if (state_ == State::kReceiving && older(since_, options.receive_seconds)) {
-      return (void)Refuse(408, "the request took too long to arrive");
+      return Refuse(408, "the request took too long to arrive");
     }
     if (state_ == State::kAnswering && begun_ && events_ && !sending_ &&
         older(sent_, options.ping_seconds)) {
@@ -356,7 +305,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   tcp::socket socket_;
   asio::steady_timer timer_;
   State state_ = State::kIdle;
-  std::optional<http::request_parser<http::string_body>> parser_;
+  HttpRequestReader reader_;
   char incoming_[4096];
   std::string inbox_;     // received, not parsed
   std::string outgoing_;  // given to the socket
@@ -366,7 +315,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Clock::time_point since_;   // the state began
   Clock::time_point sent_;    // the last output
   bool reading_ = false, sending_ = false, closed_ = false;
-  bool old_ = false;  // HTTP/1.0
   bool keep_alive_ = false, head_only_ = false;
   bool begun_ = false, chunked_ = false, events_ = false;
 };
@@ -376,6 +324,14 @@ void Reply::Post(Function function) {
   asio::post(shared_->io, [weak = connection_, function = std::move(function)]() mutable {
     if (const auto connection = weak.lock()) function(*connection);
   });
+}
+
+Reply::~Reply() {
+  try {
+    Post([number = number_](Connection& to) { to.Abandon(number); });
+  } catch (const std::exception&) {
+    // Without memory for the post, the connection ends with its time.
+  }
 }
 
 void Reply::Send(int status, std::string body, HttpHeaders headers) {
@@ -449,7 +405,7 @@ class Server final : public HttpServer {
     }
     port_ = acceptor_.local_endpoint().port();
     Accept();
-    thread_ = std::thread([this] { shared_->io.run(); });
+    thread_ = std::thread([this] { Run(); });
     return Status::Ok();
   }
 
@@ -460,6 +416,7 @@ class Server final : public HttpServer {
     acceptor_.async_accept([this](const error_code& error, tcp::socket socket) {
       if (!acceptor_.is_open()) return;
       if (error) return AcceptLater();  // no descriptor is free
+      Accept();
       if (shared_->open < shared_->options.connections) {
         error_code ignored;
         socket.set_option(tcp::no_delay(true), ignored);
@@ -467,8 +424,19 @@ class Server final : public HttpServer {
         Remember(connection);
         connection->Start();
       }
-      Accept();
     });
+  }
+
+  // A function that runs out of memory ends; the others go on.
+  void Run() {
+    while (true) {
+      try {
+        shared_->io.run();
+        return;
+      } catch (const std::exception&) {
+        continue;
+      }
+    }
   }
 
   void AcceptLater() {

@@ -1,5 +1,5 @@
 // An HTTP/1.1 server with one I/O thread. Its interface names no library; only http_server.cc knows
-// Boost.Beast and Asio, whose headers take long to compile.
+// Boost.Asio, whose headers take long to compile.
 //
 // A read is always pending, so a client that leaves is noticed at once. Output that a client does not
 // read is bounded: a client that falls too far behind is disconnected.
@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "kvcache/status.h"
+#include "server/http_request_reader.h"
 
 namespace kvcache::server {
 
@@ -35,16 +36,10 @@ struct HttpOptions {
   int ping_seconds = 30;     // between the comments of a silent event stream
 };
 
-struct HttpRequest {
-  std::string method;
-  std::string path;  // without the query
-  std::string host;  // the Host header
-  std::string body;
-};
-
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
-// The answer to one request: Send, or Begin, Write … and End. Calls after the end do nothing.
+// The answer to one request: Send, or Begin, Write … and End. Calls after the end do nothing. If it is
+// destroyed before, the request gets status 500, or its connection is closed.
 class HttpReply {
  public:
   virtual ~HttpReply() = default;

@@ -2,6 +2,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -43,11 +44,21 @@ class Worker {
     while (true) {
       more_.wait(lock, [this] { return ending_ || !work_.empty(); });
       if (ending_) return;
-      const auto work = std::move(work_.front());
+      auto work = std::move(work_.front());
       work_.pop_front();
       lock.unlock();
-      work();
+      Do(work);
+      work = nullptr;
       lock.lock();
+    }
+  }
+
+  // Work that runs out of memory is given up: its reply ends the request.
+  static void Do(const std::function<void()>& work) {
+    try {
+      work();
+    } catch (const std::exception&) {
+      return;
     }
   }
 
@@ -60,10 +71,9 @@ class Worker {
 
 // Returns whether a Host header names this machine's loopback. A page of another site cannot.
 bool IsLoopbackName(std::string_view host) {
-  const bool bracketed = host.starts_with('[');
-  const std::size_t end = bracketed ? host.find(']') + 1 : host.find(':');
-  const std::string_view name = host.substr(0, end);
-  return name.empty() || name == "localhost" || name == "127.0.0.1" || name == "[::1]";
+  const std::size_t end = host.starts_with('[') ? host.find(']') : host.find(':');
+  const std::string_view name = host.substr(0, end + (host.starts_with('[') && end != host.npos));
+  return host.empty() || name == "localhost" || name == "127.0.0.1" || name == "[::1]";
 }
 
 class ServerImpl final : public Server, private HttpHandler {

@@ -17,6 +17,7 @@
 
 #include "base/strings.h"
 #include "kvcache_engine/engine.h"
+#include "server/http_server.h"
 
 namespace kvcache::server {
 namespace {
@@ -422,6 +423,33 @@ TEST_F(ServerTest, ClientThatLeavesFreesItsSequence) {
 TEST_F(ServerTest, TooManyRequestsAreRefused) {
   Start({.most_running = 0});
   EXPECT_EQ(Post("/v1/chat/completions", Chat("Hi")).status, 429);
+}
+
+// Drops its replies, before or after their beginning.
+class Forgetful final : public HttpHandler {
+ public:
+  void Handle(HttpRequest request, std::shared_ptr<HttpReply> reply) override {
+    if (request.path == "/begun") reply->Begin("text/plain");
+  }
+  std::string ErrorBody(std::string_view /*path*/, int /*status*/,
+                        std::string_view message) override {
+    return std::string(message);
+  }
+};
+
+TEST(HttpServerTest, ARequestThatNobodyAnswersEnds) {
+  Forgetful handler;
+  auto server = HttpServer::Start({}, handler);
+  ASSERT_TRUE(server.ok()) << server.status().message();
+  const auto ask = [&](const std::string& path) {
+    Client client((*server)->port());
+    EXPECT_TRUE(client.Write("GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n"));
+    return client.Read(path == "/begun" ? "" : "answer");
+  };
+  const Answer whole = Parse(ask("/"));
+  EXPECT_EQ(whole.status, 500);
+  EXPECT_EQ(whole.body, "the server could not answer");
+  EXPECT_TRUE(ask("/begun").starts_with("HTTP/1.1 200 OK"));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <exception>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -44,8 +45,27 @@ class Writer {
         stops_(Joined(std::move(request.stop), request.prompt.stops)),
         before_(request.prompt.chat ? request.prompt.tokens.back() : -1) {}
 
-  // Returns whether the text goes on.
+  // Returns whether the text goes on. Without memory for it, it ends with an error.
   bool Push(std::int32_t token) {
+    try {
+      return Take(token);
+    } catch (const std::exception&) {
+      failed_ = true;
+      return false;
+    }
+  }
+
+  // Without memory for the answer there is none: the connection says so.
+  void Finish(const RequestResult& result) {
+    try {
+      Deliver(result);
+    } catch (const std::exception&) {
+      return;
+    }
+  }
+
+ private:
+  bool Take(std::int32_t token) {
     std::string piece;
     tokenizer_.AppendPiece(token, &piece);
     const bool drops = ++generated_ == 1 && before_ >= 0 && piece.starts_with(' ') &&
@@ -57,14 +77,16 @@ class Writer {
     return !stops_.stopped();
   }
 
-  void Finish(const RequestResult& result) {
-    if (!stops_.stopped() && result.status.ok()) {
+  void Deliver(const RequestResult& result) {
+    Status status = result.status;
+    if (failed_) status = {StatusCode::kOutOfMemory, "no memory for the text of an answer"};
+    if (!stops_.stopped() && status.ok()) {
       std::string whole;
       characters_.Flush(&whole);
       Emit(stops_.Push(whole));
       Emit(stops_.Flush());
     }
-    on_done_({.status = result.status,
+    on_done_({.status = std::move(status),
               .stop = stops_.stopped() ? StopReason::kStopString : result.stop,
               .generated = generated_,
               .reuse = result.reuse,
@@ -72,7 +94,6 @@ class Writer {
               .total_ms = result.total_ms});
   }
 
- private:
   static std::vector<std::string> Joined(std::vector<std::string> a,
                                          const std::vector<std::string>& b) {
     a.insert(a.end(), b.begin(), b.end());
@@ -89,6 +110,7 @@ class Writer {
   Utf8Stream characters_;
   std::int32_t before_;
   std::int32_t generated_ = 0;
+  bool failed_ = false;
 };
 
 class Service final : public TextService {
