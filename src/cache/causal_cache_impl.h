@@ -34,6 +34,9 @@
 
 namespace kvcache {
 
+// Layers whose memory goes back to the system have a multiple of this: whole pages of every shape.
+inline constexpr int kReleasingCells = 2048;
+
 class CausalCache final : public Cache {
  public:
   explicit CausalCache(CausalOptions causal) : causal_(std::move(causal)) {}

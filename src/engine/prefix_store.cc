@@ -54,6 +54,7 @@ Result<std::unique_ptr<PrefixStore>> PrefixStore::Make(Engine& engine,
     KVCACHE_ASSIGN_OR_RETURN(const std::string text, FingerprintText(engine, model));
     KVCACHE_ASSIGN_OR_RETURN(made->fingerprint_, Sha256(TextBytes(text)));
     KVCACHE_ASSIGN_OR_RETURN(made->root_, Sha256(TextBytes("kvcache prefixes, version 1")));
+    made->saved_ = made->Nothing();
     return made;
   } catch (const std::exception& error) {
     return Status(StatusCode::kInternal, error.what());
@@ -78,48 +79,22 @@ bool PrefixStore::Has(const ObjectId& id) {
   return has.ok() && *has;
 }
 
-Result<std::vector<PrefixStore::Piece>> PrefixStore::Find(std::span<const std::int32_t> tokens) {
-  std::vector<Piece> pieces;
-  StoreHash parent = root_;
-  Position at = 0;
-  const auto end = static_cast<Position>(tokens.size());
-  for (Position size = kChunk; size >= kLeastPiece;) {
-    if (at + size > end) {
-      size /= 2;
-      continue;
-    }
-    KVCACHE_ASSIGN_OR_RETURN(const StoreHash key,
-                             KeyAfter(parent, tokens.subspan(static_cast<std::size_t>(at),
-                                                             static_cast<std::size_t>(size))));
-    const ObjectId id{fingerprint_, key};
-    KVCACHE_ASSIGN_OR_RETURN(const bool has, store_->Contains(id));
-    if (has) {
-      pieces.push_back({id, at, at + size});
-      parent = key;
-      at += size;
-    }
-    if (!has || size < kChunk) size /= 2;
-  }
-  return pieces;
-}
-
 Result<std::vector<PrefixStore::Piece>> PrefixStore::Divide(std::span<const std::int32_t> tokens,
-                                                            Extent extent) const {
+                                                            Position least, Piece from,
+                                                            const Accepts& accepts) const {
   std::vector<Piece> pieces;
-  StoreHash parent = root_;
-  Position at = 0;
   const auto end = static_cast<Position>(tokens.size());
-  for (Position size = kChunk; size >= kLeastPiece;) {
-    if (at + size > end) {
-      if (extent == Extent::kWholeChunks) break;
-      size /= 2;
-      continue;
+  for (Position size = kChunk; size >= least;) {
+    bool is_taken = false;
+    if (from.end + size <= end) {
+      const auto text =
+          tokens.subspan(static_cast<std::size_t>(from.end), static_cast<std::size_t>(size));
+      KVCACHE_ASSIGN_OR_RETURN(const StoreHash key, KeyAfter(from.id.key, text));
+      const Piece piece{{fingerprint_, key}, from.end, from.end + size};
+      KVCACHE_ASSIGN_OR_RETURN(is_taken, accepts(piece.id));
+      if (is_taken) pieces.push_back(from = piece);
     }
-    KVCACHE_ASSIGN_OR_RETURN(parent,
-                             KeyAfter(parent, tokens.subspan(static_cast<std::size_t>(at),
-                                                             static_cast<std::size_t>(size))));
-    pieces.push_back({{fingerprint_, parent}, at, at + size});
-    at += size;
+    if (!is_taken || size < kChunk) size /= 2;
   }
   return pieces;
 }
@@ -156,7 +131,9 @@ Status PrefixStore::LoadObject(Session& session, const ObjectId& id,
 }
 
 Status PrefixStore::LoadPieces(Session& session, std::span<const std::int32_t> tokens) {
-  KVCACHE_ASSIGN_OR_RETURN(std::vector<Piece> pieces, Find(tokens));
+  KVCACHE_ASSIGN_OR_RETURN(const std::vector<Piece> pieces,
+                           Divide(tokens, kLeastPiece, Nothing(),
+                                  [this](const ObjectId& id) { return store_->Contains(id); }));
   if (pieces.empty()) return Status::Ok();
   const auto most = static_cast<Position>(tokens.size()) - 1;
   Status status;
@@ -201,7 +178,7 @@ PrefixStore::Loaded PrefixStore::Load(Session& session, std::span<const std::int
   loaded.tokens = std::max<Position>(0, session.position() - before);
   loaded.ms =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-  saved_ = 0;
+  saved_ = Nothing();
   return loaded;
 }
 
@@ -219,10 +196,12 @@ Status PrefixStore::Write(const Snapshot& snapshot, const ObjectId& id, int most
 void PrefixStore::Save(const Session& session, Extent extent) {
   if (!is_divisible_ || session.unshifted() != session.position()) return;
   const Status status = WithoutExceptions([&]() -> Status {
-    KVCACHE_ASSIGN_OR_RETURN(const std::vector<Piece> pieces, Divide(session.tokens(), extent));
+    const Position least = extent == Extent::kAll ? kLeastPiece : kChunk;
+    KVCACHE_ASSIGN_OR_RETURN(const std::vector<Piece> pieces,
+                             Divide(session.tokens(), least, saved_,
+                                    [](const ObjectId&) -> Result<bool> { return true; }));
     std::vector<ObjectId> known;
     for (const Piece& piece : pieces) {
-      if (piece.end <= saved_) continue;
       if (Has(piece.id)) {
         known.insert(known.begin(), piece.id);
       } else {
@@ -233,7 +212,7 @@ void PrefixStore::Save(const Session& session, Extent extent) {
         KVCACHE_RETURN_IF_ERROR(
             Write(*snapshot, piece.id, extent == Extent::kAll ? kMostWaitMs : 0));
       }
-      if (piece.end - piece.begin == kChunk) saved_ = piece.end;
+      if (piece.end - piece.begin == kChunk) saved_ = piece;
     }
     store_->Touch(known);
     return Status::Ok();

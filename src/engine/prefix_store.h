@@ -18,6 +18,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -81,9 +82,13 @@ class PrefixStore {
 
   bool Has(const ObjectId& id);
   Result<StoreHash> KeyAfter(const StoreHash& parent, std::span<const std::int32_t> tokens) const;
-  // Return the pieces that the store has, or that it should have.
-  Result<std::vector<Piece>> Find(std::span<const std::int32_t> tokens);
-  Result<std::vector<Piece>> Divide(std::span<const std::int32_t> tokens, Extent extent) const;
+  using Accepts = std::function<Result<bool>(const ObjectId& id)>;
+
+  // Returns the piece before the first one.
+  Piece Nothing() const { return {{fingerprint_, root_}, 0, 0}; }
+  // Returns the pieces of `tokens` behind `from` that are accepted, none smaller than `least`.
+  Result<std::vector<Piece>> Divide(std::span<const std::int32_t> tokens, Position least,
+                                    Piece from, const Accepts& accepts) const;
   Result<ObjectId> StateId(std::span<const StoreHash> chain,
                            std::span<const std::int32_t> tokens) const;
   Result<std::vector<StoreHash>> Chain(std::span<const std::int32_t> tokens) const;
@@ -98,7 +103,7 @@ class PrefixStore {
   StoreHash root_;  // the key of no tokens
   const bool is_divisible_;
   bool states_are_small_ = true;
-  Position saved_ = 0;  // tokens of the session that the store has
+  Piece saved_;  // the last chunk of the session that the store has
   WriteBehind writer_;
 };
 
