@@ -7,10 +7,10 @@
 #include <string_view>
 
 #include "fuzz_input.h"
+#include "model_store/blob_digest.h"
 #include "model_store/manifest.h"
 #include "model_store/model_name.h"
 #include "model_store/modelfile.h"
-#include "model_store/sha256.h"
 
 namespace kvcache {
 namespace {
@@ -36,8 +36,8 @@ void FuzzModelfile(std::string_view text) {
 void FuzzManifest(std::string_view text) {
   const auto manifest = ParseManifest(text);
   if (Refused(manifest)) return;
-  Check(IsSha256Digest(manifest->config.digest));
-  for (const ManifestLayer& layer : manifest->layers) Check(IsSha256Digest(layer.digest));
+  Check(IsBlobDigest(manifest->config.digest));
+  for (const ManifestLayer& layer : manifest->layers) Check(IsBlobDigest(layer.digest));
   const auto again = ParseManifest(ManifestText(*manifest));
   Check(again.ok() && *again == *manifest);
 }

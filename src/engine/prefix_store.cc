@@ -52,8 +52,8 @@ Result<std::unique_ptr<PrefixStore>> PrefixStore::Make(Engine& engine,
     std::unique_ptr<PrefixStore> made(new PrefixStore(engine, std::move(store)));
     KVCACHE_ASSIGN_OR_RETURN(const StoreHash model, ModelHash(engine, *made->store_));
     KVCACHE_ASSIGN_OR_RETURN(const std::string text, FingerprintText(engine, model));
-    KVCACHE_ASSIGN_OR_RETURN(made->fingerprint_, Sha256(TextBytes(text)));
-    KVCACHE_ASSIGN_OR_RETURN(made->root_, Sha256(TextBytes("kvcache prefixes, version 1")));
+    KVCACHE_ASSIGN_OR_RETURN(made->fingerprint_, StoreHashOf(TextBytes(text)));
+    KVCACHE_ASSIGN_OR_RETURN(made->root_, StoreHashOf(TextBytes("kvcache prefixes, version 1")));
     made->saved_ = made->Nothing();
     return made;
   } catch (const std::exception& error) {
@@ -70,7 +70,7 @@ Result<StoreHash> PrefixStore::KeyAfter(const StoreHash& parent,
   };
   add(static_cast<std::uint32_t>(tokens.size()));
   for (const std::int32_t token : tokens) add(static_cast<std::uint32_t>(token));
-  return Sha256(text);
+  return StoreHashOf(text);
 }
 
 bool PrefixStore::Has(const ObjectId& id) {

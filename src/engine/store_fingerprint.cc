@@ -31,10 +31,10 @@ void Append(std::vector<std::byte>& bytes, const T& value) {
 Result<ObjectId> IdOf(const FileIdentity& identity) {
   constexpr std::string_view kSpace = "kvcache: hashes of model files, version 1";
   ObjectId id;
-  KVCACHE_ASSIGN_OR_RETURN(id.fingerprint, Sha256(std::as_bytes(std::span(kSpace))));
+  KVCACHE_ASSIGN_OR_RETURN(id.fingerprint, StoreHashOf(std::as_bytes(std::span(kSpace))));
   std::vector<std::byte> key;
   Append(key, identity);
-  KVCACHE_ASSIGN_OR_RETURN(id.key, Sha256(key));
+  KVCACHE_ASSIGN_OR_RETURN(id.key, StoreHashOf(key));
   return id;
 }
 
@@ -43,7 +43,7 @@ Result<StoreHash> HashFile(const GgufFile& file) {
   std::vector<std::byte> sums;
   Append(sums, FastHash(file.header()));
   for (const GgufTensor& tensor : file.tensors()) Append(sums, FastHash(tensor.bytes));
-  return Sha256(sums);
+  return StoreHashOf(sums);
 }
 
 bool IsSettled(const FileIdentity& identity) {

@@ -5,8 +5,8 @@
 
 #include "base/errors.h"
 #include "base/strings.h"
+#include "model_store/blob_digest.h"
 #include "model_store/bounded_json.h"
-#include "model_store/sha256.h"
 
 namespace kvcache {
 namespace {
@@ -31,7 +31,7 @@ Result<ManifestLayer> ParseLayer(const json& object) {
   ManifestLayer layer;
   KVCACHE_ASSIGN_OR_RETURN(layer.media_type, TextOf(object, "mediaType"));
   KVCACHE_ASSIGN_OR_RETURN(layer.digest, TextOf(object, "digest"));
-  if (!IsSha256Digest(layer.digest)) {
+  if (!IsBlobDigest(layer.digest)) {
     return Corrupt(StrCat("its digest ", Quoted(layer.digest),
                           " is not 'sha256:' and 64 lower-case hexadecimal digits"));
   }

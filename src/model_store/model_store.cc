@@ -14,7 +14,7 @@
 
 #include "base/errors.h"
 #include "base/strings.h"
-#include "model_store/sha256.h"
+#include "model_store/blob_digest.h"
 #include "platform/mapped_file.h"
 #include "platform/new_file.h"
 #include "platform/os_error.h"
@@ -50,7 +50,7 @@ std::string DigestOf(const MappedFile& file) {
     hash.Add(part);
     return Status::Ok();
   });
-  return hash.Digest();
+  return BlobDigest(hash.Finish());
 }
 
 // Makes a folder's entries durable.
@@ -166,7 +166,7 @@ Result<Manifest> ModelStore::Read(const ModelName& name) const {
 }
 
 Result<std::string> ModelStore::BlobPath(const ManifestLayer& layer) const {
-  if (!IsSha256Digest(layer.digest)) {
+  if (!IsBlobDigest(layer.digest)) {
     return InvalidArgument(StrCat(Quoted(layer.digest), " is not a digest"));
   }
   const std::string path = PathOfDigest(layer.digest);
@@ -219,7 +219,7 @@ Result<StoreLock> ModelStore::Lock() const {
 
 Result<ManifestLayer> ModelStore::AddBytes(const StoreLock& /*lock*/, std::string_view type,
                                            std::string_view bytes) const {
-  ManifestLayer layer{std::string(type), Sha256Digest(BytesOf(bytes)), bytes.size()};
+  ManifestLayer layer{std::string(type), BlobDigest(Sha256Of(BytesOf(bytes))), bytes.size()};
   const std::string path = PathOfDigest(layer.digest);
   KVCACHE_RETURN_IF_ERROR(MakeFolder(fs::path(path).parent_path()));
   if (HasSize(path, layer.size) && Verify(layer).ok()) return layer;
@@ -244,7 +244,7 @@ Result<ManifestLayer> ModelStore::AddFile(const StoreLock& /*lock*/, std::string
       const std::uint64_t at = std::exchange(offset, offset + part.size());
       return file.WriteAt(at, part);
     }));
-    if (hash.Digest() == layer.digest) return Status::Ok();
+    if (BlobDigest(hash.Finish()) == layer.digest) return Status::Ok();
     return {StatusCode::kIo, StrCat(path, " changed while it was copied; start again")};
   };
   KVCACHE_RETURN_IF_ERROR(WriteNew(target, layer.size, copy));

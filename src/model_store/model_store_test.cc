@@ -9,7 +9,7 @@
 #include <fstream>
 #include <string>
 
-#include "model_store/sha256.h"
+#include "model_store/blob_digest.h"
 
 namespace kvcache {
 namespace {
@@ -79,10 +79,10 @@ TEST(ModelNameTest, RefusesWhatIsNoName) {
   EXPECT_FALSE(ModelName::Parse(std::string(81, 'a')).ok());
 }
 
-TEST(Sha256Test, KnownDigest) {
-  EXPECT_EQ(Sha256Digest(std::as_bytes(std::span(std::string_view("abc")))),
+TEST(BlobDigestTest, KnownDigest) {
+  EXPECT_EQ(BlobDigest(Sha256Of(std::as_bytes(std::span(std::string_view("abc"))))),
             "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-  EXPECT_FALSE(IsSha256Digest("sha256:../../etc/passwd"));
+  EXPECT_FALSE(IsBlobDigest("sha256:../../etc/passwd"));
 }
 
 TEST(ManifestTest, RoundTripAndErrors) {

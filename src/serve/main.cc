@@ -1,6 +1,5 @@
 // kvcache serve: the server's program. Exit status 0: ended by a signal; 1: failed, and one line on
 // stderr says why; 2: the command line is wrong.
-#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <exception>
@@ -52,9 +51,7 @@ server::ServedModel Describe(const std::string& path) {
   std::error_code error;
   const auto bytes = std::filesystem::file_size(file, error);
   return {.name = file.stem().string(),
-          .created = std::chrono::duration_cast<std::chrono::seconds>(
-                         std::chrono::system_clock::now().time_since_epoch())
-                         .count(),
+          .created = server::UnixSeconds(),
           .bytes = error ? 0 : static_cast<std::int64_t>(bytes)};
 }
 

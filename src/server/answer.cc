@@ -1,5 +1,6 @@
 #include "server/answer.h"
 
+#include <chrono>
 #include <utility>
 
 #include "base/strings.h"
@@ -64,6 +65,12 @@ struct Delivery {
 Api ApiOf(std::string_view path) {
   if (path.starts_with("/api/")) return Api::kOllama;
   return path.starts_with("/v1/messages") ? Api::kAnthropic : Api::kOpenAi;
+}
+
+std::int64_t UnixSeconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
 }
 
 std::string Dump(const Json& json) {

@@ -4,6 +4,7 @@
 // Thread safety: free functions.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -69,6 +70,8 @@ struct RouteContext {
 // Checks that the request asks for the model that is served. Returns whether it does; else has
 // answered.
 bool CheckModel(const RouteContext& context, Api api, const std::string& model, HttpReply& reply);
+
+std::int64_t UnixSeconds();
 
 // The routes. `body` is an object.
 void OpenAiChat(const RouteContext& context, const Json& body, std::shared_ptr<HttpReply> reply);

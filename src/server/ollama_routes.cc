@@ -1,5 +1,4 @@
 // Ollama's generate and chat, and its lists of models.
-#include <chrono>
 #include <ctime>
 #include <utility>
 
@@ -20,12 +19,6 @@ std::string TimeText(std::int64_t seconds) {
   char text[32];
   (void)std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &utc);
   return text;
-}
-
-std::string NowText() {
-  return TimeText(std::chrono::duration_cast<std::chrono::seconds>(
-                      std::chrono::system_clock::now().time_since_epoch())
-                      .count());
 }
 
 std::int64_t Nanoseconds(double milliseconds) {
@@ -55,7 +48,7 @@ class OllamaShape final : public AnswerShape {
 
  private:
   Json Line(std::string_view text, bool done) const {
-    Json line = {{"model", model_}, {"created_at", NowText()}};
+    Json line = {{"model", model_}, {"created_at", TimeText(UnixSeconds())}};
     if (kind_ == Kind::kChat) {
       line["message"] = {{"role", "assistant"}, {"content", text}};
     } else {

@@ -1,6 +1,5 @@
 // OpenAI's chat completions and completions.
 #include <atomic>
-#include <chrono>
 #include <random>
 #include <utility>
 
@@ -13,16 +12,10 @@ namespace {
 
 enum class Kind { kChat, kText };
 
-std::int64_t Now() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
 std::string NewId(Kind kind) {
   static std::atomic<std::uint64_t> count{0};
   return StrCat(kind == Kind::kChat ? "chatcmpl-" : "cmpl-",
-                HexText(static_cast<std::uint64_t>(Now()) << 24 | (++count & 0xffffff)));
+                HexText(static_cast<std::uint64_t>(UnixSeconds()) << 24 | (++count & 0xffffff)));
 }
 
 class OpenAiShape final : public AnswerShape {
@@ -111,7 +104,7 @@ class OpenAiShape final : public AnswerShape {
   std::string model_;
   bool include_usage_;
   std::string id_ = NewId(kind_);
-  std::int64_t created_ = Now();
+  std::int64_t created_ = UnixSeconds();
 };
 
 bool IncludesUsage(Fields& fields) {

@@ -1,23 +1,20 @@
 #include "store/content_hash.h"
 
-#include <openssl/evp.h>
 #include <xxhash.h>
 
-#include <algorithm>
 #include <cstring>
+#include <new>
+
+#include "base/sha256.h"
 
 namespace kvcache {
 
-Result<StoreHash> Sha256(std::span<const std::byte> bytes) {
-  StoreHash hash;
-  unsigned int size = 0;
-  const int done =
-      EVP_Digest(bytes.data(), bytes.size(), reinterpret_cast<unsigned char*>(hash.bytes.data()),
-                 &size, EVP_sha256(), nullptr);
-  if (done != 1 || size != hash.bytes.size()) {
+Result<StoreHash> StoreHashOf(std::span<const std::byte> bytes) {
+  try {
+    return StoreHash{Sha256Of(bytes)};
+  } catch (const std::bad_alloc&) {
     return Status(StatusCode::kOutOfMemory, "no memory for a SHA-256");
   }
-  return hash;
 }
 
 std::array<std::byte, 16> FastHash(std::span<const std::byte> bytes) {
@@ -29,14 +26,7 @@ std::array<std::byte, 16> FastHash(std::span<const std::byte> bytes) {
 }
 
 std::string HexText(const StoreHash& hash, std::size_t digits) {
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (const std::byte byte : hash.bytes) {
-    text += kDigits[std::to_integer<unsigned>(byte) >> 4];
-    text += kDigits[std::to_integer<unsigned>(byte) & 15];
-  }
-  text.resize(std::min(digits, text.size()));
-  return text;
+  return HexText(hash.bytes).substr(0, digits);
 }
 
 }  // namespace kvcache

@@ -13,8 +13,8 @@
 
 namespace kvcache {
 
-// Returns the SHA-256 of `bytes`: nobody can find other bytes with the same hash. Errors: kOutOfMemory.
-Result<StoreHash> Sha256(std::span<const std::byte> bytes);
+// Returns the SHA-256 of `bytes`. Errors: kOutOfMemory.
+Result<StoreHash> StoreHashOf(std::span<const std::byte> bytes);
 
 // Returns 16 bytes that depend on all of `bytes`, as fast as memory is read. It tells apart what nobody
 // made to collide.
