@@ -17,8 +17,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
 double MillisecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+  return 1e3 * SecondsSince(start);
 }
 
 // Passes the text of tokens to the caller: whole characters, except those that may begin a stop
@@ -122,7 +126,7 @@ class Decoder {
       }
       if (drafts_.empty()) {
         KVCACHE_ASSIGN_OR_RETURN(goes_on, Evaluate());
-        if (drafter_ != nullptr) drafter_->depth().Count(0, 0, MillisecondsSince(begin));
+        if (drafter_ != nullptr) drafter_->depth().Count(0, 0, SecondsSince(begin));
         if (goes_on) goes_on = Room() > 0;
         if (goes_on) {
           KVCACHE_ASSIGN_OR_RETURN(goes_on, SampleLast());
@@ -226,7 +230,7 @@ class Decoder {
     ++result_.speculation.rounds;
     ++result_.decode_passes;
     result_.decoded_tokens += kept;
-    if (drafter_ != nullptr) drafter_->depth().Count(drafted, kept - 1, MillisecondsSince(begin));
+    if (drafter_ != nullptr) drafter_->depth().Count(drafted, kept - 1, SecondsSince(begin));
     if (goes_on && Room() == 0) {
       KVCACHE_RETURN_IF_ERROR(Evaluate().status());
       return false;

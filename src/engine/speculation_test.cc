@@ -49,6 +49,27 @@ class Oracle final : public Drafter {
   std::mt19937 random_{3};
 };
 
+// Fails in one of its calls.
+class Failing final : public Drafter {
+ public:
+  Failing(Oracle& oracle, int calls) : oracle_(oracle), left_(calls) {}
+  Status Begin(std::span<const std::int32_t> text) override {
+    return Fails() ? Failure() : oracle_.Begin(text);
+  }
+  Status Add(std::int32_t token) override { return Fails() ? Failure() : oracle_.Add(token); }
+  Status Propose(int most, Tokens& drafts) override {
+    const Status status = oracle_.Propose(most, drafts);
+    return Fails() ? Failure() : status;
+  }
+
+ private:
+  bool Fails() { return left_-- == 0; }
+  static Status Failure() { return {StatusCode::kIo, "the drafter is gone"}; }
+
+  Oracle& oracle_;
+  int left_;
+};
+
 class SpeculationTest : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
@@ -173,6 +194,46 @@ TEST_P(SpeculationTest, AModelDraftsForItself) {
     EXPECT_EQ(drafted.tokens, plain.tokens);
     EXPECT_EQ(drafted.speculation.accepted, drafted.speculation.drafted);
   }
+}
+
+TEST_P(SpeculationTest, AnAnswerGoesOnWithoutADrafterThatFails) {
+  GenerateRequest request{.prompt = SomeTokens(20), .max_tokens = 24};
+  const GenerateResult plain = Run(request);
+  Tokens text = request.prompt;
+  text.insert(text.end(), plain.tokens.begin(), plain.tokens.end());
+  int failed = 0;
+  for (int calls = 0; calls < 20; ++calls) {
+    Oracle oracle(text, engine_->vocabulary_size());
+    Failing failing(oracle, calls);
+    request.drafter = &failing;
+    request.draft_tokens = 3;
+    const GenerateResult drafted = Run(request);
+    EXPECT_EQ(drafted.tokens, plain.tokens) << calls;
+    EXPECT_EQ(drafted.stop, plain.stop);
+    if (drafted.speculation.error.ok()) continue;
+    EXPECT_EQ(drafted.speculation.error.message(), "the drafter is gone");
+    ++failed;
+  }
+  EXPECT_GT(failed, 0);
+}
+
+TEST_P(SpeculationTest, WhatDraftsCostIsKeptForTheNextText) {
+  GenerateRequest request{.prompt = SomeTokens(20), .max_tokens = 24};
+  const GenerateResult plain = Run(request);
+  if (plain.tokens.size() < 8) GTEST_SKIP() << "the answer is too short";
+  Tokens text = request.prompt;
+  text.insert(text.end(), plain.tokens.begin(), plain.tokens.end());
+  Oracle oracle(text, engine_->vocabulary_size());
+  EXPECT_EQ(oracle.depth().Next(), 0) << "nothing is known: a pass without drafts comes first";
+  // As if drafts were always right and cost nothing.
+  for (int i = 0; i < 20; ++i) {
+    oracle.depth().Count(0, 0, 1.0);
+    oracle.depth().Count(8, 8, 1.0);
+  }
+  request.drafter = &oracle;
+  const GenerateResult second = Run(request);
+  EXPECT_EQ(second.tokens, plain.tokens);
+  EXPECT_GE(second.speculation.drafted, 8) << "the first round has many drafts";
 }
 
 TEST_P(SpeculationTest, BadDraftTokensAreRefused) {
