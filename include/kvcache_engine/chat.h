@@ -48,8 +48,9 @@ struct ChatTurn {
   std::int32_t kept = 0;           // of these, found in the cache or the store
   std::int32_t stored = 0;         // of these, from the engine's store
   double restore_ms = 0.0;         // that the store took
-  PrefixMatch reuse{};             // the same in detail, and why the others were not found
-  std::int32_t dropped = 0;        // in the cache, but not in the prompt
+  std::string store_problem;  // why something in the store was not used; empty: nothing was refused
+  PrefixMatch reuse{};        // the same in detail, and why the others were not found
+  std::int32_t dropped = 0;   // in the cache, but not in the prompt
   Rewrite rewrite = Rewrite::kNone;
   bool context_full = false;  // the answer ended because the context is full
 };

@@ -37,6 +37,7 @@ nlohmann::json AnswerJson(Engine& engine, const RunFlags& flags, const GenerateR
     reuse["missed"].push_back(
         {{"tokens", miss.tokens}, {"reason", std::string(MissReasonName(miss.reason))}});
   }
+  if (!use.store_problem.empty()) reuse["store_problem"] = use.store_problem;
   if (use.difference.position >= 0) {
     reuse["differs"] = {{"position", use.difference.position},
                         {"cached", use.difference.cached},
@@ -81,6 +82,9 @@ std::string AnswerSummary(const GenerateResult& result, const PromptUse& use) {
   if (const SpeculationReport& drafts = result.speculation; drafts.rounds > 0) {
     text += StrCat(" · ", WithThousands(drafts.accepted), " of ", WithThousands(drafts.drafted),
                    " drafts accepted");
+  }
+  if (!use.store_problem.empty()) {
+    text += StrCat(" · not taken from the store: ", use.store_problem);
   }
   if (const Status& error = result.speculation.error; !error.ok()) {
     text += StrCat(" · drafts ended: ", error.message());

@@ -16,12 +16,14 @@ namespace kvcache::cli {
 
 // How much of a prompt was found in the cache.
 struct PromptUse {
-  std::int32_t kept = 0;             // tokens found in the cache or the store
-  std::int32_t stored = 0;           // of these, from the store
-  double restore_ms = 0.0;           // that the store took
-  std::int32_t dropped = 0;          // tokens in the cache that the prompt does not have
-  std::string reason{};              // why tokens were dropped; empty if none were
-  std::int32_t matched = 0;          // tokens that any earlier prompt had
+  std::int32_t kept = 0;    // tokens found in the cache or the store
+  std::int32_t stored = 0;  // of these, from the store
+  double restore_ms = 0.0;  // that the store took
+  std::string
+      store_problem{};       // why something in the store was not used; empty: nothing was refused
+  std::int32_t dropped = 0;  // tokens in the cache that the prompt does not have
+  std::string reason{};      // why tokens were dropped; empty if none were
+  std::int32_t matched = 0;  // tokens that any earlier prompt had
   std::vector<PrefixMiss> missed{};  // why the others were computed, new ones too
   PrefixDifference difference{};     // from the nearest earlier prompt
 };

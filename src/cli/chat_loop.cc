@@ -174,6 +174,7 @@ class ChatLoop {
     const PromptUse use{.kept = turn.kept,
                         .stored = turn.stored,
                         .restore_ms = turn.restore_ms,
+                        .store_problem = turn.store_problem,
                         .dropped = turn.dropped,
                         .reason = std::string(RewriteText(turn.rewrite)),
                         .matched = turn.reuse.matched,

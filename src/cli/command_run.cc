@@ -99,6 +99,7 @@ Status Continue(Engine& engine, const RunFlags& flags, const std::string& text, 
     use = {.kept = reuse.resumed,
            .stored = reuse.stored,
            .restore_ms = reuse.restore_ms,
+           .store_problem = reuse.problem,
            .matched = reuse.matched};
     prompt.erase(prompt.begin(), prompt.begin() + reuse.resumed);
   }
@@ -151,6 +152,7 @@ Status AnswerOne(Engine& engine, const RunFlags& flags, ChatFormat format, const
   const PromptUse use{.kept = turn->kept,
                       .stored = turn->stored,
                       .restore_ms = turn->restore_ms,
+                      .store_problem = turn->store_problem,
                       .matched = turn->reuse.matched};
   return Report(engine, flags, turn->result, use, load_ms);
 }

@@ -261,6 +261,7 @@ Result<ChatTurn> Chat::Impl::Answer(GenerateRequest request) {
   KVCACHE_ASSIGN_OR_RETURN(SessionReuse reuse, Reuse(tokens, aligned.marked.anchors));
   turn.stored = reuse.stored;
   turn.restore_ms = reuse.restore_ms;
+  turn.store_problem = std::move(reuse.problem);
   turn.reuse = std::move(reuse);
   turn.kept = turn.reuse.resumed;
   if (common < written.text.size()) {

@@ -89,6 +89,7 @@ class PrefixStoreTest : public ::testing::TestWithParam<Case> {
     std::vector<float> logits;
     Position stored = 0;
     Position computed = 0;
+    std::string problem;
   };
   // Evaluates a prompt as a request does.
   static Run Evaluate(Engine& engine, const std::vector<std::int32_t>& tokens) {
@@ -98,6 +99,7 @@ class PrefixStoreTest : public ::testing::TestWithParam<Case> {
     const auto reuse = prefixes->Begin(tokens, {});
     EXPECT_TRUE(reuse.ok()) << reuse.status().message();
     run.stored = reuse->stored;
+    run.problem = reuse->problem;
     EXPECT_EQ(session.position(), reuse->resumed);
     run.computed = static_cast<Position>(tokens.size()) - session.position();
     const Status status =
@@ -241,6 +243,7 @@ TEST_P(PrefixStoreTest, NoFaultReachesARequest) {
     broken->is_broken = true;
     const Run run = Evaluate(*engine, tokens);
     EXPECT_EQ(run.stored, 0) << static_cast<int>(fault);
+    EXPECT_NE(run.problem, "");
     ExpectSame(run.logits, cold);
   }
 }

@@ -79,7 +79,8 @@ Result<SessionReuse> SessionPrefixes::Begin(std::span<const std::int32_t> tokens
 
   std::erase_if(plan.captures, [&](Position at) { return at <= begin; });
   captures_.Schedule(cache, session_.sequence(), std::move(plan.captures));
-  return SessionReuse{static_cast<PrefixMatch>(std::move(plan)), loaded.tokens, loaded.ms};
+  return SessionReuse{static_cast<PrefixMatch>(std::move(plan)), loaded.tokens, loaded.ms,
+                      std::move(loaded.problem)};
 }
 
 // A state of a model with growing layers holds all tokens before it, so that many of them would take the

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/scheduled_captures.h"
@@ -20,6 +21,7 @@ namespace kvcache {
 struct SessionReuse : PrefixMatch {
   Position stored = 0;      // tokens from the store
   double restore_ms = 0.0;  // of the store
+  std::string problem;      // why something in the store was not used; empty if nothing was refused
 };
 
 class SessionPrefixes {
@@ -33,9 +35,9 @@ class SessionPrefixes {
   SessionPrefixes& operator=(const SessionPrefixes&) = delete;
 
   // Brings the session to the longest prefix of `tokens` that it has or had, at most all but the last
-  // token. Schedules states at the restore points and where later prompts may go on. In the result,
-  // `resumed` is the session's length. Errors: those of Session::Truncate.
-  // What the engine's store has beyond that comes from there.
+  // token, and then to what the engine's store has beyond that. Schedules states at the restore points
+  // and where later prompts may go on. In the result, `resumed` is the session's length. Errors: those
+  // of Session::Truncate.
   Result<SessionReuse> Begin(std::span<const std::int32_t> tokens,
                              std::span<const Position> restore_points);
   // Stores what the session has evaluated of the prompt; call it after each pass.
@@ -48,16 +50,16 @@ class SessionPrefixes {
  private:
   SessionPrefixes(Engine& engine, Session& session, std::int64_t most_tokens);
 
+  // Stores a state that was captured, if it is worth its bytes.
+  void StoreState(const Snapshot& state, Position length);
+  void TakeCaptures();
+
   Engine& engine_;
   Session& session_;
   const std::int64_t most_tokens_;
   SnapshotStates states_;
   std::unique_ptr<PrefixCache> prefixes_;
   std::optional<PrefixRequest> request_;
-  // Stores a state that was captured, if it is worth its bytes.
-  void StoreState(const Snapshot& state, Position length);
-  void TakeCaptures();
-
   std::vector<std::int32_t> begun_;       // the tokens of the request
   std::vector<Position> restore_points_;  // of the request
   ScheduledCaptures captures_;
