@@ -34,6 +34,14 @@ struct Dot512 {
   }
 };
 
+struct Dot256 {
+  using Sum = __m256i;
+  static KVCACHE_STEP("avx2,avxvnni") Sum Begin(int i) { return _mm256_set1_epi32(i); }
+  static KVCACHE_STEP("avx2,avxvnni") void Add(Sum& sum) {
+    sum = _mm256_dpbusd_avx_epi32(sum, _mm256_set1_epi8(3), _mm256_set1_epi8(-2));
+  }
+};
+
 template <IntegerProducts kKind>
 struct Pairs512 {
   using Sum = __m512i;
@@ -85,6 +93,7 @@ struct Pairs256 {
 
 KVCACHE_RUN_CHAINS(RunVnni512, "avx512f,avx512bw,avx512vnni")
 KVCACHE_RUN_CHAINS(RunAvx512, "avx512f,avx512bw")
+KVCACHE_RUN_CHAINS(RunAvxVnni, "avx2,avxvnni")
 KVCACHE_RUN_CHAINS(RunAvx2, "avx2")
 #undef KVCACHE_RUN_CHAINS
 
@@ -97,6 +106,7 @@ template <IntegerProducts kKind>
 Rate RateOf(const std::string& target) {
   if (target == "AVX3_DL") return {RunVnni512<Dot512>, 64};
   if (target == "AVX3") return {RunAvx512<Pairs512<kKind>>, 64};
+  if (target == "AVX_VNNI") return {RunAvxVnni<Dot256>, 32};
   if (target == "AVX2") return {RunAvx2<Pairs256<kKind>>, 32};
   return {};
 }

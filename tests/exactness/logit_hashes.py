@@ -2,7 +2,7 @@
 
 Each architecture has a model in Q4_K_M; llama also has every other type of weights, and every type
 of cache. tools/make_model writes them from a seed. A hash covers the logits of 300 tokens,
-which span two of attention's splits of 256. AVX3_DL, AVX3 and AVX2 have one hash, because their
+which span two of attention's splits of 256. AVX3_DL, AVX3, AVX_VNNI and AVX2 have one hash, because their
 kernels give the same bits; the portable instruction set has its own, and no fused multiply-add.
 
 The hash of a model's file is committed too, so that a change of the tool is not taken for one of
@@ -30,7 +30,7 @@ HASHES = pathlib.Path(__file__).with_name("logit_hashes.json")
 TOKENS = 300
 SEED = 1
 # Instruction sets with fused multiply-add, whose hashes are equal, and the others.
-FUSED = ("AVX3_DL", "AVX3", "AVX2")
+FUSED = ("AVX3_DL", "AVX3", "AVX_VNNI", "AVX2")
 PORTABLE = ("EMU128",)
 SKIPPED = 77  # the exit status that CMakeLists.txt names
 SHAPE = dataclasses.replace(WIDE_SHAPES[0], layers=2)

@@ -16,4 +16,8 @@ Status UseCpuTarget(std::string_view name);
 // first. Thread-safe.
 Status UseCpuTargetFromEnvironment();
 
+// Whether the kernels of AVX2 use AVX-VNNI: the target is AVX_VNNI. The processor has it and not the
+// AVX-512 kernels, or they were not chosen.
+bool IsAvxVnniInUse();
+
 }  // namespace kvcache::cpu

@@ -40,7 +40,7 @@ struct BlockQueries {
   std::int32_t* corrections;  // [k_dim / 32][R]: -offset × Σ codes, the start of each dot product
 
   BlockQueries(float* workspace, std::int64_t k_dim) {
-    static_assert(sizeof(QueryCode) * block::HWY_NAMESPACE::DigitsOf(255) <= 2);
+    static_assert(sizeof(QueryCode) * block::HWY_NAMESPACE::DigitsOf({255}) <= 2);
     codes = reinterpret_cast<QueryCode*>(workspace);
     scales = workspace + R * k_dim / 2;
     corrections = reinterpret_cast<std::int32_t*>(scales + R * k_dim / kKvBlock);
@@ -73,7 +73,7 @@ HWY_INLINE float QuantizeQueryBlock(const float* x, QueryCode* codes, std::int32
 template <int R>
 void PackBlockQueries(const float* const* queries, int rows, std::int64_t k_dim, float scale,
                       std::uint32_t offset, float* transformed, float* workspace) {
-  constexpr int kDigits = block::HWY_NAMESPACE::DigitsOf(block::HWY_NAMESPACE::kAnyByte);
+  constexpr int kDigits = block::HWY_NAMESPACE::DigitsOf({block::HWY_NAMESPACE::kAnyByte});
   const bool digits = kDigits > 1 && offset == CodeOffset(DType::kQ8_0);
   const BlockQueries<R> to(workspace, k_dim);
   for (int r = 0; r < R; ++r) {
@@ -185,8 +185,9 @@ HWY_INLINE void ScoreBlock(const std::uint8_t* codes, const std::uint8_t* scales
   hn::Vec<hn::RebindToSigned<DF>> dots[1][kRows][kRegs];
   const std::uint8_t* const quants[1] = {codes};
   const std::int64_t row = b * R + first;
-  block::HWY_NAMESPACE::DotGroups<kMaxCode, block::HWY_NAMESPACE::Init::kCorrections, 8, kRows, 1>(
-      quants, q.codes + row * kKvBlock * block::HWY_NAMESPACE::DigitsOf(kMaxCode),
+  block::HWY_NAMESPACE::DotGroups<block::HWY_NAMESPACE::Bytes{kMaxCode},
+                                  block::HWY_NAMESPACE::Init::kCorrections, 8, kRows, 1>(
+      quants, q.codes + row * kKvBlock * block::HWY_NAMESPACE::DigitsOf({kMaxCode}),
       q.corrections + row, dots, each_group);
   KVCACHE_UNROLL
   for (int v = 0; v < kRegs; ++v) {
@@ -216,7 +217,7 @@ void ScoreBlockTile(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
         BlockCodes<kType>(tile + b * kCellTile * CodeBytes(kType, kKvBlock), unpacked);
     const std::uint8_t* const scales = tile + BlockScale(kType, k_dim, b, 0);
     constexpr int kLines = PrefetchRate<kType>::kKeys;
-    constexpr int kSteps = 8 * block::HWY_NAMESPACE::DigitsOf(kMaxCode);
+    constexpr int kSteps = 8 * block::HWY_NAMESPACE::DigitsOf({kMaxCode});
     int step = 0;
     std::uintptr_t next = 0;
     if (kFrom == Stream::kMemory) {

@@ -10,8 +10,9 @@
 //
 // AVX3_DL multiplies and adds four bytes at once. AVX3 and AVX2 multiply pairs of bytes and add
 // each pair in 16 bits, which overflows for large bytes: DotGroups is told the largest one. If it is
-// above 127, the inputs are two digits: input = 16 high + low, both from -8 to 8. The portable target
-// widens both factors to 16 bits.
+// above 127, the inputs are two digits: input = 16 high + low, both from -8 to 8. On a processor with
+// AVX-VNNI the kernels of AVX2 multiply and add four bytes at once too (Bytes::fours). The portable
+// target widens both factors to 16 bits.
 #if defined(KVCACHE_BACKEND_CPU_LINEAR_BLOCK_DOT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVCACHE_BACKEND_CPU_LINEAR_BLOCK_DOT_INL_H_
 #undef KVCACHE_BACKEND_CPU_LINEAR_BLOCK_DOT_INL_H_
@@ -58,15 +59,21 @@ inline constexpr int kVectorBytes = 4 * kLanes;
 // digits of a block follow its low ones.
 enum class Init : std::uint8_t { kZero, kCorrections };
 
-// DotGroups<kMaxByte, …>: no byte exceeds kMaxByte.
 inline constexpr int kAnyByte = 255;
 
-// The number of digits of an input that is multiplied with bytes of up to max_byte.
-constexpr int DigitsOf(int max_byte) {
-  return (HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3) && max_byte > 127 ? 2 : 1;
+// The bytes of a product.
+struct Bytes {
+  int max;             // no byte exceeds it
+  bool fours = false;  // AVX2 only: uses AVX-VNNI
+};
+
+// The number of digits of an input that is multiplied with such bytes.
+constexpr int DigitsOf(Bytes bytes) {
+  constexpr bool kPairs = HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3;
+  return kPairs && !bytes.fours && bytes.max > 127 ? 2 : 1;
 }
 
-// OneTokenDots<kMaxByte, kInit, kGroups>: Put<kGroup, kNth>(r, bytes) adds the products of register
+// OneTokenDots<kBytes, kInit, kGroups>: Put<kGroup, kNth>(r, bytes) adds the products of register
 // r of group kGroup. It is called once per group and register; kNth counts the groups in the order
 // of the calls. Dot(r) is the sum then.
 
@@ -79,7 +86,7 @@ using Dots = hn::Vec<hn::Full512<std::int32_t>>;
 
 // Panels are the innermost loop: one broadcast of inputs serves all of them, then its register is
 // free.
-template <int /*kMaxByte*/, Init kInit, int kGroups, int kTokens, int kPanels>
+template <Bytes /*kBytes*/, Init kInit, int kGroups, int kTokens, int kPanels>
 HWY_INLINE void DotGroups(const std::uint8_t* const (&quants)[kPanels], const Value* x,
                           const std::int32_t* init, Dots (&dots)[kPanels][kTokens][1]) {
   // With few sums each would wait for its own last step, so each is split in two and added up at
@@ -121,7 +128,7 @@ HWY_INLINE void DotGroups(const std::uint8_t* const (&quants)[kPanels], const Va
   }
 }
 
-template <int /*kMaxByte*/, Init kInit, int /*kGroups*/>
+template <Bytes /*kBytes*/, Init kInit, int /*kGroups*/>
 class OneTokenDots {
  public:
   HWY_INLINE OneTokenDots(const Value* x, std::int32_t init)
@@ -238,6 +245,15 @@ HWY_INLINE Raw AddSums(Raw a, Raw b) {
 }
 #endif
 
+// Adds to each sum the products of four bytes with four inputs, with AVX-VNNI. The kernels of AVX2 are
+// compiled without it, so there is no intrinsic for it.
+HWY_INLINE Raw AddFours(Raw sum, Raw bytes, Raw x) {
+#if HWY_TARGET == HWY_AVX2
+  asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(bytes), "x"(x));
+#endif
+  return sum;
+}
+
 // Makes the address `x` depend on sums, so that the compiler loads from it only after they are
 // computed. It would otherwise load the inputs of many tokens at once, and move sums to the stack.
 template <int kCount>
@@ -251,24 +267,24 @@ HWY_INLINE void LoadAfter(const Raw (&sums)[kCount], const Value*& x) {
 }
 
 // The number of products of pairs that are added in 16 bits before they are widened.
-constexpr int RunOf(int max_byte, int max_input, int groups) {
-  const auto pair = static_cast<unsigned>(2 * max_byte * max_input);
+constexpr int RunOf(Bytes bytes, int groups) {
+  const auto pair = static_cast<unsigned>(2 * bytes.max * MaxInput(bytes));
   return std::min(groups, static_cast<int>(std::bit_floor(32767U / pair)));
 }
 
-constexpr int MaxInput(int max_byte) {
-  return DigitsOf(max_byte) == 2 ? 8 : 127;
+constexpr int MaxInput(Bytes bytes) {
+  return DigitsOf(bytes) == 2 ? 8 : 127;
 }
 
 // Multiplies pairs of bytes with pairs of inputs, or of one of their digits, and adds as many of the
 // 16-bit results as cannot overflow before it widens them and multiplies them by kScale. Adds to
 // `sums` unless kFirst.
 // Calls each_group() after each group, for prefetching.
-template <int kMaxByte, int kScale, bool kFirst, int kGroups, int kTokens, int kPanelRegs,
+template <Bytes kBytes, int kScale, bool kFirst, int kGroups, int kTokens, int kPanelRegs,
           class EachGroup>
-HWY_INLINE void AddProducts(const std::uint8_t* quants, const Value* x,
-                            Raw (&sums)[kTokens][kPanelRegs], const EachGroup& each_group) {
-  constexpr int kRun = RunOf(kMaxByte, MaxInput(kMaxByte), kGroups);
+HWY_INLINE void AddPairProducts(const std::uint8_t* quants, const Value* x,
+                                Raw (&sums)[kTokens][kPanelRegs], const EachGroup& each_group) {
+  constexpr int kRun = RunOf(kBytes, kGroups);
   static_assert(kGroups % kRun == 0);
   constexpr int kRegBytes = static_cast<int>(sizeof(Raw));
   Raw pairs[kTokens][kPanelRegs];
@@ -280,7 +296,7 @@ HWY_INLINE void AddProducts(const std::uint8_t* quants, const Value* x,
     KVCACHE_UNROLL
     for (int t = 0; t < kTokens; ++t) {
       std::int32_t four;
-      std::memcpy(&four, x + t * DigitsOf(kMaxByte) * kBlock + g * 4, 4);
+      std::memcpy(&four, x + t * DigitsOf(kBytes) * kBlock + g * 4, 4);
       const Raw inputs = SetFour(four);
       KVCACHE_UNROLL
       for (int r = 0; r < kPanelRegs; ++r) {
@@ -302,14 +318,54 @@ HWY_INLINE void AddProducts(const std::uint8_t* quants, const Value* x,
   }
 }
 
-template <int kMaxByte, Init kInit, int kGroups>
+// The same with AVX-VNNI, whose sums need not be widened.
+template <int kGroups, int kTokens, int kPanelRegs, class EachGroup>
+HWY_INLINE void AddFourProducts(const std::uint8_t* quants, const Value* x,
+                                Raw (&sums)[kTokens][kPanelRegs], const EachGroup& each_group) {
+  constexpr int kRegBytes = static_cast<int>(sizeof(Raw));
+  KVCACHE_UNROLL
+  for (int g = 0; g < kGroups; ++g) {
+    Raw w[kPanelRegs];
+    KVCACHE_UNROLL
+    for (int r = 0; r < kPanelRegs; ++r) w[r] = LoadLine(quants + g * kLine + r * kRegBytes);
+    KVCACHE_UNROLL
+    for (int t = 0; t < kTokens; ++t) {
+      std::int32_t four;
+      std::memcpy(&four, x + t * kBlock + g * 4, 4);
+      const Raw inputs = SetFour(four);
+      KVCACHE_UNROLL
+      for (int r = 0; r < kPanelRegs; ++r) sums[t][r] = AddFours(sums[t][r], w[r], inputs);
+    }
+    each_group();
+  }
+}
+
+template <Bytes kBytes, Init kInit, int kGroups>
 class OneTokenDots {
  public:
   HWY_INLINE OneTokenDots(const Value* x, std::int32_t init) : x_(x), init_(init) {}
 
   template <int kGroup, int kNth>
   HWY_INLINE void Put(int r, V8 bytes) {
-    constexpr int kRun = RunOf(kMaxByte, MaxInput(kMaxByte), kGroups);
+    if constexpr (kBytes.fours) {
+      std::int32_t four;
+      std::memcpy(&four, x_ + kGroup * 4, 4);
+      // A single sum would wait for its own last step.
+      Raw& sum = kNth % 2 == 0 ? sums_[r] : pairs_[0][r];
+      sum = AddFours(kNth < 2 ? SetFour(0) : sum, bytes.raw, SetFour(four));
+    } else {
+      PutPairs<kGroup, kNth>(r, bytes);
+    }
+  }
+  HWY_INLINE VI Dot(int r) const {
+    const Raw sum = kBytes.fours ? AddSums(sums_[r], pairs_[0][r]) : sums_[r];
+    return VI{kInit == Init::kCorrections ? AddSums(sum, SetFour(init_)) : sum};
+  }
+
+ private:
+  template <int kGroup, int kNth>
+  HWY_INLINE void PutPairs(int r, V8 bytes) {
+    constexpr int kRun = RunOf(kBytes, kGroups);
     KVCACHE_UNROLL
     for (int digit = 0; digit < kCount; ++digit) {
       std::int32_t four;
@@ -325,12 +381,8 @@ class OneTokenDots {
     if (kNth % 2 == 1 && r == kPanelRegs - 1)
       LoadAfter(kNth % kRun == kRun - 1 ? sums_ : pairs_[kCount - 1], x_);
   }
-  HWY_INLINE VI Dot(int r) const {
-    return VI{kInit == Init::kCorrections ? AddSums(sums_[r], SetFour(init_)) : sums_[r]};
-  }
 
- private:
-  static constexpr int kCount = DigitsOf(kMaxByte);
+  static constexpr int kCount = DigitsOf(kBytes);
   const Value* x_;
   std::int32_t init_;
   Raw pairs_[kCount][kPanelRegs];
@@ -341,23 +393,34 @@ struct DoNothing {
   HWY_INLINE void operator()() const {}
 };
 
-template <int kMaxByte, Init kInit, int kGroups, int kTokens, int kPanels, class VI, int kPanelRegs,
+template <Bytes kBytes, Init kInit, int kGroups, int kTokens, int kPanels, class VI, int kPanelRegs,
           class EachGroup = DoNothing>
 HWY_INLINE void DotGroups(const std::uint8_t* const (&quants)[kPanels], const Value* x,
                           const std::int32_t* init, VI (&dots)[kPanels][kTokens][kPanelRegs],
                           const EachGroup& each_group = {}) {
   static_assert(kPanels == 1);
   Raw sums[kTokens][kPanelRegs];
-  AddProducts<kMaxByte, 1, true, kGroups>(quants[0], x, sums, each_group);
-  if constexpr (DigitsOf(kMaxByte) == 2) {
-    AddProducts<kMaxByte, 16, false, kGroups>(quants[0], x + kBlock, sums, each_group);
+  if constexpr (kBytes.fours) {
+    KVCACHE_UNROLL
+    for (int t = 0; t < kTokens; ++t) {
+      KVCACHE_UNROLL
+      for (int r = 0; r < kPanelRegs; ++r) {
+        sums[t][r] = SetFour(kInit == Init::kCorrections ? init[t] : 0);
+      }
+    }
+    AddFourProducts<kGroups>(quants[0], x, sums, each_group);
+  } else {
+    AddPairProducts<kBytes, 1, true, kGroups>(quants[0], x, sums, each_group);
+    if constexpr (DigitsOf(kBytes) == 2) {
+      AddPairProducts<kBytes, 16, false, kGroups>(quants[0], x + kBlock, sums, each_group);
+    }
   }
   KVCACHE_UNROLL
   for (int t = 0; t < kTokens; ++t) {
     KVCACHE_UNROLL
     for (int r = 0; r < kPanelRegs; ++r) {
-      dots[0][t][r] =
-          VI{kInit == Init::kCorrections ? AddSums(sums[t][r], SetFour(init[t])) : sums[t][r]};
+      const bool is_open = kInit == Init::kCorrections && !kBytes.fours;
+      dots[0][t][r] = VI{is_open ? AddSums(sums[t][r], SetFour(init[t])) : sums[t][r]};
     }
   }
 }
@@ -368,7 +431,7 @@ using Value = std::int16_t;
 inline constexpr int kTileTokens = 2;
 inline constexpr int kTilePanels = 1;
 
-template <int /*kMaxByte*/, Init kInit, int kGroups, int kTokens, int kPanels, class VI,
+template <Bytes /*kBytes*/, Init kInit, int kGroups, int kTokens, int kPanels, class VI,
           int kPanelRegs, class EachGroup = int>
 HWY_INLINE void DotGroups(const std::uint8_t* const (&quants)[kPanels], const Value* x,
                           const std::int32_t* init, VI (&dots)[kPanels][kTokens][kPanelRegs],
@@ -377,7 +440,7 @@ HWY_INLINE void DotGroups(const std::uint8_t* const (&quants)[kPanels], const Va
   DotGroupsOf16Bits<kInit, kGroups>(quants[0], x, init, dots[0]);
 }
 
-template <int /*kMaxByte*/, Init kInit, int /*kGroups*/>
+template <Bytes /*kBytes*/, Init kInit, int /*kGroups*/>
 class OneTokenDots {
  public:
   HWY_INLINE OneTokenDots(const Value* x, std::int32_t init) : x_(x), init_(init) {

@@ -26,6 +26,7 @@
 #include <cstring>
 
 #include "backend/cpu/attention/token_tiles.h"
+#include "backend/cpu/cpu_target.h"
 #include "backend/cpu/linear/linear_block_dot-inl.h"
 #include "backend/cpu/linear/linear_block_format-inl.h"
 #include "backend/cpu/linear/linear_block_unpack-inl.h"
@@ -44,10 +45,11 @@ struct TileInput {
   const float* sums;
 };
 
-inline TileInput InputOf(const QuantizedX& x, std::int64_t chunk, std::int64_t tile_begin) {
+template <ProductKind kKind>
+TileInput InputOf(const QuantizedX& x, std::int64_t chunk, std::int64_t tile_begin) {
   const std::int64_t blocks =
       chunk * kChunkBlocks * x.tokens + tile_begin * BlocksOf(x.inputs, chunk);
-  const std::int64_t digits = x.kind == InputScales::kPer32ForBytes ? DigitsOf(kAnyByte) : 1;
+  const std::int64_t digits = x.kind == InputScales::kPer32ForBytes ? DigitsOf(kKind.bytes) : 1;
   const Value* const values = reinterpret_cast<const Value*>(x.values) + blocks * digits * kBlock;
   if (x.kind != InputScales::kPer256) {
     return {values, x.scales + blocks, x.corrections + blocks, x.sums + blocks};
@@ -94,8 +96,8 @@ HWY_INLINE void Dot(const Unpacked (&w)[kPanels], std::int64_t from, const TileI
   const std::uint8_t* quants[kPanels];
   KVCACHE_UNROLL
   for (int p = 0; p < kPanels; ++p) quants[p] = w[p].quants + from * kPanelRows;
-  const std::int64_t block = from / kBlock * kTokens * DigitsOf(kKind.max_byte);
-  DotGroups<kKind.max_byte, kInit, kGroups, kTokens, kPanels>(
+  const std::int64_t block = from / kBlock * kTokens * DigitsOf(kKind.bytes);
+  DotGroups<kKind.bytes, kInit, kGroups, kTokens, kPanels>(
       quants, x.values + block * kBlock + from % kBlock, init, dots);
 }
 
@@ -276,7 +278,7 @@ void MultiplyGroup(const Product& product, std::int64_t panel, const TokenTiles&
                      tile - group.begin, group.end - group.begin);
       }
       MultiplyTileOf<Format::kProduct, kTileTokens>(
-          w, InputOf(product.x, chunk, begin), blocks, tiles.Size(tile),
+          w, InputOf<Format::kProduct>(product.x, chunk, begin), blocks, tiles.Size(tile),
           workspace.y + (begin - first) * kPanels * kPanelRows);
     }
     chunk_at += ChunkBytes(product.dtype, blocks);
@@ -297,8 +299,8 @@ HWY_INLINE void AddLines(const std::uint8_t* lines, const typename Format::Head&
   constexpr int kGroups = GroupsOf(kKind.chain);
   constexpr Init kInit = kKind.bias == 0 ? Init::kZero : Init::kCorrections;
   const DF d;
-  OneTokenDots<kKind.max_byte, kInit, kGroups> dots(
-      x.values + i * 4 * kGroups * DigitsOf(kKind.max_byte),
+  OneTokenDots<kKind.bytes, kInit, kGroups> dots(
+      x.values + i * 4 * kGroups * DigitsOf(kKind.bytes),
       kInit == Init::kZero ? 0 : x.corrections[i] / 128 * kKind.bias);
   Format::Unpack(lines, dots);
   const RowFactors w_scale = head.Scales(i);
@@ -331,7 +333,7 @@ void MultiplyOneToken(const Product& product, std::int64_t panel) {
   for (int r = 0; r < kPanelRegs; ++r) y[r] = hn::Zero(d);
   for (std::int64_t chunk = 0; chunk < Chunks(inputs); ++chunk) {
     const std::int64_t blocks = BlocksOf(inputs, chunk);
-    const TileInput x = InputOf(product.x, chunk, 0);
+    const TileInput x = InputOf<Format::kProduct>(product.x, chunk, 0);
     PrefetchAhead<HeadBytes(Format::kType, kChunkBlocks)>(chunk_at);
     const typename Format::Head head(chunk_at);
     const std::uint8_t* const lines = chunk_at + HeadBytes(Format::kType, blocks);
@@ -353,12 +355,12 @@ void MultiplyOneToken(const Product& product, std::int64_t panel) {
   StoreRows(rows, product.outputs - panel * kPanelRows, product.y + panel * kPanelRows);
 }
 
-template <DType kType>
-void MultiplyFormat(const Product& product, std::int64_t begin, std::int64_t end,
-                    const PanelWorkspace& workspace) {
+template <class Format>
+void MultiplyWith(const Product& product, std::int64_t begin, std::int64_t end,
+                  const PanelWorkspace& workspace) {
   if (product.x.tokens == 1) {
     for (std::int64_t panel = begin; panel < end; ++panel) {
-      MultiplyOneToken<Format<kType>>(product, panel);
+      MultiplyOneToken<Format>(product, panel);
     }
     return;
   }
@@ -368,12 +370,30 @@ void MultiplyFormat(const Product& product, std::int64_t begin, std::int64_t end
     const Group group{tile, std::min(tile + step, tiles.count())};
     std::int64_t panel = begin;
     for (; panel + kTilePanels <= end; panel += kTilePanels) {
-      MultiplyGroup<Format<kType>, kTilePanels>(product, panel, tiles, group, workspace);
+      MultiplyGroup<Format, kTilePanels>(product, panel, tiles, group, workspace);
     }
     for (; panel < end; ++panel) {
-      MultiplyGroup<Format<kType>, 1>(product, panel, tiles, group, workspace);
+      MultiplyGroup<Format, 1>(product, panel, tiles, group, workspace);
     }
   }
+}
+
+// A format whose products are added by AVX-VNNI.
+template <class Format>
+struct WithFours : Format {
+  static constexpr ProductKind kProduct = {
+      Format::kProduct.chain, Format::kProduct.bias, {Format::kProduct.bytes.max, true}};
+};
+
+template <DType kType>
+void MultiplyFormat(const Product& product, std::int64_t begin, std::int64_t end,
+                    const PanelWorkspace& workspace) {
+#if HWY_TARGET == HWY_AVX2
+  if (IsAvxVnniInUse()) {
+    return MultiplyWith<WithFours<Format<kType>>>(product, begin, end, workspace);
+  }
+#endif
+  MultiplyWith<Format<kType>>(product, begin, end, workspace);
 }
 
 }  // namespace HWY_NAMESPACE

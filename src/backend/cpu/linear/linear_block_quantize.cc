@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "backend/cpu/attention/token_tiles.h"
+#include "backend/cpu/cpu_target.h"
 #include "backend/cpu/linear/linear_block.h"
 #include "backend/cpu/simd/targets.h"
 
@@ -109,9 +110,10 @@ void QuantizeToken(const float* x, std::int64_t token, const QuantizedX& out) {
     }
     return;
   }
-  constexpr int kDigits = DigitsOf(kAnyByte);
+  constexpr int kDigits = DigitsOf({kAnyByte});
+  const bool has_digits = out.kind == InputScales::kPer32ForBytes && !IsAvxVnniInUse();
   for (std::int64_t b = 0; b < out.inputs / kBlock; ++b) {
-    if (out.kind == InputScales::kPer32ForBytes) {
+    if (has_digits) {
       Quantize32<kDigits>(x + b * kBlock, b, place, out);
     } else {
       Quantize32<1>(x + b * kBlock, b, place, out);

@@ -50,15 +50,15 @@ constexpr int GroupsOf(Chain chain) {
 struct ProductKind {
   Chain chain;
   int bias;
-  int max_byte;
+  Bytes bytes;
 };
 
 // With int8 dot products all formats have the same bytes, and so the same products. Other targets
 // add more products of small bytes in 16 bits.
 inline constexpr bool kSameBytes = HWY_TARGET == HWY_AVX3_DL;
 constexpr ProductKind KindOf(Chain chain, int bias, int max_byte) {
-  if (!kSameBytes || chain == Chain::kPer256WithMinimum) return {chain, bias, max_byte};
-  return {chain, 128, kAnyByte};
+  if (!kSameBytes || chain == Chain::kPer256WithMinimum) return {chain, bias, {max_byte}};
+  return {chain, 128, {kAnyByte}};
 }
 
 // An unpacked chunk of a panel.

@@ -4,7 +4,7 @@
 //
 //   AVX3_DL   AVX-512 with VNNI
 //   AVX3      AVX-512
-//   AVX2
+//   AVX2      with AVX-VNNI where the processor has it: the target AVX_VNNI (cpu_target.h)
 //   EMU128    the portable target on x86-64; on Arm it is NEON
 //
 // Processors between AVX2 and the portable target (SSE4) have no fused multiply-add, so they use
