@@ -126,6 +126,10 @@ Result<RequestId> SchedulerImpl::Submit(ScheduledRequest request) {
         StatusCode::kInvalidArgument,
         StrCat("token ", token, " is not in the vocabulary of ", engine_.info().embedding_rows));
   }
+  if (request.draft_tokens < -1 || request.draft_tokens > DraftRates::kMost) {
+    return Status(StatusCode::kInvalidArgument, StrCat("draft tokens are ", request.draft_tokens,
+                                                       "; must be from 0 to ", DraftRates::kMost));
+  }
   Position before = 0;
   for (const Position point : request.restore_points) {
     if (point <= before || point > size) {
@@ -138,6 +142,10 @@ Result<RequestId> SchedulerImpl::Submit(ScheduledRequest request) {
   Sampler sampler(request.sampling);
   JobPtr job(new Job{
       .submitted = Clock::now(), .request = std::move(request), .sampler = std::move(sampler)});
+  if (job->request.drafter != nullptr) {
+    job->drafts.reset(new JobDrafts{.drafter = std::move(job->request.drafter),
+                                    .fixed = job->request.draft_tokens});
+  }
   if (engine_.has_encoder()) {
     job->tokens = {engine_.info().decoder_start};
   } else {

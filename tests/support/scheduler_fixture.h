@@ -81,7 +81,8 @@ class SchedulerFixture : public ::testing::TestWithParam<const char*> {
     asked.prompt = prompt;
     request.prompt = std::move(prompt);
     request.max_tokens = max_tokens;
-    request.sampling = {.temperature = 1.0f, .seed = asked_.size()};
+    request.sampling = sampling_;
+    request.sampling.seed = asked_.size();
     request.on_logits = [this, &asked](Position length, std::span<const float> logits) {
       BeforeCallback();
       asked.logits[length] = {logits.begin(), logits.end()};
@@ -139,6 +140,7 @@ class SchedulerFixture : public ::testing::TestWithParam<const char*> {
   std::unique_ptr<Engine> alone_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Scheduler> scheduler_;
+  SamplingParams sampling_{.temperature = 1.0f};  // of the next requests
   std::vector<std::unique_ptr<Asked>> asked_;
 };
 
