@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -119,6 +120,20 @@ class SchedulerFixture : public ::testing::TestWithParam<const char*> {
           << "after " << length << " tokens, restored " << asked.result.reuse.restored
           << ", parked " << asked.result.reuse.parked;
     }
+  }
+  // Returns the prompt and what follows it at temperature 0.
+  Tokens WithGreedyAnswer(Tokens prompt, int count) {
+    Session session(*alone_, SequenceId{0});
+    EXPECT_TRUE(session.Append(prompt).ok());
+    while (count-- > 0 && session.position() < kContext) {
+      const std::span<const float> logits = *session.LastLogits();
+      const auto best = static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) -
+                                                  logits.begin());
+      prompt.push_back(best);
+      if (alone_->IsEndOfGeneration(best)) break;
+      EXPECT_TRUE(session.Append({&best, 1}).ok());
+    }
+    return prompt;
   }
   void ExpectNothingLeaks() {
     while (scheduler_->prefixes().Evict(1 << 20) >= 0) {
