@@ -53,6 +53,9 @@ struct SchedulerOptions {
   // Returns the machine's free memory in bytes, if it is known; empty: the system's figure.
   std::function<std::optional<std::int64_t>()> available_memory{};
   std::function<void(const PrefixEvent&)> on_prefix_event{};
+  // Requests without a drafter get one that looks up what followed their last tokens before: in their own
+  // text, and in all prefixes of the same salt.
+  bool look_up_drafts = false;
 };
 
 enum class RequestId : std::uint64_t {};
@@ -91,8 +94,9 @@ struct ScheduledRequest {
   std::vector<Position> restore_points{};
   Retention retention = Retention::kNormal;
   int priority = 0;  // a greater one goes first
-  // Proposes tokens, which are verified in the request's passes; null: none does. The text is the same.
-  // Only this request has it while it lives. A model with an encoder does not use it.
+  // Proposes tokens, which are verified in the request's passes; null: none does, or one that looks them
+  // up (SchedulerOptions). The text is the same. Only this request has it while it lives. A model with an
+  // encoder does not use it.
   std::shared_ptr<Drafter> drafter{};
   int draft_tokens =
       -1;  // proposed at once, at most 16; -1: as many as pay beside the other requests

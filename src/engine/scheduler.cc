@@ -81,6 +81,7 @@ Status SchedulerImpl::Open() {
   PrefixOptions prefix{.divisible = divisible_,
                        .recompute_bound = options_.recompute_bound,
                        .state_tokens = StateTokens(layers, k, v),
+                       .finds_continuations = options_.look_up_drafts,
                        .on_event = options_.on_prefix_event};
   KVCACHE_ASSIGN_OR_RETURN(prefixes_, PrefixCache::Make(states_, std::move(prefix)));
   const auto batch = static_cast<std::size_t>(engine_.max_batch());
@@ -328,6 +329,7 @@ bool SchedulerImpl::Start(JobPtr job, SequenceId sequence) {
   job->known_tokens = static_cast<Position>(job->tokens.size());
   job->in_prompt = true;
   job->length = 0;
+  GiveDrafter(*job);
   const Position planned = plan->resumed;
   Restore(*job, *plan);
   if (!std::exchange(job->started, true)) {

@@ -139,6 +139,8 @@ class SchedulerImpl final : public Scheduler {
   void PassFailed(const Status& status);
 
   // ---- Drafts (scheduler_speculation.cc).
+  // Gives the job a drafter that looks drafts up, if it has none and may have one.
+  void GiveDrafter(Job& job);
   // Asks drafters for the drafts of the next pass.
   void ProposeDrafts();
   void PlanDrafts(int decodes, int left);
@@ -220,6 +222,7 @@ class SchedulerImpl final : public Scheduler {
   bool rounds_work_ = true;           // the cache has transactions
   int passes_with_drafts_ = 0;
   PassCosts costs_;
+  DraftRates rates_of_lookup_;
   DraftPlan plan_;
   std::vector<DraftShare> shares_;       // [live]
   std::vector<SequenceLength> members_;  // of the round

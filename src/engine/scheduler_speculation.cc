@@ -9,6 +9,7 @@
 
 #include "engine/check_logits.h"
 #include "engine/engine_impl.h"
+#include "engine/prefix_drafter.h"
 #include "engine/scheduler_impl.h"
 
 namespace kvcache {
@@ -23,6 +24,18 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
 }
 
 }  // namespace
+
+void SchedulerImpl::GiveDrafter(Job& job) {
+  if (!options_.look_up_drafts || job.drafts != nullptr || job.request.draft_tokens == 0) return;
+  try {
+    job.drafts = std::make_unique<JobDrafts>(
+        JobDrafts{.drafter = MakePrefixDrafter(*prefixes_, job.request.salt, rates_of_lookup_),
+                  .fixed = job.request.draft_tokens,
+                  .looks_up = true});
+  } catch (const std::bad_alloc&) {
+    // It has no drafts.
+  }
+}
 
 // Drafts end before lengths at which the prefix cache wants a state, so that it gets the states that it
 // would get without drafts.
@@ -224,7 +237,9 @@ void SchedulerImpl::Judge(Job& job, std::size_t row) {
   const auto drafted = static_cast<int>(drafts.tokens.size());
   report.drafted += drafted;
   ++report.rounds;
-  drafts.drafter->depth().rates().Count(drafted, std::max<Position>(drafts.kept - 1, 0));
+  const int accepted = std::max<Position>(drafts.kept - 1, 0);
+  drafts.drafter->depth().rates().Count(drafted, accepted);
+  if (drafts.looks_up) rates_of_lookup_.Count(drafted, accepted);
 }
 
 // Draws the samples of all requests with drafts, and keeps the rows that they came from. If the cache

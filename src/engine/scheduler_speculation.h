@@ -14,7 +14,8 @@ namespace kvcache {
 
 struct JobDrafts {
   std::shared_ptr<Drafter> drafter{};
-  int fixed = -1;  // drafts of every round; -1: as many as pay
+  int fixed = -1;         // drafts of every round; -1: as many as pay
+  bool looks_up = false;  // the drafter is the scheduler's own
   bool begun = false;
   std::size_t told = 0;                // tokens of the request that the drafter knows
   std::int32_t shifts = 0;             // of the context, when it learned of them

@@ -237,6 +237,34 @@ TEST_P(SchedulerSpeculation, StepsAndContextsHaveTheirLimits) {
   }
 }
 
+// The second request says what the first one said. Only the same user profits.
+TEST_P(SchedulerSpeculation, DraftsComeFromEarlierRequestsOfTheSameUser) {
+  sampling_ = {.temperature = 0.0f};
+  Start(2, 0, {.look_up_drafts = true});
+  const Tokens prompt = SomeTokens(50);
+  const Asked& first = Ask(prompt, 60, {.prompt = {}, .salt = 5, .draft_tokens = 6});
+  RunAll();
+  Tokens next(prompt.begin() + 20, prompt.end());  // not a prefix of the first
+  next.insert(next.end(), first.result.tokens.begin(), first.result.tokens.begin() + 20);
+  const Tokens whole = WithGreedyAnswer(next, 30);
+  // A text that goes on as the second request will.
+  Ask(whole, 1, {.prompt = {}, .salt = 5});
+  RunAll();
+  const Asked& same = Ask(next, 30, {.prompt = {}, .salt = 5, .draft_tokens = 6});
+  RunAll();
+  const Asked& other = Ask(next, 30, {.prompt = {}, .salt = 6, .draft_tokens = 6});
+  RunAll();
+  const Asked& none = Ask(next, 30, {.prompt = {}, .salt = 5, .draft_tokens = 0});
+  RunAll();
+  for (const auto& asked : asked_) ExpectExact(*asked);
+  EXPECT_EQ(same.result.tokens, other.result.tokens);
+  EXPECT_EQ(same.result.tokens, none.result.tokens);
+  EXPECT_EQ(none.result.speculation.drafted, 0);
+  EXPECT_GT(same.result.speculation.accepted, 20);
+  EXPECT_GE(same.result.speculation.accepted, other.result.speculation.accepted);
+  ExpectNothingLeaks();
+}
+
 TEST_P(SchedulerSpeculation, BadDraftTokensAreRefused) {
   Start(1, 0);
   EXPECT_EQ(scheduler_->Submit({.prompt = {3}, .draft_tokens = 17}).status().message(),

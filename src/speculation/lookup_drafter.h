@@ -21,8 +21,12 @@ class LookupDrafter final : public Drafter {
   Status Add(std::int32_t token) override;
   Status Propose(int most, std::vector<std::int32_t>& drafts) override;
 
- private:
   static constexpr std::array<std::size_t, 3> kLengths = {12, 6, 3};
+  // Proposes what followed the last `length` tokens, one of kLengths. Returns whether anything did.
+  // Throws std::bad_alloc.
+  bool ProposeAfter(std::size_t length, int most, std::vector<std::int32_t>& drafts) const;
+
+ private:
   static constexpr std::size_t kMostTokens = 1 << 20;  // of all texts
 
   // Throws std::bad_alloc.
