@@ -100,6 +100,9 @@ struct ScheduledRequest {
   std::shared_ptr<Drafter> drafter{};
   int draft_tokens =
       -1;  // proposed at once, at most 16; -1: as many as pay beside the other requests
+  // Alternatives at one place, at most; 1: drafts are a chain. They also are beside prompts, and within a
+  // budget of bytes.
+  int draft_branches = 1;
   // Called with each token. Returns whether to go on.
   std::function<bool(std::int32_t token)> on_token{};
   // Called with the logits [vocabulary] that each token is drawn from; `length` tokens were evaluated.

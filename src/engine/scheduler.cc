@@ -131,6 +131,10 @@ Result<RequestId> SchedulerImpl::Submit(ScheduledRequest request) {
     return Status(StatusCode::kInvalidArgument, StrCat("draft tokens are ", request.draft_tokens,
                                                        "; must be from 0 to ", DraftRates::kMost));
   }
+  if (request.draft_branches < 1) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("draft branches are ", request.draft_branches, "; must be at least 1"));
+  }
   Position before = 0;
   for (const Position point : request.restore_points) {
     if (point <= before || point > size) {
@@ -145,7 +149,8 @@ Result<RequestId> SchedulerImpl::Submit(ScheduledRequest request) {
       .submitted = Clock::now(), .request = std::move(request), .sampler = std::move(sampler)});
   if (job->request.drafter != nullptr) {
     job->drafts.reset(new JobDrafts{.drafter = std::move(job->request.drafter),
-                                    .fixed = job->request.draft_tokens});
+                                    .fixed = job->request.draft_tokens,
+                                    .branches = job->request.draft_branches});
   }
   if (engine_.has_encoder()) {
     job->tokens = {engine_.info().decoder_start};

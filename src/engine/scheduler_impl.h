@@ -56,17 +56,18 @@ class SchedulerImpl final : public Scheduler {
     std::vector<std::int32_t> tokens{};  // prompt and generated
     Position length = 0;                 // of them evaluated, while it has a sequence
     SequenceId sequence{};
-    Position chunk = 0;         // tokens of it in the pass, with drafts
-    Position drafted = 0;       // drafts of them
-    std::int32_t drawn = -1;    // the last token that was sampled
-    std::size_t row = 0;        // of its last token in the pass
-    Position furthest = 0;      // the greatest length of all
-    int failures = 0;           // passes that failed at `furthest`
-    bool in_prompt = true;      // has not sampled since it got its sequence
-    bool known = false;         // `prefix` is open
-    bool sound = true;          // its state may be kept
-    bool started = false;       // had a sequence before
-    Position known_tokens = 0;  // keys that the prefix has
+    Position chunk = 0;          // tokens of it in the pass, with drafts
+    Position drafted = 0;        // drafts of them
+    std::size_t logits_row = 0;  // of its first row with logits
+    std::int32_t drawn = -1;     // the last token that was sampled
+    std::size_t row = 0;         // of its last token in the pass
+    Position furthest = 0;       // the greatest length of all
+    int failures = 0;            // passes that failed at `furthest`
+    bool in_prompt = true;       // has not sampled since it got its sequence
+    bool known = false;          // `prefix` is open
+    bool sound = true;           // its state may be kept
+    bool started = false;        // had a sequence before
+    Position known_tokens = 0;   // keys that the prefix has
     ScheduledCaptures captures{};
     std::unique_ptr<JobDrafts> drafts{};  // null: it has none
     PrefixRequest prefix{};
@@ -122,6 +123,8 @@ class SchedulerImpl final : public Scheduler {
   Position LimitCaptures(const Job& job, Position count, int& captures) const;
   void AddToBatch(Job& job, Position count);
   void AddDraftsToBatch(Job& job);
+  // Makes the pass one of trees, or all drafts chains if it cannot be one.
+  void ComposeTrees();
   // Runs the pass, if it has tokens and memory.
   void Pass();
   Status RunPass();
@@ -150,11 +153,12 @@ class SchedulerImpl final : public Scheduler {
   Position MostDrafts(const Job& job) const;
   bool AnyDrafts() const;  // in the pass
   void DropDrafts();
-  void ComposeWithoutDrafts();
+  void TakeDraftsOut();
   void BeginRound();
   bool GiveUpRound(const Status& status);
-  void Judge(Job& job, std::size_t row);
+  void Judge(Job& job);
   void JudgeDrafts();
+  Status KeepJudged();
   // Lets windows evict what they kept for the last round.
   void EvictWindows(const Job& job);
   // Ends the round for a job with drafts. Returns whether the job stays.
@@ -212,7 +216,8 @@ class SchedulerImpl final : public Scheduler {
   std::vector<std::int32_t> tokens_;
   std::vector<Position> positions_;
   std::vector<SequenceId> sequences_;
-  std::vector<Job*> prompts_;  // jobs in their prompt
+  std::vector<std::int32_t> parents_;  // of a pass with trees; else empty
+  std::vector<Job*> prompts_;          // jobs in their prompt
   std::vector<std::int32_t> rows_;
   std::vector<float> logits_;
   double last_pass_seconds_ = 0.0;
@@ -220,6 +225,7 @@ class SchedulerImpl final : public Scheduler {
   // Drafts.
   std::optional<Transaction> round_;  // of the pass
   bool rounds_work_ = true;           // the cache has transactions
+  bool trees_work_ = true;            // no pass of drafts has failed to keep what it should
   int passes_with_drafts_ = 0;
   PassCosts costs_;
   DraftRates rates_of_lookup_;
@@ -227,6 +233,7 @@ class SchedulerImpl final : public Scheduler {
   std::vector<DraftShare> shares_;       // [live]
   std::vector<SequenceLength> members_;  // of the round
   std::vector<Position> kept_;           // [members]
+  std::vector<std::int32_t> last_;  // batch indices of the drafts that stay, in a pass of trees
 };
 
 }  // namespace kvcache

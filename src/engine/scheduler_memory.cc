@@ -75,7 +75,7 @@ bool SchedulerImpl::MakeRoom() {
     if (needed == 0) return false;
     if (!HasRoom(needed)) ReleaseMemory();
     if (AnyDrafts() && !HasRoom(needed)) {  // they are not worth a prefix
-      ComposeWithoutDrafts();
+      TakeDraftsOut();
       continue;
     }
     while (!HasRoom(needed)) {
@@ -84,6 +84,10 @@ bool SchedulerImpl::MakeRoom() {
       ReleaseMemory();
     }
     if (HasRoom(needed)) return true;
+    if (AnyDrafts()) {
+      TakeDraftsOut();
+      continue;
+    }
     if (live_.size() > 1) {
       ParkOrEnd(NextToPark());
     } else if (step_tokens_ > 1 && tokens_.size() > 1) {

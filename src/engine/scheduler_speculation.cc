@@ -31,6 +31,7 @@ void SchedulerImpl::GiveDrafter(Job& job) {
     job.drafts = std::make_unique<JobDrafts>(
         JobDrafts{.drafter = MakePrefixDrafter(*prefixes_, job.request.salt, rates_of_lookup_),
                   .fixed = job.request.draft_tokens,
+                  .branches = job.request.draft_branches,
                   .looks_up = true});
   } catch (const std::bad_alloc&) {
     // It has no drafts.
@@ -127,20 +128,13 @@ void SchedulerImpl::Propose(Job& job, int most) {
     status = {StatusCode::kOutOfMemory, "no memory for the drafts of a request"};
   }
   if (!status.ok()) {
-    drafts.tokens.clear();
+    drafts.tree.Clear();
     drafts.drafter.reset();
     job.result.speculation.error = std::move(status);
     return;
   }
-  if (drafts.tokens.size() > static_cast<std::size_t>(most)) {
-    drafts.tokens.resize(static_cast<std::size_t>(most));
-  }
-  const auto known = [&](std::int32_t token) {
-    return token >= 0 && token < engine_.info().embedding_rows;
-  };
-  drafts.tokens.erase(std::find_if_not(drafts.tokens.begin(), drafts.tokens.end(), known),
-                      drafts.tokens.end());
-  drafts.drafter->depth().rates().CountProposal(static_cast<int>(drafts.tokens.size()),
+  drafts.tree.KeepValid(static_cast<std::size_t>(most), engine_.info().embedding_rows);
+  drafts.drafter->depth().rates().CountProposal(static_cast<int>(drafts.tree.size()),
                                                 SecondsSince(start));
 }
 
@@ -154,7 +148,7 @@ Status SchedulerImpl::AskDrafter(Job& job, int most) {
   for (; drafts.told < job.tokens.size(); ++drafts.told) {
     KVCACHE_RETURN_IF_ERROR(drafts.drafter->Add(job.tokens[drafts.told]));
   }
-  return drafts.drafter->Propose(most, drafts.tokens);
+  return drafts.drafter->ProposeTree(most, drafts.branches, drafts.tree);
 }
 
 bool SchedulerImpl::AnyDrafts() const {
@@ -164,18 +158,58 @@ bool SchedulerImpl::AnyDrafts() const {
 
 void SchedulerImpl::DropDrafts() {
   for (const JobPtr& job : live_) {
-    if (job->drafts != nullptr) job->drafts->tokens.clear();
+    if (job->drafts != nullptr) job->drafts->tree.Clear();
   }
 }
 
-void SchedulerImpl::ComposeWithoutDrafts() {
+// The pass keeps its other tokens: there is room for them, and for no more.
+void SchedulerImpl::TakeDraftsOut() {
   DropDrafts();
+  tokens_.clear();
+  positions_.clear();
+  sequences_.clear();
+  parents_.clear();
+  for (const JobPtr& job : live_) {
+    if (job->chunk > 0) AddToBatch(*job, job->chunk - std::exchange(job->drafted, 0));
+  }
+}
+
+// A pass of trees is one of drafts only: the cache keeps of each sequence what is named after it. Prompts
+// are too long for that. Alternatives lie far from each other in the pool, so their memory has no good
+// bound: within a budget of bytes there are chains only.
+void SchedulerImpl::ComposeTrees() {
+  const auto has_tree = [](const JobPtr& job) {
+    return job->drafted > 0 && !job->drafts->tree.IsChain();
+  };
+  if (std::none_of(live_.begin(), live_.end(), has_tree)) return;
+  const bool prompts = std::any_of(live_.begin(), live_.end(),
+                                   [](const JobPtr& job) { return job->chunk - job->drafted > 1; });
+  try {
+    if (!prompts && trees_work_ && !governor_.limits()) {
+      parents_.resize(tokens_.size());
+      for (const JobPtr& job : live_) {
+        if (job->chunk == 0) continue;
+        parents_[job->row] = -1;
+        for (Position i = 0; i < job->drafted; ++i) {
+          const auto at = static_cast<std::size_t>(i);
+          parents_[job->row + 1 + at] =
+              static_cast<std::int32_t>(job->row) + 1 + job->drafts->tree.parents[at];
+        }
+      }
+      return;
+    }
+  } catch (const std::bad_alloc&) {
+    parents_.clear();
+  }
+  for (const JobPtr& job : live_) {
+    if (job->drafts != nullptr) job->drafts->tree.KeepFirstPath();
+  }
   Compose();
 }
 
 // Without room for a transaction the pass has no drafts.
 void SchedulerImpl::BeginRound() {
-  if (!AnyDrafts()) return;
+  if (!AnyDrafts() || !parents_.empty()) return;
   Position most = 0;
   members_.clear();
   Status status;
@@ -197,30 +231,32 @@ void SchedulerImpl::BeginRound() {
     status = {StatusCode::kOutOfMemory, "no memory for a round of drafts"};
   }
   if (status.code() == StatusCode::kUnsupported) rounds_work_ = false;
-  ComposeWithoutDrafts();
+  TakeDraftsOut();
 }
 
 // Returns whether the pass can be tried again without drafts: it has not begun.
 bool SchedulerImpl::GiveUpRound(const Status& status) {
-  if (!round_) return false;
+  if (!round_ && parents_.empty()) return false;
+  if (!parents_.empty()) engine_.cache().EndPass();
   round_.reset();
   if (status.code() != StatusCode::kCacheFull && status.code() != StatusCode::kUnsupported) {
     return false;
   }
-  ComposeWithoutDrafts();
+  TakeDraftsOut();
   return true;
 }
 
 // Samples as without drafts, as long as the samples are the drafts.
-void SchedulerImpl::Judge(Job& job, std::size_t row) {
+void SchedulerImpl::Judge(Job& job) {
   JobDrafts& drafts = *job.drafts;
   const auto vocabulary = static_cast<std::size_t>(engine_.vocabulary_size());
   drafts.goes_on = true;
   drafts.kept = 0;
+  drafts.last = -1;
   SpeculationReport& report = job.result.speculation;
   while (drafts.goes_on) {
-    const auto place = static_cast<std::size_t>(drafts.kept);
-    const auto logits = std::span(logits_).subspan((row + place) * vocabulary, vocabulary);
+    const std::size_t row = job.logits_row + static_cast<std::size_t>(drafts.last + 1);
+    const auto logits = std::span(logits_).subspan(row * vocabulary, vocabulary);
     Status finite = CheckLogits(engine_, logits, job.length + drafts.kept + 1);
     if (!finite.ok()) {
       job.sound = false;
@@ -231,10 +267,12 @@ void SchedulerImpl::Judge(Job& job, std::size_t row) {
     }
     ++drafts.kept;
     drafts.goes_on = Sample(job, job.length + drafts.kept, logits);
-    if (place == drafts.tokens.size() || drafts.tokens[place] != job.drawn) break;
+    const std::int32_t next = drafts.tree.Find(drafts.last, job.drawn);
+    if (next < 0) break;
     ++report.accepted;
+    if (drafts.goes_on) drafts.last = next;
   }
-  const auto drafted = static_cast<int>(drafts.tokens.size());
+  const auto drafted = static_cast<int>(drafts.tree.size());
   report.drafted += drafted;
   ++report.rounds;
   const int accepted = std::max<Position>(drafts.kept - 1, 0);
@@ -245,27 +283,49 @@ void SchedulerImpl::Judge(Job& job, std::size_t row) {
 // Draws the samples of all requests with drafts, and keeps the rows that they came from. If the cache
 // fails to keep them, the requests compute them again: what was drawn stays drawn.
 void SchedulerImpl::JudgeDrafts() {
-  if (!round_) return;
-  std::size_t row = 0;
-  std::size_t member = 0;
+  if (!AnyDrafts()) return;
   for (const JobPtr& job : live_) {
-    if (!job->samples()) continue;
-    if (job->drafted > 0) {
-      Judge(*job, row);
-      kept_[member++] = job->drafts->kept;
-    }
-    row += 1 + static_cast<std::size_t>(job->drafted);
+    if (job->drafted > 0) Judge(*job);
   }
   const Clock::time_point start = Clock::now();
-  const bool committed = round_->Commit(kept_).ok();
+  const bool kept = KeepJudged().ok();
   round_.reset();
   const double seconds = SecondsSince(start);
   stats_.pass_seconds += seconds;
   last_pass_seconds_ += seconds;
-  if (committed) return;
+  if (kept) return;
   for (const JobPtr& job : live_) {
-    if (job->drafted > 0) job->drafts->kept = 0;
+    if (job->drafted > 0) {
+      job->drafts->kept = 0;
+    } else if (!parents_.empty()) {
+      job->chunk = 0;  // its token is in the next pass
+    }
   }
+  if (!parents_.empty()) trees_work_ = false;
+}
+
+Status SchedulerImpl::KeepJudged() {
+  if (round_) {
+    std::size_t member = 0;
+    for (const JobPtr& job : live_) {
+      if (job->drafted > 0) kept_[member++] = job->drafts->kept;
+    }
+    return round_->Commit(kept_);
+  }
+  try {
+    last_.clear();
+    for (const JobPtr& job : live_) {
+      if (job->chunk == 0 || (job->drafted > 0 && job->drafts->kept == 0)) continue;
+      const std::int32_t draft = job->drafted > 0 ? job->drafts->last : -1;
+      last_.push_back(static_cast<std::int32_t>(job->row) + 1 + draft);
+    }
+  } catch (const std::bad_alloc&) {
+    engine_.cache().EndPass();
+    return {StatusCode::kOutOfMemory, "no memory for a pass of trees"};
+  }
+  Status status = engine_.cache().AcceptDrafts(last_);
+  if (!status.ok()) engine_.cache().EndPass();
+  return status;
 }
 
 // A window evicts when a pass or a transaction needs its cells.

@@ -69,6 +69,7 @@ void SchedulerImpl::Compose() {
   tokens_.clear();
   positions_.clear();
   sequences_.clear();
+  parents_.clear();
   for (const JobPtr& job : live_) job->chunk = job->drafted = 0;
   std::size_t left = static_cast<std::size_t>(step_tokens_);
   const std::size_t count = live_.size();
@@ -108,6 +109,7 @@ void SchedulerImpl::Compose() {
     AddToBatch(job, tokens);
     left -= static_cast<std::size_t>(tokens);
   }
+  ComposeTrees();
 }
 
 SchedulerImpl::Job* SchedulerImpl::NextToEncode() const {
@@ -141,26 +143,31 @@ void SchedulerImpl::AddToBatch(Job& job, Position count) {
 
 void SchedulerImpl::AddDraftsToBatch(Job& job) {
   if (job.drafts == nullptr) return;
-  for (const std::int32_t token : job.drafts->tokens) {
-    tokens_.push_back(token);
-    positions_.push_back(job.length + job.chunk++);
+  const DraftTree& tree = job.drafts->tree;
+  for (std::size_t i = 0; i < tree.size(); ++i) {
+    tokens_.push_back(tree.tokens[i]);
+    positions_.push_back(job.length + tree.Depth(static_cast<std::int32_t>(i)));
     sequences_.push_back(job.sequence);
   }
-  job.drafted = static_cast<Position>(job.drafts->tokens.size());
+  job.drafted = static_cast<Position>(tree.size());
+  job.chunk += job.drafted;
 }
 
 Status SchedulerImpl::RunPass() {
   last_pass_seconds_ = 0.0;
   const AddSeconds time(stats_.pass_seconds);
   const AddSeconds last(last_pass_seconds_);
-  KVCACHE_RETURN_IF_ERROR(
-      encoding_ != nullptr
-          ? engine_.Encode(encoding_->request.prompt, encoding_->sequence)
-          : engine_.Forward({.tokens = tokens_, .positions = positions_, .sequences = sequences_}));
+  KVCACHE_RETURN_IF_ERROR(encoding_ != nullptr
+                              ? engine_.Encode(encoding_->request.prompt, encoding_->sequence)
+                              : engine_.Forward({.tokens = tokens_,
+                                                 .positions = positions_,
+                                                 .sequences = sequences_,
+                                                 .parents = parents_}));
   rows_.clear();
   try {
     for (const JobPtr& job : live_) {
       if (!job->samples()) continue;
+      job->logits_row = rows_.size();
       for (Position i = 0; i <= job->drafted; ++i) {
         rows_.push_back(static_cast<std::int32_t>(job->row) + i);
       }
@@ -186,7 +193,6 @@ void SchedulerImpl::FetchJobs() const {
 
 void SchedulerImpl::AfterPass() {
   FetchJobs();
-  std::size_t row = 0;
   const auto vocabulary = static_cast<std::size_t>(engine_.vocabulary_size());
   for (std::size_t i = 0; i < live_.size();) {
     Job& job = *live_[i];
@@ -200,7 +206,6 @@ void SchedulerImpl::AfterPass() {
       job.failures = 0;
     }
     if (drafted > 0) {
-      row += 1 + static_cast<std::size_t>(drafted);
       if (EndOfRound(i)) ++i;
       continue;
     }
@@ -209,8 +214,8 @@ void SchedulerImpl::AfterPass() {
       ++i;
       continue;
     }
-    const std::span<const float> logits = std::span(logits_).subspan(row * vocabulary, vocabulary);
-    ++row;
+    const std::span<const float> logits =
+        std::span(logits_).subspan(job.logits_row * vocabulary, vocabulary);
     const Status finite = [&] {
       const AddSeconds time(stats_.pass_seconds);
       return CheckLogits(engine_, logits, job.length);

@@ -106,6 +106,7 @@ class RandomRequests : public SchedulerFixture {
     sampling_ = {.temperature = greedy ? 0.0f : 1.0f};
     if (!drafts_ || pick(4) == 0) return;
     request.draft_tokens = pick(18) - 1;
+    request.draft_branches = 1 + pick(3);
     if (greedy && pick(4) > 0) {
       request.drafter =
           std::make_shared<ScriptedDrafter>(WithGreedyAnswer(prompt, 30), alone_->vocabulary_size(),
