@@ -10,6 +10,7 @@
 #include "engine/engine_impl.h"
 #include "engine/stop_strings.h"
 #include "kvcache/draft_depth.h"
+#include "speculation/judge_drafts.h"
 #include "tokenizer/unicode/utf8_stream.h"
 
 namespace kvcache {
@@ -213,17 +214,18 @@ class Decoder {
     bool goes_on = true;
     int kept = 0;
     const auto judge = [&](std::span<const float> logits) -> Result<std::int32_t> {
-      std::int32_t last = -1;
-      while (goes_on) {
-        const auto row = static_cast<std::size_t>(last + 1);
-        ++kept;
-        KVCACHE_ASSIGN_OR_RETURN(goes_on, Sample(logits.subspan(row * vocabulary, vocabulary)));
-        const std::int32_t next = drafts_.Find(last, current_);
-        if (next < 0) break;
-        ++result_.speculation.accepted;
-        if (goes_on) last = next;
-      }
-      return last;
+      Status status;
+      const Verdict verdict = JudgeDrafts(drafts_, [&](std::int32_t draft) -> DrawnToken {
+        const auto row = static_cast<std::size_t>(draft + 1);
+        auto sampled = Sample(logits.subspan(row * vocabulary, vocabulary));
+        goes_on = sampled.ok() && *sampled;
+        if (!sampled.ok()) status = std::move(sampled).TakeStatus();
+        return {.token = status.ok() ? current_ : -1, .goes_on = goes_on};
+      });
+      kept = verdict.drawn;
+      KVCACHE_RETURN_IF_ERROR(status);
+      result_.speculation.accepted += verdict.accepted;
+      return verdict.last;
     };
     const Status verified = session_.Verify(current_, drafts_, judge);
     if (!verified.ok() && kept == 0 && CanDoWithout(verified)) {

@@ -157,7 +157,7 @@ class SchedulerImpl final : public Scheduler {
   void BeginRound();
   bool GiveUpRound(const Status& status);
   void Judge(Job& job);
-  void JudgeDrafts();
+  void JudgeRound();
   Status KeepJudged();
   // Lets windows evict what they kept for the last round.
   void EvictWindows(const Job& job);

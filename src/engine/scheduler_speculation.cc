@@ -11,6 +11,7 @@
 #include "engine/engine_impl.h"
 #include "engine/prefix_drafter.h"
 #include "engine/scheduler_impl.h"
+#include "speculation/judge_drafts.h"
 
 namespace kvcache {
 namespace {
@@ -250,39 +251,36 @@ bool SchedulerImpl::GiveUpRound(const Status& status) {
 void SchedulerImpl::Judge(Job& job) {
   JobDrafts& drafts = *job.drafts;
   const auto vocabulary = static_cast<std::size_t>(engine_.vocabulary_size());
-  drafts.goes_on = true;
   drafts.kept = 0;
-  drafts.last = -1;
-  SpeculationReport& report = job.result.speculation;
-  while (drafts.goes_on) {
-    const std::size_t row = job.logits_row + static_cast<std::size_t>(drafts.last + 1);
+  const Verdict verdict = JudgeDrafts(drafts.tree, [&](std::int32_t draft) -> DrawnToken {
+    const std::size_t row = job.logits_row + static_cast<std::size_t>(draft + 1);
     const auto logits = std::span(logits_).subspan(row * vocabulary, vocabulary);
     Status finite = CheckLogits(engine_, logits, job.length + drafts.kept + 1);
     if (!finite.ok()) {
       job.sound = false;
       job.result.stop = StopReason::kInterrupted;
       job.result.status = std::move(finite);
-      drafts.goes_on = false;
-      break;
+      return {.goes_on = false};
     }
     ++drafts.kept;
-    drafts.goes_on = Sample(job, job.length + drafts.kept, logits);
-    const std::int32_t next = drafts.tree.Find(drafts.last, job.drawn);
-    if (next < 0) break;
-    ++report.accepted;
-    if (drafts.goes_on) drafts.last = next;
-  }
+    const bool goes_on = Sample(job, job.length + drafts.kept, logits);
+    return {.token = job.drawn, .goes_on = goes_on};
+  });
+  drafts.last = verdict.last;
+  drafts.goes_on = verdict.goes_on;
   const auto drafted = static_cast<int>(drafts.tree.size());
+  SpeculationReport& report = job.result.speculation;
   report.drafted += drafted;
+  report.accepted += verdict.accepted;
   ++report.rounds;
-  const int accepted = std::max<Position>(drafts.kept - 1, 0);
-  drafts.drafter->depth().rates().Count(drafted, accepted);
-  if (drafts.looks_up) rates_of_lookup_.Count(drafted, accepted);
+  const int right = std::max<Position>(drafts.kept - 1, 0);
+  drafts.drafter->depth().rates().Count(drafted, right);
+  if (drafts.looks_up) rates_of_lookup_.Count(drafted, right);
 }
 
 // Draws the samples of all requests with drafts, and keeps the rows that they came from. If the cache
 // fails to keep them, the requests compute them again: what was drawn stays drawn.
-void SchedulerImpl::JudgeDrafts() {
+void SchedulerImpl::JudgeRound() {
   if (!AnyDrafts()) return;
   for (const JobPtr& job : live_) {
     if (job->drafted > 0) Judge(*job);

@@ -58,7 +58,7 @@ void SchedulerImpl::Pass() {
   ++stats_.passes;
   if (!status.ok()) return PassFailed(status);
   stats_.evaluated_tokens += static_cast<std::int64_t>(tokens_.size());
-  JudgeDrafts();
+  JudgeRound();
   if (encoding_ == nullptr) costs_.Count(static_cast<int>(tokens_.size()), last_pass_seconds_);
   AfterPass();
 }
