@@ -33,7 +33,12 @@ class DraftRates {
   static constexpr int kFirstPause = 8;
   static constexpr int kLongestPause = 256;
 
-  std::array<double, kMost> accepted_{};  // 0: not measured
+  struct Rate {
+    double accepted = 0.0;
+    int rounds = 0;  // that it was measured in
+  };
+
+  std::array<Rate, kMost> rates_{};  // by place
   double seconds_ = 0.0;
   int pause_ = kFirstPause;
   int rounds_ = 0;  // without drafts, since the last with
