@@ -103,6 +103,7 @@ void SchedulerImpl::PlanDrafts(int decodes, int left) {
   if (!measures) return;
   plan_.Share(shares_, rows, decodes, left, costs_);
   for (const DraftShare& share : shares_) left -= share.drafts;
+  bool tries = false;  // one request in a pass: the rows of several would not be for free
   for (std::size_t i = 0; i < shares_.size(); ++i) {
     const DraftShare& share = shares_[i];
     if (share.most < 1) continue;
@@ -110,9 +111,10 @@ void SchedulerImpl::PlanDrafts(int decodes, int left) {
     int drafts = share.drafts;
     if (drafts > 0) {
       rates.Pay();
-    } else {
+    } else if (!tries) {
       drafts = std::min({rates.TryAgain(), share.most, left});
       left -= drafts;
+      tries = drafts > 0;
     }
     if (drafts > 0) Propose(*live_[i], drafts);
   }
