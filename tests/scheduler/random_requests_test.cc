@@ -61,8 +61,10 @@ class RandomRequests : public SchedulerFixture {
     const Cache& cache = engine_->cache();
     const SequenceLength sequence[] = {{SequenceId{0}, kContext}};
     budget_ = Held() + 3 * cache.GrowthOf(sequence, 2);
-    const SchedulerOptions options{
-        .recompute_bound = 32, .budget_bytes = budget_, .free_memory_share = 0.0};
+    const SchedulerOptions options{.recompute_bound = 32,
+                                   .budget_bytes = budget_,
+                                   .free_memory_share = 0.0,
+                                   .look_up_drafts = drafts_};
     scheduler_.reset();
     auto scheduler = Scheduler::Make(*engine_, options);
     ASSERT_TRUE(scheduler.ok()) << scheduler.status().message();
@@ -104,16 +106,19 @@ class RandomRequests : public SchedulerFixture {
     const auto pick = [&](unsigned bound) { return static_cast<int>(of_drafts_() % bound); };
     const bool greedy = pick(2) == 0;
     sampling_ = {.temperature = greedy ? 0.0f : 1.0f};
-    if (!drafts_ || pick(4) == 0) return;
+    if (!drafts_ || pick(4) == 0) {
+      request.draft_tokens = 0;
+      return;
+    }
     request.draft_tokens = pick(18) - 1;
     request.draft_branches = 1 + pick(3);
     if (greedy && pick(4) > 0) {
       request.drafter =
           std::make_shared<ScriptedDrafter>(WithGreedyAnswer(prompt, 30), alone_->vocabulary_size(),
                                             0.1 * pick(5), static_cast<unsigned>(pick(1000)));
-    } else {
+    } else if (pick(2) == 0) {
       request.drafter = MakeLookupDrafter();
-    }
+    }  // else the scheduler's own
   }
 
   bool StepOnce() {
@@ -162,7 +167,7 @@ class RandomRequests : public SchedulerFixture {
   }
 
   void StartWithPool(int pool) {
-    SchedulerOptions options;
+    SchedulerOptions options{.look_up_drafts = drafts_};
     options.on_prefix_event = [this](const PrefixEvent& event) {
       removed_ += event.kind == PrefixEvent::Kind::kRemoved ? 1 : 0;
     };
