@@ -72,7 +72,7 @@ struct PrefixOptions {
   // What an exact state costs beside the tokens, in tokens. Without `divisible`, states inside an edge
   // are let go of in this proportion.
   Position state_tokens = 0;
-  // FollowedBy finds something. It takes 64 bytes for each key.
+  // FollowedBy finds something. It takes up to 256 bytes for each key, at most 32 MiB.
   bool finds_continuations = false;
   // Prompt tokens whose reuse is remembered after they were let go of, to learn from.
   std::int64_t history_tokens = 64 << 20;

@@ -146,7 +146,9 @@ class SchedulerImpl final : public Scheduler {
   void GiveDrafter(Job& job);
   // Asks drafters for the drafts of the next pass.
   void ProposeDrafts();
-  void PlanDrafts(int decodes, int left);
+  // The pass has `tokens` other tokens, `decodes` of them of requests that generate, and room for `left`
+  // drafts.
+  void PlanDrafts(int tokens, int decodes, int left);
   void Propose(Job& job, int most);
   Status AskDrafter(Job& job, int most);
   // Returns how many drafts the job has room for.

@@ -66,7 +66,11 @@ void SchedulerImpl::ProposeDrafts() {
     return;
   }
   std::size_t decodes = 0;
-  for (const JobPtr& job : live_) decodes += job->in_prompt ? 0 : 1;
+  std::size_t waiting = 0;  // tokens of prompts
+  for (const JobPtr& job : live_) {
+    decodes += job->in_prompt ? 0 : 1;
+    if (job->in_prompt) waiting += static_cast<std::size_t>(job->pending());
+  }
   const bool any_prompt = decodes < live_.size();
   const auto step = static_cast<std::size_t>(step_tokens_);
   if (decodes == 0 || decodes + (any_prompt ? std::max<std::size_t>(1, step / 8) : 0) >= step) {
@@ -75,16 +79,16 @@ void SchedulerImpl::ProposeDrafts() {
   std::size_t left = step - decodes;
   if (any_prompt) left = std::min(left, step / kPartOfStepBesidePrompts);
   try {
-    PlanDrafts(static_cast<int>(decodes), static_cast<int>(left));
+    const std::size_t tokens = decodes + std::min(waiting, step - decodes);
+    PlanDrafts(static_cast<int>(tokens), static_cast<int>(decodes), static_cast<int>(left));
   } catch (const std::bad_alloc&) {
     DropDrafts();
   }
 }
 
-void SchedulerImpl::PlanDrafts(int decodes, int left) {
+void SchedulerImpl::PlanDrafts(int tokens, int decodes, int left) {
   shares_.clear();
   const bool measures = costs_.known() && ++passes_with_drafts_ % kRefresh != 0;
-  int rows = decodes;
   for (const JobPtr& job : live_) {
     const Position most = MostDrafts(*job);
     DraftShare share;
@@ -93,7 +97,7 @@ void SchedulerImpl::PlanDrafts(int decodes, int left) {
       if (job->drafts->fixed > 0) {
         const int drafts = std::min({job->drafts->fixed, static_cast<int>(most), left});
         left -= drafts;
-        rows += drafts;
+        tokens += drafts;
         share.most = 0;
         Propose(*job, drafts);
       }
@@ -101,7 +105,7 @@ void SchedulerImpl::PlanDrafts(int decodes, int left) {
     shares_.push_back(share);
   }
   if (!measures) return;
-  plan_.Share(shares_, rows, decodes, left, costs_);
+  plan_.Share(shares_, tokens, decodes, left, costs_);
   for (const DraftShare& share : shares_) left -= share.drafts;
   bool tries = false;  // one request in a pass: the rows of several would not be for free
   for (std::size_t i = 0; i < shares_.size(); ++i) {

@@ -96,21 +96,29 @@ void Continuations::Clear() {
 
 void Continuations::Insert(const Place& place) {
   if (used_ * 2 >= places_.size() && places_.size() < kMostPlaces) Grow();
-  Place& slot = places_[place.hash & (places_.size() - 1)];
-  used_ += slot.hash == 0 ? 1 : 0;
-  slot = place;
+  Put(place);
+}
+
+// Looks at a few slots. If others have all of them, the first one is replaced.
+void Continuations::Put(const Place& place) {
+  Place* slot = &SlotOf(place.hash, 0);
+  for (std::size_t step = 0; step < kSlots; ++step) {
+    Place& other = SlotOf(place.hash, step);
+    if (other.hash != 0 && other.hash != place.hash) continue;
+    slot = &other;
+    break;
+  }
+  used_ += slot->hash == 0 ? 1 : 0;
+  *slot = place;
 }
 
 void Continuations::Grow() {
   std::vector<Place> larger(std::max(kFirstPlaces, 2 * places_.size()));
   used_ = 0;
-  for (const Place& place : places_) {
-    if (place.hash == 0) continue;
-    Place& slot = larger[place.hash & (larger.size() - 1)];
-    used_ += slot.hash == 0 ? 1 : 0;
-    slot = place;
+  places_.swap(larger);
+  for (const Place& place : larger) {
+    if (place.hash != 0) Put(place);
   }
-  places_ = std::move(larger);
 }
 
 PrefixNode* Continuations::NodeOf(std::uint64_t number) const {
@@ -139,8 +147,11 @@ void Continuations::FindLast(std::span<const PrefixKey> last, std::uint64_t salt
   std::uint64_t sum = 0;
   for (const PrefixKey key : last) sum = sum * kHashOdd2 + Mixed(key);
   const std::uint64_t hash = Finish(sum, length, salt);
-  const Place& place = places_[hash & (places_.size() - 1)];
-  if (place.hash != hash || place.salt != salt) return;
+  std::size_t step = 0;
+  while (step < kSlots && SlotOf(hash, step).hash != hash) ++step;
+  if (step == kSlots) return;
+  const Place& place = SlotOf(hash, step);
+  if (place.salt != salt) return;
   const PrefixNode* node = NodeOf(place.number);
   if (node == nullptr || node->end < place.length) return;
   const PrefixNode* back = node;

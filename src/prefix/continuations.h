@@ -50,14 +50,24 @@ class Continuations {
   };
 
   static std::uint64_t Finish(std::uint64_t sum, std::size_t length, std::uint64_t salt);
+  static constexpr std::size_t kSlots = 8;  // that a hash may be in
+
+  // Returns a slot that the hash may be in. REQUIRES: there are places.
+  Place& SlotOf(std::uint64_t hash, std::size_t step) {
+    return places_[(hash + step) & (places_.size() - 1)];
+  }
+  const Place& SlotOf(std::uint64_t hash, std::size_t step) const {
+    return places_[(hash + step) & (places_.size() - 1)];
+  }
   void Insert(const Place& place);
+  void Put(const Place& place);
   void Grow();
   void Clear();
   PrefixNode* NodeOf(std::uint64_t number) const;
   void FindLast(std::span<const PrefixKey> last, std::uint64_t salt, std::size_t most,
                 std::vector<PrefixKey>& keys) const;
 
-  std::vector<Place> places_;  // a power of two; each hash has one slot
+  std::vector<Place> places_;  // a power of two
   std::size_t used_ = 0;
   std::unordered_map<std::uint64_t, Known> nodes_;  // by number
   std::size_t most_nodes_ = std::size_t{1} << 18;   // before those that are gone are forgotten
