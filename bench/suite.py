@@ -201,6 +201,13 @@ def scheduler(run):
                          *(quick if run.quick else []))["cases"]
 
 
+def speculation(run):
+    model, _ = bench_model(run)
+    quick = ["--answer=32", "--rounds=1", "--rates", 0, 80]
+    return run.json_file("speculation_bench", "--model", model, "--threads", run.threads,
+                         *(quick if run.quick else []))["cases"]
+
+
 BENCHES = {
     "attention": (attention, "attention kernels, compared with ggml's"),
     "targets": (targets, "attention kernels for each instruction set of the machine"),
@@ -212,6 +219,7 @@ BENCHES = {
     "snapshot": (snapshot, "snapshots, lazy and as bytes, and transactions"),
     "metadata": (metadata, "the cost of a pass before any layer runs"),
     "prefix": (prefix, "the prefix cache's own cost, with a million nodes"),
+    "speculation": (speculation, "drafts in the scheduler, against decoding without"),
     "scheduler": (scheduler, "many users on a 1B-class model, and the scheduler's own cost"),
     "tokenizer": (tokenizer, "encoding text and decoding tokens"),
 }

@@ -6,11 +6,13 @@
 
 #include <array>
 
+#include "kvcache/draft_rates.h"
+
 namespace kvcache {
 
 class DraftDepth {
  public:
-  static constexpr int kMost = 16;
+  static constexpr int kMost = DraftRates::kMost;
 
   // Returns the number of drafts to ask for. Now and then it is above 0 although drafts did not pay, to
   // notice when they do again; the pauses get longer each time.
@@ -18,6 +20,9 @@ class DraftDepth {
   // Counts a round: a pass over the current token and `drafted` drafts, of which the first `accepted`
   // were right. The seconds include those of the drafter.
   void Count(int drafted, int accepted, double seconds);
+
+  // How often its drafts are right.
+  DraftRates& rates() { return rates_; }
 
  private:
   // Returns the expected seconds of a pass with so many drafts, on a line through the nearest that were
@@ -27,13 +32,8 @@ class DraftDepth {
   int Best() const;
 
   std::array<double, kMost + 1> seconds_{};  // by number of drafts; 0: not measured
-  std::array<double, kMost> accepted_{};  // by place, if all before it are right; 0: not measured
-  int pause_ = kFirstPause;
-  int rounds_ = 0;  // without drafts, since the last with
+  DraftRates rates_;
   int rounds_with_drafts_ = 0;
-
-  static constexpr int kFirstPause = 8;
-  static constexpr int kLongestPause = 256;
 };
 
 }  // namespace kvcache

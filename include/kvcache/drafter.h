@@ -6,12 +6,14 @@
 // Thread safety: one thread at a time.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "kvcache/draft_depth.h"
+#include "kvcache/draft_tree.h"
 #include "kvcache/status.h"
 
 namespace kvcache {
@@ -25,6 +27,18 @@ class Drafter {
   virtual Status Add(std::int32_t token) = 0;
   // Appends to `drafts` at most `most` tokens that may come next, or none.
   virtual Status Propose(int most, std::vector<std::int32_t>& drafts) = 0;
+
+  // Replaces `tree` by at most `most` drafts, where at most `branches` follow the same token. A drafter
+  // that knows no alternatives proposes a chain.
+  virtual Status ProposeTree(int most, int /*branches*/, DraftTree& tree) {
+    tree.Clear();
+    KVCACHE_RETURN_IF_ERROR(Propose(most, tree.tokens));
+    tree.parents.resize(tree.tokens.size());
+    for (std::size_t i = 0; i < tree.size(); ++i) {
+      tree.parents[i] = static_cast<std::int32_t>(i) - 1;
+    }
+    return Status::Ok();
+  }
 
   // How many drafts pay, as measured in all texts so far.
   DraftDepth& depth() { return depth_; }

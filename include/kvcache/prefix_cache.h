@@ -72,6 +72,8 @@ struct PrefixOptions {
   // What an exact state costs beside the tokens, in tokens. Without `divisible`, states inside an edge
   // are let go of in this proportion.
   Position state_tokens = 0;
+  // FollowedBy finds something. It takes up to 256 bytes for each key, at most 32 MiB.
+  bool finds_continuations = false;
   // Prompt tokens whose reuse is remembered after they were let go of, to learn from.
   std::int64_t history_tokens = 64 << 20;
   std::function<void(const PrefixEvent&)> on_event{};
@@ -164,6 +166,12 @@ class PrefixCache {
   virtual Status Extend(PrefixRequest request, Position length, PrefixState state) = 0;
   // Ends the request, however far it came. Unknown requests are ignored.
   virtual void Close(PrefixRequest request, double now) = 0;
+
+  // Appends to `keys` at most `most` keys that followed the last keys of `text` in any prefix of this
+  // salt, in one of them the newest. The last 12 or 6 keys are looked for, and at least `least`. The time
+  // does not depend on the size of the trie. Errors: kOutOfMemory.
+  virtual Status FollowedBy(std::span<const PrefixKey> text, std::size_t least, std::uint64_t salt,
+                            std::size_t most, std::vector<PrefixKey>& keys) const = 0;
 
   // Lets go of about `tokens` tokens (at least one state), of what is worth least. Returns the number
   // of tokens that left the trie, or -1 if all that is left is in use or pinned. A state can be let go

@@ -36,7 +36,8 @@ struct GenerateRequest {
   // Proposes tokens, which are verified in one pass; null: none does. The text is the same. A model with
   // an encoder does not use it.
   Drafter* drafter = nullptr;
-  int draft_tokens = -1;  // proposed at once, at most 16; -1: what was measured to be the fastest
+  int draft_tokens = -1;   // proposed at once, at most 16; -1: what was measured to be the fastest
+  int draft_branches = 1;  // alternatives at one place, at most; 1: drafts are a chain
 };
 
 enum class StopReason : std::uint8_t {

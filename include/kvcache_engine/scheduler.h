@@ -13,6 +13,8 @@
 // request is parked: its tokens are kept as a prefix as long as possible, and it goes on later. A
 // request's logits have the same bits, whatever happened to it.
 //
+// Drafts of requests are verified in the same passes, and count as tokens of a step.
+//
 // In a model with an encoder, the encoder reads the prompt, in a pass of its own, and the decoder begins
 // with its first token. Such a request shares nothing with others: what the encoder makes of a token
 // depends on all of the text.
@@ -51,6 +53,9 @@ struct SchedulerOptions {
   // Returns the machine's free memory in bytes, if it is known; empty: the system's figure.
   std::function<std::optional<std::int64_t>()> available_memory{};
   std::function<void(const PrefixEvent&)> on_prefix_event{};
+  // Requests without a drafter get one that looks up what followed their last tokens before: in their own
+  // text, and in all prefixes of the same salt.
+  bool look_up_drafts = false;
 };
 
 enum class RequestId : std::uint64_t {};
@@ -74,7 +79,8 @@ struct RequestResult {
   StopReason stop = StopReason::kLength;
   std::vector<std::int32_t> tokens;  // generated, without an end-of-sequence token
   ReuseReport reuse{};
-  std::int32_t shifts = 0;      // how often a full context was shifted
+  std::int32_t shifts = 0;  // how often a full context was shifted
+  SpeculationReport speculation{};
   double first_token_ms = 0.0;  // from Submit to the first sampled token
   double total_ms = 0.0;
 };
@@ -88,6 +94,15 @@ struct ScheduledRequest {
   std::vector<Position> restore_points{};
   Retention retention = Retention::kNormal;
   int priority = 0;  // a greater one goes first
+  // Proposes tokens, which are verified in the request's passes; null: none does, or one that looks them
+  // up (SchedulerOptions). The text is the same. Only this request has it while it lives. A model with an
+  // encoder does not use it.
+  std::shared_ptr<Drafter> drafter{};
+  int draft_tokens =
+      -1;  // proposed at once, at most 16; -1: as many as pay beside the other requests
+  // Alternatives at one place, at most; 1: drafts are a chain. They also are beside prompts, and within a
+  // budget of bytes.
+  int draft_branches = 1;
   // Called with each token. Returns whether to go on.
   std::function<bool(std::int32_t token)> on_token{};
   // Called with the logits [vocabulary] that each token is drawn from; `length` tokens were evaluated.

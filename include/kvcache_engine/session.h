@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "kvcache/draft_tree.h"
 #include "kvcache_engine/engine.h"
 
 namespace kvcache {
@@ -47,13 +48,14 @@ class Session {
   Status Append(std::span<const std::int32_t> tokens, const PassHook& hook = {},
                 const std::atomic<bool>* interrupt = nullptr);
 
-  // Evaluates `tokens` in one pass, in a transaction: `judge` gets their logits [tokens, vocabulary] and
-  // returns how many of the first ones stay, at least one. The others are as if they had never been
-  // there. Errors: those of Transaction::Begin and Commit, of Engine::Forward and of `judge`; the session
+  // Evaluates `current` and the drafts that may follow it in one pass. `judge` gets their logits
+  // [1 + drafts, vocabulary] and returns the last draft that stays, or -1: `current` stays in any case, and
+  // so do the drafts before that one. The others are as if they had never been there. Errors: those of
+  // Transaction::Begin and Commit or of Cache::AcceptDrafts, of Engine::Forward and of `judge`; the session
   // is then as before. Leaves no LastLogits. REQUIRES: at most max_batch() tokens, which the context
   // holds.
-  using Judge = std::function<Result<Position>(std::span<const float> logits)>;
-  Status Verify(std::span<const std::int32_t> tokens, const Judge& judge);
+  using Judge = std::function<Result<std::int32_t>(std::span<const float> logits)>;
+  Status Verify(std::int32_t current, const DraftTree& drafts, const Judge& judge);
 
   // Runs the model's encoder on `text`. The session then holds the decoder's first token. Errors:
   // kInvalidArgument if the session is not empty; those of Engine::Encode, after which the session
@@ -86,6 +88,9 @@ class Session {
   // session is as before, or empty.
   Status Restore(const Snapshot* snapshot, std::span<const std::int32_t> tokens);
 
+  // Evaluate the round's tokens, and keep what the judge says.
+  Status VerifyChain(const Judge& judge);
+  Status VerifyTree(const Judge& judge);
   // Removes tokens until at most `length` are left and the next one can be evaluated. Evaluates
   // nothing. Errors: those of Cache::PrepareRestore.
   Status GoBackTo(Position length) { return GoBack(length); }
@@ -102,11 +107,13 @@ class Session {
   SequenceId sequence_;
   std::vector<std::int32_t> tokens_;
   Position unshifted_ = 0;
-  std::vector<Position> positions_;    // scratch [max_batch]
-  std::vector<SequenceId> sequences_;  // scratch [max_batch]
-  std::vector<float> logits_;          // [vocabulary]
-  std::vector<float> all_logits_;      // scratch of Verify: [tokens, vocabulary]
-  std::vector<std::int32_t> rows_;     // scratch of Verify: batch indices
+  std::vector<Position> positions_;          // scratch [max_batch]
+  std::vector<SequenceId> sequences_;        // scratch [max_batch]
+  std::vector<float> logits_;                // [vocabulary]
+  std::vector<float> all_logits_;            // scratch of Verify: [tokens, vocabulary]
+  std::vector<std::int32_t> rows_;           // scratch of Verify: batch indices
+  std::vector<std::int32_t> round_tokens_;   // scratch of Verify: the current token and the drafts
+  std::vector<std::int32_t> round_parents_;  // [round_tokens_]: indices, or -1
   std::int32_t last_pass_tokens_ = 0;
 };
 

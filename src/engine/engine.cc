@@ -1,6 +1,7 @@
 #include "kvcache_engine/engine.h"
 
 #include <algorithm>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -266,7 +267,11 @@ Status Engine::Forward(const EngineBatch& batch) {
     const SequenceId sequence = batch.sequences[static_cast<std::size_t>(image.index)];
     KVCACHE_RETURN_IF_ERROR(impl_->model->EncodeStates(image.states, sequence, *impl_->cache));
   }
-  return impl_->model->Forward(batch.tokens, batch.positions, *impl_->cache);
+  try {
+    return impl_->model->Forward(batch.tokens, batch.positions, *impl_->cache);
+  } catch (const std::bad_alloc&) {  // a plan of attention: drafts may need a larger one than texts
+    return {StatusCode::kOutOfMemory, "no memory for a pass"};
+  }
 }
 
 }  // namespace kvcache

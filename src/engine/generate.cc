@@ -10,6 +10,7 @@
 #include "engine/engine_impl.h"
 #include "engine/stop_strings.h"
 #include "kvcache/draft_depth.h"
+#include "speculation/judge_drafts.h"
 #include "tokenizer/unicode/utf8_stream.h"
 
 namespace kvcache {
@@ -87,6 +88,10 @@ Status CheckRequest(const GenerateRequest& request, const Session& session, cons
     return {StatusCode::kInvalidArgument, StrCat("draft tokens are ", request.draft_tokens,
                                                  "; must be from 0 to ", DraftDepth::kMost)};
   }
+  if (request.draft_branches < 1) {
+    return {StatusCode::kInvalidArgument,
+            StrCat("draft branches are ", request.draft_branches, "; must be at least 1")};
+  }
   return Status::Ok();
 }
 
@@ -119,10 +124,11 @@ class Decoder {
     KVCACHE_ASSIGN_OR_RETURN(bool goes_on, SampleLast());
     while (goes_on) {
       const Clock::time_point begin = Clock::now();
-      drafts_.clear();
+      drafts_.Clear();
       if (const int most = MostDrafts(); most > 0) {
-        GoOnWithout(drafter_->Propose(most, drafts_));
-        if (drafter_ == nullptr) drafts_.clear();
+        GoOnWithout(drafter_->ProposeTree(most, request_.draft_branches, drafts_));
+        if (drafter_ == nullptr) drafts_.Clear();
+        drafts_.KeepValid(static_cast<std::size_t>(most), engine_.info().embedding_rows);
       }
       if (drafts_.empty()) {
         KVCACHE_ASSIGN_OR_RETURN(goes_on, Evaluate());
@@ -202,30 +208,32 @@ class Decoder {
   }
 
   // Evaluates the current token and the drafts in one pass. Samples as without drafts, as long as the
-  // samples are the drafts: their logits have the same bits.
+  // samples are drafts: their logits have the same bits.
   Result<bool> Round(Clock::time_point begin) {
-    drafts_.insert(drafts_.begin(), current_);
     const std::size_t vocabulary = static_cast<std::size_t>(engine_.vocabulary_size());
     bool goes_on = true;
-    Position kept = 0;
-    const auto judge = [&](std::span<const float> logits) -> Result<Position> {
-      while (goes_on) {
-        const auto row = static_cast<std::size_t>(kept++);
-        KVCACHE_ASSIGN_OR_RETURN(goes_on, Sample(logits.subspan(row * vocabulary, vocabulary)));
-        const auto next = static_cast<std::size_t>(kept);
-        if (next == drafts_.size() || drafts_[next] != current_) break;
-        ++result_.speculation.accepted;
-        if (!goes_on) break;
-      }
-      return kept;
+    int kept = 0;
+    const auto judge = [&](std::span<const float> logits) -> Result<std::int32_t> {
+      Status status;
+      const Verdict verdict = JudgeDrafts(drafts_, [&](std::int32_t draft) -> DrawnToken {
+        const auto row = static_cast<std::size_t>(draft + 1);
+        auto sampled = Sample(logits.subspan(row * vocabulary, vocabulary));
+        goes_on = sampled.ok() && *sampled;
+        if (!sampled.ok()) status = std::move(sampled).TakeStatus();
+        return {.token = status.ok() ? current_ : -1, .goes_on = goes_on};
+      });
+      kept = verdict.drawn;
+      KVCACHE_RETURN_IF_ERROR(status);
+      result_.speculation.accepted += verdict.accepted;
+      return verdict.last;
     };
-    const Status verified = session_.Verify(drafts_, judge);
+    const Status verified = session_.Verify(current_, drafts_, judge);
     if (!verified.ok() && kept == 0 && CanDoWithout(verified)) {
       drafter_ = nullptr;
       return true;  // the current token is still to be evaluated
     }
     KVCACHE_RETURN_IF_ERROR(verified);
-    const auto drafted = static_cast<int>(drafts_.size()) - 1;
+    const auto drafted = static_cast<int>(drafts_.size());
     result_.speculation.drafted += drafted;
     ++result_.speculation.rounds;
     ++result_.decode_passes;
@@ -259,7 +267,7 @@ class Decoder {
   Drafter* drafter_;
   // What samplers see: the session's tokens and the current one.
   std::vector<std::int32_t> history_;
-  std::vector<std::int32_t> drafts_;
+  DraftTree drafts_;
   std::int32_t current_ = 0;
   Clock::time_point start_, first_;
 };

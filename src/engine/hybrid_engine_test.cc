@@ -95,6 +95,28 @@ TEST_P(HybridEngine, TakesUnevenBatches) {
   EXPECT_TRUE(forward({2, 1, 2}, {1, 0, 0}).ok());
 }
 
+// The logits of a file with a head for further tokens are those without it.
+TEST(HybridEngineWithHeads, HeadsForFurtherTokensChangeNothing) {
+  const std::string path =
+      ::testing::TempDir() + "hybrid_heads." + std::to_string(getpid()) + ".gguf";
+  std::vector<std::vector<float>> rows;
+  for (const int heads : {0, 1}) {
+    make_model::Request request{.architecture = "qwen3next", .type = DType::kF32};
+    request.shape.experts = 4;
+    request.shape.family.nextn_layers = heads;
+    ASSERT_TRUE(make_model::MakeModel(request, path).ok());
+    const auto engine = Engine::Open(path, {.threads = 2, .context = 128});
+    ASSERT_TRUE(engine.ok()) << engine.status().message();
+    EXPECT_EQ((*engine)->info().layers, 2);
+    Session session(**engine, SequenceId{0});
+    ASSERT_TRUE(session.Append(SomeTokens(50)).ok());
+    const auto logits = *session.LastLogits();
+    rows.emplace_back(logits.begin(), logits.end());
+  }
+  std::filesystem::remove(path);
+  EXPECT_EQ(rows[0], rows[1]);
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, HybridEngine,
                          ::testing::Values("granitehybrid", "lfm2", "qwen3next"),
                          [](const auto& test) { return std::string(test.param); });

@@ -12,6 +12,8 @@
 namespace kvcache {
 namespace {
 
+constexpr float kAlternative = 2.0f;  // below the logit of the best token, at most
+
 class ModelDrafter final : public Drafter {
  public:
   explicit ModelDrafter(Engine& engine) : engine_(engine), session_(engine, SequenceId{0}) {}
@@ -29,7 +31,20 @@ class ModelDrafter final : public Drafter {
     });
   }
   Status Propose(int most, std::vector<std::int32_t>& drafts) override {
-    return WithMemory([&] { return Draft(most, drafts); });
+    return WithMemory([&] {
+      KVCACHE_RETURN_IF_ERROR(Draft(most, 1));
+      drafts.insert(drafts.end(), tree_.tokens.begin(), tree_.tokens.end());
+      return Status::Ok();
+    });
+  }
+  // The tokens that are nearly as likely as the best one are alternatives. They cost no pass of the draft
+  // model, which goes on after the best one only.
+  Status ProposeTree(int most, int branches, DraftTree& tree) override {
+    return WithMemory([&] {
+      KVCACHE_RETURN_IF_ERROR(Draft(most, branches));
+      tree = tree_;
+      return Status::Ok();
+    });
   }
 
  private:
@@ -42,19 +57,42 @@ class ModelDrafter final : public Drafter {
     }
   }
 
-  Status Draft(int most, std::vector<std::int32_t>& drafts) {
+  Status Draft(int most, int branches) {
+    tree_.Clear();
     most = std::min(most, engine_.context() - static_cast<int>(text_.size()));
     if (most < 1) return Status::Ok();
     KVCACHE_RETURN_IF_ERROR(ReadText());
-    for (int i = 0; i < most; ++i) {
+    std::int32_t at = -1;
+    while (static_cast<int>(tree_.size()) < most) {
       KVCACHE_ASSIGN_OR_RETURN(const std::span<const float> logits, session_.LastLogits());
       const auto best = static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) -
                                                   logits.begin());
-      drafts.push_back(best);
+      const std::int32_t next = tree_.Add(at, best);
+      AddAlternatives(at, best, most, branches, logits);
       if (engine_.IsEndOfGeneration(best)) break;
-      if (i + 1 < most) KVCACHE_RETURN_IF_ERROR(session_.Append({&best, 1}));
+      if (static_cast<int>(tree_.size()) < most) {
+        KVCACHE_RETURN_IF_ERROR(session_.Append({&best, 1}));
+      }
+      at = next;
     }
     return Status::Ok();
+  }
+
+  void AddAlternatives(std::int32_t at, std::int32_t best, int most, int branches,
+                       std::span<const float> logits) {
+    for (int added = 1; added < branches && static_cast<int>(tree_.size()) < most; ++added) {
+      std::int32_t other = -1;
+      for (std::size_t i = 0; i < logits.size(); ++i) {
+        const auto token = static_cast<std::int32_t>(i);
+        if (token == best || tree_.Find(at, token) >= 0) continue;
+        if (other < 0 || logits[i] > logits[static_cast<std::size_t>(other)]) other = token;
+      }
+      if (other < 0 || logits[static_cast<std::size_t>(other)] <
+                           logits[static_cast<std::size_t>(best)] - kAlternative) {
+        return;
+      }
+      tree_.Add(at, other);
+    }
   }
 
   // Goes back over drafts that were wrong, and evaluates what is new, at least the last token.
@@ -70,6 +108,7 @@ class ModelDrafter final : public Drafter {
   Engine& engine_;
   Session session_;
   std::vector<std::int32_t> text_;
+  DraftTree tree_;
 };
 
 Status CheckSameVocabulary(const Engine& draft, const Engine& target) {

@@ -81,6 +81,7 @@ Status SchedulerImpl::Open() {
   PrefixOptions prefix{.divisible = divisible_,
                        .recompute_bound = options_.recompute_bound,
                        .state_tokens = StateTokens(layers, k, v),
+                       .finds_continuations = options_.look_up_drafts,
                        .on_event = options_.on_prefix_event};
   KVCACHE_ASSIGN_OR_RETURN(prefixes_, PrefixCache::Make(states_, std::move(prefix)));
   const auto batch = static_cast<std::size_t>(engine_.max_batch());
@@ -126,6 +127,14 @@ Result<RequestId> SchedulerImpl::Submit(ScheduledRequest request) {
         StatusCode::kInvalidArgument,
         StrCat("token ", token, " is not in the vocabulary of ", engine_.info().embedding_rows));
   }
+  if (request.draft_tokens < -1 || request.draft_tokens > DraftRates::kMost) {
+    return Status(StatusCode::kInvalidArgument, StrCat("draft tokens are ", request.draft_tokens,
+                                                       "; must be from 0 to ", DraftRates::kMost));
+  }
+  if (request.draft_branches < 1) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("draft branches are ", request.draft_branches, "; must be at least 1"));
+  }
   Position before = 0;
   for (const Position point : request.restore_points) {
     if (point <= before || point > size) {
@@ -138,6 +147,11 @@ Result<RequestId> SchedulerImpl::Submit(ScheduledRequest request) {
   Sampler sampler(request.sampling);
   JobPtr job(new Job{
       .submitted = Clock::now(), .request = std::move(request), .sampler = std::move(sampler)});
+  if (job->request.drafter != nullptr) {
+    job->drafts.reset(new JobDrafts{.drafter = std::move(job->request.drafter),
+                                    .fixed = job->request.draft_tokens,
+                                    .branches = job->request.draft_branches});
+  }
   if (engine_.has_encoder()) {
     job->tokens = {engine_.info().decoder_start};
   } else {
@@ -320,6 +334,7 @@ bool SchedulerImpl::Start(JobPtr job, SequenceId sequence) {
   job->known_tokens = static_cast<Position>(job->tokens.size());
   job->in_prompt = true;
   job->length = 0;
+  GiveDrafter(*job);
   const Position planned = plan->resumed;
   Restore(*job, *plan);
   if (!std::exchange(job->started, true)) {

@@ -1,5 +1,6 @@
 // The implementation of Scheduler: scheduler.cc has the requests' way in and out, scheduler_step.cc
-// one pass, and scheduler_memory.cc what happens when cells run out.
+// one pass, scheduler_speculation.cc the drafts in it, and scheduler_memory.cc what happens when cells run
+// out.
 #pragma once
 
 #include <chrono>
@@ -13,8 +14,12 @@
 
 #include "engine/memory_governor.h"
 #include "engine/scheduled_captures.h"
+#include "engine/scheduler_speculation.h"
 #include "engine/snapshot_states.h"
+#include "kvcache/transaction.h"
 #include "kvcache_engine/scheduler.h"
+#include "speculation/draft_plan.h"
+#include "speculation/pass_costs.h"
 
 namespace kvcache {
 
@@ -51,16 +56,20 @@ class SchedulerImpl final : public Scheduler {
     std::vector<std::int32_t> tokens{};  // prompt and generated
     Position length = 0;                 // of them evaluated, while it has a sequence
     SequenceId sequence{};
-    Position chunk = 0;         // tokens of it in the pass
-    std::size_t row = 0;        // of its last token in the pass
-    Position furthest = 0;      // the greatest length of all
-    int failures = 0;           // passes that failed at `furthest`
-    bool in_prompt = true;      // has not sampled since it got its sequence
-    bool known = false;         // `prefix` is open
-    bool sound = true;          // its state may be kept
-    bool started = false;       // had a sequence before
-    Position known_tokens = 0;  // keys that the prefix has
+    Position chunk = 0;          // tokens of it in the pass, with drafts
+    Position drafted = 0;        // drafts of them
+    std::size_t logits_row = 0;  // of its first row with logits
+    std::int32_t drawn = -1;     // the last token that was sampled
+    std::size_t row = 0;         // of its last token in the pass
+    Position furthest = 0;       // the greatest length of all
+    int failures = 0;            // passes that failed at `furthest`
+    bool in_prompt = true;       // has not sampled since it got its sequence
+    bool known = false;          // `prefix` is open
+    bool sound = true;           // its state may be kept
+    bool started = false;        // had a sequence before
+    Position known_tokens = 0;   // keys that the prefix has
     ScheduledCaptures captures{};
+    std::unique_ptr<JobDrafts> drafts{};  // null: it has none
     PrefixRequest prefix{};
     RequestId id{};
     // What its beginning, its samples and its end look at.
@@ -70,6 +79,8 @@ class SchedulerImpl final : public Scheduler {
     Sampler sampler;
 
     Position pending() const { return static_cast<Position>(tokens.size()) - length; }
+    // Returns whether the pass leaves logits to sample from.
+    bool samples() const { return chunk > 0 && chunk - drafted == pending(); }
     // A shifted context is no prefix of any text: its keys are rotated.
     bool shifted() const { return result.shifts > 0; }
   };
@@ -111,20 +122,49 @@ class SchedulerImpl final : public Scheduler {
   bool ReadsPrompt(const Job& job) const { return job.in_prompt && !WaitsForEncoder(job); }
   Position LimitCaptures(const Job& job, Position count, int& captures) const;
   void AddToBatch(Job& job, Position count);
+  void AddDraftsToBatch(Job& job);
+  // Makes the pass one of trees, or all drafts chains if it cannot be one.
+  void ComposeTrees();
   // Runs the pass, if it has tokens and memory.
   void Pass();
   Status RunPass();
   void AfterPass();
   // Asks memory for what a step looks at of each job: a pass has displaced it from the processor's caches.
   void FetchJobs() const;
-  // Draws a token of the job. Returns whether it goes on; if not, its result says why.
-  bool Sample(Job& job, std::span<const float> logits);
+  // Draws a token of the job after `length` tokens. Returns whether it goes on; if not, its result says
+  // why.
+  bool Sample(Job& job, Position length, std::span<const float> logits);
   void Draw(Job& job, std::span<const float> logits);
   // Returns whether the job's next token has a position. A full context is shifted if the request has
   // a limit of tokens; without one it would never end.
   Result<bool> MakeContext(Job& job);
   Status Shift(Job& job);
   void PassFailed(const Status& status);
+
+  // ---- Drafts (scheduler_speculation.cc).
+  // Gives the job a drafter that looks drafts up, if it has none and may have one.
+  void GiveDrafter(Job& job);
+  // Asks drafters for the drafts of the next pass.
+  void ProposeDrafts();
+  // The pass has `tokens` other tokens, `decodes` of them of requests that generate, and room for `left`
+  // drafts.
+  void PlanDrafts(int tokens, int decodes, int left);
+  void Propose(Job& job, int most);
+  Status AskDrafter(Job& job, int most);
+  // Returns how many drafts the job has room for.
+  Position MostDrafts(const Job& job) const;
+  bool AnyDrafts() const;  // in the pass
+  void DropDrafts();
+  void TakeDraftsOut();
+  void BeginRound();
+  bool GiveUpRound(const Status& status);
+  void Judge(Job& job);
+  void JudgeRound();
+  Status KeepJudged();
+  // Lets windows evict what they kept for the last round.
+  void EvictWindows(const Job& job);
+  // Ends the round for a job with drafts. Returns whether the job stays.
+  bool EndOfRound(std::size_t index);
 
   // ---- Memory (scheduler_memory.cc).
   // Makes room for the pass: lets prefixes go, then parks jobs. Returns whether any job is left in it.
@@ -178,9 +218,24 @@ class SchedulerImpl final : public Scheduler {
   std::vector<std::int32_t> tokens_;
   std::vector<Position> positions_;
   std::vector<SequenceId> sequences_;
-  std::vector<Job*> prompts_;  // jobs in their prompt
+  std::vector<std::int32_t> parents_;  // of a pass with trees; else empty
+  std::vector<Job*> prompts_;          // jobs in their prompt
   std::vector<std::int32_t> rows_;
   std::vector<float> logits_;
+  double last_pass_seconds_ = 0.0;
+
+  // Drafts.
+  std::optional<Transaction> round_;  // of the pass
+  bool rounds_work_ = true;           // the cache has transactions
+  bool trees_work_ = true;            // no pass of drafts has failed to keep what it should
+  int passes_with_drafts_ = 0;
+  PassCosts costs_;
+  DraftRates rates_of_lookup_;
+  DraftPlan plan_;
+  std::vector<DraftShare> shares_;       // [live]
+  std::vector<SequenceLength> members_;  // of the round
+  std::vector<Position> kept_;           // [members]
+  std::vector<std::int32_t> last_;  // batch indices of the drafts that stay, in a pass of trees
 };
 
 }  // namespace kvcache

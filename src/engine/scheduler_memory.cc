@@ -74,12 +74,20 @@ bool SchedulerImpl::MakeRoom() {
     const auto needed = static_cast<std::int64_t>(tokens_.size());
     if (needed == 0) return false;
     if (!HasRoom(needed)) ReleaseMemory();
+    if (AnyDrafts() && !HasRoom(needed)) {  // they are not worth a prefix
+      TakeDraftsOut();
+      continue;
+    }
     while (!HasRoom(needed)) {
       const std::int64_t missing = needed - engine_.cache().FreeCells();
       if (prefixes_->Evict(std::max(missing, kLeastEvicted)) < 0) break;
       ReleaseMemory();
     }
     if (HasRoom(needed)) return true;
+    if (AnyDrafts()) {
+      TakeDraftsOut();
+      continue;
+    }
     if (live_.size() > 1) {
       ParkOrEnd(NextToPark());
     } else if (step_tokens_ > 1 && tokens_.size() > 1) {

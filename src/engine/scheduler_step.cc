@@ -44,6 +44,7 @@ Result<bool> SchedulerImpl::Step() {
       FinishAt(i, StopReason::kInterrupted, goes_on.status());
     }
   }
+  ProposeDrafts();
   Compose();
   if (!tokens_.empty() && MakeRoom()) Pass();
   KeepToBudget();
@@ -51,10 +52,14 @@ Result<bool> SchedulerImpl::Step() {
 }
 
 void SchedulerImpl::Pass() {
-  const Status status = RunPass();
+  BeginRound();
+  Status status = RunPass();
+  if (!status.ok() && GiveUpRound(status)) status = RunPass();
   ++stats_.passes;
   if (!status.ok()) return PassFailed(status);
   stats_.evaluated_tokens += static_cast<std::int64_t>(tokens_.size());
+  JudgeRound();
+  if (encoding_ == nullptr) costs_.Count(static_cast<int>(tokens_.size()), last_pass_seconds_);
   AfterPass();
 }
 
@@ -64,7 +69,8 @@ void SchedulerImpl::Compose() {
   tokens_.clear();
   positions_.clear();
   sequences_.clear();
-  for (const JobPtr& job : live_) job->chunk = 0;
+  parents_.clear();
+  for (const JobPtr& job : live_) job->chunk = job->drafted = 0;
   std::size_t left = static_cast<std::size_t>(step_tokens_);
   const std::size_t count = live_.size();
   encoding_ = NextToEncode();
@@ -82,7 +88,8 @@ void SchedulerImpl::Compose() {
     Job& job = *live_[(turn_ + i) % count];
     if (job.in_prompt) continue;
     AddToBatch(job, 1);
-    --left;
+    AddDraftsToBatch(job);
+    left -= static_cast<std::size_t>(job.chunk);
   }
   if (count > 0) turn_ = (turn_ + 1) % count;
 
@@ -102,6 +109,7 @@ void SchedulerImpl::Compose() {
     AddToBatch(job, tokens);
     left -= static_cast<std::size_t>(tokens);
   }
+  ComposeTrees();
 }
 
 SchedulerImpl::Job* SchedulerImpl::NextToEncode() const {
@@ -133,19 +141,38 @@ void SchedulerImpl::AddToBatch(Job& job, Position count) {
   job.row = tokens_.size() - 1;
 }
 
-Status SchedulerImpl::RunPass() {
-  const AddSeconds time(stats_.pass_seconds);
-  KVCACHE_RETURN_IF_ERROR(
-      encoding_ != nullptr
-          ? engine_.Encode(encoding_->request.prompt, encoding_->sequence)
-          : engine_.Forward({.tokens = tokens_, .positions = positions_, .sequences = sequences_}));
-  rows_.clear();
-  for (const JobPtr& job : live_) {
-    const bool ends = job->chunk > 0 && job->chunk == job->pending();
-    if (ends) rows_.push_back(static_cast<std::int32_t>(job->row));
+void SchedulerImpl::AddDraftsToBatch(Job& job) {
+  if (job.drafts == nullptr) return;
+  const DraftTree& tree = job.drafts->tree;
+  for (std::size_t i = 0; i < tree.size(); ++i) {
+    tokens_.push_back(tree.tokens[i]);
+    positions_.push_back(job.length + tree.Depth(static_cast<std::int32_t>(i)));
+    sequences_.push_back(job.sequence);
   }
-  if (rows_.empty()) return Status::Ok();
+  job.drafted = static_cast<Position>(tree.size());
+  job.chunk += job.drafted;
+}
+
+Status SchedulerImpl::RunPass() {
+  last_pass_seconds_ = 0.0;
+  const AddSeconds time(stats_.pass_seconds);
+  const AddSeconds last(last_pass_seconds_);
+  KVCACHE_RETURN_IF_ERROR(encoding_ != nullptr
+                              ? engine_.Encode(encoding_->request.prompt, encoding_->sequence)
+                              : engine_.Forward({.tokens = tokens_,
+                                                 .positions = positions_,
+                                                 .sequences = sequences_,
+                                                 .parents = parents_}));
+  rows_.clear();
   try {
+    for (const JobPtr& job : live_) {
+      if (!job->samples()) continue;
+      job->logits_row = rows_.size();
+      for (Position i = 0; i <= job->drafted; ++i) {
+        rows_.push_back(static_cast<std::int32_t>(job->row) + i);
+      }
+    }
+    if (rows_.empty()) return Status::Ok();
     logits_.resize(rows_.size() * static_cast<std::size_t>(engine_.vocabulary_size()));
   } catch (const std::bad_alloc&) {
     return {StatusCode::kOutOfMemory,
@@ -166,23 +193,29 @@ void SchedulerImpl::FetchJobs() const {
 
 void SchedulerImpl::AfterPass() {
   FetchJobs();
-  std::size_t row = 0;
   const auto vocabulary = static_cast<std::size_t>(engine_.vocabulary_size());
   for (std::size_t i = 0; i < live_.size();) {
     Job& job = *live_[i];
-    const Position chunk = std::exchange(job.chunk, 0);
+    const bool samples = job.samples();
+    const Position drafted = std::exchange(job.drafted, 0);
+    Position chunk = std::exchange(job.chunk, 0);
+    if (drafted > 0) chunk = job.drafts->kept;
     job.length += chunk;
     if (job.length > job.furthest) {
       job.furthest = job.length;
       job.failures = 0;
     }
-    if (chunk == 0 || job.pending() > 0) {
+    if (drafted > 0) {
+      if (EndOfRound(i)) ++i;
+      continue;
+    }
+    if (!samples) {
       TakeCaptures(job);
       ++i;
       continue;
     }
-    const std::span<const float> logits = std::span(logits_).subspan(row * vocabulary, vocabulary);
-    ++row;
+    const std::span<const float> logits =
+        std::span(logits_).subspan(job.logits_row * vocabulary, vocabulary);
     const Status finite = [&] {
       const AddSeconds time(stats_.pass_seconds);
       return CheckLogits(engine_, logits, job.length);
@@ -195,7 +228,7 @@ void SchedulerImpl::AfterPass() {
     TakeCaptures(job);
     const bool prompt_ends = std::exchange(job.in_prompt, false);
     if (prompt_ends || (!divisible_ && job.length % options_.recompute_bound == 0)) Keep(job);
-    if (Sample(job, logits)) {
+    if (Sample(job, job.length, logits)) {
       ++i;
     } else {
       FinishAt(i, job.result.stop, job.result.status);
@@ -203,11 +236,12 @@ void SchedulerImpl::AfterPass() {
   }
 }
 
-bool SchedulerImpl::Sample(Job& job, std::span<const float> logits) {
+bool SchedulerImpl::Sample(Job& job, Position length, std::span<const float> logits) {
   const AddSeconds time(stats_.sampling_seconds);
   RequestResult& result = job.result;
-  if (job.request.on_logits) job.request.on_logits(job.length, logits);
+  if (job.request.on_logits) job.request.on_logits(length, logits);
   result.stop = StopReason::kLength;
+  job.drawn = -1;
   if (job.request.max_tokens >= 0 &&
       result.tokens.size() >= static_cast<std::size_t>(job.request.max_tokens)) {
     return false;
@@ -230,6 +264,7 @@ bool SchedulerImpl::Sample(Job& job, std::span<const float> logits) {
 void SchedulerImpl::Draw(Job& job, std::span<const float> logits) {
   RequestResult& result = job.result;
   const std::int32_t token = job.sampler.Sample(logits, job.tokens);
+  job.drawn = token;
   if (result.first_token_ms == 0.0) {
     result.first_token_ms =
         std::chrono::duration<double, std::milli>(Clock::now() - job.submitted).count();
@@ -259,6 +294,9 @@ Status SchedulerImpl::Shift(Job& job) {
   const Position dropped = (job.length - keep) / 2;
   Cache& cache = engine_.cache();
   while (cache.FreeCells() < job.length && prefixes_->Evict(job.length) >= 0) {
+  }
+  if (cache.CheckRemove(job.sequence, keep, keep + dropped).code() == StatusCode::kCacheFull) {
+    EvictWindows(job);
   }
   KVCACHE_RETURN_IF_ERROR(cache.CheckRemove(job.sequence, keep, keep + dropped));
   KVCACHE_RETURN_IF_ERROR(cache.Remove(job.sequence, keep, keep + dropped));

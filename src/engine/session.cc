@@ -84,29 +84,68 @@ Status Session::Pass(std::span<const std::int32_t> tokens, const std::atomic<boo
   return status;
 }
 
-Status Session::Verify(std::span<const std::int32_t> tokens, const Judge& judge) {
-  const std::size_t count = tokens.size();
+Status Session::Verify(std::int32_t current, const DraftTree& drafts, const Judge& judge) {
+  const std::size_t count = 1 + drafts.size();
   try {
     all_logits_.resize(count * logits_.size());
     rows_.resize(count);
+    round_tokens_.assign({current});
+    round_tokens_.insert(round_tokens_.end(), drafts.tokens.begin(), drafts.tokens.end());
+    round_parents_.assign({-1});
+    for (const std::int32_t parent : drafts.parents) round_parents_.push_back(parent + 1);
   } catch (const std::bad_alloc&) {
     return {StatusCode::kOutOfMemory, StrCat("no memory for the logits of ", count, " tokens")};
   }
   last_pass_tokens_ = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    positions_[i] = position() + drafts.Depth(static_cast<std::int32_t>(i) - 1);
+  }
+  std::iota(rows_.begin(), rows_.end(), 0);
+  return drafts.IsChain() ? VerifyChain(judge) : VerifyTree(judge);
+}
+
+Status Session::VerifyChain(const Judge& judge) {
+  const std::size_t count = round_tokens_.size();
   KVCACHE_ASSIGN_OR_RETURN(Transaction round,
                            Transaction::Begin({&engine_.cache()}, {{sequence_, position()}},
                                               {.max_tokens = static_cast<Position>(count)}));
-  std::iota(positions_.begin(), positions_.begin() + static_cast<std::ptrdiff_t>(count),
-            position());
-  KVCACHE_RETURN_IF_ERROR(engine_.Forward({.tokens = tokens,
+  KVCACHE_RETURN_IF_ERROR(engine_.Forward({.tokens = round_tokens_,
                                            .positions = std::span(positions_).first(count),
                                            .sequences = std::span(sequences_).first(count)}));
-  std::iota(rows_.begin(), rows_.end(), 0);
   KVCACHE_RETURN_IF_ERROR(engine_.Logits(rows_, all_logits_.data()));
-  KVCACHE_ASSIGN_OR_RETURN(const Position kept, judge(all_logits_));
+  KVCACHE_ASSIGN_OR_RETURN(const std::int32_t last, judge(all_logits_));
+  const Position kept = last + 2;
   KVCACHE_RETURN_IF_ERROR(round.Commit({kept}));
   if (unshifted_ == position()) unshifted_ += kept;
-  tokens_.insert(tokens_.end(), tokens.begin(), tokens.begin() + kept);
+  tokens_.insert(tokens_.end(), round_tokens_.begin(), round_tokens_.begin() + kept);
+  return Status::Ok();
+}
+
+// A pass of drafts that accepts none leaves the cache as it was.
+Status Session::VerifyTree(const Judge& judge) {
+  const std::size_t count = round_tokens_.size();
+  Status status = engine_.Forward({.tokens = round_tokens_,
+                                   .positions = std::span(positions_).first(count),
+                                   .sequences = std::span(sequences_).first(count),
+                                   .parents = round_parents_});
+  if (status.ok()) status = engine_.Logits(rows_, all_logits_.data());
+  std::int32_t last = 0;
+  if (status.ok()) {
+    auto judged = judge(all_logits_);
+    if (judged.ok()) last = *judged + 1;
+    status = judged.ok() ? engine_.cache().AcceptDrafts({last}) : std::move(judged).TakeStatus();
+  }
+  if (!status.ok()) {
+    engine_.cache().EndPass();
+    return status;
+  }
+  const Position kept = positions_[static_cast<std::size_t>(last)] + 1 - position();
+  if (unshifted_ == position()) unshifted_ += kept;
+  tokens_.resize(tokens_.size() + static_cast<std::size_t>(kept));
+  for (auto at = tokens_.rbegin(); last >= 0; ++at) {
+    *at = round_tokens_[static_cast<std::size_t>(last)];
+    last = round_parents_[static_cast<std::size_t>(last)];
+  }
   return Status::Ok();
 }
 

@@ -5,7 +5,6 @@
 
 #include <filesystem>
 #include <memory>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "kvcache_engine/generate.h"
 #include "kvcache_engine/model_drafter.h"
 #include "make_model/make_model.h"
+#include "support/scripted_drafter.h"
 
 namespace kvcache {
 namespace {
@@ -22,32 +22,7 @@ using Tokens = std::vector<std::int32_t>;
 
 constexpr int kContext = 160;
 
-// Knows the text that will be generated, and is wrong now and then.
-class Oracle final : public Drafter {
- public:
-  Oracle(Tokens text, int vocabulary) : text_(std::move(text)), vocabulary_(vocabulary) {}
-  Status Begin(std::span<const std::int32_t> text) override {
-    at_ = text.size();
-    return Status::Ok();
-  }
-  Status Add(std::int32_t /*token*/) override {
-    ++at_;
-    return Status::Ok();
-  }
-  Status Propose(int most, Tokens& drafts) override {
-    for (std::size_t i = at_; i < text_.size() && most > 0; ++i, --most) {
-      const bool wrong = random_() % 5 == 0;
-      drafts.push_back(wrong ? static_cast<std::int32_t>(random_() % vocabulary_) : text_[i]);
-    }
-    return Status::Ok();
-  }
-
- private:
-  Tokens text_;
-  unsigned vocabulary_;
-  std::size_t at_ = 0;
-  std::mt19937 random_{3};
-};
+using Oracle = testing::ScriptedDrafter;
 
 // Fails in one of its calls.
 class Failing final : public Drafter {
@@ -124,10 +99,12 @@ class SpeculationTest : public ::testing::TestWithParam<const char*> {
     text.insert(text.end(), plain.tokens.begin(), plain.tokens.end());
     text.push_back(7);
     std::int64_t accepted = 0;
-    for (const int depth : {-1, 0, 1, 3, 16}) {
+    for (const auto& [depth, branches] :
+         {std::pair{-1, 1}, {0, 1}, {1, 1}, {3, 1}, {16, 1}, {3, 2}, {16, 3}}) {
       Oracle oracle(text, engine_->vocabulary_size());
       request.drafter = &oracle;
       request.draft_tokens = depth;
+      request.draft_branches = branches;
       Tokens held;
       const GenerateResult drafted = Run(request, &held);
       ASSERT_EQ(drafted.tokens, plain.tokens) << "depth " << depth;
@@ -194,6 +171,10 @@ TEST_P(SpeculationTest, AModelDraftsForItself) {
     EXPECT_EQ(drafted.tokens, plain.tokens);
     EXPECT_EQ(drafted.speculation.accepted, drafted.speculation.drafted);
   }
+  request.draft_branches = 3;
+  const GenerateResult tree = Run(request);
+  EXPECT_EQ(tree.tokens, plain.tokens);
+  EXPECT_LT(tree.speculation.accepted, tree.speculation.drafted);
 }
 
 TEST_P(SpeculationTest, AnAnswerGoesOnWithoutADrafterThatFails) {

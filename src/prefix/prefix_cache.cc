@@ -289,6 +289,17 @@ Status PrefixCacheImpl::Extend(PrefixRequest request, Position length, PrefixSta
   }
 }
 
+Status PrefixCacheImpl::FollowedBy(std::span<const PrefixKey> text, std::size_t least,
+                                   std::uint64_t salt, std::size_t most,
+                                   std::vector<PrefixKey>& keys) const {
+  try {
+    continuations_.Find(text, least, salt, most, keys);
+    return Status::Ok();
+  } catch (const std::bad_alloc&) {
+    return NoMemory();
+  }
+}
+
 // All that the request evaluated counts as used, also what it could not keep.
 void PrefixCacheImpl::Close(PrefixRequest request, double now) {
   now_ = std::max(now_, now);
@@ -342,6 +353,7 @@ void PrefixCacheImpl::Protect(Request& request, PrefixNode& node) {
 
 PrefixNode& PrefixCacheImpl::SplitAt(PrefixNode& node, Position length) {
   PrefixNode& upper = trie_.Split(node, length);
+  if (options_.finds_continuations) continuations_.Split(upper);
   Relist(upper);
   return upper;
 }
@@ -351,6 +363,7 @@ PrefixNode& PrefixCacheImpl::AddLeaf(PrefixNode& parent, const Request& request,
   const auto begin = static_cast<std::size_t>(parent.end);
   PrefixNode& leaf =
       trie_.AddLeaf(parent, keys.subspan(begin, static_cast<std::size_t>(length) - begin));
+  if (options_.finds_continuations) continuations_.Added(leaf, request.salt);
   leaf.retention = request.retention;
   leaf.of_class = UseClassOf({.uses = 1, .retention = request.retention});
   leaf.used = history_.clock();

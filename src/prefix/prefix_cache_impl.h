@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kvcache/prefix_cache.h"
+#include "prefix/continuations.h"
 #include "prefix/eviction_order.h"
 #include "prefix/prefix_trie.h"
 #include "prefix/reuse_history.h"
@@ -29,6 +30,8 @@ class PrefixCacheImpl final : public PrefixCache {
   Status Append(PrefixRequest request, std::span<const PrefixKey> keys) override;
   Status Extend(PrefixRequest request, Position length, PrefixState state) override;
   void Close(PrefixRequest request, double now) override;
+  Status FollowedBy(std::span<const PrefixKey> text, std::size_t least, std::uint64_t salt,
+                    std::size_t most, std::vector<PrefixKey>& keys) const override;
   std::int64_t Evict(std::int64_t tokens) override;
   Position Pin(const PrefixPrompt& prompt, double until) override;
   Position Demote(const PrefixPrompt& prompt) override;
@@ -89,6 +92,7 @@ class PrefixCacheImpl final : public PrefixCache {
   PrefixStates& states_;
   const PrefixOptions options_;
   PrefixTrie trie_;
+  Continuations continuations_;
   ReuseHistory history_;
   EvictionOrder order_;
   std::unordered_map<std::uint64_t, Request> requests_;

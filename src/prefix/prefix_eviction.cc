@@ -66,6 +66,7 @@ std::int64_t PrefixCacheImpl::RemoveStateless(PrefixNode* node) {
     removed += static_cast<std::int64_t>(node->keys.size());
     std::erase_if(pins_, [&](const auto& pin) { return pin.second == node; });
     order_.Update(*node, false);
+    if (options_.finds_continuations) continuations_.Replaced(node->number, *parent);
     trie_.RemoveLeaf(*node);
     Relist(*parent);
     node = parent;
@@ -85,11 +86,13 @@ void PrefixCacheImpl::MergeIfAlone(PrefixNode* node) {
   if (!plain) return;
   std::erase_if(pins_, [&](const auto& pin) { return pin.second == node; });
   order_.Update(*node, false);
+  const std::uint64_t number = node->number;
   try {
     trie_.MergeIntoChild(*node);
   } catch (const std::bad_alloc&) {
     return;  // the node stays
   }
+  if (options_.finds_continuations) continuations_.Replaced(number, child);
   Relist(child);
 }
 
@@ -156,7 +159,7 @@ PrefixStats PrefixCacheImpl::Stats() const {
           .nodes = trie_.nodes(),
           .states = state_count_,
           .evicted_tokens = evicted_,
-          .bytes = trie_.bytes() + history_.bytes()};
+          .bytes = trie_.bytes() + history_.bytes() + continuations_.bytes()};
 }
 
 std::string PrefixCacheImpl::CheckStructure() const {

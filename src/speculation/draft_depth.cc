@@ -8,14 +8,8 @@ namespace {
 
 constexpr double kNewest = 0.1;       // weight of the last measurement
 constexpr double kCostOfDraft = 0.1;  // of a pass, before one was measured
-constexpr double kFirstRate = 0.7;
 constexpr int kFirstDepth = 4;
-constexpr int kProbe = 2;     // drafts after a pause
 constexpr int kRefresh = 64;  // rounds between two without drafts, whose time changes as well
-
-void Mix(double& mean, double value) {
-  mean += kNewest * (value - mean);
-}
 
 }  // namespace
 
@@ -41,14 +35,10 @@ double DraftDepth::Seconds(int drafted) const {
 int DraftDepth::Best() const {
   int best = 0;
   double best_rate = 1.0 / Seconds(0);
-  double rate_of_place = kFirstRate;
   double all_before = 1.0;
   double tokens = 1.0;
   for (int depth = 1; depth <= kMost; ++depth) {
-    // A place that was not measured is like the one before it.
-    const double measured = accepted_[static_cast<std::size_t>(depth - 1)];
-    if (measured > 0.0) rate_of_place = measured;
-    all_before *= rate_of_place;
+    all_before *= rates_.Of(depth - 1);
     tokens += all_before;
     const double rate = tokens / Seconds(depth);
     if (rate > best_rate) {
@@ -65,29 +55,16 @@ int DraftDepth::Next() {
       std::any_of(seconds_.begin() + 1, seconds_.end(), [](double s) { return s > 0.0; });
   if (!any) return kFirstDepth;
   if (const int best = Best(); best > 0) {
-    rounds_ = 0;
+    rates_.Pay();
     return best;
   }
-  if (++rounds_ < pause_) return 0;
-  rounds_ = 0;
-  pause_ = std::min(2 * pause_, kLongestPause);
-  return kProbe;
+  return rates_.TryAgain();
 }
 
 void DraftDepth::Count(int drafted, int accepted, double seconds) {
   double& mean = seconds_[static_cast<std::size_t>(std::min(drafted, kMost))];
-  if (mean == 0.0) {
-    mean = seconds;
-  } else {
-    Mix(mean, seconds);
-  }
-  for (int place = 0; place < std::min(drafted, kMost); ++place) {
-    if (place > accepted) break;  // it was not judged
-    double& rate = accepted_[static_cast<std::size_t>(place)];
-    if (rate == 0.0) rate = kFirstRate;
-    Mix(rate, place < accepted ? 1.0 : 0.0);
-  }
-  if (drafted > 0 && accepted == drafted) pause_ = kFirstPause;
+  mean += (mean == 0.0 ? 1.0 : kNewest) * (seconds - mean);
+  rates_.Count(drafted, accepted);
 }
 
 }  // namespace kvcache

@@ -9,6 +9,12 @@
 namespace kvcache {
 namespace {
 
+std::size_t IndexOf(std::size_t length) {
+  const auto& lengths = LookupDrafter::kLengths;
+  return static_cast<std::size_t>(std::find(lengths.begin(), lengths.end(), length) -
+                                  lengths.begin());
+}
+
 Status NoMemory() {
   return {StatusCode::kOutOfMemory, "no memory for the drafter's text"};
 }
@@ -64,19 +70,51 @@ std::uint64_t LookupDrafter::HashOfLast(std::size_t count) const {
 }
 
 Status LookupDrafter::Propose(int most, std::vector<std::int32_t>& drafts) {
-  for (std::size_t i = 0; i < kLengths.size(); ++i) {
-    const std::size_t length = kLengths[i];
-    if (tokens_.size() - begin_ < length) continue;
-    const auto found = places_[i].find(HashOfLast(length));
-    if (found == places_[i].end()) continue;
-    const auto after = tokens_.begin() + static_cast<std::ptrdiff_t>(found->second);
-    const auto size = static_cast<std::ptrdiff_t>(length);
-    if (!std::equal(after - size, after, tokens_.end() - size)) continue;  // another with this hash
-    const std::ptrdiff_t count = std::min<std::ptrdiff_t>(most, tokens_.end() - after);
-    drafts.insert(drafts.end(), after, after + count);
-    return Status::Ok();
+  try {
+    for (const std::size_t length : kLengths) {
+      if (ProposeAfter(length, most, drafts)) break;
+    }
+  } catch (const std::bad_alloc&) {
+    return NoMemory();
   }
   return Status::Ok();
+}
+
+Status LookupDrafter::ProposeTree(int most, int branches, DraftTree& tree) {
+  tree.Clear();
+  try {
+    for (const std::size_t length : kLengths) {
+      if (branches < 1 || static_cast<int>(tree.size()) >= most) break;
+      found_.clear();
+      // The best match leaves a third of the drafts to others.
+      const int some = tree.empty() && branches > 1 ? most - most / 3 : most;
+      if (!ProposeAfter(length, some, found_)) continue;
+      --branches;
+      std::int32_t at = -1;
+      for (const std::int32_t token : found_) {
+        const std::int32_t child = tree.Find(at, token);
+        if (child < 0 && static_cast<int>(tree.size()) >= most) break;
+        at = child >= 0 ? child : tree.Add(at, token);
+      }
+    }
+  } catch (const std::bad_alloc&) {
+    return NoMemory();
+  }
+  return Status::Ok();
+}
+
+bool LookupDrafter::ProposeAfter(std::size_t length, int most,
+                                 std::vector<std::int32_t>& drafts) const {
+  if (tokens_.size() - begin_ < length) return false;
+  const auto& places = places_[IndexOf(length)];
+  const auto found = places.find(HashOfLast(length));
+  if (found == places.end()) return false;
+  const auto after = tokens_.begin() + static_cast<std::ptrdiff_t>(found->second);
+  const auto size = static_cast<std::ptrdiff_t>(length);
+  if (!std::equal(after - size, after, tokens_.end() - size)) return false;  // with the same hash
+  const std::ptrdiff_t count = std::min<std::ptrdiff_t>(most, tokens_.end() - after);
+  drafts.insert(drafts.end(), after, after + count);
+  return count > 0;
 }
 
 }  // namespace kvcache

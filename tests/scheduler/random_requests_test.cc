@@ -1,5 +1,6 @@
 // Random requests in much and in little memory, with failures of the backend and of allocations: each
-// has the bits of its text alone, and nothing leaks. KVCACHE_SCHEDULER_ROUNDS=N runs N times as many.
+// has the bits of its text alone, and nothing leaks. Many have drafts, right and wrong.
+// KVCACHE_SCHEDULER_ROUNDS=N runs N times as many.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -13,6 +14,7 @@
 #include "support/counting_new.h"
 #include "support/failing_backend.h"
 #include "support/scheduler_fixture.h"
+#include "support/scripted_drafter.h"
 
 namespace kvcache {
 namespace {
@@ -20,6 +22,7 @@ namespace {
 using testing::AllocationFailurePending;
 using testing::FailAllocation;
 using testing::FailingBackend;
+using testing::ScriptedDrafter;
 
 enum class Failures { kNone, kBackend, kAllocations };
 
@@ -58,8 +61,10 @@ class RandomRequests : public SchedulerFixture {
     const Cache& cache = engine_->cache();
     const SequenceLength sequence[] = {{SequenceId{0}, kContext}};
     budget_ = Held() + 3 * cache.GrowthOf(sequence, 2);
-    const SchedulerOptions options{
-        .recompute_bound = 32, .budget_bytes = budget_, .free_memory_share = 0.0};
+    const SchedulerOptions options{.recompute_bound = 32,
+                                   .budget_bytes = budget_,
+                                   .free_memory_share = 0.0,
+                                   .look_up_drafts = drafts_};
     scheduler_.reset();
     auto scheduler = Scheduler::Make(*engine_, options);
     ASSERT_TRUE(scheduler.ok()) << scheduler.status().message();
@@ -89,10 +94,31 @@ class RandomRequests : public SchedulerFixture {
     const Tokens prompt = MakePrompt();
     if (Pick(2) == 0) request.restore_points.push_back(1 + Pick(static_cast<int>(prompt.size())));
     texts_.push_back(prompt);
+    AddDrafts(prompt, request);
     Asked& asked = Ask(prompt, Pick(30), std::move(request));
     for (int steps = Pick(12); steps > 0; --steps) StepOnce();
     if (Pick(6) == 0) scheduler_->Cancel(asked.result.id);
     if (evicts_ && Pick(10) == 0) (void)scheduler_->prefixes().Evict(Pick(200));
+  }
+
+  // Many requests have drafts: of their own answer with some errors, or looked up.
+  void AddDrafts(const Tokens& prompt, ScheduledRequest& request) {
+    const auto pick = [&](unsigned bound) { return static_cast<int>(of_drafts_() % bound); };
+    const bool greedy = pick(2) == 0;
+    sampling_ = {.temperature = greedy ? 0.0f : 1.0f};
+    if (!drafts_ || pick(4) == 0) {
+      request.draft_tokens = 0;
+      return;
+    }
+    request.draft_tokens = pick(18) - 1;
+    request.draft_branches = 1 + pick(3);
+    if (greedy && pick(4) > 0) {
+      request.drafter =
+          std::make_shared<ScriptedDrafter>(WithGreedyAnswer(prompt, 30), alone_->vocabulary_size(),
+                                            0.1 * pick(5), static_cast<unsigned>(pick(1000)));
+    } else if (pick(2) == 0) {
+      request.drafter = MakeLookupDrafter();
+    }  // else the scheduler's own
   }
 
   bool StepOnce() {
@@ -122,6 +148,9 @@ class RandomRequests : public SchedulerFixture {
       failed_ += status.ok() ? 0 : 1;
       parked_ += asked->result.reuse.parked;
       restored_ += asked->result.reuse.restored > 0 ? 1 : 0;
+      accepted_ += asked->result.speculation.accepted;
+      ASSERT_TRUE(asked->result.speculation.error.ok() ||
+                  asked->result.speculation.error.code() == StatusCode::kOutOfMemory);
       if (bound_ > 0) {
         ASSERT_LE(asked->result.reuse.matched - asked->result.reuse.restored, bound_);
       }
@@ -138,7 +167,7 @@ class RandomRequests : public SchedulerFixture {
   }
 
   void StartWithPool(int pool) {
-    SchedulerOptions options;
+    SchedulerOptions options{.look_up_drafts = drafts_};
     options.on_prefix_event = [this](const PrefixEvent& event) {
       removed_ += event.kind == PrefixEvent::Kind::kRemoved ? 1 : 0;
     };
@@ -168,20 +197,26 @@ class RandomRequests : public SchedulerFixture {
     }
     if (!HasFatalFailure()) ExpectNothingLeaks();
     EXPECT_GT(restored_, 0);
+    if (drafts_ && failures == Failures::kNone) {
+      EXPECT_GT(accepted_, 0);
+    }
   }
 
   std::mt19937 random_{7};
+  std::mt19937 of_drafts_{7};
   Failures failures_ = Failures::kNone;
   FailingBackend* backend_ = nullptr;  // the engine's
   std::vector<Tokens> texts_;
   bool evicts_ = true;
+  bool drafts_ = true;
   Position bound_ = 0;       // 0: not checked
   std::int64_t budget_ = 0;  // 0: none
   int parked_ = 0;
   int restored_ = 0;
   int failed_ = 0;
   int injected_ = 0;
-  int removed_ = 0;  // events
+  int removed_ = 0;            // events
+  std::int64_t accepted_ = 0;  // drafts
 };
 
 // Nothing is evicted, so no request computes more of its known tokens again than the bound.
@@ -189,6 +224,10 @@ TEST_P(RandomRequests, InMemoryForAll) {
   bound_ = 32;
   evicts_ = false;
   RunRandomRequests(kPoolForAll, Failures::kNone);
+}
+TEST_P(RandomRequests, WithoutDrafts) {
+  drafts_ = false;
+  RunRandomRequests(700, Failures::kNone);
 }
 TEST_P(RandomRequests, InAmpleMemory) {
   RunRandomRequests(0, Failures::kNone);

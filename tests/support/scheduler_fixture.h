@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -81,7 +82,8 @@ class SchedulerFixture : public ::testing::TestWithParam<const char*> {
     asked.prompt = prompt;
     request.prompt = std::move(prompt);
     request.max_tokens = max_tokens;
-    request.sampling = {.temperature = 1.0f, .seed = asked_.size()};
+    request.sampling = sampling_;
+    request.sampling.seed = asked_.size();
     request.on_logits = [this, &asked](Position length, std::span<const float> logits) {
       BeforeCallback();
       asked.logits[length] = {logits.begin(), logits.end()};
@@ -119,6 +121,20 @@ class SchedulerFixture : public ::testing::TestWithParam<const char*> {
           << ", parked " << asked.result.reuse.parked;
     }
   }
+  // Returns the prompt and what follows it at temperature 0.
+  Tokens WithGreedyAnswer(Tokens prompt, int count) {
+    Session session(*alone_, SequenceId{0});
+    EXPECT_TRUE(session.Append(prompt).ok());
+    while (count-- > 0 && session.position() < kContext) {
+      const std::span<const float> logits = *session.LastLogits();
+      const auto best = static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) -
+                                                  logits.begin());
+      prompt.push_back(best);
+      if (alone_->IsEndOfGeneration(best)) break;
+      EXPECT_TRUE(session.Append({&best, 1}).ok());
+    }
+    return prompt;
+  }
   void ExpectNothingLeaks() {
     while (scheduler_->prefixes().Evict(1 << 20) >= 0) {
     }
@@ -139,6 +155,7 @@ class SchedulerFixture : public ::testing::TestWithParam<const char*> {
   std::unique_ptr<Engine> alone_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Scheduler> scheduler_;
+  SamplingParams sampling_{.temperature = 1.0f};  // of the next requests
   std::vector<std::unique_ptr<Asked>> asked_;
 };
 

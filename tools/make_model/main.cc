@@ -118,6 +118,8 @@ void AddFamilies(CLI::App& app, FamilyShape& family) {
   app.add_flag("--whole-kv", family.whole_kv, "deepseek2: keys and values as in old files");
   app.add_option("--attention-step", family.attention_step,
                  "lfm2, qwen3next, granitehybrid: N: every N-th layer is attention (default: 2)");
+  app.add_option("--nextn-layers", family.nextn_layers,
+                 "qwen3next: blocks that predict further tokens (default: 0)");
   app.add_option("--state-dim", family.state_dim,
                  "qwen3next, granitehybrid: values of a key of the state (default: 32)");
   app.add_option("--state-heads", family.state_heads,

@@ -383,6 +383,20 @@ TEST_F(ArchitecturesTest, StatesAreChecked) {
       "m: granitehybrid.ssm.dt_b_c_rms is 1: not supported");
 }
 
+// Heads that predict further tokens are no layers. Nothing runs them yet.
+TEST_F(ArchitecturesTest, HeadsForFurtherTokensAreLeftOut) {
+  Shape shape = Routed();
+  shape.family.nextn_layers = 1;
+  EXPECT_TRUE(Load("qwen3next", shape).ok());
+  shape.family.nextn_layers = 2;
+  EXPECT_TRUE(Load("qwen3next", shape).ok());
+  EXPECT_TRUE(Load("qwen3next", shape, {.tensors = Without("blk.3.nextn.enorm.weight")}).ok());
+  EXPECT_EQ(Load("qwen3", {},
+                 {.header = [](GgufHeader& h) { h.SetUint32("qwen3.nextn_predict_layers", 2); }})
+                .message(),
+            "m: qwen3.nextn_predict_layers is 2; must be 1 to 1");
+}
+
 TEST_F(ArchitecturesTest, MoreExpertsOfATokenThanThereAreIsAnError) {
   Shape shape = Routed();
   shape.experts_used = 5;

@@ -22,6 +22,9 @@ Status Decoder::Load(WeightReader& reader, const GgufFile& file) {
   KVCACHE_ASSIGN_OR_RETURN(output_, reader.Linear(output, hidden_size, vocabulary));
   KVCACHE_RETURN_IF_ERROR(LoadModelTensors(reader));
   for (int i = 0; i < params_.layers; ++i) KVCACHE_RETURN_IF_ERROR(LoadLayer(reader, i));
+  for (int i = 0; i < params_.nextn_layers; ++i) {
+    reader.IgnoreAll(LayerPrefix(params_.layers + i));  // nothing drafts with them yet
+  }
   KVCACHE_RETURN_IF_ERROR(reader.CheckAllUsed());
   owned_weight_bytes_ = reader.owned_bytes();
   digest_ = ModelDigest(file);

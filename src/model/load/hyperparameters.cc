@@ -93,20 +93,26 @@ Result<LayerParams> ReadLayerParams(KeyReader& keys, LayerKinds kinds) {
   KVCACHE_ASSIGN_OR_RETURN(const std::string_view name,
                            keys.file().GetStringOr("general.name", ""));
   params.name = std::string(name);
-  KVCACHE_ASSIGN_OR_RETURN(params.layers, keys.Int("block_count", kMaxLayers));
+  KVCACHE_ASSIGN_OR_RETURN(const int blocks, keys.Int("block_count", kMaxLayers));
+  // The last blocks may be heads that predict further tokens. No layer is one of them.
+  KVCACHE_ASSIGN_OR_RETURN(params.nextn_layers, keys.IntOrZero("nextn_predict_layers", blocks - 1));
+  params.layers = blocks - params.nextn_layers;
   KVCACHE_ASSIGN_OR_RETURN(params.hidden_size, keys.Int("embedding_length", kMaxHiddenSize));
   KVCACHE_ASSIGN_OR_RETURN(params.context_length, keys.Int("context_length", 1 << 28));
   KVCACHE_ASSIGN_OR_RETURN(params.vocabulary, VocabularySize(keys.file()));
   KVCACHE_ASSIGN_OR_RETURN(params.heads,
-                           keys.PerLayer("attention.head_count", kMaxHiddenSize, params.layers));
+                           keys.PerLayer("attention.head_count", kMaxHiddenSize, blocks));
   params.kv_heads = params.heads;
   if (keys.Has("attention.head_count_kv")) {
     const int least = kinds == LayerKinds::kHybrid ? 0 : 1;
-    KVCACHE_ASSIGN_OR_RETURN(params.kv_heads, keys.PerLayer("attention.head_count_kv",
-                                                            kMaxHiddenSize, params.layers, least));
+    KVCACHE_ASSIGN_OR_RETURN(
+        params.kv_heads, keys.PerLayer("attention.head_count_kv", kMaxHiddenSize, blocks, least));
   }
   KVCACHE_ASSIGN_OR_RETURN(params.ffn,
-                           keys.PerLayer("feed_forward_length", 8 * kMaxHiddenSize, params.layers));
+                           keys.PerLayer("feed_forward_length", 8 * kMaxHiddenSize, blocks));
+  for (std::vector<int>* of_blocks : {&params.heads, &params.kv_heads, &params.ffn}) {
+    of_blocks->resize(static_cast<std::size_t>(params.layers));
+  }
   KVCACHE_RETURN_IF_ERROR(CheckHeads(params));
   KVCACHE_RETURN_IF_ERROR(ReadHeadSizes(keys, &params));
   KVCACHE_RETURN_IF_ERROR(ReadNormAndScale(keys, &params));

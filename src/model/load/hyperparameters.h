@@ -18,6 +18,7 @@ namespace kvcache {
 struct LayerParams {
   std::string name;  // general.name, or empty
   int layers = 0;
+  int nextn_layers = 0;       // blocks behind them that predict further tokens
   int hidden_size = 0;        // values per token between layers
   int vocabulary = 0;         // rows of the output matrix
   int embedding_rows = 0;     // rows of the embedding; 0: as many as `vocabulary`

@@ -1,0 +1,223 @@
+// Measures drafts in the scheduler, against the same requests without: tokens per second of one request and
+// of several.
+//
+//   speculation_bench --model M.gguf
+//
+// `right N`: a drafter that knows the answer, and is right with a probability of N percent. `again`: the
+// same prompt a second time, with drafts that are looked up in the prefix cache. Every answer
+// must be that of the request without drafts.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "bench_program.h"
+#include "engine/engine_impl.h"
+#include "kvcache_engine/scheduler.h"
+
+namespace kvcache::bench {
+namespace {
+
+using Tokens = std::vector<std::int32_t>;
+using Clock = std::chrono::steady_clock;
+
+struct Options {
+  std::string model;
+  std::string json;
+  int threads = FindProcessorLimits().DefaultThreads();
+  int prompt = 64, answer = 160, requests = 1, rounds = 2, depth = -1;
+  std::vector<int> rates = {0, 50, 80, 100};
+};
+
+template <class T>
+T Must(Result<T> result) {
+  if (result.ok()) return std::move(result).value();
+  std::fprintf(stderr, "speculation_bench: %s\n", std::string(result.status().message()).c_str());
+  std::exit(1);
+}
+
+// Knows the text, and is right with a probability.
+class KnowingDrafter final : public Drafter {
+ public:
+  KnowingDrafter(Tokens text, int percent, int vocabulary)
+      : text_(std::move(text)), percent_(percent), vocabulary_(vocabulary) {}
+  Status Begin(std::span<const std::int32_t> text) override {
+    at_ = text.size();
+    return Status::Ok();
+  }
+  Status Add(std::int32_t /*token*/) override {
+    ++at_;
+    return Status::Ok();
+  }
+  Status Propose(int most, Tokens& drafts) override {
+    for (std::size_t i = at_; i < text_.size() && most > 0; ++i, --most) {
+      const bool right = static_cast<int>(random_() % 100) < percent_;
+      drafts.push_back(right ? text_[i] : (text_[i] + 1) % vocabulary_);
+    }
+    return Status::Ok();
+  }
+
+ private:
+  Tokens text_;
+  int percent_;
+  std::int32_t vocabulary_;
+  std::size_t at_ = 0;
+  std::mt19937 random_{3};
+};
+
+struct Measured {
+  double tokens_per_second = 0.0;
+  double drafted = 0.0;   // per token
+  double accepted = 0.0;  // of the drafts
+  std::vector<Tokens> answers;
+};
+
+class Bench {
+ public:
+  explicit Bench(const Options& options) : options_(options) {
+    engine_ = Must(Engine::Open(options.model, {.threads = options.threads,
+                                                .context = 4096,
+                                                .max_sequences = std::max(2, options.requests)}));
+    scheduler_ = Must(Scheduler::Make(*engine_, {.look_up_drafts = true}));
+    std::mt19937 random(7);
+    for (int i = 0; i < options.requests; ++i) {
+      Tokens prompt;
+      for (int at = 0; at < options.prompt; ++at) {
+        prompt.push_back(static_cast<std::int32_t>(
+            10 + random() % static_cast<unsigned>(engine_->vocabulary_size() - 10)));
+      }
+      prompts_.push_back(std::move(prompt));
+    }
+  }
+
+  nlohmann::json Run() {
+    const Measured first =
+        Best([](ScheduledRequest& request, std::size_t) { request.draft_tokens = 0; });
+    plain_ = Best([](ScheduledRequest& request, std::size_t) { request.draft_tokens = 0; });
+    if (first.tokens_per_second > plain_.tokens_per_second) plain_ = first;
+    Report("plain", plain_);
+    for (const int rate : options_.rates) {
+      std::vector<std::shared_ptr<Drafter>> drafters;  // what they measured stays
+      for (std::size_t i = 0; i < prompts_.size(); ++i) {
+        Tokens text = prompts_[i];
+        text.insert(text.end(), plain_.answers[i].begin(), plain_.answers[i].end());
+        drafters.push_back(
+            std::make_shared<KnowingDrafter>(text, rate, engine_->vocabulary_size()));
+      }
+      Report("right " + std::to_string(rate), Best([&](ScheduledRequest& request, std::size_t i) {
+               request.drafter = drafters[i];
+             }));
+    }
+    Report("again", Best([](ScheduledRequest&, std::size_t) {}));
+    return results_;
+  }
+
+ private:
+  template <class F>
+  Measured Best(F&& prepare) {
+    Measured best;
+    for (int round = 0; round < options_.rounds; ++round) {
+      Measured one = Once(prepare);
+      if (one.tokens_per_second > best.tokens_per_second) best = std::move(one);
+    }
+    return best;
+  }
+
+  // The time is that of the steps after all prompts were read.
+  template <class F>
+  Measured Once(F&& prepare) {
+    Measured measured;
+    measured.answers.resize(prompts_.size());
+    std::size_t reading = prompts_.size();
+    std::int64_t drafted = 0;
+    std::int64_t accepted = 0;
+    for (std::size_t i = 0; i < prompts_.size(); ++i) {
+      ScheduledRequest request;
+      request.prompt = prompts_[i];
+      request.sampling = {.temperature = 0.0f};
+      request.max_tokens = options_.answer;
+      request.draft_tokens = options_.depth;
+      prepare(request, i);
+      request.on_logits = [&, first = true](Position, std::span<const float>) mutable {
+        if (std::exchange(first, false)) --reading;
+      };
+      request.on_done = [&, i](const RequestResult& result) {
+        measured.answers[i] = result.tokens;
+        drafted += result.speculation.drafted;
+        accepted += result.speculation.accepted;
+      };
+      (void)Must(scheduler_->Submit(std::move(request)));
+    }
+    while (reading > 0) (void)Must(scheduler_->Step());
+    const Clock::time_point start = Clock::now();
+    while (Must(scheduler_->Step())) {
+    }
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    std::size_t tokens = 0;
+    for (const Tokens& answer : measured.answers) tokens += answer.size() - 1;
+    measured.tokens_per_second = static_cast<double>(tokens) / seconds;
+    measured.drafted = static_cast<double>(drafted) / static_cast<double>(tokens);
+    measured.accepted =
+        drafted > 0 ? static_cast<double>(accepted) / static_cast<double>(drafted) : 0.0;
+    return measured;
+  }
+
+  void Report(const std::string& name, const Measured& measured) {
+    if (!plain_.answers.empty() && measured.answers != plain_.answers) {
+      std::fprintf(stderr, "speculation_bench: %s has another answer\n", name.c_str());
+      std::exit(1);
+    }
+    const double times = measured.tokens_per_second / plain_.tokens_per_second;
+    std::printf("%-10s %7.2f tokens/s  %5.2f times plain  %.2f drafts per token, %3.0f%% right\n",
+                name.c_str(), measured.tokens_per_second, times, measured.drafted,
+                100 * measured.accepted);
+    std::fflush(stdout);
+    results_.push_back({{"name", name},
+                        {"tokens_per_second", measured.tokens_per_second},
+                        {"times_plain", times},
+                        {"drafts_per_token", measured.drafted},
+                        {"accepted", measured.accepted}});
+  }
+
+  const Options& options_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::vector<Tokens> prompts_;
+  Measured plain_;
+  nlohmann::json results_ = nlohmann::json::array();
+};
+
+int Main(int argc, char** argv) {
+  CLI::App app("Measures drafts in the scheduler.");
+  Options options;
+  app.add_option("--model", options.model)->required()->check(CLI::ExistingFile);
+  app.add_option("--json", options.json);
+  app.add_option("--threads", options.threads);
+  app.add_option("--prompt", options.prompt, "tokens");
+  app.add_option("--answer", options.answer, "tokens");
+  app.add_option("--requests", options.requests, "side by side");
+  app.add_option("--rounds", options.rounds);
+  app.add_option("--depth", options.depth, "drafts of a round; -1: as many as pay");
+  app.add_option("--rates", options.rates, "percent of drafts that are right");
+  CLI11_PARSE(app, argc, argv);
+  const nlohmann::json cases = Bench(options).Run();
+  return WriteResult(options.json, {.bench = "speculation",
+                                    .machine = MachineFacts(options.threads),
+                                    .settings = {{"requests", options.requests}},
+                                    .cases = cases})
+             ? 0
+             : 1;
+}
+
+}  // namespace
+}  // namespace kvcache::bench
+
+int main(int argc, char** argv) {
+  return kvcache::bench::Main(argc, argv);
+}

@@ -1,0 +1,359 @@
+// Drafts of requests side by side: who gets how many, and which of them stay.
+//
+// The passes of requests with drafts are rounds of one transaction: it has the sequences with drafts and
+// no other, so that prompts in the same pass are not concerned. A request's samples are drawn as without
+// drafts, from rows with the same bits, so its text is the same.
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "engine/check_logits.h"
+#include "engine/engine_impl.h"
+#include "engine/prefix_drafter.h"
+#include "engine/scheduler_impl.h"
+#include "speculation/judge_drafts.h"
+
+namespace kvcache {
+namespace {
+
+// While prompts wait, drafts take this part of a step at most.
+constexpr std::size_t kPartOfStepBesidePrompts = 8;
+constexpr int kRefresh = 64;  // passes between two without drafts, whose time changes as well
+
+double SecondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+void SchedulerImpl::GiveDrafter(Job& job) {
+  if (!options_.look_up_drafts || job.drafts != nullptr || job.request.draft_tokens == 0) return;
+  try {
+    job.drafts = std::make_unique<JobDrafts>(
+        JobDrafts{.drafter = MakePrefixDrafter(*prefixes_, job.request.salt, rates_of_lookup_),
+                  .fixed = job.request.draft_tokens,
+                  .branches = job.request.draft_branches,
+                  .looks_up = true});
+  } catch (const std::bad_alloc&) {
+    // It has no drafts.
+  }
+}
+
+// Drafts end before lengths at which the prefix cache wants a state, so that it gets the states that it
+// would get without drafts.
+Position SchedulerImpl::MostDrafts(const Job& job) const {
+  if (job.drafts == nullptr || job.drafts->drafter == nullptr || job.drafts->fixed == 0) return 0;
+  if (job.in_prompt || job.failures > 0 || job.pending() != 1) return 0;
+  const auto generated = static_cast<Position>(job.result.tokens.size());
+  Position most = std::min<Position>(DraftRates::kMost, engine_.context() - job.length - 1);
+  if (job.request.max_tokens >= 0) most = std::min(most, job.request.max_tokens - generated - 1);
+  const Position next = job.length + 1;
+  for (const Position at : job.captures.lengths()) {
+    if (at > job.length) most = std::min(most, at - next);
+  }
+  if (!divisible_) {
+    const Position bound = options_.recompute_bound;
+    most = std::min(most, (next + bound - 1) / bound * bound - next);
+  }
+  return std::max<Position>(most, 0);
+}
+
+void SchedulerImpl::ProposeDrafts() {
+  DropDrafts();
+  if (!rounds_work_ || engine_.has_encoder() ||
+      std::none_of(live_.begin(), live_.end(),
+                   [](const JobPtr& job) { return job->drafts != nullptr; })) {
+    return;
+  }
+  std::size_t decodes = 0;
+  std::size_t waiting = 0;  // tokens of prompts
+  for (const JobPtr& job : live_) {
+    decodes += job->in_prompt ? 0 : 1;
+    if (job->in_prompt) waiting += static_cast<std::size_t>(job->pending());
+  }
+  const bool any_prompt = decodes < live_.size();
+  const auto step = static_cast<std::size_t>(step_tokens_);
+  if (decodes == 0 || decodes + (any_prompt ? std::max<std::size_t>(1, step / 8) : 0) >= step) {
+    return;
+  }
+  std::size_t left = step - decodes;
+  if (any_prompt) left = std::min(left, step / kPartOfStepBesidePrompts);
+  try {
+    const std::size_t tokens = decodes + std::min(waiting, step - decodes);
+    PlanDrafts(static_cast<int>(tokens), static_cast<int>(decodes), static_cast<int>(left));
+  } catch (const std::bad_alloc&) {
+    DropDrafts();
+  }
+}
+
+void SchedulerImpl::PlanDrafts(int tokens, int decodes, int left) {
+  shares_.clear();
+  const bool measures = costs_.known() && ++passes_with_drafts_ % kRefresh != 0;
+  for (const JobPtr& job : live_) {
+    const Position most = MostDrafts(*job);
+    DraftShare share;
+    if (most > 0) {
+      share = {.rates = &job->drafts->drafter->depth().rates(), .most = most};
+      if (job->drafts->fixed > 0) {
+        const int drafts = std::min({job->drafts->fixed, static_cast<int>(most), left});
+        left -= drafts;
+        tokens += drafts;
+        share.most = 0;
+        Propose(*job, drafts);
+      }
+    }
+    shares_.push_back(share);
+  }
+  if (!measures) return;
+  plan_.Share(shares_, tokens, decodes, left, costs_);
+  for (const DraftShare& share : shares_) left -= share.drafts;
+  bool tries = false;  // one request in a pass: the rows of several would not be for free
+  for (std::size_t i = 0; i < shares_.size(); ++i) {
+    const DraftShare& share = shares_[i];
+    if (share.most < 1) continue;
+    DraftRates& rates = live_[i]->drafts->drafter->depth().rates();
+    int drafts = share.drafts;
+    if (drafts > 0) {
+      rates.Pay();
+    } else if (!tries) {
+      drafts = std::min({rates.TryAgain(), share.most, left});
+      left -= drafts;
+      tries = drafts > 0;
+    }
+    if (drafts > 0) Propose(*live_[i], drafts);
+  }
+}
+
+// A request goes on without a drafter that fails.
+void SchedulerImpl::Propose(Job& job, int most) {
+  JobDrafts& drafts = *job.drafts;
+  const Clock::time_point start = Clock::now();
+  Status status;
+  try {
+    status = AskDrafter(job, most);
+  } catch (const std::bad_alloc&) {
+    status = {StatusCode::kOutOfMemory, "no memory for the drafts of a request"};
+  }
+  if (!status.ok()) {
+    drafts.tree.Clear();
+    drafts.drafter.reset();
+    job.result.speculation.error = std::move(status);
+    return;
+  }
+  drafts.tree.KeepValid(static_cast<std::size_t>(most), engine_.info().embedding_rows);
+  drafts.drafter->depth().rates().CountProposal(static_cast<int>(drafts.tree.size()),
+                                                SecondsSince(start));
+}
+
+Status SchedulerImpl::AskDrafter(Job& job, int most) {
+  JobDrafts& drafts = *job.drafts;
+  if (!std::exchange(drafts.begun, true) || drafts.shifts != job.result.shifts) {
+    KVCACHE_RETURN_IF_ERROR(drafts.drafter->Begin(job.tokens));
+    drafts.shifts = job.result.shifts;
+    drafts.told = job.tokens.size();
+  }
+  for (; drafts.told < job.tokens.size(); ++drafts.told) {
+    KVCACHE_RETURN_IF_ERROR(drafts.drafter->Add(job.tokens[drafts.told]));
+  }
+  return drafts.drafter->ProposeTree(most, drafts.branches, drafts.tree);
+}
+
+bool SchedulerImpl::AnyDrafts() const {
+  return std::any_of(live_.begin(), live_.end(),
+                     [](const JobPtr& job) { return job->drafted > 0; });
+}
+
+void SchedulerImpl::DropDrafts() {
+  for (const JobPtr& job : live_) {
+    if (job->drafts != nullptr) job->drafts->tree.Clear();
+  }
+}
+
+// The pass keeps its other tokens: there is room for them, and for no more.
+void SchedulerImpl::TakeDraftsOut() {
+  DropDrafts();
+  tokens_.clear();
+  positions_.clear();
+  sequences_.clear();
+  parents_.clear();
+  for (const JobPtr& job : live_) {
+    if (job->chunk > 0) AddToBatch(*job, job->chunk - std::exchange(job->drafted, 0));
+  }
+}
+
+// A pass of trees is one of drafts only: the cache keeps of each sequence what is named after it. Prompts
+// are too long for that. Alternatives lie far from each other in the pool, so their memory has no good
+// bound: within a budget of bytes there are chains only.
+void SchedulerImpl::ComposeTrees() {
+  const auto has_tree = [](const JobPtr& job) {
+    return job->drafted > 0 && !job->drafts->tree.IsChain();
+  };
+  if (std::none_of(live_.begin(), live_.end(), has_tree)) return;
+  const bool prompts = std::any_of(live_.begin(), live_.end(),
+                                   [](const JobPtr& job) { return job->chunk - job->drafted > 1; });
+  try {
+    if (!prompts && trees_work_ && !governor_.limits()) {
+      parents_.resize(tokens_.size());
+      for (const JobPtr& job : live_) {
+        if (job->chunk == 0) continue;
+        parents_[job->row] = -1;
+        for (Position i = 0; i < job->drafted; ++i) {
+          const auto at = static_cast<std::size_t>(i);
+          parents_[job->row + 1 + at] =
+              static_cast<std::int32_t>(job->row) + 1 + job->drafts->tree.parents[at];
+        }
+      }
+      return;
+    }
+  } catch (const std::bad_alloc&) {
+    parents_.clear();
+  }
+  for (const JobPtr& job : live_) {
+    if (job->drafts != nullptr) job->drafts->tree.KeepFirstPath();
+  }
+  Compose();
+}
+
+// Without room for a transaction the pass has no drafts.
+void SchedulerImpl::BeginRound() {
+  if (!AnyDrafts() || !parents_.empty()) return;
+  Position most = 0;
+  members_.clear();
+  Status status;
+  try {
+    for (const JobPtr& job : live_) {
+      if (job->drafted == 0) continue;
+      members_.push_back({job->sequence, job->length});
+      most = std::max(most, job->chunk);
+    }
+    kept_.resize(members_.size());
+    Cache* const caches[] = {&engine_.cache()};
+    auto round = Transaction::Begin(caches, members_, {.max_tokens = most});
+    if (round.ok()) {
+      round_ = std::move(round).value();
+      return;
+    }
+    status = round.status();
+  } catch (const std::bad_alloc&) {
+    status = {StatusCode::kOutOfMemory, "no memory for a round of drafts"};
+  }
+  if (status.code() == StatusCode::kUnsupported) rounds_work_ = false;
+  TakeDraftsOut();
+}
+
+// Returns whether the pass can be tried again without drafts: it has not begun.
+bool SchedulerImpl::GiveUpRound(const Status& status) {
+  if (!round_ && parents_.empty()) return false;
+  if (!parents_.empty()) engine_.cache().EndPass();
+  round_.reset();
+  if (status.code() != StatusCode::kCacheFull && status.code() != StatusCode::kUnsupported) {
+    return false;
+  }
+  TakeDraftsOut();
+  return true;
+}
+
+// Samples as without drafts, as long as the samples are the drafts.
+void SchedulerImpl::Judge(Job& job) {
+  JobDrafts& drafts = *job.drafts;
+  const auto vocabulary = static_cast<std::size_t>(engine_.vocabulary_size());
+  drafts.kept = 0;
+  const Verdict verdict = JudgeDrafts(drafts.tree, [&](std::int32_t draft) -> DrawnToken {
+    const std::size_t row = job.logits_row + static_cast<std::size_t>(draft + 1);
+    const auto logits = std::span(logits_).subspan(row * vocabulary, vocabulary);
+    Status finite = CheckLogits(engine_, logits, job.length + drafts.kept + 1);
+    if (!finite.ok()) {
+      job.sound = false;
+      job.result.stop = StopReason::kInterrupted;
+      job.result.status = std::move(finite);
+      return {.goes_on = false};
+    }
+    ++drafts.kept;
+    const bool goes_on = Sample(job, job.length + drafts.kept, logits);
+    return {.token = job.drawn, .goes_on = goes_on};
+  });
+  drafts.last = verdict.last;
+  drafts.goes_on = verdict.goes_on;
+  const auto drafted = static_cast<int>(drafts.tree.size());
+  SpeculationReport& report = job.result.speculation;
+  report.drafted += drafted;
+  report.accepted += verdict.accepted;
+  ++report.rounds;
+  const int right = std::max<Position>(drafts.kept - 1, 0);
+  drafts.drafter->depth().rates().Count(drafted, right);
+  if (drafts.looks_up) rates_of_lookup_.Count(drafted, right);
+}
+
+// Draws the samples of all requests with drafts, and keeps the rows that they came from. If the cache
+// fails to keep them, the requests compute them again: what was drawn stays drawn.
+void SchedulerImpl::JudgeRound() {
+  if (!AnyDrafts()) return;
+  for (const JobPtr& job : live_) {
+    if (job->drafted > 0) Judge(*job);
+  }
+  const Clock::time_point start = Clock::now();
+  const bool kept = KeepJudged().ok();
+  round_.reset();
+  const double seconds = SecondsSince(start);
+  stats_.pass_seconds += seconds;
+  last_pass_seconds_ += seconds;
+  if (kept) return;
+  for (const JobPtr& job : live_) {
+    if (job->drafted > 0) {
+      job->drafts->kept = 0;
+    } else if (!parents_.empty()) {
+      job->chunk = 0;  // its token is in the next pass
+    }
+  }
+  if (!parents_.empty()) trees_work_ = false;
+}
+
+Status SchedulerImpl::KeepJudged() {
+  if (round_) {
+    std::size_t member = 0;
+    for (const JobPtr& job : live_) {
+      if (job->drafted > 0) kept_[member++] = job->drafts->kept;
+    }
+    return round_->Commit(kept_);
+  }
+  try {
+    last_.clear();
+    for (const JobPtr& job : live_) {
+      if (job->chunk == 0 || (job->drafted > 0 && job->drafts->kept == 0)) continue;
+      const std::int32_t draft = job->drafted > 0 ? job->drafts->last : -1;
+      last_.push_back(static_cast<std::int32_t>(job->row) + 1 + draft);
+    }
+  } catch (const std::bad_alloc&) {
+    engine_.cache().EndPass();
+    return {StatusCode::kOutOfMemory, "no memory for a pass of trees"};
+  }
+  Status status = engine_.cache().AcceptDrafts(last_);
+  if (!status.ok()) engine_.cache().EndPass();
+  return status;
+}
+
+// A window evicts when a pass or a transaction needs its cells.
+void SchedulerImpl::EvictWindows(const Job& job) {
+  Cache* const caches[] = {&engine_.cache()};
+  const SequenceLength member[] = {{job.sequence, job.length}};
+  for (Position most = job.length; most > 0; most /= 2) {
+    if (Transaction::Begin(caches, member, {.max_tokens = most}).ok()) return;
+  }
+}
+
+bool SchedulerImpl::EndOfRound(std::size_t index) {
+  Job& job = *live_[index];
+  if (job.sound) {
+    TakeCaptures(job);
+    const bool due = !divisible_ && job.length % options_.recompute_bound == 0;
+    if (due && job.drafts->kept > 0) Keep(job);
+  }
+  if (!job.drafts->goes_on) {
+    FinishAt(index, job.result.stop, job.result.status);
+    return false;
+  }
+  job.in_prompt = job.pending() > 1;
+  return true;
+}
+
+}  // namespace kvcache

@@ -1,0 +1,63 @@
+// A drafter that knows what a text will be, and is wrong now and then.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "kvcache/drafter.h"
+
+namespace kvcache::testing {
+
+class ScriptedDrafter final : public Drafter {
+ public:
+  // `text` is all of the text, the prompt included. A draft is wrong with this probability.
+  ScriptedDrafter(std::vector<std::int32_t> text, int vocabulary, double wrong = 0.2,
+                  unsigned seed = 3)
+      : text_(std::move(text)), vocabulary_(vocabulary), wrong_(wrong), random_(seed) {}
+
+  Status Begin(std::span<const std::int32_t> text) override {
+    at_ = text.size();
+    return Status::Ok();
+  }
+  Status Add(std::int32_t /*token*/) override {
+    ++at_;
+    return Status::Ok();
+  }
+  Status Propose(int most, std::vector<std::int32_t>& drafts) override {
+    for (std::size_t i = at_; i < text_.size() && most > 0; ++i, --most) {
+      const bool wrong = static_cast<double>(random_()) < wrong_ * 0x1p32;
+      drafts.push_back(wrong ? (text_[i] + 1) % vocabulary_ : text_[i]);
+    }
+    return Status::Ok();
+  }
+
+  // What Propose would say, in a tree with alternatives: sometimes the right token is one of them.
+  Status ProposeTree(int most, int branches, DraftTree& tree) override {
+    tree.Clear();
+    if (branches < 2) return Drafter::ProposeTree(most, branches, tree);
+    const auto left = [&] { return static_cast<int>(tree.size()) < most; };
+    std::int32_t at = -1;
+    for (std::size_t i = at_; i < text_.size() && left(); ++i) {
+      const bool wrong = static_cast<double>(random_()) < wrong_ * 0x1p32;
+      const bool later = random_() % 2 == 0;
+      for (int other = 1; later && other < branches && left(); ++other) {
+        const std::int32_t branch = tree.Add(at, (text_[i] + other) % vocabulary_);
+        if (left() && random_() % 2 == 0) tree.Add(branch, text_[i]);
+      }
+      if (!left()) break;
+      at = tree.Add(at, wrong ? (text_[i] + 1) % vocabulary_ : text_[i]);
+    }
+    return Status::Ok();
+  }
+
+ private:
+  std::vector<std::int32_t> text_;
+  std::int32_t vocabulary_;
+  double wrong_;
+  std::size_t at_ = 0;
+  std::mt19937 random_;
+};
+
+}  // namespace kvcache::testing
