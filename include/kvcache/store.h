@@ -23,6 +23,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kvcache/status.h"
@@ -61,10 +62,18 @@ struct StoreStats {
   std::int64_t damaged = 0;  // objects that were removed because their checksums failed
 };
 
+// Where a store keeps its bytes.
+enum class StoreTier : std::uint8_t { kMemory, kDisk, kRedis };
+inline constexpr int kStoreTiers = 3;
+std::string_view StoreTierName(StoreTier tier);  // "memory", "disk", "redis"
+
 class Store {
  public:
   // Is given a verified payload, which is valid during the call. It must not call the store.
   using Reader = std::function<Status(std::span<const std::byte> payload)>;
+  // The same for the object ids[index], with the tier that it came from.
+  using EachReader =
+      std::function<Status(std::size_t index, std::span<const std::byte> payload, StoreTier tier)>;
 
   virtual ~Store() = default;
 
@@ -72,6 +81,9 @@ class Store {
   // Errors without a call: kNotFound if there is no such object; kCorrupt if it is damaged, with the
   // reason, and it is removed; kIo.
   virtual Status Get(const ObjectId& id, const Reader& reader) = 0;
+  // Calls `reader` with the payload of each object, in order, and stops at the first error, which it
+  // returns. A remote store has several reads under way at once.
+  virtual Status GetEach(std::span<const ObjectId> ids, const EachReader& reader);
   // Stores a copy of `payload`, in place of an earlier object of this id. Objects that were used
   // longest ago make room. Returns after the object is safe from the end of the process. Errors:
   // kCacheFull for an object larger than the budget; kIo, in the operating system's words. An earlier
@@ -86,6 +98,8 @@ class Store {
   // Returns all objects, the least recently used first. Errors: kIo, kOutOfMemory.
   virtual Result<std::vector<StoredObject>> List() = 0;
   virtual Result<StoreStats> Stats() = 0;
+  // Returns where the bytes are; of several stores, the first.
+  virtual StoreTier tier() const = 0;
 };
 
 inline constexpr std::int64_t kDefaultMemoryStoreBytes = std::int64_t{256} << 20;

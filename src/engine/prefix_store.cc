@@ -52,69 +52,19 @@ Result<std::unique_ptr<PrefixStore>> PrefixStore::Make(Engine& engine,
     std::unique_ptr<PrefixStore> made(new PrefixStore(engine, std::move(store)));
     KVCACHE_ASSIGN_OR_RETURN(const StoreHash model, ModelHash(engine, *made->store_));
     KVCACHE_ASSIGN_OR_RETURN(const std::string text, FingerprintText(engine, model));
-    KVCACHE_ASSIGN_OR_RETURN(made->fingerprint_, StoreHashOf(TextBytes(text)));
-    KVCACHE_ASSIGN_OR_RETURN(made->root_, StoreHashOf(TextBytes("kvcache prefixes, version 1")));
-    made->saved_ = made->Nothing();
+    KVCACHE_ASSIGN_OR_RETURN(const StoreHash fingerprint, StoreHashOf(TextBytes(text)));
+    KVCACHE_ASSIGN_OR_RETURN(made->keys_, PrefixKeys::Make(fingerprint));
+    KVCACHE_ASSIGN_OR_RETURN(made->saved_, made->keys_->Nothing(0));
     return made;
   } catch (const std::exception& error) {
     return Status(StatusCode::kInternal, error.what());
   }
 }
 
-// SHA-256 of the key before, the number of tokens and the tokens, little-endian.
-Result<StoreHash> PrefixStore::KeyAfter(const StoreHash& parent,
-                                        std::span<const std::int32_t> tokens) const {
-  std::vector<std::byte> text(parent.bytes.begin(), parent.bytes.end());
-  const auto add = [&](std::uint32_t number) {
-    for (int i = 0; i < 4; ++i) text.push_back(static_cast<std::byte>(number >> (8 * i)));
-  };
-  add(static_cast<std::uint32_t>(tokens.size()));
-  for (const std::int32_t token : tokens) add(static_cast<std::uint32_t>(token));
-  return StoreHashOf(text);
-}
-
 bool PrefixStore::Has(const ObjectId& id) {
   if (writer_.Holds(id)) return true;
   const auto has = store_->Contains(id);
   return has.ok() && *has;
-}
-
-Result<std::vector<PrefixStore::Piece>> PrefixStore::Divide(std::span<const std::int32_t> tokens,
-                                                            Position least, Piece from,
-                                                            const Accepts& accepts) const {
-  std::vector<Piece> pieces;
-  const auto end = static_cast<Position>(tokens.size());
-  for (Position size = kChunk; size >= least;) {
-    bool is_taken = false;
-    if (from.end + size <= end) {
-      const auto text =
-          tokens.subspan(static_cast<std::size_t>(from.end), static_cast<std::size_t>(size));
-      KVCACHE_ASSIGN_OR_RETURN(const StoreHash key, KeyAfter(from.id.key, text));
-      const Piece piece{{fingerprint_, key}, from.end, from.end + size};
-      KVCACHE_ASSIGN_OR_RETURN(is_taken, accepts(piece.id));
-      if (is_taken) pieces.push_back(from = piece);
-    }
-    if (!is_taken || size < kChunk) size /= 2;
-  }
-  return pieces;
-}
-
-// The keys after 0, 512, 1024, … tokens.
-Result<std::vector<StoreHash>> PrefixStore::Chain(std::span<const std::int32_t> tokens) const {
-  std::vector<StoreHash> chain{root_};
-  for (; tokens.size() >= kChunk; tokens = tokens.subspan(kChunk)) {
-    KVCACHE_ASSIGN_OR_RETURN(StoreHash key, KeyAfter(chain.back(), tokens.first(kChunk)));
-    chain.push_back(key);
-  }
-  return chain;
-}
-
-Result<ObjectId> PrefixStore::StateId(std::span<const StoreHash> chain,
-                                      std::span<const std::int32_t> tokens) const {
-  const std::size_t whole = tokens.size() / kChunk;
-  KVCACHE_ASSIGN_OR_RETURN(const StoreHash key,
-                           KeyAfter(chain[whole], tokens.subspan(whole * kChunk)));
-  return ObjectId{fingerprint_, key};
 }
 
 Status PrefixStore::LoadObject(Session& session, const ObjectId& id,
@@ -131,14 +81,16 @@ Status PrefixStore::LoadObject(Session& session, const ObjectId& id,
 }
 
 Status PrefixStore::LoadPieces(Session& session, std::span<const std::int32_t> tokens) {
-  KVCACHE_ASSIGN_OR_RETURN(const std::vector<Piece> pieces,
-                           Divide(tokens, kLeastPiece, Nothing(),
-                                  [this](const ObjectId& id) { return store_->Contains(id); }));
+  KVCACHE_ASSIGN_OR_RETURN(const StoredPiece nothing, keys_->Nothing(0));
+  KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoredPiece> pieces,
+                           keys_->Divide(tokens, kLeastPiece, nothing, [this](const ObjectId& id) {
+                             return store_->Contains(id);
+                           }));
   if (pieces.empty()) return Status::Ok();
   const auto most = static_cast<Position>(tokens.size()) - 1;
   Status status;
   if (std::min(pieces.back().end, most) >= session.position() + kLeastPiece) {
-    for (const Piece& piece : pieces) {
+    for (const StoredPiece& piece : pieces) {
       const Position target = std::min(piece.end, most);
       if (target <= session.position()) continue;
       status = LoadObject(session, piece.id, tokens.first(static_cast<std::size_t>(target)));
@@ -153,12 +105,12 @@ Status PrefixStore::LoadPieces(Session& session, std::span<const std::int32_t> t
 }
 
 Status PrefixStore::LoadState(Session& session, std::span<const std::int32_t> tokens) {
-  KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoreHash> chain, Chain(tokens));
+  KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoreHash> chain, keys_->Chain(tokens, 0));
   Status first;
   for (auto length = static_cast<Position>(tokens.size()) - 1;
        length >= session.position() + kLeastPiece; --length) {
     const auto prefix = tokens.first(static_cast<std::size_t>(length));
-    KVCACHE_ASSIGN_OR_RETURN(const ObjectId id, StateId(chain, prefix));
+    KVCACHE_ASSIGN_OR_RETURN(const ObjectId id, keys_->StateId(chain, prefix));
     KVCACHE_ASSIGN_OR_RETURN(const bool has, store_->Contains(id));
     if (!has) continue;
     Status status = LoadObject(session, id, prefix);
@@ -178,7 +130,7 @@ PrefixStore::Loaded PrefixStore::Load(Session& session, std::span<const std::int
   loaded.tokens = std::max<Position>(0, session.position() - before);
   loaded.ms =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-  saved_ = Nothing();
+  if (auto nothing = keys_->Nothing(0); nothing.ok()) saved_ = *nothing;
   return loaded;
 }
 
@@ -193,24 +145,27 @@ Status PrefixStore::Write(const Snapshot& snapshot, const ObjectId& id, int most
   return {StatusCode::kCacheFull, "the store is slower than the engine"};
 }
 
+Status PrefixStore::WritePiece(SequenceId sequence, const StoredPiece& piece, int most_wait_ms) {
+  KVCACHE_ASSIGN_OR_RETURN(const auto snapshot,
+                           engine_.cache().TakeSnapshot(sequence, piece.begin, piece.end));
+  if (snapshot == nullptr) return {StatusCode::kUnsupported, "the cache has no state there"};
+  return Write(*snapshot, piece.id, most_wait_ms);
+}
+
 void PrefixStore::Save(const Session& session, Extent extent) {
   if (!is_divisible_ || session.unshifted() != session.position()) return;
   const Status status = WithoutExceptions([&]() -> Status {
     const Position least = extent == Extent::kAll ? kLeastPiece : kChunk;
-    KVCACHE_ASSIGN_OR_RETURN(const std::vector<Piece> pieces,
-                             Divide(session.tokens(), least, saved_,
-                                    [](const ObjectId&) -> Result<bool> { return true; }));
+    KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoredPiece> pieces,
+                             keys_->Divide(session.tokens(), least, saved_,
+                                           [](const ObjectId&) -> Result<bool> { return true; }));
     std::vector<ObjectId> known;
-    for (const Piece& piece : pieces) {
+    for (const StoredPiece& piece : pieces) {
       if (Has(piece.id)) {
         known.insert(known.begin(), piece.id);
       } else {
-        KVCACHE_ASSIGN_OR_RETURN(
-            const auto snapshot,
-            engine_.cache().TakeSnapshot(session.sequence(), piece.begin, piece.end));
-        if (snapshot == nullptr) break;
         KVCACHE_RETURN_IF_ERROR(
-            Write(*snapshot, piece.id, extent == Extent::kAll ? kMostWaitMs : 0));
+            WritePiece(session.sequence(), piece, extent == Extent::kAll ? kMostWaitMs : 0));
       }
       if (piece.end - piece.begin == kChunk) saved_ = piece;
     }
@@ -220,16 +175,65 @@ void PrefixStore::Save(const Session& session, Extent extent) {
   (void)status.ok();  // what was not stored is computed again
 }
 
+void PrefixStore::SavePieces(SequenceId sequence, std::span<const std::int32_t> tokens,
+                             Extent extent, Known& known) {
+  const Position least = extent == Extent::kAll ? kLeastPiece : kChunk;
+  const bool has_piece = static_cast<Position>(tokens.size()) >= known.last.end + least;
+  if (!is_divisible_ || !has_piece) return;
+  const Status status = WithoutExceptions([&]() -> Status {
+    KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoredPiece> pieces,
+                             keys_->Divide(tokens, least, known.last,
+                                           [](const ObjectId&) -> Result<bool> { return true; }));
+    for (const StoredPiece& piece : pieces) {
+      const bool is_known =
+          std::find(known.ids.begin(), known.ids.end(), piece.id) != known.ids.end();
+      if (!is_known) KVCACHE_RETURN_IF_ERROR(WritePiece(sequence, piece, 0));
+      if (piece.end - piece.begin == kChunk) {
+        known.last = piece;
+      } else if (!is_known) {
+        known.ids.push_back(piece.id);
+      }
+    }
+    return Status::Ok();
+  });
+  (void)status.ok();
+}
+
 void PrefixStore::SaveState(const Snapshot& state, std::span<const std::int32_t> tokens) {
   if (is_divisible_ || tokens.size() < kLeastPiece) return;
   const Status status = WithoutExceptions([&]() -> Status {
-    KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoreHash> chain, Chain(tokens));
-    KVCACHE_ASSIGN_OR_RETURN(const ObjectId id, StateId(chain, tokens));
+    KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoreHash> chain, keys_->Chain(tokens, 0));
+    KVCACHE_ASSIGN_OR_RETURN(const ObjectId id, keys_->StateId(chain, tokens));
     if (!Has(id)) return Write(state, id, kMostWaitMs);
     store_->Touch(std::span(&id, 1));
     return Status::Ok();
   });
   (void)status.ok();
+}
+
+void PrefixStore::SaveState(const Snapshot& state, std::span<const std::int32_t> tokens,
+                            std::uint64_t salt, Known& known) {
+  if (is_divisible_ || tokens.size() < kLeastPiece) return;
+  const Status status = WithoutExceptions([&]() -> Status {
+    KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoreHash> chain, keys_->Chain(tokens, salt));
+    KVCACHE_ASSIGN_OR_RETURN(const ObjectId id, keys_->StateId(chain, tokens));
+    if (std::find(known.ids.begin(), known.ids.end(), id) != known.ids.end()) return Status::Ok();
+    KVCACHE_RETURN_IF_ERROR(Write(state, id, 0));
+    known.ids.push_back(id);
+    return Status::Ok();
+  });
+  (void)status.ok();
+}
+
+// A state of a model with growing layers holds all tokens before it, so that many of them would take the
+// square of the prompt's length. The ends of messages, the end of the prompt and lengths that double are
+// stored: half of a matching prompt is found at least.
+bool PrefixStore::IsStateWorthStoring(Position length, Position prompt,
+                                      std::span<const Position> restore_points) const {
+  const Position chunks = length / kChunk;
+  const bool doubles = length % kChunk == 0 && (chunks & (chunks - 1)) == 0;
+  return states_are_small_ || doubles || length + 1 >= prompt ||
+         std::binary_search(restore_points.begin(), restore_points.end(), length);
 }
 
 }  // namespace kvcache

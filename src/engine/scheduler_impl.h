@@ -1,5 +1,6 @@
 // The implementation of Scheduler: scheduler.cc has the requests' way in and out, scheduler_step.cc
-// one pass, and scheduler_memory.cc what happens when cells run out.
+// one pass, scheduler_memory.cc what happens when cells run out, and scheduler_store.cc what comes from
+// a store and goes there.
 #pragma once
 
 #include <chrono>
@@ -8,11 +9,13 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "engine/memory_governor.h"
 #include "engine/scheduled_captures.h"
+#include "engine/scheduler_store.h"
 #include "engine/snapshot_states.h"
 #include "kvcache_engine/scheduler.h"
 
@@ -62,6 +65,7 @@ class SchedulerImpl final : public Scheduler {
     Position known_tokens = 0;  // keys that the prefix has
     ScheduledCaptures captures{};
     PrefixRequest prefix{};
+    JobStore store{};
     RequestId id{};
     // What its beginning, its samples and its end look at.
     Clock::time_point submitted{};
@@ -108,7 +112,9 @@ class SchedulerImpl final : public Scheduler {
   Job* NextToEncode() const;
   bool WaitsForEncoder(const Job& job) const { return engine_.has_encoder() && job.length == 0; }
   // Returns whether passes evaluate the job's prompt, or what it had when it was parked.
-  bool ReadsPrompt(const Job& job) const { return job.in_prompt && !WaitsForEncoder(job); }
+  bool ReadsPrompt(const Job& job) const {
+    return job.in_prompt && !WaitsForEncoder(job) && !job.store.is_loading();
+  }
   Position LimitCaptures(const Job& job, Position count, int& captures) const;
   void AddToBatch(Job& job, Position count);
   // Runs the pass, if it has tokens and memory.
@@ -125,6 +131,23 @@ class SchedulerImpl final : public Scheduler {
   Result<bool> MakeContext(Job& job);
   Status Shift(Job& job);
   void PassFailed(const Status& status);
+
+  // ---- The engine's store (scheduler_store.cc).
+  // Begins to load what the store has beyond the job's tokens. Schedules the captures, now or afterwards.
+  void BeginLoad(Job& job, std::vector<Position> captures);
+  // Restores what was loaded, a bounded number of bytes.
+  void AdvanceLoads();
+  // Restores a piece. Returns false if it cannot: the load has ended then.
+  bool Apply(Job& job, const StoreLoader::Fetched& fetched);
+  bool HasRoomFor(Job& job, Position tokens);
+  // Counts tokens that came from the store, or that were lost.
+  void AddStored(Job& job, Position tokens);
+  void EndLoad(Job& job, std::string problem);
+  void CancelLoad(Job& job);
+  // Waits a moment if jobs are loading.
+  void WaitForLoads();
+  void SavePieces(Job& job, PrefixStore::Extent extent);
+  void SaveState(Job& job, const Snapshot& state, Position length);
 
   // ---- Memory (scheduler_memory.cc).
   // Makes room for the pass: lets prefixes go, then parks jobs. Returns whether any job is left in it.
@@ -158,6 +181,7 @@ class SchedulerImpl final : public Scheduler {
   std::vector<SequenceLength> growing_;  // scratch of PassGrowth
   SnapshotStates states_;
   std::unique_ptr<PrefixCache> prefixes_;
+  std::unique_ptr<StoreLoader> loader_;  // null without a store
   const Clock::time_point start_ = Clock::now();
 
   mutable std::mutex mutex_;

@@ -350,6 +350,7 @@ class DiskStore final : public Store {
     KVCACHE_RETURN_IF_ERROR(environment->Compact());
     return InPlace().status();
   }
+  StoreTier tier() const override { return StoreTier::kDisk; }
 
  private:
   std::shared_ptr<LmdbEnvironment> Environment() {

@@ -1,0 +1,168 @@
+// Prefixes that come from the engine's store and go there.
+#include "engine/scheduler_store.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/engine_impl.h"
+#include "engine/scheduler_impl.h"
+
+namespace kvcache {
+namespace {
+
+// Bytes that one step restores, so that other requests need not wait long for their next token. A step
+// restores at least one piece.
+constexpr std::int64_t kMostBytesPerStep = std::int64_t{64} << 20;
+// How long a step waits for a store if there is nothing else to do.
+constexpr std::chrono::milliseconds kMostWait{5};
+
+}  // namespace
+
+void SchedulerImpl::BeginLoad(Job& job, std::vector<Position> captures) {
+  job.store = {.began = Clock::now(), .captures = std::move(captures), .is_first = !job.started};
+  const bool fits = static_cast<Position>(job.tokens.size()) <= engine_.context();
+  if (loader_ != nullptr && fits && !job.shifted()) {
+    job.store.load = loader_->Begin({.tokens = job.tokens,
+                                     .salt = job.request.salt,
+                                     .from = job.length,
+                                     .most = static_cast<Position>(job.tokens.size()) - 1});
+  }
+  if (!job.store.is_loading()) {
+    job.captures.Schedule(engine_.cache(), job.sequence, std::move(job.store.captures));
+  }
+}
+
+void SchedulerImpl::AdvanceLoads() {
+  if (loader_ == nullptr) return;
+  std::int64_t bytes = 0;
+  for (const JobPtr& job : live_) {
+    while (job->store.is_loading() && bytes < kMostBytesPerStep) {
+      auto fetched = loader_->Take(*job->store.load);
+      if (!fetched) break;
+      bytes += static_cast<std::int64_t>(fetched->payload.size);
+      if (!Apply(*job, *fetched)) break;
+    }
+    if (job->store.is_loading() && loader_->IsEnded(*job->store.load)) {
+      StoreLoader::Report report = loader_->TakeReport(*job->store.load);
+      job->store.known = std::move(report.known);
+      job->store.saves = true;
+      EndLoad(*job, std::move(report.problem));
+    }
+  }
+}
+
+// Makes room for a pass of these tokens alone, without parking anybody.
+bool SchedulerImpl::HasRoomFor(Job& job, Position tokens) {
+  job.chunk = tokens;
+  bool has_room = HasRoom(tokens);
+  while (!has_room && prefixes_->Evict(tokens) >= 0) {
+    ReleaseMemory();
+    has_room = HasRoom(tokens);
+  }
+  job.chunk = 0;
+  return has_room;
+}
+
+bool SchedulerImpl::Apply(Job& job, const StoreLoader::Fetched& fetched) {
+  const Position target = std::min(fetched.piece.end, static_cast<Position>(job.tokens.size()) - 1);
+  if (target <= job.length) return true;
+  Cache& cache = engine_.cache();
+  Status status = {StatusCode::kCacheFull, "the cache has no room for it"};
+  if (HasRoomFor(job, target - job.length)) {
+    auto snapshot = cache.Import(fetched.payload.span());
+    status = snapshot.ok() ? cache.Restore(job.sequence, snapshot->get(), target)
+                           : std::move(snapshot).TakeStatus();
+  }
+  if (status.ok()) {
+    AddStored(job, target - job.length);
+    job.length = target;
+    return true;
+  }
+  const bool is_wrong =
+      status.code() != StatusCode::kOutOfMemory && status.code() != StatusCode::kCacheFull;
+  if (is_wrong) loader_->Discard(fetched.piece.id);
+  if (!cache.CanResume(job.sequence, job.length)) {
+    (void)cache.Remove(job.sequence, 0, kEndOfSequence).ok();  // never fails
+    job.store.captures = prefixes_->NotRestored(job.prefix);
+    AddStored(job, -job.length);
+    job.length = 0;
+  }
+  CancelLoad(job);
+  if (is_wrong && !divisible_) {  // perhaps there is a shorter state
+    job.result.reuse.store_problem = status.message();
+    job.store.load = loader_->Begin({.tokens = job.tokens,
+                                     .salt = job.request.salt,
+                                     .from = job.length,
+                                     .most = fetched.piece.end - 1});
+  }
+  if (!job.store.is_loading()) EndLoad(job, std::string(status.message()));
+  return false;
+}
+
+void SchedulerImpl::AddStored(Job& job, Position tokens) {
+  ReuseReport& reuse = job.result.reuse;
+  stats_.restored_tokens += tokens;
+  job.store.loaded += tokens;
+  if (!job.store.is_first) {
+    reuse.recomputed -= tokens;
+    return;
+  }
+  reuse.stored = std::max(0, reuse.stored + tokens);
+  reuse.restored += tokens;
+  reuse.computed -= tokens;
+  reuse.matched = std::max(reuse.matched, reuse.restored);
+  if (tokens < 0) {
+    reuse.missed.insert(reuse.missed.begin(), {-tokens, MissReason::kRestoreFailed});
+    return;
+  }
+  for (PrefixMiss& miss : reuse.missed) {
+    const Position taken = std::min(tokens, miss.tokens);
+    miss.tokens -= taken;
+    tokens -= taken;
+  }
+  std::erase_if(reuse.missed, [](const PrefixMiss& miss) { return miss.tokens == 0; });
+}
+
+void SchedulerImpl::EndLoad(Job& job, std::string problem) {
+  job.store.load.reset();
+  ReuseReport& reuse = job.result.reuse;
+  reuse.store_ms +=
+      std::chrono::duration<double, std::milli>(Clock::now() - job.store.began).count();
+  if (!problem.empty()) reuse.store_problem = std::move(problem);
+  std::vector<Position> captures = std::move(job.store.captures);
+  std::erase_if(captures, [&](Position at) { return at <= job.length; });
+  job.captures.Schedule(engine_.cache(), job.sequence, std::move(captures));
+  if (!divisible_ && job.store.loaded > 0) Keep(job);  // other requests go on from here
+}
+
+void SchedulerImpl::CancelLoad(Job& job) {
+  if (!job.store.is_loading()) return;
+  loader_->Cancel(*job.store.load);
+  job.store.load.reset();
+}
+
+void SchedulerImpl::WaitForLoads() {
+  const auto loads = [](const JobPtr& job) { return job->store.is_loading(); };
+  if (loader_ != nullptr && std::any_of(live_.begin(), live_.end(), loads)) {
+    loader_->WaitForProgress(kMostWait);
+  }
+}
+
+void SchedulerImpl::SavePieces(Job& job, PrefixStore::Extent extent) {
+  if (!job.store.saves || job.shifted()) return;
+  engine_.prefix_store()->SavePieces(
+      job.sequence, std::span(job.tokens).first(static_cast<std::size_t>(job.length)), extent,
+      job.store.known);
+}
+
+void SchedulerImpl::SaveState(Job& job, const Snapshot& state, Position length) {
+  if (!job.store.saves || job.shifted()) return;
+  PrefixStore& store = *engine_.prefix_store();
+  const bool is_worth_it = store.IsStateWorthStoring(
+      length, static_cast<Position>(job.request.prompt.size()), job.request.restore_points);
+  if (!is_worth_it) return;
+  store.SaveState(state, std::span(job.tokens).first(static_cast<std::size_t>(length)),
+                  job.request.salt, job.store.known);
+}
+
+}  // namespace kvcache

@@ -1,0 +1,228 @@
+#include "engine/store_loader.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <span>
+#include <system_error>
+#include <utility>
+
+namespace kvcache {
+namespace {
+
+constexpr std::int64_t kMostWaitingBytes = std::int64_t{256} << 20;
+
+}  // namespace
+
+class StoreLoad {
+ public:
+  explicit StoreLoad(StoreLoader::Request asked) : request(std::move(asked)) {}
+
+  const StoreLoader::Request request;
+  // Guarded by the loader's mutex.
+  std::deque<StoreLoader::Fetched> fetched;
+  bool is_cancelled = false;
+  bool is_served = false;  // the loader's thread has nothing more
+  StoreLoader::Report report;
+};
+
+StoreLoader::StoreLoader(PrefixStore& prefixes) : prefixes_(prefixes) {
+  try {
+    thread_ = std::thread([this] { Run(); });
+  } catch (const std::system_error&) {
+    stop_ = true;  // nothing is loaded
+  }
+}
+
+StoreLoader::~StoreLoader() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  work_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+std::shared_ptr<StoreLoad> StoreLoader::Begin(Request request) {
+  try {
+    auto load = std::make_shared<StoreLoad>(std::move(request));
+    const std::lock_guard lock(mutex_);
+    if (stop_) return nullptr;
+    queue_.push_back(load);
+    work_.notify_all();
+    return load;
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+std::optional<StoreLoader::Fetched> StoreLoader::Take(StoreLoad& load) {
+  const std::lock_guard lock(mutex_);
+  if (load.fetched.empty()) return std::nullopt;
+  std::optional<Fetched> fetched(std::move(load.fetched.front()));
+  load.fetched.pop_front();
+  waiting_bytes_ -= static_cast<std::int64_t>(fetched->payload.size);
+  work_.notify_all();
+  return fetched;
+}
+
+void StoreLoader::Cancel(StoreLoad& load) {
+  const std::lock_guard lock(mutex_);
+  load.is_cancelled = true;
+  for (const Fetched& fetched : load.fetched) {
+    waiting_bytes_ -= static_cast<std::int64_t>(fetched.payload.size);
+  }
+  load.fetched.clear();
+  work_.notify_all();
+}
+
+void StoreLoader::Discard(const ObjectId& id) {
+  try {
+    const std::lock_guard lock(mutex_);
+    discarded_.push_back(id);
+    work_.notify_all();
+  } catch (const std::bad_alloc&) {
+    // It is refused again the next time.
+  }
+}
+
+bool StoreLoader::IsCancelled(const StoreLoad& load) const {
+  const std::lock_guard lock(mutex_);
+  return stop_ || load.is_cancelled;
+}
+
+bool StoreLoader::IsEnded(const StoreLoad& load) const {
+  const std::lock_guard lock(mutex_);
+  return load.is_served && load.fetched.empty();
+}
+
+StoreLoader::Report StoreLoader::TakeReport(StoreLoad& load) {
+  const std::lock_guard lock(mutex_);
+  return std::move(load.report);
+}
+
+void StoreLoader::WaitForProgress(std::chrono::milliseconds time) {
+  std::unique_lock lock(mutex_);
+  progress_.wait_for(lock, time, [this] { return has_news_; });
+  has_news_ = false;
+}
+
+void StoreLoader::Run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    work_.wait(lock, [this] { return stop_ || !queue_.empty() || !discarded_.empty(); });
+    if (stop_) return;
+    const std::vector<ObjectId> discarded = std::exchange(discarded_, {});
+    std::shared_ptr<StoreLoad> load;
+    if (!queue_.empty()) {
+      load = std::move(queue_.front());
+      queue_.pop_front();
+    }
+    lock.unlock();
+    try {
+      for (const ObjectId& id : discarded) (void)prefixes_.store().Remove(id).ok();
+    } catch (const std::exception&) {
+      // It is refused again the next time.
+    }
+    if (load != nullptr) Serve(*load);
+    lock.lock();
+    if (load != nullptr) load->is_served = true;
+    has_news_ = true;
+    progress_.notify_all();
+  }
+}
+
+void StoreLoader::Serve(StoreLoad& load) {
+  if (IsCancelled(load)) return;
+  Status status;
+  try {
+    status = prefixes_.is_divisible() ? ServePieces(load) : ServeState(load);
+  } catch (const std::exception& error) {
+    status = {StatusCode::kInternal, error.what()};
+  }
+  if (status.ok() || status.code() == StatusCode::kCancelled) return;
+  const std::lock_guard lock(mutex_);
+  load.report.problem = status.message();
+}
+
+Status StoreLoader::Fetch(StoreLoad& load, const StoredPiece& piece) {
+  Fetched fetched{.piece = piece, .payload = {}};
+  const auto copy = [&](std::span<const std::byte> payload) -> Status {
+    KVCACHE_ASSIGN_OR_RETURN(fetched.payload, StoreBytes::Make(payload.size()));
+    std::memcpy(fetched.payload.data.get(), payload.data(), payload.size());
+    return Status::Ok();
+  };
+  KVCACHE_RETURN_IF_ERROR(prefixes_.store().Get(piece.id, copy));
+  const auto size = static_cast<std::int64_t>(fetched.payload.size);
+  std::unique_lock lock(mutex_);
+  work_.wait(lock, [&] {
+    return stop_ || load.is_cancelled || waiting_bytes_ == 0 ||
+           waiting_bytes_ + size <= kMostWaitingBytes;
+  });
+  if (stop_ || load.is_cancelled) return {StatusCode::kCancelled, "the load was cancelled"};
+  load.fetched.push_back(std::move(fetched));
+  waiting_bytes_ += size;
+  has_news_ = true;
+  progress_.notify_all();
+  return Status::Ok();
+}
+
+Status StoreLoader::ServePieces(StoreLoad& load) {
+  const Request& request = load.request;
+  const PrefixKeys& keys = prefixes_.keys();
+  Store& store = prefixes_.store();
+  KVCACHE_ASSIGN_OR_RETURN(const StoredPiece nothing, keys.Nothing(request.salt));
+  KVCACHE_ASSIGN_OR_RETURN(
+      const std::vector<StoredPiece> pieces,
+      keys.Divide(request.tokens, PrefixKeys::kLeastPiece, nothing, [&](const ObjectId& id) {
+        return IsCancelled(load) ? Result<bool>(false) : store.Contains(id);
+      }));
+  Status status;
+  const bool is_worth_it = !pieces.empty() && std::min(pieces.back().end, request.most) >=
+                                                  request.from + PrefixKeys::kLeastPiece;
+  PrefixStore::Known known{.last = nothing};
+  std::vector<ObjectId>
+      used;  // the first piece of a chain is of use to most prompts, and goes last
+  for (const StoredPiece& piece : pieces) {
+    if (is_worth_it && std::min(piece.end, request.most) > request.from) {
+      status = Fetch(load, piece);
+      if (!status.ok()) break;
+    }
+    used.insert(used.begin(), piece.id);
+    if (piece.end - piece.begin == PrefixKeys::kChunk) {
+      known.last = piece;
+    } else {
+      known.ids.push_back(piece.id);
+    }
+  }
+  store.Touch(used);
+  const std::lock_guard lock(mutex_);
+  load.report.known = std::move(known);
+  return status;
+}
+
+Status StoreLoader::ServeState(StoreLoad& load) {
+  const Request& request = load.request;
+  const PrefixKeys& keys = prefixes_.keys();
+  KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoreHash> chain,
+                           keys.Chain(request.tokens, request.salt));
+  Status first;
+  for (Position length = request.most; length >= request.from + PrefixKeys::kLeastPiece; --length) {
+    if (IsCancelled(load)) break;
+    const auto prefix = std::span(request.tokens).first(static_cast<std::size_t>(length));
+    KVCACHE_ASSIGN_OR_RETURN(const ObjectId id, keys.StateId(chain, prefix));
+    KVCACHE_ASSIGN_OR_RETURN(const bool has, prefixes_.store().Contains(id));
+    if (!has) continue;
+    Status status = Fetch(load, {id, 0, length});
+    if (status.ok()) {
+      const std::lock_guard lock(mutex_);
+      load.report.known.ids.push_back(id);
+    }
+    if (status.ok() || status.code() == StatusCode::kCancelled) return status;
+    if (first.ok()) first = std::move(status);
+  }
+  return first;
+}
+
+}  // namespace kvcache
