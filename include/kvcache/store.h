@@ -1,5 +1,5 @@
-// Keeps bytes under keys beyond the life of a cache: in memory, or in a directory that survives the
-// process.
+// Keeps bytes under keys beyond the life of a cache: in memory, in a directory that survives the process,
+// or in a Redis server that several machines share.
 //
 //   auto store = OpenDiskStore({.directory = cache_directory});
 //   (*store)->Put(id, bytes);
@@ -122,6 +122,29 @@ struct DiskStoreOptions {
 // Errors: kInvalidArgument for a budget below kLeastDiskStoreBytes, or for a directory that another user
 // owns or can write to; kIo and kNotFound, in the operating system's words. All name the directory.
 Result<std::unique_ptr<Store>> OpenDiskStore(const DiskStoreOptions& options);
+
+struct RedisStoreOptions {
+  // redis://[[user]:password@]host[:port][/db], of a server or of any node of a cluster.
+  std::string url;
+  // No call takes longer, except that GetEach may take as long for each object. An operation that failed
+  // closes its connection, and calls fail at once for a while that doubles, up to `most_pause_ms`.
+  int timeout_ms = 1000;
+  int most_pause_ms = 2000;
+  // An object that was not used for as long is removed by the server; 0: never.
+  std::int64_t ttl_s = std::int64_t{7} * 24 * 3600;
+};
+
+// Returns a store in a Redis server, version 6.2 or later, or in a Redis cluster. Connects at the first
+// call; a server that is away is tried again later. Get returns kIo then, with the reason. The server's
+// own limit is the budget: it refuses objects, or removes others, as its configuration says. Errors:
+// kInvalidArgument for another URL or options out of range.
+Result<std::unique_ptr<Store>> OpenRedisStore(const RedisStoreOptions& options);
+
+// Returns several stores as one, the fastest first. Get takes the first that has the object; Put writes to
+// all; an error of one store does not keep the others from being used, and is returned if no other store
+// has the object, or if it was not written everywhere. Stats and List are those of the first store.
+// Errors: kInvalidArgument for none.
+Result<std::unique_ptr<Store>> MakeTieredStore(std::vector<std::shared_ptr<Store>> tiers);
 
 // Removes what is damaged, and the least recently used objects beyond the budget, and writes the others to
 // a file without free space in it. What other processes store meanwhile may be lost. Returns the store's
