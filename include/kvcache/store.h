@@ -63,9 +63,10 @@ struct StoreStats {
 };
 
 // Where a store keeps its bytes.
-enum class StoreTier : std::uint8_t { kMemory, kDisk, kRedis };
+enum class StoreTier : std::uint8_t { kMemory, kDisk, kRemote };
 inline constexpr int kStoreTiers = 3;
-std::string_view StoreTierName(StoreTier tier);  // "memory", "disk", "redis"
+using TokensByTier = std::array<std::int32_t, kStoreTiers>;
+std::string_view StoreTierName(StoreTier tier);  // "memory", "disk", "remote"
 
 class Store {
  public:

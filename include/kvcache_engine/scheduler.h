@@ -65,6 +65,7 @@ struct ReuseReport {
   Position matched = 0;   // known prefix
   Position restored = 0;  // of them, not computed again
   Position stored = 0;    // of these, from the engine's store
+  TokensByTier tiers{};   // of these, by tier
   Position computed = 0;
   std::vector<PrefixMiss> missed{};  // why the others were computed
   PrefixDifference difference{};     // from the nearest known prompt; keys are tokens

@@ -67,20 +67,31 @@ bool PrefixStore::Has(const ObjectId& id) {
   return has.ok() && *has;
 }
 
-Status PrefixStore::LoadObject(Session& session, const ObjectId& id,
-                               std::span<const std::int32_t> tokens) {
-  bool is_wrong = false;
-  Status status = store_->Get(id, [&](std::span<const std::byte> payload) -> Status {
-    auto snapshot = engine_.cache().Import(payload);
-    is_wrong = !snapshot.ok() && snapshot.status().code() != StatusCode::kOutOfMemory;
-    if (!snapshot.ok()) return std::move(snapshot).TakeStatus();
-    return session.Restore(snapshot->get(), tokens);
-  });
-  if (is_wrong) (void)store_->Remove(id).ok();
+Status PrefixStore::LoadObjects(Session& session, std::span<const StoredPiece> pieces,
+                                std::span<const std::int32_t> tokens, TokensByTier& tiers) {
+  std::vector<ObjectId> ids;
+  for (const StoredPiece& piece : pieces) ids.push_back(piece.id);
+  const ObjectId* wrong = nullptr;
+  Status status = store_->GetEach(
+      ids, [&](std::size_t index, std::span<const std::byte> payload, StoreTier tier) -> Status {
+        auto snapshot = engine_.cache().Import(payload);
+        if (!snapshot.ok() && snapshot.status().code() != StatusCode::kOutOfMemory) {
+          wrong = &ids[index];
+        }
+        if (!snapshot.ok()) return std::move(snapshot).TakeStatus();
+        const Position before = session.position();
+        const auto most = static_cast<Position>(tokens.size()) - 1;
+        const auto target = static_cast<std::size_t>(std::min(pieces[index].end, most));
+        KVCACHE_RETURN_IF_ERROR(session.Restore(snapshot->get(), tokens.first(target)));
+        tiers[static_cast<std::size_t>(tier)] += session.position() - before;
+        return Status::Ok();
+      });
+  if (wrong != nullptr) (void)store_->Remove(*wrong).ok();
   return status;
 }
 
-Status PrefixStore::LoadPieces(Session& session, std::span<const std::int32_t> tokens) {
+Status PrefixStore::LoadPieces(Session& session, std::span<const std::int32_t> tokens,
+                               TokensByTier& tiers) {
   KVCACHE_ASSIGN_OR_RETURN(const StoredPiece nothing, keys_->Nothing(0));
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoredPiece> pieces,
                            keys_->Divide(tokens, kLeastPiece, nothing, [this](const ObjectId& id) {
@@ -90,12 +101,10 @@ Status PrefixStore::LoadPieces(Session& session, std::span<const std::int32_t> t
   const auto most = static_cast<Position>(tokens.size()) - 1;
   Status status;
   if (std::min(pieces.back().end, most) >= session.position() + kLeastPiece) {
-    for (const StoredPiece& piece : pieces) {
-      const Position target = std::min(piece.end, most);
-      if (target <= session.position()) continue;
-      status = LoadObject(session, piece.id, tokens.first(static_cast<std::size_t>(target)));
-      if (!status.ok()) break;
-    }
+    const auto missing = std::find_if(pieces.begin(), pieces.end(), [&](const StoredPiece& piece) {
+      return piece.end > session.position();
+    });
+    status = LoadObjects(session, std::span(missing, pieces.end()), tokens, tiers);
   }
   // The first piece of a chain is of use to most prompts, and goes last.
   std::vector<ObjectId> used;
@@ -104,7 +113,8 @@ Status PrefixStore::LoadPieces(Session& session, std::span<const std::int32_t> t
   return status;
 }
 
-Status PrefixStore::LoadState(Session& session, std::span<const std::int32_t> tokens) {
+Status PrefixStore::LoadState(Session& session, std::span<const std::int32_t> tokens,
+                              TokensByTier& tiers) {
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoreHash> chain, keys_->Chain(tokens, 0));
   Status first;
   for (auto length = static_cast<Position>(tokens.size()) - 1;
@@ -113,7 +123,8 @@ Status PrefixStore::LoadState(Session& session, std::span<const std::int32_t> to
     KVCACHE_ASSIGN_OR_RETURN(const ObjectId id, keys_->StateId(chain, prefix));
     KVCACHE_ASSIGN_OR_RETURN(const bool has, store_->Contains(id));
     if (!has) continue;
-    Status status = LoadObject(session, id, prefix);
+    const StoredPiece state{id, 0, length};
+    Status status = LoadObjects(session, std::span(&state, 1), tokens, tiers);
     if (status.ok()) return status;
     if (first.ok()) first = std::move(status);
   }
@@ -124,8 +135,10 @@ PrefixStore::Loaded PrefixStore::Load(Session& session, std::span<const std::int
   const auto start = std::chrono::steady_clock::now();
   const Position before = session.position();
   Loaded loaded;
-  const Status status = WithoutExceptions(
-      [&] { return is_divisible_ ? LoadPieces(session, tokens) : LoadState(session, tokens); });
+  const Status status = WithoutExceptions([&] {
+    return is_divisible_ ? LoadPieces(session, tokens, loaded.tiers)
+                         : LoadState(session, tokens, loaded.tiers);
+  });
   if (!status.ok()) loaded.problem = status.message();
   loaded.tokens = std::max<Position>(0, session.position() - before);
   loaded.ms =

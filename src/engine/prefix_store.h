@@ -35,6 +35,7 @@ class PrefixStore {
   // What came from the store, and how long that took.
   struct Loaded {
     Position tokens = 0;
+    TokensByTier tiers{};  // of these, by the tier that they came from
     double ms = 0.0;
     std::string problem;  // why a stored prefix was not used; empty if there is none
   };
@@ -83,9 +84,11 @@ class PrefixStore {
   PrefixStore(Engine& engine, std::shared_ptr<Store> store);
 
   bool Has(const ObjectId& id);
-  Status LoadPieces(Session& session, std::span<const std::int32_t> tokens);
-  Status LoadState(Session& session, std::span<const std::int32_t> tokens);
-  Status LoadObject(Session& session, const ObjectId& id, std::span<const std::int32_t> tokens);
+  Status LoadPieces(Session& session, std::span<const std::int32_t> tokens, TokensByTier& tiers);
+  Status LoadState(Session& session, std::span<const std::int32_t> tokens, TokensByTier& tiers);
+  // Restores pieces one after the other, the last one perhaps in part.
+  Status LoadObjects(Session& session, std::span<const StoredPiece> pieces,
+                     std::span<const std::int32_t> tokens, TokensByTier& tiers);
   Status Write(const Snapshot& snapshot, const ObjectId& id, int most_wait_ms);
   Status WritePiece(SequenceId sequence, const StoredPiece& piece, int most_wait_ms);
 

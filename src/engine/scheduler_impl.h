@@ -139,9 +139,14 @@ class SchedulerImpl final : public Scheduler {
   void AdvanceLoads();
   // Restores a piece. Returns false if it cannot: the load has ended then.
   bool Apply(Job& job, const StoreLoader::Fetched& fetched);
+  Status ApplySnapshot(Job& job, const StoreLoader::Fetched& fetched, Position target);
+  bool HoldsTwice(const Job& job) const;
+  // Lets prefixes go until there is room for more tokens of the job. Returns whether there is.
   bool HasRoomFor(Job& job, Position tokens);
-  // Counts tokens that came from the store, or that were lost.
-  void AddStored(Job& job, Position tokens);
+  // Counts tokens that came from the store.
+  void AddStored(Job& job, Position tokens, StoreTier tier);
+  // Counts restored tokens that are computed after all.
+  void LoseRestored(Job& job);
   void EndLoad(Job& job, std::string problem);
   void CancelLoad(Job& job);
   // Waits a moment if jobs are loading.

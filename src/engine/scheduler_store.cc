@@ -21,7 +21,7 @@ constexpr std::chrono::milliseconds kMostWait{5};
 void SchedulerImpl::BeginLoad(Job& job, std::vector<Position> captures) {
   job.store = {.began = Clock::now(), .captures = std::move(captures), .is_first = !job.started};
   const bool fits = static_cast<Position>(job.tokens.size()) <= engine_.context();
-  if (loader_ != nullptr && fits && !job.shifted()) {
+  if (loader_ != nullptr && fits && !job.shifted() && HoldsTwice(job)) {
     job.store.load = loader_->Begin({.tokens = job.tokens,
                                      .salt = job.request.salt,
                                      .from = job.length,
@@ -30,6 +30,22 @@ void SchedulerImpl::BeginLoad(Job& job, std::vector<Position> captures) {
   if (!job.store.is_loading()) {
     job.captures.Schedule(engine_.cache(), job.sequence, std::move(job.store.captures));
   }
+}
+
+// A whole state takes cells of its own, also for the tokens that the job has from its prefix, which stays.
+// Returns whether the pool holds these twice when the job ends.
+bool SchedulerImpl::HoldsTwice(const Job& job) const {
+  const EngineOptions& options = engine_.options();
+  if (divisible_ || job.length == 0 || options.releases_memory) return true;
+  const std::int64_t pool = options.pool_tokens > 0
+                                ? options.pool_tokens
+                                : std::int64_t{options.max_sequences} * options.context;
+  const auto prompt = static_cast<std::int64_t>(job.request.prompt.size());
+  const std::int64_t end =
+      job.request.max_tokens < 0
+          ? options.context
+          : std::min<std::int64_t>(options.context, prompt + job.request.max_tokens);
+  return job.length + end <= pool;
 }
 
 void SchedulerImpl::AdvanceLoads() {
@@ -69,12 +85,10 @@ bool SchedulerImpl::Apply(Job& job, const StoreLoader::Fetched& fetched) {
   Cache& cache = engine_.cache();
   Status status = {StatusCode::kCacheFull, "the cache has no room for it"};
   if (HasRoomFor(job, target - job.length)) {
-    auto snapshot = cache.Import(fetched.payload.span());
-    status = snapshot.ok() ? cache.Restore(job.sequence, snapshot->get(), target)
-                           : std::move(snapshot).TakeStatus();
+    status = ApplySnapshot(job, fetched, target);
   }
   if (status.ok()) {
-    AddStored(job, target - job.length);
+    AddStored(job, target - job.length, fetched.tier);
     job.length = target;
     return true;
   }
@@ -84,8 +98,7 @@ bool SchedulerImpl::Apply(Job& job, const StoreLoader::Fetched& fetched) {
   if (!cache.CanResume(job.sequence, job.length)) {
     (void)cache.Remove(job.sequence, 0, kEndOfSequence).ok();  // never fails
     job.store.captures = prefixes_->NotRestored(job.prefix);
-    AddStored(job, -job.length);
-    job.length = 0;
+    LoseRestored(job);
   }
   CancelLoad(job);
   if (is_wrong && !divisible_) {  // perhaps there is a shorter state
@@ -99,7 +112,22 @@ bool SchedulerImpl::Apply(Job& job, const StoreLoader::Fetched& fetched) {
   return false;
 }
 
-void SchedulerImpl::AddStored(Job& job, Position tokens) {
+// The part of a piece that the job has already is cut off, so that it takes no second cells.
+Status SchedulerImpl::ApplySnapshot(Job& job, const StoreLoader::Fetched& fetched,
+                                    Position target) {
+  Cache& cache = engine_.cache();
+  KVCACHE_ASSIGN_OR_RETURN(auto snapshot, cache.Import(fetched.payload.span()));
+  const bool is_piece =
+      snapshot->begin() == fetched.piece.begin && snapshot->end() == fetched.piece.end;
+  if (!is_piece) return {StatusCode::kCorrupt, "the object has other tokens than its key says"};
+  if (divisible_ && snapshot->begin() < job.length) {
+    KVCACHE_ASSIGN_OR_RETURN(SnapshotParts parts, cache.SplitSnapshot(snapshot, job.length));
+    snapshot = std::move(parts.second);
+  }
+  return cache.Restore(job.sequence, snapshot.get(), target);
+}
+
+void SchedulerImpl::AddStored(Job& job, Position tokens, StoreTier tier) {
   ReuseReport& reuse = job.result.reuse;
   stats_.restored_tokens += tokens;
   job.store.loaded += tokens;
@@ -107,20 +135,33 @@ void SchedulerImpl::AddStored(Job& job, Position tokens) {
     reuse.recomputed -= tokens;
     return;
   }
-  reuse.stored = std::max(0, reuse.stored + tokens);
+  reuse.stored += tokens;
+  reuse.tiers[static_cast<std::size_t>(tier)] += tokens;
   reuse.restored += tokens;
   reuse.computed -= tokens;
   reuse.matched = std::max(reuse.matched, reuse.restored);
-  if (tokens < 0) {
-    reuse.missed.insert(reuse.missed.begin(), {-tokens, MissReason::kRestoreFailed});
-    return;
-  }
   for (PrefixMiss& miss : reuse.missed) {
     const Position taken = std::min(tokens, miss.tokens);
     miss.tokens -= taken;
     tokens -= taken;
   }
   std::erase_if(reuse.missed, [](const PrefixMiss& miss) { return miss.tokens == 0; });
+}
+
+void SchedulerImpl::LoseRestored(Job& job) {
+  ReuseReport& reuse = job.result.reuse;
+  const Position lost = std::exchange(job.length, 0);
+  stats_.restored_tokens -= lost;
+  job.store.loaded = 0;
+  if (!job.store.is_first) {
+    reuse.recomputed += lost;
+    return;
+  }
+  reuse.stored = 0;
+  reuse.tiers = {};
+  reuse.restored -= lost;
+  reuse.computed += lost;
+  if (lost > 0) reuse.missed.insert(reuse.missed.begin(), {lost, MissReason::kRestoreFailed});
 }
 
 void SchedulerImpl::EndLoad(Job& job, std::string problem) {

@@ -79,8 +79,8 @@ Result<SessionReuse> SessionPrefixes::Begin(std::span<const std::int32_t> tokens
 
   std::erase_if(plan.captures, [&](Position at) { return at <= begin; });
   captures_.Schedule(cache, session_.sequence(), std::move(plan.captures));
-  return SessionReuse{static_cast<PrefixMatch>(std::move(plan)), loaded.tokens, loaded.ms,
-                      std::move(loaded.problem)};
+  return SessionReuse{static_cast<PrefixMatch>(std::move(plan)), loaded.tokens, loaded.tiers,
+                      loaded.ms, std::move(loaded.problem)};
 }
 
 void SessionPrefixes::StoreState(const Snapshot& state, Position length) {

@@ -146,15 +146,24 @@ void StoreLoader::Serve(StoreLoad& load) {
   load.report.problem = status.message();
 }
 
-Status StoreLoader::Fetch(StoreLoad& load, const StoredPiece& piece) {
-  Fetched fetched{.piece = piece, .payload = {}};
-  const auto copy = [&](std::span<const std::byte> payload) -> Status {
-    KVCACHE_ASSIGN_OR_RETURN(fetched.payload, StoreBytes::Make(payload.size()));
-    std::memcpy(fetched.payload.data.get(), payload.data(), payload.size());
-    return Status::Ok();
-  };
-  KVCACHE_RETURN_IF_ERROR(prefixes_.store().Get(piece.id, copy));
-  const auto size = static_cast<std::int64_t>(fetched.payload.size);
+Status StoreLoader::Fetch(StoreLoad& load, std::span<const StoredPiece> pieces,
+                          std::size_t& count) {
+  std::vector<ObjectId> ids;
+  for (const StoredPiece& piece : pieces) ids.push_back(piece.id);
+  return prefixes_.store().GetEach(
+      ids, [&](std::size_t index, std::span<const std::byte> payload, StoreTier tier) {
+        Status status = Give(load, pieces[index], payload, tier);
+        if (status.ok()) ++count;
+        return status;
+      });
+}
+
+Status StoreLoader::Give(StoreLoad& load, const StoredPiece& piece,
+                         std::span<const std::byte> payload, StoreTier tier) {
+  Fetched fetched{.piece = piece, .payload = {}, .tier = tier};
+  KVCACHE_ASSIGN_OR_RETURN(fetched.payload, StoreBytes::Make(payload.size()));
+  std::memcpy(fetched.payload.data.get(), payload.data(), payload.size());
+  const auto size = static_cast<std::int64_t>(payload.size());
   std::unique_lock lock(mutex_);
   work_.wait(lock, [&] {
     return stop_ || load.is_cancelled || waiting_bytes_ == 0 ||
@@ -178,17 +187,22 @@ Status StoreLoader::ServePieces(StoreLoad& load) {
       keys.Divide(request.tokens, PrefixKeys::kLeastPiece, nothing, [&](const ObjectId& id) {
         return IsCancelled(load) ? Result<bool>(false) : store.Contains(id);
       }));
+  const auto missing = std::find_if(pieces.begin(), pieces.end(), [&](const StoredPiece& piece) {
+    return std::min(piece.end, request.most) > request.from;
+  });
+  std::size_t whole = static_cast<std::size_t>(missing - pieces.begin());
   Status status;
   const bool is_worth_it = !pieces.empty() && std::min(pieces.back().end, request.most) >=
                                                   request.from + PrefixKeys::kLeastPiece;
+  if (is_worth_it) {
+    status = Fetch(load, std::span(missing, pieces.end()), whole);
+  } else {
+    whole = pieces.size();
+  }
   PrefixStore::Known known{.last = nothing};
   std::vector<ObjectId>
       used;  // the first piece of a chain is of use to most prompts, and goes last
-  for (const StoredPiece& piece : pieces) {
-    if (is_worth_it && std::min(piece.end, request.most) > request.from) {
-      status = Fetch(load, piece);
-      if (!status.ok()) break;
-    }
+  for (const StoredPiece& piece : std::span(pieces).first(whole)) {
     used.insert(used.begin(), piece.id);
     if (piece.end - piece.begin == PrefixKeys::kChunk) {
       known.last = piece;
@@ -214,7 +228,9 @@ Status StoreLoader::ServeState(StoreLoad& load) {
     KVCACHE_ASSIGN_OR_RETURN(const ObjectId id, keys.StateId(chain, prefix));
     KVCACHE_ASSIGN_OR_RETURN(const bool has, prefixes_.store().Contains(id));
     if (!has) continue;
-    Status status = Fetch(load, {id, 0, length});
+    const StoredPiece state{id, 0, length};
+    std::size_t count = 0;
+    Status status = Fetch(load, std::span(&state, 1), count);
     if (status.ok()) {
       const std::lock_guard lock(mutex_);
       load.report.known.ids.push_back(id);

@@ -20,6 +20,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -53,6 +54,7 @@ class StoreLoader {
   struct Fetched {
     StoredPiece piece;  // a whole state begins at 0
     StoreBytes payload;
+    StoreTier tier = StoreTier::kDisk;  // that it came from
   };
   // Returns the next piece, if there is one.
   std::optional<Fetched> Take(StoreLoad& load);
@@ -78,9 +80,11 @@ class StoreLoader {
   void Serve(StoreLoad& load);
   Status ServePieces(StoreLoad& load);
   Status ServeState(StoreLoad& load);
-  // Reads an object and gives it to the engine's thread, when there is room. Errors: the store's;
-  // kCancelled.
-  Status Fetch(StoreLoad& load, const StoredPiece& piece);
+  // Reads objects and gives them to the engine's thread, when there is room; counts them. Errors: the
+  // store's; kCancelled.
+  Status Fetch(StoreLoad& load, std::span<const StoredPiece> pieces, std::size_t& count);
+  Status Give(StoreLoad& load, const StoredPiece& piece, std::span<const std::byte> payload,
+              StoreTier tier);
   bool IsCancelled(const StoreLoad& load) const;
 
   PrefixStore& prefixes_;

@@ -83,7 +83,7 @@ class RedisStore final : public Store {
         break;
       }
       const auto read = [&](std::span<const std::byte> payload) {
-        return reader(i, payload, StoreTier::kRedis);
+        return reader(i, payload, StoreTier::kRemote);
       };
       // Redirections and errors take the way of a single command.
       status =
@@ -166,7 +166,7 @@ class RedisStore final : public Store {
     return stats;
   }
 
-  StoreTier tier() const override { return StoreTier::kRedis; }
+  StoreTier tier() const override { return StoreTier::kRemote; }
 
  private:
   // The connections of one call to several nodes.

@@ -94,7 +94,7 @@ TEST(RedisStoreTest, ReadsSeveralInOrder) {
   const Status status = store->GetEach(
       ids, [&](std::size_t index, std::span<const std::byte> payload, StoreTier tier) {
         EXPECT_EQ(index, next++);
-        EXPECT_EQ(tier, StoreTier::kRedis);
+        EXPECT_EQ(tier, StoreTier::kRemote);
         const auto expected = TestPayload(index, 1000 * index);
         EXPECT_TRUE(std::equal(payload.begin(), payload.end(), expected.begin(), expected.end()));
         return Status::Ok();

@@ -7,7 +7,7 @@ std::string_view StoreTierName(StoreTier tier) {
   switch (tier) {
     case StoreTier::kMemory: return "memory";
     case StoreTier::kDisk: return "disk";
-    case StoreTier::kRedis: return "redis";
+    case StoreTier::kRemote: return "remote";
   }
   return "unknown";
 }
