@@ -13,8 +13,11 @@
 #include <atomic>
 #include <cstring>
 #include <ctime>
+#include <future>
 #include <mutex>
 #include <new>
+#include <span>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -213,6 +216,20 @@ class Changes {
   MDB_txn* const transaction_;
 };
 
+// Verifies a value of the table of objects, a large one in a thread of its own.
+std::future<Result<std::span<const std::byte>>> VerifyAside(const ObjectId& id,
+                                                            const MDB_val& value) {
+  constexpr std::size_t kLarge = std::size_t{512} << 10;
+  const std::span bytes(static_cast<const std::byte*>(value.mv_data), value.mv_size);
+  const auto verify = [id, bytes] { return OpenEnvelope(id, bytes); };
+  try {
+    if (bytes.size() >= kLarge) return std::async(std::launch::async, verify);
+  } catch (const std::system_error&) {
+    // There are too many threads: this one verifies it.
+  }
+  return std::async(std::launch::deferred, verify);
+}
+
 class DiskStore final : public Store {
  public:
   DiskStore(std::shared_ptr<LmdbEnvironment> environment, std::int64_t budget_bytes)
@@ -242,6 +259,45 @@ class DiskStore final : public Store {
       (void)Remove(id).ok();  // a later read tries again
     } else {
       Touch(std::span(&id, 1));
+    }
+    return status;
+  }
+
+  // While one object is used, the next one is verified on another processor.
+  Status GetEach(std::span<const ObjectId> ids, const EachReader& reader) override {
+    const auto environment = Environment();
+    Status status;
+    const ObjectId* damaged = nullptr;
+    std::size_t done = 0;
+    const int error = environment->Read([&](MDB_txn* transaction) {
+      std::future<Result<std::span<const std::byte>>> next;
+      const auto find = [&](const ObjectId& id) {
+        MDB_val key = ValueOf(&id, kIdBytes);
+        MDB_val value{};
+        const int result = mdb_get(transaction, environment->tables().objects, &key, &value);
+        if (result == 0) next = VerifyAside(id, value);
+        return result;
+      };
+      int result = ids.empty() ? 0 : find(ids[0]);
+      for (; done < ids.size() && result == 0; ++done) {
+        const auto payload = next.get();
+        if (!payload.ok()) {
+          damaged = &ids[done];
+          status = payload.status();
+          return 0;
+        }
+        if (done + 1 < ids.size()) result = find(ids[done + 1]);
+        status = reader(done, *payload, StoreTier::kDisk);
+        if (!status.ok()) return 0;
+      }
+      return result;
+    });
+    Touch(ids.first(done));
+    if (error == MDB_NOTFOUND) return {StatusCode::kNotFound, "the store has no such object"};
+    if (error != 0) return environment->Error("read", error);
+    if (damaged != nullptr) {
+      ++damaged_;
+      (void)Remove(*damaged).ok();
     }
     return status;
   }
