@@ -85,6 +85,9 @@ class Store {
   // Calls `reader` with the payload of each object, in order, and stops at the first error, which it
   // returns. A remote store has several reads under way at once.
   virtual Status GetEach(std::span<const ObjectId> ids, const EachReader& reader);
+  // Calls `reader` with the object's payload in each of several stores that has it. Errors as for Get, if
+  // none has it.
+  virtual Status GetCopies(const ObjectId& id, const Reader& reader) { return Get(id, reader); }
   // Stores a copy of `payload`, in place of an earlier object of this id. Objects that were used
   // longest ago make room. Returns after the object is safe from the end of the process. Errors:
   // kCacheFull for an object larger than the budget; kIo, in the operating system's words. An earlier

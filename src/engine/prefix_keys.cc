@@ -19,15 +19,18 @@ Result<StoreHash> KeyAfter(const StoreHash& parent, std::span<const std::int32_t
   return StoreHashOf(text);
 }
 
-// SHA-256 of the key of no tokens, the word "salt" and the salt, little-endian. No text of KeyAfter has
-// as many bytes.
+// SHA-256 of a key, a word of five letters and a number, little-endian. No text of KeyAfter has as many
+// bytes.
+Result<StoreHash> KeyOf(const StoreHash& parent, std::string_view word, std::uint64_t number) {
+  std::vector<std::byte> text(parent.bytes.begin(), parent.bytes.end());
+  for (const char letter : word) text.push_back(static_cast<std::byte>(letter));
+  AddNumber(text, number, 8);
+  return StoreHashOf(text);
+}
+
 Result<StoreHash> SaltedRoot(const StoreHash& root, std::uint64_t salt) {
   if (salt == 0) return root;
-  constexpr std::string_view kWord = "salt:";
-  std::vector<std::byte> text(root.bytes.begin(), root.bytes.end());
-  for (const char letter : kWord) text.push_back(static_cast<std::byte>(letter));
-  AddNumber(text, salt, 8);
-  return StoreHashOf(text);
+  return KeyOf(root, "salt:", salt);
 }
 
 }  // namespace
@@ -72,6 +75,11 @@ Result<std::vector<StoreHash>> PrefixKeys::Chain(std::span<const std::int32_t> t
     chain.push_back(key);
   }
   return chain;
+}
+
+Result<ObjectId> PrefixKeys::ListId(const StoreHash& chunk) const {
+  KVCACHE_ASSIGN_OR_RETURN(const StoreHash key, KeyOf(chunk, "list:", 0));
+  return ObjectId{fingerprint_, key};
 }
 
 Result<ObjectId> PrefixKeys::StateId(std::span<const StoreHash> chain,

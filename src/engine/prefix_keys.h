@@ -56,6 +56,10 @@ class PrefixKeys {
   Result<ObjectId> StateId(std::span<const StoreHash> chain,
                            std::span<const std::int32_t> tokens) const;
 
+  // Returns the name of the list of states that end in the chunk behind `chunk`, a key of a chain
+  // (state_index.h). Errors: kOutOfMemory.
+  Result<ObjectId> ListId(const StoreHash& chunk) const;
+
   const StoreHash& fingerprint() const { return fingerprint_; }
 
  private:

@@ -8,6 +8,7 @@
 
 #include "base/strings.h"
 #include "engine/engine_impl.h"
+#include "engine/state_index.h"
 #include "engine/store_fingerprint.h"
 #include "engine/token_keys.h"
 #include "store/content_hash.h"
@@ -115,20 +116,19 @@ Status PrefixStore::LoadPieces(Session& session, std::span<const std::int32_t> t
 
 Status PrefixStore::LoadState(Session& session, std::span<const std::int32_t> tokens,
                               TokensByTier& tiers) {
-  KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoreHash> chain, keys_->Chain(tokens, 0));
   Status first;
-  for (auto length = static_cast<Position>(tokens.size()) - 1;
-       length >= session.position() + kLeastPiece; --length) {
-    const auto prefix = tokens.first(static_cast<std::size_t>(length));
-    KVCACHE_ASSIGN_OR_RETURN(const ObjectId id, keys_->StateId(chain, prefix));
-    KVCACHE_ASSIGN_OR_RETURN(const bool has, store_->Contains(id));
-    if (!has) continue;
-    const StoredPiece state{id, 0, length};
-    Status status = LoadObjects(session, std::span(&state, 1), tokens, tiers);
-    if (status.ok()) return status;
-    if (first.ok()) first = std::move(status);
-  }
-  return first;
+  const Status status = ForEachState(
+      *store_, *keys_, tokens, 0, session.position() + kLeastPiece,
+      static_cast<Position>(tokens.size()) - 1, [&](const StoredPiece& state) -> Result<bool> {
+        Status loaded = LoadObjects(session, std::span(&state, 1), tokens, tiers);
+        if (loaded.ok()) {
+          store_->Touch(std::span(&state.id, 1));
+          return false;
+        }
+        if (first.ok() && loaded.code() != StatusCode::kNotFound) first = std::move(loaded);
+        return true;
+      });
+  return status.ok() ? first : status;
 }
 
 PrefixStore::Loaded PrefixStore::Load(Session& session, std::span<const std::int32_t> tokens) {
@@ -212,14 +212,25 @@ void PrefixStore::SavePieces(SequenceId sequence, std::span<const std::int32_t> 
   (void)status.ok();
 }
 
+// The list is written after the state.
+Status PrefixStore::List(const StoredPiece& state, std::span<const StoreHash> chain) {
+  KVCACHE_ASSIGN_OR_RETURN(const ObjectId list,
+                           keys_->ListId(chain[static_cast<std::size_t>(state.end / kChunk)]));
+  writer_.Do([list, state](Store& store) { return ListState(store, list, state); });
+  return Status::Ok();
+}
+
 void PrefixStore::SaveState(const Snapshot& state, std::span<const std::int32_t> tokens) {
   if (is_divisible_ || tokens.size() < kLeastPiece) return;
   const Status status = WithoutExceptions([&]() -> Status {
     KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoreHash> chain, keys_->Chain(tokens, 0));
     KVCACHE_ASSIGN_OR_RETURN(const ObjectId id, keys_->StateId(chain, tokens));
-    if (!Has(id)) return Write(state, id, kMostWaitMs);
-    store_->Touch(std::span(&id, 1));
-    return Status::Ok();
+    if (Has(id)) {
+      store_->Touch(std::span(&id, 1));
+    } else {
+      KVCACHE_RETURN_IF_ERROR(Write(state, id, kMostWaitMs));
+    }
+    return List({id, 0, static_cast<Position>(tokens.size())}, chain);
   });
   (void)status.ok();
 }
@@ -233,7 +244,7 @@ void PrefixStore::SaveState(const Snapshot& state, std::span<const std::int32_t>
     if (std::find(known.ids.begin(), known.ids.end(), id) != known.ids.end()) return Status::Ok();
     KVCACHE_RETURN_IF_ERROR(Write(state, id, 0));
     known.ids.push_back(id);
-    return Status::Ok();
+    return List({id, 0, static_cast<Position>(tokens.size())}, chain);
   });
   (void)status.ok();
 }

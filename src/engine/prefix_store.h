@@ -90,6 +90,7 @@ class PrefixStore {
   Status LoadObjects(Session& session, std::span<const StoredPiece> pieces,
                      std::span<const std::int32_t> tokens, TokensByTier& tiers);
   Status Write(const Snapshot& snapshot, const ObjectId& id, int most_wait_ms);
+  Status List(const StoredPiece& state, std::span<const StoreHash> chain);
   Status WritePiece(SequenceId sequence, const StoredPiece& piece, int most_wait_ms);
 
   Engine& engine_;

@@ -8,6 +8,8 @@
 #include <system_error>
 #include <utility>
 
+#include "engine/state_index.h"
+
 namespace kvcache {
 namespace {
 
@@ -218,27 +220,26 @@ Status StoreLoader::ServePieces(StoreLoad& load) {
 
 Status StoreLoader::ServeState(StoreLoad& load) {
   const Request& request = load.request;
-  const PrefixKeys& keys = prefixes_.keys();
-  KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoreHash> chain,
-                           keys.Chain(request.tokens, request.salt));
+  Store& store = prefixes_.store();
   Status first;
-  for (Position length = request.most; length >= request.from + PrefixKeys::kLeastPiece; --length) {
-    if (IsCancelled(load)) break;
-    const auto prefix = std::span(request.tokens).first(static_cast<std::size_t>(length));
-    KVCACHE_ASSIGN_OR_RETURN(const ObjectId id, keys.StateId(chain, prefix));
-    KVCACHE_ASSIGN_OR_RETURN(const bool has, prefixes_.store().Contains(id));
-    if (!has) continue;
-    const StoredPiece state{id, 0, length};
-    std::size_t count = 0;
-    Status status = Fetch(load, std::span(&state, 1), count);
-    if (status.ok()) {
-      const std::lock_guard lock(mutex_);
-      load.report.known.ids.push_back(id);
-    }
-    if (status.ok() || status.code() == StatusCode::kCancelled) return status;
-    if (first.ok()) first = std::move(status);
-  }
-  return first;
+  const Status status = ForEachState(store, prefixes_.keys(), request.tokens, request.salt,
+                                     request.from + PrefixKeys::kLeastPiece, request.most,
+                                     [&](const StoredPiece& state) -> Result<bool> {
+                                       if (IsCancelled(load)) return false;
+                                       std::size_t count = 0;
+                                       Status fetched = Fetch(load, std::span(&state, 1), count);
+                                       if (fetched.ok()) {
+                                         store.Touch(std::span(&state.id, 1));
+                                         const std::lock_guard lock(mutex_);
+                                         load.report.known.ids.push_back(state.id);
+                                       }
+                                       if (fetched.ok() || fetched.code() == StatusCode::kCancelled)
+                                         return false;
+                                       if (first.ok() && fetched.code() != StatusCode::kNotFound)
+                                         first = std::move(fetched);
+                                       return true;
+                                     });
+  return status.ok() ? first : status;
 }
 
 }  // namespace kvcache

@@ -40,6 +40,17 @@ class TieredStore final : public Store {
     return Status::Ok();
   }
 
+  Status GetCopies(const ObjectId& id, const Reader& reader) override {
+    Status first = {StatusCode::kNotFound, "no store has such an object"};
+    bool has_any = false;
+    for (const auto& store : tiers_) {
+      Status status = store->Get(id, reader);
+      has_any = has_any || status.ok();
+      if (first.code() == StatusCode::kNotFound && !status.ok()) first = std::move(status);
+    }
+    return has_any ? Status::Ok() : first;
+  }
+
   Status Put(const ObjectId& id, std::span<const std::byte> payload) override {
     return ForAll([&](Store& store) { return store.Put(id, payload); });
   }
