@@ -110,7 +110,7 @@ class Bench {
     const auto keys = engine->prefix_store()->keys();
     for (const StoredPiece& piece :
          Checked(keys.Divide(tokens_, PrefixKeys::kLeastPiece, Checked(keys.Nothing(0)),
-                             [](const ObjectId&) -> Result<bool> { return true; }))) {
+                             [](const ObjectId&) { return true; }))) {
       ids_.push_back(piece.id);
     }
     for (std::size_t i = 0; i < ids_.size(); ++i) {

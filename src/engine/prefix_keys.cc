@@ -58,7 +58,7 @@ Result<std::vector<StoredPiece>> PrefixKeys::Divide(std::span<const std::int32_t
           tokens.subspan(static_cast<std::size_t>(from.end), static_cast<std::size_t>(size));
       KVCACHE_ASSIGN_OR_RETURN(const StoreHash key, KeyAfter(from.id.key, text));
       const StoredPiece piece{{fingerprint_, key}, from.end, from.end + size};
-      KVCACHE_ASSIGN_OR_RETURN(is_taken, accepts(piece.id));
+      is_taken = accepts(piece.id);
       if (is_taken) pieces.push_back(from = piece);
     }
     if (!is_taken || size < kChunk) size /= 2;

@@ -43,9 +43,9 @@ class PrefixKeys {
   // Returns the piece before the first one. Errors: kOutOfMemory.
   Result<StoredPiece> Nothing(std::uint64_t salt) const;
 
-  using Accepts = std::function<Result<bool>(const ObjectId& id)>;
+  using Accepts = std::function<bool(const ObjectId& id)>;
   // Returns the pieces of `tokens` behind `from` that are accepted, none smaller than `least`. Errors:
-  // those of `accepts`; kOutOfMemory.
+  // kOutOfMemory.
   Result<std::vector<StoredPiece>> Divide(std::span<const std::int32_t> tokens, Position least,
                                           StoredPiece from, const Accepts& accepts) const;
 

@@ -94,18 +94,21 @@ Status PrefixStore::LoadObjects(Session& session, std::span<const StoredPiece> p
 Status PrefixStore::LoadPieces(Session& session, std::span<const std::int32_t> tokens,
                                TokensByTier& tiers) {
   KVCACHE_ASSIGN_OR_RETURN(const StoredPiece nothing, keys_->Nothing(0));
+  Status status;  // of a store that does not answer; others may
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoredPiece> pieces,
-                           keys_->Divide(tokens, kLeastPiece, nothing, [this](const ObjectId& id) {
-                             return store_->Contains(id);
+                           keys_->Divide(tokens, kLeastPiece, nothing, [&](const ObjectId& id) {
+                             auto has = store_->Contains(id);
+                             if (!has.ok() && status.ok()) status = std::move(has).TakeStatus();
+                             return has.ok() && *has;
                            }));
-  if (pieces.empty()) return Status::Ok();
+  if (pieces.empty()) return status;
   const auto most = static_cast<Position>(tokens.size()) - 1;
-  Status status;
   if (std::min(pieces.back().end, most) >= session.position() + kLeastPiece) {
     const auto missing = std::find_if(pieces.begin(), pieces.end(), [&](const StoredPiece& piece) {
       return piece.end > session.position();
     });
-    status = LoadObjects(session, std::span(missing, pieces.end()), tokens, tiers);
+    Status loaded = LoadObjects(session, std::span(missing, pieces.end()), tokens, tiers);
+    if (!loaded.ok()) status = std::move(loaded);
   }
   // The first piece of a chain is of use to most prompts, and goes last.
   std::vector<ObjectId> used;
@@ -169,9 +172,9 @@ void PrefixStore::Save(const Session& session, Extent extent) {
   if (!is_divisible_ || session.unshifted() != session.position()) return;
   const Status status = WithoutExceptions([&]() -> Status {
     const Position least = extent == Extent::kAll ? kLeastPiece : kChunk;
-    KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoredPiece> pieces,
-                             keys_->Divide(session.tokens(), least, saved_,
-                                           [](const ObjectId&) -> Result<bool> { return true; }));
+    KVCACHE_ASSIGN_OR_RETURN(
+        const std::vector<StoredPiece> pieces,
+        keys_->Divide(session.tokens(), least, saved_, [](const ObjectId&) { return true; }));
     std::vector<ObjectId> known;
     for (const StoredPiece& piece : pieces) {
       if (Has(piece.id)) {
@@ -194,9 +197,9 @@ void PrefixStore::SavePieces(SequenceId sequence, std::span<const std::int32_t> 
   const bool has_piece = static_cast<Position>(tokens.size()) >= known.last.end + least;
   if (!is_divisible_ || !has_piece) return;
   const Status status = WithoutExceptions([&]() -> Status {
-    KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoredPiece> pieces,
-                             keys_->Divide(tokens, least, known.last,
-                                           [](const ObjectId&) -> Result<bool> { return true; }));
+    KVCACHE_ASSIGN_OR_RETURN(
+        const std::vector<StoredPiece> pieces,
+        keys_->Divide(tokens, least, known.last, [](const ObjectId&) { return true; }));
     for (const StoredPiece& piece : pieces) {
       const bool is_known =
           std::find(known.ids.begin(), known.ids.end(), piece.id) != known.ids.end();

@@ -137,6 +137,12 @@ class SchedulerImpl final : public Scheduler {
   void BeginLoad(Job& job, std::vector<Position> captures);
   // Restores what was loaded, a bounded number of bytes.
   void AdvanceLoads();
+  // Asks the loader for what is of use of the job's tokens, at most `most`.
+  void StartLoad(Job& job, Position most);
+  // Learns how many tokens of prompts a second of passes computes.
+  void MeasurePasses();
+  // Returns whether the job has waited longer than its tokens take to compute.
+  bool IsLate(const Job& job) const;
   // Restores a piece. Returns false if it cannot: the load has ended then.
   bool Apply(Job& job, const StoreLoader::Fetched& fetched);
   Status ApplySnapshot(Job& job, const StoreLoader::Fetched& fetched, Position target);
@@ -187,6 +193,9 @@ class SchedulerImpl final : public Scheduler {
   SnapshotStates states_;
   std::unique_ptr<PrefixCache> prefixes_;
   std::unique_ptr<StoreLoader> loader_;  // null without a store
+  double computes_per_s_ = 0.0;          // tokens of prompts; 0: unknown
+  std::int64_t measured_tokens_ = 0;     // of stats_, at the last measurement
+  double measured_seconds_ = 0.0;
   const Clock::time_point start_ = Clock::now();
 
   mutable std::mutex mutex_;

@@ -22,10 +22,7 @@ void SchedulerImpl::BeginLoad(Job& job, std::vector<Position> captures) {
   job.store = {.began = Clock::now(), .captures = std::move(captures), .is_first = !job.started};
   const bool fits = static_cast<Position>(job.tokens.size()) <= engine_.context();
   if (loader_ != nullptr && fits && !job.shifted() && HoldsTwice(job)) {
-    job.store.load = loader_->Begin({.tokens = job.tokens,
-                                     .salt = job.request.salt,
-                                     .from = job.length,
-                                     .most = static_cast<Position>(job.tokens.size()) - 1});
+    StartLoad(job, static_cast<Position>(job.tokens.size()) - 1);
   }
   if (!job.store.is_loading()) {
     job.captures.Schedule(engine_.cache(), job.sequence, std::move(job.store.captures));
@@ -48,8 +45,35 @@ bool SchedulerImpl::HoldsTwice(const Job& job) const {
   return job.length + end <= pool;
 }
 
+void SchedulerImpl::StartLoad(Job& job, Position most) {
+  job.store.load = loader_->Begin({.tokens = job.tokens,
+                                   .salt = job.request.salt,
+                                   .from = job.length,
+                                   .most = most,
+                                   .computes_per_s = computes_per_s_});
+}
+
+// Passes with few tokens are those of answers.
+void SchedulerImpl::MeasurePasses() {
+  constexpr std::int64_t kLeastTokens = 32;
+  const auto tokens =
+      stats_.evaluated_tokens - std::exchange(measured_tokens_, stats_.evaluated_tokens);
+  const double seconds =
+      stats_.pass_seconds - std::exchange(measured_seconds_, stats_.pass_seconds);
+  if (tokens < kLeastTokens || seconds <= 0.0) return;
+  const double rate = static_cast<double>(tokens) / seconds;
+  computes_per_s_ = computes_per_s_ > 0.0 ? (3 * computes_per_s_ + rate) / 4 : rate;
+}
+
+bool SchedulerImpl::IsLate(const Job& job) const {
+  if (computes_per_s_ <= 0.0) return false;
+  const double waited = std::chrono::duration<double>(Clock::now() - job.store.began).count();
+  return waited > StoreLoader::kLeastLoadSeconds && waited > job.pending() / computes_per_s_;
+}
+
 void SchedulerImpl::AdvanceLoads() {
   if (loader_ == nullptr) return;
+  MeasurePasses();
   std::int64_t bytes = 0;
   for (const JobPtr& job : live_) {
     while (job->store.is_loading() && bytes < kMostBytesPerStep) {
@@ -63,6 +87,9 @@ void SchedulerImpl::AdvanceLoads() {
       job->store.known = std::move(report.known);
       job->store.saves = true;
       EndLoad(*job, std::move(report.problem));
+    } else if (job->store.is_loading() && IsLate(*job)) {
+      CancelLoad(*job);
+      EndLoad(*job, "loading took longer than computing");
     }
   }
 }
@@ -103,10 +130,7 @@ bool SchedulerImpl::Apply(Job& job, const StoreLoader::Fetched& fetched) {
   CancelLoad(job);
   if (is_wrong && !divisible_) {  // perhaps there is a shorter state
     job.result.reuse.store_problem = status.message();
-    job.store.load = loader_->Begin({.tokens = job.tokens,
-                                     .salt = job.request.salt,
-                                     .from = job.length,
-                                     .most = fetched.piece.end - 1});
+    StartLoad(job, fetched.piece.end - 1);
   }
   if (!job.store.is_loading()) EndLoad(job, std::string(status.message()));
   return false;

@@ -192,6 +192,54 @@ TEST_P(SchedulerStoreTest, OthersGoOnWhileAStoreAnswers) {
   for (const auto& each : asked_) ExpectExact(*each);
 }
 
+// The second store is away: what the first one has is used, and the report says so.
+TEST_P(SchedulerStoreTest, OneStoreThatIsAwayDoesNotKeepTheOther) {
+  const Tokens prompt = SomeTokens(700);
+  Restart();
+  Ask(prompt, 1);
+  RunAndFlush();
+  const auto away = std::make_shared<FaultyStore>(std::move(*MakeMemoryStore()), Fault::kErrors);
+  Restart(std::move(*MakeTieredStore({Disk(), away})));
+  away->is_broken = true;
+  const Asked& asked = Ask(prompt, 1);
+  RunAll();
+  EXPECT_GE(asked.result.reuse.stored, 700 - 16);
+  EXPECT_EQ(asked.result.reuse.tiers, (TokensByTier{0, asked.result.reuse.stored, 0}));
+  ExpectExact(asked);
+  ExpectWholeReport(asked);
+}
+
+// A store that is slower than the processor is asked again from time to time.
+TEST_P(SchedulerStoreTest, ASlowStoreIsNotWorthLoading) {
+  const auto prompt = [](int i) { return SomeTokens(600, 3 + i); };
+  Restart();
+  for (int i = 0; i < 12; ++i) Ask(prompt(i), 1);
+  RunAndFlush();
+  const auto slow = std::make_shared<FaultyStore>(Disk(), Fault::kSlow);
+  slow->delay = std::chrono::milliseconds(400);
+  Restart(slow);
+  const Asked& cold = Ask(SomeTokens(600, 200), 1);
+  RunAll();
+  EXPECT_EQ(cold.result.reuse.stored, 0);
+  slow->is_broken = true;
+  const Asked& late = Ask(prompt(0), 1);
+  RunAll();
+  EXPECT_EQ(late.result.reuse.stored, 0);
+  EXPECT_EQ(late.result.reuse.store_problem, "loading took longer than computing");
+  slow->is_broken = false;
+  int stored = 0;
+  for (int i = 1; i < 12; ++i) {
+    const Asked& asked = Ask(prompt(i), 1);
+    RunAll();
+    stored += asked.result.reuse.stored > 0 ? 1 : 0;
+  }
+  EXPECT_GT(stored, 0);
+  for (const auto& asked : asked_) {
+    ExpectExact(*asked);
+    ExpectWholeReport(*asked);
+  }
+}
+
 TEST_P(SchedulerStoreTest, ARequestThatLoadsCanBeCancelled) {
   const Tokens prompt = SomeTokens(300);
   Restart();

@@ -1,6 +1,7 @@
 #include "engine/store_loader.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <exception>
 #include <new>
@@ -8,12 +9,18 @@
 #include <system_error>
 #include <utility>
 
+#include "base/strings.h"
 #include "engine/state_index.h"
 
 namespace kvcache {
 namespace {
 
 constexpr std::int64_t kMostWaitingBytes = std::int64_t{256} << 20;
+constexpr int kMostRefused = 7;  // then a load measures the speed again
+
+double SecondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
 
 }  // namespace
 
@@ -148,16 +155,46 @@ void StoreLoader::Serve(StoreLoad& load) {
   load.report.problem = status.message();
 }
 
+Status StoreLoader::CheckSpeed(const Request& request, Position tokens) {
+  if (loads_per_s_ <= 0.0 || request.computes_per_s <= 0.0) return Status::Ok();
+  const double load_s = tokens / loads_per_s_;
+  const bool is_slow = load_s > kLeastLoadSeconds && load_s > tokens / request.computes_per_s;
+  if (!is_slow || refused_ == kMostRefused) {
+    refused_ = 0;
+    return Status::Ok();
+  }
+  ++refused_;
+  return {StatusCode::kUnsupported,
+          StrCat("not worth loading: the store gives ", static_cast<std::int64_t>(loads_per_s_),
+                 " tokens a second, and ", static_cast<std::int64_t>(request.computes_per_s),
+                 " are computed")};
+}
+
+void StoreLoader::Measure(Position tokens, double seconds) {
+  if (tokens <= 0 || seconds <= 0.0) return;
+  const double rate = tokens / seconds;
+  loads_per_s_ = loads_per_s_ > 0.0 ? (loads_per_s_ + rate) / 2 : rate;
+}
+
 Status StoreLoader::Fetch(StoreLoad& load, std::span<const StoredPiece> pieces,
                           std::size_t& count) {
+  const Position begin = std::max(load.request.from, pieces.front().begin);
+  KVCACHE_RETURN_IF_ERROR(
+      CheckSpeed(load.request, std::min(pieces.back().end, load.request.most) - begin));
   std::vector<ObjectId> ids;
   for (const StoredPiece& piece : pieces) ids.push_back(piece.id);
-  return prefixes_.store().GetEach(
+  waited_s_ = 0.0;
+  Position end = begin;
+  const auto start = std::chrono::steady_clock::now();
+  Status status = prefixes_.store().GetEach(
       ids, [&](std::size_t index, std::span<const std::byte> payload, StoreTier tier) {
-        Status status = Give(load, pieces[index], payload, tier);
-        if (status.ok()) ++count;
-        return status;
+        Status given = Give(load, pieces[index], payload, tier);
+        if (given.ok()) end = pieces[index].end;
+        if (given.ok()) ++count;
+        return given;
       });
+  Measure(end - begin, SecondsSince(start) - waited_s_);
+  return status;
 }
 
 Status StoreLoader::Give(StoreLoad& load, const StoredPiece& piece,
@@ -166,11 +203,13 @@ Status StoreLoader::Give(StoreLoad& load, const StoredPiece& piece,
   KVCACHE_ASSIGN_OR_RETURN(fetched.payload, StoreBytes::Make(payload.size()));
   std::memcpy(fetched.payload.data.get(), payload.data(), payload.size());
   const auto size = static_cast<std::int64_t>(payload.size());
+  const auto start = std::chrono::steady_clock::now();
   std::unique_lock lock(mutex_);
   work_.wait(lock, [&] {
     return stop_ || load.is_cancelled || waiting_bytes_ == 0 ||
            waiting_bytes_ + size <= kMostWaitingBytes;
   });
+  waited_s_ += SecondsSince(start);
   if (stop_ || load.is_cancelled) return {StatusCode::kCancelled, "the load was cancelled"};
   load.fetched.push_back(std::move(fetched));
   waiting_bytes_ += size;
@@ -184,26 +223,29 @@ Status StoreLoader::ServePieces(StoreLoad& load) {
   const PrefixKeys& keys = prefixes_.keys();
   Store& store = prefixes_.store();
   KVCACHE_ASSIGN_OR_RETURN(const StoredPiece nothing, keys.Nothing(request.salt));
+  Status status;  // of a store that does not answer; others may
   KVCACHE_ASSIGN_OR_RETURN(
       const std::vector<StoredPiece> pieces,
       keys.Divide(request.tokens, PrefixKeys::kLeastPiece, nothing, [&](const ObjectId& id) {
-        return IsCancelled(load) ? Result<bool>(false) : store.Contains(id);
+        if (IsCancelled(load)) return false;
+        auto has = store.Contains(id);
+        if (!has.ok() && status.ok()) status = std::move(has).TakeStatus();
+        return has.ok() && *has;
       }));
   const auto missing = std::find_if(pieces.begin(), pieces.end(), [&](const StoredPiece& piece) {
     return std::min(piece.end, request.most) > request.from;
   });
   std::size_t whole = static_cast<std::size_t>(missing - pieces.begin());
-  Status status;
   const bool is_worth_it = !pieces.empty() && std::min(pieces.back().end, request.most) >=
                                                   request.from + PrefixKeys::kLeastPiece;
   if (is_worth_it) {
-    status = Fetch(load, std::span(missing, pieces.end()), whole);
+    Status fetched = Fetch(load, std::span(missing, pieces.end()), whole);
+    if (!fetched.ok()) status = std::move(fetched);
   } else {
     whole = pieces.size();
   }
   PrefixStore::Known known{.last = nothing};
-  std::vector<ObjectId>
-      used;  // the first piece of a chain is of use to most prompts, and goes last
+  std::vector<ObjectId> used;  // the first piece is of use to most prompts, and goes last
   for (const StoredPiece& piece : std::span(pieces).first(whole)) {
     used.insert(used.begin(), piece.id);
     if (piece.end - piece.begin == PrefixKeys::kChunk) {

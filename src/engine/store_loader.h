@@ -44,9 +44,13 @@ class StoreLoader {
   struct Request {
     std::vector<std::int32_t> tokens{};
     std::uint64_t salt = 0;
-    Position from = 0;  // the tokens before it are there already
-    Position most = 0;  // tokens that are of use, at most
+    Position from = 0;            // the tokens before it are there already
+    Position most = 0;            // tokens that are of use, at most
+    double computes_per_s = 0.0;  // tokens that a pass computes in a second; 0: unknown
   };
+  // A prompt whose load would take longer than this, and than its computation, is not loaded. Nobody
+  // notices less.
+  static constexpr double kLeastLoadSeconds = 0.25;
   // Looks for the longest stored prefix of the tokens, and fetches what is of use. Returns null without
   // memory.
   std::shared_ptr<StoreLoad> Begin(Request request);
@@ -86,6 +90,9 @@ class StoreLoader {
   Status Give(StoreLoad& load, const StoredPiece& piece, std::span<const std::byte> payload,
               StoreTier tier);
   bool IsCancelled(const StoreLoad& load) const;
+  // Returns why `tokens` should be computed rather than loaded, as far as the speed of earlier loads tells.
+  Status CheckSpeed(const Request& request, Position tokens);
+  void Measure(Position tokens, double seconds);
 
   PrefixStore& prefixes_;
   mutable std::mutex mutex_;
@@ -94,6 +101,9 @@ class StoreLoader {
   std::deque<std::shared_ptr<StoreLoad>> queue_;
   std::vector<ObjectId> discarded_;
   std::int64_t waiting_bytes_ = 0;  // fetched and not taken
+  double loads_per_s_ = 0.0;        // tokens, of the loader's thread; 0: unknown
+  double waited_s_ = 0.0;           // for room, in the load that is served
+  int refused_ = 0;                 // loads in a row that would have been too slow
   bool has_news_ = false;
   bool stop_ = false;
   std::thread thread_;
