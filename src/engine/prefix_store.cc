@@ -8,6 +8,7 @@
 
 #include "base/strings.h"
 #include "engine/engine_impl.h"
+#include "engine/fingerprint_list.h"
 #include "engine/state_index.h"
 #include "engine/store_fingerprint.h"
 #include "engine/token_keys.h"
@@ -56,6 +57,8 @@ Result<std::unique_ptr<PrefixStore>> PrefixStore::Make(Engine& engine,
     KVCACHE_ASSIGN_OR_RETURN(const StoreHash fingerprint, StoreHashOf(TextBytes(text)));
     KVCACHE_ASSIGN_OR_RETURN(made->keys_, PrefixKeys::Make(fingerprint));
     KVCACHE_ASSIGN_OR_RETURN(made->saved_, made->keys_->Nothing(0));
+    KVCACHE_ASSIGN_OR_RETURN(made->fingerprints_, ReadFingerprints(*made->store_));
+    made->fingerprint_text_ = text;
     return made;
   } catch (const std::exception& error) {
     return Status(StatusCode::kInternal, error.what());
@@ -143,6 +146,7 @@ PrefixStore::Loaded PrefixStore::Load(Session& session, std::span<const std::int
                          : LoadState(session, tokens, loaded.tiers);
   });
   if (!status.ok()) loaded.problem = status.message();
+  if (status.ok() && session.position() == 0) loaded.problem = WhyMissed(tokens, 0);
   loaded.tokens = std::max<Position>(0, session.position() - before);
   loaded.ms =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
@@ -156,9 +160,25 @@ Status PrefixStore::Write(const Snapshot& snapshot, const ObjectId& id, int most
   KVCACHE_ASSIGN_OR_RETURN(StoreBytes bytes, StoreBytes::Make(static_cast<std::size_t>(size)));
   KVCACHE_RETURN_IF_ERROR(cache.Export(snapshot, bytes.span()));
   if (writer_.Add(id, std::move(bytes), most_wait_ms) == WriteBehind::Outcome::kQueued) {
+    Announce();
     return Status::Ok();
   }
   return {StatusCode::kCacheFull, "the store is slower than the engine"};
+}
+
+std::string PrefixStore::WhyMissed(std::span<const std::int32_t> tokens, std::uint64_t salt) {
+  std::string why;
+  const Status status = WithoutExceptions([&] {
+    why = kvcache::WhyMissed(*store_, fingerprint_text_, fingerprints_, tokens, salt);
+    return Status::Ok();
+  });
+  return status.ok() ? why : std::string();
+}
+
+// The first object of a process tells the store its fingerprint.
+void PrefixStore::Announce() {
+  if (std::exchange(is_announced_, true)) return;
+  writer_.Do([text = fingerprint_text_](Store& store) { return AddFingerprint(store, text); });
 }
 
 Status PrefixStore::WritePiece(SequenceId sequence, const StoredPiece& piece, int most_wait_ms) {

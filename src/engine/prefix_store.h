@@ -79,11 +79,15 @@ class PrefixStore {
   const PrefixKeys& keys() const { return *keys_; }
   const StoreHash& fingerprint() const { return keys_->fingerprint(); }
   bool is_divisible() const { return is_divisible_; }
+  // Returns which part of the fingerprint differs, if the store has the prompt under another one; else an
+  // empty text. From any thread.
+  std::string WhyMissed(std::span<const std::int32_t> tokens, std::uint64_t salt);
 
  private:
   PrefixStore(Engine& engine, std::shared_ptr<Store> store);
 
   bool Has(const ObjectId& id);
+  void Announce();
   Status LoadPieces(Session& session, std::span<const std::int32_t> tokens, TokensByTier& tiers);
   Status LoadState(Session& session, std::span<const std::int32_t> tokens, TokensByTier& tiers);
   // Restores pieces one after the other, the last one perhaps in part.
@@ -96,7 +100,10 @@ class PrefixStore {
   Engine& engine_;
   std::shared_ptr<Store> store_;
   std::optional<PrefixKeys> keys_;  // always there after Make
+  std::string fingerprint_text_;
+  std::vector<std::string> fingerprints_;  // of others, when this was made
   const bool is_divisible_;
+  bool is_announced_ = false;     // the store has the fingerprint's text
   bool states_are_small_ = true;  // a state's size does not depend on its tokens
   StoredPiece saved_;             // the last chunk of the session that the store has
   WriteBehind writer_;

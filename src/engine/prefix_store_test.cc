@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -166,8 +167,13 @@ TEST_P(PrefixStoreTest, GivesTheBitsOfAColdRun) {
 TEST_P(PrefixStoreTest, StoresSharedChunksOnce) {
   const auto engine = Open();
   if (!IsDivisible(engine->info().memory)) return;
-  const auto objects = [&] { return engine->prefix_store()->store().Stats()->objects; };
-  const std::int64_t before = objects();
+  const auto objects = [&] {
+    const auto all = engine->prefix_store()->store().List();
+    return std::count_if(all->begin(), all->end(), [&](const StoredObject& object) {
+      return object.id.fingerprint == engine->prefix_store()->fingerprint();
+    });
+  };
+  const auto before = objects();
   (void)Evaluate(*engine, SomeTokens(1024 + 16));
   EXPECT_EQ(objects() - before, 3);
   std::vector<std::int32_t> other = SomeTokens(1024 + 16);
@@ -180,10 +186,17 @@ TEST_P(PrefixStoreTest, AnotherModelOrTypeMisses) {
   const std::vector<std::int32_t> tokens = SomeTokens(600);
   (void)Evaluate(*Open(), tokens);
   const std::string other = MakeModel(6);
-  EXPECT_EQ(Evaluate(*Open(other, Options()), tokens).stored, 0);
+  const Run other_model = Evaluate(*Open(other, Options()), tokens);
+  EXPECT_EQ(other_model.stored, 0);
+  EXPECT_EQ(other_model.problem,
+            "it has the prompt under another fingerprint: the model's file (weights, tokenizer or "
+            "settings) differs");
   EngineOptions options = Options();
   options.k_type = options.k_type == DType::kF32 ? DType::kF16 : DType::kF32;
-  EXPECT_EQ(Evaluate(*Open(path_, options), tokens).stored, 0);
+  const Run other_type = Evaluate(*Open(path_, options), tokens);
+  EXPECT_EQ(other_type.stored, 0);
+  EXPECT_NE(other_type.problem.find("the types of keys and values"), std::string::npos)
+      << other_type.problem;
   EXPECT_GT(Evaluate(*Open(), tokens).stored, 0) << "the first one is still there";
 }
 

@@ -145,6 +145,26 @@ TEST_P(SchedulerStoreTest, AnotherSaltIsAMiss) {
   for (const auto& asked : asked_) ExpectExact(*asked);
 }
 
+TEST_P(SchedulerStoreTest, AMissSaysWhichPartDiffers) {
+  const Tokens prompt = SomeTokens(700);
+  Restart();
+  Ask(prompt, 1);
+  RunAndFlush();
+  EngineOptions options = Options();
+  options.k_type = DType::kF32;
+  Restart(Disk(), options);
+  ScheduledRequest request;
+  request.prompt = prompt;
+  request.max_tokens = 1;
+  ReuseReport reuse;
+  request.on_done = [&](const RequestResult& result) { reuse = result.reuse; };
+  ASSERT_TRUE(scheduler_->Submit(std::move(request)).ok());
+  RunAndFlush();
+  EXPECT_EQ(reuse.stored, 0);
+  EXPECT_NE(reuse.store_problem.find("the types of keys and values"), std::string::npos)
+      << reuse.store_problem;
+}
+
 TEST_P(SchedulerStoreTest, NoFaultReachesARequest) {
   const Tokens prompt = SomeTokens(700);
   for (const Fault fault :

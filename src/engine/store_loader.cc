@@ -29,6 +29,7 @@ class StoreLoad {
   explicit StoreLoad(StoreLoader::Request asked) : request(std::move(asked)) {}
 
   const StoreLoader::Request request;
+  bool has_any = false;  // anything was fetched; the loader's thread's
   // Guarded by the loader's mutex.
   std::deque<StoreLoader::Fetched> fetched;
   bool is_cancelled = false;
@@ -150,9 +151,12 @@ void StoreLoader::Serve(StoreLoad& load) {
   } catch (const std::exception& error) {
     status = {StatusCode::kInternal, error.what()};
   }
-  if (status.ok() || status.code() == StatusCode::kCancelled) return;
+  if (status.code() == StatusCode::kCancelled) return;
+  std::string problem = status.message();
+  const bool is_new = status.ok() && load.request.from == 0 && !load.has_any;
+  if (is_new) problem = prefixes_.WhyMissed(load.request.tokens, load.request.salt);
   const std::lock_guard lock(mutex_);
-  load.report.problem = status.message();
+  load.report.problem = std::move(problem);
 }
 
 Status StoreLoader::CheckSpeed(const Request& request, Position tokens) {
@@ -211,6 +215,7 @@ Status StoreLoader::Give(StoreLoad& load, const StoredPiece& piece,
   });
   waited_s_ += SecondsSince(start);
   if (stop_ || load.is_cancelled) return {StatusCode::kCancelled, "the load was cancelled"};
+  load.has_any = true;
   load.fetched.push_back(std::move(fetched));
   waiting_bytes_ += size;
   has_news_ = true;
