@@ -100,8 +100,8 @@ Status PrefixStore::LoadPieces(Session& session, std::span<const std::int32_t> t
   Status status;  // of a store that does not answer; others may
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoredPiece> pieces,
                            keys_->Divide(tokens, kLeastPiece, nothing, [&](const ObjectId& id) {
-                             auto has = store_->Contains(id);
-                             if (!has.ok() && status.ok()) status = std::move(has).TakeStatus();
+                             const auto has = store_->Contains(id);
+                             if (!has.ok() && status.ok()) status = has.status();
                              return has.ok() && *has;
                            }));
   if (pieces.empty()) return status;

@@ -39,11 +39,11 @@ class SchedulerStoreTest : public SchedulerFixture {
     return std::move(*disk);
   }
   // Begins anew, as a process that was started again.
-  void Restart(std::shared_ptr<Store> store, const EngineOptions& options = Options(),
+  void Restart(const std::shared_ptr<Store>& store, const EngineOptions& options = Options(),
                int recompute_bound = 512) {
     scheduler_.reset();
     engine_ = Open(options);
-    const Status used = engine_->UseStore(std::move(store));
+    const Status used = engine_->UseStore(store);
     ASSERT_TRUE(used.ok()) << used.message();
     auto scheduler = Scheduler::Make(*engine_, {.recompute_bound = recompute_bound});
     ASSERT_TRUE(scheduler.ok()) << scheduler.status().message();

@@ -233,8 +233,8 @@ Status StoreLoader::ServePieces(StoreLoad& load) {
       const std::vector<StoredPiece> pieces,
       keys.Divide(request.tokens, PrefixKeys::kLeastPiece, nothing, [&](const ObjectId& id) {
         if (IsCancelled(load)) return false;
-        auto has = store.Contains(id);
-        if (!has.ok() && status.ok()) status = std::move(has).TakeStatus();
+        const auto has = store.Contains(id);
+        if (!has.ok() && status.ok()) status = has.status();
         return has.ok() && *has;
       }));
   const auto missing = std::find_if(pieces.begin(), pieces.end(), [&](const StoredPiece& piece) {

@@ -190,7 +190,9 @@ TEST(RedisStoreTest, APausedServerCostsOneTimeOut) {
   EXPECT_EQ(status.code(), StatusCode::kIo);
   // The next calls do not wait.
   EXPECT_LT(TimeOf([&] {
-              for (int i = 0; i < 10; ++i) EXPECT_FALSE(store->Contains(TestId(1)).ok());
+              for (int i = 0; i < 10; ++i) {
+                EXPECT_FALSE(store->Contains(TestId(1)).ok());
+              }
             }),
             milliseconds(50));
   server.Signal(SIGCONT);
@@ -200,7 +202,7 @@ TEST(RedisStoreTest, APausedServerCostsOneTimeOut) {
 // A server that says what a test wants, without end.
 class TalkingServer {
  public:
-  TalkingServer(std::string words, milliseconds pause) : port_(0) {
+  TalkingServer(const std::string& words, milliseconds pause) : port_(0) {
     listener_ = socket(AF_INET, SOCK_STREAM, 0);
     sockaddr_in address{};
     address.sin_family = AF_INET;
