@@ -106,6 +106,13 @@ def store(run):
     return run.json_file("store_bench", *(["--rounds=2"] if run.quick else []))["cases"]
 
 
+def prefix_store(run):
+    model, _ = bench_model(run)
+    quick = ["--tokens=512", "--generated=8", "--objects=500", "--rounds=2"]
+    return run.json_file("prefix_store_bench", "--model", model, f"--threads={run.threads}",
+                         *(quick if run.quick else []))["cases"]
+
+
 def recurrence(run):
     return run.json_file("recurrence_bench", *(["--rounds=2"] if run.quick else []))["cases"]
 
@@ -215,6 +222,7 @@ BENCHES = {
     "prefill": (prefill, "the same model's prefill of 512 tokens after 0 to 16,384 tokens"),
     "linear": (linear, "matrix products of each weight type"),
     "store": (store, "writing keys and values to the cache, for each type"),
+    "prefix_store": (prefix_store, "stored prompts, compared with plain reads; needs redis-server"),
     "recurrence": (recurrence, "recurrent layers, drafts in them, and their acceptance"),
     "snapshot": (snapshot, "snapshots, lazy and as bytes, and transactions"),
     "metadata": (metadata, "the cost of a pass before any layer runs"),

@@ -21,6 +21,7 @@ THIRD_PARTY = {
     "CLI": "CLI11::CLI11",
     "lzma": "LibLZMA::LibLZMA",
     "lmdb": "lmdb",
+    "hiredis": "hiredis",
     "xxhash": "xxhash",
     "openssl": "OpenSSL::Crypto",
     "boost": "Boost::headers",

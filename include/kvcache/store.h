@@ -1,5 +1,5 @@
-// Keeps bytes under keys beyond the life of a cache: in memory, or in a directory that survives the
-// process.
+// Keeps bytes under keys beyond the life of a cache: in memory, in a directory that survives the process,
+// or in a Redis server that several machines share.
 //
 //   auto store = OpenDiskStore({.directory = cache_directory});
 //   (*store)->Put(id, bytes);
@@ -23,6 +23,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kvcache/status.h"
@@ -61,10 +62,19 @@ struct StoreStats {
   std::int64_t damaged = 0;  // objects that were removed because their checksums failed
 };
 
+// Where a store keeps its bytes.
+enum class StoreTier : std::uint8_t { kMemory, kDisk, kRemote };
+inline constexpr int kStoreTiers = 3;
+using TokensByTier = std::array<std::int32_t, kStoreTiers>;
+std::string_view StoreTierName(StoreTier tier);  // "memory", "disk", "remote"
+
 class Store {
  public:
   // Is given a verified payload, which is valid during the call. It must not call the store.
   using Reader = std::function<Status(std::span<const std::byte> payload)>;
+  // The same for the object ids[index], with the tier that it came from.
+  using EachReader =
+      std::function<Status(std::size_t index, std::span<const std::byte> payload, StoreTier tier)>;
 
   virtual ~Store() = default;
 
@@ -72,6 +82,12 @@ class Store {
   // Errors without a call: kNotFound if there is no such object; kCorrupt if it is damaged, with the
   // reason, and it is removed; kIo.
   virtual Status Get(const ObjectId& id, const Reader& reader) = 0;
+  // Calls `reader` with the payload of each object, in order, and stops at the first error, which it
+  // returns. A remote store has several reads under way at once.
+  virtual Status GetEach(std::span<const ObjectId> ids, const EachReader& reader);
+  // Calls `reader` with the object's payload in each of several stores that has it. Errors as for Get, if
+  // none has it.
+  virtual Status GetCopies(const ObjectId& id, const Reader& reader) { return Get(id, reader); }
   // Stores a copy of `payload`, in place of an earlier object of this id. Objects that were used
   // longest ago make room. Returns after the object is safe from the end of the process. Errors:
   // kCacheFull for an object larger than the budget; kIo, in the operating system's words. An earlier
@@ -86,6 +102,8 @@ class Store {
   // Returns all objects, the least recently used first. Errors: kIo, kOutOfMemory.
   virtual Result<std::vector<StoredObject>> List() = 0;
   virtual Result<StoreStats> Stats() = 0;
+  // Returns where the bytes are; of several stores, the first.
+  virtual StoreTier tier() const = 0;
 };
 
 inline constexpr std::int64_t kDefaultMemoryStoreBytes = std::int64_t{256} << 20;
@@ -108,6 +126,29 @@ struct DiskStoreOptions {
 // Errors: kInvalidArgument for a budget below kLeastDiskStoreBytes, or for a directory that another user
 // owns or can write to; kIo and kNotFound, in the operating system's words. All name the directory.
 Result<std::unique_ptr<Store>> OpenDiskStore(const DiskStoreOptions& options);
+
+struct RedisStoreOptions {
+  // redis://[[user]:password@]host[:port][/db], of a server or of any node of a cluster.
+  std::string url;
+  // No call takes longer, except that GetEach may take as long for each object. An operation that failed
+  // closes its connection, and calls fail at once for a while that doubles, up to `most_pause_ms`.
+  int timeout_ms = 1000;
+  int most_pause_ms = 2000;
+  // An object that was not used for as long is removed by the server; 0: never.
+  std::int64_t ttl_s = std::int64_t{7} * 24 * 3600;
+};
+
+// Returns a store in a Redis server, version 6.2 or later, or in a Redis cluster. Connects at the first
+// call; a server that is away is tried again later. Get returns kIo then, with the reason. The server's
+// own limit is the budget: it refuses objects, or removes others, as its configuration says. Errors:
+// kInvalidArgument for another URL or options out of range.
+Result<std::unique_ptr<Store>> OpenRedisStore(const RedisStoreOptions& options);
+
+// Returns several stores as one, the fastest first. Get takes the first that has the object; Put writes to
+// all; an error of one store does not keep the others from being used, and is returned if no other store
+// has the object, or if it was not written everywhere. Stats and List are those of the first store.
+// Errors: kInvalidArgument for none.
+Result<std::unique_ptr<Store>> MakeTieredStore(std::vector<std::shared_ptr<Store>> tiers);
 
 // Removes what is damaged, and the least recently used objects beyond the budget, and writes the others to
 // a file without free space in it. What other processes store meanwhile may be lost. Returns the store's

@@ -47,6 +47,7 @@ struct ChatTurn {
   std::int32_t prompt_tokens = 0;  // of the whole prompt
   std::int32_t kept = 0;           // of these, found in the cache or the store
   std::int32_t stored = 0;         // of these, from the engine's store
+  TokensByTier tiers{};            // of these, by tier
   double restore_ms = 0.0;         // that the store took
   std::string store_problem;  // why something in the store was not used; empty: nothing was refused
   PrefixMatch reuse{};        // the same in detail, and why the others were not found

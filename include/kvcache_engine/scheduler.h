@@ -9,6 +9,9 @@
 // that wait, up to `step_tokens`. A request begins where the longest known prefix of its prompt ends,
 // and what it evaluates becomes a prefix for others, also if it is cancelled.
 //
+// If the engine has a store (Engine::UseStore), a request also begins with what the store has. Other
+// requests go on while it is read, and what is evaluated is written behind.
+//
 // If the pool has too few cells, the prefixes that are worth least go first. If there are none left, a
 // request is parked: its tokens are kept as a prefix as long as possible, and it goes on later. A
 // request's logits have the same bits, whatever happened to it.
@@ -30,6 +33,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kvcache/prefix_cache.h"
@@ -65,11 +69,16 @@ struct ReuseReport {
   Position prompt = 0;
   Position matched = 0;   // known prefix
   Position restored = 0;  // of them, not computed again
+  Position stored = 0;    // of these, from the engine's store
+  TokensByTier tiers{};   // of these, by tier
   Position computed = 0;
   std::vector<PrefixMiss> missed{};  // why the others were computed
   PrefixDifference difference{};     // from the nearest known prompt; keys are tokens
   double restore_ms = 0.0;
-  std::int32_t parked = 0;      // how often the request had to make room
+  double store_ms = 0.0;  // from the question to the store to the last token that it gave
+  std::string
+      store_problem{};      // why something in the store was not used; empty: nothing was refused
+  std::int32_t parked = 0;  // how often the request had to make room
   std::int64_t recomputed = 0;  // tokens computed again because of that
 };
 
@@ -123,7 +132,7 @@ struct SchedulerStats {
 
 class Scheduler {
  public:
-  // `engine` must outlive the scheduler, which has all of its sequences. Errors: kUnsupported for a
+  // `engine` must outlive the scheduler, which has all of its sequences, and keep its store. Errors: kUnsupported for a
   // cache without snapshots; kInvalidArgument for options out of range.
   static Result<std::unique_ptr<Scheduler>> Make(Engine& engine, const SchedulerOptions& options);
   // Drops the requests that are left, without calling their functions.

@@ -28,7 +28,10 @@ nlohmann::json AnswerJson(Engine& engine, const RunFlags& flags, const GenerateR
   reuse["matched"] = std::max(use.kept, use.matched);
   reuse["restored"] = use.kept;
   reuse["tiers"]["live"] = use.kept - use.stored;
-  reuse["tiers"]["disk"] = use.stored;
+  for (int i = 0; i < kStoreTiers; ++i) {
+    const std::string name(StoreTierName(static_cast<StoreTier>(i)));
+    reuse["tiers"][name] = use.tiers[static_cast<std::size_t>(i)];
+  }
   for (const PrefixMiss& miss : use.missed) {
     const bool was_known = miss.reason == MissReason::kEvicted ||
                            miss.reason == MissReason::kNoState ||
@@ -67,7 +70,13 @@ std::string AnswerSummary(const GenerateResult& result, const PromptUse& use) {
   std::string text = StrCat("prompt ", WithThousands(result.prompt_tokens + use.kept), " tokens: ");
   if (const auto live = use.kept - use.stored; live > 0)
     text += StrCat(WithThousands(live), " kept, ");
-  if (use.stored > 0) text += StrCat(WithThousands(use.stored), " from disk, ");
+  for (int i = 0; i < kStoreTiers; ++i) {
+    const std::int32_t tokens = use.tiers[static_cast<std::size_t>(i)];
+    if (tokens == 0) continue;
+    const auto tier = static_cast<StoreTier>(i);
+    text += StrCat(WithThousands(tokens), " from ",
+                   tier == StoreTier::kRemote ? "the remote store" : StoreTierName(tier), ", ");
+  }
   text += StrCat(WithThousands(result.computed_tokens), " computed");
   if (use.dropped > 0) {
     text += StrCat(" (", use.reason, ": ", WithThousands(use.dropped),

@@ -10,6 +10,7 @@
 
 #include "cli/run_flags.h"
 #include "kvcache/prefix_cache.h"
+#include "kvcache/store.h"
 #include "kvcache_engine/generate.h"
 
 namespace kvcache::cli {
@@ -18,6 +19,7 @@ namespace kvcache::cli {
 struct PromptUse {
   std::int32_t kept = 0;    // tokens found in the cache or the store
   std::int32_t stored = 0;  // of these, from the store
+  TokensByTier tiers{};     // of these, by tier
   double restore_ms = 0.0;  // that the store took
   std::string
       store_problem{};       // why something in the store was not used; empty: nothing was refused

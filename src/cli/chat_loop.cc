@@ -173,6 +173,7 @@ class ChatLoop {
   void Report(const ChatTurn& turn) {
     const PromptUse use{.kept = turn.kept,
                         .stored = turn.stored,
+                        .tiers = turn.tiers,
                         .restore_ms = turn.restore_ms,
                         .store_problem = turn.store_problem,
                         .dropped = turn.dropped,

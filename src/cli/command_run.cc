@@ -98,6 +98,7 @@ Status Continue(Engine& engine, const RunFlags& flags, const std::string& text, 
     KVCACHE_ASSIGN_OR_RETURN(const SessionReuse reuse, prefixes->Begin(prompt, {}));
     use = {.kept = reuse.resumed,
            .stored = reuse.stored,
+           .tiers = reuse.tiers,
            .restore_ms = reuse.restore_ms,
            .store_problem = reuse.problem,
            .matched = reuse.matched};
@@ -151,6 +152,7 @@ Status AnswerOne(Engine& engine, const RunFlags& flags, ChatFormat format, const
   output.End();
   const PromptUse use{.kept = turn->kept,
                       .stored = turn->stored,
+                      .tiers = turn->tiers,
                       .restore_ms = turn->restore_ms,
                       .store_problem = turn->store_problem,
                       .matched = turn->reuse.matched};

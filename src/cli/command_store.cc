@@ -1,9 +1,12 @@
-// kvcache store: looks at the prefixes that are kept on disk, and removes them.
+// kvcache store: looks at stored prefixes, moves them to other stores, and removes them.
 #include <cstdio>
 #include <ctime>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/strings.h"
@@ -11,6 +14,8 @@
 #include "cli/json_report.h"
 #include "cli/store_flags.h"
 #include "store/content_hash.h"
+#include "store/snapshot_description.h"
+#include "store/store_archive.h"
 
 namespace kvcache::cli {
 namespace {
@@ -21,6 +26,7 @@ struct StoreCommand {
   bool all = false;
   bool json = false;
   StoreFlags store;
+  std::string name;  // of the store; without a password
 };
 
 std::string TimeText(std::int64_t seconds) {
@@ -36,17 +42,19 @@ std::string TimeText(std::int64_t seconds) {
 Status Stat(const StoreCommand& command, Store& store) {
   KVCACHE_ASSIGN_OR_RETURN(const StoreStats stats, store.Stats());
   if (command.json) {
-    PrintJson({{"directory", command.store.directory()},
+    PrintJson({{"store", command.name},
                {"objects", stats.objects},
                {"payload_bytes", stats.payload_bytes},
                {"held_bytes", stats.held_bytes},
                {"budget_bytes", stats.budget_bytes}});
     return Status::Ok();
   }
-  (void)std::printf("%s\n%s objects · %s of states · the file has %s of at most %s\n",
-                    OneLine(command.store.directory()).c_str(),
-                    WithThousands(stats.objects).c_str(), HumanBytes(stats.payload_bytes).c_str(),
-                    HumanBytes(stats.held_bytes).c_str(), HumanBytes(stats.budget_bytes).c_str());
+  (void)std::printf(
+      "%s\n%s objects · %s of states · %s %s%s\n", OneLine(command.name).c_str(),
+      WithThousands(stats.objects).c_str(), HumanBytes(stats.payload_bytes).c_str(),
+      store.tier() == StoreTier::kDisk ? "the file has" : "it takes",
+      HumanBytes(stats.held_bytes).c_str(),
+      stats.budget_bytes > 0 ? StrCat(" of at most ", HumanBytes(stats.budget_bytes)).c_str() : "");
   return Status::Ok();
 }
 
@@ -92,8 +100,8 @@ Status Verify(const StoreCommand& command, Store& store) {
   return Status::Ok();
 }
 
-Status CollectGarbageIn(const StoreCommand& command) {
-  KVCACHE_ASSIGN_OR_RETURN(const StoreStats stats, command.store.CollectGarbage());
+Status CollectGarbageIn(const StoreCommand& command, const std::string& name) {
+  KVCACHE_ASSIGN_OR_RETURN(const StoreStats stats, command.store.CollectGarbage(name));
   if (command.json) {
     PrintJson({{"evicted", stats.evicted},
                {"damaged", stats.damaged},
@@ -127,40 +135,131 @@ Status RemoveObjects(const StoreCommand& command, Store& store) {
   return Status::Ok();
 }
 
+// Prints what an object is: the range of tokens and the cache of a snapshot, if it is one.
+Status Show(const StoreCommand& command, Store& store) {
+  if (command.key.empty()) {
+    return {StatusCode::kInvalidArgument,
+            "name the beginning of a key that 'kvcache store ls' shows"};
+  }
+  KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoredObject> all, store.List());
+  bool has_any = false;
+  nlohmann::json rows = nlohmann::json::array();
+  for (const StoredObject& object : all) {
+    if (!HexText(object.id.key).starts_with(command.key)) continue;
+    has_any = true;
+    std::optional<SnapshotDescription> snapshot;
+    const Status status = store.Get(object.id, [&](std::span<const std::byte> payload) {
+      if (auto read = DescribeSnapshot(payload); read.ok()) snapshot = std::move(*read);
+      return Status::Ok();
+    });
+    const std::string state = status.ok() ? "whole" : status.message();
+    if (command.json) {
+      nlohmann::json row = {{"key", HexText(object.id.key)},
+                            {"fingerprint", HexText(object.id.fingerprint)},
+                            {"bytes", object.payload_bytes},
+                            {"last_used", object.last_used_s},
+                            {"state", state}};
+      if (snapshot) {
+        row["tokens"] = {snapshot->begin, snapshot->end};
+        row["kind"] = snapshot->kind;
+        row["cache"] = snapshot->fingerprint;
+      }
+      rows.push_back(std::move(row));
+      continue;
+    }
+    (void)std::printf(
+        "key          %s\nfingerprint  %s\nbytes        %s\nlast used    %s\nstate        %s\n",
+        HexText(object.id.key).c_str(), HexText(object.id.fingerprint).c_str(),
+        WithThousands(object.payload_bytes).c_str(), TimeText(object.last_used_s).c_str(),
+        OneLine(state).c_str());
+    if (snapshot) {
+      (void)std::printf("tokens       %d to %d\ncache        %s, %s\n", snapshot->begin,
+                        snapshot->end, snapshot->kind.c_str(),
+                        OneLine(snapshot->fingerprint).c_str());
+    }
+  }
+  if (!has_any)
+    return {StatusCode::kNotFound, "no object's key begins with " + Quoted(command.key)};
+  if (command.json) PrintJson(rows);
+  return Status::Ok();
+}
+
+Status PrintCounts(const StoreCommand& command, const ArchiveCounts& counts, const char* what,
+                   const char* skipped) {
+  if (command.json) {
+    PrintJson({{"objects", counts.objects},
+               {"payload_bytes", counts.payload_bytes},
+               {"skipped", counts.skipped}});
+    return Status::Ok();
+  }
+  (void)std::printf("%s objects %s, %s", WithThousands(counts.objects).c_str(), what,
+                    HumanBytes(counts.payload_bytes).c_str());
+  if (counts.skipped > 0) {
+    (void)std::printf("; %s %s", WithThousands(counts.skipped).c_str(), skipped);
+  }
+  (void)std::printf("\n");
+  return Status::Ok();
+}
+
+constexpr const char* kNoFile = "name the file of the export";
+
+Status Export(const StoreCommand& command, Store& store) {
+  if (command.key.empty()) return {StatusCode::kInvalidArgument, kNoFile};
+  KVCACHE_ASSIGN_OR_RETURN(const ArchiveCounts counts, ExportObjects(store, "", command.key));
+  return PrintCounts(command, counts, "exported", "were damaged or gone");
+}
+
+Status Import(const StoreCommand& command, Store& store) {
+  if (command.key.empty()) return {StatusCode::kInvalidArgument, kNoFile};
+  KVCACHE_ASSIGN_OR_RETURN(const ArchiveCounts counts, ImportObjects(store, command.key));
+  return PrintCounts(command, counts, "imported", "did not fit");
+}
+
 using Action = Status (*)(const StoreCommand&, Store&);
 
 Action ActionOf(const std::string& name) {
   if (name == "stat") return Stat;
   if (name == "ls") return List;
+  if (name == "show") return Show;
   if (name == "verify") return Verify;
+  if (name == "export") return Export;
+  if (name == "import") return Import;
   return name == "rm" ? RemoveObjects : nullptr;
 }
 
-Status Run(const StoreCommand& command) {
-  if (command.store.directory().empty()) {
-    return {StatusCode::kInvalidArgument, "there is no store; give one with --store DIR"};
+Status Run(StoreCommand& command) {
+  const std::vector<std::string> names = command.store.names();
+  if (names.size() != 1) {
+    return {StatusCode::kInvalidArgument, names.empty()
+                                              ? "there is no store; give one with --store"
+                                              : "there are several stores; give one with --store"};
   }
-  if (command.action == "gc") return CollectGarbageIn(command);
-  KVCACHE_ASSIGN_OR_RETURN(const auto store, command.store.Open());
+  if (command.action == "gc") return CollectGarbageIn(command, names.front());
+  command.name = StoreFlags::NameOf(names.front());
+  KVCACHE_ASSIGN_OR_RETURN(const auto store, command.store.Open(names.front()));
   return ActionOf(command.action)(command, *store);
 }
 
 }  // namespace
 
 Command AddStore(CommandLine& line) {
-  FlagSet command = line.AddCommand("store", "Look at the prefixes on disk, and remove them");
+  FlagSet command = line.AddCommand("store", "Look at stored prefixes, move them, and remove them");
   const auto flags = std::make_shared<StoreCommand>();
-  command.AddText("ACTION", &flags->action, "stat, ls, verify, gc or rm").ValueName("");
-  command.AddText("KEY", &flags->key, "rm: the beginning of a key").ValueName("");
+  command.AddText("ACTION", &flags->action, "stat, ls, show, verify, gc, rm, export or import")
+      .ValueName("");
+  command.AddText("KEY", &flags->key, "show, rm: the beginning of a key; export, import: a file")
+      .ValueName("");
   command.AddSwitch("--all", &flags->all, "rm: remove all objects");
   command.AddSwitch("--json", &flags->json, "print JSON instead of text");
   flags->store.Add(command);
   command.RefuseEmptyValues({});
   command.CheckParsed([flags]() -> Status {
     if (flags->action == "gc" || ActionOf(flags->action) != nullptr) return Status::Ok();
-    return {StatusCode::kInvalidArgument,
-            flags->action.empty() ? "an action is missing: stat, ls, verify, gc or rm"
-                                  : Quoted(flags->action) + " is not stat, ls, verify, gc or rm"};
+    return {
+        StatusCode::kInvalidArgument,
+        flags->action.empty()
+            ? "an action is missing: stat, ls, show, verify, gc, rm, export or import"
+            : Quoted(flags->action) + " is not stat, ls, show, verify, gc, rm, export or import"};
   });
   return {"store", [flags] { return Run(*flags); }};
 }

@@ -4,22 +4,27 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <sstream>
 #include <utility>
 
 #include "base/errors.h"
 #include "base/strings.h"
+#include "store/redis_url.h"
 
 namespace kvcache::cli {
 namespace {
 
 constexpr const char* kNone = "none";
+constexpr const char* kMemory = "memory";
 
-Status CheckStore(const std::string& value) {
-  if (value.find("://") == std::string::npos && value.find(',') == std::string::npos) {
-    return Status::Ok();
-  }
-  return InvalidArgument(Quoted(value) +
-                         " is not a directory or 'none'; other stores do not exist yet");
+bool IsUrl(const std::string& name) {
+  return name.find("://") != std::string::npos;
+}
+
+Status CheckStore(const std::string& name) {
+  if (IsUrl(name)) return OpenRedisStore({.url = name}).status();
+  if (name.find(',') == std::string::npos) return Status::Ok();
+  return InvalidArgument(Quoted(name) + " has a comma; give --store for each store");
 }
 
 std::string Variable(const char* name) {
@@ -60,11 +65,13 @@ Result<std::int64_t> ParseBytes(const std::string& text) {
 void StoreFlags::Add(FlagSet command) {
   const std::string group = "Store";
   command
-      .AddText("--store", &store_,
-               "directory that keeps evaluated prompts for later processes; 'none' keeps nothing "
-               "(default: kvcache in the user's cache directory)")
+      .AddText(
+          "--store", &stores_,
+          "where evaluated prompts are kept for later processes: a directory, a server "
+          "redis://[[user]:password@]host[:port][/db], or 'memory'; again for the next one, the "
+          "fastest first; 'none' keeps nothing (default: kvcache in the user's cache directory)")
       .Group(group)
-      .ValueName("DIR")
+      .ValueName("STORE")
       .Check(CheckStore);
   const auto parse = [this](const std::string& value) -> Status {
     KVCACHE_ASSIGN_OR_RETURN(budget_bytes_, ParseBytes(value));
@@ -78,24 +85,56 @@ void StoreFlags::Add(FlagSet command) {
       .ValueName("BYTES");
 }
 
-std::string StoreFlags::directory() const {
-  const std::string store = store_.empty() ? Variable("KVCACHE_STORE") : store_;
-  if (store == kNone) return "";
-  return store.empty() ? DefaultStoreDirectory() : store;
+std::vector<std::string> StoreFlags::names() const {
+  std::vector<std::string> names = stores_;
+  if (names.empty()) {
+    std::istringstream variable(Variable("KVCACHE_STORE"));
+    for (std::string name; std::getline(variable, name, ',');) names.push_back(name);
+  }
+  if (names.empty()) names.push_back(DefaultStoreDirectory());
+  std::erase_if(names, [](const std::string& name) { return name.empty() || name == kNone; });
+  return names;
 }
 
-Result<std::unique_ptr<Store>> StoreFlags::Open() const {
-  return OpenDiskStore({.directory = directory(), .budget_bytes = budget_bytes_});
+std::string StoreFlags::NameOf(const std::string& name) {
+  if (!IsUrl(name)) return name;
+  const auto url = ParseRedisUrl(name);
+  return url.ok() ? url->Name() : std::string("redis");
 }
 
-Result<StoreStats> StoreFlags::CollectGarbage() const {
-  return kvcache::CollectGarbage({.directory = directory(), .budget_bytes = budget_bytes_});
+Result<std::unique_ptr<Store>> StoreFlags::Open(const std::string& name) const {
+  if (IsUrl(name)) return OpenRedisStore({.url = name});
+  if (name == kMemory) return MakeMemoryStore();
+  return OpenDiskStore({.directory = name, .budget_bytes = budget_bytes_});
+}
+
+Result<StoreStats> StoreFlags::CollectGarbage(const std::string& name) const {
+  if (IsUrl(name) || name == kMemory) {
+    return Unsupported(
+        "only a directory has garbage to collect; a Redis server removes objects itself");
+  }
+  return kvcache::CollectGarbage({.directory = name, .budget_bytes = budget_bytes_});
 }
 
 void StoreFlags::Use(Engine& engine) const {
-  if (directory().empty() || engine.has_encoder()) return;
-  auto store = Open();
-  const Status status = store.ok() ? engine.UseStore(std::move(*store)) : store.status();
+  if (engine.has_encoder()) return;
+  std::vector<std::shared_ptr<Store>> tiers;
+  for (const std::string& name : names()) {
+    auto store = Open(name);
+    if (store.ok()) {
+      tiers.push_back(std::move(*store));
+    } else {
+      Say(store.status().message());
+    }
+  }
+  if (tiers.empty()) return;
+  Status status;
+  if (tiers.size() == 1) {
+    status = engine.UseStore(std::move(tiers.front()));
+  } else {
+    auto store = MakeTieredStore(std::move(tiers));
+    status = store.ok() ? engine.UseStore(std::move(*store)) : store.status();
+  }
   if (!status.ok()) Say(status.message());
 }
 

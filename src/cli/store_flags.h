@@ -1,4 +1,5 @@
-// --store and --disk-budget: where prefixes survive the process. $KVCACHE_STORE is the default of --store.
+// --store and --disk-budget: where prefixes survive the process. $KVCACHE_STORE is the default of --store;
+// it names several stores with commas between them.
 //
 // Thread safety: a value.
 #pragma once
@@ -6,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cli/command_line.h"
 #include "kvcache/store.h"
@@ -25,21 +27,22 @@ class StoreFlags {
   // Declares the flags. REQUIRES: `command` is parsed while this lives.
   void Add(FlagSet command);
 
-  // Returns the directory, or an empty text for none.
-  std::string directory() const;
-  // Opens the store. REQUIRES: there is a directory.
-  Result<std::unique_ptr<Store>> Open() const;
+  // Returns the stores in order, the fastest first: directories, URLs of Redis, "memory". Empty: none.
+  std::vector<std::string> names() const;
+  // Returns a store's name without a password.
+  static std::string NameOf(const std::string& name);
+  // Opens one of them. Errors: the store's.
+  Result<std::unique_ptr<Store>> Open(const std::string& name) const;
+  // Collects the garbage of one of them. Errors: kUnsupported unless it is a directory.
+  Result<StoreStats> CollectGarbage(const std::string& name) const;
 
-  // Collects its garbage. REQUIRES: there is a directory.
-  Result<StoreStats> CollectGarbage() const;
-
-  // Lets the engine use the store. If it cannot be opened, says so on standard error: generation goes on.
+  // Lets the engine use the stores. Says on standard error which cannot be opened: generation goes on.
   void Use(Engine& engine) const;
   // Waits until everything is written, and says on standard error if something was not stored.
   static void Finish(Engine& engine);
 
  private:
-  std::string store_;
+  std::vector<std::string> stores_;
   std::int64_t budget_bytes_ = kDefaultDiskStoreBytes;
 };
 

@@ -260,6 +260,7 @@ Result<ChatTurn> Chat::Impl::Answer(GenerateRequest request) {
   if (turn.dropped > 0) turn.rewrite = ReasonFor(common, aligned.input);
   KVCACHE_ASSIGN_OR_RETURN(SessionReuse reuse, Reuse(tokens, aligned.marked.anchors));
   turn.stored = reuse.stored;
+  turn.tiers = reuse.tiers;
   turn.restore_ms = reuse.restore_ms;
   turn.store_problem = std::move(reuse.problem);
   turn.reuse = std::move(reuse);

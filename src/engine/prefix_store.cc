@@ -8,6 +8,8 @@
 
 #include "base/strings.h"
 #include "engine/engine_impl.h"
+#include "engine/fingerprint_list.h"
+#include "engine/state_index.h"
 #include "engine/store_fingerprint.h"
 #include "engine/token_keys.h"
 #include "store/content_hash.h"
@@ -52,25 +54,15 @@ Result<std::unique_ptr<PrefixStore>> PrefixStore::Make(Engine& engine,
     std::unique_ptr<PrefixStore> made(new PrefixStore(engine, std::move(store)));
     KVCACHE_ASSIGN_OR_RETURN(const StoreHash model, ModelHash(engine, *made->store_));
     KVCACHE_ASSIGN_OR_RETURN(const std::string text, FingerprintText(engine, model));
-    KVCACHE_ASSIGN_OR_RETURN(made->fingerprint_, StoreHashOf(TextBytes(text)));
-    KVCACHE_ASSIGN_OR_RETURN(made->root_, StoreHashOf(TextBytes("kvcache prefixes, version 1")));
-    made->saved_ = made->Nothing();
+    KVCACHE_ASSIGN_OR_RETURN(const StoreHash fingerprint, StoreHashOf(TextBytes(text)));
+    KVCACHE_ASSIGN_OR_RETURN(made->keys_, PrefixKeys::Make(fingerprint));
+    KVCACHE_ASSIGN_OR_RETURN(made->saved_, made->keys_->Nothing(0));
+    KVCACHE_ASSIGN_OR_RETURN(made->fingerprints_, ReadFingerprints(*made->store_));
+    made->fingerprint_text_ = text;
     return made;
   } catch (const std::exception& error) {
     return Status(StatusCode::kInternal, error.what());
   }
-}
-
-// SHA-256 of the key before, the number of tokens and the tokens, little-endian.
-Result<StoreHash> PrefixStore::KeyAfter(const StoreHash& parent,
-                                        std::span<const std::int32_t> tokens) const {
-  std::vector<std::byte> text(parent.bytes.begin(), parent.bytes.end());
-  const auto add = [&](std::uint32_t number) {
-    for (int i = 0; i < 4; ++i) text.push_back(static_cast<std::byte>(number >> (8 * i)));
-  };
-  add(static_cast<std::uint32_t>(tokens.size()));
-  for (const std::int32_t token : tokens) add(static_cast<std::uint32_t>(token));
-  return StoreHashOf(text);
 }
 
 bool PrefixStore::Has(const ObjectId& id) {
@@ -79,71 +71,47 @@ bool PrefixStore::Has(const ObjectId& id) {
   return has.ok() && *has;
 }
 
-Result<std::vector<PrefixStore::Piece>> PrefixStore::Divide(std::span<const std::int32_t> tokens,
-                                                            Position least, Piece from,
-                                                            const Accepts& accepts) const {
-  std::vector<Piece> pieces;
-  const auto end = static_cast<Position>(tokens.size());
-  for (Position size = kChunk; size >= least;) {
-    bool is_taken = false;
-    if (from.end + size <= end) {
-      const auto text =
-          tokens.subspan(static_cast<std::size_t>(from.end), static_cast<std::size_t>(size));
-      KVCACHE_ASSIGN_OR_RETURN(const StoreHash key, KeyAfter(from.id.key, text));
-      const Piece piece{{fingerprint_, key}, from.end, from.end + size};
-      KVCACHE_ASSIGN_OR_RETURN(is_taken, accepts(piece.id));
-      if (is_taken) pieces.push_back(from = piece);
-    }
-    if (!is_taken || size < kChunk) size /= 2;
-  }
-  return pieces;
-}
-
-// The keys after 0, 512, 1024, … tokens.
-Result<std::vector<StoreHash>> PrefixStore::Chain(std::span<const std::int32_t> tokens) const {
-  std::vector<StoreHash> chain{root_};
-  for (; tokens.size() >= kChunk; tokens = tokens.subspan(kChunk)) {
-    KVCACHE_ASSIGN_OR_RETURN(StoreHash key, KeyAfter(chain.back(), tokens.first(kChunk)));
-    chain.push_back(key);
-  }
-  return chain;
-}
-
-Result<ObjectId> PrefixStore::StateId(std::span<const StoreHash> chain,
-                                      std::span<const std::int32_t> tokens) const {
-  const std::size_t whole = tokens.size() / kChunk;
-  KVCACHE_ASSIGN_OR_RETURN(const StoreHash key,
-                           KeyAfter(chain[whole], tokens.subspan(whole * kChunk)));
-  return ObjectId{fingerprint_, key};
-}
-
-Status PrefixStore::LoadObject(Session& session, const ObjectId& id,
-                               std::span<const std::int32_t> tokens) {
-  bool is_wrong = false;
-  Status status = store_->Get(id, [&](std::span<const std::byte> payload) -> Status {
-    auto snapshot = engine_.cache().Import(payload);
-    is_wrong = !snapshot.ok() && snapshot.status().code() != StatusCode::kOutOfMemory;
-    if (!snapshot.ok()) return std::move(snapshot).TakeStatus();
-    return session.Restore(snapshot->get(), tokens);
-  });
-  if (is_wrong) (void)store_->Remove(id).ok();
+Status PrefixStore::LoadObjects(Session& session, std::span<const StoredPiece> pieces,
+                                std::span<const std::int32_t> tokens, TokensByTier& tiers) {
+  std::vector<ObjectId> ids;
+  for (const StoredPiece& piece : pieces) ids.push_back(piece.id);
+  const ObjectId* wrong = nullptr;
+  Status status = store_->GetEach(
+      ids, [&](std::size_t index, std::span<const std::byte> payload, StoreTier tier) -> Status {
+        auto snapshot = engine_.cache().Import(payload);
+        if (!snapshot.ok() && snapshot.status().code() != StatusCode::kOutOfMemory) {
+          wrong = &ids[index];
+        }
+        if (!snapshot.ok()) return std::move(snapshot).TakeStatus();
+        const Position before = session.position();
+        const auto most = static_cast<Position>(tokens.size()) - 1;
+        const auto target = static_cast<std::size_t>(std::min(pieces[index].end, most));
+        KVCACHE_RETURN_IF_ERROR(session.Restore(snapshot->get(), tokens.first(target)));
+        tiers[static_cast<std::size_t>(tier)] += session.position() - before;
+        return Status::Ok();
+      });
+  if (wrong != nullptr) (void)store_->Remove(*wrong).ok();
   return status;
 }
 
-Status PrefixStore::LoadPieces(Session& session, std::span<const std::int32_t> tokens) {
-  KVCACHE_ASSIGN_OR_RETURN(const std::vector<Piece> pieces,
-                           Divide(tokens, kLeastPiece, Nothing(),
-                                  [this](const ObjectId& id) { return store_->Contains(id); }));
-  if (pieces.empty()) return Status::Ok();
+Status PrefixStore::LoadPieces(Session& session, std::span<const std::int32_t> tokens,
+                               TokensByTier& tiers) {
+  KVCACHE_ASSIGN_OR_RETURN(const StoredPiece nothing, keys_->Nothing(0));
+  Status status;  // of a store that does not answer; others may
+  KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoredPiece> pieces,
+                           keys_->Divide(tokens, kLeastPiece, nothing, [&](const ObjectId& id) {
+                             const auto has = store_->Contains(id);
+                             if (!has.ok() && status.ok()) status = has.status();
+                             return has.ok() && *has;
+                           }));
+  if (pieces.empty()) return status;
   const auto most = static_cast<Position>(tokens.size()) - 1;
-  Status status;
   if (std::min(pieces.back().end, most) >= session.position() + kLeastPiece) {
-    for (const Piece& piece : pieces) {
-      const Position target = std::min(piece.end, most);
-      if (target <= session.position()) continue;
-      status = LoadObject(session, piece.id, tokens.first(static_cast<std::size_t>(target)));
-      if (!status.ok()) break;
-    }
+    const auto missing = std::find_if(pieces.begin(), pieces.end(), [&](const StoredPiece& piece) {
+      return piece.end > session.position();
+    });
+    Status loaded = LoadObjects(session, std::span(missing, pieces.end()), tokens, tiers);
+    if (!loaded.ok()) status = std::move(loaded);
   }
   // The first piece of a chain is of use to most prompts, and goes last.
   std::vector<ObjectId> used;
@@ -152,33 +120,37 @@ Status PrefixStore::LoadPieces(Session& session, std::span<const std::int32_t> t
   return status;
 }
 
-Status PrefixStore::LoadState(Session& session, std::span<const std::int32_t> tokens) {
-  KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoreHash> chain, Chain(tokens));
+Status PrefixStore::LoadState(Session& session, std::span<const std::int32_t> tokens,
+                              TokensByTier& tiers) {
   Status first;
-  for (auto length = static_cast<Position>(tokens.size()) - 1;
-       length >= session.position() + kLeastPiece; --length) {
-    const auto prefix = tokens.first(static_cast<std::size_t>(length));
-    KVCACHE_ASSIGN_OR_RETURN(const ObjectId id, StateId(chain, prefix));
-    KVCACHE_ASSIGN_OR_RETURN(const bool has, store_->Contains(id));
-    if (!has) continue;
-    Status status = LoadObject(session, id, prefix);
-    if (status.ok()) return status;
-    if (first.ok()) first = std::move(status);
-  }
-  return first;
+  const Status status = ForEachState(
+      *store_, *keys_, tokens, 0, session.position() + kLeastPiece,
+      static_cast<Position>(tokens.size()) - 1, [&](const StoredPiece& state) -> Result<bool> {
+        Status loaded = LoadObjects(session, std::span(&state, 1), tokens, tiers);
+        if (loaded.ok()) {
+          store_->Touch(std::span(&state.id, 1));
+          return false;
+        }
+        if (first.ok() && loaded.code() != StatusCode::kNotFound) first = std::move(loaded);
+        return true;
+      });
+  return status.ok() ? first : status;
 }
 
 PrefixStore::Loaded PrefixStore::Load(Session& session, std::span<const std::int32_t> tokens) {
   const auto start = std::chrono::steady_clock::now();
   const Position before = session.position();
   Loaded loaded;
-  const Status status = WithoutExceptions(
-      [&] { return is_divisible_ ? LoadPieces(session, tokens) : LoadState(session, tokens); });
+  const Status status = WithoutExceptions([&] {
+    return is_divisible_ ? LoadPieces(session, tokens, loaded.tiers)
+                         : LoadState(session, tokens, loaded.tiers);
+  });
   if (!status.ok()) loaded.problem = status.message();
+  if (status.ok() && session.position() == 0) loaded.problem = WhyMissed(tokens, 0);
   loaded.tokens = std::max<Position>(0, session.position() - before);
   loaded.ms =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-  saved_ = Nothing();
+  if (auto nothing = keys_->Nothing(0); nothing.ok()) saved_ = *nothing;
   return loaded;
 }
 
@@ -188,29 +160,48 @@ Status PrefixStore::Write(const Snapshot& snapshot, const ObjectId& id, int most
   KVCACHE_ASSIGN_OR_RETURN(StoreBytes bytes, StoreBytes::Make(static_cast<std::size_t>(size)));
   KVCACHE_RETURN_IF_ERROR(cache.Export(snapshot, bytes.span()));
   if (writer_.Add(id, std::move(bytes), most_wait_ms) == WriteBehind::Outcome::kQueued) {
+    Announce();
     return Status::Ok();
   }
   return {StatusCode::kCacheFull, "the store is slower than the engine"};
+}
+
+std::string PrefixStore::WhyMissed(std::span<const std::int32_t> tokens, std::uint64_t salt) {
+  std::string why;
+  const Status status = WithoutExceptions([&] {
+    why = kvcache::WhyMissed(*store_, fingerprint_text_, fingerprints_, tokens, salt);
+    return Status::Ok();
+  });
+  return status.ok() ? why : std::string();
+}
+
+// The first object of a process tells the store its fingerprint.
+void PrefixStore::Announce() {
+  if (std::exchange(is_announced_, true)) return;
+  writer_.Do([text = fingerprint_text_](Store& store) { return AddFingerprint(store, text); });
+}
+
+Status PrefixStore::WritePiece(SequenceId sequence, const StoredPiece& piece, int most_wait_ms) {
+  KVCACHE_ASSIGN_OR_RETURN(const auto snapshot,
+                           engine_.cache().TakeSnapshot(sequence, piece.begin, piece.end));
+  if (snapshot == nullptr) return {StatusCode::kUnsupported, "the cache has no state there"};
+  return Write(*snapshot, piece.id, most_wait_ms);
 }
 
 void PrefixStore::Save(const Session& session, Extent extent) {
   if (!is_divisible_ || session.unshifted() != session.position()) return;
   const Status status = WithoutExceptions([&]() -> Status {
     const Position least = extent == Extent::kAll ? kLeastPiece : kChunk;
-    KVCACHE_ASSIGN_OR_RETURN(const std::vector<Piece> pieces,
-                             Divide(session.tokens(), least, saved_,
-                                    [](const ObjectId&) -> Result<bool> { return true; }));
+    KVCACHE_ASSIGN_OR_RETURN(
+        const std::vector<StoredPiece> pieces,
+        keys_->Divide(session.tokens(), least, saved_, [](const ObjectId&) { return true; }));
     std::vector<ObjectId> known;
-    for (const Piece& piece : pieces) {
+    for (const StoredPiece& piece : pieces) {
       if (Has(piece.id)) {
         known.insert(known.begin(), piece.id);
       } else {
-        KVCACHE_ASSIGN_OR_RETURN(
-            const auto snapshot,
-            engine_.cache().TakeSnapshot(session.sequence(), piece.begin, piece.end));
-        if (snapshot == nullptr) break;
         KVCACHE_RETURN_IF_ERROR(
-            Write(*snapshot, piece.id, extent == Extent::kAll ? kMostWaitMs : 0));
+            WritePiece(session.sequence(), piece, extent == Extent::kAll ? kMostWaitMs : 0));
       }
       if (piece.end - piece.begin == kChunk) saved_ = piece;
     }
@@ -220,16 +211,76 @@ void PrefixStore::Save(const Session& session, Extent extent) {
   (void)status.ok();  // what was not stored is computed again
 }
 
-void PrefixStore::SaveState(const Snapshot& state, std::span<const std::int32_t> tokens) {
-  if (is_divisible_ || tokens.size() < kLeastPiece) return;
+void PrefixStore::SavePieces(SequenceId sequence, std::span<const std::int32_t> tokens,
+                             Extent extent, Known& known) {
+  const Position least = extent == Extent::kAll ? kLeastPiece : kChunk;
+  const bool has_piece = static_cast<Position>(tokens.size()) >= known.last.end + least;
+  if (!is_divisible_ || !has_piece) return;
   const Status status = WithoutExceptions([&]() -> Status {
-    KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoreHash> chain, Chain(tokens));
-    KVCACHE_ASSIGN_OR_RETURN(const ObjectId id, StateId(chain, tokens));
-    if (!Has(id)) return Write(state, id, kMostWaitMs);
-    store_->Touch(std::span(&id, 1));
+    KVCACHE_ASSIGN_OR_RETURN(
+        const std::vector<StoredPiece> pieces,
+        keys_->Divide(tokens, least, known.last, [](const ObjectId&) { return true; }));
+    for (const StoredPiece& piece : pieces) {
+      const bool is_known =
+          std::find(known.ids.begin(), known.ids.end(), piece.id) != known.ids.end();
+      if (!is_known) KVCACHE_RETURN_IF_ERROR(WritePiece(sequence, piece, 0));
+      if (piece.end - piece.begin == kChunk) {
+        known.last = piece;
+      } else if (!is_known) {
+        known.ids.push_back(piece.id);
+      }
+    }
     return Status::Ok();
   });
   (void)status.ok();
+}
+
+// The list is written after the state.
+Status PrefixStore::List(const StoredPiece& state, std::span<const StoreHash> chain) {
+  KVCACHE_ASSIGN_OR_RETURN(const ObjectId list,
+                           keys_->ListId(chain[static_cast<std::size_t>(state.end / kChunk)]));
+  writer_.Do([list, state](Store& store) { return ListState(store, list, state); });
+  return Status::Ok();
+}
+
+void PrefixStore::SaveState(const Snapshot& state, std::span<const std::int32_t> tokens) {
+  if (is_divisible_ || tokens.size() < kLeastPiece) return;
+  const Status status = WithoutExceptions([&]() -> Status {
+    KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoreHash> chain, keys_->Chain(tokens, 0));
+    KVCACHE_ASSIGN_OR_RETURN(const ObjectId id, keys_->StateId(chain, tokens));
+    if (Has(id)) {
+      store_->Touch(std::span(&id, 1));
+    } else {
+      KVCACHE_RETURN_IF_ERROR(Write(state, id, kMostWaitMs));
+    }
+    return List({id, 0, static_cast<Position>(tokens.size())}, chain);
+  });
+  (void)status.ok();
+}
+
+void PrefixStore::SaveState(const Snapshot& state, std::span<const std::int32_t> tokens,
+                            std::uint64_t salt, Known& known) {
+  if (is_divisible_ || tokens.size() < kLeastPiece) return;
+  const Status status = WithoutExceptions([&]() -> Status {
+    KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoreHash> chain, keys_->Chain(tokens, salt));
+    KVCACHE_ASSIGN_OR_RETURN(const ObjectId id, keys_->StateId(chain, tokens));
+    if (std::find(known.ids.begin(), known.ids.end(), id) != known.ids.end()) return Status::Ok();
+    KVCACHE_RETURN_IF_ERROR(Write(state, id, 0));
+    known.ids.push_back(id);
+    return List({id, 0, static_cast<Position>(tokens.size())}, chain);
+  });
+  (void)status.ok();
+}
+
+// A state of a model with growing layers holds all tokens before it, so that many of them would take the
+// square of the prompt's length. The ends of messages, the end of the prompt and lengths that double are
+// stored: half of a matching prompt is found at least.
+bool PrefixStore::IsStateWorthStoring(Position length, Position prompt,
+                                      std::span<const Position> restore_points) const {
+  const Position chunks = length / kChunk;
+  const bool doubles = length % kChunk == 0 && (chunks & (chunks - 1)) == 0;
+  return states_are_small_ || doubles || length + 1 >= prompt ||
+         std::binary_search(restore_points.begin(), restore_points.end(), length);
 }
 
 }  // namespace kvcache

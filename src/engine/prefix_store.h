@@ -1,29 +1,21 @@
 // Keeps the prefixes of an engine's sequences in a store, and brings them back.
 //
-// A model whose layers keep every token stores chunks, so that prompts share what they have in common:
-//
-//   tokens   0 ........ 512 ........ 1024 .... 1152 . 1184
-//   chunks   [ 512     )[ 512      )[ 128   )[ 32 )          and 7 tokens that are not stored
-//
-// The key of a chunk is a hash of the key before it and its tokens. After the chunks of 512, pieces of
-// 256, 128, 64, 32 and 16 tokens hold the rest, each size at most once and in that order. So a later
-// prompt finds the longest stored prefix by looking for the largest piece first.
-//
-// A model with windows or recurrent states stores whole states, each under the hash of all its tokens.
+// prefix_keys.h names what is stored: pieces of a prompt, or whole states.
 //
 // Objects are written behind (write_behind.h). No error of a store reaches a request.
 //
-// Thread safety: one thread at a time, the engine's.
+// Thread safety: one thread at a time, the engine's; store() and keys() from any thread.
 // Design: docs/design/store.md.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "engine/prefix_keys.h"
 #include "kvcache/snapshot.h"
 #include "kvcache/store.h"
 #include "kvcache_engine/session.h"
@@ -33,8 +25,8 @@ namespace kvcache {
 
 class PrefixStore {
  public:
-  static constexpr Position kChunk = 512;      // tokens of the largest piece
-  static constexpr Position kLeastPiece = 16;  // tokens of the smallest one
+  static constexpr Position kChunk = PrefixKeys::kChunk;
+  static constexpr Position kLeastPiece = PrefixKeys::kLeastPiece;
 
   // `engine` must outlive it. Reads all of the model's file if `store` does not know its hash. Errors:
   // kOutOfMemory.
@@ -43,6 +35,7 @@ class PrefixStore {
   // What came from the store, and how long that took.
   struct Loaded {
     Position tokens = 0;
+    TokensByTier tiers{};  // of these, by the tier that they came from
     double ms = 0.0;
     std::string problem;  // why a stored prefix was not used; empty if there is none
   };
@@ -60,6 +53,22 @@ class PrefixStore {
   // Stores a state of [0, tokens.size()) of a model with windows or recurrent states; does nothing for
   // another model.
   void SaveState(const Snapshot& state, std::span<const std::int32_t> tokens);
+  // Returns whether a state after `length` tokens of a prompt is worth its bytes. `restore_points` are
+  // the prompt's, ascending.
+  bool IsStateWorthStoring(Position length, Position prompt,
+                           std::span<const Position> restore_points) const;
+
+  // What the store is known to have of a text.
+  struct Known {
+    StoredPiece last;             // the last chunk of the text that the store has
+    std::vector<ObjectId> ids{};  // others of the text
+  };
+  // As Save and SaveState for a sequence without a session. Asks the store nothing, and waits for nothing.
+  // What is queued becomes known.
+  void SavePieces(SequenceId sequence, std::span<const std::int32_t> tokens, Extent extent,
+                  Known& known);
+  void SaveState(const Snapshot& state, std::span<const std::int32_t> tokens, std::uint64_t salt,
+                 Known& known);
 
   // Returns when everything is written.
   void Flush() { writer_.Flush(); }
@@ -67,43 +76,36 @@ class PrefixStore {
   std::string TakeProblem() { return writer_.TakeProblem(); }
 
   Store& store() { return *store_; }
-  const StoreHash& fingerprint() const { return fingerprint_; }
-  // Returns whether a state's size does not depend on its tokens.
-  bool states_are_small() const { return states_are_small_; }
+  const PrefixKeys& keys() const { return *keys_; }
+  const StoreHash& fingerprint() const { return keys_->fingerprint(); }
+  bool is_divisible() const { return is_divisible_; }
+  // Returns which part of the fingerprint differs, if the store has the prompt under another one; else an
+  // empty text. From any thread.
+  std::string WhyMissed(std::span<const std::int32_t> tokens, std::uint64_t salt);
 
  private:
-  struct Piece {
-    ObjectId id;
-    Position begin = 0;
-    Position end = 0;
-  };
-
   PrefixStore(Engine& engine, std::shared_ptr<Store> store);
 
   bool Has(const ObjectId& id);
-  Result<StoreHash> KeyAfter(const StoreHash& parent, std::span<const std::int32_t> tokens) const;
-  using Accepts = std::function<Result<bool>(const ObjectId& id)>;
-
-  // Returns the piece before the first one.
-  Piece Nothing() const { return {{fingerprint_, root_}, 0, 0}; }
-  // Returns the pieces of `tokens` behind `from` that are accepted, none smaller than `least`.
-  Result<std::vector<Piece>> Divide(std::span<const std::int32_t> tokens, Position least,
-                                    Piece from, const Accepts& accepts) const;
-  Result<ObjectId> StateId(std::span<const StoreHash> chain,
-                           std::span<const std::int32_t> tokens) const;
-  Result<std::vector<StoreHash>> Chain(std::span<const std::int32_t> tokens) const;
-  Status LoadPieces(Session& session, std::span<const std::int32_t> tokens);
-  Status LoadState(Session& session, std::span<const std::int32_t> tokens);
-  Status LoadObject(Session& session, const ObjectId& id, std::span<const std::int32_t> tokens);
+  void Announce();
+  Status LoadPieces(Session& session, std::span<const std::int32_t> tokens, TokensByTier& tiers);
+  Status LoadState(Session& session, std::span<const std::int32_t> tokens, TokensByTier& tiers);
+  // Restores pieces one after the other, the last one perhaps in part.
+  Status LoadObjects(Session& session, std::span<const StoredPiece> pieces,
+                     std::span<const std::int32_t> tokens, TokensByTier& tiers);
   Status Write(const Snapshot& snapshot, const ObjectId& id, int most_wait_ms);
+  Status List(const StoredPiece& state, std::span<const StoreHash> chain);
+  Status WritePiece(SequenceId sequence, const StoredPiece& piece, int most_wait_ms);
 
   Engine& engine_;
   std::shared_ptr<Store> store_;
-  StoreHash fingerprint_;
-  StoreHash root_;  // the key of no tokens
+  std::optional<PrefixKeys> keys_;  // always there after Make
+  std::string fingerprint_text_;
+  std::vector<std::string> fingerprints_;  // of others, when this was made
   const bool is_divisible_;
-  bool states_are_small_ = true;
-  Piece saved_;  // the last chunk of the session that the store has
+  bool is_announced_ = false;     // the store has the fingerprint's text
+  bool states_are_small_ = true;  // a state's size does not depend on its tokens
+  StoredPiece saved_;             // the last chunk of the session that the store has
   WriteBehind writer_;
 };
 

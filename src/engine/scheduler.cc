@@ -84,6 +84,9 @@ Status SchedulerImpl::Open() {
                        .finds_continuations = options_.look_up_drafts,
                        .on_event = options_.on_prefix_event};
   KVCACHE_ASSIGN_OR_RETURN(prefixes_, PrefixCache::Make(states_, std::move(prefix)));
+  if (PrefixStore* const store = engine_.prefix_store(); store != nullptr) {
+    loader_ = std::make_unique<StoreLoader>(*store);
+  }
   const auto batch = static_cast<std::size_t>(engine_.max_batch());
   tokens_.reserve(batch);
   positions_.reserve(batch);
@@ -367,7 +370,7 @@ void SchedulerImpl::Restore(Job& job, PrefixPlan& plan) {
     stats_.restored_tokens += job.length;
     job.result.reuse.restore_ms += Milliseconds(Clock::now() - start);
   }
-  job.captures.Schedule(engine_.cache(), job.sequence, std::move(plan.captures));
+  BeginLoad(job, std::move(plan.captures));
 }
 
 Status SchedulerImpl::RestoreState(const Job& job, PrefixPlan& plan) {
@@ -385,16 +388,22 @@ Status SchedulerImpl::RestoreState(const Job& job, PrefixPlan& plan) {
 
 void SchedulerImpl::TakeCaptures(Job& job) {
   if (!job.known) return;
-  job.captures.Take(engine_.cache(), job.sequence, job.length, states_, *prefixes_, job.prefix);
+  job.captures.Take(engine_.cache(), job.sequence, job.length, states_, *prefixes_, job.prefix,
+                    [&](const Snapshot& state, Position length) { SaveState(job, state, length); });
+  SavePieces(job, PrefixStore::Extent::kWholeChunks);
 }
 
 void SchedulerImpl::Keep(Job& job) {
   if (job.length < 1 || !AppendKeys(job)) return;
   auto state = states_.Take(job.sequence, job.length);
-  if (state.ok()) (void)prefixes_->Extend(job.prefix, job.length, *state).ok();
+  if (!state.ok()) return;
+  SaveState(job, *states_.Find(*state), job.length);
+  SavePieces(job, PrefixStore::Extent::kAll);
+  (void)prefixes_->Extend(job.prefix, job.length, *state).ok();
 }
 
 void SchedulerImpl::LeaveSequence(Job& job) {
+  CancelLoad(job);
   if (job.sound) {
     TakeCaptures(job);
     Keep(job);

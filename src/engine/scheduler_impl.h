@@ -1,6 +1,6 @@
 // The implementation of Scheduler: scheduler.cc has the requests' way in and out, scheduler_step.cc
-// one pass, scheduler_speculation.cc the drafts in it, and scheduler_memory.cc what happens when cells run
-// out.
+// one pass, scheduler_speculation.cc the drafts in it, scheduler_store.cc what comes from a store and
+// goes there, and scheduler_memory.cc what happens when cells run out.
 #pragma once
 
 #include <chrono>
@@ -9,12 +9,14 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "engine/memory_governor.h"
 #include "engine/scheduled_captures.h"
 #include "engine/scheduler_speculation.h"
+#include "engine/scheduler_store.h"
 #include "engine/snapshot_states.h"
 #include "kvcache/transaction.h"
 #include "kvcache_engine/scheduler.h"
@@ -71,6 +73,7 @@ class SchedulerImpl final : public Scheduler {
     ScheduledCaptures captures{};
     std::unique_ptr<JobDrafts> drafts{};  // null: it has none
     PrefixRequest prefix{};
+    JobStore store{};
     RequestId id{};
     // What its beginning, its samples and its end look at.
     Clock::time_point submitted{};
@@ -119,7 +122,9 @@ class SchedulerImpl final : public Scheduler {
   Job* NextToEncode() const;
   bool WaitsForEncoder(const Job& job) const { return engine_.has_encoder() && job.length == 0; }
   // Returns whether passes evaluate the job's prompt, or what it had when it was parked.
-  bool ReadsPrompt(const Job& job) const { return job.in_prompt && !WaitsForEncoder(job); }
+  bool ReadsPrompt(const Job& job) const {
+    return job.in_prompt && !WaitsForEncoder(job) && !job.store.is_loading();
+  }
   Position LimitCaptures(const Job& job, Position count, int& captures) const;
   void AddToBatch(Job& job, Position count);
   void AddDraftsToBatch(Job& job);
@@ -166,6 +171,34 @@ class SchedulerImpl final : public Scheduler {
   // Ends the round for a job with drafts. Returns whether the job stays.
   bool EndOfRound(std::size_t index);
 
+  // ---- The engine's store (scheduler_store.cc).
+  // Begins to load what the store has beyond the job's tokens. Schedules the captures, now or afterwards.
+  void BeginLoad(Job& job, std::vector<Position> captures);
+  // Restores what was loaded, a bounded number of bytes.
+  void AdvanceLoads();
+  // Asks the loader for what is of use of the job's tokens, at most `most`.
+  void StartLoad(Job& job, Position most);
+  // Learns how many tokens of prompts a second of passes computes.
+  void MeasurePasses();
+  // Returns whether the job has waited longer than its tokens take to compute.
+  bool IsLate(const Job& job) const;
+  // Restores a piece. Returns false if it cannot: the load has ended then.
+  bool Apply(Job& job, const StoreLoader::Fetched& fetched);
+  Status ApplySnapshot(Job& job, const StoreLoader::Fetched& fetched, Position target);
+  bool HoldsTwice(const Job& job) const;
+  // Lets prefixes go until there is room for more tokens of the job. Returns whether there is.
+  bool HasRoomFor(Job& job, Position tokens);
+  // Counts tokens that came from the store.
+  void AddStored(Job& job, Position tokens, StoreTier tier);
+  // Counts restored tokens that are computed after all.
+  void LoseRestored(Job& job);
+  void EndLoad(Job& job, std::string problem);
+  void CancelLoad(Job& job);
+  // Waits a moment if jobs are loading.
+  void WaitForLoads();
+  void SavePieces(Job& job, PrefixStore::Extent extent);
+  void SaveState(Job& job, const Snapshot& state, Position length);
+
   // ---- Memory (scheduler_memory.cc).
   // Makes room for the pass: lets prefixes go, then parks jobs. Returns whether any job is left in it.
   bool MakeRoom();
@@ -198,6 +231,10 @@ class SchedulerImpl final : public Scheduler {
   std::vector<SequenceLength> growing_;  // scratch of PassGrowth
   SnapshotStates states_;
   std::unique_ptr<PrefixCache> prefixes_;
+  std::unique_ptr<StoreLoader> loader_;  // null without a store
+  double computes_per_s_ = 0.0;          // tokens of prompts; 0: unknown
+  std::int64_t measured_tokens_ = 0;     // of stats_, at the last measurement
+  double measured_seconds_ = 0.0;
   const Clock::time_point start_ = Clock::now();
 
   mutable std::mutex mutex_;

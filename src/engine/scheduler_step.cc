@@ -44,8 +44,10 @@ Result<bool> SchedulerImpl::Step() {
       FinishAt(i, StopReason::kInterrupted, goes_on.status());
     }
   }
+  AdvanceLoads();
   ProposeDrafts();
   Compose();
+  if (tokens_.empty()) WaitForLoads();
   if (!tokens_.empty() && MakeRoom()) Pass();
   KeepToBudget();
   return !live_.empty() || waiting() > 0;

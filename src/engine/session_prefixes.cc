@@ -79,21 +79,14 @@ Result<SessionReuse> SessionPrefixes::Begin(std::span<const std::int32_t> tokens
 
   std::erase_if(plan.captures, [&](Position at) { return at <= begin; });
   captures_.Schedule(cache, session_.sequence(), std::move(plan.captures));
-  return SessionReuse{static_cast<PrefixMatch>(std::move(plan)), loaded.tokens, loaded.ms,
-                      std::move(loaded.problem)};
+  return SessionReuse{static_cast<PrefixMatch>(std::move(plan)), loaded.tokens, loaded.tiers,
+                      loaded.ms, std::move(loaded.problem)};
 }
 
-// A state of a model with growing layers holds all tokens before it, so that many of them would take the
-// square of the prompt's length. The ends of messages, the end of the prompt and lengths that double are
-// stored: half of a matching prompt is found at least.
 void SessionPrefixes::StoreState(const Snapshot& state, Position length) {
   PrefixStore* const store = engine_.prefix_store();
-  if (store == nullptr) return;
-  const Position chunks = length / PrefixStore::kChunk;
-  const bool doubles = length % PrefixStore::kChunk == 0 && (chunks & (chunks - 1)) == 0;
-  const bool is_end = length + 1 >= static_cast<Position>(begun_.size());
-  const bool is_point = std::binary_search(restore_points_.begin(), restore_points_.end(), length);
-  if (!store->states_are_small() && !doubles && !is_end && !is_point) return;
+  const auto prompt = static_cast<Position>(begun_.size());
+  if (store == nullptr || !store->IsStateWorthStoring(length, prompt, restore_points_)) return;
   const auto held = session_.tokens();
   if (static_cast<std::size_t>(length) > held.size()) return;
   store->SaveState(state, held.first(static_cast<std::size_t>(length)));

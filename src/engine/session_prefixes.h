@@ -20,6 +20,7 @@ namespace kvcache {
 // What a session reuses of a prompt, and how much of it a store gave.
 struct SessionReuse : PrefixMatch {
   Position stored = 0;      // tokens from the store
+  TokensByTier tiers{};     // of these, by tier
   double restore_ms = 0.0;  // of the store
   std::string problem;      // why something in the store was not used; empty if nothing was refused
 };

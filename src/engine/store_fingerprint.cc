@@ -1,10 +1,13 @@
 #include "engine/store_fingerprint.h"
 
 #include <gnu/libc-version.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <fstream>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -27,13 +30,25 @@ void Append(std::vector<std::byte>& bytes, const T& value) {
   bytes.insert(bytes.end(), added.begin(), added.end());
 }
 
+// Stores may be shared: other machines have other files under the same numbers.
+std::string MachineName() {
+  char name[256] = "";
+  (void)gethostname(name, sizeof(name) - 1);
+  std::string id;
+  std::ifstream("/etc/machine-id") >> id;
+  return StrCat(name, "\n", id);
+}
+
 // The names that hashes of files are kept under.
 Result<ObjectId> IdOf(const FileIdentity& identity) {
-  constexpr std::string_view kSpace = "kvcache: hashes of model files, version 1";
+  constexpr std::string_view kSpace = "kvcache: hashes of model files, version 2";
   ObjectId id;
   KVCACHE_ASSIGN_OR_RETURN(id.fingerprint, StoreHashOf(std::as_bytes(std::span(kSpace))));
   std::vector<std::byte> key;
   Append(key, identity);
+  const std::string machine = MachineName();
+  const auto name = std::as_bytes(std::span(machine));
+  key.insert(key.end(), name.begin(), name.end());
   KVCACHE_ASSIGN_OR_RETURN(id.key, StoreHashOf(key));
   return id;
 }

@@ -11,6 +11,7 @@
 #include "cli/command_line.h"
 #include "cli/engine_flags.h"
 #include "cli/model_store.h"
+#include "cli/store_flags.h"
 #include "server/server.h"
 
 namespace kvcache::serve {
@@ -18,6 +19,7 @@ namespace {
 
 struct ServeFlags {
   cli::EngineFlags engine;
+  cli::StoreFlags store;
   std::string host = "127.0.0.1";
   int port = 11500;
   int sequences = 16;
@@ -25,6 +27,7 @@ struct ServeFlags {
 
 void AddFlags(cli::FlagSet command, ServeFlags& flags) {
   flags.engine.Add(command);
+  flags.store.Add(command);
   const char* const group = "Server";
   command
       .AddText("--host", &flags.host,
@@ -58,6 +61,7 @@ server::ServedModel Describe(const std::string& path) {
 Status Serve(const ServeFlags& flags, const sigset_t& ends) {
   KVCACHE_ASSIGN_OR_RETURN(const std::string path, cli::FindModel(flags.engine.model()));
   KVCACHE_ASSIGN_OR_RETURN(const auto engine, flags.engine.OpenFor(0, flags.sequences));
+  flags.store.Use(*engine);
   const server::ServerOptions options{
       .http = {.address = flags.host, .port = static_cast<std::uint16_t>(flags.port)}};
   KVCACHE_ASSIGN_OR_RETURN(const auto server,

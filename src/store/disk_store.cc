@@ -9,18 +9,20 @@
 // size of the map: LMDB never lets the file grow beyond it. Objects may take kLargestShare of it. The
 // rest is the slack that LMDB needs, because a transaction writes changed pages to free ones.
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstring>
-#include <ctime>
+#include <future>
 #include <mutex>
 #include <new>
+#include <span>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "base/errors.h"
 #include "base/strings.h"
 #include "kvcache/store.h"
+#include "store/lmdb_changes.h"
 #include "store/lmdb_check.h"
 #include "store/lmdb_environment.h"
 #include "store/object_format.h"
@@ -28,190 +30,25 @@
 namespace kvcache {
 namespace {
 
-constexpr std::size_t kIdBytes = sizeof(ObjectId);
-static_assert(kIdBytes == 64);
 constexpr std::int64_t kSlackShare = 8;     // one part in eight
 constexpr std::int64_t kIndexPages = 16;    // that one object can add to the index
 constexpr int kMostAttempts = 24;           // to find room in one run of pages
 constexpr std::size_t kMostTouched = 4096;  // uses that wait to be written
 constexpr std::size_t kMostValueBytes = std::size_t{0xffffffff} - kEnvelopeBytes;
-constexpr int kDamagedIndex = MDB_CORRUPTED;
 
-struct Usage {
-  std::uint64_t turn = 0;
-  std::uint64_t payload_bytes = 0;
-  std::int64_t seconds = 0;
-};
-
-MDB_val ValueOf(const void* data, std::size_t size) {
-  return {size, const_cast<void*>(data)};
+// Verifies a value of the table of objects, a large one in a thread of its own.
+std::future<Result<std::span<const std::byte>>> VerifyAside(const ObjectId& id,
+                                                            const MDB_val& value) {
+  constexpr std::size_t kLarge = std::size_t{512} << 10;
+  const std::span bytes(static_cast<const std::byte*>(value.mv_data), value.mv_size);
+  const auto verify = [id, bytes] { return OpenEnvelope(id, bytes); };
+  try {
+    if (bytes.size() >= kLarge) return std::async(std::launch::async, verify);
+  } catch (const std::system_error&) {
+    // There are too many threads: this one verifies it.
+  }
+  return std::async(std::launch::deferred, verify);
 }
-
-// LMDB orders keys by their bytes.
-struct Turn {
-  explicit Turn(std::uint64_t number) {
-    for (std::size_t i = 0; i < 8; ++i) bytes[i] = static_cast<std::byte>(number >> (8 * (7 - i)));
-  }
-  std::array<std::byte, 8> bytes;
-};
-
-std::uint64_t TurnOf(const MDB_val& key) {
-  std::uint64_t number = 0;
-  for (std::size_t i = 0; i < std::min<std::size_t>(8, key.mv_size); ++i) {
-    number = number << 8 | std::to_integer<std::uint64_t>(static_cast<std::byte*>(key.mv_data)[i]);
-  }
-  return number;
-}
-
-class Cursor {
- public:
-  Cursor(MDB_txn* transaction, MDB_dbi table)
-      : error_(mdb_cursor_open(transaction, table, &cursor_)) {}
-  ~Cursor() {
-    if (cursor_ != nullptr) mdb_cursor_close(cursor_);
-  }
-  Cursor(const Cursor&) = delete;
-  Cursor& operator=(const Cursor&) = delete;
-
-  int Get(MDB_val& key, MDB_val& value, MDB_cursor_op op) {
-    return error_ != 0 ? error_ : mdb_cursor_get(cursor_, &key, &value, op);
-  }
-
- private:
-  MDB_cursor* cursor_ = nullptr;
-  int error_;
-};
-
-// The changes of one write transaction.
-class Changes {
- public:
-  Changes(const LmdbEnvironment& environment, MDB_txn* transaction)
-      : environment_(environment), tables_(environment.tables()), transaction_(transaction) {}
-
-  // Returns the pages of all objects and of the index.
-  int LivePages(std::int64_t& pages) const {
-    pages = 0;
-    for (const MDB_dbi table : {tables_.objects, tables_.usage, tables_.order}) {
-      MDB_stat stat{};
-      if (const int error = mdb_stat(transaction_, table, &stat); error != 0) return error;
-      pages += static_cast<std::int64_t>(stat.ms_branch_pages + stat.ms_leaf_pages +
-                                         stat.ms_overflow_pages);
-    }
-    return 0;
-  }
-
-  // Makes the object the most recently used one; kNoSize keeps its size.
-  int Use(const ObjectId& id, std::int64_t payload_bytes) {
-    Usage usage;
-    int error = FindUsage(id, usage);
-    if (error == MDB_NOTFOUND && payload_bytes == kNoSize) return 0;
-    if (error == 0) error = DeleteTurn(usage.turn);
-    if (error != 0 && error != MDB_NOTFOUND) return error;
-    if (payload_bytes != kNoSize) usage.payload_bytes = static_cast<std::uint64_t>(payload_bytes);
-    error = NextTurn(usage.turn);
-    if (error != 0) return error;
-    usage.seconds = std::time(nullptr);
-    MDB_val key = ValueOf(&id, kIdBytes);
-    MDB_val value = ValueOf(&usage, sizeof(usage));
-    error = mdb_put(transaction_, tables_.usage, &key, &value, 0);
-    if (error != 0) return error;
-    const Turn turn(usage.turn);
-    MDB_val place = ValueOf(turn.bytes.data(), turn.bytes.size());
-    return mdb_put(transaction_, tables_.order, &place, &key, 0);
-  }
-
-  // Makes the objects that there are the most recently used ones.
-  int UseAll(std::span<const ObjectId> ids) {
-    for (const ObjectId& id : ids) {
-      if (const int error = Use(id, kNoSize); error != 0) return error;
-    }
-    return 0;
-  }
-
-  int Remove(const ObjectId& id) {
-    Usage usage;
-    int error = FindUsage(id, usage);
-    if (error == 0) error = DeleteTurn(usage.turn);
-    if (error != 0 && error != MDB_NOTFOUND) return error;
-    MDB_val key = ValueOf(&id, kIdBytes);
-    error = mdb_del(transaction_, tables_.usage, &key, nullptr);
-    if (error != 0 && error != MDB_NOTFOUND) return error;
-    return DeleteObject(id);
-  }
-
-  // Removes the least recently used object; MDB_NOTFOUND if there is none.
-  int RemoveOldest() {
-    ObjectId id;
-    std::uint64_t turn = 0;
-    {
-      Cursor cursor(transaction_, tables_.order);
-      MDB_val key{}, value{};
-      if (const int error = cursor.Get(key, value, MDB_FIRST); error != 0) return error;
-      if (value.mv_size != kIdBytes) return kDamagedIndex;
-      std::memcpy(&id, value.mv_data, kIdBytes);
-      turn = TurnOf(key);
-    }
-    if (const int error = DeleteTurn(turn); error != 0) return error;
-    return Remove(id);
-  }
-
-  int Write(const ObjectId& id, const Envelope& envelope, std::span<const std::byte> payload) {
-    if (const int error = DeleteObject(id); error != 0) return error;
-    MDB_val key = ValueOf(&id, kIdBytes);
-    MDB_val value{envelope.size() + payload.size(), nullptr};
-    const int error = mdb_put(transaction_, tables_.objects, &key, &value, MDB_RESERVE);
-    if (error != 0) return error;
-    auto* const bytes = static_cast<std::byte*>(value.mv_data);
-    std::memcpy(bytes, envelope.data(), envelope.size());
-    if (!payload.empty()) std::memcpy(bytes + envelope.size(), payload.data(), payload.size());
-    return Use(id, std::ssize(payload));
-  }
-
-  static constexpr std::int64_t kNoSize = -1;
-
- private:
-  int FindUsage(const ObjectId& id, Usage& usage) const {
-    MDB_val key = ValueOf(&id, kIdBytes);
-    MDB_val value{};
-    const int error = mdb_get(transaction_, tables_.usage, &key, &value);
-    if (error != 0) return error;
-    if (value.mv_size != sizeof(usage)) return kDamagedIndex;
-    std::memcpy(&usage, value.mv_data, sizeof(usage));
-    return 0;
-  }
-
-  int NextTurn(std::uint64_t& turn) const {
-    Cursor cursor(transaction_, tables_.order);
-    MDB_val key{}, value{};
-    const int error = cursor.Get(key, value, MDB_LAST);
-    turn = error == 0 ? TurnOf(key) + 1 : 1;
-    return error == MDB_NOTFOUND ? 0 : error;
-  }
-
-  int DeleteTurn(std::uint64_t number) {
-    const Turn turn(number);
-    MDB_val key = ValueOf(turn.bytes.data(), turn.bytes.size());
-    const int error = mdb_del(transaction_, tables_.order, &key, nullptr);
-    return error == MDB_NOTFOUND ? 0 : error;
-  }
-
-  // Whether LMDB can free the object's pages is checked first: it believes their headers.
-  int DeleteObject(const ObjectId& id) {
-    MDB_val key = ValueOf(&id, kIdBytes);
-    MDB_val value{};
-    int error = mdb_get(transaction_, tables_.objects, &key, &value);
-    if (error == MDB_NOTFOUND) return 0;
-    if (error != 0) return error;
-    const std::span bytes(static_cast<const std::byte*>(value.mv_data), value.mv_size);
-    if (!environment_.IsSound(bytes, kIdBytes)) return kDamagedIndex;
-    error = mdb_del(transaction_, tables_.objects, &key, nullptr);
-    return error;
-  }
-
-  const LmdbEnvironment& environment_;
-  const LmdbTables tables_;
-  MDB_txn* const transaction_;
-};
 
 class DiskStore final : public Store {
  public:
@@ -242,6 +79,45 @@ class DiskStore final : public Store {
       (void)Remove(id).ok();  // a later read tries again
     } else {
       Touch(std::span(&id, 1));
+    }
+    return status;
+  }
+
+  // While one object is used, the next one is verified on another processor.
+  Status GetEach(std::span<const ObjectId> ids, const EachReader& reader) override {
+    const auto environment = Environment();
+    Status status;
+    const ObjectId* damaged = nullptr;
+    std::size_t done = 0;
+    const int error = environment->Read([&](MDB_txn* transaction) {
+      std::future<Result<std::span<const std::byte>>> next;
+      const auto find = [&](const ObjectId& id) {
+        MDB_val key = ValueOf(&id, kIdBytes);
+        MDB_val value{};
+        const int result = mdb_get(transaction, environment->tables().objects, &key, &value);
+        if (result == 0) next = VerifyAside(id, value);
+        return result;
+      };
+      int result = ids.empty() ? 0 : find(ids[0]);
+      for (; done < ids.size() && result == 0; ++done) {
+        const auto payload = next.get();
+        if (!payload.ok()) {
+          damaged = &ids[done];
+          status = payload.status();
+          return 0;
+        }
+        if (done + 1 < ids.size()) result = find(ids[done + 1]);
+        status = reader(done, *payload, StoreTier::kDisk);
+        if (!status.ok()) return 0;
+      }
+      return result;
+    });
+    Touch(ids.first(done));
+    if (error == MDB_NOTFOUND) return {StatusCode::kNotFound, "the store has no such object"};
+    if (error != 0) return environment->Error("read", error);
+    if (damaged != nullptr) {
+      ++damaged_;
+      (void)Remove(*damaged).ok();
     }
     return status;
   }
@@ -350,6 +226,7 @@ class DiskStore final : public Store {
     KVCACHE_RETURN_IF_ERROR(environment->Compact());
     return InPlace().status();
   }
+  StoreTier tier() const override { return StoreTier::kDisk; }
 
  private:
   std::shared_ptr<LmdbEnvironment> Environment() {

@@ -67,6 +67,40 @@ TEST(DiskStoreTest, OutlivesTheStore) {
   EXPECT_EQ(ExpectWhole(*store, 20), 20);
 }
 
+// A bit is flipped in the middle one of three objects.
+TEST(DiskStoreTest, ReadsSeveralUpToADamagedOne) {
+  const TestDirectory directory;
+  constexpr std::size_t kSize = 900'000;
+  std::vector<ObjectId> ids;
+  {
+    const auto store = Open(directory.path());
+    for (std::uint64_t i = 0; i < 3; ++i) {
+      ids.push_back(TestId(i));
+      ASSERT_TRUE(store->Put(TestId(i), TestPayload(i, kSize)).ok());
+    }
+  }
+  std::ifstream file(directory.file(), std::ios::binary);
+  std::string bytes((std::istreambuf_iterator<char>(file)), {});
+  const auto payload = TestPayload(1, kSize);
+  const std::string_view text(reinterpret_cast<const char*>(payload.data()), payload.size());
+  const std::size_t at = bytes.find(text);
+  ASSERT_NE(at, std::string::npos);
+  bytes[at + kSize / 2] = static_cast<char>(bytes[at + kSize / 2] ^ 1);
+  std::ofstream(directory.file(), std::ios::binary).write(bytes.data(), std::ssize(bytes));
+  const auto store = Open(directory.path());
+  std::size_t count = 0;
+  const Status status =
+      store->GetEach(ids, [&](std::size_t, std::span<const std::byte>, StoreTier) {
+        ++count;
+        return Status::Ok();
+      });
+  EXPECT_EQ(status.code(), StatusCode::kCorrupt);
+  EXPECT_EQ(count, 1U);
+  EXPECT_EQ(store->Stats()->damaged, 1);
+  EXPECT_FALSE(*store->Contains(TestId(1)));
+  EXPECT_TRUE(*store->Contains(TestId(2)));
+}
+
 TEST(DiskStoreTest, CollectsGarbage) {
   const TestDirectory directory;
   {

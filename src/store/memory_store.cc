@@ -109,6 +109,7 @@ class MemoryStore final : public Store {
     }
     return stats;
   }
+  StoreTier tier() const override { return StoreTier::kMemory; }
 
  private:
   using Bytes = std::vector<std::byte>;

@@ -37,10 +37,6 @@ void PutHash(std::span<std::byte> bytes, std::size_t at, const StoreHash& hash) 
   std::memcpy(bytes.data() + at, hash.bytes.data(), hash.bytes.size());
 }
 
-bool HasHash(std::span<const std::byte> bytes, std::size_t at, const StoreHash& hash) {
-  return std::memcmp(bytes.data() + at, hash.bytes.data(), hash.bytes.size()) == 0;
-}
-
 std::uint64_t EnvelopeSum(std::span<const std::byte> bytes) {
   return XXH3_64bits(bytes.data(), kEnvelopeSumAt);
 }
@@ -65,8 +61,7 @@ Envelope MakeEnvelope(const ObjectId& id, std::span<const std::byte> payload) {
   return envelope;
 }
 
-Result<std::span<const std::byte>> OpenEnvelope(const ObjectId& id,
-                                                std::span<const std::byte> object) {
+Result<EnvelopeDescription> DescribeEnvelope(std::span<const std::byte> object) {
   if (object.size() < kEnvelopeBytes) {
     return Corrupt(
         StrCat("the object has ", object.size(), " bytes; an envelope has ", kEnvelopeBytes));
@@ -84,13 +79,27 @@ Result<std::span<const std::byte>> OpenEnvelope(const ObjectId& id,
                   [](std::byte b) { return b != std::byte{0}; })) {
     return Corrupt("the object's envelope has fields of a later version");
   }
-  if (!HasHash(envelope, kFingerprintAt, id.fingerprint) || !HasHash(envelope, kKeyAt, id.key)) {
+  EnvelopeDescription description;
+  const auto copy = [&](StoreHash& hash, std::size_t at) {
+    std::memcpy(hash.bytes.data(), envelope.data() + at, hash.bytes.size());
+  };
+  copy(description.id.fingerprint, kFingerprintAt);
+  copy(description.id.key, kKeyAt);
+  description.payload_bytes = NumberAt(envelope, kLengthAt);
+  return description;
+}
+
+Result<std::span<const std::byte>> OpenEnvelope(const ObjectId& id,
+                                                std::span<const std::byte> object) {
+  KVCACHE_ASSIGN_OR_RETURN(const EnvelopeDescription description, DescribeEnvelope(object));
+  const std::span<const std::byte> envelope = object.first(kEnvelopeBytes);
+  if (description.id != id) {
     return Corrupt("the object has another key than it is stored under");
   }
   const std::span<const std::byte> payload = object.subspan(kEnvelopeBytes);
-  if (NumberAt(envelope, kLengthAt) != payload.size()) {
+  if (description.payload_bytes != payload.size()) {
     return Corrupt(StrCat("the payload has ", payload.size(), " bytes; the envelope says ",
-                          NumberAt(envelope, kLengthAt)));
+                          description.payload_bytes));
   }
   const XXH128_hash_t sum = PayloadSum(payload);
   if (NumberAt(envelope, kPayloadSumAt) != sum.low64 ||

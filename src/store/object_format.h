@@ -26,4 +26,11 @@ Envelope MakeEnvelope(const ObjectId& id, std::span<const std::byte> payload);
 Result<std::span<const std::byte>> OpenEnvelope(const ObjectId& id,
                                                 std::span<const std::byte> object);
 
+struct EnvelopeDescription {
+  ObjectId id;
+  std::uint64_t payload_bytes = 0;
+};
+// Returns what an envelope says, which `object` begins with. Errors: kCorrupt.
+Result<EnvelopeDescription> DescribeEnvelope(std::span<const std::byte> object);
+
 }  // namespace kvcache

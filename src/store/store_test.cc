@@ -47,6 +47,36 @@ TEST_P(StoreTest, KeepsWhatWasPut) {
   EXPECT_FALSE(*store->Contains(TestId(1)));
 }
 
+TEST_P(StoreTest, ReadsSeveralInOrder) {
+  const auto store = Open();
+  std::vector<ObjectId> ids;
+  const auto size = [](std::size_t i) { return i % 3 == 0 ? std::size_t{700'000} + i : 10 * i; };
+  for (std::size_t i = 0; i < 8; ++i) {
+    ids.push_back(TestId(i));
+    ASSERT_TRUE(store->Put(TestId(i), TestPayload(i, size(i))).ok());
+  }
+  std::size_t next = 0;
+  const auto read = [&](std::size_t index, std::span<const std::byte> payload, StoreTier tier) {
+    EXPECT_EQ(index, next++);
+    EXPECT_EQ(tier, store->tier());
+    const auto expected = TestPayload(index, size(index));
+    EXPECT_TRUE(std::equal(payload.begin(), payload.end(), expected.begin(), expected.end()));
+    return index == 6 ? Status(StatusCode::kCancelled, "enough") : Status::Ok();
+  };
+  EXPECT_EQ(store->GetEach(ids, read).message(), "enough");
+  EXPECT_EQ(next, 7U);
+  ASSERT_TRUE(store->Remove(TestId(3)).ok());
+  next = 0;
+  EXPECT_EQ(store->GetEach(ids, read).code(), StatusCode::kNotFound);
+  EXPECT_EQ(next, 3U);
+  EXPECT_TRUE(store->GetEach({}, read).ok());
+  EXPECT_THROW((void)store->GetEach(ids,
+                                    [](std::size_t, std::span<const std::byte>,
+                                       StoreTier) -> Status { throw std::runtime_error("no"); }),
+               std::runtime_error);
+  EXPECT_EQ(*ReadObject(*store, TestId(7)), TestPayload(7, size(7)));
+}
+
 TEST_P(StoreTest, SeparatesFingerprints) {
   const auto store = Open();
   ASSERT_TRUE(store->Put(TestId(1, 1), TestPayload(1, 10)).ok());

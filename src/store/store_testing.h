@@ -6,11 +6,18 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <random>
+#include <stdexcept>
 #include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "kvcache/store.h"
@@ -41,6 +48,55 @@ inline Result<std::vector<std::byte>> ReadObject(Store& store, const ObjectId& i
   }));
   return bytes;
 }
+
+// A store that does not do what it should, as long as it is broken: errors, exceptions, another object's
+// bytes, or late answers.
+class FaultyStore final : public Store {
+ public:
+  enum class Fault : std::uint8_t { kErrors, kExceptions, kWrongBytes, kCutBytes, kSlow };
+  FaultyStore(std::shared_ptr<Store> store, Fault what) : inner(std::move(store)), fault(what) {}
+
+  Status Get(const ObjectId& id, const Reader& reader) override {
+    KVCACHE_RETURN_IF_ERROR(Fail());
+    return inner->Get(id, [&](std::span<const std::byte> payload) {
+      // What is no snapshot has no room for damage that its checksum would not find.
+      constexpr std::string_view kSnapshot = "kvsnap01";
+      const bool is_snapshot = payload.size() >= 64 &&
+                               std::memcmp(payload.data(), kSnapshot.data(), kSnapshot.size()) == 0;
+      if (!is_broken || !is_snapshot) return reader(payload);
+      std::vector<std::byte> bytes(payload.begin(), payload.end());
+      if (fault == Fault::kCutBytes) bytes.resize(bytes.size() / 2);
+      if (fault == Fault::kWrongBytes) bytes[40] ^= std::byte{1};
+      return reader(bytes);
+    });
+  }
+  Status Put(const ObjectId& id, std::span<const std::byte> payload) override {
+    KVCACHE_RETURN_IF_ERROR(Fail());
+    return inner->Put(id, payload);
+  }
+  Result<bool> Contains(const ObjectId& id) override {
+    KVCACHE_RETURN_IF_ERROR(Fail());
+    return inner->Contains(id);
+  }
+  void Touch(std::span<const ObjectId> ids) override { inner->Touch(ids); }
+  Status Remove(const ObjectId& id) override { return inner->Remove(id); }
+  Result<std::vector<StoredObject>> List() override { return inner->List(); }
+  Result<StoreStats> Stats() override { return inner->Stats(); }
+  StoreTier tier() const override { return inner->tier(); }
+
+  Status Fail() const {
+    if (!is_broken) return Status::Ok();
+    if (fault == Fault::kExceptions) throw std::runtime_error("the store is on fire");
+    if (fault == Fault::kErrors) return {StatusCode::kIo, "the store is away"};
+    if (fault == Fault::kSlow) std::this_thread::sleep_for(delay);
+    return Status::Ok();
+  }
+
+  const std::shared_ptr<Store> inner;
+  const Fault fault;
+  std::chrono::milliseconds delay{0};
+  std::atomic<bool> is_broken{false};
+};
 
 // A directory that vanishes with the object.
 class TestDirectory {

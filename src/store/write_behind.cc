@@ -49,7 +49,7 @@ WriteBehind::Outcome WriteBehind::Add(const ObjectId& id, StoreBytes payload, in
     });
     if (has_room && !stop_) {
       held_.insert(id);
-      queue_.push_back({id, std::move(payload)});
+      queue_.push_back({.id = id, .payload = std::move(payload), .task = {}});
       bytes_ += size;
       added_.notify_one();
       return Outcome::kQueued;
@@ -61,6 +61,19 @@ WriteBehind::Outcome WriteBehind::Add(const ObjectId& id, StoreBytes payload, in
   return Outcome::kFull;
 }
 
+bool WriteBehind::Do(Task task) {
+  try {
+    const std::lock_guard lock(mutex_);
+    if (stop_) return false;
+    queue_.push_back({.id = {}, .payload = {}, .task = std::move(task)});
+    ++tasks_;
+    added_.notify_one();
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
 bool WriteBehind::Holds(const ObjectId& id) const {
   const std::lock_guard lock(mutex_);
   return held_.contains(id);
@@ -68,7 +81,7 @@ bool WriteBehind::Holds(const ObjectId& id) const {
 
 void WriteBehind::Flush() {
   std::unique_lock lock(mutex_);
-  written_.wait(lock, [&] { return held_.empty(); });
+  written_.wait(lock, [&] { return held_.empty() && tasks_ == 0; });
 }
 
 std::int64_t WriteBehind::waiting_bytes() const {
@@ -97,7 +110,11 @@ void WriteBehind::Run() {
     WriteOne(object);
     object.payload.data.reset();
     lock.lock();
-    held_.erase(object.id);
+    if (object.task) {
+      --tasks_;
+    } else {
+      held_.erase(object.id);
+    }
     bytes_ -= static_cast<std::int64_t>(object.payload.size);
     written_.notify_all();
   }
@@ -106,7 +123,7 @@ void WriteBehind::Run() {
 void WriteBehind::WriteOne(const Object& object) {
   Status status;
   try {
-    status = store_.Put(object.id, object.payload.span());
+    status = object.task ? object.task(store_) : store_.Put(object.id, object.payload.span());
   } catch (const std::exception& error) {
     status = {StatusCode::kInternal, error.what()};
   } catch (...) {

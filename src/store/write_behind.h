@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -48,6 +49,10 @@ class WriteBehind {
   // Takes an object to be written. Waits up to `most_wait_ms` for room. An object that waits already is
   // not taken again.
   Outcome Add(const ObjectId& id, StoreBytes payload, int most_wait_ms);
+  // Calls a function in the thread, after the objects that wait now. It may use the store. Returns false
+  // without memory.
+  using Task = std::function<Status(Store& store)>;
+  bool Do(Task task);
   // Returns whether the object waits to be written.
   bool Holds(const ObjectId& id) const;
   // Returns when nothing waits.
@@ -62,6 +67,7 @@ class WriteBehind {
   struct Object {
     ObjectId id;
     StoreBytes payload;
+    Task task{};  // instead of the rest
   };
 
   void Run();
@@ -74,6 +80,7 @@ class WriteBehind {
   std::deque<Object> queue_;
   std::set<ObjectId> held_;  // in the queue, or being written
   std::int64_t bytes_ = 0;   // of the same
+  int tasks_ = 0;            // that are not done
   std::int64_t dropped_ = 0;
   std::string problem_;
   bool stop_ = false;

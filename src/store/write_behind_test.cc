@@ -34,6 +34,7 @@ class OddStore final : public Store {
   Status Remove(const ObjectId& id) override { return inner->Remove(id); }
   Result<std::vector<StoredObject>> List() override { return inner->List(); }
   Result<StoreStats> Stats() override { return inner->Stats(); }
+  StoreTier tier() const override { return inner->tier(); }
 
   std::unique_ptr<Store> inner = std::move(*MakeMemoryStore());
   std::chrono::milliseconds delay{0};

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import time
@@ -71,9 +72,10 @@ class Prompts(StoreTest):
         self.addCleanup(child.kill)
         return child
 
-    def objects(self):
-        code, out, _ = run("store", "stat", "--json", "--store", str(self.store))
-        return json.loads(out)["objects"] if code == 0 else 0
+    def states(self):
+        """Returns the number of stored states; hashes and lists are small."""
+        code, out, _ = run("store", "ls", "--json", "--store", str(self.store))
+        return sum(each["bytes"] > 10000 for each in json.loads(out)) if code == 0 else 0
 
     def test_a_killed_process_leaves_whole_objects(self):
         cold, _ = self.answer()
@@ -88,7 +90,7 @@ class Prompts(StoreTest):
 
     def test_a_killed_process_leaves_its_prompt(self):
         child = self.start()
-        while child.poll() is None and self.objects() == 0:
+        while child.poll() is None and self.states() == 0:
             time.sleep(0.05)
         child.send_signal(signal.SIGKILL)
         child.wait()
@@ -119,6 +121,72 @@ class Chats(ChatTest):
         self.assertEqual([turn["text"] for turn in first], [turn["text"] for turn in again])
         self.assertEqual(first[0]["reuse"]["tiers"]["disk"], 0)
         self.assertGreater(again[0]["reuse"]["tiers"]["disk"], 0)
+
+
+@unittest.skipUnless(shutil.which("redis-server"), "redis-server is not installed")
+class Redis(StoreTest):
+    def setUp(self):
+        super().setUp()
+        with socket.socket() as any_port:
+            any_port.bind(("127.0.0.1", 0))
+            self.port = any_port.getsockname()[1]
+        self.url = f"redis://127.0.0.1:{self.port}"
+        self.serve()
+
+    def serve(self):
+        self.server = subprocess.Popen(
+            ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", "",
+             "--dir", str(self.dir)], stdout=subprocess.DEVNULL)
+        self.addCleanup(self.server.wait)
+        self.addCleanup(self.server.kill)
+        for _ in range(500):
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return
+            except OSError:
+                time.sleep(0.02)
+        self.fail("redis-server does not answer")
+
+    def ask(self, *stores):
+        flags = [word for store in stores for word in ("--store", store)]
+        code, out, err = run("run", self.long, "-p", PROMPT, "--raw", "-n", "5", "--seed", "3",
+                             "--json", *flags)
+        self.assertEqual(code, 0, err)
+        return json.loads(out), err
+
+    def test_two_processes_share_prompts(self):
+        cold, err = self.ask(self.url)
+        self.assertEqual(err, "")
+        warm, err = self.ask(self.url)
+        self.assertEqual(err, "")
+        self.assertGreaterEqual(warm["reuse"]["tiers"]["remote"], warm["prompt_tokens"] - 16)
+        self.assertEqual(warm["tokens"], cold["tokens"])
+        stat = json.loads(self.succeeds("store", "stat", "--json", "--store", self.url))
+        self.assertGreater(stat["objects"], 0)
+        self.assertIn("are whole, 0 were", self.succeeds("store", "verify", "--store", self.url))
+        self.fails(["store", "gc", "--store", self.url], "a Redis server removes objects itself")
+
+    def test_the_first_store_that_has_it_gives_it(self):
+        self.ask(str(self.store), self.url)
+        warm, _ = self.ask(str(self.store), self.url)
+        self.assertGreater(warm["reuse"]["tiers"]["disk"], 0)
+        self.assertEqual(warm["reuse"]["tiers"]["remote"], 0)
+        shutil.rmtree(self.store)
+        warm, _ = self.ask(str(self.store), self.url)
+        self.assertGreater(warm["reuse"]["tiers"]["remote"], 0)
+
+    def test_a_server_that_is_away_costs_a_line(self):
+        cold, _ = self.ask(self.url)
+        self.server.kill()
+        self.server.wait()
+        start = time.monotonic()
+        answer, err = self.ask(self.url)
+        self.assertLess(time.monotonic() - start, 10)
+        self.assertEqual(answer["tokens"], cold["tokens"])
+        self.assertEqual(answer["reuse"]["restored"], 0)
+        self.assertIn(f"127.0.0.1:{self.port}", answer["reuse"]["store_problem"])
+        self.assertEqual(err.count("\n"), 1, err)
+        self.assertIn("prefixes are not stored", err)
 
 
 class Directories(StoreTest):
@@ -184,10 +252,46 @@ class Directories(StoreTest):
         self.fails(["store", "rm", *store], "--all")
         self.succeeds("store", "rm", "--all", *store)
         self.assertEqual(json.loads(self.succeeds("store", "stat", "--json", *store))["objects"], 0)
-        self.fails(["store", "burn", *store], "stat, ls, verify, gc or rm", status=2)
+        self.fails(["store", "burn", *store], "stat, ls, show, verify, gc, rm", status=2)
+
+    def test_an_export_is_of_use_elsewhere(self):
+        cold, _ = self.answer()
+        export = self.dir / "export"
+        store = ["--store", str(self.store)]
+        counts = json.loads(self.succeeds("store", "export", str(export), "--json", *store))
+        objects = json.loads(self.succeeds("store", "ls", "--json", *store))
+        self.assertEqual((counts["objects"], counts["skipped"]), (len(objects), 0))
+        shutil.rmtree(self.store)
+        counts = json.loads(self.succeeds("store", "import", str(export), "--json", *store))
+        self.assertEqual(counts["objects"], len(objects))
+        warm, _ = self.answer()
+        self.assertGreaterEqual(warm["reuse"]["tiers"]["disk"], warm["prompt_tokens"] - 16)
+        self.assertEqual(warm["tokens"], cold["tokens"])
+        export.write_bytes(export.read_bytes()[:-10])
+        self.fails(["store", "import", str(export), *store], "is cut")
+        self.fails(["store", "import", *store], "name the file")
+
+    def test_show(self):
+        self.answer()
+        store = ["--store", str(self.store)]
+        objects = json.loads(self.succeeds("store", "ls", "--json", *store))
+        shown = [json.loads(self.succeeds("store", "show", each["key"], "--json", *store))[0]
+                 for each in objects]
+        self.assertTrue(all(each["state"] == "whole" for each in shown))
+        ranges = sorted(each["tokens"] for each in shown if "tokens" in each)
+        self.assertEqual(ranges[0][0], 0)
+        for before, after in zip(ranges, ranges[1:]):
+            self.assertLessEqual(after[0], before[1])
+        self.assertIn("causal", self.succeeds("store", "show", shown[-1]["key"], *store))
+        self.fails(["store", "show", "zz", *store], "no object's key")
 
     def test_wrong_flags(self):
-        self.fails(["run", "--store", "redis://localhost:1", "-p", "x"], "--store", status=2)
+        self.fails(["run", "--store", "redis://localhost:x", "-p", "x"], "--store", status=2)
+        self.fails(["run", "--store", "rediss://localhost", "-p", "x"], "--store", "TLS", status=2)
+        self.fails(["run", "--store", "http://localhost", "-p", "x"], "--store", status=2)
+        code, _, err = run("run", "--store", "redis://:secret@host:x", "-p", "x")
+        self.assertEqual(code, 2)
+        self.assertNotIn("secret", err)
         self.fails(["run", "--disk-budget", "5", "-p", "x"], "--disk-budget", "1M", status=2)
         self.fails(["run", "--disk-budget", "1X", "-p", "x"], "--disk-budget", status=2)
 

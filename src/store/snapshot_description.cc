@@ -1,0 +1,47 @@
+#include "store/snapshot_description.h"
+
+#include <cstring>
+#include <string_view>
+
+#include "base/errors.h"
+
+namespace kvcache {
+namespace {
+
+constexpr std::string_view kMagic = "kvsnap01";
+constexpr std::size_t kKindAt = 24;
+constexpr std::size_t kBeginAt = 28;
+constexpr std::size_t kEndAt = 32;
+constexpr std::size_t kTextAt = 44;
+constexpr const char* kKinds[] = {"causal", "encoder", "wrapper", "recurrent"};
+
+std::uint32_t NumberAt(std::span<const std::byte> bytes, std::size_t at) {
+  std::uint32_t number = 0;
+  for (std::size_t i = 4; i-- > 0;) {
+    number = number << 8 | std::to_integer<std::uint32_t>(bytes[at + i]);
+  }
+  return number;
+}
+
+}  // namespace
+
+Result<SnapshotDescription> DescribeSnapshot(std::span<const std::byte> payload) {
+  if (payload.size() < kTextAt + 4 ||
+      std::memcmp(payload.data(), kMagic.data(), kMagic.size()) != 0) {
+    return Corrupt("the payload is not a snapshot");
+  }
+  const std::uint32_t kind = NumberAt(payload, kKindAt);
+  const std::uint32_t length = NumberAt(payload, kTextAt);
+  if (kind < 1 || kind > std::size(kKinds) || length > payload.size() - kTextAt - 4) {
+    return Corrupt("the header of the snapshot is damaged");
+  }
+  SnapshotDescription description;
+  description.kind = kKinds[kind - 1];
+  description.begin = static_cast<std::int32_t>(NumberAt(payload, kBeginAt));
+  description.end = static_cast<std::int32_t>(NumberAt(payload, kEndAt));
+  description.fingerprint.assign(reinterpret_cast<const char*>(payload.data()) + kTextAt + 4,
+                                 length);
+  return description;
+}
+
+}  // namespace kvcache
