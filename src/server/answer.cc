@@ -1,9 +1,11 @@
 #include "server/answer.h"
 
+#include <atomic>
 #include <chrono>
 #include <utility>
 
 #include "base/strings.h"
+#include "engine/json_text.h"
 
 namespace kvcache::server {
 namespace {
@@ -29,34 +31,50 @@ struct Delivery {
   Api api{};
   bool stream = false;
   bool begun = false;
-  std::string text;  // whole answers only
+  AnswerParser parser{{}};
+  Answer answer{};  // whole answers only
 
-  void Begin() {
-    if (std::exchange(begun, true)) return;
+  // A stream begins before its first text, so that its client sees signs of life while a long prompt is
+  // computed.
+  void Begin(const ReuseReport& reuse) {
+    if (!stream || std::exchange(begun, true)) return;
     reply->Begin(std::string(shape->stream_type()));
-    reply->Write(shape->Start());
+    reply->Write(shape->Start(reuse));
   }
 
-  void Take(std::string_view piece) {
-    if (!stream) {
-      text += piece;
-      return;
+  // Returns whether the text goes on.
+  bool Take(std::string_view piece) {
+    TakeParts(parser.Push(piece));
+    return !parser.done();
+  }
+
+  void TakeParts(std::vector<AnswerPart> parts) {
+    std::string out;
+    for (AnswerPart& part : parts) {
+      if (stream) {
+        out += shape->Delta(part);
+      } else if (part.kind == AnswerPart::Kind::kCall) {
+        answer.calls.push_back(std::move(part.call));
+      } else {
+        (part.kind == AnswerPart::Kind::kText ? answer.text : answer.reasoning) += part.text;
+      }
     }
-    Begin();
-    reply->Write(shape->Delta(piece));
+    if (!out.empty()) reply->Write(std::move(out));
   }
 
   void Finish(const TextResult& result) {
     if (!result.status.ok() && !begun) return SendError(*reply, api, FromStatus(result.status));
-    if (!stream) return SendJson(*reply, shape->Whole(text, result));
-    Begin();
-    if (result.status.ok()) {
-      reply->Write(shape->End(result));
-    } else {
-      const std::string error = ErrorJson(api, FromStatus(result.status));
-      reply->Write(api == Api::kOllama ? error + "\n" : StrCat("data: ", error, "\n\n"));
-    }
+    Begin(result.reuse);
+    TakeParts(parser.Flush());
+    if (!stream) return SendJson(*reply, shape->Whole(answer, result));
+    reply->Write(result.status.ok() ? shape->End(result) : ErrorEvent(result.status));
     reply->End();
+  }
+
+  std::string ErrorEvent(const Status& status) const {
+    const std::string error = ErrorJson(api, FromStatus(status));
+    if (api == Api::kOllama) return error + "\n";
+    return StrCat(api == Api::kAnthropic ? "event: error\n" : "", "data: ", error, "\n\n");
   }
 };
 
@@ -71,6 +89,12 @@ std::int64_t UnixSeconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(
              std::chrono::system_clock::now().time_since_epoch())
       .count();
+}
+
+std::string NewId(std::string_view prefix) {
+  static std::atomic<std::uint64_t> count{0};
+  return StrCat(prefix,
+                HexText(static_cast<std::uint64_t>(UnixSeconds()) << 24 | (++count & 0xffffff)));
 }
 
 std::string Dump(const Json& json) {
@@ -130,6 +154,36 @@ Result<std::string> ContentText(const Json& content) {
   return text;
 }
 
+namespace {
+
+// Templates print arguments as JSON, so texts become what they say.
+Status ReadCalls(Json& message, const std::string& name) {
+  const auto found = message.find("tool_calls");
+  if (found == message.end()) return Status::Ok();
+  if (found->is_null() || (found->is_array() && found->empty())) {
+    message.erase("tool_calls");
+    return Status::Ok();
+  }
+  const Status wrong(StatusCode::kInvalidArgument,
+                     StrCat("the 'tool_calls' of ", name,
+                            " must be an array of objects with a 'function' that has a 'name'"));
+  if (!found->is_array()) return wrong;
+  for (Json& call : *found) {
+    if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) {
+      return wrong;
+    }
+    Json& function = call["function"];
+    if (!function.contains("name") || !function["name"].is_string()) return wrong;
+    if (!function.contains("arguments")) function["arguments"] = Json::object();
+    if (!function["arguments"].is_string()) continue;
+    auto parsed = ParseJson(function["arguments"].get_ref<const std::string&>());
+    if (parsed.ok() && parsed->is_object()) function["arguments"] = std::move(*parsed);
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
 Result<ChatInput> ReadMessages(const Json& messages) {
   const auto wrong = [](std::string message) {
     return Status(StatusCode::kInvalidArgument, std::move(message));
@@ -161,6 +215,7 @@ Result<ChatInput> ReadMessages(const Json& messages) {
     auto text = ContentText(given.contains("content") ? given["content"] : Json());
     if (!text.ok()) return wrong(StrCat("the 'content' of ", name, " ", text.status().message()));
     message["content"] = std::move(*text);
+    KVCACHE_RETURN_IF_ERROR(ReadCalls(message, name));
     input.messages.push_back(std::move(message));
   }
   return input;
@@ -193,7 +248,9 @@ void Deliver(TextService& service, TextRequest request, bool stream, Api api,
   delivery->reply = std::move(reply);
   delivery->api = api;
   delivery->stream = stream;
-  request.on_text = [delivery](std::string_view text) { delivery->Take(text); };
+  delivery->parser = AnswerParser(request.prompt.answer);
+  request.on_started = [delivery](const ReuseReport& reuse) { delivery->Begin(reuse); };
+  request.on_text = [delivery](std::string_view text) { return delivery->Take(text); };
   request.on_done = [delivery](const TextResult& result) { delivery->Finish(result); };
   const auto id = service.Submit(std::move(request));
   if (!id.ok()) return SendError(*delivery->reply, api, FromStatus(id.status()));

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "server/fields.h"
 #include "server/http_server.h"
@@ -36,7 +37,8 @@ std::string Dump(const Json& json);
 ApiError FromFields(const Fields& fields);
 ApiError FromStatus(const Status& status);
 
-// Returns the messages for the template: texts of parts are joined, `developer` is `system`.
+// Returns the messages for the template: texts of parts are joined, `developer` is `system`, arguments of
+// calls are objects.
 Result<ChatInput> ReadMessages(const Json& messages);
 // Returns a content as one text. Errors: a part that is not a text.
 Result<std::string> ContentText(const Json& content);
@@ -47,15 +49,23 @@ struct ServedModel {
   std::int64_t bytes = 0;    // of the file
 };
 
+// A whole answer.
+struct Answer {
+  std::string text{};
+  std::string reasoning{};
+  std::vector<ToolCall> calls{};
+};
+
 // The shape of an answer in one API. One thread at a time, the engine's.
 class AnswerShape {
  public:
   virtual ~AnswerShape() = default;
   virtual std::string_view stream_type() const = 0;
-  virtual std::string Start() { return {}; }  // a stream's first bytes
-  virtual std::string Delta(std::string_view text) = 0;
+  // Returns a stream's first bytes. `reuse` is known before the first text.
+  virtual std::string Start(const ReuseReport& /*reuse*/) { return {}; }
+  virtual std::string Delta(const AnswerPart& part) = 0;
   virtual std::string End(const TextResult& result) = 0;
-  virtual Json Whole(const std::string& text, const TextResult& result) = 0;
+  virtual Json Whole(const Answer& answer, const TextResult& result) = 0;
 };
 
 // Generates, and answers as `shape` writes. The request is cancelled if the client leaves.
@@ -72,12 +82,23 @@ struct RouteContext {
 bool CheckModel(const RouteContext& context, Api api, const std::string& model, HttpReply& reply);
 
 std::int64_t UnixSeconds();
+// Returns a name that no other answer of this server has.
+std::string NewId(std::string_view prefix);
 
 // The routes. `body` is an object.
 void OpenAiChat(const RouteContext& context, const Json& body, std::shared_ptr<HttpReply> reply);
 void OpenAiCompletion(const RouteContext& context, const Json& body,
                       std::shared_ptr<HttpReply> reply);
 Json OpenAiModel(const ServedModel& model);
+void AnthropicMessages(const RouteContext& context, const Json& body,
+                       std::shared_ptr<HttpReply> reply);
+void AnthropicCountTokens(const RouteContext& context, const Json& body,
+                          std::shared_ptr<HttpReply> reply);
+void Tokenize(const RouteContext& context, const Json& body, std::shared_ptr<HttpReply> reply);
+void Detokenize(const RouteContext& context, const Json& body, std::shared_ptr<HttpReply> reply);
+void ApplyTemplate(const RouteContext& context, const Json& body, std::shared_ptr<HttpReply> reply);
+void Probe(const RouteContext& context, const Json& body, std::shared_ptr<HttpReply> reply);
+void Slots(const RouteContext& context, const std::shared_ptr<HttpReply>& reply);
 void OllamaChat(const RouteContext& context, const Json& body, std::shared_ptr<HttpReply> reply);
 void OllamaGenerate(const RouteContext& context, const Json& body,
                     std::shared_ptr<HttpReply> reply);

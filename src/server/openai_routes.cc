@@ -1,22 +1,15 @@
 // OpenAI's chat completions and completions.
-#include <atomic>
-#include <random>
 #include <utility>
 
 #include "base/strings.h"
 #include "server/answer.h"
 #include "server/request_sampling.h"
+#include "server/tools.h"
 
 namespace kvcache::server {
 namespace {
 
 enum class Kind { kChat, kText };
-
-std::string NewId(Kind kind) {
-  static std::atomic<std::uint64_t> count{0};
-  return StrCat(kind == Kind::kChat ? "chatcmpl-" : "cmpl-",
-                HexText(static_cast<std::uint64_t>(UnixSeconds()) << 24 | (++count & 0xffffff)));
-}
 
 class OpenAiShape final : public AnswerShape {
  public:
@@ -25,14 +18,20 @@ class OpenAiShape final : public AnswerShape {
 
   std::string_view stream_type() const override { return "text/event-stream; charset=utf-8"; }
 
-  std::string Start() override {
+  std::string Start(const ReuseReport& /*reuse*/) override {
     if (kind_ == Kind::kText) return {};
     return Event(Choice({{"role", "assistant"}, {"content", ""}}, nullptr));
   }
 
-  std::string Delta(std::string_view text) override {
-    if (kind_ == Kind::kText) return Event(TextChoice(text, nullptr));
-    return Event(Choice({{"content", text}}, nullptr));
+  std::string Delta(const AnswerPart& part) override {
+    if (kind_ == Kind::kText) return Event(TextChoice(part.text, nullptr));
+    switch (part.kind) {
+      case AnswerPart::Kind::kText: return Event(Choice({{"content", part.text}}, nullptr));
+      case AnswerPart::Kind::kReasoning:
+        return Event(Choice({{"reasoning_content", part.text}}, nullptr));
+      case AnswerPart::Kind::kCall: return CallDeltas(part.call);
+    }
+    return {};
   }
 
   std::string End(const TextResult& result) override {
@@ -48,12 +47,13 @@ class OpenAiShape final : public AnswerShape {
     return out + "data: [DONE]\n\n";
   }
 
-  Json Whole(const std::string& text, const TextResult& result) override {
+  Json Whole(const Answer& answer, const TextResult& result) override {
+    calls_ = answer.calls.size();
     Json whole = Envelope(false);
-    Json choice = TextChoice(text, Reason(result));
+    Json choice = TextChoice(answer.text, Reason(result));
     if (kind_ == Kind::kChat) {
       choice = {{"index", 0},
-                {"message", {{"role", "assistant"}, {"content", text}, {"refusal", nullptr}}},
+                {"message", Message(answer)},
                 {"logprobs", nullptr},
                 {"finish_reason", Reason(result)}};
     }
@@ -63,8 +63,37 @@ class OpenAiShape final : public AnswerShape {
   }
 
  private:
-  static Json Reason(const TextResult& result) {
-    return result.stop == StopReason::kLength ? "length" : "stop";
+  static Json Message(const Answer& answer) {
+    const bool only_calls = answer.text.empty() && !answer.calls.empty();
+    Json message = {{"role", "assistant"},
+                    {"content", only_calls ? Json() : Json(answer.text)},
+                    {"refusal", nullptr}};
+    if (!answer.reasoning.empty()) message["reasoning_content"] = answer.reasoning;
+    for (const ToolCall& call : answer.calls) {
+      message["tool_calls"].push_back(
+          {{"id", NewId("call_")},
+           {"type", "function"},
+           {"function", {{"name", call.name}, {"arguments", Dump(call.arguments)}}}});
+    }
+    return message;
+  }
+
+  // The name comes first, then the arguments; every delta has the index.
+  std::string CallDeltas(const ToolCall& call) {
+    const std::size_t index = calls_++;
+    const auto delta = [&](Json json) {
+      return Event(Choice({{"tool_calls", Json::array({std::move(json)})}}, nullptr));
+    };
+    return delta({{"index", index},
+                  {"id", NewId("call_")},
+                  {"type", "function"},
+                  {"function", {{"name", call.name}, {"arguments", ""}}}}) +
+           delta({{"index", index}, {"function", {{"arguments", Dump(call.arguments)}}}});
+  }
+
+  Json Reason(const TextResult& result) const {
+    if (result.stop == StopReason::kLength) return "length";
+    return calls_ > 0 ? "tool_calls" : "stop";
   }
 
   static Json Usage(const TextResult& result) {
@@ -103,7 +132,8 @@ class OpenAiShape final : public AnswerShape {
   Kind kind_;
   std::string model_;
   bool include_usage_;
-  std::string id_ = NewId(kind_);
+  std::size_t calls_ = 0;
+  std::string id_ = NewId(kind_ == Kind::kChat ? "chatcmpl-" : "cmpl-");
   std::int64_t created_ = UnixSeconds();
 };
 
@@ -123,26 +153,21 @@ void RefuseUnsupported(Fields& fields) {
   fields.Refuse("logprobs", false);
 }
 
-// Tools of unknown types leave the prompt as it is; functions would change the answer.
-void RefuseTools(Fields& fields) {
-  const Json* const tools = fields.Find("tools");
-  if (tools == nullptr) return;
-  if (!tools->is_array()) return fields.Fail("tools", "must be an array");
-  for (const Json& tool : *tools) {
-    if (tool.is_object() && tool.value("type", Json()) == "function") {
-      return fields.Fail("tools", "is not supported by this server");
-    }
-  }
+// Reads variables of the template. Templates that do not know one ignore it.
+void ReadVariables(Fields& fields, ChatInput& input) {
+  const std::string effort = fields.Text("reasoning_effort");
+  if (!effort.empty()) input.variables["reasoning_effort"] = effort;
+  if (effort == "none") input.variables["enable_thinking"] = false;
+  const Json* const more = fields.Find("chat_template_kwargs");
+  if (more == nullptr) return;
+  if (!more->is_object()) return fields.Fail("chat_template_kwargs", "must be an object");
+  input.variables.update(*more);
 }
 
 void RefuseOfChat(Fields& fields) {
   RefuseUnsupported(fields);
-  RefuseTools(fields);
-  if (const Json* const choice = fields.Find("tool_choice");
-      choice != nullptr && *choice != "auto" && *choice != "none") {
-    fields.Fail("tool_choice", "is not supported by this server");
-  }
   fields.Refuse("functions");
+  fields.Refuse("function_call", "none");
   fields.Refuse("response_format", {{"type", "text"}});
   fields.Refuse("modalities", Json::array({"text"}));
   fields.Refuse("audio");
@@ -172,11 +197,18 @@ void OpenAiChat(const RouteContext& context, const Json& body, std::shared_ptr<H
   Fields fields(body);
   const std::string model = fields.Text("model");
   RefuseOfChat(fields);
+  const Tools tools = ReadOpenAiTools(fields, context.service.calls());
+  ChatInput extra;
+  ReadVariables(fields, extra);
   const std::int32_t old_most = MostTokens(fields, "max_tokens", -1);
   TextRequest request{.max_tokens = MostTokens(fields, "max_completion_tokens", old_most)};
   if (!fields.ok()) return SendError(*reply, Api::kOpenAi, FromFields(fields));
   if (!CheckModel(context, Api::kOpenAi, model, *reply)) return;
   auto input = ReadMessages(fields.Has("messages") ? *fields.Find("messages") : Json());
+  if (input.ok()) {
+    input->tools = tools.list;
+    input->variables = std::move(extra.variables);
+  }
   auto prompt = input.ok() ? context.service.Render(std::move(*input)) : input.status();
   if (!prompt.ok()) {
     ApiError error = FromStatus(prompt.status());
@@ -184,6 +216,7 @@ void OpenAiChat(const RouteContext& context, const Json& body, std::shared_ptr<H
     return SendError(*reply, Api::kOpenAi, error);
   }
   request.prompt = std::move(*prompt);
+  request.prompt.answer.one_call = tools.one_call;
   Generate(context, Kind::kChat, std::move(request), fields, std::move(reply));
 }
 

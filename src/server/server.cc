@@ -189,6 +189,11 @@ const std::vector<ServerImpl::Route>& ServerImpl::Routes() {
   static const std::vector<Route> routes = {
       {.path = "/health", .get = Health},
       {.path = "/metrics", .get = Metrics},
+      {.path = "/tokenize", .post = Tokenize},
+      {.path = "/detokenize", .post = Detokenize},
+      {.path = "/apply-template", .post = ApplyTemplate},
+      {.path = "/probe", .post = Probe},
+      {.path = "/slots", .get = Slots},
       {.path = "/api/version", .get = Version},
       {.path = "/api/tags", .get = OllamaTags},
       {.path = "/api/ps", .get = OllamaRunning},
@@ -198,6 +203,8 @@ const std::vector<ServerImpl::Route>& ServerImpl::Routes() {
       {.path = "/v1/models", .get = Models},
       {.path = "/v1/chat/completions", .post = OpenAiChat},
       {.path = "/v1/completions", .post = OpenAiCompletion},
+      {.path = "/v1/messages", .post = AnthropicMessages},
+      {.path = "/v1/messages/count_tokens", .post = AnthropicCountTokens},
   };
   return routes;
 }

@@ -324,6 +324,192 @@ TEST_F(ServerTest, OllamaHasTheTextsOfOpenAi) {
             Post("/v1/completions", text).json()["choices"][0]["text"]);
 }
 
+// The names and the JSON of each event.
+std::vector<std::pair<std::string, Json>> NamedEvents(const std::string& body) {
+  std::vector<std::pair<std::string, Json>> events;
+  std::size_t at = 0;
+  for (std::size_t end = body.find("\n\n"); end != body.npos; end = body.find("\n\n", at)) {
+    const std::string event = body.substr(at, end - at);
+    at = end + 2;
+    if (event.starts_with(':')) continue;
+    const std::size_t line = event.find("\ndata: ");
+    EXPECT_TRUE(event.starts_with("event: ") && line != event.npos) << event;
+    if (line == event.npos) continue;
+    events.emplace_back(event.substr(7, line - 7),
+                        Json::parse(event.substr(line + 7), nullptr, false));
+  }
+  return events;
+}
+
+TEST_F(ServerTest, AnthropicHasTheTextsOfOpenAi) {
+  Json body = Chat("Tell me of a bird.");
+  body["temperature"] = 1;
+  body["seed"] = 5;
+  const std::string expected = ChatText(body);
+  const Json whole = Post("/v1/messages", body).json();
+  ASSERT_EQ(whole["content"].size(), 1);
+  EXPECT_EQ(whole["content"][0], Json({{"type", "text"}, {"text", expected}}));
+  EXPECT_EQ(whole["type"], "message");
+  EXPECT_EQ(whole["role"], "assistant");
+  EXPECT_EQ(whole["model"], "story");
+  EXPECT_EQ(whole["stop_reason"], "max_tokens");
+  EXPECT_EQ(whole["usage"]["output_tokens"], 24);
+  const int prompt = Post("/v1/messages/count_tokens", body).json()["input_tokens"].get<int>();
+  EXPECT_EQ(whole["usage"]["cache_read_input_tokens"], prompt - 1);
+  EXPECT_EQ(whole["usage"]["input_tokens"], 1);
+  EXPECT_EQ(whole["usage"]["cache_creation_input_tokens"], 0);
+}
+
+TEST_F(ServerTest, AnthropicsEventsHaveTheDocumentedOrder) {
+  Json body = Chat("Tell me of a fish.");
+  body["stream"] = true;
+  const Answer answer = Post("/v1/messages", body);
+  const auto events = NamedEvents(answer.body);
+  ASSERT_GE(events.size(), 7);
+  std::vector<std::string> names;
+  std::string text;
+  for (const auto& [name, data] : events) {
+    EXPECT_EQ(data["type"], name);
+    if (names.empty() || names.back() != name) names.push_back(name);
+    if (name == "content_block_delta") text += data["delta"]["text"].get<std::string>();
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"message_start", "content_block_start", "ping",
+                                             "content_block_delta", "content_block_stop",
+                                             "message_delta", "message_stop"}));
+  EXPECT_EQ(text, ChatText(Chat("Tell me of a fish.")));
+  const Json& start = events.front().second["message"];
+  EXPECT_EQ(start["content"], Json::array());
+  EXPECT_EQ(start["stop_reason"], nullptr);
+  const Json& end = events[events.size() - 2].second;
+  EXPECT_EQ(end["delta"], Json({{"stop_reason", "max_tokens"}, {"stop_sequence", nullptr}}));
+  EXPECT_EQ(end["usage"]["output_tokens"], 24);
+  for (const char* name : {"input_tokens", "cache_read_input_tokens"}) {
+    EXPECT_EQ(end["usage"][name], start["usage"][name]);
+  }
+  // The second time, what is cached is known before the first token.
+  const auto again = NamedEvents(Post("/v1/messages", body).body);
+  const Json usage = again.front().second["message"]["usage"];
+  EXPECT_EQ(usage["input_tokens"], 1);
+  EXPECT_EQ(usage["cache_read_input_tokens"].get<int>() + 1,
+            Post("/v1/messages/count_tokens", body).json()["input_tokens"].get<int>());
+}
+
+TEST_F(ServerTest, AnthropicReadsBlocksAndStops) {
+  const Json plain = Chat("Tell me of a fox.", 40);
+  Json blocks = plain;
+  blocks["messages"][0]["content"] = Json::array(
+      {{{"type", "text"}, {"text", "Tell me "}}, {{"type", "text"}, {"text", "of a fox."}}});
+  const std::string text = ChatText(plain);
+  EXPECT_EQ(Post("/v1/messages", blocks).json()["content"][0]["text"], text);
+  blocks["stop_sequences"] = {text.substr(10, 3)};
+  const Json cut = Post("/v1/messages", blocks).json();
+  EXPECT_EQ(cut["stop_reason"], "stop_sequence");
+  EXPECT_EQ(cut["stop_sequence"], text.substr(10, 3));
+  EXPECT_EQ(cut["content"][0]["text"], text.substr(0, text.find(text.substr(10, 3))));
+  Json with_system = plain;
+  with_system["messages"].insert(with_system["messages"].begin(),
+                                 Json({{"role", "system"}, {"content", "Be kind."}}));
+  Json system = plain;
+  system["system"] = Json::array({{{"type", "text"}, {"text", "Be kind."}}});
+  EXPECT_EQ(Post("/v1/messages", system).json()["content"][0]["text"], ChatText(with_system));
+}
+
+TEST_F(ServerTest, AnthropicRefusesInItsShape) {
+  const auto refused = [&](const char* name, const Json& value) {
+    Json body = Chat("Hi");
+    body[name] = value;
+    const Answer answer = Post("/v1/messages", body);
+    const Json json = answer.json();
+    EXPECT_EQ(json["type"], "error") << answer.body;
+    EXPECT_EQ(json["error"]["type"], "invalid_request_error") << answer.body;
+    EXPECT_NE(answer.body.find(name), std::string::npos) << answer.body;
+    return answer.status;
+  };
+  EXPECT_EQ(refused("max_tokens", nullptr), 400);
+  EXPECT_EQ(refused("max_tokens", 0), 400);
+  EXPECT_EQ(refused("temperature", 9), 400);
+  EXPECT_EQ(refused("stop_sequences", "text"), 400);
+  EXPECT_EQ(refused("system", 5), 400);
+  EXPECT_EQ(refused("messages", Json::array()), 400);
+  EXPECT_EQ(refused("mcp_servers", Json::array({{{"type", "url"}}})), 400);
+  Json body = Chat("Hi");
+  body["model"] = "other";
+  const Answer other = Post("/v1/messages", body);
+  EXPECT_EQ(other.status, 404);
+  EXPECT_EQ(other.json()["error"]["type"], "not_found_error");
+}
+
+TEST_F(ServerTest, TokensAndTemplates) {
+  const std::string text = "Tell me of a cow.";
+  const Json tokens = Post("/tokenize", Json({{"content", text}})).json()["tokens"];
+  EXPECT_GT(tokens.size(), 4);
+  EXPECT_EQ(Post("/detokenize", Json({{"tokens", tokens}})).json()["content"], text);
+  const Json whole =
+      Post("/tokenize", Json({{"content", text}, {"add_special", true}, {"with_pieces", true}}))
+          .json()["tokens"];
+  ASSERT_EQ(whole.size(), tokens.size() + 1);
+  std::string joined;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    EXPECT_EQ(whole[i + 1]["id"], tokens[i]);
+    joined += whole[i + 1]["piece"].get<std::string>();
+  }
+  EXPECT_EQ(joined, " " + text);
+  const Json body = {{"messages", Chat(text)["messages"]}};
+  const Json prompt = Post("/apply-template", body).json()["prompt"];
+  EXPECT_NE(prompt.get<std::string>().find(text), std::string::npos);
+  const Json counted = Post("/v1/messages/count_tokens", body).json();
+  const Json again =
+      Post("/tokenize", Json({{"content", prompt}, {"add_special", true}})).json()["tokens"];
+  EXPECT_EQ(counted["input_tokens"], again.size());
+  for (const char* path : {"/tokenize", "/detokenize", "/apply-template", "/probe"}) {
+    EXPECT_EQ(Post(path, Json::object()).status, 400) << path;
+    EXPECT_EQ(Post(path, Json({{"content", 5}, {"tokens", {-1}}, {"messages", 5}})).status, 400)
+        << path;
+  }
+  EXPECT_EQ(Post("/detokenize", Json({{"tokens", {1 << 30}}})).status, 400);
+}
+
+TEST_F(ServerTest, ProbeSaysWhatAPromptWouldReuse) {
+  const Json body = Chat("A sentence that only the probe's test has.", 4);
+  const Json fresh = Post("/probe", body).json();
+  const int size = fresh["prompt_tokens"].get<int>();
+  EXPECT_LT(fresh["cached_tokens"].get<int>(), size);
+  EXPECT_EQ(Post("/probe", body).json(), fresh);  // a probe changes nothing
+  (void)ChatText(body);
+  const Json known = Post("/probe", body).json();
+  EXPECT_EQ(known["prompt_tokens"], size);
+  EXPECT_EQ(known["cached_tokens"], size - 1);
+  EXPECT_EQ(known["missed"], Json::array({{{"tokens", 1}, {"reason", "last token"}}}));
+  EXPECT_EQ(known["difference"], nullptr);
+  const Json other = Chat("A sentence that only the test of probes has.", 4);
+  const Json differs = Post("/probe", other).json();
+  EXPECT_NE(differs["difference"]["line"].get<std::string>().find("test of probes"),
+            std::string::npos)
+      << differs;
+  EXPECT_EQ(Post("/v1/completions", Json({{"prompt", "Once"}, {"max_tokens", 1}})).status, 200);
+  EXPECT_EQ(Post("/probe", Json({{"prompt", "Once"}})).json()["cached_tokens"], 1);
+}
+
+TEST_F(ServerTest, SlotsListTheSequencesWithoutTheirTexts) {
+  const Json idle = Get("/slots").json();
+  EXPECT_EQ(idle["sequences"], Json::array());
+  EXPECT_EQ(idle["most_sequences"], 4);
+  Json body = Chat("A secret story", 400);
+  body["stream"] = true;
+  const std::string text = body.dump();
+  Client client(server_->port());
+  ASSERT_TRUE(client.Write(StrCat("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n",
+                                  "Content-Length: ", text.size(), "\r\n\r\n", text)));
+  (void)client.Read("content\":\"");
+  const Answer answer = Get("/slots");
+  const Json sequences = answer.json()["sequences"];
+  ASSERT_EQ(sequences.size(), 1) << answer.body;
+  EXPECT_GE(sequences[0]["sequence"].get<int>(), 0);
+  EXPECT_GT(sequences[0]["prompt_tokens"].get<int>(), 3);
+  EXPECT_EQ(answer.body.find("secret"), std::string::npos);
+  EXPECT_LT(answer.json()["free_cells"], idle["free_cells"]);
+}
+
 TEST_F(ServerTest, MetricsCountTokens) {
   (void)ChatText(Chat("Count me", 5));
   const std::string metrics = Get("/metrics").body;

@@ -10,6 +10,7 @@
 #include "base/strings.h"
 #include "chat_template/chat_format.h"
 #include "engine/stop_strings.h"
+#include "server/tools.h"
 #include "tokenizer/unicode/utf8_stream.h"
 
 namespace kvcache::server {
@@ -35,18 +36,34 @@ bool DropsSpace(const Tokenizer& tokenizer, std::int32_t before, std::int32_t to
   return stripped.ok() && kept.ok() && stripped->size() < kept->size();
 }
 
+bool EndsInThoughts(std::string_view prompt) {
+  const std::size_t end = prompt.find_last_not_of(" \r\n\t") + 1;
+  return prompt.substr(0, end).ends_with("<think>");
+}
+
 // Turns the tokens of one request into text.
 class Writer {
  public:
   Writer(const Tokenizer& tokenizer, TextRequest request)
       : tokenizer_(tokenizer),
+        on_started_(std::move(request.on_started)),
         on_text_(std::move(request.on_text)),
         on_done_(std::move(request.on_done)),
-        stops_(Joined(std::move(request.stop), request.prompt.stops)),
+        model_stops_(request.prompt.stops),
+        stops_(Joined(std::move(request.stop), model_stops_)),
         before_(request.prompt.chat ? request.prompt.tokens.back() : -1) {}
+
+  void Started(const ReuseReport& reuse) {
+    try {
+      if (on_started_) on_started_(reuse);
+    } catch (const std::exception&) {
+      failed_ = true;
+    }
+  }
 
   // Returns whether the text goes on. Without memory for it, it ends with an error.
   bool Push(std::int32_t token) {
+    if (failed_) return false;
     try {
       return Take(token);
     } catch (const std::exception&) {
@@ -74,52 +91,63 @@ class Writer {
     std::string whole;
     characters_.Push(piece, &whole);
     Emit(stops_.Push(whole));
-    return !stops_.stopped();
+    return !stops_.stopped() && !refused_;
   }
 
   void Deliver(const RequestResult& result) {
     Status status = result.status;
     if (failed_) status = {StatusCode::kOutOfMemory, "no memory for the text of an answer"};
-    if (!stops_.stopped() && status.ok()) {
+    if (!stops_.stopped() && !refused_ && status.ok()) {
       std::string whole;
       characters_.Flush(&whole);
       Emit(stops_.Push(whole));
       Emit(stops_.Flush());
     }
+    const bool stopped = stops_.stopped() || refused_;
     on_done_({.status = std::move(status),
-              .stop = stops_.stopped() ? StopReason::kStopString : result.stop,
+              .stop = stopped ? StopReason::kStopString : result.stop,
+              .stop_string = IsOfModel(stops_.found()) ? std::string() : stops_.found(),
               .generated = generated_,
               .reuse = result.reuse,
               .first_token_ms = result.first_token_ms,
               .total_ms = result.total_ms});
   }
 
+  bool IsOfModel(const std::string& stop) const {
+    return std::find(model_stops_.begin(), model_stops_.end(), stop) != model_stops_.end();
+  }
   static std::vector<std::string> Joined(std::vector<std::string> a,
                                          const std::vector<std::string>& b) {
     a.insert(a.end(), b.begin(), b.end());
     return a;
   }
   void Emit(const std::string& text) {
-    if (!text.empty() && on_text_) on_text_(text);
+    if (!text.empty() && !refused_ && on_text_) refused_ = !on_text_(text);
   }
 
   const Tokenizer& tokenizer_;
-  std::function<void(std::string_view)> on_text_;
+  std::function<void(const ReuseReport&)> on_started_;
+  std::function<bool(std::string_view)> on_text_;
   std::function<void(const TextResult&)> on_done_;
+  std::vector<std::string> model_stops_;
   StopStrings stops_;
   Utf8Stream characters_;
   std::int32_t before_;
   std::int32_t generated_ = 0;
   bool failed_ = false;
+  bool refused_ = false;  // the reader wants no more
 };
 
 class Service final : public TextService {
  public:
   Service(Engine& engine, std::unique_ptr<Scheduler> scheduler, ChatFormat format,
-          std::int64_t most_running)
+          ChatFormat tool_format, std::int64_t most_running)
       : engine_(engine),
         scheduler_(std::move(scheduler)),
         format_(std::move(format)),
+        tool_format_(std::move(tool_format)),
+        calls_(CallSyntaxOf(tool_format_)),
+        reasons_(format_.Writes("</think>")),
         most_running_(most_running),
         started_(LocalTime()),
         thread_([this] { Run(); }) {}
@@ -131,10 +159,14 @@ class Service final : public TextService {
   }
 
   Result<Prompt> Render(ChatInput input) const override {
-    input.now = started_;
-    KVCACHE_ASSIGN_OR_RETURN(ChatPrompt written, format_.Write(std::move(input)));
-    Prompt prompt{
-        .tokens = std::move(written.marked.tokens), .stops = format_.Stops(), .chat = true};
+    AnswerSyntax answer{.reasoning = reasons_, .calls = SyntaxFor(input)};
+    for (const Json& tool : input.tools) answer.tools.push_back(tool["function"]["name"]);
+    KVCACHE_ASSIGN_OR_RETURN(ChatPrompt written, Write(std::move(input)));
+    answer.opens_reasoning = reasons_ && EndsInThoughts(written.text);
+    Prompt prompt{.tokens = std::move(written.marked.tokens),
+                  .stops = format_.Stops(),
+                  .answer = std::move(answer),
+                  .chat = true};
     for (const TokenAnchor& anchor : written.marked.anchors) {
       const auto index = static_cast<Position>(anchor.index);
       const Position last = prompt.restore_points.empty() ? 0 : prompt.restore_points.back();
@@ -149,6 +181,14 @@ class Service final : public TextService {
             static_cast<std::ptrdiff_t>(points - std::min(points, kMostRestorePoints)));
     return prompt;
   }
+
+  Result<std::string> RenderText(ChatInput input) const override {
+    KVCACHE_ASSIGN_OR_RETURN(ChatPrompt written, Write(std::move(input)));
+    return std::move(written.text);
+  }
+
+  CallSyntax calls() const override { return calls_; }
+  bool reasons() const override { return reasons_; }
 
   Result<Prompt> Encode(std::string_view text) const override {
     KVCACHE_ASSIGN_OR_RETURN(auto tokens, engine_.Tokenize(text));
@@ -170,6 +210,7 @@ class Service final : public TextService {
         .max_tokens = request.max_tokens < 0 ? room : std::min(room, request.max_tokens),
         .restore_points = request.prompt.restore_points};
     const auto writer = std::make_shared<Writer>(engine_.tokenizer(), std::move(request));
+    scheduled.on_started = [writer](const ReuseReport& reuse) { writer->Started(reuse); };
     scheduled.on_token = [this, writer](std::int32_t token) {
       ++generated_tokens_;
       return writer->Push(token);
@@ -194,11 +235,17 @@ class Service final : public TextService {
 
   void Probe(std::vector<std::int32_t> prompt,
              std::function<void(Result<PrefixMatch>)> done) override {
-    const std::lock_guard lock(mutex_);
-    tasks_.push_back([this, prompt = std::move(prompt), done = std::move(done)] {
+    AddTask([this, prompt = std::move(prompt), done = std::move(done)] {
       done(scheduler_->Probe(prompt, 0));
     });
-    Interrupt();
+  }
+
+  void Look(std::function<void(const Scheduler&, std::int64_t)> look) override {
+    AddTask([this, look = std::move(look)] { look(*scheduler_, engine_.cache().FreeCells()); });
+  }
+
+  std::string Piece(std::int32_t token) const override {
+    return engine_.tokenizer().Piece(token, ControlText::kShown);
   }
 
   ServiceCounters counters() const override {
@@ -211,6 +258,24 @@ class Service final : public TextService {
   const Engine& engine() const override { return engine_; }
 
  private:
+  CallSyntax SyntaxFor(const ChatInput& input) const {
+    return input.tools.is_null() ? CallSyntax::kNone : calls_;
+  }
+
+  Result<ChatPrompt> Write(ChatInput input) const {
+    input.now = started_;
+    const ChatFormat& format = input.tools.is_null() ? format_ : tool_format_;
+    return format.Write(std::move(input));
+  }
+
+  void AddTask(std::function<void()> task) {
+    {
+      const std::lock_guard lock(mutex_);
+      tasks_.push_back(std::move(task));
+    }
+    Interrupt();
+  }
+
   void Interrupt() {
     interrupted_ = true;
     scheduler_->Wake();
@@ -219,9 +284,18 @@ class Service final : public TextService {
   void Run() {
     while (!ending_) {
       interrupted_ = false;
-      for (const auto& task : TakeTasks()) task();
+      for (auto& task : TakeTasks()) Do(std::exchange(task, nullptr));
       if (ending_) return;
       (void)scheduler_->Run(interrupted_);
+    }
+  }
+
+  // A task that runs out of memory is given up: its reply ends the request.
+  static void Do(const std::function<void()>& task) {
+    try {
+      task();
+    } catch (const std::exception&) {
+      return;
     }
   }
 
@@ -233,6 +307,9 @@ class Service final : public TextService {
   Engine& engine_;
   std::unique_ptr<Scheduler> scheduler_;
   ChatFormat format_;
+  ChatFormat tool_format_;  // writes prompts with tools
+  const CallSyntax calls_;
+  const bool reasons_;
   const std::int64_t most_running_;
   const std::tm started_;  // one time for all prompts: they share their beginnings
   std::mutex mutex_;
@@ -248,9 +325,11 @@ class Service final : public TextService {
 Result<std::unique_ptr<TextService>> TextService::Make(Engine& engine, std::int64_t most_running) {
   KVCACHE_ASSIGN_OR_RETURN(auto format,
                            ChatFormat::ForModel(engine.file(), engine.tokenizer(), ToolUse::kNone));
+  KVCACHE_ASSIGN_OR_RETURN(
+      auto tool_format, ChatFormat::ForModel(engine.file(), engine.tokenizer(), ToolUse::kTools));
   KVCACHE_ASSIGN_OR_RETURN(auto scheduler, Scheduler::Make(engine, {}));
-  return std::unique_ptr<TextService>(
-      new Service(engine, std::move(scheduler), std::move(format), most_running));
+  return std::unique_ptr<TextService>(new Service(engine, std::move(scheduler), std::move(format),
+                                                  std::move(tool_format), most_running));
 }
 
 }  // namespace kvcache::server

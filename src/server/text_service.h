@@ -16,6 +16,7 @@
 #include "chat_template/chat_template.h"
 #include "kvcache/status.h"
 #include "kvcache_engine/scheduler.h"
+#include "server/answer_parser.h"
 
 namespace kvcache::server {
 
@@ -23,12 +24,14 @@ struct Prompt {
   std::vector<std::int32_t> tokens{};
   std::vector<Position> restore_points{};  // where messages end
   std::vector<std::string> stops{};        // texts that end an answer besides tokens
+  AnswerSyntax answer{};
   bool chat = false;  // the answer's leading space belongs to the encoding, not to the text
 };
 
 struct TextResult {
   Status status{};  // if it is not Ok, the request failed with it
   StopReason stop = StopReason::kLength;
+  std::string stop_string{};   // of the request's; empty: another end
   std::int32_t generated = 0;  // tokens
   ReuseReport reuse{};
   double first_token_ms = 0.0;
@@ -38,9 +41,11 @@ struct TextResult {
 struct TextRequest {
   Prompt prompt{};
   SamplingParams sampling{};
-  std::int32_t max_tokens = -1;                      // at most; the context bounds it too
-  std::vector<std::string> stop{};                   // the text ends before the first of these
-  std::function<void(std::string_view)> on_text{};   // whole characters
+  std::int32_t max_tokens = -1;                          // at most; the context bounds it too
+  std::vector<std::string> stop{};                       // the text ends before the first of these
+  std::function<void(const ReuseReport&)> on_started{};  // before the first text
+  // Called with whole characters. Returns whether the text goes on.
+  std::function<bool(std::string_view)> on_text{};
   std::function<void(const TextResult&)> on_done{};  // once
 };
 
@@ -62,6 +67,11 @@ class TextService {
 
   // Renders a conversation by the model's template. Errors: those of the template.
   virtual Result<Prompt> Render(ChatInput input) const = 0;
+  virtual Result<std::string> RenderText(ChatInput input) const = 0;
+  // Returns how the model's template writes calls of tools.
+  virtual CallSyntax calls() const = 0;
+  // Returns whether the model's answers may begin with thoughts.
+  virtual bool reasons() const = 0;
   // Encodes a text that the model continues.
   virtual Result<Prompt> Encode(std::string_view text) const = 0;
 
@@ -71,6 +81,10 @@ class TextService {
   // Calls `done` on the engine's thread with what the prompt would reuse now.
   virtual void Probe(std::vector<std::int32_t> prompt,
                      std::function<void(Result<PrefixMatch>)> done) = 0;
+  // Calls `look` on the engine's thread, between two passes. A pointer to the scheduler must not be kept.
+  virtual void Look(std::function<void(const Scheduler&, std::int64_t free_cells)> look) = 0;
+  // Returns the text of one token.
+  virtual std::string Piece(std::int32_t token) const = 0;
   virtual ServiceCounters counters() const = 0;
   virtual const Engine& engine() const = 0;
 };
