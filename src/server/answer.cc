@@ -16,6 +16,7 @@ std::string_view AnthropicType(int status) {
     case 404: return "not_found_error";
     case 413: return "request_too_large";
     case 429: return "rate_limit_error";
+    case 503: return "overloaded_error";
     default: return status < 500 ? "invalid_request_error" : "api_error";
   }
 }
@@ -115,7 +116,9 @@ std::string ErrorJson(Api api, const ApiError& error) {
 }
 
 void SendError(HttpReply& reply, Api api, const ApiError& error) {
-  reply.Send(error.status, ErrorJson(api, error));
+  HttpHeaders headers;
+  if (error.status == 429 || error.status == 503) headers.emplace_back("Retry-After", "1");
+  reply.Send(error.status, ErrorJson(api, error), std::move(headers));
 }
 
 void SendJson(HttpReply& reply, const Json& json) {
@@ -131,6 +134,8 @@ ApiError FromStatus(const Status& status) {
     case StatusCode::kInvalidArgument:
     case StatusCode::kUnsupported: return {.status = 400, .message = status.message()};
     case StatusCode::kCacheFull: return {.status = 429, .message = status.message()};
+    case StatusCode::kCancelled:
+    case StatusCode::kOutOfMemory: return {.status = 503, .message = status.message()};
     default: return {.status = 500, .message = status.message()};
   }
 }

@@ -8,7 +8,9 @@
 #include <boost/asio/write.hpp>
 #include <chrono>
 #include <cstdio>
+#include <algorithm>
 #include <exception>
+#include <future>
 #include <thread>
 
 #include "base/strings.h"
@@ -45,7 +47,8 @@ struct Shared {
   const HttpOptions options;
   HttpHandler& handler;
   asio::io_context io{1};
-  std::size_t open = 0;  // connections
+  std::size_t open = 0;   // connections
+  bool stopping = false;  // each connection ends with its answer
 };
 
 // Forwards calls from any thread to the connection's, for one of its requests.
@@ -137,6 +140,17 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void OnGone(std::uint64_t number, std::function<void()> gone) {
     if (closed_) return gone();
     if (Answers(number)) gone_ = std::move(gone);
+  }
+
+  // Closes the connection when it has nothing to answer.
+  void Stop() {
+    if (state_ == State::kIdle && !sending_) return Close();
+    if (state_ == State::kReceiving) return Refuse(503, "the server is stopping");
+    if (!begun_) keep_alive_ = false;
+  }
+
+  bool HasAnswersToSend() const {
+    return !closed_ && (state_ == State::kAnswering || sending_ || !waiting_.empty());
   }
 
   void Close() {
@@ -253,6 +267,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Finish() {
     gone_ = nullptr;
     since_ = Clock::now();
+    keep_alive_ = keep_alive_ && !shared_->stopping;
     state_ = keep_alive_ ? State::kIdle : State::kEnding;
     if (state_ == State::kEnding) return Flush();
     // A pipelined request is taken from the loop, so that many of them need no deep stack.
@@ -379,12 +394,23 @@ class Server final : public HttpServer {
 
   // On the thread of the sockets.
   void CloseAll() {
-    error_code ignored;
-    acceptor_.close(ignored);
-    retry_.cancel();
+    StopAll();
     for (const auto& weak : connections_) {
       if (const auto connection = weak.lock()) connection->Close();
     }
+  }
+
+  void StopAccepting() override {
+    asio::post(shared_->io, [this] { StopAll(); });
+  }
+
+  bool WaitUntilSent(std::chrono::milliseconds most) override {
+    const auto end = Clock::now() + most;
+    while (CountUnsent() > 0) {
+      if (Clock::now() >= end) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return true;
   }
 
   Status Listen() {
@@ -412,6 +438,29 @@ class Server final : public HttpServer {
   std::uint16_t port() const override { return port_; }
 
  private:
+  void StopAll() {
+    error_code ignored;
+    shared_->stopping = true;
+    acceptor_.close(ignored);
+    retry_.cancel();
+    for (const auto& weak : connections_) {
+      if (const auto connection = weak.lock()) connection->Stop();
+    }
+  }
+
+  std::size_t CountUnsent() {
+    auto count = std::make_shared<std::promise<std::size_t>>();
+    auto counted = count->get_future();
+    asio::post(shared_->io, [this, count] {
+      count->set_value(static_cast<std::size_t>(
+          std::count_if(connections_.begin(), connections_.end(), [](const auto& weak) {
+            const auto connection = weak.lock();
+            return connection && connection->HasAnswersToSend();
+          })));
+    });
+    return counted.get();
+  }
+
   void Accept() {
     acceptor_.async_accept([this](const error_code& error, tcp::socket socket) {
       if (!acceptor_.is_open()) return;

@@ -9,6 +9,7 @@
 // Limits and design: docs/server.md, docs/design/server.md.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -68,6 +69,10 @@ class HttpServer {
   // Closes all connections and ends the thread.
   virtual ~HttpServer() = default;
   virtual std::uint16_t port() const = 0;
+  // Accepts no more connections, and closes each as soon as its request is answered.
+  virtual void StopAccepting() = 0;
+  // Waits until all answers are sent, for at most `most`. Returns whether they are.
+  virtual bool WaitUntilSent(std::chrono::milliseconds most) = 0;
 };
 
 }  // namespace kvcache::server

@@ -1,179 +1,19 @@
 // The server with the model that ships, through sockets.
 #include "server/server.h"
 
-#include <arpa/inet.h>
-#include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
-#include <nlohmann/json.hpp>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/strings.h"
-#include "kvcache_engine/engine.h"
 #include "server/http_server.h"
+#include "server/server_testing.h"
 
 namespace kvcache::server {
 namespace {
-
-class Client {
- public:
-  explicit Client(std::uint16_t port) : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(port);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    const timeval limit{.tv_sec = 60, .tv_usec = 0};
-    (void)setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-    EXPECT_EQ(connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  }
-  ~Client() { (void)close(socket_); }
-  Client(const Client&) = delete;
-  Client& operator=(const Client&) = delete;
-
-  // Returns whether the server took all of it.
-  bool Write(std::string_view bytes) {
-    while (!bytes.empty()) {
-      const ssize_t sent = send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-      if (sent <= 0) return false;
-      bytes.remove_prefix(static_cast<std::size_t>(sent));
-    }
-    return true;
-  }
-
-  // Reads until the text contains `end`, or to the end of the connection.
-  std::string Read(std::string_view end = "") {
-    std::string text;
-    char bytes[4096];
-    while (end.empty() || text.find(end) == std::string::npos) {
-      const ssize_t size = recv(socket_, bytes, sizeof(bytes), 0);
-      if (size <= 0) break;
-      text.append(bytes, static_cast<std::size_t>(size));
-    }
-    return text;
-  }
-
- private:
-  int socket_;
-};
-
-struct Answer {
-  int status = 0;
-  std::string head;
-  std::string body;
-
-  Json json() const { return Json::parse(body, nullptr, false); }
-};
-
-std::string WithoutChunks(std::string_view body) {
-  std::string text;
-  while (!body.empty()) {
-    const std::size_t size = std::stoul(std::string(body.substr(0, 16)), nullptr, 16);
-    body.remove_prefix(body.find("\r\n") + 2);
-    text += body.substr(0, size);
-    body.remove_prefix(size + 2);
-  }
-  return text;
-}
-
-Answer Parse(const std::string& text) {
-  Answer answer;
-  const std::size_t end = text.find("\r\n\r\n");
-  if (!text.starts_with("HTTP/1.1 ") || end == std::string::npos) return answer;
-  answer.status = std::stoi(text.substr(9, 3));
-  answer.head = text.substr(0, end + 2);
-  answer.body = text.substr(end + 4);
-  if (answer.head.find("Transfer-Encoding: chunked") != std::string::npos) {
-    answer.body = WithoutChunks(answer.body);
-  }
-  return answer;
-}
-
-// The JSON of each event.
-std::vector<Json> Events(const std::string& body) {
-  std::vector<Json> events;
-  for (std::size_t at = body.find("data: "); at != body.npos; at = body.find("data: ", at + 1)) {
-    const std::string line = body.substr(at + 6, body.find('\n', at) - at - 6);
-    if (line != "[DONE]") events.push_back(Json::parse(line, nullptr, false));
-  }
-  return events;
-}
-
-class ServerTest : public testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    engine_ = std::move(Engine::Open(std::string(KVCACHE_SOURCE_DIR) + "/models/story.gguf",
-                                     {.threads = 2, .context = 512, .max_sequences = 4}))
-                  .value()
-                  .release();
-  }
-  static void TearDownTestSuite() { delete engine_; }
-
-  void SetUp() override { Start({}); }
-  void TearDown() override { server_.reset(); }
-
-  void Start(const ServerOptions& options) {
-    server_.reset();
-    auto server = Server::Start(*engine_, {.name = "story"}, options);
-    ASSERT_TRUE(server.ok()) << server.status().message();
-    server_ = std::move(*server);
-  }
-
-  Answer Raw(const std::string& bytes) const {
-    Client client(server_->port());
-    (void)client.Write(bytes);
-    return Parse(client.Read());
-  }
-  Answer Get(const std::string& path, const std::string& method = "GET") const {
-    return Raw(
-        StrCat(method, " ", path, " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
-  }
-  Answer Post(const std::string& path, const std::string& body) const {
-    return Raw(StrCat("POST ", path, " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n",
-                      "Content-Length: ", body.size(), "\r\n\r\n", body));
-  }
-  Answer Post(const std::string& path, const Json& body) const { return Post(path, body.dump()); }
-
-  std::string ChatText(Json body) const {
-    const Answer answer = Post("/v1/chat/completions", body);
-    EXPECT_EQ(answer.status, 200) << answer.body;
-    if (answer.status != 200) return {};
-    if (!body.value("stream", false)) {
-      return answer.json()["choices"][0]["message"]["content"].get<std::string>();
-    }
-    std::string text;
-    for (const Json& event : Events(answer.body)) {
-      if (event["choices"].empty()) continue;
-      text += event["choices"][0]["delta"].value("content", "");
-    }
-    return text;
-  }
-
-  bool BecomesIdle() const {
-    for (int i = 0; i < 400; ++i) {
-      if (server_->service().counters().running == 0) return true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-    return false;
-  }
-
-  static Json Chat(const std::string& text, int most = 24) {
-    return {{"model", "story"},
-            {"messages", Json::array({{{"role", "user"}, {"content", text}}})},
-            {"max_tokens", most},
-            {"temperature", 0}};
-  }
-
-  static Engine* engine_;
-  std::unique_ptr<Server> server_;
-};
-Engine* ServerTest::engine_ = nullptr;
 
 TEST_F(ServerTest, OperatorsRoutes) {
   EXPECT_EQ(Get("/health").json(), Json({{"status", "ok"}}));
@@ -189,7 +29,7 @@ TEST_F(ServerTest, UnknownRoutesAndMethodsHaveJsonErrors) {
   EXPECT_TRUE(Get("/nothing").json()["error"].contains("message"));
   EXPECT_TRUE(Get("/api/nothing").json()["error"].is_string());
   EXPECT_EQ(Get("/v1/models/../../etc/passwd").status, 404);
-  const Answer wrong = Get("/v1/chat/completions");
+  const HttpAnswer wrong = Get("/v1/chat/completions");
   EXPECT_EQ(wrong.status, 405);
   EXPECT_NE(wrong.head.find("Allow: POST\r\n"), std::string::npos);
 }
@@ -276,7 +116,7 @@ TEST_F(ServerTest, RefusedFieldsAreNamed) {
   for (const auto& [name, value] : refused) {
     Json body = Chat("Hi");
     body[name] = value;
-    const Answer answer = Post("/v1/chat/completions", body);
+    const HttpAnswer answer = Post("/v1/chat/completions", body);
     EXPECT_EQ(answer.status, 400) << name;
     EXPECT_EQ(answer.json()["error"]["param"], name) << answer.body;
   }
@@ -322,121 +162,6 @@ TEST_F(ServerTest, OllamaHasTheTextsOfOpenAi) {
       {"prompt", "Tell me of a dog."}, {"temperature", 1}, {"seed", 3}, {"max_tokens", 24}};
   EXPECT_EQ(Post("/api/generate", raw).json()["response"],
             Post("/v1/completions", text).json()["choices"][0]["text"]);
-}
-
-// The names and the JSON of each event.
-std::vector<std::pair<std::string, Json>> NamedEvents(const std::string& body) {
-  std::vector<std::pair<std::string, Json>> events;
-  std::size_t at = 0;
-  for (std::size_t end = body.find("\n\n"); end != body.npos; end = body.find("\n\n", at)) {
-    const std::string event = body.substr(at, end - at);
-    at = end + 2;
-    if (event.starts_with(':')) continue;
-    const std::size_t line = event.find("\ndata: ");
-    EXPECT_TRUE(event.starts_with("event: ") && line != event.npos) << event;
-    if (line == event.npos) continue;
-    events.emplace_back(event.substr(7, line - 7),
-                        Json::parse(event.substr(line + 7), nullptr, false));
-  }
-  return events;
-}
-
-TEST_F(ServerTest, AnthropicHasTheTextsOfOpenAi) {
-  Json body = Chat("Tell me of a bird.");
-  body["temperature"] = 1;
-  body["seed"] = 5;
-  const std::string expected = ChatText(body);
-  const Json whole = Post("/v1/messages", body).json();
-  ASSERT_EQ(whole["content"].size(), 1);
-  EXPECT_EQ(whole["content"][0], Json({{"type", "text"}, {"text", expected}}));
-  EXPECT_EQ(whole["type"], "message");
-  EXPECT_EQ(whole["role"], "assistant");
-  EXPECT_EQ(whole["model"], "story");
-  EXPECT_EQ(whole["stop_reason"], "max_tokens");
-  EXPECT_EQ(whole["usage"]["output_tokens"], 24);
-  const int prompt = Post("/v1/messages/count_tokens", body).json()["input_tokens"].get<int>();
-  EXPECT_EQ(whole["usage"]["cache_read_input_tokens"], prompt - 1);
-  EXPECT_EQ(whole["usage"]["input_tokens"], 1);
-  EXPECT_EQ(whole["usage"]["cache_creation_input_tokens"], 0);
-}
-
-TEST_F(ServerTest, AnthropicsEventsHaveTheDocumentedOrder) {
-  Json body = Chat("Tell me of a fish.");
-  body["stream"] = true;
-  const Answer answer = Post("/v1/messages", body);
-  const auto events = NamedEvents(answer.body);
-  ASSERT_GE(events.size(), 7);
-  std::vector<std::string> names;
-  std::string text;
-  for (const auto& [name, data] : events) {
-    EXPECT_EQ(data["type"], name);
-    if (names.empty() || names.back() != name) names.push_back(name);
-    if (name == "content_block_delta") text += data["delta"]["text"].get<std::string>();
-  }
-  EXPECT_EQ(names, (std::vector<std::string>{"message_start", "content_block_start", "ping",
-                                             "content_block_delta", "content_block_stop",
-                                             "message_delta", "message_stop"}));
-  EXPECT_EQ(text, ChatText(Chat("Tell me of a fish.")));
-  const Json& start = events.front().second["message"];
-  EXPECT_EQ(start["content"], Json::array());
-  EXPECT_EQ(start["stop_reason"], nullptr);
-  const Json& end = events[events.size() - 2].second;
-  EXPECT_EQ(end["delta"], Json({{"stop_reason", "max_tokens"}, {"stop_sequence", nullptr}}));
-  EXPECT_EQ(end["usage"]["output_tokens"], 24);
-  for (const char* name : {"input_tokens", "cache_read_input_tokens"}) {
-    EXPECT_EQ(end["usage"][name], start["usage"][name]);
-  }
-  // The second time, what is cached is known before the first token.
-  const auto again = NamedEvents(Post("/v1/messages", body).body);
-  const Json usage = again.front().second["message"]["usage"];
-  EXPECT_EQ(usage["input_tokens"], 1);
-  EXPECT_EQ(usage["cache_read_input_tokens"].get<int>() + 1,
-            Post("/v1/messages/count_tokens", body).json()["input_tokens"].get<int>());
-}
-
-TEST_F(ServerTest, AnthropicReadsBlocksAndStops) {
-  const Json plain = Chat("Tell me of a fox.", 40);
-  Json blocks = plain;
-  blocks["messages"][0]["content"] = Json::array(
-      {{{"type", "text"}, {"text", "Tell me "}}, {{"type", "text"}, {"text", "of a fox."}}});
-  const std::string text = ChatText(plain);
-  EXPECT_EQ(Post("/v1/messages", blocks).json()["content"][0]["text"], text);
-  blocks["stop_sequences"] = {text.substr(10, 3)};
-  const Json cut = Post("/v1/messages", blocks).json();
-  EXPECT_EQ(cut["stop_reason"], "stop_sequence");
-  EXPECT_EQ(cut["stop_sequence"], text.substr(10, 3));
-  EXPECT_EQ(cut["content"][0]["text"], text.substr(0, text.find(text.substr(10, 3))));
-  Json with_system = plain;
-  with_system["messages"].insert(with_system["messages"].begin(),
-                                 Json({{"role", "system"}, {"content", "Be kind."}}));
-  Json system = plain;
-  system["system"] = Json::array({{{"type", "text"}, {"text", "Be kind."}}});
-  EXPECT_EQ(Post("/v1/messages", system).json()["content"][0]["text"], ChatText(with_system));
-}
-
-TEST_F(ServerTest, AnthropicRefusesInItsShape) {
-  const auto refused = [&](const char* name, const Json& value) {
-    Json body = Chat("Hi");
-    body[name] = value;
-    const Answer answer = Post("/v1/messages", body);
-    const Json json = answer.json();
-    EXPECT_EQ(json["type"], "error") << answer.body;
-    EXPECT_EQ(json["error"]["type"], "invalid_request_error") << answer.body;
-    EXPECT_NE(answer.body.find(name), std::string::npos) << answer.body;
-    return answer.status;
-  };
-  EXPECT_EQ(refused("max_tokens", nullptr), 400);
-  EXPECT_EQ(refused("max_tokens", 0), 400);
-  EXPECT_EQ(refused("temperature", 9), 400);
-  EXPECT_EQ(refused("stop_sequences", "text"), 400);
-  EXPECT_EQ(refused("system", 5), 400);
-  EXPECT_EQ(refused("messages", Json::array()), 400);
-  EXPECT_EQ(refused("mcp_servers", Json::array({{{"type", "url"}}})), 400);
-  Json body = Chat("Hi");
-  body["model"] = "other";
-  const Answer other = Post("/v1/messages", body);
-  EXPECT_EQ(other.status, 404);
-  EXPECT_EQ(other.json()["error"]["type"], "not_found_error");
 }
 
 TEST_F(ServerTest, TokensAndTemplates) {
@@ -501,7 +226,7 @@ TEST_F(ServerTest, SlotsListTheSequencesWithoutTheirTexts) {
   ASSERT_TRUE(client.Write(StrCat("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n",
                                   "Content-Length: ", text.size(), "\r\n\r\n", text)));
   (void)client.Read("content\":\"");
-  const Answer answer = Get("/slots");
+  const HttpAnswer answer = Get("/slots");
   const Json sequences = answer.json()["sequences"];
   ASSERT_EQ(sequences.size(), 1) << answer.body;
   EXPECT_GE(sequences[0]["sequence"].get<int>(), 0);
@@ -524,7 +249,7 @@ TEST_F(ServerTest, OllamaListsAndRefuses) {
   EXPECT_EQ(show["capabilities"], Json::array({"completion"}));
   EXPECT_EQ(show["model_info"]["general.architecture"], "llama");
   EXPECT_EQ(Post("/api/show", Json({{"model", "other"}})).status, 404);
-  const Answer format = Post("/api/generate", Json({{"prompt", "Hi"}, {"format", "json"}}));
+  const HttpAnswer format = Post("/api/generate", Json({{"prompt", "Hi"}, {"format", "json"}}));
   EXPECT_EQ(format.status, 400);
   EXPECT_NE(format.json()["error"].get<std::string>().find("'format'"), std::string::npos);
   const Json hot = {{"prompt", "Hi"}, {"options", {{"temperature", "hot"}}}};
@@ -534,7 +259,7 @@ TEST_F(ServerTest, OllamaListsAndRefuses) {
 TEST_F(ServerTest, PromptBeyondTheContext) {
   std::string text;
   for (int i = 0; i < 600; ++i) text += "once ";
-  const Answer answer = Post("/v1/chat/completions", Chat(text));
+  const HttpAnswer answer = Post("/v1/chat/completions", Chat(text));
   EXPECT_EQ(answer.status, 400);
   EXPECT_EQ(answer.json()["error"]["code"], "context_length_exceeded");
 }
@@ -544,7 +269,7 @@ TEST_F(ServerTest, BadBodiesHaveOneJsonError) {
   for (const std::string& body :
        {std::string(), std::string("{"), deep, std::string("{\"a\": \"\xff\xfe\"}"),
         std::string("[]"), std::string("{\"temperature\": 1e999}")}) {
-    const Answer answer = Post("/v1/chat/completions", body);
+    const HttpAnswer answer = Post("/v1/chat/completions", body);
     EXPECT_EQ(answer.status, 400) << body.substr(0, 40);
     EXPECT_TRUE(answer.json()["error"]["message"].is_string()) << answer.body;
   }
@@ -565,7 +290,7 @@ TEST_F(ServerTest, BadHttpIsRefused) {
 TEST_F(ServerTest, TransportDetails) {
   const std::string head = "Host: localhost\r\n";
   EXPECT_EQ(Raw("GET /health HTTP/1.0\r\n\r\n").body, "{\"status\":\"ok\"}");
-  const Answer chunked = Raw("POST /v1/completions HTTP/1.1\r\n" + head +
+  const HttpAnswer chunked = Raw("POST /v1/completions HTTP/1.1\r\n" + head +
                              "Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
                              "2\r\n[]\r\n0\r\n\r\n");
   EXPECT_EQ(chunked.status, 400);
@@ -606,6 +331,78 @@ TEST_F(ServerTest, ClientThatLeavesFreesItsSequence) {
   }
 }
 
+TEST_F(ServerTest, StopLetsRequestsEnd) {
+  Json body = Chat("A story for the end", 60);
+  const std::string expected = ChatText(body);
+  body["stream"] = true;
+  const std::string text = body.dump();
+  Client client(server_->port());
+  ASSERT_TRUE(client.Write(StrCat("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n",
+                                  "Content-Length: ", text.size(), "\r\n\r\n", text)));
+  std::string answer = client.Read("content\":\"");
+  Client idle(server_->port());
+  server_->Stop(std::chrono::seconds(20));
+  answer += client.Read();
+  EXPECT_NE(answer.find("data: [DONE]"), std::string::npos);
+  std::string streamed;
+  for (const Json& event : Events(Parse(answer).body)) {
+    streamed += event["choices"][0]["delta"].value("content", "");
+  }
+  EXPECT_EQ(streamed, expected);
+  EXPECT_EQ(idle.Read(), "");
+}
+
+TEST_F(ServerTest, StopEndsOtherRequestsWithAnError) {
+  const auto ask = [](Client& client, bool stream) {
+    Json body = Chat("An endless story", 480);
+    body["stream"] = stream;
+    const std::string text = body.dump();
+    return client.Write(
+        StrCat("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: ",
+               text.size(), "\r\n\r\n", text));
+  };
+  Client whole(server_->port());
+  Client stream(server_->port());
+  ASSERT_TRUE(ask(whole, false));
+  ASSERT_TRUE(ask(stream, true));
+  std::string streamed = stream.Read("content\":\"");
+  server_->Stop(std::chrono::milliseconds(0));
+  const HttpAnswer answer = Parse(whole.Read());
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_EQ(answer.json()["error"]["message"], "the server is stopping");
+  EXPECT_NE(answer.head.find("Retry-After: 1\r\n"), std::string::npos);
+  streamed += stream.Read();
+  EXPECT_NE(streamed.find("data: {\"error\":{\"message\":\"the server is stopping\""),
+            std::string::npos)
+      << streamed;
+}
+
+TEST_F(ServerTest, AFullQueueIsRefused) {
+  Start({.most_queued = 1});
+  std::string prompt;
+  for (int i = 0; i < 200000; ++i) prompt += "long ";
+  const std::string text = Json({{"content", prompt}}).dump();
+  const std::string request = StrCat("POST /tokenize HTTP/1.1\r\nHost: localhost\r\n",
+                                     "Content-Length: ", text.size(), "\r\n\r\n", text);
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int i = 0; i < 8; ++i) {
+    clients.push_back(std::make_unique<Client>(server_->port()));
+    ASSERT_TRUE(clients.back()->Write(request));
+  }
+  int served = 0;
+  int refused = 0;
+  for (const auto& client : clients) {
+    const std::string head = client->Read("\r\n\r\n");
+    served += head.starts_with("HTTP/1.1 200 ") ? 1 : 0;
+    const bool later = head.find("Retry-After: 1\r\n") != std::string::npos;
+    refused += head.starts_with("HTTP/1.1 503 ") && later ? 1 : 0;
+  }
+  EXPECT_EQ(served + refused, 8);
+  EXPECT_GE(served, 1);
+  EXPECT_GE(refused, 1);
+  EXPECT_EQ(Get("/health").status, 200);
+}
+
 TEST_F(ServerTest, TooManyRequestsAreRefused) {
   Start({.most_running = 0});
   EXPECT_EQ(Post("/v1/chat/completions", Chat("Hi")).status, 429);
@@ -632,7 +429,7 @@ TEST(HttpServerTest, ARequestThatNobodyAnswersEnds) {
     EXPECT_TRUE(client.Write("GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n"));
     return client.Read(path == "/begun" ? "" : "answer");
   };
-  const Answer whole = Parse(ask("/"));
+  const HttpAnswer whole = Parse(ask("/"));
   EXPECT_EQ(whole.status, 500);
   EXPECT_EQ(whole.body, "the server could not answer");
   EXPECT_TRUE(ask("/begun").starts_with("HTTP/1.1 200 OK"));

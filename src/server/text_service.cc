@@ -73,9 +73,11 @@ class Writer {
   }
 
   // Without memory for the answer there is none: the connection says so.
-  void Finish(const RequestResult& result) {
+  // `interrupted` is the error of a request that was cancelled; Ok: it just ends.
+  void Finish(const RequestResult& result, const Status& interrupted) {
     try {
-      Deliver(result);
+      const bool cancelled = result.stop == StopReason::kInterrupted && !refused_;
+      Deliver(result, cancelled && result.status.ok() ? interrupted : result.status);
     } catch (const std::exception&) {
       return;
     }
@@ -94,8 +96,7 @@ class Writer {
     return !stops_.stopped() && !refused_;
   }
 
-  void Deliver(const RequestResult& result) {
-    Status status = result.status;
+  void Deliver(const RequestResult& result, Status status) {
     if (failed_) status = {StatusCode::kOutOfMemory, "no memory for the text of an answer"};
     if (!stops_.stopped() && !refused_ && status.ok()) {
       std::string whole;
@@ -196,6 +197,7 @@ class Service final : public TextService {
   }
 
   Result<RequestId> Submit(TextRequest request) override {
+    if (stopping_) return Stopping();
     if (running_ >= most_running_) {
       return Status(StatusCode::kCacheFull,
                     StrCat(most_running_, " requests are running or waiting; try again later"));
@@ -216,22 +218,35 @@ class Service final : public TextService {
       return writer->Push(token);
     };
     scheduled.on_done = [this, writer](const RequestResult& result) {
-      --running_;
       reused_tokens_ += result.reuse.restored;
       computed_tokens_ += result.reuse.computed;
-      writer->Finish(result);
+      --running_;
+      writer->Finish(result, ending_all_ ? Stopping() : Status::Ok());
+      --unfinished_;
     };
     ++running_;
+    ++unfinished_;
     auto id = scheduler_->Submit(std::move(scheduled));
     if (id.ok()) {
       ++requests_;
     } else {
       --running_;
+      --unfinished_;
     }
     return id;
   }
 
   void Cancel(RequestId request) override { scheduler_->Cancel(request); }
+
+  void StopAccepting() override { stopping_ = true; }
+
+  void EndAll() override {
+    stopping_ = true;
+    AddTask([this] {
+      ending_all_ = true;
+      for (const RequestState& state : scheduler_->Requests()) scheduler_->Cancel(state.id);
+    });
+  }
 
   void Probe(std::vector<std::int32_t> prompt,
              std::function<void(Result<PrefixMatch>)> done) override {
@@ -255,9 +270,12 @@ class Service final : public TextService {
             .reused_tokens = reused_tokens_,
             .computed_tokens = computed_tokens_};
   }
+  bool idle() const override { return unfinished_ == 0; }
   const Engine& engine() const override { return engine_; }
 
  private:
+  static Status Stopping() { return {StatusCode::kCancelled, "the server is stopping"}; }
+
   CallSyntax SyntaxFor(const ChatInput& input) const {
     return input.tools.is_null() ? CallSyntax::kNone : calls_;
   }
@@ -314,8 +332,9 @@ class Service final : public TextService {
   const std::tm started_;  // one time for all prompts: they share their beginnings
   std::mutex mutex_;
   std::vector<std::function<void()>> tasks_;  // for the engine's thread
-  std::atomic<bool> ending_{false}, interrupted_{false};
-  std::atomic<std::int64_t> requests_{0}, running_{0};
+  std::atomic<bool> ending_{false}, interrupted_{false}, stopping_{false};
+  bool ending_all_ = false;  // on the engine's thread
+  std::atomic<std::int64_t> requests_{0}, running_{0}, unfinished_{0};
   std::atomic<std::int64_t> generated_tokens_{0}, reused_tokens_{0}, computed_tokens_{0};
   std::thread thread_;  // last: it uses all of the above
 };

@@ -75,9 +75,14 @@ class TextService {
   // Encodes a text that the model continues.
   virtual Result<Prompt> Encode(std::string_view text) const = 0;
 
-  // Begins a request. Errors: those of Scheduler::Submit; kCacheFull if too many requests run.
+  // Begins a request. Errors: those of Scheduler::Submit; kCacheFull if too many requests run;
+  // kCancelled after StopAccepting.
   virtual Result<RequestId> Submit(TextRequest request) = 0;
   virtual void Cancel(RequestId request) = 0;
+  // Refuses further requests with kCancelled.
+  virtual void StopAccepting() = 0;
+  // Ends all requests with kCancelled.
+  virtual void EndAll() = 0;
   // Calls `done` on the engine's thread with what the prompt would reuse now.
   virtual void Probe(std::vector<std::int32_t> prompt,
                      std::function<void(Result<PrefixMatch>)> done) = 0;
@@ -86,6 +91,8 @@ class TextService {
   // Returns the text of one token.
   virtual std::string Piece(std::int32_t token) const = 0;
   virtual ServiceCounters counters() const = 0;
+  // Returns whether all requests have ended and their functions have returned.
+  virtual bool idle() const = 0;
   virtual const Engine& engine() const = 0;
 };
 
