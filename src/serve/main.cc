@@ -89,8 +89,7 @@ Status Serve(const ServeFlags& flags, const sigset_t& ends) {
   KVCACHE_ASSIGN_OR_RETURN(const auto engine, flags.engine.OpenFor(0, flags.sequences));
   const server::ServerOptions options{
       .http = {.address = flags.host, .port = static_cast<std::uint16_t>(flags.port)}};
-  KVCACHE_ASSIGN_OR_RETURN(auto server,
-                           server::Server::Start(*engine, Describe(path), options));
+  KVCACHE_ASSIGN_OR_RETURN(auto server, server::Server::Start(*engine, Describe(path), options));
   const bool v6 = flags.host.find(':') != std::string::npos;
   (void)std::fprintf(stderr, "kvcache: serving %s at http://%s%s%s:%d\n",
                      Describe(path).name.c_str(), v6 ? "[" : "", flags.host.c_str(), v6 ? "]" : "",

@@ -1,6 +1,8 @@
 #include "server/http_server.h"
 
+#include <algorithm>
 #include <boost/asio/buffer.hpp>
+#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
@@ -8,7 +10,6 @@
 #include <boost/asio/write.hpp>
 #include <chrono>
 #include <cstdio>
-#include <algorithm>
 #include <exception>
 #include <future>
 #include <thread>
@@ -394,6 +395,7 @@ class Server final : public HttpServer {
 
   // On the thread of the sockets.
   void CloseAll() {
+    work_.reset();
     StopAll();
     for (const auto& weak : connections_) {
       if (const auto connection = weak.lock()) connection->Close();
@@ -503,6 +505,8 @@ class Server final : public HttpServer {
   }
 
   std::shared_ptr<Shared> shared_;
+  // The thread runs until the end, also without connections.
+  asio::executor_work_guard<asio::io_context::executor_type> work_{shared_->io.get_executor()};
   tcp::acceptor acceptor_;
   asio::steady_timer retry_;
   std::vector<std::weak_ptr<Connection>> connections_;

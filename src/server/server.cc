@@ -181,16 +181,16 @@ class ServerImpl final : public Server, private HttpHandler {
     const Api of = ApiOf(request.path);
     const std::size_t bytes = request.body.size();
     const Reply refused = reply;
-    const bool added = worker_.Add(bytes, [context, route, request = std::move(request),
-                                           reply = std::move(reply)] {
-      const Api api = ApiOf(request.path);
-      const auto body = ParseJson(request.body);
-      if (!body.ok()) return SendError(*reply, api, FromStatus(body.status()));
-      if (!body->is_object()) {
-        return SendError(*reply, api, {.message = "the request is not a JSON object"});
-      }
-      route(context, *body, reply);
-    });
+    const bool added = worker_.Add(
+        bytes, [context, route, request = std::move(request), reply = std::move(reply)] {
+          const Api api = ApiOf(request.path);
+          const auto body = ParseJson(request.body);
+          if (!body.ok()) return SendError(*reply, api, FromStatus(body.status()));
+          if (!body->is_object()) {
+            return SendError(*reply, api, {.message = "the request is not a JSON object"});
+          }
+          route(context, *body, reply);
+        });
     if (added) return;
     SendError(*refused, of,
               {.status = 503, .message = "too many requests wait to be read; try again later"});

@@ -291,8 +291,8 @@ TEST_F(ServerTest, TransportDetails) {
   const std::string head = "Host: localhost\r\n";
   EXPECT_EQ(Raw("GET /health HTTP/1.0\r\n\r\n").body, "{\"status\":\"ok\"}");
   const HttpAnswer chunked = Raw("POST /v1/completions HTTP/1.1\r\n" + head +
-                             "Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
-                             "2\r\n[]\r\n0\r\n\r\n");
+                                 "Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+                                 "2\r\n[]\r\n0\r\n\r\n");
   EXPECT_EQ(chunked.status, 400);
   EXPECT_NE(chunked.body.find("not a JSON object"), std::string::npos);
   Client pipelined(server_->port());
@@ -352,14 +352,21 @@ TEST_F(ServerTest, StopLetsRequestsEnd) {
   EXPECT_EQ(idle.Read(), "");
 }
 
+TEST_F(ServerTest, StopWithoutRequestsReturns) {
+  server_->Stop(std::chrono::seconds(20));
+  server_->Stop(std::chrono::seconds(20));
+  Start({});
+  EXPECT_EQ(Get("/health").status, 200);
+}
+
 TEST_F(ServerTest, StopEndsOtherRequestsWithAnError) {
   const auto ask = [](Client& client, bool stream) {
     Json body = Chat("An endless story", 480);
     body["stream"] = stream;
     const std::string text = body.dump();
-    return client.Write(
-        StrCat("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: ",
-               text.size(), "\r\n\r\n", text));
+    return client.Write(StrCat(
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: ", text.size(),
+        "\r\n\r\n", text));
   };
   Client whole(server_->port());
   Client stream(server_->port());

@@ -154,7 +154,9 @@ class ServerTest : public testing::Test {
     return Raw(StrCat("POST ", path, " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n",
                       "Content-Length: ", body.size(), "\r\n\r\n", body));
   }
-  HttpAnswer Post(const std::string& path, const Json& body) const { return Post(path, body.dump()); }
+  HttpAnswer Post(const std::string& path, const Json& body) const {
+    return Post(path, body.dump());
+  }
 
   std::string ChatText(Json body) const {
     const HttpAnswer answer = Post("/v1/chat/completions", body);

@@ -119,17 +119,19 @@ TEST_F(ToolsTest, AnthropicAnswersWithBlocks) {
   for (const auto& [name, data] : NamedEvents(Post("/v1/messages", body).body)) {
     std::string place = name;
     if (data.contains("index")) place += StrCat(" ", data["index"].get<int>());
-    if (data.contains("content_block")) place += " " + data["content_block"]["type"].get<std::string>();
+    if (data.contains("content_block"))
+      place += " " + data["content_block"]["type"].get<std::string>();
     if (name == "content_block_delta") place += " " + data["delta"]["type"].get<std::string>();
     if (names.empty() || names.back() != place) names.push_back(place);
   }
-  EXPECT_EQ(names, (std::vector<std::string>{
-                       "message_start", "content_block_start 0 thinking", "ping",
-                       "content_block_delta 0 thinking_delta", "content_block_delta 0 signature_delta",
-                       "content_block_stop 0", "content_block_start 1 text",
-                       "content_block_delta 1 text_delta", "content_block_stop 1",
-                       "content_block_start 2 tool_use", "content_block_delta 2 input_json_delta",
-                       "content_block_stop 2", "message_delta", "message_stop"}));
+  EXPECT_EQ(names,
+            (std::vector<std::string>{
+                "message_start", "content_block_start 0 thinking", "ping",
+                "content_block_delta 0 thinking_delta", "content_block_delta 0 signature_delta",
+                "content_block_stop 0", "content_block_start 1 text",
+                "content_block_delta 1 text_delta", "content_block_stop 1",
+                "content_block_start 2 tool_use", "content_block_delta 2 input_json_delta",
+                "content_block_stop 2", "message_delta", "message_stop"}));
 }
 
 TEST_F(ToolsTest, OllamaAnswersWithACall) {
@@ -146,14 +148,17 @@ TEST_F(ToolsTest, OllamaAnswersWithACall) {
 
 TEST_F(ToolsTest, AConversationWithAResultHasOnePromptOnAllApis) {
   Json open = OpenAi();
-  const Json call = {{"id", "c1"},
-                     {"type", "function"},
-                     {"function", {{"name", "get_weather"}, {"arguments", "{\"city\": \"Paris\"}"}}}};
+  const Json call = {
+      {"id", "c1"},
+      {"type", "function"},
+      {"function", {{"name", "get_weather"}, {"arguments", "{\"city\": \"Paris\"}"}}}};
   open["messages"].push_back(
       Json({{"role", "assistant"}, {"content", nullptr}, {"tool_calls", Json::array({call})}}));
-  open["messages"].push_back(Json({{"role", "tool"}, {"tool_call_id", "c1"}, {"content", "22 degrees"}}));
+  open["messages"].push_back(
+      Json({{"role", "tool"}, {"tool_call_id", "c1"}, {"content", "22 degrees"}}));
   Json anthropic = Anthropic();
-  const Json use = {{"type", "tool_use"}, {"id", "c1"}, {"name", "get_weather"}, {"input", kArguments}};
+  const Json use = {
+      {"type", "tool_use"}, {"id", "c1"}, {"name", "get_weather"}, {"input", kArguments}};
   anthropic["messages"].push_back(Json({{"role", "assistant"}, {"content", Json::array({use})}}));
   const Json result = {{"type", "tool_result"}, {"tool_use_id", "c1"}, {"content", "22 degrees"}};
   anthropic["messages"].push_back(Json({{"role", "user"}, {"content", Json::array({result})}}));
@@ -165,9 +170,13 @@ TEST_F(ToolsTest, AConversationWithAResultHasOnePromptOnAllApis) {
   const Json other = Post("/v1/messages", anthropic).json();
   EXPECT_EQ(other["content"][0]["text"], "The sun shines.");
   EXPECT_EQ(other["usage"]["cache_read_input_tokens"], prompt - 1);
-  EXPECT_NE(Post("/apply-template", open).json()["prompt"].get<std::string>().find(
-                R"(<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>)"),
-            std::string::npos);
+  EXPECT_NE(
+      Post("/apply-template", open)
+          .json()["prompt"]
+          .get<std::string>()
+          .find(
+              R"(<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>)"),
+      std::string::npos);
 }
 
 TEST_F(ToolsTest, ChoicesOfTools) {
@@ -175,7 +184,8 @@ TEST_F(ToolsTest, ChoicesOfTools) {
   body["tool_choice"] = "none";
   const Json none = Post("/v1/chat/completions", body).json()["choices"][0];
   EXPECT_EQ(none["message"]["content"], "The sun shines.");
-  for (const Json& choice : {Json("required"), Json("other"), Json({{"type", "function"}}), Json(5)}) {
+  for (const Json& choice :
+       {Json("required"), Json("other"), Json({{"type", "function"}}), Json(5)}) {
     body["tool_choice"] = choice;
     const HttpAnswer answer = Post("/v1/chat/completions", body);
     EXPECT_EQ(answer.status, 400);
@@ -183,7 +193,8 @@ TEST_F(ToolsTest, ChoicesOfTools) {
   }
   body = OpenAi();
   body["tools"][1]["function"]["strict"] = true;
-  EXPECT_EQ(Post("/v1/chat/completions", body).json()["error"]["param"], "tools[1].function.strict");
+  EXPECT_EQ(Post("/v1/chat/completions", body).json()["error"]["param"],
+            "tools[1].function.strict");
   Json anthropic = Anthropic();
   anthropic["tool_choice"] = {{"type", "any"}};
   EXPECT_EQ(Post("/v1/messages", anthropic).status, 400);
@@ -199,17 +210,21 @@ TEST(CallSyntaxTest, TheTemplateSaysIt) {
   ASSERT_TRUE(engine.ok());
   const auto syntax = [&](const std::string& call) {
     const auto format = ChatFormat::FromSource(
-        "{% if tools %}{{ tools }}{% endif %}{% for m in messages %}{% for c in m.tool_calls or [] %}" +
+        "{% if tools %}{{ tools }}{% endif %}{% for m in messages %}{% for c in m.tool_calls or [] "
+        "%}" +
             call + "{% endfor %}{% endfor %}",
         "test", (*engine)->tokenizer());
     EXPECT_TRUE(format.ok()) << format.status().message();
     return CallSyntaxOf(*format);
   };
   const std::string name = "{\"name\": \"{{ c.function.name }}\", ";
-  EXPECT_EQ(syntax("<tool_call>\n" + name + "\"arguments\": {{ c.function.arguments | tojson }}}\n</tool_call>"),
+  EXPECT_EQ(syntax("<tool_call>\n" + name +
+                   "\"arguments\": {{ c.function.arguments | tojson }}}\n</tool_call>"),
             CallSyntax::kTags);
-  EXPECT_EQ(syntax(name + "\"parameters\": {{ c.function.arguments | tojson }}}"), CallSyntax::kJson);
-  EXPECT_EQ(syntax("[" + name + "\"arguments\": {{ c.function.arguments | tojson }}}]"), CallSyntax::kJson);
+  EXPECT_EQ(syntax(name + "\"parameters\": {{ c.function.arguments | tojson }}}"),
+            CallSyntax::kJson);
+  EXPECT_EQ(syntax("[" + name + "\"arguments\": {{ c.function.arguments | tojson }}}]"),
+            CallSyntax::kJson);
   EXPECT_EQ(syntax("<tool_call>\n<function={{ c.function.name }}></function></tool_call>"),
             CallSyntax::kNone);
   EXPECT_EQ(syntax(""), CallSyntax::kNone);

@@ -52,8 +52,8 @@ class ScriptedModel {
     }
     next_.assign(kTokens, 2);
     Say({"<|calls|>", "<think>\n", "The user wants", " the weather.\n", "</think>\n\n", "Let me",
-         " look.", "\n<tool_call>\n{\"name\": \"", "get_weather", "\", \"arguments\": {", "\"city\": ",
-         "\"Paris\"", "}}\n</tool_call>"});
+         " look.", "\n<tool_call>\n{\"name\": \"", "get_weather", "\", \"arguments\": {",
+         "\"city\": ", "\"Paris\"", "}}\n</tool_call>"});
     Say({"<|says|>", "The sun", " shines."});
     while (static_cast<std::int64_t>(pieces_.size()) < kTokens) {
       pieces_.push_back("unused" + std::to_string(pieces_.size()));
