@@ -25,7 +25,8 @@ Json TextBlock(const std::string& text) {
 
 class AnthropicShape final : public AnswerShape {
  public:
-  explicit AnthropicShape(std::string model) : model_(std::move(model)) {}
+  // `marked`: the tokens up to the last cache_control.
+  AnthropicShape(std::string model, Position marked) : model_(std::move(model)), marked_(marked) {}
 
   std::string_view stream_type() const override { return "text/event-stream; charset=utf-8"; }
 
@@ -111,9 +112,10 @@ class AnthropicShape final : public AnswerShape {
     return {{"stop_reason", reason}, {"stop_sequence", stop}};
   }
 
-  static Json Usage(const ReuseReport& reuse) {
-    return {{"input_tokens", reuse.prompt - reuse.restored},
-            {"cache_creation_input_tokens", 0},
+  Json Usage(const ReuseReport& reuse) const {
+    const Position created = std::max<Position>(0, marked_ - reuse.restored);
+    return {{"input_tokens", reuse.prompt - reuse.restored - created},
+            {"cache_creation_input_tokens", created},
             {"cache_read_input_tokens", reuse.restored},
             {"output_tokens", 0}};
   }
@@ -130,6 +132,7 @@ class AnthropicShape final : public AnswerShape {
   }
 
   std::string model_;
+  Position marked_;
   std::string id_ = NewId("msg_");
   int index_ = 0;      // of the content block
   bool open_ = false;  // whether it has begun
@@ -170,6 +173,30 @@ Result<std::string> BlocksText(const Json& content, const std::string& name) {
   return text;
 }
 
+// A cache_control: what is kept ends behind the message with this index; -1: before the first one.
+struct CacheMark {
+  std::ptrdiff_t message = -1;
+  double seconds = 0.0;
+};
+
+// Reads the cache_control of a block or tool, if it has one.
+Status ReadMark(const Json& block, const std::string& name, std::ptrdiff_t message,
+                std::vector<CacheMark>& marks) {
+  const Json control = block.value("cache_control", Json());
+  if (control.is_null()) return Status::Ok();
+  const auto wrong = [&](const char* rule) {
+    return Wrong(StrCat("the 'cache_control' of ", name, " ", rule));
+  };
+  if (!control.is_object() || control.value("type", Json()) != "ephemeral") {
+    return wrong("must be an object with the 'type' \"ephemeral\"");
+  }
+  const Json ttl = control.value("ttl", Json("5m"));
+  if (ttl != "5m" && ttl != "1h") return wrong("has a 'ttl' other than \"5m\" and \"1h\"");
+  marks.push_back({message, ttl == "5m" ? 300.0 : 3600.0});
+  if (marks.size() > 4) return Wrong("there are more than 4 blocks with 'cache_control'");
+  return Status::Ok();
+}
+
 // Turns messages of Anthropic's form into those that templates read.
 class Conversation {
  public:
@@ -184,7 +211,9 @@ class Conversation {
     KVCACHE_ASSIGN_OR_RETURN(const Json blocks, Blocks(message["content"], content));
     Json turn = {{"role", role}, {"content", ""}};
     bool results = false;
+    const std::size_t marks = marks_.size();
     for (const Json& block : blocks) {
+      KVCACHE_RETURN_IF_ERROR(ReadMark(block, content, 0, marks_));
       if (role == "user" && block["type"] == "tool_result") {
         results = true;
         KVCACHE_RETURN_IF_ERROR(AddResult(block, content));
@@ -194,13 +223,26 @@ class Conversation {
     }
     // Results of tools are messages of their own; often there is nothing else.
     if (!results || turn["content"] != "") messages_.push_back(std::move(turn));
+    for (std::size_t i = marks; i < marks_.size(); ++i) marks_[i].message = Last();
     return Status::Ok();
   }
 
-  void AddSystem(const std::string& text) {
+  Status AddSystem(const Json& system) {
+    KVCACHE_ASSIGN_OR_RETURN(const Json blocks, Blocks(system, "'system'"));
+    KVCACHE_ASSIGN_OR_RETURN(const std::string text, BlocksText(system, "'system'"));
     if (!text.empty()) messages_.push_back({{"role", "system"}, {"content", text}});
+    for (const Json& block : blocks) {
+      KVCACHE_RETURN_IF_ERROR(ReadMark(block, "'system'", Last(), marks_));
+    }
+    return Status::Ok();
   }
+
+  // A mark of the whole request is one of its last block.
+  Status MarkEnd(const Json& body) { return ReadMark(body, "the request", Last(), marks_); }
+  Status MarkTool(const Json& tool) { return ReadMark(tool, "a tool", -1, marks_); }
+
   Json Take() { return std::move(messages_); }
+  std::vector<CacheMark> TakeMarks() { return std::move(marks_); }
 
  private:
   Status AddResult(const Json& block, const std::string& name) {
@@ -236,14 +278,20 @@ class Conversation {
     return Status::Ok();
   }
 
+  std::ptrdiff_t Last() const { return std::ssize(messages_) - 1; }
+
   Json messages_ = Json::array();
+  std::vector<CacheMark> marks_;
 };
 
-Result<ChatInput> ReadConversation(const Fields& fields) {
+Result<ChatInput> ReadConversation(const Json& body, const Fields& fields,
+                                   std::vector<CacheMark>& marks) {
   Conversation conversation;
+  if (const Json* const tools = fields.Find("tools"); tools != nullptr) {
+    for (const Json& tool : *tools) KVCACHE_RETURN_IF_ERROR(conversation.MarkTool(tool));
+  }
   if (const Json* const system = fields.Find("system"); system != nullptr) {
-    KVCACHE_ASSIGN_OR_RETURN(const std::string text, BlocksText(*system, "'system'"));
-    conversation.AddSystem(text);
+    KVCACHE_RETURN_IF_ERROR(conversation.AddSystem(*system));
   }
   const Json* const messages = fields.Find("messages");
   if (messages == nullptr || !messages->is_array() || messages->empty()) {
@@ -252,9 +300,43 @@ Result<ChatInput> ReadConversation(const Fields& fields) {
   for (std::size_t i = 0; i < messages->size(); ++i) {
     KVCACHE_RETURN_IF_ERROR(conversation.Add((*messages)[i], StrCat("'messages[", i, "]'")));
   }
+  KVCACHE_RETURN_IF_ERROR(conversation.MarkEnd(body));
   ChatInput input;
   input.messages = conversation.Take();
+  marks = conversation.TakeMarks();
   return input;
+}
+
+// Returns the tokens of `prompt` that end with a message: another text after it changes only what follows.
+Result<Position> EndOfMessage(const TextService& service, ChatInput input, const Prompt& prompt,
+                              std::ptrdiff_t message) {
+  // The last token is never reused.
+  const auto most = static_cast<Position>(prompt.tokens.size()) - 1;
+  const auto next = static_cast<std::size_t>(message + 1);
+  if (next >= input.messages.size()) return most;
+  Json& content = input.messages[next]["content"];
+  const std::string text = content.is_string() ? content.get<std::string>() : std::string();
+  content = (text.starts_with('a') ? "b" : "a") + text;
+  KVCACHE_ASSIGN_OR_RETURN(const Prompt other, service.Render(std::move(input)));
+  const auto differ = std::mismatch(prompt.tokens.begin(), prompt.tokens.end(),
+                                    other.tokens.begin(), other.tokens.end());
+  return std::min(most, static_cast<Position>(differ.first - prompt.tokens.begin()));
+}
+
+// Returns a pin for each time to live: the longest marked prefix.
+Result<std::vector<PromptPin>> ReadPins(const TextService& service, const ChatInput& input,
+                                        const Prompt& prompt, const std::vector<CacheMark>& marks) {
+  std::vector<PromptPin> pins;
+  for (const double seconds : {300.0, 3600.0}) {
+    std::ptrdiff_t last = -2;
+    for (const CacheMark& mark : marks) {
+      if (mark.seconds == seconds) last = std::max(last, mark.message);
+    }
+    if (last < -1) continue;
+    KVCACHE_ASSIGN_OR_RETURN(const Position length, EndOfMessage(service, input, prompt, last));
+    if (length > 0) pins.push_back({length, seconds});
+  }
+  return pins;
 }
 
 // Reads whether the model shall think, for its template.
@@ -282,8 +364,17 @@ void RefuseUnsupported(Fields& fields) {
   if (!inner.ok()) fields.Fail("output_config", "must be an object; 'format' is not supported");
 }
 
-// Returns the prompt, or has answered with an error.
-Result<Prompt> ReadPrompt(const RouteContext& context, Fields& fields, HttpReply& reply) {
+// What is pinned shall be a place to go on from.
+void AddRestorePoints(TextRequest& request) {
+  std::vector<Position>& points = request.prompt.restore_points;
+  for (const PromptPin& pin : request.pins) points.push_back(pin.length);
+  std::sort(points.begin(), points.end());
+  points.erase(std::unique(points.begin(), points.end()), points.end());
+}
+
+// Reads the prompt and what shall be kept of it. Errors are answered.
+Result<TextRequest> ReadPrompt(const RouteContext& context, const Json& body, Fields& fields,
+                               HttpReply& reply) {
   const std::string model = fields.Text("model");
   const Tools tools = ReadAnthropicTools(fields, context.service.calls());
   ChatInput extra;
@@ -294,18 +385,21 @@ Result<Prompt> ReadPrompt(const RouteContext& context, Fields& fields, HttpReply
     return fields.error();
   }
   if (!CheckModel(context, Api::kAnthropic, model, reply)) return Wrong("another model");
-  auto input = ReadConversation(fields);
-  if (input.ok()) {
-    input->tools = tools.list;
-    input->variables = std::move(extra.variables);
-  }
-  auto prompt = input.ok() ? context.service.Render(std::move(*input)) : input.status();
-  if (!prompt.ok()) {
-    SendError(reply, Api::kAnthropic, FromStatus(prompt.status()));
-  } else {
-    prompt->answer.one_call = tools.one_call;
-  }
-  return prompt;
+  const auto read = [&]() -> Result<TextRequest> {
+    std::vector<CacheMark> marks;
+    KVCACHE_ASSIGN_OR_RETURN(ChatInput input, ReadConversation(body, fields, marks));
+    input.tools = tools.list;
+    input.variables = std::move(extra.variables);
+    TextRequest request;
+    KVCACHE_ASSIGN_OR_RETURN(request.prompt, context.service.Render(input));
+    request.prompt.answer.one_call = tools.one_call;
+    KVCACHE_ASSIGN_OR_RETURN(request.pins, ReadPins(context.service, input, request.prompt, marks));
+    AddRestorePoints(request);
+    return request;
+  };
+  auto request = read();
+  if (!request.ok()) SendError(reply, Api::kAnthropic, FromStatus(request.status()));
+  return request;
 }
 
 }  // namespace
@@ -313,29 +407,32 @@ Result<Prompt> ReadPrompt(const RouteContext& context, Fields& fields, HttpReply
 void AnthropicMessages(const RouteContext& context, const Json& body,
                        std::shared_ptr<HttpReply> reply) {
   Fields fields(body);
-  TextRequest request;
   if (!fields.Has("max_tokens")) fields.Fail("max_tokens", "is missing");
-  request.max_tokens = static_cast<std::int32_t>(fields.Integer("max_tokens", 1, 1, INT32_MAX));
+  const auto most = static_cast<std::int32_t>(fields.Integer("max_tokens", 1, 1, INT32_MAX));
   if (const Json* const stop = fields.Find("stop_sequences");
       stop != nullptr && !stop->is_array()) {
     fields.Fail("stop_sequences", "must be an array of strings");
   }
-  request.stop = fields.Texts("stop_sequences", 64);
-  request.sampling = ReadSampling(fields, -2.0, 1.0);
+  std::vector<std::string> stop = fields.Texts("stop_sequences", 64);
+  const SamplingParams sampling = ReadSampling(fields, -2.0, 1.0);
   const bool stream = fields.Bool("stream", false);
-  auto prompt = ReadPrompt(context, fields, *reply);
-  if (!prompt.ok()) return;
-  request.prompt = std::move(*prompt);
-  Deliver(context.service, std::move(request), stream, Api::kAnthropic,
-          std::make_shared<AnthropicShape>(context.model.name), std::move(reply));
+  auto request = ReadPrompt(context, body, fields, *reply);
+  if (!request.ok()) return;
+  request->max_tokens = most;
+  request->stop = std::move(stop);
+  request->sampling = sampling;
+  Position marked = 0;
+  for (const PromptPin& pin : request->pins) marked = std::max(marked, pin.length);
+  Deliver(context.service, std::move(*request), stream, Api::kAnthropic,
+          std::make_shared<AnthropicShape>(context.model.name, marked), std::move(reply));
 }
 
 // NOLINTNEXTLINE(performance-unnecessary-value-param): the signature of all routes with a body
 void AnthropicCountTokens(const RouteContext& context, const Json& body,
                           std::shared_ptr<HttpReply> reply) {
   Fields fields(body);
-  const auto prompt = ReadPrompt(context, fields, *reply);
-  if (prompt.ok()) SendJson(*reply, {{"input_tokens", prompt->tokens.size()}});
+  const auto request = ReadPrompt(context, body, fields, *reply);
+  if (request.ok()) SendJson(*reply, {{"input_tokens", request->prompt.tokens.size()}});
 }
 
 }  // namespace kvcache::server

@@ -81,6 +81,56 @@ TEST_F(ServerTest, AnthropicReadsBlocksAndStops) {
   EXPECT_EQ(Post("/v1/messages", system).json()["content"][0]["text"], ChatText(with_system));
 }
 
+TEST_F(ServerTest, CacheControlCountsWhatItMarksAnew) {
+  Json body = Chat("Which one is the question?", 4);
+  const Json text = {
+      {"type", "text"},
+      {"text", "A long text about foxes, birds and cows, which is kept for an hour."},
+      {"cache_control", {{"type", "ephemeral"}, {"ttl", "1h"}}}};
+  body["system"] = Json::array({text});
+  const int prompt = Post("/v1/messages/count_tokens", body).json()["input_tokens"].get<int>();
+  const Json first = Post("/v1/messages", body).json()["usage"];
+  const int created = first["cache_creation_input_tokens"].get<int>();
+  const int read = first["cache_read_input_tokens"].get<int>();
+  EXPECT_GT(created, 10);
+  EXPECT_EQ(first["input_tokens"].get<int>() + created + read, prompt);
+  EXPECT_GT(first["input_tokens"].get<int>(), 5) << "the question is not marked";
+  body["messages"][0]["content"] = "Another question?";
+  const Json second = Post("/v1/messages", body).json()["usage"];
+  EXPECT_EQ(second["cache_creation_input_tokens"], 0);
+  EXPECT_GE(second["cache_read_input_tokens"].get<int>(), created + read);
+  // The pinned text outlives what makes room; the question does not.
+  for (int i = 0; i < 24; ++i) {
+    (void)ChatText(Chat(StrCat("Story number ", i, " of many that fill the pool"), 400));
+  }
+  const Json probe = {
+      {"messages",
+       Json::array({Json({{"role", "system"}, {"content", text["text"]}}), body["messages"][0]})}};
+  const Json left = Post("/probe", probe).json();
+  EXPECT_GE(left["cached_tokens"].get<int>(), created + read);
+  EXPECT_LT(left["cached_tokens"].get<int>(), left["prompt_tokens"].get<int>() - 1);
+}
+
+TEST_F(ServerTest, CacheControlIsChecked) {
+  for (const Json& control :
+       {Json(5), Json({{"type", "other"}}), Json::object(),
+        Json({{"type", "ephemeral"}, {"ttl", "2h"}}), Json({{"type", "ephemeral"}, {"ttl", 5}})}) {
+    Json body = Chat("Hi");
+    body["system"] =
+        Json::array({Json({{"type", "text"}, {"text", "x"}, {"cache_control", control}})});
+    const HttpAnswer answer = Post("/v1/messages", body);
+    EXPECT_EQ(answer.status, 400) << control;
+    EXPECT_NE(answer.body.find("cache_control"), std::string::npos) << answer.body;
+  }
+  Json body = Chat("Hi", 2);
+  body["cache_control"] = {{"type", "ephemeral"}};
+  const Json usage = Post("/v1/messages", body).json()["usage"];
+  EXPECT_EQ(usage["input_tokens"], 1);
+  const Json marked = {{"type", "text"}, {"text", "x"}, {"cache_control", {{"type", "ephemeral"}}}};
+  body["system"] = Json::array({marked, marked, marked, marked});
+  EXPECT_EQ(Post("/v1/messages", body).status, 400) << "a fifth mark";
+}
+
 TEST_F(ServerTest, AnthropicRefusesInItsShape) {
   const auto refused = [&](const char* name, const Json& value) {
     Json body = Chat("Hi");

@@ -4,12 +4,14 @@
 #include <ctime>
 #include <exception>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <utility>
 
 #include "base/strings.h"
 #include "chat_template/chat_format.h"
 #include "engine/stop_strings.h"
+#include "server/pin_book.h"
 #include "server/tools.h"
 #include "tokenizer/unicode/utf8_stream.h"
 
@@ -151,6 +153,7 @@ class Service final : public TextService {
         reasons_(format_.Writes("</think>")),
         most_running_(most_running),
         started_(LocalTime()),
+        pins_(scheduler_->prefixes(), most_pinned()),
         thread_([this] { Run(); }) {}
 
   ~Service() override {
@@ -211,13 +214,17 @@ class Service final : public TextService {
         .sampling = request.sampling,
         .max_tokens = request.max_tokens < 0 ? room : std::min(room, request.max_tokens),
         .restore_points = request.prompt.restore_points};
+    auto pins = std::make_shared<PinnedPrompt>();
+    pins->pins = std::exchange(request.pins, {});
+    if (!pins->pins.empty()) pins->tokens = request.prompt.tokens;
     const auto writer = std::make_shared<Writer>(engine_.tokenizer(), std::move(request));
     scheduled.on_started = [writer](const ReuseReport& reuse) { writer->Started(reuse); };
     scheduled.on_token = [this, writer](std::int32_t token) {
       ++generated_tokens_;
       return writer->Push(token);
     };
-    scheduled.on_done = [this, writer](const RequestResult& result) {
+    scheduled.on_done = [this, writer, pins = std::move(pins)](const RequestResult& result) {
+      Keep(*pins, result);
       reused_tokens_ += result.reuse.restored;
       computed_tokens_ += result.reuse.computed;
       --running_;
@@ -270,10 +277,39 @@ class Service final : public TextService {
             .reused_tokens = reused_tokens_,
             .computed_tokens = computed_tokens_};
   }
+  std::int64_t most_pinned() const override {
+    const EngineOptions& options = engine_.options();
+    const std::int64_t context = options.context;
+    const std::int64_t pool =
+        options.pool_tokens > 0 ? options.pool_tokens : options.max_sequences * context;
+    return std::max<std::int64_t>(0, std::min(pool / 2, pool - context));
+  }
+
   bool idle() const override { return unfinished_ == 0; }
   const Engine& engine() const override { return engine_; }
 
  private:
+  struct PinnedPrompt {
+    std::vector<std::int32_t> tokens{};
+    std::vector<PromptPin> pins{};
+  };
+
+  // Pins what the request asks for. If the cache has no room for a request, nothing is pinned any more.
+  void Keep(const PinnedPrompt& prompt, const RequestResult& result) {
+    try {
+      const double now = scheduler_->Now();
+      if (result.status.code() == StatusCode::kCacheFull) pins_.Clear(now);
+      for (const PromptPin& pin : prompt.pins) {
+        const auto length = static_cast<std::size_t>(pin.length);
+        if (result.status.ok()) {
+          pins_.Pin(std::span(prompt.tokens).first(length), now + pin.seconds, now);
+        }
+      }
+    } catch (const std::exception&) {
+      return;  // without memory there are no pins
+    }
+  }
+
   static Status Stopping() { return {StatusCode::kCancelled, "the server is stopping"}; }
 
   CallSyntax SyntaxFor(const ChatInput& input) const {
@@ -332,6 +368,7 @@ class Service final : public TextService {
   const std::tm started_;  // one time for all prompts: they share their beginnings
   std::mutex mutex_;
   std::vector<std::function<void()>> tasks_;  // for the engine's thread
+  PinBook pins_;                              // on the engine's thread
   std::atomic<bool> ending_{false}, interrupted_{false}, stopping_{false};
   bool ending_all_ = false;  // on the engine's thread
   std::atomic<std::int64_t> requests_{0}, running_{0}, unfinished_{0};

@@ -38,8 +38,15 @@ struct TextResult {
   double total_ms = 0.0;
 };
 
+// A prefix of the prompt that is kept for some time after the request.
+struct PromptPin {
+  Position length = 0;
+  double seconds = 0.0;
+};
+
 struct TextRequest {
   Prompt prompt{};
+  std::vector<PromptPin> pins{};
   SamplingParams sampling{};
   std::int32_t max_tokens = -1;                          // at most; the context bounds it too
   std::vector<std::string> stop{};                       // the text ends before the first of these
@@ -90,6 +97,8 @@ class TextService {
   virtual void Look(std::function<void(const Scheduler&, std::int64_t free_cells)> look) = 0;
   // Returns the text of one token.
   virtual std::string Piece(std::int32_t token) const = 0;
+  // Returns the tokens that pins keep at most; more than that are not pinned.
+  virtual std::int64_t most_pinned() const = 0;
   virtual ServiceCounters counters() const = 0;
   // Returns whether all requests have ended and their functions have returned.
   virtual bool idle() const = 0;
