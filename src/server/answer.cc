@@ -25,12 +25,32 @@ Json OrNull(const std::string& text) {
   return text.empty() ? Json() : Json(text);
 }
 
-// One answer on its way to a client.
-struct Delivery {
-  std::shared_ptr<AnswerShape> shape;
+// The choices of one answer on their way to a client.
+struct Choices {
   std::shared_ptr<HttpReply> reply;
   Api api{};
   bool stream = false;
+  bool begun = false;
+  bool failed = false;
+  std::size_t left = 0;  // that have not ended
+  TextResult total{};
+  std::vector<Json> wholes{};  // of the choices
+
+  void Fail(const Status& status) {
+    if (std::exchange(failed, true)) return;
+    if (!begun) return SendError(*reply, api, FromStatus(status));
+    const std::string error = ErrorJson(api, FromStatus(status));
+    const char* const name = api == Api::kAnthropic ? "event: error\n" : "";
+    reply->Write(api == Api::kOllama ? error + "\n" : StrCat(name, "data: ", error, "\n\n"));
+    reply->End();
+  }
+};
+
+// One of them.
+struct Delivery {
+  std::shared_ptr<Choices> all;
+  std::size_t index = 0;
+  std::shared_ptr<AnswerShape> shape;
   bool begun = false;
   AnswerParser parser{{}};
   Answer answer{};  // whole answers only
@@ -38,21 +58,21 @@ struct Delivery {
   // A stream begins before its first text, so that its client sees signs of life while a long prompt is
   // computed.
   void Begin(const ReuseReport& reuse) {
-    if (!stream || std::exchange(begun, true)) return;
-    reply->Begin(std::string(shape->stream_type()));
-    reply->Write(shape->Start(reuse));
+    if (!all->stream || std::exchange(begun, true)) return;
+    if (!std::exchange(all->begun, true)) all->reply->Begin(std::string(shape->stream_type()));
+    all->reply->Write(shape->Start(reuse));
   }
 
   // Returns whether the text goes on.
   bool Take(std::string_view piece) {
     TakeParts(parser.Push(piece));
-    return !parser.done();
+    return !parser.done() && !all->failed;
   }
 
   void TakeParts(std::vector<AnswerPart> parts) {
     std::string out;
     for (AnswerPart& part : parts) {
-      if (stream) {
+      if (all->stream) {
         out += shape->Delta(part);
       } else if (part.kind == AnswerPart::Kind::kCall) {
         answer.calls.push_back(std::move(part.call));
@@ -60,22 +80,31 @@ struct Delivery {
         (part.kind == AnswerPart::Kind::kText ? answer.text : answer.reasoning) += part.text;
       }
     }
-    if (!out.empty()) reply->Write(std::move(out));
+    if (!out.empty()) all->reply->Write(std::move(out));
   }
 
   void Finish(const TextResult& result) {
-    if (!result.status.ok() && !begun) return SendError(*reply, api, FromStatus(result.status));
+    if (!result.status.ok()) return all->Fail(result.status);
     Begin(result.reuse);
     TakeParts(parser.Flush());
-    if (!stream) return SendJson(*reply, shape->Whole(answer, result));
-    reply->Write(result.status.ok() ? shape->End(result) : ErrorEvent(result.status));
-    reply->End();
+    const std::int32_t before = all->total.generated;
+    if (index == 0) all->total = result;
+    all->total.generated = before + result.generated;
+    if (all->stream) {
+      all->reply->Write(shape->End(result));
+    } else {
+      all->wholes[index] = shape->Whole(answer, result);
+    }
+    if (--all->left > 0 || all->failed) return;
+    if (!all->stream) return SendWhole();
+    all->reply->Write(shape->Last(all->total));
+    all->reply->End();
   }
 
-  std::string ErrorEvent(const Status& status) const {
-    const std::string error = ErrorJson(api, FromStatus(status));
-    if (api == Api::kOllama) return error + "\n";
-    return StrCat(api == Api::kAnthropic ? "event: error\n" : "", "data: ", error, "\n\n");
+  void SendWhole() const {
+    Json& whole = all->wholes.front();
+    for (std::size_t i = 1; i < all->wholes.size(); ++i) shape->AddChoice(whole, all->wholes[i]);
+    SendJson(*all->reply, whole);
   }
 };
 
@@ -240,6 +269,12 @@ bool CheckModel(const RouteContext& context, Api api, const std::string& model, 
 
 void Deliver(TextService& service, TextRequest request, bool stream, Api api,
              std::shared_ptr<AnswerShape> shape, std::shared_ptr<HttpReply> reply) {
+  DeliverChoices(service, request, stream, api, {std::move(shape)}, std::move(reply));
+}
+
+void DeliverChoices(TextService& service, const TextRequest& request, bool stream, Api api,
+                    const std::vector<std::shared_ptr<AnswerShape>>& shapes,
+                    std::shared_ptr<HttpReply> reply) {
   const auto tokens = std::ssize(request.prompt.tokens);
   if (const int context = service.engine().context(); tokens >= context) {
     return SendError(*reply, api,
@@ -248,18 +283,32 @@ void Deliver(TextService& service, TextRequest request, bool stream, Api api,
                       .param = api == Api::kOpenAi ? "messages" : "",
                       .code = "context_length_exceeded"});
   }
-  const auto delivery = std::make_shared<Delivery>();
-  delivery->shape = std::move(shape);
-  delivery->reply = std::move(reply);
-  delivery->api = api;
-  delivery->stream = stream;
-  delivery->parser = AnswerParser(request.prompt.answer);
-  request.on_started = [delivery](const ReuseReport& reuse) { delivery->Begin(reuse); };
-  request.on_text = [delivery](std::string_view text) { return delivery->Take(text); };
-  request.on_done = [delivery](const TextResult& result) { delivery->Finish(result); };
-  const auto id = service.Submit(std::move(request));
-  if (!id.ok()) return SendError(*delivery->reply, api, FromStatus(id.status()));
-  delivery->reply->OnGone([&service, id = *id] { service.Cancel(id); });
+  const auto all = std::make_shared<Choices>();
+  all->reply = reply;
+  all->api = api;
+  all->stream = stream;
+  all->left = shapes.size();
+  all->wholes.resize(shapes.size());
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    const auto delivery = std::make_shared<Delivery>();
+    delivery->all = all;
+    delivery->index = i;
+    delivery->shape = shapes[i];
+    delivery->parser = AnswerParser(request.prompt.answer);
+    TextRequest choice = request;
+    choice.sampling.seed += i * 0x9e3779b97f4a7c15;
+    choice.on_started = [delivery](const ReuseReport& reuse) { delivery->Begin(reuse); };
+    choice.on_logprob = [delivery](TokenLogprob token) { delivery->shape->Take(std::move(token)); };
+    choice.on_text = [delivery](std::string_view text) { return delivery->Take(text); };
+    choice.on_done = [delivery](const TextResult& result) { delivery->Finish(result); };
+    const auto id = service.Submit(std::move(choice));
+    if (!id.ok()) {
+      // The choices before it may have begun on the engine's thread.
+      service.Look([all, status = id.status()](const auto&, auto) { all->Fail(status); });
+      return;
+    }
+    reply->OnGone([&service, id = *id] { service.Cancel(id); });
+  }
 }
 
 }  // namespace kvcache::server

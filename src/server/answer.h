@@ -63,14 +63,24 @@ class AnswerShape {
   virtual std::string_view stream_type() const = 0;
   // Returns a stream's first bytes. `reuse` is known before the first text.
   virtual std::string Start(const ReuseReport& /*reuse*/) { return {}; }
+  // Takes a token of the parts that come next.
+  virtual void Take(TokenLogprob /*token*/) {}
   virtual std::string Delta(const AnswerPart& part) = 0;
   virtual std::string End(const TextResult& result) = 0;
+  // Returns a stream's last bytes, after the ends of all choices. `total` has all of their tokens.
+  virtual std::string Last(const TextResult& /*total*/) { return {}; }
   virtual Json Whole(const Answer& answer, const TextResult& result) = 0;
+  // Adds the choice of another whole answer.
+  virtual void AddChoice(Json& /*whole*/, const Json& /*other*/) const {}
 };
 
 // Generates, and answers as `shape` writes. The request is cancelled if the client leaves.
 void Deliver(TextService& service, TextRequest request, bool stream, Api api,
              std::shared_ptr<AnswerShape> shape, std::shared_ptr<HttpReply> reply);
+// The same for as many choices as there are shapes. The seeds of the others follow from the request's.
+void DeliverChoices(TextService& service, const TextRequest& request, bool stream, Api api,
+                    const std::vector<std::shared_ptr<AnswerShape>>& shapes,
+                    std::shared_ptr<HttpReply> reply);
 
 struct RouteContext {
   TextService& service;

@@ -140,7 +140,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void OnGone(std::uint64_t number, std::function<void()> gone) {
     if (closed_) return gone();
-    if (Answers(number)) gone_ = std::move(gone);
+    if (Answers(number)) gone_.push_back(std::move(gone));
   }
 
   // Closes the connection when it has nothing to answer.
@@ -160,7 +160,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     error_code ignored;
     socket_.close(ignored);
     timer_.cancel();
-    if (gone_) std::exchange(gone_, nullptr)();
+    for (const auto& gone : std::exchange(gone_, {})) gone();
   }
 
  private:
@@ -266,7 +266,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void Finish() {
-    gone_ = nullptr;
+    gone_.clear();
     since_ = Clock::now();
     keep_alive_ = keep_alive_ && !shared_->stopping;
     state_ = keep_alive_ ? State::kIdle : State::kEnding;
@@ -326,7 +326,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string inbox_;     // received, not parsed
   std::string outgoing_;  // given to the socket
   std::string waiting_;   // sent next
-  std::function<void()> gone_;
+  std::vector<std::function<void()>> gone_;
   std::uint64_t number_ = 0;  // of the request that is answered
   Clock::time_point since_;   // the state began
   Clock::time_point sent_;    // the last output

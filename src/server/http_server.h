@@ -48,7 +48,8 @@ class HttpReply {
   virtual void Begin(std::string content_type) = 0;
   virtual void Write(std::string bytes) = 0;
   virtual void End() = 0;
-  // Calls `gone` when the client leaves before the end; at once if it has left.
+  // Calls `gone` when the client leaves before the end; at once if it has left. May be called again with
+  // another function.
   virtual void OnGone(std::function<void()> gone) = 0;
 };
 

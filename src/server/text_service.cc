@@ -1,9 +1,11 @@
 #include "server/text_service.h"
 
 #include <algorithm>
+#include <cmath>
 #include <ctime>
 #include <exception>
 #include <mutex>
+#include <numeric>
 #include <span>
 #include <thread>
 #include <utility>
@@ -43,12 +45,22 @@ bool EndsInThoughts(std::string_view prompt) {
   return prompt.substr(0, end).ends_with("<think>");
 }
 
+// Returns the logarithm of the sum of the logits' exponentials.
+double LogSum(std::span<const float> logits) {
+  const float most = *std::max_element(logits.begin(), logits.end());
+  double sum = 0.0;
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - most);
+  return most + std::log(sum);
+}
+
 // Turns the tokens of one request into text.
 class Writer {
  public:
   Writer(const Tokenizer& tokenizer, TextRequest request)
       : tokenizer_(tokenizer),
         on_started_(std::move(request.on_started)),
+        on_logprob_(std::move(request.on_logprob)),
+        top_logprobs_(static_cast<std::size_t>(std::max(request.top_logprobs, 0))),
         on_text_(std::move(request.on_text)),
         on_done_(std::move(request.on_done)),
         model_stops_(request.prompt.stops),
@@ -58,6 +70,15 @@ class Writer {
   void Started(const ReuseReport& reuse) {
     try {
       if (on_started_) on_started_(reuse);
+    } catch (const std::exception&) {
+      failed_ = true;
+    }
+  }
+
+  // Takes what the next token is drawn from.
+  void TakeLogits(std::span<const float> logits) {
+    try {
+      logits_.assign(logits.begin(), logits.end());
     } catch (const std::exception&) {
       failed_ = true;
     }
@@ -87,6 +108,7 @@ class Writer {
 
  private:
   bool Take(std::int32_t token) {
+    if (!logits_.empty()) on_logprob_(LogprobOf(token));
     std::string piece;
     tokenizer_.AppendPiece(token, &piece);
     const bool drops = ++generated_ == 1 && before_ >= 0 && piece.starts_with(' ') &&
@@ -96,6 +118,29 @@ class Writer {
     characters_.Push(piece, &whole);
     Emit(stops_.Push(whole));
     return !stops_.stopped() && !refused_;
+  }
+
+  TokenLogprob LogprobOf(std::int32_t token) const {
+    const double sum = LogSum(logits_);
+    const auto logprob = [&](std::size_t index) {
+      return static_cast<float>(static_cast<double>(logits_[index]) - sum);
+    };
+    const auto text = [&](std::size_t index) {
+      return tokenizer_.Piece(static_cast<std::int32_t>(index), ControlText::kShown);
+    };
+    const auto own = static_cast<std::size_t>(token);
+    TokenLogprob result{.text = text(own), .logprob = logprob(own)};
+    std::vector<std::size_t> order(logits_.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    const std::size_t top = std::min(top_logprobs_, order.size());
+    std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(top), order.end(),
+                      [&](std::size_t a, std::size_t b) {
+                        return std::pair(logits_[b], a) < std::pair(logits_[a], b);
+                      });
+    for (std::size_t i = 0; i < top; ++i) {
+      result.top.emplace_back(text(order[i]), logprob(order[i]));
+    }
+    return result;
   }
 
   void Deliver(const RequestResult& result, Status status) {
@@ -130,6 +175,9 @@ class Writer {
 
   const Tokenizer& tokenizer_;
   std::function<void(const ReuseReport&)> on_started_;
+  std::function<void(TokenLogprob)> on_logprob_;
+  std::size_t top_logprobs_;
+  std::vector<float> logits_;  // that the next token is drawn from, if they are wanted
   std::function<bool(std::string_view)> on_text_;
   std::function<void(const TextResult&)> on_done_;
   std::vector<std::string> model_stops_;
@@ -217,8 +265,14 @@ class Service final : public TextService {
     auto pins = std::make_shared<PinnedPrompt>();
     pins->pins = std::exchange(request.pins, {});
     if (!pins->pins.empty()) pins->tokens = request.prompt.tokens;
+    const bool wants_logits = request.top_logprobs >= 0;
     const auto writer = std::make_shared<Writer>(engine_.tokenizer(), std::move(request));
     scheduled.on_started = [writer](const ReuseReport& reuse) { writer->Started(reuse); };
+    if (wants_logits) {
+      scheduled.on_logits = [writer](Position /*length*/, std::span<const float> logits) {
+        writer->TakeLogits(logits);
+      };
+    }
     scheduled.on_token = [this, writer](std::int32_t token) {
       ++generated_tokens_;
       return writer->Push(token);

@@ -38,6 +38,13 @@ struct TextResult {
   double total_ms = 0.0;
 };
 
+// A token of an answer, and how likely the model finds it and others.
+struct TokenLogprob {
+  std::string text{};  // its bytes
+  float logprob = 0.0f;
+  std::vector<std::pair<std::string, float>> top{};  // the most likely tokens, most likely first
+};
+
 // A prefix of the prompt that is kept for some time after the request.
 struct PromptPin {
   Position length = 0;
@@ -51,6 +58,10 @@ struct TextRequest {
   std::int32_t max_tokens = -1;                          // at most; the context bounds it too
   std::vector<std::string> stop{};                       // the text ends before the first of these
   std::function<void(const ReuseReport&)> on_started{};  // before the first text
+  int top_logprobs = -1;                                 // -1: on_logprob is not called
+  // Called with each token, before on_text. The numbers are the model's: nothing that the sampling does to
+  // logits changes them.
+  std::function<void(TokenLogprob)> on_logprob{};
   // Called with whole characters. Returns whether the text goes on.
   std::function<bool(std::string_view)> on_text{};
   std::function<void(const TextResult&)> on_done{};  // once
