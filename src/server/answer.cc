@@ -198,9 +198,9 @@ Status ReadCalls(Json& message, const std::string& name) {
     message.erase("tool_calls");
     return Status::Ok();
   }
-  const Status wrong(StatusCode::kInvalidArgument,
-                     StrCat("the 'tool_calls' of ", name,
-                            " must be an array of objects with a 'function' that has a 'name'"));
+  Status wrong(StatusCode::kInvalidArgument,
+               StrCat("the 'tool_calls' of ", name,
+                      " must be an array of objects with a 'function' that has a 'name'"));
   if (!found->is_array()) return wrong;
   for (Json& call : *found) {
     if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) {
@@ -267,14 +267,14 @@ bool CheckModel(const RouteContext& context, Api api, const std::string& model, 
   return false;
 }
 
-void Deliver(TextService& service, TextRequest request, bool stream, Api api,
-             std::shared_ptr<AnswerShape> shape, std::shared_ptr<HttpReply> reply) {
-  DeliverChoices(service, request, stream, api, {std::move(shape)}, std::move(reply));
+void Deliver(TextService& service, const TextRequest& request, bool stream, Api api,
+             std::shared_ptr<AnswerShape> shape, const std::shared_ptr<HttpReply>& reply) {
+  DeliverChoices(service, request, stream, api, {std::move(shape)}, reply);
 }
 
 void DeliverChoices(TextService& service, const TextRequest& request, bool stream, Api api,
                     const std::vector<std::shared_ptr<AnswerShape>>& shapes,
-                    std::shared_ptr<HttpReply> reply) {
+                    const std::shared_ptr<HttpReply>& reply) {
   const auto tokens = std::ssize(request.prompt.tokens);
   if (const int context = service.engine().context(); tokens >= context) {
     return SendError(*reply, api,

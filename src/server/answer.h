@@ -75,12 +75,12 @@ class AnswerShape {
 };
 
 // Generates, and answers as `shape` writes. The request is cancelled if the client leaves.
-void Deliver(TextService& service, TextRequest request, bool stream, Api api,
-             std::shared_ptr<AnswerShape> shape, std::shared_ptr<HttpReply> reply);
+void Deliver(TextService& service, const TextRequest& request, bool stream, Api api,
+             std::shared_ptr<AnswerShape> shape, const std::shared_ptr<HttpReply>& reply);
 // The same for as many choices as there are shapes. The seeds of the others follow from the request's.
 void DeliverChoices(TextService& service, const TextRequest& request, bool stream, Api api,
                     const std::vector<std::shared_ptr<AnswerShape>>& shapes,
-                    std::shared_ptr<HttpReply> reply);
+                    const std::shared_ptr<HttpReply>& reply);
 
 struct RouteContext {
   TextService& service;

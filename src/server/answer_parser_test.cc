@@ -44,7 +44,7 @@ std::string Parse(const AnswerSyntax& syntax, const std::vector<std::string>& pi
 
 // Parses the text whole and in pieces, which must be the same.
 std::string ParseAll(const AnswerSyntax& syntax, const std::string& text) {
-  const std::string whole = Parse(syntax, {text});
+  std::string whole = Parse(syntax, {text});
   std::mt19937 random(7);
   for (std::size_t most : {1U, 2U, 5U, 11U}) {
     std::vector<std::string> pieces;

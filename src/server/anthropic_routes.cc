@@ -222,7 +222,8 @@ class Conversation {
       }
     }
     // Results of tools are messages of their own; often there is nothing else.
-    if (!results || turn["content"] != "") messages_.push_back(std::move(turn));
+    if (!results || !turn["content"].get_ref<const std::string&>().empty())
+      messages_.push_back(std::move(turn));
     for (std::size_t i = marks; i < marks_.size(); ++i) marks_[i].message = Last();
     return Status::Ok();
   }
@@ -423,8 +424,8 @@ void AnthropicMessages(const RouteContext& context, const Json& body,
   request->sampling = sampling;
   Position marked = 0;
   for (const PromptPin& pin : request->pins) marked = std::max(marked, pin.length);
-  Deliver(context.service, std::move(*request), stream, Api::kAnthropic,
-          std::make_shared<AnthropicShape>(context.model.name, marked), std::move(reply));
+  Deliver(context.service, *request, stream, Api::kAnthropic,
+          std::make_shared<AnthropicShape>(context.model.name, marked), reply);
 }
 
 // NOLINTNEXTLINE(performance-unnecessary-value-param): the signature of all routes with a body

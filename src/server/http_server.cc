@@ -47,9 +47,25 @@ class Connection;
 struct Shared {
   const HttpOptions options;
   HttpHandler& handler;
+  bool accepting = false;
   asio::io_context io{1};
   std::size_t open = 0;   // connections
   bool stopping = false;  // each connection ends with its answer
+};
+
+// Part of a function that waits for a connection. Without memory, the function ends without being called.
+class Accepting {
+ public:
+  explicit Accepting(bool& flag) : flag_(&flag) { flag = true; }
+  Accepting(Accepting&& other) noexcept : flag_(std::exchange(other.flag_, nullptr)) {}
+  Accepting& operator=(Accepting&&) = delete;
+  ~Accepting() { End(); }
+  void End() {
+    if (flag_ != nullptr) *std::exchange(flag_, nullptr) = false;
+  }
+
+ private:
+  bool* flag_;
 };
 
 // Forwards calls from any thread to the connection's, for one of its requests.
@@ -464,7 +480,10 @@ class Server final : public HttpServer {
   }
 
   void Accept() {
-    acceptor_.async_accept([this](const error_code& error, tcp::socket socket) {
+    if (shared_->accepting) return;
+    acceptor_.async_accept([this, accepting = Accepting(shared_->accepting)](
+                               const error_code& error, tcp::socket socket) mutable {
+      accepting.End();
       if (!acceptor_.is_open()) return;
       if (error) return AcceptLater();  // no descriptor is free
       Accept();
@@ -478,10 +497,11 @@ class Server final : public HttpServer {
     });
   }
 
-  // A function that runs out of memory ends; the others go on.
+  // A function that runs out of memory ends; the others go on, and so does accepting.
   void Run() {
     while (true) {
       try {
+        if (acceptor_.is_open()) Accept();
         shared_->io.run();
         return;
       } catch (const std::exception&) {

@@ -103,8 +103,8 @@ void Generate(const RouteContext& context, Kind kind, Fields& fields, Result<Pro
   if (!options.ok()) return Refuse(*reply, options);
   if (!prompt.ok()) return Refuse(*reply, prompt.status());
   request.prompt = std::move(*prompt);
-  Deliver(context.service, std::move(request), stream, Api::kOllama,
-          std::make_shared<OllamaShape>(kind, context.model.name), std::move(reply));
+  Deliver(context.service, request, stream, Api::kOllama,
+          std::make_shared<OllamaShape>(kind, context.model.name), reply);
 }
 
 // Returns whether the request can be answered; else has answered.

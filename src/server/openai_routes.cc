@@ -300,8 +300,9 @@ void Generate(const RouteContext& context, Kind kind, TextRequest request, Field
                                    .include_usage = include_usage,
                                    .logprobs = request.top_logprobs >= 0};
   std::vector<std::shared_ptr<AnswerShape>> shapes;
+  shapes.reserve(static_cast<std::size_t>(choices));
   for (int i = 0; i < choices; ++i) shapes.push_back(std::make_shared<OpenAiShape>(common, i));
-  DeliverChoices(context.service, request, stream, Api::kOpenAi, shapes, std::move(reply));
+  DeliverChoices(context.service, request, stream, Api::kOpenAi, shapes, reply);
 }
 
 }  // namespace

@@ -46,6 +46,17 @@ class Client {
     return true;
   }
 
+  // Reads to the end of the connection, and returns how many bytes there were. Allocates nothing.
+  std::size_t Discard() {
+    std::size_t count = 0;
+    char bytes[4096];
+    for (ssize_t size = 1; size > 0; count += static_cast<std::size_t>(size)) {
+      size = recv(socket_, bytes, sizeof(bytes), 0);
+      if (size <= 0) break;
+    }
+    return count;
+  }
+
   // Reads until the text contains `end`, or to the end of the connection.
   std::string Read(std::string_view end = "") {
     std::string text;

@@ -26,10 +26,11 @@ bool AddTool(Fields& fields, const std::string& place, const Json& tool, const T
     fields.Fail(StrCat(place, ".", key), rule);
     return false;
   };
-  if (!tool.contains("name") || !tool["name"].is_string() || tool["name"] == "") {
+  const Json name = tool.value("name", Json());
+  if (!name.is_string() || name.get_ref<const std::string&>().empty()) {
     return fail("name", "must be a string that is not empty");
   }
-  Json function = {{"name", tool["name"]}};
+  Json function = {{"name", name}};
   const Json description = tool.value("description", Json());
   if (!description.is_null() && !description.is_string())
     return fail("description", "must be a string");
@@ -42,7 +43,7 @@ bool AddTool(Fields& fields, const std::string& place, const Json& tool, const T
   if (!strict.is_null() && strict != false) {
     return fail(keys.strict, "is not supported by this server: calls follow no schema by force");
   }
-  tools.names.push_back(tool["name"].get<std::string>());
+  tools.names.push_back(name.get<std::string>());
   tools.list.push_back({{"type", "function"}, {"function", std::move(function)}});
   return true;
 }
