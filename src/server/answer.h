@@ -96,23 +96,29 @@ std::int64_t UnixSeconds();
 std::string NewId(std::string_view prefix);
 
 // The routes. `body` is an object.
-void OpenAiChat(const RouteContext& context, const Json& body, std::shared_ptr<HttpReply> reply);
+void OpenAiChat(const RouteContext& context, const Json& body,
+                const std::shared_ptr<HttpReply>& reply);
 void OpenAiCompletion(const RouteContext& context, const Json& body,
-                      std::shared_ptr<HttpReply> reply);
+                      const std::shared_ptr<HttpReply>& reply);
 Json OpenAiModel(const ServedModel& model);
 void AnthropicMessages(const RouteContext& context, const Json& body,
-                       std::shared_ptr<HttpReply> reply);
+                       const std::shared_ptr<HttpReply>& reply);
 void AnthropicCountTokens(const RouteContext& context, const Json& body,
-                          std::shared_ptr<HttpReply> reply);
-void Tokenize(const RouteContext& context, const Json& body, std::shared_ptr<HttpReply> reply);
-void Detokenize(const RouteContext& context, const Json& body, std::shared_ptr<HttpReply> reply);
-void ApplyTemplate(const RouteContext& context, const Json& body, std::shared_ptr<HttpReply> reply);
-void Probe(const RouteContext& context, const Json& body, std::shared_ptr<HttpReply> reply);
+                          const std::shared_ptr<HttpReply>& reply);
+void Tokenize(const RouteContext& context, const Json& body,
+              const std::shared_ptr<HttpReply>& reply);
+void Detokenize(const RouteContext& context, const Json& body,
+                const std::shared_ptr<HttpReply>& reply);
+void ApplyTemplate(const RouteContext& context, const Json& body,
+                   const std::shared_ptr<HttpReply>& reply);
+void Probe(const RouteContext& context, const Json& body, const std::shared_ptr<HttpReply>& reply);
 void Slots(const RouteContext& context, const std::shared_ptr<HttpReply>& reply);
-void OllamaChat(const RouteContext& context, const Json& body, std::shared_ptr<HttpReply> reply);
+void OllamaChat(const RouteContext& context, const Json& body,
+                const std::shared_ptr<HttpReply>& reply);
 void OllamaGenerate(const RouteContext& context, const Json& body,
-                    std::shared_ptr<HttpReply> reply);
-void OllamaShow(const RouteContext& context, const Json& body, std::shared_ptr<HttpReply> reply);
+                    const std::shared_ptr<HttpReply>& reply);
+void OllamaShow(const RouteContext& context, const Json& body,
+                const std::shared_ptr<HttpReply>& reply);
 void OllamaTags(const RouteContext& context, const std::shared_ptr<HttpReply>& reply);
 void OllamaRunning(const RouteContext& context, const std::shared_ptr<HttpReply>& reply);
 

@@ -406,7 +406,7 @@ Result<TextRequest> ReadPrompt(const RouteContext& context, const Json& body, Fi
 }  // namespace
 
 void AnthropicMessages(const RouteContext& context, const Json& body,
-                       std::shared_ptr<HttpReply> reply) {
+                       const std::shared_ptr<HttpReply>& reply) {
   Fields fields(body);
   if (!fields.Has("max_tokens")) fields.Fail("max_tokens", "is missing");
   const auto most = static_cast<std::int32_t>(fields.Integer("max_tokens", 1, 1, INT32_MAX));
@@ -428,9 +428,8 @@ void AnthropicMessages(const RouteContext& context, const Json& body,
           std::make_shared<AnthropicShape>(context.model.name, marked), reply);
 }
 
-// NOLINTNEXTLINE(performance-unnecessary-value-param): the signature of all routes with a body
 void AnthropicCountTokens(const RouteContext& context, const Json& body,
-                          std::shared_ptr<HttpReply> reply) {
+                          const std::shared_ptr<HttpReply>& reply) {
   Fields fields(body);
   const auto request = ReadPrompt(context, body, fields, *reply);
   if (request.ok()) SendJson(*reply, {{"input_tokens", request->prompt.tokens.size()}});

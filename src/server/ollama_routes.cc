@@ -95,7 +95,7 @@ Status ReadOptions(Fields& fields, TextRequest& request) {
 }
 
 void Generate(const RouteContext& context, Kind kind, Fields& fields, Result<Prompt> prompt,
-              std::shared_ptr<HttpReply> reply) {
+              const std::shared_ptr<HttpReply>& reply) {
   const bool stream = fields.Bool("stream", true);
   TextRequest request;
   const Status options = ReadOptions(fields, request);
@@ -150,7 +150,8 @@ Json Entry(const RouteContext& context) {
 
 }  // namespace
 
-void OllamaChat(const RouteContext& context, const Json& body, std::shared_ptr<HttpReply> reply) {
+void OllamaChat(const RouteContext& context, const Json& body,
+                const std::shared_ptr<HttpReply>& reply) {
   Fields fields(body);
   const Tools tools = ReadOllamaTools(fields, context.service.calls());
   ChatInput extra;
@@ -162,12 +163,11 @@ void OllamaChat(const RouteContext& context, const Json& body, std::shared_ptr<H
     input->variables = std::move(extra.variables);
   }
   Generate(context, Kind::kChat, fields,
-           input.ok() ? context.service.Render(std::move(*input)) : input.status(),
-           std::move(reply));
+           input.ok() ? context.service.Render(std::move(*input)) : input.status(), reply);
 }
 
 void OllamaGenerate(const RouteContext& context, const Json& body,
-                    std::shared_ptr<HttpReply> reply) {
+                    const std::shared_ptr<HttpReply>& reply) {
   Fields fields(body);
   ChatInput input;
   ReadThink(context, fields, input);
@@ -180,16 +180,15 @@ void OllamaGenerate(const RouteContext& context, const Json& body,
   if (fields.ok() && prompt.empty()) fields.Fail("prompt", "is missing or empty");
   if (!fields.ok()) return Refuse(*reply, fields.error());
   if (raw) {
-    return Generate(context, Kind::kText, fields, context.service.Encode(prompt), std::move(reply));
+    return Generate(context, Kind::kText, fields, context.service.Encode(prompt), reply);
   }
   if (!system.empty()) input.messages.push_back({{"role", "system"}, {"content", system}});
   input.messages.push_back({{"role", "user"}, {"content", prompt}});
-  Generate(context, Kind::kText, fields, context.service.Render(std::move(input)),
-           std::move(reply));
+  Generate(context, Kind::kText, fields, context.service.Render(std::move(input)), reply);
 }
 
-// NOLINTNEXTLINE(performance-unnecessary-value-param): the signature of all routes with a body
-void OllamaShow(const RouteContext& context, const Json& body, std::shared_ptr<HttpReply> reply) {
+void OllamaShow(const RouteContext& context, const Json& body,
+                const std::shared_ptr<HttpReply>& reply) {
   Fields fields(body);
   const std::string model = fields.Text("model", fields.Text("name"));
   if (!fields.ok()) return Refuse(*reply, fields.error());

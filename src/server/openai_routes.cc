@@ -285,7 +285,7 @@ std::int32_t MostTokens(Fields& fields, const char* name, std::int32_t fallback)
 }
 
 void Generate(const RouteContext& context, Kind kind, TextRequest request, Fields& fields,
-              std::shared_ptr<HttpReply> reply) {
+              const std::shared_ptr<HttpReply>& reply) {
   const bool stream = fields.Bool("stream", false);
   const bool include_usage = IncludesUsage(fields);
   const auto choices = static_cast<int>(fields.Integer("n", 1, 1, 16));
@@ -307,7 +307,8 @@ void Generate(const RouteContext& context, Kind kind, TextRequest request, Field
 
 }  // namespace
 
-void OpenAiChat(const RouteContext& context, const Json& body, std::shared_ptr<HttpReply> reply) {
+void OpenAiChat(const RouteContext& context, const Json& body,
+                const std::shared_ptr<HttpReply>& reply) {
   Fields fields(body);
   const std::string model = fields.Text("model");
   RefuseOfChat(fields);
@@ -331,11 +332,11 @@ void OpenAiChat(const RouteContext& context, const Json& body, std::shared_ptr<H
   }
   request.prompt = std::move(*prompt);
   request.prompt.answer.one_call = tools.one_call;
-  Generate(context, Kind::kChat, std::move(request), fields, std::move(reply));
+  Generate(context, Kind::kChat, std::move(request), fields, reply);
 }
 
 void OpenAiCompletion(const RouteContext& context, const Json& body,
-                      std::shared_ptr<HttpReply> reply) {
+                      const std::shared_ptr<HttpReply>& reply) {
   Fields fields(body);
   const std::string model = fields.Text("model");
   fields.Refuse("best_of", 1);
@@ -351,7 +352,7 @@ void OpenAiCompletion(const RouteContext& context, const Json& body,
   auto prompt = context.service.Encode(text->get_ref<const std::string&>());
   if (!prompt.ok()) return SendError(*reply, Api::kOpenAi, FromStatus(prompt.status()));
   request.prompt = std::move(*prompt);
-  Generate(context, Kind::kText, std::move(request), fields, std::move(reply));
+  Generate(context, Kind::kText, std::move(request), fields, reply);
 }
 
 Json OpenAiModel(const ServedModel& model) {

@@ -76,7 +76,7 @@ Json ProbeJson(const Engine& engine, const std::vector<std::int32_t>& tokens,
 
 }  // namespace
 
-void Tokenize(const RouteContext& context, const Json& body, Reply reply) {
+void Tokenize(const RouteContext& context, const Json& body, const Reply& reply) {
   Fields fields(body);
   const std::string content = fields.Text("content");
   const bool special = fields.Bool("add_special", false);
@@ -98,7 +98,7 @@ void Tokenize(const RouteContext& context, const Json& body, Reply reply) {
   SendJson(*reply, {{"tokens", std::move(list)}});
 }
 
-void Detokenize(const RouteContext& context, const Json& body, Reply reply) {
+void Detokenize(const RouteContext& context, const Json& body, const Reply& reply) {
   Fields fields(body);
   std::vector<std::int32_t> tokens;
   const Json* const given = fields.Find("tokens");
@@ -115,7 +115,7 @@ void Detokenize(const RouteContext& context, const Json& body, Reply reply) {
   SendJson(*reply, {{"content", *text}});
 }
 
-void ApplyTemplate(const RouteContext& context, const Json& body, Reply reply) {
+void ApplyTemplate(const RouteContext& context, const Json& body, const Reply& reply) {
   Fields fields(body);
   if (!fields.Has("messages")) fields.Fail("messages", "is missing");
   auto input = fields.ok() ? ReadChat(context, fields) : fields.error();
@@ -125,7 +125,7 @@ void ApplyTemplate(const RouteContext& context, const Json& body, Reply reply) {
   SendJson(*reply, {{"prompt", *text}});
 }
 
-void Probe(const RouteContext& context, const Json& body, Reply reply) {
+void Probe(const RouteContext& context, const Json& body, const Reply& reply) {
   Fields fields(body);
   auto prompt = ReadPrompt(context, fields);
   if (!fields.ok()) return SendError(*reply, Api::kOpenAi, FromFields(fields));

@@ -134,7 +134,7 @@ class ServerImpl final : public Server, private HttpHandler {
   // Requests that were ended have this long to be answered, and the answers to be sent.
   static constexpr std::chrono::milliseconds kLastAnswers{1000};
 
-  using JsonRoute = void (*)(const RouteContext&, const Json&, Reply);
+  using JsonRoute = void (*)(const RouteContext&, const Json&, const Reply&);
   using PlainRoute = void (*)(const RouteContext&, const Reply&);
   struct Route {
     std::string_view path;
