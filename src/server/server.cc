@@ -226,6 +226,17 @@ void Metrics(const RouteContext& context, const Reply& reply) {
   add("kvcache_generated_tokens_total", "counter", now.generated_tokens);
   add("kvcache_prompt_tokens_reused_total", "counter", now.reused_tokens);
   add("kvcache_prompt_tokens_computed_total", "counter", now.computed_tokens);
+  constexpr std::string_view kFirst = "kvcache_time_to_first_token_seconds";
+  text += StrCat("# TYPE ", kFirst, " histogram\n");
+  std::int64_t count = 0;
+  for (std::size_t i = 0; i < now.first_tokens.size(); ++i) {
+    count += now.first_tokens[i];
+    const bool last = i == kFirstTokenBounds.size();
+    text += StrCat(kFirst, "_bucket{le=\"", last ? "+Inf" : Dump(kFirstTokenBounds[i]), "\"} ",
+                   count, "\n");
+  }
+  text +=
+      StrCat(kFirst, "_sum ", Dump(now.first_token_seconds), "\n", kFirst, "_count ", count, "\n");
   reply->Send(200, text, {{"Content-Type", "text/plain; version=0.0.4"}});
 }
 

@@ -244,6 +244,10 @@ TEST_F(ServerTest, MetricsCountTokens) {
   const std::string metrics = Get("/metrics").body;
   EXPECT_NE(metrics.find("\nkvcache_generated_tokens_total 5\n"), std::string::npos) << metrics;
   EXPECT_NE(metrics.find("\nkvcache_requests_running 0\n"), std::string::npos) << metrics;
+  EXPECT_NE(metrics.find("\nkvcache_time_to_first_token_seconds_bucket{le=\"+Inf\"} 1\n"),
+            std::string::npos)
+      << metrics;
+  EXPECT_NE(metrics.find("\nkvcache_time_to_first_token_seconds_count 1\n"), std::string::npos);
 }
 
 TEST_F(ServerTest, OllamaListsAndRefuses) {

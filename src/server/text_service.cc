@@ -281,6 +281,7 @@ class Service final : public TextService {
       Keep(*pins, result);
       reused_tokens_ += result.reuse.restored;
       computed_tokens_ += result.reuse.computed;
+      if (!result.tokens.empty()) CountFirstToken(result.first_token_ms / 1000.0);
       --running_;
       writer->Finish(result, ending_all_ ? Stopping() : Status::Ok());
       --unfinished_;
@@ -325,11 +326,14 @@ class Service final : public TextService {
   }
 
   ServiceCounters counters() const override {
+    const std::lock_guard lock(mutex_);
     return {.requests = requests_,
             .running = running_,
             .generated_tokens = generated_tokens_,
             .reused_tokens = reused_tokens_,
-            .computed_tokens = computed_tokens_};
+            .computed_tokens = computed_tokens_,
+            .first_tokens = first_tokens_,
+            .first_token_seconds = first_token_seconds_};
   }
   std::int64_t most_pinned() const override {
     const EngineOptions& options = engine_.options();
@@ -347,6 +351,14 @@ class Service final : public TextService {
     std::vector<std::int32_t> tokens{};
     std::vector<PromptPin> pins{};
   };
+
+  void CountFirstToken(double seconds) {
+    const auto bound =
+        std::lower_bound(kFirstTokenBounds.begin(), kFirstTokenBounds.end(), seconds);
+    const std::lock_guard lock(mutex_);
+    ++first_tokens_[static_cast<std::size_t>(bound - kFirstTokenBounds.begin())];
+    first_token_seconds_ += seconds;
+  }
 
   // Pins what the request asks for. If the cache has no room for a request, nothing is pinned any more.
   void Keep(const PinnedPrompt& prompt, const RequestResult& result) {
@@ -420,9 +432,11 @@ class Service final : public TextService {
   const bool reasons_;
   const std::int64_t most_running_;
   const std::tm started_;  // one time for all prompts: they share their beginnings
-  std::mutex mutex_;
-  std::vector<std::function<void()>> tasks_;  // for the engine's thread
-  PinBook pins_;                              // on the engine's thread
+  mutable std::mutex mutex_;
+  std::vector<std::function<void()>> tasks_;  // for the engine's thread; guarded by mutex_
+  std::array<std::int64_t, kFirstTokenBounds.size() + 1> first_tokens_{};  // guarded by mutex_
+  double first_token_seconds_ = 0.0;                                       // guarded by mutex_
+  PinBook pins_;                                                           // on the engine's thread
   std::atomic<bool> ending_{false}, interrupted_{false}, stopping_{false};
   bool ending_all_ = false;  // on the engine's thread
   std::atomic<std::int64_t> requests_{0}, running_{0}, unfinished_{0};

@@ -5,6 +5,7 @@
 // return soon.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -67,12 +68,18 @@ struct TextRequest {
   std::function<void(const TextResult&)> on_done{};  // once
 };
 
+// The upper bounds of the times to a first token that are counted, in seconds; longer ones come last.
+inline constexpr std::array<double, 12> kFirstTokenBounds = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
+                                                             0.5,   1,    2.5,   5,    10,  60};
+
 struct ServiceCounters {
   std::int64_t requests = 0;
   std::int64_t running = 0;  // submitted and not done
   std::int64_t generated_tokens = 0;
   std::int64_t reused_tokens = 0;
   std::int64_t computed_tokens = 0;
+  std::array<std::int64_t, kFirstTokenBounds.size() + 1> first_tokens{};  // by time, from Submit
+  double first_token_seconds = 0.0;                                       // of all of them
 };
 
 class TextService {
