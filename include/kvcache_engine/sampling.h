@@ -1,6 +1,6 @@
 // Samples the next token from logits.
 //
-// The steps, in this order: penalties on the logits; temperature; the `top_k` most likely tokens;
+// The steps, in this order: penalties and biases on the logits; temperature; the `top_k` most likely tokens;
 // of these the smallest set whose probabilities sum to `top_p`; of these the tokens at least
 // `min_p` times as likely as the most likely; renormalise; draw. Temperature 0 takes the most
 // likely token after penalties (of equals the lowest id). A logit that is not a number counts as
@@ -21,6 +21,12 @@
 
 namespace kvcache {
 
+struct LogitBias {
+  static constexpr float kForced = 100.0f;
+  std::int32_t token = 0;
+  float bias = 0.0f;
+};
+
 // The parameters of sampling. Their defaults are here; Check (src/engine/sampling.cc) has their
 // ranges.
 struct SamplingParams {
@@ -33,6 +39,9 @@ struct SamplingParams {
   float frequency_penalty = 0.0f;    // subtracted per occurrence
   std::int32_t penalty_window = 64;  // number of last tokens that penalties count; 0: all
   std::uint64_t seed = 0;
+  // Added to logits: from kForced on, only such tokens are drawn; up to -kForced, the token never is.
+  // Tokens outside of the vocabulary are ignored.
+  std::vector<LogitBias> logit_bias{};
 
   // Returns kInvalidArgument, naming the parameter and its range, if one is out of range.
   Status Check() const;
@@ -60,14 +69,15 @@ class Sampler {
 
  private:
   bool HasPenalties() const;
-  void ApplyPenalties(std::span<const float> logits, std::span<const std::int32_t> history);
+  void ApplyPenalties(std::span<const std::int32_t> history);
+  void ApplyBiases();
   void KeepTopK(std::span<const float> logits, std::size_t k);
   void Normalize();
   void KeepTopPAndMinP();
 
   SamplingParams params_;
   std::mt19937_64 random_;
-  std::vector<float> logits_;          // [vocabulary], after penalties
+  std::vector<float> logits_;          // [vocabulary], after penalties and biases
   std::vector<std::int32_t> counts_;   // [vocabulary], all zero between calls
   std::vector<Candidate> candidates_;  // probability holds the logit until Normalize
 };

@@ -112,11 +112,25 @@ struct ScheduledRequest {
   // Alternatives at one place, at most; 1: drafts are a chain. They also are beside prompts, and within a
   // budget of bytes.
   int draft_branches = 1;
+  // Called once, when it gets its first sequence, with what is known then: `parked`, `recomputed` and
+  // `restore_ms` may grow.
+  std::function<void(const ReuseReport& reuse)> on_started{};
   // Called with each token. Returns whether to go on.
   std::function<bool(std::int32_t token)> on_token{};
   // Called with the logits [vocabulary] that each token is drawn from; `length` tokens were evaluated.
   std::function<void(Position length, std::span<const float> logits)> on_logits{};
   std::function<void(const RequestResult& result)> on_done{};  // once
+};
+
+// Where a request is that has not ended.
+struct RequestState {
+  RequestId id{};
+  std::int32_t sequence = -1;  // -1: it waits
+  bool in_prompt = true;       // its prompt is not evaluated yet
+  Position prompt = 0;         // tokens
+  Position restored = 0;       // of them, not computed again
+  Position generated = 0;
+  Position evaluated = 0;  // tokens in its sequence
 };
 
 // What a scheduler did since it was made.
@@ -156,7 +170,12 @@ class Scheduler {
                                     std::uint64_t salt) const = 0;
   // The prefixes, to pin them, demote them and look at them.
   virtual PrefixCache& prefixes() = 0;
+  virtual const PrefixCache& prefixes() const = 0;
+  // Returns the time of the prefixes, in seconds.
+  virtual double Now() const = 0;
   virtual SchedulerStats Stats() const = 0;
+  // Returns the requests that have not ended, those with a sequence first.
+  virtual std::vector<RequestState> Requests() const = 0;
   virtual std::size_t live() const = 0;     // requests with a sequence
   virtual std::size_t waiting() const = 0;  // requests without one
 };

@@ -1,5 +1,6 @@
 #include "chat_template/chat_format.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/strings.h"
@@ -76,6 +77,13 @@ Result<ChatFormat> ChatFormat::BuiltIn(std::string_view name, const Tokenizer& t
 Result<ChatFormat> ChatFormat::FromSource(std::string_view source, std::string name,
                                           const Tokenizer& tokenizer) {
   return Make(ChatFormatKind::kGiven, std::move(name), source, tokenizer);
+}
+
+bool ChatFormat::Writes(std::string_view text) const {
+  const std::vector<std::string>& literals = template_.literals();
+  return std::any_of(literals.begin(), literals.end(), [&](const std::string& literal) {
+    return literal.find(text) != std::string::npos;
+  });
 }
 
 std::vector<std::string> ChatFormat::Stops() const {

@@ -55,6 +55,8 @@ class ChatFormat {
   // Returns "the model's template", "ChatML", … for display.
   const std::string& name() const { return name_; }
   bool Mentions(std::string_view variable) const { return template_.Mentions(variable); }
+  // Returns whether one of the template's literals contains `text`.
+  bool Writes(std::string_view text) const;
 
   // Returns texts that end an answer in addition to tokens: ChatML's end marker if it is not a
   // token.

@@ -41,6 +41,9 @@ Status SamplingParams::Check() const {
   if (!std::isfinite(frequency_penalty)) {
     return OutOfRange("frequency penalty", frequency_penalty, "a number");
   }
+  for (const LogitBias& bias : logit_bias) {
+    if (!std::isfinite(bias.bias)) return OutOfRange("logit bias", bias.bias, "a number");
+  }
   if (penalty_window < 0) return OutOfRange("penalty window", penalty_window, "0 or more");
   return Status::Ok();
 }
@@ -49,8 +52,10 @@ Sampler::Sampler(const SamplingParams& params) : params_(params), random_(params
 
 std::span<const Candidate> Sampler::Distribution(std::span<const float> logits,
                                                  std::span<const std::int32_t> history) {
-  if (HasPenalties()) {
-    ApplyPenalties(logits, history);
+  if (HasPenalties() || !params_.logit_bias.empty()) {
+    logits_.assign(logits.begin(), logits.end());
+    if (HasPenalties()) ApplyPenalties(history);
+    ApplyBiases();
     logits = logits_;
   }
   const bool greedy = params_.temperature == 0.0f;
@@ -83,9 +88,20 @@ bool Sampler::HasPenalties() const {
          params_.presence_penalty != 0.0f;
 }
 
-void Sampler::ApplyPenalties(std::span<const float> logits, std::span<const std::int32_t> history) {
-  logits_.assign(logits.begin(), logits.end());
-  counts_.resize(logits.size());
+// A forced token is more likely than every other by more than any logit; among themselves they keep their
+// order.
+void Sampler::ApplyBiases() {
+  constexpr float kForce = 1e4f;
+  for (const LogitBias& bias : params_.logit_bias) {
+    if (bias.token < 0 || static_cast<std::size_t>(bias.token) >= logits_.size()) continue;
+    float& logit = logits_[static_cast<std::size_t>(bias.token)];
+    const bool forced = bias.bias >= LogitBias::kForced;
+    logit = bias.bias <= -LogitBias::kForced ? -kInfinity : logit + (forced ? kForce : bias.bias);
+  }
+}
+
+void Sampler::ApplyPenalties(std::span<const std::int32_t> history) {
+  counts_.resize(logits_.size());
   const auto window = static_cast<std::size_t>(params_.penalty_window);
   if (window > 0 && history.size() > window) history = history.last(window);
   for (const std::int32_t token : history) ++counts_[static_cast<std::size_t>(token)];

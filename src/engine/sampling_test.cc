@@ -94,6 +94,21 @@ TEST(Sampler, Penalties) {
   EXPECT_EQ(TokensOf(DistributionOf(params, {2.0f, 3.0f}, {1, 1, 1}))[0], 1) << "two are looked at";
 }
 
+TEST(Sampler, Biases) {
+  SamplingParams params = Plain();
+  params.logit_bias = {{.token = 0, .bias = std::log(4.0f)}, {.token = 9, .bias = 5.0f}};
+  EXPECT_NEAR(DistributionOf(params, kLogits)[1].probability, 4.0f / 13.0f, 1e-6f);
+  params.logit_bias = {{.token = 1, .bias = -100.0f}, {.token = -1, .bias = 5.0f}};
+  const auto banned = DistributionOf(params, kLogits);
+  EXPECT_EQ(TokensOf(banned), (std::vector<std::int32_t>{3, 2, 0, 1}));
+  EXPECT_EQ(banned.back().probability, 0.0f);
+  params.logit_bias = {{.token = 0, .bias = 100.0f}};
+  EXPECT_EQ(DistributionOf(params, {0.0f, 900.0f})[0].token, 0);
+  EXPECT_EQ(DistributionOf(params, {0.0f, 900.0f})[0].probability, 1.0f);
+  params.temperature = 0.0f;
+  EXPECT_EQ(DistributionOf(params, kLogits)[0].token, 0);
+}
+
 TEST(Sampler, SameSeedSameTokensAndTheDistributionIsDrawn) {
   SamplingParams params = Plain();
   params.seed = 7;

@@ -187,6 +187,22 @@ std::size_t SchedulerImpl::waiting() const {
   return unfinished_ - live_.size();
 }
 
+std::vector<RequestState> SchedulerImpl::Requests() const {
+  std::vector<RequestState> states;
+  const auto add = [&](const Job& job, bool live) {
+    states.push_back({.id = job.id,
+                      .sequence = live ? Index(job.sequence) : -1,
+                      .in_prompt = job.in_prompt,
+                      .prompt = job.result.reuse.prompt,
+                      .restored = job.result.reuse.restored,
+                      .generated = static_cast<Position>(job.result.tokens.size()),
+                      .evaluated = job.length});
+  };
+  for (const JobPtr& job : live_) add(*job, true);
+  for (const JobPtr& job : waiting_) add(*job, false);
+  return states;
+}
+
 Status SchedulerImpl::Run(const std::atomic<bool>& stop) {
   while (!stop.load(std::memory_order_relaxed)) {
     KVCACHE_ASSIGN_OR_RETURN(const bool more, Step());
@@ -319,9 +335,15 @@ bool SchedulerImpl::StartWithEncoder(JobPtr job, SequenceId sequence) {
   job->length = 0;
   ReuseReport& reuse = job->result.reuse;
   reuse.computed = reuse.prompt;
-  if (std::exchange(job->started, true)) reuse.recomputed += reuse.prompt + job->pending() - 1;
+  const bool first = !std::exchange(job->started, true);
+  if (!first) reuse.recomputed += reuse.prompt + job->pending() - 1;
   live_.push_back(std::move(job));
+  if (first) SayStarted(*live_.back());
   return true;
+}
+
+void SchedulerImpl::SayStarted(const Job& job) {
+  if (job.request.on_started) job.request.on_started(job.result.reuse);
 }
 
 bool SchedulerImpl::Start(JobPtr job, SequenceId sequence) {
@@ -340,7 +362,8 @@ bool SchedulerImpl::Start(JobPtr job, SequenceId sequence) {
   GiveDrafter(*job);
   const Position planned = plan->resumed;
   Restore(*job, *plan);
-  if (!std::exchange(job->started, true)) {
+  const bool first = !std::exchange(job->started, true);
+  if (first) {
     ReuseReport& reuse = job->result.reuse;
     reuse.matched = plan->matched;
     reuse.restored = job->length;
@@ -355,6 +378,7 @@ bool SchedulerImpl::Start(JobPtr job, SequenceId sequence) {
     job->result.reuse.recomputed += std::max<Position>(0, job->pending() - 1);
   }
   live_.push_back(std::move(job));
+  if (first) SayStarted(*live_.back());
   return true;
 }
 

@@ -45,6 +45,9 @@ class SchedulerImpl final : public Scheduler {
   Result<PrefixMatch> Probe(std::span<const std::int32_t> prompt,
                             std::uint64_t salt) const override;
   PrefixCache& prefixes() override { return *prefixes_; }
+  const PrefixCache& prefixes() const override { return *prefixes_; }
+  std::vector<RequestState> Requests() const override;
+  double Now() const override;
   SchedulerStats Stats() const override { return stats_; }
   std::size_t live() const override { return live_.size(); }
   std::size_t waiting() const override;
@@ -89,8 +92,6 @@ class SchedulerImpl final : public Scheduler {
   };
   using JobPtr = std::unique_ptr<Job>;
 
-  double Now() const;
-
   // ---- In and out (scheduler.cc).
   void TakeInbox();
   void Admit();
@@ -99,6 +100,7 @@ class SchedulerImpl final : public Scheduler {
   // Gives the job a sequence and what is known of its tokens. Returns false if there is no memory.
   bool Start(JobPtr job, SequenceId sequence);
   bool StartWithEncoder(JobPtr job, SequenceId sequence);
+  static void SayStarted(const Job& job);
   Result<PrefixPlan> BeginPrefix(const Job& job);
   // Gives the prefix the keys that it lacks. Returns whether it has all.
   bool AppendKeys(Job& job);

@@ -44,6 +44,26 @@ TEST_P(SchedulerTest, ASecondPromptGoesOnWhereTheFirstEnded) {
   ExpectNothingLeaks();
 }
 
+TEST_P(SchedulerTest, ARequestSaysWhatItReusesBeforeItsFirstToken) {
+  Start(1, 0);
+  const Tokens prompt = SomeTokens(150);
+  for (int i = 0; i < 2; ++i) {
+    std::vector<ReuseReport> started;
+    ScheduledRequest request;
+    request.on_started = [&](const ReuseReport& reuse) { started.push_back(reuse); };
+    request.on_token = [&](std::int32_t) { return started.size() == 1; };
+    const Asked& asked = Ask(prompt, 4, std::move(request));
+    EXPECT_TRUE(started.empty());
+    RunAll();
+    ASSERT_EQ(started.size(), 1U);
+    EXPECT_EQ(asked.result.tokens.size(), 4U);
+    EXPECT_EQ(started[0].prompt, 150);
+    EXPECT_EQ(started[0].restored, asked.result.reuse.restored);
+    EXPECT_EQ(started[0].matched, asked.result.reuse.matched);
+    EXPECT_EQ(started[0].restored > 0, i == 1);
+  }
+}
+
 TEST_P(SchedulerTest, TwoRequestsWithTheSameNewPrefixComputeItOnce) {
   Start(3, 0);
   Tokens a = SomeTokens(200);

@@ -24,7 +24,10 @@ std::string StopStrings::Push(std::string_view piece) {
   std::size_t found = std::string::npos;
   std::size_t overlap = 0;
   for (const std::string& stop : strings_) {
-    found = std::min(found, held_.find(stop));
+    if (const std::size_t at = held_.find(stop); at < found) {
+      found = at;
+      found_ = stop;
+    }
     overlap = std::max(overlap, OverlapAtEnd(held_, stop));
   }
   stopped_ = found != std::string::npos;

@@ -22,10 +22,13 @@ class StopStrings {
   std::string Flush();
 
   bool stopped() const { return stopped_; }
+  // Returns the stop string that was found; empty: none.
+  const std::string& found() const { return found_; }
 
  private:
   std::vector<std::string> strings_;
   std::string held_;
+  std::string found_;
   bool stopped_ = false;
 };
 

@@ -1,5 +1,9 @@
 // kvcache serve: the server's program. Exit status 0: ended by a signal; 1: failed, and one line on
 // stderr says why; 2: the command line is wrong.
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <exception>
@@ -23,6 +27,7 @@ struct ServeFlags {
   std::string host = "127.0.0.1";
   int port = 11500;
   int sequences = 16;
+  int stop_seconds = 5;
 };
 
 void AddFlags(cli::FlagSet command, ServeFlags& flags) {
@@ -47,6 +52,30 @@ void AddFlags(cli::FlagSet command, ServeFlags& flags) {
       .Group(group)
       .ValueName("N")
       .ShowDefault();
+  command
+      .AddNumber("--stop-seconds", &flags.stop_seconds,
+                 "after SIGTERM or SIGINT, running requests may end for this long")
+      .Range(0, 86400)
+      .Group(group)
+      .ValueName("N")
+      .ShowDefault();
+}
+
+// Each connection is a descriptor.
+void AllowAllDescriptors() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  (void)setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// Ends the process at the second signal.
+void EndAtNextSignal(const sigset_t& ends) {
+  struct sigaction action {};
+  action.sa_handler = [](int) { _exit(1); };
+  (void)sigaction(SIGINT, &action, nullptr);
+  (void)sigaction(SIGTERM, &action, nullptr);
+  (void)pthread_sigmask(SIG_UNBLOCK, &ends, nullptr);
 }
 
 server::ServedModel Describe(const std::string& path) {
@@ -64,14 +93,22 @@ Status Serve(const ServeFlags& flags, const sigset_t& ends) {
   flags.store.Use(*engine);
   const server::ServerOptions options{
       .http = {.address = flags.host, .port = static_cast<std::uint16_t>(flags.port)}};
-  KVCACHE_ASSIGN_OR_RETURN(const auto server,
-                           server::Server::Start(*engine, Describe(path), options));
+  KVCACHE_ASSIGN_OR_RETURN(auto server, server::Server::Start(*engine, Describe(path), options));
   const bool v6 = flags.host.find(':') != std::string::npos;
   (void)std::fprintf(stderr, "kvcache: serving %s at http://%s%s%s:%d\n",
                      Describe(path).name.c_str(), v6 ? "[" : "", flags.host.c_str(), v6 ? "]" : "",
                      server->port());
   int signal = 0;
   (void)sigwait(&ends, &signal);
+  EndAtNextSignal(ends);
+  (void)std::fprintf(stderr, "kvcache: stopping\n");
+  server->Stop(std::chrono::seconds(flags.stop_seconds));
+  server.reset();
+  if (engine->prefix_store() != nullptr) {
+    if (const std::string lost = engine->FlushStore(); !lost.empty()) {
+      (void)std::fprintf(stderr, "kvcache: %s\n", OneLine(lost).c_str());
+    }
+  }
   return Status::Ok();
 }
 
@@ -83,6 +120,7 @@ int Main(int argc, char** argv) {
   (void)sigaddset(&ends, SIGTERM);
   (void)pthread_sigmask(SIG_BLOCK, &ends, nullptr);
   (void)std::signal(SIGPIPE, SIG_IGN);
+  AllowAllDescriptors();
   cli::CommandLine line("kvcache", "Runs language models (GGUF files) on the CPU.",
                         "kvcache " KVCACHE_VERSION);
   ServeFlags flags;

@@ -1,9 +1,11 @@
 #include "server/answer.h"
 
+#include <atomic>
 #include <chrono>
 #include <utility>
 
 #include "base/strings.h"
+#include "engine/json_text.h"
 
 namespace kvcache::server {
 namespace {
@@ -14,6 +16,7 @@ std::string_view AnthropicType(int status) {
     case 404: return "not_found_error";
     case 413: return "request_too_large";
     case 429: return "rate_limit_error";
+    case 503: return "overloaded_error";
     default: return status < 500 ? "invalid_request_error" : "api_error";
   }
 }
@@ -22,41 +25,86 @@ Json OrNull(const std::string& text) {
   return text.empty() ? Json() : Json(text);
 }
 
-// One answer on its way to a client.
-struct Delivery {
-  std::shared_ptr<AnswerShape> shape;
+// The choices of one answer on their way to a client.
+struct Choices {
   std::shared_ptr<HttpReply> reply;
   Api api{};
   bool stream = false;
   bool begun = false;
-  std::string text;  // whole answers only
+  bool failed = false;
+  std::size_t left = 0;  // that have not ended
+  TextResult total{};
+  std::vector<Json> wholes{};  // of the choices
 
-  void Begin() {
-    if (std::exchange(begun, true)) return;
-    reply->Begin(std::string(shape->stream_type()));
-    reply->Write(shape->Start());
+  void Fail(const Status& status) {
+    if (std::exchange(failed, true)) return;
+    if (!begun) return SendError(*reply, api, FromStatus(status));
+    const std::string error = ErrorJson(api, FromStatus(status));
+    const char* const name = api == Api::kAnthropic ? "event: error\n" : "";
+    reply->Write(api == Api::kOllama ? error + "\n" : StrCat(name, "data: ", error, "\n\n"));
+    reply->End();
+  }
+};
+
+// One of them.
+struct Delivery {
+  std::shared_ptr<Choices> all;
+  std::size_t index = 0;
+  std::shared_ptr<AnswerShape> shape;
+  bool begun = false;
+  AnswerParser parser{{}};
+  Answer answer{};  // whole answers only
+
+  // A stream begins before its first text, so that its client sees signs of life while a long prompt is
+  // computed.
+  void Begin(const ReuseReport& reuse) {
+    if (!all->stream || std::exchange(begun, true)) return;
+    if (!std::exchange(all->begun, true)) all->reply->Begin(std::string(shape->stream_type()));
+    all->reply->Write(shape->Start(reuse));
   }
 
-  void Take(std::string_view piece) {
-    if (!stream) {
-      text += piece;
-      return;
+  // Returns whether the text goes on.
+  bool Take(std::string_view piece) {
+    TakeParts(parser.Push(piece));
+    return !parser.done() && !all->failed;
+  }
+
+  void TakeParts(std::vector<AnswerPart> parts) {
+    std::string out;
+    for (AnswerPart& part : parts) {
+      if (all->stream) {
+        out += shape->Delta(part);
+      } else if (part.kind == AnswerPart::Kind::kCall) {
+        answer.calls.push_back(std::move(part.call));
+      } else {
+        (part.kind == AnswerPart::Kind::kText ? answer.text : answer.reasoning) += part.text;
+      }
     }
-    Begin();
-    reply->Write(shape->Delta(piece));
+    if (!out.empty()) all->reply->Write(std::move(out));
   }
 
   void Finish(const TextResult& result) {
-    if (!result.status.ok() && !begun) return SendError(*reply, api, FromStatus(result.status));
-    if (!stream) return SendJson(*reply, shape->Whole(text, result));
-    Begin();
-    if (result.status.ok()) {
-      reply->Write(shape->End(result));
+    if (!result.status.ok()) return all->Fail(result.status);
+    Begin(result.reuse);
+    TakeParts(parser.Flush());
+    const std::int32_t before = all->total.generated;
+    if (index == 0) all->total = result;
+    all->total.generated = before + result.generated;
+    if (all->stream) {
+      all->reply->Write(shape->End(result));
     } else {
-      const std::string error = ErrorJson(api, FromStatus(result.status));
-      reply->Write(api == Api::kOllama ? error + "\n" : StrCat("data: ", error, "\n\n"));
+      all->wholes[index] = shape->Whole(answer, result);
     }
-    reply->End();
+    if (--all->left > 0 || all->failed) return;
+    if (!all->stream) return SendWhole();
+    all->reply->Write(shape->Last(all->total));
+    all->reply->End();
+  }
+
+  void SendWhole() const {
+    Json& whole = all->wholes.front();
+    for (std::size_t i = 1; i < all->wholes.size(); ++i) shape->AddChoice(whole, all->wholes[i]);
+    SendJson(*all->reply, whole);
   }
 };
 
@@ -71,6 +119,12 @@ std::int64_t UnixSeconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(
              std::chrono::system_clock::now().time_since_epoch())
       .count();
+}
+
+std::string NewId(std::string_view prefix) {
+  static std::atomic<std::uint64_t> count{0};
+  return StrCat(prefix,
+                HexText(static_cast<std::uint64_t>(UnixSeconds()) << 24 | (++count & 0xffffff)));
 }
 
 std::string Dump(const Json& json) {
@@ -91,7 +145,9 @@ std::string ErrorJson(Api api, const ApiError& error) {
 }
 
 void SendError(HttpReply& reply, Api api, const ApiError& error) {
-  reply.Send(error.status, ErrorJson(api, error));
+  HttpHeaders headers;
+  if (error.status == 429 || error.status == 503) headers.emplace_back("Retry-After", "1");
+  reply.Send(error.status, ErrorJson(api, error), std::move(headers));
 }
 
 void SendJson(HttpReply& reply, const Json& json) {
@@ -107,6 +163,8 @@ ApiError FromStatus(const Status& status) {
     case StatusCode::kInvalidArgument:
     case StatusCode::kUnsupported: return {.status = 400, .message = status.message()};
     case StatusCode::kCacheFull: return {.status = 429, .message = status.message()};
+    case StatusCode::kCancelled:
+    case StatusCode::kOutOfMemory: return {.status = 503, .message = status.message()};
     default: return {.status = 500, .message = status.message()};
   }
 }
@@ -129,6 +187,36 @@ Result<std::string> ContentText(const Json& content) {
   }
   return text;
 }
+
+namespace {
+
+// Templates print arguments as JSON, so texts become what they say.
+Status ReadCalls(Json& message, const std::string& name) {
+  const auto found = message.find("tool_calls");
+  if (found == message.end()) return Status::Ok();
+  if (found->is_null() || (found->is_array() && found->empty())) {
+    message.erase("tool_calls");
+    return Status::Ok();
+  }
+  Status wrong(StatusCode::kInvalidArgument,
+               StrCat("the 'tool_calls' of ", name,
+                      " must be an array of objects with a 'function' that has a 'name'"));
+  if (!found->is_array()) return wrong;
+  for (Json& call : *found) {
+    if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) {
+      return wrong;
+    }
+    Json& function = call["function"];
+    if (!function.contains("name") || !function["name"].is_string()) return wrong;
+    if (!function.contains("arguments")) function["arguments"] = Json::object();
+    if (!function["arguments"].is_string()) continue;
+    auto parsed = ParseJson(function["arguments"].get_ref<const std::string&>());
+    if (parsed.ok() && parsed->is_object()) function["arguments"] = std::move(*parsed);
+  }
+  return Status::Ok();
+}
+
+}  // namespace
 
 Result<ChatInput> ReadMessages(const Json& messages) {
   const auto wrong = [](std::string message) {
@@ -161,6 +249,7 @@ Result<ChatInput> ReadMessages(const Json& messages) {
     auto text = ContentText(given.contains("content") ? given["content"] : Json());
     if (!text.ok()) return wrong(StrCat("the 'content' of ", name, " ", text.status().message()));
     message["content"] = std::move(*text);
+    KVCACHE_RETURN_IF_ERROR(ReadCalls(message, name));
     input.messages.push_back(std::move(message));
   }
   return input;
@@ -178,8 +267,14 @@ bool CheckModel(const RouteContext& context, Api api, const std::string& model, 
   return false;
 }
 
-void Deliver(TextService& service, TextRequest request, bool stream, Api api,
-             std::shared_ptr<AnswerShape> shape, std::shared_ptr<HttpReply> reply) {
+void Deliver(TextService& service, const TextRequest& request, bool stream, Api api,
+             std::shared_ptr<AnswerShape> shape, const std::shared_ptr<HttpReply>& reply) {
+  DeliverChoices(service, request, stream, api, {std::move(shape)}, reply);
+}
+
+void DeliverChoices(TextService& service, const TextRequest& request, bool stream, Api api,
+                    const std::vector<std::shared_ptr<AnswerShape>>& shapes,
+                    const std::shared_ptr<HttpReply>& reply) {
   const auto tokens = std::ssize(request.prompt.tokens);
   if (const int context = service.engine().context(); tokens >= context) {
     return SendError(*reply, api,
@@ -188,16 +283,32 @@ void Deliver(TextService& service, TextRequest request, bool stream, Api api,
                       .param = api == Api::kOpenAi ? "messages" : "",
                       .code = "context_length_exceeded"});
   }
-  const auto delivery = std::make_shared<Delivery>();
-  delivery->shape = std::move(shape);
-  delivery->reply = std::move(reply);
-  delivery->api = api;
-  delivery->stream = stream;
-  request.on_text = [delivery](std::string_view text) { delivery->Take(text); };
-  request.on_done = [delivery](const TextResult& result) { delivery->Finish(result); };
-  const auto id = service.Submit(std::move(request));
-  if (!id.ok()) return SendError(*delivery->reply, api, FromStatus(id.status()));
-  delivery->reply->OnGone([&service, id = *id] { service.Cancel(id); });
+  const auto all = std::make_shared<Choices>();
+  all->reply = reply;
+  all->api = api;
+  all->stream = stream;
+  all->left = shapes.size();
+  all->wholes.resize(shapes.size());
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    const auto delivery = std::make_shared<Delivery>();
+    delivery->all = all;
+    delivery->index = i;
+    delivery->shape = shapes[i];
+    delivery->parser = AnswerParser(request.prompt.answer);
+    TextRequest choice = request;
+    choice.sampling.seed += i * 0x9e3779b97f4a7c15;
+    choice.on_started = [delivery](const ReuseReport& reuse) { delivery->Begin(reuse); };
+    choice.on_logprob = [delivery](TokenLogprob token) { delivery->shape->Take(std::move(token)); };
+    choice.on_text = [delivery](std::string_view text) { return delivery->Take(text); };
+    choice.on_done = [delivery](const TextResult& result) { delivery->Finish(result); };
+    const auto id = service.Submit(std::move(choice));
+    if (!id.ok()) {
+      // The choices before it may have begun on the engine's thread.
+      service.Look([all, status = id.status()](const auto&, auto) { all->Fail(status); });
+      return;
+    }
+    reply->OnGone([&service, id = *id] { service.Cancel(id); });
+  }
 }
 
 }  // namespace kvcache::server

@@ -1,6 +1,8 @@
 #include "server/http_server.h"
 
+#include <algorithm>
 #include <boost/asio/buffer.hpp>
+#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
@@ -9,6 +11,7 @@
 #include <chrono>
 #include <cstdio>
 #include <exception>
+#include <future>
 #include <thread>
 
 #include "base/strings.h"
@@ -44,8 +47,25 @@ class Connection;
 struct Shared {
   const HttpOptions options;
   HttpHandler& handler;
+  bool accepting = false;
   asio::io_context io{1};
-  std::size_t open = 0;  // connections
+  std::size_t open = 0;   // connections
+  bool stopping = false;  // each connection ends with its answer
+};
+
+// Part of a function that waits for a connection. Without memory, the function ends without being called.
+class Accepting {
+ public:
+  explicit Accepting(bool& flag) : flag_(&flag) { flag = true; }
+  Accepting(Accepting&& other) noexcept : flag_(std::exchange(other.flag_, nullptr)) {}
+  Accepting& operator=(Accepting&&) = delete;
+  ~Accepting() { End(); }
+  void End() {
+    if (flag_ != nullptr) *std::exchange(flag_, nullptr) = false;
+  }
+
+ private:
+  bool* flag_;
 };
 
 // Forwards calls from any thread to the connection's, for one of its requests.
@@ -136,7 +156,18 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void OnGone(std::uint64_t number, std::function<void()> gone) {
     if (closed_) return gone();
-    if (Answers(number)) gone_ = std::move(gone);
+    if (Answers(number)) gone_.push_back(std::move(gone));
+  }
+
+  // Closes the connection when it has nothing to answer.
+  void Stop() {
+    if (state_ == State::kIdle && !sending_) return Close();
+    if (state_ == State::kReceiving) return Refuse(503, "the server is stopping");
+    if (!begun_) keep_alive_ = false;
+  }
+
+  bool HasAnswersToSend() const {
+    return !closed_ && (state_ == State::kAnswering || sending_ || !waiting_.empty());
   }
 
   void Close() {
@@ -145,7 +176,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     error_code ignored;
     socket_.close(ignored);
     timer_.cancel();
-    if (gone_) std::exchange(gone_, nullptr)();
+    for (const auto& gone : std::exchange(gone_, {})) gone();
   }
 
  private:
@@ -251,8 +282,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void Finish() {
-    gone_ = nullptr;
+    gone_.clear();
     since_ = Clock::now();
+    keep_alive_ = keep_alive_ && !shared_->stopping;
     state_ = keep_alive_ ? State::kIdle : State::kEnding;
     if (state_ == State::kEnding) return Flush();
     // A pipelined request is taken from the loop, so that many of them need no deep stack.
@@ -310,7 +342,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string inbox_;     // received, not parsed
   std::string outgoing_;  // given to the socket
   std::string waiting_;   // sent next
-  std::function<void()> gone_;
+  std::vector<std::function<void()>> gone_;
   std::uint64_t number_ = 0;  // of the request that is answered
   Clock::time_point since_;   // the state began
   Clock::time_point sent_;    // the last output
@@ -379,12 +411,24 @@ class Server final : public HttpServer {
 
   // On the thread of the sockets.
   void CloseAll() {
-    error_code ignored;
-    acceptor_.close(ignored);
-    retry_.cancel();
+    work_.reset();
+    StopAll();
     for (const auto& weak : connections_) {
       if (const auto connection = weak.lock()) connection->Close();
     }
+  }
+
+  void StopAccepting() override {
+    asio::post(shared_->io, [this] { StopAll(); });
+  }
+
+  bool WaitUntilSent(std::chrono::milliseconds most) override {
+    const auto end = Clock::now() + most;
+    while (CountUnsent() > 0) {
+      if (Clock::now() >= end) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return true;
   }
 
   Status Listen() {
@@ -412,8 +456,34 @@ class Server final : public HttpServer {
   std::uint16_t port() const override { return port_; }
 
  private:
+  void StopAll() {
+    error_code ignored;
+    shared_->stopping = true;
+    acceptor_.close(ignored);
+    retry_.cancel();
+    for (const auto& weak : connections_) {
+      if (const auto connection = weak.lock()) connection->Stop();
+    }
+  }
+
+  std::size_t CountUnsent() {
+    auto count = std::make_shared<std::promise<std::size_t>>();
+    auto counted = count->get_future();
+    asio::post(shared_->io, [this, count] {
+      count->set_value(static_cast<std::size_t>(
+          std::count_if(connections_.begin(), connections_.end(), [](const auto& weak) {
+            const auto connection = weak.lock();
+            return connection && connection->HasAnswersToSend();
+          })));
+    });
+    return counted.get();
+  }
+
   void Accept() {
-    acceptor_.async_accept([this](const error_code& error, tcp::socket socket) {
+    if (shared_->accepting) return;
+    acceptor_.async_accept([this, accepting = Accepting(shared_->accepting)](
+                               const error_code& error, tcp::socket socket) mutable {
+      accepting.End();
       if (!acceptor_.is_open()) return;
       if (error) return AcceptLater();  // no descriptor is free
       Accept();
@@ -427,10 +497,11 @@ class Server final : public HttpServer {
     });
   }
 
-  // A function that runs out of memory ends; the others go on.
+  // A function that runs out of memory ends; the others go on, and so does accepting.
   void Run() {
     while (true) {
       try {
+        if (acceptor_.is_open()) Accept();
         shared_->io.run();
         return;
       } catch (const std::exception&) {
@@ -454,6 +525,8 @@ class Server final : public HttpServer {
   }
 
   std::shared_ptr<Shared> shared_;
+  // The thread runs until the end, also without connections.
+  asio::executor_work_guard<asio::io_context::executor_type> work_{shared_->io.get_executor()};
   tcp::acceptor acceptor_;
   asio::steady_timer retry_;
   std::vector<std::weak_ptr<Connection>> connections_;

@@ -9,6 +9,7 @@
 // Limits and design: docs/server.md, docs/design/server.md.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -47,7 +48,8 @@ class HttpReply {
   virtual void Begin(std::string content_type) = 0;
   virtual void Write(std::string bytes) = 0;
   virtual void End() = 0;
-  // Calls `gone` when the client leaves before the end; at once if it has left.
+  // Calls `gone` when the client leaves before the end; at once if it has left. May be called again with
+  // another function.
   virtual void OnGone(std::function<void()> gone) = 0;
 };
 
@@ -68,6 +70,10 @@ class HttpServer {
   // Closes all connections and ends the thread.
   virtual ~HttpServer() = default;
   virtual std::uint16_t port() const = 0;
+  // Accepts no more connections, and closes each as soon as its request is answered.
+  virtual void StopAccepting() = 0;
+  // Waits until all answers are sent, for at most `most`. Returns whether they are.
+  virtual bool WaitUntilSent(std::chrono::milliseconds most) = 0;
 };
 
 }  // namespace kvcache::server

@@ -6,6 +6,7 @@
 #include "model/model.h"
 #include "server/answer.h"
 #include "server/request_sampling.h"
+#include "server/tools.h"
 
 namespace kvcache::server {
 namespace {
@@ -30,11 +31,18 @@ class OllamaShape final : public AnswerShape {
   OllamaShape(Kind kind, std::string model) : kind_(kind), model_(std::move(model)) {}
 
   std::string_view stream_type() const override { return "application/x-ndjson"; }
-  std::string Delta(std::string_view text) override { return Dump(Line(text, false)) + "\n"; }
-  std::string End(const TextResult& result) override { return Dump(Whole("", result)) + "\n"; }
+  std::string Delta(const AnswerPart& part) override {
+    switch (part.kind) {
+      case AnswerPart::Kind::kText: return Dump(Line({.text = part.text}, false)) + "\n";
+      case AnswerPart::Kind::kReasoning: return Dump(Line({.reasoning = part.text}, false)) + "\n";
+      case AnswerPart::Kind::kCall: return Dump(Line({.calls = {part.call}}, false)) + "\n";
+    }
+    return {};
+  }
+  std::string End(const TextResult& result) override { return Dump(Whole({}, result)) + "\n"; }
 
-  Json Whole(const std::string& text, const TextResult& result) override {
-    Json line = Line(text, true);
+  Json Whole(const Answer& answer, const TextResult& result) override {
+    Json line = Line(answer, true);
     line["done_reason"] = result.stop == StopReason::kLength ? "length" : "stop";
     line["total_duration"] = Nanoseconds(result.total_ms);
     line["load_duration"] = 0;
@@ -47,12 +55,17 @@ class OllamaShape final : public AnswerShape {
   }
 
  private:
-  Json Line(std::string_view text, bool done) const {
+  Json Line(const Answer& answer, bool done) {
     Json line = {{"model", model_}, {"created_at", TimeText(UnixSeconds())}};
-    if (kind_ == Kind::kChat) {
-      line["message"] = {{"role", "assistant"}, {"content", text}};
-    } else {
-      line["response"] = text;
+    if (kind_ == Kind::kChat) line["message"] = {{"role", "assistant"}, {"content", answer.text}};
+    if (kind_ == Kind::kText) line["response"] = answer.text;
+    Json& message = kind_ == Kind::kChat ? line["message"] : line;
+    if (!answer.reasoning.empty()) message["thinking"] = answer.reasoning;
+    for (const ToolCall& call : answer.calls) {
+      message["tool_calls"].push_back(
+          {{"id", NewId("call_")},
+           {"function",
+            {{"index", calls_++}, {"name", call.name}, {"arguments", call.arguments}}}});
     }
     line["done"] = done;
     return line;
@@ -60,6 +73,7 @@ class OllamaShape final : public AnswerShape {
 
   Kind kind_;
   std::string model_;
+  std::size_t calls_ = 0;
 };
 
 void Refuse(HttpReply& reply, const Status& status) {
@@ -81,7 +95,7 @@ Status ReadOptions(Fields& fields, TextRequest& request) {
 }
 
 void Generate(const RouteContext& context, Kind kind, Fields& fields, Result<Prompt> prompt,
-              std::shared_ptr<HttpReply> reply) {
+              const std::shared_ptr<HttpReply>& reply) {
   const bool stream = fields.Bool("stream", true);
   TextRequest request;
   const Status options = ReadOptions(fields, request);
@@ -89,21 +103,33 @@ void Generate(const RouteContext& context, Kind kind, Fields& fields, Result<Pro
   if (!options.ok()) return Refuse(*reply, options);
   if (!prompt.ok()) return Refuse(*reply, prompt.status());
   request.prompt = std::move(*prompt);
-  Deliver(context.service, std::move(request), stream, Api::kOllama,
-          std::make_shared<OllamaShape>(kind, context.model.name), std::move(reply));
+  Deliver(context.service, request, stream, Api::kOllama,
+          std::make_shared<OllamaShape>(kind, context.model.name), reply);
 }
 
 // Returns whether the request can be answered; else has answered.
 bool Begin(const RouteContext& context, Fields& fields, HttpReply& reply) {
   const std::string model = fields.Text("model", fields.Text("name"));
-  for (const char* name : {"format", "tools", "images", "suffix", "context"}) {
-    fields.Refuse(name, "");
-  }
-  fields.Refuse("think", false);
+  for (const char* name : {"format", "images", "suffix", "context"}) fields.Refuse(name, "");
   fields.Refuse("logprobs", false);
   if (fields.ok()) return CheckModel(context, Api::kOllama, model, reply);
   Refuse(reply, fields.error());
   return false;
+}
+
+// Reads whether the model shall think, for its template.
+void ReadThink(const RouteContext& context, Fields& fields, ChatInput& input) {
+  const Json* const think = fields.Find("think");
+  if (think == nullptr || *think == false) {
+    if (think != nullptr) input.variables["enable_thinking"] = false;
+    return;
+  }
+  if (!think->is_boolean() && !think->is_string()) {
+    return fields.Fail("think", "must be true, false or a level");
+  }
+  if (!context.service.reasons()) return fields.Fail("think", "is not supported by this model");
+  input.variables["enable_thinking"] = true;
+  if (think->is_string()) input.variables["reasoning_effort"] = *think;
 }
 
 Json Entry(const RouteContext& context) {
@@ -124,18 +150,28 @@ Json Entry(const RouteContext& context) {
 
 }  // namespace
 
-void OllamaChat(const RouteContext& context, const Json& body, std::shared_ptr<HttpReply> reply) {
+void OllamaChat(const RouteContext& context, const Json& body,
+                const std::shared_ptr<HttpReply>& reply) {
   Fields fields(body);
+  const Tools tools = ReadOllamaTools(fields, context.service.calls());
+  ChatInput extra;
+  ReadThink(context, fields, extra);
   if (!Begin(context, fields, *reply)) return;
   auto input = ReadMessages(fields.Has("messages") ? *fields.Find("messages") : Json());
+  if (input.ok()) {
+    input->tools = tools.list;
+    input->variables = std::move(extra.variables);
+  }
   Generate(context, Kind::kChat, fields,
-           input.ok() ? context.service.Render(std::move(*input)) : input.status(),
-           std::move(reply));
+           input.ok() ? context.service.Render(std::move(*input)) : input.status(), reply);
 }
 
 void OllamaGenerate(const RouteContext& context, const Json& body,
-                    std::shared_ptr<HttpReply> reply) {
+                    const std::shared_ptr<HttpReply>& reply) {
   Fields fields(body);
+  ChatInput input;
+  ReadThink(context, fields, input);
+  fields.Refuse("tools");
   if (!Begin(context, fields, *reply)) return;
   const std::string prompt = fields.Text("prompt");
   const std::string system = fields.Text("system");
@@ -144,27 +180,27 @@ void OllamaGenerate(const RouteContext& context, const Json& body,
   if (fields.ok() && prompt.empty()) fields.Fail("prompt", "is missing or empty");
   if (!fields.ok()) return Refuse(*reply, fields.error());
   if (raw) {
-    return Generate(context, Kind::kText, fields, context.service.Encode(prompt), std::move(reply));
+    return Generate(context, Kind::kText, fields, context.service.Encode(prompt), reply);
   }
-  ChatInput input;
   if (!system.empty()) input.messages.push_back({{"role", "system"}, {"content", system}});
   input.messages.push_back({{"role", "user"}, {"content", prompt}});
-  Generate(context, Kind::kText, fields, context.service.Render(std::move(input)),
-           std::move(reply));
+  Generate(context, Kind::kText, fields, context.service.Render(std::move(input)), reply);
 }
 
-// NOLINTNEXTLINE(performance-unnecessary-value-param): the signature of all routes with a body
-void OllamaShow(const RouteContext& context, const Json& body, std::shared_ptr<HttpReply> reply) {
+void OllamaShow(const RouteContext& context, const Json& body,
+                const std::shared_ptr<HttpReply>& reply) {
   Fields fields(body);
   const std::string model = fields.Text("model", fields.Text("name"));
   if (!fields.ok()) return Refuse(*reply, fields.error());
   if (!CheckModel(context, Api::kOllama, model, *reply)) return;
   const std::string& family = context.service.engine().info().architecture;
+  Json capabilities = Json::array({"completion"});
+  if (context.service.reasons()) capabilities.push_back("thinking");
   SendJson(*reply, {{"details", Entry(context)["details"]},
                     {"model_info",
                      {{"general.architecture", family},
                       {family + ".context_length", context.service.engine().context()}}},
-                    {"capabilities", Json::array({"completion"})}});
+                    {"capabilities", std::move(capabilities)}});
 }
 
 void OllamaTags(const RouteContext& context, const std::shared_ptr<HttpReply>& reply) {

@@ -1,60 +1,92 @@
 // OpenAI's chat completions and completions.
-#include <atomic>
-#include <random>
+#include <charconv>
 #include <utility>
+#include <vector>
 
 #include "base/strings.h"
 #include "server/answer.h"
 #include "server/request_sampling.h"
+#include "server/tools.h"
 
 namespace kvcache::server {
 namespace {
 
 enum class Kind { kChat, kText };
 
-std::string NewId(Kind kind) {
-  static std::atomic<std::uint64_t> count{0};
-  return StrCat(kind == Kind::kChat ? "chatcmpl-" : "cmpl-",
-                HexText(static_cast<std::uint64_t>(UnixSeconds()) << 24 | (++count & 0xffffff)));
-}
-
 class OpenAiShape final : public AnswerShape {
  public:
-  OpenAiShape(Kind kind, std::string model, bool include_usage)
-      : kind_(kind), model_(std::move(model)), include_usage_(include_usage) {}
+  // What all choices of an answer have.
+  struct Common {
+    Kind kind{};
+    std::string model{};
+    std::string id{};
+    bool include_usage = false;
+    bool logprobs = false;
+  };
+
+  OpenAiShape(const Common& common, int index)
+      : kind_(common.kind),
+        model_(common.model),
+        include_usage_(common.include_usage),
+        logprobs_(common.logprobs),
+        id_(common.id),
+        index_(index) {}
 
   std::string_view stream_type() const override { return "text/event-stream; charset=utf-8"; }
 
-  std::string Start() override {
+  std::string Start(const ReuseReport& /*reuse*/) override {
     if (kind_ == Kind::kText) return {};
     return Event(Choice({{"role", "assistant"}, {"content", ""}}, nullptr));
   }
 
-  std::string Delta(std::string_view text) override {
-    if (kind_ == Kind::kText) return Event(TextChoice(text, nullptr));
-    return Event(Choice({{"content", text}}, nullptr));
+  void Take(TokenLogprob token) override { tokens_.push_back(std::move(token)); }
+
+  std::string Delta(const AnswerPart& part) override {
+    if (kind_ == Kind::kText) return Event(TextChoice(part.text, nullptr));
+    switch (part.kind) {
+      case AnswerPart::Kind::kText: return Event(Choice({{"content", part.text}}, nullptr));
+      case AnswerPart::Kind::kReasoning:
+        return Event(Choice({{"reasoning_content", part.text}}, nullptr));
+      case AnswerPart::Kind::kCall: return CallDeltas(part.call);
+    }
+    return {};
   }
 
   std::string End(const TextResult& result) override {
     const Json reason = Reason(result);
-    std::string out =
-        Event(kind_ == Kind::kText ? TextChoice("", reason) : Choice(Json::object(), reason));
+    return Event(kind_ == Kind::kText ? TextChoice("", reason) : Choice(Json::object(), reason));
+  }
+
+  std::string Last(const TextResult& total) override {
+    std::string out;
     if (include_usage_) {
       Json last = Envelope(true);
       last["choices"] = Json::array();
-      last["usage"] = Usage(result);
+      last["usage"] = Usage(total);
       out += StrCat("data: ", Dump(last), "\n\n");
     }
     return out + "data: [DONE]\n\n";
   }
 
-  Json Whole(const std::string& text, const TextResult& result) override {
+  void AddChoice(Json& whole, const Json& other) const override {
+    whole["choices"].push_back(other["choices"][0]);
+    const int tokens = other["usage"]["completion_tokens"].get<int>();
+    for (const char* name : {"completion_tokens", "total_tokens"}) {
+      Json& count = whole["usage"][name];
+      count = count.get<int>() + tokens;
+    }
+  }
+
+  Json Whole(const Answer& answer, const TextResult& result) override {
+    calls_ = answer.calls.size();
     Json whole = Envelope(false);
-    Json choice = TextChoice(text, Reason(result));
-    if (kind_ == Kind::kChat) {
-      choice = {{"index", 0},
-                {"message", {{"role", "assistant"}, {"content", text}, {"refusal", nullptr}}},
-                {"logprobs", nullptr},
+    Json choice;
+    if (kind_ == Kind::kText) {
+      choice = TextChoice(answer.text, Reason(result));
+    } else {
+      choice = {{"index", index_},
+                {"message", Message(answer)},
+                {"logprobs", TakeLogprobs()},
                 {"finish_reason", Reason(result)}};
     }
     whole["choices"] = Json::array({choice});
@@ -63,8 +95,37 @@ class OpenAiShape final : public AnswerShape {
   }
 
  private:
-  static Json Reason(const TextResult& result) {
-    return result.stop == StopReason::kLength ? "length" : "stop";
+  static Json Message(const Answer& answer) {
+    const bool only_calls = answer.text.empty() && !answer.calls.empty();
+    Json message = {{"role", "assistant"},
+                    {"content", only_calls ? Json() : Json(answer.text)},
+                    {"refusal", nullptr}};
+    if (!answer.reasoning.empty()) message["reasoning_content"] = answer.reasoning;
+    for (const ToolCall& call : answer.calls) {
+      message["tool_calls"].push_back(
+          {{"id", NewId("call_")},
+           {"type", "function"},
+           {"function", {{"name", call.name}, {"arguments", Dump(call.arguments)}}}});
+    }
+    return message;
+  }
+
+  // The name comes first, then the arguments; every delta has the index.
+  std::string CallDeltas(const ToolCall& call) {
+    const std::size_t index = calls_++;
+    const auto delta = [&](Json json) {
+      return Event(Choice({{"tool_calls", Json::array({std::move(json)})}}, nullptr));
+    };
+    return delta({{"index", index},
+                  {"id", NewId("call_")},
+                  {"type", "function"},
+                  {"function", {{"name", call.name}, {"arguments", ""}}}}) +
+           delta({{"index", index}, {"function", {{"arguments", Dump(call.arguments)}}}});
+  }
+
+  Json Reason(const TextResult& result) const {
+    if (result.stop == StopReason::kLength) return "length";
+    return calls_ > 0 ? "tool_calls" : "stop";
   }
 
   static Json Usage(const TextResult& result) {
@@ -74,16 +135,61 @@ class OpenAiShape final : public AnswerShape {
             {"prompt_tokens_details", {{"cached_tokens", result.reuse.restored}}}};
   }
 
-  static Json Choice(Json delta, Json reason) {
-    return {{"index", 0},
+  static Json ChatToken(const std::string& text, float logprob) {
+    Json bytes = Json::array();
+    for (const char byte : text) bytes.push_back(static_cast<unsigned char>(byte));
+    return {{"token", text}, {"logprob", logprob}, {"bytes", std::move(bytes)}};
+  }
+
+  // Returns those of the tokens since the last call.
+  Json TakeLogprobs() {
+    if (!logprobs_) return nullptr;
+    const std::vector<TokenLogprob> tokens = std::exchange(tokens_, {});
+    return kind_ == Kind::kText ? TextLogprobs(tokens) : ChatLogprobs(tokens);
+  }
+
+  static Json ChatLogprobs(const std::vector<TokenLogprob>& tokens) {
+    Json content = Json::array();
+    for (const TokenLogprob& token : tokens) {
+      Json entry = ChatToken(token.text, token.logprob);
+      entry["top_logprobs"] = Json::array();
+      for (const auto& [text, logprob] : token.top) {
+        entry["top_logprobs"].push_back(ChatToken(text, logprob));
+      }
+      content.push_back(std::move(entry));
+    }
+    return {{"content", std::move(content)}, {"refusal", nullptr}};
+  }
+
+  Json TextLogprobs(const std::vector<TokenLogprob>& tokens) {
+    Json json = {{"tokens", Json::array()},
+                 {"token_logprobs", Json::array()},
+                 {"top_logprobs", Json::array()},
+                 {"text_offset", Json::array()}};
+    for (const TokenLogprob& token : tokens) {
+      Json top = Json::object();
+      for (const auto& [text, logprob] : token.top) top[text] = logprob;
+      json["tokens"].push_back(token.text);
+      json["token_logprobs"].push_back(token.logprob);
+      json["top_logprobs"].push_back(std::move(top));
+      json["text_offset"].push_back(offset_);
+      offset_ += token.text.size();
+    }
+    return json;
+  }
+
+  Json Choice(Json delta, Json reason) {
+    return {{"index", index_},
             {"delta", std::move(delta)},
-            {"logprobs", nullptr},
+            {"logprobs", TakeLogprobs()},
             {"finish_reason", std::move(reason)}};
   }
 
-  static Json TextChoice(std::string_view text, Json reason) {
-    return {
-        {"text", text}, {"index", 0}, {"logprobs", nullptr}, {"finish_reason", std::move(reason)}};
+  Json TextChoice(std::string_view text, Json reason) {
+    return {{"text", text},
+            {"index", index_},
+            {"logprobs", TakeLogprobs()},
+            {"finish_reason", std::move(reason)}};
   }
 
   Json Envelope(bool stream) const {
@@ -103,7 +209,12 @@ class OpenAiShape final : public AnswerShape {
   Kind kind_;
   std::string model_;
   bool include_usage_;
-  std::string id_ = NewId(kind_);
+  bool logprobs_;
+  std::vector<TokenLogprob> tokens_;  // not written yet
+  std::size_t offset_ = 0;            // of the next token's text
+  std::size_t calls_ = 0;
+  std::string id_;
+  int index_;  // of the choice
   std::int64_t created_ = UnixSeconds();
 };
 
@@ -116,33 +227,52 @@ bool IncludesUsage(Fields& fields) {
   return include;
 }
 
-void RefuseUnsupported(Fields& fields) {
-  fields.Refuse("n", 1);
-  fields.Refuse("logit_bias");
-  fields.Refuse("top_logprobs", 0);
-  fields.Refuse("logprobs", false);
+// Returns how many of the most likely tokens are wanted; -1: no logprobs.
+int ReadLogprobs(Fields& fields, Kind kind) {
+  if (kind == Kind::kText) return static_cast<int>(fields.Integer("logprobs", -1, 0, 5));
+  const bool wanted = fields.Bool("logprobs", false);
+  const auto top = static_cast<int>(fields.Integer("top_logprobs", 0, 0, 20));
+  if (!wanted && top > 0) fields.Fail("top_logprobs", "needs 'logprobs'");
+  return wanted ? top : -1;
 }
 
-// Tools of unknown types leave the prompt as it is; functions would change the answer.
-void RefuseTools(Fields& fields) {
-  const Json* const tools = fields.Find("tools");
-  if (tools == nullptr) return;
-  if (!tools->is_array()) return fields.Fail("tools", "must be an array");
-  for (const Json& tool : *tools) {
-    if (tool.is_object() && tool.value("type", Json()) == "function") {
-      return fields.Fail("tools", "is not supported by this server");
+// Reads an object from tokens' numbers to biases.
+std::vector<LogitBias> ReadBiases(const RouteContext& context, Fields& fields) {
+  std::vector<LogitBias> biases;
+  const Json* const given = fields.Find("logit_bias");
+  if (given == nullptr) return biases;
+  if (!given->is_object()) fields.Fail("logit_bias", "must be an object");
+  const std::int32_t size = context.service.engine().vocabulary_size();
+  for (const auto& [key, value] : given->items()) {
+    std::int32_t token = -1;
+    const auto read = std::from_chars(key.data(), key.data() + key.size(), token);
+    const bool known =
+        read.ec == std::errc() && read.ptr == key.data() + key.size() && token >= 0 && token < size;
+    const bool fits = value.is_number() && value >= -100 && value <= 100;
+    if (!known || !fits) {
+      fields.Fail("logit_bias",
+                  "must have tokens of the model as keys, and numbers from -100 to 100");
+      return biases;
     }
+    biases.push_back({token, value.get<float>()});
   }
+  return biases;
+}
+
+// Reads variables of the template. Templates that do not know one ignore it.
+void ReadVariables(Fields& fields, ChatInput& input) {
+  const std::string effort = fields.Text("reasoning_effort");
+  if (!effort.empty()) input.variables["reasoning_effort"] = effort;
+  if (effort == "none") input.variables["enable_thinking"] = false;
+  const Json* const more = fields.Find("chat_template_kwargs");
+  if (more == nullptr) return;
+  if (!more->is_object()) return fields.Fail("chat_template_kwargs", "must be an object");
+  input.variables.update(*more);
 }
 
 void RefuseOfChat(Fields& fields) {
-  RefuseUnsupported(fields);
-  RefuseTools(fields);
-  if (const Json* const choice = fields.Find("tool_choice");
-      choice != nullptr && *choice != "auto" && *choice != "none") {
-    fields.Fail("tool_choice", "is not supported by this server");
-  }
   fields.Refuse("functions");
+  fields.Refuse("function_call", "none");
   fields.Refuse("response_format", {{"type", "text"}});
   fields.Refuse("modalities", Json::array({"text"}));
   fields.Refuse("audio");
@@ -155,28 +285,45 @@ std::int32_t MostTokens(Fields& fields, const char* name, std::int32_t fallback)
 }
 
 void Generate(const RouteContext& context, Kind kind, TextRequest request, Fields& fields,
-              std::shared_ptr<HttpReply> reply) {
+              const std::shared_ptr<HttpReply>& reply) {
   const bool stream = fields.Bool("stream", false);
   const bool include_usage = IncludesUsage(fields);
+  const auto choices = static_cast<int>(fields.Integer("n", 1, 1, 16));
   request.stop = fields.Texts("stop", 16);
   request.sampling = ReadSampling(fields, -2.0);
+  request.sampling.logit_bias = ReadBiases(context, fields);
+  request.top_logprobs = ReadLogprobs(fields, kind);
   if (!fields.ok()) return SendError(*reply, Api::kOpenAi, FromFields(fields));
-  auto shape = std::make_shared<OpenAiShape>(kind, context.model.name, include_usage);
-  Deliver(context.service, std::move(request), stream, Api::kOpenAi, std::move(shape),
-          std::move(reply));
+  const OpenAiShape::Common common{.kind = kind,
+                                   .model = context.model.name,
+                                   .id = NewId(kind == Kind::kChat ? "chatcmpl-" : "cmpl-"),
+                                   .include_usage = include_usage,
+                                   .logprobs = request.top_logprobs >= 0};
+  std::vector<std::shared_ptr<AnswerShape>> shapes;
+  shapes.reserve(static_cast<std::size_t>(choices));
+  for (int i = 0; i < choices; ++i) shapes.push_back(std::make_shared<OpenAiShape>(common, i));
+  DeliverChoices(context.service, request, stream, Api::kOpenAi, shapes, reply);
 }
 
 }  // namespace
 
-void OpenAiChat(const RouteContext& context, const Json& body, std::shared_ptr<HttpReply> reply) {
+void OpenAiChat(const RouteContext& context, const Json& body,
+                const std::shared_ptr<HttpReply>& reply) {
   Fields fields(body);
   const std::string model = fields.Text("model");
   RefuseOfChat(fields);
+  const Tools tools = ReadOpenAiTools(fields, context.service.calls());
+  ChatInput extra;
+  ReadVariables(fields, extra);
   const std::int32_t old_most = MostTokens(fields, "max_tokens", -1);
   TextRequest request{.max_tokens = MostTokens(fields, "max_completion_tokens", old_most)};
   if (!fields.ok()) return SendError(*reply, Api::kOpenAi, FromFields(fields));
   if (!CheckModel(context, Api::kOpenAi, model, *reply)) return;
   auto input = ReadMessages(fields.Has("messages") ? *fields.Find("messages") : Json());
+  if (input.ok()) {
+    input->tools = tools.list;
+    input->variables = std::move(extra.variables);
+  }
   auto prompt = input.ok() ? context.service.Render(std::move(*input)) : input.status();
   if (!prompt.ok()) {
     ApiError error = FromStatus(prompt.status());
@@ -184,14 +331,14 @@ void OpenAiChat(const RouteContext& context, const Json& body, std::shared_ptr<H
     return SendError(*reply, Api::kOpenAi, error);
   }
   request.prompt = std::move(*prompt);
-  Generate(context, Kind::kChat, std::move(request), fields, std::move(reply));
+  request.prompt.answer.one_call = tools.one_call;
+  Generate(context, Kind::kChat, std::move(request), fields, reply);
 }
 
 void OpenAiCompletion(const RouteContext& context, const Json& body,
-                      std::shared_ptr<HttpReply> reply) {
+                      const std::shared_ptr<HttpReply>& reply) {
   Fields fields(body);
   const std::string model = fields.Text("model");
-  RefuseUnsupported(fields);
   fields.Refuse("best_of", 1);
   fields.Refuse("echo", false);
   fields.Refuse("suffix", "");
@@ -205,7 +352,7 @@ void OpenAiCompletion(const RouteContext& context, const Json& body,
   auto prompt = context.service.Encode(text->get_ref<const std::string&>());
   if (!prompt.ok()) return SendError(*reply, Api::kOpenAi, FromStatus(prompt.status()));
   request.prompt = std::move(*prompt);
-  Generate(context, Kind::kText, std::move(request), fields, std::move(reply));
+  Generate(context, Kind::kText, std::move(request), fields, reply);
 }
 
 Json OpenAiModel(const ServedModel& model) {

@@ -18,7 +18,8 @@ using Reply = std::shared_ptr<HttpReply>;
 // Runs functions in order on a thread of its own: a large prompt takes long to encode.
 class Worker {
  public:
-  Worker() : thread_([this] { Run(); }) {}
+  Worker(std::size_t most, std::size_t most_bytes)
+      : most_(most), most_bytes_(most_bytes), thread_([this] { Run(); }) {}
   ~Worker() {
     {
       const std::lock_guard lock(mutex_);
@@ -30,26 +31,44 @@ class Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  void Add(std::function<void()> work) {
+  // Returns false if the queue is full. `bytes`: what the work keeps.
+  bool Add(std::size_t bytes, std::function<void()> work) {
     {
       const std::lock_guard lock(mutex_);
-      work_.push_back(std::move(work));
+      const bool full = work_.size() >= most_ || bytes_ + bytes > most_bytes_;
+      if (full && !work_.empty()) return false;
+      work_.push_back({bytes, std::move(work)});
+      bytes_ += bytes;
     }
     more_.notify_one();
+    return true;
+  }
+
+  bool idle() const {
+    const std::lock_guard lock(mutex_);
+    return work_.empty() && !working_;
   }
 
  private:
+  struct Work {
+    std::size_t bytes = 0;
+    std::function<void()> run{};
+  };
+
   void Run() {
     std::unique_lock lock(mutex_);
     while (true) {
       more_.wait(lock, [this] { return ending_ || !work_.empty(); });
       if (ending_) return;
-      auto work = std::move(work_.front());
+      Work work = std::move(work_.front());
       work_.pop_front();
+      bytes_ -= work.bytes;
+      working_ = true;
       lock.unlock();
-      Do(work);
-      work = nullptr;
+      Do(work.run);
+      work.run = nullptr;
       lock.lock();
+      working_ = false;
     }
   }
 
@@ -62,10 +81,12 @@ class Worker {
     }
   }
 
-  std::mutex mutex_;
+  const std::size_t most_, most_bytes_;
+  mutable std::mutex mutex_;
   std::condition_variable more_;
-  std::deque<std::function<void()>> work_;
-  bool ending_ = false;
+  std::deque<Work> work_;
+  std::size_t bytes_ = 0;  // of the work that waits
+  bool ending_ = false, working_ = false;
   std::thread thread_;
 };
 
@@ -78,10 +99,11 @@ bool IsLoopbackName(std::string_view host) {
 
 class ServerImpl final : public Server, private HttpHandler {
  public:
-  ServerImpl(std::unique_ptr<TextService> service, ServedModel model, const HttpOptions& http)
+  ServerImpl(std::unique_ptr<TextService> service, ServedModel model, const ServerOptions& options)
       : service_(std::move(service)),
         model_(std::move(model)),
-        only_loopback_(http.address.starts_with("127.") || http.address == "::1") {}
+        only_loopback_(options.http.address.starts_with("127.") || options.http.address == "::1"),
+        worker_(options.most_queued, options.queued_bytes) {}
   ~ServerImpl() override { http_.reset(); }
 
   Status Listen(const HttpOptions& options) {
@@ -89,11 +111,30 @@ class ServerImpl final : public Server, private HttpHandler {
     return Status::Ok();
   }
 
+  void Stop(std::chrono::milliseconds most) override {
+    http_->StopAccepting();
+    service_->StopAccepting();
+    const auto end = std::chrono::steady_clock::now() + most;
+    const auto wait = [&](std::chrono::steady_clock::time_point until) {
+      while (!(worker_.idle() && service_->idle())) {
+        if (std::chrono::steady_clock::now() >= until) return;
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
+    };
+    wait(end);
+    service_->EndAll();
+    wait(std::chrono::steady_clock::now() + kLastAnswers);
+    (void)http_->WaitUntilSent(kLastAnswers);
+  }
+
   std::uint16_t port() const override { return http_->port(); }
   const TextService& service() const override { return *service_; }
 
  private:
-  using JsonRoute = void (*)(const RouteContext&, const Json&, Reply);
+  // Requests that were ended have this long to be answered, and the answers to be sent.
+  static constexpr std::chrono::milliseconds kLastAnswers{1000};
+
+  using JsonRoute = void (*)(const RouteContext&, const Json&, const Reply&);
   using PlainRoute = void (*)(const RouteContext&, const Reply&);
   struct Route {
     std::string_view path;
@@ -137,15 +178,22 @@ class ServerImpl final : public Server, private HttpHandler {
   }
 
   void Post(const RouteContext& context, JsonRoute route, HttpRequest request, Reply reply) {
-    worker_.Add([context, route, request = std::move(request), reply = std::move(reply)] {
-      const Api api = ApiOf(request.path);
-      const auto body = ParseJson(request.body);
-      if (!body.ok()) return SendError(*reply, api, FromStatus(body.status()));
-      if (!body->is_object()) {
-        return SendError(*reply, api, {.message = "the request is not a JSON object"});
-      }
-      route(context, *body, reply);
-    });
+    const Api of = ApiOf(request.path);
+    const std::size_t bytes = request.body.size();
+    const Reply refused = reply;
+    const bool added = worker_.Add(
+        bytes, [context, route, request = std::move(request), reply = std::move(reply)] {
+          const Api api = ApiOf(request.path);
+          const auto body = ParseJson(request.body);
+          if (!body.ok()) return SendError(*reply, api, FromStatus(body.status()));
+          if (!body->is_object()) {
+            return SendError(*reply, api, {.message = "the request is not a JSON object"});
+          }
+          route(context, *body, reply);
+        });
+    if (added) return;
+    SendError(*refused, of,
+              {.status = 503, .message = "too many requests wait to be read; try again later"});
   }
 
   std::string ErrorBody(std::string_view path, int status, std::string_view message) override {
@@ -178,6 +226,17 @@ void Metrics(const RouteContext& context, const Reply& reply) {
   add("kvcache_generated_tokens_total", "counter", now.generated_tokens);
   add("kvcache_prompt_tokens_reused_total", "counter", now.reused_tokens);
   add("kvcache_prompt_tokens_computed_total", "counter", now.computed_tokens);
+  constexpr std::string_view kFirst = "kvcache_time_to_first_token_seconds";
+  text += StrCat("# TYPE ", kFirst, " histogram\n");
+  std::int64_t count = 0;
+  for (std::size_t i = 0; i < now.first_tokens.size(); ++i) {
+    count += now.first_tokens[i];
+    const bool last = i == kFirstTokenBounds.size();
+    text += StrCat(kFirst, "_bucket{le=\"", last ? "+Inf" : Dump(kFirstTokenBounds[i]), "\"} ",
+                   count, "\n");
+  }
+  text +=
+      StrCat(kFirst, "_sum ", Dump(now.first_token_seconds), "\n", kFirst, "_count ", count, "\n");
   reply->Send(200, text, {{"Content-Type", "text/plain; version=0.0.4"}});
 }
 
@@ -189,6 +248,11 @@ const std::vector<ServerImpl::Route>& ServerImpl::Routes() {
   static const std::vector<Route> routes = {
       {.path = "/health", .get = Health},
       {.path = "/metrics", .get = Metrics},
+      {.path = "/tokenize", .post = Tokenize},
+      {.path = "/detokenize", .post = Detokenize},
+      {.path = "/apply-template", .post = ApplyTemplate},
+      {.path = "/probe", .post = Probe},
+      {.path = "/slots", .get = Slots},
       {.path = "/api/version", .get = Version},
       {.path = "/api/tags", .get = OllamaTags},
       {.path = "/api/ps", .get = OllamaRunning},
@@ -198,6 +262,8 @@ const std::vector<ServerImpl::Route>& ServerImpl::Routes() {
       {.path = "/v1/models", .get = Models},
       {.path = "/v1/chat/completions", .post = OpenAiChat},
       {.path = "/v1/completions", .post = OpenAiCompletion},
+      {.path = "/v1/messages", .post = AnthropicMessages},
+      {.path = "/v1/messages/count_tokens", .post = AnthropicCountTokens},
   };
   return routes;
 }
@@ -207,7 +273,7 @@ const std::vector<ServerImpl::Route>& ServerImpl::Routes() {
 Result<std::unique_ptr<Server>> Server::Start(Engine& engine, ServedModel model,
                                               const ServerOptions& options) {
   KVCACHE_ASSIGN_OR_RETURN(auto service, TextService::Make(engine, options.most_running));
-  auto server = std::make_unique<ServerImpl>(std::move(service), std::move(model), options.http);
+  auto server = std::make_unique<ServerImpl>(std::move(service), std::move(model), options);
   KVCACHE_RETURN_IF_ERROR(server->Listen(options.http));
   return std::unique_ptr<Server>(std::move(server));
 }

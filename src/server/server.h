@@ -3,6 +3,7 @@
 // Thread safety: one thread at a time, except that requests come from anywhere.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 
@@ -14,6 +15,9 @@ namespace kvcache::server {
 struct ServerOptions {
   HttpOptions http{};
   std::int64_t most_running = 512;  // requests at a time, waiting ones included
+  // Requests that wait to be read, and the bytes of their bodies.
+  std::size_t most_queued = 256;
+  std::size_t queued_bytes = std::size_t{64} << 20;
 };
 
 class Server {
@@ -24,6 +28,9 @@ class Server {
                                                const ServerOptions& options);
   // Ends all requests.
   virtual ~Server() = default;
+  // Takes no more connections and requests, waits for those that run, for at most `most`, and ends the
+  // others with status 503 or an error event.
+  virtual void Stop(std::chrono::milliseconds most) = 0;
   virtual std::uint16_t port() const = 0;
   virtual const TextService& service() const = 0;
 };

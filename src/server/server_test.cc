@@ -1,179 +1,19 @@
 // The server with the model that ships, through sockets.
 #include "server/server.h"
 
-#include <arpa/inet.h>
-#include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
-#include <nlohmann/json.hpp>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/strings.h"
-#include "kvcache_engine/engine.h"
 #include "server/http_server.h"
+#include "server/server_testing.h"
 
 namespace kvcache::server {
 namespace {
-
-class Client {
- public:
-  explicit Client(std::uint16_t port) : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(port);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    const timeval limit{.tv_sec = 60, .tv_usec = 0};
-    (void)setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-    EXPECT_EQ(connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  }
-  ~Client() { (void)close(socket_); }
-  Client(const Client&) = delete;
-  Client& operator=(const Client&) = delete;
-
-  // Returns whether the server took all of it.
-  bool Write(std::string_view bytes) {
-    while (!bytes.empty()) {
-      const ssize_t sent = send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-      if (sent <= 0) return false;
-      bytes.remove_prefix(static_cast<std::size_t>(sent));
-    }
-    return true;
-  }
-
-  // Reads until the text contains `end`, or to the end of the connection.
-  std::string Read(std::string_view end = "") {
-    std::string text;
-    char bytes[4096];
-    while (end.empty() || text.find(end) == std::string::npos) {
-      const ssize_t size = recv(socket_, bytes, sizeof(bytes), 0);
-      if (size <= 0) break;
-      text.append(bytes, static_cast<std::size_t>(size));
-    }
-    return text;
-  }
-
- private:
-  int socket_;
-};
-
-struct Answer {
-  int status = 0;
-  std::string head;
-  std::string body;
-
-  Json json() const { return Json::parse(body, nullptr, false); }
-};
-
-std::string WithoutChunks(std::string_view body) {
-  std::string text;
-  while (!body.empty()) {
-    const std::size_t size = std::stoul(std::string(body.substr(0, 16)), nullptr, 16);
-    body.remove_prefix(body.find("\r\n") + 2);
-    text += body.substr(0, size);
-    body.remove_prefix(size + 2);
-  }
-  return text;
-}
-
-Answer Parse(const std::string& text) {
-  Answer answer;
-  const std::size_t end = text.find("\r\n\r\n");
-  if (!text.starts_with("HTTP/1.1 ") || end == std::string::npos) return answer;
-  answer.status = std::stoi(text.substr(9, 3));
-  answer.head = text.substr(0, end + 2);
-  answer.body = text.substr(end + 4);
-  if (answer.head.find("Transfer-Encoding: chunked") != std::string::npos) {
-    answer.body = WithoutChunks(answer.body);
-  }
-  return answer;
-}
-
-// The JSON of each event.
-std::vector<Json> Events(const std::string& body) {
-  std::vector<Json> events;
-  for (std::size_t at = body.find("data: "); at != body.npos; at = body.find("data: ", at + 1)) {
-    const std::string line = body.substr(at + 6, body.find('\n', at) - at - 6);
-    if (line != "[DONE]") events.push_back(Json::parse(line, nullptr, false));
-  }
-  return events;
-}
-
-class ServerTest : public testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    engine_ = std::move(Engine::Open(std::string(KVCACHE_SOURCE_DIR) + "/models/story.gguf",
-                                     {.threads = 2, .context = 512, .max_sequences = 4}))
-                  .value()
-                  .release();
-  }
-  static void TearDownTestSuite() { delete engine_; }
-
-  void SetUp() override { Start({}); }
-  void TearDown() override { server_.reset(); }
-
-  void Start(const ServerOptions& options) {
-    server_.reset();
-    auto server = Server::Start(*engine_, {.name = "story"}, options);
-    ASSERT_TRUE(server.ok()) << server.status().message();
-    server_ = std::move(*server);
-  }
-
-  Answer Raw(const std::string& bytes) const {
-    Client client(server_->port());
-    (void)client.Write(bytes);
-    return Parse(client.Read());
-  }
-  Answer Get(const std::string& path, const std::string& method = "GET") const {
-    return Raw(
-        StrCat(method, " ", path, " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
-  }
-  Answer Post(const std::string& path, const std::string& body) const {
-    return Raw(StrCat("POST ", path, " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n",
-                      "Content-Length: ", body.size(), "\r\n\r\n", body));
-  }
-  Answer Post(const std::string& path, const Json& body) const { return Post(path, body.dump()); }
-
-  std::string ChatText(Json body) const {
-    const Answer answer = Post("/v1/chat/completions", body);
-    EXPECT_EQ(answer.status, 200) << answer.body;
-    if (answer.status != 200) return {};
-    if (!body.value("stream", false)) {
-      return answer.json()["choices"][0]["message"]["content"].get<std::string>();
-    }
-    std::string text;
-    for (const Json& event : Events(answer.body)) {
-      if (event["choices"].empty()) continue;
-      text += event["choices"][0]["delta"].value("content", "");
-    }
-    return text;
-  }
-
-  bool BecomesIdle() const {
-    for (int i = 0; i < 400; ++i) {
-      if (server_->service().counters().running == 0) return true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-    return false;
-  }
-
-  static Json Chat(const std::string& text, int most = 24) {
-    return {{"model", "story"},
-            {"messages", Json::array({{{"role", "user"}, {"content", text}}})},
-            {"max_tokens", most},
-            {"temperature", 0}};
-  }
-
-  static Engine* engine_;
-  std::unique_ptr<Server> server_;
-};
-Engine* ServerTest::engine_ = nullptr;
 
 TEST_F(ServerTest, OperatorsRoutes) {
   EXPECT_EQ(Get("/health").json(), Json({{"status", "ok"}}));
@@ -189,7 +29,7 @@ TEST_F(ServerTest, UnknownRoutesAndMethodsHaveJsonErrors) {
   EXPECT_TRUE(Get("/nothing").json()["error"].contains("message"));
   EXPECT_TRUE(Get("/api/nothing").json()["error"].is_string());
   EXPECT_EQ(Get("/v1/models/../../etc/passwd").status, 404);
-  const Answer wrong = Get("/v1/chat/completions");
+  const HttpAnswer wrong = Get("/v1/chat/completions");
   EXPECT_EQ(wrong.status, 405);
   EXPECT_NE(wrong.head.find("Allow: POST\r\n"), std::string::npos);
 }
@@ -262,9 +102,13 @@ TEST_F(ServerTest, RefusedFieldsAreNamed) {
       {"temperature", 9},
       {"temperature", "1"},
       {"top_p", 2},
-      {"n", 2},
-      {"logprobs", true},
-      {"logit_bias", {{"5", 1}}},
+      {"n", 17},
+      {"n", 0},
+      {"logprobs", 1},
+      {"top_logprobs", 3},
+      {"logit_bias", {{"5", 101}}},
+      {"logit_bias", {{"five", 1}}},
+      {"logit_bias", {{"99999999", 1}}},
       {"stop", Json::array({""})},
       {"stream", "yes"},
       {"max_tokens", 0},
@@ -276,7 +120,7 @@ TEST_F(ServerTest, RefusedFieldsAreNamed) {
   for (const auto& [name, value] : refused) {
     Json body = Chat("Hi");
     body[name] = value;
-    const Answer answer = Post("/v1/chat/completions", body);
+    const HttpAnswer answer = Post("/v1/chat/completions", body);
     EXPECT_EQ(answer.status, 400) << name;
     EXPECT_EQ(answer.json()["error"]["param"], name) << answer.body;
   }
@@ -324,11 +168,86 @@ TEST_F(ServerTest, OllamaHasTheTextsOfOpenAi) {
             Post("/v1/completions", text).json()["choices"][0]["text"]);
 }
 
+TEST_F(ServerTest, TokensAndTemplates) {
+  const std::string text = "Tell me of a cow.";
+  const Json tokens = Post("/tokenize", Json({{"content", text}})).json()["tokens"];
+  EXPECT_GT(tokens.size(), 4);
+  EXPECT_EQ(Post("/detokenize", Json({{"tokens", tokens}})).json()["content"], text);
+  const Json whole =
+      Post("/tokenize", Json({{"content", text}, {"add_special", true}, {"with_pieces", true}}))
+          .json()["tokens"];
+  ASSERT_EQ(whole.size(), tokens.size() + 1);
+  std::string joined;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    EXPECT_EQ(whole[i + 1]["id"], tokens[i]);
+    joined += whole[i + 1]["piece"].get<std::string>();
+  }
+  EXPECT_EQ(joined, " " + text);
+  const Json body = {{"messages", Chat(text)["messages"]}};
+  const Json prompt = Post("/apply-template", body).json()["prompt"];
+  EXPECT_NE(prompt.get<std::string>().find(text), std::string::npos);
+  const Json counted = Post("/v1/messages/count_tokens", body).json();
+  const Json again =
+      Post("/tokenize", Json({{"content", prompt}, {"add_special", true}})).json()["tokens"];
+  EXPECT_EQ(counted["input_tokens"], again.size());
+  for (const char* path : {"/tokenize", "/detokenize", "/apply-template", "/probe"}) {
+    EXPECT_EQ(Post(path, Json::object()).status, 400) << path;
+    EXPECT_EQ(Post(path, Json({{"content", 5}, {"tokens", {-1}}, {"messages", 5}})).status, 400)
+        << path;
+  }
+  EXPECT_EQ(Post("/detokenize", Json({{"tokens", {1 << 30}}})).status, 400);
+}
+
+TEST_F(ServerTest, ProbeSaysWhatAPromptWouldReuse) {
+  const Json body = Chat("A sentence that only the probe's test has.", 4);
+  const Json fresh = Post("/probe", body).json();
+  const int size = fresh["prompt_tokens"].get<int>();
+  EXPECT_LT(fresh["cached_tokens"].get<int>(), size);
+  EXPECT_EQ(Post("/probe", body).json(), fresh);  // a probe changes nothing
+  (void)ChatText(body);
+  const Json known = Post("/probe", body).json();
+  EXPECT_EQ(known["prompt_tokens"], size);
+  EXPECT_EQ(known["cached_tokens"], size - 1);
+  EXPECT_EQ(known["missed"], Json::array({{{"tokens", 1}, {"reason", "last token"}}}));
+  EXPECT_EQ(known["difference"], nullptr);
+  const Json other = Chat("A sentence that only the test of probes has.", 4);
+  const Json differs = Post("/probe", other).json();
+  EXPECT_NE(differs["difference"]["line"].get<std::string>().find("test of probes"),
+            std::string::npos)
+      << differs;
+  EXPECT_EQ(Post("/v1/completions", Json({{"prompt", "Once"}, {"max_tokens", 1}})).status, 200);
+  EXPECT_EQ(Post("/probe", Json({{"prompt", "Once"}})).json()["cached_tokens"], 1);
+}
+
+TEST_F(ServerTest, SlotsListTheSequencesWithoutTheirTexts) {
+  const Json idle = Get("/slots").json();
+  EXPECT_EQ(idle["sequences"], Json::array());
+  EXPECT_EQ(idle["most_sequences"], 4);
+  Json body = Chat("A secret story", 400);
+  body["stream"] = true;
+  const std::string text = body.dump();
+  Client client(server_->port());
+  ASSERT_TRUE(client.Write(StrCat("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n",
+                                  "Content-Length: ", text.size(), "\r\n\r\n", text)));
+  (void)client.Read("content\":\"");
+  const HttpAnswer answer = Get("/slots");
+  const Json sequences = answer.json()["sequences"];
+  ASSERT_EQ(sequences.size(), 1) << answer.body;
+  EXPECT_GE(sequences[0]["sequence"].get<int>(), 0);
+  EXPECT_GT(sequences[0]["prompt_tokens"].get<int>(), 3);
+  EXPECT_EQ(answer.body.find("secret"), std::string::npos);
+  EXPECT_LT(answer.json()["free_cells"], idle["free_cells"]);
+}
+
 TEST_F(ServerTest, MetricsCountTokens) {
   (void)ChatText(Chat("Count me", 5));
   const std::string metrics = Get("/metrics").body;
   EXPECT_NE(metrics.find("\nkvcache_generated_tokens_total 5\n"), std::string::npos) << metrics;
   EXPECT_NE(metrics.find("\nkvcache_requests_running 0\n"), std::string::npos) << metrics;
+  EXPECT_NE(metrics.find("\nkvcache_time_to_first_token_seconds_bucket{le=\"+Inf\"} 1\n"),
+            std::string::npos)
+      << metrics;
+  EXPECT_NE(metrics.find("\nkvcache_time_to_first_token_seconds_count 1\n"), std::string::npos);
 }
 
 TEST_F(ServerTest, OllamaListsAndRefuses) {
@@ -338,7 +257,7 @@ TEST_F(ServerTest, OllamaListsAndRefuses) {
   EXPECT_EQ(show["capabilities"], Json::array({"completion"}));
   EXPECT_EQ(show["model_info"]["general.architecture"], "llama");
   EXPECT_EQ(Post("/api/show", Json({{"model", "other"}})).status, 404);
-  const Answer format = Post("/api/generate", Json({{"prompt", "Hi"}, {"format", "json"}}));
+  const HttpAnswer format = Post("/api/generate", Json({{"prompt", "Hi"}, {"format", "json"}}));
   EXPECT_EQ(format.status, 400);
   EXPECT_NE(format.json()["error"].get<std::string>().find("'format'"), std::string::npos);
   const Json hot = {{"prompt", "Hi"}, {"options", {{"temperature", "hot"}}}};
@@ -348,7 +267,7 @@ TEST_F(ServerTest, OllamaListsAndRefuses) {
 TEST_F(ServerTest, PromptBeyondTheContext) {
   std::string text;
   for (int i = 0; i < 600; ++i) text += "once ";
-  const Answer answer = Post("/v1/chat/completions", Chat(text));
+  const HttpAnswer answer = Post("/v1/chat/completions", Chat(text));
   EXPECT_EQ(answer.status, 400);
   EXPECT_EQ(answer.json()["error"]["code"], "context_length_exceeded");
 }
@@ -358,7 +277,7 @@ TEST_F(ServerTest, BadBodiesHaveOneJsonError) {
   for (const std::string& body :
        {std::string(), std::string("{"), deep, std::string("{\"a\": \"\xff\xfe\"}"),
         std::string("[]"), std::string("{\"temperature\": 1e999}")}) {
-    const Answer answer = Post("/v1/chat/completions", body);
+    const HttpAnswer answer = Post("/v1/chat/completions", body);
     EXPECT_EQ(answer.status, 400) << body.substr(0, 40);
     EXPECT_TRUE(answer.json()["error"]["message"].is_string()) << answer.body;
   }
@@ -379,9 +298,9 @@ TEST_F(ServerTest, BadHttpIsRefused) {
 TEST_F(ServerTest, TransportDetails) {
   const std::string head = "Host: localhost\r\n";
   EXPECT_EQ(Raw("GET /health HTTP/1.0\r\n\r\n").body, "{\"status\":\"ok\"}");
-  const Answer chunked = Raw("POST /v1/completions HTTP/1.1\r\n" + head +
-                             "Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
-                             "2\r\n[]\r\n0\r\n\r\n");
+  const HttpAnswer chunked = Raw("POST /v1/completions HTTP/1.1\r\n" + head +
+                                 "Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+                                 "2\r\n[]\r\n0\r\n\r\n");
   EXPECT_EQ(chunked.status, 400);
   EXPECT_NE(chunked.body.find("not a JSON object"), std::string::npos);
   Client pipelined(server_->port());
@@ -420,6 +339,85 @@ TEST_F(ServerTest, ClientThatLeavesFreesItsSequence) {
   }
 }
 
+TEST_F(ServerTest, StopLetsRequestsEnd) {
+  Json body = Chat("A story for the end", 60);
+  const std::string expected = ChatText(body);
+  body["stream"] = true;
+  const std::string text = body.dump();
+  Client client(server_->port());
+  ASSERT_TRUE(client.Write(StrCat("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n",
+                                  "Content-Length: ", text.size(), "\r\n\r\n", text)));
+  std::string answer = client.Read("content\":\"");
+  Client idle(server_->port());
+  server_->Stop(std::chrono::seconds(20));
+  answer += client.Read();
+  EXPECT_NE(answer.find("data: [DONE]"), std::string::npos);
+  std::string streamed;
+  for (const Json& event : Events(Parse(answer).body)) {
+    streamed += event["choices"][0]["delta"].value("content", "");
+  }
+  EXPECT_EQ(streamed, expected);
+  EXPECT_EQ(idle.Read(), "");
+}
+
+TEST_F(ServerTest, StopWithoutRequestsReturns) {
+  server_->Stop(std::chrono::seconds(20));
+  server_->Stop(std::chrono::seconds(20));
+  Start({});
+  EXPECT_EQ(Get("/health").status, 200);
+}
+
+TEST_F(ServerTest, StopEndsOtherRequestsWithAnError) {
+  const auto ask = [](Client& client, bool stream) {
+    Json body = Chat("An endless story", 480);
+    body["stream"] = stream;
+    const std::string text = body.dump();
+    return client.Write(StrCat(
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: ", text.size(),
+        "\r\n\r\n", text));
+  };
+  Client whole(server_->port());
+  Client stream(server_->port());
+  ASSERT_TRUE(ask(whole, false));
+  ASSERT_TRUE(ask(stream, true));
+  std::string streamed = stream.Read("content\":\"");
+  server_->Stop(std::chrono::milliseconds(0));
+  const HttpAnswer answer = Parse(whole.Read());
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_EQ(answer.json()["error"]["message"], "the server is stopping");
+  EXPECT_NE(answer.head.find("Retry-After: 1\r\n"), std::string::npos);
+  streamed += stream.Read();
+  EXPECT_NE(streamed.find("data: {\"error\":{\"message\":\"the server is stopping\""),
+            std::string::npos)
+      << streamed;
+}
+
+TEST_F(ServerTest, AFullQueueIsRefused) {
+  Start({.most_queued = 1});
+  std::string prompt;
+  for (int i = 0; i < 200000; ++i) prompt += "long ";
+  const std::string text = Json({{"content", prompt}}).dump();
+  const std::string request = StrCat("POST /tokenize HTTP/1.1\r\nHost: localhost\r\n",
+                                     "Content-Length: ", text.size(), "\r\n\r\n", text);
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int i = 0; i < 8; ++i) {
+    clients.push_back(std::make_unique<Client>(server_->port()));
+    ASSERT_TRUE(clients.back()->Write(request));
+  }
+  int served = 0;
+  int refused = 0;
+  for (const auto& client : clients) {
+    const std::string head = client->Read("\r\n\r\n");
+    served += head.starts_with("HTTP/1.1 200 ") ? 1 : 0;
+    const bool later = head.find("Retry-After: 1\r\n") != std::string::npos;
+    refused += head.starts_with("HTTP/1.1 503 ") && later ? 1 : 0;
+  }
+  EXPECT_EQ(served + refused, 8);
+  EXPECT_GE(served, 1);
+  EXPECT_GE(refused, 1);
+  EXPECT_EQ(Get("/health").status, 200);
+}
+
 TEST_F(ServerTest, TooManyRequestsAreRefused) {
   Start({.most_running = 0});
   EXPECT_EQ(Post("/v1/chat/completions", Chat("Hi")).status, 429);
@@ -446,7 +444,7 @@ TEST(HttpServerTest, ARequestThatNobodyAnswersEnds) {
     EXPECT_TRUE(client.Write("GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n"));
     return client.Read(path == "/begun" ? "" : "answer");
   };
-  const Answer whole = Parse(ask("/"));
+  const HttpAnswer whole = Parse(ask("/"));
   EXPECT_EQ(whole.status, 500);
   EXPECT_EQ(whole.body, "the server could not answer");
   EXPECT_TRUE(ask("/begun").starts_with("HTTP/1.1 200 OK"));

@@ -5,6 +5,7 @@
 // return soon.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -16,6 +17,7 @@
 #include "chat_template/chat_template.h"
 #include "kvcache/status.h"
 #include "kvcache_engine/scheduler.h"
+#include "server/answer_parser.h"
 
 namespace kvcache::server {
 
@@ -23,26 +25,52 @@ struct Prompt {
   std::vector<std::int32_t> tokens{};
   std::vector<Position> restore_points{};  // where messages end
   std::vector<std::string> stops{};        // texts that end an answer besides tokens
+  AnswerSyntax answer{};
   bool chat = false;  // the answer's leading space belongs to the encoding, not to the text
 };
 
 struct TextResult {
   Status status{};  // if it is not Ok, the request failed with it
   StopReason stop = StopReason::kLength;
+  std::string stop_string{};   // of the request's; empty: another end
   std::int32_t generated = 0;  // tokens
   ReuseReport reuse{};
   double first_token_ms = 0.0;
   double total_ms = 0.0;
 };
 
+// A token of an answer, and how likely the model finds it and others.
+struct TokenLogprob {
+  std::string text{};  // its bytes
+  float logprob = 0.0f;
+  std::vector<std::pair<std::string, float>> top{};  // the most likely tokens, most likely first
+};
+
+// A prefix of the prompt that is kept for some time after the request.
+struct PromptPin {
+  Position length = 0;
+  double seconds = 0.0;
+};
+
 struct TextRequest {
   Prompt prompt{};
+  std::vector<PromptPin> pins{};
   SamplingParams sampling{};
-  std::int32_t max_tokens = -1;                      // at most; the context bounds it too
-  std::vector<std::string> stop{};                   // the text ends before the first of these
-  std::function<void(std::string_view)> on_text{};   // whole characters
+  std::int32_t max_tokens = -1;                          // at most; the context bounds it too
+  std::vector<std::string> stop{};                       // the text ends before the first of these
+  std::function<void(const ReuseReport&)> on_started{};  // before the first text
+  int top_logprobs = -1;                                 // -1: on_logprob is not called
+  // Called with each token, before on_text. The numbers are the model's: nothing that the sampling does to
+  // logits changes them.
+  std::function<void(TokenLogprob)> on_logprob{};
+  // Called with whole characters. Returns whether the text goes on.
+  std::function<bool(std::string_view)> on_text{};
   std::function<void(const TextResult&)> on_done{};  // once
 };
+
+// The upper bounds of the times to a first token that are counted, in seconds; longer ones come last.
+inline constexpr std::array<double, 12> kFirstTokenBounds = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
+                                                             0.5,   1,    2.5,   5,    10,  60};
 
 struct ServiceCounters {
   std::int64_t requests = 0;
@@ -50,6 +78,8 @@ struct ServiceCounters {
   std::int64_t generated_tokens = 0;
   std::int64_t reused_tokens = 0;
   std::int64_t computed_tokens = 0;
+  std::array<std::int64_t, kFirstTokenBounds.size() + 1> first_tokens{};  // by time, from Submit
+  double first_token_seconds = 0.0;                                       // of all of them
 };
 
 class TextService {
@@ -62,16 +92,34 @@ class TextService {
 
   // Renders a conversation by the model's template. Errors: those of the template.
   virtual Result<Prompt> Render(ChatInput input) const = 0;
+  virtual Result<std::string> RenderText(ChatInput input) const = 0;
+  // Returns how the model's template writes calls of tools.
+  virtual CallSyntax calls() const = 0;
+  // Returns whether the model's answers may begin with thoughts.
+  virtual bool reasons() const = 0;
   // Encodes a text that the model continues.
   virtual Result<Prompt> Encode(std::string_view text) const = 0;
 
-  // Begins a request. Errors: those of Scheduler::Submit; kCacheFull if too many requests run.
+  // Begins a request. Errors: those of Scheduler::Submit; kCacheFull if too many requests run;
+  // kCancelled after StopAccepting.
   virtual Result<RequestId> Submit(TextRequest request) = 0;
   virtual void Cancel(RequestId request) = 0;
+  // Refuses further requests with kCancelled.
+  virtual void StopAccepting() = 0;
+  // Ends all requests with kCancelled.
+  virtual void EndAll() = 0;
   // Calls `done` on the engine's thread with what the prompt would reuse now.
   virtual void Probe(std::vector<std::int32_t> prompt,
                      std::function<void(Result<PrefixMatch>)> done) = 0;
+  // Calls `look` on the engine's thread, between two passes. A pointer to the scheduler must not be kept.
+  virtual void Look(std::function<void(const Scheduler&, std::int64_t free_cells)> look) = 0;
+  // Returns the text of one token.
+  virtual std::string Piece(std::int32_t token) const = 0;
+  // Returns the tokens that pins keep at most; more than that are not pinned.
+  virtual std::int64_t most_pinned() const = 0;
   virtual ServiceCounters counters() const = 0;
+  // Returns whether all requests have ended and their functions have returned.
+  virtual bool idle() const = 0;
   virtual const Engine& engine() const = 0;
 };
 

@@ -1,0 +1,166 @@
+// Routes for those who look at prompts and at the cache: tokens, templates, reuse and sequences.
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "base/strings.h"
+#include "server/answer.h"
+#include "server/tools.h"
+
+namespace kvcache::server {
+namespace {
+
+using Reply = std::shared_ptr<HttpReply>;
+
+// Reads a conversation with its tools.
+Result<ChatInput> ReadChat(const RouteContext& context, Fields& fields) {
+  const Tools tools = ReadOpenAiTools(fields, context.service.calls());
+  if (!fields.ok()) return fields.error();
+  KVCACHE_ASSIGN_OR_RETURN(ChatInput input, ReadMessages(*fields.Find("messages")));
+  input.tools = tools.list;
+  return input;
+}
+
+// Returns the tokens of "messages" or "prompt", as the routes that generate have them.
+Result<Prompt> ReadPrompt(const RouteContext& context, Fields& fields) {
+  if (fields.Has("messages") == fields.Has("prompt")) {
+    return Status(StatusCode::kInvalidArgument, "needs either 'messages' or 'prompt'");
+  }
+  if (fields.Has("messages")) {
+    KVCACHE_ASSIGN_OR_RETURN(ChatInput input, ReadChat(context, fields));
+    return context.service.Render(std::move(input));
+  }
+  const std::string prompt = fields.Text("prompt");
+  if (!fields.ok()) return fields.error();
+  return context.service.Encode(prompt);
+}
+
+void Refuse(HttpReply& reply, const Status& status) {
+  SendError(reply, Api::kOpenAi, FromStatus(status));
+}
+
+// Returns the line of the prompt where it differs from what is known, in at most 200 bytes.
+std::string LineAt(const Engine& engine, const std::vector<std::int32_t>& tokens, Position at) {
+  const auto decode = [&](std::size_t begin, std::size_t end) {
+    auto text = engine.Detokenize(std::span(tokens).subspan(begin, end - begin));
+    return text.ok() ? std::move(*text) : std::string();
+  };
+  constexpr std::size_t kTokens = 64;
+  const auto middle = static_cast<std::size_t>(at);
+  std::string before = decode(middle - std::min(middle, kTokens), middle);
+  std::string after = decode(middle, std::min(tokens.size(), middle + kTokens));
+  before.erase(0, before.find_last_of('\n') + 1);
+  after.erase(std::min(after.find('\n'), after.size()));
+  std::string line = before + after;
+  line.resize(std::min<std::size_t>(line.size(), 200));
+  return line;
+}
+
+Json ProbeJson(const Engine& engine, const std::vector<std::int32_t>& tokens,
+               const PrefixMatch& match) {
+  Json missed = Json::array();
+  for (const PrefixMiss& miss : match.missed) {
+    missed.push_back({{"tokens", miss.tokens}, {"reason", MissReasonName(miss.reason)}});
+  }
+  Json json = {{"prompt_tokens", tokens.size()},
+               {"matched_tokens", match.matched},
+               {"cached_tokens", match.resumed},
+               {"missed", std::move(missed)},
+               {"difference", nullptr}};
+  if (match.difference.position >= 0) {
+    json["difference"] = {{"token", match.difference.position},
+                          {"line", LineAt(engine, tokens, match.difference.position)}};
+  }
+  return json;
+}
+
+}  // namespace
+
+void Tokenize(const RouteContext& context, const Json& body, const Reply& reply) {
+  Fields fields(body);
+  const std::string content = fields.Text("content");
+  const bool special = fields.Bool("add_special", false);
+  const bool pieces = fields.Bool("with_pieces", false);
+  if (!fields.Has("content")) fields.Fail("content", "is missing");
+  if (!fields.ok()) return SendError(*reply, Api::kOpenAi, FromFields(fields));
+  const Engine& engine = context.service.engine();
+  const auto tokens =
+      engine.Tokenize(content, special ? TextPlace::kBeginning : TextPlace::kContinuation);
+  if (!tokens.ok()) return Refuse(*reply, tokens.status());
+  Json list = Json::array();
+  for (const std::int32_t token : *tokens) {
+    if (pieces) {
+      list.push_back({{"id", token}, {"piece", context.service.Piece(token)}});
+    } else {
+      list.push_back(token);
+    }
+  }
+  SendJson(*reply, {{"tokens", std::move(list)}});
+}
+
+void Detokenize(const RouteContext& context, const Json& body, const Reply& reply) {
+  Fields fields(body);
+  std::vector<std::int32_t> tokens;
+  const Json* const given = fields.Find("tokens");
+  if (given == nullptr || !given->is_array()) fields.Fail("tokens", "must be an array of integers");
+  for (std::size_t i = 0; fields.ok() && i < given->size(); ++i) {
+    const Json& token = (*given)[i];
+    const bool fits = token.is_number_integer() && token >= 0 && token <= INT32_MAX;
+    if (!fits) fields.Fail(StrCat("tokens[", i, "]"), "is not a token");
+    if (fits) tokens.push_back(token.get<std::int32_t>());
+  }
+  if (!fields.ok()) return SendError(*reply, Api::kOpenAi, FromFields(fields));
+  const auto text = context.service.engine().Detokenize(tokens);
+  if (!text.ok()) return Refuse(*reply, text.status());
+  SendJson(*reply, {{"content", *text}});
+}
+
+void ApplyTemplate(const RouteContext& context, const Json& body, const Reply& reply) {
+  Fields fields(body);
+  if (!fields.Has("messages")) fields.Fail("messages", "is missing");
+  auto input = fields.ok() ? ReadChat(context, fields) : fields.error();
+  if (!fields.ok()) return SendError(*reply, Api::kOpenAi, FromFields(fields));
+  auto text = input.ok() ? context.service.RenderText(std::move(*input)) : input.status();
+  if (!text.ok()) return Refuse(*reply, text.status());
+  SendJson(*reply, {{"prompt", *text}});
+}
+
+void Probe(const RouteContext& context, const Json& body, const Reply& reply) {
+  Fields fields(body);
+  auto prompt = ReadPrompt(context, fields);
+  if (!fields.ok()) return SendError(*reply, Api::kOpenAi, FromFields(fields));
+  if (!prompt.ok()) return Refuse(*reply, prompt.status());
+  if (prompt->tokens.empty()) {
+    return Refuse(*reply, {StatusCode::kInvalidArgument, "the prompt is empty"});
+  }
+  const Engine& engine = context.service.engine();
+  context.service.Probe(prompt->tokens, [reply, &engine, tokens = prompt->tokens](auto match) {
+    if (!match.ok()) return Refuse(*reply, match.status());
+    SendJson(*reply, ProbeJson(engine, tokens, *match));
+  });
+}
+
+void Slots(const RouteContext& context, const Reply& reply) {
+  const Engine& engine = context.service.engine();
+  context.service.Look([reply, &engine](const Scheduler& scheduler, std::int64_t free_cells) {
+    Json sequences = Json::array();
+    for (const RequestState& state : scheduler.Requests()) {
+      const bool live = state.sequence >= 0;
+      const char* const name = !live ? "waiting" : state.in_prompt ? "prompt" : "generating";
+      sequences.push_back({{"request", static_cast<std::uint64_t>(state.id)},
+                           {"sequence", live ? Json(state.sequence) : Json()},
+                           {"state", name},
+                           {"prompt_tokens", state.prompt},
+                           {"cached_tokens", state.restored},
+                           {"generated_tokens", state.generated},
+                           {"cells", state.evaluated}});
+    }
+    SendJson(*reply, {{"sequences", std::move(sequences)},
+                      {"most_sequences", engine.options().max_sequences},
+                      {"context", engine.context()},
+                      {"free_cells", free_cells},
+                      {"prefix_tokens", scheduler.prefixes().Stats().tokens}});
+  });
+}
+
+}  // namespace kvcache::server

@@ -1,0 +1,36 @@
+// The tools of a request, as the model's template reads them.
+//
+// Thread safety: free functions.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "server/answer_parser.h"
+#include "server/fields.h"
+
+namespace kvcache {
+class ChatFormat;
+}
+
+namespace kvcache::server {
+
+struct Tools {
+  // [{"type": "function", "function": {"name", "description", "parameters"}}], always with these keys in
+  // this order, so that all APIs have one prompt; null: none.
+  Json list = nullptr;
+  std::vector<std::string> names{};
+  bool one_call = false;
+};
+
+// Read "tools" and "tool_choice". Tools of types that are unknown here are skipped. `calls`: what the
+// model's template can. The first error is kept in `fields`.
+Tools ReadOpenAiTools(Fields& fields, CallSyntax calls);
+Tools ReadAnthropicTools(Fields& fields, CallSyntax calls);
+Tools ReadOllamaTools(Fields& fields, CallSyntax calls);
+
+// Returns how a template writes calls: it is asked to write one. kNone: it does not, or in a way that
+// AnswerParser does not know.
+CallSyntax CallSyntaxOf(const ChatFormat& format);
+
+}  // namespace kvcache::server

@@ -1,0 +1,234 @@
+// Tools and thoughts on all APIs, with a model that says what a script says.
+#include "server/tools.h"
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "chat_template/chat_format.h"
+#include "engine/engine_impl.h"
+#include "server/server_testing.h"
+#include "support/scripted_model.h"
+
+namespace kvcache::server {
+namespace {
+
+const std::string kThoughts = "The user wants the weather.";
+const std::string kText = "Let me look.";
+const Json kArguments = {{"city", "Paris"}};
+
+class ToolsTest : public ServerTest {
+ protected:
+  void SetUp() override {
+    path_ = testing::TempDir() + "scripted." + std::to_string(getpid()) + ".gguf";
+    const Status written = ScriptedModel::Write(path_);
+    ASSERT_TRUE(written.ok()) << written.message();
+    auto engine = Engine::Open(path_, {.threads = 1, .context = 1024, .max_sequences = 2});
+    ASSERT_TRUE(engine.ok()) << engine.status().message();
+    scripted_ = std::move(*engine);
+    auto server = Server::Start(*scripted_, {.name = "scripted"}, {});
+    ASSERT_TRUE(server.ok()) << server.status().message();
+    server_ = std::move(*server);
+  }
+  void TearDown() override {
+    server_.reset();
+    std::filesystem::remove(path_);
+  }
+
+  static Json Function() {
+    return {{"name", "get_weather"},
+            {"description", "Weather"},
+            {"parameters", {{"type", "object"}, {"properties", {{"city", {{"type", "string"}}}}}}}};
+  }
+  static Json Question() {
+    return Json::array({Json({{"role", "user"}, {"content", "How is the weather?"}})});
+  }
+  static Json OpenAi() {
+    return {{"messages", Question()},
+            {"temperature", 0},
+            {"tools", Json::array({Json({{"type", "web_search"}}),
+                                   Json({{"type", "function"}, {"function", Function()}})})}};
+  }
+  static Json Anthropic() {
+    const Json function = Function();
+    return {{"messages", Question()},
+            {"max_tokens", 100},
+            {"temperature", 0},
+            {"tools", Json::array({Json({{"type", "bash_20250124"}, {"name", "bash"}}),
+                                   Json({{"name", function["name"]},
+                                         {"description", function["description"]},
+                                         {"input_schema", function["parameters"]}})})}};
+  }
+
+  std::string path_;
+  std::unique_ptr<Engine> scripted_;
+};
+
+TEST_F(ToolsTest, OpenAiAnswersWithACall) {
+  const Json choice = Post("/v1/chat/completions", OpenAi()).json()["choices"][0];
+  EXPECT_EQ(choice["finish_reason"], "tool_calls") << choice;
+  const Json& message = choice["message"];
+  EXPECT_EQ(message["reasoning_content"], kThoughts);
+  EXPECT_EQ(message["content"], kText);
+  ASSERT_EQ(message["tool_calls"].size(), 1);
+  const Json& call = message["tool_calls"][0];
+  EXPECT_EQ(call["type"], "function");
+  EXPECT_TRUE(call["id"].get<std::string>().starts_with("call_"));
+  EXPECT_EQ(call["function"]["name"], "get_weather");
+  EXPECT_EQ(Json::parse(call["function"]["arguments"].get<std::string>()), kArguments);
+}
+
+TEST_F(ToolsTest, OpenAiStreamsCallsWithIndicesAndOneId) {
+  Json body = OpenAi();
+  body["stream"] = true;
+  std::string thoughts;
+  std::string text;
+  std::string arguments;
+  std::vector<Json> calls;
+  Json reason;
+  for (const Json& event : Events(Post("/v1/chat/completions", body).body)) {
+    const Json& delta = event["choices"][0]["delta"];
+    thoughts += delta.value("reasoning_content", "");
+    text += delta.value("content", "");
+    reason = event["choices"][0]["finish_reason"];
+    if (!delta.contains("tool_calls")) continue;
+    ASSERT_EQ(delta["tool_calls"].size(), 1);
+    calls.push_back(delta["tool_calls"][0]);
+    EXPECT_EQ(calls.back()["index"], 0);
+    EXPECT_EQ(calls.back().contains("id"), calls.size() == 1);
+    EXPECT_EQ(calls.back()["function"].contains("name"), calls.size() == 1);
+    arguments += calls.back()["function"]["arguments"].get<std::string>();
+  }
+  EXPECT_EQ(thoughts, kThoughts);
+  EXPECT_EQ(text, kText);
+  EXPECT_EQ(Json::parse(arguments), kArguments);
+  EXPECT_EQ(reason, "tool_calls");
+}
+
+TEST_F(ToolsTest, AnthropicAnswersWithBlocks) {
+  const Json whole = Post("/v1/messages", Anthropic()).json();
+  EXPECT_EQ(whole["stop_reason"], "tool_use") << whole;
+  ASSERT_EQ(whole["content"].size(), 3);
+  EXPECT_EQ(whole["content"][0]["thinking"], kThoughts);
+  EXPECT_EQ(whole["content"][1], Json({{"type", "text"}, {"text", kText}}));
+  EXPECT_EQ(whole["content"][2]["type"], "tool_use");
+  EXPECT_EQ(whole["content"][2]["input"], kArguments);
+  Json body = Anthropic();
+  body["stream"] = true;
+  std::vector<std::string> names;
+  for (const auto& [name, data] : NamedEvents(Post("/v1/messages", body).body)) {
+    std::string place = name;
+    if (data.contains("index")) place += StrCat(" ", data["index"].get<int>());
+    if (data.contains("content_block"))
+      place += " " + data["content_block"]["type"].get<std::string>();
+    if (name == "content_block_delta") place += " " + data["delta"]["type"].get<std::string>();
+    if (names.empty() || names.back() != place) names.push_back(place);
+  }
+  EXPECT_EQ(names,
+            (std::vector<std::string>{
+                "message_start", "content_block_start 0 thinking", "ping",
+                "content_block_delta 0 thinking_delta", "content_block_delta 0 signature_delta",
+                "content_block_stop 0", "content_block_start 1 text",
+                "content_block_delta 1 text_delta", "content_block_stop 1",
+                "content_block_start 2 tool_use", "content_block_delta 2 input_json_delta",
+                "content_block_stop 2", "message_delta", "message_stop"}));
+}
+
+TEST_F(ToolsTest, OllamaAnswersWithACall) {
+  Json body = OpenAi();
+  body["stream"] = false;
+  const Json whole = Post("/api/chat", body).json();
+  EXPECT_EQ(whole["message"]["thinking"], kThoughts) << whole;
+  EXPECT_EQ(whole["message"]["content"], kText);
+  ASSERT_EQ(whole["message"]["tool_calls"].size(), 1);
+  EXPECT_EQ(whole["message"]["tool_calls"][0]["function"]["name"], "get_weather");
+  EXPECT_EQ(whole["message"]["tool_calls"][0]["function"]["arguments"], kArguments);
+  EXPECT_EQ(whole["done_reason"], "stop");
+}
+
+TEST_F(ToolsTest, AConversationWithAResultHasOnePromptOnAllApis) {
+  Json open = OpenAi();
+  const Json call = {
+      {"id", "c1"},
+      {"type", "function"},
+      {"function", {{"name", "get_weather"}, {"arguments", "{\"city\": \"Paris\"}"}}}};
+  open["messages"].push_back(
+      Json({{"role", "assistant"}, {"content", nullptr}, {"tool_calls", Json::array({call})}}));
+  open["messages"].push_back(
+      Json({{"role", "tool"}, {"tool_call_id", "c1"}, {"content", "22 degrees"}}));
+  Json anthropic = Anthropic();
+  const Json use = {
+      {"type", "tool_use"}, {"id", "c1"}, {"name", "get_weather"}, {"input", kArguments}};
+  anthropic["messages"].push_back(Json({{"role", "assistant"}, {"content", Json::array({use})}}));
+  const Json result = {{"type", "tool_result"}, {"tool_use_id", "c1"}, {"content", "22 degrees"}};
+  anthropic["messages"].push_back(Json({{"role", "user"}, {"content", Json::array({result})}}));
+  const Json answer = Post("/v1/chat/completions", open).json();
+  EXPECT_EQ(answer["choices"][0]["message"]["content"], "The sun shines.") << answer;
+  EXPECT_EQ(answer["choices"][0]["finish_reason"], "stop");
+  const int prompt = answer["usage"]["prompt_tokens"].get<int>();
+  EXPECT_EQ(Post("/v1/messages/count_tokens", anthropic).json()["input_tokens"], prompt);
+  const Json other = Post("/v1/messages", anthropic).json();
+  EXPECT_EQ(other["content"][0]["text"], "The sun shines.");
+  EXPECT_EQ(other["usage"]["cache_read_input_tokens"], prompt - 1);
+  EXPECT_NE(
+      Post("/apply-template", open)
+          .json()["prompt"]
+          .get<std::string>()
+          .find(
+              R"(<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>)"),
+      std::string::npos);
+}
+
+TEST_F(ToolsTest, ChoicesOfTools) {
+  Json body = OpenAi();
+  body["tool_choice"] = "none";
+  const Json none = Post("/v1/chat/completions", body).json()["choices"][0];
+  EXPECT_EQ(none["message"]["content"], "The sun shines.");
+  for (const Json& choice :
+       {Json("required"), Json("other"), Json({{"type", "function"}}), Json(5)}) {
+    body["tool_choice"] = choice;
+    const HttpAnswer answer = Post("/v1/chat/completions", body);
+    EXPECT_EQ(answer.status, 400);
+    EXPECT_EQ(answer.json()["error"]["param"], "tool_choice");
+  }
+  body = OpenAi();
+  body["tools"][1]["function"]["strict"] = true;
+  EXPECT_EQ(Post("/v1/chat/completions", body).json()["error"]["param"],
+            "tools[1].function.strict");
+  Json anthropic = Anthropic();
+  anthropic["tool_choice"] = {{"type", "any"}};
+  EXPECT_EQ(Post("/v1/messages", anthropic).status, 400);
+  anthropic["tool_choice"] = {{"type", "auto"}, {"disable_parallel_tool_use", true}};
+  EXPECT_EQ(Post("/v1/messages", anthropic).json()["stop_reason"], "tool_use");
+  anthropic.erase("tools");
+  EXPECT_EQ(Post("/v1/messages", anthropic).status, 400);
+}
+
+TEST(CallSyntaxTest, TheTemplateSaysIt) {
+  const auto engine = Engine::Open(std::string(KVCACHE_SOURCE_DIR) + "/models/story.gguf",
+                                   {.threads = 1, .context = 64});
+  ASSERT_TRUE(engine.ok());
+  const auto syntax = [&](const std::string& call) {
+    const auto format = ChatFormat::FromSource(
+        "{% if tools %}{{ tools }}{% endif %}{% for m in messages %}{% for c in m.tool_calls or [] "
+        "%}" +
+            call + "{% endfor %}{% endfor %}",
+        "test", (*engine)->tokenizer());
+    EXPECT_TRUE(format.ok()) << format.status().message();
+    return CallSyntaxOf(*format);
+  };
+  const std::string name = "{\"name\": \"{{ c.function.name }}\", ";
+  EXPECT_EQ(syntax("<tool_call>\n" + name +
+                   "\"arguments\": {{ c.function.arguments | tojson }}}\n</tool_call>"),
+            CallSyntax::kTags);
+  EXPECT_EQ(syntax(name + "\"parameters\": {{ c.function.arguments | tojson }}}"),
+            CallSyntax::kJson);
+  EXPECT_EQ(syntax("[" + name + "\"arguments\": {{ c.function.arguments | tojson }}}]"),
+            CallSyntax::kJson);
+  EXPECT_EQ(syntax("<tool_call>\n<function={{ c.function.name }}></function></tool_call>"),
+            CallSyntax::kNone);
+  EXPECT_EQ(syntax(""), CallSyntax::kNone);
+}
+
+}  // namespace
+}  // namespace kvcache::server

@@ -1,0 +1,117 @@
+import assert from 'node:assert/strict';
+import {after, before, test} from 'node:test';
+import OpenAI from 'openai';
+
+import {question, scripted, startScripted, startStory, weather} from './server.mjs';
+
+let story, tools, client, toolClient;
+before(async () => {
+  [story, tools] = await Promise.all([startStory(), startScripted()]);
+  const make = (server) => new OpenAI({baseURL: `${server.url}/v1`, apiKey: 'none', maxRetries: 0});
+  client = make(story);
+  toolClient = make(tools);
+});
+after(() => Promise.all([story.stop(), tools.stop()]));
+
+const request = {
+  model: 'story',
+  messages: [{role: 'user', content: question}],
+  max_tokens: 24,
+  seed: 7,
+};
+const functions = [{
+  type: 'function',
+  function: {name: weather.name, description: weather.description, parameters: weather.schema},
+}];
+
+test('lists the model', async () => {
+  const models = await client.models.list();
+  assert.deepEqual(models.data.map((model) => model.id), ['story']);
+  assert.equal((await client.models.retrieve('story')).id, 'story');
+});
+
+test('a chat has the same text streamed and not', async () => {
+  const whole = await client.chat.completions.create(request);
+  assert.equal(whole.choices[0].finish_reason, 'length');
+  assert.equal(whole.usage.completion_tokens, 24);
+  const stream = await client.chat.completions.create(
+      {...request, stream: true, stream_options: {include_usage: true}});
+  let text = '';
+  let last;
+  for await (const chunk of stream) {
+    text += chunk.choices[0]?.delta.content ?? '';
+    last = chunk;
+  }
+  assert.equal(text, whole.choices[0].message.content);
+  assert.ok(text.length > 10);
+  assert.equal(last.usage.prompt_tokens_details.cached_tokens, last.usage.prompt_tokens - 1);
+});
+
+test('the helper for streams collects the answer', async () => {
+  const whole = await client.chat.completions.create(request);
+  const final = await client.chat.completions.stream(request).finalChatCompletion();
+  assert.equal(final.choices[0].message.content, whole.choices[0].message.content);
+});
+
+test('a completion stops at a string', async () => {
+  const prompt = {model: 'story', prompt: 'Once upon a time', max_tokens: 40, temperature: 0};
+  const text = (await client.completions.create(prompt)).choices[0].text;
+  const cut = await client.completions.create({...prompt, stop: text.slice(8, 12)});
+  assert.equal(cut.choices[0].text, text.slice(0, text.indexOf(text.slice(8, 12))));
+  assert.equal(cut.choices[0].finish_reason, 'stop');
+});
+
+test('a stream that is aborted ends', async () => {
+  const stream = await client.chat.completions.create({...request, max_tokens: 400, stream: true});
+  for await (const chunk of stream) {
+    if (chunk.choices[0].delta.content) break;
+  }
+  assert.equal((await client.chat.completions.create(request)).choices.length, 1);
+});
+
+test('errors have their classes and fields', async () => {
+  await assert.rejects(client.chat.completions.create({...request, model: 'other'}),
+                       OpenAI.NotFoundError);
+  await assert.rejects(
+      client.chat.completions.create({...request, temperature: 9}),
+      (error) => error instanceof OpenAI.BadRequestError && error.param === 'temperature');
+  await assert.rejects(
+      client.chat.completions.create({...request, response_format: {type: 'json_object'}}),
+      (error) => error instanceof OpenAI.BadRequestError && error.param === 'response_format');
+});
+
+test('calls a tool and answers with its result', async () => {
+  const messages = [{role: 'user', content: 'How is the weather?'}];
+  const ask = {model: 'scripted', messages, tools: functions, temperature: 0};
+  const first = await toolClient.chat.completions.create(ask);
+  assert.equal(first.choices[0].finish_reason, 'tool_calls');
+  const message = first.choices[0].message;
+  assert.equal(message.content, scripted.text);
+  assert.equal(message.tool_calls.length, 1);
+  assert.deepEqual(JSON.parse(message.tool_calls[0].function.arguments), scripted.arguments);
+  messages.push(message, {role: 'tool', tool_call_id: message.tool_calls[0].id, content: 'sun'});
+  const second = await toolClient.chat.completions.create(ask);
+  assert.equal(second.choices[0].message.content, scripted.answer);
+});
+
+test('the helper for tools runs the function', async () => {
+  const seen = [];
+  const runner = toolClient.chat.completions.runTools({
+    model: 'scripted',
+    stream: true,
+    messages: [{role: 'user', content: 'How is the weather?'}],
+    tools: [{
+      type: 'function',
+      function: {
+        ...functions[0].function,
+        parse: JSON.parse,
+        function: (input) => {
+          seen.push(input);
+          return 'sun';
+        },
+      },
+    }],
+  });
+  assert.equal(await runner.finalContent(), scripted.answer);
+  assert.deepEqual(seen, [scripted.arguments]);
+});

@@ -1,0 +1,65 @@
+// Starts the server for a test: with the model that ships, or with one that says what a script says
+// (tests/support/scripted_model.h).
+import {execFileSync, spawn} from 'node:child_process';
+import {once} from 'node:events';
+import {mkdtempSync, rmSync} from 'node:fs';
+import {tmpdir} from 'node:os';
+import {join} from 'node:path';
+import {createInterface} from 'node:readline';
+
+const build = new URL('../../build/dev/', import.meta.url).pathname;
+const serve = process.env.KVCACHE_SERVE ?? `${build}kvcache-serve`;
+const writeScripted = process.env.KVCACHE_SCRIPTED_MODEL ??
+    `${build}tests/clients/kvcache_scripted_model`;
+const story = new URL('../../models/story.gguf', import.meta.url).pathname;
+
+// Returns {url, stop()}; stop() checks that the server ends as documented.
+async function start(model) {
+  const child = spawn(serve, [model, '--port', '0', '--sequences', '4', '--ctx', '512'],
+                      {stdio: ['ignore', 'ignore', 'pipe']});
+  const ended = once(child, 'exit');
+  const lines = createInterface({input: child.stderr});
+  const seen = [];
+  const url = await new Promise((resolve, reject) => {
+    lines.on('line', (line) => {
+      seen.push(line);
+      const found = line.match(/http:\/\/\S+/);
+      if (found) resolve(found[0]);
+    });
+    ended.then(() => reject(new Error(`the server ended: ${seen.join('\n')}`)));
+  });
+  const stop = async () => {
+    child.kill('SIGTERM');
+    const [status] = await ended;
+    if (status !== 0) throw new Error(`the server's status is ${status}: ${seen.join('\n')}`);
+  };
+  return {url, stop};
+}
+
+export const startStory = () => start(story);
+
+export async function startScripted() {
+  const folder = mkdtempSync(join(tmpdir(), 'kvcache-clients-'));
+  const model = join(folder, 'scripted.gguf');
+  execFileSync(writeScripted, [model]);
+  const server = await start(model);
+  const stop = async () => {
+    await server.stop();
+    rmSync(folder, {recursive: true});
+  };
+  return {url: server.url, stop};
+}
+
+export const question = 'Tell me a story about a cat.';
+export const weather = {
+  name: 'get_weather',
+  description: 'Returns the weather of a city.',
+  schema: {type: 'object', properties: {city: {type: 'string'}}, required: ['city']},
+};
+// What the scripted model says when it has the tool above.
+export const scripted = {
+  thoughts: 'The user wants the weather.',
+  text: 'Let me look.',
+  arguments: {city: 'Paris'},
+  answer: 'The sun shines.',
+};
