@@ -1,5 +1,3 @@
-// This file is compiled once per target because only a dispatched function knows the name of the
-// target in use.
 #include "backend/cpu/cpu_target.h"
 
 #if defined(__x86_64__)
@@ -14,31 +12,12 @@
 
 #include "backend/cpu/simd/targets.h"
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "backend/cpu/cpu_target.cc"
-#include "hwy/foreach_target.h"
-
-// After foreach_target.
+// After targets.h.
 #include "backend/cpu/simd/highway-inl.h"
 #include "kvcache/cpu_backend.h"
 
-HWY_BEFORE_NAMESPACE();
-namespace kvcache::cpu {
-namespace HWY_NAMESPACE {
-
-std::int64_t TargetInUse() {
-  return HWY_TARGET;
-}
-
-}  // namespace HWY_NAMESPACE
-}  // namespace kvcache::cpu
-HWY_AFTER_NAMESPACE();
-
-#if HWY_ONCE
 namespace kvcache {
 namespace cpu {
-HWY_EXPORT(TargetInUse);
-
 namespace {
 
 // Highway's test for AVX3_DL and the compiler's flag for it name two VNNI extensions; the
@@ -138,4 +117,3 @@ std::string CpuTargetName() {
 }
 
 }  // namespace kvcache
-#endif  // HWY_ONCE

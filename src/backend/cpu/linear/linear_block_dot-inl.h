@@ -266,14 +266,14 @@ HWY_INLINE void LoadAfter(const Raw (&sums)[kCount], const Value*& x) {
   }
 }
 
+constexpr int MaxInput(Bytes bytes) {
+  return DigitsOf(bytes) == 2 ? 8 : 127;
+}
+
 // The number of products of pairs that are added in 16 bits before they are widened.
 constexpr int RunOf(Bytes bytes, int groups) {
   const auto pair = static_cast<unsigned>(2 * bytes.max * MaxInput(bytes));
   return std::min(groups, static_cast<int>(std::bit_floor(32767U / pair)));
-}
-
-constexpr int MaxInput(Bytes bytes) {
-  return DigitsOf(bytes) == 2 ? 8 : 127;
 }
 
 // Multiplies pairs of bytes with pairs of inputs, or of one of their digits, and adds as many of the
