@@ -31,8 +31,9 @@ ONLY_SOURCES = {
     "CLI": ["src/cli/command_line.cc"],
     "boost": ["src/server/http_request_reader.cc", "src/server/http_server.cc"],
 }
-# "support" is tests/support: doubles and helpers; "make_model" makes random models for tests.
-TEST_ONLY = {"gtest", "gmock", "rapidcheck", "benchmark", "support", "make_model"}
+# "support" is tests/support: doubles and helpers; "import" is tests/import, which writes models in
+# Hugging Face's layout; "make_model" makes random models for tests.
+TEST_ONLY = {"gtest", "gmock", "rapidcheck", "benchmark", "support", "import", "make_model"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]')
 SOURCES = (".h", ".cc")

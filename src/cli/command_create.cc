@@ -13,6 +13,7 @@
 #include "cli/command.h"
 #include "cli/model_store.h"
 #include "cli/terminal.h"
+#include "convert/import_model.h"
 #include "convert/quantize_model.h"
 #include "gguf/gguf.h"
 #include "model_store/modelfile.h"
@@ -25,18 +26,16 @@ namespace fs = std::filesystem;
 struct CreateFlags {
   std::string name;
   std::string modelfile = "Modelfile";
-  std::optional<DType> type;
-  std::optional<DType> draft_type;
+  std::optional<WeightScheme> scheme;
+  std::optional<WeightScheme> draft_scheme;
 };
 
 // Returns FROM or DRAFT as a model: a path from the Modelfile's folder if it is one, else a name.
+// A directory is a path.
 Result<FoundModel> Source(const std::string& text, const fs::path& folder) {
   fs::path path = text;
   if (path.is_relative()) path = folder / path;
   std::error_code error;
-  if (fs::is_directory(path, error)) {
-    return Unsupported(StrCat(path.string(), " is a directory; give a GGUF file or a name"));
-  }
   if (text.ends_with(".gguf") || fs::exists(path, error)) {
     return FoundModel{path.string(), std::nullopt};
   }
@@ -51,7 +50,7 @@ class Creator {
 
   Result<Manifest> Create(Modelfile file) {
     KVCACHE_RETURN_IF_ERROR(AddWeights(&file).WithContext(StrCat("FROM ", file.from)));
-    if (file.draft.empty() && flags_.draft_type) {
+    if (file.draft.empty() && flags_.draft_scheme) {
       return InvalidArgument("--quantize-draft is given, but there is no DRAFT");
     }
     if (!file.draft.empty()) {
@@ -81,28 +80,45 @@ class Creator {
     return Status::Ok();
   }
 
-  // Adds the weights of `file`, converted if a type is given.
-  Status AddFile(std::string_view type, const GgufFile& file, std::optional<DType> weights) {
+  // Adds the weights at `path`: a GGUF file, converted if a scheme is given, or a directory.
+  // Returns the architecture.
+  Result<std::string> AddModel(std::string_view type, const std::string& path,
+                               const std::optional<WeightScheme>& scheme) {
     // A process that is killed leaves this file; the next conversion replaces it.
     const std::string converted = StrCat(store_.root(), "/.kvcache-create.gguf");
-    if (weights) KVCACHE_RETURN_IF_ERROR(QuantizeModel(file, *weights, converted));
-    auto layer = store_.AddFile(lock_, type, weights ? converted : file.path());
     std::error_code ignored;
-    if (weights) fs::remove(converted, ignored);
+    const bool imports = fs::is_directory(path, ignored);
+    if (imports) {
+      KVCACHE_ASSIGN_OR_RETURN(
+          const ImportResult result,
+          ImportModel({.directory = path, .path = converted, .scheme = scheme}));
+      for (const std::string& note : result.notes) PrintNote(StrCat(path, ": ", note));
+    }
+    KVCACHE_ASSIGN_OR_RETURN(const auto file, GgufFile::Open(imports ? converted : path));
+    KVCACHE_ASSIGN_OR_RETURN(const auto family, file->GetStringOr("general.architecture", "?"));
+    std::string architecture(family);
+    const bool quantizes = scheme && !imports;
+    if (quantizes) KVCACHE_RETURN_IF_ERROR(QuantizeModel(*file, *scheme, converted));
+    auto layer = store_.AddFile(lock_, type, imports || quantizes ? converted : path);
+    if (imports || quantizes) fs::remove(converted, ignored);
     if (!layer.ok()) return std::move(layer).TakeStatus();
     manifest_.layers.push_back(std::move(layer).value());
-    return Status::Ok();
+    return architecture;
+  }
+
+  static void PrintNote(const std::string& note) {
+    (void)std::fprintf(stderr, "kvcache: %s\n", OneLine(note).c_str());
   }
 
   Status AddWeights(Modelfile* file) {
     KVCACHE_ASSIGN_OR_RETURN(FoundModel found, Source(file->from, folder_));
-    KVCACHE_ASSIGN_OR_RETURN(const auto gguf, GgufFile::Open(found.path));
-    KVCACHE_ASSIGN_OR_RETURN(const auto family, gguf->GetStringOr("general.architecture", "?"));
+    if (found.stored) Inherit(std::move(*found.stored), file);
+    KVCACHE_ASSIGN_OR_RETURN(const std::string family,
+                             AddModel(media_type::kModel, found.path, flags_.scheme));
     config_["model_format"] = "gguf";
     config_["model_family"] = family;
     config_["model_families"] = {family};
-    if (found.stored) Inherit(std::move(*found.stored), file);
-    return AddFile(media_type::kModel, *gguf, flags_.type);
+    return Status::Ok();
   }
 
   // Takes over what the Modelfile does not say from the model that it starts from.
@@ -123,8 +139,7 @@ class Creator {
 
   Status AddDraft(const std::string& draft) {
     KVCACHE_ASSIGN_OR_RETURN(const FoundModel found, Source(draft, folder_));
-    KVCACHE_ASSIGN_OR_RETURN(const auto gguf, GgufFile::Open(found.path));
-    return AddFile(media_type::kDraft, *gguf, flags_.draft_type);
+    return AddModel(media_type::kDraft, found.path, flags_.draft_scheme).status();
   }
 
   Status AddConfig(const Modelfile& file) {
@@ -179,15 +194,15 @@ Status Create(const CreateFlags& flags) {
 
 // Declares --quantize and --quantize-draft.
 void AddTypes(FlagSet command, const std::shared_ptr<CreateFlags>& flags) {
-  const auto add = [&](const char* name, std::optional<DType>* type, const char* help) {
-    const auto parse = [flags, type](const std::string& text) -> Status {
-      KVCACHE_ASSIGN_OR_RETURN(*type, ParseWeightType(text));
+  const auto add = [&](const char* name, std::optional<WeightScheme>* scheme, const char* help) {
+    const auto parse = [flags, scheme](const std::string& text) -> Status {
+      KVCACHE_ASSIGN_OR_RETURN(*scheme, ParseWeightScheme(text));
       return Status::Ok();
     };
     command.AddParsed(name, parse, help).ValueName("T");
   };
-  add("--quantize", &flags->type, "convert the matrices of FROM to this type, such as q8_0");
-  add("--quantize-draft", &flags->draft_type, "convert the matrices of DRAFT to this type");
+  add("--quantize", &flags->scheme, "convert the matrices of FROM to this type, such as q8_0");
+  add("--quantize-draft", &flags->draft_scheme, "convert the matrices of DRAFT to this type");
 }
 
 }  // namespace

@@ -24,10 +24,12 @@ std::string Make(const std::string& name, DType type) {
 // The random weights do not depend on their type: a model that is made in q8_0 has the bytes of one
 // that is made in f32 and converted.
 TEST(QuantizeModelTest, EqualsAModelMadeInThatType) {
-  for (const DType type : {DType::kQ8_0, DType::kQ4_0, DType::kF16, DType::kBF16}) {
+  for (const char* name : {"q8_0", "q4_0", "f16", "bf16"}) {
+    const WeightScheme scheme = ParseWeightScheme(name).value();
+    const DType type = scheme.type;
     const auto plain = GgufFile::Open(Make("convert_f32.gguf", DType::kF32));
     const std::string path = testing::TempDir() + "convert_out.gguf";
-    const Status status = QuantizeModel(**plain, type, path);
+    const Status status = QuantizeModel(**plain, scheme, path);
     ASSERT_TRUE(status.ok()) << status.message();
     const auto converted = GgufFile::Open(path);
     const auto made = GgufFile::Open(Make("convert_made.gguf", type));
@@ -45,14 +47,15 @@ TEST(QuantizeModelTest, EqualsAModelMadeInThatType) {
 
 TEST(QuantizeModelTest, RefusesWhatIsQuantizedAlready) {
   const auto made = GgufFile::Open(Make("convert_q8.gguf", DType::kQ8_0));
-  const Status status = QuantizeModel(**made, DType::kQ4_0, testing::TempDir() + "convert_no.gguf");
+  const Status status = QuantizeModel(**made, ParseWeightScheme("q4_0").value(),
+                                      testing::TempDir() + "convert_no.gguf");
   EXPECT_EQ(status.code(), StatusCode::kUnsupported);
   EXPECT_THAT(status.message(), HasSubstr("is q8_0 already"));
 }
 
 TEST(QuantizeModelTest, NamesOfTypes) {
-  EXPECT_EQ(*ParseWeightType("Q8_0"), DType::kQ8_0);
-  EXPECT_THAT(ParseWeightType("q3").status().message(), HasSubstr("q8_0"));
+  EXPECT_EQ(ParseWeightScheme("Q8_0")->type, DType::kQ8_0);
+  EXPECT_THAT(ParseWeightScheme("q3").status().message(), HasSubstr("q8_0"));
 }
 
 }  // namespace

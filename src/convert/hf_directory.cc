@@ -1,0 +1,86 @@
+#include "convert/hf_directory.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/errors.h"
+#include "base/strings.h"
+#include "model_store/bounded_json.h"
+#include "platform/mapped_file.h"
+
+namespace kvcache {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Returns whether `path` lies in `folder`; both are resolved.
+bool IsInside(const fs::path& path, const std::string& folder) {
+  return !folder.empty() && path.string().starts_with(folder + "/");
+}
+
+}  // namespace
+
+Result<HfDirectory> HfDirectory::Open(const std::string& path) {
+  HfDirectory directory;
+  directory.path_ = path;
+  std::error_code error;
+  const fs::path root = fs::canonical(path, error);
+  if (error || !fs::is_directory(root, error)) {
+    return Status(StatusCode::kNotFound, StrCat(path, ": there is no such directory"));
+  }
+  directory.root_ = root.string();
+  if (root.parent_path().filename() == "snapshots") {
+    directory.blobs_ = (root.parent_path().parent_path() / "blobs").string();
+  }
+  if (directory.Has("config.json")) return directory;
+  return Status(StatusCode::kNotFound,
+                StrCat(path,
+                       ": there is no config.json; give a directory with a model in Hugging "
+                       "Face's layout"));
+}
+
+bool HfDirectory::Has(std::string_view name) const {
+  std::error_code error;
+  return fs::exists(fs::symlink_status(fs::path(root_) / name, error));
+}
+
+Result<std::string> HfDirectory::File(std::string_view name) const {
+  const bool plain = !name.empty() && name != "." && name != ".." &&
+                     name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
+  if (!plain) {
+    return InvalidArgument(
+        StrCat(path_, ": ", Quoted(name), " is no plain name of a file in the directory"));
+  }
+  const std::string shown = StrCat(path_, "/", name);
+  if (!Has(name)) return Status(StatusCode::kNotFound, StrCat(shown, ": there is no such file"));
+  std::error_code error;
+  const fs::path resolved = fs::canonical(fs::path(root_) / name, error);
+  if (error) return Corrupt(StrCat(shown, ": it is a link to nothing: ", error.message()));
+  if (!IsInside(resolved, root_) && !IsInside(resolved, blobs_)) {
+    return Corrupt(StrCat(shown, ": it is a link to ", resolved.string(),
+                          ", outside of the model's directory"));
+  }
+  if (!fs::is_regular_file(resolved, error)) return Corrupt(shown + ": it is no regular file");
+  return resolved.string();
+}
+
+Result<std::string> HfDirectory::ReadText(std::string_view name, std::size_t max_bytes) const {
+  KVCACHE_ASSIGN_OR_RETURN(const std::string path, File(name));
+  KVCACHE_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
+  const std::size_t size = file.bytes().size();
+  if (size > max_bytes) {
+    return Corrupt(
+        StrCat(path_, "/", name, ": it has ", size, " bytes; at most ", max_bytes, " are read"));
+  }
+  return std::string(reinterpret_cast<const char*>(file.bytes().data()), size);
+}
+
+Result<nlohmann::json> HfDirectory::ReadJson(std::string_view name, std::size_t max_bytes) const {
+  KVCACHE_ASSIGN_OR_RETURN(const std::string text, ReadText(name, max_bytes));
+  auto value = ParseBoundedJson(text, max_bytes);
+  if (!value.ok()) return std::move(value).TakeStatus().WithContext(StrCat(path_, "/", name));
+  return value;
+}
+
+}  // namespace kvcache

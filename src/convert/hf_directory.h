@@ -1,0 +1,47 @@
+// A model in Hugging Face's layout: a directory with config.json, tokenizer.json and safetensors.
+//
+// Files are read by plain names. Symbolic links are followed inside of the directory and, in a
+// Hugging Face cache (MODEL/snapshots/REVISION), into MODEL/blobs. Links to other places are
+// refused.
+//
+// Thread safety: const calls from any number of threads.
+#pragma once
+
+#include <cstddef>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+
+#include "kvcache/status.h"
+
+namespace kvcache {
+
+class HfDirectory {
+ public:
+  // Errors: kNotFound: there is no such directory, or it has no config.json.
+  static Result<HfDirectory> Open(const std::string& path);
+
+  const std::string& path() const { return path_; }
+
+  // Returns whether there is a file of this name, readable or not.
+  bool Has(std::string_view name) const;
+
+  // Returns the path of a file, after its links. Errors: kInvalidArgument: the name is no plain
+  // name; kNotFound; kCorrupt: it is a link to the outside, or no regular file.
+  Result<std::string> File(std::string_view name) const;
+
+  // Reads a file of at most `max_bytes`. Errors: those of File(); kCorrupt: it is larger.
+  Result<std::string> ReadText(std::string_view name, std::size_t max_bytes) const;
+
+  // Reads a file as JSON of at most 32 levels. Errors: those of ReadText; kCorrupt, with the place.
+  Result<nlohmann::json> ReadJson(std::string_view name, std::size_t max_bytes) const;
+
+ private:
+  HfDirectory() = default;
+
+  std::string path_;   // as given
+  std::string root_;   // after its links
+  std::string blobs_;  // of a Hugging Face cache; empty: none
+};
+
+}  // namespace kvcache

@@ -1,0 +1,86 @@
+#include "convert/hf_import.h"
+
+#include <algorithm>
+
+#include "base/errors.h"
+
+namespace kvcache {
+namespace {
+
+// Bounds far above any model; products of three of them fit 64 bits.
+constexpr std::int64_t kMaxLayers = 4096;
+constexpr std::int64_t kMaxSize = std::int64_t{1} << 20;
+constexpr std::int64_t kMaxContext = std::int64_t{1} << 28;
+
+Result<std::int64_t> Size(const HfConfig& config, std::string_view key, std::int64_t otherwise,
+                          std::int64_t most) {
+  if (otherwise > 0) return config.IntOr(key, otherwise, 1, most);
+  return config.Int(key, 1, most);
+}
+
+}  // namespace
+
+Result<HfSizes> ReadHfSizes(const HfImport& import, const HfSizes& defaults) {
+  const HfConfig& config = import.config;
+  HfSizes sizes;
+  KVCACHE_ASSIGN_OR_RETURN(sizes.layers,
+                           Size(config, "num_hidden_layers", defaults.layers, kMaxLayers));
+  KVCACHE_ASSIGN_OR_RETURN(sizes.hidden, Size(config, "hidden_size", defaults.hidden, kMaxSize));
+  KVCACHE_ASSIGN_OR_RETURN(sizes.heads,
+                           Size(config, "num_attention_heads", defaults.heads, kMaxSize));
+  const std::int64_t kv_heads = defaults.kv_heads > 0 ? defaults.kv_heads : sizes.heads;
+  KVCACHE_ASSIGN_OR_RETURN(sizes.kv_heads, Size(config, "num_key_value_heads", kv_heads, kMaxSize));
+  if (sizes.heads % sizes.kv_heads != 0) {
+    return config.Refuse("num_key_value_heads", StrCat("must divide the ", sizes.heads, " heads"));
+  }
+  const std::int64_t even = std::max<std::int64_t>(1, sizes.hidden / sizes.heads);
+  KVCACHE_ASSIGN_OR_RETURN(
+      sizes.head_dim,
+      Size(config, "head_dim", defaults.head_dim > 0 ? defaults.head_dim : even, 8192));
+  if (sizes.head_dim % 2 != 0) return config.Refuse("head_dim", "must be even");
+  KVCACHE_ASSIGN_OR_RETURN(sizes.ffn,
+                           Size(config, "intermediate_size", defaults.ffn, 8 * kMaxSize));
+  KVCACHE_ASSIGN_OR_RETURN(sizes.context,
+                           Size(config, "max_position_embeddings", defaults.context, kMaxContext));
+  KVCACHE_ASSIGN_OR_RETURN(sizes.epsilon, config.FloatOr("rms_norm_eps", defaults.epsilon));
+  sizes.vocabulary = import.planner.RowsOf("embed_tokens.weight");
+  return sizes;
+}
+
+void SetHfSizes(HfImport& import, const HfSizes& sizes) {
+  import.Set("block_count", sizes.layers);
+  import.Set("context_length", sizes.context);
+  import.Set("embedding_length", sizes.hidden);
+  import.Set("feed_forward_length", sizes.ffn);
+  import.Set("vocab_size", sizes.vocabulary);
+  import.Set("attention.head_count", sizes.heads);
+  import.SetFloat("attention.layer_norm_rms_epsilon", sizes.epsilon);
+}
+
+void SetHfHeads(HfImport& import, const HfSizes& sizes) {
+  import.Set("attention.head_count_kv", sizes.kv_heads);
+  import.Set("attention.key_length", sizes.head_dim);
+  import.Set("attention.value_length", sizes.head_dim);
+}
+
+Status CheckHfActivation(const HfConfig& config, std::string_view key, std::string_view expected) {
+  KVCACHE_ASSIGN_OR_RETURN(const std::string found, config.StringOr(key, expected));
+  return found == expected ? Status::Ok() : config.Refuse(key, StrCat("must be ", expected));
+}
+
+Status PlanHfEnds(HfImport& import, const HfSizes& sizes, bool tied_default,
+                  ValueChange norm_change) {
+  KVCACHE_ASSIGN_OR_RETURN(const bool tied,
+                           import.config.BoolOr("tie_word_embeddings", tied_default));
+  HfPlanner& planner = import.planner;
+  planner.Matrix("token_embd.weight", "embed_tokens.weight", sizes.hidden, sizes.vocabulary);
+  planner.Vector("output_norm.weight", "norm.weight", sizes.hidden, {.change = norm_change});
+  if (tied) {
+    planner.Ignore("lm_head.weight");
+  } else {
+    planner.Matrix("output.weight", "lm_head.weight", sizes.hidden, sizes.vocabulary);
+  }
+  return Status::Ok();
+}
+
+}  // namespace kvcache

@@ -1,0 +1,107 @@
+// RoPE's settings in config.json. Two styles: rope_theta with rope_scaling, or rope_parameters.
+// Source: transformers, modeling_rope_utils; the equations of YaRN and of Llama 3.1.
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <utility>
+
+#include "base/errors.h"
+#include "convert/hf_import.h"
+
+namespace kvcache {
+namespace {
+
+Result<double> Positive(const HfConfig& config, std::string_view key, double otherwise) {
+  KVCACHE_ASSIGN_OR_RETURN(const double value, config.FloatOr(key, otherwise));
+  if (value > 0.0 && value < 1e30) return value;
+  return config.Refuse(key, "must be a number above 0");
+}
+
+Result<std::int64_t> OriginalContext(const HfConfig& settings, std::int64_t context) {
+  return settings.IntOr("original_max_position_embeddings", context, 1, std::int64_t{1} << 28);
+}
+
+// Plans the divisors of the frequencies: 1 for pairs that rotate often within the original context,
+// the factor for those that rotate seldom.
+Status AddLlama3(HfImport& import, const HfRope& rope, std::int64_t dims, std::int64_t context) {
+  KVCACHE_ASSIGN_OR_RETURN(const double factor, Positive(rope.settings, "factor", 0.0));
+  KVCACHE_ASSIGN_OR_RETURN(const double low, Positive(rope.settings, "low_freq_factor", 0.0));
+  KVCACHE_ASSIGN_OR_RETURN(const double high, Positive(rope.settings, "high_freq_factor", 0.0));
+  KVCACHE_ASSIGN_OR_RETURN(const std::int64_t original, OriginalContext(rope.settings, context));
+  if (high <= low) {
+    return rope.settings.Refuse("high_freq_factor", "must be above low_freq_factor");
+  }
+  std::vector<float> divisors;
+  for (std::int64_t i = 0; i < dims / 2; ++i) {
+    const double frequency =
+        std::pow(rope.base, -2.0 * static_cast<double>(i) / static_cast<double>(dims));
+    const double rotations = static_cast<double>(original) * frequency / (2.0 * std::numbers::pi);
+    const double kept = std::clamp((rotations - low) / (high - low), 0.0, 1.0);
+    divisors.push_back(static_cast<float>(1.0 / ((1.0 - kept) / factor + kept)));
+  }
+  import.planner.Values("rope_freqs.weight", std::move(divisors));
+  return Status::Ok();
+}
+
+Status AddYarn(HfImport& import, const HfRope& rope, std::int64_t context) {
+  const HfConfig& settings = rope.settings;
+  KVCACHE_ASSIGN_OR_RETURN(const double factor, Positive(settings, "factor", 0.0));
+  KVCACHE_ASSIGN_OR_RETURN(const std::int64_t original, OriginalContext(settings, context));
+  KVCACHE_ASSIGN_OR_RETURN(const double fast, Positive(settings, "beta_fast", 32.0));
+  KVCACHE_ASSIGN_OR_RETURN(const double slow, Positive(settings, "beta_slow", 1.0));
+  KVCACHE_ASSIGN_OR_RETURN(const bool truncate, settings.BoolOr("truncate", true));
+  for (const std::string_view key : {"mscale", "mscale_all_dim"}) {
+    if (settings.Has(key)) return settings.Refuse(key, "this setting of YaRN is not supported");
+  }
+  if (!truncate) return settings.Refuse("truncate", "must be true");
+  import.SetString("rope.scaling.type", "yarn");
+  import.SetFloat("rope.scaling.factor", factor);
+  import.Set("rope.scaling.original_context_length", original);
+  if (fast != 32.0) import.SetFloat("rope.scaling.yarn_beta_fast", fast);
+  if (slow != 1.0) import.SetFloat("rope.scaling.yarn_beta_slow", slow);
+  if (!settings.Has("attention_factor")) return Status::Ok();
+  // The file's factor is on top of the one that follows from the scaling.
+  const double own = factor > 1.0 ? 1.0 + 0.1 * std::log(factor) : 1.0;
+  KVCACHE_ASSIGN_OR_RETURN(const double given, Positive(settings, "attention_factor", own));
+  if (given != own) import.SetFloat("rope.scaling.attn_factor", given / own);
+  return Status::Ok();
+}
+
+}  // namespace
+
+Result<HfRope> ReadHfRope(const HfConfig& config, double default_base,
+                          std::string_view layer_type) {
+  HfRope rope{.base = default_base, .settings = config};
+  KVCACHE_ASSIGN_OR_RETURN(rope.base, Positive(config, "rope_theta", default_base));
+  KVCACHE_ASSIGN_OR_RETURN(rope.rotated, Positive(config, "partial_rotary_factor", 1.0));
+  std::optional<HfConfig> found = config.Object("rope_parameters");
+  if (found && !layer_type.empty() && found->Object(layer_type)) found = found->Object(layer_type);
+  if (!found) found = config.Object("rope_scaling");
+  if (!found) return rope;
+  rope.settings = *std::move(found);
+  KVCACHE_ASSIGN_OR_RETURN(rope.base, Positive(rope.settings, "rope_theta", rope.base));
+  KVCACHE_ASSIGN_OR_RETURN(rope.rotated,
+                           Positive(rope.settings, "partial_rotary_factor", rope.rotated));
+  KVCACHE_ASSIGN_OR_RETURN(const std::string old, rope.settings.StringOr("type", "default"));
+  KVCACHE_ASSIGN_OR_RETURN(rope.type, rope.settings.StringOr("rope_type", old));
+  return rope;
+}
+
+Status AddHfRope(HfImport& import, const HfRope& rope, std::int64_t rotated_dims,
+                 std::int64_t context) {
+  import.Set("rope.dimension_count", rotated_dims);
+  import.SetFloat("rope.freq_base", rope.base);
+  if (rope.type == "default") return Status::Ok();
+  if (rope.type == "llama3") return AddLlama3(import, rope, rotated_dims, context);
+  if (rope.type == "yarn") return AddYarn(import, rope, context);
+  if (rope.type != "linear") {
+    return rope.settings.Refuse(rope.settings.Has("rope_type") ? "rope_type" : "type",
+                                "must be default, linear, llama3 or yarn");
+  }
+  KVCACHE_ASSIGN_OR_RETURN(const double factor, Positive(rope.settings, "factor", 0.0));
+  import.SetString("rope.scaling.type", "linear");
+  import.SetFloat("rope.scaling.factor", factor);
+  return Status::Ok();
+}
+
+}  // namespace kvcache

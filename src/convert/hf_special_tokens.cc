@@ -1,0 +1,191 @@
+// The ids of special tokens and the chat template, and everything of a tokenizer as GGUF keys.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "base/errors.h"
+#include "base/strings.h"
+#include "convert/hf_tokenizer.h"
+
+namespace kvcache {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t kMaxTokenizerBytes = std::size_t{256} << 20;
+constexpr std::size_t kMaxTemplateBytes = std::size_t{4} << 20;
+constexpr const char* kTokenizer = "tokenizer.json";
+
+struct Role {
+  const char* name;  // in tokenizer_config.json
+  const char* id;    // in config.json and generation_config.json
+  std::optional<std::int64_t> TokenizerData::*target;
+  const char* key;  // in the file
+};
+
+constexpr Role kRoles[] = {
+    {"bos_token", "bos_token_id", &TokenizerData::bos, "tokenizer.ggml.bos_token_id"},
+    {"eos_token", "eos_token_id", &TokenizerData::eos, "tokenizer.ggml.eos_token_id"},
+    {"unk_token", "unk_token_id", &TokenizerData::unknown, "tokenizer.ggml.unknown_token_id"},
+    {"pad_token", "pad_token_id", &TokenizerData::padding, "tokenizer.ggml.padding_token_id"},
+};
+
+// Returns the ids under a key: a number, or an array of numbers. Others are skipped.
+std::vector<std::int64_t> IdsOf(const HfConfig& config, const char* key) {
+  std::vector<std::int64_t> ids;
+  const json* value = config.Find(key);
+  if (value == nullptr) return ids;
+  const auto add = [&](const json& id) {
+    if (id.is_number_unsigned() && id.get<std::uint64_t>() < (1u << 30)) {
+      ids.push_back(id.get<std::int64_t>());
+    }
+  };
+  if (value->is_array()) {
+    for (const json& id : *value) add(id);
+  } else {
+    add(*value);
+  }
+  return ids;
+}
+
+// Returns a token's text: a text, or an object with the text under "content".
+std::string TokenText(const HfConfig& config, const char* key) {
+  const json* value = config.Find(key);
+  if (value != nullptr && value->is_object() && value->contains("content")) {
+    value = &(*value)["content"];
+  }
+  return value != nullptr && value->is_string() ? value->get<std::string>() : "";
+}
+
+class SpecialTokens {
+ public:
+  SpecialTokens(const HfDirectory& directory, const HfConfig& config, TokenizerData* data)
+      : directory_(directory), config_(config), data_(data) {}
+
+  Status Read() {
+    for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
+      if (!directory_.Has(name)) continue;
+      KVCACHE_ASSIGN_OR_RETURN(const HfConfig file, HfConfig::Read(directory_, name));
+      KVCACHE_RETURN_IF_ERROR(ReadTexts(file));
+    }
+    if (directory_.Has("generation_config.json")) {
+      KVCACHE_ASSIGN_OR_RETURN(const HfConfig file,
+                               HfConfig::Read(directory_, "generation_config.json"));
+      ReadIds(file);
+    }
+    ReadIds(config_);
+    return Status::Ok();
+  }
+
+ private:
+  Status ReadTexts(const HfConfig& file) {
+    for (const Role& role : kRoles) {
+      const std::string text = TokenText(file, role.name);
+      if (text.empty() || (data_->*role.target)) continue;
+      const auto found = std::find(data_->tokens.begin(), data_->tokens.end(), text);
+      if (found != data_->tokens.end()) data_->*role.target = found - data_->tokens.begin();
+    }
+    const json* add = file.Find("add_bos_token");
+    if (add != nullptr && add->is_boolean()) data_->add_bos = add->get<bool>();
+    add = file.Find("add_eos_token");
+    if (add != nullptr && add->is_boolean()) data_->add_eos = add->get<bool>();
+    return Status::Ok();
+  }
+
+  // A list of ends has the end of a text and the end of a turn.
+  void ReadIds(const HfConfig& file) {
+    for (const Role& role : kRoles) {
+      std::vector<std::int64_t> ids = IdsOf(file, role.id);
+      std::erase_if(ids, [&](std::int64_t id) {
+        return id >= static_cast<std::int64_t>(data_->tokens.size());
+      });
+      if (ids.empty()) continue;
+      if (!(data_->*role.target)) data_->*role.target = ids[0];
+      if (role.target != &TokenizerData::eos || data_->eot) continue;
+      std::erase(ids, *data_->eos);
+      if (ids.size() == 1) data_->eot = ids[0];
+    }
+  }
+
+  const HfDirectory& directory_;
+  const HfConfig& config_;
+  TokenizerData* data_;
+};
+
+// Returns the chat template; empty if there is none.
+Result<std::string> ReadChatTemplate(const HfDirectory& directory) {
+  if (directory.Has("chat_template.jinja")) {
+    return directory.ReadText("chat_template.jinja", kMaxTemplateBytes);
+  }
+  for (const char* name : {"chat_template.json", "tokenizer_config.json"}) {
+    if (!directory.Has(name)) continue;
+    KVCACHE_ASSIGN_OR_RETURN(const HfConfig file, HfConfig::Read(directory, name));
+    const json* value = file.Find("chat_template");
+    if (value == nullptr) continue;
+    if (value->is_string()) return value->get<std::string>();
+    if (!value->is_array()) continue;
+    // Several templates with names; "default" is for chats.
+    for (const json& each : *value) {
+      const bool is_default = each.is_object() && each.value("name", json()) == "default" &&
+                              each.contains("template") && each["template"].is_string();
+      if (is_default) return each["template"].get<std::string>();
+    }
+  }
+  return std::string();
+}
+
+void SetKeys(const TokenizerData& data, GgufHeader* header) {
+  header->SetString("tokenizer.ggml.model", data.model);
+  if (!data.pre.empty()) header->SetString("tokenizer.ggml.pre", data.pre);
+  header->SetStrings("tokenizer.ggml.tokens", data.tokens);
+  if (!data.scores.empty()) header->SetFloats("tokenizer.ggml.scores", data.scores);
+  header->SetInts("tokenizer.ggml.token_type", data.types);
+  if (!data.merges.empty()) header->SetStrings("tokenizer.ggml.merges", data.merges);
+  for (const Role& role : kRoles) {
+    const auto& id = data.*role.target;
+    if (id) header->SetUint32(role.key, static_cast<std::uint32_t>(*id));
+  }
+  if (data.eot) {
+    header->SetUint32("tokenizer.ggml.eot_token_id", static_cast<std::uint32_t>(*data.eot));
+  }
+  if (data.add_bos) header->SetBool("tokenizer.ggml.add_bos_token", *data.add_bos);
+  if (data.add_eos) header->SetBool("tokenizer.ggml.add_eos_token", *data.add_eos);
+  if (data.add_space_prefix) {
+    header->SetBool("tokenizer.ggml.add_space_prefix", *data.add_space_prefix);
+  }
+}
+
+}  // namespace
+
+Status AddHfTokenizer(const HfDirectory& directory, const HfConfig& config, std::int64_t rows,
+                      HfFallbackKind fallback, GgufHeader* header,
+                      std::vector<std::string>* notes) {
+  HfTokenizer tokenizer;
+  {
+    if (!directory.Has(kTokenizer)) {
+      return Status(StatusCode::kNotFound,
+                    StrCat(directory.path(), ": there is no ", kTokenizer,
+                           "; other forms of vocabularies (tokenizer.model) are not read"));
+    }
+    KVCACHE_ASSIGN_OR_RETURN(const json value, directory.ReadJson(kTokenizer, kMaxTokenizerBytes));
+    auto converted = ConvertHfTokenizer(value, rows, fallback);
+    if (!converted.ok()) {
+      return std::move(converted).TakeStatus().WithContext(
+          StrCat(directory.path(), "/", kTokenizer));
+    }
+    tokenizer = std::move(converted).value();
+  }
+  KVCACHE_RETURN_IF_ERROR(SpecialTokens(directory, config, &tokenizer.data).Read());
+  // SentencePiece vocabularies begin texts with a token unless their files say otherwise.
+  const bool byte_level = tokenizer.data.model == "gpt2";
+  if (!tokenizer.data.add_bos) tokenizer.data.add_bos = !byte_level;
+  if (!tokenizer.data.add_eos) tokenizer.data.add_eos = false;
+  SetKeys(tokenizer.data, header);
+  KVCACHE_ASSIGN_OR_RETURN(const std::string text, ReadChatTemplate(directory));
+  if (!text.empty()) header->SetString("tokenizer.chat_template", text);
+  for (std::string& note : tokenizer.notes) notes->push_back(std::move(note));
+  return Status::Ok();
+}
+
+}  // namespace kvcache

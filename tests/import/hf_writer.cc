@@ -1,0 +1,370 @@
+#include "import/hf_writer.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "base/strings.h"
+#include "tensor/quantize.h"
+
+namespace kvcache {
+namespace {
+
+using nlohmann::json;
+
+std::int64_t Key(const GgufFile& file, const std::string& key, std::int64_t otherwise = 0) {
+  const std::string architecture(*file.GetString("general.architecture"));
+  return file.GetIntOr(architecture + "." + key, otherwise).value();
+}
+
+double FloatKey(const GgufFile& file, const std::string& key, double otherwise = 0) {
+  const std::string architecture(*file.GetString("general.architecture"));
+  return file.GetFloatOr(architecture + "." + key, otherwise).value();
+}
+
+// ---- Tokenizer
+
+json TokenizerJson(const GgufFile& file, bool pairs) {
+  json vocabulary = json::object();
+  std::map<std::string, std::int64_t> ids;
+  std::vector<std::string> tokens;
+  const auto texts = file.GetStrings("tokenizer.ggml.tokens");
+  const auto types = file.GetInts("tokenizer.ggml.token_type");
+  for (const std::string_view token : *texts) {
+    tokens.emplace_back(token);
+    vocabulary[tokens.back()] = tokens.size() - 1;
+    ids[tokens.back()] = static_cast<std::int64_t>(tokens.size()) - 1;
+  }
+  json merges = json::array();
+  json added = json::array();
+  std::int64_t id = 0;
+  for (const std::int64_t type : *types) {
+    const std::string& token = tokens[static_cast<std::size_t>(id)];
+    if (type == 2 || type == 3) {
+      added.push_back({{"id", id}, {"content", token}, {"special", true}, {"lstrip", false}});
+    }
+    for (std::size_t cut = 1; type == 1 && cut < token.size(); ++cut) {
+      const std::string left = token.substr(0, cut);
+      const std::string right = token.substr(cut);
+      if (!ids.contains(left) || !ids.contains(right)) continue;
+      pairs ? merges.push_back({left, right}) : merges.push_back(left + " " + right);
+    }
+    ++id;
+  }
+  return {
+      {"version", "1.0"},
+      {"added_tokens", added},
+      {"normalizer",
+       {{"type", "Sequence"},
+        {"normalizers",
+         {{{"type", "Prepend"}, {"prepend", "\xe2\x96\x81"}},
+          {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "\xe2\x96\x81"}}}}}},
+      {"pre_tokenizer", nullptr},
+      {"post_processor",
+       {{"type", "TemplateProcessing"},
+        {"single",
+         {{{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}},
+          {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}}}},
+      {"model",
+       {{"type", "BPE"},
+        {"unk_token", "<unk>"},
+        {"byte_fallback", true},
+        {"ignore_merges", false},
+        {"vocab", vocabulary},
+        {"merges", merges}}}};
+}
+
+// ---- Weights
+
+struct Source {
+  std::string name;       // in Hugging Face's layout
+  bool halves = false;    // rows are rotated as halves
+  bool less_one = false;  // norms without the 1
+};
+
+// Returns the Hugging Face name of a tensor of a layer, without "model.layers.N.".
+std::string LayerName(const std::string& name, const std::string& architecture) {
+  const bool gemma = architecture == "gemma2" || architecture == "gemma3";
+  const std::map<std::string, std::string> names = {
+      {"attn_norm", "input_layernorm"},
+      {"ffn_norm", gemma ? "pre_feedforward_layernorm" : "post_attention_layernorm"},
+      {"post_attention_norm", "post_attention_layernorm"},
+      {"post_ffw_norm", "post_feedforward_layernorm"},
+      {"attn_q", "self_attn.q_proj"},
+      {"attn_k", "self_attn.k_proj"},
+      {"attn_v", "self_attn.v_proj"},
+      {"attn_output", "self_attn.o_proj"},
+      {"attn_q_norm", "self_attn.q_norm"},
+      {"attn_k_norm", "self_attn.k_norm"},
+      {"ffn_gate", "mlp.gate_proj"},
+      {"ffn_up", "mlp.up_proj"},
+      {"ffn_down", "mlp.down_proj"},
+      {"ffn_gate_inp", architecture == "llama" ? "block_sparse_moe.gate" : "mlp.gate"},
+  };
+  const std::size_t dot = name.rfind('.');
+  const auto found = names.find(name.substr(0, dot));
+  EXPECT_NE(found, names.end()) << name;
+  return found == names.end() ? name : found->second + name.substr(dot);
+}
+
+std::string ExpertName(const std::string& name, const std::string& architecture, int expert) {
+  const bool mixtral = architecture == "llama";
+  const std::map<std::string, std::string> names = {
+      {"ffn_gate_exps.weight", mixtral ? "w1" : "gate_proj"},
+      {"ffn_up_exps.weight", mixtral ? "w3" : "up_proj"},
+      {"ffn_down_exps.weight", mixtral ? "w2" : "down_proj"}};
+  return StrCat(mixtral ? "block_sparse_moe" : "mlp", ".experts.", expert, ".", names.at(name),
+                ".weight");
+}
+
+std::string TypeName(const GgufTensor& tensor) {
+  switch (tensor.type->type) {
+    case GgmlType::kF32: return "F32";
+    case GgmlType::kF16: return "F16";
+    default: return "BF16";
+  }
+}
+
+std::string Bytes(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// Moves value (2j, 2j + 1) of each head to (j, j + d / 2), a row at a time.
+std::string AsHalves(const std::string& bytes, std::int64_t rows, std::int64_t head_dim) {
+  const std::size_t row = bytes.size() / static_cast<std::size_t>(rows);
+  std::string out(bytes.size(), '\0');
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const std::int64_t j = i % head_dim;
+    const std::int64_t to = i - j + (j % 2 == 0 ? j / 2 : head_dim / 2 + j / 2);
+    out.replace(static_cast<std::size_t>(to) * row, row,
+                bytes.substr(static_cast<std::size_t>(i) * row, row));
+  }
+  return out;
+}
+
+std::string LessOne(const std::string& bytes) {
+  std::string out = bytes;
+  for (std::size_t at = 0; at < bytes.size(); at += sizeof(float)) {
+    float value = 0;
+    std::memcpy(&value, bytes.data() + at, sizeof(float));
+    value -= 1.0f;
+    std::memcpy(out.data() + at, &value, sizeof(float));
+  }
+  return out;
+}
+
+class Writer {
+ public:
+  Writer(const GgufFile& file, const HfStyle& style)
+      : file_(file), style_(style), architecture_(*file.GetString("general.architecture")) {}
+
+  std::vector<HfTensor> Tensors() {
+    for (const GgufTensor& tensor : file_.tensors()) Add(tensor);
+    return std::move(tensors_);
+  }
+
+ private:
+  void Add(const GgufTensor& tensor) {
+    const std::string name(tensor.name);
+    const bool gemma = architecture_ == "gemma2" || architecture_ == "gemma3";
+    if (name == "rope_freqs.weight") return;
+    std::vector<std::int64_t> shape;
+    for (int i = tensor.rank - 1; i >= 0; --i)
+      shape.push_back(tensor.dims[static_cast<std::size_t>(i)]);
+    std::string bytes = Bytes(tensor.bytes);
+    if (gemma && name.ends_with("norm.weight")) bytes = LessOne(bytes);
+    if (!name.starts_with("blk.")) {
+      const std::map<std::string, std::string> ends = {{"token_embd.weight", "embed_tokens.weight"},
+                                                       {"output_norm.weight", "norm.weight"},
+                                                       {"output.weight", "lm_head.weight"}};
+      return Put(ends.at(name), TypeName(tensor), shape, bytes);
+    }
+    const std::size_t dot = name.find('.', 4);
+    const std::string layer = "layers." + name.substr(4, dot - 4) + ".";
+    const std::string part = name.substr(dot + 1);
+    if (tensor.rank == 3) return AddExperts(tensor, layer, part);
+    const bool rotated = part.starts_with("attn_q.") || part.starts_with("attn_k.");
+    if (architecture_ == "llama" && rotated) {
+      bytes = AsHalves(bytes, shape[0], Key(file_, "attention.key_length"));
+    }
+    Put(layer + LayerName(part, architecture_), TypeName(tensor), shape, bytes);
+  }
+
+  void AddExperts(const GgufTensor& tensor, const std::string& layer, const std::string& part) {
+    const auto size = tensor.bytes.size() / static_cast<std::size_t>(tensor.dims[2]);
+    for (int i = 0; i < static_cast<int>(tensor.dims[2]); ++i) {
+      Put(layer + ExpertName(part, architecture_, i), TypeName(tensor),
+          {tensor.dims[1], tensor.dims[0]},
+          Bytes(tensor.bytes.subspan(static_cast<std::size_t>(i) * size, size)));
+    }
+  }
+
+  void Put(const std::string& name, const std::string& type, std::vector<std::int64_t> shape,
+           std::string bytes) {
+    const bool head = name == "lm_head.weight";
+    const char* prefix = style_.text_config ? (head ? "language_model." : "language_model.model.")
+                                            : (head ? "" : "model.");
+    tensors_.push_back({prefix + name, type, std::move(shape), std::move(bytes)});
+  }
+
+  const GgufFile& file_;
+  const HfStyle& style_;
+  const std::string architecture_;
+  std::vector<HfTensor> tensors_;
+};
+
+void WriteWeights(const GgufFile& file, const std::string& directory, const HfStyle& style) {
+  const std::vector<HfTensor> tensors = Writer(file, style).Tensors();
+  if (style.shards == 1) {
+    return WriteText(directory + "/model.safetensors", SafetensorsBytes(tensors));
+  }
+  json map = json::object();
+  std::vector<std::vector<HfTensor>> shards(static_cast<std::size_t>(style.shards));
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const std::size_t shard = i % shards.size();
+    shards[shard].push_back(tensors[i]);
+    map[tensors[i].name] = StrCat("model-", shard, ".safetensors");
+  }
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    WriteText(StrCat(directory, "/model-", i, ".safetensors"), SafetensorsBytes(shards[i]));
+  }
+  WriteText(directory + "/model.safetensors.index.json",
+            json{{"metadata", {{"total_size", 1}}}, {"weight_map", map}}.dump());
+}
+
+// ---- Settings
+
+json RopeScaling(const GgufFile& file, const std::string& type_key) {
+  const std::string architecture(*file.GetString("general.architecture"));
+  const std::string type(*file.GetStringOr(architecture + ".rope.scaling.type", ""));
+  if (!type.empty()) {
+    json scaling = {{type_key, type}, {"factor", FloatKey(file, "rope.scaling.factor")}};
+    const std::int64_t original = Key(file, "rope.scaling.original_context_length");
+    if (original > 0) scaling["original_max_position_embeddings"] = original;
+    return scaling;
+  }
+  if (file.FindTensor("rope_freqs.weight") == nullptr) return nullptr;
+  // The settings of make_model.
+  return {{type_key, "llama3"},
+          {"factor", 4.0},
+          {"low_freq_factor", 1.0},
+          {"high_freq_factor", 4.0},
+          {"original_max_position_embeddings", 256}};
+}
+
+void AddRope(const GgufFile& file, const HfStyle& style, json* config) {
+  const double base = FloatKey(file, "rope.freq_base");
+  json scaling = RopeScaling(file, style.parameters ? "rope_type" : "type");
+  if (!style.parameters) {
+    (*config)["rope_theta"] = base;
+    (*config)["rope_scaling"] = scaling;
+    return;
+  }
+  if (scaling.is_null()) scaling = {{"rope_type", "default"}};
+  scaling["rope_theta"] = base;
+  (*config)["rope_parameters"] = scaling;
+}
+
+void AddFamily(const GgufFile& file, const std::string& architecture, json* config) {
+  json& c = *config;
+  if (architecture == "llama") {
+    c["hidden_act"] = "silu";
+    const std::int64_t window = Key(file, "attention.sliding_window");
+    if (window > 0) c["sliding_window"] = window;
+    if (Key(file, "expert_count") > 0) {
+      c["num_local_experts"] = Key(file, "expert_count");
+      c["num_experts_per_tok"] = Key(file, "expert_used_count");
+    }
+  } else if (architecture == "qwen2") {
+    c["hidden_act"] = "silu";
+    c["use_sliding_window"] = false;
+    c["sliding_window"] = 4096;
+  } else if (architecture == "qwen3moe") {
+    c["num_experts"] = Key(file, "expert_count");
+    c["num_experts_per_tok"] = Key(file, "expert_used_count");
+    c["moe_intermediate_size"] =
+        Key(file, "expert_feed_forward_length", Key(file, "feed_forward_length"));
+    c["norm_topk_prob"] = true;
+  }
+}
+
+json ConfigJson(const GgufFile& file, const HfStyle& style) {
+  const std::string architecture(*file.GetString("general.architecture"));
+  const bool window = Key(file, "attention.sliding_window") > 0;
+  const bool experts = Key(file, "expert_count") > 0;
+  const std::map<std::string, std::pair<std::string, std::string>> classes = {
+      {"llama", experts  ? std::pair{"MixtralForCausalLM", "mixtral"}
+                : window ? std::pair{"MistralForCausalLM", "mistral"}
+                         : std::pair{"LlamaForCausalLM", "llama"}},
+      {"qwen2", {"Qwen2ForCausalLM", "qwen2"}},
+      {"qwen3", {"Qwen3ForCausalLM", "qwen3"}},
+      {"qwen3moe", {"Qwen3MoeForCausalLM", "qwen3_moe"}}};
+  json config = {{"hidden_size", Key(file, "embedding_length")},
+                 {"num_hidden_layers", Key(file, "block_count")},
+                 {"num_attention_heads", Key(file, "attention.head_count")},
+                 {"num_key_value_heads", Key(file, "attention.head_count_kv")},
+                 {"head_dim", Key(file, "attention.key_length")},
+                 {"intermediate_size", Key(file, "feed_forward_length")},
+                 {"max_position_embeddings", Key(file, "context_length")},
+                 {"vocab_size", Key(file, "vocab_size")},
+                 {"rms_norm_eps", FloatKey(file, "attention.layer_norm_rms_epsilon")},
+                 {"tie_word_embeddings", file.FindTensor("output.weight") == nullptr},
+                 {"bos_token_id", 1},
+                 {"eos_token_id", 2}};
+  config["model_type"] = classes.at(architecture).second;
+  config[style.parameters ? "dtype" : "torch_dtype"] = "float32";
+  AddRope(file, style, &config);
+  AddFamily(file, architecture, &config);
+  for (const auto& [key, value] : style.config.items()) {
+    value.is_null() ? static_cast<void>(config.erase(key)) : static_cast<void>(config[key] = value);
+  }
+  json outer = style.text_config ? json{{"text_config", config}} : config;
+  if (!outer.contains("architectures")) outer["architectures"] = {classes.at(architecture).first};
+  return outer;
+}
+
+}  // namespace
+
+std::string SafetensorsBytes(const std::vector<HfTensor>& tensors) {
+  json header = {{"__metadata__", {{"format", "pt"}}}};
+  std::string data;
+  for (const HfTensor& tensor : tensors) {
+    header[tensor.name] = {{"dtype", tensor.type},
+                           {"shape", tensor.shape},
+                           {"data_offsets", {data.size(), data.size() + tensor.bytes.size()}}};
+    data += tensor.bytes;
+  }
+  const std::string text = header.dump();
+  std::string size;
+  for (int i = 0; i < 8; ++i) size += static_cast<char>(text.size() >> (8 * i) & 255);
+  return size + text + data;
+}
+
+void WriteText(const std::string& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+void WriteHfDirectory(const GgufFile& file, const std::string& directory, const HfStyle& style) {
+  std::filesystem::remove_all(directory);
+  std::filesystem::create_directories(directory);
+  WriteText(directory + "/config.json", ConfigJson(file, style).dump());
+  WriteText(directory + "/tokenizer.json", TokenizerJson(file, style.pairs).dump());
+  WriteText(directory + "/tokenizer_config.json",
+            json{{"bos_token", "<s>"},
+                 {"eos_token", {{"content", "</s>"}, {"special", true}}},
+                 {"unk_token", "<unk>"},
+                 {"add_bos_token", true},
+                 {"add_eos_token", false}}
+                .dump());
+  WriteWeights(file, directory, style);
+}
+
+}  // namespace kvcache
