@@ -51,7 +51,7 @@ void SetHfSizes(HfImport& import, const HfSizes& sizes) {
   import.Set("block_count", sizes.layers);
   import.Set("context_length", sizes.context);
   import.Set("embedding_length", sizes.hidden);
-  if (!sizes.ffn_by_layer) import.Set("feed_forward_length", sizes.ffn);
+  import.Set("feed_forward_length", sizes.ffn);
   import.Set("vocab_size", sizes.vocabulary);
   import.Set("attention.head_count", sizes.heads);
   import.SetFloat("attention.layer_norm_rms_epsilon", sizes.epsilon);

@@ -46,7 +46,6 @@ struct HfSizes {
   std::int64_t context = 0;
   double epsilon = 1e-6;
   std::int64_t vocabulary = 0;  // rows of the embedding; from the tensor
-  bool ffn_by_layer = false;    // the family sets feed_forward_length
 };
 
 // Reads the sizes. `defaults` has those of the family's class. Errors name the key.

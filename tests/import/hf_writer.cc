@@ -7,12 +7,13 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include "base/strings.h"
+#include "tensor/quantize.h"
 
 namespace kvcache {
 namespace {
@@ -91,7 +92,7 @@ struct Source {
 
 // Returns the Hugging Face name of a tensor of a layer, without "model.layers.N.".
 std::string LayerName(const std::string& name, const std::string& architecture) {
-  const bool gemma = architecture.starts_with("gemma");
+  const bool gemma = architecture == "gemma2" || architecture == "gemma3";
   const std::map<std::string, std::string> names = {
       {"attn_norm", "input_layernorm"},
       {"ffn_norm", gemma ? "pre_feedforward_layernorm" : "post_attention_layernorm"},
@@ -107,21 +108,7 @@ std::string LayerName(const std::string& name, const std::string& architecture) 
       {"ffn_up", "mlp.up_proj"},
       {"ffn_down", "mlp.down_proj"},
       {"ffn_gate_inp", architecture == "llama" ? "block_sparse_moe.gate" : "mlp.gate"},
-      {"inp_gate", "per_layer_input_gate"},
-      {"proj", "per_layer_projection"},
-      {"post_norm", "post_per_layer_input_norm"},
-      {"ffn_gate_shexp", "mlp.shared_expert.gate_proj"},
-      {"ffn_up_shexp", "mlp.shared_expert.up_proj"},
-      {"ffn_down_shexp", "mlp.shared_expert.down_proj"},
-      {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
-      {"ssm_ba", "linear_attn.in_proj_ba"},
-      {"ssm_conv1d", "linear_attn.conv1d"},
-      {"ssm_norm", "linear_attn.norm"},
-      {"ssm_out", "linear_attn.out_proj"},
   };
-  if (name == "layer_output_scale.weight") return "layer_scalar";
-  if (name == "ssm_dt.bias") return "linear_attn.dt_bias";
-  if (name == "ssm_a") return "linear_attn.A_log";
   const std::size_t dot = name.rfind('.');
   const auto found = names.find(name.substr(0, dot));
   EXPECT_NE(found, names.end()) << name;
@@ -163,34 +150,13 @@ std::string AsHalves(const std::string& bytes, std::int64_t rows, std::int64_t h
   return out;
 }
 
-std::string Mapped(const std::string& bytes, const std::function<float(float)>& change) {
+std::string LessOne(const std::string& bytes) {
   std::string out = bytes;
   for (std::size_t at = 0; at < bytes.size(); at += sizeof(float)) {
     float value = 0;
     std::memcpy(&value, bytes.data() + at, sizeof(float));
-    value = change(value);
+    value -= 1.0f;
     std::memcpy(out.data() + at, &value, sizeof(float));
-  }
-  return out;
-}
-
-// Joins q, k, v of attn_qkv and z of attn_gate to the rows of each key head.
-std::string JoinedQkvz(const GgufFile& file, const std::string& block) {
-  const GgufTensor& qkv = *file.FindTensor(block + "attn_qkv.weight");
-  const GgufTensor& z = *file.FindTensor(block + "attn_gate.weight");
-  const auto row = static_cast<std::size_t>(qkv.bytes.size()) / static_cast<std::size_t>(qkv.dims[1]);
-  const auto groups = static_cast<std::size_t>(Key(file, "ssm.group_count"));
-  const auto keys = static_cast<std::size_t>(Key(file, "ssm.state_size"));
-  const auto values = static_cast<std::size_t>(Key(file, "ssm.inner_size")) / groups;
-  std::string out;
-  const auto add = [&](const GgufTensor& from, std::size_t first, std::size_t count) {
-    out += Bytes(from.bytes.subspan(first * row, count * row));
-  };
-  for (std::size_t g = 0; g < groups; ++g) {
-    add(qkv, g * keys, keys);
-    add(qkv, groups * keys + g * keys, keys);
-    add(qkv, 2 * groups * keys + g * values, values);
-    add(z, g * values, values);
   }
   return out;
 }
@@ -208,21 +174,16 @@ class Writer {
  private:
   void Add(const GgufTensor& tensor) {
     const std::string name(tensor.name);
+    const bool gemma = architecture_ == "gemma2" || architecture_ == "gemma3";
     if (name == "rope_freqs.weight") return;
     std::vector<std::int64_t> shape;
     for (int i = tensor.rank - 1; i >= 0; --i)
       shape.push_back(tensor.dims[static_cast<std::size_t>(i)]);
     std::string bytes = Bytes(tensor.bytes);
-    if (HfNormsLackOne(architecture_, name)) {
-      bytes = Mapped(bytes, [](float x) { return x - 1.0f; });
-    }
-    if (name.ends_with("ssm_a")) bytes = Mapped(bytes, [](float x) { return std::log(-x); });
+    if (gemma && name.ends_with("norm.weight")) bytes = LessOne(bytes);
     if (!name.starts_with("blk.")) {
       const std::map<std::string, std::string> ends = {{"token_embd.weight", "embed_tokens.weight"},
                                                        {"output_norm.weight", "norm.weight"},
-          {"per_layer_token_embd.weight", "embed_tokens_per_layer.weight"},
-          {"per_layer_model_proj.weight", "per_layer_model_projection.weight"},
-          {"per_layer_proj_norm.weight", "per_layer_projection_norm.weight"},
                                                        {"output.weight", "lm_head.weight"}};
       return Put(ends.at(name), TypeName(tensor), shape, bytes);
     }
@@ -230,14 +191,6 @@ class Writer {
     const std::string layer = "layers." + name.substr(4, dot - 4) + ".";
     const std::string part = name.substr(dot + 1);
     if (tensor.rank == 3) return AddExperts(tensor, layer, part);
-    if (part == "attn_gate.weight") return;
-    if (part == "attn_qkv.weight") {
-      shape[0] += Key(file_, "ssm.inner_size");
-      return Put(layer + "linear_attn.in_proj_qkvz.weight", TypeName(tensor), shape,
-                 JoinedQkvz(file_, name.substr(0, dot + 1)));
-    }
-    if (part == "ssm_conv1d.weight") shape = {shape[0], 1, shape[1]};
-    if (part == "ffn_gate_inp_shexp.weight") shape = {1, shape[0]};
     const bool rotated = part.starts_with("attn_q.") || part.starts_with("attn_k.");
     if (architecture_ == "llama" && rotated) {
       bytes = AsHalves(bytes, shape[0], Key(file_, "attention.key_length"));
@@ -320,54 +273,6 @@ void AddRope(const GgufFile& file, const HfStyle& style, json* config) {
   (*config)["rope_parameters"] = scaling;
 }
 
-void AddQwen3Next(const GgufFile& file, json* config) {
-  json& c = *config;
-  c["hidden_act"] = "silu";
-  c["num_experts"] = Key(file, "expert_count");
-  c["num_experts_per_tok"] = Key(file, "expert_used_count");
-  c["moe_intermediate_size"] = Key(file, "expert_feed_forward_length");
-  c["shared_expert_intermediate_size"] = Key(file, "expert_shared_feed_forward_length");
-  c["full_attention_interval"] = Key(file, "full_attention_interval");
-  c["linear_conv_kernel_dim"] = Key(file, "ssm.conv_kernel");
-  c["linear_key_head_dim"] = Key(file, "ssm.state_size");
-  c["linear_num_key_heads"] = Key(file, "ssm.group_count");
-  c["linear_num_value_heads"] = Key(file, "ssm.time_step_rank");
-  c["linear_value_head_dim"] = Key(file, "ssm.inner_size") / Key(file, "ssm.time_step_rank");
-  c["mlp_only_layers"] = json::array();
-  c["partial_rotary_factor"] = 0.25;
-}
-
-void AddGemma4(const GgufFile& file, json* config) {
-  json& c = *config;
-  const auto windowed = file.GetBools("gemma4.attention.sliding_window_pattern");
-  const auto kv_heads = file.GetInts("gemma4.attention.head_count_kv");
-  json types = json::array();
-  std::size_t layer = 0;
-  for (const std::int64_t heads : *kv_heads) {
-    const bool window = *std::next(windowed->begin(), static_cast<std::ptrdiff_t>(layer++));
-    types.push_back(window ? "sliding_attention" : "full_attention");
-    c[window ? "num_key_value_heads" : "num_global_key_value_heads"] = heads;
-  }
-  c["layer_types"] = types;
-  c["attention_k_eq_v"] = true;
-  c["hidden_activation"] = "gelu_pytorch_tanh";
-  c["head_dim"] = Key(file, "attention.key_length_swa");
-  c["global_head_dim"] = Key(file, "attention.key_length");
-  c["num_kv_shared_layers"] = Key(file, "attention.shared_kv_layers");
-  c["hidden_size_per_layer_input"] = Key(file, "embedding_length_per_layer_input");
-  c["sliding_window"] = Key(file, "attention.sliding_window");
-  c["final_logit_softcapping"] = FloatKey(file, "final_logit_softcapping");
-  c.erase("rope_theta");
-  c.erase("rope_scaling");
-  c["rope_parameters"] = {
-      {"full_attention",
-       {{"rope_type", "proportional"},
-        {"partial_rotary_factor", 0.5},  // make_model's share
-        {"rope_theta", FloatKey(file, "rope.freq_base")}}},
-      {"sliding_attention",
-       {{"rope_type", "default"}, {"rope_theta", FloatKey(file, "rope.freq_base_swa")}}}};
-}
-
 void AddFamily(const GgufFile& file, const std::string& architecture, json* config) {
   json& c = *config;
   if (architecture == "llama") {
@@ -388,19 +293,6 @@ void AddFamily(const GgufFile& file, const std::string& architecture, json* conf
     c["moe_intermediate_size"] =
         Key(file, "expert_feed_forward_length", Key(file, "feed_forward_length"));
     c["norm_topk_prob"] = true;
-  } else if (architecture == "qwen3next") {
-    AddQwen3Next(file, config);
-  } else if (architecture == "gemma4") {
-    AddGemma4(file, config);
-  } else if (architecture.starts_with("gemma")) {
-    c["hidden_activation"] = "gelu_pytorch_tanh";
-    c["query_pre_attn_scalar"] = Key(file, "attention.key_length");
-    c["sliding_window"] = Key(file, "attention.sliding_window");
-    const bool second = architecture == "gemma2";
-    c["attn_logit_softcapping"] = nullptr;
-    c["final_logit_softcapping"] = nullptr;
-    if (second) c["attn_logit_softcapping"] = FloatKey(file, "attn_logit_softcapping");
-    if (second) c["final_logit_softcapping"] = FloatKey(file, "final_logit_softcapping");
   }
 }
 
@@ -414,16 +306,11 @@ json ConfigJson(const GgufFile& file, const HfStyle& style) {
                          : std::pair{"LlamaForCausalLM", "llama"}},
       {"qwen2", {"Qwen2ForCausalLM", "qwen2"}},
       {"qwen3", {"Qwen3ForCausalLM", "qwen3"}},
-      {"qwen3moe", {"Qwen3MoeForCausalLM", "qwen3_moe"}},
-      {"qwen3next", {"Qwen3NextForCausalLM", "qwen3_next"}},
-      {"gemma2", {"Gemma2ForCausalLM", "gemma2"}},
-      {"gemma3", style.text_config ? std::pair{"Gemma3ForConditionalGeneration", "gemma3_text"}
-                                   : std::pair{"Gemma3ForCausalLM", "gemma3_text"}},
-      {"gemma4", {"Gemma4ForConditionalGeneration", "gemma4_text"}}};
+      {"qwen3moe", {"Qwen3MoeForCausalLM", "qwen3_moe"}}};
   json config = {{"hidden_size", Key(file, "embedding_length")},
                  {"num_hidden_layers", Key(file, "block_count")},
                  {"num_attention_heads", Key(file, "attention.head_count")},
-                 {"num_key_value_heads", architecture == "gemma4" ? 0 : Key(file, "attention.head_count_kv")},
+                 {"num_key_value_heads", Key(file, "attention.head_count_kv")},
                  {"head_dim", Key(file, "attention.key_length")},
                  {"intermediate_size", Key(file, "feed_forward_length")},
                  {"max_position_embeddings", Key(file, "context_length")},
@@ -445,11 +332,6 @@ json ConfigJson(const GgufFile& file, const HfStyle& style) {
 }
 
 }  // namespace
-
-bool HfNormsLackOne(const std::string& architecture, const std::string& name) {
-  if (!name.ends_with("norm.weight") || name.ends_with("ssm_norm.weight")) return false;
-  return architecture == "gemma2" || architecture == "gemma3" || architecture == "qwen3next";
-}
 
 std::string SafetensorsBytes(const std::vector<HfTensor>& tensors) {
   json header = {{"__metadata__", {{"format", "pt"}}}};
