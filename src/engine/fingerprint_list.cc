@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/little_endian.h"
 #include "base/strings.h"
 #include "engine/prefix_keys.h"
 #include "engine/state_index.h"
@@ -33,8 +34,7 @@ void AddTexts(std::string_view list, std::vector<std::string>& texts) {
   if (!list.starts_with(kMagic)) return;
   list.remove_prefix(kMagic.size());
   while (list.size() >= 4) {
-    std::uint32_t size = 0;
-    for (std::size_t i = 4; i-- > 0;) size = size << 8 | static_cast<unsigned char>(list[i]);
+    const std::uint64_t size = ReadLittleEndian(BytesOf(list).first(4));
     list.remove_prefix(4);
     if (size > list.size()) return;
     std::string text(list.substr(0, size));
@@ -87,12 +87,14 @@ Status AddFingerprint(Store& store, const std::string& text) {
   if (std::find(texts.begin(), texts.end(), text) != texts.end()) return Status::Ok();
   texts.insert(texts.begin(), text);
   if (texts.size() > kMostListed) texts.resize(kMostListed);
-  std::string list(kMagic);
+  const std::span<const std::byte> magic = BytesOf(kMagic);
+  std::vector<std::byte> list(magic.begin(), magic.end());
   for (const std::string& each : texts) {
-    for (int i = 0; i < 4; ++i) list += static_cast<char>(each.size() >> (8 * i));
-    list += each;
+    AppendLittleEndian(each.size(), 4, list);
+    const std::span<const std::byte> bytes = BytesOf(each);
+    list.insert(list.end(), bytes.begin(), bytes.end());
   }
-  return store.Put(id, BytesOf(list));
+  return store.Put(id, list);
 }
 
 std::string FingerprintDifference(const std::string& ours, const std::string& theirs) {

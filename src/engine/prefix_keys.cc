@@ -2,20 +2,19 @@
 
 #include <string_view>
 
+#include "base/little_endian.h"
 #include "store/content_hash.h"
 
 namespace kvcache {
 namespace {
 
-void AddNumber(std::vector<std::byte>& text, std::uint64_t number, int bytes) {
-  for (int i = 0; i < bytes; ++i) text.push_back(static_cast<std::byte>(number >> (8 * i)));
-}
-
 // SHA-256 of the key before, the number of tokens and the tokens, little-endian.
 Result<StoreHash> KeyAfter(const StoreHash& parent, std::span<const std::int32_t> tokens) {
   std::vector<std::byte> text(parent.bytes.begin(), parent.bytes.end());
-  AddNumber(text, tokens.size(), 4);
-  for (const std::int32_t token : tokens) AddNumber(text, static_cast<std::uint32_t>(token), 4);
+  AppendLittleEndian(tokens.size(), 4, text);
+  for (const std::int32_t token : tokens) {
+    AppendLittleEndian(static_cast<std::uint32_t>(token), 4, text);
+  }
   return StoreHashOf(text);
 }
 
@@ -24,7 +23,7 @@ Result<StoreHash> KeyAfter(const StoreHash& parent, std::span<const std::int32_t
 Result<StoreHash> KeyOf(const StoreHash& parent, std::string_view word, std::uint64_t number) {
   std::vector<std::byte> text(parent.bytes.begin(), parent.bytes.end());
   for (const char letter : word) text.push_back(static_cast<std::byte>(letter));
-  AddNumber(text, number, 8);
+  AppendLittleEndian(number, 8, text);
   return StoreHashOf(text);
 }
 

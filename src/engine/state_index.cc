@@ -5,6 +5,8 @@
 #include <string_view>
 #include <utility>
 
+#include "base/little_endian.h"
+
 namespace kvcache {
 namespace {
 
@@ -26,11 +28,7 @@ Status AddListed(std::span<const std::byte> payload, std::vector<Listed>& all) {
   payload = payload.subspan(kMagic.size());
   for (; !payload.empty(); payload = payload.subspan(kEntryBytes)) {
     Listed listed;
-    std::uint32_t length = 0;
-    for (std::size_t i = 4; i-- > 0;) {
-      length = length << 8 | std::to_integer<std::uint32_t>(payload[i]);
-    }
-    listed.length = static_cast<Position>(length);
+    listed.length = static_cast<Position>(ReadLittleEndian(payload.first(4)));
     std::memcpy(listed.key.bytes.data(), payload.data() + 4, listed.key.bytes.size());
     if (std::find(all.begin(), all.end(), listed) == all.end()) all.push_back(listed);
   }
@@ -85,8 +83,7 @@ Status ListState(Store& store, const ObjectId& list, const StoredPiece& state) {
   std::vector<std::byte> payload;
   for (const char letter : kMagic) payload.push_back(static_cast<std::byte>(letter));
   for (const Listed& listed : all) {
-    const auto length = static_cast<std::uint32_t>(listed.length);
-    for (int i = 0; i < 4; ++i) payload.push_back(static_cast<std::byte>(length >> (8 * i)));
+    AppendLittleEndian(static_cast<std::uint32_t>(listed.length), 4, payload);
     payload.insert(payload.end(), listed.key.bytes.begin(), listed.key.bytes.end());
   }
   return store.Put(list, payload);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/errors.h"
+#include "base/little_endian.h"
 #include "base/strings.h"
 
 namespace kvcache {
@@ -30,14 +31,6 @@ constexpr std::array kTypes = {
     ElementType{"U8", 1},  ElementType{"BOOL", 1}, ElementType{"U16", 2}, ElementType{"U32", 4},
     ElementType{"U64", 8},
 };
-
-std::uint64_t LittleEndian(std::span<const std::byte> bytes) {
-  std::uint64_t number = 0;
-  for (std::size_t i = bytes.size(); i > 0; --i) {
-    number = number << 8 | std::to_integer<std::uint64_t>(bytes[i - 1]);
-  }
-  return number;
-}
 
 // Sets *product to a * b. Returns false if that does not fit an int64.
 bool Multiply(std::uint64_t a, std::uint64_t b, std::uint64_t* product) {
@@ -153,7 +146,7 @@ Result<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Parse(std::span<const 
   if (bytes.size() < kSizeBytes) {
     return Corrupt(StrCat(file->path_, ": it has ", bytes.size(), " bytes; no safetensors file"));
   }
-  const std::uint64_t size = LittleEndian(bytes.first(kSizeBytes));
+  const std::uint64_t size = ReadLittleEndian(bytes.first(kSizeBytes));
   const auto rest = bytes.subspan(kSizeBytes);
   if (size > rest.size() || size > kMaxHeaderBytes) {
     return Corrupt(StrCat(file->path_, ": a header of ", size, " bytes in a file of ", bytes.size(),

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/errors.h"
+#include "base/little_endian.h"
 #include "base/strings.h"
 
 namespace kvcache {
@@ -21,16 +22,12 @@ constexpr std::size_t kPayloadSumAt = 80;
 constexpr std::size_t kReservedAt = 96;
 constexpr std::size_t kEnvelopeSumAt = 120;
 
-// Numbers are little-endian on every machine.
 void PutNumber(std::span<std::byte> bytes, std::size_t at, std::uint64_t number) {
-  for (std::size_t i = 0; i < 8; ++i) bytes[at + i] = static_cast<std::byte>(number >> (8 * i));
+  WriteLittleEndian(number, bytes.subspan(at, 8));
 }
 
 std::uint64_t NumberAt(std::span<const std::byte> bytes, std::size_t at) {
-  std::uint64_t number = 0;
-  for (std::size_t i = 0; i < 8; ++i)
-    number |= std::to_integer<std::uint64_t>(bytes[at + i]) << (8 * i);
-  return number;
+  return ReadLittleEndian(bytes.subspan(at, 8));
 }
 
 void PutHash(std::span<std::byte> bytes, std::size_t at, const StoreHash& hash) {

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "base/errors.h"
+#include "base/little_endian.h"
 
 namespace kvcache {
 namespace {
@@ -16,11 +17,7 @@ constexpr std::size_t kTextAt = 44;
 constexpr const char* kKinds[] = {"causal", "encoder", "wrapper", "recurrent"};
 
 std::uint32_t NumberAt(std::span<const std::byte> bytes, std::size_t at) {
-  std::uint32_t number = 0;
-  for (std::size_t i = 4; i-- > 0;) {
-    number = number << 8 | std::to_integer<std::uint32_t>(bytes[at + i]);
-  }
-  return number;
+  return static_cast<std::uint32_t>(ReadLittleEndian(bytes.subspan(at, 4)));
 }
 
 }  // namespace
