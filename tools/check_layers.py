@@ -29,7 +29,8 @@ THIRD_PARTY = {
 # The sources that may include a library whose headers compile slowly.
 ONLY_SOURCES = {
     "CLI": ["src/cli/command_line.cc"],
-    "boost": ["src/server/http_request_reader.cc", "src/server/http_server.cc"],
+    "boost": ["src/server/http_request_reader.cc", "src/server/http_server.cc",
+              "src/server/http_connection.cc", "src/server/http_connection.h"],
 }
 # "support" is tests/support: doubles and helpers; "import" is tests/import, which writes models in
 # Hugging Face's layout; "make_model" makes random models for tests.

@@ -289,26 +289,29 @@ void DeliverChoices(TextService& service, const TextRequest& request, bool strea
   all->stream = stream;
   all->left = shapes.size();
   all->wholes.resize(shapes.size());
+  std::vector<TextRequest> choices(shapes.size(), request);
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     const auto delivery = std::make_shared<Delivery>();
     delivery->all = all;
     delivery->index = i;
     delivery->shape = shapes[i];
     delivery->parser = AnswerParser(request.prompt.answer);
-    TextRequest choice = request;
+    TextRequest& choice = choices[i];
     choice.sampling.seed += i * 0x9e3779b97f4a7c15;
     choice.on_started = [delivery](const ReuseReport& reuse) { delivery->Begin(reuse); };
     choice.on_logprob = [delivery](TokenLogprob token) { delivery->shape->Take(std::move(token)); };
     choice.on_text = [delivery](std::string_view text) { return delivery->Take(text); };
     choice.on_done = [delivery](const TextResult& result) { delivery->Finish(result); };
-    const auto id = service.Submit(std::move(choice));
-    if (!id.ok()) {
-      // The choices before it may have begun on the engine's thread.
-      service.Look([all, status = id.status()](const auto&, auto) { all->Fail(status); });
-      return;
-    }
-    reply->OnGone([&service, id = *id] { service.Cancel(id); });
   }
+  auto ids = service.Submit(std::move(choices));
+  if (!ids.ok()) {
+    // Some choices may have begun on the engine's thread.
+    service.Look([all, status = ids.status()](const auto&, auto) { all->Fail(status); });
+    return;
+  }
+  reply->OnGone([&service, ids = std::move(*ids)] {
+    for (const RequestId id : ids) service.Cancel(id);
+  });
 }
 
 }  // namespace kvcache::server

@@ -1,5 +1,5 @@
-// An HTTP/1.1 server with one I/O thread. Its interface names no library; only http_server.cc knows
-// Boost.Asio, whose headers take long to compile.
+// An HTTP/1.1 server with one I/O thread. Its interface names no library; only http_server.cc and
+// http_connection.* know Boost.Asio, whose headers take long to compile.
 //
 // A read is always pending, so a client that leaves is noticed at once. Output that a client does not
 // read is bounded: a client that falls too far behind is disconnected.

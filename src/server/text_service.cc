@@ -247,55 +247,28 @@ class Service final : public TextService {
     return Prompt{.tokens = std::move(tokens)};
   }
 
-  Result<RequestId> Submit(TextRequest request) override {
+  Result<std::vector<RequestId>> Submit(std::vector<TextRequest> requests) override {
     if (stopping_) return Stopping();
-    if (running_ >= most_running_) {
+    const auto count = static_cast<std::int64_t>(requests.size());
+    std::vector<RequestId> ids;
+    ids.reserve(requests.size());
+    // All take their places before the first begins: it may end before the last is submitted.
+    if (running_.fetch_add(count) + count > most_running_) {
+      running_ -= count;
       return Status(StatusCode::kCacheFull,
                     StrCat(most_running_, " requests are running or waiting; try again later"));
     }
-    // A full context would be shifted; an answer ends there instead.
-    const auto room = static_cast<std::int32_t>(
-        engine_.context() -
-        std::min<std::int64_t>(engine_.context(), std::ssize(request.prompt.tokens)));
-    ScheduledRequest scheduled{
-        .prompt = request.prompt.tokens,
-        .sampling = request.sampling,
-        .max_tokens = request.max_tokens < 0 ? room : std::min(room, request.max_tokens),
-        .restore_points = request.prompt.restore_points};
-    auto pins = std::make_shared<PinnedPrompt>();
-    pins->pins = std::exchange(request.pins, {});
-    if (!pins->pins.empty()) pins->tokens = request.prompt.tokens;
-    const bool wants_logits = request.top_logprobs >= 0;
-    const auto writer = std::make_shared<Writer>(engine_.tokenizer(), std::move(request));
-    scheduled.on_started = [writer](const ReuseReport& reuse) { writer->Started(reuse); };
-    if (wants_logits) {
-      scheduled.on_logits = [writer](Position /*length*/, std::span<const float> logits) {
-        writer->TakeLogits(logits);
-      };
+    Places unused{running_, count};  // also if memory runs out
+    for (TextRequest& request : requests) {
+      auto id = SubmitOne(std::move(request));
+      if (!id.ok()) {
+        for (const RequestId begun : ids) scheduler_->Cancel(begun);
+        return std::move(id).TakeStatus();
+      }
+      --unused.count;
+      ids.push_back(*id);
     }
-    scheduled.on_token = [this, writer](std::int32_t token) {
-      ++generated_tokens_;
-      return writer->Push(token);
-    };
-    scheduled.on_done = [this, writer, pins = std::move(pins)](const RequestResult& result) {
-      Keep(*pins, result);
-      reused_tokens_ += result.reuse.restored;
-      computed_tokens_ += result.reuse.computed;
-      if (!result.tokens.empty()) CountFirstToken(result.first_token_ms / 1000.0);
-      --running_;
-      writer->Finish(result, ending_all_ ? Stopping() : Status::Ok());
-      --unfinished_;
-    };
-    ++running_;
-    ++unfinished_;
-    auto id = scheduler_->Submit(std::move(scheduled));
-    if (id.ok()) {
-      ++requests_;
-    } else {
-      --running_;
-      --unfinished_;
-    }
-    return id;
+    return ids;
   }
 
   void Cancel(RequestId request) override { scheduler_->Cancel(request); }
@@ -347,10 +320,62 @@ class Service final : public TextService {
   const Engine& engine() const override { return engine_; }
 
  private:
+  // Gives places back at its end.
+  struct Places {
+    std::atomic<std::int64_t>& running;
+    std::int64_t count;
+    ~Places() { running -= count; }
+  };
+
   struct PinnedPrompt {
     std::vector<std::int32_t> tokens{};
     std::vector<PromptPin> pins{};
   };
+
+  // Begins a request that has its place in running_.
+  Result<RequestId> SubmitOne(TextRequest request) {
+    // A full context would be shifted; an answer ends there instead.
+    const auto room = static_cast<std::int32_t>(
+        engine_.context() -
+        std::min<std::int64_t>(engine_.context(), std::ssize(request.prompt.tokens)));
+    ScheduledRequest scheduled{
+        .prompt = request.prompt.tokens,
+        .sampling = request.sampling,
+        .max_tokens = request.max_tokens < 0 ? room : std::min(room, request.max_tokens),
+        .restore_points = request.prompt.restore_points};
+    auto pins = std::make_shared<PinnedPrompt>();
+    pins->pins = std::exchange(request.pins, {});
+    if (!pins->pins.empty()) pins->tokens = request.prompt.tokens;
+    const bool wants_logits = request.top_logprobs >= 0;
+    const auto writer = std::make_shared<Writer>(engine_.tokenizer(), std::move(request));
+    scheduled.on_started = [writer](const ReuseReport& reuse) { writer->Started(reuse); };
+    if (wants_logits) {
+      scheduled.on_logits = [writer](Position /*length*/, std::span<const float> logits) {
+        writer->TakeLogits(logits);
+      };
+    }
+    scheduled.on_token = [this, writer](std::int32_t token) {
+      ++generated_tokens_;
+      return writer->Push(token);
+    };
+    scheduled.on_done = [this, writer, pins = std::move(pins)](const RequestResult& result) {
+      Keep(*pins, result);
+      reused_tokens_ += result.reuse.restored;
+      computed_tokens_ += result.reuse.computed;
+      if (!result.tokens.empty()) CountFirstToken(result.first_token_ms / 1000.0);
+      --running_;
+      writer->Finish(result, ending_all_ ? Stopping() : Status::Ok());
+      --unfinished_;
+    };
+    ++unfinished_;
+    auto id = scheduler_->Submit(std::move(scheduled));
+    if (id.ok()) {
+      ++requests_;
+    } else {
+      --unfinished_;
+    }
+    return id;
+  }
 
   void CountFirstToken(double seconds) {
     const auto bound =

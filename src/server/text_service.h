@@ -100,9 +100,10 @@ class TextService {
   // Encodes a text that the model continues.
   virtual Result<Prompt> Encode(std::string_view text) const = 0;
 
-  // Begins a request. Errors: those of Scheduler::Submit; kCacheFull if too many requests run;
-  // kCancelled after StopAccepting.
-  virtual Result<RequestId> Submit(TextRequest request) = 0;
+  // Begins all of the requests or none. Errors: those of Scheduler::Submit; kCacheFull if too many
+  // requests run; kCancelled after StopAccepting. If Scheduler::Submit fails for one, those before it are
+  // cancelled, and their functions are still called.
+  virtual Result<std::vector<RequestId>> Submit(std::vector<TextRequest> requests) = 0;
   virtual void Cancel(RequestId request) = 0;
   // Refuses further requests with kCancelled.
   virtual void StopAccepting() = 0;
