@@ -5,6 +5,7 @@
 
 #include "base/errors.h"
 #include "base/strings.h"
+#include "convert/json_members.h"
 
 namespace kvcache {
 namespace {
@@ -47,16 +48,6 @@ constexpr std::array kKnown = {
     Known{kQwen2, false, "qwen2"},     Known{kQwen35, false, "qwen35"},
     Known{kTekken, true, "tekken"},    Known{kGpt4o, false, "gpt-4o"},
 };
-
-std::string TextOf(const json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
-}
-
-bool FlagOf(const json& object, const char* key, bool otherwise) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_boolean() ? found->get<bool>() : otherwise;
-}
 
 // Describes a Split. Two writers say the same: "isolate what matches" and "remove what does not
 // match", as these expressions match everything.

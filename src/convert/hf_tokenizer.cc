@@ -10,6 +10,7 @@
 #include "base/errors.h"
 #include "base/strings.h"
 #include "convert/hf_pre_tokenizer.h"
+#include "convert/json_members.h"
 
 namespace kvcache {
 namespace {
@@ -18,22 +19,6 @@ using nlohmann::json;
 
 constexpr std::int64_t kMaxTokens = std::int64_t{1} << 24;
 constexpr std::string_view kSpace = "\xe2\x96\x81";  // U+2581, SentencePiece's space
-
-const json* Member(const json& object, const char* key) {
-  if (!object.is_object()) return nullptr;
-  const auto found = object.find(key);
-  return found == object.end() || found->is_null() ? nullptr : &*found;
-}
-
-bool FlagOf(const json& object, const char* key) {
-  const json* found = Member(object, key);
-  return found != nullptr && found->is_boolean() && found->get<bool>();
-}
-
-std::string TextOf(const json& object, const char* key) {
-  const json* found = Member(object, key);
-  return found != nullptr && found->is_string() ? found->get<std::string>() : "";
-}
 
 bool IsId(const json& value) {
   return value.is_number_unsigned() &&
