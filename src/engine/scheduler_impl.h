@@ -3,6 +3,7 @@
 // goes there, and scheduler_memory.cc what happens when cells run out.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <memory>
@@ -126,6 +127,10 @@ class SchedulerImpl final : public Scheduler {
   // Returns whether passes evaluate the job's prompt, or what it had when it was parked.
   bool ReadsPrompt(const Job& job) const {
     return job.in_prompt && !WaitsForEncoder(job) && !job.store.is_loading();
+  }
+  // Returns the tokens of each step that prompts get at least, while any wait.
+  std::size_t PartForPrompts() const {
+    return std::max<std::size_t>(1, static_cast<std::size_t>(step_tokens_) / 8);
   }
   Position LimitCaptures(const Job& job, Position count, int& captures) const;
   void AddToBatch(Job& job, Position count);

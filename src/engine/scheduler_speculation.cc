@@ -16,8 +16,6 @@
 namespace kvcache {
 namespace {
 
-// While prompts wait, drafts take this part of a step at most.
-constexpr std::size_t kPartOfStepBesidePrompts = 8;
 constexpr int kRefresh = 64;  // passes between two without drafts, whose time changes as well
 
 double SecondsSince(std::chrono::steady_clock::time_point start) {
@@ -69,15 +67,14 @@ void SchedulerImpl::ProposeDrafts() {
   std::size_t waiting = 0;  // tokens of prompts
   for (const JobPtr& job : live_) {
     decodes += job->in_prompt ? 0 : 1;
-    if (job->in_prompt) waiting += static_cast<std::size_t>(job->pending());
+    if (ReadsPrompt(*job)) waiting += static_cast<std::size_t>(job->pending());
   }
-  const bool any_prompt = decodes < live_.size();
   const auto step = static_cast<std::size_t>(step_tokens_);
-  if (decodes == 0 || decodes + (any_prompt ? std::max<std::size_t>(1, step / 8) : 0) >= step) {
-    return;
-  }
+  const std::size_t for_prompts = waiting > 0 ? PartForPrompts() : 0;
+  if (decodes == 0 || decodes + for_prompts >= step) return;
   std::size_t left = step - decodes;
-  if (any_prompt) left = std::min(left, step / kPartOfStepBesidePrompts);
+  if (waiting > 0)
+    left = std::min(left, for_prompts);  // drafts take no more than prompts get at least
   try {
     const std::size_t tokens = decodes + std::min(waiting, step - decodes);
     PlanDrafts(static_cast<int>(tokens), static_cast<int>(decodes), static_cast<int>(left));
@@ -332,7 +329,9 @@ Status SchedulerImpl::KeepJudged() {
   return status;
 }
 
-// A window evicts when a pass or a transaction needs its cells.
+// A window evicts only when a pass or a transaction needs its cells, so after a round it may hold more than
+// it retains, and a shift then finds no free cells. A transaction that needs as many as possible, and does
+// nothing, frees them.
 void SchedulerImpl::EvictWindows(const Job& job) {
   Cache* const caches[] = {&engine_.cache()};
   const SequenceLength member[] = {{job.sequence, job.length}};

@@ -83,8 +83,8 @@ void SchedulerImpl::Compose() {
   }
   const bool any_prompt = std::any_of(live_.begin(), live_.end(),
                                       [this](const JobPtr& job) { return ReadsPrompt(*job); });
-  // The prompts get a part of every step, unless a step is one token: then all take turns.
-  const std::size_t for_prompts = any_prompt ? std::max<std::size_t>(1, left / 8) : 0;
+  // If a step is one token, all take turns.
+  const std::size_t for_prompts = any_prompt ? PartForPrompts() : 0;
   const std::size_t least = for_prompts < left ? for_prompts : turn_ % 2;
   for (std::size_t i = 0; i < count && left > least; ++i) {
     Job& job = *live_[(turn_ + i) % count];
