@@ -20,6 +20,7 @@
 #include "bench_program.h"
 #include "engine/engine_impl.h"
 #include "kvcache_engine/scheduler.h"
+#include "support/scripted_drafter.h"
 
 namespace kvcache::bench {
 namespace {
@@ -41,35 +42,6 @@ T Must(Result<T> result) {
   std::fprintf(stderr, "speculation_bench: %s\n", std::string(result.status().message()).c_str());
   std::exit(1);
 }
-
-// Knows the text, and is right with a probability.
-class KnowingDrafter final : public Drafter {
- public:
-  KnowingDrafter(Tokens text, int percent, int vocabulary)
-      : text_(std::move(text)), percent_(percent), vocabulary_(vocabulary) {}
-  Status Begin(std::span<const std::int32_t> text) override {
-    at_ = text.size();
-    return Status::Ok();
-  }
-  Status Add(std::int32_t /*token*/) override {
-    ++at_;
-    return Status::Ok();
-  }
-  Status Propose(int most, Tokens& drafts) override {
-    for (std::size_t i = at_; i < text_.size() && most > 0; ++i, --most) {
-      const bool right = static_cast<int>(random_() % 100) < percent_;
-      drafts.push_back(right ? text_[i] : (text_[i] + 1) % vocabulary_);
-    }
-    return Status::Ok();
-  }
-
- private:
-  Tokens text_;
-  int percent_;
-  std::int32_t vocabulary_;
-  std::size_t at_ = 0;
-  std::mt19937 random_{3};
-};
 
 struct Measured {
   double tokens_per_second = 0.0;
@@ -107,8 +79,8 @@ class Bench {
       for (std::size_t i = 0; i < prompts_.size(); ++i) {
         Tokens text = prompts_[i];
         text.insert(text.end(), plain_.answers[i].begin(), plain_.answers[i].end());
-        drafters.push_back(
-            std::make_shared<KnowingDrafter>(text, rate, engine_->vocabulary_size()));
+        drafters.push_back(std::make_shared<testing::ScriptedDrafter>(
+            text, engine_->vocabulary_size(), 1.0 - rate / 100.0));
       }
       Report("right " + std::to_string(rate), Best([&](ScheduledRequest& request, std::size_t i) {
                request.drafter = drafters[i];
