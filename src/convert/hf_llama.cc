@@ -85,7 +85,7 @@ class Llama {
 
   // A vector's values change places as the rows of its matrix do: it is read as one value a row.
   void PlanBias(const std::string& name, const std::string& source, std::int64_t size,
-                PlanOptions options) {
+                const PlanOptions& options) {
     if (!traits_.biases && !planner_.Has(source)) return;
     if (options.source_row) return planner_.Permuted(name, source, size, options.source_row);
     planner_.Vector(name, source, size);

@@ -63,7 +63,7 @@ void HfPlanner::Reshaped(std::string name, std::vector<std::int64_t> dims,
 
 void HfPlanner::Permuted(std::string name, const std::string& source, std::int64_t size,
                          const std::function<std::int64_t(std::int64_t)>& source_value) {
-  Reshaped(name, {size}, {source}, {size}, {.f32 = true});
+  Reshaped(std::move(name), {size}, {source}, {size}, {.f32 = true});
   if (!status_.ok()) return;
   TensorPlan& plan = plans_.back();
   std::vector<float> values(static_cast<std::size_t>(size));
