@@ -1,7 +1,9 @@
 #include "bench_program.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <map>
 
@@ -31,6 +33,15 @@ std::regex Pattern(const std::string& text) {
 
 nlohmann::json ProgramOptions::Settings() const {
   return {{"rounds", rounds}, {"clock", clock == Clock::kWall ? "wall" : "cpu"}};
+}
+
+void Fail(const std::string& why) {
+  (void)std::fprintf(stderr, "%s: %s\n", program_invocation_short_name, why.c_str());
+  std::exit(1);
+}
+
+void Require(const Status& status) {
+  if (!status.ok()) Fail(status.message());
 }
 
 void AddOptions(CLI::App& app, ProgramOptions& options) {

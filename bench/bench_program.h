@@ -7,8 +7,10 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "kvcache/status.h"
 #include "machine_limits.h"
 #include "platform/processors.h"
 
@@ -42,6 +44,17 @@ struct Timing {
   // Returns the times as keys of a case, in milliseconds.
   nlohmann::json Json() const;
 };
+
+// Ends the program with a message.
+[[noreturn]] void Fail(const std::string& why);
+
+// Ends the program with the message of an error.
+void Require(const Status& status);
+template <class T>
+T Require(Result<T> result) {
+  if (!result.ok()) Fail(result.status().message());
+  return std::move(result).value();
+}
 
 // Returns facts about the machine and the program's build.
 nlohmann::json MachineFacts(int threads);

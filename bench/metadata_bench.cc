@@ -29,16 +29,10 @@
 namespace kvcache {
 namespace {
 
+using bench::Fail;
+using bench::Require;
+
 using Clock = std::chrono::steady_clock;
-
-[[noreturn]] void Fail(const std::string& what) {
-  std::fprintf(stderr, "metadata_bench: %s\n", what.c_str());
-  std::exit(1);
-}
-
-void Require(const Status& status) {
-  if (!status.ok()) Fail(status.message());
-}
 
 constexpr int kStateSize = 16;
 

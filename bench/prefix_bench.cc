@@ -23,6 +23,8 @@
 namespace kvcache {
 namespace {
 
+using bench::Fail;
+
 using Clock = std::chrono::steady_clock;
 using Keys = std::vector<PrefixKey>;
 
@@ -30,11 +32,6 @@ constexpr Position kTurn = 16;  // tokens of most nodes
 constexpr Position kLargeNode = 256;
 constexpr double kLimitUs = 10.0;
 constexpr double kLimitNsPerToken = 5.0;
-
-[[noreturn]] void Fail(const std::string& what) {
-  std::fprintf(stderr, "prefix_bench: %s\n", what.c_str());
-  std::exit(1);
-}
 
 // States that are nothing.
 class NoStates : public PrefixStates {

@@ -43,19 +43,6 @@ struct Options : ProgramOptions {
   std::int64_t objects = 100'000;
 };
 
-void Fail(const std::string& why) {
-  (void)std::fprintf(stderr, "prefix_store_bench: %s\n", why.c_str());
-  std::exit(1);
-}
-void Check(const Status& status) {
-  if (!status.ok()) Fail(status.message());
-}
-template <class T>
-T Checked(Result<T> result) {
-  if (!result.ok()) Fail(result.status().message());
-  return std::move(result).value();
-}
-
 double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
@@ -88,15 +75,15 @@ class Bench {
 
  private:
   std::unique_ptr<Engine> Open(std::shared_ptr<Store> store) {
-    auto engine = Checked(Engine::Open(
+    auto engine = Require(Engine::Open(
         options_.model,
         {.threads = options_.threads, .context = options_.tokens + options_.generated + 64}));
-    if (store != nullptr) Check(engine->UseStore(std::move(store)));
+    if (store != nullptr) Require(engine->UseStore(std::move(store)));
     return engine;
   }
   std::string StorePath() const { return folder_ / "store"; }
   std::shared_ptr<Store> OpenDisk() {
-    return Checked(
+    return Require(
         OpenDiskStore({.directory = StorePath(), .budget_bytes = std::int64_t{4} << 30}));
   }
   std::string FileOf(std::size_t i) const { return folder_ / ("plain." + std::to_string(i)); }
@@ -109,12 +96,12 @@ class Bench {
     (void)engine->FlushStore();
     const auto keys = engine->prefix_store()->keys();
     for (const StoredPiece& piece :
-         Checked(keys.Divide(tokens_, PrefixKeys::kLeastPiece, Checked(keys.Nothing(0)),
+         Require(keys.Divide(tokens_, PrefixKeys::kLeastPiece, Require(keys.Nothing(0)),
                              [](const ObjectId&) { return true; }))) {
       ids_.push_back(piece.id);
     }
     for (std::size_t i = 0; i < ids_.size(); ++i) {
-      Check(engine->prefix_store()->store().Get(ids_[i], [&](std::span<const std::byte> payload) {
+      Require(engine->prefix_store()->store().Get(ids_[i], [&](std::span<const std::byte> payload) {
         sizes_.push_back(payload.size());
         bytes_ += payload.size();
         const int file = open(FileOf(i).c_str(), O_CREAT | O_WRONLY | O_TRUNC, 0600);
@@ -132,14 +119,14 @@ class Bench {
 
   void Evaluate(Engine& engine) {
     Session session(engine, SequenceId{0});
-    const auto prefixes = Checked(SessionPrefixes::Make(engine, session, 0));
-    Check(prefixes->Begin(tokens_, {}).status());
+    const auto prefixes = Require(SessionPrefixes::Make(engine, session, 0));
+    Require(prefixes->Begin(tokens_, {}).status());
     const auto rest = std::span(tokens_).subspan(static_cast<std::size_t>(session.position()));
-    Check(session.Append(rest, [&](Position, std::int32_t) {
+    Require(session.Append(rest, [&](Position, std::int32_t) {
       prefixes->Evaluated();
       return Status::Ok();
     }));
-    const auto logits = Checked(session.LastLogits());
+    const auto logits = Require(session.LastLogits());
     last_logits_.assign(logits.begin(), logits.end());
     prefixes->End();
   }
@@ -174,7 +161,7 @@ class Bench {
   double ReadStore(Store& store) {
     const double start = Seconds(options_.clock);
     std::size_t at = 0;
-    Check(store.GetEach(ids_, [&](std::size_t, std::span<const std::byte> payload, StoreTier) {
+    Require(store.GetEach(ids_, [&](std::size_t, std::span<const std::byte> payload, StoreTier) {
       std::memcpy(buffer_.data() + at, payload.data(), payload.size());
       at += payload.size();
       return Status::Ok();
@@ -218,7 +205,7 @@ class Bench {
     const int rounds = is_cold ? std::min(options_.rounds, 5) : options_.rounds;
     const auto engine = Open(OpenDisk());
     (void)Restore(*engine);
-    Check(engine->UseStore(Checked(MakeMemoryStore())));
+    Require(engine->UseStore(Require(MakeMemoryStore())));
     for (int round = 0; round < rounds; ++round) {
       if (is_cold) DropPages();
       plain.push_back(ReadFiles());
@@ -230,18 +217,18 @@ class Bench {
       }
       // The cells were used before. Pages of a mapping stay, so that no store is open meanwhile.
       if (is_cold) {
-        Check(engine->UseStore(Checked(MakeMemoryStore())));
+        Require(engine->UseStore(Require(MakeMemoryStore())));
         DropPages();
       }
-      Check(engine->UseStore(OpenDisk()));
+      Require(engine->UseStore(OpenDisk()));
       if (!is_cold) (void)Restore(*engine);
       restored.push_back(Restore(*engine));
-      Check(engine->UseStore(Checked(MakeMemoryStore())));
+      Require(engine->UseStore(Require(MakeMemoryStore())));
     }
     const std::string state = is_cold ? ", cold" : ", warm";
     Report("disk, verified" + state, read, plain);
     Report("disk, to the cache" + state, restored, plain);
-    Check(engine->UseStore(OpenDisk()));
+    Require(engine->UseStore(OpenDisk()));
     Evaluate(*engine);
     if (last_logits_ != logits_) Fail("a restored prompt has other logits");
   }
@@ -288,11 +275,11 @@ class Bench {
 
   void Redis() {
     const std::string url = "redis://127.0.0.1:" + std::to_string(port_);
-    const std::shared_ptr<Store> store = Checked(OpenRedisStore({.url = url, .timeout_ms = 20000}));
+    const std::shared_ptr<Store> store = Require(OpenRedisStore({.url = url, .timeout_ms = 20000}));
     {
       const auto disk = OpenDisk();
-      for (const StoredObject& object : Checked(disk->List())) {
-        Check(disk->Get(object.id, [&](std::span<const std::byte> payload) {
+      for (const StoredObject& object : Require(disk->List())) {
+        Require(disk->Get(object.id, [&](std::span<const std::byte> payload) {
           return store->Put(object.id, payload);
         }));
       }
@@ -316,20 +303,20 @@ class Bench {
     Tokens prompt;
     for (int i = 0; i < 512; ++i) prompt.push_back(3 + (i * 41 + first) % 5000);
     Session session(engine, SequenceId{0});
-    const auto prefixes = Checked(SessionPrefixes::Make(engine, session, 0));
-    Check(prefixes->Begin(prompt, {}).status());
+    const auto prefixes = Require(SessionPrefixes::Make(engine, session, 0));
+    Require(prefixes->Begin(prompt, {}).status());
     const auto rest = std::span(prompt).subspan(static_cast<std::size_t>(session.position()));
     const auto hook = [&](Position, std::int32_t) {
       prefixes->Evaluated();
       return Status::Ok();
     };
-    Check(session.Append(rest, hook));
+    Require(session.Append(rest, hook));
     const double start = Seconds(options_.clock);
     for (int i = 0; i < options_.generated; ++i) {
-      const auto logits = Checked(session.LastLogits());
+      const auto logits = Require(session.LastLogits());
       const std::int32_t next[] = {static_cast<std::int32_t>(
           std::max_element(logits.begin(), logits.end()) - logits.begin())};
-      Check(session.Append(next));
+      Require(session.Append(next));
     }
     const double time = Seconds(options_.clock) - start;
     prefixes->End();
@@ -364,21 +351,21 @@ class Bench {
     const std::vector<std::byte> payload(1024);
     ObjectId id;
     const auto name = [&](std::int64_t i) {
-      id.key = Checked(StoreHashOf(std::as_bytes(std::span(&i, 1))));
+      id.key = Require(StoreHashOf(std::as_bytes(std::span(&i, 1))));
     };
     {
-      const auto store = Checked(OpenDiskStore(options));
+      const auto store = Require(OpenDiskStore(options));
       for (std::int64_t i = 0; i < options_.objects; ++i) {
         name(i);
-        Check(store->Put(id, payload));
+        Require(store->Put(id, payload));
       }
     }
     std::vector<double> times;
     for (int round = 0; round < 5; ++round) {
       const double start = Seconds(options_.clock);
-      const auto store = Checked(OpenDiskStore(options));
+      const auto store = Require(OpenDiskStore(options));
       name(options_.objects / 2);
-      Check(store->Get(id, [](std::span<const std::byte>) { return Status::Ok(); }));
+      Require(store->Get(id, [](std::span<const std::byte>) { return Status::Ok(); }));
       times.push_back(Seconds(options_.clock) - start);
     }
     const auto objects = static_cast<long long>(options_.objects);

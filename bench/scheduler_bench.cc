@@ -49,19 +49,6 @@ double Median(std::vector<double> values) {
   return *middle;
 }
 
-// Exits with the message of an error.
-template <class T>
-T Must(Result<T> result) {
-  if (result.ok()) return std::move(result).value();
-  std::fprintf(stderr, "scheduler_bench: %s\n", std::string(result.status().message()).c_str());
-  std::exit(1);
-}
-void Must(const Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "scheduler_bench: %s\n", std::string(status.message()).c_str());
-  std::exit(1);
-}
-
 class Text {
  public:
   explicit Text(const Engine& engine, unsigned seed)
@@ -108,15 +95,15 @@ class Slots {
     best->used = ++clock_;
     Session& session = *best->session;
     const Position kept = std::min(most, static_cast<Position>(prompt.size()) - 1);
-    Must(session.Truncate(kept));
-    Must(session.Append(std::span(prompt).subspan(session.tokens().size())));
+    Require(session.Truncate(kept));
+    Require(session.Append(std::span(prompt).subspan(session.tokens().size())));
     Answer answer;
     for (int i = 0; i < answer_tokens; ++i) {
-      const std::int32_t token = Best(Must(session.LastLogits()));
+      const std::int32_t token = Best(Require(session.LastLogits()));
       if (i == 0) answer.first_token_ms = Milliseconds(start);
       if (engine_.IsEndOfGeneration(token)) break;
       answer.tokens.push_back(token);
-      if (i + 1 < answer_tokens) Must(session.Append({&token, 1}));
+      if (i + 1 < answer_tokens) Require(session.Append({&token, 1}));
     }
     return answer;
   }
@@ -144,11 +131,11 @@ Answer AskScheduler(Scheduler& scheduler, const Tokens& prompt, int answer_token
   ScheduledRequest request{
       .prompt = prompt, .sampling = {.temperature = 0.0f}, .max_tokens = answer_tokens};
   request.on_done = [&](const RequestResult& result) {
-    Must(result.status);
+    Require(result.status);
     answer = {result.tokens, result.first_token_ms};
   };
-  (void)Must(scheduler.Submit(std::move(request)));
-  while (Must(scheduler.Step())) {
+  (void)Require(scheduler.Submit(std::move(request)));
+  while (Require(scheduler.Step())) {
   }
   return answer;
 }
@@ -165,10 +152,10 @@ nlohmann::json Users(const Options& options) {
                                      .context = room,
                                      .max_sequences = options.room,
                                      .pool_tokens = room * options.room};
-  const auto slots_engine = Must(Engine::Open(options.model, engine_options));
-  const auto engine = Must(Engine::Open(options.model, engine_options));
+  const auto slots_engine = Require(Engine::Open(options.model, engine_options));
+  const auto engine = Require(Engine::Open(options.model, engine_options));
   Slots slots(*slots_engine, options.room);
-  const auto scheduler = Must(Scheduler::Make(*engine, {}));
+  const auto scheduler = Require(Scheduler::Make(*engine, {}));
   Text text(*engine, 1);
   Tokens system;
   text.Add(system, options.system_tokens);
@@ -202,21 +189,21 @@ nlohmann::json Users(const Options& options) {
 
 // Sequences that all generate.
 nlohmann::json Steps(const Options& options) {
-  const auto engine = Must(Engine::Open(
+  const auto engine = Require(Engine::Open(
       options.model,
       {.threads = options.threads, .context = 256, .max_sequences = options.sequences}));
-  const auto scheduler = Must(Scheduler::Make(*engine, {}));
+  const auto scheduler = Require(Scheduler::Make(*engine, {}));
   Text text(*engine, 2);
   for (int i = 0; i < options.sequences; ++i) {
     ScheduledRequest request;
     request.max_tokens = 100;
     text.Add(request.prompt, 32);
-    (void)Must(scheduler->Submit(std::move(request)));
+    (void)Require(scheduler->Submit(std::move(request)));
   }
   std::vector<double> own;
   while (true) {
     const SchedulerStats before = scheduler->Stats();
-    const bool more = Must(scheduler->Step());
+    const bool more = Require(scheduler->Step());
     const SchedulerStats after = scheduler->Stats();
     // Few may have ended, with a token that ends a text.
     const std::int64_t evaluated = after.evaluated_tokens - before.evaluated_tokens;
@@ -240,12 +227,12 @@ nlohmann::json Steps(const Options& options) {
 
 // A large prompt that arrives while others generate.
 nlohmann::json LatePrompt(const Options& options) {
-  const auto engine = Must(Engine::Open(
+  const auto engine = Require(Engine::Open(
       options.model, {.threads = options.threads,
                       .context = options.late_prompt + 64,
                       .max_sequences = options.late_decodes + 1,
                       .pool_tokens = options.late_prompt + 64 + options.late_decodes * 512}));
-  const auto scheduler = Must(Scheduler::Make(*engine, {.step_tokens = 256}));
+  const auto scheduler = Require(Scheduler::Make(*engine, {.step_tokens = 256}));
   Text text(*engine, 3);
   std::vector<Clock::time_point> last(static_cast<std::size_t>(options.late_decodes));
   double longest = 0.0;
@@ -261,9 +248,9 @@ nlohmann::json LatePrompt(const Options& options) {
       time = Clock::now();
       return !prefilled;
     };
-    (void)Must(scheduler->Submit(std::move(request)));
+    (void)Require(scheduler->Submit(std::move(request)));
   }
-  for (int i = 0; i < 8; ++i) (void)Must(scheduler->Step());
+  for (int i = 0; i < 8; ++i) (void)Require(scheduler->Step());
   ScheduledRequest late;
   late.max_tokens = 1;
   text.Add(late.prompt, options.late_prompt);
@@ -271,12 +258,12 @@ nlohmann::json LatePrompt(const Options& options) {
     prefilled = true;
     return true;
   };
-  (void)Must(scheduler->Submit(std::move(late)));
+  (void)Require(scheduler->Submit(std::move(late)));
   arrived = true;
   double longest_step = 0.0;
   for (bool more = true; more;) {
     const auto start = Clock::now();
-    more = Must(scheduler->Step());
+    more = Require(scheduler->Step());
     longest_step = std::max(longest_step, Milliseconds(start));
   }
   std::printf(

@@ -36,21 +36,11 @@
 namespace kvcache {
 namespace {
 
+using bench::Fail;
+using bench::Require;
+
 constexpr SequenceId kFirst{0};
 constexpr SequenceId kSecond{1};
-
-[[noreturn]] void Fail(const std::string& what) {
-  std::fprintf(stderr, "snapshot_bench: %s\n", what.c_str());
-  std::exit(1);
-}
-void Require(const Status& status) {
-  if (!status.ok()) Fail(status.message());
-}
-template <class T>
-T Require(Result<T> result) {
-  if (!result.ok()) Fail(result.status().message());
-  return std::move(*result);
-}
 
 template <class Call>
 double Seconds(const Call& call) {

@@ -6,6 +6,8 @@
 // `right N`: a drafter that knows the answer, and is right with a probability of N percent. `again`: the
 // same prompt a second time, with drafts that are looked up in the prefix cache. Every answer
 // must be that of the request without drafts.
+// `edit`, with --edit N: the answer is the new version of a text that the drafter has seen. Every Nth token
+// of the old version was replaced, removed, or had another one before it. `head`: the model's draft head.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -19,6 +21,7 @@
 
 #include "bench_program.h"
 #include "engine/engine_impl.h"
+#include "kvcache_engine/head_drafter.h"
 #include "kvcache_engine/scheduler.h"
 #include "support/scripted_drafter.h"
 
@@ -33,15 +36,11 @@ struct Options {
   std::string json;
   int threads = FindProcessorLimits().DefaultThreads();
   int prompt = 64, answer = 160, requests = 1, rounds = 2, depth = -1;
+  float temperature = 0.0f;
+  int edit = 0;
+  std::string head;
   std::vector<int> rates = {0, 50, 80, 100};
 };
-
-template <class T>
-T Must(Result<T> result) {
-  if (result.ok()) return std::move(result).value();
-  std::fprintf(stderr, "speculation_bench: %s\n", std::string(result.status().message()).c_str());
-  std::exit(1);
-}
 
 struct Measured {
   double tokens_per_second = 0.0;
@@ -53,10 +52,11 @@ struct Measured {
 class Bench {
  public:
   explicit Bench(const Options& options) : options_(options) {
-    engine_ = Must(Engine::Open(options.model, {.threads = options.threads,
-                                                .context = 4096,
-                                                .max_sequences = std::max(2, options.requests)}));
-    scheduler_ = Must(Scheduler::Make(*engine_, {.look_up_drafts = true}));
+    engine_ = Require(Engine::Open(options.model, {.threads = options.threads,
+                                                   .context = 4096,
+                                                   .max_sequences = std::max(2, options.requests),
+                                                   .draft_head = options.head}));
+    scheduler_ = Require(Scheduler::Make(*engine_, {.look_up_drafts = true}));
     std::mt19937 random(7);
     for (int i = 0; i < options.requests; ++i) {
       Tokens prompt;
@@ -86,11 +86,37 @@ class Bench {
                request.drafter = drafters[i];
              }));
     }
+    if (options_.edit > 0) {
+      Report("edit", Best([&](ScheduledRequest& request, std::size_t i) {
+               request.drafter = MakeLookupDrafter();
+               Require(request.drafter->Begin(OldVersion(plain_.answers[i])));
+             }));
+    }
+    if (engine_->has_draft_head()) {
+      std::shared_ptr<Drafter> head = Require(MakeHeadDrafter(*engine_));
+      Report("head", Best([&](ScheduledRequest& request, std::size_t) {
+               // Of one request what was measured stays.
+               request.drafter = options_.requests == 1 ? head : Require(MakeHeadDrafter(*engine_));
+             }));
+    }
     Report("again", Best([](ScheduledRequest&, std::size_t) {}));
     return results_;
   }
 
  private:
+  Tokens OldVersion(const Tokens& text) const {
+    Tokens old;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      const std::size_t edit = (i + 1) % static_cast<std::size_t>(options_.edit);
+      const std::size_t kind =
+          edit == 0 ? (i + 1) / static_cast<std::size_t>(options_.edit) % 3 : 3;
+      const std::int32_t other = (text[i] + 1) % engine_->vocabulary_size();
+      if (kind == 0 || kind == 1) old.push_back(other);
+      if (kind == 1 || kind == 3) old.push_back(text[i]);
+    }
+    return old;
+  }
+
   template <class F>
   Measured Best(F&& prepare) {
     Measured best;
@@ -112,7 +138,7 @@ class Bench {
     for (std::size_t i = 0; i < prompts_.size(); ++i) {
       ScheduledRequest request;
       request.prompt = prompts_[i];
-      request.sampling = {.temperature = 0.0f};
+      request.sampling = {.temperature = options_.temperature, .seed = i + 1};
       request.max_tokens = options_.answer;
       request.draft_tokens = options_.depth;
       prepare(request, i);
@@ -124,11 +150,11 @@ class Bench {
         drafted += result.speculation.drafted;
         accepted += result.speculation.accepted;
       };
-      (void)Must(scheduler_->Submit(std::move(request)));
+      (void)Require(scheduler_->Submit(std::move(request)));
     }
-    while (reading > 0) (void)Must(scheduler_->Step());
+    while (reading > 0) (void)Require(scheduler_->Step());
     const Clock::time_point start = Clock::now();
-    while (Must(scheduler_->Step())) {
+    while (Require(scheduler_->Step())) {
     }
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     std::size_t tokens = 0;
@@ -176,6 +202,9 @@ int Main(int argc, char** argv) {
   app.add_option("--requests", options.requests, "side by side");
   app.add_option("--rounds", options.rounds);
   app.add_option("--depth", options.depth, "drafts of a round; -1: as many as pay");
+  app.add_option("--temperature", options.temperature);
+  app.add_option("--edit", options.edit, "tokens between two edits of a text; 0: no such case");
+  app.add_option("--head", options.head, "a file with a draft head")->check(CLI::ExistingFile);
   app.add_option("--rates", options.rates, "percent of drafts that are right");
   CLI11_PARSE(app, argc, argv);
   const nlohmann::json cases = Bench(options).Run();

@@ -201,6 +201,10 @@ def prefill(run):
             if case["kind"] == "prefill"]
 
 
+def server(run):
+    return run.json_file("server_bench", "--rounds", 3 if run.quick else 9)["cases"]
+
+
 def scheduler(run):
     model, _ = bench_model(run)
     quick = ["--users=6", "--turns=2", "--first=100", "--prompt=500"]
@@ -228,6 +232,7 @@ BENCHES = {
     "metadata": (metadata, "the cost of a pass before any layer runs"),
     "prefix": (prefix, "the prefix cache's own cost, with a million nodes"),
     "speculation": (speculation, "drafts in the scheduler, against decoding without"),
+    "server": (server, "requests through HTTP, compared with the same in the library"),
     "scheduler": (scheduler, "many users on a 1B-class model, and the scheduler's own cost"),
     "tokenizer": (tokenizer, "encoding text and decoding tokens"),
 }

@@ -25,12 +25,16 @@ THIRD_PARTY = {
     "xxhash": "xxhash",
     "openssl": "OpenSSL::Crypto",
     "boost": "Boost::headers",
+    "prometheus": "prometheus-cpp::core",
+    "spdlog": "spdlog::spdlog",
 }
 # The sources that may include a library whose headers compile slowly.
 ONLY_SOURCES = {
     "CLI": ["src/cli/command_line.cc"],
-    "boost": ["src/server/http_request_reader.cc", "src/server/http_server.cc",
+    "boost": ["src/server/client_stream.h", "src/server/http_request_reader.cc", "src/server/http_server.cc",
               "src/server/http_connection.cc", "src/server/http_connection.h"],
+    "prometheus": ["src/server/metrics.cc"],
+    "spdlog": ["src/server/log.cc"],
 }
 # "support" is tests/support: doubles and helpers; "import" is tests/import, which writes models in
 # Hugging Face's layout; "make_model" makes random models for tests.

@@ -154,9 +154,12 @@ async function measureSequences(model, count) {
         // Each sequence has other tokens.
         const first = id % (job.history.length - job.sequence_history);
         const tokens = job.history.slice(first, first + job.sequence_history);
-        raw.initBatch(tokens.length);
-        raw.addToBatch(id, 0, Uint32Array.from(tokens), Uint32Array.of(tokens.length - 1));
-        await raw.decodeBatch();
+        for (let at = 0; at < tokens.length; at += kBatch) {
+            const part = tokens.slice(at, at + kBatch);
+            raw.initBatch(part.length);
+            raw.addToBatch(id, at, Uint32Array.from(part), Uint32Array.of(part.length - 1));
+            await raw.decodeBatch();
+        }
     }
     const times = [];
     for (let i = 0; i < passes; i++) {

@@ -91,7 +91,8 @@ class Bench:
         self.make_model = args.build / "tools/make_model/kvcache-make-model"
         self.work = args.work / args.shape
         self.work.mkdir(parents=True, exist_ok=True)
-        count = max(self.depths) + PROMPT + args.rounds * (args.decode_tokens + 1)
+        longest = max([*self.depths, self.sequence_history if args.sequences else 0])
+        count = longest + PROMPT + args.rounds * (args.decode_tokens + 1)
         self.tokens = np.random.default_rng(SEED).integers(0, self.shape.vocab, count).tolist()
         self.tokens_file = self.work / "tokens"
         self.tokens_file.write_text(" ".join(map(str, self.tokens)) + "\n")

@@ -141,6 +141,9 @@ class Cache {
 
   // Selects the layer for Put, Get and Storage. In a wrapper it may also select the inner cache.
   virtual void SetLayer(int layer) = 0;
+  // Returns the cache that holds the layer: in a wrapper, the inner one that SetLayer selects. A pass or a
+  // transaction of it alone leaves the others as they are.
+  virtual Cache& OfLayer(int /*layer*/) { return *this; }
   // Selects the inner cache of a wrapper for Put, Get, Storage and Visible. Other kinds ignore it.
   virtual void SetLayerType(int /*type*/) {}
 
@@ -397,8 +400,11 @@ class Cache {
     return AllocatedBytes() + SnapshotBytes() + SpareBytes();
   }
   // Returns a bound of what ResidentBytes() would grow by in a pass that adds `length` tokens to each
-  // of these sequences, each at most once, and takes `captures` captures inside of it.
-  virtual std::int64_t GrowthOf(std::span<const SequenceLength> /*more*/, int /*captures*/) const {
+  // of these sequences, each at most once, takes `captures` captures inside of it, and has `rounds`
+  // sequences that are in a transaction, up to the end of its commit. Passes with alternatives
+  // (Batch::parents) have no bound.
+  virtual std::int64_t GrowthOf(std::span<const SequenceLength> /*more*/, int /*captures*/,
+                                int /*rounds*/) const {
     return 0;
   }
   // Gives the memory of free cells and free states back to the system. Ends the pass. Does nothing

@@ -15,12 +15,15 @@
 #include "kvcache/draft_depth.h"
 #include "kvcache/draft_tree.h"
 #include "kvcache/status.h"
+#include "kvcache/types.h"
 
 namespace kvcache {
 
 class Drafter {
  public:
   virtual ~Drafter() = default;
+  // Says which of the engine's sequences has the text. Drafters that read the cache need it.
+  virtual void SetSequence(SequenceId /*sequence*/) {}
   // Begins a text, or goes on with the last one if `text` begins with it.
   virtual Status Begin(std::span<const std::int32_t> text) = 0;
   // Says that `token` is the next one of the text.

@@ -141,6 +141,18 @@ struct PrefixStats {
   std::int64_t bytes = 0;           // of the trie and its history themselves, without states
 };
 
+// A node of the trie, for those who look at it: keys that follow those of its parent.
+struct PrefixNodeView {
+  std::uint64_t number = 0;         // unique
+  std::uint64_t parent = 0;         // its number; 0: the beginning of all prompts
+  std::span<const PrefixKey> keys;  // [begin, end); valid during the call
+  Position begin = 0;
+  Position end = 0;
+  bool has_state = false;  // a state that covers [0, end)
+  std::int32_t live = 0;   // requests that go on from here
+  bool pinned = false;
+};
+
 class PrefixCache {
  public:
   // `states` must outlive the cache. Errors: kInvalidArgument for options out of range.
@@ -184,6 +196,10 @@ class PrefixCache {
   // Makes the longest known prefix of `keys` the first to go, with what follows it.
   virtual Position Demote(const PrefixPrompt& prompt) = 0;
 
+  // Calls `visit` for the nodes of a salt, parents first and those that were used last before their
+  // siblings, until it returns false. It must not call the cache.
+  virtual void Visit(std::uint64_t salt,
+                     const std::function<bool(const PrefixNodeView&)>& visit) const = 0;
   virtual PrefixStats Stats() const = 0;
   // Returns the first rule of the structure that is broken, or an empty text; for tests. O(size).
   virtual std::string CheckStructure() const = 0;

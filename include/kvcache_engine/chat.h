@@ -90,6 +90,10 @@ class Chat {
   // if the conversation does not fit. The messages are unchanged then.
   Result<ChatTurn> Answer(GenerateRequest request);
 
+  // Keeps at most so many tokens besides the conversation, from the next answer on. By default they are two
+  // contexts. REQUIRES: no answer was generated yet.
+  void LimitKept(std::int64_t tokens);
+
   // The sequence of the chat.
   Session& session();
 

@@ -27,6 +27,7 @@ namespace kvcache {
 class GgufFile;
 class Model;
 class PrefixStore;
+class SequenceStates;
 class Tokenizer;
 struct ModelInfo;
 
@@ -49,6 +50,9 @@ struct EngineOptions {
   // When states of recurrent layers are saved: a sequence of such a model can return to those
   // states.
   CheckpointOptions checkpoints{};
+  // A GGUF file whose draft head is used too, the model's own file or another one; empty: none. The head's
+  // keys and values are part of the cache (head_drafter.h).
+  std::string draft_head{};
 };
 
 // The largest context that is chosen by default: a cache takes memory for all of it.
@@ -96,7 +100,7 @@ class Engine {
   // Returns the number of logits for each token.
   std::int32_t vocabulary_size() const;
   Cache& cache();
-  // Returns the bytes of activations and logits that passes take, at most.
+  // Returns the bytes of activations, logits and states for a draft head that passes take, at most.
   std::int64_t WorkspaceBytes() const;
 
   // Returns the token ids of `text`. Special tokens in the text are plain text. Errors:
@@ -121,6 +125,9 @@ class Engine {
   // batch's sequences must be removed from their first position in the batch on.
   Status Forward(const EngineBatch& batch);
 
+  // Returns whether the options named a draft head.
+  bool has_draft_head() const;
+
   // Returns whether the model has an encoder, which reads a whole text first. A sequence of such a
   // model begins with Encode.
   bool has_encoder() const;
@@ -144,6 +151,7 @@ class Engine {
 
   // For the engine's own sources, which know the types.
   PrefixStore* prefix_store();  // null without a store
+  SequenceStates* states();     // null without a draft head
   const GgufFile& file() const;
   const ModelInfo& info() const;
   const Tokenizer& tokenizer() const;

@@ -60,6 +60,8 @@ struct SchedulerOptions {
   // Requests without a drafter get one that looks up what followed their last tokens before: in their own
   // text, and in all prefixes of the same salt.
   bool look_up_drafts = false;
+  // Requests without a drafter get the engine's draft head, if it was opened with one (head_drafter.h).
+  bool use_draft_head = false;
 };
 
 enum class RequestId : std::uint64_t {};
@@ -94,6 +96,19 @@ struct RequestResult {
   double total_ms = 0.0;
 };
 
+// Decides which tokens a text may go on with. It belongs to one request while that lives, and is called on the
+// engine's thread, in this order for each token.
+class TokenConstraint {
+ public:
+  virtual ~TokenConstraint() = default;
+  // Makes the logits of tokens that are not allowed minus infinity. Returns false if none is allowed.
+  virtual bool Apply(std::span<float> logits) = 0;
+  // Takes the token that was drawn. Returns false if it was not allowed.
+  virtual bool Take(std::int32_t token) = 0;
+  // Returns whether the text is complete: only a token that ends it may follow.
+  virtual bool complete() const = 0;
+};
+
 struct ScheduledRequest {
   std::vector<std::int32_t> prompt;  // at least one token
   SamplingParams sampling{};
@@ -112,6 +127,9 @@ struct ScheduledRequest {
   // Alternatives at one place, at most; 1: drafts are a chain. They also are beside prompts, and within a
   // budget of bytes.
   int draft_branches = 1;
+  // Which tokens may be drawn; null: all. Such a request has no drafts. If no token is allowed it ends with
+  // kUnsupported.
+  std::shared_ptr<TokenConstraint> constraint{};
   // Called once, when it gets its first sequence, with what is known then: `parked`, `recomputed` and
   // `restore_ms` may grow.
   std::function<void(const ReuseReport& reuse)> on_started{};
@@ -131,14 +149,23 @@ struct RequestState {
   Position restored = 0;       // of them, not computed again
   Position generated = 0;
   Position evaluated = 0;  // tokens in its sequence
+  std::uint64_t salt = 0;
 };
 
-// What a scheduler did since it was made.
+// What a scheduler did since it was made, as of its last step.
 struct SchedulerStats {
   std::int64_t passes = 0;
   std::int64_t evaluated_tokens = 0;  // by passes that did not fail
+  std::int64_t prompt_tokens = 0;     // of these, those of prompts that decoders read
   std::int64_t restored_tokens = 0;
   std::int64_t parked = 0;
+  std::int64_t held_bytes = 0;       // counted in the budget now
+  std::int64_t most_held_bytes = 0;  // the same after any pass
+  std::int64_t live = 0;             // requests with a sequence now
+  std::int64_t waiting = 0;          // requests without one
+  std::int64_t prefix_tokens = 0;    // as in PrefixStats
+  std::int64_t prefix_states = 0;
+  std::int64_t evicted_tokens = 0;
   double pass_seconds = 0.0;      // in forward passes and their logits
   double sampling_seconds = 0.0;  // in samplers and the functions of the requests
   double step_seconds = 0.0;      // in Step; the rest is the scheduler's own
@@ -173,7 +200,7 @@ class Scheduler {
   virtual const PrefixCache& prefixes() const = 0;
   // Returns the time of the prefixes, in seconds.
   virtual double Now() const = 0;
-  virtual SchedulerStats Stats() const = 0;
+  virtual SchedulerStats Stats() const = 0;  // from any thread
   // Returns the requests that have not ended, those with a sequence first.
   virtual std::vector<RequestState> Requests() const = 0;
   virtual std::size_t live() const = 0;     // requests with a sequence

@@ -104,7 +104,8 @@ class CausalCache final : public Cache {
   std::int64_t UsedBytes() const override;
   std::int64_t FreeCells() const override;
   std::int64_t ResidentBytes() const override;
-  std::int64_t GrowthOf(std::span<const SequenceLength> more, int captures) const override;
+  std::int64_t GrowthOf(std::span<const SequenceLength> more, int captures,
+                        int rounds) const override;
   Status ReleaseFreeMemory() override;
 
   const CellTable& cells() const { return cells_; }

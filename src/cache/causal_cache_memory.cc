@@ -23,7 +23,8 @@ std::int64_t CausalCache::ResidentBytes() const {
 }
 
 // If a window's pass finds too few free cells, it may move everything that snapshots hold.
-std::int64_t CausalCache::GrowthOf(std::span<const SequenceLength> more, int /*captures*/) const {
+std::int64_t CausalCache::GrowthOf(std::span<const SequenceLength> more, int /*captures*/,
+                                   int /*rounds*/) const {
   if (storage_.layers().releasable_cells() == 0) return 0;
   std::int64_t tokens = 0;
   for (const SequenceLength& sequence : more) tokens += sequence.length;

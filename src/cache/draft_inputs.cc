@@ -1,5 +1,7 @@
 #include "cache/draft_inputs.h"
 
+#include <algorithm>
+
 namespace kvcache {
 
 void DraftInputStore::Reset(KvBackend& backend, std::int64_t values, int layers) {
@@ -19,6 +21,21 @@ Status DraftInputStore::Ensure(int layer, std::int64_t drafts) {
   KVCACHE_ASSIGN_OR_RETURN(buffer, backend_->Allocate(static_cast<std::size_t>(bytes)));
   allocated_bytes_ += bytes;
   return Status::Ok();
+}
+
+void DraftInputStore::Release() {
+  for (std::unique_ptr<Buffer>& buffer : buffers_) buffer.reset();
+  allocated_bytes_ = 0;
+}
+
+std::int64_t DraftInputStore::GrowthOf(std::int64_t drafts) const {
+  const std::int64_t bytes = BytesOf(DType::kF32, values_ * drafts);
+  std::int64_t growth = 0;
+  for (const std::unique_ptr<Buffer>& buffer : buffers_) {
+    const auto held = buffer == nullptr ? 0 : static_cast<std::int64_t>(buffer->size_bytes());
+    growth += std::max<std::int64_t>(bytes - held, 0);
+  }
+  return growth;
 }
 
 TensorView DraftInputStore::View(int layer, std::int64_t drafts) const {

@@ -29,6 +29,11 @@ class DraftInputStore {
   // as many drafts.
   TensorView View(int layer, std::int64_t drafts) const;
 
+  // Frees the buffers.
+  void Release();
+
+  // Returns the bytes that Ensure(layer, drafts) for each layer would add.
+  std::int64_t GrowthOf(std::int64_t drafts) const;
   std::int64_t allocated_bytes() const { return allocated_bytes_; }
 
  private:

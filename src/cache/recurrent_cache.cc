@@ -194,12 +194,18 @@ Status RecurrentCacheImpl::PlanCaptures(const Batch& batch) {
   return Status::Ok();
 }
 
-// Each state of the pass may need a new cell, and the snapshots may have to give as many.
-std::int64_t RecurrentCacheImpl::GrowthOf(std::span<const SequenceLength> more,
-                                          int captures) const {
-  const std::int64_t bytes = attention_.GrowthOf(more, captures);
+// Each state of the pass may need a new cell, and the snapshots may have to give as many. A commit may
+// compute one more state for each sequence of a transaction, from the inputs of all tokens of the pass.
+std::int64_t RecurrentCacheImpl::GrowthOf(std::span<const SequenceLength> more, int captures,
+                                          int rounds) const {
+  std::int64_t bytes = attention_.GrowthOf(more, captures, rounds);
   if (!options_.releases_memory) return bytes;
-  const auto states = static_cast<std::int64_t>(more.size()) + captures;
+  if (rounds > 0) {
+    std::int64_t tokens = 0;
+    for (const SequenceLength& sequence : more) tokens += sequence.length;
+    bytes += inputs_.GrowthOf(tokens);
+  }
+  const auto states = static_cast<std::int64_t>(more.size()) + captures + rounds;
   const std::int64_t each = conv_.state_bytes() + state_.state_bytes();
   return bytes + (states_.free_cells() < states ? 2 : 1) * states * each;
 }
@@ -212,6 +218,10 @@ Status RecurrentCacheImpl::ReleaseFreeMemory() {
   };
   conv_.Release(in_use);
   state_.Release(in_use);
+  if (!attention_.transactions().any()) {
+    inputs_.Release();
+    ++inputs_number_;  // no round has them
+  }
   return attention_.ReleaseFreeMemory();
 }
 

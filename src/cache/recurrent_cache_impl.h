@@ -114,7 +114,8 @@ class RecurrentCacheImpl final : public RecurrentCache {
     return attention_.ResidentBytes() + AllocatedBytes() - attention_.AllocatedBytes() +
            SnapshotBytes() - attention_.SnapshotBytes() + SpareBytes() - attention_.SpareBytes();
   }
-  std::int64_t GrowthOf(std::span<const SequenceLength> more, int captures) const override;
+  std::int64_t GrowthOf(std::span<const SequenceLength> more, int captures,
+                        int rounds) const override;
   Status ReleaseFreeMemory() override;
   std::int64_t FreeCells() const override { return attention_.FreeCells(); }
   RecurrentCache* Recurrent() override { return this; }

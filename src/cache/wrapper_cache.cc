@@ -34,6 +34,13 @@ void WrapperCache::SetLayer(int layer) {
   }
 }
 
+Cache& WrapperCache::OfLayer(int layer) {
+  const bool known = layer >= 0 && static_cast<std::size_t>(layer) < cache_of_layer_.size();
+  const int inner = known ? cache_of_layer_[layer] : chosen_;
+  const bool exists = inner >= 0 && static_cast<std::size_t>(inner) < caches_.size();
+  return exists ? caches_[inner]->OfLayer(layer) : *this;
+}
+
 Status WrapperCache::CheckChosen() const {
   if (chosen_ != kNone) return Status::Ok();
   return Invalid(StrCat("no cache is selected; SetLayerType must be in [0, ", caches_.size(), ")"));

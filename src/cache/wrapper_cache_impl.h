@@ -44,6 +44,7 @@ class WrapperCache final : public Cache {
     for (const auto& cache : caches_) cache->EndPass();
   }
   void SetLayer(int layer) override;
+  Cache& OfLayer(int layer) override;
   void SetLayerType(int type) override {
     chosen_ = type >= 0 && static_cast<std::size_t>(type) < caches_.size() ? type : kNone;
   }
@@ -136,9 +137,10 @@ class WrapperCache final : public Cache {
   std::int64_t AllocatedBytes() const override { return SumOf(&Cache::AllocatedBytes); }
   std::int64_t UsedBytes() const override { return SumOf(&Cache::UsedBytes); }
   std::int64_t ResidentBytes() const override { return SumOf(&Cache::ResidentBytes); }
-  std::int64_t GrowthOf(std::span<const SequenceLength> more, int captures) const override {
+  std::int64_t GrowthOf(std::span<const SequenceLength> more, int captures,
+                        int rounds) const override {
     std::int64_t sum = 0;
-    for (const auto& cache : caches_) sum += cache->GrowthOf(more, captures);
+    for (const auto& cache : caches_) sum += cache->GrowthOf(more, captures, rounds);
     return sum;
   }
   Status ReleaseFreeMemory() override {

@@ -44,13 +44,16 @@ std::string Welcome(const Chat& chat) {
 
 class ChatLoop {
  public:
-  ChatLoop(Engine& engine, const RunFlags& flags, ChatFormat format, double load_ms)
+  ChatLoop(Engine& engine, const RunFlags& flags, ChatFormat format, double load_ms,
+           std::int64_t kept_tokens)
       : engine_(engine),
         flags_(flags),
         chat_(engine, std::move(format)),
         load_ms_(load_ms),
         on_terminal_(StdinIsTerminal()),
-        lines_(MakeLineEditor()) {}
+        lines_(MakeLineEditor()) {
+    chat_.LimitKept(kept_tokens);
+  }
 
   Status Run() {
     KVCACHE_RETURN_IF_ERROR(flags_.chat.Fill(chat_.conversation()));
@@ -217,7 +220,8 @@ Status RunChat(Engine& engine, const RunFlags& flags, double load_ms) {
   }
   auto format = flags.chat.Format(engine);
   if (!format.ok()) return AdviseOnTemplate(std::move(format).TakeStatus());
-  Status status = ChatLoop(engine, flags, std::move(format).value(), load_ms).Run();
+  KVCACHE_ASSIGN_OR_RETURN(const std::int64_t kept, flags.store.TokensBesideContext(engine));
+  Status status = ChatLoop(engine, flags, std::move(format).value(), load_ms, kept).Run();
   StoreFlags::Finish(engine);
   return status;
 }

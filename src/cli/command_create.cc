@@ -1,21 +1,15 @@
 // kvcache create: make a model in the store, as a Modelfile describes it.
-#include <cstdio>
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "base/errors.h"
-#include "base/strings.h"
-#include "chat_template/chat_template.h"
 #include "cli/command.h"
+#include "cli/create_model.h"
 #include "cli/model_store.h"
 #include "cli/terminal.h"
-#include "convert/import_model.h"
-#include "convert/quantize_model.h"
-#include "gguf/gguf.h"
 #include "model_store/modelfile.h"
 
 namespace kvcache::cli {
@@ -26,155 +20,8 @@ namespace fs = std::filesystem;
 struct CreateFlags {
   std::string name;
   std::string modelfile = "Modelfile";
-  std::optional<WeightScheme> scheme;
-  std::optional<WeightScheme> draft_scheme;
+  CreateOptions options{};
 };
-
-// Returns FROM or DRAFT as a model: a path from the Modelfile's folder if it is one, else a name.
-// A directory is a path.
-Result<FoundModel> Source(const std::string& text, const fs::path& folder) {
-  fs::path path = text;
-  if (path.is_relative()) path = folder / path;
-  std::error_code error;
-  if (text.ends_with(".gguf") || fs::exists(path, error)) {
-    return FoundModel{path.string(), std::nullopt};
-  }
-  return LocateModel(text);
-}
-
-// Makes the layers of one model.
-class Creator {
- public:
-  Creator(const ModelStore& store, const StoreLock& lock, fs::path folder, const CreateFlags& flags)
-      : store_(store), lock_(lock), folder_(std::move(folder)), flags_(flags) {}
-
-  Result<Manifest> Create(Modelfile file) {
-    KVCACHE_RETURN_IF_ERROR(AddWeights(&file).WithContext(StrCat("FROM ", file.from)));
-    if (file.draft.empty() && flags_.draft_scheme) {
-      return InvalidArgument("--quantize-draft is given, but there is no DRAFT");
-    }
-    if (!file.draft.empty()) {
-      KVCACHE_RETURN_IF_ERROR(AddDraft(file.draft).WithContext(StrCat("DRAFT ", file.draft)));
-    }
-    if (file.chat_template) {
-      KVCACHE_RETURN_IF_ERROR(Add(media_type::kTemplate, *file.chat_template));
-    }
-    if (file.system) KVCACHE_RETURN_IF_ERROR(Add(media_type::kSystem, *file.system));
-    if (!file.parameters.empty()) {
-      KVCACHE_RETURN_IF_ERROR(Add(media_type::kParameters, ParametersJson(file.parameters)));
-    }
-    if (!file.messages.empty()) {
-      KVCACHE_RETURN_IF_ERROR(Add(media_type::kMessages, MessagesJson(file.messages)));
-    }
-    for (const std::string& license : file.licenses) {
-      KVCACHE_RETURN_IF_ERROR(Add(media_type::kLicense, license));
-    }
-    KVCACHE_RETURN_IF_ERROR(AddConfig(file));
-    return std::move(manifest_);
-  }
-
- private:
-  Status Add(std::string_view type, std::string_view text) {
-    KVCACHE_ASSIGN_OR_RETURN(ManifestLayer layer, store_.AddBytes(lock_, type, text));
-    manifest_.layers.push_back(std::move(layer));
-    return Status::Ok();
-  }
-
-  // Adds the weights at `path`: a GGUF file, converted if a scheme is given, or a directory.
-  // Returns the architecture.
-  Result<std::string> AddModel(std::string_view type, const std::string& path,
-                               const std::optional<WeightScheme>& scheme) {
-    // A process that is killed leaves this file; the next conversion replaces it.
-    const std::string converted = StrCat(store_.root(), "/.kvcache-create.gguf");
-    std::error_code ignored;
-    const bool imports = fs::is_directory(path, ignored);
-    if (imports) {
-      KVCACHE_ASSIGN_OR_RETURN(
-          const ImportResult result,
-          ImportModel({.directory = path, .path = converted, .scheme = scheme}));
-      for (const std::string& note : result.notes) PrintNote(StrCat(path, ": ", note));
-    }
-    KVCACHE_ASSIGN_OR_RETURN(const auto file, GgufFile::Open(imports ? converted : path));
-    KVCACHE_ASSIGN_OR_RETURN(const auto family, file->GetStringOr("general.architecture", "?"));
-    std::string architecture(family);
-    const bool quantizes = scheme && !imports;
-    if (quantizes) KVCACHE_RETURN_IF_ERROR(QuantizeModel(*file, *scheme, converted));
-    auto layer = store_.AddFile(lock_, type, imports || quantizes ? converted : path);
-    if (imports || quantizes) fs::remove(converted, ignored);
-    if (!layer.ok()) return std::move(layer).TakeStatus();
-    manifest_.layers.push_back(std::move(layer).value());
-    return architecture;
-  }
-
-  static void PrintNote(const std::string& note) {
-    (void)std::fprintf(stderr, "kvcache: %s\n", OneLine(note).c_str());
-  }
-
-  Status AddWeights(Modelfile* file) {
-    KVCACHE_ASSIGN_OR_RETURN(FoundModel found, Source(file->from, folder_));
-    if (found.stored) Inherit(std::move(*found.stored), file);
-    KVCACHE_ASSIGN_OR_RETURN(const std::string family,
-                             AddModel(media_type::kModel, found.path, flags_.scheme));
-    config_["model_format"] = "gguf";
-    config_["model_family"] = family;
-    config_["model_families"] = {family};
-    return Status::Ok();
-  }
-
-  // Takes over what the Modelfile does not say from the model that it starts from.
-  static void Inherit(StoredModel base, Modelfile* file) {
-    if (file->draft.empty()) file->draft = base.draft;
-    if (!file->chat_template) file->chat_template = std::move(base.chat_template);
-    if (!file->system) file->system = std::move(base.system);
-    if (file->messages.empty()) file->messages = std::move(base.messages);
-    if (file->licenses.empty()) file->licenses = std::move(base.licenses);
-    std::vector<StoredParameter> parameters;
-    for (StoredParameter& old : base.parameters) {
-      bool replaced = false;
-      for (const auto& given : file->parameters) replaced = replaced || given.first == old.first;
-      if (!replaced) parameters.push_back(std::move(old));
-    }
-    file->parameters.insert(file->parameters.begin(), parameters.begin(), parameters.end());
-  }
-
-  Status AddDraft(const std::string& draft) {
-    KVCACHE_ASSIGN_OR_RETURN(const FoundModel found, Source(draft, folder_));
-    return AddModel(media_type::kDraft, found.path, flags_.draft_scheme).status();
-  }
-
-  Status AddConfig(const Modelfile& file) {
-    if (!file.requires_version.empty()) config_["requires"] = file.requires_version;
-    config_["architecture"] = "amd64";
-    config_["os"] = "linux";
-    auto digests = nlohmann::ordered_json::array();
-    for (const ManifestLayer& layer : manifest_.layers) digests.push_back(layer.digest);
-    config_["rootfs"]["type"] = "layers";
-    config_["rootfs"]["diff_ids"] = std::move(digests);
-    const std::string text = config_.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-    KVCACHE_ASSIGN_OR_RETURN(manifest_.config, store_.AddBytes(lock_, media_type::kConfig, text));
-    return Status::Ok();
-  }
-
-  const ModelStore& store_;
-  const StoreLock& lock_;
-  const fs::path folder_;
-  const CreateFlags& flags_;
-  nlohmann::ordered_json config_;
-  Manifest manifest_;
-};
-
-// Refuses a template that would fail at the model's first answer.
-Status CheckTemplate(const Modelfile& file) {
-  if (!file.chat_template) return Status::Ok();
-  if (IsGoTemplate(*file.chat_template)) {
-    return Unsupported(
-        "TEMPLATE is written in Go's template language; give one in Jinja, or leave it out, and "
-        "the template in the weights is used");
-  }
-  auto parsed = ChatTemplate::Parse(*file.chat_template);
-  if (parsed.ok()) return Status::Ok();
-  return std::move(parsed).TakeStatus().WithContext("TEMPLATE");
-}
 
 Status Create(const CreateFlags& flags) {
   KVCACHE_ASSIGN_OR_RETURN(const ModelName name, ModelName::Parse(flags.name));
@@ -182,14 +29,10 @@ Status Create(const CreateFlags& flags) {
                            ReadTextFile(flags.modelfile, kMaxModelfileBytes));
   auto file = ParseModelfile(text);
   if (!file.ok()) return std::move(file).TakeStatus().WithContext(flags.modelfile);
-  KVCACHE_RETURN_IF_ERROR(CheckTemplate(*file).WithContext(flags.modelfile));
+  CreateOptions options = flags.options;
+  options.folder = flags.modelfile == "-" ? "." : fs::path(flags.modelfile).parent_path().string();
   KVCACHE_ASSIGN_OR_RETURN(const ModelStore store, OpenModelStore());
-  KVCACHE_ASSIGN_OR_RETURN(const StoreLock lock, store.Lock());
-  const fs::path folder =
-      flags.modelfile == "-" ? fs::path(".") : fs::path(flags.modelfile).parent_path();
-  auto manifest = Creator(store, lock, folder, flags).Create(std::move(file).value());
-  if (!manifest.ok()) return std::move(manifest).TakeStatus().WithContext(flags.modelfile);
-  return store.Write(lock, name, *manifest);
+  return CreateModel(store, name, std::move(file).value(), options).WithContext(flags.modelfile);
 }
 
 // Declares --quantize and --quantize-draft.
@@ -201,8 +44,10 @@ void AddTypes(FlagSet command, const std::shared_ptr<CreateFlags>& flags) {
     };
     command.AddParsed(name, parse, help).ValueName("T");
   };
-  add("--quantize", &flags->scheme, "convert the matrices of FROM to this type, such as q8_0");
-  add("--quantize-draft", &flags->draft_scheme, "convert the matrices of DRAFT to this type");
+  add("--quantize", &flags->options.scheme,
+      "convert the matrices of FROM to this type, such as q8_0");
+  add("--quantize-draft", &flags->options.draft_scheme,
+      "convert the matrices of DRAFT to this type");
 }
 
 }  // namespace

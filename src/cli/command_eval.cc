@@ -3,6 +3,7 @@
 #include <atomic>
 #include <filesystem>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -16,6 +17,8 @@
 #include "cli/flag_checks.h"
 #include "cli/json_report.h"
 #include "cli/model_store.h"
+#include "cli/resume_through.h"
+#include "cli/store_flags.h"
 #include "cli/terminal.h"
 #include "engine/engine_impl.h"
 #include "engine/npy_writer.h"
@@ -33,7 +36,16 @@ struct EvalFlags {
   std::string encoded;
   std::string encoded_file;
   std::string logits;
+  Position resume_at = 0;
+  ResumeTier via = ResumeTier::kLive;
+  StoreFlags store;
   bool json = false;
+};
+
+// What came back through a tier.
+struct Resumed {
+  Position tokens = 0;
+  double ms = 0.0;
 };
 
 Result<std::vector<std::int32_t>> TokensOfFile(const std::string& path) {
@@ -71,14 +83,20 @@ Status CheckEncoder(const Engine& engine, bool encodes) {
                   : "the model has an encoder: give its text with --encode"};
 }
 
-Status Report(const EvalFlags& flags, Engine& engine, const ScoreResult& score) {
+Status Report(const EvalFlags& flags, Engine& engine, const ScoreResult& score,
+              const Resumed& resumed) {
   const double rate = score.tokens * 1e3 / score.prefill_ms;
   const bool scored = score.tokens > 1;
   if (!flags.json && !scored) {
     (void)std::printf("1 token · nothing to score: no token comes before the first\n");
     return Status::Ok();
   }
+  const std::string tier = kResumeTierNames[static_cast<std::size_t>(flags.via)];
   if (!flags.json) {
+    if (flags.resume_at > 0) {
+      (void)std::printf("%s tokens restored from %s in %.1f ms · ",
+                        WithThousands(resumed.tokens).c_str(), tier.c_str(), resumed.ms);
+    }
     (void)std::printf("%s tokens · nll %.6f · perplexity %.6f · %.0f tokens/s\n",
                       WithThousands(score.tokens).c_str(), score.nll, score.perplexity, rate);
     return Status::Ok();
@@ -86,8 +104,11 @@ Status Report(const EvalFlags& flags, Engine& engine, const ScoreResult& score) 
   PrintJson({{"tokens", score.tokens},
              {"nll", score.nll},
              {"perplexity", scored ? nlohmann::json(score.perplexity) : nlohmann::json()},
-             {"reuse", PromptTokensJson(score.tokens)},
-             {"timing", {{"prefill_ms", score.prefill_ms}, {"prefill_tokens_per_s", rate}}},
+             {"reuse", PromptTokensJson(score.tokens - resumed.tokens, resumed.tokens, tier)},
+             {"timing",
+              {{"restore_ms", resumed.ms},
+               {"prefill_ms", score.prefill_ms},
+               {"prefill_tokens_per_s", rate}}},
              {"memory", MemoryJson(engine)}});
   return Status::Ok();
 }
@@ -132,14 +153,23 @@ Status Eval(const EvalFlags& flags) {
   const LogitsSink sink = [&](std::span<const float> rows) { return writer->Write(rows); };
   Session session(*engine, SequenceId{0});
   if (!encoded.empty()) KVCACHE_RETURN_IF_ERROR(session.Encode(encoded, &interrupt));
-  const auto score = Score(session, *engine, tokens, writer ? sink : LogitsSink{}, &interrupt);
+  Resumed resumed;
+  const ScoreResume resume{.at = flags.resume_at, .resume = [&]() -> Status {
+                             KVCACHE_ASSIGN_OR_RETURN(
+                                 resumed.ms,
+                                 ResumeThrough(flags.via, flags.store, *engine, session));
+                             resumed.tokens = session.position();
+                             return Status::Ok();
+                           }};
+  const auto score =
+      Score(session, *engine, tokens, writer ? sink : LogitsSink{}, &interrupt, resume);
   if (score.status().code() == StatusCode::kCancelled) {
     return {StatusCode::kCancelled, StrCat("interrupted after ", WithThousands(session.position()),
                                            " of ", WithThousands(std::ssize(tokens)), " tokens")};
   }
   KVCACHE_RETURN_IF_ERROR(score.status());
   if (writer) KVCACHE_RETURN_IF_ERROR(writer->Close());
-  return Report(flags, *engine, *score);
+  return Report(flags, *engine, *score, resumed);
 }
 
 }  // namespace
@@ -170,6 +200,27 @@ Command AddEval(CommandLine& line) {
                "write the logits as float32 [tokens, vocabulary]: row i predicts the token after "
                "token i")
       .ValueName("OUT.npy");
+  const char* const group = "Resuming";
+  const Flag at =
+      command
+          .AddNumber("--resume-at", &flags->resume_at,
+                     "after N tokens, let the state go and restore it: the logits are the same")
+          .Range(1, std::numeric_limits<Position>::max())
+          .Group(group)
+          .ValueName("N");
+  const auto parse = [via = &flags->via](const std::string& name) -> Status {
+    KVCACHE_ASSIGN_OR_RETURN(*via, ParseResumeTier(name));
+    return Status::Ok();
+  };
+  command
+      .AddParsed(
+          "--via", parse,
+          "through what: live (default, the cells stay), memory, disk or remote, the last two in "
+          "the first such store of --store")
+      .Group(group)
+      .ValueName("TIER")
+      .Needs(at);
+  flags->store.Add(command);
   command.AddSwitch("--json", &flags->json, "print one JSON object instead of text");
   command.RefuseEmptyValues({});
   source.RefuseEmptyValues({"--tokens"});

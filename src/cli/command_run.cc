@@ -182,8 +182,11 @@ Status Run(RunFlags& flags) {
     if (text.empty()) return {StatusCode::kInvalidArgument, "the prompt is empty"};
   }
   flags.sampling.seed = flags.seed ? *flags.seed : std::random_device{}();
+  KVCACHE_ASSIGN_OR_RETURN(std::string head, flags.draft.HeadFile(flags.engine.model()));
+  flags.engine.SetDraftHead(std::move(head));
   KVCACHE_ASSIGN_OR_RETURN(const auto engine, flags.engine.Open());
   KVCACHE_RETURN_IF_ERROR(flags.draft.Open(*engine));
+  KVCACHE_RETURN_IF_ERROR(flags.store.TokensBesideContext(*engine).status());
   flags.store.Use(*engine);
   const std::chrono::duration<double, std::milli> load = Clock::now() - start;
   if (is_chat) return RunChat(*engine, flags, load.count());

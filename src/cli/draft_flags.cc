@@ -5,7 +5,10 @@
 
 #include "base/strings.h"
 #include "cli/model_store.h"
+#include "gguf/gguf.h"
+#include "kvcache_engine/head_drafter.h"
 #include "kvcache_engine/model_drafter.h"
+#include "model/model.h"
 
 namespace kvcache::cli {
 namespace {
@@ -27,12 +30,14 @@ std::optional<int> ParseTokens(const std::string& text) {
 void DraftFlags::Add(FlagSet command) {
   const std::string group = "Speculation";
   command
-      .AddText("--draft", &draft_,
-               "who proposes tokens, which the model verifies several at a time; the text is the "
-               "same: a smaller model with the same vocabulary (a .gguf file, or a name that "
-               "'kvcache list' shows), ngram (what followed the same tokens before), or none")
+      .AddText(
+          "--draft", &draft_,
+          "who proposes tokens, which the model verifies several at a time; the text is the "
+          "same: a smaller model with the same vocabulary or a draft head for this model (a .gguf "
+          "file, or a name that 'kvcache list' shows), head (the one in the model's file), ngram "
+          "(what followed the same tokens before), or none")
       .Group(group)
-      .ValueName("MODEL|ngram|none")
+      .ValueName("MODEL|head|ngram|none")
       .ShowDefault();
   command
       .AddText(
@@ -51,7 +56,19 @@ Status DraftFlags::Check() const {
                  kMostDrafts)};
 }
 
-Status DraftFlags::Open(const Engine& engine) {
+Result<std::string> FindDraftHead(const std::string& draft, const std::string& model) {
+  if (draft == "none" || draft == "ngram") return std::string();
+  const auto find = [&]() -> Result<std::string> {
+    KVCACHE_ASSIGN_OR_RETURN(std::string path, FindModel(draft == "head" ? model : draft));
+    if (draft == "head") return path;
+    KVCACHE_ASSIGN_OR_RETURN(const auto file, GgufFile::Open(path));
+    return HasOnlyDraftHead(*file) ? path : std::string();
+  };
+  auto path = find();
+  return path.ok() ? std::move(path) : std::move(path).TakeStatus().WithContext("--draft");
+}
+
+Status DraftFlags::Open(Engine& engine) {
   if (draft_ == "none") return Status::Ok();
   if (engine.has_encoder()) {
     return {StatusCode::kUnsupported, "--draft: a model with an encoder takes no drafts"};
@@ -61,6 +78,10 @@ Status DraftFlags::Open(const Engine& engine) {
     return Status::Ok();
   }
   const auto open = [&]() -> Status {
+    if (engine.has_draft_head()) {
+      KVCACHE_ASSIGN_OR_RETURN(drafter_, MakeHeadDrafter(engine));
+      return Status::Ok();
+    }
     KVCACHE_ASSIGN_OR_RETURN(const std::string path, FindModel(draft_));
     KVCACHE_ASSIGN_OR_RETURN(engine_, Engine::Open(path, {.threads = engine.options().threads,
                                                           .context = engine.context()}));

@@ -12,6 +12,10 @@
 
 namespace kvcache::cli {
 
+// Returns the file whose draft head `draft` means for a model (EngineOptions::draft_head): the model's own
+// for "head", or a file that has just a head; empty for other drafters. Errors name the flag.
+Result<std::string> FindDraftHead(const std::string& draft, const std::string& model);
+
 class DraftFlags {
  public:
   // Declares the flags. REQUIRES: `command` is parsed while this lives.
@@ -21,8 +25,12 @@ class DraftFlags {
   // Sets the drafter for a command line without --draft.
   void SetDefault(const std::string& draft) { draft_ = draft; }
 
-  // Opens the drafter of a model that runs. Errors name the flag.
-  Status Open(const Engine& engine);
+  // As FindDraftHead, for --draft.
+  Result<std::string> HeadFile(const std::string& model) const {
+    return FindDraftHead(draft_, model);
+  }
+  // Opens the drafter of a model that runs, with the head that HeadFile returned. Errors name the flag.
+  Status Open(Engine& engine);
   // Sets the request's drafter. REQUIRES: Open succeeded, and this outlives the request.
   void Fill(GenerateRequest& request) const;
 

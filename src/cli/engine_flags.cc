@@ -6,6 +6,7 @@
 #include "base/strings.h"
 #include "cli/model_store.h"
 #include "engine/engine_impl.h"
+#include "platform/system_memory.h"
 
 namespace kvcache::cli {
 namespace {
@@ -43,6 +44,10 @@ void EngineFlags::Add(FlagSet command, const std::string& default_context) {
                "a .gguf file, or a name that 'kvcache list' shows (default: story, the small model "
                "that ships with kvcache)")
       .ValueName("");
+  AddWithoutModel(command, default_context);
+}
+
+void EngineFlags::AddWithoutModel(FlagSet command, const std::string& default_context) {
   const auto add = [&](const char* name, int& value, int most, const std::string& help) {
     return command.AddNumber(name, &value, help).Range(1, most).Group(kGroup).ValueName("N");
   };
@@ -60,17 +65,39 @@ void EngineFlags::Add(FlagSet command, const std::string& default_context) {
       "number of threads (default: one per physical core, within the CPU quota)");
 }
 
-Result<std::unique_ptr<Engine>> EngineFlags::OpenFor(int tokens, int sequences) const {
+EngineOptions EngineFlags::Options() const {
   const CacheTypes types = types_.types();
+  return {.threads = threads_,
+          .k_type = types.k,
+          .v_type = types.v,
+          .context = context_,
+          .prefill_chunk = prefill_chunk_,
+          .checkpoints = checkpoints_,
+          .draft_head = draft_head_};
+}
+
+Result<std::unique_ptr<Engine>> EngineFlags::OpenFor(int tokens, int sequences) const {
+  EngineOptions options = Options();
+  if (context_ == 0) options.context = tokens;
+  options.max_sequences = sequences;
   KVCACHE_ASSIGN_OR_RETURN(const std::string path, FindModel(model_));
-  KVCACHE_ASSIGN_OR_RETURN(auto engine,
-                           Engine::Open(path, {.threads = threads_,
-                                               .k_type = types.k,
-                                               .v_type = types.v,
-                                               .context = context_ == 0 ? tokens : context_,
-                                               .max_sequences = sequences,
-                                               .prefill_chunk = prefill_chunk_,
-                                               .checkpoints = checkpoints_}));
+  return OpenWith(path, options);
+}
+
+Result<std::unique_ptr<Engine>> EngineFlags::OpenForRequests(const ForRequests& wanted) const {
+  EngineOptions options = Options();
+  if (context_ == 0) options.context = wanted.context;
+  options.max_sequences = wanted.sequences;
+  options.releases_memory = true;
+  options.pool_bytes =
+      wanted.pool_bytes > 0 ? wanted.pool_bytes : AvailableMemory().value_or(0) / 2;
+  options.draft_head = wanted.draft_head;
+  return OpenWith(wanted.path, options);
+}
+
+Result<std::unique_ptr<Engine>> EngineFlags::OpenWith(const std::string& path,
+                                                      const EngineOptions& options) {
+  KVCACHE_ASSIGN_OR_RETURN(auto engine, Engine::Open(path, options));
   PrintNotes(path, engine->tokenizer());
   if (const int own = engine->info().context_length; engine->context() > own) {
     (void)std::fprintf(

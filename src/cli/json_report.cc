@@ -32,11 +32,14 @@ std::string WithoutControls(std::string_view json) {
 
 }  // namespace
 
-nlohmann::json PromptTokensJson(std::int64_t computed) {
-  return {{"matched", 0},
-          {"restored", 0},
+nlohmann::json PromptTokensJson(std::int64_t computed, std::int64_t restored,
+                                const std::string& tier) {
+  nlohmann::json tiers = {{"live", 0}, {"memory", 0}, {"disk", 0}, {"remote", 0}};
+  tiers[tier] = restored;
+  return {{"matched", restored},
+          {"restored", restored},
           {"computed", computed},
-          {"tiers", {{"live", 0}, {"memory", 0}, {"disk", 0}, {"remote", 0}}},
+          {"tiers", std::move(tiers)},
           {"missed", nlohmann::json::array()}};
 }
 

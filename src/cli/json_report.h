@@ -5,14 +5,15 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 
 #include "kvcache_engine/engine.h"
 
 namespace kvcache::cli {
 
-// Returns the "reuse" object of a prompt of which nothing was found in the cache: the number of
-// tokens from each source.
-nlohmann::json PromptTokensJson(std::int64_t computed);
+// Returns the "reuse" object of a text of which `restored` tokens came from the tier of that name.
+nlohmann::json PromptTokensJson(std::int64_t computed, std::int64_t restored = 0,
+                                const std::string& tier = "live");
 
 // Returns the bytes that the cache holds, and the bytes of one token.
 nlohmann::json MemoryJson(Engine& engine);

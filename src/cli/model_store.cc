@@ -9,6 +9,7 @@
 
 #include "base/strings.h"
 #include "gguf/gguf.h"
+#include "model/model.h"
 
 namespace kvcache::cli {
 namespace {
@@ -122,6 +123,15 @@ Result<FoundModel> LocateModel(const std::string& model) {
 Result<std::string> FindModel(const std::string& model) {
   KVCACHE_ASSIGN_OR_RETURN(FoundModel found, LocateModel(model));
   return std::move(found.path);
+}
+
+Result<std::string> ReadFamily(const std::string& path) {
+  KVCACHE_ASSIGN_OR_RETURN(const auto file, GgufFile::Open(path));
+  if (HasOnlyDraftHead(*file)) {
+    return Status(StatusCode::kUnsupported, StrCat(path, " has just a draft head"));
+  }
+  KVCACHE_ASSIGN_OR_RETURN(const auto family, file->GetStringOr("general.architecture", ""));
+  return std::string(family);
 }
 
 void PrintNotes(const std::string& model, const Tokenizer& tokenizer) {

@@ -48,6 +48,10 @@ Result<FoundModel> LocateModel(const std::string& model);
 // Returns the path that LocateModel finds.
 Result<std::string> FindModel(const std::string& model);
 
+// Returns the architecture of the weights at a path, for display. Errors: those of GgufFile::Open;
+// kUnsupported: the file has just a draft head.
+Result<std::string> ReadFamily(const std::string& path);
+
 // Writes the notes on the vocabulary of MODEL (Tokenizer::notes) to standard error, a line each.
 void PrintNotes(const std::string& model, const Tokenizer& tokenizer);
 

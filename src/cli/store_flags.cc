@@ -1,5 +1,6 @@
 #include "cli/store_flags.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
@@ -9,11 +10,13 @@
 
 #include "base/errors.h"
 #include "base/strings.h"
+#include "engine/engine_impl.h"
 #include "store/redis_url.h"
 
 namespace kvcache::cli {
 namespace {
 
+constexpr std::int64_t kLeastMemoryBytes = 1 << 20;
 constexpr const char* kNone = "none";
 constexpr const char* kMemory = "memory";
 
@@ -21,10 +24,20 @@ bool IsUrl(const std::string& name) {
   return name.find("://") != std::string::npos;
 }
 
-Status CheckStore(const std::string& name) {
-  if (IsUrl(name)) return OpenRedisStore({.url = name}).status();
-  if (name.find(',') == std::string::npos) return Status::Ok();
-  return InvalidArgument(Quoted(name) + " has a comma; give --store for each store");
+// A comma in a password is written %2C in any case.
+std::vector<std::string> DivideAtCommas(const std::string& text) {
+  std::vector<std::string> names;
+  std::istringstream stream(text);
+  for (std::string name; std::getline(stream, name, ',');) names.push_back(name);
+  return names;
+}
+
+Status CheckStores(const std::string& text) {
+  for (const std::string& name : DivideAtCommas(text)) {
+    if (name.empty()) return InvalidArgument(Quoted(text) + " has an empty name of a store");
+    if (IsUrl(name)) KVCACHE_RETURN_IF_ERROR(OpenRedisStore({.url = name}).status());
+  }
+  return Status::Ok();
 }
 
 std::string Variable(const char* name) {
@@ -65,14 +78,14 @@ Result<std::int64_t> ParseBytes(const std::string& text) {
 void StoreFlags::Add(FlagSet command) {
   const std::string group = "Store";
   command
-      .AddText(
-          "--store", &stores_,
-          "where evaluated prompts are kept for later processes: a directory, a server "
-          "redis://[[user]:password@]host[:port][/db], or 'memory'; again for the next one, the "
-          "fastest first; 'none' keeps nothing (default: kvcache in the user's cache directory)")
+      .AddText("--store", &stores_,
+               "where evaluated prompts are kept for later processes: a directory, a server "
+               "redis://[[user]:password@]host[:port][/db], or 'memory'; several with commas, the "
+               "fastest "
+               "first; 'none' keeps nothing (default: kvcache in the user's cache directory)")
       .Group(group)
       .ValueName("STORE")
-      .Check(CheckStore);
+      .Check(CheckStores);
   const auto parse = [this](const std::string& value) -> Status {
     KVCACHE_ASSIGN_OR_RETURN(budget_bytes_, ParseBytes(value));
     if (budget_bytes_ >= kLeastDiskStoreBytes) return Status::Ok();
@@ -83,17 +96,51 @@ void StoreFlags::Add(FlagSet command) {
                  "most bytes of that directory, such as 500M (default: 10G)")
       .Group(group)
       .ValueName("BYTES");
+  const auto parse_memory = [this](const std::string& value) -> Status {
+    KVCACHE_ASSIGN_OR_RETURN(memory_bytes_, ParseBytes(value));
+    if (memory_bytes_ >= kLeastMemoryBytes) return Status::Ok();
+    return InvalidArgument(StrCat(Quoted(value), " is less than 1M"));
+  };
+  command
+      .AddParsed(
+          "--memory-budget", parse_memory,
+          "most bytes of memory for keys, values and states, such as 4G: live requests and what "
+          "earlier prompts left (default: half of what the machine has free)")
+      .Group(group)
+      .ValueName("BYTES");
+}
+
+Result<std::int64_t> StoreFlags::TokensBesideContext(Engine& engine) const {
+  constexpr std::int64_t kAny = std::int64_t{1} << 62;
+  if (memory_bytes_ == 0) return kAny;
+  const EngineOptions& options = engine.options();
+  const std::span<const LayerMemory> layers = engine.info().memory;
+  const std::int64_t token = BytesPerToken(layers, options.k_type, options.v_type);
+  const std::int64_t context =
+      token * engine.context() + BytesPerSequence(layers, options.k_type, options.v_type);
+  if (context > memory_bytes_) {
+    return InvalidArgument(StrCat("a context of ", WithThousands(engine.context()),
+                                  " tokens takes ", WithThousands(context),
+                                  " bytes, more than --memory-budget ",
+                                  WithThousands(memory_bytes_), ": give a smaller --ctx"));
+  }
+  return token == 0 ? kAny : (memory_bytes_ - context) / token;
 }
 
 std::vector<std::string> StoreFlags::names() const {
-  std::vector<std::string> names = stores_;
-  if (names.empty()) {
-    std::istringstream variable(Variable("KVCACHE_STORE"));
-    for (std::string name; std::getline(variable, name, ',');) names.push_back(name);
+  std::vector<std::string> names;
+  for (const std::string& given : stores_) {
+    for (std::string& name : DivideAtCommas(given)) names.push_back(std::move(name));
   }
+  if (names.empty()) names = DivideAtCommas(Variable("KVCACHE_STORE"));
   if (names.empty()) names.push_back(DefaultStoreDirectory());
   std::erase_if(names, [](const std::string& name) { return name.empty() || name == kNone; });
   return names;
+}
+
+StoreTier StoreFlags::TierOf(const std::string& name) {
+  if (IsUrl(name)) return StoreTier::kRemote;
+  return name == kMemory ? StoreTier::kMemory : StoreTier::kDisk;
 }
 
 std::string StoreFlags::NameOf(const std::string& name) {
@@ -104,7 +151,10 @@ std::string StoreFlags::NameOf(const std::string& name) {
 
 Result<std::unique_ptr<Store>> StoreFlags::Open(const std::string& name) const {
   if (IsUrl(name)) return OpenRedisStore({.url = name});
-  if (name == kMemory) return MakeMemoryStore();
+  if (name == kMemory) {
+    return MakeMemoryStore(memory_bytes_ > 0 ? std::min(memory_bytes_, kDefaultMemoryStoreBytes)
+                                             : kDefaultMemoryStoreBytes);
+  }
   return OpenDiskStore({.directory = name, .budget_bytes = budget_bytes_});
 }
 
@@ -116,25 +166,34 @@ Result<StoreStats> StoreFlags::CollectGarbage(const std::string& name) const {
   return kvcache::CollectGarbage({.directory = name, .budget_bytes = budget_bytes_});
 }
 
-void StoreFlags::Use(Engine& engine) const {
-  if (engine.has_encoder()) return;
-  std::vector<std::shared_ptr<Store>> tiers;
+std::vector<StoreFlags::OpenStore> StoreFlags::OpenEach() const {
+  std::vector<OpenStore> stores;
   for (const std::string& name : names()) {
     auto store = Open(name);
     if (store.ok()) {
-      tiers.push_back(std::move(*store));
+      stores.push_back({name, std::move(*store)});
     } else {
       Say(store.status().message());
     }
   }
-  if (tiers.empty()) return;
-  Status status;
-  if (tiers.size() == 1) {
-    status = engine.UseStore(std::move(tiers.front()));
-  } else {
-    auto store = MakeTieredStore(std::move(tiers));
-    status = store.ok() ? engine.UseStore(std::move(*store)) : store.status();
-  }
+  return stores;
+}
+
+std::shared_ptr<Store> StoreFlags::Combine(const std::vector<OpenStore>& stores) {
+  std::vector<std::shared_ptr<Store>> tiers;
+  tiers.reserve(stores.size());
+  for (const OpenStore& open : stores) tiers.push_back(open.store);
+  if (tiers.empty()) return nullptr;
+  if (tiers.size() == 1) return tiers.front();
+  auto store = MakeTieredStore(std::move(tiers));
+  if (store.ok()) return std::move(*store);
+  Say(store.status().message());
+  return nullptr;
+}
+
+void StoreFlags::Use(Engine& engine, std::shared_ptr<Store> store) {
+  if (store == nullptr || engine.has_encoder()) return;
+  const Status status = engine.UseStore(std::move(store));
   if (!status.ok()) Say(status.message());
 }
 

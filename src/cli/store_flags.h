@@ -1,5 +1,5 @@
-// --store and --disk-budget: where prefixes survive the process. $KVCACHE_STORE is the default of --store;
-// it names several stores with commas between them.
+// --store, --disk-budget and --memory-budget: where prefixes are kept, and how much of them. $KVCACHE_STORE is the default of --store.
+// Both name several stores with commas between them.
 //
 // Thread safety: a value.
 #pragma once
@@ -29,21 +29,40 @@ class StoreFlags {
 
   // Returns the stores in order, the fastest first: directories, URLs of Redis, "memory". Empty: none.
   std::vector<std::string> names() const;
+  // Returns the tier of a store's name.
+  static StoreTier TierOf(const std::string& name);
   // Returns a store's name without a password.
   static std::string NameOf(const std::string& name);
+  // Returns the bytes of memory that cached prompts may take; 0: no flag.
+  std::int64_t memory_budget() const { return memory_bytes_; }
+  // Returns how many tokens fit into the memory budget besides one context. Errors: kInvalidArgument if not
+  // even the context fits.
+  Result<std::int64_t> TokensBesideContext(Engine& engine) const;
   // Opens one of them. Errors: the store's.
   Result<std::unique_ptr<Store>> Open(const std::string& name) const;
   // Collects the garbage of one of them. Errors: kUnsupported unless it is a directory.
   Result<StoreStats> CollectGarbage(const std::string& name) const;
 
-  // Lets the engine use the stores. Says on standard error which cannot be opened: generation goes on.
-  void Use(Engine& engine) const;
+  struct OpenStore {
+    std::string name;
+    std::shared_ptr<Store> store;
+  };
+  // Opens each of them. Says on standard error which cannot be opened.
+  std::vector<OpenStore> OpenEach() const;
+  // Returns stores as one; null if there is none.
+  static std::shared_ptr<Store> Combine(const std::vector<OpenStore>& stores);
+  // Lets the engine use a store, if there is one. Says on standard error if it cannot: generation goes on.
+  static void Use(Engine& engine, std::shared_ptr<Store> store);
+  void Use(Engine& engine) const {
+    Use(engine, engine.has_encoder() ? nullptr : Combine(OpenEach()));
+  }
   // Waits until everything is written, and says on standard error if something was not stored.
   static void Finish(Engine& engine);
 
  private:
   std::vector<std::string> stores_;
   std::int64_t budget_bytes_ = kDefaultDiskStoreBytes;
+  std::int64_t memory_bytes_ = 0;
 };
 
 }  // namespace kvcache::cli

@@ -44,6 +44,11 @@ bool HfConfig::Has(std::string_view key) const {
   return Find(key) != nullptr;
 }
 
+bool HfConfig::HasNull(std::string_view key) const {
+  const auto found = object_->find(key);
+  return found != object_->end() && found->is_null();
+}
+
 Result<const json*> HfConfig::Require(std::string_view key) const {
   if (const json* found = Find(key)) return found;
   return Status(StatusCode::kNotFound, StrCat(place_, ": ", key, " is missing"));

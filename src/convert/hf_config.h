@@ -29,6 +29,8 @@ class HfConfig {
   static Result<HfConfig> Make(nlohmann::json value, std::string place);
 
   bool Has(std::string_view key) const;
+  // Returns whether the key is there and its value is null.
+  bool HasNull(std::string_view key) const;
 
   // Returns the value of a key. Errors: kNotFound: it is missing; kCorrupt: it has another type or
   // is out of range. The ...Or calls return `otherwise` for a missing key.

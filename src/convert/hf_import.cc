@@ -48,10 +48,11 @@ Result<HfSizes> ReadHfSizes(const HfImport& import, const HfSizes& defaults) {
 }
 
 void SetHfSizes(HfImport& import, const HfSizes& sizes) {
-  import.Set("block_count", sizes.layers);
+  import.Set("block_count", sizes.layers + sizes.draft_heads);
+  if (sizes.draft_heads > 0) import.Set("nextn_predict_layers", sizes.draft_heads);
   import.Set("context_length", sizes.context);
   import.Set("embedding_length", sizes.hidden);
-  import.Set("feed_forward_length", sizes.ffn);
+  if (!sizes.ffn_by_layer) import.Set("feed_forward_length", sizes.ffn);
   import.Set("vocab_size", sizes.vocabulary);
   import.Set("attention.head_count", sizes.heads);
   import.SetFloat("attention.layer_norm_rms_epsilon", sizes.epsilon);

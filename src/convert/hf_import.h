@@ -45,7 +45,9 @@ struct HfSizes {
   std::int64_t ffn = 0;
   std::int64_t context = 0;
   double epsilon = 1e-6;
-  std::int64_t vocabulary = 0;  // rows of the embedding; from the tensor
+  std::int64_t vocabulary = 0;   // rows of the embedding; from the tensor
+  bool ffn_by_layer = false;     // the family sets feed_forward_length
+  std::int64_t draft_heads = 0;  // blocks behind the layers
 };
 
 // Reads the sizes. `defaults` has those of the family's class. Errors name the key.

@@ -58,6 +58,17 @@ std::string TokenText(const HfConfig& config, const char* key) {
   return value != nullptr && value->is_string() ? value->get<std::string>() : "";
 }
 
+// Gemma 4's markers inside an answer belong to its text: readers of answers need them.
+void ShowMarkers(TokenizerData* data) {
+  for (const std::string_view marker : {"<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>",
+                                        "<|tool_response>", "<tool_response|>", "<|\"|>"}) {
+    const auto found = std::find(data->tokens.begin(), data->tokens.end(), marker);
+    if (found == data->tokens.end()) continue;
+    data->types[static_cast<std::size_t>(found - data->tokens.begin())] =
+        static_cast<std::int32_t>(TokenKind::kUserDefined);
+  }
+}
+
 class SpecialTokens {
  public:
   SpecialTokens(const HfDirectory& directory, const HfConfig& config, TokenizerData* data)
@@ -181,6 +192,7 @@ Status AddHfTokenizer(const HfDirectory& directory, const HfConfig& config, std:
   const bool byte_level = tokenizer.data.model == "gpt2";
   if (!tokenizer.data.add_bos) tokenizer.data.add_bos = !byte_level;
   if (!tokenizer.data.add_eos) tokenizer.data.add_eos = false;
+  if (tokenizer.data.model == "gemma4") ShowMarkers(&tokenizer.data);
   SetKeys(tokenizer.data, header);
   KVCACHE_ASSIGN_OR_RETURN(const std::string text, ReadChatTemplate(directory));
   if (!text.empty()) header->SetString("tokenizer.chat_template", text);

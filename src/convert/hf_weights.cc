@@ -28,10 +28,9 @@ std::string_view WithoutPrefix(std::string_view name) {
 }
 
 bool IsLeftOut(std::string_view name) {
-  static constexpr std::array<std::string_view, 9> kParts = {
-      "vision_tower.",          "vision_model.", "vision_embedder.",
-      "multi_modal_projector.", "audio_tower.",  "embed_vision.",
-      "embed_audio.",           "visual.",       "mtp."};
+  static constexpr std::array<std::string_view, 8> kParts = {
+      "vision_tower.", "vision_model.", "vision_embedder.", "multi_modal_projector.",
+      "audio_tower.",  "embed_vision.", "embed_audio.",     "visual."};
   // Old checkpoints hold the frequencies of the rotation, which the configuration states too.
   if (name.ends_with("rotary_emb.inv_freq")) return true;
   return std::ranges::any_of(kParts, [&](auto part) { return name.starts_with(part); });
@@ -137,6 +136,12 @@ Result<HfWeights::Tensor> HfWeights::Take(std::string_view name) {
   }
   used_.emplace(name);
   return tensor;
+}
+
+void HfWeights::LeaveOutHeads() {
+  for (const auto& [name, tensor] : tensors_) {
+    if (name.starts_with("mtp.") && used_.emplace(name).second) ++left_out_;
+  }
 }
 
 Status HfWeights::CheckAllUsed() const {

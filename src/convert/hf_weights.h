@@ -3,7 +3,7 @@
 //
 // Names are without the prefixes that wrap a text model ("model.", "language_model.model.",
 // "model.language_model."): "layers.0.self_attn.q_proj.weight", "norm.weight", "lm_head.weight".
-// Towers for images and sound, and heads for multi-token prediction (mtp.*), are left out.
+// Towers for images and sound are left out.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -43,6 +43,9 @@ class HfWeights {
 
   // Marks a tensor as used, if it is there.
   void Ignore(std::string_view name) { used_.emplace(name); }
+
+  // Leaves out the heads for multi-token prediction (mtp.*) that no call above has marked.
+  void LeaveOutHeads();
 
   // Returns kUnsupported, with the first tensor that no call above has marked.
   Status CheckAllUsed() const;

@@ -25,6 +25,12 @@ constexpr std::array kFamilies = {
     Family{"Qwen2ForCausalLM", "qwen2", PlanHfLlama},
     Family{"Qwen3ForCausalLM", "qwen3", PlanHfLlama},
     Family{"Qwen3MoeForCausalLM", "qwen3moe", PlanHfLlama},
+    Family{"Qwen3NextForCausalLM", "qwen3next", PlanHfQwen3Next},
+    Family{"Gemma2ForCausalLM", "gemma2", PlanHfGemma},
+    Family{"Gemma3ForCausalLM", "gemma3", PlanHfGemma},
+    Family{"Gemma3ForConditionalGeneration", "gemma3", PlanHfGemma},
+    Family{"Gemma4ForCausalLM", "gemma4", PlanHfGemma4},
+    Family{"Gemma4ForConditionalGeneration", "gemma4", PlanHfGemma4},
 };
 
 Result<const Family*> FindFamily(const HfConfig& config) {
@@ -95,6 +101,7 @@ Result<ImportResult> ImportModel(const ImportRequest& request) {
                   .header = header};
   KVCACHE_RETURN_IF_ERROR(family->plan(import));
   const std::int64_t rows = planner.RowsOf("embed_tokens.weight");
+  weights.LeaveOutHeads();
   KVCACHE_ASSIGN_OR_RETURN(std::vector<TensorPlan> plans, planner.Finish());
   ImportResult result;
   if (weights.left_out() > 0) {

@@ -94,7 +94,8 @@ struct Chat::Impl {
   ChatFormat format;
   Conversation conversation;
   Session session;
-  std::unique_ptr<SessionPrefixes> prefixes;  // null for a model with an encoder
+  std::int64_t most_kept = kContextsKept * engine.context();  // tokens
+  std::unique_ptr<SessionPrefixes> prefixes;                  // null for a model with an encoder
   Written written;
   std::deque<Written> earlier;  // that `written` does not continue, newest last
 };
@@ -133,6 +134,10 @@ Conversation& Chat::conversation() {
 const Conversation& Chat::conversation() const {
   return impl_->conversation;
 }
+void Chat::LimitKept(std::int64_t tokens) {
+  impl_->most_kept = std::min(impl_->most_kept, tokens);
+}
+
 Session& Chat::session() {
   return impl_->session;
 }
@@ -223,8 +228,7 @@ Result<SessionReuse> Chat::Impl::Reuse(std::span<const std::int32_t> tokens,
     return match;
   }
   if (prefixes == nullptr) {
-    KVCACHE_ASSIGN_OR_RETURN(
-        prefixes, SessionPrefixes::Make(engine, session, kContextsKept * engine.context()));
+    KVCACHE_ASSIGN_OR_RETURN(prefixes, SessionPrefixes::Make(engine, session, most_kept));
   }
   std::vector<Position> points;
   const std::size_t first = anchors.size() - std::min(anchors.size(), kMostRestorePoints);

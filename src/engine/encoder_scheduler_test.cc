@@ -178,7 +178,7 @@ TEST_F(EncoderSchedulerTest, TheBudgetHasTheEncodersMemory) {
   const std::int64_t fixed = held();
   EXPECT_FALSE(Scheduler::Make(*engine_, {.budget_bytes = fixed}).ok());
   const SequenceLength two[] = {{SequenceId{0}, 48}, {SequenceId{1}, 48}};
-  const std::int64_t budget = fixed + engine_->cache().GrowthOf(two, 0);
+  const std::int64_t budget = fixed + engine_->cache().GrowthOf(two, 0, 0);
   scheduler_ = *Scheduler::Make(*engine_, {.budget_bytes = budget, .free_memory_share = 0.0});
   for (int i = 0; i < 7; ++i) Ask(Text(1 + i * 7, 3 + i % 3), 30);
   for (int steps = 0; *scheduler_->Step(); ++steps) {

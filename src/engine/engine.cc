@@ -8,6 +8,7 @@
 #include "base/strings.h"
 #include "engine/engine_impl.h"
 #include "engine/prefix_store.h"
+#include "engine/sequence_states.h"
 #include "kvcache/cpu_backend.h"
 #include "model/layer_memory.h"
 #include "platform/system_memory.h"
@@ -17,13 +18,26 @@ namespace kvcache {
 struct Engine::Impl {
   EngineOptions options;
   std::unique_ptr<GgufFile> file;
+  std::unique_ptr<GgufFile> head_file;  // of a draft head that is not in `file`
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<Model> model;
   std::unique_ptr<Cache> cache;
   std::vector<MultimodalItem> items;  // scratch
   std::unique_ptr<PrefixStore> prefix_store;
+  std::unique_ptr<SequenceStates> states;  // for a draft head; null without one
+
+  // Takes the head that the options name.
+  Status LoadHead(const std::string& path);
 };
+
+Status Engine::Impl::LoadHead(const std::string& path) {
+  if (options.draft_head.empty()) return Status::Ok();
+  if (options.draft_head != path) {
+    KVCACHE_ASSIGN_OR_RETURN(head_file, GgufFile::Open(options.draft_head));
+  }
+  return model->LoadHead(head_file ? *head_file : *file).WithContext(options.draft_head);
+}
 
 namespace {
 
@@ -109,6 +123,7 @@ Result<std::unique_ptr<Engine>> Engine::Open(const std::string& path, const Engi
     KVCACHE_ASSIGN_OR_RETURN(impl->backend, MakeCpuBackend({.threads = options.threads}));
   }
   KVCACHE_ASSIGN_OR_RETURN(impl->model, LoadModel(*impl->file, *impl->backend));
+  KVCACHE_RETURN_IF_ERROR(impl->LoadHead(path));
   KVCACHE_RETURN_IF_ERROR(
       CheckCacheTypes(impl->model->info().memory, options.k_type, options.v_type)
           .WithContext(path));
@@ -142,6 +157,14 @@ Result<std::unique_ptr<Engine>> Engine::Open(const std::string& path, const Engi
                                          .releases_memory = chosen.releases_memory}));
   if (chosen.releases_memory) impl->cache->LimitSpareBytes(0);
   KVCACHE_RETURN_IF_ERROR(impl->model->Reserve(chosen.prefill_chunk));
+  if (impl->model->has_head()) {
+    try {
+      impl->states = std::make_unique<SequenceStates>(
+          std::max(chosen.max_sequences, 1), impl->model->info().hidden_size, chosen.prefill_chunk);
+    } catch (const std::bad_alloc&) {
+      return Status(StatusCode::kOutOfMemory, "no memory for the states that a draft head reads");
+    }
+  }
   std::unique_ptr<Engine> engine(new Engine(std::move(impl)));
   if (engine->options().releases_memory) {
     KVCACHE_RETURN_IF_ERROR(engine->model().ReserveText(engine->context()));
@@ -169,7 +192,7 @@ const EngineOptions& Engine::options() const {
 }
 std::int64_t Engine::WorkspaceBytes() const {
   const std::int64_t rows = std::max(options().max_sequences, 1);
-  return impl_->model->ActivationBytes() +
+  return impl_->model->ActivationBytes() + (impl_->states ? impl_->states->bytes() : 0) +
          rows * vocabulary_size() * static_cast<std::int64_t>(sizeof(float));
 }
 std::int32_t Engine::vocabulary_size() const {
@@ -202,6 +225,12 @@ const Tokenizer& Engine::tokenizer() const {
 }
 Model& Engine::model() {
   return *impl_->model;
+}
+bool Engine::has_draft_head() const {
+  return impl_->model->has_head();
+}
+SequenceStates* Engine::states() {
+  return impl_->states.get();
 }
 bool Engine::has_encoder() const {
   return info().decoder_start >= 0;
@@ -267,8 +296,11 @@ Status Engine::Forward(const EngineBatch& batch) {
     const SequenceId sequence = batch.sequences[static_cast<std::size_t>(image.index)];
     KVCACHE_RETURN_IF_ERROR(impl_->model->EncodeStates(image.states, sequence, *impl_->cache));
   }
+  SequenceStates* const states = impl_->states.get();
+  if (states != nullptr) impl_->model->SetPrevious(states->Before(batch));
   try {
-    return impl_->model->Forward(batch.tokens, batch.positions, *impl_->cache);
+    Status status = impl_->model->Forward(batch.tokens, batch.positions, *impl_->cache);
+    return status.ok() && states != nullptr ? states->Keep(batch, *impl_->model) : status;
   } catch (const std::bad_alloc&) {  // a plan of attention: drafts may need a larger one than texts
     return {StatusCode::kOutOfMemory, "no memory for a pass"};
   }

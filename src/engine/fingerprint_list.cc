@@ -33,7 +33,7 @@ Result<ObjectId> ListName() {
 void AddTexts(std::string_view list, std::vector<std::string>& texts) {
   if (!list.starts_with(kMagic)) return;
   list.remove_prefix(kMagic.size());
-  while (list.size() >= 4) {
+  while (list.size() >= 4 && texts.size() < kMostListed) {
     const std::uint64_t size = ReadLittleEndian(BytesOf(list).first(4));
     list.remove_prefix(4);
     if (size > list.size()) return;
@@ -64,6 +64,7 @@ std::string_view PartOf(std::string_view line) {
   if (line.starts_with("architecture ")) return "the architecture";
   if (line.starts_with("K ")) return "the types of keys and values";
   if (line.starts_with("multiply-add ")) return "the processor or the C library";
+  if (line.find(", draft head ") != std::string_view::npos) return "the draft head";
   if (line.starts_with("layer ")) return "a layer's window or shape";
   return kCaches;
 }

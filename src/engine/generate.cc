@@ -112,7 +112,10 @@ class Decoder {
   Status Run(Clock::time_point start) {
     result_.stop = StopReason::kLength;
     start_ = first_ = start;
-    if (drafter_ != nullptr) GoOnWithout(drafter_->Begin(history_));
+    if (drafter_ != nullptr) {
+      drafter_->SetSequence(session_.sequence());
+      GoOnWithout(drafter_->Begin(history_));
+    }
     Status status = Loop();
     result_.decode_ms = MillisecondsSince(first_);
     return status;

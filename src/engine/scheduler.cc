@@ -9,6 +9,7 @@
 #include "base/strings.h"
 #include "engine/engine_impl.h"
 #include "engine/scheduler_impl.h"
+#include "engine/sequence_states.h"
 #include "engine/token_keys.h"
 
 namespace kvcache {
@@ -98,7 +99,7 @@ Status SchedulerImpl::Open() {
   growing_.reserve(most);
   if (engine_.options().releases_memory) {
     const SequenceLength context[] = {{SequenceId{0}, engine_.context()}};
-    governor_.SetLeast(HeldBytes() + engine_.cache().GrowthOf(context, kMostCapturesPerPass));
+    governor_.SetLeast(HeldBytes() + engine_.cache().GrowthOf(context, kMostCapturesPerPass, 0));
   }
   return Status::Ok();
 }
@@ -196,7 +197,8 @@ std::vector<RequestState> SchedulerImpl::Requests() const {
                       .prompt = job.result.reuse.prompt,
                       .restored = job.result.reuse.restored,
                       .generated = static_cast<Position>(job.result.tokens.size()),
-                      .evaluated = job.length});
+                      .evaluated = job.length,
+                      .salt = job.request.salt});
   };
   for (const JobPtr& job : live_) add(*job, true);
   for (const JobPtr& job : waiting_) add(*job, false);
@@ -354,6 +356,7 @@ bool SchedulerImpl::Start(JobPtr job, SequenceId sequence) {
     return false;
   }
   job->sequence = sequence;
+  if (engine_.states() != nullptr) engine_.states()->Forget(sequence);
   job->prefix = plan->request;
   job->known = true;
   job->known_tokens = static_cast<Position>(job->tokens.size());

@@ -49,7 +49,10 @@ class SchedulerImpl final : public Scheduler {
   const PrefixCache& prefixes() const override { return *prefixes_; }
   std::vector<RequestState> Requests() const override;
   double Now() const override;
-  SchedulerStats Stats() const override { return stats_; }
+  SchedulerStats Stats() const override {
+    const std::lock_guard lock(mutex_);
+    return published_;
+  }
   std::size_t live() const override { return live_.size(); }
   std::size_t waiting() const override;
 
@@ -120,6 +123,8 @@ class SchedulerImpl final : public Scheduler {
   std::optional<SequenceId> FreeSequence() const;
 
   // ---- One pass (scheduler_step.cc).
+  void RunStep();
+  void Publish();
   void Compose();
   // Returns the job whose text the encoder reads in this pass, or null. It alternates with decodes.
   Job* NextToEncode() const;
@@ -147,6 +152,8 @@ class SchedulerImpl final : public Scheduler {
   // why.
   bool Sample(Job& job, Position length, std::span<const float> logits);
   void Draw(Job& job, std::span<const float> logits);
+  // Returns a token that the request allows; -1: it ends, as its result says.
+  std::int32_t DrawAllowed(Job& job, std::span<const float> logits);
   // Returns whether the job's next token has a position. A full context is shifted if the request has
   // a limit of tokens; without one it would never end.
   Result<bool> MakeContext(Job& job);
@@ -214,6 +221,8 @@ class SchedulerImpl final : public Scheduler {
   std::int64_t HeldBytes() const;
   // Returns a bound of the bytes that the composed pass adds.
   std::int64_t PassGrowth(std::int64_t cells);
+  // Returns the bytes of so many rows of logits, or of the buffer, beyond those of the workspace.
+  std::int64_t RowBytes(std::size_t rows) const;
   // Gives free memory back to the system. Returns whether it could.
   bool ReleaseMemory();
   // Begins the only job again, without a prefix and with all memory. Returns false if that does not
@@ -250,6 +259,7 @@ class SchedulerImpl final : public Scheduler {
   std::vector<RequestId> cancelled_;  // guarded by mutex_
   std::uint64_t next_id_ = 1;         // guarded by mutex_
   std::size_t unfinished_ = 0;        // guarded by mutex_
+  SchedulerStats published_;          // stats_ after the last step; guarded by mutex_
 
   std::vector<JobPtr> waiting_;  // the first goes first; has room for the live ones as well
   std::vector<JobPtr> live_;     // in order of their start
@@ -265,7 +275,8 @@ class SchedulerImpl final : public Scheduler {
   std::vector<std::int32_t> parents_;  // of a pass with trees; else empty
   std::vector<Job*> prompts_;          // jobs in their prompt
   std::vector<std::int32_t> rows_;
-  std::vector<float> logits_;
+  std::vector<float> allowed_;  // scratch of DrawAllowed
+  std::vector<float> logits_;   // grows to the most rows of a pass so far
   double last_pass_seconds_ = 0.0;
 
   // Drafts.
@@ -274,7 +285,7 @@ class SchedulerImpl final : public Scheduler {
   bool trees_work_ = true;            // no pass of drafts has failed to keep what it should
   int passes_with_drafts_ = 0;
   PassCosts costs_;
-  DraftRates rates_of_lookup_;
+  DraftRates rates_of_own_;  // of the drafters that the scheduler gives
   DraftPlan plan_;
   std::vector<DraftShare> shares_;       // [live]
   std::vector<SequenceLength> members_;  // of the round

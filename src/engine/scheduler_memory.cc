@@ -15,15 +15,27 @@ constexpr std::int64_t kLeastEvicted = 64;  // tokens
 std::int64_t SchedulerImpl::HeldBytes() const {
   const Cache& cache = engine_.cache();
   if (!engine_.options().releases_memory) return cache.UsedBytes();
-  return cache.ResidentBytes() + engine_.WorkspaceBytes();
+  return cache.ResidentBytes() + engine_.WorkspaceBytes() + RowBytes(0);
+}
+
+// The workspace has a row of logits for each sequence; drafts need more.
+std::int64_t SchedulerImpl::RowBytes(std::size_t rows) const {
+  const auto vocabulary = static_cast<std::size_t>(engine_.vocabulary_size());
+  const auto most = static_cast<std::size_t>(std::max(engine_.options().max_sequences, 1));
+  const std::size_t values = std::max(logits_.capacity(), rows * vocabulary);
+  return static_cast<std::int64_t>((values - std::min(values, most * vocabulary)) * sizeof(float));
 }
 
 std::int64_t SchedulerImpl::PassGrowth(std::int64_t cells) {
   if (!engine_.options().releases_memory) return cells * bytes_per_token_;
   growing_.clear();
   int captures = 0;
+  int rounds = 0;
+  std::size_t rows = 0;
   for (const JobPtr& job : live_) {
     if (job->chunk == 0) continue;
+    rounds += job->drafted > 0 ? 1 : 0;
+    rows += 1 + static_cast<std::size_t>(job->drafted);
     growing_.push_back({job->sequence, job->chunk});
     for (const Position at : job->captures.lengths()) {
       captures += at > job->length && at <= job->length + job->chunk;
@@ -31,7 +43,7 @@ std::int64_t SchedulerImpl::PassGrowth(std::int64_t cells) {
   }
   std::sort(growing_.begin(), growing_.end(),
             [](const auto& a, const auto& b) { return Index(a.sequence) < Index(b.sequence); });
-  return engine_.cache().GrowthOf(growing_, captures);
+  return engine_.cache().GrowthOf(growing_, captures, rounds) + RowBytes(rows) - RowBytes(0);
 }
 
 bool SchedulerImpl::HasRoom(std::int64_t cells) {
@@ -47,7 +59,9 @@ bool SchedulerImpl::HasRoom(std::int64_t cells) {
 
 // An error leaves memory with the cache, which still counts it and uses it for other tokens.
 bool SchedulerImpl::ReleaseMemory() {
-  return !engine_.options().releases_memory || engine_.cache().ReleaseFreeMemory().ok();
+  if (!engine_.options().releases_memory) return true;
+  if (RowBytes(0) > 0) logits_ = {};
+  return engine_.cache().ReleaseFreeMemory().ok();
 }
 
 void SchedulerImpl::KeepToBudget() {

@@ -11,6 +11,7 @@
 #include "engine/engine_impl.h"
 #include "engine/prefix_drafter.h"
 #include "engine/scheduler_impl.h"
+#include "kvcache_engine/head_drafter.h"
 #include "speculation/judge_drafts.h"
 
 namespace kvcache {
@@ -25,13 +26,20 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
 }  // namespace
 
 void SchedulerImpl::GiveDrafter(Job& job) {
-  if (!options_.look_up_drafts || job.drafts != nullptr || job.request.draft_tokens == 0) return;
+  const bool head = options_.use_draft_head && engine_.has_draft_head();
+  if (!head && !options_.look_up_drafts) return;
+  if (job.drafts != nullptr || job.request.draft_tokens == 0) return;
   try {
-    job.drafts = std::make_unique<JobDrafts>(
-        JobDrafts{.drafter = MakePrefixDrafter(*prefixes_, job.request.salt, rates_of_lookup_),
-                  .fixed = job.request.draft_tokens,
-                  .branches = job.request.draft_branches,
-                  .looks_up = true});
+    auto drafts = std::make_unique<JobDrafts>(JobDrafts{.fixed = job.request.draft_tokens,
+                                                        .branches = job.request.draft_branches,
+                                                        .rates = &rates_of_own_});
+    if (head) {
+      drafts->drafter = *MakeHeadDrafter(engine_);
+      drafts->drafter->depth().rates() = rates_of_own_;
+    } else {
+      drafts->drafter = MakePrefixDrafter(*prefixes_, job.request.salt, rates_of_own_);
+    }
+    job.drafts = std::move(drafts);
   } catch (const std::bad_alloc&) {
     // It has no drafts.
   }
@@ -41,6 +49,7 @@ void SchedulerImpl::GiveDrafter(Job& job) {
 // would get without drafts.
 Position SchedulerImpl::MostDrafts(const Job& job) const {
   if (job.drafts == nullptr || job.drafts->drafter == nullptr || job.drafts->fixed == 0) return 0;
+  if (job.request.constraint != nullptr) return 0;
   if (job.in_prompt || job.failures > 0 || job.pending() != 1) return 0;
   const auto generated = static_cast<Position>(job.result.tokens.size());
   Position most = std::min<Position>(DraftRates::kMost, engine_.context() - job.length - 1);
@@ -144,6 +153,7 @@ void SchedulerImpl::Propose(Job& job, int most) {
 
 Status SchedulerImpl::AskDrafter(Job& job, int most) {
   JobDrafts& drafts = *job.drafts;
+  drafts.drafter->SetSequence(job.sequence);
   if (!std::exchange(drafts.begun, true) || drafts.shifts != job.result.shifts) {
     KVCACHE_RETURN_IF_ERROR(drafts.drafter->Begin(job.tokens));
     drafts.shifts = job.result.shifts;
@@ -278,7 +288,7 @@ void SchedulerImpl::Judge(Job& job) {
   ++report.rounds;
   const int right = std::max<Position>(drafts.kept - 1, 0);
   drafts.drafter->depth().rates().Count(drafted, right);
-  if (drafts.looks_up) rates_of_lookup_.Count(drafted, right);
+  if (drafts.rates != nullptr) drafts.rates->Count(drafted, right);
 }
 
 // Draws the samples of all requests with drafts, and keeps the rows that they came from. If the cache

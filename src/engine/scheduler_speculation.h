@@ -15,7 +15,7 @@ struct JobDrafts {
   std::shared_ptr<Drafter> drafter{};  // null: it failed
   int fixed = -1;                      // drafts of every round; -1: as many as pay
   int branches = 1;                    // alternatives at one place, at most
-  bool looks_up = false;               // the drafter is the scheduler's own
+  DraftRates* rates = nullptr;  // of all drafters of the scheduler's own kind; null: another kind
   bool begun = false;
   std::size_t told = 0;     // tokens of the request that the drafter knows
   std::int32_t shifts = 0;  // of the context, when it learned of them

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kvcache/drafter.h"
+#include "kvcache_engine/head_drafter.h"
 #include "support/scheduler_fixture.h"
 #include "support/scripted_drafter.h"
 
@@ -273,6 +274,48 @@ TEST_P(SchedulerSpeculation, DraftsComeFromEarlierRequestsOfTheSameUser) {
   ExpectNothingLeaks();
 }
 
+// Requests side by side with the model's own head, from prefixes too, and within a budget of bytes.
+class SchedulerHeads : public SchedulerSpeculation {};
+
+TEST_P(SchedulerHeads, ChangeNoAnswer) {
+  Start(4, 0);
+  const std::vector<Tokens> plain = Answers({}, 0);
+  const EngineOptions with_head{.threads = 2,
+                                .context = kContext,
+                                .max_sequences = 4,
+                                .prefill_chunk = 32,
+                                .draft_head = path_};
+  StartWith(with_head, {.use_draft_head = true});
+  for (int time = 0; time < 2; ++time) {
+    ASSERT_EQ(Answers({}, 0), plain);
+    std::int64_t drafted = 0;
+    for (const auto& asked : asked_) {
+      ExpectExact(*asked);
+      EXPECT_TRUE(asked->result.speculation.error.ok());
+      EXPECT_TRUE(time == 0 || asked->result.reuse.restored > 0);
+      drafted += asked->result.speculation.drafted;
+    }
+    EXPECT_GT(drafted, 0);
+  }
+  ExpectNothingLeaks();
+  for (const int depth : {1, 6, 16}) {
+    StartWith(with_head, {});
+    asked_.clear();
+    for (const Tokens& prompt : Prompts()) {
+      ScheduledRequest request;
+      request.drafter = std::shared_ptr<Drafter>(*MakeHeadDrafter(*engine_));
+      request.draft_tokens = depth;
+      Ask(prompt, kAnswer, std::move(request));
+    }
+    RunAll();
+    for (std::size_t i = 0; i < asked_.size(); ++i) {
+      ExpectExact(*asked_[i]);
+      EXPECT_GT(asked_[i]->result.speculation.drafted, 0);
+    }
+    ExpectNothingLeaks();
+  }
+}
+
 TEST_P(SchedulerSpeculation, BadDraftTokensAreRefused) {
   Start(1, 0);
   EXPECT_EQ(scheduler_->Submit({.prompt = {3}, .draft_tokens = 17}).status().message(),
@@ -284,6 +327,9 @@ TEST_P(SchedulerSpeculation, BadDraftTokensAreRefused) {
 INSTANTIATE_TEST_SUITE_P(Kinds, SchedulerSpeculation,
                          ::testing::Values("llama", "gemma3", "llama4", "qwen3next", "lfm2",
                                            "granitehybrid"),
+                         [](const auto& kind) { return std::string(kind.param); });
+
+INSTANTIATE_TEST_SUITE_P(Kinds, SchedulerHeads, ::testing::Values("llama", "qwen3next"),
                          [](const auto& kind) { return std::string(kind.param); });
 
 }  // namespace

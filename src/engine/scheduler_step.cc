@@ -7,6 +7,7 @@
 #include "engine/check_logits.h"
 #include "engine/engine_impl.h"
 #include "engine/scheduler_impl.h"
+#include "engine/sequence_states.h"
 
 namespace kvcache {
 namespace {
@@ -30,6 +31,23 @@ class AddSeconds {
 }  // namespace
 
 Result<bool> SchedulerImpl::Step() {
+  RunStep();
+  Publish();
+  return !live_.empty() || waiting() > 0;
+}
+
+void SchedulerImpl::Publish() {
+  const PrefixStats prefixes = prefixes_->Stats();
+  const std::lock_guard lock(mutex_);
+  published_ = stats_;
+  published_.live = std::ssize(live_);
+  published_.waiting = std::ssize(waiting_) + std::ssize(inbox_);
+  published_.prefix_tokens = prefixes.tokens;
+  published_.prefix_states = prefixes.states;
+  published_.evicted_tokens = prefixes.evicted_tokens;
+}
+
+void SchedulerImpl::RunStep() {
   const AddSeconds time(stats_.step_seconds);
   FetchJobs();
   TakeInbox();
@@ -49,8 +67,9 @@ Result<bool> SchedulerImpl::Step() {
   Compose();
   if (tokens_.empty()) WaitForLoads();
   if (!tokens_.empty() && MakeRoom()) Pass();
+  stats_.most_held_bytes = std::max(stats_.most_held_bytes, HeldBytes());
   KeepToBudget();
-  return !live_.empty() || waiting() > 0;
+  stats_.held_bytes = HeldBytes();
 }
 
 void SchedulerImpl::Pass() {
@@ -60,6 +79,9 @@ void SchedulerImpl::Pass() {
   ++stats_.passes;
   if (!status.ok()) return PassFailed(status);
   stats_.evaluated_tokens += static_cast<std::int64_t>(tokens_.size());
+  for (const JobPtr& job : live_) {
+    if (ReadsPrompt(*job)) stats_.prompt_tokens += job->chunk;
+  }
   JudgeRound();
   if (encoding_ == nullptr) costs_.Count(static_cast<int>(tokens_.size()), last_pass_seconds_);
   AfterPass();
@@ -175,7 +197,12 @@ Status SchedulerImpl::RunPass() {
       }
     }
     if (rows_.empty()) return Status::Ok();
-    logits_.resize(rows_.size() * static_cast<std::size_t>(engine_.vocabulary_size()));
+    const std::size_t values = rows_.size() * static_cast<std::size_t>(engine_.vocabulary_size());
+    if (logits_.capacity() < values) {
+      logits_ = {};
+      logits_.reserve(values);
+    }
+    logits_.resize(values);
   } catch (const std::bad_alloc&) {
     return {StatusCode::kOutOfMemory,
             StrCat("no memory for the logits of ", rows_.size(), " rows")};
@@ -265,7 +292,8 @@ bool SchedulerImpl::Sample(Job& job, Position length, std::span<const float> log
 
 void SchedulerImpl::Draw(Job& job, std::span<const float> logits) {
   RequestResult& result = job.result;
-  const std::int32_t token = job.sampler.Sample(logits, job.tokens);
+  const std::int32_t token = DrawAllowed(job, logits);
+  if (token < 0) return;
   job.drawn = token;
   if (result.first_token_ms == 0.0) {
     result.first_token_ms =
@@ -277,6 +305,25 @@ void SchedulerImpl::Draw(Job& job, std::span<const float> logits) {
   }
   result.tokens.push_back(token);
   job.tokens.push_back(token);
+}
+
+// The samplers see the logits of the tokens that are allowed.
+std::int32_t SchedulerImpl::DrawAllowed(Job& job, std::span<const float> logits) {
+  TokenConstraint* const constraint = job.request.constraint.get();
+  if (constraint == nullptr) return job.sampler.Sample(logits, job.tokens);
+  allowed_.assign(logits.begin(), logits.end());
+  if (constraint->complete()) {
+    job.result.stop = StopReason::kEndOfText;
+    return -1;
+  }
+  if (constraint->Apply(allowed_)) {
+    const std::int32_t token = job.sampler.Sample(allowed_, job.tokens);
+    if (constraint->Take(token)) return token;
+  }
+  job.result.stop = StopReason::kInterrupted;
+  job.result.status = {StatusCode::kUnsupported,
+                       "no token of the vocabulary goes on with a text that is allowed"};
+  return -1;
 }
 
 Result<bool> SchedulerImpl::MakeContext(Job& job) {
@@ -302,6 +349,8 @@ Status SchedulerImpl::Shift(Job& job) {
   }
   KVCACHE_RETURN_IF_ERROR(cache.CheckRemove(job.sequence, keep, keep + dropped));
   KVCACHE_RETURN_IF_ERROR(cache.Remove(job.sequence, keep, keep + dropped));
+  if (engine_.states() != nullptr)
+    engine_.states()->Forget(job.sequence);  // positions have changed
   job.tokens.erase(job.tokens.begin() + keep, job.tokens.begin() + keep + dropped);
   ++job.result.shifts;
   const Position length = job.length - dropped;

@@ -34,8 +34,11 @@ class Scorer {
         vocabulary_(static_cast<std::size_t>(engine.vocabulary_size())),
         logits_(kRows * vocabulary_) {}
 
+  // Rows that an earlier pass had are left out.
   Status Pass(Position first, std::int32_t count) {
-    for (std::int32_t done = 0; done < count; done += kRows) {
+    const Position scored = std::clamp(scored_ - first, 0, count);
+    scored_ = std::max(scored_, first + count);
+    for (std::int32_t done = scored; done < count; done += kRows) {
       const std::int32_t rows = std::min(kRows, count - done);
       std::int32_t indices[kRows];
       std::iota(indices, indices + rows, done);
@@ -75,13 +78,15 @@ class Scorer {
   const LogitsSink& sink_;
   std::size_t vocabulary_;
   std::vector<float> logits_;
+  Position scored_ = 0;  // tokens
   double nll_ = 0.0;
 };
 
 }  // namespace
 
 Result<ScoreResult> Score(Session& session, Engine& engine, std::span<const std::int32_t> tokens,
-                          const LogitsSink& sink, const std::atomic<bool>* interrupt) {
+                          const LogitsSink& sink, const std::atomic<bool>* interrupt,
+                          const ScoreResume& resume) {
   if (tokens.empty()) return Status(StatusCode::kInvalidArgument, "there are no tokens to score");
   for (const std::int32_t token : tokens) {
     if (token < 0 || token >= engine.vocabulary_size()) {
@@ -93,12 +98,26 @@ Result<ScoreResult> Score(Session& session, Engine& engine, std::span<const std:
   std::vector<std::int32_t> all(session.tokens().begin(), session.tokens().end());
   const bool begun = !all.empty();
   all.insert(all.end(), tokens.begin(), tokens.end());
+  if (resume.at != 0 && (resume.at <= std::ssize(session.tokens()) ||
+                         static_cast<std::size_t>(resume.at) >= all.size())) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        StrCat("resuming after ", resume.at, " tokens; must be from ", session.tokens().size() + 1,
+               " to ", all.size() - 1, ", before the last token"));
+  }
   Scorer scorer(engine, all, sink);
+  const auto evaluate = [&](Position end) {
+    return session.Append(
+        std::span(all).first(static_cast<std::size_t>(end)).subspan(session.tokens().size()),
+        [&](Position first, std::int32_t count) { return scorer.Pass(first, count); }, interrupt);
+  };
   const auto start = std::chrono::steady_clock::now();
   if (begun) KVCACHE_RETURN_IF_ERROR(scorer.Pass(0, 1));
-  KVCACHE_RETURN_IF_ERROR(session.Append(
-      tokens, [&](Position first, std::int32_t count) { return scorer.Pass(first, count); },
-      interrupt));
+  if (resume.at > 0) {
+    KVCACHE_RETURN_IF_ERROR(evaluate(resume.at));
+    KVCACHE_RETURN_IF_ERROR(resume.resume());
+  }
+  KVCACHE_RETURN_IF_ERROR(evaluate(static_cast<Position>(all.size())));
   const std::chrono::duration<double, std::milli> elapsed =
       std::chrono::steady_clock::now() - start;
   ScoreResult result{.tokens = static_cast<std::int32_t>(all.size()),

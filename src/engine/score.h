@@ -22,12 +22,19 @@ struct ScoreResult {
 // Is called with rows of logits [vocabulary], in order: row i predicts the token after token i.
 using LogitsSink = std::function<Status(std::span<const float> rows)>;
 
+// Where an evaluation lets its state go and takes it back.
+struct ScoreResume {
+  Position at = 0;  // after so many tokens, the decoder's first token included; 0: never
+  std::function<Status()> resume{};
+};
+
 // Evaluates `tokens` in an empty session, or in one that holds only the decoder's first token after
-// Session::Encode; then the first of `tokens` is scored, too. Errors: no tokens; more than the
-// context; those of the passes and of the sink; kCorrupt for logits that are not numbers;
-// kCancelled when interrupted.
+// Session::Encode; then the first of `tokens` is scored, too. Tokens that the session lacks after
+// `resume` are evaluated again, and scored once. Errors: no tokens; more than the context; a place to resume at
+// that is not before the last token; those of the passes, of the sink and of `resume`; kCorrupt for logits
+// that are not numbers; kCancelled when interrupted.
 Result<ScoreResult> Score(Session& session, Engine& engine, std::span<const std::int32_t> tokens,
-                          const LogitsSink& sink = {},
-                          const std::atomic<bool>* interrupt = nullptr);
+                          const LogitsSink& sink = {}, const std::atomic<bool>* interrupt = nullptr,
+                          const ScoreResume& resume = {});
 
 }  // namespace kvcache

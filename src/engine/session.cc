@@ -7,6 +7,7 @@
 
 #include "base/strings.h"
 #include "engine/engine_impl.h"
+#include "engine/sequence_states.h"
 #include "kvcache/transaction.h"
 
 namespace kvcache {
@@ -18,6 +19,7 @@ Session::Session(Engine& engine, SequenceId sequence)
       sequences_(static_cast<std::size_t>(engine.max_batch()), sequence),
       logits_(static_cast<std::size_t>(engine.vocabulary_size())) {
   tokens_.reserve(static_cast<std::size_t>(engine.context()));
+  if (engine.states() != nullptr) engine.states()->Forget(sequence);
 }
 
 Session::~Session() {
@@ -173,6 +175,7 @@ Result<std::int32_t> Session::Shift(std::int32_t keep) {
     KVCACHE_RETURN_IF_ERROR(GoBack(0));
     return removed;
   }
+  if (engine_.states() != nullptr) engine_.states()->Forget(sequence_);  // positions have changed
   tokens_.erase(tokens_.begin() + keep, tokens_.begin() + keep + dropped);
   unshifted_ = std::min(unshifted_, keep);
   KVCACHE_RETURN_IF_ERROR(RestoreTo(position()));
@@ -194,6 +197,7 @@ Status Session::Restore(const Snapshot* snapshot, std::span<const std::int32_t> 
   last_pass_tokens_ = 0;
   Cache& cache = engine_.cache();
   Status restored = cache.Restore(sequence_, snapshot, static_cast<Position>(tokens.size()));
+  if (engine_.states() != nullptr) engine_.states()->Forget(sequence_);
   if (restored.ok()) {
     tokens_.assign(tokens.begin(), tokens.end());
     unshifted_ = position();
@@ -221,6 +225,7 @@ Status Session::ForkFrom(const Session& source, Position length) {
                    ", the source's tokens")};
   }
   KVCACHE_RETURN_IF_ERROR(engine_.cache().CopyPrefix(source.sequence_, sequence_, length));
+  if (engine_.states() != nullptr) engine_.states()->Copy(source.sequence_, sequence_);
   tokens_.assign(source.tokens_.begin(), source.tokens_.begin() + length);
   unshifted_ = std::min(source.unshifted_, length);
   return RestoreTo(length);

@@ -38,6 +38,15 @@ struct ModelInfo {
   std::vector<LayerMemory> memory;  // memory of each layer
 };
 
+// For each token of a pass, the final state of the token before it, which a draft head reads.
+struct PreviousStates {
+  static constexpr std::int32_t kUnknown = -1;
+  // [batch]: an earlier row of the batch; -2 - i: row i of `known`; kUnknown: zeros take its place, and
+  // drafts near that token are less often right.
+  std::span<const std::int32_t> of_token{};
+  const float* known = nullptr;  // [hidden_size, any number], host memory
+};
+
 class Model {
  public:
   virtual ~Model() = default;
@@ -83,6 +92,25 @@ class Model {
   // Computes logits [vocabulary, rows.size()] for the given batch indices of the last Forward.
   virtual Status Logits(std::span<const std::int32_t> rows, float* logits) = 0;
 
+  // ---- Draft heads (model/graph/draft_head.h)
+
+  // Takes the head of `file`: the model's own, or another one that has just a head, and must outlive the
+  // model. Caches that are made later have a layer for it. Errors: kUnsupported for a family that has no
+  // heads; kNotFound for a file without a head; kCorrupt for one of another size.
+  virtual Status LoadHead(const GgufFile& file);
+  virtual bool has_head() const { return false; }
+  // Sets what the head reads in the next Forward. REQUIRES: has_head(); the spans live until then.
+  virtual void SetPrevious(const PreviousStates& /*previous*/) {}
+  // Writes the final states [hidden_size, rows.size()] of rows of the last Forward. REQUIRES: has_head().
+  virtual Status FinalStates(std::span<const std::int32_t> rows, float* states);
+  // Runs the head alone. tokens [batch], kMostDraftRows at most, follow tokens with the final states
+  // [hidden_size, batch]. Writes logits [vocabulary, batch], and the states [hidden_size, batch] that take
+  // their place for the next token. REQUIRES: has_head(), and the StartForward of cache.OfLayer(layers)
+  // has succeeded for these positions. Logits of the last Forward remain.
+  static constexpr int kMostDraftRows = 16;
+  virtual Status Draft(std::span<const std::int32_t> tokens, std::span<const Position> positions,
+                       const float* states, Cache& cache, float* logits, float* next_states);
+
   // Returns the bytes of weights outside the mapped file (repacked matrices).
   virtual std::size_t OwnedWeightBytes() const = 0;
 
@@ -100,6 +128,9 @@ class Model {
 // outlive the model. Errors name the file and the tensor or key: kUnsupported for an unknown
 // architecture, weight type or setting; kCorrupt for missing tensors or wrong shapes.
 Result<std::unique_ptr<Model>> LoadModel(const GgufFile& file, Backend& backend);
+
+// Returns whether the file has a draft head and no layers, for Model::LoadHead.
+bool HasOnlyDraftHead(const GgufFile& file);
 
 // Returns Ok if the output matrix has one row for each of `tokens` vocabulary tokens, else kCorrupt
 // with both numbers. llama.cpp has the same rule: it takes the number of rows from the vocabulary.

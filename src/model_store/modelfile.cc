@@ -76,26 +76,6 @@ bool IsNumber(const std::string& text) {
   return std::isfinite(static_cast<double>(number));
 }
 
-Status CheckParameter(const std::string& name, const std::string& value) {
-  const auto known = std::find_if(kParameters.begin(), kParameters.end(),
-                                  [&](const Parameter& each) { return each.name == name; });
-  if (known == kParameters.end()) {
-    return InvalidArgument(StrCat("there is no parameter ", Quoted(name)));
-  }
-  const auto wrong = [&](std::string_view kind) {
-    return InvalidArgument(StrCat("PARAMETER ", name, " is ", Quoted(value), "; must be ", kind));
-  };
-  switch (known->kind) {
-    case ValueKind::kInteger:
-      return IsNumber<std::int64_t>(value) ? Status::Ok() : wrong("a whole number");
-    case ValueKind::kReal: return IsNumber<double>(value) ? Status::Ok() : wrong("a number");
-    case ValueKind::kBoolean:
-      return value == "true" || value == "false" ? Status::Ok() : wrong("true or false");
-    case ValueKind::kText: return value.empty() ? wrong("a text") : Status::Ok();
-  }
-  return Status::Ok();
-}
-
 bool IsVersion(std::string_view text) {
   int dots = 0;
   bool digit = false;  // the last character is one
@@ -252,6 +232,26 @@ void AddInstruction(std::string_view name, std::string_view value, std::string* 
 }
 
 }  // namespace
+
+Status CheckParameter(const std::string& name, const std::string& value) {
+  const auto known = std::find_if(kParameters.begin(), kParameters.end(),
+                                  [&](const Parameter& each) { return each.name == name; });
+  if (known == kParameters.end()) {
+    return InvalidArgument(StrCat("there is no parameter ", Quoted(name)));
+  }
+  const auto wrong = [&](std::string_view kind) {
+    return InvalidArgument(StrCat("PARAMETER ", name, " is ", Quoted(value), "; must be ", kind));
+  };
+  switch (known->kind) {
+    case ValueKind::kInteger:
+      return IsNumber<std::int64_t>(value) ? Status::Ok() : wrong("a whole number");
+    case ValueKind::kReal: return IsNumber<double>(value) ? Status::Ok() : wrong("a number");
+    case ValueKind::kBoolean:
+      return value == "true" || value == "false" ? Status::Ok() : wrong("true or false");
+    case ValueKind::kText: return value.empty() ? wrong("a text") : Status::Ok();
+  }
+  return Status::Ok();
+}
 
 Result<Modelfile> ParseModelfile(std::string_view text) {
   if (text.size() > kMaxModelfileBytes) {

@@ -42,6 +42,9 @@ inline constexpr std::size_t kMaxModelfileBytes = std::size_t{16} << 20;
 // (ADAPTER).
 Result<Modelfile> ParseModelfile(std::string_view text);
 
+// Checks a PARAMETER. Errors: kInvalidArgument: an unknown name, or a value of another kind.
+Status CheckParameter(const std::string& name, const std::string& value);
+
 // Returns a Modelfile that ParseModelfile reads as `file`. REQUIRES: no value holds `"""`.
 std::string ModelfileText(const Modelfile& file);
 

@@ -35,6 +35,8 @@ class PrefixCacheImpl final : public PrefixCache {
   std::int64_t Evict(std::int64_t tokens) override;
   Position Pin(const PrefixPrompt& prompt, double until) override;
   Position Demote(const PrefixPrompt& prompt) override;
+  void Visit(std::uint64_t salt,
+             const std::function<bool(const PrefixNodeView&)>& visit) const override;
   PrefixStats Stats() const override;
   std::string CheckStructure() const override;
 

@@ -128,6 +128,42 @@ TEST_F(PrefixCacheTest, ProbeChangesNothing) {
   EXPECT_EQ(cache_->CheckStructure(), "");
 }
 
+TEST_F(PrefixCacheTest, VisitShowsTheNodesOfASalt) {
+  Make({});
+  const Keys shared = Range(0, 10);
+  Run(shared + Range(100, 5));
+  Run(shared + Range(200, 7));
+  struct Seen {
+    std::uint64_t number, parent;
+    Keys keys;
+    Position begin, end;
+  };
+  std::vector<Seen> seen;
+  const auto look = [&](std::uint64_t salt, std::size_t most) {
+    seen.clear();
+    cache_->Visit(salt, [&](const PrefixNodeView& node) {
+      seen.push_back({node.number, node.parent, Keys(node.keys.begin(), node.keys.end()),
+                      node.begin, node.end});
+      return seen.size() < most;
+    });
+  };
+  look(0, 100);
+  ASSERT_EQ(seen.size(), 3u);
+  EXPECT_EQ(seen[0].parent, 0u);
+  EXPECT_EQ(seen[0].keys, shared);
+  EXPECT_EQ(seen[0].begin, 0);
+  EXPECT_EQ(seen[1].keys, Range(200, 7)) << "the one that was used last comes first";
+  EXPECT_EQ(seen[1].parent, seen[0].number);
+  EXPECT_EQ(seen[2].keys, Range(100, 5));
+  EXPECT_EQ(seen[2].parent, seen[0].number);
+  EXPECT_EQ(seen[2].begin, 10);
+  EXPECT_EQ(seen[2].end, 15);
+  look(0, 2);
+  EXPECT_EQ(seen.size(), 2u);
+  look(1, 100);
+  EXPECT_TRUE(seen.empty()) << "another salt";
+}
+
 TEST_F(PrefixCacheTest, PinnedPrefixesStayUntilTheirTime) {
   Make({});
   Run(Range(0, 100));

@@ -162,6 +162,36 @@ PrefixStats PrefixCacheImpl::Stats() const {
           .bytes = trie_.bytes() + history_.bytes() + continuations_.bytes()};
 }
 
+void PrefixCacheImpl::Visit(std::uint64_t salt,
+                            const std::function<bool(const PrefixNodeView&)>& visit) const {
+  const PrefixNode* const root = trie_.FindRoot(salt);
+  if (root == nullptr) return;
+  std::vector<const PrefixNode*> next;  // a stack
+  const auto add_children = [&](const PrefixNode& node) {
+    const auto first = static_cast<std::ptrdiff_t>(next.size());
+    for (const PrefixNode* child = node.first_child; child != nullptr; child = child->next) {
+      next.push_back(child);
+    }
+    std::sort(next.begin() + first, next.end(),
+              [](const PrefixNode* a, const PrefixNode* b) { return UsedBefore()(a, b); });
+  };
+  add_children(*root);
+  while (!next.empty()) {
+    const PrefixNode& node = *next.back();
+    next.pop_back();
+    const PrefixNodeView view{.number = node.number,
+                              .parent = node.parent == root ? 0 : node.parent->number,
+                              .keys = node.keys,
+                              .begin = node.begin(),
+                              .end = node.end,
+                              .has_state = node.state != PrefixState::kNone,
+                              .live = node.live,
+                              .pinned = node.pinned_until > now_};
+    if (!visit(view)) return;
+    add_children(node);
+  }
+}
+
 std::string PrefixCacheImpl::CheckStructure() const {
   std::string broken = trie_.Check();
   std::int64_t states = 0;

@@ -7,15 +7,17 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
-#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "base/strings.h"
 #include "cli/command_line.h"
+#include "cli/draft_flags.h"
 #include "cli/engine_flags.h"
-#include "cli/model_store.h"
 #include "cli/store_flags.h"
+#include "platform/system_memory.h"
+#include "serve/model_catalog.h"
+#include "server/log.h"
 #include "server/server.h"
 
 namespace kvcache::serve {
@@ -24,16 +26,60 @@ namespace {
 struct ServeFlags {
   cli::EngineFlags engine;
   cli::StoreFlags store;
+  std::string draft = "none";
+  std::string api_keys;
+  std::string tls_certificate, tls_key;
+  std::vector<std::string> origins;
   std::string host = "127.0.0.1";
   int port = 11500;
+  std::vector<std::string> models;
   int sequences = 16;
+  int most_models = 8;
+  int keep_alive = -1;
   int stop_seconds = 5;
+  server::LogLevel log_level = server::LogLevel::kInfo;
+  server::LogForm log_form = server::LogForm::kText;
 };
 
+Result<server::LogLevel> ParseLogLevel(const std::string& text) {
+  if (text == "off") return server::LogLevel::kOff;
+  if (text == "error") return server::LogLevel::kError;
+  if (text == "info") return server::LogLevel::kInfo;
+  return Status(StatusCode::kInvalidArgument, Quoted(text) + " is not off, error or info");
+}
+
+Result<server::LogForm> ParseLogForm(const std::string& text) {
+  if (text == "text") return server::LogForm::kText;
+  if (text == "json") return server::LogForm::kJson;
+  return Status(StatusCode::kInvalidArgument, Quoted(text) + " is not text or json");
+}
+
 void AddFlags(cli::FlagSet command, ServeFlags& flags) {
-  flags.engine.Add(command);
+  command
+      .AddText(
+          "MODEL", &flags.models,
+          "a .gguf file, or a name that 'kvcache list' shows; several are loaded when requests "
+          "ask for them (default: all that 'kvcache list' shows, and story for requests that "
+          "name none)")
+      .ValueName("…");
+  flags.engine.AddWithoutModel(command);
   flags.store.Add(command);
   const char* const group = "Server";
+  command
+      .AddNumber("--models", &flags.most_models,
+                 "models that are loaded at once; those that were used last stay")
+      .Range(1, 1024)
+      .Group(group)
+      .ValueName("N")
+      .ShowDefault();
+  command
+      .AddNumber("--keep-alive", &flags.keep_alive,
+                 "seconds that a model stays loaded without requests; -1: until another one needs "
+                 "its place")
+      .Range(-1, 1 << 30)
+      .Group(group)
+      .ValueName("N")
+      .ShowDefault();
   command
       .AddText("--host", &flags.host,
                "the IP address to listen on; others than loopback are open "
@@ -41,6 +87,38 @@ void AddFlags(cli::FlagSet command, ServeFlags& flags) {
       .Group(group)
       .ValueName("ADDRESS")
       .ShowDefault();
+  command
+      .AddText("--draft", &flags.draft,
+               "who proposes tokens, which the model verifies several at a time; answers are the "
+               "same: head "
+               "(the draft head in the model's file), a .gguf file that has one for this model, "
+               "ngram (what "
+               "followed the same tokens before, also in other requests of the same user), or none")
+      .Group("Speculation")
+      .ValueName("head|FILE|ngram|none")
+      .ShowDefault();
+  command
+      .AddText(
+          "--api-keys", &flags.api_keys,
+          "a file with one key per line; requests then need one ('Authorization: Bearer KEY' or "
+          "'x-api-key: KEY'), and users share nothing (default: everyone who reaches the server)")
+      .Group(group)
+      .ValueName("FILE");
+  command
+      .AddText("--tls-cert", &flags.tls_certificate,
+               "a PEM file with a certificate; the server then speaks HTTPS only")
+      .Group(group)
+      .ValueName("FILE");
+  command.AddText("--tls-key", &flags.tls_key, "a PEM file with the certificate's key")
+      .Group(group)
+      .ValueName("FILE");
+  command
+      .AddText("--cors", &flags.origins,
+               "an origin whose pages may read answers, such as https://chat.example; *: all; may "
+               "be given "
+               "several times")
+      .Group(group)
+      .ValueName("ORIGIN");
   command.AddNumber("--port", &flags.port, "the port; 0: any free one")
       .Range(0, 65535)
       .Group(group)
@@ -61,6 +139,26 @@ void AddFlags(cli::FlagSet command, ServeFlags& flags) {
       .ShowDefault();
 }
 
+void AddLogFlags(cli::FlagSet command, ServeFlags& flags) {
+  const auto level = [&flags](const std::string& text) -> Status {
+    KVCACHE_ASSIGN_OR_RETURN(flags.log_level, ParseLogLevel(text));
+    return Status::Ok();
+  };
+  command
+      .AddParsed("--log", level,
+                 "what is written to standard error: off, error, or info (default): each request "
+                 "with its numbers, and models that come and go; never texts")
+      .Group("Server")
+      .ValueName("LEVEL");
+  const auto form = [&flags](const std::string& text) -> Status {
+    KVCACHE_ASSIGN_OR_RETURN(flags.log_form, ParseLogForm(text));
+    return Status::Ok();
+  };
+  command.AddParsed("--log-form", form, "lines of text (default) or json")
+      .Group("Server")
+      .ValueName("FORM");
+}
+
 // Each connection is a descriptor.
 void AllowAllDescriptors() {
   rlimit limit{};
@@ -78,37 +176,110 @@ void EndAtNextSignal(const sigset_t& ends) {
   (void)pthread_sigmask(SIG_UNBLOCK, &ends, nullptr);
 }
 
-server::ServedModel Describe(const std::string& path) {
-  const std::filesystem::path file(path);
-  std::error_code error;
-  const auto bytes = std::filesystem::file_size(file, error);
-  return {.name = file.stem().string(),
-          .created = server::UnixSeconds(),
-          .bytes = error ? 0 : static_cast<std::int64_t>(bytes)};
+// Returns the file with the draft head for --draft, or an empty path.
+Result<std::string> HeadFile(const std::string& draft, const std::string& model) {
+  KVCACHE_ASSIGN_OR_RETURN(std::string path, cli::FindDraftHead(draft, model));
+  if (!path.empty() || draft == "none" || draft == "ngram") return path;
+  return Status(
+      StatusCode::kUnsupported,
+      StrCat("--draft: ", draft, " is no draft head; the server drafts with heads and with ngram"));
 }
 
-Status Serve(const ServeFlags& flags, const sigset_t& ends) {
-  KVCACHE_ASSIGN_OR_RETURN(const std::string path, cli::FindModel(flags.engine.model()));
-  KVCACHE_ASSIGN_OR_RETURN(const auto engine, flags.engine.OpenFor(0, flags.sequences));
-  flags.store.Use(*engine);
-  const server::ServerOptions options{
-      .http = {.address = flags.host, .port = static_cast<std::uint16_t>(flags.port)}};
-  KVCACHE_ASSIGN_OR_RETURN(auto server, server::Server::Start(*engine, Describe(path), options));
+// Returns a function that asks each store what it holds; none if there are no stores.
+std::function<std::vector<server::TierBytes>()> AskTiers(
+    const std::vector<cli::StoreFlags::OpenStore>& stores) {
+  if (stores.empty()) return nullptr;
+  return [stores] {
+    std::vector<server::TierBytes> tiers;
+    for (const auto& [name, store] : stores) {
+      const auto stats = store->Stats();
+      if (!stats.ok()) continue;
+      tiers.push_back({cli::StoreFlags::TierOf(name), stats->held_bytes, stats->evicted});
+    }
+    return tiers;
+  };
+}
+
+// Opens models as the flags say. A file with a draft head is for the first model; with "head", others that
+// have none go without.
+class Opener {
+ public:
+  Opener(const ServeFlags& flags, std::shared_ptr<Store> store)
+      : flags_(flags), store_(std::move(store)) {}
+
+  Result<std::shared_ptr<Engine>> Open(const server::ServedModel& model, int context,
+                                       const std::string& draft_head) const {
+    cli::EngineFlags::ForRequests wanted{.path = model.path,
+                                         .sequences = flags_.sequences,
+                                         .pool_bytes = flags_.store.memory_budget(),
+                                         .context = context,
+                                         .draft_head = draft_head};
+    const bool is_file =
+        flags_.draft != "none" && flags_.draft != "ngram" && flags_.draft != "head";
+    if (flags_.draft == "head" || (is_file && model.path == first_path)) {
+      KVCACHE_ASSIGN_OR_RETURN(wanted.draft_head, HeadFile(flags_.draft, model.path));
+    }
+    auto opened = flags_.engine.OpenForRequests(wanted);
+    if (!opened.ok() && flags_.draft == "head" && model.path != first_path) {
+      wanted.draft_head = draft_head;  // it has none of its own
+      opened = flags_.engine.OpenForRequests(wanted);
+    }
+    KVCACHE_RETURN_IF_ERROR(opened.status());
+    std::shared_ptr<Engine> engine = std::move(*opened);
+    cli::StoreFlags::Use(*engine, store_);
+    return engine;
+  }
+
+  std::string first_path{};
+
+ private:
+  const ServeFlags& flags_;
+  const std::shared_ptr<Store> store_;  // all models share it
+};
+
+Status Serve(ServeFlags& flags, const sigset_t& ends) {
+  KVCACHE_RETURN_IF_ERROR(server::StartLog(flags.log_level, flags.log_form));
+  const std::vector<cli::StoreFlags::OpenStore> stores = flags.store.OpenEach();
+  Opener opener(flags, cli::StoreFlags::Combine(stores));
+  KVCACHE_ASSIGN_OR_RETURN(
+      auto models,
+      MakeCatalog({.models = flags.models,
+                   .open = [&](const auto& model, int context, const auto& draft_head) {
+                     return opener.Open(model, context, draft_head);
+                   }}));
+  const server::ServedModel first = models->List().front();
+  opener.first_path = first.path;
+  std::optional<server::ApiKeys> keys;
+  if (!flags.api_keys.empty()) {
+    auto read = server::ApiKeys::Read(flags.api_keys);
+    if (!read.ok()) return std::move(read).TakeStatus().WithContext("--api-keys");
+    keys = std::move(read).value();
+  }
+  const server::ServerOptions options{.http = {.address = flags.host,
+                                               .port = static_cast<std::uint16_t>(flags.port),
+                                               .tls_certificate = flags.tls_certificate,
+                                               .tls_key = flags.tls_key,
+                                               .allowed_origins = flags.origins},
+                                      .memory_budget = flags.store.memory_budget(),
+                                      .look_up_drafts = flags.draft == "ngram",
+                                      .most_models = static_cast<std::size_t>(flags.most_models),
+                                      .models_bytes = AvailableMemory().value_or(0) / 2,
+                                      .stay_seconds = flags.keep_alive < 0
+                                                          ? server::kForever
+                                                          : static_cast<double>(flags.keep_alive),
+                                      .ask_tiers = AskTiers(stores),
+                                      .keys = std::move(keys)};
+  KVCACHE_ASSIGN_OR_RETURN(auto server, server::Server::Start(std::move(models), options));
   const bool v6 = flags.host.find(':') != std::string::npos;
-  (void)std::fprintf(stderr, "kvcache: serving %s at http://%s%s%s:%d\n",
-                     Describe(path).name.c_str(), v6 ? "[" : "", flags.host.c_str(), v6 ? "]" : "",
-                     server->port());
+  (void)std::fprintf(stderr, "kvcache: serving %s at http%s://%s%s%s:%d\n", first.name.c_str(),
+                     flags.tls_key.empty() ? "" : "s", v6 ? "[" : "", flags.host.c_str(),
+                     v6 ? "]" : "", server->port());
   int signal = 0;
   (void)sigwait(&ends, &signal);
   EndAtNextSignal(ends);
   (void)std::fprintf(stderr, "kvcache: stopping\n");
   server->Stop(std::chrono::seconds(flags.stop_seconds));
-  server.reset();
-  if (engine->prefix_store() != nullptr) {
-    if (const std::string lost = engine->FlushStore(); !lost.empty()) {
-      (void)std::fprintf(stderr, "kvcache: %s\n", OneLine(lost).c_str());
-    }
-  }
+  server.reset();  // writes what the stores lack
   return Status::Ok();
 }
 
@@ -124,7 +295,10 @@ int Main(int argc, char** argv) {
   cli::CommandLine line("kvcache", "Runs language models (GGUF files) on the CPU.",
                         "kvcache " KVCACHE_VERSION);
   ServeFlags flags;
-  AddFlags(line.AddCommand("serve", "Serve a model to clients of OpenAI's and other APIs"), flags);
+  const cli::FlagSet command =
+      line.AddCommand("serve", "Serve models to clients of OpenAI's and other APIs");
+  AddFlags(command, flags);
+  AddLogFlags(command, flags);
   std::vector<std::string> words = {"serve"};
   words.insert(words.end(), argv + 1, argv + argc);
   const cli::ParsedLine parsed = line.Parse(words);
@@ -135,6 +309,7 @@ int Main(int argc, char** argv) {
     return 2;
   }
   const Status status = Serve(flags, ends);
+  server::EndLog();
   if (status.ok()) return 0;
   (void)std::fprintf(stderr, "kvcache serve: %s\n", OneLine(status.message()).c_str());
   return 1;

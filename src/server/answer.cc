@@ -2,16 +2,19 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <utility>
 
 #include "base/strings.h"
 #include "engine/json_text.h"
+#include "server/log.h"
 
 namespace kvcache::server {
 namespace {
 
 std::string_view AnthropicType(int status) {
   switch (status) {
+    case 401: return "authentication_error";
     case 403: return "permission_error";
     case 404: return "not_found_error";
     case 413: return "request_too_large";
@@ -27,6 +30,7 @@ Json OrNull(const std::string& text) {
 
 // The choices of one answer on their way to a client.
 struct Choices {
+  ModelLease lease;
   std::shared_ptr<HttpReply> reply;
   Api api{};
   bool stream = false;
@@ -36,9 +40,13 @@ struct Choices {
   TextResult total{};
   std::vector<Json> wholes{};  // of the choices
 
-  void Fail(const Status& status) {
+  void Fail(const Status& status, AnswerShape& shape) {
     if (std::exchange(failed, true)) return;
     if (!begun) return SendError(*reply, api, FromStatus(status));
+    if (std::string last = shape.Failure(FromStatus(status)); !last.empty()) {
+      reply->Write(std::move(last));
+      return reply->End();
+    }
     const std::string error = ErrorJson(api, FromStatus(status));
     const char* const name = api == Api::kAnthropic ? "event: error\n" : "";
     reply->Write(api == Api::kOllama ? error + "\n" : StrCat(name, "data: ", error, "\n\n"));
@@ -49,11 +57,13 @@ struct Choices {
 // One of them.
 struct Delivery {
   std::shared_ptr<Choices> all;
+  Json log = Json::object();  // who asked for what
   std::size_t index = 0;
   std::shared_ptr<AnswerShape> shape;
   bool begun = false;
   AnswerParser parser{{}};
-  Answer answer{};  // whole answers only
+  Answer answer{};            // whole answers only
+  std::int32_t thoughts = 0;  // tokens
 
   // A stream begins before its first text, so that its client sees signs of life while a long prompt is
   // computed.
@@ -62,6 +72,9 @@ struct Delivery {
     if (!std::exchange(all->begun, true)) all->reply->Begin(std::string(shape->stream_type()));
     all->reply->Write(shape->Start(reuse));
   }
+
+  // Counts a token, before its text. The tag that ends thoughts is one of them.
+  void Count() { thoughts += parser.thinking() ? 1 : 0; }
 
   // Returns whether the text goes on.
   bool Take(std::string_view piece) {
@@ -83,8 +96,24 @@ struct Delivery {
     if (!out.empty()) all->reply->Write(std::move(out));
   }
 
-  void Finish(const TextResult& result) {
-    if (!result.status.ok()) return all->Fail(result.status);
+  // Texts of prompts and answers stay out of logs.
+  void Log(const TextResult& result) {
+    Json& line = log;
+    line["prompt_tokens"] = result.reuse.prompt;
+    line["cached_tokens"] = result.reuse.restored;
+    if (result.reuse.stored > 0) line["stored_tokens"] = result.reuse.stored;
+    line["generated_tokens"] = result.generated;
+    line["first_token_ms"] = std::round(result.first_token_ms * 100.0) / 100.0;
+    line["total_ms"] = std::round(result.total_ms * 100.0) / 100.0;
+    if (!result.status.ok()) line["error"] = result.status.message();
+    if (result.status.ok()) line["end"] = StopReasonName(result.stop);
+    LogEvent(result.status.ok() ? LogLevel::kInfo : LogLevel::kError, "request", line);
+  }
+
+  void Finish(TextResult result) {
+    Log(result);
+    if (!result.status.ok()) return all->Fail(result.status, *shape);
+    result.thoughts = thoughts;
     Begin(result.reuse);
     TakeParts(parser.Flush());
     const std::int32_t before = all->total.generated;
@@ -162,6 +191,7 @@ ApiError FromStatus(const Status& status) {
   switch (status.code()) {
     case StatusCode::kInvalidArgument:
     case StatusCode::kUnsupported: return {.status = 400, .message = status.message()};
+    case StatusCode::kNotFound: return {.status = 404, .message = status.message()};
     case StatusCode::kCacheFull: return {.status = 429, .message = status.message()};
     case StatusCode::kCancelled:
     case StatusCode::kOutOfMemory: return {.status = 503, .message = status.message()};
@@ -178,7 +208,7 @@ Result<std::string> ContentText(const Json& content) {
   for (const Json& part : content) {
     if (!part.is_object() || !part.contains("type") || !part["type"].is_string()) return wrong;
     const auto& type = part["type"].get_ref<const std::string&>();
-    if (type != "text" && type != "input_text") {
+    if (type != "text" && type != "input_text" && type != "output_text") {
       return Status(StatusCode::kInvalidArgument,
                     StrCat("has a part of type ", Quoted(type), "; only text is supported"));
     }
@@ -255,35 +285,59 @@ Result<ChatInput> ReadMessages(const Json& messages) {
   return input;
 }
 
-bool CheckModel(const RouteContext& context, Api api, const std::string& model, HttpReply& reply) {
-  const std::string& name = context.model.name;
-  if (model.empty() || model == name || model == name + ":latest") return true;
-  SendError(
-      reply, api,
-      {.status = 404,
-       .message = StrCat("there is no model ", Quoted(model), "; this server has '", name, "'"),
-       .param = "model",
-       .code = "model_not_found"});
-  return false;
+void AddStoredMessages(const ServedModel& model, ChatInput& input) {
+  const Json* const first = input.messages.empty() ? nullptr : &input.messages.front();
+  const bool has_system = first != nullptr && first->value("role", "") == "system";
+  const auto after_system = input.messages.begin() + (has_system ? 1 : 0);
+  input.messages.insert(after_system, model.messages.begin(), model.messages.end());
+  if (has_system || model.system.empty()) return;
+  input.messages.insert(input.messages.begin(),
+                        Json({{"role", "system"}, {"content", model.system}}));
 }
 
-void Deliver(TextService& service, const TextRequest& request, bool stream, Api api,
+namespace {
+
+// Returns the fields of a request that has none of its own.
+Fields DefaultsOf(const ServedModel& model) {
+  static const Json kNone = Json::object();
+  return Fields(kNone, "", &model.parameters);
+}
+
+}  // namespace
+
+std::vector<std::string> StoredStops(const ServedModel& model) {
+  return DefaultsOf(model).Texts("stop", 16);
+}
+
+std::int32_t StoredMaxTokens(const ServedModel& model) {
+  const std::int64_t tokens = DefaultsOf(model).Integer("num_predict", -1, -2, INT32_MAX);
+  return tokens < 1 ? -1 : static_cast<std::int32_t>(tokens);
+}
+
+Result<Prompt> RenderChat(const RouteContext& context, ChatInput input) {
+  AddStoredMessages(context.model, input);
+  return context.service.Render(std::move(input));
+}
+
+void Deliver(const RouteContext& context, const TextRequest& request, bool stream, Api api,
              std::shared_ptr<AnswerShape> shape, const std::shared_ptr<HttpReply>& reply) {
-  DeliverChoices(service, request, stream, api, {std::move(shape)}, reply);
+  DeliverChoices(context, request, stream, api, {std::move(shape)}, reply);
 }
 
-void DeliverChoices(TextService& service, const TextRequest& request, bool stream, Api api,
+void DeliverChoices(const RouteContext& context, const TextRequest& request, bool stream, Api api,
                     const std::vector<std::shared_ptr<AnswerShape>>& shapes,
                     const std::shared_ptr<HttpReply>& reply) {
+  TextService& service = context.service;
   const auto tokens = std::ssize(request.prompt.tokens);
-  if (const int context = service.engine().context(); tokens >= context) {
+  if (const int most = service.engine().context(); tokens >= most) {
     return SendError(*reply, api,
                      {.message = StrCat("the prompt has ", tokens, " tokens; the context has ",
-                                        context, " with the answer"),
-                      .param = api == Api::kOpenAi ? "messages" : "",
+                                        most, " with the answer"),
+                      .param = api == Api::kOpenAi ? shapes.front()->prompt_field() : "",
                       .code = "context_length_exceeded"});
   }
   const auto all = std::make_shared<Choices>();
+  all->lease = context.lease;
   all->reply = reply;
   all->api = api;
   all->stream = stream;
@@ -295,22 +349,28 @@ void DeliverChoices(TextService& service, const TextRequest& request, bool strea
     delivery->all = all;
     delivery->index = i;
     delivery->shape = shapes[i];
+    delivery->log["model"] = context.model.name;
+    if (!context.user.name.empty()) delivery->log["user"] = context.user.name;
     delivery->parser = AnswerParser(request.prompt.answer);
     TextRequest& choice = choices[i];
+    choice.salt = context.user.salt;
     choice.sampling.seed += i * 0x9e3779b97f4a7c15;
     choice.on_started = [delivery](const ReuseReport& reuse) { delivery->Begin(reuse); };
     choice.on_logprob = [delivery](TokenLogprob token) { delivery->shape->Take(std::move(token)); };
+    choice.on_token = [delivery] { delivery->Count(); };
     choice.on_text = [delivery](std::string_view text) { return delivery->Take(text); };
     choice.on_done = [delivery](const TextResult& result) { delivery->Finish(result); };
   }
   auto ids = service.Submit(std::move(choices));
   if (!ids.ok()) {
     // Some choices may have begun on the engine's thread.
-    service.Look([all, status = ids.status()](const auto&, auto) { all->Fail(status); });
+    service.Look([all, shape = shapes.front(), status = ids.status()](const auto&, auto) {
+      all->Fail(status, *shape);
+    });
     return;
   }
-  reply->OnGone([&service, ids = std::move(*ids)] {
-    for (const RequestId id : ids) service.Cancel(id);
+  reply->OnGone([lease = context.lease, ids = std::move(*ids)] {
+    for (const RequestId id : ids) lease->Cancel(id);
   });
 }
 

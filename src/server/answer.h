@@ -10,9 +10,13 @@
 #include <string_view>
 #include <vector>
 
+#include "server/api_keys.h"
 #include "server/fields.h"
 #include "server/http_server.h"
+#include "server/model_host.h"
+#include "server/responses_store.h"
 #include "server/text_service.h"
+#include "server/tier_sampler.h"
 
 namespace kvcache::server {
 
@@ -43,12 +47,6 @@ Result<ChatInput> ReadMessages(const Json& messages);
 // Returns a content as one text. Errors: a part that is not a text.
 Result<std::string> ContentText(const Json& content);
 
-struct ServedModel {
-  std::string name;
-  std::int64_t created = 0;  // seconds since 1970
-  std::int64_t bytes = 0;    // of the file
-};
-
 // A whole answer.
 struct Answer {
   std::string text{};
@@ -70,30 +68,54 @@ class AnswerShape {
   // Returns a stream's last bytes, after the ends of all choices. `total` has all of their tokens.
   virtual std::string Last(const TextResult& /*total*/) { return {}; }
   virtual Json Whole(const Answer& answer, const TextResult& result) = 0;
+  // Returns the last bytes of a stream that fails; none: those of the API.
+  virtual std::string Failure(const ApiError& /*error*/) { return {}; }
+  // Returns the field of the request that the prompt is from, in OpenAI's API.
+  virtual const char* prompt_field() const { return "messages"; }
   // Adds the choice of another whole answer.
   virtual void AddChoice(Json& /*whole*/, const Json& /*other*/) const {}
 };
 
-// Generates, and answers as `shape` writes. The request is cancelled if the client leaves.
-void Deliver(TextService& service, const TextRequest& request, bool stream, Api api,
-             std::shared_ptr<AnswerShape> shape, const std::shared_ptr<HttpReply>& reply);
-// The same for as many choices as there are shapes. The seeds of the others follow from the request's.
-void DeliverChoices(TextService& service, const TextRequest& request, bool stream, Api api,
-                    const std::vector<std::shared_ptr<AnswerShape>>& shapes,
-                    const std::shared_ptr<HttpReply>& reply);
-
-struct RouteContext {
-  TextService& service;
-  const ServedModel& model;
+struct ServerContext {
+  ModelHost& host;
+  ResponseStore& responses;
+  const TierSampler& tiers;
+  User user{};  // who asks; without keys, everyone is the same administrator
 };
 
-// Checks that the request asks for the model that is served. Returns whether it does; else has
-// answered.
-bool CheckModel(const RouteContext& context, Api api, const std::string& model, HttpReply& reply);
+// With the model that the request asks for. A function that outlives the route must hold the lease.
+struct RouteContext : ServerContext {
+  RouteContext(const ServerContext& server, ServedModel asked, ModelLease loaded)
+      : ServerContext(server), model(std::move(asked)), lease(std::move(loaded)), service(*lease) {}
+
+  ServedModel model;
+  ModelLease lease;
+  TextService& service;
+};
+
+// Renders a conversation, which begins with what the model's description says.
+Result<Prompt> RenderChat(const RouteContext& context, ChatInput input);
+// Adds what the model's description says to a conversation without a system message.
+void AddStoredMessages(const ServedModel& model, ChatInput& input);
+// Returns the texts that end answers by the model's description.
+std::vector<std::string> StoredStops(const ServedModel& model);
+// Returns the tokens that answers have at most by the model's description; -1: it says nothing.
+std::int32_t StoredMaxTokens(const ServedModel& model);
+
+// Generates, and answers as `shape` writes. The request is cancelled if the client leaves.
+void Deliver(const RouteContext& context, const TextRequest& request, bool stream, Api api,
+             std::shared_ptr<AnswerShape> shape, const std::shared_ptr<HttpReply>& reply);
+// The same for as many choices as there are shapes. The seeds of the others follow from the request's.
+void DeliverChoices(const RouteContext& context, const TextRequest& request, bool stream, Api api,
+                    const std::vector<std::shared_ptr<AnswerShape>>& shapes,
+                    const std::shared_ptr<HttpReply>& reply);
 
 std::int64_t UnixSeconds();
 // Returns a name that no other answer of this server has.
 std::string NewId(std::string_view prefix);
+
+// Returns the requests that have not ended, those of the user or, for an administrator, all; no texts.
+Json SequencesJson(const Scheduler& scheduler, const User& user);
 
 // The routes. `body` is an object.
 void OpenAiChat(const RouteContext& context, const Json& body,
@@ -101,6 +123,12 @@ void OpenAiChat(const RouteContext& context, const Json& body,
 void OpenAiCompletion(const RouteContext& context, const Json& body,
                       const std::shared_ptr<HttpReply>& reply);
 Json OpenAiModel(const ServedModel& model);
+void OpenAiResponse(const RouteContext& context, const Json& body,
+                    const std::shared_ptr<HttpReply>& reply);
+void OpenAiResponseTokens(const RouteContext& context, const Json& body,
+                          const std::shared_ptr<HttpReply>& reply);
+void GetStoredResponse(const ServerContext& context, const std::string& id, HttpReply& reply);
+void DeleteStoredResponse(const ServerContext& context, const std::string& id, HttpReply& reply);
 void AnthropicMessages(const RouteContext& context, const Json& body,
                        const std::shared_ptr<HttpReply>& reply);
 void AnthropicCountTokens(const RouteContext& context, const Json& body,
@@ -112,14 +140,36 @@ void Detokenize(const RouteContext& context, const Json& body,
 void ApplyTemplate(const RouteContext& context, const Json& body,
                    const std::shared_ptr<HttpReply>& reply);
 void Probe(const RouteContext& context, const Json& body, const std::shared_ptr<HttpReply>& reply);
-void Slots(const RouteContext& context, const std::shared_ptr<HttpReply>& reply);
+void Slots(const ServerContext& context, const std::shared_ptr<HttpReply>& reply);
+void Health(const ServerContext& context, const std::shared_ptr<HttpReply>& reply);
+void Version(const ServerContext& context, const std::shared_ptr<HttpReply>& reply);
+void Metrics(const ServerContext& context, const std::shared_ptr<HttpReply>& reply);
+void Models(const ServerContext& context, const std::shared_ptr<HttpReply>& reply);
+void PageIndex(const ServerContext& context, const std::shared_ptr<HttpReply>& reply);
+void PageStyle(const ServerContext& context, const std::shared_ptr<HttpReply>& reply);
+void PageScript(const ServerContext& context, const std::shared_ptr<HttpReply>& reply);
+void PageState(const ServerContext& context, const std::shared_ptr<HttpReply>& reply);
 void OllamaChat(const RouteContext& context, const Json& body,
                 const std::shared_ptr<HttpReply>& reply);
 void OllamaGenerate(const RouteContext& context, const Json& body,
                     const std::shared_ptr<HttpReply>& reply);
 void OllamaShow(const RouteContext& context, const Json& body,
                 const std::shared_ptr<HttpReply>& reply);
-void OllamaTags(const RouteContext& context, const std::shared_ptr<HttpReply>& reply);
-void OllamaRunning(const RouteContext& context, const std::shared_ptr<HttpReply>& reply);
+void OllamaTags(const ServerContext& context, const std::shared_ptr<HttpReply>& reply);
+void OllamaRunning(const ServerContext& context, const std::shared_ptr<HttpReply>& reply);
+// Change the list of models.
+void OllamaCreate(const ServerContext& context, const Json& body,
+                  const std::shared_ptr<HttpReply>& reply);
+void OllamaCopy(const ServerContext& context, const Json& body,
+                const std::shared_ptr<HttpReply>& reply);
+void OllamaDelete(const ServerContext& context, const Json& body,
+                  const std::shared_ptr<HttpReply>& reply);
+// Answers a request of Ollama's API that only loads or lets go of its model. Returns whether it is one.
+bool OllamaOnlyLoads(const ServerContext& context, const ServedModel& model, bool chat,
+                     const Json& body, const std::shared_ptr<HttpReply>& reply);
+// Returns a time as Ollama writes it.
+std::string OllamaTime(std::int64_t unix_seconds);
+// Returns the seconds of "keep_alive"; none: it is not given. Errors: kInvalidArgument.
+Result<std::optional<double>> ReadKeepAlive(const Json& body);
 
 }  // namespace kvcache::server

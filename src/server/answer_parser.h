@@ -53,6 +53,8 @@ class AnswerParser {
   std::vector<AnswerPart> Flush();
   // Returns whether nothing more is wanted (AnswerSyntax::one_call).
   bool done() const { return done_; }
+  // Returns whether the next piece is a thought, as far as is known.
+  bool thinking() const { return state_ == State::kReasoning; }
 
  private:
   enum class State : std::uint8_t { kStart, kReasoning, kText, kCall, kJson };

@@ -309,7 +309,7 @@ Result<ChatInput> ReadConversation(const Json& body, const Fields& fields,
 }
 
 // Returns the tokens of `prompt` that end with a message: another text after it changes only what follows.
-Result<Position> EndOfMessage(const TextService& service, ChatInput input, const Prompt& prompt,
+Result<Position> EndOfMessage(const RouteContext& context, ChatInput input, const Prompt& prompt,
                               std::ptrdiff_t message) {
   // The last token is never reused.
   const auto most = static_cast<Position>(prompt.tokens.size()) - 1;
@@ -318,14 +318,14 @@ Result<Position> EndOfMessage(const TextService& service, ChatInput input, const
   Json& content = input.messages[next]["content"];
   const std::string text = content.is_string() ? content.get<std::string>() : std::string();
   content = (text.starts_with('a') ? "b" : "a") + text;
-  KVCACHE_ASSIGN_OR_RETURN(const Prompt other, service.Render(std::move(input)));
+  KVCACHE_ASSIGN_OR_RETURN(const Prompt other, RenderChat(context, std::move(input)));
   const auto differ = std::mismatch(prompt.tokens.begin(), prompt.tokens.end(),
                                     other.tokens.begin(), other.tokens.end());
   return std::min(most, static_cast<Position>(differ.first - prompt.tokens.begin()));
 }
 
 // Returns a pin for each time to live: the longest marked prefix.
-Result<std::vector<PromptPin>> ReadPins(const TextService& service, const ChatInput& input,
+Result<std::vector<PromptPin>> ReadPins(const RouteContext& context, const ChatInput& input,
                                         const Prompt& prompt, const std::vector<CacheMark>& marks) {
   std::vector<PromptPin> pins;
   for (const double seconds : {300.0, 3600.0}) {
@@ -334,7 +334,7 @@ Result<std::vector<PromptPin>> ReadPins(const TextService& service, const ChatIn
       if (mark.seconds == seconds) last = std::max(last, mark.message);
     }
     if (last < -1) continue;
-    KVCACHE_ASSIGN_OR_RETURN(const Position length, EndOfMessage(service, input, prompt, last));
+    KVCACHE_ASSIGN_OR_RETURN(const Position length, EndOfMessage(context, input, prompt, last));
     if (length > 0) pins.push_back({length, seconds});
   }
   return pins;
@@ -357,12 +357,7 @@ void ReadThinking(Fields& fields, ChatInput& input) {
 }
 
 void RefuseUnsupported(Fields& fields) {
-  for (const char* name : {"mcp_servers", "container", "output_format"}) fields.Refuse(name);
-  const Json* const output = fields.Find("output_config");
-  if (output == nullptr) return;
-  Fields inner(*output, "output_config.");
-  inner.Refuse("format");
-  if (!inner.ok()) fields.Fail("output_config", "must be an object; 'format' is not supported");
+  for (const char* name : {"mcp_servers", "container"}) fields.Refuse(name);
 }
 
 // What is pinned shall be a place to go on from.
@@ -376,25 +371,25 @@ void AddRestorePoints(TextRequest& request) {
 // Reads the prompt and what shall be kept of it. Errors are answered.
 Result<TextRequest> ReadPrompt(const RouteContext& context, const Json& body, Fields& fields,
                                HttpReply& reply) {
-  const std::string model = fields.Text("model");
   const Tools tools = ReadAnthropicTools(fields, context.service.calls());
   ChatInput extra;
   ReadThinking(fields, extra);
   RefuseUnsupported(fields);
+  const AnswerForm form = ReadOutputFormat(fields);
   if (!fields.ok()) {
     SendError(reply, Api::kAnthropic, FromFields(fields));
     return fields.error();
   }
-  if (!CheckModel(context, Api::kAnthropic, model, reply)) return Wrong("another model");
   const auto read = [&]() -> Result<TextRequest> {
     std::vector<CacheMark> marks;
     KVCACHE_ASSIGN_OR_RETURN(ChatInput input, ReadConversation(body, fields, marks));
     input.tools = tools.list;
     input.variables = std::move(extra.variables);
     TextRequest request;
-    KVCACHE_ASSIGN_OR_RETURN(request.prompt, context.service.Render(input));
+    KVCACHE_ASSIGN_OR_RETURN(request.prompt, RenderChat(context, input));
     request.prompt.answer.one_call = tools.one_call;
-    KVCACHE_ASSIGN_OR_RETURN(request.pins, ReadPins(context.service, input, request.prompt, marks));
+    request.form = FormOf(tools, form);
+    KVCACHE_ASSIGN_OR_RETURN(request.pins, ReadPins(context, input, request.prompt, marks));
     AddRestorePoints(request);
     return request;
   };
@@ -407,7 +402,7 @@ Result<TextRequest> ReadPrompt(const RouteContext& context, const Json& body, Fi
 
 void AnthropicMessages(const RouteContext& context, const Json& body,
                        const std::shared_ptr<HttpReply>& reply) {
-  Fields fields(body);
+  Fields fields(body, "", &context.model.parameters);
   if (!fields.Has("max_tokens")) fields.Fail("max_tokens", "is missing");
   const auto most = static_cast<std::int32_t>(fields.Integer("max_tokens", 1, 1, INT32_MAX));
   if (const Json* const stop = fields.Find("stop_sequences");
@@ -415,7 +410,10 @@ void AnthropicMessages(const RouteContext& context, const Json& body,
     fields.Fail("stop_sequences", "must be an array of strings");
   }
   std::vector<std::string> stop = fields.Texts("stop_sequences", 64);
-  const SamplingParams sampling = ReadSampling(fields, -2.0, 1.0);
+  if (stop.empty()) stop = StoredStops(context.model);
+  // A description of a model may say more than a request of this API.
+  const double hottest = body.contains("temperature") ? 1.0 : 2.0;
+  const SamplingParams sampling = ReadSampling(fields, -2.0, hottest);
   const bool stream = fields.Bool("stream", false);
   auto request = ReadPrompt(context, body, fields, *reply);
   if (!request.ok()) return;
@@ -424,7 +422,7 @@ void AnthropicMessages(const RouteContext& context, const Json& body,
   request->sampling = sampling;
   Position marked = 0;
   for (const PromptPin& pin : request->pins) marked = std::max(marked, pin.length);
-  Deliver(context.service, *request, stream, Api::kAnthropic,
+  Deliver(context, *request, stream, Api::kAnthropic,
           std::make_shared<AnthropicShape>(context.model.name, marked), reply);
 }
 

@@ -6,8 +6,8 @@
 
 namespace kvcache::server {
 
-Fields::Fields(const Json& object, std::string prefix)
-    : object_(object), prefix_(std::move(prefix)) {
+Fields::Fields(const Json& object, std::string prefix, const Json* defaults)
+    : object_(object), defaults_(defaults), prefix_(std::move(prefix)) {
   if (!object.is_object()) {
     error_ = {StatusCode::kInvalidArgument,
               StrCat("the request is not a JSON object but ", object.type_name())};
@@ -16,8 +16,12 @@ Fields::Fields(const Json& object, std::string prefix)
 
 const Json* Fields::Find(const char* name) const {
   if (!object_.is_object()) return nullptr;
-  const auto found = object_.find(name);
-  return found == object_.end() || found->is_null() ? nullptr : &*found;
+  for (const Json* const from : {&object_, defaults_}) {
+    if (from == nullptr) continue;
+    const auto found = from->find(name);
+    if (found != from->end() && !found->is_null()) return &*found;
+  }
+  return nullptr;
 }
 
 void Fields::Fail(const std::string& name, const std::string& rule) {

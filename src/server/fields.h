@@ -18,10 +18,11 @@ using Json = nlohmann::ordered_json;
 
 class Fields {
  public:
-  // `object` must outlive this. If it is not an object, error() says so.
-  explicit Fields(const Json& object, std::string prefix = "");
+  // `object` must outlive this. If it is not an object, error() says so. `defaults`: an object with the
+  // values of fields that are missing or null, which must outlive this too; null: none.
+  explicit Fields(const Json& object, std::string prefix = "", const Json* defaults = nullptr);
 
-  // Returns the field's value, or null if it is missing or null.
+  // Returns the field's value or its default, or null if it has neither.
   const Json* Find(const char* name) const;
   bool Has(const char* name) const { return Find(name) != nullptr; }
 
@@ -43,6 +44,7 @@ class Fields {
 
  private:
   const Json& object_;
+  const Json* defaults_;
   std::string prefix_;
   Status error_;
   std::string field_;

@@ -3,7 +3,6 @@
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/write.hpp>
 #include <chrono>
 #include <cstdio>
 #include <exception>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "base/strings.h"
+#include "server/client_stream.h"
 #include "server/http_request_reader.h"
 
 namespace kvcache::server {
@@ -27,7 +27,9 @@ using Clock = std::chrono::steady_clock;
 std::string_view ReasonOf(int status) {
   switch (status) {
     case 200: return "OK";
+    case 204: return "No Content";
     case 400: return "Bad Request";
+    case 401: return "Unauthorized";
     case 403: return "Forbidden";
     case 404: return "Not Found";
     case 405: return "Method Not Allowed";
@@ -74,10 +76,13 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
  public:
   TcpConnection(std::shared_ptr<Sockets> sockets, tcp::socket socket)
       : sockets_(std::move(sockets)),
-        socket_(std::move(socket)),
+        stream_(std::move(socket), sockets_->tls ? &*sockets_->tls : nullptr),
         timer_(sockets_->io),
         reader_(sockets_->options.header_bytes, sockets_->options.body_bytes) {
     ++sockets_->open;
+    error_code error;
+    const auto peer = stream_.socket().remote_endpoint(error);
+    from_loopback_ = !error && peer.address().is_loopback();
   }
   ~TcpConnection() override { --sockets_->open; }
   TcpConnection(const TcpConnection&) = delete;
@@ -86,7 +91,14 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
   void Start() override {
     since_ = Clock::now();
     Tick();
-    Read();
+    if (!stream_.is_tls()) return Read();
+    state_ = State::kShaking;
+    stream_.Shake([self = shared_from_this()](const error_code& error) {
+      if (error || self->closed_) return self->Close();
+      self->state_ = State::kIdle;
+      self->since_ = Clock::now();
+      self->Read();
+    });
   }
 
   void Send(std::uint64_t number, int status, const std::string& body, const HttpHeaders& headers) {
@@ -98,8 +110,8 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
       head += StrCat(name, ": ", value, "\r\n");
       typed = typed || name == "Content-Type";
     }
-    if (!typed) head += "Content-Type: application/json\r\n";
-    head += StrCat("Content-Length: ", body.size(), "\r\n\r\n");
+    if (!typed && status != 204) head += "Content-Type: application/json\r\n";
+    head += status == 204 ? "\r\n" : StrCat("Content-Length: ", body.size(), "\r\n\r\n");
     Queue(head_only_ ? head : head + body);
     Finish();
   }
@@ -149,14 +161,13 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
   void Close() override {
     if (closed_) return;
     closed_ = true;
-    error_code ignored;
-    socket_.close(ignored);
+    stream_.Close();
     timer_.cancel();
     for (const auto& gone : std::exchange(gone_, {})) gone();
   }
 
  private:
-  enum class State { kIdle, kReceiving, kAnswering, kEnding };
+  enum class State { kShaking, kIdle, kReceiving, kAnswering, kEnding };
 
   bool Answers(std::uint64_t number) const {
     return !closed_ && number == number_ && state_ == State::kAnswering;
@@ -165,7 +176,7 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
   std::string Head(int status) const {
     return StrCat("HTTP/1.1 ", status, " ", ReasonOf(status), "\r\n",
                   keep_alive_ ? "" : "Connection: close\r\n",
-                  keep_alive_ && reader_.is_http_1_0() ? "Connection: keep-alive\r\n" : "");
+                  keep_alive_ && reader_.is_http_1_0() ? "Connection: keep-alive\r\n" : "", cors_);
   }
 
   std::string Chunk(const std::string& bytes) const {
@@ -190,7 +201,7 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
       self->Parse();
       self->Read();
     };
-    socket_.async_read_some(asio::buffer(incoming_), take);
+    stream_.ReadSome(asio::buffer(incoming_), take);
   }
 
   void Parse() {
@@ -206,12 +217,23 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
         case HttpRequestReader::Outcome::kRequest:
           keep_alive_ = reader_.keeps_alive();
           head_only_ = reader_.head_only();
+          SetCors(reader_.request().origin);
+          reader_.request().from_loopback = from_loopback_;
           sockets_->handler.Handle(std::move(reader_.request()), Answer());
           break;
         case HttpRequestReader::Outcome::kRefused:
           Refuse(reader_.status(), reader_.message());
           break;
       }
+    }
+  }
+
+  void SetCors(const std::string& origin) {
+    cors_.clear();
+    if (sockets_->options.allowed_origins.empty()) return;
+    cors_ = "Vary: Origin\r\n";
+    if (AllowsOrigin(sockets_->options, origin)) {
+      cors_ += StrCat("Access-Control-Allow-Origin: ", origin, "\r\n");
     }
   }
 
@@ -223,6 +245,7 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
 
   void Refuse(int status, const std::string& message) {
     keep_alive_ = head_only_ = false;
+    cors_.clear();  // of the request before
     const std::shared_ptr<HttpReply> unused = Answer();
     SendError(status, message);
   }
@@ -255,7 +278,7 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
       self->sent_ = Clock::now();
       self->Flush();
     };
-    asio::async_write(socket_, asio::buffer(outgoing_), sent);
+    stream_.WriteAll(asio::buffer(outgoing_), sent);
   }
 
   void Finish() {
@@ -274,8 +297,8 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
   // Says that nothing more comes, and reads on for a moment: closing at once would reset the
   // connection, and the client would lose the answer.
   void Linger() {
-    error_code ignored;
-    socket_.shutdown(tcp::socket::shutdown_send, ignored);
+    if (std::exchange(lingers_, true)) return;
+    stream_.EndWriting([self = shared_from_this()](const error_code&) {});
     inbox_.clear();
     Read();
   }
@@ -299,6 +322,7 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
       return now - time >= std::chrono::seconds(seconds);
     };
     if (sending_ && older(sent_, options.send_seconds)) return Close();
+    if (state_ == State::kShaking && older(since_, options.receive_seconds)) return Close();
     if (state_ == State::kIdle && older(since_, options.idle_seconds)) return Close();
     if (state_ == State::kEnding && !sending_ && older(since_, 2)) return Close();
     if (state_ == State::kReceiving && older(since_, options.receive_seconds)) {
@@ -311,11 +335,12 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
   }
 
   std::shared_ptr<Sockets> sockets_;
-  tcp::socket socket_;
+  ClientStream stream_;
   asio::steady_timer timer_;
   State state_ = State::kIdle;
   HttpRequestReader reader_;
   char incoming_[4096];
+  std::string cors_;      // headers of the answers to a page
   std::string inbox_;     // received, not parsed
   std::string outgoing_;  // given to the socket
   std::string waiting_;   // sent next
@@ -323,6 +348,7 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
   std::uint64_t number_ = 0;  // of the request that is answered
   Clock::time_point since_;   // the state began
   Clock::time_point sent_;    // the last output
+  bool from_loopback_ = false, lingers_ = false;
   bool reading_ = false, sending_ = false, closed_ = false;
   bool keep_alive_ = false, head_only_ = false;
   bool begun_ = false, chunked_ = false, events_ = false;

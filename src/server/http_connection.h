@@ -4,8 +4,10 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ssl/context.hpp>
 #include <cstddef>
 #include <memory>
+#include <optional>
 
 #include "server/http_server.h"
 
@@ -15,6 +17,7 @@ namespace kvcache::server {
 struct Sockets {
   const HttpOptions options;
   HttpHandler& handler;
+  std::optional<boost::asio::ssl::context> tls{};  // none: plain HTTP
   bool accepting = false;  // a client is waited for; before io, whose functions set it
   boost::asio::io_context io{1};
   std::size_t open = 0;   // connections

@@ -127,6 +127,10 @@ HttpRequestReader::Outcome HttpRequestReader::Complete() {
   head_only_ = message.method() == http::verb::head;
   request_.method = View(message.method_string());
   request_.host = View(message[http::field::host]);
+  request_.authorization = View(message[http::field::authorization]);
+  request_.api_key = View(message["X-Api-Key"]);
+  request_.origin = View(message[http::field::origin]);
+  request_.asked_headers = View(message[http::field::access_control_request_headers]);
   request_.body = std::move(message.body());
   return Outcome::kRequest;
 }

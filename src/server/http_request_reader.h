@@ -13,9 +13,12 @@ namespace kvcache::server {
 
 struct HttpRequest {
   std::string method;
-  std::string path;  // without the query
-  std::string host;  // the Host header
+  std::string path;                    // without the query
+  std::string host;                    // the Host header
+  std::string authorization, api_key;  // the headers Authorization and X-Api-Key
+  std::string origin, asked_headers;   // Origin and Access-Control-Request-Headers
   std::string body;
+  bool from_loopback = false;  // the connection knows
 };
 
 class HttpRequestReader {

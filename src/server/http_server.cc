@@ -79,6 +79,7 @@ class Server final : public HttpServer {
   }
 
   Status Listen() {
+    KVCACHE_RETURN_IF_ERROR(ReadCertificate());
     error_code error;
     const auto address = asio::ip::make_address(sockets_->options.address, error);
     if (error) {
@@ -103,6 +104,29 @@ class Server final : public HttpServer {
   std::uint16_t port() const override { return port_; }
 
  private:
+  Status ReadCertificate() {
+    const HttpOptions& options = sockets_->options;
+    if (options.tls_certificate.empty() && options.tls_key.empty()) return Status::Ok();
+    if (options.tls_certificate.empty() || options.tls_key.empty()) {
+      return {StatusCode::kInvalidArgument, "TLS needs both a certificate and its key"};
+    }
+    using asio::ssl::context;
+    context& tls = sockets_->tls.emplace(context::tls_server);
+    error_code error;
+    const auto wrong = [&](const std::string& file, const char* rule) {
+      return Status(StatusCode::kInvalidArgument, StrCat(file, ": ", rule, ": ", error.message()));
+    };
+    tls.set_options(context::default_workarounds | context::no_tlsv1 | context::no_tlsv1_1, error);
+    // A key with a password would be asked for on the terminal.
+    tls.set_password_callback([](auto...) { return std::string(); }, error);
+    tls.use_certificate_chain_file(options.tls_certificate, error);
+    if (error) return wrong(options.tls_certificate, "not a certificate in PEM");
+    tls.use_private_key_file(options.tls_key, context::pem, error);
+    if (error)
+      return wrong(options.tls_key, "not the certificate's key in PEM, without a password");
+    return Status::Ok();
+  }
+
   void StopAll() {
     error_code ignored;
     sockets_->stopping = true;
@@ -182,6 +206,13 @@ class Server final : public HttpServer {
 };
 
 }  // namespace
+
+bool AllowsOrigin(const HttpOptions& options, const std::string& origin) {
+  return !origin.empty() &&
+         std::any_of(
+             options.allowed_origins.begin(), options.allowed_origins.end(),
+             [&](const std::string& allowed) { return allowed == "*" || allowed == origin; });
+}
 
 Result<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpOptions& options,
                                                       HttpHandler& handler) {

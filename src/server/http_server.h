@@ -35,9 +35,16 @@ struct HttpOptions {
   int idle_seconds = 75;     // between two requests
   int send_seconds = 60;     // without a byte that the client takes
   int ping_seconds = 30;     // between the comments of a silent event stream
+  // PEM files of a certificate with those that it depends on, and of its key; both empty: plain HTTP.
+  std::string tls_certificate{}, tls_key{};
+  // Origins whose pages may read answers (CORS); "*": all.
+  std::vector<std::string> allowed_origins{};
 };
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
+
+// Returns whether pages of `origin` may read answers.
+bool AllowsOrigin(const HttpOptions& options, const std::string& origin);
 
 // The answer to one request: Send, or Begin, Write … and End. Calls after the end do nothing. If it is
 // destroyed before, the request gets status 500, or its connection is closed.
@@ -64,7 +71,7 @@ class HttpHandler {
 class HttpServer {
  public:
   // Listens and starts the I/O thread. `handler` must outlive the server and its replies. Errors:
-  // kInvalidArgument for the address; kIo if the port cannot be taken.
+  // kInvalidArgument for the address, the certificate and its key; kIo if the port cannot be taken.
   static Result<std::unique_ptr<HttpServer>> Start(const HttpOptions& options,
                                                    HttpHandler& handler);
   // Closes all connections and ends the thread.

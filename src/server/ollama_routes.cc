@@ -1,9 +1,7 @@
-// Ollama's generate and chat, and its lists of models.
-#include <ctime>
+// Ollama's generate and chat.
 #include <utility>
 
 #include "base/strings.h"
-#include "model/model.h"
 #include "server/answer.h"
 #include "server/request_sampling.h"
 #include "server/tools.h"
@@ -12,15 +10,6 @@ namespace kvcache::server {
 namespace {
 
 enum class Kind { kChat, kText };
-
-std::string TimeText(std::int64_t seconds) {
-  const std::time_t time = seconds;
-  std::tm utc{};
-  (void)gmtime_r(&time, &utc);
-  char text[32];
-  (void)std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &utc);
-  return text;
-}
 
 std::int64_t Nanoseconds(double milliseconds) {
   return static_cast<std::int64_t>(milliseconds * 1e6);
@@ -56,7 +45,7 @@ class OllamaShape final : public AnswerShape {
 
  private:
   Json Line(const Answer& answer, bool done) {
-    Json line = {{"model", model_}, {"created_at", TimeText(UnixSeconds())}};
+    Json line = {{"model", model_}, {"created_at", OllamaTime(UnixSeconds())}};
     if (kind_ == Kind::kChat) line["message"] = {{"role", "assistant"}, {"content", answer.text}};
     if (kind_ == Kind::kText) line["response"] = answer.text;
     Json& message = kind_ == Kind::kChat ? line["message"] : line;
@@ -81,40 +70,34 @@ void Refuse(HttpReply& reply, const Status& status) {
 }
 
 // Reads "options" into the request.
-Status ReadOptions(Fields& fields, TextRequest& request) {
+Status ReadOptions(const ServedModel& model, Fields& fields, TextRequest& request) {
   static const Json kNone = Json::object();
   const Json* const given = fields.Find("options");
-  Fields options(given != nullptr ? *given : kNone, "options.");
+  Fields options(given != nullptr ? *given : kNone, "options.", &model.parameters);
   request.max_tokens = static_cast<std::int32_t>(options.Integer("num_predict", -1, -2, INT32_MAX));
   request.stop = options.Texts("stop", 16);
   request.sampling = ReadSampling(options);
-  request.sampling.repeat_penalty =
-      static_cast<float>(options.Number("repeat_penalty", 1.0, 0.01, 100.0));
   for (const char* name : {"mirostat", "typical_p", "tfs_z"}) options.Refuse(name, 0);
   return options.error();
 }
 
 void Generate(const RouteContext& context, Kind kind, Fields& fields, Result<Prompt> prompt,
-              const std::shared_ptr<HttpReply>& reply) {
+              const Tools& tools, const std::shared_ptr<HttpReply>& reply) {
   const bool stream = fields.Bool("stream", true);
   TextRequest request;
-  const Status options = ReadOptions(fields, request);
+  request.form = FormOf(tools, ReadOllamaFormat(fields));
+  const Status options = ReadOptions(context.model, fields, request);
   if (!fields.ok()) return Refuse(*reply, fields.error());
   if (!options.ok()) return Refuse(*reply, options);
   if (!prompt.ok()) return Refuse(*reply, prompt.status());
   request.prompt = std::move(*prompt);
-  Deliver(context.service, request, stream, Api::kOllama,
+  Deliver(context, request, stream, Api::kOllama,
           std::make_shared<OllamaShape>(kind, context.model.name), reply);
 }
 
-// Returns whether the request can be answered; else has answered.
-bool Begin(const RouteContext& context, Fields& fields, HttpReply& reply) {
-  const std::string model = fields.Text("model", fields.Text("name"));
-  for (const char* name : {"format", "images", "suffix", "context"}) fields.Refuse(name, "");
+void RefuseUnsupported(Fields& fields) {
+  for (const char* name : {"images", "suffix", "context"}) fields.Refuse(name, "");
   fields.Refuse("logprobs", false);
-  if (fields.ok()) return CheckModel(context, Api::kOllama, model, reply);
-  Refuse(reply, fields.error());
-  return false;
 }
 
 // Reads whether the model shall think, for its template.
@@ -132,22 +115,6 @@ void ReadThink(const RouteContext& context, Fields& fields, ChatInput& input) {
   if (think->is_string()) input.variables["reasoning_effort"] = *think;
 }
 
-Json Entry(const RouteContext& context) {
-  const std::string& name = context.model.name;
-  return {{"name", name + ":latest"},
-          {"model", name + ":latest"},
-          {"modified_at", TimeText(context.model.created)},
-          {"size", context.model.bytes},
-          {"digest", ""},
-          {"details",
-           {{"parent_model", ""},
-            {"format", "gguf"},
-            {"family", context.service.engine().info().architecture},
-            {"families", Json::array({context.service.engine().info().architecture})},
-            {"parameter_size", ""},
-            {"quantization_level", ""}}}};
-}
-
 }  // namespace
 
 void OllamaChat(const RouteContext& context, const Json& body,
@@ -156,14 +123,15 @@ void OllamaChat(const RouteContext& context, const Json& body,
   const Tools tools = ReadOllamaTools(fields, context.service.calls());
   ChatInput extra;
   ReadThink(context, fields, extra);
-  if (!Begin(context, fields, *reply)) return;
+  RefuseUnsupported(fields);
+  if (!fields.ok()) return Refuse(*reply, fields.error());
   auto input = ReadMessages(fields.Has("messages") ? *fields.Find("messages") : Json());
   if (input.ok()) {
     input->tools = tools.list;
     input->variables = std::move(extra.variables);
   }
   Generate(context, Kind::kChat, fields,
-           input.ok() ? context.service.Render(std::move(*input)) : input.status(), reply);
+           input.ok() ? RenderChat(context, std::move(*input)) : input.status(), tools, reply);
 }
 
 void OllamaGenerate(const RouteContext& context, const Json& body,
@@ -172,7 +140,7 @@ void OllamaGenerate(const RouteContext& context, const Json& body,
   ChatInput input;
   ReadThink(context, fields, input);
   fields.Refuse("tools");
-  if (!Begin(context, fields, *reply)) return;
+  RefuseUnsupported(fields);
   const std::string prompt = fields.Text("prompt");
   const std::string system = fields.Text("system");
   const bool raw = fields.Bool("raw", false);
@@ -180,39 +148,11 @@ void OllamaGenerate(const RouteContext& context, const Json& body,
   if (fields.ok() && prompt.empty()) fields.Fail("prompt", "is missing or empty");
   if (!fields.ok()) return Refuse(*reply, fields.error());
   if (raw) {
-    return Generate(context, Kind::kText, fields, context.service.Encode(prompt), reply);
+    return Generate(context, Kind::kText, fields, context.service.Encode(prompt), {}, reply);
   }
   if (!system.empty()) input.messages.push_back({{"role", "system"}, {"content", system}});
   input.messages.push_back({{"role", "user"}, {"content", prompt}});
-  Generate(context, Kind::kText, fields, context.service.Render(std::move(input)), reply);
-}
-
-void OllamaShow(const RouteContext& context, const Json& body,
-                const std::shared_ptr<HttpReply>& reply) {
-  Fields fields(body);
-  const std::string model = fields.Text("model", fields.Text("name"));
-  if (!fields.ok()) return Refuse(*reply, fields.error());
-  if (!CheckModel(context, Api::kOllama, model, *reply)) return;
-  const std::string& family = context.service.engine().info().architecture;
-  Json capabilities = Json::array({"completion"});
-  if (context.service.reasons()) capabilities.push_back("thinking");
-  SendJson(*reply, {{"details", Entry(context)["details"]},
-                    {"model_info",
-                     {{"general.architecture", family},
-                      {family + ".context_length", context.service.engine().context()}}},
-                    {"capabilities", std::move(capabilities)}});
-}
-
-void OllamaTags(const RouteContext& context, const std::shared_ptr<HttpReply>& reply) {
-  SendJson(*reply, {{"models", Json::array({Entry(context)})}});
-}
-
-void OllamaRunning(const RouteContext& context, const std::shared_ptr<HttpReply>& reply) {
-  Json entry = Entry(context);
-  entry["expires_at"] = "2999-01-01T00:00:00Z";  // the model stays
-  entry["size_vram"] = 0;
-  entry["context_length"] = context.service.engine().context();
-  SendJson(*reply, {{"models", Json::array({std::move(entry)})}});
+  Generate(context, Kind::kText, fields, RenderChat(context, std::move(input)), {}, reply);
 }
 
 }  // namespace kvcache::server

@@ -273,7 +273,6 @@ void ReadVariables(Fields& fields, ChatInput& input) {
 void RefuseOfChat(Fields& fields) {
   fields.Refuse("functions");
   fields.Refuse("function_call", "none");
-  fields.Refuse("response_format", {{"type", "text"}});
   fields.Refuse("modalities", Json::array({"text"}));
   fields.Refuse("audio");
   fields.Refuse("web_search_options");
@@ -302,29 +301,28 @@ void Generate(const RouteContext& context, Kind kind, TextRequest request, Field
   std::vector<std::shared_ptr<AnswerShape>> shapes;
   shapes.reserve(static_cast<std::size_t>(choices));
   for (int i = 0; i < choices; ++i) shapes.push_back(std::make_shared<OpenAiShape>(common, i));
-  DeliverChoices(context.service, request, stream, Api::kOpenAi, shapes, reply);
+  DeliverChoices(context, request, stream, Api::kOpenAi, shapes, reply);
 }
 
 }  // namespace
 
 void OpenAiChat(const RouteContext& context, const Json& body,
                 const std::shared_ptr<HttpReply>& reply) {
-  Fields fields(body);
-  const std::string model = fields.Text("model");
+  Fields fields(body, "", &context.model.parameters);
   RefuseOfChat(fields);
   const Tools tools = ReadOpenAiTools(fields, context.service.calls());
+  const AnswerForm form = ReadResponseFormat(fields);
   ChatInput extra;
   ReadVariables(fields, extra);
-  const std::int32_t old_most = MostTokens(fields, "max_tokens", -1);
+  const std::int32_t old_most = MostTokens(fields, "max_tokens", StoredMaxTokens(context.model));
   TextRequest request{.max_tokens = MostTokens(fields, "max_completion_tokens", old_most)};
   if (!fields.ok()) return SendError(*reply, Api::kOpenAi, FromFields(fields));
-  if (!CheckModel(context, Api::kOpenAi, model, *reply)) return;
   auto input = ReadMessages(fields.Has("messages") ? *fields.Find("messages") : Json());
   if (input.ok()) {
     input->tools = tools.list;
     input->variables = std::move(extra.variables);
   }
-  auto prompt = input.ok() ? context.service.Render(std::move(*input)) : input.status();
+  auto prompt = input.ok() ? RenderChat(context, std::move(*input)) : input.status();
   if (!prompt.ok()) {
     ApiError error = FromStatus(prompt.status());
     error.param = "messages";
@@ -332,14 +330,15 @@ void OpenAiChat(const RouteContext& context, const Json& body,
   }
   request.prompt = std::move(*prompt);
   request.prompt.answer.one_call = tools.one_call;
+  request.form = FormOf(tools, form);
   Generate(context, Kind::kChat, std::move(request), fields, reply);
 }
 
 void OpenAiCompletion(const RouteContext& context, const Json& body,
                       const std::shared_ptr<HttpReply>& reply) {
-  Fields fields(body);
-  const std::string model = fields.Text("model");
+  Fields fields(body, "", &context.model.parameters);
   fields.Refuse("best_of", 1);
+  fields.Refuse("response_format", {{"type", "text"}});
   fields.Refuse("echo", false);
   fields.Refuse("suffix", "");
   const Json* const text = fields.Find("prompt");
@@ -348,7 +347,6 @@ void OpenAiCompletion(const RouteContext& context, const Json& body,
   }
   TextRequest request{.max_tokens = MostTokens(fields, "max_tokens", 16)};
   if (!fields.ok()) return SendError(*reply, Api::kOpenAi, FromFields(fields));
-  if (!CheckModel(context, Api::kOpenAi, model, *reply)) return;
   auto prompt = context.service.Encode(text->get_ref<const std::string&>());
   if (!prompt.ok()) return SendError(*reply, Api::kOpenAi, FromStatus(prompt.status()));
   request.prompt = std::move(*prompt);

@@ -28,7 +28,7 @@ Result<Prompt> ReadPrompt(const RouteContext& context, Fields& fields) {
   }
   if (fields.Has("messages")) {
     KVCACHE_ASSIGN_OR_RETURN(ChatInput input, ReadChat(context, fields));
-    return context.service.Render(std::move(input));
+    return RenderChat(context, std::move(input));
   }
   const std::string prompt = fields.Text("prompt");
   if (!fields.ok()) return fields.error();
@@ -72,6 +72,12 @@ Json ProbeJson(const Engine& engine, const std::vector<std::int32_t>& tokens,
                           {"line", LineAt(engine, tokens, match.difference.position)}};
   }
   return json;
+}
+
+Json Pieces(const TextService& service, const std::vector<std::int32_t>& tokens) {
+  Json pieces = Json::array();
+  for (const std::int32_t token : tokens) pieces.push_back(service.Piece(token));
+  return pieces;
 }
 
 }  // namespace
@@ -120,6 +126,7 @@ void ApplyTemplate(const RouteContext& context, const Json& body, const Reply& r
   if (!fields.Has("messages")) fields.Fail("messages", "is missing");
   auto input = fields.ok() ? ReadChat(context, fields) : fields.error();
   if (!fields.ok()) return SendError(*reply, Api::kOpenAi, FromFields(fields));
+  if (input.ok()) AddStoredMessages(context.model, *input);
   auto text = input.ok() ? context.service.RenderText(std::move(*input)) : input.status();
   if (!text.ok()) return Refuse(*reply, text.status());
   SendJson(*reply, {{"prompt", *text}});
@@ -127,39 +134,59 @@ void ApplyTemplate(const RouteContext& context, const Json& body, const Reply& r
 
 void Probe(const RouteContext& context, const Json& body, const Reply& reply) {
   Fields fields(body);
+  const bool pieces = fields.Bool("with_pieces", false);
   auto prompt = ReadPrompt(context, fields);
   if (!fields.ok()) return SendError(*reply, Api::kOpenAi, FromFields(fields));
   if (!prompt.ok()) return Refuse(*reply, prompt.status());
   if (prompt->tokens.empty()) {
     return Refuse(*reply, {StatusCode::kInvalidArgument, "the prompt is empty"});
   }
-  const Engine& engine = context.service.engine();
-  context.service.Probe(prompt->tokens, [reply, &engine, tokens = prompt->tokens](auto match) {
-    if (!match.ok()) return Refuse(*reply, match.status());
-    SendJson(*reply, ProbeJson(engine, tokens, *match));
-  });
+  context.service.Probe(
+      prompt->tokens, context.user.salt,
+      [reply, lease = context.lease, pieces, tokens = prompt->tokens](auto match) {
+        if (!match.ok()) return Refuse(*reply, match.status());
+        Json json = ProbeJson(lease->engine(), tokens, *match);
+        if (pieces) json["pieces"] = Pieces(*lease, tokens);
+        SendJson(*reply, json);
+      });
 }
 
-void Slots(const RouteContext& context, const Reply& reply) {
-  const Engine& engine = context.service.engine();
-  context.service.Look([reply, &engine](const Scheduler& scheduler, std::int64_t free_cells) {
-    Json sequences = Json::array();
-    for (const RequestState& state : scheduler.Requests()) {
-      const bool live = state.sequence >= 0;
-      const char* const name = !live ? "waiting" : state.in_prompt ? "prompt" : "generating";
-      sequences.push_back({{"request", static_cast<std::uint64_t>(state.id)},
-                           {"sequence", live ? Json(state.sequence) : Json()},
-                           {"state", name},
-                           {"prompt_tokens", state.prompt},
-                           {"cached_tokens", state.restored},
-                           {"generated_tokens", state.generated},
-                           {"cells", state.evaluated}});
+Json SequencesJson(const Scheduler& scheduler, const User& user) {
+  Json list = Json::array();
+  for (const RequestState& state : scheduler.Requests()) {
+    if (!user.is_admin && state.salt != user.salt) continue;
+    const bool live = state.sequence >= 0;
+    const char* const name = !live ? "waiting" : state.in_prompt ? "prompt" : "generating";
+    list.push_back({{"request", static_cast<std::uint64_t>(state.id)},
+                    {"sequence", live ? Json(state.sequence) : Json()},
+                    {"state", name},
+                    {"prompt_tokens", state.prompt},
+                    {"cached_tokens", state.restored},
+                    {"generated_tokens", state.generated},
+                    {"cells", state.evaluated}});
+  }
+  return list;
+}
+
+// Shows the sequences of the model that was asked for last.
+void Slots(const ServerContext& context, const Reply& reply) {
+  const std::vector<LoadedModel> loaded = context.host.Loaded();
+  if (loaded.empty()) {
+    return SendJson(*reply, {{"model", nullptr}, {"sequences", Json::array()}});
+  }
+  const LoadedModel& last = loaded.front();
+  last.lease->Look([reply, name = last.model.name, lease = last.lease, user = context.user](
+                       const Scheduler& scheduler, std::int64_t free_cells) {
+    const Engine& engine = lease->engine();
+    Json slots = {{"model", name},
+                  {"sequences", SequencesJson(scheduler, user)},
+                  {"most_sequences", engine.options().max_sequences},
+                  {"context", engine.context()}};
+    if (user.is_admin) {  // these count all users' tokens
+      slots["free_cells"] = free_cells;
+      slots["prefix_tokens"] = scheduler.prefixes().Stats().tokens;
     }
-    SendJson(*reply, {{"sequences", std::move(sequences)},
-                      {"most_sequences", engine.options().max_sequences},
-                      {"context", engine.context()},
-                      {"free_cells", free_cells},
-                      {"prefix_tokens", scheduler.prefixes().Stats().tokens}});
+    SendJson(*reply, slots);
   });
 }
 

@@ -18,15 +18,17 @@ void PinBook::Unpin(std::size_t index, double now) {
   const Entry entry = std::move(entries_[index]);
   entries_.erase(entries_.begin() + static_cast<std::ptrdiff_t>(index));
   tokens_ -= std::ssize(entry.tokens);
-  (void)prefixes_.Pin({.keys = KeysOf(entry.tokens)}, now);
+  (void)prefixes_.Pin({.keys = KeysOf(entry.tokens), .salt = entry.salt}, now);
 }
 
-void PinBook::Pin(std::span<const std::int32_t> tokens, double until, double now) {
+void PinBook::Pin(std::span<const std::int32_t> tokens, double until, double now,
+                  std::uint64_t salt) {
   for (std::size_t i = entries_.size(); i-- > 0;) {
     Entry& entry = entries_[i];
-    const bool covers = entry.until >= until && Begins(entry.tokens, tokens);
+    const bool same = entry.salt == salt;
+    const bool covers = same && entry.until >= until && Begins(entry.tokens, tokens);
     if (covers && entry.tokens.size() > tokens.size()) return;
-    const bool covered = entry.until <= until && Begins(tokens, entry.tokens);
+    const bool covered = same && entry.until <= until && Begins(tokens, entry.tokens);
     if (covered || entry.until <= now) Unpin(i, now);
   }
   if (std::ssize(tokens) > most_tokens_) return;
@@ -36,9 +38,9 @@ void PinBook::Pin(std::span<const std::int32_t> tokens, double until, double now
                          [](const Entry& a, const Entry& b) { return a.until < b.until; });
     Unpin(static_cast<std::size_t>(first - entries_.begin()), now);
   }
-  entries_.push_back({{tokens.begin(), tokens.end()}, until});
+  entries_.push_back({{tokens.begin(), tokens.end()}, until, salt});
   tokens_ += std::ssize(tokens);
-  (void)prefixes_.Pin({.keys = KeysOf(tokens)}, until);
+  (void)prefixes_.Pin({.keys = KeysOf(tokens), .salt = salt}, until);
 }
 
 void PinBook::Clear(double now) {

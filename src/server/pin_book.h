@@ -18,9 +18,9 @@ class PinBook {
   PinBook(PrefixCache& prefixes, std::int64_t most_tokens)
       : prefixes_(prefixes), most_tokens_(most_tokens) {}
 
-  // Keeps what is known of `tokens` until `until`. Those that end first give way. Both times are of the
+  // Keeps what is known of `tokens` with this salt until `until`. Those that end first give way. Both times are of the
   // clock of the prefixes.
-  void Pin(std::span<const std::int32_t> tokens, double until, double now);
+  void Pin(std::span<const std::int32_t> tokens, double until, double now, std::uint64_t salt = 0);
   // Unpins everything.
   void Clear(double now);
 
@@ -30,6 +30,7 @@ class PinBook {
   struct Entry {
     std::vector<std::int32_t> tokens{};
     double until = 0.0;
+    std::uint64_t salt = 0;
   };
 
   void Unpin(std::size_t index, double now);

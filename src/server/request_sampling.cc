@@ -20,6 +20,7 @@ SamplingParams ReadSampling(Fields& fields, double least_penalty, double hottest
   params.min_p = number("min_p", 0.0, 0.0, 1.0);
   params.presence_penalty = number("presence_penalty", 0.0, least_penalty, 2.0);
   params.frequency_penalty = number("frequency_penalty", 0.0, least_penalty, 2.0);
+  params.repeat_penalty = number("repeat_penalty", 1.0, 0.01, 100.0);
   params.penalty_window = 0;
   params.seed =
       static_cast<std::uint64_t>(fields.Integer("seed", 0, std::numeric_limits<std::int64_t>::min(),

@@ -1,94 +1,23 @@
 #include "server/server.h"
 
+#include <algorithm>
 #include <condition_variable>
-#include <deque>
-#include <exception>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
 #include "base/strings.h"
 #include "engine/json_text.h"
+#include "server/worker.h"
 
 namespace kvcache::server {
 namespace {
 
 using Reply = std::shared_ptr<HttpReply>;
 
-// Runs functions in order on a thread of its own: a large prompt takes long to encode.
-class Worker {
- public:
-  Worker(std::size_t most, std::size_t most_bytes)
-      : most_(most), most_bytes_(most_bytes), thread_([this] { Run(); }) {}
-  ~Worker() {
-    {
-      const std::lock_guard lock(mutex_);
-      ending_ = true;
-    }
-    more_.notify_one();
-    thread_.join();
-  }
-  Worker(const Worker&) = delete;
-  Worker& operator=(const Worker&) = delete;
-
-  // Returns false if the queue is full. `bytes`: what the work keeps.
-  bool Add(std::size_t bytes, std::function<void()> work) {
-    {
-      const std::lock_guard lock(mutex_);
-      const bool full = work_.size() >= most_ || bytes_ + bytes > most_bytes_;
-      if (full && !work_.empty()) return false;
-      work_.push_back({bytes, std::move(work)});
-      bytes_ += bytes;
-    }
-    more_.notify_one();
-    return true;
-  }
-
-  bool idle() const {
-    const std::lock_guard lock(mutex_);
-    return work_.empty() && !working_;
-  }
-
- private:
-  struct Work {
-    std::size_t bytes = 0;
-    std::function<void()> run{};
-  };
-
-  void Run() {
-    std::unique_lock lock(mutex_);
-    while (true) {
-      more_.wait(lock, [this] { return ending_ || !work_.empty(); });
-      if (ending_) return;
-      Work work = std::move(work_.front());
-      work_.pop_front();
-      bytes_ -= work.bytes;
-      working_ = true;
-      lock.unlock();
-      Do(work.run);
-      work.run = nullptr;
-      lock.lock();
-      working_ = false;
-    }
-  }
-
-  // Work that runs out of memory is given up: its reply ends the request.
-  static void Do(const std::function<void()>& work) {
-    try {
-      work();
-    } catch (const std::exception&) {
-      return;
-    }
-  }
-
-  const std::size_t most_, most_bytes_;
-  mutable std::mutex mutex_;
-  std::condition_variable more_;
-  std::deque<Work> work_;
-  std::size_t bytes_ = 0;  // of the work that waits
-  bool ending_ = false, working_ = false;
-  std::thread thread_;
-};
+constexpr const char* kPageStyle = "/page.css";
+constexpr const char* kPageScript = "/page.js";
 
 // Returns whether a Host header names this machine's loopback. A page of another site cannot.
 bool IsLoopbackName(std::string_view host) {
@@ -99,12 +28,42 @@ bool IsLoopbackName(std::string_view host) {
 
 class ServerImpl final : public Server, private HttpHandler {
  public:
-  ServerImpl(std::unique_ptr<TextService> service, ServedModel model, const ServerOptions& options)
-      : service_(std::move(service)),
-        model_(std::move(model)),
+  ServerImpl(std::unique_ptr<ModelSource> source, const ServerOptions& options)
+      : keys_(options.keys),
+        http_options_(options.http),
         only_loopback_(options.http.address.starts_with("127.") || options.http.address == "::1"),
-        worker_(options.most_queued, options.queued_bytes) {}
-  ~ServerImpl() override { http_.reset(); }
+        tiers_(options.ask_tiers),
+        worker_(options.most_queued, options.queued_bytes),
+        manager_(options.most_queued, options.queued_bytes),
+        host_(ModelHost::Make(std::move(source),
+                              {.most_loaded = options.most_models,
+                               .most_bytes = options.models_bytes,
+                               .stay_seconds = options.stay_seconds,
+                               .most_running = options.most_running,
+                               .scheduler = {.budget_bytes = options.memory_budget,
+                                             .look_up_drafts = options.look_up_drafts}})) {}
+  ~ServerImpl() override {
+    http_.reset();
+    manager_.End();
+    worker_.End();
+  }
+
+  // Loads the first model, so that its errors are the server's.
+  Status LoadFirst() {
+    const std::vector<ServedModel> models = host_->source().List();
+    if (models.empty()) return {StatusCode::kNotFound, "there is no model to serve"};
+    std::mutex mutex;
+    std::condition_variable done;
+    std::optional<Status> status;
+    host_->Acquire(models.front(), std::nullopt, [&](Result<ModelLease> lease) {
+      const std::lock_guard lock(mutex);
+      status = lease.ok() ? Status::Ok() : std::move(lease).TakeStatus();
+      done.notify_one();
+    });
+    std::unique_lock lock(mutex);
+    done.wait(lock, [&] { return status.has_value(); });
+    return std::move(*status);
+  }
 
   Status Listen(const HttpOptions& options) {
     KVCACHE_ASSIGN_OR_RETURN(http_, HttpServer::Start(options, *this));
@@ -113,33 +72,34 @@ class ServerImpl final : public Server, private HttpHandler {
 
   void Stop(std::chrono::milliseconds most) override {
     http_->StopAccepting();
-    service_->StopAccepting();
+    host_->StopAccepting();
     const auto end = std::chrono::steady_clock::now() + most;
     const auto wait = [&](std::chrono::steady_clock::time_point until) {
-      while (!(worker_.idle() && service_->idle())) {
+      while (!(worker_.idle() && manager_.idle() && host_->idle())) {
         if (std::chrono::steady_clock::now() >= until) return;
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
       }
     };
     wait(end);
-    service_->EndAll();
+    host_->EndAll();
     wait(std::chrono::steady_clock::now() + kLastAnswers);
     (void)http_->WaitUntilSent(kLastAnswers);
   }
 
   std::uint16_t port() const override { return http_->port(); }
-  const TextService& service() const override { return *service_; }
+  ModelHost& host() override { return *host_; }
 
  private:
   // Requests that were ended have this long to be answered, and the answers to be sent.
   static constexpr std::chrono::milliseconds kLastAnswers{1000};
 
-  using JsonRoute = void (*)(const RouteContext&, const Json&, const Reply&);
-  using PlainRoute = void (*)(const RouteContext&, const Reply&);
   struct Route {
     std::string_view path;
-    PlainRoute get = nullptr;
-    JsonRoute post = nullptr;
+    void (*get)(const ServerContext&, const Reply&) = nullptr;
+    void (*post)(const RouteContext&, const Json&, const Reply&) = nullptr;
+    // Changes the list of models.
+    void (*manage)(const ServerContext&, const Json&, const Reply&) = nullptr;
+    std::string_view method = "POST";  // of `post` and `manage`
   };
 
   static const std::vector<Route>& Routes();
@@ -152,100 +112,183 @@ class ServerImpl final : public Server, private HttpHandler {
                         .message = StrCat("the host ", Quoted(request.host),
                                           " is not a loopback name, and this server is local")});
     }
-    const RouteContext context{*service_, model_};
+    if (request.method == "OPTIONS" && AllowsOrigin(http_options_, request.origin)) {
+      return SendPreflight(request, *reply);
+    }
+    const std::optional<User> user = UserOf(request);
+    if (!user) {
+      return SendError(*reply, api,
+                       {.status = 401,
+                        .message = request.authorization.empty() && request.api_key.empty()
+                                       ? "the request needs an API key"
+                                       : "the API key is unknown",
+                        .code = "invalid_api_key"});
+    }
+    if (!user->is_admin && request.path == "/metrics") {
+      return SendError(*reply, api,
+                       {.status = 403, .message = "/metrics needs an administrator's key"});
+    }
+    const ServerContext context{*host_, responses_, tiers_, *user};
     constexpr std::string_view kModels = "/v1/models/";
     const bool get = request.method == "GET" || request.method == "HEAD";
     if (request.path.starts_with(kModels) && get) {
-      const std::string name = request.path.substr(kModels.size());
-      if (CheckModel(context, api, name.empty() ? "/" : name, *reply)) {
-        SendJson(*reply, OpenAiModel(model_));
-      }
-      return;
+      const auto model = host_->source().Find(request.path.substr(kModels.size()));
+      return model.ok() ? SendJson(*reply, OpenAiModel(*model))
+                        : SendNoModel(*reply, api, model.status());
+    }
+    constexpr std::string_view kResponses = "/v1/responses/";
+    if (request.path.starts_with(kResponses) && (get || request.method == "DELETE")) {
+      const std::string id = request.path.substr(kResponses.size());
+      return get ? GetStoredResponse(context, id, *reply)
+                 : DeleteStoredResponse(context, id, *reply);
     }
     for (const Route& route : Routes()) {
       if (route.path != request.path) continue;
       if (get && route.get != nullptr) return route.get(context, reply);
-      if (request.method == "POST" && route.post != nullptr) {
-        return Post(context, route.post, std::move(request), std::move(reply));
+      const bool may_have_body = route.post != nullptr || route.manage != nullptr;
+      if (may_have_body && request.method == route.method) {
+        if (route.manage != nullptr && !MayManage(request, *user)) {
+          return SendError(*reply, api,
+                           {.status = 403,
+                            .message = "only this machine or an administrator's key may change the "
+                                       "list of models"});
+        }
+        return Read(context, route, std::move(request), std::move(reply));
       }
       const ApiError error{.status = 405,
                            .message = StrCat(Quoted(request.method), " is not allowed here")};
-      return reply->Send(405, ErrorJson(api, error),
-                         {{"Allow", route.get != nullptr ? "GET, HEAD" : "POST"}});
+      return reply->Send(
+          405, ErrorJson(api, error),
+          {{"Allow", route.get != nullptr ? "GET, HEAD" : std::string(route.method)}});
     }
     SendError(*reply, api,
               {.status = 404, .message = StrCat("there is no route ", Quoted(request.path))});
   }
 
-  void Post(const RouteContext& context, JsonRoute route, HttpRequest request, Reply reply) {
+  // With keys, administrators may; without, whoever is on this machine, but no page of another site that
+  // a browser here shows.
+  bool MayManage(const HttpRequest& request, const User& user) const {
+    if (keys_) return user.is_admin;
+    const char* const scheme = http_options_.tls_key.empty() ? "http://" : "https://";
+    const bool is_foreign = !request.origin.empty() && request.origin != scheme + request.host;
+    return request.from_loopback && (!is_foreign || AllowsOrigin(http_options_, request.origin));
+  }
+
+  static void SendNoModel(HttpReply& reply, Api api, const Status& status) {
+    ApiError error = FromStatus(status);
+    error.param = "model";
+    if (error.status == 404) error.code = "model_not_found";
+    SendError(reply, api, error);
+  }
+
+  // Returns the user with the request's key; none if it has to have one.
+  std::optional<User> UserOf(const HttpRequest& request) const {
+    if (!keys_) return User{.is_admin = true};
+    // Whoever starts servers asks whether they run. The page asks for a key itself.
+    const std::string& path = request.path;
+    if (path == "/health" || path == "/" || path == kPageStyle || path == kPageScript) {
+      return User{};
+    }
+    std::string_view key = request.api_key;
+    constexpr std::string_view kBearer = "bearer ";
+    std::string scheme = request.authorization.substr(0, kBearer.size());
+    std::transform(scheme.begin(), scheme.end(), scheme.begin(),
+                   [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+    if (scheme == kBearer) key = std::string_view(request.authorization).substr(kBearer.size());
+    const User* const user = keys_->Find(key);
+    return user == nullptr ? std::nullopt : std::optional(*user);
+  }
+
+  // Says to a browser what a page of another origin may send.
+  static void SendPreflight(const HttpRequest& request, HttpReply& reply) {
+    const bool plain = std::all_of(request.asked_headers.begin(), request.asked_headers.end(),
+                                   [](char c) { return c >= ' ' && c <= '~'; });
+    HttpHeaders headers = {{"Access-Control-Allow-Methods", "GET, POST, DELETE"},
+                           {"Access-Control-Max-Age", "86400"}};
+    if (plain && !request.asked_headers.empty()) {
+      headers.emplace_back("Access-Control-Allow-Headers", request.asked_headers);
+    }
+    reply.Send(204, "", std::move(headers));
+  }
+
+  void Read(const ServerContext& context, const Route& route, HttpRequest request, Reply reply) {
     const Api of = ApiOf(request.path);
     const std::size_t bytes = request.body.size();
     const Reply refused = reply;
-    const bool added = worker_.Add(
-        bytes, [context, route, request = std::move(request), reply = std::move(reply)] {
-          const Api api = ApiOf(request.path);
-          const auto body = ParseJson(request.body);
-          if (!body.ok()) return SendError(*reply, api, FromStatus(body.status()));
-          if (!body->is_object()) {
-            return SendError(*reply, api, {.message = "the request is not a JSON object"});
-          }
-          route(context, *body, reply);
-        });
+    Worker& worker = route.manage != nullptr ? manager_ : worker_;
+    const bool added = worker.Add(bytes, [this, context, &route, request = std::move(request),
+                                          reply = std::move(reply)] {
+      const Api api = ApiOf(request.path);
+      const auto body = ParseJson(request.body);
+      if (!body.ok()) return SendError(*reply, api, FromStatus(body.status()));
+      if (!body->is_object()) {
+        return SendError(*reply, api, {.message = "the request is not a JSON object"});
+      }
+      if (route.manage != nullptr) return route.manage(context, *body, reply);
+      WithModel(context, route, std::make_shared<const Json>(*body), request.body.size(), reply);
+    });
     if (added) return;
     SendError(*refused, of,
               {.status = 503, .message = "too many requests wait to be read; try again later"});
+  }
+
+  // Goes on when the request's model is loaded.
+  void WithModel(const ServerContext& context, const Route& route,
+                 const std::shared_ptr<const Json>& body, std::size_t bytes, const Reply& reply) {
+    const Api api = ApiOf(route.path);
+    Fields fields(*body);
+    const std::string name = fields.Text("model", fields.Text("name"));
+    if (!fields.ok()) return SendError(*reply, api, FromFields(fields));
+    auto model = name.empty() ? First() : host_->source().Find(name);
+    if (!model.ok()) return SendNoModel(*reply, api, model.status());
+    if (!name.empty()) model->name = name;  // answers have the name that was asked for
+    std::optional<double> stay_seconds;
+    if (api == Api::kOllama) {
+      const auto read = ReadKeepAlive(*body);
+      if (!read.ok()) return SendError(*reply, api, FromStatus(read.status()));
+      // Among users with keys, how long a model stays is the administrator's.
+      if (context.user.is_admin) stay_seconds = *read;
+      const bool chat = route.path == "/api/chat";
+      const bool generates = chat || route.path == "/api/generate";
+      if (generates && OllamaOnlyLoads(context, *model, chat, *body, reply)) return;
+    }
+    host_->Acquire(
+        *model, stay_seconds,
+        [this, context, &route, body, bytes, reply, model = *model](Result<ModelLease> lease) {
+          if (!lease.ok()) return SendError(*reply, ApiOf(route.path), FromStatus(lease.status()));
+          worker_.GoOn(bytes, [context, &route, body, reply, model, lease = std::move(*lease)] {
+            route.post(RouteContext(context, model, lease), *body, reply);
+          });
+        });
+  }
+
+  Result<ServedModel> First() {
+    std::vector<ServedModel> models = host_->source().List();
+    if (models.empty()) return Status(StatusCode::kNotFound, "the server has no model");
+    return std::move(models.front());
   }
 
   std::string ErrorBody(std::string_view path, int status, std::string_view message) override {
     return ErrorJson(ApiOf(path), {.status = status, .message = std::string(message)});
   }
 
-  std::unique_ptr<TextService> service_;
-  ServedModel model_;
+  ResponseStore responses_;  // first: answers of the models are put there
+  std::optional<ApiKeys> keys_;
+  HttpOptions http_options_;
   bool only_loopback_;
+  TierSampler tiers_;
+  Worker worker_;   // reads requests: a large prompt takes long to encode
+  Worker manager_;  // changes the list of models: weights take long to copy
+  std::unique_ptr<ModelHost> host_;
   std::unique_ptr<HttpServer> http_;
-  Worker worker_;  // last: its work uses the others
 };
-
-void Health(const RouteContext&, const Reply& reply) {
-  SendJson(*reply, {{"status", "ok"}});
-}
-
-void Version(const RouteContext&, const Reply& reply) {
-  SendJson(*reply, {{"version", KVCACHE_VERSION}});
-}
-
-void Metrics(const RouteContext& context, const Reply& reply) {
-  const ServiceCounters now = context.service.counters();
-  std::string text;
-  const auto add = [&](std::string_view name, std::string_view type, std::int64_t value) {
-    text += StrCat("# TYPE ", name, " ", type, "\n", name, " ", value, "\n");
-  };
-  add("kvcache_requests_total", "counter", now.requests);
-  add("kvcache_requests_running", "gauge", now.running);
-  add("kvcache_generated_tokens_total", "counter", now.generated_tokens);
-  add("kvcache_prompt_tokens_reused_total", "counter", now.reused_tokens);
-  add("kvcache_prompt_tokens_computed_total", "counter", now.computed_tokens);
-  constexpr std::string_view kFirst = "kvcache_time_to_first_token_seconds";
-  text += StrCat("# TYPE ", kFirst, " histogram\n");
-  std::int64_t count = 0;
-  for (std::size_t i = 0; i < now.first_tokens.size(); ++i) {
-    count += now.first_tokens[i];
-    const bool last = i == kFirstTokenBounds.size();
-    text += StrCat(kFirst, "_bucket{le=\"", last ? "+Inf" : Dump(kFirstTokenBounds[i]), "\"} ",
-                   count, "\n");
-  }
-  text +=
-      StrCat(kFirst, "_sum ", Dump(now.first_token_seconds), "\n", kFirst, "_count ", count, "\n");
-  reply->Send(200, text, {{"Content-Type", "text/plain; version=0.0.4"}});
-}
-
-void Models(const RouteContext& context, const Reply& reply) {
-  SendJson(*reply, {{"object", "list"}, {"data", Json::array({OpenAiModel(context.model)})}});
-}
 
 const std::vector<ServerImpl::Route>& ServerImpl::Routes() {
   static const std::vector<Route> routes = {
+      {.path = "/", .get = PageIndex},
+      {.path = kPageStyle, .get = PageStyle},
+      {.path = kPageScript, .get = PageScript},
+      {.path = "/state", .get = PageState},
       {.path = "/health", .get = Health},
       {.path = "/metrics", .get = Metrics},
       {.path = "/tokenize", .post = Tokenize},
@@ -257,11 +300,16 @@ const std::vector<ServerImpl::Route>& ServerImpl::Routes() {
       {.path = "/api/tags", .get = OllamaTags},
       {.path = "/api/ps", .get = OllamaRunning},
       {.path = "/api/show", .post = OllamaShow},
+      {.path = "/api/create", .manage = OllamaCreate},
+      {.path = "/api/copy", .manage = OllamaCopy},
+      {.path = "/api/delete", .manage = OllamaDelete, .method = "DELETE"},
       {.path = "/api/chat", .post = OllamaChat},
       {.path = "/api/generate", .post = OllamaGenerate},
       {.path = "/v1/models", .get = Models},
       {.path = "/v1/chat/completions", .post = OpenAiChat},
       {.path = "/v1/completions", .post = OpenAiCompletion},
+      {.path = "/v1/responses", .post = OpenAiResponse},
+      {.path = "/v1/responses/input_tokens", .post = OpenAiResponseTokens},
       {.path = "/v1/messages", .post = AnthropicMessages},
       {.path = "/v1/messages/count_tokens", .post = AnthropicCountTokens},
   };
@@ -270,12 +318,17 @@ const std::vector<ServerImpl::Route>& ServerImpl::Routes() {
 
 }  // namespace
 
-Result<std::unique_ptr<Server>> Server::Start(Engine& engine, ServedModel model,
+Result<std::unique_ptr<Server>> Server::Start(std::unique_ptr<ModelSource> source,
                                               const ServerOptions& options) {
-  KVCACHE_ASSIGN_OR_RETURN(auto service, TextService::Make(engine, options.most_running));
-  auto server = std::make_unique<ServerImpl>(std::move(service), std::move(model), options);
+  auto server = std::make_unique<ServerImpl>(std::move(source), options);
+  KVCACHE_RETURN_IF_ERROR(server->LoadFirst());
   KVCACHE_RETURN_IF_ERROR(server->Listen(options.http));
   return std::unique_ptr<Server>(std::move(server));
+}
+
+Result<std::unique_ptr<Server>> Server::Start(Engine& engine, ServedModel model,
+                                              const ServerOptions& options) {
+  return Start(OneModel(engine, std::move(model)), options);
 }
 
 }  // namespace kvcache::server

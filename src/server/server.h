@@ -1,13 +1,17 @@
-// The server: routes on an HTTP server, and the texts of one model.
+// The server: routes on an HTTP server, and the texts of models.
 //
 // Thread safety: one thread at a time, except that requests come from anywhere.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "server/answer.h"
+#include "server/api_keys.h"
 #include "server/http_server.h"
 
 namespace kvcache::server {
@@ -15,15 +19,28 @@ namespace kvcache::server {
 struct ServerOptions {
   HttpOptions http{};
   std::int64_t most_running = 512;  // requests at a time, waiting ones included
+  std::int64_t memory_budget = 0;   // bytes, as SchedulerOptions::budget_bytes
+  bool look_up_drafts = false;      // as in SchedulerOptions; an engine's draft head is used always
+  // As in ModelHostOptions.
+  std::size_t most_models = 8;
+  std::int64_t models_bytes = 0;
+  double stay_seconds = kForever;
   // Requests that wait to be read, and the bytes of their bodies.
   std::size_t most_queued = 256;
   std::size_t queued_bytes = std::size_t{64} << 20;
+  // Asks the stores what they hold; empty: there are none. Called on a thread of its own.
+  std::function<std::vector<TierBytes>()> ask_tiers{};
+  // Who may use the server; none: everyone who reaches it, as one administrator.
+  std::optional<ApiKeys> keys{};
 };
 
 class Server {
  public:
-  // Starts to serve `engine`, which must outlive the server. Errors: those of HttpServer::Start and
-  // TextService::Make.
+  // Starts to serve the models of a source, and loads the first. Errors: those of HttpServer::Start, of
+  // ModelSource::Open and of TextService::Make.
+  static Result<std::unique_ptr<Server>> Start(std::unique_ptr<ModelSource> source,
+                                               const ServerOptions& options);
+  // Starts to serve `engine`, which must outlive the server.
   static Result<std::unique_ptr<Server>> Start(Engine& engine, ServedModel model,
                                                const ServerOptions& options);
   // Ends all requests.
@@ -32,7 +49,7 @@ class Server {
   // others with status 503 or an error event.
   virtual void Stop(std::chrono::milliseconds most) = 0;
   virtual std::uint16_t port() const = 0;
-  virtual const TextService& service() const = 0;
+  virtual ModelHost& host() = 0;
 };
 
 }  // namespace kvcache::server

@@ -116,7 +116,9 @@ TEST_F(ServerTest, RefusedFieldsAreNamed) {
       {"messages", "text"},
       {"max_completion_tokens", -3},
       {"tools", Json::array({{{"type", "function"}}})},
-      {"response_format", {{"type", "json_object"}}}};
+      {"response_format", {{"type", "json"}}},
+      {"response_format", {{"type", "json_schema"}}},
+      {"response_format", "json"}};
   for (const auto& [name, value] : refused) {
     Json body = Chat("Hi");
     body[name] = value;
@@ -257,7 +259,7 @@ TEST_F(ServerTest, OllamaListsAndRefuses) {
   EXPECT_EQ(show["capabilities"], Json::array({"completion"}));
   EXPECT_EQ(show["model_info"]["general.architecture"], "llama");
   EXPECT_EQ(Post("/api/show", Json({{"model", "other"}})).status, 404);
-  const HttpAnswer format = Post("/api/generate", Json({{"prompt", "Hi"}, {"format", "json"}}));
+  const HttpAnswer format = Post("/api/generate", Json({{"prompt", "Hi"}, {"format", "yaml"}}));
   EXPECT_EQ(format.status, 400);
   EXPECT_NE(format.json()["error"].get<std::string>().find("'format'"), std::string::npos);
   const Json hot = {{"prompt", "Hi"}, {"options", {{"temperature", "hot"}}}};

@@ -36,6 +36,8 @@ class Client {
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
+  int descriptor() const { return socket_; }
+
   // Returns whether the server took all of it.
   bool Write(std::string_view bytes) {
     while (!bytes.empty()) {
@@ -186,7 +188,7 @@ class ServerTest : public testing::Test {
 
   bool BecomesIdle() const {
     for (int i = 0; i < 400; ++i) {
-      if (server_->service().counters().running == 0) return true;
+      if (server_->host().counters().running == 0) return true;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
     return false;

@@ -1,24 +1,24 @@
 #include "server/text_service.h"
 
 #include <algorithm>
-#include <cmath>
+#include <chrono>
 #include <ctime>
 #include <exception>
 #include <mutex>
-#include <numeric>
 #include <span>
 #include <thread>
 #include <utility>
 
 #include "base/strings.h"
 #include "chat_template/chat_format.h"
-#include "engine/stop_strings.h"
 #include "server/pin_book.h"
+#include "server/text_writer.h"
 #include "server/tools.h"
-#include "tokenizer/unicode/utf8_stream.h"
 
 namespace kvcache::server {
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kMostRestorePoints = 4;
 
@@ -29,165 +29,10 @@ std::tm LocalTime() {
   return local;
 }
 
-// Returns whether decoding drops a space in front of `token` after `before`, a special token.
-bool DropsSpace(const Tokenizer& tokenizer, std::int32_t before, std::int32_t token) {
-  if (!tokenizer.vocabulary().Has(before)) return false;
-  const TokenKind kind = tokenizer.vocabulary().kind(before);
-  if (kind == TokenKind::kNormal || kind == TokenKind::kByte) return false;
-  const std::int32_t both[] = {before, token};
-  const auto stripped = tokenizer.Decode(both);
-  const auto kept = tokenizer.Decode(both, {.leading_space = LeadingSpace::kKeep});
-  return stripped.ok() && kept.ok() && stripped->size() < kept->size();
-}
-
 bool EndsInThoughts(std::string_view prompt) {
   const std::size_t end = prompt.find_last_not_of(" \r\n\t") + 1;
   return prompt.substr(0, end).ends_with("<think>");
 }
-
-// Returns the logarithm of the sum of the logits' exponentials.
-double LogSum(std::span<const float> logits) {
-  const float most = *std::max_element(logits.begin(), logits.end());
-  double sum = 0.0;
-  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - most);
-  return most + std::log(sum);
-}
-
-// Turns the tokens of one request into text.
-class Writer {
- public:
-  Writer(const Tokenizer& tokenizer, TextRequest request)
-      : tokenizer_(tokenizer),
-        on_started_(std::move(request.on_started)),
-        on_logprob_(std::move(request.on_logprob)),
-        top_logprobs_(static_cast<std::size_t>(std::max(request.top_logprobs, 0))),
-        on_text_(std::move(request.on_text)),
-        on_done_(std::move(request.on_done)),
-        model_stops_(request.prompt.stops),
-        stops_(Joined(std::move(request.stop), model_stops_)),
-        before_(request.prompt.chat ? request.prompt.tokens.back() : -1) {}
-
-  void Started(const ReuseReport& reuse) {
-    try {
-      if (on_started_) on_started_(reuse);
-    } catch (const std::exception&) {
-      failed_ = true;
-    }
-  }
-
-  // Takes what the next token is drawn from.
-  void TakeLogits(std::span<const float> logits) {
-    try {
-      logits_.assign(logits.begin(), logits.end());
-    } catch (const std::exception&) {
-      failed_ = true;
-    }
-  }
-
-  // Returns whether the text goes on. Without memory for it, it ends with an error.
-  bool Push(std::int32_t token) {
-    if (failed_) return false;
-    try {
-      return Take(token);
-    } catch (const std::exception&) {
-      failed_ = true;
-      return false;
-    }
-  }
-
-  // Without memory for the answer there is none: the connection says so.
-  // `interrupted` is the error of a request that was cancelled; Ok: it just ends.
-  void Finish(const RequestResult& result, const Status& interrupted) {
-    try {
-      const bool cancelled = result.stop == StopReason::kInterrupted && !refused_;
-      Deliver(result, cancelled && result.status.ok() ? interrupted : result.status);
-    } catch (const std::exception&) {
-      return;
-    }
-  }
-
- private:
-  bool Take(std::int32_t token) {
-    if (!logits_.empty()) on_logprob_(LogprobOf(token));
-    std::string piece;
-    tokenizer_.AppendPiece(token, &piece);
-    const bool drops = ++generated_ == 1 && before_ >= 0 && piece.starts_with(' ') &&
-                       DropsSpace(tokenizer_, before_, token);
-    if (drops) piece.erase(0, 1);
-    std::string whole;
-    characters_.Push(piece, &whole);
-    Emit(stops_.Push(whole));
-    return !stops_.stopped() && !refused_;
-  }
-
-  TokenLogprob LogprobOf(std::int32_t token) const {
-    const double sum = LogSum(logits_);
-    const auto logprob = [&](std::size_t index) {
-      return static_cast<float>(static_cast<double>(logits_[index]) - sum);
-    };
-    const auto text = [&](std::size_t index) {
-      return tokenizer_.Piece(static_cast<std::int32_t>(index), ControlText::kShown);
-    };
-    const auto own = static_cast<std::size_t>(token);
-    TokenLogprob result{.text = text(own), .logprob = logprob(own)};
-    std::vector<std::size_t> order(logits_.size());
-    std::iota(order.begin(), order.end(), std::size_t{0});
-    const std::size_t top = std::min(top_logprobs_, order.size());
-    std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(top), order.end(),
-                      [&](std::size_t a, std::size_t b) {
-                        return std::pair(logits_[b], a) < std::pair(logits_[a], b);
-                      });
-    for (std::size_t i = 0; i < top; ++i) {
-      result.top.emplace_back(text(order[i]), logprob(order[i]));
-    }
-    return result;
-  }
-
-  void Deliver(const RequestResult& result, Status status) {
-    if (failed_) status = {StatusCode::kOutOfMemory, "no memory for the text of an answer"};
-    if (!stops_.stopped() && !refused_ && status.ok()) {
-      std::string whole;
-      characters_.Flush(&whole);
-      Emit(stops_.Push(whole));
-      Emit(stops_.Flush());
-    }
-    const bool stopped = stops_.stopped() || refused_;
-    on_done_({.status = std::move(status),
-              .stop = stopped ? StopReason::kStopString : result.stop,
-              .stop_string = IsOfModel(stops_.found()) ? std::string() : stops_.found(),
-              .generated = generated_,
-              .reuse = result.reuse,
-              .first_token_ms = result.first_token_ms,
-              .total_ms = result.total_ms});
-  }
-
-  bool IsOfModel(const std::string& stop) const {
-    return std::find(model_stops_.begin(), model_stops_.end(), stop) != model_stops_.end();
-  }
-  static std::vector<std::string> Joined(std::vector<std::string> a,
-                                         const std::vector<std::string>& b) {
-    a.insert(a.end(), b.begin(), b.end());
-    return a;
-  }
-  void Emit(const std::string& text) {
-    if (!text.empty() && !refused_ && on_text_) refused_ = !on_text_(text);
-  }
-
-  const Tokenizer& tokenizer_;
-  std::function<void(const ReuseReport&)> on_started_;
-  std::function<void(TokenLogprob)> on_logprob_;
-  std::size_t top_logprobs_;
-  std::vector<float> logits_;  // that the next token is drawn from, if they are wanted
-  std::function<bool(std::string_view)> on_text_;
-  std::function<void(const TextResult&)> on_done_;
-  std::vector<std::string> model_stops_;
-  StopStrings stops_;
-  Utf8Stream characters_;
-  std::int32_t before_;
-  std::int32_t generated_ = 0;
-  bool failed_ = false;
-  bool refused_ = false;  // the reader wants no more
-};
 
 class Service final : public TextService {
  public:
@@ -283,10 +128,10 @@ class Service final : public TextService {
     });
   }
 
-  void Probe(std::vector<std::int32_t> prompt,
+  void Probe(std::vector<std::int32_t> prompt, std::uint64_t salt,
              std::function<void(Result<PrefixMatch>)> done) override {
-    AddTask([this, prompt = std::move(prompt), done = std::move(done)] {
-      done(scheduler_->Probe(prompt, 0));
+    AddTask([this, prompt = std::move(prompt), salt, done = std::move(done)] {
+      done(scheduler_->Probe(prompt, salt));
     });
   }
 
@@ -294,20 +139,30 @@ class Service final : public TextService {
     AddTask([this, look = std::move(look)] { look(*scheduler_, engine_.cache().FreeCells()); });
   }
 
+  const std::deque<EndedRequest>& ended() const override { return ended_; }
+
   std::string Piece(std::int32_t token) const override {
     return engine_.tokenizer().Piece(token, ControlText::kShown);
   }
 
   ServiceCounters counters() const override {
+    const SchedulerStats stats = scheduler_->Stats();
     const std::lock_guard lock(mutex_);
-    return {.requests = requests_,
-            .running = running_,
-            .generated_tokens = generated_tokens_,
-            .reused_tokens = reused_tokens_,
-            .computed_tokens = computed_tokens_,
-            .first_tokens = first_tokens_,
-            .first_token_seconds = first_token_seconds_};
+    ServiceCounters now = counters_;
+    now.requests = requests_;
+    now.generated_tokens = generated_tokens_;
+    now.running = running_;
+    now.evaluated_tokens = stats.evaluated_tokens;
+    now.computed_tokens = stats.prompt_tokens;
+    now.evicted_tokens = stats.evicted_tokens;
+    now.parked = stats.parked;
+    now.waiting = stats.waiting;
+    now.held_bytes = stats.held_bytes;
+    now.prefix_tokens = stats.prefix_tokens;
+    now.prefix_states = stats.prefix_states;
+    return now;
   }
+
   std::int64_t most_pinned() const override {
     const EngineOptions& options = engine_.options();
     const std::int64_t context = options.context;
@@ -330,6 +185,7 @@ class Service final : public TextService {
   struct PinnedPrompt {
     std::vector<std::int32_t> tokens{};
     std::vector<PromptPin> pins{};
+    std::uint64_t salt = 0;
   };
 
   // Begins a request that has its place in running_.
@@ -342,27 +198,37 @@ class Service final : public TextService {
         .prompt = request.prompt.tokens,
         .sampling = request.sampling,
         .max_tokens = request.max_tokens < 0 ? room : std::min(room, request.max_tokens),
+        .salt = request.salt,
         .restore_points = request.prompt.restore_points};
+    if (request.form != nullptr) {
+      std::call_once(table_made_, [this] { table_ = MakeTokenTable(engine_); });
+      const bool thinks = request.prompt.answer.opens_reasoning;
+      scheduled.constraint =
+          MakeConstraint(table_, thinks ? *AfterThoughts(request.form) : *request.form);
+    }
     auto pins = std::make_shared<PinnedPrompt>();
     pins->pins = std::exchange(request.pins, {});
+    pins->salt = request.salt;
     if (!pins->pins.empty()) pins->tokens = request.prompt.tokens;
     const bool wants_logits = request.top_logprobs >= 0;
-    const auto writer = std::make_shared<Writer>(engine_.tokenizer(), std::move(request));
+    const auto writer = std::make_shared<TextWriter>(engine_.tokenizer(), std::move(request));
     scheduled.on_started = [writer](const ReuseReport& reuse) { writer->Started(reuse); };
     if (wants_logits) {
       scheduled.on_logits = [writer](Position /*length*/, std::span<const float> logits) {
         writer->TakeLogits(logits);
       };
     }
-    scheduled.on_token = [this, writer](std::int32_t token) {
+    scheduled.on_token = [this, writer, last = Clock::time_point()](std::int32_t token) mutable {
       ++generated_tokens_;
+      const auto now = Clock::now();
+      if (last != Clock::time_point()) CountBetween(now - last);
+      last = now;
       return writer->Push(token);
     };
     scheduled.on_done = [this, writer, pins = std::move(pins)](const RequestResult& result) {
       Keep(*pins, result);
-      reused_tokens_ += result.reuse.restored;
-      computed_tokens_ += result.reuse.computed;
-      if (!result.tokens.empty()) CountFirstToken(result.first_token_ms / 1000.0);
+      Remember(pins->salt, result);
+      Count(result);
       --running_;
       writer->Finish(result, ending_all_ ? Stopping() : Status::Ok());
       --unfinished_;
@@ -377,12 +243,24 @@ class Service final : public TextService {
     return id;
   }
 
-  void CountFirstToken(double seconds) {
-    const auto bound =
-        std::lower_bound(kFirstTokenBounds.begin(), kFirstTokenBounds.end(), seconds);
+  void Count(const RequestResult& result) {
+    const ReuseReport& reuse = result.reuse;
     const std::lock_guard lock(mutex_);
-    ++first_tokens_[static_cast<std::size_t>(bound - kFirstTokenBounds.begin())];
-    first_token_seconds_ += seconds;
+    counters_.reused_tokens += reuse.restored;
+    for (std::size_t i = 0; i < reuse.tiers.size(); ++i) {
+      counters_.reused_by_tier[i] += reuse.tiers[i];
+    }
+    for (const PrefixMiss& miss : reuse.missed) {
+      counters_.missed_tokens[static_cast<std::size_t>(miss.reason)] += miss.tokens;
+    }
+    ++counters_.ended[result.status.ok() ? static_cast<std::size_t>(result.stop) : kFailedEnd];
+    if (!result.tokens.empty()) counters_.first_token.Add(result.first_token_ms / 1000.0);
+    counters_.request.Add(result.total_ms / 1000.0);
+  }
+
+  void CountBetween(Clock::duration time) {
+    const std::lock_guard lock(mutex_);
+    counters_.between_tokens.Add(std::chrono::duration<double>(time).count());
   }
 
   // Pins what the request asks for. If the cache has no room for a request, nothing is pinned any more.
@@ -393,11 +271,25 @@ class Service final : public TextService {
       for (const PromptPin& pin : prompt.pins) {
         const auto length = static_cast<std::size_t>(pin.length);
         if (result.status.ok()) {
-          pins_.Pin(std::span(prompt.tokens).first(length), now + pin.seconds, now);
+          pins_.Pin(std::span(prompt.tokens).first(length), now + pin.seconds, now, prompt.salt);
         }
       }
     } catch (const std::exception&) {
       return;  // without memory there are no pins
+    }
+  }
+
+  void Remember(std::uint64_t salt, const RequestResult& result) {
+    try {
+      ended_.push_back({.salt = salt,
+                        .seconds = scheduler_->Now(),
+                        .reuse = result.reuse,
+                        .generated = std::ssize(result.tokens),
+                        .first_token_ms = result.first_token_ms,
+                        .total_ms = result.total_ms});
+      if (ended_.size() > kMostEnded) ended_.pop_front();
+    } catch (const std::exception&) {
+      return;
     }
   }
 
@@ -459,24 +351,32 @@ class Service final : public TextService {
   const std::tm started_;  // one time for all prompts: they share their beginnings
   mutable std::mutex mutex_;
   std::vector<std::function<void()>> tasks_;  // for the engine's thread; guarded by mutex_
-  std::array<std::int64_t, kFirstTokenBounds.size() + 1> first_tokens_{};  // guarded by mutex_
-  double first_token_seconds_ = 0.0;                                       // guarded by mutex_
-  PinBook pins_;                                                           // on the engine's thread
+  ServiceCounters counters_;                  // of what ended; guarded by mutex_
+  std::once_flag table_made_;
+  std::shared_ptr<const TokenTable> table_;  // of the vocabulary's texts
+  PinBook pins_;                             // on the engine's thread
+  std::deque<EndedRequest> ended_;           // on the engine's thread
   std::atomic<bool> ending_{false}, interrupted_{false}, stopping_{false};
   bool ending_all_ = false;  // on the engine's thread
   std::atomic<std::int64_t> requests_{0}, running_{0}, unfinished_{0};
-  std::atomic<std::int64_t> generated_tokens_{0}, reused_tokens_{0}, computed_tokens_{0};
+  std::atomic<std::int64_t> generated_tokens_{0};
   std::thread thread_;  // last: it uses all of the above
 };
 
 }  // namespace
 
-Result<std::unique_ptr<TextService>> TextService::Make(Engine& engine, std::int64_t most_running) {
-  KVCACHE_ASSIGN_OR_RETURN(auto format,
-                           ChatFormat::ForModel(engine.file(), engine.tokenizer(), ToolUse::kNone));
-  KVCACHE_ASSIGN_OR_RETURN(
-      auto tool_format, ChatFormat::ForModel(engine.file(), engine.tokenizer(), ToolUse::kTools));
-  KVCACHE_ASSIGN_OR_RETURN(auto scheduler, Scheduler::Make(engine, {}));
+Result<std::unique_ptr<TextService>> TextService::Make(Engine& engine, std::int64_t most_running,
+                                                       SchedulerOptions options,
+                                                       const std::string& chat_template) {
+  const auto make_format = [&](ToolUse tools) {
+    return chat_template.empty()
+               ? ChatFormat::ForModel(engine.file(), engine.tokenizer(), tools)
+               : ChatFormat::FromSource(chat_template, "the model's TEMPLATE", engine.tokenizer());
+  };
+  KVCACHE_ASSIGN_OR_RETURN(auto format, make_format(ToolUse::kNone));
+  KVCACHE_ASSIGN_OR_RETURN(auto tool_format, make_format(ToolUse::kTools));
+  options.use_draft_head = true;
+  KVCACHE_ASSIGN_OR_RETURN(auto scheduler, Scheduler::Make(engine, options));
   return std::unique_ptr<TextService>(new Service(engine, std::move(scheduler), std::move(format),
                                                   std::move(tool_format), most_running));
 }

@@ -5,9 +5,9 @@
 // return soon.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -17,7 +17,9 @@
 #include "chat_template/chat_template.h"
 #include "kvcache/status.h"
 #include "kvcache_engine/scheduler.h"
+#include "server/answer_constraint.h"
 #include "server/answer_parser.h"
+#include "server/service_counters.h"
 
 namespace kvcache::server {
 
@@ -34,6 +36,7 @@ struct TextResult {
   StopReason stop = StopReason::kLength;
   std::string stop_string{};   // of the request's; empty: another end
   std::int32_t generated = 0;  // tokens
+  std::int32_t thoughts = 0;   // of them, if the answer is parsed
   ReuseReport reuse{};
   double first_token_ms = 0.0;
   double total_ms = 0.0;
@@ -55,7 +58,9 @@ struct PromptPin {
 struct TextRequest {
   Prompt prompt{};
   std::vector<PromptPin> pins{};
+  std::uint64_t salt = 0;  // of the user; others share nothing
   SamplingParams sampling{};
+  AnswerForm form{};                                     // null: any text
   std::int32_t max_tokens = -1;                          // at most; the context bounds it too
   std::vector<std::string> stop{};                       // the text ends before the first of these
   std::function<void(const ReuseReport&)> on_started{};  // before the first text
@@ -63,30 +68,31 @@ struct TextRequest {
   // Called with each token, before on_text. The numbers are the model's: nothing that the sampling does to
   // logits changes them.
   std::function<void(TokenLogprob)> on_logprob{};
+  std::function<void()> on_token{};  // called with each token, before on_text
   // Called with whole characters. Returns whether the text goes on.
   std::function<bool(std::string_view)> on_text{};
   std::function<void(const TextResult&)> on_done{};  // once
 };
 
-// The upper bounds of the times to a first token that are counted, in seconds; longer ones come last.
-inline constexpr std::array<double, 12> kFirstTokenBounds = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
-                                                             0.5,   1,    2.5,   5,    10,  60};
-
-struct ServiceCounters {
-  std::int64_t requests = 0;
-  std::int64_t running = 0;  // submitted and not done
-  std::int64_t generated_tokens = 0;
-  std::int64_t reused_tokens = 0;
-  std::int64_t computed_tokens = 0;
-  std::array<std::int64_t, kFirstTokenBounds.size() + 1> first_tokens{};  // by time, from Submit
-  double first_token_seconds = 0.0;                                       // of all of them
+// A request that has ended.
+struct EndedRequest {
+  std::uint64_t salt = 0;
+  double seconds = 0.0;  // of the scheduler's clock, when it ended
+  ReuseReport reuse{};
+  std::int64_t generated = 0;  // tokens
+  double first_token_ms = 0.0;
+  double total_ms = 0.0;
 };
 
 class TextService {
  public:
+  static constexpr std::size_t kMostEnded = 64;
   // `engine` must outlive the service. `most_running`: requests at a time, waiting ones included.
-  // Errors: those of Scheduler::Make and of the model's chat template.
-  static Result<std::unique_ptr<TextService>> Make(Engine& engine, std::int64_t most_running);
+  // The engine's draft head is used if it has one. `chat_template`: instead of the model's own; empty: that
+  // one. Errors: those of Scheduler::Make and of the template.
+  static Result<std::unique_ptr<TextService>> Make(Engine& engine, std::int64_t most_running,
+                                                   SchedulerOptions options = {},
+                                                   const std::string& chat_template = "");
   // Ends all requests without calling their functions.
   virtual ~TextService() = default;
 
@@ -110,10 +116,12 @@ class TextService {
   // Ends all requests with kCancelled.
   virtual void EndAll() = 0;
   // Calls `done` on the engine's thread with what the prompt would reuse now.
-  virtual void Probe(std::vector<std::int32_t> prompt,
+  virtual void Probe(std::vector<std::int32_t> prompt, std::uint64_t salt,
                      std::function<void(Result<PrefixMatch>)> done) = 0;
   // Calls `look` on the engine's thread, between two passes. A pointer to the scheduler must not be kept.
   virtual void Look(std::function<void(const Scheduler&, std::int64_t free_cells)> look) = 0;
+  // Returns the last requests that ended, the newest last. REQUIRES: is called in `look` of Look.
+  virtual const std::deque<EndedRequest>& ended() const = 0;
   // Returns the text of one token.
   virtual std::string Piece(std::int32_t token) const = 0;
   // Returns the tokens that pins keep at most; more than that are not pinned.

@@ -1,5 +1,6 @@
 #include "server/tools.h"
 
+#include <cstdint>
 #include <utility>
 
 #include "base/strings.h"
@@ -40,9 +41,8 @@ bool AddTool(Fields& fields, const std::string& place, const Json& tool, const T
   if (!parameters.is_object()) return fail(keys.parameters, "must be an object");
   function["parameters"] = std::move(parameters);
   const Json strict = tool.value(keys.strict, Json());
-  if (!strict.is_null() && strict != false) {
-    return fail(keys.strict, "is not supported by this server: calls follow no schema by force");
-  }
+  if (!strict.is_null() && !strict.is_boolean()) return fail(keys.strict, "must be a boolean");
+  tools.strict = tools.strict || strict == true;
   tools.names.push_back(name.get<std::string>());
   tools.list.push_back({{"type", "function"}, {"function", std::move(function)}});
   return true;
@@ -55,50 +55,110 @@ const Json* FindTools(Fields& fields) {
   return nullptr;
 }
 
+// Where a tool has the keys of its function.
+enum class Nesting : std::uint8_t { kInFunction, kFlat };
+
 // Takes the functions. A model that cannot call them is an error.
-Tools ReadFunctions(Fields& fields, CallSyntax calls) {
+Tools ReadFunctions(Fields& fields, CallSyntax calls, Nesting nesting) {
   Tools tools;
   const Json* const given = FindTools(fields);
   if (given == nullptr) return tools;
   for (std::size_t i = 0; i < given->size(); ++i) {
     const Json& tool = (*given)[i];
-    const std::string place = StrCat("tools[", i, "]");
+    const bool flat = nesting == Nesting::kFlat;
+    const std::string place = StrCat("tools[", i, flat ? "]" : "].function");
     if (!tool.is_object()) {
-      fields.Fail(place, "must be an object");
+      fields.Fail(StrCat("tools[", i, "]"), "must be an object");
       return tools;
     }
     if (tool.value("type", Json("function")) != "function") continue;
-    const Json function = tool.value("function", Json());
+    const Json function = flat ? tool : tool.value("function", Json());
     if (calls == CallSyntax::kNone || !function.is_object()) {
       const bool none = calls == CallSyntax::kNone;
-      fields.Fail(none ? "tools" : place + ".function", none ? kNoTools : "must be an object");
+      fields.Fail(none ? "tools" : place, none ? kNoTools : "must be an object");
       return tools;
     }
-    if (!AddTool(fields, place + ".function", function, {"parameters", "strict"}, tools))
-      return tools;
+    if (!AddTool(fields, place, function, {"parameters", "strict"}, tools)) return tools;
   }
   return tools;
 }
 
-constexpr const char* kForces =
-    "forces a call; that is not supported by this server: use \"auto\" or \"none\"";
+// Lets the answer be calls of all tools, or of the one with this name.
+void Force(Fields& fields, const std::string& only, Tools& tools) {
+  tools.forced = true;
+  if (tools.list.empty()) return fields.Fail("tool_choice", "needs 'tools'");
+  if (only.empty()) {
+    tools.callable = tools.list;
+    return;
+  }
+  for (const Json& tool : tools.list) {
+    if (tool["function"]["name"] == only) tools.callable.push_back(tool);
+  }
+  tools.one_call = true;
+  if (tools.callable.empty()) fields.Fail("tool_choice", "names no tool of 'tools'");
+}
 
-}  // namespace
+// Makes the form of the answer. A schema that cannot be enforced is an error.
+void AddForm(Fields& fields, CallSyntax calls, Tools& tools) {
+  if (!fields.ok() || !(tools.forced || tools.strict)) return;
+  auto form = CallsForm({.tools = tools.forced ? tools.callable : tools.list,
+                         .one = tools.one_call,
+                         .forced = tools.forced},
+                        calls);
+  if (form.ok()) {
+    tools.form = std::move(*form);
+  } else {
+    fields.Fail("tools", "cannot be enforced: " + form.status().message());
+  }
+}
 
-Tools ReadOpenAiTools(Fields& fields, CallSyntax calls) {
-  Tools tools = ReadFunctions(fields, calls);
+// Reads the name in {"type": "function", "function": {"name"}}, or without the inner object.
+std::string NameIn(const Json& choice) {
+  const Json function = choice.value("function", Json());
+  const Json name =
+      function.is_object() ? function.value("name", Json()) : choice.value("name", Json());
+  return name.is_string() ? name.get<std::string>() : "";
+}
+
+Tools ReadChosen(Fields& fields, CallSyntax calls, Nesting nesting) {
+  Tools tools = ReadFunctions(fields, calls, nesting);
   tools.one_call = !fields.Bool("parallel_tool_calls", true);
   const Json* const choice = fields.Find("tool_choice");
   if (choice != nullptr && *choice == "none") return {};
-  if (choice != nullptr && *choice != "auto") {
-    const bool forces = *choice == "required" || choice->is_object();
-    fields.Fail("tool_choice", forces ? kForces : "must be \"auto\" or \"none\"");
+  if (choice != nullptr && *choice == "required") {
+    Force(fields, "", tools);
+  } else if (choice != nullptr && choice->is_object() &&
+             choice->value("type", Json()) == "function" && !NameIn(*choice).empty()) {
+    Force(fields, NameIn(*choice), tools);
+  } else if (choice != nullptr && *choice != "auto") {
+    fields.Fail("tool_choice",
+                "must be \"auto\", \"none\", \"required\" or an object that names a function");
   }
+  AddForm(fields, calls, tools);
   return tools;
 }
 
+}  // namespace
+
+AnswerForm FormOf(const Tools& tools, const AnswerForm& answer) {
+  if (tools.form == nullptr || answer == nullptr || tools.forced) {
+    return tools.form != nullptr ? tools.form : answer;
+  }
+  return EitherForm(tools.form, answer);
+}
+
+Tools ReadOpenAiTools(Fields& fields, CallSyntax calls) {
+  return ReadChosen(fields, calls, Nesting::kInFunction);
+}
+
+Tools ReadResponsesTools(Fields& fields, CallSyntax calls) {
+  return ReadChosen(fields, calls, Nesting::kFlat);
+}
+
 Tools ReadOllamaTools(Fields& fields, CallSyntax calls) {
-  return ReadFunctions(fields, calls);
+  Tools tools = ReadFunctions(fields, calls, Nesting::kInFunction);
+  AddForm(fields, calls, tools);
+  return tools;
 }
 
 Tools ReadAnthropicTools(Fields& fields, CallSyntax calls) {
@@ -119,21 +179,26 @@ Tools ReadAnthropicTools(Fields& fields, CallSyntax calls) {
     }
     if (!AddTool(fields, place, tool, {"input_schema", "strict"}, tools)) return tools;
   }
-  const Json* const choice = fields.Find("tool_choice");
-  if (choice == nullptr) return tools;
-  Fields inner(*choice, "tool_choice.");
-  const std::string type = inner.Text("type");
-  tools.one_call = inner.Bool("disable_parallel_tool_use", false);
-  if (!inner.ok()) {
-    fields.Fail("tool_choice", "must be an object with a 'type'");
-  } else if (given == nullptr || given->empty()) {
-    fields.Fail("tool_choice", "needs 'tools'");
-  } else if (type == "none") {
-    return {};
-  } else if (type != "auto") {
-    const bool forces = type == "any" || type == "tool";
-    fields.Fail("tool_choice", forces ? kForces : "has an unknown 'type'");
+  if (const Json* const choice = fields.Find("tool_choice"); choice != nullptr) {
+    Fields inner(*choice, "tool_choice.");
+    const std::string type = inner.Text("type");
+    const std::string name = inner.Text("name");
+    tools.one_call = inner.Bool("disable_parallel_tool_use", false);
+    if (!inner.ok()) {
+      fields.Fail("tool_choice", "must be an object with a 'type'");
+    } else if (given == nullptr || given->empty()) {
+      fields.Fail("tool_choice", "needs 'tools'");
+    } else if (type == "none") {
+      return {};
+    } else if (type == "any" || (type == "tool" && !name.empty())) {
+      Force(fields, type == "any" ? "" : name, tools);
+    } else if (type == "tool") {
+      fields.Fail("tool_choice", "has the 'type' \"tool\" without a 'name'");
+    } else if (type != "auto") {
+      fields.Fail("tool_choice", "has an unknown 'type'");
+    }
   }
+  AddForm(fields, calls, tools);
   return tools;
 }
 

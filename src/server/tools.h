@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "server/answer_constraint.h"
 #include "server/answer_parser.h"
 #include "server/fields.h"
 
@@ -21,11 +22,20 @@ struct Tools {
   Json list = nullptr;
   std::vector<std::string> names{};
   bool one_call = false;
+  bool strict = false;  // one of them is strict, so all calls follow their schemas
+  bool forced = false;  // the answer is calls of `callable`
+  Json callable = Json::array();
+  AnswerForm form{};  // what the above means for the answer; null: any text
 };
+
+// Adds the form of a request's answer to that of its tools: the answer has either. Null: any text.
+AnswerForm FormOf(const Tools& tools, const AnswerForm& answer);
 
 // Read "tools" and "tool_choice". Tools of types that are unknown here are skipped. `calls`: what the
 // model's template can. The first error is kept in `fields`.
 Tools ReadOpenAiTools(Fields& fields, CallSyntax calls);
+// The keys of a function are the tool's own.
+Tools ReadResponsesTools(Fields& fields, CallSyntax calls);
 Tools ReadAnthropicTools(Fields& fields, CallSyntax calls);
 Tools ReadOllamaTools(Fields& fields, CallSyntax calls);
 

@@ -184,24 +184,78 @@ TEST_F(ToolsTest, ChoicesOfTools) {
   body["tool_choice"] = "none";
   const Json none = Post("/v1/chat/completions", body).json()["choices"][0];
   EXPECT_EQ(none["message"]["content"], "The sun shines.");
-  for (const Json& choice :
-       {Json("required"), Json("other"), Json({{"type", "function"}}), Json(5)}) {
+  for (const Json& choice : {Json("other"), Json({{"type", "function"}}), Json(5),
+                             Json({{"type", "function"}, {"function", {{"name", "another"}}}})}) {
     body["tool_choice"] = choice;
     const HttpAnswer answer = Post("/v1/chat/completions", body);
     EXPECT_EQ(answer.status, 400);
     EXPECT_EQ(answer.json()["error"]["param"], "tool_choice");
   }
   body = OpenAi();
-  body["tools"][1]["function"]["strict"] = true;
+  body["tools"][1]["function"]["strict"] = "yes";
   EXPECT_EQ(Post("/v1/chat/completions", body).json()["error"]["param"],
             "tools[1].function.strict");
   Json anthropic = Anthropic();
-  anthropic["tool_choice"] = {{"type", "any"}};
+  anthropic["tool_choice"] = {{"type", "tool"}};
+  EXPECT_EQ(Post("/v1/messages", anthropic).status, 400);
+  anthropic["tool_choice"] = {{"type", "tool"}, {"name", "another"}};
   EXPECT_EQ(Post("/v1/messages", anthropic).status, 400);
   anthropic["tool_choice"] = {{"type", "auto"}, {"disable_parallel_tool_use", true}};
   EXPECT_EQ(Post("/v1/messages", anthropic).json()["stop_reason"], "tool_use");
   anthropic.erase("tools");
   EXPECT_EQ(Post("/v1/messages", anthropic).status, 400);
+}
+
+// The script has text before its call; a forced call has none.
+TEST_F(ToolsTest, ForcedCallsFollowTheirSchemas) {
+  Json function = Function();
+  function["parameters"] = {{"type", "object"},
+                            {"properties",
+                             {{"unit", {{"enum", {"celsius", "kelvin"}}}},
+                              {"days", {{"type", "integer"}, {"minimum", 1}, {"maximum", 9}}}}},
+                            {"required", {"unit", "days"}},
+                            {"additionalProperties", false}};
+  const auto check = [&](const std::string& name, const Json& arguments) {
+    EXPECT_EQ(name, "get_weather");
+    EXPECT_EQ(arguments.size(), 2) << arguments;
+    EXPECT_TRUE(arguments["unit"] == "celsius" || arguments["unit"] == "kelvin") << arguments;
+    EXPECT_TRUE(arguments["days"] >= 1 && arguments["days"] <= 9) << arguments;
+  };
+  Json open = OpenAi();
+  open["tools"][1]["function"] = function;
+  open["temperature"] = 1.5;
+  const Json named = {{"type", "function"}, {"function", {{"name", "get_weather"}}}};
+  for (const Json& choice : {Json("required"), named}) {
+    for (int seed = 0; seed < 5; ++seed) {
+      open["tool_choice"] = choice;
+      open["parallel_tool_calls"] = false;
+      open["seed"] = seed;
+      const Json answer = Post("/v1/chat/completions", open).json()["choices"][0];
+      EXPECT_EQ(answer["finish_reason"], "tool_calls") << answer;
+      ASSERT_EQ(answer["message"]["tool_calls"].size(), 1) << answer;
+      const Json call = answer["message"]["tool_calls"][0]["function"];
+      check(call["name"], Json::parse(call["arguments"].get<std::string>()));
+    }
+  }
+  Json anthropic = Anthropic();
+  anthropic["tools"][1]["input_schema"] = function["parameters"];
+  anthropic["temperature"] = 1;
+  for (const Json& choice : {Json({{"type", "any"}, {"disable_parallel_tool_use", true}}),
+                             Json({{"type", "tool"}, {"name", "get_weather"}})}) {
+    anthropic["tool_choice"] = choice;
+    const Json answer = Post("/v1/messages", anthropic).json();
+    EXPECT_EQ(answer["stop_reason"], "tool_use") << answer;
+    ASSERT_EQ(answer["content"].size(), 1) << answer;
+    check(answer["content"][0]["name"], answer["content"][0]["input"]);
+  }
+  // A strict tool leaves the text free, and the calls follow the schema.
+  open = OpenAi();
+  open["tools"][1]["function"]["strict"] = true;
+  const Json strict = Post("/v1/chat/completions", open).json()["choices"][0];
+  EXPECT_EQ(strict["message"]["content"], kText) << strict;
+  EXPECT_EQ(strict["message"]["tool_calls"][0]["function"]["arguments"], kArguments.dump());
+  open["tools"][1]["function"]["parameters"]["properties"]["city"]["not"] = Json::object();
+  EXPECT_EQ(Post("/v1/chat/completions", open).json()["error"]["param"], "tools");
 }
 
 TEST(CallSyntaxTest, TheTemplateSaysIt) {

@@ -245,6 +245,15 @@ class Run(CliTest):
                                           "--draft-tokens", "4"))["speculation"]
         self.assertEqual(greedy["drafted"], greedy["accepted"])
         self.assertGreater(greedy["mean_committed"], 2)
+        story = ["run", "story", "-p", "Once upon a time", "-n", "60", "--temp", "0", "--json"]
+        head = json.loads(self.succeeds(*story, "--draft", "story-head"))
+        self.assertEqual(head["tokens"], json.loads(self.succeeds(*story))["tokens"])
+        self.assertGreater(head["speculation"]["accepted"], 5)
+        self.fails(["run", "story-head", "-p", "x"], "story-head.gguf", "a draft head and no model")
+        self.fails(["run", "story", "-p", "x", "--draft", "head"], "no draft head",
+                   "llama.nextn_predict_layers")
+        self.fails(["run", self.model, "-p", "x", "--draft", "story-head"], "story-head.gguf",
+                   "layers")
         self.fails(["run", self.model, "-p", "x", "--draft-tokens", "17"],
                    "--draft-tokens is", "17", "0 to 16", status=2)
         self.fails(["run", self.model, "-p", "x", "--draft", "no-such-model"], "--draft",
@@ -340,6 +349,29 @@ class Eval(CliTest):
                                                   "--json"))["nll"],
                          json.loads(self.succeeds("eval", self.model, "--tokens", ids,
                                                   "--json"))["nll"])
+
+
+    def test_resumes_through_a_tier(self):
+        tokens = ",".join(str(5 + 7 * i % 400) for i in range(40))
+        plain = json.loads(self.succeeds("eval", self.model, "--tokens", tokens, "--json"))
+        self.assertEqual(plain["reuse"]["computed"], 40)
+        for tier in ("live", "memory", "disk"):
+            result = json.loads(self.succeeds("eval", self.model, "--tokens", tokens, "--json", "--resume-at",
+                                              "23", "--via", tier, "--store", str(self.dir / "st")))
+            self.assertEqual(result["nll"], plain["nll"])
+            self.assertEqual(result["reuse"]["tiers"][tier], 23)
+            self.assertEqual(result["reuse"]["computed"], 17)
+        self.assertIn("23 tokens restored from live", self.succeeds(
+            "eval", self.model, "--tokens", tokens, "--resume-at", "23"))
+
+    def test_bad_places_to_resume_at(self):
+        command = ["eval", self.model, "--tokens", "1,2,3", "--resume-at"]
+        self.fails([*command, "3"], "resuming after 3 tokens", "from 1 to 2")
+        self.fails([*command, "0"], "--resume-at", status=2)
+        self.fails([*command, "1", "--via", "remote", "--store", str(self.dir)], "redis://")
+        self.fails([*command, "1", "--via", "disk", "--store", "none"], "--store DIR")
+        self.fails([*command, "1", "--via", "tape"], "'tape'", "remote", status=2)
+        self.fails(command[:-1] + ["--via", "live"], "--resume-at", status=2)
 
 
 class Others(CliTest):

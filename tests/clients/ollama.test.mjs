@@ -2,15 +2,16 @@ import assert from 'node:assert/strict';
 import {after, before, test} from 'node:test';
 import {Ollama} from 'ollama';
 
-import {question, scripted, startScripted, startStory, weather} from './server.mjs';
+import {question, scripted, startChangeable, startScripted, startStory, weather} from './server.mjs';
 
-let story, tools, client, toolClient;
+let story, tools, changeable, client, toolClient;
 before(async () => {
-  [story, tools] = await Promise.all([startStory(), startScripted()]);
+  [story, tools, changeable] =
+      await Promise.all([startStory(), startScripted(), startChangeable()]);
   client = new Ollama({host: story.url});
   toolClient = new Ollama({host: tools.url});
 });
-after(() => Promise.all([story.stop(), tools.stop()]));
+after(() => Promise.all([story.stop(), tools.stop(), changeable.stop()]));
 
 const request = {
   model: 'story',
@@ -45,9 +46,67 @@ test('a prompt', async () => {
   assert.equal(whole.response, (await client.chat(request)).message.content);
 });
 
+test('models are loaded and let go', async () => {
+  const own = new Ollama({host: changeable.url});
+  const prompt = `${question} `.repeat(20);
+  const ask = async (keep_alive) => (await own.generate({...request, prompt, messages: undefined, keep_alive}));
+  assert.ok((await ask('10m')).prompt_eval_cached_count < 16);
+  const [running] = (await own.ps()).models;
+  const minutes = (new Date(running.expires_at) - Date.now()) / 60000;
+  assert.ok(minutes > 8 && minutes < 11, `${minutes}`);
+  assert.equal((await own.generate({model: 'story', keep_alive: 0})).done_reason, 'unload');
+  for (let i = 0; i < 60 && (await own.ps()).models.length > 0; ++i) {
+    await new Promise((done) => setTimeout(done, 50));
+  }
+  assert.equal((await own.ps()).models.length, 0);
+  assert.equal((await own.chat({model: 'story', messages: [], keep_alive: -1})).done_reason, 'load');
+  assert.ok(new Date((await own.ps()).models[0].expires_at) - Date.now() > 365 * 86400e3);
+  const again = await ask(-1);
+  assert.ok(again.prompt_eval_cached_count > again.prompt_eval_count / 2);
+});
+
+test('models are created, copied and deleted', async () => {
+  const own = new Ollama({host: changeable.url});
+  const names = async () => (await own.list()).models.map((model) => model.name);
+  const created = await own.create({
+    model: 'pirate', from: 'story', system: 'You are a pirate.', stream: false,
+    parameters: {temperature: 0, num_predict: 6, stop: ['zzz']},
+  });
+  assert.equal(created.status, 'success');
+  await own.copy({source: 'pirate', destination: 'second'});
+  assert.deepEqual(await names(), ['story:latest', 'pirate:latest', 'second:latest']);
+  const shown = await own.show({model: 'second'});
+  assert.equal(shown.system, 'You are a pirate.');
+  assert.match(shown.parameters, /^temperature +0$/m);
+  const messages = [{role: 'user', content: question}];
+  const answer = await own.chat({model: 'second', messages});
+  assert.equal(answer.eval_count, 6);
+  assert.equal(answer.model, 'second');
+  const system = {role: 'system', content: 'You are a pirate.'};
+  const same = await own.chat({model: 'story', messages: [system, ...messages],
+                               options: {temperature: 0, num_predict: 6}});
+  assert.equal(answer.message.content, same.message.content);
+  await own.delete({model: 'pirate'});
+  assert.deepEqual(await names(), ['story:latest', 'second:latest']);
+  await assert.rejects(own.delete({model: 'pirate'}), /there is no model 'pirate'/);
+  await assert.rejects(own.delete({model: 'story'}), /may remove/);
+  await assert.rejects(own.create({model: 'story', from: 'second'}), /command line/);
+  await assert.rejects(own.create({model: 'new', from: '../models/story.gguf'}), /there is no model/);
+  await assert.rejects(own.create({model: '../new', from: 'story'}), /name/);
+  await assert.rejects(own.create({model: 'new', from: 'story', parameters: {heat: 1}}), /no parameter/);
+  await assert.rejects(own.create({model: 'new', from: 'story', parameters: {temperature: 9}}), /temperature/);
+  await assert.rejects(own.create({model: 'new', from: 'story', template: '{% if %}'}), /TEMPLATE/);
+});
+
 test('errors are said', async () => {
   await assert.rejects(client.chat({...request, model: 'other'}), /there is no model/);
-  await assert.rejects(client.chat({...request, format: 'json'}), /'format'/);
+  await assert.rejects(client.chat({...request, format: {type: 'string', minLength: -1}}), /'minLength'/);
+});
+
+test('an answer follows a schema', async () => {
+  const format = {type: 'object', properties: {mood: {enum: ['calm', 'wild']}}, required: ['mood']};
+  const whole = await client.chat({...request, format});
+  assert.match(JSON.parse(whole.message.content).mood, /^(calm|wild)$/);
 });
 
 test('calls a tool and answers with its result', async () => {

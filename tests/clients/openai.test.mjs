@@ -76,7 +76,7 @@ test('errors have their classes and fields', async () => {
       client.chat.completions.create({...request, temperature: 9}),
       (error) => error instanceof OpenAI.BadRequestError && error.param === 'temperature');
   await assert.rejects(
-      client.chat.completions.create({...request, response_format: {type: 'json_object'}}),
+      client.chat.completions.create({...request, response_format: {type: 'json_schema', json_schema: {name: 'x', schema: {not: {}}}}}),
       (error) => error instanceof OpenAI.BadRequestError && error.param === 'response_format');
 });
 
@@ -114,4 +114,44 @@ test('the helper for tools runs the function', async () => {
   });
   assert.equal(await runner.finalContent(), scripted.answer);
   assert.deepEqual(seen, [scripted.arguments]);
+});
+
+test('responses are the same streamed and not, and go on from another', async () => {
+  const ask = {model: 'scripted', input: 'How is the weather?', temperature: 0,
+               tools: [{type: 'function', name: weather.name, description: weather.description,
+                        parameters: weather.schema, strict: false}]};
+  const whole = await toolClient.responses.create(ask);
+  assert.equal(whole.status, 'completed');
+  assert.equal(whole.output_text, scripted.text);
+  const call = whole.output.find((item) => item.type === 'function_call');
+  assert.equal(call.name, weather.name);
+  assert.deepEqual(JSON.parse(call.arguments), scripted.arguments);
+
+  const stream = toolClient.responses.stream(ask);
+  const types = [];
+  let last = -1;
+  let args = '';
+  for await (const event of stream) {
+    types.push(event.type);
+    assert.equal(event.sequence_number, ++last);
+    if (event.type === 'response.function_call_arguments.delta') args += event.delta;
+  }
+  assert.equal(types[0], 'response.created');
+  assert.equal(types.at(-1), 'response.completed');
+  assert.deepEqual(JSON.parse(args), scripted.arguments);
+  const streamed = await stream.finalResponse();
+  assert.deepEqual(streamed.output.map((item) => item.type), whole.output.map((item) => item.type));
+  const textOf = (response) => response.output.find((item) => item.type === 'message').content[0].text;
+  assert.equal(textOf(streamed), textOf(whole));
+  const {usage} = streamed;
+  assert.equal(usage.input_tokens_details.cached_tokens, usage.input_tokens - 1);
+
+  const next = await toolClient.responses.create({
+    ...ask, previous_response_id: whole.id,
+    input: [{type: 'function_call_output', call_id: call.call_id, output: 'sun'}],
+  });
+  assert.equal(next.output_text, scripted.answer);
+  assert.equal(textOf(await toolClient.responses.retrieve(next.id)), scripted.answer);
+  await toolClient.responses.delete(next.id);
+  await assert.rejects(toolClient.responses.retrieve(next.id), OpenAI.NotFoundError);
 });

@@ -14,9 +14,9 @@ const writeScripted = process.env.KVCACHE_SCRIPTED_MODEL ??
 const story = new URL('../../models/story.gguf', import.meta.url).pathname;
 
 // Returns {url, stop()}; stop() checks that the server ends as documented.
-async function start(model) {
-  const child = spawn(serve, [model, '--port', '0', '--sequences', '4', '--ctx', '512'],
-                      {stdio: ['ignore', 'ignore', 'pipe']});
+async function start(model, {store = 'none', models, context = 512} = {}) {
+  const child = spawn(serve, [model, '--port', '0', '--sequences', '4', '--ctx', context, '--store', store],
+                      {stdio: ['ignore', 'ignore', 'pipe'], env: {...process.env, KVCACHE_MODELS: models}});
   const ended = once(child, 'exit');
   const lines = createInterface({input: child.stderr});
   const seen = [];
@@ -38,11 +38,23 @@ async function start(model) {
 
 export const startStory = () => start(story);
 
-export async function startScripted() {
+// With a store of prefixes, and a list of models that clients change.
+export async function startChangeable() {
+  const folder = mkdtempSync(join(tmpdir(), 'kvcache-clients-'));
+  const server = await start(story, {store: 'memory', models: join(folder, 'models')});
+  const stop = async () => {
+    await server.stop();
+    rmSync(folder, {recursive: true});
+  };
+  return {url: server.url, stop};
+}
+
+// With arguments, the model calls that tool, and reads so many tokens.
+export async function startScripted(tool, args, context = 512) {
   const folder = mkdtempSync(join(tmpdir(), 'kvcache-clients-'));
   const model = join(folder, 'scripted.gguf');
-  execFileSync(writeScripted, [model]);
-  const server = await start(model);
+  execFileSync(writeScripted, tool ? [model, tool, JSON.stringify(args), context] : [model]);
+  const server = await start(model, {context});
   const stop = async () => {
     await server.stop();
     rmSync(folder, {recursive: true});

@@ -7,28 +7,19 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
-#include <set>
 #include <utility>
 #include <vector>
 
 #include "base/strings.h"
-#include "tensor/quantize.h"
+
+#include "import/hf_settings.h"
 
 namespace kvcache {
 namespace {
 
 using nlohmann::json;
-
-std::int64_t Key(const GgufFile& file, const std::string& key, std::int64_t otherwise = 0) {
-  const std::string architecture(*file.GetString("general.architecture"));
-  return file.GetIntOr(architecture + "." + key, otherwise).value();
-}
-
-double FloatKey(const GgufFile& file, const std::string& key, double otherwise = 0) {
-  const std::string architecture(*file.GetString("general.architecture"));
-  return file.GetFloatOr(architecture + "." + key, otherwise).value();
-}
 
 // ---- Tokenizer
 
@@ -92,7 +83,7 @@ struct Source {
 
 // Returns the Hugging Face name of a tensor of a layer, without "model.layers.N.".
 std::string LayerName(const std::string& name, const std::string& architecture) {
-  const bool gemma = architecture == "gemma2" || architecture == "gemma3";
+  const bool gemma = architecture.starts_with("gemma");
   const std::map<std::string, std::string> names = {
       {"attn_norm", "input_layernorm"},
       {"ffn_norm", gemma ? "pre_feedforward_layernorm" : "post_attention_layernorm"},
@@ -108,7 +99,21 @@ std::string LayerName(const std::string& name, const std::string& architecture) 
       {"ffn_up", "mlp.up_proj"},
       {"ffn_down", "mlp.down_proj"},
       {"ffn_gate_inp", architecture == "llama" ? "block_sparse_moe.gate" : "mlp.gate"},
+      {"inp_gate", "per_layer_input_gate"},
+      {"proj", "per_layer_projection"},
+      {"post_norm", "post_per_layer_input_norm"},
+      {"ffn_gate_shexp", "mlp.shared_expert.gate_proj"},
+      {"ffn_up_shexp", "mlp.shared_expert.up_proj"},
+      {"ffn_down_shexp", "mlp.shared_expert.down_proj"},
+      {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
+      {"ssm_ba", "linear_attn.in_proj_ba"},
+      {"ssm_conv1d", "linear_attn.conv1d"},
+      {"ssm_norm", "linear_attn.norm"},
+      {"ssm_out", "linear_attn.out_proj"},
   };
+  if (name == "layer_output_scale.weight") return "layer_scalar";
+  if (name == "ssm_dt.bias") return "linear_attn.dt_bias";
+  if (name == "ssm_a") return "linear_attn.A_log";
   const std::size_t dot = name.rfind('.');
   const auto found = names.find(name.substr(0, dot));
   EXPECT_NE(found, names.end()) << name;
@@ -150,13 +155,35 @@ std::string AsHalves(const std::string& bytes, std::int64_t rows, std::int64_t h
   return out;
 }
 
-std::string LessOne(const std::string& bytes) {
+std::string Mapped(const std::string& bytes, const std::function<float(float)>& change) {
   std::string out = bytes;
   for (std::size_t at = 0; at < bytes.size(); at += sizeof(float)) {
     float value = 0;
     std::memcpy(&value, bytes.data() + at, sizeof(float));
-    value -= 1.0f;
+    value = change(value);
     std::memcpy(out.data() + at, &value, sizeof(float));
+  }
+  return out;
+}
+
+// Joins q, k, v of attn_qkv and z of attn_gate to the rows of each key head.
+std::string JoinedQkvz(const GgufFile& file, const std::string& block) {
+  const GgufTensor& qkv = *file.FindTensor(block + "attn_qkv.weight");
+  const GgufTensor& z = *file.FindTensor(block + "attn_gate.weight");
+  const auto row =
+      static_cast<std::size_t>(qkv.bytes.size()) / static_cast<std::size_t>(qkv.dims[1]);
+  const auto groups = static_cast<std::size_t>(HfKey(file, "ssm.group_count"));
+  const auto keys = static_cast<std::size_t>(HfKey(file, "ssm.state_size"));
+  const auto values = static_cast<std::size_t>(HfKey(file, "ssm.inner_size")) / groups;
+  std::string out;
+  const auto add = [&](const GgufTensor& from, std::size_t first, std::size_t count) {
+    out += Bytes(from.bytes.subspan(first * row, count * row));
+  };
+  for (std::size_t g = 0; g < groups; ++g) {
+    add(qkv, g * keys, keys);
+    add(qkv, groups * keys + g * keys, keys);
+    add(qkv, 2 * groups * keys + g * values, values);
+    add(z, g * values, values);
   }
   return out;
 }
@@ -174,26 +201,51 @@ class Writer {
  private:
   void Add(const GgufTensor& tensor) {
     const std::string name(tensor.name);
-    const bool gemma = architecture_ == "gemma2" || architecture_ == "gemma3";
     if (name == "rope_freqs.weight") return;
     std::vector<std::int64_t> shape;
     for (int i = tensor.rank - 1; i >= 0; --i)
       shape.push_back(tensor.dims[static_cast<std::size_t>(i)]);
     std::string bytes = Bytes(tensor.bytes);
-    if (gemma && name.ends_with("norm.weight")) bytes = LessOne(bytes);
+    if (HfNormsLackOne(architecture_, name)) {
+      bytes = Mapped(bytes, [](float x) { return x - 1.0f; });
+    }
+    if (name.ends_with("ssm_a")) bytes = Mapped(bytes, [](float x) { return std::log(-x); });
     if (!name.starts_with("blk.")) {
-      const std::map<std::string, std::string> ends = {{"token_embd.weight", "embed_tokens.weight"},
-                                                       {"output_norm.weight", "norm.weight"},
-                                                       {"output.weight", "lm_head.weight"}};
+      const std::map<std::string, std::string> ends = {
+          {"token_embd.weight", "embed_tokens.weight"},
+          {"output_norm.weight", "norm.weight"},
+          {"per_layer_token_embd.weight", "embed_tokens_per_layer.weight"},
+          {"per_layer_model_proj.weight", "per_layer_model_projection.weight"},
+          {"per_layer_proj_norm.weight", "per_layer_projection_norm.weight"},
+          {"output.weight", "lm_head.weight"}};
       return Put(ends.at(name), TypeName(tensor), shape, bytes);
     }
     const std::size_t dot = name.find('.', 4);
-    const std::string layer = "layers." + name.substr(4, dot - 4) + ".";
     const std::string part = name.substr(dot + 1);
+    const std::map<std::string, std::string> head = {
+        {"nextn.eh_proj.weight", "mtp.fc.weight"},
+        {"nextn.enorm.weight", "mtp.pre_fc_norm_embedding.weight"},
+        {"nextn.hnorm.weight", "mtp.pre_fc_norm_hidden.weight"},
+        {"nextn.shared_head_norm.weight", "mtp.norm.weight"}};
+    if (const auto found = head.find(part); found != head.end()) {
+      return Put(found->second, TypeName(tensor), shape, bytes);
+    }
+    const std::int64_t layers = HfKey(file_, "block_count") - HfKey(file_, "nextn_predict_layers");
+    const std::string number = name.substr(4, dot - 4);
+    const std::string layer =
+        std::stoll(number) < layers ? "layers." + number + "." : "mtp.layers.0.";
     if (tensor.rank == 3) return AddExperts(tensor, layer, part);
+    if (part == "attn_gate.weight") return;
+    if (part == "attn_qkv.weight") {
+      shape[0] += HfKey(file_, "ssm.inner_size");
+      return Put(layer + "linear_attn.in_proj_qkvz.weight", TypeName(tensor), shape,
+                 JoinedQkvz(file_, name.substr(0, dot + 1)));
+    }
+    if (part == "ssm_conv1d.weight") shape = {shape[0], 1, shape[1]};
+    if (part == "ffn_gate_inp_shexp.weight") shape = {1, shape[0]};
     const bool rotated = part.starts_with("attn_q.") || part.starts_with("attn_k.");
     if (architecture_ == "llama" && rotated) {
-      bytes = AsHalves(bytes, shape[0], Key(file_, "attention.key_length"));
+      bytes = AsHalves(bytes, shape[0], HfKey(file_, "attention.key_length"));
     }
     Put(layer + LayerName(part, architecture_), TypeName(tensor), shape, bytes);
   }
@@ -209,6 +261,10 @@ class Writer {
 
   void Put(const std::string& name, const std::string& type, std::vector<std::int64_t> shape,
            std::string bytes) {
+    if (name.starts_with("mtp.")) {
+      tensors_.push_back({name, type, std::move(shape), std::move(bytes)});
+      return;
+    }
     const bool head = name == "lm_head.weight";
     const char* prefix = style_.text_config ? (head ? "language_model." : "language_model.model.")
                                             : (head ? "" : "model.");
@@ -240,98 +296,12 @@ void WriteWeights(const GgufFile& file, const std::string& directory, const HfSt
             json{{"metadata", {{"total_size", 1}}}, {"weight_map", map}}.dump());
 }
 
-// ---- Settings
-
-json RopeScaling(const GgufFile& file, const std::string& type_key) {
-  const std::string architecture(*file.GetString("general.architecture"));
-  const std::string type(*file.GetStringOr(architecture + ".rope.scaling.type", ""));
-  if (!type.empty()) {
-    json scaling = {{type_key, type}, {"factor", FloatKey(file, "rope.scaling.factor")}};
-    const std::int64_t original = Key(file, "rope.scaling.original_context_length");
-    if (original > 0) scaling["original_max_position_embeddings"] = original;
-    return scaling;
-  }
-  if (file.FindTensor("rope_freqs.weight") == nullptr) return nullptr;
-  // The settings of make_model.
-  return {{type_key, "llama3"},
-          {"factor", 4.0},
-          {"low_freq_factor", 1.0},
-          {"high_freq_factor", 4.0},
-          {"original_max_position_embeddings", 256}};
-}
-
-void AddRope(const GgufFile& file, const HfStyle& style, json* config) {
-  const double base = FloatKey(file, "rope.freq_base");
-  json scaling = RopeScaling(file, style.parameters ? "rope_type" : "type");
-  if (!style.parameters) {
-    (*config)["rope_theta"] = base;
-    (*config)["rope_scaling"] = scaling;
-    return;
-  }
-  if (scaling.is_null()) scaling = {{"rope_type", "default"}};
-  scaling["rope_theta"] = base;
-  (*config)["rope_parameters"] = scaling;
-}
-
-void AddFamily(const GgufFile& file, const std::string& architecture, json* config) {
-  json& c = *config;
-  if (architecture == "llama") {
-    c["hidden_act"] = "silu";
-    const std::int64_t window = Key(file, "attention.sliding_window");
-    if (window > 0) c["sliding_window"] = window;
-    if (Key(file, "expert_count") > 0) {
-      c["num_local_experts"] = Key(file, "expert_count");
-      c["num_experts_per_tok"] = Key(file, "expert_used_count");
-    }
-  } else if (architecture == "qwen2") {
-    c["hidden_act"] = "silu";
-    c["use_sliding_window"] = false;
-    c["sliding_window"] = 4096;
-  } else if (architecture == "qwen3moe") {
-    c["num_experts"] = Key(file, "expert_count");
-    c["num_experts_per_tok"] = Key(file, "expert_used_count");
-    c["moe_intermediate_size"] =
-        Key(file, "expert_feed_forward_length", Key(file, "feed_forward_length"));
-    c["norm_topk_prob"] = true;
-  }
-}
-
-json ConfigJson(const GgufFile& file, const HfStyle& style) {
-  const std::string architecture(*file.GetString("general.architecture"));
-  const bool window = Key(file, "attention.sliding_window") > 0;
-  const bool experts = Key(file, "expert_count") > 0;
-  const std::map<std::string, std::pair<std::string, std::string>> classes = {
-      {"llama", experts  ? std::pair{"MixtralForCausalLM", "mixtral"}
-                : window ? std::pair{"MistralForCausalLM", "mistral"}
-                         : std::pair{"LlamaForCausalLM", "llama"}},
-      {"qwen2", {"Qwen2ForCausalLM", "qwen2"}},
-      {"qwen3", {"Qwen3ForCausalLM", "qwen3"}},
-      {"qwen3moe", {"Qwen3MoeForCausalLM", "qwen3_moe"}}};
-  json config = {{"hidden_size", Key(file, "embedding_length")},
-                 {"num_hidden_layers", Key(file, "block_count")},
-                 {"num_attention_heads", Key(file, "attention.head_count")},
-                 {"num_key_value_heads", Key(file, "attention.head_count_kv")},
-                 {"head_dim", Key(file, "attention.key_length")},
-                 {"intermediate_size", Key(file, "feed_forward_length")},
-                 {"max_position_embeddings", Key(file, "context_length")},
-                 {"vocab_size", Key(file, "vocab_size")},
-                 {"rms_norm_eps", FloatKey(file, "attention.layer_norm_rms_epsilon")},
-                 {"tie_word_embeddings", file.FindTensor("output.weight") == nullptr},
-                 {"bos_token_id", 1},
-                 {"eos_token_id", 2}};
-  config["model_type"] = classes.at(architecture).second;
-  config[style.parameters ? "dtype" : "torch_dtype"] = "float32";
-  AddRope(file, style, &config);
-  AddFamily(file, architecture, &config);
-  for (const auto& [key, value] : style.config.items()) {
-    value.is_null() ? static_cast<void>(config.erase(key)) : static_cast<void>(config[key] = value);
-  }
-  json outer = style.text_config ? json{{"text_config", config}} : config;
-  if (!outer.contains("architectures")) outer["architectures"] = {classes.at(architecture).first};
-  return outer;
-}
-
 }  // namespace
+
+bool HfNormsLackOne(const std::string& architecture, const std::string& name) {
+  if (!name.ends_with("norm.weight") || name.ends_with("ssm_norm.weight")) return false;
+  return architecture == "gemma2" || architecture == "gemma3" || architecture == "qwen3next";
+}
 
 std::string SafetensorsBytes(const std::vector<HfTensor>& tensors) {
   json header = {{"__metadata__", {{"format", "pt"}}}};
@@ -355,7 +325,7 @@ void WriteText(const std::string& path, const std::string& text) {
 void WriteHfDirectory(const GgufFile& file, const std::string& directory, const HfStyle& style) {
   std::filesystem::remove_all(directory);
   std::filesystem::create_directories(directory);
-  WriteText(directory + "/config.json", ConfigJson(file, style).dump());
+  WriteText(directory + "/config.json", HfConfigJson(file, style).dump());
   WriteText(directory + "/tokenizer.json", TokenizerJson(file, style.pairs).dump());
   WriteText(directory + "/tokenizer_config.json",
             json{{"bos_token", "<s>"},

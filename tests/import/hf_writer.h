@@ -21,6 +21,9 @@ struct HfStyle {
 void WriteHfDirectory(const GgufFile& file, const std::string& directory,
                       const HfStyle& style = {});
 
+// Returns whether Hugging Face's tensor is that of the file minus 1.
+bool HfNormsLackOne(const std::string& architecture, const std::string& name);
+
 // Writes the tensors of a safetensors file: name, type, shape and bytes.
 struct HfTensor {
   std::string name, type;

@@ -43,6 +43,9 @@ class SchedulerFixture : public ::testing::TestWithParam<const char*> {
       request.shape.window_pattern = 2;
     }
     if (architecture == "qwen3next" || architecture == "llama4") request.shape.experts = 4;
+    if (architecture == "qwen3next" || architecture == "llama") {
+      request.shape.family.nextn_layers = 1;  // only engines that ask for the head have it
+    }
     const Status made = make_model::MakeModel(request, path_);
     ASSERT_TRUE(made.ok()) << made.message();
     alone_ = Open({.threads = 2, .context = kContext, .prefill_chunk = 64});

@@ -34,15 +34,24 @@ inline constexpr std::string_view kScriptedTemplate =
     R"({% if add_generation_prompt %}{% if tools and messages[-1].role != 'tool' %}<|calls|>)"
     R"({% else %}<|says|>{% endif %}{% endif %})";
 
+// What the model calls, and how much it reads.
+struct Script {
+  std::string tool = "get_weather";
+  std::string arguments = R"({"city": "Paris"})";  // JSON
+  std::uint32_t context = 4096;
+};
+
 class ScriptedModel {
  public:
-  static Status Write(const std::string& path) { return ScriptedModel().WriteTo(path); }
+  static Status Write(const std::string& path, const Script& script = {}) {
+    return ScriptedModel(script).WriteTo(path);
+  }
 
  private:
   static constexpr std::int64_t kTokens = 320;  // also the width of the embedding
   enum Type : std::int32_t { kNormal = 1, kUnknown = 2, kControl = 3, kByte = 6 };
 
-  ScriptedModel() {
+  explicit ScriptedModel(const Script& script) : context_(script.context) {
     pieces_ = {"<unk>", "<s>", "</s>"};
     types_ = {kUnknown, kControl, kControl};
     constexpr std::string_view kHex = "0123456789ABCDEF";
@@ -51,9 +60,10 @@ class ScriptedModel {
       types_.push_back(kByte);
     }
     next_.assign(kTokens, 2);
+    const std::size_t middle = script.arguments.size() / 2;
     Say({"<|calls|>", "<think>\n", "The user wants", " the weather.\n", "</think>\n\n", "Let me",
-         " look.", "\n<tool_call>\n{\"name\": \"", "get_weather", "\", \"arguments\": {",
-         "\"city\": ", "\"Paris\"", "}}\n</tool_call>"});
+         " look.", "\n<tool_call>\n{\"name\": \"", script.tool, "\", \"arguments\": ",
+         script.arguments.substr(0, middle), script.arguments.substr(middle), "}\n</tool_call>"});
     Say({"<|says|>", "The sun", " shines."});
     while (static_cast<std::int64_t>(pieces_.size()) < kTokens) {
       pieces_.push_back("unused" + std::to_string(pieces_.size()));
@@ -62,7 +72,7 @@ class ScriptedModel {
   }
 
   // Adds the tokens of a script, whose first one is written by the template.
-  void Say(const std::vector<std::string_view>& script) {
+  void Say(const std::vector<std::string>& script) {
     for (std::size_t i = 0; i < script.size(); ++i) {
       std::string piece;
       for (const char c : script[i]) {
@@ -81,7 +91,7 @@ class ScriptedModel {
       header.SetUint32(std::string("llama.") + key, static_cast<std::uint32_t>(value));
     };
     size("block_count", 1);
-    size("context_length", 4096);
+    size("context_length", context_);
     size("embedding_length", kTokens);
     size("feed_forward_length", 32);
     size("attention.head_count", 2);
@@ -146,6 +156,7 @@ class ScriptedModel {
     return writer->Finish();
   }
 
+  std::uint32_t context_;
   std::vector<std::string> pieces_;
   std::vector<std::int32_t> types_;
   std::vector<std::size_t> next_;  // the successor of each token

@@ -32,6 +32,7 @@ class Keys {
 
 void AddSizes(Keys& keys, const Shape& shape) {
   keys.Set("block_count", shape.layers + shape.family.nextn_layers);
+  if (shape.family.nextn_layers > 0) keys.Set("nextn_predict_layers", shape.family.nextn_layers);
   keys.Set("context_length", shape.context);
   keys.Set("embedding_length", shape.hidden_size);
   keys.Set("feed_forward_length", shape.ffn);

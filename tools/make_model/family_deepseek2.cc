@@ -124,8 +124,9 @@ void AddDeepSeek2(const Shape& shape, GgufHeader& header) {
 std::vector<TensorSpec> DeepSeek2Tensors(const Shape& shape) {
   TensorList list(shape);
   list.Embedding();
-  for (int layer = 0; layer < shape.layers; ++layer) {
+  for (int layer = 0; layer < shape.layers + shape.family.nextn_layers; ++layer) {
     const std::string block = StrCat("blk.", layer, ".");
+    if (layer >= shape.layers) list.DraftHead(block);
     AddAttention(shape, block, list);
     AddFeedForward(shape, layer, block, list);
   }

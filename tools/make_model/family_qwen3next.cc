@@ -39,16 +39,6 @@ void AddGatedAttention(const Shape& shape, const std::string& block, TensorList&
   list.Vector(block + "attn_k_norm.weight", shape.head_dim, Distribution::kNorm, norm);
 }
 
-// A head that predicts one more token: it joins the embedding of a token and the hidden state of the one
-// before it, and goes on with an attention layer.
-void AddNextNTensors(const Shape& shape, const std::string& block, TensorList& list) {
-  list.Matrix(block + "nextn.eh_proj.weight", 2 * shape.hidden_size, shape.hidden_size,
-              PerRoot(list.embedding(), 2 * shape.hidden_size));
-  for (const char* norm : {"enorm", "hnorm", "shared_head_norm"}) {
-    list.Norm(StrCat(block, "nextn.", norm, ".weight"));
-  }
-}
-
 }  // namespace
 
 void AddQwen3Next(const Shape& shape, GgufHeader& header) {
@@ -60,7 +50,6 @@ void AddQwen3Next(const Shape& shape, GgufHeader& header) {
   };
   set("full_attention_interval", sizes.attention_step);
   set("expert_shared_feed_forward_length", shape.expert_ffn);
-  if (shape.family.nextn_layers > 0) set("nextn_predict_layers", shape.family.nextn_layers);
   if (shape.expert_ffn == shape.ffn) set("expert_feed_forward_length", shape.expert_ffn);
 }
 
@@ -70,7 +59,7 @@ std::vector<TensorSpec> Qwen3NextTensors(const Shape& shape) {
   for (int layer = 0; layer < shape.layers + shape.family.nextn_layers; ++layer) {
     const std::string block = StrCat("blk.", layer, ".");
     const bool head = layer >= shape.layers;
-    if (head) AddNextNTensors(shape, block, list);
+    if (head) list.DraftHead(block);
     list.Norm(block + "attn_norm.weight");
     head || IsAttention(shape, layer) ? AddGatedAttention(shape, block, list)
                                       : AddDeltaNet(shape, block, list);

@@ -119,7 +119,7 @@ void AddFamilies(CLI::App& app, FamilyShape& family) {
   app.add_option("--attention-step", family.attention_step,
                  "lfm2, qwen3next, granitehybrid: N: every N-th layer is attention (default: 2)");
   app.add_option("--nextn-layers", family.nextn_layers,
-                 "qwen3next: blocks that predict further tokens (default: 0)");
+                 "llama, qwen2, qwen3, qwen3moe, deepseek2, qwen3next: draft heads (default: 0)");
   app.add_option("--state-dim", family.state_dim,
                  "qwen3next, granitehybrid: values of a key of the state (default: 32)");
   app.add_option("--state-heads", family.state_heads,

@@ -39,7 +39,7 @@ struct FamilyShape {
   int state_dim = 0;             // hybrids: values of a key of the state
   int state_heads = 0;           // hybrids: heads of the state
   int state_groups = 0;          // hybrids: groups of heads that share keys
-  int nextn_layers = 0;          // qwen3next: blocks that predict further tokens
+  int nextn_layers = 0;          // draft heads: blocks that predict further tokens
   bool rotates = false;          // granitehybrid: queries and keys are rotated
 };
 

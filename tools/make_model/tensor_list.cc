@@ -81,10 +81,19 @@ void TensorList::Output(const std::string& norm) {
   }
 }
 
+void TensorList::DraftHead(const std::string& block) {
+  Matrix(block + "nextn.eh_proj.weight", 2 * shape_.hidden_size, shape_.hidden_size,
+         PerRoot(embedding_, 2 * shape_.hidden_size));
+  for (const char* norm : {"enorm", "hnorm", "shared_head_norm"}) {
+    Norm(StrCat(block, "nextn.", norm, ".weight"));
+  }
+}
+
 void TensorList::All(AttentionExtras extras) {
   Embedding();
-  for (int layer = 0; layer < shape_.layers; ++layer) {
+  for (int layer = 0; layer < shape_.layers + shape_.family.nextn_layers; ++layer) {
     const std::string block = StrCat("blk.", layer, ".");
+    if (layer >= shape_.layers) DraftHead(block);
     Attention(block, extras);
     Norm(block + "ffn_norm.weight");
     shape_.experts > 0 ? Experts(block) : FeedForward(block, shape_.ffn);

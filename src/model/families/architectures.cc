@@ -42,12 +42,30 @@ Status Model::Encode(std::span<const std::int32_t> /*tokens*/, SequenceId /*sequ
   return Unsupported(StrCat("architecture ", info().architecture, " has no encoder"));
 }
 
+Status Model::LoadHead(const GgufFile& /*file*/) {
+  return {StatusCode::kUnsupported,
+          StrCat("models of architecture ", info().architecture, " have no draft heads here")};
+}
+Status Model::FinalStates(std::span<const std::int32_t> /*rows*/, float* /*states*/) {
+  return {StatusCode::kUnsupported, "the model has no draft head"};
+}
+Status Model::Draft(std::span<const std::int32_t> /*tokens*/,
+                    std::span<const Position> /*positions*/, const float* /*states*/,
+                    Cache& /*cache*/, float* /*logits*/, float* /*next_states*/) {
+  return {StatusCode::kUnsupported, "the model has no draft head"};
+}
+
 Status Model::EncodeStates(const TensorView& /*states*/, SequenceId /*sequence*/,
                            Cache& /*cache*/) {
   return Unsupported(StrCat("architecture ", info().architecture, " takes no images"));
 }
 
 Result<std::unique_ptr<Model>> LoadModel(const GgufFile& file, Backend& backend) {
+  if (HasOnlyDraftHead(file)) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        StrCat(file.path(), ": the file has a draft head and no model; '--draft' takes it"));
+  }
   auto name = file.GetString("general.architecture");
   if (!name.ok()) return std::move(name).TakeStatus().WithContext(file.path());
   for (const Architecture& architecture : kArchitectures) {

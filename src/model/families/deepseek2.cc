@@ -43,6 +43,7 @@ class DeepSeek2 final : public Decoder {
 
  protected:
   Status LoadLayer(WeightReader& reader, int index) override;
+  bool can_have_head() const override { return true; }
   void RunLayer(Pass& pass, int index, const TensorView& x) override;
   RopeParams rope(int) const override {
     RopeParams rope = rope_.params();

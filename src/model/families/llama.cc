@@ -31,6 +31,7 @@ class Llama final : public Decoder {
 
  protected:
   Status LoadLayer(WeightReader& reader, int index) override;
+  bool can_have_head() const override { return true; }
   void RunLayer(Pass& pass, int index, const TensorView& x) override;
   RopeParams rope(int) const override { return rope_.params(); }
   AttentionSpan attention_span(int layer) const override {

@@ -44,6 +44,7 @@ class Qwen3Next final : public HybridDecoder {
 
  protected:
   Status LoadLayer(WeightReader& reader, int index) override;
+  bool can_have_head() const override { return true; }
   void RunLayer(Pass& pass, int index, const TensorView& x) override;
   RopeParams rope(int) const override { return rope_.params(); }
   ScanOptions scan_options() const override {

@@ -23,7 +23,7 @@ Status Decoder::Load(WeightReader& reader, const GgufFile& file) {
   KVCACHE_RETURN_IF_ERROR(LoadModelTensors(reader));
   for (int i = 0; i < params_.layers; ++i) KVCACHE_RETURN_IF_ERROR(LoadLayer(reader, i));
   for (int i = 0; i < params_.nextn_layers; ++i) {
-    reader.IgnoreAll(LayerPrefix(params_.layers + i));  // nothing drafts with them yet
+    reader.IgnoreAll(LayerPrefix(params_.layers + i));  // LoadHead takes one if it is wanted
   }
   KVCACHE_RETURN_IF_ERROR(reader.CheckAllUsed());
   owned_weight_bytes_ = reader.owned_bytes();
@@ -88,7 +88,7 @@ std::unique_ptr<Cache> Decoder::MakeCache() {
   std::vector<AttentionSpan> spans;
   spans.reserve(static_cast<std::size_t>(params_.layers));
   for (int i = 0; i < params_.layers; ++i) spans.push_back(attention_span(i));
-  return MakeLayerCaches(spans, ShiftKeys(), KeysIdentity());
+  return WithHeadCache(MakeLayerCaches(spans, ShiftKeys(), KeysIdentity()));
 }
 
 void Decoder::RunLayers(Pass& pass, std::span<const std::int32_t>, const TensorView& x) {
@@ -104,7 +104,18 @@ Status Decoder::Reserve(int max_batch) {
     // Logits puts its normed rows behind the hidden states, where layers had their activations.
     measure.TakeHidden(params_.hidden_size);
   }
+  TensorView finals;
+  if (head_) {
+    measure.TakeHidden(params_.hidden_size);
+    finals = measure.TakeHidden(params_.hidden_size);
+  }
   RunLayers(measure, {}, x);
+  if (head_) {
+    PutHead(measure, {}, finals);
+    Pass draft = Pass::Measuring(kMostDraftRows);
+    RunDraft(draft, {}, nullptr);
+    KVCACHE_RETURN_IF_ERROR(draft_activations_.Reserve(backend_, draft.peak_values()));
+  }
   KVCACHE_RETURN_IF_ERROR(measure.status());
   // If the allocation fails, the old buffer is gone: no pass may run until a later Reserve
   // succeeds.
@@ -126,9 +137,18 @@ Status Decoder::Forward(std::span<const std::int32_t> tokens, std::span<const Po
   batch_ = 0;
   Pass pass(backend_, activations_, &cache, positions, interrupt());
   const TensorView x = pass.TakeHidden(params_.hidden_size);
-  pass.Embed(embedding_, tokens, x);
-  if (params_.embedding_scale != 1.0f) pass.Scale(x, params_.embedding_scale);
+  TensorView finals;
+  if (head_) {
+    pass.TakeHidden(params_.hidden_size);
+    finals = pass.TakeHidden(params_.hidden_size);
+  }
+  EmbedTokens(pass, embedding_, tokens, x);
   RunLayers(pass, tokens, x);
+  if (head_) {
+    pass.RmsNorm(x, output_norm_, finals);
+    PutHead(pass, tokens, finals);
+    previous_ = {};
+  }
   KVCACHE_RETURN_IF_ERROR(pass.status());
   batch_ = batch;
   return Status::Ok();
@@ -162,8 +182,21 @@ Status Decoder::Logits(std::span<const std::int32_t> rows, float* logits) {
   const TensorView y = TensorView::Dense(logits, DType::kF32, params_.vocabulary, count);
   const LinearOutput out[] = {{output_.weight.get(), y}};
   KVCACHE_RETURN_IF_ERROR(backend_.Linear(activations_.At(normed, hidden_size, count), out));
-  if (params_.logit_scale != 1.0f) KVCACHE_RETURN_IF_ERROR(backend_.Scale(y, params_.logit_scale));
-  return params_.logit_soft_cap > 0.0f ? backend_.SoftCap(y, params_.logit_soft_cap) : Status::Ok();
+  return FinishLogits(y);
+}
+
+Status Decoder::FinishLogits(const TensorView& logits) const {
+  if (params_.logit_scale != 1.0f) {
+    KVCACHE_RETURN_IF_ERROR(backend_.Scale(logits, params_.logit_scale));
+  }
+  return params_.logit_soft_cap > 0.0f ? backend_.SoftCap(logits, params_.logit_soft_cap)
+                                       : Status::Ok();
+}
+
+void Decoder::EmbedTokens(Pass& pass, const TensorView& table, std::span<const std::int32_t> tokens,
+                          const TensorView& x) const {
+  pass.Embed(table, tokens, x);
+  if (params_.embedding_scale != 1.0f) pass.Scale(x, params_.embedding_scale);
 }
 
 Result<std::unique_ptr<Model>> LoadDecoder(std::unique_ptr<Decoder> decoder, WeightReader& reader,

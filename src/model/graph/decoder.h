@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "model/graph/activation_buffer.h"
+#include "model/graph/draft_head.h"
 #include "model/graph/layer_caches.h"
 #include "model/graph/pass.h"
 #include "model/load/hyperparameters.h"
@@ -42,11 +44,20 @@ class Decoder : public Model {
   // Makes one causal cache per attention span. A family with another kind of cache overrides this.
   std::unique_ptr<Cache> MakeCache() override;
   Status Reserve(int max_batch) override;
-  std::int64_t ActivationBytes() const override { return activations_.bytes(); }
+  std::int64_t ActivationBytes() const override {
+    return activations_.bytes() + draft_activations_.bytes();
+  }
   Status Forward(std::span<const std::int32_t> tokens, std::span<const Position> positions,
                  Cache& cache) override;
   Status Logits(std::span<const std::int32_t> rows, float* logits) override;
   std::size_t OwnedWeightBytes() const override { return owned_weight_bytes_; }
+
+  Status LoadHead(const GgufFile& file) override;
+  bool has_head() const override { return head_.has_value(); }
+  void SetPrevious(const PreviousStates& previous) override { previous_ = previous; }
+  Status FinalStates(std::span<const std::int32_t> rows, float* states) override;
+  Status Draft(std::span<const std::int32_t> tokens, std::span<const Position> positions,
+               const float* states, Cache& cache, float* logits, float* next_states) override;
 
  protected:
   const LayerParams& params() const { return params_; }
@@ -65,6 +76,11 @@ class Decoder : public Model {
   virtual void RunLayers(Pass& pass, std::span<const std::int32_t> tokens, const TensorView& x);
   // Returns the rotation of a layer's queries and keys; dims 0: none. Valid as long as the model.
   virtual RopeParams rope(int layer) const = 0;
+  // Returns whether LoadLayer and RunLayer also take the block behind the last layer, a draft head's, which
+  // has full attention.
+  virtual bool can_have_head() const { return false; }
+  // Returns the cache, with one for the head's layer beside it if there is a head.
+  std::unique_ptr<Cache> WithHeadCache(std::unique_ptr<Cache> cache);
   // Returns the name of the last norm's tensor, without ".weight".
   virtual std::string_view output_norm_name() const { return "output_norm"; }
   // Returns the tokens that a layer's queries see. The default is all tokens.
@@ -82,6 +98,15 @@ class Decoder : public Model {
  private:
   void FillInfo(const GgufFile& file);
   Status CheckRows(std::span<const std::int32_t> rows) const;
+  Status CheckHeadFile(const GgufFile& file) const;
+  void EmbedTokens(Pass& pass, const TensorView& table, std::span<const std::int32_t> tokens,
+                   const TensorView& x) const;
+  // Gives the cache the head's keys and values of the pass's tokens.
+  void PutHead(Pass& pass, std::span<const std::int32_t> tokens, const TensorView& finals);
+  void CopyPrevious(Pass& pass, const TensorView& finals, const TensorView& previous) const;
+  // Leaves the head's state in `state`, and returns it normed.
+  TensorView RunDraft(Pass& pass, std::span<const std::int32_t> tokens, const float* states);
+  Status FinishLogits(const TensorView& logits) const;
 
   Backend& backend_;
   std::string_view architecture_;
@@ -93,7 +118,14 @@ class Decoder : public Model {
   std::size_t owned_weight_bytes_ = 0;
   std::uint64_t digest_ = 0;  // of the file
 
-  // Hidden states are its first view, so that Logits finds them after the pass.
+  std::optional<DraftHead> head_;
+  std::uint64_t head_digest_ = 0;
+  PreviousStates previous_;   // of the next Forward
+  std::vector<float> zeros_;  // [hidden_size]: a state that is not known
+  ActivationBuffer draft_activations_;
+
+  // Hidden states are its first view, so that Logits finds them after the pass. With a head, the second
+  // is scratch of Logits and the third has the final states.
   ActivationBuffer activations_;
   std::int64_t max_batch_ = 0;
   std::int64_t batch_ = 0;  // of the last Forward

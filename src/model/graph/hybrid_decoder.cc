@@ -16,7 +16,7 @@ std::unique_ptr<Cache> HybridDecoder::MakeCache() {
   const DraftReplayer replayer(backend(), recurrent_, scan_options());
   options.replay_drafts = replayer;
   options.draft_inputs = replayer.inputs();
-  return MakeRecurrentCache(std::move(options));
+  return WithHeadCache(MakeRecurrentCache(std::move(options)));
 }
 
 std::vector<LayerMemory> HybridDecoder::Memory() const {

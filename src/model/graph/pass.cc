@@ -132,6 +132,7 @@ void Pass::Put(int layer, const TensorView& k, const TensorView& v) {
   if (!runs()) return;
   cache_->SetLayer(layer);
   Check(cache_->Put(k, v));
+  ended_ = ends_after_put_;
 }
 
 void Pass::Attend(int layer, const TensorView& q, const AttentionOptions& options,

@@ -77,14 +77,17 @@ class Pass {
   // The largest number of values that were taken at once.
   std::int64_t peak_values() const { return peak_; }
 
-  // Returns true if operations compute values: false in a measuring pass, after an error and after
-  // an interrupt.
+  // Returns true if operations compute values: false in a measuring pass, after an error, after an
+  // interrupt, and after the end that EndAfterPut set.
   bool runs() {
-    if (activations_ == nullptr || !status_.ok()) return false;
+    if (activations_ == nullptr || ended_ || !status_.ok()) return false;
     if (interrupt_ == nullptr || !interrupt_->load(std::memory_order_relaxed)) return true;
     status_ = {StatusCode::kCancelled, "interrupted"};
     return false;
   }
+  // Skips all operations after the next Put: a layer whose output nobody needs still gives the cache its
+  // keys and values.
+  void EndAfterPut() { ends_after_put_ = true; }
   // Records `status` as the pass's error, unless there is an earlier one.
   void Check(Status status) {
     if (status_.ok()) status_ = std::move(status);
@@ -191,6 +194,8 @@ class Pass {
   std::int64_t batch_ = 0;
   std::int64_t top_ = 0;
   std::int64_t peak_ = 0;
+  bool ends_after_put_ = false;
+  bool ended_ = false;
   Status status_;
 };
 

@@ -145,8 +145,12 @@ void WeightReader::IgnoreAll(std::string_view prefix) {
 }
 
 Status WeightReader::CheckAllUsed() const {
+  return CheckAllUsed("");
+}
+
+Status WeightReader::CheckAllUsed(std::string_view prefix) const {
   for (const GgufTensor& tensor : file_.tensors()) {
-    if (used_.find(tensor.name) == used_.end()) {
+    if (tensor.name.starts_with(prefix) && used_.find(tensor.name) == used_.end()) {
       return Unsupported(
           StrCat("tensor '", tensor.name, "' is unknown: this architecture does not use it"));
     }

@@ -95,6 +95,9 @@ class WeightReader {
   // Returns kUnsupported with the first tensor of the file that no call above has taken.
   Status CheckAllUsed() const;
 
+  // The same for the tensors whose names begin with `prefix`.
+  Status CheckAllUsed(std::string_view prefix) const;
+
   // The bytes of matrices that the backend has copied.
   std::size_t owned_bytes() const { return owned_bytes_; }
 

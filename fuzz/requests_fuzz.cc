@@ -1,0 +1,55 @@
+// Reads any JSON as what requests contain: messages, items of responses, tools, forms of answers, times. It is
+// read, or refused with a message.
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "engine/json_text.h"
+#include "fuzz_input.h"
+#include "server/answer.h"
+#include "server/answer_constraint.h"
+#include "server/request_sampling.h"
+#include "server/responses_input.h"
+#include "server/tools.h"
+
+namespace kvcache::server {
+namespace {
+
+void CheckFields(const Fields& fields) {
+  if (!fields.ok()) Check(!fields.error().message().empty() && !fields.error_field().empty());
+}
+
+void FuzzRequest(const Json& body) {
+  for (const auto read :
+       {ReadOpenAiTools, ReadResponsesTools, ReadAnthropicTools, ReadOllamaTools}) {
+    for (const CallSyntax calls : {CallSyntax::kNone, CallSyntax::kTags}) {
+      Fields fields(body);
+      const Tools tools = read(fields, calls);
+      CheckFields(fields);
+      if (fields.ok()) (void)FormOf(tools, nullptr);
+    }
+  }
+  for (const auto read : {ReadResponseFormat, ReadTextFormat, ReadOllamaFormat, ReadOutputFormat}) {
+    Fields fields(body);
+    (void)read(fields);
+    CheckFields(fields);
+  }
+  if (body.contains("messages")) (void)ReadMessages(body["messages"]).ok();
+  const auto stay = ReadKeepAlive(body);
+  Check(stay.ok() ? !stay->has_value() || **stay >= 0.0 : !stay.status().message().empty());
+  if (!body.contains("input")) return;
+  Json messages = Json::array();
+  const auto none = [](const std::string&) { return std::optional<Json>(); };
+  const Status status = AppendItems(body["input"], none, messages);
+  Check(status.ok() || !status.message().empty());
+}
+
+}  // namespace
+}  // namespace kvcache::server
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes), size);
+  const auto body = kvcache::ParseJson(text);
+  if (body.ok() && body->is_object()) kvcache::server::FuzzRequest(*body);
+  return 0;
+}

@@ -1,0 +1,99 @@
+#include "cli/resume_through.h"
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/errors.h"
+#include "base/strings.h"
+#include "engine/store_fingerprint.h"
+#include "store/content_hash.h"
+#include "store/write_behind.h"
+
+namespace kvcache::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double MillisecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+StoreTier StoreTierOf(ResumeTier tier) {
+  if (tier == ResumeTier::kRemote) return StoreTier::kRemote;
+  return tier == ResumeTier::kDisk ? StoreTier::kDisk : StoreTier::kMemory;
+}
+
+Result<std::unique_ptr<Store>> OpenTier(ResumeTier tier, const StoreFlags& stores) {
+  if (tier == ResumeTier::kMemory) return MakeMemoryStore();
+  for (const std::string& name : stores.names()) {
+    if (StoreFlags::TierOf(name) == StoreTierOf(tier)) return stores.Open(name);
+  }
+  return InvalidArgument(tier == ResumeTier::kRemote
+                             ? "--via remote needs a server: give --store redis://HOST"
+                             : "--via disk needs a directory: give --store DIR");
+}
+
+// The object's key is the text; under the fingerprint of the model and its cache.
+Result<ObjectId> IdOf(Engine& engine, Store& store, std::span<const std::int32_t> tokens) {
+  KVCACHE_ASSIGN_OR_RETURN(const StoreHash model, ModelHash(engine, store));
+  KVCACHE_ASSIGN_OR_RETURN(const std::string text, FingerprintText(engine, model));
+  ObjectId id;
+  KVCACHE_ASSIGN_OR_RETURN(id.fingerprint, StoreHashOf(std::as_bytes(std::span(text))));
+  KVCACHE_ASSIGN_OR_RETURN(id.key, StoreHashOf(std::as_bytes(tokens)));
+  return id;
+}
+
+Status PutState(Engine& engine, const Snapshot& state, Store& store, const ObjectId& id) {
+  Cache& cache = engine.cache();
+  KVCACHE_ASSIGN_OR_RETURN(const std::int64_t size, cache.ExportSize(state));
+  KVCACHE_ASSIGN_OR_RETURN(StoreBytes bytes, StoreBytes::Make(static_cast<std::size_t>(size)));
+  KVCACHE_RETURN_IF_ERROR(cache.Export(state, bytes.span()));
+  return store.Put(id, bytes.span());
+}
+
+}  // namespace
+
+Result<ResumeTier> ParseResumeTier(const std::string& name) {
+  const auto* const found =
+      std::find(std::begin(kResumeTierNames), std::end(kResumeTierNames), name);
+  if (found != std::end(kResumeTierNames)) {
+    return static_cast<ResumeTier>(found - std::begin(kResumeTierNames));
+  }
+  return InvalidArgument(Quoted(name) + " is no tier; the tiers are live, memory, disk and remote");
+}
+
+Result<double> ResumeThrough(ResumeTier tier, const StoreFlags& stores, Engine& engine,
+                             Session& session) {
+  const std::vector<std::int32_t> tokens(session.tokens().begin(), session.tokens().end());
+  KVCACHE_ASSIGN_OR_RETURN(auto state,
+                           engine.cache().TakeSnapshot(session.sequence(), 0, session.position()));
+  if (tier == ResumeTier::kLive) {
+    KVCACHE_RETURN_IF_ERROR(session.GoBackTo(0));
+    const Clock::time_point start = Clock::now();
+    KVCACHE_RETURN_IF_ERROR(session.Restore(state.get(), tokens));
+    return MillisecondsSince(start);
+  }
+  KVCACHE_ASSIGN_OR_RETURN(auto store, OpenTier(tier, stores));
+  KVCACHE_ASSIGN_OR_RETURN(const ObjectId id, IdOf(engine, *store, tokens));
+  KVCACHE_RETURN_IF_ERROR(PutState(engine, *state, *store, id));
+  state.reset();
+  KVCACHE_RETURN_IF_ERROR(session.GoBackTo(0));
+  if (tier != ResumeTier::kMemory) {  // as another process would
+    store.reset();
+    KVCACHE_ASSIGN_OR_RETURN(store, OpenTier(tier, stores));
+  }
+  const Clock::time_point start = Clock::now();
+  KVCACHE_RETURN_IF_ERROR(store->Get(id, [&](std::span<const std::byte> payload) -> Status {
+    KVCACHE_ASSIGN_OR_RETURN(state, engine.cache().Import(payload));
+    return session.Restore(state.get(), tokens);
+  }));
+  const double milliseconds = MillisecondsSince(start);
+  KVCACHE_RETURN_IF_ERROR(store->Remove(id));
+  return milliseconds;
+}
+
+}  // namespace kvcache::cli

@@ -1,0 +1,91 @@
+// Drafts of the model's own head. They are written behind the sequence in the head's part of the cache,
+// inside of a transaction that is always rolled back: what stays is written by the model's next pass.
+#include "kvcache_engine/head_drafter.h"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "engine/engine_impl.h"
+#include "engine/sequence_states.h"
+#include "kvcache/transaction.h"
+
+namespace kvcache {
+namespace {
+
+class HeadDrafter final : public Drafter {
+ public:
+  explicit HeadDrafter(Engine& engine)
+      : engine_(engine),
+        logits_(static_cast<std::size_t>(engine.vocabulary_size())),
+        state_(static_cast<std::size_t>(engine.info().hidden_size)) {}
+
+  void SetSequence(SequenceId sequence) override { sequence_ = sequence; }
+
+  Status Begin(std::span<const std::int32_t> text) override {
+    length_ = static_cast<Position>(text.size());
+    last_ = text.empty() ? -1 : text.back();
+    return Status::Ok();
+  }
+  Status Add(std::int32_t token) override {
+    ++length_;
+    last_ = token;
+    return Status::Ok();
+  }
+  Status Propose(int most, std::vector<std::int32_t>& drafts) override {
+    // The last token is not evaluated yet.
+    const Position at = length_ - 1;
+    most = std::min(most, engine_.context() - length_);
+    const float* const state = engine_.states()->Find(sequence_, at - 1);
+    if (most < 1 || state == nullptr) return Status::Ok();
+    try {
+      state_.assign(state, state + state_.size());
+      return Draft(at, most, drafts);
+    } catch (const std::bad_alloc&) {
+      return {StatusCode::kOutOfMemory, "no memory for the drafts of a head"};
+    }
+  }
+
+ private:
+  Status Draft(Position at, int most, std::vector<std::int32_t>& drafts) {
+    Cache& cache = engine_.cache().OfLayer(engine_.info().layers);
+    auto begun = Transaction::Begin({&cache}, {{sequence_, at}},
+                                    {.max_tokens = static_cast<Position>(most), .isolated = true});
+    // Without room there are no drafts.
+    if (begun.status().code() == StatusCode::kCacheFull) return Status::Ok();
+    KVCACHE_ASSIGN_OR_RETURN(const Transaction round, std::move(begun));
+    std::int32_t token = last_;
+    for (int i = 0; i < most; ++i) {
+      const Position position[] = {at + i};
+      KVCACHE_RETURN_IF_ERROR(
+          cache.StartForward({.positions = position, .sequences = {&sequence_, 1}, .items = {}},
+                             ForwardMode::kCompute));
+      KVCACHE_RETURN_IF_ERROR(engine_.model().Draft(
+          {&token, 1}, position, state_.data(), engine_.cache(), logits_.data(), state_.data()));
+      token = static_cast<std::int32_t>(std::max_element(logits_.begin(), logits_.end()) -
+                                        logits_.begin());
+      drafts.push_back(token);
+      if (engine_.IsEndOfGeneration(token)) break;
+    }
+    return Status::Ok();
+  }
+
+  Engine& engine_;
+  SequenceId sequence_{};
+  Position length_ = 0;  // of the text
+  std::int32_t last_ = -1;
+  std::vector<float> logits_;  // [vocabulary]
+  std::vector<float> state_;   // [hidden_size]
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Drafter>> MakeHeadDrafter(Engine& engine) {
+  if (!engine.has_draft_head()) {
+    return Status(StatusCode::kNotFound, "the engine was opened without a draft head");
+  }
+  return std::unique_ptr<Drafter>(std::make_unique<HeadDrafter>(engine));
+}
+
+}  // namespace kvcache

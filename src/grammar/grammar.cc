@@ -1,0 +1,115 @@
+#include "grammar/grammar.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/errors.h"
+#include "base/strings.h"
+
+namespace kvcache {
+
+GrammarSymbol GrammarBuilder::NewRule() {
+  grammar_.rules.emplace_back();
+  ++symbols_;
+  return {true, static_cast<std::int32_t>(grammar_.rules.size()) - 1};
+}
+
+void GrammarBuilder::Add(GrammarSymbol rule, GrammarSequence sequence) {
+  symbols_ += 1 + sequence.size();
+  grammar_.rules[static_cast<std::size_t>(rule.index)].push_back(std::move(sequence));
+}
+
+GrammarSymbol GrammarBuilder::AnyOf(std::vector<GrammarSequence> alternatives) {
+  const GrammarSymbol rule = NewRule();
+  for (GrammarSequence& alternative : alternatives) Add(rule, std::move(alternative));
+  return rule;
+}
+
+GrammarSymbol GrammarBuilder::Bytes(const ByteSet& set) {
+  const auto found = std::find(grammar_.sets.begin(), grammar_.sets.end(), set);
+  const auto index = static_cast<std::int32_t>(found - grammar_.sets.begin());
+  if (found == grammar_.sets.end()) grammar_.sets.push_back(set);
+  return {false, index};
+}
+
+GrammarSymbol GrammarBuilder::Range(unsigned char first, unsigned char last) {
+  ByteSet set;
+  for (std::size_t byte = first; byte <= last; ++byte) set.set(byte);
+  return Bytes(set);
+}
+
+GrammarSequence GrammarBuilder::Literal(std::string_view text) {
+  GrammarSequence sequence;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    sequence.push_back(Range(byte, byte));
+  }
+  return sequence;
+}
+
+GrammarSequence GrammarBuilder::Repeat(GrammarSymbol symbol, std::int64_t least,
+                                       std::int64_t most) {
+  GrammarSequence sequence;
+  for (std::int64_t i = 0; i < least && !too_large(); ++i) {
+    sequence.push_back(symbol);
+    ++symbols_;
+  }
+  if (most < 0) {
+    const auto [star, is_new] = stars_.try_emplace(symbol);
+    if (is_new) {
+      star->second = NewRule();
+      Add(star->second, {});
+      Add(star->second, {symbol, star->second});
+    }
+    sequence.push_back(star->second);
+    return sequence;
+  }
+  std::vector<GrammarSymbol>& chain = optionals_[symbol];
+  if (chain.empty()) chain.push_back(AnyOf({{}}));
+  while (std::ssize(chain) <= most - least && !too_large()) {
+    chain.push_back(AnyOf({{}, {symbol, chain.back()}}));
+  }
+  if (most > least && !too_large())
+    sequence.push_back(chain[static_cast<std::size_t>(most - least)]);
+  return sequence;
+}
+
+Result<Grammar> GrammarBuilder::Finish(GrammarSymbol root) {
+  if (too_large()) {
+    return InvalidArgument(
+        StrCat("has more than ", kMostSymbols,
+               " symbols when it is written out: give smaller lengths or lists"));
+  }
+  // A rule is productive once all symbols of one of its alternatives are.
+  std::vector<char> productive(grammar_.rules.size(), 0);
+  const auto is_productive = [&](const GrammarSequence& sequence) {
+    return std::all_of(sequence.begin(), sequence.end(), [&](const GrammarSymbol& symbol) {
+      return symbol.is_rule ? productive[static_cast<std::size_t>(symbol.index)] != 0
+                            : grammar_.sets[static_cast<std::size_t>(symbol.index)].any();
+    });
+  };
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (std::size_t i = grammar_.rules.size(); i-- > 0;) {
+      const auto& rule = grammar_.rules[i];
+      if (productive[i] != 0 || std::none_of(rule.begin(), rule.end(), is_productive)) continue;
+      productive[i] = 1;
+      changed = true;
+    }
+  }
+  if (productive[static_cast<std::size_t>(root.index)] == 0) {
+    return InvalidArgument("allows no value");
+  }
+  for (auto& rule : grammar_.rules) {
+    std::erase_if(rule, [&](const GrammarSequence& sequence) { return !is_productive(sequence); });
+  }
+  grammar_.root = root.index;
+  return std::move(grammar_);
+}
+
+GrammarSequence Joined(GrammarSequence a, const GrammarSequence& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+}  // namespace kvcache

@@ -1,0 +1,290 @@
+#include "grammar/json_schema.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "grammar/grammar_automaton.h"
+#include "grammar/token_mask.h"
+
+namespace kvcache {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Result<Grammar> Compile(const std::string& schema) {
+  GrammarBuilder builder;
+  KVCACHE_ASSIGN_OR_RETURN(const GrammarSymbol root, AddJsonSchema(Json::parse(schema), builder));
+  return builder.Finish(root);
+}
+
+bool Matches(const std::string& schema, const std::string& text) {
+  auto grammar = Compile(schema);
+  EXPECT_TRUE(grammar.ok()) << schema << ": " << grammar.status().message();
+  GrammarAutomaton automaton(std::move(*grammar));
+  GrammarAutomaton::State state = automaton.start();
+  for (const char c : text) state = automaton.Next(state, static_cast<unsigned char>(c));
+  return state != GrammarAutomaton::kDead && automaton.Accepts(state);
+}
+
+void ExpectTexts(const std::string& schema, const std::vector<std::string>& allowed,
+                 const std::vector<std::string>& others) {
+  for (const std::string& text : allowed)
+    EXPECT_TRUE(Matches(schema, text)) << schema << " " << text;
+  for (const std::string& text : others)
+    EXPECT_FALSE(Matches(schema, text)) << schema << " " << text;
+}
+
+TEST(JsonSchema, Types) {
+  ExpectTexts(R"({"type": "integer"})", {"0", "-1", "120"}, {"01", "-0", "1.5", "", "\"1\""});
+  ExpectTexts(R"({"type": "number"})", {"0", "-0.5", "1e5", "2.25E-3"}, {".5", "1.", "1e", "+1"});
+  ExpectTexts(R"({"type": ["null", "boolean"]})", {"null", "true", "false"}, {"0", "nul"});
+  ExpectTexts(R"({"type": "string"})",
+              {R"("")", R"("a b")", R"("\n\"\\")", R"("é\u00e9")", R"("\ud83d\ude00")"},
+              {R"("\x")", "\"a\nb\"", R"("\ud83d")", "\"\xff\"", "\"a", R"("\ude00")"});
+  ExpectTexts("true", {"{}", "[1, {\"a\":null}]", "\"x\""}, {"{", "[1,]", "{\"a\"}"});
+  ExpectTexts(R"({"type": "integer", "nullable": true})", {"null", "3"}, {"true"});
+}
+
+TEST(JsonSchema, Objects) {
+  const std::string schema = R"({"type": "object", "properties": {"a": {"type": "integer"},
+      "b": {"type": "boolean"}, "c": {"type": "null"}}, "required": ["b"],
+      "additionalProperties": false})";
+  ExpectTexts(schema,
+              {R"({"b":true})", R"({"a": 1, "b":false})", R"({"a":1,"b":true,"c":null})",
+               R"({"b":true, "c":null})"},
+              {"{}", R"({"a":1})", R"({"b":true,"a":1})", R"({"b":true,})", R"({,"b":true})",
+               R"({"b":1})", R"({"b":true,"d":1})"});
+  ExpectTexts(
+      R"({"type": "object", "additionalProperties": {"type": "integer"}, "maxProperties": 2})",
+      {"{}", R"({"x":1})", R"({"x":1, "y":2})"}, {R"({"x":true})", R"({"x":1,"y":2,"z":3})"});
+  ExpectTexts(R"({"required": ["k"]})", {R"({"k":[]})"}, {"{}", "1"});
+}
+
+TEST(JsonSchema, Arrays) {
+  ExpectTexts(R"({"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 3})",
+              {"[1]", "[1, 2,3]"}, {"[]", "[1,2,3,4]", "[true]", "[1,]"});
+  ExpectTexts(R"({"type": "array", "items": {"type": "integer"}})", {"[]", "[1,2,3,4,5]"},
+              {"[,1]"});
+  ExpectTexts(R"({"prefixItems": [{"type": "null"}, {"type": "boolean"}], "items": false,
+                  "minItems": 1})",
+              {"[null]", "[null,true]"}, {"[]", "[true]", "[null,true,1]"});
+  ExpectTexts(R"({"prefixItems": [{"type": "null"}], "items": {"type": "integer"}})",
+              {"[]", "[null]", "[null,1,2]"}, {"[1]", "[null,null]"});
+  ExpectTexts(R"({"type": "array", "maxItems": 0})", {"[]"}, {"[1]"});
+}
+
+TEST(JsonSchema, Numbers) {
+  for (const auto& [least, most] : {std::pair{-12, 105}, {0, 9}, {7, 7}, {-30, -4}, {99, 1001}}) {
+    const std::string schema =
+        Json({{"type", "integer"}, {"minimum", least}, {"maximum", most}}).dump();
+    auto grammar = Compile(schema);
+    ASSERT_TRUE(grammar.ok());
+    GrammarAutomaton automaton(std::move(*grammar));
+    for (int value = -1100; value <= 1100; ++value) {
+      GrammarAutomaton::State state = automaton.start();
+      for (const char c : std::to_string(value)) {
+        state = automaton.Next(state, static_cast<unsigned char>(c));
+      }
+      const bool matches = state != GrammarAutomaton::kDead && automaton.Accepts(state);
+      EXPECT_EQ(matches, value >= least && value <= most) << schema << " " << value;
+    }
+  }
+  ExpectTexts(R"({"type": "integer", "exclusiveMinimum": 0})", {"1", "99"}, {"0", "-1"});
+  ExpectTexts(R"({"type": "number", "minimum": 0, "maximum": 1})", {"0", "1", "0.25"},
+              {"1.5", "-0.5", "1.0"});
+  ExpectTexts(R"({"type": "number", "minimum": -2, "exclusiveMaximum": 2})",
+              {"-2", "-1.75", "-0.5", "1.5", "0.1"}, {"2", "-2.5"});
+}
+
+TEST(JsonSchema, TextsWithLengthsPatternsAndFormats) {
+  ExpectTexts(R"({"type": "string", "minLength": 2, "maxLength": 3})",
+              {R"("ab")", R"("éé")", R"("a\nb")"}, {R"("a")", R"("abcd")"});
+  ExpectTexts(R"({"pattern": "^[a-c]{2,3}(-\\d+)?$"})", {R"("ab")", R"("abc-12")"},
+              {R"("a")", R"("ab-")", R"("abd")"});
+  ExpectTexts(R"({"pattern": "b+"})", {R"("b")", R"("abba")"}, {R"("a")"});
+  ExpectTexts(R"({"pattern": "^(x|\"|\\\\)$"})", {R"("x")", R"("\"")", R"("\\")"}, {R"("\")"});
+  ExpectTexts(R"({"pattern": "^[^a]$"})", {R"("b")", R"("é")"}, {R"("a")", R"("bb")"});
+  ExpectTexts(R"({"type": "string", "format": "date"})", {R"("2024-02-28")"}, {R"("2024-13-01")"});
+  ExpectTexts(R"({"type": "string", "format": "uuid"})",
+              {R"("123e4567-e89b-12d3-a456-426614174000")"}, {R"("123")"});
+}
+
+TEST(JsonSchema, ConstantsBranchesAndReferences) {
+  ExpectTexts(R"({"enum": ["a", 1, {"k": [null]}]})", {R"("a")", "1", R"({"k":[null]})"},
+              {R"("b")"});
+  ExpectTexts(R"({"type": "string", "enum": ["a", 1]})", {R"("a")"}, {"1"});
+  ExpectTexts(R"({"const": "x"})", {R"("x")"}, {R"("y")"});
+  ExpectTexts(R"({"anyOf": [{"type": "integer"}, {"type": "null"}]})", {"1", "null"}, {"true"});
+  ExpectTexts(R"({"oneOf": [{"type": "integer"}, {"type": "string"}]})", {"1", R"("s")"}, {"true"});
+  const std::string tree = R"({"$ref": "#/$defs/node", "$defs": {"node": {"type": "object",
+      "properties": {"v": {"type": "integer"}, "next": {"anyOf": [{"$ref": "#/$defs/node"},
+      {"type": "null"}]}}, "required": ["v", "next"], "additionalProperties": false}}})";
+  ExpectTexts(tree, {R"({"v":1,"next":null})", R"({"v":1,"next":{"v":2,"next":null}})"},
+              {R"({"v":1})", R"({"v":1,"next":{"v":2}})"});
+}
+
+TEST(JsonSchema, RefusesWhatItDoesNotEnforce) {
+  const auto message = [](const std::string& schema) {
+    const auto grammar = Compile(schema);
+    EXPECT_FALSE(grammar.ok()) << schema;
+    return grammar.status().message();
+  };
+  for (const char* keyword : {"not", "if", "patternProperties", "propertyNames", "contains",
+                              "dependentRequired", "unevaluatedProperties"}) {
+    const std::string schema = Json({{"type", "object"}, {keyword, Json::object()}}).dump();
+    EXPECT_NE(message(schema).find(keyword), std::string::npos) << message(schema);
+  }
+  EXPECT_NE(message(R"({"type": "array", "uniqueItems": true})").find("uniqueItems"),
+            std::string::npos);
+  EXPECT_NE(message(R"({"type": "integer", "multipleOf": 3})").find("multipleOf"),
+            std::string::npos);
+  EXPECT_NE(message(R"({"type": "string", "format": "phone"})").find("phone"), std::string::npos);
+  EXPECT_NE(message(R"({"properties": {"a": {"type": "text"}}})").find("#/properties/a"),
+            std::string::npos);
+  message(R"({"oneOf": [{"type": "integer"}, {"type": "number"}]})");
+  message(R"({"allOf": [{"type": "integer"}, {"minimum": 1}]})");
+  message(R"({"$ref": "#"})");
+  message(R"({"$ref": "http://example.com/x"})");
+  message(R"({"$ref": "#/$defs/none"})");
+  message(R"({"type": "string", "pattern": "(?=a)b"})");
+  message(R"({"type": "string", "pattern": "a(b"})");
+  message(R"({"type": "string", "pattern": "^[^\\S]$"})");
+  message(R"({"type": "string", "minLength": -1})");
+  message(R"({"type": "string", "maxLength": 1000000})");
+  message(R"({"type": "object", "properties": {"a": false}, "required": ["a"]})");
+  message(R"({"type": "array", "minItems": 10000, "items": {"type": "array", "minItems": 10000,
+              "items": {"enum": ["aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"]}},
+              "prefixItems": [{"type": "string", "minLength": 10000}, {"pattern": "^a{9000}b{9000}$"},
+              {"pattern": "^(ab){9000}c{9000}(abc){10000}(abcd){10000}[a-z]{10000}[b-z]{10000}$"},
+              {"pattern": "^(ad){9000}c{9000}(aac){10000}(abad){10000}[a-e]{10000}[b-e]{10000}$"},
+              {"pattern": "^(af){9000}c{9000}(acc){10000}(abcf){10000}[a-f]{10000}[b-f]{10000}$"}]})");
+  message("3");
+}
+
+// Optional repetitions of optional repetitions: too much is refused, and nothing breaks.
+TEST(JsonSchema, NestedRepetitionsAreBounded) {
+  for (const char* pattern :
+       {"^((a?){0,9999}){0,9999}$", "^(.{0,300}){0,100}$", "^((a?){0,300}){0,300}$"}) {
+    auto grammar = Compile(Json({{"type", "string"}, {"pattern", pattern}}).dump());
+    ASSERT_TRUE(grammar.ok());
+    const auto table = std::make_shared<const TokenTable>(
+        std::vector<std::string>{"\"", "a", "</s>"}, std::vector<std::int32_t>{2});
+    TokenMask mask(table, std::move(*grammar));
+    for (int step = 0; step < 20; ++step) {
+      std::vector<float> logits(3, 1.0f);
+      if (!mask.Apply(logits) || !mask.Take(step == 0 ? 0 : 1)) break;
+    }
+  }
+}
+
+// The mask of a vocabulary of random pieces is that of trying each piece alone.
+// All keywords have the form of the standard, those of other types of values too.
+TEST(JsonSchema, RefusesKeywordsOfAnotherForm) {
+  for (const auto& [schema, problem] : std::vector<std::pair<std::string, std::string>>{
+           {R"({"type": "string", "minimum": "x"})", "'minimum' that is not a number"},
+           {R"({"type": "string", "required": ["a", "a"]})",
+            "'required' that is not an array of strings that differ"},
+           {R"({"type": ["string", "string"]})", "'type' that is not the name of a type"},
+           {R"({"type": "integer", "title": 5})", "'title' that is not a string"},
+           {R"({"type": "integer", "$defs": 5})", "'$defs' that is not an object of schemas"},
+           {R"({"type": "integer", "$defs": {"a": 1}})",
+            "'$defs' that is not an object of schemas"},
+           {R"({"type": "integer", "minLength": -1})", "'minLength' that is not a whole number"},
+           {R"({"type": "string", "minItems": 1.5})", "'minItems' that is not a whole number"},
+           {R"({"type": "string", "properties": []})", "'properties' that is not an object"},
+           {R"({"type": "string", "items": "x"})", "'items' that is not a schema"},
+           {R"({"type": "string", "nullable": "yes"})", "'nullable' that is not a boolean"},
+           {R"({"anyOf": []})", "'anyOf' that is not an array of schemas, at least one"},
+           {R"({"anyOf": [5]})", "'anyOf' that is not an array of schemas, at least one"},
+           {R"({"type": "number", "multipleOf": 0})", "'multipleOf' that is not a number above 0"},
+           {R"({"type": "object", "properties": {"a": {"enum": 5}}})",
+            "at '#/properties/a' has 'enum' that is not an array"}}) {
+    const auto grammar = Compile(schema);
+    ASSERT_FALSE(grammar.ok()) << schema;
+    EXPECT_NE(grammar.status().message().find(problem), std::string::npos)
+        << schema << ": " << grammar.status().message();
+  }
+}
+
+// A long text forgets the states behind it, and its length is counted to the end.
+TEST(TokenMask, LongTextsTakeNoMoreMemory) {
+  const auto table = std::make_shared<const TokenTable>(
+      std::vector<std::string>{"", "", "\"", "a", "ab", "\xc3\xa9"}, std::vector<std::int32_t>{1});
+  const auto allowed = [](TokenMask& mask) {
+    std::vector<float> logits(6, 0.0f);
+    EXPECT_TRUE(mask.Apply(logits));
+    std::string tokens;
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+      if (logits[i] == 0.0f) tokens += std::to_string(i);
+    }
+    return tokens;
+  };
+  TokenMask mask(table, *Compile(R"({"type": "string", "minLength": 9998, "maxLength": 10000})"));
+  ASSERT_EQ(allowed(mask), "2");
+  ASSERT_TRUE(mask.Take(2));
+  for (int length = 0; length < 9998; length += 2) {
+    if (length % 500 == 0) {
+      ASSERT_EQ(allowed(mask), "345") << length;
+    }
+    ASSERT_TRUE(mask.Take(4)) << length;
+  }
+  EXPECT_EQ(allowed(mask), "2345");
+  ASSERT_TRUE(mask.Take(3));
+  EXPECT_EQ(allowed(mask), "235") << "one more character";
+  ASSERT_TRUE(mask.Take(5));
+  EXPECT_EQ(allowed(mask), "2");
+  ASSERT_TRUE(mask.Take(2));
+  EXPECT_TRUE(mask.complete());
+}
+
+TEST(TokenMask, AllowsWhatTheAutomatonAllows) {
+  std::mt19937 random(7);
+  const std::string alphabet = "{}[]\":, abtruefalsn0123";
+  std::vector<std::string> pieces = {"", "</s>"};
+  for (int i = 0; i < 600; ++i) {
+    std::string piece;
+    const auto length = 1 + random() % 4;
+    for (unsigned j = 0; j < length; ++j) piece += alphabet[random() % alphabet.size()];
+    pieces.push_back(piece);
+  }
+  for (const char c : alphabet) pieces.emplace_back(1, c);
+  const auto table = std::make_shared<const TokenTable>(pieces, std::vector<std::int32_t>{1});
+  const std::string schema = R"({"type": "object", "properties": {"a": {"type": "boolean"},
+      "b": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 321}}}})";
+  for (int round = 0; round < 20; ++round) {
+    TokenMask mask(table, *Compile(schema));
+    std::string text;
+    for (int step = 0; step < 60 && !mask.complete(); ++step) {
+      std::vector<float> logits(pieces.size(), 1.0f);
+      ASSERT_TRUE(mask.Apply(logits)) << text;
+      std::vector<std::int32_t> allowed;
+      GrammarAutomaton automaton(*Compile(schema));
+      const auto walk = [&](const std::string& bytes) {
+        GrammarAutomaton::State state = automaton.start();
+        for (const char c : bytes) state = automaton.Next(state, static_cast<unsigned char>(c));
+        return state;
+      };
+      for (std::size_t i = 0; i < pieces.size(); ++i) {
+        bool expected = !pieces[i].empty() && walk(text + pieces[i]) != GrammarAutomaton::kDead;
+        if (i == 1) expected = automaton.Accepts(walk(text));
+        EXPECT_EQ(logits[i] == 1.0f, expected) << text << " then " << pieces[i];
+        if (expected && i != 1) allowed.push_back(static_cast<std::int32_t>(i));
+      }
+      if (allowed.empty()) break;
+      const std::int32_t token = allowed[random() % allowed.size()];
+      ASSERT_TRUE(mask.Take(token));
+      text += pieces[static_cast<std::size_t>(token)];
+    }
+    if (mask.complete()) {
+      EXPECT_TRUE(Json::accept(text)) << text;
+    }
+    EXPECT_FALSE(mask.Take(0));
+  }
+}
+
+}  // namespace
+}  // namespace kvcache

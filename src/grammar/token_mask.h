@@ -1,0 +1,72 @@
+// Allows only the tokens whose text a grammar goes on with.
+//
+//   const auto table = TokenTable::Make(pieces, ends);      once for a vocabulary
+//   TokenMask mask(table, grammar);                         for each text
+//   mask.Apply(logits);  … draw a token …  mask.Take(token);
+//
+// Thread safety: a table is a constant; a mask is used by one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "grammar/grammar_automaton.h"
+
+namespace kvcache {
+
+// The texts of a vocabulary's tokens, sorted, so that tokens with the same beginning are tried together.
+class TokenTable {
+ public:
+  // `pieces` are the texts by token; empty: the token is never allowed. `ends` are the tokens that end a text.
+  TokenTable(std::vector<std::string> pieces, std::vector<std::int32_t> ends);
+
+  struct Entry {
+    std::int32_t token = 0;
+    std::int32_t common = 0;  // bytes that the entry before it begins with, too
+  };
+  std::span<const Entry> entries() const { return entries_; }
+  const std::string& piece(std::int32_t token) const {
+    return pieces_[static_cast<std::size_t>(token)];
+  }
+  std::span<const std::int32_t> ends() const { return ends_; }
+  std::size_t size() const { return pieces_.size(); }
+  bool IsEnd(std::int32_t token) const;
+
+ private:
+  std::vector<std::string> pieces_;
+  std::vector<std::int32_t> ends_;
+  std::vector<Entry> entries_;
+};
+
+class TokenMask {
+ public:
+  TokenMask(std::shared_ptr<const TokenTable> table, Grammar grammar);
+
+  // Makes the logits of tokens that are not allowed minus infinity. Returns false if no token is allowed.
+  bool Apply(std::span<float> logits);
+  // Takes a token that was drawn. Returns false if it was not allowed.
+  bool Take(std::int32_t token);
+  // Returns whether the text must end: no token but one that ends it is allowed.
+  bool complete() const;
+
+ private:
+  using State = GrammarAutomaton::State;
+  static constexpr std::size_t kMostMasks = 256;
+  static constexpr std::size_t kManyStates =
+      GrammarAutomaton::kMostStates / 2;  // then those of the text before are forgotten
+
+  const std::vector<bool>& MaskOf(State state);
+  void ForgetIfMany();
+
+  std::shared_ptr<const TokenTable> table_;
+  GrammarAutomaton automaton_;
+  State state_;
+  std::unordered_map<State, std::vector<bool>> masks_;
+  std::vector<State> path_;  // scratch
+};
+
+}  // namespace kvcache

@@ -1,0 +1,300 @@
+#include "serve/model_catalog.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "base/errors.h"
+#include "base/strings.h"
+#include "cli/create_model.h"
+#include "cli/draft_flags.h"
+#include "cli/model_store.h"
+
+namespace kvcache::serve {
+namespace {
+
+namespace fs = std::filesystem;
+using server::Json;
+using server::ServedModel;
+
+// How long a list of what the machine has is taken to be true, and how long if a name is not in it.
+constexpr std::chrono::milliseconds kListTime{2000};
+constexpr std::chrono::milliseconds kShortTime{200};
+
+// Returns a parameter's value as a number where it is one.
+Json ValueOf(const std::string& text) {
+  Json value = Json::parse(text, nullptr, false);
+  return value.is_discarded() ? Json(text) : value;
+}
+
+Json ParametersOf(const std::vector<StoredParameter>& stored) {
+  Json parameters = Json::object();
+  for (const auto& [name, text] : stored) {
+    if (name == "stop") {
+      parameters[name].push_back(text);
+    } else if (name != "seed" || !text.starts_with('-')) {  // negative: a new one each time
+      parameters[name] = ValueOf(text);
+    }
+  }
+  return parameters;
+}
+
+// A model with what is needed to open it.
+struct Offer {
+  ServedModel model;
+  std::string draft{};
+};
+
+std::int64_t SecondsOf(fs::file_time_type time) {
+  const auto system = std::chrono::file_clock::to_sys(time);
+  return std::chrono::duration_cast<std::chrono::seconds>(system.time_since_epoch()).count();
+}
+
+Offer Describe(std::string name, const std::string& path,
+               const std::optional<StoredModel>& stored) {
+  std::error_code error;
+  const auto bytes = fs::file_size(path, error);
+  const auto changed = fs::last_write_time(path, error);
+  Offer offer{.model = {.name = std::move(name),
+                        .created = error ? 0 : SecondsOf(changed),
+                        .bytes = error ? 0 : static_cast<std::int64_t>(bytes),
+                        .path = path}};
+  if (!stored) return offer;
+  offer.draft = stored->draft;
+  ServedModel& model = offer.model;
+  const std::string blob = fs::path(path).filename().string();
+  if (blob.starts_with("sha256-")) model.digest = blob.substr(7);
+  // Go's templates do not run here; the one in the weights does.
+  if (stored->chat_template && !IsGoTemplate(*stored->chat_template)) {
+    model.chat_template = *stored->chat_template;
+  }
+  model.system = stored->system.value_or("");
+  for (const StoredMessage& message : stored->messages) {
+    model.messages.push_back({{"role", message.role}, {"content", message.content}});
+  }
+  model.parameters = ParametersOf(stored->parameters);
+  return offer;
+}
+
+Result<Offer> Locate(const std::string& given) {
+  KVCACHE_ASSIGN_OR_RETURN(cli::FoundModel found, cli::LocateModel(given));
+  std::string name = found.stored ? found.stored->name : fs::path(found.path).stem().string();
+  return Describe(std::move(name), found.path, found.stored);
+}
+
+class Catalog final : public server::ModelSource {
+ public:
+  explicit Catalog(CatalogOptions options) : options_(std::move(options)) {}
+
+  Status Init() {
+    if (options_.models.empty()) {
+      KVCACHE_ASSIGN_OR_RETURN(Offer offer, Locate(""));
+      given_.push_back(std::move(offer));
+    }
+    for (const std::string& model : options_.models) {
+      KVCACHE_ASSIGN_OR_RETURN(Offer offer, Locate(model));
+      const bool is_new = std::none_of(given_.begin(), given_.end(), [&](const Offer& other) {
+        return server::MeansModel(offer.model.name, other.model.name);
+      });
+      if (!is_new)
+        return InvalidArgument(StrCat("two models are named ", Quoted(offer.model.name)));
+      given_.push_back(std::move(offer));
+    }
+    return Status::Ok();
+  }
+
+  std::vector<ServedModel> List() override {
+    const std::lock_guard lock(mutex_);
+    Refresh(kListTime);
+    std::vector<ServedModel> models;
+    for (const Offer& offer : offers_) models.push_back(offer.model);
+    return models;
+  }
+
+  Result<ServedModel> Find(const std::string& name) override {
+    const std::lock_guard lock(mutex_);
+    KVCACHE_ASSIGN_OR_RETURN(const Offer* offer, FindOffer(name));
+    return offer->model;
+  }
+
+  Result<std::shared_ptr<Engine>> Open(const ServedModel& model) override {
+    std::string draft;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto offer = FindOffer(model.name);
+      if (offer.ok()) draft = (*offer)->draft;
+    }
+    int context = 0;
+    if (const auto given = model.parameters.find("num_ctx"); given != model.parameters.end()) {
+      const bool fits = given->is_number_integer() && *given >= 1 && *given <= 1 << 28;
+      if (!fits) return InvalidArgument("its parameter \"num_ctx\" is out of range");
+      context = given->get<int>();
+    }
+    if (!draft.empty()) {  // other models that draft are not for servers
+      KVCACHE_ASSIGN_OR_RETURN(draft, cli::FindDraftHead(draft, model.path));
+    }
+    return options_.open(model, context, draft);
+  }
+
+  Status Create(const server::NewModel& wanted) override {
+    KVCACHE_ASSIGN_OR_RETURN(const ModelName name, ModelName::Parse(wanted.name));
+    KVCACHE_RETURN_IF_ERROR(CheckIsFree(name));
+    Modelfile file;
+    KVCACHE_ASSIGN_OR_RETURN(file.from, SourceOf(wanted.from));
+    file.chat_template = wanted.chat_template;
+    file.system = wanted.system;
+    file.licenses = wanted.licenses;
+    for (const auto& [key, value] : wanted.parameters.items()) {
+      for (const Json& one : value.is_array() ? value : Json::array({value})) {
+        const std::string text = one.is_string() ? one.get<std::string>() : one.dump();
+        KVCACHE_RETURN_IF_ERROR(CheckParameter(key, text));
+        file.parameters.emplace_back(key, text);
+      }
+    }
+    for (const Json& message : wanted.messages) {
+      file.messages.push_back({message.value("role", ""), message.value("content", "")});
+    }
+    return Make(name, std::move(file));
+  }
+
+  Status Copy(const std::string& from, const std::string& to) override {
+    KVCACHE_ASSIGN_OR_RETURN(const ModelName name, ModelName::Parse(to));
+    KVCACHE_RETURN_IF_ERROR(CheckIsFree(name));
+    Modelfile file;
+    KVCACHE_ASSIGN_OR_RETURN(file.from, SourceOf(from));
+    return Make(name, std::move(file));
+  }
+
+  Status Remove(const std::string& given) override {
+    KVCACHE_ASSIGN_OR_RETURN(const ServedModel model, Find(given));
+    KVCACHE_ASSIGN_OR_RETURN(const ModelName name, ModelName::Parse(model.name));
+    if (model.digest.empty() || IsGiven(model.name)) {
+      return InvalidArgument(StrCat(Quoted(given), " is not a model that clients may remove"));
+    }
+    KVCACHE_ASSIGN_OR_RETURN(const ModelStore store, cli::OpenModelStore());
+    KVCACHE_ASSIGN_OR_RETURN(const StoreLock writing, store.Lock());
+    Status status = store.Remove(writing, name);
+    const std::lock_guard lock(mutex_);
+    listed_.reset();
+    return status;
+  }
+
+ private:
+  // Models of the command line keep their names.
+  Status CheckIsFree(const ModelName& name) const {
+    if (!IsGiven(name.Short())) return Status::Ok();
+    return InvalidArgument(
+        StrCat(Quoted(name.Short()), " is the name of a model of the command line"));
+  }
+
+  bool IsGiven(const std::string& name) const {
+    return std::any_of(given_.begin(), given_.end(), [&](const Offer& offer) {
+      return server::MeansModel(name, offer.model.name);
+    });
+  }
+
+  // Returns what FROM says for a model: its name in the store, or its file.
+  Result<std::string> SourceOf(const std::string& name) {
+    KVCACHE_ASSIGN_OR_RETURN(const ServedModel model, Find(name));
+    std::error_code ignored;
+    return model.digest.empty() ? fs::absolute(model.path, ignored).string() : model.name;
+  }
+
+  // Copies weights, which may take long. Names are never relative paths.
+  Status Make(const ModelName& name, Modelfile file) {
+    KVCACHE_ASSIGN_OR_RETURN(const ModelStore store, cli::OpenModelStore());
+    KVCACHE_RETURN_IF_ERROR(
+        cli::CreateModel(store, name, std::move(file), {.folder = "/nonexistent"}));
+    const std::lock_guard lock(mutex_);
+    made_.push_back(name.Short());
+    listed_.reset();
+    return Status::Ok();
+  }
+
+  // REQUIRES: mutex_ is held, as for all that follow.
+  Result<const Offer*> FindOffer(const std::string& name) {
+    for (const auto age : {kListTime, kShortTime}) {  // it may be new
+      Refresh(age);
+      for (const Offer& offer : offers_) {
+        if (server::MeansModel(name, offer.model.name)) return &offer;
+      }
+    }
+    std::string names;
+    for (const Offer& offer : offers_) {
+      if (names.size() > 200) {
+        names += ", …";
+        break;
+      }
+      names += StrCat(names.empty() ? "" : ", ", "'", offer.model.name, "'");
+    }
+    return Status(StatusCode::kNotFound,
+                  StrCat("there is no model ", Quoted(name), "; this server has ", names));
+  }
+
+  // Reads what the list shows of a file, once. A file with just a draft head is no model.
+  struct FileFacts {
+    std::int64_t changed = 0;
+    std::string family{};
+    bool is_model = false;
+  };
+  const FileFacts& FactsOf(const ServedModel& model) {
+    FileFacts& facts = facts_[model.path];
+    if (std::exchange(facts.changed, model.created) == model.created) return facts;
+    facts = {.changed = model.created};
+    auto family = cli::ReadFamily(model.path);
+    facts.is_model = family.ok();
+    if (family.ok()) facts.family = std::move(*family);
+    return facts;
+  }
+
+  // Lists the models again if the list is older than `age`.
+  void Refresh(std::chrono::milliseconds age) {
+    const auto now = std::chrono::steady_clock::now();
+    if (listed_ && now - *listed_ < age) return;
+    offers_ = given_;
+    for (const cli::ListedModel& listed : cli::ListModels()) {
+      const bool offered = options_.models.empty() || WasMade(listed.name);
+      if (!offered || !listed.error.empty()) continue;
+      const auto is_same = [&](const Offer& other) {
+        return server::MeansModel(listed.name, other.model.name);
+      };
+      if (std::any_of(offers_.begin(), offers_.end(), is_same)) continue;
+      auto offer = Locate(listed.name);
+      if (!offer.ok()) continue;
+      const FileFacts& facts = FactsOf(offer->model);
+      if (!facts.is_model) continue;
+      offer->model.name = listed.name;
+      offers_.push_back(std::move(*offer));
+    }
+    for (Offer& offer : offers_) offer.model.family = FactsOf(offer.model).family;
+    listed_ = now;
+  }
+
+  bool WasMade(const std::string& name) const {
+    return std::any_of(made_.begin(), made_.end(),
+                       [&](const std::string& made) { return server::MeansModel(name, made); });
+  }
+
+  const CatalogOptions options_;
+  std::vector<Offer> given_;  // of the command line
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  std::vector<Offer> offers_;
+  std::vector<std::string> made_;           // by clients
+  std::map<std::string, FileFacts> facts_;  // by path
+  std::optional<std::chrono::steady_clock::time_point> listed_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<server::ModelSource>> MakeCatalog(CatalogOptions options) {
+  auto catalog = std::make_unique<Catalog>(std::move(options));
+  KVCACHE_RETURN_IF_ERROR(catalog->Init());
+  return std::unique_ptr<server::ModelSource>(std::move(catalog));
+}
+
+}  // namespace kvcache::serve

@@ -1,0 +1,30 @@
+// The models of kvcache serve: those of the command line, or all that the machine has.
+//
+// Thread safety: Make from one thread; the source from any thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kvcache/status.h"
+#include "server/model_source.h"
+
+namespace kvcache::serve {
+
+struct CatalogOptions {
+  // Files, or names that the machine has, the first of which is the default; empty: all that the machine
+  // has, and the model that ships first.
+  std::vector<std::string> models{};
+  // Opens weights for a context of `context` tokens (0: the default), with the draft head in another file,
+  // if there is one.
+  std::function<Result<std::shared_ptr<Engine>>(const server::ServedModel& model, int context,
+                                                const std::string& draft_head)>
+      open;
+};
+
+// Errors: those of finding the given models.
+Result<std::unique_ptr<server::ModelSource>> MakeCatalog(CatalogOptions options);
+
+}  // namespace kvcache::serve

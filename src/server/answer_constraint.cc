@@ -1,0 +1,246 @@
+#include "server/answer_constraint.h"
+
+#include <string_view>
+#include <utility>
+
+#include "base/strings.h"
+#include "engine/engine_impl.h"
+#include "grammar/json_grammar.h"
+#include "grammar/json_schema.h"
+
+namespace kvcache::server {
+namespace {
+
+class MaskConstraint final : public TokenConstraint {
+ public:
+  MaskConstraint(std::shared_ptr<const TokenTable> table, const Grammar& form)
+      : mask_(std::move(table), form) {}
+
+  bool Apply(std::span<float> logits) override { return mask_.Apply(logits); }
+  bool Take(std::int32_t token) override { return mask_.Take(token); }
+  bool complete() const override { return mask_.complete(); }
+
+ private:
+  TokenMask mask_;
+};
+
+Result<AnswerForm> Finish(GrammarBuilder& builder, GrammarSymbol root) {
+  auto grammar = builder.Finish(root);
+  if (!grammar.ok())
+    return Status(grammar.status().code(), "the schema " + grammar.status().message());
+  return AnswerForm(std::make_shared<const Grammar>(std::move(*grammar)));
+}
+
+// Adds a call of one tool: {"name": …, "arguments": {…}}, or with "parameters".
+Result<GrammarSequence> CallOf(const Json& function, GrammarBuilder& builder, JsonGrammar& json) {
+  auto arguments = AddJsonSchema(function["parameters"], builder);
+  if (!arguments.ok()) {
+    return Status(arguments.status().code(),
+                  StrCat("the tool ", Quoted(function["name"].get<std::string>()), ": ",
+                         arguments.status().message()));
+  }
+  const GrammarSymbol key =
+      builder.AnyOf({builder.Literal("\"arguments\""), builder.Literal("\"parameters\"")});
+  GrammarSequence call = Joined(builder.Literal("{\"name\""), {json.Colon()});
+  call = Joined(std::move(call), builder.Literal(function["name"].dump()));
+  call = Joined(std::move(call), {json.Comma(), key, json.Colon(), *arguments});
+  return Joined(std::move(call), builder.Literal("}"));
+}
+
+// Makes the rules of all texts that end with the first `end`: state i has read i of its bytes. `may_stop`: the
+// text may also end before. REQUIRES: the first byte of `end` comes once in it.
+GrammarSymbol TextUpTo(std::string_view end, GrammarSymbol rest, bool may_stop,
+                       GrammarBuilder& builder) {
+  std::vector<GrammarSymbol> states;
+  for (std::size_t i = 0; i < end.size(); ++i) states.push_back(builder.NewRule());
+  const auto first = static_cast<unsigned char>(end[0]);
+  for (std::size_t i = 0; i < end.size(); ++i) {
+    const auto next = static_cast<unsigned char>(end[i]);
+    ByteSet others;
+    others.set();
+    others.reset(next);
+    others.reset(first);
+    builder.Add(states[i], {builder.Bytes(others), states[0]});
+    if (i > 0) builder.Add(states[i], {builder.Range(first, first), states[1]});
+    builder.Add(states[i], {builder.Range(next, next), i + 1 == end.size() ? rest : states[i + 1]});
+    if (may_stop) builder.Add(states[i], {});
+  }
+  return states[0];
+}
+
+// Copies a grammar into a builder.
+GrammarSymbol Copy(const Grammar& form, GrammarBuilder& builder) {
+  std::vector<GrammarSymbol> sets;
+  std::vector<GrammarSymbol> rules;
+  for (const ByteSet& set : form.sets) sets.push_back(builder.Bytes(set));
+  for (std::size_t i = 0; i < form.rules.size(); ++i) rules.push_back(builder.NewRule());
+  for (std::size_t i = 0; i < form.rules.size(); ++i) {
+    for (GrammarSequence sequence : form.rules[i]) {
+      for (GrammarSymbol& symbol : sequence) {
+        symbol = (symbol.is_rule ? rules : sets)[static_cast<std::size_t>(symbol.index)];
+      }
+      builder.Add(rules[i], std::move(sequence));
+    }
+  }
+  return rules[static_cast<std::size_t>(form.root)];
+}
+
+// Reads {"type": "json_schema", …} with the schema at `schema`, or "json_object" or "text".
+AnswerForm ReadForm(Fields& fields, const std::string& name, const Json& format,
+                    const Json& schema) {
+  const Json type = format.value("type", Json());
+  if (type == "text") return nullptr;
+  if (type == "json_object") return JsonObjectForm();
+  if (type != "json_schema") {
+    fields.Fail(name, "must have the 'type' \"text\", \"json_object\" or \"json_schema\"");
+    return nullptr;
+  }
+  if (!schema.is_object()) {
+    fields.Fail(name, "has no 'schema' that is an object");
+    return nullptr;
+  }
+  auto form = SchemaForm(schema);
+  if (form.ok()) return *form;
+  fields.Fail(name, "is refused: " + form.status().message());
+  return nullptr;
+}
+
+}  // namespace
+
+AnswerForm JsonObjectForm() {
+  static const AnswerForm form = [] {
+    GrammarBuilder builder;
+    return *Finish(builder, JsonGrammar(builder).AnyObject());
+  }();
+  return form;
+}
+
+Result<AnswerForm> SchemaForm(const Json& schema) {
+  GrammarBuilder builder;
+  KVCACHE_ASSIGN_OR_RETURN(const GrammarSymbol root, AddJsonSchema(schema, builder));
+  return Finish(builder, root);
+}
+
+Result<AnswerForm> CallsForm(const CallRule& calls, CallSyntax syntax) {
+  constexpr std::string_view kBegin = "<tool_call>";
+  const bool tags = syntax == CallSyntax::kTags;
+  if (!calls.forced && !tags) {
+    return Status(
+        StatusCode::kUnsupported,
+        "the model writes calls without tags; calls follow a schema only if they are forced");
+  }
+  GrammarBuilder builder;
+  JsonGrammar json(builder);
+  const GrammarSymbol call = builder.NewRule();
+  for (const Json& tool : calls.tools) {
+    KVCACHE_ASSIGN_OR_RETURN(GrammarSequence one, CallOf(tool["function"], builder, json));
+    builder.Add(call, std::move(one));
+  }
+  if (!tags) return Finish(builder, builder.AnyOf({{call}}));
+  const GrammarSymbol line = builder.AnyOf({{}, builder.Literal("\n")});
+  const GrammarSequence inner = Joined({line, call, line}, builder.Literal("</tool_call>"));
+  const GrammarSymbol again =
+      builder.AnyOf({Joined(Joined({line}, builder.Literal(kBegin)), inner)});
+  const GrammarSymbol rest =
+      builder.AnyOf({Joined(inner, builder.Repeat(again, 0, calls.one ? 0 : -1))});
+  if (!calls.forced) return Finish(builder, TextUpTo(kBegin, rest, true, builder));
+  return Finish(builder, builder.AnyOf({Joined(builder.Literal(kBegin), {rest})}));
+}
+
+AnswerForm EitherForm(const AnswerForm& a, const AnswerForm& b) {
+  GrammarBuilder builder;
+  const GrammarSymbol first = Copy(*a, builder);
+  return *Finish(builder, builder.AnyOf({{first}, {Copy(*b, builder)}}));
+}
+
+AnswerForm AfterThoughts(const AnswerForm& form) {
+  GrammarBuilder builder;
+  ByteSet spaces;
+  spaces.set(' ').set('\n');
+  GrammarSequence rest = builder.Repeat(builder.Bytes(spaces), 0, 4);
+  rest.push_back(Copy(*form, builder));
+  return *Finish(builder, TextUpTo("</think>", builder.AnyOf({rest}), false, builder));
+}
+
+std::shared_ptr<const TokenTable> MakeTokenTable(const Engine& engine) {
+  const Tokenizer& tokenizer = engine.tokenizer();
+  std::vector<std::string> pieces(static_cast<std::size_t>(engine.vocabulary_size()));
+  std::vector<std::int32_t> ends;
+  for (std::int32_t token = 0; token < engine.vocabulary_size(); ++token) {
+    if (engine.IsEndOfGeneration(token)) {
+      ends.push_back(token);
+    } else if (tokenizer.vocabulary().Has(token)) {
+      const TokenKind kind = tokenizer.vocabulary().kind(token);
+      const bool has_text =
+          kind == TokenKind::kNormal || kind == TokenKind::kByte || kind == TokenKind::kUserDefined;
+      if (has_text) tokenizer.AppendPiece(token, &pieces[static_cast<std::size_t>(token)]);
+    }
+  }
+  return std::make_shared<const TokenTable>(std::move(pieces), std::move(ends));
+}
+
+std::shared_ptr<TokenConstraint> MakeConstraint(std::shared_ptr<const TokenTable> table,
+                                                const Grammar& form) {
+  return std::make_shared<MaskConstraint>(std::move(table), form);
+}
+
+AnswerForm ReadResponseFormat(Fields& fields) {
+  const Json* const format = fields.Find("response_format");
+  if (format == nullptr) return nullptr;
+  if (!format->is_object()) {
+    fields.Fail("response_format", "must be an object");
+    return nullptr;
+  }
+  const Json inner = format->value("json_schema", Json());
+  return ReadForm(fields, "response_format", *format,
+                  inner.is_object() ? inner.value("schema", Json()) : Json());
+}
+
+AnswerForm ReadTextFormat(Fields& fields) {
+  const Json* const text = fields.Find("text");
+  if (text == nullptr) return nullptr;
+  const Json format = text->is_object() ? text->value("format", Json()) : Json(0);
+  if (format.is_null()) return nullptr;
+  if (!format.is_object()) {
+    fields.Fail(text->is_object() ? "text.format" : "text", "must be an object");
+    return nullptr;
+  }
+  return ReadForm(fields, "text.format", format, format.value("schema", Json()));
+}
+
+AnswerForm ReadOllamaFormat(Fields& fields) {
+  const Json* const format = fields.Find("format");
+  if (format == nullptr || *format == Json("")) return nullptr;
+  if (*format == "json") return JsonObjectForm();
+  if (!format->is_object()) {
+    fields.Fail("format", "must be \"json\" or a JSON schema");
+    return nullptr;
+  }
+  auto form = SchemaForm(*format);
+  if (form.ok()) return *form;
+  fields.Fail("format", "is refused: " + form.status().message());
+  return nullptr;
+}
+
+AnswerForm ReadOutputFormat(Fields& fields) {
+  const Json* format = fields.Find("output_format");
+  std::string name = "output_format";
+  if (const Json* const config = fields.Find("output_config"); config != nullptr) {
+    if (!config->is_object()) {
+      fields.Fail("output_config", "must be an object");
+      return nullptr;
+    }
+    if (config->contains("format") && !(*config)["format"].is_null()) {
+      format = &(*config)["format"];
+      name = "output_config";
+    }
+  }
+  if (format == nullptr) return nullptr;
+  if (!format->is_object()) {
+    fields.Fail(name, "must be an object");
+    return nullptr;
+  }
+  return ReadForm(fields, name, *format, format->value("schema", Json()));
+}
+
+}  // namespace kvcache::server

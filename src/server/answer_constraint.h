@@ -1,0 +1,53 @@
+// What a request says about the form of its answer, as a constraint of its tokens: JSON, a JSON schema, or
+// calls of tools.
+//
+// Thread safety: free functions; Constraints is a constant.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "grammar/grammar.h"
+#include "grammar/token_mask.h"
+#include "kvcache_engine/scheduler.h"
+#include "server/answer_parser.h"
+#include "server/fields.h"
+
+namespace kvcache::server {
+
+// The form of an answer; null: any text.
+using AnswerForm = std::shared_ptr<const Grammar>;
+
+// The calls that an answer must be, or may have.
+struct CallRule {
+  Json tools = Json::array();  // as Tools::list, those that may be called
+  bool one = false;            // at most one call
+  bool forced = false;         // nothing but calls; else any text may come first
+};
+
+// Returns the form of any JSON object.
+AnswerForm JsonObjectForm();
+// Returns the form of a schema. Errors: those of AddJsonSchema.
+Result<AnswerForm> SchemaForm(const Json& schema);
+// Returns the form of calls as the model's template writes them. Errors: those of AddJsonSchema; kUnsupported
+// for calls without tags that are not forced.
+Result<AnswerForm> CallsForm(const CallRule& calls, CallSyntax syntax);
+// Returns the form of texts that have either form.
+AnswerForm EitherForm(const AnswerForm& a, const AnswerForm& b);
+// Returns the form behind thoughts that the prompt has begun.
+AnswerForm AfterThoughts(const AnswerForm& form);
+
+// Returns the texts of a model's tokens for masks.
+std::shared_ptr<const TokenTable> MakeTokenTable(const Engine& engine);
+// Returns a constraint for one text.
+std::shared_ptr<TokenConstraint> MakeConstraint(std::shared_ptr<const TokenTable> table,
+                                                const Grammar& form);
+
+// Read the form that a request asks for. The first error is kept in `fields`.
+AnswerForm ReadResponseFormat(Fields& fields);  // OpenAI's response_format
+AnswerForm ReadTextFormat(Fields& fields);      // text.format of OpenAI's responses
+AnswerForm ReadOllamaFormat(Fields& fields);    // Ollama's format
+AnswerForm ReadOutputFormat(Fields& fields);  // Anthropic's output_format and output_config.format
+
+}  // namespace kvcache::server

@@ -1,0 +1,27 @@
+// Turns the items of /v1/responses into the messages that templates read.
+//
+// Thread safety: free functions.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "kvcache/status.h"
+#include "server/fields.h"
+
+namespace kvcache::server {
+
+// Returns the item that an item_reference names.
+using FindItem = std::function<std::optional<Json>(const std::string& id)>;
+
+// Appends the messages of `input`, a text or an array of items, to `messages`. Items of one answer (thoughts,
+// text, calls) become one message. Items of unknown types are skipped. Errors: kInvalidArgument with the
+// name of the item; kUnsupported for a reference that `find` does not know.
+Status AppendItems(const Json& input, const FindItem& find, Json& messages);
+
+// Thoughts that a client gives back without reading them. They are not encrypted.
+std::string SealThoughts(std::string_view thoughts);
+
+}  // namespace kvcache::server

@@ -1,0 +1,118 @@
+// The page in headless Chromium: it loads without an error, follows a generation, shows a fork of the trie,
+// and never reads a text as HTML. KVCACHE_PAGE_SHOTS names a folder for screenshots.
+import assert from 'node:assert/strict';
+import {after, before, test} from 'node:test';
+import {join} from 'node:path';
+import {chromium} from 'playwright-core';
+
+import {startStory} from './server.mjs';
+
+let story, browser;
+before(async () => {
+  story = await startStory();
+  browser = await chromium.launch({
+    executablePath: process.env.KVCACHE_CHROMIUM ?? '/usr/bin/chromium',
+    args: ['--no-sandbox'],
+  });
+});
+after(async () => {
+  await browser?.close();
+  await story?.stop();
+});
+
+async function open(options = {}) {
+  const page = await browser.newPage({viewport: {width: 1280, height: 900}, ...options});
+  const problems = [];
+  const hosts = new Set();
+  page.on('console', (message) => {
+    if (['error', 'warning'].includes(message.type())) problems.push(message.text());
+  });
+  page.on('pageerror', (error) => problems.push(String(error)));
+  page.on('request', (request) => hosts.add(new URL(request.url()).origin));
+  await page.goto(story.url);
+  await page.getByText('idle').waitFor();
+  return {page, problems, hosts};
+}
+
+async function ask(page, text, most = 30000) {
+  await page.getByLabel('Message').fill(text);
+  await page.getByRole('button', {name: 'Send'}).click();
+  await page.locator('#stop').isEnabled();
+  await page.locator('#send:not([disabled])').waitFor({timeout: most});
+}
+
+async function shoot(page, name) {
+  const folder = process.env.KVCACHE_PAGE_SHOTS;
+  if (folder) await page.screenshot({path: join(folder, `${name}.png`), fullPage: true});
+}
+
+const complete = (prompt, more = {}) => fetch(`${story.url}/v1/completions`, {
+  method: 'POST',
+  body: JSON.stringify({prompt, max_tokens: 8, temperature: 0, ...more}),
+}).then((answer) => answer.json());
+
+test('shows the chat, its cached tokens and the sequences', async () => {
+  const {page, problems, hosts} = await open();
+  await ask(page, 'Tell me a story about a cat.');
+  const log = page.locator('#log');
+  assert.match(await log.innerText(), /0 of \d+ tokens from the cache/);
+  assert.ok((await page.locator('.t-generated').count()) > 5);
+  await page.getByRole('button', {name: 'New chat'}).click();
+  await ask(page, 'Tell me a story about a dog.');
+  const cached = await page.locator('.t-cached').count();
+  const computed = await page.locator('.t-computed').count();
+  assert.ok(cached > 5 && computed >= 1, `${cached} cached, ${computed} computed`);
+  await page.locator('#ended tbody').getByText('live').first().waitFor({timeout: 8000});
+  await shoot(page, 'light');
+  assert.deepEqual(problems, []);
+  assert.deepEqual([...hosts], [story.url]);
+  await page.close();
+});
+
+test('follows a generation', async () => {
+  const {page, problems} = await open();
+  const running = complete('Once upon a time', {max_tokens: 450, temperature: 1, n: 4});
+  await running;
+  await page.locator('#ended tbody tr').first().waitFor({timeout: 8000});
+  await page.locator('#chart-rate path').waitFor({state: 'attached', timeout: 8000});
+  await page.locator('#chart-tiers path').waitFor({state: 'attached', timeout: 8000});
+  await page.locator('#key-tiers').getByText(/^live [0-9]/).waitFor({timeout: 8000});
+  assert.deepEqual(problems, []);
+  await page.close();
+});
+
+test('shows where prompts fork', async () => {
+  const {page, problems} = await open({colorScheme: 'dark'});
+  const shared = 'Mia had a red ball and a little dog. One day they went to the lake, and ';
+  await complete(`${shared}there was a boat.`);
+  await complete(`${shared}it was cold.`);
+  const nodes = page.getByRole('treeitem');
+  await nodes.filter({hasText: 'red ball'}).first().waitFor({timeout: 8000});
+  const forked = nodes.filter({has: page.locator('.from')});
+  await forked.filter({hasText: 'boat'}).first().waitFor({timeout: 8000});
+  await forked.filter({hasText: 'cold'}).first().waitFor({timeout: 8000});
+  assert.match(await nodes.filter({hasText: 'red ball'}).first().getAttribute('aria-label'),
+               /2 prompts go on from here/);
+  await nodes.first().focus();
+  await page.keyboard.press('ArrowDown');
+  assert.equal(await nodes.nth(1).evaluate((node) => node === document.activeElement), true);
+  await shoot(page, 'dark');
+  assert.deepEqual(problems, []);
+  await page.close();
+});
+
+test('texts are no HTML', async () => {
+  const {page, problems} = await open({viewport: {width: 400, height: 800}});
+  const hostile = '<img src=x onerror="document.title=1"><script>document.title=2</script>';
+  await complete(`${hostile} is a text.`);
+  await ask(page, hostile);
+  await page.getByRole('treeitem').filter({hasText: '<img'}).first().waitFor({timeout: 8000});
+  assert.equal(await page.title(), 'kvcache');
+  assert.equal(await page.locator('img').count(), 0);
+  assert.equal(await page.locator('body script').count(), 0);
+  await shoot(page, 'narrow');
+  const wide = await page.evaluate(() => document.documentElement.scrollWidth > innerWidth);
+  assert.equal(wide, false, 'a narrow screen needs no scrolling to the side');
+  assert.deepEqual(problems, []);
+  await page.close();
+});
