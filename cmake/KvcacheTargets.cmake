@@ -53,6 +53,7 @@ function(kvcache_layer name)
   if(BUILD_SHARED_LIBS)
     set_target_properties(kvcache_${name}_layer PROPERTIES POSITION_INDEPENDENT_CODE ON)
   endif()
+  kvcache_unite(kvcache_${name}_layer ${name})
   if(nlohmann_json::nlohmann_json IN_LIST ARG_LIBRARIES)
     kvcache_precompile(kvcache_${name}_layer json
       LIBRARIES nlohmann_json::nlohmann_json HEADERS <nlohmann/json.hpp>)

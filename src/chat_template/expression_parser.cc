@@ -12,7 +12,7 @@ namespace {
 using Kind = ExpressionKind;
 using Node = struct Expression;
 
-Status TooDeep(Place place) {
+Status NestsTooDeep(Place place) {
   return {StatusCode::kUnsupported,
           StrCat(PlaceText(place), ": expressions are nested deeper than ", kMaxSyntaxDepth,
                  " levels")};
@@ -48,7 +48,7 @@ Status ExpressionParser::Finish(Node& node) const {
   for (const auto& [name, part] : node.named) include(part);
   include(node.rest);
   include(node.named_rest);
-  return node.depth > kMaxSyntaxDepth ? jinja::TooDeep(node.place) : Status::Ok();
+  return node.depth > kMaxSyntaxDepth ? NestsTooDeep(node.place) : Status::Ok();
 }
 
 ExpressionParser::Parsed ExpressionParser::Make(ExpressionKind kind, Place place,
@@ -70,7 +70,7 @@ ExpressionParser::Parsed ExpressionParser::MakeOf(ExpressionKind kind, Place pla
 
 ExpressionParser::Parsed ExpressionParser::Expression() {
   const Level level(depth_);
-  if (level.TooDeep()) return jinja::TooDeep(tokens_.current().place);
+  if (level.TooDeep()) return NestsTooDeep(tokens_.current().place);
   KVCACHE_ASSIGN_OR_RETURN(ExpressionPtr value, Or());
   while (tokens_.IsName("if")) {
     const Place place = tokens_.Take().place;
@@ -108,7 +108,7 @@ ExpressionParser::Parsed ExpressionParser::And() {
 ExpressionParser::Parsed ExpressionParser::Not() {
   if (!tokens_.IsName("not")) return Compare();
   const Level level(depth_);
-  if (level.TooDeep()) return jinja::TooDeep(tokens_.current().place);
+  if (level.TooDeep()) return NestsTooDeep(tokens_.current().place);
   const Place place = tokens_.Take().place;
   KVCACHE_ASSIGN_OR_RETURN(ExpressionPtr operand, Not());
   return MakeOf(Kind::kNot, place, std::move(operand));
@@ -197,7 +197,7 @@ ExpressionParser::Parsed ExpressionParser::Unary() {
 
 ExpressionParser::Parsed ExpressionParser::UnaryWithoutFilters() {
   const Level level(depth_);
-  if (level.TooDeep()) return jinja::TooDeep(tokens_.current().place);
+  if (level.TooDeep()) return NestsTooDeep(tokens_.current().place);
   if (tokens_.IsOperator("-") || tokens_.IsOperator("+")) {
     Token sign = tokens_.Take();
     KVCACHE_ASSIGN_OR_RETURN(ExpressionPtr operand, UnaryWithoutFilters());

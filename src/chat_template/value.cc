@@ -17,7 +17,7 @@
 namespace kvcache::jinja {
 namespace {
 
-Status TooDeep() {
+Status ValueTooDeep() {
   return {StatusCode::kUnsupported,
           StrCat("lists and dicts are nested deeper than ", kMaxNesting, " levels")};
 }
@@ -138,14 +138,14 @@ Result<Value> MakeList(std::vector<Value> items, Budget& budget, ListKind kind) 
   KVCACHE_RETURN_IF_ERROR(budget.Spend((1 + items.size()) * Budget::kItem));
   int nesting = 1;
   for (const Value& item : items) nesting = std::max(nesting, 1 + item.Nesting());
-  if (nesting > kMaxNesting) return TooDeep();
+  if (nesting > kMaxNesting) return ValueTooDeep();
   return Value(std::make_shared<const List>(List{std::move(items), kind, nesting}));
 }
 
 Status AddItem(Dict& dict, Value key, Value value, Budget& budget) {
   KVCACHE_ASSIGN_OR_RETURN(const std::string hashed, HashKey(key, budget));
   KVCACHE_RETURN_IF_ERROR(budget.Spend(3 * Budget::kItem + hashed.size()));
-  if (std::max(key.Nesting(), value.Nesting()) >= kMaxNesting) return TooDeep();
+  if (std::max(key.Nesting(), value.Nesting()) >= kMaxNesting) return ValueTooDeep();
   dict.Set(std::move(key), hashed, std::move(value));
   return Status::Ok();
 }

@@ -7,7 +7,7 @@
 namespace kvcache::cli {
 namespace {
 
-constexpr const char* kGroup = "Chat";
+constexpr const char* kChatGroup = "Chat";
 constexpr const char* kThinking = "enable_thinking";
 
 constexpr std::size_t kMaxTemplateBytes = std::size_t{1} << 20;
@@ -23,24 +23,24 @@ Status CheckAssignment(const std::string& assignment) {
 
 void ChatFlags::Add(FlagSet command) {
   const auto add = [&](const char* name, auto& value, const char* type, const char* help) {
-    return command.AddText(name, &value, help).Group(kGroup).ValueName(type);
+    return command.AddText(name, &value, help).Group(kChatGroup).ValueName(type);
   };
   command
       .AddSwitch("--chat", &chat,
                  "chat even if standard input is not a terminal: each line is a message or a "
                  "/command")
-      .Group(kGroup)
+      .Group(kChatGroup)
       .Excludes(command.Find("--prompt"))
       .Excludes(command.Find("--file"));
   const Flag raw_flag =
       command
           .AddSwitch("--raw", &raw,
                      "give the prompt to the model as it is, without a chat template")
-          .Group(kGroup);
+          .Group(kChatGroup);
   command
       .AddSwitch("--special", &special,
                  "with --raw: parse special tokens, such as <s>, in the prompt's text")
-      .Group(kGroup)
+      .Group(kChatGroup)
       .Needs(raw_flag);
   add("--system", system, "TEXT", "the system message: how the model should answer")
       .Excludes(raw_flag);
@@ -58,10 +58,10 @@ void ChatFlags::Add(FlagSet command) {
       command
           .AddSwitch("--think", &think,
                      "ask for reasoning before the answer (sets enable_thinking)")
-          .Group(kGroup)
+          .Group(kChatGroup)
           .Excludes(raw_flag);
   command.AddSwitch("--no-think", &no_think, "ask for an answer without reasoning")
-      .Group(kGroup)
+      .Group(kChatGroup)
       .Excludes(think_flag)
       .Excludes(raw_flag);
 }

@@ -20,7 +20,7 @@
 namespace kvcache::cli {
 namespace {
 
-constexpr std::string_view kBlanks = " \t\r\n";
+constexpr std::string_view kSpaces = " \t\r\n";
 
 constexpr const char* kMakeRoom =
     "/forget removes the oldest exchange, /clear removes all; --ctx N gives a larger context";
@@ -97,7 +97,7 @@ class ChatLoop {
                      ", which is the most that is read")};
     }
     std::string text = std::move(message.text);
-    if (text.find_first_not_of(kBlanks) == std::string::npos) return Status::Ok();
+    if (text.find_first_not_of(kSpaces) == std::string::npos) return Status::Ok();
     if (!message.is_verbatim && IsCommand(text)) return Command(text);
     if (!message.is_verbatim && text.starts_with("//")) text.erase(0, 1);
     Status fits = CheckBytesFit(engine_, text);

@@ -22,9 +22,9 @@ std::size_t LongestTokenBytes(const Vocabulary& vocabulary) {
 }
 
 std::size_t BytesWithoutBlanks(std::string_view text) {
-  constexpr std::string_view kBlanks = " \t\r\n";
-  const std::size_t begin = text.find_first_not_of(kBlanks);
-  return begin == std::string_view::npos ? 0 : text.find_last_not_of(kBlanks) + 1 - begin;
+  constexpr std::string_view kSeparators = " \t\r\n";
+  const std::size_t begin = text.find_first_not_of(kSeparators);
+  return begin == std::string_view::npos ? 0 : text.find_last_not_of(kSeparators) + 1 - begin;
 }
 
 }  // namespace

@@ -45,7 +45,7 @@ std::string Variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-void Say(const std::string& message) {
+void Tell(const std::string& message) {
   (void)std::fprintf(stderr, "kvcache: prefixes are not stored: %s\n", OneLine(message).c_str());
 }
 
@@ -173,7 +173,7 @@ std::vector<StoreFlags::OpenStore> StoreFlags::OpenEach() const {
     if (store.ok()) {
       stores.push_back({name, std::move(*store)});
     } else {
-      Say(store.status().message());
+      Tell(store.status().message());
     }
   }
   return stores;
@@ -187,18 +187,18 @@ std::shared_ptr<Store> StoreFlags::Combine(const std::vector<OpenStore>& stores)
   if (tiers.size() == 1) return tiers.front();
   auto store = MakeTieredStore(std::move(tiers));
   if (store.ok()) return std::move(*store);
-  Say(store.status().message());
+  Tell(store.status().message());
   return nullptr;
 }
 
 void StoreFlags::Use(Engine& engine, std::shared_ptr<Store> store) {
   if (store == nullptr || engine.has_encoder()) return;
   const Status status = engine.UseStore(std::move(store));
-  if (!status.ok()) Say(status.message());
+  if (!status.ok()) Tell(status.message());
 }
 
 void StoreFlags::Finish(Engine& engine) {
-  if (const std::string problem = engine.FlushStore(); !problem.empty()) Say(problem);
+  if (const std::string problem = engine.FlushStore(); !problem.empty()) Tell(problem);
 }
 
 }  // namespace kvcache::cli

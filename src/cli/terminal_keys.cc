@@ -8,7 +8,7 @@ namespace kvcache::cli {
 namespace {
 
 constexpr char kCtrlC = 0x03;
-constexpr char kEscape = 0x1b;
+constexpr char kEscapeKey = 0x1b;
 constexpr const char* kStartRest = "[200~";
 constexpr const char* kEndRest = "[201~";
 
@@ -38,7 +38,7 @@ Key TerminalKeys::ReadPaste() {
     if (byte == kCtrlC && !input_.Follows(InputBytes::kPauseMs)) {
       return Stopped(InputBytes::kInterrupted);
     }
-    if (byte == kEscape && SkipRest(kEndRest)) break;
+    if (byte == kEscapeKey && SkipRest(kEndRest)) break;
     bytes += byte;
   }
   input_.AbsorbBurst();
@@ -55,8 +55,8 @@ Key TerminalKeys::Next() {
     if (next < 0) return Stopped(next);
     const char byte = static_cast<char>(next);
     if (byte == kCtrlC) return Stopped(InputBytes::kInterrupted);
-    if (byte == kEscape && SkipRest(kStartRest)) return ReadPaste();
-    if (byte == kEscape && SkipRest(kEndRest)) continue;  // no paste has begun
+    if (byte == kEscapeKey && SkipRest(kStartRest)) return ReadPaste();
+    if (byte == kEscapeKey && SkipRest(kEndRest)) continue;  // no paste has begun
     Key key;
     key.kind = Key::Kind::kByte;
     key.byte = byte;

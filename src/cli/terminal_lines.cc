@@ -16,9 +16,9 @@ namespace {
 
 constexpr char kCtrlD = 0x04;
 constexpr char kCtrlU = 0x15;
-constexpr char kCtrlZ = 0x1a;
+constexpr char kSuspendKey = 0x1a;
 constexpr char kEscape = 0x1b;
-constexpr char kCtrlBackslash = 0x1c;
+constexpr char kQuitKey = 0x1c;
 constexpr char kDelete = 0x7f;
 
 class TerminalLines : public LineEditor {
@@ -70,8 +70,8 @@ class TerminalLines : public LineEditor {
     } else if (byte == kCtrlU) {
       line = {};
       ShowAgain(line);
-    } else if (byte == kCtrlZ || byte == kCtrlBackslash) {
-      Suspend(byte == kCtrlZ ? SIGTSTP : SIGQUIT, line);
+    } else if (byte == kSuspendKey || byte == kQuitKey) {
+      Suspend(byte == kSuspendKey ? SIGTSTP : SIGQUIT, line);
     } else if (byte == kEscape) {
       SkipSequence();
     }

@@ -8,7 +8,7 @@
 namespace kvcache::cli {
 namespace {
 
-constexpr std::uint32_t kReplacement = 0xfffd;
+constexpr std::uint32_t kUnknownCharacter = 0xfffd;
 
 // REQUIRES: `character` is well-formed.
 std::uint32_t CodePoint(std::string_view character) {
@@ -50,7 +50,7 @@ std::wstring ToWide(std::string_view text) {
     const int length = CharacterLength(text);
     const std::size_t bytes = length > 0 ? static_cast<std::size_t>(length) : 1;
     const std::uint32_t code_point = length > 0 ? CodePoint(text.substr(0, bytes)) : 0;
-    wide += static_cast<wchar_t>(code_point == 0 ? kReplacement : code_point);
+    wide += static_cast<wchar_t>(code_point == 0 ? kUnknownCharacter : code_point);
     text.remove_prefix(bytes);
   }
   return wide;
@@ -63,7 +63,7 @@ std::string FromWide(std::wstring_view text) {
     const auto code_point = std::uint32_t{static_cast<std::wint_t>(character)};
     const bool is_character =
         code_point < 0x110000 && (code_point < 0xd800 || code_point >= 0xe000);
-    Append(is_character ? code_point : kReplacement, out);
+    Append(is_character ? code_point : kUnknownCharacter, out);
   }
   return out;
 }

@@ -13,14 +13,14 @@ namespace {
 constexpr std::string_view kFileType = "general.file_type";
 constexpr std::string_view kAlignment = "general.alignment";
 
-bool IsPlain(GgmlType type) {
+bool IsFloat(GgmlType type) {
   return type == GgmlType::kF32 || type == GgmlType::kF16 || type == GgmlType::kBF16;
 }
 
 Status CheckTypes(const GgufFile& file) {
   for (const GgufTensor& tensor : file.tensors()) {
     if (!IsQuantizable(tensor.name, static_cast<std::size_t>(tensor.rank))) continue;
-    if (IsPlain(tensor.type->type)) continue;
+    if (IsFloat(tensor.type->type)) continue;
     return Unsupported(StrCat(file.path(), ": ", tensor.name, " is ", tensor.type->name,
                               " already; quantize a model of f32, f16 or bf16"));
   }

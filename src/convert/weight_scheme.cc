@@ -142,7 +142,7 @@ bool IsWhole(DType type, std::int64_t row) {
   return row % InfoOf(type).block_size == 0;
 }
 
-bool IsPlain(GgmlType type) {
+bool IsFloatType(GgmlType type) {
   return type == GgmlType::kF32 || type == GgmlType::kF16 || type == GgmlType::kBF16;
 }
 
@@ -175,7 +175,7 @@ void ApplyScheme(const WeightScheme& scheme, std::vector<TensorPlan>* plans) {
     const bool mixed = scheme.mixture != Mixture::kNone;
     DType type = mixed ? rules.TypeOf(plan.name) : scheme.type;
     if (!IsWhole(type, plan.dims[0])) type = Fallback(type);
-    if (IsPlain(plan.type) && IsWhole(type, plan.dims[0])) plan.type = GgmlTypeOf(type);
+    if (IsFloatType(plan.type) && IsWhole(type, plan.dims[0])) plan.type = GgmlTypeOf(type);
   }
 }
 

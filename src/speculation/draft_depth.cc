@@ -6,7 +6,7 @@
 namespace kvcache {
 namespace {
 
-constexpr double kNewest = 0.1;       // weight of the last measurement
+constexpr double kNewestTime = 0.1;   // weight of the last measurement
 constexpr double kCostOfDraft = 0.1;  // of a pass, before one was measured
 constexpr int kFirstDepth = 4;
 constexpr int kRefresh = 64;  // rounds between two without drafts, whose time changes as well
@@ -63,7 +63,7 @@ int DraftDepth::Next() {
 
 void DraftDepth::Count(int drafted, int accepted, double seconds) {
   double& mean = seconds_[static_cast<std::size_t>(std::min(drafted, kMost))];
-  mean += (mean == 0.0 ? 1.0 : kNewest) * (seconds - mean);
+  mean += (mean == 0.0 ? 1.0 : kNewestTime) * (seconds - mean);
   rates_.Count(drafted, accepted);
 }
 

@@ -6,7 +6,7 @@
 namespace kvcache {
 namespace {
 
-constexpr double kNewest = 0.1;  // weight of the last measurement
+constexpr double kNewestRate = 0.1;  // weight of the last measurement
 constexpr double kFirstRate = 0.7;
 constexpr int kManyRounds = 1000;
 constexpr int kProbe = 2;  // drafts after a pause
@@ -26,7 +26,7 @@ void DraftRates::Count(int drafted, int accepted) {
     Rate& rate = rates_[static_cast<std::size_t>(place)];
     if (rate.rounds == 0) rate.accepted = kFirstRate;
     // What is assumed weighs as much as one round, so that bad drafts end soon.
-    const double weight = std::max(kNewest, 1.0 / (rate.rounds + 2));
+    const double weight = std::max(kNewestRate, 1.0 / (rate.rounds + 2));
     rate.accepted += weight * ((place < accepted ? 1.0 : 0.0) - rate.accepted);
     rate.rounds = std::min(rate.rounds + 1, kManyRounds);
   }
@@ -35,7 +35,7 @@ void DraftRates::Count(int drafted, int accepted) {
 
 void DraftRates::CountProposal(int drafted, double seconds) {
   if (drafted < 1) return;
-  seconds_ += (seconds_ == 0.0 ? 1.0 : kNewest) * (seconds / drafted - seconds_);
+  seconds_ += (seconds_ == 0.0 ? 1.0 : kNewestRate) * (seconds / drafted - seconds_);
 }
 
 int DraftRates::TryAgain() {

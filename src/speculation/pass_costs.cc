@@ -6,7 +6,7 @@
 namespace kvcache {
 namespace {
 
-constexpr double kNewest = 0.1;       // weight of the last measurement
+constexpr double kNewestCost = 0.1;   // weight of the last measurement
 constexpr double kCostOfToken = 0.1;  // of a pass of few tokens, before two sizes were measured
 constexpr double kFewTokens = 4.0;
 
@@ -21,7 +21,7 @@ std::size_t PassCosts::IndexOf(int tokens) {
 
 void PassCosts::Count(int tokens, double seconds) {
   Point& point = points_[IndexOf(tokens)];
-  const double weight = point.tokens == 0.0 ? 1.0 : kNewest;
+  const double weight = point.tokens == 0.0 ? 1.0 : kNewestCost;
   point.tokens += weight * (tokens - point.tokens);
   point.seconds += weight * (seconds - point.seconds);
   known_ = true;

@@ -19,7 +19,7 @@ namespace kvcache {
 namespace {
 
 // The layout of a file, in the byte order of the machine that wrote it.
-constexpr std::uint32_t kMagic = 0xBEEFC0DE;
+constexpr std::uint32_t kLmdbMagic = 0xBEEFC0DE;
 constexpr std::uint32_t kVersion = 1;
 constexpr std::uint64_t kNoPage = ~std::uint64_t{0};
 constexpr std::size_t kPageHeader = 16;
@@ -80,7 +80,7 @@ Status CheckMeta(std::span<const std::byte> page, std::uint64_t number, Meta& me
   }
   meta = Load<Meta>(page, kPageHeader);
   const std::uint32_t page_bytes = meta.free.pad;
-  if (meta.magic != kMagic || meta.version != kVersion) {
+  if (meta.magic != kLmdbMagic || meta.version != kVersion) {
     return Corrupt(StrCat("meta page ", number, " is not of a file of LMDB 0.9"));
   }
   if (page_bytes < 512 || page_bytes > kMostPageBytes || (page_bytes & (page_bytes - 1)) != 0) {

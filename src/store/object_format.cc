@@ -12,7 +12,7 @@
 namespace kvcache {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x3130306a626f766b;  // "kvobj001"
+constexpr std::uint64_t kObjectMagic = 0x3130306a626f766b;  // "kvobj001"
 // Offsets of the fields.
 constexpr std::size_t kMagicAt = 0;
 constexpr std::size_t kLengthAt = 8;
@@ -47,7 +47,7 @@ XXH128_hash_t PayloadSum(std::span<const std::byte> payload) {
 
 Envelope MakeEnvelope(const ObjectId& id, std::span<const std::byte> payload) {
   Envelope envelope{};
-  PutNumber(envelope, kMagicAt, kMagic);
+  PutNumber(envelope, kMagicAt, kObjectMagic);
   PutNumber(envelope, kLengthAt, payload.size());
   PutHash(envelope, kFingerprintAt, id.fingerprint);
   PutHash(envelope, kKeyAt, id.key);
@@ -64,7 +64,7 @@ Result<EnvelopeDescription> DescribeEnvelope(std::span<const std::byte> object) 
         StrCat("the object has ", object.size(), " bytes; an envelope has ", kEnvelopeBytes));
   }
   const std::span<const std::byte> envelope = object.first(kEnvelopeBytes);
-  if (NumberAt(envelope, kMagicAt) != kMagic) {
+  if (NumberAt(envelope, kMagicAt) != kObjectMagic) {
     return Corrupt("the object does not begin with its format's name");
   }
   if (NumberAt(envelope, kEnvelopeSumAt) != EnvelopeSum(envelope)) {

@@ -20,7 +20,7 @@ namespace kvcache {
 namespace {
 
 constexpr std::string_view kPrefix = "kvcache:";
-constexpr std::size_t kMostValueBytes = std::size_t{512} << 20;  // Redis' default limit
+constexpr std::size_t kMostRedisBytes = std::size_t{512} << 20;  // Redis' default limit
 constexpr std::size_t kMostAhead = 4;  // values that are asked for at once
 constexpr int kMostRedirections = 5;
 
@@ -94,7 +94,7 @@ class RedisStore final : public Store {
   }
 
   Status Put(const ObjectId& id, std::span<const std::byte> payload) override {
-    if (payload.size() + kEnvelopeBytes > kMostValueBytes) {
+    if (payload.size() + kEnvelopeBytes > kMostRedisBytes) {
       return {StatusCode::kCacheFull,
               StrCat(name_, ": an object of ", payload.size(), " bytes is larger than a value")};
     }

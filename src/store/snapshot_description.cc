@@ -9,14 +9,14 @@
 namespace kvcache {
 namespace {
 
-constexpr std::string_view kMagic = "kvsnap01";
+constexpr std::string_view kSnapshotMagic = "kvsnap01";
 constexpr std::size_t kKindAt = 24;
 constexpr std::size_t kBeginAt = 28;
 constexpr std::size_t kEndAt = 32;
 constexpr std::size_t kTextAt = 44;
 constexpr const char* kKinds[] = {"causal", "encoder", "wrapper", "recurrent"};
 
-std::uint32_t NumberAt(std::span<const std::byte> bytes, std::size_t at) {
+std::uint32_t Number32At(std::span<const std::byte> bytes, std::size_t at) {
   return static_cast<std::uint32_t>(ReadLittleEndian(bytes.subspan(at, 4)));
 }
 
@@ -24,18 +24,18 @@ std::uint32_t NumberAt(std::span<const std::byte> bytes, std::size_t at) {
 
 Result<SnapshotDescription> DescribeSnapshot(std::span<const std::byte> payload) {
   if (payload.size() < kTextAt + 4 ||
-      std::memcmp(payload.data(), kMagic.data(), kMagic.size()) != 0) {
+      std::memcmp(payload.data(), kSnapshotMagic.data(), kSnapshotMagic.size()) != 0) {
     return Corrupt("the payload is not a snapshot");
   }
-  const std::uint32_t kind = NumberAt(payload, kKindAt);
-  const std::uint32_t length = NumberAt(payload, kTextAt);
+  const std::uint32_t kind = Number32At(payload, kKindAt);
+  const std::uint32_t length = Number32At(payload, kTextAt);
   if (kind < 1 || kind > std::size(kKinds) || length > payload.size() - kTextAt - 4) {
     return Corrupt("the header of the snapshot is damaged");
   }
   SnapshotDescription description;
   description.kind = kKinds[kind - 1];
-  description.begin = static_cast<std::int32_t>(NumberAt(payload, kBeginAt));
-  description.end = static_cast<std::int32_t>(NumberAt(payload, kEndAt));
+  description.begin = static_cast<std::int32_t>(Number32At(payload, kBeginAt));
+  description.end = static_cast<std::int32_t>(Number32At(payload, kEndAt));
   description.fingerprint.assign(reinterpret_cast<const char*>(payload.data()) + kTextAt + 4,
                                  length);
   return description;

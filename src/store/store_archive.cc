@@ -15,7 +15,7 @@
 namespace kvcache {
 namespace {
 
-constexpr std::string_view kMagic = "kvexp001";
+constexpr std::string_view kArchiveMagic = "kvexp001";
 
 }  // namespace
 
@@ -23,14 +23,14 @@ Result<ArchiveCounts> ExportObjects(Store& store, const std::string& key, const 
   KVCACHE_ASSIGN_OR_RETURN(std::vector<StoredObject> all, store.List());
   std::erase_if(
       all, [&](const StoredObject& object) { return !HexText(object.id.key).starts_with(key); });
-  std::uint64_t size = kMagic.size();
+  std::uint64_t size = kArchiveMagic.size();
   for (const StoredObject& object : all) {
     size += kEnvelopeBytes + static_cast<std::uint64_t>(object.payload_bytes);
   }
   KVCACHE_ASSIGN_OR_RETURN(const auto file, NewFile::Create(path, size));
-  KVCACHE_RETURN_IF_ERROR(file->WriteAt(0, std::as_bytes(std::span(kMagic))));
+  KVCACHE_RETURN_IF_ERROR(file->WriteAt(0, std::as_bytes(std::span(kArchiveMagic))));
   ArchiveCounts counts;
-  std::uint64_t at = kMagic.size();
+  std::uint64_t at = kArchiveMagic.size();
   for (const StoredObject& object : all) {
     bool is_written = false;
     Status written;
@@ -59,12 +59,12 @@ Result<ArchiveCounts> ExportObjects(Store& store, const std::string& key, const 
 Result<ArchiveCounts> ImportObjects(Store& store, const std::string& path) {
   KVCACHE_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
   const std::span<const std::byte> bytes = file.bytes();
-  if (bytes.size() < kMagic.size() ||
-      std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0) {
+  if (bytes.size() < kArchiveMagic.size() ||
+      std::memcmp(bytes.data(), kArchiveMagic.data(), kArchiveMagic.size()) != 0) {
     return Corrupt(StrCat(path, ": is not an export of a store"));
   }
   ArchiveCounts counts;
-  for (std::size_t at = kMagic.size(); at < bytes.size();) {
+  for (std::size_t at = kArchiveMagic.size(); at < bytes.size();) {
     const std::span<const std::byte> rest = bytes.subspan(at);
     // Zeros are the place of objects that had gone when the file was written.
     if (std::all_of(rest.begin(), rest.begin() + std::min<std::ptrdiff_t>(8, std::ssize(rest)),

@@ -22,7 +22,7 @@
 namespace kvcache::codec {
 namespace {
 
-constexpr std::size_t kHalf = 16;
+constexpr std::size_t kHalfBlock = 16;
 constexpr std::array<int, 16> kDoubled = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 // 2^(e - 128); subnormal for e of 0 and 1.
@@ -42,23 +42,23 @@ std::uint8_t Nearest(float value, float scale) {
 // Chooses the scale so that the largest value is 4 to 8 times the scale.
 void Encode(const float* values, std::byte* bytes) {
   float most = 0.0f;
-  for (std::size_t i = 0; i < 2 * kHalf; ++i) most = std::max(most, std::fabs(values[i]));
+  for (std::size_t i = 0; i < 2 * kHalfBlock; ++i) most = std::max(most, std::fabs(values[i]));
   const int exponent = most > 0.0f ? std::ilogb(most) - 2 + 127 : 0;
   const auto e = static_cast<std::uint32_t>(std::max(exponent, 0));
   bytes[0] = static_cast<std::byte>(e);
   const float scale = ScaleOf(e);
-  for (std::size_t i = 0; i < kHalf; ++i) {
-    const unsigned upper = Nearest(values[i + kHalf], scale);
+  for (std::size_t i = 0; i < kHalfBlock; ++i) {
+    const unsigned upper = Nearest(values[i + kHalfBlock], scale);
     bytes[1 + i] = static_cast<std::byte>(Nearest(values[i], scale) | upper << 4);
   }
 }
 
 void Decode(const std::byte* bytes, float* values) {
   const float scale = ScaleOf(std::to_integer<std::uint32_t>(bytes[0]));
-  for (std::size_t i = 0; i < kHalf; ++i) {
+  for (std::size_t i = 0; i < kHalfBlock; ++i) {
     const auto both = std::to_integer<std::size_t>(bytes[1 + i]);
     values[i] = scale * static_cast<float>(kDoubled[both & 15]);
-    values[i + kHalf] = scale * static_cast<float>(kDoubled[both >> 4]);
+    values[i + kHalfBlock] = scale * static_cast<float>(kDoubled[both >> 4]);
   }
 }
 

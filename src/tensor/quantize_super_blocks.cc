@@ -172,7 +172,7 @@ void DecodeWithMinimum(const std::byte* bytes, float* values) {
 constexpr std::size_t kSmallSub = 16;
 constexpr std::size_t kSmallSubs = kSuper / kSmallSub;
 constexpr int kMiddle = 32;
-constexpr std::size_t kHalf = kSuper / 2;
+constexpr std::size_t kHalfSuper = kSuper / 2;
 constexpr std::size_t kHighAt = 128;
 constexpr std::size_t kScalesAt = 192;
 constexpr std::size_t kFactorAt = 208;
@@ -186,8 +186,8 @@ struct Place {
 };
 
 constexpr Place PlaceOf(std::size_t i) {
-  const std::size_t half = i / kHalf;
-  const std::size_t in_half = i % kHalf;
+  const std::size_t half = i / kHalfSuper;
+  const std::size_t in_half = i % kHalfSuper;
   return {half * 64 + in_half % 64, in_half / 64 * 4, kHighAt + half * 32 + in_half % 32,
           in_half / 32 * 2};
 }

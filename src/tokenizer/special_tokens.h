@@ -59,14 +59,14 @@ class SpecialTokens {
   // one that occurs.
   std::vector<TextPiece> Cut(std::string_view text, SpecialText special) const;
 
-  // Returns the user-defined tokens of shape kOther (token_shape.h) that occur in one of a
+  // Returns the user-defined tokens of shape kText (token_shape.h) that occur in one of a
   // template's `literals`, ascending. They are structure to that template.
   std::vector<std::int32_t> InLiterals(std::span<const std::string> literals) const;
 
   // As Cut with kParse, but finds structure tokens only where they touch no `foreign` range (in
   // order, disjoint). Structure tokens are cut out before all others, so that no other token takes
   // bytes of them. Here the tokens of `in_literals` (from InLiterals) are structure too, and so are
-  // user-defined tokens of shape kOther that occur in `text` outside the foreign ranges.
+  // user-defined tokens of shape kText that occur in `text` outside the foreign ranges.
   // Cost: as Cut, and O(foreign ranges) for each token that occurs.
   std::vector<TextPiece> CutMarked(std::string_view text, std::span<const TextRange> foreign,
                                    std::span<const std::int32_t> in_literals) const;

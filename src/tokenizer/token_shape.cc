@@ -93,7 +93,7 @@ bool IsWords(std::string_view text) {
 
 TokenShape ShapeOf(std::string_view text) {
   if (IsMarker(Stripped(text))) return TokenShape::kMarker;
-  return IsWords(text) ? TokenShape::kWords : TokenShape::kOther;
+  return IsWords(text) ? TokenShape::kWords : TokenShape::kText;
 }
 
 }  // namespace kvcache

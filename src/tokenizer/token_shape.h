@@ -17,7 +17,7 @@ namespace kvcache {
 
 enum class TokenShape : std::uint8_t {
   kWords,   // "user\n", "```", "\u2581x:": always text
-  kOther,   // "</table>", "USER:", "\u00A7": text, unless the template writes it
+  kText,    // "</table>", "USER:", "\u00A7": text, unless the template writes it
   kMarker,  // "<|user|>", "[INST]", "<｜Assistant｜>", "{name}", "|||EMAIL|||": structure
 };
 

@@ -187,7 +187,7 @@ void Vocabulary::MarkStructure() {
     const bool role = has_role[static_cast<std::size_t>(token)];
     const bool user_defined = k == TokenKind::kUserDefined;
     const TokenShape shape = user_defined || role ? ShapeOf(text(token)) : TokenShape::kWords;
-    const bool other = user_defined && shape == TokenShape::kOther;
+    const bool other = user_defined && shape == TokenShape::kText;
     if (hidden || shape == TokenShape::kMarker || (other && role)) SetFlag(token, kStructure);
     if (IsStructure(token) || other || k == TokenKind::kByte) SetFlag(token, kNeverMerged);
   }

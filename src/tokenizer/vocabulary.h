@@ -125,7 +125,7 @@ class Vocabulary {
   bool IsStructure(std::int32_t token) const { return HasFlag(token, kStructure); }
 
   // Returns whether merging the pieces of a text may produce the token. Returns false for
-  // structure, for byte tokens, and for user-defined tokens of shape kOther (token_shape.h): those
+  // structure, for byte tokens, and for user-defined tokens of shape kText (token_shape.h): those
   // are found before merging, or are structure to a template.
   bool CanBeMerged(std::int32_t token) const { return !HasFlag(token, kNeverMerged); }
 

@@ -151,7 +151,7 @@ Status ReadScale(KeyReader& keys, const LatentShape& shape, LayerParams* params,
   return Status::Ok();
 }
 
-Result<ExpertParams> ReadExperts(KeyReader& keys, const LayerParams& params) {
+Result<ExpertParams> ReadDeepseekExperts(KeyReader& keys, const LayerParams& params) {
   KVCACHE_ASSIGN_OR_RETURN(
       ExpertParams experts,
       ReadExpertParams(keys, params, {.sigmoid = true, .groups = true, .renormalize = false}));
@@ -178,7 +178,7 @@ Result<std::unique_ptr<Model>> LoadDeepSeek2(const GgufFile& file, std::string_v
   KeyReader keys(file, name);
   WeightReader weights(file, backend);
   KVCACHE_ASSIGN_OR_RETURN(LayerParams params, ReadLayerParams(keys));
-  KVCACHE_ASSIGN_OR_RETURN(const ExpertParams experts, ReadExperts(keys, params));
+  KVCACHE_ASSIGN_OR_RETURN(const ExpertParams experts, ReadDeepseekExperts(keys, params));
   DeepSeekParams config;
   KVCACHE_ASSIGN_OR_RETURN(config.attention, ReadLatentShape(keys, params));
   params.v_in_k = config.attention.kv().v_in_k;

@@ -121,7 +121,7 @@ void Lfm2::RunLayer(Pass& pass, int index, const TensorView& x) {
   pass.Add(x, h);
 }
 
-Result<ExpertParams> ReadExperts(KeyReader& keys, const LayerParams& params) {
+Result<ExpertParams> ReadLfm2Experts(KeyReader& keys, const LayerParams& params) {
   KVCACHE_ASSIGN_OR_RETURN(ExpertParams experts, ReadExpertParams(keys, params, {.sigmoid = true}));
   if (experts.count == 0) return keys.Unsupported("expert_count");
   experts.selection_bias = true;
@@ -141,7 +141,7 @@ Result<std::unique_ptr<Model>> LoadLfm2(const GgufFile& file, std::string_view n
   KVCACHE_ASSIGN_OR_RETURN(RecurrentParams recurrent, ReadRecurrentParams(keys, &params));
   ExpertParams experts;
   if (name == "lfm2moe") {
-    KVCACHE_ASSIGN_OR_RETURN(experts, ReadExperts(keys, params));
+    KVCACHE_ASSIGN_OR_RETURN(experts, ReadLfm2Experts(keys, params));
   }
   KVCACHE_ASSIGN_OR_RETURN(RopeTable rope,
                            ReadRope(keys, params, RopeParams::Pairing::kHalves, weights));

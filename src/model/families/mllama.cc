@@ -32,8 +32,8 @@ namespace kvcache {
 namespace {
 
 // Layer types of the wrapper cache.
-constexpr int kSelf = 0;
-constexpr int kCross = 1;
+constexpr int kSelfCache = 0;
+constexpr int kCrossCache = 1;
 
 struct MllamaParams {
   std::vector<bool> is_cross;  // [layers]
@@ -132,7 +132,7 @@ std::unique_ptr<Cache> Mllama::MakeCache() {
   options.caches.push_back(
       MakeEncoderCache({.max_tokens = config_.image_tokens, .keys_identity = KeysIdentity()}));
   for (const bool cross : config_.is_cross)
-    options.cache_of_layer.push_back(cross ? kCross : kSelf);
+    options.cache_of_layer.push_back(cross ? kCrossCache : kSelfCache);
   return MakeWrapperCache(std::move(options));
 }
 
@@ -183,7 +183,7 @@ void Mllama::RunCross(Pass& pass, int index, const Layer& layer, const TensorVie
     pass.RmsNorm(x, layer.attn_norm, h);
     pass.Linear(h, {{w.q, q}});
     pass.RmsNorm(q, *layer.attention.q_norm, q);
-    pass.CrossAttention(index, kCross, kv(index), q, {.scale = params().attention_scale}, att);
+    pass.CrossAttention(index, kCrossCache, kv(index), q, {.scale = params().attention_scale}, att);
     // Without an image attention gives zeros, but the feed-forward part would still add a value.
     // The mask removes both for tokens whose sequence has no image.
     pass.EncoderOutputMask(has_image);

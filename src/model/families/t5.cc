@@ -40,8 +40,8 @@ namespace kvcache {
 namespace {
 
 // Layer types of the wrapper cache.
-constexpr int kSelf = 0;
-constexpr int kCross = 1;
+constexpr int kDecoderCache = 0;
+constexpr int kEncoderCache = 1;
 
 struct T5Params {
   int encoder_layers = 0;
@@ -178,7 +178,7 @@ std::unique_ptr<Cache> T5::MakeCache() {
   WrapperOptions options;
   options.caches.push_back(MakeCausalCache({.keys_identity = KeysIdentity()}));
   options.caches.push_back(MakeEncoderCache({.keys_identity = KeysIdentity()}));
-  options.cache_of_layer.assign(static_cast<std::size_t>(params().layers), kSelf);
+  options.cache_of_layer.assign(static_cast<std::size_t>(params().layers), kDecoderCache);
   return MakeWrapperCache(std::move(options));
 }
 
@@ -228,7 +228,7 @@ void T5::RunLayer(Pass& pass, int index, const TensorView& x) {
     const TensorView att = pass.TakeHeads(w.v_dim, w.heads);
     pass.RmsNorm(x, layer.cross->norm, h);
     pass.Linear(h, {{w.q, q}});
-    pass.CrossAttention(index, kCross, kv(), q, {}, att);
+    pass.CrossAttention(index, kEncoderCache, kv(), q, {}, att);
     pass.Linear(att, {{w.o, h}});
     pass.Add(x, h);
   }

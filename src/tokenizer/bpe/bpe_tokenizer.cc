@@ -14,7 +14,7 @@ VocabularyDefaults Defaults(const PreTokenizer& pre) {
 }
 
 // Returns the bytes of each token; empty if text cannot become it.
-Result<TextIndex> Words(const Vocabulary& vocabulary) {
+Result<TextIndex> MergeWords(const Vocabulary& vocabulary) {
   std::vector<std::string> words(static_cast<std::size_t>(vocabulary.size()));
   for (std::int32_t token = 0; token < vocabulary.size(); ++token) {
     if (!vocabulary.CanBeMerged(token)) continue;
@@ -32,7 +32,7 @@ Result<std::unique_ptr<Tokenizer>> BpeTokenizer::Make(const TokenizerData& data)
     return Corrupt("the vocabulary of kind 'gpt2' has no merges; needs at least one");
   }
   KVCACHE_ASSIGN_OR_RETURN(Vocabulary vocabulary, Vocabulary::Make(data, Defaults(*pre)));
-  KVCACHE_ASSIGN_OR_RETURN(TextIndex words, Words(vocabulary));
+  KVCACHE_ASSIGN_OR_RETURN(TextIndex words, MergeWords(vocabulary));
   KVCACHE_ASSIGN_OR_RETURN(BpeMerges merges, BpeMerges::Make(data.merges, words));
   return std::unique_ptr<Tokenizer>(
       new BpeTokenizer(std::move(vocabulary), *pre, std::move(words), std::move(merges)));

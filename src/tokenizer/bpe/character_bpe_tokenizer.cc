@@ -18,7 +18,7 @@ constexpr VocabularyDefaults kDefaults = {
 
 // Returns the text of each token; empty if text cannot become it. A byte token gets its byte as
 // text, unless another token has that text.
-Result<TextIndex> Words(const Vocabulary& vocabulary) {
+Result<TextIndex> CharacterWords(const Vocabulary& vocabulary) {
   std::vector<std::string> words(static_cast<std::size_t>(vocabulary.size()));
   std::array<bool, 256> taken{};
   for (std::int32_t token = 0; token < vocabulary.size(); ++token) {
@@ -95,7 +95,7 @@ Result<std::unique_ptr<Tokenizer>> CharacterBpeTokenizer::Make(const TokenizerDa
     return Corrupt("the vocabulary of kind 'gemma4' has no merges; needs at least one");
   }
   KVCACHE_ASSIGN_OR_RETURN(Vocabulary vocabulary, Vocabulary::Make(data, kDefaults));
-  KVCACHE_ASSIGN_OR_RETURN(TextIndex words, Words(vocabulary));
+  KVCACHE_ASSIGN_OR_RETURN(TextIndex words, CharacterWords(vocabulary));
   KVCACHE_ASSIGN_OR_RETURN(BpeMerges merges, BpeMerges::Make(AllMerges(data), words));
   return std::unique_ptr<Tokenizer>(
       new CharacterBpeTokenizer(std::move(vocabulary), std::move(words), std::move(merges)));

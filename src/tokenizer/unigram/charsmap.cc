@@ -10,7 +10,7 @@
 namespace kvcache {
 namespace {
 
-constexpr std::size_t kMaxBytes = std::size_t{1} << 24;
+constexpr std::size_t kMaxCharsmapBytes = std::size_t{1} << 24;
 // Limits how much a replacement can lengthen a text, and the time per byte of text.
 constexpr std::size_t kMaxStringBytes = 256;
 
@@ -22,8 +22,8 @@ Status Malformed(std::string_view message) {
 
 Result<Charsmap> Charsmap::Make(std::string_view bytes) {
   std::uint32_t trie_bytes = 0;
-  if (bytes.size() < sizeof(trie_bytes) || bytes.size() > kMaxBytes) {
-    return Malformed(StrCat("it has ", bytes.size(), " bytes; must have 4 to ", kMaxBytes));
+  if (bytes.size() < sizeof(trie_bytes) || bytes.size() > kMaxCharsmapBytes) {
+    return Malformed(StrCat("it has ", bytes.size(), " bytes; must have 4 to ", kMaxCharsmapBytes));
   }
   std::memcpy(&trie_bytes, bytes.data(), sizeof(trie_bytes));
   bytes.remove_prefix(sizeof(trie_bytes));
