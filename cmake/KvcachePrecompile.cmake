@@ -16,19 +16,20 @@ if(KVCACHE_PRECOMPILE_HEADERS AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND
     -Wno-stringop-overflow -Wno-stringop-overread)
 endif()
 
-# kvcache_precompile(TARGET NAME LIBRARIES lib... HEADERS <header>...): lets TARGET use precompiled
-# std headers and HEADERS, which come from the libraries. All targets that give the same NAME share
-# them.
+# kvcache_precompile(TARGET NAME LIBRARIES lib... HEADERS <header>... OPTIONS option...): lets TARGET use
+# precompiled std headers and HEADERS, which come from the libraries. All targets that give the same NAME
+# share them, and are compiled with the same OPTIONS.
 function(kvcache_precompile target name)
   if(NOT KVCACHE_PRECOMPILE_HEADERS)
     return()
   endif()
-  cmake_parse_arguments(ARG "" "" "LIBRARIES;HEADERS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "LIBRARIES;HEADERS;OPTIONS" ${ARGN})
   set(headers kvcache_${name}_headers)
   if(NOT TARGET ${headers})
     file(WRITE ${PROJECT_BINARY_DIR}/${headers}.cc "")
     add_library(${headers} OBJECT ${PROJECT_BINARY_DIR}/${headers}.cc)
     target_link_libraries(${headers} PRIVATE ${ARG_LIBRARIES})
+    target_compile_options(${headers} PRIVATE ${ARG_OPTIONS})
     target_precompile_headers(${headers} PRIVATE ${KVCACHE_STD_HEADERS} ${ARG_HEADERS})
     set_target_properties(${headers} PROPERTIES
       POSITION_INDEPENDENT_CODE "${BUILD_SHARED_LIBS}")
