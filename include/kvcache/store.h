@@ -75,6 +75,9 @@ class Store {
   // The same for the object ids[index], with the tier that it came from.
   using EachReader =
       std::function<Status(std::size_t index, std::span<const std::byte> payload, StoreTier tier)>;
+  // Is told of an object that makes room for others, before it goes; perhaps of one that then stays. It must
+  // return soon, must not throw, and must not call the store.
+  using EvictionHook = std::function<void(const ObjectId& id, std::span<const std::byte> payload)>;
 
   virtual ~Store() = default;
 
@@ -104,6 +107,11 @@ class Store {
   virtual Result<StoreStats> Stats() = 0;
   // Returns where the bytes are; of several stores, the first.
   virtual StoreTier tier() const = 0;
+  // Sets the function that is told of evictions; null: nobody is. A store that does not know of them ignores
+  // this. Returns after the last call of the function before.
+  virtual void SetEvictionHook(EvictionHook /*hook*/) {}
+  // Returns when nothing waits to be written.
+  virtual void Flush() {}
 };
 
 inline constexpr std::int64_t kDefaultMemoryStoreBytes = std::int64_t{256} << 20;
@@ -111,8 +119,26 @@ inline constexpr std::int64_t kDefaultDiskStoreBytes = std::int64_t{10} << 30;
 // The smallest budget of a disk store: its index needs pages of its own.
 inline constexpr std::int64_t kLeastDiskStoreBytes = std::int64_t{1} << 20;
 
-// Returns a store in this process's memory. Errors: kInvalidArgument for a budget below one byte.
-Result<std::unique_ptr<Store>> MakeMemoryStore(
+// A store in this process's memory. Its budget may change at any time.
+class MemoryStore : public Store {
+ public:
+  // Writes a payload into the memory that keeps it.
+  using Filler = std::function<Status(std::span<std::byte> payload)>;
+
+  // Sets the budget, from 0 on. Objects that were used longest ago go until the others fit. Returns the bytes
+  // that are held then: those that are being read are counted until the reading ends.
+  virtual std::int64_t SetBudget(std::int64_t bytes) = 0;
+  // Returns the bytes of all objects and their index. They are never above the budget, except while an object
+  // is read that had to go.
+  virtual std::int64_t held_bytes() const = 0;
+  // Returns whether an object of this size can be stored at all.
+  virtual bool HasRoomFor(std::size_t payload_bytes) const = 0;
+  // As Put for a payload that `fill` writes, which is not copied again. Errors also: those of `fill`.
+  virtual Status PutFilled(const ObjectId& id, std::size_t payload_bytes, const Filler& fill) = 0;
+};
+
+// Returns an empty one. Errors: kInvalidArgument for a budget below one byte.
+Result<std::unique_ptr<MemoryStore>> MakeMemoryStore(
     std::int64_t budget_bytes = kDefaultMemoryStoreBytes);
 
 struct DiskStoreOptions {
@@ -147,8 +173,14 @@ Result<std::unique_ptr<Store>> OpenRedisStore(const RedisStoreOptions& options);
 // Returns several stores as one, the fastest first. Get takes the first that has the object; Put writes to
 // all; an error of one store does not keep the others from being used, and is returned if no other store
 // has the object, or if it was not written everywhere. Stats and List are those of the first store.
+//
+// With kYes it also moves objects, in threads of its own: what a later store gave is copied to the earlier ones, and
+// what an earlier store evicts is written to the next one if no later one has it. At most 64 MiB wait for each;
+// what has no room is not moved. The destructor waits until everything is moved.
 // Errors: kInvalidArgument for none.
-Result<std::unique_ptr<Store>> MakeTieredStore(std::vector<std::shared_ptr<Store>> tiers);
+enum class MoveObjects : std::uint8_t { kYes, kNo };
+Result<std::unique_ptr<Store>> MakeTieredStore(std::vector<std::shared_ptr<Store>> tiers,
+                                               MoveObjects moves = MoveObjects::kYes);
 
 // Removes what is damaged, and the least recently used objects beyond the budget, and writes the others to
 // a file without free space in it. What other processes store meanwhile may be lost. Returns the store's

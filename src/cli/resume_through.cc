@@ -28,7 +28,10 @@ StoreTier StoreTierOf(ResumeTier tier) {
 }
 
 Result<std::unique_ptr<Store>> OpenTier(ResumeTier tier, const StoreFlags& stores) {
-  if (tier == ResumeTier::kMemory) return MakeMemoryStore();
+  if (tier == ResumeTier::kMemory) {
+    KVCACHE_ASSIGN_OR_RETURN(auto store, MakeMemoryStore());
+    return std::unique_ptr<Store>(std::move(store));
+  }
   for (const std::string& name : stores.names()) {
     if (StoreFlags::TierOf(name) == StoreTierOf(tier)) return stores.Open(name);
   }

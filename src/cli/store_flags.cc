@@ -152,8 +152,11 @@ std::string StoreFlags::NameOf(const std::string& name) {
 Result<std::unique_ptr<Store>> StoreFlags::Open(const std::string& name) const {
   if (IsUrl(name)) return OpenRedisStore({.url = name});
   if (name == kMemory) {
-    return MakeMemoryStore(memory_bytes_ > 0 ? std::min(memory_bytes_, kDefaultMemoryStoreBytes)
-                                             : kDefaultMemoryStoreBytes);
+    KVCACHE_ASSIGN_OR_RETURN(
+        auto store,
+        MakeMemoryStore(memory_bytes_ > 0 ? std::min(memory_bytes_, kDefaultMemoryStoreBytes)
+                                          : kDefaultMemoryStoreBytes));
+    return std::unique_ptr<Store>(std::move(store));
   }
   return OpenDiskStore({.directory = name, .budget_bytes = budget_bytes_});
 }

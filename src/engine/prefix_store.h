@@ -71,7 +71,10 @@ class PrefixStore {
                  Known& known);
 
   // Returns when everything is written.
-  void Flush() { writer_.Flush(); }
+  void Flush() {
+    writer_.Flush();
+    store_->Flush();
+  }
   // Returns why something was not stored since the last call, or an empty text.
   std::string TakeProblem() { return writer_.TakeProblem(); }
 

@@ -227,6 +227,10 @@ class DiskStore final : public Store {
     return InPlace().status();
   }
   StoreTier tier() const override { return StoreTier::kDisk; }
+  void SetEvictionHook(EvictionHook hook) override {
+    const std::lock_guard lock(hook_mutex_);
+    evicts_ = std::move(hook);
+  }
 
  private:
   std::shared_ptr<LmdbEnvironment> Environment() {
@@ -258,11 +262,21 @@ class DiskStore final : public Store {
       std::int64_t live = 0;
       if (const int error = changes.LivePages(live); error != 0) return error;
       if (live <= pages) return 0;
-      const int error = changes.RemoveOldest();
+      const int error = changes.RemoveOldest(
+          [&](const ObjectId& id, const MDB_val& value) { TellOfEviction(id, value); });
       if (error == MDB_NOTFOUND) return 0;
       if (error != 0) return error;
       ++evicted_;
     }
+  }
+
+  // A damaged object goes without a word.
+  void TellOfEviction(const ObjectId& id, const MDB_val& value) {
+    const std::lock_guard lock(hook_mutex_);
+    if (!evicts_) return;
+    const auto payload =
+        OpenEnvelope(id, {static_cast<const std::byte*>(value.mv_data), value.mv_size});
+    if (payload.ok()) evicts_(id, *payload);
   }
 
   static bool IsDamage(int error) {
@@ -329,6 +343,8 @@ class DiskStore final : public Store {
         [&](MDB_txn* transaction) { return Changes(*environment, transaction).UseAll(touched); });
   }
 
+  std::mutex hook_mutex_;  // held while the hook is called
+  EvictionHook evicts_;
   std::mutex mutex_;
   std::shared_ptr<LmdbEnvironment> environment_;
   std::vector<ObjectId> touched_;  // that no transaction has written yet

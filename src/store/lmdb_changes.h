@@ -127,8 +127,10 @@ class Changes {
     return DeleteObject(id);
   }
 
-  // Removes the least recently used object; MDB_NOTFOUND if there is none.
-  int RemoveOldest() {
+  // Removes the least recently used object; MDB_NOTFOUND if there is none. Calls `evicts` before with
+  // the id and the value.
+  template <class Function>
+  int RemoveOldest(const Function& evicts) {
     ObjectId id;
     std::uint64_t turn = 0;
     {
@@ -139,6 +141,9 @@ class Changes {
       std::memcpy(&id, value.mv_data, kIdBytes);
       turn = TurnOf(key);
     }
+    MDB_val key = ValueOf(&id, kIdBytes);
+    MDB_val value{};
+    if (mdb_get(transaction_, tables_.objects, &key, &value) == 0) evicts(id, value);
     if (const int error = DeleteTurn(turn); error != 0) return error;
     return Remove(id);
   }

@@ -1,39 +1,88 @@
 // A store in this process's memory. Objects have their envelopes and are verified on every read, as in
 // every other store.
+//
+// Bytes are counted before they are taken, and until they have been given back: also those of an object that
+// had to go while somebody read it.
 #include <algorithm>
+#include <atomic>
+#include <cstring>
 #include <ctime>
 #include <list>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "base/errors.h"
 #include "base/strings.h"
 #include "kvcache/store.h"
+#include "platform/aligned_buffer.h"
 #include "store/object_format.h"
 
 namespace kvcache {
 namespace {
 
-class MemoryStore final : public Store {
+constexpr std::int64_t kIndexBytes = 256;                   // of the tables, for each object
+constexpr std::size_t kPageBytes = 4096;                    // of the system's small pages
+constexpr std::size_t kLeastPaged = std::size_t{64} << 10;  // smaller objects are in the heap
+using Counter = std::shared_ptr<std::atomic<std::int64_t>>;
+
+// Returns the bytes that an object takes.
+std::int64_t HeldBy(std::size_t payload_bytes) {
+  std::size_t bytes = payload_bytes + kEnvelopeBytes;
+  if (bytes >= kLeastPaged) bytes = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  return static_cast<std::int64_t>(bytes) + kIndexBytes;
+}
+
+// An envelope and a payload, which are counted as long as they live.
+class Content {
  public:
-  explicit MemoryStore(std::int64_t budget_bytes) : budget_bytes_(budget_bytes) {}
+  explicit Content(Counter held) : held_(std::move(held)) {}
+  ~Content() {
+    buffer_ = AlignedBuffer();
+    *held_ -= counted_;
+  }
+  Content(const Content&) = delete;
+  Content& operator=(const Content&) = delete;
+
+  void Count(std::int64_t bytes) {
+    *held_ += bytes;
+    counted_ += bytes;
+  }
+  Status Allocate(std::size_t size) {
+    KVCACHE_ASSIGN_OR_RETURN(
+        buffer_, size >= kLeastPaged ? AlignedBuffer::MakePaged(size) : AlignedBuffer::Make(size));
+    return Status::Ok();
+  }
+  std::span<std::byte> bytes() const { return {buffer_.data(), buffer_.size_bytes()}; }
+  std::span<std::byte> payload() const { return bytes().subspan(kEnvelopeBytes); }
+
+ private:
+  AlignedBuffer buffer_;
+  const Counter held_;
+  std::int64_t counted_ = 0;
+};
+
+class MemoryStoreImpl final : public MemoryStore {
+ public:
+  explicit MemoryStoreImpl(std::int64_t budget_bytes) : budget_bytes_(budget_bytes) {}
 
   Status Get(const ObjectId& id, const Reader& reader) override {
-    std::shared_ptr<const Bytes> bytes;
+    std::shared_ptr<const Content> content;
     {
       const std::lock_guard lock(mutex_);
       const auto found = objects_.find(id);
       if (found == objects_.end()) return NotThere();
-      bytes = found->second.bytes;
+      content = found->second.content;
       MarkUsed(found->second);
     }
-    const auto payload = OpenEnvelope(id, *bytes);
+    const auto payload = OpenEnvelope(id, content->bytes());
     if (payload.ok()) return reader(*payload);
     const std::lock_guard lock(mutex_);
     const auto found = objects_.find(id);
-    if (found != objects_.end() && found->second.bytes == bytes) {
+    if (found != objects_.end() && found->second.content == content) {
       ++damaged_;
       Erase(found);
     }
@@ -41,30 +90,28 @@ class MemoryStore final : public Store {
   }
 
   Status Put(const ObjectId& id, std::span<const std::byte> payload) override {
-    const std::int64_t size = HeldBy(payload.size());
-    if (size > budget_bytes_) {
-      return {StatusCode::kCacheFull,
-              StrCat("an object of ", size, " bytes is larger than the store's budget of ",
-                     budget_bytes_)};
-    }
+    return PutFilled(id, payload.size(), [&](std::span<std::byte> bytes) {
+      if (!payload.empty()) std::memcpy(bytes.data(), payload.data(), payload.size());
+      return Status::Ok();
+    });
+  }
+
+  Status PutFilled(const ObjectId& id, std::size_t payload_bytes, const Filler& fill) override {
     try {
-      const Envelope envelope = MakeEnvelope(id, payload);
-      auto bytes = std::make_shared<Bytes>(envelope.size() + payload.size());
-      std::copy(payload.begin(), payload.end(),
-                std::copy(envelope.begin(), envelope.end(), bytes->begin()));
-      const std::lock_guard lock(mutex_);
-      if (const auto old = objects_.find(id); old != objects_.end()) Erase(old);
-      while (held_bytes_ + size > budget_bytes_) {
-        ++evicted_;
-        Erase(objects_.find(order_.front()));
-      }
+      KVCACHE_ASSIGN_OR_RETURN(const auto content, MakeContent(id, payload_bytes));
+      KVCACHE_RETURN_IF_ERROR(fill(content->payload()));
+      const Envelope envelope = MakeEnvelope(id, content->payload());
+      std::copy(envelope.begin(), envelope.end(), content->bytes().begin());
       std::list<ObjectId> place(1, id);
-      objects_.emplace(id, Object{std::move(bytes), place.begin(), std::time(nullptr)});
+      const std::lock_guard lock(mutex_);
+      if (*held_ > budget_bytes_) return NoRoom(payload_bytes);  // it became less meanwhile
+      if (const auto old = objects_.find(id); old != objects_.end()) Erase(old);
+      objects_.emplace(id, Object{content, place.begin(), std::time(nullptr)});
       order_.splice(order_.end(), place);
-      held_bytes_ += size;
       return Status::Ok();
     } catch (const std::bad_alloc&) {
-      return {StatusCode::kOutOfMemory, StrCat("no memory for an object of ", size, " bytes")};
+      return {StatusCode::kOutOfMemory,
+              StrCat("no memory for an object of ", payload_bytes, " bytes")};
     }
   }
 
@@ -91,8 +138,7 @@ class MemoryStore final : public Store {
     std::vector<StoredObject> all;
     for (const ObjectId& id : order_) {
       const Object& object = objects_.at(id);
-      all.push_back(
-          {id, std::ssize(*object.bytes) - std::int64_t{kEnvelopeBytes}, object.last_used_s});
+      all.push_back({id, std::ssize(object.content->payload()), object.last_used_s});
     }
     return all;
   }
@@ -100,33 +146,78 @@ class MemoryStore final : public Store {
   Result<StoreStats> Stats() override {
     const std::lock_guard lock(mutex_);
     StoreStats stats{.objects = std::ssize(order_),
-                     .held_bytes = held_bytes_,
+                     .held_bytes = *held_,
                      .budget_bytes = budget_bytes_,
                      .evicted = evicted_,
                      .damaged = damaged_};
     for (const auto& [id, object] : objects_) {
-      stats.payload_bytes += std::ssize(*object.bytes) - std::int64_t{kEnvelopeBytes};
+      stats.payload_bytes += std::ssize(object.content->payload());
     }
     return stats;
   }
   StoreTier tier() const override { return StoreTier::kMemory; }
+  void SetEvictionHook(EvictionHook hook) override {
+    const std::lock_guard lock(mutex_);
+    evicts_ = std::move(hook);
+  }
+
+  std::int64_t SetBudget(std::int64_t bytes) override {
+    const std::lock_guard lock(mutex_);
+    budget_bytes_ = std::max<std::int64_t>(0, bytes);
+    MakeRoom(0);
+    return *held_;
+  }
+  std::int64_t held_bytes() const override { return *held_; }
+  bool HasRoomFor(std::size_t payload_bytes) const override {
+    const std::lock_guard lock(mutex_);
+    return HeldBy(payload_bytes) <= budget_bytes_;
+  }
 
  private:
-  using Bytes = std::vector<std::byte>;
   struct Object {
-    std::shared_ptr<const Bytes> bytes;  // an envelope and a payload
+    std::shared_ptr<const Content> content;
     std::list<ObjectId>::iterator place;
     std::int64_t last_used_s = 0;
   };
   using Objects = std::map<ObjectId, Object>;
 
-  static constexpr std::int64_t kIndexBytes = 256;  // of the tables, for each object
-
-  static std::int64_t HeldBy(std::size_t payload) {
-    return static_cast<std::int64_t>(payload + kEnvelopeBytes) + kIndexBytes;
+  static Status NotThere() { return {StatusCode::kNotFound, "the store has no such object"}; }
+  Status NoRoom(std::size_t payload_bytes) const {
+    return {StatusCode::kCacheFull,
+            StrCat("an object of ", HeldBy(payload_bytes),
+                   " bytes is larger than the store's budget of ", budget_bytes_)};
   }
 
-  static Status NotThere() { return {StatusCode::kNotFound, "the store has no such object"}; }
+  // Makes room for an object, counts its bytes, and takes them.
+  Result<std::shared_ptr<Content>> MakeContent(const ObjectId& id, std::size_t payload_bytes) {
+    auto content = std::make_shared<Content>(held_);
+    {
+      const std::int64_t counted = HeldBy(payload_bytes);
+      const std::lock_guard lock(mutex_);
+      if (counted > budget_bytes_) return NoRoom(payload_bytes);
+      if (const auto old = objects_.find(id); old != objects_.end()) Erase(old);
+      MakeRoom(counted);
+      if (*held_ + counted > budget_bytes_) return NoRoom(payload_bytes);
+      content->Count(counted);
+    }
+    KVCACHE_RETURN_IF_ERROR(content->Allocate(kEnvelopeBytes + payload_bytes));
+    return content;
+  }
+
+  // REQUIRES: mutex_ is held, as for all that follow.
+  void MakeRoom(std::int64_t bytes) {
+    while (*held_ + bytes > budget_bytes_ && !order_.empty()) EvictOldest();
+  }
+
+  void EvictOldest() {
+    const auto oldest = objects_.find(order_.front());
+    if (evicts_) {
+      const auto payload = OpenEnvelope(oldest->first, oldest->second.content->bytes());
+      if (payload.ok()) evicts_(oldest->first, *payload);
+    }
+    ++evicted_;
+    Erase(oldest);
+  }
 
   void MarkUsed(Object& object) {
     order_.splice(order_.end(), order_, object.place);
@@ -134,28 +225,28 @@ class MemoryStore final : public Store {
   }
 
   void Erase(Objects::iterator at) {
-    held_bytes_ -= HeldBy(at->second.bytes->size() - kEnvelopeBytes);
     order_.erase(at->second.place);
     objects_.erase(at);
   }
 
-  const std::int64_t budget_bytes_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
+  std::int64_t budget_bytes_;
   Objects objects_;
   std::list<ObjectId> order_;  // the least recently used first
-  std::int64_t held_bytes_ = 0;
+  const Counter held_ = std::make_shared<std::atomic<std::int64_t>>(0);
   std::int64_t evicted_ = 0;
   std::int64_t damaged_ = 0;
+  EvictionHook evicts_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Store>> MakeMemoryStore(std::int64_t budget_bytes) {
+Result<std::unique_ptr<MemoryStore>> MakeMemoryStore(std::int64_t budget_bytes) {
   if (budget_bytes < 1) {
     return InvalidArgument(
         StrCat("the store's budget is ", budget_bytes, " bytes; must be at least 1"));
   }
-  return std::unique_ptr<Store>(std::make_unique<MemoryStore>(budget_bytes));
+  return std::unique_ptr<MemoryStore>(std::make_unique<MemoryStoreImpl>(budget_bytes));
 }
 
 }  // namespace kvcache

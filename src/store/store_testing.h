@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <random>
 #include <stdexcept>
@@ -72,6 +73,8 @@ class FaultyStore final : public Store {
   }
   Status Put(const ObjectId& id, std::span<const std::byte> payload) override {
     KVCACHE_RETURN_IF_ERROR(Fail());
+    if (before_put) before_put();
+    ++puts;
     return inner->Put(id, payload);
   }
   Result<bool> Contains(const ObjectId& id) override {
@@ -83,6 +86,8 @@ class FaultyStore final : public Store {
   Result<std::vector<StoredObject>> List() override { return inner->List(); }
   Result<StoreStats> Stats() override { return inner->Stats(); }
   StoreTier tier() const override { return inner->tier(); }
+  void SetEvictionHook(EvictionHook hook) override { inner->SetEvictionHook(std::move(hook)); }
+  void Flush() override { inner->Flush(); }
 
   Status Fail() const {
     if (!is_broken) return Status::Ok();
@@ -95,6 +100,8 @@ class FaultyStore final : public Store {
   const std::shared_ptr<Store> inner;
   const Fault fault;
   std::chrono::milliseconds delay{0};
+  std::function<void()> before_put;  // called by each Put
+  std::atomic<std::int64_t> puts{0};
   std::atomic<bool> is_broken{false};
 };
 

@@ -6,13 +6,15 @@
 
 #include "base/errors.h"
 #include "kvcache/store.h"
+#include "store/tier_moves.h"
 
 namespace kvcache {
 namespace {
 
 class TieredStore final : public Store {
  public:
-  explicit TieredStore(std::vector<std::shared_ptr<Store>> tiers) : tiers_(std::move(tiers)) {}
+  TieredStore(std::vector<std::shared_ptr<Store>> tiers, MoveObjects moves)
+      : tiers_(std::move(tiers)), moves_(tiers_, moves) {}
 
   Status Get(const ObjectId& id, const Reader& reader) override {
     return GetFrom(id,
@@ -23,19 +25,15 @@ class TieredStore final : public Store {
   Status GetEach(std::span<const ObjectId> ids, const EachReader& reader) override {
     for (std::size_t i = 0; i < ids.size();) {
       const std::size_t end = EndOfLast(ids, i);
-      if (end == i) {
-        KVCACHE_RETURN_IF_ERROR(
-            GetFrom(ids[i], [&](std::span<const std::byte> payload, StoreTier tier) {
-              return reader(i, payload, tier);
-            }));
-        ++i;
-        continue;
-      }
-      KVCACHE_RETURN_IF_ERROR(
-          tiers_.back()->GetEach(ids.subspan(i, end - i),
-                                 [&](std::size_t index, std::span<const std::byte> payload,
-                                     StoreTier tier) { return reader(i + index, payload, tier); }));
-      i = end;
+      const auto read = [&](std::size_t index, std::span<const std::byte> payload, StoreTier tier) {
+        return reader(i + index, payload, tier);
+      };
+      Status status = end > i
+                          ? GetFromLast(ids.subspan(i, end - i), read)
+                          : GetFrom(ids[i], [&](std::span<const std::byte> payload,
+                                                StoreTier tier) { return read(0, payload, tier); });
+      if (!status.ok()) return status;
+      i = std::max(end, i + 1);
     }
     return Status::Ok();
   }
@@ -71,12 +69,17 @@ class TieredStore final : public Store {
   }
 
   Status Remove(const ObjectId& id) override {
+    moves_.Cancel(id);
     return ForAll([&](Store& store) { return store.Remove(id); });
   }
 
   Result<std::vector<StoredObject>> List() override { return tiers_.front()->List(); }
   Result<StoreStats> Stats() override { return tiers_.front()->Stats(); }
   StoreTier tier() const override { return tiers_.front()->tier(); }
+  void Flush() override {
+    moves_.Flush();
+    for (const auto& store : tiers_) store->Flush();
+  }
 
  private:
   template <class Function>
@@ -106,6 +109,15 @@ class TieredStore final : public Store {
     return first;
   }
 
+  Status GetFromLast(std::span<const ObjectId> ids, const EachReader& reader) {
+    return tiers_.back()->GetEach(
+        ids, [&](std::size_t index, std::span<const std::byte> payload, StoreTier tier) {
+          Status read = reader(index, payload, tier);
+          if (read.ok() && tiers_.size() > 1) moves_.CopyUp(ids[index], payload);
+          return read;
+        });
+  }
+
   // What is damaged in one store may be whole in the next. The reader's own error ends the search.
   template <class GetReader>
   Status GetFrom(const ObjectId& id, const GetReader& reader) {
@@ -114,7 +126,9 @@ class TieredStore final : public Store {
       bool is_read = false;
       Status status = store->Get(id, [&](std::span<const std::byte> payload) {
         is_read = true;
-        return reader(payload, store->tier());
+        Status read = reader(payload, store->tier());
+        if (read.ok() && store != tiers_.front()) moves_.CopyUp(id, payload);
+        return read;
       });
       if (is_read || status.ok()) return status;
       if (first.code() == StatusCode::kNotFound) first = std::move(status);
@@ -123,13 +137,15 @@ class TieredStore final : public Store {
   }
 
   const std::vector<std::shared_ptr<Store>> tiers_;
+  TierMoves moves_;  // after tiers_
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Store>> MakeTieredStore(std::vector<std::shared_ptr<Store>> tiers) {
+Result<std::unique_ptr<Store>> MakeTieredStore(std::vector<std::shared_ptr<Store>> tiers,
+                                               MoveObjects moves) {
   if (tiers.empty()) return InvalidArgument("there is no store to combine");
-  return std::unique_ptr<Store>(std::make_unique<TieredStore>(std::move(tiers)));
+  return std::unique_ptr<Store>(std::make_unique<TieredStore>(std::move(tiers), moves));
 }
 
 }  // namespace kvcache

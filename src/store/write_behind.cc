@@ -1,5 +1,6 @@
 #include "store/write_behind.h"
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <new>
@@ -20,8 +21,13 @@ Result<StoreBytes> StoreBytes::Make(std::size_t size) {
   return bytes;
 }
 
-WriteBehind::WriteBehind(Store& store, std::int64_t most_bytes)
-    : store_(store), most_bytes_(most_bytes) {
+WriteBehind::WriteBehind(Store& store, std::int64_t most_bytes, Write write)
+    : store_(store),
+      write_(write
+                 ? std::move(write)
+                 : [&store](const ObjectId& id,
+                            std::span<const std::byte> payload) { return store.Put(id, payload); }),
+      most_bytes_(most_bytes) {
   try {
     thread_ = std::thread([this] { Run(); });
   } catch (const std::system_error& error) {
@@ -74,6 +80,20 @@ bool WriteBehind::Do(Task task) {
   }
 }
 
+void WriteBehind::Cancel(const ObjectId& id) {
+  std::unique_lock lock(mutex_);
+  const auto waits = std::find_if(queue_.begin(), queue_.end(), [&](const Object& object) {
+    return !object.task && object.id == id;
+  });
+  if (waits != queue_.end()) {
+    bytes_ -= static_cast<std::int64_t>(waits->payload.size);
+    queue_.erase(waits);
+    held_.erase(id);
+    written_.notify_all();
+  }
+  written_.wait(lock, [&] { return !held_.contains(id); });
+}
+
 bool WriteBehind::Holds(const ObjectId& id) const {
   const std::lock_guard lock(mutex_);
   return held_.contains(id);
@@ -123,7 +143,7 @@ void WriteBehind::Run() {
 void WriteBehind::WriteOne(const Object& object) {
   Status status;
   try {
-    status = object.task ? object.task(store_) : store_.Put(object.id, object.payload.span());
+    status = object.task ? object.task(store_) : write_(object.id, object.payload.span());
   } catch (const std::exception& error) {
     status = {StatusCode::kInternal, error.what()};
   } catch (...) {

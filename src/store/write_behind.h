@@ -35,8 +35,11 @@ struct StoreBytes {
 
 class WriteBehind {
  public:
-  // `store` must outlive it. At most `most_bytes` wait, or one object.
-  WriteBehind(Store& store, std::int64_t most_bytes);
+  // Writes an object.
+  using Write = std::function<Status(const ObjectId& id, std::span<const std::byte> payload)>;
+  // `store` must outlive it. At most `most_bytes` wait, or one object. Without `write` objects are put into the
+  // store.
+  WriteBehind(Store& store, std::int64_t most_bytes, Write write = nullptr);
   // Writes what waits.
   ~WriteBehind();
   WriteBehind(const WriteBehind&) = delete;
@@ -53,6 +56,8 @@ class WriteBehind {
   // without memory.
   using Task = std::function<Status(Store& store)>;
   bool Do(Task task);
+  // Forgets an object that waits. Returns when it is not being written.
+  void Cancel(const ObjectId& id);
   // Returns whether the object waits to be written.
   bool Holds(const ObjectId& id) const;
   // Returns when nothing waits.
@@ -74,6 +79,7 @@ class WriteBehind {
   void WriteOne(const Object& object);
 
   Store& store_;
+  const Write write_;
   const std::int64_t most_bytes_;
   mutable std::mutex mutex_;
   std::condition_variable added_, written_;
