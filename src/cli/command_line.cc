@@ -63,10 +63,11 @@ Flag FlagSet::AddText(const std::string& names, std::optional<std::string>* valu
   return Flag(app_->add_option(names, *value, help));
 }
 
-// By default the library gives a list all the words up to the next flag.
+// By default the library gives a list all the words up to the next flag. Words without a flag are all of the
+// command's.
 Flag FlagSet::AddText(const std::string& names, std::vector<std::string>* values,
                       const std::string& help) {
-  return Flag(app_->add_option(names, *values, help)->allow_extra_args(false));
+  return Flag(app_->add_option(names, *values, help)->allow_extra_args(!names.starts_with('-')));
 }
 
 Flag FlagSet::AddNumber(const std::string& names, int* value, const std::string& help) {

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
+#include <deque>
 #include <map>
-#include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,7 +13,9 @@
 #include "base/errors.h"
 #include "base/strings.h"
 #include "grammar/json_grammar.h"
+#include "grammar/schema_disjoint.h"
 #include "grammar/schema_form.h"
+#include "grammar/schema_merge.h"
 #include "grammar/schema_scalars.h"
 
 namespace kvcache {
@@ -116,20 +118,16 @@ class SchemaCompiler {
       }
       if (IsOneOf(key, kAssertions)) given.push_back(key);
     }
+    const bool alone = given.size() == 1;
+    if (schema.contains("allOf") || (schema.contains("$ref") && !alone)) {
+      return AllOf(rule, schema, place, depth);
+    }
     if (schema.value("nullable", Json(false)) == true) builder_.Add(rule, builder_.Literal("null"));
-    const auto alone = [&](const char* keyword) -> Status {
-      for (const std::string& other : given) {
-        if (other == keyword) continue;
-        return SchemaError(place, StrCat("has ", Quoted(other), " beside ", Quoted(keyword),
-                                         ", which this server does not support together"));
-      }
-      return Status::Ok();
-    };
-    for (const char* keyword : {"$ref", "anyOf", "oneOf", "allOf"}) {
+    if (schema.contains("$ref")) return Reference(rule, schema, place, depth);
+    for (const char* keyword : {"anyOf", "oneOf"}) {
       if (!schema.contains(keyword)) continue;
-      KVCACHE_RETURN_IF_ERROR(alone(keyword));
-      if (keyword == std::string_view("$ref")) return Reference(rule, schema, place, depth);
-      return Branches(rule, schema, keyword, place, depth);
+      return alone ? Branches(rule, schema, keyword, place, depth)
+                   : Distribute(rule, schema, keyword, place, depth);
     }
     KVCACHE_ASSIGN_OR_RETURN(const Types types, TypesOf(schema, place, given));
     if (schema.contains("enum") || schema.contains("const")) {
@@ -145,39 +143,109 @@ class SchemaCompiler {
     return Status::Ok();
   }
 
-  Status Reference(GrammarSymbol rule, const Json& schema, const std::string& place, int depth) {
-    const Json& reference = schema["$ref"];
-    if (!reference.is_string()) return SchemaError(place, "has a '$ref' that is no string");
+  // Returns the schema that a '$ref' names.
+  Result<const Json*> Target(const Json& reference, const std::string& place) const {
     const std::string to = reference.get<std::string>();
     if (!to.starts_with('#')) {
       return SchemaError(place,
                          "has a '$ref' out of the schema, which this server does not support");
     }
-    const Json* target = nullptr;
     try {
       const Json::json_pointer pointer(to.substr(1));
-      if (root_.contains(pointer)) target = &root_.at(pointer);
+      if (root_.contains(pointer)) return &root_.at(pointer);
     } catch (const Json::exception&) {
-      target = nullptr;
+      return SchemaError(place, StrCat("refers to ", Quoted(to), ", which is no place"));
     }
-    if (target == nullptr)
-      return SchemaError(place, StrCat("refers to ", Quoted(to), ", which is not there"));
-    KVCACHE_ASSIGN_OR_RETURN(const GrammarSymbol symbol, Value(*target, to, depth));
+    return SchemaError(place, StrCat("refers to ", Quoted(to), ", which is not there"));
+  }
+
+  Status Reference(GrammarSymbol rule, const Json& schema, const std::string& place, int depth) {
+    KVCACHE_ASSIGN_OR_RETURN(const Json* const target, Target(schema["$ref"], place));
+    KVCACHE_ASSIGN_OR_RETURN(const GrammarSymbol symbol,
+                             Value(*target, schema["$ref"].get<std::string>(), depth));
     if (symbol == rule) return SchemaError(place, "refers to itself");
     builder_.Add(rule, {symbol});
     return Status::Ok();
   }
 
+  // What a schema consists of: those of 'allOf', what '$ref' names, and the rest of it.
+  struct Parts {
+    std::vector<Json> list{};
+    std::string text{};               // of all
+    std::set<const Json*> targets{};  // of '$ref': the same again says nothing new
+  };
+
+  Status Split(const Json& schema, const std::string& place, int depth, Parts& parts) {
+    if (depth > kMostDepth) return SchemaError(place, "is nested too deep");
+    Json rest = schema;
+    if (schema.is_object()) {
+      KVCACHE_RETURN_IF_ERROR(CheckSchemaForm(schema, place));
+      for (const char* name : {"allOf", "$ref", "$defs", "definitions"}) rest.erase(name);
+    }
+    const std::string text = TextOf(rest);
+    if (!HasRoomFor(text)) return SchemaError(place, "has schemas in 'allOf' that are too large");
+    parts.text += text + "\n";
+    parts.list.push_back(std::move(rest));
+    if (!schema.is_object()) return Status::Ok();
+    if (schema.contains("$ref")) {
+      KVCACHE_ASSIGN_OR_RETURN(const Json* const target, Target(schema["$ref"], place));
+      if (parts.targets.insert(target).second) {
+        KVCACHE_RETURN_IF_ERROR(Split(*target, place, depth + 1, parts));
+      }
+    }
+    static const Json kNone = Json::array();
+    const Json& all = schema.contains("allOf") ? schema["allOf"] : kNone;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      KVCACHE_RETURN_IF_ERROR(Split(all[i], StrCat(place, "/allOf/", i), depth + 1, parts));
+    }
+    return Status::Ok();
+  }
+
+  static std::string TextOf(const Json& schema) {
+    return schema.dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+
+  // Counts the texts of schemas that are made. Returns whether there are not too many.
+  bool HasRoomFor(const std::string& text) {
+    made_bytes_ += text.size() + kBytesOfOne;
+    return made_bytes_ <= kMostMadeBytes;
+  }
+
+  // Schemas with the same parts have one rule, so that recursive ones end.
+  Status AllOf(GrammarSymbol rule, const Json& schema, const std::string& place, int depth) {
+    Parts parts;
+    KVCACHE_RETURN_IF_ERROR(Split(schema, place, depth, parts));
+    const auto [known, is_new] = merged_.try_emplace(std::move(parts.text), rule);
+    if (!is_new) {
+      if (known->second == rule) return SchemaError(place, "refers to itself");
+      builder_.Add(rule, {known->second});
+      return Status::Ok();
+    }
+    KVCACHE_ASSIGN_OR_RETURN(Json merged, MergeSchemas(parts.list, place));
+    return Fill(rule, made_.emplace_back(std::move(merged)), place, depth + 1);
+  }
+
+  // Other keywords beside 'anyOf' or 'oneOf' hold for each of its schemas.
+  Status Distribute(GrammarSymbol rule, const Json& schema, const char* keyword,
+                    const std::string& place, int depth) {
+    Json rest = schema;
+    rest.erase(keyword);
+    if (std::string_view(keyword) == "oneOf" && !AreDisjoint(schema[keyword])) {
+      return UnsupportedKeyword(place, "oneOf with schemas that may allow the same value");
+    }
+    Json branches = Json::array();
+    for (const Json& branch : schema[keyword]) {
+      branches.push_back({{"allOf", Json::array({rest, branch})}});
+    }
+    const Json& made = made_.emplace_back(Json{{"anyOf", std::move(branches)}});
+    if (!HasRoomFor(TextOf(made))) return SchemaError(place, "has alternatives that are too large");
+    return Branches(rule, made, "anyOf", place, depth);
+  }
+
   Status Branches(GrammarSymbol rule, const Json& schema, const char* keyword,
                   const std::string& place, int depth) {
     const Json& branches = schema[keyword];
-    if (!branches.is_array() || branches.empty()) {
-      return SchemaError(place, StrCat("has ", Quoted(keyword), " that is no array of schemas"));
-    }
-    const std::string_view name(keyword);
-    if (name == "allOf" && branches.size() > 1)
-      return UnsupportedKeyword(place, "allOf with several schemas");
-    if (name == "oneOf" && !AreDisjoint(branches)) {
+    if (std::string_view(keyword) == "oneOf" && !AreDisjoint(branches)) {
       return UnsupportedKeyword(place, "oneOf with schemas that may allow the same value");
     }
     for (std::size_t i = 0; i < branches.size(); ++i) {
@@ -186,52 +254,6 @@ class SchemaCompiler {
       builder_.Add(rule, {branch});
     }
     return Status::Ok();
-  }
-
-  // Returns the constants or, for objects, those of a required property; none if they are not known.
-  static std::optional<Json> ConstantsOf(const Json& schema) {
-    if (!schema.is_object()) return {};
-    if (schema.contains("const")) return Json::array({schema["const"]});
-    if (schema.contains("enum") && schema["enum"].is_array()) return schema["enum"];
-    return {};
-  }
-  static bool ShareNone(const std::optional<Json>& a, const std::optional<Json>& b) {
-    if (!a || !b) return false;
-    return std::none_of(a->begin(), a->end(), [&](const Json& value) {
-      return std::find(b->begin(), b->end(), value) != b->end();
-    });
-  }
-  static bool Requires(const Json& schema, const std::string& key) {
-    const Json required = schema.value("required", Json::array());
-    return required.is_array() &&
-           std::find(required.begin(), required.end(), key) != required.end();
-  }
-  static bool AreDisjoint(const Json& a, const Json& b) {
-    if (!a.is_object() || !b.is_object()) return false;
-    if (ShareNone(ConstantsOf(a), ConstantsOf(b))) return true;
-    const Json type_a = a.value("type", Json());
-    const Json type_b = b.value("type", Json());
-    if (!type_a.is_string() || !type_b.is_string()) return false;
-    if (type_a != type_b) {
-      const auto is_number = [](const Json& type) { return type == "integer" || type == "number"; };
-      return !is_number(type_a) || !is_number(type_b);
-    }
-    if (type_a != "object" || !a.contains("properties") || !b.contains("properties")) return false;
-    for (const auto& [key, value] : a["properties"].items()) {
-      if (Requires(a, key) && Requires(b, key) && b["properties"].contains(key) &&
-          ShareNone(ConstantsOf(value), ConstantsOf(b["properties"][key]))) {
-        return true;
-      }
-    }
-    return false;
-  }
-  static bool AreDisjoint(const Json& branches) {
-    for (std::size_t i = 0; i < branches.size(); ++i) {
-      for (std::size_t j = 0; j < i; ++j) {
-        if (!AreDisjoint(branches[i], branches[j])) return false;
-      }
-    }
-    return true;
   }
 
   // Without "type" the keywords tell which values are meant: others are not generated.
@@ -306,7 +328,7 @@ class SchemaCompiler {
       return Array(rule, schema, place, depth);
     } else {
       KVCACHE_ASSIGN_OR_RETURN(const GrammarSymbol number,
-                               SchemaNumber(schema, type == "integer", place, json_));
+                               SchemaNumber(schema, type == "integer", place, builder_, json_));
       builder_.Add(rule, {number});
     }
     return Status::Ok();
@@ -443,9 +465,15 @@ class SchemaCompiler {
     return Status::Ok();
   }
 
+  static constexpr std::size_t kMostMadeBytes = std::size_t{1} << 20;
+  static constexpr std::size_t kBytesOfOne = 200;  // beside its text
+
   const Json& root_;
   GrammarBuilder& builder_;
   JsonGrammar json_;
+  std::deque<Json> made_;  // schemas out of several
+  std::size_t made_bytes_ = 0;
+  std::map<std::string, GrammarSymbol> merged_;  // rules of 'allOf', by the texts of its parts
   std::map<const Json*, GrammarSymbol> rules_;
 };
 

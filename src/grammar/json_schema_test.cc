@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstdlib>
 #include <memory>
 #include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "grammar/grammar_automaton.h"
@@ -100,7 +103,146 @@ TEST(JsonSchema, Numbers) {
               {"-2", "-1.75", "-0.5", "1.5", "0.1"}, {"2", "-2.5"});
 }
 
+// Numbers with fractions and multiples are those that arithmetic says, as far as each has a text.
+TEST(JsonSchema, DecimalsAndMultiples) {
+  for (const auto& [least, most, multiple, places] :
+       std::vector<std::tuple<double, double, double, int>>{{-12, 105, 5, 0},
+                                                            {1, 99, 7, 0},
+                                                            {-3, -1, 2, 0},
+                                                            {0, 1000, 100, 0},
+                                                            {-2, 2, 0.25, 2},
+                                                            {0.5, 1.25, 0, 2},
+                                                            {-0.75, 0.1, 0, 2},
+                                                            {0.1, 0.3, 0.1, 1},
+                                                            {-1.5, 3.5, 0.5, 1}}) {
+    Json schema = {
+        {"type", places == 0 ? "integer" : "number"}, {"minimum", least}, {"maximum", most}};
+    if (multiple != 0) schema["multipleOf"] = multiple;
+    auto grammar = Compile(schema.dump());
+    ASSERT_TRUE(grammar.ok()) << schema << grammar.status().message();
+    GrammarAutomaton automaton(std::move(*grammar));
+    const long scale = places == 0 ? 1 : places == 1 ? 10 : 100;
+    for (long units = -130 * scale; units <= 130 * scale; ++units) {
+      std::string text = std::to_string(std::labs(units) / scale);
+      if (places > 0) {
+        const std::string rest = std::to_string(scale + std::labs(units) % scale);
+        text += "." + rest.substr(1);
+      }
+      if (units < 0) text.insert(0, "-");
+      GrammarAutomaton::State state = automaton.start();
+      for (const char c : text) state = automaton.Next(state, static_cast<unsigned char>(c));
+      const bool matches = state != GrammarAutomaton::kDead && automaton.Accepts(state);
+      const long step = std::lround(multiple * static_cast<double>(scale));
+      const bool expected = units >= std::lround(least * static_cast<double>(scale)) &&
+                            units <= std::lround(most * static_cast<double>(scale)) &&
+                            (step == 0 || units % step == 0);
+      EXPECT_EQ(matches, expected) << schema << " " << text;
+    }
+  }
+  ExpectTexts(R"({"type": "number", "multipleOf": 0.25})", {"0", "-7", "1.5", "-1.75", "0.50"},
+              {"0.3", "1.125", "-0", "-0.0", "01"});
+  ExpectTexts(R"({"type": "number", "minimum": 0.5, "maximum": 1.25})",
+              {"0.5", "1", "1.249999", "1.25", "0.500"},
+              {"0.49", "1.26", "2", "0", "-1", "1.250001"});
+  ExpectTexts(R"({"type": "number", "exclusiveMinimum": 0.5, "maximum": 0.75})",
+              {"0.500001", "0.75", "0.7"}, {"0.5", "0.50", "0.76"});
+  ExpectTexts(R"({"type": "number", "minimum": 0.5, "exclusiveMinimum": 0.5, "maximum": 3})",
+              {"0.51", "3"}, {"0.5", "3.1"});
+  ExpectTexts(R"({"type": "integer", "minimum": 10, "multipleOf": 4})", {"12", "1000"},
+              {"10", "8", "0", "-4", "12.0"});
+  ExpectTexts(R"({"type": "number", "multipleOf": 10})", {"0", "-20", "500"}, {"5", "1e1", "10.0"});
+}
+
+// Schemas that hold together are one, recursive ones too.
+TEST(JsonSchema, AllOf) {
+  ExpectTexts(
+      R"({"allOf": [{"type": "number"}, {"minimum": 1}, {"type": "integer", "maximum": 3}]})",
+      {"1", "2", "3"}, {"0", "4", "1.5"});
+  const std::string object =
+      R"({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"],
+      "allOf": [{"properties": {"b": {"type": "boolean"}}, "required": ["b"]},
+                {"properties": {"a": {"minimum": 5, "maximum": 6}}}]})";
+  ExpectTexts(object, {R"({"a":5,"b":true})", R"({"a": 6, "b":false})"},
+              {R"({"a":5})", R"({"b":true})", R"({"a":7,"b":true})", R"({"a":5,"b":1})"});
+  ExpectTexts(R"({"allOf": [{"properties": {"a": {"type": "null"}, "b": {"type": "null"}},
+                             "additionalProperties": false},
+                            {"properties": {"b": {}, "c": {}}, "required": ["b"]}]})",
+              {R"({"b":null})", R"({"a":null,"b":null})"},
+              {R"({"b":null,"c":1})", "{}", R"({"b":1})"});
+  ExpectTexts(R"({"allOf": [{"enum": ["a", "b", 1]}, {"enum": ["b", 1, 2]}, {"type": "string"}]})",
+              {R"("b")"}, {R"("a")", "1", "2"});
+  ExpectTexts(
+      R"({"allOf": [{"minLength": 2}, {"type": "string", "maxLength": 3}, {"minLength": 1}]})",
+      {R"("ab")", R"("abc")"}, {R"("a")", R"("abcd")", "1"});
+  ExpectTexts(
+      R"({"allOf": [{"items": {"type": "integer"}}, {"items": {"minimum": 0, "maximum": 9}, "maxItems": 2}]})",
+      {"[]", "[1]", "[1,2]"}, {"[10]", "[1,2,3]", "[true]"});
+  ExpectTexts(
+      R"({"$ref": "#/$defs/x", "maximum": 3, "$defs": {"x": {"type": "integer", "minimum": 1}}})",
+      {"1", "3"}, {"0", "4"});
+  ExpectTexts(R"({"type": "object", "properties": {"k": {"type": "integer"}}, "required": ["k"],
+                  "anyOf": [{"properties": {"k": {"maximum": 1, "minimum": 1}}},
+                            {"properties": {"m": {"const": 5}}, "required": ["m"]}]})",
+              {R"({"k":1})", R"({"k":9,"m":5})"}, {R"({"k":2})", R"({"k":2,"m":6})"});
+  const std::string tree = R"({"$ref": "#/$defs/node", "$defs": {
+      "base": {"type": "object", "properties": {"v": {"type": "boolean"}}, "required": ["v"]},
+      "node": {"allOf": [{"$ref": "#/$defs/base"}, {"properties": {"next": {"$ref": "#/$defs/node"}}}]}}})";
+  ExpectTexts(tree, {R"({"v":true})", R"({"v":true,"next":{"v":false,"next":{"v":true}}})"},
+              {R"({"v":1})", R"({"v":true,"next":{}})"});
+  const std::string two = R"({"allOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}], "$defs": {
+      "a": {"type": "object", "properties": {"n": {"$ref": "#/$defs/a"}}},
+      "b": {"properties": {"n": {"$ref": "#/$defs/b"}}, "additionalProperties": false}}})";
+  ExpectTexts(two, {"{}", R"({"n":{}})", R"({"n":{"n":{"n":{}}}})"}, {R"({"n":1})", R"({"m":{}})"});
+  for (const char* schema :
+       {R"({"allOf": [{"type": "string"}, {"type": "integer"}]})",
+        R"({"allOf": [{"const": 1}, {"const": 2}]})",
+        R"({"allOf": [{"enum": [1]}, {"enum": [2]}]})", R"({"allOf": [true, false]})",
+        R"({"allOf": [{"pattern": "^a$"}, {"pattern": "^b$"}]})",
+        R"({"allOf": [{"type": "string"}, {"not": {}}]})"}) {
+    EXPECT_FALSE(Compile(schema).ok()) << schema;
+  }
+  ExpectTexts(R"({"allOf": [{"$ref": "#"}, {"type": "integer"}]})", {"1"}, {"true"});
+}
+
+// Schemas that grow without end are refused.
+TEST(JsonSchema, AllOfIsBounded) {
+  Json defs = Json::object();
+  for (int i = 0; i < 40; ++i) {
+    const Json next = {{"$ref", "#/$defs/" + std::to_string(i + 1)}};
+    defs[std::to_string(i)] = {{"allOf", {{{"allOf", {next}}}, {{"allOf", {next}}}}},
+                               {"properties", {{"p" + std::to_string(i), next}}}};
+  }
+  defs["40"] = {{"type", "object"}};
+  (void)Compile(Json({{"$ref", "#/$defs/0"}, {"$defs", defs}}).dump());
+  Json all = Json::array();
+  for (int i = 0; i < 30; ++i) {
+    all.push_back({{"$ref", "#/$defs/" + std::to_string(i)}});
+    Json properties = Json::object();
+    for (int j = 0; j < 30; ++j)
+      properties[std::to_string(j)] = {{"$ref", "#/$defs/" + std::to_string((i * 7 + j) % 30)}};
+    defs[std::to_string(i)] = {{"properties", properties}};
+  }
+  (void)Compile(Json({{"allOf", all}, {"$defs", defs}}).dump());
+}
+
 TEST(JsonSchema, TextsWithLengthsPatternsAndFormats) {
+  ExpectTexts(R"({"pattern": "^[a-z]+$", "minLength": 2, "maxLength": 3})", {R"("ab")", R"("abc")"},
+              {R"("a")", R"("abcd")", R"("AB")"});
+  ExpectTexts(R"({"pattern": "^\\w{2,9}$", "maxLength": 3})", {R"("ab")", R"("a_1")"},
+              {R"("a")", R"("abcd")"});
+  ExpectTexts(R"({"pattern": "^[ab]*$", "minLength": 1})", {R"("a")", R"("abab")"}, {R"("")"});
+  ExpectTexts(R"({"pattern": "^(ab|c)d?$", "minLength": 1, "maxLength": 3})",
+              {R"("abd")", R"("c")"}, {R"("ab")x)"});
+  ExpectTexts(R"({"format": "date", "minLength": 10, "maxLength": 10})", {R"("2024-02-28")"}, {});
+  ExpectTexts(R"({"pattern": "abc", "minLength": 3})", {R"("abc")", R"("xabcx")"}, {R"("ab")"});
+  for (const char* schema :
+       {R"({"pattern": "^(ab)+$", "maxLength": 4})", R"({"pattern": "a", "maxLength": 4})",
+        R"({"pattern": "^a{3}$", "maxLength": 2})", R"({"pattern": "^a|b$", "maxLength": 9})"}) {
+    const auto grammar = Compile(schema);
+    ASSERT_FALSE(grammar.ok()) << schema;
+    EXPECT_NE(grammar.status().message().find("pattern"), std::string::npos)
+        << grammar.status().message();
+  }
   ExpectTexts(R"({"type": "string", "minLength": 2, "maxLength": 3})",
               {R"("ab")", R"("éé")", R"("a\nb")"}, {R"("a")", R"("abcd")"});
   ExpectTexts(R"({"pattern": "^[a-c]{2,3}(-\\d+)?$"})", {R"("ab")", R"("abc-12")"},
@@ -140,13 +282,12 @@ TEST(JsonSchema, RefusesWhatItDoesNotEnforce) {
   }
   EXPECT_NE(message(R"({"type": "array", "uniqueItems": true})").find("uniqueItems"),
             std::string::npos);
-  EXPECT_NE(message(R"({"type": "integer", "multipleOf": 3})").find("multipleOf"),
+  EXPECT_NE(message(R"({"type": "integer", "multipleOf": 1009})").find("multipleOf"),
             std::string::npos);
   EXPECT_NE(message(R"({"type": "string", "format": "phone"})").find("phone"), std::string::npos);
   EXPECT_NE(message(R"({"properties": {"a": {"type": "text"}}})").find("#/properties/a"),
             std::string::npos);
   message(R"({"oneOf": [{"type": "integer"}, {"type": "number"}]})");
-  message(R"({"allOf": [{"type": "integer"}, {"minimum": 1}]})");
   message(R"({"$ref": "#"})");
   message(R"({"$ref": "http://example.com/x"})");
   message(R"({"$ref": "#/$defs/none"})");

@@ -8,6 +8,7 @@
 
 #include "base/errors.h"
 #include "base/strings.h"
+#include "grammar/decimal_grammar.h"
 #include "grammar/text_pattern.h"
 
 namespace kvcache {
@@ -39,10 +40,9 @@ constexpr std::pair<std::string_view, std::string_view> kFormats[] = {
     {"uri", "^https?://[A-Za-z0-9]{1,20}(\\.[A-Za-z0-9]{2,20}){0,4}(/[A-Za-z0-9._~-]{0,40}){0,8}$"},
 };
 
-// Reads a bound. Whole numbers only: bounds with a fraction are refused for numbers and rounded for
-// integers.
+// Reads a bound as a whole number; for integers, one with a fraction is rounded.
 Result<std::optional<std::int64_t>> Bound(const Json& schema, const char* inclusive,
-                                          const char* exclusive, bool integer, int step,
+                                          const char* exclusive, int step,
                                           const std::string& place) {
   std::optional<std::int64_t> bound;
   for (const char* keyword : {inclusive, exclusive}) {
@@ -55,14 +55,63 @@ Result<std::optional<std::int64_t>> Bound(const Json& schema, const char* inclus
       return SchemaError(place, StrCat("has ", Quoted(keyword), " of more than 15 digits"));
     }
     const double rounded = step > 0 ? std::ceil(number) : std::floor(number);
-    if (!integer && rounded != number) {
-      return UnsupportedKeyword(place, StrCat(keyword, " with a fraction"));
-    }
     auto whole = static_cast<std::int64_t>(rounded);
     if (keyword == exclusive && rounded == number) whole += step;
     if (!bound || (step > 0 ? whole > *bound : whole < *bound)) bound = whole;
   }
   return bound;
+}
+
+// Returns whether a bound of numbers has a fraction.
+bool HasFraction(const Json& schema) {
+  for (const char* keyword : {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}) {
+    if (schema.contains(keyword) && !HasSchemaType(schema[keyword], "integer")) return true;
+  }
+  return false;
+}
+
+// Makes a bound narrower.
+Status Narrow(const Json& schema, const char* keyword, const std::string& place,
+              DecimalRange& range) {
+  if (!schema.contains(keyword)) return Status::Ok();
+  const std::optional<Decimal> bound = ReadDecimal(schema[keyword]);
+  if (!bound) {
+    return SchemaError(place, StrCat("has ", Quoted(keyword),
+                                     " of more than 6 digits behind the point, or 12 before it"));
+  }
+  const double value = schema[keyword].get<double>();
+  const bool is_least = std::string_view(keyword).find("inimum") != std::string_view::npos;
+  Decimal& own = is_least ? range.least : range.most;
+  bool& exclusive = is_least ? range.above_least : range.below_most;
+  const double before = static_cast<double>(own.units) / std::pow(10.0, own.places);
+  const bool is_exclusive = keyword[0] == 'e';
+  if (value == before) {
+    exclusive = exclusive || is_exclusive;
+  } else if (is_least ? value > before : value < before) {
+    own = *bound;
+    exclusive = is_exclusive;
+  }
+  return Status::Ok();
+}
+
+// Returns numbers with bounds that have fractions, or multiples.
+Result<GrammarSymbol> DecimalNumber(const Json& schema, bool integer, const std::string& place,
+                                    GrammarBuilder& builder) {
+  DecimalRange range{.places = integer ? 0 : kMostPlaces};
+  for (const char* keyword : {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"}) {
+    KVCACHE_RETURN_IF_ERROR(Narrow(schema, keyword, place, range));
+  }
+  if (schema.contains("multipleOf")) {
+    const std::optional<Decimal> multiple = ReadDecimal(schema["multipleOf"]);
+    if (!multiple || multiple->units == 0) {
+      return UnsupportedKeyword(place, "multipleOf with more than 6 digits behind the point");
+    }
+    range.multiple = *multiple;
+    range.places = std::min(range.places, multiple->places);
+  }
+  const auto numbers = Decimals(range, builder);
+  if (!numbers) return UnsupportedKeyword(place, "multipleOf with more than 200 remainders");
+  return *numbers;
 }
 
 }  // namespace
@@ -105,18 +154,15 @@ Result<GrammarSequence> SchemaText(const Json& schema, const std::string& place,
   KVCACHE_ASSIGN_OR_RETURN(const std::int64_t most, SchemaCount(schema, "maxLength", -1, place));
   if (most >= 0 && most < least)
     return SchemaError(place, "has a 'maxLength' below its 'minLength'");
-  const bool has_lengths = least > 0 || most >= 0;
   std::string pattern;
   for (const char* keyword : {"pattern", "format"}) {
     if (!schema.contains(keyword)) continue;
     if (!schema[keyword].is_string()) {
       return SchemaError(place, StrCat("has ", Quoted(keyword), " that is no string"));
     }
-    if (has_lengths || !pattern.empty()) {
-      return SchemaError(place,
-                         StrCat("has ", Quoted(keyword),
-                                " beside a length or another pattern, which this server does not "
-                                "support together"));
+    if (!pattern.empty()) {
+      return SchemaError(
+          place, "has 'format' beside 'pattern', which this server does not support together");
     }
     pattern = schema[keyword].get<std::string>();
     if (keyword == std::string_view("pattern")) continue;
@@ -126,21 +172,22 @@ Result<GrammarSequence> SchemaText(const Json& schema, const std::string& place,
     pattern = known->second;
   }
   if (pattern.empty()) return json.Text(least, most);
-  auto text = TextPattern(pattern, builder, json);
+  auto text = TextPattern(pattern, {least, most}, builder, json);
   if (!text.ok())
     return SchemaError(place, StrCat("has a 'pattern' that ", text.status().message()));
   return text;
 }
 
 Result<GrammarSymbol> SchemaNumber(const Json& schema, bool integer, const std::string& place,
-                                   JsonGrammar& json) {
-  if (schema.contains("multipleOf") && !(integer && schema["multipleOf"] == 1)) {
-    return UnsupportedKeyword(place, "multipleOf");
+                                   GrammarBuilder& builder, JsonGrammar& json) {
+  const bool multiples = schema.contains("multipleOf") && !(integer && schema["multipleOf"] == 1);
+  if (multiples || (!integer && HasFraction(schema))) {
+    return DecimalNumber(schema, integer, place, builder);
   }
   KVCACHE_ASSIGN_OR_RETURN(const auto least,
-                           Bound(schema, "minimum", "exclusiveMinimum", integer, 1, place));
+                           Bound(schema, "minimum", "exclusiveMinimum", 1, place));
   KVCACHE_ASSIGN_OR_RETURN(const auto most,
-                           Bound(schema, "maximum", "exclusiveMaximum", integer, -1, place));
+                           Bound(schema, "maximum", "exclusiveMaximum", -1, place));
   if (!least && !most) return integer ? json.Integer() : json.Number();
   constexpr auto kFar = static_cast<std::int64_t>(kMostNumber);
   const std::int64_t first = least.value_or(std::min(-kFar, most.value_or(0)));

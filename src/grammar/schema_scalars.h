@@ -27,6 +27,7 @@ Result<std::int64_t> SchemaCount(const nlohmann::ordered_json& schema, const cha
 Result<GrammarSequence> SchemaText(const nlohmann::ordered_json& schema, const std::string& place,
                                    GrammarBuilder& builder, JsonGrammar& json);
 Result<GrammarSymbol> SchemaNumber(const nlohmann::ordered_json& schema, bool integer,
-                                   const std::string& place, JsonGrammar& json);
+                                   const std::string& place, GrammarBuilder& builder,
+                                   JsonGrammar& json);
 
 }  // namespace kvcache

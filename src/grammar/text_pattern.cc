@@ -1,7 +1,9 @@
 #include "grammar/text_pattern.h"
 
+#include <algorithm>
 #include <bitset>
 #include <charconv>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -20,29 +22,77 @@ struct CharacterSet {
   bool wide = false;
 };
 
+constexpr std::int64_t kMostLength = 1'000'000;  // longer texts are not told apart
+
+TextLengths operator+(TextLengths a, TextLengths b) {
+  return {std::min(a.least + b.least, kMostLength),
+          a.most < 0 || b.most < 0 ? -1 : std::min(a.most + b.most, kMostLength)};
+}
+TextLengths Either(TextLengths a, TextLengths b) {
+  return {std::min(a.least, b.least), a.most < 0 || b.most < 0 ? -1 : std::max(a.most, b.most)};
+}
+TextLengths Times(TextLengths one, TextLengths count) {
+  const bool endless = count.most < 0 || one.most < 0;
+  return {std::min(one.least * count.least, kMostLength),
+          endless ? -1 : std::min(one.most * count.most, kMostLength)};
+}
+
 class PatternParser {
  public:
-  PatternParser(std::string_view pattern, GrammarBuilder& builder, JsonGrammar& json)
-      : pattern_(pattern), builder_(builder), json_(json) {}
+  PatternParser(std::string_view pattern, TextLengths lengths, GrammarBuilder& builder,
+                JsonGrammar& json)
+      : pattern_(pattern), wanted_(lengths), builder_(builder), json_(json) {}
 
   Result<GrammarSequence> Parse() {
     const bool from_start = TakeIf('^');
     const bool to_end = pattern_.ends_with('$') && !pattern_.ends_with("\\$");
     if (to_end) pattern_.remove_suffix(1);
-    KVCACHE_ASSIGN_OR_RETURN(const GrammarSymbol body, Alternatives(0));
+    KVCACHE_ASSIGN_OR_RETURN(const Part whole, Alternatives(0));
+    GrammarSequence body = {whole.symbol};
     if (at_ < pattern_.size()) return Fail("has a ')' without a '('");
     if (has_branches_ && (from_start || to_end)) {
       return Fail("has '|' beside '^' or '$': put the alternatives into a group");
     }
+    const bool anchored = from_start && to_end;
+    if (!IsWithin({whole.lengths.least, anchored ? whole.lengths.most : -1})) {
+      if (!anchored || !repeated_) return Fail("does not bound the lengths of its texts");
+      KVCACHE_ASSIGN_OR_RETURN(body, Cut());
+    }
     const GrammarSequence any = builder_.Repeat(json_.Character(), 0, -1);
     GrammarSequence text = builder_.Literal("\"");
     if (!from_start) text = Joined(std::move(text), any);
-    text.push_back(body);
+    text = Joined(std::move(text), body);
     if (!to_end) text = Joined(std::move(text), any);
     return Joined(std::move(text), builder_.Literal("\""));
   }
 
  private:
+  // A symbol and the lengths of its texts.
+  struct Part {
+    GrammarSymbol symbol{};
+    TextLengths lengths{};
+  };
+  struct Repetition {
+    GrammarSymbol character{};
+    TextLengths count{};
+  };
+
+  bool IsWithin(TextLengths own) const {
+    const bool most = wanted_.most < 0 || (own.most >= 0 && own.most <= wanted_.most);
+    return most && own.least >= wanted_.least;
+  }
+
+  // Returns the repetition with the lengths that are wanted.
+  Result<GrammarSequence> Cut() const {
+    const TextLengths count = repeated_->count;
+    const std::int64_t least = std::max(count.least, wanted_.least);
+    const std::int64_t most = count.most < 0 || wanted_.most < 0
+                                  ? std::max(count.most, wanted_.most)
+                                  : std::min(count.most, wanted_.most);
+    if (most >= 0 && most < least) return Fail("has no text of the lengths beside it");
+    return builder_.Repeat(repeated_->character, least, most);
+  }
+
   Status Fail(const char* problem) const {
     return InvalidArgument(StrCat(problem, " (at character ", at_, ")"));
   }
@@ -52,56 +102,69 @@ class PatternParser {
     return true;
   }
 
-  Result<GrammarSymbol> Alternatives(int depth) {
+  Result<Part> Alternatives(int depth) {
     if (depth > kMostDepth) return Fail("has groups that are too deep");
     const GrammarSymbol rule = builder_.NewRule();
+    std::optional<TextLengths> lengths;
     do {
-      KVCACHE_ASSIGN_OR_RETURN(GrammarSequence sequence, Sequence(depth));
+      TextLengths own{0, 0};
+      KVCACHE_ASSIGN_OR_RETURN(GrammarSequence sequence, Sequence(depth, own));
       builder_.Add(rule, std::move(sequence));
+      lengths = lengths ? Either(*lengths, own) : own;
       if (at_ < pattern_.size() && pattern_[at_] == '|' && depth == 0) has_branches_ = true;
     } while (TakeIf('|'));
-    return rule;
+    return Part{rule, *lengths};
   }
 
-  Result<GrammarSequence> Sequence(int depth) {
+  // Adds the lengths of its texts to `lengths`.
+  Result<GrammarSequence> Sequence(int depth, TextLengths& lengths) {
     GrammarSequence sequence;
-    while (at_ < pattern_.size() && pattern_[at_] != '|' && pattern_[at_] != ')') {
-      KVCACHE_ASSIGN_OR_RETURN(const GrammarSymbol atom, Atom(depth));
-      KVCACHE_ASSIGN_OR_RETURN(const GrammarSequence repeated, Repeated(atom));
-      sequence = Joined(std::move(sequence), repeated);
+    std::optional<Repetition> alone;
+    for (const std::size_t begin = at_;
+         at_ < pattern_.size() && pattern_[at_] != '|' && pattern_[at_] != ')';) {
+      const bool may_be_alone = at_ == begin && pattern_[at_] != '(';
+      KVCACHE_ASSIGN_OR_RETURN(const Part atom, Atom(depth));
+      KVCACHE_ASSIGN_OR_RETURN(const TextLengths count, ReadRepetition());
+      const bool once = count.least == 1 && count.most == 1;
+      sequence =
+          Joined(std::move(sequence), once ? GrammarSequence{atom.symbol}
+                                           : builder_.Repeat(atom.symbol, count.least, count.most));
+      lengths = lengths + Times(atom.lengths, count);
+      alone.reset();
+      if (may_be_alone) alone = Repetition{atom.symbol, count};
     }
+    if (depth == 0) repeated_ = alone;
     return sequence;
   }
 
-  Result<GrammarSequence> Repeated(GrammarSymbol atom) {
-    std::int64_t least = 1;
-    std::int64_t most = 1;
+  // Returns how often an atom occurs.
+  Result<TextLengths> ReadRepetition() {
+    TextLengths count{1, 1};
     if (TakeIf('*')) {
-      least = 0;
-      most = -1;
+      count = {0, -1};
     } else if (TakeIf('+')) {
-      most = -1;
+      count.most = -1;
     } else if (TakeIf('?')) {
-      least = 0;
+      count.least = 0;
     } else if (TakeIf('{')) {
-      KVCACHE_RETURN_IF_ERROR(ReadCount(least));
-      most = least;
+      KVCACHE_RETURN_IF_ERROR(ReadCount(count.least));
+      count.most = count.least;
       if (TakeIf(',')) {
-        most = -1;
+        count.most = -1;
         if (at_ < pattern_.size() && pattern_[at_] != '}') {
-          KVCACHE_RETURN_IF_ERROR(ReadCount(most));
+          KVCACHE_RETURN_IF_ERROR(ReadCount(count.most));
         }
       }
       if (!TakeIf('}')) return Fail("has a '{' without counts and a '}'");
-      if (most >= 0 && most < least) return Fail("has counts in the wrong order");
+      if (count.most >= 0 && count.most < count.least) return Fail("has counts in the wrong order");
     } else {
-      return GrammarSequence{atom};
+      return count;
     }
     TakeIf('?');  // lazy: the same texts
     if (at_ < pattern_.size() && (pattern_[at_] == '*' || pattern_[at_] == '+')) {
       return Fail("repeats a repetition");
     }
-    return builder_.Repeat(atom, least, most);
+    return count;
   }
 
   Status ReadCount(std::int64_t& count) {
@@ -113,12 +176,12 @@ class PatternParser {
     return Status::Ok();
   }
 
-  Result<GrammarSymbol> Atom(int depth) {
+  Result<Part> Atom(int depth) {
     const char c = pattern_[at_];
     if (c == '(') {
       ++at_;
       if (TakeIf('?') && !TakeIf(':')) return Fail("has a group of a kind that is not supported");
-      KVCACHE_ASSIGN_OR_RETURN(const GrammarSymbol group, Alternatives(depth + 1));
+      KVCACHE_ASSIGN_OR_RETURN(const Part group, Alternatives(depth + 1));
       if (!TakeIf(')')) return Fail("has a '(' without a ')'");
       return group;
     }
@@ -137,9 +200,9 @@ class PatternParser {
       ++at_;
       set.ascii.set(static_cast<std::size_t>(c));
     } else {
-      return WideLiteral();
+      return Part{WideLiteral(), kOne};
     }
-    return SymbolOf(set);
+    return Part{SymbolOf(set), kOne};
   }
 
   // A character of several bytes, as it is.
@@ -249,18 +312,23 @@ class PatternParser {
     return builder_.AnyOf(std::move(alternatives));
   }
 
+  static constexpr TextLengths kOne{1, 1};
+
   std::string_view pattern_;
+  const TextLengths wanted_;
   GrammarBuilder& builder_;
   JsonGrammar& json_;
   std::size_t at_ = 0;
   bool has_branches_ = false;  // outside of groups
+  std::optional<Repetition>
+      repeated_{};  // the whole pattern, if it is one character that is repeated
 };
 
 }  // namespace
 
-Result<GrammarSequence> TextPattern(std::string_view pattern, GrammarBuilder& builder,
-                                    JsonGrammar& json) {
-  return PatternParser(pattern, builder, json).Parse();
+Result<GrammarSequence> TextPattern(std::string_view pattern, TextLengths lengths,
+                                    GrammarBuilder& builder, JsonGrammar& json) {
+  return PatternParser(pattern, lengths, builder, json).Parse();
 }
 
 }  // namespace kvcache

@@ -7,14 +7,22 @@
 // Thread safety: pure functions.
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 
 #include "grammar/json_grammar.h"
 
 namespace kvcache {
 
-// Returns the text with its quotation marks. Errors: kInvalidArgument: what is not known, and where.
-Result<GrammarSequence> TextPattern(std::string_view pattern, GrammarBuilder& builder,
-                                    JsonGrammar& json);
+// Characters of a text.
+struct TextLengths {
+  std::int64_t least = 0;
+  std::int64_t most = -1;  // any number
+};
+
+// Returns the text with its quotation marks. Lengths are enforced where they follow from the pattern, or the
+// pattern is one character that is repeated: ^[a-z]+$. Errors: kInvalidArgument: what is not known, and where.
+Result<GrammarSequence> TextPattern(std::string_view pattern, TextLengths lengths,
+                                    GrammarBuilder& builder, JsonGrammar& json);
 
 }  // namespace kvcache

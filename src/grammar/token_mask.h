@@ -4,6 +4,9 @@
 //   TokenMask mask(table, grammar);                         for each text
 //   mask.Apply(logits);  … draw a token …  mask.Take(token);
 //
+// Most tokens are plain text, and in a state inside of a text every plain character leads back to the state. Such
+// a state allows all plain tokens at once, and only the others are walked.
+//
 // Thread safety: a table is a constant; a mask is used by one thread at a time.
 #pragma once
 
@@ -28,7 +31,17 @@ class TokenTable {
     std::int32_t token = 0;
     std::int32_t common = 0;  // bytes that the entry before it begins with, too
   };
-  std::span<const Entry> entries() const { return entries_; }
+  using Bits = std::vector<std::uint64_t>;
+
+  // The tokens in the order of their texts: those of plain text, and the others.
+  std::span<const Entry> plain() const { return plain_; }
+  std::span<const Entry> others() const { return others_; }
+  // One bit per token: whether it is plain.
+  const Bits& plain_bits() const { return plain_bits_; }
+  // Returns whether a byte is plain: printable ASCII that JSON does not escape.
+  static bool IsPlain(unsigned char byte) {
+    return byte >= 0x20 && byte < 0x7F && byte != '"' && byte != '\\';
+  }
   const std::string& piece(std::int32_t token) const {
     return pieces_[static_cast<std::size_t>(token)];
   }
@@ -37,9 +50,13 @@ class TokenTable {
   bool IsEnd(std::int32_t token) const;
 
  private:
+  // Fills in what entries have in common.
+  void Sort(std::vector<Entry>& list) const;
+
   std::vector<std::string> pieces_;
   std::vector<std::int32_t> ends_;
-  std::vector<Entry> entries_;
+  std::vector<Entry> plain_, others_;
+  Bits plain_bits_;
 };
 
 class TokenMask {
@@ -59,13 +76,19 @@ class TokenMask {
   static constexpr std::size_t kManyStates =
       GrammarAutomaton::kMostStates / 2;  // then those of the text before are forgotten
 
-  const std::vector<bool>& MaskOf(State state);
+  using Bits = TokenTable::Bits;
+
+  const Bits& MaskOf(State state);
+  // Sets the bits of the tokens that may follow.
+  void Walk(State state, std::span<const TokenTable::Entry> entries, Bits& bits);
+  // Returns whether every plain byte leads from the state to itself.
+  bool PlainStays(State state);
   void ForgetIfMany();
 
   std::shared_ptr<const TokenTable> table_;
   GrammarAutomaton automaton_;
   State state_;
-  std::unordered_map<State, std::vector<bool>> masks_;
+  std::unordered_map<State, Bits> masks_;
   std::vector<State> path_;  // scratch
 };
 

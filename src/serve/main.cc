@@ -29,6 +29,7 @@ struct ServeFlags {
   std::string draft = "none";
   std::string api_keys;
   std::string tls_certificate, tls_key;
+  std::string volatile_lines;
   std::vector<std::string> origins;
   std::string host = "127.0.0.1";
   int port = 11500;
@@ -105,11 +106,20 @@ void AddFlags(cli::FlagSet command, ServeFlags& flags) {
       .Group(group)
       .ValueName("FILE");
   command
-      .AddText("--tls-cert", &flags.tls_certificate,
-               "a PEM file with a certificate; the server then speaks HTTPS only")
+      .AddText(
+          "--tls-cert", &flags.tls_certificate,
+          "a PEM file with a certificate; the server then speaks HTTPS only; SIGHUP reads it and "
+          "its key again")
       .Group(group)
       .ValueName("FILE");
   command.AddText("--tls-key", &flags.tls_key, "a PEM file with the certificate's key")
+      .Group(group)
+      .ValueName("FILE");
+  command
+      .AddText("--volatile-lines", &flags.volatile_lines,
+               "a file with lines that clients change on every call, such as clocks; they are "
+               "removed from conversations or moved to their end, so that prompts share their "
+               "beginnings (default: none)")
       .Group(group)
       .ValueName("FILE");
   command
@@ -237,6 +247,19 @@ class Opener {
   const std::shared_ptr<Store> store_;  // all models share it
 };
 
+// Waits for a signal that ends the server. With TLS, SIGHUP says that the certificate has changed.
+void WaitForEnd(const sigset_t& signals, bool has_tls, server::Server& server) {
+  int signal = 0;
+  while (sigwait(&signals, &signal) == 0 && has_tls && signal == SIGHUP) {
+    const Status read = server.ReloadCertificate();
+    const char* const outcome = read.ok() ? "read again" : "not read again";
+    server::Json event = {{"outcome", outcome}};
+    if (!read.ok()) event["error"] = read.message();
+    server::LogEvent(read.ok() ? server::LogLevel::kInfo : server::LogLevel::kError, "certificate",
+                     event);
+  }
+}
+
 Status Serve(ServeFlags& flags, const sigset_t& ends) {
   KVCACHE_RETURN_IF_ERROR(server::StartLog(flags.log_level, flags.log_form));
   const std::vector<cli::StoreFlags::OpenStore> stores = flags.store.OpenEach();
@@ -255,6 +278,12 @@ Status Serve(ServeFlags& flags, const sigset_t& ends) {
     if (!read.ok()) return std::move(read).TakeStatus().WithContext("--api-keys");
     keys = std::move(read).value();
   }
+  server::VolatileLines volatile_lines;
+  if (!flags.volatile_lines.empty()) {
+    auto read = server::VolatileLines::Read(flags.volatile_lines);
+    if (!read.ok()) return std::move(read).TakeStatus().WithContext("--volatile-lines");
+    volatile_lines = std::move(read).value();
+  }
   const server::ServerOptions options{.http = {.address = flags.host,
                                                .port = static_cast<std::uint16_t>(flags.port),
                                                .tls_certificate = flags.tls_certificate,
@@ -268,14 +297,14 @@ Status Serve(ServeFlags& flags, const sigset_t& ends) {
                                                           ? server::kForever
                                                           : static_cast<double>(flags.keep_alive),
                                       .ask_tiers = AskTiers(stores),
+                                      .volatile_lines = std::move(volatile_lines),
                                       .keys = std::move(keys)};
   KVCACHE_ASSIGN_OR_RETURN(auto server, server::Server::Start(std::move(models), options));
   const bool v6 = flags.host.find(':') != std::string::npos;
   (void)std::fprintf(stderr, "kvcache: serving %s at http%s://%s%s%s:%d\n", first.name.c_str(),
                      flags.tls_key.empty() ? "" : "s", v6 ? "[" : "", flags.host.c_str(),
                      v6 ? "]" : "", server->port());
-  int signal = 0;
-  (void)sigwait(&ends, &signal);
+  WaitForEnd(ends, !flags.tls_key.empty(), *server);
   EndAtNextSignal(ends);
   (void)std::fprintf(stderr, "kvcache: stopping\n");
   server->Stop(std::chrono::seconds(flags.stop_seconds));
@@ -289,6 +318,7 @@ int Main(int argc, char** argv) {
   (void)sigemptyset(&ends);
   (void)sigaddset(&ends, SIGINT);
   (void)sigaddset(&ends, SIGTERM);
+  (void)sigaddset(&ends, SIGHUP);
   (void)pthread_sigmask(SIG_BLOCK, &ends, nullptr);
   (void)std::signal(SIGPIPE, SIG_IGN);
   AllowAllDescriptors();

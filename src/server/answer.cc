@@ -102,6 +102,7 @@ struct Delivery {
     line["prompt_tokens"] = result.reuse.prompt;
     line["cached_tokens"] = result.reuse.restored;
     if (result.reuse.stored > 0) line["stored_tokens"] = result.reuse.stored;
+    if (const Position at = result.reuse.difference.position; at >= 0) line["differs_at"] = at;
     line["generated_tokens"] = result.generated;
     line["first_token_ms"] = std::round(result.first_token_ms * 100.0) / 100.0;
     line["total_ms"] = std::round(result.total_ms * 100.0) / 100.0;
@@ -351,6 +352,9 @@ void DeliverChoices(const RouteContext& context, const TextRequest& request, boo
     delivery->shape = shapes[i];
     delivery->log["model"] = context.model.name;
     if (!context.user.name.empty()) delivery->log["user"] = context.user.name;
+    const VolatileCounts& lines = context.volatile_lines;
+    if (lines.removed > 0) delivery->log["removed_lines"] = lines.removed;
+    if (lines.moved > 0) delivery->log["moved_lines"] = lines.moved;
     delivery->parser = AnswerParser(request.prompt.answer);
     TextRequest& choice = choices[i];
     choice.salt = context.user.salt;

@@ -17,6 +17,7 @@
 #include "server/responses_store.h"
 #include "server/text_service.h"
 #include "server/tier_sampler.h"
+#include "server/volatile_lines.h"
 
 namespace kvcache::server {
 
@@ -91,6 +92,7 @@ struct RouteContext : ServerContext {
   ServedModel model;
   ModelLease lease;
   TextService& service;
+  VolatileCounts volatile_lines{};  // that were taken out of the request
 };
 
 // Renders a conversation, which begins with what the model's description says.

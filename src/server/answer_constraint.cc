@@ -85,13 +85,13 @@ GrammarSymbol Copy(const Grammar& form, GrammarBuilder& builder) {
   return rules[static_cast<std::size_t>(form.root)];
 }
 
-// Reads {"type": "json_schema", …} with the schema at `schema`, or "json_object" or "text".
+// Reads {"type": "json_schema", …} with the schema at `schema`, "json_object" with or without one, or "text".
 AnswerForm ReadForm(Fields& fields, const std::string& name, const Json& format,
                     const Json& schema) {
   const Json type = format.value("type", Json());
   if (type == "text") return nullptr;
-  if (type == "json_object") return JsonObjectForm();
-  if (type != "json_schema") {
+  if (type == "json_object" && schema.is_null()) return JsonObjectForm();
+  if (type != "json_schema" && type != "json_object") {
     fields.Fail(name, "must have the 'type' \"text\", \"json_object\" or \"json_schema\"");
     return nullptr;
   }
@@ -191,7 +191,8 @@ AnswerForm ReadResponseFormat(Fields& fields) {
     fields.Fail("response_format", "must be an object");
     return nullptr;
   }
-  const Json inner = format->value("json_schema", Json());
+  // Some servers' clients write the schema beside the type.
+  const Json inner = format->value("json_schema", *format);
   return ReadForm(fields, "response_format", *format,
                   inner.is_object() ? inner.value("schema", Json()) : Json());
 }

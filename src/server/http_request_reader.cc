@@ -99,7 +99,10 @@ HttpRequestReader::Outcome HttpRequestReader::CheckHead() {
   }
   const auto length = parser_->http.content_length();
   if (length && *length > body_bytes_) return RefuseBody();
-  const bool waits = View(head[http::field::expect]) == "100-continue" && !is_http_1_0_;
+  // Which of two would hold?
+  if (head.count(http::field::host) > 1) return Refuse(400, "the host is given twice");
+  const bool waits =
+      boost::beast::iequals(head[http::field::expect], "100-continue") && !is_http_1_0_;
   return waits ? Outcome::kContinue : Outcome::kMore;
 }
 

@@ -9,6 +9,8 @@
 #include <chrono>
 #include <exception>
 #include <future>
+#include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -78,8 +80,17 @@ class Server final : public HttpServer {
     return true;
   }
 
+  Status ReloadCertificate() override {
+    KVCACHE_ASSIGN_OR_RETURN(auto read, ReadCertificate());
+    if (!read) return Status::Ok();
+    // Connections keep what they began with.
+    const auto shared = std::make_shared<asio::ssl::context>(std::move(*read));
+    asio::post(sockets_->io, [this, shared] { sockets_->tls.emplace(std::move(*shared)); });
+    return Status::Ok();
+  }
+
   Status Listen() {
-    KVCACHE_RETURN_IF_ERROR(ReadCertificate());
+    KVCACHE_ASSIGN_OR_RETURN(sockets_->tls, ReadCertificate());
     error_code error;
     const auto address = asio::ip::make_address(sockets_->options.address, error);
     if (error) {
@@ -104,14 +115,16 @@ class Server final : public HttpServer {
   std::uint16_t port() const override { return port_; }
 
  private:
-  Status ReadCertificate() {
+  // Returns none without TLS.
+  Result<std::optional<asio::ssl::context>> ReadCertificate() const {
     const HttpOptions& options = sockets_->options;
-    if (options.tls_certificate.empty() && options.tls_key.empty()) return Status::Ok();
-    if (options.tls_certificate.empty() || options.tls_key.empty()) {
-      return {StatusCode::kInvalidArgument, "TLS needs both a certificate and its key"};
-    }
     using asio::ssl::context;
-    context& tls = sockets_->tls.emplace(context::tls_server);
+    std::optional<context> made;
+    if (options.tls_certificate.empty() && options.tls_key.empty()) return made;
+    if (options.tls_certificate.empty() || options.tls_key.empty()) {
+      return Status(StatusCode::kInvalidArgument, "TLS needs both a certificate and its key");
+    }
+    context& tls = made.emplace(context::tls_server);
     error_code error;
     const auto wrong = [&](const std::string& file, const char* rule) {
       return Status(StatusCode::kInvalidArgument, StrCat(file, ": ", rule, ": ", error.message()));
@@ -124,7 +137,7 @@ class Server final : public HttpServer {
     tls.use_private_key_file(options.tls_key, context::pem, error);
     if (error)
       return wrong(options.tls_key, "not the certificate's key in PEM, without a password");
-    return Status::Ok();
+    return made;
   }
 
   void StopAll() {

@@ -77,6 +77,9 @@ class HttpServer {
   // Closes all connections and ends the thread.
   virtual ~HttpServer() = default;
   virtual std::uint16_t port() const = 0;
+  // Reads the files of the certificate and its key again, for connections that begin from now on. If they cannot
+  // be used, the ones before stay. Errors: kInvalidArgument.
+  virtual Status ReloadCertificate() = 0;
   // Accepts no more connections, and closes each as soon as its request is answered.
   virtual void StopAccepting() = 0;
   // Waits until all answers are sent, for at most `most`. Returns whether they are.

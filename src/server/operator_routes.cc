@@ -5,6 +5,7 @@
 
 #include "base/strings.h"
 #include "server/answer.h"
+#include "server/prompt_line.h"
 #include "server/tools.h"
 
 namespace kvcache::server {
@@ -37,23 +38,6 @@ Result<Prompt> ReadPrompt(const RouteContext& context, Fields& fields) {
 
 void Refuse(HttpReply& reply, const Status& status) {
   SendError(reply, Api::kOpenAi, FromStatus(status));
-}
-
-// Returns the line of the prompt where it differs from what is known, in at most 200 bytes.
-std::string LineAt(const Engine& engine, const std::vector<std::int32_t>& tokens, Position at) {
-  const auto decode = [&](std::size_t begin, std::size_t end) {
-    auto text = engine.Detokenize(std::span(tokens).subspan(begin, end - begin));
-    return text.ok() ? std::move(*text) : std::string();
-  };
-  constexpr std::size_t kTokens = 64;
-  const auto middle = static_cast<std::size_t>(at);
-  std::string before = decode(middle - std::min(middle, kTokens), middle);
-  std::string after = decode(middle, std::min(tokens.size(), middle + kTokens));
-  before.erase(0, before.find_last_of('\n') + 1);
-  after.erase(std::min(after.find('\n'), after.size()));
-  std::string line = before + after;
-  line.resize(std::min<std::size_t>(line.size(), 200));
-  return line;
 }
 
 Json ProbeJson(const Engine& engine, const std::vector<std::int32_t>& tokens,
@@ -141,14 +125,16 @@ void Probe(const RouteContext& context, const Json& body, const Reply& reply) {
   if (prompt->tokens.empty()) {
     return Refuse(*reply, {StatusCode::kInvalidArgument, "the prompt is empty"});
   }
-  context.service.Probe(
-      prompt->tokens, context.user.salt,
-      [reply, lease = context.lease, pieces, tokens = prompt->tokens](auto match) {
-        if (!match.ok()) return Refuse(*reply, match.status());
-        Json json = ProbeJson(lease->engine(), tokens, *match);
-        if (pieces) json["pieces"] = Pieces(*lease, tokens);
-        SendJson(*reply, json);
-      });
+  context.service.Probe(prompt->tokens, context.user.salt,
+                        [reply, lease = context.lease, lines = context.volatile_lines, pieces,
+                         tokens = prompt->tokens](auto match) {
+                          if (!match.ok()) return Refuse(*reply, match.status());
+                          Json json = ProbeJson(lease->engine(), tokens, *match);
+                          if (pieces) json["pieces"] = Pieces(*lease, tokens);
+                          if (lines.removed > 0) json["removed_lines"] = lines.removed;
+                          if (lines.moved > 0) json["moved_lines"] = lines.moved;
+                          SendJson(*reply, json);
+                        });
 }
 
 Json SequencesJson(const Scheduler& scheduler, const User& user) {

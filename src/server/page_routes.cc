@@ -62,7 +62,8 @@ Json TiersJson(const ReuseReport& reuse) {
   return tiers;
 }
 
-Json EndedJson(const EndedRequest& request) {
+// A line of the prompt is shown to its user only.
+Json EndedJson(const EndedRequest& request, const User& user) {
   Json missed = Json::array();
   for (const PrefixMiss& miss : request.reuse.missed) {
     missed.push_back({{"tokens", miss.tokens}, {"reason", MissReasonName(miss.reason)}});
@@ -72,6 +73,7 @@ Json EndedJson(const EndedRequest& request) {
           {"cached_tokens", request.reuse.restored},
           {"tiers", TiersJson(request.reuse)},
           {"missed", std::move(missed)},
+          {"differs_at", request.salt == user.salt ? Json(request.differs_at) : Json()},
           {"generated_tokens", request.generated},
           {"first_token_ms", request.first_token_ms},
           {"total_ms", request.total_ms}};
@@ -96,7 +98,7 @@ Json StateJson(const ServerContext& context, const LoadedModel& loaded, const Sc
   Json ended = Json::array();
   for (const EndedRequest& request : service.ended()) {
     if (context.user.is_admin || request.salt == context.user.salt) {
-      ended.push_back(EndedJson(request));
+      ended.push_back(EndedJson(request, context.user));
     }
   }
   const EngineOptions& options = service.engine().options();

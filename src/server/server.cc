@@ -19,10 +19,21 @@ using Reply = std::shared_ptr<HttpReply>;
 constexpr const char* kPageStyle = "/page.css";
 constexpr const char* kPageScript = "/page.js";
 
+char ToLower(char c) {
+  return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
+}
+
 // Returns whether a Host header names this machine's loopback. A page of another site cannot.
 bool IsLoopbackName(std::string_view host) {
-  const std::size_t end = host.starts_with('[') ? host.find(']') : host.find(':');
-  const std::string_view name = host.substr(0, end + (host.starts_with('[') && end != host.npos));
+  const std::size_t bracket = host.starts_with('[') ? host.find(']') : host.npos;
+  const std::size_t end =
+      std::min(bracket == host.npos ? host.find(':') : bracket + 1, host.size());
+  const std::string_view port = host.substr(end);
+  if (!port.empty() && (port[0] != ':' || port.find_first_not_of("0123456789", 1) != port.npos)) {
+    return false;
+  }
+  std::string name(host.substr(0, end));
+  std::transform(name.begin(), name.end(), name.begin(), ToLower);
   return host.empty() || name == "localhost" || name == "127.0.0.1" || name == "[::1]";
 }
 
@@ -32,6 +43,7 @@ class ServerImpl final : public Server, private HttpHandler {
       : keys_(options.keys),
         http_options_(options.http),
         only_loopback_(options.http.address.starts_with("127.") || options.http.address == "::1"),
+        volatile_lines_(options.volatile_lines),
         tiers_(options.ask_tiers),
         worker_(options.most_queued, options.queued_bytes),
         manager_(options.most_queued, options.queued_bytes),
@@ -86,6 +98,7 @@ class ServerImpl final : public Server, private HttpHandler {
     (void)http_->WaitUntilSent(kLastAnswers);
   }
 
+  Status ReloadCertificate() override { return http_->ReloadCertificate(); }
   std::uint16_t port() const override { return http_->port(); }
   ModelHost& host() override { return *host_; }
 
@@ -100,6 +113,12 @@ class ServerImpl final : public Server, private HttpHandler {
     // Changes the list of models.
     void (*manage)(const ServerContext&, const Json&, const Reply&) = nullptr;
     std::string_view method = "POST";  // of `post` and `manage`
+  };
+
+  // A request for a model.
+  struct Asked {
+    const Route& route;
+    VolatileCounts volatile_lines{};
   };
 
   static const std::vector<Route>& Routes();
@@ -129,19 +148,8 @@ class ServerImpl final : public Server, private HttpHandler {
                        {.status = 403, .message = "/metrics needs an administrator's key"});
     }
     const ServerContext context{*host_, responses_, tiers_, *user};
-    constexpr std::string_view kModels = "/v1/models/";
+    if (HandleNamed(context, request, *reply)) return;
     const bool get = request.method == "GET" || request.method == "HEAD";
-    if (request.path.starts_with(kModels) && get) {
-      const auto model = host_->source().Find(request.path.substr(kModels.size()));
-      return model.ok() ? SendJson(*reply, OpenAiModel(*model))
-                        : SendNoModel(*reply, api, model.status());
-    }
-    constexpr std::string_view kResponses = "/v1/responses/";
-    if (request.path.starts_with(kResponses) && (get || request.method == "DELETE")) {
-      const std::string id = request.path.substr(kResponses.size());
-      return get ? GetStoredResponse(context, id, *reply)
-                 : DeleteStoredResponse(context, id, *reply);
-    }
     for (const Route& route : Routes()) {
       if (route.path != request.path) continue;
       if (get && route.get != nullptr) return route.get(context, reply);
@@ -155,14 +163,48 @@ class ServerImpl final : public Server, private HttpHandler {
         }
         return Read(context, route, std::move(request), std::move(reply));
       }
-      const ApiError error{.status = 405,
-                           .message = StrCat(Quoted(request.method), " is not allowed here")};
-      return reply->Send(
-          405, ErrorJson(api, error),
-          {{"Allow", route.get != nullptr ? "GET, HEAD" : std::string(route.method)}});
+      return SendNotAllowed(request, route.get != nullptr ? "GET, HEAD" : std::string(route.method),
+                            *reply);
     }
     SendError(*reply, api,
               {.status = 404, .message = StrCat("there is no route ", Quoted(request.path))});
+  }
+
+  // Answers requests for one model or one stored response. Returns whether it is one.
+  bool HandleNamed(const ServerContext& context, const HttpRequest& request,
+                   HttpReply& reply) const {
+    constexpr std::string_view kModels = "/v1/models/";
+    constexpr std::string_view kResponses = "/v1/responses/";
+    const bool get = request.method == "GET" || request.method == "HEAD";
+    if (request.path.starts_with(kModels)) {
+      const auto model = host_->source().Find(request.path.substr(kModels.size()));
+      if (!get) {
+        SendNotAllowed(request, "GET, HEAD", reply);
+      } else if (model.ok()) {
+        SendJson(reply, OpenAiModel(*model));
+      } else {
+        SendNoModel(reply, Api::kOpenAi, model.status());
+      }
+      return true;
+    }
+    if (!request.path.starts_with(kResponses) || request.path == "/v1/responses/input_tokens") {
+      return false;
+    }
+    const std::string id = request.path.substr(kResponses.size());
+    if (get) {
+      GetStoredResponse(context, id, reply);
+    } else if (request.method == "DELETE") {
+      DeleteStoredResponse(context, id, reply);
+    } else {
+      SendNotAllowed(request, "GET, HEAD, DELETE", reply);
+    }
+    return true;
+  }
+
+  static void SendNotAllowed(const HttpRequest& request, std::string methods, HttpReply& reply) {
+    const ApiError error{.status = 405,
+                         .message = StrCat(Quoted(request.method), " is not allowed here")};
+    reply.Send(405, ErrorJson(ApiOf(request.path), error), {{"Allow", std::move(methods)}});
   }
 
   // With keys, administrators may; without, whoever is on this machine, but no page of another site that
@@ -192,8 +234,7 @@ class ServerImpl final : public Server, private HttpHandler {
     std::string_view key = request.api_key;
     constexpr std::string_view kBearer = "bearer ";
     std::string scheme = request.authorization.substr(0, kBearer.size());
-    std::transform(scheme.begin(), scheme.end(), scheme.begin(),
-                   [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+    std::transform(scheme.begin(), scheme.end(), scheme.begin(), ToLower);
     if (scheme == kBearer) key = std::string_view(request.authorization).substr(kBearer.size());
     const User* const user = keys_->Find(key);
     return user == nullptr ? std::nullopt : std::optional(*user);
@@ -216,25 +257,28 @@ class ServerImpl final : public Server, private HttpHandler {
     const std::size_t bytes = request.body.size();
     const Reply refused = reply;
     Worker& worker = route.manage != nullptr ? manager_ : worker_;
-    const bool added = worker.Add(bytes, [this, context, &route, request = std::move(request),
-                                          reply = std::move(reply)] {
-      const Api api = ApiOf(request.path);
-      const auto body = ParseJson(request.body);
-      if (!body.ok()) return SendError(*reply, api, FromStatus(body.status()));
-      if (!body->is_object()) {
-        return SendError(*reply, api, {.message = "the request is not a JSON object"});
-      }
-      if (route.manage != nullptr) return route.manage(context, *body, reply);
-      WithModel(context, route, std::make_shared<const Json>(*body), request.body.size(), reply);
-    });
+    const bool added = worker.Add(
+        bytes, [this, context, &route, request = std::move(request), reply = std::move(reply)] {
+          const Api api = ApiOf(request.path);
+          auto body = ParseJson(request.body);
+          if (!body.ok()) return SendError(*reply, api, FromStatus(body.status()));
+          if (!body->is_object()) {
+            return SendError(*reply, api, {.message = "the request is not a JSON object"});
+          }
+          if (route.manage != nullptr) return route.manage(context, *body, reply);
+          const VolatileCounts lines = volatile_lines_.Apply(*body);
+          WithModel(context, {route, lines}, std::make_shared<const Json>(std::move(*body)),
+                    request.body.size(), reply);
+        });
     if (added) return;
     SendError(*refused, of,
               {.status = 503, .message = "too many requests wait to be read; try again later"});
   }
 
   // Goes on when the request's model is loaded.
-  void WithModel(const ServerContext& context, const Route& route,
+  void WithModel(const ServerContext& context, const Asked& asked,
                  const std::shared_ptr<const Json>& body, std::size_t bytes, const Reply& reply) {
+    const Route& route = asked.route;
     const Api api = ApiOf(route.path);
     Fields fields(*body);
     const std::string name = fields.Text("model", fields.Text("name"));
@@ -254,10 +298,14 @@ class ServerImpl final : public Server, private HttpHandler {
     }
     host_->Acquire(
         *model, stay_seconds,
-        [this, context, &route, body, bytes, reply, model = *model](Result<ModelLease> lease) {
-          if (!lease.ok()) return SendError(*reply, ApiOf(route.path), FromStatus(lease.status()));
-          worker_.GoOn(bytes, [context, &route, body, reply, model, lease = std::move(*lease)] {
-            route.post(RouteContext(context, model, lease), *body, reply);
+        [this, context, asked, body, bytes, reply, model = *model](Result<ModelLease> lease) {
+          if (!lease.ok()) {
+            return SendError(*reply, ApiOf(asked.route.path), FromStatus(lease.status()));
+          }
+          worker_.GoOn(bytes, [context, asked, body, reply, model, lease = std::move(*lease)] {
+            RouteContext with_model(context, model, lease);
+            with_model.volatile_lines = asked.volatile_lines;
+            asked.route.post(with_model, *body, reply);
           });
         });
   }
@@ -276,6 +324,7 @@ class ServerImpl final : public Server, private HttpHandler {
   std::optional<ApiKeys> keys_;
   HttpOptions http_options_;
   bool only_loopback_;
+  VolatileLines volatile_lines_;
   TierSampler tiers_;
   Worker worker_;   // reads requests: a large prompt takes long to encode
   Worker manager_;  // changes the list of models: weights take long to copy

@@ -13,6 +13,7 @@
 #include "server/answer.h"
 #include "server/api_keys.h"
 #include "server/http_server.h"
+#include "server/volatile_lines.h"
 
 namespace kvcache::server {
 
@@ -30,6 +31,8 @@ struct ServerOptions {
   std::size_t queued_bytes = std::size_t{64} << 20;
   // Asks the stores what they hold; empty: there are none. Called on a thread of its own.
   std::function<std::vector<TierBytes>()> ask_tiers{};
+  // Lines that are taken out of conversations.
+  VolatileLines volatile_lines{};
   // Who may use the server; none: everyone who reaches it, as one administrator.
   std::optional<ApiKeys> keys{};
 };
@@ -48,6 +51,8 @@ class Server {
   // Takes no more connections and requests, waits for those that run, for at most `most`, and ends the
   // others with status 503 or an error event.
   virtual void Stop(std::chrono::milliseconds most) = 0;
+  // As HttpServer::ReloadCertificate.
+  virtual Status ReloadCertificate() = 0;
   virtual std::uint16_t port() const = 0;
   virtual ModelHost& host() = 0;
 };

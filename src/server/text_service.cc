@@ -12,6 +12,7 @@
 #include "base/strings.h"
 #include "chat_template/chat_format.h"
 #include "server/pin_book.h"
+#include "server/prompt_line.h"
 #include "server/text_writer.h"
 #include "server/tools.h"
 
@@ -182,7 +183,8 @@ class Service final : public TextService {
     ~Places() { running -= count; }
   };
 
-  struct PinnedPrompt {
+  // What is needed of a prompt when its request ends.
+  struct SentPrompt {
     std::vector<std::int32_t> tokens{};
     std::vector<PromptPin> pins{};
     std::uint64_t salt = 0;
@@ -206,10 +208,10 @@ class Service final : public TextService {
       scheduled.constraint =
           MakeConstraint(table_, thinks ? *AfterThoughts(request.form) : *request.form);
     }
-    auto pins = std::make_shared<PinnedPrompt>();
-    pins->pins = std::exchange(request.pins, {});
-    pins->salt = request.salt;
-    if (!pins->pins.empty()) pins->tokens = request.prompt.tokens;
+    auto sent = std::make_shared<SentPrompt>();
+    sent->pins = std::exchange(request.pins, {});
+    sent->salt = request.salt;
+    sent->tokens = request.prompt.tokens;
     const bool wants_logits = request.top_logprobs >= 0;
     const auto writer = std::make_shared<TextWriter>(engine_.tokenizer(), std::move(request));
     scheduled.on_started = [writer](const ReuseReport& reuse) { writer->Started(reuse); };
@@ -225,9 +227,9 @@ class Service final : public TextService {
       last = now;
       return writer->Push(token);
     };
-    scheduled.on_done = [this, writer, pins = std::move(pins)](const RequestResult& result) {
-      Keep(*pins, result);
-      Remember(pins->salt, result);
+    scheduled.on_done = [this, writer, sent = std::move(sent)](const RequestResult& result) {
+      Keep(*sent, result);
+      Remember(*sent, result);
       Count(result);
       --running_;
       writer->Finish(result, ending_all_ ? Stopping() : Status::Ok());
@@ -264,7 +266,7 @@ class Service final : public TextService {
   }
 
   // Pins what the request asks for. If the cache has no room for a request, nothing is pinned any more.
-  void Keep(const PinnedPrompt& prompt, const RequestResult& result) {
+  void Keep(const SentPrompt& prompt, const RequestResult& result) {
     try {
       const double now = scheduler_->Now();
       if (result.status.code() == StatusCode::kCacheFull) pins_.Clear(now);
@@ -279,11 +281,13 @@ class Service final : public TextService {
     }
   }
 
-  void Remember(std::uint64_t salt, const RequestResult& result) {
+  void Remember(const SentPrompt& prompt, const RequestResult& result) {
     try {
-      ended_.push_back({.salt = salt,
+      const Position at = result.reuse.difference.position;
+      ended_.push_back({.salt = prompt.salt,
                         .seconds = scheduler_->Now(),
                         .reuse = result.reuse,
+                        .differs_at = at < 0 ? "" : LineAt(engine_, prompt.tokens, at),
                         .generated = std::ssize(result.tokens),
                         .first_token_ms = result.first_token_ms,
                         .total_ms = result.total_ms});

@@ -79,6 +79,8 @@ struct EndedRequest {
   std::uint64_t salt = 0;
   double seconds = 0.0;  // of the scheduler's clock, when it ended
   ReuseReport reuse{};
+  std::string
+      differs_at{};  // the line where the prompt leaves the nearest cached one; empty: it does not
   std::int64_t generated = 0;  // tokens
   double first_token_ms = 0.0;
   double total_ms = 0.0;

@@ -141,6 +141,20 @@ TEST_F(TlsTest, RefusesOtherClients) {
               HasSubstr("200 OK"));
 }
 
+// Clients trust the new certificate only, or, if that cannot be used, the old one.
+TEST_F(TlsTest, ReadsACertificateAgain) {
+  ASSERT_TRUE(Try(certificate_file_, key_file_).ok());
+  const std::string get = "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+  EXPECT_THAT(Ask(get), HasSubstr("200 OK"));
+  const Certificate old = std::exchange(certificate_, Sign((key_ = MakeKey()).get()));
+  (void)FileOf("cert.pem", nullptr, certificate_.get());
+  EXPECT_THAT(server_->ReloadCertificate().message(), HasSubstr("not the certificate's key"));
+  EXPECT_EQ(Ask(get), "no connection");
+  (void)FileOf("key.pem", key_.get(), nullptr);
+  ASSERT_TRUE(server_->ReloadCertificate().ok());
+  EXPECT_THAT(Ask(get), HasSubstr("200 OK"));
+}
+
 TEST_F(TlsTest, NamesTheFileThatIsWrong) {
   const Key other = MakeKey();
   const std::string other_file = FileOf("other.pem", other.get(), nullptr);

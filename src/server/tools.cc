@@ -60,7 +60,7 @@ enum class Nesting : std::uint8_t { kInFunction, kFlat };
 
 // Takes the functions. A model that cannot call them is an error.
 Tools ReadFunctions(Fields& fields, CallSyntax calls, Nesting nesting) {
-  Tools tools;
+  Tools tools{.syntax = calls};
   const Json* const given = FindTools(fields);
   if (given == nullptr) return tools;
   for (std::size_t i = 0; i < given->size(); ++i) {
@@ -141,10 +141,18 @@ Tools ReadChosen(Fields& fields, CallSyntax calls, Nesting nesting) {
 }  // namespace
 
 AnswerForm FormOf(const Tools& tools, const AnswerForm& answer) {
-  if (tools.form == nullptr || answer == nullptr || tools.forced) {
-    return tools.form != nullptr ? tools.form : answer;
+  if (answer == nullptr || tools.forced) return tools.form;
+  if (tools.list.empty()) return answer;
+  // Either calls and nothing else, or the answer.
+  Json list = tools.list;
+  for (Json& tool : list) {
+    Json& parameters = tool["function"]["parameters"];
+    if (!SchemaForm(parameters).ok())
+      parameters = {{"type", "object"}};  // of a tool that is not strict
   }
-  return EitherForm(tools.form, answer);
+  const auto calls =
+      CallsForm({.tools = list, .one = tools.one_call, .forced = true}, tools.syntax);
+  return calls.ok() ? EitherForm(*calls, answer) : answer;
 }
 
 Tools ReadOpenAiTools(Fields& fields, CallSyntax calls) {
@@ -162,7 +170,7 @@ Tools ReadOllamaTools(Fields& fields, CallSyntax calls) {
 }
 
 Tools ReadAnthropicTools(Fields& fields, CallSyntax calls) {
-  Tools tools;
+  Tools tools{.syntax = calls};
   const Json* const given = FindTools(fields);
   for (std::size_t i = 0; given != nullptr && i < given->size(); ++i) {
     const Json& tool = (*given)[i];

@@ -25,7 +25,8 @@ struct Tools {
   bool strict = false;  // one of them is strict, so all calls follow their schemas
   bool forced = false;  // the answer is calls of `callable`
   Json callable = Json::array();
-  AnswerForm form{};  // what the above means for the answer; null: any text
+  CallSyntax syntax = CallSyntax::kNone;  // of the model
+  AnswerForm form{};                      // what the above means for the answer; null: any text
 };
 
 // Adds the form of a request's answer to that of its tools: the answer has either. Null: any text.

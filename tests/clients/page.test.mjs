@@ -1,7 +1,9 @@
-// The page in headless Chromium: it loads without an error, follows a generation, shows a fork of the trie,
+// The page in headless Chromium: it loads without an error, is accessible, follows a generation, shows a fork of the trie,
 // and never reads a text as HTML. KVCACHE_PAGE_SHOTS names a folder for screenshots.
 import assert from 'node:assert/strict';
 import {after, before, test} from 'node:test';
+import {readFileSync} from 'node:fs';
+import {createRequire} from 'node:module';
 import {join} from 'node:path';
 import {chromium} from 'playwright-core';
 
@@ -50,6 +52,22 @@ const complete = (prompt, more = {}) => fetch(`${story.url}/v1/completions`, {
   method: 'POST',
   body: JSON.stringify({prompt, max_tokens: 8, temperature: 0, ...more}),
 }).then((answer) => answer.json());
+
+// No violations that axe calls serious or critical, in both color schemes, with all parts filled.
+test('is accessible', async () => {
+  const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+  for (const colorScheme of ['light', 'dark']) {
+    const {page} = await open({colorScheme});
+    await ask(page, 'Tell me a story about a cat.');
+    await page.locator('#ended tbody tr').first().waitFor({timeout: 8000});
+    await page.evaluate(axe);
+    const {violations, passes} = await page.evaluate(() => globalThis.axe.run());
+    const serious = violations.filter(({impact}) => ['serious', 'critical'].includes(impact));
+    assert.deepEqual(serious.map(({id, nodes}) => [id, nodes.map(({html}) => html)]), []);
+    assert.ok(passes.length > 10);
+    await page.close();
+  }
+});
 
 test('shows the chat, its cached tokens and the sequences', async () => {
   const {page, problems, hosts} = await open();

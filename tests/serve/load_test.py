@@ -8,62 +8,17 @@ import asyncio
 import json
 import os
 import random
-import re
 import resource
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 import unittest
-from pathlib import Path
 
-SERVE = None
-MODEL = str(Path(__file__).resolve().parents[2] / "models" / "story.gguf")
+from server_process import Server
+
 SLOW = os.environ.get("KVCACHE_SLOW_TESTS") == "1"
 MIB = 1 << 20
-
-
-class Server:
-    """A server's process."""
-
-    def __init__(self, *flags, port=0):
-        self.flags = [SERVE, MODEL, "--log", "error", "--port", str(port), *flags]
-        self.start()
-
-    def start(self):
-        self.process = subprocess.Popen(self.flags, stderr=subprocess.PIPE, text=True)
-        self.lines = []
-        for line in self.process.stderr:
-            self.lines.append(line)
-            found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
-            if found:
-                self.port = int(found.group(1))
-                return
-        raise AssertionError("the server ended: " + "".join(self.lines))
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-        self.process.stderr.close()
-
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        rest = self.process.stderr.read()
-        status = self.process.wait(60)
-        self.process.stderr.close()
-        assert status == 0, f"status {status}: {rest}"
-
-    def resident(self):
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(re.search(r"VmRSS:\s+(\d+)", status).group(1)) * 1024
-
-    def threads(self):
-        return len(os.listdir(f"/proc/{self.process.pid}/task"))
-
-    def descriptors(self):
-        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
 
 def request_bytes(path, body=None, close=True, length=None):
@@ -424,5 +379,5 @@ class Busy(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    SERVE = sys.argv[1]
+    Server.program = sys.argv[1]
     unittest.main(argv=[sys.argv[0], *sys.argv[2:]])

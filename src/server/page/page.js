@@ -139,10 +139,12 @@ function drawEnded(state) {
       const name = reason.replaceAll('_', ' ');
       return `${number(tokens)} ${reasons[name] || name}`;
     }).join(', ');
+    const why = element('td', '', missed);
+    if (one.differs_at) why.append(element('div', 'differs', `differs at: ${one.differs_at}`));
     row.append(element('td', '', number(one.prompt_tokens)),
         element('td', '', one.cached_tokens > 0 ?
           `${number(one.cached_tokens)} (${tiers || 'live'})` : '0'),
-        element('td', '', missed), element('td', '', `${one.first_token_ms.toFixed(1)} ms`));
+        why, element('td', '', `${one.first_token_ms.toFixed(1)} ms`));
     body.append(row);
   }
 }

@@ -1,0 +1,14 @@
+// Tells whether JSON schemas share values.
+//
+// Thread safety: pure.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+namespace kvcache {
+
+// Returns whether no value is allowed by two of the schemas, as far as constants, types and required properties
+// tell.
+bool AreDisjoint(const nlohmann::ordered_json& schemas);
+
+}  // namespace kvcache

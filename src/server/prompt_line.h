@@ -1,0 +1,17 @@
+// Names a place in a prompt by its line.
+//
+// Thread safety: pure.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "kvcache_engine/engine.h"
+
+namespace kvcache::server {
+
+// Returns the line of the prompt around a token, in at most 200 bytes; of a longer line, 64 tokens on each side.
+std::string LineAt(const Engine& engine, std::span<const std::int32_t> tokens, Position at);
+
+}  // namespace kvcache::server

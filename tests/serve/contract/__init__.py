@@ -1,0 +1,1 @@
+"""Checks of what docs/server.md promises, against the server's program on loopback."""

@@ -1,0 +1,161 @@
+"""What operators need: health, metrics, limits, the end of the server."""
+
+import json
+import re
+import socket
+import time
+import unittest
+from concurrent.futures import ThreadPoolExecutor
+
+from contract.client import STORY, Answer, Contract, fresh_prompt
+from server_process import Server
+
+
+class Operators(Contract):
+    STORE = False
+    FLAGS = ("--ctx", "8192", "--threads", "1", "--prefill-chunk", "64")
+
+    def send(self, body):
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        data = json.dumps(body).encode()
+        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s"
+                           % (len(data), data))
+        return connection
+
+    def test_counters_grow_while_tokens_are_computed(self):
+        def grows(name, before):
+            def has_grown():
+                now = self.metrics()
+                return now["kvcache_requests_running"] > 0 and now[name] > before[name]
+            return self.wait(has_grown)
+
+        before = self.metrics()
+        growing = [name for name in before if "token" in name and name.endswith("_total")]
+        connections = [self.send({"prompt": fresh_prompt(700), "max_tokens": 1}) for _ in range(8)]
+        self.assertTrue(grows("kvcache_prompt_tokens_computed_total", before))
+        self.assertTrue(self.wait(lambda: self.metrics()["kvcache_requests_running"] == 0, 60))
+        before = self.metrics()
+        connections += [self.send({"prompt": STORY, "max_tokens": 4000, "temperature": 1}) for _ in range(4)]
+        self.assertTrue(grows("kvcache_generated_tokens_total", before))
+        for connection in connections:
+            connection.close()
+        self.assertTrue(growing)
+        self.assert_idle()
+
+    def test_the_histogram_of_first_tokens(self):
+        text = self.get("/metrics").text
+        histograms = re.findall(r"# TYPE (\S+) histogram", text)
+        self.assertTrue(any("first" in name or "ttft" in name for name in histograms))
+        for name in histograms:
+            counts = [float(n) for n in re.findall(rf'{name}_bucket{{le="[^"]+"}} (\S+)', text)]
+            self.assertEqual(counts, sorted(counts))
+            self.assertEqual(counts[-1], float(re.search(rf"{name}_count (\S+)", text).group(1)))
+
+    def test_nothing_is_computed_after_the_clients_left(self):
+        for stream in (True, False):
+            for prompt in (fresh_prompt(700), STORY):  # in a prompt, and in an answer
+                connections = [self.send({"prompt": f"{i} {prompt}", "max_tokens": 4000, "stream": stream,
+                                          "temperature": 1, "logit_bias": {}}) for i in range(4)]
+                self.wait(lambda: self.metrics()["kvcache_requests_running"] > 0)
+                time.sleep(0.1)
+                for connection in connections:
+                    connection.close()
+                time.sleep(0.4)
+                first = self.metrics()["kvcache_evaluated_tokens_total"]
+                time.sleep(0.3)
+                self.assertEqual(self.metrics()["kvcache_evaluated_tokens_total"], first, (stream, len(prompt)))
+                self.assert_idle()
+
+    def test_200_requests_at_once(self):
+        def ask(i):
+            answer = self.post("/v1/completions", {"prompt": f"{i} {STORY}", "max_tokens": 8}, seconds=60)
+            if answer.status != 200:
+                self.assertTrue(answer.headers["retry-after"])
+            return answer.status
+
+        with ThreadPoolExecutor(200) as pool:
+            statuses = list(pool.map(ask, range(200)))
+        self.assertLessEqual(set(statuses), {200, 429, 503})
+        self.assertGreaterEqual(statuses.count(200), 16)
+
+
+class Life(unittest.TestCase):
+    def run_one(self, prepare):
+        start = time.monotonic()
+        server = Server("--store", "none", "--ctx", "1024", "--log", "info")
+        self.assertLess(time.monotonic() - start, 60)
+        connections = prepare(server)
+        start = time.monotonic()
+        server.stop()  # status 0
+        self.assertLess(time.monotonic() - start, 10)
+        for connection in connections:
+            connection.close()
+        return server
+
+    def connect(self, server, data):
+        connection = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+        connection.sendall(data)
+        return connection
+
+    def test_sigterm_with_clients_of_all_kinds(self):
+        body = json.dumps({"prompt": STORY, "max_tokens": 900, "stream": True, "n": 8, "temperature": 1}).encode()
+        post = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+        pieces = [b"", b"GET /hea", post, post[:-5], post * 3, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"]
+        self.run_one(lambda server: [self.connect(server, piece) for piece in pieces])
+
+    def test_the_log_has_numbers_but_no_texts(self):
+        prompt = "A quite secret word is Rumpelstiltskin."
+        body = json.dumps({"prompt": prompt, "max_tokens": 3}).encode()
+        post = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+
+        def ask(server):
+            connection = self.connect(server, post)
+            connection.recv(1000)
+            return [connection]
+
+        server = self.run_one(ask)
+        self.assertIn("prompt_tokens=", server.rest)
+        self.assertNotIn("Rumpel", server.rest)
+
+
+class Users(Contract):
+    """Keys separate users."""
+
+    STORE = False
+
+    @classmethod
+    def setUpClass(cls):
+        import os
+        import tempfile
+        handle, cls.keys = tempfile.mkstemp(prefix="kvcache-keys-")
+        with os.fdopen(handle, "w") as file:
+            file.write("sk-aaaaaaaaaaaaaaaaaaaa\nsk-bbbbbbbbbbbbbbbbbbbb\nsk-cccccccccccccccccccc admin\n")
+        cls.FLAGS = ("--ctx", "1024", "--api-keys", cls.keys)
+        super().setUpClass()
+
+    @classmethod
+    def tearDownClass(cls):
+        import os
+        super().tearDownClass()
+        os.unlink(cls.keys)
+
+    def test_users_share_nothing(self):
+        a, b, admin = ({"Authorization": "Bearer sk-" + letter * 20} for letter in "abc")
+        prompt = fresh_prompt(20)
+        body = {"prompt": prompt, "max_tokens": 1}
+        self.ok("/v1/completions", body, headers=a)
+        cached = [self.ok("/v1/completions", body, headers=who)["usage"]["prompt_tokens_details"]["cached_tokens"]
+                  for who in (b, a, admin)]
+        self.assertLessEqual(cached[0], 1)
+        self.assertGreater(cached[1], 50)
+        self.assertLessEqual(cached[2], 1)
+        fresh = fresh_prompt(20)
+        self.ok("/v1/completions", {"prompt": fresh, "max_tokens": 1}, headers=a)
+        self.assertNotIn(fresh[:60], self.get("/state", headers=admin).text)
+        # The first token is that of all prompts.
+        self.assertLessEqual(self.ok("/probe", {"prompt": fresh}, headers=admin)["cached_tokens"], 1)
+        for who, status in [({}, 401), ({"Authorization": "Bearer x"}, 401), (a, 403), (admin, 200)]:
+            self.assertEqual(self.get("/metrics", headers=who).status, status)
+        self.assertEqual(self.get("/health").status, 200)
+        self.assertIsInstance(self.get("/v1/models"), Answer)
+        self.assertEqual(self.get("/v1/models").status, 401)
