@@ -1,7 +1,6 @@
 // A store in this process's memory. Objects have their envelopes and are verified on every read, as in
 // every other store.
 #include <algorithm>
-#include <ctime>
 #include <list>
 #include <map>
 #include <mutex>
@@ -11,6 +10,7 @@
 #include "base/errors.h"
 #include "base/strings.h"
 #include "kvcache/store.h"
+#include "platform/wall_clock.h"
 #include "store/object_format.h"
 
 namespace kvcache {
@@ -59,7 +59,7 @@ class MemoryStore final : public Store {
         Erase(objects_.find(order_.front()));
       }
       std::list<ObjectId> place(1, id);
-      objects_.emplace(id, Object{std::move(bytes), place.begin(), std::time(nullptr)});
+      objects_.emplace(id, Object{std::move(bytes), place.begin(), WallClockSeconds()});
       order_.splice(order_.end(), place);
       held_bytes_ += size;
       return Status::Ok();
@@ -130,7 +130,7 @@ class MemoryStore final : public Store {
 
   void MarkUsed(Object& object) {
     order_.splice(order_.end(), order_, object.place);
-    object.last_used_s = std::time(nullptr);
+    object.last_used_s = WallClockSeconds();
   }
 
   void Erase(Objects::iterator at) {
