@@ -113,6 +113,11 @@ def prefix_store(run):
                          *(quick if run.quick else []))["cases"]
 
 
+def disk_store(run):
+    quick = ["--bytes=33554432", "--objects=500", "--rounds=1"]
+    return run.json_file("disk_store_bench", *(quick if run.quick else []))["cases"]
+
+
 def recurrence(run):
     return run.json_file("recurrence_bench", *(["--rounds=2"] if run.quick else []))["cases"]
 
@@ -227,6 +232,7 @@ BENCHES = {
     "linear": (linear, "matrix products of each weight type"),
     "store": (store, "writing keys and values to the cache, for each type"),
     "prefix_store": (prefix_store, "stored prompts, compared with plain reads; needs redis-server"),
+    "disk_store": (disk_store, "the disk store, over LMDB, compared with plain files"),
     "recurrence": (recurrence, "recurrent layers, drafts in them, and their acceptance"),
     "snapshot": (snapshot, "snapshots, lazy and as bytes, and transactions"),
     "metadata": (metadata, "the cost of a pass before any layer runs"),

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <span>
@@ -16,6 +15,7 @@
 #include "gguf/gguf.h"
 #include "kvcache/cpu_backend.h"
 #include "model/layer_memory.h"
+#include "platform/wall_clock.h"
 #include "store/content_hash.h"
 
 namespace kvcache {
@@ -62,9 +62,7 @@ Result<StoreHash> HashFile(const GgufFile& file) {
 }
 
 bool IsSettled(const FileIdentity& identity) {
-  const std::int64_t now = std::chrono::duration_cast<std::chrono::nanoseconds>(
-                               std::chrono::system_clock::now().time_since_epoch())
-                               .count();
+  const std::int64_t now = WallClockNs();
   return identity.inode != 0 && identity.changed_ns < now - kRacyNs &&
          identity.modified_ns < now - kRacyNs;
 }

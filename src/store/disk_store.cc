@@ -233,19 +233,32 @@ class DiskStore final : public Store {
   }
 
  private:
+  // Returns the environment in use, or a new one after LMDB has given that up.
   std::shared_ptr<LmdbEnvironment> Environment() {
+    auto environment = Current();
+    if (environment->IsOpen()) return environment;
+    const auto opened = InPlace();
+    return opened.ok() ? *opened : environment;
+  }
+
+  std::shared_ptr<LmdbEnvironment> Current() {
     const std::lock_guard lock(mutex_);
     return environment_;
   }
 
   // Returns the environment of the file that has the name now: another process may have discarded a
-  // damaged one. Errors: the directory is gone.
+  // damaged one. Errors: the directory is gone; those of LmdbEnvironment::Open.
   Result<std::shared_ptr<LmdbEnvironment>> InPlace() {
-    const auto environment = Environment();
+    const auto environment = Current();
     if (environment->IsInPlace()) return environment;
+    const bool was_removed = environment->IsOpen();
     auto opened =
         LmdbEnvironment::Open(environment->directory(), budget_bytes_, MissingDirectory::kRefuse);
-    if (!opened.ok()) return Status(opened.status()).WithContext("the store's file was removed");
+    if (!opened.ok()) {
+      return Status(opened.status())
+          .WithContext(was_removed ? "the store's file was removed"
+                                   : "the store's file is opened again after an error");
+    }
     const std::lock_guard lock(mutex_);
     environment_ = *opened;
     return environment_;
@@ -291,8 +304,7 @@ class DiskStore final : public Store {
     return InPlace();
   }
 
-  int TryPut(const LmdbEnvironment& environment, const ObjectId& id,
-             std::span<const std::byte> payload) {
+  int TryPut(LmdbEnvironment& environment, const ObjectId& id, std::span<const std::byte> payload) {
     const std::int64_t most = MostPages(environment);
     const std::int64_t needed = kIndexPages + LmdbValuePages(kEnvelopeBytes + payload.size(),
                                                              kIdBytes, environment.page_bytes());

@@ -1,12 +1,14 @@
 // What a directory adds: other processes, ends of processes, damaged files, and file systems that refuse.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <csignal>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
@@ -212,12 +214,29 @@ int WaitFor(pid_t child) {
   return status;
 }
 
-// Writes, removes and reads objects without an end.
-void Work(const std::string& directory, unsigned seed, std::uint64_t numbers) {
+// A number that processes share.
+class SharedCount {
+ public:
+  SharedCount()
+      : count_(static_cast<std::atomic<int>*>(mmap(nullptr, sizeof(std::atomic<int>),
+                                                   PROT_READ | PROT_WRITE,
+                                                   MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {}
+  ~SharedCount() { (void)munmap(count_, sizeof(std::atomic<int>)); }
+  SharedCount(const SharedCount&) = delete;
+  SharedCount& operator=(const SharedCount&) = delete;
+  std::atomic<int>& operator*() const { return *count_; }
+
+ private:
+  std::atomic<int>* const count_;
+};
+
+// Writes, removes and reads objects without an end, and counts them.
+void Work(const std::string& directory, unsigned seed, std::uint64_t numbers,
+          std::atomic<int>& done) {
   auto store = OpenDiskStore({.directory = directory, .budget_bytes = kBudget});
   if (!store.ok()) _exit(3);
   std::mt19937 random(seed);
-  for (;;) {
+  for (;; ++done) {
     const std::uint64_t number = random() % numbers;
     if (random() % 8 == 0) {
       if (!(*store)->Remove(TestId(number)).ok()) _exit(4);
@@ -236,8 +255,12 @@ TEST(DiskStoreTest, SurvivesKills) {
   std::mt19937 random(1);
   int most = 0;
   for (int i = 0; i < kills; ++i) {
-    const pid_t child = Fork([&] { Work(directory.path(), static_cast<unsigned>(i), 60); });
-    std::this_thread::sleep_for(std::chrono::microseconds(random() % 40000));
+    const SharedCount done;
+    const pid_t child = Fork([&] { Work(directory.path(), static_cast<unsigned>(i), 60, *done); });
+    // The process ends while it opens the store, or in one of its first writes.
+    const int least = static_cast<int>(random() % 8);
+    while (*done < least && waitpid(child, nullptr, WNOHANG) == 0) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 5000));
     ASSERT_EQ(kill(child, SIGKILL), 0);
     const int status = WaitFor(child);
     ASSERT_TRUE(WIFSIGNALED(status)) << "exit status " << WEXITSTATUS(status);
@@ -254,9 +277,10 @@ TEST(DiskStoreTest, SurvivesKills) {
 // Two processes write; each sees what the other has written. One is killed, and the other goes on.
 TEST(DiskStoreTest, IsSharedByProcesses) {
   const TestDirectory directory;
-  const pid_t first = Fork([&] { Work(directory.path(), 1, 60); });
-  const pid_t second = Fork([&] { Work(directory.path(), 2, 60); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  const SharedCount done;
+  const pid_t first = Fork([&] { Work(directory.path(), 1, 60, *done); });
+  const pid_t second = Fork([&] { Work(directory.path(), 2, 60, *done); });
+  while (*done < 40 && waitpid(-1, nullptr, WNOHANG) == 0) std::this_thread::yield();
   {
     const auto store = Open(directory.path());
     ASSERT_NE(store, nullptr);

@@ -11,10 +11,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <ctime>
 #include <span>
 
 #include "kvcache/store.h"
+#include "platform/wall_clock.h"
 #include "store/lmdb_environment.h"
 #include "store/object_format.h"
 
@@ -98,7 +98,7 @@ class Changes {
     if (payload_bytes != kNoSize) usage.payload_bytes = static_cast<std::uint64_t>(payload_bytes);
     error = NextTurn(usage.turn);
     if (error != 0) return error;
-    usage.seconds = std::time(nullptr);
+    usage.seconds = WallClockSeconds();
     MDB_val key = ValueOf(&id, kIdBytes);
     MDB_val value = ValueOf(&usage, sizeof(usage));
     error = mdb_put(transaction_, tables_.usage, &key, &value, 0);

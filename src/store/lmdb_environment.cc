@@ -2,9 +2,11 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -88,6 +90,13 @@ Status CheckBeforeOpening(const std::string& path) {
   return error == 0 ? Status::Ok() : OsError("write", path, error);
 }
 
+// LMDB calls a write that ended early, as the one that fills a disk, an error of input and output.
+bool IsFull(const std::string& directory) {
+  constexpr std::uint64_t kLeastFree = std::uint64_t{64} << 10;
+  struct statvfs info {};
+  return statvfs(directory.c_str(), &info) == 0 && info.f_bavail * info.f_frsize < kLeastFree;
+}
+
 void RemoveFiles(const std::string& directory) {
   (void)unlink((directory + kFile).c_str());
   (void)unlink((directory + kLockFile).c_str());
@@ -158,7 +167,9 @@ Status LmdbEnvironment::OpenFile(std::int64_t map_bytes) {
     const bool foreign = error == MDB_INVALID || error == MDB_VERSION_MISMATCH;
     return foreign ? Status(StatusCode::kCorrupt, status.message()) : status;
   }
-  (void)mdb_env_get_fd(env_, &fd_);
+  int fd = -1;
+  (void)mdb_env_get_fd(env_, &fd);
+  fd_ = fd;
   int dead = 0;
   (void)mdb_reader_check(env_, &dead);
   KVCACHE_RETURN_IF_ERROR(CheckFile());
@@ -214,6 +225,7 @@ int LmdbEnvironment::FindMap(MDB_txn* transaction) const {
 int LmdbEnvironment::Begin(unsigned flags, std::shared_lock<std::shared_mutex>& lock,
                            MDB_txn** transaction) const {
   for (int attempt = 0;; ++attempt) {
+    if (env_ == nullptr) return MDB_PANIC;
     const int error = mdb_txn_begin(env_, nullptr, flags, transaction);
     if (error == 0 || attempt == 2) return error;
     if (error == MDB_READERS_FULL) {  // perhaps of processes that were killed
@@ -246,18 +258,34 @@ int LmdbEnvironment::Read(const Body& body) const {
   return body(transaction);
 }
 
-int LmdbEnvironment::Write(const Body& body) const {
+int LmdbEnvironment::Write(const Body& body) {
   std::shared_lock lock(map_lock_);
   MDB_txn* transaction = nullptr;
   const int error = Begin(0, lock, &transaction);
   if (error != 0) return error;
   std::unique_ptr<MDB_txn, TransactionEnd> end(transaction);
   const int result = body(transaction);
-  return result == 0 ? mdb_txn_commit(end.release()) : result;
+  if (result != 0) return result;
+  const int committed = mdb_txn_commit(end.release());
+  lock.unlock();
+  if (committed != 0) CloseIfGivenUp();
+  return committed;
+}
+
+void LmdbEnvironment::CloseIfGivenUp() {
+  const std::unique_lock alone(map_lock_);
+  MDB_txn* look = nullptr;
+  if (env_ == nullptr || mdb_txn_begin(env_, nullptr, MDB_RDONLY, &look) != MDB_PANIC) {
+    if (look != nullptr) mdb_txn_abort(look);
+    return;
+  }
+  fd_ = -1;
+  mdb_env_close(std::exchange(env_, nullptr));
 }
 
 Status LmdbEnvironment::Error(std::string_view doing, int number) const {
   const std::string path = directory_ + kFile;
+  if (number == EIO && IsFull(directory_)) number = ENOSPC;
   if (number > 0) return OsError(doing, path, number);
   return {StatusCode::kIo, StrCat("cannot ", doing, " ", path, ": ", mdb_strerror(number))};
 }
@@ -282,7 +310,8 @@ Status LmdbEnvironment::Compact() const {
   (void)unlink(copy.c_str());  // of a process that was killed
   {
     const std::shared_lock no_change_of_size(map_lock_);
-    const int error = mdb_env_copy2(env_, copy.c_str(), MDB_CP_COMPACT);
+    const int error =
+        env_ == nullptr ? MDB_PANIC : mdb_env_copy2(env_, copy.c_str(), MDB_CP_COMPACT);
     if (error != 0) {
       (void)unlink(copy.c_str());
       return Error("copy", error);

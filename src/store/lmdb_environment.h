@@ -1,5 +1,8 @@
 // An open LMDB file and its transactions.
 //
+// LMDB gives a file up, for reads too, when it cannot write which transaction is the last one. Such a file is
+// closed here: it is not in place then, and can be opened again.
+//
 // LMDB allows one environment per file and process, and no transaction while the map changes its size.
 // Open() therefore returns the environment that the process has, and transactions hold a lock that a
 // change of the size takes alone.
@@ -47,12 +50,14 @@ class LmdbEnvironment {
   // back. Returns LMDB's number: that of `body`, or of the transaction itself.
   using Body = std::function<int(MDB_txn*)>;
   int Read(const Body& body) const;
-  int Write(const Body& body) const;
+  int Write(const Body& body);
 
   // Returns an error of LMDB as a Status that names the file.
   Status Error(std::string_view doing, int number) const;
 
-  // Returns whether the file still has its name.
+  // Returns whether LMDB goes on with the file.
+  bool IsOpen() const { return fd_ >= 0; }
+  // Returns whether the file is open and still has its name.
   bool IsInPlace() const;
   // Takes the file's name away if it still has it: the next Open makes a new one. Errors: those of
   // DirectoryLock::Take.
@@ -79,13 +84,15 @@ class LmdbEnvironment {
   Status OpenTables();
   // Finds map_ and map_bytes_. REQUIRES: the tables exist.
   int FindMap(MDB_txn* transaction) const;
+  // Closes the file if LMDB has given it up.
+  void CloseIfGivenUp();
   int Begin(unsigned flags, std::shared_lock<std::shared_mutex>& lock, MDB_txn** transaction) const;
 
   const std::string directory_;
   const int process_;  // a process that was forked must not use it
   std::string discarded_;
   MDB_env* env_ = nullptr;
-  int fd_ = -1;  // LMDB's
+  std::atomic<int> fd_ = -1;  // LMDB's; -1: the file is closed
   LmdbTables tables_;
   std::size_t page_bytes_ = 0;
   mutable std::atomic<std::int64_t> map_bytes_ = 0;

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <ctime>
 #include <list>
 #include <map>
 #include <memory>
@@ -19,6 +18,7 @@
 #include "base/strings.h"
 #include "kvcache/store.h"
 #include "platform/aligned_buffer.h"
+#include "platform/wall_clock.h"
 #include "store/object_format.h"
 
 namespace kvcache {
@@ -106,7 +106,7 @@ class MemoryStoreImpl final : public MemoryStore {
       const std::lock_guard lock(mutex_);
       if (*held_ > budget_bytes_) return NoRoom(payload_bytes);  // it became less meanwhile
       if (const auto old = objects_.find(id); old != objects_.end()) Erase(old);
-      objects_.emplace(id, Object{content, place.begin(), std::time(nullptr)});
+      objects_.emplace(id, Object{content, place.begin(), WallClockSeconds()});
       order_.splice(order_.end(), place);
       return Status::Ok();
     } catch (const std::bad_alloc&) {
@@ -221,7 +221,7 @@ class MemoryStoreImpl final : public MemoryStore {
 
   void MarkUsed(Object& object) {
     order_.splice(order_.end(), order_, object.place);
-    object.last_used_s = std::time(nullptr);
+    object.last_used_s = WallClockSeconds();
   }
 
   void Erase(Objects::iterator at) {

@@ -21,6 +21,32 @@ namespace {
 
 constexpr std::size_t kReceiveBytes = std::size_t{256} << 10;
 constexpr std::size_t kMostVectors = 16;  // of one system call
+// A page of SCAN has some thousand keys, CLUSTER SLOTS at most 16,384 ranges of some nodes.
+constexpr std::int64_t kMostParts = std::int64_t{1} << 19;
+constexpr std::int64_t kMostAnswerBytes = std::int64_t{520} << 20;  // a value has 512 MiB at most
+
+using MakeArray = decltype(redisReplyObjectFunctions::createArray);
+MakeArray usual_make_array = nullptr;
+
+// hiredis makes room for as many parts as an answer claims to have. This refuses what exceeds the number that
+// the reader's `privdata` points to.
+template <class Count>  // hiredis' versions have different types for it
+void* MakeBoundedArray(const redisReadTask* task, Count parts) {
+  auto& left = *static_cast<std::int64_t*>(task->privdata);
+  if (static_cast<std::int64_t>(parts) > left) return nullptr;
+  left -= static_cast<std::int64_t>(parts);
+  return usual_make_array(task, parts);
+}
+
+redisReplyObjectFunctions* BoundedFunctions(const redisReplyObjectFunctions& usual) {
+  static redisReplyObjectFunctions bounded = [&usual] {
+    usual_make_array = usual.createArray;
+    redisReplyObjectFunctions functions = usual;
+    functions.createArray = &MakeBoundedArray;
+    return functions;
+  }();
+  return &bounded;
+}
 
 Status Failed(std::string_view what, int error) {
   return {StatusCode::kIo, StrCat(what, ": ", std::generic_category().message(error))};
@@ -44,16 +70,31 @@ std::string_view TextOf(const redisReply& reply) {
 Result<std::unique_ptr<RedisConnection>> RedisConnection::Open(const RedisAddress& address,
                                                                const RedisUrl& url,
                                                                Deadline deadline) {
-  std::unique_ptr<RedisConnection> opened(new RedisConnection);
-  opened->reader_.reset(redisReaderCreate());
-  if (opened->reader_ == nullptr) {
-    return Status(StatusCode::kOutOfMemory, "no memory for a connection to Redis");
-  }
-  opened->reader_->maxbuf = 0;  // the buffer of a large answer serves the next one
-  opened->received_.resize(kReceiveBytes);
+  KVCACHE_ASSIGN_OR_RETURN(auto opened, Make());
   KVCACHE_RETURN_IF_ERROR(opened->Connect(address, deadline));
   KVCACHE_RETURN_IF_ERROR(opened->LogIn(url, deadline));
   return opened;
+}
+
+Result<std::unique_ptr<RedisConnection>> RedisConnection::Over(int socket, const RedisUrl& url,
+                                                               Deadline deadline) {
+  KVCACHE_ASSIGN_OR_RETURN(auto opened, Make());
+  opened->socket_ = socket;
+  KVCACHE_RETURN_IF_ERROR(opened->LogIn(url, deadline));
+  return opened;
+}
+
+Result<std::unique_ptr<RedisConnection>> RedisConnection::Make() {
+  std::unique_ptr<RedisConnection> made(new RedisConnection);
+  made->reader_.reset(redisReaderCreate());
+  if (made->reader_ == nullptr) {
+    return Status(StatusCode::kOutOfMemory, "no memory for a connection to Redis");
+  }
+  made->reader_->maxbuf = 0;  // the buffer of a large answer serves the next one
+  made->reader_->fn = BoundedFunctions(*made->reader_->fn);
+  made->reader_->privdata = &made->parts_left_;
+  made->received_.resize(kReceiveBytes);
+  return made;
 }
 
 RedisConnection::~RedisConnection() {
@@ -165,11 +206,17 @@ Status RedisConnection::Send(std::span<const std::string_view> arguments,
 }
 
 Result<RedisReply> RedisConnection::Receive(Deadline deadline) {
+  parts_left_ = kMostParts;
+  std::int64_t bytes = 0;
   for (;;) {
     void* reply = nullptr;
     if (redisReaderGetReply(reader_.get(), &reply) != REDIS_OK) {
       return Status(StatusCode::kCorrupt,
                     StrCat("the answer is not Redis': ", OneLine(reader_->errstr)));
+    }
+    if (bytes > kMostAnswerBytes) {
+      return Status(StatusCode::kCorrupt, StrCat("the answer has more than ", kMostAnswerBytes,
+                                                 " bytes; no value of this store has"));
     }
     if (reply != nullptr) return RedisReply(static_cast<redisReply*>(reply));
     if (std::chrono::steady_clock::now() > deadline) {
@@ -187,6 +234,7 @@ Result<RedisReply> RedisConnection::Receive(Deadline deadline) {
         REDIS_OK) {
       return Status(StatusCode::kOutOfMemory, "no memory for an answer of Redis");
     }
+    bytes += count;
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <initializer_list>
 #include <memory>
 #include <span>
@@ -33,6 +34,9 @@ class RedisConnection {
   // or the server's words.
   static Result<std::unique_ptr<RedisConnection>> Open(const RedisAddress& address,
                                                        const RedisUrl& url, Deadline deadline);
+  // The same over a connected socket that does not block, which it takes. For tests.
+  static Result<std::unique_ptr<RedisConnection>> Over(int socket, const RedisUrl& url,
+                                                       Deadline deadline);
   ~RedisConnection();
   RedisConnection(const RedisConnection&) = delete;
   RedisConnection& operator=(const RedisConnection&) = delete;
@@ -45,7 +49,8 @@ class RedisConnection {
     return Send(std::span(arguments.begin(), arguments.size()), {}, deadline);
   }
   // Returns the answer to the next command, which may be an error of the server. After an error the
-  // connection is of no more use. Errors: kIo; kCorrupt for an answer that is not Redis'.
+  // connection is of no more use. Errors: kIo; kCorrupt for an answer that is not Redis', or larger than
+  // any that this store asks for.
   Result<RedisReply> Receive(Deadline deadline);
   // Sends a command, and returns its answer.
   Result<RedisReply> Ask(std::initializer_list<std::string_view> arguments, Deadline deadline);
@@ -55,6 +60,7 @@ class RedisConnection {
 
  private:
   RedisConnection() = default;
+  static Result<std::unique_ptr<RedisConnection>> Make();
   Status Connect(const RedisAddress& address, Deadline deadline);
   Status LogIn(const RedisUrl& url, Deadline deadline);
   Status WaitFor(short events, Deadline deadline) const;
@@ -65,6 +71,7 @@ class RedisConnection {
   };
   std::unique_ptr<redisReader, FreeReader> reader_;
   std::vector<char> received_;
+  std::int64_t parts_left_ = 0;  // that the answer may have
 };
 
 // Returns the text of a status, an error or a string.

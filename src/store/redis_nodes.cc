@@ -12,6 +12,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kSlots = 16384;
+constexpr int kMostPort = 65535;
 constexpr std::size_t kMostIdle = 4;  // connections that are kept for each node
 constexpr std::chrono::milliseconds kFirstPause{50};
 constexpr std::chrono::seconds kLearnedFor{1};
@@ -38,8 +39,8 @@ int RedisSlot(std::string_view key) {
   return static_cast<int>(crc % kSlots);
 }
 
-RedisNodes::RedisNodes(RedisUrl url, int most_pause_ms)
-    : url_(std::move(url)), most_pause_(most_pause_ms) {}
+RedisNodes::RedisNodes(RedisUrl url, int most_pause_ms, Opener open)
+    : url_(std::move(url)), most_pause_(most_pause_ms), open_(std::move(open)) {}
 
 RedisNodes::Node& RedisNodes::Find(const RedisAddress& address) {
   Node& node = nodes_[TextOf(address)];
@@ -63,7 +64,7 @@ Result<RedisNodes::Lease> RedisNodes::Take(const RedisAddress& address, Deadline
       if (!lease.connection->IsStale()) return lease;
     }
   }
-  auto opened = RedisConnection::Open(address, url_, deadline);
+  auto opened = open_(address, url_, deadline);
   if (!opened.ok()) {
     Failed(address, opened.status());
     return std::move(opened).TakeStatus().WithContext(TextOf(address));
@@ -116,11 +117,13 @@ void RedisNodes::LearnSlots(const redisReply& slots, const RedisAddress& from) {
     const bool is_whole = range.element[0]->type == REDIS_REPLY_INTEGER &&
                           range.element[1]->type == REDIS_REPLY_INTEGER &&
                           master.type == REDIS_REPLY_ARRAY && master.elements >= 2 &&
-                          master.element[1]->type == REDIS_REPLY_INTEGER;
+                          master.element[1]->type == REDIS_REPLY_INTEGER &&
+                          master.element[1]->integer > 0 && master.element[1]->integer <= kMostPort;
     if (!is_whole) continue;
     const std::string host(TextOf(*master.element[0]));
     const RedisAddress address{host.empty() ? from.host : host,
                                static_cast<int>(master.element[1]->integer)};
+    if (!IsRedisHost(address.host)) continue;
     const auto first = std::max<std::int64_t>(0, range.element[0]->integer);
     const auto last = std::min<std::int64_t>(kSlots - 1, range.element[1]->integer);
     for (std::int64_t slot = first; slot <= last; ++slot) {

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -25,7 +26,11 @@ class RedisNodes {
  public:
   using Deadline = RedisConnection::Deadline;
 
-  RedisNodes(RedisUrl url, int most_pause_ms);
+  // Connects to a node.
+  using Opener = std::function<Result<std::unique_ptr<RedisConnection>>(
+      const RedisAddress& address, const RedisUrl& url, Deadline deadline)>;
+
+  RedisNodes(RedisUrl url, int most_pause_ms, Opener open = &RedisConnection::Open);
 
   // A connection to a node, for one thread.
   struct Lease {
@@ -62,6 +67,7 @@ class RedisNodes {
 
   const RedisUrl url_;
   const std::chrono::milliseconds most_pause_;
+  const Opener open_;
   std::mutex mutex_;
   std::map<std::string, Node> nodes_;  // by address
   std::vector<RedisAddress> slots_;    // empty, or one for each slot; without a host: unknown

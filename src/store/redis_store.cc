@@ -2,9 +2,8 @@
 // key in hexadecimal. So a value that was cut or exchanged is found out on every read.
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <chrono>
-#include <cstdlib>
-#include <ctime>
 #include <deque>
 #include <map>
 #include <utility>
@@ -12,9 +11,11 @@
 #include "base/errors.h"
 #include "base/strings.h"
 #include "kvcache/store.h"
+#include "platform/wall_clock.h"
 #include "store/content_hash.h"
 #include "store/object_format.h"
 #include "store/redis_nodes.h"
+#include "store/redis_store.h"
 
 namespace kvcache {
 namespace {
@@ -23,6 +24,8 @@ constexpr std::string_view kPrefix = "kvcache:";
 constexpr std::size_t kMostRedisBytes = std::size_t{512} << 20;  // Redis' default limit
 constexpr std::size_t kMostAhead = 4;  // values that are asked for at once
 constexpr int kMostRedirections = 5;
+constexpr std::int64_t kMostMemoryBytes = std::int64_t{1}
+                                          << 48;  // of one server, as far as is believed
 
 using Deadline = RedisConnection::Deadline;
 
@@ -32,19 +35,27 @@ std::string KeyText(const ObjectId& id) {
 
 bool ParseHash(std::string_view text, StoreHash& hash) {
   for (std::size_t i = 0; i < hash.bytes.size(); ++i) {
-    const std::string digits(text.substr(2 * i, 2));
-    char* end = nullptr;
-    hash.bytes[i] = static_cast<std::byte>(std::strtoul(digits.c_str(), &end, 16));
-    if (end != digits.c_str() + 2) return false;
+    const char* const digits = text.data() + 2 * i;
+    unsigned byte = 0;
+    const auto [end, error] = std::from_chars(digits, digits + 2, byte, 16);
+    if (error != std::errc() || end != digits + 2) return false;
+    hash.bytes[i] = static_cast<std::byte>(byte);
   }
   return true;
 }
 
+// Reads what KeyText wrote, and nothing else.
 bool ParseKey(std::string_view text, ObjectId& id) {
-  if (text.size() != kPrefix.size() + 129 || !text.starts_with(kPrefix)) return false;
-  text.remove_prefix(kPrefix.size());
-  return text[64] == ':' && ParseHash(text.substr(0, 64), id.fingerprint) &&
-         ParseHash(text.substr(65), id.key);
+  constexpr std::size_t kDigits = 64;
+  const std::string_view hashes = text.substr(std::min(text.size(), kPrefix.size()));
+  return hashes.size() == 2 * kDigits + 1 && hashes[kDigits] == ':' &&
+         ParseHash(hashes.substr(0, kDigits), id.fingerprint) &&
+         ParseHash(hashes.substr(kDigits + 1), id.key) && KeyText(id) == text;
+}
+
+// A number of the server in [0, most]; nothing else makes sense.
+std::int64_t NumberIn(std::int64_t number, std::int64_t most) {
+  return std::clamp<std::int64_t>(number, 0, most);
 }
 
 Status SaidBy(const RedisAddress& address, const redisReply& reply) {
@@ -55,8 +66,10 @@ Status SaidBy(const RedisAddress& address, const redisReply& reply) {
 
 class RedisStore final : public Store {
  public:
-  RedisStore(RedisUrl url, const RedisStoreOptions& options)
-      : name_(url.Name()), options_(options), nodes_(std::move(url), options.most_pause_ms) {}
+  RedisStore(RedisUrl url, const RedisStoreOptions& options, RedisNodes::Opener open)
+      : name_(url.Name()),
+        options_(options),
+        nodes_(std::move(url), options.most_pause_ms, std::move(open)) {}
 
   Status Get(const ObjectId& id, const Reader& reader) override {
     const std::string key = KeyText(id);
@@ -280,7 +293,7 @@ class RedisStore final : public Store {
   }
 
   Status ListNode(const RedisAddress& address, std::vector<StoredObject>& all) {
-    const std::int64_t now = std::time(nullptr);
+    const std::int64_t now = WallClockSeconds();
     std::string cursor = "0";
     do {
       KVCACHE_ASSIGN_OR_RETURN(
@@ -302,10 +315,12 @@ class RedisStore final : public Store {
         KVCACHE_ASSIGN_OR_RETURN(const RedisReply idle, leases.Receive(address, deadline));
         StoredObject object;
         const bool is_there = size->type == REDIS_REPLY_INTEGER &&
-                              size->integer >= static_cast<long long>(kEnvelopeBytes);
+                              size->integer >= static_cast<long long>(kEnvelopeBytes) &&
+                              size->integer <= static_cast<long long>(kMostRedisBytes);
         if (!is_there || !ParseKey(TextOf(*keys.element[i]), object.id)) continue;
         object.payload_bytes = size->integer - static_cast<std::int64_t>(kEnvelopeBytes);
-        object.last_used_s = idle->type == REDIS_REPLY_INTEGER ? now - idle->integer : now;
+        object.last_used_s =
+            idle->type == REDIS_REPLY_INTEGER ? now - NumberIn(idle->integer, now) : now;
         all.push_back(object);
       }
       leases.End(true);
@@ -320,7 +335,10 @@ class RedisStore final : public Store {
     const std::string text(TextOf(*info));
     const auto number = [&](const std::string& name) -> std::int64_t {
       const std::size_t at = text.find("\n" + name + ":");
-      return at == std::string::npos ? 0 : std::atoll(text.c_str() + at + name.size() + 2);
+      std::int64_t value = 0;
+      if (at == std::string::npos) return value;
+      (void)std::from_chars(text.data() + at + name.size() + 2, text.data() + text.size(), value);
+      return NumberIn(value, kMostMemoryBytes);
     };
     stats.held_bytes += number("used_memory");
     stats.budget_bytes += number("maxmemory");
@@ -335,7 +353,8 @@ class RedisStore final : public Store {
 
 }  // namespace
 
-Result<std::unique_ptr<Store>> OpenRedisStore(const RedisStoreOptions& options) {
+Result<std::unique_ptr<Store>> OpenRedisStoreOver(const RedisStoreOptions& options,
+                                                  RedisNodes::Opener open) {
   KVCACHE_ASSIGN_OR_RETURN(RedisUrl url, ParseRedisUrl(options.url));
   if (options.timeout_ms < 1 || options.most_pause_ms < 1 || options.ttl_s < 0) {
     return InvalidArgument(StrCat("a Redis store has a time-out of ", options.timeout_ms,
@@ -343,7 +362,12 @@ Result<std::unique_ptr<Store>> OpenRedisStore(const RedisStoreOptions& options) 
                                   " ms and a time to live of ", options.ttl_s,
                                   " s; the first two must be at least 1, the last one at least 0"));
   }
-  return std::unique_ptr<Store>(std::make_unique<RedisStore>(std::move(url), options));
+  return std::unique_ptr<Store>(
+      std::make_unique<RedisStore>(std::move(url), options, std::move(open)));
+}
+
+Result<std::unique_ptr<Store>> OpenRedisStore(const RedisStoreOptions& options) {
+  return OpenRedisStoreOver(options, &RedisConnection::Open);
 }
 
 }  // namespace kvcache

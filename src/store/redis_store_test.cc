@@ -308,7 +308,8 @@ TEST(RedisUrlTest, ReadsItsParts) {
   EXPECT_EQ(ParseRedisAddress("::1:7001")->host, "::1");
   for (const char* const wrong :
        {"redis://", "http://h", "h:1", "redis://h:x", "redis://h:70000", "redis://h/x",
-        "redis://user@h", "redis://:p%4@h", "redis://[::1", "rediss://h", "redis://:80"}) {
+        "redis://user@h", "redis://:p%4@h", "redis://[::1", "rediss://h", "redis://:80",
+        "redis://a b", "redis://a\nb", "redis://[::1\x1b]:7", "redis://h\xc3\xa9"}) {
     EXPECT_EQ(ParseRedisUrl(wrong).status().code(), StatusCode::kInvalidArgument) << wrong;
   }
 }

@@ -1,5 +1,6 @@
 #include "store/redis_url.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "base/errors.h"
@@ -53,6 +54,17 @@ std::string TextOf(const RedisAddress& address) {
   return StrCat(is_v6 ? "[" : "", address.host, is_v6 ? "]" : "", ":", address.port);
 }
 
+bool IsRedisHost(std::string_view text) {
+  constexpr std::size_t kMostLetters = 255;
+  const auto is_of_a_host = [](char c) {
+    const bool is_letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+    return is_letter || (c >= '0' && c <= '9') ||
+           std::string_view(".-_:%").find(c) != std::string_view::npos;
+  };
+  return !text.empty() && text.size() <= kMostLetters &&
+         std::all_of(text.begin(), text.end(), is_of_a_host);
+}
+
 Result<RedisAddress> ParseRedisAddress(std::string_view text) {
   RedisAddress address;
   std::string_view port;
@@ -70,6 +82,10 @@ Result<RedisAddress> ParseRedisAddress(std::string_view text) {
     if (colon != std::string_view::npos) port = text.substr(colon);
   }
   if (address.host.empty()) return InvalidArgument(StrCat("a Redis URL has no host", kForm));
+  if (!IsRedisHost(address.host)) {
+    return InvalidArgument(StrCat("a Redis URL has the host ", Quoted(address.host),
+                                  "; must be a name or an address"));
+  }
   if (port.empty()) return address;
   if (!port.starts_with(':')) {
     return InvalidArgument(StrCat("a Redis URL has ", Quoted(port), " after its host", kForm));

@@ -18,6 +18,9 @@ struct RedisAddress {
 
 // Returns "host:port", with brackets around an IPv6 address.
 std::string TextOf(const RedisAddress& address);
+// Returns whether the text can be the name or the address of a host: servers name other nodes, and the
+// names come into messages.
+bool IsRedisHost(std::string_view text);
 // Reads "host:port", as in an answer of a cluster. Errors: kInvalidArgument.
 Result<RedisAddress> ParseRedisAddress(std::string_view text);
 

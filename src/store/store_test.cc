@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "platform/wall_clock.h"
 #include "store/store_testing.h"
 
 namespace kvcache {
@@ -124,6 +125,33 @@ TEST_P(StoreTest, ListsTheLeastRecentlyUsedFirst) {
     EXPECT_GT(object.last_used_s, 1600000000);
   }
   EXPECT_EQ(ids, (std::vector{TestId(2), TestId(4), TestId(1), TestId(3), TestId(0)}));
+}
+
+// The order of use is a number of its own. The clock's jumps show in the times that people see, and
+// nowhere else.
+TEST_P(StoreTest, AClockThatJumpsChangesNoOrder) {
+  static std::int64_t calls;
+  calls = 0;
+  constexpr std::int64_t kDayNs = std::int64_t{86'400} * 1'000'000'000;
+  const WallClockForTests jumps([]() -> std::int64_t {
+    const std::int64_t days = calls++ % 2 == 0 ? 40'000 - calls : calls;
+    return days * kDayNs;
+  });
+  const auto store = Open(std::int64_t{1} << 20);
+  constexpr std::uint64_t kObjects = 40;
+  for (std::uint64_t i = 0; i < kObjects; ++i) {
+    ASSERT_TRUE(store->Put(TestId(i), TestPayload(i, 60'000)).ok());
+    if (i == 0) continue;
+    ASSERT_TRUE(ReadObject(*store, TestId(0)).ok()) << i;
+  }
+  const auto all = store->List();
+  ASSERT_TRUE(all.ok());
+  ASSERT_GT(all->size(), 8U);
+  // The newest ones are there, in order, and then the one that was always used.
+  for (std::size_t i = 0; i + 1 < all->size(); ++i) {
+    EXPECT_EQ((*all)[i].id, TestId(kObjects - all->size() + 1 + i)) << i;
+  }
+  EXPECT_EQ(all->back().id, TestId(0));
 }
 
 // Objects of all sizes, against a map: what is there is right, and the budget holds at every moment.

@@ -11,11 +11,11 @@ KVCACHE = ""
 MAKE_MODEL = ""
 
 
-def run(*args, text_in=None, env=None):
-    """Runs kvcache; returns (status, stdout, stderr)."""
+def run(*args, text_in=None, env=None, before=None):
+    """Runs kvcache; returns (status, stdout, stderr). The new process calls `before` first."""
     done = subprocess.run([KVCACHE, *args], input=text_in, capture_output=True, text=True,
                           stdin=None if text_in is not None else subprocess.DEVNULL,
-                          timeout=120, env={**os.environ, **(env or {})})
+                          timeout=120, env={**os.environ, **(env or {})}, preexec_fn=before)
     return done.returncode, done.stdout, done.stderr
 
 

@@ -2,6 +2,8 @@
 
 import json
 import os
+import pathlib
+import resource
 import shutil
 import signal
 import socket
@@ -22,10 +24,10 @@ class StoreTest(CliTest):
         self.store = self.dir / self.id()
         self.addCleanup(shutil.rmtree, self.store, ignore_errors=True)
 
-    def answer(self, *flags, prompt=PROMPT, model=None, **kwargs):
+    def answer(self, *flags, prompt=PROMPT, model=None, store=None, **kwargs):
         """Returns the JSON object of a prompt, and standard error."""
         code, out, err = run("run", model or self.long, "-p", prompt, "--raw", "-n", "5", "--seed",
-                             "3", "--json", "--store", str(self.store), *flags, **kwargs)
+                             "3", "--json", "--store", str(store or self.store), *flags, **kwargs)
         self.assertEqual(code, 0, err)
         return json.loads(out), err
 
@@ -187,6 +189,73 @@ class Redis(StoreTest):
         self.assertIn(f"127.0.0.1:{self.port}", answer["reuse"]["store_problem"])
         self.assertEqual(err.count("\n"), 1, err)
         self.assertIn("prefixes are not stored", err)
+
+
+class Failures(StoreTest):
+    """A store that cannot store costs one line, and the answer is that of a run without a store."""
+
+    def setUp(self):
+        super().setUp()
+        self.cold, _ = self.answer(store="none")
+
+    def check(self, answer, err, *words):
+        self.assertEqual((answer["text"], answer["tokens"]),
+                         (self.cold["text"], self.cold["tokens"]))
+        self.assertEqual(err.count("\n"), 1, err)
+        for word in ("prefixes are not stored", *words):
+            self.assertIn(word, err)
+
+    def test_a_budget_below_one_object(self):
+        wide = self.make("wide.gguf", "--context", "2048", "--width", "512", "--heads", "8",
+                         "--kv-heads", "8", "--layers", "4")
+        self.cold, _ = self.answer(store="none", model=wide)
+        for _ in range(2):
+            answer, err = self.answer("--disk-budget", "1M", model=wide)
+            self.check(answer, err, "does not fit into the store's budget of 1048576")
+        self.assertLessEqual((self.store / "objects.mdb").stat().st_size, 1 << 20)
+
+    def test_a_full_disk(self):
+        def full():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+        answer, err = self.answer(before=full)
+        self.check(answer, err, "cannot write", str(self.store))
+        answer, err = self.answer()
+        self.assertEqual((err, answer["tokens"]), ("", self.cold["tokens"]))
+        warm, _ = self.answer()
+        self.assertGreater(warm["reuse"]["tiers"]["disk"], 0)
+        answer, err = self.answer(before=full)
+        self.assertEqual((err, answer["tokens"]), ("", self.cold["tokens"]))
+        self.assertGreater(answer["reuse"]["tiers"]["disk"], 0)
+
+    def test_a_directory_that_nobody_may_write_to(self):
+        self.store = pathlib.Path("/proc/kvcache")
+        answer, err = self.answer()
+        self.check(answer, err, "/proc/kvcache")
+
+
+class RemovedDirectory(ChatTest):
+    def test_it_is_removed_between_two_answers(self):
+        store = self.dir / "removed"
+        texts = [answer["text"] for answer in self.answers(self.chat, "hello there\nhow are you\n",
+                                                           "--store", "none")]
+        chat = subprocess.Popen(
+            [program.KVCACHE, "run", self.chat, "--chat", "-n", "8", "--seed", "3", "--json",
+             "--store", str(store)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True)
+        self.addCleanup(chat.kill)
+        chat.stdin.write("hello there\n")
+        chat.stdin.flush()
+        first = json.loads(chat.stdout.readline())
+        self.assertTrue((store / "objects.mdb").exists())
+        shutil.rmtree(store)
+        out, err = chat.communicate("how are you\n", timeout=120)
+        self.assertEqual(chat.returncode, 0, err)
+        self.assertEqual([first["text"], json.loads(out)["text"]], texts)
+        self.assertEqual(err.count("\n"), 1, err)
+        self.assertIn("the store's file was removed", err)
+        self.assertIn(str(store), err)
 
 
 class Directories(StoreTest):

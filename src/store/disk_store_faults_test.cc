@@ -1,0 +1,207 @@
+// File systems that refuse while the store is in use: no locks, no space, errors of the disk, and
+// directories that nobody may write to. Each costs one clear error; what was stored before stays whole, and
+// the store is of use again as soon as the file system is.
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "kvcache/store.h"
+#include "store/failing_calls_testing.h"
+#include "store/store_testing.h"
+
+namespace kvcache {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kBudget = std::int64_t{4} << 20;
+
+std::unique_ptr<Store> Open(const std::string& directory) {
+  auto store = OpenDiskStore({.directory = directory, .budget_bytes = kBudget});
+  EXPECT_TRUE(store.ok()) << store.status().message();
+  return store.ok() ? std::move(*store) : nullptr;
+}
+
+// One line that has all of these words.
+void ExpectSays(const Status& status, std::initializer_list<std::string> words) {
+  EXPECT_EQ(status.code(), StatusCode::kIo) << status.message();
+  EXPECT_EQ(status.message().find('\n'), std::string::npos);
+  for (const std::string& word : words) {
+    EXPECT_NE(status.message().find(word), std::string::npos) << status.message();
+  }
+}
+
+struct Refusal {
+  std::string name;
+  FailingCall call;
+  std::string words;
+};
+
+class DiskStoreFaults : public ::testing::TestWithParam<Refusal> {
+ protected:
+  TestDirectory directory_;
+};
+
+using DiskStoreLocks = DiskStoreFaults;
+using DiskStoreWrites = DiskStoreFaults;
+
+TEST_P(DiskStoreLocks, AreNeeded) {
+  Status status;
+  const bool is_filtered = WithFailingCalls({GetParam().call}, [&] {
+    status = OpenDiskStore({.directory = directory_.path(), .budget_bytes = kBudget}).status();
+  });
+  if (!is_filtered) GTEST_SKIP() << "the system has no filters of calls";
+  ExpectSays(status, {directory_.path(), GetParam().words});
+  const auto store = Open(directory_.path());
+  ASSERT_NE(store, nullptr);
+  EXPECT_TRUE(store->Put(TestId(1), TestPayload(1, 100)).ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Calls, DiskStoreLocks,
+    ::testing::Values(
+        Refusal{"NoLocksOfFiles", {.number = SYS_flock, .error = ENOLCK}, "No locks available"},
+        Refusal{
+            "NotSupported", {.number = SYS_flock, .error = EOPNOTSUPP}, "Operation not supported"},
+        Refusal{"NoLocksOfRecords",
+                {.number = SYS_fcntl, .error = ENOLCK, .argument = 1, .from = 5, .below = 8},
+                "No locks available"}),
+    [](const auto& test) { return test.param.name; });
+
+// A write that fails leaves what was there. The next one, on a disk that works, succeeds.
+TEST_P(DiskStoreWrites, AreWholeOrAbsent) {
+  const auto store = Open(directory_.path());
+  ASSERT_NE(store, nullptr);
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    ASSERT_TRUE(store->Put(TestId(i), TestPayload(i, 50'000)).ok());
+  }
+  for (int round = 0; round < 3; ++round) {
+    Status put, replaced, removed;
+    const bool is_filtered = WithFailingCalls({GetParam().call}, [&] {
+      put = store->Put(TestId(10), TestPayload(10, 300'000));
+      replaced = store->Put(TestId(0), TestPayload(0, 50'000));
+      removed = store->Remove(TestId(1));
+    });
+    if (!is_filtered) GTEST_SKIP() << "the system has no filters of calls";
+    for (const Status& status : {put, replaced, removed}) {
+      ExpectSays(status, {directory_.file(), GetParam().words});
+    }
+    for (std::uint64_t i = 0; i < 4; ++i) {
+      const auto found = ReadObject(*store, TestId(i));
+      ASSERT_TRUE(found.ok()) << found.status().message();
+      EXPECT_EQ(*found, TestPayload(i, 50'000));
+    }
+    EXPECT_FALSE(*store->Contains(TestId(10)));
+    const auto number = static_cast<std::uint64_t>(20 + round);
+    const Status after = store->Put(TestId(number), TestPayload(number, 300'000));
+    ASSERT_TRUE(after.ok()) << after.message();
+    EXPECT_EQ(*ReadObject(*store, TestId(number)), TestPayload(number, 300'000));
+  }
+  EXPECT_EQ(store->Stats()->damaged, 0);
+  EXPECT_EQ(store->Stats()->objects, 7);
+}
+
+// LMDB writes values with pwrite and pwritev, and names a transaction with a pwrite to the first two pages.
+INSTANTIATE_TEST_SUITE_P(
+    Calls, DiskStoreWrites,
+    ::testing::Values(
+        Refusal{"NoSpace", {.number = SYS_pwrite64, .error = ENOSPC}, "No space left on device"},
+        Refusal{"ReadOnly", {.number = SYS_pwrite64, .error = EROFS}, "Read-only file system"},
+        Refusal{"NotSynced", {.number = SYS_fdatasync, .error = EIO}, "Input/output error"},
+        Refusal{"NotNamed",
+                {.number = SYS_pwrite64, .error = EIO, .argument = 3, .below = 8192},
+                "Input/output error"}),
+    [](const auto& test) { return test.param.name; });
+
+// A disk of 2 MiB: the objects that fit are stored, the others are errors, and all that was stored is
+// there for the next process.
+TEST(DiskStoreFullTest, ADiskFillsInTheMiddleOfAWrite) {
+  const TestDirectory directory;
+  fs::create_directory(directory.path());
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool is_mounted =
+        unshare(CLONE_NEWNS) == 0 &&
+        mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+        mount("none", directory.path().c_str(), "tmpfs", 0, "size=2m,mode=700") == 0;
+    if (!is_mounted) _exit(77);
+    int stored = 0;
+    {
+      auto store =
+          OpenDiskStore({.directory = directory.path(), .budget_bytes = std::int64_t{64} << 20});
+      if (!store.ok()) _exit(1);
+      for (std::uint64_t i = 0; i < 40; ++i) {
+        const Status status = (*store)->Put(TestId(i), TestPayload(i, 150'000));
+        if (!status.ok() && status.message().find("No space left") == std::string::npos) _exit(2);
+        stored += status.ok() ? 1 : 0;
+      }
+    }
+    if (stored < 5 || stored == 40) _exit(3);
+    auto store =
+        OpenDiskStore({.directory = directory.path(), .budget_bytes = std::int64_t{64} << 20});
+    if (!store.ok()) _exit(4);
+    int found = 0;
+    for (std::uint64_t i = 0; i < 40; ++i) {
+      const auto bytes = ReadObject(**store, TestId(i));
+      if (bytes.ok() && *bytes != TestPayload(i, 150'000)) _exit(5);
+      found += bytes.ok() ? 1 : 0;
+    }
+    if (found != stored) _exit(6);
+    if (!(*store)->Remove(TestId(0)).ok() || !(*store)->Remove(TestId(1)).ok()) _exit(7);
+    if (!(*store)->Put(TestId(50), TestPayload(50, 100'000)).ok()) _exit(8);
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "this user may not mount";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+// A user without rights: the superuser can write everywhere.
+TEST(DiskStoreRightsTest, ADirectoryLosesItsRightsWhileTheStoreIsOpen) {
+  std::string path = (fs::temp_directory_path() / "kvcache_rights.XXXXXX").string();
+  ASSERT_NE(mkdtemp(path.data()), nullptr);
+  constexpr uid_t kNobody = 65534;
+  const bool is_superuser = geteuid() == 0;
+  ASSERT_TRUE(!is_superuser || chown(path.c_str(), kNobody, kNobody) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    if (is_superuser && (setgid(kNobody) != 0 || setuid(kNobody) != 0)) _exit(77);
+    auto store = OpenDiskStore({.directory = path, .budget_bytes = kBudget});
+    if (!store.ok())
+      _exit(store.status().message().find("Permission") == std::string::npos ? 1 : 77);
+    if (!(*store)->Put(TestId(1), TestPayload(1, 1000)).ok()) _exit(2);
+    // The file is open: its directory's rights do not matter.
+    fs::permissions(path, fs::perms::owner_read | fs::perms::owner_exec);
+    if (!(*store)->Put(TestId(2), TestPayload(2, 1000)).ok()) _exit(3);
+    // Another file cannot take its place.
+    fs::permissions(path, fs::perms::owner_all);
+    if (!fs::remove(path + "/objects.mdb")) _exit(4);
+    fs::permissions(path, fs::perms::owner_read | fs::perms::owner_exec);
+    const Status refused = (*store)->Put(TestId(3), TestPayload(3, 1000));
+    if (refused.message().find("Permission denied") == std::string::npos) _exit(5);
+    if (refused.message().find(path) == std::string::npos) _exit(6);
+    fs::permissions(path, fs::perms::owner_all);
+    if (!(*store)->Put(TestId(3), TestPayload(3, 1000)).ok()) _exit(7);
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  fs::remove_all(path);
+  ASSERT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "another user cannot come to the directory";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+}  // namespace
+}  // namespace kvcache
