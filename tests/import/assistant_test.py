@@ -1,0 +1,87 @@
+"""Tests Gemma 4 with its assistant from the command line: directories in Hugging Face's layout become a stored
+model that drafts, and answers as the model of the GGUF files does.
+
+usage: assistant_test.py KVCACHE MAKE_MODEL WRITE_HF  (paths of the programs)
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
+
+import program  # noqa: E402  (the path comes first)
+from program import CliTest  # noqa: E402
+
+WRITE_HF = ""
+GREEDY = ("--temp", "0", "-n", "60", "--raw", "--json")
+SIZES = ("--type", "f32", "--head-dim", "64", "--window", "24")
+
+
+class Assistant(CliTest):
+    def setUp(self):
+        self.env = {"KVCACHE_MODELS": str(self.dir / "store")}
+        self.head = self.make("head.gguf", "--arch", "gemma4-assistant", *SIZES)
+        # Twice the own size is that of the model.
+        self.target = self.make("target.gguf", "--arch", "gemma4", *SIZES, "--width", "128")
+
+    def directory(self, path):
+        folder = path.removesuffix(".gguf")
+        subprocess.run([WRITE_HF, path, folder], check=True)
+        return folder
+
+    def create(self, name, model, draft, *flags):
+        text = f"FROM {model}\nDRAFT {draft}\n"
+        return self.succeeds("create", name, "-f", self.file("Modelfile", text.encode()), *flags,
+                             env=self.env)
+
+    def answer(self, *args):
+        return json.loads(self.succeeds("run", *args, "-p", "seven small animals", *GREEDY,
+                                        env=self.env))
+
+    def test_directories_become_a_model_that_drafts(self):
+        types = ("--quantize", "q8_0", "--quantize-draft", "q4_0")
+        self.create("files", self.target, self.head, *types)
+        self.create("directories", self.directory(self.target), self.directory(self.head), *types)
+        plain = self.answer("files", "--draft", "none")
+        self.assertEqual(plain["speculation"]["drafted"], 0)
+        for name in ("files", "directories"):
+            for tokens in ("1", "4", "16", "auto"):
+                # The two vocabularies differ in kind, so that the prompt's tokens may.
+                plain = self.answer(name, "--draft", "none")
+                drafted = self.answer(name, "--draft-tokens", tokens)
+                self.assertEqual(drafted["tokens"], plain["tokens"])
+                self.assertNotIn("error", drafted["speculation"])
+                if tokens != "auto":
+                    self.assertGreater(drafted["speculation"]["drafted"], 0)
+        shown = json.loads(self.succeeds("show", "directories", "--json", env=self.env))
+        sizes = {layer["type"].rsplit(".", 1)[-1]: layer["bytes"] for layer in shown["layers"]}
+        self.assertLess(sizes["draft"], pathlib.Path(self.head).stat().st_size / 2)
+
+    def test_files(self):
+        plain = self.answer(self.target)
+        drafted = self.answer(self.target, "--draft", self.head, "--draft-tokens", "3")
+        self.assertEqual(drafted["tokens"], plain["tokens"])
+        self.assertGreater(drafted["speculation"]["drafted"], 0)
+        stored = self.answer(self.target, "--store", str(self.dir / "kept"))
+        self.assertEqual(stored["reuse"]["tiers"]["disk"], 0)
+        again = self.answer(self.target, "--store", str(self.dir / "kept"), "--draft", self.head)
+        self.assertGreater(again["reuse"]["tiers"]["disk"], 0, "the head changes no prefix")
+        self.assertEqual(again["tokens"], plain["tokens"])
+
+    def test_errors(self):
+        other = self.make("other.gguf", "--arch", "gemma4-assistant", *SIZES, "--target-width",
+                          "96")
+        self.fails(["run", self.target, "-p", "x", "--draft", other], "other.gguf",
+                   "96 values per token; this one has 128")
+        self.fails(["run", self.target, "-p", "x", "--draft", "head"],
+                   "such heads is 'gemma4-assistant'")
+        self.fails(["run", self.head, "-p", "x"], "head.gguf", "a draft head and no model")
+        self.fails(["run", self.model, "-p", "x", "--draft", self.head],
+                   "'gemma4-assistant', the model is 'llama'")
+
+
+if __name__ == "__main__":
+    WRITE_HF = sys.argv.pop(3)
+    program.main()
