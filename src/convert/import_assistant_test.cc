@@ -113,10 +113,11 @@ class BadAssistant : public ::testing::Test {
 
 TEST_F(BadAssistant, SettingsOfOtherModels) {
   const std::pair<json, const char*> cases[] = {
-      {{{"num_kv_shared_layers", 1}}, "num_kv_shared_layers is 1; must be all 2 layers of an"},
-      {{{"hidden_size_per_layer_input", 32}}, "hidden_size_per_layer_input is 32; must be 0 in an"},
-      {{{"use_double_wide_mlp", true}}, "use_double_wide_mlp is true; must be false in an"},
-      {{{"enable_moe_block", true}}, "enable_moe_block is true; mixtures of experts"},
+      {{{"num_kv_shared_layers", 1}}, "num_kv_shared_layers is '1'; must be all 2 layers of an"},
+      {{{"hidden_size_per_layer_input", 32}},
+       "hidden_size_per_layer_input is '32'; must be 0 in an"},
+      {{{"use_double_wide_mlp", true}}, "use_double_wide_mlp is 'true'; must be false in an"},
+      {{{"enable_moe_block", true}}, "enable_moe_block is 'true'; mixtures of experts"},
       {{{"hidden_size", 64}}, "config.json needs"},
   };
   for (const auto& [config, error] : cases) {
@@ -125,7 +126,7 @@ TEST_F(BadAssistant, SettingsOfOtherModels) {
   }
   WriteHfDirectory(*file_, folder_);
   ChangeOuter({{"backbone_hidden_size", 100}});
-  EXPECT_THAT(Error(), HasSubstr("pre_projection.weight in "));
+  EXPECT_THAT(Error(), HasSubstr("tensor 'pre_projection.weight'"));
   EXPECT_THAT(Error(), HasSubstr("has shape [128, 512]; config.json needs [128, 200]"));
   ChangeOuter({{"backbone_hidden_size", "large"}});
   EXPECT_THAT(Error(), HasSubstr("backbone_hidden_size"));

@@ -36,9 +36,8 @@ class Assistant(CliTest):
         return self.succeeds("create", name, "-f", self.file("Modelfile", text.encode()), *flags,
                              env=self.env)
 
-    def answer(self, *args):
-        return json.loads(self.succeeds("run", *args, "-p", "seven small animals", *GREEDY,
-                                        env=self.env))
+    def answer(self, *args, prompt="seven small animals"):
+        return json.loads(self.succeeds("run", *args, "-p", prompt, *GREEDY, env=self.env))
 
     def test_directories_become_a_model_that_drafts(self):
         types = ("--quantize", "q8_0", "--quantize-draft", "q4_0")
@@ -64,11 +63,16 @@ class Assistant(CliTest):
         drafted = self.answer(self.target, "--draft", self.head, "--draft-tokens", "3")
         self.assertEqual(drafted["tokens"], plain["tokens"])
         self.assertGreater(drafted["speculation"]["drafted"], 0)
-        stored = self.answer(self.target, "--store", str(self.dir / "kept"))
-        self.assertEqual(stored["reuse"]["tiers"]["disk"], 0)
-        again = self.answer(self.target, "--store", str(self.dir / "kept"), "--draft", self.head)
-        self.assertGreater(again["reuse"]["tiers"]["disk"], 0, "the head changes no prefix")
-        self.assertEqual(again["tokens"], plain["tokens"])
+
+    def test_prefixes_do_not_depend_on_the_head(self):
+        prompt = "seven small animals " * 40
+        store = ("--store", str(self.dir / "kept"))
+        plain = self.answer(self.target, *store, prompt=prompt)
+        self.assertEqual(plain["reuse"]["tiers"]["disk"], 0)
+        drafted = self.answer(self.target, *store, "--draft", self.head, prompt=prompt)
+        self.assertGreater(drafted["reuse"]["tiers"]["disk"], 0)
+        self.assertEqual(drafted["reuse"]["missed"], [])
+        self.assertEqual(drafted["tokens"], plain["tokens"])
 
     def test_errors(self):
         other = self.make("other.gguf", "--arch", "gemma4-assistant", *SIZES, "--target-width",

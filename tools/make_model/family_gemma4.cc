@@ -163,7 +163,12 @@ std::vector<TensorSpec> Gemma4AssistantTensors(const Shape& shape) {
               PerRoot(1.0f, 2 * state));
   list.Matrix("nextn.post_projection.weight", shape.hidden_size, state,
               PerRoot(1.0f, shape.hidden_size));
-  AddDivisors(shape, list);
+  // They are of layers without a window; llama.cpp refuses them without such a layer.
+  bool has_full = false;
+  for (int layer = 0; layer < shape.layers; ++layer) {
+    has_full = has_full || !IsWindowed(shape, layer);
+  }
+  if (has_full) AddDivisors(shape, list);
   for (int layer = 0; layer < shape.layers; ++layer) {
     AddLayer(shape, layer, 0, list);
     AddScale(layer, list);
