@@ -301,7 +301,7 @@ Status Gemma4::BeginDrafts(Cache& cache, SequenceId sequence, Position length) {
 Status Gemma4::Draft(std::span<const std::int32_t> tokens, std::span<const Position> positions,
                      const float* states, Cache& cache, float* logits, float* next_states) {
   if (assistant_ == nullptr) {
-    return Model::Draft(tokens, positions, states, cache, logits, next_states);
+    return {StatusCode::kUnsupported, "the model has no draft head"};
   }
   const auto batch = static_cast<std::int64_t>(tokens.size());
   if (batch == 0 || batch > kMostDraftRows || positions.size() != tokens.size()) {
