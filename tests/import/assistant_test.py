@@ -1,13 +1,17 @@
 """Tests Gemma 4 with its assistant from the command line: directories in Hugging Face's layout become a stored
 model that drafts, and answers as the model of the GGUF files does.
 
-usage: assistant_test.py KVCACHE MAKE_MODEL WRITE_HF  (paths of the programs)
+usage: assistant_test.py KVCACHE MAKE_MODEL WRITE_HF [KVCACHE_SERVE]  (paths of the programs)
 """
 
+import concurrent.futures
 import json
 import pathlib
+import re
 import subprocess
 import sys
+import unittest
+import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
 
@@ -15,8 +19,45 @@ import program  # noqa: E402  (the path comes first)
 from program import CliTest  # noqa: E402
 
 WRITE_HF = ""
+SERVE = ""
 GREEDY = ("--temp", "0", "-n", "60", "--raw", "--json")
 SIZES = ("--type", "f32", "--head-dim", "64", "--window", "24")
+
+
+class Server:
+    """A server's process."""
+
+    def __init__(self, model, *flags):
+        self.process = subprocess.Popen([SERVE, model, "--port", "0", "--store", "none", *flags],
+                                        stderr=subprocess.PIPE, text=True)
+        lines = []
+        for line in self.process.stderr:
+            lines.append(line)
+            if found := re.search(r"http://127\.0\.0\.1:(\d+)", line):
+                self.url = found.group(0)
+                return
+        raise AssertionError("the server ended: " + "".join(lines))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.communicate()
+
+    def answer(self, prompt):
+        body = {"prompt": prompt, "max_tokens": 60, "temperature": 0}
+        request = urllib.request.Request(self.url + "/v1/completions", json.dumps(body).encode(),
+                                         {"Content-Type": "application/json"})
+        return json.load(urllib.request.urlopen(request, timeout=60))["choices"][0]["text"]
+
+    def answers(self, prompts):
+        with concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
+            return list(pool.map(self.answer, prompts))
+
+    def evaluated_tokens(self):
+        text = urllib.request.urlopen(self.url + "/metrics", timeout=60).read().decode()
+        return int(re.search(r"^kvcache_evaluated_tokens_total\S* (\d+)", text, re.M).group(1))
 
 
 class Assistant(CliTest):
@@ -74,6 +115,18 @@ class Assistant(CliTest):
         self.assertEqual(drafted["reuse"]["missed"], [])
         self.assertEqual(drafted["tokens"], plain["tokens"])
 
+    def test_server(self):
+        if not SERVE:
+            raise unittest.SkipTest("the server is not built")
+        prompts = [f"{name} small animals" for name in ("seven", "eight", "nine", "ten")]
+        with Server(self.target) as server:
+            plain = server.answers(prompts)
+            evaluated = server.evaluated_tokens()
+        with Server(self.target, "--draft", self.head) as server:
+            self.assertEqual(server.answers(prompts), plain)
+            self.assertGreater(server.evaluated_tokens(), evaluated, "drafts are evaluated too")
+            self.assertEqual(server.answers(prompts), plain, "from the prefixes that are left")
+
     def test_errors(self):
         other = self.make("other.gguf", "--arch", "gemma4-assistant", *SIZES, "--target-width",
                           "96")
@@ -88,4 +141,5 @@ class Assistant(CliTest):
 
 if __name__ == "__main__":
     WRITE_HF = sys.argv.pop(3)
+    SERVE = sys.argv.pop(3) if len(sys.argv) > 3 else ""
     program.main()
