@@ -9,24 +9,24 @@
 namespace kvcache {
 namespace {
 
-constexpr std::string_view kArchitecture = "gemma4-assistant";
+constexpr std::string_view kAssistant = "gemma4-assistant";
 
 // Returns the error of a size that is not the model's.
-Status Mismatch(std::string_view what, std::int64_t own, std::int64_t models) {
+Status OfAnotherModel(std::string_view what, std::int64_t own, std::int64_t models) {
   return Corrupt(
       StrCat("the draft head is for a model with ", own, " ", what, "; this one has ", models));
 }
 
-Status CheckKind(const GgufFile& file) {
+Status CheckIsAssistant(const GgufFile& file) {
   KVCACHE_ASSIGN_OR_RETURN(const std::string_view architecture,
                            file.GetString("general.architecture"));
-  if (architecture == kArchitecture) return Status::Ok();
+  if (architecture == kAssistant) return Status::Ok();
   return {StatusCode::kNotFound,
           StrCat("the file has no draft head for gemma4: its architecture is ",
-                 Quoted(architecture), ", that of such heads is ", Quoted(kArchitecture))};
+                 Quoted(architecture), ", that of such heads is ", Quoted(kAssistant))};
 }
 
-TensorView StatesAt(const float* states, std::int64_t size, std::int64_t count) {
+TensorView TargetStates(const float* states, std::int64_t size, std::int64_t count) {
   return TensorView::Dense(const_cast<float*>(states), DType::kF32, size, count);
 }
 
@@ -37,9 +37,9 @@ TensorView StatesAt(const float* states, std::int64_t size, std::int64_t count) 
 Result<std::unique_ptr<Gemma4Assistant>> Gemma4Assistant::Load(const GgufFile& file,
                                                                Backend& backend,
                                                                const AssistantTarget& target) {
-  KVCACHE_RETURN_IF_ERROR(CheckKind(file));
+  KVCACHE_RETURN_IF_ERROR(CheckIsAssistant(file));
   std::unique_ptr<Gemma4Assistant> head(new Gemma4Assistant(backend, target));
-  KeyReader keys(file, kArchitecture);
+  KeyReader keys(file, kAssistant);
   WeightReader weights(file, backend);
   KVCACHE_RETURN_IF_ERROR(head->ReadKeys(keys, weights));
   KVCACHE_RETURN_IF_ERROR(head->CheckTarget(keys));
@@ -63,10 +63,10 @@ Status Gemma4Assistant::ReadKeys(KeyReader& keys, WeightReader& weights) {
 Status Gemma4Assistant::CheckTarget(KeyReader& keys) const {
   KVCACHE_ASSIGN_OR_RETURN(const int hidden_size, keys.Int("embedding_length_out", 1 << 20));
   if (hidden_size != target_.hidden_size) {
-    return Mismatch("values per token", hidden_size, target_.hidden_size);
+    return OfAnotherModel("values per token", hidden_size, target_.hidden_size);
   }
   if (params_.vocabulary != target_.vocabulary) {
-    return Mismatch("tokens in the vocabulary", params_.vocabulary, target_.vocabulary);
+    return OfAnotherModel("tokens in the vocabulary", params_.vocabulary, target_.vocabulary);
   }
   for (int layer = 0; layer < params_.layers; ++layer) {
     const AssistantTarget::Source& source = SourceOf(layer);
@@ -78,13 +78,14 @@ Status Gemma4Assistant::CheckTarget(KeyReader& keys) const {
     }
     const int window = kinds_.spans[static_cast<std::size_t>(layer)].window;
     if (window != source.window) {
-      return Mismatch("tokens in a window", window, source.window);
+      return OfAnotherModel("tokens in a window", window, source.window);
     }
     if (kinds_.HeadDim(layer) != source.dim) {
-      return Mismatch("values in a head" + of, kinds_.HeadDim(layer), source.dim);
+      return OfAnotherModel("values in a head" + of, kinds_.HeadDim(layer), source.dim);
     }
     const int kv_heads = params_.kv_heads[static_cast<std::size_t>(layer)];
-    if (kv_heads != source.kv_heads) return Mismatch("KV heads" + of, kv_heads, source.kv_heads);
+    if (kv_heads != source.kv_heads)
+      return OfAnotherModel("KV heads" + of, kv_heads, source.kv_heads);
   }
   return Status::Ok();
 }
@@ -162,7 +163,7 @@ Gemma4Assistant::Results Gemma4Assistant::Run(Pass& pass, std::span<const std::i
     pass.Embed(target_.embedding, tokens, results.next);
     pass.Scale(results.next, target_.embedding_scale);
     pass.Copy(results.next, Slice(both, 0, size));
-    pass.Copy(StatesAt(states, size, pass.batch()), Slice(both, size, size));
+    pass.Copy(TargetStates(states, size, pass.batch()), Slice(both, size, size));
     pass.Linear(both, {{pre_, x}});
   }
   for (int layer = 0; layer < params_.layers; ++layer) RunLayer(pass, layer, x);
@@ -177,8 +178,8 @@ Status Gemma4Assistant::Draft(const Inputs& inputs, Cache& cache,
   Pass pass(backend_, activations_, &cache, inputs.positions, interrupt);
   const Results results = Run(pass, inputs.tokens, inputs.states);
   KVCACHE_RETURN_IF_ERROR(pass.status());
-  KVCACHE_RETURN_IF_ERROR(
-      backend_.CopyValues(results.next, StatesAt(inputs.next_states, target_.hidden_size, batch)));
+  KVCACHE_RETURN_IF_ERROR(backend_.CopyValues(
+      results.next, TargetStates(inputs.next_states, target_.hidden_size, batch)));
   const LinearOutput out[] = {{output_.weight.get(), TensorView::Dense(inputs.logits, DType::kF32,
                                                                        params_.vocabulary, batch)}};
   return backend_.Linear(results.normed, out);
