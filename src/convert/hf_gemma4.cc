@@ -1,6 +1,9 @@
 // Gemma 4: its norms are complete. Layers with a window have their own heads; the last layers have
 // no keys and values of their own, though their projections may be in the file. Mixtures of experts
 // are refused, as the engine has none in this architecture.
+//
+// Its assistant, a draft head, has the same layers without any keys and values. backbone_hidden_size stands
+// beside text_config. masked_embedding.*, a shorter way to the best tokens, is left out.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -16,7 +19,8 @@ constexpr double kNotRotated = 1e30;  // divides a frequency to nothing
 
 class Gemma4 {
  public:
-  explicit Gemma4(HfImport& import) : import_(import), config_(import.config) {}
+  Gemma4(HfImport& import, bool assistant)
+      : import_(import), config_(import.config), assistant_(assistant) {}
 
   Status Plan() {
     KVCACHE_RETURN_IF_ERROR(Check());
@@ -26,6 +30,7 @@ class Gemma4 {
     KVCACHE_RETURN_IF_ERROR(AddRope());
     KVCACHE_RETURN_IF_ERROR(PlanHfEnds(import_, sizes_, true));
     PlanInputs();
+    if (assistant_) PlanProjections();
     for (std::int64_t layer = 0; layer < sizes_.layers; ++layer) PlanLayer(layer);
     return Status::Ok();
   }
@@ -71,18 +76,45 @@ class Gemma4 {
       KVCACHE_ASSIGN_OR_RETURN(global_kv_heads_, config_.IntOr("num_global_key_value_heads",
                                                                sizes_.kv_heads, 1, sizes_.heads));
     }
-    KVCACHE_ASSIGN_OR_RETURN(shared_,
-                             config_.IntOr("num_kv_shared_layers", 0, 0, sizes_.layers - 1));
-    KVCACHE_ASSIGN_OR_RETURN(input_size_,
-                             config_.IntOr("hidden_size_per_layer_input", 256, 0, 1 << 16));
-    if (config_.HasNull("hidden_size_per_layer_input")) input_size_ = 0;
-    KVCACHE_ASSIGN_OR_RETURN(double_wide_, config_.BoolOr("use_double_wide_mlp", false));
+    KVCACHE_RETURN_IF_ERROR(assistant_ ? ReadAssistant() : ReadLayers());
     sizes_.ffn_by_layer = double_wide_;
     KVCACHE_ASSIGN_OR_RETURN(window_,
                              config_.IntOr("sliding_window", 512, 1, std::int64_t{1} << 30));
     KVCACHE_ASSIGN_OR_RETURN(soft_cap_, config_.FloatOr("final_logit_softcapping", 0.0));
     KVCACHE_ASSIGN_OR_RETURN(windowed_, ReadHfWindows(config_, sizes_.layers, 6));
     return Status::Ok();
+  }
+
+  Status ReadLayers() {
+    KVCACHE_ASSIGN_OR_RETURN(shared_,
+                             config_.IntOr("num_kv_shared_layers", 0, 0, sizes_.layers - 1));
+    KVCACHE_ASSIGN_OR_RETURN(input_size_,
+                             config_.IntOr("hidden_size_per_layer_input", 256, 0, 1 << 16));
+    if (config_.HasNull("hidden_size_per_layer_input")) input_size_ = 0;
+    KVCACHE_ASSIGN_OR_RETURN(double_wide_, config_.BoolOr("use_double_wide_mlp", false));
+    return Status::Ok();
+  }
+
+  // The class of assistants fills in that all layers share keys and values, and allows nothing else.
+  Status ReadAssistant() {
+    KVCACHE_ASSIGN_OR_RETURN(backbone_,
+                             import_.outer.IntOr("backbone_hidden_size", 1536, 1, 1 << 20));
+    shared_ = sizes_.layers;
+    KVCACHE_ASSIGN_OR_RETURN(
+        const std::int64_t shared,
+        config_.IntOr("num_kv_shared_layers", sizes_.layers, 0, std::int64_t{1} << 20));
+    if (shared != 0 && shared != sizes_.layers) {
+      return config_.Refuse("num_kv_shared_layers",
+                            StrCat("must be all ", sizes_.layers, " layers of an assistant"));
+    }
+    KVCACHE_ASSIGN_OR_RETURN(const std::int64_t inputs,
+                             config_.IntOr("hidden_size_per_layer_input", 0, 0, 1 << 16));
+    if (inputs != 0) {
+      return config_.Refuse("hidden_size_per_layer_input", "must be 0 in an assistant");
+    }
+    KVCACHE_ASSIGN_OR_RETURN(const bool wide, config_.BoolOr("use_double_wide_mlp", false));
+    return wide ? config_.Refuse("use_double_wide_mlp", "must be false in an assistant")
+                : Status::Ok();
   }
 
   void SetKeys() {
@@ -98,13 +130,17 @@ class Gemma4 {
     for (std::int64_t layer = 0; layer < sizes_.layers; ++layer) {
       kv_heads.push_back(static_cast<std::int32_t>(KvHeads(layer)));
     }
-    import_.header.SetInts("gemma4.attention.head_count_kv", kv_heads);
+    import_.header.SetInts(import_.architecture + ".attention.head_count_kv", kv_heads);
+    if (assistant_) {
+      import_.Set("embedding_length_out", backbone_);
+      import_.Set("nextn_predict_layers", sizes_.layers);
+    }
     if (double_wide_) {
       std::vector<std::int32_t> ffn;
       for (std::int64_t i = 0; i < sizes_.layers; ++i) {
         ffn.push_back(static_cast<std::int32_t>(Ffn(i)));
       }
-      import_.header.SetInts("gemma4.feed_forward_length", ffn);
+      import_.header.SetInts(import_.architecture + ".feed_forward_length", ffn);
     }
     SetHfWindowList(import_, windowed_);
   }
@@ -147,6 +183,16 @@ class Gemma4 {
     planner.Matrix("per_layer_model_proj.weight", "per_layer_model_projection.weight",
                    sizes_.hidden, all);
     planner.Vector("per_layer_proj_norm.weight", "per_layer_projection_norm.weight", input_size_);
+  }
+
+  void PlanProjections() {
+    HfPlanner& planner = import_.planner;
+    planner.Matrix("nextn.pre_projection.weight", "pre_projection.weight", 2 * backbone_,
+                   sizes_.hidden);
+    planner.Matrix("nextn.post_projection.weight", "post_projection.weight", sizes_.hidden,
+                   backbone_);
+    planner.Ignore("masked_embedding.centroids.weight");
+    planner.Ignore("masked_embedding.token_ordering");
   }
 
   void PlanAttention(const std::string& to, const std::string& from, std::int64_t layer) {
@@ -200,7 +246,9 @@ class Gemma4 {
 
   HfImport& import_;
   const HfConfig& config_;
-  HfSizes sizes_;  // head_dim and kv_heads are those of layers with a window
+  const bool assistant_;
+  std::int64_t backbone_ = 0;  // the hidden size of an assistant's model
+  HfSizes sizes_;              // head_dim and kv_heads are those of layers with a window
   std::int64_t global_dim_ = 0;
   std::int64_t global_kv_heads_ = 0;
   std::int64_t shared_ = 0;
@@ -215,7 +263,12 @@ class Gemma4 {
 
 Status PlanHfGemma4(HfImport& import) {
   import.fallback = HfFallbackKind::kMerges;
-  return Gemma4(import).Plan();
+  return Gemma4(import, false).Plan();
+}
+
+Status PlanHfGemma4Assistant(HfImport& import) {
+  import.fallback = HfFallbackKind::kMerges;
+  return Gemma4(import, true).Plan();
 }
 
 }  // namespace kvcache

@@ -19,6 +19,7 @@ namespace kvcache {
 struct HfImport {
   std::string architecture;  // general.architecture
   const HfConfig& config;    // of the text model
+  const HfConfig& outer;     // config.json; the same for models of text alone
   HfPlanner& planner;
   GgufHeader& header;
   HfFallbackKind fallback = HfFallbackKind::kScores;
@@ -85,9 +86,10 @@ Status AddHfRope(HfImport& import, const HfRope& rope, std::int64_t rotated_dims
                  std::int64_t context);
 
 // The families. Each sets the keys of its architecture and plans the tensors.
-Status PlanHfLlama(HfImport& import);      // also mistral, qwen2, qwen3 and their mixtures
-Status PlanHfGemma(HfImport& import);      // gemma2, gemma3
-Status PlanHfGemma4(HfImport& import);     // gemma4
-Status PlanHfQwen3Next(HfImport& import);  // qwen3next
+Status PlanHfLlama(HfImport& import);            // also mistral, qwen2, qwen3 and their mixtures
+Status PlanHfGemma(HfImport& import);            // gemma2, gemma3
+Status PlanHfGemma4(HfImport& import);           // gemma4
+Status PlanHfGemma4Assistant(HfImport& import);  // gemma4-assistant
+Status PlanHfQwen3Next(HfImport& import);        // qwen3next
 
 }  // namespace kvcache

@@ -31,6 +31,8 @@ constexpr std::array kFamilies = {
     Family{"Gemma3ForConditionalGeneration", "gemma3", PlanHfGemma},
     Family{"Gemma4ForCausalLM", "gemma4", PlanHfGemma4},
     Family{"Gemma4ForConditionalGeneration", "gemma4", PlanHfGemma4},
+    Family{"Gemma4AssistantForCausalLM", "gemma4-assistant", PlanHfGemma4Assistant},
+    Family{"Gemma4UnifiedAssistantForCausalLM", "gemma4-assistant", PlanHfGemma4Assistant},
 };
 
 Result<const Family*> FindFamily(const HfConfig& config) {
@@ -97,6 +99,7 @@ Result<ImportResult> ImportModel(const ImportRequest& request) {
   header.SetString("general.name", NameOf(request.directory));
   HfImport import{.architecture = std::string(family->architecture),
                   .config = config,
+                  .outer = outer,
                   .planner = planner,
                   .header = header};
   KVCACHE_RETURN_IF_ERROR(family->plan(import));

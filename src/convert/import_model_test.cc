@@ -80,7 +80,8 @@ void ExpectEqualTensors(const GgufFile& made, const GgufFile& imported) {
 // Keys that depend on the program that wrote the file, not on the model.
 // Gemma 4's vocabulary has merges, and make_model's has scores.
 bool IsOfTheWriter(const GgufFile& file, std::string_view key) {
-  if (*file.GetString("general.architecture") == "gemma4" && key.starts_with("tokenizer.")) {
+  if (file.GetString("general.architecture")->starts_with("gemma4") &&
+      key.starts_with("tokenizer.")) {
     return true;
   }
   return key == "general.name" || key == "general.quantization_version";
@@ -170,6 +171,11 @@ std::vector<Case> Cases() {
   cases.back().request.shape.layers = 4;
   cases.push_back({"gemma4_own", Request("gemma4"), {.text_config = true}});
   cases.back().request.shape.layers = 3;
+  cases.push_back({"gemma4_assistant", Request("gemma4-assistant", DType::kBF16)});
+  cases.back().request.shape.layers = 4;
+  cases.back().request.shape.window_pattern = 4;
+  cases.push_back({"gemma4_assistant_small", Request("gemma4-assistant"), {.shards = 2}});
+  cases.back().request.shape.family.target_size = 96;
   return cases;
 }
 

@@ -1,5 +1,6 @@
-// Drafts of the model's own head. They are written behind the sequence in the head's part of the cache,
-// inside of a transaction that is always rolled back: what stays is written by the model's next pass.
+// Drafts of the model's own head. A head with keys and values writes them behind the sequence in its part of
+// the cache, inside of a transaction that is always rolled back: what stays is written by the model's next
+// pass. A head without any reads those of the model, and writes nothing.
 #include "kvcache_engine/head_drafter.h"
 
 #include <algorithm>
@@ -41,7 +42,8 @@ class HeadDrafter final : public Drafter {
     if (most < 1 || state == nullptr) return Status::Ok();
     try {
       state_.assign(state, state + state_.size());
-      return Draft(at, most, drafts);
+      return engine_.model().head_reads_cache() ? DraftFromCache(at, most, drafts)
+                                                : Draft(at, most, drafts);
     } catch (const std::bad_alloc&) {
       return {StatusCode::kOutOfMemory, "no memory for the drafts of a head"};
     }
@@ -61,14 +63,32 @@ class HeadDrafter final : public Drafter {
       KVCACHE_RETURN_IF_ERROR(
           cache.StartForward({.positions = position, .sequences = {&sequence_, 1}, .items = {}},
                              ForwardMode::kCompute));
-      KVCACHE_RETURN_IF_ERROR(engine_.model().Draft(
-          {&token, 1}, position, state_.data(), engine_.cache(), logits_.data(), state_.data()));
-      token = static_cast<std::int32_t>(std::max_element(logits_.begin(), logits_.end()) -
-                                        logits_.begin());
+      KVCACHE_ASSIGN_OR_RETURN(token, DraftOne(token, position));
       drafts.push_back(token);
       if (engine_.IsEndOfGeneration(token)) break;
     }
     return Status::Ok();
+  }
+
+  // All drafts of a round are at the position of the last token, and see the tokens before it.
+  Status DraftFromCache(Position at, int most, std::vector<std::int32_t>& drafts) {
+    KVCACHE_RETURN_IF_ERROR(engine_.model().BeginDrafts(engine_.cache(), sequence_, at));
+    const Position position[] = {at};
+    std::int32_t token = last_;
+    for (int i = 0; i < most; ++i) {
+      KVCACHE_ASSIGN_OR_RETURN(token, DraftOne(token, position));
+      drafts.push_back(token);
+      if (engine_.IsEndOfGeneration(token)) break;
+    }
+    return Status::Ok();
+  }
+
+  // Returns the likeliest token behind `token`, and goes on with the head's state for it.
+  Result<std::int32_t> DraftOne(std::int32_t token, std::span<const Position> position) {
+    KVCACHE_RETURN_IF_ERROR(engine_.model().Draft({&token, 1}, position, state_.data(),
+                                                  engine_.cache(), logits_.data(), state_.data()));
+    return static_cast<std::int32_t>(std::max_element(logits_.begin(), logits_.end()) -
+                                     logits_.begin());
   }
 
   Engine& engine_;

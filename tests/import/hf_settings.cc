@@ -69,8 +69,9 @@ void AddQwen3Next(const GgufFile& file, json* config) {
 
 void AddGemma4(const GgufFile& file, json* config) {
   json& c = *config;
-  const auto windowed = file.GetBools("gemma4.attention.sliding_window_pattern");
-  const auto kv_heads = file.GetInts("gemma4.attention.head_count_kv");
+  const std::string architecture(*file.GetString("general.architecture"));
+  const auto windowed = file.GetBools(architecture + ".attention.sliding_window_pattern");
+  const auto kv_heads = file.GetInts(architecture + ".attention.head_count_kv");
   json types = json::array();
   std::size_t layer = 0;
   for (const std::int64_t heads : *kv_heads) {
@@ -86,7 +87,8 @@ void AddGemma4(const GgufFile& file, json* config) {
   c["num_kv_shared_layers"] = HfKey(file, "attention.shared_kv_layers");
   c["hidden_size_per_layer_input"] = HfKey(file, "embedding_length_per_layer_input");
   c["sliding_window"] = HfKey(file, "attention.sliding_window");
-  c["final_logit_softcapping"] = HfFloatKey(file, "final_logit_softcapping");
+  const double cap = HfFloatKey(file, "final_logit_softcapping", 0.0);
+  c["final_logit_softcapping"] = cap > 0.0 ? json(cap) : json(nullptr);
   c.erase("rope_theta");
   c.erase("rope_scaling");
   c["rope_parameters"] = {
@@ -120,7 +122,7 @@ void AddFamily(const GgufFile& file, const std::string& architecture, json* conf
     c["norm_topk_prob"] = true;
   } else if (architecture == "qwen3next") {
     AddQwen3Next(file, config);
-  } else if (architecture == "gemma4") {
+  } else if (architecture.starts_with("gemma4")) {
     AddGemma4(file, config);
   } else if (architecture.starts_with("gemma")) {
     c["hidden_activation"] = "gelu_pytorch_tanh";
@@ -140,6 +142,7 @@ json HfConfigJson(const GgufFile& file, const HfStyle& style) {
   const std::string architecture(*file.GetString("general.architecture"));
   const bool window = HfKey(file, "attention.sliding_window") > 0;
   const bool experts = HfKey(file, "expert_count") > 0;
+  const bool assistant = architecture == "gemma4-assistant";
   const std::map<std::string, std::pair<std::string, std::string>> classes = {
       {"llama", experts  ? std::pair{"MixtralForCausalLM", "mixtral"}
                 : window ? std::pair{"MistralForCausalLM", "mistral"}
@@ -151,21 +154,22 @@ json HfConfigJson(const GgufFile& file, const HfStyle& style) {
       {"gemma2", {"Gemma2ForCausalLM", "gemma2"}},
       {"gemma3", style.text_config ? std::pair{"Gemma3ForConditionalGeneration", "gemma3_text"}
                                    : std::pair{"Gemma3ForCausalLM", "gemma3_text"}},
-      {"gemma4", {"Gemma4ForConditionalGeneration", "gemma4_text"}}};
-  json config = {
-      {"hidden_size", HfKey(file, "embedding_length")},
-      {"num_hidden_layers", HfKey(file, "block_count") - HfKey(file, "nextn_predict_layers")},
-      {"num_attention_heads", HfKey(file, "attention.head_count")},
-      {"num_key_value_heads",
-       architecture == "gemma4" ? 0 : HfKey(file, "attention.head_count_kv")},
-      {"head_dim", HfKey(file, "attention.key_length")},
-      {"intermediate_size", HfKey(file, "feed_forward_length")},
-      {"max_position_embeddings", HfKey(file, "context_length")},
-      {"vocab_size", HfKey(file, "vocab_size")},
-      {"rms_norm_eps", HfFloatKey(file, "attention.layer_norm_rms_epsilon")},
-      {"tie_word_embeddings", file.FindTensor("output.weight") == nullptr},
-      {"bos_token_id", 1},
-      {"eos_token_id", 2}};
+      {"gemma4", {"Gemma4ForConditionalGeneration", "gemma4_text"}},
+      {"gemma4-assistant", {"Gemma4AssistantForCausalLM", "gemma4_text"}}};
+  json config = {{"hidden_size", HfKey(file, "embedding_length")},
+                 {"num_hidden_layers", HfKey(file, "block_count") -
+                                           (assistant ? 0 : HfKey(file, "nextn_predict_layers"))},
+                 {"num_attention_heads", HfKey(file, "attention.head_count")},
+                 {"num_key_value_heads",
+                  architecture.starts_with("gemma4") ? 0 : HfKey(file, "attention.head_count_kv")},
+                 {"head_dim", HfKey(file, "attention.key_length")},
+                 {"intermediate_size", HfKey(file, "feed_forward_length")},
+                 {"max_position_embeddings", HfKey(file, "context_length")},
+                 {"vocab_size", HfKey(file, "vocab_size")},
+                 {"rms_norm_eps", HfFloatKey(file, "attention.layer_norm_rms_epsilon")},
+                 {"tie_word_embeddings", file.FindTensor("output.weight") == nullptr},
+                 {"bos_token_id", 1},
+                 {"eos_token_id", 2}};
   config["model_type"] = classes.at(architecture).second;
   config[style.parameters ? "dtype" : "torch_dtype"] = "float32";
   AddRope(file, style, &config);
@@ -173,7 +177,13 @@ json HfConfigJson(const GgufFile& file, const HfStyle& style) {
   for (const auto& [key, value] : style.config.items()) {
     value.is_null() ? static_cast<void>(config.erase(key)) : static_cast<void>(config[key] = value);
   }
-  json outer = style.text_config ? json{{"text_config", config}} : config;
+  json outer = style.text_config || assistant ? json{{"text_config", config}} : config;
+  if (assistant) {
+    outer["model_type"] = "gemma4_assistant";
+    outer["backbone_hidden_size"] = HfKey(file, "embedding_length_out");
+    outer["use_ordered_embeddings"] = true;
+    outer["num_centroids"] = 2;
+  }
   if (!outer.contains("architectures")) outer["architectures"] = {classes.at(architecture).first};
   return outer;
 }

@@ -195,6 +195,7 @@ class Writer {
 
   std::vector<HfTensor> Tensors() {
     for (const GgufTensor& tensor : file_.tensors()) Add(tensor);
+    if (architecture_ == "gemma4-assistant") AddClusters();
     return std::move(tensors_);
   }
 
@@ -217,6 +218,8 @@ class Writer {
           {"per_layer_token_embd.weight", "embed_tokens_per_layer.weight"},
           {"per_layer_model_proj.weight", "per_layer_model_projection.weight"},
           {"per_layer_proj_norm.weight", "per_layer_projection_norm.weight"},
+          {"nextn.pre_projection.weight", "pre_projection.weight"},
+          {"nextn.post_projection.weight", "post_projection.weight"},
           {"output.weight", "lm_head.weight"}};
       return Put(ends.at(name), TypeName(tensor), shape, bytes);
     }
@@ -230,7 +233,9 @@ class Writer {
     if (const auto found = head.find(part); found != head.end()) {
       return Put(found->second, TypeName(tensor), shape, bytes);
     }
-    const std::int64_t layers = HfKey(file_, "block_count") - HfKey(file_, "nextn_predict_layers");
+    const bool assistant = architecture_ == "gemma4-assistant";
+    const std::int64_t layers =
+        HfKey(file_, "block_count") - (assistant ? 0 : HfKey(file_, "nextn_predict_layers"));
     const std::string number = name.substr(4, dot - 4);
     const std::string layer =
         std::stoll(number) < layers ? "layers." + number + "." : "mtp.layers.0.";
@@ -250,6 +255,20 @@ class Writer {
     Put(layer + LayerName(part, architecture_), TypeName(tensor), shape, bytes);
   }
 
+  // Tensors of an assistant that the import leaves out: clusters of tokens.
+  void AddClusters() {
+    const std::int64_t tokens = HfKey(file_, "vocab_size");
+    const std::int64_t size = HfKey(file_, "embedding_length");
+    tensors_.push_back({"masked_embedding.centroids.weight",
+                        "F32",
+                        {2, size},
+                        std::string(static_cast<std::size_t>(2 * size) * sizeof(float), '\0')});
+    tensors_.push_back({"masked_embedding.token_ordering",
+                        "I64",
+                        {tokens},
+                        std::string(static_cast<std::size_t>(tokens) * 8, '\0')});
+  }
+
   void AddExperts(const GgufTensor& tensor, const std::string& layer, const std::string& part) {
     const auto size = tensor.bytes.size() / static_cast<std::size_t>(tensor.dims[2]);
     for (int i = 0; i < static_cast<int>(tensor.dims[2]); ++i) {
@@ -265,7 +284,8 @@ class Writer {
       tensors_.push_back({name, type, std::move(shape), std::move(bytes)});
       return;
     }
-    const bool head = name == "lm_head.weight";
+    const bool head = name == "lm_head.weight" || name == "pre_projection.weight" ||
+                      name == "post_projection.weight";
     const char* prefix = style_.text_config ? (head ? "language_model." : "language_model.model.")
                                             : (head ? "" : "model.");
     tensors_.push_back({prefix + name, type, std::move(shape), std::move(bytes)});

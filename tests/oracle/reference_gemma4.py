@@ -39,13 +39,25 @@ class Reference(reference.Decoder):
         return value[layer] if isinstance(value, list) else value
 
     def logits(self, tokens):
+        return cap(self._output(self._states(tokens)[0]),
+                   self._key("final_logit_softcapping", 0.0))
+
+    def final_states(self, tokens):
+        """Returns the states [tokens, hidden_size] after the last norm, and (k, v) by kind of layer."""
+        h, kept = self._states(tokens)
+        return self._norm(h, self.OUTPUT_NORM), kept
+
+    def scaled_embedding(self, token):
+        return np.sqrt(self.hidden_size) * self._weights["token_embd.weight"][token]
+
+    def _states(self, tokens):
         tokens = np.asarray(tokens)
         h = np.sqrt(self.hidden_size) * self._weights["token_embd.weight"][tokens]
         inputs = self._inputs(h, tokens) if self.input_size else None
         kept = {}
         for layer in range(self.layers):
             h = self._gemma_layer(h, layer, kept, None if inputs is None else inputs[:, layer])
-        return cap(self._output(h), self._key("final_logit_softcapping", 0.0))
+        return h, kept
 
     def _inputs(self, h, tokens):
         shape = (len(tokens), self.layers, self.input_size)

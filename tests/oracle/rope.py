@@ -61,12 +61,12 @@ def rotation(meta, prefix, dims, divisors):
     return freq, 1.0
 
 
-def rotate(x, freq, magnitude, neighbors):
-    """Rotates x [tokens, heads, head_dim], token t by t · freq.
+def rotate(x, freq, magnitude, neighbors, first=0):
+    """Rotates x [tokens, heads, head_dim], token t by (first + t) · freq.
 
     The pairs are neighbours (2i, 2i + 1) in llama's files, halves (i, i + dims / 2) in others.
     """
-    angles = np.arange(len(x))[:, None] * freq
+    angles = (first + np.arange(len(x)))[:, None] * freq
     cos = magnitude * np.cos(angles)[:, None]
     sin = magnitude * np.sin(angles)[:, None]
     dims = 2 * len(freq)

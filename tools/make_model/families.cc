@@ -51,6 +51,7 @@ constexpr Architecture kArchitectures[] = {
     {"gemma2", ExpertUse::kNone, AddGemma2, Gemma2Tensors},
     {"gemma3", ExpertUse::kNone, AddGemma3, Gemma3Tensors},
     {"gemma4", ExpertUse::kNone, AddGemma4, Gemma4Tensors},
+    {"gemma4-assistant", ExpertUse::kNone, AddGemma4Assistant, Gemma4AssistantTensors},
     {"gpt-oss", ExpertUse::kNeeded, AddGptOss, GptOssTensors},
     {"granitehybrid", ExpertUse::kAllowed, AddGraniteHybrid, GraniteHybridTensors},
     {"lfm2", ExpertUse::kNone, AddLfm2, Lfm2Tensors},

@@ -31,6 +31,8 @@ std::vector<TensorSpec> GraniteHybridTensors(const Shape& shape);
 
 void AddGemma4(const Shape& shape, GgufHeader& header);
 std::vector<TensorSpec> Gemma4Tensors(const Shape& shape);
+void AddGemma4Assistant(const Shape& shape, GgufHeader& header);
+std::vector<TensorSpec> Gemma4AssistantTensors(const Shape& shape);
 
 void AddGptOss(const Shape& shape, GgufHeader& header);
 std::vector<TensorSpec> GptOssTensors(const Shape& shape);

@@ -35,7 +35,11 @@ int KvHeads(const Shape& shape, int layer) {
 int OwnLayers(const Shape& shape) {
   return shape.layers < 4 ? shape.layers : shape.layers - shape.layers / 2;
 }
-void AddPerLayer(const Shape& shape, GgufHeader& header) {
+int TargetSize(const Shape& shape) {
+  return shape.family.target_size > 0 ? shape.family.target_size : 2 * shape.hidden_size;
+}
+
+void AddPerLayer(std::string_view name, const Shape& shape, GgufHeader& header) {
   const auto layers = static_cast<std::size_t>(shape.layers);
   std::vector<std::int32_t> kv_heads;
   const auto windowed = std::make_unique<bool[]>(layers);
@@ -43,12 +47,37 @@ void AddPerLayer(const Shape& shape, GgufHeader& header) {
     kv_heads.push_back(KvHeads(shape, layer));
     windowed[static_cast<std::size_t>(layer)] = IsWindowed(shape, layer);
   }
-  header.SetInts("gemma4.attention.head_count_kv", kv_heads);
-  header.SetBools("gemma4.attention.sliding_window_pattern",
+  header.SetInts(StrCat(name, ".attention.head_count_kv"), kv_heads);
+  header.SetBools(StrCat(name, ".attention.sliding_window_pattern"),
                   std::span<const bool>(windowed.get(), layers));
 }
 
-void AddAttention(const Shape& shape, int layer, const std::string& block, TensorList& list) {
+// Sets the keys of layers. The last `shared` of them have no keys and values.
+void AddLayers(std::string_view name, const Shape& shape, int shared, GgufHeader& header) {
+  AddSizeMetadata(name, shape, header);
+  const auto set = [&](std::string_view key, int value) {
+    header.SetUint32(StrCat(name, ".", key), static_cast<std::uint32_t>(value));
+  };
+  set("attention.sliding_window", shape.window > 0 ? shape.window : kWindow);
+  set("attention.shared_kv_layers", shared);
+  set("attention.key_length", shape.head_dim);
+  set("attention.value_length", shape.head_dim);
+  set("rope.dimension_count", shape.head_dim);
+  set("attention.key_length_swa", WindowDim(shape));
+  set("attention.value_length_swa", WindowDim(shape));
+  set("rope.dimension_count_swa", WindowDim(shape));
+  header.SetFloat32(StrCat(name, ".rope.freq_base_swa"), 10000.0f);
+  AddPerLayer(name, shape, header);
+}
+
+void AddDivisors(const Shape& shape, TensorList& list) {
+  std::vector<float> divisors(static_cast<std::size_t>(shape.head_dim / 2), 1.0f);
+  std::fill(divisors.begin() + shape.head_dim / 4, divisors.end(), 1e30f);
+  list.Add({.name = "rope_freqs.weight", .dims = {shape.head_dim / 2}, .values = divisors});
+}
+
+void AddAttention(const Shape& shape, int layer, int own_layers, const std::string& block,
+                  TensorList& list) {
   const int dim = HeadDim(shape, layer);
   const int queries = shape.heads * dim;
   const int keys = KvHeads(shape, layer) * dim;
@@ -57,7 +86,7 @@ void AddAttention(const Shape& shape, int layer, const std::string& block, Tenso
   list.Norm(block + "attn_norm.weight");
   list.Matrix(block + "attn_q.weight", shape.hidden_size, queries, in);
   list.Vector(block + "attn_q_norm.weight", dim, Distribution::kNorm, size);
-  if (layer < OwnLayers(shape)) {
+  if (layer < own_layers) {
     list.Matrix(block + "attn_k.weight", shape.hidden_size, keys, in);
     list.Vector(block + "attn_k_norm.weight", dim, Distribution::kNorm, size);
     if (IsWindowed(shape, layer)) list.Matrix(block + "attn_v.weight", shape.hidden_size, keys, in);
@@ -73,25 +102,26 @@ void AddInput(const Shape& shape, const std::string& block, TensorList& list) {
   list.Vector(block + "post_norm.weight", shape.hidden_size, Distribution::kNorm, kAdded);
 }
 
+void AddLayer(const Shape& shape, int layer, int own_layers, TensorList& list) {
+  const std::string block = StrCat("blk.", layer, ".");
+  AddAttention(shape, layer, own_layers, block, list);
+  list.Norm(block + "ffn_norm.weight");
+  list.FeedForward(block, shape.ffn);
+  list.Vector(block + "post_ffw_norm.weight", shape.hidden_size, Distribution::kNorm, kAdded);
+}
+
+void AddScale(int layer, TensorList& list) {
+  list.Add({.name = StrCat("blk.", layer, ".layer_output_scale.weight"),
+            .dims = {1},
+            .values = {layer % 2 == 0 ? 0.75f : 1.25f}});
+}
+
 }  // namespace
 
 void AddGemma4(const Shape& shape, GgufHeader& header) {
-  AddSizeMetadata("gemma4", shape, header);
-  const auto set = [&](std::string_view key, int value) {
-    header.SetUint32(StrCat("gemma4.", key), static_cast<std::uint32_t>(value));
-  };
-  set("attention.sliding_window", shape.window > 0 ? shape.window : kWindow);
-  set("attention.shared_kv_layers", shape.layers - OwnLayers(shape));
-  set("embedding_length_per_layer_input", kInputSize);
-  set("attention.key_length", shape.head_dim);
-  set("attention.value_length", shape.head_dim);
-  set("rope.dimension_count", shape.head_dim);
-  set("attention.key_length_swa", WindowDim(shape));
-  set("attention.value_length_swa", WindowDim(shape));
-  set("rope.dimension_count_swa", WindowDim(shape));
-  header.SetFloat32("gemma4.rope.freq_base_swa", 10000.0f);
+  AddLayers("gemma4", shape, shape.layers - OwnLayers(shape), header);
+  header.SetUint32("gemma4.embedding_length_per_layer_input", kInputSize);
   header.SetFloat32("gemma4.final_logit_softcapping", 20.0f);
-  AddPerLayer(shape, header);
 }
 
 std::vector<TensorSpec> Gemma4Tensors(const Shape& shape) {
@@ -103,19 +133,45 @@ std::vector<TensorSpec> Gemma4Tensors(const Shape& shape) {
   list.Matrix("per_layer_token_embd.weight", inputs, shape.vocab, PerRoot(1.0f, kInputSize));
   list.Matrix("per_layer_model_proj.weight", shape.hidden_size, inputs, 1.0f);
   list.Vector("per_layer_proj_norm.weight", kInputSize, Distribution::kNorm, 1.0f);
-  std::vector<float> divisors(static_cast<std::size_t>(shape.head_dim / 2), 1.0f);
-  std::fill(divisors.begin() + shape.head_dim / 4, divisors.end(), 1e30f);
-  list.Add({.name = "rope_freqs.weight", .dims = {shape.head_dim / 2}, .values = divisors});
+  AddDivisors(shape, list);
   for (int layer = 0; layer < shape.layers; ++layer) {
-    const std::string block = StrCat("blk.", layer, ".");
-    AddAttention(shape, layer, block, list);
-    list.Norm(block + "ffn_norm.weight");
-    list.FeedForward(block, shape.ffn);
-    list.Vector(block + "post_ffw_norm.weight", shape.hidden_size, Distribution::kNorm, kAdded);
-    AddInput(shape, block, list);
-    list.Add({.name = block + "layer_output_scale.weight",
-              .dims = {1},
-              .values = {layer % 2 == 0 ? 0.75f : 1.25f}});
+    AddLayer(shape, layer, OwnLayers(shape), list);
+    AddInput(shape, StrCat("blk.", layer, "."), list);
+    AddScale(layer, list);
+  }
+  list.Output();
+  return list.Take();
+}
+
+void AddGemma4Assistant(const Shape& shape, GgufHeader& header) {
+  constexpr std::string_view kName = "gemma4-assistant";
+  AddLayers(kName, shape, shape.layers, header);
+  header.SetUint32(StrCat(kName, ".embedding_length_per_layer_input"), 0);
+  header.SetUint32(StrCat(kName, ".embedding_length_out"),
+                   static_cast<std::uint32_t>(TargetSize(shape)));
+  header.SetUint32(StrCat(kName, ".nextn_predict_layers"),
+                   static_cast<std::uint32_t>(shape.layers));
+}
+
+std::vector<TensorSpec> Gemma4AssistantTensors(const Shape& shape) {
+  Shape tied = shape;
+  tied.output = Output::kTied;
+  TensorList list(tied);
+  list.Embedding();
+  const int state = TargetSize(shape);
+  list.Matrix("nextn.pre_projection.weight", 2 * state, shape.hidden_size,
+              PerRoot(1.0f, 2 * state));
+  list.Matrix("nextn.post_projection.weight", shape.hidden_size, state,
+              PerRoot(1.0f, shape.hidden_size));
+  // They are of layers without a window; llama.cpp refuses them without such a layer.
+  bool has_full = false;
+  for (int layer = 0; layer < shape.layers; ++layer) {
+    has_full = has_full || !IsWindowed(shape, layer);
+  }
+  if (has_full) AddDivisors(shape, list);
+  for (int layer = 0; layer < shape.layers; ++layer) {
+    AddLayer(shape, layer, 0, list);
+    AddScale(layer, list);
   }
   list.Output();
   return list.Take();

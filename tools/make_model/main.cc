@@ -120,6 +120,8 @@ void AddFamilies(CLI::App& app, FamilyShape& family) {
                  "lfm2, qwen3next, granitehybrid: N: every N-th layer is attention (default: 2)");
   app.add_option("--nextn-layers", family.nextn_layers,
                  "llama, qwen2, qwen3, qwen3moe, deepseek2, qwen3next: draft heads (default: 0)");
+  app.add_option("--target-width", family.target_size,
+                 "gemma4-assistant: hidden size of the model it drafts for (twice --width)");
   app.add_option("--state-dim", family.state_dim,
                  "qwen3next, granitehybrid: values of a key of the state (default: 32)");
   app.add_option("--state-heads", family.state_heads,

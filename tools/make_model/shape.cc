@@ -64,6 +64,7 @@ Status CheckBounds(const Shape& shape) {
       {"--temperature-length", shape.family.temperature_length, 0, 1 << 28},
       {"--attention-step", shape.family.attention_step, 0, 1 << 12},
       {"--nextn-layers", shape.family.nextn_layers, 0, 16},
+      {"--target-width", shape.family.target_size, 0, 1 << 20},
       {"--state-dim", shape.family.state_dim, 0, 1 << 12},
       {"--state-heads", shape.family.state_heads, 0, 1 << 12},
       {"--state-groups", shape.family.state_groups, 0, 1 << 12},

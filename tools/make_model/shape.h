@@ -40,6 +40,7 @@ struct FamilyShape {
   int state_heads = 0;           // hybrids: heads of the state
   int state_groups = 0;          // hybrids: groups of heads that share keys
   int nextn_layers = 0;          // draft heads: blocks that predict further tokens
+  int target_size = 0;           // gemma4-assistant: hidden size of its model; 0: twice the own
   bool rotates = false;          // granitehybrid: queries and keys are rotated
 };
 

@@ -49,6 +49,9 @@ Status Model::LoadHead(const GgufFile& /*file*/) {
 Status Model::FinalStates(std::span<const std::int32_t> /*rows*/, float* /*states*/) {
   return {StatusCode::kUnsupported, "the model has no draft head"};
 }
+Status Model::BeginDrafts(Cache& /*cache*/, SequenceId /*sequence*/, Position /*length*/) {
+  return {StatusCode::kUnsupported, "the model has no draft head that reads its cache"};
+}
 Status Model::Draft(std::span<const std::int32_t> /*tokens*/,
                     std::span<const Position> /*positions*/, const float* /*states*/,
                     Cache& /*cache*/, float* /*logits*/, float* /*next_states*/) {

@@ -26,21 +26,17 @@
 #include "base/errors.h"
 #include "base/strings.h"
 #include "model/families/architectures.h"
+#include "model/families/gemma4_assistant.h"
+#include "model/families/gemma4_layer.h"
 #include "model/graph/decoder.h"
-#include "model/graph/feed_forward.h"
-#include "model/graph/window_layers.h"
-#include "model/load/rope_scaling.h"
 
 namespace kvcache {
 namespace {
 
 struct Gemma4Params {
-  std::vector<AttentionSpan> spans;
-  RopeTable rope;         // of layers without a window
-  RopeTable window_rope;  // of layers with a window
-  int window_dim = 0;     // head size of layers with a window; LayerParams::k_dim is the others'
-  int kv_layers = 0;      // layers with their own keys and values: the first ones
-  int input_size = 0;     // P, values of a layer's input vector; 0: layers have none
+  Gemma4Kinds kinds;
+  int kv_layers = 0;   // layers with their own keys and values: the first ones
+  int input_size = 0;  // P, values of a layer's input vector; 0: layers have none
 };
 
 class Gemma4 final : public Decoder {
@@ -48,7 +44,22 @@ class Gemma4 final : public Decoder {
   Gemma4(Backend& backend, std::string_view name, LayerParams params, Gemma4Params gemma)
       : Decoder(backend, name, std::move(params)),
         gemma_(std::move(gemma)),
-        ones_(static_cast<std::size_t>(std::max(this->params().v_dim, gemma_.window_dim)), 1.0f) {}
+        ones_(static_cast<std::size_t>(std::max(this->params().v_dim, gemma_.kinds.window_dim)),
+              1.0f) {}
+
+  Status LoadHead(const GgufFile& file) override;
+  bool has_head() const override { return assistant_ != nullptr; }
+  bool head_reads_cache() const override { return assistant_ != nullptr; }
+  Status BeginDrafts(Cache& cache, SequenceId sequence, Position length) override;
+  Status Draft(std::span<const std::int32_t> tokens, std::span<const Position> positions,
+               const float* states, Cache& cache, float* logits, float* next_states) override;
+  Status Reserve(int max_batch) override;
+  std::int64_t ActivationBytes() const override {
+    return Decoder::ActivationBytes() + (assistant_ ? assistant_->ActivationBytes() : 0);
+  }
+  std::size_t OwnedWeightBytes() const override {
+    return Decoder::OwnedWeightBytes() + (assistant_ ? assistant_->OwnedWeightBytes() : 0);
+  }
 
  protected:
   Status LoadModelTensors(WeightReader& reader) override;
@@ -56,11 +67,9 @@ class Gemma4 final : public Decoder {
   void RunLayers(Pass& pass, std::span<const std::int32_t> tokens, const TensorView& x) override;
   void RunLayer(Pass& pass, int index, const TensorView& x) override;
   AttentionSpan attention_span(int layer) const override {
-    return gemma_.spans[static_cast<std::size_t>(layer)];
+    return gemma_.kinds.spans[static_cast<std::size_t>(layer)];
   }
-  RopeParams rope(int layer) const override {
-    return (attention_span(layer).window > 0 ? gemma_.window_rope : gemma_.rope).params();
-  }
+  RopeParams rope(int layer) const override { return gemma_.kinds.Rope(layer); }
   std::vector<LayerMemory> Memory() const override;
 
  private:
@@ -68,22 +77,18 @@ class Gemma4 final : public Decoder {
     Projection gate, back;  // hidden_size → P → hidden_size
     Norm post_norm;
   };
-  struct Layer {
-    Norm attn_norm, attn_post_norm, ffn_norm, ffn_post_norm;  // [hidden_size]
-    Norm q_norm, k_norm;                                      // [head]
-    Projection q, o;
+  struct Layer : Gemma4Layer {
+    Norm k_norm;  // [head]
     std::optional<Projection> k, v;
-    GatedFeedForward ffn;
     std::optional<InputGate> input;
-    float scale = 1.0f;  // of the result
   };
 
-  int head_dim(int layer) const {
-    return attention_span(layer).window > 0 ? gemma_.window_dim : params().k_dim;
-  }
+  int head_dim(int layer) const { return gemma_.kinds.HeadDim(layer); }
   // Returns the layer whose keys and values `layer` attends over.
   int KvLayer(int layer) const;
-  Status LoadAttention(WeightReader& reader, int index, Layer* layer) const;
+  // Returns the last layer of a kind that has keys and values.
+  AssistantTarget::Source LastOfKind(bool windowed) const;
+  Status LoadKeysAndValues(WeightReader& reader, int index, Layer* layer) const;
   Status LoadInput(WeightReader& reader, int index, Layer* layer) const;
   void Attend(Pass& pass, int index, const TensorView& h) const;
   void PutKeysAndValues(Pass& pass, int index, const TensorView& h) const;
@@ -96,6 +101,7 @@ class Gemma4 final : public Decoder {
   Norm input_norm_;          // [P]
   TensorView inputs_;        // [P, layers, batch] of the current pass
   std::vector<Layer> layers_;
+  std::unique_ptr<Gemma4Assistant> assistant_;  // null without a draft head
 };
 
 int Gemma4::KvLayer(int layer) const {
@@ -127,16 +133,11 @@ Status Gemma4::LoadModelTensors(WeightReader& reader) {
   return Status::Ok();
 }
 
-Status Gemma4::LoadAttention(WeightReader& reader, int index, Layer* layer) const {
+Status Gemma4::LoadKeysAndValues(WeightReader& reader, int index, Layer* layer) const {
   const std::string prefix = LayerPrefix(index) + "attn_";
   const LayerParams& p = params();
-  const auto at = static_cast<std::size_t>(index);
   const std::int64_t dim = head_dim(index);
-  const std::int64_t queries = p.heads[at] * dim;
-  const std::int64_t keys = p.kv_heads[at] * dim;
-  KVCACHE_ASSIGN_OR_RETURN(layer->q, reader.Linear(prefix + "q", p.hidden_size, queries));
-  KVCACHE_ASSIGN_OR_RETURN(layer->q_norm, reader.RmsNorm(prefix + "q_norm", dim, p.norm_epsilon));
-  KVCACHE_ASSIGN_OR_RETURN(layer->o, reader.Linear(prefix + "output", queries, p.hidden_size));
+  const std::int64_t keys = p.kv_heads[static_cast<std::size_t>(index)] * dim;
   if (index >= gemma_.kv_layers) {
     // Older files still contain these tensors; llama.cpp's converter has since dropped them.
     for (const char* const unused : {"k.weight", "v.weight", "k_norm.weight"}) {
@@ -167,25 +168,11 @@ Status Gemma4::LoadInput(WeightReader& reader, int index, Layer* layer) const {
 }
 
 Status Gemma4::LoadLayer(WeightReader& reader, int index) {
-  const std::string prefix = LayerPrefix(index);
-  const LayerParams& p = params();
-  const auto norm = [&](const char* name) {
-    return reader.RmsNorm(prefix + name, p.hidden_size, p.norm_epsilon);
-  };
   Layer layer;
-  KVCACHE_ASSIGN_OR_RETURN(layer.attn_norm, norm("attn_norm"));
-  KVCACHE_RETURN_IF_ERROR(LoadAttention(reader, index, &layer));
-  KVCACHE_ASSIGN_OR_RETURN(layer.attn_post_norm, norm("post_attention_norm"));
-  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm, norm("ffn_norm"));
-  KVCACHE_ASSIGN_OR_RETURN(layer.ffn,
-                           GatedFeedForward::Load(reader, prefix, p.hidden_size,
-                                                  p.ffn[static_cast<std::size_t>(index)]));
-  layer.ffn.activation = Activation::kGelu;
-  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_post_norm, norm("post_ffw_norm"));
+  KVCACHE_ASSIGN_OR_RETURN(static_cast<Gemma4Layer&>(layer),
+                           Gemma4Layer::Load(reader, params(), index, head_dim(index)));
+  KVCACHE_RETURN_IF_ERROR(LoadKeysAndValues(reader, index, &layer));
   KVCACHE_RETURN_IF_ERROR(LoadInput(reader, index, &layer));
-  KVCACHE_ASSIGN_OR_RETURN(const std::span<const float> scale,
-                           reader.FloatsIfPresent(prefix + "layer_output_scale.weight", 1));
-  if (!scale.empty()) layer.scale = scale[0];
   layers_.push_back(std::move(layer));
   return Status::Ok();
 }
@@ -257,15 +244,11 @@ void Gemma4::PutKeysAndValues(Pass& pass, int index, const TensorView& h) const 
 // Computes h = Wo attention(h).
 void Gemma4::Attend(Pass& pass, int index, const TensorView& h) const {
   const Layer& layer = layers_[static_cast<std::size_t>(index)];
-  const int heads = params().heads[static_cast<std::size_t>(index)];
-  const int dim = head_dim(index);
   if (layer.k) PutKeysAndValues(pass, index, h);
   const Pass::Scope scope(pass);
-  const TensorView q = pass.TakeHeads(dim, heads);
-  const TensorView att = pass.TakeHeads(dim, heads);
-  pass.Linear(h, {{layer.q, q}});
-  pass.RmsNorm(q, layer.q_norm, q);
-  pass.Rope(q, rope(index));
+  const TensorView q = pass.TakeHeads(layer.dim, layer.heads);
+  const TensorView att = pass.TakeHeads(layer.dim, layer.heads);
+  layer.Queries(pass, h, rope(index), q);
   pass.Attend(KvLayer(index), q, {.scale = params().attention_scale}, att);
   pass.Linear(att, {{layer.o, h}});
 }
@@ -276,29 +259,59 @@ void Gemma4::RunLayer(Pass& pass, int index, const TensorView& x) {
   const TensorView h = pass.TakeHidden(params().hidden_size);
   pass.RmsNorm(x, layer.attn_norm, h);
   Attend(pass, index, h);
-  pass.RmsNorm(h, layer.attn_post_norm, h);
-  pass.Add(x, h);
-
-  pass.RmsNorm(x, layer.ffn_norm, h);
-  layer.ffn.Run(pass, h, h);
-  pass.RmsNorm(h, layer.ffn_post_norm, h);
-  pass.Add(x, h);
-
+  layer.AddAttended(pass, h, x);
   if (layer.input) AddInput(pass, index, x);
   if (layer.scale != 1.0f) pass.Scale(x, layer.scale);
 }
 
-// ---- Keys
+// ---- The draft head
 
-Status ReadHeads(KeyReader& keys, const LayerParams& params, Gemma4Params* gemma) {
-  KVCACHE_ASSIGN_OR_RETURN(gemma->window_dim,
-                           keys.IntOr("attention.key_length_swa", 8192, params.k_dim));
-  KVCACHE_ASSIGN_OR_RETURN(const int window_v_dim,
-                           keys.IntOr("attention.value_length_swa", 8192, params.v_dim));
-  if (params.k_dim != params.v_dim) return keys.Unsupported("attention.value_length");
-  return gemma->window_dim == window_v_dim ? Status::Ok()
-                                           : keys.Unsupported("attention.value_length_swa");
+AssistantTarget::Source Gemma4::LastOfKind(bool windowed) const {
+  int layer = gemma_.kv_layers - 1;
+  while (layer >= 0 && (attention_span(layer).window > 0) != windowed) --layer;
+  if (layer < 0) return {};
+  return {.layer = layer,
+          .kv_heads = params().kv_heads[static_cast<std::size_t>(layer)],
+          .dim = head_dim(layer),
+          .window = attention_span(layer).window};
 }
+
+Status Gemma4::LoadHead(const GgufFile& file) {
+  KVCACHE_ASSIGN_OR_RETURN(assistant_,
+                           Gemma4Assistant::Load(file, backend(),
+                                                 {.hidden_size = params().hidden_size,
+                                                  .vocabulary = params().vocabulary,
+                                                  .embedding = embedding(),
+                                                  .embedding_scale = params().embedding_scale,
+                                                  .full = LastOfKind(false),
+                                                  .windowed = LastOfKind(true)}));
+  return Status::Ok();
+}
+
+Status Gemma4::Reserve(int max_batch) {
+  KVCACHE_RETURN_IF_ERROR(Decoder::Reserve(max_batch));
+  return assistant_ ? assistant_->Reserve(kMostDraftRows) : Status::Ok();
+}
+
+Status Gemma4::BeginDrafts(Cache& cache, SequenceId sequence, Position length) {
+  if (assistant_ == nullptr) return Model::BeginDrafts(cache, sequence, length);
+  return assistant_->Begin(cache, sequence, length);
+}
+
+Status Gemma4::Draft(std::span<const std::int32_t> tokens, std::span<const Position> positions,
+                     const float* states, Cache& cache, float* logits, float* next_states) {
+  if (assistant_ == nullptr) {
+    return {StatusCode::kUnsupported, "the model has no draft head"};
+  }
+  const auto batch = static_cast<std::int64_t>(tokens.size());
+  if (batch == 0 || batch > kMostDraftRows || positions.size() != tokens.size()) {
+    return InvalidArgument(StrCat("drafts have ", batch, " tokens and ", positions.size(),
+                                  " positions; both must be 1 to ", kMostDraftRows));
+  }
+  return assistant_->Draft({tokens, positions, states, logits, next_states}, cache, interrupt());
+}
+
+// ---- Keys
 
 // Checks that each layer without keys and values has an earlier layer of its kind to share with.
 Status ReadSharing(KeyReader& keys, const LayerParams& params, Gemma4Params* gemma) {
@@ -309,11 +322,11 @@ Status ReadSharing(KeyReader& keys, const LayerParams& params, Gemma4Params* gem
     return Corrupt(StrCat(keys.Key(kShared), " is ", shared, "; must be 0 to ", params.layers - 1));
   }
   gemma->kv_layers = params.layers - static_cast<int>(shared);
-  const auto first_shared = gemma->spans.begin() + gemma->kv_layers;
-  for (auto layer = first_shared; layer != gemma->spans.end(); ++layer) {
-    if (std::find(gemma->spans.begin(), first_shared, *layer) != first_shared) continue;
+  const auto first_shared = gemma->kinds.spans.begin() + gemma->kv_layers;
+  for (auto layer = first_shared; layer != gemma->kinds.spans.end(); ++layer) {
+    if (std::find(gemma->kinds.spans.begin(), first_shared, *layer) != first_shared) continue;
     return Corrupt(StrCat(keys.Key(kShared), " is ", shared, ": layer ",
-                          layer - gemma->spans.begin(),
+                          layer - gemma->kinds.spans.begin(),
                           " needs an earlier layer with the same window that has keys and values"));
   }
   return Status::Ok();
@@ -331,15 +344,10 @@ Result<std::unique_ptr<Model>> LoadGemma4(const GgufFile& file, std::string_view
   KVCACHE_ASSIGN_OR_RETURN(params.logit_soft_cap,
                            ReadSoftCap(keys, "final_logit_softcapping", 0.0));
   Gemma4Params gemma;
-  KVCACHE_ASSIGN_OR_RETURN(gemma.spans, ReadAttentionSpans(keys, params));
-  KVCACHE_RETURN_IF_ERROR(ReadHeads(keys, params, &gemma));
+  KVCACHE_ASSIGN_OR_RETURN(gemma.kinds, Gemma4Kinds::Read(keys, params, weights));
   KVCACHE_RETURN_IF_ERROR(ReadSharing(keys, params, &gemma));
   KVCACHE_ASSIGN_OR_RETURN(gemma.input_size,
                            keys.IntOrZero("embedding_length_per_layer_input", 1 << 16));
-  KVCACHE_ASSIGN_OR_RETURN(gemma.rope,
-                           ReadRope(keys, params, RopeParams::Pairing::kHalves, weights));
-  KVCACHE_ASSIGN_OR_RETURN(gemma.window_rope,
-                           ReadWindowRope(keys, gemma.window_dim, RopeParams::Pairing::kHalves));
   IgnoreVisionAndAudio(keys, weights);
   KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
   return LoadDecoder(std::make_unique<Gemma4>(backend, name, std::move(params), std::move(gemma)),

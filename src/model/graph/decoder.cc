@@ -105,7 +105,7 @@ Status Decoder::Reserve(int max_batch) {
     measure.TakeHidden(params_.hidden_size);
   }
   TensorView finals;
-  if (head_) {
+  if (has_head()) {
     measure.TakeHidden(params_.hidden_size);
     finals = measure.TakeHidden(params_.hidden_size);
   }
@@ -138,14 +138,14 @@ Status Decoder::Forward(std::span<const std::int32_t> tokens, std::span<const Po
   Pass pass(backend_, activations_, &cache, positions, interrupt());
   const TensorView x = pass.TakeHidden(params_.hidden_size);
   TensorView finals;
-  if (head_) {
+  if (has_head()) {
     pass.TakeHidden(params_.hidden_size);
     finals = pass.TakeHidden(params_.hidden_size);
   }
   EmbedTokens(pass, embedding_, tokens, x);
   RunLayers(pass, tokens, x);
+  if (has_head()) pass.RmsNorm(x, output_norm_, finals);
   if (head_) {
-    pass.RmsNorm(x, output_norm_, finals);
     PutHead(pass, tokens, finals);
     previous_ = {};
   }

@@ -33,7 +33,9 @@ TensorView Columns(const TensorView& x, std::int64_t first, std::int64_t count) 
 
 bool HasOnlyDraftHead(const GgufFile& file) {
   const auto architecture = file.GetString("general.architecture");
-  if (!architecture.ok() || file.FindTensor("token_embd.weight") != nullptr) return false;
+  if (!architecture.ok()) return false;
+  if (*architecture == "gemma4-assistant") return true;
+  if (file.FindTensor("token_embd.weight") != nullptr) return false;
   const auto heads = file.GetIntOr(StrCat(*architecture, ".nextn_predict_layers"), 0);
   return heads.ok() && *heads > 0;
 }

@@ -24,6 +24,7 @@
 
 #include "kvcache/backend.h"
 #include "kvcache/cache.h"
+#include "kvcache/sequence_view.h"
 #include "kvcache/status.h"
 #include "model/graph/activation_buffer.h"
 #include "model/load/weights.h"
@@ -157,6 +158,11 @@ class Pass {
   // out = attention of q over the keys and values of `layer` that each token sees.
   void Attend(int layer, const TensorView& q, const AttentionOptions& options,
               const TensorView& out);
+  // out = attention of q over the keys and values of `layer` at the positions of `view`, which all
+  // queries see. The pass gives the layer no keys and values. REQUIRES: `view` is one of that layer, and
+  // valid.
+  void AttendView(int layer, SequenceView& view, const TensorView& q,
+                  const AttentionOptions& options, const TensorView& out);
   // Put, then Attend.
   void Attention(int layer, const TensorView& q, const TensorView& k, const TensorView& v,
                  const AttentionOptions& options, const TensorView& out);

@@ -20,8 +20,12 @@ struct Rule {
   int period;  // every period-th layer has no window; 0: all have one; kRequired: as for window
 };
 constexpr Rule kRules[] = {
-    {"gemma2", 4096, 2},       {"gemma3", 0, 6}, {"gemma4", kRequired, kRequired},
-    {"gpt-oss", kRequired, 2}, {"llama", 0, 0},
+    {"gemma2", 4096, 2},
+    {"gemma3", 0, 6},
+    {"gemma4", kRequired, kRequired},
+    {"gemma4-assistant", kRequired, kRequired},
+    {"gpt-oss", kRequired, 2},
+    {"llama", 0, 0},
 };
 
 Result<int> ReadWindow(KeyReader& keys, const Rule& rule) {

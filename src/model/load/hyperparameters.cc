@@ -95,8 +95,11 @@ Result<LayerParams> ReadLayerParams(KeyReader& keys, LayerKinds kinds) {
   params.name = std::string(name);
   KVCACHE_ASSIGN_OR_RETURN(const int blocks, keys.Int("block_count", kMaxLayers));
   // The last blocks may be heads that predict further tokens. No layer is one of them.
-  KVCACHE_ASSIGN_OR_RETURN(params.nextn_layers, keys.IntOrZero("nextn_predict_layers", blocks - 1));
-  params.layers = blocks - params.nextn_layers;
+  const bool is_head = kinds == LayerKinds::kDraftHead;
+  KVCACHE_ASSIGN_OR_RETURN(params.nextn_layers,
+                           keys.IntOrZero("nextn_predict_layers", is_head ? blocks : blocks - 1));
+  if (is_head && params.nextn_layers != blocks) return keys.Unsupported("nextn_predict_layers");
+  params.layers = is_head ? blocks : blocks - params.nextn_layers;
   KVCACHE_ASSIGN_OR_RETURN(params.hidden_size, keys.Int("embedding_length", kMaxHiddenSize));
   KVCACHE_ASSIGN_OR_RETURN(params.context_length, keys.Int("context_length", 1 << 28));
   KVCACHE_ASSIGN_OR_RETURN(params.vocabulary, VocabularySize(keys.file()));

@@ -40,6 +40,7 @@ struct LayerParams {
 enum class LayerKinds : std::uint8_t {
   kAttention,  // every layer has KV heads
   kHybrid,     // layers with 0 KV heads are recurrent
+  kDraftHead,  // all blocks are a draft head's, which are its layers
 };
 
 // Reads the shared settings. Errors name the key: it is missing, has another type, is out of range,
