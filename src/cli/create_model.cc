@@ -167,6 +167,7 @@ Status CheckTemplate(const Modelfile& file) {
 
 Status CreateModel(const ModelStore& store, const ModelName& name, Modelfile file,
                    const CreateOptions& options) {
+  KVCACHE_RETURN_IF_ERROR(CheckRequires(file.requires_version, KVCACHE_VERSION));
   KVCACHE_RETURN_IF_ERROR(CheckTemplate(file));
   KVCACHE_ASSIGN_OR_RETURN(const StoreLock lock, store.Lock());
   KVCACHE_ASSIGN_OR_RETURN(const Manifest manifest,

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdint>
+#include <utility>
 
 #include "base/errors.h"
 #include "base/strings.h"
@@ -90,6 +91,20 @@ bool IsVersion(std::string_view text) {
     }
   }
   return digit && dots <= 2;
+}
+
+// Returns the numbers of a version, each without leading zeros and with its length before it, so that they
+// are ordered as numbers of any length.
+std::array<std::pair<std::size_t, std::string>, 3> Numbers(std::string_view version) {
+  std::array<std::pair<std::size_t, std::string>, 3> numbers;
+  for (auto& [length, digits] : numbers) {
+    const std::size_t dot = std::min(version.find('.'), version.size());
+    digits = version.substr(0, dot);
+    digits.erase(0, digits.find_first_not_of('0'));
+    length = digits.size();
+    version.remove_prefix(std::min(dot + 1, version.size()));
+  }
+  return numbers;
 }
 
 class Parser {
@@ -259,6 +274,14 @@ Result<Modelfile> ParseModelfile(std::string_view text) {
                                   kMaxModelfileBytes, " are read"));
   }
   return Parser(text).Parse();
+}
+
+Status CheckRequires(const std::string& requires_version, const std::string& program) {
+  if (requires_version.empty() || Numbers(requires_version) <= Numbers(program)) {
+    return Status::Ok();
+  }
+  return Unsupported(StrCat("REQUIRES is ", requires_version, ", this program is ", program,
+                            "; use a later version, or leave REQUIRES out"));
 }
 
 std::string ModelfileText(const Modelfile& file) {

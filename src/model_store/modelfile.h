@@ -45,6 +45,10 @@ Result<Modelfile> ParseModelfile(std::string_view text);
 // Checks a PARAMETER. Errors: kInvalidArgument: an unknown name, or a value of another kind.
 Status CheckParameter(const std::string& name, const std::string& value);
 
+// Checks REQUIRES, an empty text or a version, against the version of a program. Missing numbers are zeros.
+// Errors: kUnsupported: the program is older.
+Status CheckRequires(const std::string& requires_version, const std::string& program);
+
 // Returns a Modelfile that ParseModelfile reads as `file`. REQUIRES: no value holds `"""`.
 std::string ModelfileText(const Modelfile& file);
 

@@ -74,6 +74,25 @@ TEST(ModelfileTest, ErrorsNameTheLine) {
   EXPECT_THAT(message("FROM a\nREQUIRES new"), HasSubstr("must be a version"));
 }
 
+TEST(ModelfileTest, RequiresIsComparedWithTheProgram) {
+  struct Case {
+    const char* needed;
+    const char* program;
+    bool fits;
+  };
+  for (const Case& each :
+       {Case{"", "0.1.0", true}, Case{"0.1.0", "0.1.0", true}, Case{"0.1", "0.1.0", true},
+        Case{"0.1.1", "0.1.0", false}, Case{"0.9.9", "0.10.0", true},
+        Case{"0.10.0", "0.9.9", false}, Case{"1", "0.99.99", false}, Case{"00.001", "0.1.0", true},
+        Case{"99999999999999999999999.0.0", "1.0.0", false}}) {
+    const Status status = CheckRequires(each.needed, each.program);
+    EXPECT_EQ(status.ok(), each.fits) << each.needed << " and " << each.program;
+  }
+  EXPECT_EQ(
+      CheckRequires("0.14.0", "0.1.0").message(),
+      "REQUIRES is 0.14.0, this program is 0.1.0; use a later version, or leave REQUIRES out");
+}
+
 TEST(ModelfileTest, KnowsGoTemplates) {
   EXPECT_TRUE(IsGoTemplate("{{ .Prompt }}"));
   EXPECT_TRUE(IsGoTemplate("{{- if .System }}a{{ end }}"));

@@ -13,6 +13,7 @@
 #include "cli/create_model.h"
 #include "cli/draft_flags.h"
 #include "cli/model_store.h"
+#include "server/log.h"
 
 namespace kvcache::serve {
 namespace {
@@ -134,8 +135,13 @@ class Catalog final : public server::ModelSource {
       if (!fits) return InvalidArgument("its parameter \"num_ctx\" is out of range");
       context = given->get<int>();
     }
-    if (!draft.empty()) {  // other models that draft are not for servers
+    if (!draft.empty()) {
       KVCACHE_ASSIGN_OR_RETURN(draft, cli::FindDraftHead(draft, model.path));
+      if (draft.empty()) {
+        server::LogEvent(server::LogLevel::kError, "draft not used",
+                         {{"model", model.name},
+                          {"reason", "its DRAFT is a model; the server drafts with heads"}});
+      }
     }
     return options_.open(model, context, draft);
   }

@@ -6,6 +6,8 @@ usage: models_test.py KVCACHE MAKE_MODEL  (paths of the two programs)
 import hashlib
 import json
 import pathlib
+import random
+import resource
 import subprocess
 import tempfile
 import unittest
@@ -131,6 +133,61 @@ class Store(StoreTest):
         self.succeeds("create", "tiny", "-f", path, env=self.env)
         self.succeeds("show", "tiny", "--verify", env=self.env)
 
+    def check_store(self, kept):
+        """The blobs are what their names say, and the model `kept` answers as before."""
+        for name in self.blobs():
+            data = (self.root / "blobs" / name).read_bytes()
+            self.assertEqual(name, "sha256-" + hashlib.sha256(data).hexdigest())
+        self.succeeds("show", kept, "--verify", env=self.env)
+        names = [row["name"] for row in json.loads(self.succeeds("list", "--json", env=self.env))]
+        self.assertIn(kept + ":latest", names)
+
+    def test_killed_at_random_moments(self):
+        plain = self.make("random.gguf", "--type", "f32")
+        self.create("kept", f"FROM {self.model}\nSYSTEM kept\n")
+        path = self.modelfile(f"FROM {plain}\nDRAFT {plain}\nSYSTEM new\n")
+        command = [program.KVCACHE, "create", "kept", "-f", path, "--quantize", "q8_0",
+                   "--quantize-draft", "q4_0"]
+        moments = random.Random(3)
+        for _ in range(12):
+            with subprocess.Popen(command, env={"KVCACHE_MODELS": str(self.root)},
+                                  stderr=subprocess.DEVNULL) as process:
+                try:
+                    process.wait(moments.uniform(0.0, 0.15))
+                except subprocess.TimeoutExpired:
+                    process.kill()
+            self.check_store("kept")
+        self.succeeds(*command[1:], env=self.env)
+        self.assertIn("SYSTEM new", self.succeeds("show", "kept", env=self.env))
+        self.succeeds("show", "kept", "--verify", env=self.env)
+        self.succeeds("rm", "kept", env=self.env)
+        self.assertEqual(self.blobs(), [])
+        self.assertEqual([path.name for path in self.root.iterdir() if path.is_file() and
+                          path.name.endswith(".gguf")], [])
+
+    def test_a_disk_that_is_full(self):
+        """A limit of the size of files: writing fails after so many bytes, as on a full disk."""
+        plain = self.make("full.gguf", "--type", "f32")
+        size = pathlib.Path(plain).stat().st_size
+        self.create("kept", f"FROM {self.model}\nSYSTEM kept\n")
+        path = self.modelfile(f"FROM {plain}\nSYSTEM new\n")
+        before = self.blobs()
+        for flags in ((), ("--quantize", "q8_0")):
+            for limit in (0, 1, 4096, size // 8):
+                def set_limit(limit=limit):
+                    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+                ended = subprocess.run([program.KVCACHE, "create", "kept", "-f", path, *flags],
+                                       env={"KVCACHE_MODELS": str(self.root)}, text=True,
+                                       capture_output=True, preexec_fn=set_limit,
+                                       restore_signals=False, check=False)
+                self.assertEqual(ended.returncode, 1, ended.stderr)
+                self.assertEqual(ended.stderr.count("\n"), 1, ended.stderr)
+                self.assertIn("too large", ended.stderr)
+                self.assertEqual(self.blobs(), before)
+                self.check_store("kept")
+        self.succeeds("create", "kept", "-f", path, env=self.env)
+        self.succeeds("show", "kept", "--verify", env=self.env)
+
     def test_names_that_leave_the_store(self):
         for name in ("..", "../x", "a/../../x", "a:../x", "/etc/passwd", "a b", ""):
             code, _, err = run("create", name, "-f", self.modelfile(f"FROM {self.model}\n"),
@@ -176,6 +233,12 @@ class Modelfiles(StoreTest):
         self.assertGreater(drafted["speculation"]["drafted"], 0)
         self.assertEqual(plain["speculation"]["drafted"], 0)
         self.assertEqual(drafted["tokens"], plain["tokens"])
+
+    def test_requires(self):
+        self.create("tiny", f"FROM {self.model}\nREQUIRES 0.0.1\n")
+        self.fails(["create", "tiny", "-f",
+                    self.modelfile(f"FROM {self.model}\nREQUIRES 99.0\n")],
+                   "REQUIRES is 99.0, this program is", env=self.env)
 
     def test_penalties(self):
         for last, flags in (("0", ()), ("-1", ("--repeat-penalty", "0.5"))):
