@@ -39,7 +39,11 @@ void DraftRates::CountProposal(int drafted, double seconds) {
 }
 
 int DraftRates::TryAgain() {
-  if (++rounds_ < pause_) return 0;
+  Rest();
+  return IsDue() ? Try() : 0;
+}
+
+int DraftRates::Try() {
   rounds_ = 0;
   pause_ = std::min(2 * pause_, kLongestPause);
   return kProbe;
