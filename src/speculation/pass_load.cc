@@ -7,9 +7,10 @@
 namespace kvcache {
 namespace {
 
-constexpr double kNewest = 0.1;    // weight of the last measurement
-constexpr double kGrowth = 0.85;   // of the logarithm of experts by that of rows, before two sizes
-constexpr double kRow = 1.0 / 16;  // what a row costs beside its experts
+constexpr double kNewestLoad = 0.1;  // weight of the last measurement
+constexpr double kExpertGrowth =
+    0.85;  // of the logarithm of experts by that of rows, before two sizes
+constexpr double kRowLoad = 1.0 / 16;  // what a row costs beside its experts
 
 }  // namespace
 
@@ -17,7 +18,7 @@ void PassLoad::Count(int rows, std::int64_t experts) {
   if (experts <= 0 || rows < 1 || rows > kExact) return;
   has_experts_ = true;
   double& mean = experts_[static_cast<std::size_t>(rows - 1)];
-  mean += (mean == 0.0 ? 1.0 : kNewest) * (static_cast<double>(experts) - mean);
+  mean += (mean == 0.0 ? 1.0 : kNewestLoad) * (static_cast<double>(experts) - mean);
 }
 
 double PassLoad::Experts(double rows) const {
@@ -36,7 +37,7 @@ double PassLoad::Experts(double rows) const {
     }
   }
   const auto log_of = [&](int i) { return std::log(experts_[static_cast<std::size_t>(i)]); };
-  double slope = kGrowth;
+  double slope = kExpertGrowth;
   if (low >= 0 && high >= 0) {
     slope = (log_of(high) - log_of(low)) / (row_of(high) - row_of(low));
   } else if (low >= 0 && before >= 0) {
@@ -49,7 +50,7 @@ double PassLoad::Experts(double rows) const {
 double PassLoad::Of(double rows) const {
   if (!has_experts_) return rows;
   const double few = std::min<double>(rows, kExact);
-  return Experts(few) / Experts(1.0) + kRow * (rows - 1.0);
+  return Experts(few) / Experts(1.0) + kRowLoad * (rows - 1.0);
 }
 
 }  // namespace kvcache

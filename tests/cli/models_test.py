@@ -143,7 +143,7 @@ class Store(StoreTest):
         self.assertIn(kept + ":latest", names)
 
     def test_killed_at_random_moments(self):
-        plain = self.make("random.gguf", "--type", "f32")
+        plain = self.make("killed.gguf", "--type", "f32")
         self.create("kept", f"FROM {self.model}\nSYSTEM kept\n")
         path = self.modelfile(f"FROM {plain}\nDRAFT {plain}\nSYSTEM new\n")
         command = [program.KVCACHE, "create", "kept", "-f", path, "--quantize", "q8_0",
@@ -160,10 +160,8 @@ class Store(StoreTest):
         self.succeeds(*command[1:], env=self.env)
         self.assertIn("SYSTEM new", self.succeeds("show", "kept", env=self.env))
         self.succeeds("show", "kept", "--verify", env=self.env)
-        self.succeeds("rm", "kept", env=self.env)
-        self.assertEqual(self.blobs(), [])
-        self.assertEqual([path.name for path in self.root.iterdir() if path.is_file() and
-                          path.name.endswith(".gguf")], [])
+        self.assertEqual([path.name for path in self.root.iterdir()
+                          if path.name.endswith(".gguf")], [])
 
     def test_a_disk_that_is_full(self):
         """A limit of the size of files: writing fails after so many bytes, as on a full disk."""
