@@ -5,10 +5,8 @@
 #pragma once
 
 #include <array>
-#include <cstdint>
 
 #include "kvcache/draft_rates.h"
-#include "kvcache/pass_load.h"
 
 namespace kvcache {
 
@@ -20,21 +18,20 @@ class DraftDepth {
   // notice when they do again; the pauses get longer each time.
   int Next();
   // Counts a round: a pass over the current token and `drafted` drafts, of which the first `accepted`
-  // were right. The seconds include those of the drafter. `experts`: the pass's, as in PassLoad.
-  void Count(int drafted, int accepted, double seconds, std::int64_t experts = 0);
+  // were right. The seconds include those of the drafter.
+  void Count(int drafted, int accepted, double seconds);
 
   // How often its drafts are right.
   DraftRates& rates() { return rates_; }
 
  private:
   // Returns the expected seconds of a pass with so many drafts, on a line through the nearest that were
-  // measured, by load.
+  // measured.
   // REQUIRES: a pass without drafts was measured.
   double Seconds(int drafted) const;
   int Best() const;
 
   std::array<double, kMost + 1> seconds_{};  // by number of drafts; 0: not measured
-  PassLoad load_;
   DraftRates rates_;
   int rounds_with_drafts_ = 0;
 };

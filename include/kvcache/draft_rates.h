@@ -17,8 +17,6 @@ class DraftRates {
   double Of(int place) const;
   // Counts a round of which the first `accepted` drafts were right.
   void Count(int drafted, int accepted);
-  // Returns whether any round with drafts was counted.
-  bool measured() const { return rates_[0].rounds > 0; }
 
   // Returns the drafter's own time for a draft, and counts what a proposal took. A proposal of nothing is
   // not counted.
@@ -28,11 +26,6 @@ class DraftRates {
   // Counts a round for which drafts do not pay, and returns how many to try all the same: mostly none.
   // The pauses between the tries get longer each time.
   int TryAgain();
-  // Its parts: counts the round; returns whether the pause is over; begins the next one, which is longer, and
-  // returns how many to try.
-  void Rest() { ++rounds_; }
-  bool IsDue() const { return rounds_ >= pause_; }
-  int Try();
   // Says that drafts pay.
   void Pay() { rounds_ = 0; }
 

@@ -135,7 +135,7 @@ class Decoder {
       }
       if (drafts_.empty()) {
         KVCACHE_ASSIGN_OR_RETURN(goes_on, Evaluate());
-        if (drafter_ != nullptr) CountRound(0, 0, begin);
+        if (drafter_ != nullptr) drafter_->depth().Count(0, 0, SecondsSince(begin));
         if (goes_on) goes_on = Room() > 0;
         if (goes_on) {
           KVCACHE_ASSIGN_OR_RETURN(goes_on, SampleLast());
@@ -145,11 +145,6 @@ class Decoder {
       }
     }
     return Status::Ok();
-  }
-
-  void CountRound(int drafted, int accepted, Clock::time_point begin) {
-    drafter_->depth().Count(drafted, accepted, SecondsSince(begin),
-                            engine_.model().ExpertsOfPass());
   }
 
   // Returns how many tokens may still be sampled.
@@ -246,7 +241,7 @@ class Decoder {
     ++result_.speculation.rounds;
     ++result_.decode_passes;
     result_.decoded_tokens += kept;
-    if (drafter_ != nullptr) CountRound(drafted, kept - 1, begin);
+    if (drafter_ != nullptr) drafter_->depth().Count(drafted, kept - 1, SecondsSince(begin));
     if (goes_on && Room() == 0) {
       KVCACHE_RETURN_IF_ERROR(Evaluate().status());
       return false;

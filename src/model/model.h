@@ -89,10 +89,6 @@ class Model {
   virtual Status Forward(std::span<const std::int32_t> tokens, std::span<const Position> positions,
                          Cache& cache) = 0;
 
-  // Returns the distinct experts whose weights the last Forward read, summed over the layers; 0 for a model
-  // without experts.
-  virtual std::int64_t ExpertsOfPass() const { return 0; }
-
   // Computes logits [vocabulary, rows.size()] for the given batch indices of the last Forward.
   virtual Status Logits(std::span<const std::int32_t> rows, float* logits) = 0;
 

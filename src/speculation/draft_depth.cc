@@ -6,9 +6,8 @@
 namespace kvcache {
 namespace {
 
-constexpr double kNewestTime = 0.1;     // weight of the last measurement
-constexpr double kCostOfDraft = 0.1;    // of a pass, before one was measured
-constexpr double kCostOfExperts = 0.5;  // of a pass, for the experts of as many rows more
+constexpr double kNewestTime = 0.1;   // weight of the last measurement
+constexpr double kCostOfDraft = 0.1;  // of a pass, before one was measured
 constexpr int kFirstDepth = 4;
 constexpr int kRefresh = 64;  // rounds between two without drafts, whose time changes as well
 
@@ -23,15 +22,14 @@ double DraftDepth::Seconds(int drafted) const {
   const double low = seconds_[below];
   std::size_t above = at;
   while (above < seconds_.size() && seconds_[above] == 0.0) ++above;
-  const auto load = [&](std::size_t depth) { return load_.Of(static_cast<double>(depth + 1)); };
-  const double more = load(at) - load(below);
+  const auto more = static_cast<double>(at - below);
   if (above == seconds_.size()) {
-    const double first = (load_.has_experts() ? kCostOfExperts : kCostOfDraft) * low;
-    const double draft = below > 0 ? (low - seconds_[0]) / (load(below) - load(0)) : first;
+    const double draft =
+        below > 0 ? (low - seconds_[0]) / static_cast<double>(below) : kCostOfDraft * low;
     return low + std::max(0.0, draft) * more;
   }
   if (above == below) return low;
-  return low + (seconds_[above] - low) * more / (load(above) - load(below));
+  return low + (seconds_[above] - low) * more / static_cast<double>(above - below);
 }
 
 int DraftDepth::Best() const {
@@ -63,8 +61,7 @@ int DraftDepth::Next() {
   return rates_.TryAgain();
 }
 
-void DraftDepth::Count(int drafted, int accepted, double seconds, std::int64_t experts) {
-  load_.Count(1 + drafted, experts);
+void DraftDepth::Count(int drafted, int accepted, double seconds) {
   double& mean = seconds_[static_cast<std::size_t>(std::min(drafted, kMost))];
   mean += (mean == 0.0 ? 1.0 : kNewestTime) * (seconds - mean);
   rates_.Count(drafted, accepted);

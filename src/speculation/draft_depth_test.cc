@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <random>
 
 namespace kvcache {
@@ -50,27 +49,6 @@ TEST(DraftDepth, IsBetweenWhereDraftsAreHalfRight) {
   const double mean = Settle(depth, 1.0, 0.1, 0.7);
   EXPECT_GT(mean, 1.5);
   EXPECT_LT(mean, 5.5);
-}
-
-// The first round with drafts is of as many as always. After it, the times of fewer drafts are on a line by
-// experts, and not by drafts: a draft more costs nearly a pass.
-TEST(DraftDepth, ExpertsMakeDraftsDear) {
-  const auto experts = [](int rows) { return std::llround(80 * std::pow(rows, 0.85)); };
-  int drafts_of_experts = 0;
-  int drafts_of_rows = 0;
-  for (const bool known : {false, true}) {
-    DraftDepth depth;
-    int sum = 0;
-    for (int round = 0; round < 8; ++round) {
-      const int drafted = depth.Next();
-      const double seconds = 0.01 * static_cast<double>(experts(1 + drafted));
-      depth.Count(drafted, drafted / 2, seconds, known ? experts(1 + drafted) : 0);
-      sum += drafted;
-    }
-    (known ? drafts_of_experts : drafts_of_rows) = sum;
-  }
-  EXPECT_LE(drafts_of_experts, drafts_of_rows);
-  EXPECT_LE(drafts_of_experts, 5);
 }
 
 TEST(DraftDepth, NoticesThatDraftsPayAgain) {

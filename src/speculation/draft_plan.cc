@@ -1,7 +1,6 @@
 #include "speculation/draft_plan.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace kvcache {
 
@@ -41,54 +40,6 @@ void DraftPlan::Share(std::span<DraftShare> shares, int tokens, int certain, int
     }
   }
   for (std::size_t i = 0; i < best; ++i) ++shares[granted_[i]].drafts;
-}
-
-// As long as nothing is known of any drafter, one text finds out.
-void DraftPlan::Plan(std::span<DraftShare> shares, int tokens, int certain, int most,
-                     const PassCosts& costs) {
-  bool is_asked = false;
-  for (DraftShare& share : shares) {
-    share.tries = false;
-    if (share.most < 1) continue;
-    const bool is_known = share.own->measured() || all_.measured();
-    if (!is_known && std::exchange(is_asked, true)) share.most = 0;
-    share.rates = share.own->measured() ? share.own : &all_;
-  }
-  Share(shares, tokens, certain, most, costs);
-  int left = most;
-  for (const DraftShare& share : shares) left -= share.drafts;
-  TryOne(shares, left);
-}
-
-void DraftPlan::TryOne(std::span<DraftShare> shares, int left) {
-  bool any = false;
-  for (DraftShare& share : shares) {
-    if (share.most < 1) continue;
-    if (share.drafts > 0) {
-      share.own->Pay();
-    } else {
-      share.own->Rest();
-      any = true;
-    }
-  }
-  if (!any || left < 1) return;
-  tries_.Rest();
-  if (!tries_.IsDue()) return;
-  for (std::size_t i = 0; i < shares.size(); ++i) {
-    DraftShare& share = shares[(turn_ + i) % shares.size()];
-    if (share.most < 1 || share.drafts > 0 || !share.own->IsDue()) continue;
-    share.drafts = std::min({share.own->Try(), share.most, left});
-    share.tries = true;
-    (void)tries_.Try();
-    turn_ = (turn_ + i + 1) % shares.size();
-    return;
-  }
-}
-
-void DraftPlan::Count(DraftRates& own, int drafted, int accepted, bool tried) {
-  own.Count(drafted, accepted);
-  all_.Count(drafted, accepted);
-  if (tried) tries_.Count(drafted, accepted);
 }
 
 }  // namespace kvcache

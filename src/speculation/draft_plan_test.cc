@@ -4,11 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
-#include <cstdint>
 #include <random>
-#include <span>
 #include <vector>
 
 namespace kvcache {
@@ -51,65 +48,6 @@ TEST(PassCosts, AreOnALineThroughWhatWasMeasured) {
   EXPECT_GT(costs.Seconds(200), 40.0);
   EXPECT_LT(costs.Seconds(200), 80.0);
   EXPECT_GE(costs.Seconds(1 << 30), 80.0);
-}
-
-// 8 of 64 experts in each of 10 layers. A pass takes the time of its distinct experts.
-std::int64_t Experts(int rows) {
-  return std::llround(640 * (1.0 - std::pow(1.0 - 8.0 / 64, rows)));
-}
-double SecondsOfExperts(int rows) {
-  return 0.2 + 0.01 * static_cast<double>(Experts(rows)) + 0.005 * rows;
-}
-
-TEST(PassLoad, IsRowsOrExperts) {
-  PassLoad load;
-  EXPECT_EQ(load.Of(5), 5.0);
-  load.Count(1, 0);
-  EXPECT_EQ(load.Of(5), 5.0);
-  load.Count(1, Experts(1));
-  EXPECT_EQ(load.Of(1), 1.0);
-  EXPECT_GT(load.Of(4), 3.0) << "rows have mostly experts of their own, until more is known";
-  load.Count(8, Experts(8));
-  for (int rows = 2; rows <= 7; ++rows) {
-    const double exact = static_cast<double>(Experts(rows)) / static_cast<double>(Experts(1));
-    EXPECT_NEAR(load.Of(rows), exact + (rows - 1) / 16.0, 0.12 * exact) << rows;
-  }
-  for (int rows = 1; rows < 500; ++rows) EXPECT_GT(load.Of(rows + 1), load.Of(rows));
-}
-
-TEST(PassCosts, OfExpertsAreBetweenWhatWasMeasured) {
-  PassCosts costs;
-  costs.Count(1, SecondsOfExperts(1), Experts(1));
-  EXPECT_GT(costs.Seconds(2), 1.3 * costs.Seconds(1)) << "a row has experts of its own";
-  costs.Count(9, SecondsOfExperts(9), Experts(9));
-  for (const int rows : {2, 3, 4, 6}) {
-    EXPECT_NEAR(costs.Seconds(rows), SecondsOfExperts(rows), 0.12 * SecondsOfExperts(rows));
-    // What a line through the rows would say is too little by more.
-    const double line =
-        SecondsOfExperts(1) + (SecondsOfExperts(9) - SecondsOfExperts(1)) * (rows - 1) / 8;
-    EXPECT_GT(SecondsOfExperts(rows) - line,
-              std::abs(SecondsOfExperts(rows) - costs.Seconds(rows)));
-  }
-}
-
-// Drafts that are half right pay for a dense model. Each row of a mixture of experts reads nearly as much as
-// the first, so they do not pay, also when only a pass without drafts and one with many were measured.
-TEST(DraftPlan, ExpertsMakeDraftsDear) {
-  const DraftRates rates = RatesOf(0.5);
-  for (const bool experts : {false, true}) {
-    PassCosts costs;
-    for (const int tokens : {1, 9}) {
-      costs.Count(tokens, experts ? SecondsOfExperts(tokens) : SecondsOfPass(tokens),
-                  experts ? Experts(tokens) : 0);
-    }
-    std::vector<DraftShare> shares = {{.rates = &rates, .most = 16}};
-    DraftPlan().Share(shares, 1, 1, 64, costs);
-    if (experts) {
-      EXPECT_EQ(Total(shares), 0);
-    } else {
-      EXPECT_GT(Total(shares), 1);
-    }
-  }
 }
 
 TEST(DraftPlan, ManyTextsGetNoDrafts) {
@@ -187,52 +125,6 @@ TEST(DraftPlan, WrongDraftsCostLittle) {
     seconds += cost;
   }
   EXPECT_LT(seconds, 1.01 * rounds);
-}
-
-// Eight texts whose drafters are right with these probabilities, on a machine where a row more costs an eighth
-// of the pass. Returns the tokens per second as a multiple of those without drafts.
-double TimesPlain(std::span<const double> right, int rounds) {
-  constexpr double kRow = 0.02;
-  PassCosts costs;
-  DraftPlan plan;
-  std::mt19937 random(5);
-  std::vector<DraftRates> rates(right.size());
-  const auto texts = static_cast<int>(right.size());
-  const double plain = 1.0 + kRow * texts;
-  double seconds = 0.0;
-  double tokens = 0.0;
-  for (int round = 0; round < rounds; ++round) {
-    std::vector<DraftShare> shares(right.size());
-    for (std::size_t i = 0; i < shares.size(); ++i) shares[i] = {.most = 16, .own = &rates[i]};
-    if (costs.known()) plan.Plan(shares, texts, texts, 256, costs);
-    const double cost = plain + kRow * Total(shares);
-    seconds += cost;
-    costs.Count(texts + Total(shares), cost);
-    for (std::size_t i = 0; i < shares.size(); ++i) {
-      int accepted = 0;
-      while (accepted < shares[i].drafts && static_cast<double>(random()) < right[i] * 0x1p32) {
-        ++accepted;
-      }
-      tokens += 1 + accepted;
-      if (shares[i].drafts > 0) plan.Count(rates[i], shares[i].drafts, accepted, shares[i].tries);
-    }
-  }
-  return tokens / seconds / (texts / plain);
-}
-
-TEST(DraftPlan, WrongDraftsOfManyTextsCostLittle) {
-  const std::vector<double> wrong(8, 0.0);
-  EXPECT_GT(TimesPlain(wrong, 160), 0.98);
-  EXPECT_GT(TimesPlain(wrong, 1000), 0.995);
-}
-
-// One good drafter among seven that are always wrong finds its way, and so do eight good ones.
-TEST(DraftPlan, GoodDraftersAreFound) {
-  std::vector<double> right(8, 0.0);
-  const double none = TimesPlain(right, 1000);
-  right[5] = 0.95;
-  EXPECT_GT(TimesPlain(right, 1000), none + 0.05);
-  EXPECT_GT(TimesPlain(std::vector<double>(8, 0.9), 1000), 2.0);
 }
 
 }  // namespace

@@ -39,11 +39,7 @@ void DraftRates::CountProposal(int drafted, double seconds) {
 }
 
 int DraftRates::TryAgain() {
-  Rest();
-  return IsDue() ? Try() : 0;
-}
-
-int DraftRates::Try() {
+  if (++rounds_ < pause_) return 0;
   rounds_ = 0;
   pause_ = std::min(2 * pause_, kLongestPause);
   return kProbe;

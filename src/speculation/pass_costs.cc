@@ -9,7 +9,6 @@ namespace {
 constexpr double kNewestCost = 0.1;   // weight of the last measurement
 constexpr double kCostOfToken = 0.1;  // of a pass of few tokens, before two sizes were measured
 constexpr double kFewTokens = 4.0;
-constexpr double kShareOfExperts = 0.5;  // of a pass, before two sizes were measured
 
 }  // namespace
 
@@ -20,8 +19,7 @@ std::size_t PassCosts::IndexOf(int tokens) {
   return static_cast<std::size_t>(kExact + step);
 }
 
-void PassCosts::Count(int tokens, double seconds, std::int64_t experts) {
-  load_.Count(tokens, experts);
+void PassCosts::Count(int tokens, double seconds) {
   Point& point = points_[IndexOf(tokens)];
   const double weight = point.tokens == 0.0 ? 1.0 : kNewestCost;
   point.tokens += weight * (tokens - point.tokens);
@@ -40,22 +38,18 @@ double PassCosts::Seconds(int tokens) const {
   if (below.tokens >= tokens) return below.seconds;
   if (high == at) ++high;  // `at` itself lies below
   while (high < points_.size() && points_[high].tokens == 0.0) ++high;
-  const double load = load_.Of(below.tokens);
-  const double more = load_.Of(tokens) - load;
-  double slope = load_.has_experts()
-                     ? kShareOfExperts * below.seconds / load
-                     : kCostOfToken * below.seconds / std::max(1.0, below.tokens / kFewTokens);
+  double slope = kCostOfToken * below.seconds / std::max(1.0, below.tokens / kFewTokens);
   if (high < points_.size()) {
     const Point& above = points_[high];
-    slope = (above.seconds - below.seconds) / (load_.Of(above.tokens) - load);
+    slope = (above.seconds - below.seconds) / (above.tokens - below.tokens);
   } else {
     std::size_t first = 0;
     while (points_[first].tokens == 0.0) ++first;
     if (first + 1 < low) {
-      slope = (below.seconds - points_[first].seconds) / (load - load_.Of(points_[first].tokens));
+      slope = (below.seconds - points_[first].seconds) / (below.tokens - points_[first].tokens);
     }
   }
-  return below.seconds + std::max(slope, 0.0) * more;
+  return below.seconds + std::max(slope, 0.0) * (tokens - below.tokens);
 }
 
 }  // namespace kvcache

@@ -1,23 +1,20 @@
-// The measured time of a pass by its tokens, and in a mixture of experts by their distinct experts.
+// The measured time of a pass by its tokens.
 //
 // Thread safety: one thread at a time.
 #pragma once
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
-
-#include "kvcache/pass_load.h"
 
 namespace kvcache {
 
 class PassCosts {
  public:
-  // Counts a pass of `tokens` tokens. `experts`: as in PassLoad.
-  void Count(int tokens, double seconds, std::int64_t experts = 0);
+  // Counts a pass of `tokens` tokens.
+  void Count(int tokens, double seconds);
   // Returns whether any pass was measured.
   bool known() const { return known_; }
-  // Returns the expected seconds of a pass, on a line through the nearest that were measured, by load.
+  // Returns the expected seconds of a pass, on a line through the nearest that were measured.
   // REQUIRES: known(), tokens >= 1.
   double Seconds(int tokens) const;
 
@@ -34,7 +31,6 @@ class PassCosts {
   static std::size_t IndexOf(int tokens);
 
   std::array<Point, kExact + kPerOctave * kOctaves> points_{};
-  PassLoad load_;
   bool known_ = false;
 };
 

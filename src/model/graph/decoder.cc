@@ -151,7 +151,6 @@ Status Decoder::Forward(std::span<const std::int32_t> tokens, std::span<const Po
   }
   KVCACHE_RETURN_IF_ERROR(pass.status());
   batch_ = batch;
-  experts_ = pass.experts();
   return Status::Ok();
 }
 

@@ -50,7 +50,6 @@ class Decoder : public Model {
   Status Forward(std::span<const std::int32_t> tokens, std::span<const Position> positions,
                  Cache& cache) override;
   Status Logits(std::span<const std::int32_t> rows, float* logits) override;
-  std::int64_t ExpertsOfPass() const override { return experts_; }
   std::size_t OwnedWeightBytes() const override { return owned_weight_bytes_; }
 
   Status LoadHead(const GgufFile& file) override;
@@ -129,8 +128,7 @@ class Decoder : public Model {
   // is scratch of Logits and the third has the final states.
   ActivationBuffer activations_;
   std::int64_t max_batch_ = 0;
-  std::int64_t batch_ = 0;    // of the last Forward
-  std::int64_t experts_ = 0;  // of the last Forward
+  std::int64_t batch_ = 0;  // of the last Forward
 };
 
 // Loads the decoder's weights and returns it. Errors as for Decoder::Load.

@@ -60,7 +60,7 @@ std::span<float> ExpertPlan::Weights(std::int64_t batch) {
   return weights_;
 }
 
-std::int64_t ExpertPlan::Group(std::int64_t batch) {
+void ExpertPlan::Group(std::int64_t batch) {
   const auto slots = static_cast<std::size_t>(batch * chosen_);
   token_of_slot_.resize(slots);
   expert_of_slot_.resize(slots);
@@ -69,11 +69,7 @@ std::int64_t ExpertPlan::Group(std::int64_t batch) {
   // begin_[e] the first slot of e; filling moves begin_[e] up to the first slot of e + 1.
   std::ranges::fill(begin_, 0);
   for (const std::int32_t expert : choices_) ++begin_[static_cast<std::size_t>(expert) + 1];
-  std::int64_t distinct = 0;
-  for (std::size_t e = 1; e < begin_.size(); ++e) {
-    distinct += begin_[e] > 0 ? 1 : 0;
-    begin_[e] += begin_[e - 1];
-  }
+  for (std::size_t e = 1; e < begin_.size(); ++e) begin_[e] += begin_[e - 1];
   for (std::size_t i = 0; i < slots; ++i) {
     const std::int32_t slot = begin_[static_cast<std::size_t>(choices_[i])]++;
     slots_[i] = slot;
@@ -83,7 +79,6 @@ std::int64_t ExpertPlan::Group(std::int64_t batch) {
   }
   std::shift_right(begin_.begin(), begin_.end(), 1);
   begin_[0] = 0;
-  return distinct;
 }
 
 void ExpertPlan::MoveWeightsToInputs() {
@@ -205,7 +200,7 @@ void Experts::Run(Pass& pass, ExpertPlan& plan, const TensorView& h, const Tenso
   Backend& backend = pass.backend();
   pass.Check(backend.Route(logits, router_options(), plan.Choices(batch), plan.Weights(batch)));
   if (!pass.runs()) return;
-  pass.CountExperts(plan.Group(batch));
+  plan.Group(batch);
   // A single token's experts can all read h itself, unless each reads it with its own weight.
   const bool gathers = batch > 1 || params.weigh_input;
   if (gathers) pass.Embed(h, plan.token_of_slot(), columns);

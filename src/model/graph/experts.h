@@ -46,9 +46,8 @@ class ExpertPlan {
   std::span<std::int32_t> Choices(std::int64_t batch);
   std::span<float> Weights(std::int64_t batch);
 
-  // Sorts the choices into slots, by expert and then by token. Returns the number of distinct experts. Cost:
-  // O(batch × chosen + experts).
-  std::int64_t Group(std::int64_t batch);
+  // Sorts the choices into slots, by expert and then by token. Cost: O(batch × chosen + experts).
+  void Group(std::int64_t batch);
 
   // Moves the weights to slot_weights() and replaces them by ones, for weighting the experts'
   // inputs.

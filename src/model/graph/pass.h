@@ -89,9 +89,6 @@ class Pass {
   // Skips all operations after the next Put: a layer whose output nobody needs still gives the cache its
   // keys and values.
   void EndAfterPut() { ends_after_put_ = true; }
-  // Counts distinct experts of a layer; experts() is the sum of all layers.
-  void CountExperts(std::int64_t distinct) { experts_ += distinct; }
-  std::int64_t experts() const { return experts_; }
   // Records `status` as the pass's error, unless there is an earlier one.
   void Check(Status status) {
     if (status_.ok()) status_ = std::move(status);
@@ -203,7 +200,6 @@ class Pass {
   std::int64_t batch_ = 0;
   std::int64_t top_ = 0;
   std::int64_t peak_ = 0;
-  std::int64_t experts_ = 0;
   bool ends_after_put_ = false;
   bool ended_ = false;
   Status status_;
