@@ -51,7 +51,9 @@ double Median(std::vector<double> values) {
 class Bench {
  public:
   explicit Bench(const Options& options) : options_(options), folder_(options.directory) {
-    fs::create_directories(folder_);
+    if (!fs::create_directories(folder_)) {  // it is removed at the end
+      Fail(folder_.string() + " exists; name a directory that does not");
+    }
     payload_.resize(*std::max_element(std::begin(kSizes), std::end(kSizes)));
     std::mt19937_64 random(1);
     for (std::size_t i = 0; i + 8 <= payload_.size(); i += 8) {

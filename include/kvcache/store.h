@@ -170,15 +170,17 @@ struct RedisStoreOptions {
 // kInvalidArgument for another URL or options out of range.
 Result<std::unique_ptr<Store>> OpenRedisStore(const RedisStoreOptions& options);
 
+// Whether a tiered store moves objects between its stores.
+enum class MoveObjects : std::uint8_t { kYes, kNo };
+
 // Returns several stores as one, the fastest first. Get takes the first that has the object; Put writes to
 // all; an error of one store does not keep the others from being used, and is returned if no other store
 // has the object, or if it was not written everywhere. Stats and List are those of the first store.
 //
-// With kYes it also moves objects, in threads of its own: what a later store gave is copied to the earlier ones, and
-// what an earlier store evicts is written to the next one if no later one has it. At most 64 MiB wait for each;
-// what has no room is not moved. The destructor waits until everything is moved.
-// Errors: kInvalidArgument for none.
-enum class MoveObjects : std::uint8_t { kYes, kNo };
+// With kYes it also moves objects, in threads of its own: what a later store gave is copied to the earlier
+// ones, and what an earlier store evicts is written to the next one if no later one has it. At most 64 MiB
+// wait for each, or one larger object; what has no room is not moved. The destructor waits until everything
+// is moved. Errors: kInvalidArgument for none.
 Result<std::unique_ptr<Store>> MakeTieredStore(std::vector<std::shared_ptr<Store>> tiers,
                                                MoveObjects moves = MoveObjects::kYes);
 

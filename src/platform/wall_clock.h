@@ -1,5 +1,5 @@
-// The time of day. People and programs set it to anything at any moment, also back: it is for display,
-// and nothing may depend on its order.
+// The time of day. People and programs set it to anything at any moment, also back: it is for display, and
+// for comparisons with the times of files. The order of use never depends on it.
 //
 // Thread safety: all calls from any number of threads.
 #pragma once

@@ -349,8 +349,9 @@ class DiskStore final : public Store {
 
   void WriteTouched() {
     const std::vector<ObjectId> touched = TakeTouched();
+    if (touched.empty()) return;
     const auto environment = Environment();
-    if (touched.empty() || !environment->IsInPlace()) return;
+    if (!environment->IsInPlace()) return;
     (void)environment->Write(
         [&](MDB_txn* transaction) { return Changes(*environment, transaction).UseAll(touched); });
   }

@@ -170,7 +170,7 @@ class MemoryStoreImpl final : public MemoryStore {
   std::int64_t held_bytes() const override { return *held_; }
   bool HasRoomFor(std::size_t payload_bytes) const override {
     const std::lock_guard lock(mutex_);
-    return HeldBy(payload_bytes) <= budget_bytes_;
+    return HasRoomLocked(payload_bytes);
   }
 
  private:
@@ -182,19 +182,28 @@ class MemoryStoreImpl final : public MemoryStore {
   using Objects = std::map<ObjectId, Object>;
 
   static Status NotThere() { return {StatusCode::kNotFound, "the store has no such object"}; }
+  // REQUIRES: mutex_ is held, as for all that follow.
   Status NoRoom(std::size_t payload_bytes) const {
+    const bool fits = HasRoomLocked(payload_bytes);
     return {StatusCode::kCacheFull,
-            StrCat("an object of ", HeldBy(payload_bytes),
-                   " bytes is larger than the store's budget of ", budget_bytes_)};
+            StrCat("an object of ", payload_bytes, " bytes ",
+                   fits ? "has no room beside those in use; the store's budget is "
+                        : "is larger than the store's budget of ",
+                   budget_bytes_)};
+  }
+  // Sizes near the largest number would wrap in HeldBy.
+  bool HasRoomLocked(std::size_t payload_bytes) const {
+    return payload_bytes <= static_cast<std::size_t>(budget_bytes_) &&
+           HeldBy(payload_bytes) <= budget_bytes_;
   }
 
   // Makes room for an object, counts its bytes, and takes them.
   Result<std::shared_ptr<Content>> MakeContent(const ObjectId& id, std::size_t payload_bytes) {
     auto content = std::make_shared<Content>(held_);
     {
-      const std::int64_t counted = HeldBy(payload_bytes);
       const std::lock_guard lock(mutex_);
-      if (counted > budget_bytes_) return NoRoom(payload_bytes);
+      if (!HasRoomLocked(payload_bytes)) return NoRoom(payload_bytes);
+      const std::int64_t counted = HeldBy(payload_bytes);
       if (const auto old = objects_.find(id); old != objects_.end()) Erase(old);
       MakeRoom(counted);
       if (*held_ + counted > budget_bytes_) return NoRoom(payload_bytes);
@@ -204,7 +213,6 @@ class MemoryStoreImpl final : public MemoryStore {
     return content;
   }
 
-  // REQUIRES: mutex_ is held, as for all that follow.
   void MakeRoom(std::int64_t bytes) {
     while (*held_ + bytes > budget_bytes_ && !order_.empty()) EvictOldest();
   }

@@ -214,11 +214,12 @@ Result<RedisReply> RedisConnection::Receive(Deadline deadline) {
       return Status(StatusCode::kCorrupt,
                     StrCat("the answer is not Redis': ", OneLine(reader_->errstr)));
     }
+    RedisReply answer(static_cast<redisReply*>(reply));  // is freed also if it is refused
     if (bytes > kMostAnswerBytes) {
       return Status(StatusCode::kCorrupt, StrCat("the answer has more than ", kMostAnswerBytes,
                                                  " bytes; no value of this store has"));
     }
-    if (reply != nullptr) return RedisReply(static_cast<redisReply*>(reply));
+    if (answer != nullptr) return answer;
     if (std::chrono::steady_clock::now() > deadline) {
       return Status(StatusCode::kIo, "no answer in time");
     }
