@@ -78,8 +78,23 @@ constexpr std::array<std::string_view, 25> kAssertions = {"type",
                                                           "minProperties",
                                                           "maxProperties"};
 
+// Those that only describe, or hold what '$ref' finds from the root.
+constexpr std::array<std::string_view, 9> kDescriptions = {"$defs",       "definitions", "$schema",
+                                                           "$id",         "$comment",    "title",
+                                                           "description", "examples",    "default"};
+
 bool IsOneOf(const std::string& name, std::span<const std::string_view> names) {
   return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// Copies what a schema says of values, without some keywords.
+Json AssertionsOf(const Json& schema, std::initializer_list<std::string_view> without) {
+  Json::object_t copy;
+  for (const auto& [key, value] : schema.items()) {
+    if (IsOneOf(key, kDescriptions) || IsOneOf(key, {without.begin(), without.size()})) continue;
+    copy.push_back({key, value});
+  }
+  return Json(std::move(copy));
 }
 
 class SchemaCompiler {
@@ -110,7 +125,7 @@ class SchemaCompiler {
       return Status::Ok();
     }
     if (!schema.is_object()) return SchemaError(place, "must be an object or a boolean");
-    KVCACHE_RETURN_IF_ERROR(CheckSchemaForm(schema, place));
+    KVCACHE_RETURN_IF_ERROR(CheckForm(schema, place));
     std::vector<std::string> given;
     for (const auto& [key, value] : schema.items()) {
       if (IsOneOf(key, kRefused) && !(key == "uniqueItems" && value == false)) {
@@ -143,6 +158,11 @@ class SchemaCompiler {
     return Status::Ok();
   }
 
+  // Checks each schema once.
+  Status CheckForm(const Json& schema, const std::string& place) {
+    return checked_.insert(&schema).second ? CheckSchemaForm(schema, place) : Status::Ok();
+  }
+
   // Returns the schema that a '$ref' names.
   Result<const Json*> Target(const Json& reference, const std::string& place) const {
     const std::string to = reference.get<std::string>();
@@ -168,22 +188,21 @@ class SchemaCompiler {
     return Status::Ok();
   }
 
-  // What a schema consists of: those of 'allOf', what '$ref' names, and the rest of it.
+  // What a schema consists of: its own keywords, the schema that '$ref' names, and those of 'allOf'.
   struct Parts {
     std::vector<Json> list{};
-    std::string text{};               // of all
-    std::set<const Json*> targets{};  // of '$ref': the same again says nothing new
+    std::string text{};               // the JSON of all parts
+    std::set<const Json*> targets{};  // schemas of '$ref' that are in the list
   };
 
   Status Split(const Json& schema, const std::string& place, int depth, Parts& parts) {
     if (depth > kMostDepth) return SchemaError(place, "is nested too deep");
-    Json rest = schema;
-    if (schema.is_object()) {
-      KVCACHE_RETURN_IF_ERROR(CheckSchemaForm(schema, place));
-      for (const char* name : {"allOf", "$ref", "$defs", "definitions"}) rest.erase(name);
-    }
+    if (schema.is_object()) KVCACHE_RETURN_IF_ERROR(CheckForm(schema, place));
+    Json rest = schema.is_object() ? AssertionsOf(schema, {"allOf", "$ref"}) : schema;
     const std::string text = TextOf(rest);
-    if (!HasRoomFor(text)) return SchemaError(place, "has schemas in 'allOf' that are too large");
+    if (!HasRoomFor(1, text.size())) {
+      return SchemaError(place, "has schemas in 'allOf' that are too large");
+    }
     parts.text += text + "\n";
     parts.list.push_back(std::move(rest));
     if (!schema.is_object()) return Status::Ok();
@@ -205,9 +224,9 @@ class SchemaCompiler {
     return schema.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
 
-  // Counts the texts of schemas that are made. Returns whether there are not too many.
-  bool HasRoomFor(const std::string& text) {
-    made_bytes_ += text.size() + kBytesOfOne;
+  // Counts the bytes of schemas that are about to be made. Returns whether there are not too many.
+  bool HasRoomFor(std::size_t schemas, std::size_t bytes_of_each) {
+    made_bytes_ += schemas * (bytes_of_each + kBytesOfOne);
     return made_bytes_ <= kMostMadeBytes;
   }
 
@@ -228,32 +247,38 @@ class SchemaCompiler {
   // Other keywords beside 'anyOf' or 'oneOf' hold for each of its schemas.
   Status Distribute(GrammarSymbol rule, const Json& schema, const char* keyword,
                     const std::string& place, int depth) {
-    Json rest = schema;
-    rest.erase(keyword);
-    if (std::string_view(keyword) == "oneOf" && !AreDisjoint(schema[keyword])) {
-      return UnsupportedKeyword(place, "oneOf with schemas that may allow the same value");
+    const Json& given = schema[keyword];
+    const Json rest = AssertionsOf(schema, {keyword});
+    if (!HasRoomFor(given.size(), TextOf(rest).size()) || !HasRoomFor(1, TextOf(given).size())) {
+      return SchemaError(place, "has alternatives that are too large");
     }
+    KVCACHE_RETURN_IF_ERROR(CheckApart(given, keyword, place));
     Json branches = Json::array();
-    for (const Json& branch : schema[keyword]) {
+    for (const Json& branch : given) {
       branches.push_back({{"allOf", Json::array({rest, branch})}});
     }
     const Json& made = made_.emplace_back(Json{{"anyOf", std::move(branches)}});
-    if (!HasRoomFor(TextOf(made))) return SchemaError(place, "has alternatives that are too large");
     return Branches(rule, made, "anyOf", place, depth);
   }
 
   Status Branches(GrammarSymbol rule, const Json& schema, const char* keyword,
                   const std::string& place, int depth) {
     const Json& branches = schema[keyword];
-    if (std::string_view(keyword) == "oneOf" && !AreDisjoint(branches)) {
-      return UnsupportedKeyword(place, "oneOf with schemas that may allow the same value");
-    }
+    KVCACHE_RETURN_IF_ERROR(CheckApart(branches, keyword, place));
     for (std::size_t i = 0; i < branches.size(); ++i) {
       KVCACHE_ASSIGN_OR_RETURN(const GrammarSymbol branch,
                                Value(branches[i], StrCat(place, "/", keyword, "/", i), depth));
       builder_.Add(rule, {branch});
     }
     return Status::Ok();
+  }
+
+  // The schemas of 'oneOf' must be known to share no value.
+  static Status CheckApart(const Json& branches, std::string_view keyword,
+                           const std::string& place) {
+    if (keyword != "oneOf" || AreDisjoint(branches)) return Status::Ok();
+    return UnsupportedKeyword(
+        place, "oneOf with schemas that may allow the same value, or with too many to compare");
   }
 
   // Without "type" the keywords tell which values are meant: others are not generated.
@@ -344,38 +369,31 @@ class SchemaCompiler {
     if (!more.is_boolean() && !more.is_object()) {
       return SchemaError(place, "has 'additionalProperties' that is no schema");
     }
-    std::vector<std::string> required;
+    std::vector<std::string> required;  // an array of strings, as CheckForm found
     for (const Json& name : schema.value("required", Json::array())) {
-      if (!name.is_string())
-        return SchemaError(place, "has a 'required' that is no array of strings");
       required.push_back(name.get<std::string>());
     }
-    if (schema.contains("required") && !schema["required"].is_array()) {
-      return SchemaError(place, "has a 'required' that is no array of strings");
-    }
+    const std::set<std::string> needed(required.begin(), required.end());
     struct Member {
       std::string name;
       const Json* schema;
       bool required;
     };
     std::vector<Member> members;
-    const auto is_required = [&](const std::string& name) {
-      return std::find(required.begin(), required.end(), name) != required.end();
-    };
     if (schema.contains("properties")) {
       const Json& properties = schema["properties"];
       if (!properties.is_object()) return SchemaError(place, "has 'properties' that are no object");
       for (const auto& [name, value] : properties.items()) {
-        members.push_back({name, &value, is_required(name)});
+        members.push_back({name, &value, needed.contains(name)});
       }
     }
     static const Json any(true);
     const Json& other =
         schema.contains("additionalProperties") ? schema["additionalProperties"] : any;
+    std::set<std::string> known;
+    for (const Member& member : members) known.insert(member.name);
     for (const std::string& name : required) {
-      const bool known = std::any_of(members.begin(), members.end(),
-                                     [&](const Member& member) { return member.name == name; });
-      if (!known) members.push_back({name, &other, true});
+      if (!known.contains(name)) members.push_back({name, &other, true});
     }
     if (members.empty()) {
       KVCACHE_ASSIGN_OR_RETURN(const GrammarSymbol value,
@@ -475,6 +493,7 @@ class SchemaCompiler {
   std::size_t made_bytes_ = 0;
   std::map<std::string, GrammarSymbol> merged_;  // rules of 'allOf', by the texts of its parts
   std::map<const Json*, GrammarSymbol> rules_;
+  std::set<const Json*> checked_;  // schemas whose keywords have the right form
 };
 
 }  // namespace

@@ -225,6 +225,99 @@ TEST(JsonSchema, AllOfIsBounded) {
   (void)Compile(Json({{"allOf", all}, {"$defs", defs}}).dump());
 }
 
+Json ManyDefs(int count) {
+  Json defs = Json::object();
+  for (int i = 0; i < count; ++i) {
+    defs.get_ref<Json::object_t&>().push_back(
+        {std::to_string(i), {{"type", "string"}, {"description", std::string(60, 'x')}}});
+  }
+  return defs;
+}
+
+std::string ErrorOf(const Json& schema) {
+  return Compile(schema.dump()).status().message();
+}
+
+// What '$ref' finds, and texts for people, are not copied beside alternatives.
+TEST(JsonSchema, AlternativesCopyNoDefinitions) {
+  Json schema = {{"type", "object"},
+                 {"description", std::string(100'000, 'x')},
+                 {"$defs", ManyDefs(400)},
+                 {"anyOf", Json::array()}};
+  for (int i = 0; i < 30; ++i) {
+    schema["anyOf"].push_back({{"properties", {{"a" + std::to_string(i), {{"$ref", "#/$defs/7"}}}}},
+                               {"required", {"a" + std::to_string(i)}},
+                               {"additionalProperties", false}});
+  }
+  ExpectTexts(schema.dump(), {R"({"a3":"x"})"}, {R"({"a3":1})", "{}"});
+  schema = {{"type", "object"}, {"$defs", ManyDefs(10'000)}, {"anyOf", Json::array()}};
+  for (int i = 0; i < 100'000; ++i) schema["anyOf"].push_back(Json::object());
+  EXPECT_NE(ErrorOf(schema).find("has alternatives that are too large"), std::string::npos);
+}
+
+TEST(JsonSchema, ReferencesCopyNoDefinitions) {
+  Json schema = {{"type", "object"}, {"$defs", ManyDefs(10'000)}};
+  Json all = Json::array();
+  for (int i = 0; i < 1000; ++i) all.push_back({{"$ref", "#/$defs/a"}, {"minProperties", 0}});
+  schema["$defs"]["a"] = {{"properties", {{"n", {{"type", "null"}}}}},
+                          {"additionalProperties", false},
+                          {"$defs", ManyDefs(10'000)}};
+  schema["allOf"] = all;
+  ExpectTexts(schema.dump(), {"{}", R"({"n":null})"}, {"1", R"({"n":1})"});
+  schema = {{"type", "integer"}, {"$defs", ManyDefs(10'000)}};
+  for (int i = 0; i < 1000; ++i) {
+    schema["$defs"]["b" + std::to_string(i)] = {{"$ref", "#"}, {"minimum", 1}};
+  }
+  schema["$defs"]["list"] = {{"type", "array"}, {"prefixItems", Json::array()}};
+  for (int i = 0; i < 1000; ++i) {
+    schema["$defs"]["list"]["prefixItems"].push_back(
+        {{"$ref", "#/$defs/b" + std::to_string(i)}, {"maximum", 5}});
+  }
+  schema["anyOf"] = {{{"minimum", 3}}, {{"maximum", 1}}};
+  ExpectTexts(schema.dump(), {"3", "1"}, {"2"});
+}
+
+// Schemas that hold together are compared only up to a size.
+TEST(JsonSchema, MergedSchemasAreBounded) {
+  Json all = Json::array();
+  for (int part = 0; part < 100; ++part) {
+    Json properties = Json::object();
+    for (int i = 0; i < 1000; ++i) {
+      properties.get_ref<Json::object_t&>().push_back({std::to_string(part * 1000 + i), true});
+    }
+    all.push_back({{"properties", properties}});
+  }
+  EXPECT_NE(ErrorOf({{"allOf", all}}).find("allOf"), std::string::npos);
+  all.erase(all.begin() + 40, all.end());
+  EXPECT_NE(ErrorOf({{"allOf", all}}).find("more than 1024 entries in a 'properties'"),
+            std::string::npos);
+  for (const char* key : {"enum", "required"}) {
+    Json values = Json::array();
+    for (int i = 0; i < 20'000; ++i) values.push_back(std::to_string(i));
+    Json others = values;
+    others.push_back("more");
+    EXPECT_NE(ErrorOf({{"allOf", {{{key, values}}, {{key, others}}}}}).find("more than 1024"),
+              std::string::npos);
+  }
+  const Json one = {{"properties", {{"a", true}}}, {"required", {"a"}}};
+  ExpectTexts(Json({{"allOf", {one, {{"minProperties", 1}}, one}}}).dump(), {R"({"a":1})"}, {"{}"});
+}
+
+TEST(JsonSchema, DisjointSchemasAreBounded) {
+  Json one_of = Json::array();
+  for (int i = 0; i < 2000; ++i) one_of.push_back({{"const", i}});
+  EXPECT_NE(ErrorOf({{"oneOf", one_of}}).find("too many to compare"), std::string::npos);
+  one_of.erase(one_of.begin() + 500, one_of.end());
+  ExpectTexts(Json({{"oneOf", one_of}}).dump(), {"0", "499"}, {"500"});
+  Json long_lists = Json::array();
+  for (int i = 0; i < 10; ++i) {
+    Json values = Json::array();
+    for (int j = 0; j < 3000; ++j) values.push_back(i * 3000 + j);
+    long_lists.push_back({{"enum", values}});
+  }
+  EXPECT_NE(ErrorOf({{"oneOf", long_lists}}).find("too many to compare"), std::string::npos);
+}
+
 TEST(JsonSchema, TextsWithLengthsPatternsAndFormats) {
   ExpectTexts(R"({"pattern": "^[a-z]+$", "minLength": 2, "maxLength": 3})", {R"("ab")", R"("abc")"},
               {R"("a")", R"("abcd")", R"("AB")"});

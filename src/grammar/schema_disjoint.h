@@ -8,7 +8,7 @@
 namespace kvcache {
 
 // Returns whether no value is allowed by two of the schemas, as far as constants, types and required properties
-// tell.
+// tell. Of more than 1,024 schemas, or if it takes more than some million comparisons, the answer is false.
 bool AreDisjoint(const nlohmann::ordered_json& schemas);
 
 }  // namespace kvcache

@@ -1,6 +1,8 @@
 #include "grammar/schema_form.h"
 
 #include <algorithm>
+#include <set>
+#include <string>
 #include <string_view>
 
 #include "base/strings.h"
@@ -88,10 +90,10 @@ bool IsSchema(const Json& value) {
 
 bool AreDistinctTexts(const Json& list) {
   if (!list.is_array()) return false;
-  for (auto one = list.begin(); one != list.end(); ++one) {
-    if (!one->is_string() || std::find(list.begin(), one, *one) != one) return false;
-  }
-  return true;
+  std::set<std::string_view> known;
+  return std::all_of(list.begin(), list.end(), [&](const Json& one) {
+    return one.is_string() && known.insert(one.get_ref<const std::string&>()).second;
+  });
 }
 
 bool HasForm(const Json& value, Form form) {

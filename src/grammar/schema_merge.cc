@@ -1,6 +1,9 @@
 #include "grammar/schema_merge.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -13,14 +16,13 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Returns a schema for what both allow.
-Json Both(const Json& a, const Json& b) {
+Json Both(Json a, const Json& b) {
   if (a == b || b == true) return a;
   if (a == true) return b;
   if (a == false || b == false) return false;
   if (a.is_object() && a.size() == 1 && a.contains("allOf")) {
-    Json more = a;
-    more["allOf"].push_back(b);
-    return more;
+    a["allOf"].push_back(b);
+    return a;
   }
   return {{"allOf", Json::array({a, b})}};
 }
@@ -53,18 +55,57 @@ Json Others(const Json& own) {
   return own.value("additionalProperties", Json(true));
 }
 
-Json MergedProperties(const Json& a, const Json& b) {
-  static const Json kNone = Json::object();
-  const Json& first = a.contains("properties") ? a["properties"] : kNone;
-  const Json& second = b.contains("properties") ? b["properties"] : kNone;
-  Json merged = Json::object();
-  for (const auto& [name, schema] : first.items()) {
-    merged[name] = Both(schema, second.contains(name) ? second[name] : Others(b));
+// Bounds what a merge takes.
+class Bounds {
+ public:
+  explicit Bounds(const std::string& place) : place_(place) {}
+
+  // Lists and properties are compared one by one.
+  Status Check(const Json& schema) const {
+    for (const char* key : {"properties", "required", "enum"}) {
+      const auto found = schema.find(key);
+      if (found == schema.end() || found->size() <= kMostEntries) continue;
+      return SchemaError(place_, StrCat("has more than ", kMostEntries, " entries in a ",
+                                        Quoted(key), " of schemas that hold together"));
+    }
+    return Status::Ok();
   }
-  for (const auto& [name, schema] : second.items()) {
-    if (!first.contains(name)) merged[name] = Both(schema, Others(a));
+  // Counts copies of a schema.
+  Status Copy(const Json& schema, std::size_t times) {
+    if (schema.is_boolean()) return Status::Ok();
+    copied_bytes_ += times * schema.dump(-1, ' ', false, Json::error_handler_t::replace).size();
+    if (copied_bytes_ <= kMostCopiedBytes) return Status::Ok();
+    return SchemaError(place_, "has 'additionalProperties' that hold for too many properties");
   }
-  return merged;
+
+ private:
+  static constexpr std::size_t kMostEntries = 1024;
+  static constexpr std::size_t kMostCopiedBytes = std::size_t{1} << 20;
+  const std::string& place_;
+  std::size_t copied_bytes_ = 0;
+};
+
+// Merges properties. `others`: what each schema says of the properties that only the other names.
+Result<Json> MergedProperties(Json first, const Json& second, const std::pair<Json, Json>& others,
+                              Bounds& bounds) {
+  KVCACHE_RETURN_IF_ERROR(bounds.Copy(others.first, second.size()));
+  KVCACHE_RETURN_IF_ERROR(bounds.Copy(others.second, first.size()));
+  std::map<std::string_view, const Json*> in_second;
+  for (const auto& [name, schema] : second.get_ref<const Json::object_t&>()) {
+    in_second.emplace(name, &schema);
+  }
+  Json::object_t merged;
+  std::set<std::string_view> in_first;
+  for (auto& [name, schema] : first.get_ref<Json::object_t&>()) {
+    in_first.insert(name);
+    const auto found = in_second.find(name);
+    merged.push_back(
+        {name, Both(std::move(schema), found != in_second.end() ? *found->second : others.second)});
+  }
+  for (const auto& [name, schema] : second.get_ref<const Json::object_t&>()) {
+    if (!in_first.contains(name)) merged.push_back({name, Both(schema, others.first)});
+  }
+  return Json(std::move(merged));
 }
 
 // Takes keywords one by one.
@@ -89,7 +130,7 @@ class Merger {
                        {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"})) {
       if (value < own) own = value;
     } else if (key == "items" || key == "additionalProperties") {
-      own = Both(own, value);
+      own = Both(std::move(own), value);
     } else if (key == "uniqueItems") {
       own = true;
     } else if (IsOneOf(key,
@@ -123,10 +164,12 @@ class Merger {
   bool nothing_ = false;
 };
 
-Result<Json> MergeTwo(const Json& a, const Json& b, const std::string& place) {
+Result<Json> MergeTwo(Json a, const Json& b, const std::string& place, Bounds& bounds) {
   if (a == false || b == false) return Json(false);
   if (a == true) return b;
   if (b == true) return a;
+  KVCACHE_RETURN_IF_ERROR(bounds.Check(a));
+  KVCACHE_RETURN_IF_ERROR(bounds.Check(b));
   // Items behind the first ones of the other would be held by two schemas at a time.
   if (a.contains("prefixItems") != b.contains("prefixItems") &&
       (a.contains("items") || b.contains("items"))) {
@@ -134,7 +177,11 @@ Result<Json> MergeTwo(const Json& a, const Json& b, const std::string& place) {
                        "has 'prefixItems' and 'items' in different schemas of 'allOf', which this "
                        "server does not support");
   }
-  Json merged = a;
+  static const Json kNone = Json::object();
+  const bool has_properties = a.contains("properties") || b.contains("properties");
+  Json properties = a.contains("properties") ? std::move(a["properties"]) : kNone;
+  const std::pair<Json, Json> others(Others(a), Others(b));
+  Json merged = std::move(a);
   Merger merger(merged, place);
   for (const auto& [key, value] : b.items()) {
     if (key == "properties" || key == "nullable") continue;
@@ -145,8 +192,11 @@ Result<Json> MergeTwo(const Json& a, const Json& b, const std::string& place) {
     }
   }
   if (merger.allows_nothing()) return Json(false);
-  if (a.contains("properties") || b.contains("properties")) {
-    merged["properties"] = MergedProperties(a, b);
+  if (has_properties) {
+    KVCACHE_ASSIGN_OR_RETURN(
+        merged["properties"],
+        MergedProperties(std::move(properties), b.contains("properties") ? b["properties"] : kNone,
+                         others, bounds));
   }
   if (merged.contains("nullable")) merged["nullable"] = b.value("nullable", Json(false)) == true;
   return merged;
@@ -156,8 +206,9 @@ Result<Json> MergeTwo(const Json& a, const Json& b, const std::string& place) {
 
 Result<Json> MergeSchemas(const std::vector<Json>& schemas, const std::string& place) {
   Json merged = true;
+  Bounds bounds(place);
   for (const Json& schema : schemas) {
-    KVCACHE_ASSIGN_OR_RETURN(merged, MergeTwo(merged, schema, place));
+    KVCACHE_ASSIGN_OR_RETURN(merged, MergeTwo(std::move(merged), schema, place, bounds));
   }
   return merged;
 }

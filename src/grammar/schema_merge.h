@@ -13,7 +13,8 @@ namespace kvcache {
 
 // Returns a schema that allows only what all of the schemas allow. Its properties may have `allOf` again.
 // REQUIRES: each has the form of a schema, and no `allOf` or `$ref` at its top. Errors: kInvalidArgument: a
-// keyword that two of them have, with values that cannot be combined.
+// keyword that two of them have, with values that cannot be combined; more than 1,024 properties, or entries of
+// "required" or "enum", in one schema or in what some of them make.
 Result<nlohmann::ordered_json> MergeSchemas(const std::vector<nlohmann::ordered_json>& schemas,
                                             const std::string& place);
 

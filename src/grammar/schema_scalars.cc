@@ -155,6 +155,7 @@ Result<GrammarSequence> SchemaText(const Json& schema, const std::string& place,
   if (most >= 0 && most < least)
     return SchemaError(place, "has a 'maxLength' below its 'minLength'");
   std::string pattern;
+  std::string given;  // the keyword
   for (const char* keyword : {"pattern", "format"}) {
     if (!schema.contains(keyword)) continue;
     if (!schema[keyword].is_string()) {
@@ -165,6 +166,7 @@ Result<GrammarSequence> SchemaText(const Json& schema, const std::string& place,
           place, "has 'format' beside 'pattern', which this server does not support together");
     }
     pattern = schema[keyword].get<std::string>();
+    given = keyword;
     if (keyword == std::string_view("pattern")) continue;
     const auto* const known = std::find_if(std::begin(kFormats), std::end(kFormats),
                                            [&](const auto& each) { return each.first == pattern; });
@@ -174,7 +176,7 @@ Result<GrammarSequence> SchemaText(const Json& schema, const std::string& place,
   if (pattern.empty()) return json.Text(least, most);
   auto text = TextPattern(pattern, {least, most}, builder, json);
   if (!text.ok())
-    return SchemaError(place, StrCat("has a 'pattern' that ", text.status().message()));
+    return SchemaError(place, StrCat("has a ", Quoted(given), " that ", text.status().message()));
   return text;
 }
 

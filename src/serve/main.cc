@@ -177,14 +177,50 @@ void AllowAllDescriptors() {
   (void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// Ends the process at the second signal.
-void EndAtNextSignal(const sigset_t& ends) {
-  struct sigaction action {};
-  action.sa_handler = [](int) { _exit(1); };
-  (void)sigaction(SIGINT, &action, nullptr);
-  (void)sigaction(SIGTERM, &action, nullptr);
-  (void)pthread_sigmask(SIG_UNBLOCK, &ends, nullptr);
-}
+// The signals that the server waits for: with TLS, SIGHUP says that the certificate has changed; without, it ends
+// the server, unless whoever started the server let it be ignored, as nohup does.
+class Signals {
+ public:
+  // Blocks them, so that only Wait takes them. REQUIRES: no thread runs beside the caller's.
+  explicit Signals(bool has_tls) : has_tls_(has_tls) {
+    struct sigaction inherited {};
+    (void)sigaction(SIGHUP, nullptr, &inherited);
+    (void)sigemptyset(&set_);
+    (void)sigaddset(&set_, SIGINT);
+    (void)sigaddset(&set_, SIGTERM);
+    if (has_tls || inherited.sa_handler != SIG_IGN) (void)sigaddset(&set_, SIGHUP);
+    if (has_tls) (void)std::signal(SIGHUP, SIG_DFL);  // one that is ignored may never come
+    (void)pthread_sigmask(SIG_BLOCK, &set_, nullptr);
+  }
+
+  // Waits for a signal that ends the server.
+  void Wait(server::Server& server) const {
+    int signal = 0;
+    while (sigwait(&set_, &signal) == 0 && has_tls_ && signal == SIGHUP) {
+      const Status read = server.ReloadCertificate();
+      const char* const outcome = read.ok() ? "read again" : "not read again";
+      server::Json event = {{"outcome", outcome}};
+      if (!read.ok()) event["error"] = read.message();
+      server::LogEvent(read.ok() ? server::LogLevel::kInfo : server::LogLevel::kError,
+                       "certificate", event);
+    }
+  }
+
+  // Ends the process at the next signal that would end the server.
+  void EndAtNext() const {
+    struct sigaction action {};
+    action.sa_handler = [](int) { _exit(1); };
+    (void)sigaction(SIGINT, &action, nullptr);
+    (void)sigaction(SIGTERM, &action, nullptr);
+    if (has_tls_) action.sa_handler = SIG_IGN;
+    if (sigismember(&set_, SIGHUP) == 1) (void)sigaction(SIGHUP, &action, nullptr);
+    (void)pthread_sigmask(SIG_UNBLOCK, &set_, nullptr);
+  }
+
+ private:
+  const bool has_tls_;
+  sigset_t set_{};
+};
 
 // Returns the file with the draft head for --draft, or an empty path.
 Result<std::string> HeadFile(const std::string& draft, const std::string& model) {
@@ -247,20 +283,7 @@ class Opener {
   const std::shared_ptr<Store> store_;  // all models share it
 };
 
-// Waits for a signal that ends the server. With TLS, SIGHUP says that the certificate has changed.
-void WaitForEnd(const sigset_t& signals, bool has_tls, server::Server& server) {
-  int signal = 0;
-  while (sigwait(&signals, &signal) == 0 && has_tls && signal == SIGHUP) {
-    const Status read = server.ReloadCertificate();
-    const char* const outcome = read.ok() ? "read again" : "not read again";
-    server::Json event = {{"outcome", outcome}};
-    if (!read.ok()) event["error"] = read.message();
-    server::LogEvent(read.ok() ? server::LogLevel::kInfo : server::LogLevel::kError, "certificate",
-                     event);
-  }
-}
-
-Status Serve(ServeFlags& flags, const sigset_t& ends) {
+Status Serve(ServeFlags& flags, const Signals& signals) {
   KVCACHE_RETURN_IF_ERROR(server::StartLog(flags.log_level, flags.log_form));
   const std::vector<cli::StoreFlags::OpenStore> stores = flags.store.OpenEach();
   Opener opener(flags, cli::StoreFlags::Combine(stores));
@@ -304,8 +327,8 @@ Status Serve(ServeFlags& flags, const sigset_t& ends) {
   (void)std::fprintf(stderr, "kvcache: serving %s at http%s://%s%s%s:%d\n", first.name.c_str(),
                      flags.tls_key.empty() ? "" : "s", v6 ? "[" : "", flags.host.c_str(),
                      v6 ? "]" : "", server->port());
-  WaitForEnd(ends, !flags.tls_key.empty(), *server);
-  EndAtNextSignal(ends);
+  signals.Wait(*server);
+  signals.EndAtNext();
   (void)std::fprintf(stderr, "kvcache: stopping\n");
   server->Stop(std::chrono::seconds(flags.stop_seconds));
   server.reset();  // writes what the stores lack
@@ -313,13 +336,6 @@ Status Serve(ServeFlags& flags, const sigset_t& ends) {
 }
 
 int Main(int argc, char** argv) {
-  // Blocked before any thread starts, so that only sigwait takes them.
-  sigset_t ends;
-  (void)sigemptyset(&ends);
-  (void)sigaddset(&ends, SIGINT);
-  (void)sigaddset(&ends, SIGTERM);
-  (void)sigaddset(&ends, SIGHUP);
-  (void)pthread_sigmask(SIG_BLOCK, &ends, nullptr);
   (void)std::signal(SIGPIPE, SIG_IGN);
   AllowAllDescriptors();
   cli::CommandLine line("kvcache", "Runs language models (GGUF files) on the CPU.",
@@ -338,7 +354,7 @@ int Main(int argc, char** argv) {
                        OneLine(parsed.error).c_str());
     return 2;
   }
-  const Status status = Serve(flags, ends);
+  const Status status = Serve(flags, Signals(!flags.tls_key.empty()));
   server::EndLog();
   if (status.ok()) return 0;
   (void)std::fprintf(stderr, "kvcache serve: %s\n", OneLine(status.message()).c_str());

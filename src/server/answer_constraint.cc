@@ -31,9 +31,36 @@ Result<AnswerForm> Finish(GrammarBuilder& builder, GrammarSymbol root) {
   return AnswerForm(std::make_shared<const Grammar>(std::move(*grammar)));
 }
 
+// Copies a grammar into a builder.
+GrammarSymbol Copy(const Grammar& form, GrammarBuilder& builder) {
+  std::vector<GrammarSymbol> sets;
+  std::vector<GrammarSymbol> rules;
+  for (const ByteSet& set : form.sets) sets.push_back(builder.Bytes(set));
+  for (std::size_t i = 0; i < form.rules.size(); ++i) rules.push_back(builder.NewRule());
+  for (std::size_t i = 0; i < form.rules.size(); ++i) {
+    for (GrammarSequence sequence : form.rules[i]) {
+      for (GrammarSymbol& symbol : sequence) {
+        symbol = (symbol.is_rule ? rules : sets)[static_cast<std::size_t>(symbol.index)];
+      }
+      builder.Add(rules[i], std::move(sequence));
+    }
+  }
+  return rules[static_cast<std::size_t>(form.root)];
+}
+
+// Adds the arguments of a call: what the schema says, or any object if it cannot be enforced.
+Result<GrammarSymbol> LooseArguments(const Json& schema, GrammarBuilder& builder,
+                                     JsonGrammar& json) {
+  const auto form = SchemaForm(schema);
+  return form.ok() ? Copy(**form, builder) : json.AnyObject();
+}
+
 // Adds a call of one tool: {"name": …, "arguments": {…}}, or with "parameters".
-Result<GrammarSequence> CallOf(const Json& function, GrammarBuilder& builder, JsonGrammar& json) {
-  auto arguments = AddJsonSchema(function["parameters"], builder);
+// `loose`: as CallRule::loose.
+Result<GrammarSequence> CallOf(const Json& function, bool loose, GrammarBuilder& builder,
+                               JsonGrammar& json) {
+  auto arguments = loose ? LooseArguments(function["parameters"], builder, json)
+                         : AddJsonSchema(function["parameters"], builder);
   if (!arguments.ok()) {
     return Status(arguments.status().code(),
                   StrCat("the tool ", Quoted(function["name"].get<std::string>()), ": ",
@@ -66,23 +93,6 @@ GrammarSymbol TextUpTo(std::string_view end, GrammarSymbol rest, bool may_stop,
     if (may_stop) builder.Add(states[i], {});
   }
   return states[0];
-}
-
-// Copies a grammar into a builder.
-GrammarSymbol Copy(const Grammar& form, GrammarBuilder& builder) {
-  std::vector<GrammarSymbol> sets;
-  std::vector<GrammarSymbol> rules;
-  for (const ByteSet& set : form.sets) sets.push_back(builder.Bytes(set));
-  for (std::size_t i = 0; i < form.rules.size(); ++i) rules.push_back(builder.NewRule());
-  for (std::size_t i = 0; i < form.rules.size(); ++i) {
-    for (GrammarSequence sequence : form.rules[i]) {
-      for (GrammarSymbol& symbol : sequence) {
-        symbol = (symbol.is_rule ? rules : sets)[static_cast<std::size_t>(symbol.index)];
-      }
-      builder.Add(rules[i], std::move(sequence));
-    }
-  }
-  return rules[static_cast<std::size_t>(form.root)];
 }
 
 // Reads {"type": "json_schema", …} with the schema at `schema`, "json_object" with or without one, or "text".
@@ -133,7 +143,8 @@ Result<AnswerForm> CallsForm(const CallRule& calls, CallSyntax syntax) {
   JsonGrammar json(builder);
   const GrammarSymbol call = builder.NewRule();
   for (const Json& tool : calls.tools) {
-    KVCACHE_ASSIGN_OR_RETURN(GrammarSequence one, CallOf(tool["function"], builder, json));
+    KVCACHE_ASSIGN_OR_RETURN(GrammarSequence one,
+                             CallOf(tool["function"], calls.loose, builder, json));
     builder.Add(call, std::move(one));
   }
   if (!tags) return Finish(builder, builder.AnyOf({{call}}));
@@ -147,19 +158,19 @@ Result<AnswerForm> CallsForm(const CallRule& calls, CallSyntax syntax) {
   return Finish(builder, builder.AnyOf({Joined(builder.Literal(kBegin), {rest})}));
 }
 
-AnswerForm EitherForm(const AnswerForm& a, const AnswerForm& b) {
+Result<AnswerForm> EitherForm(const AnswerForm& a, const AnswerForm& b) {
   GrammarBuilder builder;
   const GrammarSymbol first = Copy(*a, builder);
-  return *Finish(builder, builder.AnyOf({{first}, {Copy(*b, builder)}}));
+  return Finish(builder, builder.AnyOf({{first}, {Copy(*b, builder)}}));
 }
 
-AnswerForm AfterThoughts(const AnswerForm& form) {
+Result<AnswerForm> AfterThoughts(const AnswerForm& form) {
   GrammarBuilder builder;
   ByteSet spaces;
   spaces.set(' ').set('\n');
   GrammarSequence rest = builder.Repeat(builder.Bytes(spaces), 0, 4);
   rest.push_back(Copy(*form, builder));
-  return *Finish(builder, TextUpTo("</think>", builder.AnyOf({rest}), false, builder));
+  return Finish(builder, TextUpTo("</think>", builder.AnyOf({rest}), false, builder));
 }
 
 std::shared_ptr<const TokenTable> MakeTokenTable(const Engine& engine) {

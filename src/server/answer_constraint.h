@@ -24,6 +24,7 @@ struct CallRule {
   Json tools = Json::array();  // as Tools::list, those that may be called
   bool one = false;            // at most one call
   bool forced = false;         // nothing but calls; else any text may come first
+  bool loose = false;          // a schema that cannot be enforced allows any object
 };
 
 // Returns the form of any JSON object.
@@ -33,10 +34,10 @@ Result<AnswerForm> SchemaForm(const Json& schema);
 // Returns the form of calls as the model's template writes them. Errors: those of AddJsonSchema; kUnsupported
 // for calls without tags that are not forced.
 Result<AnswerForm> CallsForm(const CallRule& calls, CallSyntax syntax);
-// Returns the form of texts that have either form.
-AnswerForm EitherForm(const AnswerForm& a, const AnswerForm& b);
-// Returns the form behind thoughts that the prompt has begun.
-AnswerForm AfterThoughts(const AnswerForm& form);
+// Returns the form of texts that have either form. Errors: kInvalidArgument if both are too large together.
+Result<AnswerForm> EitherForm(const AnswerForm& a, const AnswerForm& b);
+// Returns the form behind thoughts that the prompt has begun. Errors: kInvalidArgument if it is too large.
+Result<AnswerForm> AfterThoughts(const AnswerForm& form);
 
 // Returns the texts of a model's tokens for masks.
 std::shared_ptr<const TokenTable> MakeTokenTable(const Engine& engine);

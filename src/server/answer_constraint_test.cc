@@ -143,6 +143,23 @@ TEST_F(AnswerFormTest, SchemasThatAreNotEnforcedAreRefused) {
   }
 }
 
+// A grammar of more than half the symbols that one may have.
+Json LargeSchema() {
+  Json values = Json::array();
+  for (int i = 0; i < 12; ++i) values.push_back(std::string(10'000, static_cast<char>('a' + i)));
+  return {{"type", "object"}, {"properties", {{"x", {{"enum", values}}}}}, {"required", {"x"}}};
+}
+
+// Two forms that are small enough apart, and too large together.
+TEST_F(AnswerFormTest, FormsThatAreTooLargeTogetherAreRefused) {
+  const AnswerForm large = *SchemaForm(LargeSchema());
+  const auto both = EitherForm(large, large);
+  ASSERT_FALSE(both.ok());
+  EXPECT_EQ(both.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(both.status().message().find("too large"), std::string::npos);
+  EXPECT_TRUE(AfterThoughts(large).ok());
+}
+
 // Calls after thoughts that the prompt has begun, and calls without tags.
 TEST(AnswerFormGrammar, CallsAndThoughts) {
   const auto matches = [](const AnswerForm& form, const std::string& text) {
@@ -152,7 +169,7 @@ TEST(AnswerFormGrammar, CallsAndThoughts) {
     return state != GrammarAutomaton::kDead && automaton.Accepts(state);
   };
   const AnswerForm json = JsonObjectForm();
-  const AnswerForm after = AfterThoughts(json);
+  const AnswerForm after = *AfterThoughts(json);
   EXPECT_TRUE(matches(after, "a < b <</think>\n\n{}"));
   EXPECT_FALSE(matches(after, "a < b"));
   EXPECT_FALSE(matches(after, "a</think>b{}"));
@@ -172,7 +189,7 @@ TEST(AnswerFormGrammar, CallsAndThoughts) {
   EXPECT_TRUE(matches(*CallsForm({.tools = tools, .forced = true}, CallSyntax::kJson),
                       R"({"name":"f","parameters":{}})"));
   EXPECT_FALSE(CallsForm({.tools = tools}, CallSyntax::kJson).ok());
-  EXPECT_TRUE(matches(EitherForm(tagged, json), "{}"));
+  EXPECT_TRUE(matches(*EitherForm(tagged, json), "{}"));
 }
 
 }  // namespace

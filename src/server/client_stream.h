@@ -22,7 +22,7 @@ class ClientStream {
   ClientStream(Socket socket, boost::asio::ssl::context* tls) : socket_(std::move(socket)) {
     if (tls == nullptr) return;
     tls_.emplace(socket_, *tls);
-    // Buffers of a connection that says nothing are given back.
+    // OpenSSL frees the buffers of a connection that says nothing.
     SSL_set_mode(tls_->native_handle(), SSL_MODE_RELEASE_BUFFERS);
   }
 

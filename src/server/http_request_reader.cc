@@ -101,6 +101,9 @@ HttpRequestReader::Outcome HttpRequestReader::CheckHead() {
   if (length && *length > body_bytes_) return RefuseBody();
   // Which of two would hold?
   if (head.count(http::field::host) > 1) return Refuse(400, "the host is given twice");
+  if (head.count(http::field::host) == 0 && !is_http_1_0_) {
+    return Refuse(400, "the host is missing");
+  }
   const bool waits =
       boost::beast::iequals(head[http::field::expect], "100-continue") && !is_http_1_0_;
   return waits ? Outcome::kContinue : Outcome::kMore;

@@ -89,6 +89,8 @@ TEST(HttpRequestReaderTest, BadRequestsAreRefused) {
          {"400 bad HTTP: bad Transfer-Encoding"});
   Expect(post + "Content-Length: 1\r\nContent-Length: 1\r\n\r\n",
          {"400 the length of the body is given twice"});
+  Expect("GET / HTTP/1.1\r\nA: b\r\n\r\n", {"400 the host is missing"});
+  Expect("GET / HTTP/1.1\r\nHost: x\r\nHost: x\r\n\r\n", {"400 the host is given twice"});
   Expect("GET /" + std::string(300, 'a'), {"431 the head of the request is too large"});
 }
 

@@ -85,10 +85,12 @@ void Generate(const RouteContext& context, Kind kind, Fields& fields, Result<Pro
               const Tools& tools, const std::shared_ptr<HttpReply>& reply) {
   const bool stream = fields.Bool("stream", true);
   TextRequest request;
-  request.form = FormOf(tools, ReadOllamaFormat(fields));
+  auto form = FormOf(tools, ReadOllamaFormat(fields));
   const Status options = ReadOptions(context.model, fields, request);
   if (!fields.ok()) return Refuse(*reply, fields.error());
   if (!options.ok()) return Refuse(*reply, options);
+  if (!form.ok()) return Refuse(*reply, form.status());
+  request.form = std::move(*form);
   if (!prompt.ok()) return Refuse(*reply, prompt.status());
   request.prompt = std::move(*prompt);
   Deliver(context, request, stream, Api::kOllama,

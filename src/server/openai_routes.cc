@@ -330,7 +330,13 @@ void OpenAiChat(const RouteContext& context, const Json& body,
   }
   request.prompt = std::move(*prompt);
   request.prompt.answer.one_call = tools.one_call;
-  request.form = FormOf(tools, form);
+  auto whole = FormOf(tools, form);
+  if (!whole.ok()) {
+    ApiError error = FromStatus(whole.status());
+    error.param = "tools";
+    return SendError(*reply, Api::kOpenAi, error);
+  }
+  request.form = std::move(*whole);
   Generate(context, Kind::kChat, std::move(request), fields, reply);
 }
 

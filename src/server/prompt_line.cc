@@ -6,13 +6,25 @@ namespace kvcache::server {
 namespace {
 
 constexpr std::size_t kMostTokens = 64;  // on each side
-constexpr std::size_t kMostBytes = 200;
+constexpr std::size_t kMostBytes = 100;  // on each side
 
-// Returns the length of the longest beginning that ends with a whole character and has at most `most` bytes.
-std::size_t WholeLength(const std::string& text, std::size_t most) {
-  if (text.size() <= most) return text.size();
-  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xC0) == 0x80) --most;
-  return most;
+bool IsInsideCharacter(char byte) {
+  return (static_cast<unsigned char>(byte) & 0xC0) == 0x80;
+}
+
+// Returns at most kMostBytes from the end of a text, from the beginning of a character on.
+std::string LastBytes(const std::string& text) {
+  std::size_t begin = text.size() - std::min(text.size(), kMostBytes);
+  while (begin < text.size() && begin > 0 && IsInsideCharacter(text[begin])) ++begin;
+  return text.substr(begin);
+}
+
+// Returns at most kMostBytes from the beginning of a text, up to the end of a character.
+std::string FirstBytes(const std::string& text) {
+  if (text.size() <= kMostBytes) return text;
+  std::size_t end = kMostBytes;
+  while (end > 0 && IsInsideCharacter(text[end])) --end;
+  return text.substr(0, end);
 }
 
 }  // namespace
@@ -24,11 +36,9 @@ std::string LineAt(const Engine& engine, std::span<const std::int32_t> tokens, P
   };
   const auto middle = static_cast<std::size_t>(at);
   const std::string before = decode(middle - std::min(middle, kMostTokens), middle);
-  std::string line = before.substr(before.find_last_of('\n') + 1);
   const std::string after = decode(middle, std::min(tokens.size(), middle + kMostTokens));
-  line += after.substr(0, after.find('\n'));
-  line.resize(WholeLength(line, kMostBytes));
-  return line;
+  return LastBytes(before.substr(before.find_last_of('\n') + 1)) +
+         FirstBytes(after.substr(0, after.find('\n')));
 }
 
 }  // namespace kvcache::server

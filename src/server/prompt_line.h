@@ -11,7 +11,7 @@
 
 namespace kvcache::server {
 
-// Returns the line of the prompt around a token, in at most 200 bytes; of a longer line, 64 tokens on each side.
+// Returns the line of the prompt around a token: at most 64 tokens and 100 bytes on each side, in whole characters.
 std::string LineAt(const Engine& engine, std::span<const std::int32_t> tokens, Position at);
 
 }  // namespace kvcache::server

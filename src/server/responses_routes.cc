@@ -423,7 +423,13 @@ std::unique_ptr<Asked> Read(const RouteContext& context, const Json& body, HttpR
   }
   asked.request.prompt = std::move(*prompt);
   asked.request.prompt.answer.one_call = tools.one_call;
-  asked.request.form = FormOf(tools, form);
+  auto whole = FormOf(tools, form);
+  if (!whole.ok()) {
+    ApiError error = FromStatus(whole.status());
+    error.param = "tools";
+    return refuse(error);
+  }
+  asked.request.form = std::move(*whole);
   return result;
 }
 

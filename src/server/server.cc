@@ -257,19 +257,21 @@ class ServerImpl final : public Server, private HttpHandler {
     const std::size_t bytes = request.body.size();
     const Reply refused = reply;
     Worker& worker = route.manage != nullptr ? manager_ : worker_;
-    const bool added = worker.Add(
-        bytes, [this, context, &route, request = std::move(request), reply = std::move(reply)] {
-          const Api api = ApiOf(request.path);
-          auto body = ParseJson(request.body);
-          if (!body.ok()) return SendError(*reply, api, FromStatus(body.status()));
-          if (!body->is_object()) {
-            return SendError(*reply, api, {.message = "the request is not a JSON object"});
-          }
-          if (route.manage != nullptr) return route.manage(context, *body, reply);
-          const VolatileCounts lines = volatile_lines_.Apply(*body);
-          WithModel(context, {route, lines}, std::make_shared<const Json>(std::move(*body)),
-                    request.body.size(), reply);
-        });
+    const bool added = worker.Add(bytes, [this, context, &route, request = std::move(request),
+                                          reply = std::move(reply)] {
+      const Api api = ApiOf(request.path);
+      auto body = ParseJson(request.body);
+      if (!body.ok()) return SendError(*reply, api, FromStatus(body.status()));
+      if (!body->is_object()) {
+        return SendError(*reply, api, {.message = "the request is not a JSON object"});
+      }
+      if (route.manage != nullptr) return route.manage(context, *body, reply);
+      const bool is_message = route.path == "/api/generate" && body->value("raw", Json()) != true;
+      const VolatileCounts lines =
+          volatile_lines_.Apply(*body, is_message ? PromptUse::kMessage : PromptUse::kRaw);
+      WithModel(context, {route, lines}, std::make_shared<const Json>(std::move(*body)),
+                request.body.size(), reply);
+    });
     if (added) return;
     SendError(*refused, of,
               {.status = 503, .message = "too many requests wait to be read; try again later"});

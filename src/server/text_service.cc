@@ -183,7 +183,7 @@ class Service final : public TextService {
     ~Places() { running -= count; }
   };
 
-  // What is needed of a prompt when its request ends.
+  // Holds what a request's end needs of its prompt.
   struct SentPrompt {
     std::vector<std::int32_t> tokens{};
     std::vector<PromptPin> pins{};
@@ -204,9 +204,11 @@ class Service final : public TextService {
         .restore_points = request.prompt.restore_points};
     if (request.form != nullptr) {
       std::call_once(table_made_, [this] { table_ = MakeTokenTable(engine_); });
-      const bool thinks = request.prompt.answer.opens_reasoning;
-      scheduled.constraint =
-          MakeConstraint(table_, thinks ? *AfterThoughts(request.form) : *request.form);
+      AnswerForm form = request.form;
+      if (request.prompt.answer.opens_reasoning) {
+        KVCACHE_ASSIGN_OR_RETURN(form, AfterThoughts(form));
+      }
+      scheduled.constraint = MakeConstraint(table_, *form);
     }
     auto sent = std::make_shared<SentPrompt>();
     sent->pins = std::exchange(request.pins, {});

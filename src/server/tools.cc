@@ -140,19 +140,22 @@ Tools ReadChosen(Fields& fields, CallSyntax calls, Nesting nesting) {
 
 }  // namespace
 
-AnswerForm FormOf(const Tools& tools, const AnswerForm& answer) {
+Result<AnswerForm> FormOf(const Tools& tools, const AnswerForm& answer) {
   if (answer == nullptr || tools.forced) return tools.form;
   if (tools.list.empty()) return answer;
   // Either calls and nothing else, or the answer.
-  Json list = tools.list;
-  for (Json& tool : list) {
-    Json& parameters = tool["function"]["parameters"];
-    if (!SchemaForm(parameters).ok())
-      parameters = {{"type", "object"}};  // of a tool that is not strict
-  }
-  const auto calls =
-      CallsForm({.tools = list, .one = tools.one_call, .forced = true}, tools.syntax);
-  return calls.ok() ? EitherForm(*calls, answer) : answer;
+  const auto both = [&]() -> Result<AnswerForm> {
+    KVCACHE_ASSIGN_OR_RETURN(
+        const AnswerForm calls,
+        CallsForm({.tools = tools.list, .one = tools.one_call, .forced = true, .loose = true},
+                  tools.syntax));
+    return EitherForm(calls, answer);
+  };
+  auto form = both();
+  if (form.ok()) return form;
+  return Status(
+      StatusCode::kInvalidArgument,
+      "the tools beside the form of the answer cannot be enforced: " + form.status().message());
 }
 
 Tools ReadOpenAiTools(Fields& fields, CallSyntax calls) {

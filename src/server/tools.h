@@ -29,8 +29,9 @@ struct Tools {
   AnswerForm form{};                      // what the above means for the answer; null: any text
 };
 
-// Adds the form of a request's answer to that of its tools: the answer has either. Null: any text.
-AnswerForm FormOf(const Tools& tools, const AnswerForm& answer);
+// Adds the form of a request's answer to that of its tools: the answer has either. Null: any text. Errors:
+// kInvalidArgument if the grammar of both cannot be made.
+Result<AnswerForm> FormOf(const Tools& tools, const AnswerForm& answer);
 
 // Read "tools" and "tool_choice". Tools of types that are unknown here are skipped. `calls`: what the
 // model's template can. The first error is kept in `fields`.

@@ -78,6 +78,47 @@ TEST_F(ToolsTest, OpenAiAnswersWithACall) {
   EXPECT_EQ(Json::parse(call["function"]["arguments"].get<std::string>()), kArguments);
 }
 
+// Tools and a form of the answer whose grammars are small enough apart, and too large together.
+TEST_F(ToolsTest, FormsThatAreTooLargeTogetherAreRefused) {
+  Json values = Json::array();
+  for (char c = 'a'; c <= 'l'; ++c) values.push_back(std::string(10'000, c));
+  const Json schema = {
+      {"type", "object"}, {"properties", {{"x", {{"enum", values}}}}}, {"required", {"x"}}};
+  Json function = Function();
+  function["parameters"] = schema;
+  Json open = OpenAi();
+  open["max_tokens"] = 1;
+  const auto ask = [&](bool tools, bool form) {
+    Json body = open;
+    body["tools"] = tools ? Json::array({{{"type", "function"}, {"function", function}}}) : Json();
+    if (form) {
+      body["response_format"] = {{"type", "json_schema"},
+                                 {"json_schema", {{"name", "x"}, {"schema", schema}}}};
+    }
+    return Post("/v1/chat/completions", body);
+  };
+  EXPECT_EQ(ask(true, false).status, 200);
+  EXPECT_EQ(ask(false, true).status, 200);
+  const HttpAnswer both = ask(true, true);
+  EXPECT_EQ(both.status, 400) << both.body;
+  EXPECT_EQ(both.json()["error"]["param"], "tools");
+  function["name"] = "get_weather";
+  const Json tools = Json::array({{{"type", "function"}, {"function", function}}});
+  const Json messages = Question();
+  EXPECT_EQ(
+      Post("/api/chat", {{"messages", messages}, {"tools", tools}, {"format", schema}}).status,
+      400);
+  Json response = {{"input", "Hi"},
+                   {"tools", Json::array({function})},
+                   {"text", {{"format", {{"type", "json_schema"}, {"schema", schema}}}}}};
+  response["tools"][0]["type"] = "function";
+  EXPECT_EQ(Post("/v1/responses", response).status, 400);
+  Json anthropic = Anthropic();
+  anthropic["tools"] = Json::array({{{"name", "f"}, {"input_schema", schema}}});
+  anthropic["output_format"] = {{"type", "json_schema"}, {"schema", schema}};
+  EXPECT_EQ(Post("/v1/messages", anthropic).status, 400);
+}
+
 TEST_F(ToolsTest, OpenAiStreamsCallsWithIndicesAndOneId) {
   Json body = OpenAi();
   body["stream"] = true;

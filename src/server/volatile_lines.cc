@@ -29,29 +29,38 @@ bool IsSystem(const std::string& role) {
   return role == "system" || role == "developer";
 }
 
+// Returns the content of a message or of a call's result. Null: what the model wrote, and what is unknown.
+Json* ContentOf(Json& message) {
+  if (!message.is_object()) return nullptr;
+  const std::string role = RoleOf(message);
+  const Json type = message.value("type", Json("message"));
+  const bool is_result = type == "function_call_output";
+  const bool is_message = type == "message" && (IsSystem(role) || role == "user" || role == "tool");
+  if (!is_result && !is_message) return nullptr;
+  const auto found = message.find(is_result ? "output" : "content");
+  return found != message.end() ? &*found : nullptr;
+}
+
+// Returns the content to which lines are moved: that of the last message that is neither an answer nor a system
+// message. Null: there is none.
+Json* EndOf(Json& list) {
+  if (list.is_string()) return &list;
+  for (auto message = list.rbegin(); message != list.rend(); ++message) {
+    Json* const content = ContentOf(*message);
+    if (content == nullptr || IsSystem(RoleOf(*message))) continue;
+    return content->is_string() || content->is_array() ? content : nullptr;
+  }
+  return nullptr;
+}
+
 // Appends a text to a content. `part_type` is the type of a new part.
-bool Append(Json& content, const std::string& text, const char* part_type) {
+void Append(Json& content, const std::string& text, const char* part_type) {
   if (content.is_string()) {
     auto& own = content.get_ref<std::string&>();
     own += own.empty() || own.ends_with('\n') ? text : "\n" + text;
-    return true;
+  } else {
+    content.push_back({{"type", part_type}, {"text", "\n" + text}});
   }
-  if (!content.is_array()) return false;
-  content.push_back({{"type", part_type}, {"text", "\n" + text}});
-  return true;
-}
-
-// Appends lines to the last message that is not an answer. Returns whether there is one.
-bool AppendToLast(Json& list, const std::string& text, const char* part_type) {
-  if (list.is_string()) return Append(list, text, part_type);
-  if (!list.is_array()) return false;
-  for (auto message = list.rbegin(); message != list.rend(); ++message) {
-    if (!message->is_object() || !message->contains("content")) continue;
-    const std::string role = RoleOf(*message);
-    if (role != "user" && role != "tool") continue;
-    return Append((*message)["content"], text, part_type);
-  }
-  return false;
 }
 
 }  // namespace
@@ -170,43 +179,40 @@ void VolatileLines::TakeFromContent(Json& content, std::vector<std::string>* mov
   }
 }
 
-void VolatileLines::TakeFromMessage(Json& message, std::vector<std::string>& moved,
-                                    VolatileCounts& counts) const {
-  if (!message.is_object()) return;
-  const std::string role = RoleOf(message);
-  if (role == "assistant") return;
-  for (const char* name : {"content", "output"}) {
-    const auto found = message.find(name);
-    if (found != message.end()) TakeFromContent(*found, IsSystem(role) ? &moved : nullptr, counts);
-  }
-}
-
-VolatileCounts VolatileLines::Apply(Json& body) const {
+VolatileCounts VolatileLines::Apply(Json& body, PromptUse prompt_use) const {
   VolatileCounts counts;
-  if (empty() || !body.is_object() || body.value("raw", Json()) == true) return counts;
+  if (empty() || !body.is_object()) return counts;
+  Json* list = nullptr;
+  const char* part_type = "text";
+  for (const char* name : {"prompt", "messages", "input"}) {
+    const auto found = body.find(name);
+    if (found == body.end() || !(found->is_string() || found->is_array())) continue;
+    const bool is_prompt = name == std::string_view("prompt");
+    if (is_prompt && (prompt_use == PromptUse::kRaw || !found->is_string())) continue;
+    list = &*found;
+    part_type = name == std::string_view("input") ? "input_text" : "text";
+  }
   std::vector<std::string> moved;
+  // Without an end to go to, lines stay.
+  Json* const end = list != nullptr ? EndOf(*list) : nullptr;
+  std::vector<std::string>* const may_move = end != nullptr ? &moved : nullptr;
   for (const char* name : {"system", "instructions"}) {
     const auto found = body.find(name);
-    if (found != body.end()) TakeFromContent(*found, &moved, counts);
+    if (found != body.end()) TakeFromContent(*found, may_move, counts);
   }
-  Json* list = nullptr;
-  for (const char* name : {"messages", "input"}) {
-    const auto found = body.find(name);
-    if (found == body.end()) continue;
-    list = &*found;
-    if (list->is_string()) TakeFromContent(*list, nullptr, counts);
-    if (!list->is_array()) continue;
-    for (Json& message : *list) TakeFromMessage(message, moved, counts);
+  if (list != nullptr && list->is_string()) TakeFromContent(*list, nullptr, counts);
+  if (list != nullptr && list->is_array()) {
+    for (Json& message : *list) {
+      Json* const content = ContentOf(message);
+      if (content == nullptr) continue;
+      TakeFromContent(*content, IsSystem(RoleOf(message)) ? may_move : nullptr, counts);
+    }
   }
   if (moved.empty()) return counts;
   std::string lines;
   for (const std::string& line : moved) lines += (lines.empty() ? "" : "\n") + line;
-  const auto prompt = body.find("prompt");  // of Ollama's generate
-  if (list == nullptr && prompt != body.end() && prompt->is_string()) list = &*prompt;
-  const bool has_end =
-      list != nullptr && AppendToLast(*list, lines, body.contains("input") ? "input_text" : "text");
-  // Without a message to end with, they are gone.
-  (has_end ? counts.moved : counts.removed) += std::ssize(moved);
+  Append(*end, lines, part_type);
+  counts.moved = std::ssize(moved);
   return counts;
 }
 

@@ -1,4 +1,4 @@
-// Lines that clients change on every call, such as clocks, and what becomes of them.
+// Removes or moves lines that clients change on every call, such as clocks.
 //
 // A changed line ends the prefix that a prompt shares with those before it. An operator may name such lines in a
 // file; then they are removed from conversations, or moved to their end, before the prompt is written:
@@ -7,8 +7,9 @@
 //   remove x-anthropic-billing-header: *
 //   move   Current time: *
 //
-// `remove` reads system messages, users' messages and results of tools. `move` reads system messages only: their
-// lines go to the end of the last message. Answers and raw prompts stay as they are.
+// `remove` reads system messages, users' messages and results of tools. `move` reads system messages only: it
+// appends their lines to the last message or result that is no answer; if there is none, they stay. Answers,
+// reasoning and raw prompts stay as they are.
 //
 // Thread safety: const calls may run concurrently.
 #pragma once
@@ -23,15 +24,18 @@
 
 namespace kvcache::server {
 
-// Lines of one request.
+// Counts the lines of one request that were removed or moved.
 struct VolatileCounts {
   std::int64_t removed = 0;
   std::int64_t moved = 0;
 };
 
+// What the field "prompt" of a request is: a text for the model as it is, or the message of a user.
+enum class PromptUse : std::uint8_t { kRaw, kMessage };
+
 class VolatileLines {
  public:
-  // None.
+  // Has no rules: requests stay as they are.
   VolatileLines() = default;
   // Reads a file of at most 1 MiB. Errors: kIo; kInvalidArgument with the place and the rule.
   static Result<VolatileLines> Read(const std::string& path);
@@ -39,9 +43,9 @@ class VolatileLines {
   static Result<VolatileLines> Parse(std::string_view text, std::string_view place);
 
   bool empty() const { return rules_.empty(); }
-  // Changes the conversation in the body of a request of any API: "system", "instructions", "messages" and
-  // "input". What has another form than the APIs say stays as it is.
-  VolatileCounts Apply(Json& body) const;
+  // Changes the conversation in the body of a request of any API: "system", "instructions", "messages",
+  // "input", and "prompt" if it is a message. It changes nothing that has another form than the APIs say.
+  VolatileCounts Apply(Json& body, PromptUse prompt_use = PromptUse::kRaw) const;
 
  private:
   enum class Action : std::uint8_t { kRemove, kMove };
@@ -55,8 +59,6 @@ class VolatileLines {
   bool TakeFrom(std::string& text, std::vector<std::string>* moved, VolatileCounts& counts) const;
   // The same for a content: a text, or an array of parts, of which those that become empty go.
   void TakeFromContent(Json& content, std::vector<std::string>* moved,
-                       VolatileCounts& counts) const;
-  void TakeFromMessage(Json& message, std::vector<std::string>& moved,
                        VolatileCounts& counts) const;
 
   std::vector<Rule> rules_;

@@ -76,11 +76,45 @@ TEST(VolatileLinesTest, LinesAreRemovedOrMoved) {
            // Responses
            {{{"instructions", "Current time: 5"}, {"input", "Hi"}},
             {{"instructions", ""}, {"input", "Hi\nCurrent time: 5"}}},
-           // Ollama
-           {{{"system", "Current time: 5"}, {"prompt", "Hi"}},
-            {{"system", ""}, {"prompt", "Hi\nCurrent time: 5"}}},
-           {{{"system", "Current time: 5"}, {"prompt", "Hi"}, {"raw", true}},
-            {{"system", "Current time: 5"}, {"prompt", "Hi"}, {"raw", true}}},
+           {{{"instructions", "Current time: 5"},
+             {"input",
+              {{{"role", "user"}, {"content", "Hi"}},
+               {{"type", "reasoning"}, {"content", {{{"text", "1 tokens left\nSo"}}}}},
+               {{"type", "function_call"}, {"name", "f"}, {"arguments", "{}"}},
+               {{"type", "function_call_output"}, {"output", "Rain\n2 tokens left"}}}}},
+            {{"instructions", ""},
+             {"input",
+              {{{"role", "user"}, {"content", "Hi"}},
+               {{"type", "reasoning"}, {"content", {{{"text", "1 tokens left\nSo"}}}}},
+               {{"type", "function_call"}, {"name", "f"}, {"arguments", "{}"}},
+               {{"type", "function_call_output"}, {"output", "Rain\nCurrent time: 5"}}}}}},
+           {{{"instructions", "Current time: 5"},
+             {"input",
+              {{{"type", "function_call_output"}, {"output", {{{"text", "Rain"}}}}},
+               {{"type", "reasoning"}, {"role", "user"}, {"content", "1 tokens left"}},
+               {{"type", "message"}, {"role", "assistant"}, {"content", "2 tokens left"}}}}},
+            {{"instructions", ""},
+             {"input",
+              {{{"type", "function_call_output"},
+                {"output",
+                 {{{"text", "Rain"}}, {{"type", "input_text"}, {"text", "\nCurrent time: 5"}}}}},
+               {{"type", "reasoning"}, {"role", "user"}, {"content", "1 tokens left"}},
+               {{"type", "message"}, {"role", "assistant"}, {"content", "2 tokens left"}}}}}},
+           // Lines that have no end to go to stay.
+           {{{"system", "Current time: 5\n1 tokens left"}, {"messages", nullptr}},
+            {{"system", "Current time: 5"}, {"messages", nullptr}}},
+           {{{"system", "Current time: 5"}, {"messages", Json::array()}},
+            {{"system", "Current time: 5"}, {"messages", Json::array()}}},
+           {{{"messages", {{{"role", "system"}, {"content", "Current time: 5"}}}}},
+            {{"messages", {{{"role", "system"}, {"content", "Current time: 5"}}}}}},
+           {{{"system", "Current time: 5"},
+             {"messages", {{{"role", "user"}, {"content", nullptr}}}}},
+            {{"system", "Current time: 5"},
+             {"messages", {{{"role", "user"}, {"content", nullptr}}}}}},
+           {{{"instructions", "Current time: 5"}, {"messages", nullptr}, {"input", "Hi"}},
+            {{"instructions", ""}, {"messages", nullptr}, {"input", "Hi\nCurrent time: 5"}}},
+           {{{"instructions", "Current time: 5"}, {"messages", "Hi"}, {"input", nullptr}},
+            {{"instructions", ""}, {"messages", "Hi\nCurrent time: 5"}, {"input", nullptr}}},
            // No conversation
            {{{"messages", 5}, {"system", {1}}, {"input", {{"content", 1}}}},
             {{"messages", 5}, {"system", {1}}, {"input", {{"content", 1}}}}},
@@ -89,6 +123,29 @@ TEST(VolatileLinesTest, LinesAreRemovedOrMoved) {
     (void)Rules().Apply(changed);
     EXPECT_EQ(changed, expected) << body;
   }
+}
+
+TEST(VolatileLinesTest, PromptsThatAreMessagesAreRead) {
+  const Json body = {{"system", "Current time: 5"}, {"prompt", "Hi\n3 tokens left"}};
+  Json changed = body;
+  const VolatileCounts counts = Rules().Apply(changed, PromptUse::kMessage);
+  EXPECT_EQ(changed, Json({{"system", ""}, {"prompt", "Hi\nCurrent time: 5"}}));
+  EXPECT_EQ(counts.removed, 1);
+  EXPECT_EQ(counts.moved, 1);
+  changed = body;
+  EXPECT_EQ(Rules().Apply(changed, PromptUse::kRaw).removed, 0);
+  EXPECT_EQ(changed, body);
+}
+
+TEST_F(ServerTest, VolatileLinesReachOllamasPrompt) {
+  Start({.volatile_lines = Rules()});
+  const auto length = [&](const std::string& prompt, bool raw) {
+    const Json body = {
+        {"prompt", prompt}, {"raw", raw}, {"stream", false}, {"options", {{"num_predict", 1}}}};
+    return Post("/api/generate", body).json()["prompt_eval_count"].get<int>();
+  };
+  EXPECT_EQ(length("Hi\n3 tokens left", false), length("Hi", false));
+  EXPECT_GT(length("Hi\n3 tokens left", true), length("Hi", true));
 }
 
 TEST(VolatileLinesTest, CountsAreReported) {
@@ -164,6 +221,23 @@ TEST_F(ServerTest, TheFirstDifferingLineIsNamed) {
   }
   const Json state = Get("/state").json();
   EXPECT_EQ(state["ended"].back()["differs_at"], "It is 11:30 now.") << state["ended"];
+}
+
+// Of a long line both sides of the place are shown, in whole characters.
+TEST_F(ServerTest, TheDifferingPlaceIsInTheMiddleOfALongLine) {
+  const std::string before =
+      "Nina and \u00e4\u00e4\u00e4\u00e4 went to the lake and to the old "
+      "house and to the green tree and saw the cat and the dog and the ";
+  const std::string after =
+      " and went home and had a cake and \u00e4\u00e4\u00e4\u00e4 and was "
+      "happy and saw the moon and the sun and the rain and the big red kite";
+  const auto prompt = [&](const char* middle) { return StrCat("Hi.\n", before, middle, after); };
+  EXPECT_EQ(Post("/v1/completions", {{"prompt", prompt("boat")}, {"max_tokens", 1}}).status, 200);
+  const Json probe = Post("/probe", Json{{"prompt", prompt("frog")}}).json();
+  const std::string line = probe["difference"]["line"];
+  EXPECT_LE(line.size(), 200U);
+  EXPECT_THAT(line, HasSubstr("and the dog and the frog and went home"));
+  EXPECT_THAT(before + "frog" + after, HasSubstr(line));
 }
 
 }  // namespace

@@ -21,12 +21,10 @@ class Anthropic(Contract):
         self.refused({**body, "temperature": 9}, "temperature")
         self.refused({**body, "tool_choice": {"type": "auto"}}, "tool_choice")
         self.refused({**body, "tools": [], "tool_choice": {"type": "any"}}, "tool_choice")
-        for ttl in ("2h", "5", "", 5, "5M", None, [], "1 h"):
+        for ttl in ("2h", "5", "", 5, "5M", [], "1 h"):
             marked = [{"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral", "ttl": ttl}}]
-            if ttl is not None:
-                self.refused({**body, "messages": [{"role": "user", "content": marked}]}, "ttl")
-            if ttl is not None:
-                self.refused({**body, "system": marked}, "ttl")
+            self.refused({**body, "messages": [{"role": "user", "content": marked}]}, "ttl")
+            self.refused({**body, "system": marked}, "ttl")
         for field, values in {"max_tokens": ["5", 0, 1.5, True], "messages": ["x", [], [1], [{"role": "system"}]],
                               "system": [1, {}], "stop_sequences": ["x", [1]], "temperature": ["1", -1, True],
                               "top_k": ["x", -1], "top_p": [2], "thinking": ["x", {"type": "y"}], "tools": ["x", [1]]

@@ -46,7 +46,7 @@ class Http(Contract):
         answer = self.call("HEAD", "/health")
         self.assertEqual((answer.status, answer.body), (200, b""))
         answer = self.raw(b"HEAD /health HTTP/1.1\r\nHost: a.localhost.example\r\nConnection: close\r\n\r\n")
-        self.assertEqual(answer.partition(b"\r\n\r\n")[2], b"")
+        self.assertEqual((status_of(answer), answer.partition(b"\r\n\r\n")[2]), (403, b""))
 
     def test_http_1_0(self):
         answer = self.raw(b"GET /health HTTP/1.0\r\n\r\n")  # ends by itself
@@ -111,6 +111,7 @@ class Http(Contract):
             "version 3": b"GET /health HTTP/3.0\r\nHost: localhost\r\n\r\n",
             "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
             "a null byte": b"GET /health HTTP/1.1\r\nHost: local\x00host\r\n\r\n",
+            "no host": b"GET /health HTTP/1.1\r\nA: b\r\n\r\n",
             "two hosts": b"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
         }
         for name, data in cases.items():
@@ -123,7 +124,8 @@ class Http(Contract):
         self.assertEqual(self.get("/health").status, 200)
 
     def test_bodies_of_100_mb_are_refused(self):
-        for framing in (b"Content-Length: 100000000\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n5f5e100\r\n"):
+        framings = [b"Transfer-Encoding: chunked\r\n\r\n5f5e100\r\n", b"Content-Length: 100000000\r\n\r\n"]
+        for framing in framings if SLOW else framings[:1]:
             before = self.server.resident()
             answer = self.raw(POST + framing + b" " * 100_000_000, seconds=30)
             self.assertIn(status_of(answer) if answer else 413, (400, 413))
@@ -170,7 +172,7 @@ class Http(Contract):
     def test_random_bytes_break_nothing(self):
         picks = random.Random(7)
         good = request("/v1/completions", {"prompt": STORY, "max_tokens": 2}, "Connection: close")
-        for _ in range(150):
+        for _ in range(150 if SLOW else 40):
             data = bytearray(good)
             for _ in range(picks.randrange(1, 6)):
                 at = picks.randrange(len(data))

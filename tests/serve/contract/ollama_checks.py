@@ -62,10 +62,8 @@ class Ollama(Contract):
             self.assertAlmostEqual(until(value), seconds, delta=3, msg=value)
         for value in (-1, "-1m", -0.5, "-1s"):
             self.assertGreater(until(value), 365 * 86400)
-        for value in ("x", "5", "5 m", "m", {}, [], True, "1d", ""):
-            answer = self.post("/api/generate", {"model": "story", "keep_alive": value})
-            if value not in ("5", ""):
-                self.assertEqual(answer.status, 400, value)
+        for value in ("x", "5 m", "m", {}, [], True, "1d"):
+            self.assertEqual(self.post("/api/generate", {"model": "story", "keep_alive": value}).status, 400, value)
 
     def test_create(self):
         lines = self.post("/api/create", {"model": "mine", "from": "story", "system": "Be brief.",
