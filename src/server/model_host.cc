@@ -42,7 +42,10 @@ class Host final : public ModelHost {
     waiting_.clear();
     // Requests that are dropped give their leases back, so that entries end after all services.
     for (Entry& entry : entries_) entry.service.reset();
-    for (Entry& entry : entries_) Flush(entry);
+    try {
+      for (Entry& entry : entries_) Flush(entry);
+    } catch (const std::exception&) {  // without memory; what was not written is computed again
+    }
   }
 
   ModelSource& source() override { return *source_; }

@@ -35,8 +35,11 @@ std::string LineAt(const Engine& engine, std::span<const std::int32_t> tokens, P
     return text.ok() ? std::move(*text) : std::string();
   };
   const auto middle = static_cast<std::size_t>(at);
-  const std::string before = decode(middle - std::min(middle, kMostTokens), middle);
-  const std::string after = decode(middle, std::min(tokens.size(), middle + kMostTokens));
+  const std::size_t begin = middle - std::min(middle, kMostTokens);
+  const std::string before = decode(begin, middle);
+  // Tokens at the beginning of a text lose a blank, so both sides are decoded together.
+  const std::string all = decode(begin, std::min(tokens.size(), middle + kMostTokens));
+  const std::string after = all.starts_with(before) ? all.substr(before.size()) : std::string();
   return LastBytes(before.substr(before.find_last_of('\n') + 1)) +
          FirstBytes(after.substr(0, after.find('\n')));
 }

@@ -80,10 +80,12 @@ TEST_F(ToolsTest, OpenAiAnswersWithACall) {
 
 // Tools and a form of the answer whose grammars are small enough apart, and too large together.
 TEST_F(ToolsTest, FormsThatAreTooLargeTogetherAreRefused) {
-  Json values = Json::array();
-  for (char c = 'a'; c <= 'l'; ++c) values.push_back(std::string(10'000, c));
-  const Json schema = {
-      {"type", "object"}, {"properties", {{"x", {{"enum", values}}}}}, {"required", {"x"}}};
+  const Json schema = {{"type", "object"},
+                       {"properties",
+                        {{"x", {{"type", "string"}, {"pattern", "^[ab]{0,9999}$"}}},
+                         {"y", {{"type", "string"}, {"pattern", "^[cd]{0,9999}$"}}},
+                         {"z", {{"type", "string"}, {"pattern", "^[ef]{0,9999}$"}}}}},
+                       {"required", {"x", "y", "z"}}};
   Json function = Function();
   function["parameters"] = schema;
   Json open = OpenAi();
