@@ -58,7 +58,9 @@ function drawTrie(state) {
     row.dataset.node = node.id;
     row.setAttribute('role', 'treeitem');
     row.setAttribute('aria-level', depth);
-    row.setAttribute('aria-label', `${facts.join(', ')}: ${node.text}`);
+    const length = number(node.end - node.begin);
+    const shown = node.text.replace(/\s+/g, ' ').trim();
+    row.setAttribute('aria-label', `${facts.join(', ')}: ${length} ${shown}`);  // has what is seen
     row.title = `${facts.join(', ')}\n\n${node.text}`;
     const track = element('div', 'track');
     if (node.parent) {
@@ -74,7 +76,7 @@ function drawTrie(state) {
     track.append(bar);
     const text = element('div', 'text');
     text.style.paddingLeft = `${Math.min(depth - 1, 12) * 0.9}em`;
-    text.append(element('b', '', number(node.end - node.begin)), node.text.replace(/\s+/g, ' '));
+    text.append(element('b', '', length), ' ', shown);
     row.append(track, text);
     trie.append(row);
     if (String(node.id) === focused) row.focus({preventScroll: true});
