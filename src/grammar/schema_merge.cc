@@ -179,7 +179,8 @@ Result<Json> MergeTwo(Json a, const Json& b, const std::string& place, Bounds& b
   }
   static const Json kNone = Json::object();
   const bool has_properties = a.contains("properties") || b.contains("properties");
-  Json properties = a.contains("properties") ? std::move(a["properties"]) : kNone;
+  Json properties = Json::object();
+  if (a.contains("properties")) properties = std::move(a["properties"]);
   const std::pair<Json, Json> others(Others(a), Others(b));
   Json merged = std::move(a);
   Merger merger(merged, place);
