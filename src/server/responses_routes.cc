@@ -315,7 +315,9 @@ Json ReadResponse(const RouteContext& context, Fields& fields, ChatInput& input)
                    {"max_tool_calls", nullptr},
                    {"model", context.model.name},
                    {"output", Json::array()}};
+  response["frequency_penalty"] = or_null("frequency_penalty", 0.0);
   response["parallel_tool_calls"] = fields.Bool("parallel_tool_calls", true);
+  response["presence_penalty"] = or_null("presence_penalty", 0.0);
   response["previous_response_id"] = text("previous_response_id");
   response["prompt_cache_key"] = text("prompt_cache_key");
   response["reasoning"] = ReadReasoning(fields, input);

@@ -164,15 +164,11 @@ class VolatileLines(Contract):
     @classmethod
     def setUpClass(cls):
         handle, cls.rules = tempfile.mkstemp(prefix="kvcache-volatile-")
+        cls.addClassCleanup(os.unlink, cls.rules)
         with os.fdopen(handle, "w") as file:
             file.write("remove x-anthropic-billing-header:*\nmove Current time: *\n")
         cls.FLAGS = ("--ctx", "1024", "--volatile-lines", cls.rules)
         super().setUpClass()
-
-    @classmethod
-    def tearDownClass(cls):
-        super().tearDownClass()
-        os.unlink(cls.rules)
 
     def test_a_billing_header_costs_nothing(self):
         story = fresh_prompt(20)

@@ -1,8 +1,10 @@
 """A plain HTTP client, and the readings of answers that all checks share."""
 
 import json
+import os
 import random
 import socket
+import subprocess
 import tempfile
 import time
 import unittest
@@ -91,18 +93,16 @@ class Contract(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory(prefix="kvcache-contract-")
+        cls.addClassCleanup(cls.folder.cleanup)
         store = cls.folder.name + "/store" if cls.STORE else "none"
         environment = {"KVCACHE_MODELS": cls.folder.name + "/models"}
         cls.server = Server("--store", store, *cls.FLAGS, models=cls.MODELS, environment=environment)
+        cls.addClassCleanup(cls.server.stop)  # also if the rest of setUpClass fails
         cls.port = cls.server.port
 
     @classmethod
-    def tearDownClass(cls):
-        cls.server.stop()
-        cls.folder.cleanup()
-
-    def call(self, method, path, body=None, headers=None, seconds=60):
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=seconds)
+    def call(cls, method, path, body=None, headers=None, seconds=60):
+        connection = HTTPConnection("127.0.0.1", cls.port, timeout=seconds)
         data = body if body is None or isinstance(body, (bytes, str)) else json.dumps(body)
         connection.request(method, path, data, headers or {})
         answer = connection.getresponse()
@@ -138,3 +138,22 @@ class Contract(unittest.TestCase):
 
     def assert_idle(self):
         self.assertTrue(self.wait(lambda: self.metrics()["kvcache_requests_running"] == 0))
+
+
+@unittest.skipUnless("KVCACHE_SCRIPTED_MODEL" in os.environ, "needs the program that writes the scripted model")
+class ScriptedContract(Contract):
+    """A server with the model that calls get_weather when it may; `name` is the model's."""
+
+    STORE = False
+    FLAGS = ("--ctx", "512")
+
+    @classmethod
+    def setUpClass(cls):
+        handle, model = tempfile.mkstemp(suffix=".gguf")
+        os.close(handle)
+        cls.addClassCleanup(os.unlink, model)
+        subprocess.run([os.environ["KVCACHE_SCRIPTED_MODEL"], model], check=True)
+        cls.MODELS = (MODEL, model)
+        super().setUpClass()
+        models = cls.call("GET", "/v1/models").json["data"]
+        cls.name = next(m["id"] for m in models if m["id"] != "story")

@@ -1,12 +1,8 @@
 """What other projects' checks ask of a server, in own words: docs/compliance.md lists the results."""
 
 import json
-import os
-import subprocess
-import unittest
 
-from contract.client import STORY, Contract, chat, events_text, fresh_prompt
-from server_process import MODEL
+from contract.client import STORY, Contract, ScriptedContract, chat, events_text, fresh_prompt
 
 # The fields that the schema of Open Responses wants in every response.
 RESPONSE_FIELDS = """id object created_at completed_at status incomplete_details model previous_response_id instructions
@@ -112,29 +108,11 @@ class LlamaServer(Contract):
             self.ok("/v1/completions", {"prompt": STORY, "max_tokens": 16, **more})
 
 
-@unittest.skipUnless("KVCACHE_SCRIPTED_MODEL" in os.environ, "needs the program that writes the scripted model")
-class OpenResponses(Contract):
+class OpenResponses(ScriptedContract):
     """What the compliance tests of Open Responses ask."""
 
-    STORE = False
-    FLAGS = ("--ctx", "512")
     TOOL = {"type": "function", "name": "get_weather", "description": "Returns the weather.",
             "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}
-
-    @classmethod
-    def setUpClass(cls):
-        import tempfile
-        handle, cls.model = tempfile.mkstemp(suffix=".gguf")
-        os.close(handle)
-        subprocess.run([os.environ["KVCACHE_SCRIPTED_MODEL"], cls.model], check=True)
-        cls.MODELS = (MODEL, cls.model)
-        super().setUpClass()
-        cls.name = next(m["id"] for m in cls.get(cls, "/v1/models").json["data"] if m["id"] != "story")
-
-    @classmethod
-    def tearDownClass(cls):
-        super().tearDownClass()
-        os.unlink(cls.model)
 
     def respond(self, *messages, **more):
         items = [{"type": "message", "role": role, "content": content} for role, content in messages]

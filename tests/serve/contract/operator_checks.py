@@ -147,16 +147,11 @@ class Users(Contract):
         import os
         import tempfile
         handle, cls.keys = tempfile.mkstemp(prefix="kvcache-keys-")
+        cls.addClassCleanup(os.unlink, cls.keys)
         with os.fdopen(handle, "w") as file:
             file.write("sk-aaaaaaaaaaaaaaaaaaaa\nsk-bbbbbbbbbbbbbbbbbbbb\nsk-cccccccccccccccccccc admin\n")
         cls.FLAGS = ("--ctx", "1024", "--api-keys", cls.keys)
         super().setUpClass()
-
-    @classmethod
-    def tearDownClass(cls):
-        import os
-        super().tearDownClass()
-        os.unlink(cls.keys)
 
     def test_users_share_nothing(self):
         a, b, admin = ({"Authorization": "Bearer sk-" + letter * 20} for letter in "abc")

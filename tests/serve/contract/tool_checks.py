@@ -1,12 +1,8 @@
 """Tools, with a model that calls get_weather when it may."""
 
 import json
-import os
-import subprocess
-import unittest
 
-from contract.client import Contract
-from server_process import MODEL
+from contract.client import ScriptedContract
 
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"],
               "additionalProperties": False}
@@ -17,26 +13,7 @@ FORCED = {"name": "paint", "description": "Paints.",
 QUESTION = [{"role": "user", "content": "How is the weather?"}]
 
 
-@unittest.skipUnless("KVCACHE_SCRIPTED_MODEL" in os.environ, "needs the program that writes the scripted model")
-class Tools(Contract):
-    STORE = False
-    FLAGS = ("--ctx", "512")
-
-    @classmethod
-    def setUpClass(cls):
-        import tempfile
-        handle, cls.model = tempfile.mkstemp(suffix=".gguf")
-        os.close(handle)
-        subprocess.run([os.environ["KVCACHE_SCRIPTED_MODEL"], cls.model], check=True)
-        cls.MODELS = (MODEL, cls.model)
-        super().setUpClass()
-        cls.name = next(m["id"] for m in cls.get(cls, "/v1/models").json["data"] if m["id"] != "story")
-
-    @classmethod
-    def tearDownClass(cls):
-        super().tearDownClass()
-        os.unlink(cls.model)
-
+class Tools(ScriptedContract):
     def body(self, *tools, **more):
         wrapped = [{"type": "function", "function": tool} for tool in tools]
         return {"model": self.name, "messages": QUESTION, "temperature": 0, "max_tokens": 200, "tools": wrapped, **more}
