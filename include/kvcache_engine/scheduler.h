@@ -176,6 +176,8 @@ class Scheduler {
   // `engine` must outlive the scheduler, which has all of its sequences, and keep its store. Errors: kUnsupported for a
   // cache without snapshots; kInvalidArgument for options out of range.
   static Result<std::unique_ptr<Scheduler>> Make(Engine& engine, const SchedulerOptions& options);
+  // Returns the least budget with which a request may fill the context. REQUIRES: the engine has no tokens yet.
+  static std::int64_t LeastBudget(Engine& engine);
   // Drops the requests that are left, without calling their functions.
   virtual ~Scheduler() = default;
 
@@ -191,6 +193,12 @@ class Scheduler {
   // Steps until `stop` is true, and waits while there is nothing to do. Wake makes it look at `stop`.
   virtual Status Run(const std::atomic<bool>& stop) = 0;
   virtual void Wake() = 0;
+
+  // Changes SchedulerOptions::budget_bytes, 0 for none. With EngineOptions::releases_memory, what the cache has
+  // above it goes back to the system at once: prefixes go, then requests are parked. Returns the bytes that it
+  // takes then, which are above the budget only if the system refuses to take memory back, or if they are below
+  // what an empty cache takes.
+  virtual std::int64_t SetBudget(std::int64_t bytes) = 0;
 
   // Returns what a prompt would reuse now, and changes nothing.
   virtual Result<PrefixMatch> Probe(std::span<const std::int32_t> prompt,

@@ -112,19 +112,32 @@ void StoreFlags::Add(FlagSet command) {
 
 Result<std::int64_t> StoreFlags::TokensBesideContext(Engine& engine) const {
   constexpr std::int64_t kAny = std::int64_t{1} << 62;
-  if (memory_bytes_ == 0) return kAny;
+  const std::int64_t budget = cache_budget();
+  if (budget == 0) return kAny;
   const EngineOptions& options = engine.options();
   const std::span<const LayerMemory> layers = engine.info().memory;
   const std::int64_t token = BytesPerToken(layers, options.k_type, options.v_type);
   const std::int64_t context =
       token * engine.context() + BytesPerSequence(layers, options.k_type, options.v_type);
-  if (context > memory_bytes_) {
+  if (context > budget) {
     return InvalidArgument(StrCat("a context of ", WithThousands(engine.context()),
                                   " tokens takes ", WithThousands(context),
-                                  " bytes, more than --memory-budget ",
-                                  WithThousands(memory_bytes_), ": give a smaller --ctx"));
+                                  " bytes, more than --memory-budget leaves for it, ",
+                                  WithThousands(budget), ": give a smaller --ctx"));
   }
-  return token == 0 ? kAny : (memory_bytes_ - context) / token;
+  return token == 0 ? kAny : (budget - context) / token;
+}
+
+std::int64_t StoreFlags::memory_store_bytes() const {
+  return memory_bytes_ > 0 ? std::min(memory_bytes_ / 4, kDefaultMemoryStoreBytes)
+                           : kDefaultMemoryStoreBytes;
+}
+
+std::int64_t StoreFlags::cache_budget() const {
+  if (memory_bytes_ == 0) return 0;
+  const std::vector<std::string> stores = names();
+  const bool has_store = std::find(stores.begin(), stores.end(), kMemory) != stores.end();
+  return memory_bytes_ - (has_store ? memory_store_bytes() : 0);
 }
 
 std::vector<std::string> StoreFlags::names() const {
@@ -152,10 +165,7 @@ std::string StoreFlags::NameOf(const std::string& name) {
 Result<std::unique_ptr<Store>> StoreFlags::Open(const std::string& name) const {
   if (IsUrl(name)) return OpenRedisStore({.url = name});
   if (name == kMemory) {
-    KVCACHE_ASSIGN_OR_RETURN(
-        auto store,
-        MakeMemoryStore(memory_bytes_ > 0 ? std::min(memory_bytes_, kDefaultMemoryStoreBytes)
-                                          : kDefaultMemoryStoreBytes));
+    KVCACHE_ASSIGN_OR_RETURN(auto store, MakeMemoryStore(memory_store_bytes()));
     return std::unique_ptr<Store>(std::move(store));
   }
   return OpenDiskStore({.directory = name, .budget_bytes = budget_bytes_});

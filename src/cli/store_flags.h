@@ -33,8 +33,8 @@ class StoreFlags {
   static StoreTier TierOf(const std::string& name);
   // Returns a store's name without a password.
   static std::string NameOf(const std::string& name);
-  // Returns the bytes of memory that cached prompts may take; 0: no flag.
-  std::int64_t memory_budget() const { return memory_bytes_; }
+  // Returns the bytes of --memory-budget that are for caches: all, or what a store in memory leaves; 0: no flag.
+  std::int64_t cache_budget() const;
   // Returns how many tokens fit into the memory budget besides one context. Errors: kInvalidArgument if not
   // even the context fits.
   Result<std::int64_t> TokensBesideContext(Engine& engine) const;
@@ -60,6 +60,9 @@ class StoreFlags {
   static void Finish(Engine& engine);
 
  private:
+  // Returns the bytes of a store in memory.
+  std::int64_t memory_store_bytes() const;
+
   std::vector<std::string> stores_;
   std::int64_t budget_bytes_ = kDefaultDiskStoreBytes;
   std::int64_t memory_bytes_ = 0;

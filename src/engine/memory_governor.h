@@ -32,6 +32,8 @@ class MemoryGovernor {
       std::int64_t most, double share,
       std::function<std::optional<std::int64_t>()> available = [] { return AvailableMemory(); })
       : most_(most > 0 ? most : kNoLimit), share_(share), available_(std::move(available)) {}
+  // Changes `most`.
+  void SetMost(std::int64_t bytes) { most_ = bytes > 0 ? bytes : kNoLimit; }
   // Sets what one request needs, in bytes. A smaller `most` stays as it is.
   void SetLeast(std::int64_t bytes) { least_ = bytes; }
 

@@ -97,10 +97,7 @@ Status SchedulerImpl::Open() {
   prompts_.reserve(most);
   rows_.reserve(most);
   growing_.reserve(most);
-  if (engine_.options().releases_memory) {
-    const SequenceLength context[] = {{SequenceId{0}, engine_.context()}};
-    governor_.SetLeast(HeldBytes() + engine_.cache().GrowthOf(context, kMostCapturesPerPass, 0));
-  }
+  if (engine_.options().releases_memory) governor_.SetLeast(LeastBudget(engine_));
   return Status::Ok();
 }
 

@@ -43,6 +43,7 @@ class SchedulerImpl final : public Scheduler {
   Result<bool> Step() override;
   Status Run(const std::atomic<bool>& stop) override;
   void Wake() override;
+  std::int64_t SetBudget(std::int64_t bytes) override;
   Result<PrefixMatch> Probe(std::span<const std::int32_t> prompt,
                             std::uint64_t salt) const override;
   PrefixCache& prefixes() override { return *prefixes_; }

@@ -12,6 +12,20 @@ constexpr std::int64_t kLeastEvicted = 64;  // tokens
 
 }  // namespace
 
+std::int64_t Scheduler::LeastBudget(Engine& engine) {
+  const SequenceLength context[] = {{SequenceId{0}, engine.context()}};
+  return engine.cache().ResidentBytes() + engine.WorkspaceBytes() +
+         engine.cache().GrowthOf(context, kMostCapturesPerPass, 0);
+}
+
+std::int64_t SchedulerImpl::SetBudget(std::int64_t bytes) {
+  governor_.SetMost(bytes);
+  KeepToBudget();
+  stats_.held_bytes = HeldBytes();
+  Publish();
+  return stats_.held_bytes;
+}
+
 std::int64_t SchedulerImpl::HeldBytes() const {
   const Cache& cache = engine_.cache();
   if (!engine_.options().releases_memory) return cache.UsedBytes();

@@ -257,7 +257,7 @@ class Opener {
                                        const std::string& draft_head) const {
     cli::EngineFlags::ForRequests wanted{.path = model.path,
                                          .sequences = flags_.sequences,
-                                         .pool_bytes = flags_.store.memory_budget(),
+                                         .pool_bytes = flags_.store.cache_budget(),
                                          .context = context,
                                          .draft_head = draft_head};
     const bool is_file =
@@ -312,7 +312,7 @@ Status Serve(ServeFlags& flags, const Signals& signals) {
                                                .tls_certificate = flags.tls_certificate,
                                                .tls_key = flags.tls_key,
                                                .allowed_origins = flags.origins},
-                                      .memory_budget = flags.store.memory_budget(),
+                                      .memory_budget = flags.store.cache_budget(),
                                       .look_up_drafts = flags.draft == "ngram",
                                       .most_models = static_cast<std::size_t>(flags.most_models),
                                       .models_bytes = AvailableMemory().value_or(0) / 2,

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <deque>
 #include <exception>
+#include <future>
 #include <list>
 #include <mutex>
 #include <string>
@@ -25,6 +26,10 @@ constexpr double kMostSeconds = 3e9;
 Clock::time_point After(Clock::time_point time, double seconds) {
   const std::chrono::duration<double> bounded(std::min(seconds, kMostSeconds));
   return time + std::chrono::duration_cast<Clock::duration>(bounded);
+}
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
 class Host final : public ModelHost {
@@ -151,6 +156,7 @@ class Host final : public ModelHost {
     std::shared_ptr<Engine> engine{};        // outlives the service
     std::unique_ptr<TextService> service{};  // null: is being ended
     double stay_seconds = kForever;
+    std::int64_t least_budget = 0;
     int leases = 0;            // all
     int users = 0;             // of them, those of requests
     bool leaving = false;      // gets no more requests
@@ -185,6 +191,10 @@ class Host final : public ModelHost {
     Loan loan;
     std::optional<double> stay_seconds;
     std::function<void(Result<ModelLease>)> ready;
+    std::shared_ptr<Engine>
+        engine{};  // the model, if it is open and waits for its part of the budget
+    std::int64_t least_budget = 0;
+    double seconds = 0.0;  // that opening it took
   };
 
   Entry* Find(const ServedModel& model) {
@@ -255,6 +265,7 @@ class Host final : public ModelHost {
       entry->engine.reset();
       lock.lock();
       entries_.erase(entry);
+      if (!entries_.empty()) Share(entries_.size());
       return true;
     }
     return false;
@@ -278,7 +289,7 @@ class Host final : public ModelHost {
       lock.lock();
       return true;
     }
-    if (Entry* const last = MustLeave(waiting_.front().loan.model); last != nullptr) {
+    if (Entry* const last = MustLeave(waiting_.front()); last != nullptr) {
       return !std::exchange(last->leaving, true);
     }
     Waiting waiting = TakeFirst();
@@ -287,8 +298,25 @@ class Host final : public ModelHost {
     std::list<Entry> loaded(1);
     loaded.front().model = waiting.loan.model;
     loaded.front().stay_seconds = options_.stay_seconds;
-    const Status status = Load(loaded.front());
+    const bool was_open = waiting.engine != nullptr;
+    Status status = Open(waiting);
     lock.lock();
+    if (status.ok() && !was_open && MustLeave(waiting) != nullptr) {
+      waiting_.push_front(std::move(waiting));
+      loading_ = false;
+      return true;
+    }
+    if (status.ok()) {
+      std::vector<std::future<void>> shared = Share(entries_.size() + 1);
+      const std::int64_t part = PartOf(entries_.size() + 1);
+      lock.unlock();
+      for (const std::future<void>& kept : shared) kept.wait();
+      loaded.front().engine = std::move(waiting.engine);
+      loaded.front().least_budget = waiting.least_budget;
+      status = Load(loaded.front(), part, waiting.seconds);
+      lock.lock();
+      if (!status.ok() && !entries_.empty()) Share(entries_.size());
+    }
     loading_ = false;
     ModelLease lease;
     if (status.ok()) {
@@ -316,44 +344,92 @@ class Host final : public ModelHost {
     }
   }
 
-  // Returns the model that has to leave before `model` may come, or null.
-  Entry* MustLeave(const ServedModel& model) {
+  // Returns the model that has to leave before another one may come, or null.
+  Entry* MustLeave(const Waiting& next) {
     if (entries_.empty()) return nullptr;
-    std::int64_t bytes = model.bytes;
+    std::int64_t bytes = next.loan.model.bytes;
+    std::int64_t least_budget = next.least_budget;
     Entry* oldest = nullptr;
     for (Entry& entry : entries_) {
       bytes += entry.model.bytes;
+      least_budget = std::max(least_budget, entry.least_budget);
       if (entry.leaving) return &entry;
       if (oldest == nullptr || entry.asked < oldest->asked) oldest = &entry;
     }
     const bool fits = options_.most_bytes == 0 || bytes <= options_.most_bytes;
-    return fits && entries_.size() < options_.most_loaded ? nullptr : oldest;
+    const bool has_part = budget() == 0 || least_budget <= PartOf(entries_.size() + 1);
+    return fits && has_part && entries_.size() < options_.most_loaded ? nullptr : oldest;
   }
 
-  Status Load(Entry& entry) {
-    const auto start = Clock::now();
-    Status status = TryToLoad(entry);
-    Json line = {{"model", entry.model.name},
-                 {"seconds", std::chrono::duration<double>(Clock::now() - start).count()}};
-    if (!status.ok()) line["error"] = status.message();
-    if (status.ok()) {
-      LogEvent(LogLevel::kInfo, "model loaded", line);
-    } else {
-      LogEvent(LogLevel::kError, "model not loaded", line);
+  std::int64_t budget() const { return options_.scheduler.budget_bytes; }
+  // Returns the part of the budget that each of so many models has; 0: there is no budget.
+  std::int64_t PartOf(std::size_t models) const {
+    return budget() / static_cast<std::int64_t>(models);
+  }
+
+  // Gives each loaded model its part of the budget. The futures are ready when they keep to it.
+  std::vector<std::future<void>> Share(std::size_t models) {
+    std::vector<std::future<void>> kept;
+    if (budget() == 0) return kept;
+    for (Entry& entry : entries_) {
+      if (entry.service == nullptr) continue;
+      const auto promise = std::make_shared<std::promise<void>>();
+      kept.push_back(promise->get_future());
+      entry.service->SetBudget(PartOf(models), [promise] { promise->set_value(); });
     }
+    return kept;
+  }
+
+  // Opens the request's model, if it is not open.
+  Status Open(Waiting& waiting) {
+    if (waiting.engine != nullptr) return Status::Ok();
+    const ServedModel& model = waiting.loan.model;
+    const auto start = Clock::now();
+    const Status status = Guard(model, [&]() -> Status {
+      KVCACHE_ASSIGN_OR_RETURN(waiting.engine, source_->Open(model));
+      if (waiting.engine->options().releases_memory && budget() > 0) {
+        waiting.least_budget = Scheduler::LeastBudget(*waiting.engine);
+      }
+      return Status::Ok();
+    });
+    waiting.seconds = SecondsSince(start);
+    if (!status.ok()) LogNotLoaded(model, status);
     return status;
   }
 
-  Status TryToLoad(Entry& entry) {
-    try {
-      KVCACHE_ASSIGN_OR_RETURN(entry.engine, source_->Open(entry.model));
-      KVCACHE_ASSIGN_OR_RETURN(
-          entry.service, TextService::Make(*entry.engine, options_.most_running, options_.scheduler,
-                                           entry.model.chat_template));
+  // Makes the service of an open model, with its part of the budget. `seconds`: that opening it took.
+  Status Load(Entry& entry, std::int64_t part, double seconds) {
+    const auto start = Clock::now();
+    const Status status = Guard(entry.model, [&]() -> Status {
+      SchedulerOptions options = options_.scheduler;
+      options.budget_bytes = part;
+      KVCACHE_ASSIGN_OR_RETURN(entry.service,
+                               TextService::Make(*entry.engine, options_.most_running, options,
+                                                 entry.model.chat_template));
       return Status::Ok();
+    });
+    if (!status.ok()) {
+      LogNotLoaded(entry.model, status);
+      return status;
+    }
+    LogEvent(LogLevel::kInfo, "model loaded",
+             {{"model", entry.model.name}, {"seconds", seconds + SecondsSince(start)}});
+    return status;
+  }
+
+  static void LogNotLoaded(const ServedModel& model, const Status& status) {
+    LogEvent(LogLevel::kError, "model not loaded",
+             {{"model", model.name}, {"error", status.message()}});
+  }
+
+  // Returns what `load` returns, or throws as an error.
+  template <typename Function>
+  static Status Guard(const ServedModel& model, const Function& load) {
+    try {
+      return load();
     } catch (const std::exception& error) {  // std::bad_alloc
       return {StatusCode::kOutOfMemory,
-              StrCat("cannot load ", Quoted(entry.model.name), ": ", error.what())};
+              StrCat("cannot load ", Quoted(model.name), ": ", error.what())};
     }
   }
 

@@ -5,6 +5,10 @@
 // those that are loaded, the one whose last use is oldest. If that one is in use, requests for it wait
 // from then on, so that the other model's turn comes.
 //
+// A budget of bytes is for all models together (SchedulerOptions::budget_bytes): those that are loaded have equal
+// parts of it. Before one is loaded, the others give back what they have above their new part. A model that needs
+// more than its part for one request of a whole context takes the place of others.
+//
 // What a model had cached is in the engine's store, if there is one, and comes back with the model.
 //
 // Thread safety: any thread. Functions are called on the host's thread or on the caller's, and must return
@@ -32,7 +36,7 @@ struct ModelHostOptions {
   double stay_seconds = kForever;
   std::size_t most_waiting = 256;   // requests that wait for a model
   std::int64_t most_running = 512;  // as in TextService::Make
-  SchedulerOptions scheduler{};
+  SchedulerOptions scheduler{};     // of each model, with a part of the budget
 };
 
 // Keeps a model loaded.

@@ -21,16 +21,19 @@ using ::testing::HasSubstr;
 
 class Files final : public ModelSource {
  public:
-  explicit Files(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+  Files(std::shared_ptr<Store> store, bool releases_memory)
+      : store_(std::move(store)), releases_memory_(releases_memory) {}
 
   std::vector<ServedModel> List() override { return {Model("story"), Model("story-window")}; }
   Result<ServedModel> Find(const std::string& name) override { return Model(name); }
   Result<std::shared_ptr<Engine>> Open(const ServedModel& model) override {
     ++opened;
     if (model.name == "broken") return Status(StatusCode::kCorrupt, "the file is broken");
-    KVCACHE_ASSIGN_OR_RETURN(
-        std::shared_ptr<Engine> engine,
-        Engine::Open(model.path, {.threads = 1, .context = 256, .max_sequences = 2}));
+    KVCACHE_ASSIGN_OR_RETURN(std::shared_ptr<Engine> engine,
+                             Engine::Open(model.path, {.threads = 1,
+                                                       .context = 256,
+                                                       .max_sequences = 2,
+                                                       .releases_memory = releases_memory_}));
     KVCACHE_RETURN_IF_ERROR(engine->UseStore(store_));
     return engine;
   }
@@ -44,14 +47,33 @@ class Files final : public ModelSource {
 
  private:
   const std::shared_ptr<Store> store_;
+  const bool releases_memory_;
 };
 
 class ModelHostTest : public testing::Test {
  protected:
-  void Start(ModelHostOptions options) {
+  void Start(const ModelHostOptions& options) {
     Files::opened = 0;
     std::shared_ptr<Store> store = std::move(MakeMemoryStore()).value();
-    host_ = ModelHost::Make(std::make_unique<Files>(std::move(store)), options);
+    const bool releases_memory = options.scheduler.budget_bytes > 0;
+    host_ = ModelHost::Make(std::make_unique<Files>(std::move(store), releases_memory), options);
+  }
+
+  // Returns the least budget for one model.
+  static std::int64_t LeastBudget(const std::string& name) {
+    auto engine = Files(std::move(MakeMemoryStore()).value(), true).Open(Files::Model(name));
+    EXPECT_TRUE(engine.ok());
+    return Scheduler::LeastBudget(**engine);
+  }
+
+  static std::int64_t Held(const ModelLease& lease) { return lease->counters().held_bytes; }
+
+  // Asks for texts that have no beginning in common until the model takes more than `bytes`. Returns what it takes.
+  static std::int64_t Fill(const ModelLease& lease, std::int64_t bytes) {
+    for (int i = 0; i < 200 && Held(lease) <= bytes; ++i) {
+      (void)Ask(lease, StrCat(i, " ", LongText()));
+    }
+    return Held(lease);
   }
 
   Result<ModelLease> Acquire(const std::string& name, std::optional<double> stay = {}) {
@@ -210,6 +232,54 @@ TEST_F(ModelHostTest, BytesAreALimitToo) {
   EXPECT_THAT(Names(), ElementsAre("story-window"));
   Start({.most_bytes = 500});
   EXPECT_TRUE(Acquire("story").ok()) << "one model is always allowed";
+}
+
+// A model alone has the whole budget, and gives half of it back before another one is loaded.
+TEST_F(ModelHostTest, ModelsShareOneBudget) {
+  const std::int64_t least = std::max(LeastBudget("story"), LeastBudget("story-window"));
+  const std::int64_t budget = 3 * least;
+  Start({.scheduler = {.budget_bytes = budget, .free_memory_share = 0.0}});
+  auto story = Acquire("story");
+  ASSERT_TRUE(story.ok());
+  EXPECT_GT(Fill(*story, budget / 2), budget / 2);
+  EXPECT_LE(Held(*story), budget);
+  auto window = Acquire("story-window");
+  ASSERT_TRUE(window.ok());
+  EXPECT_LE(Held(*story), budget / 2) << "it gave back what it had above its part";
+  for (int i = 0; i < 20; ++i) {
+    (void)Ask(*story, StrCat(i, " there. ", LongText()));
+    (void)Ask(*window, StrCat(i, " here. ", LongText()));
+    ASSERT_LE(Held(*story), budget / 2);
+    ASSERT_LE(Held(*window), budget / 2);
+  }
+  *window = nullptr;
+  host_->LetGo(Files::Model("story-window"));
+  ASSERT_TRUE(BecomesLoaded({"story"}));
+  EXPECT_GT(Fill(*story, budget / 2), budget / 2) << "alone it has the whole budget again";
+  EXPECT_LE(Held(*story), budget);
+  *story = nullptr;
+}
+
+TEST_F(ModelHostTest, WithoutRoomForTwoTheOldestLeaves) {
+  const std::int64_t least = std::max(LeastBudget("story"), LeastBudget("story-window"));
+  Start({.scheduler = {.budget_bytes = 2 * least - 2, .free_memory_share = 0.0}});
+  auto story = Acquire("story");
+  ASSERT_TRUE(story.ok());
+  EXPECT_EQ(Ask(*story, LongText()), 0);
+  *story = nullptr;
+  auto window = Acquire("story-window");
+  ASSERT_TRUE(window.ok());
+  EXPECT_EQ(Ask(*window, LongText()), 0);
+  EXPECT_THAT(Names(), ElementsAre("story-window"));
+  EXPECT_EQ(Files::opened, 2) << "a model that waits for its part is not opened again";
+  *window = nullptr;
+}
+
+TEST_F(ModelHostTest, ABudgetForNoModelIsAnError) {
+  Start({.scheduler = {.budget_bytes = 1000, .free_memory_share = 0.0}});
+  const auto story = Acquire("story");
+  EXPECT_EQ(story.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(story.status().message(), HasSubstr("1000"));
 }
 
 TEST_F(ModelHostTest, ErrorsAreGivenAndOthersGoOn) {

@@ -140,6 +140,16 @@ class Service final : public TextService {
     AddTask([this, look = std::move(look)] { look(*scheduler_, engine_.cache().FreeCells()); });
   }
 
+  void SetBudget(std::int64_t bytes, std::function<void()> done) override {
+    AddTask([this, bytes, done = std::move(done)] {
+      if (scheduler_->SetBudget(bytes) > bytes) {
+        pins_.Clear(scheduler_->Now());
+        (void)scheduler_->SetBudget(bytes);
+      }
+      done();
+    });
+  }
+
   const std::deque<EndedRequest>& ended() const override { return ended_; }
 
   std::string Piece(std::int32_t token) const override {

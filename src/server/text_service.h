@@ -122,6 +122,9 @@ class TextService {
                      std::function<void(Result<PrefixMatch>)> done) = 0;
   // Calls `look` on the engine's thread, between two passes. A pointer to the scheduler must not be kept.
   virtual void Look(std::function<void(const Scheduler&, std::int64_t free_cells)> look) = 0;
+  // Changes the bytes that keys, values and states may take (Scheduler::SetBudget); pins go if nothing
+  // else can. Then calls `done` on the engine's thread. If the service ends before, `done` is dropped.
+  virtual void SetBudget(std::int64_t bytes, std::function<void()> done) = 0;
   // Returns the last requests that ended, the newest last. REQUIRES: is called in `look` of Look.
   virtual const std::deque<EndedRequest>& ended() const = 0;
   // Returns the text of one token.
