@@ -1,7 +1,6 @@
 #include "grammar/json_schema.h"
 
 #include <algorithm>
-#include <array>
 #include <deque>
 #include <map>
 #include <set>
@@ -15,6 +14,7 @@
 #include "grammar/json_grammar.h"
 #include "grammar/schema_disjoint.h"
 #include "grammar/schema_form.h"
+#include "grammar/schema_keywords.h"
 #include "grammar/schema_merge.h"
 #include "grammar/schema_scalars.h"
 
@@ -24,78 +24,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kMostDepth = 100;
-
-constexpr std::array<std::string_view, 7> kTypes = {"null",   "boolean", "integer", "number",
-                                                    "string", "object",  "array"};
-constexpr std::array<std::string_view, 24> kRefused = {"not",
-                                                       "if",
-                                                       "then",
-                                                       "else",
-                                                       "uniqueItems",
-                                                       "contains",
-                                                       "minContains",
-                                                       "maxContains",
-                                                       "patternProperties",
-                                                       "propertyNames",
-                                                       "dependencies",
-                                                       "dependentRequired",
-                                                       "dependentSchemas",
-                                                       "unevaluatedProperties",
-                                                       "unevaluatedItems",
-                                                       "additionalItems",
-                                                       "$dynamicRef",
-                                                       "$recursiveRef",
-                                                       "$anchor",
-                                                       "$dynamicAnchor",
-                                                       "contentEncoding",
-                                                       "contentMediaType",
-                                                       "contentSchema",
-                                                       "$vocabulary"};
-// Those that allow fewer values.
-constexpr std::array<std::string_view, 25> kAssertions = {"type",
-                                                          "enum",
-                                                          "const",
-                                                          "anyOf",
-                                                          "oneOf",
-                                                          "allOf",
-                                                          "$ref",
-                                                          "properties",
-                                                          "required",
-                                                          "additionalProperties",
-                                                          "items",
-                                                          "prefixItems",
-                                                          "minItems",
-                                                          "maxItems",
-                                                          "minLength",
-                                                          "maxLength",
-                                                          "pattern",
-                                                          "format",
-                                                          "minimum",
-                                                          "maximum",
-                                                          "exclusiveMinimum",
-                                                          "exclusiveMaximum",
-                                                          "multipleOf",
-                                                          "minProperties",
-                                                          "maxProperties"};
-
-// Those that only describe, or hold what '$ref' finds from the root.
-constexpr std::array<std::string_view, 9> kDescriptions = {"$defs",       "definitions", "$schema",
-                                                           "$id",         "$comment",    "title",
-                                                           "description", "examples",    "default"};
-
-bool IsOneOf(const std::string& name, std::span<const std::string_view> names) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-// Copies what a schema says of values, without some keywords.
-Json AssertionsOf(const Json& schema, std::initializer_list<std::string_view> without) {
-  Json::object_t copy;
-  for (const auto& [key, value] : schema.items()) {
-    if (IsOneOf(key, kDescriptions) || IsOneOf(key, {without.begin(), without.size()})) continue;
-    copy.push_back({key, value});
-  }
-  return Json(std::move(copy));
-}
 
 class SchemaCompiler {
  public:
@@ -128,10 +56,10 @@ class SchemaCompiler {
     KVCACHE_RETURN_IF_ERROR(CheckForm(schema, place));
     std::vector<std::string> given;
     for (const auto& [key, value] : schema.items()) {
-      if (IsOneOf(key, kRefused) && !(key == "uniqueItems" && value == false)) {
+      if (IsKeywordOf(key, kRefusedKeywords) && !(key == "uniqueItems" && value == false)) {
         return UnsupportedKeyword(place, key);
       }
-      if (IsOneOf(key, kAssertions)) given.push_back(key);
+      if (IsKeywordOf(key, kAssertionKeywords)) given.push_back(key);
     }
     const bool alone = given.size() == 1;
     if (schema.contains("allOf") || (schema.contains("$ref") && !alone)) {
@@ -304,9 +232,10 @@ class SchemaCompiler {
     if (list.empty()) return SchemaError(place, "has an empty 'type'");
     for (const Json& one : list) {
       const auto* const found =
-          one.is_string() ? std::find(kTypes.begin(), kTypes.end(), one.get<std::string>())
-                          : kTypes.end();
-      if (found == kTypes.end()) return SchemaError(place, "has an unknown 'type'");
+          one.is_string()
+              ? std::find(kSchemaTypes.begin(), kSchemaTypes.end(), one.get<std::string>())
+              : kSchemaTypes.end();
+      if (found == kSchemaTypes.end()) return SchemaError(place, "has an unknown 'type'");
       types.push_back(*found);
     }
     return types;
